@@ -263,7 +263,7 @@ type ServiceRecord struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Service *Service               `protobuf:"bytes,1,opt,name=service,proto3" json:"service,omitempty"`
 	Owner   *Owner                 `protobuf:"bytes,2,opt,name=owner,proto3" json:"owner,omitempty"`
-	// Raft index of the entry's last change; grows with each.
+	// Grows with each change of the entry; only the order of versions means anything.
 	Version       uint64 `protobuf:"varint,3,opt,name=version,proto3" json:"version,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -1,0 +1,69 @@
+package fsm
+
+import (
+	"errors"
+	"fmt"
+)
+
+// ErrCompacted ends a feed whose reader fell too far behind, whose start is gone, or whose directory was
+// replaced by a restored snapshot. Watch again to start from the present state.
+var ErrCompacted = errors.New("directory changes compacted")
+
+// DecodeError is a log entry or snapshot that this version cannot read.
+type DecodeError struct {
+	// Index is the Raft index of the entry; 0 in a snapshot.
+	Index uint64
+	Err   error
+}
+
+func (e *DecodeError) Error() string {
+	if e.Index == 0 {
+		return fmt.Sprintf("directory snapshot cannot be read: %v", e.Err)
+	}
+	return fmt.Sprintf("raft log entry %d cannot be applied: %v; run a version of rollcall that knows it", e.Index, e.Err)
+}
+
+func (e *DecodeError) Unwrap() error { return e.Err }
+
+// StaleEpochError refuses a write of another epoch.
+type StaleEpochError struct {
+	// Epoch is the present one.
+	Epoch uint64
+}
+
+func (e *StaleEpochError) Error() string {
+	return fmt.Sprintf("the write carries another epoch than the present one, %d", e.Epoch)
+}
+
+// SupersededError refuses a write that a later one of the same owner has overtaken.
+type SupersededError struct {
+	Owner            Owner
+	Incarnation, Seq uint64
+}
+
+func (e *SupersededError) Error() string {
+	return fmt.Sprintf("%s has since written as incarnation %d, seq %d", e.Owner, e.Incarnation, e.Seq)
+}
+
+// Conflict is an entry that another owner holds.
+type Conflict struct {
+	// Index is the position in the write.
+	Index int
+	ID    string
+	Owner Owner
+}
+
+// ConflictError refuses a write that touches others' entries.
+type ConflictError struct {
+	// Deregister tells the two kinds of write apart.
+	Deregister bool
+	Conflicts  []Conflict
+}
+
+func (e *ConflictError) Error() string {
+	c := e.Conflicts[0]
+	if more := len(e.Conflicts) - 1; more > 0 {
+		return fmt.Sprintf("%s is owned by %s, and %d more are not the writer's", c.ID, c.Owner, more)
+	}
+	return fmt.Sprintf("%s is owned by %s", c.ID, c.Owner)
+}

@@ -1,0 +1,102 @@
+package fsm
+
+import (
+	"bytes"
+	"iter"
+
+	"github.com/tidwall/btree"
+)
+
+// State is the directory at one point of the log: immutable, safe for concurrent use, cheap to keep.
+type State struct {
+	cluster string
+	epoch   uint64
+	leader  string
+	index   uint64
+
+	entries *btree.Map[string, *Entry]
+	kinds   *btree.Map[string, int]
+	owners  *btree.Map[string, *ownerState] // by Owner.String
+}
+
+// ownerState is what the machine remembers of an owner. Immutable once published.
+type ownerState struct {
+	owner            Owner
+	incarnation, seq uint64
+	answer           Result // of seq
+	entries          int
+}
+
+// Cluster is the cluster's id, empty until a first leader has been established.
+func (s *State) Cluster() string { return s.cluster }
+
+// Epoch is the last one opened; 0 before the first.
+func (s *State) Epoch() uint64 { return s.epoch }
+
+// Leader is the id of the node that opened the epoch.
+func (s *State) Leader() string { return s.leader }
+
+// Index is the Raft index of the last command applied.
+func (s *State) Index() uint64 { return s.index }
+
+// Len is the number of services.
+func (s *State) Len() int { return s.entries.Len() }
+
+// Count is the number of services of a kind.
+func (s *State) Count(kind string) int {
+	n, _ := s.kinds.Get(kind)
+	return n
+}
+
+// Get finds a service by id.
+func (s *State) Get(id string) (*Entry, bool) { return s.entries.Get(id) }
+
+// All walks the directory in id order.
+func (s *State) All() iter.Seq[*Entry] { return s.From("") }
+
+// From walks the directory in id order, beginning with the first id not below the given one.
+func (s *State) From(id string) iter.Seq[*Entry] {
+	return func(yield func(*Entry) bool) {
+		s.entries.Ascend(id, func(_ string, e *Entry) bool { return yield(e) })
+	}
+}
+
+// OwnerInfo is what the directory knows of an owner.
+type OwnerInfo struct {
+	Owner            Owner
+	Incarnation, Seq uint64
+	// Entries is the number of services it owns.
+	Entries int
+}
+
+// Owner finds what the directory knows of an owner.
+func (s *State) Owner(o Owner) (OwnerInfo, bool) {
+	os, ok := s.owners.Get(o.String())
+	if !ok {
+		return OwnerInfo{}, false
+	}
+	return OwnerInfo{Owner: os.owner, Incarnation: os.incarnation, Seq: os.seq, Entries: os.entries}, true
+}
+
+// Unchanged reports whether registering the services would change nothing, and the answer to give then. ids
+// and encoded are parallel; encoded as EncodeService gives it. A fence is not looked at.
+func (s *State) Unchanged(owner Owner, ids []string, encoded [][]byte, fullSet bool) (Answer, bool) {
+	a := Answer{Epoch: s.epoch, Index: s.index}
+	for i, id := range ids {
+		e, ok := s.entries.Get(id)
+		switch {
+		case ok && e.Owner == owner && bytes.Equal(e.raw, encoded[i]):
+			a.Unchanged++
+		case ok && owner == Static && e.Owner != owner:
+			a.Yielded++
+		default:
+			return Answer{}, false
+		}
+	}
+	if fullSet {
+		if os, ok := s.owners.Get(owner.String()); ok && os.entries != a.Unchanged {
+			return Answer{}, false
+		}
+	}
+	return a, true
+}
