@@ -31,7 +31,9 @@ type Answer struct {
 // Result is what one operation came to. Err is nil, *StaleEpochError, *SupersededError or *ConflictError.
 type Result struct {
 	Answer
-	Err error
+	// Term is the entry's Raft term; of leader-established only.
+	Term uint64
+	Err  error
 }
 
 // apply applies one command and reports what it changed.
@@ -103,7 +105,7 @@ func (d *draft) establish(op *rollcallv1.LeaderEstablished, term uint64) (Result
 		d.owners.Delete(key)
 		d.ownersDirty = true
 	}
-	return Result{Answer: Answer{Epoch: d.epoch, Index: d.index}}, nil
+	return Result{Answer: Answer{Epoch: d.epoch, Index: d.index}, Term: term}, nil
 }
 
 // admit checks a write's fence. done is true when the result stands already.
