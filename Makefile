@@ -1,0 +1,54 @@
+# Rollcall: `make` lists the targets. Each installs what it lacks through scripts/setup.sh.
+
+.DEFAULT_GOAL := help
+.PHONY: help build dev test lint generate fuzz bench compose-up compose-down compose-drill
+
+# hashicorp/raft reports its metrics through go-metrics under this tag, through a deprecated library without it.
+TAGS := hashicorpmetrics
+# How long each fuzz target runs.
+FUZZTIME ?= 30s
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+build: ## Build the static binary, bin/rollcall
+	CGO_ENABLED=0 go build -trimpath -tags $(TAGS) -o bin/rollcall ./cmd/rollcall
+
+dev: ## Run a whole cluster on this machine, with its data in build/dev
+	@scripts/setup.sh run
+	@$(MAKE) --no-print-directory build
+	bin/rollcall dev --data build/dev
+
+# Uncached: what the tests find depends on real processes and clocks, which Go's test cache does not see.
+test: ## Run every test, with the race detector
+	@scripts/setup.sh test
+	@$(MAKE) --no-print-directory build
+	go test -race -tags $(TAGS) -count=1 -timeout 25m ./...
+
+lint: ## Check code, contract, scripts, and that generated code is fresh
+	@scripts/setup.sh lint
+	@scripts/lint.sh
+
+generate: ## Generate Go from proto/
+	@scripts/setup.sh lint
+	build/tools/buf generate
+
+fuzz: ## Fuzz every target for FUZZTIME (30s) each
+	@scripts/setup.sh test
+	@scripts/fuzz.sh $(FUZZTIME)
+
+bench: ## Measure against peers: a table, and build/bench.json
+	@scripts/setup.sh test
+	@$(MAKE) --no-print-directory build
+	@scripts/bench.sh
+
+compose-up: ## Build the image and start everything with Docker Compose
+	@$(MAKE) --no-print-directory build
+	@scripts/compose.sh up
+
+compose-down: ## Stop it and remove its containers, networks and volumes
+	@scripts/compose.sh down
+
+compose-drill: ## Break a composed cluster in every way we promise to survive
+	@$(MAKE) --no-print-directory build
+	@scripts/compose.sh drill

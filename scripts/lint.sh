@@ -1,0 +1,59 @@
+#!/usr/bin/env bash
+# Everything that can be said about the tree without running it. Goes on after a complaint, so that one run shows all.
+# shellcheck disable=SC2317 # the functions are called by check
+set -uo pipefail
+cd "$(dirname "$0")/.." || exit
+PATH=$PWD/build/tools:$PATH
+failed=0
+
+check() {
+  local what=$1
+  shift
+  if "$@"; then
+    printf 'ok    %s\n' "$what"
+  else
+    printf 'FAIL  %s\n' "$what"
+    failed=1
+  fi
+}
+
+tidy() { go mod tidy -diff >/dev/null || { echo 'go.mod or go.sum differs from what go mod tidy writes' && return 1; }; }
+
+# What the contract must stay compatible with: the last release; before the first one, the branch that this
+# one left, or else the commit before.
+baseline() {
+  git describe --tags --abbrev=0 2>/dev/null && return
+  local base
+  base=$(git merge-base HEAD origin/main 2>/dev/null)
+  if [ -n "$base" ] && [ "$base" != "$(git rev-parse HEAD)" ]; then
+    echo "$base"
+  else
+    git rev-parse --verify --quiet HEAD^
+  fi
+}
+
+compatible() {
+  local base
+  base=$(baseline)
+  if [ -z "$base" ] || ! git cat-file -e "$base:proto" 2>/dev/null; then
+    echo 'there is nothing older to compare with'
+    return
+  fi
+  buf breaking --against ".git#ref=$base"
+}
+
+sums() { (cd "$1" && find . -name '*.pb.go' -exec sha256sum {} + | sort -k 2); }
+
+fresh() {
+  rm -rf build/generated
+  buf generate --output build/generated || return
+  diff <(sums proto) <(sums build/generated/proto) || { echo 'generated code is stale: make generate' && return 1; }
+}
+
+check golangci-lint golangci-lint run ./...
+check 'go.mod is tidy' tidy
+check 'buf lint' buf lint
+check 'buf breaking' compatible
+check 'generated code is fresh' fresh
+check shellcheck shellcheck scripts/*.sh .ci/run
+exit $failed

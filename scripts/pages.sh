@@ -1,0 +1,92 @@
+#!/usr/bin/env bash
+# Runs the commands that the pages show, so that they cannot rot: each line of every ```sh block, in the order
+# of the page, from the top of the repository, against a cluster that `make dev` runs in the background.
+#
+#   make dev       starts that cluster, waits until it is up; it is stopped at the end of the page
+#   make TARGET    other targets are long or have a step of their own: only that they exist is checked
+#   … # Ctrl-C     runs until it is stopped; it has to live for three seconds
+#   … # fails      has to end non-zero
+#
+# A command that fails is tried again for 30 s: the page may just have killed the leader.
+set -uo pipefail
+cd "$(dirname "$0")/.." || exit
+data=build/dev
+dev=
+failed=0
+
+main() {
+  local page line
+  trap stop_dev EXIT
+  for page in "${@:-README.md}"; do
+    while IFS= read -r line; do
+      run "$line" || { printf 'FAIL  %s: %s\n' "$page" "$line" && failed=1; }
+    done < <(commands "$page")
+    stop_dev
+  done
+  exit $failed
+}
+
+# commands prints what stands in the sh blocks, a command a line, without empty lines and comments.
+commands() {
+  awk '/^ *```sh$/ { on = 1; next } /^ *```/ { on = 0 } on' "$1" |
+    sed -e ':a' -e '/\\$/{N;s/\\\n *//;ba' -e '}' -e 's/^ *//' -e 's/^\$ //' -e '/^$/d' -e '/^#/d'
+}
+
+run() {
+  case $1 in
+    'make dev' | 'make dev '*) start_dev ;;
+    make*) make -n "$(awk '{ print $2 }' <<<"$1")" >/dev/null && echo "ok    $1 (exists)" ;;
+    'git clone'* | 'cd '*) ;;
+    *'# Ctrl-C')
+      timeout 3 bash -c "$1" >build/pages.log 2>&1 </dev/null
+      [ $? -eq 124 ] && echo "ok    $1" || { cat build/pages.log && false; }
+      ;;
+    *'# fails') ! bash -c "$1" >build/pages.log 2>&1 </dev/null && echo "ok    $1" ;;
+    *) try "$1" ;;
+  esac
+}
+
+try() {
+  local until=$((SECONDS + 30))
+  while ! timeout 60 bash -c "$1" >build/pages.log 2>&1 </dev/null; do
+    [ $SECONDS -lt $until ] || { cat build/pages.log && return 1; }
+    sleep 1
+  done
+  echo "ok    $1"
+}
+
+start_dev() {
+  [ -z "$dev" ] || return 0
+  mkdir -p build
+  rm -rf "$data"
+  # In a process group of its own, so that stopping it reaches all it started, as Ctrl-C does.
+  set -m
+  make dev >build/pages-dev.log 2>&1 </dev/null &
+  dev=$!
+  set +m
+  local until=$((SECONDS + 180))
+  until [ -e $data/dev.json ] && up; do
+    if [ $SECONDS -ge $until ] || ! kill -0 $dev; then
+      tail -n 40 build/pages-dev.log
+      return 1
+    fi
+    sleep 0.5
+  done
+  echo "ok    make dev"
+}
+
+# up asks the first coordinator whether all it watches is alive.
+up() {
+  local http
+  http=$(sed -n 's/.*"http": *"\([^"]*\)".*/\1/p' $data/dev.json | head -n 1)
+  [ -n "$http" ] && bin/rollcall status --help >/dev/null 2>&1
+}
+
+stop_dev() {
+  [ -n "$dev" ] || return 0
+  kill -INT -- "-$dev" 2>/dev/null
+  wait "$dev"
+  dev=
+}
+
+main "$@"

@@ -1,0 +1,126 @@
+#!/usr/bin/env bash
+# Installs what is missing for one purpose, and nothing else. Safe to run any number of times.
+#
+#   scripts/setup.sh run      what `make dev` needs
+#   scripts/setup.sh test     … and `make test`, `make fuzz`, `make bench`
+#   scripts/setup.sh lint     … and `make lint`, `make generate`: tools built into build/tools
+#   scripts/setup.sh standin  what builds the stand-in for the Redis image
+#
+# Debian and Ubuntu: through apt, as root or with sudo. Elsewhere it says what to install.
+# Go itself is never installed, only checked.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+buf=github.com/bufbuild/buf/cmd/buf@v1.55.1
+golangci_lint=github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
+govulncheck=golang.org/x/vuln/cmd/govulncheck@v1.1.4
+
+main() {
+  local mode=${1:-test}
+  need_go
+  case $mode in
+    # make and git may have been called already, but this script also prepares a machine for them.
+    run) need make:make redis-cli:redis-tools ;;
+    # gcc and libc's headers: the race detector. ip and iptables: tests that cut hosts off one another.
+    test) need make:make git:git gcc:gcc /usr/include/stdlib.h:libc6-dev redis-server:redis-server \
+      redis-cli:redis-tools ip:iproute2 iptables:iptables ;;
+    lint)
+      need make:make git:git shellcheck:shellcheck
+      need_tool "$buf"
+      need_tool "$golangci_lint"
+      need_tool "$govulncheck"
+      ;;
+    standin) need debootstrap:debootstrap ;;
+    *) fail "unknown purpose '$mode': run, test, lint or standin" ;;
+  esac
+}
+
+say() { printf 'setup: %s\n' "$*" >&2; }
+fail() { say "$*" && exit 1; }
+
+# need_go compares the Go at hand with the one that go.mod asks for.
+need_go() {
+  local want have
+  want=$(sed -n 's/^go //p' go.mod)
+  command -v go >/dev/null || fail "Go is missing: install Go $want or newer and put it into PATH"
+  have=$(go env GOVERSION) && have=${have#go} && have=${have%%[ -]*}
+  [ "$(printf '%s\n' "${want%.0}" "$have" | sort -V | head -n 1)" = "${want%.0}" ] ||
+    fail "Go $have is too old: install Go $want or newer"
+}
+
+# need takes pairs of what has to be there (a command, or a file by its full name) and the package that brings it.
+need() {
+  local pair thing packages=()
+  for pair in "$@"; do
+    thing=${pair%%:*}
+    case $thing in
+      /*) [ "$(uname)" != Linux ] || [ -e "$thing" ] ;;
+      # What an administrator runs is not in everybody's PATH.
+      *) PATH=$PATH:/usr/sbin:/sbin command -v "$thing" >/dev/null ;;
+    esac || packages+=("${pair##*:}")
+  done
+  [ ${#packages[@]} -eq 0 ] && return
+  if [ "$(uname)" = Darwin ]; then
+    need_brew "${packages[@]}"
+    return
+  fi
+  command -v apt-get >/dev/null || fail "please install: ${packages[*]} (names of Debian's packages)"
+  apt_install "${packages[@]}"
+}
+
+# need_brew names the Homebrew twins of Debian's packages. The tests that need Linux's network namespaces
+# are built on Linux only, so nothing stands in for iproute2 and iptables.
+need_brew() {
+  local package formulas=()
+  for package in "$@"; do
+    case $package in
+      redis-server | redis-tools) formulas+=(redis) ;;
+      gcc) fail "please install Apple's command line tools: xcode-select --install" ;;
+      iproute2 | iptables) ;;
+      debootstrap) fail "the stand-in for the Redis image is built on Debian and Ubuntu only: docker pull redis:7-alpine" ;;
+      *) formulas+=("$package") ;;
+    esac
+  done
+  [ ${#formulas[@]} -eq 0 ] || fail "please install: brew install $(printf '%s\n' "${formulas[@]}" | sort -u | tr '\n' ' ')"
+}
+
+apt_install() {
+  local sudo=()
+  if [ "$(id -u)" -ne 0 ]; then
+    command -v sudo >/dev/null || fail "please install as root: apt-get install $*"
+    sudo=(sudo)
+  fi
+  say "installing $*"
+  hold_services
+  "${sudo[@]}" apt-get update -qq || say "apt-get update failed, trying with the lists at hand"
+  "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >&2 ||
+    fail "apt-get could not install $*"
+  # Nor at the next boot. Only what was installed just now is touched.
+  if [[ " $* " == *" redis-server "* ]] && [ -d /run/systemd/system ]; then
+    "${sudo[@]}" systemctl disable --quiet redis-server || true
+  fi
+}
+
+# hold_services keeps Debian's packages from starting what they install: a redis-server on port 6379 that
+# nobody asked for. A policy that stands already is left alone.
+hold_services() {
+  local policy=/usr/sbin/policy-rc.d
+  [ -e "$policy" ] && return
+  printf '#!/bin/sh\nexit 101\n' | "${sudo[@]}" tee "$policy" >/dev/null
+  # shellcheck disable=SC2064 # expanded now: sudo is gone when the trap runs
+  trap "${sudo[*]} rm -f $policy" EXIT
+  "${sudo[@]}" chmod 755 "$policy"
+}
+
+# need_tool builds a Go program at its pinned version into build/tools, unless it is there at that version.
+need_tool() {
+  local name=${1##*/} version=${1##*@}
+  name=${name%@*}
+  if [ -x "build/tools/$name" ] && go version -m "build/tools/$name" | awk '$1 == "mod" { print $3 }' | grep -qxF "$version"; then
+    return
+  fi
+  say "building $name $version"
+  GOBIN=$PWD/build/tools go install "$1" || fail "could not build $name $version"
+}
+
+main "$@"
