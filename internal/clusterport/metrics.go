@@ -1,0 +1,66 @@
+package clusterport
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+)
+
+// Why a connection was refused; values of a metric's label.
+const (
+	reasonSilent    = "silent"
+	reasonUnknown   = "unknown_protocol"
+	reasonTLS       = "tls"
+	reasonEvicted   = "too_many"
+	reasonNotServed = "not_served"
+)
+
+// Metrics are a port's.
+type Metrics struct {
+	refused      *prometheus.CounterVec
+	acceptErrors prometheus.Counter
+	pending      prometheus.Gauge
+	expiry       prometheus.Gauge
+}
+
+// NewMetrics registers the metrics with reg unless that is nil.
+func NewMetrics(reg prometheus.Registerer) *Metrics {
+	f := promauto.With(reg)
+	m := &Metrics{
+		refused: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "rollcall_cluster_port_refused_total",
+			Help: "Connections closed before they reached gRPC or Raft.",
+		}, []string{"reason"}),
+		acceptErrors: f.NewCounter(prometheus.CounterOpts{
+			Name: "rollcall_cluster_port_accept_errors_total",
+			Help: "Failed accepts, such as for want of file descriptors.",
+		}),
+		pending: f.NewGauge(prometheus.GaugeOpts{
+			Name: "rollcall_cluster_port_pending_connections",
+			Help: "Connections that have not said yet what they speak.",
+		}),
+		expiry: f.NewGauge(prometheus.GaugeOpts{
+			Name: "rollcall_tls_certificate_expiry_timestamp_seconds",
+			Help: "When the certificate in use ends, in Unix time; 0 without TLS.",
+		}),
+	}
+	for _, reason := range []string{reasonSilent, reasonUnknown, reasonTLS, reasonEvicted, reasonNotServed} {
+		m.refused.WithLabelValues(reason)
+	}
+	return m
+}
+
+// watchCertificate looks at the certificate files now and then also while nobody connects.
+func (p *Port) watchCertificate() {
+	ticker := time.NewTicker(10 * time.Second)
+	defer ticker.Stop()
+	for {
+		p.cfg.Metrics.expiry.Set(float64(p.cfg.TLS.Expiry().Unix()))
+		select {
+		case <-ticker.C:
+		case <-p.done:
+			return
+		}
+	}
+}

@@ -1,0 +1,367 @@
+package clusterport
+
+import (
+	"cmp"
+	"container/list"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+)
+
+// What a plain connection starts with. Both have the same length, so that one read decides and nothing beyond
+// the preface is taken from Raft.
+const (
+	grpcPreface = "PRI * HTTP/2.0\r\n"
+	raftPreface = "rollcall-raft/1\n"
+	prefaceLen  = len(grpcPreface)
+)
+
+// Config describes a port.
+type Config struct {
+	// Listener accepts the connections. It belongs to the port from New on.
+	Listener net.Listener
+	// TLS makes every connection mutual TLS; nil is plain TCP.
+	TLS *TLS
+	// Dial connects to other ports; a net.Dialer by default.
+	Dial func(ctx context.Context, addr string) (net.Conn, error)
+	// SniffTimeout bounds the time until a connection has said what it speaks and was handed on; 1 s by default.
+	SniffTimeout time.Duration
+	// MaxPending bounds the connections being sorted; 1,024 by default. Past it the oldest is closed.
+	MaxPending int
+	// Logger is silent by default.
+	Logger *slog.Logger
+	// Metrics are unregistered by default.
+	Metrics *Metrics
+}
+
+func (c *Config) withDefaults() error {
+	c.SniffTimeout = cmp.Or(c.SniffTimeout, time.Second)
+	c.MaxPending = cmp.Or(c.MaxPending, 1024)
+	c.Logger = cmp.Or(c.Logger, slog.New(slog.DiscardHandler)).With("component", "clusterport")
+	c.Metrics = cmp.Or(c.Metrics, NewMetrics(nil))
+	if c.Dial == nil {
+		var dialer net.Dialer
+		c.Dial = func(ctx context.Context, addr string) (net.Conn, error) {
+			return dialer.DialContext(ctx, "tcp", addr)
+		}
+	}
+	var problems []error
+	if c.Listener == nil {
+		problems = append(problems, errors.New("no listener"))
+	}
+	if c.SniffTimeout < 0 {
+		problems = append(problems, fmt.Errorf("sniff timeout %s is negative", c.SniffTimeout))
+	}
+	if c.MaxPending < 0 {
+		problems = append(problems, fmt.Errorf("max pending %d is negative", c.MaxPending))
+	}
+	if c.TLS != nil {
+		if err := c.TLS.requireRole(RoleCoordinator); err != nil {
+			problems = append(problems, err)
+		}
+	}
+	return errors.Join(problems...)
+}
+
+// Port sorts the connections of one listener into gRPC's and Raft's, and dials other ports. Safe for concurrent use.
+type Port struct {
+	cfg        Config
+	grpc, raft *queue
+
+	mu      sync.Mutex
+	pending *list.List // of net.Conn, the oldest first; nil once closed
+
+	done     chan struct{} // closed by Close
+	lastWarn atomic.Int64  // UnixNano of the last refusal logged as a warning
+}
+
+// New returns a port that accepts nothing until Run.
+func New(cfg Config) (*Port, error) {
+	if err := cfg.withDefaults(); err != nil {
+		return nil, fmt.Errorf("cluster port: %w", err)
+	}
+	addr := cfg.Listener.Addr()
+	return &Port{
+		cfg:     cfg,
+		grpc:    newQueue(addr),
+		raft:    newQueue(addr),
+		pending: list.New(),
+		done:    make(chan struct{}),
+	}, nil
+}
+
+// Addr is the address listened on.
+func (p *Port) Addr() net.Addr { return p.cfg.Listener.Addr() }
+
+// GRPC returns the listener for grpc.Server.Serve, to be served with [Port.ServerCredentials]. Closing it
+// refuses further gRPC connections and leaves the port open.
+func (p *Port) GRPC() net.Listener { return p.grpc }
+
+// Run accepts connections until ctx ends or Close is called, and then returns nil. It closes the port.
+func (p *Port) Run(ctx context.Context) error {
+	var wg sync.WaitGroup
+	defer func() {
+		_ = p.Close()
+		wg.Wait()
+	}()
+	defer context.AfterFunc(ctx, func() { _ = p.Close() })()
+	if p.cfg.TLS != nil {
+		wg.Go(p.watchCertificate)
+	}
+
+	pause := backoff.NewExponentialBackOff()
+	pause.InitialInterval, pause.MaxInterval = 5*time.Millisecond, time.Second
+	for {
+		conn, err := p.cfg.Listener.Accept()
+		if err == nil {
+			pause.Reset()
+			wg.Go(func() { p.sort(conn) })
+			continue
+		}
+		if p.closed() {
+			return nil
+		}
+		if errors.Is(err, net.ErrClosed) {
+			return fmt.Errorf("cluster port: %w", err)
+		}
+		p.cfg.Metrics.acceptErrors.Inc()
+		p.cfg.Logger.Warn("accept failed", "err", err)
+		select {
+		case <-time.After(pause.NextBackOff()):
+		case <-p.done:
+		}
+	}
+}
+
+// Close stops the port: nothing is accepted any more, and connections not handed on yet are closed. Those
+// handed on belong to gRPC and Raft. Close is idempotent and doesn't wait for Run.
+func (p *Port) Close() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.pending == nil {
+		return nil
+	}
+	for e := p.pending.Front(); e != nil; e = e.Next() {
+		_ = e.Value.(net.Conn).Close()
+	}
+	p.pending = nil
+	close(p.done)
+	_ = p.grpc.Close()
+	_ = p.raft.Close()
+	if err := p.cfg.Listener.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
+		return fmt.Errorf("close cluster port: %w", err)
+	}
+	return nil
+}
+
+func (p *Port) closed() bool {
+	select {
+	case <-p.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// sort hands conn to gRPC or Raft, or closes it.
+func (p *Port) sort(conn net.Conn) {
+	ctx, cancel := context.WithTimeout(context.Background(), p.cfg.SniffTimeout)
+	defer cancel()
+	release, ok := p.admit(conn)
+	if !ok {
+		_ = conn.Close()
+		return
+	}
+	to, sorted, err := p.identify(ctx, conn)
+	if !release() {
+		err = errEvicted
+	}
+	if err == nil {
+		err = to.deliver(ctx, sorted)
+	}
+	if err != nil {
+		_ = conn.Close()
+		p.refused(conn, err)
+	}
+}
+
+// admit counts conn among the pending and closes the oldest of too many: a peer that speaks our protocols does
+// so at once, so that one has most likely nothing to say. The returned function reports whether conn still
+// was pending. admit fails on a closed port.
+func (p *Port) admit(conn net.Conn) (release func() bool, ok bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.pending == nil {
+		return nil, false
+	}
+	if p.pending.Len() >= p.cfg.MaxPending {
+		_ = p.pending.Remove(p.pending.Front()).(net.Conn).Close()
+	}
+	at := p.pending.PushBack(conn)
+	p.cfg.Metrics.pending.Set(float64(p.pending.Len()))
+	return func() bool {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if p.pending == nil {
+			return false
+		}
+		before := p.pending.Len()
+		p.pending.Remove(at) // nothing if at was removed before
+		p.cfg.Metrics.pending.Set(float64(p.pending.Len()))
+		return p.pending.Len() < before
+	}, true
+}
+
+// identify reads what conn speaks. Its result carries no deadline.
+func (p *Port) identify(ctx context.Context, conn net.Conn) (*queue, net.Conn, error) {
+	deadline, _ := ctx.Deadline()
+	if err := conn.SetDeadline(deadline); err != nil {
+		return nil, nil, &refusal{reason: reasonSilent, err: err}
+	}
+	identify := p.identifyPlain
+	if p.cfg.TLS != nil {
+		identify = p.identifyTLS
+	}
+	to, sorted, err := identify(conn)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := conn.SetDeadline(time.Time{}); err != nil {
+		return nil, nil, &refusal{reason: reasonSilent, err: err}
+	}
+	return to, sorted, nil
+}
+
+func (p *Port) identifyPlain(conn net.Conn) (*queue, net.Conn, error) {
+	preface := make([]byte, prefaceLen)
+	if n, err := io.ReadFull(conn, preface); err != nil {
+		return nil, nil, &refusal{reason: reasonSilent, err: fmt.Errorf("after %d bytes: %w", n, err)}
+	}
+	switch string(preface) {
+	case grpcPreface:
+		return p.grpc, &replayConn{Conn: conn, unread: preface}, nil
+	case raftPreface:
+		return p.raft, conn, nil
+	}
+	return nil, nil, &refusal{reason: reasonUnknown, err: fmt.Errorf("starts with %q", preface)}
+}
+
+func (p *Port) identifyTLS(raw net.Conn) (*queue, net.Conn, error) {
+	conn := tls.Server(raw, p.cfg.TLS.serverConfig())
+	if err := conn.Handshake(); err != nil {
+		reason := reasonTLS
+		if silent(err) {
+			reason = reasonSilent
+		}
+		return nil, nil, &refusal{reason: reason, err: err}
+	}
+	switch conn.ConnectionState().NegotiatedProtocol {
+	case ALPNgRPC:
+		return p.grpc, conn, nil
+	case ALPNRaft:
+		return p.raft, conn, nil
+	}
+	return nil, nil, &refusal{reason: reasonTLS, err: errors.New("no application protocol agreed on")}
+}
+
+// refused counts and logs a connection that was closed. Only a failed handshake may be an operator's mistake,
+// so only that is a warning, once a second at most: anybody can cause one.
+func (p *Port) refused(conn net.Conn, err error) {
+	if p.closed() {
+		return
+	}
+	reason := reasonNotServed
+	if refused, ok := errors.AsType[*refusal](err); ok {
+		reason = refused.reason
+	}
+	p.cfg.Metrics.refused.WithLabelValues(reason).Inc()
+	level := slog.LevelDebug
+	if now, last := time.Now().UnixNano(), p.lastWarn.Load(); reason == reasonTLS &&
+		now-last >= int64(time.Second) && p.lastWarn.CompareAndSwap(last, now) {
+		level = slog.LevelWarn
+	}
+	p.cfg.Logger.Log(context.Background(), level, "connection refused",
+		"remote", conn.RemoteAddr().String(), "reason", reason, "err", err)
+}
+
+// refusal is why a connection was closed before it was handed on.
+type refusal struct {
+	reason string // label of the metric
+	err    error
+}
+
+func (r *refusal) Error() string { return r.err.Error() }
+func (r *refusal) Unwrap() error { return r.err }
+
+var errEvicted = &refusal{reason: reasonEvicted, err: errors.New("too many connections at once")}
+
+// silent reports whether err means that the peer just said nothing, or nothing more.
+func silent(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, os.ErrDeadlineExceeded)
+}
+
+// replayConn gives the preface again before the rest of the connection.
+type replayConn struct {
+	net.Conn
+	unread []byte
+}
+
+func (c *replayConn) Read(b []byte) (int, error) {
+	if len(c.unread) == 0 {
+		return c.Conn.Read(b)
+	}
+	n := copy(b, c.unread)
+	c.unread = c.unread[n:]
+	return n, nil
+}
+
+// queue is the listener of one protocol.
+type queue struct {
+	addr  net.Addr
+	conns chan net.Conn // unbuffered: a connection is always somebody's
+	done  chan struct{}
+	close func()
+}
+
+func newQueue(addr net.Addr) *queue {
+	q := &queue{addr: addr, conns: make(chan net.Conn), done: make(chan struct{})}
+	q.close = sync.OnceFunc(func() { close(q.done) })
+	return q
+}
+
+func (q *queue) deliver(ctx context.Context, conn net.Conn) error {
+	select {
+	case q.conns <- conn:
+		return nil
+	case <-q.done:
+		return errors.New("protocol is not served")
+	case <-ctx.Done():
+		return fmt.Errorf("not accepted: %w", ctx.Err())
+	}
+}
+
+func (q *queue) Accept() (net.Conn, error) {
+	select {
+	case conn := <-q.conns:
+		return conn, nil
+	case <-q.done:
+		return nil, net.ErrClosed
+	}
+}
+
+func (q *queue) Addr() net.Addr { return q.addr }
+
+func (q *queue) Close() error {
+	q.close()
+	return nil
+}

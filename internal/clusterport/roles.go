@@ -1,0 +1,94 @@
+package clusterport
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"net"
+	"slices"
+
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/peer"
+)
+
+// Role is what a certificate allows its holder to do: one of its DNS names.
+type Role string
+
+// The roles a certificate can name.
+const (
+	RoleCoordinator Role = "coordinator.rollcall.internal"
+	RoleGateway     Role = "gateway.rollcall.internal"
+	RoleOperator    Role = "operator.rollcall.internal"
+)
+
+// AllRoles returns every role.
+func AllRoles() []Role { return []Role{RoleCoordinator, RoleGateway, RoleOperator} }
+
+// Roles returns the roles of the peer behind ctx, the context of a gRPC handler: those that its certificate
+// names, all on a port without TLS, none for anything else.
+func Roles(ctx context.Context) []Role {
+	p, ok := peer.FromContext(ctx)
+	if !ok || p.AuthInfo == nil {
+		return nil
+	}
+	switch info := p.AuthInfo.(type) {
+	case credentials.TLSInfo:
+		return certificateRoles(info.State)
+	default:
+		if info.AuthType() == insecure.NewCredentials().Info().SecurityProtocol {
+			return AllRoles()
+		}
+		return nil
+	}
+}
+
+// HasRole reports whether the peer behind ctx has at least one of roles; see [Roles].
+func HasRole(ctx context.Context, roles ...Role) bool {
+	return slices.ContainsFunc(Roles(ctx), func(r Role) bool { return slices.Contains(roles, r) })
+}
+
+func certificateRoles(state tls.ConnectionState) []Role {
+	if len(state.PeerCertificates) == 0 {
+		return nil
+	}
+	return leafRoles(state.PeerCertificates[0])
+}
+
+func leafRoles(leaf *x509.Certificate) []Role {
+	return slices.DeleteFunc(AllRoles(), func(r Role) bool { return !slices.Contains(leaf.DNSNames, string(r)) })
+}
+
+// ServerCredentials returns what a grpc.Server on [Port.GRPC] needs so that handlers know their peers: the
+// handshake itself was done by the port.
+func (p *Port) ServerCredentials() credentials.TransportCredentials {
+	if p.cfg.TLS == nil {
+		return insecure.NewCredentials()
+	}
+	return serverCredentials{}
+}
+
+type serverCredentials struct{}
+
+func (serverCredentials) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	secured, ok := conn.(*tls.Conn)
+	if !ok {
+		return nil, nil, errors.New("not a connection of the cluster port")
+	}
+	return conn, credentials.TLSInfo{
+		State:          secured.ConnectionState(),
+		CommonAuthInfo: credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity},
+	}, nil
+}
+
+func (serverCredentials) ClientHandshake(context.Context, string, net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	return nil, nil, errors.New("credentials of the cluster port are for servers only")
+}
+
+func (serverCredentials) Info() credentials.ProtocolInfo {
+	return credentials.ProtocolInfo{SecurityProtocol: "tls"}
+}
+
+func (c serverCredentials) Clone() credentials.TransportCredentials { return c }
+func (serverCredentials) OverrideServerName(string) error           { return nil }
