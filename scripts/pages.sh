@@ -39,7 +39,8 @@ run() {
     'git clone'* | 'cd '*) ;;
     *'# Ctrl-C')
       timeout 3 bash -c "$1" >build/pages.log 2>&1 </dev/null
-      [ $? -eq 124 ] && echo "ok    $1" || { cat build/pages.log && false; }
+      [ $? -eq 124 ] || { cat build/pages.log && return 1; }
+      echo "ok    $1"
       ;;
     *'# fails') ! bash -c "$1" >build/pages.log 2>&1 </dev/null && echo "ok    $1" ;;
     *) try "$1" ;;
