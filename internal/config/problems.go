@@ -1,0 +1,121 @@
+package config
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/alecthomas/kong"
+)
+
+// Problem is one thing wrong with the settings.
+type Problem struct {
+	// Where it comes from: a flag, a variable of the environment, or a file's line and key.
+	Where string
+	What  string
+	// Fix says how to mend it, where What does not.
+	Fix string
+}
+
+func (p Problem) String() string {
+	if p.Fix == "" {
+		return p.Where + ": " + p.What
+	}
+	return p.Where + ": " + p.What + "; " + p.Fix
+}
+
+// Error is everything wrong with a command's settings.
+type Error struct {
+	// Command as the user typed it, such as "rollcall coordinator".
+	Command  string
+	Problems []Problem
+}
+
+func (e *Error) Error() string {
+	var b strings.Builder
+	if len(e.Problems) == 1 {
+		fmt.Fprintf(&b, "%s: %s\n", e.Command, e.Problems[0])
+	} else {
+		fmt.Fprintf(&b, "%s: %d problems\n", e.Command, len(e.Problems))
+		for _, p := range e.Problems {
+			fmt.Fprintf(&b, "  - %s\n", p)
+		}
+	}
+	fmt.Fprintf(&b, "Run %q for what it takes.", e.Command+" --help")
+	return b.String()
+}
+
+type sourceKind int
+
+const (
+	fromFlag sourceKind = iota
+	fromEnv
+	fromFile
+)
+
+// source is where a setting comes from; the zero value is the command line.
+type source struct {
+	kind sourceKind
+	name string // the variable, or the file's line
+}
+
+// Problems collects what is wrong.
+type Problems struct {
+	list    []Problem
+	sources map[*kong.Flag]source
+	faulty  map[*kong.Flag]bool
+	context *kong.Context
+}
+
+func (p *Problems) add(list ...Problem) { p.list = append(p.list, list...) }
+
+func (p *Problems) addAt(flag *kong.Flag, what, fix string) {
+	p.faulty[flag] = true
+	p.add(Problem{Where: p.where(flag), What: what, Fix: fix})
+}
+
+// Addf reports a problem with the setting held by the field that the pointer points to. It does nothing when
+// one has been reported for it before.
+func (p *Problems) Addf(field any, fix, format string, args ...any) {
+	flag := p.flag(field)
+	if !p.faulty[flag] {
+		p.addAt(flag, fmt.Sprintf(format, args...), fix)
+	}
+}
+
+// Given reports whether the setting held by the field comes from the command line, the environment or the
+// file, and is not just a default.
+func (p *Problems) Given(field any) bool {
+	flag := p.flag(field)
+	if _, ok := p.sources[flag]; ok {
+		return true
+	}
+	for _, step := range p.context.Path {
+		if step.Flag == flag {
+			return true
+		}
+	}
+	return false
+}
+
+// Where names the setting held by the field by where it comes from, for use in a problem with another one.
+func (p *Problems) Where(field any) string { return p.where(p.flag(field)) }
+
+func (p *Problems) where(flag *kong.Flag) string {
+	switch s := p.sources[flag]; s.kind {
+	case fromEnv:
+		return s.name + " in the environment"
+	case fromFile:
+		return s.name + ": " + flag.Name
+	default:
+		return "--" + flag.Name
+	}
+}
+
+func (p *Problems) flag(field any) *kong.Flag {
+	for _, flag := range p.context.Flags() {
+		if flag.Target.CanAddr() && flag.Target.Addr().Interface() == field {
+			return flag
+		}
+	}
+	panic(fmt.Sprintf("config: %T is no field of the command", field))
+}
