@@ -1,0 +1,201 @@
+// Package status serves what a coordinator knows over HTTP: /status for whoever routes to relayers, /healthz
+// and /readyz for whoever runs the process, /metrics for Prometheus.
+package status
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"golang.org/x/net/netutil"
+	"golang.org/x/sync/singleflight"
+
+	"github.com/rollcall-dev/rollcall/fsm"
+	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
+)
+
+// Bounds of what a client may take. Headers trickling in, or a body nobody asked for, end the connection;
+// connections past the limit wait, so that they cannot use up the file descriptors Raft needs.
+const (
+	headerTimeout  = 2 * time.Second
+	requestTimeout = 5 * time.Second
+	writeTimeout   = 10 * time.Second
+	idleTimeout    = 30 * time.Second
+	maxHeaderBytes = 8 << 10
+	maxConnections = 1024
+	stopTimeout    = 2 * time.Second
+)
+
+// statusBudget bounds how long /status waits for the leader, which is to answer within 50 ms, so that the
+// whole answer stays under 100 ms.
+const statusBudget = 80 * time.Millisecond
+
+// Config of the server. Fields without a default are required.
+type Config struct {
+	// Listen is the address to serve at, host:port; port 0 takes a free one.
+	Listen string
+	// Node is the coordinator's id.
+	Node    string
+	Version string
+	// Interval between two health checks of a service, as this node is configured; reported while no leader is known.
+	Interval time.Duration
+	// Status asks the leader. An error means that there is none, or that it does not answer.
+	Status func(context.Context) (*rollcallv1.GetStatusResponse, error)
+	// Directory is the node's own copy, for what can be said without a leader.
+	Directory interface{ State() *fsm.State }
+	// Ready says why the node should get no requests; nil when it should.
+	Ready func() error
+	// Gatherer of /metrics; prometheus.DefaultGatherer by default.
+	Gatherer prometheus.Gatherer
+	Logger   *slog.Logger // discards by default
+}
+
+// Server answers on one address. It has a socket from Open on, and serves during Run.
+type Server struct {
+	cfg      Config
+	log      *slog.Logger
+	listener net.Listener
+	http     *http.Server
+	renders  singleflight.Group
+}
+
+// Open starts listening.
+func Open(ctx context.Context, cfg Config) (*Server, error) {
+	if cfg.Gatherer == nil {
+		cfg.Gatherer = prometheus.DefaultGatherer
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", cfg.Listen)
+	if err != nil {
+		return nil, fmt.Errorf("listen for HTTP at %s: %w", cfg.Listen, err)
+	}
+	s := &Server{cfg: cfg, log: cfg.Logger.With("component", "status"), listener: listener}
+	s.http = &http.Server{
+		Handler:           noBody(s.routes()),
+		ReadHeaderTimeout: headerTimeout,
+		ReadTimeout:       requestTimeout,
+		WriteTimeout:      writeTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    maxHeaderBytes,
+		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+	}
+	return s, nil
+}
+
+// Addr is where the server listens.
+func (s *Server) Addr() net.Addr { return s.listener.Addr() }
+
+// Run serves until ctx ends, finishes the requests it has begun, and returns nil.
+func (s *Server) Run(ctx context.Context) error {
+	done := make(chan error, 1)
+	go func() { done <- s.http.Serve(netutil.LimitListener(s.listener, maxConnections)) }()
+	select {
+	case err := <-done:
+		return fmt.Errorf("serve HTTP at %s: %w", s.Addr(), err)
+	case <-ctx.Done():
+	}
+	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
+	defer cancel()
+	if err := s.http.Shutdown(stop); err != nil {
+		s.log.Warn("requests cut off at shutdown", "err", err)
+		_ = s.http.Close()
+	}
+	if err := <-done; !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve HTTP at %s: %w", s.Addr(), err)
+	}
+	return nil
+}
+
+// Close stops listening and drops what is open.
+func (s *Server) Close() error {
+	err := errors.Join(s.http.Close(), s.listener.Close())
+	if errors.Is(err, net.ErrClosed) {
+		return nil
+	}
+	return err
+}
+
+func (s *Server) routes() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
+		text(w, http.StatusOK, "rollcall coordinator "+s.cfg.Node+": /status /healthz /readyz /metrics")
+	})
+	mux.HandleFunc("GET /status", s.status)
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { text(w, http.StatusOK, "ok") })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		if err := s.cfg.Ready(); err != nil {
+			text(w, http.StatusServiceUnavailable, "not ready: "+err.Error())
+			return
+		}
+		text(w, http.StatusOK, "ok")
+	})
+	mux.Handle("GET /metrics", promhttp.HandlerFor(s.cfg.Gatherer, promhttp.HandlerOpts{
+		ErrorLog:            slog.NewLogLogger(s.log.Handler(), slog.LevelError),
+		ErrorHandling:       promhttp.ContinueOnError,
+		MaxRequestsInFlight: 4,
+	}))
+	return mux
+}
+
+// status renders once for all who ask meanwhile, so that many readers of a large fleet cost no more than one.
+func (s *Server) status(w http.ResponseWriter, r *http.Request) {
+	v, _, _ := s.renders.Do("", func() (any, error) {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), statusBudget)
+		defer cancel()
+		return s.render(ctx), nil
+	})
+	page := v.(rendered)
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(page.code)
+	w.Write(page.body)
+}
+
+type rendered struct {
+	code int
+	body []byte
+}
+
+func (s *Server) render(ctx context.Context) rendered {
+	r := report{node: s.cfg.Node, version: s.cfg.Version, at: time.Now(), interval: s.cfg.Interval}
+	answer, err := s.cfg.Status(ctx)
+	if err != nil {
+		local := s.cfg.Directory.State()
+		answer = &rollcallv1.GetStatusResponse{Cluster: local.Cluster(), Epoch: local.Epoch()}
+		r.configured = local.Count(relayerKind)
+		r.leaderless = err
+	}
+	r.fill(answer)
+	code := http.StatusOK
+	if r.verdict() == unhealthy {
+		code = http.StatusServiceUnavailable
+	}
+	return rendered{code: code, body: r.append(nil)}
+}
+
+// noBody refuses requests with a body, unread: nothing here takes one.
+func noBody(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("X-Content-Type-Options", "nosniff")
+		if r.ContentLength != 0 {
+			w.Header().Set("Connection", "close")
+			text(w, http.StatusRequestEntityTooLarge, "send no body")
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+func text(w http.ResponseWriter, code int, line string) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.WriteHeader(code)
+	fmt.Fprintln(w, line)
+}
