@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# Measures Rollcall beside raw hashicorp/raft and etcd: prints a table and writes build/bench.json.
+#
+#   scripts/bench.sh                    everything, about half an hour; leave the machine alone meanwhile
+#   scripts/bench.sh --short            a couple of minutes, to see that it works
+#   scripts/bench.sh --only reads,...   some sections; --help lists them
+#
+# The benchmark is a Go module of its own, so that etcd stays out of the product's go.mod.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+[ "$(uname)" = Linux ] || { echo "bench: only Linux has what the measurements need (/proc, all of 127.0.0.0/8)" >&2; exit 1; }
+[ -x bin/rollcall ] || make --no-print-directory build
+
+(
+  cd scripts/bench
+  go build -tags hashicorpmetrics -o ../../build/bench/bench .
+  go build -o ../../build/bench/etcd go.etcd.io/etcd/server/v3
+)
+# Ten thousand checked services are as many connections, on both ends.
+ulimit -n "$(ulimit -H -n)"
+exec build/bench/bench "$@"

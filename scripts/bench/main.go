@@ -1,0 +1,186 @@
+// Command bench measures Rollcall beside the parts and peers it is compared with: raw hashicorp/raft on bolt,
+// an etcd cluster, a bare net/http client. Everything is a process of its own on loopback and the same disk;
+// contenders take turns, and the figures are medians over the rounds.
+//
+// Started without a subcommand it conducts: it starts the processes, loads them, prints a table and writes JSON.
+// The subcommands are the processes it starts of itself.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args []string) error {
+	if len(args) > 0 {
+		switch args[0] {
+		case "raft-node":
+			return raftNode(ctx, args[1:])
+		case "targets":
+			return targets(ctx, args[1:])
+		case "http-client":
+			return httpClient(ctx, args[1:])
+		}
+	}
+	return conduct(ctx, args)
+}
+
+// section is a group of rows that are measured together.
+type section struct {
+	name string
+	run  func(context.Context, *suite) error
+}
+
+var sections = []section{
+	{"writes", writes},
+	{"batches", batches},
+	{"reads", reads},
+	{"failover", failover},
+	{"elections", elections},
+	{"checks", checks},
+	{"status", status},
+	{"million", million},
+}
+
+// suite is what the sections share.
+type suite struct {
+	scale
+	rollcall, etcd string // binaries
+	dir            string // of this run's processes
+	rows           []row
+	samples        map[string][]float64
+}
+
+// scale is how long and how large the measurements are.
+type scale struct {
+	short        bool
+	rounds       int
+	warm, window time.Duration
+	kills        int
+	calm         time.Duration // in which no election may happen
+	checking     time.Duration
+	services     int // of the largest directory
+}
+
+var (
+	fullScale = scale{rounds: 3, warm: time.Second, window: 4 * time.Second, kills: 20,
+		calm: 5 * time.Minute, checking: 40 * time.Second, services: 1_000_000}
+	shortScale = scale{short: true, rounds: 1, warm: 500 * time.Millisecond, window: 1500 * time.Millisecond, kills: 3,
+		calm: 10 * time.Second, checking: 22 * time.Second, services: 50_000}
+)
+
+func conduct(ctx context.Context, args []string) error {
+	flags := flag.NewFlagSet("bench", flag.ExitOnError)
+	short := flags.Bool("short", false, "a couple of minutes: one round, few kills, a small directory")
+	only := flags.String("only", "", "comma-separated sections to run: "+strings.Join(sectionNames(), ", "))
+	rounds := flags.Int("rounds", 0, "rounds over which medians are taken")
+	rollcall := flags.String("rollcall", "bin/rollcall", "the product's binary")
+	etcd := flags.String("etcd", "build/bench/etcd", "etcd's binary")
+	dir := flags.String("dir", "build/bench/run", "where the processes keep data and logs; emptied first")
+	out := flags.String("out", "build/bench.json", "where the rows are written")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+
+	s := &suite{scale: fullScale, samples: make(map[string][]float64)}
+	if *short {
+		s.scale = shortScale
+	}
+	if *rounds > 0 {
+		s.rounds = *rounds
+	}
+	var errs []error
+	for _, p := range []struct {
+		to   *string
+		path string
+	}{{&s.rollcall, *rollcall}, {&s.etcd, *etcd}, {&s.dir, *dir}} {
+		abs, err := filepath.Abs(p.path)
+		*p.to, errs = abs, append(errs, err)
+	}
+	wanted := sectionNames()
+	if *only != "" {
+		wanted = strings.Split(*only, ",")
+		for _, name := range wanted {
+			if !slices.Contains(sectionNames(), name) {
+				errs = append(errs, fmt.Errorf("no section is called %q; there are %s", name, strings.Join(sectionNames(), ", ")))
+			}
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	if err := os.RemoveAll(s.dir); err != nil {
+		return err
+	}
+
+	for _, sec := range sections {
+		if !slices.Contains(wanted, sec.name) || ctx.Err() != nil {
+			continue
+		}
+		progress("== %s", sec.name)
+		if err := sec.run(ctx, s); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", sec.name, err))
+			progress("%s: %v", sec.name, err)
+		}
+		// After each section: what is measured is not lost to a later failure.
+		if err := writeJSON(*out, s.rows); err != nil {
+			return err
+		}
+	}
+	printTable(os.Stdout, s.rows)
+	return errors.Join(append(errs, ctx.Err())...)
+}
+
+func sectionNames() []string {
+	names := make([]string, len(sections))
+	for i, sec := range sections {
+		names[i] = sec.name
+	}
+	return names
+}
+
+// inRounds runs each step once a round, and turns the order around every other round, so that no contender
+// always comes first.
+func (s *suite) inRounds(ctx context.Context, steps ...func(context.Context) error) error {
+	for round := range s.rounds {
+		progress("round %d of %d", round+1, s.rounds)
+		turn := slices.Clone(steps)
+		if round%2 == 1 {
+			slices.Reverse(turn)
+		}
+		for _, step := range turn {
+			if err := step(ctx); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// sample adds a measured value to those of its name.
+func (s *suite) sample(name string, value float64, unit string) {
+	s.samples[name] = append(s.samples[name], value)
+	progress("%-66s %12s %s", name, number(value), unit)
+}
+
+func progress(format string, args ...any) {
+	fmt.Fprintf(os.Stderr, time.Now().Format("15:04:05 ")+format+"\n", args...)
+}

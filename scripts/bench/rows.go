@@ -1,0 +1,140 @@
+package main
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+)
+
+// row is one line of the result. What does not apply is null.
+type row struct {
+	Name      string   `json:"name"`
+	Value     float64  `json:"value"`
+	Unit      string   `json:"unit"`
+	Peer      *string  `json:"peer"`
+	PeerValue *float64 `json:"peer_value"`
+	Ratio     *float64 `json:"ratio"` // value / peer_value
+	Target    *string  `json:"target"`
+	Met       *bool    `json:"met"`
+}
+
+// add appends a row without peer or target.
+func (s *suite) add(name string, value float64, unit string) *row {
+	s.rows = append(s.rows, row{Name: name, Value: value, Unit: unit})
+	return &s.rows[len(s.rows)-1]
+}
+
+// report appends a row with the median of the samples of that name; nil when there are none.
+func (s *suite) report(name, unit string) *row {
+	if len(s.samples[name]) == 0 {
+		return nil
+	}
+	return s.add(name, median(s.samples[name]), unit)
+}
+
+// beside names the best of the peers, by the median of their samples: the highest.
+func (r *row) beside(s *suite, peers ...string) *row {
+	if r == nil {
+		return nil
+	}
+	best := slices.MaxFunc(peers, func(a, b string) int { return cmp.Compare(median(s.samples[a]), median(s.samples[b])) })
+	if len(s.samples[best]) == 0 {
+		return r
+	}
+	return r.besideValue(best, median(s.samples[best]))
+}
+
+func (r *row) besideValue(peer string, value float64) *row {
+	if r == nil {
+		return nil
+	}
+	ratio := r.Value / value
+	r.Peer, r.PeerValue = &peer, &value
+	if !math.IsNaN(ratio) && !math.IsInf(ratio, 0) {
+		r.Ratio = &ratio
+	}
+	return r
+}
+
+// atLeast and atMost set a target for the ratio to the peer; within one for the value.
+func (r *row) atLeast(ratio float64) *row {
+	if r != nil && r.Ratio != nil {
+		r.judge(fmt.Sprintf(">= %g x peer", ratio), *r.Ratio >= ratio)
+	}
+	return r
+}
+
+func (r *row) atMost(ratio float64) *row {
+	if r != nil && r.Ratio != nil {
+		r.judge(fmt.Sprintf("<= %g x peer", ratio), *r.Ratio <= ratio)
+	}
+	return r
+}
+
+func (r *row) within(limit float64) *row {
+	if r != nil {
+		r.judge(fmt.Sprintf("<= %g %s", limit, r.Unit), r.Value <= limit)
+	}
+	return r
+}
+
+func (r *row) judge(target string, met bool) { r.Target, r.Met = &target, &met }
+
+func writeJSON(path string, rows []row) error {
+	if rows == nil {
+		rows = []row{}
+	}
+	data, err := json.MarshalIndent(map[string][]row{"rows": rows}, "", "  ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(path, append(data, '\n'), 0o644)
+}
+
+func printTable(w io.Writer, rows []row) {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "\tvalue\t\tpeer\tpeer's\tratio\ttarget\tmet")
+	for _, r := range rows {
+		cells := []string{r.Name, number(r.Value), r.Unit, "", "", "", "", ""}
+		if r.Peer != nil {
+			cells[3], cells[4] = *r.Peer, number(*r.PeerValue)
+		}
+		if r.Ratio != nil {
+			cells[5] = strconv.FormatFloat(*r.Ratio, 'f', 2, 64)
+		}
+		if r.Target != nil {
+			cells[6], cells[7] = *r.Target, map[bool]string{true: "yes", false: "NO"}[*r.Met]
+		}
+		fmt.Fprintln(t, strings.Join(cells, "\t"))
+	}
+	t.Flush()
+}
+
+// number prints three significant digits, and whole numbers from a thousand on.
+func number(v float64) string {
+	if math.Abs(v) >= 1000 {
+		return strconv.FormatFloat(v, 'f', 0, 64)
+	}
+	return strconv.FormatFloat(v, 'g', 3, 64)
+}
+
+func median(values []float64) float64 { return quantile(values, 0.5) }
+
+// quantile of unsorted values; NaN of none.
+func quantile(values []float64, q float64) float64 {
+	if len(values) == 0 {
+		return math.NaN()
+	}
+	sorted := slices.Sorted(slices.Values(values))
+	if q == 0.5 && len(sorted)%2 == 0 {
+		return (sorted[len(sorted)/2-1] + sorted[len(sorted)/2]) / 2
+	}
+	return sorted[min(int(math.Ceil(q*float64(len(sorted))))-1, len(sorted)-1)]
+}
