@@ -1,0 +1,296 @@
+package coordinator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"time"
+
+	"github.com/hashicorp/raft"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/rollcall-dev/rollcall/fsm"
+	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
+)
+
+const (
+	chunkSize = 256 << 10
+	// maxSnapshot bounds what a restore may upload.
+	maxSnapshot    = 8 << 30
+	restoreTimeout = 2 * time.Minute
+)
+
+// cluster serves ClusterService.
+type cluster struct {
+	rollcallv1.UnimplementedClusterServiceServer
+	*Node
+}
+
+// leading returns the leadership and Raft, or the refusal.
+func (n *Node) leading() (*leader, *raft.Raft, error) {
+	l, err := n.established()
+	if err != nil {
+		return nil, nil, err
+	}
+	r := n.raft.Load()
+	if r == nil {
+		return nil, nil, errStopping
+	}
+	return l, r, nil
+}
+
+func (n cluster) ListMembers(ctx context.Context, _ *rollcallv1.ListMembersRequest) (*rollcallv1.ListMembersResponse, error) {
+	r := n.raft.Load()
+	if r == nil {
+		return nil, status.Error(codes.Unavailable, "this node is not part of a cluster yet")
+	}
+	servers := r.GetConfiguration().Configuration().Servers
+	facts := n.peers.describe(ctx, without(servers, n.cfg.ID), peerTimeout)
+	facts[raft.ServerID(n.cfg.ID)] = n.describe()
+	s := n.machine.State()
+	resp := &rollcallv1.ListMembersResponse{Cluster: s.Cluster(), Epoch: s.Epoch()}
+	for _, srv := range servers {
+		m := &rollcallv1.Member{Id: string(srv.ID), Address: n.peers.address(srv), Suffrage: rollcallv1.Suffrage_SUFFRAGE_NON_VOTER}
+		if srv.Suffrage == raft.Voter {
+			m.Suffrage = rollcallv1.Suffrage_SUFFRAGE_VOTER
+		}
+		if d := facts[srv.ID]; d != nil {
+			m.Reachable, m.Leader, m.Term, m.AppliedIndex = true, d.Leader, d.Term, d.AppliedIndex
+			m.CommandVersion, m.Version, m.RelayerCount = d.CommandVersion, d.Version, d.RelayerCount
+			m.ClientAddress, m.HttpAddress = d.ClientAddress, d.HttpAddress
+		}
+		resp.Members = append(resp.Members, m)
+	}
+	return resp, nil
+}
+
+func (n cluster) AddMember(ctx context.Context, req *rollcallv1.AddMemberRequest) (*rollcallv1.AddMemberResponse, error) {
+	var vs []rollcallv1.Violation
+	if err := rollcallv1.CheckDNSLabel(req.Id); err != nil {
+		vs = append(vs, rollcallv1.Violation{Field: "id", Description: err.Error()})
+	}
+	if _, port, err := net.SplitHostPort(req.Address); err != nil || port == "" {
+		vs = append(vs, rollcallv1.Violation{Field: "address", Description: fmt.Sprintf("%q is not host:port", req.Address)})
+	}
+	if len(vs) > 0 {
+		return nil, toStatus(&invalidError{vs})
+	}
+	l, r, err := n.leading()
+	if err != nil {
+		return nil, toStatus(err)
+	}
+	server := raft.Server{ID: raft.ServerID(req.Id), Address: raft.ServerAddress(req.Address)}
+	// A voter that does not answer could cost the cluster its quorum, so a node is asked who it is first.
+	d := n.peers.describe(ctx, []raft.Server{server}, peerTimeout)[server.ID]
+	switch {
+	case d == nil:
+		return nil, status.Errorf(codes.FailedPrecondition, "no coordinator %q answers at %s; start it there first, naming this cluster's coordinators as its peers", req.Id, req.Address)
+	case d.Cluster != "" && d.Cluster != l.Cluster:
+		return nil, toStatus(&foreignClusterError{expected: l.Cluster, actual: d.Cluster})
+	}
+	member, present := find(r, server.ID)
+	if present && (member.Suffrage == raft.Voter) == !req.NonVoter && member.Address == server.Address {
+		return &rollcallv1.AddMemberResponse{Index: n.machine.State().Index()}, nil
+	}
+	// A node without state begins without a vote either way, and asks for it once it has caught up.
+	var f raft.IndexFuture
+	switch {
+	case req.NonVoter && present && member.Suffrage == raft.Voter:
+		f = r.DemoteVoter(server.ID, 0, changeTimeout)
+	case req.NonVoter || !d.HasState:
+		f = r.AddNonvoter(server.ID, server.Address, 0, changeTimeout)
+	default:
+		f = r.AddVoter(server.ID, server.Address, 0, changeTimeout)
+	}
+	l.promotions.mu.Lock()
+	l.promotions.wanted[req.Id] = !req.NonVoter
+	l.promotions.mu.Unlock()
+	if err := f.Error(); err != nil {
+		return nil, toStatus(membershipError("add "+req.Id, err))
+	}
+	n.log.Info("member added", "member", req.Id, "address", req.Address, "voter", !req.NonVoter)
+	return &rollcallv1.AddMemberResponse{Index: f.Index()}, nil
+}
+
+func (n cluster) RemoveMember(ctx context.Context, req *rollcallv1.RemoveMemberRequest) (*rollcallv1.RemoveMemberResponse, error) {
+	_, r, err := n.leading()
+	if err != nil {
+		return nil, toStatus(err)
+	}
+	member, ok := find(r, raft.ServerID(req.Id))
+	if !ok {
+		return nil, status.Errorf(codes.NotFound, "%q is not a member", req.Id)
+	}
+	if member.Suffrage == raft.Voter {
+		if err := n.survives(ctx, r, req.Id); err != nil {
+			return nil, err
+		}
+	}
+	f := r.RemoveServer(member.ID, 0, changeTimeout)
+	if err := f.Error(); err != nil {
+		return nil, toStatus(membershipError("remove "+req.Id, err))
+	}
+	n.log.Info("member removed", "member", req.Id)
+	return &rollcallv1.RemoveMemberResponse{Index: f.Index()}, nil
+}
+
+// survives refuses the removal of a voter when those that remain could not form a quorum now.
+func (n *Node) survives(ctx context.Context, r *raft.Raft, id string) error {
+	voters, reachable := 0, 0
+	var others []raft.Server
+	for _, s := range r.GetConfiguration().Configuration().Servers {
+		if s.Suffrage != raft.Voter || string(s.ID) == id {
+			continue
+		}
+		voters++
+		if string(s.ID) == n.cfg.ID {
+			reachable++
+		} else {
+			others = append(others, s)
+		}
+	}
+	reachable += len(n.peers.describe(ctx, others, peerTimeout))
+	if voters == 0 || reachable < voters/2+1 {
+		return status.Errorf(codes.FailedPrecondition,
+			"without %s %d of %d voters would answer, which is no quorum; bring the others back first", id, reachable, voters)
+	}
+	return nil
+}
+
+func (n cluster) TransferLeadership(ctx context.Context, req *rollcallv1.TransferLeadershipRequest) (*rollcallv1.TransferLeadershipResponse, error) {
+	_, r, err := n.leading()
+	if err != nil {
+		return nil, toStatus(err)
+	}
+	done := make(chan error, 1)
+	if req.To == "" {
+		go func() { done <- r.LeadershipTransfer().Error() }()
+	} else {
+		to, ok := find(r, raft.ServerID(req.To))
+		if !ok || to.Suffrage != raft.Voter {
+			return nil, status.Errorf(codes.NotFound, "%q is not a voter", req.To)
+		}
+		if req.To == n.cfg.ID {
+			return &rollcallv1.TransferLeadershipResponse{}, nil
+		}
+		go func() { done <- r.LeadershipTransferToServer(to.ID, raft.ServerAddress(n.peers.address(to))).Error() }()
+	}
+	select {
+	case err := <-done:
+		if err != nil {
+			return nil, status.Errorf(codes.Aborted, "leadership not handed over: %v", err)
+		}
+		return &rollcallv1.TransferLeadershipResponse{}, nil
+	case <-ctx.Done():
+		return nil, toStatus(&unknownError{context.Cause(ctx)})
+	}
+}
+
+func (n cluster) TakeSnapshot(_ *rollcallv1.TakeSnapshotRequest, stream grpc.ServerStreamingServer[rollcallv1.TakeSnapshotResponse]) error {
+	s := n.machine.State()
+	if s.Cluster() == "" {
+		return toStatus(errNotEstablished)
+	}
+	return s.WriteSnapshot(chunkWriter(func(chunk []byte) error {
+		return stream.Send(&rollcallv1.TakeSnapshotResponse{Chunk: chunk})
+	}))
+}
+
+// chunkWriter sends what is written to it in messages.
+type chunkWriter func([]byte) error
+
+func (w chunkWriter) Write(p []byte) (int, error) {
+	for done := 0; done < len(p); {
+		next := min(done+chunkSize, len(p))
+		if err := w(p[done:next]); err != nil {
+			return done, err
+		}
+		done = next
+	}
+	return len(p), nil
+}
+
+// RestoreSnapshot replaces the directory. The snapshot is received and verified in full before anything changes.
+// The epoch that follows is above every earlier one, so that nothing written before it is taken for newer.
+func (n cluster) RestoreSnapshot(stream grpc.ClientStreamingServer[rollcallv1.RestoreSnapshotRequest, rollcallv1.RestoreSnapshotResponse]) error {
+	l, r, err := n.leading()
+	if err != nil {
+		return toStatus(err)
+	}
+	f, err := os.CreateTemp(n.cfg.DataDir, "restore-*")
+	if err != nil {
+		return status.Errorf(codes.Internal, "receive snapshot: %v", err)
+	}
+	defer os.Remove(f.Name()) //nolint:errcheck // a leftover is harmless
+	defer f.Close()           //nolint:errcheck // only read back
+	size, allowForeign, err := receiveSnapshot(stream, f)
+	if err != nil {
+		return err
+	}
+	if _, err := f.Seek(0, io.SeekStart); err != nil {
+		return status.Errorf(codes.Internal, "read back snapshot: %v", err)
+	}
+	snap, err := fsm.ReadSnapshot(f)
+	if err != nil {
+		return status.Errorf(codes.InvalidArgument, "%v", err)
+	}
+	if snap.Cluster() != l.Cluster && !allowForeign {
+		return toStatus(&foreignClusterError{expected: snap.Cluster(), actual: l.Cluster})
+	}
+	if _, err := f.Seek(0, io.SeekStart); err != nil {
+		return status.Errorf(codes.Internal, "read back snapshot: %v", err)
+	}
+	meta := &raft.SnapshotMeta{Version: raft.SnapshotVersionMax, Size: size}
+	err = r.Restore(meta, f, restoreTimeout)
+	// Whatever became of it, writes must not go on under an epoch that the directory may have forgotten.
+	l.reestablish(&ReestablishError{AtLeast: l.Epoch + 1})
+	if err != nil {
+		return toStatus(&unknownError{fmt.Errorf("restore: %w", err)})
+	}
+	epoch, err := n.awaitEpoch(stream.Context(), l.Epoch)
+	if err != nil {
+		return toStatus(&unknownError{err})
+	}
+	n.log.Warn("snapshot restored", "services", snap.Len(), "epoch", epoch)
+	return stream.SendAndClose(&rollcallv1.RestoreSnapshotResponse{Epoch: epoch, Services: uint64(snap.Len())}) //nolint:gosec // a length
+}
+
+func receiveSnapshot(stream grpc.ClientStreamingServer[rollcallv1.RestoreSnapshotRequest, rollcallv1.RestoreSnapshotResponse], w io.Writer) (size int64, allowForeign bool, err error) {
+	for first := true; ; first = false {
+		req, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return size, allowForeign, nil
+		}
+		if err != nil {
+			return 0, false, err
+		}
+		if first {
+			allowForeign = req.AllowForeign
+		}
+		if size += int64(len(req.Chunk)); size > maxSnapshot {
+			return 0, false, status.Errorf(codes.ResourceExhausted, "the snapshot is larger than %d bytes", int64(maxSnapshot))
+		}
+		if _, err := w.Write(req.Chunk); err != nil {
+			return 0, false, status.Errorf(codes.Internal, "receive snapshot: %v", err)
+		}
+	}
+}
+
+// awaitEpoch waits until this node has established an epoch above the given one.
+func (n *Node) awaitEpoch(ctx context.Context, above uint64) (uint64, error) {
+	ctx, cancel := context.WithTimeout(ctx, callLimit)
+	defer cancel()
+	for {
+		if l := n.leader.Load(); l != nil && l.Epoch > above {
+			return l.Epoch, nil
+		}
+		if err := sleep(ctx, 5*time.Millisecond); err != nil {
+			return 0, err
+		}
+	}
+}

@@ -1,0 +1,345 @@
+package coordinator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/rollcall-dev/rollcall/fsm"
+	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
+)
+
+const (
+	// pageBytes is where a page of a list is cut, below what gRPC clients accept by default.
+	pageBytes = 3 << 20
+	// partRecords bounds one message of a watched snapshot or change.
+	partRecords = 1000
+	// bookmarkPeriod is how often an idle stream hears that it is alive, and how far it has come.
+	bookmarkPeriod = 10 * time.Second
+	// sendLimit is how long a reader may take for one message before it is cut off.
+	sendLimit = 10 * time.Second
+)
+
+// discovery serves DiscoveryService.
+type discovery struct {
+	rollcallv1.UnimplementedDiscoveryServiceServer
+	*Node
+}
+
+func (n discovery) Ping(context.Context, *rollcallv1.PingRequest) (*rollcallv1.PingResponse, error) {
+	if l := n.leader.Load(); l != nil {
+		return &rollcallv1.PingResponse{Cluster: l.Cluster, Epoch: l.Epoch, Node: n.cfg.ID, Leader: n.leaderHint()}, nil
+	}
+	s := n.machine.State()
+	return &rollcallv1.PingResponse{Cluster: s.Cluster(), Epoch: s.Epoch(), Node: n.cfg.ID, Leader: n.leaderHint()}, nil
+}
+
+func (n discovery) RegisterServices(ctx context.Context, req *rollcallv1.RegisterServicesRequest) (*rollcallv1.RegisterServicesResponse, error) {
+	a, err := n.registerRequest(ctx, req)
+	if err != nil {
+		return nil, toStatus(err)
+	}
+	return &rollcallv1.RegisterServicesResponse{
+		Epoch: a.Epoch, Index: a.Index,
+		Registered: uint32(a.Registered), Unchanged: uint32(a.Unchanged), Removed: uint32(a.Removed), Yielded: uint32(a.Yielded),
+	}, nil
+}
+
+func (n discovery) DeregisterServices(ctx context.Context, req *rollcallv1.DeregisterServicesRequest) (*rollcallv1.DeregisterServicesResponse, error) {
+	a, err := n.deregisterRequest(ctx, req)
+	if err != nil {
+		return nil, toStatus(err)
+	}
+	return &rollcallv1.DeregisterServicesResponse{Epoch: a.Epoch, Index: a.Index, Removed: uint32(a.Removed)}, nil
+}
+
+func (n discovery) ListServices(ctx context.Context, req *rollcallv1.ListServicesRequest) (*rollcallv1.ListServicesResponse, error) {
+	var vs []rollcallv1.Violation
+	if len(req.Ids) > rollcallv1.MaxServicesPerCall {
+		vs = append(vs, rollcallv1.Violation{Field: "ids", Description: fmt.Sprintf("has %d ids, at most %d are allowed", len(req.Ids), rollcallv1.MaxServicesPerCall)})
+	}
+	if len(req.Ids) > 0 && req.PageToken != "" {
+		vs = append(vs, rollcallv1.Violation{Field: "page_token", Description: "goes with a list of all, not with ids"})
+	}
+	if req.PageSize > rollcallv1.MaxServicesPerCall {
+		vs = append(vs, rollcallv1.Violation{Field: "page_size", Description: fmt.Sprintf("is %d, at most %d is allowed", req.PageSize, rollcallv1.MaxServicesPerCall)})
+	}
+	if len(vs) > 0 {
+		return nil, toStatus(&invalidError{vs})
+	}
+	if !req.Stale {
+		l, err := n.established()
+		if err != nil {
+			return nil, toStatus(err)
+		}
+		if err := l.confirm(ctx, n.Node); err != nil {
+			return nil, toStatus(err)
+		}
+	}
+	return list(n.machine.State(), req), nil
+}
+
+// list reads one page of a state.
+func list(s *fsm.State, req *rollcallv1.ListServicesRequest) *rollcallv1.ListServicesResponse {
+	resp := &rollcallv1.ListServicesResponse{Epoch: s.Epoch(), Index: s.Index(), Cluster: s.Cluster()}
+	if len(req.Ids) > 0 {
+		for _, id := range req.Ids {
+			if e, ok := s.Get(id); ok && (req.Kind == "" || e.Kind == req.Kind) {
+				resp.Records = append(resp.Records, e.Record())
+			}
+		}
+		return resp
+	}
+	limit := int(req.PageSize)
+	if limit == 0 {
+		limit = rollcallv1.MaxServicesPerCall
+	}
+	size := 0
+	for e := range s.From(req.PageToken) {
+		if req.Kind != "" && e.Kind != req.Kind {
+			continue
+		}
+		if len(resp.Records) == limit || size > pageBytes {
+			resp.NextPageToken = e.ID
+			break
+		}
+		resp.Records = append(resp.Records, e.Record())
+		size += e.Size() + 64
+	}
+	return resp
+}
+
+func (n discovery) GetStatus(context.Context, *rollcallv1.GetStatusRequest) (*rollcallv1.GetStatusResponse, error) {
+	s, err := n.leaderStatus()
+	if err != nil {
+		return nil, toStatus(err)
+	}
+	return s, nil
+}
+
+func (n discovery) WatchServices(req *rollcallv1.WatchServicesRequest, stream grpc.ServerStreamingServer[rollcallv1.WatchServicesResponse]) error {
+	w := &watch{node: n.Node, kind: req.Kind, stream: stream}
+	return toStatus(w.run(req.ResumeToken))
+}
+
+// watch is one reader's stream.
+type watch struct {
+	node    *Node
+	kind    string
+	stream  grpc.ServerStreamingServer[rollcallv1.WatchServicesResponse]
+	cluster string
+}
+
+func (w *watch) run(resume string) error {
+	ctx, cancel := context.WithCancelCause(w.stream.Context())
+	defer cancel(nil)
+	defer context.AfterFunc(w.node.stopping, func() { cancel(errStopping) })()
+	if w.cluster = w.node.machine.State().Cluster(); w.cluster == "" {
+		return errNotEstablished
+	}
+	if resume != "" {
+		feed, index, err := w.resume(resume)
+		if err != nil {
+			return err
+		}
+		return w.follow(ctx, feed, index)
+	}
+	state, feed := w.node.machine.Watch()
+	if err := w.sendSnapshot(ctx, state); err != nil {
+		return err
+	}
+	return w.follow(ctx, feed, state.Index())
+}
+
+func (w *watch) token(index uint64) string { return w.cluster + "/" + strconv.FormatUint(index, 10) }
+
+// resume finds the feed after a token.
+func (w *watch) resume(token string) (*fsm.Feed, uint64, error) {
+	cluster, rest, ok := strings.Cut(token, "/")
+	index, err := strconv.ParseUint(rest, 10, 64)
+	if !ok || err != nil {
+		return nil, 0, &invalidError{[]rollcallv1.Violation{{Field: "resume_token", Description: "is not one that a watch gave"}}}
+	}
+	if cluster != w.cluster {
+		return nil, 0, &foreignClusterError{expected: cluster, actual: w.cluster}
+	}
+	if index > w.node.machine.State().Index() {
+		return nil, 0, errNotEstablished // this replica is behind what the reader has seen
+	}
+	feed, err := w.node.machine.WatchFrom(index)
+	return feed, index, err
+}
+
+func (w *watch) sendSnapshot(ctx context.Context, s *fsm.State) error {
+	var part []*rollcallv1.ServiceRecord
+	flush := func() error {
+		if len(part) == 0 {
+			return nil
+		}
+		err := w.send(ctx, &rollcallv1.WatchServicesResponse{Event: &rollcallv1.WatchServicesResponse_Snapshot{
+			Snapshot: &rollcallv1.SnapshotPart{Records: part},
+		}})
+		part = nil
+		return err
+	}
+	size := 0
+	for e := range s.All() {
+		if w.kind != "" && e.Kind != w.kind {
+			continue
+		}
+		part = append(part, e.Record())
+		if size += e.Size(); len(part) == partRecords || size > pageBytes {
+			size = 0
+			if err := flush(); err != nil {
+				return err
+			}
+		}
+	}
+	if err := flush(); err != nil {
+		return err
+	}
+	return w.send(ctx, &rollcallv1.WatchServicesResponse{
+		Token: w.token(s.Index()), Event: &rollcallv1.WatchServicesResponse_SnapshotEnd{SnapshotEnd: &rollcallv1.SnapshotEnd{}},
+	})
+}
+
+// follow streams changes after the index last, and bookmarks while there are none.
+func (w *watch) follow(ctx context.Context, feed *fsm.Feed, last uint64) error {
+	idle := time.NewTimer(bookmarkPeriod)
+	defer idle.Stop()
+	for {
+		select {
+		case <-feed.Ready():
+			changes, err := feed.Next(ctx)
+			if err != nil {
+				return err
+			}
+			last = changes.Index
+			if err := w.sendChanges(ctx, changes); err != nil {
+				return err
+			}
+		case <-idle.C:
+			idle.Reset(bookmarkPeriod)
+			err := w.send(ctx, &rollcallv1.WatchServicesResponse{
+				Token: w.token(last), Event: &rollcallv1.WatchServicesResponse_Bookmark{Bookmark: &rollcallv1.Bookmark{}},
+			})
+			if err != nil {
+				return err
+			}
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// sendChanges streams what one command changed. Only its last message carries the token, so that a reader that
+// resumes gets all of it again or nothing.
+func (w *watch) sendChanges(ctx context.Context, c fsm.Changes) error {
+	var all []*rollcallv1.Change
+	for _, ch := range c.Changes {
+		if w.kind != "" && (ch.Before == nil || ch.Before.Kind != w.kind) && (ch.After == nil || ch.After.Kind != w.kind) {
+			continue
+		}
+		change := new(rollcallv1.Change)
+		if ch.Before != nil {
+			change.Before = ch.Before.Record()
+		}
+		if ch.After != nil {
+			change.After = ch.After.Record()
+		}
+		all = append(all, change)
+	}
+	for len(all) > 0 {
+		n, size := 0, 0
+		for n < len(all) && n < partRecords && size < pageBytes/2 {
+			size += proto.Size(all[n])
+			n++
+		}
+		resp := &rollcallv1.WatchServicesResponse{Event: &rollcallv1.WatchServicesResponse_Changes{Changes: &rollcallv1.Changes{Changes: all[:n]}}}
+		if all = all[n:]; len(all) == 0 {
+			resp.Token = w.token(c.Index)
+		}
+		if err := w.send(ctx, resp); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// errSlowReader cuts a reader off instead of keeping changes for it without end.
+var errSlowReader = fmt.Errorf("the reader took none of the stream for %v: %w", sendLimit, fsm.ErrCompacted)
+
+// send writes one message, within sendLimit: returning from the handler is what breaks off a blocked Send.
+func (w *watch) send(ctx context.Context, resp *rollcallv1.WatchServicesResponse) error {
+	done := make(chan error, 1)
+	go func() { done <- w.stream.Send(resp) }()
+	limit := time.NewTimer(sendLimit)
+	defer limit.Stop()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-limit.C:
+		return errSlowReader
+	}
+}
+
+// leaderStatus is the status of the director here, or the refusal that says where to ask.
+func (n *Node) leaderStatus() (*rollcallv1.GetStatusResponse, error) {
+	l, err := n.established()
+	if err != nil {
+		return nil, err
+	}
+	s := n.cfg.Status()
+	if s == nil || s.Epoch != l.Epoch {
+		s = &rollcallv1.GetStatusResponse{
+			Cluster: l.Cluster, Epoch: l.Epoch, Leader: n.cfg.ID, Director: rollcallv1.DirectorState_DIRECTOR_STATE_RECOVERING,
+			Mirror: &rollcallv1.MirrorStatus{Error: "the leader's work has not begun"},
+		}
+		for e := range n.machine.State().All() {
+			s.Services = append(s.Services, &rollcallv1.ServiceStatus{Id: e.ID, Kind: e.Kind, Url: e.URL(), Verdict: rollcallv1.Verdict_VERDICT_UNKNOWN})
+		}
+	}
+	s.RelayerCount = uint32(n.cfg.RelayerCount)
+	if r := n.raft.Load(); r != nil {
+		s.Notes = append(s.Notes, n.notes(r)...)
+	}
+	return s, nil
+}
+
+// Status is the leader's status, asked from it within 50 ms where this node follows.
+func (n *Node) Status(ctx context.Context) (*rollcallv1.GetStatusResponse, error) {
+	s, err := n.leaderStatus()
+	var elsewhere *notLeaderError
+	if !errors.As(err, &elsewhere) || elsewhere.leader == nil {
+		return s, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
+	defer cancel()
+	conn, err := n.peers.conn(elsewhere.leader.Address)
+	if err != nil {
+		return nil, err
+	}
+	return rollcallv1.NewDiscoveryServiceClient(conn).GetStatus(ctx, &rollcallv1.GetStatusRequest{})
+}
+
+// statusTimeout is a follower's budget for asking the leader.
+const statusTimeout = 50 * time.Millisecond
+
+// Ready is nil when the node can answer for the cluster: it has joined, and leads or knows a leader.
+func (n *Node) Ready() error {
+	if n.raft.Load() == nil {
+		return errors.New("not part of a cluster yet")
+	}
+	if n.leaderHint() == nil {
+		return errors.New("no leader is known")
+	}
+	return nil
+}

@@ -1,0 +1,296 @@
+package coordinator
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+	"github.com/hashicorp/raft"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/rollcall-dev/rollcall/fsm"
+	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
+)
+
+const (
+	// establishTimeout bounds how long the leader-established entry may wait to enter Raft's queue.
+	establishTimeout = 5 * time.Second
+	// leadAttempts is how often the leader's work may fail in a row before the process ends.
+	leadAttempts = 5
+	// leadSettled is how long it must have run for a failure to count as the first again.
+	leadSettled = time.Minute
+)
+
+// leader is the node's established leadership: one epoch, one context.
+type leader struct {
+	Leadership
+	ctx        context.Context // ends with the epoch
+	since      time.Time
+	confirmer  *confirmer
+	proposer   *proposer
+	writers    *writers
+	promotions promotions
+	// reestablish asks for a new epoch.
+	reestablish context.CancelCauseFunc
+}
+
+// lead runs the leadership as a function body whenever this node has it. Exactly one runs at a time: the next
+// begins after the one before has returned, also when leadership was lost and regained between two looks.
+func (n *Node) lead(ctx context.Context, r *raft.Raft, notify <-chan bool) error {
+	g, ctx := errgroup.WithContext(ctx)
+	var (
+		mu      sync.Mutex
+		leading bool
+		changes int
+	)
+	wake := make(chan struct{}, 1)
+	g.Go(func() error { // Raft blocks while nobody takes its word, so nothing else happens here
+		for {
+			select {
+			case <-ctx.Done():
+				return nil
+			case is := <-notify:
+				mu.Lock()
+				leading = is
+				changes++
+				mu.Unlock()
+				select {
+				case wake <- struct{}{}:
+				default:
+				}
+			}
+		}
+	})
+	g.Go(func() error {
+		var (
+			now  *tenure
+			seen int
+		)
+		for {
+			select {
+			case <-ctx.Done():
+				return errors.Join(now.end(context.Cause(ctx)), n.handOver(r))
+			case err := <-now.ended():
+				if now = nil; err != nil {
+					return err
+				}
+				continue
+			case <-wake:
+			}
+			mu.Lock()
+			is, count := leading, changes
+			mu.Unlock()
+			if count == seen {
+				continue
+			}
+			seen = count
+			err := now.end(errLostLeadership)
+			if now = nil; err != nil {
+				return err
+			}
+			if is {
+				now = startTenure(ctx, func(ctx context.Context) error { return n.reignWhileLeading(ctx, r) })
+			}
+		}
+	})
+	return g.Wait()
+}
+
+// tenure is one leadership under way; nil is none.
+type tenure struct {
+	cancel context.CancelCauseFunc
+	done   chan error
+}
+
+func startTenure(ctx context.Context, body func(context.Context) error) *tenure {
+	ctx, cancel := context.WithCancelCause(ctx)
+	t := &tenure{cancel: cancel, done: make(chan error, 1)}
+	go func() {
+		defer cancel(nil)
+		t.done <- body(ctx)
+	}()
+	return t
+}
+
+// end breaks the leadership off and waits for its work to return.
+func (t *tenure) end(cause error) error {
+	if t == nil {
+		return nil
+	}
+	t.cancel(cause)
+	return <-t.done
+}
+
+// ended delivers the result of a leadership that returned by itself.
+func (t *tenure) ended() <-chan error {
+	if t == nil {
+		return nil
+	}
+	return t.done
+}
+
+// reignWhileLeading opens an epoch, works in it, and opens another where one is asked for.
+func (n *Node) reignWhileLeading(ctx context.Context, r *raft.Raft) error {
+	var atLeast uint64
+	for ctx.Err() == nil {
+		l, err := n.establish(ctx, r, atLeast)
+		switch {
+		case errors.Is(err, raft.ErrLeadershipLost), errors.Is(err, raft.ErrNotLeader), errors.Is(err, raft.ErrRaftShutdown):
+			return nil // Raft's notification follows, or has already come
+		case err != nil:
+			return err
+		}
+		var again *ReestablishError
+		err = n.reign(l)
+		switch {
+		case errors.As(err, &again):
+			atLeast = again.AtLeast
+		case ctx.Err() != nil:
+			return nil
+		case err != nil:
+			return err
+		}
+	}
+	return nil
+}
+
+// establish commits the entry that opens an epoch. Applied, it is also the barrier: the directory holds all
+// that earlier leaders acknowledged.
+func (n *Node) establish(ctx context.Context, r *raft.Raft, atLeast uint64) (*leader, error) {
+	started := time.Now()
+	op := &rollcallv1.LeaderEstablished{Node: n.cfg.ID, AtLeast: atLeast}
+	if n.machine.State().Cluster() == "" {
+		op.Cluster = strings.ToLower(rand.Text())
+	}
+	var res fsm.Result
+	_, err := backoff.Retry(ctx, func() (struct{}, error) {
+		var err error
+		res, err = establish(r, n.watchdog, op, establishTimeout)
+		if errors.Is(err, raft.ErrEnqueueTimeout) || errors.Is(err, raft.ErrLeadershipTransferInProgress) {
+			return struct{}{}, err
+		}
+		return struct{}{}, permanent(err)
+	}, backoff.WithBackOff(retryPolicy()), backoff.WithMaxElapsedTime(0))
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil, raft.ErrLeadershipLost
+		}
+		return nil, err
+	}
+
+	l := &leader{since: time.Now(), promotions: promotions{wanted: make(map[string]bool), caught: make(map[string]uint64)}}
+	l.ctx, l.reestablish = context.WithCancelCause(ctx)
+	l.confirmer = &confirmer{
+		term: res.Term, node: n.cfg.ID, raft: r, peers: n.peers, timeout: n.cfg.Timing.Transport, metrics: n.metrics,
+	}
+	l.proposer = newProposer(r, n.watchdog, n.metrics)
+	l.writers = newWriters(l.since, n.cfg.GoneAfter)
+	l.Leadership = Leadership{
+		Cluster: n.machine.State().Cluster(), Node: n.cfg.ID, Epoch: res.Epoch, Term: res.Term,
+		Directory: n.machine, Confirm: l.confirmer.confirm, Lease: n.cfg.Timing.Lease,
+	}
+	n.metrics.leaderChanges.Inc()
+	n.log.Info("leader established", "epoch", res.Epoch, "term", res.Term, "cluster", l.Cluster,
+		"services", n.machine.State().Len(), "duration", time.Since(started))
+	return l, nil
+}
+
+// reign serves an epoch until its context ends.
+func (n *Node) reign(l *leader) error {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer l.reestablish(nil)
+	n.leader.Store(l)
+	defer n.leader.Store(nil)
+	defer func() { n.log.Info("leadership ended", "epoch", l.Epoch, "cause", context.Cause(l.ctx)) }()
+	wg.Go(func() { l.proposer.run(l.ctx) })
+	wg.Go(func() { n.keepStaticFleet(l) })
+
+	err := n.runLead(l)
+	if cause := context.Cause(l.ctx); cause != nil {
+		// A new epoch was asked for, or the leadership is gone; either way the work's own error is beside the point.
+		return cause
+	}
+	return err
+}
+
+// runLead runs Config.Lead, again with backoff when it fails: a leader that does not lead is worse than none.
+func (n *Node) runLead(l *leader) error {
+	policy := retryPolicy()
+	for failures := 0; ; {
+		started := time.Now()
+		err := n.cfg.Lead(l.ctx, l.Leadership)
+		var again *ReestablishError
+		switch {
+		case l.ctx.Err() != nil:
+			return nil
+		case errors.As(err, &again):
+			return err
+		case err == nil:
+			err = errors.New("it returned although the leadership stays")
+		}
+		if time.Since(started) > leadSettled {
+			failures = 0
+			policy.Reset()
+		}
+		if failures++; failures == leadAttempts {
+			return fmt.Errorf("the leader's work failed %d times in a row, last with: %w", failures, err)
+		}
+		wait := policy.NextBackOff()
+		n.log.Error("leader's work failed", "epoch", l.Epoch, "err", err, "attempt", failures, "retry_in", wait)
+		select {
+		case <-l.ctx.Done():
+			return nil
+		case <-time.After(wait):
+		}
+	}
+}
+
+// handOver gives the leadership to another voter, if there is one, before this node stops.
+func (n *Node) handOver(r *raft.Raft) error {
+	if r.State() != raft.Leader {
+		return nil
+	}
+	voters := 0
+	for _, s := range r.GetConfiguration().Configuration().Servers {
+		if s.Suffrage == raft.Voter {
+			voters++
+		}
+	}
+	if voters < 2 {
+		return nil
+	}
+	done := make(chan error, 1)
+	go func() { done <- r.LeadershipTransfer().Error() }()
+	select {
+	case err := <-done:
+		if err != nil {
+			n.log.Warn("leadership not handed over", "err", err)
+		} else {
+			n.log.Info("leadership handed over")
+		}
+	case <-time.After(transferLimit):
+		// Raft is shut down next, so that a transfer that hangs cannot outlive the process.
+		n.log.Warn("leadership not handed over", "err", "no voter took it in time")
+	}
+	return nil
+}
+
+// retryPolicy is the backoff between attempts of a leader: 50 ms to 2 s, with jitter.
+func retryPolicy() *backoff.ExponentialBackOff {
+	p := backoff.NewExponentialBackOff()
+	p.InitialInterval, p.MaxInterval = 50*time.Millisecond, 2*time.Second
+	return p
+}
+
+func permanent(err error) error {
+	if err == nil {
+		return nil
+	}
+	return backoff.Permanent(err)
+}

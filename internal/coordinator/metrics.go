@@ -1,0 +1,62 @@
+package coordinator
+
+import (
+	"github.com/hashicorp/raft"
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Metrics of a coordinator. Raft's own are published by go-metrics beside them.
+type Metrics struct {
+	reg prometheus.Registerer
+
+	leaderChanges prometheus.Counter
+	confirmations prometheus.Counter
+	unchanged     prometheus.Counter
+	batch         prometheus.Histogram
+	commandOps    prometheus.Histogram
+}
+
+// NewMetrics builds the metrics and registers them unless reg is nil.
+func NewMetrics(reg prometheus.Registerer) *Metrics {
+	m := &Metrics{
+		reg: reg,
+		leaderChanges: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "rollcall_leadership_changes_total", Help: "Epochs that this node has established."}),
+		confirmations: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "rollcall_term_confirmations_total", Help: "Rounds in which a quorum was asked whether the term stands."}),
+		unchanged: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "rollcall_registrations_unchanged_total", Help: "Registrations answered without a Raft entry."}),
+		batch: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "rollcall_registration_batch_services", Help: "Services in a registration.",
+			Buckets: []float64{1, 3, 10, 30, 100, 300, 1000, 3000, 10000}}),
+		commandOps: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "rollcall_command_operations", Help: "Operations that share a Raft entry.",
+			Buckets: prometheus.ExponentialBuckets(1, 2, 11)}),
+	}
+	if reg != nil {
+		reg.MustRegister(m.leaderChanges, m.confirmations, m.unchanged, m.batch, m.commandOps)
+	}
+	return m
+}
+
+// follow publishes what the node and Raft know anyway.
+func (m *Metrics) follow(n *Node, r *raft.Raft) {
+	if m.reg == nil {
+		return
+	}
+	gauge := func(name, help string, f func() float64) {
+		m.reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, f))
+	}
+	gauge("rollcall_leader", "1 while this node is the established leader.", func() float64 {
+		if n.leader.Load() != nil {
+			return 1
+		}
+		return 0
+	})
+	gauge("rollcall_epoch", "Last epoch this node has applied.", func() float64 { return float64(n.machine.State().Epoch()) })
+	gauge("rollcall_directory_services", "Services in the directory.", func() float64 { return float64(n.machine.State().Len()) })
+	gauge("rollcall_raft_term", "Current term.", func() float64 { return float64(r.CurrentTerm()) })
+	gauge("rollcall_raft_commit_index", "Commit index.", func() float64 { return float64(r.CommitIndex()) })
+	gauge("rollcall_raft_last_index", "Last index of the log.", func() float64 { return float64(r.LastIndex()) })
+	gauge("rollcall_raft_applied_index", "Last command applied to the directory.", func() float64 { return float64(n.machine.State().Index()) })
+}

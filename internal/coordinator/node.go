@@ -1,0 +1,254 @@
+package coordinator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/raft"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+
+	"github.com/rollcall-dev/rollcall/fsm"
+	"github.com/rollcall-dev/rollcall/internal/clusterport"
+	"github.com/rollcall-dev/rollcall/internal/raftstore"
+	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
+)
+
+const (
+	// maxMessage is above MaxBytesPerCall, so that an oversize batch is refused with a reason, not by gRPC.
+	maxMessage = 2*rollcallv1.MaxBytesPerCall + 1<<20
+	// transferLimit is how long a shutdown waits for another node to take the lead.
+	transferLimit = 2 * time.Second
+	// drainLimit is how long a shutdown waits for calls under way.
+	drainLimit = 2 * time.Second
+)
+
+// Node is one coordinator. Run does the work; what answers questions is safe for concurrent use.
+type Node struct {
+	cfg     Config
+	log     *slog.Logger
+	metrics *Metrics
+
+	machine *fsm.Machine
+	stores  *Stores
+	port    *clusterport.Port
+	grpc    *grpc.Server
+	peers   *peers
+
+	// raft is nil until the node knows that it may take part.
+	raft      atomic.Pointer[raft.Raft]
+	transport *raft.NetworkTransport // set with raft
+	watchdog  *watchdog              // set with raft
+	snapshot  *snapshotter
+	// leader is nil unless this node is the established leader.
+	leader atomic.Pointer[leader]
+	// stopping ends streams and refuses calls.
+	stopping context.Context
+	stop     context.CancelCauseFunc
+	// rejoining stands in for the mark on disk where there is no data folder.
+	rejoining atomic.Bool
+	// fatal is what ends the process: a disk that fails, a log that cannot be read.
+	fatal chan error
+}
+
+// Open checks the configuration, opens the stores and binds the port. Run must be called next, or Close.
+func Open(ctx context.Context, cfg Config) (_ *Node, err error) {
+	if err := cfg.withDefaults(); err != nil {
+		return nil, err
+	}
+	n := &Node{
+		cfg:     cfg,
+		log:     cfg.Logger.With("component", "coordinator", "node", cfg.ID),
+		metrics: NewMetrics(cfg.Registerer),
+		machine: fsm.New(),
+		stores:  cfg.Stores,
+		fatal:   make(chan error, 1),
+	}
+	n.stopping, n.stop = context.WithCancelCause(context.Background())
+	if n.stores == nil {
+		s, err := raftstore.Open(raftstore.Config{Dir: cfg.DataDir, Fatal: n.fail, Logger: cfg.Logger})
+		if err != nil {
+			return nil, err
+		}
+		n.stores = &Stores{Log: s.Logs(), Stable: s.Stable(), Snapshots: s.Snapshots(), Closer: s}
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, n.closeStores())
+		}
+	}()
+	listener := cfg.Listener
+	if listener == nil {
+		var lc net.ListenConfig
+		if listener, err = lc.Listen(ctx, "tcp", cfg.Listen); err != nil {
+			return nil, fmt.Errorf("open cluster port: %w", err)
+		}
+	}
+	n.port, err = clusterport.New(clusterport.Config{
+		Listener: listener, TLS: cfg.TLS, Dial: cfg.Dial, Logger: cfg.Logger, Metrics: clusterport.NewMetrics(cfg.Registerer),
+	})
+	if err != nil {
+		return nil, errors.Join(err, listener.Close())
+	}
+	n.peers = newPeers(&n.cfg, n.port)
+	n.grpc = n.newServer()
+	return n, nil
+}
+
+// Addr is where the cluster port listens.
+func (n *Node) Addr() net.Addr { return n.port.Addr() }
+
+// Directory is the node's replica.
+func (n *Node) Directory() *fsm.Machine { return n.machine }
+
+// fail ends Run with an error, from wherever it is called. Only the first counts.
+func (n *Node) fail(err error) {
+	select {
+	case n.fatal <- err:
+	default:
+	}
+}
+
+// Run takes part in the cluster until ctx ends, and then hands the leadership over and returns nil. An error
+// means that the process must end; a supervisor should start it again.
+func (n *Node) Run(ctx context.Context) (err error) {
+	defer func() { err = errors.Join(err, n.Close()) }()
+
+	g, gctx := errgroup.WithContext(context.WithoutCancel(ctx))
+	serving, stopServing := context.WithCancel(gctx)
+	defer stopServing()
+	g.Go(func() error { return n.port.Run(serving) })
+	g.Go(func() error {
+		if err := n.grpc.Serve(n.port.GRPC()); !errors.Is(err, grpc.ErrServerStopped) {
+			return err
+		}
+		return nil
+	})
+	g.Go(func() error {
+		select {
+		case err := <-n.fatal:
+			return err
+		case <-serving.Done():
+			return nil
+		}
+	})
+	g.Go(func() error {
+		// Ends with ctx, or with gctx when something else failed.
+		working, cancel := context.WithCancelCause(gctx)
+		defer cancel(nil)
+		defer context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })()
+		err := n.work(working)
+		n.stop(errStopping)
+		n.drain()
+		stopServing()
+		return err
+	})
+	return g.Wait()
+}
+
+// work joins the cluster and follows it, until ctx ends.
+func (n *Node) work(ctx context.Context) error {
+	r, notify, err := n.join(ctx)
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
+		return err
+	}
+	g, gctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return n.lead(gctx, r, notify) })
+	g.Go(func() error { return n.watchdog.run(gctx) })
+	g.Go(func() error { return n.snapshot.run(gctx) })
+	g.Go(func() error { return n.observeMembers(gctx, r) })
+	g.Go(func() error { return n.regainVote(gctx, r) })
+	return g.Wait()
+}
+
+// drain ends the calls under way: streams were told to, the others get a moment.
+func (n *Node) drain() {
+	force := time.AfterFunc(drainLimit, n.grpc.Stop)
+	defer force.Stop()
+	n.grpc.GracefulStop()
+}
+
+// Close releases what Open took. It is idempotent, and Run calls it.
+func (n *Node) Close() error {
+	n.stop(errStopping)
+	var errs []error
+	n.grpc.Stop()
+	if r := n.raft.Swap(nil); r != nil {
+		if err := r.Shutdown().Error(); err != nil {
+			errs = append(errs, fmt.Errorf("stop raft: %w", err))
+		}
+		n.transport.CloseStreams() // Raft closes the listener, but not what it dialled
+	}
+	n.peers.close()
+	errs = append(errs, n.port.Close(), n.closeStores())
+	return errors.Join(errs...)
+}
+
+func (n *Node) closeStores() error {
+	if n.stores == nil || n.stores.Closer == nil {
+		return nil
+	}
+	return n.stores.Closer.Close()
+}
+
+func (n *Node) raftConfig() *raft.Config {
+	cfg := RaftConfig(n.cfg.Timing)
+	cfg.LocalID = raft.ServerID(n.cfg.ID)
+	cfg.Logger = raftstore.NewHCLog(n.cfg.Logger.With("component", "raft", "node", n.cfg.ID))
+	return cfg
+}
+
+// RaftConfig is the product's choice of Raft options, less the node's id; benchmarks compare with Raft alone.
+func RaftConfig(t Timing) *raft.Config {
+	c := raft.DefaultConfig()
+	c.HeartbeatTimeout = t.Heartbeat
+	c.ElectionTimeout = t.Election
+	c.LeaderLeaseTimeout = t.Lease
+	c.CommitTimeout = 20 * time.Millisecond
+	c.BatchApplyCh = true
+	// Entries may have 4 MiB; a follower that is behind gets them in messages that do not starve heartbeats.
+	c.MaxAppendEntries = 32
+	c.SnapshotInterval = time.Minute
+	c.SnapshotThreshold = 8192
+	c.TrailingLogs = maxTrailing
+	c.ShutdownOnRemove = false
+	return c
+}
+
+// startRaft begins to take part.
+func (n *Node) startRaft() (*raft.Raft, chan bool, error) {
+	cfg := n.raftConfig()
+	// Raft blocks on this channel; lead drains it at once, and the buffer covers its start.
+	notify := make(chan bool, 64)
+	cfg.NotifyCh = notify
+
+	transport := raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
+		ServerAddressProvider: n.peers,
+		Logger:                cfg.Logger,
+		Stream:                n.port.Raft(n.cfg.Advertise),
+		MaxPool:               4,
+		// One message in flight a follower: pipelining can wedge one until the leader restarts.
+		MaxRPCsInFlight: 1,
+		Timeout:         n.cfg.Timing.Transport,
+	})
+	n.snapshot = newSnapshotter(n.machine, n.metrics, n.log)
+	r, err := raft.NewRaft(cfg, n.snapshot, n.stores.Log, n.stores.Stable, n.stores.Snapshots, transport)
+	if err != nil {
+		return nil, nil, errors.Join(fmt.Errorf("start raft: %w", err), transport.Close())
+	}
+	n.snapshot.fatal = n.fail
+	n.snapshot.raft = r
+	n.watchdog = newWatchdog(r)
+	n.metrics.follow(n, r)
+	n.transport = transport
+	n.raft.Store(r)
+	return r, notify, nil
+}

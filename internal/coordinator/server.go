@@ -1,0 +1,86 @@
+package coordinator
+
+import (
+	"context"
+	"math"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/reflection"
+	"google.golang.org/grpc/status"
+
+	"github.com/rollcall-dev/rollcall/internal/clusterport"
+	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
+)
+
+// callLimit bounds a call whose client set no deadline.
+const callLimit = 10 * time.Second
+
+// newServer builds the gRPC server with all that is served on the cluster port.
+func (n *Node) newServer() *grpc.Server {
+	s := grpc.NewServer(
+		grpc.Creds(n.port.ServerCredentials()),
+		grpc.MaxRecvMsgSize(maxMessage),
+		grpc.MaxSendMsgSize(maxMessage),
+		grpc.MaxConcurrentStreams(1024),
+		grpc.ConnectionTimeout(5*time.Second),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
+		// Large windows, so that a batch of 4 MiB does not wait for round trips.
+		grpc.InitialWindowSize(1<<20), grpc.InitialConnWindowSize(4<<20),
+		grpc.SharedWriteBuffer(true),
+		grpc.UnaryInterceptor(n.intercept),
+		grpc.StreamInterceptor(func(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+			if err := authorize(ss.Context(), info.FullMethod); err != nil {
+				return err
+			}
+			return handler(srv, ss)
+		}),
+	)
+	rollcallv1.RegisterDiscoveryServiceServer(s, discovery{Node: n})
+	rollcallv1.RegisterClusterServiceServer(s, cluster{Node: n})
+	rollcallv1.RegisterPeerServiceServer(s, peer{Node: n})
+	h := health.NewServer()
+	context.AfterFunc(n.stopping, h.Shutdown)
+	healthpb.RegisterHealthServer(s, h)
+	reflection.Register(s)
+	return s
+}
+
+func (n *Node) intercept(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	if err := authorize(ctx, info.FullMethod); err != nil {
+		return nil, err
+	}
+	if _, ok := ctx.Deadline(); !ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, callLimit)
+		defer cancel()
+	}
+	return handler(ctx, req)
+}
+
+// authorize keeps the peers' service to coordinators and the cluster's administration to operators. Without TLS
+// every caller has every role.
+func authorize(ctx context.Context, method string) error {
+	var allowed []clusterport.Role
+	switch service, _, _ := strings.Cut(strings.TrimPrefix(method, "/"), "/"); service {
+	case rollcallv1.PeerService_ServiceDesc.ServiceName:
+		allowed = []clusterport.Role{clusterport.RoleCoordinator}
+	case rollcallv1.ClusterService_ServiceDesc.ServiceName:
+		allowed = []clusterport.Role{clusterport.RoleCoordinator, clusterport.RoleOperator}
+	default:
+		return nil
+	}
+	if !clusterport.HasRole(ctx, allowed...) {
+		return status.Errorf(codes.PermissionDenied, "%s needs a certificate of one of the roles %v", method, allowed)
+	}
+	return nil
+}
+
+// uint32Of clamps a count to what the wire carries.
+func uint32Of(n int) uint32 { return uint32(min(max(n, 0), math.MaxUint32)) } //nolint:gosec // clamped

@@ -1,0 +1,98 @@
+package coordinator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/rollcall-dev/rollcall/fsm"
+)
+
+const (
+	// logBudget is how many bytes of commands are applied before a snapshot shortens the log: Raft's own
+	// threshold counts entries, which may have 100 bytes or 4 MiB.
+	logBudget = 64 << 20
+	// A snapshot leaves as many entries in the log as fit the budget, for followers that are a little behind.
+	minTrailing, maxTrailing = 64, 10240
+	snapshotPeriod           = 5 * time.Second
+)
+
+// snapshotter is the state machine as Raft drives it, with an eye on how large the log has grown.
+type snapshotter struct {
+	*fsm.Machine
+	raft    *raft.Raft
+	metrics *Metrics
+	log     *slog.Logger
+	// fatal must be told of an entry that cannot be applied. Until raft has started a panic reaches nobody else.
+	fatal func(error)
+
+	bytes, entries atomic.Int64 // since the last snapshot
+}
+
+func newSnapshotter(m *fsm.Machine, metrics *Metrics, log *slog.Logger) *snapshotter {
+	return &snapshotter{Machine: m, metrics: metrics, log: log}
+}
+
+// ApplyBatch shadows the machine's: it counts, and turns an entry that cannot be applied into the end of the
+// process. Raft's goroutine stays blocked, since it must neither skip the entry nor go on.
+func (s *snapshotter) ApplyBatch(logs []*raft.Log) []any {
+	size := 0
+	for _, l := range logs {
+		size += len(l.Data)
+	}
+	s.bytes.Add(int64(size))
+	s.entries.Add(int64(len(logs)))
+	defer func() {
+		if r := recover(); r != nil {
+			err, ok := r.(error)
+			var decode *fsm.DecodeError
+			if !ok || !errors.As(err, &decode) || s.fatal == nil {
+				panic(r)
+			}
+			s.fatal(decode)
+			select {}
+		}
+	}()
+	return s.Machine.ApplyBatch(logs)
+}
+
+// run takes a snapshot whenever the log has outgrown its budget, or the directory if that is larger.
+func (s *snapshotter) run(ctx context.Context) error {
+	tick := time.NewTicker(snapshotPeriod)
+	defer tick.Stop()
+	var last int64 // size of the directory at the last snapshot, about
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		size, entries := s.bytes.Load(), s.entries.Load()
+		if size < max(logBudget, last) {
+			continue
+		}
+		reload := s.raft.ReloadableConfig()
+		reload.TrailingLogs = uint64(min(max(logBudget*entries/size, minTrailing), maxTrailing))
+		if err := s.raft.ReloadConfig(reload); err != nil {
+			return fmt.Errorf("set trailing logs: %w", err)
+		}
+		started := time.Now()
+		err := s.raft.Snapshot().Error()
+		if err != nil && !errors.Is(err, raft.ErrNothingNewToSnapshot) {
+			s.log.Warn("snapshot not taken", "err", err)
+			continue
+		}
+		s.bytes.Add(-size)
+		s.entries.Add(-entries)
+		last = 0
+		for e := range s.State().All() {
+			last += int64(e.Size())
+		}
+		s.log.Debug("snapshot taken", "bytes", last, "duration", time.Since(started))
+	}
+}

@@ -1,0 +1,82 @@
+package coordinator
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/rollcall-dev/rollcall/fsm"
+	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
+)
+
+// writers is what the leader of an epoch has seen of each owner. The state machine fences writes by what was
+// committed; this covers those on their way, and those answered without an entry because they changed nothing.
+type writers struct {
+	since     time.Time
+	goneAfter time.Duration
+
+	mu      sync.Mutex
+	byOwner map[fsm.Owner]*writer
+}
+
+type writer struct {
+	incarnation, seq uint64
+	inFlight         int
+	heard            time.Time
+}
+
+func newWriters(since time.Time, goneAfter time.Duration) *writers {
+	return &writers{since: since, goneAfter: goneAfter, byOwner: make(map[fsm.Owner]*writer)}
+}
+
+// begin admits a write, or refuses it as superseded. alone is true when no other write of the owner is on its
+// way. end must be called when the write's outcome is known.
+func (w *writers) begin(o fsm.Owner, incarnation, seq uint64) (alone bool, end func(), err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	wr := w.byOwner[o]
+	if wr == nil {
+		wr = &writer{}
+		w.byOwner[o] = wr
+	}
+	if seq != 0 {
+		if incarnation < wr.incarnation || incarnation == wr.incarnation && seq < wr.seq {
+			return false, nil, &fsm.SupersededError{Owner: o, Incarnation: wr.incarnation, Seq: wr.seq}
+		}
+		wr.incarnation, wr.seq = incarnation, seq
+	}
+	wr.heard = time.Now()
+	alone = wr.inFlight == 0
+	wr.inFlight++
+	return alone, func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		wr.inFlight--
+	}, nil
+}
+
+// gone lists the gateways among the owners of the ids that have been silent for so long that their entries are
+// free to take. A leader that is new itself waits as long before it judges.
+func (w *writers) gone(s *fsm.State, self fsm.Owner, ids []string) []*rollcallv1.Owner {
+	now := time.Now()
+	if now.Sub(w.since) <= w.goneAfter {
+		return nil
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var gone []fsm.Owner
+	for _, id := range ids {
+		e, ok := s.Get(id)
+		if !ok || e.Owner == self || e.Owner.Kind != rollcallv1.OwnerKind_OWNER_KIND_GATEWAY || slices.Contains(gone, e.Owner) {
+			continue
+		}
+		if wr := w.byOwner[e.Owner]; wr == nil || now.Sub(wr.heard) > w.goneAfter {
+			gone = append(gone, e.Owner)
+		}
+	}
+	out := make([]*rollcallv1.Owner, len(gone))
+	for i, o := range gone {
+		out[i] = o.Proto()
+	}
+	return out
+}
