@@ -1,0 +1,79 @@
+#!/usr/bin/env bash
+# Runs deploy/compose.yaml with whichever Compose is there.
+#
+#   scripts/compose.sh up     build the image from bin/rollcall, start everything, wait until it is healthy
+#   scripts/compose.sh down   remove it, volumes included
+#   scripts/compose.sh drill  the same in a project of its own, broken in every way we promise to survive
+set -euo pipefail
+cd "$(dirname "$0")/.."
+project=rollcall
+
+main() {
+  docker info >/dev/null 2>&1 || fail 'no Docker engine answers: install Docker and let this user use it'
+  if docker compose version >/dev/null 2>&1; then
+    compose=(docker compose) v2=true
+  elif command -v docker-compose >/dev/null; then
+    compose=(docker-compose) v2=false
+  else
+    fail 'Docker Compose is missing: install the package docker-compose-plugin or docker-compose'
+  fi
+  case ${1:-} in
+    up)
+      up
+      in_project ps
+      ;;
+    down) in_project down --volumes --remove-orphans --timeout 20 ;;
+    drill) drill ;;
+    *) fail 'up, down or drill?' ;;
+  esac
+}
+
+fail() { printf 'compose: %s\n' "$*" >&2 && exit 1; }
+in_project() { "${compose[@]}" -p "$project" -f deploy/compose.yaml "$@"; }
+
+build() {
+  mkdir -p build
+  docker build --quiet -f deploy/Dockerfile -t rollcall:dev . >build/image.log 2>&1 ||
+    { cat build/image.log && fail 'the image could not be built'; }
+  REDIS_IMAGE=$(scripts/redis-image.sh)
+  export REDIS_IMAGE
+}
+
+up() {
+  build
+  # docker-compose 1.29 cannot replace containers on newer engines (KeyError: 'ContainerConfig'). It can start
+  # anew, and the volumes stay.
+  in_project up --detach --remove-orphans || {
+    $v2 && fail 'could not be started'
+    in_project down --remove-orphans --timeout 20
+    in_project up --detach --remove-orphans
+  }
+  await_healthy
+}
+
+# await_healthy waits until Docker calls every container of the project healthy.
+await_healthy() {
+  local until=$((SECONDS + 120)) waiting
+  while :; do
+    waiting=$(in_project ps -q | xargs docker inspect --format '{{.Name}} {{.State.Status}} {{with .State.Health}}{{.Status}}{{end}}' | grep -v ' running healthy$' || true)
+    [ -n "$waiting" ] || return 0
+    if [ $SECONDS -ge $until ]; then
+      in_project logs --tail 20
+      fail "not healthy after two minutes:"$'\n'"$waiting"
+    fi
+    sleep 0.5
+  done
+}
+
+# drill works in a project of its own, on ports that Docker picks, so that nobody's cluster is in its way. What
+# the containers logged stays in build/drill.log.
+drill() {
+  project=rollcall-drill
+  export COORDINATOR_1_HTTP='' COORDINATOR_2_HTTP='' COORDINATOR_3_HTTP='' HEALTH_CHECK_INTERVAL_MS=2000
+  in_project down --volumes --remove-orphans --timeout 1 >/dev/null 2>&1 || true
+  trap 'in_project logs --no-color --timestamps >build/drill.log 2>&1; in_project down --volumes --timeout 1 >/dev/null 2>&1' EXIT
+  up
+  go run ./scripts/drill -project "$project" -interval 2s
+}
+
+main "$@"

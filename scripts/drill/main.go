@@ -1,0 +1,432 @@
+// Command drill breaks a composed cluster in every way Rollcall promises to survive and prints what it saw.
+//
+// It expects the project of deploy/compose.yaml up and healthy, talks to nothing but its containers, and ends
+// with 1 when anything differs from what was promised. That no healthy relayer is ever missing it proves
+// twice: no command in Redis's own MONITOR takes one out, and a reader that polls sees each of them always.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"time"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := run(ctx, os.Args[1:], os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, "drill:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args []string, stdout io.Writer) error {
+	flags := flag.NewFlagSet("drill", flag.ContinueOnError)
+	project := flags.String("project", "rollcall-drill", "name of the Compose project")
+	interval := flags.Duration("interval", 2*time.Second, "health check interval the coordinators run with")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	d := &drill{
+		cluster:  &cluster{project: *project},
+		interval: *interval,
+		out:      stdout,
+	}
+	fmt.Fprintf(stdout, rowFormat, "step", "expected", "seen", "seconds", "ok")
+	for _, step := range []func(context.Context) error{
+		d.allUp,
+		d.relayerStops,
+		d.leaderKilled,
+		d.leaderCutOff,
+		d.leaderPaused,
+		d.redisRestarted,
+		d.gatewayKilled,
+		d.coordinatorsStopped,
+	} {
+		if err := step(ctx); err != nil {
+			return err
+		}
+	}
+	d.watcher.close()
+	if d.failed > 0 {
+		return fmt.Errorf("%d of %d rows differ from what was promised", d.failed, d.rows)
+	}
+	fmt.Fprintf(stdout, "all %d rows as promised\n", d.rows)
+	return nil
+}
+
+const rowFormat = "%-44s %-46s %-52s %8s  %s\n"
+
+type drill struct {
+	cluster  *cluster
+	interval time.Duration
+	watcher  *watcher
+	out      io.Writer
+
+	rows, failed int
+}
+
+var (
+	coordinators = []string{"coordinator-1", "coordinator-2", "coordinator-3"}
+	relayers     = []string{"oz-relayer-0", "oz-relayer-1", "oz-relayer-2"}
+)
+
+// row prints one line of the table.
+func (d *drill) row(step, expected, seen string, took time.Duration, ok bool) {
+	verdict := "ok"
+	if !ok {
+		verdict = "FAIL"
+		d.failed++
+	}
+	d.rows++
+	fmt.Fprintf(d.out, rowFormat, step, expected, seen, fmt.Sprintf("%.1f", took.Seconds()), verdict)
+}
+
+// await calls look until it says it saw what it should, and makes a row of it. The last thing seen, with a
+// failure's error, stands in the row.
+func (d *drill) await(ctx context.Context, step, expected string, limit time.Duration, look func() (seen string, ok bool, err error)) {
+	start := time.Now()
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	for {
+		seen, ok, err := look()
+		if err != nil {
+			seen = err.Error()
+		}
+		if took := time.Since(start); ok || ctx.Err() != nil {
+			d.row(step, expected, seen, took, ok && took <= limit)
+			return
+		}
+		pause(ctx, 50*time.Millisecond)
+	}
+}
+
+// guarded runs act while every id given has to stay in the active set, and makes a row of what left.
+func (d *drill) guarded(ctx context.Context, step string, ids []string, act func() error) error {
+	start := time.Now()
+	if err := d.watcher.guard(ctx, ids); err != nil {
+		return err
+	}
+	if err := act(); err != nil {
+		return err
+	}
+	missing, polls, err := d.watcher.release(ctx)
+	if err != nil {
+		return err
+	}
+	seen := fmt.Sprintf("nothing removed, %d polls complete", polls)
+	if len(missing) > 0 {
+		seen = strings.Join(missing, "; ")
+	}
+	d.row(step, "no healthy relayer ever missing", seen, time.Since(start), len(missing) == 0 && polls > 0)
+	return nil
+}
+
+// awaitSet waits until the active set is exactly ids.
+func (d *drill) awaitSet(ctx context.Context, step string, ids []string, limit time.Duration) {
+	d.await(ctx, step, fmt.Sprintf("%d active within %s", len(ids), limit), limit, func() (string, bool, error) {
+		active, err := d.cluster.active(ctx)
+		return short(active), slices.Equal(active, ids), err
+	})
+}
+
+// awaitEpoch waits until another leader than old has claimed Redis under a higher epoch, and returns its claim.
+func (d *drill) awaitEpoch(ctx context.Context, step string, old meta, limit time.Duration) (now meta) {
+	expected := fmt.Sprintf("another leader, epoch above %d, within %s", old.epoch, limit)
+	d.await(ctx, step, expected, limit, func() (string, bool, error) {
+		var err error
+		now, err = d.cluster.meta(ctx)
+		return fmt.Sprintf("%s, epoch %d", now.leader, now.epoch), now.epoch > old.epoch && now.leader != old.leader, err
+	})
+	return now
+}
+
+// awaitAllReady waits until every coordinator says that it takes part.
+func (d *drill) awaitAllReady(ctx context.Context, step string) {
+	d.await(ctx, step, "3 coordinators ready", 30*time.Second, func() (string, bool, error) {
+		var ready []string
+		for _, c := range coordinators {
+			if _, err := d.cluster.rollcall(ctx, c, "healthcheck", "http://127.0.0.1:3001/readyz"); err == nil {
+				ready = append(ready, c)
+			}
+		}
+		return short(ready), len(ready) == len(coordinators), nil
+	})
+}
+
+func (d *drill) allUp(ctx context.Context) error {
+	d.awaitSet(ctx, "all up", relayers, 15*time.Second)
+	d.awaitAllReady(ctx, "")
+	for _, c := range coordinators {
+		d.await(ctx, "GET /status of "+c, "200, healthy, 3 of 3 active", 10*time.Second, func() (string, bool, error) {
+			s, err := d.cluster.status(ctx, c)
+			return fmt.Sprintf("%d, %s, %d of %d active", s.code, s.Status, s.TotalActive, s.TotalConfigured),
+				s.code == 200 && s.Status == "healthy" && s.TotalActive == 3 && s.TotalConfigured == 3, err
+		})
+	}
+	var err error
+	d.watcher, err = watch(ctx, d.cluster)
+	return err
+}
+
+func (d *drill) relayerStops(ctx context.Context) error {
+	const victim = "oz-relayer-1"
+	others := []string{"oz-relayer-0", "oz-relayer-2"}
+	return d.guarded(ctx, "  the others meanwhile", others, func() error {
+		if err := d.cluster.kill(ctx, victim); err != nil {
+			return err
+		}
+		d.awaitSet(ctx, "kill "+victim, others, d.interval+time.Second)
+		if err := d.cluster.start(ctx, victim); err != nil {
+			return err
+		}
+		d.awaitSet(ctx, "start "+victim, relayers, d.interval+time.Second)
+		return nil
+	})
+}
+
+func (d *drill) leaderKilled(ctx context.Context) error {
+	old, err := d.cluster.meta(ctx)
+	if err != nil {
+		return err
+	}
+	return d.guarded(ctx, "  the relayers meanwhile", relayers, func() error {
+		if err := d.cluster.kill(ctx, old.leader); err != nil {
+			return err
+		}
+		d.awaitEpoch(ctx, "kill "+old.leader+", the leader", old, 5*time.Second)
+		// The new leader's first round of checks, and a second one.
+		pause(ctx, 2*d.interval)
+		if err := d.cluster.start(ctx, old.leader); err != nil {
+			return err
+		}
+		d.awaitAllReady(ctx, "start "+old.leader)
+		return nil
+	})
+}
+
+func (d *drill) leaderCutOff(ctx context.Context) error {
+	old, err := d.cluster.meta(ctx)
+	if err != nil {
+		return err
+	}
+	address, err := d.cluster.address(ctx, old.leader, "mirror")
+	if err != nil {
+		return err
+	}
+	err = d.guarded(ctx, "  the relayers meanwhile", relayers, func() error {
+		if err := d.cluster.disconnect(ctx, old.leader, "cluster"); err != nil {
+			return err
+		}
+		now := d.awaitEpoch(ctx, "cut "+old.leader+", the leader, off its peers", old, 5*time.Second)
+		mark, err := d.watcher.mark(ctx)
+		if err != nil {
+			return err
+		}
+		for _, c := range coordinators {
+			if c != old.leader {
+				d.reach(ctx, old.leader, "tcp://"+c+".cluster:7400", false)
+			}
+		}
+		d.reach(ctx, old.leader, "tcp://redis:6379", true)
+		start := time.Now()
+		pause(ctx, 2*d.interval)
+		return d.silent(ctx, "  the cut-off one", address, now, mark, start)
+	})
+	if err != nil {
+		return err
+	}
+	if err := d.cluster.connect(ctx, old.leader, "cluster"); err != nil {
+		return err
+	}
+	d.awaitAllReady(ctx, "connect "+old.leader+" again")
+	return nil
+}
+
+func (d *drill) leaderPaused(ctx context.Context) error {
+	old, err := d.cluster.meta(ctx)
+	if err != nil {
+		return err
+	}
+	address, err := d.cluster.address(ctx, old.leader, "mirror")
+	if err != nil {
+		return err
+	}
+	return d.guarded(ctx, "  the relayers meanwhile", relayers, func() error {
+		if err := d.cluster.pause(ctx, old.leader); err != nil {
+			return err
+		}
+		now := d.awaitEpoch(ctx, "pause "+old.leader+", the leader", old, 5*time.Second)
+		pause(ctx, d.interval)
+		mark, err := d.watcher.mark(ctx)
+		if err != nil {
+			return err
+		}
+		if err := d.cluster.unpause(ctx, old.leader); err != nil {
+			return err
+		}
+		start := time.Now()
+		pause(ctx, 2*d.interval)
+		if err := d.silent(ctx, "  the woken one", address, now, mark, start); err != nil {
+			return err
+		}
+		d.awaitAllReady(ctx, "  the woken one again")
+		return nil
+	})
+}
+
+// reach makes a row of whether a TCP connection can be opened from inside a coordinator's container.
+func (d *drill) reach(ctx context.Context, from, url string, want bool) {
+	word := map[bool]string{true: "reachable", false: "unreachable"}
+	start := time.Now()
+	_, err := d.cluster.rollcall(ctx, from, "healthcheck", url)
+	got, seen := err == nil, word[err == nil]
+	// Anything else than the program's own verdict is no proof.
+	if exit, ok := errors.AsType[*exitError](err); err != nil && (!ok || exit.code != 1) {
+		got, seen = !want, err.Error()
+	}
+	d.row("  "+url+" from inside", word[want], seen, time.Since(start), got == want)
+}
+
+// silent makes a row of the commands by which a deposed leader changed anything in Redis since mark.
+func (d *drill) silent(ctx context.Context, step, address string, leader meta, mark int, start time.Time) error {
+	writes, err := d.watcher.writesFrom(ctx, address, mark)
+	if err != nil {
+		return err
+	}
+	now, err := d.cluster.meta(ctx)
+	if err != nil {
+		return err
+	}
+	seen := "wrote nothing"
+	if len(writes) > 0 {
+		seen = fmt.Sprintf("%d writes, first: %s", len(writes), writes[0])
+	}
+	if now.leader != leader.leader {
+		seen += fmt.Sprintf(", but %s leads now", now.leader)
+	}
+	d.row(step, "writes nothing", seen, time.Since(start), len(writes) == 0 && now.leader == leader.leader)
+	return nil
+}
+
+func (d *drill) redisRestarted(ctx context.Context) error {
+	d.watcher.close()
+	before, err := d.cluster.meta(ctx)
+	if err != nil {
+		return err
+	}
+	if err := d.cluster.kill(ctx, "redis"); err != nil {
+		return err
+	}
+	if err := d.cluster.start(ctx, "redis"); err != nil {
+		return err
+	}
+	d.awaitSet(ctx, "restart Redis empty", relayers, 10*time.Second)
+	d.await(ctx, "", "the fence restored, epoch at least "+fmt.Sprint(before.epoch), 10*time.Second, func() (string, bool, error) {
+		now, err := d.cluster.meta(ctx)
+		return fmt.Sprintf("%s, epoch %d", now.leader, now.epoch), now.epoch >= before.epoch && now.cluster == before.cluster, err
+	})
+	d.watcher, err = watch(ctx, d.cluster)
+	return err
+}
+
+func (d *drill) gatewayKilled(ctx context.Context) error {
+	before, err := d.cluster.directory(ctx)
+	if err != nil {
+		return err
+	}
+	return d.guarded(ctx, "  the relayers meanwhile", relayers, func() error {
+		if err := d.cluster.kill(ctx, "gateway"); err != nil {
+			return err
+		}
+		pause(ctx, 2*d.interval)
+		d.awaitDirectory(ctx, "kill the gateway", before)
+		if err := d.cluster.start(ctx, "gateway"); err != nil {
+			return err
+		}
+		d.await(ctx, "start the gateway", "ready", 20*time.Second, func() (string, bool, error) {
+			_, err := d.cluster.rollcall(ctx, "gateway", "healthcheck", "http://127.0.0.1:7401/readyz")
+			return "ready", err == nil, err
+		})
+		d.awaitDirectory(ctx, "  the directory then", before)
+		return nil
+	})
+}
+
+// awaitDirectory waits until the directory holds exactly the services it held before.
+func (d *drill) awaitDirectory(ctx context.Context, step string, before []string) {
+	d.await(ctx, step, fmt.Sprintf("the same %d services", len(before)), 10*time.Second, func() (string, bool, error) {
+		now, err := d.cluster.directory(ctx)
+		return short(now), slices.Equal(now, before), err
+	})
+}
+
+func (d *drill) coordinatorsStopped(ctx context.Context) error {
+	services, err := d.cluster.directory(ctx)
+	if err != nil {
+		return err
+	}
+	return d.guarded(ctx, "  the relayers meanwhile", relayers, func() error {
+		start := time.Now()
+		if err := d.cluster.stop(ctx, coordinators...); err != nil {
+			return err
+		}
+		codes, err := d.cluster.exitCodes(ctx, coordinators...)
+		if err != nil {
+			return err
+		}
+		d.row("stop all coordinators", "exit codes 0 0 0", "exit codes "+codes, time.Since(start), codes == "0 0 0")
+
+		start = time.Now()
+		before, err := d.cluster.meta(ctx)
+		if err != nil {
+			return err
+		}
+		pause(ctx, 2*d.interval)
+		after, err := d.cluster.meta(ctx)
+		if err != nil {
+			return err
+		}
+		age := after.now.Sub(after.updatedAt)
+		d.row("  updated_at", fmt.Sprintf("not touched, %s old or more", 2*d.interval), fmt.Sprintf("%s old", age.Round(time.Millisecond)),
+			time.Since(start), after.updatedAt.Equal(before.updatedAt) && age >= 2*d.interval)
+		d.awaitSet(ctx, "  the set", relayers, time.Second)
+
+		if err := d.cluster.start(ctx, coordinators...); err != nil {
+			return err
+		}
+		d.await(ctx, "start all coordinators", fmt.Sprintf("epoch above %d, updated_at fresh", before.epoch), 20*time.Second, func() (string, bool, error) {
+			now, err := d.cluster.meta(ctx)
+			age := now.now.Sub(now.updatedAt)
+			return fmt.Sprintf("epoch %d, %s old", now.epoch, age.Round(time.Millisecond)),
+				now.epoch > before.epoch && age < 3*time.Second, err
+		})
+		d.awaitDirectory(ctx, "  the directory", services)
+		d.awaitAllReady(ctx, "")
+		pause(ctx, 2*d.interval)
+		return nil
+	})
+}
+
+// short lists names without what they share.
+func short(names []string) string {
+	if len(names) == 0 {
+		return "none"
+	}
+	return strings.Join(names, " ")
+}
+
+// pause waits, unless ctx ends before.
+func pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}
