@@ -95,6 +95,7 @@ func (c *simCluster) stopAll() {
 	for id := range c.nodes {
 		c.stop(id)
 	}
+	time.Sleep(time.Second) // what is on its way on the simulated network arrives
 }
 
 // client is a connection from outside the cluster to one node.
