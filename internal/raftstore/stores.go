@@ -1,0 +1,287 @@
+package raftstore
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/raft"
+	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
+	"go.etcd.io/bbolt"
+)
+
+// retainedSnapshots is one to start from and one more in case of a crash while it is replaced.
+const retainedSnapshots = 2
+
+// Config says where the state is and who is told of its end.
+type Config struct {
+	// Dir is the node's data folder, made if it doesn't exist. The state is in Dir/raft, for the owner only.
+	Dir string
+	// Fatal is called once, with an *Error, when the state can't be kept any more. It must end the process:
+	// the Raft goroutine that met the error blocks forever, which also holds when Fatal returns.
+	Fatal func(error)
+	// Logger is silent by default.
+	Logger *slog.Logger
+}
+
+func (c *Config) withDefaults() error {
+	c.Logger = cmp.Or(c.Logger, slog.New(slog.DiscardHandler)).With("component", "raftstore")
+	var problems []error
+	if c.Dir == "" {
+		problems = append(problems, errors.New("no data folder"))
+	}
+	if c.Fatal == nil {
+		problems = append(problems, errors.New("nobody to tell of a fatal error"))
+	}
+	return errors.Join(problems...)
+}
+
+// BoltOptions are the options of the bbolt file. The free list is not written with each commit but found again
+// by a walk through the file at start, and kept in a hash map: both make commits to large files much cheaper.
+func BoltOptions() *bbolt.Options {
+	return &bbolt.Options{
+		NoFreelistSync: true,
+		FreelistType:   bbolt.FreelistMapType,
+		Timeout:        time.Second,
+	}
+}
+
+// Stores are the three stores of a Raft node. Safe for concurrent use.
+type Stores struct {
+	cfg       Config
+	dir, path string
+
+	bolt      *raftboltdb.BoltStore
+	snapshots raft.SnapshotStore
+
+	once   sync.Once   // guards Fatal
+	failed atomic.Bool // bbolt may hold locks for good
+	closed atomic.Bool
+}
+
+// Open opens the stores, which no other process may have open. What is wrong with the files is an *Error.
+func Open(cfg Config) (*Stores, error) {
+	if err := cfg.withDefaults(); err != nil {
+		return nil, fmt.Errorf("raft store: %w", err)
+	}
+	dir := filepath.Join(cfg.Dir, "raft")
+	s := &Stores{cfg: cfg, dir: dir, path: filepath.Join(dir, "raft.db")}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, newError(dir, "make the folder", err)
+	}
+	snapshots, err := raft.NewFileSnapshotStoreWithLogger(dir, retainedSnapshots, NewHCLog(cfg.Logger))
+	if err != nil {
+		return nil, newError(dir, "open snapshots", err)
+	}
+	s.snapshots = snapshots
+
+	var file *os.File
+	options := BoltOptions()
+	options.OpenFile = func(path string, flag int, mode fs.FileMode) (*os.File, error) {
+		opened, err := openChecked(path, flag, mode, options.Timeout)
+		file = opened
+		return opened, err
+	}
+	err = protect(func() (err error) {
+		s.bolt, err = raftboltdb.New(raftboltdb.Options{Path: s.path, BoltOptions: options})
+		return err
+	})
+	if err != nil {
+		if file != nil {
+			_ = file.Close() // and with it the lock, which a panic in bbolt leaves behind
+		}
+		return nil, newError(s.path, "open", err)
+	}
+	if err := errors.Join(syncDir(dir), protect(s.checkComplete)); err != nil {
+		_ = s.bolt.Close() // the first error is the one to tell
+		return nil, newError(s.path, "open", err)
+	}
+	return s, nil
+}
+
+// checkComplete finds a lost or exchanged file: the log must go on where the newest snapshot ends, and who has
+// a snapshot has taken part in a term.
+func (s *Stores) checkComplete() error {
+	snapshots, err := s.snapshots.List()
+	if err != nil {
+		return err
+	}
+	var covered uint64
+	if len(snapshots) > 0 {
+		covered = snapshots[0].Index
+		if _, err := s.bolt.GetUint64([]byte("CurrentTerm")); errors.Is(err, raftboltdb.ErrKeyNotFound) {
+			return errors.New("the vote is missing though there is a snapshot")
+		}
+	}
+	first, err := s.bolt.FirstIndex()
+	if err != nil {
+		return err
+	}
+	if first > covered+1 {
+		return fmt.Errorf("the log starts at %d but the newest readable snapshot ends at %d", first, covered)
+	}
+	return nil
+}
+
+// Logs returns the log.
+func (s *Stores) Logs() raft.LogStore { return (*boltStore)(s) }
+
+// Stable returns the store of the vote.
+func (s *Stores) Stable() raft.StableStore { return (*boltStore)(s) }
+
+// Snapshots returns the snapshots.
+func (s *Stores) Snapshots() raft.SnapshotStore { return (*snapshotStore)(s) }
+
+// HasState reports whether the node has ever been part of a cluster.
+func (s *Stores) HasState() (bool, error) {
+	return raft.HasExistingState(s.Logs(), s.Stable(), s.Snapshots())
+}
+
+// LogBytes is the size of the log's file; 0 if it can't be read.
+func (s *Stores) LogBytes() int64 {
+	info, err := os.Stat(s.path)
+	if err != nil {
+		return 0
+	}
+	return info.Size()
+}
+
+// SnapshotBytes is the size of all snapshots, without what can't be read.
+func (s *Stores) SnapshotBytes() (total int64) {
+	snapshots, err := s.snapshots.List()
+	if err != nil {
+		return 0
+	}
+	for _, snapshot := range snapshots {
+		total += snapshot.Size
+	}
+	return total
+}
+
+// Close closes the files. Raft must have been shut down before. Close is idempotent.
+func (s *Stores) Close() error {
+	if s.closed.Swap(true) || s.failed.Load() {
+		return nil
+	}
+	if err := s.bolt.Close(); err != nil {
+		return newError(s.path, "close", err)
+	}
+	return nil
+}
+
+// do runs an operation on a file. It returns success and expected errors, and nothing else: after any other
+// error it does not return at all.
+func (s *Stores) do(path, op string, f func() error, expected ...error) error {
+	err := protect(f)
+	if err == nil || s.closed.Load() {
+		return err
+	}
+	for _, e := range expected {
+		if errors.Is(err, e) {
+			return err
+		}
+	}
+	s.failed.Store(true)
+	s.once.Do(func() { s.cfg.Fatal(newError(path, op, err)) })
+	select {}
+}
+
+// protect turns a panic in f into an error, and also a fault, such as reading a memory-mapped page beyond the
+// end of its file.
+func protect(f func() error) (err error) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("%w: %v", errUnsound, r)
+		}
+	}()
+	return f()
+}
+
+// boltStore is the log and the vote.
+type boltStore Stores
+
+func (b *boltStore) do(op string, f func() error) error {
+	return (*Stores)(b).do(b.path, op, f, raft.ErrLogNotFound, raftboltdb.ErrKeyNotFound)
+}
+
+func (b *boltStore) FirstIndex() (index uint64, err error) {
+	err = b.do("find the first log entry", func() (err error) { index, err = b.bolt.FirstIndex(); return err })
+	return index, err
+}
+
+func (b *boltStore) LastIndex() (index uint64, err error) {
+	err = b.do("find the last log entry", func() (err error) { index, err = b.bolt.LastIndex(); return err })
+	return index, err
+}
+
+func (b *boltStore) GetLog(index uint64, log *raft.Log) error {
+	return b.do("read the log", func() error { return b.bolt.GetLog(index, log) })
+}
+
+func (b *boltStore) StoreLog(log *raft.Log) error {
+	return b.do("append to the log", func() error { return b.bolt.StoreLog(log) })
+}
+
+func (b *boltStore) StoreLogs(logs []*raft.Log) error {
+	return b.do("append to the log", func() error { return b.bolt.StoreLogs(logs) })
+}
+
+func (b *boltStore) DeleteRange(first, last uint64) error {
+	return b.do("shorten the log", func() error { return b.bolt.DeleteRange(first, last) })
+}
+
+func (b *boltStore) Set(key, value []byte) error {
+	return b.do("store the vote", func() error { return b.bolt.Set(key, value) })
+}
+
+func (b *boltStore) Get(key []byte) (value []byte, err error) {
+	err = b.do("read the vote", func() (err error) { value, err = b.bolt.Get(key); return err })
+	return value, err
+}
+
+func (b *boltStore) SetUint64(key []byte, value uint64) error {
+	return b.do("store the vote", func() error { return b.bolt.SetUint64(key, value) })
+}
+
+func (b *boltStore) GetUint64(key []byte) (value uint64, err error) {
+	err = b.do("read the vote", func() (err error) { value, err = b.bolt.GetUint64(key); return err })
+	return value, err
+}
+
+// snapshotStore lets only a failed read be fatal.
+type snapshotStore Stores
+
+func (s *snapshotStore) Create(version raft.SnapshotVersion, index, term uint64, configuration raft.Configuration,
+	configurationIndex uint64, trans raft.Transport) (raft.SnapshotSink, error) {
+	return s.snapshots.Create(version, index, term, configuration, configurationIndex, trans)
+}
+
+func (s *snapshotStore) List() ([]*raft.SnapshotMeta, error) { return s.snapshots.List() }
+
+func (s *snapshotStore) Open(id string) (meta *raft.SnapshotMeta, content io.ReadCloser, err error) {
+	path := filepath.Join(s.dir, "snapshots", id)
+	// A newer one may have replaced it since it was listed.
+	err = (*Stores)(s).do(path, "read the snapshot", func() (err error) {
+		meta, content, err = s.snapshots.Open(id)
+		return err
+	}, fs.ErrNotExist)
+	return meta, content, err
+}
+
+func syncDir(path string) error {
+	dir, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
+}
