@@ -226,8 +226,8 @@ func (n cluster) RestoreSnapshot(stream grpc.ClientStreamingServer[rollcallv1.Re
 	if err != nil {
 		return status.Errorf(codes.Internal, "receive snapshot: %v", err)
 	}
-	defer os.Remove(f.Name()) //nolint:errcheck // a leftover is harmless
-	defer f.Close()           //nolint:errcheck // only read back
+	defer os.Remove(f.Name()) // a leftover is harmless
+	defer f.Close()           // only read back
 	size, allowForeign, err := receiveSnapshot(stream, f)
 	if err != nil {
 		return err

@@ -2,6 +2,7 @@ package coordinator
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -109,7 +110,7 @@ func (c *confirmer) ask() error {
 	defer func() {
 		go func() {
 			for range pending {
-				<-answers
+				_ = <-answers
 			}
 			cancel()
 		}()
@@ -117,13 +118,13 @@ func (c *confirmer) ask() error {
 	for pending > 0 {
 		err := <-answers
 		pending--
-		switch {
-		case err == nil:
+		if errors.Is(err, errLostLeadership) {
+			return err
+		}
+		if err == nil {
 			if need--; need == 0 {
 				return nil
 			}
-		case err == errLostLeadership: //nolint:errorlint // our own, never wrapped
-			return err
 		}
 		if pending < need {
 			return errNoQuorum

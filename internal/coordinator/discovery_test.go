@@ -229,11 +229,11 @@ func TestSilentOwnersEntriesBecomeFree(t *testing.T) {
 			return err
 		}
 		require.NoError(t, write("a", 1))
-		time.Sleep(2 * time.Minute)
+		pass(2 * time.Minute)
 		require.NoError(t, write("a", 2), "unchanged, but heard of")
-		time.Sleep(2 * time.Minute)
+		pass(2 * time.Minute)
 		require.Equal(t, codes.AlreadyExists, status.Code(write("b", 1)))
-		time.Sleep(2 * time.Minute)
+		pass(2 * time.Minute)
 		require.NoError(t, write("b", 2), "nobody has heard of a for more than three minutes")
 		require.Equal(t, codes.AlreadyExists, status.Code(write("a", 3)))
 	})
@@ -430,7 +430,7 @@ func TestReaderThatTakesNothingIsCutOff(t *testing.T) {
 			_, err := c.client(leader).RegisterServices(t.Context(), req)
 			require.NoError(t, err)
 		}
-		time.Sleep(time.Minute)
+		pass(time.Minute)
 		for {
 			if _, err = stream.Recv(); err != nil {
 				break

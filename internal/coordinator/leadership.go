@@ -188,7 +188,7 @@ func (n *Node) establish(ctx context.Context, r *raft.Raft, atLeast uint64) (*le
 	l.confirmer = &confirmer{
 		term: res.Term, node: n.cfg.ID, raft: r, peers: n.peers, timeout: n.cfg.Timing.Transport, metrics: n.metrics,
 	}
-	l.proposer = newProposer(r, n.watchdog, n.metrics)
+	l.proposer = newProposer(r, n.watchdog, n.metrics, func(version uint32) error { return n.checkCommandVersion(r, version) })
 	l.writers = newWriters(l.since, n.cfg.GoneAfter)
 	l.Leadership = Leadership{
 		Cluster: n.machine.State().Cluster(), Node: n.cfg.ID, Epoch: res.Epoch, Term: res.Term,

@@ -2,6 +2,7 @@ package coordinator
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -87,7 +88,7 @@ func find(r *raft.Raft, id raft.ServerID) (raft.Server, bool) {
 
 // membershipError sorts what Raft says of a change that it may or may not have made.
 func membershipError(what string, err error) error {
-	if applied := applyError(err); applied == errNotEstablished { //nolint:errorlint // our own, never wrapped
+	if applied := applyError(err); errors.Is(applied, errNotEstablished) {
 		return fmt.Errorf("%s: %w", what, applied)
 	}
 	return fmt.Errorf("%s: %w", what, &unknownError{err})
@@ -133,15 +134,28 @@ func (n *Node) commandVersion(r *raft.Raft) uint32 {
 		}
 		d := n.peers.fact(string(s.ID))
 		if d == nil {
-			return 1 // every version understands the first commands
+			return 1 // it may be of the first version
 		}
 		version = min(version, max(d.CommandVersion, 1))
 	}
 	return version
 }
 
-// checkCommandVersion refuses what an older voter would stop at.
+// sinceVersion is the command version that brought an operation.
+func sinceVersion(op *rollcallv1.Operation) uint32 {
+	switch op.Kind.(type) {
+	case *rollcallv1.Operation_LeaderEstablished, *rollcallv1.Operation_Register, *rollcallv1.Operation_Deregister:
+		return 1
+	default:
+		return fsm.CommandVersion
+	}
+}
+
+// checkCommandVersion refuses an operation that an older voter would stop at.
 func (n *Node) checkCommandVersion(r *raft.Raft, needed uint32) error {
+	if needed <= 1 {
+		return nil // every version understands the first commands
+	}
 	if has := n.commandVersion(r); has < needed {
 		return status.Errorf(codes.FailedPrecondition,
 			"a voter understands commands only up to version %d and this needs %d; upgrade every coordinator first", has, needed)

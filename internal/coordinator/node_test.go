@@ -52,6 +52,9 @@ func newSimCluster(t *testing.T, size int, configure func(*coordinator.Config)) 
 	return c
 }
 
+// pass lets simulated time go by; in a synctest bubble that is the signal that everybody else is waiting too.
+func pass(d time.Duration) { <-time.After(d) }
+
 func memStores() *coordinator.Stores {
 	s := raft.NewInmemStore()
 	return &coordinator.Stores{Log: s, Stable: s, Snapshots: raft.NewInmemSnapshotStore()}
@@ -95,7 +98,7 @@ func (c *simCluster) stopAll() {
 	for id := range c.nodes {
 		c.stop(id)
 	}
-	time.Sleep(time.Second) // what is on its way on the simulated network arrives
+	pass(time.Second) // what is on its way on the simulated network arrives
 }
 
 // client is a connection from outside the cluster to one node.
@@ -112,7 +115,7 @@ func (c *simCluster) client(id string) rollcallv1.DiscoveryServiceClient {
 // leader waits for an established leader and names it.
 func (c *simCluster) leader() (id string, epoch uint64) {
 	c.t.Helper()
-	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); pass(20 * time.Millisecond) {
 		for id := range c.nodes {
 			ctx, cancel := context.WithTimeout(c.t.Context(), 100*time.Millisecond)
 			p, err := c.client(id).Ping(ctx, &rollcallv1.PingRequest{})

@@ -136,7 +136,7 @@ func (p *peers) close() {
 	p.conns, p.closed = nil, true
 	p.mu.Unlock()
 	for _, c := range conns {
-		c.Close() //nolint:errcheck // says only that it was closed before
+		c.Close()
 	}
 }
 

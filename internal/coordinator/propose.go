@@ -46,6 +46,8 @@ type proposer struct {
 	raft     *raft.Raft
 	watchdog *watchdog
 	metrics  *Metrics
+	// check refuses what a voter would not understand.
+	check func(version uint32) error
 
 	mu     sync.Mutex
 	queue  []*proposal
@@ -53,14 +55,18 @@ type proposer struct {
 	wake   chan struct{}
 }
 
-func newProposer(r *raft.Raft, w *watchdog, m *Metrics) *proposer {
-	return &proposer{raft: r, watchdog: w, metrics: m, wake: make(chan struct{}, 1)}
+func newProposer(r *raft.Raft, w *watchdog, m *Metrics, check func(version uint32) error) *proposer {
+	return &proposer{raft: r, watchdog: w, metrics: m, check: check, wake: make(chan struct{}, 1)}
 }
 
 // propose hands an operation to Raft and waits for its result. It fails with errNotEstablished when it was
 // certainly not done and with *unknownError when it may be, also when ctx ends meanwhile. after is called exactly
 // once, when Raft is done with the operation: not before an outcome that the caller did not wait for.
 func (p *proposer) propose(ctx context.Context, op *rollcallv1.Operation, after func()) (fsm.Result, error) {
+	if err := p.check(sinceVersion(op)); err != nil {
+		after()
+		return fsm.Result{}, err
+	}
 	pr := &proposal{op: op, size: proto.Size(op), after: after, done: make(chan struct{})}
 	p.mu.Lock()
 	if p.closed {

@@ -2,7 +2,6 @@ package coordinator
 
 import (
 	"context"
-	"math"
 	"strings"
 	"time"
 
@@ -33,7 +32,6 @@ func (n *Node) newServer() *grpc.Server {
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
 		// Large windows, so that a batch of 4 MiB does not wait for round trips.
 		grpc.InitialWindowSize(1<<20), grpc.InitialConnWindowSize(4<<20),
-		grpc.SharedWriteBuffer(true),
 		grpc.UnaryInterceptor(n.intercept),
 		grpc.StreamInterceptor(func(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 			if err := authorize(ss.Context(), info.FullMethod); err != nil {
@@ -81,6 +79,3 @@ func authorize(ctx context.Context, method string) error {
 	}
 	return nil
 }
-
-// uint32Of clamps a count to what the wire carries.
-func uint32Of(n int) uint32 { return uint32(min(max(n, 0), math.MaxUint32)) } //nolint:gosec // clamped

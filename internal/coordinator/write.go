@@ -2,6 +2,7 @@ package coordinator
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/hashicorp/raft"
@@ -239,15 +240,12 @@ func (n *Node) deregisterRequest(ctx context.Context, req *rollcallv1.Deregister
 
 // confirm asks for the term on behalf of a caller, and turns a lost one into the refusal to give.
 func (l *leader) confirm(ctx context.Context, n *Node) error {
-	switch err := l.confirmer.confirm(ctx); {
-	case err == nil:
-		return nil
-	case err == errLostLeadership: //nolint:errorlint // our own, never wrapped
-		if _, err := n.established(); err != nil {
-			return err
-		}
-		return errNotEstablished
-	default:
+	err := l.confirmer.confirm(ctx)
+	if !errors.Is(err, errLostLeadership) {
 		return err
 	}
+	if _, err := n.established(); err != nil {
+		return err
+	}
+	return errNotEstablished
 }
