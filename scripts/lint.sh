@@ -17,7 +17,10 @@ check() {
   fi
 }
 
-tidy() { go mod tidy -diff >/dev/null || { echo 'go.mod or go.sum differs from what go mod tidy writes' && return 1; }; }
+# code goes through one Go module.
+code() { (cd "$1" && golangci-lint run ./...); }
+
+tidy() { (cd "$1" && go mod tidy -diff >/dev/null) || { echo "$1/go.mod or go.sum: go mod tidy" && return 1; }; }
 
 # What the contract must stay compatible with: the last release; before the first one, the branch that this
 # one left, or else the commit before.
@@ -50,8 +53,10 @@ fresh() {
   diff <(sums proto) <(sums build/generated/proto) || { echo 'generated code is stale: make generate' && return 1; }
 }
 
-check golangci-lint golangci-lint run ./...
-check 'go.mod is tidy' tidy
+check golangci-lint code .
+check 'golangci-lint, the benchmark' code scripts/bench
+check 'go.mod is tidy' tidy .
+check 'go.mod is tidy, the benchmark' tidy scripts/bench
 check 'buf lint' buf lint
 check 'buf breaking' compatible
 check 'generated code is fresh' fresh

@@ -76,11 +76,11 @@ start_dev() {
   echo "ok    make dev"
 }
 
-# up asks the first coordinator whether all it watches is alive.
+# up says whether readers see all three relayers.
 up() {
-  local http
-  http=$(sed -n 's/.*"http": *"\([^"]*\)".*/\1/p' $data/dev.json | head -n 1)
-  [ -n "$http" ] && bin/rollcall status --help >/dev/null 2>&1
+  local redis
+  redis=$(sed -n 's/.*"redis_url": *"\([^"]*\)".*/\1/p' $data/dev.json)
+  [ "$(redis-cli -u "$redis" scard relayer:active 2>/dev/null)" = 3 ]
 }
 
 stop_dev() {

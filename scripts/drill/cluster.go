@@ -232,16 +232,18 @@ func (c *cluster) directory(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	var records []struct {
-		Service struct{ ID string }
-		Version json.Number
+	var listed struct {
+		Services []struct {
+			ID      string
+			Version uint64
+		}
 	}
-	if err := json.Unmarshal([]byte(out), &records); err != nil {
+	if err := json.Unmarshal([]byte(out), &listed); err != nil {
 		return nil, fmt.Errorf("services list: %w", err)
 	}
 	var services []string
-	for _, r := range records {
-		services = append(services, r.Service.ID+"@"+r.Version.String())
+	for _, s := range listed.Services {
+		services = append(services, fmt.Sprintf("%s@%d", s.ID, s.Version))
 	}
 	slices.Sort(services)
 	return services, nil
