@@ -1,0 +1,309 @@
+// Package testredis starts real redis-server processes for tests and lets them fail: stop, kill, freeze, restart
+// with their data or empty, become replicas and be promoted.
+//
+// A server listens on a loopback port of its own, keeps its data in a temporary folder (append-only file, so that a
+// kill loses nothing), and ends with the test. A test without redis-server fails; it never skips.
+package testredis
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/logging"
+	"github.com/redis/go-redis/v9/maintnotifications"
+)
+
+// patience bounds everything that takes a healthy server milliseconds.
+const patience = 30 * time.Second
+
+// Server is a redis-server process. Its methods fail the test instead of returning errors; they are for one
+// goroutine, except Addr, URL and Client.
+type Server struct {
+	t      testing.TB
+	binary string
+	dir    string
+	port   int
+	args   []string
+	client *redis.Client
+	proc   *process // nil while stopped
+}
+
+// Start starts an empty server. args are appended to its command line, such as "--requirepass", "secret".
+func Start(t testing.TB, args ...string) *Server {
+	t.Helper()
+	binary, err := exec.LookPath("redis-server")
+	if err != nil {
+		t.Fatalf("redis-server is needed for this test: `apt-get install redis-server`, or `brew install redis` "+
+			"on macOS, or scripts/setup.sh: %v", err)
+	}
+	logging.Disable() // go-redis would print a line for each dial that fails, which tests provoke
+	s := &Server{t: t, binary: binary, dir: t.TempDir(), args: args}
+	t.Cleanup(s.end)
+	// Somebody else may take a port between its choice and the server's bind.
+	for attempt := 1; ; attempt++ {
+		s.port = freePort(t)
+		err := s.launch()
+		if err == nil {
+			break
+		}
+		if attempt == 20 {
+			t.Fatalf("start redis-server: %v", err)
+		}
+	}
+	s.client = redis.NewClient(&redis.Options{
+		Addr: s.Addr(), Protocol: 2, DisableIdentity: true, MaxRetries: -1, DialerRetries: 1,
+		Password:                 s.password(),
+		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+	})
+	return s
+}
+
+// Addr is host:port. It stays the same for the life of the Server.
+func (s *Server) Addr() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(s.port)) }
+
+// URL is redis://host:port, without a password.
+func (s *Server) URL() string { return "redis://" + s.Addr() }
+
+// Client reaches the server for looking and meddling. It is closed with the test.
+func (s *Server) Client() *redis.Client { return s.client }
+
+// Stop ends the server as an operator would, and keeps its data.
+func (s *Server) Stop() { s.stop(syscall.SIGTERM) }
+
+// Kill ends the server at once. Its data is what it had answered for.
+func (s *Server) Kill() { s.stop(syscall.SIGKILL) }
+
+// Restart starts a server that was stopped or killed, on its port and with its data.
+func (s *Server) Restart() {
+	s.t.Helper()
+	deadline := time.Now().Add(patience)
+	for {
+		// Another process may hold the port for a moment.
+		err := s.launch()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			s.t.Fatalf("restart redis-server: %v", err)
+		}
+	}
+}
+
+// RestartEmpty is Restart without the data.
+func (s *Server) RestartEmpty() {
+	s.t.Helper()
+	files, err := filepath.Glob(filepath.Join(s.dir, "*"))
+	for _, f := range files {
+		if err == nil {
+			err = os.RemoveAll(f)
+		}
+	}
+	if err != nil {
+		s.t.Fatalf("empty redis-server: %v", err)
+	}
+	s.Restart()
+}
+
+// Pause freezes the process: its port accepts connections and nothing answers.
+func (s *Server) Pause() { s.signal(syscall.SIGSTOP) }
+
+// Resume ends a Pause. What arrived meanwhile is executed.
+func (s *Server) Resume() { s.signal(syscall.SIGCONT) }
+
+// FlushAll deletes everything.
+func (s *Server) FlushAll() {
+	s.t.Helper()
+	s.must(s.client.FlushAll(s.context()).Err(), "FLUSHALL")
+}
+
+// ReplicaOf makes the server a replica of another and returns when it holds the other's data. Its own is lost.
+func (s *Server) ReplicaOf(master *Server) {
+	s.t.Helper()
+	ctx := s.context()
+	if p := master.password(); p != "" {
+		s.must(s.client.ConfigSet(ctx, "masterauth", p).Err(), "masterauth")
+	}
+	s.must(s.client.SlaveOf(ctx, "127.0.0.1", strconv.Itoa(master.port)).Err(), "REPLICAOF")
+	for {
+		info, err := s.client.Info(ctx, "replication").Result()
+		s.must(err, "INFO")
+		if strings.Contains(info, "master_link_status:up") {
+			return
+		}
+		pollPause(ctx)
+	}
+}
+
+// Promote makes a replica a master with the data that it has.
+func (s *Server) Promote() {
+	s.t.Helper()
+	s.must(s.client.SlaveOf(s.context(), "no", "one").Err(), "REPLICAOF NO ONE")
+}
+
+func (s *Server) password() string {
+	for i, a := range s.args {
+		if a == "--requirepass" && i+1 < len(s.args) {
+			return s.args[i+1]
+		}
+	}
+	return ""
+}
+
+// context bounds one operation of a healthy server.
+func (s *Server) context() context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	s.t.Cleanup(cancel)
+	return ctx
+}
+
+func (s *Server) must(err error, doing string) {
+	s.t.Helper()
+	if err != nil {
+		s.t.Fatalf("%s on redis-server %s: %v", doing, s.Addr(), err)
+	}
+}
+
+// pollPause waits a moment between two looks at a process that offers no signal.
+func pollPause(ctx context.Context) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(10 * time.Millisecond):
+	}
+}
+
+// freePort finds a port outside the range from which the system takes ports of outgoing connections, so that none
+// takes it while the server is down.
+func freePort(t testing.TB) int {
+	t.Helper()
+	var last error
+	for range 100 {
+		port := 10_000 + rand.IntN(20_000)
+		l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+		if err == nil {
+			_ = l.Close()
+			return port
+		}
+		last = err
+	}
+	t.Fatalf("no free port: %v", last)
+	return 0
+}
+
+// process is one run of the server.
+type process struct {
+	cmd   *exec.Cmd
+	ready chan struct{} // closed when it accepts connections
+	ended chan struct{} // closed when it is gone
+
+	mu   sync.Mutex
+	said []string // its last lines
+}
+
+// launch starts the process and waits until it is ready.
+func (s *Server) launch() error {
+	if s.proc != nil {
+		return fmt.Errorf("it runs already")
+	}
+	args := append([]string{
+		"--bind", "127.0.0.1", "--port", strconv.Itoa(s.port), "--dir", s.dir,
+		"--save", "", "--appendonly", "yes", "--appendfsync", "no",
+		"--repl-diskless-sync-delay", "0", "--daemonize", "no", "--loglevel", "notice",
+	}, s.args...)
+	p := &process{cmd: exec.Command(s.binary, args...), ready: make(chan struct{}), ended: make(chan struct{})}
+	p.cmd.SysProcAttr = dieWithParent()
+	out, err := p.cmd.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	p.cmd.Stderr = p.cmd.Stdout
+	if err := p.cmd.Start(); err != nil {
+		return err
+	}
+	go p.watch(out)
+	timeout := time.NewTimer(patience)
+	defer timeout.Stop()
+	select {
+	case <-p.ready:
+		s.proc = p
+		return nil
+	case <-p.ended:
+		return fmt.Errorf("it ended:\n%s", p.tail())
+	case <-timeout.C:
+		_ = p.cmd.Process.Kill()
+		<-p.ended
+		return fmt.Errorf("it was not ready in %v:\n%s", patience, p.tail())
+	}
+}
+
+// watch reads the log of the process until it ends.
+func (p *process) watch(out io.Reader) {
+	defer close(p.ended)
+	lines := bufio.NewScanner(out)
+	var ready bool
+	for lines.Scan() {
+		p.mu.Lock()
+		p.said = append(p.said, lines.Text())
+		p.said = p.said[max(0, len(p.said)-20):]
+		p.mu.Unlock()
+		if !ready && strings.Contains(lines.Text(), "Ready to accept connections") {
+			ready = true
+			close(p.ready)
+		}
+	}
+	_ = p.cmd.Wait() // its end is what was waited for
+}
+
+func (p *process) tail() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return strings.Join(p.said, "\n")
+}
+
+func (s *Server) signal(sig syscall.Signal) {
+	s.t.Helper()
+	if s.proc == nil {
+		s.t.Fatalf("redis-server %s does not run", s.Addr())
+	}
+	s.must(s.proc.cmd.Process.Signal(sig), sig.String())
+}
+
+func (s *Server) stop(sig syscall.Signal) {
+	s.t.Helper()
+	s.signal(sig)
+	p := s.proc
+	s.proc = nil
+	timeout := time.NewTimer(patience)
+	defer timeout.Stop()
+	select {
+	case <-p.ended:
+	case <-timeout.C:
+		_ = p.cmd.Process.Kill()
+		<-p.ended
+		s.t.Fatalf("redis-server %s did not end in %v:\n%s", s.Addr(), patience, p.tail())
+	}
+}
+
+// end is the cleanup: nothing of the server outlives the test.
+func (s *Server) end() {
+	if s.client != nil {
+		_ = s.client.Close()
+	}
+	if s.proc != nil {
+		_ = s.proc.cmd.Process.Kill() // also ends a frozen process
+		<-s.proc.ended
+	}
+}
