@@ -1,8 +1,9 @@
 package fsm
 
 import (
-	"cmp"
+	"errors"
 	"fmt"
+	"unicode/utf8"
 
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
@@ -42,10 +43,6 @@ func (o Owner) String() string {
 	}
 }
 
-func (o Owner) compare(p Owner) int {
-	return cmp.Or(cmp.Compare(o.Kind, p.Kind), cmp.Compare(o.ID, p.ID))
-}
-
 // Entry is one service in the directory. It is immutable and shared between states.
 type Entry struct {
 	ID    string
@@ -54,14 +51,13 @@ type Entry struct {
 	// Version grows with each change of the entry. Only the order of versions means anything.
 	Version uint64
 
-	raw []byte // the encoded Service, the same bytes on every replica
+	raw []byte // the encoded Service, the same bytes on every replica; newEntry has seen that they decode
 }
 
 // Service decodes a copy that the caller may change.
 func (e *Entry) Service() *rollcallv1.Service {
 	s := new(rollcallv1.Service)
 	if err := proto.Unmarshal(e.raw, s); err != nil {
-		// Apply and Restore have read the same bytes before.
 		panic(fmt.Sprintf("fsm: entry %s: %v", e.ID, err))
 	}
 	return s
@@ -76,66 +72,112 @@ func (e *Entry) Record() *rollcallv1.ServiceRecord {
 func (e *Entry) Size() int { return len(e.raw) }
 
 // URL is the service's worker_ref.url.
-func (e *Entry) URL() string {
-	const workerRefField, urlField = 3, 1
-	return string(lastBytes(lastBytes(e.raw, workerRefField), urlField))
-}
-
-// lastBytes finds the last occurrence of a length-delimited field, which is the one that counts in protobuf.
-// The message is known to be well formed.
-func lastBytes(msg []byte, field protowire.Number) (value []byte) {
-	for len(msg) > 0 {
-		num, typ, n := protowire.ConsumeTag(msg)
-		if n < 0 {
-			return value
+func (e *Entry) URL() (url string) {
+	_ = scan(e.raw, func(field protowire.Number, ref []byte) error {
+		if field != serviceWorkerRef {
+			return nil
 		}
-		msg = msg[n:]
-		if num == field && typ == protowire.BytesType {
-			v, n := protowire.ConsumeBytes(msg)
-			if n < 0 {
-				return value
+		return scan(ref, func(field protowire.Number, value []byte) error {
+			if field == workerRefURL {
+				url = string(value)
 			}
-			value, msg = v, msg[n:]
-			continue
-		}
-		if n = protowire.ConsumeFieldValue(num, typ, msg); n < 0 {
-			return value
-		}
-		msg = msg[n:]
-	}
-	return value
-}
-
-// newEntry checks the encoded service and reads from it what the directory is ordered and counted by.
-func newEntry(raw []byte, owner Owner, version uint64) (*Entry, error) {
-	e := &Entry{Owner: owner, Version: version, raw: raw}
-	for rest := raw; len(rest) > 0; {
-		num, typ, n := protowire.ConsumeTag(rest)
-		if n < 0 {
-			return nil, fmt.Errorf("service: %w", protowire.ParseError(n))
-		}
-		m := protowire.ConsumeFieldValue(num, typ, rest[n:])
-		if m < 0 {
-			return nil, fmt.Errorf("service field %d: %w", num, protowire.ParseError(m))
-		}
-		if typ == protowire.BytesType && (num == 1 || num == 2) {
-			v, _ := protowire.ConsumeBytes(rest[n:])
-			if num == 1 {
-				e.ID = string(v)
-			} else {
-				e.Kind = string(v)
-			}
-		}
-		rest = rest[n+m:]
-	}
-	if e.ID == "" {
-		return nil, fmt.Errorf("service has no id")
-	}
-	return e, nil
+			return nil
+		})
+	})
+	return url
 }
 
 // EncodeService gives the bytes by which the directory stores and compares a service: equal services give
 // equal bytes. They are made once, by the leader, and replicated as they are.
 func EncodeService(s *rollcallv1.Service) ([]byte, error) {
 	return proto.MarshalOptions{Deterministic: true}.Marshal(s)
+}
+
+// Fields of service.proto.
+const (
+	serviceID, serviceKind, serviceWorkerRef     = 1, 2, 3
+	workerRefURL, workerRefNode, workerRefLabels = 1, 2, 3
+	labelKey, labelValue                         = 1, 2
+)
+
+// newEntry reads from an encoded service what the directory is ordered and counted by, and makes sure that all
+// of it decodes, in a tenth of the time that decoding it takes. The bytes must not change any more. Fields that
+// this version does not know stay in them.
+func newEntry(raw []byte) (*Entry, error) {
+	e := &Entry{raw: raw}
+	err := scan(raw, func(field protowire.Number, value []byte) error {
+		switch field {
+		case serviceID:
+			e.ID = string(value)
+			return checkText(value)
+		case serviceKind:
+			e.Kind = string(value)
+			return checkText(value)
+		case serviceWorkerRef:
+			return scan(value, checkWorkerRef)
+		}
+		return nil
+	})
+	if err == nil && e.ID == "" {
+		err = errors.New("no id")
+	}
+	if err != nil {
+		return nil, err
+	}
+	return e, nil
+}
+
+func checkWorkerRef(field protowire.Number, value []byte) error {
+	switch field {
+	case workerRefURL, workerRefNode:
+		return checkText(value)
+	case workerRefLabels:
+		return scan(value, checkLabel)
+	}
+	return nil
+}
+
+func checkLabel(field protowire.Number, value []byte) error {
+	switch field {
+	case labelKey, labelValue:
+		return checkText(value)
+	}
+	return nil
+}
+
+func checkText(value []byte) error {
+	if !utf8.Valid(value) {
+		return errors.New("invalid UTF-8")
+	}
+	return nil
+}
+
+// scan visits the length-delimited fields of an encoded message, in order; of a field that stands there twice
+// the later one counts. It fails when the message, or what visit says, does not decode.
+func scan(msg []byte, visit func(field protowire.Number, value []byte) error) error {
+	for len(msg) > 0 {
+		field, typ, n := protowire.ConsumeTag(msg)
+		if n < 0 {
+			return protowire.ParseError(n)
+		}
+		if !field.IsValid() {
+			return fmt.Errorf("field number %d", field)
+		}
+		msg = msg[n:]
+		if typ == protowire.BytesType {
+			var value []byte
+			if value, n = protowire.ConsumeBytes(msg); n >= 0 {
+				if err := visit(field, value); err != nil {
+					return err
+				}
+			}
+		} else {
+			n = protowire.ConsumeFieldValue(field, typ, msg)
+		}
+		if n < 0 {
+			return protowire.ParseError(n)
+		}
+		msg = msg[n:]
+	}
+	return nil
 }

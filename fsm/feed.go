@@ -3,6 +3,7 @@ package fsm
 import (
 	"context"
 	"sort"
+	"sync/atomic"
 )
 
 // Change is one entry before and after a command: added without Before, removed without After.
@@ -19,29 +20,36 @@ type Changes struct {
 // entries they replaced.
 const maxFeed = 1 << 18
 
-// feedNode is a link of the list on which all feeds of a machine walk. A node that no feed and not the window
-// points at is garbage, so an idle reader costs nothing and a slow one only what it has not read.
+// feedNode is a link of the list on which all feeds of a machine walk. It points forwards only: what no feed
+// and not the window reaches is garbage.
 type feedNode struct {
 	changes Changes
 	total   uint64 // changes published up to and with this node
-	// ready is closed once next and err are final; exactly one of them is then set.
-	ready chan struct{}
-	next  *feedNode
-	err   error
+	ready   chan struct{}
+	// next is set before ready is closed, and once more, to compacted, when the node leaves the window: a reader
+	// that stands still must not keep all that comes after it.
+	next atomic.Pointer[feedNode]
 }
+
+// compacted follows the nodes that have left the window.
+var compacted = new(feedNode)
 
 func newFeedNode(c Changes, total uint64) *feedNode {
 	return &feedNode{changes: c, total: total, ready: make(chan struct{})}
 }
 
-// window is the recent part of the list, for resuming. The machine's lock guards it.
+// window is the recent part of the list. The machine's lock guards it.
 type window struct {
-	nodes []*feedNode // nodes[0] is the base: what it changed is before the window
+	// nodes[0] is the base: the changes kept are those that follow it.
+	nodes []*feedNode
 	limit uint64
+	// start is the index of the state that the window began with, first that of the first command after it, 0
+	// before there was one. What lies between belongs to a past that a restored snapshot has replaced.
+	start, first uint64
 }
 
 func newWindow(index uint64) *window {
-	return &window{nodes: []*feedNode{newFeedNode(Changes{Index: index}, 0)}, limit: maxFeed}
+	return &window{nodes: []*feedNode{newFeedNode(Changes{Index: index}, 0)}, limit: maxFeed, start: index}
 }
 
 func (w *window) tail() *feedNode { return w.nodes[len(w.nodes)-1] }
@@ -50,27 +58,30 @@ func (w *window) append(c Changes) {
 	tail := w.tail()
 	n := newFeedNode(c, tail.total+uint64(len(c.Changes)))
 	w.nodes = append(w.nodes, n)
-	tail.next = n
+	tail.next.Store(n)
 	close(tail.ready)
-
-	first := 0
-	for first < len(w.nodes)-1 && n.total-w.nodes[first].total > w.limit {
-		first++
-	}
-	if first > len(w.nodes)/2 || first > 1024 { // amortise the copy
-		w.nodes = append([]*feedNode(nil), w.nodes[first:]...)
+	// What follows the base may exceed the limit by its first command, so that no command is too big for a
+	// reader who has read all before it.
+	for len(w.nodes) > 2 && n.total-w.nodes[1].total > w.limit {
+		w.nodes[0].next.Store(compacted)
+		w.nodes[0] = nil
+		w.nodes = w.nodes[1:]
 	}
 }
 
-// end closes every feed with ErrCompacted.
+// end ends every feed.
 func (w *window) end() {
-	tail := w.tail()
-	tail.err = ErrCompacted
-	close(tail.ready)
+	for _, n := range w.nodes {
+		n.next.Store(compacted)
+	}
+	close(w.tail().ready)
 }
 
 // after finds the node whose successors are all changes after the index; nil when some of them are gone.
 func (w *window) after(index uint64) *feedNode {
+	if w.start < index && index < w.first {
+		return nil
+	}
 	i := sort.Search(len(w.nodes), func(i int) bool { return w.nodes[i].changes.Index > index })
 	if i == 0 {
 		return nil
@@ -78,11 +89,9 @@ func (w *window) after(index uint64) *feedNode {
 	return w.nodes[i-1]
 }
 
-// Feed delivers every change of the directory in order, to one reader.
-type Feed struct {
-	at *feedNode
-	m  *Machine
-}
+// Feed delivers every change of the directory in order, to one reader. A reader that stops costs nothing and
+// may be dropped; there is nothing to close.
+type Feed struct{ at *feedNode }
 
 // Next blocks for the next changes, until ctx ends. It fails with ErrCompacted when the directory was replaced
 // or the reader is more than 262,144 changes behind, and keeps failing then. Not for concurrent use.
@@ -96,13 +105,11 @@ func (f *Feed) Next(ctx context.Context) (Changes, error) {
 			return Changes{}, context.Cause(ctx)
 		}
 	}
-	if f.at.err != nil {
-		return Changes{}, f.at.err
-	}
-	if f.m.published.Load()-f.at.total > maxFeed {
+	next := f.at.next.Load()
+	if next == compacted {
 		return Changes{}, ErrCompacted
 	}
-	f.at = f.at.next
+	f.at = next
 	return f.at.changes, nil
 }
 

@@ -8,6 +8,7 @@ import (
 	"hash"
 	"hash/crc32"
 	"io"
+	"slices"
 
 	"github.com/hashicorp/raft"
 	"google.golang.org/protobuf/proto"
@@ -45,10 +46,13 @@ type snapshotWriter struct {
 }
 
 func (w *snapshotWriter) write(rec *rollcallv1.SnapshotRecord) error {
-	opts := proto.MarshalOptions{}
-	w.buf = binary.AppendUvarint(w.buf[:0], uint64(opts.Size(rec)))
+	size := proto.Size(rec)
+	if size > maxRecord {
+		return fmt.Errorf("record of %d bytes could not be read back", size)
+	}
+	w.buf = binary.AppendUvarint(w.buf[:0], uint64(size))
 	var err error
-	if w.buf, err = opts.MarshalAppend(w.buf, rec); err != nil {
+	if w.buf, err = (proto.MarshalOptions{UseCachedSize: true}).MarshalAppend(w.buf, rec); err != nil {
 		return err
 	}
 	if rec.GetTrailer() == nil {
@@ -84,7 +88,11 @@ func (s *State) WriteSnapshot(dst io.Writer) error {
 	entry := new(rollcallv1.SnapshotEntry)
 	rec := &rollcallv1.SnapshotRecord{Record: &rollcallv1.SnapshotRecord_Entry{Entry: entry}}
 	for e := range s.All() {
-		entry.Service, entry.Owner, entry.Version = e.raw, numbers[e.Owner], e.Version
+		number, ok := numbers[e.Owner]
+		if !ok {
+			return fmt.Errorf("write snapshot: %s is owned by %s, whom the directory does not know", e.ID, e.Owner)
+		}
+		entry.Service, entry.Owner, entry.Version = e.raw, number, e.Version
 		if err := w.write(rec); err != nil {
 			return fmt.Errorf("write snapshot entries: %w", err)
 		}
@@ -116,120 +124,141 @@ type snapshotReader struct {
 	r   *bufio.Reader
 	sum hash.Hash32
 	buf []byte
+
+	d      draft
+	owners []ownerState // by number
+	lastID string
 }
 
-func (r *snapshotReader) next(rec *rollcallv1.SnapshotRecord) error {
-	size, err := binary.ReadUvarint(r.r)
-	if errors.Is(err, io.EOF) {
-		return io.ErrUnexpectedEOF // the trailer is the only good end
+func readSnapshot(src io.Reader) (draft, error) {
+	r := &snapshotReader{r: bufio.NewReaderSize(src, ioBuffer), sum: crc32.New(castagnoli), d: newDraft()}
+	if err := r.readHeader(); err != nil {
+		return draft{}, fmt.Errorf("header: %w", err)
 	}
+	for {
+		done, err := r.readRecord()
+		if err != nil {
+			return draft{}, fmt.Errorf("after %d owners and %d entries: %w", len(r.owners), r.d.Len(), err)
+		}
+		if done {
+			return r.d, nil
+		}
+	}
+}
+
+// next reads one record, and sums it unless it is the trailer.
+func (r *snapshotReader) next() (*rollcallv1.SnapshotRecord, error) {
+	size, err := binary.ReadUvarint(r.r)
 	if err != nil {
-		return err
+		return nil, truncated(err)
 	}
 	if size > maxRecord {
-		return fmt.Errorf("record of %d bytes", size)
+		return nil, fmt.Errorf("record of %d bytes", size)
 	}
 	r.buf = binary.AppendUvarint(r.buf[:0], size)
 	head := len(r.buf)
-	r.buf = append(r.buf, make([]byte, size)...)
+	r.buf = slices.Grow(r.buf, int(size))[:head+int(size)]
 	if _, err := io.ReadFull(r.r, r.buf[head:]); err != nil {
-		return io.ErrUnexpectedEOF
+		return nil, truncated(err)
 	}
+	rec := new(rollcallv1.SnapshotRecord)
 	if err := proto.Unmarshal(r.buf[head:], rec); err != nil {
-		return err
+		return nil, err
 	}
 	if rec.GetTrailer() == nil {
 		r.sum.Write(r.buf)
 	}
-	return known(rec)
+	return rec, known(rec.ProtoReflect())
 }
 
-func readSnapshot(src io.Reader) (draft, error) {
-	r := &snapshotReader{r: bufio.NewReaderSize(src, ioBuffer), sum: crc32.New(castagnoli)}
-	d := newDraft()
-	var rec rollcallv1.SnapshotRecord
-	if err := r.next(&rec); err != nil {
-		return draft{}, fmt.Errorf("header: %w", err)
+// truncated tells an end too early from other errors: the trailer is the only good end.
+func truncated(err error) error {
+	if errors.Is(err, io.EOF) {
+		return io.ErrUnexpectedEOF
 	}
-	h := rec.GetHeader()
-	if h == nil {
-		return draft{}, errors.New("it does not begin with a header; is this a snapshot of rollcall?")
-	}
-	if h.Format != snapshotFormat || known(h) != nil {
-		return draft{}, fmt.Errorf("format %d is not known to this version", h.Format)
-	}
-	d.cluster, d.epoch, d.leader, d.index = h.Cluster, h.Epoch, h.Leader, h.Index
-
-	var owners []ownerState
-	for {
-		if err := r.next(&rec); err != nil {
-			return draft{}, fmt.Errorf("after %d owners and %d entries: %w", len(owners), d.entries.Len(), err)
-		}
-		switch k := rec.Record.(type) {
-		case *rollcallv1.SnapshotRecord_Owner:
-			os, err := readOwner(k.Owner, len(owners))
-			if err != nil {
-				return draft{}, err
-			}
-			owners = append(owners, os)
-		case *rollcallv1.SnapshotRecord_Entry:
-			if err := d.readEntry(k.Entry, owners); err != nil {
-				return draft{}, fmt.Errorf("entry %d: %w", d.entries.Len(), err)
-			}
-		case *rollcallv1.SnapshotRecord_Trailer:
-			if err := d.finish(k.Trailer, owners, r); err != nil {
-				return draft{}, err
-			}
-			return d, nil
-		default:
-			return draft{}, errors.New("record of a kind that this version does not know")
-		}
-	}
+	return err
 }
 
-func readOwner(o *rollcallv1.SnapshotOwner, number int) (ownerState, error) {
-	if err := known(o, o.GetOwner(), o.GetAnswer()); err != nil {
-		return ownerState{}, err
-	}
-	if o.GetOwner() == nil || int(o.Number) != number {
-		return ownerState{}, fmt.Errorf("owner %d: out of order or nameless", number)
-	}
-	return ownerState{owner: OwnerOf(o.Owner), incarnation: o.Incarnation, seq: o.Seq, answer: resultOf(o.Answer)}, nil
-}
-
-func (d *draft) readEntry(se *rollcallv1.SnapshotEntry, owners []ownerState) error {
-	if err := known(se); err != nil {
-		return err
-	}
-	if int64(se.Owner) >= int64(len(owners)) {
-		return fmt.Errorf("owner %d is not in the snapshot", se.Owner)
-	}
-	e, err := newEntry(se.Service, owners[se.Owner].owner, se.Version)
+func (r *snapshotReader) readHeader() error {
+	rec, err := r.next()
 	if err != nil {
 		return err
 	}
-	if last, _, ok := d.entries.Max(); ok && last >= e.ID {
-		return fmt.Errorf("%q after %q: not in order", e.ID, last)
+	h := rec.GetHeader()
+	if h == nil {
+		return errors.New("there is none; is this a snapshot of rollcall?")
 	}
-	d.set(e)
+	if h.Format != snapshotFormat {
+		return fmt.Errorf("format %d is not known to this version", h.Format)
+	}
+	r.d.cluster, r.d.epoch, r.d.leader, r.d.index = h.Cluster, h.Epoch, h.Leader, h.Index
+	return nil
+}
+
+func (r *snapshotReader) readRecord() (done bool, err error) {
+	rec, err := r.next()
+	if err != nil {
+		return false, err
+	}
+	switch k := rec.Record.(type) {
+	case *rollcallv1.SnapshotRecord_Owner:
+		return false, r.addOwner(k.Owner)
+	case *rollcallv1.SnapshotRecord_Entry:
+		return false, r.addEntry(k.Entry)
+	case *rollcallv1.SnapshotRecord_Trailer:
+		return true, r.finish(k.Trailer)
+	default:
+		return false, errors.New("record out of place")
+	}
+}
+
+func (r *snapshotReader) addOwner(o *rollcallv1.SnapshotOwner) error {
+	owner, err := decodeOwner(o.GetOwner())
+	if err != nil {
+		return err
+	}
+	n := len(r.owners)
+	if int64(o.Number) != int64(n) || r.d.Len() > 0 || n > 0 && r.owners[n-1].owner.String() >= owner.String() {
+		return fmt.Errorf("owner %s is out of order", owner)
+	}
+	answer, err := resultOf(o.Answer)
+	if err != nil {
+		return err
+	}
+	r.owners = append(r.owners, ownerState{owner: owner, incarnation: o.Incarnation, seq: o.Seq, answer: answer})
+	return nil
+}
+
+func (r *snapshotReader) addEntry(se *rollcallv1.SnapshotEntry) error {
+	e, err := newEntry(se.Service)
+	if err != nil {
+		return err
+	}
+	if int64(se.Owner) >= int64(len(r.owners)) {
+		return fmt.Errorf("%s has owner %d, who is not in the snapshot", e.ID, se.Owner)
+	}
+	if r.lastID >= e.ID {
+		return fmt.Errorf("%s after %s: out of order", e.ID, r.lastID)
+	}
+	r.lastID = e.ID
+	e.Owner, e.Version = r.owners[se.Owner].owner, se.Version
+	r.d.set(e, nil)
 	return nil
 }
 
 // finish checks what was read against the trailer.
-func (d *draft) finish(t *rollcallv1.SnapshotTrailer, owners []ownerState, r *snapshotReader) error {
+func (r *snapshotReader) finish(t *rollcallv1.SnapshotTrailer) error {
 	switch {
-	case known(t) != nil:
-		return known(t)
 	case t.Crc != r.sum.Sum32():
 		return errors.New("checksum differs: the snapshot is damaged")
-	case t.Owners != uint64(len(owners)) || t.Entries != uint64(d.Len()):
-		return fmt.Errorf("it holds %d owners and %d entries, its trailer says %d and %d", len(owners), d.Len(), t.Owners, t.Entries)
+	case t.Owners != uint64(len(r.owners)) || t.Entries != uint64(r.d.Len()):
+		return fmt.Errorf("the trailer counts %d owners and %d entries", t.Owners, t.Entries)
 	}
 	if _, err := r.r.ReadByte(); !errors.Is(err, io.EOF) {
 		return errors.New("bytes after the trailer")
 	}
-	for _, os := range owners {
-		d.setOwner(os)
+	for _, os := range r.owners {
+		r.d.setOwner(os)
 	}
 	return nil
 }
@@ -240,8 +269,7 @@ func (r Result) proto() *rollcallv1.Answer {
 		Registered: uint32(r.Registered), Unchanged: uint32(r.Unchanged), Removed: uint32(r.Removed), Yielded: uint32(r.Yielded),
 	}
 	// Of the refusals only conflicts are kept: the others do not take the owner's seq.
-	var ce *ConflictError
-	if errors.As(r.Err, &ce) {
+	if ce, ok := errors.AsType[*ConflictError](r.Err); ok {
 		a.Deregister = ce.Deregister
 		for _, c := range ce.Conflicts {
 			a.Conflicts = append(a.Conflicts, &rollcallv1.Conflict{Index: uint32(c.Index), Id: c.ID, Owner: c.Owner.Proto()})
@@ -250,17 +278,22 @@ func (r Result) proto() *rollcallv1.Answer {
 	return a
 }
 
-func resultOf(a *rollcallv1.Answer) Result {
+func resultOf(a *rollcallv1.Answer) (Result, error) {
 	r := Result{Answer: Answer{
 		Epoch: a.GetEpoch(), Index: a.GetIndex(),
 		Registered: int(a.GetRegistered()), Unchanged: int(a.GetUnchanged()), Removed: int(a.GetRemoved()), Yielded: int(a.GetYielded()),
 	}}
-	if len(a.GetConflicts()) > 0 {
-		ce := &ConflictError{Deregister: a.Deregister}
-		for _, c := range a.Conflicts {
-			ce.Conflicts = append(ce.Conflicts, Conflict{Index: int(c.Index), ID: c.Id, Owner: OwnerOf(c.Owner)})
-		}
-		r.Err = ce
+	if len(a.GetConflicts()) == 0 {
+		return r, nil
 	}
-	return r
+	ce := &ConflictError{Deregister: a.Deregister}
+	for _, c := range a.Conflicts {
+		owner, err := decodeOwner(c.Owner)
+		if err != nil {
+			return Result{}, err
+		}
+		ce.Conflicts = append(ce.Conflicts, Conflict{Index: int(c.Index), ID: c.Id, Owner: owner})
+	}
+	r.Err = ce
+	return r, nil
 }

@@ -1,0 +1,140 @@
+package fsm
+
+import "github.com/tidwall/btree"
+
+// draft is the state under construction, and the indexes that only Apply needs.
+type draft struct {
+	State
+	// The ids each owner owns. Rebuilt on restore.
+	owned map[Owner]map[string]struct{}
+	// Kinds are few and repeat in every entry.
+	kindNames map[string]string
+
+	// The published trees; replaced when dirty.
+	last                                  *State
+	entriesDirty, kindsDirty, ownersDirty bool
+}
+
+// Degree of the trees: a change copies one node a level, so small nodes make single writes cheap, large ones
+// make the tree shallow. Measured best for 200-byte services from 1,000 to 1,000,000.
+const degree = 32
+
+func newDraft() draft {
+	return draft{
+		State: State{
+			entries: btree.NewMap[string, *Entry](degree),
+			kinds:   btree.NewMap[string, int](degree),
+			owners:  btree.NewMap[string, *ownerState](degree),
+		},
+		owned:        make(map[Owner]map[string]struct{}),
+		kindNames:    make(map[string]string),
+		entriesDirty: true, kindsDirty: true, ownersDirty: true,
+	}
+}
+
+// publish freezes the draft as it stands. Trees that did not change are shared with the state before.
+func (d *draft) publish() *State {
+	s := d.State
+	if d.last != nil {
+		s.entries, s.kinds, s.owners = d.last.entries, d.last.kinds, d.last.owners
+	}
+	if d.entriesDirty {
+		s.entries = d.entries.Copy()
+	}
+	if d.kindsDirty {
+		s.kinds = d.kinds.Copy()
+	}
+	if d.ownersDirty {
+		s.owners = d.owners.Copy()
+	}
+	d.entriesDirty, d.kindsDirty, d.ownersDirty = false, false, false
+	d.last = &s
+	return &s
+}
+
+// set puts an entry in the place of the one before, which is nil for a new id. The owner's record is the
+// caller's to set.
+func (d *draft) set(e, before *Entry) {
+	if name, ok := d.kindNames[e.Kind]; ok {
+		e.Kind = name
+	} else {
+		d.kindNames[e.Kind] = e.Kind
+	}
+	d.entries.Set(e.ID, e)
+	d.entriesDirty = true
+	if before == nil || before.Owner != e.Owner {
+		if before != nil {
+			d.disown(before)
+		}
+		ids := d.owned[e.Owner]
+		if ids == nil {
+			ids = make(map[string]struct{})
+			d.owned[e.Owner] = ids
+		}
+		ids[e.ID] = struct{}{}
+	}
+	if before == nil || before.Kind != e.Kind {
+		if before != nil {
+			d.count(before.Kind, -1)
+		}
+		d.count(e.Kind, 1)
+	}
+}
+
+// remove takes an entry out and gives it; nil when there is none.
+func (d *draft) remove(id string) *Entry {
+	e, ok := d.entries.Get(id)
+	if !ok {
+		return nil
+	}
+	d.entries.Delete(id)
+	d.entriesDirty = true
+	d.disown(e)
+	d.count(e.Kind, -1)
+	return e
+}
+
+// disown takes an entry out of its owner's index and count.
+func (d *draft) disown(e *Entry) {
+	ids := d.owned[e.Owner]
+	delete(ids, e.ID)
+	if len(ids) == 0 {
+		delete(d.owned, e.Owner)
+	}
+	if os, ok := d.owners.Get(e.Owner.String()); ok {
+		d.setOwner(*os)
+	}
+}
+
+// setOwner stores what is known of an owner, with the present number of its entries.
+func (d *draft) setOwner(os ownerState) {
+	os.entries = len(d.owned[os.owner])
+	d.owners.Set(os.owner.String(), &os)
+	d.ownersDirty = true
+}
+
+// forgetIdleOwners drops what is known of owners that own nothing.
+func (d *draft) forgetIdleOwners() {
+	var idle []string
+	d.owners.Scan(func(key string, os *ownerState) bool {
+		if os.entries == 0 {
+			idle = append(idle, key)
+		}
+		return true
+	})
+	for _, key := range idle {
+		d.owners.Delete(key)
+		d.ownersDirty = true
+	}
+}
+
+func (d *draft) count(kind string, by int) {
+	n, _ := d.kinds.Get(kind)
+	if n += by; n == 0 {
+		d.kinds.Delete(kind)
+		delete(d.kindNames, kind)
+	} else {
+		d.kinds.Set(kind, n)
+	}
+	d.kindsDirty = true
+}
