@@ -1,0 +1,209 @@
+package fsm
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/hashicorp/raft"
+	"github.com/stretchr/testify/require"
+
+	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
+)
+
+// generator writes random logs: few ids and owners, so that they meet, and fences that are mostly right.
+type generator struct {
+	*rand.Rand
+	index, term uint64
+	seq         map[Owner]uint64
+	incarnation map[Owner]uint64
+}
+
+func newGenerator(seed uint64) *generator {
+	return &generator{
+		Rand: rand.New(rand.NewPCG(seed, 0)), term: 1,
+		seq: make(map[Owner]uint64), incarnation: make(map[Owner]uint64),
+	}
+}
+
+var generatedOwners = []Owner{gateway("edge-1"), gateway("edge-2"), gateway("edge-3"), Static, Operator}
+
+func (g *generator) chance(percent int) bool { return g.IntN(100) < percent }
+
+// log is the next entry, for a directory that is in the epoch.
+func (g *generator) log(epoch uint64) *raft.Log {
+	g.index += 1 + uint64(g.IntN(2)) // Raft's own entries lie between
+	if g.chance(5) {
+		g.term += uint64(g.IntN(4))
+	}
+	l := &raft.Log{Index: g.index, Term: g.term}
+	if g.chance(3) {
+		l.Type = raft.LogConfiguration
+		return l
+	}
+	var ops []*rollcallv1.Operation
+	for range 1 + max(0, g.IntN(6)-3) {
+		ops = append(ops, g.operation(epoch))
+	}
+	l.Data = encode(ops...)
+	return l
+}
+
+func (g *generator) operation(epoch uint64) *rollcallv1.Operation {
+	switch n := g.IntN(100); {
+	case n < 5:
+		return opEstablish(fmt.Sprintf("n-%d", g.IntN(3)), g.Uint64N(epoch+5))
+	case n < 75:
+		op := &rollcallv1.RegisterOperation{Fence: g.fence(epoch), FullSet: g.chance(30), Force: g.chance(5)}
+		for _, i := range g.Perm(12)[:g.IntN(7)] {
+			op.Services = append(op.Services, g.service(i))
+		}
+		if g.chance(15) {
+			op.Gone = append(op.Gone, generatedOwners[g.IntN(3)].Proto())
+		}
+		return opRegister(op)
+	default:
+		op := &rollcallv1.DeregisterOperation{Fence: g.fence(epoch), Force: g.chance(10)}
+		for range g.IntN(4) {
+			op.Ids = append(op.Ids, fmt.Sprintf("r-%d", g.IntN(12)))
+		}
+		return opDeregister(op)
+	}
+}
+
+func (g *generator) service(i int) []byte {
+	raw, err := EncodeService(&rollcallv1.Service{
+		Id: fmt.Sprintf("r-%d", i), Kind: []string{"relayer", "relayer", "cache"}[g.IntN(3)],
+		WorkerRef: &rollcallv1.WorkerRef{
+			Url: fmt.Sprintf("http://r-%d:%d", i, g.IntN(3)), Node: "host-1", Labels: map[string]string{"chain": "1", "zone": "a"},
+		},
+	})
+	if err != nil {
+		panic(err)
+	}
+	return raw
+}
+
+func (g *generator) fence(epoch uint64) *rollcallv1.WriteFence {
+	o := generatedOwners[g.IntN(len(generatedOwners))]
+	if g.chance(5) {
+		g.incarnation[o]++
+		g.seq[o] = 0
+	}
+	if g.chance(85) {
+		g.seq[o]++
+	}
+	f := writer(o, g.incarnation[o], g.seq[o], epoch)
+	switch {
+	case o == Operator && g.chance(50):
+		f.Seq = 0
+	case g.chance(5):
+		f.Seq -= min(f.Seq, 2)
+	case g.chance(5):
+		f.Incarnation -= min(f.Incarnation, 1)
+	case g.chance(5):
+		f.Epoch += uint64(g.IntN(3)) - 1
+	}
+	return f
+}
+
+// history is what a replica told its callers and readers.
+type history struct {
+	answers, feed strings.Builder
+}
+
+func (h *history) answered(logs []*raft.Log, answers []any) {
+	for i, a := range answers {
+		fmt.Fprintf(&h.answers, "%d:", logs[i].Index)
+		if rs, ok := a.([]Result); ok {
+			for _, r := range rs {
+				fmt.Fprintf(&h.answers, " %s", dumpResult(r))
+			}
+		}
+		h.answers.WriteByte('\n')
+	}
+}
+
+func (h *history) read(t *testing.T, f *Feed) {
+	all, err := drain(t, f)
+	require.NoError(t, err)
+	for _, c := range all {
+		h.feed.WriteString(dumpChanges(c))
+	}
+}
+
+// Random logs give the same state, the same answers and the same feed, whether entry by entry or in batches,
+// whether in one life or through any number of snapshots and restarts; and a feed makes of an old state the
+// present one.
+func TestReplicasAgree(t *testing.T) {
+	t.Parallel()
+	const seeds, entries = 60, 120
+	var refused, superseded, stale int
+	for seed := range uint64(seeds) {
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+			g := newGenerator(seed)
+			one, other := New(), New()
+			var oneSaid, otherSaid history
+			_, oneFeed := one.Watch()
+			_, otherFeed := other.Watch()
+			var pending []*raft.Log
+			seen := []uint64{0}
+			view := make(map[string]*Entry)
+
+			for n := range entries {
+				l := g.log(one.State().Epoch())
+				answer := one.Apply(l)
+				oneSaid.answered([]*raft.Log{l}, []any{answer})
+				seen = append(seen, one.State().Index())
+
+				pending = append(pending, l)
+				if n < entries-1 && !g.chance(40) {
+					continue
+				}
+				otherSaid.answered(pending, other.ApplyBatch(pending))
+				pending = nil
+				otherSaid.read(t, otherFeed)
+				if g.chance(25) {
+					file := snapshotOf(t, other.State())
+					if g.chance(50) {
+						other = New() // a restart; else a snapshot that another node sent
+					}
+					require.NoError(t, restore(other, file))
+					_, otherFeed = other.Watch()
+				}
+				checkInvariants(t, other)
+				require.Equal(t, dump(one.State()), dump(other.State()), "after entry %d", l.Index)
+			}
+			checkInvariants(t, one)
+			require.Equal(t, oneSaid.answers.String(), otherSaid.answers.String())
+
+			// The feed, read from the start and from any state between.
+			from := seen[g.IntN(len(seen))]
+			resumed, err := one.WatchFrom(from)
+			require.NoError(t, err)
+			rest, err := drain(t, resumed)
+			require.NoError(t, err)
+			all, err := drain(t, oneFeed)
+			require.NoError(t, err)
+			for _, c := range all {
+				oneSaid.feed.WriteString(dumpChanges(c))
+				for _, ch := range c.Changes {
+					require.True(t, step(view, ch), "before is not what the reader has: %s", dumpChanges(c))
+				}
+			}
+			require.Equal(t, oneSaid.feed.String(), otherSaid.feed.String())
+			require.Equal(t, slices.DeleteFunc(all, func(c Changes) bool { return c.Index <= from }), append([]Changes{}, rest...))
+			require.Len(t, view, one.State().Len())
+			for e := range one.State().All() {
+				require.Same(t, e, view[e.ID])
+			}
+			refused += strings.Count(oneSaid.answers.String(), "Conflicts:")
+			superseded += strings.Count(oneSaid.answers.String(), "has since written")
+			stale += strings.Count(oneSaid.answers.String(), "another epoch")
+		})
+	}
+	// The logs are worth replaying only if they meet all there is.
+	require.Greater(t, min(refused, superseded, stale), seeds)
+}
