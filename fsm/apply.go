@@ -19,7 +19,9 @@ type Answer struct {
 // Result is what one operation came to. Err is nil, *StaleEpochError, *SupersededError or *ConflictError.
 type Result struct {
 	Answer
-	Err error
+	// Term is the entry's Raft term; of leader-established only.
+	Term uint64
+	Err  error
 }
 
 // apply applies one command and reports what it changed, in order.
@@ -49,7 +51,7 @@ func (d *draft) establish(op establish, term uint64) Result {
 	d.epoch = max(d.epoch, d.epoch+1, term, op.atLeast)
 	d.leader = op.node
 	d.forgetIdleOwners()
-	return Result{Answer: Answer{Epoch: d.epoch, Index: d.index}}
+	return Result{Answer: Answer{Epoch: d.epoch, Index: d.index}, Term: term}
 }
 
 // admit checks a write's fence. done is true when the result stands already.
