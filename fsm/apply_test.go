@@ -390,7 +390,7 @@ func TestEpoch(t *testing.T) {
 			}
 			r.term = tt.term
 			got := r.do(opEstablish("n-1", tt.atLeast))[0]
-			require.Equal(t, Result{Answer: Answer{Epoch: tt.want, Index: r.index}}, got)
+			require.Equal(t, Result{Answer: Answer{Epoch: tt.want, Index: r.index}, Term: tt.term}, got)
 			require.Equal(t, tt.want, r.State().Epoch())
 			require.Equal(t, "n-1", r.State().Leader())
 		})

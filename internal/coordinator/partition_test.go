@@ -116,7 +116,7 @@ func (d *simDirectory) List(ctx context.Context, ids []string) (map[string]linea
 
 // Whatever is cut off and healed, every answer fits one order of the calls.
 func TestPartitionsKeepTheDirectoryLinearizable(t *testing.T) {
-	seeds := 12
+	seeds := 8
 	if testing.Short() {
 		seeds = 3
 	}
