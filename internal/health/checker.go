@@ -1,0 +1,496 @@
+package health
+
+import (
+	"container/heap"
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/cespare/xxhash/v2"
+)
+
+const (
+	// burst bounds the checks that nothing spreads over the interval: first ones, and those asked for.
+	burst = 256
+	// reprobeGap is the pause before the next probe of a target that is between up and down.
+	reprobeGap = 250 * time.Millisecond
+	// voidGap is the pause before the first repeat of a void check; it doubles up to the interval.
+	voidGap = 50 * time.Millisecond
+	// voidSpacing keeps repeats apart from each other: a machine out of ports is not helped by haste.
+	voidSpacing = time.Millisecond
+	// pulse is how often the scheduler wakes while checks run, to notice when this process was held up.
+	pulse = 20 * time.Millisecond
+)
+
+// Checker checks targets. Its methods are safe for concurrent use.
+type Checker struct {
+	cfg     Config
+	log     *slog.Logger
+	metrics *Metrics
+	prober  *prober
+	// origin is where intervals are counted from: a multiple of the interval since the Unix epoch, so that a
+	// target keeps its phase when another process takes over.
+	origin time.Time
+
+	wake    chan struct{} // the scheduler has to look again
+	ready   chan struct{} // results wait
+	workers sync.WaitGroup
+
+	mu       sync.Mutex
+	targets  map[string]*target
+	queue    []*target // to be checked at once, at most burst at a time
+	schedule schedule  // to be checked when due
+	results  []*target // reported, not taken
+	inFlight int
+	limit    int // of inFlight: up to MaxInFlight, less when this process is crowded
+	bursting int // those of inFlight that came from the queue
+	stopping bool
+	// planned is when the scheduler means to wake; lastStall when it last found itself late.
+	planned, lastStall time.Time
+	// looked is when the crowd was looked at.
+	looked time.Time
+	crowd  crowd
+	// lastRepeat is the latest time given to a repeat of a void check.
+	lastRepeat time.Time
+	// voidLogged is when a void check was last worth a warning.
+	voidLogged time.Time
+}
+
+// New returns a checker without targets, or an error that names all that is wrong with the Config.
+func New(cfg Config) (*Checker, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	now := cfg.clock()
+	return &Checker{
+		cfg:     cfg,
+		log:     cfg.Logger.With("component", "health"),
+		metrics: cfg.Metrics,
+		prober:  newProber(cfg),
+		origin:  now.Add(-time.Duration(now.UnixNano() % int64(cfg.Interval))),
+		wake:    make(chan struct{}, 1),
+		ready:   make(chan struct{}, 1),
+		limit:   cfg.MaxInFlight,
+		targets: make(map[string]*target),
+	}, nil
+}
+
+// Interval between two checks of a target.
+func (c *Checker) Interval() time.Duration { return c.cfg.Interval }
+
+// Set adds targets, or replaces those with the same id. A new one, or one with another URL, is unknown and gets
+// checked at once; otherwise the verdict stays.
+func (c *Checker) Set(targets ...Target) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, given := range targets {
+		if t, ok := c.targets[given.ID]; ok {
+			if t.result.URL == given.URL {
+				t.result.Target = given
+				continue
+			}
+			c.drop(t)
+		}
+		t := &target{
+			id:     given.ID,
+			probe:  c.prober.probe(given),
+			phase:  time.Duration(xxhash.Sum64String(given.ID) % uint64(c.cfg.Interval)),
+			result: Result{Target: given},
+		}
+		c.targets[given.ID] = t
+		c.enqueue(t)
+	}
+	signal(c.wake)
+}
+
+// Remove forgets targets. Results of their running checks are dropped.
+func (c *Checker) Remove(ids ...string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, id := range ids {
+		if t, ok := c.targets[id]; ok {
+			delete(c.targets, id)
+			c.drop(t)
+		}
+	}
+}
+
+// CheckNow checks targets at once, at most 256 at a time, besides their schedule. Each of the checks begins after
+// the call; ids that are no targets are passed over.
+func (c *Checker) CheckNow(ids ...string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, id := range ids {
+		t, ok := c.targets[id]
+		switch {
+		case !ok:
+		case t.place == running:
+			t.again = true
+		case t.place == scheduled:
+			heap.Remove(&c.schedule, t.index)
+			t.due = time.Time{}
+			c.enqueue(t)
+		}
+	}
+	signal(c.wake)
+}
+
+// Ready receives after results have come in that Take returns.
+func (c *Checker) Ready() <-chan struct{} { return c.ready }
+
+// Take appends to buf a result of every target that was checked since the last call. Only the latest counts.
+func (c *Checker) Take(buf []Result) []Result {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, t := range c.results {
+		t.reported = false
+		if t.place != gone {
+			buf = append(buf, t.result)
+		}
+	}
+	clear(c.results)
+	c.results = c.results[:0]
+	return buf
+}
+
+// Run checks until ctx ends, then waits for the checks that run, at most one timeout. Call it once.
+func (c *Checker) Run(ctx context.Context) error {
+	c.run(ctx)
+	c.mu.Lock()
+	c.stopping = true
+	c.mu.Unlock()
+	c.workers.Wait()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, t := range c.targets {
+		t.probe.close()
+	}
+	c.prober.close()
+	return nil
+}
+
+// run is the timer goroutine: it starts what is due, and notices when it was woken late.
+func (c *Checker) run(ctx context.Context) {
+	// Checks that run when ctx ends are finished.
+	checks := context.WithoutCancel(ctx)
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	var due []*target
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		case <-c.wake:
+		}
+		c.mu.Lock()
+		now := c.cfg.clock()
+		late := c.noticeStall(now)
+		c.noticeCrowd(now)
+		for t := c.next(now); t != nil; t = c.next(now) {
+			due = append(due, t)
+		}
+		c.planned = c.plan(now)
+		wait := c.planned.Sub(now)
+		c.mu.Unlock()
+		if late > 0 {
+			c.metrics.stalls.Inc()
+			c.log.Warn("checker was held up", "late", late)
+		}
+		for i, t := range due {
+			due[i] = nil
+			c.workers.Go(func() { c.worker(checks, t) })
+		}
+		due = due[:0]
+		timer.Reset(wait)
+	}
+}
+
+// plan gives the time the scheduler has to wake next. c.mu is held.
+func (c *Checker) plan(now time.Time) time.Time {
+	wait := time.Hour
+	if len(c.schedule) > 0 {
+		// Not more often than each millisecond: what is due together is started together.
+		wait = max(time.Millisecond, c.schedule[0].due.Sub(now))
+	}
+	if c.inFlight > 0 {
+		wait = min(wait, pulse)
+	}
+	return now.Add(wait)
+}
+
+// noticeStall finds out whether this process was held up since the last plan, and by how much. What became due in
+// the meantime then goes through the queue, so that it does not burst. c.mu is held.
+func (c *Checker) noticeStall(now time.Time) (late time.Duration) {
+	if c.planned.IsZero() || now.Sub(c.planned) <= lateLimit {
+		return 0
+	}
+	late = now.Sub(c.planned)
+	c.lastStall = now
+	for len(c.schedule) > 0 && !c.schedule[0].due.After(now) {
+		c.enqueue(heap.Pop(&c.schedule).(*target))
+	}
+	return late
+}
+
+// noticeCrowd takes fewer checks on while they, or something else, keep this process's processors from reading
+// answers in time, and more again when they do not. c.mu is held.
+func (c *Checker) noticeCrowd(now time.Time) {
+	if now.Sub(c.looked) < pulse || c.limit == c.cfg.MaxInFlight && c.inFlight <= burst {
+		return
+	}
+	c.looked = now
+	c.adapt(now, c.crowd.look())
+}
+
+// adapt draws the conclusions. c.mu is held.
+func (c *Checker) adapt(now time.Time, w waits) {
+	if w.late > 0.01 {
+		c.lastStall = now
+	}
+	if w.crowded > 0.05 {
+		c.limit = max(c.limit/2, min(burst, c.cfg.MaxInFlight))
+	} else {
+		c.limit = min(c.limit*5/4, c.cfg.MaxInFlight)
+	}
+}
+
+// next takes the target to be checked now; nil when there is none, or too much is in flight. c.mu is held.
+func (c *Checker) next(now time.Time) *target {
+	if c.stopping || c.inFlight >= c.limit {
+		return nil
+	}
+	var t *target
+	for t == nil && c.bursting < burst && len(c.queue) > 0 {
+		if c.queue[0].place == queued {
+			t = c.queue[0]
+			t.burst = true
+			c.bursting++
+		}
+		c.queue[0] = nil
+		c.queue = c.queue[1:]
+	}
+	if t == nil && len(c.schedule) > 0 && !c.schedule[0].due.After(now) {
+		t = heap.Pop(&c.schedule).(*target)
+		t.burst = false
+	}
+	if t != nil {
+		t.place = running
+		t.again = false
+		c.inFlight++
+	}
+	return t
+}
+
+// worker checks a target, then whatever is due by then.
+func (c *Checker) worker(ctx context.Context, t *target) {
+	for t != nil {
+		t = c.check(ctx, t)
+	}
+}
+
+// check runs one check and gives the target that the worker is to go on with.
+func (c *Checker) check(ctx context.Context, t *target) (next *target) {
+	start := c.cfg.clock()
+	if !t.due.IsZero() {
+		late := start.Sub(t.due)
+		c.metrics.lateness.Observe(late.Seconds())
+		if c.cfg.Lateness != nil {
+			c.cfg.Lateness(t.id, late)
+		}
+	}
+	c.metrics.inFlight.Inc()
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
+	err := t.probe.check(ctx)
+	cancel()
+	end := c.cfg.clock()
+	c.metrics.inFlight.Dec()
+	o := outcome{err: err, start: start, end: end}
+
+	c.mu.Lock()
+	c.settle(t, &o)
+	next = c.next(end)
+	if next == nil && len(c.schedule) > 0 && c.schedule[0].due.Before(c.planned) {
+		signal(c.wake)
+	}
+	c.mu.Unlock()
+
+	c.report(&o)
+	return next
+}
+
+// outcome is one check, and what became of it.
+type outcome struct {
+	err        error
+	start, end time.Time
+
+	// Filled by settle.
+	void    string // why it says nothing: "late" or "local"; empty otherwise
+	result  Result // after it
+	changed bool   // the verdict
+	warn    bool   // worth a warning
+}
+
+// settle takes in the outcome of a check and decides when the target's next one is due. c.mu is held.
+func (c *Checker) settle(t *target, o *outcome) {
+	c.inFlight--
+	if t.burst {
+		c.bursting--
+	}
+	o.void = c.void(o)
+	before := t.result.Verdict
+	undecided := false
+	if o.void == "" {
+		undecided = t.judge(o.err, c.cfg.Rise, c.cfg.Fall)
+		t.result.At = o.end
+		t.result.Latency = o.end.Sub(o.start)
+	}
+	o.result = t.result
+	o.changed = t.result.Verdict != before
+	if t.place == gone {
+		t.probe.close()
+		return
+	}
+	if o.void == "" && !t.reported {
+		t.reported = true
+		c.results = append(c.results, t)
+		signal(c.ready)
+	}
+	regular := c.nextPhase(t, o.start)
+	switch {
+	case t.again:
+		t.due = time.Time{}
+		c.enqueue(t)
+		return
+	case o.void != "":
+		t.due = c.repeatAt(t, o.end)
+		if o.end.Sub(c.voidLogged) > time.Second {
+			c.voidLogged = o.end
+			o.warn = true
+		}
+	case undecided:
+		t.due = o.end.Add(reprobeGap)
+	default:
+		t.due = regular
+	}
+	if t.due.After(regular) {
+		t.due = regular
+	}
+	t.place = scheduled
+	heap.Push(&c.schedule, t)
+}
+
+// void tells why a check says nothing about its target; empty when it does. c.mu is held.
+func (c *Checker) void(o *outcome) string {
+	switch {
+	case o.err == nil || definite(o.err):
+		return ""
+	case local(o.err):
+		return "local"
+	case errors.Is(o.err, errLate),
+		o.end.Sub(o.start) > c.cfg.Timeout+lateLimit,
+		c.lastStall.After(o.start),
+		o.end.Sub(c.planned) > lateLimit: // the scheduler has yet to wake and notice
+		return "late"
+	default:
+		return ""
+	}
+}
+
+// repeatAt gives the time at which a void check is repeated. c.mu is held.
+func (c *Checker) repeatAt(t *target, now time.Time) time.Time {
+	gap := min(voidGap<<min(t.voids, 12), c.cfg.Interval)
+	t.voids++
+	at := now.Add(gap)
+	if earliest := c.lastRepeat.Add(voidSpacing); at.Before(earliest) {
+		at = earliest
+	}
+	c.lastRepeat = at
+	return at
+}
+
+// nextPhase gives the first time after the given one that belongs to the target.
+func (c *Checker) nextPhase(t *target, after time.Time) time.Time {
+	first := c.origin.Add(t.phase)
+	if after.Before(first) {
+		return first
+	}
+	return first.Add((after.Sub(first)/c.cfg.Interval + 1) * c.cfg.Interval)
+}
+
+// enqueue puts a target, that is in no other place, into the queue. c.mu is held.
+func (c *Checker) enqueue(t *target) {
+	t.place = queued
+	c.queue = append(c.queue, t)
+}
+
+// drop takes a target out of wherever it is. c.mu is held.
+func (c *Checker) drop(t *target) {
+	switch t.place {
+	case scheduled:
+		heap.Remove(&c.schedule, t.index)
+		t.probe.close()
+	case queued:
+		t.probe.close() // next passes it over
+	case running, gone: // settle closes it
+	}
+	t.place = gone
+}
+
+// report counts and logs a check.
+func (c *Checker) report(o *outcome) {
+	duration := o.end.Sub(o.start)
+	level, result := slog.LevelDebug, "healthy"
+	switch {
+	case o.void == "late":
+		c.metrics.voidLate.Inc()
+		result = "void"
+	case o.void == "local":
+		c.metrics.voidLocal.Inc()
+		result = "void"
+	case o.err != nil:
+		c.metrics.failures.Inc()
+		level, result = slog.LevelInfo, "unhealthy"
+	default:
+		c.metrics.successes.Inc()
+	}
+	if o.void == "" {
+		c.metrics.duration.Observe(duration.Seconds())
+	}
+	if o.warn || o.err != nil && o.changed {
+		level = slog.LevelWarn
+	}
+	ctx := context.Background()
+	if !c.log.Enabled(ctx, level) {
+		return
+	}
+	attrs := make([]slog.Attr, 0, 7)
+	attrs = append(attrs,
+		slog.String("relayer", o.result.ID),
+		slog.String("kind", o.result.Kind),
+		slog.Float64("healthCheckDuration", float64(duration.Microseconds())/1000), // milliseconds
+		slog.String("result", result))
+	if o.err == nil {
+		c.log.LogAttrs(ctx, level, "health check", attrs...)
+		return
+	}
+	attrs = append(attrs, slog.String("url", o.result.URL), slog.String("reason", reason(o.err)))
+	if o.void != "" {
+		attrs = append(attrs, slog.String("void", o.void))
+		c.log.LogAttrs(ctx, level, "health check void", attrs...)
+		return
+	}
+	attrs = append(attrs, slog.Int("failures", o.result.Failures))
+	c.log.LogAttrs(ctx, level, "health check failed", attrs...)
+}
+
+// signal wakes whoever waits on a channel of capacity one.
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}

@@ -1,0 +1,178 @@
+package health
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"path"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/net/http/httpguts"
+)
+
+// Config says how targets are checked. The zero value checks GET /health every 10 s.
+type Config struct {
+	// Interval between two checks of a target, 1 s to 60 s. Default 10 s.
+	Interval time.Duration
+	// Timeout of a whole check, counted from the dial; below Interval. Default 500 ms.
+	Timeout time.Duration
+	// ConnectTimeout bounds name resolution and connect within Timeout. Default 200 ms.
+	ConnectTimeout time.Duration
+	// Path of HTTP checks, appended to the target's URL; may hold a query. Default "/health".
+	Path string
+	// Codes are the HTTP status codes of a healthy service. Default 200.
+	Codes Codes
+	// Auth is sent with HTTP and gRPC checks of the hosts it names. Default none.
+	Auth Auth
+	// Rise successes in a row bring a target from down to up, 1 to 10. Default 1.
+	Rise int
+	// Fall failures in a row make a target down, 1 to 10. Default 1.
+	Fall int
+	// MaxInFlight bounds the checks that run at the same time. Default 2,048 a core, or less where the process
+	// may not open enough files.
+	MaxInFlight int
+	// TLS is for https and grpcs. Default: the system's certificate authorities.
+	TLS *tls.Config
+
+	// Dial opens connections instead of a net.Dialer.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+	// Probe, for tests, takes the place of the network. It must return soon after ctx ends.
+	Probe func(ctx context.Context, t Target) error
+	// Lateness is told how long after its time each scheduled check began. It must be quick and safe for
+	// concurrent use.
+	Lateness func(id string, late time.Duration)
+
+	Logger  *slog.Logger // default: discard
+	Metrics *Metrics     // default: unregistered
+
+	clock func() time.Time // in tests of a frozen checker
+}
+
+// Auth is a header for the checks of certain hosts. Its value never shows in logs.
+type Auth struct {
+	// Header is its name, such as "Authorization". Empty: no header.
+	Header string
+	Value  string `json:"-"`
+	// Hosts are patterns in the manner of path.Match for the host, or host:port, of targets that get the header.
+	// At least one is needed: the directory is open to every gateway, a secret is not.
+	Hosts []string
+}
+
+// String shows all but the value.
+func (a Auth) String() string {
+	if a.Header == "" {
+		return "none"
+	}
+	return fmt.Sprintf("%s: (hidden) for %s", a.Header, strings.Join(a.Hosts, ", "))
+}
+
+// GoString shows all but the value.
+func (a Auth) GoString() string { return strconv.Quote(a.String()) }
+
+// LogValue shows all but the value.
+func (a Auth) LogValue() slog.Value { return slog.StringValue(a.String()) }
+
+func (a Auth) allows(u *url.URL) bool {
+	return a.Header != "" && slices.ContainsFunc(a.Hosts, func(pattern string) bool {
+		host, _ := path.Match(pattern, u.Hostname())
+		hostPort, _ := path.Match(pattern, u.Host)
+		return host || hostPort
+	})
+}
+
+// Codes is a set of HTTP status codes, written like "200,204" or "200-299,401".
+type Codes []int
+
+// UnmarshalText reads a comma-separated list of codes and ranges.
+func (c *Codes) UnmarshalText(text []byte) error {
+	var codes Codes
+	for part := range strings.SplitSeq(string(text), ",") {
+		first, last, isRange := strings.Cut(strings.TrimSpace(part), "-")
+		lo, err := strconv.Atoi(first)
+		hi := lo
+		if err == nil && isRange {
+			hi, err = strconv.Atoi(last)
+		}
+		if err != nil || lo > hi || !validCode(lo) || !validCode(hi) {
+			return fmt.Errorf("%q is not a list of HTTP status codes such as 200,204 or 200-299", text)
+		}
+		for code := lo; code <= hi; code++ {
+			codes = append(codes, code)
+		}
+	}
+	*c = codes
+	return nil
+}
+
+// Informational codes never end a response.
+func validCode(code int) bool { return code >= 200 && code <= 599 }
+
+// withDefaults returns a complete copy, or all that is wrong with it.
+func (c Config) withDefaults() (Config, error) {
+	c.Interval = cmp.Or(c.Interval, 10*time.Second)
+	c.Timeout = cmp.Or(c.Timeout, 500*time.Millisecond)
+	c.ConnectTimeout = cmp.Or(c.ConnectTimeout, 200*time.Millisecond)
+	c.Path = cmp.Or(c.Path, "/health")
+	c.Rise = cmp.Or(c.Rise, 1)
+	c.Fall = cmp.Or(c.Fall, 1)
+	if len(c.Codes) == 0 {
+		c.Codes = Codes{http.StatusOK}
+	}
+	if c.MaxInFlight == 0 {
+		c.MaxInFlight = max(1, min(2048*runtime.GOMAXPROCS(0), maxOpenFiles()/4))
+	}
+	if c.Dial == nil {
+		// Keep-alive probes would outlive the interest: the next check finds a dead connection soon enough.
+		c.Dial = (&net.Dialer{KeepAlive: -1}).DialContext
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.Metrics == nil {
+		c.Metrics = NewMetrics(nil)
+	}
+	if c.clock == nil {
+		c.clock = time.Now
+	}
+	return c, c.validate()
+}
+
+func (c Config) validate() error {
+	var errs []error
+	check := func(ok bool, format string, args ...any) {
+		if !ok {
+			errs = append(errs, fmt.Errorf(format, args...))
+		}
+	}
+	check(c.Interval >= time.Second && c.Interval <= time.Minute, "health check interval %v must be 1s to 60s", c.Interval)
+	check(c.Timeout > 0 && c.Timeout < c.Interval, "health check timeout %v must be above 0 and below the interval of %v", c.Timeout, c.Interval)
+	check(c.ConnectTimeout > 0 && c.ConnectTimeout <= c.Timeout, "connect timeout %v must be above 0 and at most the health check timeout of %v", c.ConnectTimeout, c.Timeout)
+	check(c.Rise >= 1 && c.Rise <= 10, "rise %d must be 1 to 10", c.Rise)
+	check(c.Fall >= 1 && c.Fall <= 10, "fall %d must be 1 to 10", c.Fall)
+	check(c.MaxInFlight >= 1, "checks in flight %d must be at least 1", c.MaxInFlight)
+	for _, code := range c.Codes {
+		check(validCode(code), "expected status code %d must be 200 to 599", code)
+	}
+	u, err := url.Parse(c.Path)
+	check(err == nil && strings.HasPrefix(c.Path, "/") && u.Host == "" && u.Fragment == "", "health check path %q must be a path such as /health", c.Path)
+	if c.Auth.Header != "" || c.Auth.Value != "" {
+		check(httpguts.ValidHeaderFieldName(c.Auth.Header), "auth header name %q is not one of HTTP", c.Auth.Header)
+		check(c.Auth.Value != "" && httpguts.ValidHeaderFieldValue(c.Auth.Value), "auth header value is empty or holds control characters")
+		check(len(c.Auth.Hosts) > 0, "auth header needs the hosts it may be sent to")
+	}
+	for _, pattern := range c.Auth.Hosts {
+		_, err := path.Match(pattern, "")
+		check(err == nil && pattern != "", "auth header host %q is not a pattern such as oz-relayer-*", pattern)
+	}
+	return errors.Join(errs...)
+}

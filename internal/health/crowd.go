@@ -1,0 +1,47 @@
+package health
+
+import (
+	"runtime/metrics"
+	"time"
+)
+
+// crowd watches how long the goroutines of this process wait for a processor once they could run. Timers hardly
+// suffer from that, so a check whose answer lies unread behind a long run queue would time out punctually.
+type crowd struct {
+	sample [1]metrics.Sample
+	before []uint64
+}
+
+// waits are the shares of goroutines that had to wait longer than crowdedWait and longer than lateLimit.
+type waits struct{ crowded, late float64 }
+
+// crowdedWait is the wait for a processor from which on more checks make all of them slower, not more.
+const crowdedWait = 10 * time.Millisecond
+
+// look gives what has happened since it was called last. It takes a few hundred nanoseconds.
+func (c *crowd) look() waits {
+	c.sample[0].Name = "/sched/latencies:seconds"
+	metrics.Read(c.sample[:])
+	if c.sample[0].Value.Kind() != metrics.KindFloat64Histogram {
+		return waits{} // a runtime without it
+	}
+	h := c.sample[0].Value.Float64Histogram()
+	var all, crowded, late uint64
+	if len(c.before) == len(h.Counts) {
+		for i, n := range h.Counts {
+			n -= c.before[i]
+			all += n
+			if h.Buckets[i] >= crowdedWait.Seconds() {
+				crowded += n
+			}
+			if h.Buckets[i] >= lateLimit.Seconds() {
+				late += n
+			}
+		}
+	}
+	c.before = append(c.before[:0], h.Counts...)
+	if all == 0 {
+		return waits{}
+	}
+	return waits{float64(crowded) / float64(all), float64(late) / float64(all)}
+}

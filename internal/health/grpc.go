@@ -1,0 +1,92 @@
+package health
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"strings"
+	"sync/atomic"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+)
+
+// grpcProbe asks gRPC's health service about the server, or about the service that the URL's path names. Its
+// connection is kept while checks succeed: after a failure grpc-go would wait ever longer before it connects
+// again, and the service's return would go unnoticed.
+type grpcProbe struct {
+	*prober
+	url  *url.URL
+	conn *grpc.ClientConn
+	// dialError is why conn could not connect: a gRPC status loses what the dial really met.
+	dialError *atomic.Pointer[error]
+}
+
+func (p *grpcProbe) check(ctx context.Context) (err error) {
+	if p.conn == nil {
+		p.dialError = new(atomic.Pointer[error])
+		if p.conn, err = p.connect(p.dialError); err != nil {
+			return err
+		}
+	}
+	p.dialError.Store(nil)
+	if auth := p.cfg.Auth; auth.allows(p.url) {
+		ctx = metadata.AppendToOutgoingContext(ctx, strings.ToLower(auth.Header), auth.Value)
+	}
+	resp, err := healthpb.NewHealthClient(p.conn).Check(ctx, &healthpb.HealthCheckRequest{Service: strings.Trim(p.url.Path, "/")})
+	if err == nil && resp.GetStatus() == healthpb.HealthCheckResponse_SERVING {
+		return nil
+	}
+	p.close()
+	if met := p.dialError.Load(); met != nil {
+		return *met
+	}
+	switch st := status.Convert(err); {
+	case err == nil:
+		return answer(fmt.Sprintf("health service says %v", resp.GetStatus()))
+	case ctx.Err() != nil:
+		return p.timedOut(ctx, err)
+	case st.Code() == codes.Unavailable:
+		return errors.New(st.Message())
+	default:
+		return answer(fmt.Sprintf("health service answers %v: %s", st.Code(), st.Message()))
+	}
+}
+
+func (p *grpcProbe) connect(dialError *atomic.Pointer[error]) (*grpc.ClientConn, error) {
+	creds := insecure.NewCredentials()
+	if p.url.Scheme == "grpcs" {
+		creds = credentials.NewTLS(p.tls())
+	}
+	return grpc.NewClient("passthrough:///"+p.url.Host,
+		grpc.WithTransportCredentials(creds),
+		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
+			conn, err := p.dial(ctx, "tcp", address)
+			if err != nil {
+				dialError.Store(&err)
+			}
+			return conn, err
+		}),
+		grpc.WithAuthority(p.url.Host),
+		grpc.WithDisableServiceConfig(),
+		grpc.WithIdleTimeout(p.keep()),
+		grpc.WithUserAgent(userAgent),
+		grpc.WithReadBufferSize(1<<10),
+		grpc.WithWriteBufferSize(1<<10),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxBody)),
+	)
+}
+
+func (p *grpcProbe) close() {
+	if p.conn != nil {
+		_ = p.conn.Close() // fails only when closed already
+		p.conn = nil
+	}
+}
