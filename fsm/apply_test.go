@@ -359,7 +359,7 @@ func TestOperationsOfOneCommand(t *testing.T) {
 		{Err: &ConflictError{Conflicts: []Conflict{{0, "a", edge1}}}},
 		{Answer: Answer{Epoch: 1, Index: 2, Removed: 1}},
 		{Answer: Answer{Epoch: 1, Index: 2, Registered: 1}},
-		{Answer: Answer{Epoch: 2, Index: 2}},
+		{Answer: Answer{Epoch: 2, Index: 2}, Term: r.term},
 		{Err: &StaleEpochError{Epoch: 2}},
 	}, rs)
 	require.Equal(t, []string{"a=gateway/edge-2"}, r.owners())
