@@ -23,11 +23,17 @@ const (
 // #503, #614), or a leadership transfer that never ends (#696). Ending the process is the only way to a new
 // leader then. Time is counted in ticks of the running process, so that a paused one is not taken for a hung one.
 type watchdog struct {
-	raft *raft.Raft
+	raft raftProgress
 
 	mu      sync.Mutex
 	pending map[*pendingWrite]struct{}
 	refused bool // Raft refuses writes for a transfer, since the last commit
+}
+
+// raftProgress is what the watchdog looks at: *raft.Raft, whose disk cannot be made to hang in a test.
+type raftProgress interface {
+	CommitIndex() uint64
+	State() raft.RaftState
 }
 
 type pendingWrite struct {
@@ -35,7 +41,7 @@ type pendingWrite struct {
 	size int
 }
 
-func newWatchdog(r *raft.Raft) *watchdog {
+func newWatchdog(r raftProgress) *watchdog {
 	return &watchdog{raft: r, pending: make(map[*pendingWrite]struct{})}
 }
 
