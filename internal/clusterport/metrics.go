@@ -1,8 +1,6 @@
 package clusterport
 
 import (
-	"time"
-
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 )
@@ -49,18 +47,4 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		m.refused.WithLabelValues(reason)
 	}
 	return m
-}
-
-// watchCertificate looks at the certificate files now and then also while nobody connects.
-func (p *Port) watchCertificate() {
-	ticker := time.NewTicker(10 * time.Second)
-	defer ticker.Stop()
-	for {
-		p.cfg.Metrics.expiry.Set(float64(p.cfg.TLS.Expiry().Unix()))
-		select {
-		case <-ticker.C:
-		case <-p.done:
-			return
-		}
-	}
 }

@@ -24,6 +24,8 @@ const (
 	grpcPreface = "PRI * HTTP/2.0\r\n"
 	raftPreface = "rollcall-raft/1\n"
 	prefaceLen  = len(grpcPreface)
+
+	tlsHandshake = 0x16 // first byte of a TLS connection
 )
 
 // Config describes a port.
@@ -143,6 +145,20 @@ func (p *Port) Run(ctx context.Context) error {
 	}
 }
 
+// watchCertificate looks at the certificate files now and then also while nobody connects.
+func (p *Port) watchCertificate() {
+	ticker := time.NewTicker(10 * time.Second)
+	defer ticker.Stop()
+	for {
+		p.cfg.Metrics.expiry.Set(float64(p.cfg.TLS.Expiry().Unix()))
+		select {
+		case <-ticker.C:
+		case <-p.done:
+			return
+		}
+	}
+}
+
 // Close stops the port: nothing is accepted any more, and connections not handed on yet are closed. Those
 // handed on belong to gRPC and Raft. Close is idempotent and doesn't wait for Run.
 func (p *Port) Close() error {
@@ -253,6 +269,9 @@ func (p *Port) identifyPlain(conn net.Conn) (*queue, net.Conn, error) {
 	case raftPreface:
 		return p.raft, conn, nil
 	}
+	if preface[0] == tlsHandshake {
+		return nil, nil, &refusal{reason: reasonTLS, err: errors.New("peer speaks TLS, this port does not")}
+	}
 	return nil, nil, &refusal{reason: reasonUnknown, err: fmt.Errorf("starts with %q", preface)}
 }
 
@@ -274,8 +293,8 @@ func (p *Port) identifyTLS(raw net.Conn) (*queue, net.Conn, error) {
 	return nil, nil, &refusal{reason: reasonTLS, err: errors.New("no application protocol agreed on")}
 }
 
-// refused counts and logs a connection that was closed. Only a failed handshake may be an operator's mistake,
-// so only that is a warning, once a second at most: anybody can cause one.
+// refused counts and logs a connection that was closed. What has to do with TLS may be an operator's mistake, so
+// only that is a warning, once a second at most: anybody can cause one.
 func (p *Port) refused(conn net.Conn, err error) {
 	if p.closed() {
 		return

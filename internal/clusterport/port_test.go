@@ -287,7 +287,6 @@ func TestForeignProtocols(t *testing.T) {
 	for name, bytes := range map[string]string{
 		"http/1":        "GET /status HTTP/1.1\r\nHost: node-1\r\n\r\n",
 		"zeros":         strings.Repeat("\x00", 4096),
-		"tls":           "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + strings.Repeat("\xa5", 500),
 		"almost grpc":   "PRI * HTTP/2.1\r\n\r\nSM\r\n\r\n",
 		"another raft":  "rollcall-raft/2\n",
 		"redis command": "*1\r\n$4\r\nPING\r\n*1\r\n$4\r\nPING\r\n",

@@ -232,6 +232,7 @@ func TestPlainAndTLSDoNotMix(t *testing.T) {
 
 	_, err = secured.raft.Dial(raft.ServerAddress(plain.addr), time.Minute)
 	require.Error(t, err)
+	plain.requireRefused(t, map[string]int{"tls": 1})
 }
 
 func TestServerMustBeACoordinator(t *testing.T) {
