@@ -1,0 +1,78 @@
+package coordinator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/rollcall-dev/rollcall/fsm"
+	"github.com/rollcall-dev/rollcall/gateway"
+	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
+)
+
+// Every refusal crosses the wire and comes out as the gateway's error of the same meaning, with the same data.
+func TestRefusalsRoundTrip(t *testing.T) {
+	edge := fsm.Owner{Kind: rollcallv1.OwnerKind_OWNER_KIND_GATEWAY, ID: "edge"}
+	theirs := gateway.Owner{Kind: edge.Kind, ID: edge.ID}
+	leader := &rollcallv1.Leader{Node: "c2", Address: "c2:7400", ClientAddress: "10.0.0.2:7400"}
+	conflicts := []fsm.Conflict{{Index: 3, ID: "x", Owner: edge}}
+
+	for _, tc := range []struct {
+		err  error
+		code codes.Code
+		want error
+	}{
+		{errNotEstablished, codes.Unavailable, gateway.ErrNotEstablished},
+		{errStopping, codes.Unavailable, gateway.ErrNotEstablished},
+		{errNoQuorum, codes.Unavailable, gateway.ErrNoQuorum},
+		{fsm.ErrCompacted, codes.OutOfRange, gateway.ErrCompacted},
+		{errSlowReader, codes.OutOfRange, gateway.ErrCompacted},
+		{context.Canceled, codes.Canceled, context.Canceled},
+		{context.DeadlineExceeded, codes.DeadlineExceeded, context.DeadlineExceeded},
+	} {
+		got := toStatus(fmt.Errorf("while testing: %w", tc.err))
+		require.Equal(t, tc.code, status.Code(got), "%v", tc.err)
+		require.ErrorIs(t, gateway.FromStatus(got), tc.want)
+	}
+
+	check := func(err error, code codes.Code, want error) {
+		t.Helper()
+		got := toStatus(fmt.Errorf("while testing: %w", err))
+		require.Equal(t, code, status.Code(got), "%v", err)
+		require.Equal(t, want, gateway.FromStatus(got))
+	}
+	check(&fsm.StaleEpochError{Epoch: 7}, codes.Aborted, &gateway.StaleEpochError{Epoch: 7})
+	check(&fsm.SupersededError{Owner: edge, Incarnation: 8, Seq: 9}, codes.Aborted, &gateway.SupersededError{Owner: theirs, Incarnation: 8, Seq: 9})
+	check(&fsm.ConflictError{Conflicts: conflicts}, codes.AlreadyExists, &gateway.ConflictError{Conflicts: []gateway.Conflict{{Index: 3, ID: "x", Owner: theirs}}})
+	check(&fsm.ConflictError{Conflicts: conflicts, Deregister: true}, codes.PermissionDenied, &gateway.ConflictError{Conflicts: []gateway.Conflict{{Index: 3, ID: "x", Owner: theirs}}})
+	check(&tooLargeError{services: 10_001, bytes: 5 << 20}, codes.ResourceExhausted, &gateway.TooLargeError{
+		Services: 10_001, MaxServices: rollcallv1.MaxServicesPerCall, Bytes: 5 << 20, MaxBytes: rollcallv1.MaxBytesPerCall,
+	})
+	check(&invalidError{[]rollcallv1.Violation{{Field: "services[3].id", Description: "is empty"}}}, codes.InvalidArgument,
+		&gateway.InvalidError{Violations: []gateway.Violation{{Index: 3, Field: "services[3].id", Description: "is empty"}}})
+
+	var notLeader *gateway.NotLeaderError
+	require.ErrorAs(t, gateway.FromStatus(toStatus(&notLeaderError{leader: leader, epoch: 4})), &notLeader)
+	require.Equal(t, "c2", notLeader.Leader.Node)
+	require.Equal(t, "10.0.0.2:7400", notLeader.Leader.ClientAddress)
+	require.EqualValues(t, 4, notLeader.Epoch)
+
+	var foreign *gateway.ForeignClusterError
+	require.ErrorAs(t, gateway.FromStatus(toStatus(&foreignClusterError{expected: "a", actual: "b"})), &foreign)
+	require.Equal(t, "a", foreign.Expected)
+	require.Equal(t, "b", foreign.Actual)
+
+	var unknown *gateway.UnknownOutcomeError
+	require.ErrorAs(t, gateway.FromStatus(toStatus(&unknownError{errors.New("lost")})), &unknown)
+	require.Equal(t, "lost", unknown.Cause)
+
+	require.NoError(t, toStatus(nil))
+	require.Equal(t, codes.Internal, status.Code(toStatus(errors.New("a bug"))))
+	own := status.Error(codes.NotFound, "as it is")
+	require.Equal(t, own, toStatus(own))
+}

@@ -1,0 +1,312 @@
+package e2e
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// The nine acceptance criteria. Time limits are the criteria's own; they are not a benchmark.
+
+// intervalMS is the interval of most of these tests, which would otherwise take minutes.
+const intervalMS = 1000
+
+// removal is how soon a failure must show: one interval and a second.
+const removal = intervalMS*time.Millisecond + time.Second
+
+func fleet(t *testing.T, n int) (relayers []*relayer, ids []string) {
+	for i := range n {
+		r := startRelayer(t, fmt.Sprintf("oz-relayer-%d", i))
+		relayers, ids = append(relayers, r), append(ids, r.id)
+	}
+	return relayers, ids
+}
+
+// staticFleet starts relayers at consecutive numbers of one URL template. The relayers' ports differ only in the
+// number, which goes where {N} is.
+func staticFleet(t *testing.T, n int) (relayers []*relayer, template string) {
+	for base := 0; len(relayers) < n; {
+		if len(relayers) == 0 {
+			base = freePort(t)/10*10 + 10
+		}
+		r := tryRelayer(t, fmt.Sprintf("oz-relayer-%d", len(relayers)), base+len(relayers))
+		if r == nil {
+			for _, r := range relayers {
+				r.crash()
+			}
+			relayers = nil
+			continue
+		}
+		relayers = append(relayers, r)
+		template = fmt.Sprintf("http://127.0.0.1:%d{N}", base/10)
+	}
+	return relayers, template
+}
+
+func TestAC001_HealthyRelayersAreActiveWithin15Seconds(t *testing.T) {
+	t.Parallel()
+	_, template := staticFleet(t, 3)
+	started := time.Now()
+	// The default interval: a new leader checks at once and does not wait for it.
+	c := startCluster(t, options{env: map[string]string{"RELAYER_COUNT": "3", "RELAYER_URL_TEMPLATE": template, "HEALTH_CHECK_INTERVAL_MS": "10000"}})
+	c.awaitActive(15*time.Second-time.Since(started), "oz-relayer-0", "oz-relayer-1", "oz-relayer-2")
+}
+
+func TestAC002_EachCheckEndsWithin500Milliseconds(t *testing.T) {
+	t.Parallel()
+	relayers, ids := fleet(t, 3)
+	relayers[1].stopAnswering()
+	c := startCluster(t, options{})
+	c.register(relayers...)
+	c.awaitActive(patience, ids[0], ids[2])
+	leader, _ := c.leader()
+	checks := func() []map[string]any {
+		return append(leader.logged("health check"), leader.logged("health check failed")...)
+	}
+	eventually(t, patience, func() bool { return len(checks()) >= 12 }, "a dozen checks in the log")
+	slowest := time.Duration(0)
+	for _, line := range checks() {
+		require.Contains(t, ids, line["relayer"])
+		require.Contains(t, line, "result")
+		slowest = max(slowest, time.Duration(number(t, line["healthCheckDuration"])))
+	}
+	require.Greater(t, slowest, 400*time.Millisecond, "the one that does not answer was checked")
+	// The limit is the check's own; beyond it lies only the time a loaded machine takes to fire the timer, and a
+	// check that fires later than that is void.
+	require.LessOrEqual(t, slowest, 550*time.Millisecond)
+}
+
+// number reads a duration that slog wrote as JSON, in ns.
+func number(t *testing.T, v any) int64 {
+	t.Helper()
+	f, ok := v.(float64)
+	require.True(t, ok, "%v is not a number", v)
+	return int64(f)
+}
+
+func TestAC003_FailedRelayerIsGoneWithinAnIntervalAndASecond(t *testing.T) {
+	t.Parallel()
+	relayers, ids := fleet(t, 3)
+	c := startCluster(t, options{})
+	c.register(relayers...)
+	c.awaitActive(patience, ids...)
+
+	crashed := time.Now()
+	relayers[0].crash()
+	c.awaitActive(removal-time.Since(crashed), ids[1], ids[2])
+
+	hung := time.Now()
+	relayers[1].stopAnswering()
+	c.awaitActive(removal-time.Since(hung), ids[2])
+
+	sick := time.Now()
+	relayers[2].answer(503)
+	c.awaitActive(removal - time.Since(sick))
+
+	leader, _ := c.leader()
+	for _, id := range ids {
+		require.True(t, slices.ContainsFunc(leader.logged("relayer removed"), func(l map[string]any) bool {
+			return l["relayer"] == id && l["reason"] != "" && l["time"] != ""
+		}), "the removal of %s is logged with its time and reason", id)
+	}
+}
+
+func TestAC004_RecoveredRelayerIsBackWithinAnIntervalAndASecond(t *testing.T) {
+	t.Parallel()
+	relayers, ids := fleet(t, 2)
+	c := startCluster(t, options{})
+	c.register(relayers...)
+	c.awaitActive(patience, ids...)
+	relayers[0].crash()
+	relayers[1].answer(500)
+	c.awaitActive(patience)
+
+	recovered := time.Now()
+	relayers[0].start()
+	relayers[1].answer(200)
+	c.awaitActive(removal-time.Since(recovered), ids...)
+}
+
+func TestAC005_RelayerCountTwoWatchesTwo(t *testing.T) {
+	t.Parallel()
+	relayers, template := staticFleet(t, 3)
+	env := map[string]string{"RELAYER_COUNT": "3", "RELAYER_URL_TEMPLATE": template}
+	c := startCluster(t, options{env: env})
+	c.awaitActive(patience, "oz-relayer-0", "oz-relayer-1", "oz-relayer-2")
+
+	// Restarted one by one with two.
+	env["RELAYER_COUNT"] = "2"
+	for _, id := range c.ids {
+		require.Zero(t, c.nodes[id].stop())
+		c.start(id)
+		c.leader()
+	}
+	c.awaitActive(patience, "oz-relayer-0", "oz-relayer-1")
+	require.ElementsMatch(t, []string{"oz-relayer-0", "oz-relayer-1"}, c.directory())
+
+	// And so it stays across a failover.
+	leader, epoch := c.leader()
+	leader.kill()
+	_, epoch = c.leaderAfter(epoch)
+	c.awaitEpochInRedis(epoch)
+	before := len(relayers[2].times())
+	asked := len(relayers[0].times())
+	eventually(t, patience, func() bool { return len(relayers[0].times()) > asked+2 }, "checks go on")
+	require.Len(t, relayers[2].times(), before, "the third is not checked any more")
+	require.Equal(t, []string{"oz-relayer-0", "oz-relayer-1"}, c.active())
+}
+
+func TestAC006_ChecksAreAnIntervalApart(t *testing.T) {
+	t.Parallel()
+	relayers, ids := fleet(t, 2)
+	c := startCluster(t, options{size: 1, env: map[string]string{"HEALTH_CHECK_INTERVAL_MS": "5000"}})
+	c.register(relayers...)
+	c.awaitActive(patience, ids...)
+	eventually(t, 2*patience, func() bool { return len(relayers[0].times()) >= 5 && len(relayers[1].times()) >= 5 }, "five checks")
+	for _, r := range relayers {
+		// The first check is at once; each later one at the relayer's own phase of the interval.
+		times := r.times()[1:]
+		for i := 1; i < len(times); i++ {
+			require.InDelta(t, 5000, float64(times[i].Sub(times[i-1]))/float64(time.Millisecond), 100, "check %d of %s", i, r.id)
+		}
+	}
+}
+
+// Relayers that fail and recover all the time, side by side, leave the set exact once they rest.
+func TestAC007_HundredConcurrentCyclesLeaveTheSetExact(t *testing.T) {
+	t.Parallel()
+	relayers, ids := fleet(t, 20)
+	c := startCluster(t, options{})
+	c.register(relayers...)
+	c.awaitActive(patience, ids...)
+	var wg sync.WaitGroup
+	for i, r := range relayers {
+		wg.Go(func() { // five cycles of twenty relayers
+			for cycle := range 5 {
+				seen := len(r.times())
+				r.answer([]int{503, 200}[(i+cycle)%2])
+				for len(r.times()) == seen {
+					select {
+					case <-time.After(20 * time.Millisecond):
+					case <-t.Context().Done():
+						return
+					}
+				}
+			}
+		})
+	}
+	wg.Wait()
+	var want []string
+	for i, r := range relayers {
+		code := []int{503, 200}[i%2]
+		r.answer(code)
+		if code == 200 {
+			want = append(want, r.id)
+		}
+	}
+	c.awaitActive(removal+patience, want...)
+	for i, id := range ids {
+		h, err := c.redis.Client().HGetAll(t.Context(), "relayer:status:"+strings.TrimPrefix(id, "oz-relayer-")).Result()
+		require.NoError(t, err)
+		require.Equal(t, []string{"unhealthy", "healthy"}[i%2], h["status"], "%v", h)
+		for _, field := range []string{"id", "kind", "url", "lastCheck", "latencyMs", "failures", "reason", "epoch"} {
+			require.Contains(t, h, field)
+		}
+		_, err = time.Parse("2006-01-02T15:04:05.000Z", h["lastCheck"])
+		require.NoError(t, err)
+	}
+}
+
+func TestAC008_RedisMayStopAndStart(t *testing.T) {
+	t.Parallel()
+	relayers, ids := fleet(t, 2)
+	c := startCluster(t, options{})
+	c.register(relayers...)
+	c.awaitActive(patience, ids...)
+	leader, _ := c.leader()
+
+	c.redis.Stop()
+	eventually(t, patience, func() bool { return len(leader.logged("Redis connection failed")) >= 3 }, "the log line, again with backoff")
+	asked := len(relayers[0].times())
+	eventually(t, patience, func() bool { return len(relayers[0].times()) >= asked+2 }, "checks go on")
+	relayers[1].answer(503)
+	page, _ := leader.status(t)
+	require.Equal(t, "degraded", page.Status)
+
+	c.redis.Restart()
+	c.awaitActive(patience, ids[0])
+	eventually(t, patience, func() bool { p, code := leader.status(t); return code == 200 && p.TotalActive == 1 }, "the page says so")
+	at := func(line map[string]any) time.Time {
+		when, err := time.Parse(time.RFC3339Nano, line["time"].(string))
+		require.NoError(t, err)
+		return when
+	}
+	lines := leader.logged("Redis connection failed")
+	require.Greater(t, at(lines[len(lines)-1]).Sub(at(lines[0])), 100*time.Millisecond, "it backs off")
+}
+
+func TestAC009_StatusIsExactAndQuick(t *testing.T) {
+	t.Parallel()
+	relayers, ids := fleet(t, 3)
+	c := startCluster(t, options{})
+	c.register(relayers...)
+	c.awaitActive(patience, ids...)
+	relayers[2].crash()
+	c.awaitActive(patience, ids[0], ids[1])
+
+	for _, n := range c.nodes { // a follower asks the leader
+		var page statusPage
+		eventually(t, patience, func() bool {
+			var code int
+			page, code = n.status(t)
+			return code == 200 && page.TotalActive == 2
+		}, "two active on %s", n.id)
+		require.Equal(t, "relayer-discovery", page.Service)
+		require.Equal(t, "degraded", page.Status)
+		require.Equal(t, 3, page.TotalConfigured)
+		require.Equal(t, intervalMS, page.HealthCheckInterval)
+		stamp(t, page.Timestamp)
+		require.Len(t, page.ActiveRelayer, 2)
+		for i, r := range page.ActiveRelayer {
+			require.Equal(t, ids[i], r.ID)
+			require.Equal(t, "healthy", r.Status)
+			require.Equal(t, relayers[i].url(), r.URL)
+			require.WithinDuration(t, time.Now(), stamp(t, r.LastCheckTimestamp), 3*time.Second)
+		}
+		best := time.Duration(math.MaxInt64)
+		for range 10 {
+			begun := time.Now()
+			n.status(t)
+			best = min(best, time.Since(begun))
+		}
+		require.Less(t, best, 100*time.Millisecond)
+	}
+
+	relayers[2].start()
+	leader, _ := c.leader()
+	eventually(t, patience, func() bool { p, code := leader.status(t); return code == 200 && p.Status == "healthy" }, "healthy again")
+	for _, r := range relayers {
+		r.crash()
+	}
+	eventually(t, patience, func() bool { p, code := leader.status(t); return code == 503 && p.Status == "unhealthy" }, "unhealthy, 503")
+	for _, id := range c.ids {
+		if id != leader.id {
+			c.nodes[id].kill()
+		}
+	}
+	eventually(t, patience, func() bool { _, code := leader.status(t); return code == 503 }, "503 without a leader")
+}
+
+// stamp reads a time of the contract: three decimals and Z.
+func stamp(t *testing.T, s string) time.Time {
+	t.Helper()
+	when, err := time.Parse("2006-01-02T15:04:05.000Z", s)
+	require.NoError(t, err)
+	return when
+}

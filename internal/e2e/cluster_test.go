@@ -1,0 +1,347 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/rollcall-dev/rollcall/internal/testredis"
+	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
+)
+
+// options of a cluster. The zero value is three coordinators with a Redis of their own, no static fleet and checks
+// each second.
+type options struct {
+	size  int               // coordinators; 3
+	env   map[string]string // of every coordinator, over the defaults
+	redis *testredis.Server
+	// nodeEnv is of one coordinator, by id, over env.
+	nodeEnv map[string]map[string]string
+}
+
+// cluster is coordinators as processes, on loopback.
+type cluster struct {
+	t     testing.TB
+	opts  options
+	redis *testredis.Server
+	ids   []string
+	nodes map[string]*node
+}
+
+// node is one coordinator and what stays of it between its runs.
+type node struct {
+	*process
+	id, address, http, data string
+	conn                    *grpc.ClientConn
+}
+
+func startCluster(t testing.TB, opts options) *cluster {
+	t.Helper()
+	if opts.size == 0 {
+		opts.size = 3
+	}
+	c := &cluster{t: t, opts: opts, redis: opts.redis, nodes: make(map[string]*node)}
+	if c.redis == nil {
+		c.redis = testredis.Start(t)
+	}
+	for i := range opts.size {
+		c.define(fmt.Sprintf("coordinator-%d", i+1))
+	}
+	for _, id := range c.ids {
+		c.start(id)
+	}
+	return c
+}
+
+// define gives a coordinator its addresses and an empty data folder.
+func (c *cluster) define(id string) *node {
+	n := &node{
+		id: id, data: filepath.Join(c.t.TempDir(), id),
+		address: fmt.Sprintf("127.0.0.1:%d", freePort(c.t)), http: fmt.Sprintf("127.0.0.1:%d", freePort(c.t)),
+	}
+	conn, err := grpc.NewClient("passthrough:///"+n.address, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(16<<20), grpc.MaxCallSendMsgSize(16<<20)),
+		grpc.WithConnectParams(quickReconnect))
+	require.NoError(c.t, err)
+	n.conn = conn
+	c.t.Cleanup(func() { closeBody(conn) })
+	c.ids = append(c.ids, id)
+	c.nodes[id] = n
+	return n
+}
+
+// peers is ROLLCALL_PEERS: the coordinators that the cluster starts with.
+func (c *cluster) peers() string {
+	var peers []string
+	for _, id := range c.ids[:c.opts.size] {
+		peers = append(peers, id+"="+c.nodes[id].address)
+	}
+	return strings.Join(peers, ",")
+}
+
+// addresses of all coordinators, for gateways and the command line.
+func (c *cluster) addresses() string {
+	var all []string
+	for _, id := range c.ids {
+		all = append(all, c.nodes[id].address)
+	}
+	return strings.Join(all, ",")
+}
+
+// start runs a coordinator, with the data of its earlier runs.
+func (c *cluster) start(id string) *node {
+	c.t.Helper()
+	n := c.nodes[id]
+	env := map[string]string{
+		"ROLLCALL_NODE_ID": id, "ROLLCALL_PEERS": c.peers(), "ROLLCALL_LISTEN": n.address, "ROLLCALL_ADVERTISE": n.address,
+		"ROLLCALL_HTTP_LISTEN": n.http, "ROLLCALL_DATA": n.data, "ROLLCALL_LOG_LEVEL": "debug",
+		"REDIS_URL": c.redis.URL(), "RELAYER_COUNT": "0", "HEALTH_CHECK_INTERVAL_MS": "1000",
+	}
+	maps.Copy(env, c.opts.env)
+	maps.Copy(env, c.opts.nodeEnv[id])
+	var list []string
+	for _, k := range slices.Sorted(maps.Keys(env)) {
+		list = append(list, k+"="+env[k])
+	}
+	n.process = launch(c.t, id, list, "coordinator")
+	return n
+}
+
+func (n *node) discovery() rollcallv1.DiscoveryServiceClient {
+	return rollcallv1.NewDiscoveryServiceClient(n.conn)
+}
+
+// client of a coordinator, by id.
+func (c *cluster) client(id string) rollcallv1.DiscoveryServiceClient { return c.nodes[id].discovery() }
+
+func (n *node) admin() rollcallv1.ClusterServiceClient {
+	return rollcallv1.NewClusterServiceClient(n.conn)
+}
+
+// ping asks the node who leads; nil when it does not answer.
+func (n *node) ping(t testing.TB) *rollcallv1.PingResponse {
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	defer cancel()
+	resp, err := n.discovery().Ping(ctx, &rollcallv1.PingRequest{})
+	if err != nil {
+		return nil
+	}
+	return resp
+}
+
+// leader waits for an established leader, and gives its epoch.
+func (c *cluster) leader() (*node, uint64) {
+	c.t.Helper()
+	return c.leaderAfter(0)
+}
+
+// leaderAfter waits for one of an epoch above the given.
+func (c *cluster) leaderAfter(epoch uint64) (leader *node, now uint64) {
+	c.t.Helper()
+	eventually(c.t, patience, func() bool {
+		leader, now = nil, epoch
+		for _, n := range c.nodes {
+			if n.process == nil || !n.running() {
+				continue
+			}
+			if p := n.ping(c.t); p != nil && p.Leader.GetNode() == n.id && p.Epoch > now {
+				leader, now = n, p.Epoch
+			}
+		}
+		return leader != nil
+	}, "an established leader after epoch %d", epoch)
+	return leader, now
+}
+
+// follower is any running coordinator that does not lead.
+func (c *cluster) follower() *node {
+	c.t.Helper()
+	leader, _ := c.leader()
+	for _, id := range c.ids {
+		if n := c.nodes[id]; n != leader && n.process != nil && n.running() {
+			return n
+		}
+	}
+	require.FailNow(c.t, "no follower runs")
+	return nil
+}
+
+// operator is the writer of the command line.
+func operator() *rollcallv1.Writer {
+	return &rollcallv1.Writer{Owner: &rollcallv1.Owner{Kind: rollcallv1.OwnerKind_OWNER_KIND_OPERATOR}}
+}
+
+func service(id, url string) *rollcallv1.Service {
+	return &rollcallv1.Service{Id: id, Kind: "relayer", WorkerRef: &rollcallv1.WorkerRef{Url: url}}
+}
+
+// register writes relayers as an operator, with whoever leads.
+func (c *cluster) register(relayers ...*relayer) {
+	c.t.Helper()
+	req := &rollcallv1.RegisterServicesRequest{Writer: operator()}
+	for _, r := range relayers {
+		req.Services = append(req.Services, service(r.id, r.url()))
+	}
+	eventually(c.t, patience, func() bool {
+		leader, _ := c.leader()
+		ctx, cancel := context.WithTimeout(c.t.Context(), 5*time.Second)
+		defer cancel()
+		_, err := leader.discovery().RegisterServices(ctx, req)
+		return err == nil
+	}, "a registration")
+}
+
+// directory lists the ids that the directory holds, linearizably.
+func (c *cluster) directory() []string {
+	c.t.Helper()
+	var ids []string
+	eventually(c.t, patience, func() bool {
+		leader, _ := c.leader()
+		ctx, cancel := context.WithTimeout(c.t.Context(), 5*time.Second)
+		defer cancel()
+		resp, err := leader.discovery().ListServices(ctx, &rollcallv1.ListServicesRequest{})
+		if err != nil {
+			return false
+		}
+		ids = nil
+		for _, r := range resp.Records {
+			ids = append(ids, r.Service.Id)
+		}
+		return true
+	}, "a list of the directory")
+	return ids
+}
+
+const activeKey = "relayer:active"
+
+// active is the set as a consumer reads it, sorted; nil when Redis does not answer.
+func (c *cluster) active() []string {
+	ids, err := c.redis.Client().SMembers(c.t.Context(), activeKey).Result()
+	if err != nil {
+		return nil
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+// awaitActive waits until the set is exactly these.
+func (c *cluster) awaitActive(within time.Duration, ids ...string) {
+	c.t.Helper()
+	slices.Sort(ids)
+	eventually(c.t, within, func() bool { return slices.Equal(ids, c.active()) }, "the set is %v; it should be %v", c.active(), ids)
+}
+
+// meta is relayer:meta; empty when Redis does not answer or has none.
+func (c *cluster) meta() map[string]string {
+	m, err := c.redis.Client().HGetAll(c.t.Context(), "relayer:meta").Result()
+	if err != nil {
+		return nil
+	}
+	return m
+}
+
+// awaitEpochInRedis waits until the leader of an epoch has written.
+func (c *cluster) awaitEpochInRedis(epoch uint64) {
+	c.t.Helper()
+	eventually(c.t, patience, func() bool { return c.meta()["epoch"] == fmt.Sprint(epoch) }, "epoch %d in Redis; meta is %v", epoch, c.meta())
+}
+
+// statusPage is /status as the contract has it.
+type statusPage struct {
+	Service       string `json:"service"`
+	Status        string `json:"status"`
+	Timestamp     string `json:"timestamp"`
+	ActiveRelayer []struct {
+		ID                 string `json:"id"`
+		Status             string `json:"status"`
+		LastCheckTimestamp string `json:"lastCheckTimestamp"`
+		URL                string `json:"url"`
+	} `json:"activeRelayers"`
+	TotalConfigured     int `json:"totalConfigured"`
+	TotalActive         int `json:"totalActive"`
+	HealthCheckInterval int `json:"healthCheckInterval"`
+}
+
+// status reads a coordinator's page.
+func (n *node) status(t testing.TB) (page statusPage, code int) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+n.http+"/status", nil)
+	require.NoError(t, err)
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return page, 0
+	}
+	defer closeBody(resp.Body)
+	require.NoError(t, json.NewDecoder(resp.Body).Decode(&page))
+	return page, resp.StatusCode
+}
+
+// watchSet proves that ids never leave the set: from the commands that Redis executed, and by polling as a consumer
+// would. stop ends the watch and fails the test if one was ever missing.
+func (c *cluster) watchSet(ids ...string) (stop func()) {
+	c.t.Helper()
+	monitor := c.redis.Monitor()
+	ctx, cancel := context.WithCancel(c.t.Context())
+	client := redis.NewClient(&redis.Options{Addr: c.redis.Addr()})
+	missing := make(chan []string, 1)
+	go func() {
+		defer close(missing)
+		for ctx.Err() == nil {
+			found, err := client.SMembers(ctx, activeKey).Result()
+			if err != nil {
+				continue
+			}
+			for _, id := range ids {
+				if !slices.Contains(found, id) {
+					missing <- found
+					return
+				}
+			}
+		}
+	}()
+	return func() {
+		c.t.Helper()
+		cancel()
+		if found, ok := <-missing; ok {
+			require.FailNow(c.t, "a healthy relayer was missing", "the set was %v, it should have held %v", found, ids)
+		}
+		closeBody(client)
+		for _, cmd := range monitor.Commands() {
+			require.False(c.t, takesOut(cmd.Args, ids), "a command took a healthy relayer out: %q", cmd.Args)
+		}
+	}
+}
+
+// takesOut reports whether a command takes one of the ids out of the set, if only for the rest of its script.
+func takesOut(args, ids []string) bool {
+	if len(args) < 2 || args[1] != activeKey {
+		return slices.Contains([]string{"flushall", "flushdb"}, strings.ToLower(first(args)))
+	}
+	switch strings.ToLower(args[0]) {
+	case "del", "unlink", "rename", "expire", "pexpire", "spop", "set", "getdel", "sdiffstore", "sinterstore", "sunionstore":
+		return true
+	case "srem":
+		return slices.ContainsFunc(args[2:], func(id string) bool { return slices.Contains(ids, id) })
+	default:
+		return false
+	}
+}
+
+func first(args []string) string {
+	if len(args) == 0 {
+		return ""
+	}
+	return args[0]
+}

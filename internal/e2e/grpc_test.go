@@ -1,0 +1,14 @@
+package e2e
+
+import (
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+)
+
+// quickReconnect keeps a test from waiting for gRPC after a coordinator came back.
+var quickReconnect = grpc.ConnectParams{
+	Backoff:           backoff.Config{BaseDelay: 20 * time.Millisecond, Multiplier: 1.5, Jitter: 0.2, MaxDelay: 200 * time.Millisecond},
+	MinConnectTimeout: time.Second,
+}

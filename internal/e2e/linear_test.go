@@ -1,0 +1,58 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/rollcall-dev/rollcall/internal/linear"
+)
+
+// Twenty leaders are killed with SIGKILL under load; every answer still fits one order of the calls.
+func TestKilledLeadersKeepTheDirectoryLinearizable(t *testing.T) {
+	const (
+		kills   = 20
+		clients = 8
+		calls   = 50_000
+	)
+	c := startCluster(t, options{env: map[string]string{"ROLLCALL_LOG_LEVEL": "info"}})
+	_, epoch := c.leader()
+
+	history := linear.NewHistory()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var g errgroup.Group
+	for i := range clients {
+		client := &linear.Client{
+			Number: i, Shard: i / 2, Owner: fmt.Sprintf("g-%d", i), History: history, Timeout: 3 * time.Second,
+			Directory: &linear.GRPC{IDs: c.ids, Client: c.client, Timeout: time.Second}, Rand: rand.New(rand.NewPCG(7, uint64(i))),
+		}
+		g.Go(func() error {
+			err := client.Run(ctx, 1<<30)
+			if errors.Is(err, context.Canceled) {
+				return nil
+			}
+			return err
+		})
+	}
+	for kill := range kills {
+		leader, _ := c.leader()
+		// Enough calls between two kills, however fast the machine.
+		eventually(t, 2*time.Minute, func() bool { return history.Len() >= (kill+1)*calls/kills }, "%d calls before kill %d", history.Len(), kill)
+		leader.kill()
+		_, epoch = c.leaderAfter(epoch)
+		c.start(leader.id)
+	}
+	cancel()
+	require.NoError(t, g.Wait())
+	t.Logf("%d calls, %d of unknown outcome, %d kills, epoch %d", history.Len(), history.Unknown(), kills, epoch)
+	require.GreaterOrEqual(t, history.Len(), calls)
+	require.NoError(t, history.Check(5*time.Minute))
+	require.ErrorContains(t, history.CheckWithout(5*time.Minute), "not linearizable")
+}

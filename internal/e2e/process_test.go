@@ -1,0 +1,224 @@
+package e2e
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// binary is the product, built once by TestMain.
+var binary string
+
+func TestMain(m *testing.M) {
+	os.Exit(func() int {
+		dir, err := os.MkdirTemp("", "rollcall-e2e-")
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		defer os.RemoveAll(dir)
+		binary = filepath.Join(dir, "rollcall")
+		build := exec.Command("go", "build", "-tags", "hashicorpmetrics", "-o", binary, "../../cmd/rollcall")
+		build.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := build.CombinedOutput(); err != nil {
+			fmt.Fprintf(os.Stderr, "build the product: %v\n%s", err, out)
+			return 1
+		}
+		return m.Run()
+	}())
+}
+
+// patience bounds the waits for what takes a loaded machine a few seconds at the most.
+const patience = 30 * time.Second
+
+// eventually waits for a condition on processes, which offer no signal to wait on.
+func eventually(t testing.TB, within time.Duration, condition func() bool, what string, args ...any) {
+	t.Helper()
+	deadline := time.Now().Add(within)
+	for tick := time.NewTicker(10 * time.Millisecond); ; <-tick.C {
+		if condition() {
+			tick.Stop()
+			return
+		}
+		if time.Now().After(deadline) {
+			require.FailNow(t, fmt.Sprintf(what, args...), "not within %v", within)
+		}
+	}
+}
+
+// process is one run of a program. It is killed when the test ends.
+type process struct {
+	t    testing.TB
+	name string
+	cmd  *exec.Cmd
+	done chan struct{} // closed when it has ended
+
+	mu    sync.Mutex
+	lines []string // what it wrote, stderr and stdout
+}
+
+// launch starts the product with arguments; env is added to an environment that holds nothing of its variables.
+func launch(t testing.TB, name string, env []string, args ...string) *process {
+	t.Helper()
+	p := &process{t: t, name: name, cmd: exec.Command(binary, args...), done: make(chan struct{})}
+	p.cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir()}, env...)
+	p.cmd.SysProcAttr = dieWithParent()
+	r, w, err := os.Pipe()
+	require.NoError(t, err)
+	p.cmd.Stdout, p.cmd.Stderr = w, w
+	require.NoError(t, p.cmd.Start())
+	require.NoError(t, w.Close())
+	read := make(chan struct{})
+	go func() {
+		defer close(read)
+		defer r.Close()
+		for lines := bufio.NewReader(r); ; {
+			line, err := lines.ReadString('\n')
+			if line != "" {
+				p.mu.Lock()
+				p.lines = append(p.lines, strings.TrimSuffix(line, "\n"))
+				p.mu.Unlock()
+			}
+			if err != nil {
+				return
+			}
+		}
+	}()
+	go func() {
+		_ = p.cmd.Wait() // the state says how it ended
+		<-read
+		close(p.done)
+	}()
+	t.Cleanup(func() {
+		p.kill()
+		if t.Failed() {
+			t.Logf("%s wrote last:\n%s", name, strings.Join(p.tail(25), "\n"))
+		}
+	})
+	return p
+}
+
+func (p *process) pid() int { return p.cmd.Process.Pid }
+
+func (p *process) signal(s os.Signal) {
+	p.t.Helper()
+	if err := p.cmd.Process.Signal(s); !errors.Is(err, os.ErrProcessDone) {
+		require.NoError(p.t, err)
+	}
+}
+
+// kill ends it at once, as a crash or the kernel would, and waits until it is gone.
+func (p *process) kill() {
+	p.signal(syscall.SIGKILL)
+	<-p.done
+}
+
+func (p *process) pause()  { p.signal(syscall.SIGSTOP) }
+func (p *process) resume() { p.signal(syscall.SIGCONT) }
+
+// stop asks it to end, as a supervisor would, and returns its exit code.
+func (p *process) stop() int {
+	p.t.Helper()
+	p.signal(syscall.SIGTERM)
+	return p.exit(patience)
+}
+
+// exit waits for it to end by itself, and returns its exit code; -1 for a signal.
+func (p *process) exit(within time.Duration) int {
+	p.t.Helper()
+	select {
+	case <-p.done:
+	case <-time.After(within):
+		require.FailNow(p.t, p.name+" does not end")
+	}
+	return p.cmd.ProcessState.ExitCode()
+}
+
+func (p *process) running() bool {
+	select {
+	case <-p.done:
+		return false
+	default:
+		return true
+	}
+}
+
+// output is all it wrote so far, by line.
+func (p *process) output() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.lines)
+}
+
+func (p *process) tail(n int) []string {
+	all := p.output()
+	return all[max(0, len(all)-n):]
+}
+
+// logged lists the JSON log lines with a message.
+func (p *process) logged(msg string) []map[string]any {
+	var found []map[string]any
+	for _, line := range p.output() {
+		var entry map[string]any
+		if json.Unmarshal([]byte(line), &entry) == nil && entry["msg"] == msg {
+			found = append(found, entry)
+		}
+	}
+	return found
+}
+
+// rollcall runs a command of the product to its end.
+func rollcall(t testing.TB, env []string, args ...string) (stdout, stderr string, code int) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), binary, args...)
+	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir()}, env...)
+	var out, err strings.Builder
+	cmd.Stdout, cmd.Stderr = &out, &err
+	if e := cmd.Run(); e != nil {
+		var exit *exec.ExitError
+		require.ErrorAs(t, e, &exit)
+	}
+	return out.String(), err.String(), cmd.ProcessState.ExitCode()
+}
+
+var (
+	portMu   sync.Mutex
+	portNext = 12000 + rand.IntN(8000) //nolint:gosec // spreads test runs
+)
+
+// freePort picks a port below the range that the kernel hands out by itself, so that nobody takes it while the
+// process that owns it is down. Its neighbour in the sequence is given out next.
+func freePort(t testing.TB) int {
+	t.Helper()
+	portMu.Lock()
+	defer portMu.Unlock()
+	for range 1000 {
+		if portNext++; portNext > 28000 {
+			portNext = 12000
+		}
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", portNext))
+		if err == nil {
+			require.NoError(t, l.Close())
+			return portNext
+		}
+	}
+	require.FailNow(t, "no free port")
+	return 0
+}
+
+func closeBody(c io.Closer) { _ = c.Close() }

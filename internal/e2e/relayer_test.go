@@ -1,0 +1,104 @@
+package e2e
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// relayer answers health checks, and can be told to fail. It notes when it was asked.
+type relayer struct {
+	t    testing.TB
+	id   string
+	addr string
+
+	mu     sync.Mutex
+	server *http.Server
+	code   int
+	hang   bool
+	asked  []time.Time
+	header http.Header // of the last request
+}
+
+// startRelayer starts a healthy one on a port of its own.
+func startRelayer(t testing.TB, id string) *relayer {
+	r := tryRelayer(t, id, freePort(t))
+	require.NotNil(t, r, "the port was taken meanwhile")
+	return r
+}
+
+// tryRelayer starts a healthy one on the port; nil when that is taken.
+func tryRelayer(t testing.TB, id string, port int) *relayer {
+	r := &relayer{t: t, id: id, addr: fmt.Sprintf("127.0.0.1:%d", port), code: http.StatusOK}
+	l, err := net.Listen("tcp", r.addr)
+	if err != nil {
+		return nil
+	}
+	r.serve(l)
+	t.Cleanup(r.crash)
+	return r
+}
+
+func (r *relayer) url() string { return "http://" + r.addr }
+
+// start listens again after a crash.
+func (r *relayer) start() {
+	l, err := net.Listen("tcp", r.addr)
+	require.NoError(r.t, err)
+	r.serve(l)
+}
+
+func (r *relayer) serve(l net.Listener) {
+	s := &http.Server{Handler: r, ReadHeaderTimeout: time.Second}
+	r.mu.Lock()
+	r.server = s
+	r.mu.Unlock()
+	go func() { _ = s.Serve(l) }() // ends with crash
+}
+
+// crash closes the port and every connection.
+func (r *relayer) crash() {
+	r.mu.Lock()
+	s := r.server
+	r.mu.Unlock()
+	_ = s.Close()
+}
+
+// answer sets the status code of all that follow.
+func (r *relayer) answer(code int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.code, r.hang = code, false
+}
+
+// stopAnswering lets requests in and answers none.
+func (r *relayer) stopAnswering() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.hang = true
+}
+
+// times are when it was asked.
+func (r *relayer) times() []time.Time {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return append([]time.Time(nil), r.asked...)
+}
+
+func (r *relayer) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	r.mu.Lock()
+	r.asked = append(r.asked, time.Now())
+	r.header = req.Header
+	code, hang := r.code, r.hang
+	r.mu.Unlock()
+	if hang {
+		<-req.Context().Done()
+		return
+	}
+	w.WriteHeader(code)
+}
