@@ -127,7 +127,11 @@ func (p *Port) Run(ctx context.Context) error {
 		conn, err := p.cfg.Listener.Accept()
 		if err == nil {
 			pause.Reset()
-			wg.Go(func() { p.sort(conn) })
+			if release, ok := p.admit(conn); ok {
+				wg.Go(func() { p.sort(conn, release) })
+			} else {
+				_ = conn.Close()
+			}
 			continue
 		}
 		if p.closed() {
@@ -189,15 +193,10 @@ func (p *Port) closed() bool {
 	}
 }
 
-// sort hands conn to gRPC or Raft, or closes it.
-func (p *Port) sort(conn net.Conn) {
+// sort hands conn to gRPC or Raft, or closes it. release is from admit.
+func (p *Port) sort(conn net.Conn, release func() bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), p.cfg.SniffTimeout)
 	defer cancel()
-	release, ok := p.admit(conn)
-	if !ok {
-		_ = conn.Close()
-		return
-	}
 	to, sorted, err := p.identify(ctx, conn)
 	if !release() {
 		err = errEvicted

@@ -99,7 +99,7 @@ func TestAnyDamage(t *testing.T) {
 
 	random := rand.New(rand.NewPCG(1, 2))
 	refused, fatal := 0, 0
-	for round := range 400 {
+	for round := range 200 {
 		damaged := append([]byte(nil), content...)
 		for range 1 + random.IntN(4) {
 			at := random.IntN(len(damaged))
@@ -127,7 +127,7 @@ func TestAnyDamage(t *testing.T) {
 		}
 	}
 	t.Logf("%d refused, %d fatal later", refused, fatal)
-	require.Greater(t, refused, 100)
+	require.Greater(t, refused, 50)
 }
 
 type refusedError struct{ error }
