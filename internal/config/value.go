@@ -1,6 +1,7 @@
 package config
 
 import (
+	"encoding"
 	"fmt"
 	"math"
 	"reflect"
@@ -89,7 +90,9 @@ func rangeOf(v *kong.Value) string {
 
 // kindOf says what a value should have been that cannot be read.
 func kindOf(v *kong.Value, target reflect.Value, err error) string {
+	_, ownText := reflect.TypeAssert[encoding.TextUnmarshaler](target.Addr())
 	switch {
+	case ownText: // which knows best what it wants
 	case target.Type() == durationType:
 		return `a duration such as "500ms" or "10s"`
 	case target.CanInt():
