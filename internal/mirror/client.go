@@ -1,0 +1,134 @@
+package mirror
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/logging"
+	"github.com/redis/go-redis/v9/maintnotifications"
+)
+
+// Options say where Redis is. Printed or logged, they show no password.
+type Options struct {
+	// URL is redis://, rediss:// or unix://, or redis+cluster:// and rediss+cluster:// for a Redis Cluster:
+	// [user:password@]host[:port][/database]. It wins over Host and Port.
+	URL string
+	// Host defaults to localhost.
+	Host string
+	// Port defaults to 6379.
+	Port int
+	// Username and Password are used unless the URL has its own.
+	Username, Password string
+}
+
+const (
+	dialTimeout = 500 * time.Millisecond
+	ioTimeout   = time.Second
+	// The mirror has one command under way at a time; the rest is for the command line and probes.
+	poolSize = 16
+)
+
+// NewClient returns a client that never retries on its own, since the Writer decides what may be sent again, and
+// keeps to the deadline of the context. It dials when it is first used. Close it after use.
+func NewClient(o Options) (redis.UniversalClient, error) {
+	// The package's own log says on standard error, once a dial, what its errors say too.
+	logging.Disable()
+	quiet := func() *maintnotifications.Config {
+		return &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
+	}
+	single, cluster, err := o.parse()
+	if err != nil {
+		return nil, err
+	}
+	if cluster != nil {
+		cluster.Username = cmp.Or(cluster.Username, o.Username)
+		cluster.Password = cmp.Or(cluster.Password, o.Password)
+		cluster.Protocol = 2
+		cluster.MaxRetries, cluster.DialerRetries = -1, 1
+		cluster.MaxRedirects = cmp.Or(cluster.MaxRedirects, 3)
+		cluster.DialTimeout = cmp.Or(cluster.DialTimeout, dialTimeout)
+		cluster.ReadTimeout = cmp.Or(cluster.ReadTimeout, ioTimeout)
+		cluster.WriteTimeout = cmp.Or(cluster.WriteTimeout, ioTimeout)
+		cluster.PoolSize = cmp.Or(cluster.PoolSize, poolSize)
+		cluster.ContextTimeoutEnabled, cluster.DisableIdentity = true, true
+		cluster.MaintNotificationsConfig = quiet()
+		return redis.NewClusterClient(cluster), nil
+	}
+	single.Username = cmp.Or(single.Username, o.Username)
+	single.Password = cmp.Or(single.Password, o.Password)
+	single.Protocol = 2
+	single.MaxRetries, single.DialerRetries = -1, 1
+	single.DialTimeout = cmp.Or(single.DialTimeout, dialTimeout)
+	single.ReadTimeout = cmp.Or(single.ReadTimeout, ioTimeout)
+	single.WriteTimeout = cmp.Or(single.WriteTimeout, ioTimeout)
+	single.PoolSize = cmp.Or(single.PoolSize, poolSize)
+	single.ContextTimeoutEnabled, single.DisableIdentity = true, true
+	single.MaintNotificationsConfig = quiet()
+	return redis.NewClient(single), nil
+}
+
+// parse turns o into the options of a single server or of a cluster. No error shows a password, not even one whose
+// special characters make the URL fall apart in the wrong places.
+func (o Options) parse() (*redis.Options, *redis.ClusterOptions, error) {
+	if o.URL == "" {
+		if o.Port < 0 || o.Port > 65535 {
+			return nil, nil, fmt.Errorf("redis port %d is not between 1 and 65535", o.Port)
+		}
+		return &redis.Options{Addr: o.hostPort()}, nil, nil
+	}
+	const form = "redis URL is not of the form redis://[user:password@]host[:port][/database]; " +
+		"special characters of a password are written %XX"
+	u, err := url.Parse(o.URL)
+	if err != nil {
+		return nil, nil, errors.New(form)
+	}
+	cut := strings.Contains(u.Path+u.RawQuery+u.Fragment, "@")
+	scheme, clustered := strings.CutSuffix(u.Scheme, "+cluster")
+	plain := *u
+	plain.Scheme = scheme
+	var single *redis.Options
+	var cluster *redis.ClusterOptions
+	switch {
+	case cut && scheme != "unix":
+		err = errors.New(form)
+	case clustered && strings.Trim(u.Path, "/0") != "":
+		err = errors.New("redis URL: a Redis Cluster has no numbered databases")
+	case clustered && (scheme == "redis" || scheme == "rediss"):
+		cluster, err = redis.ParseClusterURL(plain.String())
+	case !clustered && (scheme == "redis" || scheme == "rediss" || scheme == "unix"):
+		single, err = redis.ParseURL(plain.String())
+	default:
+		err = errors.New("redis URL: the scheme must be redis, rediss, unix, redis+cluster or rediss+cluster")
+	}
+	return single, cluster, err
+}
+
+func (o Options) hostPort() string {
+	return net.JoinHostPort(cmp.Or(o.Host, "localhost"), strconv.Itoa(cmp.Or(o.Port, 6379)))
+}
+
+// String is where Redis is, as a URL without credentials.
+func (o Options) String() string {
+	if o.URL == "" {
+		return "redis://" + o.hostPort()
+	}
+	u, err := url.Parse(o.URL)
+	if err != nil || u.Scheme != "unix" && strings.Contains(u.Path+u.RawQuery+u.Fragment, "@") {
+		return "(invalid redis URL)"
+	}
+	return (&url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path}).String()
+}
+
+// GoString keeps %#v from showing the password.
+func (o Options) GoString() string { return o.String() }
+
+// LogValue is String.
+func (o Options) LogValue() slog.Value { return slog.StringValue(o.String()) }

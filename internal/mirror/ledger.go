@@ -1,0 +1,384 @@
+package mirror
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+)
+
+// statusBatch bounds the hashes in one script, so that none keeps Redis busy for long.
+const statusBatch = 500
+
+// ledger holds what should stand in Redis beside what does, and what must be written to make them agree.
+// It is safe for concurrent use.
+type ledger struct {
+	epoch uint64
+	// wake holds a token when there may be something to write that was not there before.
+	wake chan struct{}
+
+	mu sync.Mutex
+	// loaded: the directory is known. Until then nothing is missing and nothing is too much.
+	loaded  bool
+	entries map[string]Entry
+	// listed are the sets as last written or read; a kind that was ever mirrored has one.
+	listed map[string]set
+	// carried has the kind of ids that were listed when Redis lost them. One that is still unknown goes back.
+	carried map[string]string
+	// changed are ids whose membership may differ from listed, and since when.
+	changed map[string]time.Time
+	// stale are ids whose hash is to be written or deleted.
+	stale set
+	// ghosts are ids with a hash, from before the directory was known.
+	ghosts []string
+	// gone has the URL of ids that left the directory, until that is written.
+	gone map[string]string
+	// wrong are the kinds whose key is not a set.
+	wrong set
+}
+
+type set = map[string]struct{}
+
+// batch is what one write takes out of the ledger. It ends in landed or in putBack.
+type batch struct {
+	sets    []SetChange
+	status  []StatusChange
+	kinds   []string
+	removes bool
+	changed map[string]time.Time
+}
+
+func newLedger(epoch uint64) *ledger {
+	return &ledger{
+		epoch:   epoch,
+		wake:    make(chan struct{}, 1),
+		entries: map[string]Entry{},
+		listed:  map[string]set{"relayer": {}},
+		carried: map[string]string{},
+		changed: map[string]time.Time{},
+		stale:   set{},
+		gone:    map[string]string{},
+		wrong:   set{},
+	}
+}
+
+// update takes in what is known about services, and which have left the directory. The first call makes it loaded.
+func (l *ledger) update(upserts []Entry, removed []string, now time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	idle := len(l.stale) == 0 && len(l.changed) == 0
+	for _, e := range upserts {
+		l.entries[e.ID] = e
+		l.know(e.Kind)
+		delete(l.gone, e.ID)
+		if e.judged() {
+			delete(l.carried, e.ID)
+		}
+		l.stale[e.ID] = struct{}{}
+		l.compare(e.ID, now)
+	}
+	for _, id := range removed {
+		e, ok := l.entries[id]
+		if !ok {
+			continue
+		}
+		delete(l.entries, id)
+		delete(l.carried, id)
+		l.gone[id] = e.URL
+		l.stale[id] = struct{}{}
+		l.compare(id, now)
+	}
+	if !l.loaded {
+		l.loaded = true
+		l.compareAll(now)
+	}
+	if len(l.changed) > 0 || idle {
+		select {
+		case l.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// learn makes kinds that an earlier leader mirrored known.
+func (l *ledger) learn(kinds []string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, kind := range kinds {
+		l.know(kind)
+	}
+}
+
+// know makes a kind one of those mirrored.
+func (l *ledger) know(kind string) {
+	if l.listed[kind] == nil {
+		l.listed[kind] = set{}
+	}
+}
+
+// want is the kind whose set an id should be in, or empty.
+func (l *ledger) want(id string) string {
+	e, ok := l.entries[id]
+	switch {
+	case !ok:
+		return ""
+	case e.judged() && e.Status == Healthy:
+		return e.Kind
+	case e.judged():
+		return ""
+	}
+	if _, ok := l.listed[e.Kind][id]; ok || l.carried[id] == e.Kind {
+		return e.Kind
+	}
+	return ""
+}
+
+// compare queues an id whose membership is not what it should be.
+func (l *ledger) compare(id string, now time.Time) {
+	if _, ok := l.changed[id]; ok {
+		return
+	}
+	want := l.want(id)
+	for kind, ids := range l.listed {
+		if _, ok := ids[id]; ok != (kind == want) {
+			l.changed[id] = now
+			return
+		}
+	}
+}
+
+// compareAll queues whatever differs, leftovers of earlier leaders and of others included.
+func (l *ledger) compareAll(now time.Time) {
+	for id := range l.entries {
+		l.compare(id, now)
+	}
+	for _, ids := range l.listed {
+		for id := range ids {
+			l.compare(id, now)
+		}
+	}
+	for _, id := range l.ghosts {
+		if _, ok := l.entries[id]; !ok {
+			l.stale[id] = struct{}{}
+		}
+	}
+	l.ghosts = nil
+}
+
+// found takes in what stands in Redis and queues what differs. all says that Redis is not as this leader left it, so
+// that the hashes cannot be trusted either. It returns in how many memberships the sets differ from those known.
+func (l *ledger) found(v View, all bool, now time.Time) (drift int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	before := l.listed
+	l.listed = map[string]set{}
+	for kind := range before {
+		l.know(kind)
+	}
+	for kind, ids := range v.Active {
+		l.know(kind)
+		for _, id := range ids {
+			l.listed[kind][id] = struct{}{}
+			if _, ok := before[kind][id]; !ok {
+				drift++
+			}
+		}
+	}
+	for kind, ids := range before {
+		for id := range ids {
+			if _, ok := l.listed[kind][id]; ok {
+				continue
+			}
+			drift++
+			if e, ok := l.entries[id]; !l.loaded || ok && !e.judged() {
+				l.carried[id] = kind
+			}
+		}
+	}
+	for _, kind := range v.Wrong {
+		l.wrong[kind] = struct{}{}
+	}
+	l.ghosts = v.Services
+	if all {
+		for id := range l.entries {
+			l.stale[id] = struct{}{}
+		}
+	}
+	if l.loaded {
+		l.compareAll(now)
+	}
+	return drift
+}
+
+// pending reports whether sets are to be changed, and whether hashes are to be written.
+func (l *ledger) pending() (changes, status bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.loaded {
+		return false, false
+	}
+	return len(l.changed) > 0 || len(l.wrong) > 0, len(l.stale) > 0
+}
+
+// take takes out what a write of the kind op carries. Each names all the sets, to learn their sizes.
+func (l *ledger) take(op Op) batch {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	b := batch{kinds: slices.Sorted(maps.Keys(l.listed)), changed: map[string]time.Time{}}
+	switch op {
+	case OpChange:
+		b.changed, l.changed = l.changed, map[string]time.Time{}
+		for _, kind := range b.kinds {
+			b.sets = append(b.sets, l.setChange(kind, b.changed))
+		}
+		for _, s := range b.sets {
+			b.removes = b.removes || len(s.Remove) > 0
+		}
+		// The hash of what moves is written with it.
+		for id := range b.changed {
+			l.takeStatus(&b, id)
+		}
+	case OpStatus:
+		for id := range l.stale {
+			l.takeStatus(&b, id)
+		}
+	}
+	if b.sets == nil {
+		for _, kind := range b.kinds {
+			b.sets = append(b.sets, SetChange{Kind: kind})
+		}
+	}
+	return b
+}
+
+func (l *ledger) setChange(kind string, ids map[string]time.Time) SetChange {
+	s := SetChange{Kind: kind}
+	_, s.Replace = l.wrong[kind]
+	delete(l.wrong, kind)
+	for id := range ids {
+		_, is := l.listed[kind][id]
+		should := l.want(id) == kind
+		switch e, ok := l.entries[id]; {
+		case is == should:
+		case should:
+			s.Add = append(s.Add, Member{id, e.URL, e.Reason})
+		case ok:
+			s.Remove = append(s.Remove, Member{id, e.URL, e.Reason})
+		default:
+			url, known := l.gone[id]
+			reason := "not in the directory"
+			if known {
+				reason = "deregistered"
+			}
+			s.Remove = append(s.Remove, Member{id, url, reason})
+		}
+	}
+	byID := func(a, b Member) int { return cmp.Compare(a.ID, b.ID) }
+	slices.SortFunc(s.Add, byID)
+	slices.SortFunc(s.Remove, byID)
+	return s
+}
+
+func (l *ledger) takeStatus(b *batch, id string) {
+	if len(b.status) == statusBatch {
+		return
+	}
+	delete(l.stale, id)
+	e, ok := l.entries[id]
+	if !ok {
+		b.status = append(b.status, StatusChange{ID: id})
+		return
+	}
+	b.status = append(b.status, StatusChange{
+		ID:     id,
+		Fields: statusFields(e, l.epoch),
+		// What an earlier leader found is worth more than that this one has not checked yet.
+		Inherit: e.Status == Unknown || e.Status == "",
+	})
+}
+
+// landed takes in that a batch was written. It reports whether the sets have the sizes that they should.
+func (l *ledger) landed(b batch, sizes []int, now time.Time) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, s := range b.sets {
+		for _, m := range s.Add {
+			l.listed[s.Kind][m.ID] = struct{}{}
+			delete(l.carried, m.ID)
+		}
+		for _, m := range s.Remove {
+			delete(l.listed[s.Kind], m.ID)
+		}
+	}
+	for id := range b.changed {
+		// The entry may have changed again while the write was on its way.
+		l.compare(id, now)
+	}
+	for _, st := range b.status {
+		if _, ok := l.changed[st.ID]; !ok {
+			delete(l.gone, st.ID)
+		}
+	}
+	for i, size := range sizes {
+		if i < len(b.sets) && size != len(l.listed[b.sets[i].Kind]) {
+			return false
+		}
+	}
+	return true
+}
+
+// putBack takes in that a batch was not written; or, if unknown, that it may have been or still may be. Then what
+// was to be removed counts as removed, so that it is not taken for something that Redis lost.
+func (l *ledger) putBack(b batch, unknown bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, s := range b.sets {
+		if s.Replace {
+			l.wrong[s.Kind] = struct{}{}
+		}
+		for _, m := range s.Remove {
+			if unknown {
+				delete(l.listed[s.Kind], m.ID)
+			}
+		}
+	}
+	maps.Copy(l.changed, b.changed)
+	for _, st := range b.status {
+		l.stale[st.ID] = struct{}{}
+	}
+}
+
+// kinds are those mirrored, sorted.
+func (l *ledger) kinds() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Sorted(maps.Keys(l.listed))
+}
+
+func (l *ledger) active(id string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, ids := range l.listed {
+		if _, ok := ids[id]; ok {
+			return true
+		}
+	}
+	return false
+}
+
+func (l *ledger) activeIDs(kind string) []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Sorted(maps.Keys(l.listed[kind]))
+}
+
+func (l *ledger) activeCount() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var n int
+	for _, ids := range l.listed {
+		n += len(ids)
+	}
+	return n
+}

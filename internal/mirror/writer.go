@@ -1,0 +1,453 @@
+package mirror
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+	"github.com/redis/go-redis/v9"
+)
+
+// Config configures a Writer.
+type Config struct {
+	// Client reaches Redis; see NewClient. The Writer does not close it.
+	Client redis.UniversalClient
+	// Store takes the place of Client and Prefix.
+	Store Store
+	// Prefix is put before each key and the channel.
+	Prefix string
+
+	// Cluster, Node and Epoch identify the leadership: an epoch has one node only. Epochs are below 2^53.
+	Cluster, Node string
+	Epoch         uint64
+	// Confirm returns nil when a quorum has said, after the call began, that the leadership stands.
+	Confirm func(ctx context.Context) error
+	// Lease is how long a confirmation is trusted, counted from before it was asked; 0 means 200 ms. Redis must
+	// answer well within it, or writes come too late and are refused.
+	Lease time.Duration
+
+	// Interval of the health checks, for readers of meta; 0 means 10 s.
+	Interval time.Duration
+	// Heartbeat is the longest time between two writes; 0 means 1 s.
+	Heartbeat time.Duration
+	// Flush is how often hashes are written whose service stays where it is; 0 means 500 ms.
+	Flush time.Duration
+	// Audit is how often the sets are read and compared; 0 means 10 s.
+	Audit time.Duration
+	// Timeout bounds one operation; 0 means 1 s.
+	Timeout time.Duration
+
+	// Logger may be nil.
+	Logger *slog.Logger
+	// Metrics may be nil.
+	Metrics *Metrics
+}
+
+// complete fills in defaults and complains about everything that is wrong.
+func (c Config) complete() (Config, error) {
+	var errs []error
+	if c.Store == nil && c.Client == nil {
+		errs = append(errs, errors.New("no client"))
+	}
+	if c.Store == nil && c.Client != nil {
+		c.Store = NewStore(c.Client, c.Prefix)
+	}
+	if c.Cluster == "" {
+		errs = append(errs, errors.New("no cluster id"))
+	}
+	if c.Node == "" {
+		errs = append(errs, errors.New("no node id"))
+	}
+	if c.Epoch == 0 || c.Epoch >= 1<<53 {
+		errs = append(errs, fmt.Errorf("epoch %d is not between 1 and 2^53", c.Epoch))
+	}
+	if c.Confirm == nil {
+		errs = append(errs, errors.New("no way to confirm the leadership"))
+	}
+	for _, d := range []struct {
+		name  string
+		value *time.Duration
+		or    time.Duration
+	}{
+		{"lease", &c.Lease, 200 * time.Millisecond},
+		{"interval", &c.Interval, 10 * time.Second},
+		{"heartbeat", &c.Heartbeat, time.Second},
+		{"flush", &c.Flush, 500 * time.Millisecond},
+		{"audit", &c.Audit, 10 * time.Second},
+		{"timeout", &c.Timeout, time.Second},
+	} {
+		if *d.value < 0 {
+			errs = append(errs, fmt.Errorf("%s is negative", d.name))
+		}
+		*d.value = cmp.Or(*d.value, d.or)
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.Metrics == nil {
+		c.Metrics = NewMetrics(nil)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return c, fmt.Errorf("mirror: %w", err)
+	}
+	return c, nil
+}
+
+// Writer keeps Redis equal to what one leader knows, for one epoch. Its methods are safe for concurrent use; Run is
+// called once.
+type Writer struct {
+	cfg       Config
+	store     Store
+	log       *slog.Logger
+	m         *Metrics
+	ledger    *ledger
+	tried     chan struct{}
+	triedOnce func() // closes tried
+
+	// Only Run touches these.
+	claimed bool
+	token   Token // the last one used, whatever became of it
+	base    Token // what meta holds, as far as is known
+	// started has the monotonic clock; storeStarted was the store's time then, or less.
+	started, storeStarted time.Time
+	asked                 time.Time // when the last successful confirmation was begun
+	wrote, flushed        time.Time
+	audited               time.Time
+	suspect               bool // the sets are to be read again at once
+	retry                 backoff.ExponentialBackOff
+	failing               failure
+	attempt               int
+	since                 time.Time
+
+	mu     sync.Mutex
+	report Report
+}
+
+// Report says how the Writer stands.
+type Report struct {
+	// Connected: Redis did the last thing that it was asked for.
+	Connected bool
+	// Claimed: the epoch stands in Redis.
+	Claimed bool
+	// Seq and LastWrite are those of the last write known to be applied.
+	Seq       uint64
+	LastWrite time.Time
+	// Err is why the last write was not made, nil when it was.
+	Err error
+	// Active counts the members of all sets as last written or read.
+	Active int
+}
+
+// New returns a Writer. Nothing happens before Run.
+func New(cfg Config) (*Writer, error) {
+	cfg, err := cfg.complete()
+	if err != nil {
+		return nil, err
+	}
+	tried := make(chan struct{})
+	return &Writer{
+		cfg:       cfg,
+		store:     cfg.Store,
+		log:       cfg.Logger.With("component", "mirror", "epoch", cfg.Epoch),
+		m:         cfg.Metrics,
+		ledger:    newLedger(cfg.Epoch),
+		tried:     tried,
+		triedOnce: sync.OnceFunc(func() { close(tried) }),
+	}, nil
+}
+
+// Update takes in services that are new or have news, and the ids of those that left the directory. It never
+// blocks; what comes in faster than it can be written is merged. The first call carries the whole directory, and
+// may be empty: from then on a listed id that no call named is a leftover and is removed.
+func (w *Writer) Update(upserts []Entry, removed []string) {
+	w.ledger.update(upserts, removed, time.Now())
+}
+
+// FirstClaim is closed once the first attempt to claim the epoch, and to learn which services are listed, is over,
+// whatever came of it.
+func (w *Writer) FirstClaim() <-chan struct{} { return w.tried }
+
+// Status reports how the Writer stands.
+func (w *Writer) Status() Report {
+	w.mu.Lock()
+	r := w.report
+	w.mu.Unlock()
+	r.Active = w.ledger.activeCount()
+	return r
+}
+
+// Active reports whether the id is in a set, as last written or read.
+func (w *Writer) Active(id string) bool { return w.ledger.active(id) }
+
+// ActiveIDs are the members of a kind's set, as last written or read, sorted.
+func (w *Writer) ActiveIDs(kind string) []string { return w.ledger.activeIDs(kind) }
+
+// Run claims the epoch, then writes until ctx ends, and then returns nil. What ends it early is
+// *HigherEpochError, *ForeignClusterError or ErrSuperseded. Trouble with Redis does not.
+//
+// When ctx ends during an operation, Run returns when that ends, at the latest after Config.Timeout.
+func (w *Writer) Run(ctx context.Context) error {
+	w.started = time.Now()
+	w.retry = backoff.ExponentialBackOff{RandomizationFactor: 0.25, Multiplier: 2}
+	defer w.m.connected.Set(0)
+	for {
+		err := w.session(ctx)
+		w.triedOnce()
+		if ctx.Err() != nil {
+			return nil
+		}
+		_, higher := errors.AsType[*HigherEpochError](err)
+		_, foreign := errors.AsType[*ForeignClusterError](err)
+		if higher || foreign || errors.Is(err, ErrSuperseded) {
+			w.failed(err, true)
+			return err
+		}
+		w.setback(ctx, err)
+	}
+}
+
+// session works until something fails. Each begins with reading Redis, for it may be another one than before.
+func (w *Writer) session(ctx context.Context) error {
+	if !w.claimed {
+		if err := w.claim(ctx); err != nil {
+			return fmt.Errorf("claim mirror: %w", err)
+		}
+	}
+	if err := w.audit(ctx); err != nil {
+		return err
+	}
+	w.triedOnce()
+	for ctx.Err() == nil {
+		changes, status := w.ledger.pending()
+		now := time.Now()
+		flush, beat, audit := w.flushed.Add(w.cfg.Flush), w.wrote.Add(w.cfg.Heartbeat), w.audited.Add(w.cfg.Audit)
+		var err error
+		switch {
+		case changes:
+			err = w.write(ctx, OpChange)
+		case w.suspect || !now.Before(audit):
+			err = w.audit(ctx)
+		case status && !now.Before(flush):
+			err = w.write(ctx, OpStatus)
+		case !now.Before(beat):
+			err = w.write(ctx, OpHeartbeat)
+		default:
+			next := beat
+			if audit.Before(next) {
+				next = audit
+			}
+			if status && flush.Before(next) {
+				next = flush
+			}
+			timer := time.NewTimer(next.Sub(now))
+			select {
+			case <-ctx.Done():
+			case <-w.ledger.wake:
+			case <-timer.C:
+			}
+			timer.Stop()
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return ctx.Err()
+}
+
+// claim opens the epoch. From then on nothing older can be written, as long as Redis keeps what it has.
+func (w *Writer) claim(ctx context.Context) error {
+	view, err := w.read(ctx, nil)
+	if err != nil {
+		return err
+	}
+	w.token.Epoch = w.cfg.Epoch
+	if held := view.Meta.Token; held.Epoch == w.cfg.Epoch {
+		// An earlier Writer of this leadership, or an earlier try. What they may still have under way must be older
+		// than anything written from now on, not equal.
+		w.token.Seq = max(w.token.Seq, held.Seq) + 1<<20
+	}
+	reply, err := w.send(ctx, Write{Op: OpClaim}, batch{}, false)
+	if err != nil {
+		return err
+	}
+	w.claimed = true
+	w.ledger.learn(reply.Held.Kinds)
+	w.log.Info("mirror claimed", "node", w.cfg.Node, "previous", reply.Held.Token.Epoch, "previous_leader", reply.Held.Leader)
+	return nil
+}
+
+// audit reads the sets and queues whatever is not as it should be.
+func (w *Writer) audit(ctx context.Context) error {
+	kinds := w.ledger.kinds()
+	view, err := w.read(ctx, kinds)
+	if err != nil {
+		return err
+	}
+	if len(view.Meta.Kinds) > 0 {
+		w.ledger.learn(view.Meta.Kinds)
+		if more := w.ledger.kinds(); len(more) > len(kinds) {
+			if view, err = w.read(ctx, more); err != nil {
+				return err
+			}
+		}
+	}
+	held := view.Meta.Token
+	// A write whose outcome was unknown may have landed.
+	ours := view.Meta.Cluster == w.cfg.Cluster && held.Epoch == w.cfg.Epoch && held.Compare(w.base) >= 0
+	drift := w.ledger.found(view, !ours, time.Now())
+	switch {
+	case !ours:
+		w.m.repairs.WithLabelValues(reasonRewrite).Inc()
+		w.log.Warn("redis lost the mirror, writing it again", "held_epoch", held.Epoch, "held_seq", held.Seq,
+			"expected_seq", w.base.Seq)
+	case held == w.base && !w.audited.IsZero() && drift > 0:
+		w.m.repairs.WithLabelValues(reasonDrift).Add(float64(drift))
+		w.log.Warn("mirror was changed by someone else, repairing it", "members", drift)
+	}
+	w.base = held
+	w.audited = time.Now()
+	w.suspect = false
+	return nil
+}
+
+// write writes one batch of the kind op.
+func (w *Writer) write(ctx context.Context, op Op) error {
+	b := w.ledger.take(op)
+	// A removal rests on a confirmation begun after the check's result came, so that a leader who slept in between
+	// takes nobody out.
+	reply, err := w.send(ctx, Write{Op: op, Kinds: b.kinds, Sets: b.sets, Status: b.status}, b, b.removes)
+	if err != nil {
+		return fmt.Errorf("write %s: %w", op, err)
+	}
+	if op == OpStatus {
+		if _, more := w.ledger.pending(); !more {
+			w.flushed = time.Now()
+		}
+	}
+	for _, since := range b.changed {
+		w.m.lag.Observe(time.Since(since).Seconds())
+	}
+	if !w.ledger.landed(b, reply.Sizes, time.Now()) {
+		w.suspect = true
+	}
+	return nil
+}
+
+// send makes one fenced write and returns nil only if it stands in Redis; else the batch goes back.
+func (w *Writer) send(ctx context.Context, wr Write, b batch, fresh bool) (Reply, error) {
+	unknown := false
+	reply, err := func() (Reply, error) {
+		until, err := w.confirm(ctx, fresh)
+		if err != nil {
+			return Reply{}, err
+		}
+		if wr.Op != OpClaim {
+			w.token.Seq++
+		}
+		wr.Cluster, wr.Leader, wr.Interval = w.cfg.Cluster, w.cfg.Node, w.cfg.Interval
+		wr.Token, wr.Base = w.token, w.base
+		wr.NotAfter = w.storeTime(until)
+		ctx, cancel := context.WithTimeout(ctx, w.cfg.Timeout)
+		defer cancel()
+		reply, err := w.store.Write(ctx, wr)
+		if err != nil {
+			unknown = true
+			return Reply{}, err
+		}
+		w.heard(reply.Now)
+		return reply, w.judge(reply)
+	}()
+	if err != nil {
+		w.ledger.putBack(b, unknown)
+		return Reply{}, err
+	}
+	w.base = w.token
+	w.wrote = time.Now()
+	w.m.writes.WithLabelValues(string(wr.Op)).Inc()
+	w.m.seq.Set(float64(w.token.Seq))
+	w.succeeded()
+	return reply, nil
+}
+
+// judge turns a refusal into an error.
+func (w *Writer) judge(r Reply) error {
+	switch r.Outcome {
+	case Applied, Duplicate:
+		return nil
+	}
+	w.m.refusals.WithLabelValues(string(r.Outcome)).Inc()
+	switch r.Outcome {
+	case Older, Foreign:
+		if err := w.admit(r.Held); err != nil {
+			return err
+		}
+		return ErrSuperseded
+	default:
+		return &fenceError{fmt.Errorf("redis refused a write as %s", r.Outcome)}
+	}
+}
+
+// admit refuses to write over what another leadership holds.
+func (w *Writer) admit(m Meta) error {
+	switch {
+	case m.Cluster != "" && m.Cluster != w.cfg.Cluster:
+		return &ForeignClusterError{Cluster: m.Cluster, Epoch: m.Token.Epoch, Own: w.cfg.Cluster}
+	case m.Token.Epoch > w.cfg.Epoch, m.Token.Epoch == w.cfg.Epoch && m.Leader != w.cfg.Node:
+		return &HigherEpochError{Epoch: w.cfg.Epoch, Seen: m.Token.Epoch}
+	case w.claimed && m.Token.Compare(w.token) > 0:
+		return ErrSuperseded
+	}
+	return nil
+}
+
+// read reads Redis, and returns an error if another leadership's mirror stands there.
+func (w *Writer) read(ctx context.Context, kinds []string) (View, error) {
+	ctx, cancel := context.WithTimeout(ctx, w.cfg.Timeout)
+	defer cancel()
+	view, err := w.store.Read(ctx, kinds)
+	if err != nil {
+		return View{}, fmt.Errorf("read mirror: %w", err)
+	}
+	w.heard(view.Now)
+	if err := w.admit(view.Meta); err != nil {
+		reason := Older
+		if _, ok := errors.AsType[*ForeignClusterError](err); ok {
+			reason = Foreign
+		}
+		w.m.refusals.WithLabelValues(string(reason)).Inc()
+		return View{}, err
+	}
+	return view, nil
+}
+
+// confirm returns until when the leadership may be trusted, by the local clock. A fresh confirmation is one begun
+// now; else half of the lease must be left, so that a write has time to arrive.
+func (w *Writer) confirm(ctx context.Context, fresh bool) (time.Time, error) {
+	if fresh || w.asked.IsZero() || time.Since(w.asked) > w.cfg.Lease/2 {
+		asked := time.Now()
+		ctx, cancel := context.WithTimeout(ctx, w.cfg.Lease)
+		defer cancel()
+		err := w.cfg.Confirm(ctx)
+		if err == nil && time.Since(asked) >= w.cfg.Lease {
+			err = errors.New("the quorum answered after the lease")
+		}
+		if err != nil {
+			w.m.refusals.WithLabelValues(reasonUnconfirmed).Inc()
+			return time.Time{}, &fenceError{fmt.Errorf("confirm leadership: %w", err)}
+		}
+		w.asked = asked
+	}
+	return w.asked.Add(w.cfg.Lease), nil
+}
+
+// heard learns what time it is in Redis. By now it is later there, so that a deadline derived from it errs on the
+// early side. All local times are monotonic.
+func (w *Writer) heard(store time.Time) { w.storeStarted = store.Add(-time.Since(w.started)) }
+
+// storeTime translates a local time into the store's clock.
+func (w *Writer) storeTime(t time.Time) time.Time { return w.storeStarted.Add(t.Sub(w.started)) }
