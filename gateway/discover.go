@@ -1,0 +1,296 @@
+package gateway
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/status"
+
+	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
+)
+
+// follow runs from the first use of the Client to its end: find a leader, keep to it until it is in doubt.
+func (c *Client) follow() {
+	for {
+		l := c.find(c.life)
+		if l == nil {
+			return
+		}
+		c.keep(c.life, l)
+	}
+}
+
+// answer is what a coordinator said to a ping, or why it did not.
+type answer struct {
+	address string
+	ping    *rollcallv1.PingResponse
+	err     error
+}
+
+// claims reports whether the node that answered says that it leads.
+func (a answer) claims() bool {
+	return a.err == nil && a.ping.GetLeader() != nil && a.ping.GetLeader().GetNode() == a.ping.GetNode() &&
+		a.ping.GetCluster() != ""
+}
+
+func (a answer) String() string {
+	switch {
+	case a.err != nil:
+		return status.Convert(a.err).Message()
+	case a.claims():
+		return fmt.Sprintf("%s leads epoch %d", a.ping.GetNode(), a.ping.GetEpoch())
+	case a.ping.GetLeader() != nil:
+		return fmt.Sprintf("%s says that %s leads", a.ping.GetNode(), a.ping.GetLeader().GetNode())
+	}
+	return fmt.Sprintf("%s knows no leader", a.ping.GetNode())
+}
+
+// find pings all coordinators, round after round, until one of them is confirmed as the leader. It returns nil
+// when ctx ends.
+func (c *Client) find(ctx context.Context) *leadership {
+	ctx, cancel := context.WithCancel(ctx)
+	var asked sync.WaitGroup
+	defer asked.Wait()
+	defer cancel()
+
+	targets := slices.Clone(c.cfg.Coordinators)
+	c.mu.Lock()
+	if l := c.leader; l != nil && !slices.Contains(targets, l.Address) {
+		targets = append(targets, l.Address)
+	}
+	c.mu.Unlock()
+
+	answers := make(chan answer)
+	waiting := map[string]bool{}
+	ask := func(address string) {
+		if waiting[address] {
+			return // a node that hangs is asked again once its ping has timed out
+		}
+		waiting[address] = true
+		asked.Go(func() {
+			ping, err := c.Ping(ctx, address)
+			select {
+			case answers <- answer{address, ping, err}:
+			case <-ctx.Done():
+			}
+		})
+	}
+	for {
+		for _, address := range targets {
+			ask(address)
+		}
+		var round []answer
+		end := time.NewTimer(jitter(c.cfg.PollLeaderless))
+		for over := false; !over && len(waiting) > 0; {
+			select {
+			case a := <-answers:
+				delete(waiting, a.address)
+				round = append(round, a)
+				for _, address := range addressesOf(a.ping.GetLeader()) {
+					if !slices.Contains(targets, address) {
+						targets = append(targets, address)
+						ask(address)
+					}
+				}
+			case <-end.C:
+				over = true
+				end.Reset(0)
+			case <-ctx.Done():
+				end.Stop()
+				return nil
+			}
+		}
+		if l := c.judge(round); l != nil {
+			end.Stop()
+			return l
+		}
+		select {
+		case <-end.C:
+		case <-ctx.Done():
+			end.Stop()
+			return nil
+		}
+	}
+}
+
+// addressesOf lists where a leader says that it can be reached, the address meant for clients first: the other
+// one may only resolve inside the cluster's own network.
+func addressesOf(l *rollcallv1.Leader) []string {
+	var addresses []string
+	for _, a := range []string{l.GetClientAddress(), l.GetAddress()} {
+		if a != "" && !slices.Contains(addresses, a) {
+			addresses = append(addresses, a)
+		}
+	}
+	return addresses
+}
+
+// judge takes in a round of answers and adopts the leader among them, if there is one.
+func (c *Client) judge(round []answer) *leadership {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	defer c.broadcastLocked()
+
+	round = c.rejectForeignLocked(round)
+	for _, a := range round {
+		c.answers[a.address] = a.String()
+		c.epoch = max(c.epoch, a.ping.GetEpoch())
+	}
+	var claims []answer
+	for _, a := range round {
+		// Followers tell the epoch too, so a claim below the highest heard is a former leader's, or was overtaken
+		// within this round.
+		if a.claims() && a.ping.GetEpoch() == c.epoch {
+			claims = append(claims, a)
+		}
+	}
+	if len(claims) == 0 {
+		return nil
+	}
+	// An epoch has one leader: these are its answers at several addresses. The ones it advertises come first, but
+	// where they cannot be reached, say from outside a container network, the one at which it did answer serves.
+	advertised := addressesOf(claims[0].ping.GetLeader())
+	rank := func(a answer) int {
+		if i := slices.Index(advertised, a.address); i >= 0 {
+			return i
+		}
+		return len(advertised)
+	}
+	best := slices.MinFunc(claims, func(a, b answer) int { return rank(a) - rank(b) })
+	return c.adoptLocked(best.address, best.ping)
+}
+
+// rejectForeignLocked returns the answers of nodes of this client's cluster, with those that failed.
+func (c *Client) rejectForeignLocked(round []answer) []answer {
+	cluster := c.cluster
+	for _, a := range round {
+		if cluster == "" {
+			cluster = a.ping.GetCluster()
+		}
+	}
+	own, native := round[:0:0], false
+	var foreign *ForeignClusterError
+	for _, a := range round {
+		switch id := a.ping.GetCluster(); {
+		case a.err == nil && id != "" && id != cluster:
+			foreign = &ForeignClusterError{Expected: cluster, Actual: id, Address: a.address}
+			words := fmt.Sprintf("belongs to another cluster, %q", id)
+			if c.answers[a.address] != words {
+				c.log.Error("coordinator belongs to another cluster; it is ignored",
+					"address", a.address, "node", a.ping.GetNode(), "cluster", id, "expected", cluster)
+			}
+			c.answers[a.address] = words
+		default:
+			native = native || a.err == nil
+			own = append(own, a)
+		}
+	}
+	c.refusal = nil
+	if foreign != nil && (c.cluster == "" || !native) {
+		// Either nobody but strangers answers, or the coordinators given are of two clusters and nothing says
+		// which one is meant.
+		c.refusal = foreign
+		return nil
+	}
+	return own
+}
+
+// adoptLocked makes the node that answered the leader; calls still waiting for another one are ended.
+func (c *Client) adoptLocked(address string, ping *rollcallv1.PingResponse) *leadership {
+	conn := c.conns[address]
+	if conn == nil {
+		return nil // closed meanwhile
+	}
+	next := Leader{Cluster: ping.GetCluster(), Node: ping.GetNode(), Address: address, Epoch: ping.GetEpoch()}
+	c.cluster = next.Cluster
+	if last := c.leader; last == nil || last.Leader != next {
+		l := &leadership{Leader: next, conn: conn}
+		if last != nil && last.Node == next.Node {
+			l.done, l.end = last.done, last.end
+		} else {
+			if last != nil {
+				last.end()
+			}
+			l.done, l.end = context.WithCancel(c.life)
+		}
+		c.leader = l
+		c.log.Info("leader found", "leader", next.Node, "address", next.Address, "epoch", next.Epoch)
+	}
+	c.sure = true
+	return c.leader
+}
+
+// keep pings the leader, l, until it may not lead any more; then it is in doubt.
+func (c *Client) keep(ctx context.Context, l *leadership) {
+	ctx, cancel := context.WithCancel(ctx)
+	var watching sync.WaitGroup
+	defer watching.Wait()
+	defer cancel()
+	broken := make(chan struct{})
+	watching.Go(func() {
+		// The end of a process closes its connections: that is known long before the next poll.
+		if l.conn.GetState() != connectivity.Ready || l.conn.WaitForStateChange(ctx, connectivity.Ready) {
+			close(broken)
+		}
+	})
+	poll := time.NewTimer(jitter(c.cfg.Poll))
+	defer poll.Stop()
+	for {
+		l, changed, _ := c.look()
+		if l == nil {
+			return // a call has put it in doubt
+		}
+		select {
+		case <-changed:
+			continue
+		case <-poll.C:
+			ping, err := c.Ping(ctx, l.Address)
+			if !c.stillLeads(l, answer{l.Address, ping, err}) {
+				c.suspect(l)
+				return
+			}
+			poll.Reset(jitter(c.cfg.Poll))
+		case <-broken:
+			c.suspect(l)
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// stillLeads reports whether the answer of the leader confirms it, in a later epoch perhaps.
+func (c *Client) stillLeads(l *leadership, a answer) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.answers[a.address] = a.String()
+	if !a.claims() || a.ping.GetNode() != l.Node || a.ping.GetCluster() != c.cluster || a.ping.GetEpoch() < c.epoch {
+		return false
+	}
+	c.epoch = a.ping.GetEpoch()
+	if a.ping.GetEpoch() != l.Epoch {
+		c.adoptLocked(l.Address, a.ping)
+		c.broadcastLocked()
+	}
+	return true
+}
+
+// suspect puts l in doubt: new calls wait until a leader is confirmed. Those on their way to it go on, for
+// all that is known it may still answer them.
+func (c *Client) suspect(l *leadership) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.leader == l && c.sure {
+		c.sure = false
+		c.broadcastLocked()
+	}
+}
+
+func (c *Client) broadcastLocked() {
+	close(c.changed)
+	c.changed = make(chan struct{})
+}

@@ -1,0 +1,269 @@
+package gateway
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+
+	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
+)
+
+// Config says who a Gateway is and what it keeps registered. A hook is not called again before it returned, and
+// must not block.
+type Config struct {
+	ClientConfig
+	// ID names the owner of what is registered: a DNS label, the same at each start, and of one process only.
+	ID string
+	// Source defines the services.
+	Source Source
+	// Reregister is how often the full set is written again; 60 s by default, ±10 %.
+	Reregister time.Duration
+	// Leave makes Run deregister everything when it is asked to stop. Without it the entries stay, which is
+	// what a gateway that will be back wants.
+	Leave bool
+	// LeaveTimeout bounds that; 5 s by default.
+	LeaveTimeout time.Duration
+
+	// OnLeader is told of each leader found, and of each new epoch.
+	OnLeader func(Leader)
+	// OnWrite is told of each write that the directory took.
+	OnWrite func(Write)
+	// OnError is told of each attempt to bring the directory up to date that did not succeed.
+	OnError func(error)
+	// OnRefused is told when the list of services that the directory refuses changes.
+	OnRefused func([]Refusal)
+}
+
+// Write is a write that the directory took.
+type Write struct {
+	Epoch, Index uint64
+	// FullSet says that it removed what was not in it.
+	FullSet                        bool
+	Registered, Unchanged, Removed uint32
+	// Took is how long it took, looking for the leader and repetitions included.
+	Took time.Duration
+}
+
+// Refusal is a service that is defined here but that the directory refuses.
+type Refusal struct {
+	ID string
+	// Owner is who holds the id instead; zero if the service is refused for another reason.
+	Owner  Owner
+	Reason string
+}
+
+// Status is what a Gateway knows of itself.
+type Status struct {
+	ID          string
+	Incarnation uint64
+	// Leader is the last one found, zero before the first.
+	Leader Leader
+	// Synced says that the directory holds, in that leader's epoch, all that the source defined when it was last
+	// asked, except for what is Refused.
+	Synced bool
+	// Registered is how many services of this gateway the directory holds.
+	Registered int
+	// LastWrite is when the directory last took a write or confirmed that nothing changed; zero before.
+	LastWrite time.Time
+	Refused   []Refusal
+	// Err is why the directory is not up to date; nil when it is.
+	Err error
+}
+
+// ClaimedError ends Run: a gateway that started later, or whose clock is ahead, writes with the same id.
+type ClaimedError struct {
+	ID          string
+	Incarnation uint64
+}
+
+func (e *ClaimedError) Error() string {
+	return fmt.Sprintf("gateway id %q is claimed by another running gateway, started %s; each needs an id of its own",
+		e.ID, time.Unix(0, int64(e.Incarnation)).UTC().Format(time.RFC3339Nano))
+}
+
+func (c *Config) validate() error {
+	c.Reregister = cmp.Or(c.Reregister, time.Minute)
+	c.LeaveTimeout = cmp.Or(c.LeaveTimeout, 5*time.Second)
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	var errs []error
+	if err := rollcallv1.CheckDNSLabel(c.ID); err != nil {
+		errs = append(errs, fmt.Errorf("id: %w", err))
+	}
+	if c.Source == nil {
+		errs = append(errs, errors.New("source: is missing"))
+	}
+	if c.Reregister < time.Second {
+		errs = append(errs, fmt.Errorf("re-register: %v is shorter than 1s", c.Reregister))
+	}
+	if c.LeaveTimeout < 0 {
+		errs = append(errs, fmt.Errorf("leave timeout: %v is negative", c.LeaveTimeout))
+	}
+	return errors.Join(errs...)
+}
+
+// Gateway keeps what its source defines registered while Run runs.
+type Gateway struct {
+	cfg    Config
+	log    *slog.Logger
+	client *Client
+	moved  chan struct{} // holds one: there is another leader or epoch
+
+	mu     sync.Mutex
+	status Status
+
+	// What follows belongs to Run's own goroutine.
+
+	incarnation, seq uint64
+	accepted         bool   // a write of this incarnation passed the directory's fence
+	adopted          bool   // the incarnation is no longer the clock's
+	epoch            uint64 // in which the directory took all that the source defined; 0: it may lack something
+	holds            map[string]*rollcallv1.Service
+	refused          map[string]refused
+}
+
+// New checks cfg; nothing happens before Run.
+func New(cfg Config) (*Gateway, error) {
+	invalid := cfg.validate()
+	client, err := NewClient(cfg.ClientConfig)
+	if err := errors.Join(invalid, err); err != nil {
+		return nil, fmt.Errorf("gateway: %w", err)
+	}
+	return &Gateway{
+		cfg:     cfg,
+		log:     cfg.Logger.With("component", "gateway", "gateway", cfg.ID),
+		client:  client,
+		moved:   make(chan struct{}, 1),
+		status:  Status{ID: cfg.ID},
+		holds:   map[string]*rollcallv1.Service{},
+		refused: map[string]refused{},
+	}, nil
+}
+
+// Client is the one the Gateway uses, and closes when Run ends.
+func (g *Gateway) Client() *Client { return g.client }
+
+// Status may be called at any time.
+func (g *Gateway) Status() Status {
+	missing := g.client.missing()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	s := g.status
+	s.Refused = slices.Clone(s.Refused)
+	if missing != nil {
+		s.Synced, s.Err = false, cmp.Or(s.Err, missing)
+	}
+	return s
+}
+
+// Run keeps the directory up to date until ctx ends, which is no error. It ends by itself only with
+// ClaimedError; whatever else goes wrong is reported in the log and by Status, and tried again. It may be called
+// once.
+func (g *Gateway) Run(ctx context.Context) error {
+	var tasks sync.WaitGroup
+	defer tasks.Wait()
+	defer func() { _ = g.client.Close() }() // closing connections has nothing to tell
+	following, stop := context.WithCancel(ctx)
+	defer stop()
+	tasks.Go(func() { g.followLeaders(following) })
+
+	g.setIncarnation(uint64(time.Now().UnixNano()))
+	pause := backoff.ExponentialBackOff{
+		InitialInterval: 100 * time.Millisecond, RandomizationFactor: 0.5, Multiplier: 2, MaxInterval: min(10*time.Second, g.cfg.Reregister),
+	}
+	timer := time.NewTimer(g.cfg.Reregister)
+	defer timer.Stop()
+	due := true // the next write is to be a full set
+	for {
+		select {
+		case <-ctx.Done():
+			return g.leave(context.WithoutCancel(ctx))
+		case <-timer.C:
+			due = true
+		case <-g.moved:
+		case <-g.cfg.Source.Changed():
+			// What changes from here on announces itself again: that is the dirty flag.
+		}
+		full, err := g.sync(ctx, due)
+		if ctx.Err() != nil {
+			continue
+		}
+		g.report(err)
+		if claimed, ok := errors.AsType[*ClaimedError](err); ok {
+			return fmt.Errorf("gateway: %w", claimed)
+		}
+		switch {
+		case err != nil:
+			due = true
+			timer.Reset(pause.NextBackOff())
+		case full:
+			due = false
+			timer.Reset(jitter(g.cfg.Reregister))
+			pause.Reset()
+		}
+	}
+}
+
+func (g *Gateway) followLeaders(ctx context.Context) {
+	for l := range g.client.Leaders(ctx) {
+		g.update(func(s *Status) { s.Leader, s.Synced = l, false })
+		if g.cfg.OnLeader != nil {
+			g.cfg.OnLeader(l)
+		}
+		select {
+		case g.moved <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// leave deregisters everything, if that is wanted.
+func (g *Gateway) leave(ctx context.Context) error {
+	if !g.cfg.Leave {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, g.cfg.LeaveTimeout)
+	defer cancel()
+	if err := g.put(ctx, nil, true); err != nil {
+		return fmt.Errorf("gateway: leave: %w", err)
+	}
+	return nil
+}
+
+func (g *Gateway) update(change func(*Status)) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	change(&g.status)
+}
+
+// report tells how an attempt to bring the directory up to date went.
+func (g *Gateway) report(err error) {
+	g.mu.Lock()
+	before := g.status.Err
+	g.status.Err = err
+	g.status.Synced = err == nil && g.epoch == g.status.Leader.Epoch
+	g.status.Registered = len(g.holds)
+	g.mu.Unlock()
+	if err == nil {
+		if before != nil {
+			g.log.Info("directory is up to date again")
+		}
+		return
+	}
+	if g.cfg.OnError != nil {
+		g.cfg.OnError(err)
+	}
+	level := slog.LevelWarn
+	if before != nil && before.Error() == err.Error() {
+		level = slog.LevelDebug
+	}
+	g.log.Log(context.Background(), level, "directory could not be brought up to date", "err", err)
+}

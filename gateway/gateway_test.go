@@ -1,0 +1,674 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+
+	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
+)
+
+// fakeSource is a Source whose set the test changes.
+type fakeSource struct {
+	changed chan struct{}
+
+	mu    sync.Mutex
+	set   Set
+	err   error
+	asked int
+	block chan struct{} // if set, Services waits for it
+}
+
+func newSource(services ...*rollcallv1.Service) *fakeSource {
+	return &fakeSource{changed: make(chan struct{}, 1), set: Set{Services: services, Complete: true}}
+}
+
+func (s *fakeSource) Services(ctx context.Context) (Set, error) {
+	s.mu.Lock()
+	s.asked++
+	set, err, block := s.set, s.err, s.block
+	s.mu.Unlock()
+	if block != nil {
+		select {
+		case <-block:
+		case <-ctx.Done():
+			return Set{}, ctx.Err()
+		}
+	}
+	return set, err
+}
+
+func (s *fakeSource) Changed() <-chan struct{} { return s.changed }
+
+func (s *fakeSource) change(f func()) {
+	s.mu.Lock()
+	f()
+	s.mu.Unlock()
+	select {
+	case s.changed <- struct{}{}:
+	default:
+	}
+}
+
+func (s *fakeSource) define(services ...*rollcallv1.Service) {
+	s.change(func() { s.set.Services = services })
+}
+
+// running is a Gateway inside Run.
+type running struct {
+	*Gateway
+	t    *testing.T
+	stop context.CancelFunc
+	done chan error
+}
+
+func (f *fleet) gatewayWith(cfg Config) *running {
+	if cfg.Coordinators == nil {
+		cfg.ClientConfig = f.config("n1", "n2", "n3")
+	}
+	if cfg.ID == "" {
+		cfg.ID = "edge-1"
+	}
+	g, err := New(cfg)
+	require.NoError(f.t, err)
+	r := &running{Gateway: g, t: f.t, done: make(chan error, 1)}
+	var ctx context.Context
+	ctx, r.stop = context.WithCancel(f.t.Context())
+	go func() { r.done <- g.Run(ctx) }()
+	f.t.Cleanup(func() { _ = r.end() })
+	return r
+}
+
+func (f *fleet) gateway(s Source) *running { return f.gatewayWith(Config{Source: s}) }
+
+// end stops Run and returns what it returned; again when called again.
+func (r *running) end() error {
+	r.stop()
+	err := <-r.done
+	r.done <- err
+	return err
+}
+
+// setup is a fleet of three led by n1 in epoch 1, in a bubble.
+func setup(t *testing.T, test func(t *testing.T, f *fleet)) {
+	t.Helper()
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, "n1", "n2", "n3")
+		f.lead("n1", 1)
+		test(t, f)
+	})
+}
+
+func TestGatewayRegistersOneFullSet(t *testing.T) {
+	setup(t, func(t *testing.T, f *fleet) {
+		var leaders []Leader
+		var writes []Write
+		g := f.gatewayWith(Config{
+			Source:   Static(services("a", "b")...),
+			OnLeader: func(l Leader) { leaders = append(leaders, l) },
+			OnWrite:  func(w Write) { writes = append(writes, w) },
+		})
+		synctest.Wait()
+		took := f.took()
+		require.Len(t, took, 1)
+		require.True(t, took[0].GetFullSet())
+		require.False(t, took[0].GetAllowEmpty())
+		require.Equal(t, uint64(time.Now().UnixNano()), took[0].GetWriter().GetIncarnation())
+		require.Equal(t, []string{"a", "b"}, f.ids(edge("edge-1")))
+
+		s := g.Status()
+		require.Equal(t, Leader{Cluster: "cluster-a", Node: "n1", Address: "n1:7400", Epoch: 1}, s.Leader)
+		require.True(t, s.Synced)
+		require.Equal(t, 2, s.Registered)
+		require.Equal(t, time.Now(), s.LastWrite)
+		require.NoError(t, s.Err)
+		require.NoError(t, g.end())
+		require.Len(t, leaders, 1)
+		require.Equal(t, []Write{{Epoch: 1, Index: 1, FullSet: true, Registered: 2}}, writes)
+		require.Equal(t, []string{"a", "b"}, f.ids(edge("edge-1")), "what is registered stays when the gateway stops")
+	})
+}
+
+func TestGatewayPullsOnEachLeaderAndEpoch(t *testing.T) {
+	setup(t, func(t *testing.T, f *fleet) {
+		s := newSource(services("a")...)
+		g := f.gateway(s)
+		synctest.Wait()
+		f.took()
+		for epoch, leader := range []string{2: "n2", 3: "n2", 4: "n3"} {
+			if leader == "" {
+				continue
+			}
+			asked := s.asked
+			f.lead(leader, uint64(epoch))
+			pass(time.Second)
+			took := f.took()
+			require.Len(t, took, 1)
+			require.True(t, took[0].GetFullSet())
+			require.Equal(t, uint64(epoch), took[0].GetWriter().GetEpoch())
+			require.Equal(t, asked+1, s.asked)
+			require.True(t, g.Status().Synced)
+		}
+	})
+}
+
+func TestGatewayReregisters(t *testing.T) {
+	setup(t, func(t *testing.T, f *fleet) {
+		f.gateway(newSource(services("a", "b")...))
+		synctest.Wait()
+		f.took()
+		f.set(func() { delete(f.directory, "a") }) // an operator's mistake, say
+		pass(67 * time.Second)
+		require.Equal(t, []string{"a", "b"}, f.ids(edge("edge-1")))
+		require.Len(t, f.took(), 1)
+		pass(10 * time.Minute)
+		require.InDelta(t, 10, len(f.took()), 1)
+	})
+}
+
+func TestGatewaySendsOnlyWhatIsNew(t *testing.T) {
+	setup(t, func(t *testing.T, f *fleet) {
+		s := newSource(services("a", "b")...)
+		f.gateway(s)
+		synctest.Wait()
+		f.took()
+
+		s.define(services("a", "b", "c")...)
+		synctest.Wait()
+		took := f.took()
+		require.Len(t, took, 1)
+		require.False(t, took[0].GetFullSet())
+		require.Equal(t, []string{"c"}, idsOf(took[0].GetServices()))
+
+		moved := service("b")
+		moved.WorkerRef.Url = "http://elsewhere:3000"
+		s.define(service("a"), moved, service("c"))
+		synctest.Wait()
+		took = f.took()
+		require.Len(t, took, 1)
+		require.Equal(t, []string{"b"}, idsOf(took[0].GetServices()))
+
+		s.define(service("a"), moved, service("c"))
+		synctest.Wait()
+		require.Empty(t, f.took(), "nothing changed")
+
+		s.define(service("a"), service("d"))
+		synctest.Wait()
+		require.Len(t, f.took(), 1, "what is new and what is gone are one command")
+		require.Equal(t, []string{"a", "d"}, f.ids(edge("edge-1")))
+
+		s.define()
+		synctest.Wait()
+		took = f.took()
+		require.Len(t, took, 1)
+		require.True(t, took[0].GetAllowEmpty(), "the source says that it is complete")
+		require.Empty(t, f.ids(edge("edge-1")))
+	})
+}
+
+func idsOf(services []*rollcallv1.Service) (ids []string) {
+	for _, s := range services {
+		ids = append(ids, s.GetId())
+	}
+	return ids
+}
+
+func TestGatewayCoalesces(t *testing.T) {
+	setup(t, func(t *testing.T, f *fleet) {
+		s := newSource(services("a")...)
+		f.gateway(s)
+		synctest.Wait()
+		f.took()
+		flight := make(chan struct{})
+		f.set(func() {
+			f.nodes[address("n1")].before = func(string) error { <-flight; return nil }
+		})
+		for i := range 100 {
+			s.change(func() { s.set.Services = append(slices.Clone(s.set.Services), service(fmt.Sprintf("s-%d", i))) })
+			synctest.Wait()
+		}
+		close(flight)
+		synctest.Wait()
+		took := f.took()
+		require.Len(t, took, 2, "one on its way, and one for all that came meanwhile")
+		require.Len(t, took[0].GetServices(), 1)
+		require.Len(t, took[1].GetServices(), 99)
+		require.Len(t, f.ids(edge("edge-1")), 101)
+	})
+}
+
+func TestGatewayPullsAgainWhenDirty(t *testing.T) {
+	setup(t, func(t *testing.T, f *fleet) {
+		s := newSource(services("a")...)
+		s.block = make(chan struct{})
+		f.gateway(s)
+		synctest.Wait()
+		s.define(services("a", "b")...) // the pull has begun, and will not see it
+		close(s.block)
+		synctest.Wait()
+		require.Equal(t, []string{"a", "b"}, f.ids(edge("edge-1")))
+		require.Len(t, f.took(), 2)
+		require.Equal(t, 2, s.asked)
+	})
+}
+
+func TestGatewaySurvivesItsLeader(t *testing.T) {
+	setup(t, func(t *testing.T, f *fleet) {
+		s := newSource(services("a")...)
+		g := f.gateway(s)
+		synctest.Wait()
+		f.kill("n1")
+		s.define(services("a", "b")...)
+		pass(300 * time.Millisecond)
+		require.False(t, g.Status().Synced)
+		require.ErrorIs(t, g.Status().Err, ErrNoLeader)
+		require.ErrorContains(t, g.Status().Err, "n1:7400")
+		f.took()
+		f.lead("n2", 2)
+		pass(60 * time.Millisecond)
+		require.Equal(t, []string{"a", "b"}, f.ids(edge("edge-1")))
+		require.Equal(t, uint64(2), f.took()[0].GetWriter().GetEpoch())
+		require.True(t, g.Status().Synced)
+		require.NoError(t, g.Status().Err)
+	})
+}
+
+func TestGatewayRepeatsAnUnknownWriteAsItWas(t *testing.T) {
+	setup(t, func(t *testing.T, f *fleet) {
+		s := newSource(services("a")...)
+		f.set(func() {
+			f.nodes[address("n1")].after = func(string) error {
+				f.lead("n2", 2)
+				s.define(services("a", "b")...)
+				return refusal(codes.Unknown, &rollcallv1.UnknownOutcome{Cause: "leadership lost"})
+			}
+		})
+		f.gateway(s)
+		pass(time.Second)
+		took := f.took()
+		require.Len(t, took, 3)
+		require.Equal(t, uint64(1), took[0].GetWriter().GetEpoch())
+		require.Equal(t, uint64(2), took[1].GetWriter().GetEpoch())
+		require.Equal(t, took[0].GetWriter().GetSeq(), took[1].GetWriter().GetSeq())
+		require.Equal(t, idsOf(took[0].GetServices()), idsOf(took[1].GetServices()))
+		require.Greater(t, took[2].GetWriter().GetSeq(), took[1].GetWriter().GetSeq())
+		require.Equal(t, []string{"a", "b"}, f.ids(edge("edge-1")))
+	})
+}
+
+func TestGatewayWhoseClockWentBack(t *testing.T) {
+	setup(t, func(t *testing.T, f *fleet) {
+		future := uint64(time.Now().Add(time.Hour).UnixNano())
+		f.owners[edge("edge-1")] = &ownerState{incarnation: future, seq: 9}
+		g := f.gateway(newSource(services("a")...))
+		synctest.Wait()
+		require.Equal(t, []string{"a"}, f.ids(edge("edge-1")))
+		require.Equal(t, future+1, g.Status().Incarnation)
+		require.True(t, g.Status().Synced)
+		require.NoError(t, g.end())
+	})
+}
+
+func TestGatewayWithADouble(t *testing.T) {
+	t.Run("the older ends", func(t *testing.T) {
+		setup(t, func(t *testing.T, f *fleet) {
+			s := newSource(services("a")...)
+			older := f.gateway(s)
+			synctest.Wait()
+			pass(time.Second)
+			younger := f.gateway(newSource(services("b")...))
+			synctest.Wait()
+			s.define(services("a", "c")...)
+			synctest.Wait()
+			require.NotEmpty(t, older.done, "at once")
+			err := older.end()
+			var claimed *ClaimedError
+			require.ErrorAs(t, err, &claimed)
+			require.Equal(t, "edge-1", claimed.ID)
+			require.ErrorContains(t, err, "each needs an id of its own")
+			require.ErrorAs(t, older.Status().Err, &claimed)
+			require.False(t, older.Status().Synced)
+			require.NoError(t, younger.end())
+			require.Equal(t, []string{"b"}, f.ids(edge("edge-1")))
+		})
+	})
+	t.Run("no endless race", func(t *testing.T) {
+		setup(t, func(t *testing.T, f *fleet) {
+			var seen uint64
+			f.set(func() { // somebody is always ahead
+				f.nodes[address("n1")].before = func(string) error {
+					seen += 1 << 62
+					return refusal(codes.Aborted, &rollcallv1.Superseded{Incarnation: seen, Seq: 1})
+				}
+			})
+			g := f.gateway(newSource(services("a")...))
+			var claimed *ClaimedError
+			require.ErrorAs(t, <-g.done, &claimed)
+			g.done <- nil
+			require.Len(t, f.took(), 2)
+		})
+	})
+}
+
+func TestGatewayRegistersTheRestBesideAConflict(t *testing.T) {
+	setup(t, func(t *testing.T, f *fleet) {
+		other := &rollcallv1.Owner{Kind: rollcallv1.OwnerKind_OWNER_KIND_GATEWAY, Id: "edge-2"}
+		f.directory["b"] = &rollcallv1.ServiceRecord{Service: service("b"), Owner: other}
+		var refusals [][]Refusal
+		s := newSource(services("a", "b", "c")...)
+		g := f.gatewayWith(Config{Source: s, OnRefused: func(r []Refusal) { refusals = append(refusals, r) }})
+		synctest.Wait()
+		require.Equal(t, []string{"a", "c"}, f.ids(edge("edge-1")))
+		require.Equal(t, []string{"b"}, f.ids(edge("edge-2")))
+		require.Equal(t, []Refusal{{ID: "b", Owner: edge("edge-2"), Reason: "owned by gateway/edge-2"}}, g.Status().Refused)
+		require.True(t, g.Status().Synced)
+		require.Len(t, f.took(), 2)
+
+		s.define(services("a", "b", "c", "d")...)
+		synctest.Wait()
+		require.Len(t, f.took(), 1, "an update does not ask again")
+
+		pass(70 * time.Second)
+		require.Len(t, f.took(), 2, "the full set does")
+		require.Len(t, refusals, 1, "no news is not reported")
+
+		f.set(func() { delete(f.directory, "b") })
+		pass(70 * time.Second)
+		require.Equal(t, []string{"a", "b", "c", "d"}, f.ids(edge("edge-1")))
+		require.Empty(t, g.Status().Refused)
+		require.Len(t, refusals, 2)
+	})
+}
+
+func TestGatewayAllOfWhoseServicesConflict(t *testing.T) {
+	setup(t, func(t *testing.T, f *fleet) {
+		operator := &rollcallv1.Owner{Kind: rollcallv1.OwnerKind_OWNER_KIND_OPERATOR}
+		f.directory["a"] = &rollcallv1.ServiceRecord{Service: service("a"), Owner: operator}
+		mine := &rollcallv1.Owner{Kind: rollcallv1.OwnerKind_OWNER_KIND_GATEWAY, Id: "edge-1"}
+		f.directory["ghost"] = &rollcallv1.ServiceRecord{Service: service("ghost"), Owner: mine}
+		s := newSource(services("a")...)
+		g := f.gateway(s)
+		synctest.Wait()
+		require.Empty(t, f.ids(edge("edge-1")), "what an earlier run left is gone")
+		require.True(t, g.Status().Synced)
+
+		f.directory["b"] = &rollcallv1.ServiceRecord{Service: service("b"), Owner: operator}
+		s.define(services("a", "b")...)
+		synctest.Wait()
+		require.Len(t, g.Status().Refused, 2)
+		s.define(services("b")...)
+		synctest.Wait()
+		require.Len(t, g.Status().Refused, 1, "what is not defined any more is no conflict")
+		require.NoError(t, g.Status().Err)
+	})
+}
+
+func TestGatewayRegistersTheRestBesideAnInvalidOne(t *testing.T) {
+	setup(t, func(t *testing.T, f *fleet) {
+		f.set(func() {
+			f.nodes[address("n1")].before = once("register", refusal(codes.InvalidArgument, &errdetails.BadRequest{
+				FieldViolations: []*errdetails.BadRequest_FieldViolation{{Field: "services[1].kind", Description: "is odd"}},
+			}))
+		})
+		g := f.gateway(newSource(services("a", "b")...))
+		synctest.Wait()
+		require.Equal(t, []string{"a"}, f.ids(edge("edge-1")))
+		require.Equal(t, []Refusal{{ID: "b", Reason: "services[1].kind: is odd"}}, g.Status().Refused)
+	})
+}
+
+func TestGatewayThatIsRefusedAsAWholeTriesAgain(t *testing.T) {
+	setup(t, func(t *testing.T, f *fleet) {
+		f.set(func() {
+			f.nodes[address("n1")].before = once("register", refusal(codes.InvalidArgument, &errdetails.BadRequest{
+				FieldViolations: []*errdetails.BadRequest_FieldViolation{{Field: "writer", Description: "is odd"}},
+			}))
+		})
+		var failed []error
+		g := f.gatewayWith(Config{Source: newSource(services("a")...), OnError: func(err error) { failed = append(failed, err) }})
+		synctest.Wait()
+		require.ErrorContains(t, g.Status().Err, "writer: is odd")
+		require.False(t, g.Status().Synced)
+		pass(time.Second)
+		require.True(t, g.Status().Synced)
+		require.Len(t, failed, 1)
+	})
+}
+
+func TestGatewayWithTooMany(t *testing.T) {
+	setup(t, func(t *testing.T, f *fleet) {
+		s := newSource()
+		for i := range rollcallv1.MaxServicesPerCall + 1 {
+			s.set.Services = append(s.set.Services, service(fmt.Sprintf("s-%d", i)))
+		}
+		g := f.gateway(s)
+		synctest.Wait()
+		var large *TooLargeError
+		require.ErrorAs(t, g.Status().Err, &large)
+		require.ErrorContains(t, g.Status().Err, "split them across several gateway ids")
+		require.Empty(t, f.took())
+
+		s.define(s.set.Services[:rollcallv1.MaxServicesPerCall]...)
+		synctest.Wait()
+		require.NoError(t, g.Status().Err)
+		require.Equal(t, rollcallv1.MaxServicesPerCall, g.Status().Registered)
+
+		heavy := services("a", "b")
+		heavy[0].WorkerRef.Labels = map[string]string{"ballast": strings.Repeat("x", rollcallv1.MaxBytesPerCall)}
+		s.define(heavy...)
+		synctest.Wait()
+		require.ErrorAs(t, g.Status().Err, &large)
+	})
+}
+
+func TestGatewayWithABadSource(t *testing.T) {
+	setup(t, func(t *testing.T, f *fleet) {
+		s := newSource(services("a")...)
+		s.err = errors.New("disk on fire")
+		g := f.gateway(s)
+		synctest.Wait()
+		require.ErrorContains(t, g.Status().Err, "disk on fire")
+		s.change(func() { s.err, s.set.Services = nil, services("a", "a") })
+		synctest.Wait()
+		require.ErrorContains(t, g.Status().Err, `defines "a" twice`)
+		s.define(services("a")...)
+		synctest.Wait()
+		require.NoError(t, g.Status().Err)
+	})
+}
+
+// A source that does not know all it defines must not cost anybody an entry.
+func TestGatewayWithAnIncompleteSource(t *testing.T) {
+	setup(t, func(t *testing.T, f *fleet) {
+		mine := &rollcallv1.Owner{Kind: rollcallv1.OwnerKind_OWNER_KIND_GATEWAY, Id: "edge-1"}
+		f.directory["old"] = &rollcallv1.ServiceRecord{Service: service("old"), Owner: mine}
+		s := newSource()
+		s.set.Complete = false
+		g := f.gateway(s)
+		synctest.Wait()
+		require.Empty(t, f.took())
+		require.True(t, g.Status().Synced)
+
+		s.define(services("a", "b")...)
+		synctest.Wait()
+		require.Equal(t, []string{"a", "b", "old"}, f.ids(edge("edge-1")))
+		s.define(services("b", "c")...)
+		synctest.Wait()
+		require.Equal(t, []string{"b", "c", "old"}, f.ids(edge("edge-1")), "what this run registered it may remove")
+		f.lead("n2", 2)
+		pass(time.Second)
+		require.Equal(t, []string{"b", "c", "old"}, f.ids(edge("edge-1")))
+		require.True(t, g.Status().Synced)
+
+		s.change(func() { s.set.Complete = true })
+		pass(70 * time.Second)
+		require.Equal(t, []string{"b", "c"}, f.ids(edge("edge-1")))
+		require.NoError(t, g.end())
+	})
+}
+
+func TestGatewayWithAnEmptyStaticSetRemovesNothing(t *testing.T) {
+	setup(t, func(t *testing.T, f *fleet) {
+		mine := &rollcallv1.Owner{Kind: rollcallv1.OwnerKind_OWNER_KIND_GATEWAY, Id: "edge-1"}
+		f.directory["old"] = &rollcallv1.ServiceRecord{Service: service("old"), Owner: mine}
+		f.gateway(Static())
+		pass(5 * time.Minute)
+		require.Equal(t, []string{"old"}, f.ids(edge("edge-1")))
+	})
+}
+
+// Health delays a first offer only: what an earlier run registered stays while it is down.
+func TestGatewayKeepsWhatIsHeldBack(t *testing.T) {
+	setup(t, func(t *testing.T, f *fleet) {
+		mine := &rollcallv1.Owner{Kind: rollcallv1.OwnerKind_OWNER_KIND_GATEWAY, Id: "edge-1"}
+		other := &rollcallv1.Owner{Kind: rollcallv1.OwnerKind_OWNER_KIND_GATEWAY, Id: "edge-2"}
+		f.directory["down"] = &rollcallv1.ServiceRecord{Service: service("down"), Owner: mine}
+		f.directory["ghost"] = &rollcallv1.ServiceRecord{Service: service("ghost"), Owner: mine}
+		f.directory["others"] = &rollcallv1.ServiceRecord{Service: service("others"), Owner: other}
+		s := newSource(services("up")...)
+		s.set.Held = services("down", "new", "others")
+		g := f.gateway(s)
+		synctest.Wait()
+		require.Equal(t, []string{"down", "up"}, f.ids(edge("edge-1")))
+		require.Equal(t, 2, g.Status().Registered)
+		require.Empty(t, g.Status().Refused)
+		f.took()
+
+		s.change(func() { s.set.Services, s.set.Held = services("up", "new"), services("down", "others") })
+		synctest.Wait()
+		require.Equal(t, []string{"down", "new", "up"}, f.ids(edge("edge-1")))
+		took := f.took()
+		require.Len(t, took, 1)
+		require.Equal(t, []string{"new"}, idsOf(took[0].GetServices()))
+
+		f.lead("n2", 2)
+		pass(time.Second)
+		require.Equal(t, []string{"down", "new", "up"}, f.ids(edge("edge-1")))
+
+		s.change(func() { s.set.Held = nil }) // now it is not defined any more
+		synctest.Wait()
+		require.Equal(t, []string{"new", "up"}, f.ids(edge("edge-1")))
+
+		f.set(func() { f.nodes[address("n2")].before = once("list", refusal(codes.Internal)) })
+		f.directory["down"] = &rollcallv1.ServiceRecord{Service: service("down"), Owner: mine}
+		s.change(func() { s.set.Held = services("down") })
+		pass(70 * time.Second)
+		require.Equal(t, []string{"down", "new", "up"}, f.ids(edge("edge-1")), "without knowing, nothing is removed")
+	})
+}
+
+func TestGatewayLeaves(t *testing.T) {
+	setup(t, func(t *testing.T, f *fleet) {
+		g := f.gatewayWith(Config{Source: Static(services("a")...), Leave: true})
+		synctest.Wait()
+		require.NoError(t, g.end())
+		require.Empty(t, f.ids(edge("edge-1")))
+
+		g = f.gatewayWith(Config{Source: Static(services("a")...), Leave: true})
+		synctest.Wait()
+		f.lead("", 1)
+		pass(time.Second)
+		began := time.Now()
+		require.ErrorIs(t, g.end(), ErrNoLeader)
+		require.Equal(t, 5*time.Second, time.Since(began))
+	})
+}
+
+func TestGatewayOfAForeignCluster(t *testing.T) {
+	setup(t, func(t *testing.T, f *fleet) {
+		g := f.gateway(newSource(services("a")...))
+		synctest.Wait()
+		f.took()
+		f.set(func() {
+			for _, n := range f.nodes {
+				n.cluster, n.epoch = "cluster-b", 5
+			}
+		})
+		pass(20 * time.Second)
+		require.Empty(t, f.took(), "not a word to the other cluster")
+		require.IsType(t, &ForeignClusterError{}, g.Status().Err)
+		require.False(t, g.Status().Synced)
+		f.set(func() {
+			for _, n := range f.nodes {
+				n.cluster = "cluster-a"
+			}
+		})
+		pass(20 * time.Second)
+		require.NoError(t, g.Status().Err)
+		require.True(t, g.Status().Synced)
+	})
+}
+
+// Whatever becomes of leaders and answers, the directory ends as the source has it.
+func TestGatewayUnderRandomFaults(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(12) {
+		synctest.Test(t, func(t *testing.T) {
+			rnd := rand.New(rand.NewPCG(seed, 1))
+			f := newFleet(t, "n1", "n2", "n3")
+			s := newSource()
+			g := f.gateway(s)
+			var want []string
+			epoch := uint64(0)
+			for range 60 {
+				switch rnd.IntN(6) {
+				case 0, 1:
+					want = nil
+					for i := range rnd.IntN(6) {
+						if rnd.IntN(2) == 0 {
+							want = append(want, fmt.Sprintf("s-%d", i))
+						}
+					}
+					s.define(services(want...)...)
+				case 2:
+					epoch++
+					f.lead(fmt.Sprintf("n%d", 1+rnd.IntN(3)), epoch)
+				case 3:
+					f.lead("", epoch)
+				case 4:
+					n := f.node(fmt.Sprintf("n%d", 1+rnd.IntN(3)))
+					hook := once("register", refusal(codes.Unknown, &rollcallv1.UnknownOutcome{}))
+					f.set(func() { n.before, n.after = nil, nil })
+					if rnd.IntN(2) == 0 {
+						f.set(func() { n.before = hook })
+					} else {
+						f.set(func() { n.after = hook })
+					}
+				case 5:
+					n := f.node(fmt.Sprintf("n%d", 1+rnd.IntN(3)))
+					f.set(func() { n.hangs = !n.hangs })
+				}
+				pass(time.Duration(rnd.IntN(400)) * time.Millisecond)
+			}
+			f.set(func() {
+				for _, n := range f.nodes {
+					n.hangs, n.before, n.after = false, nil, nil
+				}
+			})
+			f.lead("n2", epoch+1)
+			pass(15 * time.Second) // more than a call to a hanging node may take
+			require.Equal(t, append([]string{}, want...), f.ids(edge("edge-1")), "seed %d", seed)
+			require.True(t, g.Status().Synced, "seed %d: %+v", seed, g.Status())
+		})
+	}
+}
+
+func TestConfigIsChecked(t *testing.T) {
+	t.Parallel()
+	_, err := New(Config{ID: "Edge_1", Reregister: time.Millisecond, LeaveTimeout: -1})
+	for _, complaint := range []string{`id: "Edge_1" is not a DNS label`, "source: is missing", "re-register: 1ms is shorter", "leave timeout", "at least one address"} {
+		require.ErrorContains(t, err, complaint)
+	}
+}

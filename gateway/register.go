@@ -1,0 +1,318 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
+)
+
+// refused is a service that the directory did not take, as it was offered.
+type refused struct {
+	Refusal
+	service *rollcallv1.Service
+}
+
+// sync brings the directory up to what the source defines: with a full set when one is due or the epoch is
+// another than that of the last, else with what changed. It waits for a leader as long as ctx lasts, and reports
+// whether the set written was full.
+func (g *Gateway) sync(ctx context.Context, due bool) (full bool, err error) {
+	// The leader first: what is pulled after it was found is what this leader gets.
+	leader, err := g.client.Leader(ctx)
+	if err != nil {
+		return false, err
+	}
+	set, err := g.cfg.Source.Services(ctx)
+	if err != nil {
+		return false, fmt.Errorf("ask the source: %w", err)
+	}
+	full = due || g.epoch != leader.Epoch
+	wanted, err := byID(set.Services)
+	if err != nil {
+		return false, err
+	}
+	held, err := byID(set.Held)
+	if err != nil {
+		return false, err
+	}
+	var gone []string
+	for id := range g.holds {
+		if wanted[id] == nil && held[id] == nil {
+			gone = append(gone, id)
+		}
+	}
+	slices.Sort(gone)
+	g.forgetRefused(wanted)
+	if set.Complete && (full || len(gone) > 0) {
+		if err := g.keepHeld(ctx, held, wanted); err != nil {
+			return false, err
+		}
+		return true, g.put(ctx, wanted, true)
+	}
+	if len(gone) > 0 {
+		if err := g.remove(ctx, gone); err != nil {
+			return false, err
+		}
+	}
+	if !full {
+		maps.DeleteFunc(wanted, func(id string, s *rollcallv1.Service) bool {
+			return proto.Equal(s, g.holds[id]) || proto.Equal(s, g.refused[id].service)
+		})
+	}
+	if len(wanted) > 0 {
+		if err := g.put(ctx, wanted, false); err != nil {
+			return false, err
+		}
+	}
+	if full {
+		g.epoch = leader.Epoch // as full as an incomplete source can have it
+	}
+	return full, nil
+}
+
+// byID refuses a set that names a service twice: which one is meant is not ours to say.
+func byID(services []*rollcallv1.Service) (map[string]*rollcallv1.Service, error) {
+	m := make(map[string]*rollcallv1.Service, len(services))
+	for _, s := range services {
+		if m[s.GetId()] != nil {
+			return nil, fmt.Errorf("the source defines %q twice", s.GetId())
+		}
+		m[s.GetId()] = s
+	}
+	return m, nil
+}
+
+// keepHeld adds to wanted those of held that this gateway has in the directory already: a service that an
+// earlier run offered is not to go because it is down while this one starts.
+func (g *Gateway) keepHeld(ctx context.Context, held, wanted map[string]*rollcallv1.Service) error {
+	if len(held) == 0 {
+		return nil
+	}
+	ids := slices.Sorted(maps.Keys(held))
+	for ids := range slices.Chunk(ids, rollcallv1.MaxServicesPerCall) {
+		for record, err := range g.client.ListAll(ctx, &rollcallv1.ListServicesRequest{Ids: ids}) {
+			if err != nil {
+				return fmt.Errorf("look for services that are held back: %w", err)
+			}
+			if ownerOf(record.GetOwner()) == g.owner() {
+				id := record.GetService().GetId()
+				wanted[id] = held[id]
+			}
+		}
+	}
+	return nil
+}
+
+// put writes services, without those that the directory refuses one by one; they are reported, and offered
+// again with the next full set.
+func (g *Gateway) put(ctx context.Context, services map[string]*rollcallv1.Service, fullSet bool) error {
+	began := time.Now()
+	refusals := map[string]refused{}
+	batch := slices.SortedFunc(maps.Values(services), func(a, b *rollcallv1.Service) int { return strings.Compare(a.GetId(), b.GetId()) })
+	for {
+		req := &rollcallv1.RegisterServicesRequest{
+			Writer: g.writer(), Services: batch, FullSet: fullSet,
+			// The source said that it is complete, or nothing of it is left that the directory takes.
+			AllowEmpty: fullSet && len(batch) == 0,
+		}
+		err := fits(req)
+		var resp *rollcallv1.RegisterServicesResponse
+		if err == nil {
+			resp, err = g.client.Register(ctx, req)
+		}
+		if err == nil {
+			g.accepted = true
+			g.settle(batch, fullSet, refusals)
+			g.wrote(Write{
+				Epoch: resp.GetEpoch(), Index: resp.GetIndex(), FullSet: fullSet,
+				Registered: resp.GetRegistered(), Unchanged: resp.GetUnchanged(), Removed: resp.GetRemoved(),
+				Took: time.Since(began),
+			})
+			return nil
+		}
+		if err := g.outlive(err); err != nil {
+			rest := dropRefused(batch, err, refusals)
+			if len(rest) == len(batch) {
+				return err
+			}
+			// Without the refused ones an update may be empty, which is no write at all.
+			if batch = rest; len(batch) == 0 && !fullSet {
+				g.settle(nil, false, refusals)
+				return nil
+			}
+		}
+	}
+}
+
+// fits says what to do about a batch too large for one write, before it goes over the wire.
+func fits(req *rollcallv1.RegisterServicesRequest) error {
+	n, size := len(req.GetServices()), proto.Size(req)
+	if n <= rollcallv1.MaxServicesPerCall && size <= rollcallv1.MaxBytesPerCall {
+		return nil
+	}
+	return fmt.Errorf("a gateway's services are one write; split them across several gateway ids: %w", &TooLargeError{
+		Services: uint64(n), MaxServices: rollcallv1.MaxServicesPerCall,
+		Bytes: uint64(size), MaxBytes: rollcallv1.MaxBytesPerCall,
+	})
+}
+
+// remove deregisters ids; those that others own by now are none of ours either.
+func (g *Gateway) remove(ctx context.Context, ids []string) error {
+	began := time.Now()
+	rest := ids
+	for len(rest) > 0 {
+		resp, err := g.client.Deregister(ctx, &rollcallv1.DeregisterServicesRequest{Writer: g.writer(), Ids: rest})
+		if err == nil {
+			g.accepted = true
+			g.wrote(Write{Epoch: resp.GetEpoch(), Index: resp.GetIndex(), Removed: resp.GetRemoved(), Took: time.Since(began)})
+			break
+		}
+		if err := g.outlive(err); err != nil {
+			conflict, ok := errors.AsType[*ConflictError](err)
+			if !ok || len(conflict.Conflicts) == 0 {
+				return err
+			}
+			rest = slices.DeleteFunc(slices.Clone(rest), func(id string) bool {
+				return slices.ContainsFunc(conflict.Conflicts, func(c Conflict) bool { return c.ID == id })
+			})
+		}
+	}
+	for _, id := range ids {
+		delete(g.holds, id)
+	}
+	return nil
+}
+
+func (g *Gateway) owner() Owner { return Owner{rollcallv1.OwnerKind_OWNER_KIND_GATEWAY, g.cfg.ID} }
+
+// writer stamps the next write. The client fills the epoch in.
+func (g *Gateway) writer() *rollcallv1.Writer {
+	g.seq++
+	return &rollcallv1.Writer{
+		Owner:       &rollcallv1.Owner{Kind: g.owner().Kind, Id: g.cfg.ID},
+		Incarnation: g.incarnation, Seq: g.seq,
+	}
+}
+
+func (g *Gateway) setIncarnation(n uint64) {
+	g.incarnation, g.seq = n, 0
+	g.update(func(s *Status) { s.Incarnation = n })
+}
+
+// outlive returns nil when the write may be repeated as a later incarnation. A first write that is superseded
+// means that the clock went back since the gateway's last start; one after that means a double.
+func (g *Gateway) outlive(err error) error {
+	superseded, ok := errors.AsType[*SupersededError](err)
+	if !ok {
+		if _, conflict := errors.AsType[*ConflictError](err); conflict {
+			g.accepted = true // it got past the fence
+		}
+		return err
+	}
+	if g.accepted || g.adopted {
+		return &ClaimedError{ID: g.cfg.ID, Incarnation: superseded.Incarnation}
+	}
+	g.adopted = true
+	g.log.Warn("an earlier start of this gateway had a later clock; continuing as the incarnation after it",
+		"incarnation", g.incarnation, "known", superseded.Incarnation)
+	g.setIncarnation(superseded.Incarnation + 1)
+	return nil
+}
+
+// dropRefused returns batch without the services that err refuses for themselves, and adds those to refusals.
+func dropRefused(batch []*rollcallv1.Service, err error, refusals map[string]refused) []*rollcallv1.Service {
+	refuse := func(i int, owner Owner, reason string) {
+		if i >= 0 && i < len(batch) {
+			id := batch[i].GetId()
+			refusals[id] = refused{Refusal{ID: id, Owner: owner, Reason: reason}, batch[i]}
+		}
+	}
+	if conflict, ok := errors.AsType[*ConflictError](err); ok {
+		for _, c := range conflict.Conflicts {
+			refuse(c.Index, c.Owner, "owned by "+c.Owner.String())
+		}
+	}
+	if invalid, ok := errors.AsType[*InvalidError](err); ok {
+		for _, v := range invalid.Violations {
+			refuse(v.Index, Owner{}, v.String())
+		}
+	}
+	return slices.DeleteFunc(slices.Clone(batch), func(s *rollcallv1.Service) bool {
+		_, ok := refusals[s.GetId()]
+		return ok
+	})
+}
+
+// settle remembers what the directory holds, and what it refuses, after a write.
+func (g *Gateway) settle(batch []*rollcallv1.Service, fullSet bool, refusals map[string]refused) {
+	before := maps.Clone(g.refused)
+	if fullSet {
+		clear(g.holds)
+		clear(g.refused)
+	}
+	for _, s := range batch {
+		g.holds[s.GetId()] = s
+		delete(g.refused, s.GetId())
+	}
+	for id, r := range refusals {
+		delete(g.holds, id)
+		g.refused[id] = r
+	}
+	g.reportRefused(before)
+}
+
+// forgetRefused drops the refusals of what the source no longer defines.
+func (g *Gateway) forgetRefused(wanted map[string]*rollcallv1.Service) {
+	before := maps.Clone(g.refused)
+	maps.DeleteFunc(g.refused, func(id string, _ refused) bool { return wanted[id] == nil })
+	g.reportRefused(before)
+}
+
+// reportRefused tells how the refusals differ from before.
+func (g *Gateway) reportRefused(before map[string]refused) {
+	same := func(a, b refused) bool { return a.Refusal == b.Refusal }
+	if maps.EqualFunc(before, g.refused, same) {
+		return
+	}
+	var all []Refusal
+	for _, id := range slices.Sorted(maps.Keys(g.refused)) {
+		r := g.refused[id]
+		all = append(all, r.Refusal)
+		if b, known := before[id]; !known || !same(b, r) {
+			g.log.Warn("service refused by the directory", "service", id, "reason", r.Reason)
+		}
+	}
+	for id := range before {
+		if _, still := g.refused[id]; !still {
+			g.log.Info("service no longer refused", "service", id)
+		}
+	}
+	g.update(func(s *Status) { s.Refused = all })
+	if g.cfg.OnRefused != nil {
+		g.cfg.OnRefused(slices.Clone(all))
+	}
+}
+
+// wrote reports a write that the directory took.
+func (g *Gateway) wrote(w Write) {
+	if w.FullSet {
+		g.epoch = w.Epoch
+	}
+	g.update(func(s *Status) { s.LastWrite = time.Now() })
+	log := g.log.Debug
+	if w.Registered+w.Removed > 0 {
+		log = g.log.Info
+	}
+	log("directory written", "epoch", w.Epoch, "index", w.Index, "full_set", w.FullSet,
+		"registered", w.Registered, "unchanged", w.Unchanged, "removed", w.Removed, "took", w.Took)
+	if g.cfg.OnWrite != nil {
+		g.cfg.OnWrite(w)
+	}
+}
