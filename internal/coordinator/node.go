@@ -52,8 +52,9 @@ type Node struct {
 	stop     context.CancelCauseFunc
 	// rejoining stands in for the mark on disk where there is no data folder.
 	rejoining atomic.Bool
-	// fatal is what ends the process: a disk that fails, a log that cannot be read.
-	fatal chan error
+	// fatal is what ends the process: a disk that fails or hangs, a log that cannot be read.
+	fatal  chan error
+	failed atomic.Bool
 }
 
 // Open checks the configuration, opens the stores and binds the port. Run must be called next, or Close.
@@ -106,17 +107,29 @@ func (n *Node) Addr() net.Addr { return n.port.Addr() }
 // Directory is the node's replica.
 func (n *Node) Directory() *fsm.Machine { return n.machine }
 
-// fail ends Run with an error, from wherever it is called. Only the first counts.
+// fail ends Run with an error at once, from wherever it is called. Only the first counts.
 func (n *Node) fail(err error) {
-	select {
-	case n.fatal <- err:
-	default:
+	if n.failed.CompareAndSwap(false, true) {
+		n.fatal <- err
 	}
 }
 
 // Run takes part in the cluster until ctx ends, and then hands the leadership over and returns nil. An error
-// means that the process must end; a supervisor should start it again.
-func (n *Node) Run(ctx context.Context) (err error) {
+// means that the process must end; a supervisor should start it again. After a failed disk or a log that cannot be
+// read it returns without waiting for Raft, whose goroutines hang then.
+func (n *Node) Run(ctx context.Context) error {
+	done := make(chan error, 1)
+	go func() { done <- n.serve(ctx) }()
+	select {
+	case err := <-done:
+		return err
+	case err := <-n.fatal:
+		return err
+	}
+}
+
+// serve is Run, but for what cannot be waited for.
+func (n *Node) serve(ctx context.Context) (err error) {
 	defer func() { err = errors.Join(err, n.Close()) }()
 
 	g, gctx := errgroup.WithContext(context.WithoutCancel(ctx))
@@ -128,14 +141,6 @@ func (n *Node) Run(ctx context.Context) (err error) {
 			return err
 		}
 		return nil
-	})
-	g.Go(func() error {
-		select {
-		case err := <-n.fatal:
-			return err
-		case <-serving.Done():
-			return nil
-		}
 	})
 	g.Go(func() error {
 		// Ends with ctx, or with gctx when something else failed.
@@ -162,7 +167,12 @@ func (n *Node) work(ctx context.Context) error {
 	}
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return n.lead(gctx, r, notify) })
-	g.Go(func() error { return n.watchdog.run(gctx) })
+	g.Go(func() error {
+		if err := n.watchdog.run(gctx); err != nil {
+			n.fail(err) // Raft hangs: nothing that waits for it would ever end
+		}
+		return nil
+	})
 	g.Go(func() error { return n.snapshot.run(gctx) })
 	g.Go(func() error { return n.observeMembers(gctx, r) })
 	g.Go(func() error { return n.regainVote(gctx, r) })
@@ -176,9 +186,13 @@ func (n *Node) drain() {
 	n.grpc.GracefulStop()
 }
 
-// Close releases what Open took. It is idempotent, and Run calls it.
+// Close releases what Open took. It is idempotent, and Run calls it. After a fatal error it leaves Raft and the
+// stores to the end of the process, since closing them would wait for what hangs.
 func (n *Node) Close() error {
 	n.stop(errStopping)
+	if n.failed.Load() {
+		return n.port.Close()
+	}
 	var errs []error
 	n.grpc.Stop()
 	if r := n.raft.Swap(nil); r != nil {
@@ -239,12 +253,11 @@ func (n *Node) startRaft() (*raft.Raft, chan bool, error) {
 		MaxRPCsInFlight: 1,
 		Timeout:         n.cfg.Timing.Transport,
 	})
-	n.snapshot = newSnapshotter(n.machine, n.metrics, n.log)
+	n.snapshot = newSnapshotter(n.machine, n.log, n.fail)
 	r, err := raft.NewRaft(cfg, n.snapshot, n.stores.Log, n.stores.Stable, n.stores.Snapshots, transport)
 	if err != nil {
 		return nil, nil, errors.Join(fmt.Errorf("start raft: %w", err), transport.Close())
 	}
-	n.snapshot.fatal = n.fail
 	n.snapshot.raft = r
 	n.watchdog = newWatchdog(r)
 	n.metrics.follow(n, r)

@@ -25,17 +25,16 @@ const (
 // snapshotter is the state machine as Raft drives it, with an eye on how large the log has grown.
 type snapshotter struct {
 	*fsm.Machine
-	raft    *raft.Raft
-	metrics *Metrics
-	log     *slog.Logger
-	// fatal must be told of an entry that cannot be applied. Until raft has started a panic reaches nobody else.
+	raft *raft.Raft
+	log  *slog.Logger
+	// fatal is told of an entry that cannot be applied.
 	fatal func(error)
 
 	bytes, entries atomic.Int64 // since the last snapshot
 }
 
-func newSnapshotter(m *fsm.Machine, metrics *Metrics, log *slog.Logger) *snapshotter {
-	return &snapshotter{Machine: m, metrics: metrics, log: log}
+func newSnapshotter(m *fsm.Machine, log *slog.Logger, fatal func(error)) *snapshotter {
+	return &snapshotter{Machine: m, log: log, fatal: fatal}
 }
 
 // ApplyBatch shadows the machine's: it counts, and turns an entry that cannot be applied into the end of the
@@ -51,7 +50,7 @@ func (s *snapshotter) ApplyBatch(logs []*raft.Log) []any {
 		if r := recover(); r != nil {
 			err, ok := r.(error)
 			var decode *fsm.DecodeError
-			if !ok || !errors.As(err, &decode) || s.fatal == nil {
+			if !ok || !errors.As(err, &decode) {
 				panic(r)
 			}
 			s.fatal(decode)
