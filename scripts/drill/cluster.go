@@ -159,7 +159,10 @@ func (c *cluster) redis(ctx context.Context, args ...string) (string, error) {
 	return c.exec(ctx, "redis", append([]string{"redis-cli", "-e"}, args...)...)
 }
 
-const activeKey = "relayer:active"
+const (
+	activeKey = "relayer:active"
+	metaKey   = "relayer:meta"
+)
 
 // active is the set of live relayers, sorted.
 func (c *cluster) active(ctx context.Context) ([]string, error) {
@@ -177,15 +180,18 @@ type meta struct {
 	now             time.Time // Redis's clock, by which updatedAt was written
 }
 
+// age of what the leader last kept true.
+func (m meta) age() time.Duration { return m.now.Sub(m.updatedAt).Round(time.Millisecond) }
+
 func (c *cluster) meta(ctx context.Context) (meta, error) {
 	out, err := c.redis(ctx, "EVAL", "local t = redis.call('TIME') local m = redis.call('HMGET', KEYS[1], 'cluster', 'leader', 'epoch', 'updated_at') "+
-		"return {t[1], t[2], m[1] or '', m[2] or '', m[3] or '', m[4] or ''}", "1", "relayer:meta")
+		"return {t[1], t[2], m[1] or '', m[2] or '', m[3] or '', m[4] or ''}", "1", metaKey)
 	if err != nil {
 		return meta{}, err
 	}
 	f := strings.Split(out, "\n")
 	if len(f) != 6 {
-		return meta{}, fmt.Errorf("relayer:meta is not complete: %q", out)
+		return meta{}, fmt.Errorf("%s is not complete: %q", metaKey, out)
 	}
 	seconds, err1 := strconv.ParseInt(f[0], 10, 64)
 	micros, err2 := strconv.ParseInt(f[1], 10, 64)

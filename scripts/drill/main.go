@@ -62,7 +62,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	return nil
 }
 
-const rowFormat = "%-44s %-46s %-52s %8s  %s\n"
+const rowFormat = "%-52s %-46s %-52s %8s  %s\n"
 
 type drill struct {
 	cluster  *cluster
@@ -89,22 +89,25 @@ func (d *drill) row(step, expected, seen string, took time.Duration, ok bool) {
 	fmt.Fprintf(d.out, rowFormat, step, expected, seen, fmt.Sprintf("%.1f", took.Seconds()), verdict)
 }
 
-// await calls look until it says it saw what it should, and makes a row of it. The last thing seen, with a
-// failure's error, stands in the row.
-func (d *drill) await(ctx context.Context, step, expected string, limit time.Duration, look func() (seen string, ok bool, err error)) {
+// await acts, if there is anything to do, calls look until it says that it saw what it should, and makes a row of
+// it with the last thing seen, or its error. The time shown is all of it; the limit begins after the act, because
+// how long Docker takes to stop a container is not ours.
+func (d *drill) await(ctx context.Context, step, expected string, limit time.Duration, act func() error, look func() (seen string, ok bool, err error)) error {
 	start := time.Now()
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	for {
+	if act != nil {
+		if err := act(); err != nil {
+			return err
+		}
+	}
+	for deadline := time.Now().Add(limit); ; pause(ctx, 50*time.Millisecond) {
 		seen, ok, err := look()
 		if err != nil {
-			seen = err.Error()
+			seen, ok = err.Error(), false
 		}
-		if took := time.Since(start); ok || ctx.Err() != nil {
-			d.row(step, expected, seen, took, ok && took <= limit)
-			return
+		if late := time.Now().After(deadline); ok || late || ctx.Err() != nil {
+			d.row(step, expected, seen, time.Since(start), ok && !late)
+			return ctx.Err()
 		}
-		pause(ctx, 50*time.Millisecond)
 	}
 }
 
@@ -130,30 +133,32 @@ func (d *drill) guarded(ctx context.Context, step string, ids []string, act func
 }
 
 // awaitSet waits until the active set is exactly ids.
-func (d *drill) awaitSet(ctx context.Context, step string, ids []string, limit time.Duration) {
-	d.await(ctx, step, fmt.Sprintf("%d active within %s", len(ids), limit), limit, func() (string, bool, error) {
+func (d *drill) awaitSet(ctx context.Context, step string, ids []string, limit time.Duration, act func() error) error {
+	expected := fmt.Sprintf("%d active within %s", len(ids), limit)
+	return d.await(ctx, step, expected, limit, act, func() (string, bool, error) {
 		active, err := d.cluster.active(ctx)
 		return short(active), slices.Equal(active, ids), err
 	})
 }
 
-// awaitEpoch waits until another leader than old has claimed Redis under a higher epoch, and returns its claim.
-func (d *drill) awaitEpoch(ctx context.Context, step string, old meta, limit time.Duration) (now meta) {
+// awaitClaim waits until another leader than old has claimed Redis under a higher epoch, and returns its claim.
+func (d *drill) awaitClaim(ctx context.Context, step string, old meta, act func() error) (now meta, err error) {
+	const limit = 5 * time.Second
 	expected := fmt.Sprintf("another leader, epoch above %d, within %s", old.epoch, limit)
-	d.await(ctx, step, expected, limit, func() (string, bool, error) {
+	err = d.await(ctx, step, expected, limit, act, func() (string, bool, error) {
 		var err error
 		now, err = d.cluster.meta(ctx)
 		return fmt.Sprintf("%s, epoch %d", now.leader, now.epoch), now.epoch > old.epoch && now.leader != old.leader, err
 	})
-	return now
+	return now, err
 }
 
-// awaitAllReady waits until every coordinator says that it takes part.
-func (d *drill) awaitAllReady(ctx context.Context, step string) {
-	d.await(ctx, step, "3 coordinators ready", 30*time.Second, func() (string, bool, error) {
+// awaitReady waits until every coordinator says that it takes part.
+func (d *drill) awaitReady(ctx context.Context, step string, act func() error) error {
+	return d.await(ctx, step, "3 coordinators ready", 30*time.Second, act, func() (string, bool, error) {
 		var ready []string
 		for _, c := range coordinators {
-			if _, err := d.cluster.rollcall(ctx, c, "healthcheck", "http://127.0.0.1:3001/readyz"); err == nil {
+			if _, err := d.cluster.rollcall(ctx, c, "healthcheck", readyURL); err == nil {
 				ready = append(ready, c)
 			}
 		}
@@ -161,15 +166,32 @@ func (d *drill) awaitAllReady(ctx context.Context, step string) {
 	})
 }
 
+// awaitDirectory waits until the directory holds exactly the services it held before.
+func (d *drill) awaitDirectory(ctx context.Context, step string, before []string, act func() error) error {
+	return d.await(ctx, step, fmt.Sprintf("the same %d services", len(before)), 10*time.Second, act, func() (string, bool, error) {
+		now, err := d.cluster.directory(ctx)
+		return short(now), slices.Equal(now, before), err
+	})
+}
+
+const readyURL = "http://127.0.0.1:3001/readyz"
+
 func (d *drill) allUp(ctx context.Context) error {
-	d.awaitSet(ctx, "all up", relayers, 15*time.Second)
-	d.awaitAllReady(ctx, "")
+	if err := d.awaitSet(ctx, "all up", relayers, 15*time.Second, nil); err != nil {
+		return err
+	}
+	if err := d.awaitReady(ctx, "  the coordinators", nil); err != nil {
+		return err
+	}
 	for _, c := range coordinators {
-		d.await(ctx, "GET /status of "+c, "200, healthy, 3 of 3 active", 10*time.Second, func() (string, bool, error) {
+		err := d.await(ctx, "  GET /status of "+c, "200, healthy, 3 of 3 active", 10*time.Second, nil, func() (string, bool, error) {
 			s, err := d.cluster.status(ctx, c)
 			return fmt.Sprintf("%d, %s, %d of %d active", s.code, s.Status, s.TotalActive, s.TotalConfigured),
 				s.code == 200 && s.Status == "healthy" && s.TotalActive == 3 && s.TotalConfigured == 3, err
 		})
+		if err != nil {
+			return err
+		}
 	}
 	var err error
 	d.watcher, err = watch(ctx, d.cluster)
@@ -180,15 +202,15 @@ func (d *drill) relayerStops(ctx context.Context) error {
 	const victim = "oz-relayer-1"
 	others := []string{"oz-relayer-0", "oz-relayer-2"}
 	return d.guarded(ctx, "  the others meanwhile", others, func() error {
-		if err := d.cluster.kill(ctx, victim); err != nil {
+		err := d.awaitSet(ctx, "kill "+victim, others, d.interval+time.Second, func() error {
+			return d.cluster.kill(ctx, victim)
+		})
+		if err != nil {
 			return err
 		}
-		d.awaitSet(ctx, "kill "+victim, others, d.interval+time.Second)
-		if err := d.cluster.start(ctx, victim); err != nil {
-			return err
-		}
-		d.awaitSet(ctx, "start "+victim, relayers, d.interval+time.Second)
-		return nil
+		return d.awaitSet(ctx, "start "+victim, relayers, d.interval+time.Second, func() error {
+			return d.cluster.start(ctx, victim)
+		})
 	})
 }
 
@@ -198,17 +220,17 @@ func (d *drill) leaderKilled(ctx context.Context) error {
 		return err
 	}
 	return d.guarded(ctx, "  the relayers meanwhile", relayers, func() error {
-		if err := d.cluster.kill(ctx, old.leader); err != nil {
+		_, err := d.awaitClaim(ctx, "kill "+old.leader+", the leader", old, func() error {
+			return d.cluster.kill(ctx, old.leader)
+		})
+		if err != nil {
 			return err
 		}
-		d.awaitEpoch(ctx, "kill "+old.leader+", the leader", old, 5*time.Second)
 		// The new leader's first round of checks, and a second one.
 		pause(ctx, 2*d.interval)
-		if err := d.cluster.start(ctx, old.leader); err != nil {
-			return err
-		}
-		d.awaitAllReady(ctx, "start "+old.leader)
-		return nil
+		return d.awaitReady(ctx, "start "+old.leader, func() error {
+			return d.cluster.start(ctx, old.leader)
+		})
 	})
 }
 
@@ -217,16 +239,11 @@ func (d *drill) leaderCutOff(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	address, err := d.cluster.address(ctx, old.leader, "mirror")
-	if err != nil {
-		return err
-	}
-	err = d.guarded(ctx, "  the relayers meanwhile", relayers, func() error {
-		if err := d.cluster.disconnect(ctx, old.leader, "cluster"); err != nil {
-			return err
-		}
-		now := d.awaitEpoch(ctx, "cut "+old.leader+", the leader, off its peers", old, 5*time.Second)
-		mark, err := d.watcher.mark(ctx)
+	return d.guarded(ctx, "  the relayers meanwhile", relayers, func() error {
+		start := time.Now()
+		claim, err := d.awaitClaim(ctx, "cut "+old.leader+", the leader, off its peers", old, func() error {
+			return d.cluster.disconnect(ctx, old.leader, "cluster")
+		})
 		if err != nil {
 			return err
 		}
@@ -236,18 +253,15 @@ func (d *drill) leaderCutOff(ctx context.Context) error {
 			}
 		}
 		d.reach(ctx, old.leader, "tcp://redis:6379", true)
-		start := time.Now()
+		d.reach(ctx, old.leader, readyURL, false)
 		pause(ctx, 2*d.interval)
-		return d.silent(ctx, "  the cut-off one", address, now, mark, start)
+		if err := d.silent(ctx, "  the cut-off one", old.leader, claim, start); err != nil {
+			return err
+		}
+		return d.awaitReady(ctx, "connect "+old.leader+" again", func() error {
+			return d.cluster.connect(ctx, old.leader, "cluster")
+		})
 	})
-	if err != nil {
-		return err
-	}
-	if err := d.cluster.connect(ctx, old.leader, "cluster"); err != nil {
-		return err
-	}
-	d.awaitAllReady(ctx, "connect "+old.leader+" again")
-	return nil
 }
 
 func (d *drill) leaderPaused(ctx context.Context) error {
@@ -255,36 +269,29 @@ func (d *drill) leaderPaused(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	address, err := d.cluster.address(ctx, old.leader, "mirror")
-	if err != nil {
-		return err
-	}
 	return d.guarded(ctx, "  the relayers meanwhile", relayers, func() error {
-		if err := d.cluster.pause(ctx, old.leader); err != nil {
-			return err
-		}
-		now := d.awaitEpoch(ctx, "pause "+old.leader+", the leader", old, 5*time.Second)
-		pause(ctx, d.interval)
-		mark, err := d.watcher.mark(ctx)
+		claim, err := d.awaitClaim(ctx, "pause "+old.leader+", the leader", old, func() error {
+			return d.cluster.pause(ctx, old.leader)
+		})
 		if err != nil {
 			return err
 		}
+		pause(ctx, d.interval)
+		start := time.Now()
 		if err := d.cluster.unpause(ctx, old.leader); err != nil {
 			return err
 		}
-		start := time.Now()
 		pause(ctx, 2*d.interval)
-		if err := d.silent(ctx, "  the woken one", address, now, mark, start); err != nil {
+		if err := d.silent(ctx, "wake "+old.leader, old.leader, claim, start); err != nil {
 			return err
 		}
-		d.awaitAllReady(ctx, "  the woken one again")
-		return nil
+		return d.awaitReady(ctx, "  the coordinators", nil)
 	})
 }
 
-// reach makes a row of whether a TCP connection can be opened from inside a coordinator's container.
+// reach makes a row of whether an address answers from inside a coordinator's container.
 func (d *drill) reach(ctx context.Context, from, url string, want bool) {
-	word := map[bool]string{true: "reachable", false: "unreachable"}
+	word := map[bool]string{true: "answers", false: "does not answer"}
 	start := time.Now()
 	_, err := d.cluster.rollcall(ctx, from, "healthcheck", url)
 	got, seen := err == nil, word[err == nil]
@@ -295,9 +302,13 @@ func (d *drill) reach(ctx context.Context, from, url string, want bool) {
 	d.row("  "+url+" from inside", word[want], seen, time.Since(start), got == want)
 }
 
-// silent makes a row of the commands by which a deposed leader changed anything in Redis since mark.
-func (d *drill) silent(ctx context.Context, step, address string, leader meta, mark int, start time.Time) error {
-	writes, err := d.watcher.writesFrom(ctx, address, mark)
+// silent makes a row of the commands by which a deposed leader changed anything in Redis after another's claim.
+func (d *drill) silent(ctx context.Context, step, deposed string, claim meta, start time.Time) error {
+	address, err := d.cluster.address(ctx, deposed, "mirror")
+	if err != nil {
+		return err
+	}
+	writes, err := d.watcher.writesFrom(ctx, address, claim.epoch)
 	if err != nil {
 		return err
 	}
@@ -309,10 +320,10 @@ func (d *drill) silent(ctx context.Context, step, address string, leader meta, m
 	if len(writes) > 0 {
 		seen = fmt.Sprintf("%d writes, first: %s", len(writes), writes[0])
 	}
-	if now.leader != leader.leader {
+	if now.leader != claim.leader {
 		seen += fmt.Sprintf(", but %s leads now", now.leader)
 	}
-	d.row(step, "writes nothing", seen, time.Since(start), len(writes) == 0 && now.leader == leader.leader)
+	d.row(step, "writes nothing", seen, time.Since(start), len(writes) == 0 && now.leader == claim.leader)
 	return nil
 }
 
@@ -322,17 +333,31 @@ func (d *drill) redisRestarted(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := d.cluster.kill(ctx, "redis"); err != nil {
+	err = d.awaitSet(ctx, "restart Redis empty", relayers, 10*time.Second, func() error {
+		if err := d.cluster.kill(ctx, "redis"); err != nil {
+			return err
+		}
+		return d.cluster.start(ctx, "redis")
+	})
+	if err != nil {
 		return err
 	}
-	if err := d.cluster.start(ctx, "redis"); err != nil {
+	err = d.await(ctx, "  what it had kept", "nothing", time.Second, nil, func() (string, bool, error) {
+		loaded, err := d.cluster.redis(ctx, "INFO", "persistence")
+		empty := strings.Contains(loaded, "rdb_last_load_keys_loaded:0\r") && strings.Contains(loaded, "aof_enabled:0\r")
+		return map[bool]string{true: "nothing", false: "something"}[empty], empty, err
+	})
+	if err != nil {
 		return err
 	}
-	d.awaitSet(ctx, "restart Redis empty", relayers, 10*time.Second)
-	d.await(ctx, "", "the fence restored, epoch at least "+fmt.Sprint(before.epoch), 10*time.Second, func() (string, bool, error) {
+	expected := fmt.Sprintf("the same cluster, epoch at least %d", before.epoch)
+	err = d.await(ctx, "  the fence", expected, 10*time.Second, nil, func() (string, bool, error) {
 		now, err := d.cluster.meta(ctx)
 		return fmt.Sprintf("%s, epoch %d", now.leader, now.epoch), now.epoch >= before.epoch && now.cluster == before.cluster, err
 	})
+	if err != nil {
+		return err
+	}
 	d.watcher, err = watch(ctx, d.cluster)
 	return err
 }
@@ -343,28 +368,25 @@ func (d *drill) gatewayKilled(ctx context.Context) error {
 		return err
 	}
 	return d.guarded(ctx, "  the relayers meanwhile", relayers, func() error {
-		if err := d.cluster.kill(ctx, "gateway"); err != nil {
+		err := d.awaitDirectory(ctx, "kill the gateway", before, func() error {
+			err := d.cluster.kill(ctx, "gateway")
+			pause(ctx, 2*d.interval)
+			return err
+		})
+		if err != nil {
 			return err
 		}
-		pause(ctx, 2*d.interval)
-		d.awaitDirectory(ctx, "kill the gateway", before)
-		if err := d.cluster.start(ctx, "gateway"); err != nil {
-			return err
-		}
-		d.await(ctx, "start the gateway", "ready", 20*time.Second, func() (string, bool, error) {
+		err = d.await(ctx, "start the gateway", "ready", 30*time.Second, func() error {
+			return d.cluster.start(ctx, "gateway")
+		}, func() (string, bool, error) {
 			_, err := d.cluster.rollcall(ctx, "gateway", "healthcheck", "http://127.0.0.1:7401/readyz")
 			return "ready", err == nil, err
 		})
-		d.awaitDirectory(ctx, "  the directory then", before)
-		return nil
-	})
-}
-
-// awaitDirectory waits until the directory holds exactly the services it held before.
-func (d *drill) awaitDirectory(ctx context.Context, step string, before []string) {
-	d.await(ctx, step, fmt.Sprintf("the same %d services", len(before)), 10*time.Second, func() (string, bool, error) {
-		now, err := d.cluster.directory(ctx)
-		return short(now), slices.Equal(now, before), err
+		if err != nil {
+			return err
+		}
+		pause(ctx, d.interval)
+		return d.awaitDirectory(ctx, "  the directory then", before, nil)
 	})
 }
 
@@ -374,42 +396,47 @@ func (d *drill) coordinatorsStopped(ctx context.Context) error {
 		return err
 	}
 	return d.guarded(ctx, "  the relayers meanwhile", relayers, func() error {
-		start := time.Now()
-		if err := d.cluster.stop(ctx, coordinators...); err != nil {
-			return err
-		}
-		codes, err := d.cluster.exitCodes(ctx, coordinators...)
+		err := d.await(ctx, "stop all coordinators", "exit codes 0 0 0", time.Second, func() error {
+			return d.cluster.stop(ctx, coordinators...)
+		}, func() (string, bool, error) {
+			codes, err := d.cluster.exitCodes(ctx, coordinators...)
+			return "exit codes " + codes, codes == "0 0 0", err
+		})
 		if err != nil {
 			return err
 		}
-		d.row("stop all coordinators", "exit codes 0 0 0", "exit codes "+codes, time.Since(start), codes == "0 0 0")
-
-		start = time.Now()
 		before, err := d.cluster.meta(ctx)
 		if err != nil {
 			return err
 		}
-		pause(ctx, 2*d.interval)
-		after, err := d.cluster.meta(ctx)
+		expected := fmt.Sprintf("not touched for %s", 2*d.interval)
+		err = d.await(ctx, "  updated_at", expected, 3*d.interval, nil, func() (string, bool, error) {
+			now, err := d.cluster.meta(ctx)
+			return fmt.Sprintf("%s old", now.age()), now.updatedAt.Equal(before.updatedAt) && now.age() >= 2*d.interval, err
+		})
 		if err != nil {
 			return err
 		}
-		age := after.now.Sub(after.updatedAt)
-		d.row("  updated_at", fmt.Sprintf("not touched, %s old or more", 2*d.interval), fmt.Sprintf("%s old", age.Round(time.Millisecond)),
-			time.Since(start), after.updatedAt.Equal(before.updatedAt) && age >= 2*d.interval)
-		d.awaitSet(ctx, "  the set", relayers, time.Second)
-
-		if err := d.cluster.start(ctx, coordinators...); err != nil {
+		if err := d.awaitSet(ctx, "  the set", relayers, time.Second, nil); err != nil {
 			return err
 		}
-		d.await(ctx, "start all coordinators", fmt.Sprintf("epoch above %d, updated_at fresh", before.epoch), 20*time.Second, func() (string, bool, error) {
+		expected = fmt.Sprintf("epoch above %d, updated_at fresh", before.epoch)
+		err = d.await(ctx, "start all coordinators", expected, 20*time.Second, func() error {
+			return d.cluster.start(ctx, coordinators...)
+		}, func() (string, bool, error) {
 			now, err := d.cluster.meta(ctx)
-			age := now.now.Sub(now.updatedAt)
-			return fmt.Sprintf("epoch %d, %s old", now.epoch, age.Round(time.Millisecond)),
-				now.epoch > before.epoch && age < 3*time.Second, err
+			return fmt.Sprintf("epoch %d, %s old", now.epoch, now.age()), now.epoch > before.epoch && now.age() < 3*time.Second, err
 		})
-		d.awaitDirectory(ctx, "  the directory", services)
-		d.awaitAllReady(ctx, "")
+		if err != nil {
+			return err
+		}
+		if err := d.awaitDirectory(ctx, "  the directory", services, nil); err != nil {
+			return err
+		}
+		if err := d.awaitReady(ctx, "  the coordinators", nil); err != nil {
+			return err
+		}
+		// The new leader's first round of checks, and a second one.
 		pause(ctx, 2*d.interval)
 		return nil
 	})

@@ -61,6 +61,12 @@ func (c command) removes(id string) bool {
 	}
 }
 
+// claims says whether the command writes an epoch into relayer:meta.
+func (c command) claims(epoch uint64) bool {
+	i := slices.Index(c.args, "epoch")
+	return strings.EqualFold(c.args[0], "HSET") && c.args[1] == metaKey && i > 0 && i+1 < len(c.args) && c.args[i+1] == strconv.FormatUint(epoch, 10)
+}
+
 // watch starts watching and returns once it sees.
 func watch(ctx context.Context, c *cluster) (*watcher, error) {
 	id, err := c.container(ctx, "redis")
@@ -254,16 +260,20 @@ func (w *watcher) release(ctx context.Context) (missing []string, polls int, err
 	return missing, polls, nil
 }
 
-// writesFrom returns the commands from one address, scripts' own included, that changed anything since mark.
-func (w *watcher) writesFrom(ctx context.Context, address string, mark int) ([]command, error) {
-	end, err := w.mark(ctx)
-	if err != nil {
+// writesFrom returns the commands from one address, scripts' own included, that changed anything after epoch was
+// claimed.
+func (w *watcher) writesFrom(ctx context.Context, address string, epoch uint64) ([]command, error) {
+	if _, err := w.mark(ctx); err != nil {
 		return nil, err
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	claim := slices.IndexFunc(w.commands, func(c command) bool { return c.claims(epoch) })
+	if claim < 0 {
+		return nil, fmt.Errorf("the claim of epoch %d was not seen", epoch)
+	}
 	var writes []command
-	for _, c := range w.commands[mark:end] {
+	for _, c := range w.commands[claim:] {
 		if c.from == address && c.writes() {
 			writes = append(writes, c)
 		}
