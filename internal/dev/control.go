@@ -1,0 +1,152 @@
+package dev
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// A "rollcall dev kill" asks the supervisor, over a socket in the data folder: only it knows who leads and may
+// keep what was killed dead, and a pid from a file could by now be another process's.
+
+// ErrNotRunning says that no cluster runs from the data folder.
+var ErrNotRunning = errors.New("no cluster runs there")
+
+// Result of a control command.
+type Result struct {
+	// Member is the process's name: who leads, where "leader" was asked for.
+	Member string `json:"member"`
+	PID    int    `json:"pid"`
+}
+
+const controlLimit = 15 * time.Second
+
+// Kill ends a member as a crash would: "leader", or an id from dev.json.
+func Kill(ctx context.Context, data, member string) (Result, error) {
+	return command(ctx, data, "kill", member)
+}
+
+// Start starts a member again, and waits until it serves.
+func Start(ctx context.Context, data, member string) (Result, error) {
+	return command(ctx, data, "start", member)
+}
+
+func command(ctx context.Context, data, verb, member string) (Result, error) {
+	socket, err := socketPath(data)
+	if err != nil {
+		return Result{}, err
+	}
+	transport := &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", socket)
+		},
+	}
+	ctx, cancel := context.WithTimeout(ctx, controlLimit)
+	defer cancel()
+	target := "http://dev/" + verb + "?member=" + url.QueryEscape(member)
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, target, nil)
+	if err != nil {
+		return Result{}, err
+	}
+	res, err := transport.RoundTrip(req)
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
+		return Result{}, ErrNotRunning
+	case err != nil:
+		return Result{}, err
+	}
+	defer res.Body.Close()
+	var answer struct {
+		Result
+		Error string `json:"error"`
+	}
+	if err := json.NewDecoder(res.Body).Decode(&answer); err != nil {
+		return Result{}, fmt.Errorf("answer of the supervisor: %w", err)
+	}
+	if answer.Error != "" {
+		return answer.Result, errors.New(answer.Error)
+	}
+	return answer.Result, nil
+}
+
+// socketPath is in the data folder, unless that is deeper than a socket's name may be long.
+func socketPath(data string) (string, error) {
+	const longest = 100
+	abs, err := filepath.Abs(data)
+	if err != nil {
+		return "", err
+	}
+	if path := filepath.Join(abs, "control.sock"); len(path) <= longest {
+		return path, nil
+	}
+	sum := sha256.Sum256([]byte(abs))
+	return filepath.Join(os.TempDir(), fmt.Sprintf("rollcall-dev-%x.sock", sum[:8])), nil
+}
+
+// serveControl answers commands until ctx ends.
+func (s *supervisor) serveControl(ctx context.Context) error {
+	socket, err := socketPath(s.cfg.Data)
+	if err != nil {
+		return err
+	}
+	if err := os.Remove(socket); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	listener, err := new(net.ListenConfig).Listen(ctx, "unix", socket)
+	if err != nil {
+		return err
+	}
+	if err := os.Chmod(socket, 0o600); err != nil {
+		return errors.Join(err, listener.Close())
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /kill", s.control(func(_ context.Context, m *member) (int, error) { return s.kill(m) }))
+	mux.HandleFunc("POST /start", s.control(func(ctx context.Context, m *member) (int, error) {
+		if err := s.start(m); err != nil {
+			return m.pid(), err
+		}
+		if err := m.proc.await(ctx, m.ready); err != nil {
+			return 0, fmt.Errorf("%s did not start: %w: %s", m.id, err, lastLine(s.logPath(m)))
+		}
+		s.say("%s was started", m.id)
+		return m.pid(), nil
+	}))
+	server := &http.Server{
+		Handler:           mux,
+		ReadHeaderTimeout: time.Second,
+		BaseContext:       func(net.Listener) context.Context { return ctx },
+	}
+	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
+	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+func (s *supervisor) control(do func(context.Context, *member) (pid int, err error)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		answer := map[string]any{}
+		m, err := s.find(r.Context(), strings.TrimSpace(r.FormValue("member")))
+		if err == nil {
+			answer["member"] = m.id
+			answer["pid"], err = do(r.Context(), m)
+		}
+		if err != nil {
+			answer["error"] = err.Error()
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(answer)
+	}
+}

@@ -1,0 +1,126 @@
+package dev
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+)
+
+// DefaultData is where "rollcall dev" keeps its data, below the current folder.
+const DefaultData = "build/dev"
+
+// Info is dev.json: where everything is, for scripts. The pid of a process that does not run is 0.
+type Info struct {
+	RedisURL     string        `json:"redis_url"`
+	Coordinators []Coordinator `json:"coordinators"`
+	Relayers     []Relayer     `json:"relayers"`
+	Gateways     []Gateway     `json:"gateways"`
+}
+
+// Coordinator as dev.json shows it. Cluster and HTTP are host:port.
+type Coordinator struct {
+	ID      string `json:"id"`
+	PID     int    `json:"pid"`
+	Cluster string `json:"cluster"`
+	HTTP    string `json:"http"`
+}
+
+// Relayer as dev.json shows it.
+type Relayer struct {
+	ID  string `json:"id"`
+	URL string `json:"url"`
+	PID int    `json:"pid"`
+}
+
+// Gateway as dev.json shows it. HTTP is host:port.
+type Gateway struct {
+	ID   string `json:"id"`
+	PID  int    `json:"pid"`
+	HTTP string `json:"http"`
+}
+
+// ReadInfo reads the data folder's dev.json.
+func ReadInfo(data string) (*Info, error) {
+	content, err := os.ReadFile(filepath.Join(data, infoFile))
+	if err != nil {
+		return nil, err
+	}
+	info := new(Info)
+	if err := json.Unmarshal(content, info); err != nil {
+		return nil, fmt.Errorf("%s: %w", filepath.Join(data, infoFile), err)
+	}
+	return info, nil
+}
+
+// Running lists the cluster ports of the cluster that runs from the data folder; nil when none does.
+func Running(data string) []string {
+	lock, err := tryLock(filepath.Join(data, lockFile), syscall.LOCK_SH)
+	if err == nil {
+		lock.Close()
+		return nil
+	}
+	if !errors.Is(err, errLocked) {
+		return nil
+	}
+	info, err := ReadInfo(data)
+	if err != nil {
+		return nil
+	}
+	var addresses []string
+	for _, c := range info.Coordinators {
+		addresses = append(addresses, c.Cluster)
+	}
+	return addresses
+}
+
+const (
+	infoFile  = "dev.json"
+	portsFile = "ports.json"
+	lockFile  = "lock"
+)
+
+// writeJSON replaces a file in one step, readable by its owner only: a Redis URL may hold a password.
+func writeJSON(path string, v any) error {
+	content, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		return err
+	}
+	return replace(path, append(content, '\n'))
+}
+
+func replace(path string, content []byte) error {
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(content)
+	if err := errors.Join(err, f.Close()); err != nil {
+		return errors.Join(err, os.Remove(f.Name()))
+	}
+	return os.Rename(f.Name(), path)
+}
+
+var errLocked = errors.New("another process holds the lock")
+
+// tryLock takes an advisory lock that ends with the file's Close, or the process.
+func tryLock(path string, how int) (*os.File, error) {
+	flags := os.O_RDWR | os.O_CREATE
+	if how == syscall.LOCK_SH {
+		flags = os.O_RDONLY // who only asks leaves no trace
+	}
+	f, err := os.OpenFile(path, flags, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := syscall.Flock(int(f.Fd()), how|syscall.LOCK_NB); err != nil {
+		f.Close()
+		if errors.Is(err, syscall.EWOULDBLOCK) {
+			return nil, errLocked
+		}
+		return nil, fmt.Errorf("lock %s: %w", path, err)
+	}
+	return f, nil
+}

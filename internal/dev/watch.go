@@ -1,0 +1,154 @@
+package dev
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+	"github.com/redis/go-redis/v9"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/rollcall-dev/rollcall/internal/mirror"
+)
+
+// watch prints where everything is, and a line for every change, until ctx ends.
+func (s *supervisor) watch(ctx context.Context) error {
+	client, err := mirror.NewClient(mirror.Options{URL: s.redisURL})
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return s.serveControl(ctx) })
+	events := s.subscribe(ctx, client)
+	s.awaitActive(ctx, client)
+	s.banner(ctx)
+	g.Go(func() error { s.sayLeaders(ctx); return nil })
+	g.Go(func() error { s.sayEvents(ctx, events); return nil })
+	return g.Wait()
+}
+
+// awaitActive waits until the relayers are in Redis, so that what the banner says to try works. It gives up after
+// a few intervals: then there is something to find out.
+func (s *supervisor) awaitActive(ctx context.Context, client redis.UniversalClient) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second+2*s.cfg.Interval)
+	defer cancel()
+	var active int64
+	_, err := backoff.Retry(ctx, func() (struct{}, error) {
+		var err error
+		if active, err = client.SCard(ctx, s.activeKey()).Result(); err == nil && active < relays {
+			err = fmt.Errorf("%d of %d relayers are in %s", active, relays, s.activeKey())
+		}
+		return struct{}{}, err
+	}, backoff.WithBackOff(backoff.NewConstantBackOff(50*time.Millisecond)))
+	if err != nil && context.Cause(ctx) != context.Canceled { //nolint:errorlint // Canceled is Ctrl-C
+		s.say("still waiting: %v", err)
+	}
+}
+
+func (s *supervisor) activeKey() string {
+	return mirror.Keys{Prefix: s.cfg.KeyPrefix}.Active("relayer")
+}
+
+// banner says where everything is and what to try.
+func (s *supervisor) banner(ctx context.Context) {
+	var b strings.Builder
+	p := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
+	leader := ""
+	limited, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	if l, err := s.client.Leader(limited); err == nil {
+		leader = l.Node
+	}
+	p("")
+	p("  Redis          %s", redacted(s.redisURL))
+	for i := range nodes {
+		note := ""
+		if coordinatorID(i) == leader {
+			note = "   leads"
+		}
+		p("  %s  %s   http://%s/status%s", coordinatorID(i), local(s.ports.Cluster[i]), local(s.ports.HTTP[i]), note)
+	}
+	p("  %s        http://%s", gatewayID, local(s.ports.Gateway))
+	for i, port := range s.ports.Relayer {
+		p("  oz-relayer-%d   http://%s/health", i, local(port))
+	}
+	p("  data           %s", s.cfg.Data)
+	p("")
+	p("Each relayer is checked every %v. In another terminal, try:", s.cfg.Interval)
+	p("")
+	p("  %s SMEMBERS %s", s.redisCLI(), s.activeKey())
+	p("  %-44s # leaves the set within %v", s.hint("kill", "oz-relayer-1"), s.cfg.Interval)
+	p("  %s", s.hint("start", "oz-relayer-1"))
+	p("  %-44s # another leads, under a new epoch; no relayer leaves", s.hint("kill", "leader"))
+	if s.cfg.Data == DefaultData { // where the operator's commands look by themselves
+		p("  %s status", s.cfg.Command)
+	} else {
+		p("  %s status --coordinators %s", s.cfg.Command, strings.Join(s.coordinators(), ","))
+	}
+	p("  curl -s http://%s/status", local(s.ports.HTTP[0]))
+	p("")
+	p("Ctrl-C stops everything; the same command goes on from the same data.")
+	p("")
+	s.outMu.Lock()
+	defer s.outMu.Unlock()
+	fmt.Fprint(s.cfg.Out, b.String())
+}
+
+func (s *supervisor) redisCLI() string {
+	if s.cfg.RedisURL == "" {
+		return fmt.Sprintf("redis-cli -p %d", s.ports.Redis)
+	}
+	return "redis-cli -u " + redacted(s.redisURL)
+}
+
+// redacted is a URL without its password.
+func redacted(raw string) string {
+	u, err := url.Parse(raw)
+	if err != nil {
+		return "(a URL that does not parse)"
+	}
+	return u.Redacted()
+}
+
+// sayLeaders prints each new leader.
+func (s *supervisor) sayLeaders(ctx context.Context) {
+	for l := range s.client.Leaders(ctx) {
+		s.say("%s leads, epoch %d", l.Node, l.Epoch)
+	}
+}
+
+// subscribe to what the mirror publishes, from now on.
+func (s *supervisor) subscribe(ctx context.Context, client redis.UniversalClient) <-chan *redis.Message {
+	sub := client.Subscribe(ctx, mirror.Keys{Prefix: s.cfg.KeyPrefix}.Events())
+	context.AfterFunc(ctx, func() { _ = sub.Close() })
+	return sub.Channel()
+}
+
+// sayEvents prints each relayer that comes or goes.
+func (s *supervisor) sayEvents(ctx context.Context, events <-chan *redis.Message) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case m, ok := <-events:
+			if !ok {
+				return
+			}
+			var e struct{ Type, ID, URL, Reason string }
+			if json.Unmarshal([]byte(m.Payload), &e) != nil {
+				continue
+			}
+			switch e.Type {
+			case "added":
+				s.say("%s joined %s", e.ID, s.activeKey())
+			case "removed":
+				s.say("%s left %s: %s", e.ID, s.activeKey(), e.Reason)
+			}
+		}
+	}
+}
