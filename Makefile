@@ -22,7 +22,6 @@ dev: ## Run a whole cluster on this machine, with its data in build/dev
 # Uncached: what the tests find depends on real processes and clocks, which Go's test cache does not see.
 test: ## Run every test, with the race detector
 	@scripts/setup.sh test
-	@$(MAKE) --no-print-directory build
 	go test -race -tags $(TAGS) -count=1 -timeout 25m ./...
 
 lint: ## Check code, contract, scripts, and that generated code is fresh
