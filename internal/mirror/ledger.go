@@ -8,8 +8,13 @@ import (
 	"time"
 )
 
-// statusBatch bounds the hashes in one script, so that none keeps Redis busy for long.
-const statusBatch = 500
+// Bounds of one script, so that none keeps Redis busy for long: 500 hashes take it about 2 ms, 10,000 members and
+// their events about 20. Only a fleet of more than changeBatch comes and goes in several steps; Redis takes at most
+// a million arguments.
+const (
+	statusBatch = 500
+	changeBatch = 20_000
+)
 
 // ledger holds what should stand in Redis beside what does, and what must be written to make them agree.
 // It is safe for concurrent use.
@@ -228,7 +233,13 @@ func (l *ledger) take(op Op) batch {
 	b := batch{kinds: slices.Sorted(maps.Keys(l.listed)), changed: map[string]time.Time{}}
 	switch op {
 	case OpChange:
-		b.changed, l.changed = l.changed, map[string]time.Time{}
+		for id, since := range l.changed {
+			if len(b.changed) == changeBatch {
+				break
+			}
+			b.changed[id] = since
+			delete(l.changed, id)
+		}
 		for _, kind := range b.kinds {
 			b.sets = append(b.sets, l.setChange(kind, b.changed))
 		}

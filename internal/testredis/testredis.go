@@ -137,7 +137,7 @@ func (s *Server) ReplicaOf(master *Server) {
 	if p := master.password(); p != "" {
 		s.must(s.client.ConfigSet(ctx, "masterauth", p).Err(), "masterauth")
 	}
-	s.must(s.client.SlaveOf(ctx, "127.0.0.1", strconv.Itoa(master.port)).Err(), "REPLICAOF")
+	s.must(s.client.ReplicaOf(ctx, "127.0.0.1", strconv.Itoa(master.port)).Err(), "REPLICAOF")
 	for {
 		info, err := s.client.Info(ctx, "replication").Result()
 		s.must(err, "INFO")
@@ -151,7 +151,7 @@ func (s *Server) ReplicaOf(master *Server) {
 // Promote makes a replica a master with the data that it has.
 func (s *Server) Promote() {
 	s.t.Helper()
-	s.must(s.client.SlaveOf(s.context(), "no", "one").Err(), "REPLICAOF NO ONE")
+	s.must(s.client.ReplicaOf(s.context(), "NO", "ONE").Err(), "REPLICAOF NO ONE")
 }
 
 func (s *Server) password() string {

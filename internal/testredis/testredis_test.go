@@ -1,9 +1,13 @@
 package testredis_test
 
 import (
+	"errors"
+	"fmt"
 	"net"
 	"os"
+	"runtime"
 	"strconv"
+	"sync"
 	"testing"
 	"time"
 
@@ -19,7 +23,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func get(t *testing.T, s *testredis.Server) string {
 	t.Helper()
 	v, err := s.Client().Get(t.Context(), "k").Result()
-	if err != redis.Nil {
+	if !errors.Is(err, redis.Nil) {
 		require.NoError(t, err)
 	}
 	return v
@@ -28,6 +32,28 @@ func get(t *testing.T, s *testredis.Server) string {
 func set(t *testing.T, s *testredis.Server, v string) {
 	t.Helper()
 	require.NoError(t, s.Client().Set(t.Context(), "k", v, 0).Err())
+}
+
+// failing is a test that may fail.
+type failing struct {
+	testing.TB
+	said string
+}
+
+func (f *failing) Fatalf(format string, args ...any) {
+	f.said = fmt.Sprintf(format, args...)
+	runtime.Goexit()
+}
+
+func (*failing) Skip(...any) { panic("skipped") }
+
+func TestMissingServerFailsTheTest(t *testing.T) {
+	t.Setenv("PATH", t.TempDir())
+	f := &failing{TB: t}
+	var wg sync.WaitGroup
+	wg.Go(func() { testredis.Start(f) })
+	wg.Wait()
+	require.Contains(t, f.said, "apt-get install redis-server")
 }
 
 func TestDataOutlivesStopAndKill(t *testing.T) {
