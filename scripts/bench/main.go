@@ -38,6 +38,8 @@ func run(ctx context.Context, args []string) error {
 			return targets(ctx, args[1:])
 		case "http-client":
 			return httpClient(ctx, args[1:])
+		case "checker":
+			return checker(ctx, args[1:])
 		}
 	}
 	return conduct(ctx, args)
@@ -56,6 +58,7 @@ var sections = []section{
 	{"failover", failover},
 	{"elections", elections},
 	{"checks", checks},
+	{"saturation", saturation},
 	{"status", status},
 	{"million", million},
 }
@@ -92,6 +95,7 @@ func conduct(ctx context.Context, args []string) error {
 	short := flags.Bool("short", false, "a couple of minutes: one round, few kills, a small directory")
 	only := flags.String("only", "", "comma-separated sections to run: "+strings.Join(sectionNames(), ", "))
 	rounds := flags.Int("rounds", 0, "rounds over which medians are taken")
+	window := flags.Duration("window", 0, "how long each throughput is measured")
 	rollcall := flags.String("rollcall", "bin/rollcall", "the product's binary")
 	etcd := flags.String("etcd", "build/bench/etcd", "etcd's binary")
 	dir := flags.String("dir", "build/bench/run", "where the processes keep data and logs; emptied first")
@@ -106,6 +110,9 @@ func conduct(ctx context.Context, args []string) error {
 	}
 	if *rounds > 0 {
 		s.rounds = *rounds
+	}
+	if *window > 0 {
+		s.window = *window
 	}
 	var errs []error
 	for _, p := range []struct {
@@ -157,9 +164,12 @@ func sectionNames() []string {
 	return names
 }
 
+// step measures one contender.
+type step func(context.Context) error
+
 // inRounds runs each step once a round, and turns the order around every other round, so that no contender
 // always comes first.
-func (s *suite) inRounds(ctx context.Context, steps ...func(context.Context) error) error {
+func (s *suite) inRounds(ctx context.Context, steps ...step) error {
 	for round := range s.rounds {
 		progress("round %d of %d", round+1, s.rounds)
 		turn := slices.Clone(steps)
@@ -173,6 +183,33 @@ func (s *suite) inRounds(ctx context.Context, steps ...func(context.Context) err
 		}
 	}
 	return nil
+}
+
+// onRaft, onEtcd and onRollcall make steps that have a new cluster for themselves.
+func (s *suite) onRaft(variant string, measure func(context.Context, *raftCluster) error) step {
+	return onCluster(variant, func(ctx context.Context) (*raftCluster, error) { return s.startRaft(ctx, variant) }, measure)
+}
+
+func (s *suite) onEtcd(measure func(context.Context, *etcdCluster) error) step {
+	return onCluster("etcd", s.startEtcd, measure)
+}
+
+func (s *suite) onRollcall(interval time.Duration, measure func(context.Context, *rollcallCluster) error) step {
+	return onCluster("rollcall", func(ctx context.Context) (*rollcallCluster, error) { return s.startRollcall(ctx, interval) }, measure)
+}
+
+func onCluster[C interface{ close() }](name string, start func(context.Context) (C, error), measure func(context.Context, C) error) step {
+	return func(ctx context.Context) error {
+		c, err := start(ctx)
+		if err != nil {
+			return fmt.Errorf("start %s: %w", name, err)
+		}
+		defer c.close()
+		if err := measure(ctx, c); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		return ctx.Err()
+	}
 }
 
 // sample adds a measured value to those of its name.

@@ -41,7 +41,7 @@ func start(name, dir string, env []string, program string, args ...string) (*pro
 		return nil, fmt.Errorf("start %s: %w", name, err)
 	}
 	go func() {
-		p.cmd.Wait()
+		_ = p.cmd.Wait() // ProcessState holds what it says
 		close(p.done)
 	}()
 	return p, nil
@@ -68,19 +68,8 @@ func (p *process) running() error {
 
 // kill is kill -9.
 func (p *process) kill() {
-	p.cmd.Process.Signal(syscall.SIGKILL)
+	_ = p.cmd.Process.Kill() // fails only where it has ended already
 	<-p.done
-}
-
-// stop asks first.
-func (p *process) stop() {
-	p.cmd.Process.Signal(syscall.SIGTERM)
-	select {
-	case <-p.done:
-	case <-time.After(15 * time.Second):
-		progress("%s does not stop, see %s", p.name, p.log)
-		p.kill()
-	}
 }
 
 // cpu is the processor time used so far, by user code and kernel together.

@@ -16,6 +16,8 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
 	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
+
+	"github.com/rollcall-dev/rollcall/internal/raftstore"
 )
 
 // raftNode is one process of a bare hashicorp/raft cluster on bolt, with a state machine that only counts.
@@ -35,7 +37,7 @@ func raftNode(ctx context.Context, args []string) error {
 	config.LocalID = raft.ServerID(addrs[*id])
 	config.Logger = hclog.New(&hclog.LoggerOptions{Name: "raft", Output: os.Stderr, Level: hclog.Info})
 
-	store, err := raftboltdb.New(raftboltdb.Options{Path: filepath.Join(*dir, "raft.db"), BoltOptions: boltOptions()})
+	store, err := raftboltdb.New(raftboltdb.Options{Path: filepath.Join(*dir, "raft.db"), BoltOptions: raftstore.BoltOptions()})
 	if err != nil {
 		return err
 	}
@@ -76,7 +78,7 @@ func raftNode(ctx context.Context, args []string) error {
 			http.Error(w, err.Error(), http.StatusInternalServerError)
 			return
 		}
-		json.NewEncoder(w).Encode(res)
+		_ = json.NewEncoder(w).Encode(res)
 	})
 	server := &http.Server{Addr: *control, Handler: mux}
 	defer context.AfterFunc(ctx, func() { server.Close() })()

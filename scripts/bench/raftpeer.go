@@ -16,7 +16,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
-	"go.etcd.io/bbolt"
+
+	"github.com/rollcall-dev/rollcall/internal/coordinator"
 )
 
 // Variants of the bare cluster: how the product sets Raft up, and what it chose not to use.
@@ -29,12 +30,12 @@ const (
 var raftVariants = []string{raftOwn, raftPlain, raftPipelined}
 
 func raftOptions(variant string) (config *raft.Config, inFlight int) {
-	config, inFlight = raft.DefaultConfig(), 1
-	config.HeartbeatTimeout = 200 * time.Millisecond
-	config.ElectionTimeout = 200 * time.Millisecond
-	config.LeaderLeaseTimeout = 200 * time.Millisecond
-	config.CommitTimeout = 20 * time.Millisecond
-	config.BatchApplyCh = true
+	config, inFlight = coordinator.RaftConfig(coordinator.LAN), 1
+	// The product packs what comes at the same time into one command, so its limits of commands a message, and
+	// of commands between snapshots, are for few and large ones. Here each is 200 B.
+	standard := raft.DefaultConfig()
+	config.MaxAppendEntries = standard.MaxAppendEntries
+	config.TrailingLogs = standard.TrailingLogs
 	switch variant {
 	case raftPlain:
 		config.BatchApplyCh = false
@@ -42,10 +43,6 @@ func raftOptions(variant string) (config *raft.Config, inFlight int) {
 		inFlight = raft.DefaultMaxRPCsInFlight
 	}
 	return config, inFlight
-}
-
-func boltOptions() *bbolt.Options {
-	return &bbolt.Options{Timeout: time.Second, NoFreelistSync: true, FreelistType: bbolt.FreelistMapType}
 }
 
 // tcpLayer is Raft's stream on a plain listener. Raft's own refuses to be advertised from some addresses.

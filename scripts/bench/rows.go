@@ -63,7 +63,7 @@ func (r *row) besideValue(peer string, value float64) *row {
 	return r
 }
 
-// atLeast and atMost set a target for the ratio to the peer; within one for the value.
+// atLeast and atMost set a target for the ratio to the peer; within sets one for the value.
 func (r *row) atLeast(ratio float64) *row {
 	if r != nil && r.Ratio != nil {
 		r.judge(fmt.Sprintf(">= %g x peer", ratio), *r.Ratio >= ratio)
@@ -81,6 +81,14 @@ func (r *row) atMost(ratio float64) *row {
 func (r *row) within(limit float64) *row {
 	if r != nil {
 		r.judge(fmt.Sprintf("<= %g %s", limit, r.Unit), r.Value <= limit)
+	}
+	return r
+}
+
+// notAfter sets a target for the value: the peer's and so much.
+func (r *row) notAfter(more float64) *row {
+	if r != nil && r.PeerValue != nil {
+		r.judge(fmt.Sprintf("<= peer + %g %s", more, r.Unit), r.Value <= *r.PeerValue+more)
 	}
 	return r
 }
