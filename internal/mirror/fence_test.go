@@ -334,7 +334,7 @@ func (l *link) Write(ctx context.Context, w mirror.Write) (mirror.Reply, error) 
 // see a dead fleet, and are told so in the moment of their deposition. Through all of it no write takes out one of
 // the services that are up all the time, and in the end Redis shows what is true.
 func TestNoHealthyServiceEverLeaves(t *testing.T) {
-	for seed := range uint64(100) {
+	for seed := range uint64(60) {
 		synctest.Test(t, func(t *testing.T) {
 			rnd := rand.New(rand.NewPCG(seed, 1))
 			store := mirrortest.NewMemory()
