@@ -165,7 +165,7 @@ func TestBadFile(t *testing.T) {
 		require.ErrorContains(t, err, want, content)
 	}
 	_, err = parse(t, nil, "serve", "--config", settingsFile(t, string(make([]byte, 2<<20))))
-	require.ErrorContains(t, err, "is larger than 1048576 bytes")
+	require.ErrorContains(t, err, "is larger than 65536 bytes")
 	for _, content := range []string{"", "# nothing\n", "---\n", "peers:\n- a\n- b\n", "url: |\n  x\n"} {
 		_, err := parse(t, nil, "serve", "--config", settingsFile(t, content))
 		require.NoError(t, err, content)

@@ -15,8 +15,8 @@ import (
 
 const (
 	configFlag = "config"
-	// maxFileBytes bounds the settings file; a real one has less than a hundredth.
-	maxFileBytes = 1 << 20
+	// maxFileBytes bounds the settings file; a real one has less than a tenth.
+	maxFileBytes = 64 << 10
 )
 
 // file is a settings file, each value as a flag's text.
