@@ -51,7 +51,6 @@ type Checker struct {
 	planned, lastStall time.Time
 	// looked is when the crowd was looked at.
 	looked time.Time
-	crowd  crowd
 	// lastRepeat is the latest time given to a repeat of a void check.
 	lastRepeat time.Time
 	// voidLogged is when a void check was last worth a warning.
@@ -80,6 +79,11 @@ func New(cfg Config) (*Checker, error) {
 
 // Interval between two checks of a target.
 func (c *Checker) Interval() time.Duration { return c.cfg.Interval }
+
+// Round is how long it takes at most to check n targets at once, as CheckNow does.
+func (c *Checker) Round(n int) time.Duration {
+	return time.Duration(1+n/burst) * c.cfg.Timeout
+}
 
 // Set adds targets, or replaces those with the same id. A new one, or one with another URL, is unknown and gets
 // checked at once; otherwise the verdict stays.
@@ -243,11 +247,7 @@ func (c *Checker) noticeCrowd(now time.Time) {
 		return
 	}
 	c.looked = now
-	c.adapt(now, c.crowd.look())
-}
-
-// adapt draws the conclusions. c.mu is held.
-func (c *Checker) adapt(now time.Time, w waits) {
+	w := c.cfg.crowd()
 	if w.late > 0.01 {
 		c.lastStall = now
 	}

@@ -105,6 +105,7 @@ func after(d time.Duration, err error) func(context.Context) error {
 func start(t *testing.T, w *world, cfg Config) *Checker {
 	t.Helper()
 	cfg.Probe = w.probe
+	cfg.crowd = func() waits { return waits{} }
 	c, err := New(cfg)
 	require.NoError(t, err)
 	ctx, stop := context.WithCancel(t.Context())
@@ -587,20 +588,28 @@ func TestVoidCheckIsRepeatedSoon(t *testing.T) {
 
 func TestCrowdedProcessTakesFewerChecksOn(t *testing.T) {
 	t.Parallel()
-	c, err := New(Config{MaxInFlight: 4096})
+	var seen waits
+	c, err := New(Config{MaxInFlight: 4096, crowd: func() waits { return seen }})
 	require.NoError(t, err)
-	c.inFlight = 4096
 	now := time.Now()
-	for _, share := range []waits{{crowded: 1}, {crowded: 1}, {crowded: 1}, {crowded: 1}, {crowded: 1}, {crowded: 1}} {
+	look := func(w waits, inFlight int) {
 		now = now.Add(pulse)
-		c.adapt(now, share)
+		seen, c.inFlight = w, inFlight
+		c.noticeCrowd(now)
+	}
+	for range 10 {
+		look(waits{crowded: 1, late: 1}, 256)
+	}
+	require.Equal(t, 4096, c.limit, "so few crowd nobody")
+	for range 10 {
+		look(waits{crowded: 1}, 4096)
 	}
 	require.Equal(t, 256, c.limit)
 	require.True(t, c.lastStall.IsZero())
-	c.adapt(now, waits{late: 1})
-	require.Equal(t, now, c.lastStall)
+	look(waits{late: 1}, 256)
+	require.Equal(t, now, c.lastStall, "what fails now is void")
 	for range 20 {
-		c.adapt(now, waits{})
+		look(waits{}, 256)
 	}
 	require.Equal(t, 4096, c.limit)
 }
@@ -622,7 +631,7 @@ func TestRunFinishesRunningChecks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := new(world)
 		w.set("*", after(400*time.Millisecond, nil))
-		c, err := New(Config{Probe: w.probe})
+		c, err := New(Config{Probe: w.probe, crowd: func() waits { return waits{} }})
 		require.NoError(t, err)
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan error, 1)

@@ -56,6 +56,7 @@ type Config struct {
 	Metrics *Metrics     // default: unregistered
 
 	clock func() time.Time // in tests of a frozen checker
+	crowd func() waits     // in tests whose time is not the machine's
 }
 
 // Auth is a header for the checks of certain hosts. Its value never shows in logs.
@@ -143,6 +144,9 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.clock == nil {
 		c.clock = time.Now
+	}
+	if c.crowd == nil {
+		c.crowd = new(crowd).look
 	}
 	return c, c.validate()
 }
