@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/rollcall-dev/rollcall/internal/testredis"
@@ -29,6 +31,9 @@ type options struct {
 	redis *testredis.Server
 	// nodeEnv is of one coordinator, by id, over env.
 	nodeEnv map[string]map[string]string
+	cliEnv  []string // of the operator's commands
+	// creds are of the test's own connections; plain text.
+	creds credentials.TransportCredentials
 }
 
 // cluster is coordinators as processes, on loopback.
@@ -71,7 +76,7 @@ func (c *cluster) define(id string) *node {
 		id: id, data: filepath.Join(c.t.TempDir(), id),
 		address: fmt.Sprintf("127.0.0.1:%d", freePort(c.t)), http: fmt.Sprintf("127.0.0.1:%d", freePort(c.t)),
 	}
-	conn, err := grpc.NewClient("passthrough:///"+n.address, grpc.WithTransportCredentials(insecure.NewCredentials()),
+	conn, err := grpc.NewClient("passthrough:///"+n.address, grpc.WithTransportCredentials(cmp.Or(c.opts.creds, insecure.NewCredentials())),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(16<<20), grpc.MaxCallSendMsgSize(16<<20)),
 		grpc.WithConnectParams(quickReconnect))
 	require.NoError(c.t, err)
@@ -178,6 +183,20 @@ func (c *cluster) follower() *node {
 	return nil
 }
 
+// cli runs a command of the operator's on this cluster.
+func (c *cluster) cli(args ...string) (stdout, stderr string, code int) {
+	c.t.Helper()
+	return rollcall(c.t, append([]string{"ROLLCALL_COORDINATORS=" + c.addresses(), "REDIS_URL=" + c.redis.URL()}, c.opts.cliEnv...), args...)
+}
+
+// mustCLI runs a command that has to succeed, and returns what it printed.
+func (c *cluster) mustCLI(args ...string) string {
+	c.t.Helper()
+	stdout, stderr, code := c.cli(args...)
+	require.Zero(c.t, code, "rollcall %v: %s", args, stderr)
+	return stdout
+}
+
 // operator is the writer of the command line.
 func operator() *rollcallv1.Writer {
 	return &rollcallv1.Writer{Owner: &rollcallv1.Owner{Kind: rollcallv1.OwnerKind_OWNER_KIND_OPERATOR}}
@@ -272,6 +291,12 @@ type statusPage struct {
 	TotalConfigured     int `json:"totalConfigured"`
 	TotalActive         int `json:"totalActive"`
 	HealthCheckInterval int `json:"healthCheckInterval"`
+	// Our own fields, some of them.
+	Mirror struct {
+		Connected bool   `json:"connected"`
+		Error     string `json:"error"`
+	} `json:"mirror"`
+	Notes []string `json:"notes"`
 }
 
 // status reads a coordinator's page.
@@ -303,8 +328,12 @@ func (c *cluster) watchSet(ids ...string) (stop func()) {
 			if err != nil {
 				continue
 			}
+			present := make(map[string]bool, len(found))
+			for _, id := range found {
+				present[id] = true
+			}
 			for _, id := range ids {
-				if !slices.Contains(found, id) {
+				if !present[id] {
 					missing <- found
 					return
 				}

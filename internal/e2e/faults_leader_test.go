@@ -1,0 +1,164 @@
+package e2e
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// What killed, paused and frozen leaders do to the set: nothing.
+
+// A leader's successor inherits the set: no healthy relayer is ever missing from it, and relayers that fail together
+// with the leader, by a crash or by hanging, hold nobody up.
+func TestKilledLeaderLeavesTheSetWhole(t *testing.T) {
+	t.Parallel()
+	relayers, ids := fleet(t, 5)
+	c := startCluster(t, options{})
+	c.register(relayers...)
+	c.awaitActive(patience, ids...)
+	healthy := ids[:3]
+	stop := c.watchSet(healthy...)
+	for round := range 3 {
+		leader, epoch := c.leader()
+		leader.kill()
+		relayers[3].crash()
+		relayers[4].stopAnswering()
+		_, epoch = c.leaderAfter(epoch)
+		c.awaitEpochInRedis(epoch)
+		c.awaitActive(patience, healthy...)
+		c.start(leader.id)
+		relayers[3].start()
+		relayers[4].answer(200)
+		c.awaitActive(patience, ids...)
+		t.Logf("round %d: epoch %d", round, epoch)
+	}
+	stop()
+}
+
+// A leader that was paused past its lease finds out before it writes anything, whatever Redis remembers.
+func TestPausedLeaderWritesNothing(t *testing.T) {
+	t.Parallel()
+	for _, flushed := range []bool{false, true} {
+		t.Run(fmt.Sprintf("flushed=%v", flushed), func(t *testing.T) {
+			t.Parallel()
+			relayers, ids := fleet(t, 4)
+			c := startCluster(t, options{})
+			c.register(relayers...)
+			c.awaitActive(patience, ids...)
+			paused, old := c.leader()
+			stop := func() {}
+			if !flushed {
+				stop = c.watchSet(ids[:3]...)
+			}
+			monitor := c.redis.Monitor()
+
+			paused.pause()
+			_, epoch := c.leaderAfter(old)
+			c.awaitEpochInRedis(epoch)
+			relayers[3].crash() // the paused one still takes it for healthy
+			c.awaitActive(patience, ids[:3]...)
+			if flushed {
+				// Redis has forgotten the epoch at the moment in which the paused one wakes up.
+				c.redis.FlushAll()
+			}
+			paused.resume()
+			eventually(t, patience, func() bool {
+				p := paused.ping(t)
+				return p != nil && p.Epoch >= epoch && p.Leader.GetNode() != paused.id
+			}, "it follows")
+			require.NotEmpty(t, paused.logged("leadership ended"))
+			c.awaitActive(patience, ids[:3]...)
+			c.awaitWrites(3)
+			stop()
+
+			calls := scriptCalls(t, monitor.Commands())
+			requireFenced(t, calls)
+			claimed := false
+			for _, call := range calls {
+				claimed = claimed || call.Epoch >= epoch
+				require.False(t, claimed && call.Epoch == old && len(call.writes) > 0, "%+v", call)
+			}
+			require.True(t, wroteUnder(calls, epoch))
+			_, now := c.leader() // on a busy machine it may be a later one
+			c.awaitEpochInRedis(now)
+		})
+	}
+}
+
+// A write that was on its way when the leader was paused, and that Redis comes to late, does nothing.
+func TestLateWriteOfAPausedLeaderIsRefused(t *testing.T) {
+	t.Parallel()
+	relayers, ids := fleet(t, 3)
+	c := startCluster(t, options{})
+	c.register(relayers...)
+	c.awaitActive(patience, ids...)
+	paused, old := c.leader()
+	stop := c.watchSet(ids...)
+	monitor := c.redis.Monitor()
+
+	c.redis.Pause()
+	// One that has given up waiting has sent its heartbeat, which lies in the socket.
+	eventually(t, patience, func() bool { return len(paused.logged("Redis connection failed")) > 0 }, "a write without an answer")
+	paused.pause()
+	_, epoch := c.leaderAfter(old)
+	c.redis.Resume()
+	c.awaitEpochInRedis(epoch)
+	paused.resume()
+	c.awaitWrites(3)
+	stop()
+
+	calls := scriptCalls(t, monitor.Commands())
+	require.NotZero(t, requireFenced(t, calls), "a late write came and was refused")
+	c.awaitActive(patience, ids...)
+}
+
+// awaitWrites waits until the leader has written to Redis some more times.
+func (c *cluster) awaitWrites(n int) {
+	c.t.Helper()
+	for range n {
+		last := c.meta()["updated_at"]
+		eventually(c.t, patience, func() bool { return c.meta()["updated_at"] > last }, "a write after %s", last)
+	}
+}
+
+// frozen is how long processes are frozen.
+const frozen = 5 * time.Second
+
+// A checker that does not run must not look like a dead fleet, be it that somebody takes over or that nobody can.
+func TestFrozenCheckerRemovesNobody(t *testing.T) {
+	t.Parallel()
+	for _, size := range []int{1, 3} {
+		t.Run(fmt.Sprintf("%d coordinators", size), func(t *testing.T) {
+			t.Parallel()
+			relayers, ids := fleet(t, 50)
+			c := startCluster(t, options{size: size})
+			c.register(relayers...)
+			c.awaitActive(patience, ids...)
+			leader, epoch := c.leader()
+			stop := c.watchSet(ids...)
+
+			leader.pause()
+			<-time.After(frozen)
+			resumed := time.Now()
+			leader.resume()
+			for _, r := range relayers {
+				eventually(t, patience, func() bool {
+					times := r.times()
+					return len(times) > 1 && times[len(times)-2].After(resumed)
+				}, "two more checks of %s", r.id)
+			}
+			c.awaitWrites(2)
+			stop()
+			for _, n := range c.nodes {
+				require.Empty(t, n.logged("relayer removed"))
+			}
+			if _, now := c.leader(); size == 1 {
+				require.Equal(t, epoch, now, "it still leads")
+			} else {
+				require.Greater(t, now, epoch)
+			}
+		})
+	}
+}
