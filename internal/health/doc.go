@@ -17,12 +17,16 @@
 // fleet. A failed check is therefore void, and says nothing about its target, when
 //
 //   - it ended more than 50 ms after its deadline,
-//   - the checker's own timer fired more than 50 ms late while it ran, or
+//   - the checker's own timer fired more than 50 ms late while it ran,
+//   - with many checks in flight, this process's goroutines had to wait that long for a processor, or
 //   - the local machine refused it the means: file descriptors, ports, buffers.
 //
 // A void check is repeated soon, with growing gaps and at most 1,000 repeats a second overall. A refused
 // connection, an HTTP status and an answer of gRPC's health service are never void: they are the service's word,
 // however late it is read. As long as a checker stays that late it removes no hanging service, only refusing ones.
+//
+// So that it does not come to that, fewer checks are taken on, down to 256 at a time, while goroutines wait long for
+// a processor: more would only make all of them slower. Checks then begin late, and metrics show by how much.
 //
 // # Not guaranteed
 //
