@@ -4,8 +4,6 @@
 #
 #   make dev       starts that cluster, waits until it is up; it is stopped at the end of the page
 #   make TARGET    other targets are long or have a step of their own: only that they exist is checked
-#   … # Ctrl-C     runs until it is stopped; it has to live for three seconds
-#   … # fails      has to end non-zero
 #
 # A command that fails is tried again for 30 s: the page may just have killed the leader.
 set -uo pipefail
@@ -36,13 +34,6 @@ run() {
   case $1 in
     'make dev' | 'make dev '*) start_dev ;;
     make*) make -n "$(awk '{ print $2 }' <<<"$1")" >/dev/null && echo "ok    $1 (exists)" ;;
-    'git clone'* | 'cd '*) ;;
-    *'# Ctrl-C')
-      timeout 3 bash -c "$1" >build/pages.log 2>&1 </dev/null
-      [ $? -eq 124 ] || { cat build/pages.log && return 1; }
-      echo "ok    $1"
-      ;;
-    *'# fails') ! bash -c "$1" >build/pages.log 2>&1 </dev/null && echo "ok    $1" ;;
     *) try "$1" ;;
   esac
 }
@@ -59,7 +50,6 @@ try() {
 start_dev() {
   [ -z "$dev" ] || return 0
   mkdir -p build
-  rm -rf "$data"
   # In a process group of its own, so that stopping it reaches all it started, as Ctrl-C does.
   set -m
   make dev >build/pages-dev.log 2>&1 </dev/null &
