@@ -18,7 +18,7 @@ check() {
 }
 
 # code goes through one Go module.
-code() { (cd "$1" && golangci-lint run ./...); }
+code() { (cd "$1" && golangci-lint run --allow-parallel-runners ./...); }
 
 tidy() { (cd "$1" && go mod tidy -diff >/dev/null) || { echo "$1/go.mod or go.sum: go mod tidy" && return 1; }; }
 
