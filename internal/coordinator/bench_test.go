@@ -6,6 +6,7 @@ import (
 	"net"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -78,6 +79,7 @@ func BenchmarkRegister(b *testing.B) {
 			}
 			b.ReportAllocs()
 			b.ResetTimer()
+			before := cpuTime(b)
 			b.RunParallel(func(pb *testing.PB) {
 				for pb.Next() {
 					req := &rollcallv1.RegisterServicesRequest{Writer: operator()}
@@ -90,6 +92,7 @@ func BenchmarkRegister(b *testing.B) {
 				}
 			})
 			b.ReportMetric(float64(b.N*size)/b.Elapsed().Seconds(), "services/s")
+			b.ReportMetric(float64((cpuTime(b)-before).Microseconds())/float64(b.N*size), "cpu-µs/service")
 		})
 	}
 }
@@ -102,6 +105,7 @@ func BenchmarkListOne(b *testing.B) {
 	b.SetParallelism(64)
 	b.ReportAllocs()
 	b.ResetTimer()
+	before := cpuTime(b)
 	b.RunParallel(func(pb *testing.PB) {
 		for pb.Next() {
 			if _, err := client.ListServices(context.Background(), &rollcallv1.ListServicesRequest{Ids: []string{s.Id}}); err != nil {
@@ -109,4 +113,12 @@ func BenchmarkListOne(b *testing.B) {
 			}
 		}
 	})
+	b.ReportMetric(float64((cpuTime(b)-before).Microseconds())/float64(b.N), "cpu-µs/op")
+}
+
+// cpuTime is what this process has used, client and three coordinators together.
+func cpuTime(b *testing.B) time.Duration {
+	var u syscall.Rusage
+	require.NoError(b, syscall.Getrusage(syscall.RUSAGE_SELF, &u))
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }

@@ -35,6 +35,8 @@ type leader struct {
 	proposer   *proposer
 	writers    *writers
 	promotions promotions
+	// retired is closed when Config.Lead has returned for good.
+	retired chan struct{}
 	// reestablish asks for a new epoch.
 	reestablish context.CancelCauseFunc
 }
@@ -74,7 +76,13 @@ func (n *Node) lead(ctx context.Context, r *raft.Raft, notify <-chan bool) error
 		for {
 			select {
 			case <-ctx.Done():
-				return errors.Join(now.end(context.Cause(ctx)), n.handOver(r))
+				// The leader's work ends first, its running checks included; writes are served until another
+				// node has taken over.
+				if l := n.leader.Load(); l != nil {
+					<-l.retired
+				}
+				n.handOver(r)
+				return now.end(context.Cause(ctx))
 			case err := <-now.ended():
 				if now = nil; err != nil {
 					return err
@@ -94,7 +102,9 @@ func (n *Node) lead(ctx context.Context, r *raft.Raft, notify <-chan bool) error
 				return err
 			}
 			if is {
-				now = startTenure(ctx, func(ctx context.Context) error { return n.reignWhileLeading(ctx, r) })
+				now = startTenure(context.WithoutCancel(ctx), func(tenure context.Context) error {
+					return n.reignWhileLeading(tenure, ctx, r)
+				})
 			}
 		}
 	})
@@ -134,8 +144,9 @@ func (t *tenure) ended() <-chan error {
 	return t.done
 }
 
-// reignWhileLeading opens an epoch, works in it, and opens another where one is asked for.
-func (n *Node) reignWhileLeading(ctx context.Context, r *raft.Raft) error {
+// reignWhileLeading opens an epoch, works in it, and opens another where one is asked for. ctx ends with the
+// leadership, serving with the node's service, which goes first when the node stops.
+func (n *Node) reignWhileLeading(ctx, serving context.Context, r *raft.Raft) error {
 	var atLeast uint64
 	for ctx.Err() == nil {
 		l, err := n.establish(ctx, r, atLeast)
@@ -146,7 +157,7 @@ func (n *Node) reignWhileLeading(ctx context.Context, r *raft.Raft) error {
 			return err
 		}
 		var again *ReestablishError
-		err = n.reign(l)
+		err = n.reign(l, serving)
 		switch {
 		case errors.As(err, &again):
 			atLeast = again.AtLeast
@@ -183,7 +194,7 @@ func (n *Node) establish(ctx context.Context, r *raft.Raft, atLeast uint64) (*le
 		return nil, err
 	}
 
-	l := &leader{since: time.Now(), promotions: promotions{wanted: make(map[string]bool), caught: make(map[string]uint64)}}
+	l := &leader{since: time.Now(), retired: make(chan struct{}), promotions: promotions{wanted: make(map[string]bool), caught: make(map[string]uint64)}}
 	l.ctx, l.reestablish = context.WithCancelCause(ctx)
 	l.confirmer = &confirmer{
 		term: res.Term, node: n.cfg.ID, raft: r, peers: n.peers, timeout: n.cfg.Timing.Transport, metrics: n.metrics,
@@ -201,7 +212,7 @@ func (n *Node) establish(ctx context.Context, r *raft.Raft, atLeast uint64) (*le
 }
 
 // reign serves an epoch until its context ends.
-func (n *Node) reign(l *leader) error {
+func (n *Node) reign(l *leader, serving context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer l.reestablish(nil)
@@ -211,7 +222,11 @@ func (n *Node) reign(l *leader) error {
 	wg.Go(func() { l.proposer.run(l.ctx) })
 	wg.Go(func() { n.keepStaticFleet(l) })
 
-	err := n.runLead(l)
+	err := n.runLead(l, serving)
+	close(l.retired)
+	if err == nil {
+		<-l.ctx.Done() // the node is stopping, and serves until somebody else leads
+	}
 	if cause := context.Cause(l.ctx); cause != nil {
 		// A new epoch was asked for, or the leadership is gone; either way the work's own error is beside the point.
 		return cause
@@ -219,15 +234,19 @@ func (n *Node) reign(l *leader) error {
 	return err
 }
 
-// runLead runs Config.Lead, again with backoff when it fails: a leader that does not lead is worse than none.
-func (n *Node) runLead(l *leader) error {
+// runLead runs Config.Lead, again with backoff when it fails: a leader that does not lead is worse than none. It
+// returns nil when the epoch or the node's service ends.
+func (n *Node) runLead(l *leader, serving context.Context) error {
+	ctx, cancel := context.WithCancelCause(l.ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(serving, func() { cancel(context.Cause(serving)) })()
 	policy := retryPolicy()
 	for failures := 0; ; {
 		started := time.Now()
-		err := n.cfg.Lead(l.ctx, l.Leadership)
+		err := n.cfg.Lead(ctx, l.Leadership)
 		var again *ReestablishError
 		switch {
-		case l.ctx.Err() != nil:
+		case ctx.Err() != nil:
 			return nil
 		case errors.As(err, &again):
 			return err
@@ -244,7 +263,7 @@ func (n *Node) runLead(l *leader) error {
 		wait := policy.NextBackOff()
 		n.log.Error("leader's work failed", "epoch", l.Epoch, "err", err, "attempt", failures, "retry_in", wait)
 		select {
-		case <-l.ctx.Done():
+		case <-ctx.Done():
 			return nil
 		case <-time.After(wait):
 		}
@@ -252,9 +271,9 @@ func (n *Node) runLead(l *leader) error {
 }
 
 // handOver gives the leadership to another voter, if there is one, before this node stops.
-func (n *Node) handOver(r *raft.Raft) error {
+func (n *Node) handOver(r *raft.Raft) {
 	if r.State() != raft.Leader {
-		return nil
+		return
 	}
 	voters := 0
 	for _, s := range r.GetConfiguration().Configuration().Servers {
@@ -263,7 +282,7 @@ func (n *Node) handOver(r *raft.Raft) error {
 		}
 	}
 	if voters < 2 {
-		return nil
+		return
 	}
 	done := make(chan error, 1)
 	go func() { done <- r.LeadershipTransfer().Error() }()
@@ -278,7 +297,6 @@ func (n *Node) handOver(r *raft.Raft) error {
 		// Raft is shut down next, so that a transfer that hangs cannot outlive the process.
 		n.log.Warn("leadership not handed over", "err", "no voter took it in time")
 	}
-	return nil
 }
 
 // retryPolicy is the backoff between attempts of a leader: 50 ms to 2 s, with jitter.
