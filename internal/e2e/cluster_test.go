@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"maps"
 	"net/http"
 	"path/filepath"
@@ -31,7 +32,9 @@ type options struct {
 	redis *testredis.Server
 	// nodeEnv is of one coordinator, by id, over env.
 	nodeEnv map[string]map[string]string
-	cliEnv  []string // of the operator's commands
+	// fileLimit is how long a coordinator's files may become, by id.
+	fileLimit map[string]int
+	cliEnv    []string // of the operator's commands
 	// creds are of the test's own connections; plain text.
 	creds credentials.TransportCredentials
 }
@@ -54,6 +57,20 @@ type node struct {
 
 func startCluster(t testing.TB, opts options) *cluster {
 	t.Helper()
+	c := planCluster(t, opts)
+	c.startAll()
+	return c
+}
+
+func (c *cluster) startAll() {
+	for _, id := range c.ids {
+		c.start(id)
+	}
+}
+
+// planCluster gives a cluster its addresses and its Redis; none of its coordinators runs yet.
+func planCluster(t testing.TB, opts options) *cluster {
+	t.Helper()
 	if opts.size == 0 {
 		opts.size = 3
 	}
@@ -63,9 +80,6 @@ func startCluster(t testing.TB, opts options) *cluster {
 	}
 	for i := range opts.size {
 		c.define(fmt.Sprintf("coordinator-%d", i+1))
-	}
-	for _, id := range c.ids {
-		c.start(id)
 	}
 	return c
 }
@@ -120,7 +134,11 @@ func (c *cluster) start(id string) *node {
 	for _, k := range slices.Sorted(maps.Keys(env)) {
 		list = append(list, k+"="+env[k])
 	}
-	n.process = launch(c.t, id, list, "coordinator")
+	if limit := c.opts.fileLimit[id]; limit > 0 {
+		n.process = launchProgram(c.t, id, list, "sh", "-c", fmt.Sprintf(`ulimit -f %d && exec "$0" coordinator`, limit/512), binary)
+	} else {
+		n.process = launch(c.t, id, list, "coordinator")
+	}
 	return n
 }
 
@@ -311,6 +329,29 @@ func (n *node) status(t testing.TB) (page statusPage, code int) {
 	defer closeBody(resp.Body)
 	require.NoError(t, json.NewDecoder(resp.Body).Decode(&page))
 	return page, resp.StatusCode
+}
+
+// get reads a page of a coordinator; 0 when it does not answer.
+func (n *node) get(t testing.TB, path string) (code int) {
+	t.Helper()
+	code, _ = n.page(t, path)
+	return code
+}
+
+func (n *node) page(t testing.TB, path string) (code int, body string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+n.http+path, nil)
+	require.NoError(t, err)
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return 0, ""
+	}
+	defer closeBody(resp.Body)
+	content, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return 0, ""
+	}
+	return resp.StatusCode, string(content)
 }
 
 // watchSet proves that ids never leave the set: from the commands that Redis executed, and by polling as a consumer
