@@ -3,6 +3,7 @@ package coordinator_test
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"net"
 	"strings"
 	"sync/atomic"
@@ -32,7 +33,7 @@ func startOnDisk(b *testing.B) *grpc.ClientConn {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, len(peers))
 	for i, p := range peers {
-		n, err := coordinator.Open(ctx, coordinator.Config{ID: p.ID, Peers: peers, Listener: listeners[i], DataDir: b.TempDir()})
+		n, err := coordinator.Open(ctx, coordinator.Config{ID: p.ID, Peers: peers, Listener: listeners[i], DataDir: b.TempDir(), Logger: benchLogger(b)})
 		require.NoError(b, err)
 		go func() { done <- n.Run(ctx) }()
 	}
@@ -58,6 +59,11 @@ func startOnDisk(b *testing.B) *grpc.ClientConn {
 	}, 20*time.Second, 50*time.Millisecond)
 	b.Cleanup(func() { require.NoError(b, leader.Close()) })
 	return leader
+}
+
+// benchLogger shows what goes wrong, such as an election.
+func benchLogger(b *testing.B) *slog.Logger {
+	return slog.New(slog.NewTextHandler(b.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))
 }
 
 var benchID atomic.Int64

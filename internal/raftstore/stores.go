@@ -62,6 +62,7 @@ type Stores struct {
 
 	bolt      *raftboltdb.BoltStore
 	snapshots raft.SnapshotStore
+	logs      *cache
 
 	once   sync.Once   // guards Fatal
 	failed atomic.Bool // bbolt may hold locks for good
@@ -75,6 +76,7 @@ func Open(cfg Config) (*Stores, error) {
 	}
 	dir := filepath.Join(cfg.Dir, "raft")
 	s := &Stores{cfg: cfg, dir: dir, path: filepath.Join(dir, "raft.db")}
+	s.logs = newCache((*boltStore)(s))
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, newError(dir, "make the folder", err)
 	}
@@ -132,8 +134,8 @@ func (s *Stores) checkComplete() error {
 	return nil
 }
 
-// Logs returns the log.
-func (s *Stores) Logs() raft.LogStore { return (*boltStore)(s) }
+// Logs returns the log, with its newest entries in memory.
+func (s *Stores) Logs() raft.LogStore { return s.logs }
 
 // Stable returns the store of the vote.
 func (s *Stores) Stable() raft.StableStore { return (*boltStore)(s) }
