@@ -90,21 +90,21 @@ func (d *draft) register(op register, version uint64, changes []Change) (Result,
 	if done {
 		return r, changes
 	}
-	if cs := d.conflicts(op); len(cs) > 0 {
+	befores, cs := d.look(op)
+	if len(cs) > 0 {
 		return d.record(op.fence, Result{Err: &ConflictError{Conflicts: cs}}), changes
 	}
 	r.Epoch, r.Index = d.epoch, d.index
-	for _, e := range op.entries {
-		before, ok := d.entries.Get(e.ID)
+	for i, e := range op.entries {
+		before := befores[i]
 		switch {
-		case ok && op.owner == Static && before.Owner != Static:
+		case before != nil && op.owner == Static && before.Owner != Static:
 			r.Yielded++
-		case ok && before.Owner == op.owner && bytes.Equal(before.raw, e.raw):
+		case before != nil && before.Owner == op.owner && bytes.Equal(before.raw, e.raw):
 			r.Unchanged++
 		default:
 			e.Owner, e.Version = op.owner, version
-			d.set(e, before)
-			changes = append(changes, Change{Before: before, After: e})
+			changes = append(changes, Change{Before: d.set(e), After: e})
 			r.Registered++
 		}
 	}
@@ -117,18 +117,22 @@ func (d *draft) register(op register, version uint64, changes []Change) (Result,
 	return d.record(op.fence, r), changes
 }
 
-// conflicts lists the entries that a registration must not touch.
-func (d *draft) conflicts(op register) (cs []Conflict) {
-	if op.force || op.owner == Static {
-		return nil
-	}
+// look finds what stands in the places that a registration takes, and in which of them it must not.
+func (d *draft) look(op register) (befores []*Entry, cs []Conflict) {
+	befores = make([]*Entry, len(op.entries))
 	for i, e := range op.entries {
 		before, ok := d.entries.Get(e.ID)
-		if ok && before.Owner != op.owner && before.Owner != Static && !slices.Contains(op.gone, before.Owner) {
+		if !ok {
+			continue
+		}
+		befores[i] = before
+		free := before.Owner == op.owner || before.Owner == Static || op.owner == Static || op.force ||
+			slices.Contains(op.gone, before.Owner)
+		if !free {
 			cs = append(cs, Conflict{Index: i, ID: e.ID, Owner: before.Owner})
 		}
 	}
-	return cs
+	return befores, cs
 }
 
 // ghosts lists, in order, what the owner of a full set owns beside it.

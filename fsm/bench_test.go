@@ -22,13 +22,13 @@ func benchID(i int) string {
 	return fmt.Sprintf("relayer-%08x-%07d", uint32(i)*2654435761, i)
 }
 
-// benchService encodes to 200 bytes.
+// benchService encodes to 200 bytes, in a command.
 func benchService(i, value int) []byte {
 	id := benchID(i)
 	raw, err := EncodeService(&rollcallv1.Service{Id: id, Kind: "relayer", WorkerRef: &rollcallv1.WorkerRef{
 		Url:    "http://" + id + ".example:3000",
 		Node:   fmt.Sprintf("host-%05d", i%1000),
-		Labels: map[string]string{"chain": "ethereum", "revision": fmt.Sprintf("%08d-0123456789abcdef-0123456789abcd", value)},
+		Labels: map[string]string{"chain": "ethereum", "revision": fmt.Sprintf("%08d-0123456789abcdef-0123456789abcdef-0123456789abcdef-012345678", value)},
 	}})
 	if err != nil {
 		panic(err)

@@ -15,9 +15,11 @@ type draft struct {
 	entriesDirty, kindsDirty, ownersDirty bool
 }
 
-// Degree of the trees: a change copies one node a level, so small nodes make single writes cheap, large ones
-// make the tree shallow. Measured best for 200-byte services from 1,000 to 1,000,000.
-const degree = 32
+// degree of the trees: a node holds up to twice as many entries. A change copies a node a level, so small nodes
+// make writes cheap, large ones make the tree shallow and dense. BenchmarkApply and BenchmarkMemory at 8, 12, 16,
+// 24 and 32: with a million services a batch of 10,000 takes a third less time with 16 than with 32, a single one
+// a tenth less, and a service 1 % more memory; below 16 little more is gained, with a smaller directory nothing.
+const degree = 16
 
 func newDraft() draft {
 	return draft{
@@ -52,15 +54,14 @@ func (d *draft) publish() *State {
 	return &s
 }
 
-// set puts an entry in the place of the one before, which is nil for a new id. The owner's record is the
-// caller's to set.
-func (d *draft) set(e, before *Entry) {
+// set adds or replaces an entry and gives the one before. The owner's record is the caller's to set.
+func (d *draft) set(e *Entry) (before *Entry) {
 	if name, ok := d.kindNames[e.Kind]; ok {
 		e.Kind = name
 	} else {
 		d.kindNames[e.Kind] = e.Kind
 	}
-	d.entries.Set(e.ID, e)
+	before, _ = d.entries.Set(e.ID, e)
 	d.entriesDirty = true
 	if before == nil || before.Owner != e.Owner {
 		if before != nil {
@@ -79,6 +80,7 @@ func (d *draft) set(e, before *Entry) {
 		}
 		d.count(e.Kind, 1)
 	}
+	return before
 }
 
 // remove takes an entry out and gives it; nil when there is none.

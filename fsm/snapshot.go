@@ -242,7 +242,7 @@ func (r *snapshotReader) addEntry(se *rollcallv1.SnapshotEntry) error {
 	}
 	r.lastID = e.ID
 	e.Owner, e.Version = r.owners[se.Owner].owner, se.Version
-	r.d.set(e, nil)
+	r.d.set(e)
 	return nil
 }
 
