@@ -115,7 +115,7 @@ func TestChildrenFollowTheirFlags(t *testing.T) {
 	t.Parallel()
 	for variable, dropped := range map[string]bool{
 		"REDIS_URL=x": true, "REDIS_PORT=1": true, "ROLLCALL_TLS_CERT=x": true, "ROLLCALL_CONFIG=x": true,
-		"HEALTH_CHECK_FALL=3": false, "PATH=x": false,
+		"HEALTH_CHECK_PATH=/x": true, "HEALTH_CHECK_AUTH_HEADER=x": true, "HEALTH_CHECK_FALL=3": false, "PATH=x": false,
 	} {
 		require.Equal(t, dropped, ours(variable), variable)
 	}

@@ -76,12 +76,15 @@ func (l *launcher) start(executable string, args, variables []string, logPath st
 	return p, nil
 }
 
-// ours are the variables that could lead a child elsewhere than its flags say. Others, such as HEALTH_CHECK_FALL,
-// are for trying out.
+// ours are the variables that could lead a child elsewhere than its flags say, or that speak of other relayers
+// than ours. The rest, such as HEALTH_CHECK_FALL, is for trying out.
 func ours(variable string) bool {
 	name, _, _ := strings.Cut(variable, "=")
-	return name == "ROLLCALL_CONFIG" || strings.HasPrefix(name, "ROLLCALL_TLS_") ||
-		strings.HasPrefix(name, "REDIS_")
+	switch name {
+	case "ROLLCALL_CONFIG", "HEALTH_CHECK_PATH", "HEALTH_CHECK_EXPECTED_CODES":
+		return true
+	}
+	return strings.HasPrefix(name, "ROLLCALL_TLS_") || strings.HasPrefix(name, "REDIS_") || strings.HasPrefix(name, "HEALTH_CHECK_AUTH_")
 }
 
 // kill ends the process as a crash would, and waits for the end.

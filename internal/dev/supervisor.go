@@ -190,7 +190,6 @@ func (s *supervisor) plan() []*member {
 				"--listen", cluster, "--advertise", cluster, "--advertise-client", cluster,
 				"--http-listen", http, "--data", filepath.Join(s.cfg.Data, id), "--raft-timing", "lan",
 				"--relayer-count", "0", "--health-check-interval-ms", fmt.Sprint(s.cfg.Interval.Milliseconds()),
-				"--health-check-path", "/health",
 			},
 			ready: answers("http://" + http + "/readyz"),
 		})
