@@ -90,12 +90,6 @@ func checkBatch(services []*rollcallv1.Service) []rollcallv1.Violation {
 		for _, v := range s.Validate() {
 			vs = append(vs, rollcallv1.Violation{Field: fmt.Sprintf("services[%d].%s", i, v.Field), Description: v.Description})
 		}
-		if size := proto.Size(s); size > rollcallv1.MaxServiceBytes {
-			vs = append(vs, rollcallv1.Violation{
-				Field:       fmt.Sprintf("services[%d]", i),
-				Description: fmt.Sprintf("has %d bytes, at most %d are allowed", size, rollcallv1.MaxServiceBytes),
-			})
-		}
 		if first, ok := at[s.GetId()]; ok {
 			vs = append(vs, rollcallv1.Violation{
 				Field:       fmt.Sprintf("services[%d].id", i),

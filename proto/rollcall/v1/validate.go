@@ -1,11 +1,18 @@
+// Package rollcallv1 is Rollcall's wire and log contract, generated from the .proto files beside it, and the bounds
+// of what it carries.
 package rollcallv1
 
 import (
+	"errors"
 	"fmt"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
+	"unicode"
 	"unicode/utf8"
+
+	"google.golang.org/protobuf/proto"
 )
 
 // Bounds of what a caller may send. A coordinator checks them before it proposes anything; a gateway
@@ -50,23 +57,42 @@ func (s *Service) Validate() []Violation {
 	if err := checkURL(ref.GetUrl()); err != nil {
 		add("worker_ref.url", "%v", err)
 	}
-	if n := len(ref.GetNode()); n > MaxNodeBytes {
-		add("worker_ref.node", "has %d bytes, at most %d are allowed", n, MaxNodeBytes)
+	if err := checkText(ref.GetNode(), 0, MaxNodeBytes); err != nil {
+		add("worker_ref.node", "%v", err)
 	}
 	if n := len(ref.GetLabels()); n > MaxLabels {
 		add("worker_ref.labels", "has %d labels, at most %d are allowed", n, MaxLabels)
-		return vs
+	} else {
+		for k, v := range ref.GetLabels() {
+			if err := checkText(k, 1, MaxLabelKeyBytes); err != nil {
+				add("worker_ref.labels", "key %.70q %v", k, err)
+			}
+			if err := checkText(v, 0, MaxLabelValueBytes); err != nil {
+				add("worker_ref.labels", "value of %.70q %v", k, err)
+			}
+		}
 	}
-	for k, v := range ref.GetLabels() {
-		if k == "" || len(k) > MaxLabelKeyBytes {
-			add("worker_ref.labels", "key %.70q must have 1 to %d bytes", k, MaxLabelKeyBytes)
-		}
-		if len(v) > MaxLabelValueBytes {
-			add("worker_ref.labels", "value of %.70q has %d bytes, at most %d are allowed", k, len(v), MaxLabelValueBytes)
-		}
+	// Each part may be within its bounds and the whole not.
+	if n := proto.Size(s); n > MaxServiceBytes {
+		add("worker_ref", "makes a service of %d bytes, at most %d are allowed", n, MaxServiceBytes)
 	}
 	slices.SortFunc(vs, func(a, b Violation) int { return strings.Compare(a.String(), b.String()) })
 	return vs
+}
+
+func checkText(s string, least, most int) error {
+	switch {
+	case len(s) < least:
+		return errors.New("is empty")
+	case len(s) > most:
+		return fmt.Errorf("has %d bytes, at most %d are allowed", len(s), most)
+	case !utf8.ValidString(s):
+		return errors.New("is not valid UTF-8")
+	case strings.ContainsFunc(s, unicode.IsControl):
+		// It would reach the terminals of those who list the directory.
+		return errors.New("holds control characters")
+	}
+	return nil
 }
 
 // CheckDNSLabel reports why s is not a DNS label (RFC 1123): 1 to 63 of a-z, 0-9 and '-', neither first nor
@@ -89,28 +115,31 @@ func CheckDNSLabel(s string) error {
 }
 
 func checkURL(raw string) error {
-	switch {
-	case raw == "":
+	if raw == "" {
 		return fmt.Errorf("is empty; it must be a URL such as %q", "http://oz-relayer-1:3000")
-	case len(raw) > MaxURLBytes:
-		return fmt.Errorf("has %d bytes, at most %d are allowed", len(raw), MaxURLBytes)
-	case !utf8.ValidString(raw):
-		return fmt.Errorf("is not valid UTF-8")
+	}
+	if err := checkText(raw, 1, MaxURLBytes); err != nil {
+		return err
 	}
 	u, err := url.Parse(raw)
 	if err != nil {
 		// url.Error repeats the whole input, which may hold a password.
-		return fmt.Errorf("does not parse as a URL")
+		return errors.New("does not parse as a URL")
 	}
 	switch {
 	case !slices.Contains(Schemes, u.Scheme):
 		return fmt.Errorf("has the scheme %.20q; known are %s", u.Scheme, strings.Join(Schemes, ", "))
 	case u.Hostname() == "":
-		return fmt.Errorf("has no host")
+		return errors.New("has no host")
 	case u.User != nil:
-		return fmt.Errorf("holds a user name or password, which readers of the directory would see; use an auth header")
+		return errors.New("holds a user name or password, which readers of the directory would see; use an auth header")
 	case u.Scheme != "http" && u.Scheme != "https" && u.Port() == "":
 		return fmt.Errorf("has no port, which %s:// needs", u.Scheme)
+	}
+	if port := u.Port(); port != "" {
+		if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+			return fmt.Errorf("has the port %.20s; ports are 1 to 65535", port)
+		}
 	}
 	return nil
 }
