@@ -366,6 +366,30 @@ func TestWatchMovesWithTheLeader(t *testing.T) {
 	})
 }
 
+// A coordinator that stops tells its readers so: they go on with the next one.
+func TestWatchGoesOnWhenTheLeaderStops(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, "n1", "n2")
+		f.lead("n1", 1)
+		stopping := once("watch", refusal(codes.Unavailable, &rollcallv1.NotEstablished{}))
+		f.set(func() {
+			f.nodes[address("n1")].after = func(method string) error {
+				f.lead("n2", 2)
+				return stopping(method)
+			}
+		})
+		var tokens []string
+		for resp, err := range f.client("n1", "n2").Watch(t.Context(), &rollcallv1.WatchServicesRequest{}) {
+			require.NoError(t, err)
+			if tokens = append(tokens, resp.GetToken()); len(tokens) == 3 {
+				break
+			}
+		}
+		require.Equal(t, "token-of-n1,n2", tokens[2])
+	})
+}
+
 func TestWatchThatCannotBeResumed(t *testing.T) {
 	t.Parallel()
 	for name, hook := range map[string]func(*node){

@@ -135,7 +135,8 @@ func (c *Client) Watch(ctx context.Context, req *rollcallv1.WatchServicesRequest
 				err = ErrClosed
 			case partial:
 				err = fmt.Errorf("%w: the snapshot broke off: %w", ErrCompacted, err)
-			case broken(err), errors.Is(err, io.EOF):
+			case broken(err), errors.Is(err, io.EOF), errors.Is(err, ErrNotEstablished):
+				// The last is also what a coordinator says that is stopping, or behind what this reader has seen.
 				c.suspect(l)
 				c.log.Debug("watch to be resumed", "leader", l.Node, "err", err)
 				if sleep(ctx, pause.NextBackOff()) {
