@@ -135,7 +135,7 @@ func (c *cluster) watchDirectory(ids ...string) (stop func()) {
 		<-done
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		require.Empty(c.t, w.faults)
+		require.Empty(c.t, w.faults, "what happened to %v", ids)
 	}
 }
 
