@@ -118,12 +118,19 @@ func (n *Node) fail(err error) {
 // means that the process must end; a supervisor should start it again. After a failed disk or a log that cannot be
 // read it returns without waiting for Raft, whose goroutines hang then.
 func (n *Node) Run(ctx context.Context) error {
+	// After a fatal error the work is not told to stop: the caller's last line is to be the only one about it.
+	working, stop := context.WithCancelCause(context.WithoutCancel(ctx))
+	forward := context.AfterFunc(ctx, func() { stop(context.Cause(ctx)) })
 	done := make(chan error, 1)
-	go func() { done <- n.serve(ctx) }()
+	go func() {
+		defer stop(nil)
+		done <- n.serve(working)
+	}()
 	select {
 	case err := <-done:
 		return err
 	case err := <-n.fatal:
+		forward()
 		return err
 	}
 }
@@ -186,12 +193,13 @@ func (n *Node) drain() {
 	n.grpc.GracefulStop()
 }
 
-// Close releases what Open took. It is idempotent, and Run calls it. After a fatal error it leaves Raft and the
-// stores to the end of the process, since closing them would wait for what hangs.
+// Close releases what Open took. It is idempotent, and Run calls it. After a fatal error it leaves everything to the
+// end of the process: closing the stores would wait for what hangs, and closing the port makes Raft complain about it
+// where the caller's last line is to be the only one.
 func (n *Node) Close() error {
 	n.stop(errStopping)
 	if n.failed.Load() {
-		return n.port.Close()
+		return nil
 	}
 	var errs []error
 	n.grpc.Stop()
