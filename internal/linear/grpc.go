@@ -5,7 +5,9 @@ import (
 	"slices"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
@@ -49,7 +51,8 @@ func (g *GRPC) elsewhere(ctx context.Context, err error) {
 func (g *GRPC) Write(ctx context.Context, c Call) (Answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, g.Timeout)
 	defer cancel()
-	a, err := g.write(ctx, c)
+	var to peer.Peer
+	a, err := g.write(ctx, c, grpc.Peer(&to))
 	switch code := status.Code(err); {
 	case err == nil:
 		return a, nil
@@ -57,6 +60,9 @@ func (g *GRPC) Write(ctx context.Context, c Call) (Answer, error) {
 		return Answer{}, ErrConflict
 	case code == codes.FailedPrecondition, code == codes.Unavailable && len(status.Convert(err).Details()) > 0:
 		g.elsewhere(ctx, err) // a coordinator says that nothing was done
+		return Answer{}, ErrNotDone
+	case to.Addr == nil:
+		g.elsewhere(ctx, err) // it never left, for want of a connection
 		return Answer{}, ErrNotDone
 	case code == codes.Unavailable, code == codes.Unknown, code == codes.DeadlineExceeded, code == codes.Canceled:
 		g.elsewhere(ctx, err)
@@ -66,7 +72,7 @@ func (g *GRPC) Write(ctx context.Context, c Call) (Answer, error) {
 	}
 }
 
-func (g *GRPC) write(ctx context.Context, c Call) (Answer, error) {
+func (g *GRPC) write(ctx context.Context, c Call, opts ...grpc.CallOption) (Answer, error) {
 	w := &rollcallv1.Writer{
 		Owner:       &rollcallv1.Owner{Kind: rollcallv1.OwnerKind_OWNER_KIND_GATEWAY, Id: c.Owner},
 		Incarnation: 1, Seq: c.Seq,
@@ -76,14 +82,14 @@ func (g *GRPC) write(ctx context.Context, c Call) (Answer, error) {
 		for id := range c.Values {
 			req.Ids = append(req.Ids, id)
 		}
-		resp, err := g.client().DeregisterServices(ctx, req)
+		resp, err := g.client().DeregisterServices(ctx, req, opts...)
 		return Answer{Removed: int(resp.GetRemoved())}, err
 	}
 	req := &rollcallv1.RegisterServicesRequest{Writer: w, FullSet: c.Kind == Replace, AllowEmpty: true}
 	for id, url := range c.Values {
 		req.Services = append(req.Services, &rollcallv1.Service{Id: id, Kind: "relayer", WorkerRef: &rollcallv1.WorkerRef{Url: url}})
 	}
-	resp, err := g.client().RegisterServices(ctx, req)
+	resp, err := g.client().RegisterServices(ctx, req, opts...)
 	return Answer{Registered: int(resp.GetRegistered()), Unchanged: int(resp.GetUnchanged()), Removed: int(resp.GetRemoved())}, err
 }
 
