@@ -75,7 +75,12 @@ type process struct {
 // launch starts the product with arguments; env is added to an environment that holds nothing of its variables.
 func launch(t testing.TB, name string, env []string, args ...string) *process {
 	t.Helper()
-	p := &process{t: t, name: name, cmd: exec.Command(binary, args...), done: make(chan struct{})}
+	return launchProgram(t, name, env, binary, args...)
+}
+
+func launchProgram(t testing.TB, name string, env []string, program string, args ...string) *process {
+	t.Helper()
+	p := &process{t: t, name: name, cmd: exec.Command(program, args...), done: make(chan struct{})}
 	p.cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir()}, env...)
 	p.cmd.SysProcAttr = dieWithParent()
 	r, w, err := os.Pipe()
@@ -198,18 +203,20 @@ func rollcall(t testing.TB, env []string, args ...string) (stdout, stderr string
 
 var (
 	portMu   sync.Mutex
-	portNext = 12000 + rand.IntN(8000) //nolint:gosec // spreads test runs
+	portNext = portFirst + rand.IntN(portLast-portFirst) //nolint:gosec // spreads test runs
 )
 
-// freePort picks a port below the range that the kernel hands out by itself, so that nobody takes it while the
-// process that owns it is down. Its neighbour in the sequence is given out next.
+// Ports below the range that the kernel hands out by itself, and above those of package testredis.
+const portFirst, portLast = 30_000, 32_700
+
+// freePort picks a port that nobody else takes while the process that owns it is down. Its neighbour in the sequence is given out next.
 func freePort(t testing.TB) int {
 	t.Helper()
 	portMu.Lock()
 	defer portMu.Unlock()
 	for range 1000 {
-		if portNext++; portNext > 28000 {
-			portNext = 12000
+		if portNext++; portNext > portLast {
+			portNext = portFirst
 		}
 		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", portNext))
 		if err == nil {

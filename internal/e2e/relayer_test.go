@@ -27,9 +27,11 @@ type relayer struct {
 
 // startRelayer starts a healthy one on a port of its own.
 func startRelayer(t testing.TB, id string) *relayer {
-	r := tryRelayer(t, id, freePort(t))
-	require.NotNil(t, r, "the port was taken meanwhile")
-	return r
+	for {
+		if r := tryRelayer(t, id, freePort(t)); r != nil { // nil: the port was taken meanwhile
+			return r
+		}
+	}
 }
 
 // tryRelayer starts a healthy one on the port; nil when that is taken.

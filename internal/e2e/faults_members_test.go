@@ -1,0 +1,168 @@
+package e2e
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// awaitReady waits until the node says that it takes part.
+func (c *cluster) awaitReady(n *node) {
+	c.t.Helper()
+	eventually(c.t, patience, func() bool { return n.get(c.t, "/readyz") == 200 }, "%s is ready", n.id)
+}
+
+func TestClusterGrowsToFiveAndShrinksToThree(t *testing.T) {
+	t.Parallel()
+	relayers, ids := fleet(t, 2)
+	c := startCluster(t, options{})
+	c.register(relayers...)
+	c.awaitActive(patience, ids...)
+	stop := c.watchSet(ids...)
+	voters := func(n int) func() bool {
+		return func() bool {
+			list := c.members().Members
+			for _, m := range list {
+				if !m.Voter || !m.Reachable {
+					return false
+				}
+			}
+			return len(list) == n
+		}
+	}
+	for _, id := range []string{"coordinator-4", "coordinator-5"} {
+		n := c.define(id)
+		c.start(id)
+		eventually(t, patience, func() bool { _, _, code := c.cli("cluster", "add", id, n.address); return code == 0 }, "%s is added", id)
+	}
+	eventually(t, patience, voters(5), "five voters")
+
+	// Five survive the loss of two at once, the leader being one.
+	leader, epoch := c.leader()
+	lost := c.follower()
+	leader.kill()
+	lost.kill()
+	_, _ = c.leaderAfter(epoch)
+	c.registerBulk(0)
+	for _, n := range []*node{leader, lost} {
+		c.start(n.id)
+	}
+	eventually(t, patience, voters(5), "five again")
+
+	// Also a leader can be removed.
+	leader, epoch = c.leader()
+	next := c.follower()
+	for _, n := range []*node{leader, next} {
+		c.mustCLI("cluster", "remove", n.id)
+		require.Zero(t, n.stop())
+		c.ids = slices.DeleteFunc(c.ids, func(id string) bool { return id == n.id })
+		c.leader()
+	}
+	eventually(t, patience, voters(3), "three voters")
+	_, _ = c.leaderAfter(epoch)
+	c.registerBulk(1)
+	require.Len(t, c.directory(), len(ids)+16)
+	c.awaitActive(patience, ids...)
+	stop()
+}
+
+// The node that is to take over dies or stops in the middle of it: the cluster writes again within seconds.
+func TestInterruptedTransferLeavesAWritableCluster(t *testing.T) {
+	t.Parallel()
+	for name, interrupt := range map[string]func(*process){"killed": (*process).kill, "paused": (*process).pause} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			relayers, ids := fleet(t, 2)
+			c := startCluster(t, options{})
+			c.register(relayers...)
+			c.awaitActive(patience, ids...)
+			stop := c.watchSet(ids...)
+			for round := range 3 {
+				target := c.follower()
+				interrupted := make(chan struct{})
+				if name == "paused" { // and before it hears of it
+					interrupt(target.process)
+				}
+				go func() {
+					defer close(interrupted)
+					c.cli("cluster", "transfer", target.id, "--timeout", "3s") // whatever comes of it
+				}()
+				if name == "killed" {
+					eventually(t, patience, func() bool {
+						return len(target.logged("received leadership transfer request")) > round || asked(interrupted)
+					}, "the transfer")
+					interrupt(target.process)
+				}
+				begun := time.Now()
+				c.registerBulk(round)
+				t.Logf("round %d: written %v after the interruption", round, time.Since(begun).Round(time.Millisecond))
+				require.Less(t, time.Since(begun), 15*time.Second)
+				<-interrupted
+				c.registerBulk(round + 100)
+				if name == "killed" {
+					c.start(target.id)
+				} else {
+					target.resume()
+				}
+				c.awaitReady(target)
+			}
+			c.awaitActive(patience, ids...)
+			stop()
+		})
+	}
+}
+
+func asked(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// A restored snapshot is the directory again, on all nodes and in Redis, under a new epoch.
+func TestSnapshotIsRestored(t *testing.T) {
+	t.Parallel()
+	relayers, ids := fleet(t, 3)
+	c := startCluster(t, options{})
+	c.register(relayers[:2]...)
+	c.awaitActive(patience, ids[:2]...)
+	file := filepath.Join(t.TempDir(), "directory.snapshot")
+	require.Contains(t, c.mustCLI("cluster", "snapshot", file), file)
+
+	c.mustCLI("services", "deregister", ids[0])
+	c.register(relayers[2])
+	c.awaitActive(patience, ids[1:]...)
+	_, epoch := c.leader()
+	stop := c.watchSet(ids[1])
+	require.Contains(t, c.mustCLI("cluster", "restore", file), "restored 2 services")
+	c.awaitActive(patience, ids[:2]...)
+	stop()
+	require.Equal(t, ids[:2], c.directory())
+	leader, after := c.leaderAfter(epoch)
+	c.awaitEpochInRedis(after)
+
+	// Each node has it, also after a restart from disk and when another leads.
+	require.Zero(t, leader.stop())
+	_, _ = c.leaderAfter(after)
+	require.Equal(t, ids[:2], c.directory())
+	c.start(leader.id)
+	c.mustCLI("cluster", "transfer", leader.id)
+	require.Equal(t, ids[:2], c.directory())
+	c.awaitActive(patience, ids[:2]...)
+
+	// One of another cluster is refused, unless told otherwise.
+	other := startCluster(t, options{size: 1})
+	other.leader()
+	_, said, code := other.cli("cluster", "restore", file)
+	require.Equal(t, 1, code)
+	require.Contains(t, said, "--allow-foreign")
+	require.Empty(t, other.directory())
+	require.Contains(t, other.mustCLI("cluster", "restore", "--allow-foreign", file), fmt.Sprintf("restored %d services", 2))
+	require.Equal(t, ids[:2], other.directory())
+}

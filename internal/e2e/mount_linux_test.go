@@ -1,0 +1,22 @@
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// mountSmall puts a file system of a few bytes on dir, until the test ends. It reports whether this user may.
+func mountSmall(t *testing.T, dir string, bytes int) bool {
+	t.Helper()
+	err := syscall.Mount("tmpfs", dir, "tmpfs", 0, fmt.Sprint("size=", bytes))
+	if errors.Is(err, syscall.EPERM) {
+		return false
+	}
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, syscall.Unmount(dir, syscall.MNT_DETACH)) })
+	return true
+}

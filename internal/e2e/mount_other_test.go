@@ -1,0 +1,7 @@
+//go:build !linux
+
+package e2e
+
+import "testing"
+
+func mountSmall(*testing.T, string, int) bool { return false }
