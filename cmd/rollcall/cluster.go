@@ -1,0 +1,414 @@
+package main
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+
+	"github.com/rollcall-dev/rollcall/gateway"
+	"github.com/rollcall-dev/rollcall/internal/config"
+	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
+)
+
+type clusterCmd struct {
+	Status   clusterStatusCmd   `cmd:"" help:"List the coordinators and how they are."`
+	Add      clusterAddCmd      `cmd:"" changes:"" help:"Add a coordinator that has been started, or give a non-voter its vote."`
+	Remove   clusterRemoveCmd   `cmd:"" changes:"" help:"Remove a coordinator from the cluster."`
+	Transfer clusterTransferCmd `cmd:"" changes:"" help:"Hand the leadership to another coordinator."`
+	Snapshot clusterSnapshotCmd `cmd:"" help:"Save the directory to a file."`
+	Restore  clusterRestoreCmd  `cmd:"" changes:"" help:"Replace the directory, on all coordinators, by a saved one."`
+}
+
+// member is a coordinator, for scripts.
+type member struct {
+	ID             string `json:"id"`
+	Address        string `json:"address"`
+	ClientAddress  string `json:"clientAddress"`
+	HTTPAddress    string `json:"httpAddress"`
+	Voter          bool   `json:"voter"`
+	Leader         bool   `json:"leader"`
+	Reachable      bool   `json:"reachable"`
+	Term           uint64 `json:"term"`
+	AppliedIndex   uint64 `json:"appliedIndex"`
+	CommandVersion uint32 `json:"commandVersion"`
+	Version        string `json:"version"`
+	RelayerCount   uint32 `json:"relayerCount"`
+}
+
+func (m member) row() []string {
+	role, state := "voter", "ok"
+	switch {
+	case m.Leader:
+		role = "leader"
+	case !m.Voter:
+		role = "non-voter"
+	}
+	if !m.Reachable {
+		return []string{m.ID, m.Address, role, "does not answer", "", "", "", ""}
+	}
+	return []string{m.ID, m.Address, role, state, number(m.Term), number(m.AppliedIndex), m.HTTPAddress, m.Version}
+}
+
+type members struct {
+	Cluster string   `json:"cluster"`
+	Epoch   uint64   `json:"epoch"`
+	Leader  string   `json:"leader"`
+	Members []member `json:"members"`
+}
+
+func membersOf(resp *rollcallv1.ListMembersResponse) members {
+	list := members{Cluster: resp.GetCluster(), Epoch: resp.GetEpoch(), Members: []member{}}
+	for _, m := range resp.GetMembers() {
+		if m.GetLeader() {
+			list.Leader = m.GetId()
+		}
+		list.Members = append(list.Members, member{
+			ID: m.GetId(), Address: m.GetAddress(), ClientAddress: m.GetClientAddress(), HTTPAddress: m.GetHttpAddress(),
+			Voter: m.GetSuffrage() == rollcallv1.Suffrage_SUFFRAGE_VOTER, Leader: m.GetLeader(), Reachable: m.GetReachable(),
+			Term: m.GetTerm(), AppliedIndex: m.GetAppliedIndex(), CommandVersion: m.GetCommandVersion(),
+			Version: m.GetVersion(), RelayerCount: m.GetRelayerCount(),
+		})
+	}
+	return list
+}
+
+func (l members) table(w io.Writer) {
+	var rows [][]string
+	for _, m := range l.Members {
+		rows = append(rows, m.row())
+	}
+	table(w, "ID ADDRESS ROLE STATE TERM APPLIED HTTP VERSION", rows)
+	fmt.Fprintf(w, "cluster %s, epoch %d, leader %s\n", cmp.Or(l.Cluster, "-"), l.Epoch, cmp.Or(l.Leader, "-"))
+}
+
+type clusterStatusCmd struct {
+	outputFlags
+	remoteFlags
+}
+
+func (c *clusterStatusCmd) Check(p *config.Problems) { c.check(p) }
+
+// leaderWait is how long "cluster status" looks for a leader before it asks whoever answers.
+const leaderWait = 2 * time.Second
+
+func (c *clusterStatusCmd) Run(ctx context.Context, con *console) error {
+	client, ctx, end, err := c.client(ctx)
+	if err != nil {
+		return err
+	}
+	defer end()
+	leading, cancel := context.WithTimeout(ctx, min(leaderWait, c.Timeout/2))
+	defer cancel()
+	conn, _, noLeader := client.LeaderConn(leading)
+	var resp *rollcallv1.ListMembersResponse
+	if noLeader == nil {
+		if resp, err = rollcallv1.NewClusterServiceClient(conn).ListMembers(ctx, &rollcallv1.ListMembersRequest{}); err != nil {
+			return gateway.FromStatus(err)
+		}
+	} else if resp = c.askAnyone(ctx, client); resp == nil {
+		return noLeader
+	}
+	list := membersOf(resp)
+	if err := c.print(con.stdout, list, list.table); err != nil {
+		return err
+	}
+	return noLeader
+}
+
+// askAnyone asks coordinators for their view until one answers, nil when none does.
+func (c *clusterStatusCmd) askAnyone(ctx context.Context, client *gateway.Client) *rollcallv1.ListMembersResponse {
+	for _, address := range c.addresses() {
+		if _, err := client.Ping(ctx, address); err != nil {
+			continue
+		}
+		conn, err := client.Conn(address)
+		if err != nil {
+			continue
+		}
+		resp, err := rollcallv1.NewClusterServiceClient(conn).ListMembers(ctx, &rollcallv1.ListMembersRequest{})
+		if err == nil {
+			return resp
+		}
+	}
+	return nil
+}
+
+// change calls the leader with something that changes the cluster. What certainly was not done, because that
+// node does not lead, is tried on the next one; what may have been done is an UnknownOutcomeError.
+func (r *remoteFlags) change(ctx context.Context, client *gateway.Client,
+	call func(context.Context, rollcallv1.ClusterServiceClient, ...grpc.CallOption) error,
+) error {
+	for {
+		conn, _, err := client.LeaderConn(ctx)
+		if err != nil {
+			return err
+		}
+		var to peer.Peer // filled in once the call is on its way
+		raw := call(ctx, rollcallv1.NewClusterServiceClient(conn), grpc.Peer(&to))
+		err = gateway.FromStatus(raw)
+		_, notLeader := errors.AsType[*gateway.NotLeaderError](err)
+		switch {
+		case notLeader, errors.Is(err, gateway.ErrNotEstablished):
+			select {
+			case <-ctx.Done():
+				return err
+			case <-time.After(leaderPause):
+			}
+		case to.Addr != nil && lostOnTheWay(raw, err):
+			return &gateway.UnknownOutcomeError{Cause: plain(err), Err: err}
+		default:
+			return err
+		}
+	}
+}
+
+const leaderPause = 100 * time.Millisecond
+
+// lostOnTheWay reports whether a call broke off without an answer.
+func lostOnTheWay(raw, restored error) bool {
+	if restored != raw { //nolint:errorlint // only whether a typed refusal was restored
+		return errors.Is(restored, context.Canceled) || errors.Is(restored, context.DeadlineExceeded)
+	}
+	return status.Code(raw) == codes.Unavailable
+}
+
+type clusterAddCmd struct {
+	ID       string `arg:"" help:"Its node id."`
+	Address  string `arg:"" help:"Its cluster port, host:port."`
+	NonVoter bool   `help:"Replicate to it, but give it no vote."`
+	remoteFlags
+}
+
+func (c *clusterAddCmd) Check(p *config.Problems) { c.check(p) }
+
+func (c *clusterAddCmd) Run(ctx context.Context, con *console) error {
+	client, ctx, end, err := c.client(ctx)
+	if err != nil {
+		return err
+	}
+	defer end()
+	err = c.change(ctx, client, func(ctx context.Context, cluster rollcallv1.ClusterServiceClient, opts ...grpc.CallOption) error {
+		_, err := cluster.AddMember(ctx, &rollcallv1.AddMemberRequest{Id: c.ID, Address: c.Address, NonVoter: c.NonVoter}, opts...)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if c.NonVoter {
+		fmt.Fprintf(con.stdout, "%s is a non-voter\n", c.ID)
+	} else {
+		fmt.Fprintf(con.stdout, "%s is added; it votes as soon as it has caught up, which \"rollcall cluster status\" shows\n", c.ID)
+	}
+	return nil
+}
+
+type clusterRemoveCmd struct {
+	ID string `arg:"" help:"Its node id."`
+	remoteFlags
+}
+
+func (c *clusterRemoveCmd) Check(p *config.Problems) { c.check(p) }
+
+func (c *clusterRemoveCmd) Run(ctx context.Context, con *console) error {
+	client, ctx, end, err := c.client(ctx)
+	if err != nil {
+		return err
+	}
+	defer end()
+	err = c.change(ctx, client, func(ctx context.Context, cluster rollcallv1.ClusterServiceClient, opts ...grpc.CallOption) error {
+		_, err := cluster.RemoveMember(ctx, &rollcallv1.RemoveMemberRequest{Id: c.ID}, opts...)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(con.stdout, "%s is removed; stop its process now\n", c.ID)
+	return nil
+}
+
+type clusterTransferCmd struct {
+	To string `arg:"" optional:"" help:"Node id of the next leader; by default the one furthest ahead."`
+	remoteFlags
+}
+
+func (c *clusterTransferCmd) Check(p *config.Problems) { c.check(p) }
+
+func (c *clusterTransferCmd) Run(ctx context.Context, con *console) error {
+	client, ctx, end, err := c.client(ctx)
+	if err != nil {
+		return err
+	}
+	defer end()
+	before, err := client.Leader(ctx)
+	if err != nil {
+		return err
+	}
+	if before.Node == c.To {
+		fmt.Fprintf(con.stdout, "%s leads already, epoch %d\n", before.Node, before.Epoch)
+		return nil
+	}
+	err = c.change(ctx, client, func(ctx context.Context, cluster rollcallv1.ClusterServiceClient, opts ...grpc.CallOption) error {
+		_, err := cluster.TransferLeadership(ctx, &rollcallv1.TransferLeadershipRequest{To: c.To}, opts...)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	for l := range client.Leaders(ctx) {
+		if l.Epoch > before.Epoch {
+			fmt.Fprintf(con.stdout, "%s leads, epoch %d\n", l.Node, l.Epoch)
+			return nil
+		}
+	}
+	return fmt.Errorf("%s handed the leadership over, but no new leader was seen in time: %w", before.Node, context.Cause(ctx))
+}
+
+type clusterSnapshotCmd struct {
+	File string `arg:"" help:"File to write, replaced when whole; - writes standard output."`
+	remoteFlags
+}
+
+func (c *clusterSnapshotCmd) Check(p *config.Problems) { c.check(p) }
+
+func (c *clusterSnapshotCmd) Run(ctx context.Context, con *console) (err error) {
+	client, limited, end, err := c.client(ctx)
+	if err != nil {
+		return err
+	}
+	defer end()
+	conn, leader, err := client.LeaderConn(limited)
+	if err != nil {
+		return err
+	}
+	// How long it takes depends on its size, so the timeout is for finding the leader only.
+	stream, err := rollcallv1.NewClusterServiceClient(conn).TakeSnapshot(ctx, &rollcallv1.TakeSnapshotRequest{})
+	if err != nil {
+		return gateway.FromStatus(err)
+	}
+	receive := func(w io.Writer) (size int64, err error) {
+		for {
+			resp, err := stream.Recv()
+			if errors.Is(err, io.EOF) {
+				return size, nil
+			}
+			if err != nil {
+				return size, gateway.FromStatus(err)
+			}
+			n, err := w.Write(resp.GetChunk())
+			size += int64(n)
+			if err != nil {
+				return size, err
+			}
+		}
+	}
+	if c.File == "-" {
+		_, err := receive(con.stdout)
+		return err
+	}
+	size, err := replaceFile(c.File, receive)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(con.stdout, "%s: %d bytes, from %s, epoch %d\n", c.File, size, leader.Node, leader.Epoch)
+	return nil
+}
+
+// replaceFile writes a file aside and renames it when it is whole and on disk.
+func replaceFile(path string, write func(io.Writer) (int64, error)) (size int64, err error) {
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	if err != nil {
+		return 0, err
+	}
+	defer func() {
+		if err != nil {
+			_ = os.Remove(f.Name())
+		}
+	}()
+	size, err = write(f)
+	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return 0, err
+	}
+	return size, os.Rename(f.Name(), path)
+}
+
+type clusterRestoreCmd struct {
+	File         string `arg:"" help:"File that \"cluster snapshot\" wrote; - reads standard input."`
+	AllowForeign bool   `help:"Accept a snapshot of another cluster."`
+	remoteFlags
+}
+
+func (c *clusterRestoreCmd) Check(p *config.Problems) { c.check(p) }
+
+func (c *clusterRestoreCmd) Run(ctx context.Context, con *console) error {
+	in := con.stdin
+	if c.File != "-" {
+		f, err := os.Open(c.File)
+		if err != nil {
+			return usageError{err}
+		}
+		defer f.Close()
+		in = bufio.NewReader(f)
+	}
+	client, limited, end, err := c.client(ctx)
+	if err != nil {
+		return err
+	}
+	defer end()
+	conn, _, err := client.LeaderConn(limited)
+	if err != nil {
+		return err
+	}
+	resp, err := c.upload(ctx, rollcallv1.NewClusterServiceClient(conn), in)
+	if _, foreign := errors.AsType[*gateway.ForeignClusterError](err); foreign {
+		return withFix(err, "Is it the right file? If so, restore it with --allow-foreign.")
+	}
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(con.stdout, "restored %s, epoch %d\n", plural(int(resp.GetServices()), "service"), resp.GetEpoch())
+	return nil
+}
+
+const uploadChunk = 256 << 10
+
+func (c *clusterRestoreCmd) upload(ctx context.Context, cluster rollcallv1.ClusterServiceClient, in io.Reader) (*rollcallv1.RestoreSnapshotResponse, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel() // an upload that is not closed changes nothing
+	stream, err := cluster.RestoreSnapshot(ctx)
+	if err != nil {
+		return nil, gateway.FromStatus(err)
+	}
+	buf := make([]byte, uploadChunk)
+	for first := true; ; first = false {
+		n, err := io.ReadFull(in, buf)
+		if n > 0 || first {
+			// A refusal ends the stream early; CloseAndRecv then says why.
+			if stream.Send(&rollcallv1.RestoreSnapshotRequest{Chunk: buf[:n], AllowForeign: c.AllowForeign}) != nil {
+				break
+			}
+		}
+		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+			break
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read snapshot: %w", err)
+		}
+	}
+	resp, raw := stream.CloseAndRecv()
+	err = gateway.FromStatus(raw)
+	if raw != nil && lostOnTheWay(raw, err) {
+		return nil, &gateway.UnknownOutcomeError{Cause: plain(err), Err: err}
+	}
+	return resp, err
+}

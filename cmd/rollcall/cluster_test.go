@@ -1,0 +1,198 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+
+	"github.com/rollcall-dev/rollcall/gateway"
+	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
+)
+
+// registerAsGateway registers a service as a gateway would.
+func (c *cluster) registerAsGateway(t *testing.T, owner, id, url string) {
+	t.Helper()
+	client, err := gateway.NewClient(gateway.ClientConfig{Coordinators: c.addresses})
+	require.NoError(t, err)
+	defer client.Close()
+	now := uint64(time.Now().UnixNano())
+	_, err = client.Register(t.Context(), &rollcallv1.RegisterServicesRequest{
+		Writer: &rollcallv1.Writer{
+			Owner:       &rollcallv1.Owner{Kind: rollcallv1.OwnerKind_OWNER_KIND_GATEWAY, Id: owner},
+			Incarnation: now, Seq: 1,
+		},
+		Services: []*rollcallv1.Service{{Id: id, Kind: "relayer", WorkerRef: &rollcallv1.WorkerRef{Url: url}}},
+	})
+	require.NoError(t, err)
+}
+
+func TestClusterStatus(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t, 1)
+	golden(t, "cluster-status.txt", squeeze(succeed(t, c.remote("cluster", "status")...)))
+	golden(t, "cluster-status.json", succeed(t, c.remote("cluster", "status", "-o", "json")...))
+}
+
+// squeeze makes columns independent of the width of what golden takes out.
+func squeeze(table string) string {
+	var lines []string
+	for line := range strings.Lines(table) {
+		fields := strings.Fields(line)
+		if len(fields) == 9 && fields[0] != "ID" {
+			fields[4], fields[5], fields[7], fields[8] = "N", "N", "VERSION", "GO"
+		}
+		lines = append(lines, strings.Join(fields, " "))
+	}
+	return strings.Join(lines, "\n") + "\n"
+}
+
+func TestClusterMembership(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t, 3)
+	leader := c.leader(t)
+
+	next := "coordinator-1"
+	if leader == next {
+		next = "coordinator-2"
+	}
+	require.Contains(t, succeed(t, c.remote("cluster", "transfer", next)...), next+" leads, epoch ")
+	require.Contains(t, succeed(t, c.remote("cluster", "transfer", next)...), next+" leads already")
+	require.Equal(t, next, c.leader(t))
+	require.Contains(t, succeed(t, c.remote("cluster", "transfer")...), " leads, epoch ")
+	r := rollcall(t, c.remote("cluster", "transfer", "nobody")...)
+	require.Equal(t, exitNotDone, r.code)
+	require.Contains(t, r.stderr, `rollcall cluster transfer: not done: "nobody" is not a voter`)
+
+	fourth, fourthHTTP := freeAddress(t), freeAddress(t)
+	r = rollcall(t, c.remote("cluster", "add", "coordinator-4", fourth)...)
+	require.Equal(t, exitNotDone, r.code, "nobody answers there yet")
+	require.Contains(t, r.stderr, "no coordinator \"coordinator-4\" answers at "+fourth)
+	var peers []string
+	for i, address := range c.addresses {
+		peers = append(peers, "coordinator-"+strconv.Itoa(i+1)+"="+address)
+	}
+	b := start(t, "coordinator", "--node-id", "coordinator-4", "--peers", strings.Join(peers, ","), "--advertise", fourth,
+		"--listen", fourth, "--http-listen", fourthHTTP, "--data", t.TempDir(), "--redis-url", "redis://"+c.redis.Addr(), "--relayer-count", "0")
+	require.Eventually(t, func() bool {
+		return rollcall(t, c.remote("cluster", "add", "coordinator-4", fourth, "--non-voter")...).code == 0
+	}, 30*time.Second, 50*time.Millisecond)
+	b.await(t, "http://"+fourthHTTP+"/readyz")
+	require.Regexp(t, `coordinator-4 +\S+ +non-voter +ok`, succeed(t, c.remote("cluster", "status")...))
+	require.Contains(t, succeed(t, c.remote("cluster", "remove", "coordinator-4")...), "coordinator-4 is removed; stop its process now")
+	require.NotContains(t, succeed(t, c.remote("cluster", "status")...), "coordinator-4")
+	r = rollcall(t, c.remote("cluster", "remove", "coordinator-4")...)
+	require.Equal(t, exitNotDone, r.code)
+	require.Contains(t, r.stderr, `"coordinator-4" is not a member`)
+	b.stop()
+
+	// Without a quorum the table still shows, and the exit code says that nobody leads.
+	c.nodes[0].stop()
+	c.nodes[1].stop()
+	require.Eventually(t, func() bool {
+		r = rollcall(t, c.remote("cluster", "status")...)
+		return r.code == exitNotDone
+	}, 30*time.Second, 50*time.Millisecond)
+	require.Regexp(t, `coordinator-1 +\S+ +voter +does not answer`, r.stdout)
+	require.Regexp(t, `coordinator-3 +\S+ +voter +ok`, r.stdout)
+	require.Contains(t, r.stderr, "no coordinator leads")
+	require.Contains(t, succeed(t, c.remote("services", "list", "--stale")...), "0 services", "a copy can be read without a leader")
+}
+
+func (c *cluster) leader(t *testing.T) string {
+	t.Helper()
+	client, err := gateway.NewClient(gateway.ClientConfig{Coordinators: c.addresses})
+	require.NoError(t, err)
+	defer client.Close()
+	l, err := client.Leader(t.Context())
+	require.NoError(t, err)
+	return l.Node
+}
+
+func TestSnapshotAndRestore(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t, 1)
+	succeed(t, c.remote("services", "register", "a", "--url", "http://127.0.0.1:1")...)
+	file := filepath.Join(t.TempDir(), "directory.snap")
+	require.Regexp(t, `directory.snap: \d+ bytes, from coordinator-1, epoch \d+`, succeed(t, c.remote("cluster", "snapshot", file)...))
+	content, err := os.ReadFile(file)
+	require.NoError(t, err)
+	require.Equal(t, string(content), succeed(t, c.remote("cluster", "snapshot", "-")...))
+
+	succeed(t, c.remote("services", "deregister", "a")...)
+	require.Contains(t, succeed(t, c.remote("cluster", "restore", file)...), "restored 1 service, epoch ")
+	require.Contains(t, succeed(t, c.remote("services", "list")...), "http://127.0.0.1:1")
+
+	torn := writeFile(t, "torn.snap", string(content[:len(content)-1]))
+	r := rollcall(t, c.remote("cluster", "restore", torn)...)
+	require.Equal(t, exitNotDone, r.code)
+	require.Contains(t, r.stderr, "rollcall cluster restore: not done: directory snapshot cannot be read")
+	r = rollcall(t, c.remote("cluster", "restore", "testdata/none.snap")...)
+	require.Equal(t, exitUsage, r.code)
+
+	other := startCluster(t, 1)
+	r = rollcall(t, other.remote("cluster", "restore", file)...)
+	require.Equal(t, exitNotDone, r.code)
+	require.Contains(t, r.stderr, "restore it with --allow-foreign")
+	require.Contains(t, succeed(t, other.remote("cluster", "restore", "--allow-foreign", file)...), "restored 1 service")
+
+	r = rollcall(t, c.remote("cluster", "snapshot", filepath.Join(t.TempDir(), "none", "x"))...)
+	require.Equal(t, exitNotDone, r.code)
+	require.Contains(t, r.stderr, "no such file or directory")
+}
+
+// A change that broke off on its way may be done or not, and the exit code says so.
+func TestUnknownOutcome(t *testing.T) {
+	t.Parallel()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	s := grpc.NewServer()
+	fake := &vanishing{server: s, address: listener.Addr().String()}
+	rollcallv1.RegisterDiscoveryServiceServer(s, fake)
+	rollcallv1.RegisterClusterServiceServer(s, fake.cluster())
+	go func() { _ = s.Serve(listener) }()
+	t.Cleanup(s.Stop)
+	r := rollcall(t, "cluster", "remove", "x", "--coordinators", fake.address, "--timeout", "2s")
+	require.Equal(t, exitUnknown, r.code, r.stderr)
+	require.Contains(t, r.stderr, "rollcall cluster remove: may be done or not: ")
+	require.Contains(t, r.stderr, "Look before you repeat it")
+
+	r = rollcall(t, "services", "deregister", "x", "--coordinators", fake.address, "--timeout", "500ms")
+	require.Equal(t, exitUnknown, r.code, r.stderr)
+	require.Contains(t, r.stderr, "rollcall services deregister: may be done or not: ")
+}
+
+// vanishing is a leader that takes a change and never answers.
+type vanishing struct {
+	rollcallv1.UnimplementedDiscoveryServiceServer
+	server  *grpc.Server
+	address string
+}
+
+func (v *vanishing) Ping(context.Context, *rollcallv1.PingRequest) (*rollcallv1.PingResponse, error) {
+	return &rollcallv1.PingResponse{Cluster: "c", Epoch: 1, Node: "n", Leader: &rollcallv1.Leader{Node: "n", Address: v.address, ClientAddress: v.address}}, nil
+}
+
+func (v *vanishing) DeregisterServices(ctx context.Context, _ *rollcallv1.DeregisterServicesRequest) (*rollcallv1.DeregisterServicesResponse, error) {
+	<-ctx.Done()
+	return nil, errors.New("too late")
+}
+
+func (v *vanishing) cluster() rollcallv1.ClusterServiceServer { return vanishingCluster{} }
+
+type vanishingCluster struct {
+	rollcallv1.UnimplementedClusterServiceServer
+}
+
+func (vanishingCluster) RemoveMember(ctx context.Context, _ *rollcallv1.RemoveMemberRequest) (*rollcallv1.RemoveMemberResponse, error) {
+	<-ctx.Done()
+	return nil, errors.New("too late")
+}

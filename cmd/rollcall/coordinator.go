@@ -1,0 +1,282 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	metrics "github.com/hashicorp/go-metrics"
+	metricsprom "github.com/hashicorp/go-metrics/prometheus"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/redis/go-redis/v9"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/rollcall-dev/rollcall/internal/clusterport"
+	"github.com/rollcall-dev/rollcall/internal/config"
+	"github.com/rollcall-dev/rollcall/internal/coordinator"
+	"github.com/rollcall-dev/rollcall/internal/director"
+	"github.com/rollcall-dev/rollcall/internal/health"
+	"github.com/rollcall-dev/rollcall/internal/mirror"
+	"github.com/rollcall-dev/rollcall/internal/status"
+	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
+)
+
+// coordinatorCmd runs a coordinator until it is told to stop.
+type coordinatorCmd struct {
+	Config string `env:"ROLLCALL_CONFIG" placeholder:"FILE" help:"YAML file of settings, by the names of these flags."`
+
+	NodeID          string   `group:"Node" env:"ROLLCALL_NODE_ID" help:"This node's id, a DNS label; always the same, and of this node only."`
+	Peers           []string `group:"Node" env:"ROLLCALL_PEERS" placeholder:"ID=HOST:PORT" help:"The coordinators the cluster starts with, this one included: three or five."`
+	Listen          string   `group:"Node" env:"ROLLCALL_LISTEN" default:":7400" help:"Address of the cluster port."`
+	Advertise       string   `group:"Node" env:"ROLLCALL_ADVERTISE" placeholder:"HOST:PORT" help:"Where peers and clients reach the cluster port; this node's address in --peers by default."`
+	AdvertiseClient string   `group:"Node" env:"ROLLCALL_ADVERTISE_CLIENT" placeholder:"HOST:PORT" help:"Where clients outside the cluster's own DNS reach it; --advertise by default."`
+	HTTPListen      string   `group:"Node" name:"http-listen" env:"ROLLCALL_HTTP_LISTEN" default:":3001" help:"Address of /status, /healthz, /readyz and /metrics."`
+	Data            string   `group:"Node" env:"ROLLCALL_DATA" default:"data" help:"Folder for what this node must remember; its own, on a disk that stays."`
+	RaftTiming      string   `group:"Node" env:"ROLLCALL_RAFT_TIMING" enum:"lan,wan" default:"lan" help:"How soon a silent leader is replaced: within half a second between nodes close to each other, or in two to three between far ones."`
+	TLS             tlsFlags `embed:"" group:"TLS" prefix:"tls-"`
+
+	RelayerCount       int    `group:"Static fleet" env:"RELAYER_COUNT" default:"3" min:"0" max:"10" help:"Size of the static fleet, oz-relayer-0 and up; 0 for none."`
+	RelayerURLTemplate string `group:"Static fleet" name:"relayer-url-template" env:"RELAYER_URL_TEMPLATE" default:"http://oz-relayer-{N}:3000" help:"URL of a relayer of the static fleet, {N} being its number."`
+
+	Health     healthFlags    `embed:"" group:"Health checks" prefix:"health-check-"`
+	Require    map[string]int `group:"Health checks" env:"ROLLCALL_REQUIRE" mapsep:"," placeholder:"KIND=N" help:"Live services of a kind without which the fleet is reported as stalled."`
+	GuardShare float64        `group:"Health checks" env:"ROLLCALL_GUARD_SHARE" default:"0" min:"0" max:"1" help:"Mass-failure guard: when more than this share of a kind fails at once, removals are held back; 0 for off."`
+	GuardHold  time.Duration  `group:"Health checks" env:"ROLLCALL_GUARD_HOLD" default:"1m" min:"1s" max:"1h" help:"For how long, at most."`
+	Redis      redisFlags     `embed:"" group:"Redis"`
+	Log        logFlags       `embed:"" group:"Log" prefix:"log-"`
+}
+
+// Check reports what is wrong with the settings together.
+func (c *coordinatorCmd) Check(p *config.Problems) {
+	if err := rollcallv1.CheckDNSLabel(c.NodeID); err != nil {
+		p.Addf(&c.NodeID, "", "%v", err)
+	}
+	c.checkPeers(p)
+	checkListen(p, &c.Listen, ":7400")
+	checkListen(p, &c.HTTPListen, ":3001")
+	for _, address := range []*string{&c.Advertise, &c.AdvertiseClient} {
+		if host, port, err := splitHostPort(*address); *address != "" && (err != nil || host == "" || port == 0) {
+			p.Addf(address, "give one such as coordinator-1:7400", "%q is not host:port", *address)
+		}
+	}
+	c.TLS.check(p)
+	if c.RelayerCount > 0 {
+		c.checkTemplate(p)
+	}
+	c.Health.check(p)
+	for kind, needed := range c.Require {
+		if err := rollcallv1.CheckDNSLabel(kind); err != nil || needed < 0 {
+			p.Addf(&c.Require, "give kinds and numbers such as relayer=1", "%s=%d is not a kind and a number", kind, needed)
+		}
+	}
+	c.Redis.check(p)
+}
+
+func (c *coordinatorCmd) checkPeers(p *config.Problems) {
+	const form = "give all coordinators as id=host:port, such as coordinator-1=coordinator-1:7400"
+	if len(c.Peers) == 0 {
+		p.Addf(&c.Peers, form, "is missing")
+		return
+	}
+	ids, addresses := map[string]bool{}, map[string]bool{}
+	for _, peer := range c.Peers {
+		id, address, _ := strings.Cut(peer, "=")
+		host, port, err := splitHostPort(address)
+		switch {
+		case rollcallv1.CheckDNSLabel(id) != nil || err != nil || host == "" || port == 0:
+			p.Addf(&c.Peers, form, "%q is not id=host:port", peer)
+		case ids[id] || addresses[address]:
+			p.Addf(&c.Peers, "name each once", "%q is named twice", peer)
+		}
+		ids[id], addresses[address] = true, true
+	}
+	if !slices.Contains([]int{1, 3, 5}, len(c.Peers)) {
+		p.Addf(&c.Peers, "name three or five, this one included; one is for trying things out", "there are %d", len(c.Peers))
+	}
+	if c.NodeID != "" && !ids[c.NodeID] && c.Advertise == "" {
+		p.Addf(&c.Peers, "add it, or give its address with --advertise", "this node, %q, is not among them", c.NodeID)
+	}
+}
+
+func (c *coordinatorCmd) checkTemplate(p *config.Problems) {
+	if c.RelayerCount > 1 && !strings.Contains(c.RelayerURLTemplate, "{N}") {
+		p.Addf(&c.RelayerURLTemplate, "put {N} where the relayer's number goes", "is the same URL for all %d relayers", c.RelayerCount)
+		return
+	}
+	s := &rollcallv1.Service{Id: "x", Kind: "x", WorkerRef: &rollcallv1.WorkerRef{Url: strings.ReplaceAll(c.RelayerURLTemplate, "{N}", "0")}}
+	for _, v := range s.Validate() {
+		p.Addf(&c.RelayerURLTemplate, "", "%s", v.Description)
+	}
+}
+
+func (c *coordinatorCmd) peers() []coordinator.Peer {
+	var peers []coordinator.Peer
+	for _, peer := range c.Peers {
+		id, address, _ := strings.Cut(peer, "=")
+		peers = append(peers, coordinator.Peer{ID: id, Address: address})
+	}
+	return peers
+}
+
+// httpAddress is where others reach the HTTP port: at the host that the cluster port is advertised with, unless
+// it listens at one of its own.
+func (c *coordinatorCmd) httpAddress() string {
+	host, port, _ := splitHostPort(c.HTTPListen)
+	if ip := net.ParseIP(host); host == "" || ip.IsUnspecified() {
+		own := c.Advertise
+		for _, peer := range c.peers() {
+			if peer.ID == c.NodeID {
+				own = cmp.Or(own, peer.Address)
+			}
+		}
+		host, _, _ = splitHostPort(own)
+	}
+	return net.JoinHostPort(host, strconv.Itoa(port))
+}
+
+// config of the node, without what only runs.
+func (c *coordinatorCmd) config() coordinator.Config {
+	timing := coordinator.LAN
+	if c.RaftTiming == "wan" {
+		timing = coordinator.WAN
+	}
+	return coordinator.Config{
+		ID: c.NodeID, Listen: c.Listen, Advertise: c.Advertise, AdvertiseClient: c.AdvertiseClient,
+		HTTPAddress: c.httpAddress(), Peers: c.peers(), DataDir: c.Data, Timing: timing,
+		RelayerCount: c.RelayerCount, RelayerURLTemplate: c.RelayerURLTemplate,
+		Version: version(),
+	}
+}
+
+// Run is a coordinator's life: open what it needs, serve until ctx ends, close in reverse.
+func (c *coordinatorCmd) Run(ctx context.Context, con *console) (err error) {
+	log := c.Log.logger(con.stderr)
+	defer logFailure(log, "coordinator failed", &err)
+	reg := newRegistry()
+	if err := raftMetrics(reg); err != nil {
+		return err
+	}
+	client, err := mirror.NewClient(c.Redis.options())
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	lead := newLead(c, client, reg, log)
+
+	cfg := c.config()
+	cfg.Lead, cfg.Status, cfg.Logger, cfg.Registerer = lead.run, lead.status, log, reg
+	if cfg.TLS, err = c.TLS.load(clusterport.TLSConfig{Logger: log}); err != nil {
+		return err
+	}
+	node, err := coordinator.Open(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	defer closing(&err, node)
+	web, err := status.Open(ctx, status.Config{
+		Listen: c.HTTPListen, Node: c.NodeID, Version: cfg.Version, Interval: c.Health.interval(),
+		Status: node.Status, Directory: node.Directory(), Ready: node.Ready, Gatherer: reg, Logger: log,
+	})
+	if err != nil {
+		return err
+	}
+	defer closing(&err, web)
+	log.Info("coordinator started", "node", c.NodeID, "version", cfg.Version, "cluster_port", node.Addr().String(),
+		"http", web.Addr().String(), "redis", c.Redis.options(), "relayer_count", c.RelayerCount, "tls", cfg.TLS != nil)
+
+	// HTTP stays up until the node has handed over and stopped, for whoever watches it do so.
+	serving, stopServing := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopServing()
+	g, working := errgroup.WithContext(ctx)
+	g.Go(func() error {
+		defer stopServing()
+		return node.Run(working)
+	})
+	g.Go(func() error { return web.Run(serving) })
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	log.Info("coordinator stopped", "node", c.NodeID, "cause", context.Cause(ctx))
+	return nil
+}
+
+// closing closes on the way out and keeps the error.
+func closing(err *error, c io.Closer) { *err = errors.Join(*err, c.Close()) }
+
+func newRegistry() *prometheus.Registry {
+	reg := prometheus.NewRegistry()
+	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return reg
+}
+
+// raftMetrics publishes Raft's own metrics, as rollcall_raft_….
+func raftMetrics(reg prometheus.Registerer) error {
+	sink, err := metricsprom.NewPrometheusSinkFrom(metricsprom.PrometheusOpts{Registerer: reg, Expiration: 0})
+	if err != nil {
+		return fmt.Errorf("raft metrics: %w", err)
+	}
+	cfg := metrics.DefaultConfig("rollcall")
+	cfg.EnableHostname, cfg.EnableRuntimeMetrics = false, false
+	_, err = metrics.NewGlobal(cfg, sink)
+	return err
+}
+
+// lead is the leader's work: a director for each epoch.
+type lead struct {
+	cfg     director.Config // what stays the same
+	log     *slog.Logger
+	current atomic.Pointer[director.Director]
+}
+
+func newLead(c *coordinatorCmd, client redis.UniversalClient, reg prometheus.Registerer, log *slog.Logger) *lead {
+	cfg := c.directorConfig()
+	cfg.Health.Logger, cfg.Health.Metrics = log, health.NewMetrics(reg)
+	cfg.Mirror.Client, cfg.Mirror.Logger, cfg.Mirror.Metrics = client, log, mirror.NewMetrics(reg)
+	cfg.Logger, cfg.Metrics = log, director.NewMetrics(reg)
+	return &lead{cfg: cfg, log: log}
+}
+
+func (c *coordinatorCmd) directorConfig() director.Config {
+	return director.Config{
+		Node:       c.NodeID,
+		Health:     c.Health.config(),
+		Mirror:     mirror.Config{Prefix: c.Redis.KeyPrefix, Interval: c.Health.interval()},
+		Require:    c.Require,
+		GuardShare: c.GuardShare, GuardHold: c.GuardHold,
+	}
+}
+
+// run directs one epoch.
+func (l *lead) run(ctx context.Context, leadership coordinator.Leadership) error {
+	cfg := l.cfg
+	cfg.Cluster, cfg.Node, cfg.Epoch = leadership.Cluster, leadership.Node, leadership.Epoch
+	cfg.Directory, cfg.Confirm, cfg.Lease = leadership.Directory, leadership.Confirm, leadership.Lease
+	d, err := director.New(cfg)
+	if err != nil {
+		return err
+	}
+	l.current.Store(d)
+	defer l.current.CompareAndSwap(d, nil)
+	err = d.Run(ctx)
+	if higher, ok := errors.AsType[*mirror.HigherEpochError](err); ok {
+		return &coordinator.ReestablishError{AtLeast: higher.Seen + 1}
+	}
+	return err
+}
+
+func (l *lead) status() *rollcallv1.GetStatusResponse {
+	if d := l.current.Load(); d != nil {
+		return d.Status()
+	}
+	return nil
+}

@@ -1,0 +1,95 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/rollcall-dev/rollcall/internal/config"
+	"github.com/rollcall-dev/rollcall/internal/dev"
+	"github.com/rollcall-dev/rollcall/internal/mirror"
+)
+
+type devCmd struct {
+	Run   devRunCmd   `cmd:"" default:"withargs" help:"Run the cluster until Ctrl-C (the default)."`
+	Kill  devKillCmd  `cmd:"" changes:"" help:"Kill one of its processes, as a crash would."`
+	Start devStartCmd `cmd:"" changes:"" help:"Start a killed one again."`
+}
+
+// devData says which cluster is meant.
+type devData struct {
+	Data string `default:"build/dev" placeholder:"FOLDER" help:"The cluster's data folder."`
+}
+
+type devRunCmd struct {
+	devData
+	IntervalMS int    `name:"health-check-interval-ms" env:"HEALTH_CHECK_INTERVAL_MS" default:"2000" min:"1000" max:"60000" help:"Time between two checks of a relayer, ms."`
+	RedisURL   string `name:"redis-url" env:"REDIS_URL" placeholder:"URL" secret:"" help:"Redis to use; one is embedded by default."`
+	KeyPrefix  string `name:"redis-key-prefix" env:"REDIS_KEY_PREFIX" help:"Put before every key and channel."`
+}
+
+// Check reports what is wrong with the settings together.
+func (c *devRunCmd) Check(p *config.Problems) {
+	if c.RedisURL == "" {
+		return
+	}
+	client, err := mirror.NewClient(mirror.Options{URL: c.RedisURL})
+	if err != nil {
+		p.Addf(&c.RedisURL, "", "%v", err)
+		return
+	}
+	_ = client.Close() // it has not been used
+}
+
+func (c *devRunCmd) Run(ctx context.Context, con *console) error {
+	return dev.Run(ctx, dev.Config{
+		Data: c.Data, RedisURL: c.RedisURL, KeyPrefix: c.KeyPrefix,
+		Interval: time.Duration(c.IntervalMS) * time.Millisecond,
+		Command:  cmp.Or(os.Args[0], "rollcall"), Out: con.stdout,
+	})
+}
+
+type devKillCmd struct {
+	Member string `arg:"" predictor:"devmember" help:"leader, coordinator-1 to 3, oz-relayer-0 to 2, or gateway."`
+	devData
+}
+
+func (c *devKillCmd) Run(ctx context.Context, con *console) error {
+	r, err := dev.Kill(ctx, c.Data, c.Member)
+	if err != nil {
+		return c.explain(err)
+	}
+	fmt.Fprintf(con.stdout, "%s is killed (it was process %d)\n", r.Member, r.PID)
+	return nil
+}
+
+type devStartCmd struct {
+	Member string `arg:"" predictor:"devmember" help:"coordinator-1 to 3, oz-relayer-0 to 2, or gateway."`
+	devData
+}
+
+func (c *devStartCmd) Run(ctx context.Context, con *console) error {
+	r, err := dev.Start(ctx, c.Data, c.Member)
+	if err != nil {
+		return c.explain(err)
+	}
+	fmt.Fprintf(con.stdout, "%s runs as process %d\n", r.Member, r.PID)
+	return nil
+}
+
+func (d devData) explain(err error) error {
+	if errors.Is(err, dev.ErrNotRunning) {
+		return withFix(fmt.Errorf("%s: %w", d.Data, err), "Start one with \"rollcall dev\", or name its folder with --data.")
+	}
+	return err
+}
+
+type devRelayerCmd struct {
+	ID     string `help:"Its id."`
+	Listen string `help:"Where it answers /health."`
+}
+
+func (c *devRelayerCmd) Run(ctx context.Context) error { return dev.ServeRelayer(ctx, c.ID, c.Listen) }

@@ -1,0 +1,264 @@
+package main
+
+import (
+	"encoding/json"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rollcall-dev/rollcall/internal/dev"
+	"github.com/rollcall-dev/rollcall/internal/mirror"
+	"github.com/rollcall-dev/rollcall/internal/testredis"
+)
+
+// devRun is a "rollcall dev" as a process of its own.
+type devRun struct {
+	cmd  *exec.Cmd
+	out  *lockedBuffer
+	done chan error
+}
+
+func startDev(t *testing.T, data string, env ...string) *devRun {
+	t.Helper()
+	self, err := os.Executable()
+	require.NoError(t, err)
+	d := &devRun{
+		cmd: exec.Command(self, "dev", "--data", data, "--health-check-interval-ms", "1000"),
+		out: new(lockedBuffer), done: make(chan error, 1),
+	}
+	d.cmd.Env = append(append(os.Environ(), "ROLLCALL_TEST_MAIN=1"), env...)
+	d.cmd.Stdout, d.cmd.Stderr = d.out, d.out
+	require.NoError(t, d.cmd.Start())
+	go func() { d.done <- d.cmd.Wait() }()
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("rollcall dev:\n%s", d.out)
+		}
+		_ = d.cmd.Process.Kill() // and with it its children
+	})
+	return d
+}
+
+// says waits until the output holds the text.
+func (d *devRun) says(t *testing.T, text string) {
+	t.Helper()
+	require.Eventually(t, func() bool { return strings.Contains(d.out.String(), text) }, time.Minute, 20*time.Millisecond, "%q", text)
+}
+
+func (d *devRun) interrupt(t *testing.T) {
+	t.Helper()
+	require.NoError(t, d.cmd.Process.Signal(os.Interrupt))
+	require.NoError(t, <-d.done, "Ctrl-C is no error")
+}
+
+func alive(pid int) bool { return syscall.Kill(pid, 0) == nil }
+
+func pids(info *dev.Info) map[string]int {
+	all := map[string]int{}
+	for _, c := range info.Coordinators {
+		all[c.ID] = c.PID
+	}
+	for _, r := range info.Relayers {
+		all[r.ID] = r.PID
+	}
+	for _, g := range info.Gateways {
+		all[g.ID] = g.PID
+	}
+	return all
+}
+
+// What the README promises a newcomer, with real processes.
+func TestDev(t *testing.T) {
+	t.Parallel()
+	data := filepath.Join(t.TempDir(), "dev")
+	d := startDev(t, data)
+	d.says(t, "Ctrl-C stops everything")
+
+	info, err := dev.ReadInfo(data)
+	require.NoError(t, err)
+	first := pids(info)
+	require.Len(t, first, 7)
+	for id, pid := range first {
+		require.True(t, alive(pid), "%s, process %d", id, pid)
+	}
+	client, err := mirror.NewClient(mirror.Options{URL: info.RedisURL})
+	require.NoError(t, err)
+	defer client.Close()
+	active := func() []string { return client.SMembers(t.Context(), "relayer:active").Val() }
+	all := []string{"oz-relayer-0", "oz-relayer-1", "oz-relayer-2"}
+	require.ElementsMatch(t, all, active())
+	for _, r := range info.Relayers {
+		code, _ := get(r.URL + "/health")
+		require.Equal(t, http.StatusOK, code)
+	}
+	code, body := get("http://" + info.Coordinators[0].HTTP + "/status")
+	require.Equal(t, http.StatusOK, code)
+	require.Equal(t, "healthy", body["status"])
+	coordinators := "--coordinators=" + strings.Join(dev.Running(data), ",")
+
+	// A killed relayer leaves, and comes back when it is started again.
+	require.Contains(t, succeed(t, "dev", "kill", "oz-relayer-1", "--data", data), "oz-relayer-1 is killed (it was process ")
+	require.False(t, alive(first["oz-relayer-1"]))
+	d.says(t, "oz-relayer-1 was killed; start it again with: ")
+	d.says(t, "oz-relayer-1 left relayer:active: ")
+	require.ElementsMatch(t, []string{"oz-relayer-0", "oz-relayer-2"}, active())
+	info, err = dev.ReadInfo(data)
+	require.NoError(t, err)
+	require.Zero(t, pids(info)["oz-relayer-1"])
+	r := rollcall(t, "dev", "kill", "oz-relayer-1", "--data", data)
+	require.Equal(t, exitNotDone, r.code)
+	require.Contains(t, r.stderr, "oz-relayer-1 is not running")
+	require.Contains(t, succeed(t, "dev", "start", "oz-relayer-1", "--data", data), "oz-relayer-1 runs as process ")
+	require.Eventually(t, func() bool { return len(active()) == 3 }, 20*time.Second, 20*time.Millisecond)
+	r = rollcall(t, "dev", "start", "oz-relayer-1", "--data", data)
+	require.Equal(t, exitNotDone, r.code)
+	require.Contains(t, r.stderr, "runs already")
+
+	// Another coordinator leads when the leader is killed, under a higher epoch, and no relayer leaves.
+	before := devStatus(t, coordinators)
+	left := watchRemovals(t, client)
+	require.Contains(t, succeed(t, "dev", "kill", "leader", "--data", data), before.Leader+" is killed")
+	require.False(t, alive(pids(info)[before.Leader]))
+	var after fleet
+	require.Eventually(t, func() bool {
+		after = devStatus(t, coordinators)
+		return after.Epoch > before.Epoch && after.Director == "running"
+	}, 30*time.Second, 50*time.Millisecond)
+	require.NotEqual(t, before.Leader, after.Leader)
+	d.says(t, after.Leader+" leads, epoch ")
+	require.Equal(t, before.Cluster, after.Cluster)
+	require.ElementsMatch(t, all, active())
+	require.Empty(t, left(), "no healthy relayer was taken out")
+	succeed(t, "dev", "start", before.Leader, "--data", data)
+
+	// The gateway may go and come: what it registered stays.
+	succeed(t, "dev", "kill", "gateway", "--data", data)
+	succeed(t, "dev", "start", "gateway", "--data", data)
+	require.Contains(t, succeed(t, "services", "list", coordinators), "3 services")
+
+	r = rollcall(t, "dev", "kill", "nobody", "--data", data)
+	require.Equal(t, exitNotDone, r.code)
+	require.Contains(t, r.stderr, `there is no "nobody"; there are leader, `)
+
+	// A process that ends by itself is not started again behind one's back.
+	info, err = dev.ReadInfo(data)
+	require.NoError(t, err)
+	require.NoError(t, syscall.Kill(pids(info)["oz-relayer-2"], syscall.SIGKILL))
+	d.says(t, "oz-relayer-2 ended: signal: killed; start it again with: ")
+
+	second := startDev(t, data)
+	require.Error(t, <-second.done)
+	require.Contains(t, second.out.String(), "a cluster runs from "+data+" already")
+
+	info, err = dev.ReadInfo(data)
+	require.NoError(t, err)
+	last := pids(info)
+	d.interrupt(t)
+	for id, pid := range last {
+		if pid != 0 {
+			require.False(t, alive(pid), "%s, process %d", id, pid)
+		}
+	}
+	require.NotContains(t, d.out.String(), "and was killed\n", "everything stopped by itself")
+	require.NotContains(t, d.out.String(), "stopped with an error")
+	require.NoFileExists(t, filepath.Join(data, "dev.json"))
+	r = rollcall(t, "dev", "kill", "leader", "--data", data)
+	require.Equal(t, exitNotDone, r.code)
+	require.Contains(t, r.stderr, "no cluster runs there\nStart one with \"rollcall dev\"")
+
+	// The second run goes on from the same data.
+	d = startDev(t, data)
+	d.says(t, "Ctrl-C stops everything")
+	again, err := dev.ReadInfo(data)
+	require.NoError(t, err)
+	for i, c := range again.Coordinators {
+		require.Equal(t, info.Coordinators[i].Cluster, c.Cluster)
+	}
+	require.ElementsMatch(t, all, active())
+	continued := devStatus(t, coordinators)
+	require.Equal(t, before.Cluster, continued.Cluster)
+	require.Greater(t, continued.Epoch, after.Epoch)
+
+	if runtime.GOOS == "linux" { // elsewhere children outlive a supervisor that is killed
+		require.NoError(t, d.cmd.Process.Kill())
+		require.Error(t, <-d.done)
+		for id, pid := range pids(again) {
+			require.Eventually(t, func() bool { return !alive(pid) }, 10*time.Second, 20*time.Millisecond, id)
+		}
+	}
+}
+
+func devStatus(t *testing.T, coordinators string) fleet {
+	t.Helper()
+	var f fleet
+	r := rollcall(t, "status", "-o", "json", coordinators)
+	if r.code == 0 {
+		require.NoError(t, json.Unmarshal([]byte(r.stdout), &f))
+	}
+	return f
+}
+
+// watchRemovals listens to what the mirror publishes and returns what lists the ids removed since.
+func watchRemovals(t *testing.T, client redis.UniversalClient) func() []string {
+	t.Helper()
+	sub := client.Subscribe(t.Context(), mirror.Keys{}.Events())
+	_, err := sub.Receive(t.Context())
+	require.NoError(t, err)
+	events := sub.Channel()
+	return func() []string {
+		var removed []string
+		for {
+			select {
+			case m := <-events:
+				var e struct{ Type, ID string }
+				require.NoError(t, json.Unmarshal([]byte(m.Payload), &e))
+				if e.Type == "removed" {
+					removed = append(removed, e.ID)
+				}
+			default:
+				require.NoError(t, sub.Close())
+				return removed
+			}
+		}
+	}
+}
+
+// With REDIS_URL no Redis is embedded, and REDIS_KEY_PREFIX holds for all that is written.
+func TestDevWithOwnRedis(t *testing.T) {
+	t.Parallel()
+	server := testRedis(t)
+	d := startDev(t, filepath.Join(t.TempDir(), "dev"), "REDIS_URL=redis://"+server, "REDIS_KEY_PREFIX=mine:")
+	d.says(t, "Ctrl-C stops everything")
+	client := redis.NewClient(&redis.Options{Addr: server})
+	defer client.Close()
+	require.Equal(t, int64(3), client.SCard(t.Context(), "mine:relayer:active").Val())
+	d.interrupt(t)
+	require.Equal(t, int64(3), client.SCard(t.Context(), "mine:relayer:active").Val(), "readers keep what was last true")
+}
+
+func TestDevUsage(t *testing.T) {
+	t.Parallel()
+	for want, args := range map[string][]string{
+		"redis URL: the scheme must be": {"dev", "--redis-url", "http://x"},
+		`"10" is below 1000`:            {"dev", "--health-check-interval-ms", "10"},
+		`expected "<member>"`:           {"dev", "kill"},
+	} {
+		r := rollcall(t, args...)
+		require.Equal(t, exitUsage, r.code, args)
+		require.Contains(t, r.stderr, want)
+	}
+}
+
+func testRedis(t *testing.T) string {
+	t.Helper()
+	return testredis.Start(t).Addr()
+}

@@ -1,0 +1,101 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/alecthomas/kong"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/rollcall-dev/rollcall/gateway"
+)
+
+// usageError is a mistake in how a command was called that only shows once it runs.
+type usageError struct{ error }
+
+// fixedError is an error with how to mend it, where explain could not know.
+type fixedError struct {
+	error
+	fix string
+}
+
+func (e *fixedError) Unwrap() error { return e.error }
+
+func withFix(err error, format string, args ...any) error {
+	return &fixedError{error: err, fix: fmt.Sprintf(format, args...)}
+}
+
+// changesTag marks commands that change something: when one fails, whether it did is the first question.
+const changesTag = "changes"
+
+// explain turns a failed command into what a person reads, with how to mend it, and the exit code. The text is
+// empty for what a role has logged.
+func explain(node *kong.Node, err error) (text string, code int) {
+	if _, ok := errors.AsType[loggedError](err); ok {
+		return "", exitNotDone
+	}
+	command := node.FullPath()
+	if usage, ok := errors.AsType[usageError](err); ok {
+		return fmt.Sprintf("%s: %v\nRun %q for what it takes.", command, usage, command+" --help"), exitUsage
+	}
+	what, code := "", exitNotDone
+	if node.Tag.Has(changesTag) {
+		what = "not done: "
+	}
+	if unknown, ok := errors.AsType[*gateway.UnknownOutcomeError](err); ok {
+		what, code = "may be done or not: ", exitUnknown
+		err = errors.New(unknown.Cause)
+	}
+	text = command + ": " + what + plain(err)
+	if fix := fixFor(err, code); fix != "" {
+		text += "\n" + fix
+	}
+	return text, code
+}
+
+// plain is the error's text without what gRPC puts around a message.
+func plain(err error) string {
+	text := err.Error()
+	if s, ok := errors.AsType[grpcError](err); ok {
+		text = strings.ReplaceAll(text, s.Error(), s.GRPCStatus().Message())
+	}
+	return text
+}
+
+type grpcError interface {
+	error
+	GRPCStatus() *status.Status
+}
+
+func fixFor(err error, code int) string {
+	if fixed, ok := errors.AsType[*fixedError](err); ok {
+		return fixed.fix
+	}
+	if code == exitUnknown {
+		return `Look before you repeat it: "rollcall services list" or "rollcall cluster status".`
+	}
+	if _, ok := errors.AsType[*gateway.ConflictError](err); ok {
+		return "Change it where its owner defines it, or take it over with --force."
+	}
+	if _, ok := errors.AsType[*gateway.ForeignClusterError](err); ok {
+		return "Check the addresses in --coordinators: they must belong to one cluster."
+	}
+	switch {
+	case errors.Is(err, gateway.ErrNoLeader):
+		return "Check --coordinators (ROLLCALL_COORDINATORS) and that a majority of the coordinators runs and can reach each other."
+	case errors.Is(err, gateway.ErrNoQuorum), errors.Is(err, gateway.ErrNotEstablished):
+		return `Try again shortly; "rollcall cluster status" shows which coordinators answer.`
+	case errors.Is(err, context.DeadlineExceeded):
+		return "Try again, or give it longer with --timeout."
+	}
+	switch status.Code(err) {
+	case codes.PermissionDenied, codes.Unauthenticated:
+		return "Use a certificate with the role operator: --tls-cert, --tls-key, --tls-ca."
+	case codes.Unimplemented:
+		return "The coordinator does not know this command; it runs another version."
+	}
+	return ""
+}

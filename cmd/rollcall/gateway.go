@@ -1,0 +1,189 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/rollcall-dev/rollcall/gateway"
+	"github.com/rollcall-dev/rollcall/internal/clusterport"
+	"github.com/rollcall-dev/rollcall/internal/config"
+	"github.com/rollcall-dev/rollcall/internal/foreman"
+	"github.com/rollcall-dev/rollcall/internal/health"
+	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
+)
+
+// gatewayCmd runs a gateway until it is told to stop.
+type gatewayCmd struct {
+	Config string `env:"ROLLCALL_CONFIG" placeholder:"FILE" help:"YAML file of settings, by the names of these flags."`
+
+	ID           string   `env:"ROLLCALL_GATEWAY_ID" group:"Gateway" help:"This gateway's id, a DNS label; always the same, and of this gateway only."`
+	Coordinators []string `env:"ROLLCALL_COORDINATORS" default:"127.0.0.1:7400" placeholder:"HOST:PORT" group:"Gateway" help:"Cluster ports of the coordinators."`
+	Definitions  string   `env:"ROLLCALL_DEFINITIONS" default:"services" placeholder:"FOLDER" group:"Gateway" help:"Folder of YAML and JSON files that define services; watched."`
+	Listen       string   `env:"ROLLCALL_GATEWAY_LISTEN" default:"127.0.0.1:7401" group:"Gateway" help:"Address at which local processes advertise services, and of /healthz, /readyz and /metrics."`
+	AllowRemote  bool     `env:"ROLLCALL_GATEWAY_ALLOW_REMOTE" group:"Gateway" help:"Listen at other than loopback addresses too: whoever reaches them may advertise."`
+	Hosts        []string `env:"ROLLCALL_GATEWAY_HOSTS" placeholder:"NAME" group:"Gateway" help:"Names besides localhost by which processes may call it."`
+	State        string   `env:"ROLLCALL_STATE" placeholder:"FOLDER" group:"Gateway" help:"Folder to remember advertised services in; by default they are forgotten with the process."`
+	Node         string   `env:"ROLLCALL_NODE" group:"Gateway" help:"This host's name, for services that do not give one; the system's by default."`
+	Leave        bool     `env:"ROLLCALL_LEAVE" group:"Gateway" help:"Deregister everything when told to stop: for a host that will not be back."`
+
+	Poll           time.Duration `env:"ROLLCALL_POLL" default:"500ms" min:"10ms" max:"1m" group:"Timing" help:"Time between two pings of a known leader."`
+	PollLeaderless time.Duration `env:"ROLLCALL_POLL_LEADERLESS" default:"50ms" min:"10ms" max:"1m" group:"Timing" help:"Time between two rounds of pings while none is known."`
+	PingTimeout    time.Duration `env:"ROLLCALL_PING_TIMEOUT" default:"200ms" min:"10ms" max:"1m" group:"Timing" help:"Time a ping may take."`
+	Reregister     time.Duration `env:"ROLLCALL_REREGISTER" default:"1m" min:"1s" max:"2m" group:"Timing" help:"Time between two registrations of everything."`
+
+	Health probeFlags `embed:"" prefix:"health-check-" group:"Checks before a service is first offered, as the coordinators have them"`
+	TLS    tlsFlags   `embed:"" prefix:"tls-" group:"TLS"`
+	Log    logFlags   `embed:"" prefix:"log-" group:"Log"`
+}
+
+// Check reports what is wrong with the settings together.
+func (c *gatewayCmd) Check(p *config.Problems) {
+	if err := rollcallv1.CheckDNSLabel(c.ID); err != nil {
+		p.Addf(&c.ID, "", "%v", err)
+	}
+	if len(c.Coordinators) == 0 {
+		p.Addf(&c.Coordinators, "give addresses such as coordinator-1:7400", "is missing")
+	}
+	checkAddresses(p, &c.Coordinators)
+	checkListen(p, &c.Listen, "127.0.0.1:7401")
+	if host, _, err := splitHostPort(c.Listen); err == nil && !c.AllowRemote && host != "localhost" && !net.ParseIP(host).IsLoopback() {
+		p.Addf(&c.Listen, "listen at 127.0.0.1, or give --allow-remote: whoever reaches it may register services", "%q is not a loopback address", c.Listen)
+	}
+	c.Health.check(p)
+	c.TLS.check(p)
+}
+
+// config of the gateway, without what only runs.
+func (c *gatewayCmd) config() gateway.Config {
+	return gateway.Config{
+		ClientConfig: gateway.ClientConfig{
+			Coordinators: c.Coordinators, Poll: c.Poll, PollLeaderless: c.PollLeaderless, PingTimeout: c.PingTimeout,
+		},
+		ID:         c.ID,
+		Reregister: c.Reregister,
+		Leave:      c.Leave,
+	}
+}
+
+func (c *gatewayCmd) foremanConfig() (foreman.Config, error) {
+	node := c.Node
+	if node == "" {
+		var err error
+		if node, err = os.Hostname(); err != nil {
+			return foreman.Config{}, withFix(err, "Give the host's name with --node.")
+		}
+	}
+	return foreman.Config{Folder: c.Definitions, State: c.State, Node: node, Checker: localChecker{c.Health.config()}}, nil
+}
+
+// localChecker asks a service from this host, by the rules of the leader's checks.
+type localChecker struct{ cfg health.Config }
+
+func (l localChecker) Check(ctx context.Context, s *rollcallv1.Service) error {
+	return health.Check(ctx, l.cfg, s.GetWorkerRef().GetUrl())
+}
+
+// Run is a gateway's life: the foreman knows what runs here, the gateway keeps it registered, and local
+// processes tell the foreman over HTTP.
+func (c *gatewayCmd) Run(ctx context.Context, con *console) (err error) {
+	log := c.Log.logger(con.stderr)
+	defer logFailure(log, "gateway failed", &err)
+	reg := newRegistry()
+
+	source, err := c.foremanConfig()
+	if err != nil {
+		return err
+	}
+	source.Logger, source.Metrics = log, foreman.NewMetrics(reg)
+	f, err := foreman.New(source)
+	if err != nil {
+		return err
+	}
+	cfg := c.config()
+	cfg.Source, cfg.Logger = f, log
+	watchGateway(&cfg, reg)
+	material, err := c.TLS.load(clusterport.TLSConfig{Logger: log})
+	if err != nil {
+		return err
+	}
+	if material != nil {
+		cfg.TLS = material.ClientConfig(clusterport.ALPNgRPC)
+	}
+	g, err := gateway.New(cfg)
+	if err != nil {
+		return err
+	}
+	web, err := foreman.Open(foreman.ServerConfig{
+		Foreman: f, Listen: c.Listen, AllowRemote: c.AllowRemote, Hosts: c.Hosts, Gateway: g.Status,
+		Ready:   func() error { return inSync(g.Status()) },
+		Metrics: promhttp.HandlerFor(reg, promhttp.HandlerOpts{MaxRequestsInFlight: 4}),
+		Logger:  log,
+	})
+	if err != nil {
+		return err
+	}
+	defer closing(&err, web)
+	log.Info("gateway started", "gateway", c.ID, "version", version(), "http", web.Addr().String(),
+		"coordinators", c.Coordinators, "definitions", c.Definitions, "tls", material != nil)
+
+	work, running := errgroup.WithContext(ctx)
+	work.Go(func() error { return f.Run(running) })
+	work.Go(func() error { return g.Run(running) })
+	work.Go(func() error { return web.Run(running) })
+	if err := work.Wait(); err != nil {
+		return err
+	}
+	log.Info("gateway stopped", "gateway", c.ID, "cause", context.Cause(ctx))
+	return nil
+}
+
+// inSync says why the directory does not hold what is defined here; nil when it does.
+func inSync(s gateway.Status) error {
+	switch {
+	case s.Err != nil:
+		return s.Err
+	case !s.Synced:
+		return errors.New("nothing is registered with the present leader yet")
+	}
+	return nil
+}
+
+// watchGateway has the gateway count what it does.
+func watchGateway(cfg *gateway.Config, reg prometheus.Registerer) {
+	factory := promauto.With(reg)
+	leaders := factory.NewCounter(prometheus.CounterOpts{Name: "rollcall_gateway_leader_changes_total", Help: "Leaders, and epochs of one, found."})
+	epoch := factory.NewGauge(prometheus.GaugeOpts{Name: "rollcall_gateway_epoch", Help: "Epoch of the last leader found."})
+	writes := factory.NewCounterVec(prometheus.CounterOpts{Name: "rollcall_gateway_writes_total", Help: "Writes that the directory took, by kind: a full set, or what is new."}, []string{"kind"})
+	full, delta := writes.WithLabelValues("full"), writes.WithLabelValues("delta")
+	duration := factory.NewHistogram(prometheus.HistogramOpts{
+		Name: "rollcall_gateway_write_duration_seconds", Help: "Time a write took, looking for the leader and repetitions included.",
+		Buckets: prometheus.ExponentialBuckets(0.001, 3, 9),
+	})
+	last := factory.NewGauge(prometheus.GaugeOpts{Name: "rollcall_gateway_last_write_timestamp_seconds", Help: "When the directory last took a write."})
+	failures := factory.NewCounter(prometheus.CounterOpts{Name: "rollcall_gateway_errors_total", Help: "Attempts to bring the directory up to date that did not succeed."})
+	refused := factory.NewGauge(prometheus.GaugeOpts{Name: "rollcall_gateway_refused_services", Help: "Services defined here that the directory refuses."})
+
+	cfg.OnLeader = func(l gateway.Leader) {
+		leaders.Inc()
+		epoch.Set(float64(l.Epoch))
+	}
+	cfg.OnWrite = func(w gateway.Write) {
+		if w.FullSet {
+			full.Inc()
+		} else {
+			delta.Inc()
+		}
+		duration.Observe(w.Took.Seconds())
+		last.SetToCurrentTime()
+	}
+	cfg.OnError = func(error) { failures.Inc() }
+	cfg.OnRefused = func(r []gateway.Refusal) { refused.Set(float64(len(r))) }
+}

@@ -1,0 +1,134 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/rollcall-dev/rollcall/internal/config"
+	"github.com/rollcall-dev/rollcall/internal/mirror"
+)
+
+type mirrorCmd struct {
+	Show     mirrorShowCmd     `cmd:"" help:"Show whose Redis it is, how old its content, and who is active."`
+	TakeOver mirrorTakeOverCmd `cmd:"" changes:"" help:"Give a Redis that another cluster has written to this one."`
+}
+
+// mirrorMeta is relayer:meta and the active sets, for scripts. updatedAt is null when nothing was ever written.
+type mirrorMeta struct {
+	Cluster   string              `json:"cluster"`
+	Epoch     uint64              `json:"epoch"`
+	Seq       uint64              `json:"seq"`
+	Leader    string              `json:"leader"`
+	UpdatedAt *string             `json:"updatedAt"`
+	AgeMS     int64               `json:"ageMs"`
+	Active    map[string][]string `json:"active"`
+}
+
+type mirrorShowCmd struct {
+	outputFlags
+	Redis   redisFlags    `embed:""`
+	Timeout time.Duration `env:"ROLLCALL_TIMEOUT" default:"10s" min:"100ms" max:"10m" help:"How long to wait for an answer."`
+}
+
+func (c *mirrorShowCmd) Check(p *config.Problems) { c.Redis.check(p) }
+
+func (c *mirrorShowCmd) Run(ctx context.Context, con *console) error {
+	client, err := mirror.NewClient(c.Redis.options())
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
+	defer cancel()
+	meta, err := mirror.Inspect(ctx, client, c.Redis.KeyPrefix)
+	if err != nil {
+		return redisError(err, &c.Redis)
+	}
+	view, err := mirror.NewStore(client, c.Redis.KeyPrefix).Read(ctx, append([]string{"relayer"}, meta.Kinds...))
+	if err != nil {
+		return redisError(err, &c.Redis)
+	}
+	m := mirrorMeta{
+		Cluster: view.Meta.Cluster, Epoch: view.Meta.Token.Epoch, Seq: view.Meta.Token.Seq, Leader: view.Meta.Leader,
+		Active: view.Active,
+	}
+	if at := view.Meta.UpdatedAt; !at.IsZero() {
+		m.UpdatedAt = new(at.UTC().Format("2006-01-02T15:04:05.000Z"))
+		m.AgeMS = max(0, view.Now.Sub(at).Milliseconds())
+	}
+	return c.print(con.stdout, m, func(w io.Writer) {
+		if m.UpdatedAt == nil {
+			fmt.Fprintf(w, "%s: no coordinator has written here\n", c.Redis.options())
+			return
+		}
+		fmt.Fprintf(w, "cluster  %s\nleader   %s, epoch %d, seq %d\nupdated  %s, %v ago\n",
+			m.Cluster, m.Leader, m.Epoch, m.Seq, *m.UpdatedAt, time.Duration(m.AgeMS)*time.Millisecond)
+		for kind, ids := range m.Active {
+			fmt.Fprintf(w, "active   %s: %s\n", kind, strings.Map(printable, strings.Join(ids, ", ")))
+		}
+	})
+}
+
+func redisError(err error, r *redisFlags) error {
+	return withFix(fmt.Errorf("redis at %s: %w", r.options(), err), "Check REDIS_URL, or REDIS_HOST, REDIS_PORT and REDIS_PASSWORD.")
+}
+
+type mirrorTakeOverCmd struct {
+	Cluster string     `placeholder:"ID" help:"The cluster's id; that of the cluster behind --coordinators by default."`
+	Redis   redisFlags `embed:""`
+	remoteFlags
+}
+
+func (c *mirrorTakeOverCmd) Check(p *config.Problems) {
+	c.check(p)
+	c.Redis.check(p)
+}
+
+func (c *mirrorTakeOverCmd) Run(ctx context.Context, con *console) error {
+	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
+	defer cancel()
+	cluster := c.Cluster
+	if cluster == "" {
+		client, ctx, end, err := c.client(ctx)
+		if err != nil {
+			return err
+		}
+		defer end()
+		l, err := client.Leader(ctx)
+		if err != nil {
+			return err
+		}
+		cluster = l.Cluster
+	}
+	client, err := mirror.NewClient(c.Redis.options())
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	return c.takeOver(ctx, con, client, cluster)
+}
+
+func (c *mirrorTakeOverCmd) takeOver(ctx context.Context, con *console, client redis.UniversalClient, cluster string) error {
+	before, err := mirror.Inspect(ctx, client, c.Redis.KeyPrefix)
+	if err != nil {
+		return redisError(err, &c.Redis)
+	}
+	if before.Cluster == cluster {
+		fmt.Fprintf(con.stdout, "it belongs to cluster %s already\n", cluster)
+		return nil
+	}
+	if err := mirror.TakeOver(ctx, client, c.Redis.KeyPrefix, cluster); err != nil {
+		return redisError(err, &c.Redis)
+	}
+	was := "nobody"
+	if before.Cluster != "" {
+		was = "cluster " + before.Cluster
+	}
+	fmt.Fprintf(con.stdout, "it belonged to %s and now does to cluster %s, whose leader writes what its checks find\n", was, cluster)
+	return nil
+}

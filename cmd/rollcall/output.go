@@ -1,0 +1,70 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"unicode"
+)
+
+// outputFlags choose between a table for people and JSON for scripts. The names of JSON fields stay as they are
+// from release to release; new ones may come.
+type outputFlags struct {
+	Output string `short:"o" enum:"table,json" default:"table" help:"How to print."`
+}
+
+// print writes v as JSON, or calls table.
+func (o outputFlags) print(w io.Writer, v any, table func(w io.Writer)) error {
+	if o.Output == "json" {
+		return printJSON(w, v)
+	}
+	table(w)
+	return nil
+}
+
+// printJSONLine is for streams: a value a line.
+func printJSONLine(w io.Writer, v any) error {
+	e := json.NewEncoder(w)
+	e.SetEscapeHTML(false)
+	return e.Encode(v)
+}
+
+func printJSON(w io.Writer, v any) error {
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	e.SetEscapeHTML(false)
+	return e.Encode(v)
+}
+
+// table prints rows in aligned columns under a header.
+func table(w io.Writer, header string, rows [][]string) {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, strings.Join(strings.Fields(header), "\t"))
+	for _, row := range rows {
+		for i, cell := range row {
+			if cell == "" {
+				row[i] = "-"
+			}
+			// A name from the directory cannot break the table, nor talk to the terminal.
+			row[i] = strings.Map(printable, row[i])
+		}
+		fmt.Fprintln(t, strings.Join(row, "\t"))
+	}
+	t.Flush()
+}
+
+func printable(r rune) rune {
+	if !unicode.IsPrint(r) {
+		return '?'
+	}
+	return r
+}
+
+func plural(n int, one string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %ss", n, one)
+}

@@ -1,0 +1,84 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"time"
+
+	"github.com/rollcall-dev/rollcall/gateway"
+	"github.com/rollcall-dev/rollcall/internal/clusterport"
+	"github.com/rollcall-dev/rollcall/internal/config"
+	"github.com/rollcall-dev/rollcall/internal/dev"
+)
+
+// tlsFlags are a party's certificate. None of them means plain text.
+type tlsFlags struct {
+	Cert string `env:"ROLLCALL_TLS_CERT" placeholder:"FILE" help:"Certificate, PEM."`
+	Key  string `env:"ROLLCALL_TLS_KEY" placeholder:"FILE" help:"Its key, PEM."`
+	CA   string `env:"ROLLCALL_TLS_CA" placeholder:"FILE" help:"Certificates of the CA that the other side's must lead to, PEM."`
+}
+
+func (t *tlsFlags) check(p *config.Problems) {
+	given := map[bool]int{}
+	for _, file := range []*string{&t.Cert, &t.Key, &t.CA} {
+		given[*file != ""]++
+	}
+	if given[true] == 0 || given[false] == 0 {
+		return
+	}
+	for _, file := range []*string{&t.Cert, &t.Key, &t.CA} {
+		if *file == "" {
+			p.Addf(file, "give certificate, key and CA, or none of them for plain text", "is missing")
+		}
+	}
+}
+
+// load reads the files; nil when there are none.
+func (t *tlsFlags) load(cfg clusterport.TLSConfig) (*clusterport.TLS, error) {
+	if t.Cert == "" {
+		return nil, nil
+	}
+	cfg.CertFile, cfg.KeyFile, cfg.CAFile = t.Cert, t.Key, t.CA
+	return clusterport.LoadTLS(cfg)
+}
+
+// remoteFlags are how an operator's command reaches the cluster.
+type remoteFlags struct {
+	Coordinators []string      `env:"ROLLCALL_COORDINATORS" placeholder:"HOST:PORT" help:"Cluster ports of coordinators; one that answers is enough. By default those of the cluster that \"rollcall dev\" runs in build/dev, or else 127.0.0.1:7400."`
+	Timeout      time.Duration `env:"ROLLCALL_TIMEOUT" default:"10s" min:"100ms" max:"10m" help:"How long to wait for an answer."`
+	TLS          tlsFlags      `embed:"" prefix:"tls-"`
+}
+
+func (r *remoteFlags) check(p *config.Problems) {
+	r.TLS.check(p)
+	checkAddresses(p, &r.Coordinators)
+}
+
+// addresses are where to look for the cluster.
+func (r *remoteFlags) addresses() []string {
+	if len(r.Coordinators) > 0 {
+		return r.Coordinators
+	}
+	if running := dev.Running(dev.DefaultData); running != nil {
+		return running
+	}
+	return []string{"127.0.0.1:7400"}
+}
+
+// client connects; the context ends with the timeout, and end releases both.
+func (r *remoteFlags) client(ctx context.Context) (_ *gateway.Client, _ context.Context, end func(), err error) {
+	var clientTLS *tls.Config
+	material, err := r.TLS.load(clusterport.TLSConfig{})
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	if material != nil {
+		clientTLS = material.ClientConfig(clusterport.ALPNgRPC)
+	}
+	c, err := gateway.NewClient(gateway.ClientConfig{Coordinators: r.addresses(), TLS: clientTLS, CallTimeout: r.Timeout})
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, r.Timeout)
+	return c, ctx, func() { cancel(); _ = c.Close() }, nil
+}

@@ -1,0 +1,362 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/rollcall-dev/rollcall/gateway"
+	"github.com/rollcall-dev/rollcall/internal/config"
+	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
+)
+
+type servicesCmd struct {
+	List       servicesListCmd       `cmd:"" help:"List the directory."`
+	Get        servicesGetCmd        `cmd:"" help:"Show services by id."`
+	Register   servicesRegisterCmd   `cmd:"" changes:"" help:"Register services, as the operator."`
+	Deregister servicesDeregisterCmd `cmd:"" changes:"" help:"Remove services."`
+	Watch      servicesWatchCmd      `cmd:"" help:"Print the directory, then every change, until interrupted."`
+}
+
+// service is an entry of the directory, for scripts.
+type service struct {
+	ID      string            `json:"id"`
+	Kind    string            `json:"kind"`
+	URL     string            `json:"url"`
+	Node    string            `json:"node"`
+	Labels  map[string]string `json:"labels"`
+	Owner   string            `json:"owner"`
+	Version uint64            `json:"version"`
+}
+
+func serviceOf(r *rollcallv1.ServiceRecord) service {
+	s := service{
+		ID: r.GetService().GetId(), Kind: r.GetService().GetKind(),
+		URL: r.GetService().GetWorkerRef().GetUrl(), Node: r.GetService().GetWorkerRef().GetNode(),
+		Labels: r.GetService().GetWorkerRef().GetLabels(), Version: r.GetVersion(),
+		Owner: gateway.Owner{Kind: r.GetOwner().GetKind(), ID: r.GetOwner().GetId()}.String(),
+	}
+	if s.Labels == nil {
+		s.Labels = map[string]string{}
+	}
+	return s
+}
+
+func (s service) row() []string {
+	var labels []string
+	for _, k := range slices.Sorted(maps.Keys(s.Labels)) {
+		labels = append(labels, k+"="+s.Labels[k])
+	}
+	return []string{s.ID, s.Kind, s.URL, s.Node, s.Owner, strings.Join(labels, ",")}
+}
+
+const serviceHeader = "ID KIND URL NODE OWNER LABELS"
+
+// directory is a list of services, for scripts.
+type directory struct {
+	Cluster  string    `json:"cluster"`
+	Epoch    uint64    `json:"epoch"`
+	Index    uint64    `json:"index"`
+	Services []service `json:"services"`
+}
+
+// read fetches all pages. Epoch and index are those of the first.
+func (d *directory) read(ctx context.Context, c *gateway.Client, req *rollcallv1.ListServicesRequest) error {
+	d.Services = []service{}
+	for first := true; ; first = false {
+		page, err := c.List(ctx, req)
+		if err != nil {
+			return err
+		}
+		if first {
+			d.Cluster, d.Epoch, d.Index = page.GetCluster(), page.GetEpoch(), page.GetIndex()
+		}
+		for _, r := range page.GetRecords() {
+			d.Services = append(d.Services, serviceOf(r))
+		}
+		if req.PageToken = page.GetNextPageToken(); req.PageToken == "" {
+			return nil
+		}
+	}
+}
+
+func (d *directory) table(w io.Writer) {
+	rows := make([][]string, 0, len(d.Services))
+	for _, s := range d.Services {
+		rows = append(rows, s.row())
+	}
+	table(w, serviceHeader, rows)
+	fmt.Fprintf(w, "%s, epoch %d, index %d\n", plural(len(d.Services), "service"), d.Epoch, d.Index)
+}
+
+type servicesListCmd struct {
+	Kind  string `help:"Only services of this kind."`
+	Stale bool   `help:"Ask any coordinator for its copy, which may lag: also works without a leader."`
+	outputFlags
+	remoteFlags
+}
+
+func (c *servicesListCmd) Check(p *config.Problems) { c.check(p) }
+
+func (c *servicesListCmd) Run(ctx context.Context, con *console) error {
+	client, ctx, end, err := c.client(ctx)
+	if err != nil {
+		return err
+	}
+	defer end()
+	var d directory
+	if err := d.read(ctx, client, &rollcallv1.ListServicesRequest{Kind: c.Kind, Stale: c.Stale}); err != nil {
+		return err
+	}
+	return c.print(con.stdout, d, d.table)
+}
+
+type servicesGetCmd struct {
+	ID    []string `arg:"" help:"Ids of services."`
+	Stale bool     `help:"Ask any coordinator for its copy, which may lag: also works without a leader."`
+	outputFlags
+	remoteFlags
+}
+
+func (c *servicesGetCmd) Check(p *config.Problems) { c.check(p) }
+
+func (c *servicesGetCmd) Run(ctx context.Context, con *console) error {
+	client, ctx, end, err := c.client(ctx)
+	if err != nil {
+		return err
+	}
+	defer end()
+	var d directory
+	if err := d.read(ctx, client, &rollcallv1.ListServicesRequest{Ids: c.ID, Stale: c.Stale}); err != nil {
+		return err
+	}
+	if err := c.print(con.stdout, d, d.table); err != nil {
+		return err
+	}
+	var missing []string
+	for _, id := range c.ID {
+		if !slices.ContainsFunc(d.Services, func(s service) bool { return s.ID == id }) {
+			missing = append(missing, id)
+		}
+	}
+	if len(missing) > 0 {
+		return fmt.Errorf("not in the directory: %s", strings.Join(missing, ", "))
+	}
+	return nil
+}
+
+type servicesRegisterCmd struct {
+	ID     string            `arg:"" optional:"" help:"Id of the service, a DNS label such as oz-relayer-1. Not with --file."`
+	URL    string            `name:"url" placeholder:"URL" help:"Where it is reached: http, https, grpc, grpcs or tcp."`
+	Kind   string            `default:"relayer" help:"Its kind."`
+	Node   string            `help:"The host it runs on; informative."`
+	Labels map[string]string `name:"label" placeholder:"KEY=VALUE" help:"A label; may be repeated."`
+	File   string            `short:"f" placeholder:"FILE" help:"YAML or JSON file of services, as a gateway's definitions folder holds them; - reads standard input."`
+	Force  bool              `help:"Take services over from whoever owns them now. A gateway that still defines one is refused it from then on."`
+	outputFlags
+	remoteFlags
+}
+
+func (c *servicesRegisterCmd) Check(p *config.Problems) {
+	c.check(p)
+	switch {
+	case c.File == "" && c.URL == "":
+		p.Addf(&c.URL, "give an id with --url, or --file", "is missing")
+	case c.File != "" && (c.URL != "" || c.ID != ""):
+		p.Addf(&c.File, "give one of them", "contradicts an id or --url")
+	}
+}
+
+func (c *servicesRegisterCmd) Run(ctx context.Context, con *console) error {
+	var services []*rollcallv1.Service
+	if c.File != "" {
+		var err error
+		if services, err = readDefinitions(c.File, con.stdin); err != nil {
+			return usageError{err}
+		}
+	} else {
+		s := &rollcallv1.Service{
+			Id: c.ID, Kind: c.Kind,
+			WorkerRef: &rollcallv1.WorkerRef{Url: c.URL, Node: c.Node, Labels: c.Labels},
+		}
+		var errs []error
+		for _, v := range s.Validate() {
+			errs = append(errs, errors.New(v.String()))
+		}
+		if err := errors.Join(errs...); err != nil {
+			return usageError{err}
+		}
+		services = append(services, s)
+	}
+	client, ctx, end, err := c.client(ctx)
+	if err != nil {
+		return err
+	}
+	defer end()
+	resp, err := client.Register(ctx, &rollcallv1.RegisterServicesRequest{Writer: operator(), Services: services, Force: c.Force})
+	if err != nil {
+		return err
+	}
+	result := struct {
+		Epoch      uint64 `json:"epoch"`
+		Index      uint64 `json:"index"`
+		Registered uint32 `json:"registered"`
+		Unchanged  uint32 `json:"unchanged"`
+	}{resp.GetEpoch(), resp.GetIndex(), resp.GetRegistered(), resp.GetUnchanged()}
+	return c.print(con.stdout, result, func(w io.Writer) {
+		fmt.Fprintf(w, "registered %d, unchanged %d, epoch %d, index %d\n", result.Registered, result.Unchanged, result.Epoch, result.Index)
+	})
+}
+
+// operator writes without a fence: a person looks before repeating.
+func operator() *rollcallv1.Writer {
+	return &rollcallv1.Writer{Owner: &rollcallv1.Owner{Kind: rollcallv1.OwnerKind_OWNER_KIND_OPERATOR}}
+}
+
+type servicesDeregisterCmd struct {
+	ID    []string `arg:"" help:"Ids of services."`
+	Force bool     `help:"Remove them whoever owns them. A gateway that still defines one registers it again."`
+	outputFlags
+	remoteFlags
+}
+
+func (c *servicesDeregisterCmd) Check(p *config.Problems) { c.check(p) }
+
+func (c *servicesDeregisterCmd) Run(ctx context.Context, con *console) error {
+	client, ctx, end, err := c.client(ctx)
+	if err != nil {
+		return err
+	}
+	defer end()
+	resp, err := client.Deregister(ctx, &rollcallv1.DeregisterServicesRequest{Writer: operator(), Ids: c.ID, Force: c.Force})
+	if err != nil {
+		return err
+	}
+	result := struct {
+		Epoch   uint64 `json:"epoch"`
+		Index   uint64 `json:"index"`
+		Removed uint32 `json:"removed"`
+	}{resp.GetEpoch(), resp.GetIndex(), resp.GetRemoved()}
+	return c.print(con.stdout, result, func(w io.Writer) {
+		fmt.Fprintf(w, "removed %d", result.Removed)
+		if absent := len(c.ID) - int(result.Removed); absent > 0 {
+			fmt.Fprintf(w, ", not there %d", absent)
+		}
+		fmt.Fprintf(w, ", epoch %d, index %d\n", result.Epoch, result.Index)
+	})
+}
+
+type servicesWatchCmd struct {
+	Kind   string `help:"Only services of this kind."`
+	Resume string `placeholder:"TOKEN" help:"Go on after this token, which -o json prints, without the directory first."`
+	outputFlags
+	remoteFlags
+}
+
+func (c *servicesWatchCmd) Check(p *config.Problems) { c.check(p) }
+
+// watchEvent is a line of "services watch -o json". Event is service (what is there already), ready (that was
+// all), added, changed, removed, or token (nothing happened, and this is how far the stream has come).
+type watchEvent struct {
+	Event   string   `json:"event"`
+	Service *service `json:"service,omitempty"`
+	Before  *service `json:"before,omitempty"`
+	Token   string   `json:"token,omitempty"`
+}
+
+func (c *servicesWatchCmd) Run(ctx context.Context, con *console) error {
+	client, limited, end, err := c.client(ctx)
+	if err != nil {
+		return err
+	}
+	defer end()
+	// The stream has no time limit, finding the cluster does.
+	if _, err := client.Leader(limited); err != nil {
+		return err
+	}
+	for resp, err := range client.Watch(ctx, &rollcallv1.WatchServicesRequest{Kind: c.Kind, ResumeToken: c.Resume}) {
+		switch {
+		case ctx.Err() != nil:
+			return nil // interrupted: that is how a watch ends
+		case errors.Is(err, gateway.ErrCompacted):
+			return withFix(err, "Watch again without --resume.")
+		case err != nil:
+			return err
+		}
+		for _, event := range watchEvents(resp) {
+			if c.Output == "json" {
+				if err := printJSONLine(con.stdout, event); err != nil {
+					return err
+				}
+			} else if line := event.line(); line != "" {
+				if _, err := fmt.Fprintln(con.stdout, line); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// watchEvents gives the last event of a message its token: it stands for all before it.
+func watchEvents(resp *rollcallv1.WatchServicesResponse) []watchEvent {
+	var events []watchEvent
+	switch e := resp.GetEvent().(type) {
+	case *rollcallv1.WatchServicesResponse_Snapshot:
+		for _, r := range e.Snapshot.GetRecords() {
+			events = append(events, watchEvent{Event: "service", Service: new(serviceOf(r))})
+		}
+	case *rollcallv1.WatchServicesResponse_SnapshotEnd:
+		events = append(events, watchEvent{Event: "ready"})
+	case *rollcallv1.WatchServicesResponse_Changes:
+		for _, change := range e.Changes.GetChanges() {
+			event := watchEvent{Event: "changed"}
+			if change.GetBefore() != nil {
+				event.Before = new(serviceOf(change.GetBefore()))
+			} else {
+				event.Event = "added"
+			}
+			if change.GetAfter() != nil {
+				event.Service = new(serviceOf(change.GetAfter()))
+			} else {
+				event.Event = "removed"
+			}
+			events = append(events, event)
+		}
+	default:
+		events = append(events, watchEvent{Event: "token"})
+	}
+	if len(events) > 0 {
+		events[len(events)-1].Token = resp.GetToken()
+	}
+	return events
+}
+
+// line is the event for a person; "" for those that only scripts need.
+func (e watchEvent) line() string {
+	s := e.Service
+	switch {
+	case e.Event == "ready":
+		return "watching for changes"
+	case s == nil && e.Before == nil:
+		return ""
+	case s == nil:
+		s = e.Before
+	}
+	mark := map[string]string{"service": " ", "added": "+", "changed": "~", "removed": "-"}[e.Event]
+	line := fmt.Sprintf("%s %s %s %s (%s)", mark, s.ID, s.Kind, s.URL, s.Owner)
+	if e.Event == "changed" && e.Before.URL != s.URL {
+		line += ", was " + e.Before.URL
+	}
+	if e.Event == "changed" && e.Before.Owner != s.Owner {
+		line += ", was owned by " + e.Before.Owner
+	}
+	return strings.Map(printable, line)
+}
+
+func number[T ~uint32 | ~uint64](n T) string { return strconv.FormatUint(uint64(n), 10) }

@@ -1,0 +1,181 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestServices(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t, 1)
+	do := func(args ...string) string { return succeed(t, c.remote(args...)...) }
+
+	require.Contains(t, do("services", "register", "edge-1", "--url", "http://127.0.0.1:1", "--node", "host-1", "--label", "zone=a", "--label", "tier=b"),
+		"registered 1, unchanged 0, epoch ")
+	require.Contains(t, do("services", "register", "edge-1", "--url", "http://127.0.0.1:1", "--node", "host-1", "--label", "zone=a", "--label", "tier=b"),
+		"registered 0, unchanged 1, epoch ")
+	do("services", "register", "signer-1", "--kind", "signer", "--url", "tcp://127.0.0.1:2")
+
+	golden(t, "services-list.txt", do("services", "list"))
+	golden(t, "services-list.json", do("services", "list", "-o", "json"))
+	golden(t, "services-list-kind.txt", do("services", "list", "--kind", "signer"))
+	golden(t, "services-get.txt", do("services", "get", "signer-1", "edge-1"))
+	require.Contains(t, do("services", "list", "--stale"), "2 services")
+
+	r := rollcall(t, c.remote("services", "get", "signer-1", "nobody")...)
+	require.Equal(t, exitNotDone, r.code)
+	require.Contains(t, r.stdout, "signer-1")
+	require.Equal(t, "rollcall services get: not in the directory: nobody\n", r.stderr)
+
+	require.Contains(t, do("services", "deregister", "edge-1", "nobody"), "removed 1, not there 1, epoch ")
+	require.Contains(t, do("services", "deregister", "nobody", "-o", "json"), `"removed": 0`)
+	require.NotContains(t, do("services", "list"), "edge-1")
+}
+
+func TestServicesFromFile(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t, 1)
+	file := filepath.Join("testdata", "definitions.yaml")
+	require.Contains(t, succeed(t, c.remote("services", "register", "-f", file)...), "registered 2, unchanged 0")
+	require.Contains(t, succeed(t, c.remote("services", "list")...), "2 services")
+	json := writeFile(t, "x.json", `[{"id": "x", "kind": "relayer", "worker_ref": {"url": "http://h"}}]`)
+	require.Contains(t, succeed(t, c.remote("services", "register", "-f", json)...), "registered 1, unchanged 0")
+	for content, want := range map[string]string{
+		"":                               "x.yaml: empty document",
+		"id: x\nkynd: relayer\n":         "x.yaml: malformed YAML: unknown field kynd in line 2",
+		"id: X\nkind: relayer\n":         `"X" is not a DNS label`,
+		strings.Repeat("#", 4<<20) + "#": "x.yaml: document of 4194305 bytes; split it",
+	} {
+		r := rollcall(t, c.remote("services", "register", "-f", writeFile(t, "x.yaml", content))...)
+		require.Equal(t, exitUsage, r.code)
+		require.Contains(t, r.stderr, want)
+	}
+}
+
+func TestDefinitionsFromStandardInput(t *testing.T) {
+	t.Parallel()
+	services, err := readDefinitions("-", strings.NewReader(`{"services": [{"id": "x", "kind": "relayer", "worker_ref": {"url": "http://h"}}]}`))
+	require.NoError(t, err)
+	require.Len(t, services, 1)
+	_, err = readDefinitions("-", strings.NewReader("id: x"))
+	require.ErrorContains(t, err, "standard input: invalid services in services[0].kind")
+}
+
+// What is wrong shows before anything is sent.
+func TestServicesUsage(t *testing.T) {
+	t.Parallel()
+	for want, args := range map[string][]string{
+		"--url: is missing; give an id with --url, or --file":              {"services", "register", "x"},
+		"--file: contradicts an id or --url":                               {"services", "register", "x", "-f", "y"},
+		`"X" is not a DNS label`:                                           {"services", "register", "X", "--url", "http://h"},
+		`worker_ref.url: has the scheme "ftp"`:                             {"services", "register", "x", "--url", "ftp://h"},
+		"open testdata/none.yaml: no such file or directory":               {"services", "register", "-f", "testdata/none.yaml"},
+		`--coordinators: "nowhere" is not host:port; give addresses`:       {"services", "list", "--coordinators", "nowhere"},
+		`--output: "xml" is not one of table, json`:                        {"services", "list", "-o", "xml"},
+		"--tls-ca: is missing; give certificate, key and CA, or none":      {"services", "list", "--tls-cert", "x", "--tls-key", "y"},
+		`expected "<id> ..."`:                                              {"services", "get"},
+		`expected one of "list", "get", "register", "deregister", "watch"`: {"services"},
+	} {
+		r := rollcall(t, args...)
+		require.Equal(t, exitUsage, r.code, args)
+		require.Contains(t, r.stderr, want, args)
+		require.Contains(t, r.stderr, `--help" for what it takes.`)
+		require.Empty(t, r.stdout)
+	}
+}
+
+// An entry that a gateway owns is refused to the operator, who is told whose it is and how to take it.
+func TestServicesForce(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t, 1)
+	c.registerAsGateway(t, "edge", "oz-relayer-1", "http://127.0.0.1:1")
+
+	r := rollcall(t, c.remote("services", "deregister", "oz-relayer-1")...)
+	require.Equal(t, exitNotDone, r.code)
+	require.Contains(t, r.stderr, "rollcall services deregister: not done: ")
+	require.Contains(t, r.stderr, "gateway/edge")
+	require.Contains(t, r.stderr, "--force")
+	r = rollcall(t, c.remote("services", "register", "oz-relayer-1", "--url", "http://127.0.0.1:2")...)
+	require.Equal(t, exitNotDone, r.code)
+	require.Contains(t, r.stderr, "gateway/edge")
+
+	succeed(t, c.remote("services", "register", "oz-relayer-1", "--url", "http://127.0.0.1:2", "--force")...)
+	require.Regexp(t, `oz-relayer-1 .*127.0.0.1:2 .*operator`, succeed(t, c.remote("services", "get", "oz-relayer-1")...))
+	c.registerAsGateway(t, "edge", "oz-relayer-2", "http://127.0.0.1:1")
+	require.Contains(t, succeed(t, c.remote("services", "deregister", "--force", "oz-relayer-2")...), "removed 1")
+}
+
+func TestNobodyAnswers(t *testing.T) {
+	t.Parallel()
+	r := rollcall(t, "services", "list", "--coordinators", freeAddress(t), "--timeout", "300ms")
+	require.Equal(t, exitNotDone, r.code)
+	require.Contains(t, r.stderr, "rollcall services list: ")
+	require.Contains(t, r.stderr, "no coordinator leads")
+	require.Contains(t, r.stderr, "connection refused")
+	require.Contains(t, r.stderr, "Check --coordinators (ROLLCALL_COORDINATORS)")
+}
+
+func TestServicesWatch(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t, 1)
+	do := func(args ...string) { succeed(t, c.remote(args...)...) }
+	do("services", "register", "a", "--url", "http://127.0.0.1:1")
+
+	people := start(t, c.remote("services", "watch")...)
+	scripts := start(t, c.remote("services", "watch", "-o", "json")...)
+	signers := start(t, c.remote("services", "watch", "--kind", "signer")...)
+	for _, b := range []*background{people, signers} {
+		require.Eventually(t, func() bool { return strings.Contains(b.out.String(), "watching") }, 10*time.Second, 10*time.Millisecond)
+	}
+	require.Eventually(t, func() bool { return strings.Contains(scripts.out.String(), "ready") }, 10*time.Second, 10*time.Millisecond)
+
+	do("services", "register", "b", "--url", "http://127.0.0.1:2")
+	do("services", "register", "a", "--url", "http://127.0.0.1:3")
+	do("services", "register", "s", "--kind", "signer", "--url", "tcp://127.0.0.1:4")
+	do("services", "deregister", "b")
+	for _, b := range []*background{people, scripts} {
+		require.Eventually(t, func() bool {
+			return strings.Contains(b.out.String(), "removed") || strings.Contains(b.out.String(), "- b")
+		}, 10*time.Second, 10*time.Millisecond)
+	}
+	require.Eventually(t, func() bool { return strings.Contains(signers.out.String(), "+ s") }, 10*time.Second, 10*time.Millisecond)
+	require.Zero(t, people.stop(), "interrupting is how a watch ends")
+	require.Zero(t, signers.stop())
+	require.Zero(t, scripts.stop())
+	require.Equal(t, "  a relayer http://127.0.0.1:1 (operator)\nwatching for changes\n"+
+		"+ b relayer http://127.0.0.1:2 (operator)\n"+
+		"~ a relayer http://127.0.0.1:3 (operator), was http://127.0.0.1:1\n"+
+		"+ s signer tcp://127.0.0.1:4 (operator)\n"+
+		"- b relayer http://127.0.0.1:2 (operator)\n", people.out.String())
+	require.Equal(t, "watching for changes\n+ s signer tcp://127.0.0.1:4 (operator)\n", signers.out.String())
+
+	var events []watchEvent
+	lines := bufio.NewScanner(strings.NewReader(scripts.out.String()))
+	for lines.Scan() {
+		var e watchEvent
+		require.NoError(t, json.Unmarshal(lines.Bytes(), &e))
+		events = append(events, e)
+	}
+	var kinds []string
+	for _, e := range events {
+		kinds = append(kinds, e.Event)
+	}
+	require.Equal(t, []string{"service", "ready", "added", "changed", "added", "removed"}, kinds)
+	require.Equal(t, "http://127.0.0.1:1", events[3].Before.URL)
+
+	// The token of the first change brings back all after it, and nothing before.
+	resumed := start(t, c.remote("services", "watch", "--resume", events[2].Token)...)
+	require.Eventually(t, func() bool { return strings.Contains(resumed.out.String(), "- b") }, 10*time.Second, 10*time.Millisecond)
+	require.Zero(t, resumed.stop())
+	require.True(t, strings.HasPrefix(resumed.out.String(), "~ a"), resumed.out.String())
+
+	r := rollcall(t, c.remote("services", "watch", "--resume", "elsewhere/1")...)
+	require.Equal(t, exitNotDone, r.code)
+	require.NotEmpty(t, r.stderr)
+}

@@ -1,0 +1,254 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"path"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/net/http/httpguts"
+
+	"github.com/rollcall-dev/rollcall/internal/config"
+	"github.com/rollcall-dev/rollcall/internal/health"
+	"github.com/rollcall-dev/rollcall/internal/mirror"
+)
+
+// Groups of flags that more than one command has, or that are better read apart.
+
+// logFlags say what a long-running command logs, to standard error.
+type logFlags struct {
+	Level  string `env:"ROLLCALL_LOG_LEVEL" enum:"debug,info,warn,error" default:"info" help:"Least severe level that is logged."`
+	Format string `env:"ROLLCALL_LOG_FORMAT" enum:"json,text" default:"json" help:"How log lines look."`
+}
+
+func (l *logFlags) logger(w io.Writer) *slog.Logger {
+	options := &slog.HandlerOptions{}
+	level := new(slog.LevelVar)
+	if err := level.UnmarshalText([]byte(l.Level)); err == nil { // the enum has seen to it
+		options.Level = level
+	}
+	if l.Format == "text" {
+		return slog.New(slog.NewTextHandler(w, options))
+	}
+	return slog.New(slog.NewJSONHandler(w, options))
+}
+
+// loggedError has been told where a role tells everything.
+type loggedError struct{ error }
+
+// logFailure makes an error the last line of the log instead of one of another form after it.
+func logFailure(log *slog.Logger, msg string, err *error) {
+	if *err != nil {
+		log.Error(msg, "err", *err) //nolint:sloglint // constant where it is called
+		*err = loggedError{*err}
+	}
+}
+
+// probeFlags are how a service is asked whether it is well.
+type probeFlags struct {
+	TimeoutMS        int      `name:"timeout-ms" env:"HEALTH_CHECK_TIMEOUT_MS" default:"500" min:"1" max:"59999" help:"Time a whole check may take, ms; less than the interval."`
+	ConnectTimeoutMS int      `name:"connect-timeout-ms" env:"HEALTH_CHECK_CONNECT_TIMEOUT_MS" default:"200" min:"1" max:"59999" help:"Time its connect may take, ms; at most the timeout."`
+	Path             string   `env:"HEALTH_CHECK_PATH" default:"/health" help:"Path of HTTP checks."`
+	ExpectedCodes    string   `env:"HEALTH_CHECK_EXPECTED_CODES" default:"200" help:"HTTP status codes of a healthy service, such as 200,204 or 200-299."`
+	AuthHeader       string   `env:"HEALTH_CHECK_AUTH_HEADER" placeholder:"NAME: VALUE" secret:"" help:"Header sent with checks, such as \"Authorization: Bearer …\"."`
+	AuthHeaderFile   string   `env:"HEALTH_CHECK_AUTH_HEADER_FILE" placeholder:"FILE" help:"File that holds it."`
+	AuthHosts        []string `env:"HEALTH_CHECK_AUTH_HOSTS" placeholder:"PATTERN" help:"Hosts, or host:port, that get the header; * and ? match within a name."`
+}
+
+func (h *probeFlags) check(p *config.Problems) {
+	if h.ConnectTimeoutMS > h.TimeoutMS {
+		p.Addf(&h.ConnectTimeoutMS, "connecting is part of the check", "%d is more than the timeout of %d ms", h.ConnectTimeoutMS, h.TimeoutMS)
+	}
+	if !strings.HasPrefix(h.Path, "/") || strings.ContainsAny(h.Path, "# \t\r\n") {
+		p.Addf(&h.Path, "give one such as /health or /api/v1/health", "%q is not a path", h.Path)
+	}
+	if err := new(health.Codes).UnmarshalText([]byte(h.ExpectedCodes)); err != nil {
+		p.Addf(&h.ExpectedCodes, "codes are 200 to 599", "%v", err)
+	}
+	h.checkAuth(p)
+}
+
+func (h *probeFlags) checkAuth(p *config.Problems) {
+	readSecret(p, &h.AuthHeader, &h.AuthHeaderFile)
+	field := &h.AuthHeader
+	if h.AuthHeaderFile != "" {
+		field = &h.AuthHeaderFile
+	}
+	switch {
+	case *field == "" && len(h.AuthHosts) > 0:
+		p.Addf(&h.AuthHosts, "give HEALTH_CHECK_AUTH_HEADER_FILE, or no hosts", "hosts for a header, but no header")
+	case h.AuthHeader == "": // none is wanted, or its file could not be read
+	case len(h.AuthHosts) == 0:
+		p.Addf(&h.AuthHosts, "name them, such as oz-relayer-*: the directory is open to every gateway, a secret is not", "is missing: hosts that the header may be sent to")
+	}
+	name, value, ok := h.auth()
+	ok = ok && httpguts.ValidHeaderFieldName(name) && value != "" && httpguts.ValidHeaderFieldValue(value)
+	if h.AuthHeader != "" && !ok {
+		p.Addf(field, "write it as Name: value", "is not an HTTP header")
+	}
+	for _, pattern := range h.AuthHosts {
+		if _, err := path.Match(pattern, ""); err != nil || pattern == "" {
+			p.Addf(&h.AuthHosts, "give one such as oz-relayer-*", "%q is not a pattern", pattern)
+		}
+	}
+}
+
+func (h *probeFlags) auth() (name, value string, ok bool) {
+	name, value, ok = strings.Cut(h.AuthHeader, ":")
+	return strings.TrimSpace(name), strings.TrimSpace(value), ok
+}
+
+// config of single checks.
+func (h *probeFlags) config() health.Config {
+	c := health.Config{
+		Interval:       time.Minute, // above every timeout
+		Timeout:        milliseconds(h.TimeoutMS),
+		ConnectTimeout: milliseconds(h.ConnectTimeoutMS),
+		Path:           h.Path,
+	}
+	_ = c.Codes.UnmarshalText([]byte(h.ExpectedCodes)) // checked before
+	if name, value, ok := h.auth(); ok {
+		c.Auth = health.Auth{Header: name, Value: value, Hosts: h.AuthHosts}
+	}
+	return c
+}
+
+// healthFlags are how the leader checks services.
+type healthFlags struct {
+	IntervalMS int `name:"interval-ms" env:"HEALTH_CHECK_INTERVAL_MS" default:"10000" min:"1000" max:"60000" help:"Time between two checks of a service, ms."`
+	probeFlags
+	Rise int `env:"HEALTH_CHECK_RISE" default:"1" min:"1" max:"10" help:"Successes in a row that bring a service back."`
+	Fall int `env:"HEALTH_CHECK_FALL" default:"1" min:"1" max:"10" help:"Failures in a row that take it out."`
+}
+
+func (h *healthFlags) check(p *config.Problems) {
+	if h.TimeoutMS >= h.IntervalMS {
+		p.Addf(&h.TimeoutMS, "a check must end before the next begins", "%d is not less than the interval of %d ms", h.TimeoutMS, h.IntervalMS)
+	}
+	h.probeFlags.check(p)
+}
+
+func (h *healthFlags) interval() time.Duration { return milliseconds(h.IntervalMS) }
+
+func (h *healthFlags) config() health.Config {
+	c := h.probeFlags.config()
+	c.Interval, c.Rise, c.Fall = h.interval(), h.Rise, h.Fall
+	return c
+}
+
+func milliseconds(n int) time.Duration { return time.Duration(n) * time.Millisecond }
+
+// redisFlags are where Redis is.
+type redisFlags struct {
+	URL          string    `name:"redis-url" env:"REDIS_URL" placeholder:"URL" secret:"" help:"Redis: redis://, rediss://, unix://, or redis+cluster:// with [user:password@]host[:port][/database]."`
+	URLFile      string    `name:"redis-url-file" env:"REDIS_URL_FILE" placeholder:"FILE" help:"File that holds the URL."`
+	Host         string    `name:"redis-host" env:"REDIS_HOST" help:"Redis's host, instead of a URL; localhost by default."`
+	Port         redisPort `name:"redis-port" env:"REDIS_PORT" help:"Redis's port; 6379 by default."`
+	Username     string    `name:"redis-username" env:"REDIS_USERNAME" help:"Redis's user."`
+	Password     string    `name:"redis-password" env:"REDIS_PASSWORD" secret:"" help:"Redis's password; better in a file."`
+	PasswordFile string    `name:"redis-password-file" env:"REDIS_PASSWORD_FILE" placeholder:"FILE" help:"File that holds the password."`
+	KeyPrefix    string    `name:"redis-key-prefix" env:"REDIS_KEY_PREFIX" help:"Put before every key and channel; a Redis Cluster needs one with a {hash tag}."`
+}
+
+// redisPort also reads what Kubernetes puts into REDIS_PORT where a service is called redis
+// ("tcp://10.0.0.11:6379"): that was not meant for us and counts as not set.
+type redisPort int
+
+func (r *redisPort) UnmarshalText(text []byte) error {
+	if strings.HasPrefix(string(text), "tcp://") {
+		*r = 0
+		return nil
+	}
+	port, err := strconv.Atoi(string(text))
+	if err != nil || port < 1 || port > 65535 {
+		return fmt.Errorf("a port is 1 to 65535")
+	}
+	*r = redisPort(port)
+	return nil
+}
+
+func (r *redisFlags) check(p *config.Problems) {
+	readSecret(p, &r.URL, &r.URLFile)
+	readSecret(p, &r.Password, &r.PasswordFile)
+	url := &r.URL
+	if r.URLFile != "" {
+		url = &r.URLFile
+	}
+	if r.URL == "" {
+		return
+	}
+	if r.Host != "" {
+		p.Addf(&r.Host, "give one of them", "contradicts %s", p.Where(url))
+	}
+	if r.Port != 0 {
+		p.Addf(&r.Port, "give one of them", "contradicts %s", p.Where(url))
+	}
+	client, err := mirror.NewClient(r.options())
+	if err != nil {
+		p.Addf(url, "", "%v", err)
+		return
+	}
+	_ = client.Close() // it has not been used
+}
+
+func (r *redisFlags) options() mirror.Options {
+	return mirror.Options{URL: r.URL, Host: r.Host, Port: int(r.Port), Username: r.Username, Password: r.Password}
+}
+
+// maxSecretBytes bounds a file that holds one line.
+const maxSecretBytes = 64 << 10
+
+// readSecret fills value in from the file, if one is given, without the line's end.
+func readSecret(p *config.Problems, value, file *string) {
+	if *file == "" {
+		return
+	}
+	if *value != "" {
+		p.Addf(file, "give one of them", "contradicts %s", p.Where(value))
+		return
+	}
+	content, err := os.ReadFile(*file)
+	secret := strings.TrimRight(string(content), "\r\n")
+	switch {
+	case err != nil:
+		p.Addf(file, "name a file this process may read", "%v", err)
+	case secret == "":
+		p.Addf(file, "", "%s is empty", *file)
+	case len(content) > maxSecretBytes:
+		p.Addf(file, "", "%s is larger than %d bytes", *file, maxSecretBytes)
+	default:
+		*value = secret
+	}
+}
+
+// checkAddresses wants host:port each.
+func checkAddresses(p *config.Problems, field *[]string) {
+	for _, address := range *field {
+		if host, _, err := splitHostPort(address); err != nil || host == "" {
+			p.Addf(field, "give addresses such as coordinator-1:7400", "%q is not host:port", address)
+		}
+	}
+}
+
+// checkListen wants [host]:port.
+func checkListen(p *config.Problems, field *string, example string) {
+	if _, _, err := splitHostPort(*field); err != nil {
+		p.Addf(field, "give one such as "+example, "%q is not an address to listen at", *field)
+	}
+}
+
+func splitHostPort(address string) (host string, port int, err error) {
+	host, service, err := net.SplitHostPort(address)
+	if err != nil {
+		return "", 0, err
+	}
+	if port, err = strconv.Atoi(service); err != nil || port < 0 || port > 65535 {
+		return "", 0, fmt.Errorf("%q is not a port", service)
+	}
+	return host, port, nil
+}

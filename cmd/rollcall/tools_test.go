@@ -1,0 +1,122 @@
+package main
+
+import (
+	"crypto/tls"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestHealthcheck(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/well" {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+	}))
+	t.Cleanup(server.Close)
+	succeed(t, "healthcheck", server.URL+"/well")
+	r := rollcall(t, "healthcheck", server.URL+"/ill")
+	require.Equal(t, exitNotDone, r.code)
+	require.Contains(t, r.stderr, "answers 503 Service Unavailable")
+	r = rollcall(t, "healthcheck", "http://"+freeAddress(t))
+	require.Equal(t, exitNotDone, r.code)
+	require.Contains(t, r.stderr, "connection refused")
+	require.Equal(t, exitUsage, rollcall(t, "healthcheck", "http://[").code)
+}
+
+func TestVersion(t *testing.T) {
+	t.Parallel()
+	require.Regexp(t, `^rollcall \S+ go1\.\d+`, succeed(t, "version"))
+}
+
+func TestHelp(t *testing.T) {
+	t.Parallel()
+	require.Contains(t, succeed(t, "--help"), "Run a coordinator")
+	require.NotContains(t, succeed(t, "--help"), "dev-relayer")
+	require.Contains(t, succeed(t, "cluster", "--help"), "transfer")
+}
+
+func TestTLSInit(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "certs")
+	out := succeed(t, "tls", "init", "--dir", dir, "--coordinator", "a,b", "--gateway", "edge", "--operator", "me", "--host", "a.example", "--days", "3")
+	for _, name := range []string{"ca", "a", "b", "edge", "me"} {
+		require.Contains(t, out, filepath.Join(dir, name+".crt"))
+	}
+	cert, err := tls.LoadX509KeyPair(filepath.Join(dir, "a.crt"), filepath.Join(dir, "a.key"))
+	require.NoError(t, err)
+	require.Contains(t, cert.Leaf.DNSNames, "coordinator.rollcall.internal")
+	require.Contains(t, cert.Leaf.DNSNames, "a.example")
+	require.Less(t, cert.Leaf.NotAfter.Sub(cert.Leaf.NotBefore).Hours(), 4*24.0)
+	for name, role := range map[string]string{"edge": "gateway", "me": "operator"} {
+		cert, err := tls.LoadX509KeyPair(filepath.Join(dir, name+".crt"), filepath.Join(dir, name+".key"))
+		require.NoError(t, err)
+		require.Contains(t, cert.Leaf.DNSNames, role+".rollcall.internal")
+	}
+
+	before, err := os.ReadFile(filepath.Join(dir, "a.crt"))
+	require.NoError(t, err)
+	r := rollcall(t, "tls", "init", "--dir", dir, "--coordinator", "a", "--gateway", "edge", "--operator", "me")
+	require.Equal(t, exitNotDone, r.code, "what is there is not replaced")
+	succeed(t, "tls", "init", "--dir", dir, "--coordinator", "a", "--gateway", "edge", "--operator", "me", "--force")
+	after, err := os.ReadFile(filepath.Join(dir, "a.crt"))
+	require.NoError(t, err)
+	require.NotEqual(t, before, after)
+}
+
+// A cluster under TLS serves an operator's certificate, and nobody without one.
+func TestOperatorUnderTLS(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	succeed(t, "tls", "init", "--dir", dir)
+	cert := func(name string) []string {
+		return []string{"--tls-cert", filepath.Join(dir, name+".crt"), "--tls-key", filepath.Join(dir, name+".key"), "--tls-ca", filepath.Join(dir, "ca.crt")}
+	}
+	c := startCluster(t, 1, cert("coordinator-1")...)
+	require.Contains(t, succeed(t, append(c.remote("cluster", "status"), cert("operator")...)...), "leader")
+	require.Contains(t, succeed(t, append(c.remote("services", "list"), cert("gateway")...)...), "0 services")
+	r := rollcall(t, append(c.remote("cluster", "status"), cert("gateway")...)...)
+	require.Equal(t, exitNotDone, r.code)
+	require.Contains(t, r.stderr, "Use a certificate with the role operator")
+	r = rollcall(t, c.remote("services", "list", "--timeout", "300ms")...)
+	require.Equal(t, exitNotDone, r.code)
+	r = rollcall(t, append(c.remote("cluster", "status"), "--tls-cert", "none", "--tls-key", "none", "--tls-ca", "none")...)
+	require.Equal(t, exitNotDone, r.code)
+	require.Contains(t, r.stderr, "no such file or directory")
+}
+
+// The shells run the real program with the line typed so far in the environment.
+func TestCompletion(t *testing.T) {
+	t.Parallel()
+	for _, shell := range []string{"bash", "zsh", "fish"} {
+		code := succeed(t, "completion", shell)
+		require.Contains(t, code, "rollcall")
+		if path, err := exec.LookPath(shell); err == nil {
+			out, err := exec.Command(path, "-n", "-c", code).CombinedOutput()
+			require.NoError(t, err, "%s: %s", shell, out)
+		}
+	}
+	require.Equal(t, exitUsage, rollcall(t, "completion", "tcsh").code)
+	self, err := os.Executable()
+	require.NoError(t, err)
+	for line, want := range map[string][]string{
+		"rollcall cl":                {"cluster"},
+		"rollcall cluster tr":        {"transfer"},
+		"rollcall services list --k": {"--kind"},
+		"rollcall dev kill oz-":      {"oz-relayer-0", "oz-relayer-1", "oz-relayer-2"},
+		"rollcall completion b":      {"bash"},
+	} {
+		cmd := exec.Command(self)
+		cmd.Env = append(os.Environ(), "ROLLCALL_TEST_MAIN=1", "COMP_LINE="+line)
+		out, err := cmd.Output()
+		require.NoError(t, err)
+		require.ElementsMatch(t, want, strings.Fields(string(out)), line)
+	}
+}

@@ -1,0 +1,120 @@
+package foreman
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"google.golang.org/protobuf/proto"
+
+	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
+)
+
+// Advertise adds or changes services that local processes define, all or nothing; once it returns nil, a restart
+// does not lose them. An error that is the caller's fault is a *Problem.
+func (f *Foreman) Advertise(services []*rollcallv1.Service) error {
+	if err := check(services); err != nil {
+		return err
+	}
+	f.writing.Lock()
+	defer f.writing.Unlock()
+	f.mu.Lock()
+	next := maps.Clone(f.advertised)
+	var taken *Problem
+	for _, s := range services {
+		if e := f.entries[s.GetId()]; e != nil && e.origin != "" {
+			taken = taken.orAdd(s.GetId(), e.origin)
+		}
+		next[s.GetId()] = f.onThisNode(s)
+	}
+	total := len(f.entries)
+	for id := range next {
+		if f.entries[id] == nil {
+			total++
+		}
+	}
+	f.mu.Unlock()
+	switch {
+	case taken != nil:
+		return taken
+	case total > rollcallv1.MaxServicesPerCall:
+		return &Problem{
+			What: fmt.Sprintf("%d services on this host", total),
+			How:  fmt.Sprintf("split them across several gateway ids: at most %d fit in one", rollcallv1.MaxServicesPerCall),
+		}
+	}
+	return f.useAdvertised(next)
+}
+
+// orAdd returns a problem that names one more id that a file defines.
+func (p *Problem) orAdd(id, file string) *Problem {
+	if p == nil {
+		p = &Problem{What: "service defined by a file", Where: file, How: "change it there, or use another id"}
+	}
+	p.Violations = append(p.Violations, fmt.Sprintf("%s: is defined by %s", id, file))
+	return p
+}
+
+// Withdraw removes advertised services, all or nothing, and reports how many there were. Ids that nobody
+// advertises count as withdrawn.
+func (f *Foreman) Withdraw(ids []string) (int, error) {
+	f.writing.Lock()
+	defer f.writing.Unlock()
+	f.mu.Lock()
+	next := maps.Clone(f.advertised)
+	var taken *Problem
+	for _, id := range ids {
+		if e := f.entries[id]; e != nil && e.origin != "" && next[id] == nil {
+			taken = taken.orAdd(id, e.origin)
+		}
+		delete(next, id)
+	}
+	removed := len(f.advertised) - len(next)
+	f.mu.Unlock()
+	if taken != nil {
+		return 0, taken
+	}
+	return removed, f.useAdvertised(next)
+}
+
+// useAdvertised remembers next and then goes by it. The caller holds writing.
+func (f *Foreman) useAdvertised(next map[string]*rollcallv1.Service) error {
+	f.mu.Lock()
+	same := maps.EqualFunc(f.advertised, next, func(a, b *rollcallv1.Service) bool { return proto.Equal(a, b) })
+	files := f.files
+	unsaved := f.stateErr != nil
+	f.mu.Unlock()
+	if same && !unsaved {
+		return nil
+	}
+	if err := f.remember(files, next); err != nil {
+		return fmt.Errorf("remember what is advertised: %w", err)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.advertised = next
+	f.reconcile()
+	return nil
+}
+
+// remember saves files and advertisements. The caller holds writing.
+func (f *Foreman) remember(files map[string]file, advertised map[string]*rollcallv1.Service) error {
+	if f.cfg.State == "" {
+		return nil
+	}
+	m := memory{Files: map[string][]definition{}}
+	for name, file := range files {
+		if file.known {
+			m.Files[name] = definitions(file.services)
+		}
+	}
+	for _, id := range slices.Sorted(maps.Keys(advertised)) {
+		m.Advertised = append(m.Advertised, definitionOf(advertised[id]))
+	}
+	err := remember(f.cfg.State, m)
+	f.mu.Lock()
+	f.stateErr = err
+	f.mu.Unlock()
+	return err
+}
+

@@ -1,0 +1,328 @@
+package foreman
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/rollcall-dev/rollcall/gateway"
+	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
+)
+
+// Config says where definitions come from and how services get to be offered.
+type Config struct {
+	// Folder holds the definition files; none by default.
+	Folder string
+	// State is the folder to remember advertisements in, made if need be; by default nothing is remembered.
+	State string
+	// Node stands in for worker_ref.node where a definition leaves it out.
+	Node string
+	// Checker decides when a service is first offered; without one that is at once.
+	Checker Checker
+	// CheckPause is the longest pause between checks of a service not offered yet; 5 s by default. The first
+	// pause is a tenth of it.
+	CheckPause time.Duration
+	// Settle is how long the first set waits for processes to advertise when nothing is remembered; 2 s by
+	// default, negative for not at all.
+	Settle time.Duration
+	// FirstVerdicts is how long the first set waits for each service to be checked once; 5 s by default.
+	FirstVerdicts time.Duration
+	// Rescan is how often the folder is read even if the system reports no change; 10 s by default.
+	Rescan time.Duration
+	// Logger is silent by default.
+	Logger *slog.Logger
+	// Metrics are not published by default.
+	Metrics *Metrics
+}
+
+func (c *Config) validate() error {
+	c.CheckPause = cmp.Or(c.CheckPause, 5*time.Second)
+	c.Settle = cmp.Or(c.Settle, 2*time.Second)
+	c.FirstVerdicts = cmp.Or(c.FirstVerdicts, 5*time.Second)
+	c.Rescan = cmp.Or(c.Rescan, 10*time.Second)
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.Metrics == nil {
+		c.Metrics = NewMetrics(nil)
+	}
+	var errs []error
+	for name, d := range map[string]time.Duration{"check pause": c.CheckPause, "first verdicts": c.FirstVerdicts, "rescan": c.Rescan} {
+		if d < 0 {
+			errs = append(errs, fmt.Errorf("%s: %v is negative", name, d))
+		}
+	}
+	if n := len(c.Node); n > rollcallv1.MaxNodeBytes {
+		errs = append(errs, fmt.Errorf("node: has %d bytes, at most %d are allowed", n, rollcallv1.MaxNodeBytes))
+	}
+	return errors.Join(errs...)
+}
+
+// entry is a service that some file or process defines.
+type entry struct {
+	service *rollcallv1.Service
+	origin  string // name of the file, "" for an advertisement
+	offered bool
+	checks  int // before it was offered
+	checked time.Time
+	err     error // of the last check
+	stop    context.CancelFunc
+}
+
+// Foreman is the source of a gateway: it knows what this host defines while Run runs. It is safe for
+// concurrent use.
+type Foreman struct {
+	cfg     Config
+	log     *slog.Logger
+	changed chan struct{} // holds one: the set has changed
+	judged  chan struct{} // holds one: a service was checked for the first time
+	ready   chan struct{} // closed when the first set can be asked for
+	slots   chan struct{} // a value for each check under way
+	checks  sync.WaitGroup
+
+	// writing is held while what is defined changes, so that what is remembered and what is in use agree.
+	writing sync.Mutex
+
+	mu         sync.Mutex
+	life       context.Context // of Run, nil before
+	remembered bool            // what is defined includes what an earlier run knew
+	files      map[string]file
+	folderErr  error
+	stateErr   error // why the last change could not be remembered
+	advertised map[string]*rollcallv1.Service
+	entries    map[string]*entry
+	shadowed   map[string][]string // by file name, "" for advertisements: ids that an earlier file defines
+}
+
+// New recalls what the state folder remembers; nothing else happens before Run.
+func New(cfg Config) (*Foreman, error) {
+	if err := cfg.validate(); err != nil {
+		return nil, fmt.Errorf("foreman: %w", err)
+	}
+	f := &Foreman{
+		cfg:        cfg,
+		log:        cfg.Logger.With("component", "foreman"),
+		changed:    make(chan struct{}, 1),
+		judged:     make(chan struct{}, 1),
+		ready:      make(chan struct{}),
+		slots:      make(chan struct{}, maxChecks),
+		files:      map[string]file{},
+		advertised: map[string]*rollcallv1.Service{},
+		entries:    map[string]*entry{},
+	}
+	if err := f.recall(); err != nil {
+		return nil, fmt.Errorf("foreman: recall what was advertised: %w", err)
+	}
+	return f, nil
+}
+
+func (f *Foreman) recall() error {
+	if f.cfg.State == "" {
+		return nil
+	}
+	if err := errors.Join(os.MkdirAll(f.cfg.State, 0o700), sweep(f.cfg.State)); err != nil {
+		return err
+	}
+	m, err := recall(f.cfg.State)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		// Nothing is written yet: knowing nothing is not to be remembered as having nothing. But whether it can be
+		// written is better found out now than when the first process advertises.
+		return writable(f.cfg.State)
+	case err != nil:
+		return err
+	}
+	f.remembered = true
+	if f.cfg.Folder != "" {
+		for name, d := range m.Files {
+			f.files[name] = file{services: services(d), known: true}
+		}
+	}
+	for _, s := range services(m.Advertised) {
+		f.advertised[s.GetId()] = s
+	}
+	f.reconcile()
+	f.log.Info("definitions recalled", "files", len(f.files), "advertised", len(f.advertised))
+	return nil
+}
+
+// Run watches the folder and checks services until ctx ends. It may be called once.
+func (f *Foreman) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	var watching sync.WaitGroup
+	defer func() {
+		cancel()
+		watching.Wait()
+		f.checks.Wait()
+	}()
+	f.mu.Lock()
+	f.life = ctx
+	for id, e := range f.entries {
+		f.startCheckLocked(id, e)
+	}
+	f.mu.Unlock()
+
+	scanned := make(chan struct{})
+	watching.Go(func() { f.watchFolder(ctx, scanned) })
+	select {
+	case <-scanned:
+	case <-ctx.Done():
+		return nil
+	}
+	if !f.remembered && f.cfg.Settle > 0 && !sleep(ctx, f.cfg.Settle) {
+		return nil
+	}
+	f.awaitVerdicts(ctx)
+	close(f.ready)
+	<-ctx.Done()
+	return nil
+}
+
+// Services implements gateway.Source. The first call waits until the folder was read, processes had their time
+// to advertise and each service was checked once.
+func (f *Foreman) Services(ctx context.Context) (gateway.Set, error) {
+	select {
+	case <-f.ready:
+	case <-ctx.Done():
+		return gateway.Set{}, ctx.Err()
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	set := gateway.Set{Complete: f.completeLocked()}
+	for _, id := range slices.Sorted(maps.Keys(f.entries)) {
+		if e := f.entries[id]; e.offered {
+			set.Services = append(set.Services, e.service)
+		} else {
+			set.Held = append(set.Held, e.service)
+		}
+	}
+	return set, nil
+}
+
+// Changed implements gateway.Source.
+func (f *Foreman) Changed() <-chan struct{} { return f.changed }
+
+// completeLocked reports whether entries are certainly all that is defined here.
+func (f *Foreman) completeLocked() bool {
+	for _, file := range f.files {
+		if !file.known {
+			return false
+		}
+	}
+	return f.remembered || f.folderErr == nil && len(f.entries) > 0
+}
+
+func (f *Foreman) onThisNode(s *rollcallv1.Service) *rollcallv1.Service {
+	if f.cfg.Node == "" || s.GetWorkerRef().GetNode() != "" {
+		return s
+	}
+	s = proto.CloneOf(s)
+	s.WorkerRef.Node = f.cfg.Node
+	return s
+}
+
+// reconcile makes entries what files and advertisements define. The caller holds mu, or is the only one yet.
+func (f *Foreman) reconcile() {
+	want := map[string]*entry{}
+	shadowed := map[string][]string{}
+	define := func(origin string, s *rollcallv1.Service) {
+		if want[s.GetId()] != nil {
+			shadowed[origin] = append(shadowed[origin], s.GetId())
+			return
+		}
+		want[s.GetId()] = &entry{service: f.onThisNode(s), origin: origin}
+	}
+	for _, name := range slices.Sorted(maps.Keys(f.files)) {
+		for _, s := range f.files[name].services {
+			define(name, s)
+		}
+	}
+	for _, id := range slices.Sorted(maps.Keys(f.advertised)) {
+		define("", f.advertised[id])
+	}
+	for origin, ids := range shadowed {
+		if !slices.Equal(ids, f.shadowed[origin]) {
+			f.log.Warn("services are defined twice; the definition of the first file by name is used",
+				"file", cmp.Or(origin, "(advertised)"), "services", strings.Join(ids, " "))
+		}
+	}
+	f.shadowed = shadowed
+
+	news := false
+	for id, e := range f.entries {
+		if want[id] == nil {
+			f.log.Info("service no longer defined", "service", id)
+			if e.stop != nil {
+				e.stop()
+			}
+			delete(f.entries, id)
+			news = true
+		}
+	}
+	for id, w := range want {
+		e := f.entries[id]
+		if e == nil {
+			w.offered = f.cfg.Checker == nil
+			f.entries[id] = w
+			f.log.Info("service defined", "service", id, "kind", w.service.GetKind(), "url", w.service.GetWorkerRef().GetUrl(),
+				"file", w.origin)
+			f.startCheckLocked(id, w)
+			news = news || w.offered
+			continue
+		}
+		e.origin = w.origin
+		if !proto.Equal(e.service, w.service) {
+			e.service = w.service
+			news = true
+		}
+	}
+	f.countLocked()
+	if news {
+		signal(f.changed)
+	}
+}
+
+func (f *Foreman) countLocked() {
+	offered, broken := 0, 0
+	for _, e := range f.entries {
+		if e.offered {
+			offered++
+		}
+	}
+	for _, file := range f.files {
+		if file.err != nil {
+			broken++
+		}
+	}
+	f.cfg.Metrics.count(offered, len(f.entries)-offered, len(f.files)-broken, broken)
+}
+
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// sleep reports whether d passed before ctx ended.
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

@@ -1,0 +1,42 @@
+package foreman
+
+import "github.com/prometheus/client_golang/prometheus"
+
+// Metrics of a foreman and its server.
+type Metrics struct {
+	services       *prometheus.GaugeVec
+	files          *prometheus.GaugeVec
+	passed, failed prometheus.Counter
+	requests       *prometheus.CounterVec
+}
+
+// NewMetrics registers the metrics with reg, if there is one.
+func NewMetrics(reg prometheus.Registerer) *Metrics {
+	m := &Metrics{
+		services: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "rollcall_foreman_services", Help: "Services defined on this host, by state: offered to the directory, or held until a local check passes.",
+		}, []string{"state"}),
+		files: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "rollcall_foreman_files", Help: "Definition files, by state: good, or broken and used in their last good version.",
+		}, []string{"state"}),
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "rollcall_foreman_requests_total", Help: "HTTP requests to advertise, withdraw and list services, by method and status code.",
+		}, []string{"method", "code"}),
+	}
+	checks := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "rollcall_foreman_checks_total", Help: "Local checks of services not offered yet, by result.",
+	}, []string{"result"})
+	m.passed, m.failed = checks.WithLabelValues("passed"), checks.WithLabelValues("failed")
+	m.count(0, 0, 0, 0)
+	if reg != nil {
+		reg.MustRegister(m.services, m.files, m.requests, checks)
+	}
+	return m
+}
+
+func (m *Metrics) count(offered, held, good, broken int) {
+	m.services.WithLabelValues("offered").Set(float64(offered))
+	m.services.WithLabelValues("held").Set(float64(held))
+	m.files.WithLabelValues("good").Set(float64(good))
+	m.files.WithLabelValues("broken").Set(float64(broken))
+}

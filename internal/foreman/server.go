@@ -1,0 +1,373 @@
+package foreman
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"mime"
+	"net"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/rollcall-dev/rollcall/gateway"
+	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
+)
+
+// ServerConfig says where local processes advertise, and what else is served there.
+type ServerConfig struct {
+	Foreman *Foreman
+	// Listen is host:port; 127.0.0.1:7401 by default. Whoever reaches it may advertise, so other than loopback
+	// addresses need AllowRemote.
+	Listen      string
+	AllowRemote bool
+	// Hosts are names, beside localhost and loopback addresses, by which requests may call this server. Any
+	// other is refused: a web page could have made its own name resolve to loopback.
+	Hosts []string
+	// Gateway, if set, adds what the directory made of the services.
+	Gateway func() gateway.Status
+	// Ready says why the process is not ready; nil when it is. Always ready by default.
+	Ready func() error
+	// Metrics is served at /metrics, if set.
+	Metrics http.Handler
+	// Logger is silent by default.
+	Logger *slog.Logger
+}
+
+// Server lets local processes advertise over HTTP:
+//
+//	POST   /v1/services        one service, a list or {services: [...]}, JSON or YAML: 202
+//	DELETE /v1/services/{id}   and /v1/services?id=…&id=…: 200, also if they were not there
+//	GET    /v1/services        and /v1/services/{id}: what is known of them
+//	GET    /healthz /readyz /metrics
+//
+// A POST adds or changes, all or nothing, and is remembered before it is answered. Errors are
+// {"error": {"what", "where", "how"}}.
+type Server struct {
+	cfg      ServerConfig
+	log      *slog.Logger
+	listener net.Listener
+	http     *http.Server
+}
+
+// Open listens; requests are answered once Run runs.
+func Open(cfg ServerConfig) (*Server, error) {
+	cfg.Listen = cmp.Or(cfg.Listen, "127.0.0.1:7401")
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	host, _, err := net.SplitHostPort(cfg.Listen)
+	if err != nil {
+		return nil, fmt.Errorf("advertisements: listen address %q is not host:port", cfg.Listen)
+	}
+	if !cfg.AllowRemote && !isLoopback(host) {
+		return nil, fmt.Errorf("advertisements: %q is not a loopback address, and whoever reaches it may register services; "+
+			"listen on 127.0.0.1, or allow remote advertisements", cfg.Listen)
+	}
+	listener, err := net.Listen("tcp", cfg.Listen)
+	if err != nil {
+		return nil, fmt.Errorf("advertisements: %w", err)
+	}
+	s := &Server{cfg: cfg, log: cfg.Logger.With("component", "foreman"), listener: listener}
+	s.http = &http.Server{
+		Handler: s.routes(),
+		// A process that is slow to say what it wants, or to take the answer, holds a connection no longer.
+		ReadHeaderTimeout: 2 * time.Second,
+		ReadTimeout:       10 * time.Second,
+		WriteTimeout:      30 * time.Second,
+		IdleTimeout:       time.Minute,
+		MaxHeaderBytes:    16 << 10,
+		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+	}
+	return s, nil
+}
+
+// Addr is where it listens.
+func (s *Server) Addr() net.Addr { return s.listener.Addr() }
+
+// Close stops listening; for a Server that is not to Run.
+func (s *Server) Close() error {
+	if err := s.http.Close(); err != nil {
+		return err
+	}
+	if err := s.listener.Close(); !errors.Is(err, net.ErrClosed) {
+		return err
+	}
+	return nil
+}
+
+// Run answers requests until ctx ends; those under way get a moment to end.
+func (s *Server) Run(ctx context.Context) error {
+	failed := make(chan error, 1)
+	go func() { failed <- s.http.Serve(s.listener) }()
+	select {
+	case err := <-failed:
+		return fmt.Errorf("advertisements: %w", err)
+	case <-ctx.Done():
+	}
+	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+	defer cancel()
+	if err := s.http.Shutdown(grace); err != nil {
+		_ = s.http.Close() // what is still under way does not get more time
+	}
+	if err := <-failed; !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("advertisements: %w", err)
+	}
+	return nil
+}
+
+func (s *Server) routes() http.Handler {
+	api := http.NewServeMux()
+	api.HandleFunc("POST /v1/services", s.advertise)
+	api.HandleFunc("DELETE /v1/services/{id}", s.withdraw)
+	api.HandleFunc("DELETE /v1/services", s.withdraw)
+	api.HandleFunc("GET /v1/services", s.list)
+	api.HandleFunc("GET /v1/services/{id}", s.show)
+	api.HandleFunc("/v1/services", methodNotAllowed("GET, POST, DELETE"))
+	api.HandleFunc("/v1/services/{id}", methodNotAllowed("GET, DELETE"))
+	api.HandleFunc("/", notFound)
+
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { reply(w, http.StatusOK, ok{"ok"}) })
+	mux.HandleFunc("GET /readyz", s.readyz)
+	if s.cfg.Metrics != nil {
+		mux.Handle("GET /metrics", s.cfg.Metrics)
+	}
+	mux.Handle("/", s.counted(s.guarded(api)))
+	return mux
+}
+
+type ok struct {
+	Status string `json:"status"`
+}
+
+// guarded lets no request through that a web page of somebody else's may have made.
+func (s *Server) guarded(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		host := r.Host
+		if name, _, err := net.SplitHostPort(host); err == nil {
+			host = name
+		}
+		if !isLoopback(host) && !slices.ContainsFunc(s.cfg.Hosts, func(h string) bool { return strings.EqualFold(h, host) }) {
+			fail(w, http.StatusForbidden, &Problem{What: fmt.Sprintf("unknown host %.100q", r.Host), Where: "header Host", How: "call this server localhost, or add the name to its hosts"})
+			return
+		}
+		if err := http.NewCrossOriginProtection().Check(r); err != nil {
+			fail(w, http.StatusForbidden, &Problem{What: err.Error(), Where: "header Origin", How: "web pages may not advertise"})
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+func isLoopback(host string) bool {
+	if strings.EqualFold(host, "localhost") {
+		return true
+	}
+	ip := net.ParseIP(strings.Trim(host, "[]"))
+	return ip != nil && ip.IsLoopback()
+}
+
+func (s *Server) counted(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c := &codeWriter{ResponseWriter: w, code: http.StatusOK}
+		next.ServeHTTP(c, r)
+		method := "other"
+		if slices.Contains([]string{http.MethodGet, http.MethodPost, http.MethodDelete}, r.Method) {
+			method = r.Method
+		}
+		s.cfg.Foreman.cfg.Metrics.requests.WithLabelValues(method, strconv.Itoa(c.code)).Inc()
+	})
+}
+
+type codeWriter struct {
+	http.ResponseWriter
+	code int
+}
+
+func (w *codeWriter) WriteHeader(code int) {
+	w.code = code
+	w.ResponseWriter.WriteHeader(code)
+}
+
+func (s *Server) advertise(w http.ResponseWriter, r *http.Request) {
+	format, err := contentType(r.Header.Get("Content-Type"))
+	if err != nil {
+		fail(w, http.StatusUnsupportedMediaType, err)
+		return
+	}
+	data, err := io.ReadAll(io.LimitReader(r.Body, maxDocument+1))
+	if err != nil {
+		fail(w, http.StatusBadRequest, &Problem{What: "body cannot be read: " + oneLine(err.Error()), Where: "body", How: "send it whole, within 10 s"})
+		return
+	}
+	if len(data) > maxDocument {
+		// Who is cut off while writing does not get to read why, so some more is taken in.
+		_, _ = io.CopyN(io.Discard, r.Body, 8*maxDocument)
+		fail(w, http.StatusRequestEntityTooLarge, &Problem{What: "body too large", Where: "body", How: fmt.Sprintf("split it: at most %d bytes are read", maxDocument)})
+		return
+	}
+	services, err := ParseDefinitions(data, format)
+	if err != nil {
+		fail(w, http.StatusBadRequest, err)
+		return
+	}
+	if len(services) == 0 {
+		fail(w, http.StatusBadRequest, &Problem{What: "no service in the document", Where: "body", How: "a POST adds; to remove, use DELETE"})
+		return
+	}
+	if err := s.cfg.Foreman.Advertise(services); err != nil {
+		fail(w, http.StatusConflict, err)
+		return
+	}
+	s.log.Debug("services advertised", "services", len(services), "from", r.RemoteAddr)
+	answer := struct {
+		Services []serviceView `json:"services"`
+	}{}
+	refused := s.refusals()
+	for _, service := range services {
+		if status, ok := s.cfg.Foreman.Service(service.GetId()); ok { // not withdrawn again meanwhile
+			answer.Services = append(answer.Services, serviceView{status, refused[service.GetId()]})
+		}
+	}
+	reply(w, http.StatusAccepted, answer)
+}
+
+func contentType(header string) (Format, error) {
+	media, _, err := mime.ParseMediaType(header)
+	switch {
+	case err == nil && media == "application/json":
+		return JSON, nil
+	case err == nil && media == "application/yaml":
+		return YAML, nil
+	}
+	return 0, &Problem{What: fmt.Sprintf("content type %.100q", header), Where: "header Content-Type", How: "send application/json or application/yaml"}
+}
+
+func (s *Server) withdraw(w http.ResponseWriter, r *http.Request) {
+	ids := r.URL.Query()["id"]
+	if id := r.PathValue("id"); id != "" {
+		ids = append(ids, id)
+	}
+	if len(ids) == 0 {
+		fail(w, http.StatusBadRequest, &Problem{What: "no id", Where: "query", How: "name what to remove: /v1/services/{id} or /v1/services?id=…&id=…"})
+		return
+	}
+	for _, id := range ids {
+		if err := rollcallv1.CheckDNSLabel(id); err != nil {
+			fail(w, http.StatusBadRequest, &Problem{What: "id " + oneLine(err.Error()), Where: "query", How: "name ids as they were advertised"})
+			return
+		}
+	}
+	removed, err := s.cfg.Foreman.Withdraw(ids)
+	if err != nil {
+		fail(w, http.StatusConflict, err)
+		return
+	}
+	s.log.Debug("services withdrawn", "services", removed, "from", r.RemoteAddr)
+	reply(w, http.StatusOK, struct {
+		Removed int `json:"removed"`
+	}{removed})
+}
+
+// serviceView is a service as a GET shows it.
+type serviceView struct {
+	ServiceStatus
+	// Refused is why the directory does not take it.
+	Refused string `json:"refused,omitempty"`
+}
+
+// gatewayView is what the gateway says of itself.
+type gatewayView struct {
+	ID         string     `json:"id"`
+	Leader     string     `json:"leader,omitempty"`
+	Epoch      uint64     `json:"epoch"`
+	Synced     bool       `json:"synced"`
+	Registered int        `json:"registered"`
+	LastWrite  *time.Time `json:"last_write,omitempty"`
+	Error      string     `json:"error,omitempty"`
+}
+
+// refusals are the ids that the directory does not take, with its reasons.
+func (s *Server) refusals() map[string]string {
+	refused := map[string]string{}
+	if s.cfg.Gateway != nil {
+		for _, r := range s.cfg.Gateway().Refused {
+			refused[r.ID] = r.Reason
+		}
+	}
+	return refused
+}
+
+func (s *Server) list(w http.ResponseWriter, _ *http.Request) {
+	status := s.cfg.Foreman.Status()
+	answer := struct {
+		Status
+		Services []serviceView `json:"services"` // in place of Status's
+		Gateway  *gatewayView  `json:"gateway,omitempty"`
+	}{Status: status, Services: []serviceView{}}
+	refused := s.refusals()
+	for _, service := range status.Services {
+		answer.Services = append(answer.Services, serviceView{service, refused[service.ID]})
+	}
+	if s.cfg.Gateway != nil {
+		g := s.cfg.Gateway()
+		answer.Gateway = &gatewayView{
+			ID: g.ID, Leader: g.Leader.Node, Epoch: g.Leader.Epoch, Synced: g.Synced, Registered: g.Registered,
+			LastWrite: moment(g.LastWrite, !g.LastWrite.IsZero()), Error: text(g.Err),
+		}
+	}
+	reply(w, http.StatusOK, answer)
+}
+
+func (s *Server) show(w http.ResponseWriter, r *http.Request) {
+	status, ok := s.cfg.Foreman.Service(r.PathValue("id"))
+	if !ok {
+		fail(w, http.StatusNotFound, &Problem{What: fmt.Sprintf("service %.100q is not defined here", r.PathValue("id")), Where: "path", How: "GET /v1/services lists those that are"})
+		return
+	}
+	reply(w, http.StatusOK, serviceView{status, s.refusals()[status.ID]})
+}
+
+func (s *Server) readyz(w http.ResponseWriter, _ *http.Request) {
+	if s.cfg.Ready != nil {
+		if err := s.cfg.Ready(); err != nil {
+			fail(w, http.StatusServiceUnavailable, &Problem{What: "not ready: " + text(err), How: "wait; GET /v1/services says more"})
+			return
+		}
+	}
+	reply(w, http.StatusOK, ok{"ready"})
+}
+
+func notFound(w http.ResponseWriter, r *http.Request) {
+	fail(w, http.StatusNotFound, &Problem{What: fmt.Sprintf("no such page, %.100q", r.URL.Path), Where: "path", How: "use /v1/services, /healthz, /readyz or /metrics"})
+}
+
+func methodNotAllowed(allowed string) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Allow", allowed)
+		fail(w, http.StatusMethodNotAllowed, &Problem{What: fmt.Sprintf("method %.20q", r.Method), Where: r.URL.Path, How: "use " + allowed})
+	}
+}
+
+// fail answers with a problem; an error that is none is the foreman's own fault.
+func fail(w http.ResponseWriter, code int, err error) {
+	p, ok := errors.AsType[*Problem](err)
+	if !ok {
+		code, p = http.StatusInternalServerError, &Problem{What: oneLine(err.Error()), Where: "gateway", How: "nothing was changed; see the gateway's log and state folder"}
+	}
+	reply(w, code, map[string]*Problem{"error": p})
+}
+
+func reply(w http.ResponseWriter, code int, body any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.WriteHeader(code)
+	_ = json.NewEncoder(w).Encode(body) // who asked may be gone
+}

@@ -1,0 +1,132 @@
+package foreman
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
+)
+
+// memory is what survives a restart.
+type memory struct {
+	// Format is 1.
+	Format int `json:"format"`
+	// Files are the last good versions of definition files, by name.
+	Files map[string][]definition `json:"files"`
+	// Advertised are the advertisements that were not withdrawn.
+	Advertised []definition `json:"advertised"`
+}
+
+const (
+	memoryFormat = 1
+	memoryName   = "foreman.json"
+)
+
+// recall reads what the folder remembers. The error is fs.ErrNotExist when that is nothing at all.
+func recall(folder string) (memory, error) {
+	path := filepath.Join(folder, memoryName)
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return memory{}, err
+	}
+	var m memory
+	decoder := json.NewDecoder(bytes.NewReader(data))
+	decoder.DisallowUnknownFields()
+	err = decoder.Decode(&m)
+	if err == nil && m.Format != memoryFormat {
+		err = fmt.Errorf("has format %d, this version reads %d", m.Format, memoryFormat)
+	}
+	for name, definitions := range m.Files {
+		if err == nil {
+			err = prefix("files: "+name, check(services(definitions)))
+		}
+	}
+	if err == nil {
+		err = prefix("advertised", check(services(m.Advertised)))
+	}
+	if err != nil {
+		return memory{}, fmt.Errorf("%s: %w; remove it to start without the advertisements it holds: "+
+			"those that are not made again soon are then deregistered", path, err)
+	}
+	return m, nil
+}
+
+func prefix(with string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %w", with, err)
+}
+
+// remember writes m so that after a crash at any time the folder holds either the old or the new.
+func remember(folder string, m memory) error {
+	m.Format = memoryFormat
+	data, err := json.MarshalIndent(m, "", " ")
+	if err != nil {
+		return err
+	}
+	temp, err := os.CreateTemp(folder, memoryName+".*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(temp.Name()) // fails, as it should, once it has been renamed
+	_, err = temp.Write(append(data, '\n'))
+	err = errors.Join(err, temp.Sync(), temp.Close())
+	if err != nil {
+		return err
+	}
+	if err := os.Rename(temp.Name(), filepath.Join(folder, memoryName)); err != nil {
+		return err
+	}
+	return syncFolder(folder)
+}
+
+// writable reports why nothing could be remembered in the folder.
+func writable(folder string) error {
+	temp, err := os.CreateTemp(folder, memoryName+".*")
+	if err != nil {
+		return err
+	}
+	return errors.Join(temp.Close(), os.Remove(temp.Name()))
+}
+
+// syncFolder makes a rename in it durable.
+func syncFolder(path string) error {
+	d, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// sweep removes what crashes while writing left behind.
+func sweep(folder string) error {
+	left, err := filepath.Glob(filepath.Join(folder, memoryName+".*"))
+	for _, path := range left {
+		if e := os.Remove(path); !errors.Is(e, fs.ErrNotExist) {
+			err = errors.Join(err, e)
+		}
+	}
+	return err
+}
+
+func services(definitions []definition) []*rollcallv1.Service {
+	all := make([]*rollcallv1.Service, len(definitions))
+	for i, d := range definitions {
+		all[i] = d.service()
+	}
+	return all
+}
+
+func definitions(services []*rollcallv1.Service) []definition {
+	all := make([]definition, len(services))
+	for i, s := range services {
+		all[i] = definitionOf(s)
+	}
+	return all
+}

@@ -1,0 +1,119 @@
+package foreman
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"time"
+)
+
+// State of a service on this host.
+type State string
+
+// A service is held until a local check passes, and then offered to the directory.
+const (
+	Held    State = "held"
+	Offered State = "offered"
+)
+
+// ServiceStatus is what the foreman knows of a service.
+type ServiceStatus struct {
+	definition
+	// File defines it; empty if a process advertised it.
+	File  string `json:"file,omitempty"`
+	State State  `json:"state"`
+	// Checks counts those before it was offered.
+	Checks int `json:"checks"`
+	// Checked is when the last of them was; nil before the first.
+	Checked *time.Time `json:"checked,omitempty"`
+	// Reason is why the last check failed.
+	Reason string `json:"reason,omitempty"`
+}
+
+// FileStatus is what the foreman knows of a definition file.
+type FileStatus struct {
+	Name     string `json:"name"`
+	Services int    `json:"services"`
+	// Error says why the version on disk is not in use, and Since when that was found.
+	Error string     `json:"error,omitempty"`
+	Since *time.Time `json:"since,omitempty"`
+	// Shadowed are ids in it that a file before it defines.
+	Shadowed []string `json:"shadowed,omitempty"`
+}
+
+// Status is what the foreman knows.
+type Status struct {
+	// Ready says that the gateway was or can be told what is defined here.
+	Ready bool `json:"ready"`
+	// Complete says that what is defined is certainly known as a whole.
+	Complete bool            `json:"complete"`
+	Services []ServiceStatus `json:"services"`
+	Files    []FileStatus    `json:"files"`
+	// Shadowed are advertised ids that a file defines.
+	Shadowed []string `json:"shadowed,omitempty"`
+	// FolderError and StateError say why the folder cannot be read, and why nothing can be remembered.
+	FolderError string `json:"folder_error,omitempty"`
+	StateError  string `json:"state_error,omitempty"`
+}
+
+// Status may be called at any time.
+func (f *Foreman) Status() Status {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s := Status{
+		Complete: f.completeLocked(), Services: []ServiceStatus{}, Files: []FileStatus{},
+		Shadowed: f.shadowed[""], FolderError: text(f.folderErr), StateError: text(f.stateErr),
+	}
+	select {
+	case <-f.ready:
+		s.Ready = true
+	default:
+	}
+	for _, id := range slices.Sorted(maps.Keys(f.entries)) {
+		s.Services = append(s.Services, f.entries[id].status())
+	}
+	for _, name := range slices.Sorted(maps.Keys(f.files)) {
+		file := f.files[name]
+		s.Files = append(s.Files, FileStatus{
+			Name: name, Services: len(file.services), Error: text(file.err), Since: moment(file.since, file.err != nil), Shadowed: f.shadowed[name],
+		})
+	}
+	return s
+}
+
+// Service returns the status of one service, and whether it is defined.
+func (f *Foreman) Service(id string) (ServiceStatus, bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	e, ok := f.entries[id]
+	if !ok {
+		return ServiceStatus{}, false
+	}
+	return e.status(), true
+}
+
+func (e *entry) status() ServiceStatus {
+	s := ServiceStatus{
+		definition: definitionOf(e.service), File: e.origin, State: Held,
+		Checks: e.checks, Checked: moment(e.checked, e.checks > 0), Reason: text(e.err),
+	}
+	if e.offered {
+		s.State = Offered
+	}
+	return s
+}
+
+func text(err error) string {
+	if err == nil {
+		return ""
+	}
+	return strings.ReplaceAll(err.Error(), "\n", "; ")
+}
+
+func moment(t time.Time, known bool) *time.Time {
+	if !known {
+		return nil
+	}
+	t = t.UTC()
+	return &t
+}

@@ -1,0 +1,131 @@
+package foreman
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+)
+
+// watchFolder keeps up with the folder until ctx ends, and closes scanned when it was first read to the end.
+func (f *Foreman) watchFolder(ctx context.Context, scanned chan<- struct{}) {
+	if f.cfg.Folder == "" {
+		close(scanned)
+		return
+	}
+	events, failures, watch, stop := f.notifications()
+	defer stop()
+	patience := time.Now().Add(20 * quiet) // for a file that somebody writes on and on when this starts
+	for first := true; ; {
+		watch() // anew each time: a folder that was replaced is another one to the system
+		again := f.rescan()
+		if first && (!again || time.Now().After(patience)) {
+			first = false
+			close(scanned)
+		}
+		pause := time.NewTimer(f.cfg.Rescan)
+		if again {
+			pause.Reset(quiet)
+		}
+		select {
+		case <-events:
+			// Wait for the end of what has begun; a stream of events without end is not waited for.
+			for end := time.Now().Add(10 * quiet); time.Now().Before(end) && moreWithin(ctx, events, quiet); {
+			}
+		case err := <-failures:
+			f.log.Warn("changes of definition files may be noticed late", "err", err)
+		case <-pause.C:
+		case <-ctx.Done():
+			pause.Stop()
+			return
+		}
+		pause.Stop()
+	}
+}
+
+func moreWithin(ctx context.Context, events <-chan fsnotify.Event, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-events:
+		return true
+	case <-t.C:
+		return false
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// notifications returns what the system tells of the folder. Where it tells nothing, the rescans remain.
+func (f *Foreman) notifications() (events <-chan fsnotify.Event, failures <-chan error, watch, stop func()) {
+	w, err := fsnotify.NewWatcher()
+	if err != nil {
+		f.log.Warn("folder is not watched, only read from time to time", "err", err, "interval", f.cfg.Rescan)
+		return nil, nil, func() {}, func() {}
+	}
+	var last string
+	watch = func() {
+		text := ""
+		if err := w.Add(f.cfg.Folder); err != nil {
+			text = err.Error()
+		}
+		if text != last && text != "" {
+			f.log.Warn("folder is not watched, only read from time to time", "err", text, "interval", f.cfg.Rescan)
+		}
+		last = text
+	}
+	return w.Events, w.Errors, watch, func() { _ = w.Close() }
+}
+
+// rescan takes in what the folder holds now, and reports whether to look again in a moment.
+func (f *Foreman) rescan() (again bool) {
+	f.writing.Lock()
+	defer f.writing.Unlock()
+	f.mu.Lock()
+	before, advertised, unsaved := f.files, f.advertised, f.stateErr != nil
+	folderBefore := f.folderErr
+	f.mu.Unlock()
+
+	after, again, err := scan(f.cfg.Folder, before, time.Now())
+	if err != nil && (folderBefore == nil || folderBefore.Error() != err.Error()) {
+		f.log.Error("folder of definitions cannot be read; what was read before stays", "err", err)
+	}
+	f.reportFiles(before, after)
+	changed := !maps.EqualFunc(before, after, func(a, b file) bool {
+		// A version is read once, so its services are the same slice.
+		return a.known == b.known && len(a.services) == len(b.services) &&
+			(len(a.services) == 0 || &a.services[0] == &b.services[0])
+	})
+	if changed || unsaved {
+		if err := f.remember(after, advertised); err != nil {
+			f.log.Error("definitions cannot be remembered; they are used all the same", "err", err)
+		}
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.files, f.folderErr = after, err
+	if changed {
+		f.reconcile()
+	}
+	f.countLocked()
+	return again
+}
+
+func (f *Foreman) reportFiles(before, after map[string]file) {
+	for _, name := range slices.Sorted(maps.Keys(after)) {
+		was, is := before[name], after[name]
+		switch {
+		case is.err != nil && !is.since.Equal(was.since):
+			f.log.Error("definition file is broken; its last good version stays", "file", name, "err", is.err, "services", len(is.services))
+		case is.err == nil && was.err != nil:
+			f.log.Info("definition file is good again", "file", name, "services", len(is.services))
+		}
+	}
+	for name := range before {
+		if _, there := after[name]; !there {
+			f.log.Info("definition file is gone", "file", name)
+		}
+	}
+}
