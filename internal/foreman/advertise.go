@@ -117,4 +117,3 @@ func (f *Foreman) remember(files map[string]file, advertised map[string]*rollcal
 	f.mu.Unlock()
 	return err
 }
-

@@ -103,4 +103,3 @@ func (f *Foreman) awaitVerdicts(ctx context.Context) {
 		}
 	}
 }
-

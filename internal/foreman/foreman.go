@@ -162,7 +162,9 @@ func (f *Foreman) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var watching sync.WaitGroup
 	defer func() {
-		cancel()
+		f.mu.Lock()
+		cancel() // under the lock, so that no check starts once they are waited for
+		f.mu.Unlock()
 		watching.Wait()
 		f.checks.Wait()
 	}()
