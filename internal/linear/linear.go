@@ -11,6 +11,7 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"sort"
 	"strings"
 	"sync"
 	"time"
@@ -112,8 +113,46 @@ func check(ops []porcupine.Operation, limit time.Duration) error {
 	case porcupine.Unknown:
 		return fmt.Errorf("history of %d calls not checked within %v", len(ops), limit)
 	default:
-		return fmt.Errorf("history of %d calls is not linearizable", len(ops))
+		return fmt.Errorf("history of %d calls is not linearizable; %s", len(ops), culprit(ops))
 	}
+}
+
+// culprit describes the first answer after which no order fits any more, and the last calls of its shard before it.
+func culprit(ops []porcupine.Operation) string {
+	for _, shard := range model.Partition(ops) {
+		if porcupine.CheckOperationsTimeout(model, closed(shard), time.Minute) != porcupine.Illegal {
+			continue
+		}
+		slices.SortFunc(shard, func(a, b porcupine.Operation) int { return cmp.Compare(a.Return, b.Return) })
+		first := sort.Search(len(shard), func(i int) bool {
+			return porcupine.CheckOperationsTimeout(model, closed(until(shard, shard[i].Return)), time.Minute) == porcupine.Illegal
+		})
+		var b strings.Builder
+		for _, op := range until(shard, shard[min(first, len(shard)-1)].Return) {
+			if i := slices.IndexFunc(shard, func(o porcupine.Operation) bool { return o.Call == op.Call && o.ClientId == op.ClientId }); i+30 > first {
+				fmt.Fprintf(&b, "\n%d %v-%v %s", op.ClientId, time.Duration(op.Call), time.Duration(op.Return), model.DescribeOperation(op.Input, op.Output))
+			}
+		}
+		return "the last of these fits nowhere:" + b.String()
+	}
+	return "no shard alone shows why"
+}
+
+// until is what was known at a time: calls not answered by then are open.
+func until(ops []porcupine.Operation, at int64) (known []porcupine.Operation) {
+	for _, op := range ops {
+		if op.Call > at {
+			continue
+		}
+		if op.Return > at {
+			if op.Input.(Call).Kind == List {
+				continue
+			}
+			op.Output, op.Return = Answer{Unknown: true}, math.MaxInt64
+		}
+		known = append(known, op)
+	}
+	return known
 }
 
 // closed ends each call of unknown outcome where the owner's next answered write ends. From then on its seq fences

@@ -89,7 +89,9 @@ func TestAcceptsACorrectDirectory(t *testing.T) {
 }
 
 func TestRefusesALostWrite(t *testing.T) {
-	require.ErrorContains(t, run(t, &memory{lose: 20}).Check(time.Minute), "not linearizable")
+	err := run(t, &memory{lose: 20}).Check(time.Minute)
+	require.ErrorContains(t, err, "not linearizable")
+	require.ErrorContains(t, err, "the last of these fits nowhere:")
 }
 
 func TestRefusesAStaleRead(t *testing.T) {
