@@ -42,7 +42,7 @@ func (d *draft) apply(c *command) ([]Result, []Change) {
 	return results, changes
 }
 
-// establish opens an epoch. Owners that own nothing are forgotten: the new epoch fences their old writes.
+// establish opens an epoch. Owners that have long owned nothing are forgotten: the new epoch fences their old writes.
 func (d *draft) establish(op establish, term uint64) Result {
 	if d.cluster == "" {
 		d.cluster = op.cluster

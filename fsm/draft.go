@@ -115,11 +115,16 @@ func (d *draft) setOwner(os ownerState) {
 	d.ownersDirty = true
 }
 
-// forgetIdleOwners drops what is known of owners that own nothing.
+// rememberEpochs is for how many epochs after its last write an owner of nothing is remembered: a writer that does
+// not know the outcome of its last write repeats it with the next leader, or the one after, and must get the answer
+// it would have got, though what it removed may be another's by then.
+const rememberEpochs = 16
+
+// forgetIdleOwners drops what is known of owners that own nothing and have not written for a while.
 func (d *draft) forgetIdleOwners() {
 	var idle []string
 	d.owners.Scan(func(key string, os *ownerState) bool {
-		if os.entries == 0 {
+		if os.entries == 0 && d.epoch-os.answer.Epoch > rememberEpochs {
 			idle = append(idle, key)
 		}
 		return true
