@@ -225,6 +225,25 @@ func TestNobodyHearsOfAClosingAcrossACut(t *testing.T) {
 	})
 }
 
+// A writer learns that the other end has closed no sooner than its reader does, however the word of it is held up.
+func TestWriterAndReaderHearOfAClosingTogether(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		n := memnet.New()
+		n.SetLatency(10 * time.Millisecond)
+		a, b := pair(t, n)
+		n.CutOneWay("b", "a")
+		require.NoError(t, b.Close())
+		send(t, a, "into the void")
+		n.Heal()
+		send(t, a, "again")
+		_, err := a.Read(make([]byte, 1))
+		require.Equal(t, io.EOF, err)
+		_, err = a.Write([]byte("x"))
+		require.ErrorIs(t, err, syscall.EPIPE)
+	})
+}
+
 func TestDialWaitsOnACutLink(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
