@@ -76,7 +76,7 @@ var oddServices = []struct {
 	{"a group", append(bytesField(nil, serviceID, "a"), 0x0b, 0x0c), true},
 	{"an open group", append(bytesField(nil, serviceID, "a"), 0x0b), false},
 	{"field number 0", append(bytesField(nil, serviceID, "a"), 0x02, 0x00), false},
-	{"field number too high", protowire.AppendVarint(bytesField(nil, serviceID, "a"), 1<<32), false},
+	{"field number too high", append(protowire.AppendVarint(bytesField(nil, serviceID, "a"), 1<<32), 0), false},
 }
 
 func TestNewEntry(t *testing.T) {

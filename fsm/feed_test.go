@@ -149,10 +149,12 @@ func TestRestoreCompacts(t *testing.T) {
 	_, upToDate := r.Watch()
 	r.register(edge1, 3, "c") // 4
 	r.register(edge1, 4, "d") // 5
+	_, waiting := r.Watch()
 
 	require.NoError(t, restore(r.Machine, backup))
-	for _, f := range []*Feed{behind, upToDate} {
+	for _, f := range []*Feed{behind, upToDate, waiting} {
 		for range 2 { // and keeps failing
+			<-f.Ready()
 			_, err := f.Next(t.Context())
 			require.ErrorIs(t, err, ErrCompacted)
 		}
