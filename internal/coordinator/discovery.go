@@ -333,10 +333,15 @@ func (n *Node) Status(ctx context.Context) (*rollcallv1.GetStatusResponse, error
 // statusTimeout is a follower's budget for asking the leader.
 const statusTimeout = 50 * time.Millisecond
 
-// Ready is nil when the node can answer for the cluster: it has joined, and leads or knows a leader.
+// Ready is nil when the node can answer for the cluster: it has joined, with the vote it is to have, and leads or
+// knows a leader. Without the vote it is not, so that a rolling restart does not go on to the next node and take the
+// quorum with it.
 func (n *Node) Ready() error {
 	if n.raft.Load() == nil {
 		return errors.New("not part of a cluster yet")
+	}
+	if n.marked() {
+		return errors.New("its vote is not given yet")
 	}
 	if n.leaderHint() == nil {
 		return errors.New("no leader is known")

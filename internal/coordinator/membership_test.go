@@ -88,7 +88,11 @@ func TestWipedNodeLosesItsVoteUntilItHasCaughtUp(t *testing.T) {
 
 		c.start(victim, nil)
 		c.await("the vote was taken", func() bool { return c.suffrage(victim) == rollcallv1.Suffrage_SUFFRAGE_NON_VOTER })
+		require.Error(t, c.nodes[victim].Ready(), "the others still need each other")
+		c.await("raft has started", func() bool { return c.nodes[victim].Directory().State().Len() > 0 })
+		require.Error(t, c.nodes[victim].Ready())
 		c.await("the vote was given back", func() bool { return c.suffrage(victim) == rollcallv1.Suffrage_SUFFRAGE_VOTER })
+		c.await("it is ready", func() bool { return c.nodes[victim].Ready() == nil })
 		s := c.nodes[victim].Directory().State()
 		require.Equal(t, cluster, s.Cluster(), "it joined, it did not bootstrap anew")
 		require.Equal(t, 4, s.Len())
