@@ -133,6 +133,9 @@ func (p *process) kill() {
 	<-p.done
 }
 
+// stopSignal asks a process to end.
+const stopSignal = syscall.SIGTERM
+
 func (p *process) pause()  { p.signal(syscall.SIGSTOP) }
 func (p *process) resume() { p.signal(syscall.SIGCONT) }
 

@@ -1,0 +1,72 @@
+package e2e
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
+)
+
+// Ten thousand healthy services and a failover: nobody is removed.
+func TestFailoverOfTenThousandServicesRemovesNobody(t *testing.T) {
+	const services, servers = 10_000, 20
+	var addrs []string
+	for range servers {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		require.NoError(t, err)
+		s := &http.Server{Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), ReadHeaderTimeout: 10 * time.Second}
+		go func() { _ = s.Serve(l) }()
+		t.Cleanup(func() { closeBody(s) })
+		addrs = append(addrs, l.Addr().String())
+	}
+	c := startCluster(t, options{env: map[string]string{"HEALTH_CHECK_INTERVAL_MS": "10000", "ROLLCALL_LOG_LEVEL": "info"}})
+	req := &rollcallv1.RegisterServicesRequest{Writer: operator()}
+	var ids []string
+	for i := range services {
+		s := service(fmt.Sprintf("svc-%d", i), fmt.Sprintf("http://%s/%d", addrs[i%servers], i))
+		req.Services = append(req.Services, s)
+		ids = append(ids, s.Id)
+	}
+	c.write(req)
+	slices.Sort(ids)
+	c.awaitActive(2*patience, ids...)
+	stop := c.watchSet(ids...)
+
+	leader, epoch := c.leader()
+	leader.kill()
+	next, epoch := c.leaderAfter(epoch)
+	c.awaitEpochInRedis(epoch)
+	eventually(t, 2*patience, func() bool { return next.metric(t, `rollcall_director_state{state="running"}`) == 1 }, "all are checked")
+	// And two thirds of an ordinary interval's checks on top.
+	checked := next.metric(t, "rollcall_check_successes_total")
+	require.GreaterOrEqual(t, checked, float64(services))
+	eventually(t, 2*patience, func() bool { return next.metric(t, "rollcall_check_successes_total") >= checked+services*2/3 }, "ordinary checks")
+	stop()
+	for _, n := range c.nodes {
+		require.Empty(t, n.logged("relayer removed"))
+	}
+	require.Zero(t, next.metric(t, `rollcall_removals_total{reason="health"}`))
+	require.Len(t, c.active(), services)
+}
+
+// metric is a sample of /metrics; -1 when it is not there.
+func (n *node) metric(t *testing.T, name string) float64 {
+	t.Helper()
+	_, body := n.page(t, "/metrics")
+	for line := range strings.Lines(body) {
+		if value, ok := strings.CutPrefix(line, name+" "); ok {
+			f, err := strconv.ParseFloat(strings.TrimSpace(value), 64)
+			require.NoError(t, err)
+			return f
+		}
+	}
+	return -1
+}
