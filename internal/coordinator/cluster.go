@@ -245,7 +245,9 @@ func (n cluster) RestoreSnapshot(stream grpc.ClientStreamingServer[rollcallv1.Re
 	if _, err := f.Seek(0, io.SeekStart); err != nil {
 		return status.Errorf(codes.Internal, "read back snapshot: %v", err)
 	}
-	meta := &raft.SnapshotMeta{Version: raft.SnapshotVersionMax, Size: size}
+	// The log goes on above the snapshot's index as well as above its own: another cluster's may be higher, and the
+	// versions of entries, which come from it, must grow.
+	meta := &raft.SnapshotMeta{Version: raft.SnapshotVersionMax, Index: snap.Index(), Size: size}
 	err = r.Restore(meta, f, restoreTimeout)
 	// Whatever became of it, writes must not go on under an epoch that the directory may have forgotten.
 	l.reestablish(&ReestablishError{AtLeast: l.Epoch + 1})
