@@ -100,7 +100,7 @@ func TestBadRequestsAreRefusedWholeWithEveryViolation(t *testing.T) {
 			}},
 			"large service": {&rollcallv1.RegisterServicesRequest{Writer: operator(), Services: []*rollcallv1.Service{
 				{Id: "a", Kind: "relayer", WorkerRef: &rollcallv1.WorkerRef{Url: "http://a", Labels: labels(64, 255)}},
-			}}, []string{"services[0]"}},
+			}}, []string{"services[0].worker_ref"}},
 		}
 		for name, tc := range cases {
 			_, err := client.RegisterServices(t.Context(), tc.req)
