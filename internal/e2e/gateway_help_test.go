@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -68,6 +70,33 @@ func (e *embedded) awaitSynced(epoch uint64) {
 	e.t.Helper()
 	eventually(e.t, patience, func() bool { s := e.Status(); return s.Synced && s.Leader.Epoch >= epoch },
 		"the gateway is up to date in epoch %d", epoch)
+}
+
+// startRegistrant starts a program that registers itself: this test binary, which then is nothing else.
+func (c *cluster) startRegistrant(id string, r *relayer) *process {
+	c.t.Helper()
+	self, err := os.Executable()
+	require.NoError(c.t, err)
+	return launchProgram(c.t, id, []string{"REGISTRANT=" + strings.Join([]string{id, r.id, r.url(), c.addresses()}, " ")}, self)
+}
+
+func init() {
+	args := strings.Fields(os.Getenv("REGISTRANT"))
+	if len(args) != 4 {
+		return
+	}
+	g, err := gateway.New(gateway.Config{
+		ClientConfig: gateway.ClientConfig{
+			Coordinators: strings.Split(args[3], ","),
+			Logger:       slog.New(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug})),
+		},
+		ID: args[0], Source: gateway.Static(service(args[1], args[2])),
+	})
+	if err == nil {
+		err = g.Run(context.Background())
+	}
+	fmt.Fprintln(os.Stderr, err)
+	os.Exit(1)
 }
 
 // settable is a source that a test changes.
