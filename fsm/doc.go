@@ -22,10 +22,26 @@
 // keep the one they took for as long as they like, and nothing they do slows Apply. Trees are shared between
 // states by copy on write.
 //
+// A [Feed] gives one reader every change after the state it began with, in the order of the log, never before the
+// state that holds it is published. A reader that falls more than the window behind, one that stands still
+// included, is cut with [ErrCompacted] and keeps nothing alive; so is every reader when a snapshot replaces the
+// directory. Whoever resumes by index gets all changes since, or ErrCompacted, also when that index belongs to a
+// past that a restored snapshot has undone.
+//
 // # Failure
 //
-// A log entry that cannot be decoded, or that holds an operation this version does not know, stops the replica:
-// Apply panics with a [*DecodeError], which the coordinator turns into the end of the process. Skipping it would
-// let replicas differ, which is worse than being down. New operations are therefore proposed only when every
-// voter reports a [CommandVersion] that knows them.
+// A log entry that cannot be decoded, or that holds an operation, field or enum value this version does not know,
+// stops the replica: Apply panics with a [*DecodeError], which the coordinator turns into the end of the process,
+// before anything of its batch is applied. Skipping it would let replicas differ, which is worse than being down.
+// New operations are therefore proposed only when every voter reports a [CommandVersion] that knows them.
+//
+// A snapshot that is truncated, damaged, out of order or of another version is refused, and the directory stays
+// what it was. One whose state contradicts itself is not written.
+//
+// # Not guaranteed
+//
+// The machine trusts the leader in what only the leader checks: that services are valid and their ids distinct in a
+// command, that only operators force, that only operators write without a sequence number. A fence lasts for an
+// epoch at least: when a new one opens, owners that own nothing are forgotten, and only the epoch their old writes
+// carry refuses them then.
 package fsm
