@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -327,25 +326,4 @@ func TestGatewayProcessesClaimOneID(t *testing.T) {
 	c.awaitDirectory(ids[1])
 	c.awaitActive(patience, ids[1])
 	require.Zero(t, newer.stop())
-}
-
-// Every variable of the gateway does what it says, seen from outside.
-func TestGatewayVariables(t *testing.T) {
-	t.Parallel()
-	relayers, ids := fleet(t, 1)
-	c := startCluster(t, options{})
-	a := c.defineAgent("edge-7")
-	a.env = map[string]string{"ROLLCALL_REREGISTER": "1s", "ROLLCALL_POLL": "100ms", "ROLLCALL_POLL_LEADERLESS": "20ms"}
-	a.write("a.json", definition(ids[0], relayers[0].url()))
-	a.start()
-	a.await("/readyz", http.StatusOK)
-	leader, _ := c.leader()
-	resp, err := leader.discovery().ListServices(t.Context(), &rollcallv1.ListServicesRequest{})
-	require.NoError(t, err)
-	require.Equal(t, "edge-7", resp.Records[0].Owner.Id)
-	writes := len(a.logged("directory written"))
-	began := time.Now()
-	eventually(t, patience, func() bool { return len(a.logged("directory written")) >= writes+3 }, "three more full sets")
-	require.Less(t, time.Since(began), 20*time.Second, "by default they would be a minute apart")
-	require.DirExists(t, a.memory)
 }
