@@ -58,7 +58,7 @@ func (w *working) set() gateway.Set {
 // becomes waits until the set is "offered,… | held,…", with a "?" if it is not complete.
 func (w *working) becomes(want string) {
 	w.t.Helper()
-	limit := time.After(time.Minute)
+	limit := time.After(30 * time.Second)
 	for {
 		got := describe(w.set())
 		if got == want {
@@ -230,6 +230,21 @@ func gauge(t *testing.T, registry *prometheus.Registry, name, label string) floa
 	}
 	t.Fatalf("no %s{%s}", name, label)
 	return 0
+}
+
+func TestFilesAreRememberedOnceTheyCanBe(t *testing.T) {
+	t.Parallel()
+	folder, state := t.TempDir(), filepath.Join(t.TempDir(), "state")
+	f := start(t, Config{Folder: folder, State: state, Settle: -1, Rescan: 20 * time.Millisecond})
+	require.NoError(t, os.RemoveAll(state))
+	write(t, folder, "a.yaml", define("a"))
+	f.becomes("a") // used all the same: the file itself is the memory
+	require.NotEmpty(t, f.Status().StateError)
+	require.NoError(t, os.Mkdir(state, 0o700))
+	require.Eventually(t, func() bool { return f.Status().StateError == "" }, time.Minute, time.Millisecond)
+	m, err := recall(state)
+	require.NoError(t, err)
+	require.Contains(t, m.Files, "a.yaml")
 }
 
 func TestFileThatNeverWasGood(t *testing.T) {
@@ -506,6 +521,33 @@ func TestFirstSetWaits(t *testing.T) {
 			_, err := f.Services(ctx)
 			require.ErrorIs(t, err, context.DeadlineExceeded)
 		})
+	})
+}
+
+// byURL passes only services at good URLs, and takes its time.
+type byURL struct{ good string }
+
+func (c byURL) Check(ctx context.Context, s *rollcallv1.Service) error {
+	if sleep(ctx, time.Second); s.GetWorkerRef().GetUrl() != c.good {
+		return errors.New("not there")
+	}
+	return nil
+}
+
+func TestVerdictOnWhatWasDefinedBefore(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := start(t, Config{Checker: byURL{"http://a:3000"}, Settle: -1, FirstVerdicts: time.Millisecond})
+		require.NoError(t, f.Advertise(some("a")))
+		pass(500 * time.Millisecond)
+		moved := service("a")
+		moved.WorkerRef.Url = "http://elsewhere:1"
+		require.NoError(t, f.Advertise([]*rollcallv1.Service{moved}))
+		pass(time.Minute)
+		require.Equal(t, " | a", describe(f.set()))
+		require.NoError(t, f.Advertise(some("a")))
+		pass(time.Minute)
+		require.Equal(t, "a", describe(f.set()))
 	})
 }
 

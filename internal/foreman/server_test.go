@@ -236,6 +236,32 @@ func TestSlowClientsBlockNobody(t *testing.T) {
 	}
 }
 
+func TestSlowBody(t *testing.T) {
+	t.Parallel()
+	f := start(t, Config{Settle: -1})
+	s, err := Open(ServerConfig{Foreman: f.Foreman, Listen: "127.0.0.1:0"})
+	require.NoError(t, err)
+	s.http.ReadTimeout /= 50
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	conn, err := net.Dial("tcp", s.Addr().String())
+	require.NoError(t, err)
+	defer conn.Close()
+	_, err = conn.Write([]byte("POST /v1/services HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{"))
+	require.NoError(t, err)
+	require.NoError(t, conn.SetReadDeadline(time.Now().Add(30*time.Second)))
+	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	require.NoError(t, err)
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	require.NoError(t, err)
+	require.Equal(t, http.StatusBadRequest, resp.StatusCode)
+	require.Contains(t, string(text), "body cannot be read")
+	cancel()
+	require.NoError(t, <-done)
+}
+
 func TestHugeHeaders(t *testing.T) {
 	t.Parallel()
 	_, url := serve(t, ServerConfig{})
