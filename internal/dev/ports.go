@@ -5,12 +5,15 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"math/rand/v2"
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -37,51 +40,76 @@ var preferred = ports{
 // outgoing connections.
 const firstPort, lastPort = 20_000, 32_000
 
-// each calls f for every port, with whether Raft remembers it.
-func (p *ports) each(f func(port *int, remembered bool) error) error {
-	errs := []error{f(&p.Redis, false), f(&p.Gateway, false)}
-	for i := range nodes {
-		errs = append(errs, f(&p.Cluster[i], true), f(&p.HTTP[i], false))
-	}
-	for i := range relays {
-		errs = append(errs, f(&p.Relayer[i], false))
-	}
-	return errors.Join(errs...)
-}
-
-// choosePorts takes the remembered ports, or free ones.
-func choosePorts(data string) (*ports, error) {
+func readPorts(data string) (p ports, err error) {
 	path := filepath.Join(data, portsFile)
 	content, err := os.ReadFile(path)
-	again := err == nil
-	p := preferred
-	switch {
-	case again:
-		if err := json.Unmarshal(content, &p); err != nil {
-			return nil, fmt.Errorf("%s: %w; remove the file to choose ports anew", path, err)
-		}
-	case !errors.Is(err, fs.ErrNotExist):
-		return nil, err
+	if err != nil {
+		return p, err
 	}
-	taken := map[int]bool{}
-	err = p.each(func(port *int, remembered bool) error {
-		if !free(*port) {
-			if again && remembered {
-				return fmt.Errorf("port %d, which a coordinator of %s uses, is taken by another process; end that one, or remove the folder to start afresh", *port, data)
-			}
-			for range 1000 {
-				if *port = firstPort + rand.IntN(lastPort-firstPort); !taken[*port] && free(*port) {
-					break
-				}
-			}
-		}
-		taken[*port] = true
-		return nil
-	})
+	if err := json.Unmarshal(content, &p); err != nil {
+		return p, fmt.Errorf("%s: %w; remove the file to choose ports anew", path, err)
+	}
+	return p, nil
+}
+
+// all points to every port. The first of them are those that Raft remembers.
+func (p *ports) all() (ports []*int, remembered int) {
+	for i := range nodes {
+		ports = append(ports, &p.Cluster[i])
+	}
+	for i := range nodes {
+		ports = append(ports, &p.HTTP[i])
+	}
+	for i := range relays {
+		ports = append(ports, &p.Relayer[i])
+	}
+	return append(ports, &p.Redis, &p.Gateway), nodes
+}
+
+// choosePorts takes the ports of the last run, or free ones that no other data folder has: a cluster that does not
+// run now, or a coordinator that was killed, will want its port back.
+func choosePorts(ctx context.Context, data string) (*ports, error) {
+	p, err := readPorts(data)
+	again := err == nil
+	if errors.Is(err, fs.ErrNotExist) {
+		p, err = preferred, nil
+	}
 	if err != nil {
 		return nil, err
 	}
-	return &p, writeJSON(path, p)
+	self, err := filepath.Abs(data)
+	if err != nil {
+		return nil, err
+	}
+	r, err := openRegister(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	taken := r.portsBut(self)
+
+	all, remembered := p.all()
+	var errs []error
+	for i, port := range all {
+		if again && i < remembered {
+			if !free(*port) {
+				errs = append(errs, fmt.Errorf("port %d, which a coordinator of %s uses, is taken by another process; "+
+					"end that one, or remove the folder to start afresh", *port, data))
+			}
+			continue
+		}
+		for taken[*port] || !free(*port) {
+			*port = firstPort + rand.IntN(lastPort-firstPort)
+		}
+		taken[*port] = true
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	if err := writeJSON(filepath.Join(data, portsFile), p); err != nil {
+		return nil, err
+	}
+	return &p, r.add(self)
 }
 
 func free(port int) bool {
@@ -95,18 +123,70 @@ func free(port int) bool {
 
 func local(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
 
-// lockPorts keeps other supervisors on this machine from choosing ports while the chosen ones are not bound yet.
-func lockPorts(ctx context.Context) (*os.File, error) {
-	path := filepath.Join(os.TempDir(), fmt.Sprintf("rollcall-dev-ports-%d.lock", os.Getuid()))
+// register lists the data folders of this user's clusters on this machine, a line each, so that each finds the
+// ports of the others. Who has it open has it alone.
+type register struct {
+	*os.File
+	folders []string
+}
+
+func openRegister(ctx context.Context) (*register, error) {
+	cache, err := os.UserCacheDir()
+	if err != nil { // a process without a home
+		cache = os.TempDir()
+	}
+	cache = filepath.Join(cache, "rollcall")
+	if err := os.MkdirAll(cache, 0o700); err != nil {
+		return nil, err
+	}
+	path := filepath.Join(cache, "dev-folders")
 	for {
-		lock, err := tryLock(path, syscall.LOCK_EX)
+		f, err := tryLock(path, syscall.LOCK_EX)
+		if err == nil {
+			content, err := io.ReadAll(f)
+			if err != nil {
+				return nil, errors.Join(err, f.Close())
+			}
+			return &register{File: f, folders: strings.FieldsFunc(string(content), func(c rune) bool { return c == '\n' })}, nil
+		}
 		if !errors.Is(err, errLocked) {
-			return lock, err
+			return nil, err
 		}
 		select {
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
-		case <-time.After(50 * time.Millisecond):
+		case <-time.After(10 * time.Millisecond):
 		}
 	}
+}
+
+// portsBut collects the ports of every cluster but one. A folder that is gone has none.
+func (r *register) portsBut(self string) map[int]bool {
+	taken := map[int]bool{}
+	for _, folder := range r.folders {
+		if folder == self {
+			continue
+		}
+		if p, err := readPorts(folder); err == nil {
+			all, _ := p.all()
+			for _, port := range all {
+				taken[*port] = true
+			}
+		}
+	}
+	return taken
+}
+
+// add writes the folder down, without those that are gone.
+func (r *register) add(self string) error {
+	folders := slices.DeleteFunc(append(r.folders, self), func(folder string) bool {
+		_, err := os.Stat(filepath.Join(folder, portsFile))
+		return err != nil
+	})
+	slices.Sort(folders)
+	content := strings.Join(slices.Compact(folders), "\n") + "\n"
+	if _, err := r.WriteAt([]byte(content), 0); err != nil {
+		return err
+	}
+	return r.Truncate(int64(len(content)))
 }

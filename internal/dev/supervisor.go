@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -116,13 +115,8 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	s.say("starting three coordinators, a gateway and three relayers; their data is in %s", cfg.Data)
 	starting, cancel := context.WithTimeoutCause(ctx, startLimit, fmt.Errorf("not up within %v", startLimit))
 	defer cancel()
-	portLock, err := lockPorts(starting)
-	if err != nil {
+	if s.ports, err = choosePorts(starting, cfg.Data); err != nil {
 		return fmt.Errorf("choose ports: %w", err)
-	}
-	defer portLock.Close()
-	if s.ports, err = choosePorts(cfg.Data); err != nil {
-		return err
 	}
 
 	if s.redisURL = cfg.RedisURL; s.redisURL == "" {
@@ -151,7 +145,6 @@ func Run(ctx context.Context, cfg Config) (err error) {
 		}
 		return err
 	}
-	portLock.Close() // every port is bound
 	return s.watch(ctx)
 }
 
@@ -202,13 +195,7 @@ func (s *supervisor) plan() []*member {
 			"--definitions", filepath.Join(s.cfg.Data, "services"), "--listen", local(s.ports.Gateway),
 			"--state", filepath.Join(s.cfg.Data, gatewayID),
 		},
-		ready: func(ctx context.Context) error {
-			conn, err := new(net.Dialer).DialContext(ctx, "tcp", local(s.ports.Gateway))
-			if err == nil {
-				conn.Close()
-			}
-			return err
-		},
+		ready: answers("http://" + local(s.ports.Gateway) + "/healthz"),
 	})
 }
 

@@ -5,10 +5,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/url"
+	"path/filepath"
 	"strings"
 	"time"
 
-	"github.com/cenkalti/backoff/v5"
 	"github.com/redis/go-redis/v9"
 	"golang.org/x/sync/errgroup"
 
@@ -32,21 +32,26 @@ func (s *supervisor) watch(ctx context.Context) error {
 	return g.Wait()
 }
 
+// patience is how long the banner waits for the relayers.
+const patience = 15 * time.Second
+
 // awaitActive waits until the relayers are in Redis, so that what the banner says to try works. It gives up after
-// a few intervals: then there is something to find out.
+// a while: then there is something to find out.
 func (s *supervisor) awaitActive(ctx context.Context, client redis.UniversalClient) {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second+2*s.cfg.Interval)
-	defer cancel()
-	var active int64
-	_, err := backoff.Retry(ctx, func() (struct{}, error) {
-		var err error
-		if active, err = client.SCard(ctx, s.activeKey()).Result(); err == nil && active < relays {
-			err = fmt.Errorf("%d of %d relayers are in %s", active, relays, s.activeKey())
+	limit := time.After(patience)
+	for {
+		active, err := client.SCard(ctx, s.activeKey()).Result()
+		if err == nil && active >= relays {
+			return
 		}
-		return struct{}{}, err
-	}, backoff.WithBackOff(backoff.NewConstantBackOff(50*time.Millisecond)))
-	if err != nil && context.Cause(ctx) != context.Canceled { //nolint:errorlint // Canceled is Ctrl-C
-		s.say("still waiting: %v", err)
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(50 * time.Millisecond):
+		case <-limit:
+			s.say("not all is well yet: %d of %d relayers are in %s (%v); see %s", active, relays, s.activeKey(), err, filepath.Join(s.cfg.Data, "logs"))
+			return
+		}
 	}
 }
 
