@@ -101,22 +101,23 @@ func (c *confirmer) ask() error {
 	}
 
 	ctx, cancel := context.WithTimeout(context.Background(), c.timeout)
-	answers := make(chan error, len(others))
+	type answer struct{ err error }
+	answers := make(chan answer, len(others))
 	for _, s := range others {
-		go func() { answers <- c.askPeer(ctx, s) }()
+		go func() { answers <- answer{c.askPeer(ctx, s)} }()
 	}
 	// The slower nodes are not waited for, but not broken off either: cancelling resets streams for nothing.
 	pending := len(others)
 	defer func() {
 		go func() {
 			for range pending {
-				_ = <-answers
+				<-answers
 			}
 			cancel()
 		}()
 	}()
 	for pending > 0 {
-		err := <-answers
+		err := (<-answers).err
 		pending--
 		if errors.Is(err, errLostLeadership) {
 			return err

@@ -157,7 +157,7 @@ func (n *Node) reignWhileLeading(ctx, serving context.Context, r *raft.Raft) err
 			return err
 		}
 		var again *ReestablishError
-		err = n.reign(l, serving)
+		err = n.reign(serving, l)
 		switch {
 		case errors.As(err, &again):
 			atLeast = again.AtLeast
@@ -212,7 +212,7 @@ func (n *Node) establish(ctx context.Context, r *raft.Raft, atLeast uint64) (*le
 }
 
 // reign serves an epoch until its context ends.
-func (n *Node) reign(l *leader, serving context.Context) error {
+func (n *Node) reign(serving context.Context, l *leader) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer l.reestablish(nil)
@@ -222,7 +222,7 @@ func (n *Node) reign(l *leader, serving context.Context) error {
 	wg.Go(func() { l.proposer.run(l.ctx) })
 	wg.Go(func() { n.keepStaticFleet(l) })
 
-	err := n.runLead(l, serving)
+	err := n.runLead(serving, l)
 	close(l.retired)
 	if err == nil {
 		<-l.ctx.Done() // the node is stopping, and serves until somebody else leads
@@ -236,7 +236,7 @@ func (n *Node) reign(l *leader, serving context.Context) error {
 
 // runLead runs Config.Lead, again with backoff when it fails: a leader that does not lead is worse than none. It
 // returns nil when the epoch or the node's service ends.
-func (n *Node) runLead(l *leader, serving context.Context) error {
+func (n *Node) runLead(serving context.Context, l *leader) error {
 	ctx, cancel := context.WithCancelCause(l.ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(serving, func() { cancel(context.Cause(serving)) })()

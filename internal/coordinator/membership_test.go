@@ -84,7 +84,8 @@ func TestWipedNodeLosesItsVoteUntilItHasCaughtUp(t *testing.T) {
 		c := newSimCluster(t, 3, nil)
 		c.register("a", "b", "c")
 		victim := c.follower()
-		cluster := c.nodes[victim].Directory().State().Cluster()
+		leader, _ := c.leader()
+		cluster := c.nodes[leader].Directory().State().Cluster()
 		c.stop(victim)
 		c.register("d")
 
