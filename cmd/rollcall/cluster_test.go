@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -89,6 +90,11 @@ func TestClusterMembership(t *testing.T) {
 	}, time.Minute, 50*time.Millisecond, "%+v %s", &last, &b.log)
 	b.await(t, "http://"+fourthHTTP+"/readyz")
 	require.Regexp(t, `coordinator-4 +\S+ +non-voter +ok`, succeed(t, c.remote("cluster", "status")...))
+	require.Contains(t, succeed(t, c.remote("cluster", "add", "coordinator-4", fourth)...), "it votes as soon as it has caught up")
+	require.Eventually(t, func() bool {
+		voter, _ := regexp.MatchString(`coordinator-4 +\S+ +(voter|leader) +ok`, rollcall(t, c.remote("cluster", "status")...).stdout)
+		return voter
+	}, time.Minute, 50*time.Millisecond)
 	require.Contains(t, succeed(t, c.remote("cluster", "remove", "coordinator-4")...), "coordinator-4 is removed; stop its process now")
 	require.NotContains(t, succeed(t, c.remote("cluster", "status")...), "coordinator-4")
 	r = rollcall(t, c.remote("cluster", "remove", "coordinator-4")...)

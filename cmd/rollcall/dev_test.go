@@ -79,7 +79,8 @@ func pids(info *dev.Info) map[string]int {
 // What the README promises a newcomer, with real processes.
 func TestDev(t *testing.T) {
 	t.Parallel()
-	data := filepath.Join(t.TempDir(), "dev")
+	folder := t.TempDir()
+	data := filepath.Join(folder, "build", "dev")
 	d := startDev(t, data)
 	d.says(t, "Ctrl-C stops everything")
 
@@ -110,6 +111,13 @@ func TestDev(t *testing.T) {
 		return code == http.StatusOK && body["status"] == "healthy"
 	}, time.Minute, 50*time.Millisecond)
 	coordinators := "--coordinators=" + strings.Join(dev.Running(data), ",")
+
+	// Called from the folder where it runs, the operator's commands find it.
+	here := exec.Command(d.cmd.Path, "services", "list")
+	here.Dir, here.Env = folder, d.cmd.Env
+	list, err := here.Output()
+	require.NoError(t, err)
+	require.Contains(t, string(list), "3 services")
 
 	// A killed relayer leaves, and comes back when it is started again.
 	require.Contains(t, succeed(t, "dev", "kill", "oz-relayer-1", "--data", data), "oz-relayer-1 is killed (it was process ")
