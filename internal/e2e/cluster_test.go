@@ -365,6 +365,7 @@ func (c *cluster) watchSet(ids ...string) (stop func()) {
 	go func() {
 		defer close(missing)
 		for ctx.Err() == nil {
+			<-time.After(time.Duration(len(ids)) * 10 * time.Microsecond) // a large set is some work to read
 			found, err := client.SMembers(ctx, activeKey).Result()
 			if err != nil {
 				continue

@@ -2,13 +2,10 @@ package e2e
 
 import (
 	"fmt"
-	"net"
-	"net/http"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -17,21 +14,19 @@ import (
 
 // Ten thousand healthy services and a failover: nobody is removed.
 func TestFailoverOfTenThousandServicesRemovesNobody(t *testing.T) {
-	const services, servers = 10_000, 20
+	const services, servers = 10_000, 4
+	// In processes of their own: this one, with the race detector, would not answer so many in time.
 	var addrs []string
-	for range servers {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		require.NoError(t, err)
-		s := &http.Server{Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), ReadHeaderTimeout: 10 * time.Second}
-		go func() { _ = s.Serve(l) }()
-		t.Cleanup(func() { closeBody(s) })
-		addrs = append(addrs, l.Addr().String())
+	for i := range servers {
+		addr := fmt.Sprintf("127.0.0.1:%d", freePort(t))
+		launch(t, fmt.Sprint("relayer-", i), nil, "dev-relayer", "--id", fmt.Sprint("relayer-", i), "--listen", addr)
+		addrs = append(addrs, addr)
 	}
 	c := startCluster(t, options{env: map[string]string{"HEALTH_CHECK_INTERVAL_MS": "10000", "ROLLCALL_LOG_LEVEL": "info"}})
 	req := &rollcallv1.RegisterServicesRequest{Writer: operator()}
 	var ids []string
 	for i := range services {
-		s := service(fmt.Sprintf("svc-%d", i), fmt.Sprintf("http://%s/%d", addrs[i%servers], i))
+		s := service(fmt.Sprintf("svc-%d", i), "http://"+addrs[i%servers])
 		req.Services = append(req.Services, s)
 		ids = append(ids, s.Id)
 	}

@@ -68,7 +68,7 @@ func TestPausedLeaderWritesNothing(t *testing.T) {
 				p := paused.ping(t)
 				return p != nil && p.Epoch >= epoch && p.Leader.GetNode() != paused.id
 			}, "it follows")
-			require.NotEmpty(t, paused.logged("leadership ended"))
+			eventually(t, patience, func() bool { return len(paused.logged("leadership ended")) > 0 }, "a word of it")
 			c.awaitActive(patience, ids[:3]...)
 			c.awaitWrites(3)
 			stop()
@@ -94,13 +94,21 @@ func TestLateWriteOfAPausedLeaderIsRefused(t *testing.T) {
 	c := startCluster(t, options{})
 	c.register(relayers...)
 	c.awaitActive(patience, ids...)
-	paused, old := c.leader()
 	stop := c.watchSet(ids...)
 	monitor := c.redis.Monitor()
 
 	c.redis.Pause()
 	// One that has given up waiting has sent its heartbeat, which lies in the socket.
-	eventually(t, patience, func() bool { return len(paused.logged("Redis connection failed")) > 0 }, "a write without an answer")
+	var paused *node
+	var old uint64
+	eventually(t, patience, func() bool {
+		for _, n := range c.nodes {
+			for _, line := range n.logged("Redis connection failed") {
+				paused, old = n, uint64(line["epoch"].(float64))
+			}
+		}
+		return paused != nil
+	}, "a write without an answer")
 	paused.pause()
 	_, epoch := c.leaderAfter(old)
 	c.redis.Resume()

@@ -42,11 +42,14 @@ func TestHealthAndReflectionAnswer(t *testing.T) {
 func TestMetricsOfALeader(t *testing.T) {
 	t.Parallel()
 	c, relayers, ids := fleetInRedis(t, options{})
-	relayers[0].crash()
-	c.awaitActive(patience, ids[1:]...)
-	relayers[0].start()
-	c.awaitActive(patience, ids...)
 	n, epoch := c.leader()
+	for seen := uint64(0); seen != epoch; n, epoch = c.leader() { // the same must see both
+		seen = epoch
+		relayers[0].crash()
+		c.awaitActive(patience, ids[1:]...)
+		relayers[0].start()
+		c.awaitActive(patience, ids...)
+	}
 	_, body := n.page(t, "/metrics")
 	for _, family := range []string{
 		"rollcall_check_successes_total", "rollcall_check_failures_total", "rollcall_check_duration_seconds",
