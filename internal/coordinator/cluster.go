@@ -182,10 +182,17 @@ func (n cluster) TransferLeadership(ctx context.Context, req *rollcallv1.Transfe
 	}
 	select {
 	case err := <-done:
-		if err != nil {
+		switch {
+		case err == nil:
+			return &rollcallv1.TransferLeadershipResponse{}, nil
+		case errors.Is(err, raft.ErrNotLeader), errors.Is(err, raft.ErrLeadershipTransferInProgress):
 			return nil, status.Errorf(codes.Aborted, "leadership not handed over: %v", err)
 		}
-		return &rollcallv1.TransferLeadershipResponse{}, nil
+		// The other node may have been told to stand for election, and win after Raft stopped waiting for it.
+		if _, now := r.LeaderWithID(); string(now) == req.To && req.To != "" {
+			return &rollcallv1.TransferLeadershipResponse{}, nil
+		}
+		return nil, toStatus(&unknownError{err})
 	case <-ctx.Done():
 		return nil, toStatus(&unknownError{context.Cause(ctx)})
 	}
