@@ -30,7 +30,7 @@ type gatewayCmd struct {
 	Listen       string   `env:"ROLLCALL_GATEWAY_LISTEN" default:"127.0.0.1:7401" group:"Gateway" help:"Address at which local processes advertise services, and of /healthz, /readyz and /metrics."`
 	AllowRemote  bool     `env:"ROLLCALL_GATEWAY_ALLOW_REMOTE" group:"Gateway" help:"Listen at other than loopback addresses too: whoever reaches them may advertise."`
 	Hosts        []string `env:"ROLLCALL_GATEWAY_HOSTS" placeholder:"NAME" group:"Gateway" help:"Names besides localhost by which processes may call it."`
-	State        string   `env:"ROLLCALL_STATE" placeholder:"FOLDER" group:"Gateway" help:"Folder to remember advertised services in; by default they are forgotten with the process."`
+	State        string   `env:"ROLLCALL_STATE" default:"gateway-data" placeholder:"FOLDER" group:"Gateway" help:"Folder to remember advertised services in, so that a restart forgets none."`
 	Node         string   `env:"ROLLCALL_NODE" group:"Gateway" help:"This host's name, for services that do not give one; the system's by default."`
 	Leave        bool     `env:"ROLLCALL_LEAVE" group:"Gateway" help:"Deregister everything when told to stop: for a host that will not be back."`
 
