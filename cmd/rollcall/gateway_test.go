@@ -81,7 +81,7 @@ func TestGatewayFails(t *testing.T) {
 	t.Parallel()
 	taken := freeAddress(t)
 	start(t, "dev-relayer", "--id", "x", "--listen", taken).await(t, "http://"+taken+"/health")
-	r := rollcall(t, "gateway", "--id", "edge", "--definitions", t.TempDir(), "--listen", taken)
+	r := rollcall(t, "gateway", "--id", "edge", "--definitions", t.TempDir(), "--listen", taken, "--state", t.TempDir())
 	require.Equal(t, exitNotDone, r.code)
 	require.Contains(t, r.stderr, `"msg":"gateway failed"`)
 	require.Contains(t, r.stderr, "address already in use")
@@ -99,7 +99,7 @@ func TestGatewayUnderTLS(t *testing.T) {
 	relayer, web := freeAddress(t), freeAddress(t)
 	start(t, "dev-relayer", "--id", "x", "--listen", relayer).await(t, "http://"+relayer+"/health")
 	require.NoError(t, os.WriteFile(filepath.Join(folder, "a.json"), []byte(`{"id":"a","kind":"relayer","worker_ref":{"url":"http://`+relayer+`"}}`), 0o600))
-	g := start(t, append(c.remote("gateway", "--id", "edge", "--definitions", folder, "--listen", web), cert("gateway")...)...)
+	g := start(t, append(c.remote("gateway", "--id", "edge", "--definitions", folder, "--listen", web, "--state", t.TempDir()), cert("gateway")...)...)
 	g.await(t, "http://"+web+"/readyz")
 	require.Contains(t, succeed(t, append(c.remote("services", "list"), cert("operator")...)...), "1 service")
 }
