@@ -157,6 +157,8 @@ func (n *Node) serve(ctx context.Context) (err error) {
 		err := n.work(working)
 		n.stop(errStopping)
 		n.drain()
+		// Raft before the port it listens on, which it would otherwise complain about.
+		err = errors.Join(err, n.stopRaft())
 		stopServing()
 		return err
 	})
@@ -203,15 +205,26 @@ func (n *Node) Close() error {
 	}
 	var errs []error
 	n.grpc.Stop()
-	if r := n.raft.Swap(nil); r != nil {
-		if err := r.Shutdown().Error(); err != nil {
-			errs = append(errs, fmt.Errorf("stop raft: %w", err))
-		}
-		n.transport.CloseStreams() // Raft closes the listener, but not what it dialled
-	}
+	errs = append(errs, n.stopRaft())
 	n.peers.close()
 	errs = append(errs, n.port.Close(), n.closeStores())
 	return errors.Join(errs...)
+}
+
+// stopRaft ends Raft, once. Not after a fatal error: it would wait for what hangs.
+func (n *Node) stopRaft() error {
+	if n.failed.Load() {
+		return nil
+	}
+	r := n.raft.Swap(nil)
+	if r == nil {
+		return nil
+	}
+	defer n.transport.CloseStreams() // Raft closes the listener, but not what it dialled
+	if err := r.Shutdown().Error(); err != nil {
+		return fmt.Errorf("stop raft: %w", err)
+	}
+	return nil
 }
 
 func (n *Node) closeStores() error {
