@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/raft"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/keepalive"
 
 	"github.com/rollcall-dev/rollcall/internal/clusterport"
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
@@ -35,6 +36,10 @@ func newPeers(cfg *Config, port *clusterport.Port) *peers {
 					Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.5, Jitter: 0.2, MaxDelay: 500 * time.Millisecond},
 					MinConnectTimeout: time.Second,
 				}),
+				// A follower's connections idle until it leads. One that a partition or a new address left dead
+				// looks connected, and TCP would go on trying for a quarter of an hour, in which no term could be
+				// confirmed. Timeout also bounds how long Linux waits for what was sent to be acknowledged.
+				grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: time.Second, PermitWithoutStream: true}),
 				grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage), grpc.MaxCallSendMsgSize(maxMessage)),
 			)
 		},
