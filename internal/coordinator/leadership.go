@@ -219,7 +219,6 @@ func (n *Node) reign(serving context.Context, l *leader) error {
 	n.leader.Store(l)
 	defer n.leader.Store(nil)
 	defer func() { n.log.Info("leadership ended", "epoch", l.Epoch, "cause", context.Cause(l.ctx)) }()
-	wg.Go(func() { l.proposer.run(l.ctx) })
 	wg.Go(func() { n.keepStaticFleet(l) })
 
 	err := n.runLead(serving, l)

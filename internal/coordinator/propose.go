@@ -40,8 +40,12 @@ func (p *proposal) finish(r fsm.Result, err error) {
 	close(p.done)
 }
 
-// proposer turns operations into Raft entries for one leadership. While an entry is on its way to disk, the
+// proposer turns operations into Raft entries for one leadership. While entries are on their way to disk, the
 // operations that come meanwhile collect and share the next: under load many operations cost one write.
+//
+// It has no goroutine of its own. A caller that finds Raft free takes what has collected, its own operation
+// included, through Raft itself; one that does not waits for somebody else to take it along. So a lone caller
+// pays for no hand-over between goroutines, each of which costs as much as a message on loopback.
 type proposer struct {
 	raft     *raft.Raft
 	watchdog *watchdog
@@ -49,19 +53,22 @@ type proposer struct {
 	// check refuses what a voter would not understand.
 	check func(version uint32) error
 
-	mu     sync.Mutex
-	queue  []*proposal
-	closed bool
-	wake   chan struct{}
+	// order is held from taking a batch to giving it to Raft: the order of the queue is the order of the log.
+	order sync.Mutex
+
+	mu    sync.Mutex
+	queue []*proposal
+	busy  int // entries that Raft holds, at most inFlight
 }
 
 func newProposer(r *raft.Raft, w *watchdog, m *Metrics, check func(version uint32) error) *proposer {
-	return &proposer{raft: r, watchdog: w, metrics: m, check: check, wake: make(chan struct{}, 1)}
+	return &proposer{raft: r, watchdog: w, metrics: m, check: check}
 }
 
 // propose hands an operation to Raft and waits for its result. It fails with errNotEstablished when it was
-// certainly not done and with *unknownError when it may be, also when ctx ends meanwhile. after is called exactly
-// once, when Raft is done with the operation: not before an outcome that the caller did not wait for.
+// certainly not done and with *unknownError when it may be, also when ctx ends before somebody has taken it along.
+// after is called exactly once, when Raft is done with the operation: not before an outcome that the caller did not
+// wait for. Raft ends every wait, at the latest with the leadership.
 func (p *proposer) propose(ctx context.Context, op *rollcallv1.Operation, after func()) (fsm.Result, error) {
 	if err := p.check(sinceVersion(op)); err != nil {
 		after()
@@ -69,14 +76,15 @@ func (p *proposer) propose(ctx context.Context, op *rollcallv1.Operation, after 
 	}
 	pr := &proposal{op: op, size: proto.Size(op), after: after, done: make(chan struct{})}
 	p.mu.Lock()
-	if p.closed {
-		p.mu.Unlock()
-		after()
-		return fsm.Result{}, errNotEstablished
-	}
 	p.queue = append(p.queue, pr)
+	free := p.busy < inFlight
+	if free {
+		p.busy++
+	}
 	p.mu.Unlock()
-	p.signal()
+	if free {
+		p.carry()
+	}
 	select {
 	case <-pr.done:
 		return pr.result, pr.err
@@ -85,54 +93,20 @@ func (p *proposer) propose(ctx context.Context, op *rollcallv1.Operation, after 
 	}
 }
 
-func (p *proposer) signal() {
-	select {
-	case p.wake <- struct{}{}:
-	default:
+// carry takes the next entry through Raft, and leaves what has collected meanwhile to a goroutine: the caller has
+// its own answer by then.
+func (p *proposer) carry() {
+	p.order.Lock()
+	wait := p.submit(p.take())
+	p.order.Unlock()
+	wait()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.queue) == 0 {
+		p.busy--
+		return
 	}
-}
-
-// run works until ctx, the leadership, ends. What is still queued then was certainly not done.
-func (p *proposer) run(ctx context.Context) {
-	slots := make(chan struct{}, inFlight)
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	defer func() {
-		p.mu.Lock()
-		p.closed = true
-		rest := p.queue
-		p.queue = nil
-		p.mu.Unlock()
-		for _, pr := range rest {
-			pr.finish(fsm.Result{}, errNotEstablished)
-		}
-	}()
-	for {
-		// The slot first, the batch second: what comes while all slots are taken shares an entry.
-		select {
-		case slots <- struct{}{}:
-		case <-ctx.Done():
-			return
-		}
-		batch := p.take()
-		for batch == nil {
-			select {
-			case <-p.wake:
-			case <-ctx.Done():
-				return
-			}
-			batch = p.take()
-		}
-		done, err := p.submit(batch)
-		if err != nil {
-			<-slots
-			continue
-		}
-		wg.Go(func() {
-			done()
-			<-slots
-		})
-	}
+	go p.carry()
 }
 
 // take removes the next entry's worth of operations from the queue.
@@ -154,9 +128,20 @@ func (p *proposer) take() []*proposal {
 	return batch
 }
 
-// submit gives a batch to Raft and returns what waits for it and answers. The order of submits is the order of
-// the log.
-func (p *proposer) submit(batch []*proposal) (wait func(), err error) {
+// submit gives a batch to Raft and returns what waits for it and answers.
+func (p *proposer) submit(batch []*proposal) (wait func()) {
+	if len(batch) == 0 {
+		return func() {} // somebody else has taken it along
+	}
+	answer := func(results []fsm.Result, err error) {
+		for i, pr := range batch {
+			if err != nil {
+				pr.finish(fsm.Result{}, err)
+			} else {
+				pr.finish(results[i], results[i].Err)
+			}
+		}
+	}
 	cmd := &rollcallv1.Command{Operations: make([]*rollcallv1.Operation, len(batch))}
 	size := 0
 	for i, pr := range batch {
@@ -165,10 +150,7 @@ func (p *proposer) submit(batch []*proposal) (wait func(), err error) {
 	}
 	data, err := proto.Marshal(cmd)
 	if err != nil {
-		for _, pr := range batch {
-			pr.finish(fsm.Result{}, fmt.Errorf("encode command: %w", err))
-		}
-		return nil, err
+		return func() { answer(nil, fmt.Errorf("encode command: %w", err)) }
 	}
 	pending := p.watchdog.begin(size)
 	p.metrics.commandOps.Observe(float64(len(batch)))
@@ -177,17 +159,11 @@ func (p *proposer) submit(batch []*proposal) (wait func(), err error) {
 		err := future.Error()
 		pending.end(err)
 		if err != nil {
-			err = applyError(err)
-			for _, pr := range batch {
-				pr.finish(fsm.Result{}, err)
-			}
+			answer(nil, applyError(err))
 			return
 		}
-		results := future.Response().([]fsm.Result)
-		for i, pr := range batch {
-			pr.finish(results[i], results[i].Err)
-		}
-	}, nil
+		answer(future.Response().([]fsm.Result), nil)
+	}
 }
 
 // applyError sorts Raft's refusals into certainly not done and unknown.
