@@ -295,7 +295,7 @@ func (n *Node) awaitEpoch(ctx context.Context, above uint64) (uint64, error) {
 	ctx, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()
 	for {
-		if l := n.leader.Load(); l != nil && l.Epoch > above {
+		if l := n.reigning(); l != nil && l.Epoch > above {
 			return l.Epoch, nil
 		}
 		if err := sleep(ctx, 5*time.Millisecond); err != nil {

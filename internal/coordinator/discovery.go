@@ -33,7 +33,7 @@ type discovery struct {
 }
 
 func (n discovery) Ping(context.Context, *rollcallv1.PingRequest) (*rollcallv1.PingResponse, error) {
-	if l := n.leader.Load(); l != nil {
+	if l := n.reigning(); l != nil {
 		return &rollcallv1.PingResponse{Cluster: l.Cluster, Epoch: l.Epoch, Node: n.cfg.ID, Leader: n.leaderHint()}, nil
 	}
 	s := n.machine.State()

@@ -22,6 +22,8 @@ const (
 	peerTimeout  = time.Second
 	// rejoinMark is the file that says that this node waits for a vote, should it restart meanwhile.
 	rejoinMark = "rejoining"
+	// bootstrapIndex is of the first entry, which every founder writes for itself. More than that is a history.
+	bootstrapIndex = 1
 )
 
 // join starts Raft once that is safe. With state on disk it is. Without, the node asks its peers first: where
@@ -70,7 +72,8 @@ func (n *Node) clusterExists(ctx context.Context) (bool, error) {
 	for logged := false; ; {
 		answers := n.peers.describe(ctx, others, joinPeriod)
 		for id, d := range answers {
-			if d.Cluster != "" {
+			// A peer that has just restarted knows its cluster only once somebody leads, but has the log.
+			if d.Cluster != "" || d.HasState {
 				n.log.Info("cluster exists, joining it with an empty disk", "cluster", d.Cluster, "peer", id)
 				return true, nil
 			}

@@ -111,6 +111,15 @@ func (n *Node) lead(ctx context.Context, r *raft.Raft, notify <-chan bool) error
 	return g.Wait()
 }
 
+// reigning is the established leadership, or nil. One that has ended counts no more, though its work may still be
+// finishing its last checks.
+func (n *Node) reigning() *leader {
+	if l := n.leader.Load(); l != nil && l.ctx.Err() == nil {
+		return l
+	}
+	return nil
+}
+
 // tenure is one leadership under way; nil is none.
 type tenure struct {
 	cancel context.CancelCauseFunc

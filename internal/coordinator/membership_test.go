@@ -123,6 +123,34 @@ func TestWipedNodeWaitsWithoutAQuorum(t *testing.T) {
 	})
 }
 
+// Peers that have just restarted know of no cluster until somebody leads. The one that lost its disk must not take
+// that for a first start.
+func TestWipedNodeDoesNotBootstrapWithRestartedPeers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newSimCluster(t, 3, nil)
+		c.register("a", "b")
+		leader, _ := c.leader()
+		cluster := c.nodes[leader].Directory().State().Cluster()
+		victim := c.follower()
+		stores := make(map[string]*coordinator.Stores)
+		for id, n := range c.nodes {
+			stores[id] = n.stores
+		}
+		stores[victim] = nil
+		for id := range stores {
+			c.stop(id)
+		}
+		for id, s := range stores {
+			c.start(id, s)
+		}
+		c.await("the vote was taken", func() bool { return c.suffrage(victim) == rollcallv1.Suffrage_SUFFRAGE_NON_VOTER })
+		c.await("the vote was given back", func() bool { return c.suffrage(victim) == rollcallv1.Suffrage_SUFFRAGE_VOTER })
+		s := c.nodes[victim].Directory().State()
+		require.Equal(t, cluster, s.Cluster())
+		require.Equal(t, 2, s.Len())
+	})
+}
+
 func TestNodeRestartsFromItsStores(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newSimCluster(t, 3, nil)

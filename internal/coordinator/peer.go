@@ -34,10 +34,10 @@ func (n *Node) describe() *rollcallv1.DescribeResponse {
 		Node: n.cfg.ID, Cluster: s.Cluster(), Epoch: s.Epoch(), AppliedIndex: s.Index(),
 		CommandVersion: fsm.CommandVersion, Version: n.cfg.Version, RelayerCount: uint32(n.cfg.RelayerCount),
 		ClientAddress: n.cfg.AdvertiseClient, HttpAddress: n.cfg.HTTPAddress,
-		Leader: n.leader.Load() != nil,
+		Leader: n.reigning() != nil,
 	}
 	if r := n.raft.Load(); r != nil {
-		d.HasState, d.Term = true, r.CurrentTerm()
+		d.HasState, d.Term = r.LastIndex() > bootstrapIndex, r.CurrentTerm()
 		if addr, _ := r.LeaderWithID(); addr != "" {
 			d.LeaderAddress = string(addr)
 		}

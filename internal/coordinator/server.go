@@ -62,6 +62,19 @@ func (n *Node) intercept(ctx context.Context, req any, info *grpc.UnaryServerInf
 	return handler(ctx, req)
 }
 
+// authorizeWriter lets an operator's certificate write as an operator, who may take what others own, and a gateway's
+// only as a gateway.
+func authorizeWriter(ctx context.Context, w *rollcallv1.Writer) error {
+	allowed := []clusterport.Role{clusterport.RoleCoordinator, clusterport.RoleOperator}
+	if w.GetOwner().GetKind() != rollcallv1.OwnerKind_OWNER_KIND_OPERATOR {
+		allowed = append(allowed, clusterport.RoleGateway)
+	}
+	if !clusterport.HasRole(ctx, allowed...) {
+		return status.Errorf(codes.PermissionDenied, "to write as %v takes a certificate of one of the roles %v", w.GetOwner().GetKind(), allowed)
+	}
+	return nil
+}
+
 // authorize keeps the peers' service to coordinators and the cluster's administration to operators. Without TLS
 // every caller has every role.
 func authorize(ctx context.Context, method string) error {

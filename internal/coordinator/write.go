@@ -14,7 +14,7 @@ import (
 
 // established returns the leadership this node serves, or the refusal that says who may serve instead.
 func (n *Node) established() (*leader, error) {
-	if l := n.leader.Load(); l != nil {
+	if l := n.reigning(); l != nil {
 		return l, nil
 	}
 	r := n.raft.Load()
@@ -29,7 +29,7 @@ func (n *Node) established() (*leader, error) {
 
 // leaderHint is the leader this node knows of, itself when it is established; nil when it knows none.
 func (n *Node) leaderHint() *rollcallv1.Leader {
-	if n.leader.Load() != nil {
+	if n.reigning() != nil {
 		return &rollcallv1.Leader{Node: n.cfg.ID, Address: n.cfg.Advertise, ClientAddress: n.cfg.AdvertiseClient}
 	}
 	r := n.raft.Load()
@@ -123,6 +123,9 @@ func (n *Node) registerRequest(ctx context.Context, req *rollcallv1.RegisterServ
 	if count, size := len(req.Services), proto.Size(req); count > rollcallv1.MaxServicesPerCall || size > rollcallv1.MaxBytesPerCall {
 		return fsm.Answer{}, &tooLargeError{count, size}
 	}
+	if err := authorizeWriter(ctx, req.GetWriter()); err != nil {
+		return fsm.Answer{}, err
+	}
 	vs, fence := checkWriter(req.Writer, l)
 	vs = append(vs, checkBatch(req.Services)...)
 	operator := req.GetWriter().GetOwner().GetKind() == rollcallv1.OwnerKind_OWNER_KIND_OPERATOR
@@ -196,6 +199,9 @@ func (n *Node) deregisterRequest(ctx context.Context, req *rollcallv1.Deregister
 	}
 	if count, size := len(req.Ids), proto.Size(req); count > rollcallv1.MaxServicesPerCall || size > rollcallv1.MaxBytesPerCall {
 		return fsm.Answer{}, &tooLargeError{count, size}
+	}
+	if err := authorizeWriter(ctx, req.GetWriter()); err != nil {
+		return fsm.Answer{}, err
 	}
 	vs, fence := checkWriter(req.Writer, l)
 	seen := make(map[string]int, len(req.Ids))

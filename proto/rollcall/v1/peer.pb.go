@@ -152,7 +152,7 @@ type DescribeResponse struct {
 	// Empty until a leader has been established.
 	Cluster string `protobuf:"bytes,2,opt,name=cluster,proto3" json:"cluster,omitempty"`
 	Epoch   uint64 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	// The node has Raft state on disk; false only before bootstrap.
+	// The node holds more of the log than the entry that every founder begins with.
 	HasState       bool   `protobuf:"varint,4,opt,name=has_state,json=hasState,proto3" json:"has_state,omitempty"`
 	Leader         bool   `protobuf:"varint,5,opt,name=leader,proto3" json:"leader,omitempty"`
 	Term           uint64 `protobuf:"varint,6,opt,name=term,proto3" json:"term,omitempty"`
