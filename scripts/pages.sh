@@ -39,6 +39,8 @@ commands() {
 }
 
 run() {
+  # `make dev` says which port it took where 6390 was not free.
+  [ ! -e $data/dev.json ] || set -- "${1//-p 6390/-p $(sed -n 's/.*"redis_url": *"[^"]*:\([0-9]*\)".*/\1/p' $data/dev.json)}"
   case $1 in
     'make dev'*) start_dev ;;
     make*) make -n "$(awk '{ print $2 }' <<<"$1")" >/dev/null && echo "ok    $1 (exists)" ;;
