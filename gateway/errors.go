@@ -23,6 +23,8 @@ var (
 	ErrNotEstablished = errors.New("the leader is not established yet")
 	// ErrNoQuorum is a leader's answer when it could not confirm its term. Nothing was done.
 	ErrNoQuorum = errors.New("the leader could not reach a quorum")
+	// ErrBusy is a leader's answer when more writes wait than it can take. Nothing was done.
+	ErrBusy = errors.New("the leader has more writes to do than it can take")
 	// ErrCompacted ends a watch that cannot be resumed: watch again without a token.
 	ErrCompacted = errors.New("the changes to resume from are gone; watch again from the start")
 	// ErrClosed is returned by a closed Client.
@@ -202,6 +204,8 @@ func fromDetail(detail any) error {
 		return ErrNotEstablished
 	case *rollcallv1.NoQuorum:
 		return ErrNoQuorum
+	case *rollcallv1.Busy:
+		return ErrBusy
 	case *rollcallv1.StaleEpoch:
 		return &StaleEpochError{Epoch: d.GetEpoch()}
 	case *rollcallv1.Superseded:

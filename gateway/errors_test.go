@@ -33,6 +33,7 @@ var details = map[string]struct {
 	},
 	"NotEstablished": {codes.Unavailable, &rollcallv1.NotEstablished{}, ErrNotEstablished, "the leader is not established yet"},
 	"NoQuorum":       {codes.Unavailable, &rollcallv1.NoQuorum{}, ErrNoQuorum, "the leader could not reach a quorum"},
+	"Busy":           {codes.ResourceExhausted, &rollcallv1.Busy{}, ErrBusy, "the leader has more writes to do than it can take"},
 	"StaleEpoch": {
 		codes.Aborted, &rollcallv1.StaleEpoch{Epoch: 4}, &StaleEpochError{Epoch: 4},
 		"the write names another epoch than the leader's, 4",

@@ -23,6 +23,7 @@ var (
 	errNoQuorum       = errors.New("no quorum of coordinators answers; ask again shortly")
 	errStopping       = errors.New("this node is shutting down; ask again shortly")
 	errLostLeadership = errors.New("leadership was lost")
+	errBusy           = errors.New("more writes wait than this leader can take; nothing was done; ask again shortly")
 )
 
 // notLeaderError refuses what only a leader may do, and names the leader if it is known.
@@ -86,8 +87,12 @@ func (e *foreignClusterError) Error() string {
 // says how many there are.
 const maxViolations = 1000
 
-// retrySoon is what a caller should wait after a transient refusal: about an election.
-const retrySoon = 50 * time.Millisecond
+const (
+	// retrySoon is what a caller should wait after a transient refusal: about an election.
+	retrySoon = 50 * time.Millisecond
+	// retryBusy is what it should wait while the leader has more than it can take: time to work something off.
+	retryBusy = 500 * time.Millisecond
+)
 
 // toStatus maps the domain's errors to gRPC. Its twin is gateway.FromStatus.
 func toStatus(err error) error {
@@ -99,7 +104,7 @@ func toStatus(err error) error {
 	}
 	code, details := codes.Internal, []protoadapt.MessageV1(nil)
 	add := func(m protoadapt.MessageV1) { details = append(details, m) }
-	retry := func() { add(&errdetails.RetryInfo{RetryDelay: durationpb.New(retrySoon)}) }
+	retry := func(after time.Duration) { add(&errdetails.RetryInfo{RetryDelay: durationpb.New(after)}) }
 
 	var (
 		notLeader  *notLeaderError
@@ -121,11 +126,15 @@ func toStatus(err error) error {
 	case errors.Is(err, errNotEstablished), errors.Is(err, errStopping):
 		code = codes.Unavailable
 		add(&rollcallv1.NotEstablished{})
-		retry()
+		retry(retrySoon)
 	case errors.Is(err, errNoQuorum):
 		code = codes.Unavailable
 		add(&rollcallv1.NoQuorum{})
-		retry()
+		retry(retrySoon)
+	case errors.Is(err, errBusy):
+		code = codes.ResourceExhausted
+		add(&rollcallv1.Busy{})
+		retry(retryBusy)
 	case errors.As(err, &invalid):
 		code = codes.InvalidArgument
 		br := new(errdetails.BadRequest)

@@ -30,6 +30,8 @@ func TestRefusalsRoundTrip(t *testing.T) {
 		{errNotEstablished, codes.Unavailable, gateway.ErrNotEstablished},
 		{errStopping, codes.Unavailable, gateway.ErrNotEstablished},
 		{errNoQuorum, codes.Unavailable, gateway.ErrNoQuorum},
+		{errBusy, codes.ResourceExhausted, gateway.ErrBusy},
+		{fmt.Errorf("%w: %w", errBusy, context.DeadlineExceeded), codes.ResourceExhausted, gateway.ErrBusy},
 		{fsm.ErrCompacted, codes.OutOfRange, gateway.ErrCompacted},
 		{errSlowReader, codes.OutOfRange, gateway.ErrCompacted},
 		{context.Canceled, codes.Canceled, context.Canceled},

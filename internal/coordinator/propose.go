@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -21,6 +22,9 @@ const (
 	// inFlight is how many entries of ours Raft holds at once: one on its way to disk while the next collects.
 	// With commandBudget and MaxBytesPerCall it bounds an AppendEntries message, which must not delay heartbeats.
 	inFlight = 2
+	// queueBudget is how many bytes of operations may wait for their turn: a dozen of the largest calls, and what a
+	// disk that keeps up commits in a second or two. More would only wait longer, in memory.
+	queueBudget = 64 << 20
 )
 
 // proposal is an operation on its way through Raft.
@@ -28,6 +32,8 @@ type proposal struct {
 	op    *rollcallv1.Operation
 	size  int
 	after func() // called once the outcome is known, also when the caller has left
+
+	taken, left bool // from the queue, by its caller; proposer.mu guards them
 
 	done   chan struct{}
 	result fsm.Result
@@ -56,19 +62,21 @@ type proposer struct {
 	// order is held from taking a batch to giving it to Raft: the order of the queue is the order of the log.
 	order sync.Mutex
 
-	mu    sync.Mutex
-	queue []*proposal
-	busy  int // entries that Raft holds, at most inFlight
+	mu     sync.Mutex
+	queue  []*proposal
+	queued int // bytes in the queue, without those whose caller has left
+	left   int // proposals in the queue whose caller has left
+	busy   int // entries that Raft holds, at most inFlight
 }
 
 func newProposer(r *raft.Raft, w *watchdog, m *Metrics, check func(version uint32) error) *proposer {
 	return &proposer{raft: r, watchdog: w, metrics: m, check: check}
 }
 
-// propose hands an operation to Raft and waits for its result. It fails with errNotEstablished when it was
-// certainly not done and with *unknownError when it may be, also when ctx ends before somebody has taken it along.
-// after is called exactly once, when Raft is done with the operation: not before an outcome that the caller did not
-// wait for. Raft ends every wait, at the latest with the leadership.
+// propose hands an operation to Raft and waits for its result. It fails with errNotEstablished or errBusy when it was
+// certainly not done, the latter when too much waits already or ctx ended before its turn, and with *unknownError when
+// it may be. after is called exactly once, when Raft is done with the operation: not before an outcome that the caller
+// did not wait for. Raft ends every wait, at the latest with the leadership.
 func (p *proposer) propose(ctx context.Context, op *rollcallv1.Operation, after func()) (fsm.Result, error) {
 	if err := p.check(sinceVersion(op)); err != nil {
 		after()
@@ -76,7 +84,13 @@ func (p *proposer) propose(ctx context.Context, op *rollcallv1.Operation, after 
 	}
 	pr := &proposal{op: op, size: proto.Size(op), after: after, done: make(chan struct{})}
 	p.mu.Lock()
+	if p.queued > 0 && p.queued+pr.size > queueBudget {
+		p.mu.Unlock()
+		after()
+		return fsm.Result{}, errBusy
+	}
 	p.queue = append(p.queue, pr)
+	p.queued += pr.size
 	free := p.busy < inFlight
 	if free {
 		p.busy++
@@ -89,8 +103,34 @@ func (p *proposer) propose(ctx context.Context, op *rollcallv1.Operation, after 
 	case <-pr.done:
 		return pr.result, pr.err
 	case <-ctx.Done():
+		if p.leave(pr) {
+			after()
+			return fsm.Result{}, fmt.Errorf("%w: %w", errBusy, context.Cause(ctx))
+		}
 		return fsm.Result{}, &unknownError{context.Cause(ctx)}
 	}
+}
+
+// leave withdraws a proposal whose caller does not wait any more; false when it is with Raft already.
+func (p *proposer) leave(pr *proposal) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if pr.taken {
+		return false
+	}
+	pr.left, pr.op = true, nil
+	p.queued -= pr.size
+	// Not one by one, which would take long where many leave at once.
+	if p.left++; p.left > len(p.queue)/2 {
+		p.dropLeft()
+	}
+	return true
+}
+
+// dropLeft takes out of the queue what nobody waits for. p.mu is held.
+func (p *proposer) dropLeft() {
+	p.queue = slices.DeleteFunc(p.queue, func(pr *proposal) bool { return pr.left })
+	p.left = 0
 }
 
 // carry takes the next entry through Raft, and leaves what has collected meanwhile to a goroutine: the caller has
@@ -113,13 +153,20 @@ func (p *proposer) carry() {
 func (p *proposer) take() []*proposal {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.left > 0 {
+		p.dropLeft()
+	}
 	n, size := 0, 0
 	for n < len(p.queue) && n < fsm.MaxOperations {
-		if size += p.queue[n].size; n > 0 && size > commandBudget {
+		next := p.queue[n]
+		if n > 0 && size+next.size > commandBudget {
 			break
 		}
+		next.taken = true
+		size += next.size
 		n++
 	}
+	p.queued -= size
 	if n == 0 {
 		return nil
 	}

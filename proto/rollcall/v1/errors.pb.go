@@ -149,6 +149,43 @@ func (*NoQuorum) Descriptor() ([]byte, []int) {
 	return file_rollcall_v1_errors_proto_rawDescGZIP(), []int{2}
 }
 
+// Busy: RESOURCE_EXHAUSTED from a leader for which more writes wait than it can take. Nothing was done.
+type Busy struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Busy) Reset() {
+	*x = Busy{}
+	mi := &file_rollcall_v1_errors_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Busy) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Busy) ProtoMessage() {}
+
+func (x *Busy) ProtoReflect() protoreflect.Message {
+	mi := &file_rollcall_v1_errors_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Busy.ProtoReflect.Descriptor instead.
+func (*Busy) Descriptor() ([]byte, []int) {
+	return file_rollcall_v1_errors_proto_rawDescGZIP(), []int{3}
+}
+
 // StaleEpoch: ABORTED, the writer believes in another epoch. Nothing was done.
 type StaleEpoch struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -159,7 +196,7 @@ type StaleEpoch struct {
 
 func (x *StaleEpoch) Reset() {
 	*x = StaleEpoch{}
-	mi := &file_rollcall_v1_errors_proto_msgTypes[3]
+	mi := &file_rollcall_v1_errors_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -171,7 +208,7 @@ func (x *StaleEpoch) String() string {
 func (*StaleEpoch) ProtoMessage() {}
 
 func (x *StaleEpoch) ProtoReflect() protoreflect.Message {
-	mi := &file_rollcall_v1_errors_proto_msgTypes[3]
+	mi := &file_rollcall_v1_errors_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -184,7 +221,7 @@ func (x *StaleEpoch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StaleEpoch.ProtoReflect.Descriptor instead.
 func (*StaleEpoch) Descriptor() ([]byte, []int) {
-	return file_rollcall_v1_errors_proto_rawDescGZIP(), []int{3}
+	return file_rollcall_v1_errors_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *StaleEpoch) GetEpoch() uint64 {
@@ -206,7 +243,7 @@ type Superseded struct {
 
 func (x *Superseded) Reset() {
 	*x = Superseded{}
-	mi := &file_rollcall_v1_errors_proto_msgTypes[4]
+	mi := &file_rollcall_v1_errors_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -218,7 +255,7 @@ func (x *Superseded) String() string {
 func (*Superseded) ProtoMessage() {}
 
 func (x *Superseded) ProtoReflect() protoreflect.Message {
-	mi := &file_rollcall_v1_errors_proto_msgTypes[4]
+	mi := &file_rollcall_v1_errors_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -231,7 +268,7 @@ func (x *Superseded) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Superseded.ProtoReflect.Descriptor instead.
 func (*Superseded) Descriptor() ([]byte, []int) {
-	return file_rollcall_v1_errors_proto_rawDescGZIP(), []int{4}
+	return file_rollcall_v1_errors_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Superseded) GetOwner() *Owner {
@@ -266,7 +303,7 @@ type Conflicts struct {
 
 func (x *Conflicts) Reset() {
 	*x = Conflicts{}
-	mi := &file_rollcall_v1_errors_proto_msgTypes[5]
+	mi := &file_rollcall_v1_errors_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -278,7 +315,7 @@ func (x *Conflicts) String() string {
 func (*Conflicts) ProtoMessage() {}
 
 func (x *Conflicts) ProtoReflect() protoreflect.Message {
-	mi := &file_rollcall_v1_errors_proto_msgTypes[5]
+	mi := &file_rollcall_v1_errors_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -291,7 +328,7 @@ func (x *Conflicts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Conflicts.ProtoReflect.Descriptor instead.
 func (*Conflicts) Descriptor() ([]byte, []int) {
-	return file_rollcall_v1_errors_proto_rawDescGZIP(), []int{5}
+	return file_rollcall_v1_errors_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Conflicts) GetConflicts() []*Conflict {
@@ -313,7 +350,7 @@ type Conflict struct {
 
 func (x *Conflict) Reset() {
 	*x = Conflict{}
-	mi := &file_rollcall_v1_errors_proto_msgTypes[6]
+	mi := &file_rollcall_v1_errors_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -325,7 +362,7 @@ func (x *Conflict) String() string {
 func (*Conflict) ProtoMessage() {}
 
 func (x *Conflict) ProtoReflect() protoreflect.Message {
-	mi := &file_rollcall_v1_errors_proto_msgTypes[6]
+	mi := &file_rollcall_v1_errors_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -338,7 +375,7 @@ func (x *Conflict) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Conflict.ProtoReflect.Descriptor instead.
 func (*Conflict) Descriptor() ([]byte, []int) {
-	return file_rollcall_v1_errors_proto_rawDescGZIP(), []int{6}
+	return file_rollcall_v1_errors_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Conflict) GetIndex() uint32 {
@@ -375,7 +412,7 @@ type TooLarge struct {
 
 func (x *TooLarge) Reset() {
 	*x = TooLarge{}
-	mi := &file_rollcall_v1_errors_proto_msgTypes[7]
+	mi := &file_rollcall_v1_errors_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -387,7 +424,7 @@ func (x *TooLarge) String() string {
 func (*TooLarge) ProtoMessage() {}
 
 func (x *TooLarge) ProtoReflect() protoreflect.Message {
-	mi := &file_rollcall_v1_errors_proto_msgTypes[7]
+	mi := &file_rollcall_v1_errors_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -400,7 +437,7 @@ func (x *TooLarge) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TooLarge.ProtoReflect.Descriptor instead.
 func (*TooLarge) Descriptor() ([]byte, []int) {
-	return file_rollcall_v1_errors_proto_rawDescGZIP(), []int{7}
+	return file_rollcall_v1_errors_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *TooLarge) GetServices() uint64 {
@@ -442,7 +479,7 @@ type UnknownOutcome struct {
 
 func (x *UnknownOutcome) Reset() {
 	*x = UnknownOutcome{}
-	mi := &file_rollcall_v1_errors_proto_msgTypes[8]
+	mi := &file_rollcall_v1_errors_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -454,7 +491,7 @@ func (x *UnknownOutcome) String() string {
 func (*UnknownOutcome) ProtoMessage() {}
 
 func (x *UnknownOutcome) ProtoReflect() protoreflect.Message {
-	mi := &file_rollcall_v1_errors_proto_msgTypes[8]
+	mi := &file_rollcall_v1_errors_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -467,7 +504,7 @@ func (x *UnknownOutcome) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnknownOutcome.ProtoReflect.Descriptor instead.
 func (*UnknownOutcome) Descriptor() ([]byte, []int) {
-	return file_rollcall_v1_errors_proto_rawDescGZIP(), []int{8}
+	return file_rollcall_v1_errors_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *UnknownOutcome) GetCause() string {
@@ -488,7 +525,7 @@ type Compacted struct {
 
 func (x *Compacted) Reset() {
 	*x = Compacted{}
-	mi := &file_rollcall_v1_errors_proto_msgTypes[9]
+	mi := &file_rollcall_v1_errors_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -500,7 +537,7 @@ func (x *Compacted) String() string {
 func (*Compacted) ProtoMessage() {}
 
 func (x *Compacted) ProtoReflect() protoreflect.Message {
-	mi := &file_rollcall_v1_errors_proto_msgTypes[9]
+	mi := &file_rollcall_v1_errors_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -513,7 +550,7 @@ func (x *Compacted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Compacted.ProtoReflect.Descriptor instead.
 func (*Compacted) Descriptor() ([]byte, []int) {
-	return file_rollcall_v1_errors_proto_rawDescGZIP(), []int{9}
+	return file_rollcall_v1_errors_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Compacted) GetCause() string {
@@ -534,7 +571,7 @@ type ForeignCluster struct {
 
 func (x *ForeignCluster) Reset() {
 	*x = ForeignCluster{}
-	mi := &file_rollcall_v1_errors_proto_msgTypes[10]
+	mi := &file_rollcall_v1_errors_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -546,7 +583,7 @@ func (x *ForeignCluster) String() string {
 func (*ForeignCluster) ProtoMessage() {}
 
 func (x *ForeignCluster) ProtoReflect() protoreflect.Message {
-	mi := &file_rollcall_v1_errors_proto_msgTypes[10]
+	mi := &file_rollcall_v1_errors_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -559,7 +596,7 @@ func (x *ForeignCluster) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForeignCluster.ProtoReflect.Descriptor instead.
 func (*ForeignCluster) Descriptor() ([]byte, []int) {
-	return file_rollcall_v1_errors_proto_rawDescGZIP(), []int{10}
+	return file_rollcall_v1_errors_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ForeignCluster) GetExpected() string {
@@ -586,7 +623,8 @@ const file_rollcall_v1_errors_proto_rawDesc = "" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\"\x10\n" +
 	"\x0eNotEstablished\"\n" +
 	"\n" +
-	"\bNoQuorum\"\"\n" +
+	"\bNoQuorum\"\x06\n" +
+	"\x04Busy\"\"\n" +
 	"\n" +
 	"StaleEpoch\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\"j\n" +
@@ -626,27 +664,28 @@ func file_rollcall_v1_errors_proto_rawDescGZIP() []byte {
 	return file_rollcall_v1_errors_proto_rawDescData
 }
 
-var file_rollcall_v1_errors_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
+var file_rollcall_v1_errors_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
 var file_rollcall_v1_errors_proto_goTypes = []any{
 	(*NotLeader)(nil),      // 0: rollcall.v1.NotLeader
 	(*NotEstablished)(nil), // 1: rollcall.v1.NotEstablished
 	(*NoQuorum)(nil),       // 2: rollcall.v1.NoQuorum
-	(*StaleEpoch)(nil),     // 3: rollcall.v1.StaleEpoch
-	(*Superseded)(nil),     // 4: rollcall.v1.Superseded
-	(*Conflicts)(nil),      // 5: rollcall.v1.Conflicts
-	(*Conflict)(nil),       // 6: rollcall.v1.Conflict
-	(*TooLarge)(nil),       // 7: rollcall.v1.TooLarge
-	(*UnknownOutcome)(nil), // 8: rollcall.v1.UnknownOutcome
-	(*Compacted)(nil),      // 9: rollcall.v1.Compacted
-	(*ForeignCluster)(nil), // 10: rollcall.v1.ForeignCluster
-	(*Leader)(nil),         // 11: rollcall.v1.Leader
-	(*Owner)(nil),          // 12: rollcall.v1.Owner
+	(*Busy)(nil),           // 3: rollcall.v1.Busy
+	(*StaleEpoch)(nil),     // 4: rollcall.v1.StaleEpoch
+	(*Superseded)(nil),     // 5: rollcall.v1.Superseded
+	(*Conflicts)(nil),      // 6: rollcall.v1.Conflicts
+	(*Conflict)(nil),       // 7: rollcall.v1.Conflict
+	(*TooLarge)(nil),       // 8: rollcall.v1.TooLarge
+	(*UnknownOutcome)(nil), // 9: rollcall.v1.UnknownOutcome
+	(*Compacted)(nil),      // 10: rollcall.v1.Compacted
+	(*ForeignCluster)(nil), // 11: rollcall.v1.ForeignCluster
+	(*Leader)(nil),         // 12: rollcall.v1.Leader
+	(*Owner)(nil),          // 13: rollcall.v1.Owner
 }
 var file_rollcall_v1_errors_proto_depIdxs = []int32{
-	11, // 0: rollcall.v1.NotLeader.leader:type_name -> rollcall.v1.Leader
-	12, // 1: rollcall.v1.Superseded.owner:type_name -> rollcall.v1.Owner
-	6,  // 2: rollcall.v1.Conflicts.conflicts:type_name -> rollcall.v1.Conflict
-	12, // 3: rollcall.v1.Conflict.owner:type_name -> rollcall.v1.Owner
+	12, // 0: rollcall.v1.NotLeader.leader:type_name -> rollcall.v1.Leader
+	13, // 1: rollcall.v1.Superseded.owner:type_name -> rollcall.v1.Owner
+	7,  // 2: rollcall.v1.Conflicts.conflicts:type_name -> rollcall.v1.Conflict
+	13, // 3: rollcall.v1.Conflict.owner:type_name -> rollcall.v1.Owner
 	4,  // [4:4] is the sub-list for method output_type
 	4,  // [4:4] is the sub-list for method input_type
 	4,  // [4:4] is the sub-list for extension type_name
@@ -667,7 +706,7 @@ func file_rollcall_v1_errors_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_rollcall_v1_errors_proto_rawDesc), len(file_rollcall_v1_errors_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   11,
+			NumMessages:   12,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
