@@ -48,6 +48,8 @@
 //     additions as not, and the sets are read again.
 //   - Redis away: readers keep what they had, and updated_at ages. The Writer pauses longer and longer, to 5 s, asks
 //     each half second whether Redis is back, and then brings it up to date.
+//   - The fence holds back every write, since Redis or the quorum answers later than the lease: tried again, four times
+//     a second. After three heartbeats it counts as Redis being away, and is said each minute.
 //   - Redis emptied: one write puts back all that was listed, unknown services included.
 //   - Someone else changes a set: each write learns the sizes and Audit compares the members; repaired and counted.
 //   - The leader ends mid-write: scripts are atomic. Readers keep what they have until the next leader.

@@ -32,7 +32,7 @@ func TestUnconfirmedLeaderWritesNothing(t *testing.T) {
 		settle(time.Minute)
 		require.Len(t, store.Log(), before, "no heartbeat either")
 		require.ErrorIs(t, w.Status().Err, errNotLeading)
-		require.True(t, w.Status().Connected)
+		require.False(t, w.Status().Connected, "readers get nothing new")
 		require.Len(t, book.with("level=WARN"), 1)
 		q.lead(1)
 		settle(time.Second)
@@ -144,14 +144,25 @@ func TestRedisSlow(t *testing.T) {
 		mu.Lock()
 		delay = 250 * time.Millisecond
 		mu.Unlock()
-		settle(20 * time.Second)
+		settle(2 * time.Second)
+		require.True(t, w.Status().Connected, "two heartbeats are no trouble yet")
+		settle(3 * time.Second)
+		require.False(t, w.Status().Connected, "three are, although Redis answers each time")
+		settle(15 * time.Second)
 		require.ErrorContains(t, w.Status().Err, "expired")
 		require.Len(t, book.with("level=WARN"), 1)
+		settle(10 * time.Minute)
+		warnings := len(book.with("level=WARN"))
+		require.GreaterOrEqual(t, warnings, 10, "it is said again")
+		require.LessOrEqual(t, warnings, 11, "and not each time")
+		require.Empty(t, book.with("pass their fence again"))
 		mu.Lock()
 		delay = 0
 		mu.Unlock()
 		settle(time.Second)
 		require.NoError(t, w.Status().Err)
+		require.True(t, w.Status().Connected)
+		require.Len(t, book.with("pass their fence again"), 1)
 	})
 }
 
@@ -180,6 +191,7 @@ func TestQuorumSlow(t *testing.T) {
 		settle(10 * time.Second)
 		require.Len(t, store.Log(), before)
 		require.ErrorContains(t, w.Status().Err, "after the lease")
+		require.False(t, w.Status().Connected)
 	})
 }
 

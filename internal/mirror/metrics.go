@@ -41,7 +41,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Buckets: prometheus.ExponentialBuckets(0.001, 2, 16),
 		}),
 		connected: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "rollcall_mirror_connected", Help: "1 while this node leads and Redis answers.",
+			Name: "rollcall_mirror_connected", Help: "1 while this node leads and its writes reach Redis.",
 		}),
 		seq: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "rollcall_mirror_seq", Help: "Seq of the last write that Redis applied.",

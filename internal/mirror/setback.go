@@ -39,6 +39,16 @@ func classify(err error) failure {
 	return unreachable
 }
 
+// What the fence holds back for long counts as Redis being away: nothing reaches readers, whoever is at fault.
+const (
+	// missedBeats is how many heartbeats may be held back before it does.
+	missedBeats = 3
+	// fencedAttempts, about a second's worth, are made before an operator hears of them.
+	fencedAttempts = 8
+	// warnEvery is how often the operator hears of it again.
+	warnEvery = time.Minute
+)
+
 // probeEvery is how often an unreachable Redis is asked whether it is back, so that its return is noticed soon
 // however long the pauses between attempts have become.
 const probeEvery = 500 * time.Millisecond
@@ -47,7 +57,7 @@ const probeEvery = 500 * time.Millisecond
 func (w *Writer) setback(ctx context.Context, err error) {
 	f := classify(err)
 	if f != w.failing {
-		w.failing, w.attempt, w.since = f, 0, time.Now()
+		w.failing, w.attempt, w.since, w.warned = f, 0, time.Now(), time.Time{}
 		w.retry.InitialInterval, w.retry.MaxInterval = f.first, f.longest
 		w.retry.Reset()
 	}
@@ -55,7 +65,7 @@ func (w *Writer) setback(ctx context.Context, err error) {
 	if f.reason != "" {
 		w.m.errors.WithLabelValues(f.reason).Inc()
 	}
-	w.failed(err, f.down)
+	w.failed(err, f.down || time.Since(w.wrote) > missedBeats*w.cfg.Heartbeat)
 	pause := w.retry.NextBackOff()
 	facts := []any{"err", err, "attempt", w.attempt, "retry_in", pause.Round(time.Millisecond)}
 	switch {
@@ -63,8 +73,9 @@ func (w *Writer) setback(ctx context.Context, err error) {
 		w.log.Error("Redis connection failed", facts...) //nolint:sloglint // operators' alerts look for these words
 	case f == refused:
 		w.log.Error("redis refused the mirror", facts...)
-	case w.attempt == 8: // for about a second: worth an operator's attention, once
-		w.log.Warn("mirror writes are held back by their fence", facts...)
+	case w.attempt >= fencedAttempts && (w.warned.IsZero() || time.Since(w.warned) >= warnEvery):
+		w.warned = time.Now()
+		w.log.Warn("mirror writes are held back by their fence", append(facts, "for", time.Since(w.since).Round(time.Millisecond))...)
 	default:
 		w.log.Debug("mirror write held back by its fence", facts...)
 	}
@@ -109,10 +120,14 @@ func (w *Writer) failed(err error, down bool) {
 
 // succeeded notes a write for Status, and ends an outage.
 func (w *Writer) succeeded() {
-	if w.failing.down {
-		w.log.Info("redis connection restored", "after", time.Since(w.since).Round(time.Millisecond), "attempts", w.attempt)
+	facts := []any{"after", time.Since(w.since).Round(time.Millisecond), "attempts", w.attempt}
+	switch {
+	case w.failing.down:
+		w.log.Info("redis connection restored", facts...)
+	case !w.warned.IsZero():
+		w.log.Info("mirror writes pass their fence again", facts...)
 	}
-	w.failing, w.attempt = failure{}, 0
+	w.failing, w.attempt, w.warned = failure{}, 0, time.Time{}
 	w.m.connected.Set(1)
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -123,6 +123,7 @@ type Writer struct {
 	failing               failure
 	attempt               int
 	since                 time.Time
+	warned                time.Time // of the fence, in this row of failures
 
 	mu     sync.Mutex
 	report Report
@@ -130,7 +131,8 @@ type Writer struct {
 
 // Report says how the Writer stands.
 type Report struct {
-	// Connected: Redis did the last thing that it was asked for.
+	// Connected: Redis does what it is asked for. It is not when it fails to, and when the fence has held back every
+	// write for three heartbeats.
 	Connected bool
 	// Claimed: the epoch stands in Redis.
 	Claimed bool
@@ -193,6 +195,7 @@ func (w *Writer) ActiveIDs(kind string) []string { return w.ledger.activeIDs(kin
 // When ctx ends during an operation, Run returns when that ends, at the latest after Config.Timeout.
 func (w *Writer) Run(ctx context.Context) error {
 	w.started = time.Now()
+	w.wrote = w.started // nothing is overdue yet
 	w.retry = backoff.ExponentialBackOff{RandomizationFactor: 0.25, Multiplier: 2}
 	defer w.m.connected.Set(0)
 	for {
