@@ -260,7 +260,7 @@ func (c *coordinatorCmd) directorConfig() director.Config {
 func (l *lead) run(ctx context.Context, leadership coordinator.Leadership) error {
 	cfg := l.cfg
 	cfg.Cluster, cfg.Node, cfg.Epoch = leadership.Cluster, leadership.Node, leadership.Epoch
-	cfg.Directory, cfg.Confirm, cfg.Lease = leadership.Directory, leadership.Confirm, leadership.Lease
+	cfg.Directory, cfg.Confirm, cfg.Lease, cfg.Ended = leadership.Directory, leadership.Confirm, leadership.Lease, leadership.Ended
 	d, err := director.New(cfg)
 	if err != nil {
 		return err

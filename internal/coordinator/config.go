@@ -50,6 +50,9 @@ type Leadership struct {
 	Confirm func(context.Context) error
 	// Lease is how long a confirmation may be trusted, counted from before it was asked.
 	Lease time.Duration
+	// Ended is closed when the leadership is over. The context that the work is given may end before that: the node
+	// stops, and what is under way may be finished.
+	Ended <-chan struct{}
 }
 
 // ReestablishError makes the coordinator open a new epoch, not below AtLeast, and start the leader's work again.

@@ -212,7 +212,7 @@ func (n *Node) establish(ctx context.Context, r *raft.Raft, atLeast uint64) (*le
 	l.writers = newWriters(l.since, n.cfg.GoneAfter)
 	l.Leadership = Leadership{
 		Cluster: n.machine.State().Cluster(), Node: n.cfg.ID, Epoch: res.Epoch, Term: res.Term,
-		Directory: n.machine, Confirm: l.confirmer.confirm, Lease: n.cfg.Timing.Lease,
+		Directory: n.machine, Confirm: l.confirmer.confirm, Lease: n.cfg.Timing.Lease, Ended: l.ctx.Done(),
 	}
 	n.metrics.leaderChanges.Inc()
 	n.log.Info("leader established", "epoch", res.Epoch, "term", res.Term, "cluster", l.Cluster,

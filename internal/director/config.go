@@ -30,6 +30,9 @@ type Config struct {
 	Confirm func(context.Context) error
 	// Lease is how long a confirmation is trusted, counted from before it was asked (200 ms).
 	Lease time.Duration
+	// Ended is closed when the leadership is over. Then the checks that run are broken off; where only Run's context
+	// ends, since the node stops, they get a second to finish (never closed).
+	Ended <-chan struct{}
 
 	// Health says how services are checked.
 	Health health.Config

@@ -97,8 +97,8 @@ func (d *Director) newWriter() (*mirror.Writer, error) {
 	return mirror.New(cfg)
 }
 
-// Run directs until ctx ends, lets the checks that run finish, and returns nil. It fails when the mirror must not go
-// on in this epoch, with *mirror.HigherEpochError or mirror.ErrSuperseded wrapped. Call it once.
+// Run directs until ctx ends, lets the checks that run finish, for a second at most, and returns nil. It fails when the
+// mirror must not go on in this epoch, with *mirror.HigherEpochError or mirror.ErrSuperseded wrapped. Call it once.
 func (d *Director) Run(ctx context.Context) error {
 	d.metrics.enter(d)
 	defer d.metrics.leave(d)
@@ -112,8 +112,24 @@ func (d *Director) Run(ctx context.Context) error {
 	d.log.Info("director recovering", "services", state.Len())
 
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return d.mirror(ctx, first) })
 	g.Go(func() error {
+		err := d.mirror(ctx, first)
+		if err != nil {
+			d.checker.Abandon() // the epoch is over
+		}
+		return err
+	})
+	checked := make(chan struct{})
+	g.Go(func() error {
+		select {
+		case <-d.cfg.Ended:
+			d.checker.Abandon()
+		case <-checked:
+		}
+		return nil
+	})
+	g.Go(func() error {
+		defer close(checked)
 		// First of all whoever led before is to be kept from writing. And what is listed is to be known before the
 		// first verdict.
 		select {

@@ -445,6 +445,44 @@ func TestStopFinishesRunningChecks(t *testing.T) {
 	})
 }
 
+// Who has been deposed, or finds a higher epoch, does not wait for checks that hang; who is told to stop waits a
+// second.
+func TestHangingChecksKeepNobody(t *testing.T) {
+	t.Parallel()
+	hanging := func(t *testing.T, ended <-chan struct{}) *bench {
+		b := setup(t, Config{Ended: ended, Health: health.Config{Timeout: 9 * time.Second}})
+		b.dir.register(relayers(3)...)
+		b.net.set(hangs, "*")
+		b.start()
+		pause(100 * time.Millisecond)
+		require.Equal(t, 1, b.net.checked(url("a-00")))
+		return b
+	}
+	synctest.Test(t, func(t *testing.T) {
+		ended := make(chan struct{})
+		b := hanging(t, ended)
+		began := time.Now()
+		close(ended)
+		require.NoError(t, b.stop())
+		require.Zero(t, time.Since(began))
+		require.Empty(t, b.logs.with("health check failed"))
+	})
+	synctest.Test(t, func(t *testing.T) {
+		b := hanging(t, make(chan struct{}))
+		began := time.Now()
+		require.NoError(t, b.stop())
+		require.Equal(t, time.Second, time.Since(began))
+	})
+	synctest.Test(t, func(t *testing.T) {
+		b := hanging(t, nil)
+		b.redis.HSet("relayer:meta", "epoch", "7")
+		began := time.Now()
+		_, ok := errors.AsType[*mirror.HigherEpochError](b.wait())
+		require.True(t, ok)
+		require.LessOrEqual(t, time.Since(began), time.Second, "a heartbeat's time")
+	})
+}
+
 func TestStatus(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

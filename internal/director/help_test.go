@@ -170,6 +170,7 @@ type bench struct {
 	deposed atomic.Bool
 	logs    *logs
 	stop    func() error
+	wait    func() error // for its end
 }
 
 // setup builds it; start runs it. What cfg leaves out is filled in.
@@ -206,10 +207,11 @@ func (b *bench) start() *bench {
 	ctx, cancel := context.WithCancel(b.t.Context())
 	done := make(chan error, 1)
 	go func() { done <- b.Run(ctx) }()
-	b.stop = sync.OnceValue(func() error {
+	b.wait = sync.OnceValue(func() error { return <-done })
+	b.stop = func() error {
 		cancel()
-		return <-done
-	})
+		return b.wait()
+	}
 	b.t.Cleanup(func() { _ = b.stop() })
 	return b
 }

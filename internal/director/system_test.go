@@ -47,7 +47,7 @@ func TestSystemSurvivesPartitions(t *testing.T) {
 }
 
 func systemScenario(t *testing.T, seed uint64) {
-	s := newSystem(t, seed)
+	s := newSystem(t, seed, health.Config{Interval: time.Second})
 	s.awaitExact()
 	s.net.Isolate(s.writer())
 	<-time.After(3 * time.Second)
@@ -82,6 +82,37 @@ func systemScenario(t *testing.T, seed uint64) {
 	require.Greater(t, epoch, uint64(2), "somebody else led at least once")
 }
 
+// Checks may take ten seconds, and every service takes them. A leader that was deposed, or is told to stop, is done
+// long before, and the next one leads.
+func TestHangingServicesDelayNoHandOver(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newSystem(t, 1, health.Config{Interval: 11 * time.Second, Timeout: 10 * time.Second, Probe: func(ctx context.Context, _ health.Target) error {
+			<-ctx.Done()
+			return ctx.Err()
+		}})
+		<-time.After(4 * time.Second) // all are being checked
+		first := s.writer()
+		s.net.Isolate(first)
+		<-time.After(2 * time.Second)
+		second := s.writer()
+		require.NotEqual(t, first, second)
+		began := time.Now()
+		s.stop(first)
+		require.Less(t, time.Since(began), 3*time.Second, "the deposed one")
+
+		s.net.Heal()
+		s.start(first)
+		<-time.After(2 * time.Second)
+		require.Equal(t, second, s.writer())
+		began = time.Now()
+		s.stop(second)
+		require.Less(t, time.Since(began), 4*time.Second, "the stopped one")
+		<-time.After(2 * time.Second)
+		require.NotEqual(t, second, s.writer())
+	})
+}
+
 type system struct {
 	t      *testing.T
 	random *rand.Rand
@@ -95,6 +126,7 @@ type system struct {
 	edges   map[string]*edge
 	toRedis *cuts
 	fleet   *fleet
+	checks  health.Config
 	// steady services are defined and healthy all the time.
 	steady []string
 }
@@ -105,11 +137,14 @@ type running struct {
 	done chan error
 }
 
-func newSystem(t *testing.T, seed uint64) *system {
+func newSystem(t *testing.T, seed uint64, checks health.Config) *system {
 	s := &system{
 		t: t, random: rand.New(rand.NewPCG(seed, 1)), net: memnet.New(), redis: mirrortest.NewMemory(), //nolint:gosec // repeatable
 		stores: map[string]*coordinator.Stores{}, nodes: map[string]*running{}, stopped: map[string]bool{},
-		edges: map[string]*edge{}, toRedis: new(cuts), fleet: &fleet{down: map[string]bool{}},
+		edges: map[string]*edge{}, toRedis: new(cuts), fleet: &fleet{down: map[string]bool{}}, checks: checks,
+	}
+	if s.checks.Probe == nil {
+		s.checks.Probe = s.fleet.probe
 	}
 	s.net.SetLatency(time.Duration(1+s.random.IntN(10)) * time.Millisecond)
 	for i := range 3 {
@@ -155,9 +190,9 @@ func (s *system) start(id string) {
 func (s *system) lead(id string) func(context.Context, coordinator.Leadership) error {
 	return func(ctx context.Context, l coordinator.Leadership) error {
 		d, err := director.New(director.Config{
-			Cluster: l.Cluster, Node: l.Node, Epoch: l.Epoch, Directory: l.Directory, Confirm: l.Confirm, Lease: l.Lease,
-			Health: health.Config{Interval: time.Second, Probe: s.fleet.probe},
-			Mirror: mirror.Config{Store: &way{s.redis, s.toRedis, id}, Interval: time.Second},
+			Cluster: l.Cluster, Node: l.Node, Epoch: l.Epoch, Directory: l.Directory, Confirm: l.Confirm, Lease: l.Lease, Ended: l.Ended,
+			Health: s.checks,
+			Mirror: mirror.Config{Store: &way{s.redis, s.toRedis, id}, Interval: s.checks.Interval},
 		})
 		if err != nil {
 			return err

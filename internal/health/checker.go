@@ -22,6 +22,8 @@ const (
 	voidSpacing = time.Millisecond
 	// pulse is how often the scheduler wakes while checks run, to notice when this process was held up.
 	pulse = 20 * time.Millisecond
+	// linger is how long a checker that is told to stop waits for the checks that run.
+	linger = time.Second
 )
 
 // Checker checks targets. Its methods are safe for concurrent use.
@@ -37,6 +39,9 @@ type Checker struct {
 	wake    chan struct{} // the scheduler has to look again
 	ready   chan struct{} // results wait
 	workers sync.WaitGroup
+	// checks is what they run under; abandon ends it.
+	checks  context.Context
+	abandon context.CancelFunc
 
 	mu       sync.Mutex
 	targets  map[string]*target
@@ -64,8 +69,11 @@ func New(cfg Config) (*Checker, error) {
 		return nil, err
 	}
 	now := cfg.clock()
+	checks, abandon := context.WithCancel(context.Background())
 	return &Checker{
 		cfg:     cfg,
+		checks:  checks,
+		abandon: abandon,
 		log:     cfg.Logger.With("component", "health"),
 		metrics: cfg.Metrics,
 		prober:  newProber(cfg),
@@ -160,12 +168,14 @@ func (c *Checker) Take(buf []Result) []Result {
 	return buf
 }
 
-// Run checks until ctx ends, then waits for the checks that run, at most one timeout. Call it once.
+// Run checks until ctx ends, then waits for the checks that run: a second at most, or until Abandon. What is broken
+// off then says nothing about its target. Call it once.
 func (c *Checker) Run(ctx context.Context) error {
+	defer c.abandon()
 	c.run(ctx)
-	c.mu.Lock()
-	c.stopping = true
-	c.mu.Unlock()
+	c.stop()
+	limit := time.AfterFunc(linger, c.abandon)
+	defer limit.Stop()
 	c.workers.Wait()
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -176,10 +186,22 @@ func (c *Checker) Run(ctx context.Context) error {
 	return nil
 }
 
+// Abandon breaks off the checks that run, and begins no more: nobody may use what they find. Run still has to be
+// stopped.
+func (c *Checker) Abandon() {
+	c.stop()
+	c.abandon()
+}
+
+// stop lets no more checks begin.
+func (c *Checker) stop() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.stopping = true
+}
+
 // run is the timer goroutine: it starts what is due, and notices when it was woken late.
 func (c *Checker) run(ctx context.Context) {
-	// Checks that run when ctx ends are finished.
-	checks := context.WithoutCancel(ctx)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	var due []*target
@@ -206,7 +228,7 @@ func (c *Checker) run(ctx context.Context) {
 		}
 		for i, t := range due {
 			due[i] = nil
-			c.workers.Go(func() { c.worker(checks, t) })
+			c.workers.Go(func() { c.worker(t) })
 		}
 		due = due[:0]
 		timer.Reset(wait)
@@ -286,14 +308,14 @@ func (c *Checker) next(now time.Time) *target {
 }
 
 // worker checks a target, then whatever is due by then.
-func (c *Checker) worker(ctx context.Context, t *target) {
+func (c *Checker) worker(t *target) {
 	for t != nil {
-		t = c.check(ctx, t)
+		t = c.check(t)
 	}
 }
 
 // check runs one check and gives the target that the worker is to go on with.
-func (c *Checker) check(ctx context.Context, t *target) (next *target) {
+func (c *Checker) check(t *target) (next *target) {
 	start := c.cfg.clock()
 	if !t.due.IsZero() {
 		late := start.Sub(t.due)
@@ -303,7 +325,7 @@ func (c *Checker) check(ctx context.Context, t *target) (next *target) {
 		}
 	}
 	c.metrics.inFlight.Inc()
-	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
+	ctx, cancel := context.WithTimeout(c.checks, c.cfg.Timeout)
 	err := t.probe.check(ctx)
 	cancel()
 	end := c.cfg.clock()
@@ -328,7 +350,7 @@ type outcome struct {
 	start, end time.Time
 
 	// Filled by settle.
-	void    string // why it says nothing: "late" or "local"; empty otherwise
+	void    string // why it says nothing: "late", "local" or "abandoned"; empty otherwise
 	result  Result // after it
 	changed bool   // the verdict
 	warn    bool   // worth a warning
@@ -388,6 +410,8 @@ func (c *Checker) void(o *outcome) string {
 	switch {
 	case o.err == nil || definite(o.err):
 		return ""
+	case c.checks.Err() != nil:
+		return "abandoned"
 	case local(o.err):
 		return "local"
 	case errors.Is(o.err, errLate),
@@ -445,6 +469,8 @@ func (c *Checker) report(o *outcome) {
 	duration := o.end.Sub(o.start)
 	level, result := slog.LevelDebug, "healthy"
 	switch {
+	case o.void == "abandoned":
+		return
 	case o.void == "late":
 		c.metrics.voidLate.Inc()
 		result = "void"

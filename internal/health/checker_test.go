@@ -648,6 +648,50 @@ func TestRunFinishesRunningChecks(t *testing.T) {
 	})
 }
 
+// A target that hangs, with a long timeout, keeps nobody: neither who hands over nor who has been deposed.
+func TestHangingChecksAreBrokenOff(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		abandon bool
+		want    time.Duration
+	}{
+		"stopped": {false, time.Second},
+		"deposed": {true, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				metrics := NewMetrics(nil)
+				var out bytes.Buffer
+				w := new(world)
+				w.set("*", hangs)
+				checker, err := New(Config{
+					Timeout: 9 * time.Second, Probe: w.probe, crowd: func() waits { return waits{} },
+					Metrics: metrics, Logger: slog.New(slog.NewTextHandler(&out, nil)),
+				})
+				require.NoError(t, err)
+				ctx, stop := context.WithCancel(t.Context())
+				done := make(chan error, 1)
+				go func() { done <- checker.Run(ctx) }()
+				checker.Set(relayers(300)...)
+				pause(100 * time.Millisecond)
+				began := time.Now()
+				if c.abandon {
+					checker.Abandon()
+				}
+				stop()
+				require.NoError(t, <-done)
+				require.Equal(t, c.want, time.Since(began))
+				require.Empty(t, take(checker), "nothing was found out")
+				require.Zero(t, value(t, metrics.failures))
+				require.Empty(t, out.String())
+				total, _ := w.counts()
+				require.Equal(t, 256, total, "no other check began")
+			})
+		})
+	}
+}
+
 func TestLogs(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
