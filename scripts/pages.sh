@@ -9,10 +9,6 @@
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 data=build/dev
-# The ports of other clusters of this user, which `rollcall dev` leaves to them, are not to change the page's.
-GOCACHE=$(go env GOCACHE) XDG_CACHE_HOME=$PWD/build/pages-cache
-export GOCACHE XDG_CACHE_HOME
-rm -rf "$XDG_CACHE_HOME"
 dev=
 failed=0
 

@@ -33,7 +33,18 @@ func TestMain(m *testing.M) {
 			}
 		}
 	}
-	goleak.VerifyTestMain(m)
+	// The clusters of tests are not among those of the user, whose ports "rollcall dev" leaves alone.
+	cache, err := os.MkdirTemp("", "rollcall-test-")
+	if err == nil {
+		err = os.Setenv("XDG_CACHE_HOME", cache)
+	}
+	if err != nil {
+		panic(err)
+	}
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+		_ = os.RemoveAll(cache)
+		os.Exit(code)
+	}))
 }
 
 // result of a command.

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
@@ -13,49 +14,115 @@ import (
 	"go.uber.org/goleak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// TestMain keeps the tests' clusters out of the list of the user's.
+func TestMain(m *testing.M) {
+	cache, err := os.MkdirTemp("", "rollcall-dev-")
+	if err == nil {
+		err = os.Setenv("XDG_CACHE_HOME", cache)
+	}
+	if err != nil {
+		panic(err)
+	}
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+		_ = os.RemoveAll(cache)
+		os.Exit(code)
+	}))
+}
 
-func TestPortsAreChosenOnceAndKept(t *testing.T) {
-	t.Parallel()
-	data := t.TempDir()
-	first, err := choosePorts(t.Context(), data)
-	require.NoError(t, err)
-	seen := map[int]bool{}
-	all, _ := first.all()
+var wished atomic.Int32
+
+// wish returns ports that nothing listens at, and which no cluster prefers.
+func wish(t *testing.T) (p ports) {
+	t.Helper()
+	next := 19_000 + 100*int(wished.Add(1))
+	all, _ := p.all()
 	for _, port := range all {
-		require.False(t, seen[*port], "%d twice", *port)
+		for next++; !free(next); next++ {
+		}
+		*port = next
+	}
+	return p
+}
+
+func occupy(t *testing.T, port int) (leave func()) {
+	t.Helper()
+	l, err := net.Listen("tcp", local(port))
+	require.NoError(t, err)
+	return func() { require.NoError(t, l.Close()) }
+}
+
+func TestPreferredPortsAreTaken(t *testing.T) {
+	t.Parallel()
+	wish, data := wish(t), t.TempDir()
+	first, err := choosePorts(t.Context(), data, wish)
+	require.NoError(t, err)
+	require.Equal(t, &wish, first)
+	again, err := choosePorts(t.Context(), data, wish)
+	require.NoError(t, err)
+	require.Equal(t, &wish, again)
+
+	// Where something listens, another is taken, and kept as long as something does. Raft's are kept beyond that.
+	elsewhere := t.TempDir()
+	require.NoError(t, os.RemoveAll(data)) // a folder that is gone holds nothing
+	leave := []func(){occupy(t, wish.Redis), occupy(t, wish.Cluster[1])}
+	first, err = choosePorts(t.Context(), elsewhere, wish)
+	require.NoError(t, err)
+	require.NotEqual(t, wish.Redis, first.Redis)
+	require.NotEqual(t, wish.Cluster[1], first.Cluster[1])
+	require.Equal(t, wish.Gateway, first.Gateway)
+	again, err = choosePorts(t.Context(), elsewhere, wish)
+	require.NoError(t, err)
+	require.Equal(t, first, again)
+	for _, f := range leave {
+		f()
+	}
+	again, err = choosePorts(t.Context(), elsewhere, wish)
+	require.NoError(t, err)
+	require.Equal(t, wish.Redis, again.Redis)
+	require.Equal(t, first.Cluster, again.Cluster)
+	require.NotEqual(t, wish.Cluster[1], again.Cluster[1])
+
+	leave = []func(){occupy(t, first.Cluster[1])}
+	_, err = choosePorts(t.Context(), elsewhere, wish)
+	require.ErrorContains(t, err, "which a coordinator of "+elsewhere+" uses, is taken by another process")
+	leave[0]()
+
+	require.NoError(t, os.WriteFile(filepath.Join(elsewhere, portsFile), []byte("{"), 0o600))
+	_, err = choosePorts(t.Context(), elsewhere, wish)
+	require.ErrorContains(t, err, "remove the file to choose ports anew")
+}
+
+// A cluster that runs may have a member down, one that does not has its coordinators' ports in Raft.
+func TestPortsOfOthersAreLeftAlone(t *testing.T) {
+	t.Parallel()
+	wish, theirs := wish(t), t.TempDir()
+	_, err := choosePorts(t.Context(), theirs, wish)
+	require.NoError(t, err)
+	lock, err := tryLock(filepath.Join(theirs, lockFile), syscall.LOCK_EX)
+	require.NoError(t, err)
+	held := map[int]bool{}
+	all, _ := wish.all()
+	for _, port := range all {
+		held[*port] = true
+	}
+	ours, err := choosePorts(t.Context(), t.TempDir(), wish)
+	require.NoError(t, err)
+	all, _ = ours.all()
+	seen := map[int]bool{}
+	for _, port := range all {
+		require.False(t, held[*port], "%d is another's", *port)
 		seen[*port] = true
 	}
 	require.Len(t, seen, 2+2*nodes+relays)
-	again, err := choosePorts(t.Context(), data)
-	require.NoError(t, err)
-	require.Equal(t, first, again)
 
-	// Another cluster leaves them alone, although nobody listens there.
-	other, err := choosePorts(t.Context(), t.TempDir())
+	require.NoError(t, lock.Close())
+	ours, err = choosePorts(t.Context(), t.TempDir(), wish)
 	require.NoError(t, err)
-	all, _ = other.all()
-	for _, port := range all {
-		require.False(t, seen[*port], "%d is another's", *port)
+	for i, port := range ours.Cluster {
+		require.NotEqual(t, wish.Cluster[i], port)
 	}
-
-	// A port of HTTP that is taken meanwhile is replaced, one that Raft remembers is not.
-	taken, err := net.Listen("tcp", local(first.HTTP[1]))
-	require.NoError(t, err)
-	again, err = choosePorts(t.Context(), data)
-	require.NoError(t, err)
-	require.NotEqual(t, first.HTTP[1], again.HTTP[1])
-	require.Equal(t, first.Cluster, again.Cluster)
-	require.NoError(t, taken.Close())
-	taken, err = net.Listen("tcp", local(first.Cluster[2]))
-	require.NoError(t, err)
-	defer taken.Close()
-	_, err = choosePorts(t.Context(), data)
-	require.ErrorContains(t, err, "which a coordinator of "+data+" uses, is taken by another process")
-
-	require.NoError(t, os.WriteFile(filepath.Join(data, portsFile), []byte("{"), 0o600))
-	_, err = choosePorts(t.Context(), data)
-	require.ErrorContains(t, err, "remove the file to choose ports anew")
+	wish.Cluster = ours.Cluster
+	require.Equal(t, &wish, ours)
 }
 
 func TestRunning(t *testing.T) {
@@ -113,6 +180,26 @@ func TestNothingRuns(t *testing.T) {
 	t.Parallel()
 	_, err := Kill(t.Context(), t.TempDir(), "leader")
 	require.ErrorIs(t, err, ErrNotRunning)
+}
+
+// Whoever is told that a member is killed finds that in dev.json, also before anybody else noticed its end.
+func TestKilledIsWrittenDown(t *testing.T) {
+	t.Parallel()
+	s := &supervisor{cfg: Config{Data: t.TempDir()}, ports: new(ports), launcher: newLauncher()}
+	defer s.launcher.close()
+	p, err := s.launcher.start("sleep", []string{"1000"}, nil, filepath.Join(s.cfg.Data, "log"))
+	require.NoError(t, err)
+	m := &member{id: "oz-relayer-1", proc: p}
+	s.members = []*member{m}
+	require.NoError(t, s.writeInfo())
+	pid, err := s.kill(m)
+	require.NoError(t, err)
+	require.Equal(t, p.pid(), pid)
+	info, err := ReadInfo(s.cfg.Data)
+	require.NoError(t, err)
+	require.Zero(t, info.Relayers[1].PID)
+	_, err = s.kill(m)
+	require.ErrorIs(t, err, errNotRunning)
 }
 
 func TestChildrenFollowTheirFlags(t *testing.T) {

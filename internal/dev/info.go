@@ -1,12 +1,14 @@
 package dev
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"syscall"
+	"time"
 )
 
 // DefaultData is where "rollcall dev" keeps its data, below the current folder.
@@ -57,12 +59,7 @@ func ReadInfo(data string) (*Info, error) {
 
 // Running lists the cluster ports of the cluster that runs from the data folder; nil when none does.
 func Running(data string) []string {
-	lock, err := tryLock(filepath.Join(data, lockFile), syscall.LOCK_SH)
-	if err == nil {
-		lock.Close()
-		return nil
-	}
-	if !errors.Is(err, errLocked) {
+	if !locked(data) {
 		return nil
 	}
 	info, err := ReadInfo(data)
@@ -74,6 +71,15 @@ func Running(data string) []string {
 		addresses = append(addresses, c.Cluster)
 	}
 	return addresses
+}
+
+// locked reports whether a cluster runs from the data folder, or starts.
+func locked(data string) bool {
+	lock, err := tryLock(filepath.Join(data, lockFile), syscall.LOCK_SH)
+	if err == nil {
+		lock.Close()
+	}
+	return errors.Is(err, errLocked)
 }
 
 const (
@@ -123,4 +129,21 @@ func tryLock(path string, how int) (*os.File, error) {
 		return nil, fmt.Errorf("lock %s: %w", path, err)
 	}
 	return f, nil
+}
+
+// lockAlone takes the lock from everybody else, waiting for it as long as patience.
+func lockAlone(ctx context.Context, path string, patience time.Duration) (*os.File, error) {
+	for limit := time.After(patience); ; {
+		f, err := tryLock(path, syscall.LOCK_EX)
+		if !errors.Is(err, errLocked) {
+			return f, err
+		}
+		select {
+		case <-limit:
+			return nil, err
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
 }

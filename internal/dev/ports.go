@@ -14,12 +14,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
-	"time"
 )
 
-// ports are chosen once and then kept, so that a second run finds the addresses the first one left in Raft's
-// configuration, in scripts and in people's heads.
+// ports of a cluster. Those of the coordinators are chosen once and then kept, since Raft's configuration has them.
 type ports struct {
 	Redis   int         `json:"redis"`
 	Gateway int         `json:"gateway"`
@@ -28,7 +25,7 @@ type ports struct {
 	Relayer [relays]int `json:"relayer"`
 }
 
-// preferred are the ports of a machine where nothing else runs.
+// preferred are the ports of a machine where nothing else runs: those in the README and in people's heads.
 var preferred = ports{
 	Redis: 6390, Gateway: 7401,
 	Cluster: [nodes]int{7411, 7412, 7413},
@@ -66,15 +63,14 @@ func (p *ports) all() (ports []*int, remembered int) {
 	return append(ports, &p.Redis, &p.Gateway), nodes
 }
 
-// choosePorts takes the ports of the last run, or free ones that no other data folder has: a cluster that does not
-// run now, or a coordinator that was killed, will want its port back.
-func choosePorts(ctx context.Context, data string) (*ports, error) {
-	p, err := readPorts(data)
+// choosePorts takes each port that is preferred where nobody else has it, else that of the last run, else any.
+// Somebody has a port if something listens there, or if another data folder's cluster is to find it free: all its
+// ports while that cluster runs, since a killed member comes back to them; those that Raft remembers also while it
+// does not run.
+func choosePorts(ctx context.Context, data string, preferred ports) (*ports, error) {
+	last, err := readPorts(data)
 	again := err == nil
-	if errors.Is(err, fs.ErrNotExist) {
-		p, err = preferred, nil
-	}
-	if err != nil {
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
 	self, err := filepath.Abs(data)
@@ -88,15 +84,21 @@ func choosePorts(ctx context.Context, data string) (*ports, error) {
 	defer r.Close()
 	taken := r.portsBut(self)
 
-	all, remembered := p.all()
+	chosen := preferred
+	all, remembered := chosen.all()
+	lastAll, _ := last.all()
 	var errs []error
 	for i, port := range all {
 		if again && i < remembered {
-			if !free(*port) {
+			if *port = *lastAll[i]; !free(*port) {
 				errs = append(errs, fmt.Errorf("port %d, which a coordinator of %s uses, is taken by another process; "+
 					"end that one, or remove the folder to start afresh", *port, data))
 			}
+			taken[*port] = true
 			continue
+		}
+		if again && (taken[*port] || !free(*port)) {
+			*port = *lastAll[i]
 		}
 		for taken[*port] || !free(*port) {
 			*port = firstPort + rand.IntN(lastPort-firstPort)
@@ -106,10 +108,10 @@ func choosePorts(ctx context.Context, data string) (*ports, error) {
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	if err := writeJSON(filepath.Join(data, portsFile), p); err != nil {
+	if err := writeJSON(filepath.Join(data, portsFile), chosen); err != nil {
 		return nil, err
 	}
-	return &p, r.add(self)
+	return &chosen, r.add(self)
 }
 
 func free(port int) bool {
@@ -139,39 +141,34 @@ func openRegister(ctx context.Context) (*register, error) {
 	if err := os.MkdirAll(cache, 0o700); err != nil {
 		return nil, err
 	}
-	path := filepath.Join(cache, "dev-folders")
-	for {
-		f, err := tryLock(path, syscall.LOCK_EX)
-		if err == nil {
-			content, err := io.ReadAll(f)
-			if err != nil {
-				return nil, errors.Join(err, f.Close())
-			}
-			return &register{File: f, folders: strings.FieldsFunc(string(content), func(c rune) bool { return c == '\n' })}, nil
-		}
-		if !errors.Is(err, errLocked) {
-			return nil, err
-		}
-		select {
-		case <-ctx.Done():
-			return nil, context.Cause(ctx)
-		case <-time.After(10 * time.Millisecond):
-		}
+	f, err := lockAlone(ctx, filepath.Join(cache, "dev-folders"), startLimit)
+	if err != nil {
+		return nil, err
 	}
+	content, err := io.ReadAll(f)
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return &register{File: f, folders: strings.FieldsFunc(string(content), func(c rune) bool { return c == '\n' })}, nil
 }
 
-// portsBut collects the ports of every cluster but one. A folder that is gone has none.
+// portsBut collects the ports that every cluster but one holds. A folder that is gone holds none.
 func (r *register) portsBut(self string) map[int]bool {
 	taken := map[int]bool{}
 	for _, folder := range r.folders {
 		if folder == self {
 			continue
 		}
-		if p, err := readPorts(folder); err == nil {
-			all, _ := p.all()
-			for _, port := range all {
-				taken[*port] = true
-			}
+		p, err := readPorts(folder)
+		if err != nil {
+			continue
+		}
+		all, remembered := p.all()
+		if !locked(folder) {
+			all = all[:remembered]
+		}
+		for _, port := range all {
+			taken[*port] = true
 		}
 	}
 	return taken

@@ -13,7 +13,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
@@ -99,7 +98,7 @@ func Run(ctx context.Context, cfg Config) (err error) {
 			return err
 		}
 	}
-	lock, err := tryLock(filepath.Join(cfg.Data, lockFile), syscall.LOCK_EX)
+	lock, err := lockAlone(ctx, filepath.Join(cfg.Data, lockFile), 500*time.Millisecond) // those who only ask are quick
 	if errors.Is(err, errLocked) {
 		return fmt.Errorf("a cluster runs from %s already; stop it with Ctrl-C where it was started, or name another folder with --data", cfg.Data)
 	}
@@ -115,7 +114,7 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	s.say("starting three coordinators, a gateway and three relayers; their data is in %s", cfg.Data)
 	starting, cancel := context.WithTimeoutCause(ctx, startLimit, fmt.Errorf("not up within %v", startLimit))
 	defer cancel()
-	if s.ports, err = choosePorts(starting, cfg.Data); err != nil {
+	if s.ports, err = choosePorts(starting, cfg.Data, preferred); err != nil {
 		return fmt.Errorf("choose ports: %w", err)
 	}
 
@@ -289,7 +288,9 @@ func (s *supervisor) kill(m *member) (pid int, err error) {
 	m.killed = true
 	s.mu.Unlock()
 	p.kill()
-	return pid, nil
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return pid, s.writeInfo() // whoever asked may look at dev.json next
 }
 
 // ended says that a process is gone, unless everything is being stopped.
