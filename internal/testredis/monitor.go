@@ -12,6 +12,8 @@ import (
 
 // Command is one that the server executed.
 type Command struct {
+	// From is the IP address of the client; of a script's command, the one of the client that called the script.
+	From string
 	// Script: called by a Lua script.
 	Script bool
 	// Args are the command's name, in capitals, and its arguments.
@@ -87,6 +89,7 @@ func (m *Monitor) Commands() []Command {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var commands []Command
+	var caller string // of the script that runs
 	for i := 0; ; i++ {
 		for i == len(m.lines) && m.err == nil {
 			m.grown.Wait()
@@ -96,6 +99,10 @@ func (m *Monitor) Commands() []Command {
 		}
 		c, err := parseCommand(m.lines[i])
 		m.s.must(err, "MONITOR")
+		if c.Script {
+			c.From = caller
+		}
+		caller = c.From
 		if c.Args[0] == "ECHO" && len(c.Args) == 2 && strings.HasPrefix(c.Args[1], "mark-") {
 			if c.Args[1] == mark {
 				return commands
@@ -113,7 +120,15 @@ func parseCommand(line string) (Command, error) {
 	if !ok || !ok2 {
 		return Command{}, fmt.Errorf("unreadable line %q", line)
 	}
-	c := Command{Script: strings.HasSuffix(client, " lua")}
+	_, from, _ := strings.Cut(client, " ")
+	c := Command{Script: from == "lua"}
+	if !c.Script {
+		host, _, err := net.SplitHostPort(from)
+		if err != nil {
+			return Command{}, fmt.Errorf("unreadable line %q: %w", line, err)
+		}
+		c.From = host
+	}
 	for rest = strings.TrimSpace(rest); rest != ""; rest = strings.TrimSpace(rest) {
 		quoted, err := strconv.QuotedPrefix(rest)
 		if err != nil {

@@ -125,8 +125,8 @@ func TestMonitorSeesEveryCommand(t *testing.T) {
 		}
 	}
 	require.Equal(t, []testredis.Command{
-		{Args: []string{"SET", "k", "a \"quoted\"\x00\xff value"}},
-		{Script: true, Args: []string{"DEL", "k"}},
+		{From: "127.0.0.1", Args: []string{"SET", "k", "a \"quoted\"\x00\xff value"}},
+		{From: "127.0.0.1", Script: true, Args: []string{"DEL", "k"}},
 	}, found)
 	before := len(m.Commands())
 	for i := range 100 {
