@@ -1,8 +1,9 @@
 package e2e
 
 import (
+	"encoding/json"
 	"fmt"
-	"math"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -66,20 +67,24 @@ func TestAC002_EachCheckEndsWithin500Milliseconds(t *testing.T) {
 	c.register(relayers...)
 	c.awaitActive(patience, ids[0], ids[2])
 	leader, _ := c.leader()
-	checks := func() []map[string]any {
-		return append(leader.logged("health check"), leader.logged("health check failed")...)
+	eventually(t, patience, func() bool {
+		return len(leader.logged("health check")) >= 8 && len(leader.logged("health check failed")) >= 8
+	}, "checks of both kinds in the log")
+	// The product's own measure of each check that counted. One that this machine held up for more than 50 ms is
+	// void and repeated, so no other may be longer than that.
+	durations := func(msg string) (all []time.Duration) {
+		for _, line := range leader.logged(msg) {
+			require.Contains(t, ids, line["relayer"])
+			require.Contains(t, line, "result")
+			all = append(all, milliseconds(t, line["healthCheckDuration"]))
+		}
+		return all
 	}
-	eventually(t, patience, func() bool { return len(checks()) >= 12 }, "a dozen checks in the log")
-	slowest := time.Duration(0)
-	for _, line := range checks() {
-		require.Contains(t, ids, line["relayer"])
-		require.Contains(t, line, "result")
-		slowest = max(slowest, milliseconds(t, line["healthCheckDuration"]))
-	}
-	require.Greater(t, slowest, 400*time.Millisecond, "the one that does not answer was checked")
-	// The limit is the check's own; beyond it lies only the time a loaded machine takes to fire the timer, and a
-	// check that fires later than that is void.
-	require.LessOrEqual(t, slowest, 550*time.Millisecond)
+	answered, hung := durations("health check"), durations("health check failed")
+	require.LessOrEqual(t, slices.Max(slices.Concat(answered, hung)), 550*time.Millisecond)
+	// Those of the one that does not answer end by the limit itself, which is 500 ms from the dial: what is beyond
+	// is the time in which the timer's goroutine got a processor, most often well below 20 ms on a busy machine too.
+	require.InDelta(t, 500, float64(median(hung))/float64(time.Millisecond), 20, "%v", hung)
 }
 
 // milliseconds reads a duration from the log.
@@ -139,13 +144,13 @@ func TestAC005_RelayerCountTwoWatchesTwo(t *testing.T) {
 	env := map[string]string{"RELAYER_COUNT": "3", "RELAYER_URL_TEMPLATE": template}
 	c := startCluster(t, options{env: env})
 	c.awaitActive(patience, "oz-relayer-0", "oz-relayer-1", "oz-relayer-2")
+	stop := c.watchSet("oz-relayer-0", "oz-relayer-1")
 
 	// Restarted one by one with two.
 	env["RELAYER_COUNT"] = "2"
 	for _, id := range c.ids {
 		require.Zero(t, c.nodes[id].stop())
-		c.start(id)
-		c.leader()
+		c.awaitReady(c.start(id))
 	}
 	c.awaitActive(patience, "oz-relayer-0", "oz-relayer-1")
 	require.ElementsMatch(t, []string{"oz-relayer-0", "oz-relayer-1"}, c.directory())
@@ -160,6 +165,7 @@ func TestAC005_RelayerCountTwoWatchesTwo(t *testing.T) {
 	eventually(t, patience, func() bool { return len(relayers[0].times()) > asked+2 }, "checks go on")
 	require.Len(t, relayers[2].times(), before, "the third is not checked any more")
 	require.Equal(t, []string{"oz-relayer-0", "oz-relayer-1"}, c.active())
+	stop()
 }
 
 func TestAC006_ChecksAreAnIntervalApart(t *testing.T) {
@@ -279,13 +285,15 @@ func TestAC009_StatusIsExactAndQuick(t *testing.T) {
 			require.Equal(t, relayers[i].url(), r.URL)
 			require.WithinDuration(t, time.Now(), stamp(t, r.LastCheckTimestamp), 3*time.Second)
 		}
-		best := time.Duration(math.MaxInt64)
-		for range 10 {
+		requireContract(t, n)
+		var took []time.Duration
+		for range 21 {
 			begun := time.Now()
-			n.status(t)
-			best = min(best, time.Since(begun))
+			_, code := n.page(t, "/status")
+			took = append(took, time.Since(begun))
+			require.Equal(t, 200, code)
 		}
-		require.Less(t, best, 100*time.Millisecond)
+		require.Less(t, median(took), 100*time.Millisecond, "%v", took)
 	}
 
 	relayers[2].start()
@@ -301,6 +309,45 @@ func TestAC009_StatusIsExactAndQuick(t *testing.T) {
 		}
 	}
 	eventually(t, patience, func() bool { _, code := leader.status(t); return code == 503 }, "503 without a leader")
+}
+
+// requireContract holds a page of two active relayers against the contract, letter by letter: Go's decoder takes
+// names in any case, others' do not.
+func requireContract(t *testing.T, n *node) {
+	t.Helper()
+	code, body := n.page(t, "/status")
+	require.Equal(t, 200, code)
+	const text, stamp, number = `^"[^"]+"$`, `^"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"$`, `^\d+$`
+	hold := func(object []byte, contract map[string]string) (names []string) {
+		var fields map[string]json.RawMessage
+		require.NoError(t, json.Unmarshal(object, &fields), body)
+		for name, form := range contract {
+			require.Regexp(t, form, string(fields[name]), "%s in %s", name, body)
+		}
+		return slices.Sorted(maps.Keys(fields))
+	}
+	names := hold([]byte(body), map[string]string{
+		"service": `^"relayer-discovery"$`, "status": `^"(healthy|degraded|unhealthy)"$`, "timestamp": stamp,
+		"activeRelayers": `^\[.*\]$`, "totalConfigured": number, "totalActive": number, "healthCheckInterval": number,
+	})
+	require.Equal(t, []string{ // the contract's, and our own beside them
+		"activeRelayers", "cluster", "director", "epoch", "healthCheckInterval", "inactiveRelayers", "leader", "mirror", "node",
+		"notes", "otherKinds", "service", "stalls", "status", "timestamp", "totalActive", "totalConfigured", "version",
+	}, names)
+	var page struct {
+		Active []json.RawMessage `json:"activeRelayers"`
+	}
+	require.NoError(t, json.Unmarshal([]byte(body), &page))
+	require.Len(t, page.Active, 2)
+	for _, r := range page.Active {
+		names := hold(r, map[string]string{"id": text, "status": `^"healthy"$`, "lastCheckTimestamp": stamp, "url": `^"http://[^"]+"$`})
+		require.Equal(t, []string{"id", "lastCheckTimestamp", "status", "url"}, names)
+	}
+}
+
+func median(all []time.Duration) time.Duration {
+	all = slices.Sorted(slices.Values(all))
+	return all[len(all)/2]
 }
 
 // stamp reads a time of the contract: three decimals and Z.

@@ -15,12 +15,9 @@ import (
 // Ten thousand healthy services and a failover: nobody is removed.
 func TestFailoverOfTenThousandServicesRemovesNobody(t *testing.T) {
 	const services, servers = 10_000, 4
-	// In processes of their own: this one, with the race detector, would not answer so many in time.
 	var addrs []string
 	for i := range servers {
-		addr := fmt.Sprintf("127.0.0.1:%d", freePort(t))
-		launch(t, fmt.Sprint("relayer-", i), nil, "dev-relayer", "--id", fmt.Sprint("relayer-", i), "--listen", addr)
-		addrs = append(addrs, addr)
+		addrs = append(addrs, launchRelayer(t, fmt.Sprint("relayer-", i)))
 	}
 	c := startCluster(t, options{env: map[string]string{"HEALTH_CHECK_INTERVAL_MS": "10000", "ROLLCALL_LOG_LEVEL": "info"}})
 	req := &rollcallv1.RegisterServicesRequest{Writer: operator()}
@@ -50,6 +47,15 @@ func TestFailoverOfTenThousandServicesRemovesNobody(t *testing.T) {
 	}
 	require.Zero(t, next.metric(t, `rollcall_removals_total{reason="health"}`))
 	require.Len(t, c.active(), services)
+}
+
+// launchRelayer starts a healthy one in a process of its own and gives its address: the test's own process, with the
+// race detector, may be too busy to answer in time.
+func launchRelayer(t *testing.T, id string) (addr string) {
+	t.Helper()
+	addr = fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	launch(t, id, nil, "dev-relayer", "--id", id, "--listen", addr)
+	return addr
 }
 
 // metric is a sample of /metrics; -1 when it is not there.

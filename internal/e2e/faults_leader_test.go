@@ -48,10 +48,7 @@ func TestPausedLeaderWritesNothing(t *testing.T) {
 			c.register(relayers...)
 			c.awaitActive(patience, ids...)
 			paused, old := c.leader()
-			stop := func() {}
-			if !flushed {
-				stop = c.watchSet(ids[:3]...)
-			}
+			stop := c.watchSet(ids[:3]...)
 			monitor := c.redis.Monitor()
 
 			paused.pause()
@@ -60,8 +57,10 @@ func TestPausedLeaderWritesNothing(t *testing.T) {
 			relayers[3].crash() // the paused one still takes it for healthy
 			c.awaitActive(patience, ids[:3]...)
 			if flushed {
+				stop()
 				// Redis has forgotten the epoch at the moment in which the paused one wakes up.
 				c.redis.FlushAll()
+				stop = c.watchReturningSet(ids[:3]...)
 			}
 			paused.resume()
 			eventually(t, patience, func() bool {

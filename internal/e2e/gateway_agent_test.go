@@ -292,7 +292,7 @@ func TestLocalHealthDelaysOnlyTheFirstOffer(t *testing.T) {
 	relayers[1].answer(http.StatusOK)
 	relayers[2].start()
 	c.awaitActive(patience, ids...)
-	stop := c.watchDirectory(ids...)
+	stopSet, stopDirectory := c.watchSet(ids[0]), c.watchDirectory(ids...)
 	relayers[1].answer(http.StatusServiceUnavailable)
 	relayers[2].crash()
 	c.awaitActive(patience, ids[0])
@@ -303,7 +303,9 @@ func TestLocalHealthDelaysOnlyTheFirstOffer(t *testing.T) {
 		return slices.ContainsFunc(a.logged("directory written"), func(l map[string]any) bool { return l["epoch"] == float64(epoch) })
 	}, "a write in epoch %d", epoch)
 	require.Equal(t, ids, c.directory())
-	stop()
+	stopDirectory()
+	c.awaitEpochInRedis(epoch)
+	stopSet()
 }
 
 // The process whose id another one claims ends, and says why.

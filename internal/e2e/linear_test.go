@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/rollcall-dev/rollcall/internal/linear"
+	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
 // Twenty leaders are killed with SIGKILL under load; every answer still fits one order of the calls.
@@ -21,7 +22,20 @@ func TestKilledLeadersKeepTheDirectoryLinearizable(t *testing.T) {
 		clients = 8
 		calls   = 50_000
 	)
-	c := startCluster(t, options{env: map[string]string{"ROLLCALL_LOG_LEVEL": "info"}})
+	// The load takes the processors from everybody, relayers included; how quick these are is not tested here.
+	c := startCluster(t, options{env: map[string]string{
+		"ROLLCALL_LOG_LEVEL": "info", "HEALTH_CHECK_INTERVAL_MS": "5000", "HEALTH_CHECK_TIMEOUT_MS": "4000", "HEALTH_CHECK_CONNECT_TIMEOUT_MS": "4000",
+	}})
+	req := &rollcallv1.RegisterServicesRequest{Writer: operator()}
+	var ids []string
+	for i := range 3 {
+		id := fmt.Sprintf("oz-relayer-%d", i)
+		req.Services = append(req.Services, service(id, "http://"+launchRelayer(t, id)))
+		ids = append(ids, id)
+	}
+	c.write(req)
+	c.awaitActive(patience, ids...)
+	stop := c.watchSet(ids...)
 	_, epoch := c.leader()
 
 	history := linear.NewHistory()
@@ -51,6 +65,7 @@ func TestKilledLeadersKeepTheDirectoryLinearizable(t *testing.T) {
 	}
 	cancel()
 	require.NoError(t, g.Wait())
+	stop()
 	t.Logf("%d calls, %d of unknown outcome, %d kills, epoch %d", history.Len(), history.Unknown(), kills, epoch)
 	require.GreaterOrEqual(t, history.Len(), calls)
 	require.NoError(t, history.Check(5*time.Minute))

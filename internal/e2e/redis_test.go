@@ -62,13 +62,15 @@ func TestRedisFailedOverToAStaleCopy(t *testing.T) {
 	replica.Promote() // from here on it misses everything
 	relayers[2].crash()
 	c.awaitActive(patience, ids[:2]...)
+	stop := c.watchSet(ids[:2]...)
 	leader.kill()
 	_, epoch := c.leaderAfter(old)
 	c.awaitEpochInRedis(epoch)
+	stop()
 
 	c.redis = replica
 	require.Equal(t, ids, c.active(), "the copy is stale")
-	stop := c.watchSet(ids[:2]...)
+	stop = c.watchSet(ids[:2]...)
 	monitor := replica.Monitor()
 	way.switchTo(replica.Addr())
 	c.awaitActive(patience, ids[:2]...)
@@ -83,8 +85,10 @@ func TestRedisFailedOverToAStaleCopy(t *testing.T) {
 	c.awaitActive(patience, ids[0])
 	c.redis = master
 	require.Equal(t, ids[:2], c.active())
+	stop = c.watchSet(ids[0])
 	way.switchTo(master.Addr())
 	c.awaitActive(patience, ids[0])
+	stop()
 }
 
 func TestKeysOfTheWrongTypeAreReplaced(t *testing.T) {

@@ -36,7 +36,11 @@ func startRelayer(t testing.TB, id string) *relayer {
 
 // tryRelayer starts a healthy one on the port; nil when that is taken.
 func tryRelayer(t testing.TB, id string, port int) *relayer {
-	r := &relayer{t: t, id: id, addr: fmt.Sprintf("127.0.0.1:%d", port), code: http.StatusOK}
+	return tryRelayerAt(t, id, fmt.Sprintf("127.0.0.1:%d", port))
+}
+
+func tryRelayerAt(t testing.TB, id, addr string) *relayer {
+	r := &relayer{t: t, id: id, addr: addr, code: http.StatusOK}
 	l, err := net.Listen("tcp", r.addr)
 	if err != nil {
 		return nil
