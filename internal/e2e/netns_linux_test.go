@@ -1,0 +1,328 @@
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/rollcall-dev/rollcall/internal/testredis"
+)
+
+// Partitions of real hosts: each coordinator in a network namespace of its own, with a cable to its peers and another
+// one to Redis and the relayers.
+
+// TestPartitionsOfNamespaces runs the tests of partitions in a process whose network, and list of networks, is its
+// own: nothing on this machine gets in the way, its firewall included, and nothing stays behind, however the process
+// ends.
+func TestPartitionsOfNamespaces(t *testing.T) {
+	if os.Getenv(insideNamespaces) != "" {
+		prepareNamespaces(t)
+		t.Run("leader", partitionLeader)
+		t.Run("one way", partitionOneWay)
+		t.Run("follower", partitionFollower)
+		return
+	}
+	t.Parallel()
+	attr, err := namespaces()
+	if err != nil {
+		// A developer's machine may forbid it. Where changes are let in, the test has to run.
+		require.NotEqual(t, "true", os.Getenv("CI"), "network namespaces: %v", err)
+		t.Logf("not tested, this user may make no network namespaces: %v", err)
+		return
+	}
+	self, err := os.Executable()
+	require.NoError(t, err)
+	cmd := exec.CommandContext(t.Context(), self, "-test.run=^"+t.Name()+"$", "-test.v", "-test.timeout=10m")
+	cmd.Env = append(os.Environ(), insideNamespaces+"="+binary)
+	cmd.SysProcAttr = attr
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	for _, name := range []string{"leader", "one_way", "follower"} {
+		require.Contains(t, string(out), "--- PASS: "+t.Name()+"/"+name)
+	}
+	t.Logf("%s", out)
+}
+
+// namespaces gives what a process needs to begin in a network of its own, as root, or as somebody who is root in
+// there only; or why neither is possible.
+func namespaces() (*syscall.SysProcAttr, error) {
+	var errs []error
+	for _, attr := range []*syscall.SysProcAttr{
+		{Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS},
+		{
+			Cloneflags:  syscall.CLONE_NEWNET | syscall.CLONE_NEWNS | syscall.CLONE_NEWUSER,
+			UidMappings: []syscall.SysProcIDMap{{HostID: os.Getuid(), Size: 1}},
+			GidMappings: []syscall.SysProcIDMap{{HostID: os.Getgid(), Size: 1}},
+		},
+	} {
+		attr.Pdeathsig = syscall.SIGKILL
+		script := "mount --make-rprivate / && mount -t tmpfs none /run && ip netns add probe && ip link add bridge0 type bridge && ip link add veth0 type veth peer name veth1 netns probe"
+		probe := exec.Command("sh", "-c", script)
+		probe.Env = append(os.Environ(), "PATH="+os.Getenv("PATH")+":/usr/sbin:/sbin")
+		probe.SysProcAttr = attr
+		out, err := probe.CombinedOutput()
+		if err == nil {
+			return attr, nil
+		}
+		errs = append(errs, fmt.Errorf("%w: %s", err, out))
+	}
+	return nil, errors.Join(errs...)
+}
+
+// ip configures the network.
+func ip(t testing.TB, line string, args ...any) {
+	t.Helper()
+	cmd := exec.Command("ip", strings.Fields(fmt.Sprintf(line, args...))...)
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "ip %s: %s", strings.Join(cmd.Args[1:], " "), out)
+}
+
+// prepareNamespaces makes the two networks: the peers' and, with an address of the test's, that of Redis.
+func prepareNamespaces(t *testing.T) {
+	t.Setenv("PATH", os.Getenv("PATH")+":/usr/sbin:/sbin")
+	require.NoError(t, syscall.Mount("", "/", "", syscall.MS_PRIVATE|syscall.MS_REC, ""))
+	require.NoError(t, syscall.Mount("tmpfs", "/run", "tmpfs", 0, "")) // where the names of namespaces stand
+	ip(t, "link set lo up")
+	for _, network := range []string{"peers", "mirror"} {
+		ip(t, "link add %s type bridge", network)
+		ip(t, "link set %s up", network)
+	}
+	ip(t, "addr add %s/24 dev mirror", hostAddress)
+}
+
+// hostAddress is where the coordinators reach Redis and the relayers.
+const hostAddress = "10.77.2.254"
+
+// host is a coordinator's: the namespace n1, n2 or n3.
+type host struct{ name, peers, mirror string }
+
+func hostOf(i int) host {
+	return host{fmt.Sprintf("n%d", i+1), fmt.Sprintf("10.77.1.%d", i+1), fmt.Sprintf("10.77.2.%d", i+1)}
+}
+
+// namespaced is a cluster of three hosts.
+type namespaced struct {
+	*cluster
+	relayers []*relayer
+	active   []string
+}
+
+// startNamespaced starts three hosts, a coordinator on each, and three relayers that all of them reach whatever
+// becomes of the network between the peers.
+func startNamespaced(t *testing.T) *namespaced {
+	t.Helper()
+	c := planCluster(t, options{
+		redis:   testredis.Start(t, "--bind", "127.0.0.1", hostAddress, "--protected-mode", "no"),
+		nodeEnv: make(map[string]map[string]string), program: make(map[string][]string),
+	})
+	_, port, _ := strings.Cut(c.redis.Addr(), ":")
+	var peers []string
+	for i, id := range c.ids {
+		h := hostOf(i)
+		ip(t, "netns add %s", h.name)
+		t.Cleanup(func() {
+			for _, network := range []string{"peers", "mirror"} { // a namespace takes its time to go, and its cables with it
+				ip(t, "link del %s-%s", h.name, network)
+			}
+			ip(t, "netns del %s", h.name)
+		})
+		ip(t, "-n %s link set lo up", h.name)
+		for network, address := range map[string]string{"peers": h.peers, "mirror": h.mirror} {
+			ip(t, "link add %s-%s type veth peer name %s netns %s", h.name, network, network, h.name)
+			ip(t, "link set %s-%s master %s up", h.name, network, network)
+			ip(t, "-n %s addr add %s/24 dev %s", h.name, address, network)
+			ip(t, "-n %s link set %s up", h.name, network)
+		}
+		peers = append(peers, fmt.Sprintf("%s=%s:7400", id, h.peers))
+	}
+	for i, id := range c.ids {
+		h := hostOf(i)
+		c.readdress(c.nodes[id], h.mirror+":7400", h.mirror+":3001") // where the test reaches it
+		c.opts.program[id] = []string{"ip", "netns", "exec", h.name, binary, "coordinator"}
+		c.opts.nodeEnv[id] = map[string]string{
+			"ROLLCALL_PEERS": strings.Join(peers, ","), "ROLLCALL_LISTEN": ":7400", "ROLLCALL_ADVERTISE": h.peers + ":7400",
+			"ROLLCALL_HTTP_LISTEN": ":3001", "REDIS_URL": "redis://" + hostAddress + ":" + port,
+		}
+	}
+	n := &namespaced{cluster: c}
+	for i := range 3 {
+		r := tryRelayerAt(t, fmt.Sprintf("oz-relayer-%d", i), fmt.Sprintf("%s:%d", hostAddress, 3100+i))
+		require.NotNil(t, r)
+		n.relayers, n.active = append(n.relayers, r), append(n.active, r.id)
+	}
+	c.startAll()
+	for _, node := range c.nodes {
+		c.awaitReady(node)
+	}
+	c.register(n.relayers...)
+	c.awaitActive(patience, n.active...)
+	return n
+}
+
+func (c *namespaced) host(n *node) host { return hostOf(slices.Index(c.ids, n.id)) }
+
+// unplug pulls the cable between a coordinator and its peers; the one to Redis stays. plug puts it back.
+func (c *namespaced) unplug(n *node) { ip(c.t, "link set %s-peers down", c.host(n).name) }
+func (c *namespaced) plug(n *node)   { ip(c.t, "link set %s-peers up", c.host(n).name) }
+
+// mute loses what one coordinator sends to another, as a switch would: it goes where nobody listens. What the other
+// sends arrives.
+func (c *namespaced) mute(from, to *node) {
+	ip(c.t, "-n %s neigh replace %s lladdr 02:00:00:00:00:01 dev peers nud permanent", c.host(from).name, c.host(to).peers)
+}
+
+func (c *namespaced) unmute(from, to *node) {
+	ip(c.t, "-n %s neigh del %s dev peers", c.host(from).name, c.host(to).peers)
+}
+
+// others are all coordinators but one.
+func (c *namespaced) others(than *node) (others []*node) {
+	for _, id := range c.ids {
+		if n := c.nodes[id]; n != than {
+			others = append(others, n)
+		}
+	}
+	return others
+}
+
+// reaches reports whether one host reaches another's cluster port.
+func (c *namespaced) reaches(from, to *node) bool {
+	address := "tcp://" + c.host(to).peers + ":7400"
+	return exec.Command("ip", "netns", "exec", c.host(from).name, binary, "healthcheck", "--timeout", "300ms", address).Run() == nil
+}
+
+// requireSilent proves that a coordinator changed nothing in Redis after a later epoch was claimed.
+func (c *namespaced) requireSilent(monitor *testredis.Monitor, n *node, epoch uint64) {
+	c.t.Helper()
+	commands := monitor.Commands()
+	claimed := slices.IndexFunc(commands, func(cmd testredis.Command) bool {
+		i := slices.Index(cmd.Args, "epoch")
+		return cmd.Script && cmd.Args[0] == "HSET" && cmd.Args[1] == "relayer:meta" && i > 0 && cmd.Args[i+1] == fmt.Sprint(epoch)
+	})
+	require.GreaterOrEqual(c.t, claimed, 0, "the claim of epoch %d", epoch)
+	wrote := make(map[string]int)
+	for _, cmd := range commands[claimed:] {
+		if cmd.Script && changesSomething(cmd) {
+			wrote[cmd.From]++
+		}
+	}
+	require.Zero(c.t, wrote[c.host(n).mirror], "what %s wrote after epoch %d was claimed: %v", n.id, epoch, commands[claimed:])
+	require.NotEmpty(c.t, wrote, "the one that leads writes")
+}
+
+// follows waits until a coordinator follows another in an epoch of at least the given, and takes part again.
+func (c *namespaced) follows(n *node, epoch uint64) {
+	c.t.Helper()
+	eventually(c.t, patience, func() bool {
+		p := n.ping(c.t)
+		return p != nil && p.Epoch >= epoch && p.Leader != nil && p.Leader.Node != n.id
+	}, "%s follows", n.id)
+	c.awaitReady(n)
+}
+
+// newLeader waits for a leader of a higher epoch among others than the given.
+func (c *namespaced) newLeader(than *node, old uint64) (leader *node, epoch uint64) {
+	c.t.Helper()
+	eventually(c.t, patience, func() bool { leader, epoch = c.leaderAfter(old); return leader != than }, "another leader")
+	c.awaitEpochInRedis(epoch)
+	return leader, epoch
+}
+
+// A leader that is cut off its peers, but not off Redis nor the relayers, is replaced and writes nothing more.
+func partitionLeader(t *testing.T) {
+	c := startNamespaced(t)
+	stop, monitor := c.watchSet(c.active...), c.redis.Monitor()
+	for range 2 {
+		old, was := c.leader()
+		for _, n := range c.others(old) {
+			require.True(t, c.reaches(old, n))
+		}
+		c.unplug(old)
+		for _, n := range c.others(old) {
+			require.False(t, c.reaches(old, n))
+			require.False(t, c.reaches(n, old))
+		}
+		_, epoch := c.newLeader(old, was)
+		eventually(t, patience, func() bool { return len(old.logged("leadership ended")) > 0 }, "it notices")
+		c.registerBulk(int(epoch)) //nolint:gosec // small
+		c.awaitWrites(3)
+		require.Equal(t, 200, old.get(t, "/healthz"), "it lives")
+		c.requireSilent(monitor, old, epoch)
+
+		c.plug(old)
+		c.follows(old, epoch)
+		c.awaitWrites(2)
+		c.requireSilent(monitor, old, epoch)
+	}
+	stop()
+	requireFenced(t, scriptCalls(t, monitor.Commands()))
+}
+
+// A leader whose words get lost, while it hears all that its peers say, is replaced. So is one that is heard and
+// hears nothing.
+func partitionOneWay(t *testing.T) {
+	for _, deaf := range []bool{false, true} {
+		t.Run(fmt.Sprintf("deaf=%v", deaf), func(t *testing.T) {
+			c := startNamespaced(t)
+			stop, monitor := c.watchSet(c.active...), c.redis.Monitor()
+			old, was := c.leader()
+			each := func(do func(from, to *node)) {
+				for _, n := range c.others(old) {
+					if deaf {
+						do(n, old)
+					} else {
+						do(old, n)
+					}
+				}
+			}
+			each(c.mute)
+			_, epoch := c.newLeader(old, was)
+			c.registerBulk(0)
+			c.awaitWrites(3)
+			c.requireSilent(monitor, old, epoch)
+			each(c.unmute)
+			c.follows(old, epoch)
+			c.awaitWrites(2)
+			c.requireSilent(monitor, old, epoch)
+			stop()
+			requireFenced(t, scriptCalls(t, monitor.Commands()))
+		})
+	}
+}
+
+// A follower that is cut off costs the cluster nothing, nor does its return.
+func partitionFollower(t *testing.T) {
+	c := startNamespaced(t)
+	stop, monitor := c.watchSet(c.active...), c.redis.Monitor()
+	const rounds = 3
+	unchanged := 0
+	for round := range rounds {
+		_, was := c.leader()
+		lost := c.follower()
+		c.unplug(lost)
+		c.registerBulk(round)
+		// It looks for a leader several times meanwhile.
+		sought := len(lost.logged("entering candidate state"))
+		eventually(t, patience, func() bool { return len(lost.logged("entering candidate state")) >= sought+3 }, "elections of its own")
+		c.registerBulk(100 + round)
+		require.Nil(t, lost.ping(t).GetLeader(), "it knows no leader")
+		c.plug(lost)
+		c.follows(lost, was)
+		if _, now := c.leader(); now == was {
+			unchanged++
+		}
+	}
+	// A busy machine may change its leader by itself, but not each time.
+	require.NotZero(t, unchanged, "the leader stayed")
+	t.Logf("the leader stayed in %d of %d rounds", unchanged, rounds)
+	require.Len(t, c.directory(), len(c.active)+2*rounds*8)
+	stop()
+	requireFenced(t, scriptCalls(t, monitor.Commands()))
+}
