@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"io"
 	"testing"
 
 	"github.com/hashicorp/raft"
@@ -61,6 +62,8 @@ func FuzzSnapshot(f *testing.F) {
 		before := r.State()
 		err := restore(r.Machine, file)
 		checkInvariants(t, r.Machine)
+		_, copied := CopySnapshot(io.Discard, bytes.NewReader(file), 0, "")
+		require.Equal(t, err, copied)
 		if err != nil {
 			_, ok := errors.AsType[*DecodeError](err)
 			require.True(t, ok)

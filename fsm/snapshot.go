@@ -119,31 +119,94 @@ func ReadSnapshot(r io.Reader) (*State, error) {
 	return d.publish(), nil
 }
 
+// SnapshotInfo is what a snapshot says of itself.
+type SnapshotInfo struct {
+	Cluster string
+	Epoch   uint64
+	// Index is the Raft index of the last command in it.
+	Index    uint64
+	Services int
+}
+
+// CopySnapshot copies a snapshot and verifies it as ReadSnapshot does, without holding it in memory. An epoch in it
+// below the given one is replaced by that, and by the node that opened it: whoever restores the copy goes on from
+// there. What was written by the time it fails is worth nothing. It fails with a *DecodeError when src is not a sound
+// snapshot, also when reading it fails, and otherwise with what dst said.
+func CopySnapshot(dst io.Writer, src io.Reader, epoch uint64, leader string) (SnapshotInfo, error) {
+	var (
+		info    SnapshotInfo
+		problem error // of dst
+	)
+	w := &snapshotWriter{w: bufio.NewWriterSize(dst, ioBuffer), sum: crc32.New(castagnoli)}
+	r := newSnapshotReader(src, nil)
+	err := r.read(func(rec *rollcallv1.SnapshotRecord) error {
+		switch k := rec.Record.(type) {
+		case *rollcallv1.SnapshotRecord_Header:
+			if k.Header.Epoch < epoch {
+				k.Header.Epoch, k.Header.Leader = epoch, leader
+			}
+			info = SnapshotInfo{Cluster: k.Header.Cluster, Epoch: k.Header.Epoch, Index: k.Header.Index}
+		case *rollcallv1.SnapshotRecord_Trailer:
+			info.Services = r.entries
+			k.Trailer.Crc = w.sum.Sum32()
+		}
+		problem = w.write(rec)
+		return problem
+	})
+	if problem != nil {
+		return SnapshotInfo{}, fmt.Errorf("write snapshot: %w", problem)
+	}
+	if err != nil {
+		return SnapshotInfo{}, &DecodeError{Err: err}
+	}
+	if err := w.w.Flush(); err != nil {
+		return SnapshotInfo{}, fmt.Errorf("write snapshot: %w", err)
+	}
+	return info, nil
+}
+
 // snapshotReader undoes snapshotWriter.
 type snapshotReader struct {
 	r   *bufio.Reader
 	sum hash.Hash32
 	buf []byte
 
-	d      draft
-	owners []ownerState // by number
-	lastID string
+	d       *draft // built from what is read; nil when that is only to be verified
+	owners  []ownerState
+	entries int
+	lastID  string
+}
+
+func newSnapshotReader(src io.Reader, d *draft) *snapshotReader {
+	return &snapshotReader{r: bufio.NewReaderSize(src, ioBuffer), sum: crc32.New(castagnoli), d: d}
 }
 
 func readSnapshot(src io.Reader) (draft, error) {
-	r := &snapshotReader{r: bufio.NewReaderSize(src, ioBuffer), sum: crc32.New(castagnoli), d: newDraft()}
-	if err := r.readHeader(); err != nil {
-		return draft{}, fmt.Errorf("header: %w", err)
+	d := newDraft()
+	if err := newSnapshotReader(src, &d).read(func(*rollcallv1.SnapshotRecord) error { return nil }); err != nil {
+		return draft{}, err
 	}
-	for {
-		done, err := r.readRecord()
-		if err != nil {
-			return draft{}, fmt.Errorf("after %d owners and %d entries: %w", len(r.owners), r.d.Len(), err)
+	return d, nil
+}
+
+// read reads and verifies a snapshot, and shows every record that is sound so far.
+func (r *snapshotReader) read(visit func(*rollcallv1.SnapshotRecord) error) error {
+	rec, err := r.readHeader()
+	if err != nil {
+		return fmt.Errorf("header: %w", err)
+	}
+	if err := visit(rec); err != nil {
+		return err
+	}
+	for done := false; !done; {
+		if rec, done, err = r.readRecord(); err != nil {
+			return fmt.Errorf("after %d owners and %d entries: %w", len(r.owners), r.entries, err)
 		}
-		if done {
-			return r.d, nil
+		if err := visit(rec); err != nil {
+			return err
 		}
 	}
+	return nil
 }
 
 // next reads one record, and sums it unless it is the trailer.
@@ -179,36 +242,37 @@ func truncated(err error) error {
 	return err
 }
 
-func (r *snapshotReader) readHeader() error {
+func (r *snapshotReader) readHeader() (*rollcallv1.SnapshotRecord, error) {
 	rec, err := r.next()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	h := rec.GetHeader()
 	if h == nil {
-		return errors.New("there is none; is this a snapshot of rollcall?")
+		return nil, errors.New("there is none; is this a snapshot of rollcall?")
 	}
 	if h.Format != snapshotFormat {
-		return fmt.Errorf("format %d is not known to this version", h.Format)
+		return nil, fmt.Errorf("format %d is not known to this version", h.Format)
 	}
-	r.d.cluster, r.d.epoch, r.d.leader, r.d.index = h.Cluster, h.Epoch, h.Leader, h.Index
-	return nil
+	if r.d != nil {
+		r.d.cluster, r.d.epoch, r.d.leader, r.d.index = h.Cluster, h.Epoch, h.Leader, h.Index
+	}
+	return rec, nil
 }
 
-func (r *snapshotReader) readRecord() (done bool, err error) {
-	rec, err := r.next()
-	if err != nil {
-		return false, err
+func (r *snapshotReader) readRecord() (rec *rollcallv1.SnapshotRecord, done bool, err error) {
+	if rec, err = r.next(); err != nil {
+		return nil, false, err
 	}
 	switch k := rec.Record.(type) {
 	case *rollcallv1.SnapshotRecord_Owner:
-		return false, r.addOwner(k.Owner)
+		return rec, false, r.addOwner(k.Owner)
 	case *rollcallv1.SnapshotRecord_Entry:
-		return false, r.addEntry(k.Entry)
+		return rec, false, r.addEntry(k.Entry)
 	case *rollcallv1.SnapshotRecord_Trailer:
-		return true, r.finish(k.Trailer)
+		return rec, true, r.finish(k.Trailer)
 	default:
-		return false, errors.New("record out of place")
+		return nil, false, errors.New("record out of place")
 	}
 }
 
@@ -218,7 +282,7 @@ func (r *snapshotReader) addOwner(o *rollcallv1.SnapshotOwner) error {
 		return err
 	}
 	n := len(r.owners)
-	if int64(o.Number) != int64(n) || r.d.Len() > 0 || n > 0 && r.owners[n-1].owner.String() >= owner.String() {
+	if int64(o.Number) != int64(n) || r.entries > 0 || n > 0 && r.owners[n-1].owner.String() >= owner.String() {
 		return fmt.Errorf("owner %s is out of order", owner)
 	}
 	answer, err := resultOf(o.Answer)
@@ -241,8 +305,11 @@ func (r *snapshotReader) addEntry(se *rollcallv1.SnapshotEntry) error {
 		return fmt.Errorf("%s after %s: out of order", e.ID, r.lastID)
 	}
 	r.lastID = e.ID
-	e.Owner, e.Version = r.owners[se.Owner].owner, se.Version
-	r.d.set(e)
+	r.entries++
+	if r.d != nil {
+		e.Owner, e.Version = r.owners[se.Owner].owner, se.Version
+		r.d.set(e)
+	}
 	return nil
 }
 
@@ -251,14 +318,16 @@ func (r *snapshotReader) finish(t *rollcallv1.SnapshotTrailer) error {
 	switch {
 	case t.Crc != r.sum.Sum32():
 		return errors.New("checksum differs: the snapshot is damaged")
-	case t.Owners != uint64(len(r.owners)) || t.Entries != uint64(r.d.Len()):
+	case t.Owners != uint64(len(r.owners)) || t.Entries != uint64(r.entries):
 		return fmt.Errorf("the trailer counts %d owners and %d entries", t.Owners, t.Entries)
 	}
 	if _, err := r.r.ReadByte(); !errors.Is(err, io.EOF) {
 		return errors.New("bytes after the trailer")
 	}
-	for _, os := range r.owners {
-		r.d.setOwner(os)
+	if r.d != nil {
+		for _, os := range r.owners {
+			r.d.setOwner(os)
+		}
 	}
 	return nil
 }

@@ -218,6 +218,34 @@ func requireRefused(t *testing.T, r *replica, file []byte, says string) {
 	require.True(t, ok, "%T", err)
 	require.ErrorContains(t, err, says)
 	require.Same(t, before, r.State())
+
+	_, copied := CopySnapshot(io.Discard, bytes.NewReader(file), 0, "")
+	require.Equal(t, err, copied)
+}
+
+// A copy holds what the original does, except for an epoch that must not go back.
+func TestCopySnapshot(t *testing.T) {
+	t.Parallel()
+	s := varied(t).State()
+	file := snapshotOf(t, s)
+	for epoch, want := range map[uint64]string{0: "n-2", 6: "n-2", 7: "n-2", 8: "n-9"} {
+		var dst bytes.Buffer
+		info, err := CopySnapshot(&dst, bytes.NewReader(file), epoch, "n-9")
+		require.NoError(t, err)
+		require.Equal(t, SnapshotInfo{Cluster: s.Cluster(), Epoch: max(epoch, 7), Index: s.Index(), Services: s.Len()}, info)
+		got, err := ReadSnapshot(&dst)
+		require.NoError(t, err)
+		require.Equal(t, want, got.Leader())
+		raised := *s
+		raised.epoch, raised.leader = info.Epoch, want
+		require.Equal(t, dump(&raised), dump(got))
+	}
+
+	full := &sink{write: func(int) error { return errors.New("no space left on device") }}
+	_, err := CopySnapshot(full, bytes.NewReader(file), 0, "")
+	require.ErrorContains(t, err, "no space left on device")
+	_, damaged := errors.AsType[*DecodeError](err)
+	require.False(t, damaged, "the snapshot is not to blame")
 }
 
 func TestDamagedSnapshots(t *testing.T) {

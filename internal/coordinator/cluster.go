@@ -4,25 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
-	"os"
-	"time"
 
 	"github.com/hashicorp/raft"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/rollcall-dev/rollcall/fsm"
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
-)
-
-const (
-	chunkSize = 256 << 10
-	// maxSnapshot bounds what a restore may upload.
-	maxSnapshot    = 8 << 30
-	restoreTimeout = 2 * time.Minute
 )
 
 // cluster serves ClusterService.
@@ -195,111 +183,5 @@ func (n cluster) TransferLeadership(ctx context.Context, req *rollcallv1.Transfe
 		return nil, toStatus(&unknownError{err})
 	case <-ctx.Done():
 		return nil, toStatus(&unknownError{context.Cause(ctx)})
-	}
-}
-
-func (n cluster) TakeSnapshot(_ *rollcallv1.TakeSnapshotRequest, stream grpc.ServerStreamingServer[rollcallv1.TakeSnapshotResponse]) error {
-	s := n.machine.State()
-	if s.Cluster() == "" {
-		return toStatus(errNotEstablished)
-	}
-	return s.WriteSnapshot(chunkWriter(func(chunk []byte) error {
-		return stream.Send(&rollcallv1.TakeSnapshotResponse{Chunk: chunk})
-	}))
-}
-
-// chunkWriter sends what is written to it in messages.
-type chunkWriter func([]byte) error
-
-func (w chunkWriter) Write(p []byte) (int, error) {
-	for done := 0; done < len(p); {
-		next := min(done+chunkSize, len(p))
-		if err := w(p[done:next]); err != nil {
-			return done, err
-		}
-		done = next
-	}
-	return len(p), nil
-}
-
-// RestoreSnapshot replaces the directory. The snapshot is received and verified in full before anything changes.
-// The epoch that follows is above every earlier one, so that nothing written before it is taken for newer.
-func (n cluster) RestoreSnapshot(stream grpc.ClientStreamingServer[rollcallv1.RestoreSnapshotRequest, rollcallv1.RestoreSnapshotResponse]) error {
-	l, r, err := n.leading()
-	if err != nil {
-		return toStatus(err)
-	}
-	f, err := os.CreateTemp(n.cfg.DataDir, "restore-*")
-	if err != nil {
-		return status.Errorf(codes.Internal, "receive snapshot: %v", err)
-	}
-	defer os.Remove(f.Name()) // a leftover is harmless
-	defer f.Close()           // only read back
-	size, allowForeign, err := receiveSnapshot(stream, f)
-	if err != nil {
-		return err
-	}
-	if _, err := f.Seek(0, io.SeekStart); err != nil {
-		return status.Errorf(codes.Internal, "read back snapshot: %v", err)
-	}
-	snap, err := fsm.ReadSnapshot(f)
-	if err != nil {
-		return status.Errorf(codes.InvalidArgument, "%v", err)
-	}
-	if snap.Cluster() != l.Cluster && !allowForeign {
-		return toStatus(&foreignClusterError{expected: snap.Cluster(), actual: l.Cluster})
-	}
-	if _, err := f.Seek(0, io.SeekStart); err != nil {
-		return status.Errorf(codes.Internal, "read back snapshot: %v", err)
-	}
-	// The log goes on above the snapshot's index as well as above its own: another cluster's may be higher, and the
-	// versions of entries, which come from it, must grow.
-	meta := &raft.SnapshotMeta{Version: raft.SnapshotVersionMax, Index: snap.Index(), Size: size}
-	err = r.Restore(meta, f, restoreTimeout)
-	// Whatever became of it, writes must not go on under an epoch that the directory may have forgotten.
-	l.reestablish(&ReestablishError{AtLeast: l.Epoch + 1})
-	if err != nil {
-		return toStatus(&unknownError{fmt.Errorf("restore: %w", err)})
-	}
-	epoch, err := n.awaitEpoch(stream.Context(), l.Epoch)
-	if err != nil {
-		return toStatus(&unknownError{err})
-	}
-	n.log.Warn("snapshot restored", "services", snap.Len(), "epoch", epoch)
-	return stream.SendAndClose(&rollcallv1.RestoreSnapshotResponse{Epoch: epoch, Services: uint64(snap.Len())}) //nolint:gosec // a length
-}
-
-func receiveSnapshot(stream grpc.ClientStreamingServer[rollcallv1.RestoreSnapshotRequest, rollcallv1.RestoreSnapshotResponse], w io.Writer) (size int64, allowForeign bool, err error) {
-	for first := true; ; first = false {
-		req, err := stream.Recv()
-		if errors.Is(err, io.EOF) {
-			return size, allowForeign, nil
-		}
-		if err != nil {
-			return 0, false, err
-		}
-		if first {
-			allowForeign = req.AllowForeign
-		}
-		if size += int64(len(req.Chunk)); size > maxSnapshot {
-			return 0, false, status.Errorf(codes.ResourceExhausted, "the snapshot is larger than %d bytes", int64(maxSnapshot))
-		}
-		if _, err := w.Write(req.Chunk); err != nil {
-			return 0, false, status.Errorf(codes.Internal, "receive snapshot: %v", err)
-		}
-	}
-}
-
-// awaitEpoch waits until this node has established an epoch above the given one.
-func (n *Node) awaitEpoch(ctx context.Context, above uint64) (uint64, error) {
-	ctx, cancel := context.WithTimeout(ctx, callLimit)
-	defer cancel()
-	for {
-		if l := n.reigning(); l != nil && l.Epoch > above {
-			return l.Epoch, nil
-		}
-		if err := sleep(ctx, 5*time.Millisecond); err != nil {
-			return 0, err
-		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -50,6 +51,8 @@ type Node struct {
 	// stopping ends streams and refuses calls.
 	stopping context.Context
 	stop     context.CancelCauseFunc
+	// restoring is held by the one restore under way.
+	restoring sync.Mutex
 	// rejoining stands in for the mark on disk where there is no data folder.
 	rejoining atomic.Bool
 	// fatal is what ends the process: a disk that fails or hangs, a log that cannot be read.
@@ -83,6 +86,9 @@ func Open(ctx context.Context, cfg Config) (_ *Node, err error) {
 			err = errors.Join(err, n.closeStores())
 		}
 	}()
+	if err := removeUploads(cfg.DataDir); err != nil { // only now is the folder ours alone
+		n.log.Warn("data folder not tidied up", "err", err)
+	}
 	listener := cfg.Listener
 	if listener == nil {
 		var lc net.ListenConfig

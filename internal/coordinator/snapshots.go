@@ -1,0 +1,201 @@
+package coordinator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/hashicorp/raft"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/rollcall-dev/rollcall/fsm"
+	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
+)
+
+const (
+	chunkSize = 256 << 10
+	// maxSnapshot bounds what a restore may upload: ten times a directory of a million services.
+	maxSnapshot = 2 << 30
+	// chunkLimit is how long an upload may pause.
+	chunkLimit     = 30 * time.Second
+	restoreTimeout = 2 * time.Minute
+	// uploads are the names of the files that restores receive snapshots in.
+	uploads = "restore-*"
+)
+
+func (n cluster) TakeSnapshot(_ *rollcallv1.TakeSnapshotRequest, stream grpc.ServerStreamingServer[rollcallv1.TakeSnapshotResponse]) error {
+	s := n.machine.State()
+	if s.Cluster() == "" {
+		return toStatus(errNotEstablished)
+	}
+	return s.WriteSnapshot(chunkWriter(func(chunk []byte) error {
+		return stream.Send(&rollcallv1.TakeSnapshotResponse{Chunk: chunk})
+	}))
+}
+
+// chunkWriter sends what is written to it in messages.
+type chunkWriter func([]byte) error
+
+func (w chunkWriter) Write(p []byte) (int, error) {
+	for done := 0; done < len(p); {
+		next := min(done+chunkSize, len(p))
+		if err := w(p[done:next]); err != nil {
+			return done, err
+		}
+		done = next
+	}
+	return len(p), nil
+}
+
+// RestoreSnapshot replaces the directory. The snapshot is received and verified in full before anything changes.
+// The epoch that follows is above every earlier one, so that nothing written before it is taken for newer: also when
+// this leader dies before it opens it, since what is restored carries at least the epoch of this leadership.
+func (n cluster) RestoreSnapshot(stream grpc.ClientStreamingServer[rollcallv1.RestoreSnapshotRequest, rollcallv1.RestoreSnapshotResponse]) error {
+	l, r, err := n.leading()
+	if err != nil {
+		return toStatus(err)
+	}
+	if !n.restoring.TryLock() {
+		return status.Error(codes.Aborted, "another restore is under way")
+	}
+	defer n.restoring.Unlock()
+	f, err := os.CreateTemp(n.cfg.DataDir, uploads)
+	if err != nil {
+		return status.Errorf(codes.Internal, "receive snapshot: %v", err)
+	}
+	defer os.Remove(f.Name()) // a leftover goes at the next start
+	defer f.Close()           // only read back
+	upload := &upload{recv: stream.Recv}
+	info, err := fsm.CopySnapshot(f, upload, l.Epoch, n.cfg.ID)
+	var damaged *fsm.DecodeError
+	switch {
+	case upload.err != nil:
+		return upload.err
+	case errors.As(err, &damaged):
+		return status.Errorf(codes.InvalidArgument, "%v", err)
+	case err != nil:
+		return status.Errorf(codes.Internal, "receive snapshot: %v", err)
+	}
+	if info.Cluster != l.Cluster && !upload.allowForeign {
+		return toStatus(&foreignClusterError{expected: info.Cluster, actual: l.Cluster})
+	}
+	size, err := f.Seek(0, io.SeekCurrent)
+	if err == nil {
+		_, err = f.Seek(0, io.SeekStart)
+	}
+	if err != nil {
+		return status.Errorf(codes.Internal, "read back snapshot: %v", err)
+	}
+	// Nothing commits until all of it is here and on a quorum: a large write, that takes its time.
+	pending := n.watchdog.begin(int(size))
+	// The log goes on above the snapshot's index as well as above its own: another cluster's may be higher, and the
+	// versions of entries, which come from it, must grow.
+	meta := &raft.SnapshotMeta{Version: raft.SnapshotVersionMax, Index: info.Index, Size: size}
+	err = r.Restore(meta, f, restoreTimeout)
+	pending.end(err)
+	// Whatever became of it, writes must not go on under an epoch that the directory may have forgotten.
+	l.reestablish(&ReestablishError{AtLeast: l.Epoch + 1})
+	if err != nil {
+		return toStatus(&unknownError{fmt.Errorf("restore: %w", err)})
+	}
+	epoch, err := n.awaitEpoch(stream.Context(), l.Epoch)
+	if err != nil {
+		return toStatus(&unknownError{err})
+	}
+	n.log.Warn("snapshot restored", "services", info.Services, "epoch", epoch)
+	return stream.SendAndClose(&rollcallv1.RestoreSnapshotResponse{Epoch: epoch, Services: uint64(info.Services)}) //nolint:gosec // a length
+}
+
+// upload reads what a caller sends, within limits.
+type upload struct {
+	recv func() (*rollcallv1.RestoreSnapshotRequest, error)
+
+	started, allowForeign bool
+	size                  int64
+	rest                  []byte
+	err                   error // why it ended, unless all was sent: for the caller as it is
+}
+
+func (u *upload) Read(p []byte) (int, error) {
+	for len(u.rest) == 0 {
+		if u.err != nil {
+			return 0, u.err
+		}
+		req, err := u.next()
+		if errors.Is(err, io.EOF) {
+			return 0, io.EOF
+		}
+		if err != nil {
+			u.err = err
+			return 0, err
+		}
+		if !u.started {
+			u.started, u.allowForeign = true, req.AllowForeign
+		}
+		if u.size += int64(len(req.Chunk)); u.size > maxSnapshot {
+			u.err = status.Errorf(codes.ResourceExhausted, "the snapshot is larger than %d bytes", int64(maxSnapshot))
+			return 0, u.err
+		}
+		u.rest = req.Chunk
+	}
+	done := copy(p, u.rest)
+	u.rest = u.rest[done:]
+	return done, nil
+}
+
+// next receives a message, within chunkLimit: returning from the handler is what breaks off a blocked Recv.
+func (u *upload) next() (*rollcallv1.RestoreSnapshotRequest, error) {
+	type message struct {
+		req *rollcallv1.RestoreSnapshotRequest
+		err error
+	}
+	received := make(chan message, 1)
+	go func() {
+		req, err := u.recv()
+		received <- message{req, err}
+	}()
+	limit := time.NewTimer(chunkLimit)
+	defer limit.Stop()
+	select {
+	case m := <-received:
+		return m.req, m.err
+	case <-limit.C:
+		return nil, status.Errorf(codes.DeadlineExceeded, "nothing more of the snapshot came for %v; nothing was restored", chunkLimit)
+	}
+}
+
+// removeUploads removes what restores left in the data folder that a crash cut short.
+func removeUploads(dir string) error {
+	if dir == "" {
+		return nil
+	}
+	left, err := fs.Glob(os.DirFS(dir), uploads)
+	for _, name := range left {
+		err = errors.Join(err, os.Remove(filepath.Join(dir, name)))
+	}
+	if err != nil {
+		return fmt.Errorf("remove what an earlier restore left: %w", err)
+	}
+	return nil
+}
+
+// awaitEpoch waits until this node has established an epoch above the given one.
+func (n *Node) awaitEpoch(ctx context.Context, above uint64) (uint64, error) {
+	ctx, cancel := context.WithTimeout(ctx, callLimit)
+	defer cancel()
+	for {
+		if l := n.reigning(); l != nil && l.Epoch > above {
+			return l.Epoch, nil
+		}
+		if err := sleep(ctx, 5*time.Millisecond); err != nil {
+			return 0, err
+		}
+	}
+}
