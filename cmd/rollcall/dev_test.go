@@ -93,7 +93,7 @@ func TestDev(t *testing.T) {
 	}
 	client, err := mirror.NewClient(mirror.Options{URL: info.RedisURL})
 	require.NoError(t, err)
-	defer client.Close()
+	defer func() { client.Close() }()
 	active := func() []string { return client.SMembers(t.Context(), "relayer:active").Val() }
 	all := []string{"oz-relayer-0", "oz-relayer-1", "oz-relayer-2"}
 	allActive := func() {
@@ -202,6 +202,9 @@ func TestDev(t *testing.T) {
 	for i, c := range again.Coordinators {
 		require.Equal(t, info.Coordinators[i].Cluster, c.Cluster)
 	}
+	require.NoError(t, client.Close())
+	client, err = mirror.NewClient(mirror.Options{URL: again.RedisURL}) // it may be the preferred one now
+	require.NoError(t, err)
 	allActive()
 	var continued fleet
 	require.Eventually(t, func() bool { continued = devStatus(t, coordinators); return continued.Director == "running" }, time.Minute, 50*time.Millisecond)
