@@ -34,6 +34,8 @@ func run(ctx context.Context, args []string) error {
 		switch args[0] {
 		case "raft-node":
 			return raftNode(ctx, args[1:])
+		case "grpc-server":
+			return grpcServer(ctx, args[1:])
 		case "targets":
 			return targets(ctx, args[1:])
 		case "http-client":

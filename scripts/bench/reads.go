@@ -13,6 +13,7 @@ func reads(ctx context.Context, s *suite) error {
 	}
 	defer f.close()
 	err = s.inRounds(ctx,
+		s.onBare(f, listRows),
 		s.onEtcd(func(ctx context.Context, c *etcdCluster) error {
 			for _, row := range etcdGetRows {
 				res, err := c.gets(ctx, s.load(row.callers), row.shape)
@@ -41,6 +42,7 @@ func reads(ctx context.Context, s *suite) error {
 		if row.callers > 1 {
 			r.atLeast(2)
 		}
+		s.report(row.name(), "/s").beside(s, row.bareName())
 	}
 	for _, row := range etcdGetRows {
 		s.report(row.name(), "/s")

@@ -181,6 +181,11 @@ func (c *rollcallCluster) stubs(ctx context.Context, n int, shared bool) ([]roll
 	if err != nil {
 		return nil, nil, err
 	}
+	return dialStubs(c.cluster[leader], n, shared)
+}
+
+// dialStubs makes n clients of one server, over one connection or over one each.
+func dialStubs(addr string, n int, shared bool) ([]rollcallv1.DiscoveryServiceClient, func(), error) {
 	var conns []*grpc.ClientConn
 	closeAll := func() {
 		for _, conn := range conns {
@@ -190,7 +195,7 @@ func (c *rollcallCluster) stubs(ctx context.Context, n int, shared bool) ([]roll
 	stubs := make([]rollcallv1.DiscoveryServiceClient, n)
 	for i := range stubs {
 		if i == 0 || !shared {
-			conn, err := dialRollcall(c.cluster[leader])
+			conn, err := dialRollcall(addr)
 			if err != nil {
 				closeAll()
 				return nil, nil, err

@@ -27,6 +27,7 @@ func writes(ctx context.Context, s *suite) error {
 		}))
 	}
 	steps = append(steps,
+		s.onBare(f, registerRows),
 		s.onEtcd(func(ctx context.Context, c *etcdCluster) error {
 			for _, row := range etcdPutRows {
 				res, err := c.puts(ctx, s.load(row.callers), row.shape)
@@ -54,6 +55,7 @@ func writes(ctx context.Context, s *suite) error {
 	for _, row := range registerRows {
 		s.report(row.name(), "/s").beside(s, raftRow(raftOwn, row.callers)).atLeast(0.7)
 		s.report(row.name(), "/s").beside(s, raftRow(raftPlain, row.callers), raftRow(raftPipelined, row.callers))
+		s.report(row.name(), "/s").beside(s, row.bareName())
 		if row.callers > 1 {
 			s.report(row.name(), "/s").beside(s, row.etcd("put").name()).atLeast(1.8)
 		}
@@ -80,9 +82,14 @@ type callRow struct {
 	shared  bool
 }
 
+const (
+	registerOne = "RegisterServices of one"
+	listOne     = "ListServices of one id"
+)
+
 var (
-	registerRows = []callRow{{"RegisterServices of one", 1, false}, {"RegisterServices of one", 64, false}, {"RegisterServices of one", 64, true}}
-	listRows     = []callRow{{"ListServices of one id", 1, false}, {"ListServices of one id", 64, false}, {"ListServices of one id", 64, true}}
+	registerRows = []callRow{{registerOne, 1, false}, {registerOne, 64, false}, {registerOne, 64, true}}
+	listRows     = []callRow{{listOne, 1, false}, {listOne, 64, false}, {listOne, 64, true}}
 )
 
 func (r callRow) name() string { return r.what + ", " + r.clients() }
