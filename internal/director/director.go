@@ -94,6 +94,7 @@ func (d *Director) newWriter() (*mirror.Writer, error) {
 	cfg.Cluster, cfg.Node, cfg.Epoch = d.cfg.Cluster, d.cfg.Node, d.cfg.Epoch
 	cfg.Confirm, cfg.Lease = d.cfg.Confirm, d.cfg.Lease
 	cfg.Interval = d.checker.Interval()
+	cfg.Removed = d.reportRemovals
 	return mirror.New(cfg)
 }
 
@@ -313,11 +314,6 @@ func (d *Director) remove(id string) bool {
 	if !ok {
 		return false
 	}
-	if d.writer.Active(id) {
-		d.metrics.deregistered.Inc()
-		d.log.Info("relayer removed", "relayer", id, "kind", s.entry.Kind, "url", s.result.URL, "at", stamp(time.Now()),
-			"reason", "deregistered")
-	}
 	d.await(s, false)
 	d.count(s, -1)
 	delete(d.kinds[s.entry.Kind].guard.waiting, id)
@@ -363,20 +359,26 @@ func (d *Director) turn(s *service, before health.Verdict) {
 		// Inherited from the leader before, and still true.
 	case d.cfg.GuardShare > 0 && (listed || !d.writer.Status().Claimed): // it may be listed, while Redis is away
 		s.held = true
-	case listed:
-		d.reportFailed(s)
-	default:
+	case !listed:
 		d.log.Info("relayer found unhealthy", d.attrs(s)...)
 	}
 }
 
-// reportFailed counts and logs a removal for failed checks. d.mu is held.
-func (d *Director) reportFailed(s *service) {
-	d.metrics.failed.Inc()
-	d.log.Warn("relayer removed", d.attrs(s)...)
+// reportRemovals counts and logs who has left the mirror. That is not said before: whoever has been deposed takes
+// nobody out, and while Redis is away everybody stays.
+func (d *Director) reportRemovals(removals []mirror.Removal) {
+	for _, r := range removals {
+		level, count, at := slog.LevelWarn, d.metrics.failed, r.Checked
+		if at.IsZero() {
+			level, count, at = slog.LevelInfo, d.metrics.deregistered, time.Now()
+		}
+		count.Inc()
+		d.log.Log(context.Background(), level, "relayer removed",
+			"relayer", r.ID, "kind", r.Kind, "url", r.URL, "at", stamp(at), "reason", r.Reason)
+	}
 }
 
-// attrs are what is logged of a service that is removed or recovers.
+// attrs are what is logged of a service that recovers, or is found to be well or ill.
 func (d *Director) attrs(s *service) []any {
 	return []any{
 		"relayer", s.entry.ID, "kind", s.entry.Kind, "url", s.result.URL, "at", stamp(s.result.At),

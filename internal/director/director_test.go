@@ -196,7 +196,7 @@ func TestNewLeaderInheritsWhatIsListed(t *testing.T) {
 		pause(time.Second)
 		require.Equal(t, []string{"a-00", "a-03", "a-04", "a-05"}, b.active())
 		b.neverRemoved("a-00", "a-03", "a-04")
-		require.Equal(t, []string{"a-02"}, b.logs.relayers("relayer removed"))
+		require.Equal(t, []string{"a-01", "a-02"}, b.logs.relayers("relayer removed"))
 		require.Equal(t, []string{"a-05"}, b.logs.relayers("relayer found healthy"))
 
 		var claim int
@@ -268,6 +268,56 @@ func TestDeposedLeaderRemovesNobody(t *testing.T) {
 		b.net.set(refuses, "*")
 		pause(30 * time.Second)
 		require.Len(t, b.active(), 3)
+		require.Empty(t, b.logs.with("relayer removed"), "nor says so")
+		require.Zero(t, value(t, b.metrics.failed))
+	})
+}
+
+// The leader changes while Redis is away. Nobody knows then what stands there: the status says what the new leader's
+// own checks find, and who had been listed and is dead is removed, and reported so, when Redis is back.
+func TestLeaderChangeWhileRedisIsAway(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		old := setup(t, Config{})
+		old.dir.register(relayers(4)...)
+		old.start()
+		pause(time.Second)
+		old.redis.SetHook(func(context.Context, mirror.Op, func()) error { return errors.New("connection refused") })
+		require.NoError(t, old.stop())
+
+		b := setup(t, Config{Epoch: 2, Mirror: mirror.Config{Store: old.redis}})
+		b.redis = old.redis
+		b.dir.register(relayers(4)...)
+		b.dir.deregister("a-03")
+		b.net.set(refuses, url("a-01"))
+		b.net.set(slow(300*time.Millisecond, nil), url("a-02"))
+		b.start()
+		active := func() (ids []string) {
+			for _, s := range b.Status().Services {
+				if s.Active {
+					ids = append(ids, s.Id)
+				}
+			}
+			return ids
+		}
+		pause(100 * time.Millisecond)
+		require.Equal(t, []string{"a-00"}, active())
+		require.Contains(t, b.Status().Notes[0], "redis has not answered this leader yet")
+		pause(10 * time.Second)
+		require.Equal(t, []string{"a-00", "a-02"}, active())
+		require.Equal(t, []string{"a-00", "a-01", "a-02", "a-03"}, b.active())
+		require.Empty(t, b.logs.with("relayer removed"), "it has not been")
+		require.Equal(t, []string{"a-01"}, b.logs.relayers("relayer found unhealthy"))
+
+		b.redis.SetHook(nil)
+		pause(10 * time.Second)
+		require.Equal(t, []string{"a-00", "a-02"}, b.active())
+		require.Equal(t, []string{"a-00", "a-02"}, active())
+		require.Empty(t, b.Status().Notes)
+		require.Equal(t, []string{"a-01", "a-03"}, b.logs.relayers("relayer removed"))
+		require.EqualValues(t, 1, value(t, b.metrics.failed))
+		require.EqualValues(t, 1, value(t, b.metrics.deregistered))
+		b.neverRemoved("a-00", "a-02")
 	})
 }
 

@@ -134,7 +134,6 @@ func (d *Director) release(name string, k *kind, why string) {
 			s.held = false
 			k.held--
 			d.tell(s)
-			d.reportFailed(s)
 		}
 	}
 }

@@ -1,6 +1,8 @@
 package director
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"time"
 
@@ -8,6 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/rollcall-dev/rollcall/internal/health"
+	"github.com/rollcall-dev/rollcall/internal/mirror"
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
@@ -25,7 +28,8 @@ func (d *Director) Status() *rollcallv1.GetStatusResponse {
 		Interval: durationpb.New(d.checker.Interval()),
 		Services: make([]*rollcallv1.ServiceStatus, 0, d.services.Len()),
 	}
-	answer.Mirror, answer.Notes = d.mirrorStatus()
+	var unread bool
+	answer.Mirror, answer.Notes, unread = d.mirrorStatus()
 
 	// Of ten thousand services each message is a part of one allocation.
 	type parts struct {
@@ -41,6 +45,9 @@ func (d *Director) Status() *rollcallv1.GetStatusResponse {
 		st.Id, st.Kind, st.Url = id, s.entry.Kind, r.URL
 		st.Verdict = verdictProto(r.Verdict)
 		st.Active = d.writer.Active(id)
+		if unread {
+			st.Active = r.Verdict == health.Up
+		}
 		st.Failures, st.Reason = uint32(r.Failures), r.Reason
 		if !r.At.IsZero() {
 			p.check.Seconds, p.check.Nanos = r.At.Unix(), int32(r.At.Nanosecond())
@@ -53,10 +60,15 @@ func (d *Director) Status() *rollcallv1.GetStatusResponse {
 	return answer
 }
 
-// mirrorStatus reports on the writer and the guard. d.mu is held.
-func (d *Director) mirrorStatus() (*rollcallv1.MirrorStatus, []string) {
+// mirrorStatus reports on the writer and the guard. unread says that Redis has been away for all of this epoch: what
+// it lists is not known, and what it would list is what the checks find. d.mu is held.
+func (d *Director) mirrorStatus() (_ *rollcallv1.MirrorStatus, notes []string, unread bool) {
 	report := d.writer.Status()
 	held, notes := d.holds()
+	_, foreign := errors.AsType[*mirror.ForeignClusterError](cmp.Or(report.Err, d.refused))
+	if unread = !report.Claimed && report.Err != nil && !foreign; unread {
+		notes = append(notes, "redis has not answered this leader yet: active are those that its own checks find healthy")
+	}
 	m := &rollcallv1.MirrorStatus{Connected: report.Connected, Seq: report.Seq, Held: uint32(held)}
 	if !report.LastWrite.IsZero() {
 		m.LastWrite = timestamppb.New(report.LastWrite)
@@ -67,7 +79,7 @@ func (d *Director) mirrorStatus() (*rollcallv1.MirrorStatus, []string) {
 	case !report.Claimed && d.refused != nil:
 		m.Error = d.refused.Error()
 	}
-	return m, notes
+	return m, notes, unread
 }
 
 func holdNote(name string, k *kind) string {

@@ -41,6 +41,8 @@ type ledger struct {
 	gone map[string]string
 	// wrong are the kinds whose key is not a set.
 	wrong set
+	// doubted are removals that may have been made, or not, until the sets are read again.
+	doubted []Removal
 }
 
 type set = map[string]struct{}
@@ -50,8 +52,10 @@ type batch struct {
 	sets    []SetChange
 	status  []StatusChange
 	kinds   []string
-	removes bool
 	changed map[string]time.Time
+	// removes: something leaves a set. removals are those that leave all.
+	removes  bool
+	removals []Removal
 }
 
 func newLedger(epoch uint64) *ledger {
@@ -172,8 +176,9 @@ func (l *ledger) compareAll(now time.Time) {
 }
 
 // found takes in what stands in Redis and queues what differs. all says that Redis is not as this leader left it, so
-// that the hashes cannot be trusted either. It returns in how many memberships the sets differ from those known.
-func (l *ledger) found(v View, all bool, now time.Time) (drift int) {
+// that the hashes cannot be trusted either. It returns in how many memberships the sets differ from those known, and
+// which removals whose outcome was unknown turn out to have been made.
+func (l *ledger) found(v View, all bool, now time.Time) (drift int, removed []Removal) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	before := l.listed
@@ -213,7 +218,13 @@ func (l *ledger) found(v View, all bool, now time.Time) (drift int) {
 	if l.loaded {
 		l.compareAll(now)
 	}
-	return drift
+	for _, r := range l.doubted {
+		if _, still := l.listed[r.Kind][r.ID]; !still {
+			removed = append(removed, r)
+		}
+	}
+	l.doubted = nil
+	return drift, removed
 }
 
 // pending reports whether sets are to be changed, and whether hashes are to be written.
@@ -245,6 +256,11 @@ func (l *ledger) take(op Op) batch {
 		}
 		for _, s := range b.sets {
 			b.removes = b.removes || len(s.Remove) > 0
+			for _, m := range s.Remove {
+				if l.want(m.ID) == "" {
+					b.removals = append(b.removals, Removal{m.ID, s.Kind, m.URL, m.Reason, l.entries[m.ID].LastCheck})
+				}
+			}
 		}
 		// The hash of what moves is written with it.
 		for id := range b.changed {
@@ -353,6 +369,9 @@ func (l *ledger) putBack(b batch, unknown bool) {
 				delete(l.listed[s.Kind], m.ID)
 			}
 		}
+	}
+	if unknown {
+		l.doubted = append(l.doubted, b.removals...)
 	}
 	maps.Copy(l.changed, b.changed)
 	for _, st := range b.status {

@@ -42,6 +42,10 @@ type Config struct {
 	// Timeout bounds one operation; 0 means 1 s.
 	Timeout time.Duration
 
+	// Removed is told what left the sets and has not joined another, once Redis has said so. Run's goroutine calls it;
+	// it must be quick. It may be nil.
+	Removed func([]Removal)
+
 	// Logger may be nil.
 	Logger *slog.Logger
 	// Metrics may be nil.
@@ -86,6 +90,9 @@ func (c Config) complete() (Config, error) {
 		}
 		*d.value = cmp.Or(*d.value, d.or)
 	}
+	if c.Removed == nil {
+		c.Removed = func([]Removal) {}
+	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -127,6 +134,15 @@ type Writer struct {
 
 	mu     sync.Mutex
 	report Report
+}
+
+// Removal is a service that readers of Redis no longer find among the active.
+type Removal struct {
+	ID, Kind, URL string
+	// Reason is that of the failed check, or that the service is not in the directory.
+	Reason string
+	// Checked is when that check ended; zero for what is not in the directory.
+	Checked time.Time
 }
 
 // Report says how the Writer stands.
@@ -302,7 +318,8 @@ func (w *Writer) audit(ctx context.Context) error {
 	held := view.Meta.Token
 	// A write whose outcome was unknown may have landed.
 	ours := view.Meta.Cluster == w.cfg.Cluster && held.Epoch == w.cfg.Epoch && held.Compare(w.base) >= 0
-	drift := w.ledger.found(view, !ours, time.Now())
+	drift, removed := w.ledger.found(view, !ours, time.Now())
+	w.tellRemoved(removed)
 	switch {
 	case !ours:
 		w.m.repairs.WithLabelValues(reasonRewrite).Inc()
@@ -338,7 +355,14 @@ func (w *Writer) write(ctx context.Context, op Op) error {
 	if !w.ledger.landed(b, reply.Sizes, time.Now()) {
 		w.suspect = true
 	}
+	w.tellRemoved(b.removals)
 	return nil
+}
+
+func (w *Writer) tellRemoved(removals []Removal) {
+	if len(removals) > 0 {
+		w.cfg.Removed(removals)
+	}
 }
 
 // send makes one fenced write and returns nil only if it stands in Redis; else the batch goes back.

@@ -1,6 +1,7 @@
 package status
 
 import (
+	"cmp"
 	"encoding/json"
 	"strconv"
 	"time"
@@ -27,6 +28,7 @@ type report struct {
 
 	answer             *rollcallv1.GetStatusResponse
 	configured, active int
+	unchecked          int         // relayers, by this leader
 	others             []kindCount // services of other kinds, in the order they came
 }
 
@@ -51,6 +53,9 @@ func (r *report) fill(answer *rollcallv1.GetStatusResponse) {
 		if s.Active {
 			*active++
 		}
+		if s.Kind == relayerKind && s.Verdict != rollcallv1.Verdict_VERDICT_UP && s.Verdict != rollcallv1.Verdict_VERDICT_DOWN {
+			r.unchecked++
+		}
 	}
 }
 
@@ -64,10 +69,12 @@ func (r *report) kind(kind string) *kindCount {
 	return &r.others[len(r.others)-1]
 }
 
-// verdict on the fleet. One without relayers is not ill: there is nothing to be lost.
+// verdict on the fleet. One without relayers is not ill: there is nothing to be lost. Nor is one whose new leader has
+// neither checked it nor read in Redis what the one before had found.
 func (r *report) verdict() string {
+	unseen := r.unchecked > 0 && r.answer.GetMirror().GetLastWrite() == nil
 	switch {
-	case r.leaderless != nil, r.configured > 0 && r.active == 0:
+	case r.leaderless != nil, r.configured > 0 && r.active == 0 && !unseen:
 		return unhealthy
 	case r.active < r.configured, !r.answer.GetMirror().GetConnected():
 		return degraded
@@ -82,6 +89,9 @@ func (r *report) notes() []string {
 	}
 	if r.configured == 0 {
 		notes = append(notes, "no relayers are configured")
+	}
+	if r.leaderless == nil && !r.answer.GetMirror().GetConnected() {
+		notes = append(notes, "redis is not kept up to date: "+cmp.Or(r.answer.GetMirror().GetError(), "not reached yet"))
 	}
 	return append(notes, r.answer.GetNotes()...)
 }

@@ -87,6 +87,9 @@ func TestVerdict(t *testing.T) {
 	away.Mirror.Connected = false
 	gone := answer(relayer(0, up, false))
 	gone.Mirror = nil
+	fresh := answer(relayer(0, down, false), relayer(1, rollcallv1.Verdict_VERDICT_UNKNOWN, false))
+	fresh.Mirror = &rollcallv1.MirrorStatus{Error: "connection refused"}
+	unlisted := answer(relayer(1, rollcallv1.Verdict_VERDICT_UNKNOWN, false))
 	for name, c := range map[string]struct {
 		answer     *rollcallv1.GetStatusResponse
 		leaderless error
@@ -94,15 +97,17 @@ func TestVerdict(t *testing.T) {
 		code       int
 		note       string
 	}{
-		"all active":             {answer: answer(relayer(0, up, true)), want: "healthy", code: 200},
-		"some active":            {answer: answer(relayer(0, up, true), relayer(1, down, false)), want: "degraded", code: 200},
-		"redis away":             {answer: away, want: "degraded", code: 200},
-		"none active":            {answer: answer(relayer(0, down, false)), want: "unhealthy", code: 503},
-		"none and redis away":    {answer: gone, want: "unhealthy", code: 503},
-		"none configured":        {answer: answer(), want: "healthy", code: 200, note: "no relayers are configured"},
-		"other kinds only":       {answer: answer(&rollcallv1.ServiceStatus{Kind: "signer"}), want: "healthy", code: 200, note: "no relayers are configured"},
-		"nobody leads":           {leaderless: errors.New("no quorum"), want: "unhealthy", code: 503, note: "no leader answers: no quorum"},
-		"the leader has no work": {answer: &rollcallv1.GetStatusResponse{}, want: "degraded", code: 200},
+		"all active":              {answer: answer(relayer(0, up, true)), want: "healthy", code: 200},
+		"some active":             {answer: answer(relayer(0, up, true), relayer(1, down, false)), want: "degraded", code: 200},
+		"redis away":              {answer: away, want: "degraded", code: 200, note: "redis is not kept up to date: not reached yet"},
+		"nobody looked yet":       {answer: fresh, want: "degraded", code: 200, note: "redis is not kept up to date: connection refused"},
+		"not listed, nor checked": {answer: unlisted, want: "unhealthy", code: 503},
+		"none active":             {answer: answer(relayer(0, down, false)), want: "unhealthy", code: 503},
+		"none and redis away":     {answer: gone, want: "unhealthy", code: 503},
+		"none configured":         {answer: answer(), want: "healthy", code: 200, note: "no relayers are configured"},
+		"other kinds only":        {answer: answer(&rollcallv1.ServiceStatus{Kind: "signer"}), want: "healthy", code: 200, note: "no relayers are configured"},
+		"nobody leads":            {leaderless: errors.New("no quorum"), want: "unhealthy", code: 503, note: "no leader answers: no quorum"},
+		"the leader has no work":  {answer: &rollcallv1.GetStatusResponse{}, want: "degraded", code: 200},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

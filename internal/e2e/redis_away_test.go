@@ -1,0 +1,44 @@
+package e2e
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// The leader is killed while Redis is away: the next one says degraded, with a note, from its first moment on, and
+// lists who answers its own checks. Back again, Redis gets what became of the others.
+func TestLeaderKilledWhileRedisIsAway(t *testing.T) {
+	t.Parallel()
+	c, relayers, ids := fleetInRedis(t, options{})
+	leader, epoch := c.leader()
+	c.redis.Stop()
+	leader.kill()
+	relayers[2].crash()
+	next, epoch := c.leaderAfter(epoch)
+	listsWhoAnswers := func() bool {
+		page, code := next.status(t)
+		if n, now := c.leader(); now != epoch { // a busy machine changes it by itself
+			next, epoch = n, now
+			return false
+		}
+		require.Equal(t, 200, code, "%+v", page)
+		require.Equal(t, "degraded", page.Status)
+		require.False(t, page.Mirror.Connected)
+		require.Equal(t, 3, page.TotalConfigured)
+		return page.TotalActive == 2
+	}
+	eventually(t, patience, listsWhoAnswers, "two relayers")
+	page, _ := next.status(t)
+	require.True(t, slices.ContainsFunc(page.Notes, func(note string) bool {
+		return note == "redis has not answered this leader yet: active are those that its own checks find healthy"
+	}), "%q", page.Notes)
+	require.Empty(t, next.logged("relayer removed"), "Redis still lists it")
+
+	c.redis.Restart()
+	c.awaitActive(patience, ids[:2]...)
+	eventually(t, patience, func() bool { return len(next.logged("relayer removed")) == 1 }, "its removal is logged")
+	require.Equal(t, ids[2], next.logged("relayer removed")[0]["relayer"])
+	require.InDelta(t, 1, next.metric(t, `rollcall_removals_total{reason="health"}`), 0)
+}
