@@ -27,13 +27,14 @@ type watchdog struct {
 
 	mu      sync.Mutex
 	pending map[*pendingWrite]struct{}
-	refused bool // Raft refuses writes for a transfer, since the last commit
+	refused bool // Raft refuses writes for a transfer, by the last word it gave
 }
 
 // raftProgress is what the watchdog looks at: *raft.Raft, whose disk cannot be made to hang in a test.
 type raftProgress interface {
 	CommitIndex() uint64
 	State() raft.RaftState
+	Barrier(timeout time.Duration) raft.Future
 }
 
 type pendingWrite struct {
@@ -59,7 +60,21 @@ func (p *pendingWrite) end(err error) {
 	p.w.mu.Lock()
 	defer p.w.mu.Unlock()
 	delete(p.w.pending, p)
-	p.w.refused = errors.Is(err, raft.ErrLeadershipTransferInProgress)
+	if err == nil || errors.Is(err, raft.ErrLeadershipTransferInProgress) {
+		p.w.refused = err != nil
+	}
+}
+
+// probe finds out whether a transfer is still under way, which Raft tells nobody who does not write: without it a
+// leader that nobody writes to would look stuck long after the transfer ended. done is closed when it has.
+func (w *watchdog) probe() (done chan struct{}) {
+	done = make(chan struct{})
+	p := w.begin(0)
+	go func() {
+		defer close(done)
+		p.end(w.raft.Barrier(watchPeriod).Error())
+	}()
+	return done
 }
 
 // run returns an error when this leader is stuck.
@@ -68,14 +83,27 @@ func (w *watchdog) run(ctx context.Context) error {
 	defer tick.Stop()
 	var stuck time.Duration
 	last := w.raft.CommitIndex()
+	var probe chan struct{} // nil while there is none under way
 	for {
 		select {
 		case <-ctx.Done():
+			if probe != nil {
+				select {
+				case <-probe:
+				case <-time.After(watchPeriod): // Raft may forget who waits when it is shut down
+				}
+			}
 			return nil
+		case <-probe:
+			probe = nil
+			continue
 		case <-tick.C:
 		}
 		commit := w.raft.CommitIndex()
 		waiting, bytes, refused := w.waiting()
+		if refused && probe == nil {
+			probe = w.probe()
+		}
 		if commit != last || w.raft.State() != raft.Leader || (!waiting && !refused) {
 			last, stuck = commit, 0
 			continue

@@ -15,6 +15,7 @@ import (
 type progress struct {
 	commit   atomic.Uint64
 	follower atomic.Bool
+	transfer atomic.Bool // does not end
 }
 
 func (p *progress) CommitIndex() uint64 { return p.commit.Load() }
@@ -24,6 +25,19 @@ func (p *progress) State() raft.RaftState {
 	}
 	return raft.Leader
 }
+
+func (p *progress) Barrier(time.Duration) raft.Future {
+	if p.transfer.Load() {
+		return answered{raft.ErrLeadershipTransferInProgress}
+	}
+	p.commit.Add(1)
+	return answered{}
+}
+
+// answered is a future that has come.
+type answered struct{ err error }
+
+func (a answered) Error() error { return a.err }
 
 // The watchdog ends a leader that is stuck, and no other.
 func TestWatchdogKnowsStuckFromSlow(t *testing.T) {
@@ -57,12 +71,23 @@ func TestWatchdogKnowsStuckFromSlow(t *testing.T) {
 			<-time.After(8 * time.Second)
 			wr.end(nil)
 		}, false},
-		"a transfer that does not end": {func(w *watchdog, _ *progress) {
+		"a transfer that does not end": {func(w *watchdog, p *progress) {
+			p.transfer.Store(true)
 			for range 20 {
 				w.begin(100).end(transfer)
 				<-time.After(time.Second)
 			}
 		}, true},
+		"a transfer that does not end, and one write in it": {func(w *watchdog, p *progress) {
+			p.transfer.Store(true)
+			w.begin(100).end(transfer)
+		}, true},
+		"a transfer that ends, and no write after it": {func(w *watchdog, p *progress) {
+			p.transfer.Store(true)
+			w.begin(100).end(transfer)
+			<-time.After(5 * time.Second)
+			p.transfer.Store(false)
+		}, false},
 		"a transfer that ends": {func(w *watchdog, p *progress) {
 			w.begin(100).end(transfer)
 			<-time.After(5 * time.Second)
