@@ -79,10 +79,12 @@ func (n *Node) lead(ctx context.Context, r *raft.Raft, notify <-chan bool) error
 				// The leader's work ends first, its running checks included; writes are served until another
 				// node has taken over.
 				if l := n.leader.Load(); l != nil {
-					<-l.retired
+					n.within("the leader's work", func() { <-l.retired })
 				}
 				n.handOver(r)
-				return now.end(context.Cause(ctx))
+				var err error
+				n.within("the end of the leadership", func() { err = now.end(context.Cause(ctx)) })
+				return err
 			case err := <-now.ended():
 				if now = nil; err != nil {
 					return err
@@ -278,32 +280,52 @@ func (n *Node) runLead(serving context.Context, l *leader) error {
 	}
 }
 
-// handOver gives the leadership to another voter, if there is one, before this node stops.
+// handOver gives the leadership to another voter, if there is one, before this node stops. Raft picks one by what it
+// has of the log alone, which says nothing of whether it still answers, and the connection to one that has restarted
+// shows only when it is used that it is dead: while there is time, others are asked. A transfer that hangs is left
+// behind; it ends with Raft, which is shut down next.
 func (n *Node) handOver(r *raft.Raft) {
-	if r.State() != raft.Leader {
-		return
-	}
-	voters := 0
-	for _, s := range r.GetConfiguration().Configuration().Servers {
+	var others []raft.Server
+	for _, s := range without(r.GetConfiguration().Configuration().Servers, n.cfg.ID) {
 		if s.Suffrage == raft.Voter {
-			voters++
+			others = append(others, s)
 		}
 	}
-	if voters < 2 {
+	if len(others) == 0 || r.State() != raft.Leader {
 		return
 	}
-	done := make(chan error, 1)
-	go func() { done <- r.LeadershipTransfer().Error() }()
-	select {
-	case err := <-done:
-		if err != nil {
-			n.log.Warn("leadership not handed over", "err", err)
-		} else {
-			n.log.Info("leadership handed over")
+	ctx, cancel := context.WithTimeout(context.Background(), transferLimit)
+	defer cancel()
+	policy := retryPolicy()
+	for attempt := 0; ; attempt++ {
+		done := make(chan error, 1)
+		go func() {
+			if attempt == 0 {
+				done <- r.LeadershipTransfer().Error()
+				return
+			}
+			to := others[(attempt-1)%len(others)]
+			done <- r.LeadershipTransferToServer(to.ID, to.Address).Error()
+		}()
+		problem := errors.New("no voter took it in time")
+		select {
+		case err := <-done:
+			if err == nil {
+				n.log.Info("leadership handed over")
+				return
+			}
+			if problem = err; r.State() != raft.Leader {
+				// Whoever was told to stand for election may have won after Raft stopped waiting for it.
+				n.log.Info("leadership gone while it was handed over", "err", problem)
+				return
+			}
+			if sleep(ctx, policy.NextBackOff()) == nil {
+				continue
+			}
+		case <-ctx.Done():
 		}
-	case <-time.After(transferLimit):
-		// Raft is shut down next, so that a transfer that hangs cannot outlive the process.
-		n.log.Warn("leadership not handed over", "err", "no voter took it in time")
+		n.log.Warn("leadership not handed over", "err", problem)
+		return
 	}
 }
 

@@ -27,6 +27,8 @@ const (
 	transferLimit = 2 * time.Second
 	// drainLimit is how long a shutdown waits for calls under way.
 	drainLimit = 2 * time.Second
+	// stopLimit is how long any other step of a shutdown may take.
+	stopLimit = 10 * time.Second
 )
 
 // Node is one coordinator. Run does the work; what answers questions is safe for concurrent use.
@@ -148,6 +150,8 @@ func (n *Node) serve(ctx context.Context) (err error) {
 	g, gctx := errgroup.WithContext(context.WithoutCancel(ctx))
 	serving, stopServing := context.WithCancel(gctx)
 	defer stopServing()
+	watching, stopWatching := context.WithCancel(gctx)
+	defer stopWatching()
 	g.Go(func() error { return n.port.Run(serving) })
 	g.Go(func() error {
 		if err := n.grpc.Serve(n.port.GRPC()); !errors.Is(err, grpc.ErrServerStopped) {
@@ -160,19 +164,42 @@ func (n *Node) serve(ctx context.Context) (err error) {
 		working, cancel := context.WithCancelCause(gctx)
 		defer cancel(nil)
 		defer context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })()
-		err := n.work(working)
+		err := n.work(working, func() { g.Go(func() error { return n.watch(watching) }) })
 		n.stop(errStopping)
+		if r := n.raft.Load(); r != nil && r.State() == raft.Leader {
+			// Nobody has taken over, and nobody can while this node leads: the calls under way learn from Raft that
+			// their outcome is unknown, and their callers ask the next leader.
+			err = errors.Join(err, n.stopRaft())
+		}
 		n.drain()
 		// Raft before the port it listens on, which it would otherwise complain about.
 		err = errors.Join(err, n.stopRaft())
+		stopWatching() // not before: it is what ends a process whose disk hangs
 		stopServing()
 		return err
 	})
 	return g.Wait()
 }
 
-// work joins the cluster and follows it, until ctx ends.
-func (n *Node) work(ctx context.Context) error {
+// within does one step of a shutdown, and ends the process when it takes too long: a disk that hangs must not hold it.
+func (n *Node) within(step string, f func()) {
+	limit := time.AfterFunc(stopLimit, func() {
+		n.fail(fmt.Errorf("stop: %s has not ended for %v; the disk may hang; ending all the same", step, stopLimit))
+	})
+	defer limit.Stop()
+	f()
+}
+
+// watch runs the watchdog until ctx ends.
+func (n *Node) watch(ctx context.Context) error {
+	if err := n.watchdog.run(ctx); err != nil {
+		n.fail(err) // Raft hangs: nothing that waits for it would ever end
+	}
+	return nil
+}
+
+// work joins the cluster and follows it, until ctx ends. watch is called once there is something to watch.
+func (n *Node) work(ctx context.Context, watch func()) error {
 	r, notify, err := n.join(ctx)
 	if err != nil {
 		if ctx.Err() != nil {
@@ -182,12 +209,7 @@ func (n *Node) work(ctx context.Context) error {
 	}
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return n.lead(gctx, r, notify) })
-	g.Go(func() error {
-		if err := n.watchdog.run(gctx); err != nil {
-			n.fail(err) // Raft hangs: nothing that waits for it would ever end
-		}
-		return nil
-	})
+	watch()
 	g.Go(func() error { return n.snapshot.run(gctx) })
 	g.Go(func() error { return n.observeMembers(gctx, r) })
 	g.Go(func() error { return n.regainVote(gctx, r) })
@@ -227,7 +249,9 @@ func (n *Node) stopRaft() error {
 		return nil
 	}
 	defer n.transport.CloseStreams() // Raft closes the listener, but not what it dialled
-	if err := r.Shutdown().Error(); err != nil {
+	var err error
+	n.within("Raft", func() { err = r.Shutdown().Error() })
+	if err != nil {
 		return fmt.Errorf("stop raft: %w", err)
 	}
 	return nil
@@ -237,7 +261,9 @@ func (n *Node) closeStores() error {
 	if n.stores == nil || n.stores.Closer == nil {
 		return nil
 	}
-	return n.stores.Closer.Close()
+	var err error
+	n.within("closing the stores", func() { err = n.stores.Closer.Close() })
+	return err
 }
 
 func (n *Node) raftConfig() *raft.Config {

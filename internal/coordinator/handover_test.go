@@ -1,0 +1,71 @@
+package coordinator_test
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/rollcall-dev/rollcall/internal/coordinator"
+	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
+)
+
+// messages is a log that keeps what was said.
+type messages struct {
+	slog.Handler
+	mu   *sync.Mutex
+	said map[string]int
+}
+
+func newMessages() *messages {
+	return &messages{Handler: slog.DiscardHandler, mu: new(sync.Mutex), said: make(map[string]int)}
+}
+
+func (m *messages) Enabled(context.Context, slog.Level) bool { return true }
+func (m *messages) WithAttrs([]slog.Attr) slog.Handler       { return m }
+func (m *messages) WithGroup(string) slog.Handler            { return m }
+func (m *messages) Handle(_ context.Context, r slog.Record) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.said[r.Message]++
+	return nil
+}
+
+func (m *messages) count(message string) int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.said[message]
+}
+
+func (m *messages) reset() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	clear(m.said)
+}
+
+// Raft knows only who has how much of the log: a voter that is down is as good as any until somebody writes.
+func TestHandsOverThoughAVoterIsDown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := newMessages()
+		c := newSimCluster(t, 3, func(cfg *coordinator.Config) { cfg.Logger = slog.New(log) })
+		c.await("c2 leads", func() bool {
+			leader, _ := c.leader()
+			if leader != "c2" {
+				_, _ = c.admin(leader).TransferLeadership(t.Context(), &rollcallv1.TransferLeadershipRequest{To: "c2"})
+			}
+			return leader == "c2"
+		})
+		c.register("a")
+		pass(time.Second)
+		c.stop("c1")
+		log.reset()
+
+		c.stop("c2")
+		require.Equal(t, 1, log.count("leadership handed over"))
+		require.Zero(t, log.count("leadership not handed over"))
+	})
+}
