@@ -27,6 +27,7 @@ type watcher struct {
 	guarded  []string
 	missing  []string // what the guard saw leave
 	polls    int      // since the guard was set
+	writes   int      // since the guard was set
 	marks    int
 }
 
@@ -47,24 +48,31 @@ var reading = []string{
 
 func (c command) writes() bool { return !slices.Contains(reading, strings.ToUpper(c.args[0])) }
 
-// removes says whether the command takes id out of the active set.
+// removes says whether the command may take id out of the active set. What is not known to keep it there may.
 func (c command) removes(id string) bool {
-	switch strings.ToUpper(c.args[0]) {
-	case "SREM":
-		return len(c.args) > 2 && c.args[1] == activeKey && slices.Contains(c.args[2:], id)
-	case "FLUSHALL", "FLUSHDB", "SWAPDB":
-		return true
-	case "SADD", "HSET", "PUBLISH":
+	switch name := strings.ToUpper(c.args[0]); {
+	case name == "SADD", name == "PUBLISH", !c.writes():
 		return false
+	case name == "SREM" && len(c.args) > 2 && c.args[1] == activeKey:
+		return slices.Contains(c.args[2:], id)
+	case slices.Contains([]string{"DEL", "HDEL", "HSET", "SREM"}, name): // of keys that they name
+		return slices.Contains(c.args[1:], activeKey)
 	default:
-		return c.writes() && slices.Contains(c.args[1:], activeKey)
+		return true
 	}
 }
 
-// claims says whether the command writes an epoch into relayer:meta.
-func (c command) claims(epoch uint64) bool {
+// claims is the epoch that the command writes into relayer:meta; 0 when it writes none.
+func (c command) claims() uint64 {
 	i := slices.Index(c.args, "epoch")
-	return strings.EqualFold(c.args[0], "HSET") && c.args[1] == metaKey && i > 0 && i+1 < len(c.args) && c.args[i+1] == strconv.FormatUint(epoch, 10)
+	if !strings.EqualFold(c.args[0], "HSET") || len(c.args) < 2 || c.args[1] != metaKey || i < 0 || i+1 == len(c.args) {
+		return 0
+	}
+	epoch, err := strconv.ParseUint(c.args[i+1], 10, 64)
+	if err != nil {
+		return 0
+	}
+	return epoch
 }
 
 // watch starts watching and returns once it sees.
@@ -144,6 +152,9 @@ func (w *watcher) command() func(string) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		w.commands = append(w.commands, c)
+		if c.writes() {
+			w.writes++
+		}
 		for _, id := range w.guarded {
 			if c.removes(id) {
 				w.missing = append(w.missing, fmt.Sprintf("%s removed %s: %s", c.from, id, c))
@@ -244,39 +255,42 @@ func (w *watcher) guard(ctx context.Context, ids []string) error {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.guarded, w.missing, w.polls = ids, nil, 0
+	w.guarded, w.missing, w.polls, w.writes = ids, nil, 0, 0
 	return nil
 }
 
-// release ends the guard and returns what was missing, and how often the set was polled.
-func (w *watcher) release(ctx context.Context) (missing []string, polls int, err error) {
+// release ends the guard and returns what was missing, how often the set was polled, and how many commands wrote.
+func (w *watcher) release(ctx context.Context) (missing []string, polls, writes int, err error) {
+	if _, err := w.mark(ctx); err != nil {
+		return nil, 0, 0, err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	missing, polls, writes = w.missing, w.polls, w.writes
+	w.guarded, w.missing = nil, nil
+	return missing, polls, writes, nil
+}
+
+// writesFrom returns the commands from one address, scripts' own included, that changed anything after epoch was
+// claimed, up to where the same address claims a higher one, again.
+func (w *watcher) writesFrom(ctx context.Context, address string, epoch uint64) (writes []command, again uint64, err error) {
 	if _, err := w.mark(ctx); err != nil {
 		return nil, 0, err
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	missing, polls = w.missing, w.polls
-	w.guarded, w.missing = nil, nil
-	return missing, polls, nil
-}
-
-// writesFrom returns the commands from one address, scripts' own included, that changed anything after epoch was
-// claimed.
-func (w *watcher) writesFrom(ctx context.Context, address string, epoch uint64) ([]command, error) {
-	if _, err := w.mark(ctx); err != nil {
-		return nil, err
-	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	claim := slices.IndexFunc(w.commands, func(c command) bool { return c.claims(epoch) })
+	claim := slices.IndexFunc(w.commands, func(c command) bool { return c.claims() == epoch })
 	if claim < 0 {
-		return nil, fmt.Errorf("the claim of epoch %d was not seen", epoch)
+		return nil, 0, fmt.Errorf("the claim of epoch %d was not seen", epoch)
 	}
-	var writes []command
 	for _, c := range w.commands[claim:] {
-		if c.from == address && c.writes() {
-			writes = append(writes, c)
+		if c.from != address || !c.writes() {
+			continue
 		}
+		if again = c.claims(); again > epoch {
+			return writes, again, nil
+		}
+		writes = append(writes, c)
 	}
-	return writes, nil
+	return writes, 0, nil
 }
