@@ -6,7 +6,7 @@
 #   scripts/compose.sh drill  the same in a project of its own, broken in every way we promise to survive
 set -euo pipefail
 cd "$(dirname "$0")/.."
-project=rollcall
+project=${COMPOSE_PROJECT_NAME:-rollcall}
 
 main() {
   docker info >/dev/null 2>&1 || fail 'no Docker engine answers: install Docker and let this user use it'
