@@ -73,36 +73,66 @@ func (n cluster) AddMember(ctx context.Context, req *rollcallv1.AddMemberRequest
 		return nil, toStatus(err)
 	}
 	server := raft.Server{ID: raft.ServerID(req.Id), Address: raft.ServerAddress(req.Address)}
-	// A voter that does not answer could cost the cluster its quorum, so a node is asked who it is first.
-	d := n.peers.describe(ctx, []raft.Server{server}, peerTimeout)[server.ID]
-	switch {
-	case d == nil:
-		return nil, status.Errorf(codes.FailedPrecondition, "no coordinator %q answers at %s; start it there first, naming this cluster's coordinators as its peers", req.Id, req.Address)
-	case d.Cluster != "" && d.Cluster != l.Cluster:
-		return nil, toStatus(&foreignClusterError{expected: l.Cluster, actual: d.Cluster})
+	if known := n.peers.address(server); known != req.Address {
+		return nil, status.Errorf(codes.FailedPrecondition,
+			"%s is at %s by the peer list that the coordinators were started with, which counts for more than %s; change it there and restart them one by one",
+			req.Id, known, req.Address)
 	}
 	member, present := find(r, server.ID)
-	if present && (member.Suffrage == raft.Voter) == !req.NonVoter && member.Address == server.Address {
+	voter := present && member.Suffrage == raft.Voter
+	if voter && !req.NonVoter && member.Address == server.Address {
 		return &rollcallv1.AddMemberResponse{Index: n.machine.State().Index()}, nil
 	}
-	// A node without state begins without a vote either way, and asks for it once it has caught up.
-	var f raft.IndexFuture
-	switch {
-	case req.NonVoter && present && member.Suffrage == raft.Voter:
-		f = r.DemoteVoter(server.ID, 0, changeTimeout)
-	case req.NonVoter || !d.HasState:
-		f = r.AddNonvoter(server.ID, server.Address, 0, changeTimeout)
-	default:
-		f = r.AddVoter(server.ID, server.Address, 0, changeTimeout)
+	// A voter that does not answer, or follows another cluster, could cost this one its quorum, so a node is asked who
+	// it is first.
+	d := n.peers.describe(ctx, []raft.Server{server}, peerTimeout)[server.ID]
+	if err := n.mayJoin(l, server, d, present); err != nil {
+		return nil, toStatus(err)
 	}
-	l.promotions.mu.Lock()
-	l.promotions.wanted[req.Id] = !req.NonVoter
-	l.promotions.mu.Unlock()
+	if voter && req.NonVoter {
+		if req.Id == n.cfg.ID {
+			return nil, status.Errorf(codes.FailedPrecondition, "%s leads; hand the leadership over first: rollcall cluster transfer", req.Id)
+		}
+		if err := n.survives(ctx, r, req.Id); err != nil {
+			return nil, err
+		}
+	}
+	// The node knows whether it is to vote before anything changes. A new one begins without a vote, and asks for it
+	// once it has caught up.
+	if err := n.invite(ctx, l, server, !req.NonVoter); err != nil {
+		return nil, toStatus(err)
+	}
+	if voter && req.NonVoter {
+		if err := r.DemoteVoter(server.ID, 0, changeTimeout).Error(); err != nil {
+			return nil, toStatus(membershipError("take the vote of "+req.Id, err))
+		}
+		voter = false
+	}
+	change := r.AddNonvoter
+	if voter {
+		change = r.AddVoter // it has moved
+	}
+	f := change(server.ID, server.Address, 0, changeTimeout)
 	if err := f.Error(); err != nil {
 		return nil, toStatus(membershipError("add "+req.Id, err))
 	}
 	n.log.Info("member added", "member", req.Id, "address", req.Address, "voter", !req.NonVoter)
 	return &rollcallv1.AddMemberResponse{Index: f.Index()}, nil
+}
+
+// mayJoin refuses a node that is not there, or that follows another cluster. d is what it says of itself.
+func (n *Node) mayJoin(l *leader, s raft.Server, d *rollcallv1.DescribeResponse, present bool) error {
+	switch {
+	case d == nil:
+		return status.Errorf(codes.FailedPrecondition, "no coordinator %q answers at %s; start it there first, naming this cluster's coordinators as its peers", s.ID, s.Address)
+	case d.Cluster != "" && d.Cluster != l.Cluster:
+		return &foreignClusterError{expected: l.Cluster, actual: d.Cluster}
+	case d.Cluster == "" && d.HasState && !present:
+		return status.Errorf(codes.FailedPrecondition,
+			"%s at %s has a log and cannot say of which cluster, since nobody leads it; stop it, empty its data folder and start it again, naming this cluster's coordinators as its peers",
+			s.ID, s.Address)
+	}
+	return nil
 }
 
 func (n cluster) RemoveMember(ctx context.Context, req *rollcallv1.RemoveMemberRequest) (*rollcallv1.RemoveMemberResponse, error) {

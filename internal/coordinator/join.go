@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -20,10 +22,18 @@ const (
 	joinPeriod   = 200 * time.Millisecond
 	regainPeriod = time.Second
 	peerTimeout  = time.Second
-	// rejoinMark is the file that says that this node waits for a vote, should it restart meanwhile.
+	// rejoinMark is the file that says that this node waits for a vote, and that its cluster exists whatever its
+	// store and its peers say. It is there before anybody is asked to take the vote away.
 	rejoinMark = "rejoining"
 	// bootstrapIndex is of the first entry, which every founder writes for itself. More than that is a history.
 	bootstrapIndex = 1
+)
+
+// What Raft calls its term and its vote in the stable store.
+var (
+	keyCurrentTerm  = []byte("CurrentTerm")
+	keyLastVoteTerm = []byte("LastVoteTerm")
+	keyLastVoteCand = []byte("LastVoteCand")
 )
 
 // join starts Raft once that is safe. With state on disk it is. Without, the node asks its peers first: where
@@ -35,9 +45,11 @@ func (n *Node) join(ctx context.Context) (*raft.Raft, <-chan bool, error) {
 		return nil, nil, fmt.Errorf("read raft state: %w", err)
 	}
 	if !has {
-		exists, err := n.clusterExists(ctx)
-		if err != nil {
-			return nil, nil, err
+		exists := n.marked()
+		if !exists {
+			if exists, err = n.clusterExists(ctx); err != nil {
+				return nil, nil, err
+			}
 		}
 		if exists {
 			err = n.askToRejoin(ctx)
@@ -72,8 +84,9 @@ func (n *Node) clusterExists(ctx context.Context) (bool, error) {
 	for logged := false; ; {
 		answers := n.peers.describe(ctx, others, joinPeriod)
 		for id, d := range answers {
-			// A peer that has just restarted knows its cluster only once somebody leads, but has the log.
-			if d.Cluster != "" || d.HasState {
+			// A peer that has just restarted knows its cluster only once somebody leads, but has the log. One that
+			// lost its own disk has nothing, but may have met somebody who had.
+			if d.Cluster != "" || d.HasState || d.Rejoining {
 				n.log.Info("cluster exists, joining it with an empty disk", "cluster", d.Cluster, "peer", id)
 				return true, nil
 			}
@@ -104,19 +117,24 @@ func (n *Node) bootstrap() error {
 	return nil
 }
 
-// askToRejoin repeats until a leader has taken this node in without a vote, or refuses for good.
+// askToRejoin repeats until a leader has taken this node in without a vote.
 func (n *Node) askToRejoin(ctx context.Context) error {
+	// A founder is to vote. It notes that before anybody can take its vote, and so whatever becomes of the leader.
+	// Who was added later is told by the leader, which is the one to know.
+	if slices.ContainsFunc(n.cfg.Peers, func(p Peer) bool { return p.ID == n.cfg.ID }) {
+		if err := n.mark(); err != nil {
+			return err
+		}
+	}
 	req := &rollcallv1.RejoinRequest{Node: n.cfg.ID, Address: n.cfg.Advertise, Empty: true}
 	var last string
 	for {
 		resp, err := n.rejoin(ctx, n.configured(), req)
 		if err == nil && resp.MayStart {
-			if resp.Voter {
-				if err := n.mark(); err != nil {
-					return err
-				}
+			if err := n.rememberTerm(resp.Term); err != nil {
+				return err
 			}
-			n.log.Info("taken in without a vote, catching up")
+			n.log.Info("taken in without a vote, catching up", "term", resp.Term)
 			return nil
 		}
 		if err != nil && err.Error() != last {
@@ -129,78 +147,122 @@ func (n *Node) askToRejoin(ctx context.Context) error {
 	}
 }
 
-// regainVote asks for the vote back once the node has caught up, and tells the leader of a changed address.
+// rememberTerm puts a term, and a vote in it, where Raft looks for them. Before it lost its disk the node may have
+// voted in any term up to the one in which its vote was taken: asked again by a candidate whose request was long on
+// its way, it could help a second leader into the same term. The term alone would not do, since in that term it may
+// have voted too; so it holds a vote for itself, for which nobody asks. In terms above, no candidate without the
+// entry that took the vote finds a majority.
+func (n *Node) rememberTerm(term uint64) error {
+	if term == 0 {
+		return nil
+	}
+	// The term last: with it the node has state, and would not ask again.
+	err := n.stores.Stable.SetUint64(keyLastVoteTerm, term)
+	if err == nil {
+		err = n.stores.Stable.Set(keyLastVoteCand, []byte(n.cfg.Advertise))
+	}
+	if err == nil {
+		err = n.stores.Stable.SetUint64(keyCurrentTerm, term)
+	}
+	if err != nil {
+		return fmt.Errorf("note the term: %w", err)
+	}
+	return nil
+}
+
+// regainVote asks for the vote whenever the node waits for one; it gets it once it has caught up.
 func (n *Node) regainVote(ctx context.Context, r *raft.Raft) error {
 	for {
 		if err := sleep(ctx, regainPeriod); err != nil {
 			return nil
 		}
 		if !n.marked() {
-			return nil
-		}
-		servers := r.GetConfiguration().Configuration().Servers
-		if len(servers) == 0 {
-			servers = n.configured()
-		}
-		resp, err := n.rejoin(ctx, servers, &rollcallv1.RejoinRequest{
-			Node: n.cfg.ID, Address: n.cfg.Advertise, AppliedIndex: n.machine.State().Index(),
-		})
-		if err != nil {
-			n.log.Debug("vote not regained yet", "err", err)
 			continue
 		}
-		if resp.Voter {
-			n.log.Info("caught up, voting again")
-			return n.unmark()
-		}
-	}
-}
-
-// rejoin finds the leader among the servers and asks it.
-func (n *Node) rejoin(ctx context.Context, servers []raft.Server, req *rollcallv1.RejoinRequest) (*rollcallv1.RejoinResponse, error) {
-	others := without(servers, n.cfg.ID)
-	for id, d := range n.peers.describe(ctx, others, joinPeriod) {
-		if !d.Leader {
-			continue
-		}
-		for _, s := range others {
-			if s.ID != id {
+		voter := n.reigning() != nil // it was given its vote, and elected before it heard of that
+		if !voter {
+			servers := r.GetConfiguration().Configuration().Servers
+			if len(servers) == 0 {
+				servers = n.configured()
+			}
+			resp, err := n.rejoin(ctx, servers, &rollcallv1.RejoinRequest{Node: n.cfg.ID, Address: n.cfg.Advertise})
+			if err != nil {
+				n.log.Debug("vote not regained yet", "err", err)
 				continue
 			}
-			client, err := n.peers.client(s)
-			if err != nil {
-				return nil, err
+			voter = resp.Voter
+		}
+		if voter {
+			n.log.Info("caught up, voting")
+			if err := n.unmark(); err != nil {
+				return err
 			}
-			ctx, cancel := context.WithTimeout(ctx, 5*peerTimeout)
-			defer cancel()
-			resp, err := client.Rejoin(ctx, req)
-			if status.Code(err) == codes.NotFound {
-				return nil, fmt.Errorf("this node is not a member: %s", status.Convert(err).Message())
-			}
-			return resp, err
 		}
 	}
-	return nil, errors.New("no leader answers")
 }
 
+// rejoin finds the leader among the servers, or through one of them, and asks it.
+func (n *Node) rejoin(ctx context.Context, servers []raft.Server, req *rollcallv1.RejoinRequest) (*rollcallv1.RejoinResponse, error) {
+	others := without(servers, n.cfg.ID)
+	var leader string
+	empty := len(servers) - len(others)
+	for id, d := range n.peers.describe(ctx, others, joinPeriod) {
+		switch {
+		case d.Leader:
+			i := slices.IndexFunc(others, func(s raft.Server) bool { return s.ID == id })
+			leader = n.peers.address(others[i])
+		case leader == "":
+			leader = d.LeaderAddress // the leader may have been added after this node's list of peers was written
+		}
+		if d.Rejoining && !d.HasState {
+			empty++
+		}
+	}
+	switch {
+	case leader != "":
+	case req.Empty && empty > len(servers)/2:
+		return nil, fmt.Errorf("no leader answers, and none can be elected: %d of %d coordinators have lost their disks. "+
+			"Bring back the data folder of one of them, or give the directory up: stop all, empty all their data folders, start them", empty, len(servers))
+	default:
+		return nil, errors.New("no leader answers")
+	}
+	conn, err := n.peers.conn(leader)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, 5*peerTimeout)
+	defer cancel()
+	resp, err := rollcallv1.NewPeerServiceClient(conn).Rejoin(ctx, req)
+	if status.Code(err) == codes.NotFound {
+		return nil, fmt.Errorf("this node is not a member: %s", status.Convert(err).Message())
+	}
+	return resp, err
+}
+
+// mark notes, to stay, that the node is to ask for a vote.
 func (n *Node) mark() error {
 	if n.cfg.DataDir == "" {
 		n.rejoining.Store(true)
 		return nil
 	}
 	f, err := os.OpenFile(filepath.Join(n.cfg.DataDir, rejoinMark), os.O_CREATE|os.O_WRONLY, 0o600)
+	if err == nil {
+		err = errors.Join(f.Sync(), f.Close(), syncDir(n.cfg.DataDir))
+	}
 	if err != nil {
 		return fmt.Errorf("note that the vote is pending: %w", err)
 	}
-	return errors.Join(f.Sync(), f.Close())
+	return nil
 }
 
+// marked reports whether the node waits for a vote. A mark that cannot be looked for counts as one: asking for
+// nothing is harmless.
 func (n *Node) marked() bool {
 	if n.cfg.DataDir == "" {
 		return n.rejoining.Load()
 	}
 	_, err := os.Stat(filepath.Join(n.cfg.DataDir, rejoinMark))
-	return err == nil
+	return !errors.Is(err, fs.ErrNotExist)
 }
 
 func (n *Node) unmark() error {
@@ -208,7 +270,23 @@ func (n *Node) unmark() error {
 		n.rejoining.Store(false)
 		return nil
 	}
-	return os.Remove(filepath.Join(n.cfg.DataDir, rejoinMark))
+	err := os.Remove(filepath.Join(n.cfg.DataDir, rejoinMark))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err = errors.Join(err, syncDir(n.cfg.DataDir)); err != nil {
+		return fmt.Errorf("note that the vote is not pending: %w", err)
+	}
+	return nil
+}
+
+// syncDir makes the names in a folder outlast a power cut.
+func syncDir(path string) error {
+	dir, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
 }
 
 // sleep waits, or fails with the cause of ctx's end.

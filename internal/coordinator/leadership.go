@@ -205,7 +205,7 @@ func (n *Node) establish(ctx context.Context, r *raft.Raft, atLeast uint64) (*le
 		return nil, err
 	}
 
-	l := &leader{since: time.Now(), retired: make(chan struct{}), promotions: promotions{wanted: make(map[string]bool), caught: make(map[string]uint64)}}
+	l := &leader{since: time.Now(), retired: make(chan struct{}), promotions: promotions{caught: make(map[string]uint64)}}
 	l.ctx, l.reestablish = context.WithCancelCause(ctx)
 	l.confirmer = &confirmer{
 		term: res.Term, node: n.cfg.ID, raft: r, peers: n.peers, timeout: n.cfg.Timing.Transport, metrics: n.metrics,

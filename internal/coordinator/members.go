@@ -21,60 +21,96 @@ const (
 )
 
 // promotions is what a leader knows of nodes that are to vote once they have caught up. It is lost with the
-// leadership; the nodes ask again.
+// leadership; the nodes know that they are to vote, and ask again.
 type promotions struct {
 	mu sync.Mutex
-	// wanted are nodes an operator adds as voters, or that lost their vote with their disk.
-	wanted map[string]bool
-	// caught is the commit index that a node must have applied before it may vote: the leader's when the node
-	// last asked.
+	// caught is the index that a node must have in its log before it may vote: the leader's commit index when the
+	// node first asked.
 	caught map[string]uint64
 }
 
-// rejoin serves PeerService.Rejoin on an established leader.
-func (n *Node) serveRejoin(l *leader, r *raft.Raft, req *rollcallv1.RejoinRequest) (*rollcallv1.RejoinResponse, error) {
+// serveRejoin serves PeerService.Rejoin on an established leader. It believes nobody who asks: the member itself,
+// where it is known to be, says what it is.
+func (n *Node) serveRejoin(ctx context.Context, l *leader, r *raft.Raft, req *rollcallv1.RejoinRequest) (*rollcallv1.RejoinResponse, error) {
 	l.promotions.mu.Lock()
 	defer l.promotions.mu.Unlock()
-	id, addr := raft.ServerID(req.Node), raft.ServerAddress(req.Address)
-	member, ok := find(r, id)
+	if req.Node == n.cfg.ID {
+		return nil, status.Errorf(codes.FailedPrecondition, "%s leads, and has not lost its disk; two nodes with one id?", req.Node)
+	}
+	member, ok := find(r, raft.ServerID(req.Node))
 	if !ok {
 		return nil, status.Errorf(codes.NotFound, "an operator must add it: rollcall cluster add %s %s", req.Node, req.Address)
 	}
-	if req.Empty {
-		if member.Suffrage == raft.Voter {
-			// Demoted and re-added at once: it lost what it had acknowledged, so its vote counts for nothing.
-			if err := r.DemoteVoter(id, 0, changeTimeout).Error(); err != nil {
-				return nil, membershipError("take the vote of "+req.Node, err)
-			}
-			l.promotions.wanted[req.Node] = true
-			n.log.Warn("member came back with an empty disk, its vote is taken until it has caught up", "member", req.Node)
-		}
-		if member.Address != addr {
-			if err := r.AddNonvoter(id, addr, 0, changeTimeout).Error(); err != nil {
-				return nil, membershipError("change the address of "+req.Node, err)
-			}
-		}
-		return &rollcallv1.RejoinResponse{MayStart: true, Voter: l.promotions.wanted[req.Node]}, nil
-	}
-	if member.Suffrage == raft.Voter {
-		delete(l.promotions.wanted, req.Node)
+	at := n.peers.address(member)
+	d := n.peers.describe(ctx, []raft.Server{member}, peerTimeout)[member.ID]
+	switch {
+	case d == nil:
+		return nil, status.Errorf(codes.FailedPrecondition,
+			"%s asks from %s but does not answer at %s; if it has moved: rollcall cluster add %[1]s %[2]s", req.Node, req.Address, at)
+	case req.Empty && (d.HasState || d.Cluster != ""):
+		return nil, status.Errorf(codes.FailedPrecondition, "%s at %s has not lost its disk; two nodes with one id?", req.Node, at)
+	case req.Empty:
+		return n.takeIn(ctx, l, r, member)
+	case member.Suffrage == raft.Voter:
+		delete(l.promotions.caught, req.Node)
 		return &rollcallv1.RejoinResponse{MayStart: true, Voter: true}, nil
+	case d.Cluster != "" && d.Cluster != l.Cluster:
+		return nil, &foreignClusterError{expected: l.Cluster, actual: d.Cluster}
+	case !d.Rejoining:
+		return nil, status.Errorf(codes.FailedPrecondition, "%s at %s does not wait for a vote", req.Node, at)
 	}
 	need, asked := l.promotions.caught[req.Node]
-	if !asked || req.AppliedIndex < need {
+	if !asked {
 		// All that it may have acknowledged before its disk was lost stands at or below this index.
-		if !asked {
-			l.promotions.caught[req.Node] = n.machine.State().Index()
-		}
+		need = r.CommitIndex()
+		l.promotions.caught[req.Node] = need
+	}
+	if d.Cluster == "" || d.CommitIndex < need {
 		return &rollcallv1.RejoinResponse{MayStart: true}, nil
 	}
-	if err := r.AddVoter(id, addr, 0, changeTimeout).Error(); err != nil {
+	if err := r.AddVoter(member.ID, member.Address, 0, changeTimeout).Error(); err != nil {
 		return nil, membershipError("give "+req.Node+" its vote", err)
 	}
-	delete(l.promotions.wanted, req.Node)
 	delete(l.promotions.caught, req.Node)
 	n.log.Info("member has caught up and votes", "member", req.Node)
 	return &rollcallv1.RejoinResponse{MayStart: true, Voter: true}, nil
+}
+
+// takeIn lets a member with an empty disk take part, without a vote.
+func (n *Node) takeIn(ctx context.Context, l *leader, r *raft.Raft, member raft.Server) (*rollcallv1.RejoinResponse, error) {
+	id := string(member.ID)
+	delete(l.promotions.caught, id) // what it had caught up with is gone
+	if member.Suffrage == raft.Voter {
+		if err := n.invite(ctx, l, member, true); err != nil {
+			return nil, err
+		}
+		n.log.Warn("member came back with an empty disk, its vote is taken until it has caught up", "member", id)
+	}
+	// Also when it has none by now: what stands in the configuration may not be committed yet, and come to nothing.
+	if err := r.DemoteVoter(member.ID, 0, changeTimeout).Error(); err != nil {
+		return nil, membershipError("take the vote of "+id, err)
+	}
+	if at := raft.ServerAddress(n.peers.address(member)); member.Address != at {
+		if err := r.AddNonvoter(member.ID, at, 0, changeTimeout).Error(); err != nil {
+			return nil, membershipError("change the address of "+id, err)
+		}
+	}
+	return &rollcallv1.RejoinResponse{MayStart: true, Term: r.CurrentTerm()}, nil
+}
+
+// invite tells a node, before its membership changes, whether it is to vote, and returns once it has noted that.
+func (n *Node) invite(ctx context.Context, l *leader, server raft.Server, vote bool) error {
+	client, err := n.peers.client(server)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, peerTimeout)
+	defer cancel()
+	_, err = client.Invite(ctx, &rollcallv1.InviteRequest{Node: string(server.ID), Cluster: l.Cluster, Vote: vote})
+	if err != nil {
+		return fmt.Errorf("tell %s at %s that its membership changes: %w", server.ID, n.peers.address(server), err)
+	}
+	return nil
 }
 
 func find(r *raft.Raft, id raft.ServerID) (raft.Server, bool) {

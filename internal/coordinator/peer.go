@@ -4,6 +4,8 @@ import (
 	"context"
 
 	"github.com/hashicorp/raft"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/rollcall-dev/rollcall/fsm"
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
@@ -20,7 +22,7 @@ func (n peer) ConfirmTerm(context.Context, *rollcallv1.ConfirmTermRequest) (*rol
 	if r == nil {
 		return nil, toStatus(errNotEstablished)
 	}
-	return &rollcallv1.ConfirmTermResponse{Term: r.CurrentTerm()}, nil
+	return &rollcallv1.ConfirmTermResponse{Term: r.CurrentTerm(), Node: n.cfg.ID, Cluster: n.machine.State().Cluster()}, nil
 }
 
 func (n peer) Describe(context.Context, *rollcallv1.DescribeRequest) (*rollcallv1.DescribeResponse, error) {
@@ -34,10 +36,10 @@ func (n *Node) describe() *rollcallv1.DescribeResponse {
 		Node: n.cfg.ID, Cluster: s.Cluster(), Epoch: s.Epoch(), AppliedIndex: s.Index(),
 		CommandVersion: fsm.CommandVersion, Version: n.cfg.Version, RelayerCount: uint32(n.cfg.RelayerCount),
 		ClientAddress: n.cfg.AdvertiseClient, HttpAddress: n.cfg.HTTPAddress,
-		Leader: n.reigning() != nil,
+		Leader: n.reigning() != nil, Rejoining: n.marked(), HasState: n.hasHistory(),
 	}
 	if r := n.raft.Load(); r != nil {
-		d.HasState, d.Term = r.LastIndex() > bootstrapIndex, r.CurrentTerm()
+		d.Term, d.CommitIndex = r.CurrentTerm(), r.CommitIndex()
 		if addr, _ := r.LeaderWithID(); addr != "" {
 			d.LeaderAddress = string(addr)
 		}
@@ -45,7 +47,22 @@ func (n *Node) describe() *rollcallv1.DescribeResponse {
 	return d
 }
 
-func (n peer) Rejoin(_ context.Context, req *rollcallv1.RejoinRequest) (*rollcallv1.RejoinResponse, error) {
+// hasHistory reports whether the node holds more than every founder begins with. Raft takes its time to read a long
+// log, and a peer that lost its disk must not take that for a first start; so the stores are asked as well. One that
+// cannot be read holds something.
+func (n *Node) hasHistory() bool {
+	if r := n.raft.Load(); r != nil {
+		return r.LastIndex() > bootstrapIndex
+	}
+	last, err := n.stores.Log.LastIndex()
+	if err != nil || last > bootstrapIndex {
+		return true
+	}
+	snapshots, err := n.stores.Snapshots.List()
+	return err != nil || len(snapshots) > 0
+}
+
+func (n peer) Rejoin(ctx context.Context, req *rollcallv1.RejoinRequest) (*rollcallv1.RejoinResponse, error) {
 	l, err := n.established()
 	if err != nil {
 		return nil, toStatus(err)
@@ -54,6 +71,22 @@ func (n peer) Rejoin(_ context.Context, req *rollcallv1.RejoinRequest) (*rollcal
 	if r == nil || r.State() != raft.Leader {
 		return nil, toStatus(errNotEstablished)
 	}
-	resp, err := n.serveRejoin(l, r, req)
+	resp, err := n.serveRejoin(ctx, l, r, req)
 	return resp, toStatus(err)
+}
+
+func (n peer) Invite(_ context.Context, req *rollcallv1.InviteRequest) (*rollcallv1.InviteResponse, error) {
+	if req.Node != n.cfg.ID {
+		return nil, status.Errorf(codes.NotFound, "this is %s, not %s", n.cfg.ID, req.Node)
+	}
+	if own := n.machine.State().Cluster(); own != "" && own != req.Cluster {
+		return nil, toStatus(&foreignClusterError{expected: req.Cluster, actual: own})
+	}
+	var err error
+	if req.Vote {
+		err = n.mark()
+	} else {
+		err = n.unmark()
+	}
+	return &rollcallv1.InviteResponse{}, toStatus(err)
 }

@@ -68,7 +68,10 @@ func (x *ConfirmTermRequest) GetTerm() uint64 {
 type ConfirmTermResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The node's current term: equal to the asked one while no later election has reached the node.
-	Term          uint64 `protobuf:"varint,1,opt,name=term,proto3" json:"term,omitempty"`
+	Term uint64 `protobuf:"varint,1,opt,name=term,proto3" json:"term,omitempty"`
+	// Who answers; the cluster is empty until the node has applied its name.
+	Node          string `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`
+	Cluster       string `protobuf:"bytes,3,opt,name=cluster,proto3" json:"cluster,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -108,6 +111,20 @@ func (x *ConfirmTermResponse) GetTerm() uint64 {
 		return x.Term
 	}
 	return 0
+}
+
+func (x *ConfirmTermResponse) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *ConfirmTermResponse) GetCluster() string {
+	if x != nil {
+		return x.Cluster
+	}
+	return ""
 }
 
 type DescribeRequest struct {
@@ -152,7 +169,7 @@ type DescribeResponse struct {
 	// Empty until a leader has been established.
 	Cluster string `protobuf:"bytes,2,opt,name=cluster,proto3" json:"cluster,omitempty"`
 	Epoch   uint64 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	// The node holds more of the log than the entry that every founder begins with.
+	// The node holds more of the log than the entry that every founder begins with, also while it is still reading it.
 	HasState       bool   `protobuf:"varint,4,opt,name=has_state,json=hasState,proto3" json:"has_state,omitempty"`
 	Leader         bool   `protobuf:"varint,5,opt,name=leader,proto3" json:"leader,omitempty"`
 	Term           uint64 `protobuf:"varint,6,opt,name=term,proto3" json:"term,omitempty"`
@@ -164,6 +181,10 @@ type DescribeResponse struct {
 	HttpAddress    string `protobuf:"bytes,12,opt,name=http_address,json=httpAddress,proto3" json:"http_address,omitempty"`
 	// Address of the leader as the node knows it.
 	LeaderAddress string `protobuf:"bytes,13,opt,name=leader_address,json=leaderAddress,proto3" json:"leader_address,omitempty"`
+	// The node waits for a vote: it lost its disk and knows that its cluster exists, or it was invited.
+	Rejoining bool `protobuf:"varint,14,opt,name=rejoining,proto3" json:"rejoining,omitempty"`
+	// The node has the log up to this index and knows it to be committed.
+	CommitIndex   uint64 `protobuf:"varint,15,opt,name=commit_index,json=commitIndex,proto3" json:"commit_index,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -289,12 +310,27 @@ func (x *DescribeResponse) GetLeaderAddress() string {
 	return ""
 }
 
+func (x *DescribeResponse) GetRejoining() bool {
+	if x != nil {
+		return x.Rejoining
+	}
+	return false
+}
+
+func (x *DescribeResponse) GetCommitIndex() uint64 {
+	if x != nil {
+		return x.CommitIndex
+	}
+	return 0
+}
+
 type RejoinRequest struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Node    string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
 	Address string                 `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`
 	// The node's disk was empty and it has not started Raft: it must lose its vote first.
-	Empty         bool   `protobuf:"varint,3,opt,name=empty,proto3" json:"empty,omitempty"`
+	Empty bool `protobuf:"varint,3,opt,name=empty,proto3" json:"empty,omitempty"`
+	// Not used: the leader asks the node itself.
 	AppliedIndex  uint64 `protobuf:"varint,4,opt,name=applied_index,json=appliedIndex,proto3" json:"applied_index,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -361,8 +397,10 @@ func (x *RejoinRequest) GetAppliedIndex() uint64 {
 type RejoinResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The node is in the configuration, without a vote, and may start Raft.
-	MayStart      bool `protobuf:"varint,1,opt,name=may_start,json=mayStart,proto3" json:"may_start,omitempty"`
-	Voter         bool `protobuf:"varint,2,opt,name=voter,proto3" json:"voter,omitempty"`
+	MayStart bool `protobuf:"varint,1,opt,name=may_start,json=mayStart,proto3" json:"may_start,omitempty"`
+	Voter    bool `protobuf:"varint,2,opt,name=voter,proto3" json:"voter,omitempty"`
+	// Present term of the leader. A node without a disk may have voted in it, and in none above.
+	Term          uint64 `protobuf:"varint,3,opt,name=term,proto3" json:"term,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -411,16 +449,122 @@ func (x *RejoinResponse) GetVoter() bool {
 	return false
 }
 
+func (x *RejoinResponse) GetTerm() uint64 {
+	if x != nil {
+		return x.Term
+	}
+	return 0
+}
+
+type InviteRequest struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Node    string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	Cluster string                 `protobuf:"bytes,2,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	// The node is to ask for a vote, rather than stay without one.
+	Vote          bool `protobuf:"varint,3,opt,name=vote,proto3" json:"vote,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *InviteRequest) Reset() {
+	*x = InviteRequest{}
+	mi := &file_rollcall_v1_peer_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *InviteRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*InviteRequest) ProtoMessage() {}
+
+func (x *InviteRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_rollcall_v1_peer_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use InviteRequest.ProtoReflect.Descriptor instead.
+func (*InviteRequest) Descriptor() ([]byte, []int) {
+	return file_rollcall_v1_peer_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *InviteRequest) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *InviteRequest) GetCluster() string {
+	if x != nil {
+		return x.Cluster
+	}
+	return ""
+}
+
+func (x *InviteRequest) GetVote() bool {
+	if x != nil {
+		return x.Vote
+	}
+	return false
+}
+
+type InviteResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *InviteResponse) Reset() {
+	*x = InviteResponse{}
+	mi := &file_rollcall_v1_peer_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *InviteResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*InviteResponse) ProtoMessage() {}
+
+func (x *InviteResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_rollcall_v1_peer_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use InviteResponse.ProtoReflect.Descriptor instead.
+func (*InviteResponse) Descriptor() ([]byte, []int) {
+	return file_rollcall_v1_peer_proto_rawDescGZIP(), []int{7}
+}
+
 var File_rollcall_v1_peer_proto protoreflect.FileDescriptor
 
 const file_rollcall_v1_peer_proto_rawDesc = "" +
 	"\n" +
 	"\x16rollcall/v1/peer.proto\x12\vrollcall.v1\"(\n" +
 	"\x12ConfirmTermRequest\x12\x12\n" +
-	"\x04term\x18\x01 \x01(\x04R\x04term\")\n" +
+	"\x04term\x18\x01 \x01(\x04R\x04term\"W\n" +
 	"\x13ConfirmTermResponse\x12\x12\n" +
-	"\x04term\x18\x01 \x01(\x04R\x04term\"\x11\n" +
-	"\x0fDescribeRequest\"\x9d\x03\n" +
+	"\x04term\x18\x01 \x01(\x04R\x04term\x12\x12\n" +
+	"\x04node\x18\x02 \x01(\tR\x04node\x12\x18\n" +
+	"\acluster\x18\x03 \x01(\tR\acluster\"\x11\n" +
+	"\x0fDescribeRequest\"\xde\x03\n" +
 	"\x10DescribeResponse\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x18\n" +
 	"\acluster\x18\x02 \x01(\tR\acluster\x12\x14\n" +
@@ -435,19 +579,28 @@ const file_rollcall_v1_peer_proto_rawDesc = "" +
 	" \x01(\rR\frelayerCount\x12%\n" +
 	"\x0eclient_address\x18\v \x01(\tR\rclientAddress\x12!\n" +
 	"\fhttp_address\x18\f \x01(\tR\vhttpAddress\x12%\n" +
-	"\x0eleader_address\x18\r \x01(\tR\rleaderAddress\"x\n" +
+	"\x0eleader_address\x18\r \x01(\tR\rleaderAddress\x12\x1c\n" +
+	"\trejoining\x18\x0e \x01(\bR\trejoining\x12!\n" +
+	"\fcommit_index\x18\x0f \x01(\x04R\vcommitIndex\"x\n" +
 	"\rRejoinRequest\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x14\n" +
 	"\x05empty\x18\x03 \x01(\bR\x05empty\x12#\n" +
-	"\rapplied_index\x18\x04 \x01(\x04R\fappliedIndex\"C\n" +
+	"\rapplied_index\x18\x04 \x01(\x04R\fappliedIndex\"W\n" +
 	"\x0eRejoinResponse\x12\x1b\n" +
 	"\tmay_start\x18\x01 \x01(\bR\bmayStart\x12\x14\n" +
-	"\x05voter\x18\x02 \x01(\bR\x05voter2\xeb\x01\n" +
+	"\x05voter\x18\x02 \x01(\bR\x05voter\x12\x12\n" +
+	"\x04term\x18\x03 \x01(\x04R\x04term\"Q\n" +
+	"\rInviteRequest\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12\x18\n" +
+	"\acluster\x18\x02 \x01(\tR\acluster\x12\x12\n" +
+	"\x04vote\x18\x03 \x01(\bR\x04vote\"\x10\n" +
+	"\x0eInviteResponse2\xae\x02\n" +
 	"\vPeerService\x12P\n" +
 	"\vConfirmTerm\x12\x1f.rollcall.v1.ConfirmTermRequest\x1a .rollcall.v1.ConfirmTermResponse\x12G\n" +
 	"\bDescribe\x12\x1c.rollcall.v1.DescribeRequest\x1a\x1d.rollcall.v1.DescribeResponse\x12A\n" +
-	"\x06Rejoin\x12\x1a.rollcall.v1.RejoinRequest\x1a\x1b.rollcall.v1.RejoinResponseB?Z=github.com/rollcall-dev/rollcall/proto/rollcall/v1;rollcallv1b\x06proto3"
+	"\x06Rejoin\x12\x1a.rollcall.v1.RejoinRequest\x1a\x1b.rollcall.v1.RejoinResponse\x12A\n" +
+	"\x06Invite\x12\x1a.rollcall.v1.InviteRequest\x1a\x1b.rollcall.v1.InviteResponseB?Z=github.com/rollcall-dev/rollcall/proto/rollcall/v1;rollcallv1b\x06proto3"
 
 var (
 	file_rollcall_v1_peer_proto_rawDescOnce sync.Once
@@ -461,7 +614,7 @@ func file_rollcall_v1_peer_proto_rawDescGZIP() []byte {
 	return file_rollcall_v1_peer_proto_rawDescData
 }
 
-var file_rollcall_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
+var file_rollcall_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
 var file_rollcall_v1_peer_proto_goTypes = []any{
 	(*ConfirmTermRequest)(nil),  // 0: rollcall.v1.ConfirmTermRequest
 	(*ConfirmTermResponse)(nil), // 1: rollcall.v1.ConfirmTermResponse
@@ -469,16 +622,20 @@ var file_rollcall_v1_peer_proto_goTypes = []any{
 	(*DescribeResponse)(nil),    // 3: rollcall.v1.DescribeResponse
 	(*RejoinRequest)(nil),       // 4: rollcall.v1.RejoinRequest
 	(*RejoinResponse)(nil),      // 5: rollcall.v1.RejoinResponse
+	(*InviteRequest)(nil),       // 6: rollcall.v1.InviteRequest
+	(*InviteResponse)(nil),      // 7: rollcall.v1.InviteResponse
 }
 var file_rollcall_v1_peer_proto_depIdxs = []int32{
 	0, // 0: rollcall.v1.PeerService.ConfirmTerm:input_type -> rollcall.v1.ConfirmTermRequest
 	2, // 1: rollcall.v1.PeerService.Describe:input_type -> rollcall.v1.DescribeRequest
 	4, // 2: rollcall.v1.PeerService.Rejoin:input_type -> rollcall.v1.RejoinRequest
-	1, // 3: rollcall.v1.PeerService.ConfirmTerm:output_type -> rollcall.v1.ConfirmTermResponse
-	3, // 4: rollcall.v1.PeerService.Describe:output_type -> rollcall.v1.DescribeResponse
-	5, // 5: rollcall.v1.PeerService.Rejoin:output_type -> rollcall.v1.RejoinResponse
-	3, // [3:6] is the sub-list for method output_type
-	0, // [0:3] is the sub-list for method input_type
+	6, // 3: rollcall.v1.PeerService.Invite:input_type -> rollcall.v1.InviteRequest
+	1, // 4: rollcall.v1.PeerService.ConfirmTerm:output_type -> rollcall.v1.ConfirmTermResponse
+	3, // 5: rollcall.v1.PeerService.Describe:output_type -> rollcall.v1.DescribeResponse
+	5, // 6: rollcall.v1.PeerService.Rejoin:output_type -> rollcall.v1.RejoinResponse
+	7, // 7: rollcall.v1.PeerService.Invite:output_type -> rollcall.v1.InviteResponse
+	4, // [4:8] is the sub-list for method output_type
+	0, // [0:4] is the sub-list for method input_type
 	0, // [0:0] is the sub-list for extension type_name
 	0, // [0:0] is the sub-list for extension extendee
 	0, // [0:0] is the sub-list for field type_name
@@ -495,7 +652,7 @@ func file_rollcall_v1_peer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_rollcall_v1_peer_proto_rawDesc), len(file_rollcall_v1_peer_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   6,
+			NumMessages:   8,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

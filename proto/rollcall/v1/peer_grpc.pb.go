@@ -22,6 +22,7 @@ const (
 	PeerService_ConfirmTerm_FullMethodName = "/rollcall.v1.PeerService/ConfirmTerm"
 	PeerService_Describe_FullMethodName    = "/rollcall.v1.PeerService/Describe"
 	PeerService_Rejoin_FullMethodName      = "/rollcall.v1.PeerService/Rejoin"
+	PeerService_Invite_FullMethodName      = "/rollcall.v1.PeerService/Invite"
 )
 
 // PeerServiceClient is the client API for PeerService service.
@@ -37,6 +38,9 @@ type PeerServiceClient interface {
 	// Rejoin asks the leader to take a member whose disk is empty in again, first without a vote.
 	// The node repeats it until it votes again. Leader only.
 	Rejoin(ctx context.Context, in *RejoinRequest, opts ...grpc.CallOption) (*RejoinResponse, error)
+	// Invite tells a node, before its membership changes, whether it is to vote once it has caught up. It has that on
+	// disk when it answers, so that no change of leader can forget it.
+	Invite(ctx context.Context, in *InviteRequest, opts ...grpc.CallOption) (*InviteResponse, error)
 }
 
 type peerServiceClient struct {
@@ -77,6 +81,16 @@ func (c *peerServiceClient) Rejoin(ctx context.Context, in *RejoinRequest, opts 
 	return out, nil
 }
 
+func (c *peerServiceClient) Invite(ctx context.Context, in *InviteRequest, opts ...grpc.CallOption) (*InviteResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(InviteResponse)
+	err := c.cc.Invoke(ctx, PeerService_Invite_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // PeerServiceServer is the server API for PeerService service.
 // All implementations must embed UnimplementedPeerServiceServer
 // for forward compatibility.
@@ -90,6 +104,9 @@ type PeerServiceServer interface {
 	// Rejoin asks the leader to take a member whose disk is empty in again, first without a vote.
 	// The node repeats it until it votes again. Leader only.
 	Rejoin(context.Context, *RejoinRequest) (*RejoinResponse, error)
+	// Invite tells a node, before its membership changes, whether it is to vote once it has caught up. It has that on
+	// disk when it answers, so that no change of leader can forget it.
+	Invite(context.Context, *InviteRequest) (*InviteResponse, error)
 	mustEmbedUnimplementedPeerServiceServer()
 }
 
@@ -108,6 +125,9 @@ func (UnimplementedPeerServiceServer) Describe(context.Context, *DescribeRequest
 }
 func (UnimplementedPeerServiceServer) Rejoin(context.Context, *RejoinRequest) (*RejoinResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Rejoin not implemented")
+}
+func (UnimplementedPeerServiceServer) Invite(context.Context, *InviteRequest) (*InviteResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Invite not implemented")
 }
 func (UnimplementedPeerServiceServer) mustEmbedUnimplementedPeerServiceServer() {}
 func (UnimplementedPeerServiceServer) testEmbeddedByValue()                     {}
@@ -184,6 +204,24 @@ func _PeerService_Rejoin_Handler(srv interface{}, ctx context.Context, dec func(
 	return interceptor(ctx, in, info, handler)
 }
 
+func _PeerService_Invite_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(InviteRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(PeerServiceServer).Invite(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: PeerService_Invite_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(PeerServiceServer).Invite(ctx, req.(*InviteRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // PeerService_ServiceDesc is the grpc.ServiceDesc for PeerService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -202,6 +240,10 @@ var PeerService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Rejoin",
 			Handler:    _PeerService_Rejoin_Handler,
+		},
+		{
+			MethodName: "Invite",
+			Handler:    _PeerService_Invite_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},
