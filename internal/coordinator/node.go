@@ -281,8 +281,9 @@ func RaftConfig(t Timing) *raft.Config {
 	c.LeaderLeaseTimeout = t.Lease
 	c.CommitTimeout = 20 * time.Millisecond
 	c.BatchApplyCh = true
-	// Entries may have 4 MiB; a follower that is behind gets them in messages that do not starve heartbeats.
-	c.MaxAppendEntries = 32
+	// A follower that is behind gets so many at once, as far as they fit one message (appendBudget); Raft reads them
+	// all from the log beforehand, of up to 4 MiB each.
+	c.MaxAppendEntries = 16
 	c.SnapshotInterval = time.Minute
 	c.SnapshotThreshold = 8192
 	c.TrailingLogs = maxTrailing
@@ -297,7 +298,7 @@ func (n *Node) startRaft() (*raft.Raft, chan bool, error) {
 	notify := make(chan bool, 64)
 	cfg.NotifyCh = notify
 
-	transport := raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
+	network := raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
 		ServerAddressProvider: n.peers,
 		Logger:                cfg.Logger,
 		Stream:                n.port.Raft(n.cfg.Advertise),
@@ -307,14 +308,14 @@ func (n *Node) startRaft() (*raft.Raft, chan bool, error) {
 		Timeout:         n.cfg.Timing.Transport,
 	})
 	n.snapshot = newSnapshotter(n.machine, n.log, n.fail)
-	r, err := raft.NewRaft(cfg, n.snapshot, n.stores.Log, n.stores.Stable, n.stores.Snapshots, transport)
+	r, err := raft.NewRaft(cfg, n.snapshot, n.stores.Log, n.stores.Stable, n.stores.Snapshots, transport{network})
 	if err != nil {
-		return nil, nil, errors.Join(fmt.Errorf("start raft: %w", err), transport.Close())
+		return nil, nil, errors.Join(fmt.Errorf("start raft: %w", err), network.Close())
 	}
 	n.snapshot.raft = r
 	n.watchdog = newWatchdog(r)
 	n.metrics.follow(n, r)
-	n.transport = transport
+	n.transport = network
 	n.raft.Store(r)
 	return r, notify, nil
 }
