@@ -150,16 +150,27 @@ func TestBadHTTPIsCutOff(t *testing.T) {
 	closeBody(resp.Body)
 	require.Equal(t, http.StatusRequestHeaderFieldsTooLarge, resp.StatusCode)
 
-	// Hundreds that send a byte now and then are cut off, and hold nobody up meanwhile.
-	slow := make([]net.Conn, 300)
-	for i := range slow {
-		slow[i], err = net.Dial("tcp", leader.http)
-		require.NoError(t, err)
-		_, err = io.WriteString(slow[i], "GET /status HTTP/1.1\r\nHost: x\r\nX-A: ")
-		require.NoError(t, err)
+	all := slowClients(t, leader.http, "GET /status HTTP/1.1\r\nHost: x\r\nX-A: ")
+	for begun := time.Now(); !asked(all); {
+		require.Less(t, time.Since(begun), patience, "they are cut off")
+		_, code := leader.status(t)
+		require.Equal(t, http.StatusOK, code)
 	}
+	stop()
+	_, now := c.leader()
+	require.Equal(t, epoch, now, "nobody lost the lead")
+}
+
+// slowClients begins a request on hundreds of connections and goes on with a byte now and then. What it returns is
+// closed when all are cut off.
+func slowClients(t *testing.T, address, begin string) (gone <-chan struct{}) {
+	t.Helper()
 	var cut sync.WaitGroup
-	for _, conn := range slow {
+	for range 300 {
+		conn, err := net.Dial("tcp", address)
+		require.NoError(t, err)
+		_, err = io.WriteString(conn, begin)
+		require.NoError(t, err)
 		cut.Go(func() {
 			defer closeBody(conn)
 			gone := make(chan struct{})
@@ -180,14 +191,33 @@ func TestBadHTTPIsCutOff(t *testing.T) {
 	}
 	all := make(chan struct{})
 	go func() { cut.Wait(); close(all) }()
-	for begun := time.Now(); !asked(all); {
+	return all
+}
+
+// A gateway, too, refuses what is too long or too slow, and serves others meanwhile.
+func TestBadHTTPOfAGatewayIsCutOff(t *testing.T) {
+	t.Parallel()
+	relayers, ids := fleet(t, 2)
+	c := startCluster(t, options{})
+	a := c.defineAgent("edge-1")
+	a.write("a.json", definition(ids[0], relayers[0].url()))
+	a.start()
+	c.awaitActive(patience, ids[0])
+
+	head := slowClients(t, a.http, "POST /v1/services HTTP/1.1\r\nHost: localhost\r\nX-A: ")
+	body := slowClients(t, a.http, "POST /v1/services HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 1000000\r\n\r\n[")
+	code, answer := a.call(http.MethodPost, "/v1/services", "["+strings.Repeat(" ", 10<<20)+"]")
+	if code != 0 { // 0: cut off while it still sent
+		require.Equal(t, http.StatusRequestEntityTooLarge, code, answer)
+	}
+	a.advertise(ids[1], relayers[1].url())
+	c.awaitActive(patience, ids...)
+	for begun := time.Now(); !asked(head) || !asked(body); {
 		require.Less(t, time.Since(begun), patience, "they are cut off")
-		_, code := leader.status(t)
+		code, _ := a.call(http.MethodGet, "/readyz", "")
 		require.Equal(t, http.StatusOK, code)
 	}
-	stop()
-	_, now := c.leader()
-	require.Equal(t, epoch, now, "nobody lost the lead")
+	require.Equal(t, ids, c.directory())
 }
 
 func TestSilenceAndGarbageOnTheClusterPortDisturbNobody(t *testing.T) {
@@ -200,11 +230,13 @@ func TestSilenceAndGarbageOnTheClusterPortDisturbNobody(t *testing.T) {
 		for i := range 300 {
 			conn, err := net.Dial("tcp", n.address)
 			require.NoError(t, err)
-			switch i % 3 {
+			switch i % 4 {
 			case 1:
 				_, err = io.WriteString(conn, "GET /status HTTP/1.1\r\nHost: x\r\n\r\n")
 			case 2:
 				_, err = conn.Write(bytes.Repeat([]byte{0x16, 0x03, 0x01, 0xff}, 64))
+			case 3: // as gRPC begins, and then nothing
+				_, err = io.WriteString(conn, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
 			}
 			require.NoError(t, err)
 			cut.Go(func() {

@@ -128,6 +128,37 @@ func TestStoppedLeaderFinishesItsChecks(t *testing.T) {
 	require.Empty(t, leader.logged("relayer removed"))
 }
 
+// Checks that may take long, and do, do not hold a leader up that is told to end, nor the one that follows.
+func TestStoppedLeaderBreaksLongChecksOff(t *testing.T) {
+	t.Parallel()
+	const limit = patience // of a check
+	relayers, ids := fleet(t, 4)
+	relayers[2].stopAnswering()
+	relayers[3].stopAnswering()
+	c := startCluster(t, options{env: map[string]string{
+		"HEALTH_CHECK_TIMEOUT_MS": fmt.Sprint(limit.Milliseconds()), "HEALTH_CHECK_INTERVAL_MS": fmt.Sprint(2 * limit.Milliseconds()),
+	}})
+	c.register(relayers...)
+	c.awaitActive(patience, ids[:2]...)
+	unbroken, watched := c.stream(), c.watchSet(ids[:2]...)
+	for range 2 {
+		leader, epoch := c.leader()
+		eventually(t, patience, func() bool { return leader.metric(t, "rollcall_checks_in_flight") == 2 }, "two checks that hang")
+		begun := time.Now()
+		require.Zero(t, leader.stop())
+		require.Less(t, time.Since(begun), limit/2, "it did not wait for them")
+		require.Empty(t, leader.logged("coordinator failed"))
+		_, epoch = c.leaderAfter(epoch)
+		c.awaitEpochInRedis(epoch)
+		c.awaitReady(c.start(leader.id))
+	}
+	watched()
+	unbroken()
+	for _, n := range c.nodes {
+		require.Empty(t, n.logged("relayer removed"))
+	}
+}
+
 // Each coordinator in turn is stopped and started again.
 func TestRollingRestartLosesNothing(t *testing.T) {
 	t.Parallel()
