@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net"
@@ -24,15 +25,16 @@ import (
 type gatewayCmd struct {
 	Config string `env:"ROLLCALL_CONFIG" placeholder:"FILE" help:"YAML file of settings, by the names of these flags."`
 
-	ID           string   `env:"ROLLCALL_GATEWAY_ID" group:"Gateway" help:"This gateway's id, a DNS label; always the same, and of this gateway only."`
-	Coordinators []string `env:"ROLLCALL_COORDINATORS" default:"127.0.0.1:7400" placeholder:"HOST:PORT" group:"Gateway" help:"Cluster ports of the coordinators."`
-	Definitions  string   `env:"ROLLCALL_DEFINITIONS" default:"services" placeholder:"FOLDER" group:"Gateway" help:"Folder of YAML and JSON files that define services; watched."`
-	Listen       string   `env:"ROLLCALL_GATEWAY_LISTEN" default:"127.0.0.1:7401" group:"Gateway" help:"Address at which local processes advertise services, and of /healthz, /readyz and /metrics."`
-	AllowRemote  bool     `env:"ROLLCALL_GATEWAY_ALLOW_REMOTE" group:"Gateway" help:"Listen at other than loopback addresses too: whoever reaches them may advertise."`
-	Hosts        []string `env:"ROLLCALL_GATEWAY_HOSTS" placeholder:"NAME" group:"Gateway" help:"Names besides localhost by which processes may call it."`
-	State        string   `env:"ROLLCALL_STATE" default:"gateway-data" placeholder:"FOLDER" group:"Gateway" help:"Folder to remember advertised services in, so that a restart forgets none."`
-	Node         string   `env:"ROLLCALL_NODE" group:"Gateway" help:"This host's name, for services that do not give one; the system's by default."`
-	Leave        bool     `env:"ROLLCALL_LEAVE" group:"Gateway" help:"Deregister everything when told to stop: for a host that will not be back."`
+	ID           string        `env:"ROLLCALL_GATEWAY_ID" group:"Gateway" help:"This gateway's id, a DNS label; always the same, and of this gateway only."`
+	Coordinators []string      `env:"ROLLCALL_COORDINATORS" default:"127.0.0.1:7400" placeholder:"HOST:PORT" group:"Gateway" help:"Cluster ports of the coordinators."`
+	Definitions  string        `env:"ROLLCALL_DEFINITIONS" default:"services" placeholder:"FOLDER" group:"Gateway" help:"Folder of YAML and JSON files that define services; watched."`
+	Listen       string        `env:"ROLLCALL_GATEWAY_LISTEN" default:"127.0.0.1:7401" group:"Gateway" help:"Address at which local processes advertise services, and of /healthz, /readyz and /metrics."`
+	AllowRemote  bool          `env:"ROLLCALL_GATEWAY_ALLOW_REMOTE" group:"Gateway" help:"Listen at other than loopback addresses too: whoever reaches them may advertise."`
+	Hosts        []string      `env:"ROLLCALL_GATEWAY_HOSTS" placeholder:"NAME" group:"Gateway" help:"Names besides localhost by which processes may call it."`
+	State        string        `env:"ROLLCALL_STATE" default:"gateway-data" placeholder:"FOLDER" group:"Gateway" help:"Folder to remember advertised services in, so that a restart forgets none."`
+	EmptyGrace   time.Duration `env:"ROLLCALL_EMPTY_GRACE" default:"1m" min:"0s" max:"24h" group:"Gateway" help:"How long services stay when all definition files are gone at once, as while a deployment replaces them."`
+	Node         string        `env:"ROLLCALL_NODE" group:"Gateway" help:"This host's name, for services that do not give one; the system's by default."`
+	Leave        bool          `env:"ROLLCALL_LEAVE" group:"Gateway" help:"Deregister everything when told to stop: for a host that will not be back."`
 
 	Poll           time.Duration `env:"ROLLCALL_POLL" default:"500ms" min:"10ms" max:"1m" group:"Timing" help:"Time between two pings of a known leader."`
 	PollLeaderless time.Duration `env:"ROLLCALL_POLL_LEADERLESS" default:"50ms" min:"10ms" max:"1m" group:"Timing" help:"Time between two rounds of pings while none is known."`
@@ -81,7 +83,8 @@ func (c *gatewayCmd) foremanConfig() (foreman.Config, error) {
 			return foreman.Config{}, withFix(err, "Give the host's name with --node.")
 		}
 	}
-	return foreman.Config{Folder: c.Definitions, State: c.State, Node: node, Checker: localChecker{c.Health.config()}}, nil
+	grace := cmp.Or(c.EmptyGrace, -1) // 0 is none here, and the default there
+	return foreman.Config{Folder: c.Definitions, EmptyGrace: grace, State: c.State, Node: node, Checker: localChecker{c.Health.config()}}, nil
 }
 
 // localChecker asks a service from this host, by the rules of the leader's checks.

@@ -314,6 +314,7 @@ func TestGatewaySettings(t *testing.T) {
 		{"ping-timeout", "ROLLCALL_PING_TIMEOUT", "100ms", nil, gw(func(c gateway.Config) any { return c.PingTimeout }), 100 * time.Millisecond},
 		{"reregister", "ROLLCALL_REREGISTER", "30s", nil, gw(func(c gateway.Config) any { return c.Reregister }), 30 * time.Second},
 		{"definitions", "ROLLCALL_DEFINITIONS", "/d", nil, source(func(c foreman.Config) any { return c.Folder }), "/d"},
+		{"empty-grace", "ROLLCALL_EMPTY_GRACE", "2m", nil, source(func(c foreman.Config) any { return c.EmptyGrace }), 2 * time.Minute},
 		{"listen", "ROLLCALL_GATEWAY_LISTEN", "127.0.0.1:1", nil, func(c *commands) any { return c.Gateway.Listen }, "127.0.0.1:1"},
 		{"state", "ROLLCALL_STATE", "/s", nil, source(func(c foreman.Config) any { return c.State }), "/s"},
 		{"node", "ROLLCALL_NODE", "host-1", nil, source(func(c foreman.Config) any { return c.Node }), "host-1"},

@@ -27,21 +27,14 @@ func (f *Foreman) Advertise(services []*rollcallv1.Service) error {
 		}
 		next[s.GetId()] = f.onThisNode(s)
 	}
-	total := len(f.entries)
-	for id := range next {
-		if f.entries[id] == nil {
-			total++
-		}
-	}
+	files, now := f.folder.files, f.advertised
 	f.mu.Unlock()
-	switch {
-	case taken != nil:
+	if taken != nil {
 		return taken
-	case total > rollcallv1.MaxServicesPerCall:
-		return &Problem{
-			What: fmt.Sprintf("%d services on this host", total),
-			How:  fmt.Sprintf("split them across several gateway ids: at most %d fit in one", rollcallv1.MaxServicesPerCall),
-		}
+	}
+	before := f.load(files, now)
+	if err := f.load(files, next).check(len(before.ids), before.bytes); err != nil {
+		return err
 	}
 	return f.useAdvertised(next)
 }
@@ -81,7 +74,7 @@ func (f *Foreman) Withdraw(ids []string) (int, error) {
 func (f *Foreman) useAdvertised(next map[string]*rollcallv1.Service) error {
 	f.mu.Lock()
 	same := maps.EqualFunc(f.advertised, next, func(a, b *rollcallv1.Service) bool { return proto.Equal(a, b) })
-	files := f.files
+	files := f.folder.files
 	unsaved := f.stateErr != nil
 	f.mu.Unlock()
 	if same && !unsaved {

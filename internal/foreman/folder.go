@@ -1,12 +1,14 @@
 package foreman
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -30,6 +32,17 @@ type file struct {
 	since    time.Time // of err
 	read     signature // of the version that services or err come from
 	missing  time.Time // when it was first not there; zero if it is
+	// waiting are the services of a good version for which there is no room; nil if there is none.
+	waiting []*rollcallv1.Service
+}
+
+// broken is a file of which the version read cannot be used.
+func (f file) broken(err error, read signature, now time.Time) file {
+	if f.err == nil || f.err.Error() != err.Error() {
+		f.err, f.since = err, now
+	}
+	f.read, f.missing, f.waiting = read, time.Time{}, nil
+	return f
 }
 
 // signature tells versions of a file apart.
@@ -43,43 +56,133 @@ func signatureOf(info fs.FileInfo) signature {
 	return signature{info.Size(), info.ModTime(), info.Mode()}
 }
 
-// scan looks at the definition files of the folder at path, which were known as before says. It returns what
-// they are now, and whether some of them have to be looked at again after quiet. An error says that the folder
-// could not be read, or not as a whole.
-func scan(path string, before map[string]file, now time.Time) (after map[string]file, again bool, err error) {
-	entries, err := os.ReadDir(path)
+// folder is what is known of the definition files. It is immutable; a change makes a new one.
+type folder struct {
+	files map[string]file
+	// home is the folder itself when it last held a file; nil if that was in an earlier run.
+	home fs.FileInfo
+	// emptied is when all files were found gone at once; zero if they are not.
+	emptied time.Time
+}
+
+// scan looks at the definition files of the folder at path, which was known as before says. It returns what it is
+// now, and whether some of its files have to be looked at again after quiet. An error says that the folder could
+// not be read, or not as a whole; what was known of the rest stays.
+func scan(path string, before folder, now time.Time, grace time.Duration) (after folder, again bool, err error) {
+	home, entries, err := list(path)
 	if err != nil {
 		return before, false, err
 	}
-	after = make(map[string]file, len(before))
-	for _, e := range entries {
-		format, ok := formatOf(e.Name())
-		if !ok {
-			continue
+	after = folder{files: make(map[string]file, len(before.files)), home: home}
+	if len(entries) == 0 {
+		if err := before.vanished(home); err != nil {
+			return before, false, err
 		}
-		if len(after) == maxFiles {
-			err = fmt.Errorf("more than %d definition files: %s and what sorts after it is not read", maxFiles, e.Name())
-			break
-		}
-		f, unsettled := readFile(filepath.Join(path, e.Name()), format, before[e.Name()], now)
-		again = again || unsettled
-		if f != nil {
-			after[e.Name()] = *f
+		after.home = before.home // until it holds a file again
+		if before.services() > 0 && len(before.files) > 1 {
+			if after.emptied = before.emptied; after.emptied.IsZero() {
+				after.emptied = now
+			}
+			if left := grace - now.Sub(after.emptied); left > 0 {
+				after.files = before.files
+				return after, false, &Problem{
+					What: fmt.Sprintf("all %d definition files gone at once; the services they defined stay for %v", len(before.files), grace),
+					How:  "put them back; to define nothing at once, leave a file with services: []",
+				}
+			}
 		}
 	}
-	for name, f := range before {
-		if _, there := after[name]; there {
+	room := maxFiles
+	for _, e := range entries {
+		if _, known := before.files[e.Name()]; known {
+			room--
+		}
+	}
+	var first string
+	left := 0
+	for _, e := range entries {
+		was, known := before.files[e.Name()]
+		if !known {
+			if room <= 0 {
+				first = cmp.Or(first, e.Name())
+				left++
+				continue
+			}
+			room--
+		}
+		format, _ := formatOf(e.Name())
+		f, unsettled := readFile(filepath.Join(path, e.Name()), format, was, now)
+		again = again || unsettled
+		if f != nil {
+			after.files[e.Name()] = *f
+		}
+	}
+	if left > 0 {
+		err = &Problem{
+			What: fmt.Sprintf("more than %d definition files: %d that came last are not read", maxFiles, left), Where: first,
+			How: "put more services into each file",
+		}
+	}
+	for name, f := range before.files {
+		if _, there := after.files[name]; there {
 			continue
 		}
 		if f.missing.IsZero() {
 			f.missing = now
 		}
 		if now.Sub(f.missing) < quiet {
-			after[name] = f
+			after.files[name] = f
 			again = true
 		}
 	}
 	return after, again, err
+}
+
+// list returns a folder and those of its entries whose names say that they hold definitions, by name.
+func list(path string) (home fs.FileInfo, entries []fs.DirEntry, err error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer f.Close()
+	if home, err = f.Stat(); err != nil {
+		return nil, nil, err
+	}
+	all, err := f.ReadDir(-1)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, e := range all {
+		if _, ok := formatOf(e.Name()); ok {
+			entries = append(entries, e)
+		}
+	}
+	slices.SortFunc(entries, func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
+	return home, entries, nil
+}
+
+// vanished says why a folder in which no file is left does not mean that nothing is defined: it is not the one
+// that the files were in, as after an unmount. Whether it was before a restart is not known.
+func (f folder) vanished(home fs.FileInfo) error {
+	if f.services() == 0 || f.home != nil && os.SameFile(f.home, home) {
+		return nil
+	}
+	what := "no definition file, and no longer the folder that had them"
+	if f.home == nil {
+		what = "no definition file, and there were some when this last ran"
+	}
+	return &Problem{
+		What: fmt.Sprintf("%s; the services they defined stay", what),
+		How:  "mount or fill the folder; to define nothing, leave a file with services: [] in it",
+	}
+}
+
+// services counts what the files define.
+func (f folder) services() (n int) {
+	for _, file := range f.files {
+		n += len(file.services)
+	}
+	return n
 }
 
 // formatOf reports whether a file of that name holds definitions. Hidden ones are editors' and Kubernetes' own.
@@ -98,14 +201,11 @@ func formatOf(name string) (Format, bool) {
 
 // readFile returns what a file is now, nil for what is no file, and whether it may be different in a moment.
 func readFile(path string, format Format, before file, now time.Time) (after *file, unsettled bool) {
-	before.missing = time.Time{}
 	broken := func(err error, read signature) *file {
-		if before.err == nil || before.err.Error() != err.Error() {
-			before.err, before.since = err, now
-		}
-		before.read = read
-		return &before
+		f := before.broken(err, read, now)
+		return &f
 	}
+	before.missing = time.Time{}
 	info, err := os.Stat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):

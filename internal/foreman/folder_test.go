@@ -1,6 +1,7 @@
 package foreman
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -15,23 +16,24 @@ import (
 type scanned struct {
 	t      *testing.T
 	folder string
-	files  map[string]file
+	known  folder
 	now    time.Time
 }
 
 func newScanned(t *testing.T) *scanned {
-	return &scanned{t: t, folder: t.TempDir(), files: map[string]file{}, now: time.Now().Truncate(time.Second)}
+	return &scanned{t: t, folder: t.TempDir(), now: time.Now().Truncate(time.Second)}
 }
 
 // scan returns what is defined by each file, "-" for nothing known and "!" for an error.
 func (s *scanned) scan() (seen string, again bool) {
 	s.t.Helper()
-	after, again, err := scan(s.folder, s.files, s.now)
-	require.NoError(s.t, err)
-	s.files = after
+	after, again, err := scan(s.folder, s.known, s.now, time.Minute)
+	if s.known = after; err != nil {
+		return err.Error(), again
+	}
 	var all []string
 	for _, name := range []string{"a.yaml", "b.yaml", "c.yaml"} {
-		if f, ok := after[name]; ok {
+		if f, ok := after.files[name]; ok {
 			text := name[:1] + ":" + ids(f.services)
 			if !f.known {
 				text += "-"
@@ -115,20 +117,20 @@ func TestBrokenFiles(t *testing.T) {
 	s.sees("a:x b:-! c:-!", true)
 	s.pass(time.Second)
 	s.sees("a:x b:-! c:-!", false)
-	require.ErrorContains(t, s.files["b.yaml"].err, "empty document")
-	require.ErrorContains(t, s.files["c.yaml"].err, "link to a file that does not exist")
-	since := s.files["b.yaml"].since
+	require.ErrorContains(t, s.known.files["b.yaml"].err, "empty document")
+	require.ErrorContains(t, s.known.files["c.yaml"].err, "link to a file that does not exist")
+	since := s.known.files["b.yaml"].since
 
 	s.write("a.yaml", "") // as an editor's or a copy's first step
 	s.write("b.yaml", "#")
 	s.pass(time.Second)
 	s.sees("a:x! b:-! c:-!", false)
-	require.NotEqual(t, since, s.files["b.yaml"].since, "another fault is news")
-	since = s.files["b.yaml"].since
+	require.NotEqual(t, since, s.known.files["b.yaml"].since, "another fault is news")
+	since = s.known.files["b.yaml"].since
 	s.write("b.yaml", "##")
 	s.pass(time.Second)
 	s.sees("a:x! b:-! c:-!", false)
-	require.Equal(t, since, s.files["b.yaml"].since, "the same is not")
+	require.Equal(t, since, s.known.files["b.yaml"].since, "the same is not")
 
 	s.write("a.yaml", define("y"))
 	s.pass(time.Second)
@@ -136,7 +138,7 @@ func TestBrokenFiles(t *testing.T) {
 	require.NoError(t, os.Truncate(filepath.Join(s.folder, "a.yaml"), maxDocument+1))
 	s.pass(time.Hour)
 	s.sees("a:y! b:-! c:-!", false)
-	require.ErrorContains(t, s.files["a.yaml"].err, "file of 4194305 bytes")
+	require.ErrorContains(t, s.known.files["a.yaml"].err, "file of 4194305 bytes")
 }
 
 func TestWhatIsNoFile(t *testing.T) {
@@ -168,9 +170,116 @@ func TestConfigMap(t *testing.T) {
 
 func TestUnreadableFolder(t *testing.T) {
 	t.Parallel()
-	before := map[string]file{"a.yaml": {services: some("x"), known: true}}
-	after, again, err := scan(filepath.Join(t.TempDir(), "nowhere"), before, time.Now())
+	before := folder{files: map[string]file{"a.yaml": {services: some("x"), known: true}}}
+	after, again, err := scan(filepath.Join(t.TempDir(), "nowhere"), before, time.Now(), 0)
 	require.Error(t, err)
 	require.False(t, again)
 	require.Equal(t, before, after)
+}
+
+func TestEmptiedFolder(t *testing.T) {
+	t.Parallel()
+	s := newScanned(t)
+	s.write("a.yaml", define("x"))
+	s.write("b.yaml", define("y"))
+	s.pass(time.Second)
+	s.sees("a:x b:y", false)
+	remove := func(name string) { require.NoError(t, os.Remove(filepath.Join(s.folder, name))) }
+
+	// All at once may be a deployment that puts them back.
+	remove("a.yaml")
+	remove("b.yaml")
+	const held = "all 2 definition files gone at once; the services they defined stay for 1m0s; " +
+		"put them back; to define nothing at once, leave a file with services: []"
+	s.sees(held, false)
+	s.pass(59 * time.Second)
+	s.sees(held, false)
+	s.write("b.yaml", define("y"))
+	s.pass(time.Second)
+	s.sees("a:x b:y", true)
+	s.pass(quiet)
+	s.sees("b:y", false)
+
+	// The last one by itself was removed by somebody.
+	remove("b.yaml")
+	s.sees("b:y", true)
+	s.pass(quiet)
+	s.sees("", false)
+	s.sees("", false)
+
+	s.write("a.yaml", define("x"))
+	s.write("b.yaml", define("y"))
+	s.pass(time.Second)
+	s.sees("a:x b:y", false)
+	remove("a.yaml")
+	remove("b.yaml")
+	s.sees(held, false)
+	s.pass(time.Minute)
+	s.sees("a:x b:y", true)
+	s.pass(quiet)
+	s.sees("", false)
+}
+
+// An unmounted volume leaves the empty folder that it was mounted on.
+func TestVanishedFolder(t *testing.T) {
+	t.Parallel()
+	s := newScanned(t)
+	s.write("a.yaml", define("x"))
+	s.pass(time.Second)
+	s.sees("a:x", false)
+	mounted := s.folder
+	s.folder = t.TempDir()
+	const held = "no definition file, and no longer the folder that had them; the services they defined stay; " +
+		"mount or fill the folder; to define nothing, leave a file with services: [] in it"
+	s.sees(held, false)
+	s.pass(24 * time.Hour)
+	s.sees(held, false)
+	mountPoint := s.folder
+	s.folder = mounted
+	s.sees("a:x", false)
+	s.folder = mountPoint
+	s.sees(held, false)
+	s.write("b.yaml", "services: []")
+	s.pass(time.Second)
+	s.sees("a:x b:", true)
+	s.pass(quiet)
+	s.sees("b:", false)
+
+	// Which folder it was is not known after a restart.
+	s.known = folder{files: map[string]file{"a.yaml": {services: some("x"), known: true}}}
+	require.NoError(t, os.Remove(filepath.Join(s.folder, "b.yaml")))
+	seen, _ := s.scan()
+	require.Contains(t, seen, "no definition file, and there were some when this last ran; the services they defined stay")
+	s.known = folder{files: map[string]file{"a.yaml": {services: some(), known: true}}}
+	s.sees("a:", true)
+}
+
+func TestTooManyFiles(t *testing.T) {
+	t.Parallel()
+	s := newScanned(t)
+	s.known.files = map[string]file{"c.yaml": {services: some("x"), known: true}}
+	for i := range maxFiles {
+		s.write(fmt.Sprintf("b-%05d.json", i), "[]")
+	}
+	s.write("c.yaml", define("x"))
+	s.pass(time.Second)
+	const refused = "more than 10000 definition files: 1 that came last are not read in b-09999.json; put more services into each file"
+	for range 3 { // known files come first, whatever their names
+		s.sees(refused, false)
+		require.Len(t, s.known.files, maxFiles)
+		require.Equal(t, "x", ids(s.known.files["c.yaml"].services))
+		s.pass(time.Minute)
+	}
+	s.write("a.yaml", define("y"))
+	s.pass(time.Second)
+	seen, _ := s.scan()
+	require.Contains(t, seen, "2 that came last are not read in a.yaml")
+	require.NotContains(t, s.known.files, "a.yaml")
+	require.NoError(t, os.Remove(filepath.Join(s.folder, "b-00000.json")))
+	require.NoError(t, os.Remove(filepath.Join(s.folder, "b-00001.json")))
+	s.scan()
+	s.pass(quiet)
+	seen, _ = s.scan()
+	require.NotContains(t, seen, "more than")
+	require.Equal(t, "y", ids(s.known.files["a.yaml"].services))
 }

@@ -38,6 +38,9 @@ type Config struct {
 	Settle time.Duration
 	// FirstVerdicts is how long the first set waits for each service to be checked once; 5 s by default.
 	FirstVerdicts time.Duration
+	// EmptyGrace is how long services stay defined when all files of the folder are gone at once; 1 min by default,
+	// negative for not at all.
+	EmptyGrace time.Duration
 	// Rescan is how often the folder is read even if the system reports no change; 10 s by default.
 	Rescan time.Duration
 	// Logger is silent by default.
@@ -50,6 +53,7 @@ func (c *Config) validate() error {
 	c.CheckPause = cmp.Or(c.CheckPause, 5*time.Second)
 	c.Settle = cmp.Or(c.Settle, 2*time.Second)
 	c.FirstVerdicts = cmp.Or(c.FirstVerdicts, 5*time.Second)
+	c.EmptyGrace = cmp.Or(c.EmptyGrace, time.Minute)
 	c.Rescan = cmp.Or(c.Rescan, 10*time.Second)
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
@@ -97,7 +101,7 @@ type Foreman struct {
 	mu         sync.Mutex
 	life       context.Context // of Run, nil before
 	remembered bool            // what is defined includes what an earlier run knew
-	files      map[string]file
+	folder     folder
 	folderErr  error
 	stateErr   error // why the last change could not be remembered
 	advertised map[string]*rollcallv1.Service
@@ -117,7 +121,7 @@ func New(cfg Config) (*Foreman, error) {
 		judged:     make(chan struct{}, 1),
 		ready:      make(chan struct{}),
 		slots:      make(chan struct{}, maxChecks),
-		files:      map[string]file{},
+		folder:     folder{files: map[string]file{}},
 		advertised: map[string]*rollcallv1.Service{},
 		entries:    map[string]*entry{},
 	}
@@ -146,14 +150,14 @@ func (f *Foreman) recall() error {
 	f.remembered = true
 	if f.cfg.Folder != "" {
 		for name, d := range m.Files {
-			f.files[name] = file{services: services(d), known: true}
+			f.folder.files[name] = file{services: services(d), known: true}
 		}
 	}
 	for _, s := range services(m.Advertised) {
 		f.advertised[s.GetId()] = s
 	}
 	f.reconcile()
-	f.log.Info("definitions recalled", "files", len(f.files), "advertised", len(f.advertised))
+	f.log.Info("definitions recalled", "files", len(f.folder.files), "advertised", len(f.advertised))
 	return nil
 }
 
@@ -217,7 +221,7 @@ func (f *Foreman) Changed() <-chan struct{} { return f.changed }
 
 // completeLocked reports whether entries are certainly all that is defined here.
 func (f *Foreman) completeLocked() bool {
-	for _, file := range f.files {
+	for _, file := range f.folder.files {
 		if !file.known {
 			return false
 		}
@@ -245,8 +249,8 @@ func (f *Foreman) reconcile() {
 		}
 		want[s.GetId()] = &entry{service: f.onThisNode(s), origin: origin}
 	}
-	for _, name := range slices.Sorted(maps.Keys(f.files)) {
-		for _, s := range f.files[name].services {
+	for _, name := range slices.Sorted(maps.Keys(f.folder.files)) {
+		for _, s := range f.folder.files[name].services {
 			define(name, s)
 		}
 	}
@@ -302,12 +306,12 @@ func (f *Foreman) countLocked() {
 			offered++
 		}
 	}
-	for _, file := range f.files {
+	for _, file := range f.folder.files {
 		if file.err != nil {
 			broken++
 		}
 	}
-	f.cfg.Metrics.count(offered, len(f.entries)-offered, len(f.files)-broken, broken)
+	f.cfg.Metrics.count(offered, len(f.entries)-offered, len(f.folder.files)-broken, broken)
 }
 
 func signal(c chan struct{}) {

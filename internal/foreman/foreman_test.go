@@ -2,6 +2,7 @@ package foreman
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -15,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/rollcall-dev/rollcall/gateway"
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
@@ -172,6 +174,7 @@ func TestFiles(t *testing.T) {
 	write(t, folder, "a.yml", "services: []")
 	f.becomes("b-2,b-3")
 	require.NoError(t, os.Remove(filepath.Join(folder, "a.yml")))
+	require.Eventually(t, func() bool { return len(f.Status().Files) == 1 }, time.Minute, time.Millisecond)
 	require.NoError(t, os.Remove(filepath.Join(folder, "z.yaml")))
 	f.becomes(" ?") // without memory, nothing is not certainly all
 }
@@ -354,7 +357,6 @@ func TestStateThatCannotBeRead(t *testing.T) {
 		"torn":    `{"format":1,"adv`,
 		"newer":   `{"format":2}`,
 		"invalid": `{"format":1,"advertised":[{"id":"A"}]}`,
-		"unknown": `{"format":1,"more":1}`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -403,9 +405,125 @@ func TestTooManyServices(t *testing.T) {
 	}
 	require.NoError(t, f.Advertise(many))
 	require.NoError(t, f.Advertise(many[:10]))
-	require.ErrorContains(t, f.Advertise(some("one-more")), "10001 services on this host; split them across several gateway ids")
+	require.ErrorContains(t, f.Advertise(some("one-more")), "more than 10000 services on this host; split them across several gateway ids")
 	require.Len(t, f.set().Services, rollcallv1.MaxServicesPerCall)
 	require.ErrorContains(t, f.Advertise([]*rollcallv1.Service{{Id: "A"}}), "invalid services")
+}
+
+// What does not fit is refused where it comes from, and takes nothing with it.
+func TestTooManyServicesInFiles(t *testing.T) {
+	t.Parallel()
+	many := func(prefix string, n int) string {
+		all := make([]definition, n)
+		for i := range all {
+			all[i] = definitionOf(service(fmt.Sprintf("%s-%d", prefix, i)))
+		}
+		text, err := json.Marshal(all)
+		require.NoError(t, err)
+		return string(text)
+	}
+	folder, state := t.TempDir(), t.TempDir()
+	write(t, folder, "b.json", many("b", 5000))
+	f := start(t, Config{Folder: folder, State: state, Settle: -1})
+	require.NoError(t, f.Advertise(some("ad")))
+	require.Len(t, f.set().Services, 5001)
+	refused := func(name string) func() bool {
+		return func() bool {
+			for _, file := range f.Status().Files {
+				if file.Name == name {
+					return strings.HasPrefix(file.Error, "more than 10000 services on this host; split them")
+				}
+			}
+			return false
+		}
+	}
+	write(t, folder, "a.json", many("a", 5000))
+	require.Eventually(t, refused("a.json"), time.Minute, time.Millisecond)
+	require.Len(t, f.set().Services, 5001)
+	require.False(t, f.set().Complete, "what the file would define is not known to be gone")
+	write(t, folder, "b.json", many("b", 10000))
+	require.Eventually(t, refused("b.json"), time.Minute, time.Millisecond)
+	require.Len(t, f.set().Services, 5001)
+
+	// Also after a restart, in whatever order they are read.
+	f.stop()
+	f = start(t, Config{Folder: folder, State: state})
+	require.Len(t, f.set().Services, 5001)
+	require.Eventually(t, refused("a.json"), time.Minute, time.Millisecond)
+
+	_, err := f.Withdraw([]string{"ad"})
+	require.NoError(t, err)
+	write(t, folder, "b.json", many("b", 5000))
+	require.Eventually(t, func() bool { set := f.set(); return len(set.Services) == 10_000 && set.Complete }, time.Minute, 10*time.Millisecond)
+	require.ErrorContains(t, f.Advertise(some("ad")), "more than 10000 services on this host")
+	require.NoError(t, f.Advertise(nil))
+}
+
+func TestTooManyBytes(t *testing.T) {
+	t.Parallel()
+	big := func(i int) *rollcallv1.Service {
+		s := service(fmt.Sprintf("s-%d", i))
+		s.WorkerRef.Labels = map[string]string{}
+		for l := range rollcallv1.MaxLabels {
+			s.WorkerRef.Labels[fmt.Sprintf("l-%d", l)] = strings.Repeat("x", 50)
+		}
+		return s
+	}
+	f := start(t, Config{Settle: -1, Node: "host-1"})
+	taken := 0
+	for {
+		var more []*rollcallv1.Service
+		for i := range 100 {
+			more = append(more, big(taken+i))
+		}
+		if err := f.Advertise(more); err != nil {
+			require.ErrorContains(t, err, "services of more than 4193280 bytes on this host; split them across several gateway ids")
+			break
+		}
+		taken += len(more)
+	}
+	services := f.set().Services
+	require.Len(t, services, taken)
+	size := proto.Size(&rollcallv1.RegisterServicesRequest{Services: services})
+	require.Less(t, size, rollcallv1.MaxBytesPerCall)
+	require.Greater(t, size, rollcallv1.MaxBytesPerCall*9/10)
+	require.NoError(t, f.Advertise(services[:1]), "what is there stays as it is")
+}
+
+// One that an older version reads again holds what that does not know.
+func TestStateOfALaterVersion(t *testing.T) {
+	t.Parallel()
+	state := t.TempDir()
+	write(t, state, memoryName, `{"format":1,"more":{"x":1},"advertised":[{"id":"a","kind":"relayer","new":1,"worker_ref":{"url":"http://a:1","newer":2}}]}`)
+	f := start(t, Config{State: state})
+	f.becomes("a")
+}
+
+func TestEmptiedFolderIsReported(t *testing.T) {
+	t.Parallel()
+	folder, state := t.TempDir(), t.TempDir()
+	write(t, folder, "a.yaml", define("a"))
+	write(t, folder, "b.yaml", define("b"))
+	f := start(t, Config{Folder: folder, State: state, Settle: -1, Rescan: 20 * time.Millisecond, EmptyGrace: 300 * time.Millisecond})
+	f.becomes("a,b")
+	f.stop()
+
+	// While it does not run the folder is emptied, or not mounted yet.
+	for _, name := range []string{"a.yaml", "b.yaml"} {
+		require.NoError(t, os.Rename(filepath.Join(folder, name), filepath.Join(state, name)))
+	}
+	f = start(t, Config{Folder: folder, State: state, Rescan: 20 * time.Millisecond, EmptyGrace: 300 * time.Millisecond})
+	f.becomes("a,b")
+	require.Contains(t, f.Status().FolderError, "no definition file, and there were some when this last ran")
+	for _, name := range []string{"a.yaml", "b.yaml"} {
+		require.NoError(t, os.Rename(filepath.Join(state, name), filepath.Join(folder, name)))
+	}
+	require.Eventually(t, func() bool { return f.Status().FolderError == "" }, time.Minute, time.Millisecond)
+
+	for _, name := range []string{"a.yaml", "b.yaml"} {
+		require.NoError(t, os.Rename(filepath.Join(folder, name), filepath.Join(state, name)))
+	}
+	f.becomes("") // at the end of its grace, for it was there all the time
 }
 
 func TestCheckDelaysTheFirstOfferOnly(t *testing.T) {
@@ -456,7 +574,7 @@ func TestCheckDelaysTheFirstOfferOnly(t *testing.T) {
 }
 
 func pass(d time.Duration) {
-	time.Sleep(d) //nolint:forbidigo // takes no time, in a bubble
+	<-time.After(d)
 	synctest.Wait()
 }
 

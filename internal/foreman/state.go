@@ -1,7 +1,6 @@
 package foreman
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -35,9 +34,7 @@ func recall(folder string) (memory, error) {
 		return memory{}, err
 	}
 	var m memory
-	decoder := json.NewDecoder(bytes.NewReader(data))
-	decoder.DisallowUnknownFields()
-	err = decoder.Decode(&m)
+	err = json.Unmarshal(data, &m) // fields that a later version added are none of ours
 	if err == nil && m.Format != memoryFormat {
 		err = fmt.Errorf("has format %d, this version reads %d", m.Format, memoryFormat)
 	}

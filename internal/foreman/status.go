@@ -51,7 +51,7 @@ type Status struct {
 	Files    []FileStatus    `json:"files"`
 	// Shadowed are advertised ids that a file defines.
 	Shadowed []string `json:"shadowed,omitempty"`
-	// FolderError and StateError say why the folder cannot be read, and why nothing can be remembered.
+	// FolderError and StateError say why the folder cannot be taken as it is, and why nothing can be remembered.
 	FolderError string `json:"folder_error,omitempty"`
 	StateError  string `json:"state_error,omitempty"`
 }
@@ -72,8 +72,8 @@ func (f *Foreman) Status() Status {
 	for _, id := range slices.Sorted(maps.Keys(f.entries)) {
 		s.Services = append(s.Services, f.entries[id].status())
 	}
-	for _, name := range slices.Sorted(maps.Keys(f.files)) {
-		file := f.files[name]
+	for _, name := range slices.Sorted(maps.Keys(f.folder.files)) {
+		file := f.folder.files[name]
 		s.Files = append(s.Files, FileStatus{
 			Name: name, Services: len(file.services), Error: text(file.err), Since: moment(file.since, file.err != nil), Shadowed: f.shadowed[name],
 		})

@@ -84,28 +84,27 @@ func (f *Foreman) rescan() (again bool) {
 	f.writing.Lock()
 	defer f.writing.Unlock()
 	f.mu.Lock()
-	before, advertised, unsaved := f.files, f.advertised, f.stateErr != nil
-	folderBefore := f.folderErr
+	before, advertised, unsaved := f.folder, f.advertised, f.stateErr != nil
+	errBefore := f.folderErr
 	f.mu.Unlock()
 
-	after, again, err := scan(f.cfg.Folder, before, time.Now())
-	if err != nil && (folderBefore == nil || folderBefore.Error() != err.Error()) {
-		f.log.Error("folder of definitions cannot be read; what was read before stays", "err", err)
+	after, again, err := scan(f.cfg.Folder, before, time.Now(), f.cfg.EmptyGrace)
+	after.files = f.admit(before.files, after.files, advertised)
+	if err != nil && text(err) != text(errBefore) {
+		f.log.Error("folder of definitions cannot be taken as it is; what was read before stays", "err", err)
+	} else if err == nil && errBefore != nil {
+		f.log.Info("folder of definitions is taken as it is again", "files", len(after.files))
 	}
-	f.reportFiles(before, after)
-	changed := !maps.EqualFunc(before, after, func(a, b file) bool {
-		// A version is read once, so its services are the same slice.
-		return a.known == b.known && len(a.services) == len(b.services) &&
-			(len(a.services) == 0 || &a.services[0] == &b.services[0])
-	})
+	f.reportFiles(before.files, after.files)
+	changed := !maps.EqualFunc(before.files, after.files, sameVersion)
 	if changed || unsaved {
-		if err := f.remember(after, advertised); err != nil {
+		if err := f.remember(after.files, advertised); err != nil {
 			f.log.Error("definitions cannot be remembered; they are used all the same", "err", err)
 		}
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.files, f.folderErr = after, err
+	f.folder, f.folderErr = after, err
 	if changed {
 		f.reconcile()
 	}
