@@ -152,7 +152,7 @@ func TestLatency(t *testing.T) {
 		require.Equal(t, 60*time.Millisecond, time.Since(start), "dialing is a round trip")
 		start = time.Now()
 		send(t, a, "one")
-		time.Sleep(10 * time.Millisecond) //nolint:forbidigo // the bubble's clock
+		<-time.After(10 * time.Millisecond)
 		send(t, a, "two")
 		require.NoError(t, a.Close())
 		receive(t, b, "one")
