@@ -23,6 +23,7 @@ import (
 // since that round may have been asked before the caller came.
 type confirmer struct {
 	term    uint64
+	cluster string
 	node    string
 	raft    *raft.Raft
 	peers   *peers
@@ -143,6 +144,9 @@ func (c *confirmer) askPeer(ctx context.Context, s raft.Server) error {
 	switch {
 	case err != nil:
 		return err
+	case resp.Node != string(s.ID), resp.Cluster != "" && resp.Cluster != c.cluster:
+		// A voter that has just restarted cannot name its cluster yet, but its log is ours.
+		return fmt.Errorf("%s of cluster %q answers in place of %s", resp.Node, resp.Cluster, s.ID)
 	case resp.Term > c.term:
 		return errLostLeadership
 	case resp.Term < c.term:

@@ -208,7 +208,7 @@ func (n *Node) establish(ctx context.Context, r *raft.Raft, atLeast uint64) (*le
 	l := &leader{since: time.Now(), retired: make(chan struct{}), promotions: promotions{caught: make(map[string]uint64)}}
 	l.ctx, l.reestablish = context.WithCancelCause(ctx)
 	l.confirmer = &confirmer{
-		term: res.Term, node: n.cfg.ID, raft: r, peers: n.peers, timeout: n.cfg.Timing.Transport, metrics: n.metrics,
+		term: res.Term, cluster: n.machine.State().Cluster(), node: n.cfg.ID, raft: r, peers: n.peers, timeout: n.cfg.Timing.Transport, metrics: n.metrics,
 	}
 	l.proposer = newProposer(r, n.watchdog, n.metrics, func(version uint32) error { return n.checkCommandVersion(r, version) })
 	l.writers = newWriters(l.since, n.cfg.GoneAfter)
