@@ -212,11 +212,11 @@ func TestBadHTTPOfAGatewayIsCutOff(t *testing.T) {
 	}
 	a.advertise(ids[1], relayers[1].url())
 	c.awaitActive(patience, ids...)
-	for begun := time.Now(); !asked(head) || !asked(body); {
-		require.Less(t, time.Since(begun), patience, "they are cut off")
-		code, _ := a.call(http.MethodGet, "/readyz", "")
+	eventually(t, patience, func() bool {
+		code, _ := a.call(http.MethodGet, "/healthz", "")
 		require.Equal(t, http.StatusOK, code)
-	}
+		return asked(head) && asked(body)
+	}, "they are cut off")
 	require.Equal(t, ids, c.directory())
 }
 
