@@ -262,17 +262,35 @@ func (c *clusterTransferCmd) Run(ctx context.Context, con *console) error {
 		_, err := cluster.TransferLeadership(ctx, &rollcallv1.TransferLeadershipRequest{To: c.To}, opts...)
 		return err
 	})
-	if err != nil {
+	unknown, gaveUp := errors.AsType[*gateway.UnknownOutcomeError](err)
+	if err != nil && !gaveUp {
 		return err
 	}
-	for l := range client.Leaders(ctx) {
-		if l.Epoch > before.Epoch {
+	// Raft gives up after an election's time on a transfer that may still happen: what counts is who leads.
+	watching, cancel := context.WithTimeout(ctx, transferWatch)
+	defer cancel()
+	for l := range client.Leaders(watching) {
+		switch {
+		case l.Epoch <= before.Epoch:
+		case c.To != "" && l.Node != c.To:
+			return fmt.Errorf("%s leads, epoch %d", l.Node, l.Epoch)
+		default:
 			fmt.Fprintf(con.stdout, "%s leads, epoch %d\n", l.Node, l.Epoch)
 			return nil
 		}
 	}
-	return fmt.Errorf("%s handed the leadership over, but no new leader was seen in time: %w", before.Node, context.Cause(ctx))
+	said := "it handed over"
+	if gaveUp {
+		said = unknown.Cause
+	}
+	return &gateway.UnknownOutcomeError{
+		Cause: fmt.Sprintf("%s leads as far as is known, epoch %d, and may hand over yet (%s); if it stays the leader, repeat the transfer", before.Node, before.Epoch, said),
+		Err:   err,
+	}
 }
+
+// transferWatch is how long after a transfer the new leader is awaited: several elections.
+const transferWatch = 3 * time.Second
 
 type clusterSnapshotCmd struct {
 	File string `arg:"" help:"File to write, replaced when whole; - writes standard output."`
