@@ -38,10 +38,12 @@
 // A lost quorum ends the leadership within the lease (200 ms by default). A disk that fails ends the process
 // with one line; so does a leader whose pending writes do not commit for ten seconds (a hung disk, a leadership
 // transfer that never ends), because its heartbeats would otherwise keep a better leader away. A node whose
-// disk was wiped never votes on what it has forgotten: it loses its vote first, catches up, and gets it back.
+// disk was wiped never votes on what it has forgotten: it notes that it waits for a vote, loses the one it had,
+// catches up, and gets it back, whichever leader dies meanwhile and however often it is restarted itself.
 //
 // # What is not guaranteed
 //
-// Two of three nodes wiped at once lose what the third had not received. Nodes that bootstrap while another
-// one cannot be reached trust that it has nothing, after three seconds.
+// Two of three nodes wiped at once stop the cluster: the third cannot lead alone, and they found no other while
+// either has heard of it. Nodes that bootstrap while another one cannot be reached trust that it has nothing, after
+// three seconds.
 package coordinator
