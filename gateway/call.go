@@ -53,7 +53,7 @@ func (c *Client) Deregister(ctx context.Context, req *rollcallv1.DeregisterServi
 func (c *Client) Status(ctx context.Context) (*rollcallv1.GetStatusResponse, error) {
 	var resp *rollcallv1.GetStatusResponse
 	err := c.onLeader(ctx, rules{anyEpoch: true}, func(ctx context.Context, l *leadership, opt grpc.CallOption) (err error) {
-		resp, err = rollcallv1.NewDiscoveryServiceClient(l.conn).GetStatus(ctx, &rollcallv1.GetStatusRequest{}, opt)
+		resp, err = rollcallv1.NewDiscoveryServiceClient(l.conn).GetStatus(ctx, &rollcallv1.GetStatusRequest{}, opt, grpc.MaxCallRecvMsgSize(maxStatus))
 		return err
 	})
 	if err != nil {

@@ -143,6 +143,9 @@ func NewClient(cfg ClientConfig) (*Client, error) {
 // maxMessage leaves room for the largest batch and page with what wraps them.
 const maxMessage = 16 << 20
 
+// maxStatus leaves room for the status of a million services.
+const maxStatus = 256 << 20
+
 func dialOptions(cfg ClientConfig) []grpc.DialOption {
 	transport := insecure.NewCredentials()
 	if cfg.TLS != nil {

@@ -314,25 +314,6 @@ func (n *Node) leaderStatus() (*rollcallv1.GetStatusResponse, error) {
 	return s, nil
 }
 
-// Status is the leader's status, asked from it within 50 ms where this node follows.
-func (n *Node) Status(ctx context.Context) (*rollcallv1.GetStatusResponse, error) {
-	s, err := n.leaderStatus()
-	var elsewhere *notLeaderError
-	if !errors.As(err, &elsewhere) || elsewhere.leader == nil {
-		return s, err
-	}
-	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
-	defer cancel()
-	conn, err := n.peers.conn(elsewhere.leader.Address)
-	if err != nil {
-		return nil, err
-	}
-	return rollcallv1.NewDiscoveryServiceClient(conn).GetStatus(ctx, &rollcallv1.GetStatusRequest{})
-}
-
-// statusTimeout is a follower's budget for asking the leader.
-const statusTimeout = 50 * time.Millisecond
-
 // Ready is nil when the node can answer for the cluster: it has joined, with the vote it is to have, and leads or
 // knows a leader. Without the vote it is not, so that a rolling restart does not go on to the next node and take the
 // quorum with it.

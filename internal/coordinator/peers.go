@@ -40,6 +40,8 @@ func newPeers(cfg *Config, port *clusterport.Port) *peers {
 				// looks connected, and TCP would go on trying for a quarter of an hour, in which no term could be
 				// confirmed. Timeout also bounds how long Linux waits for what was sent to be acknowledged.
 				grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: time.Second, PermitWithoutStream: true}),
+				// So that the status of a large fleet does not wait for round trips.
+				grpc.WithInitialWindowSize(1<<20), grpc.WithInitialConnWindowSize(4<<20),
 				grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage), grpc.MaxCallSendMsgSize(maxMessage)),
 			)
 		},

@@ -25,7 +25,7 @@ func (n *Node) newServer() *grpc.Server {
 	s := grpc.NewServer(
 		grpc.Creds(n.port.ServerCredentials()),
 		grpc.MaxRecvMsgSize(maxMessage),
-		grpc.MaxSendMsgSize(maxMessage),
+		grpc.MaxSendMsgSize(maxStatus), // all other answers are bounded where they are made
 		grpc.MaxConcurrentStreams(1024),
 		grpc.ConnectionTimeout(5*time.Second),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),

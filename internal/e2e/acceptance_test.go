@@ -333,7 +333,7 @@ func requireContract(t *testing.T, n *node) {
 		"activeRelayers": `^\[.*\]$`, "totalConfigured": number, "totalActive": number, "healthCheckInterval": number,
 	})
 	require.Equal(t, []string{ // the contract's, and our own beside them
-		"activeRelayers", "cluster", "director", "epoch", "healthCheckInterval", "inactiveRelayers", "leader", "mirror", "node",
+		"activeRelayers", "ageMs", "cluster", "director", "epoch", "healthCheckInterval", "inactiveRelayers", "leader", "mirror", "node",
 		"notes", "otherKinds", "service", "stalls", "status", "timestamp", "totalActive", "totalConfigured", "version",
 	}, names)
 	var page struct {

@@ -3,13 +3,12 @@ package status
 import (
 	"cmp"
 	"encoding/json"
+	"fmt"
 	"strconv"
 	"time"
 
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
-
-const relayerKind = "relayer"
 
 // The words of the contract for the fleet, and for a relayer: healthy, unhealthy and, ours, unknown.
 const (
@@ -19,54 +18,18 @@ const (
 	unknown   = "unknown"
 )
 
+// staleAfter is how old the leader's word may be before the fleet counts as degraded.
+const staleAfter = 3 * time.Second
+
 // report is what /status says. It is written by hand: the fleet may have ten thousand relayers.
 type report struct {
 	node, version string
 	at            time.Time
 	interval      time.Duration
 	leaderless    error // why the leader's word is missing
-
-	answer             *rollcallv1.GetStatusResponse
-	configured, active int
-	unchecked          int         // relayers, by this leader
-	others             []kindCount // services of other kinds, in the order they came
-}
-
-type kindCount struct {
-	kind               string
-	configured, active int
-}
-
-// fill takes in the leader's answer.
-func (r *report) fill(answer *rollcallv1.GetStatusResponse) {
-	r.answer = answer
-	if d := answer.GetInterval().AsDuration(); d > 0 {
-		r.interval = d
-	}
-	for _, s := range answer.GetServices() {
-		configured, active := &r.configured, &r.active
-		if s.Kind != relayerKind {
-			k := r.kind(s.Kind)
-			configured, active = &k.configured, &k.active
-		}
-		*configured++
-		if s.Active {
-			*active++
-		}
-		if s.Kind == relayerKind && s.Verdict != rollcallv1.Verdict_VERDICT_UP && s.Verdict != rollcallv1.Verdict_VERDICT_DOWN {
-			r.unchecked++
-		}
-	}
-}
-
-func (r *report) kind(kind string) *kindCount {
-	for i := range r.others {
-		if r.others[i].kind == kind {
-			return &r.others[i]
-		}
-	}
-	r.others = append(r.others, kindCount{kind: kind})
-	return &r.others[len(r.others)-1]
+	// age of the leader's word, where it is not the one just asked for.
+	age time.Duration
+	*fleet
 }
 
 // verdict on the fleet. One without relayers is not ill: there is nothing to be lost. Nor is one whose new leader has
@@ -76,7 +39,7 @@ func (r *report) verdict() string {
 	switch {
 	case r.leaderless != nil, r.configured > 0 && r.active == 0 && !unseen:
 		return unhealthy
-	case r.active < r.configured, !r.answer.GetMirror().GetConnected():
+	case r.active < r.configured, !r.answer.GetMirror().GetConnected(), r.age > staleAfter:
 		return degraded
 	}
 	return healthy
@@ -87,6 +50,9 @@ func (r *report) notes() []string {
 	if r.leaderless != nil {
 		notes = append(notes, "no leader answers: "+r.leaderless.Error())
 	}
+	if r.age > staleAfter {
+		notes = append(notes, fmt.Sprintf("the leader does not answer: this is what it said %v ago", r.age.Round(time.Second)))
+	}
 	if r.configured == 0 {
 		notes = append(notes, "no relayers are configured")
 	}
@@ -96,23 +62,31 @@ func (r *report) notes() []string {
 	return append(notes, r.answer.GetNotes()...)
 }
 
-// append writes the report: first the contract's fields, by their names and in their order, then our own.
-func (r *report) append(b []byte) []byte {
-	if b == nil {
-		b = make([]byte, 0, 1024+160*len(r.answer.GetServices()))
-	}
+// parts are the report in pieces: first the contract's fields, by their names and in their order, then our own. Those
+// of the fleet are not copied.
+func (r *report) parts() [][]byte {
+	b := make([]byte, 0, 256)
 	b = append(b, `{"service":"relayer-discovery","status":`...)
 	b = appendString(b, r.verdict())
 	b = append(b, `,"timestamp":`...)
 	b = appendTime(b, r.at)
 	b = append(b, `,"activeRelayers":[`...)
-	b = r.appendRelayers(b, true)
+	return [][]byte{b, r.activeJSON, r.middle(), r.inactiveJSON, r.end()}
+}
+
+// middle is what stands between active and inactive relayers.
+func (r *report) middle() []byte {
+	interval := r.interval
+	if d := r.answer.GetInterval().AsDuration(); d > 0 {
+		interval = d
+	}
+	b := make([]byte, 0, 1024)
 	b = append(b, `],"totalConfigured":`...)
 	b = strconv.AppendInt(b, int64(r.configured), 10)
 	b = append(b, `,"totalActive":`...)
 	b = strconv.AppendInt(b, int64(r.active), 10)
 	b = append(b, `,"healthCheckInterval":`...)
-	b = strconv.AppendInt(b, r.interval.Milliseconds(), 10)
+	b = strconv.AppendInt(b, interval.Milliseconds(), 10)
 
 	b = append(b, `,"node":`...)
 	b = appendString(b, r.node)
@@ -124,6 +98,8 @@ func (r *report) append(b []byte) []byte {
 	b = strconv.AppendUint(b, r.answer.GetEpoch(), 10)
 	b = append(b, `,"leader":`...)
 	b = appendString(b, r.answer.GetLeader())
+	b = append(b, `,"ageMs":`...)
+	b = strconv.AppendInt(b, r.age.Milliseconds(), 10)
 	b = append(b, `,"director":`...)
 	b = appendString(b, directorWord(r.answer.GetDirector()))
 	b = append(b, `,"stalls":[`...)
@@ -139,9 +115,11 @@ func (r *report) append(b []byte) []byte {
 	}
 	b = append(b, `],"mirror":`...)
 	b = appendMirror(b, r.answer.GetMirror())
-	b = append(b, `,"inactiveRelayers":[`...)
-	b = r.appendRelayers(b, false)
-	b = append(b, `],"otherKinds":[`...)
+	return append(b, `,"inactiveRelayers":[`...)
+}
+
+func (r *report) end() []byte {
+	b := append([]byte(nil), `],"otherKinds":[`...)
 	for i, k := range r.others {
 		b = comma(b, i)
 		b = append(b, `{"kind":`...)
@@ -158,38 +136,6 @@ func (r *report) append(b []byte) []byte {
 		b = appendString(b, note)
 	}
 	return append(b, "]}\n"...)
-}
-
-// appendRelayers writes those in the set last written to Redis, or, with why, those not in it.
-func (r *report) appendRelayers(b []byte, active bool) []byte {
-	i := 0
-	for _, s := range r.answer.GetServices() {
-		if s.Kind != relayerKind || s.Active != active {
-			continue
-		}
-		b = comma(b, i)
-		i++
-		b = append(b, `{"id":`...)
-		b = appendString(b, s.Id)
-		b = append(b, `,"status":`...)
-		b = appendString(b, verdictWord(s.Verdict))
-		b = append(b, `,"lastCheckTimestamp":`...)
-		if t := s.GetLastCheck(); t != nil {
-			b = appendTime(b, t.AsTime())
-		} else {
-			b = append(b, "null"...)
-		}
-		b = append(b, `,"url":`...)
-		b = appendString(b, s.Url)
-		if !active {
-			b = append(b, `,"failures":`...)
-			b = strconv.AppendUint(b, uint64(s.Failures), 10)
-			b = append(b, `,"reason":`...)
-			b = appendString(b, s.Reason)
-		}
-		b = append(b, '}')
-	}
-	return b
 }
 
 func appendMirror(b []byte, m *rollcallv1.MirrorStatus) []byte {
@@ -239,16 +185,11 @@ func comma(b []byte, i int) []byte {
 	return b
 }
 
-// appendTime writes RFC 3339 in UTC with three decimals.
-func appendTime(b []byte, t time.Time) []byte {
-	return t.UTC().AppendFormat(b, `"2006-01-02T15:04:05.000Z"`)
-}
-
 // appendString writes a JSON string. Nearly all here need no escape.
-func appendString(b []byte, s string) []byte {
+func appendString[T string | []byte](b []byte, s T) []byte {
 	for i := range len(s) {
 		if c := s[i]; c < ' ' || c >= 0x7f || c == '"' || c == '\\' {
-			quoted, _ := json.Marshal(s) // of a string it cannot fail
+			quoted, _ := json.Marshal(string(s)) // of a string it cannot fail
 			return append(b, quoted...)
 		}
 	}

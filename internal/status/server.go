@@ -9,12 +9,12 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"golang.org/x/net/netutil"
-	"golang.org/x/sync/singleflight"
 
 	"github.com/rollcall-dev/rollcall/fsm"
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
@@ -32,10 +32,6 @@ const (
 	stopTimeout    = 2 * time.Second
 )
 
-// statusBudget bounds how long /status waits for the leader, which is to answer within 50 ms, so that the
-// whole answer stays under 100 ms.
-const statusBudget = 80 * time.Millisecond
-
 // Config of the server. Fields without a default are required.
 type Config struct {
 	// Listen is the address to serve at, host:port; port 0 takes a free one.
@@ -45,8 +41,11 @@ type Config struct {
 	Version string
 	// Interval between two health checks of a service, as this node is configured; reported while no leader is known.
 	Interval time.Duration
-	// Status asks the leader. An error means that there is none, or that it does not answer.
-	Status func(context.Context) (*rollcallv1.GetStatusResponse, error)
+	// Status asks the leader and gives its GetStatusResponse, encoded. An error means that there is none, or that it
+	// does not answer.
+	Status func(context.Context) ([]byte, error)
+	// Led reports whether a leader is known.
+	Led func() bool
 	// Directory is the node's own copy, for what can be said without a leader.
 	Directory interface{ State() *fsm.State }
 	// Ready says why the node should get no requests; nil when it should.
@@ -62,7 +61,7 @@ type Server struct {
 	log      *slog.Logger
 	listener net.Listener
 	http     *http.Server
-	renders  singleflight.Group
+	source   *source
 }
 
 // Open starts listening.
@@ -77,7 +76,7 @@ func Open(ctx context.Context, cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen for HTTP at %s: %w", cfg.Listen, err)
 	}
-	s := &Server{cfg: cfg, log: cfg.Logger.With("component", "status"), listener: listener}
+	s := &Server{cfg: cfg, log: cfg.Logger.With("component", "status"), listener: listener, source: newSource(cfg.Status, cfg.Led)}
 	s.http = &http.Server{
 		Handler:           noBody(s.routes()),
 		ReadHeaderTimeout: headerTimeout,
@@ -116,6 +115,8 @@ func (s *Server) Run(ctx context.Context) error {
 
 // Close stops listening and drops what is open.
 func (s *Server) Close() error {
+	s.source.close()
+	s.source.running.Wait()
 	err := errors.Join(s.http.Close(), s.listener.Close())
 	if errors.Is(err, net.ErrClosed) {
 		return nil
@@ -145,40 +146,36 @@ func (s *Server) routes() http.Handler {
 	return mux
 }
 
-// status renders once for all who ask meanwhile, so that many readers of a large fleet cost no more than one.
-func (s *Server) status(w http.ResponseWriter, r *http.Request) {
-	v, _, _ := s.renders.Do("", func() (any, error) {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), statusBudget)
-		defer cancel()
-		return s.render(ctx), nil
-	})
-	page := v.(rendered)
+func (s *Server) status(w http.ResponseWriter, _ *http.Request) {
+	r := s.report()
+	parts := r.parts()
+	size := 0
+	for _, p := range parts {
+		size += len(p)
+	}
 	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Content-Length", strconv.Itoa(size))
 	w.Header().Set("Cache-Control", "no-store")
-	w.WriteHeader(page.code)
-	w.Write(page.body)
-}
-
-type rendered struct {
-	code int
-	body []byte
-}
-
-func (s *Server) render(ctx context.Context) rendered {
-	r := report{node: s.cfg.Node, version: s.cfg.Version, at: time.Now(), interval: s.cfg.Interval}
-	answer, err := s.cfg.Status(ctx)
-	if err != nil {
-		local := s.cfg.Directory.State()
-		answer = &rollcallv1.GetStatusResponse{Cluster: local.Cluster(), Epoch: local.Epoch()}
-		r.configured = local.Count(relayerKind)
-		r.leaderless = err
-	}
-	r.fill(answer)
-	code := http.StatusOK
 	if r.verdict() == unhealthy {
-		code = http.StatusServiceUnavailable
+		w.WriteHeader(http.StatusServiceUnavailable)
 	}
-	return rendered{code: code, body: r.append(nil)}
+	for _, p := range parts {
+		w.Write(p)
+	}
+}
+
+func (s *Server) report() *report {
+	r := &report{node: s.cfg.Node, version: s.cfg.Version, interval: s.cfg.Interval}
+	r.fleet, r.age, r.leaderless = s.source.latest()
+	if r.leaderless != nil {
+		local := s.cfg.Directory.State()
+		r.fleet = &fleet{
+			answer:     &rollcallv1.GetStatusResponse{Cluster: local.Cluster(), Epoch: local.Epoch()},
+			configured: local.Count(relayerKind),
+		}
+	}
+	r.at = time.Now()
+	return r
 }
 
 // noBody refuses requests with a body, unread: nothing here takes one.

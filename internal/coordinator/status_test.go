@@ -1,0 +1,74 @@
+package coordinator_test
+
+import (
+	"context"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/rollcall-dev/rollcall/gateway"
+	"github.com/rollcall-dev/rollcall/internal/coordinator"
+	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
+)
+
+// The status of a very large fleet, more than any other message may have, is had from every node and by clients.
+func TestStatusOfAVeryLargeFleet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fleet := make([]*rollcallv1.ServiceStatus, 300)
+		for i := range fleet {
+			fleet[i] = &rollcallv1.ServiceStatus{Id: "x", Url: strings.Repeat("u", 100_000)}
+		}
+		c := newSimCluster(t, 3, func(cfg *coordinator.Config) {
+			var epoch atomic.Uint64
+			cfg.Lead = func(ctx context.Context, l coordinator.Leadership) error {
+				epoch.Store(l.Epoch)
+				<-ctx.Done()
+				return nil
+			}
+			cfg.Status = func() *rollcallv1.GetStatusResponse {
+				return &rollcallv1.GetStatusResponse{Epoch: epoch.Load(), Leader: cfg.ID, Services: fleet}
+			}
+		})
+		leader, epoch := c.leader()
+		for id, n := range c.nodes {
+			c.await("the node knows who leads", func() bool { return n.Led() })
+			raw, err := n.Status(t.Context())
+			require.NoError(t, err, id)
+			require.Greater(t, len(raw), 30_000_000)
+			var got rollcallv1.GetStatusResponse
+			require.NoError(t, proto.Unmarshal(raw, &got))
+			require.Equal(t, leader, got.Leader)
+			require.Equal(t, epoch, got.Epoch)
+		}
+		client, err := gateway.NewClient(gateway.ClientConfig{Coordinators: []string{"c1:7400", "c2:7400", "c3:7400"}, DialContext: c.net.Dialer("client")})
+		require.NoError(t, err)
+		defer client.Close()
+		got, err := client.Status(t.Context())
+		require.NoError(t, err)
+		require.Len(t, got.Services, len(fleet))
+	})
+}
+
+// Nobody leads, nobody is asked.
+func TestStatusWithoutALeader(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newSimCluster(t, 3, nil)
+		leader, _ := c.leader()
+		n := c.nodes[leader]
+		for id := range c.nodes {
+			if id != leader {
+				c.stop(id)
+			}
+		}
+		c.await("it notices", func() bool { return !n.Led() })
+		began := time.Now()
+		_, err := n.Status(t.Context())
+		require.Error(t, err)
+		require.Zero(t, time.Since(began))
+	})
+}

@@ -1,0 +1,30 @@
+package status
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	"github.com/rollcall-dev/rollcall/fsm"
+)
+
+// BenchmarkStatus is /status's own part of a fleet of 10,000, once the leader's answer is there.
+func BenchmarkStatus(b *testing.B) {
+	raw := encode(many(10_000))
+	s := &Server{cfg: Config{Directory: fsm.New()}, source: newSource(
+		func(context.Context) ([]byte, error) { return raw, nil }, func() bool { return true })}
+	defer s.source.close()
+	req := httptest.NewRequest("GET", "/status", nil)
+	b.ReportAllocs()
+	for b.Loop() {
+		s.status(nobody{http.Header{}}, req)
+	}
+}
+
+// nobody reads an answer.
+type nobody struct{ h http.Header }
+
+func (n nobody) Header() http.Header       { return n.h }
+func (nobody) Write(p []byte) (int, error) { return len(p), nil }
+func (nobody) WriteHeader(int)             {}
