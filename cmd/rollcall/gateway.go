@@ -39,6 +39,7 @@ type gatewayCmd struct {
 	Poll           time.Duration `env:"ROLLCALL_POLL" default:"500ms" min:"10ms" max:"1m" group:"Timing" help:"Time between two pings of a known leader."`
 	PollLeaderless time.Duration `env:"ROLLCALL_POLL_LEADERLESS" default:"50ms" min:"10ms" max:"1m" group:"Timing" help:"Time between two rounds of pings while none is known."`
 	PingTimeout    time.Duration `env:"ROLLCALL_PING_TIMEOUT" default:"200ms" min:"10ms" max:"1m" group:"Timing" help:"Time a ping may take."`
+	Settle         time.Duration `env:"ROLLCALL_SETTLE" default:"2s" min:"0s" max:"10m" group:"Timing" help:"How long the first start, with nothing remembered, waits for processes to advertise before it says what runs here."`
 	Reregister     time.Duration `env:"ROLLCALL_REREGISTER" default:"1m" min:"1s" max:"2m" group:"Timing" help:"Time between two registrations of everything."`
 
 	Health probeFlags `embed:"" prefix:"health-check-" group:"Checks before a service is first offered, as the coordinators have them"`
@@ -83,8 +84,10 @@ func (c *gatewayCmd) foremanConfig() (foreman.Config, error) {
 			return foreman.Config{}, withFix(err, "Give the host's name with --node.")
 		}
 	}
-	grace := cmp.Or(c.EmptyGrace, -1) // 0 is none here, and the default there
-	return foreman.Config{Folder: c.Definitions, EmptyGrace: grace, State: c.State, Node: node, Checker: localChecker{c.Health.config()}}, nil
+	return foreman.Config{
+		Folder: c.Definitions, State: c.State, Node: node, Checker: localChecker{c.Health.config()},
+		EmptyGrace: cmp.Or(c.EmptyGrace, -1), Settle: cmp.Or(c.Settle, -1), // 0 is none here, and the default there
+	}, nil
 }
 
 // localChecker asks a service from this host, by the rules of the leader's checks.

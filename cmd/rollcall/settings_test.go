@@ -315,6 +315,8 @@ func TestGatewaySettings(t *testing.T) {
 		{"reregister", "ROLLCALL_REREGISTER", "30s", nil, gw(func(c gateway.Config) any { return c.Reregister }), 30 * time.Second},
 		{"definitions", "ROLLCALL_DEFINITIONS", "/d", nil, source(func(c foreman.Config) any { return c.Folder }), "/d"},
 		{"empty-grace", "ROLLCALL_EMPTY_GRACE", "2m", nil, source(func(c foreman.Config) any { return c.EmptyGrace }), 2 * time.Minute},
+		{"empty-grace", "ROLLCALL_EMPTY_GRACE", "0s", nil, source(func(c foreman.Config) any { return c.EmptyGrace < 0 }), true},
+		{"settle", "ROLLCALL_SETTLE", "0s", nil, source(func(c foreman.Config) any { return c.Settle < 0 }), true},
 		{"listen", "ROLLCALL_GATEWAY_LISTEN", "127.0.0.1:1", nil, func(c *commands) any { return c.Gateway.Listen }, "127.0.0.1:1"},
 		{"state", "ROLLCALL_STATE", "/s", nil, source(func(c foreman.Config) any { return c.State }), "/s"},
 		{"node", "ROLLCALL_NODE", "host-1", nil, source(func(c foreman.Config) any { return c.Node }), "host-1"},

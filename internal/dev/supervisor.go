@@ -192,7 +192,7 @@ func (s *supervisor) plan() []*member {
 			"gateway",
 			"--id", gatewayID, "--coordinators", strings.Join(s.coordinators(), ","),
 			"--definitions", filepath.Join(s.cfg.Data, "services"), "--listen", local(s.ports.Gateway),
-			"--state", filepath.Join(s.cfg.Data, gatewayID),
+			"--state", filepath.Join(s.cfg.Data, gatewayID), "--settle", "0s", // nobody has advertised here before
 		},
 		ready: answers("http://" + local(s.ports.Gateway) + "/healthz"),
 	})
