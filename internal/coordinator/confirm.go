@@ -1,9 +1,11 @@
 package coordinator
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -21,19 +23,34 @@ import (
 //
 // All callers that wait when a round begins share it. A caller that comes during a round waits for the next,
 // since that round may have been asked before the caller came.
+//
+// A round asks no more nodes than it needs, those that answered last; the others only when one of them fails or takes
+// its time. Every question costs the node asked as much as a caller's own.
 type confirmer struct {
+	ctx     context.Context // the leadership's
 	term    uint64
 	cluster string
 	node    string
 	raft    *raft.Raft
 	peers   *peers
 	timeout time.Duration
+	hedge   time.Duration // after which a round asks the nodes that it could have done without
 	metrics *Metrics
+
+	work sync.WaitGroup
 
 	mu      sync.Mutex
 	next    *confirmRound // collects callers; nil when nobody waits
 	running bool
+	closed  bool
+
+	// run's alone:
+	quick  []raft.ServerID // who answered the last round
+	rounds uint
 }
+
+// contestEvery is how many rounds there are to one that asks all nodes, so that the quickest come first again.
+const contestEvery = 64
 
 type confirmRound struct {
 	done chan struct{}
@@ -43,13 +60,17 @@ type confirmRound struct {
 // confirm is Leadership.Confirm. ctx bounds the wait, not the round.
 func (c *confirmer) confirm(ctx context.Context) error {
 	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		return errLostLeadership
+	}
 	if c.next == nil {
 		c.next = &confirmRound{done: make(chan struct{})}
 	}
 	round := c.next
 	if !c.running {
 		c.running = true
-		go c.run()
+		c.work.Go(c.run)
 	}
 	c.mu.Unlock()
 	select {
@@ -58,6 +79,14 @@ func (c *confirmer) confirm(ctx context.Context) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
+}
+
+// close refuses callers from now on and waits for what it started. The leadership's context has ended by then.
+func (c *confirmer) close() {
+	c.mu.Lock()
+	c.closed = true
+	c.mu.Unlock()
+	c.work.Wait()
 }
 
 // run performs rounds until nobody waits for one.
@@ -100,37 +129,75 @@ func (c *confirmer) ask() error {
 	if need <= 0 {
 		return nil
 	}
+	return c.quorum(others, need)
+}
 
-	ctx, cancel := context.WithTimeout(context.Background(), c.timeout)
-	type answer struct{ err error }
+// quorum asks for the word of so many of the voters.
+func (c *confirmer) quorum(others []raft.Server, need int) error {
+	// Those that answered the last round come first.
+	slices.SortStableFunc(others, func(a, b raft.Server) int {
+		return cmp.Compare(slices.Index(c.quick, b.ID), slices.Index(c.quick, a.ID))
+	})
+	c.quick = c.quick[:0]
+
+	ctx, cancel := context.WithTimeout(c.ctx, c.timeout)
+	type answer struct {
+		from raft.ServerID
+		err  error
+	}
 	answers := make(chan answer, len(others))
-	for _, s := range others {
-		go func() { answers <- answer{c.askPeer(ctx, s)} }()
+	var asked sync.WaitGroup
+	pending := 0
+	askMore := func(n int) {
+		for _, s := range others[:n] {
+			asked.Go(func() { answers <- answer{s.ID, c.askPeer(ctx, s)} })
+		}
+		others = others[n:]
+		pending += n
 	}
 	// The slower nodes are not waited for, but not broken off either: cancelling resets streams for nothing.
-	pending := len(others)
 	defer func() {
-		go func() {
-			for range pending {
-				<-answers
-			}
+		c.work.Go(func() {
+			asked.Wait()
 			cancel()
-		}()
+		})
 	}()
+	hedge := time.NewTimer(c.hedge)
+	defer hedge.Stop()
+	first := need
+	if c.rounds++; c.rounds%contestEvery == 0 {
+		first = len(others)
+	}
+	askMore(first)
 	for pending > 0 {
-		err := (<-answers).err
-		pending--
-		if errors.Is(err, errLostLeadership) {
-			return err
-		}
-		if err == nil {
-			if need--; need == 0 {
-				return nil
+		select {
+		case <-hedge.C:
+			askMore(len(others))
+			continue
+		case a := <-answers:
+			pending--
+			switch {
+			case a.err == nil:
+				c.quick = append(c.quick, a.from)
+				if need--; need == 0 {
+					return nil
+				}
+			case errors.Is(a.err, errLostLeadership):
+				return a.err
+			case pending+len(others) < need:
+				return c.unconfirmed()
+			default:
+				askMore(len(others))
 			}
 		}
-		if pending < need {
-			return errNoQuorum
-		}
+	}
+	return c.unconfirmed()
+}
+
+// unconfirmed is why a quorum did not give its word.
+func (c *confirmer) unconfirmed() error {
+	if c.ctx.Err() != nil {
+		return errLostLeadership
 	}
 	return errNoQuorum
 }

@@ -208,7 +208,8 @@ func (n *Node) establish(ctx context.Context, r *raft.Raft, atLeast uint64) (*le
 	l := &leader{since: time.Now(), retired: make(chan struct{}), promotions: promotions{caught: make(map[string]uint64)}}
 	l.ctx, l.reestablish = context.WithCancelCause(ctx)
 	l.confirmer = &confirmer{
-		term: res.Term, cluster: n.machine.State().Cluster(), node: n.cfg.ID, raft: r, peers: n.peers, timeout: n.cfg.Timing.Transport, metrics: n.metrics,
+		ctx: l.ctx, term: res.Term, cluster: n.machine.State().Cluster(), node: n.cfg.ID, raft: r, peers: n.peers,
+		timeout: n.cfg.Timing.Transport, hedge: n.cfg.Timing.Lease / 10, metrics: n.metrics,
 	}
 	l.proposer = newProposer(r, n.watchdog, n.metrics, func(version uint32) error { return n.checkCommandVersion(r, version) })
 	l.writers = newWriters(l.since, n.cfg.GoneAfter)
@@ -226,6 +227,7 @@ func (n *Node) establish(ctx context.Context, r *raft.Raft, atLeast uint64) (*le
 func (n *Node) reign(serving context.Context, l *leader) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
+	defer l.confirmer.close()
 	defer l.reestablish(nil)
 	n.leader.Store(l)
 	defer n.leader.Store(nil)
