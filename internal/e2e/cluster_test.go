@@ -60,12 +60,17 @@ func startCluster(t testing.TB, opts options) *cluster {
 	t.Helper()
 	c := planCluster(t, opts)
 	c.startAll()
-	// A founder that was slow to start joins the others without a vote at first. One that is lost meanwhile would
-	// take the quorum with it.
-	for _, n := range c.nodes {
-		c.awaitReady(n)
-	}
+	c.awaitVoters()
 	return c
+}
+
+// awaitVoters waits until all vote. A founder that was slow to start joins the others without a vote at first; to
+// lose one of them meanwhile is to lose the quorum.
+func (c *cluster) awaitVoters() {
+	c.t.Helper()
+	for _, id := range c.ids {
+		c.awaitReady(c.nodes[id])
+	}
 }
 
 func (c *cluster) startAll() {

@@ -51,6 +51,7 @@ func TestDiscovery_GatewayPollsDuringAnElection(t *testing.T) {
 	c.start("coordinator-2")
 	c.start("coordinator-3")
 	c.awaitActive(patience, ids...)
+	c.awaitVoters()
 	_, epoch := c.leader()
 	g.awaitSynced(epoch)
 

@@ -158,9 +158,7 @@ func startNamespaced(t *testing.T) *namespaced {
 		n.relayers, n.active = append(n.relayers, r), append(n.active, r.id)
 	}
 	c.startAll()
-	for _, node := range c.nodes {
-		c.awaitReady(node)
-	}
+	c.awaitVoters()
 	c.register(n.relayers...)
 	c.awaitActive(patience, n.active...)
 	return n
