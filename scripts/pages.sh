@@ -3,6 +3,7 @@
 # of the page, from the top of the repository, against a cluster that `make dev` runs in the background.
 #
 #   make dev       starts that cluster, waits until it is up; it is stopped at the end of the page
+#   … &            runs until the end of the page, too
 #   make TARGET    other targets are long or have a step of their own: only that they exist is checked
 #
 # A command that fails is tried again for 30 s: the page may just have killed the leader.
@@ -10,12 +11,14 @@ set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 data=build/dev
 dev=
+background=()
 failed=0
 
 main() {
   local page line
-  trap stop_dev EXIT
+  trap stop EXIT
   for page in "${@:-README.md}"; do
+    rm -rf build/certs build/tls # what the page's commands make, and would not make again
     while IFS= read -r line; do
       run "$line" && continue
       printf 'FAIL  %s: %s\n' "$page" "$line"
@@ -23,7 +26,7 @@ main() {
       # Without the cluster nothing else can work.
       [[ $line != 'make dev'* ]] || break
     done < <(commands "$page")
-    stop_dev
+    stop
   done
   exit $failed
 }
@@ -35,10 +38,14 @@ commands() {
 }
 
 run() {
-  # `make dev` says which port it took where 6390 was not free.
-  [ ! -e $data/dev.json ] || set -- "${1//-p 6390/-p $(sed -n 's/.*"redis_url": *"[^"]*:\([0-9]*\)".*/\1/p' $data/dev.json)}"
+  # `make dev` says which port it took where 6390, or 7401, was not free.
+  if [ -e $data/dev.json ]; then
+    set -- "${1//-p 6390/-p $(sed -n 's/.*"redis_url": *"[^"]*:\([0-9]*\)".*/\1/p' $data/dev.json)}"
+    set -- "${1//127.0.0.1:7401/$(sed -n '/"gateways"/,$s/.*"http": *"\([^"]*\)".*/\1/p' $data/dev.json)}"
+  fi
   case $1 in
     'make dev'*) start_dev ;;
+    *'&') start_background "${1%&}" ;;
     make*) make -n "$(awk '{ print $2 }' <<<"$1")" >/dev/null && echo "ok    $1 (exists)" ;;
     *) try "$1" ;;
   esac
@@ -79,11 +86,21 @@ up() {
   [ "$(redis-cli -u "$redis" scard relayer:active 2>/dev/null)" = 3 ]
 }
 
-stop_dev() {
-  [ -n "$dev" ] || return 0
-  kill -INT -- "-$dev" 2>/dev/null
-  wait "$dev"
-  dev=
+start_background() {
+  set -m
+  bash -c "$1" >build/pages-background.log 2>&1 </dev/null &
+  background+=($!)
+  set +m
+  echo "ok    $1 &"
+}
+
+stop() {
+  local group
+  for group in $dev "${background[@]}"; do
+    kill -INT -- "-$group" 2>/dev/null
+    wait "$group"
+  done
+  dev='' background=()
 }
 
 main "$@"

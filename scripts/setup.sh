@@ -20,10 +20,11 @@ main() {
   need_go
   case $mode in
     # make and git may have been called already, but this script also prepares a machine for them.
-    run) need make:make redis-cli:redis-tools ;;
-    # gcc and libc's headers: the race detector. ip and iptables: tests that cut hosts off one another.
+    # curl and redis-cli are for trying out what runs.
+    run) need make:make curl:curl redis-cli:redis-tools ;;
+    # gcc and libc's headers: the race detector. ip: tests that cut hosts off one another.
     test) need make:make git:git gcc:gcc /usr/include/stdlib.h:libc6-dev redis-server:redis-server \
-      redis-cli:redis-tools ip:iproute2 iptables:iptables ;;
+      redis-cli:redis-tools ip:iproute2 ;;
     lint)
       need make:make git:git shellcheck:shellcheck
       need_tool "$buf"
@@ -69,14 +70,14 @@ need() {
 }
 
 # need_brew names the Homebrew twins of Debian's packages. The tests that need Linux's network namespaces
-# are built on Linux only, so nothing stands in for iproute2 and iptables.
+# are built on Linux only, so nothing stands in for iproute2.
 need_brew() {
   local package formulas=()
   for package in "$@"; do
     case $package in
       redis-server | redis-tools) formulas+=(redis) ;;
       gcc) fail "please install Apple's command line tools: xcode-select --install" ;;
-      iproute2 | iptables) ;;
+      iproute2) ;;
       debootstrap) fail "the stand-in for the Redis image is built on Debian and Ubuntu only: docker pull redis:7-alpine" ;;
       *) formulas+=("$package") ;;
     esac

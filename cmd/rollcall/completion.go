@@ -1,8 +1,8 @@
 package main
 
 import (
-	"fmt"
 	"os"
+	"strings"
 
 	"github.com/alecthomas/kong"
 	kongcompletion "github.com/jotaen/kong-completion"
@@ -19,12 +19,13 @@ For every new one:         the same line in ~/.bashrc or ~/.zshrc;
                            rollcall completion fish > ~/.config/fish/completions/rollcall.fish`
 }
 
-// The shells call the program itself with the line typed so far in the environment.
+// The shells call the program itself with the line typed so far in the environment. What bash and zsh are given is a
+// command line to them, not a path.
 var completionCode = map[string]string{
-	"bash": "complete -o default -o bashdefault -C %q rollcall\n",
-	"zsh":  "autoload -U +X bashcompinit && bashcompinit\ncomplete -o default -o bashdefault -C %q rollcall\n",
+	"bash": "complete -o default -o bashdefault -C COMMAND rollcall\n",
+	"zsh":  "autoload -U +X bashcompinit && bashcompinit\ncomplete -o default -o bashdefault -C COMMAND rollcall\n",
 	"fish": "function __complete_rollcall\n    set -lx COMP_LINE (commandline -cp)\n    test -z (commandline -ct); and set COMP_LINE \"$COMP_LINE \"\n" +
-		"    %q\nend\ncomplete -f -c rollcall -a '(__complete_rollcall)'\n",
+		"    PATH\nend\ncomplete -f -c rollcall -a '(__complete_rollcall)'\n",
 }
 
 func (c completionCmd) Run(con *console) error {
@@ -32,9 +33,13 @@ func (c completionCmd) Run(con *console) error {
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(con.stdout, completionCode[c.Shell], binary)
+	once := quoted(binary)
+	_, err = strings.NewReplacer("PATH", once, "COMMAND", quoted(once)).WriteString(con.stdout, completionCode[c.Shell])
 	return err
 }
+
+// quoted is a word to all three shells.
+func quoted(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
 
 func completing() bool { return os.Getenv("COMP_LINE") != "" }
 

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 
 	"github.com/rollcall-dev/rollcall/internal/clusterport"
 	"github.com/rollcall-dev/rollcall/internal/pki"
@@ -34,6 +36,9 @@ func (c *tlsInitCmd) Run(con *console) error {
 	written, err := pki.Issue(cfg)
 	for _, file := range written {
 		fmt.Fprintln(con.stdout, file)
+	}
+	if errors.Is(err, fs.ErrExist) {
+		return withFix(err, "Replace certificates that are there with --force; their CA stays.")
 	}
 	return err
 }

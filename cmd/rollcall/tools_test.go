@@ -54,6 +54,9 @@ func TestTLSInit(t *testing.T) {
 	require.NoError(t, err)
 	require.Contains(t, cert.Leaf.DNSNames, "coordinator.rollcall.internal")
 	require.Contains(t, cert.Leaf.DNSNames, "a.example")
+	again := rollcall(t, "tls", "init", "--dir", dir, "--coordinator", "a,b")
+	require.Equal(t, exitNotDone, again.code)
+	require.Contains(t, again.stderr, "already exists\nReplace certificates that are there with --force")
 	require.Less(t, cert.Leaf.NotAfter.Sub(cert.Leaf.NotBefore).Hours(), 4*24.0)
 	for name, role := range map[string]string{"edge": "gateway", "me": "operator"} {
 		cert, err := tls.LoadX509KeyPair(filepath.Join(dir, name+".crt"), filepath.Join(dir, name+".key"))
@@ -104,6 +107,7 @@ func TestCompletion(t *testing.T) {
 		}
 	}
 	require.Equal(t, exitUsage, rollcall(t, "completion", "tcsh").code)
+	require.Equal(t, `'it'\''s'`, quoted("it's"))
 	self, err := os.Executable()
 	require.NoError(t, err)
 	for line, want := range map[string][]string{
@@ -119,4 +123,16 @@ func TestCompletion(t *testing.T) {
 		require.NoError(t, err)
 		require.ElementsMatch(t, want, strings.Fields(string(out)), line)
 	}
+
+	// Sourced, bash runs what it was told to, wherever the program is.
+	odd := filepath.Join(t.TempDir(), "it's here", "rollcall")
+	require.NoError(t, os.Mkdir(filepath.Dir(odd), 0o700))
+	program, err := os.ReadFile(self)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(odd, program, 0o700))
+	bash := exec.Command("bash", "-c", `source <("$0" completion bash) && eval "set -- $(complete -p rollcall)" && export COMP_LINE="rollcall cluster tr" && eval "${@: -2:1} rollcall tr cluster"`, odd)
+	bash.Env = append(os.Environ(), "ROLLCALL_TEST_MAIN=1")
+	out, err := bash.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	require.Equal(t, "transfer\n", string(out))
 }
