@@ -10,6 +10,8 @@ import (
 const (
 	// budget bounds how long a reader waits for the leader, so that the whole answer stays under 100 ms.
 	budget = 80 * time.Millisecond
+	// firstBudget is how long where there is nothing else to be said: late is better than refused.
+	firstBudget = 500 * time.Millisecond
 	// patience is how long it waits where the last answer is recent, no older than that when it was asked for.
 	patience = 10 * time.Millisecond
 	recent   = 500 * time.Millisecond
@@ -51,7 +53,10 @@ func newSource(ask func(context.Context) ([]byte, error), led func() bool) *sour
 func (s *source) latest() (f *fleet, age time.Duration, err error) {
 	q, last, at := s.question()
 	wait := budget
-	if last != nil && time.Since(at) < recent {
+	switch {
+	case last == nil:
+		wait = firstBudget
+	case time.Since(at) < recent:
 		wait = patience
 	}
 	timer := time.NewTimer(wait)
