@@ -19,8 +19,8 @@
 // When many services fail at once the fault may be the leader's. With the guard on, the first failure of a live
 // service has the rest of its kind checked at once, and its removal waits for that. If at least two, and more than
 // the set share of the kind's live services, failed, their removals are held: they stay listed, as unhealthy, for
-// at most the set time, or until few enough still fail when checked once more. Then what fails is removed. A hold shows in the status, the
-// metrics and the log.
+// at most the set time, or until few enough still fail when checked once more. Then what fails is removed. A hold
+// shows in the status, the metrics and the log.
 //
 // # When a step fails
 //

@@ -77,9 +77,17 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	// A kind that is waited for is shown with zeros: an alert on a series that is missing would not fire.
+	shown := map[string]kind{"relayer": {}}
+	for name := range d.cfg.Require {
+		shown[name] = kind{}
+	}
 	for name, k := range d.kinds {
+		shown[name] = *k
+	}
+	for name, k := range shown {
 		gauge(configuredDesc, k.services, name)
-		gauge(activeDesc, len(d.writer.ActiveIDs(name)), name)
+		gauge(activeDesc, d.writer.ActiveOf(name), name)
 		gauge(heldDesc, k.held, name)
 	}
 	for state, word := range map[rollcallv1.DirectorState]string{

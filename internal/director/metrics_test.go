@@ -55,3 +55,30 @@ func TestMetricsShowTheLeadersViewOnly(t *testing.T) {
 		require.Empty(t, gauges(t, reg))
 	})
 }
+
+// The last service of a kind that matters leaves zeros behind.
+func TestMetricsOfKindsWithoutServices(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		reg := prometheus.NewPedanticRegistry()
+		b := setup(t, Config{Metrics: NewMetrics(reg), Require: map[string]int{"escrow": 1}})
+		b.dir.register(relayer("a"), entry("other", "watcher", url("other"), nil))
+		b.start()
+		pause(time.Second)
+		require.Contains(t, gauges(t, reg), "rollcall_active{watcher} 1")
+		require.Contains(t, gauges(t, reg), "rollcall_active{relayer} 1")
+		b.dir.deregister("a", "other")
+		pause(time.Second)
+		require.Equal(t, []string{
+			"rollcall_active{escrow} 0",
+			"rollcall_active{relayer} 0",
+			"rollcall_configured{escrow} 0",
+			"rollcall_configured{relayer} 0",
+			"rollcall_director_state{recovering} 0",
+			"rollcall_director_state{running} 0",
+			"rollcall_director_state{stalled} 1",
+			"rollcall_removals_held{escrow} 0",
+			"rollcall_removals_held{relayer} 0",
+		}, gauges(t, reg))
+	})
+}

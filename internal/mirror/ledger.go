@@ -403,6 +403,12 @@ func (l *ledger) activeIDs(kind string) []string {
 	return slices.Sorted(maps.Keys(l.listed[kind]))
 }
 
+func (l *ledger) activeOf(kind string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.listed[kind])
+}
+
 func (l *ledger) activeCount() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -202,6 +202,9 @@ func (w *Writer) Status() Report {
 // Active reports whether the id is in a set, as last written or read.
 func (w *Writer) Active(id string) bool { return w.ledger.active(id) }
 
+// ActiveOf counts the members of a kind's set, as last written or read.
+func (w *Writer) ActiveOf(kind string) int { return w.ledger.activeOf(kind) }
+
 // ActiveIDs are the members of a kind's set, as last written or read, sorted.
 func (w *Writer) ActiveIDs(kind string) []string { return w.ledger.activeIDs(kind) }
 
