@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/rollcall-dev/rollcall/internal/config"
+	"github.com/rollcall-dev/rollcall/internal/stamp"
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
@@ -123,7 +124,7 @@ func timestamp(t *timestamppb.Timestamp) *string {
 	if t == nil {
 		return nil
 	}
-	return new(t.AsTime().UTC().Format("2006-01-02T15:04:05.000Z"))
+	return new(stamp.Format(t.AsTime()))
 }
 
 func (f fleet) table(w io.Writer) {

@@ -18,6 +18,7 @@ import (
 	"github.com/rollcall-dev/rollcall/fsm"
 	"github.com/rollcall-dev/rollcall/internal/health"
 	"github.com/rollcall-dev/rollcall/internal/mirror"
+	"github.com/rollcall-dev/rollcall/internal/stamp"
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
@@ -374,19 +375,17 @@ func (d *Director) reportRemovals(removals []mirror.Removal) {
 		}
 		count.Inc()
 		d.log.Log(context.Background(), level, "relayer removed",
-			"relayer", r.ID, "kind", r.Kind, "url", r.URL, "at", stamp(at), "reason", r.Reason)
+			"relayer", r.ID, "kind", r.Kind, "url", r.URL, "at", stamp.Format(at), "reason", r.Reason)
 	}
 }
 
 // attrs are what is logged of a service that recovers, or is found to be well or ill.
 func (d *Director) attrs(s *service) []any {
 	return []any{
-		"relayer", s.entry.ID, "kind", s.entry.Kind, "url", s.result.URL, "at", stamp(s.result.At),
+		"relayer", s.entry.ID, "kind", s.entry.Kind, "url", s.result.URL, "at", stamp.Format(s.result.At),
 		"reason", cmp.Or(s.result.Reason, "health check succeeded"),
 	}
 }
-
-func stamp(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z") }
 
 // tell has the mirror told of a service. d.mu is held.
 func (d *Director) tell(s *service) {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/rollcall-dev/rollcall/internal/health"
+	"github.com/rollcall-dev/rollcall/internal/stamp"
 )
 
 // guard keeps removals of one kind back while it finds out whether many fail at once, and while they do.
@@ -116,7 +117,7 @@ func (d *Director) hold(name string, k *kind, now time.Time) {
 	if g.holdUntil.IsZero() {
 		g.holdUntil = now.Add(d.cfg.GuardHold)
 		d.metrics.holds.Inc()
-		d.log.Warn("guard holds removals", "kind", name, "failed", k.lost(), "of", k.alive(), "until", stamp(g.holdUntil))
+		d.log.Warn("guard holds removals", "kind", name, "failed", k.lost(), "of", k.alive(), "until", stamp.Format(g.holdUntil))
 	}
 }
 

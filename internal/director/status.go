@@ -11,6 +11,7 @@ import (
 
 	"github.com/rollcall-dev/rollcall/internal/health"
 	"github.com/rollcall-dev/rollcall/internal/mirror"
+	"github.com/rollcall-dev/rollcall/internal/stamp"
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
@@ -84,7 +85,7 @@ func (d *Director) mirrorStatus() (_ *rollcallv1.MirrorStatus, notes []string, u
 
 func holdNote(name string, k *kind) string {
 	return fmt.Sprintf("the mass-failure guard holds %d removals of kind %s until %s: %d of %d failed at once",
-		k.held, name, stamp(k.guard.holdUntil), k.lost(), k.alive())
+		k.held, name, stamp.Format(k.guard.holdUntil), k.lost(), k.alive())
 }
 
 func verdictProto(v health.Verdict) rollcallv1.Verdict {

@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/rollcall-dev/rollcall/internal/stamp"
 	"github.com/rollcall-dev/rollcall/internal/testredis"
 )
 
@@ -37,7 +38,7 @@ return out`)
 	var want []string
 	for _, at := range times {
 		args = append(args, at.UnixMicro())
-		want = append(want, formatTime(at))
+		want = append(want, stamp.Format(at))
 	}
 	for name, addr := range map[string]string{"redis": testredis.Start(t).Addr(), "miniredis": miniredis.RunT(t).Addr()} {
 		client := redis.NewClient(&redis.Options{Addr: addr})

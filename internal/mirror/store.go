@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"strconv"
 	"time"
+
+	"github.com/rollcall-dev/rollcall/internal/stamp"
 )
 
 // Store is Redis as the Writer uses it: each operation is atomic. An error means that the operation was done, or
@@ -202,7 +204,7 @@ func (e Entry) judged() bool {
 func statusFields(e Entry, epoch uint64) []string {
 	var last string
 	if !e.LastCheck.IsZero() {
-		last = formatTime(e.LastCheck)
+		last = stamp.Format(e.LastCheck)
 	}
 	return []string{
 		"id", e.ID,
@@ -216,6 +218,3 @@ func statusFields(e Entry, epoch uint64) []string {
 		"epoch", strconv.FormatUint(epoch, 10),
 	}
 }
-
-// formatTime is RFC 3339 with milliseconds, in UTC.
-func formatTime(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z") }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/rollcall-dev/rollcall/internal/mirror"
 	"github.com/rollcall-dev/rollcall/internal/mirror/mirrortest"
+	"github.com/rollcall-dev/rollcall/internal/stamp"
 )
 
 const active, worker = "relayer:active", "worker:active"
@@ -242,7 +243,7 @@ func TestHeartbeatKeepsUpdatedAtTrue(t *testing.T) {
 		last := store.Log()[len(store.Log())-1]
 		require.Equal(t, mirror.OpHeartbeat, last.Op)
 		require.WithinDuration(t, time.Now().Add(-3*time.Hour), last.At, time.Second)
-		require.Equal(t, last.At.UTC().Format("2006-01-02T15:04:05.000Z"), store.Hash("relayer:meta")["updated_at"])
+		require.Equal(t, stamp.Format(last.At), store.Hash("relayer:meta")["updated_at"])
 		require.InDelta(t, 600, len(store.Log()), 5)
 		require.InDelta(t, 600, q.count(), 5, "each rests on its own confirmation")
 		require.Equal(t, last.Token.Seq, w.Status().Seq)

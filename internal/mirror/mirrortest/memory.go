@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/rollcall-dev/rollcall/internal/mirror"
+	"github.com/rollcall-dev/rollcall/internal/stamp"
 )
 
 // Hook stands between the Writer and the store. It calls do to have the operation done: once, or never, or again,
@@ -190,7 +191,7 @@ func (m *Memory) write(w mirror.Write) mirror.Reply {
 }
 
 func (m *Memory) apply(w mirror.Write, now time.Time) []int {
-	at := now.UTC().Format("2006-01-02T15:04:05.000Z")
+	at := stamp.Format(now)
 	publish := func(typ, id, url, reason string) {
 		m.said = append(m.said, Event{typ, id, url, w.Token.Epoch, w.Token.Seq, at, reason})
 	}
