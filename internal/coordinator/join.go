@@ -44,7 +44,12 @@ func (n *Node) join(ctx context.Context) (*raft.Raft, <-chan bool, error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("read raft state: %w", err)
 	}
-	if !has {
+	if has {
+		if err := n.checkPeers(ctx); err != nil {
+			return nil, nil, err
+		}
+	} else {
+		n.forgetCluster()
 		exists := n.marked()
 		if !exists {
 			if exists, err = n.clusterExists(ctx); err != nil {

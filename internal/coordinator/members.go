@@ -143,9 +143,20 @@ func (n *Node) observeMembers(ctx context.Context, r *raft.Raft) error {
 	tick := time.NewTicker(observePeriod)
 	defer tick.Stop()
 	warned := make(map[string]uint32)
+	var (
+		noted  string
+		strays int
+	)
 	for {
 		servers := without(r.GetConfiguration().Configuration().Servers, n.cfg.ID)
-		n.peers.describe(ctx, servers, peerTimeout)
+		facts := n.peers.describe(ctx, servers, peerTimeout)
+		noted = n.noteCluster(noted)
+		_, id := r.LeaderWithID()
+		if err := n.followsAnother(id, facts[id]); err == nil {
+			strays = 0
+		} else if strays++; strays > 1 { // once may be a snapshot that was restored between the two looks
+			return err
+		}
 		if _, leader := r.LeaderWithID(); leader != "" && string(leader) != n.cfg.ID {
 			if d := n.peers.fact(string(leader)); d != nil && d.RelayerCount != uint32(n.cfg.RelayerCount) && warned[string(leader)] != d.RelayerCount+1 {
 				warned[string(leader)] = d.RelayerCount + 1

@@ -159,7 +159,9 @@ func (c *simCluster) whole(victim string) {
 		return errors.Is(err, fs.ErrNotExist)
 	})
 	for id, n := range c.nodes {
-		require.Equal(c.t, c.nodes[victim].Directory().State().Cluster(), n.Directory().State().Cluster(), id)
+		c.await("the same cluster on "+id, func() bool {
+			return n.Directory().State().Cluster() == c.nodes[victim].Directory().State().Cluster()
+		})
 	}
 }
 

@@ -1,0 +1,85 @@
+package coordinator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/hashicorp/raft"
+
+	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
+)
+
+// Raft tells logs apart by index and term alone, in which two clusters of the same nodes soon agree: the entries of one
+// then pass for the other's, and replicas differ in silence. That takes two of three that lost their disks and founded
+// a new cluster while the third was away; then it comes back. So each node knows the name of its cluster before it
+// runs Raft, and looks whether its leader has the same.
+
+// clusterFile names the cluster whose log a data folder holds. Raft's stores could tell only once somebody leads.
+const clusterFile = "cluster"
+
+// otherClusterError ends a node that has come among the nodes of another cluster.
+type otherClusterError struct{ own, peer, theirs, folder string }
+
+func (e *otherClusterError) Error() string {
+	return fmt.Sprintf("the data folder %s holds cluster %s, but %s belongs to cluster %s, which nodes that had lost their disks founded anew. "+
+		"To join that one, empty the folder and start this node again; what only this node holds is lost then", e.folder, e.own, e.peer, e.theirs)
+}
+
+// checkPeers refuses to take part among peers of another cluster.
+func (n *Node) checkPeers(ctx context.Context) error {
+	if n.cfg.DataDir == "" {
+		return nil
+	}
+	name, err := os.ReadFile(filepath.Join(n.cfg.DataDir, clusterFile))
+	if err != nil || len(name) == 0 {
+		return nil //nolint:nilerr // without its name the node finds out once it follows a leader
+	}
+	for id, d := range n.peers.describe(ctx, without(n.configured(), n.cfg.ID), joinPeriod) {
+		if d.Cluster != "" && d.Cluster != string(name) {
+			return &otherClusterError{own: string(name), peer: string(id), theirs: d.Cluster, folder: n.cfg.DataDir}
+		}
+	}
+	return nil
+}
+
+// noteCluster writes the name of the cluster down, once it is known and whenever a restored snapshot changes it.
+func (n *Node) noteCluster(noted string) string {
+	name := n.machine.State().Cluster()
+	if n.cfg.DataDir == "" || name == "" || name == noted {
+		return noted
+	}
+	path := filepath.Join(n.cfg.DataDir, clusterFile)
+	err := os.WriteFile(path+".new", []byte(name), 0o600)
+	if err == nil {
+		err = errors.Join(os.Rename(path+".new", path), syncDir(n.cfg.DataDir))
+	}
+	if err != nil {
+		n.log.Warn("cluster's name not noted", "err", err)
+		return noted
+	}
+	return name
+}
+
+// forgetCluster drops the name, which says nothing of a node that has no log.
+func (n *Node) forgetCluster() {
+	if n.cfg.DataDir == "" {
+		return
+	}
+	if err := os.Remove(filepath.Join(n.cfg.DataDir, clusterFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		n.log.Warn("cluster's former name not removed", "err", err)
+	}
+}
+
+// followsAnother returns an error if the leader, by what it has just said of itself, is of another cluster although
+// this node has applied all that the leader had.
+func (n *Node) followsAnother(leader raft.ServerID, d *rollcallv1.DescribeResponse) error {
+	s := n.machine.State()
+	if d == nil || !d.Leader || d.Cluster == "" || s.Cluster() == "" || d.Cluster == s.Cluster() || s.Index() < d.AppliedIndex {
+		return nil
+	}
+	return &otherClusterError{own: s.Cluster(), peer: string(leader), theirs: d.Cluster, folder: n.cfg.DataDir}
+}

@@ -1,0 +1,121 @@
+package coordinator_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
+)
+
+// Two of three lose their disks while the third is away, and found a new cluster. Its log agrees with theirs in index
+// and term, so that Raft would take one for the other.
+func TestNodeOfAFormerClusterTakesNoPart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newDiskCluster(t, 3)
+		c.register("old-1")
+		c.register("old-2")
+		keeper := c.follower()
+		pass(10 * time.Second) // it has noted the cluster's name
+		stores := c.nodes[keeper].stores
+		before := c.nodes[keeper].Directory().State().Cluster()
+		for _, p := range c.peers {
+			c.stop(p.ID)
+		}
+		for _, p := range c.peers {
+			if p.ID != keeper {
+				c.wipe(p.ID)
+			}
+		}
+		c.register("new")
+		leader, _ := c.leader()
+		after := c.nodes[leader].Directory().State().Cluster()
+		last, err := stores.Log.LastIndex()
+		require.NoError(t, err)
+
+		c.start(keeper, stores)
+		err = <-c.nodes[keeper].done
+		require.ErrorContains(t, err, "the data folder "+c.folder(keeper)+" holds cluster "+before)
+		require.ErrorContains(t, err, "belongs to cluster "+after)
+		require.Empty(t, c.nodes[keeper].Directory().State().Cluster(), "Raft did not run")
+		now, err := stores.Log.LastIndex()
+		require.NoError(t, err)
+		require.Equal(t, last, now, "what it alone remembers is as it was")
+
+		// As told, it joins.
+		delete(c.nodes, keeper)
+		c.wipe(keeper)
+		c.await("it votes", func() bool { return c.suffrage(keeper) == rollcallv1.Suffrage_SUFFRAGE_VOTER })
+		c.await("it has all", func() bool { return c.nodes[keeper].Directory().State().Len() == 1 })
+	})
+}
+
+// A cluster that was founded anew in a folder that still names the former one.
+func TestFormerNameIsForgottenWithTheLog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newDiskCluster(t, 3)
+		for _, p := range c.peers {
+			c.stop(p.ID)
+			require.NoError(t, os.WriteFile(filepath.Join(c.folder(p.ID), "cluster"), []byte("former"), 0o600))
+			c.start(p.ID, nil)
+		}
+		for id, n := range c.nodes {
+			c.until("founded", func() bool { last, _ := n.stores.Log.LastIndex(); return last > 0 })
+			name, _ := os.ReadFile(filepath.Join(c.folder(id), "cluster"))
+			require.NotEqual(t, "former", string(name))
+		}
+		c.register("a")
+	})
+}
+
+// The same, but the third is only cut off, so that it meets them while it runs: one side ends, loudly.
+func TestNodesOfTwoClustersDoNotStayTogether(t *testing.T) {
+	for _, leads := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			c := newDiskCluster(t, 3)
+			c.register("old-1")
+			leader, _ := c.leader()
+			keeper := leader
+			if !leads {
+				keeper = c.follower()
+			}
+			c.net.Isolate(keeper)
+			for _, p := range c.peers {
+				if p.ID != keeper {
+					c.stop(p.ID)
+					c.net.Reset(p.ID)
+				}
+			}
+			for _, p := range c.peers {
+				if p.ID != keeper {
+					c.wipe(p.ID)
+				}
+			}
+			c.register("new")
+			c.net.Heal()
+			var ended []error
+			for range 60 {
+				pass(time.Second)
+				for id, n := range c.nodes {
+					select {
+					case err := <-n.done:
+						require.ErrorContains(t, err, "holds cluster")
+						ended = append(ended, err)
+						delete(c.nodes, id)
+					default:
+					}
+				}
+			}
+			require.NotEmpty(t, ended)
+			for _, n := range c.nodes {
+				for _, other := range c.nodes {
+					require.Equal(t, n.Directory().State().Cluster(), other.Directory().State().Cluster())
+				}
+			}
+		})
+	}
+}
