@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -250,6 +251,23 @@ func TestWindowStaysSmall(t *testing.T) {
 		require.LessOrEqual(t, len(w.nodes), 102)
 	}
 	require.Less(t, cap(w.nodes), 1_000)
+}
+
+// A few large services are as much to keep as many small ones.
+func TestWindowIsBoundedInBytes(t *testing.T) {
+	t.Parallel()
+	r := newReplica(t)
+	r.window.limitBytes = 100_000
+	_, slow := r.Watch()
+	for i := range 50 {
+		r.do(opRegister(&rollcallv1.RegisterOperation{
+			Fence: writer(edge1, 1, uint64(i+1), 1), Services: [][]byte{service("a", strings.Repeat("x", 10_000), i)}, //nolint:gosec // small
+		}))
+	}
+	require.LessOrEqual(t, len(r.window.nodes), 8, "20 kB each, before and after")
+	_, err := slow.Next(t.Context())
+	require.ErrorIs(t, err, ErrCompacted)
+	require.NotNil(t, mustWatchFrom(t, r.Machine, r.index-3))
 }
 
 // Whoever watches while commands come sees, from its state on, every change exactly once and in order.
