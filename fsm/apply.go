@@ -37,6 +37,9 @@ func (d *draft) apply(c *command) ([]Result, []Change) {
 			results[i], changes = d.register(op, c.index<<versionBits|uint64(i), changes)
 		case deregister:
 			results[i], changes = d.deregister(op, changes)
+		case adopt:
+			d.rules = max(d.rules, op.version)
+			results[i] = Result{Answer: Answer{Epoch: d.epoch, Index: d.index}}
 		}
 	}
 	return results, changes
@@ -74,6 +77,9 @@ func (d *draft) admit(f fence) (r Result, done bool) {
 // record remembers an admitted write and its result until the owner's next one.
 func (d *draft) record(f fence, r Result) Result {
 	os := ownerState{owner: f.owner, incarnation: f.incarnation, seq: f.seq, answer: r}
+	if d.bounded() {
+		os.answer = r.kept(d.epoch, d.index)
+	}
 	if f.seq == 0 {
 		// Not fenced: what an earlier fenced write left stays.
 		os = ownerState{owner: f.owner}
@@ -82,6 +88,23 @@ func (d *draft) record(f fence, r Result) Result {
 		}
 	}
 	d.setOwner(os)
+	d.boundIdleOwners()
+	return r
+}
+
+// maxConflicts is how many conflicts are kept of a refusal, for a writer that repeats it.
+const maxConflicts = 100
+
+// kept is what is remembered of a result: of a refusal also when it was, so that it is not forgotten before others.
+func (r Result) kept(epoch, index uint64) Result {
+	ce, ok := r.Err.(*ConflictError) //nolint:errorlint // a result's error is never wrapped
+	if !ok {
+		return r
+	}
+	r.Epoch, r.Index = epoch, index
+	if len(ce.Conflicts) > maxConflicts {
+		r.Err = &ConflictError{Deregister: ce.Deregister, Conflicts: slices.Clone(ce.Conflicts[:maxConflicts])}
+	}
 	return r
 }
 

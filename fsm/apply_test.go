@@ -1,7 +1,9 @@
 package fsm
 
 import (
+	"fmt"
 	"math"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -439,6 +441,88 @@ func TestIdleOwnersAreForgottenInTheEnd(t *testing.T) {
 	require.Equal(t, uint64(2), info.Seq, "an owner of something is remembered")
 	late := r.do(opRegister(&rollcallv1.RegisterOperation{Fence: writer(edge2, 1, 1, 1), Services: services("b")}))[0]
 	require.Equal(t, &StaleEpochError{Epoch: r.State().Epoch()}, late.Err, "what the epoch before wrote stays fenced")
+}
+
+// What is remembered of owners is bounded from the point of the log on that says so, not before.
+func TestRulesOfVersion2BoundWhatOwnersLeave(t *testing.T) {
+	t.Parallel()
+	ids := make([]string, 10*maxConflicts)
+	for i := range ids {
+		ids[i] = fmt.Sprintf("s-%04d", i)
+	}
+	conflicts := func(r *replica, o Owner) int {
+		os, ok := r.State().owners.Get(o.String())
+		require.True(t, ok)
+		return len(os.answer.Err.(*ConflictError).Conflicts) //nolint:errorlint // never wrapped
+	}
+	for _, rules := range []uint32{1, 2} {
+		r := newReplica(t)
+		r.do(opAdopt(rules))
+		require.Equal(t, rules, r.State().Rules())
+		r.register(edge1, 1, ids...)
+		refused := r.register(edge2, 1, ids...)
+		require.Len(t, refused.Err.(*ConflictError).Conflicts, len(ids), "the first answer names all") //nolint:errorlint // never wrapped
+		again := r.register(edge2, 1, ids...)
+		require.ErrorAs(t, again.Err, new(*ConflictError))
+
+		// A refused owner of nothing is as well remembered as any other.
+		for range rememberEpochs + 1 {
+			r.do(opEstablish("n-2", 0))
+		}
+		r.register(edge2, 2, ids...)
+		r.do(opEstablish("n-2", 0))
+		_, known := r.State().Owner(edge2)
+		if rules == 1 {
+			require.False(t, known)
+			continue
+		}
+		require.True(t, known)
+		require.Equal(t, maxConflicts, conflicts(r, edge2))
+		checkInvariants(t, r.Machine)
+		m := New()
+		require.NoError(t, restore(m, snapshotOf(t, r.State())))
+		require.Equal(t, dump(r.State()), dump(m.State()))
+	}
+}
+
+func TestOwnersOfNothingAreBounded(t *testing.T) {
+	t.Parallel()
+	r := newReplica(t)
+	r.register(edge1, 1, "a")
+	passing := func(i int) Owner { return gateway(fmt.Sprintf("passing-%d", i)) }
+	come := func(from, to int) {
+		var ops []*rollcallv1.Operation
+		for i := from; i < to; i++ {
+			fence := writer(passing(i), 1, 1, r.State().Epoch())
+			ops = append(ops, opDeregister(&rollcallv1.DeregisterOperation{Fence: fence, Ids: []string{"b"}}))
+		}
+		for some := range slices.Chunk(ops, MaxOperations) {
+			r.do(some...)
+		}
+	}
+	const more = maxIdle + 100
+	come(0, more)
+	require.Equal(t, 1+more, r.State().owners.Len(), "by the first rules all are remembered")
+
+	// A replica that starts from a snapshot in between forgets the same.
+	r.do(opAdopt(2))
+	m := New()
+	require.NoError(t, restore(m, snapshotOf(t, r.State())))
+	other := &replica{Machine: m, t: t, index: r.index, term: r.term}
+	next := opDeregister(&rollcallv1.DeregisterOperation{Fence: writer(edge2, 1, 1, r.State().Epoch()), Ids: []string{"b"}})
+	r.do(next)
+	other.do(next)
+	require.Equal(t, dump(r.State()), dump(other.State()))
+
+	come(more, 2*more)
+	require.LessOrEqual(t, r.State().owners.Len(), maxIdle+1)
+	_, ok := r.State().Owner(passing(0))
+	require.False(t, ok)
+	_, ok = r.State().Owner(passing(2*more - 1))
+	require.True(t, ok, "who wrote last is remembered")
+	_, ok = r.State().Owner(edge1)
+	require.True(t, ok, "and who owns something")
+	checkInvariants(t, r.Machine)
 }
 
 func TestUnchanged(t *testing.T) {

@@ -1,12 +1,19 @@
 package fsm
 
-import "github.com/tidwall/btree"
+import (
+	"cmp"
+	"slices"
+
+	"github.com/tidwall/btree"
+)
 
 // draft is the state under construction, and the indexes that only Apply needs.
 type draft struct {
 	State
 	// The ids each owner owns. Rebuilt on restore.
 	owned map[Owner]map[string]struct{}
+	// How many owners own nothing. Counted anew on restore.
+	idle int
 	// Kinds are few and repeat in every entry.
 	kindNames map[string]string
 
@@ -111,28 +118,60 @@ func (d *draft) disown(e *Entry) {
 // setOwner stores what is known of an owner, with the present number of its entries.
 func (d *draft) setOwner(os ownerState) {
 	os.entries = len(d.owned[os.owner])
-	d.owners.Set(os.owner.String(), &os)
+	before, known := d.owners.Set(os.owner.String(), &os)
 	d.ownersDirty = true
+	if known && before.entries == 0 {
+		d.idle--
+	}
+	if os.entries == 0 {
+		d.idle++
+	}
 }
 
-// rememberEpochs is for how many epochs after its last write an owner of nothing is remembered: a writer that does
-// not know the outcome of its last write repeats it with the next leader, or the one after, and must get the answer
-// it would have got, though what it removed may be another's by then.
-const rememberEpochs = 16
+const (
+	// rememberEpochs is for how many epochs after its last write an owner of nothing is remembered: a writer that does
+	// not know the outcome of its last write repeats it with the next leader, or the one after, and must get the answer
+	// it would have got, though what it removed may be another's by then. By the rules of version 1 a refused write
+	// does not count as one, and an owner that has done nothing else is forgotten with the first epoch after 16.
+	rememberEpochs = 16
+	// maxIdle is how many owners of nothing are remembered, by the rules of version 2. Those that wrote last stay:
+	// gateways whose ids never come again must not fill the memory while one epoch goes on for months.
+	maxIdle = 1 << 14
+)
 
 // forgetIdleOwners drops what is known of owners that own nothing and have not written for a while.
 func (d *draft) forgetIdleOwners() {
-	var idle []string
-	d.owners.Scan(func(key string, os *ownerState) bool {
-		if os.entries == 0 && d.epoch-os.answer.Epoch > rememberEpochs {
-			idle = append(idle, key)
+	d.forget(d.idleOwners(func(os *ownerState) bool { return d.epoch-os.answer.Epoch > rememberEpochs }))
+}
+
+// boundIdleOwners drops, where there are too many owners of nothing, an eighth of those allowed or more: those whose
+// last write is the longest ago.
+func (d *draft) boundIdleOwners() {
+	if d.idle <= maxIdle || !d.bounded() {
+		return
+	}
+	idle := d.idleOwners(func(*ownerState) bool { return true })
+	slices.SortStableFunc(idle, func(a, b *ownerState) int { return cmp.Compare(a.answer.Index, b.answer.Index) })
+	d.forget(idle[:len(idle)-maxIdle/8*7])
+}
+
+// idleOwners lists, in the order of their names, the owners of nothing for which drop is true.
+func (d *draft) idleOwners(drop func(*ownerState) bool) (idle []*ownerState) {
+	d.owners.Scan(func(_ string, os *ownerState) bool {
+		if os.entries == 0 && drop(os) {
+			idle = append(idle, os)
 		}
 		return true
 	})
-	for _, key := range idle {
-		d.owners.Delete(key)
+	return idle
+}
+
+func (d *draft) forget(idle []*ownerState) {
+	for _, os := range idle {
+		d.owners.Delete(os.owner.String())
 		d.ownersDirty = true
 	}
+	d.idle -= len(idle)
 }
 
 func (d *draft) count(kind string, by int) {
