@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -20,7 +22,7 @@ const (
 	pageBytes = 3 << 20
 	// partRecords bounds one message of a watched snapshot or change.
 	partRecords = 1000
-	// bookmarkPeriod is how often an idle stream hears that it is alive, and how far it has come.
+	// bookmarkPeriod is how often a stream hears that it is alive, and how far it has come, whatever else it hears.
 	bookmarkPeriod = 10 * time.Second
 	// sendLimit is how long a reader may take for one message before it is cut off.
 	sendLimit = 10 * time.Second
@@ -64,9 +66,6 @@ func (n discovery) ListServices(ctx context.Context, req *rollcallv1.ListService
 	if len(req.Ids) > rollcallv1.MaxServicesPerCall {
 		vs = append(vs, rollcallv1.Violation{Field: "ids", Description: fmt.Sprintf("has %d ids, at most %d are allowed", len(req.Ids), rollcallv1.MaxServicesPerCall)})
 	}
-	if len(req.Ids) > 0 && req.PageToken != "" {
-		vs = append(vs, rollcallv1.Violation{Field: "page_token", Description: "goes with a list of all, not with ids"})
-	}
 	if req.PageSize > rollcallv1.MaxServicesPerCall {
 		vs = append(vs, rollcallv1.Violation{Field: "page_size", Description: fmt.Sprintf("is %d, at most %d is allowed", req.PageSize, rollcallv1.MaxServicesPerCall)})
 	}
@@ -88,20 +87,16 @@ func (n discovery) ListServices(ctx context.Context, req *rollcallv1.ListService
 // list reads one page of a state.
 func list(s *fsm.State, req *rollcallv1.ListServicesRequest) *rollcallv1.ListServicesResponse {
 	resp := &rollcallv1.ListServicesResponse{Epoch: s.Epoch(), Index: s.Index(), Cluster: s.Cluster()}
+	entries := s.From(req.PageToken)
 	if len(req.Ids) > 0 {
-		for _, id := range req.Ids {
-			if e, ok := s.Get(id); ok && (req.Kind == "" || e.Kind == req.Kind) {
-				resp.Records = append(resp.Records, e.Record())
-			}
-		}
-		return resp
+		entries = among(s, req.Ids, req.PageToken)
 	}
 	limit := int(req.PageSize)
 	if limit == 0 {
 		limit = rollcallv1.MaxServicesPerCall
 	}
 	size := 0
-	for e := range s.From(req.PageToken) {
+	for e := range entries {
 		if req.Kind != "" && e.Kind != req.Kind {
 			continue
 		}
@@ -113,6 +108,18 @@ func list(s *fsm.State, req *rollcallv1.ListServicesRequest) *rollcallv1.ListSer
 		size += e.Size() + 64
 	}
 	return resp
+}
+
+// among walks those of the ids that are in the directory, each once and in order, beginning with the first not below
+// from.
+func among(s *fsm.State, ids []string, from string) iter.Seq[*fsm.Entry] {
+	return func(yield func(*fsm.Entry) bool) {
+		for _, id := range slices.Compact(slices.Sorted(slices.Values(ids))) {
+			if e, ok := s.Get(id); ok && id >= from && !yield(e) {
+				return
+			}
+		}
+	}
 }
 
 func (n discovery) GetStatus(context.Context, *rollcallv1.GetStatusRequest) (*rollcallv1.GetStatusResponse, error) {
@@ -140,9 +147,6 @@ func (w *watch) run(resume string) error {
 	ctx, cancel := context.WithCancelCause(w.stream.Context())
 	defer cancel(nil)
 	defer context.AfterFunc(w.node.stopping, func() { cancel(errStopping) })()
-	if w.cluster = w.node.machine.State().Cluster(); w.cluster == "" {
-		return errNotEstablished
-	}
 	if resume != "" {
 		feed, index, err := w.resume(resume)
 		if err != nil {
@@ -150,7 +154,11 @@ func (w *watch) run(resume string) error {
 		}
 		return w.follow(ctx, feed, index)
 	}
+	// The id of the very state that is sent: a restore may bring another, and ends the feeds of the one before.
 	state, feed := w.node.machine.Watch()
+	if w.cluster = state.Cluster(); w.cluster == "" {
+		return errNotEstablished
+	}
 	if err := w.sendSnapshot(ctx, state); err != nil {
 		return err
 	}
@@ -166,13 +174,19 @@ func (w *watch) resume(token string) (*fsm.Feed, uint64, error) {
 	if !ok || err != nil {
 		return nil, 0, &invalidError{[]rollcallv1.Violation{{Field: "resume_token", Description: "is not one that a watch gave"}}}
 	}
-	if cluster != w.cluster {
+	state := w.node.machine.State()
+	switch w.cluster = state.Cluster(); {
+	case w.cluster == "":
+		return nil, 0, errNotEstablished
+	case cluster != w.cluster:
 		return nil, 0, &foreignClusterError{expected: cluster, actual: w.cluster}
-	}
-	if index > w.node.machine.State().Index() {
+	case index > state.Index():
 		return nil, 0, errNotEstablished // this replica is behind what the reader has seen
 	}
 	feed, err := w.node.machine.WatchFrom(index)
+	if err == nil && w.node.machine.State().Cluster() != w.cluster {
+		err = fsm.ErrCompacted // restored meanwhile: the feed may be another cluster's
+	}
 	return feed, index, err
 }
 
@@ -209,7 +223,7 @@ func (w *watch) sendSnapshot(ctx context.Context, s *fsm.State) error {
 	})
 }
 
-// follow streams changes after the index last, and bookmarks while there are none.
+// follow streams changes after the index last, and a bookmark every bookmarkPeriod.
 func (w *watch) follow(ctx context.Context, feed *fsm.Feed, last uint64) error {
 	idle := time.NewTimer(bookmarkPeriod)
 	defer idle.Stop()

@@ -327,6 +327,19 @@ func TestListPagesFiltersAndFinds(t *testing.T) {
 		require.Equal(t, []string{"s-00", "s-05", "s-10", "s-15", "s-20"}, ids)
 		ids, _ = list(&rollcallv1.ListServicesRequest{Ids: []string{"s-07", "absent", "s-05"}, Kind: "relayer"})
 		require.Equal(t, []string{"s-07"}, ids)
+
+		// Ids have pages too, and what is named twice is answered once.
+		var named []string
+		some := &rollcallv1.ListServicesRequest{Ids: []string{"s-09", "s-03", "absent", "s-01", "s-03", "s-09"}, PageSize: 2}
+		for pages := 1; ; pages++ {
+			ids, some.PageToken = list(some)
+			named = append(named, ids...)
+			if some.PageToken == "" {
+				require.Equal(t, 2, pages)
+				break
+			}
+		}
+		require.Equal(t, []string{"s-01", "s-03", "s-09"}, named)
 	})
 }
 

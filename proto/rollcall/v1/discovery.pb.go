@@ -660,7 +660,7 @@ func (x *DeregisterServicesResponse) GetRemoved() uint32 {
 
 type ListServicesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Only these ids; those not in the directory are left out. At most 10,000.
+	// Only these ids, each once; those not in the directory are left out. At most 10,000; the same on every page.
 	Ids []string `protobuf:"bytes,1,rep,name=ids,proto3" json:"ids,omitempty"`
 	// Only this kind.
 	Kind string `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`
