@@ -135,8 +135,10 @@ func (c *servicesGetCmd) Run(ctx context.Context, con *console) error {
 	if err := d.read(ctx, client, &rollcallv1.ListServicesRequest{Ids: c.ID, Stale: c.Stale}); err != nil {
 		return err
 	}
-	if err := c.print(con.stdout, d, d.table); err != nil {
-		return err
+	if len(d.Services) > 0 || c.Output != "table" { // to people an empty table says less than the error
+		if err := c.print(con.stdout, d, d.table); err != nil {
+			return err
+		}
 	}
 	var missing []string
 	for _, id := range c.ID {

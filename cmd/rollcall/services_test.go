@@ -32,6 +32,10 @@ func TestServices(t *testing.T) {
 	require.Equal(t, exitNotDone, r.code)
 	require.Contains(t, r.stdout, "signer-1")
 	require.Equal(t, "rollcall services get: not in the directory: nobody\n", r.stderr)
+	r = rollcall(t, c.remote("services", "get", "nobody")...)
+	require.Equal(t, exitNotDone, r.code)
+	require.Empty(t, r.stdout)
+	require.Contains(t, rollcall(t, c.remote("services", "get", "nobody", "-o", "json")...).stdout, `"services": []`)
 
 	require.Contains(t, do("services", "deregister", "edge-1", "nobody"), "removed 1, not there 1, epoch ")
 	require.Contains(t, do("services", "deregister", "nobody", "-o", "json"), `"removed": 0`)
