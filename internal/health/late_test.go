@@ -1,0 +1,210 @@
+package health
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A process frozen for seconds finds every deadline passed; no service is to blame.
+func TestFrozenCheckerRemovesNobody(t *testing.T) {
+	t.Parallel()
+	for name, freeze := range map[string]struct {
+		frozen time.Duration
+		// answer of a service whose check was under way.
+		err error
+	}{
+		"past the deadline":     {5 * time.Second, errors.New("no answer")},
+		"shorter than a check":  {100 * time.Millisecond, errors.New("no answer")},
+		"the server gave up":    {2 * time.Second, io.EOF},
+		"deadline of the dial":  {5 * time.Second, errLate},
+		"just above the margin": {71 * time.Millisecond, errors.New("no answer")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				var lost atomic.Int64 // time that passed unnoticed
+				clock := func() time.Time { return time.Now().Add(time.Duration(lost.Load())) }
+				metrics := NewMetrics(nil)
+				w := new(world)
+				c := start(t, w, Config{clock: clock, Metrics: metrics})
+				c.Set(relayers(1000)...)
+				pause(10 * time.Second)
+				require.Equal(t, 1000, len(take(c)))
+
+				thaw := make(chan struct{})
+				w.set("*", func(context.Context) error {
+					<-thaw
+					return freeze.err
+				})
+				pause(400 * time.Millisecond)
+				w.set("*", nil)
+				lost.Store(int64(freeze.frozen))
+				close(thaw)
+				pause(2 * time.Second)
+				for _, r := range take(c) {
+					require.Equal(t, Up, r.Verdict, r.Reason)
+				}
+				require.NotZero(t, value(t, metrics.voidLate))
+				require.NotZero(t, value(t, metrics.stalls))
+				require.Zero(t, value(t, metrics.failures))
+				pause(10 * time.Second)
+				require.Equal(t, 1000, len(take(c)), "everybody is checked as before")
+			})
+		})
+	}
+}
+
+// The scheduler has noticed the freeze already when the check fails, within its time.
+func TestFailureSomeTimeAfterAFreezeIsVoid(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var lost atomic.Int64
+		clock := func() time.Time { return time.Now().Add(time.Duration(lost.Load())) }
+		w := new(world)
+		w.set("*", after(200*time.Millisecond, io.EOF))
+		c := start(t, w, Config{clock: clock})
+		c.Set(relayers(1)...)
+		pause(100 * time.Millisecond)
+		lost.Store(int64(150 * time.Millisecond))
+		pause(110 * time.Millisecond)
+		require.Empty(t, take(c))
+		pause(time.Second)
+		require.Equal(t, Down, take(c)["relayer-0"].Verdict, "the repeat counts")
+	})
+}
+
+// The scheduler was punctual, the check was not: its goroutine had to wait.
+func TestFailureNoticedLateIsVoid(t *testing.T) {
+	t.Parallel()
+	for late, verdict := range map[time.Duration]Verdict{40 * time.Millisecond: Down, 60 * time.Millisecond: Unknown} {
+		synctest.Test(t, func(t *testing.T) {
+			w := new(world)
+			w.set("*", func(ctx context.Context) error {
+				<-ctx.Done()
+				<-time.After(late)
+				return errors.New("no answer")
+			})
+			c := start(t, w, Config{})
+			c.Set(relayers(1)...)
+			pause(time.Second)
+			require.Equal(t, verdict, take(c)["relayer-0"].Verdict)
+		})
+	}
+}
+
+func TestAnswersReadLateStillCount(t *testing.T) {
+	t.Parallel()
+	for _, err := range []error{answer("status 503"), &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}} {
+		synctest.Test(t, func(t *testing.T) {
+			var lost atomic.Int64
+			clock := func() time.Time { return time.Now().Add(time.Duration(lost.Load())) }
+			w := new(world)
+			c := start(t, w, Config{clock: clock})
+			thaw := make(chan struct{})
+			w.set("*", func(context.Context) error {
+				<-thaw
+				return err
+			})
+			c.Set(relayers(1)...)
+			pause(0)
+			lost.Store(int64(5 * time.Second))
+			close(thaw)
+			pause(0)
+			require.Equal(t, Down, take(c)["relayer-0"].Verdict)
+		})
+	}
+}
+
+func TestLocalFaultIsVoidAndRepeatedAtABoundedRate(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		metrics := NewMetrics(nil)
+		w := new(world)
+		c := start(t, w, Config{Metrics: metrics})
+		c.Set(relayers(5000)...)
+		pause(10 * time.Second)
+		take(c)
+		w.set("*", fails(&net.OpError{Op: "dial", Err: syscall.EMFILE}))
+		before, _ := w.counts()
+		pause(10 * time.Second)
+		require.Empty(t, take(c), "nothing was learnt")
+		after, _ := w.counts()
+		// 5,000 regular checks, and at most 1,000 repeats a second.
+		require.Greater(t, after-before, 6_000)
+		require.LessOrEqual(t, after-before, 5_000+10_000)
+		require.EqualValues(t, after-before, value(t, metrics.voidLocal))
+
+		w.set("*", nil)
+		pause(10 * time.Second)
+		results := take(c)
+		require.Equal(t, 5000, len(results))
+		for _, r := range results {
+			require.Equal(t, Up, r.Verdict)
+		}
+	})
+}
+
+func TestVoidCheckIsRepeatedSoon(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := new(world)
+		w.set("*", fails(syscall.ENOBUFS))
+		c := start(t, w, Config{Interval: time.Minute})
+		c.Set(relayers(1)...)
+		pause(time.Second)
+		at := w.checks("relayer-0")
+		require.Len(t, at, 5) // after 50, 100, 200 and 400 ms
+		w.set("*", nil)
+		pause(time.Second)
+		require.Equal(t, Up, take(c)["relayer-0"].Verdict)
+	})
+}
+
+func TestCrowdedProcessTakesFewerChecksOn(t *testing.T) {
+	t.Parallel()
+	var seen waits
+	c, err := New(Config{MaxInFlight: 4096, crowd: func() waits { return seen }})
+	require.NoError(t, err)
+	now := time.Now()
+	look := func(w waits, inFlight int) {
+		now = now.Add(pulse)
+		seen, c.inFlight = w, inFlight
+		c.noticeCrowd(now)
+	}
+	for range 10 {
+		look(waits{crowded: 1, late: 1}, 256)
+	}
+	require.Equal(t, 4096, c.limit, "so few crowd nobody")
+	for range 10 {
+		look(waits{crowded: 1}, 4096)
+	}
+	require.Equal(t, 256, c.limit)
+	require.True(t, c.lastStall.IsZero())
+	look(waits{late: 1}, 256)
+	require.Equal(t, now, c.lastStall, "what fails now is void")
+	for range 20 {
+		look(waits{}, 256)
+	}
+	require.Equal(t, 4096, c.limit)
+}
+
+func TestCrowdSeesWaiting(t *testing.T) {
+	t.Parallel()
+	var c crowd
+	require.Zero(t, c.look())
+	// Whatever the machine does meanwhile: shares.
+	for range 10 {
+		w := c.look()
+		require.LessOrEqual(t, w.late, w.crowded)
+		require.LessOrEqual(t, w.crowded, 1.0)
+	}
+}
