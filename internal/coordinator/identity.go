@@ -25,7 +25,7 @@ const clusterFile = "cluster"
 type otherClusterError struct{ own, peer, theirs, folder string }
 
 func (e *otherClusterError) Error() string {
-	return fmt.Sprintf("the data folder %s holds cluster %s, but %s belongs to cluster %s, which nodes that had lost their disks founded anew. "+
+	return fmt.Sprintf("the data folder %s holds cluster %s, but %s belongs to cluster %s, founded anew or restored from another's snapshot meanwhile. "+
 		"To join that one, empty the folder and start this node again; what only this node holds is lost then", e.folder, e.own, e.peer, e.theirs)
 }
 

@@ -1,14 +1,18 @@
 package coordinator_test
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/hashicorp/raft"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
 
+	"github.com/rollcall-dev/rollcall/fsm"
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
@@ -72,7 +76,42 @@ func TestFormerNameIsForgottenWithTheLog(t *testing.T) {
 	})
 }
 
-// The same, but the third is only cut off, so that it meets them while it runs: one side ends, loudly.
+// A restored snapshot changes the cluster's name, and a node that stops right after has noted that.
+func TestNodeStartsAfterAnotherClustersSnapshot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newDiskCluster(t, 3)
+		c.register("a")
+		pass(10 * time.Second) // the former name is noted
+		var snapshot bytes.Buffer
+		far := fsm.New()
+		establish, err := proto.Marshal(&rollcallv1.Command{Operations: []*rollcallv1.Operation{{
+			Kind: &rollcallv1.Operation_LeaderEstablished{LeaderEstablished: &rollcallv1.LeaderEstablished{Cluster: "another"}},
+		}}})
+		require.NoError(t, err)
+		far.Apply(&raft.Log{Index: 5, Data: establish})
+		require.NoError(t, far.State().WriteSnapshot(&snapshot))
+		leader, _ := c.leader()
+		_, err = c.restore(leader, snapshot.Bytes(), true)
+		require.NoError(t, err)
+		for _, p := range c.peers {
+			c.until("restored", func() bool { return c.nodes[p.ID].Directory().State().Cluster() == "another" })
+		}
+		for _, p := range c.peers {
+			stores := c.nodes[p.ID].stores
+			c.stop(p.ID)
+			c.start(p.ID, stores)
+			c.leader()
+		}
+		c.register("b")
+		require.Len(t, c.nodes, 3)
+		for id, n := range c.nodes {
+			c.await("the same on "+id, func() bool { return n.Directory().State().Len() == 1 })
+		}
+	})
+}
+
+// Two of three lose their disks while the third is only cut off, so that it meets them while it runs: one side ends,
+// loudly.
 func TestNodesOfTwoClustersDoNotStayTogether(t *testing.T) {
 	for _, leads := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {

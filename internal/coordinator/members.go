@@ -165,6 +165,7 @@ func (n *Node) observeMembers(ctx context.Context, r *raft.Raft) error {
 		}
 		select {
 		case <-ctx.Done():
+			n.noteCluster(noted)
 			return nil
 		case <-tick.C:
 		case <-changed:
