@@ -1,6 +1,9 @@
 package main
 
 import (
+	"cmp"
+	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"io"
 	"log/slog"
@@ -52,12 +55,13 @@ func logFailure(log *slog.Logger, msg string, err *error) {
 // probeFlags are how a service is asked whether it is well.
 type probeFlags struct {
 	TimeoutMS        int      `name:"timeout-ms" env:"HEALTH_CHECK_TIMEOUT_MS" default:"500" min:"1" max:"59999" help:"Time a whole check may take, ms; less than the interval."`
-	ConnectTimeoutMS int      `name:"connect-timeout-ms" env:"HEALTH_CHECK_CONNECT_TIMEOUT_MS" default:"200" min:"1" max:"59999" help:"Time its connect may take, ms; at most the timeout."`
+	ConnectTimeoutMS int      `name:"connect-timeout-ms" env:"HEALTH_CHECK_CONNECT_TIMEOUT_MS" min:"1" max:"59999" help:"Time its connect may take, ms; at most the timeout. 200 by default, or the timeout if that is less."`
 	Path             string   `env:"HEALTH_CHECK_PATH" default:"/health" help:"Path of HTTP checks."`
 	ExpectedCodes    string   `env:"HEALTH_CHECK_EXPECTED_CODES" default:"200" help:"HTTP status codes of a healthy service, such as 200,204 or 200-299."`
 	AuthHeader       string   `env:"HEALTH_CHECK_AUTH_HEADER" placeholder:"NAME: VALUE" secret:"" help:"Header sent with checks, such as \"Authorization: Bearer …\"."`
 	AuthHeaderFile   string   `env:"HEALTH_CHECK_AUTH_HEADER_FILE" placeholder:"FILE" help:"File that holds it."`
 	AuthHosts        []string `env:"HEALTH_CHECK_AUTH_HOSTS" placeholder:"PATTERN" help:"Hosts, or host:port, that get the header; * and ? match within a name."`
+	CAFile           string   `name:"ca-file" env:"HEALTH_CHECK_CA_FILE" placeholder:"FILE" help:"Certificates of the CAs that those of https:// and grpcs:// services must lead to, PEM; by default the system's."`
 }
 
 func (h *probeFlags) check(p *config.Problems) {
@@ -71,6 +75,7 @@ func (h *probeFlags) check(p *config.Problems) {
 		p.Addf(&h.ExpectedCodes, "codes are 200 to 599", "%v", err)
 	}
 	h.checkAuth(p)
+	checkCAs(p, &h.CAFile)
 }
 
 func (h *probeFlags) checkAuth(p *config.Problems) {
@@ -108,12 +113,15 @@ func (h *probeFlags) config() health.Config {
 	c := health.Config{
 		Interval:       time.Minute, // above every timeout
 		Timeout:        milliseconds(h.TimeoutMS),
-		ConnectTimeout: milliseconds(h.ConnectTimeoutMS),
+		ConnectTimeout: milliseconds(cmp.Or(h.ConnectTimeoutMS, min(200, h.TimeoutMS))),
 		Path:           h.Path,
 	}
 	_ = c.Codes.UnmarshalText([]byte(h.ExpectedCodes)) // checked before
 	if name, value, ok := h.auth(); ok {
 		c.Auth = health.Auth{Header: name, Value: value, Hosts: h.AuthHosts}
+	}
+	if cas := readCAs(h.CAFile); cas != nil {
+		c.TLS = &tls.Config{RootCAs: cas, MinVersion: tls.VersionTLS12}
 	}
 	return c
 }
@@ -152,6 +160,7 @@ type redisFlags struct {
 	Username     string    `name:"redis-username" env:"REDIS_USERNAME" help:"Redis's user."`
 	Password     string    `name:"redis-password" env:"REDIS_PASSWORD" secret:"" help:"Redis's password; better in a file."`
 	PasswordFile string    `name:"redis-password-file" env:"REDIS_PASSWORD_FILE" placeholder:"FILE" help:"File that holds the password."`
+	CAFile       string    `name:"redis-ca-file" env:"REDIS_CA_FILE" placeholder:"FILE" help:"Certificates of the CAs that a rediss:// server's must lead to, PEM; by default the system's."`
 	KeyPrefix    string    `name:"redis-key-prefix" env:"REDIS_KEY_PREFIX" help:"Put before every key and channel; a Redis Cluster needs one with a {hash tag}."`
 }
 
@@ -179,6 +188,10 @@ func (r *redisFlags) check(p *config.Problems) {
 	if r.URLFile != "" {
 		url = &r.URLFile
 	}
+	checkCAs(p, &r.CAFile)
+	if r.CAFile != "" && !strings.HasPrefix(r.URL, "rediss") {
+		p.Addf(&r.CAFile, "give REDIS_URL as rediss://…", "goes with a Redis that speaks TLS")
+	}
 	if r.URL == "" {
 		return
 	}
@@ -197,7 +210,35 @@ func (r *redisFlags) check(p *config.Problems) {
 }
 
 func (r *redisFlags) options() mirror.Options {
-	return mirror.Options{URL: r.URL, Host: r.Host, Port: int(r.Port), Username: r.Username, Password: r.Password}
+	return mirror.Options{
+		URL: r.URL, Host: r.Host, Port: int(r.Port), Username: r.Username, Password: r.Password, CAs: readCAs(r.CAFile),
+	}
+}
+
+// checkCAs wants a file of certificates, if any.
+func checkCAs(p *config.Problems, file *string) {
+	if *file == "" {
+		return
+	}
+	if _, err := os.ReadFile(*file); err != nil {
+		p.Addf(file, "name a file this process may read", "%v", err)
+	} else if readCAs(*file) == nil {
+		p.Addf(file, "give them in PEM", "%s holds no certificates", *file)
+	}
+}
+
+// readCAs reads a file that checkCAs has found to be right; nil where none is given. One that has become unreadable
+// since holds nobody: nothing is trusted then.
+func readCAs(file string) *x509.CertPool {
+	if file == "" {
+		return nil
+	}
+	pool := x509.NewCertPool()
+	content, err := os.ReadFile(file)
+	if err == nil && !pool.AppendCertsFromPEM(content) {
+		return nil
+	}
+	return pool
 }
 
 // maxSecretBytes bounds a file that holds one line.

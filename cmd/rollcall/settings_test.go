@@ -112,6 +112,7 @@ func TestCoordinatorSettings(t *testing.T) {
 	t.Parallel()
 	secret := writeFile(t, "secret", "hunter2\n")
 	url := writeFile(t, "url", "redis://:pw@r:1\n")
+	cas := caFile(t)
 	header := writeFile(t, "header", "X-Key: k\n")
 	node := func(f func(coordinator.Config) any) func(*commands) any {
 		return func(c *commands) any { return f(c.Coordinator.config()) }
@@ -146,6 +147,7 @@ func TestCoordinatorSettings(t *testing.T) {
 			check(func(c health.Config) any { return c.Auth }), health.Auth{Header: "X-Key", Value: "k", Hosts: []string{"oz-*"}}},
 		{"health-check-auth-hosts", "HEALTH_CHECK_AUTH_HOSTS", "a,b:1", map[string]string{"HEALTH_CHECK_AUTH_HEADER": "X: y", "HEALTH_CHECK_AUTH_HOSTS": "z"},
 			check(func(c health.Config) any { return c.Auth.Hosts }), []string{"a", "b:1"}},
+		{"health-check-ca-file", "HEALTH_CHECK_CA_FILE", cas, nil, check(func(c health.Config) any { return c.TLS != nil && c.TLS.RootCAs != nil }), true},
 		{"health-check-rise", "HEALTH_CHECK_RISE", "2", nil, check(func(c health.Config) any { return c.Rise }), 2},
 		{"health-check-fall", "HEALTH_CHECK_FALL", "3", nil, check(func(c health.Config) any { return c.Fall }), 3},
 		{"require", "ROLLCALL_REQUIRE", "relayer=1,signer=2", nil, func(c *commands) any { return c.Coordinator.directorConfig().Require }, map[string]int{"relayer": 1, "signer": 2}},
@@ -158,10 +160,19 @@ func TestCoordinatorSettings(t *testing.T) {
 		{"redis-username", "REDIS_USERNAME", "u", nil, func(c *commands) any { return c.Coordinator.Redis.options().Username }, "u"},
 		{"redis-password", "REDIS_PASSWORD", "pw", nil, func(c *commands) any { return c.Coordinator.Redis.options().Password }, "pw"},
 		{"redis-password-file", "REDIS_PASSWORD_FILE", secret, nil, func(c *commands) any { return c.Coordinator.Redis.options().Password }, "hunter2"},
+		{"redis-ca-file", "REDIS_CA_FILE", cas, map[string]string{"REDIS_URL": "rediss://r"}, func(c *commands) any { return c.Coordinator.Redis.options().CAs != nil }, true},
 		{"redis-key-prefix", "REDIS_KEY_PREFIX", "{r}:", nil, func(c *commands) any { return c.Coordinator.directorConfig().Mirror.Prefix }, "{r}:"},
 		{"log-level", "ROLLCALL_LOG_LEVEL", "debug", nil, logged(func(c *commands) *logFlags { return &c.Coordinator.Log }), "json debug"},
 		{"log-format", "ROLLCALL_LOG_FORMAT", "text", nil, logged(func(c *commands) *logFlags { return &c.Coordinator.Log }), "text info"},
 	})
+}
+
+// caFile holds the certificate of a CA.
+func caFile(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	succeed(t, "tls", "init", "--dir", dir)
+	return filepath.Join(dir, "ca.crt")
 }
 
 // logged tells from what comes out how a command logs.
@@ -237,6 +248,11 @@ func TestBadCoordinatorSettings(t *testing.T) {
 		{map[string]string{"HEALTH_CHECK_AUTH_HEADER": "A: hunter2", "HEALTH_CHECK_AUTH_HOSTS": "["}, `"[" is not a pattern`},
 		{map[string]string{"HEALTH_CHECK_AUTH_HOSTS": "x"}, "hosts for a header, but no header"},
 		{map[string]string{"HEALTH_CHECK_AUTH_HEADER_FILE": "/nowhere/x", "HEALTH_CHECK_AUTH_HOSTS": "x"}, "open /nowhere/x: no such file or directory"},
+		{map[string]string{"HEALTH_CHECK_CA_FILE": "/nowhere/x"}, "HEALTH_CHECK_CA_FILE in the environment: open /nowhere/x: no such file or directory"},
+		{map[string]string{"HEALTH_CHECK_CA_FILE": empty}, "holds no certificates; give them in PEM"},
+		{map[string]string{"REDIS_CA_FILE": empty, "REDIS_URL": "rediss://r"}, "REDIS_CA_FILE in the environment: " + empty + " holds no certificates"},
+		{map[string]string{"REDIS_CA_FILE": caFile(t), "REDIS_URL": "redis://r"}, "goes with a Redis that speaks TLS; give REDIS_URL as rediss://"},
+		{map[string]string{"REDIS_CA_FILE": caFile(t)}, "goes with a Redis that speaks TLS"},
 		{map[string]string{"HEALTH_CHECK_RISE": "0"}, `"0" is below 1`},
 		{map[string]string{"HEALTH_CHECK_FALL": "11"}, `"11" is above 10`},
 		{map[string]string{"ROLLCALL_REQUIRE": "relayer"}, `"relayer" is not valid`},
@@ -261,6 +277,16 @@ func TestBadCoordinatorSettings(t *testing.T) {
 		require.NotContains(t, err.Error(), "hunter2", "a secret shows")
 		require.IsType(t, new(config.Error), err)
 	}
+}
+
+// A timeout below the usual connect timeout needs no second setting.
+func TestShortTimeoutBoundsTheConnect(t *testing.T) {
+	t.Parallel()
+	env := map[string]string{"HEALTH_CHECK_TIMEOUT_MS": "100"}
+	maps.Copy(env, coordinatorBase)
+	c, err := parseCommand(t, env, "coordinator")
+	require.NoError(t, err)
+	require.Equal(t, 100*time.Millisecond, c.Coordinator.directorConfig().Health.ConnectTimeout)
 }
 
 // Kubernetes sets REDIS_PORT for a service called redis, and that must not keep us from starting.
@@ -333,6 +359,7 @@ func TestGatewaySettings(t *testing.T) {
 			check(func(c health.Config) any { return c.Auth }), health.Auth{Header: "X-Key", Value: "k", Hosts: []string{"oz-*"}}},
 		{"health-check-auth-hosts", "HEALTH_CHECK_AUTH_HOSTS", "a", map[string]string{"HEALTH_CHECK_AUTH_HEADER": "X: y", "HEALTH_CHECK_AUTH_HOSTS": "z"},
 			check(func(c health.Config) any { return c.Auth.Hosts }), []string{"a"}},
+		{"health-check-ca-file", "HEALTH_CHECK_CA_FILE", caFile(t), nil, check(func(c health.Config) any { return c.TLS != nil && c.TLS.RootCAs != nil }), true},
 		{"tls-cert", "ROLLCALL_TLS_CERT", "f", allTLS, func(c *commands) any { return c.Gateway.TLS.Cert }, "f"},
 		{"tls-key", "ROLLCALL_TLS_KEY", "f", allTLS, func(c *commands) any { return c.Gateway.TLS.Key }, "f"},
 		{"tls-ca", "ROLLCALL_TLS_CA", "f", allTLS, func(c *commands) any { return c.Gateway.TLS.CA }, "f"},

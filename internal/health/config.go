@@ -26,7 +26,7 @@ type Config struct {
 	Interval time.Duration
 	// Timeout of a whole check, counted from the dial; below Interval. Default 500 ms.
 	Timeout time.Duration
-	// ConnectTimeout bounds name resolution and connect within Timeout. Default 200 ms.
+	// ConnectTimeout bounds name resolution and connect within Timeout. Default 200 ms, or Timeout if that is less.
 	ConnectTimeout time.Duration
 	// Path of HTTP checks, appended to the target's URL; may hold a query. Default "/health".
 	Path string
@@ -122,7 +122,7 @@ func validCode(code int) bool { return code >= 200 && code <= 599 }
 func (c Config) withDefaults() (Config, error) {
 	c.Interval = cmp.Or(c.Interval, 10*time.Second)
 	c.Timeout = cmp.Or(c.Timeout, 500*time.Millisecond)
-	c.ConnectTimeout = cmp.Or(c.ConnectTimeout, 200*time.Millisecond)
+	c.ConnectTimeout = cmp.Or(c.ConnectTimeout, min(200*time.Millisecond, c.Timeout))
 	c.Path = cmp.Or(c.Path, "/health")
 	c.Rise = cmp.Or(c.Rise, 1)
 	c.Fall = cmp.Or(c.Fall, 1)

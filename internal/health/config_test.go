@@ -24,6 +24,9 @@ func TestConfigDefaults(t *testing.T) {
 	require.Equal(t, 1, cfg.Rise)
 	require.Equal(t, 1, cfg.Fall)
 	require.Positive(t, cfg.MaxInFlight)
+	cfg, err = Config{Timeout: 100 * time.Millisecond}.withDefaults()
+	require.NoError(t, err)
+	require.Equal(t, 100*time.Millisecond, cfg.ConnectTimeout, "connecting is part of the check")
 }
 
 func TestConfigNamesEveryProblem(t *testing.T) {

@@ -2,6 +2,8 @@ package mirror
 
 import (
 	"cmp"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -27,6 +29,8 @@ type Options struct {
 	Port int
 	// Username and Password are used unless the URL has its own.
 	Username, Password string
+	// CAs are those that the certificate of a rediss server must lead to; nil for the system's.
+	CAs *x509.CertPool
 }
 
 const (
@@ -60,6 +64,7 @@ func NewClient(o Options) (redis.UniversalClient, error) {
 		cluster.PoolSize = cmp.Or(cluster.PoolSize, poolSize)
 		cluster.ContextTimeoutEnabled, cluster.DisableIdentity = true, true
 		cluster.MaintNotificationsConfig = quiet()
+		o.trust(cluster.TLSConfig)
 		return redis.NewClusterClient(cluster), nil
 	}
 	single.Username = cmp.Or(single.Username, o.Username)
@@ -72,7 +77,15 @@ func NewClient(o Options) (redis.UniversalClient, error) {
 	single.PoolSize = cmp.Or(single.PoolSize, poolSize)
 	single.ContextTimeoutEnabled, single.DisableIdentity = true, true
 	single.MaintNotificationsConfig = quiet()
+	o.trust(single.TLSConfig)
 	return redis.NewClient(single), nil
+}
+
+// trust makes a connection under TLS, which has a configuration, accept the CAs.
+func (o Options) trust(c *tls.Config) {
+	if c != nil && o.CAs != nil {
+		c.RootCAs = o.CAs
+	}
 }
 
 // parse turns o into the options of a single server or of a cluster. No error shows a password, not even one whose
