@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -11,6 +13,7 @@ import (
 
 	"github.com/rollcall-dev/rollcall/internal/config"
 	"github.com/rollcall-dev/rollcall/internal/mirror"
+	"github.com/rollcall-dev/rollcall/internal/stamp"
 )
 
 type mirrorCmd struct {
@@ -57,8 +60,11 @@ func (c *mirrorShowCmd) Run(ctx context.Context, con *console) error {
 		Cluster: view.Meta.Cluster, Epoch: view.Meta.Token.Epoch, Seq: view.Meta.Token.Seq, Leader: view.Meta.Leader,
 		Active: view.Active,
 	}
+	for _, ids := range m.Active {
+		slices.Sort(ids)
+	}
 	if at := view.Meta.UpdatedAt; !at.IsZero() {
-		m.UpdatedAt = new(at.UTC().Format("2006-01-02T15:04:05.000Z"))
+		m.UpdatedAt = new(stamp.Format(at))
 		m.AgeMS = max(0, view.Now.Sub(at).Milliseconds())
 	}
 	return c.print(con.stdout, m, func(w io.Writer) {
@@ -68,8 +74,8 @@ func (c *mirrorShowCmd) Run(ctx context.Context, con *console) error {
 		}
 		fmt.Fprintf(w, "cluster  %s\nleader   %s, epoch %d, seq %d\nupdated  %s, %v ago\n",
 			m.Cluster, m.Leader, m.Epoch, m.Seq, *m.UpdatedAt, time.Duration(m.AgeMS)*time.Millisecond)
-		for kind, ids := range m.Active {
-			fmt.Fprintf(w, "active   %s: %s\n", kind, strings.Map(printable, strings.Join(ids, ", ")))
+		for _, kind := range slices.Sorted(maps.Keys(m.Active)) {
+			fmt.Fprintf(w, "active   %s: %s\n", kind, strings.Map(printable, strings.Join(m.Active[kind], ", ")))
 		}
 	})
 }
