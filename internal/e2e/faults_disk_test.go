@@ -59,7 +59,7 @@ func TestFullDiskEndsOneNode(t *testing.T) {
 			if role == "follower" {
 				lead = "coordinator-2"
 			}
-			c.mustCLI("cluster", "transfer", lead)
+			c.transfer(lead)
 			_, epoch := c.leader()
 			stop := c.watchSet(ids...)
 
