@@ -153,7 +153,7 @@ func milliseconds(n int) time.Duration { return time.Duration(n) * time.Millisec
 
 // redisFlags are where Redis is.
 type redisFlags struct {
-	URL          string    `name:"redis-url" env:"REDIS_URL" placeholder:"URL" secret:"" help:"Redis: redis://, rediss://, unix://, or redis+cluster:// with [user:password@]host[:port][/database]."`
+	URL          string    `name:"redis-url" env:"REDIS_URL" placeholder:"URL" secret:"" help:"Redis: redis://, rediss://, unix://, or redis+cluster:// with [user:password@]host[:port][/database]; or sentinels, redis+sentinel://host[:port][/database]?master_name=NAME&addr=HOST:PORT."`
 	URLFile      string    `name:"redis-url-file" env:"REDIS_URL_FILE" placeholder:"FILE" help:"File that holds the URL."`
 	Host         string    `name:"redis-host" env:"REDIS_HOST" help:"Redis's host, instead of a URL; localhost by default."`
 	Port         redisPort `name:"redis-port" env:"REDIS_PORT" help:"Redis's port; 6379 by default."`

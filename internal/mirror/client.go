@@ -21,7 +21,9 @@ import (
 // Options say where Redis is. Printed or logged, they show no password.
 type Options struct {
 	// URL is redis://, rediss:// or unix://, or redis+cluster:// and rediss+cluster:// for a Redis Cluster:
-	// [user:password@]host[:port][/database]. It wins over Host and Port.
+	// [user:password@]host[:port][/database]. With redis+sentinel:// or rediss+sentinel:// it names a sentinel, and by
+	// ?master_name=…&addr=host:port the master and more sentinels; user and password are the sentinels' then. It wins
+	// over Host and Port.
 	URL string
 	// Host defaults to localhost.
 	Host string
@@ -47,6 +49,21 @@ func NewClient(o Options) (redis.UniversalClient, error) {
 	logging.Disable()
 	quiet := func() *maintnotifications.Config {
 		return &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
+	}
+	if sentinel, err := o.parseSentinel(); err != nil {
+		return nil, err
+	} else if sentinel != nil {
+		sentinel.Username = cmp.Or(sentinel.Username, o.Username)
+		sentinel.Password = cmp.Or(sentinel.Password, o.Password)
+		sentinel.Protocol = 2
+		sentinel.MaxRetries, sentinel.DialerRetries = -1, 1
+		sentinel.DialTimeout = cmp.Or(sentinel.DialTimeout, dialTimeout)
+		sentinel.ReadTimeout = cmp.Or(sentinel.ReadTimeout, ioTimeout)
+		sentinel.WriteTimeout = cmp.Or(sentinel.WriteTimeout, ioTimeout)
+		sentinel.PoolSize = cmp.Or(sentinel.PoolSize, poolSize)
+		sentinel.ContextTimeoutEnabled, sentinel.DisableIdentity = true, true
+		o.trust(sentinel.TLSConfig)
+		return redis.NewFailoverClient(sentinel), nil
 	}
 	single, cluster, err := o.parse()
 	if err != nil {
@@ -88,6 +105,35 @@ func (o Options) trust(c *tls.Config) {
 	}
 }
 
+// parseSentinel turns o into the options of a master that sentinels name; nil if it is not one.
+func (o Options) parseSentinel() (*redis.FailoverOptions, error) {
+	u, err := url.Parse(o.URL)
+	if err != nil {
+		return nil, nil // parse complains
+	}
+	scheme, ok := strings.CutSuffix(u.Scheme, "+sentinel")
+	if !ok || scheme != "redis" && scheme != "rediss" {
+		return nil, nil
+	}
+	if strings.Contains(u.Path+u.RawQuery+u.Fragment, "@") {
+		return nil, errors.New("redis URL: special characters of a password are written %XX")
+	}
+	u.Scheme = scheme
+	s, err := redis.ParseFailoverURL(u.String())
+	switch {
+	case err != nil:
+		return nil, err
+	case s.MasterName == "":
+		return nil, errors.New("redis URL: sentinels are asked for a master by its name: add ?master_name=…")
+	case s.ReplicaOnly, s.RouteByLatency, s.RouteRandomly:
+		return nil, errors.New("redis URL: only a master can be written to")
+	}
+	if s.TLSConfig != nil {
+		s.TLSConfig.ServerName = "" // that of each server, not of the first sentinel
+	}
+	return s, nil
+}
+
 // parse turns o into the options of a single server or of a cluster. No error shows a password, not even one whose
 // special characters make the URL fall apart in the wrong places.
 func (o Options) parse() (*redis.Options, *redis.ClusterOptions, error) {
@@ -119,7 +165,7 @@ func (o Options) parse() (*redis.Options, *redis.ClusterOptions, error) {
 	case !clustered && (scheme == "redis" || scheme == "rediss" || scheme == "unix"):
 		single, err = redis.ParseURL(plain.String())
 	default:
-		err = errors.New("redis URL: the scheme must be redis, rediss, unix, redis+cluster or rediss+cluster")
+		err = errors.New("redis URL: the scheme must be redis, rediss or unix, or redis or rediss with +cluster or +sentinel")
 	}
 	return single, cluster, err
 }

@@ -59,6 +59,8 @@ func TestPasswordIsNeverShown(t *testing.T) {
 		{URL: "redis://us:er:hunter2@host:hunter2"},
 		{URL: "redis+cluster://user:12/hunter2@host:6379"},
 		{URL: "unix://:hunter2@/run/redis.sock"},
+		{URL: "redis+sentinel://:hunter2@host?master_name=m&password=hunter2"},
+		{URL: "redis+sentinel://host?master_name=m&password=x@hunter2"},
 		{URL: "http://:hunter2@host"},
 		{URL: "hunter2"},
 		{Host: "h", Password: "hunter2"},
@@ -92,6 +94,9 @@ func TestClientRefusesWhatItCannotUse(t *testing.T) {
 		"redis://host?colour=red": "colour",
 		"redis+cluster://host/3":  "no numbered databases",
 		"unix://":                 "empty unix socket path",
+		"redis+sentinel://host":   "master_name",
+		"redis+sentinel://host?master_name=m&replica_only=true": "only a master",
+		"redis+sentinel://host?master_name=m&colour=red":        "colour",
 	} {
 		_, err := mirror.NewClient(mirror.Options{URL: url})
 		require.ErrorContains(t, err, complaint, url)

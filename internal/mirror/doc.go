@@ -60,8 +60,8 @@
 // again there, until the new leader's next write, a second at most. To do harm, that older leader must hold a
 // quorum's confirmation from less than Lease ago, so it must have been deposed within the lease and not know it.
 // The deadline relies on clocks: if Redis's is set back, or a failover to a server whose clock is behind goes unnoticed
-// by the connection (a proxy in between), then the next write may land late by as much; and a virtual machine that is
-// stopped may, on some systems, stop Redis's clock with it.
+// by the connection (a proxy in between, or sentinels), then the next write may land late by as much; and a virtual
+// machine that is stopped may, on some systems, stop Redis's clock with it.
 //
 // Events reach those who listen at the moment, and what happened while Redis was away is merged: readers that must
 // not miss a change read the set from time to time.

@@ -38,6 +38,7 @@ type Server struct {
 	dir    string
 	port   int
 	args   []string
+	conf   string // of a sentinel
 	client *redis.Client
 	proc   *process // nil while stopped
 }
@@ -45,13 +46,24 @@ type Server struct {
 // Start starts an empty server. args are appended to its command line, such as "--requirepass", "secret".
 func Start(t testing.TB, args ...string) *Server {
 	t.Helper()
+	return start(t, "", args)
+}
+
+// StartSentinel starts a sentinel with a configuration file, which it rewrites.
+func StartSentinel(t testing.TB, conf string) *Server {
+	t.Helper()
+	return start(t, conf, nil)
+}
+
+func start(t testing.TB, conf string, args []string) *Server {
+	t.Helper()
 	binary, err := exec.LookPath("redis-server")
 	if err != nil {
 		t.Fatalf("redis-server is needed for this test: `apt-get install redis-server`, or `brew install redis` "+
 			"on macOS, or scripts/setup.sh: %v", err)
 	}
 	logging.Disable() // go-redis would print a line for each dial that fails, which tests provoke
-	s := &Server{t: t, binary: binary, dir: t.TempDir(), args: args}
+	s := &Server{t: t, binary: binary, dir: t.TempDir(), args: args, conf: conf}
 	t.Cleanup(s.end)
 	// Somebody else may take a port between its choice and the server's bind.
 	for attempt := 1; ; attempt++ {
@@ -223,6 +235,9 @@ func (s *Server) launch() error {
 		"--save", "", "--appendonly", "yes", "--appendfsync", "no",
 		"--repl-diskless-sync-delay", "0", "--daemonize", "no", "--loglevel", "notice",
 	}, s.args...)
+	if s.conf != "" {
+		args = []string{s.conf, "--sentinel", "--bind", "127.0.0.1", "--port", strconv.Itoa(s.port), "--dir", s.dir}
+	}
 	p := &process{cmd: exec.Command(s.binary, args...), ready: make(chan struct{}), ended: make(chan struct{})}
 	p.cmd.SysProcAttr = dieWithParent()
 	out, err := p.cmd.StdoutPipe()
@@ -259,7 +274,7 @@ func (p *process) watch(out io.Reader) {
 		p.said = append(p.said, lines.Text())
 		p.said = p.said[max(0, len(p.said)-20):]
 		p.mu.Unlock()
-		if !ready && strings.Contains(lines.Text(), "Ready to accept connections") {
+		if !ready && (strings.Contains(lines.Text(), "Ready to accept connections") || strings.Contains(lines.Text(), "Sentinel ID is")) {
 			ready = true
 			close(p.ready)
 		}
