@@ -24,6 +24,11 @@ const (
 	leadAttempts = 5
 	// leadSettled is how long it must have run for a failure to count as the first again.
 	leadSettled = time.Minute
+	// maxEpochJump is how far above its own a leader believes an epoch that it is told of: a restored cluster is
+	// behind by as many as there were leaders. The last epoch there is would leave none to come after it.
+	maxEpochJump = 1 << 32
+	// adoptPeriod is how often the leader looks whether every voter knows the newest rules.
+	adoptPeriod = 5 * time.Second
 )
 
 // leader is the node's established leadership: one epoch, one context.
@@ -193,8 +198,9 @@ func (n *Node) establish(ctx context.Context, r *raft.Raft, atLeast uint64) (*le
 	_, err := backoff.Retry(ctx, func() (struct{}, error) {
 		var err error
 		res, err = establish(r, n.watchdog, op, establishTimeout)
-		if errors.Is(err, raft.ErrEnqueueTimeout) || errors.Is(err, raft.ErrLeadershipTransferInProgress) {
-			return struct{}{}, err
+		switch {
+		case errors.Is(err, raft.ErrEnqueueTimeout), errors.Is(err, raft.ErrLeadershipTransferInProgress), errors.Is(err, raft.ErrAbortedByRestore):
+			return struct{}{}, err // this node leads on
 		}
 		return struct{}{}, permanent(err)
 	}, backoff.WithBackOff(retryPolicy()), backoff.WithMaxElapsedTime(0))
@@ -233,6 +239,7 @@ func (n *Node) reign(serving context.Context, l *leader) error {
 	defer n.leader.Store(nil)
 	defer func() { n.log.Info("leadership ended", "epoch", l.Epoch, "cause", context.Cause(l.ctx)) }()
 	wg.Go(func() { n.keepStaticFleet(l) })
+	wg.Go(func() { n.adoptRules(l) })
 
 	err := n.runLead(serving, l)
 	close(l.retired)
@@ -244,6 +251,23 @@ func (n *Node) reign(serving context.Context, l *leader) error {
 		return cause
 	}
 	return err
+}
+
+// adoptRules has the directory kept by the newest rules that every voter knows.
+func (n *Node) adoptRules(l *leader) {
+	for n.machine.State().Rules() < fsm.CommandVersion {
+		if r := n.raft.Load(); r != nil {
+			if version := n.commandVersion(r); version > n.machine.State().Rules() {
+				_, err := l.proposer.propose(l.ctx, &rollcallv1.Operation{Kind: &rollcallv1.Operation_AdoptRules{
+					AdoptRules: &rollcallv1.AdoptRules{Version: version},
+				}}, func() {})
+				n.log.Info("rules of the directory adopted", "version", version, "err", err)
+			}
+		}
+		if sleep(l.ctx, adoptPeriod) != nil {
+			return
+		}
+	}
 }
 
 // runLead runs Config.Lead, again with backoff when it fails: a leader that does not lead is worse than none. It
@@ -260,8 +284,12 @@ func (n *Node) runLead(serving context.Context, l *leader) error {
 		switch {
 		case ctx.Err() != nil:
 			return nil
-		case errors.As(err, &again):
+		case errors.As(err, &again) && again.AtLeast-l.Epoch <= maxEpochJump:
 			return err
+		case again != nil:
+			failures = 0 // no other leader would fare better
+			err = fmt.Errorf("an epoch of at least %d is asked for, which no leader after %d can have opened; look at what Redis holds, and then hand it to this cluster: rollcall mirror take-over",
+				again.AtLeast, l.Epoch)
 		case err == nil:
 			err = errors.New("it returned although the leadership stays")
 		}
