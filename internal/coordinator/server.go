@@ -17,8 +17,12 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-// callLimit bounds a call whose client set no deadline.
-const callLimit = 10 * time.Second
+const (
+	// callLimit bounds a call whose client set no deadline.
+	callLimit = 10 * time.Second
+	// longestCall bounds any other: a client that would wait for a day must not hold what it sent for as long.
+	longestCall = 2 * time.Minute
+)
 
 // newServer builds the gRPC server with all that is served on the cluster port.
 func (n *Node) newServer() *grpc.Server {
@@ -54,11 +58,12 @@ func (n *Node) intercept(ctx context.Context, req any, info *grpc.UnaryServerInf
 	if err := authorize(ctx, info.FullMethod); err != nil {
 		return nil, err
 	}
+	limit := longestCall
 	if _, ok := ctx.Deadline(); !ok {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, callLimit)
-		defer cancel()
+		limit = callLimit
 	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
 	return handler(ctx, req)
 }
 

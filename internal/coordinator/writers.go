@@ -1,7 +1,6 @@
 package coordinator
 
 import (
-	"slices"
 	"sync"
 	"time"
 
@@ -64,19 +63,20 @@ func (w *writers) gone(s *fsm.State, self fsm.Owner, ids []string) []*rollcallv1
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	var gone []fsm.Owner
+	var gone []*rollcallv1.Owner
+	judged := make(map[fsm.Owner]struct{})
 	for _, id := range ids {
 		e, ok := s.Get(id)
-		if !ok || e.Owner == self || e.Owner.Kind != rollcallv1.OwnerKind_OWNER_KIND_GATEWAY || slices.Contains(gone, e.Owner) {
+		if !ok || e.Owner == self || e.Owner.Kind != rollcallv1.OwnerKind_OWNER_KIND_GATEWAY {
 			continue
 		}
+		if _, done := judged[e.Owner]; done {
+			continue
+		}
+		judged[e.Owner] = struct{}{}
 		if wr := w.byOwner[e.Owner]; wr == nil || now.Sub(wr.heard) > w.goneAfter {
-			gone = append(gone, e.Owner)
+			gone = append(gone, e.Owner.Proto())
 		}
 	}
-	out := make([]*rollcallv1.Owner, len(gone))
-	for i, o := range gone {
-		out[i] = o.Proto()
-	}
-	return out
+	return gone
 }
