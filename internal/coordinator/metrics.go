@@ -59,4 +59,11 @@ func (m *Metrics) follow(n *Node, r *raft.Raft) {
 	gauge("rollcall_raft_commit_index", "Commit index.", func() float64 { return float64(r.CommitIndex()) })
 	gauge("rollcall_raft_last_index", "Last index of the log.", func() float64 { return float64(r.LastIndex()) })
 	gauge("rollcall_raft_applied_index", "Last command applied to the directory.", func() float64 { return float64(n.machine.State().Index()) })
+	if disk, ok := n.stores.Closer.(interface {
+		LogBytes() int64
+		SnapshotBytes() int64
+	}); ok {
+		gauge("rollcall_raft_log_bytes", "Size of the log's file.", func() float64 { return float64(disk.LogBytes()) })
+		gauge("rollcall_raft_snapshot_bytes", "Size of all snapshots.", func() float64 { return float64(disk.SnapshotBytes()) })
+	}
 }
