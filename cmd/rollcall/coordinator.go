@@ -113,9 +113,17 @@ func (c *coordinatorCmd) checkTemplate(p *config.Problems) {
 		p.Addf(&c.RelayerURLTemplate, "put {N} where the relayer's number goes", "is the same URL for all %d relayers", c.RelayerCount)
 		return
 	}
-	s := &rollcallv1.Service{Id: "x", Kind: "x", WorkerRef: &rollcallv1.WorkerRef{Url: strings.ReplaceAll(c.RelayerURLTemplate, "{N}", "0")}}
+	for n := range c.RelayerCount {
+		url := strings.ReplaceAll(c.RelayerURLTemplate, "{N}", strconv.Itoa(n))
+		checkRef(p, &c.RelayerURLTemplate, &rollcallv1.WorkerRef{Url: url})
+	}
+}
+
+// checkRef wants what a service may have.
+func checkRef(p *config.Problems, field *string, ref *rollcallv1.WorkerRef) {
+	s := &rollcallv1.Service{Id: "x", Kind: "x", WorkerRef: ref}
 	for _, v := range s.Validate() {
-		p.Addf(&c.RelayerURLTemplate, "", "%s", v.Description)
+		p.Addf(field, "", "%s", v.Description)
 	}
 }
 

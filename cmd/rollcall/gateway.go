@@ -60,6 +60,7 @@ func (c *gatewayCmd) Check(p *config.Problems) {
 	if host, _, err := splitHostPort(c.Listen); err == nil && !c.AllowRemote && host != "localhost" && !net.ParseIP(host).IsLoopback() {
 		p.Addf(&c.Listen, "listen at 127.0.0.1, or give --allow-remote: whoever reaches it may register services", "%q is not a loopback address", c.Listen)
 	}
+	checkRef(p, &c.Node, &rollcallv1.WorkerRef{Url: "tcp://x:1", Node: c.Node})
 	c.Health.check(p)
 	c.TLS.check(p)
 }

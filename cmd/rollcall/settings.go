@@ -68,8 +68,8 @@ func (h *probeFlags) check(p *config.Problems) {
 	if h.ConnectTimeoutMS > h.TimeoutMS {
 		p.Addf(&h.ConnectTimeoutMS, "connecting is part of the check", "%d is more than the timeout of %d ms", h.ConnectTimeoutMS, h.TimeoutMS)
 	}
-	if !strings.HasPrefix(h.Path, "/") || strings.ContainsAny(h.Path, "# \t\r\n") {
-		p.Addf(&h.Path, "give one such as /health or /api/v1/health", "%q is not a path", h.Path)
+	if err := health.CheckPath(h.Path); err != nil {
+		p.Addf(&h.Path, "", "%v", err)
 	}
 	if err := new(health.Codes).UnmarshalText([]byte(h.ExpectedCodes)); err != nil {
 		p.Addf(&h.ExpectedCodes, "codes are 200 to 599", "%v", err)

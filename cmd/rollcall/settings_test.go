@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -237,11 +238,16 @@ func TestBadCoordinatorSettings(t *testing.T) {
 		{map[string]string{"RELAYER_COUNT": "three"}, `"three" is not a whole number; allowed: 0 to 10`},
 		{map[string]string{"RELAYER_URL_TEMPLATE": "http://relayer"}, "is the same URL for all 3 relayers; put {N}"},
 		{map[string]string{"RELAYER_URL_TEMPLATE": "ftp://relayer-{N}"}, `has the scheme "ftp"`},
+		{map[string]string{"RELAYER_URL_TEMPLATE": "http://relayer:6553{N}", "RELAYER_COUNT": "8"}, "has the port 65536; ports are 1 to 65535"},
 		{map[string]string{"HEALTH_CHECK_INTERVAL_MS": "999"}, `"999" is below 1000; allowed: 1000 to 60000`},
 		{map[string]string{"HEALTH_CHECK_INTERVAL_MS": "60001"}, `"60001" is above 60000`},
 		{map[string]string{"HEALTH_CHECK_TIMEOUT_MS": "10000"}, "10000 is not less than the interval of 10000 ms"},
 		{map[string]string{"HEALTH_CHECK_CONNECT_TIMEOUT_MS": "501"}, "501 is more than the timeout of 500 ms"},
 		{map[string]string{"HEALTH_CHECK_PATH": "health"}, `"health" is not a path`},
+		{map[string]string{"HEALTH_CHECK_PATH": "//health"}, `HEALTH_CHECK_PATH in the environment: "//health" is not a path`},
+		{map[string]string{"HEALTH_CHECK_PATH": "/%zz"}, `"/%zz" is not a path`},
+		{map[string]string{"HEALTH_CHECK_PATH": "/a b"}, `"/a b" is not a path`},
+		{map[string]string{"HEALTH_CHECK_PATH": "/a#"}, `"/a#" is not a path`},
 		{map[string]string{"HEALTH_CHECK_EXPECTED_CODES": "99"}, `"99" is not a list of HTTP status codes`},
 		{map[string]string{"HEALTH_CHECK_AUTH_HEADER": "hunter2", "HEALTH_CHECK_AUTH_HOSTS": "x"}, "HEALTH_CHECK_AUTH_HEADER in the environment: is not an HTTP header; write it as Name: value"},
 		{map[string]string{"HEALTH_CHECK_AUTH_HEADER": "A: hunter2"}, "--health-check-auth-hosts: is missing"},
@@ -373,6 +379,8 @@ func TestGatewaySettings(t *testing.T) {
 		`ROLLCALL_GATEWAY_LISTEN in the environment: "x" is not an address`:                     {"ROLLCALL_GATEWAY_LISTEN": "x"},
 		`"0.0.0.0:7401" is not a loopback address; listen at 127.0.0.1, or give --allow-remote`: {"ROLLCALL_GATEWAY_LISTEN": "0.0.0.0:7401"},
 		`"1h" is above 2m`: {"ROLLCALL_REREGISTER": "1h"},
+		`HEALTH_CHECK_PATH in the environment: "//health" is not a path`: {"HEALTH_CHECK_PATH": "//health"},
+		"ROLLCALL_NODE in the environment: has 254 bytes":                {"ROLLCALL_NODE": strings.Repeat("n", 254)},
 	} {
 		_, err := parseCommand(t, env, "gateway")
 		require.ErrorContains(t, err, want)

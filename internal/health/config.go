@@ -118,6 +118,15 @@ func (c *Codes) UnmarshalText(text []byte) error {
 // Informational codes never end a response.
 func validCode(code int) bool { return code >= 200 && code <= 599 }
 
+// CheckPath says why HTTP checks cannot be made at a path; nil when they can.
+func CheckPath(path string) error {
+	u, err := url.Parse(path)
+	if err != nil || !strings.HasPrefix(path, "/") || u.Host != "" || strings.ContainsAny(path, "# \t\r\n") {
+		return fmt.Errorf("%q is not a path such as /health", path)
+	}
+	return nil
+}
+
 // withDefaults returns a complete copy, or all that is wrong with it.
 func (c Config) withDefaults() (Config, error) {
 	c.Interval = cmp.Or(c.Interval, 10*time.Second)
@@ -167,8 +176,9 @@ func (c Config) validate() error {
 	for _, code := range c.Codes {
 		check(validCode(code), "expected status code %d must be 200 to 599", code)
 	}
-	u, err := url.Parse(c.Path)
-	check(err == nil && strings.HasPrefix(c.Path, "/") && u.Host == "" && u.Fragment == "", "health check path %q must be a path such as /health", c.Path)
+	if err := CheckPath(c.Path); err != nil {
+		errs = append(errs, fmt.Errorf("health check path %w", err))
+	}
 	if c.Auth.Header != "" || c.Auth.Value != "" {
 		check(httpguts.ValidHeaderFieldName(c.Auth.Header), "auth header name %q is not one of HTTP", c.Auth.Header)
 		check(c.Auth.Value != "" && httpguts.ValidHeaderFieldValue(c.Auth.Value), "auth header value is empty or holds control characters")
