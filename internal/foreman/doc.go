@@ -16,7 +16,7 @@
 //     was missing twice, so that neither a half-written nor a just renamed one counts.
 //   - A folder that cannot be read, or that holds no file and is not the one that did (an unmounted volume; after a
 //     restart, any), leaves what it defined. If several files are gone at once from the same folder, what they
-//     defined stays for EmptyGrace. A file that defines an empty list is how to say that nothing is meant.
+//     defined stays until all are back, for EmptyGrace at most. A file that defines an empty list is how to say that nothing is meant.
 //   - A file or an advertisement that is one too many (10,000 files, or more services than one write holds) is
 //     refused like a broken one. What was known before stays, also across a restart.
 //   - Advertisements and the last good version of each file are remembered in a state folder, on disk before

@@ -61,7 +61,7 @@ type folder struct {
 	files map[string]file
 	// home is the folder itself when it last held a file; nil if that was in an earlier run.
 	home fs.FileInfo
-	// emptied is when all files were found gone at once; zero if they are not.
+	// emptied is when all files were found gone at once; zero if they were not, or are all back.
 	emptied time.Time
 }
 
@@ -123,8 +123,16 @@ func scan(path string, before folder, now time.Time, grace time.Duration) (after
 			How: "put more services into each file",
 		}
 	}
+	// A deployment that took all files away brings them back one by one.
+	comingBack := !before.emptied.IsZero() && now.Sub(before.emptied) < grace
+	var held []string
 	for name, f := range before.files {
 		if _, there := after.files[name]; there {
+			continue
+		}
+		if comingBack {
+			after.files[name], after.emptied = f, before.emptied
+			held = append(held, name)
 			continue
 		}
 		if f.missing.IsZero() {
@@ -133,6 +141,12 @@ func scan(path string, before folder, now time.Time, grace time.Duration) (after
 		if now.Sub(f.missing) < quiet {
 			after.files[name] = f
 			again = true
+		}
+	}
+	if len(held) > 0 && err == nil {
+		err = &Problem{
+			What: fmt.Sprintf("all definition files gone at once, %d of them not back yet; the services they defined stay for %v", len(held), grace),
+			How:  "put them back; to define nothing at once, leave them with services: []", Where: slices.Min(held),
 		}
 	}
 	return after, again, err

@@ -31,9 +31,14 @@ func (s *scanned) scan() (seen string, again bool) {
 	if s.known = after; err != nil {
 		return err.Error(), again
 	}
+	return s.defined(), again
+}
+
+// defined is what the last scan left, as scan says it.
+func (s *scanned) defined() string {
 	var all []string
 	for _, name := range []string{"a.yaml", "b.yaml", "c.yaml"} {
-		if f, ok := after.files[name]; ok {
+		if f, ok := s.known.files[name]; ok {
 			text := name[:1] + ":" + ids(f.services)
 			if !f.known {
 				text += "-"
@@ -44,7 +49,7 @@ func (s *scanned) scan() (seen string, again bool) {
 			all = append(all, text)
 		}
 	}
-	return strings.Join(all, " "), again
+	return strings.Join(all, " ")
 }
 
 // write makes a file that was last changed at the test's time.
@@ -192,10 +197,35 @@ func TestEmptiedFolder(t *testing.T) {
 	const held = "all 2 definition files gone at once; the services they defined stay for 1m0s; " +
 		"put them back; to define nothing at once, leave a file with services: []"
 	s.sees(held, false)
-	s.pass(59 * time.Second)
+	s.pass(30 * time.Second)
 	s.sees(held, false)
+
+	// One by one: what is not back yet stays as long as if nothing were.
+	s.write("b.yaml", define("z"))
+	s.pass(time.Second)
+	const partly = "all definition files gone at once, 1 of them not back yet; the services they defined stay for 1m0s in a.yaml; " +
+		"put them back; to define nothing at once, leave them with services: []"
+	s.sees(partly, false)
+	s.pass(28 * time.Second)
+	s.sees(partly, false)
+	require.Equal(t, "a:x b:z", s.defined())
+	s.pass(time.Second)
+	s.sees("a:x b:z", true)
+	s.pass(quiet)
+	s.sees("b:z", false)
+
+	// All back, a file that goes by itself goes at once again.
+	s.write("a.yaml", define("x"))
+	s.pass(time.Second)
+	s.sees("a:x b:z", false)
+	remove("a.yaml")
+	remove("b.yaml")
+	s.sees(held, false)
+	s.write("a.yaml", define("x"))
 	s.write("b.yaml", define("y"))
 	s.pass(time.Second)
+	s.sees("a:x b:y", false)
+	remove("a.yaml")
 	s.sees("a:x b:y", true)
 	s.pass(quiet)
 	s.sees("b:y", false)
