@@ -60,6 +60,16 @@ func (d *devRun) interrupt(t *testing.T) {
 	require.NoError(t, <-d.done, "Ctrl-C is no error")
 }
 
+// here runs a command as a user does who is in the folder.
+func (d *devRun) here(t *testing.T, folder string, args ...string) string {
+	t.Helper()
+	cmd := exec.Command(d.cmd.Path, args...)
+	cmd.Dir, cmd.Env = folder, append(os.Environ(), "ROLLCALL_TEST_MAIN=1")
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	return string(out)
+}
+
 func alive(pid int) bool { return syscall.Kill(pid, 0) == nil }
 
 func pids(info *dev.Info) map[string]int {
@@ -110,14 +120,12 @@ func TestDev(t *testing.T) {
 		code, body := get("http://" + info.Coordinators[0].HTTP + "/status")
 		return code == http.StatusOK && body["status"] == "healthy"
 	}, time.Minute, 50*time.Millisecond)
-	coordinators := "--coordinators=" + strings.Join(dev.Running(data), ",")
+	coordinators := "--coordinators=" + strings.Join(dev.Running(data).ClusterPorts(), ",")
 
 	// Called from the folder where it runs, the operator's commands find it.
-	here := exec.Command(d.cmd.Path, "services", "list")
-	here.Dir, here.Env = folder, d.cmd.Env
-	list, err := here.Output()
-	require.NoError(t, err)
-	require.Contains(t, string(list), "3 services")
+	require.Contains(t, d.here(t, folder, "services", "list"), "3 services")
+	require.Contains(t, d.here(t, folder, "mirror", "show"), "active   relayer: oz-relayer-0, oz-relayer-1, oz-relayer-2")
+	require.Contains(t, d.here(t, folder, "mirror", "take-over"), " already")
 
 	// A killed relayer leaves, and comes back when it is started again.
 	require.Contains(t, succeed(t, "dev", "kill", "oz-relayer-1", "--data", data), "oz-relayer-1 is killed (it was process ")
@@ -258,13 +266,15 @@ func watchRemovals(t *testing.T, client redis.UniversalClient) func() []string {
 // With REDIS_URL no Redis is embedded, and REDIS_KEY_PREFIX holds for all that is written.
 func TestDevWithOwnRedis(t *testing.T) {
 	t.Parallel()
-	server := testRedis(t)
-	d := startDev(t, filepath.Join(t.TempDir(), "dev"), "REDIS_URL=redis://"+server, "REDIS_KEY_PREFIX=mine:")
+	server, folder := testRedis(t), t.TempDir()
+	d := startDev(t, filepath.Join(folder, "build", "dev"), "REDIS_URL=redis://"+server, "REDIS_KEY_PREFIX=mine:")
 	d.says(t, "Ctrl-C stops everything")
 	client := redis.NewClient(&redis.Options{Addr: server})
 	defer client.Close()
 	active := func() int64 { return client.SCard(t.Context(), "mine:relayer:active").Val() }
 	require.Eventually(t, func() bool { return active() == 3 }, time.Minute, 20*time.Millisecond)
+	require.Contains(t, d.here(t, folder, "mirror", "take-over"), " already")
+	require.Zero(t, client.Exists(t.Context(), "relayer:meta").Val(), "without the prefix it is not ours")
 	d.interrupt(t)
 	require.Equal(t, int64(3), active(), "readers keep what was last true")
 }

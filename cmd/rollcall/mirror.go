@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -12,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rollcall-dev/rollcall/internal/config"
+	"github.com/rollcall-dev/rollcall/internal/dev"
 	"github.com/rollcall-dev/rollcall/internal/mirror"
 	"github.com/rollcall-dev/rollcall/internal/stamp"
 )
@@ -41,6 +43,7 @@ type mirrorShowCmd struct {
 func (c *mirrorShowCmd) Check(p *config.Problems) { c.Redis.check(p) }
 
 func (c *mirrorShowCmd) Run(ctx context.Context, con *console) error {
+	c.Redis.orDev()
 	client, err := mirror.NewClient(c.Redis.options())
 	if err != nil {
 		return err
@@ -80,6 +83,17 @@ func (c *mirrorShowCmd) Run(ctx context.Context, con *console) error {
 	})
 }
 
+// orDev fills in the Redis of the cluster that "rollcall dev" runs here, where none is named. That cluster's
+// coordinators are found in the same way, and its id must not get into somebody else's Redis.
+func (r *redisFlags) orDev() {
+	if r.URL != "" || r.Host != "" || r.Port != 0 || r.Username != "" || r.Password != "" {
+		return
+	}
+	if running := dev.Running(dev.DefaultData); running != nil {
+		r.URL, r.KeyPrefix = running.RedisURL, cmp.Or(r.KeyPrefix, running.KeyPrefix)
+	}
+}
+
 func redisError(err error, r *redisFlags) error {
 	return withFix(fmt.Errorf("redis at %s: %w", r.options(), err), "Check REDIS_URL, or REDIS_HOST, REDIS_PORT and REDIS_PASSWORD.")
 }
@@ -110,6 +124,9 @@ func (c *mirrorTakeOverCmd) Run(ctx context.Context, con *console) error {
 			return err
 		}
 		cluster = l.Cluster
+	}
+	if len(c.Coordinators) == 0 {
+		c.Redis.orDev()
 	}
 	client, err := mirror.NewClient(c.Redis.options())
 	if err != nil {

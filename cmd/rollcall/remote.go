@@ -60,7 +60,7 @@ func (r *remoteFlags) addresses() []string {
 		return r.Coordinators
 	}
 	if running := dev.Running(dev.DefaultData); running != nil {
-		return running
+		return running.ClusterPorts()
 	}
 	return []string{"127.0.0.1:7400"}
 }

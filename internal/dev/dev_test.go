@@ -133,7 +133,7 @@ func TestRunning(t *testing.T) {
 	require.Nil(t, Running(data), "a file that a crash left behind does not count")
 	lock, err := tryLock(filepath.Join(data, lockFile), syscall.LOCK_EX)
 	require.NoError(t, err)
-	require.Equal(t, []string{"127.0.0.1:1"}, Running(data))
+	require.Equal(t, []string{"127.0.0.1:1"}, Running(data).ClusterPorts())
 	require.NoError(t, lock.Close())
 	require.Nil(t, Running(data))
 }
@@ -151,11 +151,11 @@ func TestOneRunAtATime(t *testing.T) {
 func TestInfoIsAsScriptsExpect(t *testing.T) {
 	t.Parallel()
 	content, err := json.Marshal(Info{
-		RedisURL: "r", Coordinators: []Coordinator{{ID: "c", PID: 1, Cluster: "a", HTTP: "h"}},
+		RedisURL: "r", KeyPrefix: "p", Coordinators: []Coordinator{{ID: "c", PID: 1, Cluster: "a", HTTP: "h"}},
 		Relayers: []Relayer{{ID: "o", URL: "u", PID: 2}}, Gateways: []Gateway{{ID: "g", PID: 3, HTTP: "h"}},
 	})
 	require.NoError(t, err)
-	require.JSONEq(t, `{"redis_url":"r","coordinators":[{"id":"c","pid":1,"cluster":"a","http":"h"}],
+	require.JSONEq(t, `{"redis_url":"r","redis_key_prefix":"p","coordinators":[{"id":"c","pid":1,"cluster":"a","http":"h"}],
 		"relayers":[{"id":"o","url":"u","pid":2}],"gateways":[{"id":"g","pid":3,"http":"h"}]}`, string(content))
 }
 

@@ -17,6 +17,7 @@ const DefaultData = "build/dev"
 // Info is dev.json: where everything is, for scripts. The pid of a process that does not run is 0.
 type Info struct {
 	RedisURL     string        `json:"redis_url"`
+	KeyPrefix    string        `json:"redis_key_prefix"`
 	Coordinators []Coordinator `json:"coordinators"`
 	Relayers     []Relayer     `json:"relayers"`
 	Gateways     []Gateway     `json:"gateways"`
@@ -57,8 +58,8 @@ func ReadInfo(data string) (*Info, error) {
 	return info, nil
 }
 
-// Running lists the cluster ports of the cluster that runs from the data folder; nil when none does.
-func Running(data string) []string {
+// Running describes the cluster that runs from the data folder; nil when none does.
+func Running(data string) *Info {
 	if !locked(data) {
 		return nil
 	}
@@ -66,8 +67,13 @@ func Running(data string) []string {
 	if err != nil {
 		return nil
 	}
+	return info
+}
+
+// ClusterPorts are those of the coordinators, host:port.
+func (i *Info) ClusterPorts() []string {
 	var addresses []string
-	for _, c := range info.Coordinators {
+	for _, c := range i.Coordinators {
 		addresses = append(addresses, c.Cluster)
 	}
 	return addresses

@@ -325,7 +325,7 @@ func (s *supervisor) writeInfo() error {
 	for _, m := range s.members {
 		pids[m.id] = m.pid()
 	}
-	info := Info{RedisURL: s.redisURL}
+	info := Info{RedisURL: s.redisURL, KeyPrefix: s.cfg.KeyPrefix}
 	for i := range nodes {
 		id := coordinatorID(i)
 		info.Coordinators = append(info.Coordinators, Coordinator{ID: id, PID: pids[id], Cluster: local(s.ports.Cluster[i]), HTTP: local(s.ports.HTTP[i])})
