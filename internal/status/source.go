@@ -8,10 +8,9 @@ import (
 )
 
 const (
-	// budget bounds how long a reader waits for the leader, so that the whole answer stays under 100 ms.
+	// budget bounds how long a reader waits for the leader, so that the whole answer stays under 100 ms, also where
+	// there is nothing else to be said: refused now, the reader finds in a moment what came too late for it.
 	budget = 80 * time.Millisecond
-	// firstBudget is how long where there is nothing else to be said: late is better than refused.
-	firstBudget = 500 * time.Millisecond
 	// patience is how long it waits where the last answer is recent, no older than that when it was asked for.
 	patience = 10 * time.Millisecond
 	recent   = 500 * time.Millisecond
@@ -53,10 +52,7 @@ func newSource(ask func(context.Context) ([]byte, error), led func() bool) *sour
 func (s *source) latest() (f *fleet, age time.Duration, err error) {
 	q, last, at := s.question()
 	wait := budget
-	switch {
-	case last == nil:
-		wait = firstBudget
-	case time.Since(at) < recent:
+	if last != nil && time.Since(at) < recent {
 		wait = patience
 	}
 	timer := time.NewTimer(wait)
