@@ -579,7 +579,7 @@ func TestConfigNamesEveryProblem(t *testing.T) {
 // directory and the network say, and nobody who was healthy and registered all along is ever taken out.
 func TestChangesDuringRecovery(t *testing.T) {
 	t.Parallel()
-	for seed := range uint64(60) {
+	for seed := range uint64(300) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) { changesDuringRecovery(t, seed) })

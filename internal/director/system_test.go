@@ -34,7 +34,7 @@ import (
 // healthy.
 func TestSystemSurvivesPartitions(t *testing.T) {
 	t.Parallel()
-	seeds := 8
+	seeds := 32
 	if testing.Short() {
 		seeds = 3
 	}
