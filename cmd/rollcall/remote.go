@@ -23,7 +23,14 @@ func (t *tlsFlags) check(p *config.Problems) {
 	for _, file := range []*string{&t.Cert, &t.Key, &t.CA} {
 		given[*file != ""]++
 	}
-	if given[true] == 0 || given[false] == 0 {
+	switch {
+	case given[true] == 0:
+		return
+	case given[false] == 0:
+		if _, err := clusterport.LoadCertificate(t.Cert, t.Key); err != nil {
+			p.Addf(&t.Cert, "", "%v", err)
+		}
+		checkCAs(p, &t.CA)
 		return
 	}
 	for _, file := range []*string{&t.Cert, &t.Key, &t.CA} {

@@ -122,8 +122,7 @@ func TestCoordinatorSettings(t *testing.T) {
 		return func(c *commands) any { return f(c.Coordinator.directorConfig().Health) }
 	}
 	redisURL := func(c *commands) any { return c.Coordinator.Redis.options().URL }
-	allTLS := map[string]string{"ROLLCALL_TLS_CERT": "c", "ROLLCALL_TLS_KEY": "k", "ROLLCALL_TLS_CA": "a"}
-	checkSettings(t, []string{"coordinator"}, coordinatorBase, []setting{
+	checkSettings(t, []string{"coordinator"}, coordinatorBase, append(tlsSettings(t, func(c *commands) *tlsFlags { return &c.Coordinator.TLS }), []setting{
 		{"node-id", "ROLLCALL_NODE_ID", "b", nil, node(func(c coordinator.Config) any { return c.ID }), "b"},
 		{"peers", "ROLLCALL_PEERS", "a=x:1", nil, node(func(c coordinator.Config) any { return c.Peers }), []coordinator.Peer{{ID: "a", Address: "x:1"}}},
 		{"listen", "ROLLCALL_LISTEN", "127.0.0.1:7500", nil, node(func(c coordinator.Config) any { return c.Listen }), "127.0.0.1:7500"},
@@ -132,9 +131,6 @@ func TestCoordinatorSettings(t *testing.T) {
 		{"http-listen", "ROLLCALL_HTTP_LISTEN", ":3002", nil, node(func(c coordinator.Config) any { return c.HTTPAddress }), "a:3002"},
 		{"data", "ROLLCALL_DATA", "/d", nil, node(func(c coordinator.Config) any { return c.DataDir }), "/d"},
 		{"raft-timing", "ROLLCALL_RAFT_TIMING", "wan", nil, node(func(c coordinator.Config) any { return c.Timing }), coordinator.WAN},
-		{"tls-cert", "ROLLCALL_TLS_CERT", "f", allTLS, func(c *commands) any { return c.Coordinator.TLS.Cert }, "f"},
-		{"tls-key", "ROLLCALL_TLS_KEY", "f", allTLS, func(c *commands) any { return c.Coordinator.TLS.Key }, "f"},
-		{"tls-ca", "ROLLCALL_TLS_CA", "f", allTLS, func(c *commands) any { return c.Coordinator.TLS.CA }, "f"},
 		{"relayer-count", "RELAYER_COUNT", "5", nil, node(func(c coordinator.Config) any { return c.RelayerCount }), 5},
 		{"relayer-url-template", "RELAYER_URL_TEMPLATE", "http://r{N}", nil, node(func(c coordinator.Config) any { return c.RelayerURLTemplate }), "http://r{N}"},
 		{"health-check-interval-ms", "HEALTH_CHECK_INTERVAL_MS", "5000", nil, check(func(c health.Config) any { return c.Interval }), 5 * time.Second},
@@ -165,7 +161,25 @@ func TestCoordinatorSettings(t *testing.T) {
 		{"redis-key-prefix", "REDIS_KEY_PREFIX", "{r}:", nil, func(c *commands) any { return c.Coordinator.directorConfig().Mirror.Prefix }, "{r}:"},
 		{"log-level", "ROLLCALL_LOG_LEVEL", "debug", nil, logged(func(c *commands) *logFlags { return &c.Coordinator.Log }), "json debug"},
 		{"log-format", "ROLLCALL_LOG_FORMAT", "text", nil, logged(func(c *commands) *logFlags { return &c.Coordinator.Log }), "text info"},
-	})
+	}...))
+}
+
+// tlsSettings are those of a party's certificate.
+func tlsSettings(t *testing.T, flags func(*commands) *tlsFlags) []setting {
+	t.Helper()
+	dir, other := t.TempDir(), filepath.Join(t.TempDir(), "other")
+	succeed(t, "tls", "init", "--dir", dir)
+	require.NoError(t, os.CopyFS(other, os.DirFS(dir)))
+	all := map[string]string{
+		"ROLLCALL_TLS_CERT": filepath.Join(dir, "operator.crt"), "ROLLCALL_TLS_KEY": filepath.Join(dir, "operator.key"),
+		"ROLLCALL_TLS_CA": filepath.Join(dir, "ca.crt"),
+	}
+	cert, key, ca := filepath.Join(other, "operator.crt"), filepath.Join(other, "operator.key"), filepath.Join(other, "ca.crt")
+	return []setting{
+		{"tls-cert", "ROLLCALL_TLS_CERT", cert, all, func(c *commands) any { return flags(c).Cert }, cert},
+		{"tls-key", "ROLLCALL_TLS_KEY", key, all, func(c *commands) any { return flags(c).Key }, key},
+		{"tls-ca", "ROLLCALL_TLS_CA", ca, all, func(c *commands) any { return flags(c).CA }, ca},
+	}
 }
 
 // caFile holds the certificate of a CA.
@@ -216,6 +230,10 @@ func TestCoordinatorDefaults(t *testing.T) {
 func TestBadCoordinatorSettings(t *testing.T) {
 	t.Parallel()
 	empty := writeFile(t, "empty", "\n")
+	certs := filepath.Dir(caFile(t))
+	tlsEnv := func(cert, key, ca string) map[string]string {
+		return map[string]string{"ROLLCALL_TLS_CERT": cert, "ROLLCALL_TLS_KEY": key, "ROLLCALL_TLS_CA": ca}
+	}
 	for _, c := range []struct {
 		env  map[string]string
 		want string
@@ -234,6 +252,10 @@ func TestBadCoordinatorSettings(t *testing.T) {
 		{map[string]string{"ROLLCALL_ADVERTISE_CLIENT": "x"}, `"x" is not host:port`},
 		{map[string]string{"ROLLCALL_RAFT_TIMING": "moon"}, `"moon" is not one of lan, wan`},
 		{map[string]string{"ROLLCALL_TLS_CERT": "x"}, "--tls-key: is missing; give certificate, key and CA, or none"},
+		{tlsEnv("x", "x", "x"), "ROLLCALL_TLS_CERT in the environment: load certificate x with key x: open x: no such file or directory"},
+		{tlsEnv("x", "x", "x"), "ROLLCALL_TLS_CA in the environment: open x: no such file or directory"},
+		{tlsEnv(certs+"/gateway.crt", certs+"/operator.key", certs+"/ca.crt"), "private key does not match public key"},
+		{tlsEnv(certs+"/gateway.crt", certs+"/gateway.key", empty), "ROLLCALL_TLS_CA in the environment: " + empty + " holds no certificates"},
 		{map[string]string{"RELAYER_COUNT": "11"}, `RELAYER_COUNT in the environment: "11" is above 10; allowed: 0 to 10`},
 		{map[string]string{"RELAYER_COUNT": "three"}, `"three" is not a whole number; allowed: 0 to 10`},
 		{map[string]string{"RELAYER_URL_TEMPLATE": "http://relayer"}, "is the same URL for all 3 relayers; put {N}"},
@@ -307,24 +329,19 @@ func TestServiceLinkIsNoPort(t *testing.T) {
 
 func TestRemoteSettings(t *testing.T) {
 	t.Parallel()
-	allTLS := map[string]string{"ROLLCALL_TLS_CERT": "c", "ROLLCALL_TLS_KEY": "k", "ROLLCALL_TLS_CA": "a"}
 	remote := func(f func(remoteFlags) any) func(*commands) any {
 		return func(c *commands) any { return f(c.Cluster.Status.remoteFlags) }
 	}
-	checkSettings(t, []string{"cluster", "status"}, nil, []setting{
+	checkSettings(t, []string{"cluster", "status"}, nil, append(tlsSettings(t, func(c *commands) *tlsFlags { return &c.Cluster.Status.TLS }), []setting{
 		{"coordinators", "ROLLCALL_COORDINATORS", "a:1,b:2", nil, remote(func(r remoteFlags) any { return r.addresses() }), []string{"a:1", "b:2"}},
 		{"timeout", "ROLLCALL_TIMEOUT", "3s", nil, remote(func(r remoteFlags) any { return r.Timeout }), 3 * time.Second},
-		{"tls-cert", "ROLLCALL_TLS_CERT", "f", allTLS, remote(func(r remoteFlags) any { return r.TLS.Cert }), "f"},
-		{"tls-key", "ROLLCALL_TLS_KEY", "f", allTLS, remote(func(r remoteFlags) any { return r.TLS.Key }), "f"},
-		{"tls-ca", "ROLLCALL_TLS_CA", "f", allTLS, remote(func(r remoteFlags) any { return r.TLS.CA }), "f"},
 		{"output", "", "json", nil, func(c *commands) any { return c.Cluster.Status.Output }, "json"},
-	})
+	}...))
 	require.Equal(t, []string{"127.0.0.1:7400"}, (&remoteFlags{}).addresses(), "when no cluster runs in build/dev")
 }
 
 func TestGatewaySettings(t *testing.T) {
 	t.Parallel()
-	allTLS := map[string]string{"ROLLCALL_TLS_CERT": "c", "ROLLCALL_TLS_KEY": "k", "ROLLCALL_TLS_CA": "a"}
 	gw := func(f func(gateway.Config) any) func(*commands) any {
 		return func(c *commands) any { return f(c.Gateway.config()) }
 	}
@@ -338,7 +355,7 @@ func TestGatewaySettings(t *testing.T) {
 			return f(cfg)
 		}
 	}
-	checkSettings(t, []string{"gateway"}, map[string]string{"ROLLCALL_GATEWAY_ID": "edge"}, []setting{
+	checkSettings(t, []string{"gateway"}, map[string]string{"ROLLCALL_GATEWAY_ID": "edge"}, append(tlsSettings(t, func(c *commands) *tlsFlags { return &c.Gateway.TLS }), []setting{
 		{"id", "ROLLCALL_GATEWAY_ID", "edge-2", nil, gw(func(c gateway.Config) any { return c.ID }), "edge-2"},
 		{"coordinators", "ROLLCALL_COORDINATORS", "a:1,b:2", nil, gw(func(c gateway.Config) any { return c.Coordinators }), []string{"a:1", "b:2"}},
 		{"poll", "ROLLCALL_POLL", "1s", nil, gw(func(c gateway.Config) any { return c.Poll }), time.Second},
@@ -366,12 +383,9 @@ func TestGatewaySettings(t *testing.T) {
 		{"health-check-auth-hosts", "HEALTH_CHECK_AUTH_HOSTS", "a", map[string]string{"HEALTH_CHECK_AUTH_HEADER": "X: y", "HEALTH_CHECK_AUTH_HOSTS": "z"},
 			check(func(c health.Config) any { return c.Auth.Hosts }), []string{"a"}},
 		{"health-check-ca-file", "HEALTH_CHECK_CA_FILE", caFile(t), nil, check(func(c health.Config) any { return c.TLS != nil && c.TLS.RootCAs != nil }), true},
-		{"tls-cert", "ROLLCALL_TLS_CERT", "f", allTLS, func(c *commands) any { return c.Gateway.TLS.Cert }, "f"},
-		{"tls-key", "ROLLCALL_TLS_KEY", "f", allTLS, func(c *commands) any { return c.Gateway.TLS.Key }, "f"},
-		{"tls-ca", "ROLLCALL_TLS_CA", "f", allTLS, func(c *commands) any { return c.Gateway.TLS.CA }, "f"},
 		{"log-level", "ROLLCALL_LOG_LEVEL", "debug", nil, logged(func(c *commands) *logFlags { return &c.Gateway.Log }), "json debug"},
 		{"log-format", "ROLLCALL_LOG_FORMAT", "text", nil, logged(func(c *commands) *logFlags { return &c.Gateway.Log }), "text info"},
-	})
+	}...))
 	for want, env := range map[string]map[string]string{
 		"--id: is empty": {},
 		`ROLLCALL_GATEWAY_ID in the environment: "a b" is not a DNS label`:                      {"ROLLCALL_GATEWAY_ID": "a b"},

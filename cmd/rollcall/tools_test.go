@@ -91,7 +91,7 @@ func TestOperatorUnderTLS(t *testing.T) {
 	r = rollcall(t, c.remote("services", "list", "--timeout", "300ms")...)
 	require.Equal(t, exitNotDone, r.code)
 	r = rollcall(t, append(c.remote("cluster", "status"), "--tls-cert", "none", "--tls-key", "none", "--tls-ca", "none")...)
-	require.Equal(t, exitNotDone, r.code)
+	require.Equal(t, exitUsage, r.code)
 	require.Contains(t, r.stderr, "no such file or directory")
 }
 

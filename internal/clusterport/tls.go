@@ -181,15 +181,24 @@ func (t *TLS) look() (states [3]fileState) {
 	return states
 }
 
-func (t *TLS) load() (*material, error) {
-	certificate, err := tls.LoadX509KeyPair(t.CertFile, t.KeyFile)
+// LoadCertificate reads a certificate, which must be valid now, and its key, both PEM.
+func LoadCertificate(certFile, keyFile string) (tls.Certificate, error) {
+	certificate, err := tls.LoadX509KeyPair(certFile, keyFile)
 	if err != nil {
-		return nil, fmt.Errorf("load certificate %s with key %s: %w", t.CertFile, t.KeyFile, err)
+		return tls.Certificate{}, fmt.Errorf("load certificate %s with key %s: %w", certFile, keyFile, err)
 	}
 	leaf := certificate.Leaf
 	if now := time.Now(); now.Before(leaf.NotBefore) || now.After(leaf.NotAfter) {
-		return nil, fmt.Errorf("certificate %s is valid from %s to %s only", t.CertFile,
+		return tls.Certificate{}, fmt.Errorf("certificate %s is valid from %s to %s only", certFile,
 			leaf.NotBefore.Format(time.RFC3339), leaf.NotAfter.Format(time.RFC3339))
+	}
+	return certificate, nil
+}
+
+func (t *TLS) load() (*material, error) {
+	certificate, err := LoadCertificate(t.CertFile, t.KeyFile)
+	if err != nil {
+		return nil, err
 	}
 	pem, err := os.ReadFile(t.CAFile)
 	if err != nil {
