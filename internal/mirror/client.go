@@ -21,9 +21,9 @@ import (
 // Options say where Redis is. Printed or logged, they show no password.
 type Options struct {
 	// URL is redis://, rediss:// or unix://, or redis+cluster:// and rediss+cluster:// for a Redis Cluster:
-	// [user:password@]host[:port][/database]. With redis+sentinel:// or rediss+sentinel:// it names a sentinel, and by
-	// ?master_name=…&addr=host:port the master and more sentinels; user and password are the sentinels' then. It wins
-	// over Host and Port.
+	// [user:password@]host[:port][/database]. With redis+sentinel:// or rediss+sentinel:// it names a sentinel, whose
+	// port defaults to 26379, and by ?master_name=…&addr=host:port the master and more sentinels; user and password are
+	// the sentinels' then. It wins over Host and Port.
 	URL string
 	// Host defaults to localhost.
 	Host string
@@ -119,6 +119,9 @@ func (o Options) parseSentinel() (*redis.FailoverOptions, error) {
 		return nil, errors.New("redis URL: special characters of a password are written %XX")
 	}
 	u.Scheme = scheme
+	if u.Port() == "" {
+		u.Host = net.JoinHostPort(cmp.Or(u.Hostname(), "localhost"), "26379") // a sentinel's, not Redis's
+	}
 	s, err := redis.ParseFailoverURL(u.String())
 	switch {
 	case err != nil:
