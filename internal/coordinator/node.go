@@ -77,7 +77,7 @@ func Open(ctx context.Context, cfg Config) (_ *Node, err error) {
 	}
 	n.stopping, n.stop = context.WithCancelCause(context.Background())
 	if n.stores == nil {
-		s, err := raftstore.Open(raftstore.Config{Dir: cfg.DataDir, Fatal: n.fail, Logger: cfg.Logger})
+		s, err := openStores(raftstore.Config{Dir: cfg.DataDir, Fatal: n.fail, Logger: cfg.Logger})
 		if err != nil {
 			return nil, err
 		}
@@ -167,8 +167,8 @@ func (n *Node) serve(ctx context.Context) (err error) {
 		err := n.work(working, func() { g.Go(func() error { return n.watch(watching) }) })
 		n.stop(errStopping)
 		if r := n.raft.Load(); r != nil && r.State() == raft.Leader {
-			// Nobody has taken over, and nobody can while this node leads: the calls under way learn from Raft that
-			// their outcome is unknown, and their callers ask the next leader.
+			// Nobody has taken over, and nobody can while this node leads: most calls under way learn from Raft that
+			// their outcome is unknown, and their callers ask the next leader. Some it forgets; drain lets go of them.
 			err = errors.Join(err, n.stopRaft())
 		}
 		n.drain()
@@ -190,6 +190,14 @@ func (n *Node) within(step string, f func()) {
 	f()
 }
 
+// until does what works until ctx ends, and from then on is a step of a shutdown.
+func (n *Node) until(ctx context.Context, step string, f func() error) error {
+	ended := make(chan struct{})
+	defer context.AfterFunc(ctx, func() { n.within(step, func() { <-ended }) })()
+	defer close(ended)
+	return f()
+}
+
 // watch runs the watchdog until ctx ends.
 func (n *Node) watch(ctx context.Context) error {
 	if err := n.watchdog.run(ctx); err != nil {
@@ -200,7 +208,14 @@ func (n *Node) watch(ctx context.Context) error {
 
 // work joins the cluster and follows it, until ctx ends. watch is called once there is something to watch.
 func (n *Node) work(ctx context.Context, watch func()) error {
-	r, notify, err := n.join(ctx)
+	var (
+		r      *raft.Raft
+		notify <-chan bool
+	)
+	err := n.until(ctx, "joining the cluster", func() (err error) {
+		r, notify, err = n.join(ctx)
+		return err
+	})
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil
@@ -210,17 +225,35 @@ func (n *Node) work(ctx context.Context, watch func()) error {
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return n.lead(gctx, r, notify) })
 	watch()
-	g.Go(func() error { return n.snapshot.run(gctx) })
-	g.Go(func() error { return n.observeMembers(gctx, r) })
-	g.Go(func() error { return n.regainVote(gctx, r) })
+	// None of these can be called back from the disk, which a snapshot keeps busy for long even when it is well.
+	g.Go(func() error {
+		return n.until(gctx, "writing a snapshot", func() error { return n.snapshot.run(gctx) })
+	})
+	g.Go(func() error {
+		return n.until(gctx, "noting the cluster", func() error { return n.observeMembers(gctx, r) })
+	})
+	g.Go(func() error {
+		return n.until(gctx, "noting the vote", func() error { return n.regainVote(gctx, r) })
+	})
 	return g.Wait()
 }
 
-// drain ends the calls under way: streams were told to, the others get a moment.
+// drain ends the calls under way: streams were told to, the others get a moment. Those that have not returned then are
+// cut off and left behind: Raft forgets writes that wait in its channels when it is shut down, and GracefulStop would
+// wait for their handlers for ever.
 func (n *Node) drain() {
-	force := time.AfterFunc(drainLimit, n.grpc.Stop)
-	defer force.Stop()
-	n.grpc.GracefulStop()
+	drained := make(chan struct{})
+	go func() {
+		defer close(drained)
+		n.grpc.GracefulStop()
+	}()
+	limit := time.NewTimer(drainLimit)
+	defer limit.Stop()
+	select {
+	case <-drained:
+	case <-limit.C:
+		n.grpc.Stop()
+	}
 }
 
 // Close releases what Open took. It is idempotent, and Run calls it. After a fatal error it leaves everything to the

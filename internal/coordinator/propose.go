@@ -76,7 +76,8 @@ func newProposer(r *raft.Raft, w *watchdog, m *Metrics, check func(version uint3
 // propose hands an operation to Raft and waits for its result. It fails with errNotEstablished or errBusy when it was
 // certainly not done, the latter when too much waits already or ctx ended before its turn, and with *unknownError when
 // it may be. after is called exactly once, when Raft is done with the operation: not before an outcome that the caller
-// did not wait for. Raft ends every wait, at the latest with the leadership.
+// did not wait for. Raft ends every wait, at the latest with the leadership, unless it is shut down: of what lies in its
+// channels then it says nothing any more, and the caller that carried it waits until the process ends.
 func (p *proposer) propose(ctx context.Context, op *rollcallv1.Operation, after func()) (fsm.Result, error) {
 	if err := p.check(sinceVersion(op)); err != nil {
 		after()
