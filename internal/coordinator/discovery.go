@@ -289,10 +289,15 @@ func (w *watch) sendChanges(ctx context.Context, c fsm.Changes) error {
 // errSlowReader cuts a reader off instead of keeping changes for it without end.
 var errSlowReader = fmt.Errorf("the reader took none of the stream for %v: %w", sendLimit, fsm.ErrCompacted)
 
-// send writes one message, within sendLimit: returning from the handler is what breaks off a blocked Send.
 func (w *watch) send(ctx context.Context, resp *rollcallv1.WatchServicesResponse) error {
+	return send(ctx, w.stream, resp)
+}
+
+// send writes one message, within sendLimit: returning from the handler is what breaks off a blocked Send. The message
+// is the stream's from then on, and so is all that it refers to.
+func send[M any](ctx context.Context, stream grpc.ServerStreamingServer[M], resp *M) error {
 	done := make(chan error, 1)
-	go func() { done <- w.stream.Send(resp) }()
+	go func() { done <- stream.Send(resp) }()
 	limit := time.NewTimer(sendLimit)
 	defer limit.Stop()
 	select {

@@ -480,3 +480,30 @@ func TestConcurrentWritesShareEntries(t *testing.T) {
 		require.Less(t, s.Index()-before, uint64(16), "64 writes should need a few entries")
 	})
 }
+
+// A reader that stalls must not keep a state of the directory alive for good.
+func TestStalledReaderOfASnapshotIsCutOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newSimCluster(t, 1, nil)
+		leader, _ := c.leader()
+		for i := range 10 {
+			var services []*rollcallv1.Service
+			for j := range 100 {
+				s := service(fmt.Sprintf("s-%d-%d", i, j))
+				s.WorkerRef.Labels = labels(5, 200)
+				services = append(services, s)
+			}
+			_, err := c.client(leader).RegisterServices(t.Context(), &rollcallv1.RegisterServicesRequest{Writer: operator(), Services: services})
+			require.NoError(t, err)
+		}
+		require.Greater(t, len(c.takeSnapshot(leader)), 1<<20)
+
+		stream, err := c.admin(leader).TakeSnapshot(t.Context(), &rollcallv1.TakeSnapshotRequest{})
+		require.NoError(t, err)
+		pass(time.Minute)
+		for err == nil {
+			_, err = stream.Recv()
+		}
+		require.Equal(t, codes.OutOfRange, status.Code(err), "%v", err)
+	})
+}

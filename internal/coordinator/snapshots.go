@@ -1,6 +1,7 @@
 package coordinator
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -35,9 +36,13 @@ func (n cluster) TakeSnapshot(_ *rollcallv1.TakeSnapshotRequest, stream grpc.Ser
 	if s.Cluster() == "" {
 		return toStatus(errNotEstablished)
 	}
-	return s.WriteSnapshot(chunkWriter(func(chunk []byte) error {
-		return stream.Send(&rollcallv1.TakeSnapshotResponse{Chunk: chunk})
-	}))
+	ctx, cancel := context.WithCancelCause(stream.Context())
+	defer cancel(nil)
+	defer context.AfterFunc(n.stopping, func() { cancel(errStopping) })()
+	return toStatus(s.WriteSnapshot(chunkWriter(func(chunk []byte) error {
+		// A copy: one that is cut off may still be encoded when the writer goes on to use its buffer.
+		return send(ctx, stream, &rollcallv1.TakeSnapshotResponse{Chunk: bytes.Clone(chunk)})
+	})))
 }
 
 // chunkWriter sends what is written to it in messages.
