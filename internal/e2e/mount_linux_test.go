@@ -3,17 +3,19 @@ package e2e
 import (
 	"errors"
 	"fmt"
+	"os"
 	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 )
 
-// mountSmall puts a file system of a few bytes on dir, until the test ends. It reports whether this user may.
+// mountSmall puts a file system of a few bytes on dir, until the test ends. It reports whether this user may, which is
+// required where changes are let in.
 func mountSmall(t *testing.T, dir string, bytes int) bool {
 	t.Helper()
 	err := syscall.Mount("tmpfs", dir, "tmpfs", 0, fmt.Sprint("size=", bytes))
-	if errors.Is(err, syscall.EPERM) {
+	if errors.Is(err, syscall.EPERM) && os.Getenv("CI") != "true" {
 		return false
 	}
 	require.NoError(t, err)
