@@ -150,6 +150,7 @@ func TestSnapshotIsRestored(t *testing.T) {
 	require.Contains(t, c.mustCLI("cluster", "restore", file), "restored 2 services")
 	c.awaitActive(patience, ids[:2]...)
 	stop()
+	stop = c.watchSet(ids[:2]...)
 	require.Equal(t, ids[:2], c.directory())
 	leader, after := c.leaderAfter(epoch)
 	c.awaitEpochInRedis(after)
@@ -161,7 +162,10 @@ func TestSnapshotIsRestored(t *testing.T) {
 	c.awaitReady(c.start(leader.id))
 	c.transfer(leader.id)
 	require.Equal(t, ids[:2], c.directory())
+	_, last := c.leaderAfter(after)
+	c.awaitEpochInRedis(last)
 	c.awaitActive(patience, ids[:2]...)
+	stop()
 
 	// One of another cluster is refused, unless told otherwise.
 	other := startCluster(t, options{size: 1})

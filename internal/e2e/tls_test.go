@@ -86,6 +86,7 @@ func TestSecureClusterWorks(t *testing.T) {
 
 	// The operator's commands work, and a failover.
 	require.Contains(t, c.mustCLI("services", "list"), ids[0])
+	stop := c.watchSet(ids[0])
 	leader, epoch := c.leader()
 	leader.kill()
 	_, _ = c.leaderAfter(epoch)
@@ -94,6 +95,8 @@ func TestSecureClusterWorks(t *testing.T) {
 	require.Contains(t, c.mustCLI("cluster", "status"), "does not answer")
 	c.start(leader.id)
 	c.awaitReady(leader)
+	c.awaitWrites(2)
+	stop()
 }
 
 func TestSecurePortRefusesWhoHasNoBusinessThere(t *testing.T) {

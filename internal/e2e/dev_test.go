@@ -1,0 +1,36 @@
+package e2e
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/rollcall-dev/rollcall/internal/testredis"
+)
+
+// A newcomer kills the leader of "rollcall dev", twice, and starts it again: nobody leaves the set meanwhile.
+func TestDevKeepsTheSetWithoutItsLeader(t *testing.T) {
+	t.Parallel()
+	c := &cluster{t: t, redis: testredis.Start(t)}
+	data := []string{"--data", filepath.Join(t.TempDir(), "dev")}
+	run := launch(t, "dev", []string{"REDIS_URL=" + c.redis.URL()}, append([]string{"dev", "--health-check-interval-ms", "1000"}, data...)...)
+	ids := []string{"oz-relayer-0", "oz-relayer-1", "oz-relayer-2"}
+	c.awaitActive(2*patience, ids...)
+	stop := c.watchSet(ids...)
+	for range 2 {
+		before := c.meta()
+		stdout, stderr, code := rollcall(t, nil, append([]string{"dev", "kill", "leader"}, data...)...)
+		require.Zero(t, code, stderr)
+		killed, _, ok := strings.Cut(stdout, " is killed")
+		require.True(t, ok, stdout)
+		require.Equal(t, before["leader"], killed)
+		eventually(t, patience, func() bool { now := c.meta(); return now["epoch"] != before["epoch"] && now["leader"] != killed }, "another leader's claim")
+		c.awaitWrites(2)
+		_, stderr, code = rollcall(t, nil, append([]string{"dev", "start", killed}, data...)...)
+		require.Zero(t, code, stderr)
+	}
+	stop()
+	require.Zero(t, run.stop())
+}
