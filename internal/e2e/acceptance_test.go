@@ -189,13 +189,13 @@ func TestAC006_ChecksAreAnIntervalApart(t *testing.T) {
 // Relayers that fail and recover all the time, side by side, leave the set exact once they rest.
 func TestAC007_HundredConcurrentCyclesLeaveTheSetExact(t *testing.T) {
 	t.Parallel()
-	relayers, ids := fleet(t, 20)
+	relayers, ids := fleet(t, 100)
 	c := startCluster(t, options{})
 	c.register(relayers...)
 	c.awaitActive(patience, ids...)
 	var wg sync.WaitGroup
 	for i, r := range relayers {
-		wg.Go(func() { // five cycles of twenty relayers
+		wg.Go(func() { // a hundred side by side, five times over
 			for cycle := range 5 {
 				seen := len(r.times())
 				r.answer([]int{503, 200}[(i+cycle)%2])
@@ -219,8 +219,8 @@ func TestAC007_HundredConcurrentCyclesLeaveTheSetExact(t *testing.T) {
 		}
 	}
 	c.awaitActive(removal+patience, want...)
-	for i, id := range ids {
-		h, err := c.redis.Client().HGetAll(t.Context(), "relayer:status:"+strings.TrimPrefix(id, "oz-relayer-")).Result()
+	for i, r := range relayers {
+		h, err := c.redis.Client().HGetAll(t.Context(), "relayer:status:"+strings.TrimPrefix(r.id, "oz-relayer-")).Result()
 		require.NoError(t, err)
 		require.Equal(t, []string{"unhealthy", "healthy"}[i%2], h["status"], "%v", h)
 		for _, field := range []string{"id", "kind", "url", "lastCheck", "latencyMs", "failures", "reason", "epoch"} {
@@ -240,7 +240,18 @@ func TestAC008_RedisMayStopAndStart(t *testing.T) {
 	leader, _ := c.leader()
 
 	c.redis.Stop()
-	eventually(t, patience, func() bool { return len(leader.logged("Redis connection failed")) >= 3 }, "the log line, again with backoff")
+	var failures []map[string]any
+	eventually(t, patience, func() bool {
+		failures = leader.logged("Redis connection failed")
+		// From the first of those in a row: who loses the leadership meanwhile, and has it again, begins anew.
+		for i, line := range failures {
+			if line["attempt"] == 1.0 {
+				failures = failures[i:]
+				break
+			}
+		}
+		return len(failures) >= 6
+	}, "the log line, again with backoff")
 	asked := len(relayers[0].times())
 	eventually(t, patience, func() bool { return len(relayers[0].times()) >= asked+2 }, "checks go on")
 	relayers[1].answer(503)
@@ -255,8 +266,22 @@ func TestAC008_RedisMayStopAndStart(t *testing.T) {
 		require.NoError(t, err)
 		return when
 	}
-	lines := leader.logged("Redis connection failed")
-	require.Greater(t, at(lines[len(lines)-1]).Sub(at(lines[0])), 100*time.Millisecond, "it backs off")
+	// It backs off: each pause is longer than the one before, and none is cut short. A busy machine may stretch any.
+	for i := range 5 {
+		pause, next := retryIn(t, failures[i]), retryIn(t, failures[i+1])
+		require.Greater(t, next, pause, "after attempt %d", i+1)
+		gap := at(failures[i+1]).Sub(at(failures[i]))
+		require.GreaterOrEqual(t, gap, pause-time.Millisecond, "after attempt %d", i+1)
+	}
+	require.Greater(t, at(failures[5]).Sub(at(failures[4])), 500*time.Millisecond, "of 50 ms that are doubled four times")
+}
+
+// retryIn is how long after a line of the log the next attempt comes.
+func retryIn(t *testing.T, line map[string]any) time.Duration {
+	t.Helper()
+	nanoseconds, ok := line["retry_in"].(float64)
+	require.True(t, ok, "%v", line)
+	return time.Duration(nanoseconds)
 }
 
 func TestAC009_StatusIsExactAndQuick(t *testing.T) {
@@ -268,16 +293,16 @@ func TestAC009_StatusIsExactAndQuick(t *testing.T) {
 	relayers[2].crash()
 	c.awaitActive(patience, ids[0], ids[1])
 
-	for _, n := range c.nodes { // a follower asks the leader
+	// The leader has it as soon as Redis has answered it. The others are asked for the first time below.
+	leader, _ := c.leader()
+	eventually(t, patience, func() bool { p, code := leader.status(t); return code == 200 && p.TotalActive == 2 }, "two active")
+	exact := func(body string) {
 		var page statusPage
-		eventually(t, patience, func() bool {
-			var code int
-			page, code = n.status(t)
-			return code == 200 && page.TotalActive == 2
-		}, "two active on %s", n.id)
+		require.NoError(t, json.Unmarshal([]byte(body), &page))
 		require.Equal(t, "relayer-discovery", page.Service)
 		require.Equal(t, "degraded", page.Status)
 		require.Equal(t, 3, page.TotalConfigured)
+		require.Equal(t, 2, page.TotalActive)
 		require.Equal(t, intervalMS, page.HealthCheckInterval)
 		stamp(t, page.Timestamp)
 		require.Len(t, page.ActiveRelayer, 2)
@@ -287,19 +312,25 @@ func TestAC009_StatusIsExactAndQuick(t *testing.T) {
 			require.Equal(t, relayers[i].url(), r.URL)
 			require.WithinDuration(t, time.Now(), stamp(t, r.LastCheckTimestamp), 3*time.Second)
 		}
-		requireContract(t, n)
-		var took []time.Duration
-		for range 21 {
-			begun := time.Now()
-			code, _ := n.page(t, "/status")
-			took = append(took, time.Since(begun))
-			require.Equal(t, 200, code)
+	}
+	for _, n := range c.nodes { // a follower asks the leader
+		code, body := n.quickStatus(t)
+		if code != 200 { // on a busy machine the leader's first word may come too late; then that is said
+			require.Equal(t, 503, code)
+			require.Contains(t, body, "no leader answers: nothing came within 80ms")
+			eventually(t, patience, func() bool { code, body = n.page(t, "/status"); return code == 200 }, "its next answer")
 		}
-		require.Less(t, median(took), 100*time.Millisecond, "%v", took)
+		exact(body)
+		requireContract(t, n)
+		for range 21 {
+			code, body := n.quickStatus(t)
+			require.Equal(t, 200, code)
+			exact(body)
+		}
 	}
 
 	relayers[2].start()
-	leader, _ := c.leader()
+	leader, _ = c.leader()
 	eventually(t, patience, func() bool { p, code := leader.status(t); return code == 200 && p.Status == "healthy" }, "healthy again")
 	for _, r := range relayers {
 		r.crash()
@@ -311,6 +342,38 @@ func TestAC009_StatusIsExactAndQuick(t *testing.T) {
 		}
 	}
 	eventually(t, patience, func() bool { _, code := leader.status(t); return code == 503 }, "503 without a leader")
+}
+
+// quickStatus reads /status, which has to come within 100 ms of what the same process takes meanwhile, at the worst, for
+// /healthz, about which it asks nobody and thinks nothing: on a machine at rest that is a millisecond, on a busy one
+// the wait for a processor, which says nothing of the product.
+func (n *node) quickStatus(t *testing.T) (code int, body string) {
+	t.Helper()
+	begun, stop, worst := make(chan struct{}), make(chan struct{}), make(chan time.Duration)
+	go func() {
+		var slowest time.Duration
+		for i := 0; ; i++ {
+			at := time.Now()
+			n.get(t, "/healthz")
+			slowest = max(slowest, time.Since(at))
+			if i == 0 {
+				close(begun)
+			}
+			select {
+			case <-stop:
+				worst <- slowest
+				return
+			default:
+			}
+		}
+	}()
+	<-begun
+	at := time.Now()
+	code, body = n.page(t, "/status")
+	took := time.Since(at)
+	close(stop)
+	require.Less(t, took, 100*time.Millisecond+<-worst)
+	return code, body
 }
 
 // requireContract holds a page of two active relayers against the contract, letter by letter: Go's decoder takes
