@@ -329,11 +329,7 @@ type RejoinRequest struct {
 	Node    string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
 	Address string                 `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`
 	// The node's disk was empty and it has not started Raft: it must lose its vote first.
-	Empty bool `protobuf:"varint,3,opt,name=empty,proto3" json:"empty,omitempty"`
-	// The leader asks the node itself.
-	//
-	// Deprecated: Marked as deprecated in rollcall/v1/peer.proto.
-	AppliedIndex  uint64 `protobuf:"varint,4,opt,name=applied_index,json=appliedIndex,proto3" json:"applied_index,omitempty"`
+	Empty         bool `protobuf:"varint,3,opt,name=empty,proto3" json:"empty,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -387,14 +383,6 @@ func (x *RejoinRequest) GetEmpty() bool {
 		return x.Empty
 	}
 	return false
-}
-
-// Deprecated: Marked as deprecated in rollcall/v1/peer.proto.
-func (x *RejoinRequest) GetAppliedIndex() uint64 {
-	if x != nil {
-		return x.AppliedIndex
-	}
-	return 0
 }
 
 type RejoinResponse struct {
@@ -584,12 +572,11 @@ const file_rollcall_v1_peer_proto_rawDesc = "" +
 	"\fhttp_address\x18\f \x01(\tR\vhttpAddress\x12%\n" +
 	"\x0eleader_address\x18\r \x01(\tR\rleaderAddress\x12\x1c\n" +
 	"\trejoining\x18\x0e \x01(\bR\trejoining\x12!\n" +
-	"\fcommit_index\x18\x0f \x01(\x04R\vcommitIndex\"|\n" +
+	"\fcommit_index\x18\x0f \x01(\x04R\vcommitIndex\"S\n" +
 	"\rRejoinRequest\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x14\n" +
-	"\x05empty\x18\x03 \x01(\bR\x05empty\x12'\n" +
-	"\rapplied_index\x18\x04 \x01(\x04B\x02\x18\x01R\fappliedIndex\"W\n" +
+	"\x05empty\x18\x03 \x01(\bR\x05empty\"W\n" +
 	"\x0eRejoinResponse\x12\x1b\n" +
 	"\tmay_start\x18\x01 \x01(\bR\bmayStart\x12\x14\n" +
 	"\x05voter\x18\x02 \x01(\bR\x05voter\x12\x12\n" +
