@@ -37,9 +37,6 @@ func (d *draft) apply(c *command) ([]Result, []Change) {
 			results[i], changes = d.register(op, c.index<<versionBits|uint64(i), changes)
 		case deregister:
 			results[i], changes = d.deregister(op, changes)
-		case adopt:
-			d.rules = max(d.rules, op.version)
-			results[i] = Result{Answer: Answer{Epoch: d.epoch, Index: d.index}}
 		}
 	}
 	return results, changes
@@ -76,10 +73,7 @@ func (d *draft) admit(f fence) (r Result, done bool) {
 
 // record remembers an admitted write and its result until the owner's next one.
 func (d *draft) record(f fence, r Result) Result {
-	os := ownerState{owner: f.owner, incarnation: f.incarnation, seq: f.seq, answer: r}
-	if d.bounded() {
-		os.answer = r.kept(d.epoch, d.index)
-	}
+	os := ownerState{owner: f.owner, incarnation: f.incarnation, seq: f.seq, answer: r.kept()}
 	if f.seq == 0 {
 		// Not fenced: what an earlier fenced write left stays.
 		os = ownerState{owner: f.owner}
@@ -95,14 +89,10 @@ func (d *draft) record(f fence, r Result) Result {
 // maxConflicts is how many conflicts are kept of a refusal, for a writer that repeats it.
 const maxConflicts = 100
 
-// kept is what is remembered of a result: of a refusal also when it was, so that it is not forgotten before others.
-func (r Result) kept(epoch, index uint64) Result {
+// kept is what is remembered of a result.
+func (r Result) kept() Result {
 	ce, ok := r.Err.(*ConflictError) //nolint:errorlint // a result's error is never wrapped
-	if !ok {
-		return r
-	}
-	r.Epoch, r.Index = epoch, index
-	if len(ce.Conflicts) > maxConflicts {
+	if ok && len(ce.Conflicts) > maxConflicts {
 		r.Err = &ConflictError{Deregister: ce.Deregister, Conflicts: slices.Clone(ce.Conflicts[:maxConflicts])}
 	}
 	return r
@@ -113,11 +103,12 @@ func (d *draft) register(op register, version uint64, changes []Change) (Result,
 	if done {
 		return r, changes
 	}
+	r.Epoch, r.Index = d.epoch, d.index
 	befores, cs := d.look(op)
 	if len(cs) > 0 {
-		return d.record(op.fence, Result{Err: &ConflictError{Conflicts: cs}}), changes
+		r.Err = &ConflictError{Conflicts: cs}
+		return d.record(op.fence, r), changes
 	}
-	r.Epoch, r.Index = d.epoch, d.index
 	for i, e := range op.entries {
 		before := befores[i]
 		switch {
@@ -178,6 +169,7 @@ func (d *draft) deregister(op deregister, changes []Change) (Result, []Change) {
 	if done {
 		return r, changes
 	}
+	r.Epoch, r.Index = d.epoch, d.index
 	var cs []Conflict
 	for i, id := range op.ids {
 		if e, ok := d.entries.Get(id); ok && e.Owner != op.owner && !op.force {
@@ -185,9 +177,9 @@ func (d *draft) deregister(op deregister, changes []Change) (Result, []Change) {
 		}
 	}
 	if len(cs) > 0 {
-		return d.record(op.fence, Result{Err: &ConflictError{Deregister: true, Conflicts: cs}}), changes
+		r.Err = &ConflictError{Deregister: true, Conflicts: cs}
+		return d.record(op.fence, r), changes
 	}
-	r.Epoch, r.Index = d.epoch, d.index
 	for _, id := range op.ids {
 		if e := d.remove(id); e != nil {
 			changes = append(changes, Change{Before: e})

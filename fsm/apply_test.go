@@ -136,6 +136,10 @@ func TestOwnership(t *testing.T) {
 			require.NoError(t, r.register(tt.held, 1, "r-1").Err)
 			before := r.State()
 
+			if tt.err != nil {
+				tt.answer = Answer{Epoch: 1, Index: 3}
+			}
+
 			got := r.do(tt.op)[0]
 			require.Equal(t, Result{Answer: tt.answer, Err: tt.err}, got)
 			require.Equal(t, tt.after, r.owners())
@@ -358,7 +362,7 @@ func TestOperationsOfOneCommand(t *testing.T) {
 	)
 	require.Equal(t, []Result{
 		{Answer: Answer{Epoch: 1, Index: 2, Registered: 1}},
-		{Err: &ConflictError{Conflicts: []Conflict{{0, "a", edge1}}}},
+		{Answer: Answer{Epoch: 1, Index: 2}, Err: &ConflictError{Conflicts: []Conflict{{0, "a", edge1}}}},
 		{Answer: Answer{Epoch: 1, Index: 2, Removed: 1}},
 		{Answer: Answer{Epoch: 1, Index: 2, Registered: 1}},
 		{Answer: Answer{Epoch: 2, Index: 2}, Term: r.term},
@@ -443,46 +447,36 @@ func TestIdleOwnersAreForgottenInTheEnd(t *testing.T) {
 	require.Equal(t, &StaleEpochError{Epoch: r.State().Epoch()}, late.Err, "what the epoch before wrote stays fenced")
 }
 
-// What is remembered of owners is bounded from the point of the log on that says so, not before.
-func TestRulesOfVersion2BoundWhatOwnersLeave(t *testing.T) {
+// A refused owner of nothing is as well remembered as any other, with a part of what its refusal said.
+func TestWhatIsRememberedOfARefusal(t *testing.T) {
 	t.Parallel()
 	ids := make([]string, 10*maxConflicts)
 	for i := range ids {
 		ids[i] = fmt.Sprintf("s-%04d", i)
 	}
-	conflicts := func(r *replica, o Owner) int {
-		os, ok := r.State().owners.Get(o.String())
-		require.True(t, ok)
-		return len(os.answer.Err.(*ConflictError).Conflicts) //nolint:errorlint // never wrapped
+	conflicts := func(refused Result) int {
+		var ce *ConflictError
+		require.ErrorAs(t, refused.Err, &ce)
+		return len(ce.Conflicts)
 	}
-	for _, rules := range []uint32{1, 2} {
-		r := newReplica(t)
-		r.do(opAdopt(rules))
-		require.Equal(t, rules, r.State().Rules())
-		r.register(edge1, 1, ids...)
-		refused := r.register(edge2, 1, ids...)
-		require.Len(t, refused.Err.(*ConflictError).Conflicts, len(ids), "the first answer names all") //nolint:errorlint // never wrapped
-		again := r.register(edge2, 1, ids...)
-		require.ErrorAs(t, again.Err, new(*ConflictError))
-
-		// A refused owner of nothing is as well remembered as any other.
-		for range rememberEpochs + 1 {
-			r.do(opEstablish("n-2", 0))
-		}
-		r.register(edge2, 2, ids...)
+	r := newReplica(t)
+	r.register(edge1, 1, ids...)
+	for range rememberEpochs {
+		r.do(opEstablish("n-2", 0))
+	}
+	require.Equal(t, len(ids), conflicts(r.register(edge2, 1, ids...)), "the first answer names all")
+	require.Equal(t, maxConflicts, conflicts(r.register(edge2, 1, ids...)))
+	for range rememberEpochs {
 		r.do(opEstablish("n-2", 0))
 		_, known := r.State().Owner(edge2)
-		if rules == 1 {
-			require.False(t, known)
-			continue
-		}
 		require.True(t, known)
-		require.Equal(t, maxConflicts, conflicts(r, edge2))
-		checkInvariants(t, r.Machine)
-		m := New()
-		require.NoError(t, restore(m, snapshotOf(t, r.State())))
-		require.Equal(t, dump(r.State()), dump(m.State()))
 	}
+	m := New()
+	require.NoError(t, restore(m, snapshotOf(t, r.State())))
+	require.Equal(t, dump(r.State()), dump(m.State()))
+	r.do(opEstablish("n-2", 0))
+	_, known := r.State().Owner(edge2)
+	require.False(t, known)
 }
 
 func TestOwnersOfNothingAreBounded(t *testing.T) {
@@ -500,12 +494,10 @@ func TestOwnersOfNothingAreBounded(t *testing.T) {
 			r.do(some...)
 		}
 	}
-	const more = maxIdle + 100
-	come(0, more)
-	require.Equal(t, 1+more, r.State().owners.Len(), "by the first rules all are remembered")
+	come(0, maxIdle)
+	require.Equal(t, 1+maxIdle, r.State().owners.Len())
 
 	// A replica that starts from a snapshot in between forgets the same.
-	r.do(opAdopt(2))
 	m := New()
 	require.NoError(t, restore(m, snapshotOf(t, r.State())))
 	other := &replica{Machine: m, t: t, index: r.index, term: r.term}
@@ -513,12 +505,13 @@ func TestOwnersOfNothingAreBounded(t *testing.T) {
 	r.do(next)
 	other.do(next)
 	require.Equal(t, dump(r.State()), dump(other.State()))
+	require.Equal(t, 1+maxIdle/8*7, r.State().owners.Len())
 
-	come(more, 2*more)
+	come(maxIdle, 2*maxIdle)
 	require.LessOrEqual(t, r.State().owners.Len(), maxIdle+1)
 	_, ok := r.State().Owner(passing(0))
 	require.False(t, ok)
-	_, ok = r.State().Owner(passing(2*more - 1))
+	_, ok = r.State().Owner(passing(2*maxIdle - 1))
 	require.True(t, ok, "who wrote last is remembered")
 	_, ok = r.State().Owner(edge1)
 	require.True(t, ok, "and who owns something")

@@ -12,7 +12,7 @@ import (
 
 // CommandVersion is the newest kind of command this version understands. Raise it with each new operation or
 // field in log.proto.
-const CommandVersion = 2
+const CommandVersion = 1
 
 // MaxOperations bounds one command.
 const MaxOperations = 1 << versionBits
@@ -20,15 +20,13 @@ const MaxOperations = 1 << versionBits
 // command is a log entry read whole, so that applying it cannot fail halfway.
 type command struct {
 	index, term uint64
-	operations  []any // establish, register, deregister or adopt
+	operations  []any // establish, register or deregister
 }
 
 type establish struct {
 	node, cluster string
 	atLeast       uint64
 }
-
-type adopt struct{ version uint32 }
 
 type register struct {
 	fence
@@ -70,9 +68,6 @@ func decode(index, term uint64, data []byte) (*command, error) {
 			c.operations[i], err = decodeRegister(k.Register)
 		case *rollcallv1.Operation_Deregister:
 			c.operations[i], err = decodeDeregister(k.Deregister)
-		case *rollcallv1.Operation_AdoptRules:
-			c.operations[i] = adopt{k.AdoptRules.Version}
-			err = checkRules(k.AdoptRules.Version)
 		default:
 			err = errors.New("of an unknown kind")
 		}
@@ -106,13 +101,6 @@ func decodeRegister(op *rollcallv1.RegisterOperation) (r register, err error) {
 func decodeDeregister(op *rollcallv1.DeregisterOperation) (deregister, error) {
 	f, err := decodeFence(op.Fence)
 	return deregister{fence: f, ids: op.Ids, force: op.Force}, err
-}
-
-func checkRules(version uint32) error {
-	if version > CommandVersion {
-		return fmt.Errorf("rules of command version %d, which this version does not know", version)
-	}
-	return nil
 }
 
 func decodeFence(f *rollcallv1.WriteFence) (fence, error) {

@@ -44,7 +44,6 @@ func everything() *rollcallv1.Command {
 			Gone: []*rollcallv1.Owner{edge2.Proto(), Static.Proto()},
 		}),
 		opDeregister(&rollcallv1.DeregisterOperation{Fence: writer(edge1, 1, 2, 2), Ids: []string{"x"}, Force: true}),
-		opAdopt(2),
 	}}
 }
 

@@ -8,21 +8,13 @@
 // writer believes in. The machine refuses a write of another epoch ([StaleEpochError]), one that a later write
 // of the same owner has overtaken ([SupersededError]), and one that touches an entry somebody else holds
 // ([ConflictError]). A refusal is a value, the same on every replica, and changes nothing but the owner's
-// sequence number. A write that repeats the owner's last sequence number gets the answer it got before, so a
-// writer that does not know its outcome repeats it without harm.
+// sequence number. A write that repeats the owner's last sequence number gets the answer it got before, of
+// many conflicts the first hundred, so a writer that does not know its outcome repeats it without harm.
 //
 // # Epochs
 //
 // A leader's first entry opens an epoch: max(previous + 1, the entry's Raft term, the least it asks for). Epochs
 // only grow, also across restored snapshots, because a restore is followed by an epoch above the one before it.
-//
-// # Rules
-//
-// What decides the state may change from one version to the next only at a point of the log: a command says from where
-// on the rules of a later version hold, [State.Rules], and is proposed once every voter knows them. Replicas of
-// several versions, and one that replays an old log, hold the same state that way. The rules of version 2 bound what is
-// remembered of owners: a hundred conflicts of a refusal, 16,384 owners of nothing; and they remember one whose write
-// was refused as long as any other.
 //
 // # State
 //
@@ -51,5 +43,5 @@
 // The machine trusts the leader in what only the leader checks: that services are valid and their ids distinct in a
 // command, that only operators force, that only operators write without a sequence number. A fence lasts for an
 // epoch at least: when a new one opens, owners that own nothing are forgotten, and only the epoch their old writes
-// carry refuses them then. So are, earlier, those that wrote the longest ago where there are too many.
+// carry refuses them then. So are, earlier, those that wrote the longest ago where there are more than 16,384.
 package fsm

@@ -131,11 +131,10 @@ func (d *draft) setOwner(os ownerState) {
 const (
 	// rememberEpochs is for how many epochs after its last write an owner of nothing is remembered: a writer that does
 	// not know the outcome of its last write repeats it with the next leader, or the one after, and must get the answer
-	// it would have got, though what it removed may be another's by then. By the rules of version 1 a refused write
-	// does not count as one, and an owner that has done nothing else is forgotten with the first epoch after 16.
+	// it would have got, though what it removed may be another's by then. A refused write counts as well.
 	rememberEpochs = 16
-	// maxIdle is how many owners of nothing are remembered, by the rules of version 2. Those that wrote last stay:
-	// gateways whose ids never come again must not fill the memory while one epoch goes on for months.
+	// maxIdle is how many owners of nothing are remembered. Those that wrote last stay: gateways whose ids
+	// never come again must not fill the memory while one epoch goes on for months.
 	maxIdle = 1 << 14
 )
 
@@ -147,7 +146,7 @@ func (d *draft) forgetIdleOwners() {
 // boundIdleOwners drops, where there are too many owners of nothing, an eighth of those allowed or more: those whose
 // last write is the longest ago.
 func (d *draft) boundIdleOwners() {
-	if d.idle <= maxIdle || !d.bounded() {
+	if d.idle <= maxIdle {
 		return
 	}
 	idle := d.idleOwners(func(*ownerState) bool { return true })

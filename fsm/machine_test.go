@@ -51,10 +51,6 @@ func opEstablish(node string, atLeast uint64) *rollcallv1.Operation {
 	}}
 }
 
-func opAdopt(version uint32) *rollcallv1.Operation {
-	return &rollcallv1.Operation{Kind: &rollcallv1.Operation_AdoptRules{AdoptRules: &rollcallv1.AdoptRules{Version: version}}}
-}
-
 func opRegister(op *rollcallv1.RegisterOperation) *rollcallv1.Operation {
 	return &rollcallv1.Operation{Kind: &rollcallv1.Operation_Register{Register: op}}
 }
@@ -115,9 +111,6 @@ func (r *replica) owners() (list []string) {
 func dump(s *State) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "cluster %q epoch %d leader %q index %d services %d\n", s.Cluster(), s.Epoch(), s.Leader(), s.Index(), s.Len())
-	if s.Rules() > 1 {
-		fmt.Fprintf(&b, "rules %d\n", s.Rules())
-	}
 	s.owners.Scan(func(_ string, os *ownerState) bool {
 		fmt.Fprintf(&b, "owner %s incarnation %d seq %d entries %d answer %s\n", os.owner, os.incarnation, os.seq, os.entries, dumpResult(os.answer))
 		return true

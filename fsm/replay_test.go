@@ -55,8 +55,6 @@ func (g *generator) operation(epoch uint64) *rollcallv1.Operation {
 	switch n := g.IntN(100); {
 	case n < 5:
 		return opEstablish(fmt.Sprintf("n-%d", g.IntN(3)), g.Uint64N(epoch+5))
-	case n < 6:
-		return opAdopt(1 + g.Uint32N(CommandVersion))
 	case n < 75:
 		op := &rollcallv1.RegisterOperation{Fence: g.fence(epoch), FullSet: g.chance(30), Force: g.chance(5)}
 		for _, i := range g.Perm(12)[:g.IntN(7)] {

@@ -18,7 +18,7 @@ import (
 
 const (
 	snapshotFormat = 1
-	// maxRecord bounds a snapshot record: an owner's answer names at most 10,000 conflicts, by the first rules.
+	// maxRecord bounds a snapshot record: a service is part of a call, and an owner's answer names few conflicts.
 	maxRecord = 4 << 20
 	ioBuffer  = 256 << 10
 )
@@ -66,7 +66,7 @@ func (w *snapshotWriter) write(rec *rollcallv1.SnapshotRecord) error {
 func (s *State) WriteSnapshot(dst io.Writer) error {
 	w := &snapshotWriter{w: bufio.NewWriterSize(dst, ioBuffer), sum: crc32.New(castagnoli)}
 	err := w.write(&rollcallv1.SnapshotRecord{Record: &rollcallv1.SnapshotRecord_Header{Header: &rollcallv1.SnapshotHeader{
-		Format: snapshotFormat, Cluster: s.cluster, Epoch: s.epoch, Leader: s.leader, Index: s.index, Rules: s.rules,
+		Format: snapshotFormat, Cluster: s.cluster, Epoch: s.epoch, Leader: s.leader, Index: s.index,
 	}}})
 	if err != nil {
 		return fmt.Errorf("write snapshot header: %w", err)
@@ -254,11 +254,8 @@ func (r *snapshotReader) readHeader() (*rollcallv1.SnapshotRecord, error) {
 	if h.Format != snapshotFormat {
 		return nil, fmt.Errorf("format %d is not known to this version", h.Format)
 	}
-	if err := checkRules(h.Rules); err != nil {
-		return nil, err
-	}
 	if r.d != nil {
-		r.d.cluster, r.d.epoch, r.d.leader, r.d.index, r.d.rules = h.Cluster, h.Epoch, h.Leader, h.Index, h.Rules
+		r.d.cluster, r.d.epoch, r.d.leader, r.d.index = h.Cluster, h.Epoch, h.Leader, h.Index
 	}
 	return rec, nil
 }

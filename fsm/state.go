@@ -13,7 +13,6 @@ type State struct {
 	epoch   uint64
 	leader  string
 	index   uint64
-	rules   uint32 // 0 for those of version 1
 
 	entries *btree.Map[string, *Entry]
 	kinds   *btree.Map[string, int]
@@ -39,13 +38,6 @@ func (s *State) Leader() string { return s.leader }
 
 // Index is the Raft index of the last command applied.
 func (s *State) Index() uint64 { return s.index }
-
-// Rules is the command version by whose rules the directory is kept. It changes at a point of the log, not with the
-// software: replicas of several versions that apply the same log hold the same state.
-func (s *State) Rules() uint32 { return max(s.rules, 1) }
-
-// bounded tells the rules of version 2: what is remembered of owners is bounded.
-func (s *State) bounded() bool { return s.rules >= 2 }
 
 // Len is the number of services.
 func (s *State) Len() int { return s.entries.Len() }

@@ -27,8 +27,6 @@ const (
 	// maxEpochJump is how far above its own a leader believes an epoch that it is told of: a restored cluster is
 	// behind by as many as there were leaders. The last epoch there is would leave none to come after it.
 	maxEpochJump = 1 << 32
-	// adoptPeriod is how often the leader looks whether every voter knows the newest rules.
-	adoptPeriod = 5 * time.Second
 )
 
 // leader is the node's established leadership: one epoch, one context.
@@ -239,7 +237,6 @@ func (n *Node) reign(serving context.Context, l *leader) error {
 	defer n.leader.Store(nil)
 	defer func() { n.log.Info("leadership ended", "epoch", l.Epoch, "cause", context.Cause(l.ctx)) }()
 	wg.Go(func() { n.keepStaticFleet(l) })
-	wg.Go(func() { n.adoptRules(l) })
 
 	err := n.runLead(serving, l)
 	close(l.retired)
@@ -251,23 +248,6 @@ func (n *Node) reign(serving context.Context, l *leader) error {
 		return cause
 	}
 	return err
-}
-
-// adoptRules has the directory kept by the newest rules that every voter knows.
-func (n *Node) adoptRules(l *leader) {
-	for n.machine.State().Rules() < fsm.CommandVersion {
-		if r := n.raft.Load(); r != nil {
-			if version := n.commandVersion(r); version > n.machine.State().Rules() {
-				_, err := l.proposer.propose(l.ctx, &rollcallv1.Operation{Kind: &rollcallv1.Operation_AdoptRules{
-					AdoptRules: &rollcallv1.AdoptRules{Version: version},
-				}}, func() {})
-				n.log.Info("rules of the directory adopted", "version", version, "err", err)
-			}
-		}
-		if sleep(l.ctx, adoptPeriod) != nil {
-			return
-		}
-	}
 }
 
 // runLead runs Config.Lead, again with backoff when it fails: a leader that does not lead is worse than none. It

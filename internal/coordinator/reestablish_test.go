@@ -8,7 +8,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/rollcall-dev/rollcall/fsm"
 	"github.com/rollcall-dev/rollcall/internal/coordinator"
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
@@ -64,19 +63,5 @@ func TestRestoreWhileAnEpochIsOpened(t *testing.T) {
 		require.NoError(t, stream.RecvMsg(resp))
 		require.Greater(t, resp.Epoch, epoch)
 		c.register("b")
-	})
-}
-
-// The newest rules are adopted once every voter has said that it knows them.
-func TestRulesAreAdopted(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := newSimCluster(t, 3, nil)
-		for id, n := range c.nodes {
-			c.await(id+" has adopted them", func() bool { return n.Directory().State().Rules() == fsm.CommandVersion })
-		}
-		leader, _ := c.leader()
-		index := c.nodes[leader].Directory().State().Index()
-		pass(time.Minute)
-		require.Equal(t, index, c.nodes[leader].Directory().State().Index(), "once")
 	})
 }

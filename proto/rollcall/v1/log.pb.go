@@ -73,7 +73,6 @@ type Operation struct {
 	//	*Operation_LeaderEstablished
 	//	*Operation_Register
 	//	*Operation_Deregister
-	//	*Operation_AdoptRules
 	Kind          isOperation_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -143,15 +142,6 @@ func (x *Operation) GetDeregister() *DeregisterOperation {
 	return nil
 }
 
-func (x *Operation) GetAdoptRules() *AdoptRules {
-	if x != nil {
-		if x, ok := x.Kind.(*Operation_AdoptRules); ok {
-			return x.AdoptRules
-		}
-	}
-	return nil
-}
-
 type isOperation_Kind interface {
 	isOperation_Kind()
 }
@@ -168,63 +158,11 @@ type Operation_Deregister struct {
 	Deregister *DeregisterOperation `protobuf:"bytes,3,opt,name=deregister,proto3,oneof"`
 }
 
-type Operation_AdoptRules struct {
-	AdoptRules *AdoptRules `protobuf:"bytes,4,opt,name=adopt_rules,json=adoptRules,proto3,oneof"`
-}
-
 func (*Operation_LeaderEstablished) isOperation_Kind() {}
 
 func (*Operation_Register) isOperation_Kind() {}
 
 func (*Operation_Deregister) isOperation_Kind() {}
-
-func (*Operation_AdoptRules) isOperation_Kind() {}
-
-// AdoptRules changes how every replica applies what follows, at one point of the log: by the rules of a command
-// version, those of 1 before the first. Since command version 2.
-type AdoptRules struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Version       uint32                 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *AdoptRules) Reset() {
-	*x = AdoptRules{}
-	mi := &file_rollcall_v1_log_proto_msgTypes[2]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *AdoptRules) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*AdoptRules) ProtoMessage() {}
-
-func (x *AdoptRules) ProtoReflect() protoreflect.Message {
-	mi := &file_rollcall_v1_log_proto_msgTypes[2]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use AdoptRules.ProtoReflect.Descriptor instead.
-func (*AdoptRules) Descriptor() ([]byte, []int) {
-	return file_rollcall_v1_log_proto_rawDescGZIP(), []int{2}
-}
-
-func (x *AdoptRules) GetVersion() uint32 {
-	if x != nil {
-		return x.Version
-	}
-	return 0
-}
 
 // LeaderEstablished opens an epoch: max(previous + 1, the entry's term, at_least).
 type LeaderEstablished struct {
@@ -239,7 +177,7 @@ type LeaderEstablished struct {
 
 func (x *LeaderEstablished) Reset() {
 	*x = LeaderEstablished{}
-	mi := &file_rollcall_v1_log_proto_msgTypes[3]
+	mi := &file_rollcall_v1_log_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -251,7 +189,7 @@ func (x *LeaderEstablished) String() string {
 func (*LeaderEstablished) ProtoMessage() {}
 
 func (x *LeaderEstablished) ProtoReflect() protoreflect.Message {
-	mi := &file_rollcall_v1_log_proto_msgTypes[3]
+	mi := &file_rollcall_v1_log_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -264,7 +202,7 @@ func (x *LeaderEstablished) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaderEstablished.ProtoReflect.Descriptor instead.
 func (*LeaderEstablished) Descriptor() ([]byte, []int) {
-	return file_rollcall_v1_log_proto_rawDescGZIP(), []int{3}
+	return file_rollcall_v1_log_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *LeaderEstablished) GetNode() string {
@@ -301,7 +239,7 @@ type WriteFence struct {
 
 func (x *WriteFence) Reset() {
 	*x = WriteFence{}
-	mi := &file_rollcall_v1_log_proto_msgTypes[4]
+	mi := &file_rollcall_v1_log_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -313,7 +251,7 @@ func (x *WriteFence) String() string {
 func (*WriteFence) ProtoMessage() {}
 
 func (x *WriteFence) ProtoReflect() protoreflect.Message {
-	mi := &file_rollcall_v1_log_proto_msgTypes[4]
+	mi := &file_rollcall_v1_log_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -326,7 +264,7 @@ func (x *WriteFence) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteFence.ProtoReflect.Descriptor instead.
 func (*WriteFence) Descriptor() ([]byte, []int) {
-	return file_rollcall_v1_log_proto_rawDescGZIP(), []int{4}
+	return file_rollcall_v1_log_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *WriteFence) GetOwner() *Owner {
@@ -372,7 +310,7 @@ type RegisterOperation struct {
 
 func (x *RegisterOperation) Reset() {
 	*x = RegisterOperation{}
-	mi := &file_rollcall_v1_log_proto_msgTypes[5]
+	mi := &file_rollcall_v1_log_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -384,7 +322,7 @@ func (x *RegisterOperation) String() string {
 func (*RegisterOperation) ProtoMessage() {}
 
 func (x *RegisterOperation) ProtoReflect() protoreflect.Message {
-	mi := &file_rollcall_v1_log_proto_msgTypes[5]
+	mi := &file_rollcall_v1_log_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -397,7 +335,7 @@ func (x *RegisterOperation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterOperation.ProtoReflect.Descriptor instead.
 func (*RegisterOperation) Descriptor() ([]byte, []int) {
-	return file_rollcall_v1_log_proto_rawDescGZIP(), []int{5}
+	return file_rollcall_v1_log_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *RegisterOperation) GetFence() *WriteFence {
@@ -446,7 +384,7 @@ type DeregisterOperation struct {
 
 func (x *DeregisterOperation) Reset() {
 	*x = DeregisterOperation{}
-	mi := &file_rollcall_v1_log_proto_msgTypes[6]
+	mi := &file_rollcall_v1_log_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -458,7 +396,7 @@ func (x *DeregisterOperation) String() string {
 func (*DeregisterOperation) ProtoMessage() {}
 
 func (x *DeregisterOperation) ProtoReflect() protoreflect.Message {
-	mi := &file_rollcall_v1_log_proto_msgTypes[6]
+	mi := &file_rollcall_v1_log_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -471,7 +409,7 @@ func (x *DeregisterOperation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeregisterOperation.ProtoReflect.Descriptor instead.
 func (*DeregisterOperation) Descriptor() ([]byte, []int) {
-	return file_rollcall_v1_log_proto_rawDescGZIP(), []int{6}
+	return file_rollcall_v1_log_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *DeregisterOperation) GetFence() *WriteFence {
@@ -514,7 +452,7 @@ type Answer struct {
 
 func (x *Answer) Reset() {
 	*x = Answer{}
-	mi := &file_rollcall_v1_log_proto_msgTypes[7]
+	mi := &file_rollcall_v1_log_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -526,7 +464,7 @@ func (x *Answer) String() string {
 func (*Answer) ProtoMessage() {}
 
 func (x *Answer) ProtoReflect() protoreflect.Message {
-	mi := &file_rollcall_v1_log_proto_msgTypes[7]
+	mi := &file_rollcall_v1_log_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -539,7 +477,7 @@ func (x *Answer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Answer.ProtoReflect.Descriptor instead.
 func (*Answer) Descriptor() ([]byte, []int) {
-	return file_rollcall_v1_log_proto_rawDescGZIP(), []int{7}
+	return file_rollcall_v1_log_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Answer) GetEpoch() uint64 {
@@ -614,7 +552,7 @@ type SnapshotRecord struct {
 
 func (x *SnapshotRecord) Reset() {
 	*x = SnapshotRecord{}
-	mi := &file_rollcall_v1_log_proto_msgTypes[8]
+	mi := &file_rollcall_v1_log_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -626,7 +564,7 @@ func (x *SnapshotRecord) String() string {
 func (*SnapshotRecord) ProtoMessage() {}
 
 func (x *SnapshotRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_rollcall_v1_log_proto_msgTypes[8]
+	mi := &file_rollcall_v1_log_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -639,7 +577,7 @@ func (x *SnapshotRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotRecord.ProtoReflect.Descriptor instead.
 func (*SnapshotRecord) Descriptor() ([]byte, []int) {
-	return file_rollcall_v1_log_proto_rawDescGZIP(), []int{8}
+	return file_rollcall_v1_log_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *SnapshotRecord) GetRecord() isSnapshotRecord_Record {
@@ -722,16 +660,14 @@ type SnapshotHeader struct {
 	// Node that opened the epoch.
 	Leader string `protobuf:"bytes,4,opt,name=leader,proto3" json:"leader,omitempty"`
 	// Raft index of the last command applied.
-	Index uint64 `protobuf:"varint,5,opt,name=index,proto3" json:"index,omitempty"`
-	// The rules adopted last; 0 before.
-	Rules         uint32 `protobuf:"varint,6,opt,name=rules,proto3" json:"rules,omitempty"`
+	Index         uint64 `protobuf:"varint,5,opt,name=index,proto3" json:"index,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *SnapshotHeader) Reset() {
 	*x = SnapshotHeader{}
-	mi := &file_rollcall_v1_log_proto_msgTypes[9]
+	mi := &file_rollcall_v1_log_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -743,7 +679,7 @@ func (x *SnapshotHeader) String() string {
 func (*SnapshotHeader) ProtoMessage() {}
 
 func (x *SnapshotHeader) ProtoReflect() protoreflect.Message {
-	mi := &file_rollcall_v1_log_proto_msgTypes[9]
+	mi := &file_rollcall_v1_log_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -756,7 +692,7 @@ func (x *SnapshotHeader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotHeader.ProtoReflect.Descriptor instead.
 func (*SnapshotHeader) Descriptor() ([]byte, []int) {
-	return file_rollcall_v1_log_proto_rawDescGZIP(), []int{9}
+	return file_rollcall_v1_log_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *SnapshotHeader) GetFormat() uint32 {
@@ -794,13 +730,6 @@ func (x *SnapshotHeader) GetIndex() uint64 {
 	return 0
 }
 
-func (x *SnapshotHeader) GetRules() uint32 {
-	if x != nil {
-		return x.Rules
-	}
-	return 0
-}
-
 type SnapshotOwner struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Number by which entries name the owner.
@@ -815,7 +744,7 @@ type SnapshotOwner struct {
 
 func (x *SnapshotOwner) Reset() {
 	*x = SnapshotOwner{}
-	mi := &file_rollcall_v1_log_proto_msgTypes[10]
+	mi := &file_rollcall_v1_log_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -827,7 +756,7 @@ func (x *SnapshotOwner) String() string {
 func (*SnapshotOwner) ProtoMessage() {}
 
 func (x *SnapshotOwner) ProtoReflect() protoreflect.Message {
-	mi := &file_rollcall_v1_log_proto_msgTypes[10]
+	mi := &file_rollcall_v1_log_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -840,7 +769,7 @@ func (x *SnapshotOwner) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotOwner.ProtoReflect.Descriptor instead.
 func (*SnapshotOwner) Descriptor() ([]byte, []int) {
-	return file_rollcall_v1_log_proto_rawDescGZIP(), []int{10}
+	return file_rollcall_v1_log_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *SnapshotOwner) GetNumber() uint32 {
@@ -889,7 +818,7 @@ type SnapshotEntry struct {
 
 func (x *SnapshotEntry) Reset() {
 	*x = SnapshotEntry{}
-	mi := &file_rollcall_v1_log_proto_msgTypes[11]
+	mi := &file_rollcall_v1_log_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -901,7 +830,7 @@ func (x *SnapshotEntry) String() string {
 func (*SnapshotEntry) ProtoMessage() {}
 
 func (x *SnapshotEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_rollcall_v1_log_proto_msgTypes[11]
+	mi := &file_rollcall_v1_log_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -914,7 +843,7 @@ func (x *SnapshotEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotEntry.ProtoReflect.Descriptor instead.
 func (*SnapshotEntry) Descriptor() ([]byte, []int) {
-	return file_rollcall_v1_log_proto_rawDescGZIP(), []int{11}
+	return file_rollcall_v1_log_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *SnapshotEntry) GetService() []byte {
@@ -950,7 +879,7 @@ type SnapshotTrailer struct {
 
 func (x *SnapshotTrailer) Reset() {
 	*x = SnapshotTrailer{}
-	mi := &file_rollcall_v1_log_proto_msgTypes[12]
+	mi := &file_rollcall_v1_log_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -962,7 +891,7 @@ func (x *SnapshotTrailer) String() string {
 func (*SnapshotTrailer) ProtoMessage() {}
 
 func (x *SnapshotTrailer) ProtoReflect() protoreflect.Message {
-	mi := &file_rollcall_v1_log_proto_msgTypes[12]
+	mi := &file_rollcall_v1_log_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -975,7 +904,7 @@ func (x *SnapshotTrailer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotTrailer.ProtoReflect.Descriptor instead.
 func (*SnapshotTrailer) Descriptor() ([]byte, []int) {
-	return file_rollcall_v1_log_proto_rawDescGZIP(), []int{12}
+	return file_rollcall_v1_log_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *SnapshotTrailer) GetOwners() uint64 {
@@ -1007,19 +936,14 @@ const file_rollcall_v1_log_proto_rawDesc = "" +
 	"\aCommand\x126\n" +
 	"\n" +
 	"operations\x18\x01 \x03(\v2\x16.rollcall.v1.OperationR\n" +
-	"operations\"\xa2\x02\n" +
+	"operations\"\xe6\x01\n" +
 	"\tOperation\x12O\n" +
 	"\x12leader_established\x18\x01 \x01(\v2\x1e.rollcall.v1.LeaderEstablishedH\x00R\x11leaderEstablished\x12<\n" +
 	"\bregister\x18\x02 \x01(\v2\x1e.rollcall.v1.RegisterOperationH\x00R\bregister\x12B\n" +
 	"\n" +
 	"deregister\x18\x03 \x01(\v2 .rollcall.v1.DeregisterOperationH\x00R\n" +
-	"deregister\x12:\n" +
-	"\vadopt_rules\x18\x04 \x01(\v2\x17.rollcall.v1.AdoptRulesH\x00R\n" +
-	"adoptRulesB\x06\n" +
-	"\x04kind\"&\n" +
-	"\n" +
-	"AdoptRules\x12\x18\n" +
-	"\aversion\x18\x01 \x01(\rR\aversion\"\\\n" +
+	"deregisterB\x06\n" +
+	"\x04kind\"\\\n" +
 	"\x11LeaderEstablished\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x19\n" +
 	"\bat_least\x18\x02 \x01(\x04R\aatLeast\x12\x18\n" +
@@ -1058,14 +982,13 @@ const file_rollcall_v1_log_proto_rawDesc = "" +
 	"\x05owner\x18\x02 \x01(\v2\x1a.rollcall.v1.SnapshotOwnerH\x00R\x05owner\x122\n" +
 	"\x05entry\x18\x03 \x01(\v2\x1a.rollcall.v1.SnapshotEntryH\x00R\x05entry\x128\n" +
 	"\atrailer\x18\x04 \x01(\v2\x1c.rollcall.v1.SnapshotTrailerH\x00R\atrailerB\b\n" +
-	"\x06record\"\x9c\x01\n" +
+	"\x06record\"\x86\x01\n" +
 	"\x0eSnapshotHeader\x12\x16\n" +
 	"\x06format\x18\x01 \x01(\rR\x06format\x12\x18\n" +
 	"\acluster\x18\x02 \x01(\tR\acluster\x12\x14\n" +
 	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\x12\x16\n" +
 	"\x06leader\x18\x04 \x01(\tR\x06leader\x12\x14\n" +
-	"\x05index\x18\x05 \x01(\x04R\x05index\x12\x14\n" +
-	"\x05rules\x18\x06 \x01(\rR\x05rules\"\xb2\x01\n" +
+	"\x05index\x18\x05 \x01(\x04R\x05index\"\xb2\x01\n" +
 	"\rSnapshotOwner\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\rR\x06number\x12(\n" +
 	"\x05owner\x18\x02 \x01(\v2\x12.rollcall.v1.OwnerR\x05owner\x12 \n" +
@@ -1093,46 +1016,44 @@ func file_rollcall_v1_log_proto_rawDescGZIP() []byte {
 	return file_rollcall_v1_log_proto_rawDescData
 }
 
-var file_rollcall_v1_log_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
+var file_rollcall_v1_log_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
 var file_rollcall_v1_log_proto_goTypes = []any{
 	(*Command)(nil),             // 0: rollcall.v1.Command
 	(*Operation)(nil),           // 1: rollcall.v1.Operation
-	(*AdoptRules)(nil),          // 2: rollcall.v1.AdoptRules
-	(*LeaderEstablished)(nil),   // 3: rollcall.v1.LeaderEstablished
-	(*WriteFence)(nil),          // 4: rollcall.v1.WriteFence
-	(*RegisterOperation)(nil),   // 5: rollcall.v1.RegisterOperation
-	(*DeregisterOperation)(nil), // 6: rollcall.v1.DeregisterOperation
-	(*Answer)(nil),              // 7: rollcall.v1.Answer
-	(*SnapshotRecord)(nil),      // 8: rollcall.v1.SnapshotRecord
-	(*SnapshotHeader)(nil),      // 9: rollcall.v1.SnapshotHeader
-	(*SnapshotOwner)(nil),       // 10: rollcall.v1.SnapshotOwner
-	(*SnapshotEntry)(nil),       // 11: rollcall.v1.SnapshotEntry
-	(*SnapshotTrailer)(nil),     // 12: rollcall.v1.SnapshotTrailer
-	(*Owner)(nil),               // 13: rollcall.v1.Owner
-	(*Conflict)(nil),            // 14: rollcall.v1.Conflict
+	(*LeaderEstablished)(nil),   // 2: rollcall.v1.LeaderEstablished
+	(*WriteFence)(nil),          // 3: rollcall.v1.WriteFence
+	(*RegisterOperation)(nil),   // 4: rollcall.v1.RegisterOperation
+	(*DeregisterOperation)(nil), // 5: rollcall.v1.DeregisterOperation
+	(*Answer)(nil),              // 6: rollcall.v1.Answer
+	(*SnapshotRecord)(nil),      // 7: rollcall.v1.SnapshotRecord
+	(*SnapshotHeader)(nil),      // 8: rollcall.v1.SnapshotHeader
+	(*SnapshotOwner)(nil),       // 9: rollcall.v1.SnapshotOwner
+	(*SnapshotEntry)(nil),       // 10: rollcall.v1.SnapshotEntry
+	(*SnapshotTrailer)(nil),     // 11: rollcall.v1.SnapshotTrailer
+	(*Owner)(nil),               // 12: rollcall.v1.Owner
+	(*Conflict)(nil),            // 13: rollcall.v1.Conflict
 }
 var file_rollcall_v1_log_proto_depIdxs = []int32{
 	1,  // 0: rollcall.v1.Command.operations:type_name -> rollcall.v1.Operation
-	3,  // 1: rollcall.v1.Operation.leader_established:type_name -> rollcall.v1.LeaderEstablished
-	5,  // 2: rollcall.v1.Operation.register:type_name -> rollcall.v1.RegisterOperation
-	6,  // 3: rollcall.v1.Operation.deregister:type_name -> rollcall.v1.DeregisterOperation
-	2,  // 4: rollcall.v1.Operation.adopt_rules:type_name -> rollcall.v1.AdoptRules
-	13, // 5: rollcall.v1.WriteFence.owner:type_name -> rollcall.v1.Owner
-	4,  // 6: rollcall.v1.RegisterOperation.fence:type_name -> rollcall.v1.WriteFence
-	13, // 7: rollcall.v1.RegisterOperation.gone:type_name -> rollcall.v1.Owner
-	4,  // 8: rollcall.v1.DeregisterOperation.fence:type_name -> rollcall.v1.WriteFence
-	14, // 9: rollcall.v1.Answer.conflicts:type_name -> rollcall.v1.Conflict
-	9,  // 10: rollcall.v1.SnapshotRecord.header:type_name -> rollcall.v1.SnapshotHeader
-	10, // 11: rollcall.v1.SnapshotRecord.owner:type_name -> rollcall.v1.SnapshotOwner
-	11, // 12: rollcall.v1.SnapshotRecord.entry:type_name -> rollcall.v1.SnapshotEntry
-	12, // 13: rollcall.v1.SnapshotRecord.trailer:type_name -> rollcall.v1.SnapshotTrailer
-	13, // 14: rollcall.v1.SnapshotOwner.owner:type_name -> rollcall.v1.Owner
-	7,  // 15: rollcall.v1.SnapshotOwner.answer:type_name -> rollcall.v1.Answer
-	16, // [16:16] is the sub-list for method output_type
-	16, // [16:16] is the sub-list for method input_type
-	16, // [16:16] is the sub-list for extension type_name
-	16, // [16:16] is the sub-list for extension extendee
-	0,  // [0:16] is the sub-list for field type_name
+	2,  // 1: rollcall.v1.Operation.leader_established:type_name -> rollcall.v1.LeaderEstablished
+	4,  // 2: rollcall.v1.Operation.register:type_name -> rollcall.v1.RegisterOperation
+	5,  // 3: rollcall.v1.Operation.deregister:type_name -> rollcall.v1.DeregisterOperation
+	12, // 4: rollcall.v1.WriteFence.owner:type_name -> rollcall.v1.Owner
+	3,  // 5: rollcall.v1.RegisterOperation.fence:type_name -> rollcall.v1.WriteFence
+	12, // 6: rollcall.v1.RegisterOperation.gone:type_name -> rollcall.v1.Owner
+	3,  // 7: rollcall.v1.DeregisterOperation.fence:type_name -> rollcall.v1.WriteFence
+	13, // 8: rollcall.v1.Answer.conflicts:type_name -> rollcall.v1.Conflict
+	8,  // 9: rollcall.v1.SnapshotRecord.header:type_name -> rollcall.v1.SnapshotHeader
+	9,  // 10: rollcall.v1.SnapshotRecord.owner:type_name -> rollcall.v1.SnapshotOwner
+	10, // 11: rollcall.v1.SnapshotRecord.entry:type_name -> rollcall.v1.SnapshotEntry
+	11, // 12: rollcall.v1.SnapshotRecord.trailer:type_name -> rollcall.v1.SnapshotTrailer
+	12, // 13: rollcall.v1.SnapshotOwner.owner:type_name -> rollcall.v1.Owner
+	6,  // 14: rollcall.v1.SnapshotOwner.answer:type_name -> rollcall.v1.Answer
+	15, // [15:15] is the sub-list for method output_type
+	15, // [15:15] is the sub-list for method input_type
+	15, // [15:15] is the sub-list for extension type_name
+	15, // [15:15] is the sub-list for extension extendee
+	0,  // [0:15] is the sub-list for field type_name
 }
 
 func init() { file_rollcall_v1_log_proto_init() }
@@ -1146,9 +1067,8 @@ func file_rollcall_v1_log_proto_init() {
 		(*Operation_LeaderEstablished)(nil),
 		(*Operation_Register)(nil),
 		(*Operation_Deregister)(nil),
-		(*Operation_AdoptRules)(nil),
 	}
-	file_rollcall_v1_log_proto_msgTypes[8].OneofWrappers = []any{
+	file_rollcall_v1_log_proto_msgTypes[7].OneofWrappers = []any{
 		(*SnapshotRecord_Header)(nil),
 		(*SnapshotRecord_Owner)(nil),
 		(*SnapshotRecord_Entry)(nil),
@@ -1160,7 +1080,7 @@ func file_rollcall_v1_log_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_rollcall_v1_log_proto_rawDesc), len(file_rollcall_v1_log_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   13,
+			NumMessages:   12,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
