@@ -46,6 +46,7 @@ type TLS struct {
 	mu      sync.Mutex
 	current *material
 	seen    [3]fileState // the files as last looked at, whether they could be used or not
+	problem string       // why they could not be used, empty if they could
 	looked  time.Time
 	warned  time.Time // of the coming expiry
 }
@@ -146,17 +147,20 @@ func (t *TLS) fresh() *material {
 	t.looked = time.Now()
 	t.warnOfExpiry()
 	seen := t.look()
-	if seen == t.seen {
+	if seen == t.seen && t.problem == "" {
 		return t.current
 	}
-	t.seen = seen
-	// Files replaced one after the other don't fit together for a moment; the next of them to change brings
-	// us here again.
+	// Files that can't be used are tried again until they can: replaced one after the other they don't fit together
+	// for a moment, and a certificate may be valid from a moment ahead of our clock.
 	loaded, err := t.load()
 	if err != nil {
-		t.Logger.Error("new certificate files can't be used, keeping the old ones", "err", err)
+		if seen != t.seen || err.Error() != t.problem {
+			t.Logger.Error("new certificate files can't be used, keeping the old ones", "err", err)
+		}
+		t.seen, t.problem = seen, err.Error()
 		return t.current
 	}
+	t.seen, t.problem = seen, ""
 	t.current, t.warned = loaded, time.Time{}
 	t.Logger.Info("certificate reloaded", "file", t.CertFile, "expires", loaded.certificate.Leaf.NotAfter)
 	t.warnOfExpiry()

@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -57,13 +58,19 @@ func newCA(t *testing.T) *authority {
 // write puts a certificate valid for so long, its key and the CA into dir.
 func (a *authority) write(t *testing.T, dir string, valid time.Duration, names ...string) clusterport.TLSConfig {
 	t.Helper()
+	return a.writeFrom(t, dir, time.Now().Add(-48*time.Hour), valid, names...)
+}
+
+// writeFrom is write, of a certificate that is valid from then on only.
+func (a *authority) writeFrom(t *testing.T, dir string, from time.Time, valid time.Duration, names ...string) clusterport.TLSConfig {
+	t.Helper()
 	cfg := clusterport.TLSConfig{
 		CertFile: filepath.Join(dir, "node.crt"), KeyFile: filepath.Join(dir, "node.key"), CAFile: filepath.Join(dir, "ca.crt"),
 	}
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)
 	der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
-		NotBefore: time.Now().Add(-48 * time.Hour), NotAfter: time.Now().Add(valid),
+		NotBefore: from, NotAfter: time.Now().Add(valid),
 		KeyUsage:    x509.KeyUsageDigitalSignature,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth},
 		DNSNames:    names,
@@ -357,6 +364,29 @@ func TestReload(t *testing.T) {
 	ca.write(t, dir, 90*24*time.Hour, string(coordinator))
 	own.LookAgain()
 	require.NotEqual(t, second, serial(t, n, client))
+}
+
+// TestReloadIsTriedAgain: a certificate made by a clock that is ahead of ours is good a little later, though its file
+// stays as it is.
+func TestReloadIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ca, dir, log := newCA(t), t.TempDir(), new(logs)
+		cfg := ca.write(t, dir, 30*24*time.Hour, string(coordinator))
+		cfg.Logger = slog.New(slog.NewJSONHandler(log, nil))
+		own := load(t, cfg)
+		first := own.Expiry()
+
+		ca.writeFrom(t, dir, time.Now().Add(10*time.Second), 60*24*time.Hour, string(coordinator))
+		for range 4 {
+			<-time.After(2 * time.Second)
+			require.Equal(t, first, own.Expiry())
+		}
+		require.Len(t, log.lines(t, "new certificate files can't be used, keeping the old ones"), 1)
+		<-time.After(3 * time.Second)
+		require.True(t, own.Expiry().After(first))
+		require.Len(t, log.lines(t, "certificate reloaded"), 1)
+	})
 }
 
 // TestNewCA: both sides change to another CA without a restart, also a client that holds one tls.Config for life.
