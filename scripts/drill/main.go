@@ -199,14 +199,19 @@ func (d *drill) allUp(ctx context.Context) error {
 	return err
 }
 
+// allowance is what a removal may take beyond the interval: the 500 ms that a check may last which meets a container
+// half torn down, and what docker needs to signal that container and to read Redis.
+const allowance = 750 * time.Millisecond
+
 func (d *drill) relayerStops(ctx context.Context) error {
 	const victim = "oz-relayer-1"
 	others := []string{"oz-relayer-0", "oz-relayer-2"}
 	return d.guarded(ctx, "  the others meanwhile", others, func() error {
-		err := d.awaitSet(ctx, "stop "+victim, others, d.interval+time.Second, func() error {
-			return d.cluster.stop(ctx, victim)
-		})
-		if err != nil {
+		// The clock runs from the beginning of the stop: until that has ended the checks may long have seen it.
+		stopped := make(chan error, 1)
+		go func() { stopped <- d.cluster.stop(ctx, victim) }()
+		err := d.awaitSet(ctx, "stop "+victim, others, d.interval+allowance, nil)
+		if err := errors.Join(err, <-stopped); err != nil {
 			return err
 		}
 		return d.awaitSet(ctx, "start "+victim, relayers, d.interval+time.Second, func() error {
