@@ -1,6 +1,7 @@
 package coordinator
 
 import (
+	"maps"
 	"sync"
 	"time"
 
@@ -8,14 +9,18 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
+// forgetAbove is how many owners are remembered before those that are gone are looked for.
+const forgetAbove = 1024
+
 // writers is what the leader of an epoch has seen of each owner. The state machine fences writes by what was
 // committed; this covers those on their way, and those answered without an entry because they changed nothing.
 type writers struct {
 	since     time.Time
 	goneAfter time.Duration
 
-	mu      sync.Mutex
-	byOwner map[fsm.Owner]*writer
+	mu       sync.Mutex
+	byOwner  map[fsm.Owner]*writer
+	forgetAt int // so many owners are the next occasion to forget
 }
 
 type writer struct {
@@ -25,7 +30,7 @@ type writer struct {
 }
 
 func newWriters(since time.Time, goneAfter time.Duration) *writers {
-	return &writers{since: since, goneAfter: goneAfter, byOwner: make(map[fsm.Owner]*writer)}
+	return &writers{since: since, goneAfter: goneAfter, byOwner: make(map[fsm.Owner]*writer), forgetAt: forgetAbove}
 }
 
 // begin admits a write, or refuses it as superseded. alone is true when no other write of the owner is on its
@@ -35,6 +40,7 @@ func (w *writers) begin(o fsm.Owner, incarnation, seq uint64) (alone bool, end f
 	defer w.mu.Unlock()
 	wr := w.byOwner[o]
 	if wr == nil {
+		w.forget()
 		wr = &writer{}
 		w.byOwner[o] = wr
 	}
@@ -52,6 +58,20 @@ func (w *writers) begin(o fsm.Owner, incarnation, seq uint64) (alone bool, end f
 		defer w.mu.Unlock()
 		wr.inFlight--
 	}, nil
+}
+
+// forget drops the owners that are gone and have nothing on the way: the state machine fences their writes, and for
+// gone they are the same as those never heard of. It looks again when there are twice as many as it left, so that it
+// costs a write little. w.mu is held.
+func (w *writers) forget() {
+	if len(w.byOwner) < w.forgetAt {
+		return
+	}
+	now := time.Now()
+	maps.DeleteFunc(w.byOwner, func(_ fsm.Owner, wr *writer) bool {
+		return wr.inFlight == 0 && now.Sub(wr.heard) > w.goneAfter
+	})
+	w.forgetAt = max(forgetAbove, 2*len(w.byOwner))
 }
 
 // gone lists the gateways among the owners of the ids that have been silent for so long that their entries are
