@@ -140,8 +140,8 @@ func (d *draft) look(op register) (befores []*Entry, cs []Conflict) {
 			continue
 		}
 		befores[i] = before
-		free := before.Owner == op.owner || before.Owner == Static || op.owner == Static || op.force ||
-			slices.Contains(op.gone, before.Owner)
+		_, gone := op.gone[before.Owner]
+		free := gone || before.Owner == op.owner || before.Owner == Static || op.owner == Static || op.force
 		if !free {
 			cs = append(cs, Conflict{Index: i, ID: e.ID, Owner: before.Owner})
 		}

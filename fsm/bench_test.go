@@ -127,6 +127,45 @@ func BenchmarkApply(b *testing.B) {
 	}
 }
 
+// BenchmarkTakeOver registers 10,000 services that have as many owners, all gone.
+func BenchmarkTakeOver(b *testing.B) {
+	var (
+		m        *Machine
+		index    uint64
+		commands [][]byte
+		gone     []*rollcallv1.Owner
+	)
+	ids := make([]int, benchBatch)
+	apply := func(data []byte) {
+		index++
+		for _, r := range m.Apply(&raft.Log{Index: index, Data: data}).([]Result) {
+			require.NoError(b, r.Err)
+		}
+	}
+	for i := range ids {
+		ids[i] = i
+		owner := Owner{Kind: rollcallv1.OwnerKind_OWNER_KIND_GATEWAY, ID: fmt.Sprintf("edge-%d", i)}
+		gone = append(gone, owner.Proto())
+		commands = append(commands, benchRegister(owner, ids[i:i+1], 0, false))
+	}
+	var takeOver rollcallv1.Command
+	require.NoError(b, proto.Unmarshal(benchRegister(benchOwner(1<<30), ids, 0, false), &takeOver))
+	takeOver.Operations[0].GetRegister().Gone = gone
+	last, err := proto.Marshal(&takeOver)
+	require.NoError(b, err)
+	b.ReportAllocs()
+	for b.Loop() {
+		b.StopTimer()
+		m, index = New(), 0
+		for _, c := range commands {
+			apply(c)
+		}
+		b.StartTimer()
+		apply(last)
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*benchBatch), "ns/service")
+}
+
 // BenchmarkSnapshot writes and reads a directory of a million services.
 func BenchmarkSnapshot(b *testing.B) {
 	m, _ := benchMachine(b, 1_000_000)

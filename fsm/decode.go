@@ -32,7 +32,7 @@ type register struct {
 	fence
 	entries        []*Entry // without owner and version
 	fullSet, force bool
-	gone           []Owner
+	gone           map[Owner]struct{} // nil when nobody is, as in most
 }
 
 type deregister struct {
@@ -88,12 +88,15 @@ func decodeRegister(op *rollcallv1.RegisterOperation) (r register, err error) {
 			return r, fmt.Errorf("service %d: %w", i, err)
 		}
 	}
+	if len(op.Gone) > 0 {
+		r.gone = make(map[Owner]struct{}, len(op.Gone))
+	}
 	for _, o := range op.Gone {
 		owner, err := decodeOwner(o)
 		if err != nil {
 			return r, fmt.Errorf("gone: %w", err)
 		}
-		r.gone = append(r.gone, owner)
+		r.gone[owner] = struct{}{}
 	}
 	return r, nil
 }
