@@ -9,6 +9,10 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
+// maxGone is how many owners one write may take over from. It bounds what they add to a Raft entry, to 70 kB; a host
+// that takes over from more than that, one service each, does so in several writes.
+const maxGone = 1000
+
 // forgetAbove is how many owners are remembered before those that are gone are looked for.
 const forgetAbove = 1024
 
@@ -75,7 +79,7 @@ func (w *writers) forget() {
 }
 
 // gone lists the gateways among the owners of the ids that have been silent for so long that their entries are
-// free to take. A leader that is new itself waits as long before it judges.
+// free to take, the first maxGone of them. A leader that is new itself waits as long before it judges.
 func (w *writers) gone(s *fsm.State, self fsm.Owner, ids []string) []*rollcallv1.Owner {
 	now := time.Now()
 	if now.Sub(w.since) <= w.goneAfter {
@@ -95,7 +99,9 @@ func (w *writers) gone(s *fsm.State, self fsm.Owner, ids []string) []*rollcallv1
 		}
 		judged[e.Owner] = struct{}{}
 		if wr := w.byOwner[e.Owner]; wr == nil || now.Sub(wr.heard) > w.goneAfter {
-			gone = append(gone, e.Owner.Proto())
+			if gone = append(gone, e.Owner.Proto()); len(gone) == maxGone {
+				break
+			}
 		}
 	}
 	return gone

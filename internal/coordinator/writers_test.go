@@ -35,3 +35,56 @@ func TestWritersThatAreGoneAreForgotten(t *testing.T) {
 		}
 	})
 }
+package coordinator
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/raft"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/rollcall-dev/rollcall/fsm"
+	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
+)
+
+// One write takes over from a bounded number of owners, so that naming them does not swell its entry.
+func TestGoneOwnersAreBounded(t *testing.T) {
+	t.Parallel()
+	cmd := new(rollcallv1.Command)
+	var ids []string
+	for i := range maxGone + 10 {
+		ids = append(ids, fmt.Sprintf("s-%d", i))
+		encoded, err := fsm.EncodeService(&rollcallv1.Service{Id: ids[i]})
+		require.NoError(t, err)
+		cmd.Operations = append(cmd.Operations, &rollcallv1.Operation{Kind: &rollcallv1.Operation_Register{
+			Register: &rollcallv1.RegisterOperation{
+				Fence:    &rollcallv1.WriteFence{Owner: edge(i).Proto(), Incarnation: 1, Seq: 1},
+				Services: [][]byte{encoded},
+			},
+		}})
+	}
+	data, err := proto.Marshal(cmd)
+	require.NoError(t, err)
+	m := fsm.New()
+	m.Apply(&raft.Log{Index: 1, Data: data})
+	require.Equal(t, len(ids), m.State().Len())
+
+	w := newWriters(time.Now().Add(-time.Hour), time.Minute)
+	_, end, err := w.begin(edge(0), 1, 2)
+	require.NoError(t, err)
+	defer end()
+	var want []*rollcallv1.Owner
+	for i := 2; i < 2+maxGone; i++ { // the first is there, and the second takes over
+		want = append(want, edge(i).Proto())
+	}
+	require.Equal(t, want, w.gone(m.State(), edge(1), ids))
+	require.Len(t, w.gone(m.State(), edge(1), ids[:10]), 8)
+	require.Empty(t, newWriters(time.Now(), time.Minute).gone(m.State(), edge(1), ids), "a new leader does not judge yet")
+}
+
+func edge(i int) fsm.Owner {
+	return fsm.Owner{Kind: rollcallv1.OwnerKind_OWNER_KIND_GATEWAY, ID: fmt.Sprintf("edge-%d", i)}
+}
