@@ -17,7 +17,7 @@ const (
 	// logBudget is how many bytes of commands are applied before a snapshot shortens the log: Raft's own
 	// threshold counts entries, which may have 100 bytes or 4 MiB.
 	logBudget = 64 << 20
-	// A snapshot leaves as many entries in the log as fit the budget, for followers that are a little behind.
+	// A snapshot leaves about as many entries in the log as fit the budget, for followers that are a little behind.
 	minTrailing, maxTrailing = 64, 10240
 	snapshotPeriod           = 5 * time.Second
 )
@@ -30,7 +30,7 @@ type snapshotter struct {
 	// fatal is told of an entry that cannot be applied.
 	fatal func(error)
 
-	bytes, entries atomic.Int64 // since the last snapshot
+	bytes, entries atomic.Int64 // since the last snapshot, ours or Raft's own
 }
 
 func newSnapshotter(m *fsm.Machine, log *slog.Logger, fatal func(error)) *snapshotter {
@@ -60,7 +60,43 @@ func (s *snapshotter) ApplyBatch(logs []*raft.Log) []any {
 	return s.Machine.ApplyBatch(logs)
 }
 
-// run takes a snapshot whenever the log has outgrown its budget, or the directory if that is larger.
+// Snapshot shadows the machine's: what it holds counts no more once it is written, whoever asked for it.
+func (s *snapshotter) Snapshot() (raft.FSMSnapshot, error) {
+	snapshot, err := s.Machine.Snapshot()
+	return &countedSnapshot{snapshot, s, s.bytes.Load(), s.entries.Load()}, err
+}
+
+type countedSnapshot struct {
+	raft.FSMSnapshot
+	s              *snapshotter
+	bytes, entries int64
+}
+
+func (c *countedSnapshot) Persist(sink raft.SnapshotSink) error {
+	err := c.FSMSnapshot.Persist(sink)
+	if err == nil {
+		c.s.bytes.Add(-c.bytes)
+		c.s.entries.Add(-c.entries)
+	}
+	return err
+}
+
+// keep has the next snapshot leave as many entries in the log as fit the budget, if they are like the recent ones.
+func (s *snapshotter) keep(bytes, entries int64) error {
+	reload := s.raft.ReloadableConfig()
+	trailing := uint64(min(max(logBudget*entries/max(bytes, 1), minTrailing), maxTrailing))
+	if entries == 0 || trailing == reload.TrailingLogs {
+		return nil
+	}
+	reload.TrailingLogs = trailing
+	if err := s.raft.ReloadConfig(reload); err != nil {
+		return fmt.Errorf("set trailing logs: %w", err)
+	}
+	return nil
+}
+
+// run takes a snapshot whenever the log has outgrown its budget, or the directory if that is larger. Raft takes its
+// own when entries are many; how many to keep is settled for those too.
 func (s *snapshotter) run(ctx context.Context) error {
 	tick := time.NewTicker(snapshotPeriod)
 	defer tick.Stop()
@@ -72,22 +108,21 @@ func (s *snapshotter) run(ctx context.Context) error {
 		case <-tick.C:
 		}
 		size, entries := s.bytes.Load(), s.entries.Load()
+		if err := s.keep(size, entries); err != nil {
+			return err
+		}
 		if size < max(logBudget, last) {
 			continue
 		}
-		reload := s.raft.ReloadableConfig()
-		reload.TrailingLogs = uint64(min(max(logBudget*entries/size, minTrailing), maxTrailing))
-		if err := s.raft.ReloadConfig(reload); err != nil {
-			return fmt.Errorf("set trailing logs: %w", err)
-		}
 		started := time.Now()
-		err := s.raft.Snapshot().Error()
-		if err != nil && !errors.Is(err, raft.ErrNothingNewToSnapshot) {
+		switch err := s.raft.Snapshot().Error(); {
+		case errors.Is(err, raft.ErrNothingNewToSnapshot): // one that the leader sent, say
+			s.bytes.Add(-size)
+			s.entries.Add(-entries)
+		case err != nil:
 			s.log.Warn("snapshot not taken", "err", err)
 			continue
 		}
-		s.bytes.Add(-size)
-		s.entries.Add(-entries)
 		last = 0
 		for e := range s.State().All() {
 			last += int64(e.Size())
