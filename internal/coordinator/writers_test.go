@@ -1,12 +1,15 @@
 package coordinator
 
 import (
+	"fmt"
 	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/hashicorp/raft"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/rollcall-dev/rollcall/fsm"
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
@@ -35,20 +38,6 @@ func TestWritersThatAreGoneAreForgotten(t *testing.T) {
 		}
 	})
 }
-package coordinator
-
-import (
-	"fmt"
-	"testing"
-	"time"
-
-	"github.com/hashicorp/raft"
-	"github.com/stretchr/testify/require"
-	"google.golang.org/protobuf/proto"
-
-	"github.com/rollcall-dev/rollcall/fsm"
-	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
-)
 
 // One write takes over from a bounded number of owners, so that naming them does not swell its entry.
 func TestGoneOwnersAreBounded(t *testing.T) {
