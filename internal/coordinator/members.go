@@ -18,6 +18,8 @@ import (
 const (
 	observePeriod = 5 * time.Second
 	changeTimeout = 5 * time.Second
+	// factsHold is for how long a voter's word on its version counts: it may have come back as an older one since.
+	factsHold = 2 * observePeriod
 )
 
 // promotions is what a leader knows of nodes that are to vote once they have caught up. It is lost with the
@@ -173,14 +175,14 @@ func (n *Node) observeMembers(ctx context.Context, r *raft.Raft) error {
 	}
 }
 
-// commandVersion is the newest kind of command that every voter is known to understand.
-func (n *Node) commandVersion(r *raft.Raft) uint32 {
-	version := uint32(fsm.CommandVersion)
+// commandVersion is the newest kind of command, up to this node's own, that every voter is known to understand.
+func (n *Node) commandVersion(r *raft.Raft, own uint32) uint32 {
+	version := own
 	for _, s := range r.GetConfiguration().Configuration().Servers {
 		if s.Suffrage != raft.Voter || string(s.ID) == n.cfg.ID {
 			continue
 		}
-		d := n.peers.fact(string(s.ID))
+		d := n.peers.freshFact(string(s.ID), factsHold)
 		if d == nil {
 			return 1 // it may be of the first version
 		}
@@ -189,13 +191,14 @@ func (n *Node) commandVersion(r *raft.Raft) uint32 {
 	return version
 }
 
-// sinceVersion is the command version that brought an operation.
+// sinceVersion is the command version that brought an operation. One without a case here is of none yet, and nobody
+// proposes it.
 func sinceVersion(op *rollcallv1.Operation) uint32 {
 	switch op.Kind.(type) {
 	case *rollcallv1.Operation_LeaderEstablished, *rollcallv1.Operation_Register, *rollcallv1.Operation_Deregister:
 		return 1
 	default:
-		return fsm.CommandVersion
+		return fsm.CommandVersion + 1
 	}
 }
 
@@ -204,7 +207,7 @@ func (n *Node) checkCommandVersion(r *raft.Raft, needed uint32) error {
 	if needed <= 1 {
 		return nil // every version understands the first commands
 	}
-	if has := n.commandVersion(r); has < needed {
+	if has := n.commandVersion(r, fsm.CommandVersion); has < needed {
 		return status.Errorf(codes.FailedPrecondition,
 			"a voter understands commands only up to version %d and this needs %d; upgrade every coordinator first", has, needed)
 	}

@@ -23,8 +23,14 @@ type peers struct {
 
 	mu     sync.Mutex
 	conns  map[string]*grpc.ClientConn // by address
-	facts  map[string]*rollcallv1.DescribeResponse
+	facts  map[string]fact
 	closed bool
+}
+
+// fact is what a node said of itself, and when it was asked.
+type fact struct {
+	*rollcallv1.DescribeResponse
+	asked time.Time
 }
 
 func newPeers(cfg *Config, port *clusterport.Port) *peers {
@@ -47,7 +53,7 @@ func newPeers(cfg *Config, port *clusterport.Port) *peers {
 		},
 		addresses: make(map[raft.ServerID]string),
 		conns:     make(map[string]*grpc.ClientConn),
-		facts:     make(map[string]*rollcallv1.DescribeResponse),
+		facts:     make(map[string]fact),
 	}
 	for _, peer := range cfg.Peers {
 		p.addresses[raft.ServerID(peer.ID)] = peer.Address
@@ -101,6 +107,7 @@ func (p *peers) conn(addr string) (*grpc.ClientConn, error) {
 func (p *peers) describe(ctx context.Context, servers []raft.Server, timeout time.Duration) map[raft.ServerID]*rollcallv1.DescribeResponse {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
+	asked := time.Now()
 	var (
 		wg  sync.WaitGroup
 		mu  sync.Mutex
@@ -124,7 +131,7 @@ func (p *peers) describe(ctx context.Context, servers []raft.Server, timeout tim
 	wg.Wait()
 	p.mu.Lock()
 	for id, d := range out {
-		p.facts[string(id)] = d
+		p.facts[string(id)] = fact{d, asked}
 	}
 	p.mu.Unlock()
 	return out
@@ -134,7 +141,17 @@ func (p *peers) describe(ctx context.Context, servers []raft.Server, timeout tim
 func (p *peers) fact(node string) *rollcallv1.DescribeResponse {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.facts[node]
+	return p.facts[node].DescribeResponse
+}
+
+// freshFact is what a node said of itself within the last while; nil if it did not.
+func (p *peers) freshFact(node string, within time.Duration) *rollcallv1.DescribeResponse {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if f := p.facts[node]; time.Since(f.asked) <= within {
+		return f.DescribeResponse
+	}
+	return nil
 }
 
 func (p *peers) close() {

@@ -2,6 +2,7 @@ package coordinator
 
 import (
 	"testing"
+	"time"
 
 	"github.com/hashicorp/raft"
 	"github.com/stretchr/testify/require"
@@ -25,18 +26,40 @@ func TestNewCommandsWaitForEveryVoter(t *testing.T) {
 	r, _, err := n.startRaft()
 	require.NoError(t, err)
 
-	say := func(node string, version uint32) {
-		n.peers.facts[node] = &rollcallv1.DescribeResponse{Node: node, CommandVersion: version}
+	say := func(node string, version uint32, ago time.Duration) {
+		d := &rollcallv1.DescribeResponse{Node: node, CommandVersion: version}
+		n.peers.facts[node] = fact{d, time.Now().Add(-ago)}
 	}
-	const next = fsm.CommandVersion + 1
+	const own, next = 7, fsm.CommandVersion + 1
 	require.NoError(t, n.checkCommandVersion(r, 1), "the first commands need nobody's word")
-	require.Equal(t, codes.FailedPrecondition, status.Code(n.checkCommandVersion(r, next)), "nobody has spoken")
-	say("b", next)
-	say("c", next-1)
-	require.Error(t, n.checkCommandVersion(r, next), "c is older")
-	say("c", next)
-	require.Error(t, n.checkCommandVersion(r, next), "this node is older itself")
-	require.EqualValues(t, fsm.CommandVersion, n.commandVersion(r))
-	say("c", 0)
-	require.EqualValues(t, 1, n.commandVersion(r), "an old node that does not say")
+	require.EqualValues(t, 1, n.commandVersion(r, own), "nobody has spoken")
+	say("b", own, 0)
+	require.EqualValues(t, 1, n.commandVersion(r, own), "c has not")
+	say("c", own-1, 0)
+	require.EqualValues(t, own-1, n.commandVersion(r, own), "c is older")
+	say("c", own+1, 0)
+	require.EqualValues(t, own, n.commandVersion(r, own), "this node is older itself")
+	require.Equal(t, codes.FailedPrecondition, status.Code(n.checkCommandVersion(r, next)))
+	say("c", 0, 0)
+	require.EqualValues(t, 1, n.commandVersion(r, own), "an old node that does not say")
+	say("c", own, factsHold+time.Second)
+	require.EqualValues(t, 1, n.commandVersion(r, own), "c may have been replaced by an older one since")
+	require.NotNil(t, n.peers.fact("c"), "what else it said still counts")
+	say("c", own, observePeriod)
+	require.EqualValues(t, own, n.commandVersion(r, own), "it was just not asked again yet")
+}
+
+// Every kind of operation names the version that brought it; one that does not is proposed by nobody.
+func TestEveryOperationHasItsVersion(t *testing.T) {
+	t.Parallel()
+	kinds := new(rollcallv1.Operation).ProtoReflect().Descriptor().Oneofs().ByName("kind").Fields()
+	require.Positive(t, kinds.Len())
+	for i := range kinds.Len() {
+		op := new(rollcallv1.Operation)
+		op.ProtoReflect().Set(kinds.Get(i), op.ProtoReflect().NewField(kinds.Get(i)))
+		version := sinceVersion(op)
+		require.Positive(t, version, kinds.Get(i).Name())
+		require.LessOrEqual(t, version, uint32(fsm.CommandVersion), kinds.Get(i).Name())
+	}
+	require.Greater(t, sinceVersion(new(rollcallv1.Operation)), uint32(fsm.CommandVersion))
 }
