@@ -10,6 +10,9 @@ import (
 // which may have 100 bytes or 4 MiB.
 const cacheBytes = 16 << 20
 
+// entryBytes is what an entry takes beside its data, with room in the slice to grow.
+const entryBytes = 200
+
 // cache keeps the newest entries of a log in memory. A leader reads each entry once for every follower, and every
 // node once more to apply it: without the cache each time from the file, decoded anew. Safe for concurrent use.
 type cache struct {
@@ -17,8 +20,9 @@ type cache struct {
 
 	mu    sync.RWMutex
 	first uint64 // index of entries[0]
-	// entries follow one another without a gap.
-	entries []*raft.Log
+	// entries follow one another without a gap. Copies: a leader's are part of what waits for them to commit, results
+	// and all.
+	entries []raft.Log
 	bytes   int
 }
 
@@ -27,7 +31,7 @@ func newCache(store raft.LogStore) *cache { return &cache{LogStore: store} }
 func (c *cache) GetLog(index uint64, log *raft.Log) error {
 	c.mu.RLock()
 	if index >= c.first && index-c.first < uint64(len(c.entries)) {
-		*log = *c.entries[index-c.first]
+		*log = c.entries[index-c.first]
 		c.mu.RUnlock()
 		return nil
 	}
@@ -49,12 +53,12 @@ func (c *cache) StoreLogs(logs []*raft.Log) error {
 			c.clearLocked()
 			c.first = l.Index
 		}
-		c.entries = append(c.entries, l)
-		c.bytes += len(l.Data)
+		c.entries = append(c.entries, *l)
+		c.bytes += entryBytes + len(l.Data)
 	}
 	drop := 0
 	for c.bytes > cacheBytes && drop < len(c.entries)-1 {
-		c.bytes -= len(c.entries[drop].Data)
+		c.bytes -= entryBytes + len(c.entries[drop].Data)
 		drop++
 	}
 	if drop > 0 {

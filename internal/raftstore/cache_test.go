@@ -1,7 +1,9 @@
 package raftstore
 
 import (
+	"runtime"
 	"testing"
+	"weak"
 
 	"github.com/hashicorp/raft"
 	"github.com/stretchr/testify/require"
@@ -64,13 +66,41 @@ func TestCacheIsBoundedByBytes(t *testing.T) {
 		require.NoError(t, c.StoreLog(entry(i, 1<<20)))
 		require.LessOrEqual(t, c.bytes, cacheBytes)
 	}
-	require.Len(t, c.entries, cacheBytes>>20)
+	require.Len(t, c.entries, cacheBytes/(1<<20+entryBytes))
 	require.NoError(t, c.StoreLog(entry(101, 2*cacheBytes)))
 	require.Len(t, c.entries, 1, "one that is larger than the cache is still read several times")
 	var l raft.Log
 	require.NoError(t, c.GetLog(101, &l))
 	require.NoError(t, c.GetLog(50, &l))
 	require.EqualValues(t, 50, l.Index)
+}
+
+func TestCacheIsBoundedThoughEntriesAreEmpty(t *testing.T) {
+	t.Parallel()
+	c := newCache(&forgetful{InmemStore: raft.NewInmemStore()})
+	for i := range uint64(2 * cacheBytes / entryBytes) {
+		require.NoError(t, c.StoreLog(entry(i+1, 0)))
+	}
+	require.Equal(t, cacheBytes/entryBytes, len(c.entries))
+}
+
+type forgetful struct{ *raft.InmemStore }
+
+func (f *forgetful) StoreLogs([]*raft.Log) error { return nil }
+
+// A leader's entries lie within what waits for them, which must not live as long as the cache does.
+func TestCacheKeepsNothingBesideTheEntry(t *testing.T) {
+	t.Parallel()
+	c := newCache(&forgetful{InmemStore: raft.NewInmemStore()})
+	waiting := &struct {
+		log     raft.Log
+		results []any
+	}{log: raft.Log{Index: 1}}
+	require.NoError(t, c.StoreLog(&waiting.log))
+	kept := weak.Make(waiting)
+	runtime.GC()
+	require.Nil(t, kept.Value())
+	require.Len(t, c.entries, 1)
 }
 
 func TestCacheKeepsNothingThatWasNotStored(t *testing.T) {
