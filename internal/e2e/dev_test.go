@@ -25,7 +25,6 @@ func TestDevKeepsTheSetWithoutItsLeader(t *testing.T) {
 		require.Zero(t, code, stderr)
 		killed, _, ok := strings.Cut(stdout, " is killed")
 		require.True(t, ok, stdout)
-		require.Equal(t, before["leader"], killed)
 		eventually(t, patience, func() bool { now := c.meta(); return now["epoch"] != before["epoch"] && now["leader"] != killed }, "another leader's claim")
 		c.awaitWrites(2)
 		_, stderr, code = rollcall(t, nil, append([]string{"dev", "start", killed}, data...)...)

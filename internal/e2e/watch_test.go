@@ -150,7 +150,7 @@ func (p *poller) end() {
 // Commands that change nothing, by themselves: what a script does stands in lines of its own.
 var readingCommands = []string{
 	"CLIENT", "COMMAND", "ECHO", "EVAL", "EVALSHA", "EXISTS", "GET", "HELLO", "HGET", "HGETALL", "HMGET", "INFO", "PING", "PUBLISH",
-	"SCARD", "SCRIPT", "SELECT", "SISMEMBER", "SMEMBERS", "SMISMEMBER", "TIME", "TTL", "TYPE",
+	"SCARD", "SCRIPT", "SELECT", "SISMEMBER", "SMEMBERS", "SMISMEMBER", "SUBSCRIBE", "TIME", "TTL", "TYPE",
 }
 
 // keepsSet reports whether a command is known to leave each of the ids in the set, also for the rest of its script.
