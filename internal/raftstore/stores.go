@@ -143,11 +143,6 @@ func (s *Stores) Stable() raft.StableStore { return (*boltStore)(s) }
 // Snapshots returns the snapshots.
 func (s *Stores) Snapshots() raft.SnapshotStore { return (*snapshotStore)(s) }
 
-// HasState reports whether the node has ever been part of a cluster.
-func (s *Stores) HasState() (bool, error) {
-	return raft.HasExistingState(s.Logs(), s.Stable(), s.Snapshots())
-}
-
 // LogBytes is the size of the log's file; 0 if it can't be read.
 func (s *Stores) LogBytes() int64 {
 	info, err := os.Stat(s.path)

@@ -74,7 +74,7 @@ func TestStateIsKept(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "data")
 	stores := open(t, dir)
-	has, err := stores.HasState()
+	has, err := raft.HasExistingState(stores.Logs(), stores.Stable(), stores.Snapshots())
 	require.NoError(t, err)
 	require.False(t, has)
 	require.ErrorIs(t, stores.Logs().GetLog(1, new(raft.Log)), raft.ErrLogNotFound)
@@ -97,7 +97,7 @@ func TestStateIsKept(t *testing.T) {
 	require.Equal(t, os.FileMode(0o700), info.Mode().Perm())
 
 	stores = open(t, dir)
-	has, err = stores.HasState()
+	has, err = raft.HasExistingState(stores.Logs(), stores.Stable(), stores.Snapshots())
 	require.NoError(t, err)
 	require.True(t, has)
 	term, err := stores.Stable().GetUint64([]byte("CurrentTerm"))
