@@ -36,12 +36,16 @@ func (c *devRunCmd) Check(p *config.Problems) {
 	if c.RedisURL == "" {
 		return
 	}
-	client, err := mirror.NewClient(mirror.Options{URL: c.RedisURL})
+	o := mirror.Options{URL: c.RedisURL}
+	client, err := mirror.NewClient(o)
 	if err != nil {
 		p.Addf(&c.RedisURL, "", "%v", err)
 		return
 	}
 	_ = client.Close() // it has not been used
+	if err := o.CheckPrefix(c.KeyPrefix); err != nil {
+		p.Addf(&c.KeyPrefix, "", "%v", err)
+	}
 }
 
 func (c *devRunCmd) Run(ctx context.Context, con *console) error {

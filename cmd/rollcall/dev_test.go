@@ -283,6 +283,7 @@ func TestDevUsage(t *testing.T) {
 	t.Parallel()
 	for want, args := range map[string][]string{
 		"redis URL: the scheme must be": {"dev", "--redis-url", "http://x"},
+		"--redis-key-prefix: is empty":  {"dev", "--redis-url", "redis+cluster://x"},
 		`"10" is below 1000`:            {"dev", "--health-check-interval-ms", "10"},
 		`expected "<member>"`:           {"dev", "kill"},
 	} {

@@ -207,6 +207,9 @@ func (r *redisFlags) check(p *config.Problems) {
 		return
 	}
 	_ = client.Close() // it has not been used
+	if err := r.options().CheckPrefix(r.KeyPrefix); err != nil {
+		p.Addf(&r.KeyPrefix, "", "%v", err)
+	}
 }
 
 func (r *redisFlags) options() mirror.Options {

@@ -291,6 +291,9 @@ func TestBadCoordinatorSettings(t *testing.T) {
 		{map[string]string{"REDIS_URL": "redis://r", "REDIS_HOST": "r"}, "REDIS_HOST in the environment: contradicts REDIS_URL in the environment"},
 		{map[string]string{"REDIS_URL": "redis://r", "REDIS_PORT": "1"}, "REDIS_PORT in the environment: contradicts REDIS_URL"},
 		{map[string]string{"REDIS_URL": "redis://r", "REDIS_URL_FILE": "x"}, "REDIS_URL_FILE in the environment: contradicts REDIS_URL"},
+		{map[string]string{"REDIS_URL": "redis+cluster://r"}, "--redis-key-prefix: is empty; give one with a {hash tag}, such as {rollcall}:, so that all keys stand in one slot of the Redis Cluster"},
+		{map[string]string{"REDIS_URL": "rediss+cluster://r", "REDIS_KEY_PREFIX": "r{}{x}:"}, `REDIS_KEY_PREFIX in the environment: "r{}{x}:" has no hash tag`},
+		{map[string]string{"REDIS_URL": "rediss+cluster://r", "REDIS_KEY_PREFIX": "}r{:"}, `"}r{:" has no hash tag`},
 		{map[string]string{"REDIS_PORT": "0"}, `"0" is not valid: a port is 1 to 65535`},
 		{map[string]string{"REDIS_PASSWORD": "hunter2", "REDIS_PASSWORD_FILE": empty}, "REDIS_PASSWORD_FILE in the environment: contradicts REDIS_PASSWORD"},
 		{map[string]string{"REDIS_PASSWORD_FILE": empty}, "is empty"},
@@ -315,6 +318,14 @@ func TestShortTimeoutBoundsTheConnect(t *testing.T) {
 	c, err := parseCommand(t, env, "coordinator")
 	require.NoError(t, err)
 	require.Equal(t, 100*time.Millisecond, c.Coordinator.directorConfig().Health.ConnectTimeout)
+}
+
+func TestRedisClusterSettings(t *testing.T) {
+	t.Parallel()
+	env := map[string]string{"REDIS_URL": "redis+cluster://r", "REDIS_KEY_PREFIX": "my{tag}:"}
+	maps.Copy(env, coordinatorBase)
+	_, err := parseCommand(t, env, "coordinator")
+	require.NoError(t, err)
 }
 
 // Kubernetes sets REDIS_PORT for a service called redis, and that must not keep us from starting.

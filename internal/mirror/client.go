@@ -173,6 +173,23 @@ func (o Options) parse() (*redis.Options, *redis.ClusterOptions, error) {
 	return single, cluster, err
 }
 
+// CheckPrefix says why no mirror can stand under a key prefix there; nil when one can. In a Redis Cluster a script
+// reaches the keys of one slot only, which a {hash tag} keeps together.
+func (o Options) CheckPrefix(prefix string) error {
+	if _, cluster, _ := o.parse(); cluster == nil {
+		return nil
+	}
+	const remedy = "; give one with a {hash tag}, such as {rollcall}:, so that all keys stand in one slot of the Redis Cluster"
+	if prefix == "" {
+		return errors.New("is empty" + remedy)
+	}
+	_, rest, _ := strings.Cut(prefix, "{")
+	if tag, _, closed := strings.Cut(rest, "}"); tag == "" || !closed {
+		return fmt.Errorf("%q has no hash tag%s", prefix, remedy)
+	}
+	return nil
+}
+
 func (o Options) hostPort() string {
 	return net.JoinHostPort(cmp.Or(o.Host, "localhost"), strconv.Itoa(cmp.Or(o.Port, 6379)))
 }
