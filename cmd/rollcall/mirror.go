@@ -100,6 +100,7 @@ func redisError(err error, r *redisFlags) error {
 
 type mirrorTakeOverCmd struct {
 	Cluster string     `placeholder:"ID" help:"The cluster's id; that of the cluster behind --coordinators by default."`
+	Force   bool       `help:"Also when it is that cluster's already: forget its epoch, for one that is out of reach."`
 	Redis   redisFlags `embed:""`
 	remoteFlags
 }
@@ -140,6 +141,13 @@ func (c *mirrorTakeOverCmd) takeOver(ctx context.Context, con *console, client r
 	before, err := mirror.Inspect(ctx, client, c.Redis.KeyPrefix)
 	if err != nil {
 		return redisError(err, &c.Redis)
+	}
+	if before.Cluster == cluster && c.Force {
+		if err := mirror.ForceTakeOver(ctx, client, c.Redis.KeyPrefix, cluster); err != nil {
+			return redisError(err, &c.Redis)
+		}
+		fmt.Fprintf(con.stdout, "it belongs to cluster %s, and its epoch %d is forgotten: the leader claims it again\n", cluster, before.Token.Epoch)
+		return nil
 	}
 	if before.Cluster == cluster {
 		fmt.Fprintf(con.stdout, "it belongs to cluster %s already\n", cluster)

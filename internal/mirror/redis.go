@@ -211,10 +211,20 @@ func Inspect(ctx context.Context, client redis.UniversalClient, prefix string) (
 // its next try; another cluster's is refused from this moment. The sets stay as they are until then. A mirror that
 // is the cluster's own already is left alone.
 func TakeOver(ctx context.Context, client redis.UniversalClient, prefix, cluster string) error {
+	return takeOver(ctx, client, prefix, cluster, "0")
+}
+
+// ForceTakeOver is TakeOver, but also forgets the epoch of a mirror that is the cluster's own, for one that no leader
+// of it can reach. Until the present leader claims it again nothing fences an older one.
+func ForceTakeOver(ctx context.Context, client redis.UniversalClient, prefix, cluster string) error {
+	return takeOver(ctx, client, prefix, cluster, "1")
+}
+
+func takeOver(ctx context.Context, client redis.UniversalClient, prefix, cluster, force string) error {
 	if cluster == "" {
 		return errors.New("take over mirror: no cluster id")
 	}
-	if err := takeOverScript.Run(ctx, client, []string{Keys{prefix}.Meta()}, cluster).Err(); err != nil {
+	if err := takeOverScript.Run(ctx, client, []string{Keys{prefix}.Meta()}, cluster, force).Err(); err != nil {
 		return fmt.Errorf("take over mirror: %w", err)
 	}
 	return nil
