@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Prints the name of an image to run Redis from: REDIS_IMAGE, or redis:7-alpine, when the engine has it or can
-# pull it; or else a stand-in, built once from Debian's redis-server.
+# Prints the name of an image to run Redis from: REDIS_IMAGE, which the engine must have or be able to pull; or,
+# where none is named, redis:7-alpine, or else a stand-in, built once from the distribution's redis-server.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 image=${REDIS_IMAGE:-redis:7-alpine}
@@ -9,6 +9,9 @@ standin=rollcall/redis-standin:7
 main() {
   if present "$image" || docker pull --quiet "$image" >/dev/null 2>&1; then
     echo "$image"
+  elif [ -n "${REDIS_IMAGE:-}" ]; then
+    echo "REDIS_IMAGE: $image is neither here nor to be pulled" >&2
+    return 1
   else
     present "$standin" || build >&2
     echo "$standin"
