@@ -1,4 +1,5 @@
-# Rollcall: `make` lists the targets. Each installs what it lacks through scripts/setup.sh.
+# Rollcall: `make` lists the targets. Go is needed for all, Docker for compose-*; what else
+# one lacks it installs through scripts/setup.sh.
 
 .DEFAULT_GOAL := help
 .PHONY: help build dev test lint generate fuzz bench compose-up compose-down compose-drill

@@ -38,9 +38,12 @@ commands() {
 }
 
 run() {
+  local redis
   # `make dev` says which port it took where 6390, or 7401, was not free.
   if [ -e $data/dev.json ]; then
-    set -- "${1//-p 6390/-p $(sed -n 's/.*"redis_url": *"[^"]*:\([0-9]*\)".*/\1/p' $data/dev.json)}"
+    redis=$(sed -n 's/.*"redis_url": *"[^"]*:\([0-9]*\)".*/\1/p' $data/dev.json)
+    set -- "${1//-p 6390/-p $redis}"
+    set -- "${1//127.0.0.1:6390/127.0.0.1:$redis}"
     set -- "${1//127.0.0.1:7401/$(sed -n '/"gateways"/,$s/.*"http": *"\([^"]*\)".*/\1/p' $data/dev.json)}"
   fi
   case $1 in
