@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/rollcall-dev/rollcall/internal/coordinator"
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
@@ -67,5 +69,48 @@ func TestHandsOverThoughAVoterIsDown(t *testing.T) {
 		c.stop("c2")
 		require.Equal(t, 1, log.count("leadership handed over"))
 		require.Zero(t, log.count("leadership not handed over"))
+	})
+}
+
+func TestTransferFindsAVoterThatAnswers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newSimCluster(t, 3, nil)
+		c.await("c2 leads", func() bool {
+			leader, _ := c.leader()
+			if leader != "c2" {
+				_, _ = c.admin(leader).TransferLeadership(t.Context(), &rollcallv1.TransferLeadershipRequest{To: "c2"})
+			}
+			return leader == "c2"
+		})
+		c.register("a")
+		pass(time.Second)
+		stores := c.nodes["c1"].stores
+		c.stop("c1")
+		_, err := c.admin("c2").TransferLeadership(t.Context(), &rollcallv1.TransferLeadershipRequest{})
+		require.NoError(t, err)
+		c.await("c3 leads", func() bool { leader, _ := c.leader(); return leader == "c3" })
+
+		// What connects c3 to c1 dates from before c1 stopped.
+		c.start("c1", stores)
+		c.await("c1 answers", func() bool {
+			_, err := c.client("c1").Ping(t.Context(), &rollcallv1.PingRequest{})
+			return err == nil
+		})
+		_, err = c.admin("c3").TransferLeadership(t.Context(), &rollcallv1.TransferLeadershipRequest{To: "c1"})
+		require.NoError(t, err)
+		c.await("c1 leads", func() bool { leader, _ := c.leader(); return leader == "c1" })
+	})
+}
+
+func TestTransferWithNobodyToTakeItIsRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newSimCluster(t, 1, nil)
+		c.register("a")
+		leader, epoch := c.leader()
+		_, err := c.admin(leader).TransferLeadership(t.Context(), &rollcallv1.TransferLeadershipRequest{})
+		require.Equal(t, codes.FailedPrecondition, status.Code(err), "%v", err)
+		again, same := c.leader()
+		require.Equal(t, leader, again)
+		require.Equal(t, epoch, same)
 	})
 }
