@@ -80,6 +80,11 @@ func (n discovery) ListServices(ctx context.Context, req *rollcallv1.ListService
 		if err := l.confirm(ctx, n.Node); err != nil {
 			return nil, toStatus(err)
 		}
+		s := n.machine.State()
+		if l.ctx.Err() != nil { // what was read may be a restored directory, not committed yet
+			return nil, toStatus(errNotEstablished)
+		}
+		return list(s, req), nil
 	}
 	return list(n.machine.State(), req), nil
 }
@@ -156,7 +161,7 @@ func (w *watch) run(resume string) error {
 	}
 	// The id of the very state that is sent: a restore may bring another, and ends the feeds of the one before.
 	state, feed := w.node.machine.Watch()
-	if w.cluster = state.Cluster(); w.cluster == "" {
+	if w.cluster = state.Cluster(); w.cluster == "" || w.node.unsettled() {
 		return errNotEstablished
 	}
 	if err := w.sendSnapshot(ctx, state); err != nil {
@@ -186,6 +191,9 @@ func (w *watch) resume(token string) (*fsm.Feed, uint64, error) {
 	feed, err := w.node.machine.WatchFrom(index)
 	if err == nil && w.node.machine.State().Cluster() != w.cluster {
 		err = fsm.ErrCompacted // restored meanwhile: the feed may be another cluster's
+	}
+	if err == nil && w.node.unsettled() {
+		err = errNotEstablished
 	}
 	return feed, index, err
 }

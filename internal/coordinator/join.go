@@ -250,11 +250,7 @@ func (n *Node) mark() error {
 		n.rejoining.Store(true)
 		return nil
 	}
-	f, err := os.OpenFile(filepath.Join(n.cfg.DataDir, rejoinMark), os.O_CREATE|os.O_WRONLY, 0o600)
-	if err == nil {
-		err = errors.Join(f.Sync(), f.Close(), syncDir(n.cfg.DataDir))
-	}
-	if err != nil {
+	if err := note(n.cfg.DataDir, rejoinMark); err != nil {
 		return fmt.Errorf("note that the vote is pending: %w", err)
 	}
 	return nil
@@ -275,11 +271,7 @@ func (n *Node) unmark() error {
 		n.rejoining.Store(false)
 		return nil
 	}
-	err := os.Remove(filepath.Join(n.cfg.DataDir, rejoinMark))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err = errors.Join(err, syncDir(n.cfg.DataDir)); err != nil {
+	if err := unnote(n.cfg.DataDir, rejoinMark); err != nil {
 		return fmt.Errorf("note that the vote is not pending: %w", err)
 	}
 	return nil

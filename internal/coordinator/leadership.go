@@ -42,6 +42,7 @@ type leader struct {
 	retired chan struct{}
 	// reestablish asks for a new epoch.
 	reestablish context.CancelCauseFunc
+	replacement replacement
 }
 
 // lead runs the leadership as a function body whenever this node has it. Exactly one runs at a time: the next
@@ -170,9 +171,14 @@ func (n *Node) reignWhileLeading(ctx, serving context.Context, r *raft.Raft) err
 		case err != nil:
 			return err
 		}
-		var again *ReestablishError
+		var (
+			again     *ReestablishError
+			unsettled *unsettledError
+		)
 		err = n.reign(serving, l)
 		switch {
+		case errors.As(err, &unsettled):
+			return err
 		case errors.As(err, &again):
 			atLeast = again.AtLeast
 		case ctx.Err() != nil:
@@ -234,7 +240,11 @@ func (n *Node) reign(serving context.Context, l *leader) error {
 	defer l.confirmer.close()
 	defer l.reestablish(nil)
 	n.leader.Store(l)
-	defer n.leader.Store(nil)
+	defer func() {
+		if !l.replacement.open.Load() { // otherwise the process ends, and shows nothing until it has
+			n.leader.Store(nil)
+		}
+	}()
 	defer func() { n.log.Info("leadership ended", "epoch", l.Epoch, "cause", context.Cause(l.ctx)) }()
 	wg.Go(func() { n.keepStaticFleet(l) })
 
@@ -242,6 +252,9 @@ func (n *Node) reign(serving context.Context, l *leader) error {
 	close(l.retired)
 	if err == nil {
 		<-l.ctx.Done() // the node is stopping, and serves until somebody else leads
+	}
+	if err := l.replacement.settled(); err != nil {
+		return err
 	}
 	if cause := context.Cause(l.ctx); cause != nil {
 		// A new epoch was asked for, or the leadership is gone; either way the work's own error is beside the point.

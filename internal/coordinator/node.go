@@ -77,7 +77,7 @@ func Open(ctx context.Context, cfg Config) (_ *Node, err error) {
 	}
 	n.stopping, n.stop = context.WithCancelCause(context.Background())
 	if n.stores == nil {
-		s, err := raftstore.Open(raftstore.Config{Dir: cfg.DataDir, Fatal: n.fail, Logger: cfg.Logger})
+		s, err := openStores(raftstore.Config{Dir: cfg.DataDir, Fatal: n.fail, Logger: cfg.Logger})
 		if err != nil {
 			return nil, err
 		}

@@ -38,6 +38,9 @@ func (n *Node) describe() *rollcallv1.DescribeResponse {
 		ClientAddress: n.cfg.AdvertiseClient, HttpAddress: n.cfg.HTTPAddress,
 		Leader: n.reigning() != nil, Rejoining: n.marked(), HasState: n.hasHistory(),
 	}
+	if n.unsettled() {
+		d.Cluster = "" // nobody is to act on a name that may come undone
+	}
 	if r := n.raft.Load(); r != nil {
 		d.Term, d.CommitIndex = r.CurrentTerm(), r.CommitIndex()
 		if addr, _ := r.LeaderWithID(); addr != "" {

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/rollcall-dev/rollcall/internal/coordinator"
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
@@ -34,7 +36,7 @@ func TestEpochOutOfReachIsRefused(t *testing.T) {
 	}
 }
 
-// The entry that opens an epoch may be on its way when a snapshot is restored, which undoes it.
+// The entry that opens an epoch may be on its way when a snapshot is to be restored, which would undo it.
 func TestRestoreWhileAnEpochIsOpened(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		again := make(chan struct{})
@@ -60,7 +62,11 @@ func TestRestoreWhileAnEpochIsOpened(t *testing.T) {
 		pass(5 * time.Millisecond)
 		again <- struct{}{}
 		resp := new(rollcallv1.RestoreSnapshotResponse)
-		require.NoError(t, stream.RecvMsg(resp))
+		err = stream.RecvMsg(resp)
+		require.Equal(t, codes.Unavailable, status.Code(err), "%v", err)
+		c.await("it is open", func() bool { _, now := c.leader(); return now > epoch })
+		resp, err = c.restore(leader, snapshot, false)
+		require.NoError(t, err)
 		require.Greater(t, resp.Epoch, epoch)
 		c.register("b")
 	})

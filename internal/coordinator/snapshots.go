@@ -33,7 +33,7 @@ const (
 
 func (n cluster) TakeSnapshot(_ *rollcallv1.TakeSnapshotRequest, stream grpc.ServerStreamingServer[rollcallv1.TakeSnapshotResponse]) error {
 	s := n.machine.State()
-	if s.Cluster() == "" {
+	if s.Cluster() == "" || n.unsettled() {
 		return toStatus(errNotEstablished)
 	}
 	ctx, cancel := context.WithCancelCause(stream.Context())
@@ -98,17 +98,11 @@ func (n cluster) RestoreSnapshot(stream grpc.ClientStreamingServer[rollcallv1.Re
 	if err != nil {
 		return status.Errorf(codes.Internal, "read back snapshot: %v", err)
 	}
-	// Nothing commits until all of it is here and on a quorum: a large write, that takes its time.
-	pending := n.watchdog.begin(int(size))
 	// The log goes on above the snapshot's index as well as above its own: another cluster's may be higher, and the
 	// versions of entries, which come from it, must grow.
 	meta := &raft.SnapshotMeta{Version: raft.SnapshotVersionMax, Index: info.Index, Size: size}
-	err = r.Restore(meta, f, restoreTimeout)
-	pending.end(err)
-	// Whatever became of it, writes must not go on under an epoch that the directory may have forgotten.
-	l.reestablish(&ReestablishError{AtLeast: l.Epoch + 1})
-	if err != nil {
-		return toStatus(&unknownError{fmt.Errorf("restore: %w", err)})
+	if err := n.replace(stream.Context(), l, r, meta, f); err != nil {
+		return toStatus(err)
 	}
 	epoch, err := n.awaitEpoch(stream.Context(), l.Epoch)
 	if err != nil {

@@ -241,6 +241,9 @@ func (n *Node) deregisterRequest(ctx context.Context, req *rollcallv1.Deregister
 // confirm asks for the term on behalf of a caller, and turns a lost one into the refusal to give.
 func (l *leader) confirm(ctx context.Context, n *Node) error {
 	err := l.confirmer.confirm(ctx)
+	if err == nil && l.ctx.Err() != nil {
+		err = errLostLeadership // a restore may have replaced the directory since the caller read it
+	}
 	if !errors.Is(err, errLostLeadership) {
 		return err
 	}
