@@ -114,14 +114,15 @@ func (s *supervisor) serveControl(ctx context.Context) error {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /kill", s.control(func(_ context.Context, m *member) (int, error) { return s.kill(m) }))
 	mux.HandleFunc("POST /start", s.control(func(ctx context.Context, m *member) (int, error) {
-		if err := s.start(m); err != nil {
-			return m.pid(), err
+		p, err := s.start(m)
+		if err != nil {
+			return 0, err
 		}
-		if err := m.proc.await(ctx, m.ready); err != nil {
+		if err := p.await(ctx, m.ready); err != nil {
 			return 0, fmt.Errorf("%s did not start: %w: %s", m.id, err, lastLine(s.logPath(m)))
 		}
 		s.say("%s was started", m.id)
-		return m.pid(), nil
+		return p.pid(), nil
 	}))
 	server := &http.Server{
 		Handler:           mux,

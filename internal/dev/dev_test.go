@@ -219,3 +219,26 @@ func TestLastLine(t *testing.T) {
 	require.NoError(t, os.WriteFile(path, []byte(strings.Repeat("x", 5000)+"\nlast\n"), 0o600))
 	require.Equal(t, "last", lastLine(path))
 }
+
+// A member that is started again at once was killed all the same.
+func TestKilledAndStarted(t *testing.T) {
+	t.Parallel()
+	var out strings.Builder
+	s := &supervisor{cfg: Config{Data: t.TempDir(), Executable: "sleep", Out: &out}, ports: new(ports), launcher: newLauncher()}
+	defer s.launcher.close()
+	require.NoError(t, os.Mkdir(filepath.Join(s.cfg.Data, "logs"), 0o700))
+	m := &member{id: "oz-relayer-1", kind: "relayer", args: []string{"1000"}}
+	s.members = []*member{m}
+	var err error
+	m.proc, err = s.launcher.start("sleep", m.args, nil, s.logPath(m))
+	require.NoError(t, err)
+	first := m.proc
+	_, err = s.kill(m)
+	require.NoError(t, err)
+	second, err := s.start(m)
+	require.NoError(t, err)
+	require.NotEqual(t, first.pid(), second.pid())
+	s.ended(m, first)
+	require.Contains(t, out.String(), "oz-relayer-1 was killed; ")
+	s.stopAll()
+}

@@ -19,6 +19,8 @@ type process struct {
 	cmd  *exec.Cmd
 	done chan struct{} // closed when it has ended
 	err  error         // how, once done is closed
+
+	killed bool // on the user's word; guarded by the supervisor's mu
 }
 
 func (p *process) pid() int { return p.cmd.Process.Pid }

@@ -56,8 +56,7 @@ type member struct {
 	args  []string
 	ready func(context.Context) error // nil when it serves
 
-	proc   *process // the last one started; nil before
-	killed bool     // on the user's word
+	proc *process // the last one started; nil before
 }
 
 func (m *member) pid() int {
@@ -230,13 +229,16 @@ func answers(url string) func(context.Context) error {
 
 // startAll starts every member and waits until all serve.
 func (s *supervisor) startAll(ctx context.Context) error {
+	var started []*process
 	for _, m := range s.members {
-		if err := s.start(m); err != nil {
+		p, err := s.start(m)
+		if err != nil {
 			return err
 		}
+		started = append(started, p)
 	}
-	for _, m := range s.members {
-		if err := m.proc.await(ctx, m.ready); err != nil {
+	for i, m := range s.members {
+		if err := started[i].await(ctx, m.ready); err != nil {
 			return fmt.Errorf("%s did not start: %w\n%s: %s", m.id, err, s.logPath(m), lastLine(s.logPath(m)))
 		}
 	}
@@ -251,25 +253,25 @@ var (
 	errStopping   = errors.New("the cluster is being stopped")
 )
 
-func (s *supervisor) start(m *member) error {
+func (s *supervisor) start(m *member) (*process, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.stopping {
-		return errStopping
+		return nil, errStopping
 	}
 	if m.pid() != 0 {
-		return fmt.Errorf("%s %w, as process %d", m.id, errRunning, m.pid())
+		return nil, fmt.Errorf("%s %w, as process %d", m.id, errRunning, m.pid())
 	}
 	p, err := s.launcher.start(s.cfg.Executable, m.args, s.variables(), s.logPath(m))
 	if err != nil {
-		return err
+		return nil, err
 	}
-	m.proc, m.killed = p, false
+	m.proc = p
 	s.watchers.Go(func() {
 		<-p.done
 		s.ended(m, p)
 	})
-	return s.writeInfo()
+	return p, s.writeInfo()
 }
 
 // variables are settings that are not for everybody who lists processes.
@@ -285,7 +287,7 @@ func (s *supervisor) kill(m *member) (pid int, err error) {
 		s.mu.Unlock()
 		return 0, fmt.Errorf("%s %w", m.id, errNotRunning)
 	}
-	m.killed = true
+	p.killed = true
 	s.mu.Unlock()
 	p.kill()
 	s.mu.Lock()
@@ -302,7 +304,7 @@ func (s *supervisor) ended(m *member, p *process) {
 	}
 	_ = s.writeInfo() // it could be written a moment ago
 	hint := fmt.Sprintf("start it again with: %s", s.hint("start", m.id))
-	if m.killed {
+	if p.killed {
 		s.say("%s was killed; %s", m.id, hint)
 		return
 	}
@@ -362,7 +364,7 @@ func (s *supervisor) find(ctx context.Context, name string) (*member, error) {
 // the relayers still answer, so that none is taken out of Redis; the relayers last.
 func (s *supervisor) stopAll() {
 	s.mu.Lock()
-	s.stopping = true
+	s.stopping = true // from here on no member has another process
 	s.mu.Unlock()
 	s.say("stopping")
 	for _, kind := range []string{"gateway", "coordinator", "relayer"} {
