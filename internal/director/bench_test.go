@@ -30,7 +30,7 @@ func BenchmarkStatus(b *testing.B) {
 	defer stop()
 	done := make(chan error, 1)
 	go func() { done <- d.Run(ctx) }()
-	require.Eventually(b, func() bool { return d.writer.Status().Active == 10_000 }, time.Minute, time.Millisecond)
+	require.Eventually(b, func() bool { return d.writer.ActiveOf("relayer") == 10_000 }, time.Minute, time.Millisecond)
 	b.ReportAllocs()
 	for b.Loop() {
 		require.Len(b, d.Status().Services, 10_000)

@@ -397,24 +397,8 @@ func (l *ledger) active(id string) bool {
 	return false
 }
 
-func (l *ledger) activeIDs(kind string) []string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return slices.Sorted(maps.Keys(l.listed[kind]))
-}
-
 func (l *ledger) activeOf(kind string) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.listed[kind])
-}
-
-func (l *ledger) activeCount() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	var n int
-	for _, ids := range l.listed {
-		n += len(ids)
-	}
-	return n
 }

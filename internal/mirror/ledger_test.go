@@ -26,5 +26,5 @@ func TestLargeFleetComesInSteps(t *testing.T) {
 	changes, status := l.pending()
 	require.False(t, changes)
 	require.True(t, status)
-	require.Equal(t, len(fleet), l.activeCount())
+	require.Equal(t, len(fleet), l.activeOf("relayer"))
 }

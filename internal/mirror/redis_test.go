@@ -315,7 +315,7 @@ func TestTenThousandServices(t *testing.T) {
 
 	second := start(t, wide(mirror.Config{Client: newClient(t, s.URL()+patient), Epoch: 2}))
 	second.Update(entries(mirror.Unknown, ids...), nil)
-	eventually(t, "the new leader's claim", func() bool { return second.Status().Active == 10_000 })
+	eventually(t, "the new leader's claim", func() bool { return second.ActiveOf("relayer") == 10_000 })
 	second.Update(entries(mirror.Healthy, ids...), nil)
 	eventually(t, "the new leader's hashes", func() bool {
 		epoch, _ := s.Client().HGet(t.Context(), "relayer:status:9999", "epoch").Result()

@@ -157,8 +157,6 @@ type Report struct {
 	LastWrite time.Time
 	// Err is why the last write was not made, nil when it was.
 	Err error
-	// Active counts the members of all sets as last written or read.
-	Active int
 }
 
 // New returns a Writer. Nothing happens before Run.
@@ -193,10 +191,8 @@ func (w *Writer) FirstClaim() <-chan struct{} { return w.tried }
 // Status reports how the Writer stands.
 func (w *Writer) Status() Report {
 	w.mu.Lock()
-	r := w.report
-	w.mu.Unlock()
-	r.Active = w.ledger.activeCount()
-	return r
+	defer w.mu.Unlock()
+	return w.report
 }
 
 // Active reports whether the id is in a set, as last written or read.
@@ -204,9 +200,6 @@ func (w *Writer) Active(id string) bool { return w.ledger.active(id) }
 
 // ActiveOf counts the members of a kind's set, as last written or read.
 func (w *Writer) ActiveOf(kind string) int { return w.ledger.activeOf(kind) }
-
-// ActiveIDs are the members of a kind's set, as last written or read, sorted.
-func (w *Writer) ActiveIDs(kind string) []string { return w.ledger.activeIDs(kind) }
 
 // Run claims the epoch, then writes until ctx ends, and then returns nil. What ends it early is
 // *HigherEpochError, *ForeignClusterError or ErrSuperseded. Trouble with Redis does not.
