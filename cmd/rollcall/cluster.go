@@ -364,6 +364,7 @@ type clusterRestoreCmd struct {
 	File         string `arg:"" help:"File that \"cluster snapshot\" wrote; - reads standard input."`
 	AllowForeign bool   `help:"Accept a snapshot of another cluster."`
 	remoteFlags
+	outputFlags
 }
 
 func (c *clusterRestoreCmd) Check(p *config.Problems) { c.check(p) }
@@ -394,8 +395,10 @@ func (c *clusterRestoreCmd) Run(ctx context.Context, con *console) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(con.stdout, "restored %s, epoch %d\n", plural(int(resp.GetServices()), "service"), resp.GetEpoch())
-	return nil
+	restored := map[string]uint64{"services": uint64(resp.GetServices()), "epoch": resp.GetEpoch()}
+	return c.print(con.stdout, restored, func(w io.Writer) {
+		fmt.Fprintf(w, "restored %s, epoch %d\n", plural(int(resp.GetServices()), "service"), resp.GetEpoch())
+	})
 }
 
 const uploadChunk = 256 << 10

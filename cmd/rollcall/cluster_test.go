@@ -151,6 +151,7 @@ func TestSnapshotAndRestore(t *testing.T) {
 	require.Equal(t, exitNotDone, r.code)
 	require.Contains(t, r.stderr, "restore it with --allow-foreign")
 	require.Contains(t, succeed(t, other.remote("cluster", "restore", "--allow-foreign", file)...), "restored 1 service")
+	require.Contains(t, succeed(t, other.remote("cluster", "restore", "--allow-foreign", "-o", "json", file)...), `"services": 1`)
 
 	r = rollcall(t, c.remote("cluster", "snapshot", filepath.Join(t.TempDir(), "none", "x"))...)
 	require.Equal(t, exitNotDone, r.code)

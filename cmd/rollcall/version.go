@@ -2,14 +2,15 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"runtime/debug"
 )
 
-type versionCmd struct{}
+type versionCmd struct{ outputFlags }
 
-func (versionCmd) Run(con *console) error {
-	fmt.Fprintln(con.stdout, "rollcall "+version())
-	return nil
+func (c versionCmd) Run(con *console) error {
+	v := map[string]string{"version": version()}
+	return c.print(con.stdout, v, func(w io.Writer) { fmt.Fprintln(w, "rollcall "+version()) })
 }
 
 // version is that of the module or of the commit it was built from.
