@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 
 	"github.com/hashicorp/raft"
 
+	"github.com/rollcall-dev/rollcall/fsm"
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
@@ -26,7 +28,7 @@ type otherClusterError struct{ own, peer, theirs, folder string }
 
 func (e *otherClusterError) Error() string {
 	return fmt.Sprintf("the data folder %s holds cluster %s, but %s belongs to cluster %s, founded anew or restored from another's snapshot meanwhile. "+
-		"To join that one, empty the folder and start this node again; what only this node holds is lost then", e.folder, e.own, e.peer, e.theirs)
+		"To join that one, empty the folder and start this node again, one node at a time; what only this node holds is lost then", e.folder, e.own, e.peer, e.theirs)
 }
 
 // checkPeers refuses to take part among peers of another cluster.
@@ -39,11 +41,30 @@ func (n *Node) checkPeers(ctx context.Context) error {
 		return nil //nolint:nilerr // without its name the node finds out once it follows a leader
 	}
 	for id, d := range n.peers.describe(ctx, without(n.configured(), n.cfg.ID), joinPeriod) {
-		if d.Cluster != "" && d.Cluster != string(name) {
+		if d.Cluster != "" && d.Cluster != string(name) && d.Cluster != n.restoredCluster() {
 			return &otherClusterError{own: string(name), peer: string(id), theirs: d.Cluster, folder: n.cfg.DataDir}
 		}
 	}
 	return nil
+}
+
+// restoredCluster is the cluster of the newest snapshot on disk, if it can be read. One of another cluster may have been
+// restored right before the node died, which then had not noted the name.
+func (n *Node) restoredCluster() string {
+	snapshots, err := n.stores.Snapshots.List()
+	if err != nil || len(snapshots) == 0 {
+		return ""
+	}
+	_, content, err := n.stores.Snapshots.Open(snapshots[0].ID)
+	if err != nil {
+		return ""
+	}
+	defer content.Close() // only read
+	info, err := fsm.CopySnapshot(io.Discard, content, 0, "")
+	if err != nil {
+		return ""
+	}
+	return info.Cluster
 }
 
 // noteCluster writes the name of the cluster down, once it is known and whenever a restored snapshot changes it.

@@ -76,38 +76,52 @@ func TestFormerNameIsForgottenWithTheLog(t *testing.T) {
 	})
 }
 
-// A restored snapshot changes the cluster's name, and a node that stops right after has noted that.
+// foreign is a snapshot of a cluster named another, in an epoch.
+func foreign(t *testing.T, epoch uint64) []byte {
+	var snapshot bytes.Buffer
+	far := fsm.New()
+	establish, err := proto.Marshal(&rollcallv1.Command{Operations: []*rollcallv1.Operation{{
+		Kind: &rollcallv1.Operation_LeaderEstablished{LeaderEstablished: &rollcallv1.LeaderEstablished{Cluster: "another", AtLeast: epoch}},
+	}}})
+	require.NoError(t, err)
+	far.Apply(&raft.Log{Index: 5, Data: establish})
+	require.NoError(t, far.State().WriteSnapshot(&snapshot))
+	return snapshot.Bytes()
+}
+
+// A restored snapshot changes the cluster's name. A node that stops right after has noted that, and one that dies finds
+// it in the snapshot.
 func TestNodeStartsAfterAnotherClustersSnapshot(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := newDiskCluster(t, 3)
-		c.register("a")
-		pass(10 * time.Second) // the former name is noted
-		var snapshot bytes.Buffer
-		far := fsm.New()
-		establish, err := proto.Marshal(&rollcallv1.Command{Operations: []*rollcallv1.Operation{{
-			Kind: &rollcallv1.Operation_LeaderEstablished{LeaderEstablished: &rollcallv1.LeaderEstablished{Cluster: "another"}},
-		}}})
-		require.NoError(t, err)
-		far.Apply(&raft.Log{Index: 5, Data: establish})
-		require.NoError(t, far.State().WriteSnapshot(&snapshot))
-		leader, _ := c.leader()
-		_, err = c.restore(leader, snapshot.Bytes(), true)
-		require.NoError(t, err)
-		for _, p := range c.peers {
-			c.until("restored", func() bool { return c.nodes[p.ID].Directory().State().Cluster() == "another" })
-		}
-		for _, p := range c.peers {
-			stores := c.nodes[p.ID].stores
-			c.stop(p.ID)
-			c.start(p.ID, stores)
-			c.leader()
-		}
-		c.register("b")
-		require.Len(t, c.nodes, 3)
-		for id, n := range c.nodes {
-			c.await("the same on "+id, func() bool { return n.Directory().State().Len() == 1 })
-		}
-	})
+	for name, dies := range map[string]bool{"stops": false, "dies": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := newDiskCluster(t, 3)
+				c.register("a")
+				pass(10 * time.Second) // the former name is noted
+				former := c.nodes["c1"].Directory().State().Cluster()
+				leader, _ := c.leader()
+				_, err := c.restore(leader, foreign(t, 1), true)
+				require.NoError(t, err)
+				for _, p := range c.peers {
+					c.until("restored", func() bool { return c.nodes[p.ID].Directory().State().Cluster() == "another" })
+				}
+				for _, p := range c.peers {
+					stores := c.nodes[p.ID].stores
+					c.stop(p.ID)
+					if dies {
+						require.NoError(t, os.WriteFile(filepath.Join(c.folder(p.ID), "cluster"), []byte(former), 0o600))
+					}
+					c.start(p.ID, stores)
+					c.leader()
+				}
+				c.register("b")
+				require.Len(t, c.nodes, 3)
+				for id, n := range c.nodes {
+					c.await("the same on "+id, func() bool { return n.Directory().State().Len() == 1 })
+				}
+			})
+		})
+	}
 }
 
 // Two of three lose their disks while the third is only cut off, so that it meets them while it runs: one side ends,

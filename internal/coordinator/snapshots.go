@@ -91,6 +91,9 @@ func (n cluster) RestoreSnapshot(stream grpc.ClientStreamingServer[rollcallv1.Re
 	if info.Cluster != l.Cluster && !upload.allowForeign {
 		return toStatus(&foreignClusterError{expected: info.Cluster, actual: l.Cluster})
 	}
+	if info.Epoch-l.Epoch > maxEpochJump { // the copy has at least the leader's own
+		return status.Errorf(codes.InvalidArgument, "the snapshot is of epoch %d, which no leader after %d can have opened", info.Epoch, l.Epoch)
+	}
 	size, err := f.Seek(0, io.SeekCurrent)
 	if err == nil {
 		_, err = f.Seek(0, io.SeekStart)

@@ -164,3 +164,18 @@ func TestLeftoversOfRestoresAreRemoved(t *testing.T) {
 	}
 	require.Equal(t, []string{"other", "raft"}, names)
 }
+
+// A restored epoch is believed as far as one that Redis holds, and no further: some must be left to come after it.
+func TestSnapshotOfAnEpochOutOfReachIsRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newSimCluster(t, 3, nil)
+		c.register("a")
+		leader, epoch := c.leader()
+		_, err := c.restore(leader, foreign(t, 1<<60), true)
+		require.Equal(t, codes.InvalidArgument, status.Code(err), "%v", err)
+		_, now := c.leader()
+		require.Equal(t, epoch, now)
+		_, err = c.restore(leader, foreign(t, 1<<30), true)
+		require.NoError(t, err)
+	})
+}
