@@ -398,6 +398,9 @@ func (c *clusterRestoreCmd) Run(ctx context.Context, con *console) error {
 	restored := map[string]uint64{"services": uint64(resp.GetServices()), "epoch": resp.GetEpoch()}
 	return c.print(con.stdout, restored, func(w io.Writer) {
 		fmt.Fprintf(w, "restored %s, epoch %d\n", plural(int(resp.GetServices()), "service"), resp.GetEpoch())
+		if c.AllowForeign {
+			fmt.Fprintln(w, "A coordinator that was not running holds the former cluster and refuses to start: empty its data folder, one coordinator at a time.")
+		}
 	})
 }
 

@@ -150,7 +150,9 @@ func TestSnapshotAndRestore(t *testing.T) {
 	r = rollcall(t, other.remote("cluster", "restore", file)...)
 	require.Equal(t, exitNotDone, r.code)
 	require.Contains(t, r.stderr, "restore it with --allow-foreign")
-	require.Contains(t, succeed(t, other.remote("cluster", "restore", "--allow-foreign", file)...), "restored 1 service")
+	said := succeed(t, other.remote("cluster", "restore", "--allow-foreign", file)...)
+	require.Contains(t, said, "restored 1 service")
+	require.Contains(t, said, "empty its data folder, one coordinator at a time")
 	require.Contains(t, succeed(t, other.remote("cluster", "restore", "--allow-foreign", "-o", "json", file)...), `"services": 1`)
 
 	r = rollcall(t, c.remote("cluster", "snapshot", filepath.Join(t.TempDir(), "none", "x"))...)
