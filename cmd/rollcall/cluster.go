@@ -395,7 +395,7 @@ func (c *clusterRestoreCmd) Run(ctx context.Context, con *console) error {
 	if err != nil {
 		return err
 	}
-	restored := map[string]uint64{"services": uint64(resp.GetServices()), "epoch": resp.GetEpoch()}
+	restored := map[string]uint64{"services": resp.GetServices(), "epoch": resp.GetEpoch()}
 	return c.print(con.stdout, restored, func(w io.Writer) {
 		fmt.Fprintf(w, "restored %s, epoch %d\n", plural(int(resp.GetServices()), "service"), resp.GetEpoch())
 		if c.AllowForeign {

@@ -87,7 +87,7 @@ func (n *Node) replace(ctx context.Context, l *leader, r *raft.Raft, meta *raft.
 	defer l.replacement.begin()()
 	again := &ReestablishError{AtLeast: l.Epoch + 1}
 	l.reestablish(again)
-	if context.Cause(l.ctx) != error(again) {
+	if context.Cause(l.ctx) != error(again) { //nolint:errorlint // this very request, not one like it
 		return errNotEstablished
 	}
 	// The leader's work reads the directory until it has returned, and its readers act on that.
