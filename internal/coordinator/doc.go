@@ -39,7 +39,9 @@
 // with one line; so does a leader whose pending writes do not commit for ten seconds (a hung disk, a leadership
 // transfer that never ends), because its heartbeats would otherwise keep a better leader away. A node whose
 // disk was wiped never votes on what it has forgotten: it notes that it waits for a vote, loses the one it had,
-// catches up, and gets it back, whichever leader dies meanwhile and however often it is restarted itself.
+// catches up, and gets it back, whichever leader dies meanwhile and however often it is restarted itself. A leader
+// that dies or is cut off while it restores a snapshot moves its Raft state aside and comes back in the same way, since
+// what it restored may be unknown to the others; until they have it, nobody is shown it.
 //
 // # What is not guaranteed
 //

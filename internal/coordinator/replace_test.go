@@ -134,14 +134,27 @@ func TestUncommittedRestoreIsNotShown(t *testing.T) {
 			restored <- err
 		}()
 		c.until("restored on the leader", func() bool { return c.nodes[leader].Directory().State().Len() == 4000 })
-		for seconds := 0; ; seconds++ {
+		try := func(call func(ctx context.Context) error) error {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-			_, listed := c.client(leader).ListServices(ctx, &rollcallv1.ListServicesRequest{PageSize: 1})
-			_, registered := c.client(leader).RegisterServices(ctx, &rollcallv1.RegisterServicesRequest{Writer: operator(), Services: []*rollcallv1.Service{service("later")}})
-			watch, err := c.client(leader).WatchServices(ctx, &rollcallv1.WatchServicesRequest{})
-			require.NoError(t, err)
-			_, watched := watch.Recv()
-			cancel()
+			defer cancel()
+			return call(ctx)
+		}
+		for seconds := 0; ; seconds++ {
+			listed := try(func(ctx context.Context) error {
+				_, err := c.client(leader).ListServices(ctx, &rollcallv1.ListServicesRequest{PageSize: 1})
+				return err
+			})
+			registered := try(func(ctx context.Context) error {
+				_, err := c.client(leader).RegisterServices(ctx, &rollcallv1.RegisterServicesRequest{Writer: operator(), Services: []*rollcallv1.Service{service("s-0-0")}})
+				return err
+			})
+			watched := try(func(ctx context.Context) error {
+				watch, err := c.client(leader).WatchServices(ctx, &rollcallv1.WatchServicesRequest{})
+				if err == nil {
+					_, err = watch.Recv()
+				}
+				return err
+			})
 			pass(time.Second)
 			select {
 			case err := <-restored:
