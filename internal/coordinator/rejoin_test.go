@@ -451,9 +451,12 @@ func TestNodeThatWaitsForItsVoteFoundsNoCluster(t *testing.T) {
 			require.NoError(t, err)
 			require.Zero(t, last, "%s founded a cluster", id)
 		}
-		// Given up, as its log says how.
+		// Given up, as its log says how: all of them stopped before the first is emptied, which otherwise might hear
+		// from one that still waits that there is a cluster.
 		for _, p := range c.peers {
 			c.stop(p.ID)
+		}
+		for _, p := range c.peers {
 			c.wipe(p.ID)
 		}
 		c.register("a")
