@@ -178,7 +178,12 @@ func (c *coordinatorCmd) Run(ctx context.Context, con *console) (err error) {
 	if err != nil {
 		return err
 	}
-	defer client.Close()
+	running := false // the leader's work, after a fatal error, to the end of the process
+	defer func() {
+		if !running { // it would complain, after the last line that there is to be
+			client.Close()
+		}
+	}()
 	lead := newLead(c, client, reg, log)
 
 	cfg := c.config()
@@ -212,6 +217,7 @@ func (c *coordinatorCmd) Run(ctx context.Context, con *console) (err error) {
 	})
 	g.Go(func() error { return web.Run(serving) })
 	if err := g.Wait(); err != nil {
+		running = true
 		return err
 	}
 	log.Info("coordinator stopped", "node", c.NodeID, "cause", context.Cause(ctx))
