@@ -71,7 +71,7 @@ func TestStopEndsWithAHungDisk(t *testing.T) {
 
 		// For the test's sake the rest ends too.
 		close(log.goOn)
-		_ = <-written // whatever became of it
+		<-written //nolint:errcheck // whatever became of it
 		require.NoError(t, r.Shutdown().Error())
 		<-time.After(time.Minute)
 		n.grpc.Stop()

@@ -112,7 +112,7 @@ func TestLongRestoreIsNotTakenForAHungDisk(t *testing.T) {
 		}()
 		_, err := c.restore(leader, snapshot, false)
 		require.NoError(t, err)
-		_ = <-written // whatever became of it
+		<-written //nolint:errcheck // whatever became of it
 		select {
 		case err := <-c.nodes[leader].done:
 			delete(c.nodes, leader)
