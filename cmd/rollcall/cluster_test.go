@@ -166,11 +166,12 @@ func TestUnknownOutcome(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	s := grpc.NewServer()
-	fake := &vanishing{server: s, address: listener.Addr().String()}
+	fake := &vanishing{address: listener.Addr().String(), over: make(chan struct{})}
 	rollcallv1.RegisterDiscoveryServiceServer(s, fake)
 	rollcallv1.RegisterClusterServiceServer(s, fake.cluster())
 	go func() { _ = s.Serve(listener) }()
 	t.Cleanup(s.Stop)
+	t.Cleanup(func() { close(fake.over) })
 	r := rollcall(t, "cluster", "remove", "x", "--coordinators", fake.address, "--timeout", "2s")
 	require.Equal(t, exitUnknown, r.code, r.stderr)
 	require.Contains(t, r.stderr, "rollcall cluster remove: may be done or not: ")
@@ -184,26 +185,27 @@ func TestUnknownOutcome(t *testing.T) {
 // vanishing is a leader that takes a change and never answers.
 type vanishing struct {
 	rollcallv1.UnimplementedDiscoveryServiceServer
-	server  *grpc.Server
 	address string
+	over    chan struct{} // closed when nobody waits any more: an answer at the deadline might still be in time
 }
 
 func (v *vanishing) Ping(context.Context, *rollcallv1.PingRequest) (*rollcallv1.PingResponse, error) {
 	return &rollcallv1.PingResponse{Cluster: "c", Epoch: 1, Node: "n", Leader: &rollcallv1.Leader{Node: "n", Address: v.address, ClientAddress: v.address}}, nil
 }
 
-func (v *vanishing) DeregisterServices(ctx context.Context, _ *rollcallv1.DeregisterServicesRequest) (*rollcallv1.DeregisterServicesResponse, error) {
-	<-ctx.Done()
+func (v *vanishing) DeregisterServices(context.Context, *rollcallv1.DeregisterServicesRequest) (*rollcallv1.DeregisterServicesResponse, error) {
+	<-v.over
 	return nil, errors.New("too late")
 }
 
-func (v *vanishing) cluster() rollcallv1.ClusterServiceServer { return vanishingCluster{} }
+func (v *vanishing) cluster() rollcallv1.ClusterServiceServer { return vanishingCluster{over: v.over} }
 
 type vanishingCluster struct {
 	rollcallv1.UnimplementedClusterServiceServer
+	over chan struct{}
 }
 
-func (vanishingCluster) RemoveMember(ctx context.Context, _ *rollcallv1.RemoveMemberRequest) (*rollcallv1.RemoveMemberResponse, error) {
-	<-ctx.Done()
+func (v vanishingCluster) RemoveMember(context.Context, *rollcallv1.RemoveMemberRequest) (*rollcallv1.RemoveMemberResponse, error) {
+	<-v.over
 	return nil, errors.New("too late")
 }

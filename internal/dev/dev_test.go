@@ -31,10 +31,11 @@ func TestMain(m *testing.M) {
 
 var wished atomic.Int32
 
-// wish returns ports that nothing listens at, and which no cluster prefers.
+// wish returns ports that nothing listens at, which no cluster prefers, and below those that are drawn by lot, here and
+// for the Redis servers of other tests.
 func wish(t *testing.T) (p ports) {
 	t.Helper()
-	next := 19_000 + 100*int(wished.Add(1))
+	next := 9_000 + 100*int(wished.Add(1))
 	all, _ := p.all()
 	for _, port := range all {
 		for next++; !free(next); next++ {
