@@ -117,8 +117,11 @@ func TestConfirmationNeedsAQuorum(t *testing.T) {
 
 		voters["d"].term.Store(6)
 		require.ErrorIs(t, c.quorum(others(), 2), errNoQuorum)
+		for _, v := range voters {
+			v.term.Store(7)
+		}
 		voters["e"].term.Store(8)
-		require.ErrorIs(t, c.quorum(others(), 2), errLostLeadership)
+		require.ErrorIs(t, c.quorum(others(), 4), errLostLeadership, "whoever answers first")
 
 		for _, v := range voters {
 			v.thaw.Store(new(chan struct{}))
