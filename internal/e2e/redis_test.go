@@ -125,14 +125,10 @@ func TestRebuiltClusterHasToTakeOver(t *testing.T) {
 	c := startCluster(t, options{redis: before.redis})
 	monitor := c.redis.Monitor()
 	c.register(relayers[:2]...)
-	leader, _ := c.leader()
-	eventually(t, patience, func() bool {
-		return len(leader.logged("mirror refused: redis belongs to another cluster")) > 0
-	}, "a loud refusal")
-	line := leader.logged("mirror refused: redis belongs to another cluster")[0]
-	require.Equal(t, "ERROR", line["level"])
+	line := c.awaitError("mirror refused: redis belongs to another cluster")
 	require.Equal(t, was["cluster"], line["foreign"])
 	require.Contains(t, line["err"], "rollcall mirror take-over")
+	leader, _ := c.leader()
 	eventually(t, patience, func() bool {
 		page, _ := leader.status(t)
 		return page.Status != "healthy" && !page.Mirror.Connected && page.Mirror.Error != ""
@@ -154,6 +150,69 @@ func TestRebuiltClusterHasToTakeOver(t *testing.T) {
 	eventually(t, patience, func() bool { p, code := leader.status(t); return code == 200 && p.Status == "healthy" }, "healthy")
 	require.True(t, leader.running())
 	require.Contains(t, c.mustCLI("mirror", "take-over"), "already")
+}
+
+// An epoch that no leader of the cluster can have opened stops all writing, as another cluster's mirror does. It may be
+// the cluster's own fence, so that taking over what is its own already leaves it; an operator has to insist.
+func TestEpochOutOfReachIsForgottenByForce(t *testing.T) {
+	t.Parallel()
+	before, relayers, ids := fleetInRedis(t, options{})
+	for _, n := range before.nodes {
+		n.kill()
+	}
+	was := before.meta()
+	c := startCluster(t, options{redis: before.redis})
+	c.register(relayers...)
+	c.awaitError("mirror refused: redis belongs to another cluster")
+	stop := c.watchSet(ids[:2]...)
+	require.Contains(t, c.mustCLI("mirror", "take-over", "--force"), "it belonged to cluster "+was["cluster"]+" and now does to cluster ")
+	eventually(t, patience, func() bool { return c.meta()["leader"] != "" }, "a claim")
+
+	const unreachable = "1125899906842624"
+	require.NoError(t, c.redis.Client().HSet(t.Context(), "relayer:meta", "epoch", unreachable).Err())
+	line := c.awaitError("leader's work failed")
+	require.Contains(t, line["err"], "an epoch of at least 1125899906842625 is asked for")
+	require.Contains(t, line["err"], "rollcall mirror take-over --force")
+	monitor := c.redis.Monitor()
+	held := c.meta()
+	require.Contains(t, c.mustCLI("mirror", "take-over"), "it belongs to cluster "+held["cluster"]+" already")
+	relayers[2].crash()
+	tries := len(c.logged("leader's work failed"))
+	eventually(t, patience, func() bool { return len(c.logged("leader's work failed")) > tries+5 }, "more tries than any other failure is given")
+	leader, _ := c.leader()
+	eventually(t, patience, func() bool { p, _ := leader.status(t); return p.Status == "degraded" && !p.Mirror.Connected }, "the page says so")
+	require.Equal(t, held, c.meta(), "nothing was written")
+	require.Equal(t, ids, c.active())
+	for _, call := range scriptCalls(t, monitor.Commands()) {
+		require.Empty(t, call.writes)
+	}
+
+	require.Contains(t, c.mustCLI("mirror", "take-over", "--force"), "it belongs to cluster "+held["cluster"]+", and its epoch "+unreachable+" is forgotten")
+	c.awaitActive(patience, ids[:2]...)
+	stop()
+	_, epoch := c.leader()
+	c.awaitEpochInRedis(epoch)
+	require.Equal(t, held["cluster"], c.meta()["cluster"])
+	for _, n := range c.nodes {
+		require.True(t, n.running())
+	}
+}
+
+// logged lists the lines with a message, of all coordinators.
+func (c *cluster) logged(msg string) (lines []map[string]any) {
+	for _, n := range c.nodes {
+		lines = append(lines, n.logged(msg)...)
+	}
+	return lines
+}
+
+// awaitError waits until a coordinator has logged an error, and gives the line.
+func (c *cluster) awaitError(msg string) map[string]any {
+	c.t.Helper()
+	eventually(c.t, patience, func() bool { return len(c.logged(msg)) > 0 }, "%q in a log", msg)
+	line := c.logged(msg)[0]
+	require.Equal(c.t, "ERROR", line["level"])
+	return line
 }
 
 // proxy passes TCP connections on to where it is told.
