@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"time"
 
@@ -129,10 +130,10 @@ func TestDiscovery_LateRegistrationEndsAStall(t *testing.T) {
 	asked, other := len(relayers[1].times()), len(relayers[0].times())
 	eventually(t, patience, func() bool { return len(relayers[0].times()) >= other+3 }, "three more intervals")
 	require.LessOrEqual(t, len(relayers[1].times()), asked+1, "nobody checks it any more; one check may have been on its way")
-	leader, _ := c.leader()
-	removed := leader.logged("relayer removed")
-	require.Equal(t, ids[1], removed[len(removed)-1]["relayer"])
-	require.Equal(t, "deregistered", removed[len(removed)-1]["reason"])
+	// By whoever led then: on a busy machine that may be another one by now.
+	require.True(t, slices.ContainsFunc(c.logged("relayer removed"), func(l map[string]any) bool {
+		return l["relayer"] == ids[1] && l["reason"] == "deregistered"
+	}), "%v", c.logged("relayer removed"))
 
 	source.set()
 	c.awaitDirector(stalled, none)

@@ -198,23 +198,6 @@ func TestEpochOutOfReachIsForgottenByForce(t *testing.T) {
 	}
 }
 
-// logged lists the lines with a message, of all coordinators.
-func (c *cluster) logged(msg string) (lines []map[string]any) {
-	for _, n := range c.nodes {
-		lines = append(lines, n.logged(msg)...)
-	}
-	return lines
-}
-
-// awaitError waits until a coordinator has logged an error, and gives the line.
-func (c *cluster) awaitError(msg string) map[string]any {
-	c.t.Helper()
-	eventually(c.t, patience, func() bool { return len(c.logged(msg)) > 0 }, "%q in a log", msg)
-	line := c.logged(msg)[0]
-	require.Equal(c.t, "ERROR", line["level"])
-	return line
-}
-
 // proxy passes TCP connections on to where it is told.
 type proxy struct {
 	l net.Listener
