@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"net/http"
 	"os"
@@ -279,17 +280,25 @@ func TestDevWithOwnRedis(t *testing.T) {
 	require.Equal(t, int64(3), active(), "readers keep what was last true")
 }
 
+// As a process of its own, and not for long: where a check is missing, a cluster starts.
 func TestDevUsage(t *testing.T) {
 	t.Parallel()
+	self, err := os.Executable()
+	require.NoError(t, err)
 	for want, args := range map[string][]string{
 		"redis URL: the scheme must be": {"dev", "--redis-url", "http://x"},
 		"--redis-key-prefix: is empty":  {"dev", "--redis-url", "redis+cluster://x"},
 		`"10" is below 1000`:            {"dev", "--health-check-interval-ms", "10"},
 		`expected "<member>"`:           {"dev", "kill"},
 	} {
-		r := rollcall(t, args...)
-		require.Equal(t, exitUsage, r.code, args)
-		require.Contains(t, r.stderr, want)
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		defer cancel()
+		cmd := exec.CommandContext(ctx, self, args...)
+		cmd.Dir, cmd.Env = t.TempDir(), append(os.Environ(), "ROLLCALL_TEST_MAIN=1")
+		out, _ := cmd.CombinedOutput()
+		require.NoError(t, ctx.Err(), "%v runs: %s", args, out)
+		require.Equal(t, exitUsage, cmd.ProcessState.ExitCode(), "%v: %s", args, out)
+		require.Contains(t, string(out), want)
 	}
 }
 
