@@ -325,9 +325,7 @@ func (c *Checker) check(t *target) (next *target) {
 		}
 	}
 	c.metrics.inFlight.Inc()
-	ctx, cancel := context.WithTimeout(c.checks, c.cfg.Timeout)
-	err := t.probe.check(ctx)
-	cancel()
+	err := t.probe.check(c.checks, time.Now().Add(c.cfg.Timeout))
 	end := c.cfg.clock()
 	c.metrics.inFlight.Dec()
 	o := outcome{err: err, start: start, end: end}

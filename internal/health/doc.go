@@ -9,7 +9,8 @@
 // A target is unknown until it has been checked at its present URL. One success makes it up; from down it takes
 // Rise of them in a row. Fall failures in a row make it down. Where more than one is needed, the next probe
 // follows after 250 ms instead of at the next phase. A check is one request: nothing is tried again within it,
-// except what net/http does when a kept connection turns out to have been closed before the request got through.
+// except when a connection kept from an earlier check brings no head of an answer: then it was closed in between, and
+// the request is sent once more on a new one.
 //
 // # A checker that is late
 //

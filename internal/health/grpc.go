@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -29,7 +30,9 @@ type grpcProbe struct {
 	dialError *atomic.Pointer[error]
 }
 
-func (p *grpcProbe) check(ctx context.Context) (err error) {
+func (p *grpcProbe) check(ctx context.Context, deadline time.Time) (err error) {
+	ctx, cancel := context.WithDeadline(ctx, deadline)
+	defer cancel()
 	if p.conn == nil {
 		p.dialError = new(atomic.Pointer[error])
 		if p.conn, err = p.connect(p.dialError); err != nil {
@@ -52,7 +55,7 @@ func (p *grpcProbe) check(ctx context.Context) (err error) {
 	case err == nil:
 		return answer(fmt.Sprintf("health service says %v", resp.GetStatus()))
 	case ctx.Err() != nil:
-		return p.timedOut(ctx, err)
+		return p.timedOut(ctx, deadline, err)
 	case st.Code() == codes.Unavailable:
 		return errors.New(st.Message())
 	default:
@@ -76,7 +79,7 @@ func (p *grpcProbe) connect(dialError *atomic.Pointer[error]) (*grpc.ClientConn,
 		}),
 		grpc.WithAuthority(p.url.Host),
 		grpc.WithDisableServiceConfig(),
-		grpc.WithIdleTimeout(p.keep()),
+		grpc.WithIdleTimeout(3*p.cfg.Interval),
 		grpc.WithUserAgent(userAgent),
 		grpc.WithReadBufferSize(1<<10),
 		grpc.WithWriteBufferSize(1<<10),

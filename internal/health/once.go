@@ -3,6 +3,7 @@ package health
 import (
 	"context"
 	"errors"
+	"time"
 )
 
 // Check checks a URL once, by the rules of a Checker but for those against a late one, and returns why it is not
@@ -16,9 +17,7 @@ func Check(ctx context.Context, cfg Config, rawURL string) error {
 	defer p.close()
 	probe := p.probe(Target{URL: rawURL})
 	defer probe.close()
-	ctx, cancel := context.WithTimeout(ctx, cfg.Timeout)
-	defer cancel()
-	if err := probe.check(ctx); err != nil {
+	if err := probe.check(ctx, time.Now().Add(cfg.Timeout)); err != nil {
 		return errors.New(reason(err))
 	}
 	return nil

@@ -27,8 +27,9 @@ const (
 
 // probe checks one URL, one call at a time.
 type probe interface {
-	// check returns nil when the service is healthy. ctx carries the deadline.
-	check(ctx context.Context) error
+	// check returns nil when the service is healthy. It ends at the deadline, or when ctx does; that has none itself,
+	// for a timer of its own in each check would be most of what some checks cost.
+	check(ctx context.Context, deadline time.Time) error
 	// close drops what the probe holds; no check runs.
 	close()
 }
@@ -74,17 +75,21 @@ func reason(err error) string {
 
 // prober makes probes, and holds what they share.
 type prober struct {
-	cfg       Config
-	transport *http.Transport
-	path      *url.URL
-	expected  [600]bool
+	cfg      Config
+	path     *url.URL
+	expected [600]bool
+	conns    conns
 	// Headers of HTTP checks; never changed.
 	header, authHeader http.Header
 }
 
 // newProber takes a complete Config.
 func newProber(cfg Config) *prober {
-	p := &prober{cfg: cfg, header: http.Header{"User-Agent": {userAgent}}}
+	p := &prober{
+		cfg:    cfg,
+		header: http.Header{"User-Agent": {userAgent}},
+		conns:  conns{limit: max(1, maxOpenFiles()/2), idle: make(map[origin]*httpConn)},
+	}
 	p.path, _ = url.Parse(cfg.Path) // validated
 	for _, code := range cfg.Codes {
 		p.expected[code] = true
@@ -93,26 +98,8 @@ func newProber(cfg Config) *prober {
 		p.authHeader = p.header.Clone()
 		p.authHeader.Set(cfg.Auth.Header, cfg.Auth.Value)
 	}
-	p.transport = &http.Transport{
-		DialContext:         p.dial,
-		TLSClientConfig:     p.tls(),
-		TLSHandshakeTimeout: cfg.Timeout,
-		// A connection lives from check to check; one host has no use for two.
-		MaxIdleConns:        max(1, maxOpenFiles()/2),
-		MaxIdleConnsPerHost: 1,
-		IdleConnTimeout:     p.keep(),
-		// Ten thousand connections with the default 4 KiB buffers would hold 80 MB.
-		ReadBufferSize:         1 << 10,
-		WriteBufferSize:        512,
-		MaxResponseHeaderBytes: 16 << 10,
-		DisableCompression:     true,
-		// Neither a proxy nor HTTP/2: a check is one plain request.
-	}
 	return p
 }
-
-// keep is how long an unused connection stays open.
-func (p *prober) keep() time.Duration { return 3 * p.cfg.Interval }
 
 func (p *prober) tls() *tls.Config {
 	if p.cfg.TLS == nil {
@@ -121,7 +108,7 @@ func (p *prober) tls() *tls.Config {
 	return p.cfg.TLS.Clone()
 }
 
-func (p *prober) close() { p.transport.CloseIdleConnections() }
+func (p *prober) close() { p.conns.closeAll() }
 
 // probe makes the probe for a target. One with a URL that nothing can check fails each check with the reason.
 func (p *prober) probe(t Target) probe {
@@ -151,11 +138,16 @@ func (p *prober) probe(t Target) probe {
 	}
 }
 
-// probeFunc is a probe that holds nothing.
+// probeFunc is a probe that holds nothing. Its context has the deadline.
 type probeFunc func(ctx context.Context) error
 
-func (f probeFunc) check(ctx context.Context) error { return f(ctx) }
-func (probeFunc) close()                            {}
+func (f probeFunc) check(ctx context.Context, deadline time.Time) error {
+	ctx, cancel := context.WithDeadline(ctx, deadline)
+	defer cancel()
+	return f(ctx)
+}
+
+func (probeFunc) close() {}
 
 func broken(why answer) probe { return probeFunc(func(context.Context) error { return why }) }
 
@@ -179,47 +171,4 @@ func (p *prober) dial(ctx context.Context, network, address string) (net.Conn, e
 		step = "name lookup"
 	}
 	return nil, fmt.Errorf("%s: no answer within %v", step, p.cfg.ConnectTimeout)
-}
-
-// http gives the probe of an http or https URL: one GET, without redirects.
-func (p *prober) http(base *url.URL) probe {
-	u := *base
-	u.Path = strings.TrimSuffix(base.Path, "/") + p.path.Path
-	u.RawPath, u.Fragment, u.RawFragment = "", "", ""
-	if p.path.RawQuery != "" {
-		u.RawQuery = p.path.RawQuery
-	}
-	header := p.header
-	if p.cfg.Auth.allows(base) {
-		header = p.authHeader
-	}
-	return probeFunc(func(ctx context.Context) error {
-		req := (&http.Request{
-			Method: http.MethodGet, URL: &u, Host: u.Host, Header: header,
-			Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
-		}).WithContext(ctx)
-		// The transport itself, below http.Client: no redirects, no cookies, and less work.
-		resp, err := p.transport.RoundTrip(req)
-		if err != nil {
-			return p.timedOut(ctx, err)
-		}
-		// Read to the end, the connection can be kept. What is longer than that ends with its connection.
-		_, err = io.CopyN(io.Discard, resp.Body, maxBody)
-		_ = resp.Body.Close()
-		if err != nil && !errors.Is(err, io.EOF) {
-			return p.timedOut(ctx, err)
-		}
-		if !p.expected[min(resp.StatusCode, len(p.expected)-1)] {
-			return answer(fmt.Sprintf("status %d", resp.StatusCode))
-		}
-		return nil
-	})
-}
-
-// timedOut names the deadline when it is what ended the check.
-func (p *prober) timedOut(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return fmt.Errorf("no answer within %v", p.cfg.Timeout)
-	}
-	return err
 }

@@ -36,11 +36,7 @@ func probeOf(t *testing.T, cfg Config, rawURL string) func() error {
 		p.close()
 		c.prober.close()
 	})
-	return func() error {
-		ctx, cancel := context.WithTimeout(t.Context(), c.cfg.Timeout)
-		defer cancel()
-		return p.check(ctx)
-	}
+	return func() error { return p.check(t.Context(), time.Now().Add(c.cfg.Timeout)) }
 }
 
 func serveHTTP(t *testing.T, h http.HandlerFunc) *httptest.Server {

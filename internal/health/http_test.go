@@ -1,0 +1,221 @@
+package health
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// script serves connections, the n-th by the n-th of the given functions, and counts them.
+func script(t *testing.T, serve ...func(net.Conn)) (url string, opened func() int) {
+	var mu sync.Mutex
+	n := 0
+	addr := serveRaw(t, func(conn net.Conn) {
+		mu.Lock()
+		f := serve[min(n, len(serve)-1)]
+		n++
+		mu.Unlock()
+		f(conn)
+	})
+	return "http://" + addr, func() int {
+		mu.Lock()
+		defer mu.Unlock()
+		return n
+	}
+}
+
+// answers reads a request, writes an answer, and so on.
+func answers(all ...string) func(net.Conn) {
+	return func(conn net.Conn) {
+		for _, answer := range all {
+			if _, err := conn.Read(make([]byte, 1<<10)); err != nil {
+				return
+			}
+			_, _ = io.WriteString(conn, answer)
+		}
+	}
+}
+
+const ok = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+
+func TestHTTPAnswers(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		answer string
+		reason string
+	}{
+		"up to the end":       {answer: "HTTP/1.0 200 OK\r\n\r\nok"},
+		"in chunks":           {answer: "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n"},
+		"chunks cut short":    {"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\no", "connection closed before the answer was complete"},
+		"no body":             {"HTTP/1.1 204 No Content\r\n\r\n", "status 204"},
+		"first an interim":    {answer: "HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\nHTTP/1.1 100 Continue\r\n\r\n" + ok},
+		"nothing but interim": {strings.Repeat("HTTP/1.1 103 Early Hints\r\n\r\n", 10), "too many interim answers"},
+		"another protocol":    {"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\n", "status 101"},
+		"it gave up waiting":  {"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\n\r\n", "status 408"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url, opened := script(t, answers(test.answer))
+			err := probeOf(t, patient, url)()
+			if test.reason == "" {
+				require.NoError(t, err)
+			} else {
+				require.Error(t, err)
+				require.Equal(t, test.reason, reason(err))
+			}
+			require.Equal(t, 1, opened(), "nothing is tried again")
+		})
+	}
+}
+
+// What stands on a kept connection before the request is sent, or instead of an answer, is not the service's word.
+func TestHTTPKeptConnectionThatIsStale(t *testing.T) {
+	t.Parallel()
+	for name, stale := range map[string]func(net.Conn){
+		"closed":                     answers(ok),
+		"closed when asked":          answers(ok, ""),
+		"closed with a word":         answers(ok, "HTTP/1.1 408 Request Timeout\r\nConnection: close\r\n\r\n"),
+		"what was no answer":         answers(ok, "more of the one before\r\n\r\n"),
+		"more than the length said":  answers(ok+"?", "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n"),
+		"an answer after the answer": answers(ok + "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url, opened := script(t, stale, answers(ok))
+			check := probeOf(t, patient, url)
+			require.NoError(t, check())
+			require.NoError(t, check())
+			require.Equal(t, 2, opened())
+		})
+	}
+}
+
+// One that died says so also on a kept connection, and is asked once more at most.
+func TestHTTPKeptConnectionAndADeadService(t *testing.T) {
+	t.Parallel()
+	url, opened := script(t, answers(ok, ""), answers(""))
+	check := probeOf(t, patient, url)
+	require.NoError(t, check())
+	err := check()
+	require.Error(t, err)
+	require.Equal(t, "connection closed before the answer was complete", reason(err))
+	require.Equal(t, 2, opened())
+}
+
+func TestHTTPAnswerInDrops(t *testing.T) {
+	t.Parallel()
+	url, _ := script(t, func(conn net.Conn) {
+		for _, c := range "HTTP/1.1 200 OK\r\nX: " + strings.Repeat("x", 1000) {
+			if _, err := conn.Write([]byte{byte(c)}); err != nil {
+				return
+			}
+			<-time.After(5 * time.Millisecond)
+		}
+	})
+	require.EqualError(t, probeOf(t, Config{Timeout: 200 * time.Millisecond}, url)(), "no answer within 200ms")
+}
+
+func TestHTTPNotMoreConnectionsAreKeptThanMayBe(t *testing.T) {
+	t.Parallel()
+	var mu sync.Mutex
+	open, opened := 0, 0
+	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	gone := make(chan struct{}, 100)
+	srv.Config.ConnState = func(_ net.Conn, s http.ConnState) {
+		mu.Lock()
+		defer mu.Unlock()
+		switch s {
+		case http.StateNew:
+			open++
+			opened++
+		case http.StateClosed:
+			open--
+			gone <- struct{}{}
+		}
+	}
+	srv.Start()
+	t.Cleanup(srv.Close)
+	cfg := patient
+	cfg.Dial = func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "tcp", srv.Listener.Addr().String())
+	}
+	c, err := New(cfg)
+	require.NoError(t, err)
+	c.prober.conns.limit = 2
+	check := func(p probe) { require.NoError(t, p.check(t.Context(), time.Now().Add(9*time.Second))) }
+	var probes []probe
+	// Of those that share an origin, one connection is enough.
+	for _, url := range []string{"http://a", "http://b", "http://c", "http://a:80/other"} {
+		probes = append(probes, c.prober.probe(Target{URL: url}))
+	}
+	for range 3 {
+		for _, p := range probes {
+			check(p)
+		}
+	}
+	for range 3 {
+		<-gone
+	}
+	mu.Lock()
+	require.Equal(t, 2, open)
+	require.Equal(t, 5, opened, "whoever has one keeps it")
+	mu.Unlock()
+
+	// The place of one that is no target any more is free.
+	probes[1].close()
+	<-gone
+	check(probes[2])
+	check(probes[2])
+	mu.Lock()
+	require.Equal(t, 2, open)
+	require.Equal(t, 6, opened)
+	mu.Unlock()
+	c.prober.close()
+	<-gone
+	<-gone
+}
+
+// Whoever is told to stop does not wait for a service that hangs.
+func TestHTTPCheckIsBrokenOff(t *testing.T) {
+	t.Parallel()
+	asked := make(chan struct{}, 1)
+	srv := serveHTTP(t, func(_ http.ResponseWriter, r *http.Request) {
+		asked <- struct{}{}
+		<-r.Context().Done()
+	})
+	c, err := New(Config{Interval: time.Minute, Timeout: 50 * time.Second})
+	require.NoError(t, err)
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- c.Run(ctx) }()
+	c.Set(Target{ID: "a", URL: srv.URL})
+	<-asked
+	began := time.Now()
+	c.Abandon()
+	stop()
+	require.NoError(t, <-done)
+	require.Less(t, time.Since(began), 20*time.Second)
+	require.Empty(t, c.Take(nil))
+}
+
+func TestHTTPCheckAllocatesLittle(t *testing.T) {
+	// Not parallel: others' allocations would count.
+	url, _ := script(t, func(conn net.Conn) {
+		for buf := make([]byte, 1<<10); ; {
+			if _, err := conn.Read(buf); err != nil {
+				return
+			}
+			_, _ = io.WriteString(conn, ok)
+		}
+	})
+	check := probeOf(t, patient, url)
+	require.Less(t, testing.AllocsPerRun(100, func() { require.NoError(t, check()) }), 30.0)
+}
