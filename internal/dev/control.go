@@ -95,7 +95,7 @@ func socketPath(data string) (string, error) {
 	return filepath.Join(os.TempDir(), fmt.Sprintf("rollcall-dev-%x.sock", sum[:8])), nil
 }
 
-// serveControl answers commands until ctx ends.
+// serveControl answers commands until ctx ends, and those under way have.
 func (s *supervisor) serveControl(ctx context.Context) error {
 	socket, err := socketPath(s.cfg.Data)
 	if err != nil {
@@ -129,10 +129,20 @@ func (s *supervisor) serveControl(ctx context.Context) error {
 		ReadHeaderTimeout: time.Second,
 		BaseContext:       func(net.Listener) context.Context { return ctx },
 	}
-	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
+	stopped := make(chan struct{})
+	defer context.AfterFunc(ctx, func() {
+		defer close(stopped)
+		// Commands end with ctx; no client holds this up for longer than it may take over a request's head.
+		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+		defer cancel()
+		if server.Shutdown(limited) != nil {
+			_ = server.Close()
+		}
+	})()
 	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}
+	<-stopped // Serve does not wait for it
 	return nil
 }
 

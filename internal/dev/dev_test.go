@@ -1,14 +1,17 @@
 package dev
 
 import (
+	"context"
 	"encoding/json"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
@@ -241,5 +244,78 @@ func TestKilledAndStarted(t *testing.T) {
 	require.NotEqual(t, first.pid(), second.pid())
 	s.ended(m, first)
 	require.Contains(t, out.String(), "oz-relayer-1 was killed; ")
+	s.stopAll()
+}
+
+// Whoever stops, starts and kills at once, nothing runs afterwards, and dev.json is gone for good.
+func TestStopWhileOthersStartAndKill(t *testing.T) {
+	t.Parallel()
+	for range 20 {
+		var out strings.Builder
+		s := &supervisor{cfg: Config{Data: t.TempDir(), Executable: "sleep", Out: &out}, ports: new(ports), launcher: newLauncher()}
+		require.NoError(t, os.Mkdir(filepath.Join(s.cfg.Data, "logs"), 0o700))
+		for _, kind := range []string{"relayer", "coordinator", "gateway"} {
+			s.members = append(s.members, &member{id: kind, kind: kind, args: []string{"1000"}})
+		}
+		_, err := s.start(s.members[0])
+		require.NoError(t, err)
+		var all sync.WaitGroup
+		for _, m := range s.members {
+			all.Go(func() { _, _ = s.start(m) }) // before it is too late, or not
+			all.Go(func() { _, _ = s.kill(m) })  // likewise
+		}
+		for range 2 {
+			all.Go(s.stopAll)
+		}
+		all.Wait()
+		for _, m := range s.members {
+			require.Zero(t, m.pid(), m.id)
+			_, err := s.start(m)
+			require.ErrorIs(t, err, errStopping)
+		}
+		require.NoFileExists(t, filepath.Join(s.cfg.Data, infoFile))
+		require.Contains(t, out.String(), "stopped; the same command goes on")
+		s.launcher.close()
+	}
+}
+
+// A command that is being carried out when the cluster stops has ended before it has.
+func TestStopWaitsForCommands(t *testing.T) {
+	t.Parallel()
+	var out strings.Builder
+	s := &supervisor{cfg: Config{Data: t.TempDir(), Executable: "sleep", Out: &out}, ports: new(ports), launcher: newLauncher()}
+	defer s.launcher.close()
+	require.NoError(t, os.Mkdir(filepath.Join(s.cfg.Data, "logs"), 0o700))
+	asked, release := make(chan struct{}), make(chan struct{})
+	s.members = []*member{{id: "oz-relayer-1", kind: "relayer", args: []string{"1000"}, ready: func(context.Context) error {
+		close(asked)
+		<-release
+		return nil
+	}}}
+	ctx, cancel := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	go func() { served <- s.serveControl(ctx) }()
+	socket, err := socketPath(s.cfg.Data)
+	require.NoError(t, err)
+	listens := func() bool {
+		conn, err := net.Dial("unix", socket)
+		if err == nil {
+			_ = conn.Close()
+		}
+		return err == nil
+	}
+	require.Eventually(t, listens, 10*time.Second, time.Millisecond)
+	answered := make(chan error, 1)
+	go func() {
+		_, err := Start(t.Context(), s.cfg.Data, "oz-relayer-1")
+		answered <- err
+	}()
+	<-asked
+	cancel()
+	require.Eventually(t, func() bool { return !listens() }, 10*time.Second, time.Millisecond)
+	close(release)
+	require.NoError(t, <-served)
+	require.Contains(t, out.String(), "oz-relayer-1 was started")
+	require.NoError(t, <-answered)
 	s.stopAll()
 }

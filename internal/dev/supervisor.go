@@ -321,8 +321,12 @@ func (s *supervisor) hint(args ...string) string {
 	return strings.Join(line, " ")
 }
 
-// writeInfo brings dev.json up to date. The caller holds mu.
+// writeInfo brings dev.json up to date, unless everything is being stopped, at the end of which the file is removed.
+// The caller holds mu.
 func (s *supervisor) writeInfo() error {
+	if s.stopping {
+		return nil
+	}
 	pids := map[string]int{}
 	for _, m := range s.members {
 		pids[m.id] = m.pid()
