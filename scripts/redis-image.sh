@@ -7,10 +7,11 @@ image=${REDIS_IMAGE:-redis:7-alpine}
 standin=rollcall/redis-standin:7
 
 main() {
-  if present "$image" || docker pull --quiet "$image" >/dev/null 2>&1; then
+  local reason
+  if present "$image" || reason=$(docker pull --quiet "$image" 2>&1 >/dev/null); then
     echo "$image"
   elif [ -n "${REDIS_IMAGE:-}" ]; then
-    echo "REDIS_IMAGE: $image is neither here nor to be pulled" >&2
+    echo "REDIS_IMAGE: $image is neither here nor to be pulled: $reason" >&2
     return 1
   else
     present "$standin" || build >&2
