@@ -50,8 +50,15 @@ type Checker struct {
 	results  []*target // reported, not taken
 	inFlight int
 	limit    int // of inFlight: up to MaxInFlight, less when this process is crowded
-	bursting int // those of inFlight that came from the queue
+	bursting int // those of inFlight that came from the queue, or were due before overslept
 	stopping bool
+	// queueNext: of the queue and the schedule, the queue has the next turn.
+	queueNext bool
+	// told is when somebody was last told that results wait.
+	told time.Time
+	// overslept is when the scheduler last found that it had missed its time.
+	overslept time.Time
+	lag       lag
 	// planned is when the scheduler means to wake; lastStall when it last found itself late.
 	planned, lastStall time.Time
 	// looked is when the crowd was looked at.
@@ -98,6 +105,7 @@ func (c *Checker) Round(n int) time.Duration {
 func (c *Checker) Set(targets ...Target) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	waiting := len(c.queue)
 	for _, given := range targets {
 		if t, ok := c.targets[given.ID]; ok {
 			if t.result.URL == given.URL {
@@ -108,14 +116,15 @@ func (c *Checker) Set(targets ...Target) {
 		}
 		t := &target{
 			id:     given.ID,
-			probe:  c.prober.probe(given),
 			phase:  time.Duration(xxhash.Sum64String(given.ID) % uint64(c.cfg.Interval)),
 			result: Result{Target: given},
 		}
 		c.targets[given.ID] = t
 		c.enqueue(t)
 	}
-	signal(c.wake)
+	if len(c.queue) > waiting {
+		signal(c.wake)
+	}
 }
 
 // Remove forgets targets. Results of their running checks are dropped.
@@ -135,6 +144,7 @@ func (c *Checker) Remove(ids ...string) {
 func (c *Checker) CheckNow(ids ...string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	waiting := len(c.queue)
 	for _, id := range ids {
 		t, ok := c.targets[id]
 		switch {
@@ -147,10 +157,13 @@ func (c *Checker) CheckNow(ids ...string) {
 			c.enqueue(t)
 		}
 	}
-	signal(c.wake)
+	if len(c.queue) > waiting {
+		signal(c.wake)
+	}
 }
 
-// Ready receives after results have come in that Take returns.
+// Ready receives after results have come in that Take returns: at once where a verdict has changed; what says the same
+// as before may wait for more of its kind, for 20 ms.
 func (c *Checker) Ready() <-chan struct{} { return c.ready }
 
 // Take appends to buf a result of every target that was checked since the last call. Only the latest counts.
@@ -180,9 +193,10 @@ func (c *Checker) Run(ctx context.Context) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, t := range c.targets {
-		t.probe.close()
+		t.close()
 	}
 	c.prober.close()
+	c.metrics.behind.Set(0)
 	return nil
 }
 
@@ -219,9 +233,23 @@ func (c *Checker) run(ctx context.Context) {
 		for t := c.next(now); t != nil; t = c.next(now) {
 			due = append(due, t)
 		}
+		if len(c.results) > 0 && now.Sub(c.told) >= pulse {
+			c.tell(now)
+		}
+		behind := c.behind(now)
+		began, ended := c.lag.notice(now, behind, c.cfg.Interval)
+		lag, services, limit := c.lag, len(c.targets), c.limit
 		c.planned = c.plan(now)
 		wait := c.planned.Sub(now)
 		c.mu.Unlock()
+		c.metrics.behind.Set(behind.Seconds())
+		switch {
+		case began:
+			c.log.Warn("health checks fall behind: more are due than can be made",
+				"late", behind, "services", services, "at_a_time", limit)
+		case ended:
+			c.log.Info("health checks are on time again", "after", now.Sub(lag.since), "worst", lag.worst)
+		}
 		if late > 0 {
 			c.metrics.stalls.Inc()
 			c.log.Warn("checker was held up", "late", late)
@@ -235,31 +263,48 @@ func (c *Checker) run(ctx context.Context) {
 	}
 }
 
-// plan gives the time the scheduler has to wake next. c.mu is held.
+// plan gives the time the scheduler has to wake next, once next gives nothing more. c.mu is held.
 func (c *Checker) plan(now time.Time) time.Time {
 	wait := time.Hour
 	if len(c.schedule) > 0 {
-		// Not more often than each millisecond: what is due together is started together.
-		wait = max(time.Millisecond, c.schedule[0].due.Sub(now))
+		// Not more often than each millisecond: what is due together is started together. What is due and may not start
+		// now is taken on by whichever check ends.
+		if wait = c.schedule[0].due.Sub(now); wait <= 0 {
+			wait = pulse
+		}
+		wait = max(time.Millisecond, wait)
 	}
-	if c.inFlight > 0 {
+	if c.inFlight > 0 || len(c.results) > 0 {
 		wait = min(wait, pulse)
+	}
+	if c.lag.on {
+		wait = min(wait, c.cfg.Interval)
 	}
 	return now.Add(wait)
 }
 
+// tell has the results taken. c.mu is held.
+func (c *Checker) tell(now time.Time) {
+	c.told = now
+	signal(c.ready)
+}
+
 // noticeStall finds out whether this process was held up since the last plan, and by how much. What became due in
-// the meantime then goes through the queue, so that it does not burst. c.mu is held.
+// the meantime then counts as a burst. c.mu is held.
 func (c *Checker) noticeStall(now time.Time) (late time.Duration) {
 	if c.planned.IsZero() || now.Sub(c.planned) <= lateLimit {
 		return 0
 	}
-	late = now.Sub(c.planned)
-	c.lastStall = now
-	for len(c.schedule) > 0 && !c.schedule[0].due.After(now) {
-		c.enqueue(heap.Pop(&c.schedule).(*target))
+	c.lastStall, c.overslept = now, now
+	return now.Sub(c.planned)
+}
+
+// behind is how late the check is that is due for longest; 0 when none is late. c.mu is held.
+func (c *Checker) behind(now time.Time) time.Duration {
+	if len(c.schedule) == 0 {
+		return 0
 	}
-	return late
+	return max(0, now.Sub(c.schedule[0].due))
 }
 
 // noticeCrowd takes fewer checks on while they, or something else, keep this process's processors from reading
@@ -280,30 +325,65 @@ func (c *Checker) noticeCrowd(now time.Time) {
 	}
 }
 
-// next takes the target to be checked now; nil when there is none, or too much is in flight. c.mu is held.
+// next takes the target to be checked now; nil when there is none, or too much is in flight. What is asked for at once
+// and what is due take turns, and each comes in its order: whatever is more than this machine can do, all get their
+// turn. c.mu is held.
 func (c *Checker) next(now time.Time) *target {
 	if c.stopping || c.inFlight >= c.limit {
 		return nil
 	}
 	var t *target
-	for t == nil && c.bursting < burst && len(c.queue) > 0 {
-		if c.queue[0].place == queued {
-			t = c.queue[0]
-			t.burst = true
-			c.bursting++
-		}
+	if c.queueNext {
+		t = c.nextQueued()
+	}
+	if t == nil {
+		t = c.nextDue(now)
+	}
+	if t == nil {
+		t = c.nextQueued()
+	}
+	if t == nil {
+		return nil
+	}
+	c.queueNext = !c.queueNext
+	if t.burst {
+		c.bursting++
+	}
+	if t.probe == nil {
+		t.probe = c.prober.probe(t.result.Target)
+	}
+	t.place = running
+	t.again = false
+	c.inFlight++
+	return t
+}
+
+// nextQueued takes a target out of the queue. c.mu is held.
+func (c *Checker) nextQueued() *target {
+	for c.bursting < burst && len(c.queue) > 0 {
+		t := c.queue[0]
 		c.queue[0] = nil
 		c.queue = c.queue[1:]
+		if t.place == queued {
+			t.burst = true
+			return t
+		}
 	}
-	if t == nil && len(c.schedule) > 0 && !c.schedule[0].due.After(now) {
-		t = heap.Pop(&c.schedule).(*target)
-		t.burst = false
+	return nil
+}
+
+// nextDue takes the target that is due for longest. c.mu is held.
+func (c *Checker) nextDue(now time.Time) *target {
+	if len(c.schedule) == 0 || c.schedule[0].due.After(now) {
+		return nil
 	}
-	if t != nil {
-		t.place = running
-		t.again = false
-		c.inFlight++
+	// After a pause all that was due in it is due at once, and nothing spreads it any more.
+	missed := !c.schedule[0].due.After(c.overslept)
+	if missed && c.bursting >= burst {
+		return nil
 	}
+	t := heap.Pop(&c.schedule).(*target)
+	t.burst = missed
 	return t
 }
 
@@ -371,13 +451,15 @@ func (c *Checker) settle(t *target, o *outcome) {
 	o.result = t.result
 	o.changed = t.result.Verdict != before
 	if t.place == gone {
-		t.probe.close()
+		t.close()
 		return
 	}
 	if o.void == "" && !t.reported {
 		t.reported = true
 		c.results = append(c.results, t)
-		signal(c.ready)
+	}
+	if o.changed || len(c.results) >= burst {
+		c.tell(o.end)
 	}
 	regular := c.nextPhase(t, o.start)
 	switch {
@@ -454,9 +536,9 @@ func (c *Checker) drop(t *target) {
 	switch t.place {
 	case scheduled:
 		heap.Remove(&c.schedule, t.index)
-		t.probe.close()
+		t.close()
 	case queued:
-		t.probe.close() // next passes it over
+		t.close() // next passes it over
 	case running, gone: // settle closes it
 	}
 	t.place = gone

@@ -45,3 +45,34 @@ func (c *crowd) look() waits {
 	}
 	return waits{float64(crowded) / float64(all), float64(late) / float64(all)}
 }
+
+// behindLimit is how late a check must be before that is worth a line in the log.
+const behindLimit = 500 * time.Millisecond
+
+// lag is a time in which checks were late because there were more of them than this machine can do.
+type lag struct {
+	on    bool
+	since time.Time
+	// worst lateness in it.
+	worst time.Duration
+	// late is when a check was last late.
+	late time.Time
+}
+
+// notice takes in how late the latest check is, and reports whether a lag has begun or ended. It lasts until none has
+// been late for an interval, so that it says so once and not at each turn.
+func (l *lag) notice(now time.Time, behind, interval time.Duration) (began, ended bool) {
+	if behind > lateLimit {
+		l.late = now
+	}
+	switch {
+	case !l.on && behind > behindLimit:
+		*l = lag{on: true, since: now, worst: behind, late: now}
+		return true, false
+	case l.on && now.Sub(l.late) >= interval:
+		l.on = false
+		return false, true
+	}
+	l.worst = max(l.worst, behind)
+	return false, false
+}

@@ -26,8 +26,13 @@
 // connection, an HTTP status and an answer of gRPC's health service are never void: they are the service's word,
 // however late it is read. As long as a checker stays that late it removes no hanging service, only refusing ones.
 //
+// # More checks than can be made
+//
 // So that it does not come to that, fewer checks are taken on, down to 256 at a time, while goroutines wait long for
-// a processor: more would only make all of them slower. Checks then begin late, and metrics show by how much.
+// a processor: more would only make all of them slower, and everything else in the process too. Checks then begin
+// late. Each that is due is made once, in the order in which they fell due, and takes turns with first checks and those
+// asked for: everybody is checked more seldom, and nobody not at all. The log says when that begins and when it ends,
+// and metrics show how late checks are.
 //
 // # Not guaranteed
 //

@@ -11,7 +11,7 @@ type Metrics struct {
 	duration, lateness  prometheus.Histogram
 	voidLate, voidLocal prometheus.Counter
 	stalls              prometheus.Counter
-	inFlight            prometheus.Gauge
+	inFlight, behind    prometheus.Gauge
 }
 
 // NewMetrics registers the metrics with reg; nil leaves them unregistered.
@@ -43,6 +43,9 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		}),
 		inFlight: f.NewGauge(prometheus.GaugeOpts{
 			Name: "rollcall_checks_in_flight", Help: "Health checks running now.",
+		}),
+		behind: f.NewGauge(prometheus.GaugeOpts{
+			Name: "rollcall_check_behind_seconds", Help: "How late the health check is that is due for longest and has not begun.",
 		}),
 	}
 }

@@ -52,7 +52,7 @@ const (
 // target is a Target with its history. Checker.mu guards what changes.
 type target struct {
 	id    string
-	probe probe
+	probe probe // made for the first check
 	phase time.Duration
 
 	result Result
@@ -61,7 +61,7 @@ type target struct {
 	again bool
 	// reported: its result waits in Checker.results.
 	reported bool
-	// burst: the running check came from the queue.
+	// burst: the running check is one of those that nothing spreads over the interval.
 	burst bool
 	// due is when the next or running check was to begin; zero when nothing but the queue decides.
 	due time.Time
@@ -69,6 +69,13 @@ type target struct {
 	index int
 	// streak counts the last results that oppose the verdict; voids the last void checks.
 	streak, voids int
+}
+
+// close drops what its probe holds; no check runs.
+func (t *target) close() {
+	if t.probe != nil {
+		t.probe.close()
+	}
 }
 
 // judge takes the outcome of a check that was not void, and reports whether the verdict is still undecided: the
