@@ -386,9 +386,18 @@ func (l *ledger) kinds() []string {
 	return slices.Sorted(maps.Keys(l.listed))
 }
 
-func (l *ledger) active(id string) bool {
+// readActive calls read under the lock, with active.
+func (l *ledger) readActive(read func(active func(id, kind string) bool)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	read(l.active)
+}
+
+// active reports whether an id is in a set, most likely in that of the kind. l.mu is held.
+func (l *ledger) active(id, kind string) bool {
+	if _, ok := l.listed[kind][id]; ok {
+		return true
+	}
 	for _, ids := range l.listed {
 		if _, ok := ids[id]; ok {
 			return true

@@ -196,7 +196,14 @@ func (w *Writer) Status() Report {
 }
 
 // Active reports whether the id is in a set, as last written or read.
-func (w *Writer) Active(id string) bool { return w.ledger.active(id) }
+func (w *Writer) Active(id string) (yes bool) {
+	w.ReadActive(func(active func(id, kind string) bool) { yes = active(id, "") })
+	return yes
+}
+
+// ReadActive calls read with what Active reports, for many ids of one moment: nothing changes while it runs. The kind
+// is where an id most likely is; any will do.
+func (w *Writer) ReadActive(read func(active func(id, kind string) bool)) { w.ledger.readActive(read) }
 
 // ActiveOf counts the members of a kind's set, as last written or read.
 func (w *Writer) ActiveOf(kind string) int { return w.ledger.activeOf(kind) }
