@@ -100,6 +100,19 @@ func (c *cluster) start(ctx context.Context, services ...string) error {
 	return c.each(ctx, services, "start")
 }
 
+// started is when the container's process began, by the engine's clock.
+func (c *cluster) started(ctx context.Context, service string) (time.Time, error) {
+	id, err := c.container(ctx, service)
+	if err != nil {
+		return time.Time{}, err
+	}
+	at, err := docker(ctx, "inspect", "--format", "{{.State.StartedAt}}", id)
+	if err != nil {
+		return time.Time{}, err
+	}
+	return time.Parse(time.RFC3339Nano, at)
+}
+
 func (c *cluster) exitCodes(ctx context.Context, services ...string) (string, error) {
 	ids, err := c.containers(ctx, services)
 	if err != nil {

@@ -90,8 +90,8 @@ func (d *drill) row(step, expected, seen string, took time.Duration, ok bool) {
 }
 
 // await acts, if there is anything to do, calls look until it says that it saw what it should, and makes a row of
-// it with the last thing seen, or its error. The time shown is all of it; the limit begins after the act, because
-// how long Docker takes to stop a container is not ours.
+// it with the last thing seen, or its error. The time shown is what the limit bounds: from before the act, and so with
+// what Docker takes for it, to what was seen.
 func (d *drill) await(ctx context.Context, step, expected string, limit time.Duration, act func() error, look func() (seen string, ok bool, err error)) error {
 	start := time.Now()
 	if act != nil {
@@ -99,13 +99,19 @@ func (d *drill) await(ctx context.Context, step, expected string, limit time.Dur
 			return err
 		}
 	}
-	for deadline := time.Now().Add(limit); ; pause(ctx, 50*time.Millisecond) {
+	return d.awaitSince(ctx, start, step, expected, limit, look)
+}
+
+// awaitSince is await for what began at a known time.
+func (d *drill) awaitSince(ctx context.Context, start time.Time, step, expected string, limit time.Duration, look func() (seen string, ok bool, err error)) error {
+	for ; ; pause(ctx, 50*time.Millisecond) {
 		seen, ok, err := look()
 		if err != nil {
 			seen, ok = err.Error(), false
 		}
-		if late := time.Now().After(deadline); ok || late || ctx.Err() != nil {
-			d.row(step, expected, seen, time.Since(start), ok && !late)
+		took := time.Since(start)
+		if ok || took > limit || ctx.Err() != nil {
+			d.row(step, expected, seen, took, ok && took <= limit)
 			return ctx.Err()
 		}
 	}
@@ -135,11 +141,18 @@ func (d *drill) guarded(ctx context.Context, step string, ids []string, act func
 
 // awaitSet waits until the active set is exactly ids.
 func (d *drill) awaitSet(ctx context.Context, step string, ids []string, limit time.Duration, act func() error) error {
-	expected := fmt.Sprintf("%d active within %s", len(ids), limit)
-	return d.await(ctx, step, expected, limit, act, func() (string, bool, error) {
+	return d.await(ctx, step, within(ids, limit), limit, act, d.lookAtSet(ctx, ids))
+}
+
+func within(ids []string, limit time.Duration) string {
+	return fmt.Sprintf("%d active within %s", len(ids), limit)
+}
+
+func (d *drill) lookAtSet(ctx context.Context, ids []string) func() (seen string, ok bool, err error) {
+	return func() (string, bool, error) {
 		active, err := d.cluster.active(ctx)
 		return short(active), slices.Equal(active, ids), err
-	})
+	}
 }
 
 // awaitClaim waits until another leader than old has claimed Redis under a higher epoch, and returns its claim.
@@ -169,7 +182,8 @@ func (d *drill) awaitReady(ctx context.Context, step string, act func() error) e
 
 // awaitDirectory waits until the directory holds exactly the services it held before.
 func (d *drill) awaitDirectory(ctx context.Context, step string, before []string, act func() error) error {
-	return d.await(ctx, step, fmt.Sprintf("the same %d services", len(before)), 10*time.Second, act, func() (string, bool, error) {
+	limit := 10*time.Second + 2*d.interval // that an act may wait for
+	return d.await(ctx, step, fmt.Sprintf("the same %d services", len(before)), limit, act, func() (string, bool, error) {
 		now, err := d.cluster.directory(ctx)
 		return short(now), slices.Equal(now, before), err
 	})
@@ -178,7 +192,8 @@ func (d *drill) awaitDirectory(ctx context.Context, step string, before []string
 const readyURL = "http://127.0.0.1:3001/readyz"
 
 func (d *drill) allUp(ctx context.Context) error {
-	if err := d.awaitSet(ctx, "all up", relayers, 15*time.Second, nil); err != nil {
+	// Not how long that took: Compose has waited for healthy containers before.
+	if err := d.await(ctx, "all up", "3 active", 15*time.Second, nil, d.lookAtSet(ctx, relayers)); err != nil {
 		return err
 	}
 	if err := d.awaitReady(ctx, "  the coordinators", nil); err != nil {
@@ -214,9 +229,16 @@ func (d *drill) relayerStops(ctx context.Context) error {
 		if err := errors.Join(err, <-stopped); err != nil {
 			return err
 		}
-		return d.awaitSet(ctx, "start "+victim, relayers, d.interval+time.Second, func() error {
-			return d.cluster.start(ctx, victim)
-		})
+		// From the moment at which its process began, which is not when Docker was asked, nor when that has answered.
+		if err := d.cluster.start(ctx, victim); err != nil {
+			return err
+		}
+		started, err := d.cluster.started(ctx, victim)
+		if err != nil {
+			return err
+		}
+		limit := d.interval + time.Second
+		return d.awaitSince(ctx, started, "start "+victim, within(relayers, limit), limit, d.lookAtSet(ctx, relayers))
 	})
 }
 
@@ -426,7 +448,7 @@ func (d *drill) coordinatorsStopped(ctx context.Context) error {
 		return err
 	}
 	return d.guarded(ctx, "  the relayers meanwhile", relayers, func() error {
-		err := d.await(ctx, "stop all coordinators", "exit codes 0 0 0", time.Second, func() error {
+		err := d.await(ctx, "stop all coordinators", "exit codes 0 0 0", 20*time.Second, func() error {
 			return d.cluster.stop(ctx, coordinators...)
 		}, func() (string, bool, error) {
 			codes, err := d.cluster.exitCodes(ctx, coordinators...)
