@@ -215,7 +215,7 @@ func (n *Node) establish(ctx context.Context, r *raft.Raft, atLeast uint64) (*le
 		return nil, err
 	}
 
-	l := &leader{since: time.Now(), retired: make(chan struct{}), promotions: promotions{caught: make(map[string]uint64)}}
+	l := &leader{since: time.Now(), retired: make(chan struct{}), promotions: newPromotions()}
 	l.ctx, l.reestablish = context.WithCancelCause(ctx)
 	l.confirmer = &confirmer{
 		ctx: l.ctx, term: res.Term, cluster: n.machine.State().Cluster(), node: n.cfg.ID, raft: r, peers: n.peers,

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -25,17 +24,26 @@ const (
 // promotions is what a leader knows of nodes that are to vote once they have caught up. It is lost with the
 // leadership; the nodes know that they are to vote, and ask again.
 type promotions struct {
-	mu sync.Mutex
+	// turn is held by the one request that is served; it goes over the network.
+	turn chan struct{}
 	// caught is the index that a node must have in its log before it may vote: the leader's commit index when the
 	// node first asked.
 	caught map[string]uint64
 }
 
+func newPromotions() promotions {
+	return promotions{turn: make(chan struct{}, 1), caught: make(map[string]uint64)}
+}
+
 // serveRejoin serves PeerService.Rejoin on an established leader. It believes nobody who asks: the member itself,
 // where it is known to be, says what it is.
 func (n *Node) serveRejoin(ctx context.Context, l *leader, r *raft.Raft, req *rollcallv1.RejoinRequest) (*rollcallv1.RejoinResponse, error) {
-	l.promotions.mu.Lock()
-	defer l.promotions.mu.Unlock()
+	select {
+	case l.promotions.turn <- struct{}{}:
+		defer func() { <-l.promotions.turn }()
+	case <-ctx.Done():
+		return nil, status.Errorf(codes.Unavailable, "another member is being served: %v", context.Cause(ctx))
+	}
 	if req.Node == n.cfg.ID {
 		return nil, status.Errorf(codes.FailedPrecondition, "%s leads, and has not lost its disk; two nodes with one id?", req.Node)
 	}
