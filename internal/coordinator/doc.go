@@ -41,7 +41,8 @@
 // disk was wiped never votes on what it has forgotten: it notes that it waits for a vote, loses the one it had,
 // catches up, and gets it back, whichever leader dies meanwhile and however often it is restarted itself. A leader
 // that dies or is cut off while it restores a snapshot moves its Raft state aside and comes back in the same way, since
-// what it restored may be unknown to the others; until they have it, nobody is shown it.
+// what it restored may be unknown to the others; until they have it, nobody is shown it. So does a follower that had
+// installed the snapshot, once a leader that had not contradicts it.
 //
 // # What is not guaranteed
 //

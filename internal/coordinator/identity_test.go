@@ -77,14 +77,16 @@ func TestFormerNameIsForgottenWithTheLog(t *testing.T) {
 }
 
 // foreign is a snapshot of a cluster named another, in an epoch.
-func foreign(t *testing.T, epoch uint64) []byte {
+func foreign(t *testing.T, epoch uint64) []byte { return foreignAt(t, epoch, 5) }
+
+func foreignAt(t *testing.T, epoch, index uint64) []byte {
 	var snapshot bytes.Buffer
 	far := fsm.New()
 	establish, err := proto.Marshal(&rollcallv1.Command{Operations: []*rollcallv1.Operation{{
 		Kind: &rollcallv1.Operation_LeaderEstablished{LeaderEstablished: &rollcallv1.LeaderEstablished{Cluster: "another", AtLeast: epoch}},
 	}}})
 	require.NoError(t, err)
-	far.Apply(&raft.Log{Index: 5, Data: establish})
+	far.Apply(&raft.Log{Index: index, Data: establish})
 	require.NoError(t, far.State().WriteSnapshot(&snapshot))
 	return snapshot.Bytes()
 }

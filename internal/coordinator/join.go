@@ -122,11 +122,16 @@ func (n *Node) bootstrap() error {
 	return nil
 }
 
+// founder reports whether the peer list names this node.
+func (c *Config) founder() bool {
+	return slices.ContainsFunc(c.Peers, func(p Peer) bool { return p.ID == c.ID })
+}
+
 // askToRejoin repeats until a leader has taken this node in without a vote.
 func (n *Node) askToRejoin(ctx context.Context) error {
 	// A founder is to vote. It notes that before anybody can take its vote, and so whatever becomes of the leader.
 	// Who was added later is told by the leader, which is the one to know.
-	if slices.ContainsFunc(n.cfg.Peers, func(p Peer) bool { return p.ID == n.cfg.ID }) {
+	if n.cfg.founder() {
 		if err := n.mark(); err != nil {
 			return err
 		}

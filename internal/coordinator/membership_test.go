@@ -9,11 +9,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/hashicorp/raft"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/rollcall-dev/rollcall/fsm"
 	"github.com/rollcall-dev/rollcall/internal/coordinator"
@@ -314,21 +312,15 @@ func TestRestoreRefusesWhatItShouldNotTake(t *testing.T) {
 	})
 }
 
+// longer is the snapshot of another cluster, whose log is longer than any here.
+func longer(t *testing.T) []byte { return foreignAt(t, 1, 1_000_000) }
+
 // The log goes on above the snapshot's index, so that versions grow though another, longer-lived cluster made it.
 func TestRestoredFromALongerLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newSimCluster(t, 3, nil)
-		far := fsm.New()
-		establish, err := proto.Marshal(&rollcallv1.Command{Operations: []*rollcallv1.Operation{{
-			Kind: &rollcallv1.Operation_LeaderEstablished{LeaderEstablished: &rollcallv1.LeaderEstablished{Cluster: "another"}},
-		}}})
-		require.NoError(t, err)
-		far.Apply(&raft.Log{Index: 1_000_000, Data: establish})
-		var snapshot bytes.Buffer
-		require.NoError(t, far.State().WriteSnapshot(&snapshot))
-
 		leader, _ := c.leader()
-		_, err = c.restore(leader, snapshot.Bytes(), true)
+		_, err := c.restore(leader, longer(t), true)
 		require.NoError(t, err)
 		c.register("a")
 		leader, _ = c.leader()

@@ -48,6 +48,7 @@ type Node struct {
 	transport *raft.NetworkTransport // set with raft
 	watchdog  *watchdog              // set with raft
 	snapshot  *snapshotter
+	lineage   *lineage // set with raft
 	// leader is nil unless this node is the established leader.
 	leader atomic.Pointer[leader]
 	// stopping ends streams and refuses calls.
@@ -77,7 +78,7 @@ func Open(ctx context.Context, cfg Config) (_ *Node, err error) {
 	}
 	n.stopping, n.stop = context.WithCancelCause(context.Background())
 	if n.stores == nil {
-		s, err := openStores(raftstore.Config{Dir: cfg.DataDir, Fatal: n.fail, Logger: cfg.Logger})
+		s, err := openStores(raftstore.Config{Dir: cfg.DataDir, Fatal: n.fail, Logger: cfg.Logger}, cfg.founder())
 		if err != nil {
 			return nil, err
 		}
@@ -225,6 +226,7 @@ func (n *Node) work(ctx context.Context, watch func()) error {
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return n.lead(gctx, r, notify) })
 	watch()
+	g.Go(func() error { return n.watchLineage(gctx) })
 	// None of these can be called back from the disk, which a snapshot keeps busy for long even when it is well.
 	g.Go(func() error {
 		return n.until(gctx, "writing a snapshot", func() error { return n.snapshot.run(gctx) })
@@ -341,9 +343,15 @@ func (n *Node) startRaft() (*raft.Raft, chan bool, error) {
 		Timeout:         n.cfg.Timing.Transport,
 	})
 	n.snapshot = newSnapshotter(n.machine, n.log, n.fail)
-	r, err := raft.NewRaft(cfg, n.snapshot, n.stores.Log, n.stores.Stable, n.stores.Snapshots, transport{network})
+	lineage, err := newLineage(n.stores)
 	if err != nil {
-		return nil, nil, errors.Join(fmt.Errorf("start raft: %w", err), network.Close())
+		return nil, nil, errors.Join(err, network.Close())
+	}
+	n.lineage = lineage
+	trans := newTransport(network, lineage.check)
+	r, err := raft.NewRaft(cfg, n.snapshot, n.stores.Log, n.stores.Stable, lineage.snapshots(), trans)
+	if err != nil {
+		return nil, nil, errors.Join(fmt.Errorf("start raft: %w", err), trans.Close())
 	}
 	n.snapshot.raft = r
 	n.watchdog = newWatchdog(r)

@@ -22,12 +22,13 @@ import (
 // Raft restores a directory in two steps: the leader alone takes it, on disk and in memory, under an index that no
 // entry of the log fills; then it commits an entry above that index, which a follower can hold only after it has
 // installed the snapshot. Between the two the others may elect a leader that knows of no restore and fills the index
-// with something else. Raft does not notice: the former leader would go on from the restored directory with
+// with something else. Raft does not notice: who has the snapshot would go on from the restored directory with
 // everything that came after, and differ from the others for good. So nothing is read from such a directory before the
-// restore is committed, and a node that cannot know whether it was begins anew.
+// restore is committed, and a leader that cannot know whether it was begins anew; so does a follower once it learns that
+// it was not (undone.go).
 
 const (
-	// restoreMark is the file that says that the Raft state may hold a restore that the cluster knows nothing of.
+	// restoreMark is the file that says that the Raft state holds, or may hold, a restore that the cluster knows nothing of.
 	restoreMark = "restoring"
 	// undoneFolder is where such a state is moved, with the time appended.
 	undoneFolder = "raft-undone-"
@@ -156,17 +157,21 @@ func (n *Node) unmarkRestore() error {
 }
 
 // openStores opens the stores in a data folder. A state that may hold an undone restore is moved aside: the node goes
-// on as one that lost its disk, and that knows that its cluster exists.
-func openStores(cfg raftstore.Config) (*raftstore.Stores, error) {
+// on as one that lost its disk. A founder notes that its cluster exists; any other knows that, and not whether it is to
+// vote, which the leader tells it.
+func openStores(cfg raftstore.Config, founder bool) (*raftstore.Stores, error) {
 	s, err := raftstore.Open(cfg) // also makes sure that the folder is ours alone
 	if err != nil {
 		return nil, err
 	}
-	if _, err := os.Stat(filepath.Join(cfg.Dir, restoreMark)); errors.Is(err, fs.ErrNotExist) {
+	if _, err = os.Stat(filepath.Join(cfg.Dir, restoreMark)); errors.Is(err, fs.ErrNotExist) {
 		return s, nil
 	}
+	err = nil // a mark that cannot be looked at counts
 	aside := filepath.Join(cfg.Dir, undoneFolder+time.Now().UTC().Format("20060102T150405.000000"))
-	err = note(cfg.Dir, rejoinMark)
+	if founder {
+		err = note(cfg.Dir, rejoinMark)
+	}
 	if err == nil {
 		err = errors.Join(os.Rename(filepath.Join(cfg.Dir, "raft"), aside), syncDir(cfg.Dir))
 	}
@@ -177,7 +182,7 @@ func openStores(cfg raftstore.Config) (*raftstore.Stores, error) {
 		return nil, fmt.Errorf("move the state of an interrupted restore aside: %w", err)
 	}
 	if cfg.Logger != nil {
-		cfg.Logger.Warn("a restore was interrupted here; its state is moved aside, and this node takes over what the others have", "aside", aside)
+		cfg.Logger.Warn("a restore was interrupted here, or came undone; its state is moved aside, and this node takes over what the others have", "aside", aside)
 	}
 	return raftstore.Open(cfg)
 }

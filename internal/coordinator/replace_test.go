@@ -22,7 +22,7 @@ import (
 func newStoredCluster(t *testing.T, size int) *simCluster {
 	dir := t.TempDir()
 	return newSimCluster(t, size, func(cfg *coordinator.Config) {
-		cfg.DataDir, cfg.Stores = filepath.Join(dir, cfg.ID), nil
+		cfg.DataDir, cfg.Stores, cfg.Advertise = filepath.Join(dir, cfg.ID), nil, cfg.ID+":7400"
 		require.NoError(t, os.MkdirAll(cfg.DataDir, 0o700))
 	})
 }

@@ -1,0 +1,147 @@
+package coordinator
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/hashicorp/raft"
+)
+
+// A follower may have installed a restored snapshot (see replace.go) that is never committed: it stands at an index that
+// the next leader, which knows nothing of it, fills with an entry of its own. Raft compares a new entry with the log
+// alone, where there is none at that index, stores it, and does not apply it, for the snapshot is said to hold it. But the
+// terms give it away. What a snapshot of index i and term t holds are entries up to i, of terms up to t, since terms only
+// grow along a log. So an entry of a later term at one of these indexes is from a log without the snapshot. A snapshot
+// that is committed meets none: every later leader has what it holds. And one that came undone meets one before anything
+// else: whoever restored it had opened its epoch in that term, so that later leaders have all that was before the
+// snapshot, and continue that with entries of their own terms.
+//
+// Rejected: restoring through the log, which would put a whole directory into every log once more.
+
+// undoneError ends a node that holds a restored snapshot which the cluster does not.
+type undoneError struct{ snapshot, entry position }
+
+func (e *undoneError) Error() string {
+	return fmt.Sprintf("a restored snapshot, installed here up to index %d of term %d, came undone: the leader has another entry %d, of term %d; ending, to take over what the others have",
+		e.snapshot.index, e.snapshot.term, e.entry.index, e.entry.term)
+}
+
+// position is where in the history of a cluster a snapshot or an entry stands.
+type position struct{ index, term uint64 }
+
+// lineage stands between Raft and its stores and sees to it that the log goes on from what the snapshots hold. Safe for
+// concurrent use.
+type lineage struct {
+	stores *Stores
+	// undone gets the first contradiction.
+	undone chan *undoneError
+
+	mu sync.Mutex
+	// held are the newest snapshot on disk, which a restart begins with, and any older that were stored after it.
+	held []position
+}
+
+func newLineage(stores *Stores) (*lineage, error) {
+	l := &lineage{stores: stores, undone: make(chan *undoneError, 1)}
+	metas, err := stores.Snapshots.List()
+	if err != nil {
+		return nil, fmt.Errorf("list snapshots: %w", err)
+	}
+	for _, m := range metas {
+		l.hold(position{m.Index, m.Term})
+	}
+	return l, nil
+}
+
+// hold notes a snapshot that has been stored. Those that Raft would begin with less gladly count no more.
+func (l *lineage) hold(p position) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.held = append(slices.DeleteFunc(l.held, func(h position) bool {
+		return cmp.Or(cmp.Compare(h.term, p.term), cmp.Compare(h.index, p.index)) <= 0
+	}), p)
+}
+
+// contradiction finds an entry that belongs to a history without a snapshot which this node has; nil when there is none.
+func (l *lineage) contradiction(entries []*raft.Log) *undoneError {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, e := range entries {
+		for _, h := range l.held {
+			if e.Index <= h.index && e.Term > h.term {
+				return &undoneError{snapshot: h, entry: position{e.Index, e.Term}}
+			}
+		}
+	}
+	return nil
+}
+
+// check refuses what another node sends if it contradicts a snapshot. Raft is not shown it.
+func (l *lineage) check(command any) error {
+	req, ok := command.(*raft.AppendEntriesRequest)
+	if !ok {
+		return nil
+	}
+	err := l.contradiction(req.Entries)
+	if err == nil {
+		return nil
+	}
+	// A deposed leader may have sent it, and contradict what was committed since. Raft itself refuses that, by the term,
+	// which it writes down before it installs a snapshot.
+	if term, problem := l.stores.Stable.GetUint64(keyCurrentTerm); problem != nil || req.Term < term {
+		return nil //nolint:nilerr // Raft reads it as well, and complains
+	}
+	select {
+	case l.undone <- err:
+	default: // once is enough
+	}
+	return err
+}
+
+func (l *lineage) snapshots() raft.SnapshotStore { return notedSnapshots{l.stores.Snapshots, l} }
+
+// notedSnapshots tells of the snapshots that are stored.
+type notedSnapshots struct {
+	raft.SnapshotStore
+	lineage *lineage
+}
+
+func (s notedSnapshots) Create(version raft.SnapshotVersion, index, term uint64, c raft.Configuration, cIndex uint64, trans raft.Transport) (raft.SnapshotSink, error) {
+	sink, err := s.SnapshotStore.Create(version, index, term, c, cIndex, trans)
+	if err != nil {
+		return nil, err
+	}
+	return &notedSink{sink, s.lineage, position{index, term}}, nil
+}
+
+type notedSink struct {
+	raft.SnapshotSink
+	lineage  *lineage
+	position position
+}
+
+func (s *notedSink) Close() error {
+	err := s.SnapshotSink.Close()
+	if err == nil {
+		s.lineage.hold(s.position)
+	}
+	return err
+}
+
+// watchLineage ends the node when what it holds came undone, and has its next start begin anew.
+func (n *Node) watchLineage(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case undone := <-n.lineage.undone:
+		var err error = undone
+		if n.cfg.DataDir != "" {
+			err = errors.Join(err, note(n.cfg.DataDir, restoreMark))
+		}
+		return err
+	}
+}
