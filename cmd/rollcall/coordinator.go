@@ -288,9 +288,10 @@ func (l *lead) run(ctx context.Context, leadership coordinator.Leadership) error
 	return err
 }
 
-func (l *lead) status() *rollcallv1.GetStatusResponse {
-	if d := l.current.Load(); d != nil {
-		return d.Status()
+// status appends what the director of the epoch reports, if there is one.
+func (l *lead) status(b []byte, epoch uint64) ([]byte, error) {
+	if d := l.current.Load(); d != nil && d.Epoch() == epoch {
+		return d.Status(b)
 	}
-	return nil
+	return b, nil
 }

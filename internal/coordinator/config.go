@@ -93,8 +93,9 @@ type Config struct {
 	// Lead is the leader's work for one epoch. Its context ends with the leadership. An error other than
 	// *ReestablishError restarts it with backoff; five in a row end the process. nil does nothing.
 	Lead func(context.Context, Leadership) error
-	// Status reports on the work of Lead; nil, or a nil answer, while it is not running.
-	Status func() *rollcallv1.GetStatusResponse
+	// Status appends to b what there is to report on the work of Lead in an epoch: an encoded GetStatusResponse, or
+	// nothing while it is not running. nil for a Lead with nothing to report.
+	Status func(b []byte, epoch uint64) ([]byte, error)
 
 	// GoneAfter is how long an owner may be silent before its entries are free to take (3 minutes: three times
 	// what a gateway lets pass between two full sets).
@@ -186,7 +187,7 @@ func (c *Config) withDefaults() error {
 		c.Lead = func(ctx context.Context, _ Leadership) error { <-ctx.Done(); return nil }
 	}
 	if c.Status == nil {
-		c.Status = func() *rollcallv1.GetStatusResponse { return nil }
+		c.Status = func(b []byte, _ uint64) ([]byte, error) { return b, nil }
 	}
 	return errors.Join(errs...)
 }

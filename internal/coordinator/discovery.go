@@ -128,10 +128,13 @@ func among(s *fsm.State, ids []string, from string) iter.Seq[*fsm.Entry] {
 }
 
 func (n discovery) GetStatus(context.Context, *rollcallv1.GetStatusRequest) (*rollcallv1.GetStatusResponse, error) {
-	s, err := n.leaderStatus()
+	raw, err := n.leaderStatus(nil)
 	if err != nil {
 		return nil, toStatus(err)
 	}
+	// What a message holds of fields unknown to it is sent as it is: nothing is decoded here to be encoded again.
+	s := new(rollcallv1.GetStatusResponse)
+	s.ProtoReflect().SetUnknown(raw)
 	return s, nil
 }
 
@@ -318,27 +321,37 @@ func send[M any](ctx context.Context, stream grpc.ServerStreamingServer[M], resp
 	}
 }
 
-// leaderStatus is the status of the director here, or the refusal that says where to ask.
-func (n *Node) leaderStatus() (*rollcallv1.GetStatusResponse, error) {
+// leaderStatus appends to b the status of the director here, encoded, or returns the refusal that says where to ask.
+func (n *Node) leaderStatus(b []byte) ([]byte, error) {
 	l, err := n.established()
 	if err != nil {
-		return nil, err
+		return b, err
 	}
-	s := n.cfg.Status()
-	if s == nil || s.Epoch != l.Epoch {
-		s = &rollcallv1.GetStatusResponse{
-			Cluster: l.Cluster, Epoch: l.Epoch, Leader: n.cfg.ID, Director: rollcallv1.DirectorState_DIRECTOR_STATE_RECOVERING,
-			Mirror: &rollcallv1.MirrorStatus{Error: "the leader's work has not begun"},
-		}
-		for e := range n.machine.State().All() {
-			s.Services = append(s.Services, &rollcallv1.ServiceStatus{Id: e.ID, Kind: e.Kind, Url: e.URL(), Verdict: rollcallv1.Verdict_VERDICT_UNKNOWN})
-		}
+	before := len(b)
+	if b, err = n.cfg.Status(b, l.Epoch); err != nil {
+		return b, err
 	}
-	s.RelayerCount = uint32(n.cfg.RelayerCount)
+	more := new(rollcallv1.GetStatusResponse) // a message is the same in one piece or in two
+	if len(b) == before {
+		more = n.idleStatus(l)
+	}
+	more.RelayerCount = uint32(n.cfg.RelayerCount)
 	if r := n.raft.Load(); r != nil {
-		s.Notes = append(s.Notes, n.notes(r)...)
+		more.Notes = n.notes(r)
 	}
-	return s, nil
+	return proto.MarshalOptions{}.MarshalAppend(b, more)
+}
+
+// idleStatus is what can be said while the leader's work is not running.
+func (n *Node) idleStatus(l *leader) *rollcallv1.GetStatusResponse {
+	s := &rollcallv1.GetStatusResponse{
+		Cluster: l.Cluster, Epoch: l.Epoch, Leader: n.cfg.ID, Director: rollcallv1.DirectorState_DIRECTOR_STATE_RECOVERING,
+		Mirror: &rollcallv1.MirrorStatus{Error: "the leader's work has not begun"},
+	}
+	for e := range n.machine.State().All() {
+		s.Services = append(s.Services, &rollcallv1.ServiceStatus{Id: e.ID, Kind: e.Kind, Url: e.URL(), Verdict: rollcallv1.Verdict_VERDICT_UNKNOWN})
+	}
+	return s
 }
 
 // Ready is nil when the node can answer for the cluster: it has joined, with the vote it is to have, and leads or

@@ -30,14 +30,17 @@ func TestStatusOfAVeryLargeFleet(t *testing.T) {
 				<-ctx.Done()
 				return nil
 			}
-			cfg.Status = func() *rollcallv1.GetStatusResponse {
-				return &rollcallv1.GetStatusResponse{Epoch: epoch.Load(), Leader: cfg.ID, Services: fleet}
+			cfg.Status = func(b []byte, asked uint64) ([]byte, error) {
+				if asked != epoch.Load() {
+					return b, nil
+				}
+				return proto.MarshalOptions{}.MarshalAppend(b, &rollcallv1.GetStatusResponse{Epoch: asked, Leader: cfg.ID, Services: fleet, Notes: []string{"a note"}})
 			}
 		})
 		leader, epoch := c.leader()
 		for id, n := range c.nodes {
 			c.await("the node knows who leads", func() bool { return n.Led() })
-			raw, err := n.Status(t.Context())
+			raw, err := n.Status(t.Context(), nil)
 			require.NoError(t, err, id)
 			require.Greater(t, len(raw), 30_000_000)
 			var got rollcallv1.GetStatusResponse
@@ -51,6 +54,30 @@ func TestStatusOfAVeryLargeFleet(t *testing.T) {
 		got, err := client.Status(t.Context())
 		require.NoError(t, err)
 		require.Len(t, got.Services, len(fleet))
+		require.Equal(t, []string{"a note"}, got.Notes)
+	})
+}
+
+// Before the leader's work has begun it says which services there are, and what it knows besides.
+func TestStatusBeforeTheWorkHasBegun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newSimCluster(t, 3, func(cfg *coordinator.Config) {
+			cfg.RelayerCount, cfg.RelayerURLTemplate = 2, "http://oz-relayer-{N}:3000"
+			cfg.Status = func(b []byte, _ uint64) ([]byte, error) { return b, nil }
+		})
+		leader, epoch := c.leader()
+		var got *rollcallv1.GetStatusResponse
+		c.await("the static fleet is registered", func() bool {
+			var err error
+			got, err = c.client(leader).GetStatus(t.Context(), &rollcallv1.GetStatusRequest{})
+			return err == nil && len(got.Services) == 2
+		})
+		require.Equal(t, leader, got.Leader)
+		require.Equal(t, epoch, got.Epoch)
+		require.EqualValues(t, 2, got.RelayerCount)
+		require.Equal(t, "the leader's work has not begun", got.Mirror.Error)
+		require.Equal(t, rollcallv1.Verdict_VERDICT_UNKNOWN, got.Services[1].Verdict)
+		require.Equal(t, "http://oz-relayer-1:3000", got.Services[1].Url)
 	})
 }
 
@@ -67,7 +94,7 @@ func TestStatusWithoutALeader(t *testing.T) {
 		}
 		c.await("it notices", func() bool { return !n.Led() })
 		began := time.Now()
-		_, err := n.Status(t.Context())
+		_, err := n.Status(t.Context(), nil)
 		require.Error(t, err)
 		require.Zero(t, time.Since(began))
 	})

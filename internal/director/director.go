@@ -39,9 +39,12 @@ type Director struct {
 	since      time.Time           // of state
 	writer     *mirror.Writer
 	refused    error // why the last writer gave up, until the present one has claimed
-	// What the mirror is to be told next. An id stands in one of them.
-	upserts map[string]*service
-	removed map[string]struct{}
+	// What the mirror is to be told next: of those in upserts that are news, in any order, and which ids have left.
+	// Slices, for a map that once held the whole directory would be as slow to empty ever after.
+	upserts []*service
+	removed []string
+	// statusSize is about how many bytes the services take in a status.
+	statusSize int
 }
 
 // service is an entry of the directory with what this epoch knows of it.
@@ -52,6 +55,8 @@ type service struct {
 	awaited bool
 	// held: it failed, and the guard keeps it listed.
 	held bool
+	// news: it stands in Director.upserts. One that stands there without being news has left.
+	news bool
 }
 
 func (s *service) verdict() health.Verdict { return s.result.Verdict }
@@ -81,8 +86,6 @@ func New(cfg Config) (*Director, error) {
 		checker: checker,
 		kinds:   make(map[string]*kind),
 		state:   rollcallv1.DirectorState_DIRECTOR_STATE_RECOVERING,
-		upserts: make(map[string]*service),
-		removed: make(map[string]struct{}),
 	}
 	if d.writer, err = d.newWriter(); err != nil {
 		return nil, err
@@ -182,7 +185,9 @@ func (d *Director) replaceWriter(refused error) (*mirror.Writer, error) {
 	defer d.mu.Unlock()
 	d.refused = refused
 	d.writer = w
-	maps.Insert(d.upserts, d.services.Scan)
+	for _, s := range d.services.Scan {
+		d.tell(s)
+	}
 	d.tellMirror()
 	return w, nil
 }
@@ -319,8 +324,8 @@ func (d *Director) remove(id string) bool {
 	d.count(s, -1)
 	delete(d.kinds[s.entry.Kind].guard.waiting, id)
 	d.services.Delete(id)
-	delete(d.upserts, id)
-	d.removed[id] = struct{}{}
+	s.news = false
+	d.removed = append(d.removed, id)
 	return true
 }
 
@@ -389,23 +394,42 @@ func (d *Director) attrs(s *service) []any {
 
 // tell has the mirror told of a service. d.mu is held.
 func (d *Director) tell(s *service) {
-	d.upserts[s.entry.ID] = s
-	delete(d.removed, s.entry.ID)
+	if !s.news {
+		s.news = true
+		d.upserts = append(d.upserts, s)
+	}
 }
 
 // tellMirror hands over what tell and remove have gathered. d.mu is held, so that a new writer misses nothing.
 func (d *Director) tellMirror() {
 	entries := make([]mirror.Entry, 0, len(d.upserts))
 	for _, s := range d.upserts {
+		if !s.news {
+			continue
+		}
+		s.news = false
 		entries = append(entries, mirror.Entry{
 			ID: s.entry.ID, Kind: s.entry.Kind, URL: s.result.URL,
 			Status: mirrorStatus(s.verdict()), Hold: s.held,
 			LastCheck: s.result.At, Latency: s.result.Latency, Failures: s.result.Failures, Reason: s.result.Reason,
 		})
 	}
-	d.writer.Update(entries, slices.Collect(maps.Keys(d.removed)))
-	clear(d.upserts)
-	clear(d.removed)
+	// One that left and came back is there.
+	gone := slices.DeleteFunc(d.removed, func(id string) bool {
+		_, ok := d.services.Get(id)
+		return ok
+	})
+	d.writer.Update(entries, gone)
+	d.upserts, d.removed = reuse(d.upserts), reuse(d.removed)
+}
+
+// reuse empties a slice, for as much again as is usual; what took the whole directory is not held on to.
+func reuse[T any](all []T) []T {
+	if cap(all) > 4096 {
+		return nil
+	}
+	clear(all)
+	return all[:0]
 }
 
 func mirrorStatus(v health.Verdict) mirror.Status {

@@ -7,11 +7,15 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/rollcall-dev/rollcall/fsm"
 	"github.com/rollcall-dev/rollcall/internal/health"
@@ -560,6 +564,54 @@ func TestStatus(t *testing.T) {
 			require.Zero(t, s.Failures)
 			require.Empty(t, s.Reason)
 		}
+	})
+}
+
+// What is written by hand is what the contract's own code would write, in the same order.
+func TestStatusIsEncodedAsEver(t *testing.T) {
+	t.Parallel()
+	for name, want := range map[string]*rollcallv1.ServiceStatus{
+		"unknown": {Verdict: rollcallv1.Verdict_VERDICT_UNKNOWN},
+		"up": {
+			Verdict: rollcallv1.Verdict_VERDICT_UP, Active: true,
+			LastCheck: &timestamppb.Timestamp{Seconds: 1 << 33, Nanos: 999_999_999}, Latency: &durationpb.Duration{Nanos: 1},
+		},
+		"down": {
+			Verdict:   rollcallv1.Verdict_VERDICT_DOWN,
+			LastCheck: &timestamppb.Timestamp{Seconds: 1 << 33}, Latency: &durationpb.Duration{Seconds: 3600, Nanos: 5000},
+			Failures: 1 << 20, Reason: strings.Repeat("é", 100),
+		},
+		"checked in no time": {
+			Verdict: rollcallv1.Verdict_VERDICT_UP, LastCheck: &timestamppb.Timestamp{Nanos: 1}, Latency: &durationpb.Duration{},
+		},
+	} {
+		want.Id, want.Kind, want.Url = "a-00", "relayer", url("a-00")
+		s := &service{entry: &fsm.Entry{ID: want.Id, Kind: want.Kind}, result: health.Result{
+			Target:  health.Target{URL: want.Url},
+			Verdict: map[string]health.Verdict{"unknown": health.Unknown, "down": health.Down}[name],
+			Latency: want.Latency.AsDuration(), Failures: int(want.Failures), Reason: want.Reason,
+		}}
+		if want.Verdict == rollcallv1.Verdict_VERDICT_UP {
+			s.result.Verdict = health.Up
+		}
+		if want.LastCheck != nil {
+			s.result.At = want.LastCheck.AsTime()
+		}
+		raw, err := proto.MarshalOptions{Deterministic: true}.Marshal(want)
+		require.NoError(t, err)
+		require.Equal(t, raw, appendService(nil, s, want.Active), name)
+	}
+}
+
+// Redis may say anything, and what it says must not be what keeps the status from being told.
+func TestStatusOfGarbledErrors(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t, Config{})
+		b.redis.SetHook(func(context.Context, mirror.Op, func()) error { return errors.New("\xff") })
+		b.start()
+		pause(time.Second)
+		require.Contains(t, b.Status().Mirror.Error, "?")
 	})
 }
 

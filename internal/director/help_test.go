@@ -216,6 +216,19 @@ func (b *bench) start() *bench {
 	return b
 }
 
+// Status is what the director reports.
+func (b *bench) Status() *rollcallv1.GetStatusResponse { return status(b.t, b.Director) }
+
+func status(t *testing.T, d *Director) *rollcallv1.GetStatusResponse {
+	raw, err := d.Status([]byte("before"))
+	require.NoError(t, err)
+	raw, ok := bytes.CutPrefix(raw, []byte("before"))
+	require.True(t, ok)
+	s := new(rollcallv1.GetStatusResponse)
+	require.NoError(t, proto.Unmarshal(raw, s))
+	return s
+}
+
 // active are the relayers that readers of Redis find.
 func (b *bench) active() []string { return b.redis.Members("relayer:active") }
 

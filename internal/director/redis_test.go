@@ -49,8 +49,8 @@ func TestOverRedis(t *testing.T) {
 		require.NoError(t, err)
 		return ids
 	}
-	becomes(func() bool { return d.Status().Mirror.Error != "" })
-	require.Contains(t, d.Status().Mirror.Error, "theirs")
+	becomes(func() bool { return status(t, d).Mirror.Error != "" })
+	require.Contains(t, status(t, d).Mirror.Error, "theirs")
 	require.Empty(t, active())
 	require.NoError(t, mirror.TakeOver(t.Context(), client, "p:", "c-1"))
 	becomes(func() bool { return len(active()) == 2 })

@@ -4,8 +4,12 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -15,50 +19,108 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-// Status reports what is known of every service, in id order. It may be called at any time, by anyone; the answer
-// is the caller's.
-func (d *Director) Status() *rollcallv1.GetStatusResponse {
+// Fields of GetStatusResponse, ServiceStatus, Timestamp and Duration.
+const (
+	fieldServices = 8
+
+	fieldID        = 1
+	fieldKind      = 2
+	fieldURL       = 3
+	fieldVerdict   = 4
+	fieldActive    = 5
+	fieldLastCheck = 6
+	fieldLatency   = 7
+	fieldFailures  = 8
+	fieldReason    = 9
+
+	fieldSeconds = 1
+	fieldNanos   = 2
+)
+
+// Epoch is the one that is directed.
+func (d *Director) Epoch() uint64 { return d.cfg.Epoch }
+
+// Status appends to b what is known of every service, in id order: an encoded GetStatusResponse. As messages ten
+// thousand services would take several times as long, and as much garbage as makes other requests wait. It may be
+// called at any time, by anyone.
+func (d *Director) Status(b []byte) ([]byte, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	answer := &rollcallv1.GetStatusResponse{
+	head := &rollcallv1.GetStatusResponse{
 		Cluster:  d.cfg.Cluster,
 		Epoch:    d.cfg.Epoch,
 		Leader:   d.cfg.Node,
 		Director: d.state,
 		Stalls:   d.stalls,
 		Interval: durationpb.New(d.checker.Interval()),
-		Services: make([]*rollcallv1.ServiceStatus, 0, d.services.Len()),
 	}
 	var unread bool
-	answer.Mirror, answer.Notes, unread = d.mirrorStatus()
+	head.Mirror, head.Notes, unread = d.mirrorStatus()
+	b, err := proto.MarshalOptions{}.MarshalAppend(b, head)
+	if err != nil {
+		return b, fmt.Errorf("encode the status: %w", err)
+	}
 
-	// Of ten thousand services each message is a part of one allocation.
-	type parts struct {
-		status  rollcallv1.ServiceStatus
-		check   timestamppb.Timestamp
-		latency durationpb.Duration
-	}
-	all := make([]parts, d.services.Len())
-	for id, s := range d.services.Scan {
-		p := &all[len(answer.Services)]
-		r := &s.result
-		st := &p.status
-		st.Id, st.Kind, st.Url = id, s.entry.Kind, r.URL
-		st.Verdict = verdictProto(r.Verdict)
-		st.Active = d.writer.Active(id)
-		if unread {
-			st.Active = r.Verdict == health.Up
+	b = slices.Grow(b, d.statusSize)
+	begin := len(b)
+	var one []byte // a field's length comes before it
+	d.writer.ReadActive(func(active func(id, kind string) bool) {
+		for id, s := range d.services.Scan {
+			r := &s.result
+			listed := r.Verdict == health.Up
+			if !unread {
+				listed = active(id, s.entry.Kind)
+			}
+			one = appendService(one[:0], s, listed)
+			b = appendBytes(b, fieldServices, one)
 		}
-		st.Failures, st.Reason = uint32(r.Failures), r.Reason
-		if !r.At.IsZero() {
-			p.check.Seconds, p.check.Nanos = r.At.Unix(), int32(r.At.Nanosecond())
-			st.LastCheck = &p.check
-			p.latency.Seconds, p.latency.Nanos = int64(r.Latency/time.Second), int32(r.Latency%time.Second)
-			st.Latency = &p.latency
-		}
-		answer.Services = append(answer.Services, st)
+	})
+	d.statusSize = len(b) - begin + d.services.Len() // a little more than this time
+	return b, nil
+}
+
+// appendService writes the fields of a ServiceStatus, those that are not zero.
+func appendService(b []byte, s *service, active bool) []byte {
+	r := &s.result
+	b = appendBytes(b, fieldID, s.entry.ID)
+	b = appendBytes(b, fieldKind, s.entry.Kind)
+	b = appendBytes(b, fieldURL, r.URL)
+	b = appendNumber(b, fieldVerdict, uint64(verdictProto(r.Verdict)))
+	b = appendNumber(b, fieldActive, protowire.EncodeBool(active))
+	if !r.At.IsZero() {
+		b = appendTime(b, fieldLastCheck, r.At.Unix(), r.At.Nanosecond())
+		b = appendTime(b, fieldLatency, int64(r.Latency/time.Second), int(r.Latency%time.Second))
 	}
-	return answer
+	b = appendNumber(b, fieldFailures, uint64(r.Failures))
+	return appendBytes(b, fieldReason, r.Reason)
+}
+
+func appendBytes[T string | []byte](b []byte, field protowire.Number, v T) []byte {
+	if len(v) == 0 {
+		return b
+	}
+	b = protowire.AppendTag(b, field, protowire.BytesType)
+	b = protowire.AppendVarint(b, uint64(len(v)))
+	return append(b, v...)
+}
+
+func appendNumber(b []byte, field protowire.Number, v uint64) []byte {
+	if v == 0 {
+		return b
+	}
+	b = protowire.AppendTag(b, field, protowire.VarintType)
+	return protowire.AppendVarint(b, v)
+}
+
+// appendTime writes a Timestamp or a Duration.
+func appendTime(b []byte, field protowire.Number, seconds int64, nanos int) []byte {
+	b = protowire.AppendTag(b, field, protowire.BytesType)
+	size := len(b)
+	b = append(b, 0) // in one byte: it is 16 at most
+	b = appendNumber(b, fieldSeconds, uint64(seconds))
+	b = appendNumber(b, fieldNanos, uint64(nanos))
+	b[size] = byte(len(b) - size - 1)
+	return b
 }
 
 // mirrorStatus reports on the writer and the guard. unread says that Redis has been away for all of this epoch: what
@@ -76,9 +138,9 @@ func (d *Director) mirrorStatus() (_ *rollcallv1.MirrorStatus, notes []string, u
 	}
 	switch {
 	case report.Err != nil:
-		m.Error = report.Err.Error()
+		m.Error = strings.ToValidUTF8(report.Err.Error(), "?") // else it could not be encoded
 	case !report.Claimed && d.refused != nil:
-		m.Error = d.refused.Error()
+		m.Error = strings.ToValidUTF8(d.refused.Error(), "?")
 	}
 	return m, notes, unread
 }

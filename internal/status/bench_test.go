@@ -13,7 +13,7 @@ import (
 func BenchmarkStatus(b *testing.B) {
 	raw := encode(many(10_000))
 	s := &Server{cfg: Config{Directory: fsm.New()}, source: newSource(
-		func(context.Context) ([]byte, error) { return raw, nil }, func() bool { return true })}
+		func(_ context.Context, b []byte) ([]byte, error) { return append(b, raw...), nil }, func() bool { return true })}
 	defer s.source.close()
 	req := httptest.NewRequest("GET", "/status", nil)
 	b.ReportAllocs()

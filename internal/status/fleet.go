@@ -15,9 +15,12 @@ import (
 
 const relayerKind = "relayer"
 
-// fleet is the leader's answer as the reports about it need it. It is never changed. A large fleet is read straight
-// from the encoded answer: decoding it first costs more than all the rest.
+// fleet is the leader's answer as the reports about it need it. While it has readers it is not changed. A large fleet
+// is read straight from the encoded answer: decoding it first costs more than all the rest.
 type fleet struct {
+	raw     []byte // the answer
+	readers int    // under source's lock
+
 	// answer lacks the services.
 	answer             *rollcallv1.GetStatusResponse
 	configured, active int
@@ -51,18 +54,22 @@ const (
 
 var errGarbled = errors.New("the leader's answer is garbled")
 
-// readFleet reads an encoded GetStatusResponse.
-func readFleet(raw []byte) (*fleet, error) {
-	f := &fleet{answer: new(rollcallv1.GetStatusResponse), activeJSON: make([]byte, 0, len(raw)*3/2)}
+// read makes the rest of the fleet from raw, an encoded GetStatusResponse. Of what it was before the memory is used.
+func (f *fleet) read() error {
+	*f = fleet{
+		raw: f.raw, answer: new(rollcallv1.GetStatusResponse),
+		activeJSON: f.activeJSON[:0], inactiveJSON: f.inactiveJSON[:0],
+	}
+	raw := f.raw
 	var head []byte
 	for len(raw) > 0 {
 		num, typ, tag := protowire.ConsumeTag(raw)
 		if tag < 0 {
-			return nil, errGarbled
+			return errGarbled
 		}
 		size := protowire.ConsumeFieldValue(num, typ, raw[tag:])
 		if size < 0 {
-			return nil, errGarbled
+			return errGarbled
 		}
 		field := raw[:tag+size]
 		raw = raw[tag+size:]
@@ -72,13 +79,13 @@ func readFleet(raw []byte) (*fleet, error) {
 		}
 		service, _ := protowire.ConsumeBytes(field[tag:])
 		if err := f.add(service); err != nil {
-			return nil, err
+			return err
 		}
 	}
 	if err := proto.Unmarshal(head, f.answer); err != nil {
-		return nil, fmt.Errorf("%w: %w", errGarbled, err)
+		return fmt.Errorf("%w: %w", errGarbled, err)
 	}
-	return f, nil
+	return nil
 }
 
 // service is a ServiceStatus. What is text stays where it was.

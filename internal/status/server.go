@@ -41,9 +41,9 @@ type Config struct {
 	Version string
 	// Interval between two health checks of a service, as this node is configured; reported while no leader is known.
 	Interval time.Duration
-	// Status asks the leader and gives its GetStatusResponse, encoded. An error means that there is none, or that it
-	// does not answer.
-	Status func(context.Context) ([]byte, error)
+	// Status asks the leader and appends its GetStatusResponse, encoded, to b. An error means that there is none, or
+	// that it does not answer. It is called once at a time.
+	Status func(_ context.Context, b []byte) ([]byte, error)
 	// Led reports whether a leader is known.
 	Led func() bool
 	// Directory is the node's own copy, for what can be said without a leader.
@@ -147,7 +147,8 @@ func (s *Server) routes() http.Handler {
 }
 
 func (s *Server) status(w http.ResponseWriter, _ *http.Request) {
-	r := s.report()
+	r, release := s.report()
+	defer release()
 	parts := r.parts()
 	size := 0
 	for _, p := range parts {
@@ -164,10 +165,14 @@ func (s *Server) status(w http.ResponseWriter, _ *http.Request) {
 	}
 }
 
-func (s *Server) report() *report {
-	r := &report{node: s.cfg.Node, version: s.cfg.Version, interval: s.cfg.Interval}
+// report says what can be said now. What it holds is to be released when that is written.
+func (s *Server) report() (r *report, release func()) {
+	r = &report{node: s.cfg.Node, version: s.cfg.Version, interval: s.cfg.Interval}
 	r.fleet, r.age, r.leaderless = s.source.latest()
-	if r.leaderless != nil {
+	release = func() {}
+	if r.leaderless == nil {
+		release = func() { s.source.release(r.fleet) }
+	} else {
 		local := s.cfg.Directory.State()
 		r.fleet = &fleet{
 			answer:     &rollcallv1.GetStatusResponse{Cluster: local.Cluster(), Epoch: local.Epoch()},
@@ -175,7 +180,7 @@ func (s *Server) report() *report {
 		}
 	}
 	r.at = time.Now()
-	return r
+	return r, release
 }
 
 // noBody refuses requests with a body, unread: nothing here takes one.

@@ -21,12 +21,15 @@ const (
 // source asks the leader, once for all who want to know at the same time, and remembers what it said: an answer that
 // comes too late for its reader serves the next one.
 type source struct {
-	ask func(context.Context) ([]byte, error)
+	ask func(_ context.Context, b []byte) ([]byte, error)
 	led func() bool
 	ctx context.Context // of questions
 	// close ends the questions; their goroutines are waited for with running.
 	close   context.CancelFunc
 	running sync.WaitGroup
+	// spare has fleets that nobody reads any longer, for their memory. Made anew for each question it would keep the
+	// garbage collector busy, and readers waiting for it.
+	spare sync.Pool
 
 	mu     sync.Mutex
 	asking *question // nil when nobody asks
@@ -36,44 +39,57 @@ type source struct {
 
 // question is one call. What is below done is set before that is closed.
 type question struct {
-	done  chan struct{}
-	fleet *fleet
-	err   error
+	done chan struct{}
+	err  error
 }
 
-func newSource(ask func(context.Context) ([]byte, error), led func() bool) *source {
-	s := &source{ask: ask, led: led}
+func newSource(ask func(_ context.Context, b []byte) ([]byte, error), led func() bool) *source {
+	s := &source{ask: ask, led: led, spare: sync.Pool{New: func() any { return new(fleet) }}}
 	s.ctx, s.close = context.WithCancel(context.Background())
 	return s
 }
 
 // latest is the leader's answer. Where that does not come in time, or at all, it is the last one with its age, as
-// long as a leader is known.
+// long as a leader is known. The fleet is to be released.
 func (s *source) latest() (f *fleet, age time.Duration, err error) {
-	q, last, at := s.question()
-	wait := budget
-	if last != nil && time.Since(at) < recent {
-		wait = patience
-	}
+	q, wait := s.question()
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	select {
 	case <-q.done:
-		if q.err == nil {
-			return q.fleet, 0, nil
-		}
 		err = q.err
 	case <-timer.C:
 		err = fmt.Errorf("nothing came within %v", wait)
 	}
-	if last != nil && s.led() {
-		return last, time.Since(at), nil
+	led := err == nil || s.led()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.last == nil || !led {
+		return nil, 0, err
 	}
-	return nil, 0, err
+	if err != nil {
+		age = time.Since(s.lastAt)
+	}
+	s.last.readers++
+	return s.last, age, nil
 }
 
-// question joins the one that is being asked, or asks one.
-func (s *source) question() (q *question, last *fleet, at time.Time) {
+// release says that the fleet is not read any longer.
+func (s *source) release(f *fleet) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.drop(f)
+}
+
+// drop takes a reader off. s.mu is held.
+func (s *source) drop(f *fleet) {
+	if f.readers--; f.readers == 0 {
+		s.spare.Put(f)
+	}
+}
+
+// question joins the one that is being asked, or asks one, and says how long it is worth waiting for.
+func (s *source) question() (q *question, wait time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.asking == nil {
@@ -81,23 +97,30 @@ func (s *source) question() (q *question, last *fleet, at time.Time) {
 		q := s.asking
 		s.running.Go(func() { s.put(q) })
 	}
-	return s.asking, s.last, s.lastAt
+	if s.last != nil && time.Since(s.lastAt) < recent {
+		return s.asking, patience
+	}
+	return s.asking, budget
 }
 
 func (s *source) put(q *question) {
 	ctx, cancel := context.WithTimeout(s.ctx, questionLimit)
 	defer cancel()
 	at := time.Now()
-	raw, err := s.ask(ctx)
-	if err == nil {
-		q.fleet, err = readFleet(raw)
+	f := s.spare.Get().(*fleet)
+	f.raw, q.err = s.ask(ctx, f.raw[:0])
+	if q.err == nil {
+		q.err = f.read()
 	}
-	q.err = err
+	f.readers = 1 // this function, and then whoever asks for the last one: the source
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.asking = nil
-	if err == nil {
-		s.last, s.lastAt = q.fleet, at
+	if q.err == nil {
+		f, s.last, s.lastAt = s.last, f, at
+	}
+	if f != nil {
+		s.drop(f)
 	}
 	close(q.done)
 }

@@ -86,8 +86,8 @@ func TestReport(t *testing.T) {
 
 // read is the fleet of an answer.
 func read(t testing.TB, a *rollcallv1.GetStatusResponse) *fleet {
-	f, err := readFleet(encode(a))
-	require.NoError(t, err)
+	f := &fleet{raw: encode(a)}
+	require.NoError(t, f.read())
 	return f
 }
 
@@ -100,9 +100,9 @@ func encode(a *rollcallv1.GetStatusResponse) []byte {
 }
 
 // says is a leader that gives one answer.
-func says(a *rollcallv1.GetStatusResponse) func(context.Context) ([]byte, error) {
+func says(a *rollcallv1.GetStatusResponse) func(context.Context, []byte) ([]byte, error) {
 	raw := encode(a)
-	return func(context.Context) ([]byte, error) { return raw, nil }
+	return func(context.Context, []byte) ([]byte, error) { return raw, nil }
 }
 
 // The numbers that are read by hand are those of the contract.
@@ -127,13 +127,14 @@ func TestGarbledAnswers(t *testing.T) {
 	raw := encode(answer(relayer(0, up, true), relayer(1, down, false)))
 	refused := 0
 	for n := range raw {
-		if _, err := readFleet(raw[:n]); err != nil {
+		f := &fleet{raw: raw[:n]}
+		if err := f.read(); err != nil {
 			require.ErrorIs(t, err, errGarbled)
 			refused++
 		}
 	}
 	require.Greater(t, refused, len(raw)/2)
-	s := serve(t, Config{Status: func(context.Context) ([]byte, error) { return raw[:len(raw)-1], nil }})
+	s := serve(t, Config{Status: func(context.Context, []byte) ([]byte, error) { return raw[:len(raw)-1], nil }})
 	code, body := get(t, s, "/status")
 	require.Equal(t, http.StatusServiceUnavailable, code)
 	require.Contains(t, string(body), "garbled")
@@ -169,7 +170,7 @@ func TestVerdict(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := serve(t, Config{Status: func(context.Context) ([]byte, error) {
+			s := serve(t, Config{Status: func(context.Context, []byte) ([]byte, error) {
 				return encode(c.answer), c.leaderless
 			}})
 			code, body := get(t, s, "/status")
@@ -193,7 +194,7 @@ func TestLeaderless(t *testing.T) {
 	t.Parallel()
 	s := serve(t, Config{
 		Interval: 4 * time.Second,
-		Status: func(ctx context.Context) ([]byte, error) {
+		Status: func(ctx context.Context, _ []byte) ([]byte, error) {
 			<-ctx.Done() // a leader that does not answer
 			return nil, ctx.Err()
 		},
@@ -209,7 +210,7 @@ func TestLeaderless(t *testing.T) {
 }
 
 // bare is a server without a socket, in a bubble.
-func bare(t *testing.T, led bool, ask func(context.Context) ([]byte, error)) *Server {
+func bare(t *testing.T, led bool, ask func(context.Context, []byte) ([]byte, error)) *Server {
 	s := &Server{cfg: Config{Directory: fsm.New()}, source: newSource(ask, func() bool { return led })}
 	t.Cleanup(func() {
 		s.source.close()
@@ -231,7 +232,7 @@ func TestConcurrentReadersShareAQuestion(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var asked atomic.Int32
 		release := make(chan struct{})
-		s := bare(t, true, func(context.Context) ([]byte, error) {
+		s := bare(t, true, func(context.Context, []byte) ([]byte, error) {
 			asked.Add(1)
 			<-release
 			return encode(answer(relayer(0, up, true))), nil
@@ -260,7 +261,7 @@ func TestLeaderThatDoesNotAnswerInTime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var takes atomic.Int64
-		s := bare(t, true, func(ctx context.Context) ([]byte, error) {
+		s := bare(t, true, func(ctx context.Context, _ []byte) ([]byte, error) {
 			select {
 			case <-time.After(time.Duration(takes.Load())):
 				return encode(answer(relayer(0, up, true))), nil
@@ -314,12 +315,40 @@ func TestLeaderThatDoesNotAnswerInTime(t *testing.T) {
 	})
 }
 
+// Whoever takes long to read an answer reads that one, however many are given meanwhile.
+func TestSlowReader(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var asked int
+		s := bare(t, true, func(_ context.Context, b []byte) ([]byte, error) {
+			asked++
+			if asked == 3 {
+				return append(b, "garbled"...), nil
+			}
+			return append(b, encode(answer(relayer(asked, up, true), relayer(10+asked, down, false)))...), nil
+		})
+		slow, release := s.report()
+		before := string(bytes.Join(slow.parts(), nil))
+		require.Contains(t, before, `"oz-relayer-1"`)
+		for range 5 {
+			_, body, _ := s.page()
+			require.NotContains(t, body, `"oz-relayer-1"`)
+			require.Equal(t, before, string(bytes.Join(slow.parts(), nil)))
+		}
+		release()
+		_, body, _ := s.page()
+		require.Contains(t, body, `"oz-relayer-7"`)
+		require.Contains(t, body, `"oz-relayer-17"`)
+		require.NotContains(t, body, `"oz-relayer-6"`)
+	})
+}
+
 // Without a leader nothing that one has said counts.
 func TestLastAnswerDoesNotOutliveTheLeader(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var gone atomic.Bool
-		s := bare(t, false, func(context.Context) ([]byte, error) {
+		s := bare(t, false, func(context.Context, []byte) ([]byte, error) {
 			if gone.Load() {
 				return nil, errors.New("no leader")
 			}
@@ -410,7 +439,7 @@ func TestShutdownFinishesWhatIsRunning(t *testing.T) {
 	t.Parallel()
 	entered, release := make(chan struct{}), make(chan struct{})
 	ctx, cancel := context.WithCancel(t.Context())
-	s, stopped := start(ctx, t, Config{Status: func(context.Context) ([]byte, error) {
+	s, stopped := start(ctx, t, Config{Status: func(context.Context, []byte) ([]byte, error) {
 		close(entered)
 		<-release
 		return encode(answer()), nil
