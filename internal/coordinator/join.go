@@ -19,7 +19,10 @@ import (
 
 const (
 	// joinPeriod is how often a node that is not taking part yet asks again.
-	joinPeriod   = 200 * time.Millisecond
+	joinPeriod = 200 * time.Millisecond
+	// foundPeriod is how soon a founder asks the others again. Who hears of the last of them only when the others have
+	// elected a leader is late, and votes a second or two later.
+	foundPeriod  = 50 * time.Millisecond
 	regainPeriod = time.Second
 	peerTimeout  = time.Second
 	// rejoinMark is the file that says that this node waits for a vote, and that its cluster exists whatever its
@@ -87,6 +90,7 @@ func (n *Node) clusterExists(ctx context.Context) (bool, error) {
 	}
 	deadline := time.Now().Add(n.cfg.BootstrapWait)
 	for logged := false; ; {
+		n.peers.hurry(others)
 		answers := n.peers.describe(ctx, others, joinPeriod)
 		for id, d := range answers {
 			// A peer that has just restarted knows its cluster only once somebody leads, but has the log. One that
@@ -104,7 +108,7 @@ func (n *Node) clusterExists(ctx context.Context) (bool, error) {
 			logged = true
 			n.log.Warn("waiting for peers before the first start", "answered", len(answers), "needed", len(servers)/2)
 		}
-		if err := sleep(ctx, joinPeriod); err != nil {
+		if err := sleep(ctx, foundPeriod); err != nil {
 			return false, err
 		}
 	}

@@ -17,6 +17,8 @@ import (
 const (
 	observePeriod = 5 * time.Second
 	changeTimeout = 5 * time.Second
+	// youth is how long after the first election an empty disk is more likely a founder's first one than one that was lost.
+	youth = 30 * time.Second
 	// factsHold is for how long a voter's word on its version counts: it may have come back as an older one since.
 	factsHold = 2 * observePeriod
 )
@@ -86,7 +88,15 @@ func (n *Node) serveRejoin(ctx context.Context, l *leader, r *raft.Raft, req *ro
 	return &rollcallv1.RejoinResponse{MayStart: true, Voter: true}, nil
 }
 
-// takeIn lets a member with an empty disk take part, without a vote.
+// firstLeader reports whether the cluster has just been founded: no other has led it, and not for long yet.
+func (n *Node) firstLeader(l *leader) bool {
+	var first raft.Log
+	err := n.stores.Log.GetLog(bootstrapIndex+1, &first)
+	return err == nil && first.Term == l.Term && time.Since(l.since) < youth
+}
+
+// takeIn lets a member with an empty disk take part, without a vote. Also a founder that is only late: what it may have
+// voted and acknowledged before nobody can tell, since those that would know may have lost that themselves.
 func (n *Node) takeIn(ctx context.Context, l *leader, r *raft.Raft, member raft.Server) (*rollcallv1.RejoinResponse, error) {
 	id := string(member.ID)
 	delete(l.promotions.caught, id) // what it had caught up with is gone
@@ -94,7 +104,11 @@ func (n *Node) takeIn(ctx context.Context, l *leader, r *raft.Raft, member raft.
 		if err := n.invite(ctx, l, member, true); err != nil {
 			return nil, err
 		}
-		n.log.Warn("member came back with an empty disk, its vote is taken until it has caught up", "member", id)
+		if n.firstLeader(l) {
+			n.log.Info("member starts with an empty disk, later than the others; it votes once it has caught up", "member", id)
+		} else {
+			n.log.Warn("member starts with an empty disk; it has lost its disk, or never started before. It votes once it has caught up", "member", id)
+		}
 	}
 	// Also when it has none by now: what stands in the configuration may not be committed yet, and come to nothing.
 	if err := r.DemoteVoter(member.ID, 0, changeTimeout).Error(); err != nil {

@@ -137,6 +137,15 @@ func (p *peers) describe(ctx context.Context, servers []raft.Server, timeout tim
 	return out
 }
 
+// hurry has peers that did not answer tried again at once, and often for a while.
+func (p *peers) hurry(servers []raft.Server) {
+	for _, s := range servers {
+		if conn, err := p.conn(p.address(s)); err == nil { // otherwise there is nothing to hurry
+			conn.ResetConnectBackoff()
+		}
+	}
+}
+
 // fact is what a node last said of itself; nil if it never did.
 func (p *peers) fact(node string) *rollcallv1.DescribeResponse {
 	p.mu.Lock()
