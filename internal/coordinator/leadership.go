@@ -303,17 +303,22 @@ func (n *Node) runLead(serving context.Context, l *leader) error {
 	}
 }
 
-// handOver gives the leadership to another voter, if there is one, before this node stops. Raft picks one by what it
-// has of the log alone, which says nothing of whether it still answers, and the connection to one that has restarted
-// shows only when it is used that it is dead: while there is time, others are asked. A transfer that hangs is left
-// behind; it ends with Raft, which is shut down next.
-func (n *Node) handOver(r *raft.Raft) {
-	var others []raft.Server
+// otherVoters are the members with a vote, without this node.
+func (n *Node) otherVoters(r *raft.Raft) (others []raft.Server) {
 	for _, s := range without(r.GetConfiguration().Configuration().Servers, n.cfg.ID) {
 		if s.Suffrage == raft.Voter {
 			others = append(others, s)
 		}
 	}
+	return others
+}
+
+// handOver gives the leadership to another voter, if there is one, before this node stops. Raft picks one by what it
+// has of the log alone, which says nothing of whether it still answers, and the connection to one that has restarted
+// shows only when it is used that it is dead: while there is time, others are asked. A transfer that hangs is left
+// behind; it ends with Raft, which is shut down next.
+func (n *Node) handOver(r *raft.Raft) {
+	others := n.otherVoters(r)
 	if len(others) == 0 || r.State() != raft.Leader {
 		return
 	}

@@ -2,6 +2,7 @@ package coordinator
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"sync/atomic"
 	"testing"
@@ -188,4 +189,52 @@ func TestStopEndsThoughRaftForgetsAWrite(t *testing.T) {
 		require.Error(t, <-written)
 	}
 	require.Equal(t, 1, pending(), "the one that Raft forgot")
+}
+
+// Who has nobody to hand over to finishes what was begun before Raft stops.
+func TestSoleVoterFinishesItsWrites(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		network := memnet.New()
+		listener, err := network.Listen("a:7400")
+		require.NoError(t, err)
+		store := raft.NewInmemStore()
+		log := &hangingLog{LogStore: store, goOn: make(chan struct{})}
+		n, err := Open(t.Context(), Config{
+			ID: "a", Peers: []Peer{{"a", "a:7400"}}, Listener: listener,
+			Stores: &Stores{Log: log, Stable: store, Snapshots: raft.NewInmemSnapshotStore()},
+		})
+		require.NoError(t, err)
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- n.Run(ctx) }()
+		for n.reigning() == nil {
+			<-time.After(10 * time.Millisecond)
+		}
+		conn, err := grpc.NewClient("passthrough:///a:7400", grpc.WithTransportCredentials(insecure.NewCredentials()),
+			grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) { return network.Dial(ctx, "client", addr) }))
+		require.NoError(t, err)
+		defer conn.Close()
+
+		log.hangs.Store(true)
+		const writes = inFlight + 2 // so many with Raft, the others in the queue
+		written := make(chan error, writes)
+		for i := range writes {
+			go func() {
+				_, err := rollcallv1.NewDiscoveryServiceClient(conn).RegisterServices(t.Context(), &rollcallv1.RegisterServicesRequest{
+					Writer:   &rollcallv1.Writer{Owner: fsm.Operator.Proto()},
+					Services: []*rollcallv1.Service{{Id: fmt.Sprintf("x-%d", i), Kind: "relayer", WorkerRef: &rollcallv1.WorkerRef{Url: "http://x"}}},
+				})
+				written <- err
+			}()
+		}
+		synctest.Wait()
+		stop()
+		<-time.After(drainLimit / 2)
+		log.hangs.Store(false)
+		close(log.goOn)
+		for range writes {
+			require.NoError(t, <-written)
+		}
+		require.NoError(t, <-done)
+	})
 }
