@@ -203,7 +203,7 @@ func (n *Node) establish(ctx context.Context, r *raft.Raft, atLeast uint64) (*le
 		var err error
 		res, err = establish(r, n.watchdog, op, establishTimeout)
 		switch {
-		case errors.Is(err, raft.ErrEnqueueTimeout), errors.Is(err, raft.ErrLeadershipTransferInProgress), errors.Is(err, raft.ErrAbortedByRestore):
+		case errors.Is(err, raft.ErrEnqueueTimeout), errors.Is(err, raft.ErrLeadershipTransferInProgress):
 			return struct{}{}, err // this node leads on
 		}
 		return struct{}{}, permanent(err)
