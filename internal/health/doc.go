@@ -28,7 +28,7 @@
 //
 // # More checks than can be made
 //
-// So that it does not come to that, fewer checks are taken on, down to 256 at a time, while goroutines wait long for
+// So that it does not come to that, fewer checks are taken on, down to 64 at a time, while goroutines wait long for
 // a processor: more would only make all of them slower, and everything else in the process too. Checks then begin
 // late. Each that is due is made once, in the order in which they fell due, and takes turns with first checks and those
 // asked for: everybody is checked more seldom, and nobody not at all. The log says when that begins and when it ends,

@@ -181,18 +181,18 @@ func TestCrowdedProcessTakesFewerChecksOn(t *testing.T) {
 		c.noticeCrowd(now)
 	}
 	for range 10 {
-		look(waits{crowded: 1, late: 1}, 256)
+		look(waits{crowded: 1, late: 1}, few)
 	}
 	require.Equal(t, 4096, c.limit, "so few crowd nobody")
 	for range 10 {
 		look(waits{crowded: 1}, 4096)
 	}
-	require.Equal(t, 256, c.limit)
+	require.Equal(t, few, c.limit)
 	require.True(t, c.lastStall.IsZero())
-	look(waits{late: 1}, 256)
+	look(waits{late: 1}, few)
 	require.Equal(t, now, c.lastStall, "what fails now is void")
 	for range 20 {
-		look(waits{}, 256)
+		look(waits{}, few)
 	}
 	require.Equal(t, 4096, c.limit)
 }
