@@ -35,6 +35,9 @@ type ledger struct {
 	changed map[string]time.Time
 	// stale are ids whose hash is to be written or deleted.
 	stale set
+	// turn are those of stale, and maybe others, that are written before the rest of it is looked at: going through a
+	// large map for each batch would take longer than writing.
+	turn []string
 	// ghosts are ids with a hash, from before the directory was known.
 	ghosts []string
 	// gone has the URL of ids that left the directory, until that is written.
@@ -267,8 +270,16 @@ func (l *ledger) take(op Op) batch {
 			l.takeStatus(&b, id)
 		}
 	case OpStatus:
-		for id := range l.stale {
-			l.takeStatus(&b, id)
+		for len(b.status) < statusBatch && len(l.stale) > 0 {
+			if len(l.turn) == 0 {
+				l.turn = slices.AppendSeq(l.turn, maps.Keys(l.stale))
+			}
+			last := len(l.turn) - 1
+			id := l.turn[last]
+			l.turn = l.turn[:last]
+			if _, ok := l.stale[id]; ok {
+				l.takeStatus(&b, id)
+			}
 		}
 	}
 	if b.sets == nil {
