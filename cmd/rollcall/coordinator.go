@@ -168,8 +168,8 @@ func (c *coordinatorCmd) config() coordinator.Config {
 
 // Run is a coordinator's life: open what it needs, serve until ctx ends, close in reverse.
 func (c *coordinatorCmd) Run(ctx context.Context, con *console) (err error) {
-	log := c.Log.logger(con.stderr)
-	defer logFailure(log, "coordinator failed", &err)
+	log, failure := c.Log.logger(con.stderr)
+	defer failure("coordinator failed", &err)
 	reg := newRegistry()
 	if err := raftMetrics(reg); err != nil {
 		return err

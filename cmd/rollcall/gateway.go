@@ -101,8 +101,8 @@ func (l localChecker) Check(ctx context.Context, s *rollcallv1.Service) error {
 // Run is a gateway's life: the foreman knows what runs here, the gateway keeps it registered, and local
 // processes tell the foreman over HTTP.
 func (c *gatewayCmd) Run(ctx context.Context, con *console) (err error) {
-	log := c.Log.logger(con.stderr)
-	defer logFailure(log, "gateway failed", &err)
+	log, failure := c.Log.logger(con.stderr)
+	defer failure("gateway failed", &err)
 	reg := newRegistry()
 
 	source, err := c.foremanConfig()

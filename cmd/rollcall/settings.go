@@ -12,6 +12,7 @@ import (
 	"path"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/net/http/httpguts"
@@ -29,27 +30,54 @@ type logFlags struct {
 	Format string `env:"ROLLCALL_LOG_FORMAT" enum:"json,text" default:"json" help:"How log lines look."`
 }
 
-func (l *logFlags) logger(w io.Writer) *slog.Logger {
+// logger writes to w, up to the failure, if there is one, that is to be the last line: what still runs then, to the end
+// of the process, is not heard any more.
+func (l *logFlags) logger(w io.Writer) (log *slog.Logger, failure func(msg string, err *error)) {
+	until := &gate{w: w}
+	return slog.New(l.handler(until)), func(msg string, err *error) {
+		if *err != nil {
+			until.close()
+			slog.New(l.handler(w)).Error(msg, "err", *err) //nolint:sloglint // constant where it is called
+			*err = loggedError{*err}
+		}
+	}
+}
+
+func (l *logFlags) handler(w io.Writer) slog.Handler {
 	options := &slog.HandlerOptions{}
 	level := new(slog.LevelVar)
 	if err := level.UnmarshalText([]byte(l.Level)); err == nil { // the enum has seen to it
 		options.Level = level
 	}
 	if l.Format == "text" {
-		return slog.New(slog.NewTextHandler(w, options))
+		return slog.NewTextHandler(w, options)
 	}
-	return slog.New(slog.NewJSONHandler(w, options))
+	return slog.NewJSONHandler(w, options)
 }
 
 // loggedError has been told where a role tells everything.
 type loggedError struct{ error }
 
-// logFailure makes an error the last line of the log instead of one of another form after it.
-func logFailure(log *slog.Logger, msg string, err *error) {
-	if *err != nil {
-		log.Error(msg, "err", *err) //nolint:sloglint // constant where it is called
-		*err = loggedError{*err}
+// gate lets whole lines through until it is closed.
+type gate struct {
+	mu     sync.Mutex
+	w      io.Writer
+	closed bool
+}
+
+func (g *gate) Write(line []byte) (int, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closed {
+		return len(line), nil
 	}
+	return g.w.Write(line)
+}
+
+func (g *gate) close() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.closed = true
 }
 
 // probeFlags are how a service is asked whether it is well.

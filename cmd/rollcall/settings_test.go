@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"maps"
 	"os"
 	"path/filepath"
@@ -194,7 +195,7 @@ func caFile(t *testing.T) string {
 func logged(flags func(*commands) *logFlags) func(*commands) any {
 	return func(c *commands) any {
 		var out bytes.Buffer
-		log := flags(c).logger(&out)
+		log, _ := flags(c).logger(&out)
 		log.Debug("x")
 		level := "info"
 		if out.Len() > 0 {
@@ -409,5 +410,26 @@ func TestGatewaySettings(t *testing.T) {
 	} {
 		_, err := parseCommand(t, env, "gateway")
 		require.ErrorContains(t, err, want)
+	}
+}
+
+// What ends a role is the last that it says, whatever still runs.
+func TestFailureIsTheLastLine(t *testing.T) {
+	t.Parallel()
+	for format, want := range map[string]string{"json": `"msg":"role failed","err":"the disk is full"}`, "text": `msg="role failed" err="the disk is full"`} {
+		var out bytes.Buffer
+		log, failure := (&logFlags{Level: "info", Format: format}).logger(&out)
+		component := log.With("component", "health")
+		component.Info("health check failed")
+		var err error
+		failure("role failed", &err)
+		component.Info("health check failed")
+		err = errors.New("the disk is full")
+		failure("role failed", &err)
+		require.ErrorAs(t, err, new(loggedError))
+		component.Error("health check failed")
+		lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+		require.Len(t, lines, 3)
+		require.Contains(t, lines[2], want)
 	}
 }
