@@ -26,6 +26,12 @@ func (c *simCluster) admin(id string) rollcallv1.ClusterServiceClient {
 // register writes services as an operator, on whoever leads, and fails the test if that is refused.
 func (c *simCluster) register(ids ...string) {
 	c.t.Helper()
+	require.NoError(c.t, c.write(ids...))
+}
+
+// write is register where a leader may be lost meanwhile.
+func (c *simCluster) write(ids ...string) error {
+	c.t.Helper()
 	services := make([]*rollcallv1.Service, len(ids))
 	for i, id := range ids {
 		services[i] = service(id)
@@ -34,7 +40,7 @@ func (c *simCluster) register(ids ...string) {
 	_, err := c.client(leader).RegisterServices(c.t.Context(), &rollcallv1.RegisterServicesRequest{
 		Writer: operator(), Services: services,
 	})
-	require.NoError(c.t, err)
+	return err
 }
 
 func operator() *rollcallv1.Writer {
