@@ -1,11 +1,13 @@
-# Rollcall: `make` lists the targets. Go is needed for all, Docker for compose-*; what else
-# one lacks it installs through scripts/setup.sh.
+# Rollcall: `make` lists the targets. Docker is needed for compose-*; what else one lacks it installs through
+# scripts/setup.sh.
 
 .DEFAULT_GOAL := help
 .PHONY: help build dev test lint generate fuzz bench compose-up compose-down compose-drill
 
 # hashicorp/raft reports its metrics through go-metrics under this tag, through a deprecated library without it.
 TAGS := hashicorpmetrics
+# The Go that scripts/setup.sh had to fetch, if so.
+export PATH := $(CURDIR)/build/go/bin:$(PATH)
 # How long each fuzz target runs.
 FUZZTIME ?= 30s
 
@@ -13,6 +15,7 @@ help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## Build the static binary, bin/rollcall
+	@scripts/setup.sh build
 	CGO_ENABLED=0 go build -trimpath -tags $(TAGS) -o bin/rollcall ./cmd/rollcall
 
 dev: ## Run a whole cluster on this machine, with its data in build/dev

@@ -6,35 +6,43 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 )
 
-// programs are stand-ins for what a script calls, by name, written in shell. Each notes its calls in the file named
-// by CALLS, one a line.
+// programs are stand-ins for what a script calls, by name, written in shell.
 type programs map[string]string
+
+// tools are what a script may call beside its stand-ins.
+var tools = []string{"bash", "cat", "chmod", "cp", "dirname", "env", "head", "ln", "mkdir", "mv", "sed", "sort"}
 
 // outcome of a script.
 type outcome struct {
 	stdout, stderr string
 	code           int
-	calls          []string
+	calls          []string // of the stand-ins
 }
 
-// script runs one of this folder with the stand-ins before everything else in PATH.
-func script(t *testing.T, stubs programs, env []string, name string, args ...string) outcome {
+// script runs one with the stand-ins, and the tools, as all that there is in PATH. BIN is where they are.
+func script(t *testing.T, stubs programs, env []string, path string, args ...string) outcome {
 	t.Helper()
-	dir := t.TempDir()
-	calls := filepath.Join(dir, "calls")
+	bin, calls := t.TempDir(), filepath.Join(t.TempDir(), "calls")
 	for program, body := range stubs {
-		text := "#!/bin/sh\necho \"" + program + " $*\" >>\"$CALLS\"\n" + body + "\n"
-		require.NoError(t, os.WriteFile(filepath.Join(dir, program), []byte(text), 0o700))
+		text := "#!/bin/sh\necho \"${0##*/} $*\" >>\"$CALLS\"\n" + body + "\n"
+		require.NoError(t, os.WriteFile(filepath.Join(bin, program), []byte(text), 0o700))
 	}
-	cmd := exec.CommandContext(t.Context(), "bash", append([]string{name}, args...)...)
-	cmd.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"), "CALLS="+calls)
-	cmd.Env = append(cmd.Env, env...)
+	for _, tool := range tools {
+		if _, ok := stubs[tool]; !ok {
+			found, err := exec.LookPath(tool)
+			require.NoError(t, err)
+			require.NoError(t, os.Symlink(found, filepath.Join(bin, tool)))
+		}
+	}
+	cmd := exec.CommandContext(t.Context(), filepath.Join(bin, "bash"), append([]string{path}, args...)...)
+	cmd.Env = append(env, "PATH="+bin, "BIN="+bin, "CALLS="+calls)
 	var out, errs strings.Builder
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	if err := cmd.Run(); err != nil {
@@ -44,7 +52,7 @@ func script(t *testing.T, stubs programs, env []string, name string, args ...str
 	if !os.IsNotExist(err) {
 		require.NoError(t, err)
 	}
-	return outcome{out.String(), errs.String(), cmd.ProcessState.ExitCode(), strings.Split(strings.TrimSpace(string(noted)), "\n")}
+	return outcome{out.String(), errs.String(), cmd.ProcessState.ExitCode(), strings.FieldsFunc(string(noted), func(c rune) bool { return c == '\n' })}
 }
 
 // An image that somebody named is run, or nothing is: the stand-in is for those who named none.
@@ -94,6 +102,82 @@ esac`
 			t.Parallel()
 			env := []string{"REDIS_IMAGE=" + tc.named, "HERE=" + tc.here, "ELSEWHERE=" + tc.elsewhere}
 			require.Equal(t, tc.want, script(t, programs{"docker": docker}, env, "redis-image.sh"))
+		})
+	}
+}
+
+// Whatever Go a machine has, if any: it gets one that builds this, or is told what to do.
+func TestGoIsBrought(t *testing.T) {
+	t.Parallel()
+	chmod, err := exec.LookPath("chmod")
+	require.NoError(t, err)
+	setup, err := os.ReadFile("setup.sh")
+	require.NoError(t, err)
+	// A Go of version HAVE. From 1.21 on it fetches the one that go.mod asks for by itself, and then is that.
+	const golang = `
+case "$*" in
+  "env GOVERSION") case $HAVE in 1.1*) echo "go$HAVE" ;; *) echo go1.26.0 ;; esac ;;
+  "env GOOS") echo linux ;;
+  "env GOARCH") echo amd64 ;;
+  "mod download -json golang.org/toolchain@v0.0.1-go1.26.0.linux-amd64")
+    [ "$PROXY" = yes ] || { echo "dial tcp: no route to host" >&2; exit 1; }
+    mkdir -p "$BIN/cache/bin" "$BIN/cache/pkg/tool"
+    printf '#!/bin/sh\necho go1.26.0\n' >"$BIN/cache/bin/go"
+    printf '{\n\t"Path": "golang.org/toolchain",\n\t"Dir": "%s",\n\t"Sum": "h1:x"\n}\n' "$BIN/cache" ;;
+  *) exit 3 ;;
+esac`
+	const packages = `[ "$1" != install ] || cp "$BIN/debian-go" "$BIN/go"`
+	var (
+		version = []string{"go env GOVERSION"}
+		fetch   = []string{"go env GOOS", "go env GOARCH", "go mod download -json golang.org/toolchain@v0.0.1-go1.26.0.linux-amd64"}
+		install = []string{"apt-get update -qq", "apt-get install -y -qq --no-install-recommends golang-go ca-certificates"}
+	)
+	for name, tc := range map[string]struct {
+		golang, apt bool
+		have, proxy string
+		calls       []string
+		says        string // last, of a failure
+	}{
+		"new enough, or fetches what is": {golang: true, have: "1.24.4", calls: version},
+		"too old":                        {golang: true, have: "1.19.8", proxy: "yes", calls: slices.Concat(version, fetch)},
+		"none":                           {apt: true, have: "1.24.4", calls: slices.Concat(install, version)},
+		"none, and only an old one":      {apt: true, have: "1.19.8", proxy: "yes", calls: slices.Concat(install, version, fetch)},
+		"too old, without a proxy": {
+			golang: true, have: "1.19.8", calls: slices.Concat(version, fetch, version),
+			says: "setup: Go 1.26.0 is needed and could not be fetched: install it, or a newer one, and put it into PATH\n",
+		},
+		"none, without apt": {says: "setup: Go is missing: install Go 1.26.0 or newer and put it into PATH\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			root := t.TempDir()
+			require.NoError(t, os.Mkdir(filepath.Join(root, "scripts"), 0o700))
+			require.NoError(t, os.WriteFile(filepath.Join(root, "scripts", "setup.sh"), setup, 0o600))
+			require.NoError(t, os.WriteFile(filepath.Join(root, "go.mod"), []byte("module x\n\ngo 1.26.0\n"), 0o600))
+			stubs := programs{
+				"debian-go": golang, "id": "echo 0", "uname": "echo Linux",
+				// How services are kept from being started is no change for this machine.
+				"tee": "cat >/dev/null", "rm": "", "chmod": `[ "$1" = 755 ] || "` + chmod + `" "$@"`,
+			}
+			if tc.golang {
+				stubs["go"] = golang
+			}
+			if tc.apt {
+				stubs["apt-get"] = packages
+			}
+			run := func() (outcome, []string) {
+				got := script(t, stubs, []string{"HAVE=" + tc.have, "PROXY=" + tc.proxy}, filepath.Join(root, "scripts", "setup.sh"), "build")
+				return got, slices.DeleteFunc(got.calls, func(c string) bool { return !strings.HasPrefix(c, "go ") && !strings.HasPrefix(c, "apt-get ") })
+			}
+			got, calls := run()
+			require.Equal(t, append([]string{}, tc.calls...), calls, got.stderr)
+			require.Equal(t, tc.says != "", got.code != 0, got.stderr)
+			require.True(t, strings.HasSuffix(got.stderr, tc.says), got.stderr)
+			if tc.proxy == "yes" { // what was fetched is there the next time
+				got, calls = run()
+				require.Zero(t, got.code, got.stderr)
+				require.Empty(t, calls)
+			}
 		})
 	}
 }

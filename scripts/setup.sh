@@ -1,15 +1,17 @@
 #!/usr/bin/env bash
 # Installs what is missing for one purpose, and nothing else. Safe to run any number of times.
 #
-#   scripts/setup.sh run      what `make dev` needs
+#   scripts/setup.sh build    Go, which everything needs
+#   scripts/setup.sh run      … and what `make dev` does
 #   scripts/setup.sh test     … and `make test`, `make fuzz`, `make bench`
 #   scripts/setup.sh lint     … and `make lint`, `make generate`: tools built into build/tools
-#   scripts/setup.sh standin  what builds the stand-in for the Redis image
+#   scripts/setup.sh standin  … and what builds the stand-in for the Redis image
 #
 # Debian and Ubuntu: through apt, as root or with sudo. Elsewhere it says what to install.
-# Go itself is never installed, only checked.
+# Whatever Go there is fetches the one that go.mod asks for, through the module proxy, into the module cache.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+PATH=$PWD/build/go/bin:$PATH
 
 buf=github.com/bufbuild/buf/cmd/buf@v1.55.1
 golangci_lint=github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
@@ -19,6 +21,7 @@ main() {
   local mode=${1:-test}
   need_go
   case $mode in
+    build) ;;
     # make and git may have been called already, but this script also prepares a machine for them.
     # curl and redis-cli are for trying out what runs.
     run) need make:make curl:curl redis-cli:redis-tools ;;
@@ -32,21 +35,48 @@ main() {
       need_tool "$govulncheck"
       ;;
     standin) need debootstrap:debootstrap ;;
-    *) fail "unknown purpose '$mode': run, test, lint or standin" ;;
+    *) fail "unknown purpose '$mode': build, run, test, lint or standin" ;;
   esac
 }
 
 say() { printf 'setup: %s\n' "$*" >&2; }
 fail() { say "$*" && exit 1; }
 
-# need_go compares the Go at hand with the one that go.mod asks for.
+# need_go finds a Go that builds this, or brings one.
 need_go() {
-  local want have
+  local want
   want=$(sed -n 's/^go //p' go.mod)
-  command -v go >/dev/null || fail "Go is missing: install Go $want or newer and put it into PATH"
-  have=$(go env GOVERSION) && have=${have#go} && have=${have%%[ -]*}
-  [ "$(printf '%s\n' "${want%.0}" "$have" | sort -V | head -n 1)" = "${want%.0}" ] ||
-    fail "Go $have is too old: install Go $want or newer"
+  go_builds "$want" && return
+  if ! command -v go >/dev/null; then
+    command -v apt-get >/dev/null || fail "Go is missing: install Go $want or newer and put it into PATH"
+    # Without certificates Go trusts no proxy.
+    apt_install golang-go ca-certificates
+    go_builds "$want" && return
+  fi
+  fetch_go "$want"
+  go_builds "$want" || fail "Go $want is needed and could not be fetched: install it, or a newer one, and put it into PATH"
+}
+
+# go_builds compares the Go at hand with the one asked for. From 1.21 on Go fetches that by itself, and then is it.
+go_builds() {
+  local have
+  command -v go >/dev/null && have=$(go env GOVERSION) && have=${have#go} && have=${have%%[ -]*} || return
+  [ "$(printf '%s\n' "${1%.0}" "$have" | sort -V | head -n 1)" = "${1%.0}" ]
+}
+
+# fetch_go gets what newer ones fetch by themselves with an older Go, which does not know that modules may hold a
+# toolchain, but checks them against Go's checksum database all the same. It stays in the module cache, and a link to it
+# in build/go, where the Makefile looks first.
+fetch_go() {
+  local module folder
+  module=golang.org/toolchain@v0.0.1-go$1.$(go env GOOS)-$(go env GOARCH)
+  say "fetching Go $1"
+  # Outside of this module, whose go.mod it may not understand.
+  folder=$(cd / && GOFLAGS='' GO111MODULE=on go mod download -json "$module" | sed -n 's/^[[:space:]]*"Dir": "\(.*\)",*$/\1/p') && [ -n "$folder" ] || return 0
+  chmod -R +x "$folder/bin" "$folder/pkg/tool" # modules have no modes
+  mkdir -p build
+  ln -sfn "$folder" build/go
+  hash -r
 }
 
 # need takes pairs of what has to be there (a command, or a file by its full name) and the package that brings it.
