@@ -25,9 +25,9 @@ main() {
     # make and git may have been called already, but this script also prepares a machine for them.
     # curl and redis-cli are for trying out what runs.
     run) need make:make curl:curl redis-cli:redis-tools ;;
-    # gcc and libc's headers: the race detector. ip: tests that cut hosts off one another.
+    # gcc and libc's headers: the race detector. ip: tests that cut hosts off one another. zsh, fish: completion.
     test) need make:make git:git gcc:gcc /usr/include/stdlib.h:libc6-dev redis-server:redis-server \
-      redis-cli:redis-tools ip:iproute2 ;;
+      redis-cli:redis-tools ip:iproute2 zsh:zsh fish:fish ;;
     lint)
       need make:make git:git shellcheck:shellcheck
       need_tool "$buf"

@@ -23,7 +23,8 @@ For every new one:         the same line in ~/.bashrc or ~/.zshrc;
 // command line to them, not a path.
 var completionCode = map[string]string{
 	"bash": "complete -o default -o bashdefault -C COMMAND rollcall\n",
-	"zsh":  "autoload -U +X bashcompinit && bashcompinit\ncomplete -o default -o bashdefault -C COMMAND rollcall\n",
+	"zsh": "(( $+functions[compdef] )) || { autoload -U compinit && compinit -i; }\nautoload -U +X bashcompinit && bashcompinit\n" +
+		"complete -o default -o bashdefault -C COMMAND rollcall\n",
 	"fish": "function __complete_rollcall\n    set -lx COMP_LINE (commandline -cp)\n    test -z (commandline -ct); and set COMP_LINE \"$COMP_LINE \"\n" +
 		"    PATH\nend\ncomplete -f -c rollcall -a '(__complete_rollcall)'\n",
 }

@@ -1,14 +1,17 @@
 package main
 
 import (
+	"context"
 	"crypto/tls"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -102,15 +105,14 @@ func TestCompletion(t *testing.T) {
 	for _, shell := range []string{"bash", "zsh", "fish"} {
 		code := succeed(t, "completion", shell)
 		require.Contains(t, code, "rollcall")
-		if path, err := exec.LookPath(shell); err == nil {
-			out, err := exec.Command(path, "-n", "-c", code).CombinedOutput()
-			require.NoError(t, err, "%s: %s", shell, out)
-		}
+		out, err := exec.Command(shell, "-n", "-c", code).CombinedOutput()
+		require.NoError(t, err, "%s: %s", shell, out)
 	}
 	require.Equal(t, exitUsage, rollcall(t, "completion", "tcsh").code)
 	require.Equal(t, `'it'\''s'`, quoted("it's"))
 	self, err := os.Executable()
 	require.NoError(t, err)
+	env := []string{"ROLLCALL_TEST_MAIN=1", "GORACE=atexit_sleep_ms=0"} // or each run would end with a second's sleep
 	for line, want := range map[string][]string{
 		"rollcall cl":                {"cluster"},
 		"rollcall cluster tr":        {"transfer"},
@@ -119,21 +121,32 @@ func TestCompletion(t *testing.T) {
 		"rollcall completion b":      {"bash"},
 	} {
 		cmd := exec.Command(self)
-		cmd.Env = append(os.Environ(), "ROLLCALL_TEST_MAIN=1", "COMP_LINE="+line)
+		cmd.Env = append(append(os.Environ(), env...), "COMP_LINE="+line)
 		out, err := cmd.Output()
 		require.NoError(t, err)
 		require.ElementsMatch(t, want, strings.Fields(string(out)), line)
 	}
 
-	// Sourced, bash runs what it was told to, wherever the program is.
+	// Sourced, each runs what it was told to, wherever the program is.
 	odd := filepath.Join(t.TempDir(), "it's here", "rollcall")
 	require.NoError(t, os.Mkdir(filepath.Dir(odd), 0o700))
 	program, err := os.ReadFile(self)
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(odd, program, 0o700))
-	bash := exec.Command("bash", "-c", `source <("$0" completion bash) && eval "set -- $(complete -p rollcall)" && export COMP_LINE="rollcall cluster tr" && eval "${@: -2:1} rollcall tr cluster"`, odd)
-	bash.Env = append(os.Environ(), "ROLLCALL_TEST_MAIN=1")
-	out, err := bash.CombinedOutput()
-	require.NoError(t, err, "%s", out)
-	require.Equal(t, "transfer\n", string(out))
+	for shell, script := range map[string]string{
+		"bash": `source <("$ODD" completion bash) && eval "set -- $(complete -p rollcall)" && export COMP_LINE="rollcall cluster tr" && eval "${@: -2:1} rollcall tr cluster"`,
+		// zsh completes at a terminal only. The Enter after Tab runs what stands there then.
+		"zsh": `zmodload zsh/zpty; zpty -b z zsh -f -i
+			zpty -w z 'unsetopt zle_bracketed_paste; source <("$ODD" completion zsh); rollcall() { print -r -- "<$*>"; }; print re""ady'; zpty -r z out '*ready*' || exit
+			zpty -w z $'rollcall cluster tr\t'; zpty -r z out '*<*>*' || exit; print -r -- "${${out#*<cluster }%%>*}"`,
+		"fish": `command $ODD completion fish | source; complete -C "rollcall cluster tr"`,
+	} {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		cmd := exec.CommandContext(ctx, shell, "-c", script)
+		cmd.Env = append(slices.Clip(env), "ODD="+odd, "HOME="+t.TempDir(), "PATH="+os.Getenv("PATH"), "TERM=dumb")
+		out, err := cmd.CombinedOutput()
+		require.NoError(t, err, "%s: %s", shell, out)
+		require.Equal(t, "transfer", strings.TrimSpace(string(out)), shell)
+	}
 }
