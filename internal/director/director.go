@@ -43,6 +43,8 @@ type Director struct {
 	// Slices, for a map that once held the whole directory would be as slow to empty ever after.
 	upserts []*service
 	removed []string
+	// found are healthy and were not listed before, and the log does not say so yet.
+	found []*service
 	// statusSize is about how many bytes the services take in a status.
 	statusSize int
 }
@@ -226,6 +228,7 @@ func (d *Director) follow(ctx context.Context, feed *fsm.Feed) error {
 		for i := range results {
 			d.judge(&results[i])
 		}
+		d.reportFound()
 		next := d.guardKinds(now)
 		d.decide(now)
 		if len(d.upserts)+len(d.removed) > 0 {
@@ -360,7 +363,7 @@ func (d *Director) turn(s *service, before health.Verdict) {
 		d.metrics.recoveries.Inc()
 		d.log.Info("relayer recovered", d.attrs(s)...)
 	case s.verdict() == health.Up && !listed:
-		d.log.Info("relayer found healthy", d.attrs(s)...)
+		d.found = append(d.found, s)
 	case s.verdict() == health.Up:
 		// Inherited from the leader before, and still true.
 	case d.cfg.GuardShare > 0 && (listed || !d.writer.Status().Claimed): // it may be listed, while Redis is away
@@ -368,6 +371,19 @@ func (d *Director) turn(s *service, before health.Verdict) {
 	case !listed:
 		d.log.Info("relayer found unhealthy", d.attrs(s)...)
 	}
+}
+
+// reportFound logs who has been found healthy and was not listed: of a fleet that comes at once, how many. d.mu is held.
+func (d *Director) reportFound() {
+	if len(d.found) > 10 {
+		d.log.Info("relayers found healthy", "count", len(d.found))
+	} else {
+		for _, s := range d.found {
+			d.log.Info("relayer found healthy", d.attrs(s)...)
+		}
+	}
+	clear(d.found)
+	d.found = d.found[:0]
 }
 
 // reportRemovals counts and logs who has left the mirror. That is not said before: whoever has been deposed takes

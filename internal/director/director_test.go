@@ -24,6 +24,24 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
+// A large fleet that comes at once must not cost its leader a line each.
+func TestALargeFleetIsFoundInAFewLines(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t, Config{})
+		b.dir.register(relayers(1000)...)
+		b.start()
+		pause(time.Second)
+		require.Len(t, b.active(), 1000)
+		found := len(b.logs.relayers("relayer found healthy"))
+		require.Less(t, found, 100)
+		for _, line := range b.logs.with("relayers found healthy") {
+			found += int(line["count"].(float64))
+		}
+		require.Equal(t, 1000, found)
+	})
+}
+
 func TestRecoveryLeavesOutWhoDoesNotAnswer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
