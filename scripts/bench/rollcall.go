@@ -26,13 +26,15 @@ type rollcallCluster struct {
 	cluster  []string // addresses of the cluster ports
 	http     []string
 	interval time.Duration
+	env      []string
 	binary   string
 
 	server *process
 	redis  *redis.Client
 }
 
-func (s *suite) startRollcall(ctx context.Context, interval time.Duration) (c *rollcallCluster, err error) {
+// startRollcall takes settings beside those that all have in env.
+func (s *suite) startRollcall(ctx context.Context, interval time.Duration, env ...string) (c *rollcallCluster, err error) {
 	dir, err := s.freshDir("rollcall")
 	if err != nil {
 		return nil, err
@@ -41,7 +43,7 @@ func (s *suite) startRollcall(ctx context.Context, interval time.Duration) (c *r
 	if err != nil {
 		return nil, err
 	}
-	c = &rollcallCluster{dir: dir, cluster: addrs[:3], http: addrs[3:6], interval: interval, binary: s.rollcall}
+	c = &rollcallCluster{dir: dir, cluster: addrs[:3], http: addrs[3:6], interval: interval, env: env, binary: s.rollcall}
 	defer func() {
 		if err != nil {
 			c.close()
@@ -75,11 +77,11 @@ func (c *rollcallCluster) start(i int) (err error) {
 		peers = append(peers, fmt.Sprintf("coordinator-%d=%s", i, addr))
 	}
 	name := "coordinator-" + strconv.Itoa(i)
-	c.nodes[i], err = start(name, filepath.Join(c.dir, strconv.Itoa(i)), []string{
+	c.nodes[i], err = start(name, filepath.Join(c.dir, strconv.Itoa(i)), append([]string{
 		"REDIS_URL=redis://" + c.redis.Options().Addr,
 		"RELAYER_COUNT=0",
 		"HEALTH_CHECK_INTERVAL_MS=" + strconv.FormatInt(c.interval.Milliseconds(), 10),
-	}, c.binary, "coordinator", "--node-id", name, "--peers", strings.Join(peers, ","),
+	}, c.env...), c.binary, "coordinator", "--node-id", name, "--peers", strings.Join(peers, ","),
 		"--listen", c.cluster[i], "--http-listen", c.http[i], "--data", "data")
 	return err
 }
