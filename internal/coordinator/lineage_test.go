@@ -5,6 +5,8 @@ import (
 
 	"github.com/hashicorp/raft"
 	"github.com/stretchr/testify/require"
+
+	"github.com/rollcall-dev/rollcall/internal/raftstore"
 )
 
 // What contradicts a snapshot is told from what a history with it holds, and from the late word of a deposed leader.
@@ -43,4 +45,21 @@ func TestLineageTellsAnotherHistory(t *testing.T) {
 	require.Error(t, asked(5, position{10, 5}))
 	l.hold(position{8, 5})
 	require.NoError(t, asked(5, position{10, 5}))
+}
+
+// An older snapshot that is kept beside the one with which a restart begins says nothing any more.
+func TestLineageAfterARestart(t *testing.T) {
+	store, err := raftstore.Open(raftstore.Config{Dir: t.TempDir(), Fatal: func(err error) { t.Error(err) }})
+	require.NoError(t, err)
+	defer store.Close()
+	require.NoError(t, store.Stable().SetUint64(keyCurrentTerm, 6))
+	for _, p := range []position{{100, 5}, {200, 6}} {
+		sink, err := store.Snapshots().Create(raft.SnapshotVersionMax, p.index, p.term, raft.Configuration{}, 1, nil)
+		require.NoError(t, err)
+		require.NoError(t, sink.Close())
+	}
+	l, err := newLineage(&Stores{Log: store.Logs(), Stable: store.Stable(), Snapshots: store.Snapshots()})
+	require.NoError(t, err)
+	require.Nil(t, l.contradiction([]*raft.Log{{Index: 100, Term: 6}}))
+	require.NotNil(t, l.contradiction([]*raft.Log{{Index: 200, Term: 7}}))
 }

@@ -92,7 +92,7 @@ func (n *Node) serveRejoin(ctx context.Context, l *leader, r *raft.Raft, req *ro
 func (n *Node) firstLeader(l *leader) bool {
 	var first raft.Log
 	err := n.stores.Log.GetLog(bootstrapIndex+1, &first)
-	return err == nil && first.Term == l.Term && time.Since(l.since) < youth
+	return err == nil && first.Term == l.Term && time.Since(first.AppendedAt) < youth
 }
 
 // takeIn lets a member with an empty disk take part, without a vote. Also a founder that is only late: what it may have

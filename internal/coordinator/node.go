@@ -350,7 +350,7 @@ func (n *Node) startRaft() (*raft.Raft, chan bool, error) {
 	}
 	n.lineage = lineage
 	trans := newTransport(network, lineage.check)
-	r, err := raft.NewRaft(cfg, n.snapshot, n.stores.Log, n.stores.Stable, lineage.snapshots(), trans)
+	r, err := raft.NewRaft(cfg, n.snapshot, lineage.logs(), n.stores.Stable, lineage.snapshots(), trans)
 	if err != nil {
 		return nil, nil, errors.Join(fmt.Errorf("start raft: %w", err), trans.Close())
 	}

@@ -51,8 +51,8 @@ func newLineage(stores *Stores) (*lineage, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list snapshots: %w", err)
 	}
-	for _, m := range metas {
-		l.hold(position{m.Index, m.Term})
+	if len(metas) > 0 {
+		l.hold(position{metas[0].Index, metas[0].Term})
 	}
 	return l, nil
 }
@@ -80,7 +80,8 @@ func (l *lineage) contradiction(entries []*raft.Log) *undoneError {
 	return nil
 }
 
-// check refuses what another node sends if it contradicts a snapshot. Raft is not shown it.
+// check refuses what another node sends if it contradicts a snapshot. Raft is not shown it: where it has the entry above,
+// it asks for that before it stores anything, and would for ever.
 func (l *lineage) check(command any) error {
 	req, ok := command.(*raft.AppendEntriesRequest)
 	if !ok {
@@ -93,13 +94,36 @@ func (l *lineage) check(command any) error {
 	// A deposed leader may have sent it, and contradict what was committed since. Raft itself refuses that, by the term,
 	// which it writes down before it installs a snapshot.
 	if term, problem := l.stores.Stable.GetUint64(keyCurrentTerm); problem != nil || req.Term < term {
-		return nil //nolint:nilerr // Raft reads it as well, and complains
+		return nil //nolint:nilerr // a store that fails says so itself
 	}
+	l.tell(err)
+	return err
+}
+
+func (l *lineage) tell(err *undoneError) {
 	select {
 	case l.undone <- err:
 	default: // once is enough
 	}
-	return err
+}
+
+func (l *lineage) logs() raft.LogStore { return checkedLogs{l.stores.Log, l} }
+
+// checkedLogs keeps out of the log what contradicts a snapshot. What came while the snapshot was being installed has
+// passed check before there was anything to contradict.
+type checkedLogs struct {
+	raft.LogStore
+	lineage *lineage
+}
+
+func (s checkedLogs) StoreLog(entry *raft.Log) error { return s.StoreLogs([]*raft.Log{entry}) }
+
+func (s checkedLogs) StoreLogs(entries []*raft.Log) error {
+	if err := s.lineage.contradiction(entries); err != nil {
+		s.lineage.tell(err)
+		return err
+	}
+	return s.LogStore.StoreLogs(entries)
 }
 
 func (l *lineage) snapshots() raft.SnapshotStore { return notedSnapshots{l.stores.Snapshots, l} }

@@ -1,13 +1,18 @@
 package coordinator_test
 
 import (
+	"os"
+	"path/filepath"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/hashicorp/raft"
 	"github.com/stretchr/testify/require"
 
+	"github.com/rollcall-dev/rollcall/internal/coordinator"
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
@@ -100,6 +105,90 @@ func TestFollowerForgetsARestoreThatCameUndone(t *testing.T) {
 				}
 				pass(10 * time.Second)
 				require.Equal(t, suffrage, c.suffrage(follower))
+			})
+		})
+	}
+}
+
+// heldSnapshots may be told to wait before they are stored.
+type heldSnapshots struct {
+	raft.SnapshotStore
+	slow, waits atomic.Bool
+	may         chan struct{}
+}
+
+func (s *heldSnapshots) Create(v raft.SnapshotVersion, index, term uint64, c raft.Configuration, cIndex uint64, trans raft.Transport) (raft.SnapshotSink, error) {
+	sink, err := s.SnapshotStore.Create(v, index, term, c, cIndex, trans)
+	return &heldSink{sink, s}, err
+}
+
+type heldSink struct {
+	raft.SnapshotSink
+	store *heldSnapshots
+}
+
+func (s *heldSink) Close() error {
+	if s.store.slow.Load() {
+		s.store.waits.Store(true)
+		<-s.store.may
+	}
+	return s.SnapshotSink.Close()
+}
+
+// The next leader's first entry comes while the follower still installs the snapshot that this contradicts.
+func TestRestoreComesUndoneWhileItIsInstalled(t *testing.T) {
+	for _, takes := range []time.Duration{100 * time.Millisecond, 900 * time.Millisecond, 3 * time.Second} {
+		t.Run(takes.String(), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				dir := t.TempDir()
+				stores := make(map[string]*heldSnapshots)
+				c := newSimCluster(t, 5, func(cfg *coordinator.Config) {
+					cfg.DataDir = filepath.Join(dir, cfg.ID)
+					require.NoError(t, os.MkdirAll(cfg.DataDir, 0o700))
+					stores[cfg.ID] = &heldSnapshots{SnapshotStore: cfg.Stores.Snapshots, may: make(chan struct{})}
+					cfg.Stores.Snapshots = stores[cfg.ID]
+				})
+				c.register("a")
+				former, _ := c.leader()
+				follower := c.follower()
+				snapshot := c.takeSnapshot(former)
+				c.register("b", "c")
+				for id := range c.nodes {
+					c.await("all on "+id, func() bool { return slices.Equal(c.ids(id), []string{"a", "b", "c"}) })
+				}
+				slow := stores[follower]
+				slow.slow.Store(true)
+				c.net.SetLatency(5 * time.Millisecond)
+				restored := make(chan error, 1)
+				go func() {
+					_, err := c.restore(former, snapshot, false)
+					restored <- err
+				}()
+				c.until("restored on the leader", func() bool { return len(c.ids(former)) < 3 })
+				for id := range c.nodes {
+					if id != former && id != follower {
+						c.net.Cut(former, id)
+						c.net.Cut(follower, id)
+					}
+				}
+				c.until("installing", slow.waits.Load)
+				c.net.Cut(former, follower)
+				require.Error(t, <-restored)
+				require.ErrorContains(t, <-c.nodes[former].done, "not known to be committed")
+				delete(c.nodes, former)
+				c.await("another leads", func() bool { return c.write("d") == nil })
+				c.net.Reset(follower) // what was on its way is lost
+				c.net.Heal()
+				pass(takes)
+				close(slow.may)
+				select {
+				case err := <-c.nodes[follower].done:
+					require.ErrorContains(t, err, "came undone")
+				case <-time.After(30 * time.Second):
+					require.FailNow(t, "it goes on", "with %v", c.ids(follower))
+				}
+				delete(c.nodes, follower)
 			})
 		})
 	}
