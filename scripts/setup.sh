@@ -68,11 +68,15 @@ go_builds() {
 # toolchain, but checks them against Go's checksum database all the same. It stays in the module cache, and a link to it
 # in build/go, where the Makefile looks first.
 fetch_go() {
-  local module folder
-  module=golang.org/toolchain@v0.0.1-go$1.$(go env GOOS)-$(go env GOARCH)
+  local module answer folder
+  # Outside of this module, whose go.mod it may not understand, or fetch a Go for.
+  module=golang.org/toolchain@v0.0.1-go$1.$(cd / && go env GOOS)-$(cd / && go env GOARCH)
   say "fetching Go $1"
-  # Outside of this module, whose go.mod it may not understand.
-  folder=$(cd / && GOFLAGS='' GO111MODULE=on go mod download -json "$module" | sed -n 's/^[[:space:]]*"Dir": "\(.*\)",*$/\1/p') && [ -n "$folder" ] || return 0
+  if ! answer=$(cd / && GOFLAGS='' GO111MODULE=on go mod download -json "$module"); then
+    printf '%s\n' "$answer" | sed -n 's/^[[:space:]]*"Error": "\(.*\)",*$/\1/p' >&2 # what is wrong stands in the answer
+    return
+  fi
+  folder=$(printf '%s\n' "$answer" | sed -n 's/^[[:space:]]*"Dir": "\(.*\)",*$/\1/p')
   chmod -R +x "$folder/bin" "$folder/pkg/tool" # modules have no modes
   mkdir -p build
   ln -sfn "$folder" build/go
