@@ -344,9 +344,13 @@ func (n *Node) leaderStatus(b []byte) ([]byte, error) {
 
 // idleStatus is what can be said while the leader's work is not running.
 func (n *Node) idleStatus(l *leader) *rollcallv1.GetStatusResponse {
+	problem := "the leader's work has not begun"
+	if failure := l.failure.Load(); failure != nil {
+		problem = "the leader's work failed: " + (*failure).Error()
+	}
 	s := &rollcallv1.GetStatusResponse{
 		Cluster: l.Cluster, Epoch: l.Epoch, Leader: n.cfg.ID, Director: rollcallv1.DirectorState_DIRECTOR_STATE_RECOVERING,
-		Mirror: &rollcallv1.MirrorStatus{Error: "the leader's work has not begun"},
+		Mirror: &rollcallv1.MirrorStatus{Error: problem},
 	}
 	for e := range n.machine.State().All() {
 		s.Services = append(s.Services, &rollcallv1.ServiceStatus{Id: e.ID, Kind: e.Kind, Url: e.URL(), Verdict: rollcallv1.Verdict_VERDICT_UNKNOWN})

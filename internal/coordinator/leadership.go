@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -38,6 +39,8 @@ type leader struct {
 	proposer   *proposer
 	writers    *writers
 	promotions promotions
+	// failure of Config.Lead, the last one; nil before the first.
+	failure atomic.Pointer[error]
 	// retired is closed when Config.Lead has returned for good.
 	retired chan struct{}
 	// reestablish asks for a new epoch.
@@ -286,6 +289,7 @@ func (n *Node) runLead(serving context.Context, l *leader) error {
 		case err == nil:
 			err = errors.New("it returned although the leadership stays")
 		}
+		l.failure.Store(&err)
 		if time.Since(started) > leadSettled {
 			failures = 0
 			policy.Reset()

@@ -30,6 +30,9 @@ func TestEpochOutOfReachIsRefused(t *testing.T) {
 				for range 20 {
 					require.Equal(t, first, <-attempts)
 				}
+				status, err := c.client("c1").GetStatus(t.Context(), &rollcallv1.GetStatusRequest{})
+				require.NoError(t, err)
+				require.Contains(t, status.Mirror.Error, "rollcall mirror take-over --force", "whoever looks is told what to do")
 				c.register("a")
 			})
 		})
