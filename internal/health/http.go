@@ -14,6 +14,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"golang.org/x/net/idna"
@@ -74,10 +75,14 @@ func (p *prober) http(base *url.URL) probe {
 	}
 }
 
-// check makes the request; again, on a new connection, when a kept one brings no head of an answer: the service has
-// closed it in the meantime, or left something on it that was no answer to this.
+// check makes the request, on the connection that is kept if nothing has come on it since; again, on a new one, when it
+// brings no head of an answer: the service has closed it in the meantime.
 func (p *httpProbe) check(ctx context.Context, deadline time.Time) error {
 	conn := p.conns.take(p.origin)
+	if conn != nil && !conn.rests(deadline) {
+		p.conns.close(conn)
+		conn = nil
+	}
 	if conn != nil {
 		code, err := p.ask(ctx, conn, deadline)
 		if code != 0 && code != http.StatusRequestTimeout || expired(ctx, deadline, err) {
@@ -107,8 +112,12 @@ func (p *httpProbe) connect(ctx context.Context, deadline time.Time) (*httpConn,
 	ctx, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
 	conn, err := p.dial(ctx, "tcp", p.origin.address)
-	if err != nil || !p.origin.secure {
-		return &httpConn{Conn: conn}, err
+	if err != nil {
+		return nil, err
+	}
+	raw := rawConn(conn)
+	if !p.origin.secure {
+		return &httpConn{Conn: conn, raw: raw}, nil
 	}
 	cfg := p.tls()
 	if cfg.ServerName == "" {
@@ -119,7 +128,7 @@ func (p *httpProbe) connect(ctx context.Context, deadline time.Time) (*httpConn,
 		_ = conn.Close() // nothing was said on it
 		return nil, err
 	}
-	return &httpConn{Conn: secured}, nil
+	return &httpConn{Conn: secured, raw: raw, secure: true}, nil
 }
 
 // ask sends the request, reads the answer, and keeps or closes the connection. The code is 0 when no head came. A
@@ -155,7 +164,8 @@ func (p *httpProbe) ask(ctx context.Context, conn *httpConn, deadline time.Time)
 	if errors.Is(err, errBody) {
 		return resp.StatusCode, nil
 	}
-	keep = err == nil && !resp.Close && resp.StatusCode != http.StatusSwitchingProtocols && r.Buffered() == 0
+	keep = err == nil && !resp.Close && resp.StatusCode != http.StatusSwitchingProtocols &&
+		r.Buffered() == 0 && conn.raw != nil
 	return resp.StatusCode, err
 }
 
@@ -199,6 +209,9 @@ func (p *prober) timedOut(ctx context.Context, deadline time.Time, err error) er
 // httpConn is a connection of HTTP checks.
 type httpConn struct {
 	net.Conn
+	// raw is the socket's; nil when nobody can look at what waits on it, and then the connection is not kept.
+	raw    syscall.RawConn
+	secure bool
 	// left is how much may be read before beyond is what reading gives.
 	left   int
 	beyond error
@@ -215,6 +228,30 @@ func (c *httpConn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b[:min(len(b), c.left)])
 	c.left -= n
 	return n, err
+}
+
+// rawConn gives a connection's socket; nil if it has none to look at.
+func rawConn(conn net.Conn) syscall.RawConn {
+	if c, ok := conn.(syscall.Conn); ok && canLook {
+		if raw, err := c.SyscallConn(); err == nil {
+			return raw
+		}
+	}
+	return nil
+}
+
+// rests reports whether nothing waits on a connection that was kept: what does was sent before the request that is to
+// follow, and is no answer to it. A service that is shut down or has waited for too long says so like this.
+func (c *httpConn) rests(deadline time.Time) bool {
+	if c.secure {
+		// What was decrypted is in no socket. With its time over already, Read gives just that.
+		_ = c.SetReadDeadline(time.Unix(1, 0))
+		if _, err := c.Conn.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
+			return false
+		}
+	}
+	_ = c.SetReadDeadline(deadline)
+	return silent(c.raw)
 }
 
 // readers lend a buffer to an answer that is being read; a connection at rest has none.

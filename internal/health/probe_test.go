@@ -225,8 +225,10 @@ func serveRaw(t *testing.T, serve func(net.Conn)) (addr string) {
 			if err != nil {
 				return
 			}
-			serve(conn)
-			_ = conn.Close()
+			done.Go(func() {
+				serve(conn)
+				_ = conn.Close()
+			})
 		}
 	})
 	t.Cleanup(func() {
