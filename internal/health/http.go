@@ -20,12 +20,8 @@ import (
 	"golang.org/x/net/idna"
 )
 
-const (
-	// maxHeader is how long the head of an answer may be, interim answers included.
-	maxHeader = 16 << 10
-	// maxInterim is how many answers of the 1xx kind may precede the one that counts.
-	maxInterim = 5
-)
+// maxHeader is how long the head of an answer may be, interim answers included.
+const maxHeader = 16 << 10
 
 var errHeader = errors.New("header of the answer exceeded 16 KiB")
 
@@ -156,6 +152,9 @@ func (p *httpProbe) ask(ctx context.Context, conn *httpConn, deadline time.Time)
 	defer r.Reset(nil)
 	resp, err := readHead(r) //nolint:bodyclose // closing it would read on, without end
 	if err != nil {
+		if conn.left == 0 {
+			err = errHeader // a line cut short by it reads as malformed
+		}
 		return 0, err
 	}
 	conn.left, conn.beyond = maxBody, errBody
@@ -174,16 +173,16 @@ var get = &http.Request{Method: http.MethodGet}
 
 // readHead reads up to the body of the answer that counts.
 func readHead(r *bufio.Reader) (*http.Response, error) {
-	for range maxInterim + 1 {
+	for {
 		resp, err := http.ReadResponse(r, get)
 		if err != nil {
 			return nil, err
 		}
-		if resp.StatusCode >= 200 || resp.StatusCode == http.StatusSwitchingProtocols {
+		interim := resp.StatusCode >= 100 && resp.StatusCode <= 199 && resp.StatusCode != http.StatusSwitchingProtocols
+		if !interim {
 			return resp, nil
 		}
 	}
-	return nil, errors.New("too many interim answers")
 }
 
 // close closes the connection that is kept. Another target at the same origin will open one of its own.

@@ -57,7 +57,10 @@ func TestHTTPAnswers(t *testing.T) {
 		"chunks cut short":    {"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\no", "connection closed before the answer was complete"},
 		"no body":             {"HTTP/1.1 204 No Content\r\n\r\n", "status 204"},
 		"first an interim":    {answer: "HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\nHTTP/1.1 100 Continue\r\n\r\n" + ok},
-		"nothing but interim": {strings.Repeat("HTTP/1.1 103 Early Hints\r\n\r\n", 10), "too many interim answers"},
+		"ten interim":         {answer: strings.Repeat("HTTP/1.1 103 Early Hints\r\n\r\n", 10) + ok},
+		"nothing but interim": {strings.Repeat("HTTP/1.1 103 Early Hints\r\n\r\n", 1000), "header of the answer exceeded 16 KiB"},
+		"below any kind":      {"HTTP/1.1 099 What\r\nContent-Length: 0\r\n\r\n", "status 99"},
+		"all zeros":           {"HTTP/1.1 000 What\r\nContent-Length: 0\r\n\r\n", "status 0"},
 		"another protocol":    {"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\n", "status 101"},
 		"it gave up waiting":  {"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\n\r\n", "status 408"},
 	} {
