@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -110,6 +111,9 @@ func (p *prober) tls() *tls.Config {
 
 func (p *prober) close() { p.conns.closeAll() }
 
+// schemes are those of URLs that can be checked.
+var schemes = [...]string{"http", "https", "grpc", "grpcs", "tcp"}
+
 // probe makes the probe for a target. One with a URL that nothing can check fails each check with the reason.
 func (p *prober) probe(t Target) probe {
 	if p.cfg.Probe != nil {
@@ -118,6 +122,9 @@ func (p *prober) probe(t Target) probe {
 	u, err := url.Parse(t.URL)
 	if err != nil {
 		return broken("URL does not parse")
+	}
+	if slices.Contains(schemes[:], u.Scheme) && u.Hostname() == "" {
+		return broken("URL names no host") // a dial would take it for this one
 	}
 	switch u.Scheme {
 	case "http", "https":

@@ -418,3 +418,16 @@ func TestReasonIsShortAndValid(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, strings.ToValidUTF8(got, ""), got)
 }
+
+func TestURLWithoutAHost(t *testing.T) {
+	t.Parallel()
+	_, port, err := net.SplitHostPort(serveRaw(t, answers(ok)))
+	require.NoError(t, err)
+	for _, scheme := range schemes {
+		for _, rest := range []string{"//:" + port, "///health", ""} {
+			err := probeOf(t, patient, scheme+":"+rest)()
+			require.EqualError(t, err, "URL names no host", scheme+":"+rest)
+			require.True(t, definite(err))
+		}
+	}
+}
