@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -55,6 +57,9 @@ type Checker struct {
 	limit    int // of inFlight: up to MaxInFlight, less when this process is crowded
 	bursting int // those of inFlight that came from the queue, or were due before overslept
 	stopping bool
+	// unclosed are targets that are gone and still hold a connection; closing says that a goroutine sees to them.
+	unclosed []*target
+	closing  bool
 	// queueNext: of the queue and the schedule, the queue has the next turn.
 	queueNext bool
 	// told is when somebody was last told that results wait.
@@ -130,7 +135,8 @@ func (c *Checker) Set(targets ...Target) {
 	}
 }
 
-// Remove forgets targets. Results of their running checks are dropped.
+// Remove forgets targets. Results of their running checks are dropped. Like Set, it does not wait for their connections
+// to be closed; Run does.
 func (c *Checker) Remove(ids ...string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -194,8 +200,10 @@ func (c *Checker) Run(ctx context.Context) error {
 	defer limit.Stop()
 	c.workers.Wait()
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, t := range c.targets {
+	last := append(slices.Collect(maps.Values(c.targets)), c.unclosed...)
+	c.unclosed = nil
+	c.mu.Unlock()
+	for _, t := range last {
 		t.close()
 	}
 	c.prober.close()
@@ -419,8 +427,12 @@ func (c *Checker) check(t *target) (next *target) {
 	if next == nil && len(c.schedule) > 0 && c.schedule[0].due.Before(c.planned) {
 		signal(c.wake)
 	}
+	isGone := t.place == gone
 	c.mu.Unlock()
 
+	if isGone {
+		t.close()
+	}
 	c.report(&o)
 	return next
 }
@@ -454,8 +466,7 @@ func (c *Checker) settle(t *target, o *outcome) {
 	o.result = t.result
 	o.changed = t.result.Verdict != before
 	if t.place == gone {
-		t.close()
-		return
+		return // check closes it
 	}
 	if o.void == "" && !t.reported {
 		t.reported = true
@@ -539,12 +550,41 @@ func (c *Checker) drop(t *target) {
 	switch t.place {
 	case scheduled:
 		heap.Remove(&c.schedule, t.index)
-		t.close()
+		c.closeLater(t)
 	case queued:
-		t.close() // next passes it over
-	case running, gone: // settle closes it
+		c.closeLater(t) // next passes it over
+	case running, gone: // check closes it
 	}
 	t.place = gone
+}
+
+// closeLater has what a target holds closed by a goroutine of its own: thousands take long, and one under TLS can take
+// seconds. Once the checker is stopping Run does it. c.mu is held.
+func (c *Checker) closeLater(t *target) {
+	if t.probe == nil {
+		return
+	}
+	c.unclosed = append(c.unclosed, t)
+	if !c.closing && !c.stopping {
+		c.closing = true
+		c.workers.Go(c.closeUnclosed)
+	}
+}
+
+// closeUnclosed closes until nothing is left to be closed.
+func (c *Checker) closeUnclosed() {
+	for {
+		c.mu.Lock()
+		batch := c.unclosed
+		c.unclosed, c.closing = nil, len(batch) > 0
+		c.mu.Unlock()
+		if len(batch) == 0 {
+			return
+		}
+		for _, t := range batch {
+			t.close()
+		}
+	}
 }
 
 // report counts and logs a check.
