@@ -226,7 +226,7 @@ func (d *Director) follow(ctx context.Context, feed *fsm.Feed) error {
 		}
 		d.apply(changes.Changes)
 		for i := range results {
-			d.judge(&results[i])
+			d.judge(&results[i], now)
 		}
 		d.reportFound()
 		next := d.guardKinds(now)
@@ -333,7 +333,7 @@ func (d *Director) remove(id string) bool {
 }
 
 // judge takes in the result of a check. d.mu is held.
-func (d *Director) judge(r *health.Result) {
+func (d *Director) judge(r *health.Result, now time.Time) {
 	s, ok := d.services.Get(r.ID)
 	if !ok {
 		return // the checker, told at once of what leaves, does not do this
@@ -349,7 +349,7 @@ func (d *Director) judge(r *health.Result) {
 	if s.verdict() != health.Unknown {
 		d.await(s, false)
 	}
-	d.kinds[s.entry.Kind].guard.saw(r)
+	d.kinds[s.entry.Kind].guard.saw(r, now)
 }
 
 // turn draws the conclusions from a verdict that is another than before. d.mu is held.

@@ -12,9 +12,11 @@ import (
 // guard keeps removals of one kind back while it finds out whether many fail at once, and while they do.
 type guard struct {
 	phase phase
-	// A sample began at began, and is over when nobody is waited for any longer, or at until.
-	began, until time.Time
-	waiting      map[string]struct{}
+	// A sample began at began, and is over when nobody is waited for any longer, or at until. That is patience after the
+	// last answer: a decision on some of the answers could let go what all of them would hold. It is never after latest.
+	began, until, latest time.Time
+	patience             time.Duration
+	waiting              map[string]struct{}
 	// holdUntil bounds the hold; zero before there is one.
 	holdUntil time.Time
 }
@@ -33,9 +35,10 @@ const (
 const minLost = 2
 
 // saw takes note of a check that a sample may wait for. One that was under way when it began is not.
-func (g *guard) saw(r *health.Result) {
-	if g.phase == sampling && !r.At.Add(-r.Latency).Before(g.began) {
+func (g *guard) saw(r *health.Result, now time.Time) {
+	if _, ok := g.waiting[r.ID]; ok && g.phase == sampling && !r.At.Add(-r.Latency).Before(g.began) {
 		delete(g.waiting, r.ID)
+		g.until = earlier(now.Add(g.patience), g.latest)
 	}
 }
 
@@ -101,8 +104,12 @@ func (d *Director) sample(name string, k *kind, now time.Time, which func(*servi
 			g.waiting[id] = struct{}{}
 		}
 	}
-	// Void checks are repeated; whoever still has no result then is as it was.
-	g.until = now.Add(2*d.checker.Round(len(g.waiting)) + time.Second)
+	// Void checks are repeated; whoever still has no result then is as it was. The others are all that may have to be
+	// checked before the first of these, or between two.
+	wait := func(n int) time.Duration { return 2*d.checker.Round(n) + time.Second }
+	g.patience = wait(d.services.Len() - len(g.waiting))
+	g.latest = now.Add(wait(d.services.Len()))
+	g.until = now.Add(g.patience)
 	d.checker.CheckNow(slices.Collect(maps.Keys(g.waiting))...)
 }
 

@@ -3,6 +3,7 @@ package director
 import (
 	"context"
 	"errors"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -281,5 +282,41 @@ func TestGuardIsOffByDefault(t *testing.T) {
 		b.net.set(refuses, "*")
 		pause(10 * time.Second)
 		require.Empty(t, b.active())
+	})
+}
+
+// A checker that is far slower than usual is waited for as long as it brings answers.
+func TestGuardWaitsForALongSample(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const services = 300
+		b := setup(t, Config{GuardShare: 0.5, Health: health.Config{Interval: 10 * time.Second, MaxInFlight: 8}})
+		b.dir.register(relayers(services)...)
+		b.start()
+		pause(20 * time.Second)
+		require.Len(t, b.active(), services)
+		b.net.set(hangs, "*")
+		pause(40 * time.Second) // 16 checks a second, half of them for the sample
+		require.Len(t, b.logs.with("guard holds removals"), 1)
+		require.Empty(t, b.logs.with("relayer removed"))
+		require.EqualValues(t, services, b.Status().Mirror.Held)
+	})
+}
+
+// One that brings nothing is not.
+func TestGuardDoesNotWaitForVoidChecks(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t, Config{GuardShare: 0.5, Health: health.Config{Interval: time.Minute}})
+		b.dir.register(relayers(300)...)
+		b.start()
+		pause(time.Minute)
+		b.net.set(func(context.Context) error { return syscall.ENOBUFS }, "*")
+		b.net.set(refuses, url("a-01"))
+		b.checker.CheckNow("a-01")
+		pause(100 * time.Millisecond)
+		require.Len(t, b.active(), 300)
+		pause(3 * time.Second)
+		require.Len(t, b.active(), 299)
 	})
 }
