@@ -66,7 +66,9 @@ type Checker struct {
 	told time.Time
 	// overslept is when the scheduler last found that it had missed its time.
 	overslept time.Time
-	lag       lag
+	// frozen is when a pause ended that alone made checks late enough for a line in the log.
+	frozen time.Time
+	lag    lag
 	// planned is when the scheduler means to wake; lastStall when it last found itself late.
 	planned, lastStall time.Time
 	// looked is when the crowd was looked at.
@@ -251,7 +253,7 @@ func (c *Checker) run(ctx context.Context) {
 			c.tell(now)
 		}
 		behind := c.behind(now)
-		began, ended := c.lag.notice(now, behind, c.cfg.Interval)
+		began, ended := c.lag.notice(now, behind, c.cfg.Interval, c.catchingUp(now))
 		lag, services, limit := c.lag, len(c.targets), c.limit
 		c.planned = c.plan(now)
 		wait := c.planned.Sub(now)
@@ -262,7 +264,7 @@ func (c *Checker) run(ctx context.Context) {
 			c.log.Warn("health checks fall behind: more are due than can be made",
 				"late", behind, "services", services, "at_a_time", limit)
 		case ended:
-			c.log.Info("health checks are on time again", "after", now.Sub(lag.since), "worst", lag.worst)
+			c.log.Info("health checks are on time again", "after", lag.late.Sub(lag.since), "worst", lag.worst)
 		}
 		if late > 0 {
 			c.metrics.stalls.Inc()
@@ -309,8 +311,18 @@ func (c *Checker) noticeStall(now time.Time) (late time.Duration) {
 	if c.planned.IsZero() || now.Sub(c.planned) <= lateLimit {
 		return 0
 	}
+	late = now.Sub(c.planned)
 	c.lastStall, c.overslept = now, now
-	return now.Sub(c.planned)
+	if late > behindLimit/2 {
+		c.frozen = now
+	}
+	return late
+}
+
+// catchingUp reports whether what is late is so because this process was frozen. What is still due from before after
+// an interval, in which all can be checked once, is not. c.mu is held.
+func (c *Checker) catchingUp(now time.Time) bool {
+	return len(c.schedule) > 0 && !c.schedule[0].due.After(c.frozen) && now.Sub(c.frozen) < c.cfg.Interval
 }
 
 // behind is how late the check is that is due for longest; 0 when none is late. c.mu is held.

@@ -60,13 +60,14 @@ type lag struct {
 }
 
 // notice takes in how late the latest check is, and reports whether a lag has begun or ended. It lasts until none has
-// been late for an interval, so that it says so once and not at each turn.
-func (l *lag) notice(now time.Time, behind, interval time.Duration) (began, ended bool) {
+// been late for an interval, so that it says so once and not at each turn. None begins while what a frozen process
+// missed is caught up with.
+func (l *lag) notice(now time.Time, behind, interval time.Duration, catchingUp bool) (began, ended bool) {
 	if behind > lateLimit {
 		l.late = now
 	}
 	switch {
-	case !l.on && behind > behindLimit:
+	case !l.on && behind > behindLimit && !catchingUp:
 		*l = lag{on: true, since: now, worst: behind, late: now}
 		return true, false
 	case l.on && now.Sub(l.late) >= interval:

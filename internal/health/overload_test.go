@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"fmt"
 	"log/slog"
+	"regexp"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -48,6 +50,36 @@ func TestOverload(t *testing.T) {
 		require.Less(t, value(t, metrics.behind), 0.01)
 		require.Equal(t, 2, strings.Count(out.String(), "\n"), out.String())
 		require.Contains(t, out.String(), `level=INFO msg="health checks are on time again"`)
+		var at [2]time.Time
+		for i, m := range regexp.MustCompile(`(?m)^time=(\S+)`).FindAllStringSubmatch(out.String(), -1) {
+			at[i], _ = time.Parse(time.RFC3339, m[1])
+		}
+		after, err := time.ParseDuration(regexp.MustCompile(`after=(\S+)`).FindStringSubmatch(out.String())[1])
+		require.NoError(t, err)
+		require.InDelta(t, (at[1].Sub(at[0]) - time.Second).Seconds(), after.Seconds(), 0.1, "without the quiet interval")
+	})
+}
+
+// A frozen process is told as that, and not as more checks than can be made.
+func TestCatchingUpIsNoOverload(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var lost atomic.Int64
+		var out bytes.Buffer
+		w := new(world)
+		c := start(t, w, Config{
+			clock:  func() time.Time { return time.Now().Add(time.Duration(lost.Load())) },
+			Logger: slog.New(slog.NewTextHandler(&out, nil)),
+		})
+		c.Set(relayers(5000)...)
+		pause(10 * time.Second)
+		w.set("*", after(100*time.Millisecond, nil))
+		for _, frozen := range []time.Duration{750 * time.Millisecond, 9 * time.Second} {
+			lost.Add(int64(frozen))
+			pause(30 * time.Second)
+		}
+		require.Equal(t, 2, strings.Count(out.String(), "checker was held up"), out.String())
+		require.NotContains(t, out.String(), "fall behind")
 	})
 }
 
