@@ -33,24 +33,29 @@ func (l *hangingLog) StoreLogs(logs []*raft.Log) error {
 	return l.LogStore.StoreLogs(logs)
 }
 
+// runSole runs a node that is a cluster by itself, at a:7400, until it leads.
+func runSole(t *testing.T, network *memnet.Network, log raft.LogStore) (n *Node, stop func(), done <-chan error) {
+	listener, err := network.Listen("a:7400")
+	require.NoError(t, err)
+	n, err = Open(t.Context(), Config{
+		ID: "a", Peers: []Peer{{"a", "a:7400"}}, Listener: listener,
+		Stores: &Stores{Log: log, Stable: raft.NewInmemStore(), Snapshots: raft.NewInmemSnapshotStore()},
+	})
+	require.NoError(t, err)
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- n.Run(ctx) }()
+	for n.reigning() == nil {
+		<-time.After(10 * time.Millisecond)
+	}
+	return n, stop, ended
+}
+
 // A node that is told to stop ends in bounded time, and says why it did not end well, though its disk hangs.
 func TestStopEndsWithAHungDisk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		listener, err := memnet.New().Listen("a:7400")
-		require.NoError(t, err)
-		store := raft.NewInmemStore()
-		log := &hangingLog{LogStore: store, goOn: make(chan struct{})}
-		n, err := Open(t.Context(), Config{
-			ID: "a", Peers: []Peer{{"a", "a:7400"}}, Listener: listener,
-			Stores: &Stores{Log: log, Stable: store, Snapshots: raft.NewInmemSnapshotStore()},
-		})
-		require.NoError(t, err)
-		ctx, stop := context.WithCancel(t.Context())
-		done := make(chan error, 1)
-		go func() { done <- n.Run(ctx) }()
-		for n.reigning() == nil {
-			<-time.After(10 * time.Millisecond)
-		}
+		log := &hangingLog{LogStore: raft.NewInmemStore(), goOn: make(chan struct{})}
+		n, stop, done := runSole(t, memnet.New(), log)
 
 		log.hangs.Store(true)
 		l, written := n.reigning(), make(chan error, 1)
@@ -195,21 +200,8 @@ func TestStopEndsThoughRaftForgetsAWrite(t *testing.T) {
 func TestSoleVoterFinishesItsWrites(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		network := memnet.New()
-		listener, err := network.Listen("a:7400")
-		require.NoError(t, err)
-		store := raft.NewInmemStore()
-		log := &hangingLog{LogStore: store, goOn: make(chan struct{})}
-		n, err := Open(t.Context(), Config{
-			ID: "a", Peers: []Peer{{"a", "a:7400"}}, Listener: listener,
-			Stores: &Stores{Log: log, Stable: store, Snapshots: raft.NewInmemSnapshotStore()},
-		})
-		require.NoError(t, err)
-		ctx, stop := context.WithCancel(t.Context())
-		done := make(chan error, 1)
-		go func() { done <- n.Run(ctx) }()
-		for n.reigning() == nil {
-			<-time.After(10 * time.Millisecond)
-		}
+		log := &hangingLog{LogStore: raft.NewInmemStore(), goOn: make(chan struct{})}
+		_, stop, done := runSole(t, network, log)
 		conn, err := grpc.NewClient("passthrough:///a:7400", grpc.WithTransportCredentials(insecure.NewCredentials()),
 			grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) { return network.Dial(ctx, "client", addr) }))
 		require.NoError(t, err)

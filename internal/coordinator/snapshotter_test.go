@@ -1,7 +1,6 @@
 package coordinator
 
 import (
-	"context"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,20 +17,8 @@ import (
 // of Raft's own counts as one of ours.
 func TestKeptEntriesFollowTheirSize(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		listener, err := memnet.New().Listen("a:7400")
-		require.NoError(t, err)
 		store := raft.NewInmemStore()
-		n, err := Open(t.Context(), Config{
-			ID: "a", Peers: []Peer{{"a", "a:7400"}}, Listener: listener,
-			Stores: &Stores{Log: store, Stable: store, Snapshots: raft.NewInmemSnapshotStore()},
-		})
-		require.NoError(t, err)
-		ctx, stop := context.WithCancel(t.Context())
-		done := make(chan error, 1)
-		go func() { done <- n.Run(ctx) }()
-		for n.reigning() == nil {
-			<-time.After(10 * time.Millisecond)
-		}
+		n, stop, done := runSole(t, memnet.New(), store)
 		write := func(id string) {
 			l := n.reigning()
 			_, err := n.register(t.Context(), l, &rollcallv1.RegisterServicesRequest{

@@ -16,6 +16,25 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
+// restoreWith begins a restore on the leader, and cuts it off together with the follower once it holds less than three
+// services.
+func (c *simCluster) restoreWith(leader, follower string, snapshot []byte, foreign bool) (restored <-chan error) {
+	c.net.SetLatency(5 * time.Millisecond)
+	done := make(chan error, 1)
+	go func() {
+		_, err := c.restore(leader, snapshot, foreign)
+		done <- err
+	}()
+	c.until("restored on the leader", func() bool { return len(c.ids(leader)) < 3 })
+	for id := range c.nodes {
+		if id != leader && id != follower {
+			c.net.Cut(leader, id)
+			c.net.Cut(follower, id)
+		}
+	}
+	return done
+}
+
 // interruptedRestore is a cluster of five whose leader restored a snapshot together with one follower alone, is gone,
 // and whose other members have elected a leader and gone on without. The follower is still cut off from them. It is a
 // sixth member, without a vote, if learner says so, and has the entry above the snapshot, too, if more does.
@@ -39,19 +58,7 @@ func interruptedRestore(t *testing.T, learner, foreign, more bool) (c *simCluste
 	for id := range c.nodes {
 		c.await("all on "+id, func() bool { return slices.Equal(c.ids(id), []string{"a", "b", "c"}) })
 	}
-	c.net.SetLatency(5 * time.Millisecond)
-	restored := make(chan error, 1)
-	go func() {
-		_, err := c.restore(former, snapshot, foreign)
-		restored <- err
-	}()
-	c.until("restored on the leader", func() bool { return len(c.ids(former)) < 3 })
-	for id := range c.nodes {
-		if id != former && id != follower {
-			c.net.Cut(former, id)
-			c.net.Cut(follower, id)
-		}
-	}
+	restored := c.restoreWith(former, follower, snapshot, foreign)
 	c.until("restored on the follower", func() bool { return len(c.ids(follower)) < 3 })
 	if !more {
 		c.net.Cut(former, follower)
@@ -159,19 +166,7 @@ func TestRestoreComesUndoneWhileItIsInstalled(t *testing.T) {
 				}
 				slow := stores[follower]
 				slow.slow.Store(true)
-				c.net.SetLatency(5 * time.Millisecond)
-				restored := make(chan error, 1)
-				go func() {
-					_, err := c.restore(former, snapshot, false)
-					restored <- err
-				}()
-				c.until("restored on the leader", func() bool { return len(c.ids(former)) < 3 })
-				for id := range c.nodes {
-					if id != former && id != follower {
-						c.net.Cut(former, id)
-						c.net.Cut(follower, id)
-					}
-				}
+				restored := c.restoreWith(former, follower, snapshot, false)
 				c.until("installing", slow.waits.Load)
 				c.net.Cut(former, follower)
 				require.Error(t, <-restored)
