@@ -180,7 +180,7 @@ func (c *coordinatorCmd) Run(ctx context.Context, con *console) (err error) {
 	}
 	running := false // the leader's work, after a fatal error, to the end of the process
 	defer func() {
-		if !running { // it would complain, after the last line that there is to be
+		if !running { // it would fill the log with complaints
 			client.Close()
 		}
 	}()
