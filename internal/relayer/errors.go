@@ -1,0 +1,61 @@
+package relayer
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// What callers branch on. Package httpapi turns each into a status code.
+var (
+	// ErrNotFound: no such relayer or transaction.
+	ErrNotFound = errors.New("not found")
+	// ErrDisabled: the relayer is switched off, or its key was taken out. Nothing was stored.
+	ErrDisabled = errors.New("relayer disabled")
+	// ErrPaused: an operator has paused the relayer. Nothing was stored.
+	ErrPaused = errors.New("relayer paused")
+	// ErrUnavailable: what is needed is away (the database, every node). Nothing was stored.
+	ErrUnavailable = errors.New("relayer unavailable")
+	// ErrUnknown: it may be done or not. Asking again with the same idempotency key tells.
+	ErrUnknown = errors.New("outcome unknown")
+	// ErrKeyReused: the idempotency key has been used with another body.
+	ErrKeyReused = errors.New("idempotency key was used with another body")
+)
+
+// InvalidError is a request that is wrong in itself. Nothing was stored and no nonce was taken.
+type InvalidError struct {
+	Field   string // as the API names it; "" for the whole
+	Problem string // what is wrong and how to mend it
+}
+
+func (e *InvalidError) Error() string {
+	if e.Field == "" {
+		return e.Problem
+	}
+	return e.Field + ": " + e.Problem
+}
+
+// Invalidf makes an [InvalidError].
+func Invalidf(field, format string, args ...any) error {
+	return &InvalidError{Field: field, Problem: fmt.Sprintf(format, args...)}
+}
+
+// LimitError is a limit that was met. Nothing was stored.
+type LimitError struct {
+	Limit string        // which: "global rate", "daily gas budget of trader", …
+	After time.Duration // when it is worth trying again
+}
+
+func (e *LimitError) Error() string {
+	return fmt.Sprintf("%s: try again in %v", e.Limit, e.After.Round(time.Millisecond))
+}
+
+// StateError is an operation that the transaction's status does not allow.
+type StateError struct {
+	Status Status
+	Doing  string // "cancel", "replace", "bump"
+}
+
+func (e *StateError) Error() string {
+	return fmt.Sprintf("%s: the transaction is %s", e.Doing, e.Status)
+}

@@ -1,0 +1,32 @@
+package relayer
+
+import (
+	"math/big"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+)
+
+// Key is one of the pool's keys, as the store knows it: everything but the key itself.
+type Key struct {
+	ID      int64
+	ChainID uint64
+	Address common.Address
+	Pool    string
+
+	Enabled        bool      // false: the system has taken it out, see DisabledReason
+	DisabledReason string    // such as "low balance"
+	Paused         bool      // by an operator: it gets nothing new
+	Draining       bool      // paused until what it has is final
+	StuckSince     time.Time // zero unless its lowest nonce has waited too long; it gets nothing new
+
+	NextNonce    uint64 // the one that the next transaction gets
+	PendingCount int    // nonces claimed and not mined
+	LastError    string
+	LastSeenAt   time.Time // when a process last found the key well
+	Balance      *big.Int  // wei, as last seen; nil before
+	MinBalance   *big.Int  // wei; below it the key is disabled
+}
+
+// Usable reports whether it may get something new, as far as the store knows.
+func (k *Key) Usable() bool { return k.Enabled && !k.Paused && k.StuckSince.IsZero() }

@@ -1,0 +1,2 @@
+// Package ledger is the relayer's store, in Postgres.
+package ledger
