@@ -1,0 +1,196 @@
+package pgserver
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// process is one run of the server: the postmaster.
+type process struct {
+	cmd   *exec.Cmd
+	done  chan struct{} // closed when it has ended
+	log   string
+	since int64 // where the log of this run begins
+}
+
+// start begins a run. Linux kills a child when the thread that made it ends, so one thread makes it and waits for it.
+func start(cmd *exec.Cmd, log string) (*process, error) {
+	out, err := os.OpenFile(log, os.O_WRONLY|os.O_CREATE|os.O_APPEND|syscall.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	defer out.Close()
+	p := &process{cmd: cmd, done: make(chan struct{}), log: log}
+	if p.since, err = out.Seek(0, io.SeekEnd); err != nil {
+		return nil, err
+	}
+	cmd.Stdout, cmd.Stderr = out, out
+	started := make(chan error)
+	go func() {
+		defer close(p.done)
+		runtime.LockOSThread() // never unlocked: the thread ends with the server
+		err := cmd.Start()
+		started <- err
+		if err == nil {
+			_ = cmd.Wait() // its end is what was waited for
+		}
+	}()
+	if err := <-started; err != nil {
+		return nil, fmt.Errorf("start %s: %w", cmd.Path, err)
+	}
+	return p, nil
+}
+
+func (p *process) running() bool {
+	select {
+	case <-p.done:
+		return false
+	default:
+		return true
+	}
+}
+
+// said is the log of this run, at most its last 8 KiB.
+func (p *process) said() string {
+	f, err := os.Open(p.log)
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	from := p.since
+	if end, err := f.Seek(0, io.SeekEnd); err == nil {
+		from = max(from, end-8<<10)
+	}
+	if _, err := f.Seek(from, io.SeekStart); err != nil {
+		return ""
+	}
+	text, _ := io.ReadAll(f) // what can be read of it
+	return strings.TrimSpace(string(text))
+}
+
+// signal reaches the postmaster and, where all, each of its backends, which have process groups of their own.
+func (p *process) signal(sig syscall.Signal, all bool) error {
+	if !p.running() {
+		return ErrStopped
+	}
+	postmaster := p.cmd.Process.Pid
+	if !all {
+		return p.cmd.Process.Signal(sig)
+	}
+	if sig == syscall.SIGCONT {
+		// The postmaster comes last: it would take a backend that does not move for one that hangs.
+		backends, err := children(postmaster)
+		for _, pid := range backends {
+			err = errors.Join(err, tell(pid, sig))
+		}
+		return errors.Join(err, p.cmd.Process.Signal(sig))
+	}
+	// Frozen, it starts no more of them while they are counted.
+	if err := p.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		return err
+	}
+	backends, err := children(postmaster)
+	if sig != syscall.SIGSTOP {
+		err = errors.Join(err, p.cmd.Process.Signal(sig))
+	}
+	for _, pid := range backends {
+		err = errors.Join(err, tell(pid, sig))
+	}
+	return err
+}
+
+// tell signals a process that may be gone.
+func tell(pid int, sig syscall.Signal) error {
+	if err := syscall.Kill(pid, sig); err != nil && !errors.Is(err, syscall.ESRCH) {
+		return fmt.Errorf("%v to %d: %w", sig, pid, err)
+	}
+	return nil
+}
+
+// children of a process, from /proc or, where there is none, from ps.
+func children(parent int) (pids []int, err error) {
+	stats, _ := filepath.Glob("/proc/[0-9]*/stat") // only a malformed pattern is an error
+	if len(stats) == 0 {
+		return childrenByPS(parent)
+	}
+	for _, path := range stats {
+		stat, err := os.ReadFile(path)
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) {
+			continue // ended meanwhile
+		}
+		if err != nil {
+			return nil, err
+		}
+		// 123 (a name, perhaps with spaces and brackets) S 122 …
+		rest := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+		if len(rest) < 2 || rest[1] != strconv.Itoa(parent) {
+			continue
+		}
+		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(path)))
+		if err != nil {
+			return nil, err
+		}
+		pids = append(pids, pid)
+	}
+	return pids, nil
+}
+
+func childrenByPS(parent int) (pids []int, err error) {
+	out, err := exec.Command("ps", "-A", "-o", "pid=,ppid=").Output()
+	if err != nil {
+		return nil, fmt.Errorf("list processes: %w", err)
+	}
+	for line := range strings.Lines(string(out)) {
+		if f := strings.Fields(line); len(f) == 2 && f[1] == strconv.Itoa(parent) {
+			pid, err := strconv.Atoi(f[0])
+			if err != nil {
+				return nil, err
+			}
+			pids = append(pids, pid)
+		}
+	}
+	return pids, nil
+}
+
+// holder is the pid in a postmaster.pid whose process is a server in that folder, or 0: after a kill the file stays, and
+// its pid may be anybody's by now.
+func holder(data string) (int, error) {
+	text, err := os.ReadFile(filepath.Join(data, pidFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	first, _, _ := strings.Cut(string(text), "\n")
+	pid, err := strconv.Atoi(strings.TrimSpace(first))
+	if err != nil || pid <= 0 {
+		return 0, nil // PostgreSQL has words for that
+	}
+	if err := syscall.Kill(pid, 0); errors.Is(err, syscall.ESRCH) {
+		return 0, nil
+	}
+	// A server works inside of its data folder. Where nobody says where a process works, its name has to do.
+	if at, err := os.Readlink(fmt.Sprintf("/proc/%d/cwd", pid)); err == nil {
+		if real, err := filepath.EvalSymlinks(data); err == nil && at != real {
+			return 0, nil
+		}
+		return pid, nil
+	}
+	name, err := exec.Command("ps", "-o", "comm=", "-p", strconv.Itoa(pid)).Output()
+	if err == nil && slices.Contains([]string{"postgres", "postmaster"}, filepath.Base(strings.TrimSpace(string(name)))) {
+		return pid, nil
+	}
+	return 0, nil
+}

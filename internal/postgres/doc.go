@@ -1,0 +1,20 @@
+// Package postgres connects to PostgreSQL, brings its schema up to date, and tells what became of a transaction.
+//
+// # Three outcomes
+//
+// A transaction is done, not done, or unknown: when the connection ends between the COMMIT and its answer, only the
+// database knows. InTx returns nil, an error, or an *UnknownError for these. Nothing here tries a transaction again by
+// itself. Retryable tells when the caller may: nothing of it was done and its next run may go better. After an
+// UnknownError look up, by a key that the transaction wrote, what became of it.
+//
+// # PgBouncer
+//
+// Open works through a PgBouncer that pools transactions if that is 1.21 or newer, with max_prepared_statements set (or
+// default_query_exec_mode=exec in the URL), and with ignore_startup_parameters naming statement_timeout, lock_timeout and
+// idle_in_transaction_session_timeout; the limits are then to be set on the role (ALTER ROLE … SET). Migrate does not: its
+// lock belongs to a session, so give it the URL of PostgreSQL itself, or of a PgBouncer that pools sessions.
+//
+// # Secrets
+//
+// A URL holds a password. No error of this package shows it.
+package postgres

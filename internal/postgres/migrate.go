@@ -1,0 +1,154 @@
+package postgres
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"io/fs"
+	"log/slog"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
+	"github.com/pressly/goose/v3"
+)
+
+// Migrations of one part of the schema.
+type Migrations struct {
+	// FS has goose's files at its top: 00001_name.sql.
+	FS fs.FS
+	// Table remembers which of them were applied. Every part of the schema has its own. Required.
+	Table string
+	// Wait is how long another process that migrates, or a server that is not there yet, is waited for. Default 5 min.
+	Wait time.Duration
+	// Log hears of each migration. Default: nobody.
+	Log *slog.Logger
+}
+
+// NewerError is a database that a newer program has migrated. An older one might misread it.
+type NewerError struct {
+	Table         string
+	Database, Own int64 // versions
+}
+
+func (e *NewerError) Error() string {
+	return fmt.Sprintf("the database's schema (%s) is at version %d and this program knows %d: run a newer program", e.Table, e.Database, e.Own)
+}
+
+const (
+	lockPoll    = 100 * time.Millisecond
+	unlockLimit = 5 * time.Second
+)
+
+// Migrate brings the database up to the newest of the migrations, and is done when it was there already. Any number of
+// processes may call it at once. Each migration is a transaction, unless it says otherwise; Migrate may be called again
+// after any error. It returns a *NewerError, having changed nothing, where the database is ahead.
+//
+// The lock is an advisory one of the very session that migrates. So it ends when the process dies or loses its
+// connection, never before the server has dropped what that session was at, and a process that froze holds it for at
+// most a minute. It needs a session: see the package about PgBouncer.
+func Migrate(ctx context.Context, url string, m Migrations) error {
+	c, err := pgx.ParseConfig(url)
+	if err != nil {
+		return urlError(err)
+	}
+	// A migration may take its time, but not to wait for a lock: whoever comes later would wait behind it.
+	Config{
+		ApplicationName: "rollcall migrate", StatementTimeout: -1, LockTimeout: 30 * time.Second, IdleInTxTimeout: time.Minute,
+	}.apply(c)
+	limit := m.Wait
+	if limit <= 0 {
+		limit = 5 * time.Minute
+	}
+	if err := await(ctx, c, limit); err != nil {
+		return err
+	}
+	db := stdlib.OpenDB(*c)
+	err = m.up(ctx, db, limit)
+	if e := db.Close(); e != nil && err == nil {
+		err = e
+	}
+	if err != nil {
+		return fmt.Errorf("migrate %s: %w", m.Table, err)
+	}
+	return nil
+}
+
+func (m Migrations) up(ctx context.Context, db *sql.DB, limit time.Duration) error {
+	log := m.Log
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	p, err := goose.NewProvider(goose.DialectPostgres, db, m.FS, goose.WithTableName(m.Table),
+		goose.WithSessionLocker(sessionLock{id: lockID(m.Table), limit: limit}),
+		goose.WithDisableGlobalRegistry(true))
+	if err != nil {
+		return err
+	}
+	// Where the database is ahead this finds nothing to do: versions are applied in their order only.
+	results, err := p.Up(ctx)
+	if partial, ok := errors.AsType[*goose.PartialError](err); ok {
+		results = partial.Applied
+	}
+	for _, r := range results {
+		log.LogAttrs(ctx, slog.LevelInfo, "schema migrated", slog.String("table", m.Table), slog.Int64("version", r.Source.Version), slog.Duration("took", r.Duration))
+	}
+	if err != nil {
+		return err
+	}
+	current, own, err := p.GetVersions(ctx)
+	if err != nil {
+		return err
+	}
+	if current > own {
+		return &NewerError{Table: m.Table, Database: current, Own: own}
+	}
+	return nil
+}
+
+// lockID of a version table, so that parts of the schema don't wait for each other.
+func lockID(table string) int64 {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte("rollcall migrate " + table)) // never fails
+	return int64(h.Sum64())
+}
+
+// sessionLock is goose's lock.SessionLocker. It asks again and again instead of waiting inside of the server: a statement
+// that waits holds a snapshot, for the end of which a CREATE INDEX CONCURRENTLY of the lock's holder would wait in turn.
+type sessionLock struct {
+	id    int64
+	limit time.Duration
+}
+
+// SessionLock takes the lock.
+func (l sessionLock) SessionLock(ctx context.Context, conn *sql.Conn) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, l.limit, fmt.Errorf("another process migrates for longer than %v", l.limit))
+	defer cancel()
+	for {
+		var mine bool
+		err := conn.QueryRowContext(ctx, "SELECT pg_try_advisory_lock($1)", l.id).Scan(&mine)
+		if err != nil {
+			err = cmp.Or(context.Cause(ctx), err)
+			return fmt.Errorf("take the lock: %w", err)
+		}
+		if mine {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("take the lock: %w", context.Cause(ctx))
+		case <-time.After(lockPoll):
+		}
+	}
+}
+
+// SessionUnlock gives the lock back. Where that fails, the end of the session does.
+func (l sessionLock) SessionUnlock(ctx context.Context, conn *sql.Conn) error {
+	ctx, cancel := context.WithTimeout(ctx, unlockLimit)
+	defer cancel()
+	_, _ = conn.ExecContext(ctx, "SELECT pg_advisory_unlock($1)", l.id)
+	return nil
+}
