@@ -1,0 +1,153 @@
+package ozapi
+
+import (
+	"encoding/json"
+	"math/big"
+)
+
+// Envelope is what most answers come in.
+type Envelope[T any] struct {
+	Success    bool        `json:"success"`
+	Data       *T          `json:"data"`
+	Error      *string     `json:"error"`
+	Pagination *Pagination `json:"pagination,omitempty"`
+}
+
+// Pagination tells which part of a list an answer is.
+type Pagination struct {
+	CurrentPage uint32 `json:"current_page"` // from 1
+	PerPage     uint32 `json:"per_page"`
+	TotalItems  uint64 `json:"total_items"`
+}
+
+// OK is the envelope of an answer.
+func OK[T any](data T) Envelope[T] { return Envelope[T]{Success: true, Data: &data} }
+
+// Failed is the envelope of an error.
+func Failed(message string) Envelope[struct{}] { return Envelope[struct{}]{Error: &message} }
+
+// Refused is how a request without a valid key, or over a limit, is answered.
+type Refused struct {
+	Success bool   `json:"success"`
+	Code    int    `json:"code"`
+	Error   string `json:"error"`
+	Message string `json:"message"`
+	After   *int64 `json:"after,omitempty"` // seconds until it is worth trying again
+}
+
+// Unauthorized is the answer to a request without a valid key.
+func Unauthorized() Refused {
+	return Refused{Code: 401, Error: "Unauthorized", Message: "Unauthorized"}
+}
+
+// TooManyRequests is the answer to a request over a limit.
+func TooManyRequests(message string, afterSeconds int64) Refused {
+	return Refused{Code: 429, Error: "TooManyRequests", Message: message, After: &afterSeconds}
+}
+
+// Relayer is a relayer: the pool, or one of its keys.
+type Relayer struct {
+	ID             string          `json:"id"`
+	Name           string          `json:"name"`
+	Network        string          `json:"network"`
+	NetworkType    string          `json:"network_type"` // "evm"
+	Paused         bool            `json:"paused"`
+	Policies       *Policies       `json:"policies,omitempty"`
+	SignerID       string          `json:"signer_id"`
+	NotificationID *string         `json:"notification_id,omitempty"`
+	Address        *string         `json:"address"` // nil for a pool
+	SystemDisabled *bool           `json:"system_disabled"`
+	DisabledReason *DisabledReason `json:"disabled_reason,omitempty"`
+}
+
+// Policies are an EVM relayer's. Amounts are wei, as JSON numbers of any size.
+type Policies struct {
+	MinBalance         *big.Int `json:"min_balance"`
+	GasLimitEstimation bool     `json:"gas_limit_estimation"`
+	GasPriceCap        *big.Int `json:"gas_price_cap,omitempty"`
+	WhitelistReceivers []string `json:"whitelist_receivers,omitempty"`
+	EIP1559Pricing     *bool    `json:"eip1559_pricing,omitempty"`
+}
+
+// DisabledReason says why the system has disabled a relayer.
+type DisabledReason struct {
+	Type    string `json:"type"` // one of the constants below
+	Details string `json:"details"`
+}
+
+// The types of [DisabledReason].
+const (
+	NonceSyncFailed     = "NonceSyncFailed"
+	RPCValidationFailed = "RpcValidationFailed"
+	BalanceCheckFailed  = "BalanceCheckFailed"
+)
+
+// Status is a relayer's load and state.
+type Status struct {
+	NetworkType              string  `json:"network_type"` // "evm"
+	Balance                  string  `json:"balance"`      // wei, decimal
+	PendingTransactionsCount uint64  `json:"pending_transactions_count"`
+	LastConfirmedTransaction *string `json:"last_confirmed_transaction_timestamp"`
+	SystemDisabled           bool    `json:"system_disabled"`
+	Paused                   bool    `json:"paused"`
+	Nonce                    string  `json:"nonce"` // decimal; the next one
+}
+
+// Balance is a relayer's.
+type Balance struct {
+	Balance *big.Int `json:"balance"` // a JSON number of any size
+	Unit    string   `json:"unit"`    // "wei"
+}
+
+// CanceledPending is the answer to the cancelation of everything that is pending.
+type CanceledPending struct {
+	Queued []string `json:"queued_for_cancellation_transaction_ids"`
+	Failed []string `json:"failed_to_queue_transaction_ids"`
+	Total  uint32   `json:"total_processed"`
+}
+
+// RPCRequest is a JSON-RPC call.
+type RPCRequest struct {
+	Version string          `json:"jsonrpc"` // "2.0"
+	Method  string          `json:"method"`
+	Params  json.RawMessage `json:"params"`
+	ID      json.RawMessage `json:"id"` // a string, a number or null
+}
+
+// RPCResponse answers a call; exactly one of Result and Error is there.
+type RPCResponse struct {
+	Version string          `json:"jsonrpc"`
+	Result  json.RawMessage `json:"result,omitempty"`
+	Error   *RPCError       `json:"error,omitempty"`
+	ID      json.RawMessage `json:"id,omitempty"`
+}
+
+// RPCError is why a call failed.
+type RPCError struct {
+	Code        int             `json:"code"`
+	Message     string          `json:"message"`
+	Description string          `json:"description"`
+	Data        json.RawMessage `json:"data,omitempty"` // as the node gave it, such as a revert's
+}
+
+// The levels of [Readiness] and its components.
+const (
+	Healthy   = "healthy"
+	Degraded  = "degraded"
+	Unhealthy = "unhealthy"
+)
+
+// Readiness tells whether the relayer can relay. Its components are this relayer's own, by name.
+type Readiness struct {
+	Ready      bool                 `json:"ready"`
+	Status     string               `json:"status"`
+	Reason     string               `json:"reason,omitempty"`
+	Components map[string]Component `json:"components"`
+	Timestamp  string               `json:"timestamp"`
+}
+
+// Component is a part of the relayer, or something that it needs.
+type Component struct {
+	Status string `json:"status"`
+	Error  string `json:"error,omitempty"`
+}

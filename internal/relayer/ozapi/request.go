@@ -1,0 +1,231 @@
+package ozapi
+
+import (
+	"encoding/hex"
+	"math/big"
+	"slices"
+	"time"
+	"unicode"
+
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+)
+
+// minGas is what the cheapest transaction needs.
+const minGas = 21_000
+
+// DecodeRequest reads the body of a submission or a replacement. What is wrong in itself fails with a
+// [*relayer.InvalidError] that names the field; what depends on the clock, the chain or the relayer's policies is for the
+// relayer to judge. Without fees the speed is [relayer.Fast], and without metadata.method that is the selector of the data.
+// The request shares no memory with the body.
+func DecodeRequest(body []byte) (relayer.Request, error) {
+	var r relayer.Request
+	if err := wellFormed(body); err != nil {
+		return r, err
+	}
+	err := fields(trim(body), "", func(name, value []byte) (err error) {
+		if isNull(value) {
+			return nil
+		}
+		switch string(name) {
+		case "to":
+			r.To, err = address("to", value)
+		case "value":
+			r.Value, err = amount("value", value)
+		case "data":
+			r.Data, err = bytesOf("data", value)
+		case "gas_limit":
+			if r.GasLimit, err = count("gas_limit", value); err == nil && r.GasLimit < minGas {
+				err = relayer.Invalidf("gas_limit", "must be at least %d; leave it out to have it estimated", minGas)
+			}
+		case "gas_price":
+			r.GasPrice, err = amount("gas_price", value)
+		case "max_fee_per_gas":
+			r.MaxFee, err = amount("max_fee_per_gas", value)
+		case "max_priority_fee_per_gas":
+			r.MaxPriorityFee, err = amount("max_priority_fee_per_gas", value)
+		case "speed":
+			r.Speed, err = speed(value)
+		case "valid_until":
+			r.ValidUntil, err = instant("valid_until", value)
+		case "metadata":
+			r.Metadata, err = metadata(value)
+		}
+		return err
+	})
+	if err == nil {
+		err = complete(&r)
+	}
+	if err != nil {
+		return relayer.Request{}, err
+	}
+	return r, nil
+}
+
+// complete checks what the fields say together, and fills in the defaults.
+func complete(r *relayer.Request) error {
+	switch {
+	case r.To == nil && len(r.Data) == 0:
+		return relayer.Invalidf("to", "to and data are both missing: give an address, or the code of a contract to create")
+	case r.Value == nil:
+		return relayer.Invalidf("value", "is missing: how many wei to send, 0 for none")
+	case r.GasPrice != nil && (r.MaxFee != nil || r.MaxPriorityFee != nil):
+		return relayer.Invalidf("gas_price", "can't be mixed with max_fee_per_gas and max_priority_fee_per_gas")
+	case r.Speed != "" && (r.GasPrice != nil || r.MaxFee != nil || r.MaxPriorityFee != nil):
+		return relayer.Invalidf("speed", "can't be mixed with fees: it decides them")
+	case r.MaxFee == nil && r.MaxPriorityFee != nil:
+		return relayer.Invalidf("max_fee_per_gas", "is missing beside max_priority_fee_per_gas")
+	case r.MaxFee != nil && r.MaxPriorityFee == nil:
+		return relayer.Invalidf("max_priority_fee_per_gas", "is missing beside max_fee_per_gas")
+	case r.MaxFee != nil && r.MaxFee.Cmp(r.MaxPriorityFee) < 0:
+		return relayer.Invalidf("max_fee_per_gas", "must not be below max_priority_fee_per_gas")
+	}
+	if r.GasPrice == nil && r.MaxFee == nil && r.Speed == "" {
+		r.Speed = relayer.Fast
+	}
+	if r.Metadata.Method == "" {
+		r.Metadata.Method = selector(r)
+	}
+	return nil
+}
+
+// selector is the function that a request's data calls: 0x and eight digits, or nothing.
+func selector(r *relayer.Request) string {
+	const size = 4
+	if r.To == nil || len(r.Data) < size {
+		return ""
+	}
+	return "0x" + hex.EncodeToString(r.Data[:size])
+}
+
+func speed(value []byte) (relayer.Speed, error) {
+	s, err := text("speed", value)
+	if err == nil && !slices.Contains(relayer.Speeds, relayer.Speed(s)) {
+		err = relayer.Invalidf("speed", "must be one of %v, not %q", relayer.Speeds, clip([]byte(s)))
+	}
+	return relayer.Speed(s), err
+}
+
+func instant(field string, value []byte) (time.Time, error) {
+	s, err := text(field, value)
+	if err != nil {
+		return time.Time{}, err
+	}
+	t, err := time.Parse(time.RFC3339, s)
+	if err != nil || t.IsZero() {
+		return time.Time{}, relayer.Invalidf(field, "must be a time as in RFC 3339, such as 2030-01-02T15:04:05Z, not %q", clip([]byte(s)))
+	}
+	return t.UTC(), nil
+}
+
+func metadata(value []byte) (relayer.Metadata, error) {
+	const path = "metadata"
+	var m relayer.Metadata
+	if value[0] != '{' {
+		return m, relayer.Invalidf(path, "must be an object")
+	}
+	return m, fields(value, path, func(name, value []byte) error {
+		var target *string
+		switch string(name) {
+		case "method":
+			target = &m.Method
+		case "orderbook":
+			target = &m.Orderbook
+		case "trader":
+			target = &m.Trader
+		case "request_id":
+			target = &m.RequestID
+		case "trace_id":
+			target = &m.TraceID
+		default:
+			return relayer.Invalidf(join(path, clip(name)), "is unknown: there are method, orderbook, trader, request_id and trace_id")
+		}
+		if isNull(value) {
+			return nil
+		}
+		s, err := text(join(path, string(name)), value)
+		if err != nil {
+			return err
+		}
+		*target = s
+		return CheckMetadata(join(path, string(name)), s)
+	})
+}
+
+// CheckMetadata refuses what can't be a field of a request's metadata: more than [relayer.MaxMetadataBytes], or control
+// characters.
+func CheckMetadata(field, s string) error {
+	if len(s) > relayer.MaxMetadataBytes {
+		return relayer.Invalidf(field, "has %d bytes, and at most %d are kept", len(s), relayer.MaxMetadataBytes)
+	}
+	for _, c := range s {
+		if unicode.IsControl(c) {
+			return relayer.Invalidf(field, "must not hold control characters")
+		}
+	}
+	return nil
+}
+
+// DecodePatch reads a JSON merge patch (RFC 7396) of a relayer: null takes a setting back to its default, what is not
+// there stays. What this relayer has no such setting for is refused.
+func DecodePatch(body []byte) (Patch, error) {
+	var p Patch
+	if err := wellFormed(body); err != nil {
+		return p, err
+	}
+	err := fields(trim(body), "", func(name, value []byte) (err error) {
+		switch string(name) {
+		case "name":
+			p.Name = new(string)
+			if isNull(value) {
+				return nil
+			}
+			if *p.Name, err = text("name", value); err == nil {
+				err = CheckMetadata("name", *p.Name)
+			}
+			return err
+		case "paused":
+			if string(value) != "true" && string(value) != "false" {
+				return relayer.Invalidf("paused", "must be true or false")
+			}
+			p.Paused = new(string(value) == "true")
+			return nil
+		case "policies":
+			if isNull(value) {
+				p.MinBalance.Set = true
+				return nil
+			}
+			if value[0] != '{' {
+				return relayer.Invalidf("policies", "must be an object")
+			}
+			return fields(value, "policies", func(name, value []byte) error {
+				if string(name) != "min_balance" {
+					return relayer.Invalidf(join("policies", clip(name)), "can't be changed here: it is part of the relayer's configuration")
+				}
+				p.MinBalance.Set = true
+				if isNull(value) {
+					return nil
+				}
+				p.MinBalance.Value, err = amount("policies.min_balance", value)
+				return err
+			})
+		case "notification_id", "custom_rpc_urls":
+			return relayer.Invalidf(string(name), "can't be changed here: it is part of the relayer's configuration")
+		default:
+			return relayer.Invalidf(clip(name), "is unknown: name, paused and policies.min_balance can be changed")
+		}
+	})
+	if err != nil {
+		return Patch{}, err
+	}
+	return p, nil
+}
+
+// Patch is what to change of a relayer; nil stays.
+type Patch struct {
+	Name       *string // "" is the default
+	Paused     *bool
+	MinBalance struct {
+		Set   bool
+		Value *big.Int // wei; nil is the default
+	}
+}

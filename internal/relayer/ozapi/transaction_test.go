@@ -1,0 +1,58 @@
+package ozapi
+
+import (
+	"encoding/json"
+	"math/big"
+	"testing"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+)
+
+func TestATransactionHasEveryFieldAndItsNulls(t *testing.T) {
+	t.Parallel()
+	id := uuid.MustParse("01890a5d-ac96-774b-bcce-b302099a8057")
+	created := time.Date(2026, 11, 5, 10, 0, 0, 123_456_789, time.FixedZone("", 3600))
+	got, err := json.Marshal(FromTransaction(&relayer.Transaction{
+		ID: id, Status: relayer.Allocated, CreatedAt: created, Target: "pool-1",
+		Request: relayer.Request{Value: new(big.Int), To: new(common.HexToAddress(to)), Speed: relayer.Fast},
+	}))
+	require.NoError(t, err)
+	require.Equal(t, `{"id":"01890a5d-ac96-774b-bcce-b302099a8057","hash":null,"status":"pending","status_reason":null,`+
+		`"created_at":"2026-11-05T09:00:00.123456Z","sent_at":null,"confirmed_at":null,"gas_price":null,"gas_limit":null,`+
+		`"nonce":null,"value":"0x0","from":"","to":"`+to+`","relayer_id":"pool-1","data":null,"max_fee_per_gas":null,`+
+		`"max_priority_fee_per_gas":null,"signature":null,"speed":"fast","is_canceled":false}`, string(got))
+
+	got, err = json.Marshal(FromTransaction(&relayer.Transaction{
+		ID: id, Status: relayer.Confirmed, StatusReason: "because", CreatedAt: created, SentAt: created, ConfirmedAt: created,
+		Target: "pool-1", Intent: relayer.IntentCancel, Attempts: 2, Nonce: new(uint64(0)), From: common.HexToAddress(to),
+		Hash: new(common.HexToHash("0xab")),
+		Request: relayer.Request{
+			Value: maxAmount, Data: []byte{1, 2}, GasLimit: 21000, GasPrice: maxAmount, MaxFee: big.NewInt(2), MaxPriorityFee: new(big.Int),
+		},
+	}))
+	require.NoError(t, err)
+	require.Equal(t, `{"id":"01890a5d-ac96-774b-bcce-b302099a8057",`+
+		`"hash":"0x00000000000000000000000000000000000000000000000000000000000000ab","status":"confirmed","status_reason":"because",`+
+		`"created_at":"2026-11-05T09:00:00.123456Z","sent_at":"2026-11-05T09:00:00.123456Z","confirmed_at":"2026-11-05T09:00:00.123456Z",`+
+		`"gas_price":"`+maxText+`","gas_limit":21000,"nonce":0,`+
+		`"value":"0xffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff","from":"`+to+`","to":null,"relayer_id":"pool-1",`+
+		`"data":"0x0102","max_fee_per_gas":"2","max_priority_fee_per_gas":"0","signature":null,"speed":null,"is_canceled":true}`, string(got))
+}
+
+func TestASignatureIsSplit(t *testing.T) {
+	t.Parallel()
+	var sig [65]byte
+	sig[0], sig[32], sig[64] = 1, 2, 1
+	got := NewSignature(sig)
+	require.Equal(t, uint8(28), got.V)
+	require.Equal(t, got.R+got.S+"1c", got.Sig)
+	require.Equal(t, "01", got.R[:2])
+	require.Equal(t, "02", got.S[:2])
+	sig[64] = 27
+	require.Equal(t, uint8(27), NewSignature(sig).V)
+}
