@@ -1,0 +1,81 @@
+package signature
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+)
+
+// MinKeyLength is how many characters a key has at least, and how many bytes one behind "whsec_" stands for at least
+// are 24, as Standard Webhooks demand.
+const MinKeyLength = 32
+
+const (
+	standardPrefix   = "whsec_"
+	minStandardBytes = 24
+	hidden           = "(hidden)"
+)
+
+// Key is a signing key. Nothing that prints it shows it.
+type Key struct {
+	// A function, for fmt follows every pointer where it finds a Key in an unexported field and may not call its methods.
+	reveal func() secret
+}
+
+type secret struct {
+	raw      []byte // for X-Signature
+	standard []byte // for Standard Webhooks
+}
+
+// NewKey takes the key as it is configured. Its errors do not show it.
+func NewKey(text string) (Key, error) {
+	if len(text) < MinKeyLength {
+		return Key{}, fmt.Errorf("signing key has %d characters and needs at least %d", len(text), MinKeyLength)
+	}
+	if strings.TrimSpace(text) != text {
+		return Key{}, errors.New("signing key begins or ends with white space")
+	}
+	k := secret{raw: []byte(text), standard: []byte(text)}
+	if encoded, ok := strings.CutPrefix(text, standardPrefix); ok {
+		decoded, err := base64.StdEncoding.DecodeString(encoded)
+		if err != nil {
+			return Key{}, errors.New("signing key is not base64 after " + standardPrefix)
+		}
+		if len(decoded) < minStandardBytes {
+			return Key{}, fmt.Errorf("signing key stands for %d bytes and needs at least %d", len(decoded), minStandardBytes)
+		}
+		k.standard = decoded
+	}
+	return Key{func() secret { return k }}, nil
+}
+
+// IsZero reports whether there is no key.
+func (k Key) IsZero() bool { return k.reveal == nil }
+
+// String hides the key.
+func (Key) String() string { return hidden }
+
+// GoString hides the key.
+func (Key) GoString() string { return hidden }
+
+// Format hides the key from every verb.
+func (Key) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte(hidden)) }
+
+// LogValue hides the key.
+func (Key) LogValue() slog.Value { return slog.StringValue(hidden) }
+
+// MarshalText hides the key.
+func (Key) MarshalText() ([]byte, error) { return []byte(hidden), nil }
+
+// digest is the HMAC-SHA256 of the parts one after the other.
+func digest(key []byte, parts ...[]byte) []byte {
+	mac := hmac.New(sha256.New, key)
+	for _, part := range parts {
+		mac.Write(part)
+	}
+	return mac.Sum(nil)
+}

@@ -1,0 +1,163 @@
+package signature
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// What is wrong with a request. A receiver answers 401 to each of them.
+var (
+	// ErrMissing: no header of either dialect.
+	ErrMissing = errors.New("webhook carries no signature")
+	// ErrMismatch: none of the signatures is of one of the keys over this body.
+	ErrMismatch = errors.New("webhook signature does not match")
+	// ErrTime: the signature is right, and the time that it covers is too far from now. It may be a repetition by
+	// somebody who listened.
+	ErrTime = errors.New("webhook is too old, or from the future")
+)
+
+// DefaultTolerance is how far a webhook's time may be from now where nothing else is configured.
+const DefaultTolerance = 5 * time.Minute
+
+// maxSignatures bounds the work that one request can cause.
+const maxSignatures = 16
+
+// Dialect is whose headers a webhook was verified by.
+type Dialect string
+
+// The dialects.
+const (
+	OpenZeppelin     Dialect = "openzeppelin"
+	StandardWebhooks Dialect = "standard-webhooks"
+)
+
+// Verified is what a right signature covers besides the body.
+type Verified struct {
+	Dialect Dialect
+	// ID is the delivery's, the same in each attempt. Empty in OpenZeppelin's dialect, where the body holds it.
+	ID string
+	// At is when the attempt was made. Zero where the sender did not say.
+	At time.Time
+}
+
+// Verify checks a request's headers and raw body against the keys, any of which may have signed. Where headers of
+// Standard Webhooks are there, they have to be right: they say more. Otherwise X-Signature or x-oz-signature has to be.
+//
+// A time further from now than the tolerance is refused; 0 means [DefaultTolerance], less than 0 any time. In
+// OpenZeppelin's dialect it is the one in the body, and a body without one passes: older senders have none.
+//
+// How long it takes tells nothing about keys or signatures.
+func Verify(keys []Key, h http.Header, body []byte, now time.Time, tolerance time.Duration) (Verified, error) {
+	if tolerance == 0 {
+		tolerance = DefaultTolerance
+	}
+	v, err := verify(keys, h, body)
+	if err != nil {
+		return Verified{}, err
+	}
+	if off := now.Sub(v.At).Abs(); tolerance > 0 && !v.At.IsZero() && off > tolerance {
+		return Verified{}, fmt.Errorf("%w: %v off, %v are allowed", ErrTime, off.Round(time.Second), tolerance)
+	}
+	return v, nil
+}
+
+func verify(keys []Key, h http.Header, body []byte) (Verified, error) {
+	if given := h.Get(HeaderSignature); given != "" {
+		return verifyStandard(keys, h, given, body)
+	}
+	given := append(h.Values(HeaderOpenZeppelin), h.Values(HeaderOpenZeppelinOld)...)
+	if len(given) == 0 {
+		return Verified{}, ErrMissing
+	}
+	var claimed [][]byte
+	for _, text := range given[:min(len(given), maxSignatures)] {
+		if sum, ok := decode(text); ok {
+			claimed = append(claimed, sum)
+		}
+	}
+	var sums [][]byte
+	for _, k := range keys {
+		if !k.IsZero() {
+			sums = append(sums, digest(k.reveal().raw, body))
+		}
+	}
+	if !anyEqual(sums, claimed) {
+		return Verified{}, ErrMismatch
+	}
+	return Verified{Dialect: OpenZeppelin, At: timeIn(body)}, nil
+}
+
+func verifyStandard(keys []Key, h http.Header, given string, body []byte) (Verified, error) {
+	id, timestamp := h.Get(HeaderID), h.Get(HeaderTimestamp)
+	seconds, err := strconv.ParseInt(timestamp, 10, 64)
+	if err != nil || id == "" {
+		return Verified{}, fmt.Errorf("%w: %s or %s is missing or malformed", ErrMismatch, HeaderID, HeaderTimestamp)
+	}
+	var claimed [][]byte
+	n := 0
+	for text := range strings.FieldsSeq(given) {
+		if n++; n > maxSignatures {
+			break
+		}
+		// Other versions, such as v1a with its asymmetric keys, are not for us.
+		encoded, ok := strings.CutPrefix(text, version)
+		if sum, err := base64.StdEncoding.DecodeString(encoded); ok && err == nil {
+			claimed = append(claimed, sum)
+		}
+	}
+	var sums [][]byte
+	for _, k := range keys {
+		if !k.IsZero() {
+			sums = append(sums, standardDigest(k, id, timestamp, body))
+		}
+	}
+	if !anyEqual(sums, claimed) {
+		return Verified{}, ErrMismatch
+	}
+	return Verified{Dialect: StandardWebhooks, ID: id, At: time.Unix(seconds, 0)}, nil
+}
+
+// anyEqual compares each with each, and goes on after it has found a pair.
+func anyEqual(sums, claimed [][]byte) bool {
+	equal := false
+	for _, sum := range sums {
+		for _, c := range claimed {
+			if hmac.Equal(sum, c) {
+				equal = true
+			}
+		}
+	}
+	return equal
+}
+
+// decode reads a digest in base64 or hex.
+func decode(text string) ([]byte, bool) {
+	text = strings.TrimPrefix(strings.TrimSpace(text), "sha256=")
+	if len(text) == hex.EncodedLen(sha256.Size) {
+		sum, err := hex.DecodeString(text)
+		return sum, err == nil
+	}
+	sum, err := base64.StdEncoding.DecodeString(text)
+	return sum, err == nil && len(sum) == sha256.Size
+}
+
+// timeIn is the time that the body tells; zero if it tells none. The body is authentic by now, so that one without a
+// time is its sender's doing.
+func timeIn(body []byte) time.Time {
+	var told struct {
+		Timestamp time.Time `json:"timestamp"`
+	}
+	if err := json.Unmarshal(body, &told); err != nil {
+		return time.Time{}
+	}
+	return told.Timestamp
+}
