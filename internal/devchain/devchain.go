@@ -1,0 +1,361 @@
+// Package devchain is an EVM chain for development and tests: go-ethereum's own node, transaction pool, EVM and
+// JSON-RPC in this process, with a simulated beacon that seals blocks on demand or by the clock.
+//
+// The chain lives in memory and begins anew at each [Open], with a genesis block unlike any before, so that a store
+// that outlives it can tell. It has chain id 1337 and every fork that go-ethereum activates on its own dev chain. It is
+// for trust-free surroundings only in the sense that there is nothing to steal: no account is unlocked.
+//
+// It is assembled from the parts that go-ethereum's ethclient/simulated is made of, instead of from that package, which
+// panics where a port is taken, cannot listen on a port that the system picks, and refuses to fork while transactions
+// wait, as they always do beside a relayer.
+package devchain
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"math/big"
+	"net"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/core"
+	"github.com/ethereum/go-ethereum/core/txpool/legacypool"
+	"github.com/ethereum/go-ethereum/core/types"
+	"github.com/ethereum/go-ethereum/eth"
+	"github.com/ethereum/go-ethereum/eth/catalyst"
+	"github.com/ethereum/go-ethereum/eth/ethconfig"
+	"github.com/ethereum/go-ethereum/eth/filters"
+	"github.com/ethereum/go-ethereum/ethclient"
+	"github.com/ethereum/go-ethereum/node"
+	"github.com/ethereum/go-ethereum/p2p"
+	"github.com/ethereum/go-ethereum/params"
+	"github.com/ethereum/go-ethereum/rpc"
+)
+
+// ChainID is the same for every dev chain.
+const ChainID = 1337
+
+// Errors that callers branch on.
+var (
+	// ErrClosed: the chain was closed.
+	ErrClosed = errors.New("dev chain is closed")
+	// ErrNotSealed: no block was sealed; go-ethereum does not say why.
+	ErrNotSealed = errors.New("no block was sealed")
+)
+
+// Config says what a chain is like. The zero value is useful: in-process only, a block a second, nobody funded.
+type Config struct {
+	// Listen is host:port of the JSON-RPC endpoint, HTTP and websocket alike; port 0 lets the system pick one. Empty: no
+	// endpoint. Beyond loopback any Host header is accepted, since containers know the chain by names of their own.
+	Listen string
+	// Modules are the JSON-RPC namespaces at the endpoint; eth, net, web3 and txpool by default. debug, admin and miner
+	// let callers rewind the chain and worse.
+	Modules []string
+	// Fund are the accounts with a Balance from the start.
+	Fund []common.Address
+	// Balance is in wei; a million ether by default.
+	Balance *big.Int
+	// Alloc is put in the genesis block beside the funded accounts, and wins over them.
+	Alloc types.GenesisAlloc
+	// BlockTime is how often Run seals a block, 1 s by default. Under 1 s the chain's clock, which counts whole seconds
+	// and a different one for each block, runs ahead of ours.
+	BlockTime time.Duration
+	// GasLimit of each block; go-ethereum's own default (60 million) by default.
+	GasLimit uint64
+	// BaseFee of the genesis block, in wei; 1 gwei by default. It moves with demand from there: by an eighth down with
+	// each empty block, such as block 1.
+	BaseFee *big.Int
+	// Pool sets the limits of the transaction pool; go-ethereum's own by default, at which it drops what it accepted.
+	Pool *legacypool.Config
+	// Log hears of blocks that could not be sealed by Run; nobody does by default.
+	Log *slog.Logger
+}
+
+func (c Config) withDefaults() Config {
+	c.BlockTime = cmp.Or(c.BlockTime, time.Second)
+	c.GasLimit = cmp.Or(c.GasLimit, ethconfig.Defaults.Miner.GasCeil)
+	if len(c.Modules) == 0 {
+		c.Modules = []string{"eth", "net", "web3", "txpool"}
+	}
+	if c.Balance == nil {
+		c.Balance = new(big.Int).Mul(big.NewInt(1_000_000), big.NewInt(params.Ether))
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	return c
+}
+
+// Chain is a running chain. Its methods may be called from any number of goroutines.
+type Chain struct {
+	blockTime time.Duration
+	log       *slog.Logger
+	node      *node.Node
+	eth       *eth.Ethereum
+	client    *ethclient.Client
+	addr      string
+
+	mu     sync.Mutex // one change of the chain at a time
+	beacon *catalyst.SimulatedBeacon
+	closed bool
+}
+
+// Open starts a chain at a new genesis block, and seals an empty block 1: without one, go-ethereum answers questions
+// about unknown transactions with an error. Further blocks are sealed by [Chain.Commit], or by [Chain.Run].
+func Open(config Config) (*Chain, error) {
+	config = config.withDefaults()
+	nodeConfig, err := config.node()
+	if err != nil {
+		return nil, fmt.Errorf("dev chain: %w", err)
+	}
+	if err := free(nodeConfig); err != nil {
+		return nil, fmt.Errorf("dev chain: %w", err)
+	}
+	stack, err := node.New(nodeConfig)
+	if err != nil {
+		return nil, fmt.Errorf("dev chain: make a node: %w", err)
+	}
+	c := &Chain{blockTime: config.BlockTime, log: config.Log, node: stack}
+	if err := c.start(config.eth()); err != nil {
+		return nil, fmt.Errorf("dev chain: %w", errors.Join(err, closeNode(stack)))
+	}
+	c.client = ethclient.NewClient(stack.Attach())
+	if config.Listen != "" {
+		c.addr = stack.HTTPEndpoint()[len("http://"):]
+	}
+	return c, nil
+}
+
+// free finds out whether the endpoint's address is. A chain is not made where it is not: one whose node could not start
+// leaves goroutines that nothing ends.
+func free(c *node.Config) error {
+	if c.HTTPHost == "" {
+		return nil
+	}
+	l, err := net.Listen("tcp", net.JoinHostPort(c.HTTPHost, strconv.Itoa(c.HTTPPort)))
+	if err != nil {
+		return err
+	}
+	return l.Close()
+}
+
+func (c *Chain) start(config *ethconfig.Config) (err error) {
+	if c.eth, err = eth.New(c.node, config); err != nil {
+		return fmt.Errorf("make a chain: %w", err)
+	}
+	c.node.RegisterAPIs([]rpc.API{{
+		Namespace: "eth",
+		Service:   filters.NewFilterAPI(filters.NewFilterSystem(c.eth.APIBackend, filters.Config{})),
+	}})
+	if err := c.node.Start(); err != nil {
+		return fmt.Errorf("start: %w", err)
+	}
+	// Period 0: it seals when told to, and starts no goroutine.
+	if c.beacon, err = catalyst.NewSimulatedBeacon(0, common.Address{}, c.eth); err != nil {
+		return fmt.Errorf("make a beacon: %w", err)
+	}
+	if _, err := c.Commit(); err != nil {
+		return err
+	}
+	return c.indexed()
+}
+
+// indexed waits until the index of transactions stands. It is built in the background, which takes a millisecond and
+// offers no signal.
+func (c *Chain) indexed() error {
+	const patience = 30 * time.Second
+	for deadline := time.Now().Add(patience); !c.eth.BlockChain().TxIndexDone(); <-time.After(time.Millisecond) {
+		if time.Now().After(deadline) {
+			return fmt.Errorf("transactions were not indexed in %v", patience)
+		}
+	}
+	return nil
+}
+
+// node is the configuration of what is around the chain: no peers, no disk, an endpoint perhaps.
+func (c Config) node() (*node.Config, error) {
+	n := node.DefaultConfig
+	n.DataDir, n.IPCPath = "", ""
+	n.P2P = p2p.Config{NoDiscovery: true, NoDial: true}
+	if c.Listen == "" {
+		return &n, nil
+	}
+	host, port, err := net.SplitHostPort(c.Listen)
+	if err != nil {
+		return nil, fmt.Errorf("listen: %w", err)
+	}
+	number, err := strconv.ParseUint(port, 10, 16)
+	if err != nil {
+		return nil, fmt.Errorf("listen: %q is not a port", port)
+	}
+	if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
+		n.HTTPVirtualHosts = []string{"*"}
+	}
+	// A node without a host has no endpoint at all.
+	n.HTTPHost, n.HTTPPort = cmp.Or(host, "0.0.0.0"), int(number)
+	n.WSHost, n.WSPort = n.HTTPHost, n.HTTPPort
+	n.HTTPModules, n.WSModules = c.Modules, c.Modules
+	return &n, nil
+}
+
+func (c Config) eth() *ethconfig.Config {
+	alloc := core.SystemContractAllocs()
+	for _, a := range c.Fund {
+		alloc[a] = types.Account{Balance: c.Balance}
+	}
+	maps.Copy(alloc, c.Alloc)
+	extra := make([]byte, 32) // no genesis is like another
+	_, _ = rand.Read(extra)   // never fails
+	e := ethconfig.Defaults
+	e.Genesis = &core.Genesis{
+		Config: params.AllDevChainProtocolChanges, Alloc: alloc, GasLimit: c.GasLimit, BaseFee: c.BaseFee,
+		Timestamp: uint64(time.Now().Unix()), ExtraData: extra,
+	}
+	e.Miner.GasCeil = c.GasLimit
+	e.SyncMode = ethconfig.FullSync
+	e.LogNoHistory = true // logs are searched for in the few blocks there are, without an index
+	if c.Pool != nil {
+		e.TxPool = *c.Pool
+	}
+	e.TxPool.NoLocals = true // no journal of transactions: nothing outlives the process
+	return &e
+}
+
+// Addr is host:port of the endpoint, with the port that it got; empty without one.
+func (c *Chain) Addr() string { return c.addr }
+
+// URL is http://host:port of the endpoint as this machine reaches it; empty without one.
+func (c *Chain) URL() string { return c.url("http") }
+
+// WSURL is ws://host:port of the endpoint as this machine reaches it; empty without one.
+func (c *Chain) WSURL() string { return c.url("ws") }
+
+func (c *Chain) url(scheme string) string {
+	host, port, err := net.SplitHostPort(c.addr)
+	if err != nil {
+		return ""
+	}
+	if net.ParseIP(host).IsUnspecified() {
+		host = "127.0.0.1"
+	}
+	return scheme + "://" + net.JoinHostPort(host, port)
+}
+
+// Client reaches the chain in this process, every JSON-RPC namespace included. It is closed with the chain.
+func (c *Chain) Client() *ethclient.Client { return c.client }
+
+// Run seals a block each BlockTime until ctx ends, and returns nil then; it fails only when the chain is closed.
+func (c *Chain) Run(ctx context.Context) error {
+	ticker := time.NewTicker(c.blockTime)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+			switch _, err := c.Commit(); {
+			case errors.Is(err, ErrClosed):
+				return fmt.Errorf("run: %w", err)
+			case err != nil:
+				c.log.Warn("no block was sealed", "err", err)
+			}
+		}
+	}
+}
+
+// Commit seals a block with what waits in the pool and fits, and returns its hash.
+func (c *Chain) Commit() (common.Hash, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return common.Hash{}, fmt.Errorf("commit: %w", ErrClosed)
+	}
+	before := c.eth.BlockChain().CurrentBlock()
+	after := c.beacon.Commit()
+	if after == before.Hash() {
+		return common.Hash{}, fmt.Errorf("commit on block %v: %w", before.Number, ErrNotSealed)
+	}
+	return after, nil
+}
+
+// Fork makes an earlier block the head again. The transactions of the blocks after it wait in the pool once more (up to
+// 64 blocks back: beyond, they are lost), and the next commits build another history; [Chain.Rollback] in between makes
+// them vanish.
+func (c *Chain) Fork(parent common.Hash) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return fmt.Errorf("fork: %w", ErrClosed)
+	}
+	block := c.eth.BlockChain().GetBlockByHash(parent)
+	if block == nil {
+		return fmt.Errorf("fork: no block %v", parent)
+	}
+	if _, err := c.eth.BlockChain().SetCanonical(block); err != nil {
+		return fmt.Errorf("fork at %v: %w", block.Number(), err)
+	}
+	return c.syncPool("fork")
+}
+
+// Rollback empties the pool: what waited there is gone without a word.
+func (c *Chain) Rollback() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return fmt.Errorf("roll back: %w", ErrClosed)
+	}
+	c.eth.TxPool().Clear()
+	return c.syncPool("roll back")
+}
+
+// AdjustTime seals an empty block that is so much later than its parent, in whole seconds, at least one. It is refused
+// while transactions wait.
+func (c *Chain) AdjustTime(by time.Duration) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return fmt.Errorf("adjust time: %w", ErrClosed)
+	}
+	if err := c.beacon.AdjustTime(by); err != nil {
+		return fmt.Errorf("adjust time: %w", err)
+	}
+	return nil
+}
+
+// syncPool waits until the pool has followed the chain, which it does in the background.
+func (c *Chain) syncPool(doing string) error {
+	if err := c.eth.TxPool().Sync(); err != nil {
+		return fmt.Errorf("%s: wait for the pool: %w", doing, err)
+	}
+	return nil
+}
+
+// Close ends the chain, and its endpoint with it. Closing again does nothing.
+func (c *Chain) Close() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return nil
+	}
+	c.closed = true
+	c.client.Close()
+	if err := errors.Join(c.beacon.Stop(), closeNode(c.node)); err != nil {
+		return fmt.Errorf("close dev chain: %w", err)
+	}
+	return nil
+}
+
+// closeNode closes one that may not have started, or have ended by itself.
+func closeNode(n *node.Node) error {
+	if err := n.Close(); !errors.Is(err, node.ErrNodeStopped) {
+		return err
+	}
+	return nil
+}
