@@ -59,3 +59,16 @@ type StateError struct {
 func (e *StateError) Error() string {
 	return fmt.Sprintf("%s: the transaction is %s", e.Doing, e.Status)
 }
+
+// RevertError is a transaction whose execution fails when it is tried out. Nothing was stored and no nonce was taken.
+type RevertError struct {
+	Reason string // decoded: a message, a panic's meaning, or a custom error's selector; "" when there is none
+	Data   []byte // as the node gave it
+}
+
+func (e *RevertError) Error() string {
+	if e.Reason == "" {
+		return "execution would revert"
+	}
+	return "execution would revert: " + e.Reason
+}
