@@ -109,7 +109,6 @@ const (
 	PurposeSend    Purpose = "send"    // what the caller asked for
 	PurposeReplace Purpose = "replace" // what the caller asked for later, with the same nonce
 	PurposeNoop    Purpose = "noop"    // nothing, from the key to itself
-	PurposeForeign Purpose = "foreign" // not ours: found on the chain with our nonce
 )
 
 // Attempt is one signed transaction for a nonce. Once stored it counts as possibly sent.

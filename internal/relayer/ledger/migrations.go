@@ -1,8 +1,20 @@
 package ledger
 
-import "embed"
+import (
+	"embed"
+	"io/fs"
 
-// Migrations are the steps that make the store's tables, for package postgres.
-//
+	"github.com/rollcall-dev/rollcall/internal/postgres"
+)
+
 //go:embed migrations/*.sql
-var Migrations embed.FS
+var files embed.FS
+
+// Migrations make the store's tables.
+func Migrations() postgres.Migrations {
+	folder, err := fs.Sub(files, "migrations")
+	if err != nil {
+		panic(err) // the folder is part of the program
+	}
+	return postgres.Migrations{FS: folder, Table: "relayer_migrations"}
+}

@@ -56,6 +56,7 @@ CREATE TABLE relayer_txs (
     -- anew with each change of status.
     open            boolean NOT NULL DEFAULT true,
     intent          text    NOT NULL DEFAULT 'send' CHECK (intent IN ('send', 'cancel', 'expire', 'fail')),
+    intent_reason   text    NOT NULL DEFAULT '',
     revision        integer NOT NULL DEFAULT 1,
     attempts        integer NOT NULL DEFAULT 0,
 
@@ -78,6 +79,9 @@ CREATE TABLE relayer_txs (
 
     block_number    bigint,
     block_hash      text,
+    -- Of the block that it stands in: whether it succeeded, and what its bytes were for.
+    succeeded       boolean,
+    mined_purpose   text,
     gas_used        bigint,
     gas_price_paid  numeric(78, 0),
     created_at      timestamptz NOT NULL DEFAULT now(),
@@ -107,7 +111,7 @@ CREATE TABLE relayer_attempts (
     chain_id     bigint  NOT NULL,
     address      text    NOT NULL,
     nonce        bigint  NOT NULL,
-    purpose      text    NOT NULL CHECK (purpose IN ('send', 'replace', 'noop', 'foreign')),
+    purpose      text    NOT NULL CHECK (purpose IN ('send', 'replace', 'noop')),
     tx_hash      text    NOT NULL,
     raw          bytea   NOT NULL,
     max_fee      numeric(78, 0) NOT NULL,

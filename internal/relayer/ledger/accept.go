@@ -1,0 +1,295 @@
+package ledger
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+)
+
+// Terms are what nonces are given out under.
+type Terms struct {
+	// Held are the keys that this process signs with: no other key gets anything from it.
+	Held []common.Address
+	// Cap is how many transactions a key may have pending, 1 or more.
+	Cap int
+	// Queue is how many may wait where no key has room, 0 or more.
+	Queue int
+}
+
+// Draft is a transaction to be accepted.
+type Draft struct {
+	ID     uuid.UUID      // version 7
+	Target string         // what it was posted to
+	Key    common.Address // the only key that may send it; zero: any
+	Caller string
+	Kind   relayer.Kind
+	relayer.Request
+
+	IdempotencyKey string // "" for none; scoped by pool and caller
+	BodyHash       [32]byte
+}
+
+// Verdict is what became of a draft: one of the two is nil.
+type Verdict struct {
+	Tx *relayer.Transaction
+	// Replayed: Tx is not new; an earlier request had the same idempotency key.
+	Replayed bool
+	// Err is relayer's: ErrDisabled, ErrPaused, ErrUnavailable, ErrKeyReused, ErrNotFound or a *LimitError. Nothing was stored.
+	Err error
+}
+
+// queueRetry is what callers are told when the queue is full.
+const queueRetry = time.Second
+
+// Accept stores drafts durably, all in one database transaction, in the order in which they are given. Each gets a key
+// and a nonce where a key has room and nobody waits for it already, else a place in the queue, else a
+// [relayer.LimitError]. The verdicts stand in the order of the drafts.
+//
+// An error means that nothing was stored, but one that wraps [relayer.ErrUnknown]: the connection broke at the wrong
+// moment, and also afterwards nobody could be asked.
+func (l *Ledger) Accept(ctx context.Context, terms Terms, drafts []*Draft) ([]Verdict, error) {
+	a := &acceptance{ledger: l, terms: terms, drafts: drafts, verdicts: make([]Verdict, len(drafts))}
+	err := l.transaction(ctx, a.lock, a.write)
+	if errors.Is(err, relayer.ErrUnknown) {
+		err = a.resolve(ctx, err)
+	}
+	if err == nil {
+		err = a.replay(ctx)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("accept %d transactions: %w", len(drafts), err)
+	}
+	return a.verdicts, nil
+}
+
+// acceptance is one call of Accept.
+type acceptance struct {
+	ledger   *Ledger
+	terms    Terms
+	drafts   []*Draft
+	verdicts []Verdict
+
+	hall     hall
+	repeated map[int]bool // drafts whose idempotency key was there before
+	rows     []*relayer.Transaction
+}
+
+// lock is the first round trip.
+func (a *acceptance) lock(b *pgx.Batch) error {
+	a.repeated = map[int]bool{}
+	a.queueKeys(b)
+	a.hall.lock(b, a.ledger, a.terms)
+	return nil
+}
+
+// queueKeys writes the idempotency keys down. Who finds one of them there waits until whoever wrote it has ended.
+func (a *acceptance) queueKeys(b *pgx.Batch) {
+	var order []int
+	for i, d := range a.drafts {
+		if d.IdempotencyKey != "" {
+			order = append(order, i)
+			a.repeated[i] = true
+		}
+	}
+	if len(order) == 0 {
+		return
+	}
+	// Sorted, so that two batches with the same keys do not wait for each other.
+	slices.SortStableFunc(order, func(i, j int) int {
+		x, y := a.drafts[i], a.drafts[j]
+		return cmp.Or(cmp.Compare(x.Caller, y.Caller), cmp.Compare(x.IdempotencyKey, y.IdempotencyKey))
+	})
+	var callers, keys []string
+	var hashes [][]byte
+	var ids []uuid.UUID
+	byID := map[uuid.UUID]int{}
+	for _, i := range order {
+		d := a.drafts[i]
+		callers, keys = append(callers, d.Caller), append(keys, d.IdempotencyKey)
+		hashes, ids = append(hashes, d.BodyHash[:]), append(ids, d.ID)
+		byID[d.ID] = i
+	}
+	b.Queue(`INSERT INTO relayer_idempotency (chain_id, pool_id, caller, key, body_hash, tx_id)
+		SELECT $1, $2, caller, key, hash, id FROM unnest($3::text[], $4::text[], $5::bytea[], $6::uuid[]) AS d (caller, key, hash, id)
+		ON CONFLICT DO NOTHING RETURNING tx_id`,
+		a.ledger.ChainID, a.ledger.Pool, callers, keys, hashes, ids).Query(func(rows pgx.Rows) error {
+		written, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
+		for _, id := range written {
+			delete(a.repeated, byID[id])
+		}
+		return err
+	})
+}
+
+// write is the second round trip: it decides, and writes down what it has decided.
+func (a *acceptance) write(b *pgx.Batch) error {
+	var refused []uuid.UUID
+	for i, d := range a.drafts {
+		if a.repeated[i] {
+			continue
+		}
+		seat, err := a.hall.seat(d.Target, d.Key)
+		if err != nil {
+			a.verdicts[i].Err = err
+			if d.IdempotencyKey != "" {
+				refused = append(refused, d.ID)
+			}
+			continue
+		}
+		tx := a.ledger.transactionOf(d)
+		if seat != nil {
+			tx.From, tx.Nonce = seat.address, new(seat.take())
+		}
+		a.verdicts[i].Tx = tx
+		a.rows = append(a.rows, tx)
+	}
+	if len(refused) > 0 {
+		b.Queue(`DELETE FROM relayer_idempotency WHERE tx_id = ANY($1)`, refused)
+	}
+	a.ledger.insert(b, a.rows)
+	a.hall.store(b, a.ledger)
+	return nil
+}
+
+func (l *Ledger) transactionOf(d *Draft) *relayer.Transaction {
+	now := time.Now().UTC().Truncate(time.Microsecond) // what Postgres keeps
+	return &relayer.Transaction{
+		ID: d.ID, ChainID: l.ChainID, Pool: l.Pool, Target: d.Target, Caller: d.Caller, Kind: d.Kind, Request: d.Request,
+		Status: relayer.Allocated, Intent: relayer.IntentSend, Revision: 1, CreatedAt: now, UpdatedAt: now,
+	}
+}
+
+// insert queues new rows.
+func (l *Ledger) insert(b *pgx.Batch, txs []*relayer.Transaction) {
+	if len(txs) == 0 {
+		return
+	}
+	n := len(txs)
+	ids, targets, callers, kinds := make([]uuid.UUID, n), make([]string, n), make([]string, n), make([]string, n)
+	addresses, nonces := make([]*string, n), make([]*int64, n)
+	tos, values, datas, limits := make([]*string, n), make([]string, n), make([][]byte, n), make([]int64, n)
+	speeds, prices, fees, tips := make([]string, n), make([]*string, n), make([]*string, n), make([]*string, n)
+	untils, created := make([]*time.Time, n), make([]time.Time, n)
+	methods, books, traders := make([]string, n), make([]string, n), make([]string, n)
+	requests, traces := make([]string, n), make([]string, n)
+	intents := make([]string, n)
+	for i, t := range txs {
+		ids[i], targets[i], callers[i], kinds[i] = t.ID, t.Target, t.Caller, string(t.Kind)
+		if t.Nonce != nil {
+			addresses[i], nonces[i] = new(hexAddress(t.From)), new(int64(*t.Nonce))
+		}
+		if t.To != nil {
+			tos[i] = new(hexAddress(*t.To))
+		}
+		values[i], datas[i], limits[i] = "0", t.Data, int64(t.GasLimit)
+		if t.Value != nil {
+			values[i] = t.Value.String()
+		}
+		if datas[i] == nil {
+			datas[i] = []byte{}
+		}
+		speeds[i], prices[i], fees[i], tips[i] = string(t.Speed), decimal(t.GasPrice), decimal(t.MaxFee), decimal(t.MaxPriorityFee)
+		untils[i], created[i] = timeOrNil(t.ValidUntil), t.CreatedAt
+		m := &t.Metadata
+		methods[i], books[i], traders[i], requests[i], traces[i] = m.Method, m.Orderbook, m.Trader, m.RequestID, m.TraceID
+		intents[i] = string(t.Intent)
+	}
+	b.Queue(`INSERT INTO relayer_txs (chain_id, pool_id, status, id, target, caller, kind, relayer_address, nonce,
+			to_address, value_wei, data, gas_limit, speed, gas_price, max_fee, max_priority, valid_until,
+			method, orderbook, trader, request_id, trace_id, created_at, updated_at, intent)
+		SELECT $1, $2, 'allocated', id, target, caller, kind, address, nonce, recipient, value::numeric, data, gas_limit, speed,
+			price::numeric, fee::numeric, tip::numeric, until, method, orderbook, trader, request, trace, created, created, intent
+		FROM unnest($3::uuid[], $4::text[], $5::text[], $6::text[], $7::text[], $8::bigint[], $9::text[], $10::text[],
+			$11::bytea[], $12::bigint[], $13::text[], $14::text[], $15::text[], $16::text[], $17::timestamptz[],
+			$18::text[], $19::text[], $20::text[], $21::text[], $22::text[], $23::timestamptz[], $24::text[])
+			AS t (id, target, caller, kind, address, nonce, recipient, value, data, gas_limit, speed, price, fee, tip, until,
+				method, orderbook, trader, request, trace, created, intent)`,
+		l.ChainID, l.Pool, ids, targets, callers, kinds, addresses, nonces, tos, values, datas, limits, speeds, prices,
+		fees, tips, untils, methods, books, traders, requests, traces, created, intents)
+}
+
+// resolve finds out what became of a commit whose answer was lost. The locks that it took are taken again: the
+// server gives them only once it is through with the first.
+func (a *acceptance) resolve(ctx context.Context, lost error) error {
+	ids := make([]uuid.UUID, len(a.rows))
+	for i, tx := range a.rows {
+		ids[i] = tx.ID
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), resolveLimit)
+	defer cancel()
+	var found int
+	for {
+		err := pgx.BeginFunc(ctx, a.ledger.db, func(tx pgx.Tx) error {
+			if _, err := tx.Exec(ctx, `SELECT 1 FROM relayer_keys WHERE chain_id = $1 AND pool_id = $2 AND address = ANY($3)
+				ORDER BY address FOR UPDATE`, a.ledger.ChainID, a.ledger.Pool, hexAddresses(a.terms.Held)); err != nil {
+				return err
+			}
+			return tx.QueryRow(ctx, `SELECT count(*) FROM relayer_txs WHERE id = ANY($1)`, ids).Scan(&found)
+		})
+		switch {
+		case err == nil && found == len(ids):
+			return nil
+		case err == nil:
+			return errNotCommitted
+		}
+		select {
+		case <-ctx.Done():
+			return errors.Join(lost, err)
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+var errNotCommitted = fmt.Errorf("%w: the connection to the database broke before the commit", relayer.ErrUnavailable)
+
+// replay answers drafts whose idempotency key was there before.
+func (a *acceptance) replay(ctx context.Context) error {
+	for i := range a.drafts {
+		if !a.repeated[i] {
+			continue
+		}
+		d := a.drafts[i]
+		tx, err := a.ledger.Replay(ctx, d.Caller, d.IdempotencyKey, d.BodyHash)
+		switch {
+		case errors.Is(err, relayer.ErrKeyReused):
+			a.verdicts[i] = Verdict{Err: err}
+		case err != nil:
+			return err
+		case tx == nil: // the one that was first has been refused, or its history is gone
+			a.verdicts[i] = Verdict{Err: fmt.Errorf("%w: the first request with this idempotency key was refused meanwhile", relayer.ErrUnavailable)}
+		default:
+			a.verdicts[i] = Verdict{Tx: tx, Replayed: true}
+		}
+	}
+	return nil
+}
+
+// Replay returns what an idempotency key stands for: nil when it is new, [relayer.ErrKeyReused] when it came with another body.
+func (l *Ledger) Replay(ctx context.Context, caller, key string, bodyHash [32]byte) (*relayer.Transaction, error) {
+	var hash []byte
+	var id uuid.UUID
+	err := l.db.QueryRow(ctx, `SELECT body_hash, tx_id FROM relayer_idempotency
+		WHERE chain_id = $1 AND pool_id = $2 AND caller = $3 AND key = $4`, l.ChainID, l.Pool, caller, key).Scan(&hash, &id)
+	switch {
+	case err == pgx.ErrNoRows: //nolint:errorlint // pgx returns it bare
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("look an idempotency key up: %w", err)
+	case !slices.Equal(hash, bodyHash[:]):
+		return nil, relayer.ErrKeyReused
+	}
+	tx, err := l.Transaction(ctx, id)
+	if errors.Is(err, relayer.ErrNotFound) {
+		return nil, nil
+	}
+	return tx, err
+}

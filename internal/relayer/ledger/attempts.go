@@ -1,0 +1,119 @@
+package ledger
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+)
+
+// StoreAttempts writes signed bytes down, and reports for each whether it was: not if the transaction has an
+// attempt with that number already, from somebody else. Only what was stored may be broadcasted, and counts as possibly
+// sent from here on. An unknown outcome counts as not stored: the bytes are found by Unsent.
+func (l *Ledger) StoreAttempts(ctx context.Context, attempts []*relayer.Attempt) (stored []bool, err error) {
+	n := len(attempts)
+	ids, numbers, addresses, nonces := make([]uuid.UUID, n), make([]int32, n), make([]string, n), make([]int64, n)
+	purposes, hashes, raws := make([]string, n), make([]string, n), make([][]byte, n)
+	fees, tips := make([]string, n), make([]*string, n)
+	index := make(map[uuid.UUID]int, n)
+	for i, a := range attempts {
+		ids[i], numbers[i], addresses[i], nonces[i] = a.TxID, int32(a.Number), hexAddress(a.From), int64(a.Nonce)
+		purposes[i], hashes[i], raws[i] = string(a.Purpose), a.Hash.Hex(), a.Raw
+		fees[i], tips[i] = a.MaxFee.String(), decimal(a.MaxPriorityFee)
+		index[a.TxID] = i
+	}
+	rows, err := l.db.Query(ctx, `INSERT INTO relayer_attempts
+			(chain_id, tx_id, attempt, address, nonce, purpose, tx_hash, raw, max_fee, max_priority)
+		SELECT $1, id, number, address, nonce, purpose, hash, raw, fee::numeric, tip::numeric
+		FROM unnest($2::uuid[], $3::int[], $4::text[], $5::bigint[], $6::text[], $7::text[], $8::bytea[], $9::text[], $10::text[])
+			AS a (id, number, address, nonce, purpose, hash, raw, fee, tip)
+		ON CONFLICT DO NOTHING RETURNING tx_id`,
+		l.ChainID, ids, numbers, addresses, nonces, purposes, hashes, raws, fees, tips)
+	if err != nil {
+		return nil, fmt.Errorf("store %d attempts: %w", n, err)
+	}
+	written, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
+	if err != nil {
+		return nil, fmt.Errorf("store %d attempts: %w", n, err)
+	}
+	stored = make([]bool, n)
+	for _, id := range written {
+		stored[index[id]] = true
+	}
+	return stored, nil
+}
+
+// Broadcast is what nodes said to an attempt.
+type Broadcast struct {
+	TxID   uuid.UUID
+	Number int
+	Hash   common.Hash
+	// Status is relayer.Broadcasted, relayer.Unknown, or relayer.Allocated where no node took it.
+	Status relayer.Status
+	Error  string // of the nodes; "" for none
+}
+
+// RecordBroadcasts writes down what nodes said. What is mined or final meanwhile stays as it is.
+func (l *Ledger) RecordBroadcasts(ctx context.Context, broadcasts []Broadcast) error {
+	n := len(broadcasts)
+	ids, numbers, hashes := make([]uuid.UUID, n), make([]int32, n), make([]string, n)
+	statuses, errs := make([]string, n), make([]string, n)
+	var failed bool
+	for i, b := range broadcasts {
+		ids[i], numbers[i], hashes[i], statuses[i], errs[i] = b.TxID, int32(b.Number), b.Hash.Hex(), string(b.Status), b.Error
+		failed = failed || b.Error != ""
+	}
+	batch := new(pgx.Batch)
+	// A bump changes the hash and not the status; whoever follows the hash wants to hear of it as well.
+	batch.Queue(`WITH changed AS (
+		UPDATE relayer_txs t SET status = v.status, status_reason = v.error, tx_hash = v.hash, attempts = v.number,
+			sent_at = CASE WHEN v.status = 'allocated' THEN t.sent_at ELSE coalesce(t.sent_at, now()) END,
+			revision = revision + 1, updated_at = now()
+		FROM unnest($2::uuid[], $3::int[], $4::text[], $5::text[], $6::text[]) AS v (id, number, hash, status, error)
+		WHERE t.id = v.id AND t.open AND t.status IN ('allocated', 'broadcasted', 'unknown') AND v.number >= t.attempts
+			AND (t.status, t.status_reason, t.attempts) IS DISTINCT FROM (v.status, v.error, v.number)
+			AND NOT (t.status = 'broadcasted' AND v.status <> 'broadcasted' AND t.attempts = v.number)
+		RETURNING t.*)`+told+`SELECT`, l.targets(), ids, numbers, hashes, statuses, errs)
+	if failed {
+		batch.Queue(`UPDATE relayer_attempts a SET last_error = v.error
+			FROM unnest($1::uuid[], $2::int[], $3::text[]) AS v (id, number, error)
+			WHERE a.tx_id = v.id AND a.attempt = v.number AND a.last_error <> v.error`, ids, numbers, errs)
+	}
+	if err := l.db.SendBatch(ctx, batch).Close(); err != nil {
+		return fmt.Errorf("record %d broadcasts: %w", n, err)
+	}
+	return nil
+}
+
+// Attempts are all that was signed for a transaction, the first one first.
+func (l *Ledger) Attempts(ctx context.Context, id uuid.UUID) ([]*relayer.Attempt, error) {
+	rows, err := l.db.Query(ctx, selectAttempts+` WHERE tx_id = $1 ORDER BY attempt`, id)
+	if err != nil {
+		return nil, fmt.Errorf("read attempts: %w", err)
+	}
+	attempts, err := pgx.CollectRows(rows, scanAttempt)
+	if err != nil {
+		return nil, fmt.Errorf("read attempts: %w", err)
+	}
+	return attempts, nil
+}
+
+const selectAttempts = `SELECT a.tx_id, a.attempt, a.address, a.nonce, a.purpose, a.tx_hash, a.raw, a.max_fee::text,
+	a.max_priority::text, a.created_at, a.last_error FROM relayer_attempts a`
+
+func scanAttempt(row pgx.CollectableRow) (*relayer.Attempt, error) {
+	a := new(relayer.Attempt)
+	var address, hash string
+	var fee, tip *string
+	err := row.Scan(&a.TxID, &a.Number, &address, &a.Nonce, &a.Purpose, &hash, &a.Raw, &fee, &tip, &a.CreatedAt, &a.LastError)
+	if err != nil {
+		return nil, err
+	}
+	a.From, a.Hash = common.HexToAddress(address), common.HexToHash(hash)
+	a.MaxFee, a.MaxPriorityFee = parseDecimal(fee), parseDecimal(tip)
+	return a, nil
+}

@@ -1,0 +1,28 @@
+package ledger
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/rollcall-dev/rollcall/internal/testpostgres"
+)
+
+// BenchmarkAccept is what accepting and storing one transaction costs in groups, everything durable, without signing.
+func BenchmarkAccept(b *testing.B) {
+	for _, group := range []int{1, 64, 512} {
+		b.Run(fmt.Sprintf("group=%d", group), func(b *testing.B) {
+			server := testpostgres.Own(b)
+			migrate(b, server.URL())
+			l, terms := open(b, server.Pool(b), 16)
+			terms.Cap = 1 << 30
+			for b.Loop() {
+				txs := accept(b, l, terms, drafts(l, group)...)
+				broadcast(b, l, txs...)
+			}
+			require.NoError(b, b.Context().Err())
+			b.ReportMetric(float64(b.N*group)/b.Elapsed().Seconds(), "tx/s")
+		})
+	}
+}

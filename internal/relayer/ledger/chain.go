@@ -1,0 +1,140 @@
+package ledger
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/jackc/pgx/v5"
+)
+
+// Chain is what is remembered of the chain.
+type Chain struct {
+	Genesis common.Hash
+	Anchor  Block  // deeper than any reorganization
+	Halted  string // why nothing may be sent; "" when all is well
+}
+
+// Chain returns what is remembered; on the first call it remembers the genesis block it is given.
+func (l *Ledger) Chain(ctx context.Context, genesis common.Hash) (c Chain, err error) {
+	var hash, anchor string
+	err = pgx.BeginFunc(ctx, l.db, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, `INSERT INTO relayer_chains (chain_id, genesis_hash, anchor_hash) VALUES ($1, $2, $2)
+			ON CONFLICT DO NOTHING`, l.ChainID, genesis.Hex()); err != nil {
+			return err
+		}
+		return tx.QueryRow(ctx, `SELECT genesis_hash, anchor_number, anchor_hash, halted FROM relayer_chains WHERE chain_id = $1`,
+			l.ChainID).Scan(&hash, &c.Anchor.Number, &anchor, &c.Halted)
+	})
+	if err != nil {
+		return c, fmt.Errorf("read the chain: %w", err)
+	}
+	c.Genesis, c.Anchor.Hash = common.HexToHash(hash), common.HexToHash(anchor)
+	return c, nil
+}
+
+// MoveAnchor remembers a later block.
+func (l *Ledger) MoveAnchor(ctx context.Context, b Block) error {
+	_, err := l.db.Exec(ctx, `UPDATE relayer_chains SET anchor_number = $2, anchor_hash = $3
+		WHERE chain_id = $1 AND anchor_number < $2 AND halted = ''`, l.ChainID, int64(b.Number), b.Hash.Hex())
+	if err != nil {
+		return fmt.Errorf("move the anchor: %w", err)
+	}
+	return nil
+}
+
+// Halt stops everything that is sent on the chain, on all processes, until an operator calls StartOver. The first reason stays.
+func (l *Ledger) Halt(ctx context.Context, reason string) error {
+	_, err := l.db.Exec(ctx, `UPDATE relayer_chains SET halted = $2 WHERE chain_id = $1 AND halted = ''`, l.ChainID, reason)
+	if err != nil {
+		return fmt.Errorf("halt: %w", err)
+	}
+	return nil
+}
+
+// StartOver accepts that the chain has another history: what was pending on the old one is dropped, and each key begins
+// at the nonce that the new one has for it. Keys of the pool that nonces does not name begin at 0.
+func (l *Ledger) StartOver(ctx context.Context, genesis common.Hash, anchor Block, nonces map[common.Address]uint64) (dropped int, err error) {
+	var addresses []string
+	var next []int64
+	for address, nonce := range nonces {
+		addresses, next = append(addresses, hexAddress(address)), append(next, int64(nonce))
+	}
+	err = pgx.BeginFunc(ctx, l.db, func(tx pgx.Tx) error {
+		batch := new(pgx.Batch)
+		batch.Queue(`SELECT 1 FROM relayer_keys WHERE chain_id = $1 ORDER BY address FOR UPDATE`, l.ChainID)
+		batch.Queue(`WITH changed AS (
+			UPDATE relayer_txs t SET status = 'dropped', status_reason = 'the chain that it was sent on is gone', open = false,
+				revision = revision + 1, updated_at = now()
+			WHERE t.chain_id = $2 AND t.open AND t.nonce IS NOT NULL RETURNING t.*)`+told+`SELECT count(*) FROM changed`,
+			l.targets(), l.ChainID).QueryRow(func(row pgx.Row) error { return row.Scan(&dropped) })
+		// Their nonces are free on the new chain. What they were can still be read in the attempts.
+		batch.Queue(`UPDATE relayer_txs SET nonce = NULL WHERE chain_id = $1 AND nonce IS NOT NULL`, l.ChainID)
+		batch.Queue(`UPDATE relayer_keys k SET pending_count = 0, stuck_since = NULL, updated_at = now(), next_nonce =
+			coalesce((SELECT v.next FROM unnest($2::text[], $3::bigint[]) AS v (address, next) WHERE v.address = k.address), 0)
+			WHERE chain_id = $1`, l.ChainID, addresses, next)
+		batch.Queue(`UPDATE relayer_chains SET genesis_hash = $2, anchor_number = $3, anchor_hash = $4, halted = '' WHERE chain_id = $1`,
+			l.ChainID, genesis.Hex(), int64(anchor.Number), anchor.Hash.Hex())
+		return tx.SendBatch(ctx, batch).Close()
+	})
+	if err != nil {
+		return 0, fmt.Errorf("start over: %w", err)
+	}
+	return dropped, nil
+}
+
+// Follow makes holder the process that follows the chain, for term from now on by the database's clock, unless another
+// is it. It returns whether holder is, and a number that grows with each change of holder.
+func (l *Ledger) Follow(ctx context.Context, holder string, term time.Duration) (following bool, epoch int64, err error) {
+	err = l.db.QueryRow(ctx, `UPDATE relayer_chains SET tracker = $2, tracker_until = now() + $3::interval,
+			tracker_epoch = tracker_epoch + CASE WHEN tracker = $2 THEN 0 ELSE 1 END
+		WHERE chain_id = $1 AND (tracker = $2 OR tracker_until < now()) RETURNING tracker_epoch`,
+		l.ChainID, holder, term).Scan(&epoch)
+	switch {
+	case err == pgx.ErrNoRows: //nolint:errorlint // pgx returns it bare
+		return false, 0, nil
+	case err != nil:
+		return false, 0, fmt.Errorf("follow the chain: %w", err)
+	}
+	return true, epoch, nil
+}
+
+// Leave lets another process follow at once.
+func (l *Ledger) Leave(ctx context.Context, holder string) error {
+	_, err := l.db.Exec(ctx, `UPDATE relayer_chains SET tracker_until = now(), tracker = '' WHERE chain_id = $1 AND tracker = $2`, l.ChainID, holder)
+	if err != nil {
+		return fmt.Errorf("leave the chain to others: %w", err)
+	}
+	return nil
+}
+
+// Purge deletes what has been final, or delivered, for longer than history, and idempotency keys older than keys; at
+// most limit rows of each. It returns how many it deleted; call it again while that is limit or more.
+func (l *Ledger) Purge(ctx context.Context, history, keys time.Duration, limit int) (deleted int64, err error) {
+	batch := new(pgx.Batch)
+	count := func(tag interface{ RowsAffected() int64 }) { deleted += tag.RowsAffected() }
+	for _, q := range []struct {
+		sql string
+		age time.Duration
+	}{
+		{`WITH old AS (DELETE FROM relayer_txs WHERE id IN (SELECT id FROM relayer_txs WHERE chain_id = $1 AND pool_id = $2 AND NOT open
+				AND updated_at < now() - $3::interval LIMIT $4) RETURNING id)
+			DELETE FROM relayer_attempts WHERE tx_id IN (SELECT id FROM old)`, history},
+		{`DELETE FROM relayer_idempotency WHERE (chain_id, pool_id, caller, key) IN (SELECT chain_id, pool_id, caller, key FROM relayer_idempotency i
+			WHERE chain_id = $1 AND pool_id = $2 AND created_at < now() - $3::interval
+				AND NOT EXISTS (SELECT FROM relayer_txs t WHERE t.id = i.tx_id AND t.open) LIMIT $4)`, keys},
+	} {
+		batch.Queue(q.sql, l.ChainID, l.Pool, q.age, limit)
+	}
+	results := l.db.SendBatch(ctx, batch)
+	defer results.Close()
+	for range batch.Len() {
+		tag, err := results.Exec()
+		if err != nil {
+			return deleted, fmt.Errorf("purge: %w", err)
+		}
+		count(tag)
+	}
+	return deleted, nil
+}

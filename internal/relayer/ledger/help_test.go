@@ -1,0 +1,133 @@
+package ledger
+
+import (
+	"context"
+	"math/big"
+	"testing"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/rollcall-dev/rollcall/internal/postgres"
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+	"github.com/rollcall-dev/rollcall/internal/testpostgres"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(testpostgres.Main(m)) }
+
+var genesis = common.HexToHash("0x01")
+
+// setup opens a ledger with keys, which begin at nonce 0.
+func setup(t testing.TB, keys int, targets ...string) (*Ledger, Terms) {
+	t.Helper()
+	return open(t, testpostgres.New(t, testpostgres.Migrated(Migrations())).Pool(t), keys, targets...)
+}
+
+func open(t testing.TB, db *pgxpool.Pool, keys int, targets ...string) (*Ledger, Terms) {
+	t.Helper()
+	l := New(db, Config{ChainID: 1337, Pool: "pool", Targets: targets})
+	_, err := l.Chain(context.Background(), genesis)
+	require.NoError(t, err)
+	terms := Terms{Cap: 16, Queue: 100}
+	var registrations []Registration
+	for i := range keys {
+		terms.Held = append(terms.Held, common.BigToAddress(big.NewInt(int64(i+1))))
+		registrations = append(registrations, Registration{Address: terms.Held[i]})
+	}
+	require.NoError(t, l.Register(context.Background(), registrations))
+	return l, terms
+}
+
+func migrate(t testing.TB, url string) {
+	t.Helper()
+	require.NoError(t, postgres.Migrate(context.Background(), url, Migrations()))
+}
+
+func draft(l *Ledger) *Draft {
+	return &Draft{
+		ID: uuid.Must(uuid.NewV7()), Target: l.Pool, Caller: "caller", Kind: relayer.KindTransaction,
+		Request: relayer.Request{
+			To: new(common.HexToAddress("0xff")), Value: big.NewInt(1), Data: []byte{1, 2, 3}, GasLimit: 21_000, Speed: relayer.Fast,
+			Metadata: relayer.Metadata{Method: "fill", Orderbook: "book", Trader: "trader", RequestID: "r-1", TraceID: "t-1"},
+		},
+	}
+}
+
+func drafts(l *Ledger, n int) []*Draft {
+	var all []*Draft
+	for range n {
+		all = append(all, draft(l))
+	}
+	return all
+}
+
+// accept wants all of them accepted.
+func accept(t testing.TB, l *Ledger, terms Terms, drafts ...*Draft) []*relayer.Transaction {
+	t.Helper()
+	verdicts, err := l.Accept(t.Context(), terms, drafts)
+	require.NoError(t, err)
+	var txs []*relayer.Transaction
+	for _, v := range verdicts {
+		require.NoError(t, v.Err)
+		txs = append(txs, v.Tx)
+	}
+	return txs
+}
+
+// signed stores a first attempt for each, with made-up bytes, and records that nodes took them.
+func broadcast(t testing.TB, l *Ledger, txs ...*relayer.Transaction) {
+	t.Helper()
+	var attempts []*relayer.Attempt
+	var told []Broadcast
+	for _, tx := range txs {
+		a := attempt(tx, 1, relayer.PurposeSend)
+		attempts = append(attempts, a)
+		told = append(told, Broadcast{TxID: tx.ID, Number: 1, Hash: a.Hash, Status: relayer.Broadcasted})
+	}
+	stored, err := l.StoreAttempts(t.Context(), attempts)
+	require.NoError(t, err)
+	for _, s := range stored {
+		require.True(t, s)
+	}
+	require.NoError(t, l.RecordBroadcasts(t.Context(), told))
+}
+
+func attempt(tx *relayer.Transaction, number int, purpose relayer.Purpose) *relayer.Attempt {
+	hash := common.BytesToHash(append(tx.ID[:], byte(number), byte(len(purpose))))
+	return &relayer.Attempt{
+		TxID: tx.ID, Number: number, From: tx.From, Nonce: *tx.Nonce, Purpose: purpose, Hash: hash, Raw: []byte("raw"),
+		MaxFee: big.NewInt(2), MaxPriorityFee: big.NewInt(1),
+	}
+}
+
+func mined(tx *relayer.Transaction, number int, purpose relayer.Purpose, block uint64) Mined {
+	return Mined{
+		TxID: tx.ID, Hash: attempt(tx, number, purpose).Hash, BlockNumber: block, BlockHash: blockHash(block), BlockTime: time.Unix(1, 0),
+		Succeeded: true, GasUsed: 21_000, GasPrice: big.NewInt(7),
+	}
+}
+
+func blockHash(n uint64) common.Hash { return common.BigToHash(new(big.Int).SetUint64(1000 + n)) }
+
+func read(t testing.TB, l *Ledger, tx *relayer.Transaction) *relayer.Transaction {
+	t.Helper()
+	now, err := l.Transaction(t.Context(), tx.ID)
+	require.NoError(t, err)
+	return now
+}
+
+// pending is what each key has pending, by the store.
+func pending(t testing.TB, l *Ledger) []int {
+	t.Helper()
+	keys, err := l.Keys(t.Context())
+	require.NoError(t, err)
+	var counts []int
+	for _, k := range keys {
+		counts = append(counts, k.PendingCount)
+	}
+	return counts
+}

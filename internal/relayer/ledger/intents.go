@@ -1,0 +1,172 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+)
+
+// Intend says that a transaction's nonce is to be used for a no-op from now on. One that has no nonce yet is final at
+// once: canceled, expired or failed. It returns the row as it is then; the caller sees to it that the no-op is signed.
+//
+// It fails with [relayer.ErrNotFound], or with a [relayer.StateError] if the transaction is mined or final. To intend what
+// is intended already changes nothing; a caller's cancelation takes the place of nothing else.
+func (l *Ledger) Intend(ctx context.Context, id uuid.UUID, intent relayer.Intent, reason string) (*relayer.Transaction, error) {
+	final := map[relayer.Intent]relayer.Status{
+		relayer.IntentCancel: relayer.Canceled, relayer.IntentExpire: relayer.Expired, relayer.IntentFail: relayer.Failed,
+	}[intent]
+	if _, err := l.db.Exec(ctx, `WITH changed AS (
+		UPDATE relayer_txs t SET intent = $5, intent_reason = $6, updated_at = now(), revision = t.revision + 1,
+			status = CASE WHEN t.nonce IS NULL THEN $7 ELSE t.status END, open = t.nonce IS NOT NULL,
+			status_reason = CASE WHEN t.nonce IS NULL THEN $6 ELSE t.status_reason END
+		WHERE t.id = $2 AND t.chain_id = $3 AND t.pool_id = $4 AND t.open AND t.status <> 'mined' AND t.intent = 'send'
+		RETURNING t.*)`+told+`SELECT`,
+		l.targets(), id, l.ChainID, l.Pool, string(intent), reason, string(final)); err != nil {
+		return nil, fmt.Errorf("%s: %w", intent, err)
+	}
+	tx, err := l.Transaction(ctx, id)
+	switch {
+	case err != nil:
+		return nil, err
+	case tx.Intent != intent, tx.Status == relayer.Mined, tx.Status.Final() && tx.Nonce != nil:
+		return nil, &relayer.StateError{Status: tx.Status, Doing: string(intent)}
+	}
+	return tx, nil
+}
+
+// Replacement are new contents for a transaction that is not mined.
+type Replacement struct {
+	ID uuid.UUID
+	relayer.Request
+	// Attempt holds them, signed, for the same nonce; nil for a transaction without a nonce.
+	Attempt *relayer.Attempt
+}
+
+// errRaced: somebody else has signed for the same nonce meanwhile.
+var errRaced = errors.New("somebody else signed for the transaction at the same time")
+
+// ErrRaced means that an attempt's number was taken meanwhile: read the transaction again.
+var ErrRaced = errRaced
+
+// Replace changes a transaction's contents and stores the attempt that holds them, in one step. It fails with [ErrRaced],
+// [relayer.ErrNotFound] or a [relayer.StateError]; nothing is changed then.
+func (l *Ledger) Replace(ctx context.Context, r *Replacement) error {
+	return pgx.BeginFunc(ctx, l.db, func(tx pgx.Tx) error {
+		rows, err := tx.Query(ctx, selectTransactions+` WHERE id = $1 AND chain_id = $2 AND pool_id = $3 FOR UPDATE`, r.ID, l.ChainID, l.Pool)
+		if err != nil {
+			return fmt.Errorf("replace: %w", err)
+		}
+		was, err := pgx.CollectExactlyOneRow(rows, scanTransaction)
+		switch {
+		case errors.Is(err, pgx.ErrNoRows):
+			return relayer.ErrNotFound
+		case err != nil:
+			return fmt.Errorf("replace: %w", err)
+		case was.Status.Final() || was.Status == relayer.Mined || was.Intent != relayer.IntentSend:
+			return &relayer.StateError{Status: was.Status, Doing: "replace"}
+		case (was.Nonce == nil) != (r.Attempt == nil):
+			return errRaced
+		}
+		var to *string
+		if r.To != nil {
+			to = new(hexAddress(*r.To))
+		}
+		if _, err := tx.Exec(ctx, `WITH changed AS (
+			UPDATE relayer_txs t SET to_address = $3, value_wei = $4::text::numeric, data = $5, gas_limit = $6, speed = $7,
+				gas_price = $8::text::numeric, max_fee = $9::text::numeric, max_priority = $10::text::numeric, valid_until = $11,
+				revision = revision + 1, updated_at = now()
+			WHERE t.id = $2 RETURNING t.*)`+told+`SELECT`,
+			l.targets(), r.ID, to, r.Value.String(), r.Data, int64(r.GasLimit), string(r.Speed), decimal(r.GasPrice), decimal(r.MaxFee),
+			decimal(r.MaxPriorityFee), timeOrNil(r.ValidUntil)); err != nil {
+			return fmt.Errorf("replace: %w", err)
+		}
+		if r.Attempt == nil {
+			return nil
+		}
+		a := r.Attempt
+		tag, err := tx.Exec(ctx, `INSERT INTO relayer_attempts
+			(chain_id, tx_id, attempt, address, nonce, purpose, tx_hash, raw, max_fee, max_priority)
+			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9::text::numeric, $10::text::numeric) ON CONFLICT DO NOTHING`,
+			l.ChainID, a.TxID, a.Number, hexAddress(a.From), int64(a.Nonce), string(a.Purpose), a.Hash.Hex(), a.Raw,
+			a.MaxFee.String(), decimal(a.MaxPriorityFee))
+		if err == nil && tag.RowsAffected() == 0 {
+			err = errRaced
+		}
+		return err
+	})
+}
+
+// Fill writes no-ops down for nonces of a key that nobody has: below next_nonce, not below mined, without a row. They are then
+// signed like everything that has a nonce. It returns them.
+func (l *Ledger) Fill(ctx context.Context, key common.Address, mined uint64) (filled []*relayer.Transaction, err error) {
+	err = l.transaction(ctx, func(b *pgx.Batch) error {
+		b.Queue(`SELECT next_nonce FROM relayer_keys WHERE chain_id = $1 AND pool_id = $2 AND address = $3 FOR UPDATE`,
+			l.ChainID, l.Pool, hexAddress(key))
+		b.Queue(`SELECT n FROM relayer_keys k CROSS JOIN LATERAL generate_series($4::bigint, k.next_nonce - 1) AS n
+			WHERE k.chain_id = $1 AND k.pool_id = $2 AND k.address = $3 AND NOT EXISTS (SELECT FROM relayer_txs t
+				WHERE t.chain_id = k.chain_id AND t.relayer_address = k.address AND t.nonce = n) ORDER BY n LIMIT 1000`,
+			l.ChainID, l.Pool, hexAddress(key), int64(mined)).Query(func(rows pgx.Rows) error {
+			gaps, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+			for _, n := range gaps {
+				tx := l.transactionOf(&Draft{ID: uuid.Must(uuid.NewV7()), Target: hexAddress(key), Kind: relayer.KindNoop})
+				tx.From, tx.Nonce, tx.To = key, new(uint64(n)), new(key)
+				tx.Intent = relayer.IntentSend
+				filled = append(filled, tx)
+			}
+			return err
+		})
+		return nil
+	}, func(b *pgx.Batch) error {
+		l.insert(b, filled)
+		if len(filled) > 0 {
+			b.Queue(`UPDATE relayer_keys SET pending_count = pending_count + $4 WHERE chain_id = $1 AND pool_id = $2 AND address = $3`,
+				l.ChainID, l.Pool, hexAddress(key), len(filled))
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("fill gaps of %s: %w", key, err)
+	}
+	return filled, nil
+}
+
+// Raise moves a key's next nonce up to where the chain is: somebody else has used the key. It never moves it down,
+// and reports whether it moved.
+func (l *Ledger) Raise(ctx context.Context, key common.Address, next uint64) (bool, error) {
+	tag, err := l.db.Exec(ctx, `UPDATE relayer_keys SET next_nonce = $4, updated_at = now()
+		WHERE chain_id = $1 AND pool_id = $2 AND address = $3 AND next_nonce < $4`, l.ChainID, l.Pool, hexAddress(key), int64(next))
+	if err != nil {
+		return false, fmt.Errorf("raise the nonce of %s: %w", key, err)
+	}
+	return tag.RowsAffected() > 0, nil
+}
+
+// Displaced writes down that somebody else's transaction, found by its hash in a block that is deep enough, stands at a
+// nonce of ours. The row that had the nonce gets back into the queue, to be sent under another one; or is final where it was
+// not to be sent any more. The foreign one is written down in its place.
+func (l *Ledger) Displaced(ctx context.Context, id uuid.UUID, key common.Address, nonce uint64, hash common.Hash, block Block) error {
+	_, err := l.settled(ctx, "displace a transaction", `WITH changed AS (
+		UPDATE relayer_txs t SET relayer_address = NULL, nonce = NULL, tx_hash = NULL, sent_at = NULL,
+			attempts = coalesce((SELECT max(attempt) FROM relayer_attempts WHERE tx_id = t.id), 0),
+			status = CASE WHEN t.intent = 'cancel' THEN 'canceled' WHEN t.intent = 'expire' THEN 'expired'
+				WHEN t.intent = 'fail' THEN 'failed' WHEN t.kind <> 'transaction' THEN 'replaced' ELSE 'allocated' END,
+			open = t.intent = 'send' AND t.kind = 'transaction',
+			status_reason = 'another transaction, not the relayer''s, took its nonce',
+			revision = revision + 1, updated_at = now()
+		WHERE t.id = $4 AND t.chain_id = $2 AND t.pool_id = $3 AND t.open AND t.status <> 'mined'
+			AND t.relayer_address = $5 AND t.nonce = $6
+		RETURNING t.*
+	), foreigner AS (
+		INSERT INTO relayer_txs (id, chain_id, pool_id, target, caller, kind, relayer_address, nonce, tx_hash, status, open,
+			block_number, block_hash, confirmed_at)
+		SELECT $7, $2, $3, $5, '', 'foreign', $5, $6, $8, 'confirmed', false, $9, $10, now() FROM changed
+	), counted AS (SELECT $5::text AS address, -count(*)::int AS n FROM changed)`,
+		l.targets(), l.ChainID, l.Pool, id, hexAddress(key), int64(nonce), uuid.Must(uuid.NewV7()), hash.Hex(), int64(block.Number), block.Hash.Hex())
+	return err
+}

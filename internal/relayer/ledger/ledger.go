@@ -1,0 +1,132 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/big"
+	"strings"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+)
+
+// Config is whose rows a Ledger reads and writes.
+type Config struct {
+	ChainID uint64
+	Pool    string
+	// Targets are the names of the webhook targets that hear of each change. None by default.
+	Targets []string
+}
+
+// Ledger is the store of one pool of keys on one chain. It is safe for concurrent use, by any number of processes.
+type Ledger struct {
+	db *pgxpool.Pool
+	Config
+}
+
+// New makes a Ledger of a database that has been migrated. It does not close db.
+func New(db *pgxpool.Pool, cfg Config) *Ledger { return &Ledger{db: db, Config: cfg} }
+
+// resolveLimit is how long the outcome of a commit whose answer was lost is looked for.
+const resolveLimit = 30 * time.Second
+
+// transaction runs a database transaction in two round trips: what first queues decides what second queues, which
+// the commit follows at once. The error wraps [relayer.ErrUnknown] if the commit may have happened; otherwise nothing did.
+func (l *Ledger) transaction(ctx context.Context, first, second func(*pgx.Batch) error) error {
+	conn, err := l.db.Acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Release()
+	batch := new(pgx.Batch)
+	batch.Queue("begin")
+	if err := first(batch); err != nil {
+		return err
+	}
+	if err := conn.SendBatch(ctx, batch).Close(); err != nil {
+		return errors.Join(err, rollback(ctx, conn))
+	}
+	batch = new(pgx.Batch)
+	if err := second(batch); err != nil {
+		return errors.Join(err, rollback(ctx, conn))
+	}
+	batch.Queue("commit")
+	if err := conn.SendBatch(ctx, batch).Close(); err != nil {
+		// The server's own word is certain: it ends the transaction, and skips what follows.
+		if refused := new(pgconn.PgError); errors.As(err, &refused) && !fatal(refused) {
+			return errors.Join(err, rollback(ctx, conn))
+		}
+		return fmt.Errorf("%w: %w", relayer.ErrUnknown, err)
+	}
+	return nil
+}
+
+// fatal reports whether the server ended the session with the error, which it may have done within the commit.
+func fatal(err *pgconn.PgError) bool {
+	return err.Severity == "FATAL" || err.Severity == "PANIC" || strings.HasPrefix(err.Code, "57P") || strings.HasPrefix(err.Code, "08")
+}
+
+func rollback(ctx context.Context, conn *pgxpool.Conn) error {
+	if conn.Conn().IsClosed() {
+		return nil // the server rolls back
+	}
+	_, err := conn.Exec(ctx, "rollback")
+	return err
+}
+
+// told is the end of a statement whose part "changed" returns rows of relayer_txs: it writes down whom to tell. Its
+// parameter, the targets' names, is the statement's first.
+const told = `, told AS (
+	INSERT INTO relayer_deliveries (id, chain_id, pool_id, target, event, tx_id, subject, revision, snapshot)
+	SELECT gen_random_uuid(), c.chain_id, c.pool_id, told_to, 'transaction_update', c.id, c.id::text, c.revision,
+		to_jsonb(c) - 'data'
+	FROM changed c CROSS JOIN unnest($1::text[]) AS told_to WHERE c.kind = 'transaction')
+`
+
+func (l *Ledger) targets() []string {
+	if l.Targets == nil {
+		return []string{}
+	}
+	return l.Targets
+}
+
+// hexAddress is how addresses are stored.
+func hexAddress(a common.Address) string { return strings.ToLower(a.Hex()) }
+
+func hexAddresses(addresses []common.Address) []string {
+	out := make([]string, len(addresses))
+	for i, a := range addresses {
+		out[i] = hexAddress(a)
+	}
+	return out
+}
+
+// decimal is how amounts travel: as text, cast to numeric by the server. The driver's own encoding of numeric takes
+// several times as long.
+func decimal(n *big.Int) *string {
+	if n == nil {
+		return nil
+	}
+	return new(n.String())
+}
+
+func parseDecimal(s *string) *big.Int {
+	if s == nil {
+		return nil
+	}
+	n, _ := new(big.Int).SetString(*s, 10)
+	return n
+}
+
+func timeOrNil(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	return &t
+}

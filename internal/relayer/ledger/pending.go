@@ -1,0 +1,136 @@
+package ledger
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+)
+
+// Unsigned are transactions whose nonce was claimed and for which nothing was signed within age: whoever claimed
+// it may have died. Only those of keys; the lowest nonce of each key first; at most limit.
+func (l *Ledger) Unsigned(ctx context.Context, keys []common.Address, age time.Duration, limit int) ([]*relayer.Transaction, error) {
+	return l.list(ctx, "list unsigned transactions", selectTransactions+` WHERE chain_id = $1 AND relayer_address = ANY($2)
+		AND open AND nonce IS NOT NULL AND status = 'allocated' AND updated_at < now() - $3::interval
+		AND NOT EXISTS (SELECT FROM relayer_attempts a WHERE a.tx_id = relayer_txs.id AND a.nonce = relayer_txs.nonce)
+		ORDER BY nonce, relayer_address LIMIT $4`, l.ChainID, hexAddresses(keys), age, limit)
+}
+
+func (l *Ledger) list(ctx context.Context, doing, query string, args ...any) ([]*relayer.Transaction, error) {
+	rows, err := l.db.Query(ctx, query, args...)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", doing, err)
+	}
+	txs, err := pgx.CollectRows(rows, scanTransaction)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", doing, err)
+	}
+	return txs, nil
+}
+
+// From is a key and a nonce: this one and those above.
+type From struct {
+	Key   common.Address
+	Nonce uint64
+}
+
+func (l *Ledger) froms(froms []From) (addresses []string, nonces []int64) {
+	for _, f := range froms {
+		addresses, nonces = append(addresses, hexAddress(f.Key)), append(nonces, int64(f.Nonce))
+	}
+	return addresses, nonces
+}
+
+// Unmined are the latest attempts of whatever is not mined in a block that is known, from the given nonces on, whose row has
+// not changed for age; the lowest nonce of each key first, at most limit of each key. Final ones are among them if their nonce is:
+// a chain that gave a deep block up needs them again.
+func (l *Ledger) Unmined(ctx context.Context, froms []From, age time.Duration, limit int) ([]*relayer.Attempt, error) {
+	addresses, nonces := l.froms(froms)
+	rows, err := l.db.Query(ctx, `SELECT a.* FROM unnest($2::text[], $3::bigint[]) AS f (address, nonce)
+		CROSS JOIN LATERAL (SELECT t.id, t.nonce, t.relayer_address FROM relayer_txs t
+			WHERE t.chain_id = $1 AND t.relayer_address = f.address AND t.nonce >= f.nonce AND t.kind <> 'foreign'
+				AND t.updated_at < now() - $4::interval
+			ORDER BY t.nonce LIMIT $5) AS t
+		CROSS JOIN LATERAL (`+selectAttempts+` WHERE a.tx_id = t.id AND a.nonce = t.nonce ORDER BY a.attempt DESC LIMIT 1) AS a
+		ORDER BY t.nonce, t.relayer_address`, l.ChainID, addresses, nonces, age, limit)
+	if err != nil {
+		return nil, fmt.Errorf("list unmined attempts: %w", err)
+	}
+	attempts, err := pgx.CollectRows(rows, scanAttempt)
+	if err != nil {
+		return nil, fmt.Errorf("list unmined attempts: %w", err)
+	}
+	return attempts, nil
+}
+
+// Lowest are the transactions that stand exactly at the given nonces and are not mined: each holds up its key.
+func (l *Ledger) Lowest(ctx context.Context, froms []From) ([]*relayer.Transaction, error) {
+	addresses, nonces := l.froms(froms)
+	return l.list(ctx, "list what holds keys up", selectTransactions+` WHERE chain_id = $1 AND open AND status <> 'mined'
+		AND (relayer_address, nonce) IN (SELECT * FROM unnest($2::text[], $3::bigint[]))`, l.ChainID, addresses, nonces)
+}
+
+// Sought is a transaction that the chain has used the nonce of, and all hashes under which it may stand there.
+type Sought struct {
+	ID     uuid.UUID
+	Key    common.Address
+	Nonce  uint64
+	Hashes []common.Hash
+}
+
+// Sought are transactions that are not known to be mined and whose nonce is below the chain's count; at most limit.
+func (l *Ledger) Sought(ctx context.Context, mined []From, limit int) ([]Sought, error) {
+	addresses, nonces := l.froms(mined)
+	rows, err := l.db.Query(ctx, `SELECT t.id, t.relayer_address, t.nonce,
+			ARRAY(SELECT a.tx_hash FROM relayer_attempts a WHERE a.tx_id = t.id AND a.nonce = t.nonce ORDER BY a.attempt DESC)
+		FROM unnest($2::text[], $3::bigint[]) AS m (address, count)
+		JOIN relayer_txs t ON t.chain_id = $1 AND t.relayer_address = m.address AND t.nonce < m.count
+			AND t.open AND t.nonce IS NOT NULL AND t.status <> 'mined'
+		ORDER BY t.nonce LIMIT $4`, l.ChainID, addresses, nonces, limit)
+	if err != nil {
+		return nil, fmt.Errorf("list what may be mined: %w", err)
+	}
+	sought, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (s Sought, err error) {
+		var address string
+		var hashes []string
+		err = row.Scan(&s.ID, &address, &s.Nonce, &hashes)
+		s.Key = common.HexToAddress(address)
+		for _, hash := range hashes {
+			s.Hashes = append(s.Hashes, common.HexToHash(hash))
+		}
+		return s, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list what may be mined: %w", err)
+	}
+	return sought, nil
+}
+
+// Due are transactions past their valid_until that nothing has been done about; at most limit.
+func (l *Ledger) Due(ctx context.Context, limit int) ([]*relayer.Transaction, error) {
+	return l.list(ctx, "list what expires", selectTransactions+` WHERE open AND valid_until IS NOT NULL AND valid_until <= now()
+		AND chain_id = $1 AND pool_id = $2 AND intent = 'send' AND status <> 'mined' ORDER BY valid_until LIMIT $3`, l.ChainID, l.Pool, limit)
+}
+
+// Unsent are the latest attempts of transactions that no node is known to have taken, and whose row has not changed for age;
+// the lowest nonces first, at most limit.
+func (l *Ledger) Unsent(ctx context.Context, age time.Duration, limit int) ([]*relayer.Attempt, error) {
+	rows, err := l.db.Query(ctx, `SELECT a.* FROM relayer_txs t
+		CROSS JOIN LATERAL (`+selectAttempts+` WHERE a.tx_id = t.id AND a.nonce = t.nonce ORDER BY a.attempt DESC LIMIT 1) AS a
+		WHERE t.chain_id = $1 AND t.pool_id = $2 AND t.open AND t.nonce IS NOT NULL AND t.status IN ('allocated', 'unknown')
+			AND t.updated_at < now() - $3::interval
+		ORDER BY t.nonce, t.relayer_address LIMIT $4`, l.ChainID, l.Pool, age, limit)
+	if err != nil {
+		return nil, fmt.Errorf("list unsent attempts: %w", err)
+	}
+	attempts, err := pgx.CollectRows(rows, scanAttempt)
+	if err != nil {
+		return nil, fmt.Errorf("list unsent attempts: %w", err)
+	}
+	return attempts, nil
+}

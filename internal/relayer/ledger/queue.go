@@ -1,0 +1,68 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+)
+
+// Dispatch gives keys and nonces to what waits, the oldest first, at most limit of them, and returns those. An unknown
+// outcome needs no resolving: what was claimed is found by Unsigned.
+func (l *Ledger) Dispatch(ctx context.Context, terms Terms, limit int) ([]*relayer.Transaction, error) {
+	var h hall
+	var queue, seated []*relayer.Transaction
+	err := l.transaction(ctx, func(b *pgx.Batch) error {
+		h.lock(b, l, terms)
+		// Locked, since a cancelation may take one out at this moment.
+		b.Queue(selectTransactions+` WHERE chain_id = $1 AND pool_id = $2 AND open AND nonce IS NULL
+			AND (valid_until IS NULL OR valid_until > now()) ORDER BY id LIMIT $3 FOR UPDATE`,
+			l.ChainID, l.Pool, limit).Query(func(rows pgx.Rows) (err error) {
+			queue, err = pgx.CollectRows(rows, scanTransaction)
+			return err
+		})
+		return nil
+	}, func(b *pgx.Batch) error {
+		clear(h.waiting) // the queue itself is what is seated
+		for _, tx := range queue {
+			s, err := h.seat(tx.Target, keyOf(tx, l.Pool))
+			if err != nil || s == nil {
+				continue
+			}
+			tx.From, tx.Nonce = s.address, new(s.take())
+			seated = append(seated, tx)
+		}
+		if len(seated) == 0 {
+			return nil
+		}
+		var ids []uuid.UUID
+		var addresses []string
+		var nonces []int64
+		for _, tx := range seated {
+			ids, addresses, nonces = append(ids, tx.ID), append(addresses, hexAddress(tx.From)), append(nonces, int64(*tx.Nonce))
+		}
+		b.Queue(`UPDATE relayer_txs t SET relayer_address = v.address, nonce = v.nonce, updated_at = now()
+			FROM unnest($1::uuid[], $2::text[], $3::bigint[]) AS v (id, address, nonce) WHERE t.id = v.id`, ids, addresses, nonces)
+		h.store(b, l)
+		return nil
+	})
+	if err != nil {
+		if errors.Is(err, relayer.ErrUnknown) {
+			return nil, fmt.Errorf("give out nonces: what was claimed is taken up later: %w", err)
+		}
+		return nil, fmt.Errorf("give out nonces: %w", err)
+	}
+	return slices.Clip(seated), nil
+}
+
+// Queued is how many wait for a key.
+func (l *Ledger) Queued(ctx context.Context) (n int, err error) {
+	err = l.db.QueryRow(ctx, `SELECT count(*) FROM relayer_txs WHERE chain_id = $1 AND pool_id = $2 AND open AND nonce IS NULL`,
+		l.ChainID, l.Pool).Scan(&n)
+	return n, err
+}

@@ -1,0 +1,134 @@
+package ledger
+
+import (
+	"context"
+	"fmt"
+	"math/big"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+// Mined is a transaction found in a block.
+type Mined struct {
+	TxID        uuid.UUID
+	Hash        common.Hash
+	BlockNumber uint64
+	BlockHash   common.Hash
+	BlockTime   time.Time
+	Succeeded   bool
+	GasUsed     uint64
+	GasPrice    *big.Int // wei, paid for each unit of gas
+}
+
+// RecordMined writes down what stands in blocks. Repeating it changes nothing; another block replaces the first.
+func (l *Ledger) RecordMined(ctx context.Context, mined []Mined) error {
+	n := len(mined)
+	ids, hashes, blocks, numbers := make([]uuid.UUID, n), make([]string, n), make([]string, n), make([]int64, n)
+	times, succeeded, used, prices := make([]time.Time, n), make([]bool, n), make([]int64, n), make([]string, n)
+	for i, m := range mined {
+		ids[i], hashes[i], blocks[i], numbers[i] = m.TxID, m.Hash.Hex(), m.BlockHash.Hex(), int64(m.BlockNumber)
+		times[i], succeeded[i], used[i], prices[i] = m.BlockTime, m.Succeeded, int64(m.GasUsed), m.GasPrice.String()
+	}
+	return l.settle(ctx, "record what was mined", `WITH found AS (
+		SELECT v.*, a.purpose, t.status AS was FROM unnest($2::uuid[], $3::text[], $4::text[], $5::bigint[], $6::timestamptz[],
+			$7::boolean[], $8::bigint[], $9::text[]) AS v (id, hash, block, number, mined, succeeded, used, price)
+		JOIN relayer_txs t ON t.id = v.id JOIN relayer_attempts a ON a.tx_id = v.id AND a.tx_hash = v.hash AND a.nonce = t.nonce
+		WHERE t.open AND (t.status <> 'mined' OR t.block_hash <> v.block) ORDER BY t.relayer_address, t.nonce FOR UPDATE OF t
+	), changed AS (
+		UPDATE relayer_txs t SET status = 'mined', status_reason = '', tx_hash = v.hash, block_number = v.number, block_hash = v.block,
+			mined_at = v.mined, succeeded = v.succeeded, mined_purpose = v.purpose, gas_used = v.used, gas_price_paid = v.price::numeric,
+			sent_at = coalesce(t.sent_at, now()), revision = revision + 1, updated_at = now()
+		FROM found v WHERE t.id = v.id RETURNING t.*
+	), counted AS (SELECT address, sum(n)::int AS n FROM (
+		SELECT c.relayer_address AS address, -1 AS n FROM changed c JOIN found f ON f.id = c.id WHERE f.was <> 'mined') x GROUP BY address)`,
+		l.targets(), ids, hashes, blocks, numbers, times, succeeded, used, prices)
+}
+
+// settle runs a statement that changes rows and counts by how much each key's pending has changed.
+//
+// The keys' rows are locked first, as everywhere.
+func (l *Ledger) settle(ctx context.Context, doing, statement string, args ...any) error {
+	_, err := l.settled(ctx, doing, statement, args...)
+	return err
+}
+
+func (l *Ledger) settled(ctx context.Context, doing, statement string, args ...any) (changed int, err error) {
+	err = pgx.BeginFunc(ctx, l.db, func(tx pgx.Tx) error {
+		batch := new(pgx.Batch)
+		batch.Queue(`SELECT 1 FROM relayer_keys WHERE chain_id = $1 AND pool_id = $2 ORDER BY address FOR UPDATE`, l.ChainID, l.Pool)
+		batch.Queue(statement+told+`, kept AS (
+			UPDATE relayer_keys k SET pending_count = pending_count + c.n, updated_at = now()
+			FROM counted c WHERE k.address = c.address AND k.chain_id = `+fmt.Sprint(l.ChainID)+` AND c.n <> 0)
+			SELECT count(*) FROM changed`, args...).QueryRow(func(row pgx.Row) error { return row.Scan(&changed) })
+		return tx.SendBatch(ctx, batch).Close()
+	})
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", doing, err)
+	}
+	return changed, nil
+}
+
+// Block names a block.
+type Block struct {
+	Number uint64
+	Hash   common.Hash
+}
+
+// MinedBlocks are those that transactions which can still change stand in, the lowest first.
+func (l *Ledger) MinedBlocks(ctx context.Context) ([]Block, error) {
+	rows, err := l.db.Query(ctx, `SELECT DISTINCT block_number, block_hash FROM relayer_txs
+		WHERE chain_id = $1 AND open AND nonce IS NOT NULL AND status = 'mined' AND pool_id = $2 ORDER BY block_number`, l.ChainID, l.Pool)
+	if err != nil {
+		return nil, fmt.Errorf("list mined blocks: %w", err)
+	}
+	blocks, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (b Block, err error) {
+		var hash string
+		err = row.Scan(&b.Number, &hash)
+		b.Hash = common.HexToHash(hash)
+		return b, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list mined blocks: %w", err)
+	}
+	return blocks, nil
+}
+
+// Unmine puts back what stands in blocks that are no longer part of the chain, and returns how many that were.
+func (l *Ledger) Unmine(ctx context.Context, gone []Block) (int, error) {
+	hashes := make([]string, len(gone))
+	for i, b := range gone {
+		hashes[i] = b.Hash.Hex()
+	}
+	return l.settled(ctx, "put reorganized transactions back", `WITH changed AS (
+		UPDATE relayer_txs t SET status = 'broadcasted', status_reason = 'its block is no longer part of the chain',
+			block_number = NULL, block_hash = NULL, mined_at = NULL, succeeded = NULL, mined_purpose = NULL, gas_used = NULL,
+			gas_price_paid = NULL, revision = revision + 1, updated_at = now()
+		WHERE t.chain_id = $2 AND t.pool_id = $3 AND t.open AND t.nonce IS NOT NULL AND t.status = 'mined' AND t.block_hash = ANY($4)
+		RETURNING t.*
+	), counted AS (SELECT relayer_address AS address, count(*)::int AS n FROM changed GROUP BY relayer_address)`,
+		l.targets(), l.ChainID, l.Pool, hashes)
+}
+
+// Confirm makes final what stands in one of the blocks, which the caller knows to be deep enough and part of the chain.
+// It returns how many that were.
+func (l *Ledger) Confirm(ctx context.Context, blocks []Block) (int, error) {
+	hashes := make([]string, len(blocks))
+	for i, b := range blocks {
+		hashes[i] = b.Hash.Hex()
+	}
+	// What a no-op did is what was intended with it; that a caller's own bytes were mined after all beats any intent.
+	return l.settled(ctx, "confirm", `WITH changed AS (
+		UPDATE relayer_txs t SET open = false, confirmed_at = now(), revision = revision + 1, updated_at = now(),
+			status = CASE
+				WHEN t.mined_purpose = 'noop' AND t.intent = 'cancel' THEN 'canceled'
+				WHEN t.mined_purpose = 'noop' AND t.intent = 'expire' THEN 'expired'
+				WHEN t.mined_purpose = 'noop' AND t.intent = 'fail' THEN 'failed'
+				WHEN t.succeeded THEN 'confirmed' ELSE 'reverted' END,
+			status_reason = CASE WHEN t.mined_purpose = 'noop' THEN t.intent_reason WHEN t.succeeded THEN '' ELSE 'execution reverted' END
+		WHERE t.chain_id = $2 AND t.pool_id = $3 AND t.open AND t.nonce IS NOT NULL AND t.status = 'mined' AND t.block_hash = ANY($4)
+		RETURNING t.*
+	), counted AS (SELECT '' AS address, 0 AS n WHERE false)`, l.targets(), l.ChainID, l.Pool, hashes)
+}

@@ -1,0 +1,276 @@
+package ledger
+
+import (
+	"testing"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+)
+
+// The whole life of a transaction, with what its target hears of it.
+func TestLife(t *testing.T) {
+	t.Parallel()
+	l, terms := setup(t, 1, "target")
+	tx := accept(t, l, terms, draft(l))[0]
+	broadcast(t, l, tx)
+	got := read(t, l, tx)
+	require.Equal(t, relayer.Broadcasted, got.Status)
+	require.Equal(t, attempt(tx, 1, relayer.PurposeSend).Hash, *got.Hash)
+	require.False(t, got.SentAt.IsZero())
+	require.Equal(t, []int{1}, pending(t, l))
+
+	found := mined(tx, 1, relayer.PurposeSend, 7)
+	require.NoError(t, l.RecordMined(t.Context(), []Mined{found}))
+	require.NoError(t, l.RecordMined(t.Context(), []Mined{found})) // again
+	got = read(t, l, tx)
+	require.Equal(t, relayer.Mined, got.Status)
+	require.Equal(t, uint64(7), got.BlockNumber)
+	require.Equal(t, int64(7), got.EffectiveGasPrice.Int64())
+	require.Equal(t, []int{0}, pending(t, l))
+	blocks, err := l.MinedBlocks(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, []Block{{7, blockHash(7)}}, blocks)
+
+	n, err := l.Unmine(t.Context(), blocks)
+	require.NoError(t, err)
+	require.Equal(t, 1, n)
+	require.Equal(t, relayer.Broadcasted, read(t, l, tx).Status)
+	require.Equal(t, []int{1}, pending(t, l))
+
+	found.BlockHash, found.BlockNumber = blockHash(8), 8
+	require.NoError(t, l.RecordMined(t.Context(), []Mined{found}))
+	n, err = l.Confirm(t.Context(), []Block{{7, blockHash(7)}})
+	require.NoError(t, err)
+	require.Zero(t, n)
+	n, err = l.Confirm(t.Context(), []Block{{8, blockHash(8)}})
+	require.NoError(t, err)
+	require.Equal(t, 1, n)
+	got = read(t, l, tx)
+	require.Equal(t, relayer.Confirmed, got.Status)
+	require.False(t, got.ConfirmedAt.IsZero())
+	require.Equal(t, []int{0}, pending(t, l))
+	require.NoError(t, l.RecordMined(t.Context(), []Mined{mined(tx, 1, relayer.PurposeSend, 9)}))
+	require.Equal(t, got, read(t, l, tx)) // final is final
+
+	rows, err := l.db.Query(t.Context(), `SELECT revision, snapshot->>'status' FROM relayer_deliveries
+		WHERE subject = $1 AND target = 'target' ORDER BY revision`, tx.ID.String())
+	require.NoError(t, err)
+	type told struct {
+		Revision int
+		Status   relayer.Status
+	}
+	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[told])
+	require.NoError(t, err)
+	require.Equal(t, []told{
+		{2, relayer.Broadcasted}, {3, relayer.Mined}, {4, relayer.Broadcasted}, {5, relayer.Mined}, {6, relayer.Confirmed},
+	}, all)
+}
+
+func TestRevertedIsFinalOnlyWhenDeep(t *testing.T) {
+	t.Parallel()
+	l, terms := setup(t, 1)
+	tx := accept(t, l, terms, draft(l))[0]
+	broadcast(t, l, tx)
+	found := mined(tx, 1, relayer.PurposeSend, 7)
+	found.Succeeded = false
+	require.NoError(t, l.RecordMined(t.Context(), []Mined{found}))
+	require.Equal(t, relayer.Mined, read(t, l, tx).Status)
+	_, err := l.Confirm(t.Context(), []Block{{7, blockHash(7)}})
+	require.NoError(t, err)
+	require.Equal(t, relayer.Reverted, read(t, l, tx).Status)
+}
+
+// A row that nobody signed for, and one that nobody sent, are found by others; the second signer stores nothing.
+func TestOthersTakeOver(t *testing.T) {
+	t.Parallel()
+	l, terms := setup(t, 1)
+	txs := accept(t, l, terms, draft(l), draft(l))
+	unsigned, err := l.Unsigned(t.Context(), terms.Held, 0, 10)
+	require.NoError(t, err)
+	require.Len(t, unsigned, 2)
+	require.Equal(t, txs[0].ID, unsigned[0].ID)
+	unsigned, err = l.Unsigned(t.Context(), terms.Held, time.Minute, 10)
+	require.NoError(t, err)
+	require.Empty(t, unsigned)
+
+	stored, err := l.StoreAttempts(t.Context(), []*relayer.Attempt{attempt(txs[0], 1, relayer.PurposeSend)})
+	require.NoError(t, err)
+	require.Equal(t, []bool{true}, stored)
+	stored, err = l.StoreAttempts(t.Context(), []*relayer.Attempt{attempt(txs[1], 1, relayer.PurposeSend), attempt(txs[0], 1, relayer.PurposeNoop)})
+	require.NoError(t, err)
+	require.Equal(t, []bool{true, false}, stored)
+	unsent, err := l.Unsent(t.Context(), 0, 10)
+	require.NoError(t, err)
+	require.Len(t, unsent, 2)
+	require.Equal(t, relayer.PurposeSend, unsent[0].Purpose)
+	unmined, err := l.Unmined(t.Context(), []From{{terms.Held[0], 1}}, 0, 10)
+	require.NoError(t, err)
+	require.Len(t, unmined, 1)
+	require.Equal(t, uint64(1), unmined[0].Nonce)
+	sought, err := l.Sought(t.Context(), []From{{terms.Held[0], 1}}, 10)
+	require.NoError(t, err)
+	require.Equal(t, []Sought{{txs[0].ID, terms.Held[0], 0, []common.Hash{attempt(txs[0], 1, relayer.PurposeSend).Hash}}}, sought)
+}
+
+func TestCancel(t *testing.T) {
+	t.Parallel()
+	l, terms := setup(t, 1)
+	terms.Cap = 1
+	txs := accept(t, l, terms, draft(l), draft(l))
+	waiting, err := l.Intend(t.Context(), txs[1].ID, relayer.IntentCancel, "asked")
+	require.NoError(t, err)
+	require.Equal(t, relayer.Canceled, waiting.Status)
+	again, err := l.Intend(t.Context(), txs[1].ID, relayer.IntentCancel, "asked")
+	require.NoError(t, err)
+	require.Equal(t, waiting, again)
+
+	broadcast(t, l, txs[0])
+	sent, err := l.Intend(t.Context(), txs[0].ID, relayer.IntentCancel, "asked")
+	require.NoError(t, err)
+	require.Equal(t, relayer.Broadcasted, sent.Status)
+	noop := attempt(txs[0], 2, relayer.PurposeNoop)
+	_, err = l.StoreAttempts(t.Context(), []*relayer.Attempt{noop})
+	require.NoError(t, err)
+	require.NoError(t, l.RecordMined(t.Context(), []Mined{mined(txs[0], 2, relayer.PurposeNoop, 3)}))
+	_, err = l.Confirm(t.Context(), []Block{{3, blockHash(3)}})
+	require.NoError(t, err)
+	require.Equal(t, relayer.Canceled, read(t, l, txs[0]).Status)
+	_, err = l.Intend(t.Context(), txs[0].ID, relayer.IntentExpire, "late")
+	var state *relayer.StateError
+	require.ErrorAs(t, err, &state)
+	_, err = l.Intend(t.Context(), uuid.New(), relayer.IntentCancel, "")
+	require.ErrorIs(t, err, relayer.ErrNotFound)
+}
+
+// Somebody else's transaction, once final, frees ours from its nonce; it goes back into the queue and gets another.
+func TestDisplaced(t *testing.T) {
+	t.Parallel()
+	l, terms := setup(t, 1)
+	tx := accept(t, l, terms, draft(l))[0]
+	broadcast(t, l, tx)
+	require.NoError(t, l.Displaced(t.Context(), tx.ID, tx.From, 0, common.HexToHash("0xf0"), Block{3, blockHash(3)}))
+	got := read(t, l, tx)
+	require.Nil(t, got.Nonce)
+	require.Equal(t, relayer.Allocated, got.Status)
+	require.Equal(t, []int{0}, pending(t, l))
+	foreign, err := l.TransactionByNonce(t.Context(), tx.From, 0)
+	require.NoError(t, err)
+	require.Equal(t, relayer.KindForeign, foreign.Kind)
+	seated, err := l.Dispatch(t.Context(), terms, 10)
+	require.NoError(t, err)
+	require.Len(t, seated, 1)
+	require.Equal(t, uint64(1), *seated[0].Nonce)
+	require.Equal(t, 1, seated[0].Attempts) // the next one signed is the second
+	unsigned, err := l.Unsigned(t.Context(), terms.Held, 0, 10)
+	require.NoError(t, err)
+	require.Len(t, unsigned, 1)
+	// Repeating it changes nothing.
+	require.NoError(t, l.Displaced(t.Context(), tx.ID, tx.From, 0, common.HexToHash("0xf0"), Block{3, blockHash(3)}))
+	require.Equal(t, []int{1}, pending(t, l))
+}
+
+func TestGapsAreFilled(t *testing.T) {
+	t.Parallel()
+	l, terms := setup(t, 1)
+	key := terms.Held[0]
+	raised, err := l.Raise(t.Context(), key, 3)
+	require.NoError(t, err)
+	require.True(t, raised)
+	accept(t, l, terms, draft(l))
+	filled, err := l.Fill(t.Context(), key, 1)
+	require.NoError(t, err)
+	require.Len(t, filled, 2)
+	require.Equal(t, uint64(1), *filled[0].Nonce)
+	require.Equal(t, uint64(2), *filled[1].Nonce)
+	require.Equal(t, relayer.KindNoop, filled[0].Kind)
+	filled, err = l.Fill(t.Context(), key, 1)
+	require.NoError(t, err)
+	require.Empty(t, filled)
+	require.Equal(t, []int{3}, pending(t, l))
+}
+
+func TestReplace(t *testing.T) {
+	t.Parallel()
+	l, terms := setup(t, 1)
+	tx := accept(t, l, terms, draft(l))[0]
+	broadcast(t, l, tx)
+	r := &Replacement{ID: tx.ID, Request: draft(l).Request, Attempt: attempt(tx, 2, relayer.PurposeReplace)}
+	r.Data = []byte("new")
+	require.NoError(t, l.Replace(t.Context(), r))
+	require.Equal(t, "new", string(read(t, l, tx).Data))
+	require.ErrorIs(t, l.Replace(t.Context(), r), ErrRaced) // the number is taken
+	attempts, err := l.Attempts(t.Context(), tx.ID)
+	require.NoError(t, err)
+	require.Len(t, attempts, 2)
+	require.NoError(t, l.RecordMined(t.Context(), []Mined{mined(tx, 1, relayer.PurposeSend, 3)}))
+	var state *relayer.StateError
+	r.Attempt.Number = 3
+	require.ErrorAs(t, l.Replace(t.Context(), r), &state)
+}
+
+func TestOneFollows(t *testing.T) {
+	t.Parallel()
+	l, _ := setup(t, 1)
+	ok, first, err := l.Follow(t.Context(), "a", time.Minute)
+	require.NoError(t, err)
+	require.True(t, ok)
+	ok, _, err = l.Follow(t.Context(), "b", time.Minute)
+	require.NoError(t, err)
+	require.False(t, ok)
+	ok, again, err := l.Follow(t.Context(), "a", time.Minute)
+	require.NoError(t, err)
+	require.True(t, ok)
+	require.Equal(t, first, again)
+	require.NoError(t, l.Leave(t.Context(), "a"))
+	ok, next, err := l.Follow(t.Context(), "b", time.Minute)
+	require.NoError(t, err)
+	require.True(t, ok)
+	require.Equal(t, first+1, next)
+}
+
+func TestStartOver(t *testing.T) {
+	t.Parallel()
+	l, terms := setup(t, 2)
+	txs := accept(t, l, terms, draft(l), draft(l), draft(l))
+	broadcast(t, l, txs...)
+	require.NoError(t, l.Halt(t.Context(), "gone"))
+	n, err := l.StartOver(t.Context(), common.HexToHash("0x02"), Block{0, common.HexToHash("0x02")}, map[common.Address]uint64{terms.Held[0]: 5})
+	require.NoError(t, err)
+	require.Equal(t, 3, n)
+	require.Equal(t, relayer.Dropped, read(t, l, txs[0]).Status)
+	keys, err := l.Keys(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, []uint64{5, 0}, []uint64{keys[0].NextNonce, keys[1].NextNonce})
+	c, err := l.Chain(t.Context(), genesis)
+	require.NoError(t, err)
+	require.Equal(t, Chain{Genesis: common.HexToHash("0x02"), Anchor: Block{0, common.HexToHash("0x02")}}, c)
+	accept(t, l, terms, draft(l), draft(l))
+}
+
+func TestPurge(t *testing.T) {
+	t.Parallel()
+	l, terms := setup(t, 1)
+	d := draft(l)
+	d.IdempotencyKey = "key"
+	txs := accept(t, l, terms, d, draft(l))
+	broadcast(t, l, txs...)
+	require.NoError(t, l.RecordMined(t.Context(), []Mined{mined(txs[0], 1, relayer.PurposeSend, 3)}))
+	_, err := l.Confirm(t.Context(), []Block{{3, blockHash(3)}})
+	require.NoError(t, err)
+	_, err = l.Purge(t.Context(), 0, time.Hour, 100)
+	require.NoError(t, err)
+	_, err = l.Transaction(t.Context(), txs[0].ID)
+	require.ErrorIs(t, err, relayer.ErrNotFound)
+	read(t, l, txs[1])
+	// The key is kept, and says that it was used.
+	again := draft(l)
+	again.IdempotencyKey = "key"
+	verdicts, err := l.Accept(t.Context(), terms, []*Draft{again})
+	require.NoError(t, err)
+	require.ErrorIs(t, verdicts[0].Err, relayer.ErrUnavailable)
+}

@@ -1,0 +1,156 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+)
+
+const selectTransactions = `SELECT id, chain_id, pool_id, target, caller, kind, relayer_address, nonce, tx_hash, status,
+	status_reason, intent, revision, attempts, to_address, value_wei::text, data, gas_limit, speed, gas_price::text, max_fee::text,
+	max_priority::text, valid_until, method, orderbook, trader, request_id, trace_id, block_number, block_hash,
+	gas_used, gas_price_paid::text, created_at, updated_at, sent_at, mined_at, confirmed_at FROM relayer_txs`
+
+func scanTransaction(row pgx.CollectableRow) (*relayer.Transaction, error) {
+	t := new(relayer.Transaction)
+	var from, hash, to, blockHash, value, price, fee, tip, paid *string
+	var nonce, block, used *uint64
+	var until, sent, mined, confirmed *time.Time
+	m := &t.Metadata
+	err := row.Scan(&t.ID, &t.ChainID, &t.Pool, &t.Target, &t.Caller, &t.Kind, &from, &nonce, &hash, &t.Status,
+		&t.StatusReason, &t.Intent, &t.Revision, &t.Attempts, &to, &value, &t.Data, &t.GasLimit, &t.Speed, &price, &fee,
+		&tip, &until, &m.Method, &m.Orderbook, &m.Trader, &m.RequestID, &m.TraceID, &block, &blockHash,
+		&used, &paid, &t.CreatedAt, &t.UpdatedAt, &sent, &mined, &confirmed)
+	if err != nil {
+		return nil, err
+	}
+	t.Nonce = nonce
+	if from != nil {
+		t.From = common.HexToAddress(*from)
+	}
+	if hash != nil {
+		t.Hash = new(common.HexToHash(*hash))
+	}
+	if to != nil {
+		t.To = new(common.HexToAddress(*to))
+	}
+	if block != nil {
+		t.BlockNumber = *block
+	}
+	if blockHash != nil {
+		t.BlockHash = common.HexToHash(*blockHash)
+	}
+	if used != nil {
+		t.GasUsed = *used
+	}
+	t.Value, t.GasPrice, t.MaxFee = parseDecimal(value), parseDecimal(price), parseDecimal(fee)
+	t.MaxPriorityFee, t.EffectiveGasPrice = parseDecimal(tip), parseDecimal(paid)
+	for _, at := range []struct {
+		from *time.Time
+		to   *time.Time
+	}{{until, &t.ValidUntil}, {sent, &t.SentAt}, {mined, &t.MinedAt}, {confirmed, &t.ConfirmedAt}} {
+		if at.from != nil {
+			*at.to = *at.from
+		}
+	}
+	return t, nil
+}
+
+// keyOf is the only key that may send a transaction; zero for any.
+func keyOf(tx *relayer.Transaction, pool string) common.Address {
+	if tx.Target == pool {
+		return common.Address{}
+	}
+	return common.HexToAddress(tx.Target)
+}
+
+// Transaction reads one; [relayer.ErrNotFound] if the pool has none with that id.
+func (l *Ledger) Transaction(ctx context.Context, id uuid.UUID) (*relayer.Transaction, error) {
+	return l.one(ctx, ` WHERE id = $1 AND chain_id = $2 AND pool_id = $3`, id, l.ChainID, l.Pool)
+}
+
+// TransactionByNonce reads the one that has a key's nonce.
+func (l *Ledger) TransactionByNonce(ctx context.Context, key common.Address, nonce uint64) (*relayer.Transaction, error) {
+	return l.one(ctx, ` WHERE relayer_address = $1 AND nonce = $2 AND chain_id = $3 AND pool_id = $4`,
+		hexAddress(key), int64(nonce), l.ChainID, l.Pool)
+}
+
+func (l *Ledger) one(ctx context.Context, where string, args ...any) (*relayer.Transaction, error) {
+	rows, err := l.db.Query(ctx, selectTransactions+where, args...)
+	if err != nil {
+		return nil, fmt.Errorf("read a transaction: %w", err)
+	}
+	tx, err := pgx.CollectExactlyOneRow(rows, scanTransaction)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil, relayer.ErrNotFound
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read a transaction: %w", err)
+	}
+	return tx, nil
+}
+
+// Filter chooses transactions; what is zero does not matter.
+type Filter struct {
+	Key      common.Address
+	Statuses []relayer.Status
+	// Signed: only those that were (true) or were not (false) signed; nil: both.
+	Signed *bool
+	// Metadata compares each field that is not empty.
+	Metadata relayer.Metadata
+	// All shows also what is not a caller's: no-ops, top-ups, foreign ones.
+	All bool
+}
+
+// Transactions lists, the newest first, and counts all that match.
+func (l *Ledger) Transactions(ctx context.Context, f Filter, offset, limit int) (txs []*relayer.Transaction, total int, err error) {
+	where, args := f.where(l)
+	batch := new(pgx.Batch)
+	batch.Queue(`SELECT count(*) FROM relayer_txs`+where, args...).QueryRow(func(row pgx.Row) error { return row.Scan(&total) })
+	batch.Queue(selectTransactions+where+fmt.Sprintf(` ORDER BY id DESC OFFSET %d LIMIT %d`, offset, limit), args...).Query(func(rows pgx.Rows) (err error) {
+		txs, err = pgx.CollectRows(rows, scanTransaction)
+		return err
+	})
+	if err := l.db.SendBatch(ctx, batch).Close(); err != nil {
+		return nil, 0, fmt.Errorf("list transactions: %w", err)
+	}
+	return txs, total, nil
+}
+
+func (f *Filter) where(l *Ledger) (where string, args []any) {
+	conditions := []string{"chain_id = $1", "pool_id = $2"}
+	args = []any{l.ChainID, l.Pool}
+	add := func(condition string, arg any) {
+		args = append(args, arg)
+		conditions = append(conditions, fmt.Sprintf(condition, len(args)))
+	}
+	if f.Key != (common.Address{}) {
+		add("relayer_address = $%d", hexAddress(f.Key))
+	}
+	if len(f.Statuses) > 0 {
+		add("status = ANY($%d)", f.Statuses)
+	}
+	if f.Signed != nil {
+		add("(EXISTS (SELECT FROM relayer_attempts a WHERE a.tx_id = relayer_txs.id)) = $%d", *f.Signed)
+	}
+	m := f.Metadata
+	for _, is := range []struct{ column, value string }{
+		{"method", m.Method}, {"orderbook", m.Orderbook}, {"trader", m.Trader}, {"request_id", m.RequestID}, {"trace_id", m.TraceID},
+	} {
+		if is.value != "" {
+			add(is.column+" = $%d", is.value)
+		}
+	}
+	if !f.All {
+		conditions = append(conditions, "kind = 'transaction'")
+	}
+	return " WHERE " + strings.Join(conditions, " AND "), args
+}
