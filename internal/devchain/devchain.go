@@ -2,8 +2,7 @@
 // JSON-RPC in this process, with a simulated beacon that seals blocks on demand or by the clock.
 //
 // The chain lives in memory and begins anew at each [Open], with a genesis block unlike any before, so that a store
-// that outlives it can tell. It has chain id 1337 and every fork that go-ethereum activates on its own dev chain. It is
-// for trust-free surroundings only in the sense that there is nothing to steal: no account is unlocked.
+// that outlives it can tell. It has chain id 1337 and the rules of Osaka. No account is unlocked.
 //
 // It is assembled from the parts that go-ethereum's ethclient/simulated is made of, instead of from that package, which
 // panics where a port is taken, cannot listen on a port that the system picks, and refuses to fork while transactions
@@ -213,9 +212,12 @@ func (c Config) eth() *ethconfig.Config {
 	maps.Copy(alloc, c.Alloc)
 	extra := make([]byte, 32) // no genesis is like another
 	_, _ = rand.Read(extra)   // never fails
+	// go-ethereum's own dev chain is ahead of every network, with prices of gas that none has.
+	rules := *params.AllDevChainProtocolChanges
+	rules.AmsterdamTime, rules.BogotaTime = nil, nil
 	e := ethconfig.Defaults
 	e.Genesis = &core.Genesis{
-		Config: params.AllDevChainProtocolChanges, Alloc: alloc, GasLimit: c.GasLimit, BaseFee: c.BaseFee,
+		Config: &rules, Alloc: alloc, GasLimit: c.GasLimit, BaseFee: c.BaseFee,
 		Timestamp: uint64(time.Now().Unix()), ExtraData: extra,
 	}
 	e.Miner.GasCeil = c.GasLimit

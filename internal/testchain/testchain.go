@@ -25,6 +25,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/rollcall-dev/rollcall/internal/devchain"
+	"github.com/rollcall-dev/rollcall/internal/testchain/contracts"
 )
 
 // patience bounds everything that takes a healthy chain less than a second.
@@ -202,6 +203,29 @@ func (c *Chain) Fund(wei *big.Int, to ...common.Address) {
 			c.t.Fatalf("fund %v on the simulated chain: it has %v", a, balance)
 		}
 	}
+}
+
+// Counter creates a contract that counts its calls (see package contracts), and returns its address.
+func (c *Chain) Counter() common.Address {
+	c.t.Helper()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	nonce, err := c.Client().PendingNonceAt(ctx, c.faucet.Address)
+	c.must(err, "create the counter")
+	tx, err := pay(ctx, c.Client(), c.faucet, &types.DynamicFeeTx{
+		Nonce: nonce, Data: contracts.CounterCode(), Gas: contracts.DeployGas,
+	})
+	c.must(err, "create the counter")
+	c.must(c.Client().SendTransaction(ctx, tx), "create the counter")
+	c.Commit()
+	receipt, err := c.Client().TransactionReceipt(ctx, tx.Hash())
+	c.must(err, "create the counter")
+	if receipt.Status != types.ReceiptStatusSuccessful {
+		c.t.Fatalf("create the counter on the simulated chain: it failed with %d gas used", receipt.GasUsed)
+	}
+	return receipt.ContractAddress
 }
 
 func (c *Chain) must(err error, doing string) {

@@ -1,0 +1,152 @@
+// Package contracts holds the contract that tests call: it counts calls by id, and fails in every way there is.
+//
+// Counter.bin and Counter.abi.json were made from Counter.sol by solc 0.8.30+commit.73712a01, with --standard-json and
+// the settings {"optimizer": {"enabled": true, "runs": 200}, "evmVersion": "cancun", "metadata": {"bytecodeHash":
+// "none", "appendCBOR": false}}, of whose output they are evm.bytecode.object and abi.
+package contracts
+
+import (
+	"bytes"
+	"context"
+	_ "embed"
+	"encoding/hex"
+	"fmt"
+	"math/big"
+	"slices"
+
+	"github.com/ethereum/go-ethereum"
+	"github.com/ethereum/go-ethereum/accounts/abi"
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/core/types"
+)
+
+var (
+	//go:embed Counter.bin
+	counterHex []byte
+	//go:embed Counter.abi.json
+	counterJSON []byte
+
+	counterCode = mustCode()
+	counterABI  = mustABI()
+)
+
+// CounterCode creates a Counter: the data of a transaction to nobody. DeployGas is enough for it.
+func CounterCode() []byte { return bytes.Clone(counterCode) }
+
+const (
+	// DeployGas is enough for a transaction that creates a Counter, also where geth's dev chain asks for more gas than
+	// any network does.
+	DeployGas = 5_000_000
+	// HitGas is enough for a hit, an id's first one included, likewise.
+	HitGas = 300_000
+	// ReadMax is how many counts are read by one call.
+	ReadMax = 1_000
+)
+
+// Calls of a Counter, as a transaction's data.
+
+// Hit counts one call with the id.
+func Hit(id common.Hash) []byte { return call("hit", id) }
+
+// Fail reverts with a reason.
+func Fail(reason string) []byte { return call("fail", reason) }
+
+// Refuse reverts with the custom error Refused(address caller, uint256 code).
+func Refuse(code uint64) []byte { return call("refuse", new(big.Int).SetUint64(code)) }
+
+// FailSilently reverts without data.
+func FailSilently() []byte { return call("failSilently") }
+
+// Overflow panics with code 0x11.
+func Overflow() []byte { return call("overflow") }
+
+// Exhaust runs out of gas, however much it gets.
+func Exhaust() []byte { return call("exhaust") }
+
+// Burn uses at least so much gas beside the 21,000 of any transaction; it succeeds with about 50,000 more.
+func Burn(gas uint64) []byte { return call("burn", new(big.Int).SetUint64(gas)) }
+
+// HitAfter is a hit that reverts with "not yet" until another id was hit n times.
+func HitAfter(id, other common.Hash, n uint64) []byte {
+	return call("hitAfter", id, other, new(big.Int).SetUint64(n))
+}
+
+// Counts reads how often each id was hit as of a block, nil for the latest, [ReadMax] ids a call: more are consistent
+// with each other only when the block is given.
+func Counts(
+	ctx context.Context, chain ethereum.ContractCaller, counter common.Address, block *big.Int, ids ...common.Hash,
+) ([]uint64, error) {
+	counts := make([]uint64, 0, len(ids))
+	for chunk := range slices.Chunk(ids, ReadMax) {
+		answer, err := chain.CallContract(ctx, ethereum.CallMsg{To: &counter, Data: call("counts", chunk)}, block)
+		if err != nil {
+			return nil, fmt.Errorf("read counts of %v: %w", counter, err)
+		}
+		var chunkCounts []*big.Int
+		if err := counterABI.UnpackIntoInterface(&chunkCounts, "counts", answer); err != nil {
+			return nil, fmt.Errorf("read counts of %v: %w", counter, err)
+		}
+		for _, n := range chunkCounts {
+			counts = append(counts, n.Uint64())
+		}
+	}
+	return counts, nil
+}
+
+// Total reads how often any id was hit, as of a block, nil for the latest.
+func Total(ctx context.Context, chain ethereum.ContractCaller, counter common.Address, block *big.Int) (uint64, error) {
+	answer, err := chain.CallContract(ctx, ethereum.CallMsg{To: &counter, Data: call("total")}, block)
+	if err != nil {
+		return 0, fmt.Errorf("read total of %v: %w", counter, err)
+	}
+	var n *big.Int
+	if err := counterABI.UnpackIntoInterface(&n, "total", answer); err != nil {
+		return 0, fmt.Errorf("read total of %v: %w", counter, err)
+	}
+	return n.Uint64(), nil
+}
+
+// HitEvent is what a hit logs.
+type HitEvent struct {
+	ID     common.Hash
+	Caller common.Address
+	Count  uint64
+}
+
+// ParseHit reads a hit from a log; false if it is another's.
+func ParseHit(l *types.Log) (HitEvent, bool) {
+	if len(l.Topics) != 3 || l.Topics[0] != counterABI.Events["Hit"].ID || len(l.Data) != 32 {
+		return HitEvent{}, false
+	}
+	return HitEvent{
+		ID: l.Topics[1], Caller: common.BytesToAddress(l.Topics[2][:]), Count: new(big.Int).SetBytes(l.Data).Uint64(),
+	}, true
+}
+
+// RefusedSelector are the first four bytes of what Refuse reverts with.
+func RefusedSelector() []byte { return counterABI.Errors["Refused"].ID.Bytes()[:4] }
+
+// call panics where arguments do not fit the method: all of them are given here.
+func call(method string, args ...any) []byte {
+	data, err := counterABI.Pack(method, args...)
+	if err != nil {
+		panic(err)
+	}
+	return data
+}
+
+func mustCode() []byte {
+	code, err := hex.DecodeString(string(bytes.TrimSpace(counterHex)))
+	if err != nil {
+		panic(err)
+	}
+	return code
+}
+
+func mustABI() abi.ABI {
+	parsed, err := abi.JSON(bytes.NewReader(counterJSON))
+	if err != nil {
+		panic(err)
+	}
+	return parsed
+}
