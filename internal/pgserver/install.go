@@ -36,8 +36,8 @@ func choose(ctx context.Context, bin string, want int) (installation, error) {
 		bins = []string{bin}
 	} else {
 		if found, err := exec.LookPath("postgres"); err == nil {
-			if real, err := filepath.EvalSymlinks(found); err == nil {
-				bins = append(bins, filepath.Dir(real))
+			if program, err := filepath.EvalSymlinks(found); err == nil {
+				bins = append(bins, filepath.Dir(program))
 			}
 		}
 		for _, place := range places {

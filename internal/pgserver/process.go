@@ -182,11 +182,16 @@ func holder(data string) (int, error) {
 		return 0, nil
 	}
 	// A server works inside of its data folder. Where nobody says where a process works, its name has to do.
-	if at, err := os.Readlink(fmt.Sprintf("/proc/%d/cwd", pid)); err == nil {
-		if real, err := filepath.EvalSymlinks(data); err == nil && at != real {
-			return 0, nil
+	at, err := os.Readlink(fmt.Sprintf("/proc/%d/cwd", pid))
+	if err == nil {
+		folder, err := filepath.EvalSymlinks(data)
+		if err != nil || at != folder {
+			return 0, err
 		}
 		return pid, nil
+	}
+	if _, proc := os.Stat("/proc/self"); proc == nil && errors.Is(err, fs.ErrNotExist) {
+		return 0, nil // it ended, though nobody has asked how
 	}
 	name, err := exec.Command("ps", "-o", "comm=", "-p", strconv.Itoa(pid)).Output()
 	if err == nil && slices.Contains([]string{"postgres", "postmaster"}, filepath.Base(strings.TrimSpace(string(name)))) {

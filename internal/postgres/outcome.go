@@ -56,6 +56,9 @@ func InTx(ctx context.Context, db Beginner, do func(pgx.Tx) error) error {
 	if err := do(tx); err != nil {
 		return err
 	}
+	if tx.Conn().IsClosed() { // do lost it, and said nothing
+		return fmt.Errorf("commit transaction: %w", pgconn.ErrConnClosed)
+	}
 	committing = true
 	if err := tx.Commit(ctx); Uncertain(err) {
 		return &UnknownError{Err: err}
@@ -87,7 +90,8 @@ func Uncertain(err error) bool {
 		// shutdown, or the crash of another backend.
 		return severity != "ERROR"
 	}
-	return !connecting(err) && !pgconn.SafeToRetry(err)
+	// pgx says "conn closed", and that it were safe to retry, also when the connection ended while it read the answer.
+	return errors.Is(err, pgconn.ErrConnClosed) || !connecting(err) && !pgconn.SafeToRetry(err)
 }
 
 // connecting reports whether err is of making a connection.

@@ -318,8 +318,7 @@ func Own(t testing.TB, settings ...map[string]string) *Server {
 	for _, more := range settings {
 		maps.Copy(all, more)
 	}
-	// Not t.TempDir: where root tests, another user has to get there.
-	dir, err := os.MkdirTemp("", prefix)
+	dir, err := os.MkdirTemp("", prefix) //nolint:usetesting // a run that is killed leaves it, and the next one sweeps it
 	if err != nil {
 		t.Fatal(err)
 	}
