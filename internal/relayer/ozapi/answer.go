@@ -1,9 +1,6 @@
 package ozapi
 
-import (
-	"encoding/json"
-	"math/big"
-)
+import "math/big"
 
 // Envelope is what most answers come in.
 type Envelope[T any] struct {
@@ -104,30 +101,6 @@ type CanceledPending struct {
 	Queued []string `json:"queued_for_cancellation_transaction_ids"`
 	Failed []string `json:"failed_to_queue_transaction_ids"`
 	Total  uint32   `json:"total_processed"`
-}
-
-// RPCRequest is a JSON-RPC call.
-type RPCRequest struct {
-	Version string          `json:"jsonrpc"` // "2.0"
-	Method  string          `json:"method"`
-	Params  json.RawMessage `json:"params"`
-	ID      json.RawMessage `json:"id"` // a string, a number or null
-}
-
-// RPCResponse answers a call; exactly one of Result and Error is there.
-type RPCResponse struct {
-	Version string          `json:"jsonrpc"`
-	Result  json.RawMessage `json:"result,omitempty"`
-	Error   *RPCError       `json:"error,omitempty"`
-	ID      json.RawMessage `json:"id,omitempty"`
-}
-
-// RPCError is why a call failed.
-type RPCError struct {
-	Code        int             `json:"code"`
-	Message     string          `json:"message"`
-	Description string          `json:"description"`
-	Data        json.RawMessage `json:"data,omitempty"` // as the node gave it, such as a revert's
 }
 
 // The levels of [Readiness] and its components.

@@ -2,7 +2,6 @@ package ozapi
 
 import (
 	"encoding/hex"
-	"math/big"
 	"slices"
 	"time"
 	"unicode"
@@ -19,10 +18,11 @@ const minGas = 21_000
 // The request shares no memory with the body.
 func DecodeRequest(body []byte) (relayer.Request, error) {
 	var r relayer.Request
-	if err := wellFormed(body); err != nil {
+	body, err := object(body)
+	if err != nil {
 		return r, err
 	}
-	err := fields(trim(body), "", func(name, value []byte) (err error) {
+	err = fields(body, "", func(name, value []byte) (err error) {
 		if isNull(value) {
 			return nil
 		}
@@ -163,69 +163,4 @@ func CheckMetadata(field, s string) error {
 		}
 	}
 	return nil
-}
-
-// DecodePatch reads a JSON merge patch (RFC 7396) of a relayer: null takes a setting back to its default, what is not
-// there stays. What this relayer has no such setting for is refused.
-func DecodePatch(body []byte) (Patch, error) {
-	var p Patch
-	if err := wellFormed(body); err != nil {
-		return p, err
-	}
-	err := fields(trim(body), "", func(name, value []byte) (err error) {
-		switch string(name) {
-		case "name":
-			p.Name = new(string)
-			if isNull(value) {
-				return nil
-			}
-			if *p.Name, err = text("name", value); err == nil {
-				err = CheckMetadata("name", *p.Name)
-			}
-			return err
-		case "paused":
-			if string(value) != "true" && string(value) != "false" {
-				return relayer.Invalidf("paused", "must be true or false")
-			}
-			p.Paused = new(string(value) == "true")
-			return nil
-		case "policies":
-			if isNull(value) {
-				p.MinBalance.Set = true
-				return nil
-			}
-			if value[0] != '{' {
-				return relayer.Invalidf("policies", "must be an object")
-			}
-			return fields(value, "policies", func(name, value []byte) error {
-				if string(name) != "min_balance" {
-					return relayer.Invalidf(join("policies", clip(name)), "can't be changed here: it is part of the relayer's configuration")
-				}
-				p.MinBalance.Set = true
-				if isNull(value) {
-					return nil
-				}
-				p.MinBalance.Value, err = amount("policies.min_balance", value)
-				return err
-			})
-		case "notification_id", "custom_rpc_urls":
-			return relayer.Invalidf(string(name), "can't be changed here: it is part of the relayer's configuration")
-		default:
-			return relayer.Invalidf(clip(name), "is unknown: name, paused and policies.min_balance can be changed")
-		}
-	})
-	if err != nil {
-		return Patch{}, err
-	}
-	return p, nil
-}
-
-// Patch is what to change of a relayer; nil stays.
-type Patch struct {
-	Name       *string // "" is the default
-	Paused     *bool
-	MinBalance struct {
-		Set   bool
-		Value *big.Int // wei; nil is the default
-	}
 }

@@ -15,19 +15,25 @@ const (
 	maxFields = 64
 )
 
-// wellFormed refuses what is not one JSON object in UTF-8, or is nested too deep. After it the other functions of this
-// file need not look for mistakes.
-func wellFormed(body []byte) error {
+// object is the JSON object that a body is. After it the other functions of this file need not look for mistakes.
+func object(body []byte) ([]byte, error) {
+	body, err := wellFormed(body)
+	if err == nil && body[0] != '{' {
+		err = relayer.Invalidf("", "the body must be a JSON object")
+	}
+	return body, err
+}
+
+// wellFormed refuses what is not one JSON value in UTF-8, or is nested too deep.
+func wellFormed(body []byte) ([]byte, error) {
 	if !utf8.Valid(body) {
-		return relayer.Invalidf("", "the body is not UTF-8")
+		return nil, relayer.Invalidf("", "the body is not UTF-8")
 	}
 	if !json.Valid(body) {
 		var raw json.RawMessage
-		return relayer.Invalidf("", "the body is not JSON: %v", json.Unmarshal(body, &raw))
+		return nil, relayer.Invalidf("", "the body is not JSON: %v", json.Unmarshal(body, &raw))
 	}
-	if body = trim(body); body[0] != '{' {
-		return relayer.Invalidf("", "the body must be a JSON object")
-	}
+	body = trim(body)
 	depth := 0
 	for i := 0; i < len(body); i++ {
 		switch body[i] {
@@ -35,10 +41,25 @@ func wellFormed(body []byte) error {
 			i += stringLen(body[i:]) - 1
 		case '{', '[':
 			if depth++; depth > maxDepth {
-				return relayer.Invalidf("", "the body is nested deeper than %d levels", maxDepth)
+				return nil, relayer.Invalidf("", "the body is nested deeper than %d levels", maxDepth)
 			}
 		case '}', ']':
 			depth--
+		}
+	}
+	return body, nil
+}
+
+// elements calls fn for each element of a well-formed array.
+func elements(array []byte, fn func(value []byte) error) error {
+	rest := trim(array[1:])
+	for rest[0] != ']' {
+		size := valueLen(rest)
+		if err := fn(rest[:size]); err != nil {
+			return err
+		}
+		if rest = trim(rest[size:]); rest[0] == ',' {
+			rest = trim(rest[1:])
 		}
 	}
 	return nil
