@@ -37,6 +37,7 @@ type commands struct {
 	Version    versionCmd    `cmd:"" help:"Print the version."`
 
 	DevRelayer  devRelayerCmd  `cmd:"" hidden:"" help:"Pretend to be a relayer."`
+	DevChain    devChainCmd    `cmd:"" hidden:"" help:"Run an EVM chain for development, which begins anew at each start."`
 	Healthcheck healthcheckCmd `cmd:"" hidden:"" help:"Ask one URL whether it is well, for a container's health check."`
 }
 

@@ -250,6 +250,9 @@ func (c *Chain) url(scheme string) string {
 	return scheme + "://" + net.JoinHostPort(host, port)
 }
 
+// Genesis is the hash of block 0.
+func (c *Chain) Genesis() common.Hash { return c.eth.BlockChain().Genesis().Hash() }
+
 // Client reaches the chain in this process, every JSON-RPC namespace included. It is closed with the chain.
 func (c *Chain) Client() *ethclient.Client { return c.client }
 

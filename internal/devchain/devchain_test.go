@@ -112,6 +112,7 @@ func TestEachStartHasAnotherGenesis(t *testing.T) {
 		s := open(t, devchain.Config{})
 		header, err := s.Client().HeaderByNumber(t.Context(), common.Big0)
 		require.NoError(t, err)
+		require.Equal(t, header.Hash(), s.Genesis())
 		return header.Hash()
 	}
 	require.NotEqual(t, genesis(), genesis())
