@@ -1,0 +1,35 @@
+// Package chain talks to the nodes of one EVM chain over JSON-RPC.
+//
+// # Whom it asks
+//
+// A Client has several endpoints in order of preference. Every one has to name the configured chain before it is used,
+// again each minute and after each failure; one of another chain is never asked for anything else, nor sent to. A call
+// goes to the first endpoint that is well; one that lags more blocks than configured behind the best comes after those
+// that do not, one that failed lately after them, and one that asked to be left alone is left alone.
+//
+// Only the lack of an answer lets a call go on to the next endpoint: no connection, a timeout, 5xx, an answer that is
+// cut short or that is not JSON, a refusal for the rate. An answer, also one that the call failed, is returned. An
+// endpoint that hangs costs one timeout, or its share of the time that the caller gave; then it is out of the way.
+//
+// # What may be concluded
+//
+// Two endpoints, or one asked twice, may stand at different blocks. What is to be put side by side is read through a
+// View: one endpoint, one block, by hash where the node can (EIP-1898), otherwise with the block looked at again
+// afterwards. ErrStale and errors without an answer say nothing about the chain; whoever gets one decides nothing.
+//
+// # Sending
+//
+// Outcomes are three: the node has the transaction (Accepted, AlreadyKnown), it certainly has not, or that is Unknown.
+// Nodes say which in words only; classify.go has all of them. What is not recognised is Unknown. Sending the same bytes
+// again is always harmless. How several endpoints' words are put together stands at Client.Send.
+//
+// # Heads
+//
+// Run learns heads from a subscription if there is one, from polls of the preferred endpoint otherwise, while the
+// subscription is away and when it has been silent for long. A head is a hint to look.
+//
+// # Secrets
+//
+// Endpoints' URLs hold keys. Nothing of them but the host shows in errors, logs, metrics or Status, and what nodes
+// repeat of them is cut out of their messages.
+package chain

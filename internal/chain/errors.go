@@ -1,0 +1,102 @@
+package chain
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+)
+
+var (
+	// ErrNoEndpoint means that nothing was asked: every endpoint reports another chain or wants to be left alone.
+	ErrNoEndpoint = errors.New("no usable endpoint")
+	// ErrStale means that a View's block is not, or no longer, on its endpoint's chain, or that the endpoint no longer
+	// knows it. Nothing may be concluded; take a new View.
+	ErrStale = errors.New("the block is not on the endpoint's chain")
+	// ErrInsufficientFunds means that the sender cannot pay for the call at any price asked.
+	ErrInsufficientFunds = errors.New("insufficient funds")
+	// ErrGasAllowance means that the call needs more gas than the node, or the sender's balance at that price, allows.
+	ErrGasAllowance = errors.New("gas required exceeds the allowance")
+	// ErrNonceUntraced means that a nonce was used without a transaction of the account in the block that used it, as
+	// an authorization of EIP-7702 does.
+	ErrNonceUntraced = errors.New("no transaction of the account used the nonce")
+	// ErrNonceUnused means that the nonce is not used up to the View's block.
+	ErrNonceUnused = errors.New("the nonce is not used")
+	// ErrMissing means that the endpoint has no such block.
+	ErrMissing = errors.New("no such block")
+)
+
+// RPCError is an endpoint's answer that a call failed. It is an answer: asking another endpoint is not going to help.
+type RPCError struct {
+	Endpoint string
+	Method   string
+	Code     int
+	Message  string          // without keys that stand in the endpoint's URL
+	Data     json.RawMessage // as sent; nil if absent
+}
+
+func (e *RPCError) Error() string {
+	return fmt.Sprintf("%s at %s: %s (code %d)", e.Method, e.Endpoint, e.Message, e.Code)
+}
+
+// TransportError means that an endpoint gave no answer that can be understood.
+type TransportError struct {
+	Endpoint string
+	// Sent is false if the request certainly did not reach the endpoint. Otherwise what became of it is unknown.
+	Sent bool
+	Err  error
+}
+
+func (e *TransportError) Error() string { return fmt.Sprintf("endpoint %s: %s", e.Endpoint, e.Err) }
+func (e *TransportError) Unwrap() error { return e.Err }
+
+// RateLimitError means that an endpoint did nothing, because it was asked too often.
+type RateLimitError struct {
+	Endpoint   string
+	RetryAfter time.Duration // until this endpoint is asked again
+	Reason     string
+}
+
+func (e *RateLimitError) Error() string {
+	return fmt.Sprintf("endpoint %s: rate limited for %s: %s", e.Endpoint, e.RetryAfter.Round(time.Millisecond), e.Reason)
+}
+
+// WrongChainError means that an endpoint belongs to another chain than configured. It is not used.
+type WrongChainError struct {
+	Endpoint   string
+	Want, Have uint64
+}
+
+func (e *WrongChainError) Error() string {
+	return fmt.Sprintf("endpoint %s: chain id is %d, not %d", e.Endpoint, e.Have, e.Want)
+}
+
+// RevertError is a call that the contract, or the lack of one, reverted.
+type RevertError struct {
+	// Reason is readable: the text of Error(string), the meaning of a Panic(uint256), the selector of a custom error.
+	// Empty if the contract gave none.
+	Reason string
+	// Data is what the contract returned; nil if the node does not say.
+	Data []byte
+}
+
+func (e *RevertError) Error() string {
+	if e.Reason == "" {
+		return "execution reverted"
+	}
+	return "execution reverted: " + e.Reason
+}
+
+// Selector is that of a custom error; false if the data hold none.
+func (e *RevertError) Selector() (s [4]byte, ok bool) {
+	if len(e.Data) < 4 {
+		return s, false
+	}
+	return [4]byte(e.Data), true
+}
+
+func staleError(endpoint string, number uint64, hash common.Hash, why string) error {
+	return fmt.Errorf("block %d %s at %s: %w: %s", number, hash.TerminalString(), endpoint, ErrStale, why)
+}

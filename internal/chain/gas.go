@@ -1,0 +1,122 @@
+package chain
+
+import (
+	"bytes"
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/big"
+
+	"github.com/ethereum/go-ethereum/accounts/abi"
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/common/hexutil"
+)
+
+// Message is a call to simulate. Fees are left out, so that the sender's balance limits nothing but the value.
+type Message struct {
+	From  common.Address
+	To    *common.Address // nil creates a contract
+	Value *big.Int        // wei; nil is none
+	Data  []byte
+	Gas   uint64 // limit; 0 is the node's
+}
+
+// MarshalJSON writes what eth_estimateGas takes.
+func (m Message) MarshalJSON() ([]byte, error) {
+	fields := map[string]any{"from": m.From}
+	if m.To != nil {
+		fields["to"] = m.To
+	}
+	if m.Value != nil && m.Value.Sign() != 0 {
+		fields["value"] = (*hexutil.Big)(m.Value)
+	}
+	if len(m.Data) > 0 {
+		// The older name of the two that nodes know, which all of them take.
+		fields["data"] = hexutil.Bytes(m.Data)
+	}
+	if m.Gas != 0 {
+		fields["gas"] = hexutil.Uint64(m.Gas)
+	}
+	return json.Marshal(fields)
+}
+
+// EstimateGas says how much gas the call needs on top of what is pending. Errors: *RevertError, ErrInsufficientFunds,
+// ErrGasAllowance, *RPCError for another answer; anything else is no answer.
+func (c *Client) EstimateGas(ctx context.Context, m Message) (uint64, error) {
+	answers, ep, err := c.ask(ctx, call{method: "eth_estimateGas", params: []any{m, "pending"}})
+	if err != nil {
+		return 0, fmt.Errorf("estimate gas: %w", err)
+	}
+	if answers[0].err != nil {
+		return 0, fmt.Errorf("estimate gas: %w", explain(answers[0].err))
+	}
+	gas, err := parseUint(answers[0].result)
+	if err != nil {
+		return 0, fmt.Errorf("estimate gas: %w", ep.transportError(true, err))
+	}
+	return gas, nil
+}
+
+// explain gives an error of a simulated call its meaning.
+func explain(err error) error {
+	e, ok := errors.AsType[*RPCError](err)
+	if !ok {
+		return err
+	}
+	switch match(callRows, e, failureOther) {
+	case failureFunds:
+		return fmt.Errorf("%w: %w", ErrInsufficientFunds, err)
+	case failureGas:
+		return fmt.Errorf("%w: %w", ErrGasAllowance, err)
+	case failureRevert:
+		return revert(e)
+	}
+	return err
+}
+
+// revert reads the reason out of the data, wherever the node puts them, or else out of the message.
+func revert(e *RPCError) *RevertError {
+	r := &RevertError{Data: revertData(e.Data)}
+	if len(r.Data) > 0 {
+		r.Reason = reason(r.Data)
+	} else if _, after, ok := bytes.Cut([]byte(e.Message), []byte("reverted: ")); ok {
+		r.Reason = string(after)
+	}
+	return r
+}
+
+// revertData finds the hex string in an error's data: itself, after a word such as "Reverted ", or in a field "data".
+func revertData(raw json.RawMessage) []byte {
+	var inner struct {
+		Data json.RawMessage `json:"data"`
+	}
+	if json.Unmarshal(raw, &inner) == nil && inner.Data != nil {
+		raw = inner.Data
+	}
+	var text string
+	if json.Unmarshal(raw, &text) != nil {
+		return nil
+	}
+	_, digits, ok := bytes.Cut([]byte(text), []byte("0x"))
+	if !ok {
+		return nil
+	}
+	data := make([]byte, hex.DecodedLen(len(digits)))
+	if _, err := hex.Decode(data, digits); err != nil {
+		return nil
+	}
+	return data
+}
+
+// reason makes revert data readable.
+func reason(data []byte) string {
+	if text, err := abi.UnpackRevert(data); err == nil {
+		return text
+	}
+	if len(data) < 4 {
+		return hexutil.Encode(data)
+	}
+	return "custom error " + hexutil.Encode(data[:4])
+}
