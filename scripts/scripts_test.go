@@ -191,3 +191,62 @@ esac`
 		})
 	}
 }
+
+// A PostgreSQL is found where packages put it, out of PATH. One that is installed serves nobody but who starts it.
+func TestPostgresIsBrought(t *testing.T) {
+	t.Parallel()
+	setup, err := os.ReadFile("setup.sh")
+	require.NoError(t, err)
+	const debian = `
+[ "$1" != install ] || {
+  mkdir -p "$ROOT/etc/postgresql/15/main"
+  printf '# auto: started at boot\nauto\n' >"$ROOT/etc/postgresql/15/main/start.conf"
+}`
+	const install = "apt-get install -y -qq --no-install-recommends postgresql"
+	for name, tc := range map[string]struct {
+		uname, at string
+		path      bool
+		installs  bool
+		says      string // last, of a failure
+	}{
+		"none":                   {uname: "Linux", installs: true},
+		"Debian's":               {uname: "Linux", at: "/usr/lib/postgresql/15/bin"},
+		"in PATH":                {uname: "Linux", path: true},
+		"none, on macOS":         {uname: "Darwin", says: "setup: please install: brew install postgresql@17 \n"},
+		"Homebrew's":             {uname: "Darwin", at: "/opt/homebrew/opt/postgresql@15/bin"},
+		"Homebrew's, on Intel's": {uname: "Darwin", at: "/usr/local/opt/postgresql@17/bin"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			root := t.TempDir()
+			text := string(setup)
+			for _, folder := range []string{"/usr/lib/postgresql", "/usr/pgsql-", "/opt/homebrew", "/usr/local/opt", "/etc/postgresql"} {
+				require.Contains(t, text, " "+folder)
+				text = strings.ReplaceAll(text, " "+folder, " "+root+folder)
+			}
+			require.NoError(t, os.Mkdir(filepath.Join(root, "scripts"), 0o700))
+			require.NoError(t, os.WriteFile(filepath.Join(root, "scripts", "setup.sh"), []byte(text), 0o600))
+			require.NoError(t, os.WriteFile(filepath.Join(root, "go.mod"), []byte("module x\n\ngo 1.26.0\n"), 0o600))
+			if tc.at != "" {
+				require.NoError(t, os.MkdirAll(filepath.Join(root, tc.at), 0o700))
+				require.NoError(t, os.WriteFile(filepath.Join(root, tc.at, "postgres"), nil, 0o700))
+			}
+			stubs := programs{
+				"go": "echo go1.26.0", "make": "", "curl": "", "redis-cli": "", "uname": "echo " + tc.uname, "id": "echo 0",
+				"apt-get": debian, "tee": "cat >/dev/null", "rm": "", "chmod": "", "tr": `read -r f; printf '%s ' "$f"`,
+			}
+			if tc.path {
+				stubs["postgres"] = ""
+			}
+			got := script(t, stubs, []string{"ROOT=" + root}, filepath.Join(root, "scripts", "setup.sh"), "run")
+			require.Equal(t, tc.says != "", got.code != 0, got.stderr)
+			require.True(t, strings.HasSuffix(got.stderr, tc.says), got.stderr)
+			require.Equal(t, tc.installs, slices.Contains(got.calls, install), got.calls)
+			if tc.installs {
+				conf, err := os.ReadFile(filepath.Join(root, "etc/postgresql/15/main/start.conf"))
+				require.NoError(t, err)
+				require.Equal(t, "# auto: started at boot\nmanual\n", string(conf))
+			}
+		})
+	}
+}

@@ -23,11 +23,11 @@ main() {
   case $mode in
     build) ;;
     # make and git may have been called already, but this script also prepares a machine for them.
-    # curl and redis-cli are for trying out what runs.
-    run) need make:make curl:curl redis-cli:redis-tools ;;
+    # curl and redis-cli are for trying out what runs. The relayers' store is a PostgreSQL of their own.
+    run) need make:make curl:curl redis-cli:redis-tools postgres:postgresql ;;
     # gcc and libc's headers: the race detector. ip: tests that cut hosts off one another. zsh, fish: completion.
     test) need make:make git:git gcc:gcc /usr/include/stdlib.h:libc6-dev redis-server:redis-server \
-      redis-cli:redis-tools ip:iproute2 zsh:zsh fish:fish ;;
+      redis-cli:redis-tools postgres:postgresql ip:iproute2 zsh:zsh fish:fish ;;
     lint)
       need make:make git:git shellcheck:shellcheck
       need_tool "$buf"
@@ -89,6 +89,7 @@ need() {
   for pair in "$@"; do
     thing=${pair%%:*}
     case $thing in
+      postgres) has_postgres ;;
       /*) [ "$(uname)" != Linux ] || [ -e "$thing" ] ;;
       # What an administrator runs is not in everybody's PATH.
       *) PATH=$PATH:/usr/sbin:/sbin command -v "$thing" >/dev/null ;;
@@ -103,6 +104,17 @@ need() {
   apt_install "${packages[@]}"
 }
 
+# has_postgres also looks where packages keep the server, which is out of PATH.
+has_postgres() {
+  local program
+  command -v postgres >/dev/null && return
+  for program in /usr/lib/postgresql/*/bin/postgres /usr/pgsql-*/bin/postgres \
+    /opt/homebrew/opt/postgresql*/bin/postgres /usr/local/opt/postgresql*/bin/postgres; do
+    [ -x "$program" ] && return
+  done
+  return 1
+}
+
 # need_brew names the Homebrew twins of Debian's packages. The tests that need Linux's network namespaces
 # are built on Linux only, so nothing stands in for iproute2.
 need_brew() {
@@ -110,6 +122,7 @@ need_brew() {
   for package in "$@"; do
     case $package in
       redis-server | redis-tools) formulas+=(redis) ;;
+      postgresql) formulas+=(postgresql@17) ;;
       gcc) fail "please install Apple's command line tools: xcode-select --install" ;;
       iproute2) ;;
       debootstrap) fail "the stand-in for the Redis image is built on Debian and Ubuntu only: docker pull redis:7-alpine" ;;
@@ -120,7 +133,7 @@ need_brew() {
 }
 
 apt_install() {
-  local sudo=()
+  local conf sudo=()
   if [ "$(id -u)" -ne 0 ]; then
     command -v sudo >/dev/null || fail "please install as root: apt-get install $*"
     sudo=(sudo)
@@ -134,10 +147,15 @@ apt_install() {
   if [[ " $* " == *" redis-server "* ]] && [ -d /run/systemd/system ]; then
     "${sudo[@]}" systemctl disable --quiet redis-server || true
   fi
+  if [[ " $* " == *" postgresql "* ]]; then
+    for conf in /etc/postgresql/*/main/start.conf; do
+      [ ! -e "$conf" ] || "${sudo[@]}" sed -i 's/^auto$/manual/' "$conf"
+    done
+  fi
 }
 
-# hold_services keeps Debian's packages from starting what they install: a redis-server on port 6379 that
-# nobody asked for. A policy that stands already is left alone.
+# hold_services keeps Debian's packages from starting what they install: a redis-server on port 6379 and a PostgreSQL on
+# port 5432 that nobody asked for. A policy that stands already is left alone.
 hold_services() {
   local policy=/usr/sbin/policy-rc.d
   [ -e "$policy" ] && return
