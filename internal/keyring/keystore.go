@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -24,6 +25,8 @@ const (
 	// maxMemory of the password function: what geth's standard cost takes, N = 2^18 and r = 8. As much is in use
 	// altogether, whatever the number of files.
 	maxMemory = 256 << 20
+	// manyBytes are worth a collection of garbage.
+	manyBytes = 32 << 20
 	// maxWork is N·r·p, four times what the standard cost takes; some seconds.
 	maxWork = 4 << 21
 	// maxRounds of PBKDF2; geth writes 262,144.
@@ -68,6 +71,9 @@ func (l *loader) keystore(ctx context.Context) ([]found, error) {
 		wg.Go(func() {
 			defer workers.Release(1)
 			defer memory.Release(file.memory())
+			if file.memory() >= manyBytes {
+				defer debug.FreeOSMemory() // before the next file takes as much again
+			}
 			if r.key, err = file.open(string(password)); err != nil {
 				r.addf(name, "%v", err)
 			}

@@ -17,8 +17,7 @@ const (
 	maxKeyBytes   = 4 << 10
 )
 
-// parseKey wants 64 hex digits, with or without 0x, and white space around them at most. Whether they are within the
-// curve's range is not asked here.
+// parseKey wants 64 hex digits within the curve's range, with or without 0x, and white space around them at most.
 func parseKey(text []byte) ([]byte, bool) {
 	text = bytes.TrimSpace(text)
 	if len(text) >= 2 && text[0] == '0' && text[1]|0x20 == 'x' {
@@ -29,7 +28,7 @@ func parseKey(text []byte) ([]byte, bool) {
 		return nil, false
 	}
 	_, err := hex.Decode(key, text)
-	return key, err == nil
+	return key, err == nil && newSecret(key) != nil
 }
 
 // parseAddress says what is wrong with one, if anything is.
@@ -108,11 +107,7 @@ func parseElement(raw json.RawMessage) (key []byte, what string) {
 	if what != "" {
 		return nil, "its address " + what
 	}
-	k := newSecret(key)
-	if k == nil {
-		return nil, ErrMalformed.Error()
-	}
-	if own := k.address(); own != claimed {
+	if own := newSecret(key).address(); own != claimed {
 		return nil, fmt.Sprintf("is the key of %s, not of %s beside it", own, claimed)
 	}
 	return key, ""
@@ -133,7 +128,7 @@ func keyOf(raw json.RawMessage) (key string, address *string, what string) {
 	fields := make(map[string]string, 2)
 	for {
 		name, err := decoder.Token()
-		if err == io.EOF { //nolint:errorlint // Token returns it as it is
+		if err == io.EOF {
 			break
 		}
 		if err != nil {

@@ -33,7 +33,7 @@ func (e *Error) Error() string {
 }
 
 // Is [ErrNoKeys] where none are configured at all.
-func (e *Error) Is(target error) bool { return target == ErrNoKeys && e.none } //nolint:errorlint // it is what Is is for
+func (e *Error) Is(target error) bool { return target == ErrNoKeys && e.none }
 
 // problems collects.
 type problems []Problem

@@ -62,10 +62,18 @@ func (r *Ring) Signer(address common.Address) (Signer, bool) {
 	return s, ok
 }
 
-// Whatever prints a ring prints how many keys it has: what a signer of another package shows of itself isn't known.
+// String says how many keys there are. Whatever prints a ring prints that: what a signer of another package shows of
+// itself isn't known.
+func (r *Ring) String() string { return fmt.Sprintf("keyring of %d", len(r.addresses)) }
 
-func (r *Ring) String() string               { return fmt.Sprintf("keyring of %d", len(r.addresses)) }
-func (r *Ring) GoString() string             { return r.String() }
-func (r *Ring) Format(f fmt.State, _ rune)   { _, _ = io.WriteString(f, r.String()) }
-func (r *Ring) LogValue() slog.Value         { return slog.StringValue(r.String()) }
+// GoString is String.
+func (r *Ring) GoString() string { return r.String() }
+
+// Format prints String for every verb.
+func (r *Ring) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, r.String()) }
+
+// LogValue is String.
+func (r *Ring) LogValue() slog.Value { return slog.StringValue(r.String()) }
+
+// MarshalText is String.
 func (r *Ring) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
