@@ -13,7 +13,7 @@ import (
 )
 
 // oldest major version that is good enough.
-const oldest = 14
+const oldest = 15
 
 // where packages put the programs that they keep out of PATH: Debian, Red Hat's repository, Homebrew on either chip.
 var places = []string{

@@ -36,8 +36,10 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/postgres"
 )
 
-// patience bounds everything that takes a healthy server a second at most.
-const patience = time.Minute
+const (
+	patience = time.Minute      // bounds everything that takes a healthy server a second at most
+	closing  = 10 * time.Second // for a pool, which waits for whoever has a connection
+)
 
 // Main wraps the tests of a package, so that nothing of the shared server is left behind:
 //
@@ -106,7 +108,18 @@ func pool(t testing.TB, url string) *pgxpool.Pool {
 	if err != nil {
 		t.Fatalf("open a pool: %v", err)
 	}
-	t.Cleanup(p.Close)
+	t.Cleanup(func() {
+		closed := make(chan struct{})
+		go func() {
+			defer close(closed)
+			p.Close()
+		}()
+		select {
+		case <-closed:
+		case <-time.After(closing):
+			t.Errorf("%d connections of the pool were never released", p.Stat().AcquiredConns())
+		}
+	})
 	return p
 }
 
@@ -125,8 +138,11 @@ type shared struct {
 
 var common shared
 
-// prefix of the folders of shared servers.
+// prefix of the servers' folders.
 const prefix = "rollcall-testpostgres-"
+
+// bin is where PostgreSQL's programs are, or "" for where they usually are.
+var bin string
 
 func (s *shared) start() (*pgserver.Server, error) {
 	s.mu.Lock()
@@ -191,7 +207,7 @@ func begin(dir string, settings map[string]string) (*pgserver.Server, error) {
 		if err != nil {
 			return nil, err
 		}
-		server, err := pgserver.Start(ctx, pgserver.Config{Dir: dir, Port: port, Settings: settings})
+		server, err := pgserver.Start(ctx, pgserver.Config{Dir: dir, Port: port, Settings: settings, Bin: bin})
 		if err == nil || attempt == 20 || !errors.Is(err, pgserver.ErrPortTaken) {
 			return server, err
 		}
@@ -242,7 +258,8 @@ func (s *shared) database(o options) (string, error) {
 		}
 	}
 	name := fmt.Sprintf("test_%d", s.names.Add(1))
-	if err := administer(server, fmt.Sprintf("CREATE DATABASE %s TEMPLATE %s", name, template)); err != nil {
+	// Without fsync the checkpoints of file_copy cost less than writing the template into the log.
+	if err := administer(server, fmt.Sprintf("CREATE DATABASE %s TEMPLATE %s STRATEGY file_copy", name, template)); err != nil {
 		return "", err
 	}
 	return server.DatabaseURL(name), nil
