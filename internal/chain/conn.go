@@ -116,6 +116,9 @@ func (c *httpConn) do(ctx context.Context, calls []call, batch bool) ([]answer, 
 	defer func() { _ = resp.Body.Close() }()
 	text, err := c.read(resp)
 	if resp.StatusCode == http.StatusTooManyRequests {
+		if answers, err := c.decode(calls, text, batch); err == nil {
+			return answers, nil // about something else than the endpoint as a whole
+		}
 		return nil, c.limited(resp.Header, text)
 	}
 	if err != nil {
