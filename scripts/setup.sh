@@ -3,7 +3,7 @@
 #
 #   scripts/setup.sh build    Go, which everything needs
 #   scripts/setup.sh run      … and what `make dev` does
-#   scripts/setup.sh test     … and `make test`, `make fuzz`, `make bench`
+#   scripts/setup.sh test     … and `make test`, `make fuzz`, `make bench`: geth is built into build/tools
 #   scripts/setup.sh lint     … and `make lint`, `make generate`: tools built into build/tools
 #   scripts/setup.sh standin  … and what builds the stand-in for the Redis image
 #
@@ -15,6 +15,7 @@ PATH=$PWD/build/go/bin:$PATH
 
 buf=github.com/bufbuild/buf/cmd/buf@v1.55.1
 golangci_lint=github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
+geth=github.com/ethereum/go-ethereum/cmd/geth@v1.17.8
 govulncheck=golang.org/x/vuln/cmd/govulncheck@v1.1.4
 
 main() {
@@ -26,8 +27,11 @@ main() {
     # curl and redis-cli are for trying out what runs. The relayers' store is a PostgreSQL of their own.
     run) need make:make curl:curl redis-cli:redis-tools postgres:postgresql ;;
     # gcc and libc's headers: the race detector. ip: tests that cut hosts off one another. zsh, fish: completion.
-    test) need make:make git:git gcc:gcc /usr/include/stdlib.h:libc6-dev redis-server:redis-server \
-      redis-cli:redis-tools postgres:postgresql ip:iproute2 zsh:zsh fish:fish ;;
+    test)
+      need make:make git:git gcc:gcc /usr/include/stdlib.h:libc6-dev redis-server:redis-server \
+        redis-cli:redis-tools postgres:postgresql ip:iproute2 zsh:zsh fish:fish
+      need_tool "$geth"
+      ;;
     lint)
       need make:make git:git shellcheck:shellcheck
       need_tool "$buf"
