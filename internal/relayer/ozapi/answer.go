@@ -47,11 +47,10 @@ type Relayer struct {
 	ID             string          `json:"id"`
 	Name           string          `json:"name"`
 	Network        string          `json:"network"`
-	NetworkType    string          `json:"network_type"` // "evm"
+	NetworkType    string          `json:"network_type" enum:"evm"`
 	Paused         bool            `json:"paused"`
 	Policies       *Policies       `json:"policies,omitempty"`
 	SignerID       string          `json:"signer_id"`
-	NotificationID *string         `json:"notification_id,omitempty"`
 	Address        *string         `json:"address"` // nil for a pool
 	SystemDisabled *bool           `json:"system_disabled"`
 	DisabledReason *DisabledReason `json:"disabled_reason,omitempty"`
@@ -68,7 +67,7 @@ type Policies struct {
 
 // DisabledReason says why the system has disabled a relayer.
 type DisabledReason struct {
-	Type    string `json:"type"` // one of the constants below
+	Type    string `json:"type" enum:"NonceSyncFailed,RpcValidationFailed,BalanceCheckFailed,SequenceSyncFailed,Multiple"`
 	Details string `json:"details"`
 }
 
@@ -81,8 +80,8 @@ const (
 
 // Status is a relayer's load and state.
 type Status struct {
-	NetworkType              string  `json:"network_type"` // "evm"
-	Balance                  string  `json:"balance"`      // wei, decimal
+	NetworkType              string  `json:"network_type" enum:"evm"`
+	Balance                  string  `json:"balance"` // wei, decimal
 	PendingTransactionsCount uint64  `json:"pending_transactions_count"`
 	LastConfirmedTransaction *string `json:"last_confirmed_transaction_timestamp"`
 	SystemDisabled           bool    `json:"system_disabled"`
@@ -93,7 +92,7 @@ type Status struct {
 // Balance is a relayer's.
 type Balance struct {
 	Balance *big.Int `json:"balance"` // a JSON number of any size
-	Unit    string   `json:"unit"`    // "wei"
+	Unit    string   `json:"unit" enum:"wei"`
 }
 
 // CanceledPending is the answer to the cancelation of everything that is pending.
@@ -113,7 +112,7 @@ const (
 // Readiness tells whether the relayer can relay. Its components are this relayer's own, by name.
 type Readiness struct {
 	Ready      bool                 `json:"ready"`
-	Status     string               `json:"status"`
+	Status     string               `json:"status" enum:"healthy,degraded,unhealthy"`
 	Reason     string               `json:"reason,omitempty"`
 	Components map[string]Component `json:"components"`
 	Timestamp  string               `json:"timestamp"`
@@ -121,6 +120,6 @@ type Readiness struct {
 
 // Component is a part of the relayer, or something that it needs.
 type Component struct {
-	Status string `json:"status"`
+	Status string `json:"status" enum:"healthy,degraded,unhealthy"`
 	Error  string `json:"error,omitempty"`
 }

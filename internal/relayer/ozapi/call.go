@@ -9,8 +9,8 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 )
 
-// maxBatch bounds the calls of one JSON-RPC request.
-const maxBatch = 50
+// MaxBatch bounds the calls of one JSON-RPC request.
+const MaxBatch = 50
 
 // RPCRequest is a JSON-RPC call.
 type RPCRequest struct {
@@ -51,8 +51,8 @@ func DecodeRPC(body []byte) (calls []RPCRequest, batch bool, err error) {
 			if value[0] != '{' {
 				return relayer.Invalidf("", "each call of a batch must be a JSON object")
 			}
-			if len(calls) == maxBatch {
-				return relayer.Invalidf("", "a batch has at most %d calls", maxBatch)
+			if len(calls) == MaxBatch {
+				return relayer.Invalidf("", "a batch has at most %d calls", MaxBatch)
 			}
 			call, err := decodeCall(value)
 			calls = append(calls, call)

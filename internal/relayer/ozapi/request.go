@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 	"unicode"
+	"unicode/utf8"
 
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 )
@@ -151,11 +152,14 @@ func metadata(value []byte) (relayer.Metadata, error) {
 	})
 }
 
-// CheckMetadata refuses what can't be a field of a request's metadata: more than [relayer.MaxMetadataBytes], or control
-// characters.
+// CheckMetadata refuses what can't be a field of a request's metadata: more than [relayer.MaxMetadataBytes], control
+// characters, or what is not UTF-8.
 func CheckMetadata(field, s string) error {
 	if len(s) > relayer.MaxMetadataBytes {
 		return relayer.Invalidf(field, "has %d bytes, and at most %d are kept", len(s), relayer.MaxMetadataBytes)
+	}
+	if !utf8.ValidString(s) {
+		return relayer.Invalidf(field, "must be UTF-8")
 	}
 	for _, c := range s {
 		if unicode.IsControl(c) {

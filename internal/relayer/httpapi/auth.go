@@ -1,0 +1,127 @@
+package httpapi
+
+import (
+	"crypto/sha256"
+	"crypto/subtle"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"strings"
+)
+
+// MinKeyLength of an API key, in characters.
+const MinKeyLength = 32
+
+// APIKey is what a caller shows, and who that makes it. It never prints its key.
+type APIKey struct {
+	Name string // 1 to 64 letters, digits, dots, dashes and underscores: it stands in the store, in logs and metrics
+	Key  string // at least [MinKeyLength] visible ASCII characters
+}
+
+// Format prints the name, whatever the verb.
+func (k APIKey) Format(s fmt.State, _ rune) { _, _ = io.WriteString(s, k.Name) }
+
+// MarshalText is the name.
+func (k APIKey) MarshalText() ([]byte, error) { return []byte(k.Name), nil }
+
+// LogValue is the name.
+func (k APIKey) LogValue() slog.Value { return slog.StringValue(k.Name) }
+
+// ParseKeys reads keys as name:key, between commas or white space; lines that begin with # are comments. An error does
+// not show what it is about.
+func ParseKeys(s string) ([]APIKey, error) {
+	var keys []APIKey
+	for line := range strings.Lines(s) {
+		if strings.HasPrefix(strings.TrimSpace(line), "#") {
+			continue
+		}
+		for _, field := range strings.FieldsFunc(line, func(c rune) bool { return strings.ContainsRune(", \t\r\n", c) }) {
+			name, key, ok := strings.Cut(field, ":")
+			if !ok {
+				return nil, fmt.Errorf("API key %d: not name:key", len(keys)+1)
+			}
+			keys = append(keys, APIKey{Name: name, Key: key})
+		}
+	}
+	return keys, nil
+}
+
+// authority knows the keys by their hashes.
+type authority []struct {
+	name string
+	hash [sha256.Size]byte
+}
+
+func newAuthority(keys []APIKey) (authority, error) {
+	var problems []error
+	if len(keys) == 0 {
+		problems = append(problems, errors.New("no API key: nobody could use the API"))
+	}
+	a := make(authority, len(keys))
+	for i, k := range keys {
+		a[i].name, a[i].hash = k.Name, sha256.Sum256([]byte(k.Key))
+		switch {
+		case !isName(k.Name):
+			problems = append(problems, fmt.Errorf("API key %d: its name must have 1 to 64 letters, digits, dots, dashes or underscores", i+1))
+		case len(k.Key) < MinKeyLength:
+			problems = append(problems, fmt.Errorf("API key %s: has fewer than %d characters", k.Name, MinKeyLength))
+		case !isVisible(k.Key):
+			problems = append(problems, fmt.Errorf("API key %s: must be visible ASCII", k.Name))
+		}
+		for _, other := range a[:i] {
+			if other.name == k.Name {
+				problems = append(problems, fmt.Errorf("API key %s: two have this name", k.Name))
+			}
+			if other.hash == a[i].hash {
+				problems = append(problems, fmt.Errorf("API keys %s and %s are the same", other.name, k.Name))
+			}
+		}
+	}
+	return a, errors.Join(problems...)
+}
+
+// caller is whose key a request carries, "" if it is nobody's. The time that it takes does not depend on the keys.
+func (a authority) caller(r *http.Request) string {
+	headers := r.Header["Authorization"]
+	if len(headers) != 1 {
+		return ""
+	}
+	scheme, key, _ := strings.Cut(headers[0], " ")
+	if !strings.EqualFold(scheme, "Bearer") {
+		return ""
+	}
+	hash := sha256.Sum256([]byte(key))
+	found := -1
+	for i := range a {
+		found = subtle.ConstantTimeSelect(subtle.ConstantTimeCompare(hash[:], a[i].hash[:]), i, found)
+	}
+	if found < 0 {
+		return ""
+	}
+	return a[found].name
+}
+
+func isName(s string) bool {
+	for _, c := range []byte(s) {
+		if c|0x20 < 'a' || c|0x20 > 'z' {
+			if c < '0' || c > '9' {
+				if c != '.' && c != '-' && c != '_' {
+					return false
+				}
+			}
+		}
+	}
+	return s != "" && len(s) <= 64
+}
+
+// isVisible reports whether s is visible ASCII, without blanks.
+func isVisible(s string) bool {
+	for _, c := range []byte(s) {
+		if c <= ' ' || c > '~' {
+			return false
+		}
+	}
+	return true
+}

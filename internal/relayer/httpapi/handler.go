@@ -1,0 +1,233 @@
+package httpapi
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+	"github.com/rollcall-dev/rollcall/internal/relayer/ozapi"
+)
+
+// Config of the API. Fields without a default are required.
+type Config struct {
+	Service Service
+	Keys    []APIKey
+	// Version of the program, for the API's description.
+	Version string
+	// RequestTimeout bounds what a request may take; 25 s by default, at most 30 s.
+	RequestTimeout time.Duration
+	// Metrics, when there is one, is served at /metrics without a key.
+	Metrics http.Handler
+	// Registerer of the API's own metrics; nil leaves them unregistered.
+	Registerer prometheus.Registerer
+	Logger     *slog.Logger // discards by default
+}
+
+// Handler answers the API's requests.
+type Handler struct {
+	service Service
+	keys    authority
+	timeout time.Duration
+	log     *slog.Logger
+	metrics *metrics
+	mux     *http.ServeMux
+	openAPI []byte
+}
+
+// NewHandler makes the handler. It fails for keys that are too short, unnamed or there twice.
+func NewHandler(cfg Config) (*Handler, error) {
+	keys, err := newAuthority(cfg.Keys)
+	if err != nil {
+		return nil, err
+	}
+	if cfg.RequestTimeout > maxRequestTimeout {
+		return nil, fmt.Errorf("a request timeout of %v is above %v", cfg.RequestTimeout, maxRequestTimeout)
+	}
+	h := &Handler{
+		service: cfg.Service,
+		keys:    keys,
+		timeout: cmp.Or(cfg.RequestTimeout, 25*time.Second),
+		log:     cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler)).With("component", "httpapi"),
+		metrics: newMetrics(cfg.Registerer),
+		mux:     http.NewServeMux(),
+	}
+	if h.openAPI, err = describe(cfg.Version); err != nil {
+		return nil, err
+	}
+	allowed := map[string][]string{} // methods by path
+	for i := range routes {
+		r := &routes[i]
+		h.mux.Handle(r.method+" "+r.path, h.serve(r))
+		allowed[r.path] = append(allowed[r.path], r.method)
+		if r.method == http.MethodGet {
+			allowed[r.path] = append(allowed[r.path], http.MethodHead)
+		}
+	}
+	for path, methods := range allowed {
+		if path == pendingPath {
+			continue // Other methods are those of a transaction called pending, and ServeMux sees it so too.
+		}
+		allow := []string{strings.Join(methods, ", ")}
+		h.mux.HandleFunc(path, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header()["Allow"] = allow
+			callOf(w).fail(&httpError{http.StatusMethodNotAllowed, "no such method here: there are " + allow[0]})
+		})
+	}
+	for _, u := range unsupported {
+		h.mux.HandleFunc(u.pattern, func(w http.ResponseWriter, _ *http.Request) { callOf(w).fail(lacks(u.instead)) })
+	}
+	if cfg.Metrics != nil {
+		h.mux.Handle("GET /metrics", cfg.Metrics)
+	}
+	h.mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
+		callOf(w).fail(&httpError{http.StatusNotFound, "no such route: /api-docs/openapi.json lists them"})
+	})
+	return h, nil
+}
+
+// callOf is the call that the mux hands through.
+func callOf(w http.ResponseWriter) *call {
+	c, _ := w.(*call)
+	return c
+}
+
+// publicPaths need no key; what ends in a slash stands for all below it. They are OpenZeppelin's, and ours.
+var publicPaths = []string{"/api/v1/health", "/api/v1/ready", "/health", "/metrics", "/api-docs/", "/swagger-ui/"}
+
+func isPublic(path string) bool {
+	for _, p := range publicPaths {
+		if path == p || strings.HasSuffix(p, "/") && strings.HasPrefix(path, p) {
+			return true
+		}
+	}
+	return false
+}
+
+var noRoute = new(route)
+
+// ServeHTTP answers one request: who asks, what for, and what it came to in log and metrics.
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	start := time.Now()
+	if path := r.URL.Path; len(path) > 1 && path[len(path)-1] == '/' { // as OpenZeppelin's does
+		r2 := *r
+		r2.URL = &url.URL{Path: strings.TrimRight(path, "/"), RawQuery: r.URL.RawQuery}
+		r = &r2
+	}
+	c := &call{w: w, r: r, route: noRoute}
+	header := w.Header()
+	header["X-Content-Type-Options"] = noSniff
+	header["Cache-Control"] = noStore
+	h.metrics.inFlight.Inc()
+	defer func() {
+		panicked := recover()
+		if panicked != nil {
+			h.panicked(c, panicked)
+		}
+		h.metrics.inFlight.Dec()
+		h.done(r.Context(), c, time.Since(start))
+		c.release()
+		if panicked == http.ErrAbortHandler { //nolint:errorlint // it is this value that net/http looks for
+			panic(http.ErrAbortHandler)
+		}
+	}()
+	badID := c.identify()
+	if !isPublic(r.URL.Path) {
+		if c.caller = h.keys.caller(r); c.caller == "" {
+			header["Www-Authenticate"] = []string{"Bearer"}
+			c.answer(http.StatusUnauthorized, ozapi.Unauthorized())
+			return
+		}
+	}
+	if badID != nil {
+		c.fail(badID)
+		return
+	}
+	h.mux.ServeHTTP(c, r)
+}
+
+// identify takes the request's id from its header, or gives it one.
+func (c *call) identify() error {
+	ids := c.r.Header["X-Request-Id"]
+	if len(ids) == 1 && ids[0] != "" {
+		if err := ozapi.CheckMetadata("X-Request-Id", ids[0]); err != nil {
+			c.requestID = newRequestID()
+			c.Header().Set("X-Request-Id", c.requestID)
+			return err
+		}
+		c.requestID = ids[0]
+	} else {
+		c.requestID = newRequestID()
+	}
+	c.Header()["X-Request-Id"] = []string{c.requestID}
+	if len(ids) > 1 {
+		return relayer.Invalidf("X-Request-Id", "is there twice")
+	}
+	return nil
+}
+
+// newRequestID is for finding a request again: it need not be hard to guess.
+func newRequestID() string {
+	const digits = 16
+	s := strconv.FormatUint(rand.Uint64(), 16) //nolint:gosec // see above
+	return "0000000000000000"[:digits-len(s)] + s
+}
+
+// serve runs a route's handler under the time limit.
+func (h *Handler) serve(r *route) http.HandlerFunc {
+	return func(w http.ResponseWriter, req *http.Request) {
+		c := callOf(w)
+		c.r, c.route = req, r
+		ctx, cancel := context.WithTimeout(req.Context(), h.timeout)
+		defer cancel()
+		if err := r.handle(h, ctx, c); err != nil {
+			c.fail(err)
+		}
+	}
+}
+
+func (h *Handler) panicked(c *call, value any) {
+	if value == http.ErrAbortHandler { //nolint:errorlint // it is this value that net/http looks for
+		return
+	}
+	h.log.Error("a request panicked", "route", c.route.name(), "request_id", c.requestID, "panic", fmt.Sprint(value),
+		"stack", string(debug.Stack()))
+	if c.code == 0 {
+		c.fail(errors.New("panic"))
+		c.err = nil // it is logged
+	}
+}
+
+// done counts and logs a request. Bodies and keys stay out of it.
+func (h *Handler) done(ctx context.Context, c *call, took time.Duration) {
+	h.metrics.observe(c, took)
+	level, message := slog.LevelDebug, "request answered"
+	switch {
+	case c.err != nil && c.code == http.StatusInternalServerError:
+		level, message = slog.LevelError, "request failed"
+	case c.err != nil && c.r.Context().Err() == nil:
+		level, message = slog.LevelWarn, "request not served"
+	}
+	if !h.log.Enabled(ctx, level) {
+		return
+	}
+	attrs := []slog.Attr{
+		slog.String("method", knownMethod(c.r.Method)), slog.String("route", c.route.name()), slog.Int("code", c.code),
+		slog.String("caller", c.caller), slog.String("request_id", c.requestID), slog.Duration("took", took),
+	}
+	if c.err != nil {
+		attrs = append(attrs, slog.Any("err", c.err))
+	}
+	h.log.LogAttrs(ctx, level, message, attrs...) //nolint:sloglint // one of three constants
+}

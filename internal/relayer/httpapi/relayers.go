@@ -1,0 +1,232 @@
+package httpapi
+
+import (
+	"context"
+	"errors"
+	"math/big"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+	"github.com/rollcall-dev/rollcall/internal/relayer/ozapi"
+)
+
+const networkType = "evm"
+
+func (c *call) relayerID() string { return c.r.PathValue("relayer_id") }
+
+func (h *Handler) relayers(ctx context.Context, c *call) error {
+	p, err := c.page()
+	if err != nil {
+		return err
+	}
+	list, total, err := h.service.Relayers(ctx, p.offset(), p.limit())
+	if err != nil {
+		return err
+	}
+	data := make([]ozapi.Relayer, len(list))
+	for i := range list {
+		data[i] = fromRelayer(&list[i])
+	}
+	return c.ok(listed(data, p, total))
+}
+
+func (h *Handler) relayer(ctx context.Context, c *call) error {
+	r, err := h.service.Relayer(ctx, c.relayerID())
+	if err != nil {
+		return err
+	}
+	return c.ok(ozapi.OK(fromRelayer(&r)))
+}
+
+func (h *Handler) update(ctx context.Context, c *call) error {
+	body, err := c.body()
+	if err != nil {
+		return err
+	}
+	patch, err := ozapi.DecodePatch(body)
+	if err != nil {
+		return err
+	}
+	r, err := h.service.Update(ctx, c.relayerID(), c.caller, patch)
+	if err != nil {
+		return err
+	}
+	return c.ok(ozapi.OK(fromRelayer(&r)))
+}
+
+func (h *Handler) status(ctx context.Context, c *call) error {
+	s, err := h.service.Status(ctx, c.relayerID())
+	if err != nil {
+		return err
+	}
+	out := ozapi.Status{
+		NetworkType: networkType, Balance: "0", PendingTransactionsCount: s.Pending,
+		SystemDisabled: s.Disabled, Paused: s.Paused, Nonce: strconv.FormatUint(s.NextNonce, 10),
+	}
+	if s.Balance != nil {
+		out.Balance = s.Balance.String()
+	}
+	if !s.LastConfirmed.IsZero() {
+		out.LastConfirmedTransaction = new(ozapi.Time(s.LastConfirmed))
+	}
+	return c.ok(ozapi.OK(out))
+}
+
+func (h *Handler) balance(ctx context.Context, c *call) error {
+	b, err := h.service.Balance(ctx, c.relayerID())
+	if err != nil {
+		return err
+	}
+	return c.ok(ozapi.OK(ozapi.Balance{Balance: b, Unit: "wei"}))
+}
+
+func fromRelayer(r *Relayer) ozapi.Relayer {
+	out := ozapi.Relayer{
+		ID: r.ID, Name: r.Name, Network: r.Network, NetworkType: networkType, Paused: r.Paused, SignerID: r.SignerID,
+		SystemDisabled: &r.Disabled,
+		Policies: &ozapi.Policies{
+			MinBalance: r.MinBalance, GasLimitEstimation: true, GasPriceCap: r.GasPriceCap, EIP1559Pricing: &r.EIP1559,
+		},
+	}
+	if out.Name == "" {
+		out.Name = r.ID
+	}
+	if out.Policies.MinBalance == nil {
+		out.Policies.MinBalance = new(big.Int)
+	}
+	if r.Address != (common.Address{}) {
+		out.Address = new(r.Address.Hex())
+	}
+	for _, a := range r.WhitelistReceivers {
+		out.Policies.WhitelistReceivers = append(out.Policies.WhitelistReceivers, a.Hex())
+	}
+	if r.Disabled {
+		out.DisabledReason = disabledReason(r.DisabledReason)
+	}
+	return out
+}
+
+// disabledReason puts a reason of ours under the nearest of theirs.
+func disabledReason(reason string) *ozapi.DisabledReason {
+	kind := ozapi.RPCValidationFailed
+	switch {
+	case strings.Contains(reason, "balance"):
+		kind = ozapi.BalanceCheckFailed
+	case strings.Contains(reason, "nonce"):
+		kind = ozapi.NonceSyncFailed
+	}
+	return &ozapi.DisabledReason{Type: kind, Details: reason}
+}
+
+func (h *Handler) sign(ctx context.Context, c *call) error {
+	body, err := c.body()
+	if err != nil {
+		return err
+	}
+	message, err := ozapi.DecodeSign(body)
+	if err != nil {
+		return err
+	}
+	sig, err := h.service.Sign(ctx, c.relayerID(), []byte(message))
+	if err != nil {
+		return err
+	}
+	return c.ok(ozapi.OK(ozapi.NewSignature(sig)))
+}
+
+func (h *Handler) signTypedData(ctx context.Context, c *call) error {
+	body, err := c.body()
+	if err != nil {
+		return err
+	}
+	domain, data, err := ozapi.DecodeSignTypedData(body)
+	if err != nil {
+		return err
+	}
+	sig, err := h.service.SignTypedData(ctx, c.relayerID(), domain, data)
+	if err != nil {
+		return err
+	}
+	return c.ok(ozapi.OK(ozapi.NewSignature(sig)))
+}
+
+func (h *Handler) alive(_ context.Context, c *call) error {
+	c.Header()["Content-Type"] = textType
+	c.write(http.StatusOK, []byte("OK"))
+	return nil
+}
+
+func (h *Handler) ready(_ context.Context, c *call) error {
+	health := h.service.Health()
+	if health.At.IsZero() {
+		health.At = time.Now()
+	}
+	out := ozapi.Readiness{
+		Ready: health.Ready, Status: ozapi.Healthy, Reason: health.Reason, Timestamp: ozapi.Time(health.At),
+		Components: make(map[string]ozapi.Component, len(health.Components)),
+	}
+	for _, part := range health.Components {
+		status := ozapi.Healthy
+		if part.Problem != "" {
+			status = ozapi.Unhealthy
+			if part.Degraded {
+				status = ozapi.Degraded
+			}
+			out.Status = ozapi.Degraded
+		}
+		out.Components[part.Name] = ozapi.Component{Status: status, Error: part.Problem}
+	}
+	code := http.StatusOK
+	if !out.Ready {
+		out.Status, code = ozapi.Unhealthy, http.StatusServiceUnavailable
+	}
+	c.answer(code, out)
+	return nil
+}
+
+func (h *Handler) description(_ context.Context, c *call) error {
+	c.write(http.StatusOK, h.openAPI)
+	return nil
+}
+
+// paging is a page of a list.
+type paging struct{ number, size uint32 }
+
+const (
+	defaultPerPage = 10
+	maxPerPage     = 1000
+	maxPage        = 1_000_000
+)
+
+func (p paging) offset() int { return int(p.number-1) * int(p.size) }
+func (p paging) limit() int  { return int(p.size) }
+
+func (c *call) page() (p paging, err error) {
+	query := c.r.URL.Query()
+	number := func(name string, value, most uint32) uint32 {
+		switch given := query[name]; {
+		case len(given) > 1:
+			err = errors.Join(err, relayer.Invalidf(name, "is there twice"))
+		case len(given) == 1 && given[0] != "":
+			n, parseErr := strconv.ParseUint(given[0], 10, 32)
+			if parseErr != nil || n < 1 || n > uint64(most) {
+				err = errors.Join(err, relayer.Invalidf(name, "must be a number from 1 to %d", most))
+			}
+			return uint32(n) //nolint:gosec // parsed as 32 bits
+		}
+		return value
+	}
+	p = paging{number: number("page", 1, maxPage), size: number("per_page", defaultPerPage, maxPerPage)}
+	return p, err
+}
+
+func listed[T any](data []T, p paging, total int) ozapi.Envelope[[]T] {
+	out := ozapi.OK(data)
+	out.Pagination = &ozapi.Pagination{CurrentPage: p.number, PerPage: p.size, TotalItems: uint64(max(total, 0))} //nolint:gosec // not negative
+	return out
+}

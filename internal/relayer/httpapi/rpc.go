@@ -1,0 +1,88 @@
+package httpapi
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+
+	"github.com/rollcall-dev/rollcall/internal/relayer/ozapi"
+)
+
+// readMethods are what a node may be asked: it keeps nothing of it, and nothing is signed or sent.
+var readMethods = map[string]bool{
+	"eth_blobBaseFee": true, "eth_blockNumber": true, "eth_call": true, "eth_chainId": true, "eth_createAccessList": true,
+	"eth_estimateGas": true, "eth_feeHistory": true, "eth_gasPrice": true, "eth_getBalance": true, "eth_getBlockByHash": true,
+	"eth_getBlockByNumber": true, "eth_getBlockReceipts": true, "eth_getBlockTransactionCountByHash": true,
+	"eth_getBlockTransactionCountByNumber": true, "eth_getCode": true, "eth_getLogs": true, "eth_getProof": true,
+	"eth_getStorageAt": true, "eth_getTransactionByBlockHashAndIndex": true, "eth_getTransactionByBlockNumberAndIndex": true,
+	"eth_getTransactionByHash": true, "eth_getTransactionCount": true, "eth_getTransactionReceipt": true,
+	"eth_maxPriorityFeePerGas": true, "eth_protocolVersion": true, "eth_syncing": true, "net_version": true,
+	"web3_clientVersion": true, "web3_sha3": true,
+}
+
+// Codes of JSON-RPC errors.
+const methodNotFound = -32601
+
+// nodeError is what a node answered as an error, as go-ethereum's client has it.
+type nodeError interface {
+	error
+	ErrorCode() int
+}
+
+func (h *Handler) rpc(ctx context.Context, c *call) error {
+	body, err := c.body()
+	if err != nil {
+		return err
+	}
+	calls, batch, err := ozapi.DecodeRPC(body)
+	if err != nil {
+		return err
+	}
+	answers := make([]ozapi.RPCResponse, len(calls))
+	for i := range calls {
+		if answers[i], err = h.callNode(ctx, c.relayerID(), &calls[i]); err != nil {
+			return err
+		}
+	}
+	if batch {
+		return c.ok(answers)
+	}
+	return c.ok(answers[0])
+}
+
+// callNode answers a call. An error is the relayer's own; a node's is an answer.
+func (h *Handler) callNode(ctx context.Context, id string, call *ozapi.RPCRequest) (ozapi.RPCResponse, error) {
+	out := ozapi.RPCResponse{Version: "2.0", ID: call.ID}
+	if !readMethods[call.Method] {
+		// The relayer is looked up nevertheless, so that a wrong id is told as such.
+		if _, err := h.service.Relayer(ctx, id); err != nil {
+			return out, err
+		}
+		out.Error = &ozapi.RPCError{
+			Code: methodNotFound, Message: "method not available",
+			Description: "only methods that read are let through, and " + clip(call.Method, 64) + " is none of them",
+		}
+		return out, nil
+	}
+	result, err := h.service.RPC(ctx, id, call.Method, call.Params)
+	if err == nil {
+		if out.Result = result; len(result) == 0 {
+			out.Result = json.RawMessage("null")
+		}
+		return out, nil
+	}
+	node, ok := errors.AsType[nodeError](err)
+	if !ok {
+		return out, err
+	}
+	out.Error = &ozapi.RPCError{Code: node.ErrorCode(), Message: clip(node.Error(), 1024), Description: "the node answered with an error"}
+	if with, ok := errors.AsType[interface {
+		error
+		ErrorData() any
+	}](err); ok && with.ErrorData() != nil {
+		if data, err := json.Marshal(with.ErrorData()); err == nil && len(data) <= maxBody {
+			out.Error.Data = data
+		}
+	}
+	return out, nil
+}
