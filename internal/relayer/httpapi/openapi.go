@@ -66,7 +66,7 @@ func operation(r *route, schemas object) object {
 		op["security"] = []object{{"bearer_auth": []string{}}}
 	}
 	var params []object
-	for _, segment := range strings.SplitSeq(r.path, "/") {
+	for segment := range strings.SplitSeq(r.path, "/") {
 		if name := strings.Trim(segment, "{}"); name != segment {
 			params = append(params, object{"name": name, "in": "path", "required": true, "schema": object{"type": "string"}})
 		}
