@@ -1,0 +1,8 @@
+package testchain
+
+import "syscall"
+
+// dieWithParent has the kernel end geth when the test binary is killed and no cleanup runs.
+func dieWithParent() *syscall.SysProcAttr {
+	return &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+}
