@@ -36,13 +36,10 @@
 //
 // # Signing
 //
-// Signatures are deterministic (RFC 6979) with s in the lower half, the same bytes that go-ethereum's crypto.Sign
-// makes. They are computed here over the field arithmetic of gnark-crypto, with a table of multiples of the generator
-// (512 KiB, made once in 15 ms), because this is the relayer's hottest path and a static binary has no libsecp256k1: in
-// less than half of the time of go-ethereum's pure Go, and less than its C takes. Like that pure Go it does not take
-// constant time. Every new local signer proves itself by one signature that another implementation recovers its address
-// from.
+// Signatures are deterministic (RFC 6979) with s in the lower half: go-ethereum's. In a static binary, which has no
+// libsecp256k1, that is pure Go; it does not take constant time. Every new local signer proves itself by one signature
+// that its address is recovered from.
 //
 // What a Signer of another kind (a KMS) returns is verified before it is used: to recover the address takes a quarter of
-// a millisecond, little beside its round trip. What the local one returns is not: that would be ten times its own work.
+// a millisecond, little beside its round trip. What the local one returns is not.
 package keyring

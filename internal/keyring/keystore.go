@@ -231,13 +231,13 @@ func (f *keystoreFile) open(password string) ([]byte, error) {
 	if f.Address == "" {
 		return key, nil
 	}
-	k := newSecret(key)
-	if k == nil {
+	own, ok := addressOf(key)
+	if !ok {
 		return nil, ErrMalformed
 	}
 	// A file that was swapped or edited would else bring another key in unnoticed.
-	if claimed, _ := parseAddress(f.Address); k.address() != claimed {
-		return nil, fmt.Errorf("holds the key of %s, but says %s", k.address(), claimed)
+	if claimed, _ := parseAddress(f.Address); own != claimed {
+		return nil, fmt.Errorf("holds the key of %s, but says %s", own, claimed)
 	}
 	return key, nil
 }

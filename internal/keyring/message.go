@@ -29,7 +29,7 @@ func SignTypedData(ctx context.Context, s Signer, domainSeparator, structHash [3
 }
 
 func signMessage(ctx context.Context, s Signer, digest [32]byte) (MessageSignature, error) {
-	signature, err := sign(ctx, s, digest)
+	signature, err := Sign(ctx, s, digest)
 	if err != nil {
 		return MessageSignature{}, err
 	}

@@ -29,13 +29,8 @@ func TestTraceOfAPanicShowsNoKey(t *testing.T) {
 		f()
 		return ""
 	}
-	secretOf := newSecret(key)
-	broken := *secretOf
-	broken.table = nil // panics within, with the key on the stack
 	for _, text := range []string{
-		trace(func() { s.(*local).sign(nil) }),
-		trace(func() { broken.sign(&[32]byte{1}) }),
-		trace(func() { broken.address() }),
+		trace(func() { _, _ = s.(*local).sign(nil) }), // panics within, with the key on the stack
 		trace(func() { _, _ = (*local)(nil).Sign(context.Background(), [32]byte{}) }),
 		trace(func() { panic(s) }),
 		trace(func() { panic(fmt.Sprintf("%s %#v", s, s)) }),
@@ -50,9 +45,6 @@ func TestTraceOfAPanicShowsNoKey(t *testing.T) {
 			} {
 				require.NotContains(t, lower, form)
 			}
-		}
-		for _, limb := range secretOf.scalar {
-			require.NotContains(t, lower, fmt.Sprintf("%x", limb))
 		}
 	}
 }

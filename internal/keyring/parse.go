@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/crypto"
 )
 
 // What is read, at most: an array of MaxKeys keys with their addresses and generous white space; a key, likewise.
@@ -27,8 +28,20 @@ func parseKey(text []byte) ([]byte, bool) {
 	if len(text) != hex.EncodedLen(len(key)) {
 		return nil, false
 	}
-	_, err := hex.Decode(key, text)
-	return key, err == nil && newSecret(key) != nil
+	if _, err := hex.Decode(key, text); err != nil {
+		return nil, false
+	}
+	_, ok := addressOf(key)
+	return key, ok
+}
+
+// addressOf reports whether bytes are a key, and its address.
+func addressOf(key []byte) (common.Address, bool) {
+	private, err := crypto.ToECDSA(key)
+	if err != nil {
+		return common.Address{}, false
+	}
+	return crypto.PubkeyToAddress(private.PublicKey), true
 }
 
 // parseAddress says what is wrong with one, if anything is.
@@ -107,7 +120,7 @@ func parseElement(raw json.RawMessage) (key []byte, what string) {
 	if what != "" {
 		return nil, "its address " + what
 	}
-	if own := newSecret(key).address(); own != claimed {
+	if own, _ := addressOf(key); own != claimed {
 		return nil, fmt.Sprintf("is the key of %s, not of %s beside it", own, claimed)
 	}
 	return key, ""

@@ -31,19 +31,26 @@ var ErrSignature = errors.New("the signer returned a wrong signature")
 // local keeps its key in memory, where only the closure reaches it.
 type local struct {
 	address common.Address
-	sign    func(digest *[32]byte) [65]byte
+	sign    func(digest *[32]byte) ([]byte, error)
 }
 
 // NewLocal makes a signer of a key of 32 bytes, big-endian, and keeps no reference to them. Its error is [ErrMalformed],
 // or that the signer failed its self-test.
 func NewLocal(key []byte) (Signer, error) {
-	k := newSecret(key)
-	if k == nil {
-		return nil, ErrMalformed
+	private, err := crypto.ToECDSA(key)
+	if err != nil {
+		return nil, ErrMalformed // without the reason, which may tell of the key
 	}
-	s := &local{address: k.address(), sign: k.sign}
+	s := &local{
+		address: crypto.PubkeyToAddress(private.PublicKey),
+		sign:    func(digest *[32]byte) ([]byte, error) { return crypto.Sign(digest[:], private) },
+	}
 	digest := sha256.Sum256(s.address[:])
-	if err := check(s.address, digest, s.sign(&digest)); err != nil {
+	signature, err := s.Sign(context.Background(), digest)
+	if err == nil {
+		err = check(s.address, digest, signature)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("self-test of the signer of %s: %w", s.address, err)
 	}
 	return s, nil
@@ -55,7 +62,11 @@ func (l *local) Sign(ctx context.Context, digest [32]byte) ([65]byte, error) {
 	if ctx.Err() != nil {
 		return [65]byte{}, context.Cause(ctx)
 	}
-	return l.sign(&digest), nil
+	signature, err := l.sign(&digest)
+	if err != nil {
+		return [65]byte{}, err
+	}
+	return [65]byte(signature), nil
 }
 
 // Whatever prints a local signer prints its address. The closure would hide the key without these too.
@@ -66,8 +77,8 @@ func (l *local) Format(f fmt.State, _ rune)   { _, _ = io.WriteString(f, l.Strin
 func (l *local) LogValue() slog.Value         { return slog.StringValue(l.address.Hex()) }
 func (l *local) MarshalText() ([]byte, error) { return []byte(l.address.Hex()), nil }
 
-// sign has the signer sign, and verifies what comes from outside of this package.
-func sign(ctx context.Context, s Signer, digest [32]byte) ([65]byte, error) {
+// Sign has a signer sign, and verifies what comes from outside of this package.
+func Sign(ctx context.Context, s Signer, digest [32]byte) ([65]byte, error) {
 	if l, ok := s.(*local); ok {
 		return l.Sign(ctx, digest)
 	}

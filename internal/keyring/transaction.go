@@ -35,7 +35,7 @@ func SignRaw(ctx context.Context, s Signer, tx *types.Transaction, chainID *big.
 	if err != nil {
 		return Signed{}, err
 	}
-	signature, err := sign(ctx, s, d.digest())
+	signature, err := Sign(ctx, s, d.digest())
 	if err != nil {
 		return Signed{}, err
 	}
@@ -49,7 +49,7 @@ func SignTx(ctx context.Context, s Signer, tx *types.Transaction, chainID *big.I
 	if err != nil {
 		return nil, err
 	}
-	signature, err := sign(ctx, s, d.digest())
+	signature, err := Sign(ctx, s, d.digest())
 	if err != nil {
 		return nil, err
 	}
