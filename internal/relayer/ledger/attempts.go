@@ -19,30 +19,29 @@ func (l *Ledger) StoreAttempts(ctx context.Context, attempts []*relayer.Attempt)
 	ids, numbers, addresses, nonces := make([]uuid.UUID, n), make([]int32, n), make([]string, n), make([]int64, n)
 	purposes, hashes, raws := make([]string, n), make([]string, n), make([][]byte, n)
 	fees, tips := make([]string, n), make([]*string, n)
-	index := make(map[uuid.UUID]int, n)
 	for i, a := range attempts {
 		ids[i], numbers[i], addresses[i], nonces[i] = a.TxID, int32(a.Number), hexAddress(a.From), int64(a.Nonce)
 		purposes[i], hashes[i], raws[i] = string(a.Purpose), a.Hash.Hex(), a.Raw
 		fees[i], tips[i] = a.MaxFee.String(), decimal(a.MaxPriorityFee)
-		index[a.TxID] = i
 	}
 	rows, err := l.db.Query(ctx, `INSERT INTO relayer_attempts
 			(chain_id, tx_id, attempt, address, nonce, purpose, tx_hash, raw, max_fee, max_priority)
 		SELECT $1, id, number, address, nonce, purpose, hash, raw, fee::numeric, tip::numeric
 		FROM unnest($2::uuid[], $3::int[], $4::text[], $5::bigint[], $6::text[], $7::text[], $8::bytea[], $9::text[], $10::text[])
 			AS a (id, number, address, nonce, purpose, hash, raw, fee, tip)
-		ON CONFLICT DO NOTHING RETURNING tx_id`,
+		ON CONFLICT DO NOTHING RETURNING tx_hash`,
 		l.ChainID, ids, numbers, addresses, nonces, purposes, hashes, raws, fees, tips)
 	if err != nil {
 		return nil, fmt.Errorf("store %d attempts: %w", n, err)
 	}
-	written, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
-	if err != nil {
+	won := make(map[string]bool, n)
+	var hash string
+	if _, err := pgx.ForEachRow(rows, []any{&hash}, func() error { won[hash] = true; return nil }); err != nil {
 		return nil, fmt.Errorf("store %d attempts: %w", n, err)
 	}
 	stored = make([]bool, n)
-	for _, id := range written {
-		stored[index[id]] = true
+	for i, hash := range hashes {
+		stored[i] = won[hash]
 	}
 	return stored, nil
 }

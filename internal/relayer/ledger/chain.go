@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -12,21 +13,20 @@ import (
 // Chain is what is remembered of the chain.
 type Chain struct {
 	Genesis common.Hash
-	Anchor  Block  // deeper than any reorganization
-	Halted  string // why nothing may be sent; "" when all is well
+	Anchor  Block // deeper than any reorganization
 }
 
-// Chain returns what is remembered; on the first call it remembers the genesis block it is given.
-func (l *Ledger) Chain(ctx context.Context, genesis common.Hash) (c Chain, err error) {
+// ErrNoChain: nothing is remembered of the chain yet.
+var ErrNoChain = errors.New("the chain is not known yet")
+
+// Chain returns what is remembered, or fails with [ErrNoChain].
+func (l *Ledger) Chain(ctx context.Context) (c Chain, err error) {
 	var hash, anchor string
-	err = pgx.BeginFunc(ctx, l.db, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, `INSERT INTO relayer_chains (chain_id, genesis_hash, anchor_hash) VALUES ($1, $2, $2)
-			ON CONFLICT DO NOTHING`, l.ChainID, genesis.Hex()); err != nil {
-			return err
-		}
-		return tx.QueryRow(ctx, `SELECT genesis_hash, anchor_number, anchor_hash, halted FROM relayer_chains WHERE chain_id = $1`,
-			l.ChainID).Scan(&hash, &c.Anchor.Number, &anchor, &c.Halted)
-	})
+	err = l.db.QueryRow(ctx, `SELECT genesis_hash, anchor_number, anchor_hash FROM relayer_chains WHERE chain_id = $1`,
+		l.ChainID).Scan(&hash, &c.Anchor.Number, &anchor)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return c, ErrNoChain
+	}
 	if err != nil {
 		return c, fmt.Errorf("read the chain: %w", err)
 	}
@@ -34,21 +34,21 @@ func (l *Ledger) Chain(ctx context.Context, genesis common.Hash) (c Chain, err e
 	return c, nil
 }
 
+// Remember writes down what the chain is recognised by, unless something is written down, and returns what is.
+func (l *Ledger) Remember(ctx context.Context, genesis common.Hash) (Chain, error) {
+	if _, err := l.db.Exec(ctx, `INSERT INTO relayer_chains (chain_id, genesis_hash, anchor_hash) VALUES ($1, $2, $2)
+		ON CONFLICT DO NOTHING`, l.ChainID, genesis.Hex()); err != nil {
+		return Chain{}, fmt.Errorf("remember the chain: %w", err)
+	}
+	return l.Chain(ctx)
+}
+
 // MoveAnchor remembers a later block.
 func (l *Ledger) MoveAnchor(ctx context.Context, b Block) error {
 	_, err := l.db.Exec(ctx, `UPDATE relayer_chains SET anchor_number = $2, anchor_hash = $3
-		WHERE chain_id = $1 AND anchor_number < $2 AND halted = ''`, l.ChainID, int64(b.Number), b.Hash.Hex())
+		WHERE chain_id = $1 AND anchor_number < $2`, l.ChainID, int64(b.Number), b.Hash.Hex())
 	if err != nil {
 		return fmt.Errorf("move the anchor: %w", err)
-	}
-	return nil
-}
-
-// Halt stops everything that is sent on the chain, on all processes, until an operator calls StartOver. The first reason stays.
-func (l *Ledger) Halt(ctx context.Context, reason string) error {
-	_, err := l.db.Exec(ctx, `UPDATE relayer_chains SET halted = $2 WHERE chain_id = $1 AND halted = ''`, l.ChainID, reason)
-	if err != nil {
-		return fmt.Errorf("halt: %w", err)
 	}
 	return nil
 }
@@ -74,7 +74,7 @@ func (l *Ledger) StartOver(ctx context.Context, genesis common.Hash, anchor Bloc
 		batch.Queue(`UPDATE relayer_keys k SET pending_count = 0, stuck_since = NULL, updated_at = now(), next_nonce =
 			coalesce((SELECT v.next FROM unnest($2::text[], $3::bigint[]) AS v (address, next) WHERE v.address = k.address), 0)
 			WHERE chain_id = $1`, l.ChainID, addresses, next)
-		batch.Queue(`UPDATE relayer_chains SET genesis_hash = $2, anchor_number = $3, anchor_hash = $4, halted = '' WHERE chain_id = $1`,
+		batch.Queue(`UPDATE relayer_chains SET genesis_hash = $2, anchor_number = $3, anchor_hash = $4 WHERE chain_id = $1`,
 			l.ChainID, genesis.Hex(), int64(anchor.Number), anchor.Hash.Hex())
 		return tx.SendBatch(ctx, batch).Close()
 	})

@@ -13,7 +13,6 @@ import (
 // hall is the keys as they stand while their rows are locked, and who waits for one.
 type hall struct {
 	cap, queueLimit int
-	halted          string
 	seats           []*seat // of this process's keys, at random: of equals the first one is taken
 	waiting         map[string]int
 	queued          int
@@ -58,9 +57,6 @@ func (h *hall) lock(b *pgx.Batch, l *Ledger, terms Terms) {
 		rand.Shuffle(len(h.seats), func(i, j int) { h.seats[i], h.seats[j] = h.seats[j], h.seats[i] })
 		return rows.Err()
 	})
-	b.Queue(`SELECT halted FROM relayer_chains WHERE chain_id = $1`, l.ChainID).QueryRow(func(row pgx.Row) error {
-		return row.Scan(&h.halted)
-	})
 	b.Queue(`SELECT target, count(*) FROM relayer_txs WHERE chain_id = $1 AND pool_id = $2 AND open AND nonce IS NULL GROUP BY target`,
 		l.ChainID, l.Pool).Query(func(rows pgx.Rows) error {
 		for rows.Next() {
@@ -78,9 +74,6 @@ func (h *hall) lock(b *pgx.Batch, l *Ledger, terms Terms) {
 
 // seat finds the place of a draft: a key, or, nil, the queue.
 func (h *hall) seat(target string, key common.Address) (*seat, error) {
-	if h.halted != "" {
-		return nil, fmt.Errorf("%w: %s", relayer.ErrUnavailable, h.halted)
-	}
 	best, why := h.best(key)
 	if why != nil {
 		return nil, why

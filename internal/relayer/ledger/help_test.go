@@ -30,7 +30,7 @@ func setup(t testing.TB, keys int, targets ...string) (*Ledger, Terms) {
 func open(t testing.TB, db *pgxpool.Pool, keys int, targets ...string) (*Ledger, Terms) {
 	t.Helper()
 	l := New(db, Config{ChainID: 1337, Pool: "pool", Targets: targets})
-	_, err := l.Chain(context.Background(), genesis)
+	_, err := l.Remember(context.Background(), genesis)
 	require.NoError(t, err)
 	terms := Terms{Cap: 16, Queue: 100}
 	var registrations []Registration

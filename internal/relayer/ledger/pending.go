@@ -134,3 +134,11 @@ func (l *Ledger) Unsent(ctx context.Context, age time.Duration, limit int) ([]*r
 	}
 	return attempts, nil
 }
+
+// Intended are transactions whose nonce is to be used for a no-op, and for which none has been signed; at most limit.
+func (l *Ledger) Intended(ctx context.Context, limit int) ([]*relayer.Transaction, error) {
+	return l.list(ctx, "list what is to be superseded", selectTransactions+` WHERE chain_id = $1 AND pool_id = $2 AND open
+		AND nonce IS NOT NULL AND intent <> 'send' AND status <> 'mined' AND NOT EXISTS (SELECT FROM relayer_attempts a
+			WHERE a.tx_id = relayer_txs.id AND a.nonce = relayer_txs.nonce AND a.purpose = 'noop') ORDER BY nonce LIMIT $3`,
+		l.ChainID, l.Pool, limit)
+}

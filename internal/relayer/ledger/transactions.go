@@ -154,3 +154,18 @@ func (f *Filter) where(l *Ledger) (where string, args []any) {
 	}
 	return " WHERE " + strings.Join(conditions, " AND "), args
 }
+
+// LastConfirmed is when a key's transaction, or with the zero address any, was last confirmed; zero for never.
+func (l *Ledger) LastConfirmed(ctx context.Context, key common.Address) (time.Time, error) {
+	address := hexAddress(key)
+	if key == (common.Address{}) {
+		address = ""
+	}
+	var last *time.Time
+	err := l.db.QueryRow(ctx, `SELECT max(last_confirmed_at) FROM relayer_keys
+		WHERE chain_id = $1 AND pool_id = $2 AND (address = $3 OR $3 = '')`, l.ChainID, l.Pool, address).Scan(&last)
+	if err != nil || last == nil {
+		return time.Time{}, err
+	}
+	return *last, nil
+}

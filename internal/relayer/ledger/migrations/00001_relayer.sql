@@ -7,8 +7,6 @@ CREATE TABLE relayer_chains (
     -- A block deeper than any reorganization. A node that does not have it has another history.
     anchor_number bigint NOT NULL DEFAULT 0,
     anchor_hash   text   NOT NULL,
-    -- Why nothing may be sent; empty when all is well. An operator takes it back.
-    halted        text   NOT NULL DEFAULT '',
     -- The process that follows the chain, until when, and a number that grows with each. Two that believe it at once
     -- do the same work twice and nothing worse: every change compares before it writes.
     tracker       text        NOT NULL DEFAULT '',
@@ -31,6 +29,7 @@ CREATE TABLE relayer_keys (
     pending_count   integer NOT NULL DEFAULT 0 CHECK (pending_count >= 0),
     last_error      text    NOT NULL DEFAULT '',
     last_seen_at    timestamptz,
+    last_confirmed_at timestamptz,
     balance_wei     numeric(78, 0),
     min_balance_wei numeric(78, 0) NOT NULL DEFAULT 0 CHECK (min_balance_wei >= 0),
     policies        jsonb   NOT NULL DEFAULT '{}',

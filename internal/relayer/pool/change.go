@@ -1,0 +1,147 @@
+package pool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/google/uuid"
+
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+	"github.com/rollcall-dev/rollcall/internal/relayer/httpapi"
+	"github.com/rollcall-dev/rollcall/internal/relayer/ledger"
+	"github.com/rollcall-dev/rollcall/internal/relayer/sender"
+)
+
+// Cancel implements [httpapi.Service]: what has no nonce yet is canceled at once, anything else by a no-op with its nonce.
+func (p *Pool) Cancel(ctx context.Context, id string, tx uuid.UUID, caller string) (*relayer.Transaction, error) {
+	if _, err := p.Transaction(ctx, id, tx); err != nil {
+		return nil, err
+	}
+	canceled, err := p.cfg.Ledger.Intend(ctx, tx, relayer.IntentCancel, "canceled by "+caller)
+	if err != nil {
+		return nil, unavailable(err)
+	}
+	p.cfg.Log.Info("transaction canceled", "tx", tx, "caller", caller, "status", canceled.Status)
+	// Should this fail, the tracker sees what is intended and signs for it.
+	if err := p.supersede(ctx, canceled); err != nil {
+		p.cfg.Log.Warn("no-op is left to the tracker", "tx", tx, "err", err)
+	}
+	return p.cfg.Ledger.Transaction(ctx, tx)
+}
+
+// supersede has the attempt that a transaction's intent asks for signed, stored and broadcasted, if it has a nonce.
+func (p *Pool) supersede(ctx context.Context, tx *relayer.Transaction) error {
+	if tx.Nonce == nil || tx.Status.Final() {
+		return nil
+	}
+	for {
+		attempts, err := p.cfg.Ledger.Attempts(ctx, tx.ID)
+		if err != nil {
+			return err
+		}
+		if n := len(attempts); n > 0 && attempts[n-1].Purpose == relayer.PurposeNoop && attempts[n-1].Nonce == *tx.Nonce {
+			return nil // somebody else was faster
+		}
+		attempt, err := p.cfg.Sender.Next(ctx, tx, relayer.PurposeNoop, attempts)
+		if err != nil {
+			return err
+		}
+		if stored, err := p.cfg.Sender.Store(ctx, attempt); stored || err != nil {
+			return err
+		}
+	}
+}
+
+// CancelPending implements [httpapi.Service].
+func (p *Pool) CancelPending(ctx context.Context, id, caller string) (httpapi.Canceled, error) {
+	var done httpapi.Canceled
+	key, err := p.target(id)
+	if err != nil {
+		return done, err
+	}
+	seen := map[uuid.UUID]bool{}
+	for {
+		txs, _, err := p.cfg.Ledger.Transactions(ctx, ledger.Filter{
+			Key: key, Statuses: []relayer.Status{relayer.Allocated, relayer.Broadcasted, relayer.Unknown},
+		}, 0, len(seen)+500)
+		if err != nil {
+			return done, unavailable(err)
+		}
+		var more bool
+		for _, tx := range txs {
+			if seen[tx.ID] {
+				continue
+			}
+			seen[tx.ID], more = true, true
+			if _, err := p.Cancel(ctx, id, tx.ID, caller); err != nil {
+				done.Failed = append(done.Failed, tx.ID)
+				continue
+			}
+			done.Queued = append(done.Queued, tx.ID)
+		}
+		if !more {
+			return done, nil
+		}
+	}
+}
+
+// Replace implements [httpapi.Service]: other contents with the same nonce.
+func (p *Pool) Replace(ctx context.Context, id string, tx uuid.UUID, caller string, r relayer.Request) (*relayer.Transaction, error) {
+	key, err := p.target(id)
+	if err != nil {
+		return nil, err
+	}
+	if !p.cfg.Enabled {
+		return nil, fmt.Errorf("%w: RELAYER_ENABLED is false", relayer.ErrDisabled)
+	}
+	if err := p.prepare(ctx, key, &r); err != nil {
+		return nil, err
+	}
+	for {
+		was, err := p.Transaction(ctx, id, tx)
+		if err != nil {
+			return nil, err
+		}
+		if was.Status.Final() || was.Status == relayer.Mined || was.Intent != relayer.IntentSend || was.Kind != relayer.KindTransaction {
+			return nil, &relayer.StateError{Status: was.Status, Doing: "replace"}
+		}
+		r.Metadata = was.Metadata
+		was.Request = r
+		replacement := &ledger.Replacement{ID: tx, Request: r}
+		if was.Nonce != nil {
+			attempts, err := p.cfg.Ledger.Attempts(ctx, tx)
+			if err != nil {
+				return nil, unavailable(err)
+			}
+			attempt, err := p.cfg.Sender.Next(ctx, was, relayer.PurposeReplace, attempts)
+			switch {
+			case errors.Is(err, sender.ErrAtCap):
+				return nil, relayer.Invalidf("max_fee_per_gas", "a replacement has to offer a tenth more than before, which is above the relayer's cap")
+			case err != nil:
+				return nil, unavailable(err)
+			}
+			replacement.Attempt = attempt
+		}
+		err = p.cfg.Ledger.Replace(ctx, replacement)
+		if errors.Is(err, ledger.ErrRaced) {
+			continue
+		}
+		if err != nil {
+			return nil, unavailable(err)
+		}
+		p.cfg.Log.Info("transaction replaced", "tx", tx, "caller", caller)
+		if replacement.Attempt != nil {
+			if _, err := p.cfg.Sender.Resend(ctx, []*relayer.Attempt{replacement.Attempt}); err != nil {
+				p.cfg.Log.Warn("replacement is left to the tracker", "tx", tx, "err", err)
+			}
+		}
+		return p.Transaction(ctx, id, tx)
+	}
+}
+
+// belongs reports whether a transaction may be seen under a relayer's id.
+func belongs(tx *relayer.Transaction, key common.Address) bool {
+	return key == (common.Address{}) || tx.From == key || tx.From == (common.Address{}) && common.HexToAddress(tx.Target) == key
+}

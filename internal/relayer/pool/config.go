@@ -1,0 +1,72 @@
+package pool
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"math/big"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+
+	"github.com/rollcall-dev/rollcall/internal/chain"
+	"github.com/rollcall-dev/rollcall/internal/keyring"
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+	"github.com/rollcall-dev/rollcall/internal/relayer/ledger"
+	"github.com/rollcall-dev/rollcall/internal/relayer/sender"
+)
+
+// Chain is what a Pool needs of the nodes.
+type Chain interface {
+	EstimateGas(context.Context, chain.Message) (uint64, error)
+	Fees(context.Context) (chain.Fees, error)
+	Balances(context.Context, []common.Address) ([]*big.Int, error)
+	Call(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error)
+	Head() chain.Header
+	Status() chain.Status
+}
+
+// Guard judges requests by limits that are not the store's.
+type Guard interface {
+	// Admit lets a request in, or fails with a [relayer.LimitError] or a [relayer.InvalidError].
+	Admit(ctx context.Context, caller string, r *relayer.Request) error
+}
+
+// Policies are the rules that every request has to keep.
+type Policies struct {
+	// MaxFee bounds the price of a unit of gas, wei; nil: nothing does.
+	MaxFee *big.Int
+	// MaxGas bounds a transaction's gas limit; 0: the block does.
+	MaxGas uint64
+	// MinBalance below which a key is disabled, wei, unless the key has its own; nil: none.
+	MinBalance *big.Int
+	// Receivers are who may be sent to, besides the keys themselves; nil: everybody.
+	Receivers []common.Address
+}
+
+// Config of a Pool. Everything without a default is required.
+type Config struct {
+	ID     string
+	Ledger *ledger.Ledger
+	Sender *sender.Sender
+	Chain  Chain
+	Ring   *keyring.Ring
+	Log    *slog.Logger
+	Guard  Guard // default: admits everything
+
+	Policies
+	// Ready says why nothing may be sent on the chain; nil when it may. Default: it always may.
+	Ready func() error
+	// Enabled is the kill switch: false refuses everything new.
+	Enabled bool
+	// Cap is how many transactions a key may have pending. Default 16, what geth guarantees an account in its pool.
+	Cap int
+	// Queue is how many may wait where no key has room. Default 10,000.
+	Queue int
+	// Group bounds what one database transaction accepts. Default 256.
+	Group int
+	// Intakes is how many of them are on their way at once. Default 2: one collects while the other commits.
+	Intakes int
+	// Patience is how long a caller waits for the database. Default 10 s.
+	Patience time.Duration
+}

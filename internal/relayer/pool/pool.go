@@ -1,0 +1,71 @@
+package pool
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+	"github.com/rollcall-dev/rollcall/internal/relayer/httpapi"
+	"github.com/rollcall-dev/rollcall/internal/relayer/ledger"
+)
+
+// Pool accepts transactions. It is safe for concurrent use.
+type Pool struct {
+	cfg      Config
+	terms    ledger.Terms
+	arrivals chan *arrival
+	stopped  chan struct{}
+	health   atomic.Pointer[httpapi.Health]
+}
+
+// New makes a Pool; Run runs it.
+func New(cfg Config) *Pool {
+	cfg.Cap = cmp.Or(cfg.Cap, 16)
+	cfg.Queue = cmp.Or(cfg.Queue, 10_000)
+	cfg.Group = cmp.Or(cfg.Group, 256)
+	cfg.Intakes = cmp.Or(cfg.Intakes, 2)
+	cfg.Patience = cmp.Or(cfg.Patience, 10*time.Second)
+	if cfg.Ready == nil {
+		cfg.Ready = func() error { return nil }
+	}
+	return &Pool{
+		cfg: cfg, arrivals: make(chan *arrival), stopped: make(chan struct{}),
+		terms: ledger.Terms{Held: cfg.Ring.Addresses(), Cap: cfg.Cap, Queue: cfg.Queue},
+	}
+}
+
+// Run accepts until ctx ends, and returns nil when what it had begun to store is stored, or not. It may be called once.
+func (p *Pool) Run(ctx context.Context) error {
+	defer close(p.stopped)
+	var intakes errgroup.Group
+	for range p.cfg.Intakes {
+		intakes.Go(func() error { p.intake(ctx); return nil })
+	}
+	intakes.Go(func() error { p.watch(ctx); return nil })
+	return intakes.Wait()
+}
+
+// Terms are what nonces are given out under.
+func (p *Pool) Terms() ledger.Terms { return p.terms }
+
+// target finds the key that an id names; zero for the pool.
+func (p *Pool) target(id string) (common.Address, error) {
+	if id == p.cfg.ID {
+		return common.Address{}, nil
+	}
+	if !common.IsHexAddress(id) {
+		return common.Address{}, fmt.Errorf("relayer %q: %w", id, relayer.ErrNotFound)
+	}
+	address := common.HexToAddress(id)
+	if !slices.Contains(p.terms.Held, address) {
+		return common.Address{}, fmt.Errorf("relayer %q: %w", id, relayer.ErrNotFound)
+	}
+	return address, nil
+}

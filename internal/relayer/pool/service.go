@@ -1,0 +1,270 @@
+package pool
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/big"
+	"slices"
+	"strings"
+
+	"github.com/ethereum/go-ethereum/accounts"
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/crypto"
+	"github.com/google/uuid"
+
+	"github.com/rollcall-dev/rollcall/internal/keyring"
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+	"github.com/rollcall-dev/rollcall/internal/relayer/httpapi"
+	"github.com/rollcall-dev/rollcall/internal/relayer/ledger"
+	"github.com/rollcall-dev/rollcall/internal/relayer/ozapi"
+)
+
+var _ httpapi.Service = (*Pool)(nil)
+
+// keys are those of the pool that this process holds, by address.
+func (p *Pool) keys(ctx context.Context) ([]*relayer.Key, error) {
+	keys, err := p.cfg.Ledger.Keys(ctx)
+	if err != nil {
+		return nil, unavailable(err)
+	}
+	return slices.DeleteFunc(keys, func(k *relayer.Key) bool { return !slices.Contains(p.terms.Held, k.Address) }), nil
+}
+
+// Relayers implements [httpapi.Service].
+func (p *Pool) Relayers(ctx context.Context, offset, limit int) ([]httpapi.Relayer, int, error) {
+	keys, err := p.keys(ctx)
+	if err != nil {
+		return nil, 0, err
+	}
+	all := []httpapi.Relayer{p.describePool(keys)}
+	for _, k := range keys {
+		all = append(all, p.describe(k))
+	}
+	first := min(offset, len(all))
+	return all[first:min(first+limit, len(all))], len(all), nil
+}
+
+// Relayer implements [httpapi.Service].
+func (p *Pool) Relayer(ctx context.Context, id string) (httpapi.Relayer, error) {
+	keys, key, err := p.find(ctx, id)
+	switch {
+	case err != nil:
+		return httpapi.Relayer{}, err
+	case key == nil:
+		return p.describePool(keys), nil
+	default:
+		return p.describe(key), nil
+	}
+}
+
+// find reads the keys, and which of them an id names; nil for the pool.
+func (p *Pool) find(ctx context.Context, id string) (keys []*relayer.Key, key *relayer.Key, err error) {
+	address, err := p.target(id)
+	if err != nil {
+		return nil, nil, err
+	}
+	if keys, err = p.keys(ctx); err != nil {
+		return nil, nil, err
+	}
+	if address == (common.Address{}) {
+		return keys, nil, nil
+	}
+	for _, k := range keys {
+		if k.Address == address {
+			return keys, k, nil
+		}
+	}
+	return nil, nil, fmt.Errorf("relayer %q: %w", id, relayer.ErrNotFound)
+}
+
+func (p *Pool) describePool(keys []*relayer.Key) httpapi.Relayer {
+	r := httpapi.Relayer{
+		ID: p.cfg.ID, Network: p.network(), SignerID: "local", GasPriceCap: p.cfg.MaxFee, WhitelistReceivers: p.cfg.Receivers,
+		EIP1559: true, Disabled: !p.cfg.Enabled, Paused: len(keys) > 0,
+	}
+	usable := false
+	for _, k := range keys {
+		r.Paused = r.Paused && k.Paused
+		usable = usable || k.Enabled
+	}
+	switch {
+	case !p.cfg.Enabled:
+		r.DisabledReason = "switched off"
+	case !usable:
+		r.Disabled, r.DisabledReason = true, "no key is enabled"
+	}
+	return r
+}
+
+func (p *Pool) describe(k *relayer.Key) httpapi.Relayer {
+	return httpapi.Relayer{
+		ID: strings.ToLower(k.Address.Hex()), Network: p.network(), Address: k.Address, SignerID: "local", Paused: k.Paused,
+		Disabled: !k.Enabled || !p.cfg.Enabled, DisabledReason: k.DisabledReason, MinBalance: k.MinBalance, GasPriceCap: p.cfg.MaxFee,
+		WhitelistReceivers: p.cfg.Receivers, EIP1559: true,
+	}
+}
+
+func (p *Pool) network() string { return fmt.Sprintf("evm:%d", p.cfg.Ledger.ChainID) }
+
+// Update implements [httpapi.Service]: pause and resume, the lowest balance. A pool's patch goes to all of its keys.
+func (p *Pool) Update(ctx context.Context, id, caller string, patch ozapi.Patch) (httpapi.Relayer, error) {
+	keys, key, err := p.find(ctx, id)
+	if err != nil {
+		return httpapi.Relayer{}, err
+	}
+	if key != nil {
+		keys = []*relayer.Key{key}
+	}
+	change := ledger.KeyChange{Paused: patch.Paused}
+	if patch.MinBalance.Set {
+		change.MinBalance = cmp.Or(patch.MinBalance.Value, p.cfg.MinBalance, new(big.Int))
+	}
+	for _, k := range keys {
+		if _, err := p.cfg.Ledger.ChangeKey(ctx, k.Address, change); err != nil {
+			return httpapi.Relayer{}, unavailable(err)
+		}
+	}
+	p.cfg.Log.Info("relayer updated", "relayer", id, "caller", caller, "paused", change.Paused, "min_balance", change.MinBalance)
+	return p.Relayer(ctx, id)
+}
+
+// Status implements [httpapi.Service].
+func (p *Pool) Status(ctx context.Context, id string) (httpapi.RelayerStatus, error) {
+	keys, key, err := p.find(ctx, id)
+	if err != nil {
+		return httpapi.RelayerStatus{}, err
+	}
+	described := p.describePool(keys)
+	if key != nil {
+		keys, described = []*relayer.Key{key}, p.describe(key)
+	}
+	s := httpapi.RelayerStatus{Disabled: described.Disabled, Paused: described.Paused}
+	for _, k := range keys {
+		s.Pending += uint64(k.PendingCount)
+		if k.Balance != nil {
+			if s.Balance == nil {
+				s.Balance = new(big.Int)
+			}
+			s.Balance.Add(s.Balance, k.Balance)
+		}
+	}
+	filter := ledger.Filter{Statuses: []relayer.Status{relayer.Confirmed}}
+	if key != nil {
+		s.NextNonce, filter.Key = key.NextNonce, key.Address
+	} else {
+		queued, err := p.cfg.Ledger.Queued(ctx)
+		if err != nil {
+			return s, unavailable(err)
+		}
+		s.Pending += uint64(queued)
+	}
+	last, err := p.cfg.Ledger.LastConfirmed(ctx, filter.Key)
+	s.LastConfirmed = last
+	return s, unavailable(err)
+}
+
+// Balance implements [httpapi.Service].
+func (p *Pool) Balance(ctx context.Context, id string) (*big.Int, error) {
+	key, err := p.target(id)
+	if err != nil {
+		return nil, err
+	}
+	keys := p.terms.Held
+	if key != (common.Address{}) {
+		keys = []common.Address{key}
+	}
+	balances, err := p.cfg.Chain.Balances(ctx, keys)
+	if err != nil {
+		return nil, unavailable(err)
+	}
+	sum := new(big.Int)
+	for _, b := range balances {
+		sum.Add(sum, b)
+	}
+	return sum, nil
+}
+
+// Transactions implements [httpapi.Service].
+func (p *Pool) Transactions(ctx context.Context, id string, f httpapi.Filter, offset, limit int) ([]*relayer.Transaction, int, error) {
+	key, err := p.target(id)
+	if err != nil {
+		return nil, 0, err
+	}
+	txs, total, err := p.cfg.Ledger.Transactions(ctx, ledger.Filter{
+		Key: key, Statuses: f.Statuses, Signed: f.Signed, Metadata: relayer.Metadata{
+			Method: f.Method, Orderbook: f.Orderbook, Trader: f.Trader, RequestID: f.RequestID, TraceID: f.TraceID,
+		},
+	}, offset, limit)
+	return txs, total, unavailable(err)
+}
+
+// Transaction implements [httpapi.Service].
+func (p *Pool) Transaction(ctx context.Context, id string, tx uuid.UUID) (*relayer.Transaction, error) {
+	key, err := p.target(id)
+	if err != nil {
+		return nil, err
+	}
+	found, err := p.cfg.Ledger.Transaction(ctx, tx)
+	switch {
+	case err != nil:
+		return nil, unavailable(err)
+	case !belongs(found, key):
+		return nil, relayer.ErrNotFound
+	}
+	return found, nil
+}
+
+// TransactionByNonce implements [httpapi.Service].
+func (p *Pool) TransactionByNonce(ctx context.Context, id string, nonce uint64) (*relayer.Transaction, error) {
+	key, err := p.target(id)
+	switch {
+	case err != nil:
+		return nil, err
+	case key == (common.Address{}):
+		return nil, relayer.Invalidf("nonce", "belongs to a key: ask for it under one of the pool's relayers")
+	}
+	tx, err := p.cfg.Ledger.TransactionByNonce(ctx, key, nonce)
+	return tx, unavailable(err)
+}
+
+// Sign implements [httpapi.Service].
+func (p *Pool) Sign(ctx context.Context, id string, message []byte) ([65]byte, error) {
+	return p.sign(ctx, id, [32]byte(accounts.TextHash(message)))
+}
+
+// SignTypedData implements [httpapi.Service].
+func (p *Pool) SignTypedData(ctx context.Context, id string, domainSeparator, hashStruct common.Hash) ([65]byte, error) {
+	return p.sign(ctx, id, crypto.Keccak256Hash([]byte{0x19, 0x01}, domainSeparator[:], hashStruct[:]))
+}
+
+func (p *Pool) sign(ctx context.Context, id string, digest [32]byte) (sig [65]byte, err error) {
+	_, key, err := p.find(ctx, id)
+	switch {
+	case err != nil:
+		return sig, err
+	case key == nil:
+		return sig, relayer.Invalidf("", "a pool does not sign: ask one of its relayers")
+	case !key.Enabled || !p.cfg.Enabled:
+		return sig, relayer.ErrDisabled
+	case key.Paused:
+		return sig, relayer.ErrPaused
+	}
+	signer, ok := p.cfg.Ring.Signer(key.Address)
+	if !ok {
+		return sig, relayer.ErrNotFound
+	}
+	if sig, err = keyring.Sign(ctx, signer, digest); err != nil {
+		return sig, fmt.Errorf("%w: sign: %w", relayer.ErrUnavailable, err)
+	}
+	return sig, nil
+}
+
+// RPC implements [httpapi.Service].
+func (p *Pool) RPC(ctx context.Context, id, method string, params json.RawMessage) (json.RawMessage, error) {
+	if _, err := p.target(id); err != nil {
+		return nil, err
+	}
+	return p.cfg.Chain.Call(ctx, method, params)
+}

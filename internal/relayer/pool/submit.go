@@ -1,0 +1,182 @@
+package pool
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"math/big"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/core"
+	"github.com/ethereum/go-ethereum/params"
+	"github.com/google/uuid"
+	"github.com/holiman/uint256"
+
+	"github.com/rollcall-dev/rollcall/internal/chain"
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+	"github.com/rollcall-dev/rollcall/internal/relayer/httpapi"
+	"github.com/rollcall-dev/rollcall/internal/relayer/ledger"
+)
+
+// Submit implements [httpapi.Service].
+func (p *Pool) Submit(ctx context.Context, s httpapi.Submission) (*relayer.Transaction, error) {
+	key, err := p.target(s.RelayerID)
+	if err != nil {
+		return nil, err
+	}
+	// Before anything is estimated: a repeated request must be answered also when it would fail by now.
+	if s.IdempotencyKey != "" {
+		tx, err := p.cfg.Ledger.Replay(ctx, s.Caller, s.IdempotencyKey, s.BodyHash)
+		if err != nil || tx != nil {
+			return tx, unavailable(err)
+		}
+	}
+	if !p.cfg.Enabled {
+		return nil, fmt.Errorf("%w: RELAYER_ENABLED is false", relayer.ErrDisabled)
+	}
+	if err := p.cfg.Ready(); err != nil {
+		return nil, fmt.Errorf("%w: %w", relayer.ErrUnavailable, err)
+	}
+	if p.cfg.Guard != nil {
+		if err := p.cfg.Guard.Admit(ctx, s.Caller, &s.Request); err != nil {
+			return nil, err
+		}
+	}
+	if err := p.prepare(ctx, key, &s.Request); err != nil {
+		return nil, err
+	}
+	target := p.cfg.ID
+	if key != (common.Address{}) {
+		target = strings.ToLower(key.Hex())
+	}
+	verdict, err := p.accept(ctx, &ledger.Draft{
+		ID: uuid.Must(uuid.NewV7()), Target: target, Key: key, Caller: s.Caller, Kind: relayer.KindTransaction, Request: s.Request,
+		IdempotencyKey: s.IdempotencyKey, BodyHash: s.BodyHash,
+	})
+	return verdict.Tx, err
+}
+
+// unavailable is what a failing database means to callers.
+func unavailable(err error) error {
+	switch {
+	case err == nil, errors.Is(err, relayer.ErrKeyReused), errors.Is(err, relayer.ErrNotFound), errors.Is(err, relayer.ErrUnavailable):
+		return err
+	}
+	if _, ok := errors.AsType[*relayer.StateError](err); ok {
+		return err
+	}
+	return fmt.Errorf("%w: %w", relayer.ErrUnavailable, err)
+}
+
+// prepare checks a request against policies and the chain, and fills in what it left open. No nonce has been taken yet.
+func (p *Pool) prepare(ctx context.Context, key common.Address, r *relayer.Request) error {
+	if !r.ValidUntil.IsZero() && !r.ValidUntil.After(time.Now()) {
+		return relayer.Invalidf("valid_until", "is in the past")
+	}
+	if r.To != nil && p.cfg.Receivers != nil && *r.To != (common.Address{}) &&
+		!slices.Contains(p.cfg.Receivers, *r.To) && !slices.Contains(p.terms.Held, *r.To) {
+		return relayer.Invalidf("to", "%s is not among the receivers that this relayer sends to", r.To)
+	}
+	if err := p.checkFees(r); err != nil {
+		return err
+	}
+	least, err := intrinsicGas(r)
+	if err != nil {
+		return relayer.Invalidf("data", "%v", err)
+	}
+	if r.To == nil && len(r.Data) > params.MaxInitCodeSize {
+		return relayer.Invalidf("data", "creates a contract with more than %d bytes", params.MaxInitCodeSize)
+	}
+	if r.GasLimit == 0 {
+		if err := p.estimate(ctx, key, r); err != nil {
+			return err
+		}
+	}
+	most := uint64(math.MaxInt64)
+	if head := p.cfg.Chain.Head(); !head.IsZero() {
+		most = head.GasLimit
+	}
+	if p.cfg.MaxGas != 0 {
+		most = min(most, p.cfg.MaxGas)
+	}
+	switch {
+	case r.GasLimit < least:
+		return relayer.Invalidf("gas_limit", "%d is less than the %d that the transaction costs before it runs", r.GasLimit, least)
+	case r.GasLimit > most:
+		return relayer.Invalidf("gas_limit", "%d is more than the %d that one transaction may use", r.GasLimit, most)
+	}
+	return nil
+}
+
+// rules of today's chains. On older ones some transactions cost less; nobody asks for so little.
+var rules = params.Rules{IsHomestead: true, IsIstanbul: true, IsShanghai: true, IsPrague: true}
+
+// intrinsicGas is what a transaction costs before it runs.
+func intrinsicGas(r *relayer.Request) (uint64, error) {
+	value, _ := uint256.FromBig(cmp.Or(r.Value, new(big.Int)))
+	least, err := core.IntrinsicGas(r.Data, nil, nil, common.Address{}, r.To, value, rules)
+	if err != nil {
+		return 0, err
+	}
+	floor, err := core.FloorDataGas(rules, common.Address{}, r.To, value, r.Data, nil)
+	return max(least, floor), err
+}
+
+func (p *Pool) checkFees(r *relayer.Request) error {
+	if limit := p.cfg.MaxFee; limit != nil {
+		for _, fee := range []struct {
+			field string
+			over  bool
+		}{
+			{"gas_price", r.GasPrice != nil && r.GasPrice.Cmp(limit) > 0},
+			{"max_fee_per_gas", r.MaxFee != nil && r.MaxFee.Cmp(limit) > 0},
+			{"max_priority_fee_per_gas", r.MaxPriorityFee != nil && r.MaxPriorityFee.Cmp(limit) > 0},
+		} {
+			if fee.over {
+				return relayer.Invalidf(fee.field, "is above the relayer's cap of %s wei", limit)
+			}
+		}
+	}
+	if r.MaxFee != nil && r.MaxPriorityFee != nil && r.MaxPriorityFee.Cmp(r.MaxFee) > 0 {
+		return relayer.Invalidf("max_priority_fee_per_gas", "is above max_fee_per_gas")
+	}
+	return nil
+}
+
+// estimate simulates the request, from one of the keys: they are all alike. The gas limit gets a tenth more than the
+// simulation used, for what changes until the transaction runs.
+func (p *Pool) estimate(ctx context.Context, key common.Address, r *relayer.Request) error {
+	if key == (common.Address{}) {
+		key = p.terms.Held[rand.IntN(len(p.terms.Held))]
+	}
+	gas, err := p.cfg.Chain.EstimateGas(ctx, chain.Message{From: key, To: r.To, Value: r.Value, Data: r.Data})
+	if err == nil {
+		r.GasLimit = gas
+		if gas > params.TxGas {
+			r.GasLimit += gas / 10
+		}
+		if head := p.cfg.Chain.Head(); !head.IsZero() && gas <= head.GasLimit {
+			r.GasLimit = min(r.GasLimit, head.GasLimit)
+		}
+		return nil
+	}
+	if revert, ok := errors.AsType[*chain.RevertError](err); ok {
+		return &relayer.RevertError{Reason: revert.Reason, Data: revert.Data}
+	}
+	if refused, ok := errors.AsType[*chain.RPCError](err); ok {
+		return relayer.Invalidf("", "the simulation failed: %s", refused.Message)
+	}
+	switch {
+	case errors.Is(err, chain.ErrInsufficientFunds):
+		return relayer.Invalidf("value", "is more than the relayer has")
+	case errors.Is(err, chain.ErrGasAllowance):
+		return relayer.Invalidf("", "the simulation ran out of gas")
+	}
+	return fmt.Errorf("%w: the transaction could not be simulated: %w", relayer.ErrUnavailable, err)
+}

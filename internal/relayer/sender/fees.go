@@ -1,0 +1,144 @@
+package sender
+
+import (
+	"errors"
+	"math/big"
+
+	"github.com/ethereum/go-ethereum/core/types"
+
+	"github.com/rollcall-dev/rollcall/internal/chain"
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+)
+
+// Offer is what a transaction offers for each unit of gas, wei.
+type Offer struct {
+	// MaxFee, or the gas price of a transaction of the old kind.
+	MaxFee *big.Int
+	// Tip is nil for the old kind.
+	Tip *big.Int
+}
+
+// OfferOf is what an attempt offered.
+func OfferOf(a *relayer.Attempt) Offer { return Offer{MaxFee: a.MaxFee, Tip: a.MaxPriorityFee} }
+
+var speeds = map[relayer.Speed]chain.Speed{
+	relayer.SafeLow: chain.SafeLow, relayer.Average: chain.Average, relayer.Fast: chain.Fast, relayer.Fastest: chain.Fastest,
+}
+
+// baseFeeRoom is by how much the base fee may grow, as a factor, before a transaction has to be bumped: six full blocks.
+const baseFeeRoom = 2
+
+// Price decides what to offer for a request: what it asks for itself, else what its speed and the chain say. cap, if not
+// nil, bounds what comes of the chain; what a caller asked for was bounded when it was accepted.
+func Price(r *relayer.Request, fees chain.Fees, limit *big.Int) Offer {
+	switch {
+	case r.GasPrice != nil:
+		return Offer{MaxFee: r.GasPrice}
+	case r.MaxFee != nil:
+		o := Offer{MaxFee: r.MaxFee, Tip: r.MaxPriorityFee}
+		if o.Tip == nil {
+			o.Tip = new(big.Int)
+			if fees.EIP1559 {
+				o.Tip = fees.Tips[speed(r.Speed)]
+			}
+		}
+		return o.capped(r.MaxFee)
+	case !fees.EIP1559:
+		return Offer{MaxFee: fees.Price(speed(r.Speed))}.capped(limit)
+	}
+	tip := fees.Tips[speed(r.Speed)]
+	if r.MaxPriorityFee != nil {
+		tip = r.MaxPriorityFee
+	}
+	most := new(big.Int).Mul(fees.BaseFee, big.NewInt(baseFeeRoom))
+	return Offer{MaxFee: most.Add(most, tip), Tip: tip}.capped(limit)
+}
+
+func speed(s relayer.Speed) chain.Speed {
+	if known, ok := speeds[s]; ok {
+		return known
+	}
+	return chain.Fast
+}
+
+func (o Offer) capped(limit *big.Int) Offer {
+	if limit == nil {
+		return o
+	}
+	if o.MaxFee.Cmp(limit) > 0 {
+		o.MaxFee = limit
+	}
+	if o.Tip != nil && o.Tip.Cmp(o.MaxFee) > 0 {
+		o.Tip = o.MaxFee
+	}
+	return o
+}
+
+// ErrAtCap means that a replacement would have to offer more than the cap allows.
+var ErrAtCap = errors.New("the next replacement would be above the cap")
+
+// Bump decides what a replacement offers: what the chain asks for now, and at least a tenth more than before in both,
+// which is what nodes want to see (geth: legacypool's PriceBump). It fails with [ErrAtCap].
+func Bump(before, now Offer, limit *big.Int) (Offer, error) {
+	next := Offer{MaxFee: larger(tenthMore(before.MaxFee), now.MaxFee)}
+	if before.Tip != nil {
+		next.Tip = tenthMore(before.Tip)
+		if now.Tip != nil {
+			next.Tip = larger(next.Tip, now.Tip)
+		}
+		next.MaxFee = larger(next.MaxFee, next.Tip)
+	}
+	if limit == nil || next.MaxFee.Cmp(limit) <= 0 {
+		return next, nil
+	}
+	// What the chain asks for may be above the cap, where a tenth more is not.
+	next.MaxFee = limit
+	if least := tenthMore(before.MaxFee); limit.Cmp(least) < 0 {
+		return Offer{}, ErrAtCap
+	}
+	if next.Tip != nil && next.Tip.Cmp(limit) > 0 {
+		if next.Tip = limit; limit.Cmp(tenthMore(before.Tip)) < 0 {
+			return Offer{}, ErrAtCap
+		}
+	}
+	return next, nil
+}
+
+// tenthMore rounds up, and adds at least one.
+func tenthMore(n *big.Int) *big.Int {
+	more := new(big.Int).Mul(n, big.NewInt(110))
+	more.Add(more, big.NewInt(99)).Div(more, big.NewInt(100))
+	if more.Cmp(n) <= 0 {
+		more.Add(n, big.NewInt(1))
+	}
+	return more
+}
+
+func larger(a, b *big.Int) *big.Int {
+	if a.Cmp(b) >= 0 {
+		return a
+	}
+	return b
+}
+
+// noopGas is what a transfer of nothing costs.
+const noopGas = 21_000
+
+// build makes the transaction to be signed.
+func build(tx *relayer.Transaction, purpose relayer.Purpose, offer Offer, chainID *big.Int) *types.Transaction {
+	to, value, data, gas := tx.To, tx.Value, tx.Data, tx.GasLimit
+	if purpose == relayer.PurposeNoop {
+		to, value, data, gas = new(tx.From), new(big.Int), nil, noopGas
+	}
+	if value == nil {
+		value = new(big.Int)
+	}
+	if offer.Tip == nil {
+		return types.NewTx(&types.LegacyTx{
+			Nonce: *tx.Nonce, To: to, Value: value, Data: data, Gas: gas, GasPrice: offer.MaxFee,
+		})
+	}
+	return types.NewTx(&types.DynamicFeeTx{
+		ChainID: chainID, Nonce: *tx.Nonce, To: to, Value: value, Data: data, Gas: gas, GasFeeCap: offer.MaxFee, GasTipCap: offer.Tip,
+	})
+}

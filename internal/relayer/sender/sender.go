@@ -1,0 +1,345 @@
+package sender
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/big"
+	"runtime"
+	"slices"
+
+	"github.com/ethereum/go-ethereum/common"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/rollcall-dev/rollcall/internal/chain"
+	"github.com/rollcall-dev/rollcall/internal/keyring"
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+	"github.com/rollcall-dev/rollcall/internal/relayer/ledger"
+)
+
+// Chain is what a Sender needs of the nodes.
+type Chain interface {
+	Fees(context.Context) (chain.Fees, error)
+	Send(context.Context, []chain.Raw) []chain.Result
+}
+
+// Ledger is what a Sender needs of the store.
+type Ledger interface {
+	StoreAttempts(context.Context, []*relayer.Attempt) ([]bool, error)
+	RecordBroadcasts(context.Context, []ledger.Broadcast) error
+}
+
+// Config says what a Sender works with. What has no default is required.
+type Config struct {
+	ChainID uint64
+	Ring    *keyring.Ring
+	Chain   Chain
+	Ledger  Ledger
+	Log     *slog.Logger
+	// Ready says why nothing may be signed or broadcasted; nil when it may. Default: it always may.
+	Ready func() error
+	// MaxFee bounds what is offered for a unit of gas, wei; nil: nothing does.
+	MaxFee *big.Int
+	// Signers is how many signatures are made at once. Default: one a processor; more for remote signers.
+	Signers int
+	// Lanes is how many broadcasts are on their way at once, each for keys of its own. Default 4.
+	Lanes int
+}
+
+// Sender signs, stores and broadcasts. It is safe for concurrent use.
+type Sender struct {
+	cfg     Config
+	chainID *big.Int
+
+	jobs   chan *Job
+	signed chan *Job
+	lanes  []chan *relayer.Attempt
+	said   chan ledger.Broadcast
+}
+
+// Job is a transaction to sign for.
+type Job struct {
+	// Tx has a key and a nonce.
+	Tx      *relayer.Transaction
+	Number  int // of the attempt
+	Purpose relayer.Purpose
+	// Offer as decided; zero: as the request and the chain say.
+	Offer Offer
+
+	attempt *relayer.Attempt
+}
+
+// First is the job for the next attempt of a transaction that has a nonce without bytes.
+func First(tx *relayer.Transaction) *Job {
+	j := &Job{Tx: tx, Number: tx.Attempts + 1, Purpose: relayer.PurposeSend}
+	if tx.Kind == relayer.KindNoop || tx.Intent != relayer.IntentSend {
+		j.Purpose = relayer.PurposeNoop
+	}
+	return j
+}
+
+// group bounds what one statement stores, or one call broadcasts.
+const group = 256
+
+// New makes a Sender; Run runs it.
+func New(cfg Config) *Sender {
+	cfg.Signers = cmp.Or(cfg.Signers, runtime.GOMAXPROCS(0))
+	cfg.Lanes = cmp.Or(cfg.Lanes, 4)
+	if cfg.Ready == nil {
+		cfg.Ready = func() error { return nil }
+	}
+	s := &Sender{
+		cfg: cfg, chainID: new(big.Int).SetUint64(cfg.ChainID),
+		jobs: make(chan *Job, group), signed: make(chan *Job, group), said: make(chan ledger.Broadcast, group),
+	}
+	for range cfg.Lanes {
+		s.lanes = append(s.lanes, make(chan *relayer.Attempt, group))
+	}
+	return s
+}
+
+// Run works until ctx ends, and then finishes what it has begun. It returns nil.
+func (s *Sender) Run(ctx context.Context) error {
+	// Each stage ends when the one before it has: what was taken is brought to its end.
+	var signers, lanes, rest errgroup.Group
+	work := context.WithoutCancel(ctx)
+	for range s.cfg.Signers {
+		signers.Go(func() error { s.sign(ctx, work); return nil })
+	}
+	for _, lane := range s.lanes {
+		lanes.Go(func() error { s.broadcast(work, lane); return nil })
+	}
+	rest.Go(func() error { s.store(work); return nil })
+	var recorder errgroup.Group
+	recorder.Go(func() error { s.record(work); return nil })
+	_ = signers.Wait()
+	close(s.signed)
+	_ = rest.Wait()
+	for _, lane := range s.lanes {
+		close(lane)
+	}
+	_ = lanes.Wait()
+	close(s.said)
+	return recorder.Wait()
+}
+
+// Sign takes jobs, waiting while there are too many. It returns ctx's error if that ends first.
+func (s *Sender) Sign(ctx context.Context, jobs ...*Job) error {
+	for _, j := range jobs {
+		select {
+		case s.jobs <- j:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	return nil
+}
+
+// Resend broadcasts attempts that were stored, in the given order, and records what was said. It returns when that is
+// done: whoever calls it paces it.
+func (s *Sender) Resend(ctx context.Context, attempts []*relayer.Attempt) ([]chain.Result, error) {
+	if err := s.cfg.Ready(); err != nil {
+		return nil, err
+	}
+	results := s.cfg.Chain.Send(ctx, raws(attempts))
+	said := make([]ledger.Broadcast, len(attempts))
+	for i, a := range attempts {
+		said[i] = s.judge(a, results[i])
+	}
+	return results, s.cfg.Ledger.RecordBroadcasts(ctx, said)
+}
+
+func (s *Sender) sign(ctx, work context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case j := <-s.jobs:
+			if err := s.signOne(work, j); err != nil {
+				s.cfg.Log.Warn("transaction could not be signed", "tx", j.Tx.ID, "relayer", j.Tx.From, "nonce", *j.Tx.Nonce, "err", err)
+				continue
+			}
+			s.signed <- j
+		}
+	}
+}
+
+// signOne makes the attempt.
+func (s *Sender) signOne(ctx context.Context, j *Job) error {
+	if j.Offer.MaxFee == nil {
+		fees, err := s.cfg.Chain.Fees(ctx)
+		if err != nil {
+			return fmt.Errorf("ask for fees: %w", err)
+		}
+		j.Offer = s.price(j.Tx, j.Purpose, fees)
+	}
+	attempt, err := s.Attempt(ctx, j)
+	j.attempt = attempt
+	return err
+}
+
+// Next signs the attempt that comes after the given ones, the transaction's whole history, with fees that beat the last
+// one's. It neither stores nor broadcasts. It fails with [ErrAtCap] where that is above the cap.
+func (s *Sender) Next(ctx context.Context, tx *relayer.Transaction, purpose relayer.Purpose, attempts []*relayer.Attempt) (*relayer.Attempt, error) {
+	fees, err := s.cfg.Chain.Fees(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("ask for fees: %w", err)
+	}
+	job := &Job{Tx: tx, Number: 1, Purpose: purpose, Offer: s.price(tx, purpose, fees)}
+	if n := len(attempts); n > 0 {
+		last := attempts[n-1]
+		job.Number = last.Number + 1
+		if last.Nonce == *tx.Nonce {
+			if job.Offer, err = Bump(OfferOf(last), job.Offer, s.cfg.MaxFee); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return s.Attempt(ctx, job)
+}
+
+// price of a first attempt: a no-op's does not depend on what the caller asked for.
+func (s *Sender) price(tx *relayer.Transaction, purpose relayer.Purpose, fees chain.Fees) Offer {
+	request := &tx.Request
+	if purpose == relayer.PurposeNoop {
+		request = &relayer.Request{Speed: tx.Speed}
+	}
+	return Price(request, fees, s.cfg.MaxFee)
+}
+
+// Attempt signs, and neither stores nor broadcasts. The job has an offer.
+func (s *Sender) Attempt(ctx context.Context, j *Job) (*relayer.Attempt, error) {
+	if err := s.cfg.Ready(); err != nil {
+		return nil, err
+	}
+	signer, ok := s.cfg.Ring.Signer(j.Tx.From)
+	if !ok {
+		return nil, fmt.Errorf("%w: this process does not hold the key", errNotHeld)
+	}
+	signed, err := keyring.SignRaw(ctx, signer, build(j.Tx, j.Purpose, j.Offer, s.chainID), s.chainID)
+	if err != nil {
+		return nil, err
+	}
+	return &relayer.Attempt{
+		TxID: j.Tx.ID, Number: j.Number, From: j.Tx.From, Nonce: *j.Tx.Nonce, Purpose: j.Purpose, Hash: signed.Hash, Raw: signed.Raw,
+		MaxFee: j.Offer.MaxFee, MaxPriorityFee: j.Offer.Tip,
+	}, nil
+}
+
+var errNotHeld = errors.New("no signer")
+
+// Store stores an attempt that was signed outside of the pipeline, and broadcasts it if it was the first of its number.
+func (s *Sender) Store(ctx context.Context, a *relayer.Attempt) (stored bool, err error) {
+	won, err := s.cfg.Ledger.StoreAttempts(ctx, []*relayer.Attempt{a})
+	if err != nil || !won[0] {
+		return false, err
+	}
+	_, err = s.Resend(ctx, []*relayer.Attempt{a})
+	return true, err
+}
+
+func (s *Sender) store(ctx context.Context) {
+	for jobs := range groups(s.signed) {
+		attempts := make([]*relayer.Attempt, len(jobs))
+		for i, j := range jobs {
+			attempts[i] = j.attempt
+		}
+		stored, err := s.cfg.Ledger.StoreAttempts(ctx, attempts)
+		if err != nil {
+			s.cfg.Log.Warn("attempts could not be stored, and are not broadcasted", "count", len(jobs), "err", err)
+			continue
+		}
+		for i, a := range attempts {
+			if stored[i] {
+				s.lane(a.From) <- a
+			}
+		}
+	}
+}
+
+func (s *Sender) lane(key common.Address) chan<- *relayer.Attempt {
+	return s.lanes[int(key[len(key)-1])%len(s.lanes)]
+}
+
+func (s *Sender) broadcast(ctx context.Context, lane <-chan *relayer.Attempt) {
+	for attempts := range groups(lane) {
+		if err := s.cfg.Ready(); err != nil {
+			s.cfg.Log.Warn("stored attempts are not broadcasted", "count", len(attempts), "err", err)
+			continue
+		}
+		slices.SortFunc(attempts, func(a, b *relayer.Attempt) int { return cmp.Compare(a.Nonce, b.Nonce) })
+		for i, result := range s.cfg.Chain.Send(ctx, raws(attempts)) {
+			s.said <- s.judge(attempts[i], result)
+		}
+	}
+}
+
+func raws(attempts []*relayer.Attempt) []chain.Raw {
+	out := make([]chain.Raw, len(attempts))
+	for i, a := range attempts {
+		out[i] = chain.Raw{Hash: a.Hash, Bytes: a.Raw}
+	}
+	return out
+}
+
+// judge says what a node's word means. Whatever it said, the bytes count as possibly sent.
+func (s *Sender) judge(a *relayer.Attempt, r chain.Result) ledger.Broadcast {
+	b := ledger.Broadcast{TxID: a.TxID, Number: a.Number, Hash: a.Hash, Status: relayer.Allocated}
+	switch {
+	case r.Outcome.Done(), r.Outcome == chain.NonceTooLow: // the latter: mined, by this or another; the tracker looks
+		b.Status = relayer.Broadcasted
+	case r.Outcome == chain.Unknown:
+		b.Status = relayer.Unknown
+	}
+	if b.Status != relayer.Broadcasted {
+		b.Error = r.Outcome.String()
+		s.cfg.Log.Info("node did not take a transaction", "tx", a.TxID, "relayer", a.From, "nonce", a.Nonce, "attempt", a.Number,
+			"outcome", r.Outcome.String(), "endpoint", r.Endpoint, "err", r.Err)
+	}
+	return b
+}
+
+func (s *Sender) record(ctx context.Context) {
+	for said := range groups(s.said) {
+		// Of one transaction the last word counts.
+		last := map[[16]byte]int{}
+		for i, b := range said {
+			last[b.TxID] = i
+		}
+		kept := said[:0]
+		for i, b := range said {
+			if last[b.TxID] == i {
+				kept = append(kept, b)
+			}
+		}
+		if err := s.cfg.Ledger.RecordBroadcasts(ctx, kept); err != nil {
+			s.cfg.Log.Warn("broadcasts could not be recorded", "count", len(kept), "err", err)
+		}
+	}
+}
+
+// groups takes what waits in a channel, at least one and at most [group], until it is closed.
+func groups[T any](c <-chan T) func(yield func([]T) bool) {
+	return func(yield func([]T) bool) {
+		for first := range c {
+			all := []T{first}
+		more:
+			for len(all) < group {
+				select {
+				case next, ok := <-c:
+					if !ok {
+						break more
+					}
+					all = append(all, next)
+				default:
+					break more
+				}
+			}
+			if !yield(all) {
+				return
+			}
+		}
+	}
+}

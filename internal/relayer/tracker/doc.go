@@ -1,0 +1,26 @@
+// Package tracker follows the chain for a pool of keys, and tends what is pending.
+//
+// One process of a pool does it at a time; which one is a row in the store with a term, so that another takes over when it
+// dies or freezes. That is for economy only. Two that believe it at once do no harm: every change compares with what is
+// stored, signed bytes are stored before they are sent, and one attempt number has one winner.
+//
+// On each head, with everything read from one endpoint at one block:
+//
+//	put back      what stood in blocks that are no longer part of the chain
+//	mined         what has a receipt in a block that leads to the head
+//	displaced     what somebody else's transaction has the nonce of, once that is deep enough
+//	confirmed     what stands deep enough
+//	stuck         the lowest pending nonce of each key gets a higher fee when it has waited too long
+//
+// And each second, whatever the chain does:
+//
+//	unsigned      nonces that were claimed by a process that did not get further
+//	unsent        bytes that no node is known to have
+//	missing       bytes that a node had and has dropped without a word
+//	gaps          nonces that nobody has: a no-op fills them
+//	intended      cancelations and expiries that still need their no-op
+//	waiting       what had no key gets one
+//
+// An error of a node ends the round, and decides nothing. A block that a lagging endpoint does not have yet is no
+// reorganization: only another block of the same number is.
+package tracker

@@ -1,0 +1,313 @@
+package tracker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/big"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/google/uuid"
+
+	"github.com/rollcall-dev/rollcall/internal/chain"
+	"github.com/rollcall-dev/rollcall/internal/relayer/ledger"
+)
+
+const (
+	// soughtLimit bounds what is looked for at once.
+	soughtLimit = 2000
+	// headersLimit bounds how far back blocks are compared at once.
+	headersLimit = 500
+	// fewReceipts are asked for one by one: above it whole blocks are cheaper.
+	fewReceipts = 32
+	// blocksLimit bounds how many whole blocks are read to find receipts; older ones are asked for by hash.
+	blocksLimit = 16
+)
+
+// follow brings the store up to the head.
+func (r *round) follow(ctx context.Context) error {
+	canonical, err := r.reorganize(ctx)
+	if err != nil {
+		return err
+	}
+	if err := r.find(ctx); err != nil {
+		return err
+	}
+	if err := r.confirm(ctx, canonical); err != nil {
+		return err
+	}
+	if err := r.raise(ctx); err != nil {
+		return err
+	}
+	return r.moveAnchor(ctx)
+}
+
+// reorganize puts back what stands in blocks that are gone, and returns those with transactions that are part of the chain.
+func (r *round) reorganize(ctx context.Context) (canonical []ledger.Block, err error) {
+	blocks, err := r.cfg.Ledger.MinedBlocks(ctx)
+	if err != nil || len(blocks) == 0 {
+		return nil, err
+	}
+	hashes := map[uint64]common.Hash{}
+	for from := blocks[0].Number; from <= min(blocks[len(blocks)-1].Number, r.head.Number); from += headersLimit {
+		headers, err := r.view.Headers(ctx, from, min(from+headersLimit-1, r.head.Number))
+		if err != nil {
+			return nil, err
+		}
+		for _, h := range headers {
+			hashes[h.Number] = h.Hash
+		}
+	}
+	var gone []ledger.Block
+	for _, b := range blocks {
+		switch hash, known := hashes[b.Number]; {
+		case !known: // the endpoint is not there yet
+		case hash == b.Hash:
+			canonical = append(canonical, b)
+		default:
+			gone = append(gone, b)
+		}
+	}
+	if len(gone) == 0 {
+		return canonical, nil
+	}
+	n, err := r.cfg.Ledger.Unmine(ctx, gone)
+	if err != nil {
+		return nil, err
+	}
+	r.cfg.Log.Warn("chain was reorganized", "blocks", len(gone), "lowest", gone[0].Number, "put_back", n)
+	r.tended = time.Time{} // what was put back may have to be sent again
+	return canonical, nil
+}
+
+// find looks for what the chain has used the nonce of.
+func (r *round) find(ctx context.Context) error {
+	for {
+		sought, err := r.cfg.Ledger.Sought(ctx, r.mined(), soughtLimit)
+		if err != nil || len(sought) == 0 {
+			return err
+		}
+		found, err := r.receipts(ctx, sought)
+		if err != nil {
+			return err
+		}
+		if len(found) > 0 {
+			if err := r.cfg.Ledger.RecordMined(ctx, found); err != nil {
+				return err
+			}
+			r.cfg.Log.Debug("transactions mined", "count", len(found), "head", r.head.Number)
+		}
+		if len(found) < len(sought) {
+			return r.notFound(ctx, sought, found)
+		}
+		if len(sought) < soughtLimit {
+			return nil
+		}
+	}
+}
+
+// receipts of whatever stands in blocks that lead to the head.
+func (r *round) receipts(ctx context.Context, sought []ledger.Sought) ([]ledger.Mined, error) {
+	owner := map[common.Hash]uuid.UUID{}
+	for _, s := range sought {
+		for _, hash := range s.Hashes {
+			owner[hash] = s.ID
+		}
+	}
+	times := map[common.Hash]time.Time{r.head.Hash: r.head.Time}
+	var found []ledger.Mined
+	take := func(receipt *chain.Receipt) {
+		id, ours := owner[receipt.TxHash]
+		if !ours || !receipt.Canonical {
+			return
+		}
+		delete(owner, receipt.TxHash)
+		price := receipt.GasPrice
+		if price == nil {
+			price = new(big.Int)
+		}
+		found = append(found, ledger.Mined{
+			TxID: id, Hash: receipt.TxHash, BlockNumber: receipt.BlockNumber, BlockHash: receipt.BlockHash, BlockTime: times[receipt.BlockHash],
+			Succeeded: receipt.Succeeded, GasUsed: receipt.GasUsed, GasPrice: price,
+		})
+	}
+	if len(sought) > fewReceipts {
+		from := r.head.Number - min(r.head.Number, blocksLimit-1)
+		if !r.last.IsZero() {
+			from = max(from, min(r.last.Number+1, r.head.Number))
+		}
+		headers, err := r.view.Headers(ctx, from, r.head.Number)
+		if err != nil {
+			return nil, err
+		}
+		for _, h := range headers {
+			times[h.Hash] = h.Time
+			receipts, err := r.view.BlockReceipts(ctx, h.Hash)
+			if err != nil {
+				return nil, err
+			}
+			for i := range receipts {
+				take(&receipts[i])
+			}
+		}
+	}
+	taken := map[uuid.UUID]bool{}
+	for _, m := range found {
+		taken[m.TxID] = true
+	}
+	var rest []common.Hash
+	for hash, id := range owner {
+		if !taken[id] {
+			rest = append(rest, hash)
+		}
+	}
+	if len(rest) == 0 {
+		return found, nil
+	}
+	receipts, err := r.view.Receipts(ctx, rest)
+	if err != nil {
+		return nil, err
+	}
+	if err := r.blockTimes(ctx, receipts, times); err != nil {
+		return nil, err
+	}
+	for _, receipt := range receipts {
+		if receipt != nil {
+			take(receipt)
+		}
+	}
+	return found, nil
+}
+
+// blockTimes adds when the receipts' blocks were made.
+func (r *round) blockTimes(ctx context.Context, receipts []*chain.Receipt, times map[common.Hash]time.Time) error {
+	for _, receipt := range receipts {
+		if receipt == nil || !receipt.Canonical {
+			continue
+		}
+		if _, known := times[receipt.BlockHash]; known {
+			continue
+		}
+		headers, err := r.view.Headers(ctx, receipt.BlockNumber, receipt.BlockNumber)
+		if err != nil {
+			return err
+		}
+		times[headers[0].Hash] = headers[0].Time
+	}
+	return nil
+}
+
+// confirm makes final what is deep enough.
+func (r *round) confirm(ctx context.Context, canonical []ledger.Block) error {
+	var deep []ledger.Block
+	for _, b := range canonical {
+		if b.Number+r.cfg.Confirmations <= r.head.Number+1 {
+			deep = append(deep, b)
+		}
+	}
+	// With one confirmation what was found just now is final at once.
+	if r.cfg.Confirmations == 1 {
+		deep = append(deep, ledger.Block{Number: r.head.Number, Hash: r.head.Hash})
+	}
+	if len(deep) == 0 {
+		return nil
+	}
+	_, err := r.cfg.Ledger.Confirm(ctx, deep)
+	return err
+}
+
+// raise follows keys that somebody else has used beyond what we gave out.
+func (r *round) raise(ctx context.Context) error {
+	for i, k := range r.keys {
+		if r.counts[i] <= k.NextNonce {
+			continue
+		}
+		raised, err := r.cfg.Ledger.Raise(ctx, k.Address, r.counts[i])
+		if err != nil {
+			return err
+		}
+		if raised {
+			r.cfg.Log.Warn("somebody else uses the key", "relayer", k.Address, "nonce", k.NextNonce, "chain", r.counts[i])
+		}
+	}
+	return nil
+}
+
+// anchorDepth is how deep a block is that no reorganization reaches; anchorStep how often another one is remembered.
+const anchorDepth, anchorStep = 64, 16
+
+// moveAnchor remembers a block by which the chain is recognised.
+func (r *round) moveAnchor(ctx context.Context) error {
+	depth := max(anchorDepth, r.cfg.Confirmations)
+	if r.head.Number < r.anchor.Number+depth+anchorStep {
+		return nil
+	}
+	headers, err := r.view.Headers(ctx, r.head.Number-depth, r.head.Number-depth)
+	if err != nil {
+		return err
+	}
+	block := ledger.Block{Number: headers[0].Number, Hash: headers[0].Hash}
+	if err := r.cfg.Ledger.MoveAnchor(ctx, block); err != nil {
+		return err
+	}
+	r.anchor = block
+	return nil
+}
+
+// notFound looks into nonces that are used, and not by any bytes of ours: is it somebody else's transaction?
+func (r *round) notFound(ctx context.Context, sought []ledger.Sought, found []ledger.Mined) error {
+	done := map[uuid.UUID]bool{}
+	for _, m := range found {
+		done[m.TxID] = true
+	}
+	before := r.unfound
+	r.Tracker.unfound = map[uuid.UUID]int{}
+	looked := 0
+	for _, s := range sought {
+		if done[s.ID] {
+			continue
+		}
+		r.unfound[s.ID] = before[s.ID] + 1
+		// A receipt may come later than the count. Searching is dear.
+		if r.unfound[s.ID] < 3 || looked == 4 {
+			continue
+		}
+		looked++
+		if err := r.displace(ctx, s); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// displace finds the transaction that has used a nonce of ours, and once it is deep enough sends ours under another.
+func (r *round) displace(ctx context.Context, s ledger.Sought) error {
+	used, err := r.view.FindNonce(ctx, s.Key, s.Nonce, 0)
+	switch {
+	case errors.Is(err, chain.ErrNonceUnused):
+		return nil
+	case err != nil:
+		return fmt.Errorf("find who used nonce %d of %s: %w", s.Nonce, s.Key, err)
+	}
+	log := r.cfg.Log.With("tx", s.ID, "relayer", s.Key, "nonce", s.Nonce, "hash", used.TxHash, "block", used.BlockNumber)
+	for _, hash := range s.Hashes {
+		if hash == used.TxHash {
+			log.Info("transaction is mined, and its receipt is not there yet")
+			return nil
+		}
+	}
+	if used.BlockNumber+r.cfg.Confirmations > r.head.Number+1 {
+		log.Warn("somebody else's transaction has the nonce; ours waits until that is final")
+		return nil
+	}
+	same, err := r.adopt(ctx, s, used)
+	if err != nil || same {
+		return err
+	}
+	if err := r.cfg.Ledger.Displaced(ctx, s.ID, s.Key, s.Nonce, used.TxHash, ledger.Block{Number: used.BlockNumber, Hash: used.BlockHash}); err != nil {
+		return err
+	}
+	log.Warn("somebody else's transaction took the nonce for good; ours gets another")
+	return nil
+}

@@ -1,0 +1,158 @@
+package tracker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+
+	"github.com/rollcall-dev/rollcall/internal/chain"
+	"github.com/rollcall-dev/rollcall/internal/relayer/ledger"
+)
+
+// Lineage watches whether the chain is the one that the store knows. Every process has one, and sends nothing while it
+// says no: on a chain that was reset the same nonces mean other transactions.
+type Lineage struct {
+	chain  Chain
+	ledger *ledger.Ledger
+	log    *slog.Logger
+	state  atomic.Pointer[error]
+}
+
+// errNotChecked is the state before the first answer of a node.
+var errNotChecked = errors.New("no node has confirmed yet that the chain is the one that transactions were sent on")
+
+// NewLineage makes a Lineage; Run runs it.
+func NewLineage(c Chain, l *ledger.Ledger, log *slog.Logger) *Lineage {
+	g := &Lineage{chain: c, ledger: l, log: log}
+	g.state.Store(&errNotChecked)
+	return g
+}
+
+// Err is nil while transactions may be sent, and says why not otherwise. It asks nobody.
+func (g *Lineage) Err() error { return *g.state.Load() }
+
+// Run looks at each head, and each second where there is none, until ctx ends. It returns nil.
+func (g *Lineage) Run(ctx context.Context) error {
+	var head common.Hash
+	for ctx.Err() == nil {
+		if err := g.Check(ctx); err != nil && ctx.Err() == nil && !errors.Is(err, errForeign) {
+			g.log.Debug("chain could not be recognised", "err", err)
+		}
+		wait, cancel := context.WithTimeout(ctx, time.Second)
+		if h, err := g.chain.Next(wait, head); err == nil {
+			head = h.Hash
+		}
+		cancel()
+	}
+	return nil
+}
+
+// errForeign is a chain with another history.
+var errForeign = errors.New("the chain has another history than the one that transactions were sent on")
+
+// Check asks all nodes now, and returns what keeps transactions from being sent. Where no node answers, what was known stays.
+func (g *Lineage) Check(ctx context.Context) error {
+	known, err := g.remembered(ctx)
+	if err != nil {
+		return errors.Join(g.Err(), err)
+	}
+	var matching, behind int
+	var faults []error
+	for _, a := range g.chain.Anchors(ctx, known.Anchor.Number) {
+		switch {
+		case a.Err != nil:
+		case a.Genesis != (common.Hash{}) && a.Genesis != known.Genesis:
+			faults = append(faults, fmt.Errorf("%w: %s has genesis block %s, not %s; if that is meant, `rollcall keys resync --new-chain` "+
+				"drops what was pending", errForeign, a.Endpoint, a.Genesis, known.Genesis))
+		case a.Block.IsZero():
+			behind++
+		case a.Block.Hash != known.Anchor.Hash:
+			faults = append(faults, fmt.Errorf("%w: %s has block %s with number %d, not %s; if that is meant, `rollcall keys resync --new-chain` "+
+				"drops what was pending", errForeign, a.Endpoint, a.Block.Hash, known.Anchor.Number, known.Anchor.Hash))
+		default:
+			matching++
+		}
+	}
+	switch {
+	case len(faults) > 0:
+		g.set(errors.Join(faults...))
+	case matching > 0:
+		g.set(nil)
+	case behind > 0:
+		g.set(fmt.Errorf("no node has block %d, which has been seen on this chain: they are syncing, or the chain was reset", known.Anchor.Number))
+	}
+	return g.Err()
+}
+
+// remembered is what the store knows of the chain. A store that knows nothing yet takes the word of the nodes, if they agree.
+func (g *Lineage) remembered(ctx context.Context) (ledger.Chain, error) {
+	known, err := g.ledger.Chain(ctx)
+	if err == nil || !errors.Is(err, ledger.ErrNoChain) {
+		return known, err
+	}
+	var genesis common.Hash
+	for _, a := range g.chain.Anchors(ctx, 0) {
+		switch {
+		case a.Err != nil || a.Genesis == (common.Hash{}):
+		case genesis == (common.Hash{}):
+			genesis = a.Genesis
+		case genesis != a.Genesis:
+			err := fmt.Errorf("the nodes disagree about the genesis block: %s and %s", genesis, a.Genesis)
+			g.set(err)
+			return known, err
+		}
+	}
+	if genesis == (common.Hash{}) {
+		return known, errNotChecked
+	}
+	return g.ledger.Remember(ctx, genesis)
+}
+
+func (g *Lineage) set(now error) {
+	before := g.state.Swap(&now)
+	switch {
+	case now == nil && *before != nil:
+		g.log.Info("chain is the one that is known")
+	case now != nil && (*before == nil || (*before).Error() != now.Error()):
+		g.log.Error("nothing is sent", "err", now)
+	}
+}
+
+// StartOver takes the chain as it is now for the one to send on; see [ledger.Ledger.StartOver]. It is an operator's word.
+func StartOver(ctx context.Context, c *chain.Client, l *ledger.Ledger) (dropped int, err error) {
+	view, err := c.Latest(ctx)
+	if err != nil {
+		return 0, err
+	}
+	var genesis common.Hash
+	for _, a := range c.Anchors(ctx, 0) {
+		if a.Err == nil && a.Genesis != (common.Hash{}) {
+			genesis = a.Genesis
+		}
+	}
+	if genesis == (common.Hash{}) {
+		return 0, errNotChecked
+	}
+	keys, err := l.Keys(ctx)
+	if err != nil {
+		return 0, err
+	}
+	var addresses []common.Address
+	for _, k := range keys {
+		addresses = append(addresses, k.Address)
+	}
+	counts, err := view.PendingNonces(ctx, addresses)
+	if err != nil {
+		return 0, err
+	}
+	nonces := map[common.Address]uint64{}
+	for i, a := range addresses {
+		nonces[a] = counts[i]
+	}
+	return l.StartOver(ctx, genesis, ledger.Block{Hash: genesis}, nonces)
+}

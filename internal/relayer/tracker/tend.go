@@ -1,0 +1,261 @@
+package tracker
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+
+	"github.com/rollcall-dev/rollcall/internal/chain"
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+	"github.com/rollcall-dev/rollcall/internal/relayer/ledger"
+	"github.com/rollcall-dev/rollcall/internal/relayer/sender"
+)
+
+// tendLimit bounds what each step takes up at once.
+const tendLimit = 500
+
+// tend looks after what is pending. Its steps do not depend on each other.
+func (r *round) tend(ctx context.Context) error {
+	return each(
+		func() error { return r.unsigned(ctx) },
+		func() error { return r.unsent(ctx) },
+		func() error { return r.missing(ctx) },
+		func() error { return r.expire(ctx) },
+		func() error { return r.intended(ctx) },
+		func() error { return r.lowest(ctx) },
+		func() error { return r.waiting(ctx) },
+	)
+}
+
+// unsigned signs for nonces that were claimed by somebody who did not get further.
+func (r *round) unsigned(ctx context.Context) error {
+	txs, err := r.cfg.Ledger.Unsigned(ctx, r.cfg.Terms.Held, r.cfg.Abandoned, tendLimit)
+	if err != nil || len(txs) == 0 {
+		return err
+	}
+	r.cfg.Log.Info("signing what somebody else claimed", "count", len(txs))
+	return r.sign(ctx, txs)
+}
+
+func (r *round) sign(ctx context.Context, txs []*relayer.Transaction) error {
+	jobs := make([]*sender.Job, len(txs))
+	for i, tx := range txs {
+		jobs[i] = sender.First(tx)
+	}
+	return r.cfg.Sender.Sign(ctx, jobs...)
+}
+
+// unsent broadcasts stored bytes that no node is known to have.
+func (r *round) unsent(ctx context.Context) error {
+	attempts, err := r.cfg.Ledger.Unsent(ctx, r.cfg.Abandoned, tendLimit)
+	if err != nil {
+		return err
+	}
+	return r.resend(ctx, attempts)
+}
+
+// resend broadcasts what has not been used up, and gives up what no node can ever take.
+func (r *round) resend(ctx context.Context, attempts []*relayer.Attempt) error {
+	counts := map[common.Address]uint64{}
+	for i, address := range r.addresses {
+		counts[address] = r.counts[i]
+	}
+	var open []*relayer.Attempt
+	for _, a := range attempts {
+		if a.Nonce >= counts[a.From] { // otherwise it is mined, or displaced: find sees to it
+			open = append(open, a)
+		}
+	}
+	if len(open) == 0 {
+		return nil
+	}
+	results, err := r.cfg.Sender.Resend(ctx, open)
+	if err != nil {
+		return err
+	}
+	for i, result := range results {
+		if !hopeless(result.Outcome) || open[i].Purpose == relayer.PurposeNoop {
+			continue
+		}
+		var state *relayer.StateError
+		if _, err := r.cfg.Ledger.Intend(ctx, open[i].TxID, relayer.IntentFail, result.Outcome.String()); err != nil && !errors.As(err, &state) {
+			return err
+		}
+		r.cfg.Log.Warn("no node will ever take the transaction; a no-op takes its nonce",
+			"tx", open[i].TxID, "relayer", open[i].From, "nonce", open[i].Nonce, "outcome", result.Outcome.String(), "err", result.Err)
+	}
+	return nil
+}
+
+// hopeless outcomes are the bytes' own fault, whatever the time and the node's load. They still count as possibly sent.
+func hopeless(o chain.Outcome) bool {
+	switch o {
+	case chain.IntrinsicGas, chain.ExceedsBlockGas, chain.TipAboveCap, chain.Oversized, chain.Refused:
+		return true
+	default:
+		return false
+	}
+}
+
+// missing sends again what a node's pool does not have, or not any more, and fills nonces that nobody has.
+func (r *round) missing(ctx context.Context) error {
+	pending, err := r.view.PendingNonces(ctx, r.addresses)
+	if err != nil {
+		return err
+	}
+	var froms []ledger.From
+	for i, k := range r.keys {
+		first := max(pending[i], r.counts[i])
+		if first >= k.NextNonce {
+			delete(r.lagging, k.Address)
+			continue
+		}
+		if r.lagging[k.Address].IsZero() {
+			r.lagging[k.Address] = time.Now()
+		}
+		if time.Since(r.lagging[k.Address]) < r.cfg.Abandoned {
+			continue
+		}
+		froms = append(froms, ledger.From{Key: k.Address, Nonce: first})
+		if err := r.fill(ctx, k, r.counts[i]); err != nil {
+			return err
+		}
+	}
+	if len(froms) == 0 {
+		return nil
+	}
+	attempts, err := r.cfg.Ledger.Unmined(ctx, froms, r.cfg.Abandoned, tendLimit)
+	if err != nil {
+		return err
+	}
+	return r.resend(ctx, attempts)
+}
+
+// fill gives nonces that nobody has to no-ops: everything above them waits.
+func (r *round) fill(ctx context.Context, k *relayer.Key, mined uint64) error {
+	filled, err := r.cfg.Ledger.Fill(ctx, k.Address, mined)
+	if err != nil || len(filled) == 0 {
+		return err
+	}
+	r.cfg.Log.Warn("filling nonces that nobody has", "relayer", k.Address, "lowest", *filled[0].Nonce, "count", len(filled))
+	return r.sign(ctx, filled)
+}
+
+// expire gives up what is past its time.
+func (r *round) expire(ctx context.Context) error {
+	txs, err := r.cfg.Ledger.Due(ctx, tendLimit)
+	if err != nil {
+		return err
+	}
+	for _, tx := range txs {
+		var state *relayer.StateError
+		if _, err := r.cfg.Ledger.Intend(ctx, tx.ID, relayer.IntentExpire, "past its valid_until"); err != nil && !errors.As(err, &state) {
+			return err
+		}
+	}
+	return nil
+}
+
+// intended signs the no-ops that cancelations, expiries and failures still lack.
+func (r *round) intended(ctx context.Context) error {
+	txs, err := r.cfg.Ledger.Intended(ctx, tendLimit)
+	if err != nil {
+		return err
+	}
+	for _, tx := range txs {
+		if err := r.outbid(ctx, tx, relayer.PurposeNoop); err != nil && !errors.Is(err, sender.ErrAtCap) {
+			return err
+		}
+	}
+	return nil
+}
+
+// waiting gives keys to what had none.
+func (r *round) waiting(ctx context.Context) error {
+	for {
+		seated, err := r.cfg.Ledger.Dispatch(ctx, r.cfg.Terms, tendLimit)
+		if err != nil || len(seated) == 0 {
+			return err
+		}
+		if err := r.sign(ctx, seated); err != nil {
+			return err
+		}
+	}
+}
+
+// lowest bumps what holds its key up, and takes keys out that are held up for too long.
+func (r *round) lowest(ctx context.Context) error {
+	lowest, err := r.cfg.Ledger.Lowest(ctx, r.mined())
+	if err != nil {
+		return err
+	}
+	holding := map[common.Address]*relayer.Transaction{}
+	for _, tx := range lowest {
+		holding[tx.From] = tx
+	}
+	for _, k := range r.keys {
+		tx := holding[k.Address]
+		stuck := tx != nil && !tx.SentAt.IsZero() && time.Since(tx.SentAt) > r.cfg.StuckAfter
+		if stuck == k.StuckSince.IsZero() {
+			if _, err := r.cfg.Ledger.ChangeKey(ctx, k.Address, ledger.KeyChange{Stuck: &stuck}); err != nil {
+				return err
+			}
+			r.cfg.Log.Warn("key is stuck, or is no longer", "relayer", k.Address, "stuck", stuck)
+		}
+		if tx == nil || tx.Status == relayer.Allocated && tx.Attempts == 0 {
+			continue
+		}
+		if err := r.bump(ctx, tx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// bump outbids the last attempt of a transaction, if that has waited long enough.
+func (r *round) bump(ctx context.Context, tx *relayer.Transaction) error {
+	attempts, err := r.cfg.Ledger.Attempts(ctx, tx.ID)
+	if err != nil || len(attempts) == 0 {
+		return err
+	}
+	last := attempts[len(attempts)-1]
+	after, ok := r.cfg.BumpAfter[tx.Speed]
+	if !ok {
+		after = r.cfg.BumpAfter[relayer.Fast]
+	}
+	if time.Since(last.CreatedAt) < after {
+		return nil
+	}
+	err = r.outbid(ctx, tx, last.Purpose)
+	if errors.Is(err, sender.ErrAtCap) {
+		return nil // it waits for the base fee to fall
+	}
+	return err
+}
+
+// outbid signs, stores and broadcasts a transaction's next attempt. That somebody else is faster is fine.
+func (r *round) outbid(ctx context.Context, tx *relayer.Transaction, purpose relayer.Purpose) error {
+	attempts, err := r.cfg.Ledger.Attempts(ctx, tx.ID)
+	if err != nil {
+		return err
+	}
+	// Read after its attempts: contents that were replaced in between came with an attempt, whose number is taken then.
+	if tx, err = r.cfg.Ledger.Transaction(ctx, tx.ID); err != nil {
+		return err
+	}
+	if tx.Nonce == nil || tx.Status.Final() || tx.Status == relayer.Mined {
+		return nil
+	}
+	attempt, err := r.cfg.Sender.Next(ctx, tx, purpose, attempts)
+	if err != nil {
+		return err
+	}
+	stored, err := r.cfg.Sender.Store(ctx, attempt)
+	if stored {
+		r.cfg.Log.Info("transaction was outbid", "tx", tx.ID, "relayer", tx.From, "nonce", *tx.Nonce, "attempt", attempt.Number,
+			"purpose", attempt.Purpose, "max_fee", attempt.MaxFee, "tip", attempt.MaxPriorityFee)
+	}
+	return err
+}

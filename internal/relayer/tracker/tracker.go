@@ -1,0 +1,215 @@
+package tracker
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"math/big"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/google/uuid"
+
+	"github.com/rollcall-dev/rollcall/internal/chain"
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+	"github.com/rollcall-dev/rollcall/internal/relayer/ledger"
+	"github.com/rollcall-dev/rollcall/internal/relayer/sender"
+)
+
+// View is one block as one endpoint knows it; [chain.View] is what it is outside of tests.
+type View interface {
+	Header() chain.Header
+	Nonces(context.Context, []common.Address) ([]uint64, error)
+	PendingNonces(context.Context, []common.Address) ([]uint64, error)
+	Headers(ctx context.Context, from, to uint64) ([]chain.Header, error)
+	Receipts(context.Context, []common.Hash) ([]*chain.Receipt, error)
+	BlockReceipts(context.Context, common.Hash) ([]chain.Receipt, error)
+	FindNonce(ctx context.Context, addr common.Address, nonce, low uint64) (chain.Used, error)
+}
+
+// Chain is what a Tracker needs of the nodes.
+type Chain interface {
+	Latest(context.Context) (View, error)
+	Next(ctx context.Context, after common.Hash) (chain.Header, error)
+	Fees(context.Context) (chain.Fees, error)
+	Anchors(ctx context.Context, number uint64) []chain.Anchor
+	Call(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error)
+}
+
+// Nodes makes a Chain of a client.
+func Nodes(c *chain.Client) Chain { return nodes{c} }
+
+type nodes struct{ *chain.Client }
+
+func (n nodes) Latest(ctx context.Context) (View, error) {
+	v, err := n.Client.Latest(ctx)
+	if err != nil {
+		return nil, err // not a nil *chain.View in an interface
+	}
+	return v, nil
+}
+
+// Config of a Tracker. What has no default is required.
+type Config struct {
+	// Name tells this process from the others of the pool, and from its own earlier life.
+	Name   string
+	Ledger *ledger.Ledger
+	Sender *sender.Sender
+	Chain  Chain
+	Terms  ledger.Terms
+	Log    *slog.Logger
+
+	// Confirmations is how many blocks, its own included, make a transaction final. Default 12.
+	Confirmations uint64
+	// Term is how long this process follows without saying so again. Default 5 s.
+	Term time.Duration
+	// Tend is how often what is pending is looked after. Default 1 s.
+	Tend time.Duration
+	// Abandoned is how long nothing must have happened to a row before somebody else takes it up. Default 2 s.
+	Abandoned time.Duration
+	// BumpAfter is how long the lowest pending nonce of a key waits before it gets a higher fee, by speed. Default: 15 s,
+	// 30 s, 60 s and 120 s, the fastest first.
+	BumpAfter map[relayer.Speed]time.Duration
+	// StuckAfter is how long it waits before its key gets nothing new. Default 5 min.
+	StuckAfter time.Duration
+	// MaxFee bounds what a bump offers, wei; nil: nothing does.
+	MaxFee *big.Int
+	// Round, if not nil, is called after each round on a new head, with the keys as they were before it.
+	Round func(ctx context.Context, keys []*relayer.Key, head chain.Header)
+}
+
+// Tracker follows the chain. It has one Run.
+type Tracker struct {
+	cfg Config
+
+	last    chain.Header // of the last round that succeeded
+	tended  time.Time
+	unfound map[uuid.UUID]int // rounds in which a used nonce's transaction was not found
+	lagging map[common.Address]time.Time
+	anchor  ledger.Block
+}
+
+// New makes a Tracker; Run runs it.
+func New(cfg Config) *Tracker {
+	cfg.Confirmations = cmp.Or(cfg.Confirmations, 12)
+	cfg.Term = cmp.Or(cfg.Term, 5*time.Second)
+	cfg.Tend = cmp.Or(cfg.Tend, time.Second)
+	cfg.Abandoned = cmp.Or(cfg.Abandoned, 2*time.Second)
+	cfg.StuckAfter = cmp.Or(cfg.StuckAfter, 5*time.Minute)
+	if cfg.BumpAfter == nil {
+		cfg.BumpAfter = map[relayer.Speed]time.Duration{
+			relayer.Fastest: 15 * time.Second, relayer.Fast: 30 * time.Second, relayer.Average: time.Minute, relayer.SafeLow: 2 * time.Minute,
+		}
+	}
+	return &Tracker{cfg: cfg, unfound: map[uuid.UUID]int{}, lagging: map[common.Address]time.Time{}}
+}
+
+// Run follows, or waits for its turn to, until ctx ends. It returns nil then.
+func (t *Tracker) Run(ctx context.Context) error {
+	defer t.leave(context.WithoutCancel(ctx))
+	var following bool
+	for {
+		ok, epoch, err := t.cfg.Ledger.Follow(ctx, t.cfg.Name, t.cfg.Term)
+		if ok && !following {
+			t.cfg.Log.Info("following the chain", "epoch", epoch)
+			t.last, t.unfound, t.lagging = chain.Header{}, map[uuid.UUID]int{}, map[common.Address]time.Time{}
+		}
+		following = ok
+		if ok {
+			err = t.round(ctx)
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			t.cfg.Log.Warn("round of the chain's tracker", "err", err)
+		}
+		t.await(ctx, following && err == nil)
+	}
+}
+
+func (t *Tracker) leave(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	if err := t.cfg.Ledger.Leave(ctx, t.cfg.Name); err != nil {
+		t.cfg.Log.Warn("others have to wait for the end of the term", "err", err)
+	}
+}
+
+// await returns at the next head, and at the latest when it is time to tend.
+func (t *Tracker) await(ctx context.Context, heads bool) {
+	ctx, cancel := context.WithTimeout(ctx, t.cfg.Tend)
+	defer cancel()
+	if heads {
+		if _, err := t.cfg.Chain.Next(ctx, t.last.Hash); err == nil {
+			return
+		}
+	}
+	<-ctx.Done()
+}
+
+// round does everything once.
+func (t *Tracker) round(ctx context.Context) error {
+	view, err := t.cfg.Chain.Latest(ctx)
+	if err != nil {
+		return err
+	}
+	all, err := t.cfg.Ledger.Keys(ctx)
+	if err != nil {
+		return err
+	}
+	r := &round{Tracker: t, view: view, head: view.Header(), keys: all}
+	if len(all) == 0 {
+		return nil
+	}
+	for _, k := range all {
+		r.addresses = append(r.addresses, k.Address)
+	}
+	if r.counts, err = view.Nonces(ctx, r.addresses); err != nil {
+		return err
+	}
+	if r.head.Hash != t.last.Hash {
+		if err := r.follow(ctx); err != nil {
+			return err
+		}
+		if t.cfg.Round != nil {
+			t.cfg.Round(ctx, all, r.head)
+		}
+		t.last = r.head
+	}
+	if time.Since(t.tended) < t.cfg.Tend {
+		return nil
+	}
+	t.tended = time.Now()
+	return r.tend(ctx)
+}
+
+// round is one look at the chain.
+type round struct {
+	*Tracker
+	view      View
+	head      chain.Header
+	keys      []*relayer.Key
+	addresses []common.Address
+	counts    []uint64 // mined, of each key
+}
+
+// mined are the nonces that each key has used up, as the first one that it has not.
+func (r *round) mined() []ledger.From {
+	froms := make([]ledger.From, len(r.keys))
+	for i, k := range r.keys {
+		froms[i] = ledger.From{Key: k.Address, Nonce: r.counts[i]}
+	}
+	return froms
+}
+
+// each goes on after an error, and joins what went wrong.
+func each(steps ...func() error) error {
+	var errs []error
+	for _, step := range steps {
+		errs = append(errs, step())
+	}
+	return errors.Join(errs...)
+}
