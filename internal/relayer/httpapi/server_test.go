@@ -1,0 +1,133 @@
+package httpapi
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/rollcall-dev/rollcall/internal/relayer/ozapi"
+)
+
+// running is a server on a real socket.
+func running(t *testing.T, a *api) *Server {
+	t.Helper()
+	s, err := Open(t.Context(), "127.0.0.1:0", a.handler)
+	require.NoError(t, err)
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		require.NoError(t, <-done)
+		require.NoError(t, s.Close())
+	})
+	return s
+}
+
+func client(t *testing.T) *http.Client {
+	transport := &http.Transport{MaxIdleConnsPerHost: 16}
+	t.Cleanup(transport.CloseIdleConnections)
+	return &http.Client{Transport: transport}
+}
+
+func TestAServerServesManyAtOnce(t *testing.T) {
+	t.Parallel()
+	a := setup(t, func(c *Config) { c.Logger = nil })
+	s, c := running(t, a), client(t)
+	var wg sync.WaitGroup
+	errs := make(chan error, 16*20)
+	for worker := range 16 {
+		wg.Go(func() {
+			for i := range 20 {
+				errs <- post(t.Context(), c, s.Addr(), fmt.Sprintf(`"0x%x"`, i), fmt.Sprintf("%d-%d", worker%8, i))
+			}
+		})
+	}
+	wg.Wait()
+	close(errs)
+	for err := range errs {
+		require.NoError(t, err)
+	}
+	require.Len(t, a.txs, 8*20)
+}
+
+func post(ctx context.Context, c *http.Client, at net.Addr, value, key string) error {
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+at.String()+poolTransactions, strings.NewReader(submission(value)))
+	if err != nil {
+		return err
+	}
+	r.Header.Set("Authorization", "Bearer "+testKey)
+	r.Header.Set(idempotencyKey, key)
+	resp, err := c.Do(r)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	var e ozapi.Envelope[ozapi.Transaction]
+	if err := json.NewDecoder(resp.Body).Decode(&e); err != nil {
+		return err
+	}
+	if e.Data == nil || e.Data.Value != strings.Trim(value, `"`) || resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s: answered %d %+v", value, resp.StatusCode, e)
+	}
+	return nil
+}
+
+func TestTenMegabytesAreNotRead(t *testing.T) {
+	t.Parallel()
+	s := running(t, setup(t))
+	for name, head := range map[string]string{
+		"announced": "Content-Length: 10485760\r\n\r\n",
+		"chunked":   "Transfer-Encoding: chunked\r\n\r\n200000\r\n" + strings.Repeat(" ", 2<<20) + "\r\n",
+	} {
+		conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", s.Addr().String())
+		require.NoError(t, err)
+		require.NoError(t, conn.SetDeadline(time.Now().Add(10*time.Second)))
+		_, err = fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\n%s", poolTransactions, testKey, head)
+		require.NoError(t, err)
+		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		require.NoError(t, err, name)
+		require.Equal(t, http.StatusRequestEntityTooLarge, resp.StatusCode, name)
+		body, err := io.ReadAll(resp.Body)
+		require.NoError(t, err)
+		require.Contains(t, string(body), `"success":false`)
+		require.True(t, resp.Close, name)
+		require.NoError(t, conn.Close())
+	}
+}
+
+func TestHeadersAreBounded(t *testing.T) {
+	t.Parallel()
+	s, c := running(t, setup(t)), client(t)
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+s.Addr().String()+"/api/v1/health", nil)
+	require.NoError(t, err)
+	r.Header.Set("X-Much", strings.Repeat("x", 64<<10))
+	resp, err := c.Do(r)
+	require.NoError(t, err)
+	require.Equal(t, http.StatusRequestHeaderFieldsTooLarge, resp.StatusCode)
+	require.NoError(t, resp.Body.Close())
+}
+
+func TestAServerNeedsAnAddress(t *testing.T) {
+	t.Parallel()
+	a := setup(t)
+	s := running(t, a)
+	_, err := Open(t.Context(), s.Addr().String(), a.handler)
+	require.ErrorContains(t, err, "listen for HTTP")
+
+	closed, err := Open(t.Context(), "127.0.0.1:0", a.handler)
+	require.NoError(t, err)
+	require.NoError(t, closed.Close())
+	require.NoError(t, closed.Close())
+	require.Error(t, closed.Run(t.Context()))
+}
