@@ -145,8 +145,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	badID := c.identify()
 	if !isPublic(r.URL.Path) {
 		if c.caller = h.keys.caller(r); c.caller == "" {
-			header["Www-Authenticate"] = []string{"Bearer"}
-			c.answer(http.StatusUnauthorized, ozapi.Unauthorized())
+			c.unauthorized()
 			return
 		}
 	}
@@ -189,12 +188,21 @@ func (h *Handler) serve(r *route) http.HandlerFunc {
 	return func(w http.ResponseWriter, req *http.Request) {
 		c := callOf(w)
 		c.r, c.route = req, r
+		if !r.public && c.caller == "" { // whatever made the path look public
+			c.unauthorized()
+			return
+		}
 		ctx, cancel := context.WithTimeout(req.Context(), h.timeout)
 		defer cancel()
 		if err := r.handle(h, ctx, c); err != nil {
 			c.fail(err)
 		}
 	}
+}
+
+func (c *call) unauthorized() {
+	c.Header()["Www-Authenticate"] = []string{"Bearer"}
+	c.answer(http.StatusUnauthorized, ozapi.Unauthorized())
 }
 
 func (h *Handler) panicked(c *call, value any) {

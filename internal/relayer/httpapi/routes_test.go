@@ -317,6 +317,11 @@ func TestOnlyReadsReachTheNode(t *testing.T) {
 	require.Equal(t, `{"jsonrpc":"2.0","error":{"code":3,"message":"execution reverted","description":"the node answered with an error","data":"0x08c379a0"},"id":1}`,
 		rpc(`{"jsonrpc":"2.0","id":1,"method":"eth_call"}`))
 
+	a.rpcErr, a.rpcResult = nil, json.RawMessage(`{"garbled`)
+	e := read(t, a.do("POST", "/api/v1/relayers/pool-1/rpc", `{"jsonrpc":"2.0","id":1,"method":"eth_call"}`), 500)
+	require.Contains(t, *e.Error, "can't be encoded")
+	require.Contains(t, a.log.String(), "level=ERROR msg=\"request failed\"")
+
 	for _, body := range []string{`{}`, `[]`, `1`, `{"jsonrpc":"2.0","id":1}`} {
 		read(t, a.do("POST", "/api/v1/relayers/pool-1/rpc", body), 400)
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/rollcall-dev/rollcall/internal/relayer"
 	"github.com/rollcall-dev/rollcall/internal/relayer/ozapi"
 )
 
@@ -130,4 +131,36 @@ func TestAServerNeedsAnAddress(t *testing.T) {
 	require.NoError(t, closed.Close())
 	require.NoError(t, closed.Close())
 	require.Error(t, closed.Run(t.Context()))
+}
+
+func TestAStoppingServerFinishesWhatItHasBegun(t *testing.T) {
+	t.Parallel()
+	a := setup(t, func(c *Config) { c.Logger = nil })
+	begun, finish := make(chan struct{}), make(chan struct{})
+	a.handler.service = &slow{fake: a.fake, begun: begun, finish: finish}
+	s, err := Open(t.Context(), "127.0.0.1:0", a.handler)
+	require.NoError(t, err)
+	ctx, stop := context.WithCancel(t.Context())
+	ran, posted := make(chan error, 1), make(chan error, 1)
+	go func() { ran <- s.Run(ctx) }()
+	c := client(t)
+	go func() { posted <- post(t.Context(), c, s.Addr(), `"0x5"`, "k") }()
+	<-begun
+	stop()
+	close(finish)
+	require.NoError(t, <-posted)
+	require.NoError(t, <-ran)
+	require.NoError(t, s.Close())
+}
+
+// slow is a relayer that takes its time over a submission.
+type slow struct {
+	*fake
+	begun, finish chan struct{}
+}
+
+func (s *slow) Submit(ctx context.Context, sub Submission) (*relayer.Transaction, error) {
+	close(s.begun)
+	<-s.finish
+	return s.fake.Submit(ctx, sub)
 }

@@ -14,7 +14,7 @@ import (
 // asks again may well number its tries. It needs a request as [DecodeRequest] makes it.
 func CanonicalHash(target string, r *relayer.Request) [sha256.Size]byte {
 	// A version, since hashes are stored: should the form ever change, old ones must not match by accident.
-	b := append(make([]byte, 0, 512+len(r.Data)), 1)
+	b := append(make([]byte, 0, 1024), 1)
 	b = appendPart(b, []byte(strings.ToLower(target)))
 	if r.To == nil {
 		b = append(b, 0)

@@ -126,29 +126,30 @@ func metadata(value []byte) (relayer.Metadata, error) {
 	}
 	return m, fields(value, path, func(name, value []byte) error {
 		var target *string
+		var field string
 		switch string(name) {
 		case "method":
-			target = &m.Method
+			target, field = &m.Method, "metadata.method"
 		case "orderbook":
-			target = &m.Orderbook
+			target, field = &m.Orderbook, "metadata.orderbook"
 		case "trader":
-			target = &m.Trader
+			target, field = &m.Trader, "metadata.trader"
 		case "request_id":
-			target = &m.RequestID
+			target, field = &m.RequestID, "metadata.request_id"
 		case "trace_id":
-			target = &m.TraceID
+			target, field = &m.TraceID, "metadata.trace_id"
 		default:
 			return relayer.Invalidf(join(path, clip(name)), "is unknown: there are method, orderbook, trader, request_id and trace_id")
 		}
 		if isNull(value) {
 			return nil
 		}
-		s, err := text(join(path, string(name)), value)
+		s, err := text(field, value)
 		if err != nil {
 			return err
 		}
 		*target = s
-		return CheckMetadata(join(path, string(name)), s)
+		return CheckMetadata(field, s)
 	})
 }
 
