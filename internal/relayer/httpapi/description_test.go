@@ -35,7 +35,7 @@ type operationDoc struct {
 	Security []map[string][]string
 }
 
-func readDescription(t *testing.T, raw []byte) *description {
+func readDescription(t testing.TB, raw []byte) *description {
 	t.Helper()
 	d := &description{seen: map[string]bool{}}
 	require.NoError(t, json.Unmarshal(raw, d))
@@ -69,7 +69,7 @@ func (d *description) operation(r *http.Request) *operationDoc {
 }
 
 // check holds an answer against the description: its status code, its headers and every field.
-func (d *description) check(t *testing.T, r *http.Request, w *httptest.ResponseRecorder) {
+func (d *description) check(t testing.TB, r *http.Request, w *httptest.ResponseRecorder) {
 	t.Helper()
 	require.NotEmpty(t, w.Header().Get("X-Request-Id"))
 	op := d.operation(r)

@@ -274,7 +274,7 @@ func (f *fake) Health() Health { return f.health }
 
 // api is a handler over a fake, and what it logs and measures.
 type api struct {
-	t *testing.T
+	t testing.TB
 	*fake
 	handler *Handler
 	log     *bytes.Buffer
@@ -282,7 +282,7 @@ type api struct {
 	doc     *description
 }
 
-func setup(t *testing.T, change ...func(*Config)) *api {
+func setup(t testing.TB, change ...func(*Config)) *api {
 	t.Helper()
 	a := &api{t: t, fake: newFake(), log: new(bytes.Buffer), metrics: prometheus.NewRegistry()}
 	cfg := Config{
@@ -330,7 +330,7 @@ type answer struct {
 	Pagination json.RawMessage `json:"pagination"`
 }
 
-func read(t *testing.T, w *httptest.ResponseRecorder, code int) answer {
+func read(t testing.TB, w *httptest.ResponseRecorder, code int) answer {
 	t.Helper()
 	require.Equal(t, code, w.Code, w.Body.String())
 	var a answer

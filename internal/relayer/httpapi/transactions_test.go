@@ -195,8 +195,11 @@ func FuzzSubmit(f *testing.F) {
 	f.Add([]byte(submission("1")), "k", "r")
 	f.Add([]byte(`{"to":null,"value":"0xff","data":"0x6000"}`), "", "")
 	f.Add([]byte(`{"metadata":{"trader":"\u0000"}}`), "é", "\xff")
+	a := setup(f)
 	f.Fuzz(func(t *testing.T, body []byte, key, id string) {
-		a := setup(t)
+		a.t = t
+		a.txs, a.byKey, a.hashes = nil, map[string]int{}, map[string][32]byte{}
+		a.log.Reset()
 		w := a.do("POST", poolTransactions, string(body), idempotencyKey, key, "X-Request-Id", id)
 		require.Contains(t, []int{200, 400}, w.Code)
 		require.Equal(t, w.Code == 200, len(a.txs) == 1)
