@@ -35,6 +35,8 @@ type GethOptions struct {
 	Accounts int
 	// Balance of each in wei; a million ether by default.
 	Balance *big.Int
+	// Durable has geth write each block's state at once, so that the chain outlives a Kill. It costs some speed.
+	Durable bool
 	// Args are put at the end of the command line, and win over what stands before: --dev --dev.period 1, a small cache,
 	// and the namespaces eth, net, web3, txpool and debug over HTTP and websocket.
 	Args []string
@@ -48,14 +50,16 @@ type Node struct {
 	// Accounts have a balance, and are the test's own.
 	Accounts []Account
 
-	t      testing.TB
-	binary string
-	dir    string
-	port   int
-	args   []string
-	client *ethclient.Client
-	faucet common.Address // geth's own account, unlocked
-	proc   *process       // nil while stopped
+	t       testing.TB
+	binary  string
+	dir     string
+	port    int
+	args    []string
+	durable bool
+	lost    bool // its chain, by a Kill
+	client  *ethclient.Client
+	faucet  common.Address // geth's own account, unlocked
+	proc    *process       // nil while stopped
 }
 
 // Geth starts a geth process, which ends with the test, or with the test's process.
@@ -71,7 +75,10 @@ func Geth(t testing.TB, o GethOptions) *Node {
 	if o.Balance == nil {
 		o.Balance = Ether(1_000_000)
 	}
-	n := &Node{t: t, Accounts: NewAccounts(t, o.Accounts), binary: binary, dir: t.TempDir(), args: o.Args}
+	n := &Node{t: t, Accounts: NewAccounts(t, o.Accounts), binary: binary, dir: t.TempDir(), args: o.Args, durable: o.Durable}
+	if o.Durable {
+		n.args = append([]string{"--state.scheme", "hash", "--gcmode", "archive"}, n.args...)
+	}
 	t.Cleanup(n.end)
 	// Somebody else may take a port between its choice and geth's bind.
 	for attempt := 1; ; attempt++ {
@@ -133,12 +140,20 @@ func (n *Node) Client() *ethclient.Client { return n.client }
 // Stop ends geth as an operator would: its chain stays, and what waits in its pool is gone.
 func (n *Node) Stop() { n.stop(syscall.SIGTERM) }
 
-// Kill ends geth at once. It may come back with fewer blocks, or none: a chain that lost its history.
-func (n *Node) Kill() { n.stop(syscall.SIGKILL) }
+// Kill ends geth at once. A durable one comes back with its chain, perhaps without the last block. Any other is gone for
+// good: geth would wait for peers to give its state back.
+func (n *Node) Kill() {
+	n.t.Helper()
+	n.stop(syscall.SIGKILL)
+	n.lost = !n.durable
+}
 
 // Restart starts geth again after Stop or Kill, on its port and with what is left of its chain.
 func (n *Node) Restart() {
 	n.t.Helper()
+	if n.lost {
+		n.t.Fatalf("restart geth: it was killed, and is not Durable")
+	}
 	deadline := time.Now().Add(patience)
 	for {
 		// Another process may hold the port for a moment.

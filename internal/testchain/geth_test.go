@@ -136,14 +136,32 @@ func TestGethKeepsItsChainWhenStopped(t *testing.T) {
 	require.Equal(t, mined.BlockHash, awaitMined(t, n.Client(), tx.Hash()).BlockHash)
 }
 
-func TestGethKilledComesBack(t *testing.T) {
+func TestGethKilledComesBackWhenDurable(t *testing.T) {
 	t.Parallel()
-	n := testchain.Geth(t, testchain.GethOptions{})
+	n := testchain.Geth(t, testchain.GethOptions{Durable: true})
 	n.Kill()
 	n.Restart()
-	tx := transfer(t, testchain.NewAccount(t), 0)
-	require.ErrorContains(t, n.Client().SendTransaction(t.Context(), tx), "insufficient funds")
-	n.Fund(testchain.Ether(1), testchain.NewAccount(t).Address)
+	funded := testchain.NewAccount(t).Address
+	n.Fund(testchain.Ether(1), funded)
+	balance, err := n.Client().BalanceAt(t.Context(), funded, nil)
+	require.NoError(t, err)
+	require.Equal(t, testchain.Ether(1), balance)
+	for _, a := range n.Accounts {
+		balance, err := n.Client().BalanceAt(t.Context(), a.Address, nil)
+		require.NoError(t, err)
+		require.Equal(t, testchain.Ether(1_000_000), balance)
+	}
+}
+
+func TestGethKilledIsGoneOtherwise(t *testing.T) {
+	t.Parallel()
+	f := &failing{TB: t}
+	n := testchain.Geth(f, testchain.GethOptions{})
+	n.Kill()
+	var wg sync.WaitGroup
+	wg.Go(n.Restart)
+	wg.Wait()
+	require.Contains(t, f.said, "not Durable")
 }
 
 func TestGethPausedAnswersLater(t *testing.T) {

@@ -1,0 +1,178 @@
+package proxy
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/gorilla/websocket"
+)
+
+// maxBody bounds what is read from either side.
+const maxBody = 256 << 20
+
+// ServeHTTP passes on one request.
+func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if !p.begin() {
+		reset(w)
+		return
+	}
+	defer p.work.Done()
+	switch {
+	case p.down.Load():
+		reset(w)
+	case websocket.IsWebSocketUpgrade(r):
+		p.serveWebsocket(w, r)
+	case p.idle():
+		p.pass(w, r)
+	default:
+		p.meddle(w, r)
+	}
+}
+
+// pass passes bytes as they are.
+func (p *Proxy) pass(w http.ResponseWriter, r *http.Request) {
+	response, err := p.post(r.Context(), r.Body, r.ContentLength)
+	if err != nil {
+		reset(w)
+		return
+	}
+	defer response.Body.Close()
+	w.Header().Set("Content-Type", response.Header.Get("Content-Type"))
+	w.WriteHeader(response.StatusCode)
+	_, _ = io.Copy(w, response.Body) // the caller went away, or the node did
+}
+
+func (p *Proxy) post(ctx context.Context, body io.Reader, length int64) (*http.Response, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, p.config.HTTP, body)
+	if err != nil {
+		return nil, err
+	}
+	request.ContentLength = length
+	request.Header.Set("Content-Type", "application/json")
+	return p.client.Do(request)
+}
+
+// call asks the node. It does not end with the caller's request: what was sent arrives.
+func (p *Proxy) call(calls []*message, batch bool) ([]*message, int, error) {
+	body := encode(calls, batch)
+	response, err := p.post(p.ctx, bytes.NewReader(body), int64(len(body)))
+	if err != nil {
+		return nil, 0, err
+	}
+	defer response.Body.Close()
+	answer, err := io.ReadAll(io.LimitReader(response.Body, maxBody))
+	if err != nil {
+		return nil, 0, err
+	}
+	if len(bytes.TrimSpace(answer)) == 0 { // there were notifications only
+		return nil, response.StatusCode, nil
+	}
+	answers, answerBatch, err := parse(answer)
+	if err != nil || answerBatch != batch {
+		return nil, 0, fmt.Errorf("the node answered %d with %.100q", response.StatusCode, answer)
+	}
+	return answers, response.StatusCode, nil
+}
+
+// meddle passes on what the rules let through, and mistreats the answer.
+func (p *Proxy) meddle(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	if err != nil {
+		reset(w)
+		return
+	}
+	calls, batch, err := parse(body)
+	if err != nil { // the node knows what to say to that
+		r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
+		p.pass(w, r)
+		return
+	}
+	var (
+		lagged  = p.newView(p.lagging())
+		onward  []*message
+		refused []*message
+		omit    = map[string]bool{}
+		delay   time.Duration
+		after   Kind // what becomes of the whole answer
+	)
+	for _, c := range calls {
+		v := p.judge(c)
+		delay += v.delay
+		switch v.fault.Kind {
+		case Status:
+			if v.fault.RetryAfter > 0 {
+				w.Header().Set("Retry-After", strconv.Itoa(v.fault.RetryAfter))
+			}
+			http.Error(w, "injected", orDefault(v.fault.Code, http.StatusServiceUnavailable))
+			return
+		case Cut:
+			reset(w)
+			return
+		case Refuse:
+			refused = append(refused, c.refusal(v.fault))
+			continue
+		case Omit:
+			omit[string(c.ID)] = true
+		case Lose, Hang, Garble, Truncate:
+			after = v.fault.Kind
+		}
+		onward = append(onward, lagged.question(c))
+	}
+	if !p.wait(delay) {
+		reset(w)
+		return
+	}
+	answers, status := []*message(nil), http.StatusOK
+	if len(onward) > 0 {
+		if answers, status, err = p.call(onward, batch); err != nil {
+			reset(w)
+			return
+		}
+	}
+	kept := answers[:0]
+	for _, a := range answers {
+		if !omit[string(a.ID)] {
+			kept = append(kept, lagged.answer(a))
+		}
+	}
+	switch after {
+	case Lose:
+		reset(w)
+		return
+	case Hang:
+		select {
+		case <-r.Context().Done():
+		case <-p.ctx.Done():
+		}
+		reset(w)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_, _ = w.Write(spoil(encode(append(kept, refused...), batch), after)) // a caller that went away needs none
+}
+
+func orDefault(code, otherwise int) int {
+	if code == 0 {
+		return otherwise
+	}
+	return code
+}
+
+// reset ends the connection without an answer.
+func reset(w http.ResponseWriter) {
+	conn, _, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		panic(http.ErrAbortHandler)
+	}
+	if tcp, ok := conn.(*net.TCPConn); ok {
+		_ = tcp.SetLinger(0) // a reset instead of a polite end
+	}
+	_ = conn.Close()
+}

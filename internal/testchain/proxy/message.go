@@ -1,0 +1,70 @@
+package proxy
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+)
+
+// message is a call, an answer or a notification.
+type message struct {
+	Version string          `json:"jsonrpc,omitempty"`
+	ID      json.RawMessage `json:"id,omitempty"`
+	Method  string          `json:"method,omitempty"`
+	Params  json.RawMessage `json:"params,omitempty"`
+	Result  json.RawMessage `json:"result,omitempty"`
+	Error   json.RawMessage `json:"error,omitempty"`
+}
+
+// parse reads one message or a batch of them.
+func parse(body []byte) (messages []*message, batch bool, err error) {
+	body = bytes.TrimSpace(body)
+	if len(body) > 0 && body[0] == '[' {
+		return messages, true, json.Unmarshal(body, &messages)
+	}
+	m := new(message)
+	return []*message{m}, false, json.Unmarshal(body, m)
+}
+
+// encode is the twin of parse. Nothing at all is an empty text, or an empty batch.
+func encode(messages []*message, batch bool) []byte {
+	var v any = messages
+	switch {
+	case !batch && len(messages) == 0:
+		return nil
+	case !batch:
+		v = messages[0]
+	case messages == nil:
+		v = []*message{}
+	}
+	b, err := json.Marshal(v)
+	if err != nil { // what was parsed can be encoded
+		panic(err)
+	}
+	return b
+}
+
+// refusal answers a call with an error.
+func (m *message) refusal(f Fault) *message {
+	text := cmp.Or(f.Message, "refused")
+	code := cmp.Or(f.Code, -32000)
+	if f.Kind == Status {
+		code = cmp.Or(f.Code, 503)
+	}
+	body, err := json.Marshal(map[string]any{"code": code, "message": text})
+	if err != nil {
+		panic(err)
+	}
+	return &message{Version: "2.0", ID: m.ID, Error: body}
+}
+
+// spoil makes an answer unreadable.
+func spoil(body []byte, k Kind) []byte {
+	switch k {
+	case Garble:
+		return []byte("<html><body>upstream went away</body></html>")
+	case Truncate:
+		return body[:len(body)/2]
+	}
+	return body
+}

@@ -1,0 +1,205 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gorilla/websocket"
+)
+
+// Config says what a proxy stands before.
+type Config struct {
+	// HTTP and WS are the node's endpoints, http://… and ws://…; without WS there is no websocket.
+	HTTP, WS string
+	// Listen is host:port; a loopback port that the system picks by default.
+	Listen string
+	// Seed makes the dice fall alike from run to run, as far as calls come in the same order.
+	Seed uint64
+}
+
+// Proxy is an endpoint. Its methods may be called from any number of goroutines.
+type Proxy struct {
+	config   Config
+	listener net.Listener
+	server   *http.Server
+	client   *http.Client
+	ctx      context.Context // ends with Close
+	cancel   context.CancelFunc
+	work     sync.WaitGroup
+
+	rules atomic.Pointer[[]*armed]
+	on    atomic.Bool
+	lag   atomic.Uint64
+	down  atomic.Bool
+
+	mu    sync.Mutex // guards what follows
+	dice  *rand.Rand
+	conns map[*websocket.Conn]struct{}
+	names []*armed // every rule there ever was
+	over  bool     // no more work is begun
+}
+
+// Open starts to listen. Rules are switched on, and there are none.
+func Open(config Config) (*Proxy, error) {
+	if config.HTTP == "" {
+		return nil, errors.New("proxy: no node to stand before")
+	}
+	if config.Listen == "" {
+		config.Listen = "127.0.0.1:0"
+	}
+	l, err := net.Listen("tcp", config.Listen)
+	if err != nil {
+		return nil, fmt.Errorf("proxy: %w", err)
+	}
+	p := &Proxy{
+		config: config, listener: l, conns: map[*websocket.Conn]struct{}{},
+		dice:   rand.New(rand.NewPCG(config.Seed, config.Seed)),
+		client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 256, IdleConnTimeout: time.Minute}},
+	}
+	p.ctx, p.cancel = context.WithCancel(context.Background())
+	p.rules.Store(&[]*armed{})
+	p.on.Store(true)
+	p.server = &http.Server{Handler: p, ReadHeaderTimeout: 30 * time.Second}
+	p.work.Go(func() { _ = p.server.Serve(l) }) // it ends with Close
+	return p, nil
+}
+
+// URL is http://host:port.
+func (p *Proxy) URL() string { return "http://" + p.listener.Addr().String() }
+
+// WSURL is ws://host:port.
+func (p *Proxy) WSURL() string { return "ws://" + p.listener.Addr().String() }
+
+// SetRules replaces the rules. Names should be unique: rules of one name are counted together.
+func (p *Proxy) SetRules(rules ...Rule) {
+	set := make([]*armed, len(rules))
+	for i, r := range rules {
+		set[i] = &armed{Rule: r}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.names = append(p.names, set...)
+	p.rules.Store(&set)
+}
+
+// Switch turns the rules on or off, and the lag with them.
+func (p *Proxy) Switch(on bool) { p.on.Store(on) }
+
+// SetLag shows the chain as of so many blocks ago; 0 as it is. The pool, and so what is "pending", is shown as it is.
+func (p *Proxy) SetLag(blocks uint64) { p.lag.Store(blocks) }
+
+// SetDown ends all websockets, and has every request reset until it is up again.
+func (p *Proxy) SetDown(down bool) {
+	p.down.Store(down)
+	if down {
+		p.CutWebsockets()
+	}
+}
+
+// CutWebsockets ends those that are open.
+func (p *Proxy) CutWebsockets() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for c := range p.conns {
+		_ = c.Close()
+	}
+}
+
+// Injected is how often each rule struck since Open, by name.
+func (p *Proxy) Injected() map[string]uint64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	counts := map[string]uint64{}
+	for _, a := range p.names {
+		counts[a.Name] += a.struck.Load()
+	}
+	return counts
+}
+
+// Close ends the endpoint and everything under way. Closing again does nothing.
+func (p *Proxy) Close() error {
+	p.mu.Lock()
+	p.over = true
+	p.mu.Unlock()
+	p.cancel()
+	err := p.server.Close()
+	p.CutWebsockets()
+	p.work.Wait()
+	p.client.CloseIdleConnections()
+	if err != nil && !errors.Is(err, net.ErrClosed) {
+		return fmt.Errorf("close proxy: %w", err)
+	}
+	return nil
+}
+
+// begin counts a request, which Close waits for.
+func (p *Proxy) begin() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.over {
+		return false
+	}
+	p.work.Add(1)
+	return true
+}
+
+// idle: bytes may pass as they are.
+func (p *Proxy) idle() bool {
+	return !p.on.Load() || len(*p.rules.Load()) == 0 && p.lag.Load() == 0
+}
+
+func (p *Proxy) lagging() uint64 {
+	if !p.on.Load() {
+		return 0
+	}
+	return p.lag.Load()
+}
+
+// judge decides what happens to a call.
+func (p *Proxy) judge(m *message) (v verdict) {
+	if !p.on.Load() {
+		return v
+	}
+	for _, a := range *p.rules.Load() {
+		if v.fault.Kind != 0 && a.Fault.Kind != Delay {
+			continue
+		}
+		if !a.strikes(Call{Method: m.Method, Params: m.Params}, p.chance) {
+			continue
+		}
+		if a.Fault.Kind == Delay {
+			v.delay += a.Fault.Delay
+		} else {
+			v.fault = a.Fault
+		}
+	}
+	return v
+}
+
+func (p *Proxy) chance() float64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.dice.Float64()
+}
+
+// wait lets time pass; false if the proxy was closed meanwhile.
+func (p *Proxy) wait(d time.Duration) bool {
+	if d <= 0 {
+		return true
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-p.ctx.Done():
+		return false
+	}
+}
