@@ -59,6 +59,7 @@ func Migrate(ctx context.Context, url string, m Migrations) error {
 	Config{
 		ApplicationName: "rollcall migrate", StatementTimeout: -1, LockTimeout: 30 * time.Second, IdleInTxTimeout: time.Minute,
 	}.apply(c)
+	c.RuntimeParams["idle_session_timeout"] = "60000" // ms: also of a process that froze between two migrations
 	limit := m.Wait
 	if limit <= 0 {
 		limit = 5 * time.Minute
