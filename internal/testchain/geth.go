@@ -183,10 +183,14 @@ func (n *Node) SetHead(number uint64) {
 // Fund gives each address so much, in wei, and waits until it is mined.
 func (n *Node) Fund(wei *big.Int, to ...common.Address) {
 	n.t.Helper()
+	// Given here, since the pool's own count goes back for a moment with each block.
+	nonce, err := n.client.PendingNonceAt(n.context(), n.faucet)
+	n.must(err, "fund")
 	txs := make([]rpc.BatchElem, len(to))
 	for i, a := range to {
 		txs[i] = rpc.BatchElem{Method: "eth_sendTransaction", Result: new(common.Hash), Args: []any{map[string]any{
 			"from": n.faucet, "to": a, "value": (*hexutil.Big)(wei), "gas": hexutil.Uint64(21_000),
+			"nonce": hexutil.Uint64(nonce + uint64(i)),
 		}}}
 	}
 	n.must(n.client.Client().BatchCallContext(n.context(), txs), "fund")

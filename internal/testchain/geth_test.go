@@ -1,10 +1,12 @@
 package testchain_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"math/big"
 	"net"
 	"runtime"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -14,6 +16,7 @@ import (
 	"github.com/ethereum/go-ethereum/common/hexutil"
 	"github.com/ethereum/go-ethereum/core/types"
 	"github.com/ethereum/go-ethereum/ethclient"
+	"github.com/ethereum/go-ethereum/rpc"
 	"github.com/stretchr/testify/require"
 
 	"github.com/rollcall-dev/rollcall/internal/testchain"
@@ -190,4 +193,46 @@ func TestGethEndsWithItsTest(t *testing.T) {
 	t.Run("inner", func(t *testing.T) { url = testchain.Geth(t, testchain.GethOptions{}).URL() })
 	_, err := net.Dial("tcp", url[len("http://"):])
 	require.Error(t, err)
+}
+
+// What a relayer must survive: at its default limits geth accepts transactions, and drops some of them later without a
+// word.
+func TestGethDropsWhatItAccepted(t *testing.T) {
+	t.Parallel()
+	const accounts, each = 120, 64
+	// Small blocks, which take little out of the pool meanwhile.
+	n := testchain.Geth(t, testchain.GethOptions{Accounts: accounts, Args: []string{"--dev.gaslimit", "1000000"}})
+	var accepted []common.Hash
+	for _, a := range n.Accounts {
+		batch := make([]rpc.BatchElem, each)
+		for nonce := range batch {
+			raw, err := transfer(t, a, uint64(nonce)).MarshalBinary()
+			require.NoError(t, err)
+			batch[nonce] = rpc.BatchElem{
+				Method: "eth_sendRawTransaction", Args: []any{hexutil.Bytes(raw)}, Result: new(common.Hash),
+			}
+		}
+		require.NoError(t, n.Client().Client().BatchCallContext(t.Context(), batch))
+		for _, b := range batch {
+			if b.Error == nil {
+				accepted = append(accepted, *b.Result.(*common.Hash))
+			}
+		}
+	}
+	unknown := 0
+	for chunk := range slices.Chunk(accepted, 500) {
+		batch := make([]rpc.BatchElem, len(chunk))
+		for i, tx := range chunk {
+			batch[i] = rpc.BatchElem{Method: "eth_getTransactionByHash", Args: []any{tx}, Result: new(json.RawMessage)}
+		}
+		require.NoError(t, n.Client().Client().BatchCallContext(t.Context(), batch))
+		for _, b := range batch {
+			require.NoError(t, b.Error)
+			if string(*b.Result.(*json.RawMessage)) == "null" {
+				unknown++
+			}
+		}
+	}
+	t.Logf("%d sent, %d accepted, %d of them unknown now", accounts*each, len(accepted), unknown)
+	require.Positive(t, unknown)
 }
