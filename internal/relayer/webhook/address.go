@@ -1,0 +1,87 @@
+package webhook
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+)
+
+// AddressError is an address that no webhook may be sent to.
+type AddressError struct {
+	Addr  netip.Addr
+	Class string // such as "loopback"
+}
+
+func (e *AddressError) Error() string {
+	return fmt.Sprintf("%v is a %s address, which webhooks are not sent to", e.Addr, e.Class)
+}
+
+// class is a kind of network.
+type class struct {
+	name    string
+	private bool // may be allowed
+	in      []netip.Prefix
+}
+
+func prefixes(list ...string) []netip.Prefix {
+	out := make([]netip.Prefix, len(list))
+	for i, p := range list {
+		out[i] = netip.MustParsePrefix(p)
+	}
+	return out
+}
+
+// classes are those that are not the public internet. The first that an address is in counts.
+var classes = []class{
+	// Addresses of services that give credentials to whoever asks from inside: AWS, Azure, Alibaba, Oracle.
+	{name: "metadata", in: prefixes("169.254.169.254/32", "169.254.170.2/32", "fd00:ec2::/32", "168.63.129.16/32",
+		"100.100.100.200/32", "192.0.0.192/32")},
+	{name: "link-local", in: prefixes("169.254.0.0/16", "fe80::/10")},
+	{name: "multicast", in: prefixes("224.0.0.0/4", "ff00::/8")},
+	{name: "loopback", private: true, in: prefixes("127.0.0.0/8", "::1/128")},
+	{name: "private", private: true, in: prefixes("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7", "fec0::/10",
+		"64:ff9b:1::/48")},
+	{name: "carrier-grade NAT", private: true, in: prefixes("100.64.0.0/10")},
+	{name: "benchmarking", private: true, in: prefixes("198.18.0.0/15", "2001:2::/48")},
+	{name: "reserved", in: prefixes("0.0.0.0/8", "192.0.0.0/24", "192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24",
+		"192.88.99.0/24", "240.0.0.0/4", "::/96", "100::/64", "2001::/23", "2001:db8::/32", "3fff::/20", "5f00::/16")},
+}
+
+// checkAddress returns an *AddressError where no webhook may be sent.
+func checkAddress(addr netip.Addr, allowPrivate bool) error {
+	plain := addr.Unmap().WithZone("")
+	for _, c := range classes {
+		if allowPrivate && c.private {
+			if slices.ContainsFunc(c.in, func(p netip.Prefix) bool { return p.Contains(plain) }) {
+				return nil // also ::1, which ::/96 holds
+			}
+			continue
+		}
+		if slices.ContainsFunc(c.in, func(p netip.Prefix) bool { return p.Contains(plain) }) {
+			return &AddressError{Addr: addr, Class: c.name}
+		}
+	}
+	// What a gateway turns into an IPv4 address is judged as that.
+	if inner, ok := embedded(plain); ok {
+		return checkAddress(inner, allowPrivate)
+	}
+	return nil
+}
+
+var (
+	nat64   = netip.MustParsePrefix("64:ff9b::/96")
+	sixToIV = netip.MustParsePrefix("2002::/16")
+)
+
+// embedded is the IPv4 address that an IPv6 address stands for.
+func embedded(addr netip.Addr) (netip.Addr, bool) {
+	b := addr.As16()
+	switch {
+	case nat64.Contains(addr):
+		return netip.AddrFrom4([4]byte(b[12:])), true
+	case sixToIV.Contains(addr):
+		return netip.AddrFrom4([4]byte(b[2:])), true
+	default:
+		return netip.Addr{}, false
+	}
+}

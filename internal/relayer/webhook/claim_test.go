@@ -1,0 +1,287 @@
+package webhook
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rollcall-dev/rollcall/internal/postgres"
+	"github.com/rollcall-dev/rollcall/internal/relayer/ledger"
+	"github.com/rollcall-dev/rollcall/internal/testpostgres"
+)
+
+const shortLease = 10*time.Second + 500*time.Millisecond // above the attempts' timeout
+
+// claimer is a Deliverer that does nothing by itself.
+func claimer(t testing.TB, db *pgxpool.Pool, change func(*Config)) *Deliverer {
+	t.Helper()
+	cfg := settings(Target{Name: "here", URL: "http://127.0.0.1:1", SigningKeys: []string{secret}})
+	if change != nil {
+		change(&cfg)
+	}
+	return newDeliverer(t, db, cfg)
+}
+
+func claimAll(t testing.TB, d *Deliverer, settled ...settlement) []*claim {
+	t.Helper()
+	claims, _, err := d.turn(t.Context(), settled, []want{{target: "here", n: 100}})
+	require.NoError(t, err)
+	return claims
+}
+
+// expire ends all claims and backoffs.
+func expire(t testing.TB, db *pgxpool.Pool) {
+	t.Helper()
+	_, err := db.Exec(t.Context(), "UPDATE relayer_deliveries SET next_at = now() - interval '1 s' WHERE state = 'due'")
+	require.NoError(t, err)
+}
+
+func TestOnlyTheLowestDueRevisionIsClaimedAndByOneOnly(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	a, b := claimer(t, db, nil), claimer(t, db, nil)
+	id := newTx(t)
+	for revision := 1; revision <= 3; revision++ {
+		change(t, db, id, revision, "here", "elsewhere")
+	}
+	claims := claimAll(t, a)
+	require.Len(t, claims, 1)
+	require.Equal(t, 1, claims[0].revision)
+	require.Equal(t, 1, claims[0].attempt)
+	require.Equal(t, []byte{1, 2}, claims[0].data)
+	require.Empty(t, claimAll(t, b))
+
+	// The settlement and the claim of the next share a turn.
+	claims = claimAll(t, a, settlement{claim: claims[0], verdict: delivered})
+	require.Len(t, claims, 1)
+	require.Equal(t, 2, claims[0].revision)
+
+	// In its backoff it still keeps the next one from overtaking.
+	require.Empty(t, claimAll(t, a, settlement{claim: claims[0], verdict: failed, delay: time.Hour, reason: "no"}))
+	require.Equal(t, "no", only(t, db, id, 2).LastError)
+	expire(t, db)
+	claims = claimAll(t, b)
+	require.Len(t, claims, 1)
+	require.Equal(t, 2, claims[0].revision)
+	require.Equal(t, 2, claims[0].attempt)
+}
+
+func TestALateSettlementOfAnExpiredClaimChangesNothingButASuccess(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		second *verdict // of the one who claimed after it; nil: still at it
+		late   verdict
+		want   State
+		error  string
+	}{
+		"late failure, second at it":     {nil, failed, Due, ""},
+		"late return, second at it":      {nil, returned, Due, ""},
+		"late success, second at it":     {nil, delivered, Delivered, ""},
+		"late failure, second delivered": {new(delivered), failed, Delivered, ""},
+		"late success, second failed":    {new(failed), delivered, Delivered, ""},
+		"late failure, second failed":    {new(failed), failed, Due, "second"},
+		"late success, second parked":    {new(hopeless), delivered, Delivered, ""},
+		"late failure, second parked":    {new(hopeless), failed, Parked, "second"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := database(t)
+			a, b := claimer(t, db, nil), claimer(t, db, nil)
+			id := newTx(t)
+			change(t, db, id, 1, "here")
+			mine := claimAll(t, a)
+			expire(t, db)
+			theirs := claimAll(t, b)
+			require.Len(t, theirs, 1)
+			if test.second != nil {
+				claimAll(t, b, settlement{claim: theirs[0], verdict: *test.second, delay: time.Hour, reason: "second"})
+			}
+			claimAll(t, a, settlement{claim: mine[0], verdict: test.late, reason: "late"})
+			d := only(t, db, id, 1)
+			require.Equal(t, test.want, d.State)
+			require.Equal(t, test.error, d.LastError)
+			require.Equal(t, 2, d.Attempts)
+			if test.want == Due {
+				require.True(t, d.NextAt.After(time.Now()))
+			}
+		})
+	}
+}
+
+func TestWhatIsTriedForLongEnoughIsParkedAndTheRestGoesOn(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	d := claimer(t, db, func(c *Config) { c.RetryFor, c.MaxBackoff = time.Hour, time.Hour })
+	id := newTx(t)
+	change(t, db, id, 1, "here")
+	change(t, db, id, 2, "here")
+	first := claimAll(t, d)
+	// The last attempt comes at the end of the hour, not after it.
+	claimAll(t, d, settlement{claim: first[0], verdict: failed, delay: 3 * time.Hour, reason: "no"})
+	require.WithinDuration(t, time.Now().Add(time.Hour), only(t, db, id, 1).NextAt, time.Minute)
+
+	expire(t, db)
+	second := claimAll(t, d)
+	_, err := db.Exec(t.Context(), "UPDATE relayer_deliveries SET retry_until = now() - interval '1 s' WHERE revision = 1")
+	require.NoError(t, err)
+	claims, gaveUp, err := d.turn(t.Context(), []settlement{{claim: second[0], verdict: failed, delay: time.Second, reason: "never"}},
+		[]want{{target: "here", n: 10}})
+	require.NoError(t, err)
+	require.Equal(t, []parked{{id: second[0].id, target: "here", subject: id.String(), reason: "never"}}, gaveUp)
+	require.Len(t, claims, 1)
+	require.Equal(t, 2, claims[0].revision)
+	require.Equal(t, Parked, only(t, db, id, 1).State)
+
+	n, err := d.Replay(t.Context(), Filter{State: Parked})
+	require.NoError(t, err)
+	require.Equal(t, 1, n)
+	again := claimAll(t, d)
+	require.Len(t, again, 1)
+	require.Equal(t, first[0].id, again[0].id)
+	require.Equal(t, 1, again[0].attempt)
+	// It gets the full time again.
+	claimAll(t, d, settlement{claim: again[0], verdict: failed, delay: time.Second, reason: "no"})
+	require.Equal(t, Due, only(t, db, id, 1).State)
+}
+
+func TestAReturnedClaimIsDueAtOnceAndWasNoAttempt(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	d := claimer(t, db, nil)
+	id := newTx(t)
+	change(t, db, id, 1, "here")
+	claims := claimAll(t, d)
+	claims = claimAll(t, d, settlement{claim: claims[0], verdict: returned})
+	require.Len(t, claims, 1)
+	require.Equal(t, 1, claims[0].attempt)
+}
+
+func TestAClaimThatWouldEndOnTheWayIsGivenBack(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	r := newReceiver(t, nil)
+	d := newDeliverer(t, db, settings(r.target("here")))
+	change(t, db, newTx(t), 1, "here")
+	claims := claimAll(t, d)
+	c := claims[0]
+	c.until = time.Now().Add(d.cfg.Timeout - time.Millisecond)
+	d.mu.Lock()
+	d.lanes[0].queue = claims
+	d.start(t.Context(), d.lanes[0])
+	require.Equal(t, []settlement{{claim: c, verdict: returned}}, d.settled)
+	require.Zero(t, d.lanes[0].inFlight)
+	d.mu.Unlock()
+	d.sending.Wait()
+	got, _ := r.wait("", func(_, _ []request) bool { return true })
+	require.Empty(t, got)
+}
+
+func TestASnapshotThatCannotBeReadIsParkedAtOnceAndBlamesNobody(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	r := newReceiver(t, nil)
+	bad := newTx(t)
+	for range 5 {
+		change(t, db, newTx(t), 1, "here")
+	}
+	_, err := db.Exec(t.Context(), `UPDATE relayer_deliveries SET snapshot = '{"nonce": -1}'`)
+	require.NoError(t, err)
+	change(t, db, bad, 1, "here")
+	_, err = db.Exec(t.Context(), `UPDATE relayer_deliveries SET event = 'unheard_of' WHERE tx_id = $1`, bad)
+	require.NoError(t, err)
+	good := newTx(t)
+	change(t, db, good, 1, "here")
+	d, _ := run(t, db, settings(r.target("here")))
+	require.Equal(t, good.String(), r.waitTaken(1)[0].Payload.ID)
+	eventually(t, "the others are parked", func() bool {
+		list, err := d.List(t.Context(), Filter{State: Parked})
+		return err == nil && len(list) == 6
+	})
+	require.Contains(t, only(t, db, bad, 1).LastError, "unheard_of")
+}
+
+func TestNothingIsLostWhenPostgresRestarts(t *testing.T) {
+	t.Parallel()
+	server := testpostgres.Own(t)
+	require.NoError(t, postgres.Migrate(t.Context(), server.URL(), ledger.Migrations()))
+	db := server.Pool(t)
+	r := newReceiver(t, nil)
+	for range 2 {
+		run(t, server.Pool(t), settings(r.target("here")))
+	}
+	const revisions = 20
+	ids := make([]uuid.UUID, 10)
+	for i := range ids {
+		ids[i] = newTx(t)
+	}
+	write := make(chan struct{}, revisions) // the writer may be stuck
+	written := make(chan error, 1)
+	go func() {
+		defer close(written)
+		for revision := 1; revision <= revisions; revision++ {
+			if _, ok := <-write; !ok {
+				return
+			}
+			for _, id := range ids {
+				if err := insist(t.Context(), db, id, revision); err != nil {
+					written <- err
+					return
+				}
+			}
+		}
+	}()
+	t.Cleanup(func() { close(write) })
+	step := func(n int) {
+		for range n {
+			write <- struct{}{}
+		}
+	}
+	step(6)
+	r.waitTaken(20)
+	server.Stop()
+	step(1)
+	server.Restart()
+	step(5)
+	r.waitTaken(80)
+	server.Kill()
+	step(1)
+	server.Restart()
+	step(revisions - 13)
+	require.NoError(t, <-written)
+
+	// At least once, and a revision never before those below it. What is delivered again after a crash may be old.
+	highest := map[string]int{}
+	_, taken := r.wait("all revisions", func(_, taken []request) bool {
+		seen := map[[2]any]bool{}
+		for _, r := range taken {
+			seen[[2]any{r.Payload.ID, r.Payload.Revision}] = true
+		}
+		return len(seen) == len(ids)*revisions
+	})
+	for _, r := range taken {
+		require.LessOrEqual(t, r.Payload.Revision, highest[r.Payload.ID]+1)
+		highest[r.Payload.ID] = max(highest[r.Payload.ID], r.Payload.Revision)
+	}
+}
+
+// insist writes a change until it is written; once, whatever becomes of the answers.
+func insist(ctx context.Context, db *pgxpool.Pool, id uuid.UUID, revision int) error {
+	for {
+		err := tryChange(ctx, db, id, revision, "here")
+		if _, twice := postgres.UniqueViolation(err); err == nil || twice {
+			return nil
+		}
+		if ctx.Err() != nil {
+			return errors.Join(err, ctx.Err())
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}

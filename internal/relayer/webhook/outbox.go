@@ -1,0 +1,231 @@
+package webhook
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// State of a delivery.
+type State string
+
+// The states.
+const (
+	Due       State = "due"
+	Delivered State = "delivered"
+	Parked    State = "parked"
+)
+
+// Outbox is the deliveries of one pool, for operators and for those who write into it. It is safe for concurrent use.
+type Outbox struct {
+	db    *pgxpool.Pool
+	chain uint64
+	pool  string
+}
+
+// NewOutbox gives the deliveries of a pool on a chain. It does not close db.
+func NewOutbox(db *pgxpool.Pool, chain uint64, pool string) *Outbox {
+	return &Outbox{db: db, chain: chain, pool: pool}
+}
+
+// Delivery is one webhook to one target, as an operator sees it.
+type Delivery struct {
+	ID          uuid.UUID
+	Target      string
+	Event       string
+	Transaction *uuid.UUID // nil for events of a relayer
+	Subject     string     // what is ordered: the transaction's id, or the relayer's
+	Revision    int
+	State       State
+	Attempts    int
+	NextAt      time.Time // of a due one: when it may be tried, or until when somebody is at it
+	CreatedAt   time.Time
+	DeliveredAt *time.Time
+	LastError   string
+}
+
+// Filter picks deliveries. What is zero does not matter.
+type Filter struct {
+	IDs         []uuid.UUID
+	State       State
+	Target      string
+	Transaction uuid.UUID
+	// After is the last one of the page before.
+	After *Delivery
+	// Limit is 1 to 1,000. Default 100.
+	Limit int
+}
+
+const (
+	defaultPage = 100
+	maxPage     = 1000
+	// chunk is how many rows one statement of an operator's changes.
+	chunk = 1000
+)
+
+// where is the condition for a filter's rows; what it does not say fits all.
+const where = `chain_id = $1 AND pool_id = $2
+	AND ($3::uuid[] IS NULL OR id = ANY($3)) AND ($4 = '' OR state = $4) AND ($5 = '' OR target = $5)
+	AND ($6::uuid IS NULL OR subject = $6::uuid::text)`
+
+func (o *Outbox) args(f Filter) []any {
+	var tx *uuid.UUID
+	if f.Transaction != uuid.Nil {
+		tx = &f.Transaction
+	}
+	return []any{int64(o.chain), o.pool, f.IDs, string(f.State), f.Target, tx}
+}
+
+// List gives the deliveries that fit, the oldest first.
+func (o *Outbox) List(ctx context.Context, f Filter) ([]Delivery, error) {
+	var afterTime *time.Time
+	var afterID *uuid.UUID
+	if f.After != nil {
+		afterTime, afterID = &f.After.CreatedAt, &f.After.ID
+	}
+	limit := defaultPage
+	if f.Limit > 0 {
+		limit = min(f.Limit, maxPage)
+	}
+	rows, err := o.db.Query(ctx, `
+		SELECT id, target, event, tx_id, subject, revision, state, attempts, next_at, created_at, delivered_at, last_error
+		FROM relayer_deliveries WHERE `+where+` AND ($7::timestamptz IS NULL OR (created_at, id) > ($7, $8::uuid))
+		ORDER BY created_at, id LIMIT $9`, append(o.args(f), afterTime, afterID, limit)...)
+	if err != nil {
+		return nil, fmt.Errorf("list webhook deliveries: %w", err)
+	}
+	list, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Delivery])
+	if err != nil {
+		return nil, fmt.Errorf("list webhook deliveries: %w", err)
+	}
+	return list, nil
+}
+
+// Replay makes deliveries due again, with the same ids and as many attempts as new ones. Of those that the filter
+// fits it takes the parked; where it names IDs, the delivered ones too. It returns how many there were; on an error some
+// may have been done, and calling it again does the rest.
+func (o *Outbox) Replay(ctx context.Context, f Filter) (int, error) {
+	const again = `SET state = 'due', attempts = 0, next_at = now(), retry_until = NULL, claimant = '', delivered_at = NULL `
+	if len(f.IDs) > 0 {
+		tag, err := o.db.Exec(ctx, `UPDATE relayer_deliveries `+again+`WHERE `+where+` AND state <> 'due'`, o.args(f)...)
+		if err != nil {
+			return 0, fmt.Errorf("replay webhook deliveries: %w", err)
+		}
+		return int(tag.RowsAffected()), nil
+	}
+	for done := 0; ; {
+		tag, err := o.db.Exec(ctx, `UPDATE relayer_deliveries `+again+`WHERE id = ANY(ARRAY(
+			SELECT id FROM relayer_deliveries WHERE `+where+` AND state = 'parked'
+			ORDER BY created_at LIMIT $7 FOR UPDATE SKIP LOCKED))`, append(o.args(f), chunk)...)
+		if err != nil {
+			return done, fmt.Errorf("replay webhook deliveries: %w", err)
+		}
+		if tag.RowsAffected() == 0 {
+			return done, nil
+		}
+		done += int(tag.RowsAffected())
+	}
+}
+
+// Count is how a target stands.
+type Count struct {
+	Target      string
+	Due, Parked int
+	OldestDue   time.Duration // since the change that it tells of; 0 where nothing is due
+}
+
+// Counts gives every target that something is due or parked for, by name.
+func (o *Outbox) Counts(ctx context.Context) ([]Count, error) {
+	// Two queries in one, so that each has its partial index.
+	rows, err := o.db.Query(ctx, `
+		SELECT target, sum(due)::bigint, sum(parked)::bigint, coalesce(extract(epoch FROM now() - min(oldest)), 0)::float8
+		FROM (
+			SELECT target, count(*) AS due, 0 AS parked, min(created_at) AS oldest FROM relayer_deliveries
+			WHERE state = 'due' AND chain_id = $1 AND pool_id = $2 GROUP BY target
+			UNION ALL
+			SELECT target, 0, count(*), NULL FROM relayer_deliveries
+			WHERE state = 'parked' AND chain_id = $1 AND pool_id = $2 GROUP BY target
+		) AS each GROUP BY target ORDER BY target`, int64(o.chain), o.pool)
+	if err != nil {
+		return nil, fmt.Errorf("count webhook deliveries: %w", err)
+	}
+	counts, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (c Count, err error) {
+		var seconds float64
+		err = row.Scan(&c.Target, &c.Due, &c.Parked, &seconds)
+		c.OldestDue = time.Duration(max(0, seconds) * float64(time.Second))
+		return c, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("count webhook deliveries: %w", err)
+	}
+	return counts, nil
+}
+
+// Purge removes what was delivered and is older than given. It returns how many there were.
+func (o *Outbox) Purge(ctx context.Context, older time.Duration) (int, error) {
+	for done := 0; ; {
+		tag, err := o.db.Exec(ctx, `DELETE FROM relayer_deliveries WHERE id = ANY(ARRAY(
+			SELECT id FROM relayer_deliveries
+			WHERE created_at < now() - $3::interval AND state = 'delivered' AND chain_id = $1 AND pool_id = $2
+			LIMIT $4 FOR UPDATE SKIP LOCKED))`, int64(o.chain), o.pool, older, chunk)
+		if err != nil {
+			return done, fmt.Errorf("purge webhook deliveries: %w", err)
+		}
+		done += int(tag.RowsAffected())
+		if tag.RowsAffected() < chunk {
+			return done, nil
+		}
+	}
+}
+
+// parkOrphans parks what has been due for longer than given and has a target that nobody knows any more. It returns
+// how many there were.
+func (o *Outbox) parkOrphans(ctx context.Context, known []string, older time.Duration) (int, error) {
+	tag, err := o.db.Exec(ctx, `UPDATE relayer_deliveries
+		SET state = 'parked', claimant = '', last_error = 'no target has this name'
+		WHERE state = 'due' AND chain_id = $1 AND pool_id = $2 AND target <> ALL($3::text[])
+			AND next_at < now() - $4::interval`, int64(o.chain), o.pool, known, older)
+	if err != nil {
+		return 0, fmt.Errorf("park webhook deliveries without a target: %w", err)
+	}
+	return int(tag.RowsAffected()), nil
+}
+
+// Announce writes an event of a relayer, a [RelayerDisabled] or a [RelayerEnabled], for each of the targets. It belongs
+// to tx: it is delivered if and when that commits. Announcements of one relayer are delivered in their order, for which
+// each holds a lock of the relayer until tx ends.
+func (o *Outbox) Announce(ctx context.Context, tx pgx.Tx, targets []string, relayerID string, payload any) error {
+	switch p := payload.(type) {
+	case RelayerDisabled:
+		p.PayloadType = "relayer_disabled"
+		payload = p
+	case RelayerEnabled:
+		p.PayloadType = "relayer_enabled"
+		payload = p
+	default:
+		return fmt.Errorf("announce %T: it is no event of a relayer", payload)
+	}
+	encoded, err := json.Marshal(payload)
+	if err != nil {
+		return fmt.Errorf("announce a relayer's event: %w", err)
+	}
+	// An address is a relayer on several chains.
+	subject := fmt.Sprintf("%d/%s/%s", o.chain, o.pool, relayerID)
+	batch := new(pgx.Batch)
+	batch.Queue(`SELECT pg_advisory_xact_lock(hashtextextended('relayer_deliveries ' || $1, 0))`, subject)
+	// A statement of its own: it has to see what the lock waited for.
+	batch.Queue(`
+		INSERT INTO relayer_deliveries (id, chain_id, pool_id, target, event, subject, revision, snapshot)
+		SELECT gen_random_uuid(), $1, $2, target, $3, $4, 1 + coalesce(
+			(SELECT max(d.revision) FROM relayer_deliveries d WHERE d.subject = $4 AND d.target = t.target), 0), $5
+		FROM unnest($6::text[]) AS t(target)`, int64(o.chain), o.pool, EventRelayerState, subject, encoded, targets)
+	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
+		return fmt.Errorf("announce a relayer's event: %w", err)
+	}
+	return nil
+}
