@@ -242,23 +242,21 @@ func (c *Client) subscribe(ctx context.Context, id identity) (brought bool, err 
 	}
 	defer sub.Unsubscribe()
 	c.log.Debug("subscribed to heads", "endpoint", id.name)
+	told := c.Head().Number // the highest that this subscription need not tell any more
 	c.setLive(true)
 	silence := time.NewTimer(c.cfg.Silence)
 	defer silence.Stop()
 	for {
 		select {
 		case h := <-incoming:
-			brought = true
+			brought, told = true, h.Number
 			c.heads.offer(subscription, h, time.Now(), c.gone)
 			c.setLive(true)
 			silence.Reset(c.cfg.Silence)
 		case <-silence.C:
 			// A chain may make no blocks for long. Polls tell whether it is that.
 			c.setLive(false)
-			c.heads.mu.Lock()
-			missed := c.heads.cur.Number > c.heads.pushed.Number && brought
-			c.heads.mu.Unlock()
-			if missed {
+			if c.Head().Number > told {
 				return brought, errSilent
 			}
 			silence.Reset(c.cfg.Silence)

@@ -102,35 +102,42 @@ func (v *View) Header() Header { return v.h }
 // Endpoint is the name of the one that answers.
 func (v *View) Endpoint() string { return v.ep.name }
 
-// ask sends calls, and after them, in the same batch, asks for the headers of some blocks, to see what is on the chain
-// that leads to the View's block. That block is asked for last of all: if it is still there, the others lead to it.
-// With none the answers are not checked.
+// ask sends calls, and asks for the headers of some blocks, to see what is on the chain that leads to the View's block.
+// Then, in a request of its own, as nodes may work on a batch in any order, it asks for the View's block: if that is
+// still there, the others lead to it. With no blocks to check, not even the View's, the answers are taken as they are.
 func (v *View) ask(ctx context.Context, calls []call, check ...uint64) ([]answer, error) {
 	n := len(calls)
-	if len(check) > 0 {
-		for _, number := range check {
-			if number != v.h.Number {
-				calls = append(calls, blockByNumber(number))
-			}
+	for _, number := range check {
+		if number != v.h.Number {
+			calls = append(calls, blockByNumber(number))
 		}
-		calls = append(calls, blockByNumber(v.h.Number))
 	}
-	answers, err := v.ep.ask(ctx, calls)
-	if err != nil || len(check) == 0 {
-		return answers, err
+	var answers []answer
+	if len(calls) > 0 {
+		var err error
+		if answers, err = v.ep.ask(ctx, calls); err != nil {
+			return nil, err
+		}
 	}
-	last, err := headerOf(answers[len(answers)-1])
+	if len(check) == 0 {
+		return answers, nil
+	}
+	last, err := v.ep.ask(ctx, []call{blockByNumber(v.h.Number)})
+	if err != nil {
+		return nil, err
+	}
+	now, err := headerOf(last[0])
 	if errors.Is(err, ErrMissing) {
 		return nil, v.stale("gone")
 	} else if err != nil {
 		return nil, err
 	}
-	if last.Hash != v.h.Hash {
-		return nil, v.stale("replaced by " + last.Hash.TerminalString())
+	if now.Hash != v.h.Hash {
+		return nil, v.stale("replaced by " + now.Hash.TerminalString())
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	for _, a := range answers[n : len(answers)-1] {
+	for _, a := range answers[n:] {
 		h, err := headerOf(a)
 		if err != nil {
 			return nil, err
