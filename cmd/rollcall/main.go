@@ -25,6 +25,7 @@ const description = "Rollcall keeps a fleet of transaction relayers discoverable
 type commands struct {
 	Coordinator coordinatorCmd `cmd:"" help:"Run a coordinator: one of three or five nodes that hold the directory and check the fleet."`
 	Gateway     gatewayCmd     `cmd:"" help:"Run a gateway: keep what runs on this host registered."`
+	Relayer     relayerCmd     `cmd:"" help:"Run a relayer: send transactions with a pool of keys, behind OpenZeppelin Relayer's HTTP API."`
 	Dev         devCmd         `cmd:"" help:"Run a whole cluster on this machine, to try things out."`
 
 	Status   statusCmd   `cmd:"" help:"Show who leads, and what the health checks found."`

@@ -22,6 +22,7 @@ type Chain interface {
 	Fees(context.Context) (chain.Fees, error)
 	Balances(context.Context, []common.Address) ([]*big.Int, error)
 	Call(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error)
+	Latest(context.Context) (*chain.View, error)
 	Head() chain.Header
 	Status() chain.Status
 }

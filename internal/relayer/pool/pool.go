@@ -49,6 +49,7 @@ func (p *Pool) Run(ctx context.Context) error {
 		intakes.Go(func() error { p.intake(ctx); return nil })
 	}
 	intakes.Go(func() error { p.watch(ctx); return nil })
+	intakes.Go(func() error { p.register(ctx); return nil })
 	return intakes.Wait()
 }
 

@@ -61,6 +61,8 @@ type Config struct {
 	Terms  ledger.Terms
 	Log    *slog.Logger
 
+	// Ready says why the chain must not be believed; nil when it may. Default: it always may.
+	Ready func() error
 	// Confirmations is how many blocks, its own included, make a transaction final. Default 12.
 	Confirmations uint64
 	// Term is how long this process follows without saying so again. Default 5 s.
@@ -94,6 +96,9 @@ type Tracker struct {
 // New makes a Tracker; Run runs it.
 func New(cfg Config) *Tracker {
 	cfg.Confirmations = cmp.Or(cfg.Confirmations, 12)
+	if cfg.Ready == nil {
+		cfg.Ready = func() error { return nil }
+	}
 	cfg.Term = cmp.Or(cfg.Term, 5*time.Second)
 	cfg.Tend = cmp.Or(cfg.Tend, time.Second)
 	cfg.Abandoned = cmp.Or(cfg.Abandoned, 2*time.Second)
@@ -117,7 +122,10 @@ func (t *Tracker) Run(ctx context.Context) error {
 			t.last, t.unfound, t.lagging = chain.Header{}, map[uuid.UUID]int{}, map[common.Address]time.Time{}
 		}
 		following = ok
-		if ok {
+		if err == nil {
+			err = t.cfg.Ready()
+		}
+		if ok && err == nil {
 			err = t.round(ctx)
 		}
 		if ctx.Err() != nil {

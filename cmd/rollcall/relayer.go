@@ -1,0 +1,307 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math/big"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/rollcall-dev/rollcall/internal/chain"
+	"github.com/rollcall-dev/rollcall/internal/config"
+	"github.com/rollcall-dev/rollcall/internal/keyring"
+	"github.com/rollcall-dev/rollcall/internal/postgres"
+	"github.com/rollcall-dev/rollcall/internal/relayer/httpapi"
+	"github.com/rollcall-dev/rollcall/internal/relayer/ledger"
+	"github.com/rollcall-dev/rollcall/internal/relayer/pool"
+	"github.com/rollcall-dev/rollcall/internal/relayer/sender"
+	"github.com/rollcall-dev/rollcall/internal/relayer/tracker"
+	"github.com/rollcall-dev/rollcall/internal/relayer/webhook"
+)
+
+// relayerCmd runs a relayer until it is told to stop.
+type relayerCmd struct {
+	Config string `env:"ROLLCALL_CONFIG" placeholder:"FILE" help:"YAML file of settings, by the names of these flags."`
+
+	Listen  string `group:"Relayer" env:"RELAYER_LISTEN" default:":3000" help:"Address of the HTTP API, /health and /metrics."`
+	Enabled bool   `group:"Relayer" env:"RELAYER_ENABLED" default:"true" negatable:"" help:"The kill switch: false refuses everything new; what was accepted is still brought to its end."`
+	APIKeys string `group:"Relayer" name:"api-keys" env:"RELAYER_API_KEYS" placeholder:"NAME:KEY,…" secret:"" help:"Who may call: names and keys of 32 characters or more; better in a file."`
+	APIFile string `group:"Relayer" name:"api-keys-file" env:"RELAYER_API_KEYS_FILE" placeholder:"FILE" help:"File that holds them."`
+	Cap     int    `group:"Relayer" env:"RELAYER_IN_FLIGHT" default:"16" min:"1" max:"1000000" help:"Transactions that a key may have pending; nodes guarantee an account 16 places in their pools."`
+	Queue   int    `group:"Relayer" env:"RELAYER_QUEUE" default:"10000" min:"0" max:"1000000" help:"Transactions that may wait where every key is full; past that callers get 429."`
+
+	Store storeFlags `embed:"" group:"Store and chain"`
+	Chain chainFlags `embed:"" group:"Store and chain"`
+	Gas   gasFlags   `embed:"" group:"Gas"`
+	Hook  hookFlags  `embed:"" group:"Webhooks" prefix:"webhook-"`
+	Log   logFlags   `embed:"" group:"Log" prefix:"log-"`
+}
+
+// storeFlags are where a pool's data is.
+type storeFlags struct {
+	PoolID      string `env:"RELAYER_POOL_ID" default:"pool" help:"Name of the pool of keys, the same for all processes that share it: a DNS label."`
+	DatabaseURL string `env:"DATABASE_URL,RELAYER_DATABASE_URL" placeholder:"URL" secret:"" help:"Postgres: postgres://user:password@host:port/database, with the driver's options such as sslmode."`
+	URLFile     string `name:"database-url-file" env:"DATABASE_URL_FILE,RELAYER_DATABASE_URL_FILE" placeholder:"FILE" help:"File that holds the URL."`
+}
+
+// chainFlags are which chain it is, and its nodes.
+type chainFlags struct {
+	ID            uint64        `name:"chain-id" env:"RELAYER_CHAIN_ID" placeholder:"ID" help:"Chain id that every node must report."`
+	RPCURLs       []string      `name:"rpc-urls" env:"RELAYER_RPC_URLS,RELAYER_RPC_URL" placeholder:"URL" secret:"" help:"Nodes, the preferred one first: http(s):// or ws(s)://."`
+	RPCFile       string        `name:"rpc-urls-file" env:"RELAYER_RPC_URLS_FILE" placeholder:"FILE" help:"File that holds them, between commas."`
+	SubscribeURL  string        `name:"subscribe-url" env:"RELAYER_SUBSCRIBE_URL" placeholder:"URL" secret:"" help:"ws(s):// URL to learn of new blocks from; the first websocket of the nodes by default, otherwise they are polled."`
+	BroadcastAll  bool          `env:"RELAYER_BROADCAST_ALL" help:"Send transactions to all nodes, not to the first that takes them."`
+	PollInterval  time.Duration `env:"RELAYER_POLL_INTERVAL" default:"1s" min:"50ms" max:"1m" help:"How often a node without subscription is asked for a new block."`
+	Timeout       time.Duration `name:"rpc-timeout" env:"RELAYER_RPC_TIMEOUT" default:"5s" min:"100ms" max:"1m" help:"Time a node has for an answer."`
+	Confirmations uint64        `env:"RELAYER_CONFIRMATIONS" default:"12" min:"1" max:"10000" help:"Blocks, its own included, that make a transaction final."`
+}
+
+// gasFlags bound what transactions may cost.
+type gasFlags struct {
+	MaxFee     string   `name:"gas-price-cap" env:"RELAYER_GAS_PRICE_CAP" default:"100000000000" placeholder:"WEI" help:"Most that is offered for a unit of gas."`
+	MaxGas     uint64   `name:"gas-limit-cap" env:"RELAYER_GAS_LIMIT_CAP" placeholder:"GAS" help:"Most gas that a transaction may have; a block's by default."`
+	MinBalance string   `env:"RELAYER_MIN_BALANCE" default:"0" placeholder:"WEI" help:"Balance below which a key gets nothing new."`
+	Receivers  []string `env:"RELAYER_RECEIVERS" placeholder:"ADDRESS" help:"Only these are sent to; everybody by default."`
+}
+
+// hookFlags are who hears of changes.
+type hookFlags struct {
+	URL          string `env:"RELAYER_WEBHOOK_URL" placeholder:"URL" secret:"" help:"Where changes of transactions are posted to."`
+	Key          string `name:"signing-key" env:"RELAYER_WEBHOOK_SIGNING_KEY" placeholder:"KEY" secret:"" help:"What they are signed with, 32 characters or more; better in a file."`
+	KeyFile      string `name:"signing-key-file" env:"RELAYER_WEBHOOK_SIGNING_KEY_FILE" placeholder:"FILE" help:"File that holds it."`
+	AllowPrivate bool   `env:"RELAYER_WEBHOOK_ALLOW_PRIVATE" help:"Allow targets at private addresses, and without TLS."`
+}
+
+// Check reports what is wrong with the settings together.
+func (c *relayerCmd) Check(p *config.Problems) {
+	checkListen(p, &c.Listen, ":3000")
+	readSecret(p, &c.APIKeys, &c.APIFile)
+	if _, err := httpapi.ParseKeys(c.APIKeys); err != nil {
+		p.Addf(&c.APIKeys, "give them as name:key,name:key", "%v", err)
+	}
+	c.Store.check(p)
+	c.Chain.check(p)
+	c.Gas.check(p)
+	c.Hook.check(p)
+}
+
+func (s *storeFlags) check(p *config.Problems) {
+	if common.IsHexAddress(s.PoolID) || s.PoolID == "" || len(s.PoolID) > 63 {
+		p.Addf(&s.PoolID, "give a name of 63 characters at most", "%q is not a pool's name", s.PoolID)
+	}
+	readSecret(p, &s.DatabaseURL, &s.URLFile)
+	if s.DatabaseURL == "" {
+		p.Addf(&s.DatabaseURL, "give postgres://user:password@host:port/database", "is missing")
+	}
+}
+
+func (c *chainFlags) check(p *config.Problems) {
+	if c.ID == 0 {
+		p.Addf(&c.ID, "1 is Ethereum, 1337 the dev chain", "is missing")
+	}
+	if c.RPCFile != "" {
+		var all string
+		readSecret(p, &all, &c.RPCFile)
+		c.RPCURLs = strings.Split(all, ",")
+	}
+	if len(c.RPCURLs) == 0 {
+		p.Addf(&c.RPCURLs, "give a node's URL, such as http://127.0.0.1:8545", "is missing")
+		return
+	}
+	if client, err := chain.Open(c.config()); err != nil {
+		p.Addf(&c.RPCURLs, "", "%v", err)
+	} else {
+		client.Close()
+	}
+}
+
+func (c *chainFlags) config() chain.Config {
+	return chain.Config{
+		ChainID: c.ID, Endpoints: c.RPCURLs, Subscribe: c.SubscribeURL, Timeout: c.Timeout, PollInterval: c.PollInterval,
+		BroadcastAll: c.BroadcastAll,
+	}
+}
+
+func (g *gasFlags) check(p *config.Problems) {
+	for _, field := range []*string{&g.MaxFee, &g.MinBalance} {
+		if n, ok := new(big.Int).SetString(*field, 10); !ok || n.Sign() < 0 || n.BitLen() > 256 {
+			p.Addf(field, "give wei, in decimal digits", "%q is not an amount", *field)
+		}
+	}
+	for _, r := range g.Receivers {
+		if !common.IsHexAddress(r) {
+			p.Addf(&g.Receivers, "give 0x and 40 hexadecimal digits", "%q is not an address", r)
+		}
+	}
+}
+
+func (g *gasFlags) policies() pool.Policies {
+	policies := pool.Policies{MaxGas: g.MaxGas}
+	policies.MaxFee, _ = new(big.Int).SetString(g.MaxFee, 10)
+	policies.MinBalance, _ = new(big.Int).SetString(g.MinBalance, 10)
+	for _, r := range g.Receivers {
+		policies.Receivers = append(policies.Receivers, common.HexToAddress(r))
+	}
+	return policies
+}
+
+func (h *hookFlags) check(p *config.Problems) {
+	readSecret(p, &h.Key, &h.KeyFile)
+	if h.URL == "" {
+		return
+	}
+	if _, err := webhook.New(nil, h.config()); err != nil {
+		p.Addf(&h.URL, "", "%v", err)
+	}
+}
+
+func (h *hookFlags) config() webhook.Config {
+	cfg := webhook.Config{AllowPrivate: h.AllowPrivate}
+	if h.URL != "" {
+		cfg.Targets = []webhook.Target{{Name: "default", URL: h.URL, SigningKeys: []string{h.Key}}}
+	}
+	return cfg
+}
+
+// Run is a relayer's life: open what it needs, relay until ctx ends, close in reverse.
+func (c *relayerCmd) Run(ctx context.Context, con *console) (err error) {
+	log, failure := c.Log.logger(con.stderr)
+	defer failure("relayer failed", &err)
+	reg := newRegistry()
+
+	ring, err := keyring.Load(ctx, keyring.Source{Environ: os.Environ(), Log: log})
+	if err != nil {
+		return err
+	}
+	migrations := ledger.Migrations()
+	migrations.Log = log
+	if err := postgres.Migrate(ctx, c.Store.DatabaseURL, migrations); err != nil {
+		return err
+	}
+	db, err := postgres.Open(ctx, postgres.Config{URL: c.Store.DatabaseURL, ApplicationName: "rollcall relayer"})
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+
+	nodes := c.Chain.config()
+	nodes.Logger, nodes.Metrics = log.With("component", "chain"), chain.NewMetrics(reg)
+	client, err := chain.Open(nodes)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+
+	hooks := c.Hook.config()
+	hooks.ChainID, hooks.Pool, hooks.Logger, hooks.Metrics = c.Chain.ID, c.Store.PoolID, log.With("component", "webhook"), webhook.NewMetrics(reg)
+	deliverer, err := webhook.New(db, hooks)
+	if err != nil {
+		return err
+	}
+	store := ledger.New(db, ledger.Config{ChainID: c.Chain.ID, Pool: c.Store.PoolID, Targets: deliverer.Names()})
+	follow := tracker.Nodes(client)
+	lineage := tracker.NewLineage(follow, store, log.With("component", "chain"))
+	policies := c.Gas.policies()
+	send := sender.New(sender.Config{
+		ChainID: c.Chain.ID, Ring: ring, Chain: client, Ledger: store, Log: log.With("component", "sender"), Ready: lineage.Err,
+		MaxFee: policies.MaxFee,
+	})
+	relay := pool.New(pool.Config{
+		ID: c.Store.PoolID, Ledger: store, Sender: send, Chain: client, Ring: ring, Log: log.With("component", "pool"),
+		Policies: policies, Ready: lineage.Err, Enabled: c.Enabled, Cap: c.Cap, Queue: c.Queue,
+	})
+	track := tracker.New(tracker.Config{
+		Name: processName(), Ledger: store, Sender: send, Chain: follow, Terms: relay.Terms(), Log: log.With("component", "tracker"),
+		Confirmations: c.Chain.Confirmations, MaxFee: policies.MaxFee, Ready: lineage.Err,
+	})
+	keys, err := httpapi.ParseKeys(c.APIKeys)
+	if err != nil {
+		return err
+	}
+	handler, err := httpapi.NewHandler(httpapi.Config{
+		Service: relay, Keys: keys, Version: version(), Metrics: promhttp.HandlerFor(reg, promhttp.HandlerOpts{MaxRequestsInFlight: 4}), Registerer: reg, Logger: log,
+	})
+	if err != nil {
+		return err
+	}
+	web, err := httpapi.Open(ctx, c.Listen, handler)
+	if err != nil {
+		return err
+	}
+	defer closing(&err, web)
+	log.Info("relayer started", "version", version(), "http", web.Addr().String(), "pool", c.Store.PoolID, "chain", c.Chain.ID,
+		"keys", ring.Len(), "enabled", c.Enabled)
+
+	// In the order in which they stop: nothing new is taken, what was taken is stored, what was stored is signed and
+	// broadcasted, and only then do the parts that all of them need end.
+	stages := newStages(ctx)
+	stages.add(web.Run)
+	stages.add(relay.Run)
+	stages.add(track.Run)
+	stages.add(send.Run)
+	stages.add(deliverer.Run, lineage.Run)
+	stages.add(client.Run)
+	if err := stages.wait(); err != nil {
+		return err
+	}
+	log.Info("relayer stopped", "cause", context.Cause(ctx))
+	return nil
+}
+
+// processName tells this process from all others that were or will be.
+func processName() string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	return fmt.Sprintf("%s-%d-%s", host, os.Getpid(), uuid.NewString()[:8])
+}
+
+// stages run together, and stop one after the other.
+type stages struct {
+	ctx   context.Context
+	group *errgroup.Group
+	last  <-chan struct{} // closed when the stage before has ended
+}
+
+func newStages(ctx context.Context) *stages {
+	group, ctx := errgroup.WithContext(ctx)
+	return &stages{ctx: ctx, group: group, last: ctx.Done()}
+}
+
+// add starts a stage that is told to stop when the one before has ended; the first one when ctx does. A stage that
+// fails ends everything.
+func (s *stages) add(parts ...func(context.Context) error) {
+	working, stop := context.WithCancelCause(context.WithoutCancel(s.ctx))
+	before, ended := s.last, make(chan struct{})
+	s.last = ended
+	s.group.Go(func() error {
+		defer close(ended)
+		defer stop(nil)
+		var all errgroup.Group
+		failed := make(chan struct{}, len(parts))
+		for _, part := range parts {
+			all.Go(func() error {
+				err := part(working)
+				if err != nil {
+					failed <- struct{}{}
+				}
+				return err
+			})
+		}
+		select {
+		case <-before:
+		case <-failed:
+		}
+		stop(context.Cause(s.ctx))
+		return all.Wait()
+	})
+}
+
+func (s *stages) wait() error { return s.group.Wait() }

@@ -1,0 +1,173 @@
+// Package relaytest assembles whole relayers for tests: processes of one pool in this process, on a real Postgres and a
+// real chain. Every part can be wrapped to fail.
+package relaytest
+
+import (
+	"context"
+	"log/slog"
+	"math/big"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/rollcall-dev/rollcall/internal/chain"
+	"github.com/rollcall-dev/rollcall/internal/keyring"
+	"github.com/rollcall-dev/rollcall/internal/postgres"
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+	"github.com/rollcall-dev/rollcall/internal/relayer/httpapi"
+	"github.com/rollcall-dev/rollcall/internal/relayer/ledger"
+	"github.com/rollcall-dev/rollcall/internal/relayer/pool"
+	"github.com/rollcall-dev/rollcall/internal/relayer/sender"
+	"github.com/rollcall-dev/rollcall/internal/relayer/tracker"
+)
+
+// Options say what a relayer is made of.
+type Options struct {
+	DatabaseURL string
+	RPC         []string
+	ChainID     uint64 // 1337 by default
+	Ring        *keyring.Ring
+	Targets     []string // of webhooks
+
+	// Edit each part's configuration, where not nil.
+	Chain   func(*chain.Config)
+	Pool    func(*pool.Config)
+	Sender  func(*sender.Config)
+	Tracker func(*tracker.Config)
+}
+
+// Relayer is one process of a pool, without its HTTP.
+type Relayer struct {
+	*pool.Pool
+	Ledger  *ledger.Ledger
+	Client  *chain.Client
+	Lineage *tracker.Lineage
+
+	stop context.CancelCauseFunc
+	done chan struct{}
+	once sync.Once
+}
+
+// PoolID is that of all relayers made here.
+const PoolID = "pool"
+
+// Start runs a relayer until the test ends, or Stop. It returns when the relayer is healthy.
+func Start(t testing.TB, o Options) *Relayer {
+	t.Helper()
+	r := Launch(t, o)
+	require.Eventually(t, func() bool { return r.Health().Ready && r.registered(t) }, 30*time.Second, 10*time.Millisecond, "relayer did not become healthy")
+	return r
+}
+
+func (r *Relayer) registered(t testing.TB) bool {
+	keys, err := r.Ledger.Keys(context.WithoutCancel(t.Context()))
+	return err == nil && len(keys) >= len(r.Terms().Held)
+}
+
+// Launch is Start without waiting.
+func Launch(t testing.TB, o Options) *Relayer {
+	t.Helper()
+	ctx, stop := context.WithCancelCause(context.WithoutCancel(t.Context()))
+	log := slog.New(slog.NewTextHandler(t.Output(), nil))
+	if os.Getenv("RELAYTEST_QUIET") != "" {
+		log = slog.New(slog.DiscardHandler)
+	}
+	if o.ChainID == 0 {
+		o.ChainID = 1337
+	}
+	require.NoError(t, postgres.Migrate(ctx, o.DatabaseURL, ledger.Migrations()))
+	db, err := postgres.Open(ctx, postgres.Config{URL: o.DatabaseURL})
+	require.NoError(t, err)
+	nodes := chain.Config{ChainID: o.ChainID, Endpoints: o.RPC, PollInterval: 50 * time.Millisecond, Logger: log}
+	if o.Chain != nil {
+		o.Chain(&nodes)
+	}
+	client, err := chain.Open(nodes)
+	require.NoError(t, err)
+	r := &Relayer{Client: client, stop: stop, done: make(chan struct{})}
+	r.Ledger = ledger.New(db, ledger.Config{ChainID: o.ChainID, Pool: PoolID, Targets: o.Targets})
+	follow := tracker.Nodes(client)
+	r.Lineage = tracker.NewLineage(follow, r.Ledger, log)
+	sending := sender.Config{ChainID: o.ChainID, Ring: o.Ring, Chain: client, Ledger: r.Ledger, Log: log, Ready: r.Lineage.Err}
+	if o.Sender != nil {
+		o.Sender(&sending)
+	}
+	send := sender.New(sending)
+	pooling := pool.Config{
+		ID: PoolID, Ledger: r.Ledger, Sender: send, Chain: client, Ring: o.Ring, Log: log, Enabled: true, Ready: r.Lineage.Err,
+	}
+	if o.Pool != nil {
+		o.Pool(&pooling)
+	}
+	r.Pool = pool.New(pooling)
+	tracking := tracker.Config{
+		Name: uuid.NewString(), Ledger: r.Ledger, Sender: send, Chain: follow, Terms: r.Terms(), Log: log, Confirmations: 2,
+		Tend: 100 * time.Millisecond, Abandoned: 300 * time.Millisecond, Term: time.Second, Ready: r.Lineage.Err,
+	}
+	if o.Tracker != nil {
+		o.Tracker(&tracking)
+	}
+	track := tracker.New(tracking)
+
+	var parts errgroup.Group
+	senders, stopSender := context.WithCancel(context.WithoutCancel(ctx))
+	parts.Go(func() error {
+		defer stopSender()
+		var first errgroup.Group
+		first.Go(func() error { return r.Run(ctx) })
+		first.Go(func() error { return track.Run(ctx) })
+		return first.Wait()
+	})
+	parts.Go(func() error { return send.Run(senders) })
+	parts.Go(func() error { return r.Lineage.Run(ctx) })
+	parts.Go(func() error { return client.Run(ctx) })
+	go func() {
+		defer close(r.done)
+		if err := parts.Wait(); err != nil {
+			t.Error(err)
+		}
+		client.Close()
+		closePool(db)
+	}()
+	t.Cleanup(r.Stop)
+	return r
+}
+
+func closePool(db *pgxpool.Pool) { db.Close() }
+
+// Stop ends the relayer as SIGTERM does, and waits for it.
+func (r *Relayer) Stop() {
+	r.once.Do(func() { r.stop(context.Canceled) })
+	<-r.done
+}
+
+// Send submits a transaction to the pool.
+func (r *Relayer) Send(t testing.TB, to common.Address, wei int64, data []byte) *relayer.Transaction {
+	t.Helper()
+	tx, err := r.Submit(t.Context(), httpapi.Submission{RelayerID: PoolID, Caller: "test", Request: relayer.Request{
+		To: &to, Value: big.NewInt(wei), Data: data, Speed: relayer.Fast,
+	}})
+	require.NoError(t, err)
+	return tx
+}
+
+// Reaches waits until a transaction has a status, and returns it.
+func (r *Relayer) Reaches(t testing.TB, tx *relayer.Transaction, status relayer.Status) *relayer.Transaction {
+	t.Helper()
+	var last *relayer.Transaction
+	require.Eventually(t, func() bool {
+		now, err := r.Transaction(t.Context(), PoolID, tx.ID)
+		if err == nil {
+			last = now
+		}
+		return err == nil && now.Status == status
+	}, 30*time.Second, 10*time.Millisecond, "transaction did not get %s: %+v", status, last)
+	return last
+}
