@@ -63,7 +63,9 @@ func TestOnlyTheLowestDueRevisionIsClaimedAndByOneOnly(t *testing.T) {
 
 	// In its backoff it still keeps the next one from overtaking.
 	require.Empty(t, claimAll(t, a, settlement{claim: claims[0], verdict: failed, delay: time.Hour, reason: "no"}))
-	require.Equal(t, "no", only(t, db, id, 2).LastError)
+	list, err := a.List(t.Context(), Filter{Target: "here", Transaction: id})
+	require.NoError(t, err)
+	require.Equal(t, "no", list[1].LastError)
 	expire(t, db)
 	claims = claimAll(t, b)
 	require.Len(t, claims, 1)

@@ -339,6 +339,11 @@ func TestARequestThatRunsMayEndWhenTheProcessStops(t *testing.T) {
 	d.Kick()
 	eventually(t, "the second is claimed", func() bool { return only(t, db, waiting, 1).Attempts == 1 })
 	cancel()
+	eventually(t, "it begins nothing more", func() bool {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		return d.stopping
+	})
 	close(release)
 	require.NoError(t, <-done)
 	require.Equal(t, Delivered, only(t, db, begun, 1).State)

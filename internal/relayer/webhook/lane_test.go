@@ -1,0 +1,165 @@
+package webhook
+
+import (
+	"errors"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// steady is the tuning of a process, without chance.
+var steady = tuning{jitter: func() float64 { return 0 }}.withDefaults(10 * time.Second)
+
+func idle(limit int) *lane { return newLane(&sender{to: destination{name: "here", limit: limit}}) }
+
+// begin lets the lane send up to n.
+func begin(l *lane, now time.Time, n int) (begun int) {
+	for range n {
+		l.queue = append(l.queue, &claim{})
+	}
+	for l.next(now) != nil {
+		begun++
+	}
+	l.queue = nil
+	return begun
+}
+
+func TestATargetIsDownAfterDifferentTransactionsFailed(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	l := idle(8)
+	require.Equal(t, 8, begin(l, now, 20))
+	for range 3 { // one transaction alone may be to blame itself
+		require.False(t, l.failed(now, "a", 0, steady))
+	}
+	require.False(t, l.failed(now, "b", 0, steady))
+	require.False(t, l.succeeded())
+	require.False(t, l.failed(now, "c", 0, steady)) // counted anew
+	require.False(t, l.failed(now, "a", 0, steady))
+	require.True(t, l.failed(now, "b", 0, steady))
+	require.True(t, l.down())
+}
+
+// downLane has just been found to be down, with nothing on its way.
+func downLane(now time.Time) *lane {
+	l := idle(8)
+	begin(l, now, 3)
+	for _, subject := range []string{"a", "b", "c"} {
+		l.failed(now, subject, 0, steady)
+	}
+	return l
+}
+
+func TestATargetThatIsDownGetsOneAtATimeWithGrowingPauses(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	l := downLane(now)
+	var pauses []time.Duration
+	for range 8 {
+		require.Zero(t, l.want(now))
+		require.Zero(t, begin(l, now, 2))
+		pauses = append(pauses, l.resumeAt.Sub(now))
+		now = l.resumeAt.Add(time.Millisecond)
+		require.Equal(t, 1, l.want(now))
+		require.Equal(t, 1, begin(l, now, 2))
+		require.Zero(t, l.want(now))
+		require.False(t, l.failed(now, "d", 0, steady))
+	}
+	s := time.Second
+	require.Equal(t, []time.Duration{s, 2 * s, 4 * s, 8 * s, 16 * s, 30 * s, 30 * s, 30 * s}, pauses)
+	require.Len(t, l.failing, downAfter) // it does not keep what fails
+}
+
+func TestOfSeveralFailuresAtOnceOneMakesThePauseLonger(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	l := idle(8)
+	begin(l, now, 8)
+	for subject := range strings.SplitSeq("abcdefgh", "") {
+		l.failed(now, subject, 0, steady)
+	}
+	require.Equal(t, time.Second, l.resumeAt.Sub(now))
+}
+
+func TestATargetThatIsBackGetsMoreWithEachSuccess(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	l := downLane(now)
+	now = l.resumeAt
+	require.Equal(t, 1, begin(l, now, 20))
+	require.True(t, l.succeeded())
+	require.True(t, l.hurry)
+	for _, want := range []int{2, 4, 8, 8} {
+		require.Equal(t, want, begin(l, now, 20))
+		for range want {
+			require.False(t, l.succeeded())
+		}
+	}
+}
+
+func TestATargetsOwnPauseIsKept(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	l := idle(8)
+	begin(l, now, 2)
+	require.False(t, l.failed(now, "a", time.Minute, steady))
+	require.False(t, l.succeeded()) // one that was on its way does not end it
+	require.Zero(t, l.want(now.Add(59*time.Second)))
+	require.Zero(t, begin(l, now.Add(59*time.Second), 1))
+	require.Positive(t, l.want(now.Add(time.Minute)))
+	require.Equal(t, 1, begin(l, now.Add(time.Minute), 1))
+}
+
+func TestClaimsAreMadeForWhatCanBeBegunSoon(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	l := idle(8)
+	require.Equal(t, 32, l.want(now))
+	for range 32 {
+		l.queue = append(l.queue, &claim{})
+	}
+	for range 8 {
+		require.NotNil(t, l.next(now))
+	}
+	require.Nil(t, l.next(now))
+	require.Zero(t, l.want(now)) // as long as the queue fills the window
+	l.queue = l.queue[:7]
+	require.Equal(t, 32-8-7, l.want(now))
+}
+
+func TestBackoffGrowsUpToItsLimitAndIsSpread(t *testing.T) {
+	t.Parallel()
+	s := time.Second
+	for attempt, want := range map[int]time.Duration{1: s, 2: 2 * s, 3: 4 * s, 6: 32 * s, 7: 60 * s, 1000000: 60 * s} {
+		require.Equal(t, want, backoff(attempt, time.Minute, steady))
+	}
+	late := steady
+	late.jitter = func() float64 { return 1 }
+	require.Equal(t, 2*s, backoff(3, time.Minute, late))
+}
+
+func TestRetryAfter(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 11, 22, 10, 0, 0, 0, time.UTC)
+	for value, want := range map[string]time.Duration{
+		"":                     0,
+		"7":                    7 * time.Second,
+		" 7 ":                  7 * time.Second,
+		"-7":                   0,
+		"soon":                 0,
+		"99999999999999999999": 0,
+		now.Add(time.Minute).Format(http.TimeFormat): time.Minute,
+		now.Add(-time.Hour).Format(http.TimeFormat):  0,
+	} {
+		require.Equal(t, want, retryAfter(value, now), "%q", value)
+	}
+}
+
+func TestReasonsAreFitToStore(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, "a b?c d", reason(errors.New("a\x00b\xffc\x1bd")))
+	require.Equal(t, strings.Repeat("x", maxReason-1)+"…", reason(errors.New(strings.Repeat("x", maxReason-1)+"🦊")))
+}
