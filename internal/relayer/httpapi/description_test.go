@@ -72,6 +72,8 @@ func (d *description) operation(r *http.Request) *operationDoc {
 func (d *description) check(t testing.TB, r *http.Request, w *httptest.ResponseRecorder) {
 	t.Helper()
 	require.NotEmpty(t, w.Header().Get("X-Request-Id"))
+	require.Equal(t, "no-store", w.Header().Get("Cache-Control"))
+	require.Equal(t, "nosniff", w.Header().Get("X-Content-Type-Options"))
 	op := d.operation(r)
 	if op == nil {
 		require.Contains(t, []int{401, 404, 405, 501}, w.Code, "%s %s", r.Method, r.URL)

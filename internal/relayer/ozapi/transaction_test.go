@@ -44,6 +44,13 @@ func TestATransactionHasEveryFieldAndItsNulls(t *testing.T) {
 		`"data":"0x0102","max_fee_per_gas":"2","max_priority_fee_per_gas":"0","signature":null,"speed":null,"is_canceled":true}`, string(got))
 }
 
+func TestASignedTransactionIsSent(t *testing.T) {
+	t.Parallel()
+	for attempts, want := range []relayer.APIStatus{relayer.APIPending, relayer.APISent, relayer.APISent} {
+		require.Equal(t, want, FromTransaction(&relayer.Transaction{Status: relayer.Allocated, Attempts: attempts}).Status)
+	}
+}
+
 func TestASignatureIsSplit(t *testing.T) {
 	t.Parallel()
 	var sig [65]byte
