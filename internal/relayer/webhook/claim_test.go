@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
@@ -285,5 +286,61 @@ func insist(ctx context.Context, db *pgxpool.Pool, id uuid.UUID, revision int) e
 		case <-ctx.Done():
 		case <-time.After(20 * time.Millisecond):
 		}
+	}
+}
+
+func TestTurnsDoNotWaitForTheDiskAndOthersDo(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	conn, err := db.Acquire(t.Context())
+	require.NoError(t, err)
+	defer conn.Release()
+	var within, after string
+	var batch pgx.Batch
+	batch.Queue(sqlNoWait)
+	batch.Queue("SHOW synchronous_commit").QueryRow(func(row pgx.Row) error { return row.Scan(&within) })
+	require.NoError(t, conn.SendBatch(t.Context(), &batch).Close())
+	require.NoError(t, conn.QueryRow(t.Context(), "SHOW synchronous_commit").Scan(&after))
+	require.Equal(t, []string{"off", "on"}, []string{within, after})
+}
+
+// A planner that believes the wrong thing about the table must not make each claim read all that waits.
+func TestAClaimReadsLittleOfALargeBacklog(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	write(t, db, `INSERT INTO relayer_deliveries (id, chain_id, pool_id, target, event, subject, revision, snapshot, state)
+		SELECT gen_random_uuid(), $1, $2, 'here', 'relayer_state_update', n::text, revision, '{}', CASE WHEN n % 2 = 0 THEN 'due' ELSE 'delivered' END
+		FROM generate_series(1, 20000) n, generate_series(1, 2) revision`, testChain, testPool)
+	for name, prepare := range map[string]string{"unknown": "SELECT 1", "analyzed": "ANALYZE relayer_deliveries"} {
+		write(t, db, prepare)
+		conn, err := db.Acquire(t.Context())
+		require.NoError(t, err)
+		// As after several executions of a prepared statement.
+		_, err = conn.Exec(t.Context(), "SET plan_cache_mode = force_generic_plan")
+		require.NoError(t, err)
+		read := func() (n int) {
+			require.NoError(t, conn.QueryRow(t.Context(), `SELECT heap_blks_read + heap_blks_hit FROM pg_statio_user_tables
+				WHERE relname = 'relayer_deliveries'`).Scan(&n))
+			return n
+		}
+		flush := func() {
+			_, err := conn.Exec(t.Context(), "SELECT pg_stat_force_next_flush()")
+			require.NoError(t, err)
+		}
+		flush()
+		before := read()
+		rows, err := conn.Query(t.Context(), sqlClaim, testChain, testPool, "here", 10, time.Minute, "me", time.Hour)
+		require.NoError(t, err)
+		rows.Close()
+		require.NoError(t, rows.Err())
+		require.Equal(t, int64(10), rows.CommandTag().RowsAffected())
+		flush()
+		n := read() - before
+		t.Log(name, n)
+		require.Less(t, n, 1000, name)
+		require.Positive(t, n)
+		_, err = conn.Exec(t.Context(), "RESET plan_cache_mode")
+		require.NoError(t, err)
+		conn.Release()
 	}
 }
