@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	short   = 100 * time.Millisecond // a timeout that is meant to expire
+	short   = time.Second // a timeout that is meant to expire, yet enough for who answers
 	patient = 20 * time.Second       // one that is not
 )
 
@@ -85,7 +85,7 @@ func TestReadsGoOnToTheNextEndpointIfThereIsNoAnswer(t *testing.T) {
 			first, second := newFake(t), newFake(t)
 			first.breakFor("eth_getBalance", fault.apply)
 			second.always("eth_getBalance", `"0x2a"`, "")
-			c := open(t, Config{Endpoints: []string{first.url(), second.url()}, Timeout: short * 3, MaxResponse: 1 << 19})
+			c := open(t, Config{Endpoints: []string{first.url(), second.url()}, Timeout: short, MaxResponse: 1 << 19})
 			balances, err := c.Balances(t.Context(), []common.Address{{1}})
 			require.NoError(t, err)
 			require.EqualValues(t, 42, balances[0].Int64())
@@ -123,7 +123,7 @@ func TestASendWithoutAnAnswerIsUnknown(t *testing.T) {
 			t.Parallel()
 			f := newFake(t)
 			f.breakFor("eth_sendRawTransaction", fault.apply)
-			c := open(t, Config{Endpoints: []string{f.url()}, Timeout: short * 3, MaxResponse: 1 << 19})
+			c := open(t, Config{Endpoints: []string{f.url()}, Timeout: short, MaxResponse: 1 << 19})
 			requireOutcomes(t, c.Send(t.Context(), []Raw{{Bytes: []byte{1}}}), fault.outcome)
 			if fault.outcome == RateLimited {
 				requireOutcomes(t, c.Send(t.Context(), []Raw{{Bytes: []byte{1}}}), RateLimited)
@@ -212,7 +212,7 @@ func TestWhatSeveralEndpointsSayIsPutTogether(t *testing.T) {
 					}
 				}
 				c := open(t, Config{
-					Endpoints: []string{nodes[0].url(), nodes[1].url()}, BroadcastAll: all, Timeout: short * 3,
+					Endpoints: []string{nodes[0].url(), nodes[1].url()}, BroadcastAll: all, Timeout: short,
 				})
 				want := test.want
 				if !all && test.one != Unknown {
@@ -357,7 +357,8 @@ func TestKeysInURLsAreNeverShown(t *testing.T) {
 	f.breakFor("eth_getBalance", func(_ *fake, w http.ResponseWriter) {
 		fail(w, 200, -32000, "project "+key+" with "+password+" may not")
 	})
-	_, err := c.Balances(t.Context(), []common.Address{{1}})
+	patiently := open(t, Config{Endpoints: []string{u}})
+	_, err := patiently.Balances(t.Context(), []common.Address{{1}})
 	require.ErrorContains(t, err, "project (hidden) with (hidden) may not")
 	require.ErrorContains(t, err, host)
 	fmt.Fprintf(&shown, "%+v %v", c.Status(), c.Anchors(t.Context(), 1))
@@ -492,4 +493,40 @@ func TestConfigurationIsChecked(t *testing.T) {
 	c.Close()
 	c.Close()
 	require.False(t, errors.Is(err, ErrNoEndpoint))
+}
+
+func TestASendThatFailsAtNamingTheChainIsNotSent(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"hangs", "resets", "500", "HTML"} {
+		f := newFake(t)
+		f.breakFor("eth_chainId", faults[name].apply)
+		c := open(t, Config{Endpoints: []string{f.url()}, Timeout: short})
+		requireOutcomes(t, c.Send(t.Context(), []Raw{{Bytes: []byte{1}}}), NotSent)
+		require.Zero(t, f.count("eth_sendRawTransaction"))
+	}
+}
+
+func TestABatchRefusedForTheRateIsNotTooBig(t *testing.T) {
+	t.Parallel()
+	f := newFake(t)
+	f.breakFor("eth_getBalance", func(_ *fake, w http.ResponseWriter) { fail(w, 200, -32005, "slower") })
+	c := open(t, Config{Endpoints: []string{f.url()}})
+	_, err := c.Balances(t.Context(), []common.Address{{1}, {2}})
+	var limited *RateLimitError
+	require.ErrorAs(t, err, &limited)
+	require.Equal(t, 100, c.endpoints[0].batchLimit())
+}
+
+func TestRedirectsAreNotFollowed(t *testing.T) {
+	t.Parallel()
+	f, elsewhere := newFake(t), newFake(t)
+	f.breakFor("eth_getBalance", func(_ *fake, w http.ResponseWriter) {
+		w.Header().Set("Location", elsewhere.url())
+		w.WriteHeader(http.StatusTemporaryRedirect) // which would repeat the body
+	})
+	elsewhere.always("eth_getBalance", `"0x1"`, "")
+	c := open(t, Config{Endpoints: []string{f.url()}})
+	_, err := c.Balances(t.Context(), []common.Address{{1}})
+	require.ErrorContains(t, err, "HTTP status 307")
+	require.Zero(t, elsewhere.count("eth_getBalance"))
 }

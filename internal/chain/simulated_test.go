@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/big"
 	"net"
+	"slices"
 	"testing"
 	"time"
 
@@ -166,9 +167,10 @@ func TestSentTransactionsAreMinedAndFound(t *testing.T) {
 			nonces, err := v.Nonces(ctx, addrs)
 			require.NoError(t, err)
 			require.Equal(t, []uint64{0, 0, 0}, nonces)
-			pending, err := v.PendingNonces(ctx, addrs)
-			require.NoError(t, err)
-			require.Equal(t, []uint64{2, 1, 0}, pending)
+			require.Eventually(t, func() bool { // the pool counts them a moment later
+				pending, err := v.PendingNonces(ctx, addrs)
+				return err == nil && slices.Equal(pending, []uint64{2, 1, 0})
+			}, patient, time.Millisecond)
 			unknown := common.Hash{1}
 			found, err := v.Transactions(ctx, []common.Hash{txs[0].Hash, unknown})
 			require.NoError(t, err)

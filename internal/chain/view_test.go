@@ -200,7 +200,7 @@ func TestEndpointsWithoutNewerMethodsAreReadAnotherWay(t *testing.T) {
 func TestAViewNeverMixesEndpoints(t *testing.T) {
 	t.Parallel()
 	first, second := newFake(t), newFake(t)
-	c := open(t, Config{Endpoints: []string{first.url(), second.url()}, Timeout: short * 3})
+	c := open(t, Config{Endpoints: []string{first.url(), second.url()}, Timeout: short})
 	v, err := c.Latest(t.Context())
 	require.NoError(t, err)
 	first.breakFor("eth_getTransactionCount", faults["hangs"].apply)
