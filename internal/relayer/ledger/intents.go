@@ -15,26 +15,27 @@ import (
 // Intend says that a transaction's nonce is to be used for a no-op from now on. One that has no nonce yet is final at
 // once: canceled, expired or failed. It returns the row as it is then; the caller sees to it that the no-op is signed.
 //
-// It fails with [relayer.ErrNotFound], or with a [relayer.StateError] if the transaction is mined or final. To intend what
-// is intended already changes nothing; a caller's cancelation takes the place of nothing else.
+// It fails with [relayer.ErrNotFound], or with a [relayer.StateError] if the transaction is mined or final, or
+// something else is intended. To intend what is intended already changes nothing.
 func (l *Ledger) Intend(ctx context.Context, id uuid.UUID, intent relayer.Intent, reason string) (*relayer.Transaction, error) {
 	final := map[relayer.Intent]relayer.Status{
 		relayer.IntentCancel: relayer.Canceled, relayer.IntentExpire: relayer.Expired, relayer.IntentFail: relayer.Failed,
 	}[intent]
-	if _, err := l.db.Exec(ctx, `WITH changed AS (
+	var changed int
+	if err := l.db.QueryRow(ctx, `WITH changed AS (
 		UPDATE relayer_txs t SET intent = $5, intent_reason = $6, updated_at = now(), revision = t.revision + 1,
 			status = CASE WHEN t.nonce IS NULL THEN $7 ELSE t.status END, open = t.nonce IS NOT NULL,
 			status_reason = CASE WHEN t.nonce IS NULL THEN $6 ELSE t.status_reason END
 		WHERE t.id = $2 AND t.chain_id = $3 AND t.pool_id = $4 AND t.open AND t.status <> 'mined' AND t.intent = 'send'
-		RETURNING t.*)`+told+`SELECT`,
-		l.targets(), id, l.ChainID, l.Pool, string(intent), reason, string(final)); err != nil {
+		RETURNING t.*)`+told+`SELECT count(*) FROM changed`,
+		l.targets(), id, l.ChainID, l.Pool, string(intent), reason, string(final)).Scan(&changed); err != nil {
 		return nil, fmt.Errorf("%s: %w", intent, err)
 	}
 	tx, err := l.Transaction(ctx, id)
 	switch {
 	case err != nil:
 		return nil, err
-	case tx.Intent != intent, tx.Status == relayer.Mined, tx.Status.Final() && tx.Nonce != nil:
+	case changed == 0 && (tx.Intent != intent || tx.Status == relayer.Mined || tx.Status.Final()):
 		return nil, &relayer.StateError{Status: tx.Status, Doing: string(intent)}
 	}
 	return tx, nil
@@ -77,12 +78,16 @@ func (l *Ledger) Replace(ctx context.Context, r *Replacement) error {
 		if r.To != nil {
 			to = new(hexAddress(*r.To))
 		}
+		data := r.Data
+		if data == nil {
+			data = []byte{}
+		}
 		if _, err := tx.Exec(ctx, `WITH changed AS (
 			UPDATE relayer_txs t SET to_address = $3, value_wei = $4::text::numeric, data = $5, gas_limit = $6, speed = $7,
 				gas_price = $8::text::numeric, max_fee = $9::text::numeric, max_priority = $10::text::numeric, valid_until = $11,
 				revision = revision + 1, updated_at = now()
 			WHERE t.id = $2 RETURNING t.*)`+told+`SELECT`,
-			l.targets(), r.ID, to, r.Value.String(), r.Data, int64(r.GasLimit), string(r.Speed), decimal(r.GasPrice), decimal(r.MaxFee),
+			l.targets(), r.ID, to, r.Value.String(), data, int64(r.GasLimit), string(r.Speed), decimal(r.GasPrice), decimal(r.MaxFee),
 			decimal(r.MaxPriorityFee), timeOrNil(r.ValidUntil)); err != nil {
 			return fmt.Errorf("replace: %w", err)
 		}

@@ -125,14 +125,17 @@ func TestCancel(t *testing.T) {
 	waiting, err := l.Intend(t.Context(), txs[1].ID, relayer.IntentCancel, "asked")
 	require.NoError(t, err)
 	require.Equal(t, relayer.Canceled, waiting.Status)
-	again, err := l.Intend(t.Context(), txs[1].ID, relayer.IntentCancel, "asked")
-	require.NoError(t, err)
-	require.Equal(t, waiting, again)
+	var state *relayer.StateError
+	_, err = l.Intend(t.Context(), txs[1].ID, relayer.IntentCancel, "asked")
+	require.ErrorAs(t, err, &state)
 
 	broadcast(t, l, txs[0])
 	sent, err := l.Intend(t.Context(), txs[0].ID, relayer.IntentCancel, "asked")
 	require.NoError(t, err)
 	require.Equal(t, relayer.Broadcasted, sent.Status)
+	again, err := l.Intend(t.Context(), txs[0].ID, relayer.IntentCancel, "asked")
+	require.NoError(t, err)
+	require.Equal(t, sent, again)
 	noop := attempt(txs[0], 2, relayer.PurposeNoop)
 	_, err = l.StoreAttempts(t.Context(), []*relayer.Attempt{noop})
 	require.NoError(t, err)
@@ -141,7 +144,6 @@ func TestCancel(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, relayer.Canceled, read(t, l, txs[0]).Status)
 	_, err = l.Intend(t.Context(), txs[0].ID, relayer.IntentExpire, "late")
-	var state *relayer.StateError
 	require.ErrorAs(t, err, &state)
 	_, err = l.Intend(t.Context(), uuid.New(), relayer.IntentCancel, "")
 	require.ErrorIs(t, err, relayer.ErrNotFound)

@@ -13,7 +13,6 @@ import (
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 
@@ -134,13 +133,11 @@ func Launch(t testing.TB, o Options) *Relayer {
 			t.Error(err)
 		}
 		client.Close()
-		closePool(db)
+		db.Close()
 	}()
 	t.Cleanup(r.Stop)
 	return r
 }
-
-func closePool(db *pgxpool.Pool) { db.Close() }
 
 // Stop ends the relayer as SIGTERM does, and waits for it.
 func (r *Relayer) Stop() {
@@ -161,13 +158,15 @@ func (r *Relayer) Send(t testing.TB, to common.Address, wei int64, data []byte) 
 // Reaches waits until a transaction has a status, and returns it.
 func (r *Relayer) Reaches(t testing.TB, tx *relayer.Transaction, status relayer.Status) *relayer.Transaction {
 	t.Helper()
-	var last *relayer.Transaction
-	require.Eventually(t, func() bool {
+	for limit := time.After(30 * time.Second); ; {
 		now, err := r.Transaction(t.Context(), PoolID, tx.ID)
-		if err == nil {
-			last = now
+		if err == nil && now.Status == status {
+			return now
 		}
-		return err == nil && now.Status == status
-	}, 30*time.Second, 10*time.Millisecond, "transaction did not get %s: %+v", status, last)
-	return last
+		select {
+		case <-limit:
+			require.FailNow(t, "transaction did not get "+string(status), "%+v, %v", now, err)
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
 }

@@ -31,10 +31,11 @@ func (r *round) follow(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := r.find(ctx); err != nil {
+	found, err := r.find(ctx)
+	if err != nil {
 		return err
 	}
-	if err := r.confirm(ctx, canonical); err != nil {
+	if err := r.confirm(ctx, append(canonical, found...)); err != nil {
 		return err
 	}
 	if err := r.raise(ctx); err != nil {
@@ -81,28 +82,35 @@ func (r *round) reorganize(ctx context.Context) (canonical []ledger.Block, err e
 	return canonical, nil
 }
 
-// find looks for what the chain has used the nonce of.
-func (r *round) find(ctx context.Context) error {
+// find looks for what the chain has used the nonce of, and returns the blocks in which it found something.
+func (r *round) find(ctx context.Context) (blocks []ledger.Block, err error) {
+	seen := map[common.Hash]bool{}
 	for {
 		sought, err := r.cfg.Ledger.Sought(ctx, r.mined(), soughtLimit)
 		if err != nil || len(sought) == 0 {
-			return err
+			return blocks, err
 		}
 		found, err := r.receipts(ctx, sought)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		if len(found) > 0 {
 			if err := r.cfg.Ledger.RecordMined(ctx, found); err != nil {
-				return err
+				return nil, err
+			}
+			for _, m := range found {
+				if !seen[m.BlockHash] {
+					seen[m.BlockHash] = true
+					blocks = append(blocks, ledger.Block{Number: m.BlockNumber, Hash: m.BlockHash})
+				}
 			}
 			r.cfg.Log.Debug("transactions mined", "count", len(found), "head", r.head.Number)
 		}
 		if len(found) < len(sought) {
-			return r.notFound(ctx, sought, found)
+			return blocks, r.notFound(ctx, sought, found)
 		}
 		if len(sought) < soughtLimit {
-			return nil
+			return blocks, nil
 		}
 	}
 }
@@ -198,17 +206,13 @@ func (r *round) blockTimes(ctx context.Context, receipts []*chain.Receipt, times
 	return nil
 }
 
-// confirm makes final what is deep enough.
+// confirm makes final what stands in those of the blocks, which are part of the chain, that are deep enough.
 func (r *round) confirm(ctx context.Context, canonical []ledger.Block) error {
 	var deep []ledger.Block
 	for _, b := range canonical {
 		if b.Number+r.cfg.Confirmations <= r.head.Number+1 {
 			deep = append(deep, b)
 		}
-	}
-	// With one confirmation what was found just now is final at once.
-	if r.cfg.Confirmations == 1 {
-		deep = append(deep, ledger.Block{Number: r.head.Number, Hash: r.head.Hash})
 	}
 	if len(deep) == 0 {
 		return nil

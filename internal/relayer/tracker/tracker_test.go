@@ -1,0 +1,280 @@
+package tracker_test
+
+import (
+	"math/big"
+	"testing"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/core/types"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/rollcall-dev/rollcall/internal/keyring"
+	"github.com/rollcall-dev/rollcall/internal/keyring/keyringtest"
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+	"github.com/rollcall-dev/rollcall/internal/relayer/httpapi"
+	"github.com/rollcall-dev/rollcall/internal/relayer/ledger"
+	"github.com/rollcall-dev/rollcall/internal/relayer/pool"
+	"github.com/rollcall-dev/rollcall/internal/relayer/relaytest"
+	"github.com/rollcall-dev/rollcall/internal/relayer/sender"
+	"github.com/rollcall-dev/rollcall/internal/relayer/tracker"
+	"github.com/rollcall-dev/rollcall/internal/testchain"
+	"github.com/rollcall-dev/rollcall/internal/testpostgres"
+)
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(testpostgres.Main(m), testchain.Leftovers()...)
+}
+
+// fixture is a relayer with funded keys on a chain that seals on demand.
+type fixture struct {
+	t     *testing.T
+	chain *testchain.Chain
+	ring  *keyring.Ring
+	*relaytest.Relayer
+	options relaytest.Options
+}
+
+func setup(t *testing.T, keys int, edit ...func(*relaytest.Options)) *fixture {
+	t.Helper()
+	t.Parallel()
+	f := &fixture{t: t, chain: testchain.Simulated(t, testchain.SimulatedOptions{}), ring: keyringtest.Ring(t, t.Name(), keys)}
+	f.chain.Fund(testchain.Ether(100), f.ring.Addresses()...)
+	f.options = relaytest.Options{
+		DatabaseURL: testpostgres.New(t, testpostgres.Migrated(ledger.Migrations())).URL(), RPC: []string{f.chain.URL()}, Ring: f.ring,
+	}
+	for _, e := range edit {
+		e(&f.options)
+	}
+	f.Relayer = relaytest.Start(t, f.options)
+	return f
+}
+
+// send has a transaction accepted and waits until the node has it.
+func (f *fixture) send() *relayer.Transaction {
+	f.t.Helper()
+	return f.Reaches(f.t, f.Send(f.t, f.chain.Accounts[0].Address, 1, nil), relayer.Broadcasted)
+}
+
+// received is what the receiver of send has got, in wei, beyond what it began with.
+func (f *fixture) balance(of common.Address) *big.Int {
+	f.t.Helper()
+	b, err := f.chain.Client().BalanceAt(f.t.Context(), of, nil)
+	require.NoError(f.t, err)
+	return b
+}
+
+func (f *fixture) head() common.Hash {
+	f.t.Helper()
+	h, err := f.chain.Client().HeaderByNumber(f.t.Context(), nil)
+	require.NoError(f.t, err)
+	return h.Hash()
+}
+
+// settled wants every key with nothing pending and next_nonce where the chain is.
+func (f *fixture) settled() {
+	f.t.Helper()
+	require.Eventually(f.t, func() bool {
+		keys, err := f.Ledger.Keys(f.t.Context())
+		if err != nil {
+			return false
+		}
+		for _, k := range keys {
+			count, err := f.chain.Client().NonceAt(f.t.Context(), k.Address, nil)
+			if err != nil || k.PendingCount != 0 || k.NextNonce != count {
+				return false
+			}
+		}
+		return true
+	}, 20*time.Second, 20*time.Millisecond)
+}
+
+// A mined transaction whose block goes, and which the pool has lost as well, is sent again, and mined once.
+func TestReorganizedIsMinedAgain(t *testing.T) {
+	f := setup(t, 1)
+	to := f.chain.Accounts[0].Address
+	before, parent := f.balance(to), f.head()
+	tx := f.send()
+	f.chain.Commit()
+	mined := f.Reaches(t, tx, relayer.Mined)
+	f.chain.Fork(parent)
+	f.chain.Rollback()
+	f.chain.Commit()
+	f.chain.Commit() // the other history is the longer one
+	again := f.Reaches(t, tx, relayer.Broadcasted)
+	require.Greater(t, again.Revision, mined.Revision)
+	require.Eventually(t, func() bool {
+		f.chain.Commit()
+		now, err := f.Transaction(t.Context(), relaytest.PoolID, tx.ID)
+		return err == nil && now.Status == relayer.Confirmed
+	}, 20*time.Second, 200*time.Millisecond)
+	require.Equal(t, int64(1), new(big.Int).Sub(f.balance(to), before).Int64())
+	f.settled()
+}
+
+// What the node's pool has dropped without a word is sent again.
+func TestDroppedIsSentAgain(t *testing.T) {
+	f := setup(t, 1)
+	tx := f.send()
+	f.chain.Rollback()
+	require.Eventually(t, func() bool {
+		count, err := f.chain.Client().PendingTransactionCount(t.Context())
+		return err == nil && count == 1
+	}, 20*time.Second, 20*time.Millisecond)
+	f.chain.Commit()
+	f.Reaches(t, tx, relayer.Mined)
+}
+
+func TestCanceledBeforeItIsMined(t *testing.T) {
+	f := setup(t, 1)
+	before := f.balance(f.chain.Accounts[0].Address)
+	tx := f.send()
+	canceled, err := f.Cancel(t.Context(), relaytest.PoolID, tx.ID, "test")
+	require.NoError(t, err)
+	require.Equal(t, relayer.IntentCancel, canceled.Intent)
+	f.chain.Commit()
+	f.Reaches(t, tx, relayer.Mined)
+	f.chain.Commit()
+	f.Reaches(t, tx, relayer.Canceled)
+	require.Zero(t, f.balance(f.chain.Accounts[0].Address).Cmp(before))
+	var state *relayer.StateError
+	_, err = f.Cancel(t.Context(), relaytest.PoolID, tx.ID, "test")
+	require.ErrorAs(t, err, &state)
+	f.settled()
+}
+
+func TestReplacedContentsAreMined(t *testing.T) {
+	f := setup(t, 1)
+	to := f.chain.Accounts[0].Address
+	before := f.balance(to)
+	tx := f.send()
+	replaced, err := f.Replace(t.Context(), relaytest.PoolID, tx.ID, "test", relayer.Request{
+		To: &to, Value: big.NewInt(7), Speed: relayer.Fast,
+	})
+	require.NoError(t, err)
+	require.Equal(t, *tx.Nonce, *replaced.Nonce)
+	f.chain.Commit()
+	f.chain.Commit()
+	f.Reaches(t, tx, relayer.Confirmed)
+	require.Equal(t, int64(7), new(big.Int).Sub(f.balance(to), before).Int64())
+}
+
+// What expires while it waits for a higher base fee gives its nonce to a no-op.
+func TestExpiredGivesItsNonceAway(t *testing.T) {
+	f := setup(t, 1)
+	to := f.chain.Accounts[0].Address
+	before := f.balance(to)
+	tx, err := f.Submit(t.Context(), httpapi.Submission{RelayerID: relaytest.PoolID, Caller: "test", Request: relayer.Request{
+		To: &to, Value: big.NewInt(1), Speed: relayer.Fast, ValidUntil: time.Now().Add(time.Second),
+	}})
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		attempts, err := f.Ledger.Attempts(t.Context(), tx.ID)
+		return err == nil && len(attempts) > 0 && attempts[len(attempts)-1].Purpose == relayer.PurposeNoop
+	}, 20*time.Second, 20*time.Millisecond)
+	require.Eventually(t, func() bool {
+		f.chain.Commit()
+		now, err := f.Transaction(t.Context(), relaytest.PoolID, tx.ID)
+		return err == nil && now.Status == relayer.Expired
+	}, 20*time.Second, 100*time.Millisecond)
+	require.Zero(t, f.balance(to).Cmp(before))
+	f.settled()
+}
+
+// The lowest pending nonce is outbid until it is mined, a tenth each time; never above the cap.
+func TestStuckIsBumpedUpToTheCap(t *testing.T) {
+	limit := big.NewInt(30_000_000_000)
+	f := setup(t, 1, func(o *relaytest.Options) {
+		o.Sender = func(c *sender.Config) { c.MaxFee = limit }
+		o.Pool = func(c *pool.Config) { c.MaxFee = limit }
+		o.Tracker = func(c *tracker.Config) {
+			c.MaxFee = limit
+			c.BumpAfter = map[relayer.Speed]time.Duration{relayer.Fast: 100 * time.Millisecond}
+		}
+	})
+	tx := f.send()
+	next := f.send()
+	var attempts []*relayer.Attempt
+	require.Eventually(t, func() (done bool) {
+		var err error
+		attempts, err = f.Ledger.Attempts(t.Context(), tx.ID)
+		require.NoError(t, err)
+		last := attempts[len(attempts)-1].MaxFee
+		return new(big.Int).Div(new(big.Int).Mul(last, big.NewInt(110)), big.NewInt(100)).Cmp(limit) > 0
+	}, 20*time.Second, 20*time.Millisecond)
+	for i, a := range attempts {
+		require.LessOrEqual(t, a.MaxFee.Cmp(limit), 0)
+		if i == 0 {
+			continue
+		}
+		was := attempts[i-1]
+		for _, pair := range [][2]*big.Int{{was.MaxFee, a.MaxFee}, {was.MaxPriorityFee, a.MaxPriorityFee}} {
+			least := new(big.Int).Mul(pair[0], big.NewInt(110))
+			require.GreaterOrEqual(t, new(big.Int).Mul(pair[1], big.NewInt(100)).Cmp(least), 0, "attempt %d", a.Number)
+		}
+	}
+	others, err := f.Ledger.Attempts(t.Context(), next.ID)
+	require.NoError(t, err)
+	require.Len(t, others, 1) // it only waits behind the first
+	f.chain.Commit()
+	f.chain.Commit()
+	f.Reaches(t, tx, relayer.Confirmed)
+	f.Reaches(t, next, relayer.Confirmed)
+}
+
+// Somebody else's transaction with our nonce: ours waits until that one is final, and is then sent under another.
+func TestForeignTransactionDisplacesOurs(t *testing.T) {
+	f := setup(t, 1)
+	to := f.chain.Accounts[0].Address
+	before := f.balance(to)
+	tx := f.send()
+	signer := f.ring
+	address := signer.Addresses()[0]
+	key, _ := signer.Signer(address)
+	foreign, err := keyring.SignTx(t.Context(), key, types.NewTx(&types.DynamicFeeTx{
+		ChainID: big.NewInt(1337), Nonce: *tx.Nonce, To: &to, Value: big.NewInt(1000), Gas: 21000,
+		GasFeeCap: big.NewInt(90_000_000_000), GasTipCap: big.NewInt(50_000_000_000),
+	}), big.NewInt(1337))
+	require.NoError(t, err)
+	require.NoError(t, f.chain.Client().SendTransaction(t.Context(), foreign))
+	f.chain.Commit()
+	require.Eventually(t, func() bool {
+		f.chain.Commit()
+		now, err := f.Transaction(t.Context(), relaytest.PoolID, tx.ID)
+		return err == nil && now.Status == relayer.Confirmed
+	}, 20*time.Second, 200*time.Millisecond)
+	now, err := f.Transaction(t.Context(), relaytest.PoolID, tx.ID)
+	require.NoError(t, err)
+	require.Equal(t, *tx.Nonce+1, *now.Nonce)
+	require.Equal(t, int64(1001), new(big.Int).Sub(f.balance(to), before).Int64())
+	f.settled()
+}
+
+// A chain with another genesis block is refused: nothing is accepted, and nothing sent.
+func TestAnotherHistoryIsRefused(t *testing.T) {
+	f := setup(t, 1)
+	f.send()
+	f.Stop()
+	other := testchain.Simulated(t, testchain.SimulatedOptions{})
+	f.options.RPC = []string{other.URL()}
+	r := relaytest.Launch(t, f.options)
+	require.Eventually(t, func() bool {
+		h := r.Health()
+		return !h.Ready && len(h.Components) > 0 && r.Lineage.Err() != nil && len(h.Reason) > 0 &&
+			r.Lineage.Err().Error() != "no node has confirmed yet that the chain is the one that transactions were sent on"
+	}, 20*time.Second, 20*time.Millisecond)
+	require.ErrorContains(t, r.Lineage.Err(), "another history")
+	_, err := r.Submit(t.Context(), httpapi.Submission{RelayerID: relaytest.PoolID, Caller: "test", Request: relayer.Request{
+		To: &common.Address{}, Value: big.NewInt(1), Speed: relayer.Fast,
+	}})
+	require.ErrorIs(t, err, relayer.ErrUnavailable)
+	count, err := other.Client().PendingTransactionCount(t.Context())
+	require.NoError(t, err)
+	require.Zero(t, count)
+	// An operator's word.
+	dropped, err := tracker.StartOver(t.Context(), r.Client, r.Ledger)
+	require.NoError(t, err)
+	require.Equal(t, 1, dropped)
+	require.Eventually(t, func() bool { return r.Lineage.Err() == nil }, 20*time.Second, 20*time.Millisecond)
+}
