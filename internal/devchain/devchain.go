@@ -328,6 +328,9 @@ func (c *Chain) AdjustTime(by time.Duration) error {
 	if c.closed {
 		return fmt.Errorf("adjust time: %w", ErrClosed)
 	}
+	if err := c.syncPool("adjust time"); err != nil {
+		return err
+	}
 	if err := c.beacon.AdjustTime(by); err != nil {
 		return fmt.Errorf("adjust time: %w", err)
 	}
