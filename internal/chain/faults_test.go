@@ -20,8 +20,8 @@ import (
 )
 
 const (
-	short   = time.Second // a timeout that is meant to expire, yet enough for who answers
-	patient = 20 * time.Second       // one that is not
+	short   = time.Second      // a timeout that is meant to expire, yet enough for who answers
+	patient = 20 * time.Second // one that is not
 )
 
 // faults are ways to give no answer; each holds for calls of the method only.
