@@ -207,6 +207,7 @@ func TestAPanicEndsOneRequestOnly(t *testing.T) {
 	require.NotContains(t, *e.Error, "index")
 	require.Contains(t, a.log.String(), "index out of range")
 	require.Contains(t, a.log.String(), "fake_test.go")
+	require.Equal(t, 1, strings.Count(a.log.String(), "level=ERROR"), "once is enough")
 	require.NotContains(t, a.log.String(), testKey)
 	require.NotContains(t, a.log.String(), "31337")
 
