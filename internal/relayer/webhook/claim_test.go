@@ -104,7 +104,8 @@ func TestALateSettlementOfAnExpiredClaimChangesNothingButASuccess(t *testing.T) 
 			if test.second != nil {
 				claimAll(t, b, settlement{claim: theirs[0], verdict: *test.second, delay: time.Hour, reason: "second"})
 			}
-			claimAll(t, a, settlement{claim: mine[0], verdict: test.late, reason: "late"})
+			_, _, err := a.turn(t.Context(), []settlement{{claim: mine[0], verdict: test.late, reason: "late"}}, nil)
+			require.NoError(t, err)
 			d := only(t, db, id, 1)
 			require.Equal(t, test.want, d.State)
 			require.Equal(t, test.error, d.LastError)

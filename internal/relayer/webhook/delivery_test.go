@@ -353,23 +353,29 @@ func TestARequestThatRunsMayEndWhenTheProcessStops(t *testing.T) {
 	require.WithinDuration(t, time.Now(), given.NextAt, 5*time.Second) // not at the end of a lease
 }
 
-func TestARequestThatHangsIsGivenBackWhenTheProcessStops(t *testing.T) {
+func TestWhatHangsAndWhatWaitsIsGivenBackWhenTheProcessStops(t *testing.T) {
 	t.Parallel()
 	db := database(t)
 	release := make(chan struct{})
 	r := newReceiver(t, func(http.ResponseWriter, request) { <-release })
 	t.Cleanup(func() { close(release) })
-	id := newTx(t)
-	change(t, db, id, 1, "here")
+	begun, waiting := newTx(t), newTx(t)
+	change(t, db, begun, 1, "here")
 	cfg := settings(r.target("here"))
+	cfg.Concurrency = 1
 	cfg.tuning.linger = 10 * time.Millisecond
-	_, stop := run(t, db, cfg)
-	r.wait("it", func(got, _ []request) bool { return len(got) == 1 })
+	d, stop := run(t, db, cfg)
+	r.wait("the first", func(got, _ []request) bool { return len(got) == 1 })
+	change(t, db, waiting, 1, "here")
+	d.Kick()
+	eventually(t, "the second is claimed", func() bool { return only(t, db, waiting, 1).Attempts == 1 })
 	stop()
-	given := only(t, db, id, 1)
-	require.Equal(t, Due, given.State)
-	require.Zero(t, given.Attempts)
-	require.Empty(t, given.LastError)
+	for _, id := range []uuid.UUID{begun, waiting} {
+		given := only(t, db, id, 1)
+		require.Equal(t, Due, given.State)
+		require.Zero(t, given.Attempts)
+		require.Empty(t, given.LastError)
+	}
 }
 
 func TestSecretsStayOutOfLogsErrorsAndTables(t *testing.T) {

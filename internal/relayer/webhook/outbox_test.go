@@ -197,6 +197,22 @@ func gauge(t testing.TB, reg *prometheus.Registry, name, target string) float64 
 	return -1
 }
 
+func TestOnlyOrphansAreParked(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	id := newTx(t)
+	change(t, db, id, 1, "here", "former")
+	write(t, db, "UPDATE relayer_deliveries SET next_at = now() - interval '25 h'")
+	o := NewOutbox(db, testChain, testPool)
+	n, err := o.parkOrphans(t.Context(), []string{"here"}, 24*time.Hour)
+	require.NoError(t, err)
+	require.Equal(t, 1, n)
+	list, err := o.List(t.Context(), Filter{State: Parked})
+	require.NoError(t, err)
+	require.Len(t, list, 1)
+	require.Equal(t, "former", list[0].Target)
+}
+
 func TestCountsTellTheOldest(t *testing.T) {
 	t.Parallel()
 	db := database(t)
