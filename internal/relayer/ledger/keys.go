@@ -32,7 +32,7 @@ func (e *ForeignKeyError) Error() string {
 		e.Address, e.Pool)
 }
 
-// Register writes down keys that are new, and returns all of them as they stand. It fails with a [ForeignKeyError] if
+// Register writes down keys that are new, and which webhook targets the pool has. It fails with a [ForeignKeyError] if
 // one belongs to another pool, and changes nothing then.
 func (l *Ledger) Register(ctx context.Context, keys []Registration) error {
 	addresses, nonces, balances := make([]string, len(keys)), make([]int64, len(keys)), make([]string, len(keys))
@@ -53,6 +53,11 @@ func (l *Ledger) Register(ctx context.Context, keys []Registration) error {
 			l.ChainID, l.Pool, addresses, nonces, balances)
 		if err != nil {
 			return fmt.Errorf("register keys: %w", err)
+		}
+		_, err = tx.Exec(ctx, `INSERT INTO relayer_pools (chain_id, pool_id, targets) VALUES ($1, $2, $3)
+			ON CONFLICT (chain_id, pool_id) DO UPDATE SET targets = excluded.targets`, l.ChainID, l.Pool, l.targets())
+		if err != nil {
+			return fmt.Errorf("register the pool: %w", err)
 		}
 		var address, pool string
 		err = tx.QueryRow(ctx, `SELECT address, pool_id FROM relayer_keys

@@ -24,6 +24,7 @@ func (r *round) tend(ctx context.Context) error {
 		func() error { return r.missing(ctx) },
 		func() error { return r.expire(ctx) },
 		func() error { return r.intended(ctx) },
+		func() error { return r.asked(ctx) },
 		func() error { return r.lowest(ctx) },
 		func() error { return r.waiting(ctx) },
 	)
@@ -170,6 +171,25 @@ func (r *round) intended(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// asked bumps what an operator wants to have bumped, whatever waits below it and for however short a time.
+func (r *round) asked(ctx context.Context) error {
+	txs, err := r.cfg.Ledger.BumpsAsked(ctx, tendLimit)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, tx := range txs {
+		attempts, err := r.cfg.Ledger.Attempts(ctx, tx.ID)
+		if err == nil && len(attempts) > 0 {
+			err = r.outbid(ctx, tx, attempts[len(attempts)-1].Purpose)
+		}
+		if err != nil && !errors.Is(err, sender.ErrAtCap) { // at the cap it stays asked for
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // waiting gives keys to what had none.

@@ -14,6 +14,14 @@ CREATE TABLE relayer_chains (
     tracker_until timestamptz NOT NULL DEFAULT '-infinity'
 );
 
+-- One row a pool: what its relayers are configured with that an operator's command has to know.
+CREATE TABLE relayer_pools (
+    chain_id bigint NOT NULL,
+    pool_id  text   NOT NULL,
+    targets  text[] NOT NULL, -- names of the webhook targets that hear of each change
+    PRIMARY KEY (chain_id, pool_id)
+);
+
 -- The row of a key is its lock: nonces are handed out under it, in the order of addresses where several are taken.
 CREATE TABLE relayer_keys (
     id              bigint  GENERATED ALWAYS AS IDENTITY UNIQUE,
@@ -56,6 +64,8 @@ CREATE TABLE relayer_txs (
     open            boolean NOT NULL DEFAULT true,
     intent          text    NOT NULL DEFAULT 'send' CHECK (intent IN ('send', 'cancel', 'expire', 'fail')),
     intent_reason   text    NOT NULL DEFAULT '',
+    -- When an operator last asked for a higher fee: whoever follows the chain signs an attempt that is younger.
+    bump_asked_at   timestamptz,
     revision        integer NOT NULL DEFAULT 1,
     attempts        integer NOT NULL DEFAULT 0,
 
@@ -98,6 +108,8 @@ CREATE TABLE relayer_txs (
 CREATE INDEX relayer_txs_open ON relayer_txs (chain_id, relayer_address, nonce) WHERE open AND nonce IS NOT NULL;
 -- What waits for a key, the oldest first.
 CREATE INDEX relayer_txs_queue ON relayer_txs (chain_id, pool_id, id) WHERE open AND nonce IS NULL;
+-- What an operator asked to have bumped.
+CREATE INDEX relayer_txs_bump ON relayer_txs (chain_id, pool_id) WHERE open AND bump_asked_at IS NOT NULL;
 CREATE INDEX relayer_txs_trader ON relayer_txs (trader, id) WHERE trader <> '';
 CREATE INDEX relayer_txs_request ON relayer_txs (request_id) WHERE request_id <> '';
 CREATE INDEX relayer_txs_expiry ON relayer_txs (valid_until) WHERE open AND valid_until IS NOT NULL;
@@ -170,4 +182,4 @@ CREATE INDEX relayer_deliveries_due ON relayer_deliveries (next_at) WHERE state 
 CREATE INDEX relayer_deliveries_parked ON relayer_deliveries (created_at) WHERE state = 'parked';
 
 -- +goose Down
-DROP TABLE relayer_deliveries, relayer_budgets, relayer_idempotency, relayer_attempts, relayer_txs, relayer_keys, relayer_chains;
+DROP TABLE relayer_deliveries, relayer_budgets, relayer_idempotency, relayer_attempts, relayer_txs, relayer_keys, relayer_pools, relayer_chains;

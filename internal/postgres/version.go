@@ -1,0 +1,64 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/pressly/goose/v3"
+)
+
+// OlderError is a database that lacks migrations that this program needs.
+type OlderError struct {
+	Table         string
+	Database, Own int64 // versions; 0: none was ever applied
+}
+
+func (e *OlderError) Error() string {
+	return fmt.Sprintf("the database's schema (%s) is at version %d and this program needs %d", e.Table, e.Database, e.Own)
+}
+
+// Querier reads one row: a pool, a connection, a transaction.
+type Querier interface {
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}
+
+// Check returns nil where the database is at the newest of the migrations, and otherwise an *OlderError or a
+// *NewerError. It changes nothing, and waits for nobody.
+func Check(ctx context.Context, db Querier, m Migrations) error {
+	own, err := m.newest()
+	if err != nil {
+		return fmt.Errorf("check %s: %w", m.Table, err)
+	}
+	// Migrations are applied in their order, and a version that was taken back has no row any more.
+	var database int64
+	err = db.QueryRow(ctx, `SELECT coalesce(max(version_id), 0) FROM `+pgx.Identifier{m.Table}.Sanitize()).Scan(&database)
+	if answer, ok := errors.AsType[*pgconn.PgError](err); ok && answer.Code == "42P01" { // undefined_table
+		err = nil
+	}
+	switch {
+	case err != nil:
+		return fmt.Errorf("check %s: %w", m.Table, err)
+	case database < own:
+		return &OlderError{Table: m.Table, Database: database, Own: own}
+	case database > own:
+		return &NewerError{Table: m.Table, Database: database, Own: own}
+	}
+	return nil
+}
+
+// newest is the highest version among the files.
+func (m Migrations) newest() (version int64, err error) {
+	names, err := fs.Glob(m.FS, "*.sql")
+	for _, name := range names {
+		v, err := goose.NumericComponent(name)
+		if err != nil {
+			return 0, err
+		}
+		version = max(version, v)
+	}
+	return version, err
+}
