@@ -238,20 +238,26 @@ func (r *round) raise(ctx context.Context) error {
 	return nil
 }
 
-// anchorDepth is how deep a block is that no reorganization reaches; anchorStep how often another one is remembered.
+// anchorDepth is how deep a block is that no reorganization reaches, on a chain that is long enough; anchorStep how often
+// another one is remembered.
 const anchorDepth, anchorStep = 64, 16
 
-// moveAnchor remembers a block by which the chain is recognised.
+// moveAnchor remembers a block by which the chain is recognised. A young chain, too, has one: development chains begin anew
+// with the same genesis block.
 func (r *round) moveAnchor(ctx context.Context) error {
-	depth := max(anchorDepth, r.cfg.Confirmations)
-	if r.head.Number < r.anchor.Number+depth+anchorStep {
+	depth := max(min(anchorDepth, r.head.Number/2), r.cfg.Confirmations)
+	if r.head.Number <= depth {
 		return nil
 	}
-	headers, err := r.view.Headers(ctx, r.head.Number-depth, r.head.Number-depth)
+	number := r.head.Number - depth
+	if r.anchor.Number > 0 && number < r.anchor.Number+anchorStep {
+		return nil
+	}
+	headers, err := r.view.Headers(ctx, number, number)
 	if err != nil {
 		return err
 	}
-	block := ledger.Block{Number: headers[0].Number, Hash: headers[0].Hash}
+	block := ledger.Block{Number: number, Hash: headers[0].Hash}
 	if err := r.cfg.Ledger.MoveAnchor(ctx, block); err != nil {
 		return err
 	}

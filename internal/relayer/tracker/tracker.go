@@ -123,7 +123,9 @@ func (t *Tracker) Run(ctx context.Context) error {
 		}
 		following = ok
 		if err == nil {
-			err = t.cfg.Ready()
+			if err = t.cfg.Ready(); err != nil {
+				t.last, t.anchor = chain.Header{}, ledger.Block{} // it may be another chain when it is ready again
+			}
 		}
 		if ok && err == nil {
 			err = t.round(ctx)
