@@ -37,6 +37,17 @@ type RPCError struct {
 	Data     json.RawMessage // as sent; nil if absent
 }
 
+// ErrorCode and ErrorData are how go-ethereum's errors tell theirs.
+func (e *RPCError) ErrorCode() int { return e.Code }
+
+// ErrorData is nil where the node gave none.
+func (e *RPCError) ErrorData() any {
+	if e.Data == nil {
+		return nil
+	}
+	return e.Data
+}
+
 func (e *RPCError) Error() string {
 	return fmt.Sprintf("%s at %s: %s (code %d)", e.Method, e.Endpoint, e.Message, e.Code)
 }
