@@ -96,6 +96,15 @@ func (c *Client) view(ep *endpoint, h Header) *View {
 	return &View{c: c, ep: ep, h: h, canonical: map[uint64]common.Hash{h.Number: h.Hash}}
 }
 
+// PendingNonces is [View.PendingNonces] of the preferred endpoint.
+func (c *Client) PendingNonces(ctx context.Context, addrs []common.Address) ([]uint64, error) {
+	v, err := c.Latest(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return v.PendingNonces(ctx, addrs)
+}
+
 // Header of the block.
 func (v *View) Header() Header { return v.h }
 

@@ -22,7 +22,8 @@ type Chain interface {
 	Fees(context.Context) (chain.Fees, error)
 	Balances(context.Context, []common.Address) ([]*big.Int, error)
 	Call(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error)
-	Latest(context.Context) (*chain.View, error)
+	// PendingNonces are how many transactions of each address are mined or in the node's pool.
+	PendingNonces(context.Context, []common.Address) ([]uint64, error)
 	Head() chain.Header
 	Status() chain.Status
 }

@@ -31,11 +31,7 @@ func (p *Pool) registerOnce(ctx context.Context) error {
 	if err := p.cfg.Ready(); err != nil {
 		return err
 	}
-	view, err := p.cfg.Chain.Latest(ctx)
-	if err != nil {
-		return err
-	}
-	pending, err := view.PendingNonces(ctx, p.terms.Held)
+	pending, err := p.cfg.Chain.PendingNonces(ctx, p.terms.Held)
 	if err != nil {
 		return err
 	}
