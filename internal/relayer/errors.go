@@ -3,6 +3,7 @@ package relayer
 import (
 	"errors"
 	"fmt"
+	"math/big"
 	"time"
 )
 
@@ -48,6 +49,15 @@ type LimitError struct {
 
 func (e *LimitError) Error() string {
 	return fmt.Sprintf("%s: try again in %v", e.Limit, e.After.Round(time.Millisecond))
+}
+
+// FundsError is a request that none of the keys which might send it can pay for. Nothing was stored.
+type FundsError struct {
+	Need *big.Int // wei
+}
+
+func (e *FundsError) Error() string {
+	return fmt.Sprintf("no key can pay for it: value and gas may come to %s wei", e.Need)
 }
 
 // StateError is an operation that the transaction's status does not allow.

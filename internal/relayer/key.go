@@ -16,6 +16,9 @@ type Key struct {
 
 	Enabled        bool      // false: the system has taken it out, see DisabledReason
 	DisabledReason string    // such as "low balance"
+	DisabledUntil  time.Time // zero, or when it is looked into again
+	Checks         int       // looks that have left it disabled
+	Funding        bool      // it funds the others, and takes nobody's transactions
 	Paused         bool      // by an operator: it gets nothing new
 	Draining       bool      // paused until what it has is final
 	StuckSince     time.Time // zero unless its lowest nonce has waited too long; it gets nothing new

@@ -86,6 +86,8 @@ type Transaction struct {
 	StatusReason string
 	Intent       Intent
 	Revision     int // grows with every change of status
+	// Reserve is what its gas may cost by the fees at acceptance, wei; nil where nobody reckoned.
+	Reserve *big.Int
 
 	From     common.Address // zero until a key is chosen
 	Nonce    *uint64        // nil until then; one for life, but for what the ledger's documentation says of foreign transactions

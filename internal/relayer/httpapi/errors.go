@@ -33,6 +33,9 @@ type refusal struct {
 	internal bool
 }
 
+// fundsRetry is in seconds: somebody has to send ether first.
+const fundsRetry = 30
+
 // refuse is where errors become answers. Its cases go from what must not be mistaken for anything else to the rest.
 func refuse(err error, c *call) refusal {
 	said := func(code int, message string) refusal { return refusal{code: code, body: ozapi.Failed(message)} }
@@ -60,6 +63,11 @@ func refuse(err error, c *call) refusal {
 			code: http.StatusTooManyRequests, retryAfter: after,
 			body: ozapi.TooManyRequests(fmt.Sprintf("%s: try again in %d s", limit.Limit, after), after),
 		}
+	}
+	if funds, ok := errors.AsType[*relayer.FundsError](err); ok {
+		r := said(http.StatusServiceUnavailable, funds.Error())
+		r.retryAfter = fundsRetry
+		return r
 	}
 	switch {
 	case errors.Is(err, relayer.ErrNotFound):

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/big"
 	"slices"
 	"time"
 
@@ -33,6 +34,8 @@ type Draft struct {
 	Caller string
 	Kind   relayer.Kind
 	relayer.Request
+	// Reserve is what its gas may cost by today's fees, wei. Nil: unknown; then neither budgets nor balances hold it up.
+	Reserve *big.Int
 
 	IdempotencyKey string // "" for none; scoped by pool and caller
 	BodyHash       [32]byte
@@ -43,7 +46,7 @@ type Verdict struct {
 	Tx *relayer.Transaction
 	// Replayed: Tx is not new; an earlier request had the same idempotency key.
 	Replayed bool
-	// Err is relayer's: ErrDisabled, ErrPaused, ErrUnavailable, ErrKeyReused, ErrNotFound or a *LimitError. Nothing was stored.
+	// Err is relayer's: ErrDisabled, ErrPaused, ErrUnavailable, ErrKeyReused, ErrNotFound, a *LimitError or a *FundsError. Nothing was stored.
 	Err error
 }
 
@@ -78,7 +81,7 @@ type acceptance struct {
 	drafts   []*Draft
 	verdicts []Verdict
 
-	hall     hall
+	hall     hall // and its till
 	repeated map[int]bool // drafts whose idempotency key was there before
 	rows     []*relayer.Transaction
 }
@@ -88,6 +91,13 @@ func (a *acceptance) lock(b *pgx.Batch) error {
 	a.repeated = map[int]bool{}
 	a.queueKeys(b)
 	a.hall.lock(b, a.ledger, a.terms)
+	if a.ledger.Budgets.any() {
+		var accounts []account
+		for _, d := range a.drafts {
+			accounts = append(accounts, account{scopeCaller, d.Caller}, account{scopeTrader, d.Metadata.Trader})
+		}
+		a.hall.lockTill(b, a.ledger, a.terms, accounts...)
+	}
 	return nil
 }
 
@@ -137,7 +147,7 @@ func (a *acceptance) write(b *pgx.Batch) error {
 		if a.repeated[i] {
 			continue
 		}
-		seat, err := a.hall.seat(d.Target, d.Key)
+		seat, err := a.seat(d)
 		if err != nil {
 			a.verdicts[i].Err = err
 			if d.IdempotencyKey != "" {
@@ -147,7 +157,7 @@ func (a *acceptance) write(b *pgx.Batch) error {
 		}
 		tx := a.ledger.transactionOf(d)
 		if seat != nil {
-			tx.From, tx.Nonce = seat.address, new(seat.take())
+			tx.From, tx.Nonce = seat.address, new(a.hall.give(seat, tx.Value, tx.Reserve))
 		}
 		a.verdicts[i].Tx = tx
 		a.rows = append(a.rows, tx)
@@ -155,21 +165,39 @@ func (a *acceptance) write(b *pgx.Batch) error {
 	if len(refused) > 0 {
 		b.Queue(`DELETE FROM relayer_idempotency WHERE tx_id = ANY($1)`, refused)
 	}
-	a.ledger.insert(b, a.rows)
+	a.ledger.insert(b, a.rows, a.hall.till.today())
 	a.hall.store(b, a.ledger)
 	return nil
+}
+
+// seat finds a draft's place, if it is within the budgets, and takes from those of its caller and trader.
+func (a *acceptance) seat(d *Draft) (*seat, error) {
+	till, accounts := &a.hall.till, []account{{scopeCaller, d.Caller}, {scopeTrader, d.Metadata.Trader}}
+	for _, account := range accounts {
+		if !till.fits(account, d.Reserve) {
+			return nil, till.refusal(account.scope)
+		}
+	}
+	seat, err := a.hall.seat(d.Target, d.Key, d.Value, d.Reserve)
+	if err != nil {
+		return nil, err
+	}
+	for _, account := range accounts {
+		till.take(account, d.Reserve)
+	}
+	return seat, nil
 }
 
 func (l *Ledger) transactionOf(d *Draft) *relayer.Transaction {
 	now := time.Now().UTC().Truncate(time.Microsecond) // what Postgres keeps
 	return &relayer.Transaction{
-		ID: d.ID, ChainID: l.ChainID, Pool: l.Pool, Target: d.Target, Caller: d.Caller, Kind: d.Kind, Request: d.Request,
+		ID: d.ID, ChainID: l.ChainID, Pool: l.Pool, Target: d.Target, Caller: d.Caller, Kind: d.Kind, Request: d.Request, Reserve: d.Reserve,
 		Status: relayer.Allocated, Intent: relayer.IntentSend, Revision: 1, CreatedAt: now, UpdatedAt: now,
 	}
 }
 
-// insert queues new rows.
-func (l *Ledger) insert(b *pgx.Batch, txs []*relayer.Transaction) {
+// insert queues new rows; day is that of the budgets they take part in, nil for none.
+func (l *Ledger) insert(b *pgx.Batch, txs []*relayer.Transaction, day *time.Time) {
 	if len(txs) == 0 {
 		return
 	}
@@ -181,7 +209,7 @@ func (l *Ledger) insert(b *pgx.Batch, txs []*relayer.Transaction) {
 	untils, created := make([]*time.Time, n), make([]time.Time, n)
 	methods, books, traders := make([]string, n), make([]string, n), make([]string, n)
 	requests, traces := make([]string, n), make([]string, n)
-	intents := make([]string, n)
+	intents, reserves := make([]string, n), make([]*string, n)
 	for i, t := range txs {
 		ids[i], targets[i], callers[i], kinds[i] = t.ID, t.Target, t.Caller, string(t.Kind)
 		if t.Nonce != nil {
@@ -201,20 +229,22 @@ func (l *Ledger) insert(b *pgx.Batch, txs []*relayer.Transaction) {
 		untils[i], created[i] = timeOrNil(t.ValidUntil), t.CreatedAt
 		m := &t.Metadata
 		methods[i], books[i], traders[i], requests[i], traces[i] = m.Method, m.Orderbook, m.Trader, m.RequestID, m.TraceID
-		intents[i] = string(t.Intent)
+		intents[i], reserves[i] = string(t.Intent), decimal(t.Reserve)
 	}
 	b.Queue(`INSERT INTO relayer_txs (chain_id, pool_id, status, id, target, caller, kind, relayer_address, nonce,
 			to_address, value_wei, data, gas_limit, speed, gas_price, max_fee, max_priority, valid_until,
-			method, orderbook, trader, request_id, trace_id, created_at, updated_at, intent)
+			method, orderbook, trader, request_id, trace_id, created_at, updated_at, intent, reserve_wei,
+			budget_day, key_budget_day)
 		SELECT $1, $2, 'allocated', id, target, caller, kind, address, nonce, recipient, value::numeric, data, gas_limit, speed,
-			price::numeric, fee::numeric, tip::numeric, until, method, orderbook, trader, request, trace, created, created, intent
+			price::numeric, fee::numeric, tip::numeric, until, method, orderbook, trader, request, trace, created, created, intent, reserve::numeric,
+			CASE WHEN reserve IS NOT NULL THEN $26::date END, CASE WHEN reserve IS NOT NULL AND nonce IS NOT NULL THEN $26::date END
 		FROM unnest($3::uuid[], $4::text[], $5::text[], $6::text[], $7::text[], $8::bigint[], $9::text[], $10::text[],
 			$11::bytea[], $12::bigint[], $13::text[], $14::text[], $15::text[], $16::text[], $17::timestamptz[],
-			$18::text[], $19::text[], $20::text[], $21::text[], $22::text[], $23::timestamptz[], $24::text[])
+			$18::text[], $19::text[], $20::text[], $21::text[], $22::text[], $23::timestamptz[], $24::text[], $25::text[])
 			AS t (id, target, caller, kind, address, nonce, recipient, value, data, gas_limit, speed, price, fee, tip, until,
-				method, orderbook, trader, request, trace, created, intent)`,
+				method, orderbook, trader, request, trace, created, intent, reserve)`,
 		l.ChainID, l.Pool, ids, targets, callers, kinds, addresses, nonces, tos, values, datas, limits, speeds, prices,
-		fees, tips, untils, methods, books, traders, requests, traces, created, intents)
+		fees, tips, untils, methods, books, traders, requests, traces, created, intents, reserves, day)
 }
 
 // resolve finds out what became of a commit whose answer was lost. The locks that it took are taken again: the

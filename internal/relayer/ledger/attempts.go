@@ -85,6 +85,7 @@ func (l *Ledger) RecordBroadcasts(ctx context.Context, broadcasts []Broadcast) e
 	if err := l.db.SendBatch(ctx, batch).Close(); err != nil {
 		return fmt.Errorf("record %d broadcasts: %w", n, err)
 	}
+	l.heard()
 	return nil
 }
 

@@ -67,7 +67,7 @@ func (l *Ledger) StartOver(ctx context.Context, genesis common.Hash, anchor Bloc
 		batch.Queue(`WITH changed AS (
 			UPDATE relayer_txs t SET status = 'dropped', status_reason = 'the chain that it was sent on is gone', open = false,
 				revision = revision + 1, updated_at = now()
-			WHERE t.chain_id = $2 AND t.open AND t.nonce IS NOT NULL RETURNING t.*)`+told+`SELECT count(*) FROM changed`,
+			WHERE t.chain_id = $2 AND t.open AND t.nonce IS NOT NULL RETURNING t.*)`+l.paid()+told+`SELECT count(*) FROM changed`,
 			l.targets(), l.ChainID).QueryRow(func(row pgx.Row) error { return row.Scan(&dropped) })
 		// Their nonces are free on the new chain. What they were can still be read in the attempts.
 		batch.Queue(`UPDATE relayer_txs SET nonce = NULL WHERE chain_id = $1 AND nonce IS NOT NULL`, l.ChainID)
@@ -119,7 +119,8 @@ func (l *Ledger) Purge(ctx context.Context, history, keys time.Duration, limit i
 		age time.Duration
 	}{
 		{`WITH old AS (DELETE FROM relayer_txs WHERE id IN (SELECT id FROM relayer_txs WHERE chain_id = $1 AND pool_id = $2 AND NOT open
-				AND updated_at < now() - $3::interval LIMIT $4) RETURNING id)
+				AND updated_at < now() - $3::interval AND NOT EXISTS (SELECT FROM relayer_deliveries d
+					WHERE d.subject = relayer_txs.id::text AND d.state <> 'delivered') LIMIT $4) RETURNING id)
 			DELETE FROM relayer_attempts WHERE tx_id IN (SELECT id FROM old)`, history},
 		{`DELETE FROM relayer_idempotency WHERE (chain_id, pool_id, caller, key) IN (SELECT chain_id, pool_id, caller, key FROM relayer_idempotency i
 			WHERE chain_id = $1 AND pool_id = $2 AND created_at < now() - $3::interval

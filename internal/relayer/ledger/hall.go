@@ -2,7 +2,9 @@ package ledger
 
 import (
 	"fmt"
+	"math/big"
 	"math/rand/v2"
+	"time"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/jackc/pgx/v5"
@@ -16,6 +18,7 @@ type hall struct {
 	seats           []*seat // of this process's keys, at random: of equals the first one is taken
 	waiting         map[string]int
 	queued          int
+	till            till
 }
 
 // seat is a locked key.
@@ -28,12 +31,45 @@ type seat struct {
 	paused   bool
 	stuck    bool
 	disabled string
+	funding  bool
+	// What it has, if that was read lately, and what the pending ones may cost of it; wei.
+	balance, committed *big.Int
+	given              *big.Int // of committed: since the row was locked
 }
 
-func (s *seat) take() (nonce uint64) {
+// give takes the next nonce of a seat that was found for a transaction.
+func (h *hall) give(s *seat, value, reserve *big.Int) (nonce uint64) {
 	nonce = s.next + uint64(s.taken)
 	s.taken++
+	cost := costOf(value, reserve)
+	s.committed.Add(s.committed, cost)
+	s.given.Add(s.given, cost)
+	h.till.take(account{scopeKey, hexAddress(s.address)}, reserve)
 	return nonce
+}
+
+func costOf(value, reserve *big.Int) *big.Int {
+	cost := new(big.Int)
+	for _, part := range []*big.Int{value, reserve} {
+		if part != nil {
+			cost.Add(cost, part)
+		}
+	}
+	return cost
+}
+
+// covers reports whether its balance covers a cost, beside what is pending if all is set.
+//
+// It is a help, not a guarantee: the balance is some seconds old, fees rise, and others may use the key. It is stricter than
+// the chain, since what was mined in these seconds counts twice. Without a fresh balance it lets everything pass.
+func (s *seat) covers(cost *big.Int, all bool) bool {
+	if s.balance == nil {
+		return true
+	}
+	if all {
+		cost = new(big.Int).Add(cost, s.committed)
+	}
+	return s.balance.Cmp(cost) >= 0
 }
 
 func (s *seat) load() int { return s.pending + s.taken }
@@ -42,16 +78,19 @@ func (s *seat) load() int { return s.pending + s.taken }
 func (h *hall) lock(b *pgx.Batch, l *Ledger, terms Terms) {
 	h.cap, h.queueLimit = terms.Cap, terms.Queue
 	h.waiting = map[string]int{}
-	b.Queue(`SELECT address, next_nonce, pending_count, enabled, disabled_reason, paused, stuck_since IS NOT NULL FROM relayer_keys
+	b.Queue(`SELECT address, next_nonce, pending_count, enabled, disabled_reason, paused, stuck_since IS NOT NULL, funding,
+			CASE WHEN balance_at > now() - $4::interval THEN balance_wei::text END, committed_wei::text FROM relayer_keys
 		WHERE chain_id = $1 AND pool_id = $2 AND address = ANY($3) ORDER BY address FOR UPDATE`,
-		l.ChainID, l.Pool, hexAddresses(terms.Held)).Query(func(rows pgx.Rows) error {
+		l.ChainID, l.Pool, hexAddresses(terms.Held), balanceAge).Query(func(rows pgx.Rows) error {
 		for rows.Next() {
-			s := new(seat)
+			s := &seat{given: new(big.Int)}
 			var address string
-			if err := rows.Scan(&address, &s.next, &s.pending, &s.enabled, &s.disabled, &s.paused, &s.stuck); err != nil {
+			var balance, committed *string
+			if err := rows.Scan(&address, &s.next, &s.pending, &s.enabled, &s.disabled, &s.paused, &s.stuck, &s.funding,
+				&balance, &committed); err != nil {
 				return err
 			}
-			s.address = common.HexToAddress(address)
+			s.address, s.balance, s.committed = common.HexToAddress(address), parseDecimal(balance), parseDecimal(committed)
 			h.seats = append(h.seats, s)
 		}
 		rand.Shuffle(len(h.seats), func(i, j int) { h.seats[i], h.seats[j] = h.seats[j], h.seats[i] })
@@ -72,9 +111,22 @@ func (h *hall) lock(b *pgx.Batch, l *Ledger, terms Terms) {
 	})
 }
 
-// seat finds the place of a draft: a key, or, nil, the queue.
-func (h *hall) seat(target string, key common.Address) (*seat, error) {
-	best, why := h.best(key)
+// balanceAge is how long a balance is believed. What is pending is added to it all the while and only taken off when it
+// is read again: if nobody reads it, the sum must not hold keys up for ever.
+const balanceAge = time.Minute
+
+// lockTill queues what reads the budgets of the keys, and of other accounts.
+func (h *hall) lockTill(b *pgx.Batch, l *Ledger, terms Terms, others ...account) {
+	h.till.open(l.Budgets)
+	for _, key := range terms.Held {
+		others = append(others, account{scopeKey, hexAddress(key)})
+	}
+	h.till.lock(b, l, others)
+}
+
+// seat finds the place of what has a value and may cost reserve: a key, or, nil, the queue.
+func (h *hall) seat(target string, key common.Address, value, reserve *big.Int) (*seat, error) {
+	best, why := h.best(key, costOf(value, reserve), reserve)
 	if why != nil {
 		return nil, why
 	}
@@ -89,11 +141,13 @@ func (h *hall) seat(target string, key common.Address) (*seat, error) {
 	return nil, nil
 }
 
-// best is the key with room that has the fewest pending; nil when all are full, an error when none may take anything.
-func (h *hall) best(key common.Address) (best *seat, why error) {
+// best is the key with room that has the fewest pending; nil when all are full, or have promised what they own to what is
+// pending; an error when none may take it.
+func (h *hall) best(key common.Address, cost, reserve *big.Int) (best *seat, why error) {
+	var able, poor, spent bool
 	why = fmt.Errorf("%w: no key of this relayer may be used", relayer.ErrUnavailable)
 	for _, s := range h.seats {
-		if key != (common.Address{}) && s.address != key {
+		if s.funding || key != (common.Address{}) && s.address != key {
 			continue
 		}
 		switch {
@@ -108,27 +162,45 @@ func (h *hall) best(key common.Address) (best *seat, why error) {
 			}
 			continue
 		}
-		why = nil
-		if !s.stuck && s.load() < h.cap && (best == nil || s.load() < best.load()) {
+		switch {
+		case !s.covers(cost, false):
+			poor = true
+			continue
+		case !h.till.fits(account{scopeKey, hexAddress(s.address)}, reserve):
+			spent = true
+			continue
+		}
+		able = true
+		if !s.stuck && s.load() < h.cap && s.covers(cost, true) && (best == nil || s.load() < best.load()) {
 			best = s
 		}
 	}
-	return best, why
+	switch {
+	case able:
+		return best, nil
+	case poor: // also where others have spent their budgets: those are there again tomorrow
+		return nil, &relayer.FundsError{Need: cost}
+	case spent:
+		return nil, h.till.refusal(scopeKey)
+	}
+	return nil, why
 }
 
 // store queues what the taken nonces have changed.
 func (h *hall) store(b *pgx.Batch, l *Ledger) {
-	var addresses []string
+	h.till.store(b, l)
+	var addresses, given []string
 	var taken []int32
 	for _, s := range h.seats {
 		if s.taken > 0 {
-			addresses, taken = append(addresses, hexAddress(s.address)), append(taken, int32(s.taken))
+			addresses, taken, given = append(addresses, hexAddress(s.address)), append(taken, int32(s.taken)), append(given, s.given.String())
 		}
 	}
 	if len(addresses) == 0 {
 		return
 	}
-	b.Queue(`UPDATE relayer_keys k SET next_nonce = next_nonce + n, pending_count = pending_count + n, updated_at = now()
-		FROM unnest($2::text[], $3::int[]) AS t (address, n) WHERE k.chain_id = $1 AND k.address = t.address`,
-		l.ChainID, addresses, taken)
+	b.Queue(`UPDATE relayer_keys k SET next_nonce = next_nonce + n, pending_count = pending_count + n, updated_at = now(),
+			committed_wei = committed_wei + wei::numeric
+		FROM unnest($2::text[], $3::int[], $4::text[]) AS t (address, n, wei) WHERE k.chain_id = $1 AND k.address = t.address`,
+		l.ChainID, addresses, taken, given)
 }

@@ -27,10 +27,11 @@ func (l *Ledger) Intend(ctx context.Context, id uuid.UUID, intent relayer.Intent
 			status = CASE WHEN t.nonce IS NULL THEN $7 ELSE t.status END, open = t.nonce IS NOT NULL,
 			status_reason = CASE WHEN t.nonce IS NULL THEN $6 ELSE t.status_reason END
 		WHERE t.id = $2 AND t.chain_id = $3 AND t.pool_id = $4 AND t.open AND t.status <> 'mined' AND t.intent = 'send'
-		RETURNING t.*)`+told+`SELECT count(*) FROM changed`,
+		RETURNING t.*)`+l.paid()+told+`SELECT count(*) FROM changed`,
 		l.targets(), id, l.ChainID, l.Pool, string(intent), reason, string(final)).Scan(&changed); err != nil {
 		return nil, fmt.Errorf("%s: %w", intent, err)
 	}
+	l.heard()
 	tx, err := l.Transaction(ctx, id)
 	switch {
 	case err != nil:
@@ -128,7 +129,7 @@ func (l *Ledger) Fill(ctx context.Context, key common.Address, mined uint64) (fi
 		})
 		return nil
 	}, func(b *pgx.Batch) error {
-		l.insert(b, filled)
+		l.insert(b, filled, nil)
 		if len(filled) > 0 {
 			b.Queue(`UPDATE relayer_keys SET pending_count = pending_count + $4 WHERE chain_id = $1 AND pool_id = $2 AND address = $3`,
 				l.ChainID, l.Pool, hexAddress(key), len(filled))
@@ -156,8 +157,10 @@ func (l *Ledger) Raise(ctx context.Context, key common.Address, next uint64) (bo
 // nonce of ours. The row that had the nonce gets back into the queue, to be sent under another one; or is final where it was
 // not to be sent any more. The foreign one is written down in its place.
 func (l *Ledger) Displaced(ctx context.Context, id uuid.UUID, key common.Address, nonce uint64, hash common.Hash, block Block) error {
-	_, err := l.settled(ctx, "displace a transaction", `WITH changed AS (
-		UPDATE relayer_txs t SET relayer_address = NULL, nonce = NULL, tx_hash = NULL, sent_at = NULL,
+	_, err := l.settled(ctx, "displace a transaction", `WITH displaced AS (
+		SELECT chain_id, pool_id, key_budget_day AS day, reserve_wei FROM relayer_txs WHERE id = $4
+	), changed AS (
+		UPDATE relayer_txs t SET relayer_address = NULL, nonce = NULL, tx_hash = NULL, sent_at = NULL, key_budget_day = NULL,
 			attempts = coalesce((SELECT max(attempt) FROM relayer_attempts WHERE tx_id = t.id), 0),
 			status = CASE WHEN t.intent = 'cancel' THEN 'canceled' WHEN t.intent = 'expire' THEN 'expired'
 				WHEN t.intent = 'fail' THEN 'failed' WHEN t.kind <> 'transaction' THEN 'replaced' ELSE 'allocated' END,
@@ -171,7 +174,7 @@ func (l *Ledger) Displaced(ctx context.Context, id uuid.UUID, key common.Address
 		INSERT INTO relayer_txs (id, chain_id, pool_id, target, caller, kind, relayer_address, nonce, tx_hash, status, open,
 			block_number, block_hash, confirmed_at)
 		SELECT $7, $2, $3, $5, '', 'foreign', $5, $6, $8, 'confirmed', false, $9, $10, now() FROM changed
-	), counted AS (SELECT $5::text AS address, -count(*)::int AS n FROM changed)`,
+	), counted AS (SELECT $5::text AS address, -count(*)::int AS n FROM changed)`+l.returned(),
 		l.targets(), l.ChainID, l.Pool, id, hexAddress(key), int64(nonce), uuid.Must(uuid.NewV7()), hash.Hex(), int64(block.Number), block.Hash.Hex())
 	return err
 }

@@ -22,6 +22,10 @@ type Config struct {
 	Pool    string
 	// Targets are the names of the webhook targets that hear of each change. None by default.
 	Targets []string
+	// Told, if not nil, is called after a change that targets hear of; it must not block.
+	Told func()
+	// Budgets of a day; all processes of a pool must have the same. None by default.
+	Budgets Budgets
 }
 
 // Ledger is the store of one pool of keys on one chain. It is safe for concurrent use, by any number of processes.
@@ -88,6 +92,13 @@ const told = `, told AS (
 		to_jsonb(c) - 'data'
 	FROM changed c CROSS JOIN unnest($1::text[]) AS told_to WHERE c.kind = 'transaction')
 `
+
+// heard tells that there is something to deliver.
+func (l *Ledger) heard() {
+	if l.Told != nil && len(l.Targets) > 0 {
+		l.Told()
+	}
+}
 
 func (l *Ledger) targets() []string {
 	if l.Targets == nil {

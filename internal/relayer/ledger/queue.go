@@ -26,15 +26,18 @@ func (l *Ledger) Dispatch(ctx context.Context, terms Terms, limit int) ([]*relay
 			queue, err = pgx.CollectRows(rows, scanTransaction)
 			return err
 		})
+		if l.Budgets.Key != nil {
+			h.lockTill(b, l, terms)
+		}
 		return nil
 	}, func(b *pgx.Batch) error {
 		clear(h.waiting) // the queue itself is what is seated
 		for _, tx := range queue {
-			s, err := h.seat(tx.Target, keyOf(tx, l.Pool))
+			s, err := h.seat(tx.Target, keyOf(tx, l.Pool), tx.Value, tx.Reserve)
 			if err != nil || s == nil {
 				continue
 			}
-			tx.From, tx.Nonce = s.address, new(s.take())
+			tx.From, tx.Nonce = s.address, new(h.give(s, tx.Value, tx.Reserve))
 			seated = append(seated, tx)
 		}
 		if len(seated) == 0 {
@@ -46,8 +49,9 @@ func (l *Ledger) Dispatch(ctx context.Context, terms Terms, limit int) ([]*relay
 		for _, tx := range seated {
 			ids, addresses, nonces = append(ids, tx.ID), append(addresses, hexAddress(tx.From)), append(nonces, int64(*tx.Nonce))
 		}
-		b.Queue(`UPDATE relayer_txs t SET relayer_address = v.address, nonce = v.nonce, updated_at = now()
-			FROM unnest($1::uuid[], $2::text[], $3::bigint[]) AS v (id, address, nonce) WHERE t.id = v.id`, ids, addresses, nonces)
+		b.Queue(`UPDATE relayer_txs t SET relayer_address = v.address, nonce = v.nonce, updated_at = now(),
+				key_budget_day = CASE WHEN t.reserve_wei IS NOT NULL THEN $4::date END
+			FROM unnest($1::uuid[], $2::text[], $3::bigint[]) AS v (id, address, nonce) WHERE t.id = v.id`, ids, addresses, nonces, h.till.today())
 		h.store(b, l)
 		return nil
 	})

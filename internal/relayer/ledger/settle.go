@@ -68,6 +68,7 @@ func (l *Ledger) settled(ctx context.Context, doing, statement string, args ...a
 	if err != nil {
 		return 0, fmt.Errorf("%s: %w", doing, err)
 	}
+	l.heard()
 	return changed, nil
 }
 
@@ -130,7 +131,7 @@ func (l *Ledger) Confirm(ctx context.Context, blocks []Block) (int, error) {
 			status_reason = CASE WHEN t.mined_purpose = 'noop' THEN t.intent_reason WHEN t.succeeded THEN '' ELSE 'execution reverted' END
 		WHERE t.chain_id = $2 AND t.pool_id = $3 AND t.open AND t.nonce IS NOT NULL AND t.status = 'mined' AND t.block_hash = ANY($4)
 		RETURNING t.*
-	), latest AS (
+	)`+l.paid()+`, latest AS (
 		UPDATE relayer_keys k SET last_confirmed_at = now() WHERE k.chain_id = $2 AND k.address IN (SELECT c.relayer_address FROM changed c
 			WHERE c.status = 'confirmed')
 	), counted AS (SELECT '' AS address, 0 AS n WHERE false)`, l.targets(), l.ChainID, l.Pool, hashes)

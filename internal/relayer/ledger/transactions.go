@@ -17,18 +17,18 @@ import (
 const selectTransactions = `SELECT id, chain_id, pool_id, target, caller, kind, relayer_address, nonce, tx_hash, status,
 	status_reason, intent, revision, attempts, to_address, value_wei::text, data, gas_limit, speed, gas_price::text, max_fee::text,
 	max_priority::text, valid_until, method, orderbook, trader, request_id, trace_id, block_number, block_hash,
-	gas_used, gas_price_paid::text, created_at, updated_at, sent_at, mined_at, confirmed_at FROM relayer_txs`
+	gas_used, gas_price_paid::text, created_at, updated_at, sent_at, mined_at, confirmed_at, reserve_wei::text FROM relayer_txs`
 
 func scanTransaction(row pgx.CollectableRow) (*relayer.Transaction, error) {
 	t := new(relayer.Transaction)
-	var from, hash, to, blockHash, value, price, fee, tip, paid *string
+	var from, hash, to, blockHash, value, price, fee, tip, paid, reserve *string
 	var nonce, block, used *uint64
 	var until, sent, mined, confirmed *time.Time
 	m := &t.Metadata
 	err := row.Scan(&t.ID, &t.ChainID, &t.Pool, &t.Target, &t.Caller, &t.Kind, &from, &nonce, &hash, &t.Status,
 		&t.StatusReason, &t.Intent, &t.Revision, &t.Attempts, &to, &value, &t.Data, &t.GasLimit, &t.Speed, &price, &fee,
 		&tip, &until, &m.Method, &m.Orderbook, &m.Trader, &m.RequestID, &m.TraceID, &block, &blockHash,
-		&used, &paid, &t.CreatedAt, &t.UpdatedAt, &sent, &mined, &confirmed)
+		&used, &paid, &t.CreatedAt, &t.UpdatedAt, &sent, &mined, &confirmed, &reserve)
 	if err != nil {
 		return nil, err
 	}
@@ -53,6 +53,7 @@ func scanTransaction(row pgx.CollectableRow) (*relayer.Transaction, error) {
 	}
 	t.Value, t.GasPrice, t.MaxFee = parseDecimal(value), parseDecimal(price), parseDecimal(fee)
 	t.MaxPriorityFee, t.EffectiveGasPrice = parseDecimal(tip), parseDecimal(paid)
+	t.Reserve = parseDecimal(reserve)
 	for _, at := range []struct {
 		from *time.Time
 		to   *time.Time

@@ -30,6 +30,10 @@ CREATE TABLE relayer_keys (
     pool_id         text    NOT NULL,
     enabled         boolean NOT NULL DEFAULT true,
     disabled_reason text    NOT NULL DEFAULT '',
+    disabled_until  timestamptz,                -- not looked into before; null: at each look
+    disabled_checks integer NOT NULL DEFAULT 0, -- looks that left it disabled
+    -- It funds the others and takes nobody's transactions.
+    funding         boolean NOT NULL DEFAULT false,
     paused          boolean NOT NULL DEFAULT false,
     draining        boolean NOT NULL DEFAULT false,
     stuck_since     timestamptz,
@@ -39,6 +43,9 @@ CREATE TABLE relayer_keys (
     last_seen_at    timestamptz,
     last_confirmed_at timestamptz,
     balance_wei     numeric(78, 0),
+    balance_at      timestamptz,
+    -- What the transactions that were pending when the balance was read, and all that came since, may cost.
+    committed_wei   numeric NOT NULL DEFAULT 0,
     min_balance_wei numeric(78, 0) NOT NULL DEFAULT 0 CHECK (min_balance_wei >= 0),
     policies        jsonb   NOT NULL DEFAULT '{}',
     created_at      timestamptz NOT NULL DEFAULT now(),
@@ -79,6 +86,11 @@ CREATE TABLE relayer_txs (
     max_fee         numeric(78, 0),
     max_priority    numeric(78, 0),
     valid_until     timestamptz,
+    -- What its gas may cost by the fees at acceptance, and the days whose budgets that was taken from: of the caller and
+    -- the trader, and of the key. Null where there was no budget.
+    reserve_wei     numeric(78, 0),
+    budget_day      date,
+    key_budget_day  date,
 
     method          text    NOT NULL DEFAULT '',
     orderbook       text    NOT NULL DEFAULT '',
@@ -113,6 +125,9 @@ CREATE INDEX relayer_txs_bump ON relayer_txs (chain_id, pool_id) WHERE open AND 
 CREATE INDEX relayer_txs_trader ON relayer_txs (trader, id) WHERE trader <> '';
 CREATE INDEX relayer_txs_request ON relayer_txs (request_id) WHERE request_id <> '';
 CREATE INDEX relayer_txs_expiry ON relayer_txs (valid_until) WHERE open AND valid_until IS NOT NULL;
+-- A key gets one top-up at a time.
+CREATE UNIQUE INDEX relayer_txs_topup ON relayer_txs (chain_id, to_address) WHERE kind = 'topup' AND open;
+CREATE INDEX relayer_txs_topups ON relayer_txs (chain_id, to_address, updated_at) WHERE kind = 'topup';
 
 -- Every signed transaction. A row here may have been sent, whatever the nodes said. (tx_id, attempt) is what two
 -- processes that sign at once compete for: only who stored may broadcast.
@@ -146,7 +161,7 @@ CREATE TABLE relayer_idempotency (
 );
 CREATE INDEX relayer_idempotency_age ON relayer_idempotency (created_at);
 
--- What a day's transactions may cost and have cost, by API key, trader and relayer key.
+-- What a day's transactions may cost and have cost, by API key, trader and relayer key; and what a day's top-ups gave away.
 CREATE TABLE relayer_budgets (
     chain_id bigint NOT NULL,
     pool_id  text   NOT NULL,

@@ -1,0 +1,207 @@
+package ledger
+
+import (
+	"context"
+	"fmt"
+	"math/big"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+)
+
+// Budgets are what the gas of one day's transactions may cost, in wei, by UTC; nil: anything.
+//
+// A transaction counts with its draft's Reserve from its acceptance on, and with what it has cost once it is final. All of
+// it happens in the database transactions that accept it and make it final, under locks of the accounts' rows: however many
+// processes accept at once, what is reserved never exceeds a budget. What it costs can: a bump that gets a stuck
+// transaction through is never refused, and shows in the account only when the transaction is final. No-ops that fill
+// gaps are not counted, nor is what a chain takes beside gas times price, as some rollups do.
+type Budgets struct {
+	Caller *big.Int // each API key's
+	Trader *big.Int // each trader's that is named
+	Key    *big.Int // each relayer key's: past it others are used
+}
+
+func (b Budgets) any() bool { return b.Caller != nil || b.Trader != nil || b.Key != nil }
+
+// scope is a kind of account.
+type scope string
+
+const (
+	scopeCaller scope = "caller"
+	scopeTrader scope = "trader"
+	scopeKey    scope = "key"
+	scopeTopUp  scope = "topup"
+)
+
+var scopeNames = map[scope]string{scopeCaller: "the API key", scopeTrader: "the trader", scopeKey: "every key that may send it", scopeTopUp: "the funding key"}
+
+// account is what a budget is for.
+type account struct {
+	scope   scope
+	subject string
+}
+
+// till holds today's accounts while their rows are locked. In the zero till everything fits.
+type till struct {
+	limits map[scope]*big.Int
+	day    time.Time // its midnight, UTC, by the database's clock
+	spent  map[account]*big.Int
+	taken  map[account]*big.Int
+}
+
+// open takes the limits. A till without any costs nothing.
+func (t *till) open(b Budgets) {
+	t.limits, t.spent, t.taken = map[scope]*big.Int{}, map[account]*big.Int{}, map[account]*big.Int{}
+	for s, limit := range map[scope]*big.Int{scopeCaller: b.Caller, scopeTrader: b.Trader, scopeKey: b.Key} {
+		if limit != nil {
+			t.limits[s] = limit
+		}
+	}
+}
+
+// lock queues what reads the accounts that have a limit. They are made where there are none yet: only what is there can be
+// locked.
+func (t *till) lock(b *pgx.Batch, l *Ledger, accounts []account) {
+	accounts = slices.DeleteFunc(accounts, func(a account) bool { return t.limits[a.scope] == nil || a.subject == "" && a.scope == scopeTrader })
+	if len(accounts) == 0 {
+		return
+	}
+	seen := map[account]bool{}
+	var scopes, subjects []string
+	for _, a := range accounts {
+		if !seen[a] {
+			seen[a] = true
+			scopes, subjects = append(scopes, string(a.scope)), append(subjects, a.subject)
+		}
+	}
+	b.Queue(`INSERT INTO relayer_budgets AS b (chain_id, pool_id, day, scope, subject, spent_wei)
+		SELECT $1, $2, (now() AT TIME ZONE 'utc')::date, scope, subject, 0 FROM unnest($3::text[], $4::text[]) AS a (scope, subject)
+		ORDER BY scope, subject
+		ON CONFLICT (chain_id, pool_id, day, scope, subject) DO UPDATE SET spent_wei = b.spent_wei
+		RETURNING b.day, b.scope, b.subject, b.spent_wei::text`,
+		l.ChainID, l.Pool, scopes, subjects).Query(func(rows pgx.Rows) error {
+		var a account
+		var spent string
+		_, err := pgx.ForEachRow(rows, []any{&t.day, &a.scope, &a.subject, &spent}, func() error {
+			t.spent[a] = parseDecimal(&spent)
+			return nil
+		})
+		return err
+	})
+}
+
+// left is what an account may still spend; nil: anything.
+func (t *till) left(a account) *big.Int {
+	limit, spent := t.limits[a.scope], t.spent[a]
+	if limit == nil || spent == nil {
+		return nil
+	}
+	left := new(big.Int).Sub(limit, spent)
+	if taken := t.taken[a]; taken != nil {
+		left.Sub(left, taken)
+	}
+	return left
+}
+
+func (t *till) fits(a account, wei *big.Int) bool {
+	left := t.left(a)
+	return left == nil || wei == nil || left.Cmp(wei) >= 0
+}
+
+// take is for what fits.
+func (t *till) take(a account, wei *big.Int) {
+	if t.spent[a] == nil || wei == nil {
+		return
+	}
+	if t.taken[a] == nil {
+		t.taken[a] = new(big.Int)
+	}
+	t.taken[a].Add(t.taken[a], wei)
+}
+
+// refusal tells whoever does not fit to come back tomorrow.
+func (t *till) refusal(s scope) error {
+	return &relayer.LimitError{Limit: "daily gas budget of " + scopeNames[s], After: max(time.Second, time.Until(t.day.AddDate(0, 0, 1)))}
+}
+
+// today is what is written down with what takes part; nil where nothing was locked.
+func (t *till) today() *time.Time { return timeOrNil(t.day) }
+
+// store queues what was taken.
+func (t *till) store(b *pgx.Batch, l *Ledger) {
+	var scopes, subjects, wei []string
+	for a, n := range t.taken {
+		scopes, subjects, wei = append(scopes, string(a.scope)), append(subjects, a.subject), append(wei, n.String())
+	}
+	if len(scopes) == 0 {
+		return
+	}
+	b.Queue(`UPDATE relayer_budgets b SET spent_wei = b.spent_wei + t.wei::numeric
+		FROM unnest($4::text[], $5::text[], $6::text[]) AS t (scope, subject, wei)
+		WHERE b.chain_id = $1 AND b.pool_id = $2 AND b.day = $3 AND b.scope = t.scope AND b.subject = t.subject`,
+		l.ChainID, l.Pool, t.day, scopes, subjects, wei)
+}
+
+// paid is the part of a statement whose part "changed" returns rows of relayer_txs: where they are final, what was
+// reserved for them becomes what they have cost. The accounts are locked in the order of [till.lock].
+const paid = `, charges AS (
+	SELECT c.chain_id, c.pool_id, e.day, e.scope, e.subject, sum(coalesce(c.gas_used * c.gas_price_paid, 0) - c.reserve_wei) AS wei
+	FROM changed c CROSS JOIN LATERAL (VALUES (c.budget_day, 'caller', c.caller), (c.budget_day, 'trader', c.trader),
+		(c.key_budget_day, 'key', c.relayer_address)) AS e (day, scope, subject)
+	WHERE NOT c.open AND c.reserve_wei IS NOT NULL AND e.day IS NOT NULL GROUP BY 1, 2, 3, 4, 5
+), accounts AS (
+	SELECT b.chain_id, b.pool_id, b.day, b.scope, b.subject, x.wei FROM relayer_budgets b
+	JOIN charges x USING (chain_id, pool_id, day, scope, subject) ORDER BY b.day, b.scope, b.subject FOR UPDATE OF b
+), paid AS (
+	UPDATE relayer_budgets b SET spent_wei = greatest(0, b.spent_wei + a.wei) FROM accounts a
+	WHERE (b.chain_id, b.pool_id, b.day, b.scope, b.subject) = (a.chain_id, a.pool_id, a.day, a.scope, a.subject))
+`
+
+// paid is the part of a statement that settles accounts; nothing where there are none.
+func (l *Ledger) paid() string {
+	if !l.Budgets.any() {
+		return ""
+	}
+	return paid
+}
+
+// returned is the part of a statement that gives a key back what was reserved for a transaction that it lost; its part
+// "displaced" has the row as it was.
+func (l *Ledger) returned() string {
+	if !l.Budgets.any() {
+		return ""
+	}
+	return paid + `, returned AS (
+		UPDATE relayer_budgets b SET spent_wei = greatest(0, b.spent_wei - d.reserve_wei) FROM displaced d, changed c
+		WHERE (b.chain_id, b.pool_id, b.day, b.scope, b.subject) = (d.chain_id, d.pool_id, d.day, 'key', $5))
+	`
+}
+
+// Spent is what an account has spent today, and what it has reserved.
+type Spent struct {
+	Scope, Subject string
+	Wei            *big.Int
+}
+
+// Spending returns today's accounts of API keys, relayer keys and top-ups. Traders are not among them: there may be any number.
+func (l *Ledger) Spending(ctx context.Context) ([]Spent, error) {
+	rows, err := l.db.Query(ctx, `SELECT scope, subject, spent_wei::text FROM relayer_budgets
+		WHERE chain_id = $1 AND pool_id = $2 AND day = (now() AT TIME ZONE 'utc')::date AND scope <> 'trader' ORDER BY 1, 2`, l.ChainID, l.Pool)
+	if err != nil {
+		return nil, fmt.Errorf("read budgets: %w", err)
+	}
+	spent, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (s Spent, err error) {
+		var wei string
+		err = row.Scan(&s.Scope, &s.Subject, &wei)
+		s.Wei = parseDecimal(&wei)
+		return s, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read budgets: %w", err)
+	}
+	return spent, nil
+}
