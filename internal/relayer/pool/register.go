@@ -4,25 +4,31 @@ import (
 	"context"
 	"time"
 
+	"github.com/cenkalti/backoff/v5"
+
 	"github.com/rollcall-dev/rollcall/internal/relayer/ledger"
 )
 
-// registerRetry is the pause between two tries to register.
+// registerRetry bounds the pause between two tries to register.
 const registerRetry = time.Second
 
 // register has the store know all keys, and tries until it does, or ctx ends. A key that is not registered gets nothing.
 func (p *Pool) register(ctx context.Context) {
-	for {
+	pause := backoff.NewExponentialBackOff()
+	pause.InitialInterval, pause.MaxInterval = registerRetry/64, registerRetry
+	for began := time.Now(); ; {
 		err := p.registerOnce(ctx)
 		if err == nil {
 			p.cfg.Log.Info("keys registered", "keys", len(p.terms.Held))
 			return
 		}
-		p.cfg.Log.Warn("keys could not be registered, trying again", "err", err)
+		if time.Since(began) > registerRetry { // what passes by itself at a start is not worth a word
+			p.cfg.Log.Warn("keys could not be registered, trying again", "err", err)
+		}
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(registerRetry):
+		case <-time.After(pause.NextBackOff()):
 		}
 	}
 }

@@ -169,14 +169,14 @@ func (p *Pool) estimate(ctx context.Context, key common.Address, r *relayer.Requ
 	if revert, ok := errors.AsType[*chain.RevertError](err); ok {
 		return &relayer.RevertError{Reason: revert.Reason, Data: revert.Data}
 	}
-	if refused, ok := errors.AsType[*chain.RPCError](err); ok {
-		return relayer.Invalidf("", "the simulation failed: %s", refused.Message)
-	}
+	refused, answered := errors.AsType[*chain.RPCError](err)
 	switch {
 	case errors.Is(err, chain.ErrInsufficientFunds):
 		return relayer.Invalidf("value", "is more than the relayer has")
 	case errors.Is(err, chain.ErrGasAllowance):
 		return relayer.Invalidf("", "the simulation ran out of gas")
+	case answered:
+		return relayer.Invalidf("", "the simulation failed: %s", refused.Message)
 	}
 	return fmt.Errorf("%w: the transaction could not be simulated: %w", relayer.ErrUnavailable, err)
 }
