@@ -49,7 +49,8 @@ func completeLine(k *kong.Kong) int {
 	kongcompletion.Register(k,
 		kongcompletion.WithPredictor("file", complete.PredictFiles("*")),
 		kongcompletion.WithPredictor("devmember", complete.PredictSet("leader", "coordinator-1", "coordinator-2", "coordinator-3",
-			"oz-relayer-0", "oz-relayer-1", "oz-relayer-2", "gateway")),
+			"oz-relayer-0", "oz-relayer-1", "oz-relayer-2", "gateway", "chain", "postgres")),
+		kongcompletion.WithPredictor("devrelayer", complete.PredictSet("oz-relayer-0", "oz-relayer-1", "oz-relayer-2")),
 		kongcompletion.WithExitFunc(func(c int) { code = c }))
 	return code
 }

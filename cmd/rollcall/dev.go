@@ -14,9 +14,10 @@ import (
 )
 
 type devCmd struct {
-	Run   devRunCmd   `cmd:"" default:"withargs" help:"Run the cluster until Ctrl-C (the default)."`
-	Kill  devKillCmd  `cmd:"" changes:"" help:"Kill one of its processes, as a crash would."`
-	Start devStartCmd `cmd:"" changes:"" help:"Start a killed one again."`
+	Run    devRunCmd    `cmd:"" default:"withargs" help:"Run the cluster until Ctrl-C (the default)."`
+	Kill   devKillCmd   `cmd:"" changes:"" help:"Kill one of its processes, as a crash would."`
+	Start  devStartCmd  `cmd:"" changes:"" help:"Start a killed one again."`
+	APIKey devAPIKeyCmd `cmd:"" name:"api-key" help:"Print the API key of one of its relayers."`
 }
 
 // devData says which cluster is meant.
@@ -57,7 +58,7 @@ func (c *devRunCmd) Run(ctx context.Context, con *console) error {
 }
 
 type devKillCmd struct {
-	Member string `arg:"" predictor:"devmember" help:"leader, coordinator-1 to 3, oz-relayer-0 to 2, or gateway."`
+	Member string `arg:"" predictor:"devmember" help:"leader, coordinator-1 to 3, oz-relayer-0 to 2, gateway, chain, or postgres."`
 	devData
 }
 
@@ -71,7 +72,7 @@ func (c *devKillCmd) Run(ctx context.Context, con *console) error {
 }
 
 type devStartCmd struct {
-	Member string `arg:"" predictor:"devmember" help:"coordinator-1 to 3, oz-relayer-0 to 2, or gateway."`
+	Member string `arg:"" predictor:"devmember" help:"coordinator-1 to 3, oz-relayer-0 to 2, gateway, chain (a new one, on which the relayers send nothing), or postgres."`
 	devData
 }
 
@@ -84,16 +85,40 @@ func (c *devStartCmd) Run(ctx context.Context, con *console) error {
 	return nil
 }
 
+type devAPIKeyCmd struct {
+	Relayer string `arg:"" predictor:"devrelayer" help:"oz-relayer-0 to 2."`
+	devData
+}
+
+func (c *devAPIKeyCmd) Run(con *console) error {
+	info := dev.Running(c.Data)
+	if info == nil {
+		return c.explain(dev.ErrNotRunning)
+	}
+	key, err := info.APIKey(c.Relayer)
+	if err == nil {
+		fmt.Fprintln(con.stdout, key)
+	}
+	return err
+}
+
+// devSecretsCmd makes what containers are given as files.
+type devSecretsCmd struct {
+	Folder   string `arg:"" help:"Where they are."`
+	Relayers int    `default:"3" min:"1" max:"100" help:"How many relayers have an API key."`
+}
+
+func (c *devSecretsCmd) Run(ctx context.Context, con *console) error {
+	secrets, err := dev.OpenSecrets(ctx, c.Folder, c.Relayers)
+	if err == nil {
+		fmt.Fprintln(con.stdout, secrets.Funded())
+	}
+	return err
+}
+
 func (d devData) explain(err error) error {
 	if errors.Is(err, dev.ErrNotRunning) {
 		return withFix(fmt.Errorf("%s: %w", d.Data, err), "Start one with \"rollcall dev\", or name its folder with --data.")
 	}
 	return err
 }
-
-type devRelayerCmd struct {
-	ID     string `help:"Its id."`
-	Listen string `help:"Where it answers /health."`
-}
-
-func (c *devRelayerCmd) Run(ctx context.Context) error { return dev.ServeRelayer(ctx, c.ID, c.Listen) }

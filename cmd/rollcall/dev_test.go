@@ -3,7 +3,9 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -18,6 +20,7 @@ import (
 
 	"github.com/rollcall-dev/rollcall/internal/dev"
 	"github.com/rollcall-dev/rollcall/internal/mirror"
+	"github.com/rollcall-dev/rollcall/internal/pgserver"
 	"github.com/rollcall-dev/rollcall/internal/testredis"
 )
 
@@ -37,6 +40,9 @@ func startDev(t *testing.T, data string, env ...string) *devRun {
 		out: new(lockedBuffer), done: make(chan error, 1),
 	}
 	d.cmd.Env = append(append(os.Environ(), "ROLLCALL_TEST_MAIN=1"), env...)
+	if folder, err := pgserver.Folder(t.Context(), filepath.Join(data, "postgres"), ""); err == nil {
+		t.Cleanup(func() { _ = os.RemoveAll(folder) }) // root's is outside of the test's
+	}
 	d.cmd.Stdout, d.cmd.Stderr = d.out, d.out
 	require.NoError(t, d.cmd.Start())
 	go func() { d.done <- d.cmd.Wait() }()
@@ -84,6 +90,7 @@ func pids(info *dev.Info) map[string]int {
 	for _, g := range info.Gateways {
 		all[g.ID] = g.PID
 	}
+	all["chain"], all["postgres"] = info.Chain.PID, info.DatabasePID
 	return all
 }
 
@@ -98,7 +105,7 @@ func TestDev(t *testing.T) {
 	info, err := dev.ReadInfo(data)
 	require.NoError(t, err)
 	first := pids(info)
-	require.Len(t, first, 7)
+	require.Len(t, first, 9)
 	for id, pid := range first {
 		require.True(t, alive(pid), "%s, process %d", id, pid)
 	}
@@ -117,6 +124,9 @@ func TestDev(t *testing.T) {
 		code, _ := get(r.URL + "/health")
 		require.Equal(t, http.StatusOK, code)
 	}
+	require.Contains(t, d.out.String(), "the chain begins anew at each start, and the relayers' data with it\n")
+	require.Equal(t, info.Relayers[1].APIKey, strings.TrimSpace(d.here(t, folder, "dev", "api-key", "oz-relayer-1")))
+	tx := mine(t, info)
 	require.Eventually(t, func() bool {
 		code, body := get("http://" + info.Coordinators[0].HTTP + "/status")
 		return code == http.StatusOK && body["status"] == "healthy"
@@ -168,6 +178,19 @@ func TestDev(t *testing.T) {
 	require.Empty(t, left(), "no healthy relayer was taken out")
 	succeed(t, "dev", "start", killed, "--data", data)
 
+	// Without PostgreSQL the relayers say that they can't relay, and leave; their data is there when it is back.
+	succeed(t, "dev", "kill", "postgres", "--data", data)
+	require.False(t, alive(first["postgres"]))
+	require.Eventually(t, func() bool { return len(active()) == 0 }, time.Minute, 20*time.Millisecond)
+	code, health := get(info.Relayers[0].URL + "/health")
+	require.Equal(t, http.StatusServiceUnavailable, code)
+	require.Contains(t, health["reason"], "database")
+	succeed(t, "dev", "start", "postgres", "--data", data)
+	allActive()
+	code, kept := call(t, info.Relayers[0], "GET", "/transactions/"+tx, "")
+	require.Equal(t, http.StatusOK, code)
+	require.Equal(t, "confirmed", kept["status"])
+
 	// The gateway may go and come: what it registered stays.
 	succeed(t, "dev", "kill", "gateway", "--data", data)
 	succeed(t, "dev", "start", "gateway", "--data", data)
@@ -176,6 +199,17 @@ func TestDev(t *testing.T) {
 	r = rollcall(t, "dev", "kill", "nobody", "--data", data)
 	require.Equal(t, exitNotDone, r.code)
 	require.Contains(t, r.stderr, `there is no "nobody"; there are leader, `)
+
+	// A chain that is started again is another one, on which nothing is sent.
+	succeed(t, "dev", "kill", "chain", "--data", data)
+	require.Eventually(t, func() bool { return len(active()) == 0 }, time.Minute, 20*time.Millisecond)
+	succeed(t, "dev", "start", "chain", "--data", data)
+	d.says(t, "it is another chain, on which the relayers send nothing")
+	require.Eventually(t, func() bool {
+		code, health := get(info.Relayers[0].URL + "/health")
+		reason, _ := health["reason"].(string)
+		return code == http.StatusServiceUnavailable && strings.Contains(reason, "has another history")
+	}, time.Minute, 50*time.Millisecond)
 
 	// A process that ends by itself is not started again behind one's back.
 	info, err = dev.ReadInfo(data)
@@ -190,6 +224,7 @@ func TestDev(t *testing.T) {
 	info, err = dev.ReadInfo(data)
 	require.NoError(t, err)
 	last := pids(info)
+	requireSecret(t, d, data, info)
 	d.interrupt(t)
 	for id, pid := range last {
 		if pid != 0 {
@@ -203,7 +238,7 @@ func TestDev(t *testing.T) {
 	require.Equal(t, exitNotDone, r.code)
 	require.Contains(t, r.stderr, "no cluster runs there\nStart one with \"rollcall dev\"")
 
-	// The second run goes on from the same data.
+	// The second run goes on from the same data, but for the relayers', since their chain is another.
 	d = startDev(t, data)
 	d.says(t, "Ctrl-C stops everything")
 	again, err := dev.ReadInfo(data)
@@ -219,12 +254,93 @@ func TestDev(t *testing.T) {
 	require.Eventually(t, func() bool { continued = devStatus(t, coordinators); return continued.Director == "running" }, time.Minute, 50*time.Millisecond)
 	require.Equal(t, before.Cluster, continued.Cluster)
 	require.Greater(t, continued.Epoch, after.Epoch)
+	require.Equal(t, info.Relayers[0].APIKey, again.Relayers[0].APIKey)
+	code, _ = call(t, again.Relayers[0], "GET", "/transactions/"+tx, "")
+	require.Equal(t, http.StatusNotFound, code, "a transaction of the chain before")
+	mine(t, again)
 
 	if runtime.GOOS == "linux" { // elsewhere children outlive a supervisor that is killed
 		require.NoError(t, d.cmd.Process.Kill())
 		require.Error(t, <-d.done)
 		for id, pid := range pids(again) {
 			require.Eventually(t, func() bool { return !alive(pid) }, 10*time.Second, 20*time.Millisecond, id)
+		}
+	}
+}
+
+// call is a request to a relayer's pool.
+func call(t *testing.T, r dev.Relayer, method, path, body string) (code int, data map[string]any) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), method, r.URL+"/api/v1/relayers/pool"+path, strings.NewReader(body))
+	require.NoError(t, err)
+	req.Header.Set("Authorization", "Bearer "+r.APIKey)
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Idempotency-Key", body)
+	res, err := client.Do(req)
+	require.NoError(t, err)
+	defer res.Body.Close()
+	var answer struct{ Data map[string]any }
+	require.NoError(t, json.NewDecoder(res.Body).Decode(&answer))
+	return res.StatusCode, answer.Data
+}
+
+// mine posts a transaction to each relayer, sees another one call it confirmed, and returns the last one's id.
+func mine(t *testing.T, info *dev.Info) (id string) {
+	t.Helper()
+	for i, r := range info.Relayers {
+		body := fmt.Sprintf(`{"to":"0x00000000000000000000000000000000000000aa","value":%d}`, i)
+		code, tx := call(t, r, "POST", "/transactions", body)
+		require.Equal(t, http.StatusOK, code)
+		id = tx["id"].(string)
+		other := info.Relayers[(i+1)%len(info.Relayers)]
+		require.Eventually(t, func() bool {
+			_, tx := call(t, other, "GET", "/transactions/"+id, "")
+			return tx["status"] == "confirmed"
+		}, time.Minute, 100*time.Millisecond)
+		_, same := call(t, other, "POST", "/transactions", body)
+		require.Equal(t, id, same["id"], "repeated elsewhere it is the same")
+	}
+	return id
+}
+
+// requireSecret finds keys and passwords neither in what the cluster prints and logs, nor where others see processes.
+func requireSecret(t *testing.T, d *devRun, data string, info *dev.Info) {
+	t.Helper()
+	database, err := url.Parse(info.DatabaseURL)
+	require.NoError(t, err)
+	password, _ := database.User.Password()
+	secrets := []string{password}
+	for _, r := range info.Relayers {
+		secrets = append(secrets, r.APIKey)
+	}
+	content, err := os.ReadFile(filepath.Join(data, "secrets", "keys.json"))
+	require.NoError(t, err)
+	var keys []string
+	require.NoError(t, json.Unmarshal(content, &keys))
+	require.Len(t, keys, 4)
+	for _, k := range keys {
+		secrets = append(secrets, k[2:])
+	}
+	public := map[string]string{"what it prints": d.out.String()}
+	logs, err := filepath.Glob(filepath.Join(data, "logs", "*.log"))
+	require.NoError(t, err)
+	require.Len(t, logs, 8)
+	if runtime.GOOS == "linux" {
+		for _, pid := range pids(info) {
+			if pid != 0 {
+				logs = append(logs, fmt.Sprintf("/proc/%d/cmdline", pid))
+			}
+		}
+	}
+	for _, path := range logs {
+		content, err := os.ReadFile(path)
+		require.NoError(t, err)
+		public[path] = string(content)
+	}
+	for where, text := range public {
+		for _, secret := range secrets {
+			require.NotEmpty(t, secret)
+			require.NotContains(t, strings.ToLower(text), strings.ToLower(secret), where)
 		}
 	}
 }

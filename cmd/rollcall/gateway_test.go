@@ -43,7 +43,7 @@ func TestGateway(t *testing.T) {
 		return strings.Join(all, " ")
 	}
 	require.Empty(t, ids(), "nothing is offered before it has been well once")
-	start(t, "dev-relayer", "--id", "x", "--listen", relayer).await(t, "http://"+relayer+"/health")
+	serveWell(t, relayer)
 	require.Eventually(t, func() bool { return ids() == "oz-relayer-0 oz-relayer-1" }, 30*time.Second, 50*time.Millisecond)
 	g.await(t, "http://"+web+"/readyz")
 
@@ -80,7 +80,7 @@ func TestGateway(t *testing.T) {
 func TestGatewayFails(t *testing.T) {
 	t.Parallel()
 	taken := freeAddress(t)
-	start(t, "dev-relayer", "--id", "x", "--listen", taken).await(t, "http://"+taken+"/health")
+	serveWell(t, taken)
 	r := rollcall(t, "gateway", "--id", "edge", "--definitions", t.TempDir(), "--listen", taken, "--state", t.TempDir())
 	require.Equal(t, exitNotDone, r.code)
 	require.Contains(t, r.stderr, `"msg":"gateway failed"`)
@@ -97,7 +97,7 @@ func TestGatewayUnderTLS(t *testing.T) {
 	}
 	c := startCluster(t, 1, cert("coordinator-1")...)
 	relayer, web := freeAddress(t), freeAddress(t)
-	start(t, "dev-relayer", "--id", "x", "--listen", relayer).await(t, "http://"+relayer+"/health")
+	serveWell(t, relayer)
 	require.NoError(t, os.WriteFile(filepath.Join(folder, "a.json"), []byte(`{"id":"a","kind":"relayer","worker_ref":{"url":"http://`+relayer+`"}}`), 0o600))
 	g := start(t, append(c.remote("gateway", "--id", "edge", "--definitions", folder, "--listen", web, "--state", t.TempDir()), cert("gateway")...)...)
 	g.await(t, "http://"+web+"/readyz")

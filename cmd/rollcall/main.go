@@ -37,7 +37,7 @@ type commands struct {
 	Completion completionCmd `cmd:"" help:"Print the code that makes a shell complete rollcall's commands."`
 	Version    versionCmd    `cmd:"" help:"Print the version."`
 
-	DevRelayer  devRelayerCmd  `cmd:"" hidden:"" help:"Pretend to be a relayer."`
+	DevSecrets  devSecretsCmd  `cmd:"" hidden:"" help:"Make keys for development in a folder, unless they are there, and print their addresses."`
 	DevChain    devChainCmd    `cmd:"" hidden:"" help:"Run an EVM chain for development, which begins anew at each start."`
 	Healthcheck healthcheckCmd `cmd:"" hidden:"" help:"Ask one URL whether it is well, for a container's health check."`
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -176,6 +177,18 @@ func get(url string) (code int, body map[string]any) {
 	defer res.Body.Close()
 	_ = json.NewDecoder(res.Body).Decode(&body)
 	return res.StatusCode, body
+}
+
+// serveWell answers every check at an address until the test ends.
+func serveWell(t *testing.T, address string) {
+	t.Helper()
+	l, err := net.Listen("tcp", address)
+	require.NoError(t, err)
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	require.NoError(t, s.Listener.Close())
+	s.Listener = l
+	s.Start()
+	t.Cleanup(s.Close)
 }
 
 // freeAddress is one that nothing listens at now, below the range that connections take their ports from.

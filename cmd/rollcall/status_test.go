@@ -56,7 +56,7 @@ func TestStatusAndMirror(t *testing.T) {
 	c := startCluster(t, 1)
 	redis := []string{"--redis-url", "redis://" + c.redis.Addr()}
 	relayer := freeAddress(t)
-	start(t, "dev-relayer", "--id", "x", "--listen", relayer).await(t, "http://"+relayer+"/health")
+	serveWell(t, relayer)
 	succeed(t, c.remote("services", "register", "oz-relayer-0", "--url", "http://"+relayer)...)
 	succeed(t, c.remote("services", "register", "oz-relayer-1", "--url", "http://"+freeAddress(t))...)
 	require.Eventually(t, func() bool {

@@ -43,7 +43,7 @@ func TestVersion(t *testing.T) {
 func TestHelp(t *testing.T) {
 	t.Parallel()
 	require.Contains(t, succeed(t, "--help"), "Run a coordinator")
-	require.NotContains(t, succeed(t, "--help"), "dev-relayer")
+	require.NotContains(t, succeed(t, "--help"), "dev-chain")
 	require.Contains(t, succeed(t, "cluster", "--help"), "transfer")
 }
 

@@ -114,15 +114,18 @@ func (s *supervisor) serveControl(ctx context.Context) error {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /kill", s.control(func(_ context.Context, m *member) (int, error) { return s.kill(m) }))
 	mux.HandleFunc("POST /start", s.control(func(ctx context.Context, m *member) (int, error) {
-		p, err := s.start(m)
+		r, err := s.start(ctx, m)
 		if err != nil {
 			return 0, err
 		}
-		if err := p.await(ctx, m.ready); err != nil {
+		if err := r.await(ctx, m.ready); err != nil {
 			return 0, fmt.Errorf("%s did not start: %w: %s", m.id, err, lastLine(s.logPath(m)))
 		}
 		s.say("%s was started", m.id)
-		return p.pid(), nil
+		if m.kind == kindChain {
+			s.say("it is another chain, on which the relayers send nothing; stop the cluster and start it to begin their data anew, too")
+		}
+		return r.pid(), nil
 	}))
 	server := &http.Server{
 		Handler:           mux,

@@ -3,6 +3,7 @@ package dev
 import (
 	"context"
 	"encoding/json"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -13,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 )
@@ -91,6 +93,16 @@ func TestPreferredPortsAreTaken(t *testing.T) {
 	require.ErrorContains(t, err, "which a coordinator of "+elsewhere+" uses, is taken by another process")
 	leave[0]()
 
+	// A folder of an older version knows nothing of some of the ports.
+	again.Chain, again.Postgres = 0, 0
+	require.NoError(t, writeJSON(filepath.Join(elsewhere, portsFile), again))
+	leave = []func(){occupy(t, wish.Chain)}
+	again, err = choosePorts(t.Context(), elsewhere, wish)
+	require.NoError(t, err)
+	require.NotContains(t, []int{0, wish.Chain}, again.Chain)
+	require.Equal(t, wish.Postgres, again.Postgres)
+	leave[0]()
+
 	require.NoError(t, os.WriteFile(filepath.Join(elsewhere, portsFile), []byte("{"), 0o600))
 	_, err = choosePorts(t.Context(), elsewhere, wish)
 	require.ErrorContains(t, err, "remove the file to choose ports anew")
@@ -117,7 +129,7 @@ func TestPortsOfOthersAreLeftAlone(t *testing.T) {
 		require.False(t, held[*port], "%d is another's", *port)
 		seen[*port] = true
 	}
-	require.Len(t, seen, 2+2*nodes+relays)
+	require.Len(t, seen, 4+2*nodes+relays)
 
 	require.NoError(t, lock.Close())
 	ours, err = choosePorts(t.Context(), t.TempDir(), wish)
@@ -156,11 +168,13 @@ func TestInfoIsAsScriptsExpect(t *testing.T) {
 	t.Parallel()
 	content, err := json.Marshal(Info{
 		RedisURL: "r", KeyPrefix: "p", Coordinators: []Coordinator{{ID: "c", PID: 1, Cluster: "a", HTTP: "h"}},
-		Relayers: []Relayer{{ID: "o", URL: "u", PID: 2}}, Gateways: []Gateway{{ID: "g", PID: 3, HTTP: "h"}},
+		Relayers: []Relayer{{ID: "o", URL: "u", PID: 2, APIKey: "k"}}, Gateways: []Gateway{{ID: "g", PID: 3, HTTP: "h"}},
+		PoolID: "q", Chain: Chain{RPCURL: "n", WSURL: "w", ChainID: 5, PID: 4}, DatabaseURL: "d", DatabasePID: 6,
 	})
 	require.NoError(t, err)
 	require.JSONEq(t, `{"redis_url":"r","redis_key_prefix":"p","coordinators":[{"id":"c","pid":1,"cluster":"a","http":"h"}],
-		"relayers":[{"id":"o","url":"u","pid":2}],"gateways":[{"id":"g","pid":3,"http":"h"}]}`, string(content))
+		"relayers":[{"id":"o","url":"u","pid":2,"api_key":"k"}],"gateways":[{"id":"g","pid":3,"http":"h"}],
+		"pool_id":"q","chain":{"rpc_url":"n","ws_url":"w","chain_id":5,"pid":4},"database_url":"d","database_pid":6}`, string(content))
 }
 
 func TestSocketFitsItsAddress(t *testing.T) {
@@ -189,13 +203,10 @@ func TestNothingRuns(t *testing.T) {
 // Whoever is told that a member is killed finds that in dev.json, also before anybody else noticed its end.
 func TestKilledIsWrittenDown(t *testing.T) {
 	t.Parallel()
-	s := &supervisor{cfg: Config{Data: t.TempDir()}, ports: new(ports), launcher: newLauncher()}
-	defer s.launcher.close()
-	p, err := s.launcher.start("sleep", []string{"1000"}, nil, filepath.Join(s.cfg.Data, "log"))
+	s := sleepers(t, new(strings.Builder))
+	m := s.sleeper("oz-relayer-1", kindRelayer, nil)
+	p, err := s.start(t.Context(), m)
 	require.NoError(t, err)
-	m := &member{id: "oz-relayer-1", proc: p}
-	s.members = []*member{m}
-	require.NoError(t, s.writeInfo())
 	pid, err := s.kill(m)
 	require.NoError(t, err)
 	require.Equal(t, p.pid(), pid)
@@ -204,6 +215,28 @@ func TestKilledIsWrittenDown(t *testing.T) {
 	require.Zero(t, info.Relayers[1].PID)
 	_, err = s.kill(m)
 	require.ErrorIs(t, err, errNotRunning)
+	s.stopAll()
+}
+
+// sleepers is a supervisor whose members do nothing but wait for their end.
+func sleepers(t *testing.T, out io.Writer) *supervisor {
+	t.Helper()
+	s := &supervisor{cfg: Config{Data: t.TempDir(), Out: out}, ports: new(ports), launcher: newLauncher(), database: new(database)}
+	t.Cleanup(s.launcher.close)
+	require.NoError(t, os.Mkdir(filepath.Join(s.cfg.Data, "logs"), 0o700))
+	var err error
+	s.secrets, err = OpenSecrets(t.Context(), filepath.Join(s.cfg.Data, "secrets"), relays)
+	require.NoError(t, err)
+	return s
+}
+
+func (s *supervisor) sleeper(id string, k kind, ready func(context.Context) error) *member {
+	m := &member{id: id, kind: k, ready: ready}
+	m.launch = func(context.Context) (process, error) {
+		return s.launcher.start("sleep", []string{"1000"}, nil, s.logPath(m))
+	}
+	s.members = append(s.members, m)
+	return m
 }
 
 func TestChildrenFollowTheirFlags(t *testing.T) {
@@ -211,6 +244,9 @@ func TestChildrenFollowTheirFlags(t *testing.T) {
 	for variable, dropped := range map[string]bool{
 		"REDIS_URL=x": true, "REDIS_PORT=1": true, "ROLLCALL_TLS_CERT=x": true, "ROLLCALL_CONFIG=x": true,
 		"HEALTH_CHECK_PATH=/x": true, "HEALTH_CHECK_AUTH_HEADER=x": true, "HEALTH_CHECK_FALL=3": false, "PATH=x": false,
+		"RELAYER_PRIVATE_KEY_0=x": true, "RELAYER_PRIVATE_KEYS_JSON=x": true, "RELAYER_KEYSTORE_DIR=x": true, "RELAYER_ALLOWED_ADDRESSES=x": true,
+		"RELAYER_API_KEYS=x": true, "DATABASE_URL=x": true, "RELAYER_DATABASE_URL_FILE=x": true, "RELAYER_RPC_URLS=x": true,
+		"RELAYER_SUBSCRIBE_URL=x": true, "PGSSLMODE=require": true, "RELAYER_ENABLED=false": false,
 	} {
 		require.Equal(t, dropped, ours(variable), variable)
 	}
@@ -228,18 +264,13 @@ func TestLastLine(t *testing.T) {
 func TestKilledAndStarted(t *testing.T) {
 	t.Parallel()
 	var out strings.Builder
-	s := &supervisor{cfg: Config{Data: t.TempDir(), Executable: "sleep", Out: &out}, ports: new(ports), launcher: newLauncher()}
-	defer s.launcher.close()
-	require.NoError(t, os.Mkdir(filepath.Join(s.cfg.Data, "logs"), 0o700))
-	m := &member{id: "oz-relayer-1", kind: "relayer", args: []string{"1000"}}
-	s.members = []*member{m}
-	var err error
-	m.proc, err = s.launcher.start("sleep", m.args, nil, s.logPath(m))
+	s := sleepers(t, &out)
+	m := s.sleeper("oz-relayer-1", kindRelayer, nil)
+	first, err := s.start(t.Context(), m)
 	require.NoError(t, err)
-	first := m.proc
 	_, err = s.kill(m)
 	require.NoError(t, err)
-	second, err := s.start(m)
+	second, err := s.start(t.Context(), m)
 	require.NoError(t, err)
 	require.NotEqual(t, first.pid(), second.pid())
 	s.ended(m, first)
@@ -252,17 +283,16 @@ func TestStopWhileOthersStartAndKill(t *testing.T) {
 	t.Parallel()
 	for range 20 {
 		var out strings.Builder
-		s := &supervisor{cfg: Config{Data: t.TempDir(), Executable: "sleep", Out: &out}, ports: new(ports), launcher: newLauncher()}
-		require.NoError(t, os.Mkdir(filepath.Join(s.cfg.Data, "logs"), 0o700))
-		for _, kind := range []string{"relayer", "coordinator", "gateway"} {
-			s.members = append(s.members, &member{id: kind, kind: kind, args: []string{"1000"}})
+		s := sleepers(t, &out)
+		for _, k := range []kind{kindRelayer, kindCoordinator, kindGateway} {
+			s.sleeper(string(k), k, nil)
 		}
-		_, err := s.start(s.members[0])
+		_, err := s.start(t.Context(), s.members[0])
 		require.NoError(t, err)
 		var all sync.WaitGroup
 		for _, m := range s.members {
-			all.Go(func() { _, _ = s.start(m) }) // before it is too late, or not
-			all.Go(func() { _, _ = s.kill(m) })  // likewise
+			all.Go(func() { _, _ = s.start(t.Context(), m) }) // before it is too late, or not
+			all.Go(func() { _, _ = s.kill(m) })               // likewise
 		}
 		for range 2 {
 			all.Go(s.stopAll)
@@ -270,12 +300,11 @@ func TestStopWhileOthersStartAndKill(t *testing.T) {
 		all.Wait()
 		for _, m := range s.members {
 			require.Zero(t, m.pid(), m.id)
-			_, err := s.start(m)
+			_, err := s.start(t.Context(), m)
 			require.ErrorIs(t, err, errStopping)
 		}
 		require.NoFileExists(t, filepath.Join(s.cfg.Data, infoFile))
 		require.Contains(t, out.String(), "stopped; the same command goes on")
-		s.launcher.close()
 	}
 }
 
@@ -283,15 +312,13 @@ func TestStopWhileOthersStartAndKill(t *testing.T) {
 func TestStopWaitsForCommands(t *testing.T) {
 	t.Parallel()
 	var out strings.Builder
-	s := &supervisor{cfg: Config{Data: t.TempDir(), Executable: "sleep", Out: &out}, ports: new(ports), launcher: newLauncher()}
-	defer s.launcher.close()
-	require.NoError(t, os.Mkdir(filepath.Join(s.cfg.Data, "logs"), 0o700))
+	s := sleepers(t, &out)
 	asked, release := make(chan struct{}), make(chan struct{})
-	s.members = []*member{{id: "oz-relayer-1", kind: "relayer", args: []string{"1000"}, ready: func(context.Context) error {
+	s.sleeper("oz-relayer-1", kindRelayer, func(context.Context) error {
 		close(asked)
 		<-release
 		return nil
-	}}}
+	})
 	ctx, cancel := context.WithCancel(t.Context())
 	served := make(chan error, 1)
 	go func() { served <- s.serveControl(ctx) }()
@@ -318,4 +345,75 @@ func TestStopWaitsForCommands(t *testing.T) {
 	require.Contains(t, out.String(), "oz-relayer-1 was started")
 	require.NoError(t, <-answered)
 	s.stopAll()
+}
+
+// Secrets are made once, and nobody but their owner reads them.
+func TestSecretsAreKept(t *testing.T) {
+	t.Parallel()
+	folder := filepath.Join(t.TempDir(), "secrets")
+	first, err := OpenSecrets(t.Context(), folder, 2)
+	require.NoError(t, err)
+	require.Len(t, first.Addresses, keyCount)
+	again, err := OpenSecrets(t.Context(), folder, 3)
+	require.NoError(t, err)
+	require.Equal(t, first.Addresses, again.Addresses)
+	require.Equal(t, first.apiKeys, again.apiKeys[:2])
+	require.NotEqual(t, again.apiKeys[0], again.apiKeys[1])
+	info, err := os.Stat(folder)
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o700), info.Mode().Perm())
+	for _, name := range []string{"keys.json", "oz-relayer-0.api-key"} {
+		info, err := os.Stat(filepath.Join(folder, name))
+		require.NoError(t, err)
+		require.Equal(t, os.FileMode(0o600), info.Mode().Perm(), name)
+	}
+
+	require.NoError(t, os.WriteFile(filepath.Join(folder, "oz-relayer-0.api-key"), []byte("s3cret"), 0o600))
+	_, err = OpenSecrets(t.Context(), folder, 1)
+	require.ErrorContains(t, err, "does not hold name:key; remove it")
+	require.NotContains(t, err.Error(), "s3cret")
+	require.NoError(t, os.WriteFile(filepath.Join(folder, "keys.json"), []byte(`["s3cret"]`), 0o600))
+	_, err = OpenSecrets(t.Context(), folder, 1)
+	require.ErrorContains(t, err, "remove the file to have keys made anew")
+	require.NotContains(t, err.Error(), "s3cret")
+}
+
+// A PostgreSQL that was killed has its data when it is started again; with a new supervisor it begins anew, since the
+// chain does.
+func TestDatabaseBeginsAnewWithItsSupervisor(t *testing.T) {
+	t.Parallel()
+	data := t.TempDir()
+	url := filepath.Join(data, "url")
+	begin := func() (*database, process) {
+		d := &database{data: data, port: wish(t).Postgres, urlFile: url}
+		p, err := d.start(t.Context())
+		require.NoError(t, err)
+		t.Cleanup(func() {
+			p.kill()
+			require.NoError(t, os.RemoveAll(d.folder)) // root's may be elsewhere
+		})
+		return d, p
+	}
+	exec := func(statement string) error {
+		content, err := os.ReadFile(url)
+		require.NoError(t, err)
+		conn, err := pgx.Connect(t.Context(), strings.TrimSpace(string(content)))
+		require.NoError(t, err)
+		defer conn.Close(t.Context())
+		_, err = conn.Exec(t.Context(), statement)
+		return err
+	}
+	d, p := begin()
+	require.NoError(t, exec("CREATE TABLE t ()"))
+	p.kill()
+	require.Error(t, p.err())
+	p, err := d.start(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, exec("SELECT FROM t"))
+	require.True(t, p.stop(time.Minute))
+	require.NoError(t, p.err())
+
+	_, p = begin()
+	require.ErrorContains(t, exec("SELECT FROM t"), "42P01")
+	require.True(t, p.stop(time.Minute))
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -21,6 +22,12 @@ type Info struct {
 	Coordinators []Coordinator `json:"coordinators"`
 	Relayers     []Relayer     `json:"relayers"`
 	Gateways     []Gateway     `json:"gateways"`
+	// PoolID is the relayers' pool, by which their API knows it.
+	PoolID string `json:"pool_id"`
+	Chain  Chain  `json:"chain"`
+	// DatabaseURL is the relayers' store, with its password.
+	DatabaseURL string `json:"database_url"`
+	DatabasePID int    `json:"database_pid"`
 }
 
 // Coordinator as dev.json shows it. Cluster and HTTP are host:port.
@@ -36,6 +43,16 @@ type Relayer struct {
 	ID  string `json:"id"`
 	URL string `json:"url"`
 	PID int    `json:"pid"`
+	// APIKey is what its API wants as a bearer token: a secret.
+	APIKey string `json:"api_key"`
+}
+
+// Chain as dev.json shows it.
+type Chain struct {
+	RPCURL  string `json:"rpc_url"`
+	WSURL   string `json:"ws_url"`
+	ChainID uint64 `json:"chain_id"`
+	PID     int    `json:"pid"`
 }
 
 // Gateway as dev.json shows it. HTTP is host:port.
@@ -94,7 +111,19 @@ const (
 	lockFile  = "lock"
 )
 
-// writeJSON replaces a file in one step, readable by its owner only: a Redis URL may hold a password.
+// APIKey of a relayer, by its id.
+func (i *Info) APIKey(relayer string) (string, error) {
+	var known []string
+	for _, r := range i.Relayers {
+		if r.ID == relayer {
+			return r.APIKey, nil
+		}
+		known = append(known, r.ID)
+	}
+	return "", fmt.Errorf("there is no relayer %q; there are %s", relayer, strings.Join(known, ", "))
+}
+
+// writeJSON replaces a file in one step, readable by its owner only: it holds secrets.
 func writeJSON(path string, v any) error {
 	content, err := json.MarshalIndent(v, "", "  ")
 	if err != nil {

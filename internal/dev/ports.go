@@ -18,11 +18,13 @@ import (
 
 // ports of a cluster. Those of the coordinators are chosen once and then kept, since Raft's configuration has them.
 type ports struct {
-	Redis   int         `json:"redis"`
-	Gateway int         `json:"gateway"`
-	Cluster [nodes]int  `json:"cluster"`
-	HTTP    [nodes]int  `json:"http"`
-	Relayer [relays]int `json:"relayer"`
+	Redis    int         `json:"redis"`
+	Gateway  int         `json:"gateway"`
+	Cluster  [nodes]int  `json:"cluster"`
+	HTTP     [nodes]int  `json:"http"`
+	Relayer  [relays]int `json:"relayer"`
+	Chain    int         `json:"chain"`
+	Postgres int         `json:"postgres"`
 }
 
 // preferred are the ports of a machine where nothing else runs: those in the README and in people's heads.
@@ -31,6 +33,7 @@ var preferred = ports{
 	Cluster: [nodes]int{7411, 7412, 7413},
 	HTTP:    [nodes]int{3011, 3012, 3013},
 	Relayer: [relays]int{3100, 3101, 3102},
+	Chain:   8545, Postgres: 5439,
 }
 
 // Where those are taken, another is picked from here: below the range from which kernels take the ports of
@@ -60,7 +63,7 @@ func (p *ports) all() (ports []*int, remembered int) {
 	for i := range relays {
 		ports = append(ports, &p.Relayer[i])
 	}
-	return append(ports, &p.Redis, &p.Gateway), nodes
+	return append(ports, &p.Redis, &p.Gateway, &p.Chain, &p.Postgres), nodes
 }
 
 // choosePorts takes each port that is preferred where nobody else has it, else that of the last run, else any.
@@ -100,7 +103,7 @@ func choosePorts(ctx context.Context, data string, preferred ports) (*ports, err
 		if again && (taken[*port] || !free(*port)) {
 			*port = *lastAll[i]
 		}
-		for taken[*port] || !free(*port) {
+		for *port == 0 || taken[*port] || !free(*port) { // 0: the last run had none for this
 			*port = firstPort + rand.IntN(lastPort-firstPort)
 		}
 		taken[*port] = true

@@ -14,25 +14,58 @@ import (
 	"time"
 )
 
-// process is a running child.
-type process struct {
-	cmd  *exec.Cmd
-	done chan struct{} // closed when it has ended
-	err  error         // how, once done is closed
+// process is one run of a member.
+type process interface {
+	pid() int
+	done() <-chan struct{} // closed when it has ended
+	err() error            // how, once done is closed
+	kill()                 // ends it as a crash would, and waits for the end
+	// stop asks it to end, and kills it after the limit. It reports whether it ended by itself.
+	stop(limit time.Duration) bool
+}
 
+// run is a process with what the supervisor knows of it.
+type run struct {
+	process
 	killed bool // on the user's word; guarded by the supervisor's mu
 }
 
-func (p *process) pid() int { return p.cmd.Process.Pid }
-
-func (p *process) running() bool {
+func (r *run) running() bool {
 	select {
-	case <-p.done:
+	case <-r.done():
 		return false
 	default:
 		return true
 	}
 }
+
+// await calls check until it succeeds, the process ends, or ctx does.
+func (r *run) await(ctx context.Context, check func(context.Context) error) error {
+	for {
+		err := check(ctx)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-r.done():
+			return fmt.Errorf("it ended: %w", r.err())
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %w", context.Cause(ctx), err)
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+// child is a process that the launcher started.
+type child struct {
+	cmd   *exec.Cmd
+	ended chan struct{}
+	how   error // once ended is closed
+}
+
+func (c *child) pid() int              { return c.cmd.Process.Pid }
+func (c *child) done() <-chan struct{} { return c.ended }
+func (c *child) err() error            { return c.how }
 
 // launcher starts children, all from one thread: Linux kills a child when the thread that made it ends, which
 // ties their lives to the supervisor's.
@@ -55,7 +88,7 @@ func newLauncher() *launcher {
 func (l *launcher) close() { close(l.jobs) }
 
 // start runs the program with variables beside those of this process.
-func (l *launcher) start(executable string, args, variables []string, logPath string) (*process, error) {
+func (l *launcher) start(executable string, args, variables []string, logPath string) (process, error) {
 	log, err := os.OpenFile(logPath, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {
 		return nil, err
@@ -70,39 +103,40 @@ func (l *launcher) start(executable string, args, variables []string, logPath st
 	if err := <-started; err != nil {
 		return nil, fmt.Errorf("start %s: %w", args[0], err)
 	}
-	p := &process{cmd: cmd, done: make(chan struct{})}
+	c := &child{cmd: cmd, ended: make(chan struct{})}
 	go func() {
-		p.err = cmd.Wait()
-		close(p.done)
+		c.how = cmd.Wait()
+		close(c.ended)
 	}()
-	return p, nil
+	return c, nil
 }
 
-// ours are the variables that could lead a child elsewhere than its flags say, or that speak of other relayers
-// than ours. The rest, such as HEALTH_CHECK_FALL, is for trying out.
+// ours are the variables that could lead a child elsewhere than its flags say, that speak of other relayers than ours,
+// or that hold other relayers' secrets. The rest, such as HEALTH_CHECK_FALL, is for trying out.
 func ours(variable string) bool {
 	name, _, _ := strings.Cut(variable, "=")
 	switch name {
-	case "ROLLCALL_CONFIG", "HEALTH_CHECK_PATH", "HEALTH_CHECK_EXPECTED_CODES":
+	case "ROLLCALL_CONFIG", "HEALTH_CHECK_PATH", "HEALTH_CHECK_EXPECTED_CODES", "RELAYER_ALLOWED_ADDRESSES", "RELAYER_SUBSCRIBE_URL":
 		return true
 	}
-	return strings.HasPrefix(name, "ROLLCALL_TLS_") || strings.HasPrefix(name, "REDIS_") || strings.HasPrefix(name, "HEALTH_CHECK_AUTH_")
+	return slices.ContainsFunc([]string{
+		"ROLLCALL_TLS_", "REDIS_", "HEALTH_CHECK_AUTH_", "PG", "DATABASE_URL", "RELAYER_DATABASE_URL", "RELAYER_API_KEYS", "RELAYER_RPC_URL",
+		"RELAYER_PRIVATE_KEY", "RELAYER_KEYSTORE_",
+	}, func(prefix string) bool { return strings.HasPrefix(name, prefix) })
 }
 
-// kill ends the process as a crash would, and waits for the end.
-func (p *process) kill() {
-	_ = p.cmd.Process.Kill() // it fails only for one that has ended
-	<-p.done
+func (c *child) kill() {
+	_ = c.cmd.Process.Kill() // it fails only for one that has ended
+	<-c.ended
 }
 
-// stop asks the process to end, and kills it after the limit. It reports whether it ended by itself.
-func (p *process) stop(limit time.Duration) bool {
-	_ = p.cmd.Process.Signal(syscall.SIGTERM)
+func (c *child) stop(limit time.Duration) bool {
+	_ = c.cmd.Process.Signal(syscall.SIGTERM)
 	select {
-	case <-p.done:
+	case <-c.ended:
 		return true
 	case <-time.After(limit):
-		p.kill()
+		c.kill()
 		return false
 	}
 }
@@ -120,21 +154,4 @@ func lastLine(logPath string) string {
 	tail, _ := io.ReadAll(f)
 	lines := bytes.Split(bytes.TrimSpace(tail), []byte("\n"))
 	return string(lines[len(lines)-1])
-}
-
-// await calls check until it succeeds, the process ends, or ctx does.
-func (p *process) await(ctx context.Context, check func(context.Context) error) error {
-	for {
-		err := check(ctx)
-		if err == nil {
-			return nil
-		}
-		select {
-		case <-p.done:
-			return fmt.Errorf("it ended: %w", p.err)
-		case <-ctx.Done():
-			return fmt.Errorf("%w: %w", context.Cause(ctx), err)
-		case <-time.After(50 * time.Millisecond):
-		}
-	}
 }

@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"net/http"
+	"iter"
 	"os"
 	"path/filepath"
 	"slices"
@@ -22,9 +22,7 @@ import (
 
 const (
 	nodes  = 3 // coordinators
-	relays = 3 // demo relayers
-
-	gatewayID = "gateway"
+	relays = 3 // relayers, of one pool
 
 	startLimit = 30 * time.Second
 	// stopLimit is more than a coordinator takes to hand over and close.
@@ -49,27 +47,13 @@ type Config struct {
 	Out io.Writer
 }
 
-// member is a process of the cluster, running or not.
-type member struct {
-	id    string
-	kind  string // coordinator, relayer or gateway
-	args  []string
-	ready func(context.Context) error // nil when it serves
-
-	proc *process // the last one started; nil before
-}
-
-func (m *member) pid() int {
-	if m.proc == nil || !m.proc.running() {
-		return 0
-	}
-	return m.proc.pid()
-}
-
+// supervisor runs the members.
 type supervisor struct {
 	cfg      Config
 	ports    *ports
 	redisURL string
+	secrets  *Secrets
+	database *database
 	members  []*member // in start order; what they hold is guarded by mu
 	launcher *launcher
 	client   *gateway.Client
@@ -110,7 +94,8 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	}
 
 	s := &supervisor{cfg: cfg}
-	s.say("starting three coordinators, a gateway and three relayers; their data is in %s", cfg.Data)
+	s.say("starting three coordinators, a gateway, and three relayers with PostgreSQL and a chain; their data is in %s", cfg.Data)
+	s.say("the chain begins anew at each start, and the relayers' data with it")
 	starting, cancel := context.WithTimeoutCause(ctx, startLimit, fmt.Errorf("not up within %v", startLimit))
 	defer cancel()
 	if s.ports, err = choosePorts(starting, cfg.Data, preferred); err != nil {
@@ -129,6 +114,10 @@ func Run(ctx context.Context, cfg Config) (err error) {
 		return err
 	}
 	defer s.client.Close()
+	if s.secrets, err = OpenSecrets(starting, filepath.Join(cfg.Data, "secrets"), relays); err != nil {
+		return fmt.Errorf("the relayers' secrets: %w", err)
+	}
+	s.database = &database{data: cfg.Data, port: s.ports.Postgres, urlFile: s.secrets.databaseURLFile()}
 	s.launcher = newLauncher()
 	defer s.launcher.close()
 	s.members = s.plan()
@@ -154,98 +143,54 @@ func removeInfo(data string) error {
 	return err
 }
 
-// plan says which processes there are, in start order. Their settings are flags, which beat what is in the user's
-// environment.
-func (s *supervisor) plan() []*member {
-	var all []*member
-	for i, port := range s.ports.Relayer {
-		id := fmt.Sprintf("oz-relayer-%d", i)
-		all = append(all, &member{
-			id: id, kind: "relayer",
-			args:  []string{"dev-relayer", "--id", id, "--listen", local(port)},
-			ready: answers("http://" + local(port) + "/health"),
-		})
-	}
-	var peers []string
-	for i, port := range s.ports.Cluster {
-		peers = append(peers, fmt.Sprintf("%s=%s", coordinatorID(i), local(port)))
-	}
-	for i := range nodes {
-		id := coordinatorID(i)
-		cluster, http := local(s.ports.Cluster[i]), local(s.ports.HTTP[i])
-		all = append(all, &member{
-			id: id, kind: "coordinator",
-			args: []string{
-				"coordinator",
-				"--node-id", id, "--peers", strings.Join(peers, ","),
-				"--listen", cluster, "--advertise", cluster, "--advertise-client", cluster,
-				"--http-listen", http, "--data", filepath.Join(s.cfg.Data, id), "--raft-timing", "lan",
-				"--relayer-count", "0", "--health-check-interval-ms", fmt.Sprint(s.cfg.Interval.Milliseconds()),
-			},
-			ready: answers("http://" + http + "/readyz"),
-		})
-	}
-	return append(all, &member{
-		id: gatewayID, kind: "gateway",
-		args: []string{
-			"gateway",
-			"--id", gatewayID, "--coordinators", strings.Join(s.coordinators(), ","),
-			"--definitions", filepath.Join(s.cfg.Data, "services"), "--listen", local(s.ports.Gateway),
-			"--state", filepath.Join(s.cfg.Data, gatewayID), "--settle", "0s", // nobody has advertised here before
-		},
-		ready: answers("http://" + local(s.ports.Gateway) + "/healthz"),
-	})
-}
-
-func coordinatorID(i int) string { return fmt.Sprintf("coordinator-%d", i+1) }
-
-func (s *supervisor) coordinators() []string {
-	var addresses []string
-	for _, port := range s.ports.Cluster {
-		addresses = append(addresses, local(port))
-	}
-	return addresses
-}
-
-// answers is a check that a URL answers 200.
-func answers(url string) func(context.Context) error {
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: time.Second}
-	return func(ctx context.Context) error {
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-		if err != nil {
-			return err
-		}
-		res, err := client.Do(req)
-		if err != nil {
-			return err
-		}
-		defer res.Body.Close()
-		if res.StatusCode != http.StatusOK {
-			return fmt.Errorf("%s: %s", url, res.Status)
-		}
-		return nil
-	}
-}
-
-// startAll starts every member and waits until all serve.
+// startAll starts every member, stage by stage, and waits until all serve.
 func (s *supervisor) startAll(ctx context.Context) error {
-	var started []*process
-	for _, m := range s.members {
-		p, err := s.start(m)
-		if err != nil {
-			return err
+	for _, stage := range stages {
+		for m := range s.of(stage.started) {
+			if _, err := s.start(ctx, m); err != nil {
+				return err
+			}
 		}
-		started = append(started, p)
-	}
-	for i, m := range s.members {
-		if err := started[i].await(ctx, m.ready); err != nil {
-			return fmt.Errorf("%s did not start: %w\n%s: %s", m.id, err, s.logPath(m), lastLine(s.logPath(m)))
+		for m := range s.of(stage.awaited) {
+			if err := s.await(ctx, m); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
 }
 
-func (s *supervisor) logPath(m *member) string { return filepath.Join(s.cfg.Data, "logs", m.id+".log") }
+// of yields the members of some kinds, kind by kind.
+func (s *supervisor) of(kinds []kind) iter.Seq[*member] {
+	return func(yield func(*member) bool) {
+		for _, k := range kinds {
+			for _, m := range s.members {
+				if m.kind == k && !yield(m) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// await waits until what was started of a member serves.
+func (s *supervisor) await(ctx context.Context, m *member) error {
+	s.mu.Lock()
+	r := m.run
+	s.mu.Unlock()
+	if err := r.await(ctx, m.ready); err != nil {
+		return fmt.Errorf("%s did not start: %w\n%s: %s", m.id, err, s.logPath(m), lastLine(s.logPath(m)))
+	}
+	return nil
+}
+
+// logPath is where a member says what it does; PostgreSQL's is beside its data.
+func (s *supervisor) logPath(m *member) string {
+	if m.kind == kindPostgres && s.database.server != nil {
+		return s.database.server.Log()
+	}
+	return filepath.Join(s.cfg.Data, "logs", m.id+".log")
+}
 
 var (
 	errRunning    = errors.New("runs already")
@@ -253,7 +198,8 @@ var (
 	errStopping   = errors.New("the cluster is being stopped")
 )
 
-func (s *supervisor) start(m *member) (*process, error) {
+// start starts a member that does not run; whether it serves is for await to find out.
+func (s *supervisor) start(ctx context.Context, m *member) (*run, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.stopping {
@@ -262,41 +208,37 @@ func (s *supervisor) start(m *member) (*process, error) {
 	if m.pid() != 0 {
 		return nil, fmt.Errorf("%s %w, as process %d", m.id, errRunning, m.pid())
 	}
-	p, err := s.launcher.start(s.cfg.Executable, m.args, s.variables(), s.logPath(m))
+	p, err := m.launch(ctx)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%s: %w", m.id, err)
 	}
-	m.proc = p
+	r := &run{process: p}
+	m.run = r
 	s.watchers.Go(func() {
-		<-p.done
-		s.ended(m, p)
+		<-r.done()
+		s.ended(m, r)
 	})
-	return p, s.writeInfo()
-}
-
-// variables are settings that are not for everybody who lists processes.
-func (s *supervisor) variables() []string {
-	return []string{"REDIS_URL=" + s.redisURL, "REDIS_KEY_PREFIX=" + s.cfg.KeyPrefix}
+	return r, s.writeInfo()
 }
 
 // kill ends a member as a crash would.
 func (s *supervisor) kill(m *member) (pid int, err error) {
 	s.mu.Lock()
-	p := m.proc
+	r := m.run
 	if pid = m.pid(); pid == 0 {
 		s.mu.Unlock()
 		return 0, fmt.Errorf("%s %w", m.id, errNotRunning)
 	}
-	p.killed = true
+	r.killed = true
 	s.mu.Unlock()
-	p.kill()
+	r.kill()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return pid, s.writeInfo() // whoever asked may look at dev.json next
 }
 
 // ended says that a process is gone, unless everything is being stopped.
-func (s *supervisor) ended(m *member, p *process) {
+func (s *supervisor) ended(m *member, r *run) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.stopping {
@@ -304,11 +246,11 @@ func (s *supervisor) ended(m *member, p *process) {
 	}
 	_ = s.writeInfo() // it could be written a moment ago
 	hint := fmt.Sprintf("start it again with: %s", s.hint("start", m.id))
-	if p.killed {
+	if r.killed {
 		s.say("%s was killed; %s", m.id, hint)
 		return
 	}
-	s.say("%s ended: %v; %s\n          last words: %s", m.id, p.err, hint, lastLine(s.logPath(m)))
+	s.say("%s ended: %v; %s\n          last words: %s", m.id, r.err(), hint, lastLine(s.logPath(m)))
 }
 
 // hint is a dev command that works from the user's folder.
@@ -319,29 +261,6 @@ func (s *supervisor) hint(args ...string) string {
 		line = append(line, "--data", s.cfg.Data)
 	}
 	return strings.Join(line, " ")
-}
-
-// writeInfo brings dev.json up to date, unless everything is being stopped, at the end of which the file is removed.
-// The caller holds mu.
-func (s *supervisor) writeInfo() error {
-	if s.stopping {
-		return nil
-	}
-	pids := map[string]int{}
-	for _, m := range s.members {
-		pids[m.id] = m.pid()
-	}
-	info := Info{RedisURL: s.redisURL, KeyPrefix: s.cfg.KeyPrefix}
-	for i := range nodes {
-		id := coordinatorID(i)
-		info.Coordinators = append(info.Coordinators, Coordinator{ID: id, PID: pids[id], Cluster: local(s.ports.Cluster[i]), HTTP: local(s.ports.HTTP[i])})
-	}
-	for i := range relays {
-		id := fmt.Sprintf("oz-relayer-%d", i)
-		info.Relayers = append(info.Relayers, Relayer{ID: id, PID: pids[id], URL: "http://" + local(s.ports.Relayer[i])})
-	}
-	info.Gateways = []Gateway{{ID: gatewayID, PID: pids[gatewayID], HTTP: local(s.ports.Gateway)}}
-	return writeJSON(filepath.Join(s.cfg.Data, infoFile), info)
 }
 
 // find names a member, or "leader" for the coordinator that leads.
@@ -365,21 +284,21 @@ func (s *supervisor) find(ctx context.Context, name string) (*member, error) {
 }
 
 // stopAll ends what runs: the gateway first, which has nothing to finish; then the coordinators, together, while
-// the relayers still answer, so that none is taken out of Redis; the relayers last.
+// the relayers still answer, so that none is taken out of Redis; then the relayers, and what they need last.
 func (s *supervisor) stopAll() {
 	s.mu.Lock()
 	s.stopping = true // from here on no member has another process
 	s.mu.Unlock()
 	s.say("stopping")
-	for _, kind := range []string{"gateway", "coordinator", "relayer"} {
+	for _, kinds := range [][]kind{{kindGateway}, {kindCoordinator}, {kindRelayer}, {kindChain, kindPostgres}} {
 		var wg sync.WaitGroup
-		for _, m := range s.members {
-			if m.kind == kind && m.pid() != 0 {
+		for m := range s.of(kinds) {
+			if m.pid() != 0 {
 				wg.Go(func() {
-					if !m.proc.stop(stopLimit) {
+					if !m.run.stop(stopLimit) {
 						s.say("%s did not stop within %v and was killed", m.id, stopLimit)
-					} else if m.proc.err != nil {
-						s.say("%s stopped with an error: %v: %s", m.id, m.proc.err, lastLine(s.logPath(m)))
+					} else if err := m.run.err(); err != nil {
+						s.say("%s stopped with an error: %v: %s", m.id, err, lastLine(s.logPath(m)))
 					}
 				})
 			}
@@ -390,7 +309,7 @@ func (s *supervisor) stopAll() {
 	if err := removeInfo(s.cfg.Data); err != nil {
 		s.say("%v", err)
 	}
-	s.say("stopped; the same command goes on from the same data")
+	s.say("stopped; the same command goes on from the same data, on a new chain")
 }
 
 // say prints a line, with the time.

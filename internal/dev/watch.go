@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/rollcall-dev/rollcall/internal/devchain"
 	"github.com/rollcall-dev/rollcall/internal/mirror"
 )
 
@@ -80,8 +81,10 @@ func (s *supervisor) banner(ctx context.Context) {
 	}
 	p("  %s        http://%s", gatewayID, local(s.ports.Gateway))
 	for i, port := range s.ports.Relayer {
-		p("  oz-relayer-%d   http://%s/health", i, local(port))
+		p("  %s   http://%s/health", relayerID(i), local(port))
 	}
+	p("  chain          http://%s, id %d, a block a second, from the beginning", local(s.ports.Chain), devchain.ChainID)
+	p("  PostgreSQL     %s, in %s", local(s.ports.Postgres), s.database.folder)
 	p("  data           %s", s.cfg.Data)
 	p("")
 	p("Each relayer is checked every %v. In another terminal, try:", s.cfg.Interval)
@@ -96,8 +99,10 @@ func (s *supervisor) banner(ctx context.Context) {
 		p("  %s status --coordinators %s", s.cfg.Command, strings.Join(s.coordinators(), ","))
 	}
 	p("  curl -s http://%s/status", local(s.ports.HTTP[0]))
+	p("  curl -s http://%s/api/v1/relayers/%s/transactions -H \"Authorization: Bearer $(%s)\" \\", local(s.ports.Relayer[0]), poolID, s.hint("api-key", relayerID(0)))
+	p("    -d '{\"to\": \"0x00000000000000000000000000000000000000aa\", \"value\": 1}'")
 	p("")
-	p("Ctrl-C stops everything; the same command goes on from the same data.")
+	p("Ctrl-C stops everything; the same command goes on from the same data, on a new chain.")
 	p("")
 	s.outMu.Lock()
 	defer s.outMu.Unlock()

@@ -1,12 +1,14 @@
 package e2e
 
 import (
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/rollcall-dev/rollcall/internal/pgserver"
 	"github.com/rollcall-dev/rollcall/internal/testredis"
 )
 
@@ -14,7 +16,11 @@ import (
 func TestDevKeepsTheSetWithoutItsLeader(t *testing.T) {
 	t.Parallel()
 	c := &cluster{t: t, redis: testredis.Start(t)}
-	data := []string{"--data", filepath.Join(t.TempDir(), "dev")}
+	folder := filepath.Join(t.TempDir(), "dev")
+	data := []string{"--data", folder}
+	postgres, err := pgserver.Folder(t.Context(), filepath.Join(folder, "postgres"), "")
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, os.RemoveAll(postgres)) }) // root's is outside of the test's
 	run := launch(t, "dev", []string{"REDIS_URL=" + c.redis.URL()}, append([]string{"dev", "--health-check-interval-ms", "1000"}, data...)...)
 	ids := []string{"oz-relayer-0", "oz-relayer-1", "oz-relayer-2"}
 	c.awaitActive(2*patience, ids...)

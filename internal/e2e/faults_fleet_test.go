@@ -2,10 +2,13 @@ package e2e
 
 import (
 	"fmt"
+	"net/http"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -59,12 +62,22 @@ func TestFailoverOfTenThousandServicesRemovesNobody(t *testing.T) {
 	require.Len(t, c.active(), services)
 }
 
-// launchRelayer starts a healthy one in a process of its own and gives its address: the test's own process, with the
-// race detector, may be too busy to answer in time.
+// relayerAt marks this binary's run as a relayer; its value is where.
+const relayerAt = "E2E_RELAYER_AT"
+
+// serveRelayer answers checks until the process is killed.
+func serveRelayer(addr string) (code int) {
+	s := &http.Server{Addr: addr, ReadHeaderTimeout: time.Second, Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})}
+	fmt.Fprintln(os.Stderr, s.ListenAndServe())
+	return 1
+}
+
+// launchRelayer starts a healthy one in a process of its own and gives its address: the test's own process may be too
+// busy to answer in time.
 func launchRelayer(t *testing.T, id string) (addr string) {
 	t.Helper()
 	addr = fmt.Sprintf("127.0.0.1:%d", freePort(t))
-	launch(t, id, nil, "dev-relayer", "--id", id, "--listen", addr)
+	launchProgram(t, id, []string{relayerAt + "=" + addr}, os.Args[0])
 	return addr
 }
 

@@ -32,6 +32,9 @@ func TestMain(m *testing.M) {
 		if binary = os.Getenv(insideNamespaces); binary != "" {
 			return m.Run()
 		}
+		if addr := os.Getenv(relayerAt); addr != "" {
+			return serveRelayer(addr)
+		}
 		dir, err := os.MkdirTemp("", "rollcall-e2e-")
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
