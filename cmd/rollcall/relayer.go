@@ -36,11 +36,12 @@ type relayerCmd struct {
 	Cap     int    `group:"Relayer" env:"RELAYER_IN_FLIGHT" default:"16" min:"1" max:"1000000" help:"Transactions that a key may have pending; nodes guarantee an account 16 places in their pools."`
 	Queue   int    `group:"Relayer" env:"RELAYER_QUEUE" default:"10000" min:"0" max:"1000000" help:"Transactions that may wait where every key is full; past that callers get 429."`
 
-	Store storeFlags `embed:"" group:"Store and chain"`
-	Chain chainFlags `embed:"" group:"Store and chain"`
-	Gas   gasFlags   `embed:"" group:"Gas"`
-	Hook  hookFlags  `embed:"" group:"Webhooks" prefix:"webhook-"`
-	Log   logFlags   `embed:"" group:"Log" prefix:"log-"`
+	Store   storeFlags `embed:"" group:"Store and chain"`
+	Chain   chainFlags `embed:"" group:"Store and chain"`
+	Migrate bool       `group:"Store and chain" env:"RELAYER_MIGRATE" default:"true" negatable:"" help:"Bring the database's schema up to date at start. Otherwise \"rollcall migrate\" has to before, or the relayer ends."`
+	Gas     gasFlags   `embed:"" group:"Gas"`
+	Hook    hookFlags  `embed:"" group:"Webhooks" prefix:"webhook-"`
+	Log     logFlags   `embed:"" group:"Log" prefix:"log-"`
 }
 
 // storeFlags are where a pool's data is.
@@ -156,13 +157,13 @@ func (h *hookFlags) check(p *config.Problems) {
 	if h.URL == "" {
 		return
 	}
-	if _, err := webhook.New(nil, h.config()); err != nil {
+	if err := h.config(1, "pool").Validate(); err != nil {
 		p.Addf(&h.URL, "", "%v", err)
 	}
 }
 
-func (h *hookFlags) config() webhook.Config {
-	cfg := webhook.Config{AllowPrivate: h.AllowPrivate}
+func (h *hookFlags) config(chainID uint64, poolID string) webhook.Config {
+	cfg := webhook.Config{ChainID: chainID, Pool: poolID, AllowPrivate: h.AllowPrivate}
 	if h.URL != "" {
 		cfg.Targets = []webhook.Target{{Name: "default", URL: h.URL, SigningKeys: []string{h.Key}}}
 	}
@@ -181,14 +182,19 @@ func (c *relayerCmd) Run(ctx context.Context, con *console) (err error) {
 	}
 	migrations := ledger.Migrations()
 	migrations.Log = log
-	if err := postgres.Migrate(ctx, c.Store.DatabaseURL, migrations); err != nil {
-		return err
+	if c.Migrate {
+		if err := postgres.Migrate(ctx, c.Store.DatabaseURL, migrations); err != nil {
+			return err
+		}
 	}
 	db, err := postgres.Open(ctx, postgres.Config{URL: c.Store.DatabaseURL, ApplicationName: "rollcall relayer"})
 	if err != nil {
 		return err
 	}
 	defer db.Close()
+	if err := postgres.Check(ctx, db, migrations); err != nil {
+		return err // where it did not migrate itself
+	}
 
 	nodes := c.Chain.config()
 	nodes.Logger, nodes.Metrics = log.With("component", "chain"), chain.NewMetrics(reg)
@@ -198,13 +204,13 @@ func (c *relayerCmd) Run(ctx context.Context, con *console) (err error) {
 	}
 	defer client.Close()
 
-	hooks := c.Hook.config()
-	hooks.ChainID, hooks.Pool, hooks.Logger, hooks.Metrics = c.Chain.ID, c.Store.PoolID, log.With("component", "webhook"), webhook.NewMetrics(reg)
+	hooks := c.Hook.config(c.Chain.ID, c.Store.PoolID)
+	hooks.Logger, hooks.Metrics = log, webhook.NewMetrics(reg)
 	deliverer, err := webhook.New(db, hooks)
 	if err != nil {
 		return err
 	}
-	store := ledger.New(db, ledger.Config{ChainID: c.Chain.ID, Pool: c.Store.PoolID, Targets: deliverer.Names()})
+	store := ledger.New(db, ledger.Config{ChainID: c.Chain.ID, Pool: c.Store.PoolID, Targets: deliverer.Names(), Told: deliverer.Kick})
 	follow := tracker.Nodes(client)
 	lineage := tracker.NewLineage(follow, store, log.With("component", "chain"))
 	policies := c.Gas.policies()
