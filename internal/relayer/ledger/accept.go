@@ -81,7 +81,7 @@ type acceptance struct {
 	drafts   []*Draft
 	verdicts []Verdict
 
-	hall     hall // and its till
+	hall     hall         // and its till
 	repeated map[int]bool // drafts whose idempotency key was there before
 	rows     []*relayer.Transaction
 }

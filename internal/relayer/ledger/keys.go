@@ -17,6 +17,8 @@ type Registration struct {
 	Address common.Address
 	// NextNonce is where a key that the store does not know yet begins: the chain's pending count.
 	NextNonce uint64
+	// Funding: it funds the others, and takes nobody's transactions.
+	Funding bool
 	// MinBalance below which the key is disabled, wei; nil for none. It is updated also for a key that is known.
 	MinBalance *big.Int
 }
@@ -35,22 +37,23 @@ func (e *ForeignKeyError) Error() string {
 // Register writes down keys that are new, and which webhook targets the pool has. It fails with a [ForeignKeyError] if
 // one belongs to another pool, and changes nothing then.
 func (l *Ledger) Register(ctx context.Context, keys []Registration) error {
-	addresses, nonces, balances := make([]string, len(keys)), make([]int64, len(keys)), make([]string, len(keys))
+	addresses, nonces, balances, funding := make([]string, len(keys)), make([]int64, len(keys)), make([]string, len(keys)), make([]bool, len(keys))
 	for i, k := range keys {
 		addresses[i], nonces[i], balances[i] = hexAddress(k.Address), int64(k.NextNonce), "0"
+		funding[i] = k.Funding
 		if k.MinBalance != nil {
 			balances[i] = k.MinBalance.String()
 		}
 	}
 	return pgx.BeginFunc(ctx, l.db, func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, `
-			INSERT INTO relayer_keys (chain_id, pool_id, address, next_nonce, min_balance_wei, last_seen_at)
-			SELECT $1, $2, address, nonce, balance::numeric, now()
-			FROM unnest($3::text[], $4::bigint[], $5::text[]) AS k (address, nonce, balance) ORDER BY address
+			INSERT INTO relayer_keys (chain_id, pool_id, address, next_nonce, min_balance_wei, funding, last_seen_at)
+			SELECT $1, $2, address, nonce, balance::numeric, funding, now()
+			FROM unnest($3::text[], $4::bigint[], $5::text[], $6::boolean[]) AS k (address, nonce, balance, funding) ORDER BY address
 			ON CONFLICT (chain_id, address) DO UPDATE
-			SET min_balance_wei = excluded.min_balance_wei, last_seen_at = now()
+			SET min_balance_wei = excluded.min_balance_wei, funding = excluded.funding, last_seen_at = now()
 			WHERE relayer_keys.pool_id = excluded.pool_id`,
-			l.ChainID, l.Pool, addresses, nonces, balances)
+			l.ChainID, l.Pool, addresses, nonces, balances, funding)
 		if err != nil {
 			return fmt.Errorf("register keys: %w", err)
 		}
@@ -75,9 +78,7 @@ func (l *Ledger) Register(ctx context.Context, keys []Registration) error {
 
 // Keys returns all keys of the pool, by address, whoever holds them.
 func (l *Ledger) Keys(ctx context.Context) ([]*relayer.Key, error) {
-	rows, err := l.db.Query(ctx, `SELECT id, chain_id, address, pool_id, enabled, disabled_reason, paused, draining, stuck_since,
-		next_nonce, pending_count, last_error, last_seen_at, balance_wei::text, min_balance_wei::text
-		FROM relayer_keys WHERE chain_id = $1 AND pool_id = $2 ORDER BY address`, l.ChainID, l.Pool)
+	rows, err := l.db.Query(ctx, selectKeys+` WHERE chain_id = $1 AND pool_id = $2 ORDER BY address`, l.ChainID, l.Pool)
 	if err != nil {
 		return nil, fmt.Errorf("list keys: %w", err)
 	}
@@ -88,18 +89,26 @@ func (l *Ledger) Keys(ctx context.Context) ([]*relayer.Key, error) {
 	return keys, nil
 }
 
+const selectKeys = `SELECT id, chain_id, address, pool_id, enabled, disabled_reason, disabled_until, disabled_checks, funding,
+	paused, draining, stuck_since, next_nonce, pending_count, last_error, last_seen_at, balance_wei::text, min_balance_wei::text
+	FROM relayer_keys`
+
 func scanKey(row pgx.CollectableRow) (*relayer.Key, error) {
 	k := new(relayer.Key)
 	var address string
-	var stuck, seen *time.Time
+	var until, stuck, seen *time.Time
 	var balance, minBalance *string
-	err := row.Scan(&k.ID, &k.ChainID, &address, &k.Pool, &k.Enabled, &k.DisabledReason, &k.Paused, &k.Draining, &stuck,
+	err := row.Scan(&k.ID, &k.ChainID, &address, &k.Pool, &k.Enabled, &k.DisabledReason, &until, &k.Checks,
+		&k.Funding, &k.Paused, &k.Draining, &stuck,
 		&k.NextNonce, &k.PendingCount, &k.LastError, &seen, &balance, &minBalance)
 	if err != nil {
 		return nil, err
 	}
 	k.Address = common.HexToAddress(address)
 	k.Balance, k.MinBalance = parseDecimal(balance), parseDecimal(minBalance)
+	if until != nil {
+		k.DisabledUntil = *until
+	}
 	if stuck != nil {
 		k.StuckSince = *stuck
 	}

@@ -1,0 +1,149 @@
+package safeguard
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+)
+
+// clocked is a guard whose time stands still until it is moved.
+func clocked(r Rates) (g *Guard, pass func(time.Duration)) {
+	g = NewGuard(r)
+	now := time.Unix(1_000_000, 0)
+	g.now = func() time.Time { return now }
+	return g, func(d time.Duration) { now = now.Add(d) }
+}
+
+func ask(t testing.TB, g *Guard, caller, trader string) *relayer.LimitError {
+	t.Helper()
+	err := g.Admit(t.Context(), caller, &relayer.Request{Metadata: relayer.Metadata{Trader: trader}})
+	if err == nil {
+		return nil
+	}
+	var limit *relayer.LimitError
+	require.ErrorAs(t, err, &limit)
+	return limit
+}
+
+func TestParseRate(t *testing.T) {
+	t.Parallel()
+	for in, want := range map[string]Rate{
+		"0": {}, "100": {100, 300}, "100:300": {100, 300}, "0.5": {0.5, 2}, "2:1": {2, 1}, "1000000": {1e6, 3e6}, "0.001:1": {0.001, 1},
+	} {
+		got, err := ParseRate(in)
+		require.NoError(t, err, in)
+		require.Equal(t, want, got, in)
+	}
+	for _, in := range []string{"", "x", "-1", "NaN", "Inf", "1e7", "1:", "1:0", "1:-1", "1:x", "0:5", "1:2:3", "1 ", "1:99999999"} {
+		_, err := ParseRate(in)
+		require.Error(t, err, in)
+	}
+}
+
+func TestEachLimitRefusesAndSaysWhenItIsWorthTryingAgain(t *testing.T) {
+	t.Parallel()
+	two := Rate{PerSecond: 2, Burst: 3}
+	for name, c := range map[string]struct {
+		rates Rates
+		limit string
+		other [2]string // caller and trader who are refused too, or not
+		free  bool
+	}{
+		"global":          {Rates{Global: two}, "global rate limit", [2]string{"b", "y"}, false},
+		"caller":          {Rates{Caller: two}, "rate limit of the API key", [2]string{"b", "x"}, true},
+		"trader":          {Rates{Trader: two}, "rate limit of the trader", [2]string{"a", "y"}, true},
+		"nobody's trader": {Rates{Trader: two}, "rate limit of the trader", [2]string{"a", ""}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g, pass := clocked(c.rates)
+			for range 3 {
+				require.Nil(t, ask(t, g, "a", "x"))
+			}
+			refused := ask(t, g, "a", "x")
+			require.Equal(t, &relayer.LimitError{Limit: c.limit, After: 500 * time.Millisecond}, refused)
+			require.Equal(t, c.free, ask(t, g, c.other[0], c.other[1]) == nil)
+			pass(refused.After)
+			require.Nil(t, ask(t, g, "a", "x"))
+			require.NotNil(t, ask(t, g, "a", "x"))
+			pass(time.Hour)
+			for range 3 {
+				require.Nil(t, ask(t, g, "a", "x"), "a pause saves up a burst, and no more")
+			}
+			require.NotNil(t, ask(t, g, "a", "x"))
+		})
+	}
+}
+
+// Who is over a limit of its own does not use up what all share.
+func TestWhatIsRefusedUsesNothingUp(t *testing.T) {
+	t.Parallel()
+	g, _ := clocked(Rates{Global: Rate{1, 10}, Caller: Rate{1, 5}, Trader: Rate{1, 2}})
+	for range 2 {
+		require.Nil(t, ask(t, g, "a", "x"))
+	}
+	for range 100 {
+		require.Equal(t, "rate limit of the trader", ask(t, g, "a", "x").Limit)
+	}
+	for range 3 {
+		require.Nil(t, ask(t, g, "a", ""))
+	}
+	for range 100 {
+		require.Equal(t, "rate limit of the API key", ask(t, g, "a", "").Limit)
+	}
+	for range 5 {
+		require.Nil(t, ask(t, g, "b", ""))
+	}
+	require.Equal(t, "global rate limit", ask(t, g, "c", "").Limit)
+}
+
+func TestWithoutLimitsEverythingPasses(t *testing.T) {
+	t.Parallel()
+	g, _ := clocked(Rates{})
+	for range 10_000 {
+		require.Nil(t, ask(t, g, "a", "x"))
+	}
+	require.Empty(t, g.traders)
+	require.Empty(t, g.callers)
+}
+
+func TestTradersAreBoundedAndTheBusyOnesRemembered(t *testing.T) {
+	t.Parallel()
+	g, _ := clocked(Rates{Trader: Rate{1, 1}, Traders: 100})
+	require.Nil(t, ask(t, g, "a", "busy"))
+	for i := range 10_000 {
+		require.Nil(t, ask(t, g, "a", fmt.Sprint(i)))
+		require.NotNil(t, ask(t, g, "a", "busy"))
+	}
+	require.Len(t, g.traders, 100)
+	require.Equal(t, 100, g.recent.Len())
+}
+
+func TestLimitsAreExactForManyAtOnce(t *testing.T) {
+	t.Parallel()
+	g, _ := clocked(Rates{Global: Rate{1, 100}, Caller: Rate{1, 60}, Trader: Rate{1, 1000}})
+	var admitted [3]atomic.Int64
+	var all sync.WaitGroup
+	for i := range 9 {
+		all.Go(func() {
+			for range 100 {
+				if ask(t, g, fmt.Sprint(i%3), "x") == nil {
+					admitted[i%3].Add(1)
+				}
+			}
+		})
+	}
+	all.Wait()
+	var sum int64
+	for i := range admitted {
+		require.LessOrEqual(t, admitted[i].Load(), int64(60))
+		sum += admitted[i].Load()
+	}
+	require.EqualValues(t, 100, sum)
+}
