@@ -36,12 +36,14 @@ type relayerCmd struct {
 	Cap     int    `group:"Relayer" env:"RELAYER_IN_FLIGHT" default:"16" min:"1" max:"1000000" help:"Transactions that a key may have pending; nodes guarantee an account 16 places in their pools."`
 	Queue   int    `group:"Relayer" env:"RELAYER_QUEUE" default:"10000" min:"0" max:"1000000" help:"Transactions that may wait where every key is full; past that callers get 429."`
 
-	Store   storeFlags `embed:"" group:"Store and chain"`
-	Chain   chainFlags `embed:"" group:"Store and chain"`
-	Migrate bool       `group:"Store and chain" env:"RELAYER_MIGRATE" default:"true" negatable:"" help:"Bring the database's schema up to date at start. Otherwise \"rollcall migrate\" has to before, or the relayer ends."`
-	Gas     gasFlags   `embed:"" group:"Gas"`
-	Hook    hookFlags  `embed:"" group:"Webhooks" prefix:"webhook-"`
-	Log     logFlags   `embed:"" group:"Log" prefix:"log-"`
+	Store   storeFlags    `embed:"" group:"Store and chain"`
+	Chain   chainFlags    `embed:"" group:"Store and chain"`
+	Migrate bool          `group:"Store and chain" env:"RELAYER_MIGRATE" default:"true" negatable:"" help:"Bring the database's schema up to date at start. Otherwise \"rollcall migrate\" has to before, or the relayer ends."`
+	History time.Duration `group:"Store and chain" env:"RELAYER_HISTORY" default:"0s" min:"0s" help:"How long final transactions are kept, such as 2160h for 90 days; 0 for ever."`
+	KeysFor time.Duration `group:"Store and chain" name:"idempotency-keys" env:"RELAYER_IDEMPOTENCY_KEYS" default:"720h" min:"1h" help:"How long an idempotency key is remembered: longer than any queue keeps a message."`
+	Gas     gasFlags      `embed:"" group:"Gas"`
+	Hook    hookFlags     `embed:"" group:"Webhooks" prefix:"webhook-"`
+	Log     logFlags      `embed:"" group:"Log" prefix:"log-"`
 }
 
 // storeFlags are where a pool's data is.
@@ -225,6 +227,7 @@ func (c *relayerCmd) Run(ctx context.Context, con *console) (err error) {
 	track := tracker.New(tracker.Config{
 		Name: processName(), Ledger: store, Sender: send, Chain: follow, Terms: relay.Terms(), Log: log.With("component", "tracker"),
 		Confirmations: c.Chain.Confirmations, MaxFee: policies.MaxFee, Ready: lineage.Err,
+		History: c.History, IdempotencyKeys: c.KeysFor,
 	})
 	keys, err := httpapi.ParseKeys(c.APIKeys)
 	if err != nil {

@@ -108,34 +108,3 @@ func (l *Ledger) Leave(ctx context.Context, holder string) error {
 	}
 	return nil
 }
-
-// Purge deletes what has been final, or delivered, for longer than history, and idempotency keys older than keys; at
-// most limit rows of each. It returns how many it deleted; call it again while that is limit or more.
-func (l *Ledger) Purge(ctx context.Context, history, keys time.Duration, limit int) (deleted int64, err error) {
-	batch := new(pgx.Batch)
-	count := func(tag interface{ RowsAffected() int64 }) { deleted += tag.RowsAffected() }
-	for _, q := range []struct {
-		sql string
-		age time.Duration
-	}{
-		{`WITH old AS (DELETE FROM relayer_txs WHERE id IN (SELECT id FROM relayer_txs WHERE chain_id = $1 AND pool_id = $2 AND NOT open
-				AND updated_at < now() - $3::interval AND NOT EXISTS (SELECT FROM relayer_deliveries d
-					WHERE d.subject = relayer_txs.id::text AND d.state <> 'delivered') LIMIT $4) RETURNING id)
-			DELETE FROM relayer_attempts WHERE tx_id IN (SELECT id FROM old)`, history},
-		{`DELETE FROM relayer_idempotency WHERE (chain_id, pool_id, caller, key) IN (SELECT chain_id, pool_id, caller, key FROM relayer_idempotency i
-			WHERE chain_id = $1 AND pool_id = $2 AND created_at < now() - $3::interval
-				AND NOT EXISTS (SELECT FROM relayer_txs t WHERE t.id = i.tx_id AND t.open) LIMIT $4)`, keys},
-	} {
-		batch.Queue(q.sql, l.ChainID, l.Pool, q.age, limit)
-	}
-	results := l.db.SendBatch(ctx, batch)
-	defer results.Close()
-	for range batch.Len() {
-		tag, err := results.Exec()
-		if err != nil {
-			return deleted, fmt.Errorf("purge: %w", err)
-		}
-		count(tag)
-	}
-	return deleted, nil
-}

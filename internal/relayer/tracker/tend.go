@@ -27,6 +27,7 @@ func (r *round) tend(ctx context.Context) error {
 		func() error { return r.asked(ctx) },
 		func() error { return r.lowest(ctx) },
 		func() error { return r.waiting(ctx) },
+		func() error { return r.purge(ctx) },
 	)
 }
 
@@ -278,4 +279,22 @@ func (r *round) outbid(ctx context.Context, tx *relayer.Transaction, purpose rel
 			"purpose", attempt.Purpose, "max_fee", attempt.MaxFee, "tip", attempt.MaxPriorityFee)
 	}
 	return err
+}
+
+// purgeInterval is how often old rows are deleted, purgeLimit how many at once.
+const purgeInterval, purgeLimit = time.Minute, 5000
+
+// purge deletes what is older than it has to be kept, a part at a time.
+func (r *round) purge(ctx context.Context) error {
+	if time.Since(r.purged) < purgeInterval {
+		return nil
+	}
+	n, err := r.cfg.Ledger.Purge(ctx, r.cfg.History, r.cfg.IdempotencyKeys, purgeLimit)
+	if err != nil {
+		return err
+	}
+	if n < purgeLimit { // otherwise there is more
+		r.Tracker.purged = time.Now()
+	}
+	return nil
 }

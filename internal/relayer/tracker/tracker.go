@@ -76,6 +76,10 @@ type Config struct {
 	BumpAfter map[relayer.Speed]time.Duration
 	// StuckAfter is how long it waits before its key gets nothing new. Default 5 min.
 	StuckAfter time.Duration
+	// History is how long final transactions are kept; 0, the default: for ever.
+	History time.Duration
+	// IdempotencyKeys is how long these are kept, longer than any queue keeps a message. Default 30 days.
+	IdempotencyKeys time.Duration
 	// MaxFee bounds what a bump offers, wei; nil: nothing does.
 	MaxFee *big.Int
 	// Round, if not nil, is called after each round on a new head, with the keys as they were before it.
@@ -88,6 +92,7 @@ type Tracker struct {
 
 	last    chain.Header // of the last round that succeeded
 	tended  time.Time
+	purged  time.Time
 	unfound map[uuid.UUID]int // rounds in which a used nonce's transaction was not found
 	lagging map[common.Address]time.Time
 	anchor  ledger.Block
@@ -103,6 +108,7 @@ func New(cfg Config) *Tracker {
 	cfg.Tend = cmp.Or(cfg.Tend, time.Second)
 	cfg.Abandoned = cmp.Or(cfg.Abandoned, 2*time.Second)
 	cfg.StuckAfter = cmp.Or(cfg.StuckAfter, 5*time.Minute)
+	cfg.IdempotencyKeys = cmp.Or(cfg.IdempotencyKeys, 30*24*time.Hour)
 	if cfg.BumpAfter == nil {
 		cfg.BumpAfter = map[relayer.Speed]time.Duration{
 			relayer.Fastest: 15 * time.Second, relayer.Fast: 30 * time.Second, relayer.Average: time.Minute, relayer.SafeLow: 2 * time.Minute,

@@ -124,6 +124,8 @@ CREATE INDEX relayer_txs_queue ON relayer_txs (chain_id, pool_id, id) WHERE open
 CREATE INDEX relayer_txs_bump ON relayer_txs (chain_id, pool_id) WHERE open AND bump_asked_at IS NOT NULL;
 CREATE INDEX relayer_txs_trader ON relayer_txs (trader, id) WHERE trader <> '';
 CREATE INDEX relayer_txs_request ON relayer_txs (request_id) WHERE request_id <> '';
+-- For what is old: rows stand in the order of their time, which this index costs next to nothing to know.
+CREATE INDEX relayer_txs_age ON relayer_txs USING brin (created_at);
 CREATE INDEX relayer_txs_expiry ON relayer_txs (valid_until) WHERE open AND valid_until IS NOT NULL;
 -- A key gets one top-up at a time.
 CREATE UNIQUE INDEX relayer_txs_topup ON relayer_txs (chain_id, to_address) WHERE kind = 'topup' AND open;
@@ -159,7 +161,7 @@ CREATE TABLE relayer_idempotency (
     created_at timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (chain_id, pool_id, caller, key)
 );
-CREATE INDEX relayer_idempotency_age ON relayer_idempotency (created_at);
+CREATE INDEX relayer_idempotency_age ON relayer_idempotency USING brin (created_at);
 
 -- What a day's transactions may cost and have cost, by API key, trader and relayer key; and what a day's top-ups gave away.
 CREATE TABLE relayer_budgets (
