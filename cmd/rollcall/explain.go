@@ -41,7 +41,7 @@ func explain(node *kong.Node, err error) (text string, code int) {
 	if usage, ok := errors.AsType[usageError](err); ok {
 		return fmt.Sprintf("%s: %v\nRun %q for what it takes.", command, usage, command+" --help"), exitUsage
 	}
-	what, code := "", exitNotDone
+	what, code, cause := "", exitNotDone, err
 	if node.Tag.Has(changesTag) {
 		what = "not done: "
 	}
@@ -50,7 +50,7 @@ func explain(node *kong.Node, err error) (text string, code int) {
 		err = errors.New(unknown.Cause)
 	}
 	text = command + ": " + what + plain(err)
-	if fix := fixFor(err, code); fix != "" {
+	if fix := fixFor(cause, code); fix != "" {
 		text += "\n" + fix
 	}
 	return text, code

@@ -33,6 +33,10 @@ type commands struct {
 	Cluster  clusterCmd  `cmd:"" help:"Administer the coordinators."`
 	Mirror   mirrorCmd   `cmd:"" help:"Look at what Redis shows to readers, or take it over."`
 
+	Tx      txCmd      `cmd:"" help:"Look at a pool's transactions and webhooks; cancel, bump, deliver again."`
+	Keys    keysCmd    `cmd:"" help:"Look at a pool's keys; pause, drain and mend them."`
+	Migrate migrateCmd `cmd:"" changes:"" help:"Bring the schema of the relayers' database up to date."`
+
 	TLS        tlsCmd        `cmd:"" name:"tls" help:"Make certificates."`
 	Completion completionCmd `cmd:"" help:"Print the code that makes a shell complete rollcall's commands."`
 	Version    versionCmd    `cmd:"" help:"Print the version."`

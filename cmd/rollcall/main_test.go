@@ -19,6 +19,9 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+
+	"github.com/rollcall-dev/rollcall/internal/testchain"
+	"github.com/rollcall-dev/rollcall/internal/testpostgres"
 )
 
 // TestMain is also the program: tests that need real processes start this binary with this variable set.
@@ -28,7 +31,7 @@ func TestMain(m *testing.M) {
 	}
 	for _, variable := range os.Environ() {
 		name, _, _ := strings.Cut(variable, "=")
-		for _, prefix := range []string{"ROLLCALL_", "REDIS_", "RELAYER_", "HEALTH_CHECK_"} {
+		for _, prefix := range []string{"ROLLCALL_", "REDIS_", "RELAYER_", "HEALTH_CHECK_", "DATABASE_"} {
 			if strings.HasPrefix(name, prefix) {
 				_ = os.Unsetenv(name)
 			}
@@ -42,10 +45,10 @@ func TestMain(m *testing.M) {
 	if err != nil {
 		panic(err)
 	}
-	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+	goleak.VerifyTestMain(testpostgres.Main(m), append(testchain.Leftovers(), goleak.Cleanup(func(code int) {
 		_ = os.RemoveAll(cache)
 		os.Exit(code)
-	}))
+	}))...)
 }
 
 // result of a command.

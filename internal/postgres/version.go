@@ -26,22 +26,30 @@ type Querier interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-// Check returns nil where the database is at the newest of the migrations, and otherwise an *OlderError or a
-// *NewerError. It changes nothing, and waits for nobody.
-func Check(ctx context.Context, db Querier, m Migrations) error {
-	own, err := m.newest()
-	if err != nil {
-		return fmt.Errorf("check %s: %w", m.Table, err)
+// Versions are the database's, 0 if nothing was ever applied, and the newest of the migrations. It changes nothing, and
+// waits for nobody.
+func Versions(ctx context.Context, db Querier, m Migrations) (database, own int64, err error) {
+	if own, err = m.newest(); err != nil {
+		return 0, 0, fmt.Errorf("check %s: %w", m.Table, err)
 	}
 	// Migrations are applied in their order, and a version that was taken back has no row any more.
-	var database int64
 	err = db.QueryRow(ctx, `SELECT coalesce(max(version_id), 0) FROM `+pgx.Identifier{m.Table}.Sanitize()).Scan(&database)
 	if answer, ok := errors.AsType[*pgconn.PgError](err); ok && answer.Code == "42P01" { // undefined_table
-		err = nil
+		return 0, own, nil
 	}
+	if err != nil {
+		return 0, 0, fmt.Errorf("check %s: %w", m.Table, err)
+	}
+	return database, own, nil
+}
+
+// Check returns nil where the database is at the newest of the migrations, and otherwise an *OlderError or a
+// *NewerError, as [Versions] finds it.
+func Check(ctx context.Context, db Querier, m Migrations) error {
+	database, own, err := Versions(ctx, db, m)
 	switch {
 	case err != nil:
-		return fmt.Errorf("check %s: %w", m.Table, err)
+		return err
 	case database < own:
 		return &OlderError{Table: m.Table, Database: database, Own: own}
 	case database > own:

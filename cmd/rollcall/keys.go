@@ -1,0 +1,500 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+
+	"github.com/rollcall-dev/rollcall/internal/chain"
+	"github.com/rollcall-dev/rollcall/internal/config"
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+	"github.com/rollcall-dev/rollcall/internal/relayer/admin"
+	"github.com/rollcall-dev/rollcall/internal/relayer/ledger"
+)
+
+type keysCmd struct {
+	List   keysListCmd   `cmd:"" help:"List the keys and how they are."`
+	Pause  keysPauseCmd  `cmd:"" changes:"" help:"Keep new transactions from keys; what they have goes on."`
+	Resume keysResumeCmd `cmd:"" changes:"" help:"Let paused or drained keys have new transactions."`
+	Resync keysResyncCmd `cmd:"" changes:"" help:"Compare keys with the chain, and mend counts and gaps; or accept a chain with another history."`
+	Drain  keysDrainCmd  `cmd:"" changes:"" help:"Pause a key, and wait until all that it has is final."`
+}
+
+// keyState is a key, for scripts. Amounts are wei, in decimal digits.
+type keyState struct {
+	Address        string  `json:"address"`
+	Usable         bool    `json:"usable"` // it may get something new
+	Enabled        bool    `json:"enabled"`
+	DisabledReason string  `json:"disabledReason"`
+	Paused         bool    `json:"paused"`
+	Draining       bool    `json:"draining"`
+	StuckSince     *string `json:"stuckSince"`
+	Pending        int     `json:"pending"`
+	NextNonce      uint64  `json:"nextNonce"`
+	ChainNonce     *uint64 `json:"chainNonce"` // mined, as a node counts; null where none was asked
+	Balance        *string `json:"balance"`
+	MinBalance     *string `json:"minBalance"`
+	LastError      string  `json:"lastError"`
+	LastSeenAt     *string `json:"lastSeenAt"`
+
+	key *relayer.Key
+}
+
+func keyStateOf(k *relayer.Key) keyState {
+	return keyState{
+		Address: lower(k.Address), Usable: k.Usable(), Enabled: k.Enabled, DisabledReason: k.DisabledReason, Paused: k.Paused,
+		Draining: k.Draining, StuckSince: instant(k.StuckSince), Pending: k.PendingCount, NextNonce: k.NextNonce,
+		Balance: wei(k.Balance), MinBalance: wei(k.MinBalance), LastError: k.LastError, LastSeenAt: instant(k.LastSeenAt), key: k,
+	}
+}
+
+// state says why a key gets nothing new, or "ok".
+func (k *keyState) state() string {
+	var why []string
+	if k.Draining {
+		why = append(why, "draining")
+	} else if k.Paused {
+		why = append(why, "paused")
+	}
+	if !k.Enabled {
+		why = append(why, strings.TrimSuffix("disabled: "+k.DisabledReason, ": "))
+	}
+	if k.StuckSince != nil {
+		why = append(why, "stuck for "+age(k.key.StuckSince))
+	}
+	if len(why) == 0 {
+		return "ok"
+	}
+	return strings.Join(why, ", ")
+}
+
+func (k *keyState) row() []string {
+	seen := "never"
+	if k.LastSeenAt != nil {
+		seen = age(k.key.LastSeenAt)
+	}
+	return []string{
+		k.Address, k.state(), strconv.Itoa(k.Pending), strconv.FormatUint(k.NextNonce, 10), text(k.ChainNonce),
+		ether(k.key.Balance), ether(k.key.MinBalance), seen, k.LastError,
+	}
+}
+
+type keysListCmd struct {
+	outputFlags
+	poolFlags
+	nodeFlags
+}
+
+func (keysListCmd) Help() string {
+	return `CHAIN is how many transactions of the key are mined, where a node is given (--rpc-urls). It is NEXT less PENDING, unless blocks
+came in between, or somebody else uses the key. Balances are in units of 10^18 wei.`
+}
+
+func (c *keysListCmd) Check(p *config.Problems) {
+	c.nodeFlags.check(p, c.poolFlags.check(p), c.ChainID)
+}
+
+func (c *keysListCmd) Run(ctx context.Context, con *console) error {
+	a, ctx, end, err := c.admin(ctx)
+	if err != nil {
+		return err
+	}
+	defer end()
+	keys, err := a.Keys(ctx)
+	if err != nil {
+		return err
+	}
+	queued, err := a.Ledger.Queued(ctx)
+	if err != nil {
+		return err
+	}
+	list := struct {
+		Pool       string     `json:"pool"`
+		ChainID    uint64     `json:"chainId"`
+		Keys       []keyState `json:"keys"`
+		Queued     int        `json:"queued"`     // transactions that wait for a key
+		ChainError string     `json:"chainError"` // why chainNonce is null though a node was asked
+	}{c.PoolID, c.ChainID, []keyState{}, queued, ""}
+	for _, k := range keys {
+		list.Keys = append(list.Keys, keyStateOf(k))
+	}
+	if len(c.RPCURLs) > 0 {
+		counts, err := c.counts(ctx, keys)
+		if err != nil {
+			list.ChainError = err.Error()
+		}
+		for i := range counts {
+			list.Keys[i].ChainNonce = &counts[i]
+		}
+	}
+	return c.print(con.stdout, list, func(w io.Writer) {
+		var rows [][]string
+		for _, k := range list.Keys {
+			rows = append(rows, k.row())
+		}
+		table(w, "KEY STATE PENDING NEXT CHAIN BALANCE LEAST SEEN ERROR", rows)
+		fmt.Fprintf(w, "%s of pool %s on chain %d, %s waiting\n", plural(len(rows), "key"), list.Pool, list.ChainID, plural(queued, "transaction"))
+		if list.ChainError != "" {
+			fmt.Fprintln(w, "the nodes were not understood: "+strings.Map(printable, list.ChainError))
+		}
+	})
+}
+
+// counts are how many transactions of each key are mined.
+func (c *keysListCmd) counts(ctx context.Context, keys []*relayer.Key) ([]uint64, error) {
+	client, err := c.client(c.ChainID)
+	if err != nil {
+		return nil, err
+	}
+	defer client.Close()
+	view, err := client.Latest(ctx)
+	if err != nil {
+		return nil, err
+	}
+	addresses := make([]common.Address, len(keys))
+	for i, k := range keys {
+		addresses[i] = k.Address
+	}
+	return view.Nonces(ctx, addresses)
+}
+
+// keyArgs are keys, or all of the pool.
+type keyArgs struct {
+	Key []string `arg:"" optional:"" help:"Addresses of keys."`
+	All bool     `help:"All keys of the pool."`
+}
+
+func (k *keyArgs) check(p *config.Problems) {
+	if k.All == (len(k.Key) > 0) {
+		p.Addf(&k.All, "", "give addresses of keys, or --all")
+	}
+}
+
+// keys reads those that are meant.
+func (k *keyArgs) keys(ctx context.Context, a *admin.Admin) ([]*relayer.Key, error) {
+	var addresses []common.Address
+	for _, s := range k.Key {
+		if !common.IsHexAddress(s) {
+			return nil, usageError{fmt.Errorf("%q is not the address of a key: give 0x and 40 hexadecimal digits", s)}
+		}
+		addresses = append(addresses, common.HexToAddress(s))
+	}
+	keys, err := a.Keys(ctx, addresses...)
+	if _, ok := errors.AsType[*admin.UnknownKeyError](err); ok {
+		return nil, withFix(err, `"rollcall keys list" shows those it has.`)
+	}
+	return keys, err
+}
+
+type keysPauseCmd struct {
+	keyArgs
+	outputFlags
+	poolFlags
+}
+
+func (c *keysPauseCmd) Check(p *config.Problems) {
+	c.keyArgs.check(p)
+	c.poolFlags.check(p)
+}
+
+func (c *keysPauseCmd) Run(ctx context.Context, con *console) error {
+	return pauseKeys(ctx, con, &c.keyArgs, &c.poolFlags, c.outputFlags, true)
+}
+
+type keysResumeCmd struct {
+	keyArgs
+	outputFlags
+	poolFlags
+}
+
+func (c *keysResumeCmd) Check(p *config.Problems) {
+	c.keyArgs.check(p)
+	c.poolFlags.check(p)
+}
+
+func (c *keysResumeCmd) Run(ctx context.Context, con *console) error {
+	return pauseKeys(ctx, con, &c.keyArgs, &c.poolFlags, c.outputFlags, false)
+}
+
+func pauseKeys(ctx context.Context, con *console, args *keyArgs, pool *poolFlags, o outputFlags, paused bool) error {
+	a, ctx, end, err := pool.admin(ctx)
+	if err != nil {
+		return err
+	}
+	defer end()
+	keys, err := args.keys(ctx, a)
+	if err != nil {
+		return err
+	}
+	var deeds []deed
+	for _, k := range keys {
+		before := *k
+		k.Paused, k.Draining = paused, false
+		now := keyStateOf(k)
+		detail := "paused"
+		switch {
+		case paused && before.Paused && !before.Draining:
+			detail = "was paused already"
+		case !paused && now.Usable:
+			detail = "resumed"
+		case !paused:
+			detail = "resumed, and still gets nothing new: " + now.state()
+		}
+		if paused && k.PendingCount > 0 {
+			detail += fmt.Sprintf(", with %d pending that go on", k.PendingCount)
+		}
+		deeds = append(deeds, deedOf(now.Address, detail, a.Pause(ctx, k.Address, paused)))
+	}
+	return report(con, o, deeds, "rollcall keys list")
+}
+
+type keysDrainCmd struct {
+	Key  string        `arg:"" help:"Address of the key."`
+	Wait time.Duration `default:"10m" min:"0s" max:"24h" help:"How long to wait until all is final."`
+	outputFlags
+	poolFlags
+}
+
+func (keysDrainCmd) Help() string {
+	return `It is over when nothing that the key has can change any more: mined, and as deep as the relayers want it. Then the key may be
+taken away from them; while it is theirs, "rollcall keys resume" lets it have new transactions. What was posted to this very
+key, and not to the pool, waits for that. Interrupted, or out of time, the key stays paused.`
+}
+
+func (c *keysDrainCmd) Check(p *config.Problems) { c.poolFlags.check(p) }
+
+// drained is how a drain stands, for scripts: a line each time that it changes.
+type drained struct {
+	Key     string `json:"key"`
+	Pending int    `json:"pending"` // not mined
+	Mined   int    `json:"mined"`   // not deep enough
+	Waiting int    `json:"waiting"` // for this key alone
+	Drained bool   `json:"drained"`
+}
+
+func (d drained) print(w io.Writer, o outputFlags) error {
+	if o.Output == "json" {
+		return printJSONLine(w, d)
+	}
+	what := fmt.Sprintf("%d pending, %d mined and not final", d.Pending, d.Mined)
+	if d.Drained {
+		what = "drained, and paused"
+	}
+	if d.Waiting > 0 {
+		what += fmt.Sprintf("; %d posted to this very key wait for it", d.Waiting)
+	}
+	_, err := fmt.Fprintf(w, "%s: %s\n", d.Key, what)
+	return err
+}
+
+func (c *keysDrainCmd) Run(ctx context.Context, con *console) error {
+	a, limited, end, err := c.admin(ctx)
+	if err != nil {
+		return err
+	}
+	defer end()
+	keys, err := (&keyArgs{Key: []string{c.Key}}).keys(limited, a)
+	if err != nil {
+		return err
+	}
+	waiting, cancel := context.WithTimeout(ctx, c.Wait)
+	defer cancel()
+	state := drained{Key: lower(keys[0].Address)}
+	err = a.Drain(waiting, keys[0].Address, func(n ledger.Load) {
+		state.Pending, state.Mined, state.Waiting = n.Pending, n.Mined, n.Waiting
+		if n.Pending+n.Mined > 0 {
+			_ = state.print(con.stdout, c.outputFlags) // the last line's error counts
+		}
+	})
+	switch {
+	case err == nil:
+		state.Drained = true
+		return state.print(con.stdout, c.outputFlags)
+	case errors.Is(err, admin.ErrResumed):
+		return err
+	case waiting.Err() != nil:
+		return withFix(fmt.Errorf("%s is paused, and %d transactions are not final yet", state.Key, state.Pending+state.Mined),
+			`Drain it again to go on waiting, longer with --wait, or let it work again with "rollcall keys resume".`)
+	}
+	return uncertain(err, "rollcall keys list")
+}
+
+type keysResyncCmd struct {
+	keyArgs
+	NewChain bool `help:"The chain has another history now, on purpose: drop what was pending on the one before, and begin each key at the new one's count."`
+	Yes      bool `help:"Do not ask before something is dropped."`
+	outputFlags
+	poolFlags
+	nodeFlags
+}
+
+func (keysResyncCmd) Help() string {
+	return `It counts anew what is pending, by the transactions that there are; moves the next nonce up to the chain's count, if somebody
+else has used the key; and fills nonces below it that no transaction has with no-ops, which relayers sign. It never moves a
+nonce down and drops nothing.
+
+With --new-chain it does, for all pools on the chain: relayers send nothing on a chain with another history than the one
+that they know, since the same nonces mean other transactions there, until an operator says that it is meant.`
+}
+
+func (c *keysResyncCmd) Check(p *config.Problems) {
+	switch {
+	case !c.NewChain:
+		c.keyArgs.check(p)
+	case len(c.Key) > 0:
+		p.Addf(&c.NewChain, "leave the keys away", "is for all keys of the chain")
+	}
+	c.nodeFlags.check(p, c.poolFlags.check(p), c.ChainID)
+	if len(c.RPCURLs) == 0 {
+		p.Addf(&c.RPCURLs, "give a node's URL, such as http://127.0.0.1:8545", "is missing")
+	}
+}
+
+func (c *keysResyncCmd) Run(ctx context.Context, con *console) error {
+	client, err := c.client(c.ChainID)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	if c.NewChain {
+		return c.startOver(ctx, con, client)
+	}
+	a, ctx, end, err := c.admin(ctx)
+	if err != nil {
+		return err
+	}
+	defer end()
+	keys, err := c.keys(ctx, a)
+	if err != nil {
+		return err
+	}
+	found, err := a.Resync(ctx, client, keys)
+	list := []resynced{}
+	for _, r := range found {
+		list = append(list, resyncedOf(r))
+	}
+	if len(list) > 0 || err == nil {
+		if err := c.print(con.stdout, list, func(w io.Writer) {
+			for _, r := range list {
+				fmt.Fprintln(w, r)
+			}
+		}); err != nil {
+			return err
+		}
+	}
+	return uncertain(err, "rollcall keys list")
+}
+
+// resynced is what was found of a key, and mended, for scripts.
+type resynced struct {
+	Key        string   `json:"key"`
+	ChainNonce uint64   `json:"chainNonce"`
+	PendingWas int      `json:"pendingWas"`
+	Pending    int      `json:"pending"`
+	NextWas    uint64   `json:"nextNonceWas"`
+	Next       uint64   `json:"nextNonce"`
+	Filled     []uint64 `json:"filled"` // nonces that get no-ops
+	Sought     int      `json:"sought"` // below the chain's count, and not known to be mined
+}
+
+func resyncedOf(r admin.Resync) resynced {
+	return resynced{
+		Key: lower(r.Key), ChainNonce: r.Mined, PendingWas: r.PendingWas, Pending: r.PendingIs, NextWas: r.NextWas, Next: r.NextIs,
+		Filled: append([]uint64{}, r.Filled...), Sought: r.Sought,
+	}
+}
+
+func (r resynced) String() string {
+	var found []string
+	if r.PendingWas != r.Pending {
+		found = append(found, fmt.Sprintf("%d were counted as pending and %d are", r.PendingWas, r.Pending))
+	}
+	if r.NextWas != r.Next {
+		found = append(found, fmt.Sprintf("the next nonce was %d and is %d, for somebody else has used the key", r.NextWas, r.Next))
+	}
+	if n := len(r.Filled); n > 0 {
+		found = append(found, fmt.Sprintf("%s that nobody had, from %d on, get no-ops", plural(n, "nonce"), slices.Min(r.Filled)))
+	}
+	if r.Sought > 0 {
+		found = append(found, fmt.Sprintf("%s below the chain's count not known to be mined: relayers look for them", plural(r.Sought, "transaction")))
+	}
+	if len(found) == 0 {
+		found = append(found, fmt.Sprintf("nothing to mend, next nonce %d, %d pending", r.Next, r.Pending))
+	}
+	return r.Key + ": " + strings.Join(found, "; ")
+}
+
+// startOver accepts another history.
+func (c *keysResyncCmd) startOver(ctx context.Context, con *console, client *chain.Client) error {
+	a, limited, end, err := c.admin(ctx)
+	if err != nil {
+		return err
+	}
+	defer end()
+	plan, err := a.NewChain(limited, client)
+	if err != nil {
+		return err
+	}
+	ask := con.stdout
+	if c.Output == "json" {
+		ask = con.stderr
+	}
+	if !c.Yes || c.Output != "json" {
+		describe(ask, plan)
+	}
+	if !c.Yes {
+		fmt.Fprint(ask, "Drop that, and begin anew on the chain as it is now? Type yes: ")
+		answer, err := bufio.NewReader(con.stdin).ReadString('\n')
+		if strings.TrimSpace(answer) != "yes" {
+			fmt.Fprintln(ask)
+			if errors.Is(err, io.EOF) && answer == "" {
+				return withFix(errors.New("nobody answered"), "Say so beforehand, with --yes.")
+			}
+			return errors.New("it was not confirmed")
+		}
+	}
+	// A person may have taken long.
+	limited, cancel := context.WithTimeout(ctx, c.Timeout)
+	defer cancel()
+	dropped, err := a.StartOver(limited, client)
+	if err != nil {
+		return uncertain(err, "rollcall keys list")
+	}
+	result := struct {
+		Dropped int    `json:"dropped"`
+		Genesis string `json:"genesis"`
+	}{dropped, plan.Genesis.Hex()}
+	return c.print(con.stdout, result, func(w io.Writer) {
+		fmt.Fprintf(w, "%s dropped; relayers go on within seconds\n", plural(dropped, "transaction"))
+	})
+}
+
+// describe prints what starting over means.
+func describe(w io.Writer, plan *admin.NewChain) {
+	switch {
+	case plan.Behind:
+		fmt.Fprintf(w, "The nodes have the known genesis block, and no block %d, which has been seen: they are syncing, or the chain was reset.\n", plan.Anchor.Number)
+	case plan.Genesis == plan.WasGenesis:
+		fmt.Fprintf(w, "The nodes have another block %d than %s, which has been seen.\n", plan.Anchor.Number, plan.Anchor.Hash)
+	default:
+		fmt.Fprintf(w, "The nodes have genesis block %s, the store knows %s.\n", plan.Genesis, plan.WasGenesis)
+	}
+	if len(plan.Doomed) == 0 {
+		fmt.Fprintln(w, "Nothing is pending on the chain before.")
+		return
+	}
+	var rows [][]string
+	for _, d := range plan.Doomed {
+		rows = append(rows, []string{lower(d.Address), d.Pool, strconv.Itoa(d.Pending), strconv.Itoa(d.Mined)})
+	}
+	fmt.Fprintln(w, "These transactions would be dropped:")
+	table(w, "KEY POOL PENDING MINED", rows)
+}

@@ -1,0 +1,75 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/rollcall-dev/rollcall/internal/config"
+	"github.com/rollcall-dev/rollcall/internal/postgres"
+	"github.com/rollcall-dev/rollcall/internal/relayer/ledger"
+)
+
+// migrateCmd brings the database's schema up to date. Relayers do that themselves at their start, unless they are told not
+// to: where they may not change the schema, or where it is to happen before they start.
+type migrateCmd struct {
+	DryRun bool `help:"Only tell whether anything has to be done."`
+	outputFlags
+	databaseFlags
+}
+
+func (migrateCmd) Help() string {
+	return `Any number of processes may do so at once: one migrates, under a lock, and the others wait for it, as long as --timeout.
+With --dry-run it changes nothing, and fails where there is something to do.`
+}
+
+func (c *migrateCmd) Check(p *config.Problems) { c.check(p) }
+
+// schema is a part of the database's schema, for scripts.
+type schema struct {
+	Table  string `json:"table"` // where its version is kept
+	Was    int64  `json:"was"`
+	Is     int64  `json:"is"`
+	Newest int64  `json:"newest"` // that this program knows
+}
+
+func (c *migrateCmd) Run(ctx context.Context, con *console) error {
+	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
+	defer cancel()
+	db, err := c.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	migrations := ledger.Migrations()
+	migrations.Wait = c.Timeout
+	s := schema{Table: migrations.Table}
+	if s.Was, s.Newest, err = postgres.Versions(ctx, db, migrations); err != nil {
+		return err
+	}
+	if !c.DryRun {
+		if err := postgres.Migrate(ctx, c.DatabaseURL, migrations); err != nil {
+			return err
+		}
+	}
+	if err := postgres.Check(ctx, db, migrations); err != nil {
+		return schemaError(err)
+	}
+	s.Is = s.Newest
+	return c.print(con.stdout, []schema{s}, func(w io.Writer) {
+		if s.Was == s.Is {
+			fmt.Fprintf(w, "%s is up to date, at version %d\n", s.Table, s.Is)
+			return
+		}
+		fmt.Fprintf(w, "%s was at version %d and is at %d, the newest\n", s.Table, s.Was, s.Is)
+	})
+}
+
+// schemaError says how to mend a schema that is too old.
+func schemaError(err error) error {
+	if _, ok := errors.AsType[*postgres.OlderError](err); ok {
+		return withFix(err, `Bring it up to date with "rollcall migrate".`)
+	}
+	return err
+}

@@ -1,0 +1,200 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/rollcall-dev/rollcall/gateway"
+	"github.com/rollcall-dev/rollcall/internal/chain"
+	"github.com/rollcall-dev/rollcall/internal/config"
+	"github.com/rollcall-dev/rollcall/internal/dev"
+	"github.com/rollcall-dev/rollcall/internal/postgres"
+	"github.com/rollcall-dev/rollcall/internal/relayer/admin"
+	"github.com/rollcall-dev/rollcall/internal/relayer/ledger"
+)
+
+// databaseFlags are how an operator's command reaches the relayers' store. No relayer has to run for it.
+type databaseFlags struct {
+	DatabaseURL string        `env:"DATABASE_URL,RELAYER_DATABASE_URL" placeholder:"URL" secret:"" help:"Postgres: postgres://user:password@host:port/database. By default that of the cluster that \"rollcall dev\" runs in build/dev."`
+	URLFile     string        `name:"database-url-file" env:"DATABASE_URL_FILE,RELAYER_DATABASE_URL_FILE" placeholder:"FILE" help:"File that holds the URL."`
+	Timeout     time.Duration `env:"ROLLCALL_TIMEOUT" default:"10s" min:"100ms" max:"10m" help:"How long to wait for an answer."`
+}
+
+// check fills in what "rollcall dev" runs, where no database is named, and returns what that is then.
+func (d *databaseFlags) check(p *config.Problems) (running *dev.Info) {
+	given := d.DatabaseURL != "" || d.URLFile != ""
+	readSecret(p, &d.DatabaseURL, &d.URLFile)
+	if given {
+		return nil
+	}
+	if running = dev.Running(dev.DefaultData); running != nil {
+		d.DatabaseURL = running.DatabaseURL
+	}
+	if d.DatabaseURL == "" {
+		p.Addf(&d.DatabaseURL, "give postgres://user:password@host:port/database, or start \"rollcall dev\"", "is missing")
+	}
+	return running
+}
+
+// open connects. It tries once: a person waits.
+func (d *databaseFlags) open(ctx context.Context) (*pgxpool.Pool, error) {
+	db, err := postgres.Open(ctx, postgres.Config{URL: d.DatabaseURL, ApplicationName: "rollcall operator", MaxConns: 4, Wait: -1})
+	if err != nil {
+		return nil, databaseError(err)
+	}
+	return db, nil
+}
+
+func databaseError(err error) error {
+	return withFix(err, "Check DATABASE_URL or DATABASE_URL_FILE, and that PostgreSQL runs and lets this host in.")
+}
+
+// poolFlags are which pool of keys it is about.
+type poolFlags struct {
+	databaseFlags
+	PoolID  string `env:"RELAYER_POOL_ID" placeholder:"NAME" help:"Name of the pool of keys: pool by default, or that of \"rollcall dev\"."`
+	ChainID uint64 `name:"chain-id" env:"RELAYER_CHAIN_ID" placeholder:"ID" help:"Chain that the keys are used on."`
+}
+
+func (f *poolFlags) check(p *config.Problems) *dev.Info {
+	running := f.databaseFlags.check(p)
+	if running != nil {
+		f.PoolID, f.ChainID = cmp.Or(f.PoolID, running.PoolID), cmp.Or(f.ChainID, running.Chain.ChainID)
+	}
+	f.PoolID = cmp.Or(f.PoolID, "pool")
+	if f.ChainID == 0 {
+		p.Addf(&f.ChainID, "1 is Ethereum, 1337 the dev chain", "is missing")
+	}
+	return running
+}
+
+// admin opens the pool; the context ends with the timeout, and end releases both.
+func (f *poolFlags) admin(ctx context.Context) (_ *admin.Admin, _ context.Context, end func(), err error) {
+	ctx, cancel := context.WithTimeout(ctx, f.Timeout)
+	db, err := f.open(ctx)
+	if err != nil {
+		cancel()
+		return nil, nil, nil, err
+	}
+	end = func() { db.Close(); cancel() }
+	a, err := admin.Open(ctx, db, f.ChainID, f.PoolID)
+	if err == nil {
+		return a, ctx, end, nil
+	}
+	end()
+	err = schemaError(err)
+	if _, ok := errors.AsType[*ledger.UnknownPoolError](err); ok {
+		err = withFix(err, "Check --pool-id (RELAYER_POOL_ID) and --chain-id (RELAYER_CHAIN_ID), or start its relayers.")
+	}
+	return nil, nil, nil, err
+}
+
+// nodeFlags are the chain's nodes.
+type nodeFlags struct {
+	RPCURLs []string `name:"rpc-urls" env:"RELAYER_RPC_URLS,RELAYER_RPC_URL" placeholder:"URL" secret:"" help:"Nodes of the chain, the preferred one first; by default that of \"rollcall dev\", where its database is used."`
+	RPCFile string   `name:"rpc-urls-file" env:"RELAYER_RPC_URLS_FILE" placeholder:"FILE" help:"File that holds them, between commas."`
+}
+
+func (n *nodeFlags) check(p *config.Problems, running *dev.Info, chainID uint64) {
+	if n.RPCFile != "" {
+		all := strings.Join(n.RPCURLs, ",")
+		readSecret(p, &all, &n.RPCFile)
+		n.RPCURLs = strings.Split(all, ",")
+	}
+	if len(n.RPCURLs) == 0 && running != nil && running.Chain.RPCURL != "" {
+		n.RPCURLs = []string{running.Chain.RPCURL}
+	}
+	if len(n.RPCURLs) == 0 || chainID == 0 {
+		return
+	}
+	if client, err := n.client(chainID); err != nil {
+		p.Addf(&n.RPCURLs, "", "%v", err)
+	} else {
+		client.Close()
+	}
+}
+
+func (n *nodeFlags) client(chainID uint64) (*chain.Client, error) {
+	return chain.Open(chain.Config{ChainID: chainID, Endpoints: n.RPCURLs})
+}
+
+// deed is what became of one thing that a command was to change, for scripts.
+type deed struct {
+	Subject string        `json:"subject"`
+	Outcome admin.Outcome `json:"outcome"` // done, not done, unknown
+	Detail  string        `json:"detail"`
+	err     error
+}
+
+func deedOf(subject string, detail string, err error) deed {
+	d := deed{Subject: subject, Outcome: admin.OutcomeOf(err), Detail: detail, err: err}
+	if err != nil {
+		d.Detail = err.Error()
+	}
+	return d
+}
+
+// failure is what a command that has done several things ends with: nil when all of them are done. look is the
+// command that shows what became of those that nobody knows of.
+func failure(deeds []deed, look string) error {
+	var not, unknown []string
+	var first error
+	for _, d := range deeds {
+		switch d.Outcome {
+		case admin.Done:
+		case admin.NotDone:
+			not = append(not, d.Subject+": "+d.Detail)
+			first = cmp.Or(first, d.err)
+		case admin.Unknown:
+			unknown = append(unknown, d.Subject+": "+d.Detail)
+		}
+	}
+	switch {
+	case len(unknown) > 0:
+		text := strings.Join(unknown, "; ")
+		if len(not) > 0 {
+			text += "; not done: " + strings.Join(not, "; ")
+		}
+		return withFix(&gateway.UnknownOutcomeError{Cause: text}, "Look before you repeat it: %q.", look)
+	case len(not) > 0:
+		return &deedError{text: strings.Join(not, "; "), err: first}
+	}
+	return nil
+}
+
+// deedError keeps the first of several errors, for how to mend it.
+type deedError struct {
+	text string
+	err  error
+}
+
+func (e *deedError) Error() string { return e.text }
+func (e *deedError) Unwrap() error { return e.err }
+
+// uncertain tells an operator's failed change apart: not done, or nobody knows.
+func uncertain(err error, look string) error {
+	if admin.OutcomeOf(err) != admin.Unknown {
+		return err
+	}
+	return withFix(&gateway.UnknownOutcomeError{Cause: err.Error(), Err: err}, "Look before you repeat it: %q.", look)
+}
+
+// age is how long ago something was, in its largest unit.
+func age(since time.Time) string {
+	switch d := max(0, time.Since(since)); {
+	case d < time.Minute:
+		return fmt.Sprintf("%ds", int(d.Seconds()))
+	case d < time.Hour:
+		return fmt.Sprintf("%dm", int(d.Minutes()))
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%dh", int(d.Hours()))
+	default:
+		return fmt.Sprintf("%dd", int(d.Hours()/24))
+	}
+}

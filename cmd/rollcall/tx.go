@@ -1,0 +1,447 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os/user"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/google/uuid"
+
+	"github.com/rollcall-dev/rollcall/internal/config"
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+	"github.com/rollcall-dev/rollcall/internal/relayer/admin"
+	"github.com/rollcall-dev/rollcall/internal/relayer/ledger"
+	"github.com/rollcall-dev/rollcall/internal/relayer/webhook"
+)
+
+type txCmd struct {
+	List   txListCmd   `cmd:"" help:"List transactions, the newest first."`
+	Get    txGetCmd    `cmd:"" help:"Show all there is to know of transactions."`
+	Cancel txCancelCmd `cmd:"" changes:"" help:"Take transactions back."`
+	Bump   txBumpCmd   `cmd:"" changes:"" help:"Have transactions sent again with a higher fee, now."`
+	Replay txReplayCmd `cmd:"" changes:"" help:"Have webhooks delivered again, or list those that were given up."`
+}
+
+// refArgs are transactions as people know them.
+type refArgs struct {
+	Tx []string `arg:"" name:"tx" help:"Transactions: ids, hashes of any attempt, or KEY:NONCE."`
+}
+
+// refs reads them.
+func refs(texts []string) ([]admin.Ref, error) {
+	var all []admin.Ref
+	var errs []error
+	for _, text := range texts {
+		r, err := admin.ParseRef(text)
+		all, errs = append(all, r), append(errs, err)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, usageError{err}
+	}
+	return all, nil
+}
+
+type txListCmd struct {
+	Status    []string `placeholder:"STATUS" help:"Only with one of these statuses: allocated, broadcasted, unknown, mined, confirmed, reverted, failed, replaced, dropped, canceled, expired; or open, for all that can still change."`
+	Key       string   `placeholder:"ADDRESS" help:"Only those of this key."`
+	Trader    string   `help:"Only on behalf of this trader."`
+	Method    string   `help:"Only with this method."`
+	Orderbook string   `help:"Only of this orderbook."`
+	RequestID string   `help:"Only of this request."`
+	TraceID   string   `help:"Only of this trace."`
+	All       bool     `help:"Also those that no caller asked for: no-ops, top-ups, and what others sent with our keys."`
+	Limit     int      `default:"50" min:"1" max:"1000" help:"At most so many."`
+	outputFlags
+	poolFlags
+}
+
+func (c *txListCmd) Check(p *config.Problems) {
+	c.poolFlags.check(p)
+	for _, s := range c.Status {
+		if s != "open" && !slices.Contains(relayer.Statuses, relayer.Status(s)) {
+			p.Addf(&c.Status, "see --help for those there are", "%q is not a status", s)
+		}
+	}
+	if c.Key != "" && !common.IsHexAddress(c.Key) {
+		p.Addf(&c.Key, "give 0x and 40 hexadecimal digits", "%q is not an address", c.Key)
+	}
+}
+
+func (c *txListCmd) filter() ledger.Filter {
+	f := ledger.Filter{All: c.All, Metadata: relayer.Metadata{
+		Method: c.Method, Orderbook: c.Orderbook, Trader: c.Trader, RequestID: c.RequestID, TraceID: c.TraceID,
+	}}
+	if c.Key != "" {
+		f.Key = common.HexToAddress(c.Key)
+	}
+	for _, status := range relayer.Statuses {
+		if slices.Contains(c.Status, string(status)) || slices.Contains(c.Status, "open") && !status.Final() {
+			f.Statuses = append(f.Statuses, status)
+		}
+	}
+	return f
+}
+
+func (c *txListCmd) Run(ctx context.Context, con *console) error {
+	a, ctx, end, err := c.admin(ctx)
+	if err != nil {
+		return err
+	}
+	defer end()
+	txs, total, err := a.Ledger.Transactions(ctx, c.filter(), 0, c.Limit)
+	if err != nil {
+		return err
+	}
+	list := struct {
+		Total        int           `json:"total"` // that match, shown or not
+		Transactions []transaction `json:"transactions"`
+	}{total, []transaction{}}
+	for _, tx := range txs {
+		list.Transactions = append(list.Transactions, transactionOf(tx))
+	}
+	return c.print(con.stdout, list, func(w io.Writer) {
+		var rows [][]string
+		for _, tx := range list.Transactions {
+			rows = append(rows, tx.row())
+		}
+		table(w, "ID STATUS KEY NONCE HASH AGE METHOD TRADER ATTEMPTS", rows)
+		if total > len(rows) {
+			fmt.Fprintf(w, "the newest %d of ", len(rows))
+		}
+		fmt.Fprintln(w, plural(total, "transaction"))
+	})
+}
+
+type txGetCmd struct {
+	refArgs
+	outputFlags
+	poolFlags
+}
+
+func (c *txGetCmd) Check(p *config.Problems) { c.poolFlags.check(p) }
+
+func (c *txGetCmd) Run(ctx context.Context, con *console) error {
+	wanted, err := refs(c.Tx)
+	if err != nil {
+		return err
+	}
+	a, ctx, end, err := c.admin(ctx)
+	if err != nil {
+		return err
+	}
+	defer end()
+	list := struct {
+		Transactions []history `json:"transactions"`
+	}{[]history{}}
+	var missing []string
+	for _, ref := range wanted {
+		tx, err := a.Find(ctx, ref)
+		if errors.Is(err, relayer.ErrNotFound) {
+			missing = append(missing, ref.String())
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		h, err := readHistory(ctx, a, tx)
+		if err != nil {
+			return err
+		}
+		list.Transactions = append(list.Transactions, h)
+	}
+	if len(list.Transactions) > 0 || c.Output != "table" {
+		if err := c.print(con.stdout, list, func(w io.Writer) {
+			for i, h := range list.Transactions {
+				if i > 0 {
+					fmt.Fprintln(w)
+				}
+				h.table(w)
+			}
+		}); err != nil {
+			return err
+		}
+	}
+	if len(missing) > 0 {
+		return withFix(fmt.Errorf("not in pool %q on chain %d: %s", c.PoolID, c.ChainID, strings.Join(missing, ", ")),
+			"Check --pool-id and --chain-id; what is final is deleted in time.")
+	}
+	return nil
+}
+
+// waitFlag is how long a command waits for relayers to do what it asked for.
+type waitFlag struct {
+	Wait time.Duration `default:"5s" min:"0s" max:"10m" help:"How long to wait for a relayer to sign; 0s only asks."`
+}
+
+// within is the time that a command waits in, beside the one that it has for the store.
+func (w waitFlag) within(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, w.Wait)
+}
+
+type txCancelCmd struct {
+	refArgs
+	waitFlag
+	outputFlags
+	poolFlags
+}
+
+func (txCancelCmd) Help() string {
+	return `What has no nonce yet is canceled at once. For anything else the relayer that follows the chain signs a no-op with the same
+nonce and a higher fee; whichever of the two is mined decides, so "canceled" is said only once that is final. The nonces that
+wait below it have to be mined before.`
+}
+
+func (c *txCancelCmd) Check(p *config.Problems) { c.poolFlags.check(p) }
+
+func (c *txCancelCmd) Run(ctx context.Context, con *console) error {
+	wanted, err := refs(c.Tx)
+	if err != nil {
+		return err
+	}
+	a, limited, end, err := c.admin(ctx)
+	if err != nil {
+		return err
+	}
+	defer end()
+	deeds := make([]deed, len(wanted))
+	open := map[int]uuid.UUID{}
+	for i, ref := range wanted {
+		tx, err := a.Cancel(limited, ref, operatorName())
+		detail := "canceled: it had no nonce yet"
+		if err == nil && !tx.Status.Final() {
+			open[i] = tx.ID
+			detail = fmt.Sprintf("a no-op is to take its nonce, %d of %s", *tx.Nonce, tx.From)
+		}
+		deeds[i] = deedOf(ref.String(), detail, err)
+	}
+	waiting, cancel := c.within(ctx)
+	defer cancel()
+	for i, id := range open {
+		switch tx, last := a.AwaitNoop(waiting, id); {
+		case tx == nil && c.Wait > 0:
+			deeds[i].Detail += fmt.Sprintf("; no relayer has signed it within %v: does one run?", c.Wait)
+		case tx == nil:
+		case last.Purpose == relayer.PurposeNoop:
+			deeds[i].Detail += fmt.Sprintf("; it was signed, as attempt %d", last.Number)
+		default:
+			deeds[i].Detail += fmt.Sprintf("; the transaction is %s meanwhile", tx.Status)
+		}
+	}
+	return report(con, c.outputFlags, deeds, "rollcall tx get ID")
+}
+
+// operatorName is who it was, for those who read a transaction's reason later.
+func operatorName() string {
+	if u, err := user.Current(); err == nil {
+		return "operator " + u.Username
+	}
+	return "operator"
+}
+
+// report prints what was done, and fails with what was not. look shows what became of what nobody knows of.
+func report(con *console, o outputFlags, deeds []deed, look string) error {
+	if err := o.print(con.stdout, deeds, func(w io.Writer) {
+		for _, d := range deeds {
+			if d.Outcome == admin.Done {
+				fmt.Fprintln(w, strings.Map(printable, d.Subject+": "+d.Detail))
+			}
+		}
+	}); err != nil {
+		return err
+	}
+	return failure(deeds, look)
+}
+
+type txBumpCmd struct {
+	refArgs
+	waitFlag
+	outputFlags
+	poolFlags
+}
+
+func (txBumpCmd) Help() string {
+	return `A relayer bumps by itself what holds its key up. This asks for it now, for any pending transaction. Nodes take a replacement
+that offers a tenth more; where that is above the relayer's cap, it stays asked for and is done once the cap allows it.`
+}
+
+func (c *txBumpCmd) Check(p *config.Problems) { c.poolFlags.check(p) }
+
+func (c *txBumpCmd) Run(ctx context.Context, con *console) error {
+	wanted, err := refs(c.Tx)
+	if err != nil {
+		return err
+	}
+	a, limited, end, err := c.admin(ctx)
+	if err != nil {
+		return err
+	}
+	defer end()
+	deeds := make([]deed, len(wanted))
+	before := map[int]*relayer.Attempt{}
+	for i, ref := range wanted {
+		_, last, err := a.Bump(limited, ref)
+		if errors.Is(err, ledger.ErrUnsigned) {
+			err = withFix(err, "It waits for a key, or for a relayer: \"rollcall keys list\" shows them.")
+		}
+		if err == nil {
+			before[i] = last
+		}
+		deeds[i] = deedOf(ref.String(), "a higher fee is asked for", err)
+	}
+	waiting, cancel := c.within(ctx)
+	defer cancel()
+	for i, was := range before {
+		switch tx, last := a.AwaitAttempt(waiting, was.TxID, was.Number); {
+		case tx == nil && c.Wait > 0:
+			deeds[i].Detail += fmt.Sprintf("; no relayer has signed within %v: does one run, or is the fee of %s wei near its cap?", c.Wait, was.MaxFee)
+		case tx == nil:
+		case last.Number > was.Number:
+			deeds[i].Detail = fmt.Sprintf("attempt %d offers %s wei for a unit of gas, attempt %d did %s", last.Number, last.MaxFee, was.Number, was.MaxFee)
+		default:
+			deeds[i].Detail = fmt.Sprintf("it is %s meanwhile", tx.Status)
+		}
+	}
+	return report(con, c.outputFlags, deeds, "rollcall tx get ID")
+}
+
+type txReplayCmd struct {
+	ID     []string `arg:"" optional:"" help:"Ids of webhook deliveries, parked or delivered; \"rollcall tx get\" shows them."`
+	Tx     []string `placeholder:"TX" help:"All that is parked of these transactions."`
+	Parked string   `placeholder:"TARGET" help:"All that is parked for this target; all is every target."`
+	DryRun bool     `help:"Only list them. Without any choice: all that is parked."`
+	Limit  int      `default:"100" min:"1" max:"1000" help:"List at most so many."`
+	outputFlags
+	poolFlags
+}
+
+func (txReplayCmd) Help() string {
+	return `A webhook that could not be delivered for a day is parked, and those of the same transaction that come after it go on without
+it. Replayed, it has the same id as before, and its receiver can tell by the revision that it is old.`
+}
+
+func (c *txReplayCmd) Check(p *config.Problems) {
+	c.poolFlags.check(p)
+	given := 0
+	for _, yes := range []bool{len(c.ID) > 0, len(c.Tx) > 0, c.Parked != ""} {
+		if yes {
+			given++
+		}
+	}
+	if given > 1 || given == 0 && !c.DryRun {
+		p.Addf(&c.Parked, "give deliveries' ids, or --tx, or --parked TARGET, or --parked all", "one choice is needed, and there are %d", given)
+	}
+}
+
+// filters are what is chosen.
+func (c *txReplayCmd) filters(ctx context.Context, a *admin.Admin, ids []uuid.UUID, wanted []admin.Ref) ([]webhook.Filter, error) {
+	var filters []webhook.Filter
+	for _, ref := range wanted {
+		tx, err := a.Find(ctx, ref)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", ref, err)
+		}
+		filters = append(filters, webhook.Filter{Transaction: tx.ID, State: webhook.Parked})
+	}
+	switch {
+	case len(ids) > 0:
+		filters = append(filters, webhook.Filter{IDs: ids})
+	case c.Parked != "" && c.Parked != "all":
+		filters = append(filters, webhook.Filter{Target: c.Parked, State: webhook.Parked})
+	case len(wanted) == 0:
+		filters = append(filters, webhook.Filter{State: webhook.Parked})
+	}
+	return filters, nil
+}
+
+func (c *txReplayCmd) Run(ctx context.Context, con *console) error {
+	var ids []uuid.UUID
+	for _, text := range c.ID {
+		id, err := uuid.Parse(text)
+		if err != nil {
+			return usageError{fmt.Errorf("%q is not the id of a delivery", text)}
+		}
+		ids = append(ids, id)
+	}
+	wanted, err := refs(c.Tx)
+	if err != nil {
+		return err
+	}
+	a, ctx, end, err := c.admin(ctx)
+	if err != nil {
+		return err
+	}
+	defer end()
+	filters, err := c.filters(ctx, a, ids, wanted)
+	if err != nil {
+		return err
+	}
+	if c.DryRun {
+		return c.list(ctx, con, a, filters)
+	}
+	if err := known(ctx, a, ids); err != nil {
+		return err
+	}
+	result := struct {
+		Replayed int `json:"replayed"`
+	}{}
+	for _, f := range filters {
+		n, err := a.Outbox.Replay(ctx, f)
+		result.Replayed += n
+		if err != nil {
+			return uncertain(fmt.Errorf("after %d: %w", result.Replayed, err), "rollcall tx replay --dry-run")
+		}
+	}
+	return c.print(con.stdout, result, func(w io.Writer) {
+		fmt.Fprintf(w, "%s to be delivered again\n", plural(result.Replayed, "webhook"))
+	})
+}
+
+// known wants each delivery to be there.
+func known(ctx context.Context, a *admin.Admin, ids []uuid.UUID) error {
+	var missing []string
+	for chunk := range slices.Chunk(ids, 1000) {
+		there, err := a.Outbox.List(ctx, webhook.Filter{IDs: chunk, Limit: len(chunk)})
+		if err != nil {
+			return err
+		}
+		for _, id := range chunk {
+			if !slices.ContainsFunc(there, func(d webhook.Delivery) bool { return d.ID == id }) {
+				missing = append(missing, id.String())
+			}
+		}
+	}
+	if len(missing) > 0 {
+		return withFix(fmt.Errorf("no such delivery: %s", strings.Join(missing, ", ")),
+			"\"rollcall tx replay --dry-run\" lists what is parked, \"rollcall tx get\" those of a transaction; for a whole transaction use --tx.")
+	}
+	return nil
+}
+
+func (c *txReplayCmd) list(ctx context.Context, con *console, a *admin.Admin, filters []webhook.Filter) error {
+	list := struct {
+		Deliveries []delivery `json:"deliveries"`
+	}{[]delivery{}}
+	for _, f := range filters {
+		f.Limit = c.Limit
+		found, err := a.Outbox.List(ctx, f)
+		if err != nil {
+			return err
+		}
+		for _, d := range found {
+			list.Deliveries = append(list.Deliveries, deliveryOf(d))
+		}
+	}
+	return c.print(con.stdout, list, func(w io.Writer) {
+		deliveries(w, list.Deliveries)
+		if len(list.Deliveries) >= c.Limit {
+			fmt.Fprint(w, "the oldest ")
+		}
+		fmt.Fprintln(w, plural(len(list.Deliveries), "webhook"))
+	})
+}

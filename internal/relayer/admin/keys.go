@@ -1,0 +1,211 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+
+	"github.com/ethereum/go-ethereum/common"
+
+	"github.com/rollcall-dev/rollcall/internal/chain"
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+	"github.com/rollcall-dev/rollcall/internal/relayer/ledger"
+	"github.com/rollcall-dev/rollcall/internal/relayer/tracker"
+)
+
+// UnknownKeyError is an address that the pool has no key for.
+type UnknownKeyError struct {
+	Address common.Address
+	Pool    string
+}
+
+func (e *UnknownKeyError) Error() string {
+	return fmt.Sprintf("pool %q has no key %s", e.Pool, e.Address)
+}
+
+// Is reports that it is a [relayer.ErrNotFound].
+func (e *UnknownKeyError) Is(target error) bool { return target == relayer.ErrNotFound }
+
+// Keys reads the given ones, or all where none is given; an [UnknownKeyError] if the pool lacks one.
+func (a *Admin) Keys(ctx context.Context, addresses ...common.Address) ([]*relayer.Key, error) {
+	all, err := a.Ledger.Keys(ctx)
+	if err != nil || len(addresses) == 0 {
+		return all, asRefused(err)
+	}
+	var keys []*relayer.Key
+	for _, address := range addresses {
+		i := slices.IndexFunc(all, func(k *relayer.Key) bool { return k.Address == address })
+		if i < 0 {
+			return nil, &UnknownKeyError{Address: address, Pool: a.Ledger.Pool}
+		}
+		keys = append(keys, all[i])
+	}
+	return keys, nil
+}
+
+// Pause keeps new work from a key, or, with false, lets it have some again. It also ends a drain.
+func (a *Admin) Pause(ctx context.Context, key common.Address, paused bool) error {
+	_, err := a.Ledger.ChangeKey(ctx, key, ledger.KeyChange{Paused: &paused, Draining: new(false)})
+	return err
+}
+
+// ErrResumed: somebody let the key have new work while it was drained.
+var ErrResumed = refused{errors.New("somebody has resumed the key")}
+
+// Drain keeps new work from a key and returns when nothing that it has can change any more: all is mined, and deep
+// enough. It calls progress whenever that changes. When it ends before, with an error, the key stays paused; with
+// [ErrResumed] it does not.
+func (a *Admin) Drain(ctx context.Context, key common.Address, progress func(ledger.Load)) error {
+	if _, err := a.Ledger.ChangeKey(ctx, key, ledger.KeyChange{Paused: new(true), Draining: new(true)}); err != nil {
+		return err
+	}
+	last := ledger.Load{Pending: -1}
+	for {
+		load, err := a.Ledger.LoadOf(ctx, key)
+		if err != nil {
+			return asRefused(err)
+		}
+		if load != last {
+			progress(load)
+			last = load
+		}
+		keys, err := a.Keys(ctx, key)
+		switch {
+		case err != nil:
+			return err
+		case !keys[0].Paused:
+			return ErrResumed
+		case load.Pending+load.Mined == 0:
+			return a.Pause(ctx, key, true)
+		}
+		if err := pause(ctx); err != nil {
+			return refused{err}
+		}
+	}
+}
+
+// Resync is what was found of a key, and mended.
+type Resync struct {
+	Key                   common.Address
+	PendingWas, PendingIs int
+	NextWas, NextIs       uint64
+	Mined                 uint64   // the chain's count
+	Filled                []uint64 // nonces that nobody had; relayers sign no-ops for them
+	// Sought are transactions whose nonce the chain has used and that are not known to be mined: relayers look for them.
+	Sought int
+}
+
+// Changed reports whether anything had to be mended.
+func (r *Resync) Changed() bool {
+	return r.PendingWas != r.PendingIs || r.NextWas != r.NextIs || len(r.Filled) > 0
+}
+
+// soughtLimit bounds how many are counted.
+const soughtLimit = 10_000
+
+// Resync compares keys with the chain and with their rows, and mends what it finds. Every step is right by itself: on an
+// error those before it are done, and repeating it does the rest. It refuses a chain with another history than the known one,
+// where counts mean nothing.
+func (a *Admin) Resync(ctx context.Context, client *chain.Client, keys []*relayer.Key) ([]Resync, error) {
+	if err := tracker.NewLineage(tracker.Nodes(client), a.Ledger, slog.New(slog.DiscardHandler)).Check(ctx); err != nil {
+		return nil, refused{err}
+	}
+	addresses := make([]common.Address, len(keys))
+	for i, k := range keys {
+		addresses[i] = k.Address
+	}
+	view, err := client.Latest(ctx)
+	if err != nil {
+		return nil, refused{err}
+	}
+	counts, err := view.Nonces(ctx, addresses)
+	if err != nil {
+		return nil, refused{err}
+	}
+	var all []Resync
+	for i, k := range keys {
+		r, err := a.resync(ctx, k, counts[i])
+		all = append(all, r)
+		if err != nil {
+			return all, err
+		}
+	}
+	return all, nil
+}
+
+func (a *Admin) resync(ctx context.Context, k *relayer.Key, mined uint64) (r Resync, err error) {
+	r = Resync{Key: k.Address, Mined: mined, NextWas: k.NextNonce, NextIs: k.NextNonce}
+	if r.PendingWas, r.PendingIs, err = a.Ledger.Recount(ctx, k.Address); err != nil {
+		return r, err
+	}
+	raised, err := a.Ledger.Raise(ctx, k.Address, mined)
+	if err != nil {
+		return r, err
+	}
+	if raised {
+		r.NextIs = mined
+	}
+	for more := true; more; {
+		filled, err := a.Ledger.Fill(ctx, k.Address, mined)
+		if err != nil {
+			return r, err
+		}
+		for _, tx := range filled {
+			r.Filled = append(r.Filled, *tx.Nonce)
+		}
+		more = len(filled) > 0
+	}
+	sought, err := a.Ledger.Sought(ctx, []ledger.From{{Key: k.Address, Nonce: mined}}, soughtLimit)
+	r.Sought = len(sought)
+	return r, asRefused(err)
+}
+
+// NewChain is what starting over on a chain with another history means.
+type NewChain struct {
+	Genesis    common.Hash // of the nodes
+	WasGenesis common.Hash // as the store knows it
+	// Behind: the nodes have the first block that is known, and not yet, or not any more, the last one.
+	Behind bool
+	Anchor ledger.Block // that last one
+	Doomed []ledger.Doomed
+}
+
+// ErrSameChain: the nodes have the history that the store knows.
+var ErrSameChain = refused{errors.New("the nodes have the very history that transactions were sent on: there is nothing to start over")}
+
+// NewChain looks at what starting over would do. It fails with [ErrSameChain], and where the nodes do not agree.
+func (a *Admin) NewChain(ctx context.Context, client *chain.Client) (*NewChain, error) {
+	known, err := a.Ledger.Chain(ctx)
+	if err != nil {
+		return nil, refused{err}
+	}
+	n := &NewChain{WasGenesis: known.Genesis, Anchor: known.Anchor}
+	var faults []error
+	for _, anchor := range client.Anchors(ctx, known.Anchor.Number) {
+		switch {
+		case anchor.Err != nil:
+			faults = append(faults, anchor.Err)
+		case anchor.Genesis == (common.Hash{}):
+		case n.Genesis != (common.Hash{}) && anchor.Genesis != n.Genesis:
+			return nil, refused{fmt.Errorf("the nodes disagree about the genesis block: %s and %s", n.Genesis, anchor.Genesis)}
+		default:
+			n.Genesis = anchor.Genesis
+			n.Behind = anchor.Block.IsZero() && anchor.Genesis == known.Genesis
+			if anchor.Genesis == known.Genesis && anchor.Block.Hash == known.Anchor.Hash {
+				return nil, ErrSameChain
+			}
+		}
+	}
+	if n.Genesis == (common.Hash{}) {
+		return nil, refused{fmt.Errorf("no node tells its genesis block: %w", errors.Join(faults...))}
+	}
+	n.Doomed, err = a.Ledger.Doomed(ctx)
+	return n, asRefused(err)
+}
+
+// StartOver accepts the chain as it is now, drops what was pending on the one before, and returns how many that were.
+func (a *Admin) StartOver(ctx context.Context, client *chain.Client) (dropped int, err error) {
+	return tracker.StartOver(ctx, client, a.Ledger)
+}
