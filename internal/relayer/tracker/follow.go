@@ -77,6 +77,8 @@ func (r *round) reorganize(ctx context.Context) (canonical []ledger.Block, err e
 	if err != nil {
 		return nil, err
 	}
+	r.cfg.Metrics.reorgs.Inc()
+	r.cfg.Metrics.putBack.Add(float64(n))
 	r.cfg.Log.Warn("chain was reorganized", "blocks", len(gone), "lowest", gone[0].Number, "put_back", n)
 	r.tended = time.Time{} // what was put back may have to be sent again
 	return canonical, nil
@@ -151,12 +153,13 @@ func (r *round) receipts(ctx context.Context, sought []ledger.Sought) ([]ledger.
 		}
 		for _, h := range headers {
 			times[h.Hash] = h.Time
-			receipts, err := r.view.BlockReceipts(ctx, h.Hash)
-			if err != nil {
-				return nil, err
+			if r.blocks[h.Hash] == nil {
+				if r.blocks[h.Hash], err = r.view.BlockReceipts(ctx, h.Hash); err != nil {
+					return nil, err
+				}
 			}
-			for i := range receipts {
-				take(&receipts[i])
+			for i := range r.blocks[h.Hash] {
+				take(&r.blocks[h.Hash][i])
 			}
 		}
 	}
@@ -232,6 +235,7 @@ func (r *round) raise(ctx context.Context) error {
 			return err
 		}
 		if raised {
+			r.cfg.Metrics.raised.Inc()
 			r.cfg.Log.Warn("somebody else uses the key", "relayer", k.Address, "nonce", k.NextNonce, "chain", r.counts[i])
 		}
 	}
@@ -318,6 +322,7 @@ func (r *round) displace(ctx context.Context, s ledger.Sought) error {
 	if err := r.cfg.Ledger.Displaced(ctx, s.ID, s.Key, s.Nonce, used.TxHash, ledger.Block{Number: used.BlockNumber, Hash: used.BlockHash}); err != nil {
 		return err
 	}
+	r.cfg.Metrics.displaced.Inc()
 	log.Warn("somebody else's transaction took the nonce for good; ours gets another")
 	return nil
 }

@@ -85,6 +85,7 @@ func (r *round) resend(ctx context.Context, attempts []*relayer.Attempt) error {
 		if _, err := r.cfg.Ledger.Intend(ctx, open[i].TxID, relayer.IntentFail, result.Outcome.String()); err != nil && !errors.As(err, &state) {
 			return err
 		}
+		r.cfg.Metrics.hopeless.Inc()
 		r.cfg.Log.Warn("no node will ever take the transaction; a no-op takes its nonce",
 			"tx", open[i].TxID, "relayer", open[i].From, "nonce", open[i].Nonce, "outcome", result.Outcome.String(), "err", result.Err)
 	}
@@ -141,6 +142,7 @@ func (r *round) fill(ctx context.Context, k *relayer.Key, mined uint64) error {
 	if err != nil || len(filled) == 0 {
 		return err
 	}
+	r.cfg.Metrics.filled.Add(float64(len(filled)))
 	r.cfg.Log.Warn("filling nonces that nobody has", "relayer", k.Address, "lowest", *filled[0].Nonce, "count", len(filled))
 	return r.sign(ctx, filled)
 }
@@ -218,7 +220,8 @@ func (r *round) lowest(ctx context.Context) error {
 	}
 	for _, k := range r.keys {
 		tx := holding[k.Address]
-		stuck := tx != nil && !tx.SentAt.IsZero() && time.Since(tx.SentAt) > r.cfg.StuckAfter
+		since := r.heldUp(k.Address, tx)
+		stuck := tx != nil && !tx.SentAt.IsZero() && time.Since(since) > r.cfg.StuckAfter
 		if stuck == k.StuckSince.IsZero() {
 			if _, err := r.cfg.Ledger.ChangeKey(ctx, k.Address, ledger.KeyChange{Stuck: &stuck}); err != nil {
 				return err
@@ -228,15 +231,36 @@ func (r *round) lowest(ctx context.Context) error {
 		if tx == nil || tx.Status == relayer.Allocated && tx.Attempts == 0 {
 			continue
 		}
-		if err := r.bump(ctx, tx); err != nil {
+		if err := r.bump(ctx, tx, since); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
+// holdup is what a key waits for, and since when: a transaction that was sent long ago, behind many others, has not
+// waited to be mined before it was its turn.
+type holdup struct {
+	nonce uint64
+	since time.Time
+}
+
+// heldUp is since when a key waits for a transaction, as far as this process has seen.
+func (r *round) heldUp(key common.Address, tx *relayer.Transaction) time.Time {
+	if tx == nil {
+		delete(r.holdups, key)
+		return time.Time{}
+	}
+	h, ok := r.holdups[key]
+	if !ok || h.nonce != *tx.Nonce {
+		h = holdup{*tx.Nonce, time.Now()}
+		r.holdups[key] = h
+	}
+	return h.since
+}
+
 // bump outbids the last attempt of a transaction, if that has waited long enough.
-func (r *round) bump(ctx context.Context, tx *relayer.Transaction) error {
+func (r *round) bump(ctx context.Context, tx *relayer.Transaction, since time.Time) error {
 	attempts, err := r.cfg.Ledger.Attempts(ctx, tx.ID)
 	if err != nil || len(attempts) == 0 {
 		return err
@@ -246,7 +270,7 @@ func (r *round) bump(ctx context.Context, tx *relayer.Transaction) error {
 	if !ok {
 		after = r.cfg.BumpAfter[relayer.Fast]
 	}
-	if time.Since(last.CreatedAt) < after {
+	if time.Since(last.CreatedAt) < after || time.Since(since) < after {
 		return nil
 	}
 	err = r.outbid(ctx, tx, last.Purpose)
@@ -275,6 +299,7 @@ func (r *round) outbid(ctx context.Context, tx *relayer.Transaction, purpose rel
 	}
 	stored, err := r.cfg.Sender.Store(ctx, attempt)
 	if stored {
+		r.cfg.Metrics.bumps.Inc()
 		r.cfg.Log.Info("transaction was outbid", "tx", tx.ID, "relayer", tx.From, "nonce", *tx.Nonce, "attempt", attempt.Number,
 			"purpose", attempt.Purpose, "max_fee", attempt.MaxFee, "tip", attempt.MaxPriorityFee)
 	}

@@ -82,7 +82,10 @@ type Config struct {
 	IdempotencyKeys time.Duration
 	// MaxFee bounds what a bump offers, wei; nil: nothing does.
 	MaxFee *big.Int
-	// Round, if not nil, is called after each round on a new head, with the keys as they were before it.
+	// Metrics, by default unregistered.
+	Metrics *Metrics
+	// Round, if not nil, is called after each round that has followed the chain to its head, new or not, with the keys as
+	// they were before it; the next round waits for it.
 	Round func(ctx context.Context, keys []*relayer.Key, head chain.Header)
 }
 
@@ -91,16 +94,21 @@ type Tracker struct {
 	cfg Config
 
 	last    chain.Header // of the last round that succeeded
+	heard   time.Time    // when a newer head was heard of; zero: before the first one
 	tended  time.Time
 	purged  time.Time
 	unfound map[uuid.UUID]int // rounds in which a used nonce's transaction was not found
 	lagging map[common.Address]time.Time
+	holdups map[common.Address]holdup
 	anchor  ledger.Block
 }
 
 // New makes a Tracker; Run runs it.
 func New(cfg Config) *Tracker {
 	cfg.Confirmations = cmp.Or(cfg.Confirmations, 12)
+	if cfg.Metrics == nil {
+		cfg.Metrics = NewMetrics(nil)
+	}
 	if cfg.Ready == nil {
 		cfg.Ready = func() error { return nil }
 	}
@@ -114,7 +122,14 @@ func New(cfg Config) *Tracker {
 			relayer.Fastest: 15 * time.Second, relayer.Fast: 30 * time.Second, relayer.Average: time.Minute, relayer.SafeLow: 2 * time.Minute,
 		}
 	}
-	return &Tracker{cfg: cfg, unfound: map[uuid.UUID]int{}, lagging: map[common.Address]time.Time{}}
+	t := &Tracker{cfg: cfg}
+	t.forget()
+	return t
+}
+
+// forget begins observing anew.
+func (t *Tracker) forget() {
+	t.unfound, t.lagging, t.holdups = map[uuid.UUID]int{}, map[common.Address]time.Time{}, map[common.Address]holdup{}
 }
 
 // Run follows, or waits for its turn to, until ctx ends. It returns nil then.
@@ -125,9 +140,15 @@ func (t *Tracker) Run(ctx context.Context) error {
 		ok, epoch, err := t.cfg.Ledger.Follow(ctx, t.cfg.Name, t.cfg.Term)
 		if ok && !following {
 			t.cfg.Log.Info("following the chain", "epoch", epoch)
-			t.last, t.unfound, t.lagging = chain.Header{}, map[uuid.UUID]int{}, map[common.Address]time.Time{}
+			t.last = chain.Header{}
+			t.forget()
 		}
 		following = ok
+		if ok {
+			t.cfg.Metrics.following.Set(1)
+		} else {
+			t.cfg.Metrics.idle()
+		}
 		if err == nil {
 			if err = t.cfg.Ready(); err != nil {
 				t.last, t.anchor = chain.Header{}, ledger.Block{} // it may be another chain when it is ready again
@@ -140,6 +161,7 @@ func (t *Tracker) Run(ctx context.Context) error {
 			return nil
 		}
 		if err != nil {
+			t.cfg.Metrics.rounds.WithLabelValues("failed").Inc()
 			t.cfg.Log.Warn("round of the chain's tracker", "err", err)
 		}
 		t.await(ctx, following && err == nil)
@@ -147,6 +169,7 @@ func (t *Tracker) Run(ctx context.Context) error {
 }
 
 func (t *Tracker) leave(ctx context.Context) {
+	t.cfg.Metrics.idle()
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	if err := t.cfg.Ledger.Leave(ctx, t.cfg.Name); err != nil {
@@ -160,6 +183,7 @@ func (t *Tracker) await(ctx context.Context, heads bool) {
 	defer cancel()
 	if heads {
 		if _, err := t.cfg.Chain.Next(ctx, t.last.Hash); err == nil {
+			t.heard = time.Now()
 			return
 		}
 	}
@@ -176,7 +200,7 @@ func (t *Tracker) round(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	r := &round{Tracker: t, view: view, head: view.Header(), keys: all}
+	r := &round{Tracker: t, view: view, head: view.Header(), keys: all, blocks: map[common.Hash][]chain.Receipt{}}
 	if len(all) == 0 {
 		return nil
 	}
@@ -190,10 +214,18 @@ func (t *Tracker) round(ctx context.Context) error {
 		if err := r.follow(ctx); err != nil {
 			return err
 		}
-		if t.cfg.Round != nil {
-			t.cfg.Round(ctx, all, r.head)
-		}
 		t.last = r.head
+		t.cfg.Metrics.block.Set(float64(r.head.Number))
+		if !t.heard.IsZero() {
+			t.cfg.Metrics.lag.Observe(time.Since(t.heard).Seconds())
+			t.heard = time.Time{}
+		}
+	}
+	t.cfg.Metrics.round.SetToCurrentTime()
+	t.cfg.Metrics.rounds.WithLabelValues("ok").Inc()
+	t.cfg.Metrics.show(r)
+	if t.cfg.Round != nil {
+		t.cfg.Round(ctx, all, r.head)
 	}
 	if time.Since(t.tended) < t.cfg.Tend {
 		return nil
@@ -209,7 +241,8 @@ type round struct {
 	head      chain.Header
 	keys      []*relayer.Key
 	addresses []common.Address
-	counts    []uint64 // mined, of each key
+	counts    []uint64                        // mined, of each key
+	blocks    map[common.Hash][]chain.Receipt // that were read
 }
 
 // mined are the nonces that each key has used up, as the first one that it has not.
