@@ -1,0 +1,89 @@
+package main
+
+import (
+	"encoding/json"
+	"math/big"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rollcall-dev/rollcall/internal/keyring/keyringtest"
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+	"github.com/rollcall-dev/rollcall/internal/relayer/httpapi"
+	"github.com/rollcall-dev/rollcall/internal/relayer/ledger"
+	"github.com/rollcall-dev/rollcall/internal/relayer/relaytest"
+	"github.com/rollcall-dev/rollcall/internal/testchain"
+	"github.com/rollcall-dev/rollcall/internal/testpostgres"
+)
+
+// relay is a relayer that runs in this process, on a chain and a database of its own.
+type relay struct {
+	*relaytest.Relayer
+	chain *testchain.Chain
+	url   string
+	db    *pgxpool.Pool
+	keys  []common.Address
+}
+
+// startRelay starts one with as many keys, on a chain that makes blocks when it is told to.
+func startRelay(t *testing.T, keys int, edit func(*relaytest.Options)) *relay {
+	t.Helper()
+	db := testpostgres.New(t, testpostgres.Migrated(ledger.Migrations()))
+	r := &relay{chain: testchain.Simulated(t, testchain.SimulatedOptions{}), url: db.URL(), db: db.Pool(t)}
+	ring := keyringtest.Ring(t, t.Name(), keys)
+	r.keys = ring.Addresses()
+	r.chain.Fund(testchain.Ether(10), r.keys...)
+	o := relaytest.Options{DatabaseURL: r.url, RPC: []string{r.chain.URL()}, Ring: ring}
+	if edit != nil {
+		edit(&o)
+	}
+	r.Relayer = relaytest.Start(t, o)
+	return r
+}
+
+// operator are the flags by which a command reaches the pool.
+func (r *relay) operator(args ...string) []string {
+	return append(args, "--database-url", r.url, "--chain-id", strconv.Itoa(testchain.ChainID))
+}
+
+// send submits a transaction with this method to one key, and waits until a node has it.
+func (r *relay) send(t *testing.T, key int, method string) *relayer.Transaction {
+	t.Helper()
+	tx := r.submit(t, lower(r.keys[key]), method)
+	return r.Reaches(t, tx, relayer.Broadcasted)
+}
+
+func (r *relay) submit(t *testing.T, target, method string) *relayer.Transaction {
+	t.Helper()
+	tx, err := r.Submit(t.Context(), httpapi.Submission{RelayerID: target, Caller: "me", Request: relayer.Request{
+		To: &r.chain.Accounts[0].Address, Value: big.NewInt(5), Speed: relayer.Fast,
+		Metadata: relayer.Metadata{Method: method, Orderbook: "book", Trader: "0xtrader", RequestID: "req-" + method, TraceID: "trace"},
+	}})
+	require.NoError(t, err)
+	return tx
+}
+
+// confirm makes blocks until a transaction has a status.
+func (r *relay) confirm(t *testing.T, tx *relayer.Transaction, status relayer.Status) {
+	t.Helper()
+	var last relayer.Status
+	require.Eventually(t, func() bool {
+		r.chain.Commit()
+		now, err := r.Ledger.Transaction(t.Context(), tx.ID)
+		if err == nil {
+			last = now.Status
+		}
+		return last == status
+	}, 30*time.Second, 50*time.Millisecond, "it is %s", &last)
+}
+
+// read is what a command prints as JSON.
+func read[T any](t *testing.T, args ...string) (v T) {
+	t.Helper()
+	require.NoError(t, json.Unmarshal([]byte(succeed(t, append(args, "-o", "json")...)), &v))
+	return v
+}

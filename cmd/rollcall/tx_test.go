@@ -1,0 +1,241 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"math/big"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+	"github.com/rollcall-dev/rollcall/internal/relayer/admin"
+	"github.com/rollcall-dev/rollcall/internal/relayer/pool"
+	"github.com/rollcall-dev/rollcall/internal/relayer/relaytest"
+	"github.com/rollcall-dev/rollcall/internal/relayer/sender"
+)
+
+type listed struct {
+	Total        int           `json:"total"`
+	Transactions []transaction `json:"transactions"`
+}
+
+type gotten struct {
+	Transactions []history `json:"transactions"`
+}
+
+func TestTransactionsAreListedAndShown(t *testing.T) {
+	t.Parallel()
+	r := startRelay(t, 2, func(o *relaytest.Options) { o.Targets = []string{"api"} })
+	first, second := r.send(t, 0, "fill"), r.send(t, 1, "cancelOrder")
+	r.confirm(t, first, relayer.Confirmed)
+	third := r.send(t, 0, "fill")
+
+	ids := func(args ...string) []string {
+		l := read[listed](t, r.operator(append([]string{"tx", "list"}, args...)...)...)
+		out := []string{}
+		for _, tx := range l.Transactions {
+			out = append(out, tx.ID)
+		}
+		return out
+	}
+	require.Equal(t, []string{third.ID.String(), second.ID.String(), first.ID.String()}, ids())
+	require.Equal(t, []string{third.ID.String(), first.ID.String()}, ids("--key", r.keys[0].Hex()))
+	require.Equal(t, []string{third.ID.String()}, ids("--status", "open"))
+	require.Equal(t, []string{third.ID.String()}, ids("--status", "broadcasted", "--status", "failed"))
+	require.Equal(t, []string{second.ID.String()}, ids("--method", "cancelOrder"))
+	require.Equal(t, []string{second.ID.String()}, ids("--request-id", "req-cancelOrder", "--trader", "0xtrader", "--orderbook", "book"))
+	require.Empty(t, ids("--trader", "nobody"))
+	require.Equal(t, []string{third.ID.String()}, ids("--limit", "1"))
+
+	out := succeed(t, r.operator("tx", "list", "--limit", "2")...)
+	require.Regexp(t, `^ID +STATUS +KEY +NONCE +HASH +AGE +METHOD +TRADER +ATTEMPTS\n`, out)
+	require.Regexp(t, third.ID.String()+` +broadcasted +`+lower(r.keys[0])+` +1 +`+third.Hash.Hex()[:10]+`… +\ds +fill +0xtrader +1\n`, out)
+	require.Contains(t, out, "the newest 2 of 3 transactions\n")
+
+	for _, ref := range []string{first.ID.String(), first.Hash.Hex(), r.keys[0].Hex() + ":0"} {
+		got := read[gotten](t, r.operator("tx", "get", ref)...).Transactions
+		require.Len(t, got, 1)
+		h := got[0]
+		require.Equal(t, first.ID.String(), h.ID)
+		require.Equal(t, "confirmed", h.Status)
+		require.Equal(t, "5", h.Value)
+		require.NotNil(t, h.ConfirmedAt)
+		require.NotNil(t, h.BlockNumber)
+		require.Len(t, h.Signed, 1)
+		require.Equal(t, attempt{
+			Number: 1, Purpose: "send", Key: lower(r.keys[0]), Hash: first.Hash.Hex(), MaxFee: h.Signed[0].MaxFee,
+			MaxPriorityFee: h.Signed[0].MaxPriorityFee, CreatedAt: h.Signed[0].CreatedAt,
+		}, h.Signed[0])
+		require.Len(t, h.Webhooks, 3, "broadcasted, mined, confirmed")
+		require.Equal(t, "api", h.Webhooks[0].Target)
+	}
+	out = succeed(t, r.operator("tx", "get", first.ID.String(), second.ID.String())...)
+	require.Regexp(t, `(?m)^status +confirmed$`, out)
+	require.Regexp(t, `(?m)^request +req-cancelOrder$`, out)
+	require.Regexp(t, `(?m)^1 +send +`+first.Hash.Hex()+` +0 +\d+ +\d+ +\S+Z +-$`, out)
+
+	res := rollcall(t, r.operator("tx", "get", second.ID.String(), r.keys[1].Hex()+":7")...)
+	require.Equal(t, exitNotDone, res.code)
+	require.Contains(t, res.stdout, second.ID.String())
+	require.Contains(t, res.stderr, `rollcall tx get: not in pool "pool" on chain 1337: `+r.keys[1].Hex()+":7\n")
+	res = rollcall(t, r.operator("tx", "get", "0x12", "x")...)
+	require.Equal(t, exitUsage, res.code)
+	require.Contains(t, res.stderr, `"0x12" is no transaction's id, nor a hash, nor KEY:NONCE`)
+	require.Contains(t, res.stderr, `"x" is no transaction's id`)
+	res = rollcall(t, r.operator("tx", "list", "--pool-id", "pond")...)
+	require.Equal(t, exitNotDone, res.code)
+	require.Contains(t, res.stderr, `no relayer has registered keys for pool "pond" on chain 1337: the database has pool@1337`)
+	require.Contains(t, res.stderr, "Check --pool-id")
+}
+
+func TestCanceledByAnOperator(t *testing.T) {
+	t.Parallel()
+	r := startRelay(t, 1, func(o *relaytest.Options) {
+		o.Targets = []string{"api"}
+		o.Pool = func(c *pool.Config) { c.Cap = 2 }
+	})
+	done := r.send(t, 0, "one")
+	r.confirm(t, done, relayer.Confirmed)
+	pending, other := r.send(t, 0, "two"), r.send(t, 0, "three")
+	waiting := r.submit(t, relaytest.PoolID, "four")
+	require.Nil(t, waiting.Nonce)
+
+	res := rollcall(t, r.operator("tx", "cancel", pending.ID.String(), waiting.ID.String(), done.ID.String())...)
+	require.Equal(t, exitNotDone, res.code)
+	require.Equal(t, fmt.Sprintf("rollcall tx cancel: not done: %s: cancel: the transaction is confirmed\n", done.ID), res.stderr)
+	require.Contains(t, res.stdout, waiting.ID.String()+": canceled: it had no nonce yet\n")
+	require.Contains(t, res.stdout, fmt.Sprintf("%s: a no-op is to take its nonce, 1 of %s; it was signed, as attempt 2\n", pending.ID, r.keys[0]))
+	r.confirm(t, pending, relayer.Canceled)
+	r.confirm(t, other, relayer.Confirmed)
+
+	got := read[gotten](t, r.operator("tx", "get", waiting.ID.String())...).Transactions[0]
+	require.Equal(t, "canceled", got.Status)
+	require.Contains(t, got.StatusReason, "canceled by operator")
+	require.Len(t, got.Webhooks, 1, "the pool's target hears of it")
+
+	// Without a relayer it is asked for, and done by the next one.
+	last := r.send(t, 0, "five")
+	r.Stop()
+	out := succeed(t, r.operator("tx", "cancel", lower(r.keys[0])+":3", "--wait", "300ms")...)
+	require.Contains(t, out, "; no relayer has signed it within 300ms: does one run?")
+	require.Regexp(t, last.ID.String()+` +broadcasted \(cancel\)`, succeed(t, r.operator("tx", "list")...))
+	require.Contains(t, succeed(t, r.operator("tx", "get", last.ID.String())...), "canceled by operator")
+	deeds := read[[]deed](t, r.operator("tx", "cancel", last.ID.String(), "--wait", "0s")...)
+	require.Equal(t, admin.Done, deeds[0].Outcome, "again")
+}
+
+// A bump is signed by whoever follows the chain, also of what does not hold its key up, and however new it is.
+func TestBumpedByAnOperator(t *testing.T) {
+	t.Parallel()
+	r := startRelay(t, 1, nil)
+	lowest, second := r.send(t, 0, "one"), r.send(t, 0, "two")
+	before := read[gotten](t, r.operator("tx", "get", second.ID.String())...).Transactions[0].Signed
+	require.Len(t, before, 1)
+	require.Regexp(t, "^"+second.ID.String()+`: attempt 2 offers \d+ wei for a unit of gas, attempt 1 did `+before[0].MaxFee+"\n$",
+		succeed(t, r.operator("tx", "bump", second.ID.String())...))
+	require.Regexp(t, "attempt 3 offers", succeed(t, r.operator("tx", "bump", second.Hash.Hex())...), "once more, by its first hash")
+	h := read[gotten](t, r.operator("tx", "get", second.ID.String())...).Transactions[0]
+	require.Len(t, h.Signed, 3)
+	require.NotNil(t, h.BumpAskedAt)
+	was, _ := new(big.Int).SetString(h.Signed[0].MaxFee, 10)
+	is, _ := new(big.Int).SetString(h.Signed[1].MaxFee, 10)
+	require.GreaterOrEqual(t, new(big.Int).Mul(is, big.NewInt(100)).Cmp(new(big.Int).Mul(was, big.NewInt(110))), 0)
+	require.Len(t, read[gotten](t, r.operator("tx", "get", lowest.ID.String())...).Transactions[0].Signed, 1, "only what was asked for")
+	r.confirm(t, second, relayer.Confirmed)
+
+	res := rollcall(t, r.operator("tx", "bump", second.ID.String(), "0x"+strings.Repeat("12", 32))...)
+	require.Equal(t, exitNotDone, res.code)
+	require.Empty(t, res.stdout)
+	require.Equal(t, fmt.Sprintf("rollcall tx bump: not done: %s: bump: the transaction is confirmed; 0x%s: not found\n", second.ID, strings.Repeat("12", 32)), res.stderr)
+}
+
+func TestBumpAboveTheCapStaysAskedFor(t *testing.T) {
+	t.Parallel()
+	r := startRelay(t, 1, func(o *relaytest.Options) {
+		o.Sender = func(c *sender.Config) { c.MaxFee = big.NewInt(1_500_000_000) }
+	})
+	tx := r.send(t, 0, "one")
+	out := succeed(t, r.operator("tx", "bump", tx.ID.String(), "--wait", "1s")...)
+	require.Contains(t, out, "a higher fee is asked for; no relayer has signed within 1s: does one run, or is the fee of 1500000000 wei near its cap?")
+	asked, err := r.Ledger.BumpsAsked(t.Context(), 10)
+	require.NoError(t, err)
+	require.Len(t, asked, 1)
+	r.confirm(t, tx, relayer.Confirmed)
+}
+
+func TestWebhooksAreReplayed(t *testing.T) {
+	t.Parallel()
+	r := startRelay(t, 1, func(o *relaytest.Options) { o.Targets = []string{"api", "audit"} })
+	one, two := r.send(t, 0, "one"), r.send(t, 0, "two")
+	r.confirm(t, two, relayer.Confirmed)
+	r.confirm(t, one, relayer.Confirmed)
+	park := func() {
+		_, err := r.db.Exec(t.Context(), `UPDATE relayer_deliveries SET state = 'parked', attempts = 5, last_error = 'status 500'`)
+		require.NoError(t, err)
+	}
+	park()
+	type deliveryList struct {
+		Deliveries []delivery `json:"deliveries"`
+	}
+	parked := func(args ...string) []delivery {
+		return read[deliveryList](t, r.operator(append([]string{"tx", "replay", "--dry-run"}, args...)...)...).Deliveries
+	}
+	all := parked()
+	require.Len(t, all, 12)
+	require.Len(t, parked("--parked", "audit"), 6)
+	require.Len(t, parked("--tx", one.ID.String()), 6)
+	require.Len(t, parked(all[0].ID), 1)
+	require.Contains(t, succeed(t, r.operator("tx", "replay", "--dry-run", "--limit", "3")...), "the oldest 3 webhooks\n")
+
+	require.Equal(t, "1 webhook to be delivered again\n", succeed(t, r.operator("tx", "replay", all[0].ID)...))
+	require.Len(t, parked(), 11)
+	require.Contains(t, succeed(t, r.operator("tx", "replay", "--tx", one.Hash.Hex(), "--tx", two.ID.String(), "-o", "json")...), `"replayed": 11`)
+	require.Empty(t, parked())
+	park()
+	require.Equal(t, "6 webhooks to be delivered again\n", succeed(t, r.operator("tx", "replay", "--parked", "api")...))
+	require.Equal(t, "6 webhooks to be delivered again\n", succeed(t, r.operator("tx", "replay", "--parked", "all")...))
+	require.Equal(t, "0 webhooks to be delivered again\n", succeed(t, r.operator("tx", "replay", "--parked", "all")...))
+
+	for want, args := range map[string][]string{
+		"one choice is needed, and there are 0": {},
+		"one choice is needed, and there are 2": {"--parked", "all", "--tx", one.ID.String()},
+		`"x" is not the id of a delivery`:       {"x"},
+		`"y" is no transaction's id`:            {"--tx", "y"},
+	} {
+		res := rollcall(t, r.operator(append([]string{"tx", "replay"}, args...)...)...)
+		require.Equal(t, exitUsage, res.code)
+		require.Contains(t, res.stderr, want)
+	}
+	res := rollcall(t, r.operator("tx", "replay", one.ID.String(), all[0].ID)...)
+	require.Equal(t, exitNotDone, res.code)
+	require.Contains(t, res.stderr, "not done: no such delivery: "+one.ID.String()+"\n")
+	res = rollcall(t, r.operator("tx", "replay", "--tx", "0x"+strings.Repeat("12", 32))...)
+	require.Equal(t, exitNotDone, res.code)
+}
+
+// What nobody knows has an exit code of its own, whatever else happened.
+func TestThreeOutcomes(t *testing.T) {
+	t.Parallel()
+	done, not := deedOf("a", "is done", nil), deedOf("b", "", relayer.ErrNotFound)
+	lost := deedOf("c", "", fmt.Errorf("cancel: %w", io.ErrUnexpectedEOF))
+	refused := deedOf("d", "", fmt.Errorf("cancel: %w", &pgconn.PgError{Severity: "ERROR", Code: "55P03", Message: "lock timeout"}))
+	require.Equal(t, []admin.Outcome{admin.Done, admin.NotDone, admin.Unknown, admin.NotDone},
+		[]admin.Outcome{done.Outcome, not.Outcome, lost.Outcome, refused.Outcome})
+	for _, c := range []struct {
+		deeds []deed
+		code  int
+		text  string
+	}{
+		{[]deed{not, done}, exitNotDone, "rollcall tx cancel: not done: b: not found"},
+		{[]deed{not, lost, done}, exitUnknown, "rollcall tx cancel: may be done or not: c: cancel: unexpected EOF; not done: b: not found\nLook before you repeat it: \"rollcall tx get ID\"."},
+		{[]deed{deedOf("b", "", withFix(relayer.ErrNotFound, "Look elsewhere."))}, exitNotDone, "rollcall tx cancel: not done: b: not found\nLook elsewhere."},
+	} {
+		text, code := explain(commandNode(t, []string{"tx", "cancel"}), failure(c.deeds, "rollcall tx get ID"))
+		require.Equal(t, c.text, text)
+		require.Equal(t, c.code, code)
+	}
+	require.NoError(t, failure([]deed{done}, ""))
+}
