@@ -38,6 +38,10 @@ type Config struct {
 	Chain   Chain
 	Ledger  Ledger
 	Log     *slog.Logger
+	// Broadcasted, if not nil, hears what became of each broadcast; it must not block.
+	Broadcasted func(key common.Address, o chain.Outcome)
+	// Metrics, by default unregistered.
+	Metrics *Metrics
 	// Ready says why nothing may be signed or broadcasted; nil when it may. Default: it always may.
 	Ready func() error
 	// MaxFee bounds what is offered for a unit of gas, wei; nil: nothing does.
@@ -89,6 +93,12 @@ func New(cfg Config) *Sender {
 	cfg.Lanes = cmp.Or(cfg.Lanes, 4)
 	if cfg.Ready == nil {
 		cfg.Ready = func() error { return nil }
+	}
+	if cfg.Broadcasted == nil {
+		cfg.Broadcasted = func(common.Address, chain.Outcome) {}
+	}
+	if cfg.Metrics == nil {
+		cfg.Metrics = NewMetrics(nil)
 	}
 	s := &Sender{
 		cfg: cfg, chainID: new(big.Int).SetUint64(cfg.ChainID),
@@ -153,16 +163,22 @@ func (s *Sender) Resend(ctx context.Context, attempts []*relayer.Attempt) ([]cha
 
 func (s *Sender) sign(ctx, work context.Context) {
 	for {
+		var j *Job
 		select {
+		case j = <-s.jobs:
 		case <-ctx.Done():
-			return
-		case j := <-s.jobs:
-			if err := s.signOne(work, j); err != nil {
-				s.cfg.Log.Warn("transaction could not be signed", "tx", j.Tx.ID, "relayer", j.Tx.From, "nonce", *j.Tx.Nonce, "err", err)
-				continue
+			select { // who gave jobs has stopped before
+			case j = <-s.jobs:
+			default:
+				return
 			}
-			s.signed <- j
 		}
+		if err := s.signOne(work, j); err != nil {
+			s.cfg.Metrics.lost.WithLabelValues("sign").Inc()
+			s.cfg.Log.Warn("transaction could not be signed", "tx", j.Tx.ID, "relayer", j.Tx.From, "nonce", *j.Tx.Nonce, "err", err)
+			continue
+		}
+		s.signed <- j
 	}
 }
 
@@ -236,6 +252,7 @@ func (s *Sender) Store(ctx context.Context, a *relayer.Attempt) (stored bool, er
 	if err != nil || !won[0] {
 		return false, err
 	}
+	s.cfg.Metrics.attempts.WithLabelValues(string(a.Purpose)).Inc()
 	_, err = s.Resend(ctx, []*relayer.Attempt{a})
 	return true, err
 }
@@ -248,11 +265,13 @@ func (s *Sender) store(ctx context.Context) {
 		}
 		stored, err := s.cfg.Ledger.StoreAttempts(ctx, attempts)
 		if err != nil {
+			s.cfg.Metrics.lost.WithLabelValues("store").Add(float64(len(jobs)))
 			s.cfg.Log.Warn("attempts could not be stored, and are not broadcasted", "count", len(jobs), "err", err)
 			continue
 		}
 		for i, a := range attempts {
 			if stored[i] {
+				s.cfg.Metrics.attempts.WithLabelValues(string(a.Purpose)).Inc()
 				s.lane(a.From) <- a
 			}
 		}
@@ -286,6 +305,8 @@ func raws(attempts []*relayer.Attempt) []chain.Raw {
 
 // judge says what a node's word means. Whatever it said, the bytes count as possibly sent.
 func (s *Sender) judge(a *relayer.Attempt, r chain.Result) ledger.Broadcast {
+	s.cfg.Metrics.broadcasts.WithLabelValues(outcomeLabel(r.Outcome)).Inc()
+	s.cfg.Broadcasted(a.From, r.Outcome)
 	b := ledger.Broadcast{TxID: a.TxID, Number: a.Number, Hash: a.Hash, Status: relayer.Allocated}
 	switch {
 	case r.Outcome.Done(), r.Outcome == chain.NonceTooLow: // the latter: mined, by this or another; the tracker looks
@@ -315,6 +336,7 @@ func (s *Sender) record(ctx context.Context) {
 			}
 		}
 		if err := s.cfg.Ledger.RecordBroadcasts(ctx, kept); err != nil {
+			s.cfg.Metrics.lost.WithLabelValues("record").Add(float64(len(kept)))
 			s.cfg.Log.Warn("broadcasts could not be recorded", "count", len(kept), "err", err)
 		}
 	}

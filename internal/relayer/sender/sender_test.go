@@ -1,0 +1,201 @@
+package sender
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/rollcall-dev/rollcall/internal/chain"
+	"github.com/rollcall-dev/rollcall/internal/keyring/keyringtest"
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+	"github.com/rollcall-dev/rollcall/internal/relayer/ledger"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// parts are the chain and the store, which do as they are told and remember what they were.
+type parts struct {
+	mu        sync.Mutex
+	stored    map[common.Hash]bool
+	storeErr  error
+	lost      map[uuid.UUID]bool // somebody else was first
+	sent      []common.Hash
+	premature []common.Hash // sent, and not stored
+	outcome   chain.Outcome
+	recorded  []ledger.Broadcast
+	wake      chan struct{}
+}
+
+func (p *parts) Fees(context.Context) (chain.Fees, error) { return london, nil }
+
+func (p *parts) Send(_ context.Context, raws []chain.Raw) []chain.Result {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	results := make([]chain.Result, len(raws))
+	for i, r := range raws {
+		p.sent = append(p.sent, r.Hash)
+		if !p.stored[r.Hash] {
+			p.premature = append(p.premature, r.Hash)
+		}
+		results[i].Outcome = p.outcome
+	}
+	return results
+}
+
+func (p *parts) StoreAttempts(_ context.Context, attempts []*relayer.Attempt) ([]bool, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	stored := make([]bool, len(attempts))
+	if p.storeErr != nil {
+		p.wake <- struct{}{}
+		return nil, p.storeErr
+	}
+	for i, a := range attempts {
+		if stored[i] = !p.lost[a.TxID]; stored[i] {
+			p.stored[a.Hash] = true
+		}
+	}
+	return stored, nil
+}
+
+func (p *parts) RecordBroadcasts(_ context.Context, b []ledger.Broadcast) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.recorded = append(p.recorded, slices.Clone(b)...)
+	return nil
+}
+
+func setup(t *testing.T, edit ...func(*Config)) (*Sender, *parts, []common.Address) {
+	t.Helper()
+	ring := keyringtest.Ring(t, t.Name(), 3)
+	p := &parts{stored: map[common.Hash]bool{}, lost: map[uuid.UUID]bool{}, outcome: chain.Accepted, wake: make(chan struct{}, 1000)}
+	cfg := Config{ChainID: 1, Ring: ring, Chain: p, Ledger: p, Log: slog.New(slog.NewTextHandler(t.Output(), nil))}
+	for _, e := range edit {
+		e(&cfg)
+	}
+	return New(cfg), p, ring.Addresses()
+}
+
+func tx(from common.Address, nonce uint64) *relayer.Transaction {
+	return &relayer.Transaction{ID: uuid.New(), From: from, Nonce: &nonce, Request: relayer.Request{To: &common.Address{1}, GasLimit: 21_000}}
+}
+
+// run has the sender work on jobs, and to their end.
+func run(t *testing.T, s *Sender, jobs ...*Job) {
+	t.Helper()
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	require.NoError(t, s.Sign(t.Context(), jobs...))
+	stop() // what it was given it brings to its end
+	require.NoError(t, <-done)
+}
+
+// Everything is stored before it is sent, each key's in the order of nonces, and recorded.
+func TestStoredThenSentInOrder(t *testing.T) {
+	t.Parallel()
+	s, p, keys := setup(t)
+	var jobs []*Job
+	nonceOf := map[uuid.UUID]uint64{}
+	for nonce := range uint64(100) {
+		for _, key := range keys {
+			j := First(tx(key, nonce))
+			nonceOf[j.Tx.ID] = nonce
+			jobs = append(jobs, j)
+		}
+	}
+	run(t, s, jobs...)
+	require.Len(t, p.sent, 300)
+	require.Empty(t, p.premature)
+	require.Len(t, p.recorded, 300)
+	for _, b := range p.recorded {
+		require.Equal(t, relayer.Broadcasted, b.Status)
+		require.Contains(t, p.stored, b.Hash)
+	}
+}
+
+func TestWhatIsNotStoredIsNotSent(t *testing.T) {
+	t.Parallel()
+	s, p, keys := setup(t)
+	ours, theirs := First(tx(keys[0], 0)), First(tx(keys[0], 1))
+	p.lost[theirs.Tx.ID] = true
+	run(t, s, ours, theirs)
+	require.Len(t, p.sent, 1)
+	require.Len(t, p.recorded, 1)
+	require.Equal(t, ours.Tx.ID, p.recorded[0].TxID)
+
+	s, p, keys = setup(t)
+	p.storeErr = errors.New("the database is away")
+	run(t, s, First(tx(keys[0], 0)))
+	require.Empty(t, p.sent)
+}
+
+func TestNothingIsSentWhileNotReady(t *testing.T) {
+	t.Parallel()
+	foreign := errors.New("another chain")
+	s, p, keys := setup(t, func(c *Config) { c.Ready = func() error { return foreign } })
+	run(t, s, First(tx(keys[0], 0)))
+	require.Empty(t, p.sent)
+	_, err := s.Resend(t.Context(), []*relayer.Attempt{{}})
+	require.ErrorIs(t, err, foreign)
+	require.Empty(t, p.sent)
+}
+
+func TestWhatNodesSay(t *testing.T) {
+	t.Parallel()
+	for outcome, want := range map[chain.Outcome]relayer.Status{
+		chain.Accepted: relayer.Broadcasted, chain.AlreadyKnown: relayer.Broadcasted, chain.NonceTooLow: relayer.Broadcasted,
+		chain.Unknown: relayer.Unknown, chain.InsufficientFunds: relayer.Allocated, chain.NotSent: relayer.Allocated,
+		chain.ReplacementUnderpriced: relayer.Allocated, chain.PoolFull: relayer.Allocated,
+	} {
+		s, p, keys := setup(t)
+		p.outcome = outcome
+		run(t, s, First(tx(keys[0], 0)))
+		require.Len(t, p.recorded, 1)
+		require.Equal(t, want, p.recorded[0].Status, outcome.String())
+		require.Equal(t, want == relayer.Broadcasted, p.recorded[0].Error == "", outcome.String())
+	}
+}
+
+func TestNoopsAreSentToOneself(t *testing.T) {
+	t.Parallel()
+	s, _, keys := setup(t)
+	canceled := tx(keys[0], 7)
+	canceled.Intent, canceled.Data = relayer.IntentCancel, []byte{1}
+	j := First(canceled)
+	require.Equal(t, relayer.PurposeNoop, j.Purpose)
+	built := build(canceled, j.Purpose, Offer{wei(2), wei(1)}, s.chainID)
+	require.Equal(t, keys[0], *built.To())
+	require.Zero(t, built.Value().Sign())
+	require.Empty(t, built.Data())
+	require.Equal(t, uint64(7), built.Nonce())
+	require.Equal(t, uint64(21_000), built.Gas())
+}
+
+// The next attempt beats the last one of the same nonce; after another nonce it begins afresh.
+func TestNextAttempt(t *testing.T) {
+	t.Parallel()
+	s, _, keys := setup(t)
+	pending := tx(keys[0], 3)
+	last := &relayer.Attempt{Number: 4, Nonce: 3, MaxFee: wei(1000), MaxPriorityFee: wei(500)}
+	next, err := s.Next(t.Context(), pending, relayer.PurposeSend, []*relayer.Attempt{last})
+	require.NoError(t, err)
+	require.Equal(t, 5, next.Number)
+	require.Equal(t, "1100", next.MaxFee.String())
+	last.Nonce = 2
+	next, err = s.Next(t.Context(), pending, relayer.PurposeSend, []*relayer.Attempt{last})
+	require.NoError(t, err)
+	require.Equal(t, 5, next.Number)
+	require.Equal(t, "203", next.MaxFee.String())
+	stranger := tx(common.Address{9}, 0)
+	_, err = s.Next(t.Context(), stranger, relayer.PurposeSend, nil)
+	require.ErrorIs(t, err, errNotHeld)
+}
