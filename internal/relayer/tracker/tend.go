@@ -73,12 +73,13 @@ func (r *round) resend(ctx context.Context, attempts []*relayer.Attempt) error {
 	if len(open) == 0 {
 		return nil
 	}
+	r.cfg.Metrics.resends.Add(float64(len(open)))
 	results, err := r.cfg.Sender.Resend(ctx, open)
 	if err != nil {
 		return err
 	}
 	for i, result := range results {
-		if !hopeless(result.Outcome) || open[i].Purpose == relayer.PurposeNoop {
+		if !r.hopeless(open[i], result.Outcome) || open[i].Purpose == relayer.PurposeNoop {
 			continue
 		}
 		var state *relayer.StateError
@@ -92,11 +93,15 @@ func (r *round) resend(ctx context.Context, attempts []*relayer.Attempt) error {
 	return nil
 }
 
-// hopeless outcomes are the bytes' own fault, whatever the time and the node's load. They still count as possibly sent.
-func hopeless(o chain.Outcome) bool {
+// hopeless says that no node is ever going to take the bytes. Some outcomes are the bytes' own fault, whatever the time and
+// the node. A refusal for another reason may be one node's policy, or its operator's mistake: that is given time to pass. The
+// bytes still count as possibly sent.
+func (r *round) hopeless(a *relayer.Attempt, o chain.Outcome) bool {
 	switch o {
-	case chain.IntrinsicGas, chain.ExceedsBlockGas, chain.TipAboveCap, chain.Oversized, chain.Refused:
+	case chain.IntrinsicGas, chain.ExceedsBlockGas, chain.TipAboveCap, chain.Oversized:
 		return true
+	case chain.Refused:
+		return time.Since(a.CreatedAt) > r.cfg.StuckAfter
 	default:
 		return false
 	}
