@@ -1,0 +1,319 @@
+package proptest
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/big"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/core/types"
+
+	"github.com/rollcall-dev/rollcall/internal/chain"
+	"github.com/rollcall-dev/rollcall/internal/relayer/pool"
+	"github.com/rollcall-dev/rollcall/internal/relayer/sender"
+	"github.com/rollcall-dev/rollcall/internal/relayer/tracker"
+)
+
+// client is a process's way to the world. Each use passes a gate.
+type client struct {
+	world *world
+	gate  gate
+	// second says, at each use, whether it goes to the second node.
+	second func() bool
+}
+
+var (
+	_ sender.Chain  = (*client)(nil)
+	_ tracker.Chain = (*client)(nil)
+	_ pool.Chain    = (*client)(nil)
+)
+
+// gate lets a step happen, or not: do is called at most once, and an error means that the process did not hear of the end.
+type gate interface {
+	pass(s step, do func()) error
+}
+
+// open is a gate at which nothing ever strikes.
+type open struct{}
+
+func (open) pass(_ step, do func()) error { do(); return nil }
+
+func (c *client) node() *node {
+	if c.second() {
+		return c.world.nodes[1]
+	}
+	return c.world.nodes[0]
+}
+
+// look reads something from a node.
+func (c *client) look(do func(*node) error) (err error) {
+	struck := c.gate.pass(stepLook, func() {
+		c.world.mu.Lock()
+		defer c.world.mu.Unlock()
+		err = do(c.node())
+	})
+	return errors.Join(struck, err)
+}
+
+func (c *client) Send(_ context.Context, txs []chain.Raw) []chain.Result {
+	results := make([]chain.Result, len(txs))
+	done := false
+	err := c.gate.pass(stepSend, func() {
+		done = true
+		c.world.mu.Lock()
+		defer c.world.mu.Unlock()
+		n := c.node()
+		for i, raw := range txs {
+			results[i] = chain.Result{Endpoint: "memory", Outcome: c.world.take(n, raw)}
+			if results[i].Outcome != chain.Accepted {
+				results[i].Err = errors.New(results[i].Outcome.String())
+			}
+		}
+	})
+	if err == nil {
+		return results
+	}
+	outcome := chain.NotSent
+	if done || len(txs)%2 == 0 { // nobody can tell a request that was lost from an answer that was
+		outcome = chain.Unknown
+	}
+	for i := range results {
+		results[i] = chain.Result{Outcome: outcome, Err: err}
+	}
+	return results
+}
+
+// take is send for relayers, who are remembered.
+func (w *world) take(n *node, raw chain.Raw) chain.Outcome {
+	tx := new(types.Transaction)
+	if err := tx.UnmarshalBinary(raw.Bytes); err != nil || tx.Hash() != raw.Hash {
+		return chain.Refused
+	}
+	w.taken[raw.Hash] = tx
+	if w.forgets > 0 && tx.Nonce() >= n.head.nonces[w.sender(tx)] {
+		w.forgets--
+		return chain.Accepted
+	}
+	return w.send(n, raw.Bytes)
+}
+
+func (c *client) Fees(context.Context) (f chain.Fees, err error) {
+	err = c.look(func(n *node) error {
+		f = chain.Fees{EIP1559: true, BaseFee: baseFee, GasPrice: big.NewInt(2_000_000_000), Head: n.head.Header}
+		for i := range f.Tips {
+			f.Tips[i] = big.NewInt(int64(i+1) * 1_000_000)
+		}
+		return nil
+	})
+	return f, err
+}
+
+func (c *client) EstimateGas(context.Context, chain.Message) (uint64, error) {
+	return 50_000, c.look(func(*node) error { return nil })
+}
+
+func (c *client) Balances(_ context.Context, addrs []common.Address) ([]*big.Int, error) {
+	balances := make([]*big.Int, len(addrs))
+	for i := range balances {
+		balances[i] = new(big.Int).Lsh(big.NewInt(1), 80)
+	}
+	return balances, c.look(func(*node) error { return nil })
+}
+
+func (c *client) Head() chain.Header {
+	c.world.mu.Lock()
+	defer c.world.mu.Unlock()
+	return c.world.nodes[0].head.Header
+}
+
+func (c *client) Status() chain.Status {
+	return chain.Status{ChainID: chainID, Endpoints: []chain.EndpointStatus{{Endpoint: "memory", OK: true, ChainID: chainID}}}
+}
+
+func (c *client) PendingNonces(ctx context.Context, addrs []common.Address) ([]uint64, error) {
+	v, err := c.Latest(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return v.PendingNonces(ctx, addrs)
+}
+
+func (c *client) Next(ctx context.Context, after common.Hash) (chain.Header, error) {
+	for {
+		c.world.mu.Lock()
+		head, moved := c.world.nodes[0].head, c.world.moved
+		c.world.mu.Unlock()
+		if head.Hash != after {
+			return head.Header, nil
+		}
+		select {
+		case <-moved:
+		case <-ctx.Done():
+			return chain.Header{}, context.Cause(ctx)
+		}
+	}
+}
+
+func (c *client) Anchors(_ context.Context, number uint64) []chain.Anchor {
+	c.world.mu.Lock()
+	defer c.world.mu.Unlock()
+	var anchors []chain.Anchor
+	for i, n := range c.world.nodes {
+		a := chain.Anchor{Endpoint: fmt.Sprintf("memory %d", i), Genesis: c.world.genesis.Hash}
+		if b := n.head.at(number); b != nil {
+			a.Block = b.Header
+		}
+		anchors = append(anchors, a)
+	}
+	return anchors
+}
+
+// Call knows one method.
+func (c *client) Call(_ context.Context, method string, params json.RawMessage) (answer json.RawMessage, err error) {
+	var hashes []common.Hash
+	if err := json.Unmarshal(params, &hashes); err != nil || method != "eth_getTransactionByHash" || len(hashes) != 1 {
+		return nil, fmt.Errorf("the chain in memory has no %s(%s)", method, params)
+	}
+	err = c.look(func(n *node) error {
+		var tx *types.Transaction
+		if b, i := n.head.find(hashes[0]); b != nil {
+			tx = b.txs[i]
+		}
+		for _, txs := range n.pool {
+			for _, waiting := range txs {
+				if waiting.Hash() == hashes[0] {
+					tx = waiting
+				}
+			}
+		}
+		if tx == nil {
+			answer = json.RawMessage("null")
+			return nil
+		}
+		answer, err = tx.MarshalJSON()
+		return err
+	})
+	return answer, err
+}
+
+func (c *client) Latest(context.Context) (tracker.View, error) {
+	v := &view{c: c}
+	if err := c.look(func(n *node) error { v.node, v.block = n, n.head; return nil }); err != nil {
+		return nil, err
+	}
+	return v, nil
+}
+
+// view is one block as one node knows it.
+type view struct {
+	c     *client
+	node  *node
+	block *block
+}
+
+func (v *view) Header() chain.Header { return v.block.Header }
+
+// look reads from the view's node, as long as that has the view's block.
+func (v *view) look(do func() error) error {
+	return v.c.look(func(*node) error {
+		if !v.block.leadsTo(v.node.head) {
+			return fmt.Errorf("block %d: %w", v.block.Number, chain.ErrStale)
+		}
+		return do()
+	})
+}
+
+func (v *view) Nonces(_ context.Context, addrs []common.Address) (counts []uint64, err error) {
+	err = v.look(func() error {
+		for _, a := range addrs {
+			counts = append(counts, v.block.nonces[a])
+		}
+		return nil
+	})
+	return counts, err
+}
+
+func (v *view) PendingNonces(_ context.Context, addrs []common.Address) (counts []uint64, err error) {
+	err = v.c.look(func(*node) error {
+		for _, a := range addrs {
+			counts = append(counts, v.node.pending(a))
+		}
+		return nil
+	})
+	return counts, err
+}
+
+func (v *view) Headers(_ context.Context, from, to uint64) (headers []chain.Header, err error) {
+	err = v.look(func() error {
+		if from > to || to > v.block.Number {
+			return chain.ErrMissing
+		}
+		for n := from; n <= to; n++ {
+			headers = append(headers, v.block.at(n).Header)
+		}
+		return nil
+	})
+	return headers, err
+}
+
+func (v *view) Receipts(_ context.Context, hashes []common.Hash) (receipts []*chain.Receipt, err error) {
+	err = v.look(func() error {
+		for _, hash := range hashes {
+			var receipt *chain.Receipt
+			if b, i := v.node.head.find(hash); b != nil {
+				receipt = new(v.receipt(b, i))
+			}
+			receipts = append(receipts, receipt)
+		}
+		return nil
+	})
+	return receipts, err
+}
+
+func (v *view) BlockReceipts(_ context.Context, hash common.Hash) (receipts []chain.Receipt, err error) {
+	err = v.look(func() error {
+		b := v.block
+		for b != nil && b.Hash != hash {
+			b = b.up
+		}
+		if b == nil {
+			return chain.ErrStale
+		}
+		for i := range b.txs {
+			receipts = append(receipts, v.receipt(b, i))
+		}
+		return nil
+	})
+	return receipts, err
+}
+
+func (v *view) receipt(b *block, i int) chain.Receipt {
+	price := new(big.Int).Add(baseFee, b.txs[i].GasTipCap())
+	if limit := b.txs[i].GasFeeCap(); limit.Cmp(price) < 0 {
+		price = limit
+	}
+	return chain.Receipt{
+		TxHash: b.txs[i].Hash(), BlockHash: b.Hash, BlockNumber: b.Number, Index: uint(i), Succeeded: true, GasUsed: 21_000,
+		GasPrice: price, Canonical: b.leadsTo(v.block),
+	}
+}
+
+func (v *view) FindNonce(_ context.Context, addr common.Address, nonce, low uint64) (used chain.Used, err error) {
+	err = v.look(func() error {
+		if v.block.nonces[addr] <= nonce {
+			return chain.ErrNonceUnused
+		}
+		for b := v.block; b != nil && b.Number >= low; b = b.up {
+			for _, tx := range b.txs {
+				if v.c.world.sender(tx) == addr && tx.Nonce() == nonce {
+					used = chain.Used{TxHash: tx.Hash(), BlockHash: b.Hash, BlockNumber: b.Number}
+					return nil
+				}
+			}
+		}
+		return chain.ErrNonceUntraced
+	})
+	return used, err
+}
