@@ -1,0 +1,277 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"math/big"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/core/types"
+	"github.com/ethereum/go-ethereum/crypto"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rollcall-dev/rollcall/internal/keyring/keyringtest"
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+	"github.com/rollcall-dev/rollcall/internal/relayer/relaytest"
+	"github.com/rollcall-dev/rollcall/internal/testchain"
+)
+
+type keyList struct {
+	Pool       string     `json:"pool"`
+	ChainID    uint64     `json:"chainId"`
+	Keys       []keyState `json:"keys"`
+	Queued     int        `json:"queued"`
+	ChainError string     `json:"chainError"`
+}
+
+func (r *relay) list(t *testing.T, args ...string) keyList {
+	t.Helper()
+	return read[keyList](t, r.operator(append([]string{"keys", "list"}, args...)...)...)
+}
+
+func TestKeysAreListed(t *testing.T) {
+	t.Parallel()
+	r := startRelay(t, 3, nil)
+	done := r.send(t, 0, "one")
+	r.confirm(t, done, relayer.Confirmed)
+	r.send(t, 0, "two")
+	_, err := r.db.Exec(t.Context(), `UPDATE relayer_keys SET enabled = address <> $1, disabled_reason = CASE address WHEN $1 THEN 'low balance' ELSE '' END,
+		stuck_since = CASE address WHEN $2 THEN now() - interval '7 minutes' END, draining = address = $2, paused = address = $2,
+		last_error = CASE address WHEN $1 THEN 'insufficient funds' ELSE '' END, balance_wei = 1234567891234567890, min_balance_wei = 500000000000000000`,
+		lower(r.keys[1]), lower(r.keys[2]))
+	require.NoError(t, err)
+	r.Stop() // it would find the second one well
+
+	list := r.list(t, "--rpc-urls", r.chain.URL())
+	require.Equal(t, "pool", list.Pool)
+	require.Len(t, list.Keys, 3)
+	byAddress := map[string]keyState{}
+	for _, k := range list.Keys {
+		byAddress[k.Address] = k
+	}
+	k := byAddress[lower(r.keys[0])]
+	require.True(t, k.Usable)
+	require.Equal(t, []any{1, uint64(2), uint64(1), "1234567891234567890"}, []any{k.Pending, k.NextNonce, *k.ChainNonce, *k.Balance})
+	require.False(t, byAddress[lower(r.keys[1])].Usable)
+	require.Equal(t, "low balance", byAddress[lower(r.keys[1])].DisabledReason)
+	require.NotNil(t, byAddress[lower(r.keys[2])].StuckSince)
+	require.Nil(t, r.list(t).Keys[0].ChainNonce)
+
+	out := succeed(t, r.operator("keys", "list", "--rpc-urls", r.chain.URL())...)
+	require.Regexp(t, `^KEY +STATE +PENDING +NEXT +CHAIN +BALANCE +LEAST +SEEN +ERROR\n`, out)
+	require.Regexp(t, lower(r.keys[0])+` +ok +1 +2 +1 +1.234567 +0.5 +\d+s +-\n`, out)
+	require.Regexp(t, lower(r.keys[1])+` +disabled: low balance +0 +0 +0 +1.234567 +0.5 +\d+s +insufficient funds\n`, out)
+	require.Regexp(t, lower(r.keys[2])+` +draining, stuck for 7m +0 +0 +0 `, out)
+	require.Contains(t, out, "3 keys of pool pool on chain 1337, 0 transactions waiting\n")
+
+	// A node that is away hides nothing.
+	list = r.list(t, "--rpc-urls", "http://"+freeAddress(t)+"/v2/secret")
+	require.Contains(t, list.ChainError, "connection refused")
+	require.NotContains(t, list.ChainError, "secret")
+	require.Len(t, list.Keys, 3)
+}
+
+func TestKeysArePausedAndResumed(t *testing.T) {
+	t.Parallel()
+	r := startRelay(t, 2, nil)
+	r.send(t, 0, "one")
+	require.Equal(t, lower(r.keys[0])+": paused, with 1 pending that go on\n", succeed(t, r.operator("keys", "pause", r.keys[0].Hex())...))
+	for range 4 {
+		tx := r.submit(t, relaytest.PoolID, "two")
+		require.Equal(t, r.keys[1], tx.From)
+	}
+	deeds := read[[]deed](t, r.operator("keys", "pause", "--all")...)
+	require.Len(t, deeds, 2)
+	for _, k := range r.list(t).Keys {
+		require.True(t, k.Paused)
+	}
+	require.Contains(t, succeed(t, r.operator("keys", "pause", lower(r.keys[0]))...), "was paused already")
+	_, err := r.db.Exec(t.Context(), `UPDATE relayer_keys SET stuck_since = now() WHERE address = $1`, lower(r.keys[0]))
+	require.NoError(t, err)
+	out := succeed(t, r.operator("keys", "resume", "--all")...)
+	require.Contains(t, out, lower(r.keys[0])+": resumed")
+	require.Contains(t, out, lower(r.keys[1])+": resumed\n")
+	for _, k := range r.list(t).Keys {
+		require.False(t, k.Paused)
+	}
+
+	stranger := common.HexToAddress("0x99")
+	res := rollcall(t, r.operator("keys", "pause", r.keys[1].Hex(), lower(stranger))...)
+	require.Equal(t, exitNotDone, res.code)
+	require.Equal(t, fmt.Sprintf("rollcall keys pause: not done: pool \"pool\" has no key %s\n\"rollcall keys list\" shows those it has.\n", stranger), res.stderr)
+	for _, k := range r.list(t).Keys {
+		require.False(t, k.Paused, "all or nothing")
+	}
+	for want, args := range map[string][]string{
+		"give addresses of keys, or --all":  {"keys", "resume"},
+		`"x" is not the address of a key`:   {"keys", "pause", "x"},
+		`"0x1" is not the address of a key`: {"keys", "drain", "0x1"},
+		"leave the keys away":               {"keys", "resync", "--new-chain", lower(stranger), "--rpc-urls", r.chain.URL()},
+		"--rpc-urls: is missing":            {"keys", "resync", "--all"},
+	} {
+		res := rollcall(t, r.operator(args...)...)
+		require.Equal(t, exitUsage, res.code, args)
+		require.Contains(t, res.stderr, want)
+	}
+}
+
+func TestKeyIsDrained(t *testing.T) {
+	t.Parallel()
+	r := startRelay(t, 2, nil)
+	tx := r.send(t, 0, "one")
+	res := rollcall(t, r.operator("keys", "drain", lower(r.keys[0]), "--wait", "300ms")...)
+	require.Equal(t, exitNotDone, res.code)
+	require.Equal(t, lower(r.keys[0])+": 1 pending, 0 mined and not final\n", res.stdout)
+	require.Contains(t, res.stderr, "rollcall keys drain: not done: "+lower(r.keys[0])+" is paused, and 1 transactions are not final yet\nDrain it again")
+	for _, k := range r.list(t).Keys {
+		require.Equal(t, k.Address == lower(r.keys[0]), k.Draining)
+	}
+
+	b := start(t, r.operator("keys", "drain", lower(r.keys[0]), "-o", "json")...)
+	await := func(want drained) {
+		t.Helper()
+		want.Key = lower(r.keys[0])
+		line, err := json.Marshal(want)
+		require.NoError(t, err)
+		require.Eventually(t, func() bool { return strings.Contains(b.out.String(), string(line)+"\n") }, 30*time.Second, 10*time.Millisecond, "%s", &b.out)
+	}
+	await(drained{Pending: 1})
+	r.chain.Commit()
+	await(drained{Mined: 1})
+	r.confirm(t, tx, relayer.Confirmed)
+	await(drained{Drained: true})
+	<-b.done
+	require.Zero(t, b.code)
+	for _, k := range r.list(t).Keys {
+		require.False(t, k.Draining)
+		require.Equal(t, k.Address == lower(r.keys[0]), k.Paused)
+	}
+	require.Equal(t, lower(r.keys[0])+": drained, and paused\n", succeed(t, r.operator("keys", "drain", lower(r.keys[0]))...), "with nothing to do")
+
+	// Resumed by somebody else meanwhile.
+	r.send(t, 1, "two")
+	b = start(t, r.operator("keys", "drain", lower(r.keys[1]))...)
+	require.Eventually(t, func() bool { return strings.Contains(b.out.String(), "1 pending") }, 30*time.Second, 10*time.Millisecond)
+	succeed(t, r.operator("keys", "resume", lower(r.keys[1]))...)
+	<-b.done
+	require.Equal(t, exitNotDone, b.code)
+	require.Contains(t, b.log.String(), "somebody has resumed the key")
+}
+
+// What is wrong with a key's counts is mended: here by somebody else's transaction, a wrong count and a gap.
+func TestKeysAreResynced(t *testing.T) {
+	t.Parallel()
+	r := startRelay(t, 1, nil)
+	tx := r.send(t, 0, "one")
+	r.confirm(t, tx, relayer.Confirmed)
+	resync := r.operator("keys", "resync", "--all", "--rpc-urls", r.chain.URL())
+	require.Equal(t, lower(r.keys[0])+": nothing to mend, next nonce 1, 0 pending\n", succeed(t, resync...))
+	r.Stop() // its tracker would mend it as well
+
+	foreign(t, r, 1)
+	foreign(t, r, 2)
+	r.chain.Commit()
+	_, err := r.db.Exec(t.Context(), `UPDATE relayer_keys SET pending_count = 7`)
+	require.NoError(t, err)
+	found := read[[]resynced](t, resync...)
+	require.Equal(t, []resynced{{Key: lower(r.keys[0]), ChainNonce: 3, PendingWas: 7, NextWas: 1, Next: 3, Filled: []uint64{}}}, found)
+	require.Contains(t, succeed(t, resync...), "nothing to mend")
+
+	_, err = r.db.Exec(t.Context(), `UPDATE relayer_keys SET next_nonce = 6`)
+	require.NoError(t, err)
+	require.Equal(t, lower(r.keys[0])+": 3 nonces that nobody had, from 3 on, get no-ops\n", succeed(t, resync...))
+	require.Contains(t, succeed(t, resync...), "nothing to mend, next nonce 6, 3 pending")
+
+	// The next relayer signs them.
+	r.Relayer = relaytest.Start(t, relaytest.Options{DatabaseURL: r.url, RPC: []string{r.chain.URL()}, Ring: keyringtest.Ring(t, t.Name(), 1)})
+	last := r.send(t, 0, "two")
+	require.Equal(t, uint64(6), *last.Nonce)
+	r.confirm(t, last, relayer.Confirmed)
+	kinds := read[listed](t, r.operator("tx", "list", "--all")...)
+	require.Equal(t, "noop", kinds.Transactions[1].Kind)
+}
+
+// foreign sends a transaction with a key, past the relayer.
+func foreign(t *testing.T, r *relay, nonce uint64) {
+	t.Helper()
+	key, err := crypto.ToECDSA(keyringtest.Keys(t, t.Name(), 1)[0].Bytes)
+	require.NoError(t, err)
+	signed := types.MustSignNewTx(key, types.LatestSignerForChainID(big.NewInt(testchain.ChainID)), &types.LegacyTx{
+		Nonce: nonce, To: &common.Address{1}, Gas: 21_000, GasPrice: big.NewInt(3_000_000_000),
+	})
+	require.NoError(t, r.chain.Client().SendTransaction(t.Context(), signed))
+}
+
+// A chain with another history is refused, by resync as by relayers, until an operator says that it is meant.
+func TestStartingOverIsAnOperatorsWord(t *testing.T) {
+	t.Parallel()
+	r := startRelay(t, 1, func(o *relaytest.Options) { o.Targets = []string{"api"} })
+	done := r.send(t, 0, "one")
+	r.confirm(t, done, relayer.Confirmed)
+	pending := r.send(t, 0, "two")
+	res := rollcall(t, r.operator("keys", "resync", "--new-chain", "--yes", "--rpc-urls", r.chain.URL())...)
+	require.Equal(t, exitNotDone, res.code)
+	require.Contains(t, res.stderr, "the nodes have the very history that transactions were sent on: there is nothing to start over")
+	r.Stop()
+
+	other := testchain.Simulated(t, testchain.SimulatedOptions{})
+	other.Fund(testchain.Ether(1), r.keys...)
+	res = rollcall(t, r.operator("keys", "resync", "--all", "--rpc-urls", other.URL())...)
+	require.Equal(t, exitNotDone, res.code)
+	require.Contains(t, res.stderr, "rollcall keys resync: not done: the chain has another history")
+
+	args := r.operator("keys", "resync", "--new-chain", "--rpc-urls", other.URL())
+	res = rollcall(t, args...) // nobody is at standard input
+	require.Equal(t, exitNotDone, res.code)
+	require.Contains(t, res.stdout, "The nodes have genesis block 0x")
+	require.Regexp(t, lower(r.keys[0])+` +pool +1 +0\n`, res.stdout)
+	require.Contains(t, res.stderr, "not done: nobody answered\nSay so beforehand, with --yes.")
+	say := func(answer string) (string, error) {
+		c := keysResyncCmd{NewChain: true}
+		c.DatabaseURL, c.Timeout, c.PoolID, c.ChainID, c.RPCURLs = r.url, time.Minute, "pool", testchain.ChainID, []string{other.URL()}
+		var out bytes.Buffer
+		err := c.Run(t.Context(), &console{stdin: strings.NewReader(answer), stdout: &out, stderr: &out})
+		return out.String(), err
+	}
+	_, err := say("no\n")
+	require.EqualError(t, err, "it was not confirmed")
+	require.Equal(t, 1, read[listed](t, r.operator("tx", "list", "--status", "open")...).Total, "nothing was dropped")
+
+	out, err := say("yes\n")
+	require.NoError(t, err)
+	require.Contains(t, out, "Type yes: ")
+	require.Contains(t, out, "1 transaction dropped; relayers go on within seconds\n")
+	h := read[gotten](t, r.operator("tx", "get", pending.ID.String())...).Transactions[0]
+	require.Equal(t, "dropped", h.Status)
+	require.Len(t, h.Webhooks, 2, "its target hears of it")
+
+	r.chain = other
+	r.Relayer = relaytest.Start(t, relaytest.Options{DatabaseURL: r.url, RPC: []string{other.URL()}, Ring: keyringtest.Ring(t, t.Name(), 1)})
+	next := r.send(t, 0, "three")
+	require.Zero(t, *next.Nonce)
+	r.confirm(t, next, relayer.Confirmed)
+}
+
+func TestEther(t *testing.T) {
+	t.Parallel()
+	for wei, want := range map[string]string{
+		"0": "0", "1": "0", "1000000000000": "0.000001", "1500000000000000000": "1.5", "12000000000000000000": "12", "1999999999999999999": "1.999999",
+	} {
+		n, _ := new(big.Int).SetString(wei, 10)
+		require.Equal(t, want, ether(n))
+	}
+	require.Empty(t, ether(nil))
+}
+
+func TestAge(t *testing.T) {
+	t.Parallel()
+	for ago, want := range map[time.Duration]string{
+		-time.Second: "0s", 59 * time.Second: "59s", 61 * time.Second: "1m", 47*time.Hour + time.Minute: "47h", 49 * time.Hour: "2d",
+	} {
+		require.Equal(t, want, age(time.Now().Add(-ago)))
+	}
+}
