@@ -66,7 +66,7 @@ func refuse(err error, c *call) refusal {
 	}
 	if funds, ok := errors.AsType[*relayer.FundsError](err); ok {
 		r := said(http.StatusServiceUnavailable, funds.Error())
-		r.retryAfter = fundsRetry
+		r.retryAfter, r.internal = fundsRetry, true // an operator wants to know
 		return r
 	}
 	switch {

@@ -30,7 +30,7 @@ func (h *Handler) relayers(ctx context.Context, c *call) error {
 	}
 	data := make([]ozapi.Relayer, len(list))
 	for i := range list {
-		data[i] = fromRelayer(&list[i])
+		data[i] = Describe(&list[i])
 	}
 	return c.ok(listed(data, p, total))
 }
@@ -40,7 +40,7 @@ func (h *Handler) relayer(ctx context.Context, c *call) error {
 	if err != nil {
 		return err
 	}
-	return c.ok(ozapi.OK(fromRelayer(&r)))
+	return c.ok(ozapi.OK(Describe(&r)))
 }
 
 func (h *Handler) update(ctx context.Context, c *call) error {
@@ -56,7 +56,7 @@ func (h *Handler) update(ctx context.Context, c *call) error {
 	if err != nil {
 		return err
 	}
-	return c.ok(ozapi.OK(fromRelayer(&r)))
+	return c.ok(ozapi.OK(Describe(&r)))
 }
 
 func (h *Handler) status(ctx context.Context, c *call) error {
@@ -85,7 +85,8 @@ func (h *Handler) balance(ctx context.Context, c *call) error {
 	return c.ok(ozapi.OK(ozapi.Balance{Balance: b, Unit: "wei"}))
 }
 
-func fromRelayer(r *Relayer) ozapi.Relayer {
+// Describe shows a relayer in OpenZeppelin's words.
+func Describe(r *Relayer) ozapi.Relayer {
 	out := ozapi.Relayer{
 		ID: r.ID, Name: r.Name, Network: r.Network, NetworkType: networkType, Paused: r.Paused, SignerID: r.SignerID,
 		SystemDisabled: &r.Disabled,

@@ -7,6 +7,7 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"math/big"
 	"net/http"
 	"strconv"
 	"strings"
@@ -159,6 +160,7 @@ func TestErrorsBecomeAnswers(t *testing.T) {
 		"StateError":     {&relayer.StateError{Status: relayer.Confirmed, Doing: "cancel"}, 400, "cancel: the transaction is confirmed", ""},
 		"RevertError":    {&relayer.RevertError{Reason: "ERC20: " + strings.Repeat("x", 5000)}, 400, "execution would revert: ERC20: x", ""},
 		"LimitError":     {&relayer.LimitError{Limit: "daily gas of trader", After: 1500 * time.Millisecond}, 429, "daily gas of trader: try again in 2 s", "2"},
+		"FundsError":     {&relayer.FundsError{Need: big.NewInt(12345)}, 503, "no key can pay for it: value and gas may come to 12345 wei", "30"},
 
 		"no limit's time":          {&relayer.LimitError{Limit: "queue"}, 429, "try again in 1 s", "1"},
 		"unknown, and why":         {errors.Join(relayer.ErrUnavailable, relayer.ErrUnknown), 504, "same Idempotency-Key", "1"},

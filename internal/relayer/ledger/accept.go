@@ -66,6 +66,7 @@ func (l *Ledger) Accept(ctx context.Context, terms Terms, drafts []*Draft) ([]Ve
 		err = a.resolve(ctx, err)
 	}
 	if err == nil {
+		l.metrics.statuses.WithLabelValues(string(relayer.Allocated)).Add(float64(len(a.rows)))
 		err = a.replay(ctx)
 	}
 	if err != nil {

@@ -66,7 +66,7 @@ func (l *Ledger) RecordBroadcasts(ctx context.Context, broadcasts []Broadcast) e
 		ids[i], numbers[i], hashes[i], statuses[i], errs[i] = b.TxID, int32(b.Number), b.Hash.Hex(), string(b.Status), b.Error
 		failed = failed || b.Error != ""
 	}
-	batch := new(pgx.Batch)
+	batch, counts := new(pgx.Batch), tallied{}
 	// A bump changes the hash and not the status; whoever follows the hash wants to hear of it as well.
 	batch.Queue(`WITH changed AS (
 		UPDATE relayer_txs t SET status = v.status, status_reason = v.error, tx_hash = v.hash, attempts = v.number,
@@ -76,7 +76,7 @@ func (l *Ledger) RecordBroadcasts(ctx context.Context, broadcasts []Broadcast) e
 		WHERE t.id = v.id AND t.open AND t.status IN ('allocated', 'broadcasted', 'unknown') AND v.number >= t.attempts
 			AND (t.status, t.status_reason, t.attempts) IS DISTINCT FROM (v.status, v.error, v.number)
 			AND NOT (t.status = 'broadcasted' AND v.status <> 'broadcasted' AND t.attempts = v.number)
-		RETURNING t.*)`+told+`SELECT`, l.targets(), ids, numbers, hashes, statuses, errs)
+		RETURNING t.*)`+told+tally, l.targets(), ids, numbers, hashes, statuses, errs).Query(counts.read)
 	if failed {
 		batch.Queue(`UPDATE relayer_attempts a SET last_error = v.error
 			FROM unnest($1::uuid[], $2::int[], $3::text[]) AS v (id, number, error)
@@ -86,6 +86,7 @@ func (l *Ledger) RecordBroadcasts(ctx context.Context, broadcasts []Broadcast) e
 		return fmt.Errorf("record %d broadcasts: %w", n, err)
 	}
 	l.heard()
+	l.counted(counts)
 	return nil
 }
 

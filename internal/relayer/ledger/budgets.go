@@ -161,6 +161,44 @@ const paid = `, charges AS (
 	WHERE (b.chain_id, b.pool_id, b.day, b.scope, b.subject) = (a.chain_id, a.pool_id, a.day, a.scope, a.subject))
 `
 
+// reserveAgain takes what a transaction may cost more than before from the budgets that it takes part in, or gives back what
+// it may cost less. The row is locked.
+func (l *Ledger) reserveAgain(ctx context.Context, tx pgx.Tx, was *relayer.Transaction, reserve *big.Int) error {
+	if !l.Budgets.any() || was.Reserve == nil || reserve == nil {
+		return nil
+	}
+	more := new(big.Int).Sub(reserve, was.Reserve)
+	rows, err := tx.Query(ctx, `SELECT b.day, b.scope, b.subject, b.spent_wei::text FROM relayer_txs t JOIN relayer_budgets b USING (chain_id, pool_id)
+		WHERE t.id = $1 AND (b.day = t.budget_day AND (b.scope, b.subject) IN (('caller', t.caller), ('trader', t.trader))
+			OR b.day = t.key_budget_day AND (b.scope, b.subject) = ('key', t.relayer_address))
+		ORDER BY b.day, b.scope, b.subject FOR UPDATE OF b`, was.ID)
+	if err != nil {
+		return fmt.Errorf("read budgets: %w", err)
+	}
+	var h till
+	h.open(l.Budgets)
+	var a account
+	var spent string
+	var refused error
+	batch := new(pgx.Batch)
+	if _, err := pgx.ForEachRow(rows, []any{&h.day, &a.scope, &a.subject, &spent}, func() error {
+		h.spent[a] = parseDecimal(&spent)
+		if more.Sign() > 0 && !h.fits(a, more) {
+			refused = h.refusal(a.scope)
+		}
+		batch.Queue(`UPDATE relayer_budgets SET spent_wei = greatest(0, spent_wei + $6::text::numeric)
+			WHERE chain_id = $1 AND pool_id = $2 AND day = $3 AND scope = $4 AND subject = $5`,
+			l.ChainID, l.Pool, h.day, string(a.scope), a.subject, more.String())
+		return nil
+	}); err != nil {
+		return fmt.Errorf("read budgets: %w", err)
+	}
+	if refused != nil {
+		return refused
+	}
+	return tx.SendBatch(ctx, batch).Close()
+}
+
 // paid is the part of a statement that settles accounts; nothing where there are none.
 func (l *Ledger) paid() string {
 	if !l.Budgets.any() {

@@ -8,6 +8,8 @@ import (
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/jackc/pgx/v5"
+
+	"github.com/rollcall-dev/rollcall/internal/relayer"
 )
 
 // Chain is what is remembered of the chain.
@@ -71,7 +73,7 @@ func (l *Ledger) StartOver(ctx context.Context, genesis common.Hash, anchor Bloc
 			l.targets(), l.ChainID).QueryRow(func(row pgx.Row) error { return row.Scan(&dropped) })
 		// Their nonces are free on the new chain. What they were can still be read in the attempts.
 		batch.Queue(`UPDATE relayer_txs SET nonce = NULL WHERE chain_id = $1 AND nonce IS NOT NULL`, l.ChainID)
-		batch.Queue(`UPDATE relayer_keys k SET pending_count = 0, stuck_since = NULL, updated_at = now(), next_nonce =
+		batch.Queue(`UPDATE relayer_keys k SET pending_count = 0, committed_wei = 0, balance_at = NULL, stuck_since = NULL, updated_at = now(), next_nonce =
 			coalesce((SELECT v.next FROM unnest($2::text[], $3::bigint[]) AS v (address, next) WHERE v.address = k.address), 0)
 			WHERE chain_id = $1`, l.ChainID, addresses, next)
 		batch.Queue(`UPDATE relayer_chains SET genesis_hash = $2, anchor_number = $3, anchor_hash = $4 WHERE chain_id = $1`,
@@ -81,6 +83,7 @@ func (l *Ledger) StartOver(ctx context.Context, genesis common.Hash, anchor Bloc
 	if err != nil {
 		return 0, fmt.Errorf("start over: %w", err)
 	}
+	l.metrics.statuses.WithLabelValues(string(relayer.Dropped)).Add(float64(dropped))
 	return dropped, nil
 }
 

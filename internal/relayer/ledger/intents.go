@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/big"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/google/uuid"
@@ -33,6 +34,9 @@ func (l *Ledger) Intend(ctx context.Context, id uuid.UUID, intent relayer.Intent
 	}
 	l.heard()
 	tx, err := l.Transaction(ctx, id)
+	if err == nil && changed > 0 && tx.Status.Final() {
+		l.metrics.statuses.WithLabelValues(string(tx.Status)).Inc()
+	}
 	switch {
 	case err != nil:
 		return nil, err
@@ -46,6 +50,8 @@ func (l *Ledger) Intend(ctx context.Context, id uuid.UUID, intent relayer.Intent
 type Replacement struct {
 	ID uuid.UUID
 	relayer.Request
+	// Reserve is what its gas may cost now, wei; nil: as before.
+	Reserve *big.Int
 	// Attempt holds them, signed, for the same nonce; nil for a transaction without a nonce.
 	Attempt *relayer.Attempt
 }
@@ -75,6 +81,9 @@ func (l *Ledger) Replace(ctx context.Context, r *Replacement) error {
 		case (was.Nonce == nil) != (r.Attempt == nil):
 			return errRaced
 		}
+		if err := l.reserveAgain(ctx, tx, was, r.Reserve); err != nil {
+			return err
+		}
 		var to *string
 		if r.To != nil {
 			to = new(hexAddress(*r.To))
@@ -86,10 +95,11 @@ func (l *Ledger) Replace(ctx context.Context, r *Replacement) error {
 		if _, err := tx.Exec(ctx, `WITH changed AS (
 			UPDATE relayer_txs t SET to_address = $3, value_wei = $4::text::numeric, data = $5, gas_limit = $6, speed = $7,
 				gas_price = $8::text::numeric, max_fee = $9::text::numeric, max_priority = $10::text::numeric, valid_until = $11,
+				reserve_wei = coalesce($12::text::numeric, reserve_wei),
 				revision = revision + 1, updated_at = now()
 			WHERE t.id = $2 RETURNING t.*)`+told+`SELECT`,
 			l.targets(), r.ID, to, r.Value.String(), data, int64(r.GasLimit), string(r.Speed), decimal(r.GasPrice), decimal(r.MaxFee),
-			decimal(r.MaxPriorityFee), timeOrNil(r.ValidUntil)); err != nil {
+			decimal(r.MaxPriorityFee), timeOrNil(r.ValidUntil), decimal(r.Reserve)); err != nil {
 			return fmt.Errorf("replace: %w", err)
 		}
 		if r.Attempt == nil {

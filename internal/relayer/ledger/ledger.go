@@ -26,16 +26,25 @@ type Config struct {
 	Told func()
 	// Budgets of a day; all processes of a pool must have the same. None by default.
 	Budgets Budgets
+	// Metrics, by default unregistered.
+	Metrics *Metrics
 }
 
 // Ledger is the store of one pool of keys on one chain. It is safe for concurrent use, by any number of processes.
 type Ledger struct {
-	db *pgxpool.Pool
+	db      *pgxpool.Pool
+	metrics *Metrics
 	Config
 }
 
 // New makes a Ledger of a database that has been migrated. It does not close db.
-func New(db *pgxpool.Pool, cfg Config) *Ledger { return &Ledger{db: db, Config: cfg} }
+func New(db *pgxpool.Pool, cfg Config) *Ledger {
+	l := &Ledger{db: db, Config: cfg, metrics: cfg.Metrics}
+	if l.metrics == nil {
+		l.metrics = NewMetrics(nil)
+	}
+	return l
+}
 
 // resolveLimit is how long the outcome of a commit whose answer was lost is looked for.
 const resolveLimit = 30 * time.Second

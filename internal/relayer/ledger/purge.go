@@ -10,7 +10,8 @@ import (
 
 // Purge deletes transactions that are final and were accepted longer than history ago, unless that is 0, and idempotency
 // keys older than keys, of transactions that are final; at most limit of each. It returns how many it deleted: while
-// that is limit or more there may be others. What webhooks still have to tell of stays.
+// that is limit or more there may be others. What webhooks still have to tell of stays. Budgets of days that are over for a
+// month go as well.
 func (l *Ledger) Purge(ctx context.Context, history, keys time.Duration, limit int) (deleted int, err error) {
 	batch := new(pgx.Batch)
 	count := func(row pgx.Row) error {
@@ -34,6 +35,7 @@ func (l *Ledger) Purge(ctx context.Context, history, keys time.Duration, limit i
 				AND NOT EXISTS (SELECT FROM relayer_txs t WHERE t.id = i.tx_id AND t.open) LIMIT $4)
 		RETURNING 1)
 		SELECT count(*) FROM old`, l.ChainID, l.Pool, keys, limit).QueryRow(count)
+	batch.Queue(`DELETE FROM relayer_budgets WHERE chain_id = $1 AND pool_id = $2 AND day < (now() AT TIME ZONE 'utc')::date - 31`, l.ChainID, l.Pool)
 	if err := l.db.SendBatch(ctx, batch).Close(); err != nil {
 		return deleted, fmt.Errorf("purge: %w", err)
 	}

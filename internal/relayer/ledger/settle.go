@@ -56,20 +56,20 @@ func (l *Ledger) settle(ctx context.Context, doing, statement string, args ...an
 }
 
 func (l *Ledger) settled(ctx context.Context, doing, statement string, args ...any) (changed int, err error) {
+	counts := tallied{}
 	err = pgx.BeginFunc(ctx, l.db, func(tx pgx.Tx) error {
 		batch := new(pgx.Batch)
 		batch.Queue(`SELECT 1 FROM relayer_keys WHERE chain_id = $1 AND pool_id = $2 ORDER BY address FOR UPDATE`, l.ChainID, l.Pool)
 		batch.Queue(statement+told+`, kept AS (
 			UPDATE relayer_keys k SET pending_count = pending_count + c.n, updated_at = now()
-			FROM counted c WHERE k.address = c.address AND k.chain_id = `+fmt.Sprint(l.ChainID)+` AND c.n <> 0)
-			SELECT count(*) FROM changed`, args...).QueryRow(func(row pgx.Row) error { return row.Scan(&changed) })
+			FROM counted c WHERE k.address = c.address AND k.chain_id = `+fmt.Sprint(l.ChainID)+` AND c.n <> 0)`+tally, args...).Query(counts.read)
 		return tx.SendBatch(ctx, batch).Close()
 	})
 	if err != nil {
 		return 0, fmt.Errorf("%s: %w", doing, err)
 	}
 	l.heard()
-	return changed, nil
+	return l.counted(counts), nil
 }
 
 // Block names a block.

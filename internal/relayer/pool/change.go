@@ -96,7 +96,16 @@ func (p *Pool) Replace(ctx context.Context, id string, tx uuid.UUID, caller stri
 	if !p.cfg.Enabled {
 		return nil, fmt.Errorf("%w: RELAYER_ENABLED is false", relayer.ErrDisabled)
 	}
+	if p.cfg.Guard != nil {
+		if err := p.cfg.Guard.Admit(ctx, caller, &r); err != nil {
+			return nil, err
+		}
+	}
 	if err := p.prepare(ctx, key, &r); err != nil {
+		return nil, err
+	}
+	reserve, err := p.reserve(ctx, &r)
+	if err != nil {
 		return nil, err
 	}
 	for {
@@ -109,7 +118,7 @@ func (p *Pool) Replace(ctx context.Context, id string, tx uuid.UUID, caller stri
 		}
 		r.Metadata = was.Metadata
 		was.Request = r
-		replacement := &ledger.Replacement{ID: tx, Request: r}
+		replacement := &ledger.Replacement{ID: tx, Request: r, Reserve: reserve}
 		if was.Nonce != nil {
 			attempts, err := p.cfg.Ledger.Attempts(ctx, tx)
 			if err != nil {

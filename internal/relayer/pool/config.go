@@ -42,7 +42,8 @@ type Policies struct {
 	MaxGas uint64
 	// MinBalance below which a key is disabled, wei, unless the key has its own; nil: none.
 	MinBalance *big.Int
-	// Receivers are who may be sent to, besides the keys themselves; nil: everybody.
+	// Receivers are who may be sent to, besides the keys themselves; then no contracts are created either, since those
+	// could send to anybody. Nil: everybody.
 	Receivers []common.Address
 }
 
@@ -55,6 +56,9 @@ type Config struct {
 	Ring   *keyring.Ring
 	Log    *slog.Logger
 	Guard  Guard // default: admits everything
+
+	// Metrics, by default unregistered.
+	Metrics *Metrics
 
 	Policies
 	// Ready says why nothing may be sent on the chain; nil when it may. Default: it always may.

@@ -89,6 +89,10 @@ func (p *Pool) look(ctx context.Context) httpapi.Health {
 		}
 	}
 	h.Reason = strings.Join(reasons, "; ")
+	p.cfg.Metrics.show(&h, keys)
+	if queued, err := p.cfg.Ledger.Queued(ctx); err == nil {
+		p.cfg.Metrics.queued.Set(float64(queued))
+	}
 	return h
 }
 

@@ -75,6 +75,8 @@ func (p *Pool) store(ctx context.Context, group []*arrival) {
 	limited, cancel := context.WithTimeout(ctx, p.cfg.Patience)
 	verdicts, err := p.cfg.Ledger.Accept(limited, p.terms, drafts)
 	cancel()
+	p.cfg.Metrics.groupSize.Observe(float64(len(group)))
+	p.cfg.Metrics.groupDuration.Observe(time.Since(began).Seconds())
 	if err != nil {
 		p.cfg.Log.Warn("transactions could not be stored", "count", len(group), "after", time.Since(began), "err", err)
 		if !errors.Is(err, relayer.ErrUnknown) && !errors.Is(err, relayer.ErrUnavailable) {

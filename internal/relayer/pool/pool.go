@@ -32,6 +32,10 @@ func New(cfg Config) *Pool {
 	cfg.Group = cmp.Or(cfg.Group, 256)
 	cfg.Intakes = cmp.Or(cfg.Intakes, 2)
 	cfg.Patience = cmp.Or(cfg.Patience, 10*time.Second)
+	if cfg.Metrics == nil {
+		cfg.Metrics = NewMetrics(nil)
+	}
+	cfg.Metrics.enabled.Set(float(cfg.Enabled))
 	if cfg.Ready == nil {
 		cfg.Ready = func() error { return nil }
 	}

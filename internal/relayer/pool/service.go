@@ -106,6 +106,12 @@ func (p *Pool) describe(k *relayer.Key) httpapi.Relayer {
 	}
 }
 
+// Describe shows a key as the API does.
+func (p *Pool) Describe(k *relayer.Key) ozapi.Relayer {
+	r := p.describe(k)
+	return httpapi.Describe(&r)
+}
+
 func (p *Pool) network() string { return fmt.Sprintf("evm:%d", p.cfg.Ledger.ChainID) }
 
 // Update implements [httpapi.Service]: pause and resume, the lowest balance. A pool's patch goes to all of its keys.

@@ -22,44 +22,75 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 	"github.com/rollcall-dev/rollcall/internal/relayer/httpapi"
 	"github.com/rollcall-dev/rollcall/internal/relayer/ledger"
+	"github.com/rollcall-dev/rollcall/internal/relayer/sender"
 )
 
 // Submit implements [httpapi.Service].
 func (p *Pool) Submit(ctx context.Context, s httpapi.Submission) (*relayer.Transaction, error) {
+	v, err := p.submit(ctx, s)
+	p.cfg.Metrics.submitted(v.Replayed, err)
+	if limit, ok := errors.AsType[*relayer.LimitError](err); ok {
+		p.cfg.Log.Info("request met a limit", "limit", limit.Limit, "caller", s.Caller, "trader", s.Request.Metadata.Trader, "after", limit.After)
+	}
+	return v.Tx, err
+}
+
+func (p *Pool) submit(ctx context.Context, s httpapi.Submission) (v ledger.Verdict, err error) {
 	key, err := p.target(s.RelayerID)
 	if err != nil {
-		return nil, err
+		return v, err
 	}
 	// Before anything is estimated: a repeated request must be answered also when it would fail by now.
 	if s.IdempotencyKey != "" {
 		tx, err := p.cfg.Ledger.Replay(ctx, s.Caller, s.IdempotencyKey, s.BodyHash)
 		if err != nil || tx != nil {
-			return tx, unavailable(err)
+			return ledger.Verdict{Tx: tx, Replayed: tx != nil}, unavailable(err)
 		}
 	}
 	if !p.cfg.Enabled {
-		return nil, fmt.Errorf("%w: RELAYER_ENABLED is false", relayer.ErrDisabled)
+		return v, fmt.Errorf("%w: RELAYER_ENABLED is false", relayer.ErrDisabled)
 	}
 	if err := p.cfg.Ready(); err != nil {
-		return nil, fmt.Errorf("%w: %w", relayer.ErrUnavailable, err)
+		return v, fmt.Errorf("%w: %w", relayer.ErrUnavailable, err)
 	}
 	if p.cfg.Guard != nil {
 		if err := p.cfg.Guard.Admit(ctx, s.Caller, &s.Request); err != nil {
-			return nil, err
+			return v, err
 		}
 	}
 	if err := p.prepare(ctx, key, &s.Request); err != nil {
-		return nil, err
+		return v, err
+	}
+	reserve, err := p.reserve(ctx, &s.Request)
+	if err != nil {
+		return v, err
 	}
 	target := p.cfg.ID
 	if key != (common.Address{}) {
 		target = strings.ToLower(key.Hex())
 	}
-	verdict, err := p.accept(ctx, &ledger.Draft{
+	return p.accept(ctx, &ledger.Draft{
 		ID: uuid.Must(uuid.NewV7()), Target: target, Key: key, Caller: s.Caller, Kind: relayer.KindTransaction, Request: s.Request,
-		IdempotencyKey: s.IdempotencyKey, BodyHash: s.BodyHash,
+		Reserve: reserve, IdempotencyKey: s.IdempotencyKey, BodyHash: s.BodyHash,
 	})
-	return verdict.Tx, err
+}
+
+// reserve is what the gas of a request may cost, by what would be offered for it now. Where nobody knows, that is
+// fatal only to those who have budgets.
+func (p *Pool) reserve(ctx context.Context, r *relayer.Request) (*big.Int, error) {
+	fees, err := p.cfg.Chain.Fees(ctx)
+	switch {
+	case err != nil && p.cfg.Ledger.Budgets == (ledger.Budgets{}):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("%w: ask for fees: %w", relayer.ErrUnavailable, err)
+	}
+	reserve := new(big.Int).SetUint64(r.GasLimit)
+	reserve.Mul(reserve, sender.Price(r, fees, p.cfg.MaxFee).MaxFee)
+	if reserve.BitLen() > 256 {
+		return nil, relayer.Invalidf("", "gas limit times gas price is more than 2^256 wei")
+	}
+	return reserve, nil
 }
 
 // unavailable is what a failing database means to callers.
@@ -71,6 +102,9 @@ func unavailable(err error) error {
 	if _, ok := errors.AsType[*relayer.StateError](err); ok {
 		return err
 	}
+	if _, ok := errors.AsType[*relayer.LimitError](err); ok {
+		return err
+	}
 	return fmt.Errorf("%w: %w", relayer.ErrUnavailable, err)
 }
 
@@ -79,9 +113,13 @@ func (p *Pool) prepare(ctx context.Context, key common.Address, r *relayer.Reque
 	if !r.ValidUntil.IsZero() && !r.ValidUntil.After(time.Now()) {
 		return relayer.Invalidf("valid_until", "is in the past")
 	}
-	if r.To != nil && p.cfg.Receivers != nil && *r.To != (common.Address{}) &&
-		!slices.Contains(p.cfg.Receivers, *r.To) && !slices.Contains(p.terms.Held, *r.To) {
-		return relayer.Invalidf("to", "%s is not among the receivers that this relayer sends to", r.To)
+	if p.cfg.Receivers != nil {
+		switch {
+		case r.To == nil:
+			return relayer.Invalidf("to", "is missing: this relayer sends to its receivers only, and creates no contracts")
+		case !slices.Contains(p.cfg.Receivers, *r.To) && !slices.Contains(p.terms.Held, *r.To):
+			return relayer.Invalidf("to", "%s is not among the receivers that this relayer sends to", r.To)
+		}
 	}
 	if err := p.checkFees(r); err != nil {
 		return err

@@ -1,0 +1,311 @@
+package safeguard
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"math/big"
+	"sync"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/params"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/rollcall-dev/rollcall/internal/chain"
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+	"github.com/rollcall-dev/rollcall/internal/relayer/ledger"
+	"github.com/rollcall-dev/rollcall/internal/relayer/ozapi"
+	"github.com/rollcall-dev/rollcall/internal/relayer/sender"
+	"github.com/rollcall-dev/rollcall/internal/relayer/webhook"
+)
+
+// Chain is what a Keeper needs of the nodes.
+type Chain interface {
+	Balances(context.Context, []common.Address) ([]*big.Int, error)
+	Fees(context.Context) (chain.Fees, error)
+}
+
+// Config of a Keeper. What has no default is required.
+type Config struct {
+	Ledger *ledger.Ledger
+	Chain  Chain
+	Log    *slog.Logger
+	// Outbox is where it announces what became of keys, to the ledger's targets.
+	Outbox *webhook.Outbox
+	// Describe shows a key as the API does.
+	Describe func(*relayer.Key) ozapi.Relayer
+	// Sign passes a top-up on to be signed and sent. Default: whoever follows the chain finds it after some seconds.
+	Sign func(context.Context, ...*sender.Job) error
+	// Metrics, by default unregistered.
+	Metrics *Metrics
+
+	// Interval is how often balances are read. Default 5 s.
+	Interval time.Duration
+	// Margin is by how many percent of its lowest balance a key has to be above it to come back. Default 20.
+	Margin int
+	// Refusals is how many broadcasts of a key nodes have to refuse, for want of funds or for good, with none taken in
+	// between, for it to be taken out. Default 5.
+	Refusals int
+	// Cooldown is how long it is out at first. Default 1 min.
+	Cooldown time.Duration
+	// TopUp, if not nil, is how keys are topped up.
+	TopUp *TopUp
+}
+
+// TopUp says how keys are topped up.
+type TopUp struct {
+	From      common.Address // the funding key
+	Threshold *big.Int       // wei: a key with less gets a top-up
+	Target    *big.Int       // wei: to this; above Threshold
+	Most      *big.Int       // wei in one top-up; nil: what it takes
+	PerDay    *big.Int       // wei in all top-ups of a UTC day; nil: no ceiling
+	MaxFee    *big.Int       // wei for a unit of gas; nil: no bound
+	// Quiet is how long after a top-up a key gets no other. Default 1 min.
+	Quiet time.Duration
+}
+
+// Keeper takes keys out and in again, and tops them up. It has one Run.
+type Keeper struct {
+	cfg    Config
+	rounds chan struct{} // holds one: this process follows the chain
+	failed chan struct{} // holds one: there is something in due
+
+	mu       sync.Mutex
+	refusals map[common.Address]int
+	due      map[common.Address]chain.Outcome // to be taken out
+}
+
+// New makes a Keeper; Run runs it.
+func New(cfg Config) *Keeper {
+	cfg.Interval = cmp.Or(cfg.Interval, 5*time.Second)
+	cfg.Margin = cmp.Or(cfg.Margin, 20)
+	cfg.Refusals = cmp.Or(cfg.Refusals, 5)
+	cfg.Cooldown = cmp.Or(cfg.Cooldown, time.Minute)
+	if cfg.Metrics == nil {
+		cfg.Metrics = NewMetrics(nil)
+	}
+	if cfg.TopUp != nil {
+		top := *cfg.TopUp
+		top.Quiet = cmp.Or(top.Quiet, time.Minute)
+		cfg.TopUp = &top
+	}
+	return &Keeper{
+		cfg: cfg, rounds: make(chan struct{}, 1), failed: make(chan struct{}, 1),
+		refusals: map[common.Address]int{}, due: map[common.Address]chain.Outcome{},
+	}
+}
+
+// Round tells that this process follows the chain; it does not wait. It is the tracker's hook.
+func (k *Keeper) Round(context.Context, []*relayer.Key, chain.Header) { signal(k.rounds) }
+
+func signal(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// Broadcasted tells what became of a broadcast; it does not wait. It is the sender's hook.
+func (k *Keeper) Broadcasted(key common.Address, o chain.Outcome) {
+	against, known := blames(o)
+	if !known {
+		return
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if !against {
+		delete(k.refusals, key)
+		return
+	}
+	if k.refusals[key]++; k.refusals[key] >= k.cfg.Refusals {
+		delete(k.refusals, key)
+		k.due[key] = o
+		signal(k.failed)
+	}
+}
+
+// Run looks after the keys until ctx ends, and returns nil then.
+func (k *Keeper) Run(ctx context.Context) error {
+	var looked time.Time
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-k.failed:
+			k.takeOut(ctx)
+		case <-k.rounds:
+			k.takeOut(ctx) // what failed before
+			if time.Since(looked) < k.cfg.Interval {
+				continue
+			}
+			looked = time.Now()
+			if err := k.look(ctx); err != nil && ctx.Err() == nil {
+				k.cfg.Metrics.failures.Inc()
+				k.cfg.Log.Warn("keys could not be looked after", "err", err)
+			}
+		}
+	}
+}
+
+// takeOut disables the keys that nodes refuse. What cannot be written down is tried again later.
+func (k *Keeper) takeOut(ctx context.Context) {
+	k.mu.Lock()
+	due := k.due
+	k.due = map[common.Address]chain.Outcome{}
+	k.mu.Unlock()
+	for key, outcome := range due {
+		_, err := k.observe(ctx, []ledger.Look{{Key: key}}, func(now *relayer.Key, at time.Time) *ledger.Decision {
+			if !now.Enabled {
+				return nil
+			}
+			return &ledger.Decision{Reason: repeatedErrors + ": " + outcome.String(), Until: at.Add(k.cfg.Cooldown), Error: outcome.String()}
+		})
+		if err != nil && ctx.Err() == nil {
+			k.cfg.Log.Warn("key could not be disabled", "relayer", key, "outcome", outcome.String(), "err", err)
+			k.mu.Lock()
+			k.due[key] = outcome
+			k.mu.Unlock()
+		}
+	}
+}
+
+// look reads balances, writes them down, decides, and tops up.
+func (k *Keeper) look(ctx context.Context) error {
+	if err := k.count(ctx); err != nil {
+		return err
+	}
+	funds, err := k.cfg.Ledger.Funds(ctx)
+	if err != nil || len(funds) == 0 {
+		return err
+	}
+	addresses := make([]common.Address, len(funds))
+	for i, f := range funds {
+		addresses[i] = f.Key.Address
+	}
+	balances, err := k.cfg.Chain.Balances(ctx, addresses)
+	if err != nil {
+		return err
+	}
+	looks := make([]ledger.Look, len(funds))
+	refused := map[common.Address]bool{}
+	for i, f := range funds {
+		looks[i] = ledger.Look{Key: addresses[i], Balance: balances[i], Funds: f}
+		refused[addresses[i]] = f.Refused
+	}
+	if _, err := k.observe(ctx, looks, func(now *relayer.Key, at time.Time) *ledger.Decision {
+		return k.cfg.judge(now, refused[now.Address], at)
+	}); err != nil {
+		return err
+	}
+	if k.cfg.TopUp == nil {
+		return nil
+	}
+	return k.topUp(ctx, looks)
+}
+
+// observe writes down, announces and logs.
+func (k *Keeper) observe(ctx context.Context, looks []ledger.Look, decide func(*relayer.Key, time.Time) *ledger.Decision) ([]*relayer.Key, error) {
+	switched, err := k.cfg.Ledger.Observe(ctx, looks, decide, k.announce)
+	for _, key := range switched {
+		log := k.cfg.Log.With("relayer", key.Address, "balance", key.Balance, "min_balance", key.MinBalance)
+		if key.Enabled {
+			k.cfg.Metrics.switches.WithLabelValues("enabled").Inc()
+			log.Info("key enabled", "checks", key.Checks)
+		} else {
+			k.cfg.Metrics.switches.WithLabelValues("disabled").Inc()
+			log.Warn("key disabled", "reason", key.DisabledReason, "until", key.DisabledUntil)
+		}
+	}
+	return switched, err
+}
+
+func (k *Keeper) announce(ctx context.Context, tx pgx.Tx, key *relayer.Key) error {
+	if k.cfg.Outbox == nil || len(k.cfg.Ledger.Targets) == 0 {
+		return nil
+	}
+	shown := k.cfg.Describe(key)
+	var event any = webhook.RelayerEnabled{Relayer: shown, RetryCount: uint32(min(key.Checks, 1<<30))}
+	if !key.Enabled {
+		event = webhook.RelayerDisabled{Relayer: shown, DisableReason: key.DisabledReason}
+	}
+	return k.cfg.Outbox.Announce(ctx, tx, k.cfg.Ledger.Targets, shown.ID, event)
+}
+
+// topUp gives ether to the keys that lack it.
+func (k *Keeper) topUp(ctx context.Context, looks []ledger.Look) error {
+	top := k.cfg.TopUp
+	for _, look := range looks {
+		key := look.Funds.Key
+		if key.Funding || key.Paused || look.Balance.Cmp(top.Threshold) >= 0 {
+			continue
+		}
+		fees, err := k.cfg.Chain.Fees(ctx)
+		if err != nil {
+			return err
+		}
+		amount := new(big.Int).Sub(top.Target, look.Balance)
+		if top.Most != nil && top.Most.Cmp(amount) < 0 {
+			amount = top.Most
+		}
+		tx, err := k.cfg.Ledger.TopUp(ctx, ledger.TopUp{
+			From: top.From, To: key.Address, Amount: amount, PerDay: top.PerDay, Quiet: top.Quiet, Cap: topUpsPending,
+			Fee: sender.Price(&relayer.Request{Speed: relayer.Fast}, fees, top.MaxFee).MaxFee,
+		})
+		if err := k.toppedUp(ctx, key, tx, err); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// topUpsPending is how many top-ups may be on their way at once.
+const topUpsPending = 16
+
+// toppedUp counts and passes on; only what is no answer is an error.
+func (k *Keeper) toppedUp(ctx context.Context, key *relayer.Key, tx *relayer.Transaction, err error) error {
+	outcome := "sent"
+	_, limited := errors.AsType[*relayer.LimitError](err)
+	_, poor := errors.AsType[*relayer.FundsError](err)
+	switch {
+	case errors.Is(err, ledger.ErrToppedUp):
+		return nil
+	case limited:
+		outcome = "limited"
+	case poor:
+		outcome = "unfunded"
+	case err != nil:
+		k.cfg.Metrics.topUps.WithLabelValues("failed").Inc()
+		return err
+	}
+	k.cfg.Metrics.topUps.WithLabelValues(outcome).Inc()
+	if tx == nil {
+		k.cfg.Log.Warn("key is not topped up", "relayer", key.Address, "err", err)
+		return nil
+	}
+	k.cfg.Metrics.toppedUp.Add(ether(tx.Value))
+	k.cfg.Log.Info("key is topped up", "relayer", key.Address, "from", tx.From, "wei", tx.Value, "tx", tx.ID)
+	if k.cfg.Sign == nil {
+		return nil
+	}
+	return k.cfg.Sign(ctx, sender.First(tx))
+}
+
+// count shows what today's budgets have spent.
+func (k *Keeper) count(ctx context.Context) error {
+	spending, err := k.cfg.Ledger.Spending(ctx)
+	if err != nil {
+		return err
+	}
+	k.cfg.Metrics.spent.Reset()
+	for _, s := range spending {
+		k.cfg.Metrics.spent.WithLabelValues(s.Scope, s.Subject).Set(ether(s.Wei))
+	}
+	return nil
+}
+
+func ether(wei *big.Int) float64 {
+	f, _ := new(big.Float).Quo(new(big.Float).SetInt(wei), big.NewFloat(params.Ether)).Float64()
+	return f
+}

@@ -1,0 +1,72 @@
+package tracker
+
+import (
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+)
+
+// Metrics of a Tracker. A process registers them once.
+type Metrics struct {
+	following prometheus.Gauge
+	round     prometheus.Gauge
+	block     prometheus.Gauge
+	lag       prometheus.Histogram
+	rounds    *prometheus.CounterVec
+	nonceLag  *prometheus.GaugeVec
+
+	bumps, resends, filled, displaced, raised, reorgs, putBack, hopeless prometheus.Counter
+}
+
+// NewMetrics registers the metrics with reg; nil leaves them unregistered.
+func NewMetrics(reg prometheus.Registerer) *Metrics {
+	f := promauto.With(reg)
+	counter := func(name, help string) prometheus.Counter {
+		return f.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
+	}
+	gauge := func(name, help string) prometheus.Gauge {
+		return f.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
+	}
+	m := &Metrics{
+		following: gauge("rollcall_relayer_following", "1 while this process follows the chain for its pool, 0 otherwise; of all processes one does."),
+		round:     gauge("rollcall_relayer_followed_timestamp_seconds", "When this process last brought the store up to the chain's head; 0 before."),
+		block:     gauge("rollcall_relayer_followed_block", "Number of the block that the store was last brought up to."),
+		lag: f.NewHistogram(prometheus.HistogramOpts{
+			Name: "rollcall_relayer_head_lag_seconds", Help: "Time from hearing of a block to having written down what it changed.",
+			Buckets: []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30},
+		}),
+		rounds: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "rollcall_relayer_rounds_total", Help: "Looks at the chain, by outcome: ok or failed.",
+		}, []string{"outcome"}),
+		nonceLag: f.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "rollcall_relayer_key_nonce_lag", Help: "By how many nonces a key's next one is ahead of what the chain has mined.",
+		}, []string{"relayer"}),
+		bumps:     counter("rollcall_relayer_bumps_total", "Transactions that got a higher fee, or a no-op in their place."),
+		resends:   counter("rollcall_relayer_resends_total", "Transactions sent again, since no node had taken them, or a node's pool lacked them."),
+		filled:    counter("rollcall_relayer_gaps_filled_total", "Nonces that nobody had, and a no-op got."),
+		displaced: counter("rollcall_relayer_displaced_total", "Nonces that somebody else's transaction took for good."),
+		raised:    counter("rollcall_relayer_raised_total", "Times that somebody else has used a key beyond what was given out."),
+		reorgs:    counter("rollcall_relayer_reorgs_total", "Reorganizations that took a transaction's block away."),
+		putBack:   counter("rollcall_relayer_reorganized_total", "Transactions that a reorganization made pending again."),
+		hopeless:  counter("rollcall_relayer_hopeless_total", "Transactions that no node will ever take: a no-op takes their nonce."),
+	}
+	for _, outcome := range []string{"ok", "failed"} {
+		m.rounds.WithLabelValues(outcome)
+	}
+	return m
+}
+
+// show sets what a round has found.
+func (m *Metrics) show(r *round) {
+	m.nonceLag.Reset()
+	for i, k := range r.keys {
+		m.nonceLag.WithLabelValues(strings.ToLower(k.Address.Hex())).Set(float64(k.NextNonce) - float64(r.counts[i]))
+	}
+}
+
+// idle forgets what only the process that follows knows.
+func (m *Metrics) idle() {
+	m.following.Set(0)
+	m.nonceLag.Reset()
+}
