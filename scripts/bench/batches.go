@@ -108,7 +108,7 @@ func (s *suite) etcdBestTxns(ctx context.Context) (best []etcdTxn, err error) {
 	err = s.onEtcd(func(ctx context.Context, c *etcdCluster) error {
 		for _, keys := range sizes {
 			for _, clients := range callers {
-				res, err := c.txns(ctx, load{clients, s.warm / 2, s.window / 2}, keys)
+				res, err := c.txns(ctx, load{Callers: clients, Warm: s.warm / 2, Window: s.window / 2}, keys)
 				if err != nil {
 					return err
 				}

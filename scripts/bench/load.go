@@ -12,14 +12,17 @@ import (
 type load struct {
 	Callers      int
 	Warm, Window time.Duration
+	// Mark, if not nil, is called when the window begins and when it ends.
+	Mark func() error
 }
 
-func (s *suite) load(callers int) load { return load{callers, s.warm, s.window} }
+func (s *suite) load(callers int) load { return load{Callers: callers, Warm: s.warm, Window: s.window} }
 
 // result of a load. Operations are counted when they end within the window.
 type result struct {
-	PerSecond float64
-	P50, P99  time.Duration
+	PerSecond  float64
+	Operations int64
+	P50, P99   time.Duration
 }
 
 // run calls do, which returns how many operations it did, from all callers. The first error ends it: nothing
@@ -51,10 +54,12 @@ func (l load) run(ctx context.Context, do func(ctx context.Context, caller int) 
 		})
 	}
 	pause(ctx, l.Warm)
+	l.mark(cancel)
 	measuring.Store(true)
 	began, before := time.Now(), ops.Load()
 	pause(ctx, l.Window)
 	after, took := ops.Load(), time.Since(began)
+	l.mark(cancel)
 	stopping.Store(true)
 	wg.Wait()
 	if err := context.Cause(ctx); err != nil {
@@ -68,10 +73,20 @@ func (l load) run(ctx context.Context, do func(ctx context.Context, caller int) 
 		all = append(all, some...)
 	}
 	return result{
-		PerSecond: float64(after-before) / took.Seconds(),
-		P50:       time.Duration(quantile(all, 0.5)),
-		P99:       time.Duration(quantile(all, 0.99)),
+		PerSecond:  float64(after-before) / took.Seconds(),
+		Operations: after - before,
+		P50:        time.Duration(quantile(all, 0.5)),
+		P99:        time.Duration(quantile(all, 0.99)),
 	}, nil
+}
+
+func (l load) mark(fail context.CancelCauseFunc) {
+	if l.Mark == nil {
+		return
+	}
+	if err := l.Mark(); err != nil {
+		fail(err)
+	}
 }
 
 // pause waits; ctx may cut it short.

@@ -1,5 +1,5 @@
 // Command bench measures Rollcall beside the parts and peers it is compared with: raw hashicorp/raft on bolt,
-// an etcd cluster, a bare net/http client. Everything is a process of its own on loopback and the same disk;
+// an etcd cluster, a bare net/http client, a bare geth. Everything is a process of its own on loopback and the same disk;
 // contenders take turns, and the figures are medians over the rounds.
 //
 // Started without a subcommand it conducts: it starts the processes, loads them, prints a table and writes JSON.
@@ -42,6 +42,8 @@ func run(ctx context.Context, args []string) error {
 			return httpClient(ctx, args[1:])
 		case "checker":
 			return checker(ctx, args[1:])
+		case "allocator":
+			return allocator(ctx, args[1:])
 		}
 	}
 	return conduct(ctx, args)
@@ -63,16 +65,20 @@ var sections = []section{
 	{"saturation", saturation},
 	{"status", status},
 	{"million", million},
+	{"allocate", allocation},
+	{"relay", relay},
+	{"memory", memory},
 }
 
 // suite is what the sections share.
 type suite struct {
 	scale
-	rollcall, etcd string // binaries
-	dir            string // of this run's processes
-	rows           []row
-	samples        map[string][]float64
-	repeated       int // measurements, after an error
+	rollcall, etcd, geth string // binaries
+	dir                  string // of this run's processes
+	rows                 []row
+	samples              map[string][]float64
+	repeated             int  // measurements, after an error
+	statements           bool // Postgres counts them
 }
 
 // scale is how long and how large the measurements are.
@@ -84,13 +90,18 @@ type scale struct {
 	calm         time.Duration // in which no election may happen
 	checking     time.Duration
 	services     int // of the largest directory
+	burst        int // transactions posted as fast as possible
+	paced        time.Duration
+	steady       time.Duration // in which memory may not grow
 }
 
 var (
 	fullScale = scale{rounds: 3, warm: time.Second, window: 4 * time.Second, kills: 20,
-		calm: 5 * time.Minute, checking: 40 * time.Second, services: 1_000_000}
+		calm: 5 * time.Minute, checking: 40 * time.Second, services: 1_000_000,
+		burst: 40_000, paced: 20 * time.Second, steady: 10 * time.Minute}
 	shortScale = scale{short: true, rounds: 1, warm: 500 * time.Millisecond, window: 1500 * time.Millisecond, kills: 3,
-		calm: 10 * time.Second, checking: 22 * time.Second, services: 50_000}
+		calm: 10 * time.Second, checking: 22 * time.Second, services: 50_000,
+		burst: 6_000, paced: 5 * time.Second, steady: time.Minute}
 )
 
 func conduct(ctx context.Context, args []string) error {
@@ -101,13 +112,15 @@ func conduct(ctx context.Context, args []string) error {
 	window := flags.Duration("window", 0, "how long each throughput is measured")
 	rollcall := flags.String("rollcall", "bin/rollcall", "the product's binary")
 	etcd := flags.String("etcd", "build/bench/etcd", "etcd's binary")
+	geth := flags.String("geth", "build/tools/geth", "geth's binary")
+	statements := flags.Bool("statements", false, "say which statements of the relayer take Postgres most time; it costs some of it")
 	dir := flags.String("dir", "build/bench/run", "where the processes keep data and logs; emptied first")
 	out := flags.String("out", "build/bench.json", "where the rows are written")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
 
-	s := &suite{scale: fullScale, samples: make(map[string][]float64)}
+	s := &suite{scale: fullScale, samples: make(map[string][]float64), statements: *statements}
 	if *short {
 		s.scale = shortScale
 	}
@@ -121,7 +134,7 @@ func conduct(ctx context.Context, args []string) error {
 	for _, p := range []struct {
 		to   *string
 		path string
-	}{{&s.rollcall, *rollcall}, {&s.etcd, *etcd}, {&s.dir, *dir}} {
+	}{{&s.rollcall, *rollcall}, {&s.etcd, *etcd}, {&s.geth, *geth}, {&s.dir, *dir}} {
 		abs, err := filepath.Abs(p.path)
 		*p.to, errs = abs, append(errs, err)
 	}

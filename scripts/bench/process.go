@@ -1,6 +1,9 @@
 package main
 
 import (
+	"bytes"
+	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -56,6 +59,33 @@ func self(name, dir string, args ...string) (*process, error) {
 	return start(name, dir, nil, program, args...)
 }
 
+// selfJSON runs a subcommand of this program to its end, and reads what it printed.
+func selfJSON[T any](ctx context.Context, dir, name string, env []string, args ...string) (out T, err error) {
+	program, err := os.Executable()
+	if err != nil {
+		return out, err
+	}
+	p, err := start(name, dir, env, program, args...)
+	if err != nil {
+		return out, err
+	}
+	defer os.Remove(p.log)
+	select {
+	case <-p.done:
+	case <-ctx.Done():
+		p.kill()
+		return out, ctx.Err()
+	}
+	text, err := os.ReadFile(p.log)
+	if err != nil {
+		return out, err
+	}
+	if err := json.Unmarshal(text, &out); err != nil {
+		return out, fmt.Errorf("%s: %s", p.name, bytes.TrimSpace(text))
+	}
+	return out, nil
+}
+
 // running tells an end that nobody asked for.
 func (p *process) running() error {
 	select {
@@ -74,19 +104,8 @@ func (p *process) kill() {
 
 // cpu is the processor time used so far, by user code and kernel together.
 func (p *process) cpu() (time.Duration, error) {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
-	if err != nil {
-		return 0, err
-	}
-	// After the command's name in parentheses; utime and stime are fields 14 and 15 of the line.
-	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
-	if len(fields) < 13 {
-		return 0, errors.New("/proc: short stat line")
-	}
-	user, err1 := strconv.ParseInt(fields[11], 10, 64)
-	system, err2 := strconv.ParseInt(fields[12], 10, 64)
-	// The kernel counts here in hundredths of a second, whatever its own ticks.
-	return time.Duration(user+system) * 10 * time.Millisecond, errors.Join(err1, err2)
+	t, err := readTimes(p.cmd.Process.Pid)
+	return t.used, err
 }
 
 // memory is the resident set in bytes.

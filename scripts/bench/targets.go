@@ -11,7 +11,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"path/filepath"
 	"strconv"
 	"sync"
 	"syscall"
@@ -256,7 +255,7 @@ func httpClient(ctx context.Context, args []string) error {
 	}
 	// Each worker has services of its own, so that no two meet at one kept connection.
 	turn := make([]int, *workers)
-	res, err := load{*workers, *warm, *window}.run(ctx, func(ctx context.Context, worker int) (int, error) {
+	res, err := load{Callers: *workers, Warm: *warm, Window: *window}.run(ctx, func(ctx context.Context, worker int) (int, error) {
 		url := urls[(worker+turn[worker]**workers)%len(urls)]
 		turn[worker]++
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
@@ -284,25 +283,7 @@ func httpClient(ctx context.Context, args []string) error {
 
 // bareClient runs it.
 func (s *suite) bareClient(ctx context.Context, f *fleet, services, workers int, fresh bool) (res result, err error) {
-	p, err := self(fmt.Sprintf("http-client-%d", workers), f.dir, "http-client", "-port", strconv.Itoa(f.port),
+	return selfJSON[result](ctx, f.dir, fmt.Sprintf("http-client-%d", workers), nil, "http-client", "-port", strconv.Itoa(f.port),
 		"-services", strconv.Itoa(services), "-workers", strconv.Itoa(workers), "-fresh="+strconv.FormatBool(fresh),
 		"-warm", (2 * s.warm).String(), "-window", s.window.String())
-	if err != nil {
-		return res, err
-	}
-	select {
-	case <-p.done:
-	case <-ctx.Done():
-		p.kill()
-		return res, ctx.Err()
-	}
-	out, err := os.ReadFile(filepath.Join(f.dir, p.name+".log"))
-	if err != nil {
-		return res, err
-	}
-	defer os.Remove(p.log)
-	if err := json.Unmarshal(out, &res); err != nil {
-		return res, fmt.Errorf("%s: %s", p.name, bytes.TrimSpace(out))
-	}
-	return res, nil
 }

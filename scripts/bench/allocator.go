@@ -1,0 +1,217 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"math/big"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/rollcall-dev/rollcall/internal/chain"
+	"github.com/rollcall-dev/rollcall/internal/postgres"
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+	"github.com/rollcall-dev/rollcall/internal/relayer/httpapi"
+	"github.com/rollcall-dev/rollcall/internal/relayer/ledger"
+	"github.com/rollcall-dev/rollcall/internal/relayer/pool"
+	"github.com/rollcall-dev/rollcall/internal/relayer/sender"
+)
+
+// form is a way to give transactions nonces, sign them, and store both, durably.
+type form string
+
+const (
+	formPool     form = "pool"     // the product's
+	formRecorded form = "recorded" // the product's, which also writes down what nodes said
+	formSix      form = "six"      // six round trips under an advisory lock
+	formTwo      form = "two"      // one statement to claim and insert, one to store the signed bytes, each committed
+)
+
+// databaseVar holds the URL of the allocator's database, a secret.
+const databaseVar = "BENCH_DATABASE_URL"
+
+// allocated is what an allocator did in its window.
+type allocated struct {
+	result
+	Own, Postgres float64 // processor time of each for one transaction, in µs
+}
+
+// allocator is a process that allocates as fast as it can in one form, and prints what it did.
+func allocator(ctx context.Context, args []string) error {
+	flags := flag.NewFlagSet("allocator", flag.ExitOnError)
+	name := flags.String("form", "", "pool, recorded, six or two")
+	keys := flags.Int("keys", 1, "how many keys there are")
+	callers := flags.Int("callers", 1, "how many wait at the same time; each has a connection, but those of the pool")
+	postmaster := flags.Int("postmaster", 0, "pid of the server, for its processor time")
+	warm := flags.Duration("warm", time.Second, "not counted")
+	window := flags.Duration("window", time.Second, "counted")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	begin, ok := map[form]func(context.Context, string, int, int) (allocate, func(), error){
+		formPool:     poolOf(false),
+		formRecorded: poolOf(true),
+		formSix:      plainOf(sixTrips),
+		formTwo:      plainOf(twoStatements),
+	}[form(*name)]
+	if !ok {
+		return fmt.Errorf("no form is called %q", *name)
+	}
+	do, end, err := begin(ctx, os.Getenv(databaseVar), *keys, *callers)
+	if err != nil {
+		return err
+	}
+	defer end()
+
+	var marks []usage
+	mark := func() error {
+		u, err := readUsage(*postmaster)
+		marks = append(marks, u)
+		return err
+	}
+	res, err := load{Callers: *callers, Warm: *warm, Window: *window, Mark: mark}.run(ctx, do)
+	if err != nil {
+		return err
+	}
+	each := func(used time.Duration) float64 { return float64(used.Microseconds()) / float64(res.Operations) }
+	return json.NewEncoder(os.Stdout).Encode(allocated{
+		result: res, Own: each(marks[1].own - marks[0].own), Postgres: each(marks[1].postgres - marks[0].postgres),
+	})
+}
+
+// usage is processor time so far.
+type usage struct{ own, postgres time.Duration }
+
+func readUsage(postmaster int) (u usage, err error) {
+	if u.own, err = ownCPU(); err != nil {
+		return u, err
+	}
+	u.postgres, err = postgresCPU(postmaster)
+	return u, err
+}
+
+// allocate does one for a caller, or has it done, and returns how many have been stored since it was last asked.
+type allocate func(ctx context.Context, caller int) (int, error)
+
+// anybody is whom all transactions go to.
+var anybody = common.HexToAddress("0xd1e5000000000000000000000000000000000000")
+
+// fees never change.
+var fees = chain.Fees{
+	EIP1559: true, BaseFee: big.NewInt(1_000_000_000), GasPrice: big.NewInt(2_000_000_000),
+	Tips: [4]*big.Int{big.NewInt(1_000_000_000), big.NewInt(1_000_000_000), big.NewInt(1_000_000_000), big.NewInt(1_000_000_000)},
+}
+
+// poolOf assembles the product's own parts, from the pool's intake to the stored attempt, as cmd/rollcall does.
+func poolOf(record bool) func(ctx context.Context, url string, keys, callers int) (allocate, func(), error) {
+	return func(ctx context.Context, url string, keys, _ int) (allocate, func(), error) {
+		ring, err := newRing(keys)
+		if err != nil {
+			return nil, nil, err
+		}
+		if err := postgres.Migrate(ctx, url, ledger.Migrations()); err != nil {
+			return nil, nil, err
+		}
+		db, err := postgres.Open(ctx, postgres.Config{URL: url})
+		if err != nil {
+			return nil, nil, err
+		}
+		store := ledger.New(db, ledger.Config{ChainID: chainID, Pool: poolID})
+		if _, err := store.Remember(ctx, common.Hash{1}); err != nil {
+			return nil, nil, err
+		}
+		var registrations []ledger.Registration
+		for _, address := range ring.Addresses() {
+			registrations = append(registrations, ledger.Registration{Address: address})
+		}
+		if err := store.Register(ctx, registrations); err != nil {
+			return nil, nil, err
+		}
+		counting := &counted{Ledger: store, record: record}
+		log := slog.New(slog.DiscardHandler)
+		send := sender.New(sender.Config{ChainID: chainID, Ring: ring, Chain: agreeable{}, Ledger: counting, Log: log})
+		relay := pool.New(pool.Config{
+			ID: poolID, Ledger: store, Sender: send, Chain: agreeable{}, Ring: ring, Log: log, Enabled: true, Cap: 1 << 30,
+		})
+		var parts errgroup.Group
+		accepting, stop := context.WithCancel(context.WithoutCancel(ctx))
+		sending, stopSender := context.WithCancel(context.WithoutCancel(ctx))
+		parts.Go(func() error { defer stopSender(); return relay.Run(accepting) })
+		parts.Go(func() error { return send.Run(sending) })
+		end := func() {
+			stop()
+			_ = parts.Wait() // neither fails
+			db.Close()
+		}
+		return func(ctx context.Context, _ int) (int, error) {
+			_, err := relay.Submit(ctx, httpapi.Submission{RelayerID: poolID, Caller: "bench", Request: relayer.Request{
+				To: &anybody, Value: big.NewInt(1), GasLimit: transferGas, Speed: relayer.Fast,
+			}})
+			return int(counting.stored.Swap(0)), err
+		}, end, nil
+	}
+}
+
+// counted counts the first attempts that are stored. Unless it is to record, what nodes said is not written down: that
+// comes after what is measured.
+type counted struct {
+	*ledger.Ledger
+	record bool
+	stored atomic.Int64
+}
+
+func (c *counted) StoreAttempts(ctx context.Context, attempts []*relayer.Attempt) ([]bool, error) {
+	stored, err := c.Ledger.StoreAttempts(ctx, attempts)
+	for _, yes := range stored {
+		if yes {
+			c.stored.Add(1)
+		}
+	}
+	return stored, err
+}
+
+func (c *counted) RecordBroadcasts(ctx context.Context, broadcasts []ledger.Broadcast) error {
+	if !c.record {
+		return nil
+	}
+	return c.Ledger.RecordBroadcasts(ctx, broadcasts)
+}
+
+// agreeable is a chain that takes everything at once. It knows of no blocks: nobody registers keys or tracks by it.
+type agreeable struct{}
+
+func (agreeable) Fees(context.Context) (chain.Fees, error) { return fees, nil }
+
+func (agreeable) Send(_ context.Context, txs []chain.Raw) []chain.Result {
+	results := make([]chain.Result, len(txs))
+	for i := range results {
+		results[i].Outcome = chain.Accepted
+	}
+	return results
+}
+
+var errNoBlocks = errors.New("this chain has no blocks")
+
+func (agreeable) EstimateGas(context.Context, chain.Message) (uint64, error) { return 0, errNoBlocks }
+
+func (agreeable) Balances(context.Context, []common.Address) ([]*big.Int, error) {
+	return nil, errNoBlocks
+}
+
+func (agreeable) Call(context.Context, string, json.RawMessage) (json.RawMessage, error) {
+	return nil, errNoBlocks
+}
+
+func (agreeable) PendingNonces(context.Context, []common.Address) ([]uint64, error) {
+	return nil, errNoBlocks
+}
+
+func (agreeable) Head() chain.Header   { return chain.Header{} }
+func (agreeable) Status() chain.Status { return chain.Status{} }

@@ -1,0 +1,230 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/common/hexutil"
+
+	"github.com/rollcall-dev/rollcall/internal/keyring"
+)
+
+// relayConnections is how many clients post at once, to the relayer and to the bare node.
+const relayConnections = 128
+
+const (
+	relayRow      = "POST to mined, 16 keys, 128 connections"
+	idempotentRow = relayRow + ", each with an Idempotency-Key"
+	bareMinedRow  = "geth alone: signed beforehand, sent to mined, 128 connections"
+	bareTakenRow  = "geth alone: signed beforehand, accepted, 128 connections"
+	fullPostRow   = "POST at full load"
+	halfPostRow   = "POST at half of that load"
+)
+
+// relay: a relayer, its Postgres and a node, from POST to mined, beside the node alone.
+func relay(ctx context.Context, s *suite) error {
+	ring, err := newRing(relayerKeys)
+	if err != nil {
+		return err
+	}
+	err = s.inRounds(ctx,
+		func(ctx context.Context) error { return s.bareNode(ctx, ring) },
+		func(ctx context.Context) error { return s.relayPlain(ctx, ring) },
+		func(ctx context.Context) error { return s.relayIdempotent(ctx, ring) },
+	)
+	if err != nil {
+		return err
+	}
+	s.report(relayRow, "/s").beside(s, bareMinedRow).atLeast(0.6)
+	s.report(idempotentRow, "/s").beside(s, bareMinedRow)
+	s.report(bareMinedRow, "/s")
+	s.report(bareTakenRow, "/s")
+	s.report(halfPostRow+", p50", "ms")
+	s.report(halfPostRow+", p99", "ms").within(50)
+	s.report(fullPostRow+", p50", "ms")
+	s.report(fullPostRow+", p99", "ms")
+	for _, who := range []string{"relayer", "Postgres", "geth", "clients"} {
+		s.report(cpuRow(relayRow, who), "µs")
+	}
+	s.report(cpuRow(bareMinedRow, "geth"), "µs")
+	s.report(cpuRow(bareMinedRow, "clients"), "µs")
+	return nil
+}
+
+func cpuRow(of, who string) string { return of + ": processor time each, " + who }
+
+// bareNode has a node take what was signed beforehand.
+func (s *suite) bareNode(ctx context.Context, ring *keyring.Ring) error {
+	addresses := ring.Addresses()
+	node, err := s.startGeth(ctx, addresses)
+	if err != nil {
+		return err
+	}
+	defer node.close()
+	tip, fee, err := node.offer(ctx)
+	if err != nil {
+		return err
+	}
+	requests := make([][]byte, s.burst)
+	for i := range requests {
+		signer, _ := ring.Signer(addresses[i%len(addresses)])
+		signed, err := signTransfer(ctx, signer, uint64(i/len(addresses)), tip, fee)
+		if err != nil {
+			return err
+		}
+		requests[i] = postRequest("/", "", fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":"eth_sendRawTransaction","params":["%s"]}`,
+			hexutil.Encode(signed.Raw)))
+	}
+	used, err := s.processorTime(map[string]cpuReader{"geth": node.cpu, "clients": ownCPU})
+	if err != nil {
+		return err
+	}
+	sent, err := posts{
+		addr: node.addr, connections: relayConnections, request: func(n int) []byte { return requests[n] }, done: `"result":"0x`,
+	}.send(ctx, s.burst, 0)
+	if err != nil {
+		return err
+	}
+	mined, err := node.mined(ctx, addresses, uint64(s.burst))
+	if err != nil {
+		return err
+	}
+	s.sample(bareTakenRow, float64(s.burst)/sent.ended.Sub(sent.began).Seconds(), "/s")
+	s.sample(bareMinedRow, float64(s.burst)/mined.Sub(sent.began).Seconds(), "/s")
+	return used(bareMinedRow, s.burst)
+}
+
+// relayed is a relayer with all that it needs, new and empty.
+type relayed struct {
+	relayer *relayerProcess
+	db      *database
+	node    *geth
+	keys    []common.Address
+	total   int // posted so far
+}
+
+func (s *suite) startRelayed(ctx context.Context, ring *keyring.Ring) (r *relayed, err error) {
+	r = &relayed{keys: ring.Addresses()}
+	defer func() {
+		if err != nil {
+			r.close()
+		}
+	}()
+	if r.db, err = s.startPostgres(ctx); err != nil {
+		return r, err
+	}
+	if r.node, err = s.startGeth(ctx, r.keys); err != nil {
+		return r, err
+	}
+	url, err := r.db.fresh(ctx, "relay")
+	if err != nil {
+		return r, err
+	}
+	r.relayer, err = s.startRelayer(ctx, url, r.node)
+	return r, err
+}
+
+func (r *relayed) close() {
+	if r.relayer != nil {
+		r.relayer.close()
+	}
+	if r.node != nil {
+		r.node.close()
+	}
+	if r.db != nil {
+		r.db.close()
+	}
+}
+
+// posts a transfer of one wei, with an idempotency key or without.
+func (r *relayed) posts(idempotent bool) posts {
+	const path = "/api/v1/relayers/" + poolID + "/transactions"
+	const auth = "Authorization: Bearer " + apiKey + "\r\n"
+	body := fmt.Sprintf(`{"to":"%s","value":1,"data":"0x","gas_limit":%d,"speed":"fast"}`, anybody.Hex(), transferGas)
+	plain, first := postRequest(path, auth, body), r.total
+	return posts{
+		addr: r.relayer.addr, connections: relayConnections, done: `"success":true`,
+		request: func(n int) []byte {
+			if !idempotent {
+				return plain
+			}
+			return postRequest(path, auth+"Idempotency-Key: bench-"+strconv.Itoa(first+n)+"\r\n", body)
+		},
+	}
+}
+
+// send posts n transactions and waits until they are mined.
+func (r *relayed) send(ctx context.Context, n int, rate float64, idempotent bool) (posted, time.Time, error) {
+	sent, err := r.posts(idempotent).send(ctx, n, rate)
+	if err != nil {
+		return sent, time.Time{}, err
+	}
+	r.total += n
+	mined, err := r.node.mined(ctx, r.keys, uint64(r.total))
+	return sent, mined, err
+}
+
+// relayPlain measures at full load, and then at half of what that was.
+func (s *suite) relayPlain(ctx context.Context, ring *keyring.Ring) error {
+	r, err := s.startRelayed(ctx, ring)
+	if err != nil {
+		return err
+	}
+	defer r.close()
+	if err := s.warmUp(ctx, r); err != nil {
+		return err
+	}
+	used, err := s.processorTime(map[string]cpuReader{
+		"relayer": r.relayer.cpu, "Postgres": r.db.cpu, "geth": r.node.cpu, "clients": ownCPU,
+	})
+	if err != nil {
+		return err
+	}
+	sent, mined, err := r.send(ctx, s.burst, 0, false)
+	if err != nil {
+		return err
+	}
+	rate := float64(s.burst) / mined.Sub(sent.began).Seconds()
+	s.sample(relayRow, rate, "/s")
+	s.sample(fullPostRow+", p50", milliseconds(sent.p50), "ms")
+	s.sample(fullPostRow+", p99", milliseconds(sent.p99), "ms")
+	if err := used(relayRow, s.burst); err != nil {
+		return err
+	}
+	if err := r.tellStatements(ctx); err != nil {
+		return err
+	}
+	half, _, err := r.send(ctx, int(rate/2*s.paced.Seconds()), rate/2, false)
+	if err != nil {
+		return err
+	}
+	s.sample(halfPostRow+", p50", milliseconds(half.p50), "ms")
+	s.sample(halfPostRow+", p99", milliseconds(half.p99), "ms")
+	return nil
+}
+
+func (s *suite) relayIdempotent(ctx context.Context, ring *keyring.Ring) error {
+	r, err := s.startRelayed(ctx, ring)
+	if err != nil {
+		return err
+	}
+	defer r.close()
+	if err := s.warmUp(ctx, r); err != nil {
+		return err
+	}
+	sent, mined, err := r.send(ctx, s.burst, 0, true)
+	if err != nil {
+		return err
+	}
+	s.sample(idempotentRow, float64(s.burst)/mined.Sub(sent.began).Seconds(), "/s")
+	return nil
+}
+
+// warmUp has connections opened and statements prepared on both sides. The node alone has nothing of the kind.
+func (s *suite) warmUp(ctx context.Context, r *relayed) error {
+	_, _, err := r.send(ctx, s.burst/20, 0, false)
+	return err
+}

@@ -1,0 +1,98 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/rollcall-dev/rollcall/internal/keyring"
+)
+
+const (
+	relayerKeys = 16
+	// inFlight is what a key may have pending: as much as the node's pool takes of one.
+	inFlight = 100_000
+	apiKey   = "a-key-that-nothing-but-a-benchmark-has"
+	poolID   = "pool"
+)
+
+// privateKeys returns n keys, the same ones each time. Nothing may ever be paid to them on a chain that matters.
+func privateKeys(n int) [][]byte {
+	keys := make([][]byte, n)
+	for i := range keys {
+		sum := sha256.Sum256(fmt.Appendf(nil, "rollcall key of a benchmark, worth nothing: %d", i))
+		keys[i] = sum[:]
+	}
+	return keys
+}
+
+func newRing(n int) (*keyring.Ring, error) {
+	var signers []keyring.Signer
+	for _, key := range privateKeys(n) {
+		signer, err := keyring.NewLocal(key)
+		if err != nil {
+			return nil, err
+		}
+		signers = append(signers, signer)
+	}
+	return keyring.New(signers...)
+}
+
+// relayerProcess is one process of the product, as a user runs it.
+type relayerProcess struct {
+	*process
+	dir  string
+	addr string
+}
+
+// startRelayer starts one on a database that is new, and returns when it can relay.
+func (s *suite) startRelayer(ctx context.Context, databaseURL string, node *geth) (r *relayerProcess, err error) {
+	dir, err := s.freshDir("relayer")
+	if err != nil {
+		return nil, err
+	}
+	addrs, err := freeAddresses(1)
+	if err != nil {
+		return nil, err
+	}
+	r = &relayerProcess{dir: dir, addr: addrs[0]}
+	defer func() {
+		if err != nil {
+			r.close()
+		}
+	}()
+	var keys []string
+	for _, key := range privateKeys(relayerKeys) {
+		keys = append(keys, hex.EncodeToString(key))
+	}
+	list, err := json.Marshal(keys)
+	if err != nil {
+		return nil, err
+	}
+	r.process, err = start("relayer", dir, []string{
+		"RELAYER_LISTEN=" + r.addr, "DATABASE_URL=" + databaseURL, "RELAYER_POOL_ID=" + poolID,
+		fmt.Sprintf("RELAYER_CHAIN_ID=%d", chainID), "RELAYER_RPC_URLS=http://" + node.addr, "RELAYER_SUBSCRIBE_URL=ws://" + node.addr,
+		fmt.Sprintf("RELAYER_IN_FLIGHT=%d", inFlight), "RELAYER_API_KEYS=bench:" + apiKey, keyring.VarKeysJSON + "=" + string(list),
+	}, s.rollcall, "relayer")
+	if err != nil {
+		return nil, err
+	}
+	return r, until(ctx, 30*time.Second, func(ctx context.Context) error {
+		if err := r.running(); err != nil {
+			return err
+		}
+		_, err := httpGet(ctx, "http://"+r.addr+"/health")
+		return err
+	})
+}
+
+func (r *relayerProcess) close() {
+	if r.process != nil {
+		r.kill()
+	}
+	os.RemoveAll(r.dir)
+}
