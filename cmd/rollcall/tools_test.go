@@ -119,6 +119,8 @@ func TestCompletion(t *testing.T) {
 		"rollcall services list --k": {"--kind"},
 		"rollcall dev kill oz-":      {"oz-relayer-0", "oz-relayer-1", "oz-relayer-2"},
 		"rollcall completion b":      {"bash"},
+		"rollcall keys re":           {"resume", "resync"},
+		"rollcall tx cancel --wa":    {"--wait"},
 	} {
 		cmd := exec.Command(self)
 		cmd.Env = append(append(os.Environ(), env...), "COMP_LINE="+line)

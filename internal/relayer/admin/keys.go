@@ -175,18 +175,18 @@ type NewChain struct {
 // ErrSameChain: the nodes have the history that the store knows.
 var ErrSameChain = refused{errors.New("the nodes have the very history that transactions were sent on: there is nothing to start over")}
 
-// NewChain looks at what starting over would do. It fails with [ErrSameChain], and where the nodes do not agree.
+// NewChain looks at what starting over would do. It fails with [ErrSameChain], and where the nodes do not agree or one does
+// not answer: that one may have the known history.
 func (a *Admin) NewChain(ctx context.Context, client *chain.Client) (*NewChain, error) {
 	known, err := a.Ledger.Chain(ctx)
 	if err != nil {
 		return nil, refused{err}
 	}
 	n := &NewChain{WasGenesis: known.Genesis, Anchor: known.Anchor}
-	var faults []error
 	for _, anchor := range client.Anchors(ctx, known.Anchor.Number) {
 		switch {
 		case anchor.Err != nil:
-			faults = append(faults, anchor.Err)
+			return nil, refused{fmt.Errorf("%s does not tell its history, and may have the known one: %w", anchor.Endpoint, anchor.Err)}
 		case anchor.Genesis == (common.Hash{}):
 		case n.Genesis != (common.Hash{}) && anchor.Genesis != n.Genesis:
 			return nil, refused{fmt.Errorf("the nodes disagree about the genesis block: %s and %s", n.Genesis, anchor.Genesis)}
@@ -199,7 +199,7 @@ func (a *Admin) NewChain(ctx context.Context, client *chain.Client) (*NewChain, 
 		}
 	}
 	if n.Genesis == (common.Hash{}) {
-		return nil, refused{fmt.Errorf("no node tells its genesis block: %w", errors.Join(faults...))}
+		return nil, refused{errors.New("no node keeps the genesis block")}
 	}
 	n.Doomed, err = a.Ledger.Doomed(ctx)
 	return n, asRefused(err)

@@ -1,0 +1,48 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/rollcall-dev/rollcall/internal/dev"
+	"github.com/rollcall-dev/rollcall/internal/relayer/ledger"
+	"github.com/rollcall-dev/rollcall/internal/testchain"
+	"github.com/rollcall-dev/rollcall/internal/testpostgres"
+)
+
+// Without flags the operator's commands work on what "rollcall dev" runs below the current folder.
+func TestOperatorFindsTheDevCluster(t *testing.T) {
+	t.Chdir(t.TempDir())
+	db := testpostgres.New(t, testpostgres.Migrated(ledger.Migrations()))
+	chain := testchain.Simulated(t, testchain.SimulatedOptions{Accounts: 1})
+	l := ledger.New(db.Pool(t), ledger.Config{ChainID: testchain.ChainID, Pool: "pond"})
+	require.NoError(t, l.Register(t.Context(), []ledger.Registration{{Address: chain.Accounts[0].Address}}))
+	require.NoError(t, os.MkdirAll(dev.DefaultData, 0o700))
+	content, err := json.Marshal(dev.Info{
+		DatabaseURL: db.URL(), PoolID: "pond", Chain: dev.Chain{ChainID: testchain.ChainID, RPCURL: chain.URL()},
+	})
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join(dev.DefaultData, "dev.json"), content, 0o600))
+	res := rollcall(t, "keys", "list")
+	require.Equal(t, exitUsage, res.code, "a file that a crash left behind does not count")
+	require.Contains(t, res.stderr, `--database-url: is missing; give postgres://user:password@host:port/database, or start "rollcall dev"`)
+
+	lock, err := os.Create(filepath.Join(dev.DefaultData, "lock"))
+	require.NoError(t, err)
+	defer lock.Close()
+	require.NoError(t, syscall.Flock(int(lock.Fd()), syscall.LOCK_EX))
+	require.Regexp(t, lower(chain.Accounts[0].Address)+` +ok +0 +0 +0 (.*\n)+1 key of pool pond on chain 1337`, succeed(t, "keys", "list"))
+	require.Contains(t, succeed(t, "keys", "resync", "--all"), "nothing to mend")
+	require.Contains(t, succeed(t, "tx", "list"), "0 transactions")
+	require.Contains(t, succeed(t, "migrate"), "is up to date")
+
+	// A database of one's own has nothing to do with that chain.
+	res = rollcall(t, "keys", "list", "--database-url", db.URL())
+	require.Equal(t, exitUsage, res.code)
+	require.Contains(t, res.stderr, "--chain-id: is missing")
+}

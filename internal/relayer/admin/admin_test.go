@@ -1,0 +1,179 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/rollcall-dev/rollcall/internal/chain"
+	"github.com/rollcall-dev/rollcall/internal/postgres"
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+	"github.com/rollcall-dev/rollcall/internal/relayer/ledger"
+	"github.com/rollcall-dev/rollcall/internal/testchain"
+	"github.com/rollcall-dev/rollcall/internal/testpostgres"
+)
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(testpostgres.Main(m), testchain.Leftovers()...)
+}
+
+func TestReferences(t *testing.T) {
+	t.Parallel()
+	id, address, hash := uuid.Must(uuid.NewV7()), "0x"+strings.Repeat("aB", 20), "0x"+strings.Repeat("1f", 32)
+	for text, want := range map[string]Ref{
+		id.String():         {id: id},
+		hash:                {hash: common.HexToHash(hash)},
+		address + ":0":      {key: common.HexToAddress(address)},
+		address[2:] + ":12": {key: common.HexToAddress(address), nonce: 12},
+	} {
+		want.text = text
+		got, err := ParseRef(text)
+		require.NoError(t, err)
+		require.Equal(t, want, got)
+		require.Equal(t, text, got.String())
+	}
+	for _, text := range []string{"", "x", address, hash + "0", hash[:20], address + ":", address + ":-1", address + ":1:2", address + ":9223372036854775808", "0x12:3"} {
+		_, err := ParseRef(text)
+		require.ErrorContains(t, err, "is no transaction's id, nor a hash, nor KEY:NONCE", text)
+	}
+}
+
+func TestOutcomes(t *testing.T) {
+	t.Parallel()
+	for err, want := range map[error]Outcome{
+		nil:                                      Done,
+		fmt.Errorf("x: %w", relayer.ErrNotFound): NotDone,
+		&relayer.StateError{Status: relayer.Mined}:                            NotDone,
+		ledger.ErrUnsigned:                                                    NotDone,
+		ErrResumed:                                                            NotDone,
+		asRefused(io.ErrUnexpectedEOF):                                        NotDone, // it only read
+		&pgconn.PgError{Severity: "ERROR", Code: "23505"}:                     NotDone,
+		&pgconn.PgError{Severity: "FATAL", Code: "57P01"}:                     Unknown,
+		fmt.Errorf("commit: %w", io.ErrUnexpectedEOF):                         Unknown,
+		fmt.Errorf("x: %w", &postgres.UnknownError{Err: io.ErrUnexpectedEOF}): Unknown,
+		fmt.Errorf("x: %w", relayer.ErrUnknown):                               Unknown,
+		fmt.Errorf("x: %w", context.DeadlineExceeded):                         Unknown,
+	} {
+		require.Equal(t, want, OutcomeOf(err), "%v", err)
+	}
+	require.ErrorIs(t, asRefused(io.EOF), io.EOF)
+	require.EqualError(t, asRefused(io.EOF), "EOF")
+	require.NoError(t, asRefused(nil))
+}
+
+// open has a pool with one key that knows the chain's genesis block.
+func open(t *testing.T, genesis common.Hash, key common.Address) *Admin {
+	t.Helper()
+	db := testpostgres.New(t, testpostgres.Migrated(ledger.Migrations())).Pool(t)
+	l := ledger.New(db, ledger.Config{ChainID: testchain.ChainID, Pool: "pool"})
+	require.NoError(t, l.Register(t.Context(), []ledger.Registration{{Address: key}}))
+	_, err := l.Remember(t.Context(), genesis)
+	require.NoError(t, err)
+	a, err := Open(t.Context(), db, testchain.ChainID, "pool")
+	require.NoError(t, err)
+	return a
+}
+
+func nodes(t *testing.T, chains ...*testchain.Chain) *chain.Client {
+	t.Helper()
+	cfg := chain.Config{ChainID: testchain.ChainID}
+	for _, c := range chains {
+		cfg.Endpoints = append(cfg.Endpoints, c.URL())
+	}
+	client, err := chain.Open(cfg)
+	require.NoError(t, err)
+	t.Cleanup(client.Close)
+	return client
+}
+
+func genesisOf(t *testing.T, c *testchain.Chain) common.Hash {
+	t.Helper()
+	header, err := c.Client().HeaderByNumber(t.Context(), common.Big0)
+	require.NoError(t, err)
+	return header.Hash()
+}
+
+// Whether the chain is another one is said only where all nodes that answer agree.
+func TestNewChainNeedsNodesThatAgree(t *testing.T) {
+	t.Parallel()
+	one, other := testchain.Simulated(t, testchain.SimulatedOptions{}), testchain.Simulated(t, testchain.SimulatedOptions{})
+	a := open(t, genesisOf(t, one), one.Accounts[0].Address)
+	_, err := a.NewChain(t.Context(), nodes(t, one))
+	require.ErrorIs(t, err, ErrSameChain)
+	require.Equal(t, NotDone, OutcomeOf(err))
+	_, err = a.NewChain(t.Context(), nodes(t, other, one))
+	require.Error(t, err)
+	plan, err := a.NewChain(t.Context(), nodes(t, other))
+	require.NoError(t, err)
+	require.Equal(t, &NewChain{
+		Genesis: genesisOf(t, other), WasGenesis: genesisOf(t, one), Anchor: ledger.Block{Hash: genesisOf(t, one)}, Doomed: plan.Doomed,
+	}, plan)
+	require.Empty(t, plan.Doomed)
+
+	third := testchain.Simulated(t, testchain.SimulatedOptions{})
+	_, err = a.NewChain(t.Context(), nodes(t, third, other))
+	require.ErrorContains(t, err, "the nodes disagree about the genesis block")
+
+	// The same beginning, and a block that has been seen and is not there.
+	require.NoError(t, a.Ledger.MoveAnchor(t.Context(), ledger.Block{Number: 1000, Hash: common.Hash{1}}))
+	plan, err = a.NewChain(t.Context(), nodes(t, one))
+	require.NoError(t, err)
+	require.True(t, plan.Behind)
+	keys, err := a.Keys(t.Context())
+	require.NoError(t, err)
+	_, err = a.Resync(t.Context(), nodes(t, one), keys)
+	require.ErrorContains(t, err, "no node has block 1000")
+	require.Equal(t, NotDone, OutcomeOf(err))
+
+	// One that does not answer may have the known history.
+	client, err := chain.Open(chain.Config{ChainID: testchain.ChainID, Endpoints: []string{other.URL(), "http://127.0.0.1:1/secret"}})
+	require.NoError(t, err)
+	defer client.Close()
+	_, err = a.NewChain(t.Context(), client)
+	require.ErrorContains(t, err, "127.0.0.1:1 does not tell its history, and may have the known one: ")
+	require.NotContains(t, err.Error(), "secret")
+}
+
+func TestDrainEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	key := common.HexToAddress("0x1")
+	a := open(t, common.Hash{1}, key)
+	verdicts, err := a.Ledger.Accept(t.Context(), ledger.Terms{Held: []common.Address{key}, Cap: 1}, []*ledger.Draft{{
+		ID: uuid.Must(uuid.NewV7()), Target: "pool", Caller: "me", Kind: relayer.KindTransaction, Request: relayer.Request{To: &key},
+	}})
+	require.NoError(t, err)
+	require.NoError(t, verdicts[0].Err)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	defer cancel(nil)
+	stopped := errors.New("stopped")
+	var seen []ledger.Load
+	err = a.Drain(ctx, key, func(n ledger.Load) { seen = append(seen, n); cancel(stopped) })
+	require.Error(t, err)
+	require.Equal(t, NotDone, OutcomeOf(err))
+	require.Equal(t, []ledger.Load{{Pending: 1}}, seen)
+	keys, err := a.Keys(t.Context(), key)
+	require.NoError(t, err)
+	require.True(t, keys[0].Paused)
+	require.True(t, keys[0].Draining)
+	var unknown *UnknownKeyError
+	_, err = a.Keys(t.Context(), common.HexToAddress("0x2"))
+	require.ErrorAs(t, err, &unknown)
+	require.ErrorIs(t, err, relayer.ErrNotFound)
+
+	// An attempt that never comes.
+	short, end := context.WithTimeout(t.Context(), 250*time.Millisecond)
+	defer end()
+	tx, last := a.AwaitAttempt(short, verdicts[0].Tx.ID, 0)
+	require.Nil(t, tx)
+	require.Nil(t, last)
+}
