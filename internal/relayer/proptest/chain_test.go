@@ -1,7 +1,6 @@
 package proptest
 
 import (
-	"encoding/binary"
 	"fmt"
 	"maps"
 	"math/big"
@@ -15,8 +14,6 @@ import (
 
 	"github.com/rollcall-dev/rollcall/internal/chain"
 )
-
-const chainID = 1337
 
 var (
 	baseFee = big.NewInt(1_000_000_000)
@@ -65,6 +62,8 @@ type node struct {
 // world is a chain in memory, with two nodes. The first one seals; the second follows it unless it is held back, and then
 // stays where it is, also on a branch that the first one gives up. What one takes the other hears of.
 type world struct {
+	chainID uint64
+
 	mu      sync.Mutex
 	nodes   [2]*node
 	held    bool // the second node
@@ -77,9 +76,9 @@ type world struct {
 	made    uint64
 }
 
-func newWorld() *world {
+func newWorld(chainID uint64) *world {
 	w := &world{
-		signer: types.LatestSignerForChainID(big.NewInt(chainID)), senders: map[common.Hash]common.Address{},
+		chainID: chainID, signer: types.LatestSignerForChainID(new(big.Int).SetUint64(chainID)), senders: map[common.Hash]common.Address{},
 		taken: map[common.Hash]*types.Transaction{}, moved: make(chan struct{}),
 	}
 	w.genesis = w.build(nil, nil)
@@ -93,7 +92,7 @@ func newWorld() *world {
 func (w *world) build(up *block, txs []*types.Transaction) *block {
 	w.made++
 	b := &block{up: up, txs: txs, nonces: map[common.Address]uint64{}}
-	b.Hash = crypto.Keccak256Hash(binary.BigEndian.AppendUint64([]byte("block"), w.made))
+	b.Hash = crypto.Keccak256Hash(fmt.Appendf(nil, "block %d of %d", w.made, w.chainID))
 	b.Time, b.GasLimit, b.BaseFee = time.Unix(1_700_000_000+int64(w.made), 0), 30_000_000, baseFee
 	if up != nil {
 		b.Number, b.Parent = up.Number+1, up.Hash
@@ -288,7 +287,7 @@ func (w *world) foreign(sign func(*types.Transaction) []byte, from common.Addres
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	tx := types.NewTx(&types.DynamicFeeTx{
-		ChainID: big.NewInt(chainID), Nonce: w.nodes[0].pending(from), To: new(common.HexToAddress("0xf0")), Gas: 21_000,
+		ChainID: new(big.Int).SetUint64(w.chainID), Nonce: w.nodes[0].pending(from), To: new(common.HexToAddress("0xf0")), Gas: 21_000,
 		GasFeeCap: big.NewInt(50_000_000_000), GasTipCap: big.NewInt(40_000_000_000), Value: big.NewInt(int64(w.made)),
 	})
 	raw := sign(tx)

@@ -129,7 +129,7 @@ func (c *client) Head() chain.Header {
 }
 
 func (c *client) Status() chain.Status {
-	return chain.Status{ChainID: chainID, Endpoints: []chain.EndpointStatus{{Endpoint: "memory", OK: true, ChainID: chainID}}}
+	return chain.Status{ChainID: c.world.chainID, Endpoints: []chain.EndpointStatus{{Endpoint: "memory", OK: true, ChainID: c.world.chainID}}}
 }
 
 func (c *client) PendingNonces(ctx context.Context, addrs []common.Address) ([]uint64, error) {

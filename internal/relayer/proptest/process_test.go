@@ -67,7 +67,7 @@ func (tr *trial) start() *process {
 	config, err := pgxpool.ParseConfig(tr.url)
 	require.NoError(tr.t, err)
 	require.Nil(tr.t, config.ConnConfig.TLSConfig, "what is encrypted can't be read along")
-	config.MaxConns = 6
+	config.MaxConns = 3
 	config.ConnConfig.DialFunc, config.ConnConfig.Tracer = m.dial, m
 	// What a frozen process holds comes free while it is frozen.
 	config.ConnConfig.RuntimeParams["idle_in_transaction_session_timeout"] = fmt.Sprint((frost / 3).Milliseconds())
@@ -83,8 +83,8 @@ func (tr *trial) start() *process {
 	require.NoError(tr.t, err)
 	choice := rand.New(rand.NewPCG(tr.seed, uint64(len(name)))) //nolint:gosec // a test's
 	nodes := &client{world: tr.world, gate: m, second: func() bool { return tr.world.held && choice.IntN(3) == 0 }}
-	store := ledger.New(db, ledger.Config{ChainID: chainID, Pool: poolID, Targets: []string{"hook"}})
-	send := sender.New(sender.Config{ChainID: chainID, Ring: ring, Chain: nodes, Ledger: store, Log: log, Signers: 2, Lanes: 2})
+	store := ledger.New(db, ledger.Config{ChainID: tr.world.chainID, Pool: poolID, Targets: []string{"hook"}})
+	send := sender.New(sender.Config{ChainID: tr.world.chainID, Ring: ring, Chain: nodes, Ledger: store, Log: log, Signers: 2, Lanes: 2})
 	p := &process{mortal: m, stop: stop, done: make(chan struct{})}
 	p.Pool = pool.New(pool.Config{
 		ID: poolID, Ledger: store, Sender: send, Chain: nodes, Ring: ring, Log: log, Enabled: true, Cap: 3, Queue: 100, Patience: patience,

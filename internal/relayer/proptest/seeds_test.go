@@ -14,11 +14,12 @@ import (
 // TestSeeds: whatever happens in whatever order, every accepted transaction is mined exactly once.
 func TestSeeds(t *testing.T) {
 	t.Parallel()
+	databases := newShelf(t)
 	for i := range *seeds {
 		seed := *first + uint64(i)
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
-			random(t, seed)
+			random(t, databases, seed)
 			if t.Failed() {
 				t.Logf("repeat: go test -tags hashicorpmetrics ./internal/relayer/proptest -run 'TestSeeds' -proptest.seed=%d -proptest.seeds=1", seed)
 			}
@@ -27,8 +28,8 @@ func TestSeeds(t *testing.T) {
 }
 
 // random runs the history of a seed.
-func random(t *testing.T, seed uint64) {
-	tr := newTrial(t, seed, mishaps(seed))
+func random(t *testing.T, databases *shelf, seed uint64) {
+	tr := newTrial(t, databases, seed, mishaps(seed))
 	tr.faults.off = true
 	for range 2 + seed%2 {
 		tr.start()
@@ -144,4 +145,3 @@ func (tr *trial) act(dice *rand.Rand) {
 		}
 	}
 }
-

@@ -22,7 +22,6 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 	"github.com/rollcall-dev/rollcall/internal/relayer/httpapi"
 	"github.com/rollcall-dev/rollcall/internal/relayer/ledger"
-	"github.com/rollcall-dev/rollcall/internal/testpostgres"
 )
 
 // trial is one history.
@@ -42,6 +41,7 @@ type trial struct {
 	contents  uint64
 	foreign   map[common.Hash]bool
 	callers   sync.WaitGroup
+	calls     int // of any
 }
 
 // request is what a caller wants, and what it knows of it.
@@ -58,14 +58,16 @@ type request struct {
 	maybe    bool
 	contents []uint64 // its own and those of replacements that may have been accepted
 	canceled bool     // somebody has said so
+	answered bool     // in whatever way
 }
 
-func newTrial(t *testing.T, seed uint64, plan func(step, int) kind) *trial {
+// newTrial begins on a chain of its own, and so with a store of its own: nothing is shared between chains.
+func newTrial(t *testing.T, shelf *shelf, seed uint64, plan func(step, int) kind) *trial {
 	t.Helper()
-	db := testpostgres.New(t, testpostgres.Migrated(ledger.Migrations()))
+	db, chainID := shelf.take(t)
 	log := &history{began: time.Now()}
 	tr := &trial{
-		t: t, seed: seed, world: newWorld(), keys: keyringtest.Keys(t, "proptest", 2), url: db.URL(), db: db.Pool(t), log: log,
+		t: t, seed: seed, world: newWorld(chainID), keys: keyringtest.Keys(t, "proptest", 2), url: db.url, db: db.pool, log: log,
 		faults: &faults{log: log, count: map[step]int{}, plan: plan}, foreign: map[common.Hash]bool{},
 	}
 	_, err := ledger.New(tr.db, ledger.Config{ChainID: chainID, Pool: poolID}).Remember(t.Context(), tr.world.genesis.Hash)
@@ -104,7 +106,7 @@ func (tr *trial) registered() {
 	tr.t.Helper()
 	require.Eventually(tr.t, func() bool {
 		var n int
-		return tr.db.QueryRow(tr.t.Context(), `SELECT count(*) FROM relayer_keys`).Scan(&n) == nil && n == len(tr.keys)
+		return tr.db.QueryRow(tr.t.Context(), `SELECT count(*) FROM relayer_keys WHERE chain_id = $1`, tr.world.chainID).Scan(&n) == nil && n == len(tr.keys)
 	}, 10*time.Second, 2*time.Millisecond)
 }
 
@@ -156,6 +158,7 @@ func (tr *trial) submit(ctx context.Context, p *process, r *request) error {
 	})
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.answered = true
 	switch {
 	case p.isDead():
 		r.maybe = true // whatever was answered, nobody heard it
@@ -212,7 +215,7 @@ func (r *request) accepted() uuid.UUID {
 func (tr *trial) stranger(key int) {
 	k := tr.keys[key]
 	hash := tr.world.foreign(func(tx *types.Transaction) []byte {
-		signed, err := keyring.SignRaw(context.Background(), k.Signer, tx, big.NewInt(chainID))
+		signed, err := keyring.SignRaw(context.Background(), k.Signer, tx, new(big.Int).SetUint64(tr.world.chainID))
 		if err != nil {
 			panic(err)
 		}
@@ -248,7 +251,7 @@ func (tr *trial) settle() {
 		tr.log.add("world: every request is answered")
 	})
 	limit := time.After(20 * time.Second)
-	for tick := time.NewTicker(15 * time.Millisecond); ; <-tick.C {
+	for tick := time.NewTicker(20 * time.Millisecond); ; <-tick.C {
 		select {
 		case <-limit:
 			tr.t.Error("not everything came to its end")
@@ -277,8 +280,8 @@ func (tr *trial) settle() {
 // open tells what is not at its end.
 func (tr *trial) open() (what string) {
 	err := tr.db.QueryRow(context.Background(), `SELECT coalesce((SELECT string_agg(format('%s %s: %s %s %s', relayer_address, nonce, status, intent, id), E'\n')
-		FROM relayer_txs WHERE open), '') || coalesce((SELECT string_agg(format('%s has %s pending', address, pending_count), E'\n') FROM relayer_keys
-		WHERE pending_count <> 0), '')`).Scan(&what)
+		FROM relayer_txs WHERE open AND chain_id = $1), '') || coalesce((SELECT string_agg(format('%s has %s pending', address, pending_count), E'\n') FROM relayer_keys
+		WHERE pending_count <> 0 AND chain_id = $1), '')`, tr.world.chainID).Scan(&what)
 	if err != nil {
 		return err.Error()
 	}

@@ -81,7 +81,7 @@ func (tr *trial) rows() map[uuid.UUID]row {
 	found, err := tr.db.Query(context.Background(), `SELECT id, kind, coalesce(relayer_address, ''), nonce, coalesce(tx_hash, ''), coalesce(block_hash, ''),
 		status, open, revision,
 		ARRAY(SELECT d.snapshot->>'status' FROM relayer_deliveries d WHERE d.tx_id = t.id ORDER BY d.revision),
-		ARRAY(SELECT d.revision FROM relayer_deliveries d WHERE d.tx_id = t.id ORDER BY d.revision) FROM relayer_txs t`)
+		ARRAY(SELECT d.revision FROM relayer_deliveries d WHERE d.tx_id = t.id ORDER BY d.revision) FROM relayer_txs t WHERE t.chain_id = $1`, tr.world.chainID)
 	require.NoError(tr.t, err)
 	all, err := pgx.CollectRows(found, pgx.RowToStructByPos[row])
 	require.NoError(tr.t, err)
@@ -121,8 +121,8 @@ func (tr *trial) verifyNonces(rows map[uuid.UUID]row, stands map[common.Address]
 	for _, k := range tr.keys {
 		held[k.Address] = map[uint64]bool{}
 		var next uint64
-		require.NoError(tr.t, tr.db.QueryRow(context.Background(), `SELECT next_nonce FROM relayer_keys WHERE address = $1`,
-			strings.ToLower(k.Address.Hex())).Scan(&next))
+		require.NoError(tr.t, tr.db.QueryRow(context.Background(), `SELECT next_nonce FROM relayer_keys WHERE chain_id = $2 AND address = $1`,
+			lower(k.Address), tr.world.chainID).Scan(&next))
 		assert.Equal(tr.t, counts[k.Address], next, "next nonce of %s, and the chain's count", k.Address)
 	}
 	for _, r := range rows {
@@ -146,7 +146,7 @@ func (tr *trial) verifyNonces(rows map[uuid.UUID]row, stands map[common.Address]
 }
 
 func (tr *trial) verifyAttempts() {
-	found, err := tr.db.Query(context.Background(), `SELECT tx_id, attempt, address, nonce, tx_hash, raw FROM relayer_attempts`)
+	found, err := tr.db.Query(context.Background(), `SELECT tx_id, attempt, address, nonce, tx_hash, raw FROM relayer_attempts WHERE chain_id = $1`, tr.world.chainID)
 	require.NoError(tr.t, err)
 	stored := map[string]bool{}
 	var id uuid.UUID
@@ -159,7 +159,7 @@ func (tr *trial) verifyAttempts() {
 		if assert.NoError(tr.t, tx.UnmarshalBinary(raw)) {
 			assert.Equal(tr.t, hash, tx.Hash().Hex(), "attempt %d of %s: hash of its bytes", number, id)
 			assert.Equal(tr.t, nonce, tx.Nonce(), "attempt %d of %s: nonce of its bytes", number, id)
-			assert.Equal(tr.t, address, strings.ToLower(tr.world.sender(tx).Hex()), "attempt %d of %s: who signed it", number, id)
+			assert.Equal(tr.t, address, lower(tr.world.sender(tx)), "attempt %d of %s: who signed it", number, id)
 		}
 		stored[hash] = true
 		return nil
@@ -191,3 +191,6 @@ func (tr *trial) verifyTold(rows map[uuid.UUID]row) {
 		}
 	}
 }
+
+// lower is how the store writes addresses.
+func lower(a common.Address) string { return strings.ToLower(a.Hex()) }
