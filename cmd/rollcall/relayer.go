@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/big"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -20,6 +21,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer/httpapi"
 	"github.com/rollcall-dev/rollcall/internal/relayer/ledger"
 	"github.com/rollcall-dev/rollcall/internal/relayer/pool"
+	"github.com/rollcall-dev/rollcall/internal/relayer/safeguard"
 	"github.com/rollcall-dev/rollcall/internal/relayer/sender"
 	"github.com/rollcall-dev/rollcall/internal/relayer/tracker"
 	"github.com/rollcall-dev/rollcall/internal/relayer/webhook"
@@ -42,6 +44,7 @@ type relayerCmd struct {
 	History time.Duration `group:"Store and chain" env:"RELAYER_HISTORY" default:"0s" min:"0s" help:"How long final transactions are kept, such as 2160h for 90 days; 0 for ever."`
 	KeysFor time.Duration `group:"Store and chain" name:"idempotency-keys" env:"RELAYER_IDEMPOTENCY_KEYS" default:"720h" min:"1h" help:"How long an idempotency key is remembered: longer than any queue keeps a message."`
 	Gas     gasFlags      `embed:"" group:"Gas"`
+	Guard   guardFlags    `embed:"" group:"Safeguards"`
 	Hook    hookFlags     `embed:"" group:"Webhooks" prefix:"webhook-"`
 	Log     logFlags      `embed:"" group:"Log" prefix:"log-"`
 }
@@ -91,6 +94,7 @@ func (c *relayerCmd) Check(p *config.Problems) {
 	c.Store.check(p)
 	c.Chain.check(p)
 	c.Gas.check(p)
+	c.Guard.check(p)
 	c.Hook.check(p)
 }
 
@@ -133,9 +137,7 @@ func (c *chainFlags) config() chain.Config {
 
 func (g *gasFlags) check(p *config.Problems) {
 	for _, field := range []*string{&g.MaxFee, &g.MinBalance} {
-		if n, ok := new(big.Int).SetString(*field, 10); !ok || n.Sign() < 0 || n.BitLen() > 256 {
-			p.Addf(field, "give wei, in decimal digits", "%q is not an amount", *field)
-		}
+		checkWei(p, field)
 	}
 	for _, r := range g.Receivers {
 		if !common.IsHexAddress(r) {
@@ -212,22 +214,47 @@ func (c *relayerCmd) Run(ctx context.Context, con *console) (err error) {
 	if err != nil {
 		return err
 	}
-	store := ledger.New(db, ledger.Config{ChainID: c.Chain.ID, Pool: c.Store.PoolID, Targets: deliverer.Names(), Told: deliverer.Kick})
+	store := ledger.New(db, ledger.Config{
+		ChainID: c.Chain.ID, Pool: c.Store.PoolID, Targets: deliverer.Names(), Told: deliverer.Kick,
+		Budgets: c.Guard.budgets(), Metrics: ledger.NewMetrics(reg),
+	})
 	follow := tracker.Nodes(client)
 	lineage := tracker.NewLineage(follow, store, log.With("component", "chain"))
 	policies := c.Gas.policies()
+	funder, topUp, err := c.Guard.TopUp.funder(ctx, policies.MaxFee)
+	if err != nil {
+		return err
+	}
+	all, err := together(ring, funder)
+	if err != nil {
+		return err
+	}
+	var funding []common.Address
+	if funder != nil {
+		funding = append(funding, funder.Address())
+	}
+	var keeper *safeguard.Keeper // which needs the sender, and hears of it
 	send := sender.New(sender.Config{
-		ChainID: c.Chain.ID, Ring: ring, Chain: client, Ledger: store, Log: log.With("component", "sender"), Ready: lineage.Err,
-		MaxFee: policies.MaxFee,
+		ChainID: c.Chain.ID, Ring: all, Chain: client, Ledger: store, Log: log.With("component", "sender"), Ready: lineage.Err,
+		MaxFee: policies.MaxFee, Metrics: sender.NewMetrics(reg),
+		Broadcasted: func(key common.Address, o chain.Outcome) { keeper.Broadcasted(key, o) },
 	})
 	relay := pool.New(pool.Config{
 		ID: c.Store.PoolID, Ledger: store, Sender: send, Chain: client, Ring: ring, Log: log.With("component", "pool"),
 		Policies: policies, Ready: lineage.Err, Enabled: c.Enabled, Cap: c.Cap, Queue: c.Queue,
+		Guard: safeguard.NewGuard(c.Guard.rates()), Funding: funding, Metrics: pool.NewMetrics(reg),
 	})
+	keeper = safeguard.New(safeguard.Config{
+		Ledger: store, Chain: client, Log: log.With("component", "safeguard"), Outbox: webhook.NewOutbox(db, c.Chain.ID, c.Store.PoolID),
+		Describe: relay.Describe, Sign: send.Sign, Metrics: safeguard.NewMetrics(reg), Interval: c.Guard.Interval, Margin: c.Guard.Margin,
+		Refusals: c.Guard.Refusals, Cooldown: c.Guard.Cooldown, TopUp: topUp,
+	})
+	terms := relay.Terms()
+	terms.Held = slices.Concat(terms.Held, funding)
 	track := tracker.New(tracker.Config{
-		Name: processName(), Ledger: store, Sender: send, Chain: follow, Terms: relay.Terms(), Log: log.With("component", "tracker"),
+		Name: processName(), Ledger: store, Sender: send, Chain: follow, Terms: terms, Log: log.With("component", "tracker"),
 		Confirmations: c.Chain.Confirmations, MaxFee: policies.MaxFee, Ready: lineage.Err,
-		History: c.History, IdempotencyKeys: c.KeysFor,
+		History: c.History, IdempotencyKeys: c.KeysFor, Round: keeper.Round, Metrics: tracker.NewMetrics(reg),
 	})
 	keys, err := httpapi.ParseKeys(c.APIKeys)
 	if err != nil {
@@ -252,7 +279,7 @@ func (c *relayerCmd) Run(ctx context.Context, con *console) (err error) {
 	stages := newStages(ctx)
 	stages.add(web.Run)
 	stages.add(relay.Run)
-	stages.add(track.Run)
+	stages.add(track.Run, keeper.Run)
 	stages.add(send.Run)
 	stages.add(deliverer.Run, lineage.Run)
 	stages.add(client.Run)

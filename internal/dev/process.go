@@ -121,7 +121,7 @@ func ours(variable string) bool {
 	}
 	return slices.ContainsFunc([]string{
 		"ROLLCALL_TLS_", "REDIS_", "HEALTH_CHECK_AUTH_", "PG", "DATABASE_URL", "RELAYER_DATABASE_URL", "RELAYER_API_KEYS", "RELAYER_RPC_URL",
-		"RELAYER_PRIVATE_KEY", "RELAYER_KEYSTORE_",
+		"RELAYER_PRIVATE_KEY", "RELAYER_KEYSTORE_", "RELAYER_TOPUP_",
 	}, func(prefix string) bool { return strings.HasPrefix(name, prefix) })
 }
 

@@ -76,7 +76,7 @@ func (s *suite) startRelayer(ctx context.Context, databaseURL string, node *geth
 	r.process, err = start("relayer", dir, []string{
 		"RELAYER_LISTEN=" + r.addr, "DATABASE_URL=" + databaseURL, "RELAYER_POOL_ID=" + poolID,
 		fmt.Sprintf("RELAYER_CHAIN_ID=%d", chainID), "RELAYER_RPC_URLS=http://" + node.addr, "RELAYER_SUBSCRIBE_URL=ws://" + node.addr,
-		fmt.Sprintf("RELAYER_IN_FLIGHT=%d", inFlight), "RELAYER_API_KEYS=bench:" + apiKey, keyring.VarKeysJSON + "=" + string(list),
+		fmt.Sprintf("RELAYER_IN_FLIGHT=%d", inFlight), "RELAYER_RATE_LIMIT=0", "RELAYER_API_KEYS=bench:" + apiKey, keyring.VarKeysJSON + "=" + string(list),
 	}, s.rollcall, "relayer")
 	if err != nil {
 		return nil, err

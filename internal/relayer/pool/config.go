@@ -56,6 +56,8 @@ type Config struct {
 	Ring   *keyring.Ring
 	Log    *slog.Logger
 	Guard  Guard // default: admits everything
+	// Funding are keys that fund the others; they are registered, and take nobody's transactions. None by default.
+	Funding []common.Address
 
 	// Metrics, by default unregistered.
 	Metrics *Metrics

@@ -2,6 +2,7 @@ package pool
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -37,13 +38,17 @@ func (p *Pool) registerOnce(ctx context.Context) error {
 	if err := p.cfg.Ready(); err != nil {
 		return err
 	}
-	pending, err := p.cfg.Chain.PendingNonces(ctx, p.terms.Held)
+	all := slices.Concat(p.terms.Held, p.cfg.Funding)
+	pending, err := p.cfg.Chain.PendingNonces(ctx, all)
 	if err != nil {
 		return err
 	}
-	registrations := make([]ledger.Registration, len(p.terms.Held))
-	for i, address := range p.terms.Held {
+	registrations := make([]ledger.Registration, len(all))
+	for i, address := range all {
 		registrations[i] = ledger.Registration{Address: address, NextNonce: pending[i], MinBalance: p.cfg.MinBalance}
+		if i >= len(p.terms.Held) {
+			registrations[i].Funding, registrations[i].MinBalance = true, nil
+		}
 	}
 	return p.cfg.Ledger.Register(ctx, registrations)
 }

@@ -7,12 +7,14 @@ import (
 	"log/slog"
 	"math/big"
 	"os"
+	"slices"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 
@@ -23,8 +25,10 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer/httpapi"
 	"github.com/rollcall-dev/rollcall/internal/relayer/ledger"
 	"github.com/rollcall-dev/rollcall/internal/relayer/pool"
+	"github.com/rollcall-dev/rollcall/internal/relayer/safeguard"
 	"github.com/rollcall-dev/rollcall/internal/relayer/sender"
 	"github.com/rollcall-dev/rollcall/internal/relayer/tracker"
+	"github.com/rollcall-dev/rollcall/internal/relayer/webhook"
 )
 
 // Options say what a relayer is made of.
@@ -34,12 +38,19 @@ type Options struct {
 	ChainID     uint64 // 1337 by default
 	Ring        *keyring.Ring
 	Targets     []string // of webhooks
+	Budgets     ledger.Budgets
+	Registry    *prometheus.Registry // where the parts' metrics are; nowhere by default
+	// TopUp, if not nil, has Funder fund the others.
+	TopUp  *safeguard.TopUp
+	Funder keyring.Signer
 
 	// Edit each part's configuration, where not nil.
 	Chain   func(*chain.Config)
 	Pool    func(*pool.Config)
 	Sender  func(*sender.Config)
 	Tracker func(*tracker.Config)
+	// Keeper starts one, and may edit its configuration; without it nobody reads balances.
+	Keeper func(*safeguard.Config)
 }
 
 // Relayer is one process of a pool, without its HTTP.
@@ -91,16 +102,34 @@ func Launch(t testing.TB, o Options) *Relayer {
 	client, err := chain.Open(nodes)
 	require.NoError(t, err)
 	r := &Relayer{Client: client, stop: stop, done: make(chan struct{})}
-	r.Ledger = ledger.New(db, ledger.Config{ChainID: o.ChainID, Pool: PoolID, Targets: o.Targets})
+	var reg prometheus.Registerer
+	if o.Registry != nil {
+		reg = o.Registry
+	}
+	r.Ledger = ledger.New(db, ledger.Config{
+		ChainID: o.ChainID, Pool: PoolID, Targets: o.Targets, Budgets: o.Budgets, Metrics: ledger.NewMetrics(reg),
+	})
 	follow := tracker.Nodes(client)
 	r.Lineage = tracker.NewLineage(follow, r.Ledger, log)
-	sending := sender.Config{ChainID: o.ChainID, Ring: o.Ring, Chain: client, Ledger: r.Ledger, Log: log, Ready: r.Lineage.Err}
+	sending := sender.Config{ChainID: o.ChainID, Ring: o.Ring, Chain: client, Ledger: r.Ledger, Log: log, Ready: r.Lineage.Err, Metrics: sender.NewMetrics(reg)}
+	var keeper *safeguard.Keeper
+	sending.Broadcasted = func(key common.Address, outcome chain.Outcome) {
+		if keeper != nil {
+			keeper.Broadcasted(key, outcome)
+		}
+	}
+	var funding []common.Address
+	if o.TopUp != nil {
+		funding = []common.Address{o.Funder.Address()}
+		sending.Ring = withSigner(t, o.Ring, o.Funder)
+	}
 	if o.Sender != nil {
 		o.Sender(&sending)
 	}
 	send := sender.New(sending)
 	pooling := pool.Config{
 		ID: PoolID, Ledger: r.Ledger, Sender: send, Chain: client, Ring: o.Ring, Log: log, Enabled: true, Ready: r.Lineage.Err,
+		Funding: funding, Metrics: pool.NewMetrics(reg),
 	}
 	if o.Pool != nil {
 		o.Pool(&pooling)
@@ -108,7 +137,17 @@ func Launch(t testing.TB, o Options) *Relayer {
 	r.Pool = pool.New(pooling)
 	tracking := tracker.Config{
 		Name: uuid.NewString(), Ledger: r.Ledger, Sender: send, Chain: follow, Terms: r.Terms(), Log: log, Confirmations: 2,
-		Tend: 100 * time.Millisecond, Abandoned: 300 * time.Millisecond, Term: time.Second, Ready: r.Lineage.Err,
+		Tend: 100 * time.Millisecond, Abandoned: 300 * time.Millisecond, Term: time.Second, Ready: r.Lineage.Err, Metrics: tracker.NewMetrics(reg),
+	}
+	tracking.Terms.Held = slices.Concat(tracking.Terms.Held, funding)
+	if o.Keeper != nil {
+		keeping := safeguard.Config{
+			Ledger: r.Ledger, Chain: client, Log: log, Outbox: webhook.NewOutbox(db, o.ChainID, PoolID), Describe: r.Describe, Sign: send.Sign,
+			Interval: 50 * time.Millisecond, TopUp: o.TopUp, Metrics: safeguard.NewMetrics(reg),
+		}
+		o.Keeper(&keeping)
+		keeper = safeguard.New(keeping)
+		tracking.Round = keeper.Round
 	}
 	if o.Tracker != nil {
 		o.Tracker(&tracking)
@@ -126,6 +165,9 @@ func Launch(t testing.TB, o Options) *Relayer {
 	})
 	parts.Go(func() error { return send.Run(senders) })
 	parts.Go(func() error { return r.Lineage.Run(ctx) })
+	if keeper != nil {
+		parts.Go(func() error { return keeper.Run(ctx) })
+	}
 	parts.Go(func() error { return client.Run(ctx) })
 	go func() {
 		defer close(r.done)
@@ -137,6 +179,18 @@ func Launch(t testing.TB, o Options) *Relayer {
 	}()
 	t.Cleanup(r.Stop)
 	return r
+}
+
+func withSigner(t testing.TB, ring *keyring.Ring, more keyring.Signer) *keyring.Ring {
+	t.Helper()
+	signers := []keyring.Signer{more}
+	for _, address := range ring.Addresses() {
+		s, _ := ring.Signer(address)
+		signers = append(signers, s)
+	}
+	both, err := keyring.New(signers...)
+	require.NoError(t, err)
+	return both
 }
 
 // Stop ends the relayer as SIGTERM does, and waits for it.

@@ -1,0 +1,132 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/big"
+	"strings"
+	"time"
+
+	"github.com/rollcall-dev/rollcall/internal/config"
+	"github.com/rollcall-dev/rollcall/internal/keyring"
+	"github.com/rollcall-dev/rollcall/internal/relayer/ledger"
+	"github.com/rollcall-dev/rollcall/internal/relayer/safeguard"
+)
+
+// guardFlags are a relayer's safeguards.
+type guardFlags struct {
+	Rate       string `name:"rate-limit" env:"RELAYER_RATE_LIMIT" default:"1000:3000" placeholder:"N[:BURST]" help:"Transactions a second that this process takes, and at once after a pause; 0 for any number."`
+	CallerRate string `name:"rate-limit-per-key" env:"RELAYER_RATE_LIMIT_PER_KEY" default:"0" placeholder:"N[:BURST]" help:"The same for each API key."`
+	TraderRate string `name:"rate-limit-per-trader" env:"RELAYER_RATE_LIMIT_PER_TRADER" default:"0" placeholder:"N[:BURST]" help:"The same for each trader that requests name."`
+
+	CallerBudget string `name:"budget-per-api-key" env:"RELAYER_BUDGET_PER_API_KEY" default:"0" placeholder:"WEI" help:"Gas that each API key may spend in a day (UTC), in all processes of the pool, which must have the same budgets; 0 for any."`
+	TraderBudget string `name:"budget-per-trader" env:"RELAYER_BUDGET_PER_TRADER" default:"0" placeholder:"WEI" help:"The same for each trader."`
+	KeyBudget    string `name:"budget-per-relayer" env:"RELAYER_BUDGET_PER_RELAYER" default:"0" placeholder:"WEI" help:"The same for each key of the pool; past it the others are used."`
+
+	Interval time.Duration `name:"balance-interval" env:"RELAYER_BALANCE_INTERVAL" default:"5s" min:"100ms" max:"30s" help:"How often the keys' balances are read."`
+	Margin   int           `name:"min-balance-margin" env:"RELAYER_MIN_BALANCE_MARGIN" default:"20" min:"1" max:"1000" help:"Percent above its lowest balance at which a disabled key is enabled again."`
+	Refusals int           `name:"max-refusals" env:"RELAYER_MAX_REFUSALS" default:"5" min:"1" max:"1000000" help:"Transactions of a key that nodes refuse in a row, for want of funds or for good, before it is disabled."`
+	Cooldown time.Duration `name:"cooldown" env:"RELAYER_COOLDOWN" default:"1m" min:"1s" max:"30m" help:"How long that lasts at first."`
+
+	TopUp topUpFlags `embed:"" prefix:"topup-"`
+}
+
+// topUpFlags are how keys that run dry get ether.
+type topUpFlags struct {
+	Key       string `env:"RELAYER_TOPUP_KEY" placeholder:"KEY" secret:"" help:"Private key that keys are topped up from; better in a file. It takes nobody's transactions."`
+	KeyFile   string `name:"key-file" env:"RELAYER_TOPUP_KEY_FILE" placeholder:"FILE" help:"File that holds it."`
+	Threshold string `env:"RELAYER_TOPUP_THRESHOLD" default:"0" placeholder:"WEI" help:"Balance below which a key is topped up."`
+	Target    string `env:"RELAYER_TOPUP_TARGET" default:"0" placeholder:"WEI" help:"Balance that it gets then."`
+	Most      string `name:"max" env:"RELAYER_TOPUP_MAX" default:"0" placeholder:"WEI" help:"Most that one top-up gives; 0: what it takes."`
+	PerDay    string `name:"max-per-day" env:"RELAYER_TOPUP_MAX_PER_DAY" default:"0" placeholder:"WEI" help:"Most that all of a day (UTC) give, in all processes of the pool: needed with a key."`
+}
+
+func (g *guardFlags) check(p *config.Problems) {
+	for _, field := range []*string{&g.Rate, &g.CallerRate, &g.TraderRate} {
+		if _, err := safeguard.ParseRate(*field); err != nil {
+			p.Addf(field, "give a number, or two as in 100:300", "%v", err)
+		}
+	}
+	for _, field := range []*string{&g.CallerBudget, &g.TraderBudget, &g.KeyBudget} {
+		checkWei(p, field)
+	}
+	g.TopUp.check(p)
+}
+
+func (t *topUpFlags) check(p *config.Problems) {
+	readSecret(p, &t.Key, &t.KeyFile)
+	for _, field := range []*string{&t.Threshold, &t.Target, &t.Most, &t.PerDay} {
+		checkWei(p, field)
+	}
+	if t.Key == "" {
+		return
+	}
+	if threshold := amount(t.Threshold); threshold == nil {
+		p.Addf(&t.Threshold, "give the balance below which a key is topped up", "is missing")
+	} else if target := amount(t.Target); target == nil || target.Cmp(threshold) <= 0 {
+		p.Addf(&t.Target, "give more than the threshold", "%q is not above the threshold", t.Target)
+	}
+	if amount(t.PerDay) == nil {
+		p.Addf(&t.PerDay, "give a ceiling", "is missing")
+	}
+}
+
+// checkWei wants an amount.
+func checkWei(p *config.Problems, field *string) {
+	if n, ok := new(big.Int).SetString(*field, 10); !ok || n.Sign() < 0 || n.BitLen() > 256 {
+		p.Addf(field, "give wei, in decimal digits", "%q is not an amount", *field)
+	}
+}
+
+// amount is one that was checked; nil for 0, which stands for none.
+func amount(s string) *big.Int {
+	n, ok := new(big.Int).SetString(s, 10)
+	if !ok || n.Sign() == 0 {
+		return nil
+	}
+	return n
+}
+
+func (g *guardFlags) rates() (r safeguard.Rates) {
+	for field, rate := range map[*string]*safeguard.Rate{&g.Rate: &r.Global, &g.CallerRate: &r.Caller, &g.TraderRate: &r.Trader} {
+		*rate, _ = safeguard.ParseRate(*field) // which check has seen
+	}
+	return r
+}
+
+func (g *guardFlags) budgets() ledger.Budgets {
+	return ledger.Budgets{Caller: amount(g.CallerBudget), Trader: amount(g.TraderBudget), Key: amount(g.KeyBudget)}
+}
+
+// funder is the funding key and how it is used; nil for none.
+func (t *topUpFlags) funder(ctx context.Context, maxFee *big.Int) (keyring.Signer, *safeguard.TopUp, error) {
+	if t.Key == "" {
+		return nil, nil, nil
+	}
+	ring, err := keyring.Load(ctx, keyring.Source{Environ: []string{keyring.VarKeyPrefix + "0=" + t.Key}})
+	if err != nil {
+		return nil, nil, errors.New(strings.ReplaceAll(err.Error(), keyring.VarKeyPrefix+"0", "RELAYER_TOPUP_KEY"))
+	}
+	signer, _ := ring.Signer(ring.Addresses()[0])
+	return signer, &safeguard.TopUp{
+		From: signer.Address(), Threshold: amount(t.Threshold), Target: amount(t.Target), Most: amount(t.Most), PerDay: amount(t.PerDay), MaxFee: maxFee,
+	}, nil
+}
+
+// together is a ring with one more key.
+func together(ring *keyring.Ring, more keyring.Signer) (*keyring.Ring, error) {
+	if more == nil {
+		return ring, nil
+	}
+	signers := []keyring.Signer{more}
+	for _, address := range ring.Addresses() {
+		s, _ := ring.Signer(address)
+		signers = append(signers, s)
+	}
+	both, err := keyring.New(signers...)
+	if err != nil {
+		return nil, fmt.Errorf("the funding key must not be a relayer's: %w", err)
+	}
+	return both, nil
+}
