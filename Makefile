@@ -2,7 +2,7 @@
 # scripts/setup.sh.
 
 .DEFAULT_GOAL := help
-.PHONY: help build dev test lint generate fuzz bench compose-up compose-down compose-drill
+.PHONY: help build dev test lint generate fuzz bench soak compose-up compose-down compose-drill
 
 # hashicorp/raft reports its metrics through go-metrics under this tag, through a deprecated library without it.
 TAGS := hashicorpmetrics
@@ -44,6 +44,10 @@ bench: ## Measure against peers: a table, and build/bench.json
 	@scripts/setup.sh test
 	@$(MAKE) --no-print-directory build
 	@scripts/bench.sh
+
+soak: ## Torture the relayer for half an hour: 40,000 transactions, and everything around it fails
+	@scripts/setup.sh test
+	go test -tags $(TAGS),soak -count=1 -timeout 60m -v -run Soak ./internal/relayer/torture
 
 compose-up: ## Build the image and start everything with Docker Compose
 	@$(MAKE) --no-print-directory build

@@ -1,0 +1,218 @@
+package torture
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/common/hexutil"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rollcall-dev/rollcall/internal/testchain/contracts"
+)
+
+const (
+	poolID = "torture"
+	apiKey = "torture-torture-torture-torture-torture"
+)
+
+// web is one transport for all, without the limit of two idle connections a host.
+var web = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64, IdleConnTimeout: time.Second}}
+
+// healthy asks a relayer's /health.
+func healthy(t testing.TB, url string) bool {
+	code, _ := health(t, url)
+	return code == http.StatusOK
+}
+
+func health(t testing.TB, url string) (code int, body string) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 2*time.Second)
+	defer cancel()
+	code, answer, err := call(ctx, http.MethodGet, url+"/health", "", nil)
+	if err != nil {
+		return 0, err.Error()
+	}
+	return code, string(answer)
+}
+
+// call makes one request, with an idempotency key if that is not empty.
+func call(ctx context.Context, method, url, idempotency string, body []byte) (code int, answer []byte, err error) {
+	request, err := http.NewRequestWithContext(ctx, method, url, bytes.NewReader(body))
+	if err != nil {
+		return 0, nil, err
+	}
+	request.Header.Set("Authorization", "Bearer "+apiKey)
+	request.Header.Set("Content-Type", "application/json")
+	if idempotency != "" {
+		request.Header.Set("Idempotency-Key", idempotency)
+	}
+	response, err := web.Do(request)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer response.Body.Close()
+	answer, err = io.ReadAll(response.Body)
+	return response.StatusCode, answer, err
+}
+
+// hit is one transaction to be sent: a call of the counter with an id of its own.
+type hit struct {
+	id   common.Hash
+	body []byte
+	// hasty ones are posted once, with little patience: whether they were stored nobody is told.
+	hasty bool
+
+	tx    string // its id, once it was accepted
+	posts int
+}
+
+func (h *hit) key() string { return h.id.Hex() }
+
+// load is a stream of hits, posted by several clients that turn from one process to another.
+type load struct {
+	t       testing.TB
+	fleet   fleet
+	hits    []*hit
+	clients int
+	pace    time.Duration // between the starts of two hits
+
+	mu        sync.Mutex
+	outcomes  map[string]int
+	latencies []time.Duration // of POSTs that were answered 200
+}
+
+// newLoad makes n hits of a counter. Every other leaves its gas limit to be estimated; one in twenty is hasty.
+func newLoad(t testing.TB, f fleet, counter common.Address, n int, random *rand.Rand) *load {
+	t.Helper()
+	l := &load{t: t, fleet: f, outcomes: map[string]int{}}
+	for i := range n {
+		h := &hit{hasty: random.IntN(20) == 0}
+		for j := range h.id {
+			h.id[j] = byte(random.Uint32())
+		}
+		request := map[string]any{"to": counter, "value": 0, "data": hexutil.Bytes(contracts.Hit(h.id)), "speed": "fast"}
+		if i%2 == 0 {
+			request["gas_limit"] = contracts.HitGas
+		}
+		var err error
+		h.body, err = json.Marshal(request)
+		require.NoError(t, err)
+		l.hits = append(l.hits, h)
+	}
+	return l
+}
+
+// run posts all hits, and returns when each has been accepted, or given up. It ends early with ctx.
+func (l *load) run(ctx context.Context, random *rand.Rand) {
+	next := make(chan *hit)
+	var clients sync.WaitGroup
+	for range l.clients {
+		own := rand.New(rand.NewPCG(random.Uint64(), random.Uint64())) //nolint:gosec // repeatable
+		clients.Go(func() {
+			for h := range next {
+				l.post(ctx, h, own)
+			}
+		})
+	}
+	tick := time.NewTicker(l.pace)
+	defer tick.Stop()
+	for _, h := range l.hits {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+		}
+		next <- h
+	}
+	close(next)
+	clients.Wait()
+}
+
+// post posts a hit until it is accepted, now here and now there.
+func (l *load) post(ctx context.Context, h *hit, random *rand.Rand) {
+	for ctx.Err() == nil {
+		url := l.fleet.any(random)
+		if url != "" {
+			limit := 4 * time.Second
+			if h.hasty {
+				limit = time.Duration(1+random.IntN(200)) * time.Millisecond
+			}
+			began := time.Now()
+			outcome, done := l.try(ctx, url, h, limit)
+			h.posts++
+			l.note(outcome, time.Since(began))
+			if done || h.hasty {
+				return
+			}
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Duration(20+random.IntN(200)) * time.Millisecond):
+		}
+	}
+}
+
+func (l *load) try(ctx context.Context, url string, h *hit, limit time.Duration) (outcome string, done bool) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	code, answer, err := call(ctx, http.MethodPost, url+"/api/v1/relayers/"+poolID+"/transactions", h.key(), h.body)
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		return "no answer in time", false
+	case err != nil:
+		return "connection broke", false
+	case code == http.StatusOK:
+		var accepted struct{ Data struct{ ID string } }
+		if err := json.Unmarshal(answer, &accepted); err != nil {
+			l.t.Errorf("POST answered %s: %v", answer, err)
+		}
+		l.accepted(h, accepted.Data.ID)
+		return "200", true
+	case code == http.StatusTooManyRequests, code == http.StatusServiceUnavailable, code == http.StatusGatewayTimeout:
+		return fmt.Sprint(code), false
+	default:
+		l.t.Errorf("POST of %s answered %d: %s", h.key(), code, answer)
+		return fmt.Sprint(code), true
+	}
+}
+
+func (l *load) accepted(h *hit, tx string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if h.tx != "" && h.tx != tx {
+		l.t.Errorf("idempotency key %s stands for %s and for %s", h.key(), h.tx, tx)
+	}
+	h.tx = tx
+}
+
+func (l *load) note(outcome string, took time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.outcomes[outcome]++
+	if outcome == "200" {
+		l.latencies = append(l.latencies, took)
+	}
+}
+
+// summary of what clients saw.
+func (l *load) summary() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	slices.Sort(l.latencies)
+	at := func(q float64) time.Duration {
+		if len(l.latencies) == 0 {
+			return 0
+		}
+		return l.latencies[int(q*float64(len(l.latencies)-1))].Round(time.Millisecond)
+	}
+	return fmt.Sprintf("POSTs: %s; accepted after p50 %v p99 %v max %v", counts(l.outcomes), at(0.5), at(0.99), at(1))
+}

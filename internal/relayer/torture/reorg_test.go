@@ -1,0 +1,222 @@
+package torture
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/core/types"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rollcall-dev/rollcall/internal/keyring/keyringtest"
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+	"github.com/rollcall-dev/rollcall/internal/relayer/ledger"
+	"github.com/rollcall-dev/rollcall/internal/relayer/relaytest"
+	"github.com/rollcall-dev/rollcall/internal/relayer/tracker"
+	"github.com/rollcall-dev/rollcall/internal/testchain"
+	"github.com/rollcall-dev/rollcall/internal/testchain/contracts"
+	"github.com/rollcall-dev/rollcall/internal/testchain/proxy"
+	"github.com/rollcall-dev/rollcall/internal/testpostgres"
+)
+
+// A block with transactions of ours goes, and the pool with it: nobody has them any more but the store.
+func TestWhatVanishesInAReorganizationIsMinedOnceMore(t *testing.T) {
+	t.Parallel()
+	chain := testchain.Simulated(t, testchain.SimulatedOptions{})
+	counter := chain.Counter()
+	ring := keyringtest.Ring(t, t.Name(), 2)
+	chain.Fund(testchain.Ether(10), ring.Addresses()...)
+	db := testpostgres.New(t, testpostgres.Migrated(ledger.Migrations()))
+	r := relaytest.Start(t, relaytest.Options{
+		DatabaseURL: db.URL(), RPC: []string{chain.URL()}, Ring: ring,
+		Tracker: func(c *tracker.Config) { c.Confirmations = 4 },
+	})
+	v := &truth{t: t, db: db.Pool(t), chain: chain.Client(), counter: counter}
+	parent := chain.Commit()
+	var ids []common.Hash
+	var txs []*relayer.Transaction
+	for i := range 6 {
+		ids = append(ids, common.Hash{byte(i + 1)})
+		txs = append(txs, r.Send(t, counter, 0, contracts.Hit(ids[i])))
+	}
+	for _, tx := range txs {
+		r.Reaches(t, tx, relayer.Broadcasted)
+	}
+	pending := func() (n int) {
+		require.NoError(t, v.db.QueryRow(t.Context(), `SELECT sum(pending_count) FROM relayer_keys`).Scan(&n))
+		return n
+	}
+	require.Equal(t, 6, pending())
+	for range 3 { // each time it has to happen again
+		chain.Commit()
+		for _, tx := range txs {
+			r.Reaches(t, tx, relayer.Mined)
+		}
+		require.Equal(t, []uint64{1, 1, 1, 1, 1, 1}, v.counts(ids))
+		require.Zero(t, pending())
+
+		chain.Fork(parent)
+		chain.Rollback()
+		parent = chain.Commit() // another block in its place: without that it is no reorganization yet
+		chain.Rollback()
+		chain.Commit() // longer than the branch that is gone
+		for _, tx := range txs {
+			r.Reaches(t, tx, relayer.Broadcasted)
+		}
+		require.Equal(t, 6, pending())
+		eventually(t, patience, func() bool {
+			waiting, err := v.chain.PendingTransactionCount(t.Context())
+			return err == nil && waiting == 6
+		}, "what vanished was not sent again")
+	}
+	for range 5 {
+		chain.Commit()
+	}
+	for _, tx := range txs {
+		r.Reaches(t, tx, relayer.Confirmed)
+	}
+	require.Equal(t, []uint64{1, 1, 1, 1, 1, 1}, v.counts(ids))
+	v.keys(false)
+	v.records()
+}
+
+// geth forgets its last blocks, and what stood in them.
+func TestRewoundNodeMinesEverythingOnce(t *testing.T) {
+	t.Parallel()
+	sc := open(t, setting{keys: 2, relayers: 2, inFlight: 64, confirmations: 8, geth: pool(1000)})
+	l := newLoad(t, sc.fleet, sc.counter, 150, sc.random)
+	l.clients, l.pace = 8, 60*time.Millisecond
+	done := make(chan struct{})
+	go func() { defer close(done); l.run(t.Context(), sc.random) }()
+	v := sc.truth()
+	for depth := uint64(2); depth <= 4; depth++ {
+		began, err := v.chain.BlockNumber(t.Context())
+		require.NoError(t, err)
+		eventually(t, patience, func() bool {
+			now, err := v.chain.BlockNumber(t.Context())
+			return err == nil && now >= began+4
+		}, "no blocks")
+		now, err := v.chain.BlockNumber(t.Context())
+		require.NoError(t, err)
+		sc.node.SetHead(now - depth)
+	}
+	<-done
+	v.settled(patience)
+	stored := v.executed(l.hits)
+	v.keys(false)
+	v.records()
+	t.Logf("%d hits mined; %s", stored, v.extras())
+}
+
+// A chain that began anew has the same id, and perhaps the same genesis block. Nothing may be sent on it.
+func TestChainThatBeganAnewIsRefused(t *testing.T) {
+	t.Parallel()
+	sc := open(t, setting{keys: 2, relayers: 2, inFlight: 64, confirmations: 3, geth: pool(1000)})
+	l := newLoad(t, sc.fleet, sc.counter, 40, sc.random)
+	l.clients, l.pace = 8, 50*time.Millisecond
+	l.run(t.Context(), sc.random)
+	v := sc.truth()
+	v.settled(patience)
+
+	// It is made before the old one goes, and rich, so that nothing but the relayers' own judgement keeps them from sending.
+	anew := testchain.Geth(t, testchain.GethOptions{Accounts: 1})
+	var addresses []common.Address
+	for _, k := range sc.keys {
+		addresses = append(addresses, k.Address)
+	}
+	anew.Fund(testchain.Ether(1000), addresses...)
+	for i, old := range sc.proxies {
+		require.NoError(t, old.Close())
+		again, err := proxy.Open(proxy.Config{HTTP: anew.URL(), WS: anew.WSURL(), Listen: strings.TrimPrefix(old.URL(), "http://")})
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, again.Close()) })
+		sc.proxies[i] = again
+	}
+	refuses := func() {
+		t.Helper()
+		for _, m := range sc.fleet {
+			eventually(t, patience, func() bool {
+				if m.url() == "" {
+					return false
+				}
+				code, body := health(t, m.url())
+				return code == http.StatusServiceUnavailable && strings.Contains(body, "another history")
+			}, "%s does not see that the chain began anew", m.name)
+		}
+	}
+	post := func(url string) int {
+		h := newLoad(t, sc.fleet, sc.counter, 1, sc.random).hits[0]
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		code, _, err := call(ctx, http.MethodPost, url+"/api/v1/relayers/"+poolID+"/transactions", h.key(), h.body)
+		require.NoError(t, err)
+		return code
+	}
+	refuses()
+	require.Equal(t, http.StatusServiceUnavailable, post(sc.fleet[0].url()))
+	sc.fleet[0].kill() // a new process judges alike
+	sc.fleet[0].start()
+	refuses()
+	require.Equal(t, http.StatusServiceUnavailable, post(sc.fleet[0].url()))
+	// Some rounds more, of which each would send.
+	head, err := anew.Client().BlockNumber(t.Context())
+	require.NoError(t, err)
+	eventually(t, patience, func() bool {
+		now, err := anew.Client().BlockNumber(t.Context())
+		return err == nil && now >= head+6
+	}, "the new chain makes no blocks")
+	for _, a := range addresses {
+		count, err := anew.Client().PendingNonceAt(t.Context(), a)
+		require.NoError(t, err)
+		require.Zero(t, count, "something was sent on the new chain")
+	}
+	var pool struct {
+		Pending, Queued map[string]map[string]*types.Transaction
+	}
+	require.NoError(t, anew.Client().Client().CallContext(t.Context(), &pool, "txpool_content"))
+	require.Empty(t, pool.Pending)
+	require.Empty(t, pool.Queued)
+	sc.fleet.stop()
+}
+
+// A chain may begin anew with the same first block, as those do whose genesis is configured; and before it is long.
+func TestShortChainThatBeganAnewIsRefused(t *testing.T) {
+	t.Parallel()
+	sc := open(t, setting{keys: 2, relayers: 2, inFlight: 64, confirmations: 2, geth: pool(1000)})
+	v := sc.truth()
+	first, err := v.chain.BlockNumber(t.Context()) // the keys have their funds, and have done nothing
+	require.NoError(t, err)
+	l := newLoad(t, sc.fleet, sc.counter, 40, sc.random)
+	l.clients, l.pace = 8, 50*time.Millisecond
+	l.run(t.Context(), sc.random)
+	v.settled(patience)
+	eventually(t, patience, func() bool {
+		now, err := v.chain.BlockNumber(t.Context())
+		return err == nil && now >= 3*first
+	}, "no blocks")
+	sc.node.SetHead(first)
+	for _, m := range sc.fleet {
+		eventually(t, patience, func() bool {
+			code, body := health(t, m.url())
+			return code == http.StatusServiceUnavailable && strings.Contains(body, "history")
+		}, "%s does not see that the chain began anew", m.name)
+	}
+	again, err := v.chain.BlockNumber(t.Context())
+	require.NoError(t, err)
+	eventually(t, patience, func() bool {
+		now, err := v.chain.BlockNumber(t.Context())
+		return err == nil && now >= again+4
+	}, "no blocks")
+	for _, k := range sc.keys {
+		count, err := v.chain.PendingNonceAt(t.Context(), k.Address)
+		require.NoError(t, err)
+		require.Zero(t, count, "something was sent on the new chain")
+	}
+	var status struct{ Pending, Queued string }
+	require.NoError(t, v.chain.Client().CallContext(t.Context(), &status, "txpool_status"))
+	require.Equal(t, "0x0 0x0", status.Pending+" "+status.Queued)
+	sc.fleet.stop()
+}
