@@ -105,6 +105,25 @@ func (c *Client) PendingNonces(ctx context.Context, addrs []common.Address) ([]u
 	return v.PendingNonces(ctx, addrs)
 }
 
+// PendingEverywhere is the highest that any endpoint says in [View.PendingNonces]. It fails unless all of them answer.
+func (c *Client) PendingEverywhere(ctx context.Context, addrs []common.Address) ([]uint64, error) {
+	highest := make([]uint64, len(addrs))
+	for _, ep := range c.endpoints {
+		v, err := c.LatestOf(ctx, ep.name)
+		if err != nil {
+			return nil, err
+		}
+		pending, err := v.PendingNonces(ctx, addrs)
+		if err != nil {
+			return nil, err
+		}
+		for i, n := range pending {
+			highest[i] = max(highest[i], n)
+		}
+	}
+	return highest, nil
+}
+
 // Header of the block.
 func (v *View) Header() Header { return v.h }
 

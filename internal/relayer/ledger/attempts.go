@@ -12,7 +12,7 @@ import (
 )
 
 // StoreAttempts writes signed bytes down, and reports for each whether it was: not if the transaction has an
-// attempt with that number already, from somebody else. Only what was stored may be broadcasted, and counts as possibly
+// attempt with that number already, from somebody else, nor if it does not have that nonce any more, or is final. Only what was stored may be broadcasted, and counts as possibly
 // sent from here on. An unknown outcome counts as not stored: the bytes are found by Unsent.
 func (l *Ledger) StoreAttempts(ctx context.Context, attempts []*relayer.Attempt) (stored []bool, err error) {
 	n := len(attempts)
@@ -29,6 +29,7 @@ func (l *Ledger) StoreAttempts(ctx context.Context, attempts []*relayer.Attempt)
 		SELECT $1, id, number, address, nonce, purpose, hash, raw, fee::numeric, tip::numeric
 		FROM unnest($2::uuid[], $3::int[], $4::text[], $5::bigint[], $6::text[], $7::text[], $8::bytea[], $9::text[], $10::text[])
 			AS a (id, number, address, nonce, purpose, hash, raw, fee, tip)
+		WHERE EXISTS (SELECT FROM relayer_txs t WHERE t.id = a.id AND t.relayer_address = a.address AND t.nonce = a.nonce AND t.open)
 		ON CONFLICT DO NOTHING RETURNING tx_hash`,
 		l.ChainID, ids, numbers, addresses, nonces, purposes, hashes, raws, fees, tips)
 	if err != nil {

@@ -38,7 +38,7 @@ func (l *Ledger) Chain(ctx context.Context) (c Chain, err error) {
 
 // Remember writes down what the chain is recognised by, unless something is written down, and returns what is.
 func (l *Ledger) Remember(ctx context.Context, genesis common.Hash) (Chain, error) {
-	if _, err := l.db.Exec(ctx, `INSERT INTO relayer_chains (chain_id, genesis_hash, anchor_hash) VALUES ($1, $2, $2)
+	if _, err := l.db.Exec(ctx, `INSERT INTO relayer_chains (chain_id, genesis_hash, anchor_hash, timeline) VALUES ($1, $2, $2, `+timeline+`)
 		ON CONFLICT DO NOTHING`, l.ChainID, genesis.Hex()); err != nil {
 		return Chain{}, fmt.Errorf("remember the chain: %w", err)
 	}

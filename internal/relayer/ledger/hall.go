@@ -19,6 +19,7 @@ type hall struct {
 	waiting         map[string]int
 	queued          int
 	till            till
+	failedOver      bool
 }
 
 // seat is a locked key.
@@ -96,6 +97,12 @@ func (h *hall) lock(b *pgx.Batch, l *Ledger, terms Terms) {
 		rand.Shuffle(len(h.seats), func(i, j int) { h.seats[i], h.seats[j] = h.seats[j], h.seats[i] })
 		return rows.Err()
 	})
+	b.Queue(`SELECT count(*) FROM relayer_chains WHERE chain_id = $1 AND timeline <> `+timeline, l.ChainID).QueryRow(func(row pgx.Row) error {
+		var n int
+		err := row.Scan(&n)
+		h.failedOver = n > 0
+		return err
+	})
 	b.Queue(`SELECT target, count(*) FROM relayer_txs WHERE chain_id = $1 AND pool_id = $2 AND open AND nonce IS NULL GROUP BY target`,
 		l.ChainID, l.Pool).Query(func(rows pgx.Rows) error {
 		for rows.Next() {
@@ -126,6 +133,9 @@ func (h *hall) lockTill(b *pgx.Batch, l *Ledger, terms Terms, others ...account)
 
 // seat finds the place of what has a value and may cost reserve: a key, or, nil, the queue.
 func (h *hall) seat(target string, key common.Address, value, reserve *big.Int) (*seat, error) {
+	if h.failedOver {
+		return nil, errFailedOver
+	}
 	best, why := h.best(key, costOf(value, reserve), reserve)
 	if why != nil {
 		return nil, why

@@ -176,6 +176,22 @@ func TestDisplaced(t *testing.T) {
 	require.Equal(t, []int{1}, pending(t, l))
 }
 
+// Bytes for a nonce that the transaction has lost, or that came too late, are not stored: nobody broadcasts them.
+func TestBytesForAnotherNonceAreNotStored(t *testing.T) {
+	t.Parallel()
+	l, terms := setup(t, 1)
+	txs := accept(t, l, terms, draft(l), draft(l))
+	late := attempt(txs[0], 5, relayer.PurposeSend)
+	broadcast(t, l, txs...)
+	require.NoError(t, l.Displaced(t.Context(), txs[0].ID, txs[0].From, 0, common.HexToHash("0xf0"), Block{3, blockHash(3)}))
+	require.NoError(t, l.RecordMined(t.Context(), []Mined{mined(txs[1], 1, relayer.PurposeSend, 3)}))
+	_, err := l.Confirm(t.Context(), []Block{{3, blockHash(3)}})
+	require.NoError(t, err)
+	stored, err := l.StoreAttempts(t.Context(), []*relayer.Attempt{late, attempt(txs[1], 2, relayer.PurposeNoop)})
+	require.NoError(t, err)
+	require.Equal(t, []bool{false, false}, stored)
+}
+
 func TestGapsAreFilled(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 1)

@@ -224,6 +224,35 @@ func (r *round) confirm(ctx context.Context, canonical []ledger.Block) error {
 	return err
 }
 
+// reconcile compares the store's nonces with all nodes' after the database failed over.
+func (r *round) reconcile(ctx context.Context) error {
+	over, err := r.cfg.Ledger.FailedOver(ctx)
+	if err != nil || !over {
+		return err
+	}
+	everywhere := r.cfg.Everywhere
+	if everywhere == nil {
+		everywhere = r.view.PendingNonces
+	}
+	nonces, err := everywhere(ctx, r.addresses)
+	if err != nil {
+		return err
+	}
+	pending := map[common.Address]uint64{}
+	for i, address := range r.addresses {
+		pending[address] = nonces[i]
+		if nonces[i] > r.keys[i].NextNonce {
+			r.cfg.Log.Error("database has forgotten transactions that nodes know of", "relayer", address,
+				"nonce", r.keys[i].NextNonce, "nodes", nonces[i])
+		}
+	}
+	if err := r.cfg.Ledger.Reconcile(ctx, pending); err != nil {
+		return err
+	}
+	r.cfg.Log.Warn("database failed over: nonces were compared with the nodes'", "keys", len(pending))
+	return nil
+}
+
 // raise follows keys that somebody else has used beyond what we gave out.
 func (r *round) raise(ctx context.Context) error {
 	for i, k := range r.keys {

@@ -61,6 +61,9 @@ type Config struct {
 	Terms  ledger.Terms
 	Log    *slog.Logger
 
+	// Everywhere returns the highest nonce that any node has pending of each key, or an error unless all nodes answered.
+	// Default: what the node of the round has.
+	Everywhere func(context.Context, []common.Address) ([]uint64, error)
 	// Ready says why the chain must not be believed; nil when it may. Default: it always may.
 	Ready func() error
 	// Confirmations is how many blocks, its own included, make a transaction final. Default 12.
@@ -206,6 +209,9 @@ func (t *Tracker) round(ctx context.Context) error {
 	}
 	for _, k := range all {
 		r.addresses = append(r.addresses, k.Address)
+	}
+	if err := r.reconcile(ctx); err != nil {
+		return err
 	}
 	if r.counts, err = view.Nonces(ctx, r.addresses); err != nil {
 		return err

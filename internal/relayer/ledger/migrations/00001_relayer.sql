@@ -7,6 +7,9 @@ CREATE TABLE relayer_chains (
     -- A block deeper than any reorganization. A node that does not have it has another history.
     anchor_number bigint NOT NULL DEFAULT 0,
     anchor_hash   text   NOT NULL,
+    -- The timeline of Postgres under which nonces were given out last. Another one means that the server failed over, and
+    -- may have lost what it had acknowledged.
+    timeline      text   NOT NULL,
     -- The process that follows the chain, until when, and a number that grows with each. Two that believe it at once
     -- do the same work twice and nothing worse: every change compares before it writes.
     tracker       text        NOT NULL DEFAULT '',
