@@ -1,0 +1,196 @@
+package safeguard_test
+
+import (
+	"math/big"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rollcall-dev/rollcall/internal/keyring"
+	"github.com/rollcall-dev/rollcall/internal/keyring/keyringtest"
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+	"github.com/rollcall-dev/rollcall/internal/relayer/ledger"
+	"github.com/rollcall-dev/rollcall/internal/relayer/relaytest"
+	"github.com/rollcall-dev/rollcall/internal/relayer/safeguard"
+	"github.com/rollcall-dev/rollcall/internal/testchain"
+)
+
+// funded is a fixture with a funding key.
+func funded(t *testing.T, funder int64, funds ...int64) (f *fixture, o relaytest.Options, from common.Address) {
+	t.Helper()
+	f = setup(t, funds...)
+	o = f.options()
+	o.Funder = keyringtest.Signers(keyringtest.Keys(t, t.Name()+" funder", 1))[0]
+	from = o.Funder.Address()
+	f.chain.Fund(milli(funder), from)
+	o.TopUp = &safeguard.TopUp{From: from, Threshold: milli(1000), Target: milli(5000), PerDay: testchain.Ether(1000), Quiet: 200 * time.Millisecond}
+	return f, o, from
+}
+
+// mine seals blocks until something is so.
+func (f *fixture) mine(what string, is func() bool) {
+	f.t.Helper()
+	require.Eventually(f.t, func() bool { f.chain.Commit(); return is() }, patience, 100*time.Millisecond, what)
+}
+
+func (f *fixture) balance(of common.Address) *big.Int {
+	f.t.Helper()
+	wei, err := f.chain.Client().BalanceAt(f.t.Context(), of, nil)
+	require.NoError(f.t, err)
+	return wei
+}
+
+// topUps are how many a key has got, and their sum in thousandths of an ether.
+func (f *fixture) topUps(key common.Address) (n int, sum int64) {
+	f.t.Helper()
+	require.NoError(f.t, f.db.Pool(f.t).QueryRow(f.t.Context(), `SELECT count(*), (coalesce(sum(value_wei), 0) / 1e15)::bigint FROM relayer_txs
+		WHERE kind = 'topup' AND to_address = lower($1)`, key.Hex()).Scan(&n, &sum))
+	return n, sum
+}
+
+// Several processes see the same poor keys at the same time; each key gets what it lacks, once.
+func TestKeysAreToppedUpOnceByAnyNumberOfProcesses(t *testing.T) {
+	t.Parallel()
+	f, o, from := funded(t, 100_000, 100, 1000, 0)
+	for range 3 {
+		relaytest.Launch(t, o)
+	}
+	r := relaytest.Start(t, o)
+	f.mine("keys are topped up", func() bool {
+		return f.balance(f.keys[0]).Cmp(milli(5000)) == 0 && f.balance(f.keys[2]).Cmp(milli(5000)) == 0
+	})
+	f.mine("top-ups are final", func() bool {
+		k := f.key(r, from, "there", func(*relayer.Key) bool { return true })
+		return k.PendingCount == 0
+	})
+	f.looks(5)
+	for i, want := range []int64{4900, 0, 5000} {
+		n, sum := f.topUps(f.keys[i])
+		require.Equal(t, want, sum, "key %d", i)
+		require.LessOrEqual(t, n, 1)
+	}
+	require.Equal(t, milli(1000), f.balance(f.keys[1]), "what has the threshold gets nothing")
+
+	// The funding key is nobody's relayer.
+	_, err := send(t, r, from.Hex(), f.keys[0], big.NewInt(1))
+	require.ErrorIs(t, err, relayer.ErrNotFound)
+	listed, total, err := r.Relayers(t.Context(), 0, 100)
+	require.NoError(t, err)
+	require.Equal(t, 4, total, "the pool and its keys")
+	for _, l := range listed {
+		require.NotEqual(t, from, l.Address)
+	}
+	for range 8 {
+		tx, err := send(t, r, relaytest.PoolID, f.chain.Accounts[0].Address, big.NewInt(1))
+		require.NoError(t, err)
+		require.NotEqual(t, from, tx.From)
+	}
+}
+
+func TestTopUpsKeepTheirCeilings(t *testing.T) {
+	t.Parallel()
+	f, o, _ := funded(t, 100_000, 0, 0)
+	o.TopUp.Most, o.TopUp.PerDay = milli(700), milli(1000)
+	o.Registry = prometheus.NewRegistry()
+	relaytest.Start(t, o)
+	f.mine("the day's ceiling is reached", func() bool {
+		_, first := f.topUps(f.keys[0])
+		_, second := f.topUps(f.keys[1])
+		return first+second == 1000
+	})
+	f.mine("more is asked for, and refused", func() bool {
+		n, _ := metric(t, o.Registry, "rollcall_relayer_topups_total", map[string]string{"outcome": "limited"})
+		return n > 0
+	})
+	sum := new(big.Int)
+	for _, key := range f.keys {
+		sum.Add(sum, f.balance(key))
+	}
+	require.Equal(t, milli(1000), sum)
+	requireMetric(t, o.Registry, "rollcall_relayer_budget_spent_ether", map[string]string{"scope": "topup", "subject": ""}, 1)
+	requireMetric(t, o.Registry, "rollcall_relayer_topped_up_ether_total", nil, 1)
+}
+
+func TestAFundingKeyThatRunsDryPromisesNothing(t *testing.T) {
+	t.Parallel()
+	f, o, _ := funded(t, 5500, 0, 0)
+	o.Registry = prometheus.NewRegistry()
+	relaytest.Start(t, o)
+	f.mine("one key gets what there is, the other nothing", func() bool {
+		n, _ := metric(t, o.Registry, "rollcall_relayer_topups_total", map[string]string{"outcome": "unfunded"})
+		return n > 0 && f.balance(f.keys[0]).Sign()+f.balance(f.keys[1]).Sign() == 1
+	})
+}
+
+// A process that dies after it wrote a top-up down leaves it to the others.
+func TestATopUpOutlivesItsProcess(t *testing.T) {
+	t.Parallel()
+	f, o, from := funded(t, 100_000, 0)
+	topUp := o.TopUp
+	// It can do everything but sign.
+	fake := keyringtest.NewFake(o.Funder)
+	fake.Fail(errSigner)
+	mute := o
+	mute.Funder = keyring.Signer(fake)
+	r := relaytest.Start(t, mute)
+	require.Eventually(t, func() bool { n, _ := f.topUps(f.keys[0]); return n == 1 }, patience, 10*time.Millisecond)
+	f.looks(3)
+	r.Stop()
+	require.Zero(t, f.balance(f.keys[0]).Sign())
+	o.TopUp = topUp
+	relaytest.Start(t, o)
+	f.mine("it arrives", func() bool { return f.balance(f.keys[0]).Cmp(milli(5000)) == 0 })
+	n, _ := f.topUps(f.keys[0])
+	require.Equal(t, 1, n)
+	nonce, err := f.chain.Client().NonceAt(t.Context(), from, nil)
+	require.NoError(t, err)
+	require.EqualValues(t, 1, nonce)
+}
+
+// Whoever asks, and however many at once: a key has one, and the day's ceiling holds to the wei.
+func TestTopUpsAreExactUnderConcurrency(t *testing.T) {
+	t.Parallel()
+	f := setup(t, 0)
+	db := f.db.Pool(t)
+	from := common.HexToAddress("0xf0")
+	var keys []common.Address
+	registrations := []ledger.Registration{{Address: from, Funding: true}}
+	for i := range 6 {
+		keys = append(keys, common.BigToAddress(big.NewInt(int64(i+1))))
+		registrations = append(registrations, ledger.Registration{Address: keys[i]})
+	}
+	l := ledger.New(db, ledger.Config{ChainID: testchain.ChainID, Pool: relaytest.PoolID})
+	require.NoError(t, l.Register(t.Context(), registrations))
+	var mu sync.Mutex
+	given := map[common.Address]int{}
+	sum := new(big.Int)
+	var all sync.WaitGroup
+	for range 4 {
+		for _, key := range keys {
+			all.Go(func() {
+				tx, err := l.TopUp(t.Context(), ledger.TopUp{
+					From: from, To: key, Amount: big.NewInt(30), PerDay: big.NewInt(100), Fee: big.NewInt(1), Quiet: time.Minute, Cap: 100,
+				})
+				mu.Lock()
+				defer mu.Unlock()
+				if err == nil {
+					given[key]++
+					sum.Add(sum, tx.Value)
+				}
+			})
+		}
+	}
+	all.Wait()
+	require.Len(t, given, 4, "30, 30, 30 and 10")
+	for key, n := range given {
+		require.Equal(t, 1, n, key)
+	}
+	require.Equal(t, big.NewInt(100), sum)
+	spending, err := l.Spending(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, []ledger.Spent{{Scope: "topup", Wei: big.NewInt(100)}}, spending)
+}
