@@ -67,7 +67,7 @@ func (tr *trial) start() *process {
 	config, err := pgxpool.ParseConfig(tr.url)
 	require.NoError(tr.t, err)
 	require.Nil(tr.t, config.ConnConfig.TLSConfig, "what is encrypted can't be read along")
-	config.MaxConns = 3
+	config.MaxConns = 2 // each costs the server as much as all that it is asked
 	config.ConnConfig.DialFunc, config.ConnConfig.Tracer = m.dial, m
 	// What a frozen process holds comes free while it is frozen.
 	config.ConnConfig.RuntimeParams["idle_in_transaction_session_timeout"] = fmt.Sprint((frost / 3).Milliseconds())

@@ -277,11 +277,20 @@ func (tr *trial) settle() {
 	}
 }
 
-// open tells what is not at its end.
-func (tr *trial) open() (what string) {
-	err := tr.db.QueryRow(context.Background(), `SELECT coalesce((SELECT string_agg(format('%s %s: %s %s %s', relayer_address, nonce, status, intent, id), E'\n')
-		FROM relayer_txs WHERE open AND chain_id = $1), '') || coalesce((SELECT string_agg(format('%s has %s pending', address, pending_count), E'\n') FROM relayer_keys
-		WHERE pending_count <> 0 AND chain_id = $1), '')`, tr.world.chainID).Scan(&what)
+// open tells what is not at its end: what the store says is open, and where it and the chain disagree.
+func (tr *trial) open() string {
+	var mined []int64
+	var addresses []string
+	for i, k := range tr.keys {
+		mined, addresses = append(mined, int64(tr.count(i))), append(addresses, lower(k.Address))
+	}
+	var what string
+	err := tr.db.QueryRow(context.Background(), `SELECT concat_ws(E'\n',
+		(SELECT string_agg(format('%s %s: %s %s %s', relayer_address, nonce, status, intent, id), E'\n') FROM relayer_txs
+			WHERE open AND chain_id = $1),
+		(SELECT string_agg(format('%s has %s pending; its next nonce is %s, and %s are mined', address, pending_count, next_nonce, n), E'\n')
+			FROM relayer_keys JOIN unnest($2::text[], $3::bigint[]) AS m (a, n) ON address = a
+			WHERE chain_id = $1 AND (pending_count <> 0 OR next_nonce <> n)))`, tr.world.chainID, addresses, mined).Scan(&what)
 	if err != nil {
 		return err.Error()
 	}
