@@ -34,6 +34,8 @@ type keyState struct {
 	Usable         bool    `json:"usable"` // it may get something new
 	Enabled        bool    `json:"enabled"`
 	DisabledReason string  `json:"disabledReason"`
+	DisabledUntil  *string `json:"disabledUntil"` // when it is looked into again
+	Funding        bool    `json:"funding"`       // it funds the others, and gets nobody's transactions
 	Paused         bool    `json:"paused"`
 	Draining       bool    `json:"draining"`
 	StuckSince     *string `json:"stuckSince"`
@@ -50,7 +52,8 @@ type keyState struct {
 
 func keyStateOf(k *relayer.Key) keyState {
 	return keyState{
-		Address: lower(k.Address), Usable: k.Usable(), Enabled: k.Enabled, DisabledReason: k.DisabledReason, Paused: k.Paused,
+		Address: lower(k.Address), Usable: k.Usable(), Enabled: k.Enabled, DisabledReason: k.DisabledReason,
+		DisabledUntil: instant(k.DisabledUntil), Funding: k.Funding, Paused: k.Paused,
 		Draining: k.Draining, StuckSince: instant(k.StuckSince), Pending: k.PendingCount, NextNonce: k.NextNonce,
 		Balance: wei(k.Balance), MinBalance: wei(k.MinBalance), LastError: k.LastError, LastSeenAt: instant(k.LastSeenAt), key: k,
 	}
@@ -59,6 +62,9 @@ func keyStateOf(k *relayer.Key) keyState {
 // state says why a key gets nothing new, or "ok".
 func (k *keyState) state() string {
 	var why []string
+	if k.Funding {
+		why = append(why, "funds the others")
+	}
 	if k.Draining {
 		why = append(why, "draining")
 	} else if k.Paused {

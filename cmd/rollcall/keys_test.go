@@ -35,20 +35,20 @@ func (r *relay) list(t *testing.T, args ...string) keyList {
 
 func TestKeysAreListed(t *testing.T) {
 	t.Parallel()
-	r := startRelay(t, 3, nil)
+	r := startRelay(t, 4, nil)
 	done := r.send(t, 0, "one")
 	r.confirm(t, done, relayer.Confirmed)
 	r.send(t, 0, "two")
 	_, err := r.db.Exec(t.Context(), `UPDATE relayer_keys SET enabled = address <> $1, disabled_reason = CASE address WHEN $1 THEN 'low balance' ELSE '' END,
 		stuck_since = CASE address WHEN $2 THEN now() - interval '7 minutes' END, draining = address = $2, paused = address = $2,
-		last_error = CASE address WHEN $1 THEN 'insufficient funds' ELSE '' END, balance_wei = 1234567891234567890, min_balance_wei = 500000000000000000`,
-		lower(r.keys[1]), lower(r.keys[2]))
+		funding = address = $3, last_error = CASE address WHEN $1 THEN 'insufficient funds' ELSE '' END, balance_wei = 1234567891234567890, min_balance_wei = 500000000000000000`,
+		lower(r.keys[1]), lower(r.keys[2]), lower(r.keys[3]))
 	require.NoError(t, err)
 	r.Stop() // it would find the second one well
 
 	list := r.list(t, "--rpc-urls", r.chain.URL())
 	require.Equal(t, "pool", list.Pool)
-	require.Len(t, list.Keys, 3)
+	require.Len(t, list.Keys, 4)
 	byAddress := map[string]keyState{}
 	for _, k := range list.Keys {
 		byAddress[k.Address] = k
@@ -66,13 +66,14 @@ func TestKeysAreListed(t *testing.T) {
 	require.Regexp(t, lower(r.keys[0])+` +ok +1 +2 +1 +1.234567 +0.5 +\d+s +-\n`, out)
 	require.Regexp(t, lower(r.keys[1])+` +disabled: low balance +0 +0 +0 +1.234567 +0.5 +\d+s +insufficient funds\n`, out)
 	require.Regexp(t, lower(r.keys[2])+` +draining, stuck for 7m +0 +0 +0 `, out)
-	require.Contains(t, out, "3 keys of pool pool on chain 1337, 0 transactions waiting\n")
+	require.Regexp(t, lower(r.keys[3])+` +funds the others +0 `, out)
+	require.Contains(t, out, "4 keys of pool pool on chain 1337, 0 transactions waiting\n")
 
 	// A node that is away hides nothing.
 	list = r.list(t, "--rpc-urls", "http://"+freeAddress(t)+"/v2/secret")
 	require.Contains(t, list.ChainError, "connection refused")
 	require.NotContains(t, list.ChainError, "secret")
-	require.Len(t, list.Keys, 3)
+	require.Len(t, list.Keys, 4)
 }
 
 func TestKeysArePausedAndResumed(t *testing.T) {
