@@ -275,7 +275,7 @@ taken away from them; while it is theirs, "rollcall keys resume" lets it have ne
 key, and not to the pool, waits for that. Interrupted, or out of time, the key stays paused.`
 }
 
-func (c *keysDrainCmd) Check(p *config.Problems) { c.poolFlags.check(p) }
+func (c *keysDrainCmd) Check(p *config.Problems) { c.check(p) }
 
 // drained is how a drain stands, for scripts: a line each time that it changes.
 type drained struct {
@@ -327,7 +327,7 @@ func (c *keysDrainCmd) Run(ctx context.Context, con *console) error {
 	case errors.Is(err, admin.ErrResumed):
 		return err
 	case waiting.Err() != nil:
-		return withFix(fmt.Errorf("%s is paused, and %d transactions are not final yet", state.Key, state.Pending+state.Mined),
+		return withFix(fmt.Errorf("%s is paused, with %s not final yet", state.Key, plural(state.Pending+state.Mined, "transaction")),
 			`Drain it again to go on waiting, longer with --wait, or let it work again with "rollcall keys resume".`)
 	}
 	return uncertain(err, "rollcall keys list")

@@ -127,7 +127,7 @@ func TestKeyIsDrained(t *testing.T) {
 	res := rollcall(t, r.operator("keys", "drain", lower(r.keys[0]), "--wait", "300ms")...)
 	require.Equal(t, exitNotDone, res.code)
 	require.Equal(t, lower(r.keys[0])+": 1 pending, 0 mined and not final\n", res.stdout)
-	require.Contains(t, res.stderr, "rollcall keys drain: not done: "+lower(r.keys[0])+" is paused, and 1 transactions are not final yet\nDrain it again")
+	require.Contains(t, res.stderr, "rollcall keys drain: not done: "+lower(r.keys[0])+" is paused, with 1 transaction not final yet\nDrain it again")
 	for _, k := range r.list(t).Keys {
 		require.Equal(t, k.Address == lower(r.keys[0]), k.Draining)
 	}

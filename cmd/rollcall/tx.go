@@ -62,7 +62,7 @@ type txListCmd struct {
 }
 
 func (c *txListCmd) Check(p *config.Problems) {
-	c.poolFlags.check(p)
+	c.check(p)
 	for _, s := range c.Status {
 		if s != "open" && !slices.Contains(relayer.Statuses, relayer.Status(s)) {
 			p.Addf(&c.Status, "see --help for those there are", "%q is not a status", s)
@@ -124,7 +124,7 @@ type txGetCmd struct {
 	poolFlags
 }
 
-func (c *txGetCmd) Check(p *config.Problems) { c.poolFlags.check(p) }
+func (c *txGetCmd) Check(p *config.Problems) { c.check(p) }
 
 func (c *txGetCmd) Run(ctx context.Context, con *console) error {
 	wanted, err := refs(c.Tx)
@@ -197,7 +197,7 @@ nonce and a higher fee; whichever of the two is mined decides, so "canceled" is 
 wait below it have to be mined before.`
 }
 
-func (c *txCancelCmd) Check(p *config.Problems) { c.poolFlags.check(p) }
+func (c *txCancelCmd) Check(p *config.Problems) { c.check(p) }
 
 func (c *txCancelCmd) Run(ctx context.Context, con *console) error {
 	wanted, err := refs(c.Tx)
@@ -270,7 +270,7 @@ func (txBumpCmd) Help() string {
 that offers a tenth more; where that is above the relayer's cap, it stays asked for and is done once the cap allows it.`
 }
 
-func (c *txBumpCmd) Check(p *config.Problems) { c.poolFlags.check(p) }
+func (c *txBumpCmd) Check(p *config.Problems) { c.check(p) }
 
 func (c *txBumpCmd) Run(ctx context.Context, con *console) error {
 	wanted, err := refs(c.Tx)
@@ -326,7 +326,7 @@ it. Replayed, it has the same id as before, and its receiver can tell by the rev
 }
 
 func (c *txReplayCmd) Check(p *config.Problems) {
-	c.poolFlags.check(p)
+	c.check(p)
 	given := 0
 	for _, yes := range []bool{len(c.ID) > 0, len(c.Tx) > 0, c.Parked != ""} {
 		if yes {

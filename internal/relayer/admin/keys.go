@@ -51,7 +51,7 @@ func (a *Admin) Pause(ctx context.Context, key common.Address, paused bool) erro
 	return err
 }
 
-// ErrResumed: somebody let the key have new work while it was drained.
+// ErrResumed means that somebody let the key have new work while it was drained.
 var ErrResumed = refused{errors.New("somebody has resumed the key")}
 
 // Drain keeps new work from a key and returns when nothing that it has can change any more: all is mined, and deep
@@ -95,11 +95,6 @@ type Resync struct {
 	Filled                []uint64 // nonces that nobody had; relayers sign no-ops for them
 	// Sought are transactions whose nonce the chain has used and that are not known to be mined: relayers look for them.
 	Sought int
-}
-
-// Changed reports whether anything had to be mended.
-func (r *Resync) Changed() bool {
-	return r.PendingWas != r.PendingIs || r.NextWas != r.NextIs || len(r.Filled) > 0
 }
 
 // soughtLimit bounds how many are counted.
@@ -172,7 +167,7 @@ type NewChain struct {
 	Doomed []ledger.Doomed
 }
 
-// ErrSameChain: the nodes have the history that the store knows.
+// ErrSameChain means that the nodes have the history that the store knows.
 var ErrSameChain = refused{errors.New("the nodes have the very history that transactions were sent on: there is nothing to start over")}
 
 // NewChain looks at what starting over would do. It fails with [ErrSameChain], and where the nodes do not agree or one does

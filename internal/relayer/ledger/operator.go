@@ -87,7 +87,7 @@ func (l *Ledger) Wish(ctx context.Context, id uuid.UUID) (w Wish, err error) {
 	return w, nil
 }
 
-// ErrUnsigned: nothing was signed for the transaction yet, so there is nothing to outbid.
+// ErrUnsigned means that nothing was signed for the transaction yet, so there is nothing to outbid.
 var ErrUnsigned = errors.New("nothing was signed for it yet")
 
 // AskBump asks for a higher fee than that of the transaction's latest attempt. Whoever follows the chain signs for it, at
