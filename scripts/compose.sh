@@ -35,20 +35,42 @@ build() {
   mkdir -p build
   docker build --quiet -f deploy/Dockerfile -t rollcall:dev . >build/image.log 2>&1 ||
     { cat build/image.log && fail 'the image could not be built'; }
-  REDIS_IMAGE=$(scripts/redis-image.sh)
-  export REDIS_IMAGE
+  REDIS_IMAGE=$(scripts/image.sh redis)
+  POSTGRES_IMAGE=$(scripts/image.sh postgres)
+  RELAYER_ADDRESSES=$(secrets)
+  export REDIS_IMAGE POSTGRES_IMAGE RELAYER_ADDRESSES
+}
+
+# secrets makes what the containers are given as files, unless it is there, and prints the addresses of the keys. The
+# containers' users may read the files, and nobody else of this machine gets to them.
+secrets() {
+  local folder=build/compose
+  bin/rollcall dev-secrets "$folder"
+  chmod 700 "$folder"
+  [ -e $folder/postgres-password ] || od -An -N24 -tx1 /dev/urandom | tr -d ' \n' >$folder/postgres-password
+  echo "postgres://rollcall:$(cat $folder/postgres-password)@postgres:5432/rollcall?sslmode=disable" >$folder/database-url.new
+  mv -f $folder/database-url.new $folder/database-url
+  chmod 444 $folder/*
 }
 
 up() {
   build
+  # A chain that is started anew is another one, which is no place for the data of the one before.
+  printf 'compose: the chain begins anew at each start, and the relayers'"'"' data with it\n'
+  in_project rm --force --stop -v oz-relayer-0 oz-relayer-1 oz-relayer-2 postgres chain >/dev/null 2>&1 || true
   # docker-compose 1.29 cannot replace containers on newer engines (KeyError: 'ContainerConfig'). It can start
   # anew, and the volumes stay.
   in_project up --detach --remove-orphans || {
-    $v2 && fail 'could not be started'
+    $v2 && not_started
     in_project down --remove-orphans --timeout 20
-    in_project up --detach --remove-orphans
+    in_project up --detach --remove-orphans || not_started
   }
   await_healthy
+}
+
+not_started() {
+  in_project logs --tail 20
+  fail 'could not be started'
 }
 
 # await_healthy waits until Docker calls every container of the project healthy.
@@ -70,6 +92,7 @@ await_healthy() {
 drill() {
   project=rollcall-drill
   export COORDINATOR_1_HTTP='' COORDINATOR_2_HTTP='' COORDINATOR_3_HTTP='' HEALTH_CHECK_INTERVAL_MS=2000
+  export RELAYER_0_HTTP='' RELAYER_1_HTTP='' RELAYER_2_HTTP=''
   in_project down --volumes --remove-orphans --timeout 1 >/dev/null 2>&1 || true
   trap 'in_project logs --no-color --timestamps >build/drill.log 2>&1; in_project down --volumes --timeout 1 >/dev/null 2>&1' EXIT
   up

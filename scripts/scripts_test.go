@@ -56,7 +56,7 @@ func script(t *testing.T, stubs programs, env []string, path string, args ...str
 }
 
 // An image that somebody named is run, or nothing is: the stand-in is for those who named none.
-func TestRedisImage(t *testing.T) {
+func TestImage(t *testing.T) {
 	t.Parallel()
 	// An engine that has the images of HERE, and finds those of ELSEWHERE in a registry.
 	docker := `
@@ -67,43 +67,50 @@ case "$1 $2" in
   *) exit 3 ;;
 esac`
 	const inspect, pull = "docker image inspect ", "docker pull --quiet "
-	for name, tc := range map[string]struct {
-		named, here, elsewhere string
-		want                   outcome
-	}{
-		"named and here": {
-			named: "mine:1", here: "mine:1",
-			want: outcome{stdout: "mine:1\n", calls: []string{inspect + "mine:1"}},
-		},
-		"named and pulled": {
-			named: "mine:1", elsewhere: "mine:1",
-			want: outcome{stdout: "mine:1\n", calls: []string{inspect + "mine:1", pull + "mine:1"}},
-		},
-		"named and nowhere": {
-			named: "mine:1", here: "rollcall/redis-standin:7 redis:7-alpine",
-			want: outcome{
-				stderr: "REDIS_IMAGE: mine:1 is neither here nor to be pulled: manifest for mine:1 not found\n", code: 1,
-				calls: []string{inspect + "mine:1", pull + "mine:1"},
-			},
-		},
-		"none named": {
-			elsewhere: "redis:7-alpine",
-			want:      outcome{stdout: "redis:7-alpine\n", calls: []string{inspect + "redis:7-alpine", pull + "redis:7-alpine"}},
-		},
-		"none named, without a registry": {
-			here: "rollcall/redis-standin:7",
-			want: outcome{
-				stdout: "rollcall/redis-standin:7\n",
-				calls:  []string{inspect + "redis:7-alpine", pull + "redis:7-alpine", inspect + "rollcall/redis-standin:7"},
-			},
-		},
+	for server, image := range map[string]struct{ variable, official, standin string }{
+		"redis":    {"REDIS_IMAGE", "redis:7-alpine", "rollcall/redis-standin:7"},
+		"postgres": {"POSTGRES_IMAGE", "postgres:15-alpine", "rollcall/postgres-standin:1"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			env := []string{"REDIS_IMAGE=" + tc.named, "HERE=" + tc.here, "ELSEWHERE=" + tc.elsewhere}
-			require.Equal(t, tc.want, script(t, programs{"docker": docker}, env, "redis-image.sh"))
-		})
+		for name, tc := range map[string]struct {
+			named, here, elsewhere string
+			want                   outcome
+		}{
+			"named and here": {
+				named: "mine:1", here: "mine:1",
+				want: outcome{stdout: "mine:1\n", calls: []string{inspect + "mine:1"}},
+			},
+			"named and pulled": {
+				named: "mine:1", elsewhere: "mine:1",
+				want: outcome{stdout: "mine:1\n", calls: []string{inspect + "mine:1", pull + "mine:1"}},
+			},
+			"named and nowhere": {
+				named: "mine:1", here: image.standin + " " + image.official,
+				want: outcome{
+					stderr: image.variable + ": mine:1 is neither here nor to be pulled: manifest for mine:1 not found\n", code: 1,
+					calls: []string{inspect + "mine:1", pull + "mine:1"},
+				},
+			},
+			"none named": {
+				elsewhere: image.official,
+				want:      outcome{stdout: image.official + "\n", calls: []string{inspect + image.official, pull + image.official}},
+			},
+			"none named, without a registry": {
+				here: image.standin,
+				want: outcome{
+					stdout: image.standin + "\n",
+					calls:  []string{inspect + image.official, pull + image.official, inspect + image.standin},
+				},
+			},
+		} {
+			t.Run(server+", "+name, func(t *testing.T) {
+				t.Parallel()
+				env := []string{image.variable + "=" + tc.named, "HERE=" + tc.here, "ELSEWHERE=" + tc.elsewhere}
+				require.Equal(t, tc.want, script(t, programs{"docker": docker}, env, "image.sh", server))
+			})
+		}
 	}
+	got := script(t, nil, nil, "image.sh", "mysql")
+	require.Equal(t, outcome{stderr: "image: redis or postgres?\n", code: 2, calls: []string{}}, got)
 }
 
 // Whatever Go a machine has, if any: it gets one that builds this, or is told what to do.

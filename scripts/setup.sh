@@ -5,7 +5,7 @@
 #   scripts/setup.sh run      … and what `make dev` does
 #   scripts/setup.sh test     … and `make test`, `make fuzz`, `make bench`: geth is built into build/tools
 #   scripts/setup.sh lint     … and `make lint`, `make generate`: tools built into build/tools
-#   scripts/setup.sh standin  … and what builds the stand-in for the Redis image
+#   scripts/setup.sh standin  … and what builds the stand-ins for images of Redis and PostgreSQL
 #
 # Debian and Ubuntu: through apt, as root or with sudo. Elsewhere it says what to install.
 # Whatever Go there is fetches the one that go.mod asks for, through the module proxy, into the module cache.
@@ -33,7 +33,8 @@ main() {
       need_tool "$geth"
       ;;
     lint)
-      need make:make git:git shellcheck:shellcheck
+      # promtool comes with the server; nothing starts that.
+      need make:make git:git shellcheck:shellcheck promtool:prometheus
       need_tool "$buf"
       need_tool "$golangci_lint"
       need_tool "$govulncheck"
@@ -129,7 +130,7 @@ need_brew() {
       postgresql) formulas+=(postgresql@17) ;;
       gcc) fail "please install Apple's command line tools: xcode-select --install" ;;
       iproute2) ;;
-      debootstrap) fail "the stand-in for the Redis image is built on Debian and Ubuntu only: docker pull redis:7-alpine" ;;
+      debootstrap) fail "stand-ins for images are built on Debian and Ubuntu only: docker pull redis:7-alpine postgres:15-alpine" ;;
       *) formulas+=("$package") ;;
     esac
   done
@@ -137,7 +138,7 @@ need_brew() {
 }
 
 apt_install() {
-  local conf sudo=()
+  local conf service sudo=()
   if [ "$(id -u)" -ne 0 ]; then
     command -v sudo >/dev/null || fail "please install as root: apt-get install $*"
     sudo=(sudo)
@@ -148,9 +149,11 @@ apt_install() {
   "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >&2 ||
     fail "apt-get could not install $*"
   # Nor at the next boot. Only what was installed just now is touched.
-  if [[ " $* " == *" redis-server "* ]] && [ -d /run/systemd/system ]; then
-    "${sudo[@]}" systemctl disable --quiet redis-server || true
-  fi
+  for service in redis-server prometheus; do
+    if [[ " $* " == *" $service "* ]] && [ -d /run/systemd/system ]; then
+      "${sudo[@]}" systemctl disable --quiet "$service" || true
+    fi
+  done
   if [[ " $* " == *" postgresql "* ]]; then
     for conf in /etc/postgresql/*/main/start.conf; do
       [ ! -e "$conf" ] || "${sudo[@]}" sed -i 's/^auto$/manual/' "$conf"
@@ -158,8 +161,8 @@ apt_install() {
   fi
 }
 
-# hold_services keeps Debian's packages from starting what they install: a redis-server on port 6379 and a PostgreSQL on
-# port 5432 that nobody asked for. A policy that stands already is left alone.
+# hold_services keeps Debian's packages from starting what they install: a redis-server on port 6379, a PostgreSQL on
+# port 5432 and a Prometheus on port 9090 that nobody asked for. A policy that stands already is left alone.
 hold_services() {
   local policy=/usr/sbin/policy-rc.d
   [ -e "$policy" ] && return

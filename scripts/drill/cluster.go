@@ -15,7 +15,10 @@ import (
 )
 
 // cluster is a Compose project. Its parts are named as in deploy/compose.yaml.
-type cluster struct{ project string }
+type cluster struct {
+	project string
+	secrets string // folder of what scripts/compose.sh made
+}
 
 // exitError is a program that ran and ended with another code than 0.
 type exitError struct {

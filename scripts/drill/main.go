@@ -31,11 +31,12 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	flags := flag.NewFlagSet("drill", flag.ContinueOnError)
 	project := flags.String("project", "rollcall-drill", "name of the Compose project")
 	interval := flags.Duration("interval", 2*time.Second, "health check interval the coordinators run with")
+	secrets := flags.String("secrets", "build/compose", "folder of the relayers' API keys")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
 	d := &drill{
-		cluster:  &cluster{project: *project},
+		cluster:  &cluster{project: *project, secrets: *secrets},
 		interval: *interval,
 		out:      stdout,
 	}
@@ -49,6 +50,9 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 		d.redisRestarted,
 		d.gatewayKilled,
 		d.coordinatorsStopped,
+		d.transactionsMined,
+		d.relayerKilled,
+		d.storeStopped,
 	} {
 		if err := step(ctx); err != nil {
 			return err
@@ -229,16 +233,19 @@ func (d *drill) relayerStops(ctx context.Context) error {
 		if err := errors.Join(err, <-stopped); err != nil {
 			return err
 		}
-		// From the moment at which its process began, which is not when Docker was asked, nor when that has answered.
 		if err := d.cluster.start(ctx, victim); err != nil {
 			return err
 		}
+		// From the moment at which its process began, which is not when Docker was asked, nor when that has answered.
 		started, err := d.cluster.started(ctx, victim)
 		if err != nil {
 			return err
 		}
-		limit := d.interval + time.Second
-		return d.awaitSince(ctx, started, "start "+victim, within(relayers, limit), limit, d.lookAtSet(ctx, relayers))
+		const expected, limit = "/health 200", 5 * time.Second
+		if err := d.awaitSince(ctx, started, "start "+victim, expected, limit, d.lookAtHealth(ctx, victim, 200, "")); err != nil {
+			return err
+		}
+		return d.awaitSet(ctx, "  the set then", relayers, d.interval+time.Second, nil)
 	})
 }
 
