@@ -60,5 +60,7 @@ check 'go.mod is tidy, the benchmark' tidy scripts/bench
 check 'buf lint' buf lint
 check 'buf breaking' compatible
 check 'generated code is fresh' fresh
+check 'alert rules' promtool check rules --lint-fatal deploy/prometheus/*.rules.yml
+check 'alert rules, tests' promtool test rules deploy/prometheus/*.test.yml
 check shellcheck shellcheck scripts/*.sh .ci/run
 exit $failed

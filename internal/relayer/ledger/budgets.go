@@ -37,7 +37,7 @@ const (
 	scopeTopUp  scope = "topup"
 )
 
-var scopeNames = map[scope]string{scopeCaller: "the API key", scopeTrader: "the trader", scopeKey: "every key that may send it", scopeTopUp: "the funding key"}
+var scopeNames = map[scope]string{scopeCaller: "the API key", scopeTrader: "the trader", scopeKey: "every key that may send it"}
 
 // account is what a budget is for.
 type account struct {
@@ -123,9 +123,19 @@ func (t *till) take(a account, wei *big.Int) {
 	t.taken[a].Add(t.taken[a], wei)
 }
 
+// BudgetLimits are the names of the budgets, as a [relayer.LimitError] has them.
+func BudgetLimits() (names []string) {
+	for _, s := range []scope{scopeCaller, scopeTrader, scopeKey} {
+		names = append(names, budgetLimit(s))
+	}
+	return names
+}
+
+func budgetLimit(s scope) string { return "daily gas budget of " + scopeNames[s] }
+
 // refusal tells whoever does not fit to come back tomorrow.
 func (t *till) refusal(s scope) error {
-	return &relayer.LimitError{Limit: "daily gas budget of " + scopeNames[s], After: max(time.Second, time.Until(t.day.AddDate(0, 0, 1)))}
+	return &relayer.LimitError{Limit: budgetLimit(s), After: max(time.Second, time.Until(t.day.AddDate(0, 0, 1)))}
 }
 
 // today is what is written down with what takes part; nil where nothing was locked.

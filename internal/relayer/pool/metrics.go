@@ -11,6 +11,7 @@ import (
 
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 	"github.com/rollcall-dev/rollcall/internal/relayer/httpapi"
+	"github.com/rollcall-dev/rollcall/internal/relayer/ledger"
 )
 
 // Metrics of a Pool. A process registers them once. Those of keys are by address, which configuration bounds, and of
@@ -40,7 +41,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		Name: "rollcall_relayer_submissions_total",
 		Help: "Requests to send a transaction, by outcome: accepted, replayed (its idempotency key was known), refused, failed (nothing was stored, or nobody knows).",
 	}, []string{"outcome"})
-	return &Metrics{
+	m := &Metrics{
 		enabled: gauge("rollcall_relayer_enabled", "0 while RELAYER_ENABLED is false, 1 otherwise."),
 		ready:   gauge("rollcall_relayer_ready", "1 while /health is 200, 0 otherwise."),
 		problem: f.NewGaugeVec(prometheus.GaugeOpts{
@@ -68,6 +69,11 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10},
 		}),
 	}
+	// There from the start, so that the first one is an increase.
+	for _, name := range append(ledger.BudgetLimits(), "funds") {
+		m.limited.WithLabelValues(name)
+	}
+	return m
 }
 
 // submitted counts a request.

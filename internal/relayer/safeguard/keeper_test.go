@@ -216,7 +216,9 @@ func TestAKeyIsTakenOutAfterRepeatedRefusalsAndProbed(t *testing.T) {
 	_, err = send(t, r, relaytest.PoolID, f.chain.Accounts[0].Address, big.NewInt(1))
 	require.ErrorIs(t, err, relayer.ErrUnavailable)
 	// As long as nodes refuse what is pending it stays out, and is looked into less and less often.
-	f.key(r, key, "was probed", func(k *relayer.Key) bool { return !k.Enabled && k.Checks >= 2 && k.DisabledUntil.After(out.DisabledUntil) })
+	f.key(r, key, "was probed", func(k *relayer.Key) bool {
+		return !k.Enabled && k.Checks >= 2 && k.DisabledUntil.After(out.DisabledUntil)
+	})
 	nodes.outcome.Store(int64(chain.Accepted))
 	f.key(r, key, "is enabled", func(k *relayer.Key) bool { return k.Enabled })
 	f.chain.Commit()
