@@ -59,8 +59,9 @@ type node struct {
 	pool map[common.Address]map[uint64]*types.Transaction
 }
 
-// world is a chain in memory, with two nodes. The first one seals; the second follows it unless it is held back, and then
-// stays where it is, also on a branch that the first one gives up. What one takes the other hears of.
+// world is a chain in memory, with two nodes. The first one seals; the second follows it unless it is held back: then it
+// stays where it is, also on a branch that the first one gives up, and hears of nothing. Otherwise what one takes the other
+// hears of.
 type world struct {
 	chainID uint64
 
@@ -121,7 +122,7 @@ func (w *world) send(n *node, raw []byte) chain.Outcome {
 		return chain.Refused
 	}
 	outcome := w.offer(n, tx)
-	if outcome == chain.Accepted {
+	if outcome == chain.Accepted && !w.held {
 		for _, other := range w.nodes {
 			if other != n {
 				w.offer(other, tx)
@@ -277,8 +278,19 @@ func (w *world) hold(held bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.held = held
-	if !held {
-		w.move(w.nodes[1], w.nodes[0].head)
+	if held {
+		return
+	}
+	w.move(w.nodes[1], w.nodes[0].head)
+	// Each hears of what only the other one kept, as after a time without a connection.
+	for _, n := range w.nodes {
+		for _, other := range w.nodes {
+			for _, a := range sortedKeys(n.pool) {
+				for _, tx := range n.pool[a] {
+					w.offer(other, tx)
+				}
+			}
+		}
 	}
 }
 

@@ -58,25 +58,28 @@ func (c *client) look(do func(*node) error) (err error) {
 }
 
 func (c *client) Send(_ context.Context, txs []chain.Raw) []chain.Result {
-	results := make([]chain.Result, len(txs))
-	done := false
+	results, late := make([]chain.Result, len(txs)), make([]chain.Result, len(txs))
+	asked := false
 	err := c.gate.pass(stepSend, func() {
-		done = true
 		c.world.mu.Lock()
 		defer c.world.mu.Unlock()
+		asked = true
 		n := c.node()
 		for i, raw := range txs {
-			results[i] = chain.Result{Endpoint: "memory", Outcome: c.world.take(n, raw)}
-			if results[i].Outcome != chain.Accepted {
-				results[i].Err = errors.New(results[i].Outcome.String())
+			late[i] = chain.Result{Endpoint: "memory", Outcome: c.world.take(n, raw)}
+			if late[i].Outcome != chain.Accepted {
+				late[i].Err = errors.New(late[i].Outcome.String())
 			}
 		}
 	})
+	c.world.mu.Lock()
+	defer c.world.mu.Unlock()
 	if err == nil {
-		return results
+		return append(results[:0], late...)
 	}
 	outcome := chain.NotSent
-	if done || len(txs)%2 == 0 { // nobody can tell a request that was lost from an answer that was
+	// Who hears nothing can't always tell a request that was lost from an answer that was.
+	if asked || errors.Is(err, errLate) || len(txs)%2 == 0 {
 		outcome = chain.Unknown
 	}
 	for i := range results {

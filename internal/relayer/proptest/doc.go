@@ -13,6 +13,7 @@
 //	die after        the same, but for this step
 //	freeze before    the process stands still, and goes on much later, when others have taken over
 //	freeze after     the same, once the step has happened
+//	late             the process hears an error at once, and the step happens some time later
 //
 // Statements are told apart on the wire, where connections are cut before the server has read a request or after it has
 // executed it, so that a commit can be lost in both ways.

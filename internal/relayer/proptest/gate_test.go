@@ -35,12 +35,13 @@ const (
 	dieAfter
 	freezeBefore
 	freezeAfter
+	late
 )
 
-var kinds = []kind{failBefore, failAfter, dieBefore, dieAfter, freezeBefore, freezeAfter}
+var kinds = []kind{failBefore, failAfter, dieBefore, dieAfter, freezeBefore, freezeAfter, late}
 
 func (k kind) String() string {
-	return [...]string{"none", "fail before", "fail after", "die before", "die after", "freeze before", "freeze after"}[k]
+	return [...]string{"none", "fail before", "fail after", "die before", "die after", "freeze before", "freeze after", "late"}[k]
 }
 
 // faults decides what strikes where; they are shared by all processes of a history.
@@ -82,10 +83,14 @@ func (f *faults) stop() {
 var (
 	errDead   = errors.New("the process is dead")
 	errFailed = errors.New("a fault of the test struck")
+	errLate   = errors.New("a request is late")
 )
 
 // frost is how long a process stands still: longer than terms, idle transactions, and whatever others wait for.
 const frost = 500 * time.Millisecond
+
+// lateness is how long a request that the process has given up is on its way.
+const lateness = 60 * time.Millisecond
 
 // mortal is a process as its gates see it.
 type mortal struct {
@@ -186,6 +191,10 @@ func (m *mortal) pass(s step, do func()) error {
 	k, err := m.before(s)
 	if err != nil {
 		return err
+	}
+	if k == late {
+		time.AfterFunc(lateness, do)
+		return fmt.Errorf("%w: %q", errLate, s)
 	}
 	do()
 	return m.after(s, k)

@@ -45,12 +45,13 @@ type signer struct {
 	gate gate
 }
 
-func (s signer) Sign(ctx context.Context, digest [32]byte) (signature [65]byte, err error) {
-	struck := s.gate.pass(stepSign, func() { signature, err = s.Fake.Sign(ctx, digest) })
-	if struck != nil {
-		return [65]byte{}, struck
+func (s signer) Sign(ctx context.Context, digest [32]byte) ([65]byte, error) {
+	var made [65]byte
+	var failed error
+	if err := s.gate.pass(stepSign, func() { made, failed = s.Fake.Sign(ctx, digest) }); err != nil {
+		return [65]byte{}, err
 	}
-	return signature, err
+	return made, failed
 }
 
 // start runs a process.

@@ -71,8 +71,10 @@ func mishaps(seed uint64) func(step, int) kind {
 		case n < 3 && frosts > 0:
 			frosts--
 			return [...]kind{freezeBefore, freezeAfter}[dice.IntN(2)]
-		default:
+		case s == stepLook || s == stepSign:
 			return [...]kind{failBefore, failAfter}[dice.IntN(2)]
+		default:
+			return [...]kind{failBefore, failAfter, late}[dice.IntN(3)]
 		}
 	}
 }

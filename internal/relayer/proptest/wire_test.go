@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"fmt"
 	"net"
 	"strings"
+	"time"
 )
 
 // statements are steps by what tells them apart; the first that matches.
@@ -63,6 +65,7 @@ type wire struct {
 	arm     chan strike // holds what strikes once the answer is complete
 	answers bytes.Buffer
 	err     error // that the reader has to end with
+	late    bool  // what was asked last is on its way yet, and nobody waits for it
 }
 
 type strike struct {
@@ -93,11 +96,17 @@ func (w *wire) Close() error {
 	w.owner.mu.Lock()
 	delete(w.owner.conns, w.Conn)
 	w.owner.mu.Unlock()
+	if w.late {
+		return nil // deliver does it
+	}
 	return w.Conn.Close()
 }
 
 // Write passes on what was written, request by request.
 func (w *wire) Write(p []byte) (int, error) {
+	if w.late {
+		return 0, net.ErrClosed
+	}
 	w.rest = append(w.rest, p...)
 	for {
 		request, whole := w.request()
@@ -124,6 +133,10 @@ func (w *wire) Write(p []byte) (int, error) {
 		if err != nil {
 			return 0, w.cut(err)
 		}
+		if k == late {
+			w.deliver(request)
+			return 0, fmt.Errorf("%w: %q", errLate, s)
+		}
 		if k != none {
 			w.arm <- strike{s, k}
 		}
@@ -131,6 +144,19 @@ func (w *wire) Write(p []byte) (int, error) {
 			return 0, err
 		}
 	}
+}
+
+// deliver has a request arrive when the process has long given up the connection.
+func (w *wire) deliver(request []byte) {
+	request = bytes.Clone(request)
+	w.late = true
+	time.AfterFunc(lateness, func() {
+		defer w.Conn.Close()
+		_ = w.Conn.SetDeadline(time.Now().Add(patience)) // it may have been over when the process gave up
+		if _, err := w.Conn.Write(request); err == nil {
+			_ = w.complete(strike{}, nil)
+		}
+	})
 }
 
 func (w *wire) cut(err error) error {
@@ -206,6 +232,9 @@ var ready = []byte{'Z', 0, 0, 0, 5}
 // Read passes answers on. Where something is to strike after the request, it waits for the whole answer first.
 func (w *wire) Read(p []byte) (int, error) {
 	for {
+		if w.late {
+			return 0, net.ErrClosed
+		}
 		if w.err != nil {
 			return 0, w.err
 		}
