@@ -92,12 +92,17 @@ func TestKeyThatSomebodyElseUsesToo(t *testing.T) {
 	}
 	v.settled(2 * patience)
 	stored := v.executed(l.hits)
-	// What the outsider has beyond the relayers' nonces waits in the pool, for nonces to come.
+	// Also the outsider's are mined, but for those beyond a nonce that nobody has.
 	for _, k := range sc.keys {
 		o := &outsider{t: t, chain: v.chain, key: k}
-		for mined, pending := o.counts(); mined < pending; mined, pending = o.counts() {
-		}
+		eventually(t, patience, func() bool {
+			mined, pending := o.counts()
+			var next uint64
+			err := v.db.QueryRow(t.Context(), `SELECT next_nonce FROM relayer_keys WHERE address = $1`, lower(k.Address)).Scan(&next)
+			return err == nil && mined == pending && mined == next
+		}, "the store does not agree with the chain")
 	}
+	v.keys(true)
 	t.Logf("%d hits mined; the outsider got in: %s; %s", stored, counts(taken), v.extras())
 	require.Len(t, taken, 4, "not every way was tried: %v", taken)
 	sc.fleet.stop()

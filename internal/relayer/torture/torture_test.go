@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -53,6 +54,10 @@ func open(t testing.TB, s setting) *scene {
 // prepare starts everything but the relayers.
 func prepare(t testing.TB, s setting) *scene {
 	t.Helper()
+	// The kernel kills what a thread started when the thread ends, as threads do on which package pgserver ran a server. On
+	// this one nobody else runs.
+	runtime.LockOSThread()
+	t.Cleanup(runtime.UnlockOSThread)
 	t.Logf("seed %d", *seed)
 	sc := &scene{t: t, random: rand.New(rand.NewPCG(*seed, 1)), sent: new(atomic.Int64)} //nolint:gosec // repeatable
 	sc.node = testchain.Geth(t, testchain.GethOptions{Accounts: 1, Args: s.geth})
