@@ -38,13 +38,17 @@ commands() {
 }
 
 run() {
-  local redis
-  # `make dev` says which port it took where 6390, or 7401, was not free.
+  local redis relayer port=3100
+  # `make dev` says which port it took where 6390, or another, was not free.
   if [ -e $data/dev.json ]; then
     redis=$(sed -n 's/.*"redis_url": *"[^"]*:\([0-9]*\)".*/\1/p' $data/dev.json)
     set -- "${1//-p 6390/-p $redis}"
     set -- "${1//127.0.0.1:6390/127.0.0.1:$redis}"
     set -- "${1//127.0.0.1:7401/$(sed -n '/"gateways"/,$s/.*"http": *"\([^"]*\)".*/\1/p' $data/dev.json)}"
+    while IFS= read -r relayer; do
+      set -- "${1//127.0.0.1:$port/$relayer}"
+      port=$((port + 1))
+    done < <(sed -n 's/.*"url": *"http:\/\/\([^"]*\)".*/\1/p' $data/dev.json)
   fi
   case $1 in
     'make dev'*) start_dev ;;

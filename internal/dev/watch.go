@@ -99,7 +99,8 @@ func (s *supervisor) banner(ctx context.Context) {
 		p("  %s status --coordinators %s", s.cfg.Command, strings.Join(s.coordinators(), ","))
 	}
 	p("  curl -s http://%s/status", local(s.ports.HTTP[0]))
-	p("  curl -s http://%s/api/v1/relayers/%s/transactions -H \"Authorization: Bearer $(%s)\" \\", local(s.ports.Relayer[0]), poolID, s.hint("api-key", relayerID(0)))
+	p("  curl -s http://%s/api/v1/relayers/%s/transactions -H 'Content-Type: application/json' \\", local(s.ports.Relayer[0]), poolID)
+	p("    -H \"Authorization: Bearer $(%s)\" \\", s.hint("api-key", relayerID(0)))
 	p("    -d '{\"to\": \"0x00000000000000000000000000000000000000aa\", \"value\": 1}'")
 	p("")
 	p("Ctrl-C stops everything; the same command goes on from the same data, on a new chain.")
