@@ -51,19 +51,24 @@ func (l *Ledger) StoreAttempts(ctx context.Context, attempts []*relayer.Attempt)
 type Broadcast struct {
 	TxID   uuid.UUID
 	Number int
+	From   common.Address
+	Nonce  uint64
 	Hash   common.Hash
 	// Status is relayer.Broadcasted, relayer.Unknown, or relayer.Allocated where no node took it.
 	Status relayer.Status
 	Error  string // of the nodes; "" for none
 }
 
-// RecordBroadcasts writes down what nodes said. What is mined or final meanwhile stays as it is.
+// RecordBroadcasts writes down what nodes said. What is mined or final meanwhile stays as it is, and so does what has
+// another nonce: late words about bytes that do not count any more would have it look sent.
 func (l *Ledger) RecordBroadcasts(ctx context.Context, broadcasts []Broadcast) error {
 	n := len(broadcasts)
 	ids, numbers, hashes := make([]uuid.UUID, n), make([]int32, n), make([]string, n)
 	statuses, errs := make([]string, n), make([]string, n)
+	addresses, nonces := make([]string, n), make([]int64, n)
 	var failed bool
 	for i, b := range broadcasts {
+		addresses[i], nonces[i] = hexAddress(b.From), int64(b.Nonce)
 		ids[i], numbers[i], hashes[i], statuses[i], errs[i] = b.TxID, int32(b.Number), b.Hash.Hex(), string(b.Status), b.Error
 		failed = failed || b.Error != ""
 	}
@@ -73,11 +78,12 @@ func (l *Ledger) RecordBroadcasts(ctx context.Context, broadcasts []Broadcast) e
 		UPDATE relayer_txs t SET status = v.status, status_reason = v.error, tx_hash = v.hash, attempts = v.number,
 			sent_at = CASE WHEN v.status = 'allocated' THEN t.sent_at ELSE coalesce(t.sent_at, now()) END,
 			revision = revision + 1, updated_at = now()
-		FROM unnest($2::uuid[], $3::int[], $4::text[], $5::text[], $6::text[]) AS v (id, number, hash, status, error)
-		WHERE t.id = v.id AND t.open AND t.status IN ('allocated', 'broadcasted', 'unknown') AND v.number >= t.attempts
+		FROM unnest($2::uuid[], $3::int[], $4::text[], $5::text[], $6::text[], $7::text[], $8::bigint[])
+			AS v (id, number, hash, status, error, address, nonce)
+		WHERE t.id = v.id AND t.relayer_address = v.address AND t.nonce = v.nonce AND t.open AND t.status IN ('allocated', 'broadcasted', 'unknown') AND v.number >= t.attempts
 			AND (t.status, t.status_reason, t.attempts) IS DISTINCT FROM (v.status, v.error, v.number)
 			AND NOT (t.status = 'broadcasted' AND v.status <> 'broadcasted' AND t.attempts = v.number)
-		RETURNING t.*)`+told+tally, l.targets(), ids, numbers, hashes, statuses, errs).Query(counts.read)
+		RETURNING t.*)`+told+tally, l.targets(), ids, numbers, hashes, statuses, errs, addresses, nonces).Query(counts.read)
 	if failed {
 		batch.Queue(`UPDATE relayer_attempts a SET last_error = v.error
 			FROM unnest($1::uuid[], $2::int[], $3::text[]) AS v (id, number, error)

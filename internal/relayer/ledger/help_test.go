@@ -86,7 +86,7 @@ func broadcast(t testing.TB, l *Ledger, txs ...*relayer.Transaction) {
 	for _, tx := range txs {
 		a := attempt(tx, 1, relayer.PurposeSend)
 		attempts = append(attempts, a)
-		told = append(told, Broadcast{TxID: tx.ID, Number: 1, Hash: a.Hash, Status: relayer.Broadcasted})
+		told = append(told, Broadcast{TxID: tx.ID, Number: 1, From: a.From, Nonce: a.Nonce, Hash: a.Hash, Status: relayer.Broadcasted})
 	}
 	stored, err := l.StoreAttempts(t.Context(), attempts)
 	require.NoError(t, err)

@@ -307,7 +307,7 @@ func raws(attempts []*relayer.Attempt) []chain.Raw {
 func (s *Sender) judge(a *relayer.Attempt, r chain.Result) ledger.Broadcast {
 	s.cfg.Metrics.broadcasts.WithLabelValues(outcomeLabel(r.Outcome)).Inc()
 	s.cfg.Broadcasted(a.From, r.Outcome)
-	b := ledger.Broadcast{TxID: a.TxID, Number: a.Number, Hash: a.Hash, Status: relayer.Allocated}
+	b := ledger.Broadcast{TxID: a.TxID, Number: a.Number, From: a.From, Nonce: a.Nonce, Hash: a.Hash, Status: relayer.Allocated}
 	switch {
 	case r.Outcome.Done(), r.Outcome == chain.NonceTooLow: // the latter: mined, by this or another; the tracker looks
 		b.Status = relayer.Broadcasted

@@ -1,0 +1,36 @@
+package ledger
+
+import (
+	"testing"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+)
+
+// A process may freeze between a broadcast and its record, for as long as it takes the transaction to get another nonce.
+func TestLateWordAboutAnEarlierNonceChangesNothing(t *testing.T) {
+	t.Parallel()
+	l, terms := setup(t, 1)
+	tx := accept(t, l, terms, draft(l))[0]
+	broadcast(t, l, tx)
+	require.NoError(t, l.Displaced(t.Context(), tx.ID, tx.From, *tx.Nonce, common.Hash{0xee}, Block{Number: 7, Hash: blockHash(7)}))
+	late := []Broadcast{{
+		TxID: tx.ID, Number: 1, From: tx.From, Nonce: *tx.Nonce, Hash: attempt(tx, 1, relayer.PurposeSend).Hash, Status: relayer.Broadcasted,
+	}}
+	waiting := read(t, l, tx)
+	require.NoError(t, l.RecordBroadcasts(t.Context(), late))
+	require.Equal(t, waiting, read(t, l, tx))
+
+	// Whoever gave it the other nonce dies before it signs.
+	again, err := l.Dispatch(t.Context(), terms, 10)
+	require.NoError(t, err)
+	require.Len(t, again, 1)
+	require.NoError(t, l.RecordBroadcasts(t.Context(), late))
+	unsigned, err := l.Unsigned(t.Context(), terms.Held, -time.Minute, 10)
+	require.NoError(t, err)
+	require.Len(t, unsigned, 1, "nobody would sign for it")
+	require.Equal(t, again[0].Nonce, unsigned[0].Nonce)
+}
