@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"time"
@@ -32,8 +33,8 @@ func relay(ctx context.Context, s *suite) error {
 	}
 	err = s.inRounds(ctx,
 		func(ctx context.Context) error { return s.bareNode(ctx, ring) },
-		func(ctx context.Context) error { return s.relayPlain(ctx, ring) },
-		func(ctx context.Context) error { return s.relayIdempotent(ctx, ring) },
+		s.onRelayed(ring, s.plain),
+		s.onRelayed(ring, s.idempotent),
 	)
 	if err != nil {
 		return err
@@ -46,8 +47,10 @@ func relay(ctx context.Context, s *suite) error {
 	s.report(halfPostRow+", p99", "ms").within(50)
 	s.report(fullPostRow+", p50", "ms")
 	s.report(fullPostRow+", p99", "ms")
-	for _, who := range []string{"relayer", "Postgres", "geth", "clients"} {
-		s.report(cpuRow(relayRow, who), "µs")
+	for _, row := range []string{relayRow, idempotentRow} {
+		for _, who := range []string{"relayer", "Postgres", "geth", "clients"} {
+			s.report(cpuRow(row, who), "µs")
+		}
 	}
 	s.report(cpuRow(bareMinedRow, "geth"), "µs")
 	s.report(cpuRow(bareMinedRow, "clients"), "µs")
@@ -106,6 +109,12 @@ type relayed struct {
 	total   int // posted so far
 }
 
+// onRelayed makes a step that has a new one for itself.
+func (s *suite) onRelayed(ring *keyring.Ring, measure func(context.Context, *relayed) error) step {
+	return onCluster("relayer", func(ctx context.Context) (*relayed, error) { return s.startRelayed(ctx, ring) }, measure)
+}
+
+// startRelayed returns when connections are open and statements prepared. The node alone has nothing of the kind.
 func (s *suite) startRelayed(ctx context.Context, ring *keyring.Ring) (r *relayed, err error) {
 	r = &relayed{keys: ring.Addresses()}
 	defer func() {
@@ -123,7 +132,10 @@ func (s *suite) startRelayed(ctx context.Context, ring *keyring.Ring) (r *relaye
 	if err != nil {
 		return r, err
 	}
-	r.relayer, err = s.startRelayer(ctx, url, r.node)
+	if r.relayer, err = s.startRelayer(ctx, url, r.node); err != nil {
+		return r, err
+	}
+	_, _, err = r.send(ctx, s.burst/20, 0, false)
 	return r, err
 }
 
@@ -167,36 +179,31 @@ func (r *relayed) send(ctx context.Context, n int, rate float64, idempotent bool
 	return sent, mined, err
 }
 
-// relayPlain measures at full load, and then at half of what that was.
-func (s *suite) relayPlain(ctx context.Context, ring *keyring.Ring) error {
-	r, err := s.startRelayed(ctx, ring)
-	if err != nil {
-		return err
-	}
-	defer r.close()
-	if err := s.warmUp(ctx, r); err != nil {
-		return err
-	}
+// full posts as fast as possible, until all is mined, and returns how many that were a second.
+func (s *suite) full(ctx context.Context, r *relayed, row string, idempotent bool) (posted, float64, error) {
 	used, err := s.processorTime(map[string]cpuReader{
 		"relayer": r.relayer.cpu, "Postgres": r.db.cpu, "geth": r.node.cpu, "clients": ownCPU,
 	})
 	if err != nil {
-		return err
+		return posted{}, 0, err
 	}
-	sent, mined, err := r.send(ctx, s.burst, 0, false)
+	sent, mined, err := r.send(ctx, s.burst, 0, idempotent)
+	if err != nil {
+		return sent, 0, err
+	}
+	rate := float64(s.burst) / mined.Sub(sent.began).Seconds()
+	s.sample(row, rate, "/s")
+	return sent, rate, errors.Join(used(row, s.burst), r.tellStatements(ctx))
+}
+
+// plain measures at full load, and then at half of what that was.
+func (s *suite) plain(ctx context.Context, r *relayed) error {
+	sent, rate, err := s.full(ctx, r, relayRow, false)
 	if err != nil {
 		return err
 	}
-	rate := float64(s.burst) / mined.Sub(sent.began).Seconds()
-	s.sample(relayRow, rate, "/s")
 	s.sample(fullPostRow+", p50", milliseconds(sent.p50), "ms")
 	s.sample(fullPostRow+", p99", milliseconds(sent.p99), "ms")
-	if err := used(relayRow, s.burst); err != nil {
-		return err
-	}
-	if err := r.tellStatements(ctx); err != nil {
-		return err
-	}
 	half, _, err := r.send(ctx, int(rate/2*s.paced.Seconds()), rate/2, false)
 	if err != nil {
 		return err
@@ -206,25 +213,7 @@ func (s *suite) relayPlain(ctx context.Context, ring *keyring.Ring) error {
 	return nil
 }
 
-func (s *suite) relayIdempotent(ctx context.Context, ring *keyring.Ring) error {
-	r, err := s.startRelayed(ctx, ring)
-	if err != nil {
-		return err
-	}
-	defer r.close()
-	if err := s.warmUp(ctx, r); err != nil {
-		return err
-	}
-	sent, mined, err := r.send(ctx, s.burst, 0, true)
-	if err != nil {
-		return err
-	}
-	s.sample(idempotentRow, float64(s.burst)/mined.Sub(sent.began).Seconds(), "/s")
-	return nil
-}
-
-// warmUp has connections opened and statements prepared on both sides. The node alone has nothing of the kind.
-func (s *suite) warmUp(ctx context.Context, r *relayed) error {
-	_, _, err := r.send(ctx, s.burst/20, 0, false)
+func (s *suite) idempotent(ctx context.Context, r *relayed) error {
+	_, _, err := s.full(ctx, r, idempotentRow, true)
 	return err
 }

@@ -57,7 +57,7 @@ func (r *relayed) tellStatements(ctx context.Context) error {
 		}
 		rows, err := conn.Query(ctx, `SELECT 100 * total_exec_time / sum(total_exec_time) OVER (), calls, rows, mean_exec_time,
 				left(regexp_replace(query, '\s+', ' ', 'g'), 100)
-			FROM pg_stat_statements JOIN pg_database d ON d.oid = dbid WHERE datname = $1 ORDER BY total_exec_time DESC LIMIT 15`, name)
+			FROM pg_stat_statements JOIN pg_database d ON d.oid = dbid WHERE datname = $1 AND calls > 1 ORDER BY total_exec_time DESC LIMIT 15`, name)
 		if err != nil {
 			return err
 		}
