@@ -55,8 +55,25 @@ func (l *Ledger) MoveAnchor(ctx context.Context, b Block) error {
 	return nil
 }
 
+// Addresses are those of all keys on the chain, of any pool.
+func (l *Ledger) Addresses(ctx context.Context) ([]common.Address, error) {
+	rows, err := l.db.Query(ctx, `SELECT address FROM relayer_keys WHERE chain_id = $1 ORDER BY address`, l.ChainID)
+	if err != nil {
+		return nil, fmt.Errorf("list addresses: %w", err)
+	}
+	addresses, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (common.Address, error) {
+		var address string
+		err := row.Scan(&address)
+		return common.HexToAddress(address), err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list addresses: %w", err)
+	}
+	return addresses, nil
+}
+
 // StartOver accepts that the chain has another history: what was pending on the old one is dropped, and each key begins
-// at the nonce that the new one has for it. Keys of the pool that nonces does not name begin at 0.
+// at the nonce that the new one has for it. A key that nonces does not name begins at 0: it should name all Addresses.
 func (l *Ledger) StartOver(ctx context.Context, genesis common.Hash, anchor Block, nonces map[common.Address]uint64) (dropped int, err error) {
 	var addresses []string
 	var next []int64

@@ -138,13 +138,9 @@ func StartOver(ctx context.Context, c *chain.Client, l *ledger.Ledger) (dropped 
 	if genesis == (common.Hash{}) {
 		return 0, errNotChecked
 	}
-	keys, err := l.Keys(ctx)
+	addresses, err := l.Addresses(ctx)
 	if err != nil {
 		return 0, err
-	}
-	var addresses []common.Address
-	for _, k := range keys {
-		addresses = append(addresses, k.Address)
 	}
 	counts, err := view.PendingNonces(ctx, addresses)
 	if err != nil {
