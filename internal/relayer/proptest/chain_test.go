@@ -75,6 +75,7 @@ type world struct {
 	taken   map[common.Hash]*types.Transaction // all that any node was ever given by a relayer
 	moved   chan struct{}                      // closed when a head moves
 	made    uint64
+	asked   int64 // for fees
 }
 
 func newWorld(chainID uint64) *world {
