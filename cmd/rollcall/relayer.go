@@ -201,7 +201,7 @@ func (c *relayerCmd) Run(ctx context.Context, con *console) (err error) {
 	}
 
 	nodes := c.Chain.config()
-	nodes.Logger, nodes.Metrics = log.With("component", "chain"), chain.NewMetrics(reg)
+	nodes.Logger, nodes.Metrics = log, chain.NewMetrics(reg)
 	client, err := chain.Open(nodes)
 	if err != nil {
 		return err

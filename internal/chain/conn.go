@@ -58,6 +58,9 @@ func (id identity) rpcError(method string, code int, message string, data json.R
 	if message = id.redact.Replace(message); len(message) > longest {
 		message = strings.ToValidUTF8(message[:longest], "") + "…"
 	}
+	if data != nil {
+		data = json.RawMessage(id.redact.Replace(string(data)))
+	}
 	return &RPCError{Endpoint: id.name, Method: method, Code: code, Message: message, Data: data}
 }
 
