@@ -24,7 +24,7 @@ import (
 
 const (
 	poolID        = "pool"
-	confirmations = 3
+	confirmations = 5
 	// deepest is how far the world reorganizes: what is confirmed is never given up.
 	deepest = confirmations - 1
 	// patience of callers, and of the intake with the database.

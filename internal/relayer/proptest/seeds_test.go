@@ -41,11 +41,15 @@ func random(t *testing.T, databases *shelf, seed uint64) {
 	dice := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // a test's
 	tick := time.NewTicker(8 * time.Millisecond)
 	defer tick.Stop()
-	for range 60 {
+	for range 80 {
 		<-tick.C
 		tr.act(dice)
 	}
-	tr.settle()
+	tr.settle(func() {
+		if dice.IntN(6) == 0 {
+			tr.upset(dice)
+		}
+	})
 	tr.verify()
 }
 
@@ -95,7 +99,7 @@ func (tr *trial) act(dice *rand.Rand) {
 		return tr.requests[max(0, len(tr.requests)-1-dice.IntN(6))]
 	}
 	switch n := dice.IntN(100); {
-	case n < 45:
+	case n < 42:
 		target, life := poolID, time.Duration(0)
 		if dice.IntN(5) == 0 {
 			target = tr.keys[dice.IntN(len(tr.keys))].Address.Hex()
@@ -105,35 +109,33 @@ func (tr *trial) act(dice *rand.Rand) {
 		}
 		r := tr.newRequest(dice.IntN(3) > 0, target, life)
 		tr.call(func(ctx context.Context) { _ = tr.submit(ctx, p, r) })
-	case n < 53:
+	case n < 49:
 		// The same again, of another process: also while the first one is at it.
 		if r := some(); r != nil && r.key != "" {
 			tr.call(func(ctx context.Context) { _ = tr.submit(ctx, p, r) })
 		}
-	case n < 60:
+	case n < 56:
 		if r := some(); r != nil && r.accepted() != uuid.Nil {
 			tr.call(func(ctx context.Context) { tr.cancel(ctx, p, r) })
 		}
-	case n < 67:
+	case n < 63:
 		if r := some(); r != nil && r.accepted() != uuid.Nil {
 			tr.call(func(ctx context.Context) { tr.replace(ctx, p, r) })
 		}
-	case n < 83:
+	case n < 79:
 		b := tr.world.seal(1 + dice.IntN(3))
 		tr.log.add("world: block %d with %d", b.Number, len(b.txs))
-	case n < 87:
-		depth, lost := 1+dice.IntN(deepest), dice.IntN(2) == 0
-		tr.log.add("world: the last %d blocks are replaced, lost: %v", depth, lost)
-		tr.world.reorganize(depth, dice.IntN(3), lost)
-	case n < 91:
+	case n < 84:
+		tr.upset(dice)
+	case n < 88:
 		tr.log.add("world: half of the pools is forgotten")
 		tr.world.forget(func() bool { return dice.IntN(2) == 0 })
-	case n < 93:
+	case n < 90:
 		tr.log.add("world: the next is forgotten")
 		tr.world.mu.Lock()
 		tr.world.forgets++
 		tr.world.mu.Unlock()
-	case n < 96:
+	case n < 93:
 		tr.log.add("world: second node held back: %v", !tr.world.held)
 		tr.world.hold(!tr.world.held)
 	case n < 98:
@@ -146,4 +148,11 @@ func (tr *trial) act(dice *rand.Rand) {
 			tr.start()
 		}
 	}
+}
+
+// upset replaces some of the newest blocks.
+func (tr *trial) upset(dice *rand.Rand) {
+	depth, lost := 1+dice.IntN(deepest), dice.IntN(2) == 0
+	tr.log.add("world: the last %d blocks are replaced, lost: %v", depth, lost)
+	tr.world.reorganize(depth, dice.IntN(3), lost)
 }

@@ -225,8 +225,9 @@ func (tr *trial) stranger(key int) {
 	tr.log.add("world: a stranger uses %s", k.Address.Hex()[:8])
 }
 
-// settle has everything come to its end, without further faults.
-func (tr *trial) settle() {
+// settle has everything come to its end, without further faults of processes. unrest is what the chain still does before
+// each of the first blocks.
+func (tr *trial) settle(unrest func()) {
 	tr.t.Helper()
 	tr.faults.stop()
 	tr.world.hold(false)
@@ -251,6 +252,7 @@ func (tr *trial) settle() {
 		tr.log.add("world: every request is answered")
 	})
 	limit := time.After(20 * time.Second)
+	sealed := 0
 	for tick := time.NewTicker(20 * time.Millisecond); ; <-tick.C {
 		select {
 		case <-limit:
@@ -259,6 +261,9 @@ func (tr *trial) settle() {
 			tick.Stop()
 			return
 		default:
+		}
+		if sealed++; sealed < 80 {
+			unrest()
 		}
 		tr.world.seal(4)
 		select {
