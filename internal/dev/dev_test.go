@@ -274,8 +274,8 @@ func TestKilledAndStarted(t *testing.T) {
 	require.NoError(t, err)
 	require.NotEqual(t, first.pid(), second.pid())
 	s.ended(m, first)
+	s.stopAll() // and with it whoever else says something
 	require.Contains(t, out.String(), "oz-relayer-1 was killed; ")
-	s.stopAll()
 }
 
 // Whoever stops, starts and kills at once, nothing runs afterwards, and dev.json is gone for good.
