@@ -165,7 +165,7 @@ func TestARelayerShowsNoSecrets(t *testing.T) {
 	}
 	e := &evidence{t: t, secrets: secrets, said: map[string]string{}}
 	for _, s := range secrets { // the search finds what it is for
-		for _, text := range []string{"x" + string(s.raw) + "x", hex.EncodeToString(s.raw), fmt.Sprint(s.raw), "0x" + strings.ToUpper(hex.EncodeToString(s.raw[1:]))} {
+		for _, text := range []string{"x" + string(s.raw) + "x", hex.EncodeToString(s.raw), fmt.Sprintf("%d", s.raw), "0x" + strings.ToUpper(hex.EncodeToString(s.raw[1:]))} {
 			require.NotEmpty(t, showing(text, secrets), s.name)
 		}
 	}
@@ -173,10 +173,10 @@ func TestARelayerShowsNoSecrets(t *testing.T) {
 	db := testpostgres.New(t, testpostgres.Migrated(ledger.Migrations()))
 	database, err := url.Parse(db.URL())
 	require.NoError(t, err)
-	real, ok := database.User.Password()
+	actual, ok := database.User.Password()
 	require.True(t, ok)
-	require.Greater(t, len(real), 16)
-	e.secrets = append(e.secrets, secret{"the real database's password", []byte(real)})
+	require.Greater(t, len(actual), 16)
+	e.secrets = append(e.secrets, secret{"the real database's password", []byte(actual)})
 	n := startNode(t, chain, nodeKey)
 	hooks := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "no such hook: "+r.URL.String(), http.StatusInternalServerError)
@@ -269,7 +269,8 @@ func TestARelayerShowsNoSecrets(t *testing.T) {
 
 	require.NoError(t, cmd.Process.Signal(syscall.SIGQUIT))
 	select {
-	case <-ended:
+	case err := <-ended:
+		require.Error(t, err)
 	case <-time.After(time.Minute):
 		require.Fail(t, "it did not end")
 	}
