@@ -20,7 +20,8 @@
 //
 // # What is proved
 //
-// TestFaults has each fault strike each step, at its first, second and third time, in one fixed history. TestSeeds has
+// TestFaults has a fault strike a step, at its first, second or third time, in one fixed history; all of them take some
+// minutes, and without -proptest.all it makes a choice. TestSeeds has
 // random histories with random faults, which a seed makes; the scheduler of goroutines and the database have their own will,
 // so that a seed that fails may have to be repeated:
 //

@@ -13,10 +13,10 @@ import (
 )
 
 var (
-	seeds = flag.Int("proptest.seeds", 24, "how many random histories TestSeeds runs")
+	seeds = flag.Int("proptest.seeds", 16, "how many random histories TestSeeds runs")
 	first = flag.Uint64("proptest.seed", 1, "the first one's seed")
 	told  = flag.Bool("proptest.history", false, "print each history, also of what passes")
-	every = flag.Bool("proptest.all", false, "have TestFaults strike each step at its first, second and third time, not only the central ones")
+	every = flag.Bool("proptest.all", false, "have TestFaults try every kind of fault, at the first, second and third time of every step")
 )
 
 // together is how many histories run at once. They mostly wait.

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/rollcall-dev/rollcall/internal/chain"
 	"github.com/rollcall-dev/rollcall/internal/keyring"
 	"github.com/rollcall-dev/rollcall/internal/keyring/keyringtest"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
@@ -96,6 +97,11 @@ func (tr *trial) start() *process {
 		Confirmations: confirmations, Term: 200 * time.Millisecond, Tend: 50 * time.Millisecond, Abandoned: 100 * time.Millisecond,
 		StuckAfter: time.Second, BumpAfter: map[relayer.Speed]time.Duration{
 			relayer.Fastest: soon, relayer.Fast: soon, relayer.Average: soon, relayer.SafeLow: soon,
+		},
+		Round: func(_ context.Context, _ []*relayer.Key, head chain.Header) {
+			tr.mu.Lock()
+			defer tr.mu.Unlock()
+			tr.followed = head.Hash
 		},
 	})
 	var parts errgroup.Group

@@ -40,6 +40,7 @@ type trial struct {
 	requests  []*request
 	contents  uint64
 	foreign   map[common.Hash]bool
+	followed  common.Hash // the head of the latest round of a tracker
 	callers   sync.WaitGroup
 	calls     int // of any
 }
