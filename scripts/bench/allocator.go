@@ -34,6 +34,8 @@ const (
 	formTwo      form = "two"      // one statement to claim and insert, one to store the signed bytes, each committed
 )
 
+var forms = []form{formPool, formRecorded, formSix, formTwo}
+
 // databaseVar holds the URL of the allocator's database, a secret.
 const databaseVar = "BENCH_DATABASE_URL"
 
