@@ -39,7 +39,13 @@ var reads = []string{
 	"eth_getTransactionReceipt", "eth_feeHistory", "eth_gasPrice", "eth_maxPriorityFeePerGas", "eth_estimateGas", "eth_getBalance",
 }
 
+// rules have each fault strike once and early, and then by chance.
 func rules() (all []proxy.Rule) {
+	for i, f := range faults {
+		all = append(all, proxy.Rule{
+			Name: f.name, Methods: []string{"eth_sendRawTransaction"}, When: proxy.At(uint64(3 * (i + 1))), Fault: f.fault,
+		})
+	}
 	for _, f := range faults {
 		all = append(all, proxy.Rule{
 			Name: f.name, Methods: []string{"eth_sendRawTransaction"}, Probability: f.send, Fault: f.fault,

@@ -107,10 +107,6 @@ func (m *member) watch(p *run, r io.ReadCloser) {
 	_ = p.cmd.Wait() // the state says how it ended
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	usage, _ := p.cmd.ProcessState.SysUsage().(*syscall.Rusage)
-	if usage != nil {
-		m.peak = max(m.peak, usage.Maxrss*1024)
-	}
 	m.cpu += p.cmd.ProcessState.SystemTime() + p.cmd.ProcessState.UserTime()
 	p.url = ""
 	if !p.killed && p.cmd.ProcessState.ExitCode() != 0 {
@@ -164,6 +160,7 @@ func (m *member) kill() {
 	p := m.run
 	if p != nil {
 		p.killed = true
+		m.weigh(p)
 	}
 	m.mu.Unlock()
 	if p == nil {
@@ -173,13 +170,29 @@ func (m *member) kill() {
 	<-p.done
 }
 
+// weigh notes what a process needed at most. It is called with the lock held, before the process ends: what the kernel says
+// afterwards counts the moment before exec, too, when it was as large as the test.
+func (m *member) weigh(p *run) {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
+	if err != nil {
+		return // it has ended, or this is no Linux
+	}
+	for line := range strings.Lines(string(status)) {
+		var kib int64
+		if n, _ := fmt.Sscanf(line, "VmHWM: %d kB", &kib); n == 1 {
+			m.peak = max(m.peak, kib<<10)
+		}
+	}
+}
+
 // stop ends its process as a supervisor would, and fails the test unless it leaves in peace.
 func (m *member) stop() {
 	m.t.Helper()
-	m.signal(syscall.SIGTERM)
 	m.mu.Lock()
 	p := m.run
+	m.weigh(p)
 	m.mu.Unlock()
+	m.signal(syscall.SIGTERM)
 	select {
 	case <-p.done:
 	case <-time.After(patience):

@@ -1,14 +1,12 @@
 package torture
 
 import (
-	"context"
 	"fmt"
 	"math/big"
 	"testing"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
-	"github.com/ethereum/go-ethereum/core/types"
 	"github.com/ethereum/go-ethereum/ethclient"
 	"github.com/ethereum/go-ethereum/rpc"
 	"github.com/jackc/pgx/v5"
@@ -202,17 +200,4 @@ func (v *truth) extras() string {
 		(SELECT count(*) FROM relayer_attempts), (SELECT count(DISTINCT tx_id) FROM relayer_attempts WHERE attempt > 1),
 		(SELECT count(*) FROM relayer_txs WHERE kind = 'foreign')`).Scan(&noops, &attempts, &several, &foreign))
 	return fmt.Sprintf("attempts %d, transactions with more than one %d, no-ops %d, foreign %d", attempts, several, noops, foreign)
-}
-
-// awaitReceipt returns where a transaction of the test's own was mined.
-func awaitReceipt(t testing.TB, chain *ethclient.Client, hash common.Hash) (receipt *types.Receipt) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	eventually(t, patience, func() bool {
-		var err error
-		receipt, err = chain.TransactionReceipt(ctx, hash)
-		return err == nil
-	}, "%s was not mined", hash)
-	return receipt
 }
