@@ -320,16 +320,6 @@ func (w *world) waiting() (n int) {
 	return n
 }
 
-// mined are the transactions of the first node's chain, in order.
-func (w *world) mined() (txs []*types.Transaction) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for b := w.nodes[0].head; b != nil; b = b.up {
-		txs = append(slices.Clone(b.txs), txs...)
-	}
-	return txs
-}
-
 func (w *world) String() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -152,7 +152,7 @@ func (w *wire) deliver(request []byte) {
 	w.late = true
 	time.AfterFunc(lateness, func() {
 		defer w.Conn.Close()
-		_ = w.Conn.SetDeadline(time.Now().Add(patience)) // it may have been over when the process gave up
+		_ = w.SetDeadline(time.Now().Add(patience)) // it may have been over when the process gave up
 		if _, err := w.Conn.Write(request); err == nil {
 			_ = w.complete(strike{}, nil)
 		}
