@@ -126,16 +126,26 @@ func (k *Keeper) Broadcasted(key common.Address, o chain.Outcome) {
 	}
 }
 
+// idleAfter is how long after the last round this process surely follows no longer.
+const idleAfter = 10 * time.Second
+
 // Run looks after the keys until ctx ends, and returns nil then.
 func (k *Keeper) Run(ctx context.Context) error {
-	var looked time.Time
+	var looked, followed time.Time
+	idle := time.NewTicker(k.cfg.Interval)
+	defer idle.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-idle.C:
+			if time.Since(followed) > max(3*k.cfg.Interval, idleAfter) {
+				k.cfg.Metrics.spent.Reset() // another process follows now, and shows them
+			}
 		case <-k.failed:
 			k.takeOut(ctx)
 		case <-k.rounds:
+			followed = time.Now()
 			k.takeOut(ctx) // what failed before
 			if time.Since(looked) < k.cfg.Interval {
 				continue

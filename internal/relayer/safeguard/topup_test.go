@@ -194,3 +194,30 @@ func TestTopUpsAreExactUnderConcurrency(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []ledger.Spent{{Scope: "topup", Wei: big.NewInt(100)}}, spending)
 }
+
+// Balances may be read from a node that lags behind a top-up that is final already.
+func TestAKeyThatWasToppedUpJustNowGetsNoOther(t *testing.T) {
+	t.Parallel()
+	f := setup(t, 0)
+	db := f.db.Pool(t)
+	from, key := common.HexToAddress("0xf0"), common.HexToAddress("0x01")
+	l := ledger.New(db, ledger.Config{ChainID: testchain.ChainID, Pool: relaytest.PoolID})
+	require.NoError(t, l.Register(t.Context(), []ledger.Registration{{Address: from, Funding: true}, {Address: key}}))
+	ask := func(quiet time.Duration) error {
+		_, err := l.TopUp(t.Context(), ledger.TopUp{From: from, To: key, Amount: big.NewInt(30), Fee: big.NewInt(1), Quiet: quiet, Cap: 100})
+		return err
+	}
+	require.NoError(t, ask(0))
+	require.ErrorIs(t, ask(0), ledger.ErrToppedUp, "it is on its way")
+	_, err := db.Exec(t.Context(), `UPDATE relayer_txs SET open = false, status = 'confirmed', updated_at = now()`)
+	require.NoError(t, err)
+	require.ErrorIs(t, ask(time.Minute), ledger.ErrToppedUp)
+	require.NoError(t, ask(0))
+	// Nor does one key that funds step in for another.
+	second := common.HexToAddress("0xf1")
+	require.NoError(t, l.Register(t.Context(), []ledger.Registration{{Address: second, Funding: true}}))
+	_, err = l.TopUp(t.Context(), ledger.TopUp{From: second, To: key, Amount: big.NewInt(30), Fee: big.NewInt(1), Cap: 100})
+	require.ErrorIs(t, err, ledger.ErrToppedUp)
+	_, err = l.TopUp(t.Context(), ledger.TopUp{From: key, To: second, Amount: big.NewInt(30), Fee: big.NewInt(1), Cap: 100})
+	require.ErrorIs(t, err, relayer.ErrUnavailable, "a relayer's key funds nobody")
+}
