@@ -121,7 +121,7 @@ func (a *acceptance) queueKeys(b *pgx.Batch) {
 	})
 	var callers, keys []string
 	var hashes [][]byte
-	var ids []uuid.UUID
+	var ids [][16]byte // the driver is slow with types of one's own
 	byID := map[uuid.UUID]int{}
 	for _, i := range order {
 		d := a.drafts[i]
@@ -203,7 +203,7 @@ func (l *Ledger) insert(b *pgx.Batch, txs []*relayer.Transaction, day *time.Time
 		return
 	}
 	n := len(txs)
-	ids, targets, callers, kinds := make([]uuid.UUID, n), make([]string, n), make([]string, n), make([]string, n)
+	ids, targets, callers, kinds := make([][16]byte, n), make([]string, n), make([]string, n), make([]string, n)
 	addresses, nonces := make([]*string, n), make([]*int64, n)
 	tos, values, datas, limits := make([]*string, n), make([]string, n), make([][]byte, n), make([]int64, n)
 	speeds, prices, fees, tips := make([]string, n), make([]*string, n), make([]*string, n), make([]*string, n)
@@ -251,7 +251,7 @@ func (l *Ledger) insert(b *pgx.Batch, txs []*relayer.Transaction, day *time.Time
 // resolve finds out what became of a commit whose answer was lost. The locks that it took are taken again: the
 // server gives them only once it is through with the first.
 func (a *acceptance) resolve(ctx context.Context, lost error) error {
-	ids := make([]uuid.UUID, len(a.rows))
+	ids := make([][16]byte, len(a.rows))
 	for i, tx := range a.rows {
 		ids[i] = tx.ID
 	}

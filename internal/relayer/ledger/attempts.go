@@ -16,7 +16,7 @@ import (
 // sent from here on. An unknown outcome counts as not stored: the bytes are found by Unsent.
 func (l *Ledger) StoreAttempts(ctx context.Context, attempts []*relayer.Attempt) (stored []bool, err error) {
 	n := len(attempts)
-	ids, numbers, addresses, nonces := make([]uuid.UUID, n), make([]int32, n), make([]string, n), make([]int64, n)
+	ids, numbers, addresses, nonces := make([][16]byte, n), make([]int32, n), make([]string, n), make([]int64, n)
 	purposes, hashes, raws := make([]string, n), make([]string, n), make([][]byte, n)
 	fees, tips := make([]string, n), make([]*string, n)
 	for i, a := range attempts {
@@ -63,7 +63,7 @@ type Broadcast struct {
 // another nonce: late words about bytes that do not count any more would have it look sent.
 func (l *Ledger) RecordBroadcasts(ctx context.Context, broadcasts []Broadcast) error {
 	n := len(broadcasts)
-	ids, numbers, hashes := make([]uuid.UUID, n), make([]int32, n), make([]string, n)
+	ids, numbers, hashes := make([][16]byte, n), make([]int32, n), make([]string, n)
 	statuses, errs := make([]string, n), make([]string, n)
 	addresses, nonces := make([]string, n), make([]int64, n)
 	var failed bool

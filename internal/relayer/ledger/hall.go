@@ -25,6 +25,7 @@ type hall struct {
 // seat is a locked key.
 type seat struct {
 	address  common.Address
+	text     string // the address as it is stored
 	next     uint64
 	pending  int
 	taken    int
@@ -45,7 +46,7 @@ func (h *hall) give(s *seat, value, reserve *big.Int) (nonce uint64) {
 	cost := costOf(value, reserve)
 	s.committed.Add(s.committed, cost)
 	s.given.Add(s.given, cost)
-	h.till.take(account{scopeKey, hexAddress(s.address)}, reserve)
+	h.till.take(account{scopeKey, s.text}, reserve)
 	return nonce
 }
 
@@ -85,13 +86,12 @@ func (h *hall) lock(b *pgx.Batch, l *Ledger, terms Terms) {
 		l.ChainID, l.Pool, hexAddresses(terms.Held), balanceAge).Query(func(rows pgx.Rows) error {
 		for rows.Next() {
 			s := &seat{given: new(big.Int)}
-			var address string
 			var balance, committed *string
-			if err := rows.Scan(&address, &s.next, &s.pending, &s.enabled, &s.disabled, &s.paused, &s.stuck, &s.funding,
+			if err := rows.Scan(&s.text, &s.next, &s.pending, &s.enabled, &s.disabled, &s.paused, &s.stuck, &s.funding,
 				&balance, &committed); err != nil {
 				return err
 			}
-			s.address, s.balance, s.committed = common.HexToAddress(address), parseDecimal(balance), parseDecimal(committed)
+			s.address, s.balance, s.committed = common.HexToAddress(s.text), parseDecimal(balance), parseDecimal(committed)
 			h.seats = append(h.seats, s)
 		}
 		rand.Shuffle(len(h.seats), func(i, j int) { h.seats[i], h.seats[j] = h.seats[j], h.seats[i] })
@@ -151,11 +151,13 @@ func (h *hall) seat(target string, key common.Address, value, reserve *big.Int) 
 	return nil, nil
 }
 
+var errNoKey = fmt.Errorf("%w: no key of this relayer may be used", relayer.ErrUnavailable)
+
 // best is the key with room that has the fewest pending; nil when all are full, or have promised what they own to what is
 // pending; an error when none may take it.
 func (h *hall) best(key common.Address, cost, reserve *big.Int) (best *seat, why error) {
 	var able, poor, spent bool
-	why = fmt.Errorf("%w: no key of this relayer may be used", relayer.ErrUnavailable)
+	why = errNoKey
 	for _, s := range h.seats {
 		if s.funding || key != (common.Address{}) && s.address != key {
 			continue
@@ -176,7 +178,7 @@ func (h *hall) best(key common.Address, cost, reserve *big.Int) (best *seat, why
 		case !s.covers(cost, false):
 			poor = true
 			continue
-		case !h.till.fits(account{scopeKey, hexAddress(s.address)}, reserve):
+		case !h.till.fits(account{scopeKey, s.text}, reserve):
 			spent = true
 			continue
 		}
@@ -203,7 +205,7 @@ func (h *hall) store(b *pgx.Batch, l *Ledger) {
 	var taken []int32
 	for _, s := range h.seats {
 		if s.taken > 0 {
-			addresses, taken, given = append(addresses, hexAddress(s.address)), append(taken, int32(s.taken)), append(given, s.given.String())
+			addresses, taken, given = append(addresses, s.text), append(taken, int32(s.taken)), append(given, s.given.String())
 		}
 	}
 	if len(addresses) == 0 {

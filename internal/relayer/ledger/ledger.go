@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/common/hexutil"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -117,7 +118,7 @@ func (l *Ledger) targets() []string {
 }
 
 // hexAddress is how addresses are stored.
-func hexAddress(a common.Address) string { return strings.ToLower(a.Hex()) }
+func hexAddress(a common.Address) string { return hexutil.Encode(a[:]) } // without the checksum, which costs ten times as much
 
 func hexAddresses(addresses []common.Address) []string {
 	out := make([]string, len(addresses))

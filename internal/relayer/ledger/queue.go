@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/rollcall-dev/rollcall/internal/relayer"
@@ -43,7 +42,7 @@ func (l *Ledger) Dispatch(ctx context.Context, terms Terms, limit int) ([]*relay
 		if len(seated) == 0 {
 			return nil
 		}
-		var ids []uuid.UUID
+		var ids [][16]byte
 		var addresses []string
 		var nonces []int64
 		for _, tx := range seated {

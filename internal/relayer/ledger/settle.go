@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/big"
+	"slices"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -23,17 +24,29 @@ type Mined struct {
 	GasPrice    *big.Int // wei, paid for each unit of gas
 }
 
+// settleLimit bounds what is settled in one database transaction, which holds all keys: what is to be accepted waits.
+const settleLimit = 200
+
 // RecordMined writes down what stands in blocks. Repeating it changes nothing; another block replaces the first.
 func (l *Ledger) RecordMined(ctx context.Context, mined []Mined) error {
+	for part := range slices.Chunk(mined, settleLimit) {
+		if err := l.recordMined(ctx, part); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (l *Ledger) recordMined(ctx context.Context, mined []Mined) error {
 	n := len(mined)
-	ids, hashes, blocks, numbers := make([]uuid.UUID, n), make([]string, n), make([]string, n), make([]int64, n)
+	ids, hashes, blocks, numbers := make([][16]byte, n), make([]string, n), make([]string, n), make([]int64, n)
 	times, succeeded, used, prices := make([]time.Time, n), make([]bool, n), make([]int64, n), make([]string, n)
 	for i, m := range mined {
 		ids[i], hashes[i], blocks[i], numbers[i] = m.TxID, m.Hash.Hex(), m.BlockHash.Hex(), int64(m.BlockNumber)
 		times[i], succeeded[i], used[i], prices[i] = m.BlockTime, m.Succeeded, int64(m.GasUsed), m.GasPrice.String()
 	}
 	return l.settle(ctx, "record what was mined", `WITH found AS (
-		SELECT v.*, a.purpose, t.status AS was FROM unnest($2::uuid[], $3::text[], $4::text[], $5::bigint[], $6::timestamptz[],
+		SELECT v.*, a.purpose, t.status AS was, t.relayer_address AS address FROM unnest($2::uuid[], $3::text[], $4::text[], $5::bigint[], $6::timestamptz[],
 			$7::boolean[], $8::bigint[], $9::text[]) AS v (id, hash, block, number, mined, succeeded, used, price)
 		JOIN relayer_txs t ON t.id = v.id JOIN relayer_attempts a ON a.tx_id = v.id AND a.tx_hash = v.hash AND a.nonce = t.nonce
 		WHERE t.open AND (t.status <> 'mined' OR t.block_hash <> v.block) ORDER BY t.relayer_address, t.nonce FOR UPDATE OF t
@@ -42,8 +55,7 @@ func (l *Ledger) RecordMined(ctx context.Context, mined []Mined) error {
 			mined_at = v.mined, succeeded = v.succeeded, mined_purpose = v.purpose, gas_used = v.used, gas_price_paid = v.price::numeric,
 			sent_at = coalesce(t.sent_at, now()), revision = revision + 1, updated_at = now()
 		FROM found v WHERE t.id = v.id RETURNING t.*
-	), counted AS (SELECT address, sum(n)::int AS n FROM (
-		SELECT c.relayer_address AS address, -1 AS n FROM changed c JOIN found f ON f.id = c.id WHERE f.was <> 'mined') x GROUP BY address)`,
+	), counted AS (SELECT address, -count(*)::int AS n FROM found WHERE was <> 'mined' GROUP BY address)`,
 		l.targets(), ids, hashes, blocks, numbers, times, succeeded, used, prices)
 }
 
@@ -120,6 +132,16 @@ func (l *Ledger) Confirm(ctx context.Context, blocks []Block) (int, error) {
 	for i, b := range blocks {
 		hashes[i] = b.Hash.Hex()
 	}
+	for confirmed := 0; ; {
+		n, err := l.confirm(ctx, hashes)
+		confirmed += n
+		if err != nil || n < settleLimit {
+			return confirmed, err
+		}
+	}
+}
+
+func (l *Ledger) confirm(ctx context.Context, hashes []string) (int, error) {
 	// What a no-op did is what was intended with it; that a caller's own bytes were mined after all beats any intent.
 	return l.settled(ctx, "confirm", `WITH changed AS (
 		UPDATE relayer_txs t SET open = false, confirmed_at = now(), revision = revision + 1, updated_at = now(),
@@ -129,10 +151,11 @@ func (l *Ledger) Confirm(ctx context.Context, blocks []Block) (int, error) {
 				WHEN t.mined_purpose = 'noop' AND t.intent = 'fail' THEN 'failed'
 				WHEN t.succeeded THEN 'confirmed' ELSE 'reverted' END,
 			status_reason = CASE WHEN t.mined_purpose = 'noop' THEN t.intent_reason WHEN t.succeeded THEN '' ELSE 'execution reverted' END
-		WHERE t.chain_id = $2 AND t.pool_id = $3 AND t.open AND t.nonce IS NOT NULL AND t.status = 'mined' AND t.block_hash = ANY($4)
+		WHERE t.id IN (SELECT id FROM relayer_txs WHERE chain_id = $2 AND pool_id = $3 AND open AND nonce IS NOT NULL AND status = 'mined'
+			AND block_hash = ANY($4) LIMIT $5)
 		RETURNING t.*
 	)`+l.paid()+`, latest AS (
 		UPDATE relayer_keys k SET last_confirmed_at = now() WHERE k.chain_id = $2 AND k.address IN (SELECT c.relayer_address FROM changed c
 			WHERE c.status = 'confirmed')
-	), counted AS (SELECT '' AS address, 0 AS n WHERE false)`, l.targets(), l.ChainID, l.Pool, hashes)
+	), counted AS (SELECT '' AS address, 0 AS n WHERE false)`, l.targets(), l.ChainID, l.Pool, hashes, settleLimit)
 }
