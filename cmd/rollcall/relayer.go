@@ -191,7 +191,8 @@ func (c *relayerCmd) Run(ctx context.Context, con *console) (err error) {
 			return err
 		}
 	}
-	db, err := postgres.Open(ctx, postgres.Config{URL: c.Store.DatabaseURL, ApplicationName: "rollcall relayer"})
+	// A process that freezes while it has the keys' locks must not hold up the others of its pool for long.
+	db, err := postgres.Open(ctx, postgres.Config{URL: c.Store.DatabaseURL, ApplicationName: "rollcall relayer", IdleInTxTimeout: 2 * time.Second})
 	if err != nil {
 		return err
 	}

@@ -99,6 +99,24 @@ func TestFullKeysQueueAndThenRefuse(t *testing.T) {
 	require.Equal(t, 2, n)
 }
 
+// What waits for one full key does not keep others from being seen, however much it is.
+func TestQueueOfOneKeyHoldsUpNobody(t *testing.T) {
+	t.Parallel()
+	l, terms := setup(t, 2)
+	terms.Cap = 1
+	for range 30 {
+		d := draft(l)
+		d.Key, d.Target = terms.Held[0], hexAddress(terms.Held[0])
+		accept(t, l, terms, d)
+	}
+	accept(t, l, terms, drafts(l, 2)...)
+	terms.Cap = 2
+	seated, err := l.Dispatch(t.Context(), terms, 5)
+	require.NoError(t, err)
+	require.Len(t, seated, 2)
+	require.Equal(t, []int{2, 2}, pending(t, l))
+}
+
 func TestWhoGetsNothing(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 3)

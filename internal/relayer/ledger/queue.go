@@ -18,10 +18,13 @@ func (l *Ledger) Dispatch(ctx context.Context, terms Terms, limit int) ([]*relay
 	var queue, seated []*relayer.Transaction
 	err := l.transaction(ctx, func(b *pgx.Batch) error {
 		h.lock(b, l, terms)
-		// Locked, since a cancelation may take one out at this moment.
-		b.Queue(selectTransactions+` WHERE chain_id = $1 AND pool_id = $2 AND open AND nonce IS NULL
-			AND (valid_until IS NULL OR valid_until > now()) ORDER BY id LIMIT $3 FOR UPDATE`,
-			l.ChainID, l.Pool, limit).Query(func(rows pgx.Rows) (err error) {
+		// Locked, since a cancelation may take one out at this moment. Of each target only so many as it could take: those
+		// that wait for one full key must not keep others from being seen.
+		b.Queue(selectTransactions+` WHERE id IN (SELECT id FROM (SELECT id, row_number() OVER (PARTITION BY target ORDER BY id) AS place
+				FROM relayer_txs WHERE chain_id = $1 AND pool_id = $2 AND open AND nonce IS NULL
+					AND (valid_until IS NULL OR valid_until > now())) waiting
+			WHERE place <= $3) AND open AND nonce IS NULL ORDER BY id LIMIT $4 FOR UPDATE`,
+			l.ChainID, l.Pool, max(1, min(limit, terms.Cap*len(terms.Held))), limit*(len(terms.Held)+1)).Query(func(rows pgx.Rows) (err error) {
 			queue, err = pgx.CollectRows(rows, scanTransaction)
 			return err
 		})
@@ -37,7 +40,9 @@ func (l *Ledger) Dispatch(ctx context.Context, terms Terms, limit int) ([]*relay
 				continue
 			}
 			tx.From, tx.Nonce = s.address, new(h.give(s, tx.Value, tx.Reserve))
-			seated = append(seated, tx)
+			if seated = append(seated, tx); len(seated) == limit {
+				break
+			}
 		}
 		if len(seated) == 0 {
 			return nil
