@@ -39,7 +39,10 @@ func start(cmd *exec.Cmd, log string) (*process, error) {
 	started := make(chan error)
 	go func() {
 		defer close(p.done)
-		runtime.LockOSThread() // never unlocked: the thread ends with the server
+		// The kernel ends the server when the thread that started it ends. Unlocked, the thread lives on: it may have started
+		// other processes before, which would end with it.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
 		err := cmd.Start()
 		started <- err
 		if err == nil {
