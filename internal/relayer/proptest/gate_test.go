@@ -89,8 +89,9 @@ var (
 // frost is how long a process stands still: longer than terms, idle transactions, and whatever others wait for.
 const frost = 500 * time.Millisecond
 
-// lateness is how long a request that the process has given up is on its way.
-const lateness = 60 * time.Millisecond
+// lateness is how long a request that the process has given up is on its way: longer than it takes to ask on another
+// connection, and shorter than a transaction may sit idle.
+const lateness = 110 * time.Millisecond
 
 // mortal is a process as its gates see it.
 type mortal struct {
