@@ -18,7 +18,7 @@ type Chain struct {
 	Anchor  Block // deeper than any reorganization
 }
 
-// ErrNoChain: nothing is remembered of the chain yet.
+// ErrNoChain means that nothing is remembered of the chain yet.
 var ErrNoChain = errors.New("the chain is not known yet")
 
 // Chain returns what is remembered, or fails with [ErrNoChain].

@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/big"
 	"time"
@@ -65,14 +66,13 @@ func (l *Ledger) Register(ctx context.Context, keys []Registration) error {
 		var address, pool string
 		err = tx.QueryRow(ctx, `SELECT address, pool_id FROM relayer_keys
 			WHERE chain_id = $1 AND address = ANY($2) AND pool_id <> $3 LIMIT 1`, l.ChainID, addresses, l.Pool).Scan(&address, &pool)
-		switch {
-		case err == nil:
-			return &ForeignKeyError{Address: common.HexToAddress(address), Pool: pool}
-		case err == pgx.ErrNoRows: //nolint:errorlint // pgx returns it bare
+		if errors.Is(err, pgx.ErrNoRows) {
 			return nil
-		default:
+		}
+		if err != nil {
 			return fmt.Errorf("register keys: %w", err)
 		}
+		return &ForeignKeyError{Address: common.HexToAddress(address), Pool: pool}
 	})
 }
 

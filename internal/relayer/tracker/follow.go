@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/big"
+	"slices"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -305,7 +306,7 @@ func (r *round) notFound(ctx context.Context, sought []ledger.Sought, found []le
 		done[m.TxID] = true
 	}
 	before := r.unfound
-	r.Tracker.unfound = map[uuid.UUID]int{}
+	r.unfound = map[uuid.UUID]int{}
 	looked := 0
 	for _, s := range sought {
 		if done[s.ID] {
@@ -334,11 +335,9 @@ func (r *round) displace(ctx context.Context, s ledger.Sought) error {
 		return fmt.Errorf("find who used nonce %d of %s: %w", s.Nonce, s.Key, err)
 	}
 	log := r.cfg.Log.With("tx", s.ID, "relayer", s.Key, "nonce", s.Nonce, "hash", used.TxHash, "block", used.BlockNumber)
-	for _, hash := range s.Hashes {
-		if hash == used.TxHash {
-			log.Info("transaction is mined, and its receipt is not there yet")
-			return nil
-		}
+	if slices.Contains(s.Hashes, used.TxHash) {
+		log.Info("transaction is mined, and its receipt is not there yet")
+		return nil
 	}
 	if used.BlockNumber+r.cfg.Confirmations > r.head.Number+1 {
 		log.Warn("somebody else's transaction has the nonce; ours waits until that is final")

@@ -324,7 +324,7 @@ func (r *round) purge(ctx context.Context) error {
 		return err
 	}
 	if n < purgeLimit { // otherwise there is more
-		r.Tracker.purged = time.Now()
+		r.purged = time.Now()
 	}
 	return nil
 }
