@@ -67,11 +67,11 @@ func (l *Ledger) Accept(ctx context.Context, terms Terms, drafts []*Draft) ([]Ve
 	}
 	if err == nil {
 		l.metrics.statuses.WithLabelValues(string(relayer.Allocated)).Add(float64(len(a.rows)))
-		err = a.replay(ctx)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("accept %d transactions: %w", len(drafts), err)
 	}
+	a.replay(ctx)
 	return a.verdicts, nil
 }
 
@@ -143,7 +143,7 @@ func (a *acceptance) queueKeys(b *pgx.Batch) {
 
 // write is the second round trip: it decides, and writes down what it has decided.
 func (a *acceptance) write(b *pgx.Batch) error {
-	var refused []uuid.UUID
+	var callers, keys []string // of those that are refused
 	for i, d := range a.drafts {
 		if a.repeated[i] {
 			continue
@@ -152,7 +152,7 @@ func (a *acceptance) write(b *pgx.Batch) error {
 		if err != nil {
 			a.verdicts[i].Err = err
 			if d.IdempotencyKey != "" {
-				refused = append(refused, d.ID)
+				callers, keys = append(callers, d.Caller), append(keys, d.IdempotencyKey)
 			}
 			continue
 		}
@@ -163,8 +163,9 @@ func (a *acceptance) write(b *pgx.Batch) error {
 		a.verdicts[i].Tx = tx
 		a.rows = append(a.rows, tx)
 	}
-	if len(refused) > 0 {
-		b.Queue(`DELETE FROM relayer_idempotency WHERE tx_id = ANY($1)`, refused)
+	if len(keys) > 0 { // theirs alone: this transaction wrote them
+		b.Queue(`DELETE FROM relayer_idempotency i USING unnest($3::text[], $4::text[]) AS r (caller, key)
+			WHERE (i.chain_id, i.pool_id, i.caller, i.key) = ($1, $2, r.caller, r.key)`, a.ledger.ChainID, a.ledger.Pool, callers, keys)
 	}
 	a.ledger.insert(b, a.rows, a.hall.till.today())
 	a.hall.store(b, a.ledger)
@@ -282,26 +283,35 @@ func (a *acceptance) resolve(ctx context.Context, lost error) error {
 
 var errNotCommitted = fmt.Errorf("%w: the connection to the database broke before the commit", relayer.ErrUnavailable)
 
-// replay answers drafts whose idempotency key was there before.
-func (a *acceptance) replay(ctx context.Context) error {
-	for i := range a.drafts {
+// replay answers drafts whose idempotency key was there before. What became of the others is certain by now, whatever
+// goes wrong here: who cannot be answered asks again.
+func (a *acceptance) replay(ctx context.Context) {
+	type question struct {
+		caller, key string
+		hash        [32]byte
+	}
+	answers := map[question]Verdict{} // many may ask the same
+	for i, d := range a.drafts {
 		if !a.repeated[i] {
 			continue
 		}
-		d := a.drafts[i]
-		tx, err := a.ledger.Replay(ctx, d.Caller, d.IdempotencyKey, d.BodyHash)
-		switch {
-		case errors.Is(err, relayer.ErrKeyReused):
-			a.verdicts[i] = Verdict{Err: err}
-		case err != nil:
-			return err
-		case tx == nil: // the one that was first has been refused, or its history is gone
-			a.verdicts[i] = Verdict{Err: fmt.Errorf("%w: the first request with this idempotency key was refused meanwhile", relayer.ErrUnavailable)}
-		default:
-			a.verdicts[i] = Verdict{Tx: tx, Replayed: true}
+		q := question{d.Caller, d.IdempotencyKey, d.BodyHash}
+		v, ok := answers[q]
+		if !ok {
+			v.Tx, v.Err = a.ledger.Replay(ctx, d.Caller, d.IdempotencyKey, d.BodyHash)
+			switch {
+			case errors.Is(v.Err, relayer.ErrKeyReused):
+			case v.Err != nil:
+				v.Err = fmt.Errorf("%w: %w", relayer.ErrUnknown, v.Err)
+			case v.Tx == nil: // the one that was first has been refused, or its history is gone
+				v.Err = fmt.Errorf("%w: the first request with this idempotency key was refused meanwhile", relayer.ErrUnavailable)
+			default:
+				v.Replayed = true
+			}
+			answers[q] = v
 		}
+		a.verdicts[i] = v
 	}
-	return nil
 }
 
 // Replay returns what an idempotency key stands for: nil when it is new, [relayer.ErrKeyReused] when it came with another body.

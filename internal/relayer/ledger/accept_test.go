@@ -145,6 +145,12 @@ func TestWhoGetsNothing(t *testing.T) {
 	change(2, KeyChange{Enabled: new(true)})
 	// What was refused has used its idempotency key up as little as a nonce.
 	require.NoError(t, refuse(terms.Held[2]))
+	for i := range terms.Held {
+		change(i, KeyChange{Enabled: new(true), Paused: new(true)})
+	}
+	verdicts, err := l.Accept(t.Context(), terms, drafts(l, 1))
+	require.NoError(t, err)
+	require.ErrorIs(t, verdicts[0].Err, relayer.ErrPaused)
 }
 
 func TestOneIdempotencyKeyIsOneTransaction(t *testing.T) {

@@ -74,13 +74,15 @@ func (l *Ledger) RecordBroadcasts(ctx context.Context, broadcasts []Broadcast) e
 	}
 	batch, counts := new(pgx.Batch), tallied{}
 	// A bump changes the hash and not the status; whoever follows the hash wants to hear of it as well.
-	batch.Queue(`WITH changed AS (
+	batch.Queue(`WITH held AS MATERIALIZED (
+		SELECT id FROM relayer_txs WHERE id = ANY($2) AND open ORDER BY relayer_address, nonce FOR UPDATE
+	), changed AS (
 		UPDATE relayer_txs t SET status = v.status, status_reason = v.error, tx_hash = v.hash, attempts = v.number,
 			sent_at = CASE WHEN v.status = 'allocated' THEN t.sent_at ELSE coalesce(t.sent_at, now()) END,
 			revision = revision + 1, updated_at = now()
 		FROM unnest($2::uuid[], $3::int[], $4::text[], $5::text[], $6::text[], $7::text[], $8::bigint[])
-			AS v (id, number, hash, status, error, address, nonce)
-		WHERE t.id = v.id AND t.relayer_address = v.address AND t.nonce = v.nonce AND t.open AND t.status IN ('allocated', 'broadcasted', 'unknown') AND v.number >= t.attempts
+			AS v (id, number, hash, status, error, address, nonce) JOIN held ON held.id = v.id
+		WHERE t.id = held.id AND t.relayer_address = v.address AND t.nonce = v.nonce AND t.open AND t.status IN ('allocated', 'broadcasted', 'unknown') AND v.number >= t.attempts
 			AND (t.status, t.status_reason, t.attempts) IS DISTINCT FROM (v.status, v.error, v.number)
 			AND NOT (t.status = 'broadcasted' AND v.status <> 'broadcasted' AND t.attempts = v.number)
 		RETURNING t.*)`+told+tally, l.targets(), ids, numbers, hashes, statuses, errs, addresses, nonces).Query(counts.read)

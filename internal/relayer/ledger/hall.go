@@ -158,13 +158,15 @@ var errNoKey = fmt.Errorf("%w: no key of this relayer may be used", relayer.ErrU
 func (h *hall) best(key common.Address, cost, reserve *big.Int) (best *seat, why error) {
 	var able, poor, spent bool
 	why = errNoKey
+	var paused int
+	var disabled bool
 	for _, s := range h.seats {
 		if s.funding || key != (common.Address{}) && s.address != key {
 			continue
 		}
 		switch {
 		case s.paused:
-			if key != (common.Address{}) {
+			if paused++; key != (common.Address{}) {
 				return nil, relayer.ErrPaused
 			}
 			continue
@@ -172,6 +174,7 @@ func (h *hall) best(key common.Address, cost, reserve *big.Int) (best *seat, why
 			if key != (common.Address{}) {
 				return nil, fmt.Errorf("%w: %s", relayer.ErrDisabled, s.disabled)
 			}
+			disabled = true
 			continue
 		}
 		switch {
@@ -194,6 +197,8 @@ func (h *hall) best(key common.Address, cost, reserve *big.Int) (best *seat, why
 		return nil, &relayer.FundsError{Need: cost}
 	case spent:
 		return nil, h.till.refusal(scopeKey)
+	case paused > 0 && !disabled: // what the system has disabled it may enable again
+		return nil, relayer.ErrPaused
 	}
 	return nil, why
 }

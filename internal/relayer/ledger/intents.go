@@ -78,7 +78,7 @@ func (l *Ledger) Replace(ctx context.Context, r *Replacement) error {
 			return fmt.Errorf("replace: %w", err)
 		case was.Status.Final() || was.Status == relayer.Mined || was.Intent != relayer.IntentSend:
 			return &relayer.StateError{Status: was.Status, Doing: "replace"}
-		case (was.Nonce == nil) != (r.Attempt == nil):
+		case (was.Nonce == nil) != (r.Attempt == nil), r.Attempt != nil && (*was.Nonce != r.Attempt.Nonce || was.From != r.Attempt.From):
 			return errRaced
 		}
 		if err := l.reserveAgain(ctx, tx, was, r.Reserve); err != nil {

@@ -20,7 +20,8 @@ type Registration struct {
 	NextNonce uint64
 	// Funding: it funds the others, and takes nobody's transactions.
 	Funding bool
-	// MinBalance below which the key is disabled, wei; nil for none. It is updated also for a key that is known.
+	// MinBalance below which the key is disabled, wei; nil for none. It is updated also for a key that
+	// is known, unless that was given one of its own.
 	MinBalance *big.Int
 }
 
@@ -52,7 +53,7 @@ func (l *Ledger) Register(ctx context.Context, keys []Registration) error {
 			SELECT $1, $2, address, nonce, balance::numeric, funding, now()
 			FROM unnest($3::text[], $4::bigint[], $5::text[], $6::boolean[]) AS k (address, nonce, balance, funding) ORDER BY address
 			ON CONFLICT (chain_id, address) DO UPDATE
-			SET min_balance_wei = excluded.min_balance_wei, funding = excluded.funding, last_seen_at = now()
+			SET min_balance_wei = CASE WHEN relayer_keys.min_balance_own THEN relayer_keys.min_balance_wei ELSE excluded.min_balance_wei END, funding = excluded.funding, last_seen_at = now()
 			WHERE relayer_keys.pool_id = excluded.pool_id`,
 			l.ChainID, l.Pool, addresses, nonces, balances, funding)
 		if err != nil {
@@ -128,6 +129,7 @@ type KeyChange struct {
 	LastError      *string
 	Balance        *big.Int
 	MinBalance     *big.Int
+	OwnMinBalance  *bool // whether it stays, whatever processes that start are told
 }
 
 // ChangeKey applies a change, and reports whether it changed whether the key is enabled. It fails with [relayer.ErrNotFound].
@@ -139,11 +141,12 @@ func (l *Ledger) ChangeKey(ctx context.Context, address common.Address, c KeyCha
 			draining = coalesce($7, k.draining),
 			stuck_since = CASE WHEN $8 THEN coalesce(k.stuck_since, now()) WHEN NOT $8 THEN NULL ELSE k.stuck_since END,
 			last_error = coalesce($9, k.last_error), balance_wei = coalesce($10::text::numeric, k.balance_wei),
-			min_balance_wei = coalesce($11::text::numeric, k.min_balance_wei), updated_at = now()
+			min_balance_wei = coalesce($11::text::numeric, k.min_balance_wei),
+			min_balance_own = coalesce($12, k.min_balance_own), updated_at = now()
 		FROM old WHERE k.chain_id = $1 AND k.address = $3
 		RETURNING k.enabled <> old.enabled`,
 		l.ChainID, l.Pool, hexAddress(address), c.Enabled, c.DisabledReason, c.Paused, c.Draining, c.Stuck, c.LastError,
-		decimal(c.Balance), decimal(c.MinBalance)).Scan(&switched)
+		decimal(c.Balance), decimal(c.MinBalance), c.OwnMinBalance).Scan(&switched)
 	if err == pgx.ErrNoRows { //nolint:errorlint // pgx returns it bare
 		return false, relayer.ErrNotFound
 	}

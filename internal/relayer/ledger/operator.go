@@ -96,7 +96,7 @@ var ErrUnsigned = errors.New("nothing was signed for it yet")
 func (l *Ledger) AskBump(ctx context.Context, id uuid.UUID) (*relayer.Transaction, error) {
 	tag, err := l.db.Exec(ctx, `UPDATE relayer_txs t SET bump_asked_at = now() WHERE id = $1 AND chain_id = $2 AND pool_id = $3
 		AND open AND status <> 'mined' AND nonce IS NOT NULL
-		AND EXISTS (SELECT FROM relayer_attempts a WHERE a.tx_id = t.id AND a.nonce = t.nonce)`, id, l.ChainID, l.Pool)
+		AND EXISTS (SELECT FROM relayer_attempts a WHERE a.tx_id = t.id AND a.nonce = t.nonce AND a.address = t.relayer_address)`, id, l.ChainID, l.Pool)
 	if err != nil {
 		return nil, fmt.Errorf("ask for a higher fee: %w", err)
 	}
@@ -117,7 +117,7 @@ func (l *Ledger) AskBump(ctx context.Context, id uuid.UUID) (*relayer.Transactio
 func (l *Ledger) BumpsAsked(ctx context.Context, limit int) ([]*relayer.Transaction, error) {
 	return l.list(ctx, "list what is to be bumped", selectTransactions+` WHERE chain_id = $1 AND pool_id = $2 AND open
 		AND bump_asked_at IS NOT NULL AND nonce IS NOT NULL AND status <> 'mined' AND NOT EXISTS (SELECT FROM relayer_attempts a
-			WHERE a.tx_id = relayer_txs.id AND a.nonce = relayer_txs.nonce AND a.created_at >= bump_asked_at)
+			WHERE a.tx_id = relayer_txs.id AND a.nonce = relayer_txs.nonce AND a.address = relayer_txs.relayer_address AND a.created_at >= bump_asked_at)
 		ORDER BY nonce LIMIT $3`, l.ChainID, l.Pool, limit)
 }
 

@@ -17,7 +17,7 @@ import (
 func (l *Ledger) Unsigned(ctx context.Context, keys []common.Address, age time.Duration, limit int) ([]*relayer.Transaction, error) {
 	return l.list(ctx, "list unsigned transactions", selectTransactions+` WHERE chain_id = $1 AND relayer_address = ANY($2)
 		AND open AND nonce IS NOT NULL AND status = 'allocated' AND updated_at < now() - $3::interval
-		AND NOT EXISTS (SELECT FROM relayer_attempts a WHERE a.tx_id = relayer_txs.id AND a.nonce = relayer_txs.nonce)
+		AND NOT EXISTS (SELECT FROM relayer_attempts a WHERE a.tx_id = relayer_txs.id AND a.nonce = relayer_txs.nonce AND a.address = relayer_txs.relayer_address)
 		ORDER BY nonce, relayer_address LIMIT $4`, l.ChainID, hexAddresses(keys), age, limit)
 }
 
@@ -56,7 +56,7 @@ func (l *Ledger) Unmined(ctx context.Context, froms []From, age time.Duration, l
 			WHERE t.chain_id = $1 AND t.relayer_address = f.address AND t.nonce >= f.nonce AND t.kind <> 'foreign'
 				AND t.updated_at < now() - $4::interval
 			ORDER BY t.nonce LIMIT $5) AS t
-		CROSS JOIN LATERAL (`+selectAttempts+` WHERE a.tx_id = t.id AND a.nonce = t.nonce ORDER BY a.attempt DESC LIMIT 1) AS a
+		CROSS JOIN LATERAL (`+selectAttempts+` WHERE a.tx_id = t.id AND a.nonce = t.nonce AND a.address = t.relayer_address ORDER BY a.attempt DESC LIMIT 1) AS a
 		ORDER BY t.nonce, t.relayer_address`, l.ChainID, addresses, nonces, age, limit)
 	if err != nil {
 		return nil, fmt.Errorf("list unmined attempts: %w", err)
@@ -87,7 +87,7 @@ type Sought struct {
 func (l *Ledger) Sought(ctx context.Context, mined []From, limit int) ([]Sought, error) {
 	addresses, nonces := l.froms(mined)
 	rows, err := l.db.Query(ctx, `SELECT t.id, t.relayer_address, t.nonce,
-			ARRAY(SELECT a.tx_hash FROM relayer_attempts a WHERE a.tx_id = t.id AND a.nonce = t.nonce ORDER BY a.attempt DESC)
+			ARRAY(SELECT a.tx_hash FROM relayer_attempts a WHERE a.tx_id = t.id AND a.nonce = t.nonce AND a.address = t.relayer_address ORDER BY a.attempt DESC)
 		FROM unnest($2::text[], $3::bigint[]) AS m (address, count)
 		JOIN relayer_txs t ON t.chain_id = $1 AND t.relayer_address = m.address AND t.nonce < m.count
 			AND t.open AND t.nonce IS NOT NULL AND t.status <> 'mined'
@@ -121,7 +121,7 @@ func (l *Ledger) Due(ctx context.Context, limit int) ([]*relayer.Transaction, er
 // the lowest nonces first, at most limit.
 func (l *Ledger) Unsent(ctx context.Context, age time.Duration, limit int) ([]*relayer.Attempt, error) {
 	rows, err := l.db.Query(ctx, `SELECT a.* FROM relayer_txs t
-		CROSS JOIN LATERAL (`+selectAttempts+` WHERE a.tx_id = t.id AND a.nonce = t.nonce ORDER BY a.attempt DESC LIMIT 1) AS a
+		CROSS JOIN LATERAL (`+selectAttempts+` WHERE a.tx_id = t.id AND a.nonce = t.nonce AND a.address = t.relayer_address ORDER BY a.attempt DESC LIMIT 1) AS a
 		WHERE t.chain_id = $1 AND t.pool_id = $2 AND t.open AND t.nonce IS NOT NULL AND t.status IN ('allocated', 'unknown')
 			AND t.updated_at < now() - $3::interval
 		ORDER BY t.nonce, t.relayer_address LIMIT $4`, l.ChainID, l.Pool, age, limit)
@@ -139,6 +139,6 @@ func (l *Ledger) Unsent(ctx context.Context, age time.Duration, limit int) ([]*r
 func (l *Ledger) Intended(ctx context.Context, limit int) ([]*relayer.Transaction, error) {
 	return l.list(ctx, "list what is to be superseded", selectTransactions+` WHERE chain_id = $1 AND pool_id = $2 AND open
 		AND nonce IS NOT NULL AND intent <> 'send' AND status <> 'mined' AND NOT EXISTS (SELECT FROM relayer_attempts a
-			WHERE a.tx_id = relayer_txs.id AND a.nonce = relayer_txs.nonce AND a.purpose = 'noop') ORDER BY nonce LIMIT $3`,
+			WHERE a.tx_id = relayer_txs.id AND a.nonce = relayer_txs.nonce AND a.address = relayer_txs.relayer_address AND a.purpose = 'noop') ORDER BY nonce LIMIT $3`,
 		l.ChainID, l.Pool, limit)
 }

@@ -48,7 +48,7 @@ func (l *Ledger) recordMined(ctx context.Context, mined []Mined) error {
 	return l.settle(ctx, "record what was mined", `WITH found AS (
 		SELECT v.*, a.purpose, t.status AS was, t.relayer_address AS address FROM unnest($2::uuid[], $3::text[], $4::text[], $5::bigint[], $6::timestamptz[],
 			$7::boolean[], $8::bigint[], $9::text[]) AS v (id, hash, block, number, mined, succeeded, used, price)
-		JOIN relayer_txs t ON t.id = v.id JOIN relayer_attempts a ON a.tx_id = v.id AND a.tx_hash = v.hash AND a.nonce = t.nonce
+		JOIN relayer_txs t ON t.id = v.id JOIN relayer_attempts a ON a.tx_id = v.id AND a.tx_hash = v.hash AND a.nonce = t.nonce AND a.address = t.relayer_address
 		WHERE t.open AND (t.status <> 'mined' OR t.block_hash <> v.block) ORDER BY t.relayer_address, t.nonce FOR UPDATE OF t
 	), changed AS (
 		UPDATE relayer_txs t SET status = 'mined', status_reason = '', tx_hash = v.hash, block_number = v.number, block_hash = v.block,

@@ -54,7 +54,10 @@ func (l *Ledger) TopUp(ctx context.Context, t TopUp) (*relayer.Transaction, erro
 		})
 		return nil
 	}, func(b *pgx.Batch) error {
-		if busy {
+		switch {
+		case h.failedOver:
+			return errFailedOver
+		case busy:
 			return ErrToppedUp
 		}
 		amount := t.Amount

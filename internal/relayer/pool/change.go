@@ -41,7 +41,7 @@ func (p *Pool) supersede(ctx context.Context, tx *relayer.Transaction) error {
 		if err != nil {
 			return err
 		}
-		if n := len(attempts); n > 0 && attempts[n-1].Purpose == relayer.PurposeNoop && attempts[n-1].Nonce == *tx.Nonce {
+		if n := len(attempts); n > 0 && attempts[n-1].Purpose == relayer.PurposeNoop && attempts[n-1].Nonce == *tx.Nonce && attempts[n-1].From == tx.From {
 			return nil // somebody else was faster
 		}
 		attempt, err := p.cfg.Sender.Next(ctx, tx, relayer.PurposeNoop, attempts)

@@ -207,7 +207,7 @@ func (s *Sender) Next(ctx context.Context, tx *relayer.Transaction, purpose rela
 	if n := len(attempts); n > 0 {
 		last := attempts[n-1]
 		job.Number = last.Number + 1
-		if last.Nonce == *tx.Nonce {
+		if last.Nonce == *tx.Nonce && last.From == tx.From {
 			if job.Offer, err = Bump(OfferOf(last), job.Offer, s.cfg.MaxFee); err != nil {
 				return nil, err
 			}

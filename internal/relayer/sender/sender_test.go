@@ -185,7 +185,7 @@ func TestNextAttempt(t *testing.T) {
 	t.Parallel()
 	s, _, keys := setup(t)
 	pending := tx(keys[0], 3)
-	last := &relayer.Attempt{Number: 4, Nonce: 3, MaxFee: wei(1000), MaxPriorityFee: wei(500)}
+	last := &relayer.Attempt{Number: 4, From: keys[0], Nonce: 3, MaxFee: wei(1000), MaxPriorityFee: wei(500)}
 	next, err := s.Next(t.Context(), pending, relayer.PurposeSend, []*relayer.Attempt{last})
 	require.NoError(t, err)
 	require.Equal(t, 5, next.Number)

@@ -50,6 +50,7 @@ CREATE TABLE relayer_keys (
     -- What the transactions that were pending when the balance was read, and all that came since, may cost.
     committed_wei   numeric NOT NULL DEFAULT 0,
     min_balance_wei numeric(78, 0) NOT NULL DEFAULT 0 CHECK (min_balance_wei >= 0),
+    min_balance_own boolean NOT NULL DEFAULT false, -- set for this key; otherwise it follows the processes' setting
     policies        jsonb   NOT NULL DEFAULT '{}',
     created_at      timestamptz NOT NULL DEFAULT now(),
     updated_at      timestamptz NOT NULL DEFAULT now(),
