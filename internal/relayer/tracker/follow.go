@@ -313,13 +313,14 @@ func (r *round) notFound(ctx context.Context, sought []ledger.Sought, found []le
 			continue
 		}
 		r.unfound[s.ID] = before[s.ID] + 1
-		// A receipt may come later than the count. Searching is dear.
-		if r.unfound[s.ID] < 3 || looked == 4 {
+		// A receipt may come later than the count. Searching is dear, and done again after twice as many heads each time.
+		if n := r.unfound[s.ID]; n < 4 || n&(n-1) != 0 || looked == 4 {
 			continue
 		}
 		looked++
+		// A node that does not keep old state cannot tell. That is no reason to let everything else wait.
 		if err := r.displace(ctx, s); err != nil {
-			return err
+			r.cfg.Log.Warn("nonce was used, and it is not known by whom", "tx", s.ID, "relayer", s.Key, "nonce", s.Nonce, "err", err)
 		}
 	}
 	return nil

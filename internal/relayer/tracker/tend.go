@@ -173,12 +173,13 @@ func (r *round) intended(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	var errs []error // of one key, which is not to keep the others waiting
 	for _, tx := range txs {
 		if err := r.outbid(ctx, tx, relayer.PurposeNoop); err != nil && !errors.Is(err, sender.ErrAtCap) {
-			return err
+			errs = append(errs, err)
 		}
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // asked bumps what an operator wants to have bumped, whatever waits below it and for however short a time.
@@ -223,10 +224,11 @@ func (r *round) lowest(ctx context.Context) error {
 	for _, tx := range lowest {
 		holding[tx.From] = tx
 	}
+	var errs []error // of one key, which is not to keep the others waiting
 	for _, k := range r.keys {
 		tx := holding[k.Address]
 		since := r.heldUp(k.Address, tx)
-		stuck := tx != nil && !tx.SentAt.IsZero() && time.Since(since) > r.cfg.StuckAfter
+		stuck := tx != nil && time.Since(since) > r.cfg.StuckAfter
 		if stuck == k.StuckSince.IsZero() {
 			if _, err := r.cfg.Ledger.ChangeKey(ctx, k.Address, ledger.KeyChange{Stuck: &stuck}); err != nil {
 				return err
@@ -237,10 +239,10 @@ func (r *round) lowest(ctx context.Context) error {
 			continue
 		}
 		if err := r.bump(ctx, tx, since); err != nil {
-			return err
+			errs = append(errs, err)
 		}
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // holdup is what a key waits for, and since when: a transaction that was sent long ago, behind many others, has not
