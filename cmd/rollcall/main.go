@@ -10,6 +10,9 @@ import (
 	"os/signal"
 	"syscall"
 
+	// The container image has no certificates of its own; a system's, where there are any, come first.
+	_ "golang.org/x/crypto/x509roots/fallback"
+
 	"github.com/rollcall-dev/rollcall/internal/config"
 )
 

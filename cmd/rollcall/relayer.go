@@ -35,6 +35,7 @@ type relayerCmd struct {
 	Enabled bool   `group:"Relayer" env:"RELAYER_ENABLED" default:"true" negatable:"" help:"The kill switch: false refuses everything new; what was accepted is still brought to its end."`
 	APIKeys string `group:"Relayer" name:"api-keys" env:"RELAYER_API_KEYS" placeholder:"NAME:KEY,…" secret:"" help:"Who may call: names and keys of 32 characters or more; better in a file."`
 	APIFile string `group:"Relayer" name:"api-keys-file" env:"RELAYER_API_KEYS_FILE" placeholder:"FILE" help:"File that holds them."`
+	Signing string `group:"Relayer" env:"RELAYER_SIGNING" enum:"auto,on,off" default:"auto" help:"Whether callers may have messages signed, which may be worth money: auto allows it unless receivers are listed."`
 	Cap     int    `group:"Relayer" env:"RELAYER_IN_FLIGHT" default:"16" min:"1" max:"1000000" help:"Transactions that a key may have pending; nodes guarantee an account 16 places in their pools."`
 	Queue   int    `group:"Relayer" env:"RELAYER_QUEUE" default:"10000" min:"0" max:"1000000" help:"Transactions that may wait where every key is full; past that callers get 429."`
 
@@ -65,14 +66,15 @@ type chainFlags struct {
 	BroadcastAll  bool          `env:"RELAYER_BROADCAST_ALL" help:"Send transactions to all nodes, not to the first that takes them."`
 	PollInterval  time.Duration `env:"RELAYER_POLL_INTERVAL" default:"1s" min:"50ms" max:"1m" help:"How often a node without subscription is asked for a new block."`
 	Timeout       time.Duration `name:"rpc-timeout" env:"RELAYER_RPC_TIMEOUT" default:"5s" min:"100ms" max:"1m" help:"Time a node has for an answer."`
+	MaxHeadAge    time.Duration `env:"RELAYER_MAX_HEAD_AGE" default:"10m" min:"0s" help:"Age of the newest block above which a node counts as stuck; 0 for any, as on a chain that makes blocks only when there is something in them."`
 	Confirmations uint64        `env:"RELAYER_CONFIRMATIONS" default:"12" min:"1" max:"10000" help:"Blocks, its own included, that make a transaction final."`
 }
 
 // gasFlags bound what transactions may cost.
 type gasFlags struct {
-	MaxFee     string   `name:"gas-price-cap" env:"RELAYER_GAS_PRICE_CAP" default:"100000000000" placeholder:"WEI" help:"Most that is offered for a unit of gas."`
-	MaxGas     uint64   `name:"gas-limit-cap" env:"RELAYER_GAS_LIMIT_CAP" placeholder:"GAS" help:"Most gas that a transaction may have; a block's by default."`
-	MinBalance string   `env:"RELAYER_MIN_BALANCE" default:"0" placeholder:"WEI" help:"Balance below which a key gets nothing new."`
+	MaxFee     string   `name:"gas-price-cap" env:"RELAYER_GAS_PRICE_CAP" default:"100000000000" placeholder:"WEI" help:"Most that is offered for a unit of gas; 0 for any."`
+	MaxGas     uint64   `name:"gas-limit-cap" env:"RELAYER_GAS_LIMIT_CAP" default:"16777216" placeholder:"GAS" help:"Most gas that a transaction may have; the default is what EIP-7825 allows, 0 what fits into a block."`
+	MinBalance string   `env:"RELAYER_MIN_BALANCE" default:"1" placeholder:"WEI" help:"Balance below which a key gets nothing new."`
 	Receivers  []string `env:"RELAYER_RECEIVERS" placeholder:"ADDRESS" help:"Only these are sent to; everybody by default."`
 }
 
@@ -131,7 +133,7 @@ func (c *chainFlags) check(p *config.Problems) {
 func (c *chainFlags) config() chain.Config {
 	return chain.Config{
 		ChainID: c.ID, Endpoints: c.RPCURLs, Subscribe: c.SubscribeURL, Timeout: c.Timeout, PollInterval: c.PollInterval,
-		BroadcastAll: c.BroadcastAll,
+		BroadcastAll: c.BroadcastAll, MaxHeadAge: c.MaxHeadAge,
 	}
 }
 
@@ -148,7 +150,7 @@ func (g *gasFlags) check(p *config.Problems) {
 
 func (g *gasFlags) policies() pool.Policies {
 	policies := pool.Policies{MaxGas: g.MaxGas}
-	policies.MaxFee, _ = new(big.Int).SetString(g.MaxFee, 10)
+	policies.MaxFee = amount(g.MaxFee)
 	policies.MinBalance, _ = new(big.Int).SetString(g.MinBalance, 10)
 	for _, r := range g.Receivers {
 		policies.Receivers = append(policies.Receivers, common.HexToAddress(r))
@@ -208,6 +210,15 @@ func (c *relayerCmd) Run(ctx context.Context, con *console) (err error) {
 		return err
 	}
 	defer client.Close()
+	// What callers ask the chain themselves goes through connections of its own: a slow or huge answer is not to make a
+	// node look bad that transactions are sent through.
+	asked := c.Chain.config()
+	asked.Logger, asked.Metrics, asked.MaxResponse, asked.MaxHeadAge = log, nodes.Metrics, 4<<20, 0
+	passthrough, err := chain.Open(asked)
+	if err != nil {
+		return err
+	}
+	defer passthrough.Close()
 
 	hooks := c.Hook.config(c.Chain.ID, c.Store.PoolID)
 	hooks.Logger, hooks.Metrics = log, webhook.NewMetrics(reg)
@@ -243,6 +254,7 @@ func (c *relayerCmd) Run(ctx context.Context, con *console) (err error) {
 	relay := pool.New(pool.Config{
 		ID: c.Store.PoolID, Ledger: store, Sender: send, Chain: client, Ring: ring, Log: log.With("component", "pool"),
 		Policies: policies, Ready: lineage.Err, Enabled: c.Enabled, Cap: c.Cap, Queue: c.Queue,
+		Passthrough: passthrough, Signing: c.Signing == "on" || c.Signing == "auto" && policies.Receivers == nil,
 		Guard: safeguard.NewGuard(c.Guard.rates()), Funding: funding, Metrics: pool.NewMetrics(reg),
 	})
 	keeper = safeguard.New(safeguard.Config{

@@ -76,7 +76,8 @@ func (c *call) body() ([]byte, error) {
 		return nil, errTooLarge
 	}
 	if ct := c.r.Header.Get("Content-Type"); ct != "" && ct != "application/json" {
-		if media, params, err := mime.ParseMediaType(ct); err != nil || media != "application/json" ||
+		if media, params, err := mime.ParseMediaType(ct); err != nil ||
+			media != "application/json" && (media != "application/merge-patch+json" || c.r.Method != http.MethodPatch) ||
 			params["charset"] != "" && !strings.EqualFold(params["charset"], "utf-8") {
 			return nil, &httpError{http.StatusUnsupportedMediaType, "send application/json in UTF-8"}
 		}

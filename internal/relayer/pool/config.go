@@ -21,11 +21,15 @@ type Chain interface {
 	EstimateGas(context.Context, chain.Message) (uint64, error)
 	Fees(context.Context) (chain.Fees, error)
 	Balances(context.Context, []common.Address) ([]*big.Int, error)
-	Call(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error)
 	// PendingNonces are how many transactions of each address are mined or in the node's pool.
 	PendingNonces(context.Context, []common.Address) ([]uint64, error)
 	Head() chain.Header
 	Status() chain.Status
+}
+
+// Passthrough are nodes that callers ask themselves.
+type Passthrough interface {
+	Call(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error)
 }
 
 // Guard judges requests by limits that are not the store's.
@@ -65,6 +69,11 @@ type Config struct {
 	Policies
 	// Ready says why nothing may be sent on the chain; nil when it may. Default: it always may.
 	Ready func() error
+	// Passthrough answers callers' own questions to the chain. It should not be Chain: what they ask may be slow, or too
+	// much, and must not make nodes look bad that transactions are sent through.
+	Passthrough Passthrough
+	// Signing allows callers to have messages signed.
+	Signing bool
 	// Enabled is the kill switch: false refuses everything new.
 	Enabled bool
 	// Cap is how many transactions a key may have pending. Default 16, what geth guarantees an account in its pool.

@@ -98,6 +98,9 @@ func (p *Pool) look(ctx context.Context) httpapi.Health {
 
 // keyProblem tells what is wrong with keys, and whether others are left.
 func keyProblem(keys []*relayer.Key) (problem string, others bool) {
+	if len(keys) == 0 {
+		return "none is registered yet", false
+	}
 	var out []string
 	for _, k := range keys {
 		address := strings.ToLower(k.Address.Hex())

@@ -123,9 +123,16 @@ func (p *Pool) Update(ctx context.Context, id, caller string, patch ozapi.Patch)
 	if key != nil {
 		keys = []*relayer.Key{key}
 	}
+	if patch.Name != nil {
+		return httpapi.Relayer{}, relayer.Invalidf("name", "is the relayer's id, and cannot be changed")
+	}
 	change := ledger.KeyChange{Paused: patch.Paused}
+	if patch.Paused != nil {
+		change.Draining = new(false)
+	}
 	if patch.MinBalance.Set {
 		change.MinBalance = cmp.Or(patch.MinBalance.Value, p.cfg.MinBalance, new(big.Int))
+		change.OwnMinBalance = new(patch.MinBalance.Value != nil)
 	}
 	for _, k := range keys {
 		if _, err := p.cfg.Ledger.ChangeKey(ctx, k.Address, change); err != nil {
@@ -257,6 +264,10 @@ func (p *Pool) sign(ctx context.Context, id string, digest [32]byte) (sig [65]by
 	case key.Paused:
 		return sig, relayer.ErrPaused
 	}
+	if !p.cfg.Signing {
+		return sig, fmt.Errorf("%w: it signs no messages; RELAYER_SIGNING says so, or the list of receivers, which a signature could get around", relayer.ErrDisabled)
+	}
+	p.cfg.Log.Info("message signed", "relayer", key.Address, "digest", common.Hash(digest))
 	signer, ok := p.cfg.Ring.Signer(key.Address)
 	if !ok {
 		return sig, relayer.ErrNotFound
@@ -272,5 +283,5 @@ func (p *Pool) RPC(ctx context.Context, id, method string, params json.RawMessag
 	if _, err := p.target(id); err != nil {
 		return nil, err
 	}
-	return p.cfg.Chain.Call(ctx, method, params)
+	return p.cfg.Passthrough.Call(ctx, method, params)
 }

@@ -131,6 +131,10 @@ func (p *Pool) prepare(ctx context.Context, key common.Address, r *relayer.Reque
 	if r.To == nil && len(r.Data) > params.MaxInitCodeSize {
 		return relayer.Invalidf("data", "creates a contract with more than %d bytes", params.MaxInitCodeSize)
 	}
+	// What nodes take at most (geth: txMaxSize), with room for the envelope.
+	if len(r.Data) > maxData {
+		return relayer.Invalidf("data", "has %d bytes, and nodes take %d at most", len(r.Data), maxData)
+	}
 	if r.GasLimit == 0 {
 		if err := p.estimate(ctx, key, r); err != nil {
 			return err
@@ -151,6 +155,9 @@ func (p *Pool) prepare(ctx context.Context, key common.Address, r *relayer.Reque
 	}
 	return nil
 }
+
+// maxData is how much data a transaction may have, bytes.
+const maxData = 127 << 10
 
 // rules of today's chains. On older ones some transactions cost less; nobody asks for so little.
 var rules = params.Rules{IsHomestead: true, IsIstanbul: true, IsShanghai: true, IsPrague: true}

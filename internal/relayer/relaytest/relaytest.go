@@ -128,7 +128,7 @@ func Launch(t testing.TB, o Options) *Relayer {
 	}
 	send := sender.New(sending)
 	pooling := pool.Config{
-		ID: PoolID, Ledger: r.Ledger, Sender: send, Chain: client, Ring: o.Ring, Log: log, Enabled: true, Ready: r.Lineage.Err,
+		ID: PoolID, Passthrough: client, Signing: true, Ledger: r.Ledger, Sender: send, Chain: client, Ring: o.Ring, Log: log, Enabled: true, Ready: r.Lineage.Err,
 		Funding: funding, Metrics: pool.NewMetrics(reg),
 	}
 	if o.Pool != nil {

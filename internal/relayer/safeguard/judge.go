@@ -73,7 +73,7 @@ func (c *Config) cooldown(checks int) time.Duration {
 // nothing about the key: the node's troubles, the transaction's own.
 func blames(o chain.Outcome) (against, known bool) {
 	switch o {
-	case chain.InsufficientFunds, chain.Refused, chain.WrongChain:
+	case chain.InsufficientFunds, chain.WrongChain:
 		return true, true
 	case chain.Accepted, chain.AlreadyKnown:
 		return false, true
