@@ -142,6 +142,8 @@ func TestGethKeepsItsChainWhenStopped(t *testing.T) {
 func TestGethKilledComesBackWhenDurable(t *testing.T) {
 	t.Parallel()
 	n := testchain.Geth(t, testchain.GethOptions{Durable: true})
+	// Its database's log is written behind: what came before another block is on the disk by the time that is mined.
+	n.Fund(testchain.Ether(1), testchain.NewAccount(t).Address)
 	n.Kill()
 	n.Restart()
 	funded := testchain.NewAccount(t).Address
