@@ -191,13 +191,15 @@ func TestNothingIsHeldWhileASignerSigns(t *testing.T) {
 	f.chain.Fund(testchain.Ether(10), slow.Address())
 	r := f.start(t)
 	arrived, release := slow.Block()
+	defer release() // whatever fails: the relayer ends only when the signer has
 	first, err := r.Submit(t.Context(), f.submission())
 	require.NoError(t, err)
 	<-arrived
 	db, err := pgx.Connect(t.Context(), f.options.DatabaseURL)
 	require.NoError(t, err)
 	defer db.Close(t.Context())
-	_, err = db.Exec(t.Context(), `SELECT 1 FROM relayer_keys FOR UPDATE NOWAIT`)
+	// Others have it for moments; the signer has it for as long as it takes.
+	_, err = db.Exec(t.Context(), `SET lock_timeout = '10s'; SELECT 1 FROM relayer_keys FOR UPDATE`)
 	require.NoError(t, err)
 	second, err := r.Submit(t.Context(), f.submission())
 	require.NoError(t, err)

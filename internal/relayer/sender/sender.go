@@ -9,6 +9,7 @@ import (
 	"math/big"
 	"runtime"
 	"slices"
+	"time"
 
 	"github.com/ethereum/go-ethereum/common"
 	"golang.org/x/sync/errgroup"
@@ -83,6 +84,9 @@ func First(tx *relayer.Transaction) *Job {
 	}
 	return j
 }
+
+// signLimit is how long a signer may take. A stop waits for it.
+const signLimit = 30 * time.Second
 
 // group bounds what one statement stores, or one call broadcasts.
 const group = 256
@@ -191,6 +195,8 @@ func (s *Sender) signOne(ctx context.Context, j *Job) error {
 		}
 		j.Offer = s.price(j.Tx, j.Purpose, fees)
 	}
+	ctx, cancel := context.WithTimeout(ctx, signLimit)
+	defer cancel()
 	attempt, err := s.Attempt(ctx, j)
 	j.attempt = attempt
 	return err
