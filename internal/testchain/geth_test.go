@@ -139,11 +139,10 @@ func TestGethKeepsItsChainWhenStopped(t *testing.T) {
 	require.Equal(t, mined.BlockHash, awaitMined(t, n.Client(), tx.Hash()).BlockHash)
 }
 
+// It mines on. What its database had not written yet, the last blocks or all of a young chain, is lost.
 func TestGethKilledComesBackWhenDurable(t *testing.T) {
 	t.Parallel()
 	n := testchain.Geth(t, testchain.GethOptions{Durable: true})
-	// Its database's log is written behind: what came before another block is on the disk by the time that is mined.
-	n.Fund(testchain.Ether(1), testchain.NewAccount(t).Address)
 	n.Kill()
 	n.Restart()
 	funded := testchain.NewAccount(t).Address
@@ -151,11 +150,6 @@ func TestGethKilledComesBackWhenDurable(t *testing.T) {
 	balance, err := n.Client().BalanceAt(t.Context(), funded, nil)
 	require.NoError(t, err)
 	require.Equal(t, testchain.Ether(1), balance)
-	for _, a := range n.Accounts {
-		balance, err := n.Client().BalanceAt(t.Context(), a.Address, nil)
-		require.NoError(t, err)
-		require.Equal(t, testchain.Ether(1_000_000), balance)
-	}
 }
 
 func TestGethKilledIsGoneOtherwise(t *testing.T) {
