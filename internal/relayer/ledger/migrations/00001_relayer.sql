@@ -51,7 +51,6 @@ CREATE TABLE relayer_keys (
     committed_wei   numeric NOT NULL DEFAULT 0,
     min_balance_wei numeric(78, 0) NOT NULL DEFAULT 0 CHECK (min_balance_wei >= 0),
     min_balance_own boolean NOT NULL DEFAULT false, -- set for this key; otherwise it follows the processes' setting
-    policies        jsonb   NOT NULL DEFAULT '{}',
     created_at      timestamptz NOT NULL DEFAULT now(),
     updated_at      timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (chain_id, address)
