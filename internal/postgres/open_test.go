@@ -53,7 +53,6 @@ func TestSettings(t *testing.T) {
 		{postgres.Config{}, "application_name", "rollcall"},
 		{postgres.Config{ApplicationName: "relayer"}, "application_name", "relayer"},
 		{postgres.Config{StatementTimeout: 2 * time.Second}, "statement_timeout", "2s"},
-		{postgres.Config{StatementTimeout: time.Nanosecond}, "statement_timeout", "1ms"},
 		{postgres.Config{LockTimeout: -1}, "lock_timeout", "0"},
 		{postgres.Config{URL: given, StatementTimeout: time.Hour}, "statement_timeout", "1234ms"},
 		{postgres.Config{URL: given, ApplicationName: "relayer"}, "application_name", "mine"},
