@@ -54,7 +54,7 @@ type Verdict struct {
 const queueRetry = time.Second
 
 // Accept stores drafts durably, all in one database transaction, in the order in which they are given. Each gets a key
-// and a nonce where a key has room and nobody waits for it already, else a place in the queue, else a
+// and a nonce where a key has room and nobody waits who could have it, else a place in the queue, else a
 // [relayer.LimitError]. The verdicts stand in the order of the drafts.
 //
 // An error means that nothing was stored, but one that wraps [relayer.ErrUnknown]: the connection broke at the wrong
@@ -92,6 +92,7 @@ func (a *acceptance) lock(b *pgx.Batch) error {
 	a.repeated = map[int]bool{}
 	a.queueKeys(b)
 	a.hall.lock(b, a.ledger, a.terms)
+	a.hall.count(b, a.ledger)
 	if a.ledger.Budgets.any() {
 		var accounts []account
 		for _, d := range a.drafts {

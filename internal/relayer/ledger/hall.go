@@ -16,10 +16,26 @@ import (
 type hall struct {
 	cap, queueLimit int
 	seats           []*seat // of this process's keys, at random: of equals the first one is taken
-	waiting         map[string]int
+	lines           map[string]*line
 	queued          int
 	till            till
 	failedOver      bool
+}
+
+// line is those who wait for the same: the pool, or one key.
+type line struct{ cost, reserve *big.Int } // the least of any of them, wei
+
+// join puts somebody into the line; nil stands for nothing.
+func (l *line) join(cost, reserve *big.Int) {
+	if reserve == nil {
+		reserve = new(big.Int)
+	}
+	if l.cost == nil || cost.Cmp(l.cost) < 0 {
+		l.cost = cost
+	}
+	if l.reserve == nil || reserve.Cmp(l.reserve) < 0 {
+		l.reserve = reserve
+	}
 }
 
 // seat is a locked key.
@@ -79,7 +95,6 @@ func (s *seat) load() int { return s.pending + s.taken }
 // lock queues what reads the hall. The rows of the keys stay locked to the end of the transaction.
 func (h *hall) lock(b *pgx.Batch, l *Ledger, terms Terms) {
 	h.cap, h.queueLimit = terms.Cap, terms.Queue
-	h.waiting = map[string]int{}
 	b.Queue(`SELECT address, next_nonce, pending_count, enabled, disabled_reason, paused, stuck_since IS NOT NULL, funding,
 			CASE WHEN balance_at > now() - $4::interval THEN balance_wei::text END, committed_wei::text FROM relayer_keys
 		WHERE chain_id = $1 AND pool_id = $2 AND address = ANY($3) ORDER BY address FOR UPDATE`,
@@ -103,18 +118,27 @@ func (h *hall) lock(b *pgx.Batch, l *Ledger, terms Terms) {
 		h.failedOver = n > 0
 		return err
 	})
-	b.Queue(`SELECT target, count(*) FROM relayer_txs WHERE chain_id = $1 AND pool_id = $2 AND open AND nonce IS NULL GROUP BY target`,
+}
+
+// count queues what reads who waits. What is past its time waits for nothing but its end.
+func (h *hall) count(b *pgx.Batch, l *Ledger) {
+	h.lines = map[string]*line{}
+	b.Queue(`SELECT target, count(*), (min(value_wei + coalesce(reserve_wei, 0)) FILTER (WHERE live))::text,
+			(min(coalesce(reserve_wei, 0)) FILTER (WHERE live))::text
+		FROM (SELECT target, value_wei, reserve_wei, valid_until IS NULL OR valid_until > now() AS live FROM relayer_txs
+			WHERE chain_id = $1 AND pool_id = $2 AND open AND nonce IS NULL) waiting GROUP BY target`,
 		l.ChainID, l.Pool).Query(func(rows pgx.Rows) error {
-		for rows.Next() {
-			var target string
-			var n int
-			if err := rows.Scan(&target, &n); err != nil {
-				return err
-			}
-			h.waiting[target] = n
+		var target string
+		var n int
+		var cost, reserve *string
+		_, err := pgx.ForEachRow(rows, []any{&target, &n, &cost, &reserve}, func() error {
 			h.queued += n
-		}
-		return rows.Err()
+			if cost != nil {
+				h.lines[target] = &line{parseDecimal(cost), parseDecimal(reserve)}
+			}
+			return nil
+		})
+		return err
 	})
 }
 
@@ -136,19 +160,36 @@ func (h *hall) seat(target string, key common.Address, value, reserve *big.Int) 
 	if h.failedOver {
 		return nil, errFailedOver
 	}
-	best, why := h.best(key, costOf(value, reserve), reserve)
+	cost := costOf(value, reserve)
+	best, why := h.best(key, cost, reserve)
 	if why != nil {
 		return nil, why
 	}
-	if best != nil && h.waiting[target] == 0 {
+	if best != nil && !h.outranked(target, key) {
 		return best, nil
 	}
 	if h.queued >= h.queueLimit {
 		return nil, &relayer.LimitError{Limit: "every key is full, and so is the queue", After: queueRetry}
 	}
 	h.queued++
-	h.waiting[target]++
+	if h.lines[target] == nil {
+		h.lines[target] = new(line)
+	}
+	h.lines[target].join(cost, reserve)
 	return nil, nil
+}
+
+// outranked reports whether a key could be had for something that has waited before. What no key can pay for at present
+// holds up nobody: it may have to wait for ether, or for tomorrow's budget.
+//
+// The least cost and the least reserve may be those of two. Then what comes waits without need, until the next Dispatch.
+func (h *hall) outranked(target string, key common.Address) bool {
+	l := h.lines[target]
+	if l == nil {
+		return false
+	}
+	best, _ := h.best(key, l.cost, l.reserve)
+	return best != nil
 }
 
 var errNoKey = fmt.Errorf("%w: no key of this relayer may be used", relayer.ErrUnavailable)

@@ -11,20 +11,31 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 )
 
-// Dispatch gives keys and nonces to what waits, the oldest first, at most limit of them, and returns those. An unknown
-// outcome needs no resolving: what was claimed is found by Unsigned.
+// Dispatch gives keys and nonces to what waits, the oldest first, at most limit of them, and returns those. What no key can pay
+// for at present is passed over. While it returns any there may be others. An unknown outcome needs no resolving: what
+// was claimed is found by Unsigned.
 func (l *Ledger) Dispatch(ctx context.Context, terms Terms, limit int) ([]*relayer.Transaction, error) {
 	var h hall
 	var queue, seated []*relayer.Transaction
 	err := l.transaction(ctx, func(b *pgx.Batch) error {
 		h.lock(b, l, terms)
-		// Locked, since a cancelation may take one out at this moment. Of each target only so many as it could take: those
-		// that wait for one full key must not keep others from being seen.
-		b.Queue(selectTransactions+` WHERE id IN (SELECT id FROM (SELECT id, row_number() OVER (PARTITION BY target ORDER BY id) AS place
-				FROM relayer_txs WHERE chain_id = $1 AND pool_id = $2 AND open AND nonce IS NULL
-					AND (valid_until IS NULL OR valid_until > now())) waiting
+		// Locked, since a cancelation may take one out at this moment. Only what a key could take by itself, and of each target
+		// so many as there may be room for: what waits for a full key, or for ether, must not keep others from being seen.
+		b.Queue(`WITH room AS (SELECT k.address, $6::text::numeric - coalesce(b.spent_wei, 0) AS budget,
+				CASE WHEN k.balance_at > now() - $5::interval THEN k.balance_wei - k.committed_wei END AS free
+			FROM relayer_keys k LEFT JOIN relayer_budgets b ON (b.chain_id, b.pool_id, b.day, b.scope, b.subject)
+				= (k.chain_id, k.pool_id, (now() AT TIME ZONE 'utc')::date, 'key', k.address)
+			WHERE k.chain_id = $1 AND k.pool_id = $2 AND k.address = ANY($7) AND k.pending_count < $8
+				AND k.enabled AND NOT k.paused AND NOT k.funding AND k.stuck_since IS NULL)
+			`+selectTransactions+` WHERE id IN (SELECT id FROM (SELECT id, row_number() OVER (PARTITION BY target ORDER BY id) AS place
+				FROM relayer_txs t WHERE chain_id = $1 AND pool_id = $2 AND open AND nonce IS NULL
+					AND (valid_until IS NULL OR valid_until > now()) AND EXISTS (SELECT FROM room)
+					AND EXISTS (SELECT FROM room WHERE t.target IN ($2, room.address)
+						AND (room.free IS NULL OR room.free >= t.value_wei + coalesce(t.reserve_wei, 0))
+						AND (room.budget IS NULL OR t.reserve_wei IS NULL OR room.budget >= t.reserve_wei))) waiting
 			WHERE place <= $3) AND open AND nonce IS NULL ORDER BY id LIMIT $4 FOR UPDATE`,
-			l.ChainID, l.Pool, max(1, min(limit, terms.Cap*len(terms.Held))), limit*(len(terms.Held)+1)).Query(func(rows pgx.Rows) (err error) {
+			l.ChainID, l.Pool, max(1, min(limit, terms.Cap*len(terms.Held))), limit*(len(terms.Held)+1), balanceAge,
+			decimal(l.Budgets.Key), hexAddresses(terms.Held), terms.Cap).Query(func(rows pgx.Rows) (err error) {
 			queue, err = pgx.CollectRows(rows, scanTransaction)
 			return err
 		})
@@ -33,10 +44,12 @@ func (l *Ledger) Dispatch(ctx context.Context, terms Terms, limit int) ([]*relay
 		}
 		return nil
 	}, func(b *pgx.Batch) error {
-		clear(h.waiting) // the queue itself is what is seated
+		if h.failedOver {
+			return nil
+		}
 		for _, tx := range queue {
-			s, err := h.seat(tx.Target, keyOf(tx, l.Pool), tx.Value, tx.Reserve)
-			if err != nil || s == nil {
+			s, err := h.best(keyOf(tx, l.Pool), costOf(tx.Value, tx.Reserve), tx.Reserve)
+			if err != nil || s == nil { // those before it have taken what there was
 				continue
 			}
 			tx.From, tx.Nonce = s.address, new(h.give(s, tx.Value, tx.Reserve))
