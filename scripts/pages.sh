@@ -70,6 +70,8 @@ try() {
 start_dev() {
   [ -z "$dev" ] || return 0
   mkdir -p build
+  # Compiling everything anew takes minutes, and is not what is waited for below.
+  make build >build/pages-dev.log 2>&1 || { tail -n 40 build/pages-dev.log && return 1; }
   # In a process group of its own, so that stopping it reaches all it started, as Ctrl-C does.
   set -m
   make dev >build/pages-dev.log 2>&1 </dev/null &
@@ -104,7 +106,8 @@ start_background() {
 stop() {
   local group
   for group in $dev "${background[@]}"; do
-    kill -INT -- "-$group" 2>/dev/null
+    # Not SIGINT: what was started in the background ignores that, and hands it down.
+    kill -TERM -- "-$group" 2>/dev/null
     wait "$group"
   done
   dev='' background=()

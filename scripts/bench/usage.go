@@ -43,7 +43,7 @@ func (s *suite) processorTime(readers map[string]cpuReader) (end func(row string
 	}, err
 }
 
-// tellStatements says which statements have taken the server most of its time, if it counts them.
+// tellStatements says which statements have taken the server most of its time, if it counts them, and how tables were written.
 func (r *relayed) tellStatements(ctx context.Context) error {
 	const name = "relay"
 	return r.db.do(ctx, r.db.server.DatabaseURL(name), func(conn *pgx.Conn) error {
@@ -64,8 +64,21 @@ func (r *relayed) tellStatements(ctx context.Context) error {
 		var share, mean float64
 		var calls, count int64
 		var query string
-		_, err = pgx.ForEachRow(rows, []any{&share, &calls, &count, &mean, &query}, func() error {
+		if _, err = pgx.ForEachRow(rows, []any{&share, &calls, &count, &mean, &query}, func() error {
 			progress("%5.1f %%  %7d calls  %8d rows  %8.3f ms each  %s", share, calls, count, mean, query)
+			return nil
+		}); err != nil {
+			return err
+		}
+		// A hot update writes no index.
+		rows, err = conn.Query(ctx, `SELECT relname, n_tup_ins, n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables ORDER BY n_tup_upd DESC LIMIT 4`)
+		if err != nil {
+			return err
+		}
+		var table string
+		var inserted, updated, hot int64
+		_, err = pgx.ForEachRow(rows, []any{&table, &inserted, &updated, &hot}, func() error {
+			progress("%s: %d inserted, %d updated, %d of them hot", table, inserted, updated, hot)
 			return nil
 		})
 		return err

@@ -24,12 +24,13 @@ func (l *Ledger) StoreAttempts(ctx context.Context, attempts []*relayer.Attempt)
 		purposes[i], hashes[i], raws[i] = string(a.Purpose), a.Hash.Hex(), a.Raw
 		fees[i], tips[i] = a.MaxFee.String(), decimal(a.MaxPriorityFee)
 	}
+	// Not EXISTS, which the planner makes a join of, and reads the whole table for while it takes that for small.
 	rows, err := l.db.Query(ctx, `INSERT INTO relayer_attempts
 			(chain_id, tx_id, attempt, address, nonce, purpose, tx_hash, raw, max_fee, max_priority)
 		SELECT $1, id, number, address, nonce, purpose, hash, raw, fee::numeric, tip::numeric
 		FROM unnest($2::uuid[], $3::int[], $4::text[], $5::bigint[], $6::text[], $7::text[], $8::bytea[], $9::text[], $10::text[])
 			AS a (id, number, address, nonce, purpose, hash, raw, fee, tip)
-		WHERE EXISTS (SELECT FROM relayer_txs t WHERE t.id = a.id AND t.relayer_address = a.address AND t.nonce = a.nonce AND t.open)
+		WHERE (SELECT t.relayer_address = a.address AND t.nonce = a.nonce AND t.open FROM relayer_txs t WHERE t.id = a.id)
 		ON CONFLICT DO NOTHING RETURNING tx_hash`,
 		l.ChainID, ids, numbers, addresses, nonces, purposes, hashes, raws, fees, tips)
 	if err != nil {
