@@ -38,7 +38,7 @@ func (l *Ledger) Chain(ctx context.Context) (c Chain, err error) {
 
 // Remember writes down what the chain is recognised by, unless something is written down, and returns what is.
 func (l *Ledger) Remember(ctx context.Context, genesis common.Hash) (Chain, error) {
-	if _, err := l.db.Exec(ctx, `INSERT INTO relayer_chains (chain_id, genesis_hash, anchor_hash, timeline) VALUES ($1, $2, $2, `+timeline+`)
+	if _, err := l.db.Exec(ctx, `INSERT INTO relayer_chains (chain_id, genesis_hash, anchor_hash) VALUES ($1, $2, $2)
 		ON CONFLICT DO NOTHING`, l.ChainID, genesis.Hex()); err != nil {
 		return Chain{}, fmt.Errorf("remember the chain: %w", err)
 	}
@@ -104,13 +104,14 @@ func (l *Ledger) StartOver(ctx context.Context, genesis common.Hash, anchor Bloc
 	return dropped, nil
 }
 
-// Follow makes holder the process that follows the chain, for term from now on by the database's clock, unless another
-// is it. It returns whether holder is, and a number that grows with each change of holder.
+// Follow makes holder the process that follows the chain for the pool, for term from now on by the database's clock, unless
+// another is it, or the pool has not registered yet. It returns whether holder is, and a number that grows with each change
+// of holder.
 func (l *Ledger) Follow(ctx context.Context, holder string, term time.Duration) (following bool, epoch int64, err error) {
-	err = l.db.QueryRow(ctx, `UPDATE relayer_chains SET tracker = $2, tracker_until = now() + $3::interval,
-			tracker_epoch = tracker_epoch + CASE WHEN tracker = $2 THEN 0 ELSE 1 END
-		WHERE chain_id = $1 AND (tracker = $2 OR tracker_until < now()) RETURNING tracker_epoch`,
-		l.ChainID, holder, term).Scan(&epoch)
+	err = l.db.QueryRow(ctx, `UPDATE relayer_pools SET tracker = $3, tracker_until = now() + $4::interval,
+			tracker_epoch = tracker_epoch + CASE WHEN tracker = $3 THEN 0 ELSE 1 END
+		WHERE chain_id = $1 AND pool_id = $2 AND (tracker = $3 OR tracker_until < now()) RETURNING tracker_epoch`,
+		l.ChainID, l.Pool, holder, term).Scan(&epoch)
 	switch {
 	case err == pgx.ErrNoRows: //nolint:errorlint // pgx returns it bare
 		return false, 0, nil
@@ -122,7 +123,8 @@ func (l *Ledger) Follow(ctx context.Context, holder string, term time.Duration) 
 
 // Leave lets another process follow at once.
 func (l *Ledger) Leave(ctx context.Context, holder string) error {
-	_, err := l.db.Exec(ctx, `UPDATE relayer_chains SET tracker_until = now(), tracker = '' WHERE chain_id = $1 AND tracker = $2`, l.ChainID, holder)
+	_, err := l.db.Exec(ctx, `UPDATE relayer_pools SET tracker_until = now(), tracker = '' WHERE chain_id = $1 AND pool_id = $2 AND tracker = $3`,
+		l.ChainID, l.Pool, holder)
 	if err != nil {
 		return fmt.Errorf("leave the chain to others: %w", err)
 	}

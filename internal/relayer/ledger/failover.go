@@ -19,16 +19,16 @@ var errFailedOver = fmt.Errorf("%w: the database failed over, and its nonces are
 // FailedOver reports whether Postgres has another timeline than the one under which nonces were given out. A replica that
 // did not have the last commits may then give out nonces a second time, so nothing is given out until Reconcile.
 func (l *Ledger) FailedOver(ctx context.Context) (over bool, err error) {
-	err = l.db.QueryRow(ctx, `SELECT EXISTS (SELECT FROM relayer_chains WHERE chain_id = $1 AND timeline <> `+timeline+`)`,
-		l.ChainID).Scan(&over)
+	err = l.db.QueryRow(ctx, `SELECT EXISTS (SELECT FROM relayer_pools WHERE chain_id = $1 AND pool_id = $2 AND timeline <> `+timeline+`)`,
+		l.ChainID, l.Pool).Scan(&over)
 	if err != nil {
 		return false, fmt.Errorf("look whether the database failed over: %w", err)
 	}
 	return over, nil
 }
 
-// Reconcile ends what FailedOver reports: each key goes on above the nonces that nodes know of, if those are higher. pending
-// is the highest that any node has of each key, mined or in its pool.
+// Reconcile ends what FailedOver reports: each key of the pool goes on above the nonces that nodes know of, if those are higher.
+// pending is the highest that any node has of each key, mined or in its pool.
 func (l *Ledger) Reconcile(ctx context.Context, pending map[common.Address]uint64) error {
 	var addresses []string
 	var next []int64
@@ -37,11 +37,11 @@ func (l *Ledger) Reconcile(ctx context.Context, pending map[common.Address]uint6
 	}
 	err := pgx.BeginFunc(ctx, l.db, func(tx pgx.Tx) error {
 		batch := new(pgx.Batch)
-		batch.Queue(`SELECT 1 FROM relayer_keys WHERE chain_id = $1 ORDER BY address FOR UPDATE`, l.ChainID)
+		batch.Queue(`SELECT 1 FROM relayer_keys WHERE chain_id = $1 AND pool_id = $2 ORDER BY address FOR UPDATE`, l.ChainID, l.Pool)
 		batch.Queue(`UPDATE relayer_keys k SET next_nonce = v.next, updated_at = now()
-			FROM unnest($2::text[], $3::bigint[]) AS v (address, next)
-			WHERE k.chain_id = $1 AND k.address = v.address AND k.next_nonce < v.next`, l.ChainID, addresses, next)
-		batch.Queue(`UPDATE relayer_chains SET timeline = `+timeline+` WHERE chain_id = $1`, l.ChainID)
+			FROM unnest($3::text[], $4::bigint[]) AS v (address, next)
+			WHERE k.chain_id = $1 AND k.pool_id = $2 AND k.address = v.address AND k.next_nonce < v.next`, l.ChainID, l.Pool, addresses, next)
+		batch.Queue(`UPDATE relayer_pools SET timeline = `+timeline+` WHERE chain_id = $1 AND pool_id = $2`, l.ChainID, l.Pool)
 		return tx.SendBatch(ctx, batch).Close()
 	})
 	if err != nil {

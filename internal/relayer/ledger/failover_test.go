@@ -21,6 +21,7 @@ func TestNothingIsGivenOutAfterAFailover(t *testing.T) {
 	db := server.Pool(t)
 	l, terms := open(t, db, 2)
 	accept(t, l, terms, draft(l))
+	other, otherTerms := pond(t, db)
 	var folder string
 	require.NoError(t, db.QueryRow(t.Context(), `SHOW data_directory`).Scan(&folder))
 	server.Stop()
@@ -45,5 +46,10 @@ func TestNothingIsGivenOutAfterAFailover(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, uint64(7), keys[0].NextNonce)
 	require.LessOrEqual(t, keys[1].NextNonce, uint64(1))
+	// The nodes have said nothing of another pool's keys.
+	over, err = other.FailedOver(t.Context())
+	require.NoError(t, err)
+	require.True(t, over)
+	require.ErrorIs(t, verdict(t, other, otherTerms, draft(other)).Err, relayer.ErrUnavailable)
 	accept(t, l, terms, draft(l))
 }

@@ -42,6 +42,15 @@ func open(t testing.TB, db *pgxpool.Pool, keys int, targets ...string) (*Ledger,
 	return l, terms
 }
 
+// pond opens another pool of the same chain, with a key of its own.
+func pond(t testing.TB, db *pgxpool.Pool) (*Ledger, Terms) {
+	t.Helper()
+	l := New(db, Config{ChainID: 1337, Pool: "pond"})
+	key := common.HexToAddress("0x99")
+	require.NoError(t, l.Register(context.Background(), []Registration{{Address: key}}))
+	return l, Terms{Held: []common.Address{key}, Cap: 16, Queue: 100}
+}
+
 func migrate(t testing.TB, url string) {
 	t.Helper()
 	require.NoError(t, postgres.Migrate(context.Background(), url, Migrations()))

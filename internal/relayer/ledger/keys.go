@@ -59,7 +59,7 @@ func (l *Ledger) Register(ctx context.Context, keys []Registration) error {
 		if err != nil {
 			return fmt.Errorf("register keys: %w", err)
 		}
-		_, err = tx.Exec(ctx, `INSERT INTO relayer_pools (chain_id, pool_id, targets) VALUES ($1, $2, $3)
+		_, err = tx.Exec(ctx, `INSERT INTO relayer_pools (chain_id, pool_id, targets, timeline) VALUES ($1, $2, $3, `+timeline+`)
 			ON CONFLICT (chain_id, pool_id) DO UPDATE SET targets = excluded.targets`, l.ChainID, l.Pool, l.targets())
 		if err != nil {
 			return fmt.Errorf("register the pool: %w", err)

@@ -251,6 +251,26 @@ func TestOneFollows(t *testing.T) {
 	require.Equal(t, first+1, next)
 }
 
+// Each pool has somebody who follows the chain for it.
+func TestOneFollowsForEachPool(t *testing.T) {
+	t.Parallel()
+	l, _ := setup(t, 1)
+	other, _ := pond(t, l.db)
+	for _, pool := range []*Ledger{l, other} {
+		ok, epoch, err := pool.Follow(t.Context(), "of "+pool.Pool, time.Minute)
+		require.NoError(t, err)
+		require.True(t, ok, pool.Pool)
+		require.Equal(t, int64(1), epoch)
+	}
+	require.NoError(t, other.Leave(t.Context(), "of pond"))
+	ok, _, err := l.Follow(t.Context(), "another", time.Minute)
+	require.NoError(t, err)
+	require.False(t, ok)
+	ok, _, err = New(l.db, Config{ChainID: 1337, Pool: "puddle"}).Follow(t.Context(), "early", time.Minute)
+	require.NoError(t, err)
+	require.False(t, ok, "it has not registered")
+}
+
 func TestStartOver(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 2)

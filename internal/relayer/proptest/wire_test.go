@@ -30,7 +30,7 @@ var statements = []struct {
 	{"replace", "SET to_address = $3"},
 	{"replace: attempt", "INSERT INTO relayer_attempts"},
 	{"raise", "UPDATE relayer_keys SET next_nonce = $4"},
-	{"follow", "UPDATE relayer_chains SET tracker = $2"},
+	{"follow", "UPDATE relayer_pools SET tracker = $3"},
 }
 
 // commitOf are the steps that a commit follows in a request of its own.
