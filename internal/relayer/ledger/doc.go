@@ -32,5 +32,9 @@
 //
 // # Order of locks
 //
-// Idempotency keys (sorted), then relayer_keys (by address), then relayer_txs.
+// Idempotency keys (sorted), then relayer_keys (by address), then relayer_budgets (by day, scope and subject), then what is in
+// the queue. Whoever settles what has a nonce locks relayer_txs (by address and nonce), then either keys or budgets, never
+// both: keys would be held for as long as hundreds of rows take, and everybody who posts waits for them. Where two
+// processes believe that they follow the chain, or an operator starts over, this may deadlock; Postgres then ends one of the
+// two, which does it again.
 package ledger

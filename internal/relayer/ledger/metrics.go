@@ -35,23 +35,25 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 
 // tally is the end of a statement whose part "changed" returns rows of relayer_txs.
 const tally = ` SELECT status, count(*)::int, coalesce(array_agg(greatest(0, extract(epoch FROM updated_at - created_at)))
-	FILTER (WHERE status = 'mined' AND kind = 'transaction'), '{}')::float8[] FROM changed GROUP BY status`
+	FILTER (WHERE status = 'mined' AND kind = 'transaction'), '{}')::float8[],
+	coalesce(array_agg(DISTINCT relayer_address) FILTER (WHERE status = 'confirmed'), '{}') FROM changed GROUP BY status`
 
 // tallied reads what tally returns, to be counted when the transaction has committed.
-type tallied map[string]struct {
+type tallied map[string]changes
+
+// changes are those to one status.
+type changes struct {
 	n     int
-	mined []float64
+	mined []float64 // how long each took to be mined, seconds
+	keys  []string  // of those that were confirmed
 }
 
 func (t tallied) read(rows pgx.Rows) error {
 	var status string
-	var n int
-	var mined []float64
-	_, err := pgx.ForEachRow(rows, []any{&status, &n, &mined}, func() error {
-		t[status] = struct {
-			n     int
-			mined []float64
-		}{n, mined}
+	var c changes
+	_, err := pgx.ForEachRow(rows, []any{&status, &c.n, &c.mined, &c.keys}, func() error {
+		t[status] = c
+		c = changes{}
 		return nil
 	})
 	return err

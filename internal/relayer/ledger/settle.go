@@ -10,6 +10,8 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+
+	"github.com/rollcall-dev/rollcall/internal/relayer"
 )
 
 // Mined is a transaction found in a block.
@@ -24,7 +26,7 @@ type Mined struct {
 	GasPrice    *big.Int // wei, paid for each unit of gas
 }
 
-// settleLimit bounds what is settled in one database transaction, which holds all keys: what is to be accepted waits.
+// settleLimit bounds what is settled in one database transaction.
 const settleLimit = 200
 
 // RecordMined writes down what stands in blocks. Repeating it changes nothing; another block replaces the first.
@@ -45,7 +47,9 @@ func (l *Ledger) recordMined(ctx context.Context, mined []Mined) error {
 		ids[i], hashes[i], blocks[i], numbers[i] = m.TxID, m.Hash.Hex(), m.BlockHash.Hex(), int64(m.BlockNumber)
 		times[i], succeeded[i], used[i], prices[i] = m.BlockTime, m.Succeeded, int64(m.GasUsed), m.GasPrice.String()
 	}
-	return l.settle(ctx, "record what was mined", `WITH found AS (
+	counts := tallied{}
+	// The keys come last and are held for the end of this alone, since whatever is to be accepted waits for them.
+	rows, err := l.db.Query(ctx, `WITH found AS (
 		SELECT v.*, a.purpose, t.status AS was, t.relayer_address AS address FROM unnest($2::uuid[], $3::text[], $4::text[], $5::bigint[], $6::timestamptz[],
 			$7::boolean[], $8::bigint[], $9::text[]) AS v (id, hash, block, number, mined, succeeded, used, price)
 		JOIN relayer_txs t ON t.id = v.id JOIN relayer_attempts a ON a.tx_id = v.id AND a.tx_hash = v.hash AND a.nonce = t.nonce AND a.address = t.relayer_address
@@ -55,26 +59,37 @@ func (l *Ledger) recordMined(ctx context.Context, mined []Mined) error {
 			mined_at = v.mined, succeeded = v.succeeded, mined_purpose = v.purpose, gas_used = v.used, gas_price_paid = v.price::numeric,
 			sent_at = coalesce(t.sent_at, now()), revision = revision + 1, updated_at = now()
 		FROM found v WHERE t.id = v.id RETURNING t.*
-	), counted AS (SELECT address, -count(*)::int AS n FROM found WHERE was <> 'mined' GROUP BY address)`,
-		l.targets(), ids, hashes, blocks, numbers, times, succeeded, used, prices)
+	), counted AS (SELECT f.address, -count(*)::int AS n FROM found f JOIN changed c ON c.id = f.id WHERE f.was <> 'mined' GROUP BY 1)`+
+		l.kept()+told+tally, l.targets(), ids, hashes, blocks, numbers, times, succeeded, used, prices)
+	if err == nil {
+		err = counts.read(rows)
+	}
+	if err != nil {
+		return fmt.Errorf("record what was mined: %w", err)
+	}
+	l.heard()
+	l.counted(counts)
+	return nil
 }
 
-// settle runs a statement that changes rows and counts by how much each key's pending has changed.
-//
-// The keys' rows are locked first, as everywhere.
-func (l *Ledger) settle(ctx context.Context, doing, statement string, args ...any) error {
-	_, err := l.settled(ctx, doing, statement, args...)
-	return err
+// kept is the part of a statement whose part "counted" says by how much each key's pending has changed.
+func (l *Ledger) kept() string {
+	return `, locked AS (
+		SELECT k.chain_id, k.address, c.n FROM counted c JOIN relayer_keys k ON k.chain_id = ` + fmt.Sprint(l.ChainID) + ` AND k.address = c.address
+		WHERE c.n <> 0 ORDER BY k.address FOR UPDATE OF k
+	), kept AS (
+		UPDATE relayer_keys k SET pending_count = k.pending_count + c.n, updated_at = now()
+		FROM locked c WHERE (k.chain_id, k.address) = (c.chain_id, c.address))`
 }
 
+// settled runs a statement that changes rows and counts by how much each key's pending has changed, and returns how many
+// rows that were. The keys' rows are locked first.
 func (l *Ledger) settled(ctx context.Context, doing, statement string, args ...any) (changed int, err error) {
 	counts := tallied{}
 	err = pgx.BeginFunc(ctx, l.db, func(tx pgx.Tx) error {
 		batch := new(pgx.Batch)
 		batch.Queue(`SELECT 1 FROM relayer_keys WHERE chain_id = $1 AND pool_id = $2 ORDER BY address FOR UPDATE`, l.ChainID, l.Pool)
-		batch.Queue(statement+told+`, kept AS (
-			UPDATE relayer_keys k SET pending_count = pending_count + c.n, updated_at = now()
-			FROM counted c WHERE k.address = c.address AND k.chain_id = `+fmt.Sprint(l.ChainID)+` AND c.n <> 0)`+tally, args...).Query(counts.read)
+		batch.Queue(statement+l.kept()+told+tally, args...).Query(counts.read)
 		return tx.SendBatch(ctx, batch).Close()
 	})
 	if err != nil {
@@ -142,8 +157,12 @@ func (l *Ledger) Confirm(ctx context.Context, blocks []Block) (int, error) {
 }
 
 func (l *Ledger) confirm(ctx context.Context, hashes []string) (int, error) {
+	counts := tallied{}
 	// What a no-op did is what was intended with it; that a caller's own bytes were mined after all beats any intent.
-	return l.settled(ctx, "confirm", `WITH changed AS (
+	rows, err := l.db.Query(ctx, `WITH deep AS MATERIALIZED (
+		SELECT id FROM relayer_txs WHERE chain_id = $2 AND pool_id = $3 AND open AND nonce IS NOT NULL AND status = 'mined'
+			AND block_hash = ANY($4) ORDER BY relayer_address, nonce LIMIT $5 FOR UPDATE
+	), changed AS (
 		UPDATE relayer_txs t SET open = false, confirmed_at = now(), revision = revision + 1, updated_at = now(),
 			status = CASE
 				WHEN t.mined_purpose = 'noop' AND t.intent = 'cancel' THEN 'canceled'
@@ -151,11 +170,24 @@ func (l *Ledger) confirm(ctx context.Context, hashes []string) (int, error) {
 				WHEN t.mined_purpose = 'noop' AND t.intent = 'fail' THEN 'failed'
 				WHEN t.succeeded THEN 'confirmed' ELSE 'reverted' END,
 			status_reason = CASE WHEN t.mined_purpose = 'noop' THEN t.intent_reason WHEN t.succeeded THEN '' ELSE 'execution reverted' END
-		WHERE t.id IN (SELECT id FROM relayer_txs WHERE chain_id = $2 AND pool_id = $3 AND open AND nonce IS NOT NULL AND status = 'mined'
-			AND block_hash = ANY($4) LIMIT $5)
+		FROM deep WHERE t.id = deep.id AND t.open AND t.status = 'mined' AND t.block_hash = ANY($4)
 		RETURNING t.*
-	)`+l.paid()+`, latest AS (
-		UPDATE relayer_keys k SET last_confirmed_at = now() WHERE k.chain_id = $2 AND k.address IN (SELECT c.relayer_address FROM changed c
-			WHERE c.status = 'confirmed')
-	), counted AS (SELECT '' AS address, 0 AS n WHERE false)`, l.targets(), l.ChainID, l.Pool, hashes, settleLimit)
+	)`+l.paid()+told+tally, l.targets(), l.ChainID, l.Pool, hashes, settleLimit)
+	if err == nil {
+		err = counts.read(rows)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("confirm: %w", err)
+	}
+	l.heard()
+	n := l.counted(counts)
+	if keys := counts[string(relayer.Confirmed)].keys; len(keys) > 0 {
+		// Not above: keys come before budgets everywhere. And that it is seen a moment later harms nobody.
+		if _, err := l.db.Exec(ctx, `UPDATE relayer_keys k SET last_confirmed_at = now()
+			FROM (SELECT address FROM relayer_keys WHERE chain_id = $1 AND address = ANY($2) ORDER BY address FOR UPDATE) AS locked
+			WHERE k.chain_id = $1 AND k.address = locked.address`, l.ChainID, keys); err != nil {
+			return n, fmt.Errorf("confirm: %w", err)
+		}
+	}
+	return n, nil
 }
