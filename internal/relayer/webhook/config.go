@@ -179,6 +179,12 @@ func (c Config) complete() (Config, []destination, error) {
 	return c, targets, errors.Join(errs...)
 }
 
+// CheckURL says what keeps a URL from being a target's. It shows none of it but its host.
+func CheckURL(raw string, allowPrivate bool) error {
+	_, err := checkURL(raw, allowPrivate)
+	return err
+}
+
 // checkURL parses a target's URL. No error shows any of it but its host.
 func checkURL(raw string, allowPrivate bool) (*url.URL, error) {
 	u, err := url.Parse(raw)
