@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/big"
 	"os"
@@ -25,6 +26,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer/sender"
 	"github.com/rollcall-dev/rollcall/internal/relayer/tracker"
 	"github.com/rollcall-dev/rollcall/internal/relayer/webhook"
+	"github.com/rollcall-dev/rollcall/internal/relayer/webhook/signature"
 )
 
 // relayerCmd runs a relayer until it is told to stop.
@@ -48,6 +50,8 @@ type relayerCmd struct {
 	Guard   guardFlags    `embed:"" group:"Safeguards"`
 	Hook    hookFlags     `embed:"" group:"Webhooks" prefix:"webhook-"`
 	Log     logFlags      `embed:"" group:"Log" prefix:"log-"`
+
+	ring *keyring.Ring // what the environment has, read by Check
 }
 
 // storeFlags are where a pool's data is.
@@ -80,9 +84,11 @@ type gasFlags struct {
 
 // hookFlags are who hears of changes.
 type hookFlags struct {
-	URL          string `env:"RELAYER_WEBHOOK_URL" placeholder:"URL" secret:"" help:"Where changes of transactions are posted to."`
+	URL          string `env:"RELAYER_WEBHOOK_URL" placeholder:"URL" secret:"" help:"Where changes of transactions are posted to: the one target, which is called default."`
 	Key          string `name:"signing-key" env:"RELAYER_WEBHOOK_SIGNING_KEY" placeholder:"KEY" secret:"" help:"What they are signed with, 32 characters or more; better in a file."`
 	KeyFile      string `name:"signing-key-file" env:"RELAYER_WEBHOOK_SIGNING_KEY_FILE" placeholder:"FILE" help:"File that holds it."`
+	Targets      string `name:"targets" env:"RELAYER_WEBHOOKS_JSON" placeholder:"JSON" secret:"" help:"Instead, any number of targets, with one signing key or, while they are rotated, several, the newest first: [{\"name\": \"…\", \"url\": \"https://…\", \"signingKeys\": [\"…\"]}]; better in a file."`
+	TargetsFile  string `name:"targets-file" env:"RELAYER_WEBHOOKS_JSON_FILE" placeholder:"FILE" help:"File that holds them."`
 	AllowPrivate bool   `env:"RELAYER_WEBHOOK_ALLOW_PRIVATE" help:"Allow targets at private addresses, and without TLS."`
 }
 
@@ -90,14 +96,33 @@ type hookFlags struct {
 func (c *relayerCmd) Check(p *config.Problems) {
 	checkListen(p, &c.Listen, ":3000")
 	readSecret(p, &c.APIKeys, &c.APIFile)
-	if _, err := httpapi.ParseKeys(c.APIKeys); err != nil {
-		p.Addf(&c.APIKeys, "give them as name:key,name:key", "%v", err)
+	keys, err := httpapi.ParseKeys(c.APIKeys)
+	if err == nil {
+		err = httpapi.CheckKeys(keys)
+	}
+	if err != nil {
+		p.Addf(from(&c.APIKeys, &c.APIFile), "give them as name:key,name:key, with keys from `openssl rand -hex 32`", "%s", oneLine(err))
 	}
 	c.Store.check(p)
 	c.Chain.check(p)
+	c.checkRing(p)
 	c.Gas.check(p)
-	c.Guard.check(p)
+	c.Guard.check(p, c.ring)
 	c.Hook.check(p)
+}
+
+// checkRing reads the keys. Run uses them: to open a keystore twice would take twice as long.
+func (c *relayerCmd) checkRing(p *config.Problems) {
+	log, _ := c.Log.logger(os.Stderr) // hears of files that others may read
+	var err error
+	c.ring, err = keyring.Load(context.Background(), keyring.Source{Environ: os.Environ(), Log: log})
+	if wrong, ok := errors.AsType[*keyring.Error](err); ok {
+		for _, one := range wrong.Problems {
+			p.Add(config.Problem{Where: one.Where, What: one.What})
+		}
+	} else if err != nil {
+		p.Add(config.Problem{Where: "keys", What: err.Error()})
+	}
 }
 
 func (s *storeFlags) check(p *config.Problems) {
@@ -123,7 +148,9 @@ func (c *chainFlags) check(p *config.Problems) {
 		p.Addf(&c.RPCURLs, "give a node's URL, such as http://127.0.0.1:8545", "is missing")
 		return
 	}
-	if client, err := chain.Open(c.config()); err != nil {
+	cfg := c.config()
+	cfg.ChainID = max(c.ID, 1) // that none is given has been said
+	if client, err := chain.Open(cfg); err != nil {
 		p.Addf(&c.RPCURLs, "", "%v", err)
 	} else {
 		client.Close()
@@ -160,19 +187,43 @@ func (g *gasFlags) policies() pool.Policies {
 
 func (h *hookFlags) check(p *config.Problems) {
 	readSecret(p, &h.Key, &h.KeyFile)
-	if h.URL == "" {
-		return
-	}
-	if err := h.config(1, "pool").Validate(); err != nil {
-		p.Addf(&h.URL, "", "%v", err)
+	readSecret(p, &h.Targets, &h.TargetsFile)
+	targets := from(&h.Targets, &h.TargetsFile)
+	switch {
+	case h.URL != "" && *targets != "":
+		p.Addf(targets, "give one of them", "contradicts %s", p.Where(&h.URL))
+	case h.URL != "":
+		if err := webhook.CheckURL(h.URL, h.AllowPrivate); err != nil {
+			p.Addf(&h.URL, "private networks need RELAYER_WEBHOOK_ALLOW_PRIVATE", "%v", err)
+		}
+		if _, err := signature.NewKey(h.Key); err != nil {
+			p.Addf(from(&h.Key, &h.KeyFile), "make one with `openssl rand -hex 32`", "%v", err)
+		}
+	case h.Targets != "":
+		list, err := webhook.ParseTargets(h.Targets)
+		if err == nil {
+			err = h.with(list).Validate()
+		}
+		if err != nil {
+			p.Addf(targets, "", "%s", oneLine(err))
+		}
 	}
 }
 
+// with these targets, and a pool for the sake of the check.
+func (h *hookFlags) with(targets []webhook.Target) webhook.Config {
+	return webhook.Config{ChainID: 1, Pool: "pool", AllowPrivate: h.AllowPrivate, Targets: targets}
+}
+
 func (h *hookFlags) config(chainID uint64, poolID string) webhook.Config {
-	cfg := webhook.Config{ChainID: chainID, Pool: poolID, AllowPrivate: h.AllowPrivate}
-	if h.URL != "" {
-		cfg.Targets = []webhook.Target{{Name: "default", URL: h.URL, SigningKeys: []string{h.Key}}}
+	var targets []webhook.Target
+	if h.Targets != "" {
+		targets, _ = webhook.ParseTargets(h.Targets) // which check has seen
+	} else if h.URL != "" {
+		targets = []webhook.Target{{Name: "default", URL: h.URL, SigningKeys: []string{h.Key}}}
 	}
+	cfg := h.with(targets)
+	cfg.ChainID, cfg.Pool = chainID, poolID
 	return cfg
 }
 
@@ -182,10 +233,6 @@ func (c *relayerCmd) Run(ctx context.Context, con *console) (err error) {
 	defer failure("relayer failed", &err)
 	reg := newRegistry()
 
-	ring, err := keyring.Load(ctx, keyring.Source{Environ: os.Environ(), Log: log})
-	if err != nil {
-		return err
-	}
 	migrations := ledger.Migrations()
 	migrations.Log = log
 	if c.Migrate {
@@ -233,17 +280,14 @@ func (c *relayerCmd) Run(ctx context.Context, con *console) (err error) {
 	follow := tracker.Nodes(client)
 	lineage := tracker.NewLineage(follow, store, log.With("component", "chain"))
 	policies := c.Gas.policies()
-	funder, topUp, err := c.Guard.TopUp.funder(ctx, policies.MaxFee)
-	if err != nil {
-		return err
-	}
-	all, err := together(ring, funder)
+	topUp := c.Guard.TopUp.config(policies.MaxFee)
+	all, err := together(c.ring, c.Guard.TopUp.signer)
 	if err != nil {
 		return err
 	}
 	var funding []common.Address
-	if funder != nil {
-		funding = append(funding, funder.Address())
+	if topUp != nil {
+		funding = append(funding, topUp.From)
 	}
 	var keeper *safeguard.Keeper // which needs the sender, and hears of it
 	send := sender.New(sender.Config{
@@ -252,7 +296,7 @@ func (c *relayerCmd) Run(ctx context.Context, con *console) (err error) {
 		Broadcasted: func(key common.Address, o chain.Outcome) { keeper.Broadcasted(key, o) },
 	})
 	relay := pool.New(pool.Config{
-		ID: c.Store.PoolID, Ledger: store, Sender: send, Chain: client, Ring: ring, Log: log.With("component", "pool"),
+		ID: c.Store.PoolID, Ledger: store, Sender: send, Chain: client, Ring: c.ring, Log: log.With("component", "pool"),
 		Policies: policies, Ready: lineage.Err, Enabled: c.Enabled, Cap: c.Cap, Queue: c.Queue,
 		Passthrough: passthrough, Signing: c.Signing == "on" || c.Signing == "auto" && policies.Receivers == nil,
 		Guard: safeguard.NewGuard(c.Guard.rates()), Funding: funding, Metrics: pool.NewMetrics(reg),
@@ -285,7 +329,7 @@ func (c *relayerCmd) Run(ctx context.Context, con *console) (err error) {
 	}
 	defer closing(&err, web)
 	log.Info("relayer started", "version", version(), "http", web.Addr().String(), "pool", c.Store.PoolID, "chain", c.Chain.ID,
-		"keys", ring.Len(), "enabled", c.Enabled)
+		"keys", c.ring.Len(), "enabled", c.Enabled)
 
 	// In the order in which they stop: nothing new is taken, what was taken is stored, what was stored is signed and
 	// broadcasted, and only then do the parts that all of them need end.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/big"
-	"strings"
 	"time"
 
 	"github.com/rollcall-dev/rollcall/internal/config"
@@ -40,9 +39,11 @@ type topUpFlags struct {
 	Target    string `env:"RELAYER_TOPUP_TARGET" default:"0" placeholder:"WEI" help:"Balance that it gets then."`
 	Most      string `name:"max" env:"RELAYER_TOPUP_MAX" default:"0" placeholder:"WEI" help:"Most that one top-up gives; 0: what it takes."`
 	PerDay    string `name:"max-per-day" env:"RELAYER_TOPUP_MAX_PER_DAY" default:"0" placeholder:"WEI" help:"Most that all of a day (UTC) give, in all processes of the pool: needed with a key."`
+
+	signer keyring.Signer // of Key, made by check; nil for none
 }
 
-func (g *guardFlags) check(p *config.Problems) {
+func (g *guardFlags) check(p *config.Problems, ring *keyring.Ring) {
 	for _, field := range []*string{&g.Rate, &g.CallerRate, &g.TraderRate} {
 		if _, err := safeguard.ParseRate(*field); err != nil {
 			p.Addf(field, "give a number, or two as in 100:300", "%v", err)
@@ -51,10 +52,10 @@ func (g *guardFlags) check(p *config.Problems) {
 	for _, field := range []*string{&g.CallerBudget, &g.TraderBudget, &g.KeyBudget} {
 		checkWei(p, field)
 	}
-	g.TopUp.check(p)
+	g.TopUp.check(p, ring)
 }
 
-func (t *topUpFlags) check(p *config.Problems) {
+func (t *topUpFlags) check(p *config.Problems, ring *keyring.Ring) {
 	readSecret(p, &t.Key, &t.KeyFile)
 	for _, field := range []*string{&t.Threshold, &t.Target, &t.Most, &t.PerDay} {
 		checkWei(p, field)
@@ -62,6 +63,7 @@ func (t *topUpFlags) check(p *config.Problems) {
 	if t.Key == "" {
 		return
 	}
+	t.checkKey(p, ring)
 	if threshold := amount(t.Threshold); threshold == nil {
 		p.Addf(&t.Threshold, "give the balance below which a key is topped up", "is missing")
 	} else if target := amount(t.Target); target == nil || target.Cmp(threshold) <= 0 {
@@ -99,19 +101,34 @@ func (g *guardFlags) budgets() ledger.Budgets {
 	return ledger.Budgets{Caller: amount(g.CallerBudget), Trader: amount(g.TraderBudget), Key: amount(g.KeyBudget)}
 }
 
-// funder is the funding key and how it is used; nil for none.
-func (t *topUpFlags) funder(ctx context.Context, maxFee *big.Int) (keyring.Signer, *safeguard.TopUp, error) {
-	if t.Key == "" {
-		return nil, nil, nil
+// checkKey reads the funding key; ring is nil where the others could not be read.
+func (t *topUpFlags) checkKey(p *config.Problems, ring *keyring.Ring) {
+	key := from(&t.Key, &t.KeyFile)
+	own, err := keyring.Load(context.Background(), keyring.Source{Environ: []string{keyring.VarKeyPrefix + "0=" + t.Key}})
+	if wrong, ok := errors.AsType[*keyring.Error](err); ok {
+		p.Addf(key, "", "%s", wrong.Problems[0].What)
+		return
+	} else if err != nil {
+		p.Addf(key, "", "%v", err)
+		return
 	}
-	ring, err := keyring.Load(ctx, keyring.Source{Environ: []string{keyring.VarKeyPrefix + "0=" + t.Key}})
-	if err != nil {
-		return nil, nil, errors.New(strings.ReplaceAll(err.Error(), keyring.VarKeyPrefix+"0", "RELAYER_TOPUP_KEY"))
+	t.signer, _ = own.Signer(own.Addresses()[0])
+	if ring == nil {
+		return
 	}
-	signer, _ := ring.Signer(ring.Addresses()[0])
-	return signer, &safeguard.TopUp{
-		From: signer.Address(), Threshold: amount(t.Threshold), Target: amount(t.Target), Most: amount(t.Most), PerDay: amount(t.PerDay), MaxFee: maxFee,
-	}, nil
+	if _, err := together(ring, t.signer); err != nil {
+		p.Addf(key, "give a key of its own", "%v", err)
+	}
+}
+
+// config says how keys are topped up; nil for not at all.
+func (t *topUpFlags) config(maxFee *big.Int) *safeguard.TopUp {
+	if t.signer == nil {
+		return nil
+	}
+	return &safeguard.TopUp{
+		From: t.signer.Address(), Threshold: amount(t.Threshold), Target: amount(t.Target), Most: amount(t.Most), PerDay: amount(t.PerDay), MaxFee: maxFee,
+	}
 }
 
 // together is a ring with one more key.

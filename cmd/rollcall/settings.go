@@ -298,6 +298,17 @@ func readSecret(p *config.Problems, value, file *string) {
 	}
 }
 
+// from is the field that a secret came from: a problem with it is told there.
+func from(value, file *string) *string {
+	if *file != "" {
+		return file
+	}
+	return value
+}
+
+// oneLine is what joined errors say.
+func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
+
 // checkAddresses wants host:port each.
 func checkAddresses(p *config.Problems, field *[]string) {
 	for _, address := range *field {

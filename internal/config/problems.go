@@ -66,6 +66,9 @@ type Problems struct {
 	context *kong.Context
 }
 
+// Add reports a problem with what is no flag, such as a variable of which there may be any number.
+func (p *Problems) Add(one Problem) { p.add(one) }
+
 func (p *Problems) add(list ...Problem) { p.list = append(p.list, list...) }
 
 func (p *Problems) addAt(flag *kong.Flag, what, fix string) {

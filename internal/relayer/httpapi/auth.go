@@ -29,10 +29,11 @@ func (k APIKey) MarshalText() ([]byte, error) { return []byte(k.Name), nil }
 // LogValue is the name.
 func (k APIKey) LogValue() slog.Value { return slog.StringValue(k.Name) }
 
-// ParseKeys reads keys as name:key, between commas or white space; lines that begin with # are comments. An error does
-// not show what it is about.
+// ParseKeys reads keys as name:key, between commas or white space; lines that begin with # are comments. It does not check
+// them. Its error joins all that cannot be read, and does not show what it is about.
 func ParseKeys(s string) ([]APIKey, error) {
 	var keys []APIKey
+	var problems []error
 	for line := range strings.Lines(s) {
 		if strings.HasPrefix(strings.TrimSpace(line), "#") {
 			continue
@@ -40,12 +41,19 @@ func ParseKeys(s string) ([]APIKey, error) {
 		for _, field := range strings.FieldsFunc(line, func(c rune) bool { return strings.ContainsRune(", \t\r\n", c) }) {
 			name, key, ok := strings.Cut(field, ":")
 			if !ok {
-				return nil, fmt.Errorf("API key %d: not name:key", len(keys)+1)
+				problems = append(problems, fmt.Errorf("API key %d: not name:key", len(keys)+len(problems)+1))
+				continue
 			}
 			keys = append(keys, APIKey{Name: name, Key: key})
 		}
 	}
-	return keys, nil
+	return keys, errors.Join(problems...)
+}
+
+// CheckKeys joins everything that is wrong with keys: too short, unnamed, there twice, or none at all. It shows none.
+func CheckKeys(keys []APIKey) error {
+	_, err := newAuthority(keys)
+	return err
 }
 
 // authority knows the keys by their hashes.

@@ -1,0 +1,148 @@
+package main
+
+import (
+	"bytes"
+	"maps"
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/rollcall-dev/rollcall/internal/keyring/keyringtest"
+)
+
+// The secrets of these tests, which no error may show.
+const (
+	someAPIKey  = "api-key-of-the-settings-0123456789abcdef"
+	someHookKey = "hook-key-of-the-settings-0123456789abcdef"
+	hookToken   = "token-in-a-hooks-path"
+)
+
+// relayerSettings are those without which there is no relayer, and others.
+func relayerSettings(t *testing.T, more map[string]string) map[string]string {
+	t.Helper()
+	// The keys are read from the process's own environment.
+	t.Setenv("RELAYER_PRIVATE_KEY_0", keyringtest.Keys(t, "settings", 1)[0].Hex())
+	env := map[string]string{
+		"DATABASE_URL": "postgres://127.0.0.1/x", "RELAYER_CHAIN_ID": "1337", "RELAYER_RPC_URLS": "http://127.0.0.1:1",
+		"RELAYER_API_KEYS": "me:" + someAPIKey,
+	}
+	maps.Copy(env, more)
+	return env
+}
+
+// targets are a relayer's, field by field: a target shows none of them.
+func targets(c *commands) (all [][]string) {
+	for _, target := range c.Relayer.Hook.config(1, "pool").Targets {
+		all = append(all, append([]string{target.Name, target.URL}, target.SigningKeys...))
+	}
+	return all
+}
+
+func TestWebhookTargetsAreOneOrMany(t *testing.T) {
+	many := `[{"name":"default","url":"https://a.example/` + hookToken + `","signingKeys":["` + someHookKey + `-new","` + someHookKey + `"]},` +
+		`{"name":"b","url":"https://b.example","signingKeys":["` + someHookKey + `-b"]}]`
+	manyTargets := [][]string{
+		{"default", "https://a.example/" + hookToken, someHookKey + "-new", someHookKey}, {"b", "https://b.example", someHookKey + "-b"},
+	}
+	for name, c := range map[string]struct {
+		env  map[string]string
+		want [][]string
+	}{
+		"none":         {nil, nil},
+		"one":          {map[string]string{"RELAYER_WEBHOOK_URL": "https://x.example", "RELAYER_WEBHOOK_SIGNING_KEY": someHookKey}, [][]string{{"default", "https://x.example", someHookKey}}},
+		"many":         {map[string]string{"RELAYER_WEBHOOKS_JSON": many}, manyTargets},
+		"many, a file": {map[string]string{"RELAYER_WEBHOOKS_JSON_FILE": writeFile(t, "hooks.json", many+"\n")}, manyTargets},
+	} {
+		got, err := parseCommand(t, relayerSettings(t, c.env), "relayer")
+		require.NoError(t, err, name)
+		require.Equal(t, c.want, targets(got), name)
+		require.NoError(t, got.Relayer.Hook.config(1, "pool").Validate(), name)
+	}
+}
+
+func TestBadRelayerSettings(t *testing.T) {
+	own := relayerSettings(t, nil)
+	key := os.Getenv("RELAYER_PRIVATE_KEY_0")
+	topUp := map[string]string{"RELAYER_TOPUP_THRESHOLD": "1", "RELAYER_TOPUP_TARGET": "2", "RELAYER_TOPUP_MAX_PER_DAY": "3"}
+	hooks := writeFile(t, "hooks.json", `[{"name":"Big","url":"http://`+hookToken+`","signingKeys":["short-`+hookToken+`"]}]`)
+	apiKeys := writeFile(t, "keys", "a:"+someAPIKey+"\nb:"+someAPIKey+"\n")
+	for _, c := range []struct {
+		env  map[string]string
+		want []string
+	}{
+		{map[string]string{"RELAYER_API_KEYS": ""}, []string{"--api-keys: no API key: nobody could use the API; give them as name:key"}},
+		{map[string]string{"RELAYER_API_KEYS": "me:" + someAPIKey[:31]}, []string{"RELAYER_API_KEYS in the environment: API key me: has fewer than 32 characters; give them"}},
+		{
+			map[string]string{"RELAYER_API_KEYS": "a:" + someAPIKey + ",a:" + someAPIKey[:31] + "," + someAPIKey},
+			[]string{"RELAYER_API_KEYS in the environment: API key 3: not name:key"},
+		},
+		{map[string]string{"RELAYER_API_KEYS": "", "RELAYER_API_KEYS_FILE": apiKeys}, []string{"RELAYER_API_KEYS_FILE in the environment: API keys a and b are the same"}},
+		{
+			map[string]string{"RELAYER_WEBHOOK_URL": "http://x.example/" + hookToken},
+			[]string{
+				"RELAYER_WEBHOOK_URL in the environment: its URL must begin with https://; plain http is for private networks",
+				"--webhook-signing-key: signing key has 0 characters and needs at least 32; make one with",
+			},
+		},
+		{
+			map[string]string{"RELAYER_WEBHOOK_URL": "https://x.example", "RELAYER_WEBHOOKS_JSON": "[]"},
+			[]string{"RELAYER_WEBHOOKS_JSON in the environment: contradicts RELAYER_WEBHOOK_URL in the environment; give one of them"},
+		},
+		{
+			map[string]string{"RELAYER_WEBHOOKS_JSON": `[{"` + hookToken + `":1}]`},
+			[]string{"RELAYER_WEBHOOKS_JSON in the environment: webhook target 1: it takes an object"},
+		},
+		{
+			map[string]string{"RELAYER_WEBHOOKS_JSON_FILE": hooks},
+			[]string{"RELAYER_WEBHOOKS_JSON_FILE in the environment: webhook target 1 (\"Big\"): a name has 1 to 64", "its URL must begin with https://", "key 1: signing key has 27 characters"},
+		},
+		{with(topUp, map[string]string{"RELAYER_TOPUP_KEY": key[:40]}), []string{"RELAYER_TOPUP_KEY in the environment: "}},
+		{with(topUp, map[string]string{"RELAYER_TOPUP_KEY": key}), []string{"RELAYER_TOPUP_KEY in the environment: the funding key must not be a relayer's", "give a key of its own"}},
+	} {
+		_, err := parseCommand(t, with(own, c.env), "relayer")
+		for _, want := range c.want {
+			require.ErrorContains(t, err, want)
+		}
+		showsNothing(t, err.Error(), key)
+	}
+}
+
+// with is env and more.
+func with(env, more map[string]string) map[string]string {
+	all := maps.Clone(env)
+	maps.Copy(all, more)
+	return all
+}
+
+func showsNothing(t *testing.T, text, key string) {
+	t.Helper()
+	for _, secret := range []string{someAPIKey[:31], someHookKey[:31], hookToken, key[2:34]} {
+		require.NotContains(t, text, secret)
+	}
+}
+
+// Whatever is wrong is told at once, by the names of variables, before anything is started.
+func TestARelayersSettingsAreCheckedTogether(t *testing.T) {
+	for name, value := range relayerSettings(t, map[string]string{
+		"RELAYER_API_KEYS": "me:short,me:" + someAPIKey, "RELAYER_CHAIN_ID": "0", "RELAYER_TOPUP_KEY": "x",
+		"RELAYER_WEBHOOKS_JSON": `[{"name":"a","url":"https://x.example","signingKeys":[]}]`, "RELAYER_PRIVATE_KEY_2": "0x" + hookToken,
+	}) {
+		t.Setenv(name, value)
+	}
+	var stdout, stderr bytes.Buffer
+	require.Equal(t, exitUsage, run(t.Context(), []string{"relayer"}, &stdout, &stderr))
+	for _, want := range []string{
+		"  - RELAYER_API_KEYS in the environment: API key me: has fewer than 32 characters; API key me: two have this name; give them",
+		"  - RELAYER_CHAIN_ID in the environment: is missing",
+		"  - RELAYER_PRIVATE_KEY_1: is missing, but there is RELAYER_PRIVATE_KEY_2",
+		"  - RELAYER_PRIVATE_KEY_2: ",
+		"  - RELAYER_TOPUP_KEY in the environment: ",
+		"  - --topup-threshold: is missing",
+		"  - RELAYER_WEBHOOKS_JSON in the environment: webhook target 1 (\"a\"): it needs a signing key",
+	} {
+		require.Contains(t, stderr.String(), want)
+	}
+	showsNothing(t, stderr.String(), os.Getenv("RELAYER_PRIVATE_KEY_0"))
+	require.NotContains(t, stderr.String(), `"level"`, "nothing was started")
+}
