@@ -7,6 +7,12 @@
 // itself. Retryable tells when the caller may: nothing of it was done and its next run may go better. After an
 // UnknownError look up, by a key that the transaction wrote, what became of it.
 //
+// # Nobody waits for ever
+//
+// A host that vanished without a word is noticed after ten seconds, where the system is Linux, and a server that is there
+// and says nothing (it froze, or what stands in between swallows everything) after the statements' limit and a third. The
+// connection is given up then, with an error as after any that broke.
+//
 // # PgBouncer
 //
 // Open works through a PgBouncer that pools transactions if that is 1.21 or newer, with max_prepared_statements set (or

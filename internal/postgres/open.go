@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
 	"runtime"
 	"strconv"
 	"time"
@@ -29,7 +28,8 @@ type Config struct {
 	Wait time.Duration
 	// ConnectTimeout of one connection. Default 5 s; it can't be turned off.
 	ConnectTimeout time.Duration
-	// StatementTimeout after which the server cancels a statement. Default 15 s.
+	// StatementTimeout after which the server cancels a statement. Default 15 s. A server that says nothing for a third
+	// longer than that, while a statement or a batch of them is under way, has its connection given up.
 	StatementTimeout time.Duration
 	// LockTimeout after which a statement stops waiting for a lock. Default 5 s.
 	LockTimeout time.Duration
@@ -105,10 +105,7 @@ func (cfg Config) apply(c *pgx.ConnConfig) {
 	limit("statement_timeout", cfg.StatementTimeout, 15*time.Second)
 	limit("lock_timeout", cfg.LockTimeout, 5*time.Second)
 	limit("idle_in_transaction_session_timeout", cfg.IdleInTxTimeout, 10*time.Second)
-	// A host that vanished without a word is noticed within half a minute, not after the kernel's two hours.
-	c.DialFunc = (&net.Dialer{KeepAliveConfig: net.KeepAliveConfig{
-		Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 3,
-	}}).DialContext
+	c.DialFunc = dialWithin(answerLimit(c.RuntimeParams["statement_timeout"]))
 }
 
 func orDefault(d, standard time.Duration) time.Duration {

@@ -1,0 +1,22 @@
+package postgres
+
+import (
+	"errors"
+	"strings"
+	"syscall"
+)
+
+// tcpUserTimeout is TCP_USER_TIMEOUT of linux/tcp.h, which package syscall does not name.
+const tcpUserTimeout = 0x12
+
+// setUserTimeout has the kernel give up a connection whose data nobody acknowledges.
+func setUserTimeout(network, _ string, raw syscall.RawConn) error {
+	if !strings.HasPrefix(network, "tcp") {
+		return nil
+	}
+	var failed error
+	err := raw.Control(func(fd uintptr) {
+		failed = syscall.SetsockoptInt(int(fd), syscall.IPPROTO_TCP, tcpUserTimeout, int(unacknowledged.Milliseconds()))
+	})
+	return errors.Join(err, failed)
+}
