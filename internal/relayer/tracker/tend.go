@@ -3,6 +3,7 @@ package tracker
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -60,16 +61,7 @@ func (r *round) unsent(ctx context.Context) error {
 
 // resend broadcasts what has not been used up, and gives up what no node can ever take.
 func (r *round) resend(ctx context.Context, attempts []*relayer.Attempt) error {
-	counts := map[common.Address]uint64{}
-	for i, address := range r.addresses {
-		counts[address] = r.counts[i]
-	}
-	var open []*relayer.Attempt
-	for _, a := range attempts {
-		if a.Nonce >= counts[a.From] { // otherwise it is mined, or displaced: find sees to it
-			open = append(open, a)
-		}
-	}
+	open := slices.DeleteFunc(attempts, func(a *relayer.Attempt) bool { return r.used(a.From, a.Nonce) })
 	if len(open) == 0 {
 		return nil
 	}
@@ -117,13 +109,13 @@ func (r *round) missing(ctx context.Context) error {
 	for i, k := range r.keys {
 		first := max(pending[i], r.counts[i])
 		if first >= k.NextNonce {
-			delete(r.lagging, k.Address)
+			delete(r.seen.lagging, k.Address)
 			continue
 		}
-		if r.lagging[k.Address].IsZero() {
-			r.lagging[k.Address] = time.Now()
+		if r.seen.lagging[k.Address].IsZero() {
+			r.seen.lagging[k.Address] = time.Now()
 		}
-		if time.Since(r.lagging[k.Address]) < r.cfg.Abandoned {
+		if time.Since(r.seen.lagging[k.Address]) < r.cfg.Abandoned {
 			continue
 		}
 		froms = append(froms, ledger.From{Key: k.Address, Nonce: first})
@@ -159,6 +151,9 @@ func (r *round) expire(ctx context.Context) error {
 		return err
 	}
 	for _, tx := range txs {
+		if tx.Nonce != nil && r.used(tx.From, *tx.Nonce) {
+			continue
+		}
 		var state *relayer.StateError
 		if _, err := r.cfg.Ledger.Intend(ctx, tx.ID, relayer.IntentExpire, "past its valid_until"); err != nil && !errors.As(err, &state) {
 			return err
@@ -255,13 +250,13 @@ type holdup struct {
 // heldUp is since when a key waits for a transaction, as far as this process has seen.
 func (r *round) heldUp(key common.Address, tx *relayer.Transaction) time.Time {
 	if tx == nil {
-		delete(r.holdups, key)
+		delete(r.seen.holdups, key)
 		return time.Time{}
 	}
-	h, ok := r.holdups[key]
+	h, ok := r.seen.holdups[key]
 	if !ok || h.nonce != *tx.Nonce {
 		h = holdup{*tx.Nonce, time.Now()}
-		r.holdups[key] = h
+		r.seen.holdups[key] = h
 	}
 	return h.since
 }
@@ -297,7 +292,7 @@ func (r *round) outbid(ctx context.Context, tx *relayer.Transaction, purpose rel
 	if tx, err = r.cfg.Ledger.Transaction(ctx, tx.ID); err != nil {
 		return err
 	}
-	if tx.Nonce == nil || tx.Status.Final() || tx.Status == relayer.Mined {
+	if tx.Nonce == nil || tx.Status.Final() || tx.Status == relayer.Mined || r.used(tx.From, *tx.Nonce) {
 		return nil
 	}
 	attempt, err := r.cfg.Sender.Next(ctx, tx, purpose, attempts)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"log/slog"
 	"math/big"
+	"sync"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -96,14 +97,24 @@ type Config struct {
 type Tracker struct {
 	cfg Config
 
-	last    chain.Header // of the last round that succeeded
-	heard   time.Time    // when a newer head was heard of; zero: before the first one
-	tended  time.Time
-	purged  time.Time
+	last    chain.Header      // of the last round that succeeded
+	heard   time.Time         // when a newer head was heard of; zero: before the first one
 	unfound map[uuid.UUID]int // rounds in which a used nonce's transaction was not found
-	lagging map[common.Address]time.Time
-	holdups map[common.Address]holdup
 	anchor  ledger.Block
+
+	// What is pending is tended beside the rounds, by one goroutine at a time: signing hundreds of no-ops, or a node that
+	// takes its time over what it is sent, is not to keep a new head waiting.
+	tending sync.WaitGroup
+	busy    chan struct{} // holds one while it is
+	tended  time.Time     // when that last began
+	seen    *seen         // the tending goroutine's, like what follows
+	purged  time.Time
+}
+
+// seen is what tending has observed since this process follows.
+type seen struct {
+	lagging map[common.Address]time.Time // since when a node lacks something of a key
+	holdups map[common.Address]holdup
 }
 
 // New makes a Tracker; Run runs it.
@@ -125,19 +136,21 @@ func New(cfg Config) *Tracker {
 			relayer.Fastest: 15 * time.Second, relayer.Fast: 30 * time.Second, relayer.Average: time.Minute, relayer.SafeLow: 2 * time.Minute,
 		}
 	}
-	t := &Tracker{cfg: cfg}
+	t := &Tracker{cfg: cfg, busy: make(chan struct{}, 1)}
 	t.forget()
 	return t
 }
 
 // forget begins observing anew.
 func (t *Tracker) forget() {
-	t.unfound, t.lagging, t.holdups = map[uuid.UUID]int{}, map[common.Address]time.Time{}, map[common.Address]holdup{}
+	t.unfound = map[uuid.UUID]int{}
+	t.seen = &seen{lagging: map[common.Address]time.Time{}, holdups: map[common.Address]holdup{}} // who tends has the old one
 }
 
 // Run follows, or waits for its turn to, until ctx ends. It returns nil then.
 func (t *Tracker) Run(ctx context.Context) error {
 	defer t.leave(context.WithoutCancel(ctx))
+	defer t.tending.Wait()
 	var following bool
 	for {
 		ok, epoch, err := t.cfg.Ledger.Follow(ctx, t.cfg.Name, t.cfg.Term)
@@ -193,7 +206,7 @@ func (t *Tracker) await(ctx context.Context, heads bool) {
 	<-ctx.Done()
 }
 
-// round does everything once.
+// round reads the chain, brings the store up to it, and has what is pending tended.
 func (t *Tracker) round(ctx context.Context) error {
 	view, err := t.cfg.Chain.Latest(ctx)
 	if err != nil {
@@ -203,7 +216,7 @@ func (t *Tracker) round(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	r := &round{Tracker: t, view: view, head: view.Header(), keys: all, blocks: map[common.Hash][]chain.Receipt{}}
+	r := &round{Tracker: t, view: view, head: view.Header(), keys: all, seen: t.seen, blocks: map[common.Hash][]chain.Receipt{}}
 	if len(all) == 0 {
 		return nil
 	}
@@ -216,6 +229,16 @@ func (t *Tracker) round(ctx context.Context) error {
 	if r.counts, err = view.Nonces(ctx, r.addresses); err != nil {
 		return err
 	}
+	err = t.catchUp(ctx, r)
+	// Tending needs no receipts. Where they cannot be had, what is pending is looked after all the same.
+	if time.Since(t.tended) >= t.cfg.Tend {
+		t.beginTending(ctx, r)
+	}
+	return err
+}
+
+// catchUp brings the store up to the round's head.
+func (t *Tracker) catchUp(ctx context.Context, r *round) error {
 	if r.head.Hash != t.last.Hash {
 		if err := r.follow(ctx); err != nil {
 			return err
@@ -231,13 +254,26 @@ func (t *Tracker) round(ctx context.Context) error {
 	t.cfg.Metrics.rounds.WithLabelValues("ok").Inc()
 	t.cfg.Metrics.show(r)
 	if t.cfg.Round != nil {
-		t.cfg.Round(ctx, all, r.head)
+		t.cfg.Round(ctx, r.keys, r.head)
 	}
-	if time.Since(t.tended) < t.cfg.Tend {
-		return nil
+	return nil
+}
+
+// beginTending has what is pending looked after, by what a round has read, unless that is still being done.
+func (t *Tracker) beginTending(ctx context.Context, r *round) {
+	select {
+	case t.busy <- struct{}{}:
+	default:
+		return
 	}
 	t.tended = time.Now()
-	return r.tend(ctx)
+	t.tending.Go(func() {
+		defer func() { <-t.busy }()
+		if err := r.tend(ctx); err != nil && ctx.Err() == nil {
+			t.cfg.Metrics.rounds.WithLabelValues("failed").Inc()
+			t.cfg.Log.Warn("looking after what is pending", "err", err)
+		}
+	})
 }
 
 // round is one look at the chain.
@@ -249,6 +285,17 @@ type round struct {
 	addresses []common.Address
 	counts    []uint64                        // mined, of each key
 	blocks    map[common.Hash][]chain.Receipt // that were read
+	seen      *seen
+}
+
+// used reports whether the chain has used a key's nonce: what stands there is mined, or displaced, and find sees to it.
+func (r *round) used(key common.Address, nonce uint64) bool {
+	for i, address := range r.addresses {
+		if address == key {
+			return nonce < r.counts[i]
+		}
+	}
+	return false
 }
 
 // mined are the nonces that each key has used up, as the first one that it has not.

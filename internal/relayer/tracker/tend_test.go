@@ -1,0 +1,104 @@
+package tracker_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rollcall-dev/rollcall/internal/keyring"
+	"github.com/rollcall-dev/rollcall/internal/keyring/keyringtest"
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+	"github.com/rollcall-dev/rollcall/internal/relayer/relaytest"
+	"github.com/rollcall-dev/rollcall/internal/testchain/proxy"
+	"github.com/rollcall-dev/rollcall/internal/testpostgres"
+)
+
+// While a no-op waits for its signature, what is mined is recorded.
+func TestHeadsAreFollowedWhileSomethingIsTended(t *testing.T) {
+	var remote *keyringtest.Fake
+	f := setup(t, 1, func(o *relaytest.Options) {
+		local, _ := o.Ring.Signer(o.Ring.Addresses()[0])
+		remote = keyringtest.NewFake(local)
+		var err error
+		o.Ring, err = keyring.New(remote)
+		require.NoError(t, err)
+	})
+	tx, canceled := f.send(), f.send()
+	arrived, release := remote.Block()
+	defer release()
+	_, err := f.Ledger.Intend(t.Context(), canceled.ID, relayer.IntentCancel, "by a test")
+	require.NoError(t, err)
+	<-arrived
+	f.chain.Commit()
+	f.Reaches(t, tx, relayer.Mined)
+	release()
+	f.chain.Commit()
+	f.Reaches(t, canceled, relayer.Confirmed) // its own bytes were faster
+	f.settled()
+}
+
+// A node that has no receipts to give, so that nothing can be recorded as mined, is sent what its pool lacks all the same.
+func TestWhatIsPendingIsTendedWhileHeadsCannotBeFollowed(t *testing.T) {
+	var node *proxy.Proxy
+	f := setup(t, 1, func(o *relaytest.Options) {
+		var err error
+		node, err = proxy.Open(proxy.Config{HTTP: o.RPC[0]})
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, node.Close()) })
+		o.RPC = []string{node.URL()}
+	})
+	first := f.send()
+	node.SetRules(proxy.Rule{
+		Name: "no receipts", Methods: []string{"eth_getTransactionReceipt", "eth_getBlockReceipts"}, Fault: proxy.Fault{Kind: proxy.Refuse},
+	})
+	f.chain.Commit()
+	require.Eventually(t, func() bool { return node.Injected()["no receipts"] > 0 }, 20*time.Second, 10*time.Millisecond)
+	second := f.send()
+	f.chain.Rollback()
+	require.Eventually(t, func() bool {
+		count, err := f.chain.Client().PendingTransactionCount(t.Context())
+		return err == nil && count == 1
+	}, 20*time.Second, 20*time.Millisecond)
+	now, err := f.Transaction(t.Context(), relaytest.PoolID, first.ID)
+	require.NoError(t, err)
+	require.Equal(t, relayer.Broadcasted, now.Status, "nobody knows yet what became of it")
+	node.SetRules()
+	f.chain.Commit()
+	f.Reaches(t, second, relayer.Mined)
+	f.Reaches(t, first, relayer.Confirmed)
+}
+
+// A database that says nothing holds up neither rounds nor the sender for ever, and all go on when it is back.
+func TestSilentDatabaseHoldsUpNobodyForEver(t *testing.T) {
+	server := testpostgres.Own(t)
+	reg := prometheus.NewRegistry()
+	f := setup(t, 1, func(o *relaytest.Options) {
+		o.DatabaseURL, o.Registry = server.URL()+"&statement_timeout=600&connect_timeout=1", reg
+	})
+	tx := f.send()
+	failed := func() float64 {
+		families, err := reg.Gather()
+		require.NoError(t, err)
+		for _, family := range families {
+			if family.GetName() != "rollcall_relayer_rounds_total" {
+				continue
+			}
+			for _, m := range family.Metric {
+				if m.Label[0].GetValue() == "failed" {
+					return m.Counter.GetValue()
+				}
+			}
+		}
+		return 0
+	}
+	before := failed()
+	server.Pause()
+	require.Eventually(t, func() bool { return failed() > before+1 }, time.Minute, 20*time.Millisecond, "it hangs")
+	server.Resume()
+	f.chain.Commit()
+	f.Reaches(t, tx, relayer.Mined)
+	f.chain.Commit()
+	f.Reaches(t, f.send(), relayer.Broadcasted)
+}
