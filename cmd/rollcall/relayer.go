@@ -318,7 +318,7 @@ func (c *relayerCmd) Run(ctx context.Context, con *console) (err error) {
 		return err
 	}
 	handler, err := httpapi.NewHandler(httpapi.Config{
-		Service: relay, Keys: keys, Version: version(), Metrics: promhttp.HandlerFor(reg, promhttp.HandlerOpts{MaxRequestsInFlight: 4}), Registerer: reg, Logger: log,
+		Service: relay, Keys: keys, Limit: safeguard.NewGuard(c.Guard.rates()).AdmitCalls, Version: version(), Metrics: promhttp.HandlerFor(reg, promhttp.HandlerOpts{MaxRequestsInFlight: 4}), Registerer: reg, Logger: log,
 	})
 	if err != nil {
 		return err

@@ -15,7 +15,7 @@ import (
 
 // guardFlags are a relayer's safeguards.
 type guardFlags struct {
-	Rate       string `name:"rate-limit" env:"RELAYER_RATE_LIMIT" default:"1000:3000" placeholder:"N[:BURST]" help:"Transactions a second that this process takes, and at once after a pause; 0 for any number."`
+	Rate       string `name:"rate-limit" env:"RELAYER_RATE_LIMIT" default:"1000:3000" placeholder:"N[:BURST]" help:"Transactions a second that this process takes, and at once after a pause; 0 for any number. As many calls of nodes, and signatures, come on top."`
 	CallerRate string `name:"rate-limit-per-key" env:"RELAYER_RATE_LIMIT_PER_KEY" default:"0" placeholder:"N[:BURST]" help:"The same for each API key."`
 	TraderRate string `name:"rate-limit-per-trader" env:"RELAYER_RATE_LIMIT_PER_TRADER" default:"0" placeholder:"N[:BURST]" help:"The same for each trader that requests name."`
 

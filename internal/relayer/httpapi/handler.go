@@ -26,6 +26,9 @@ type Config struct {
 	Keys    []APIKey
 	// Version of the program, for the API's description.
 	Version string
+	// Limit bounds what callers ask of nodes and signers: it lets so many calls of a caller in, or fails with a
+	// [relayer.LimitError]. By default nothing does.
+	Limit func(caller string, calls int) error
 	// RequestTimeout bounds what a request may take; 25 s by default, at most 30 s.
 	RequestTimeout time.Duration
 	// Metrics, when there is one, is served at /metrics without a key.
@@ -39,6 +42,7 @@ type Config struct {
 type Handler struct {
 	service Service
 	keys    authority
+	limit   func(caller string, calls int) error
 	timeout time.Duration
 	log     *slog.Logger
 	metrics *metrics
@@ -58,10 +62,14 @@ func NewHandler(cfg Config) (*Handler, error) {
 	h := &Handler{
 		service: cfg.Service,
 		keys:    keys,
+		limit:   cfg.Limit,
 		timeout: cmp.Or(cfg.RequestTimeout, 25*time.Second),
 		log:     cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler)).With("component", "httpapi"),
 		metrics: newMetrics(cfg.Registerer),
 		mux:     http.NewServeMux(),
+	}
+	if h.limit == nil {
+		h.limit = func(string, int) error { return nil }
 	}
 	if h.openAPI, err = describe(cfg.Version); err != nil {
 		return nil, err

@@ -133,6 +133,9 @@ func (h *Handler) sign(ctx context.Context, c *call) error {
 	if err != nil {
 		return err
 	}
+	if err := h.limit(c.caller, 1); err != nil {
+		return err
+	}
 	sig, err := h.service.Sign(ctx, c.relayerID(), []byte(message))
 	if err != nil {
 		return err
@@ -147,6 +150,9 @@ func (h *Handler) signTypedData(ctx context.Context, c *call) error {
 	}
 	domain, data, err := ozapi.DecodeSignTypedData(body)
 	if err != nil {
+		return err
+	}
+	if err := h.limit(c.caller, 1); err != nil {
 		return err
 	}
 	sig, err := h.service.SignTypedData(ctx, c.relayerID(), domain, data)

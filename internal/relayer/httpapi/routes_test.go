@@ -332,6 +332,46 @@ func TestOnlyReadsReachTheNode(t *testing.T) {
 	}
 }
 
+// What callers ask of nodes and signers counts, each call of a batch by itself, and nothing else does.
+func TestCallsOfNodesAndSignersAreLimited(t *testing.T) {
+	t.Parallel()
+	var asked []int
+	full := false
+	a := setup(t, func(c *Config) {
+		c.Limit = func(caller string, calls int) error {
+			require.Equal(t, "first", caller)
+			asked = append(asked, calls)
+			if full {
+				return &relayer.LimitError{Limit: "rate limit of the API key", After: 2 * time.Second}
+			}
+			return nil
+		}
+	})
+	all := requests(a.submitted())
+	batch := all["rpc"]
+	batch.body = "[" + batch.body + "," + batch.body + "," + batch.body + "]"
+	for _, full = range []bool{false, true} {
+		asked = nil
+		for _, id := range []string{"sign", "signTypedData", "rpc", "batch"} {
+			r := all[id]
+			if id == "batch" {
+				r = batch
+			}
+			w := a.do(r.method, r.path, r.body)
+			if !full {
+				require.Equal(t, 200, w.Code, id)
+				continue
+			}
+			require.Equal(t, 429, w.Code, id)
+			require.Equal(t, "2", w.Header().Get("Retry-After"))
+		}
+		require.Equal(t, []int{1, 1, 1, 3}, asked)
+		require.Equal(t, 200, a.do("GET", "/api/v1/relayers", "").Code)
+		require.Equal(t, 200, a.do("POST", poolTransactions, submission("1")).Code)
+		require.Len(t, asked, 4)
+	}
+}
+
 func TestHealthSaysWhyNot(t *testing.T) {
 	t.Parallel()
 	a := setup(t)

@@ -38,6 +38,9 @@ func (h *Handler) rpc(ctx context.Context, c *call) error {
 	if err != nil {
 		return err
 	}
+	if err := h.limit(c.caller, len(calls)); err != nil {
+		return err
+	}
 	answers := make([]ozapi.RPCResponse, len(calls))
 	for i := range calls {
 		if answers[i], err = h.callNode(ctx, c.relayerID(), &calls[i]); err != nil {

@@ -95,19 +95,27 @@ func NewGuard(r Rates) *Guard {
 // Admit lets a request in, or fails with a [relayer.LimitError] that says when the next one may come. What is refused
 // uses nothing up, so that one who is over a limit of its own takes nothing from the others.
 func (g *Guard) Admit(_ context.Context, caller string, r *relayer.Request) error {
+	return g.admit(caller, r.Metadata.Trader, 1)
+}
+
+// AdmitCalls lets as many calls in together, or none of them, as Admit does. What is more than may ever come at once
+// counts as that.
+func (g *Guard) AdmitCalls(caller string, n int) error { return g.admit(caller, "", n) }
+
+func (g *Guard) admit(caller, trader string, n int) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	now := g.now()
 	limits := [...]struct {
 		name   string
 		bucket *rate.Limiter
-	}{{"global rate limit", g.global}, {"rate limit of the API key", g.caller(caller)}, {"rate limit of the trader", g.trader(r.Metadata.Trader)}}
+	}{{"global rate limit", g.global}, {"rate limit of the API key", g.caller(caller)}, {"rate limit of the trader", g.trader(trader)}}
 	var refusal *relayer.LimitError
 	for _, limit := range limits {
 		if limit.bucket == nil {
 			continue
 		}
-		if missing := 1 - limit.bucket.TokensAt(now); missing > 0 {
+		if missing := float64(min(n, limit.bucket.Burst())) - limit.bucket.TokensAt(now); missing > 0 {
 			after := time.Duration(missing / float64(limit.bucket.Limit()) * float64(time.Second))
 			if refusal == nil || after > refusal.After {
 				refusal = &relayer.LimitError{Limit: limit.name, After: after}
@@ -119,7 +127,7 @@ func (g *Guard) Admit(_ context.Context, caller string, r *relayer.Request) erro
 	}
 	for _, limit := range limits {
 		if limit.bucket != nil {
-			limit.bucket.AllowN(now, 1)
+			limit.bucket.AllowN(now, min(n, limit.bucket.Burst()))
 		}
 	}
 	return nil

@@ -103,6 +103,20 @@ func TestWhatIsRefusedUsesNothingUp(t *testing.T) {
 	require.Equal(t, "global rate limit", ask(t, g, "c", "").Limit)
 }
 
+func TestCallsCountOneByOneAndComeTogether(t *testing.T) {
+	t.Parallel()
+	g, pass := clocked(Rates{Global: Rate{1, 10}, Caller: Rate{1, 5}})
+	require.NoError(t, g.AdmitCalls("a", 3))
+	require.Equal(t, &relayer.LimitError{Limit: "rate limit of the API key", After: time.Second}, g.AdmitCalls("a", 3))
+	require.NoError(t, g.AdmitCalls("a", 2), "what was refused has used nothing up")
+	require.Error(t, g.AdmitCalls("a", 1))
+	pass(time.Hour)
+	require.NoError(t, g.AdmitCalls("a", 50), "more than may ever come at once")
+	require.Equal(t, &relayer.LimitError{Limit: "global rate limit", After: 10 * time.Second}, g.AdmitCalls("b", 50))
+	pass(10 * time.Second)
+	require.NoError(t, g.AdmitCalls("b", 5))
+}
+
 func TestWithoutLimitsEverythingPasses(t *testing.T) {
 	t.Parallel()
 	g, _ := clocked(Rates{})
