@@ -237,10 +237,10 @@ func (l *Ledger) insert(b *pgx.Batch, txs []*relayer.Transaction, day *time.Time
 	b.Queue(`INSERT INTO relayer_txs (chain_id, pool_id, status, id, target, caller, kind, relayer_address, nonce,
 			to_address, value_wei, data, gas_limit, speed, gas_price, max_fee, max_priority, valid_until,
 			method, orderbook, trader, request_id, trace_id, created_at, updated_at, intent, reserve_wei,
-			budget_day, key_budget_day)
+			budget_day, key_budget_day, era)
 		SELECT $1, $2, 'allocated', id, target, caller, kind, address, nonce, recipient, value::numeric, data, gas_limit, speed,
 			price::numeric, fee::numeric, tip::numeric, until, method, orderbook, trader, request, trace, created, created, intent, reserve::numeric,
-			CASE WHEN reserve IS NOT NULL THEN $26::date END, CASE WHEN reserve IS NOT NULL AND nonce IS NOT NULL THEN $26::date END
+			CASE WHEN reserve IS NOT NULL THEN $26::date END, CASE WHEN reserve IS NOT NULL AND nonce IS NOT NULL THEN $26::date END, `+era("$1")+`
 		FROM unnest($3::uuid[], $4::text[], $5::text[], $6::text[], $7::text[], $8::bigint[], $9::text[], $10::text[],
 			$11::bytea[], $12::bigint[], $13::text[], $14::text[], $15::text[], $16::text[], $17::timestamptz[],
 			$18::text[], $19::text[], $20::text[], $21::text[], $22::text[], $23::timestamptz[], $24::text[], $25::text[])

@@ -72,8 +72,15 @@ func (l *Ledger) Addresses(ctx context.Context) ([]common.Address, error) {
 	return addresses, nil
 }
 
+// era is the part of a statement that reads how often the chain has lost its history, under the lock of a key: nonces are those
+// of an era. chain is the parameter that has the chain's id.
+func era(chain string) string {
+	return `coalesce((SELECT c.era FROM relayer_chains c WHERE c.chain_id = ` + chain + `), 0)`
+}
+
 // StartOver accepts that the chain has another history: what was pending on the old one is dropped, and each key begins
 // at the nonce that the new one has for it. A key that nonces does not name begins at 0: it should name all Addresses.
+// It takes as long as there is something pending or waiting; what is final is not touched.
 func (l *Ledger) StartOver(ctx context.Context, genesis common.Hash, anchor Block, nonces map[common.Address]uint64) (dropped int, err error) {
 	var addresses []string
 	var next []int64
@@ -88,12 +95,12 @@ func (l *Ledger) StartOver(ctx context.Context, genesis common.Hash, anchor Bloc
 				revision = revision + 1, updated_at = now()
 			WHERE t.chain_id = $2 AND t.open AND t.nonce IS NOT NULL RETURNING t.*)`+l.paid()+told+`SELECT count(*) FROM changed`,
 			l.targets(), l.ChainID).QueryRow(func(row pgx.Row) error { return row.Scan(&dropped) })
-		// Their nonces are free on the new chain. What they were can still be read in the attempts.
-		batch.Queue(`UPDATE relayer_txs SET nonce = NULL WHERE chain_id = $1 AND nonce IS NOT NULL`, l.ChainID)
+		// What waits may have lost a nonce before, and get the same one now: bytes of the chain that is gone are not for that.
+		batch.Queue(`DELETE FROM relayer_attempts WHERE tx_id IN (SELECT id FROM relayer_txs WHERE chain_id = $1 AND open AND nonce IS NULL)`, l.ChainID)
 		batch.Queue(`UPDATE relayer_keys k SET pending_count = 0, committed_wei = 0, balance_at = NULL, stuck_since = NULL, updated_at = now(), next_nonce =
 			coalesce((SELECT v.next FROM unnest($2::text[], $3::bigint[]) AS v (address, next) WHERE v.address = k.address), 0)
 			WHERE chain_id = $1`, l.ChainID, addresses, next)
-		batch.Queue(`UPDATE relayer_chains SET genesis_hash = $2, anchor_number = $3, anchor_hash = $4 WHERE chain_id = $1`,
+		batch.Queue(`UPDATE relayer_chains SET genesis_hash = $2, anchor_number = $3, anchor_hash = $4, era = era + 1 WHERE chain_id = $1`,
 			l.ChainID, genesis.Hex(), int64(anchor.Number), anchor.Hash.Hex())
 		return tx.SendBatch(ctx, batch).Close()
 	})

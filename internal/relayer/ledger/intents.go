@@ -123,7 +123,7 @@ func (l *Ledger) Fill(ctx context.Context, key common.Address, mined uint64) (fi
 			l.ChainID, l.Pool, hexAddress(key))
 		b.Queue(`SELECT n FROM relayer_keys k CROSS JOIN LATERAL generate_series($4::bigint, k.next_nonce - 1) AS n
 			WHERE k.chain_id = $1 AND k.pool_id = $2 AND k.address = $3 AND NOT EXISTS (SELECT FROM relayer_txs t
-				WHERE t.chain_id = k.chain_id AND t.relayer_address = k.address AND t.nonce = n) ORDER BY n LIMIT 1000`,
+				WHERE t.chain_id = k.chain_id AND t.relayer_address = k.address AND t.nonce = n AND t.era = `+era("$1")+`) ORDER BY n LIMIT 1000`,
 			l.ChainID, l.Pool, hexAddress(key), int64(mined)).Query(func(rows pgx.Rows) error {
 			gaps, err := pgx.CollectRows(rows, pgx.RowTo[int64])
 			for _, n := range gaps {
@@ -179,8 +179,8 @@ func (l *Ledger) Displaced(ctx context.Context, id uuid.UUID, key common.Address
 		RETURNING t.*
 	), foreigner AS (
 		INSERT INTO relayer_txs (id, chain_id, pool_id, target, caller, kind, relayer_address, nonce, tx_hash, status, open,
-			block_number, block_hash, confirmed_at)
-		SELECT $7, $2, $3, $5, '', 'foreign', $5, $6, $8, 'confirmed', false, $9, $10, now() FROM changed
+			block_number, block_hash, confirmed_at, era)
+		SELECT $7, $2, $3, $5, '', 'foreign', $5, $6, $8, 'confirmed', false, $9, $10, now(), `+era("$2")+` FROM changed
 	), counted AS (SELECT $5::text AS address, -count(*)::int AS n FROM changed)`+l.returned(),
 		l.targets(), l.ChainID, l.Pool, id, hexAddress(key), int64(nonce), uuid.Must(uuid.NewV7()), hash.Hex(), int64(block.Number), block.Hash.Hex())
 	return err

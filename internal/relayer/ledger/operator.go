@@ -56,15 +56,16 @@ func Attach(ctx context.Context, db *pgxpool.Pool, chainID uint64, pool string) 
 	return nil, &UnknownPoolError{ChainID: chainID, Pool: pool, Known: known}
 }
 
-// TransactionByHash reads the one that any attempt with the hash was signed for, or that the hash is written down for.
+// TransactionByHash reads the one that any attempt with the hash was signed for, or that the hash is written down for: the latest,
+// where a chain that lost its history has had several.
 func (l *Ledger) TransactionByHash(ctx context.Context, hash common.Hash) (*relayer.Transaction, error) {
 	tx, err := l.one(ctx, ` WHERE chain_id = $1 AND pool_id = $2
-		AND id = (SELECT tx_id FROM relayer_attempts WHERE chain_id = $1 AND tx_hash = $3)`, l.ChainID, l.Pool, hash.Hex())
+		AND id = (SELECT tx_id FROM relayer_attempts WHERE chain_id = $1 AND tx_hash = $3 ORDER BY created_at DESC LIMIT 1)`, l.ChainID, l.Pool, hash.Hex())
 	if !errors.Is(err, relayer.ErrNotFound) {
 		return tx, err
 	}
 	// Somebody else's has no attempts. There is no index for that: nobody asks often.
-	return l.one(ctx, ` WHERE chain_id = $1 AND pool_id = $2 AND kind = 'foreign' AND tx_hash = $3`, l.ChainID, l.Pool, hash.Hex())
+	return l.one(ctx, ` WHERE chain_id = $1 AND pool_id = $2 AND kind = 'foreign' AND tx_hash = $3 ORDER BY id DESC LIMIT 1`, l.ChainID, l.Pool, hash.Hex())
 }
 
 // Wish is what was asked for a transaction beside what it was accepted with.

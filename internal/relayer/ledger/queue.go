@@ -67,8 +67,8 @@ func (l *Ledger) Dispatch(ctx context.Context, terms Terms, limit int) ([]*relay
 			ids, addresses, nonces = append(ids, tx.ID), append(addresses, hexAddress(tx.From)), append(nonces, int64(*tx.Nonce))
 		}
 		b.Queue(`UPDATE relayer_txs t SET relayer_address = v.address, nonce = v.nonce, updated_at = now(),
-				key_budget_day = CASE WHEN t.reserve_wei IS NOT NULL THEN $4::date END
-			FROM unnest($1::uuid[], $2::text[], $3::bigint[]) AS v (id, address, nonce) WHERE t.id = v.id`, ids, addresses, nonces, h.till.today())
+				key_budget_day = CASE WHEN t.reserve_wei IS NOT NULL THEN $4::date END, era = `+era("$5")+`
+			FROM unnest($1::uuid[], $2::text[], $3::bigint[]) AS v (id, address, nonce) WHERE t.id = v.id`, ids, addresses, nonces, h.till.today(), l.ChainID)
 		h.store(b, l)
 		return nil
 	})

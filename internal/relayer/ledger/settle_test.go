@@ -289,6 +289,75 @@ func TestStartOver(t *testing.T) {
 	accept(t, l, terms, draft(l), draft(l))
 }
 
+// On a chain that began anew the same request gets the same nonce, and with it the same bytes. They are stored, found and
+// mined as those of the new transaction, and the history of the chain before stays as it is.
+func TestTheSameBytesOnAChainThatBeganAnew(t *testing.T) {
+	t.Parallel()
+	l, terms := setup(t, 1)
+	key := terms.Held[0]
+	terms.Cap = 3
+	old := accept(t, l, terms, draft(l), draft(l), draft(l), draft(l))
+	broadcast(t, l, old[:3]...)
+	require.NoError(t, l.RecordMined(t.Context(), []Mined{mined(old[0], 1, relayer.PurposeSend, 3)}))
+	_, err := l.Confirm(t.Context(), []Block{{3, blockHash(3)}})
+	require.NoError(t, err)
+	require.NoError(t, l.Displaced(t.Context(), old[1].ID, key, 1, common.HexToHash("0xf0"), Block{3, blockHash(3)}))
+	version := func() (xmin string) {
+		require.NoError(t, l.db.QueryRow(t.Context(), `SELECT xmin::text FROM relayer_txs WHERE id = $1`, old[0].ID).Scan(&xmin))
+		return xmin
+	}
+	before := version()
+	n, err := l.StartOver(t.Context(), common.HexToHash("0x02"), Block{0, common.HexToHash("0x02")}, nil)
+	require.NoError(t, err)
+	require.Equal(t, 1, n)
+	require.Equal(t, before, version(), "what is final is not written anew")
+	for nonce := range uint64(3) {
+		_, err := l.TransactionByNonce(t.Context(), key, nonce)
+		require.ErrorIs(t, err, relayer.ErrNotFound, "on the chain as it is now")
+	}
+
+	waited, err := l.Dispatch(t.Context(), terms, 10)
+	require.NoError(t, err)
+	require.Equal(t, []uuid.UUID{old[1].ID, old[3].ID}, ids(waited))
+	unsigned, err := l.Unsigned(t.Context(), terms.Held, 0, 10)
+	require.NoError(t, err)
+	require.Equal(t, ids(waited), ids(unsigned), "bytes for a nonce of the chain before are not for the new one")
+	again := attempt(waited[0], 2, relayer.PurposeSend)
+	again.Hash = attempt(old[0], 1, relayer.PurposeSend).Hash
+	stored, err := l.StoreAttempts(t.Context(), []*relayer.Attempt{again})
+	require.NoError(t, err)
+	require.Equal(t, []bool{true}, stored)
+	found, err := l.TransactionByHash(t.Context(), again.Hash)
+	require.NoError(t, err)
+	require.Equal(t, waited[0].ID, found.ID)
+	sought, err := l.Sought(t.Context(), []From{{key, 1}}, 10)
+	require.NoError(t, err)
+	require.Equal(t, []Sought{{waited[0].ID, key, 0, []common.Hash{again.Hash}}}, sought)
+	block := mined(waited[0], 2, relayer.PurposeSend, 1)
+	block.Hash = again.Hash
+	require.NoError(t, l.RecordMined(t.Context(), []Mined{block}))
+	require.Equal(t, []int{1}, pending(t, l))
+	at, err := l.TransactionByNonce(t.Context(), key, 0)
+	require.NoError(t, err)
+	require.Equal(t, waited[0].ID, at.ID)
+	latest, err := l.Unmined(t.Context(), []From{{key, 0}}, 0, 10)
+	require.NoError(t, err)
+	require.Len(t, latest, 1, "of the new chain alone")
+
+	// A gap is filled though a transaction of the chain before had the nonce.
+	_, err = l.Raise(t.Context(), key, 3)
+	require.NoError(t, err)
+	filled, err := l.Fill(t.Context(), key, 0)
+	require.NoError(t, err)
+	require.Len(t, filled, 1)
+	require.Equal(t, uint64(2), *filled[0].Nonce)
+	// Somebody else's transaction is written down in the new era.
+	require.NoError(t, l.Displaced(t.Context(), filled[0].ID, key, 2, common.HexToHash("0xf1"), Block{4, blockHash(4)}))
+	foreign, err := l.TransactionByNonce(t.Context(), key, 2)
+	require.NoError(t, err)
+	require.Equal(t, relayer.KindForeign, foreign.Kind)
+}
+
 func TestPurge(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 1)
