@@ -12,13 +12,19 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 )
 
+// inTurn is the end of a statement that has taken rows of each key: the lowest nonce of each key comes first, then the second
+// of each, so that one key with many does not keep the others waiting. what names them, limit is the parameter.
+func inTurn(what, address, limit string) string {
+	return fmt.Sprintf(` ORDER BY row_number() OVER (PARTITION BY %[1]s.%[2]s ORDER BY %[1]s.nonce), %[1]s.%[2]s LIMIT %[3]s`, what, address, limit)
+}
+
 // Unsigned are transactions whose nonce was claimed and for which nothing was signed within age: whoever claimed
-// it may have died. Only those of keys; the lowest nonce of each key first; at most limit.
+// it may have died. Only those of keys, of each in turn, its lowest nonce first; at most limit.
 func (l *Ledger) Unsigned(ctx context.Context, keys []common.Address, age time.Duration, limit int) ([]*relayer.Transaction, error) {
-	return l.list(ctx, "list unsigned transactions", selectTransactions+` WHERE chain_id = $1 AND relayer_address = ANY($2)
-		AND open AND nonce IS NOT NULL AND status = 'allocated' AND updated_at < now() - $3::interval
+	return l.list(ctx, "list unsigned transactions", `SELECT t.* FROM unnest($2::text[]) AS k (address) CROSS JOIN LATERAL (
+		`+selectTransactions+` WHERE chain_id = $1 AND relayer_address = k.address AND open AND nonce IS NOT NULL AND status = 'allocated' AND updated_at < now() - $3::interval
 		AND NOT EXISTS (SELECT FROM relayer_attempts a WHERE a.tx_id = relayer_txs.id AND a.nonce = relayer_txs.nonce AND a.address = relayer_txs.relayer_address)
-		ORDER BY nonce, relayer_address LIMIT $4`, l.ChainID, hexAddresses(keys), age, limit)
+		ORDER BY nonce LIMIT $4) AS t`+inTurn("t", "relayer_address", "$4"), l.ChainID, hexAddresses(keys), age, limit)
 }
 
 func (l *Ledger) list(ctx context.Context, doing, query string, args ...any) ([]*relayer.Transaction, error) {
@@ -118,13 +124,14 @@ func (l *Ledger) Due(ctx context.Context, limit int) ([]*relayer.Transaction, er
 }
 
 // Unsent are the latest attempts of transactions that no node is known to have taken, and whose row has not changed for age;
-// the lowest nonces first, at most limit.
+// of each key in turn, its lowest nonce first, at most limit.
 func (l *Ledger) Unsent(ctx context.Context, age time.Duration, limit int) ([]*relayer.Attempt, error) {
-	rows, err := l.db.Query(ctx, `SELECT a.* FROM relayer_txs t
-		CROSS JOIN LATERAL (`+selectAttempts+` WHERE a.tx_id = t.id AND a.nonce = t.nonce AND a.address = t.relayer_address ORDER BY a.attempt DESC LIMIT 1) AS a
-		WHERE t.chain_id = $1 AND t.pool_id = $2 AND t.open AND t.nonce IS NOT NULL AND t.status IN ('allocated', 'unknown')
-			AND t.updated_at < now() - $3::interval
-		ORDER BY t.nonce, t.relayer_address LIMIT $4`, l.ChainID, l.Pool, age, limit)
+	rows, err := l.db.Query(ctx, `SELECT s.* FROM relayer_keys k CROSS JOIN LATERAL (SELECT a.* FROM relayer_txs t
+			CROSS JOIN LATERAL (`+selectAttempts+` WHERE a.tx_id = t.id AND a.nonce = t.nonce AND a.address = t.relayer_address ORDER BY a.attempt DESC LIMIT 1) AS a
+			WHERE t.chain_id = k.chain_id AND t.relayer_address = k.address AND t.open AND t.nonce IS NOT NULL
+				AND t.status IN ('allocated', 'unknown') AND t.updated_at < now() - $3::interval
+			ORDER BY t.nonce LIMIT $4) AS s
+		WHERE k.chain_id = $1 AND k.pool_id = $2`+inTurn("s", "address", "$4"), l.ChainID, l.Pool, age, limit)
 	if err != nil {
 		return nil, fmt.Errorf("list unsent attempts: %w", err)
 	}
@@ -135,10 +142,12 @@ func (l *Ledger) Unsent(ctx context.Context, age time.Duration, limit int) ([]*r
 	return attempts, nil
 }
 
-// Intended are transactions whose nonce is to be used for a no-op, and for which none has been signed; at most limit.
+// Intended are transactions whose nonce is to be used for a no-op, and for which none has been signed; of each key in turn, its
+// lowest nonce first, at most limit.
 func (l *Ledger) Intended(ctx context.Context, limit int) ([]*relayer.Transaction, error) {
-	return l.list(ctx, "list what is to be superseded", selectTransactions+` WHERE chain_id = $1 AND pool_id = $2 AND open
-		AND nonce IS NOT NULL AND intent <> 'send' AND status <> 'mined' AND NOT EXISTS (SELECT FROM relayer_attempts a
-			WHERE a.tx_id = relayer_txs.id AND a.nonce = relayer_txs.nonce AND a.address = relayer_txs.relayer_address AND a.purpose = 'noop') ORDER BY nonce LIMIT $3`,
-		l.ChainID, l.Pool, limit)
+	return l.list(ctx, "list what is to be superseded", `SELECT t.* FROM relayer_keys k CROSS JOIN LATERAL (
+		`+selectTransactions+` WHERE chain_id = k.chain_id AND relayer_address = k.address AND open AND nonce IS NOT NULL AND intent <> 'send' AND status <> 'mined' AND NOT EXISTS (SELECT FROM relayer_attempts a
+			WHERE a.tx_id = relayer_txs.id AND a.nonce = relayer_txs.nonce AND a.address = relayer_txs.relayer_address AND a.purpose = 'noop')
+		ORDER BY nonce LIMIT $3) AS t
+		WHERE k.chain_id = $1 AND k.pool_id = $2`+inTurn("t", "relayer_address", "$3"), l.ChainID, l.Pool, limit)
 }

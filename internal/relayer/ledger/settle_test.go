@@ -117,6 +117,48 @@ func TestOthersTakeOver(t *testing.T) {
 	require.Equal(t, []Sought{{txs[0].ID, terms.Held[0], 0, []common.Hash{attempt(txs[0], 1, relayer.PurposeSend).Hash}}}, sought)
 }
 
+// However much one key has to have done, the others get their share, and each its lowest nonces first.
+func TestNoKeyIsHeldBackByAnother(t *testing.T) {
+	t.Parallel()
+	l, terms := setup(t, 2)
+	one := terms
+	one.Held = terms.Held[:1]
+	txs := append(accept(t, l, one, drafts(l, 10)...), accept(t, l, Terms{Held: terms.Held[1:], Cap: 16}, drafts(l, 2)...)...)
+	// A key that has been used for long has higher nonces than a new one.
+	_, err := l.db.Exec(t.Context(), `UPDATE relayer_txs SET nonce = nonce + 1000 WHERE relayer_address = $1`, hexAddress(terms.Held[1]))
+	require.NoError(t, err)
+	for i, tx := range txs {
+		txs[i] = read(t, l, tx)
+	}
+	want := []uuid.UUID{txs[0].ID, txs[10].ID, txs[1].ID, txs[11].ID, txs[2].ID}
+
+	unsigned, err := l.Unsigned(t.Context(), terms.Held, 0, 5)
+	require.NoError(t, err)
+	require.Equal(t, want, ids(unsigned))
+
+	var attempts []*relayer.Attempt
+	for _, tx := range txs {
+		attempts = append(attempts, attempt(tx, 1, relayer.PurposeSend))
+	}
+	_, err = l.StoreAttempts(t.Context(), attempts)
+	require.NoError(t, err)
+	unsent, err := l.Unsent(t.Context(), 0, 5)
+	require.NoError(t, err)
+	var got []uuid.UUID
+	for _, a := range unsent {
+		got = append(got, a.TxID)
+	}
+	require.Equal(t, want, got)
+
+	for _, tx := range txs {
+		_, err := l.Intend(t.Context(), tx.ID, relayer.IntentCancel, "asked")
+		require.NoError(t, err)
+	}
+	intended, err := l.Intended(t.Context(), 5)
+	require.NoError(t, err)
+	require.Equal(t, want, ids(intended))
+}
+
 func TestCancel(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 1)
