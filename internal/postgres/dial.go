@@ -51,14 +51,14 @@ func (c *impatient) SetDeadline(t time.Time) error {
 }
 
 func (c *impatient) Read(b []byte) (int, error) {
-	if err := c.bind(c.Conn.SetReadDeadline); err != nil {
+	if err := c.bind(c.SetReadDeadline); err != nil {
 		return 0, err
 	}
 	return c.Conn.Read(b)
 }
 
 func (c *impatient) Write(b []byte) (int, error) {
-	if err := c.bind(c.Conn.SetWriteDeadline); err != nil {
+	if err := c.bind(c.SetWriteDeadline); err != nil {
 		return 0, err
 	}
 	return c.Conn.Write(b)
