@@ -310,7 +310,7 @@ func (c *relayerCmd) Run(ctx context.Context, con *console) (err error) {
 	terms.Held = slices.Concat(terms.Held, funding)
 	track := tracker.New(tracker.Config{
 		Name: processName(), Ledger: store, Sender: send, Chain: follow, Terms: terms, Log: log.With("component", "tracker"),
-		Confirmations: c.Chain.Confirmations, MaxFee: policies.MaxFee, Ready: lineage.Err, Everywhere: client.PendingEverywhere,
+		Confirmations: c.Chain.Confirmations, MaxFee: policies.MaxFee, Lineage: lineage, Everywhere: client.PendingEverywhere,
 		History: c.History, IdempotencyKeys: c.KeysFor, Round: keeper.Round, Metrics: tracker.NewMetrics(reg),
 	})
 	keys, err := httpapi.ParseKeys(c.APIKeys)

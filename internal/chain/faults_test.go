@@ -530,3 +530,19 @@ func TestRedirectsAreNotFollowed(t *testing.T) {
 	require.ErrorContains(t, err, "HTTP status 307")
 	require.Zero(t, elsewhere.count("eth_getBalance"))
 }
+
+// Nobody waits for a node that hangs where another has answered, and that says nothing about the one that hangs.
+func TestAnchorsDoNotWaitForOneThatHangs(t *testing.T) {
+	t.Parallel()
+	hanging, well := newFake(t), newFake(t)
+	hanging.onRequest(func(http.ResponseWriter, []fakeCall, bool) bool { <-hanging.release; return true })
+	c := open(t, Config{Endpoints: []string{hanging.url(), well.url()}, Timeout: time.Hour})
+	ctx, cancel := context.WithTimeout(t.Context(), patient)
+	defer cancel()
+	anchors := c.Anchors(ctx, 3)
+	require.NoError(t, ctx.Err())
+	require.Error(t, anchors[0].Err)
+	require.NoError(t, anchors[1].Err)
+	require.EqualValues(t, 3, anchors[1].Block.Number)
+	require.Equal(t, standingUnverified, c.endpoints[0].standing(time.Now()))
+}

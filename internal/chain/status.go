@@ -80,13 +80,24 @@ type Anchor struct {
 	Err      error       // no answer: nothing is known
 }
 
+// stragglers is how much longer than the first answer the others may take.
+const stragglers = time.Second
+
 // Anchors asks all endpoints of the right chain for their first block and that of the given number, to recognise a
-// chain that has lost its history. An endpoint of another chain has a *WrongChainError.
+// chain that has lost its history. An endpoint of another chain has a *WrongChainError. Where one has answered, those that
+// take longer by a second have an error.
 func (c *Client) Anchors(ctx context.Context, number uint64) []Anchor {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	anchors := make([]Anchor, len(c.endpoints))
 	var wg sync.WaitGroup
+	var first sync.Once
 	for i, ep := range c.endpoints {
-		wg.Go(func() { anchors[i] = ep.anchor(ctx, number) })
+		wg.Go(func() {
+			if anchors[i] = ep.anchor(ctx, number); anchors[i].Err == nil {
+				first.Do(func() { time.AfterFunc(stragglers, cancel) })
+			}
+		})
 	}
 	wg.Wait()
 	return anchors

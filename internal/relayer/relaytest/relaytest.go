@@ -137,7 +137,7 @@ func Launch(t testing.TB, o Options) *Relayer {
 	r.Pool = pool.New(pooling)
 	tracking := tracker.Config{
 		Name: uuid.NewString(), Ledger: r.Ledger, Sender: send, Chain: follow, Terms: r.Terms(), Log: log, Confirmations: 2,
-		Tend: 100 * time.Millisecond, Abandoned: 300 * time.Millisecond, Term: time.Second, Ready: r.Lineage.Err, Metrics: tracker.NewMetrics(reg),
+		Tend: 100 * time.Millisecond, Abandoned: 300 * time.Millisecond, Term: time.Second, Lineage: r.Lineage, Metrics: tracker.NewMetrics(reg),
 	}
 	tracking.Terms.Held = slices.Concat(tracking.Terms.Held, funding)
 	if o.Keeper != nil {

@@ -21,6 +21,7 @@ type Lineage struct {
 	ledger *ledger.Ledger
 	log    *slog.Logger
 	state  atomic.Pointer[error]
+	doubts atomic.Int64 // raised by views
 }
 
 // errNotChecked is the state before the first answer of a node.
@@ -57,6 +58,7 @@ var errForeign = errors.New("the chain has another history than the one that tra
 
 // Check asks all nodes now, and returns what keeps transactions from being sent. Where no node answers, what was known stays.
 func (g *Lineage) Check(ctx context.Context) error {
+	doubts := g.doubts.Load()
 	known, err := g.remembered(ctx)
 	if err != nil {
 		return errors.Join(g.Err(), err)
@@ -72,8 +74,7 @@ func (g *Lineage) Check(ctx context.Context) error {
 		case a.Block.IsZero():
 			behind++
 		case a.Block.Hash != known.Anchor.Hash:
-			faults = append(faults, fmt.Errorf("%w: %s has block %s with number %d, not %s; if that is meant, `rollcall keys resync --new-chain` "+
-				"drops what was pending", errForeign, a.Endpoint, a.Block.Hash, known.Anchor.Number, known.Anchor.Hash))
+			faults = append(faults, foreign(a.Endpoint, a.Block, known))
 		default:
 			matching++
 		}
@@ -82,11 +83,52 @@ func (g *Lineage) Check(ctx context.Context) error {
 	case len(faults) > 0:
 		g.set(errors.Join(faults...))
 	case matching > 0:
-		g.set(nil)
+		if g.doubts.Load() == doubts { // what these nodes said may be older than what a view has shown meanwhile
+			g.set(nil)
+		}
 	case behind > 0:
 		g.set(fmt.Errorf("no node has block %d, which has been seen on this chain: they are syncing, or the chain was reset", known.Anchor.Number))
 	}
 	return g.Err()
+}
+
+// foreign is said of a node that has another block than the one that is known.
+func foreign(node string, has chain.Header, known ledger.Chain) error {
+	return fmt.Errorf("%w: %s has block %s with number %d, not %s; if that is meant, `rollcall keys resync --new-chain` "+
+		"drops what was pending", errForeign, node, has.Hash, known.Anchor.Number, known.Anchor.Hash)
+}
+
+// Recognise compares a view with what the store knows, without asking other nodes, of which one may hang. Where the view
+// has another history, nothing is sent from here on. It fails where nothing is to be concluded from the view.
+func (g *Lineage) Recognise(ctx context.Context, v View) error {
+	known, err := g.ledger.Chain(ctx)
+	if errors.Is(err, ledger.ErrNoChain) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	number := known.Anchor.Number
+	if number > v.Header().Number { // it syncs, or it began anew: what the others say decides
+		if err := g.Check(ctx); err != nil {
+			return err
+		}
+		return fmt.Errorf("the node has no block %d, which has been seen on this chain", number)
+	}
+	headers, err := v.Headers(ctx, number, number)
+	if errors.Is(err, chain.ErrMissing) { // it keeps no block that old
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if headers[0].Hash == known.Anchor.Hash {
+		return nil
+	}
+	g.doubts.Add(1)
+	err = foreign("the node", headers[0], known)
+	g.set(err)
+	return err
 }
 
 // remembered is what the store knows of the chain. A store that knows nothing yet takes the word of the nodes, if they agree.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/google/uuid"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/rollcall-dev/rollcall/internal/chain"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
@@ -65,8 +66,8 @@ type Config struct {
 	// Everywhere returns the highest nonce that any node has pending of each key, or an error unless all nodes answered.
 	// Default: what the node of the round has.
 	Everywhere func(context.Context, []common.Address) ([]uint64, error)
-	// Ready says why the chain must not be believed; nil when it may. Default: it always may.
-	Ready func() error
+	// Lineage says whether the chain is to be believed, and hears where a round's own view contradicts. Default: it always is.
+	Lineage *Lineage
 	// Confirmations is how many blocks, its own included, make a transaction final. Default 12.
 	Confirmations uint64
 	// Term is how long this process follows without saying so again. Default 5 s.
@@ -123,9 +124,6 @@ func New(cfg Config) *Tracker {
 	if cfg.Metrics == nil {
 		cfg.Metrics = NewMetrics(nil)
 	}
-	if cfg.Ready == nil {
-		cfg.Ready = func() error { return nil }
-	}
 	cfg.Term = cmp.Or(cfg.Term, 5*time.Second)
 	cfg.Tend = cmp.Or(cfg.Tend, time.Second)
 	cfg.Abandoned = cmp.Or(cfg.Abandoned, 2*time.Second)
@@ -165,8 +163,8 @@ func (t *Tracker) Run(ctx context.Context) error {
 		} else {
 			t.cfg.Metrics.idle()
 		}
-		if err == nil {
-			if err = t.cfg.Ready(); err != nil {
+		if err == nil && t.cfg.Lineage != nil {
+			if err = t.cfg.Lineage.Err(); err != nil {
 				t.last, t.anchor = chain.Header{}, ledger.Block{} // it may be another chain when it is ready again
 			}
 		}
@@ -226,7 +224,12 @@ func (t *Tracker) round(ctx context.Context) error {
 	if err := r.reconcile(ctx); err != nil {
 		return err
 	}
-	if r.counts, err = view.Nonces(ctx, r.addresses); err != nil {
+	var reads errgroup.Group
+	reads.Go(func() (err error) { r.counts, err = view.Nonces(ctx, r.addresses); return err })
+	if t.cfg.Lineage != nil && r.head.Hash != t.last.Hash {
+		reads.Go(func() error { return t.cfg.Lineage.Recognise(ctx, view) })
+	}
+	if err := reads.Wait(); err != nil {
 		return err
 	}
 	err = t.catchUp(ctx, r)

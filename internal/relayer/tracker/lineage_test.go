@@ -1,0 +1,101 @@
+package tracker_test
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rollcall-dev/rollcall/internal/chain"
+	"github.com/rollcall-dev/rollcall/internal/relayer/ledger"
+	"github.com/rollcall-dev/rollcall/internal/relayer/relaytest"
+	"github.com/rollcall-dev/rollcall/internal/relayer/tracker"
+	"github.com/rollcall-dev/rollcall/internal/testpostgres"
+)
+
+// oracle is a chain of which nothing but its anchors is asked.
+type oracle struct {
+	tracker.Chain
+	anchor chain.Anchor
+	asked  func()
+}
+
+func (o *oracle) Anchors(context.Context, uint64) []chain.Anchor {
+	o.asked()
+	return []chain.Anchor{o.anchor}
+}
+
+// sight is a view of a chain whose blocks all have the same first byte.
+type sight struct {
+	tracker.View
+	number uint64
+	branch byte
+}
+
+func (s sight) block(n uint64) chain.Header {
+	return chain.Header{Number: n, Hash: common.Hash{s.branch, 31: byte(n)}}
+}
+
+func (s sight) Header() chain.Header { return s.block(s.number) }
+
+func (s sight) Headers(_ context.Context, from, _ uint64) ([]chain.Header, error) {
+	return []chain.Header{s.block(from)}, nil
+}
+
+// What a view shows counts at once, also while other nodes are being asked that take their time, and what those have said
+// before does not undo it.
+func TestViewThatContradictsIsBelievedAtOnce(t *testing.T) {
+	t.Parallel()
+	here := sight{number: 40, branch: 1}
+	store := ledger.New(testpostgres.New(t, testpostgres.Migrated(ledger.Migrations())).Pool(t), ledger.Config{ChainID: 1337, Pool: relaytest.PoolID})
+	_, err := store.Remember(t.Context(), here.block(0).Hash)
+	require.NoError(t, err)
+	require.NoError(t, store.MoveAnchor(t.Context(), ledger.Block{Number: 9, Hash: here.block(9).Hash}))
+	o := &oracle{anchor: chain.Anchor{Genesis: here.block(0).Hash, Block: here.block(9)}, asked: func() {}}
+	g := tracker.NewLineage(o, store, slog.New(slog.DiscardHandler))
+	require.NoError(t, g.Recognise(t.Context(), here))
+	require.Error(t, g.Err(), "it is the nodes' word that says yes")
+	require.NoError(t, g.Check(t.Context()))
+
+	checked, asked, answered := make(chan error, 1), make(chan struct{}), make(chan struct{})
+	o.asked = func() { close(asked); <-answered }
+	go func() { checked <- g.Check(t.Context()) }()
+	<-asked
+	require.ErrorContains(t, g.Recognise(t.Context(), sight{number: 40, branch: 2}), "another history")
+	require.Error(t, g.Err())
+	close(answered)
+	require.ErrorContains(t, <-checked, "another history")
+	o.asked = func() {}
+	require.NoError(t, g.Check(t.Context()), "until the nodes say otherwise again")
+
+	require.ErrorContains(t, g.Recognise(t.Context(), sight{number: 8, branch: 1}), "no block 9")
+	require.NoError(t, g.Err(), "one node that is behind is no other chain")
+}
+
+// Rounds look for themselves.
+func TestRoundsRecogniseTheChain(t *testing.T) {
+	var own *tracker.Lineage
+	f := setup(t, 1, func(o *relaytest.Options) {
+		o.Tracker = func(c *tracker.Config) {
+			own = tracker.NewLineage(c.Chain, c.Ledger, c.Log) // which nobody runs
+			c.Lineage = own
+		}
+	})
+	require.NoError(t, own.Check(t.Context()))
+	early := f.head()
+	for range 12 {
+		f.chain.Commit()
+	}
+	require.Eventually(t, func() bool {
+		known, err := f.Ledger.Chain(t.Context())
+		return err == nil && known.Anchor.Number > 3
+	}, 20*time.Second, 10*time.Millisecond)
+	f.chain.Fork(early)
+	for range 14 {
+		f.chain.Commit()
+	}
+	require.Eventually(t, func() bool { return own.Err() != nil }, 20*time.Second, 10*time.Millisecond)
+}
