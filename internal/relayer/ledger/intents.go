@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/rollcall-dev/rollcall/internal/postgres"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 )
 
@@ -46,6 +47,46 @@ func (l *Ledger) Intend(ctx context.Context, id uuid.UUID, intent relayer.Intent
 	return tx, nil
 }
 
+// CancelPending does with up to limit of what callers have pending what Intend does with one, and returns which those are: the
+// oldest of what waits for a key, then the lowest nonces. While it is limit there may be others. The zero key is the whole pool.
+func (l *Ledger) CancelPending(ctx context.Context, key common.Address, reason string, limit int) (canceled []uuid.UUID, err error) {
+	address := hexAddress(key)
+	if key == (common.Address{}) {
+		address = ""
+	}
+	var ended int
+	rows, err := l.db.Query(ctx, `WITH waiting AS MATERIALIZED (
+		SELECT id FROM relayer_txs WHERE chain_id = $2 AND pool_id = $3 AND open AND nonce IS NULL AND intent = 'send' AND kind = 'transaction'
+			AND $4 IN ('', target) ORDER BY id LIMIT $6 FOR UPDATE
+	), sent AS MATERIALIZED (
+		SELECT id FROM relayer_txs WHERE chain_id = $2 AND pool_id = $3 AND open AND nonce IS NOT NULL AND intent = 'send' AND kind = 'transaction'
+			AND status <> 'mined' AND $4 IN ('', relayer_address) ORDER BY relayer_address, nonce
+			LIMIT greatest(0, $6 - (SELECT count(*) FROM waiting)) FOR UPDATE
+	), changed AS (
+		UPDATE relayer_txs t SET intent = 'cancel', intent_reason = $5, updated_at = now(), revision = t.revision + 1,
+			status = CASE WHEN t.nonce IS NULL THEN 'canceled' ELSE t.status END, open = t.nonce IS NOT NULL,
+			status_reason = CASE WHEN t.nonce IS NULL THEN $5 ELSE t.status_reason END
+		WHERE t.id IN (SELECT id FROM waiting UNION ALL SELECT id FROM sent) RETURNING t.*)`+l.paid()+told+`SELECT id, NOT open FROM changed`,
+		l.targets(), l.ChainID, l.Pool, address, reason, limit)
+	if err == nil {
+		var id uuid.UUID
+		var final bool
+		_, err = pgx.ForEachRow(rows, []any{&id, &final}, func() error {
+			canceled = append(canceled, id)
+			if final {
+				ended++
+			}
+			return nil
+		})
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cancel what is pending: %w", err)
+	}
+	l.heard()
+	l.metrics.statuses.WithLabelValues(string(relayer.Canceled)).Add(float64(ended))
+	return canceled, nil
+}
+
 // Replacement are new contents for a transaction that is not mined.
 type Replacement struct {
 	ID uuid.UUID
@@ -60,9 +101,9 @@ type Replacement struct {
 var ErrRaced = errors.New("somebody else signed for the transaction at the same time")
 
 // Replace changes a transaction's contents and stores the attempt that holds them, in one step. It fails with [ErrRaced],
-// [relayer.ErrNotFound] or a [relayer.StateError]; nothing is changed then.
+// [relayer.ErrNotFound] or a [relayer.StateError]; nothing is changed then, unless it is [postgres.ErrUnknown].
 func (l *Ledger) Replace(ctx context.Context, r *Replacement) error {
-	return pgx.BeginFunc(ctx, l.db, func(tx pgx.Tx) error {
+	return postgres.InTx(ctx, l.db, func(tx pgx.Tx) error {
 		rows, err := tx.Query(ctx, selectTransactions+` WHERE id = $1 AND chain_id = $2 AND pool_id = $3 FOR UPDATE`, r.ID, l.ChainID, l.Pool)
 		if err != nil {
 			return fmt.Errorf("replace: %w", err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -111,11 +112,14 @@ type Filter struct {
 	All bool
 }
 
-// Transactions lists, the newest first, and counts all that match.
+// countLimit is how far beyond a page is counted: a whole history takes seconds to count.
+const countLimit = 10_000
+
+// Transactions lists, the newest first, and counts all that match, but no further than 10,000 beyond the page.
 func (l *Ledger) Transactions(ctx context.Context, f Filter, offset, limit int) (txs []*relayer.Transaction, total int, err error) {
 	where, args := f.where(l)
 	batch := new(pgx.Batch)
-	batch.Queue(`SELECT count(*) FROM relayer_txs`+where, args...).QueryRow(func(row pgx.Row) error { return row.Scan(&total) })
+	batch.Queue(`SELECT count(*) FROM (SELECT FROM relayer_txs`+where+fmt.Sprintf(` LIMIT %d) matching`, offset+limit+countLimit), args...).QueryRow(func(row pgx.Row) error { return row.Scan(&total) })
 	batch.Queue(selectTransactions+where+fmt.Sprintf(` ORDER BY id DESC OFFSET %d LIMIT %d`, offset, limit), args...).Query(func(rows pgx.Rows) (err error) {
 		txs, err = pgx.CollectRows(rows, scanTransaction)
 		return err
@@ -138,22 +142,44 @@ func (f *Filter) where(l *Ledger) (where string, args []any) {
 	}
 	if len(f.Statuses) > 0 {
 		add("status = ANY($%d)", f.Statuses)
+		conditions = append(conditions, indexed(f.Statuses)...)
 	}
 	if f.Signed != nil {
-		add("(EXISTS (SELECT FROM relayer_attempts a WHERE a.tx_id = relayer_txs.id)) = $%d", *f.Signed)
+		signed := "EXISTS (SELECT FROM relayer_attempts a WHERE a.tx_id = relayer_txs.id)"
+		if !*f.Signed {
+			signed = "NOT " + signed
+		}
+		conditions = append(conditions, signed)
 	}
 	m := f.Metadata
 	for _, is := range []struct{ column, value string }{
 		{"method", m.Method}, {"orderbook", m.Orderbook}, {"trader", m.Trader}, {"request_id", m.RequestID}, {"trace_id", m.TraceID},
 	} {
 		if is.value != "" {
-			add(is.column+" = $%d", is.value)
+			add(is.column+" <> '' AND "+is.column+" = $%d", is.value) // the former is what the indexes have
 		}
 	}
 	if !f.All {
 		conditions = append(conditions, "kind = 'transaction'")
 	}
 	return " WHERE " + strings.Join(conditions, " AND "), args
+}
+
+// indexed says of rows with one of the statuses what indexes know of them. Most of a history is confirmed: that needs none.
+func indexed(statuses []relayer.Status) (conditions []string) {
+	var arms []string
+	for _, s := range statuses {
+		switch {
+		case s == relayer.Confirmed:
+			return nil
+		case s.Final():
+			arms = append(arms, "amiss")
+		default:
+			arms = append(arms, "open AND nonce IS NOT NULL", "open AND nonce IS NULL")
+		}
+	}
+	slices.Sort(arms)
+	return []string{"(" + strings.Join(slices.Compact(arms), " OR ") + ")"}
 }
 
 // LastConfirmed is when a key's transaction, or with the zero address any, was last confirmed; zero for never.
