@@ -157,7 +157,8 @@ func (t *till) store(b *pgx.Batch, l *Ledger) {
 }
 
 // paid is the part of a statement whose part "changed" returns rows of relayer_txs: where they are final, what was
-// reserved for them becomes what they have cost. The accounts are locked in the order of [till.lock].
+// reserved for them becomes what they have cost. The accounts are locked in the order of [till.lock]. Rows carry what was reserved
+// for them, and where: it is given back whatever budgets this process has, and by an operator's command, which has none.
 const paid = `, charges AS (
 	SELECT c.chain_id, c.pool_id, e.day, e.scope, e.subject, sum(coalesce(c.gas_used * c.gas_price_paid, 0) - c.reserve_wei) AS wei
 	FROM changed c CROSS JOIN LATERAL (VALUES (c.budget_day, 'caller', c.caller), (c.budget_day, 'trader', c.trader),
@@ -174,7 +175,7 @@ const paid = `, charges AS (
 // reserveAgain takes what a transaction may cost more than before from the budgets that it takes part in, or gives back what
 // it may cost less. The row is locked.
 func (l *Ledger) reserveAgain(ctx context.Context, tx pgx.Tx, was *relayer.Transaction, reserve *big.Int) error {
-	if !l.Budgets.any() || was.Reserve == nil || reserve == nil {
+	if was.Reserve == nil || reserve == nil {
 		return nil
 	}
 	more := new(big.Int).Sub(reserve, was.Reserve)
@@ -209,25 +210,12 @@ func (l *Ledger) reserveAgain(ctx context.Context, tx pgx.Tx, was *relayer.Trans
 	return tx.SendBatch(ctx, batch).Close()
 }
 
-// paid is the part of a statement that settles accounts; nothing where there are none.
-func (l *Ledger) paid() string {
-	if !l.Budgets.any() {
-		return ""
-	}
-	return paid
-}
-
 // returned is the part of a statement that gives a key back what was reserved for a transaction that it lost; its part
 // "displaced" has the row as it was.
-func (l *Ledger) returned() string {
-	if !l.Budgets.any() {
-		return ""
-	}
-	return paid + `, returned AS (
-		UPDATE relayer_budgets b SET spent_wei = greatest(0, b.spent_wei - d.reserve_wei) FROM displaced d, changed c
-		WHERE (b.chain_id, b.pool_id, b.day, b.scope, b.subject) = (d.chain_id, d.pool_id, d.day, 'key', $5))
-	`
-}
+const returned = paid + `, returned AS (
+	UPDATE relayer_budgets b SET spent_wei = greatest(0, b.spent_wei - d.reserve_wei) FROM displaced d, changed c
+	WHERE (b.chain_id, b.pool_id, b.day, b.scope, b.subject) = (d.chain_id, d.pool_id, d.day, 'key', $5))
+`
 
 // Spent is what an account has spent today, and what it has reserved.
 type Spent struct {

@@ -228,3 +228,29 @@ func TestWithoutBudgetsNothingIsWrittenDown(t *testing.T) {
 		+ (SELECT count(*) FROM relayer_txs WHERE budget_day IS NOT NULL OR key_budget_day IS NOT NULL)`).Scan(&rows))
 	require.Zero(t, rows)
 }
+
+// What was reserved is given back by whoever ends a transaction: an operator's command, which has no budgets, and a process
+// that was started without them.
+func TestWhatWasReservedIsGivenBackByAnybody(t *testing.T) {
+	t.Parallel()
+	l, terms := setup(t, 1)
+	l.Budgets = Budgets{Caller: big.NewInt(100), Trader: big.NewInt(100), Key: big.NewInt(100)}
+	terms.Cap = 2
+	txs := accept(t, l, terms, costly(l, 10, "a", "x"), costly(l, 10, "a", "x"), costly(l, 10, "a", "x"))
+	accounts := func() []int64 {
+		return []int64{spent(t, l, scopeCaller, "a"), spent(t, l, scopeTrader, "x"), spent(t, l, scopeKey, hexAddress(terms.Held[0]))}
+	}
+	require.Equal(t, []int64{30, 30, 20}, accounts())
+	operator, err := Attach(t.Context(), l.db, 1337, "pool")
+	require.NoError(t, err)
+	_, err = operator.Intend(t.Context(), txs[2].ID, relayer.IntentCancel, "an operator")
+	require.NoError(t, err)
+	require.Equal(t, []int64{20, 20, 20}, accounts())
+	require.NoError(t, operator.Displaced(t.Context(), txs[1].ID, terms.Held[0], 1, common.HexToHash("0xf0"), Block{3, blockHash(3)}))
+	require.Equal(t, []int64{20, 20, 10}, accounts())
+	_, err = operator.StartOver(t.Context(), common.HexToHash("0x02"), Block{Hash: common.HexToHash("0x02")}, nil)
+	require.NoError(t, err)
+	require.Equal(t, []int64{10, 10, 0}, accounts())
+	require.NoError(t, operator.Replace(t.Context(), &Replacement{ID: txs[1].ID, Request: txs[1].Request, Reserve: big.NewInt(4)}))
+	require.Equal(t, []int64{4, 4, 0}, accounts())
+}

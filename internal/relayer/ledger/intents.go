@@ -29,7 +29,7 @@ func (l *Ledger) Intend(ctx context.Context, id uuid.UUID, intent relayer.Intent
 			status = CASE WHEN t.nonce IS NULL THEN $7 ELSE t.status END, open = t.nonce IS NOT NULL,
 			status_reason = CASE WHEN t.nonce IS NULL THEN $6 ELSE t.status_reason END
 		WHERE t.id = $2 AND t.chain_id = $3 AND t.pool_id = $4 AND t.open AND t.status <> 'mined' AND t.intent = 'send'
-		RETURNING t.*)`+l.paid()+told+`SELECT count(*) FROM changed`,
+		RETURNING t.*)`+paid+told+`SELECT count(*) FROM changed`,
 		l.targets(), id, l.ChainID, l.Pool, string(intent), reason, string(final)).Scan(&changed); err != nil {
 		return nil, fmt.Errorf("%s: %w", intent, err)
 	}
@@ -66,7 +66,7 @@ func (l *Ledger) CancelPending(ctx context.Context, key common.Address, reason s
 		UPDATE relayer_txs t SET intent = 'cancel', intent_reason = $5, updated_at = now(), revision = t.revision + 1,
 			status = CASE WHEN t.nonce IS NULL THEN 'canceled' ELSE t.status END, open = t.nonce IS NOT NULL,
 			status_reason = CASE WHEN t.nonce IS NULL THEN $5 ELSE t.status_reason END
-		WHERE t.id IN (SELECT id FROM waiting UNION ALL SELECT id FROM sent) RETURNING t.*)`+l.paid()+told+`SELECT id, NOT open FROM changed`,
+		WHERE t.id IN (SELECT id FROM waiting UNION ALL SELECT id FROM sent) RETURNING t.*)`+paid+told+`SELECT id, NOT open FROM changed`,
 		l.targets(), l.ChainID, l.Pool, address, reason, limit)
 	if err == nil {
 		var id uuid.UUID
@@ -222,7 +222,7 @@ func (l *Ledger) Displaced(ctx context.Context, id uuid.UUID, key common.Address
 		INSERT INTO relayer_txs (id, chain_id, pool_id, target, caller, kind, relayer_address, nonce, tx_hash, status, open,
 			block_number, block_hash, confirmed_at, era)
 		SELECT $7, $2, $3, $5, '', 'foreign', $5, $6, $8, 'confirmed', false, $9, $10, now(), `+era("$2")+` FROM changed
-	), counted AS (SELECT $5::text AS address, -count(*)::int AS n FROM changed)`+l.returned(),
+	), counted AS (SELECT $5::text AS address, -count(*)::int AS n FROM changed)`+returned,
 		l.targets(), l.ChainID, l.Pool, id, hexAddress(key), int64(nonce), uuid.Must(uuid.NewV7()), hash.Hex(), int64(block.Number), block.Hash.Hex())
 	return err
 }

@@ -172,7 +172,7 @@ func (l *Ledger) confirm(ctx context.Context, hashes []string) (int, error) {
 			status_reason = CASE WHEN t.mined_purpose = 'noop' THEN t.intent_reason WHEN t.succeeded THEN '' ELSE 'execution reverted' END
 		FROM deep WHERE t.id = deep.id AND t.open AND t.status = 'mined' AND t.block_hash = ANY($4)
 		RETURNING t.*
-	)`+l.paid()+told+tally, l.targets(), l.ChainID, l.Pool, hashes, settleLimit)
+	)`+paid+told+tally, l.targets(), l.ChainID, l.Pool, hashes, settleLimit)
 	if err == nil {
 		err = counts.read(rows)
 	}
