@@ -83,8 +83,8 @@ var sendRows = []row[Outcome]{
 	{text: "invalidmaxpriorityfeepergas", means: TipAboveCap, source: netherTx},
 	{text: "max priority fee per gas higher than 2^256-1", means: Refused, source: gethCore},
 	{text: "max fee per gas higher than 2^256-1", means: Refused, source: gethCore},
-	{text: "exceeds the configured cap", means: Refused, source: gethAPI}, // tx fee (… ether); also Erigon, Reth
-	{text: "transaction fee cap exceeded", means: Refused, source: besu},
+	{text: "exceeds the configured cap", means: FeeCapExceeded, source: gethAPI}, // tx fee (… ether), --rpc.txfeecap; also Erigon, Reth
+	{text: "transaction fee cap exceeded", means: FeeCapExceeded, source: besu},
 	{text: "transaction gas price below minimum", means: Underpriced, source: gethPool},
 	{text: "gas price below configured minimum gas price", means: Underpriced, source: besu},
 	{text: "transaction priority fee below minimum required priority fee", means: Underpriced, source: reth},
@@ -220,6 +220,15 @@ var staleRows = []row[bool]{
 }
 
 func blockUnknown(e *RPCError) bool { return match(staleRows, e, false) }
+
+// pendingRows are answers that an endpoint knows no state after what is pending.
+var pendingRows = []row[bool]{
+	{text: "pending state is not available", means: true, source: gethBlocks},
+	{text: "pending block is not available", means: true, source: gethBlocks},
+	{code: -32602, means: true, source: "JSON-RPC 2.0, invalid params"},
+}
+
+func noPending(e *RPCError) bool { return match(pendingRows, e, false) || blockUnknown(e) }
 
 // batchRows are answers to a call of a batch that is too big.
 var batchRows = []row[bool]{

@@ -40,7 +40,7 @@ func TestOutcomesAreToldFromWhatClientsSay(t *testing.T) {
 		{"geth", "invalid sender: invalid chain id for signer: have 1 want 1337", -32000, WrongChain},
 		{"geth", "only replay-protected (EIP-155) transactions allowed over RPC", -32000, WrongChain},
 		{"geth", "oversized data: transaction size 140000, limit 131072", -32000, Oversized},
-		{"geth", "tx fee (1.20 ether) exceeds the configured cap (1.00 ether)", -32000, Refused},
+		{"geth", "tx fee (1.20 ether) exceeds the configured cap (1.00 ether)", -32000, FeeCapExceeded},
 		{"geth", "rlp: element is larger than containing list", -32000, Refused},
 		{"geth", "the method eth_sendRawTransaction does not exist/is not available", -32601, Refused},
 		{"geth", "request timed out", -32002, Unknown},
@@ -76,7 +76,7 @@ func TestOutcomesAreToldFromWhatClientsSay(t *testing.T) {
 		{"Besu", "Max priority fee per gas exceeds max fee per gas", -32000, TipAboveCap},
 		{"Besu", "Wrong chainId", -32000, WrongChain},
 		{"Besu", "Invalid signature", -32002, WrongChain},
-		{"Besu", "Transaction fee cap exceeded", -32000, Refused},
+		{"Besu", "Transaction fee cap exceeded", -32000, FeeCapExceeded},
 		{"Besu", "Sender account not authorized to send transactions", -32007, Refused},
 		{"Besu", "Timeout expired", -32603, Unknown},
 
@@ -141,6 +141,7 @@ func TestEachRowIsReachedByItsOwnWordsAndNamesItsSource(t *testing.T) {
 	checkRows(t, sendRows, Unknown)
 	checkRows(t, limitRows, false)
 	checkRows(t, staleRows, false)
+	checkRows(t, pendingRows, false)
 	checkRows(t, batchRows, false)
 	checkRows(t, callRows, failureOther)
 }
@@ -183,6 +184,7 @@ func TestEndpointsTogetherSayTheLeastFinal(t *testing.T) {
 		{RateLimited, Refused, RateLimited},
 		{PoolFull, Underpriced, PoolFull},
 		{NotSent, Refused, Refused},
+		{PoolFull, FeeCapExceeded, PoolFull},
 		{NotSent, NotSent, NotSent},
 	} {
 		require.Equal(t, test.want, combine(Result{Outcome: test.a}, Result{Outcome: test.b}).Outcome, "%+v", test)

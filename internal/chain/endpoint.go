@@ -40,6 +40,7 @@ type endpoint struct {
 
 	noBlockHash     atomic.Bool // it does not take EIP-1898's block parameter
 	noBlockReceipts atomic.Bool // it has no eth_getBlockReceipts
+	noPending       atomic.Bool // it simulates on top of the newest block only
 
 	verifying chan struct{} // full while its chain is asked for; all others wait for that
 

@@ -546,3 +546,37 @@ func TestAnchorsDoNotWaitForOneThatHangs(t *testing.T) {
 	require.EqualValues(t, 3, anchors[1].Block.Number)
 	require.Equal(t, standingUnverified, c.endpoints[0].standing(time.Now()))
 }
+
+// A node that knows nothing of what is pending simulates on top of its newest block, and is not asked for more again.
+func TestGasIsEstimatedWhereNothingIsPending(t *testing.T) {
+	t.Parallel()
+	for name, refusal := range map[string]string{
+		"geth": `{"code":-32000,"message":"pending state is not available"}`, "others": `{"code":-32602,"message":"unsupported block tag"}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newFake(t)
+			f.on("eth_estimateGas", func(params []json.RawMessage) (string, string) {
+				if string(params[1]) == `"pending"` {
+					return "", refusal
+				}
+				return `"0x5208"`, ""
+			})
+			c := open(t, Config{Endpoints: []string{f.url()}})
+			for range 2 {
+				gas, err := c.EstimateGas(t.Context(), Message{})
+				require.NoError(t, err)
+				require.EqualValues(t, 21_000, gas)
+			}
+			require.Equal(t, 3, f.count("eth_estimateGas"))
+		})
+	}
+	f := newFake(t)
+	f.always("eth_estimateGas", "", `{"code":-32602,"message":"invalid address"}`)
+	c := open(t, Config{Endpoints: []string{f.url()}})
+	for range 2 {
+		_, err := c.EstimateGas(t.Context(), Message{})
+		require.ErrorContains(t, err, "invalid address")
+	}
+	require.Equal(t, 4, f.count("eth_estimateGas"), "what the latest block does not help with is not the tag's fault")
+}

@@ -42,21 +42,51 @@ func (m Message) MarshalJSON() ([]byte, error) {
 	return json.Marshal(fields)
 }
 
-// EstimateGas says how much gas the call needs on top of what is pending. Errors: *RevertError, ErrInsufficientFunds,
+// EstimateGas says how much gas the call needs on top of what is pending, or of the newest block where the endpoint
+// cannot tell the former. Errors: *RevertError, ErrInsufficientFunds,
 // ErrGasAllowance, *RPCError for another answer; anything else is no answer.
 func (c *Client) EstimateGas(ctx context.Context, m Message) (uint64, error) {
-	answers, ep, err := c.ask(ctx, call{method: "eth_estimateGas", params: []any{m, "pending"}})
+	var said answer
+	var from *endpoint
+	err := c.each(ctx, func(ctx context.Context, ep *endpoint) (err error) {
+		from = ep
+		said, err = ep.estimate(ctx, m)
+		return err
+	})
 	if err != nil {
 		return 0, fmt.Errorf("estimate gas: %w", err)
 	}
-	if answers[0].err != nil {
-		return 0, fmt.Errorf("estimate gas: %w", explain(answers[0].err))
+	if said.err != nil {
+		return 0, fmt.Errorf("estimate gas: %w", explain(said.err))
 	}
-	gas, err := parseUint(answers[0].result)
+	gas, err := parseUint(said.result)
 	if err != nil {
-		return 0, fmt.Errorf("estimate gas: %w", ep.transportError(true, err))
+		return 0, fmt.Errorf("estimate gas: %w", from.transportError(true, err))
 	}
 	return gas, nil
+}
+
+func (ep *endpoint) estimate(ctx context.Context, m Message) (answer, error) {
+	at := func(block string) (answer, error) {
+		answers, err := ep.ask(ctx, []call{{method: "eth_estimateGas", params: []any{m, block}}})
+		if err != nil {
+			return answer{}, err
+		}
+		return answers[0], nil
+	}
+	if ep.noPending.Load() {
+		return at("latest")
+	}
+	said, err := at("pending")
+	if e, ok := errors.AsType[*RPCError](said.err); err != nil || !ok || !noPending(e) {
+		return said, err
+	}
+	said, err = at("latest")
+	if err == nil && said.err == nil {
+		ep.log.Info("endpoint simulates on top of the newest block only")
+		ep.noPending.Store(true)
+	}
+	return said, err
 }
 
 // explain gives an error of a simulated call its meaning.

@@ -42,6 +42,9 @@ const (
 	Oversized
 	// RateLimited means that the endpoint did nothing, because it was asked too often.
 	RateLimited
+	// FeeCapExceeded means that the whole fee, the gas limit times the maximal fee, is above what the node's operator lets
+	// anybody pay.
+	FeeCapExceeded
 	// Refused for another reason that is going to stay.
 	Refused
 	// NotSent means that no endpoint could be reached.
@@ -53,7 +56,7 @@ var outcomeNames = map[Outcome]string{
 	NonceTooHigh: "nonce too high", ReplacementUnderpriced: "replacement underpriced", Underpriced: "underpriced",
 	FeeCapTooLow: "fee cap too low", InsufficientFunds: "insufficient funds", IntrinsicGas: "intrinsic gas too low",
 	ExceedsBlockGas: "exceeds block gas", TipAboveCap: "tip above fee cap", PoolFull: "pool full",
-	WrongChain: "wrong chain", Oversized: "oversized", RateLimited: "rate limited", Refused: "refused",
+	WrongChain: "wrong chain", FeeCapExceeded: "whole fee above cap", Oversized: "oversized", RateLimited: "rate limited", Refused: "refused",
 	NotSent: "not sent",
 }
 
@@ -66,7 +69,7 @@ func (o Outcome) Done() bool { return o == Accepted || o == AlreadyKnown }
 // Permanent says that sending the same bytes again is not going to help. It does not say that no node has them.
 func (o Outcome) Permanent() bool {
 	switch o {
-	case IntrinsicGas, ExceedsBlockGas, TipAboveCap, WrongChain, Oversized, Refused:
+	case IntrinsicGas, ExceedsBlockGas, TipAboveCap, WrongChain, Oversized, FeeCapExceeded, Refused:
 		return true
 	}
 	return false

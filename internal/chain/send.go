@@ -161,7 +161,7 @@ var precedence = []Outcome{
 	Accepted, AlreadyKnown, Unknown,
 	NonceTooLow, ReplacementUnderpriced, NonceTooHigh,
 	RateLimited, PoolFull, FeeCapTooLow, Underpriced, InsufficientFunds,
-	IntrinsicGas, ExceedsBlockGas, TipAboveCap, Oversized, WrongChain, Refused,
+	IntrinsicGas, ExceedsBlockGas, TipAboveCap, Oversized, WrongChain, FeeCapExceeded, Refused,
 	NotSent,
 }
 
@@ -184,7 +184,7 @@ func combine(a, b Result) Result {
 // local says that another endpoint may well answer otherwise: the outcome is about this node, its pool or its head.
 func (o Outcome) local() bool {
 	switch o {
-	case Unknown, NonceTooHigh, Underpriced, FeeCapTooLow, InsufficientFunds, PoolFull, RateLimited, Refused, NotSent:
+	case Unknown, NonceTooHigh, Underpriced, FeeCapTooLow, InsufficientFunds, PoolFull, RateLimited, FeeCapExceeded, Refused, NotSent:
 		return true
 	}
 	return false
