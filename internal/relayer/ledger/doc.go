@@ -32,9 +32,9 @@
 //
 // # Order of locks
 //
-// Idempotency keys (sorted), then relayer_keys (by address), then relayer_budgets (by day, scope and subject), then what is in
-// the queue. Whoever settles what has a nonce locks relayer_txs (by address and nonce), then either keys or budgets, never
-// both: keys would be held for as long as hundreds of rows take, and everybody who posts waits for them. Where two
-// processes believe that they follow the chain, or an operator starts over, this may deadlock; Postgres then ends one of the
-// two, which does it again.
+// Idempotency keys (sorted), then relayer_keys (by address), then relayer_txs (by address and nonce, then what waits, by its id),
+// then relayer_budgets (by day, scope and subject). New rows, which nobody else can hold, may come later. What was mined is
+// written down the other way round, relayer_txs and then keys: these would be held for as long as hundreds of rows take, and
+// everybody who posts waits for them. Where two processes believe that they follow the chain, or an operator starts over, this
+// may deadlock; Postgres then ends one of the two, which does it again.
 package ledger

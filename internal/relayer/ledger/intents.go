@@ -47,26 +47,25 @@ func (l *Ledger) Intend(ctx context.Context, id uuid.UUID, intent relayer.Intent
 	return tx, nil
 }
 
-// CancelPending does with up to limit of what callers have pending what Intend does with one, and returns which those are: the
-// oldest of what waits for a key, then the lowest nonces. While it is limit there may be others. The zero key is the whole pool.
+// CancelPending does with up to limit of what callers have pending what Intend does with one, and returns which those are. There
+// may be others until it returns none. The zero key is the whole pool.
 func (l *Ledger) CancelPending(ctx context.Context, key common.Address, reason string, limit int) (canceled []uuid.UUID, err error) {
 	address := hexAddress(key)
 	if key == (common.Address{}) {
 		address = ""
 	}
 	var ended int
-	rows, err := l.db.Query(ctx, `WITH waiting AS MATERIALIZED (
-		SELECT id FROM relayer_txs WHERE chain_id = $2 AND pool_id = $3 AND open AND nonce IS NULL AND intent = 'send' AND kind = 'transaction'
-			AND $4 IN ('', target) ORDER BY id LIMIT $6 FOR UPDATE
-	), sent AS MATERIALIZED (
+	rows, err := l.db.Query(ctx, `WITH sent AS MATERIALIZED (
 		SELECT id FROM relayer_txs WHERE chain_id = $2 AND pool_id = $3 AND open AND nonce IS NOT NULL AND intent = 'send' AND kind = 'transaction'
-			AND status <> 'mined' AND $4 IN ('', relayer_address) ORDER BY relayer_address, nonce
-			LIMIT greatest(0, $6 - (SELECT count(*) FROM waiting)) FOR UPDATE
+			AND status <> 'mined' AND $4 IN ('', relayer_address) ORDER BY relayer_address, nonce LIMIT $6 FOR UPDATE
+	), waiting AS MATERIALIZED (
+		SELECT id FROM relayer_txs WHERE chain_id = $2 AND pool_id = $3 AND open AND nonce IS NULL AND intent = 'send' AND kind = 'transaction'
+			AND $4 IN ('', target) ORDER BY id LIMIT greatest(0, $6 - (SELECT count(*) FROM sent)) FOR UPDATE
 	), changed AS (
 		UPDATE relayer_txs t SET intent = 'cancel', intent_reason = $5, updated_at = now(), revision = t.revision + 1,
 			status = CASE WHEN t.nonce IS NULL THEN 'canceled' ELSE t.status END, open = t.nonce IS NOT NULL,
 			status_reason = CASE WHEN t.nonce IS NULL THEN $5 ELSE t.status_reason END
-		WHERE t.id IN (SELECT id FROM waiting UNION ALL SELECT id FROM sent) RETURNING t.*)`+paid+told+`SELECT id, NOT open FROM changed`,
+		WHERE t.id IN (SELECT id FROM sent UNION ALL SELECT id FROM waiting) RETURNING t.*)`+paid+told+`SELECT id, NOT open FROM changed`,
 		l.targets(), l.ChainID, l.Pool, address, reason, limit)
 	if err == nil {
 		var id uuid.UUID

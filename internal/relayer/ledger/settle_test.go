@@ -25,8 +25,8 @@ func TestLife(t *testing.T) {
 	require.Equal(t, []int{1}, pending(t, l))
 
 	found := mined(tx, 1, relayer.PurposeSend, 7)
-	require.NoError(t, l.RecordMined(t.Context(), []Mined{found}))
-	require.NoError(t, l.RecordMined(t.Context(), []Mined{found})) // again
+	require.NoError(t, l.RecordMined(t.Context(), []Mined{found, found})) // by two receipts
+	require.NoError(t, l.RecordMined(t.Context(), []Mined{found}))        // again
 	got = read(t, l, tx)
 	require.Equal(t, relayer.Mined, got.Status)
 	require.Equal(t, uint64(7), got.BlockNumber)
