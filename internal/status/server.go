@@ -4,24 +4,22 @@ package status
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
 	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
-	"golang.org/x/net/netutil"
 
 	"github.com/rollcall-dev/rollcall/fsm"
+	"github.com/rollcall-dev/rollcall/internal/httpserver"
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-// Bounds of what a client may take. Headers trickling in, or a body nobody asked for, end the connection;
-// connections past the limit wait, so that they cannot use up the file descriptors Raft needs.
+// Bounds of what a client may take. Headers trickling in, or a body nobody asked for, end the connection; so many
+// connections at once, so that they cannot use up the file descriptors Raft needs.
 const (
 	headerTimeout  = 2 * time.Second
 	requestTimeout = 5 * time.Second
@@ -57,11 +55,10 @@ type Config struct {
 
 // Server answers on one address. It has a socket from Open on, and serves during Run.
 type Server struct {
-	cfg      Config
-	log      *slog.Logger
-	listener net.Listener
-	http     *http.Server
-	source   *source
+	*httpserver.Server
+	cfg    Config
+	log    *slog.Logger
+	source *source
 }
 
 // Open starts listening.
@@ -72,56 +69,32 @@ func Open(ctx context.Context, cfg Config) (*Server, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", cfg.Listen)
+	s := &Server{cfg: cfg, log: cfg.Logger.With("component", "status"), source: newSource(cfg.Status, cfg.Led)}
+	var err error
+	s.Server, err = httpserver.Open(ctx, httpserver.Config{
+		Listen: cfg.Listen, Connections: maxConnections, Stop: stopTimeout, Logger: s.log,
+		HTTP: &http.Server{
+			Handler:           noBody(s.routes()),
+			ReadHeaderTimeout: headerTimeout,
+			ReadTimeout:       requestTimeout,
+			WriteTimeout:      writeTimeout,
+			IdleTimeout:       idleTimeout,
+			MaxHeaderBytes:    maxHeaderBytes,
+			ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+		},
+	})
 	if err != nil {
-		return nil, fmt.Errorf("listen for HTTP at %s: %w", cfg.Listen, err)
-	}
-	s := &Server{cfg: cfg, log: cfg.Logger.With("component", "status"), listener: listener, source: newSource(cfg.Status, cfg.Led)}
-	s.http = &http.Server{
-		Handler:           noBody(s.routes()),
-		ReadHeaderTimeout: headerTimeout,
-		ReadTimeout:       requestTimeout,
-		WriteTimeout:      writeTimeout,
-		IdleTimeout:       idleTimeout,
-		MaxHeaderBytes:    maxHeaderBytes,
-		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+		s.source.close()
+		return nil, err
 	}
 	return s, nil
-}
-
-// Addr is where the server listens.
-func (s *Server) Addr() net.Addr { return s.listener.Addr() }
-
-// Run serves until ctx ends, finishes the requests it has begun, and returns nil.
-func (s *Server) Run(ctx context.Context) error {
-	done := make(chan error, 1)
-	go func() { done <- s.http.Serve(netutil.LimitListener(s.listener, maxConnections)) }()
-	select {
-	case err := <-done:
-		return fmt.Errorf("serve HTTP at %s: %w", s.Addr(), err)
-	case <-ctx.Done():
-	}
-	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
-	defer cancel()
-	if err := s.http.Shutdown(stop); err != nil {
-		s.log.Warn("requests cut off at shutdown", "err", err)
-		_ = s.http.Close()
-	}
-	if err := <-done; !errors.Is(err, http.ErrServerClosed) {
-		return fmt.Errorf("serve HTTP at %s: %w", s.Addr(), err)
-	}
-	return nil
 }
 
 // Close stops listening and drops what is open.
 func (s *Server) Close() error {
 	s.source.close()
 	s.source.running.Wait()
-	err := errors.Join(s.http.Close(), s.listener.Close())
-	if errors.Is(err, net.ErrClosed) {
-		return nil
-	}
-	return err
+	return s.Server.Close()
 }
 
 func (s *Server) routes() http.Handler {

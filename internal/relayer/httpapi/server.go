@@ -2,18 +2,15 @@ package httpapi
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
 	"time"
 
-	"golang.org/x/net/netutil"
+	"github.com/rollcall-dev/rollcall/internal/httpserver"
+	"github.com/rollcall-dev/rollcall/internal/relayer/ozapi"
 )
 
-// Bounds of what a client may take. Connections past the limit wait, so that they cannot use up the file descriptors
-// that the database needs.
+// Bounds of what a client may take.
 const (
 	headerTimeout  = 5 * time.Second
 	readTimeout    = 15 * time.Second
@@ -26,59 +23,31 @@ const (
 	maxRequestTimeout = 30 * time.Second
 )
 
-// Server serves the API on one address. It has a socket from Open on, and serves during Run.
-type Server struct {
-	log      *slog.Logger
-	listener net.Listener
-	http     *http.Server
-}
-
 // Open starts listening at a host:port; port 0 takes a free one.
-func Open(ctx context.Context, listen string, h *Handler) (*Server, error) {
-	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", listen)
-	if err != nil {
-		return nil, fmt.Errorf("listen for HTTP at %s: %w", listen, err)
-	}
-	return &Server{log: h.log, listener: listener, http: &http.Server{
-		Handler:           h,
-		ReadHeaderTimeout: headerTimeout,
-		ReadTimeout:       readTimeout,
-		WriteTimeout:      writeTimeout,
-		IdleTimeout:       idleTimeout,
-		MaxHeaderBytes:    maxHeaderBytes,
-		ErrorLog:          slog.NewLogLogger(h.log.Handler(), slog.LevelDebug),
-	}}, nil
+func Open(ctx context.Context, listen string, h *Handler) (*httpserver.Server, error) {
+	return httpserver.Open(ctx, httpserver.Config{
+		Listen: listen, Connections: maxConnections, Crowded: http.HandlerFunc(h.crowded), Stop: stopTimeout, Logger: h.log,
+		HTTP: &http.Server{
+			Handler:           h,
+			ReadHeaderTimeout: headerTimeout,
+			ReadTimeout:       readTimeout,
+			WriteTimeout:      writeTimeout,
+			IdleTimeout:       idleTimeout,
+			MaxHeaderBytes:    maxHeaderBytes,
+			ErrorLog:          slog.NewLogLogger(h.log.Handler(), slog.LevelDebug),
+		},
+	})
 }
 
-// Addr is where the server listens.
-func (s *Server) Addr() net.Addr { return s.listener.Addr() }
-
-// Run serves until ctx ends, finishes the requests it has begun, and returns nil.
-func (s *Server) Run(ctx context.Context) error {
-	done := make(chan error, 1)
-	go func() { done <- s.http.Serve(netutil.LimitListener(s.listener, maxConnections)) }()
-	select {
-	case err := <-done:
-		return fmt.Errorf("serve HTTP at %s: %w", s.Addr(), err)
-	case <-ctx.Done():
+// crowded answers while there are more requests than the server takes: whoever asks for its health hears of it, all others
+// are sent away.
+func (h *Handler) crowded(w http.ResponseWriter, r *http.Request) {
+	if isPublic(r.URL.Path) {
+		h.ServeHTTP(w, r)
+		return
 	}
-	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
-	defer cancel()
-	if err := s.http.Shutdown(stop); err != nil {
-		s.log.Warn("requests cut off at shutdown", "err", err)
-		_ = s.http.Close()
-	}
-	if err := <-done; !errors.Is(err, http.ErrServerClosed) {
-		return fmt.Errorf("serve HTTP at %s: %w", s.Addr(), err)
-	}
-	return nil
-}
-
-// Close stops listening and drops what is open.
-func (s *Server) Close() error {
-	err := errors.Join(s.http.Close(), s.listener.Close())
-	if errors.Is(err, net.ErrClosed) {
-		return nil
-	}
-	return err
+	c := &call{w: w, r: r, route: noRoute}
+	c.Header().Set("Retry-After", "1")
+	c.answer(http.StatusServiceUnavailable, ozapi.Failed("too many requests at once; nothing was stored: try again"))
+	c.release()
 }

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
@@ -15,12 +16,13 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/rollcall-dev/rollcall/internal/httpserver"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 	"github.com/rollcall-dev/rollcall/internal/relayer/ozapi"
 )
 
 // running is a server on a real socket.
-func running(t *testing.T, a *api) *Server {
+func running(t *testing.T, a *api) *httpserver.Server {
 	t.Helper()
 	s, err := Open(t.Context(), "127.0.0.1:0", a.handler)
 	require.NoError(t, err)
@@ -163,4 +165,49 @@ func (s *slow) Submit(ctx context.Context, sub Submission) (*relayer.Transaction
 	close(s.begun)
 	<-s.finish
 	return s.fake.Submit(ctx, sub)
+}
+
+// Clients that keep as many connections as there may be, and ask nothing, do not keep /health from whoever checks it.
+func TestIdleClientsDoNotKeepOthersOut(t *testing.T) {
+	t.Parallel()
+	a := setup(t, func(c *Config) { c.Logger = nil })
+	s, c := running(t, a), client(t)
+	for range maxConnections {
+		conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", s.Addr().String())
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = conn.Close() })
+		require.NoError(t, conn.SetDeadline(time.Now().Add(time.Minute)))
+		_, err = io.WriteString(conn, "GET /api/v1/health HTTP/1.1\r\nHost: x\r\n\r\n")
+		require.NoError(t, err)
+		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		require.NoError(t, err)
+		require.NoError(t, resp.Body.Close())
+		require.False(t, resp.Close)
+	}
+	// Well below what idle connections may last.
+	ctx, cancel := context.WithTimeout(t.Context(), idleTimeout/3)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+s.Addr().String()+"/health", nil)
+	require.NoError(t, err)
+	resp, err := c.Do(r)
+	require.NoError(t, err)
+	require.Equal(t, http.StatusOK, resp.StatusCode)
+	require.NoError(t, resp.Body.Close())
+	require.NoError(t, post(t.Context(), c, s.Addr(), `"0x5"`, "k"))
+}
+
+func TestInACrowdOnlyHealthIsTold(t *testing.T) {
+	t.Parallel()
+	a := setup(t)
+	for path, code := range map[string]int{"/health": 200, "/api/v1/health": 200, "/api/v1/relayers": 503, "/": 503} {
+		r := httptest.NewRequest(http.MethodGet, path, nil)
+		r.Header.Set("Authorization", "Bearer "+testKey)
+		w := httptest.NewRecorder()
+		a.handler.crowded(w, r)
+		require.Equal(t, code, w.Code, path)
+		if code == 503 {
+			require.Contains(t, *read(t, w, 503).Error, "nothing was stored")
+			require.Equal(t, "1", w.Header().Get("Retry-After"))
+		}
+	}
 }

@@ -1,0 +1,103 @@
+// Package httpserver serves HTTP within bounds: so many connections, and no more, so that clients cannot use up the file
+// descriptors that the rest of the process needs, and health checks that are answered nevertheless.
+//
+// When all places are taken, a new connection gets that of the one that has been idle for longest, as net/http's own idle
+// timeout would take it, only sooner. Where every one has a request, some more are let in beyond the limit, for one
+// request each, which Config.Crowded answers. Past those, new ones wait.
+package httpserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+)
+
+// Config of a Server. Fields without a default are required.
+type Config struct {
+	// Listen is the address to serve at, host:port; port 0 takes a free one.
+	Listen string
+	// HTTP has the handler and the timeouts. It belongs to the server, which sets its ConnState and ConnContext.
+	HTTP *http.Server
+	// Connections is how many there may be at once.
+	Connections int
+	// Crowded answers in the handler's place while every connection has a request. Default: the handler.
+	Crowded http.Handler
+	// Stop is how long requests that have begun may go on after Run is told to stop.
+	Stop   time.Duration
+	Logger *slog.Logger
+}
+
+// Server answers on one address. It has a socket from Open on, and serves during Run.
+type Server struct {
+	cfg      Config
+	listener *listener
+}
+
+// Open starts listening.
+func Open(ctx context.Context, cfg Config) (*Server, error) {
+	socket, err := new(net.ListenConfig).Listen(ctx, "tcp", cfg.Listen)
+	if err != nil {
+		return nil, fmt.Errorf("listen for HTTP at %s: %w", cfg.Listen, err)
+	}
+	s := &Server{cfg: cfg, listener: newListener(socket, cfg.Connections)}
+	if cfg.Crowded == nil {
+		s.cfg.Crowded = cfg.HTTP.Handler
+	}
+	next := cfg.HTTP.Handler
+	cfg.HTTP.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Context().Value(crowded{}) == nil {
+			next.ServeHTTP(w, r)
+			return
+		}
+		w.Header().Set("Connection", "close")
+		s.cfg.Crowded.ServeHTTP(w, r)
+	})
+	cfg.HTTP.ConnState = s.listener.follow
+	cfg.HTTP.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
+		if c, ok := c.(*conn); ok && c.extra {
+			return context.WithValue(ctx, crowded{}, true)
+		}
+		return ctx
+	}
+	return s, nil
+}
+
+// crowded marks the context of requests on connections beyond the limit.
+type crowded struct{}
+
+// Addr is where the server listens.
+func (s *Server) Addr() net.Addr { return s.listener.Addr() }
+
+// Run serves until ctx ends, finishes the requests it has begun, and returns nil.
+func (s *Server) Run(ctx context.Context) error {
+	done := make(chan error, 1)
+	go func() { done <- s.cfg.HTTP.Serve(s.listener) }()
+	select {
+	case err := <-done:
+		return fmt.Errorf("serve HTTP at %s: %w", s.Addr(), err)
+	case <-ctx.Done():
+	}
+	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.Stop)
+	defer cancel()
+	if err := s.cfg.HTTP.Shutdown(stop); err != nil {
+		s.cfg.Logger.Warn("requests cut off at shutdown", "err", err)
+		_ = s.cfg.HTTP.Close()
+	}
+	if err := <-done; !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve HTTP at %s: %w", s.Addr(), err)
+	}
+	return nil
+}
+
+// Close stops listening and drops what is open.
+func (s *Server) Close() error {
+	err := errors.Join(s.cfg.HTTP.Close(), s.listener.Close())
+	if errors.Is(err, net.ErrClosed) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,137 @@
+package httpserver
+
+import (
+	"container/list"
+	"net"
+	"net/http"
+	"sync"
+)
+
+// reserve is which part of the limit may come on top of it while every connection has a request.
+const reserve = 32
+
+// listener bounds how many of its connections are open.
+type listener struct {
+	net.Listener
+	most, mostExtra int
+	closed          chan struct{}
+	freed           chan struct{} // holds one: a connection has ended, or become idle
+
+	mu          sync.Mutex
+	open, extra int
+	idle        *list.List // of *conn, the one that has been idle for longest first
+	closeOnce   sync.Once
+}
+
+func newListener(socket net.Listener, most int) *listener {
+	return &listener{
+		Listener: socket, most: most, mostExtra: most/reserve + 1, closed: make(chan struct{}), freed: make(chan struct{}, 1), idle: list.New(),
+	}
+}
+
+// conn is one of a listener's connections. What changes is under the listener's mutex.
+type conn struct {
+	net.Conn
+	of    *listener
+	extra bool          // beyond the limit; never changes
+	place *list.Element // among the idle ones; nil: it has a request, or has ended
+	ended bool
+}
+
+// Accept waits for a connection, and then for a place for it. Only one goroutine calls it.
+func (l *listener) Accept() (net.Conn, error) {
+	socket, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	for {
+		if c := l.admit(socket); c != nil {
+			return c, nil
+		}
+		select {
+		case <-l.freed:
+		case <-l.closed:
+			_ = socket.Close()
+			return nil, net.ErrClosed
+		}
+	}
+}
+
+// admit gives a connection a place, or returns nil.
+func (l *listener) admit(socket net.Conn) *conn {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for e := l.idle.Front(); e != nil && l.open >= l.most; e = e.Next() {
+		c := e.Value.(*conn) //nolint:forcetypeassert // it holds nothing else
+		if !c.extra || l.extra >= l.mostExtra {
+			_ = l.end(c)
+			break
+		}
+	}
+	switch {
+	case l.open < l.most:
+		l.open++
+		return &conn{Conn: socket, of: l}
+	case l.extra < l.mostExtra:
+		l.extra++
+		return &conn{Conn: socket, of: l, extra: true}
+	}
+	return nil
+}
+
+// end closes a connection and gives its place back, once. l.mu is held.
+func (l *listener) end(c *conn) error {
+	if !c.ended {
+		c.ended = true
+		l.busy(c)
+		if c.extra {
+			l.extra--
+		} else {
+			l.open--
+		}
+		l.signal()
+	}
+	return c.Conn.Close()
+}
+
+func (l *listener) busy(c *conn) {
+	if c.place != nil {
+		l.idle.Remove(c.place)
+		c.place = nil
+	}
+}
+
+func (l *listener) signal() {
+	select {
+	case l.freed <- struct{}{}:
+	default:
+	}
+}
+
+// follow hears of what a connection does; it is net/http's hook. One that has not sent anything yet is idle, too.
+func (l *listener) follow(of net.Conn, state http.ConnState) {
+	c, ok := of.(*conn)
+	if !ok {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.busy(c)
+	if (state == http.StateNew || state == http.StateIdle) && !c.ended {
+		c.place = l.idle.PushBack(c)
+		l.signal()
+	}
+}
+
+// Close gives the connection's place back.
+func (c *conn) Close() error {
+	c.of.mu.Lock()
+	defer c.of.mu.Unlock()
+	return c.of.end(c)
+}
+
+// Close stops listening. What waits for a place is dropped.
+func (l *listener) Close() error {
+	l.closeOnce.Do(func() { close(l.closed) })
+	return l.Listener.Close()
+}
