@@ -294,6 +294,7 @@ func (c *relayerCmd) Run(ctx context.Context, con *console) (err error) {
 		ChainID: c.Chain.ID, Ring: all, Chain: client, Ledger: store, Log: log.With("component", "sender"), Ready: lineage.Err,
 		MaxFee: policies.MaxFee, Metrics: sender.NewMetrics(reg),
 		Broadcasted: func(key common.Address, o chain.Outcome) { keeper.Broadcasted(key, o) },
+		Signed:      func(key common.Address, err error) { keeper.Signed(key, err) },
 	})
 	relay := pool.New(pool.Config{
 		ID: c.Store.PoolID, Ledger: store, Sender: send, Chain: client, Ring: c.ring, Log: log.With("component", "pool"),

@@ -118,6 +118,11 @@ func Launch(t testing.TB, o Options) *Relayer {
 			keeper.Broadcasted(key, outcome)
 		}
 	}
+	sending.Signed = func(key common.Address, err error) {
+		if keeper != nil {
+			keeper.Signed(key, err)
+		}
+	}
 	var funding []common.Address
 	if o.TopUp != nil {
 		funding = []common.Address{o.Funder.Address()}

@@ -23,8 +23,8 @@
 // # Who does it
 //
 // One process of a pool follows the chain. The Keeper of that process reads the balances, decides, and tops up. Two that
-// believe it at once decide the same under the same locks, and a key gets no two top-ups. Refused broadcasts are counted
-// by each process for what it has sent itself.
+// believe it at once decide the same under the same locks, and a key gets no two top-ups. Refused broadcasts, and signers
+// that fail, are counted by each process for what it has sent itself.
 //
 // # On and off
 //

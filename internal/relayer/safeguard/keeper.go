@@ -46,7 +46,7 @@ type Config struct {
 	// Margin is by how many percent of its lowest balance a key has to be above it to come back. Default 20.
 	Margin int
 	// Refusals is how many broadcasts of a key nodes have to refuse, for want of funds or for good, with none taken in
-	// between, for it to be taken out. Default 5.
+	// between, for it to be taken out; or how many signatures its signer has to fail to make. Default 5.
 	Refusals int
 	// Cooldown is how long it is out at first. Default 1 min.
 	Cooldown time.Duration
@@ -74,7 +74,14 @@ type Keeper struct {
 
 	mu       sync.Mutex
 	refusals map[common.Address]int
-	due      map[common.Address]chain.Outcome // to be taken out
+	due      map[common.Address]string // to be taken out, and what for
+	unsigned map[common.Address]silence
+}
+
+// silence of a key's signer.
+type silence struct {
+	failures int // in a row
+	last     time.Time
 }
 
 // New makes a Keeper; Run runs it.
@@ -93,7 +100,7 @@ func New(cfg Config) *Keeper {
 	}
 	return &Keeper{
 		cfg: cfg, rounds: make(chan struct{}, 1), failed: make(chan struct{}, 1),
-		refusals: map[common.Address]int{}, due: map[common.Address]chain.Outcome{},
+		refusals: map[common.Address]int{}, due: map[common.Address]string{}, unsigned: map[common.Address]silence{},
 	}
 }
 
@@ -121,9 +128,33 @@ func (k *Keeper) Broadcasted(key common.Address, o chain.Outcome) {
 	}
 	if k.refusals[key]++; k.refusals[key] >= k.cfg.Refusals {
 		delete(k.refusals, key)
-		k.due[key] = o
+		k.due[key] = o.String()
 		signal(k.failed)
 	}
+}
+
+// Signed tells whether a key's signer has signed; it does not wait. It is the sender's hook.
+func (k *Keeper) Signed(key common.Address, err error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if err == nil {
+		delete(k.unsigned, key)
+		return
+	}
+	s := silence{failures: k.unsigned[key].failures + 1, last: time.Now()}
+	k.unsigned[key] = s
+	if s.failures%k.cfg.Refusals == 0 {
+		k.due[key] = "its signer fails"
+		signal(k.failed)
+	}
+}
+
+// silent reports whether a key's signer has failed lately, repeatedly, and not signed since.
+func (k *Keeper) silent(key common.Address) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	s := k.unsigned[key]
+	return s.failures >= k.cfg.Refusals && time.Since(s.last) < k.cfg.Cooldown
 }
 
 // idleAfter is how long after the last round this process surely follows no longer.
@@ -163,19 +194,19 @@ func (k *Keeper) Run(ctx context.Context) error {
 func (k *Keeper) takeOut(ctx context.Context) {
 	k.mu.Lock()
 	due := k.due
-	k.due = map[common.Address]chain.Outcome{}
+	k.due = map[common.Address]string{}
 	k.mu.Unlock()
-	for key, outcome := range due {
+	for key, why := range due {
 		_, err := k.observe(ctx, []ledger.Look{{Key: key}}, func(now *relayer.Key, at time.Time) *ledger.Decision {
 			if !now.Enabled {
 				return nil
 			}
-			return &ledger.Decision{Reason: repeatedErrors + ": " + outcome.String(), Until: at.Add(k.cfg.Cooldown), Error: outcome.String()}
+			return &ledger.Decision{Reason: repeatedErrors + ": " + why, Until: at.Add(k.cfg.Cooldown), Error: why}
 		})
 		if err != nil && ctx.Err() == nil {
-			k.cfg.Log.Warn("key could not be disabled", "relayer", key, "outcome", outcome.String(), "err", err)
+			k.cfg.Log.Warn("key could not be disabled", "relayer", key, "outcome", why, "err", err)
 			k.mu.Lock()
-			k.due[key] = outcome
+			k.due[key] = why
 			k.mu.Unlock()
 		}
 	}
@@ -202,7 +233,7 @@ func (k *Keeper) look(ctx context.Context) error {
 	refused := map[common.Address]bool{}
 	for i, f := range funds {
 		looks[i] = ledger.Look{Key: addresses[i], Balance: balances[i], Funds: f}
-		refused[addresses[i]] = f.Refused
+		refused[addresses[i]] = f.Refused || k.silent(addresses[i])
 	}
 	if _, err := k.observe(ctx, looks, func(now *relayer.Key, at time.Time) *ledger.Decision {
 		return k.cfg.judge(now, refused[now.Address], at)

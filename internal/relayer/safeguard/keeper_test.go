@@ -280,3 +280,26 @@ func TestWhatWasPaidIsNotPromisedAnyMore(t *testing.T) {
 		f.looks(3)
 	}
 }
+
+// A signer that is away takes its key out, for as long as it fails, so that nothing new waits for it.
+func TestAKeyIsOutWhileItsSignerFails(t *testing.T) {
+	t.Parallel()
+	f := setup(t, 10_000)
+	local, _ := f.ring.Signer(f.keys[0])
+	remote := keyringtest.NewFake(local)
+	var err error
+	f.ring, err = keyring.New(remote)
+	require.NoError(t, err)
+	o := f.options()
+	o.Keeper = func(c *safeguard.Config) { c.Refusals, c.Cooldown = 3, time.Second }
+	r := relaytest.Start(t, o)
+	remote.Fail(errSigner)
+	tx, err := send(t, r, relaytest.PoolID, f.chain.Accounts[0].Address, big.NewInt(1))
+	require.NoError(t, err)
+	out := f.key(r, f.keys[0], "is disabled", func(k *relayer.Key) bool { return !k.Enabled })
+	require.Equal(t, "repeated errors: its signer fails", out.DisabledReason)
+	f.key(r, f.keys[0], "stays so, whoever looks", func(k *relayer.Key) bool { return !k.Enabled && k.Checks > 1 })
+	remote.Before(nil)
+	r.Reaches(t, tx, relayer.Broadcasted)
+	f.key(r, f.keys[0], "is enabled", func(k *relayer.Key) bool { return k.Enabled })
+}

@@ -41,6 +41,8 @@ type Config struct {
 	Log     *slog.Logger
 	// Broadcasted, if not nil, hears what became of each broadcast; it must not block.
 	Broadcasted func(key common.Address, o chain.Outcome)
+	// Signed, if not nil, hears whether a key's signer has signed, err saying why not; it must not block.
+	Signed func(key common.Address, err error)
 	// Metrics, by default unregistered.
 	Metrics *Metrics
 	// Ready says why nothing may be signed or broadcasted; nil when it may. Default: it always may.
@@ -91,6 +93,10 @@ const signLimit = 30 * time.Second
 // group bounds what one statement stores, or one call broadcasts.
 const group = 256
 
+// recordPause is how long what nodes said may wait to be written down together with what they say next. Nobody waits
+// for it, and each time is a commit that those who post wait beside.
+const recordPause = 25 * time.Millisecond
+
 // New makes a Sender; Run runs it.
 func New(cfg Config) *Sender {
 	cfg.Signers = cmp.Or(cfg.Signers, runtime.GOMAXPROCS(0))
@@ -100,6 +106,9 @@ func New(cfg Config) *Sender {
 	}
 	if cfg.Broadcasted == nil {
 		cfg.Broadcasted = func(common.Address, chain.Outcome) {}
+	}
+	if cfg.Signed == nil {
+		cfg.Signed = func(common.Address, error) {}
 	}
 	if cfg.Metrics == nil {
 		cfg.Metrics = NewMetrics(nil)
@@ -195,8 +204,6 @@ func (s *Sender) signOne(ctx context.Context, j *Job) error {
 		}
 		j.Offer = s.price(j.Tx, j.Purpose, fees)
 	}
-	ctx, cancel := context.WithTimeout(ctx, signLimit)
-	defer cancel()
 	attempt, err := s.Attempt(ctx, j)
 	j.attempt = attempt
 	return err
@@ -214,7 +221,13 @@ func (s *Sender) Next(ctx context.Context, tx *relayer.Transaction, purpose rela
 		last := attempts[n-1]
 		job.Number = last.Number + 1
 		if last.Nonce == *tx.Nonce && last.From == tx.From {
-			if job.Offer, err = Bump(OfferOf(last), job.Offer, s.cfg.MaxFee); err != nil {
+			offer, err := Bump(OfferOf(last), job.Offer, s.cfg.MaxFee)
+			switch {
+			case err == nil:
+				job.Offer = offer
+			case tx.Intent == relayer.IntentFail && purpose == relayer.PurposeNoop && last.Purpose != relayer.PurposeNoop:
+				// What no node takes needs not be outbid. Otherwise its nonce would be jammed where it offered the most allowed.
+			default:
 				return nil, err
 			}
 		}
@@ -240,7 +253,12 @@ func (s *Sender) Attempt(ctx context.Context, j *Job) (*relayer.Attempt, error) 
 	if !ok {
 		return nil, fmt.Errorf("%w: this process does not hold the key", errNotHeld)
 	}
-	signed, err := keyring.SignRaw(ctx, signer, build(j.Tx, j.Purpose, j.Offer, s.chainID), s.chainID)
+	limited, cancel := context.WithTimeout(ctx, signLimit)
+	defer cancel()
+	signed, err := keyring.SignRaw(limited, signer, build(j.Tx, j.Purpose, j.Offer, s.chainID), s.chainID)
+	if ctx.Err() == nil { // otherwise it is the caller who gave up
+		s.cfg.Signed(j.Tx.From, err)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -264,7 +282,7 @@ func (s *Sender) Store(ctx context.Context, a *relayer.Attempt) (stored bool, er
 }
 
 func (s *Sender) store(ctx context.Context) {
-	for jobs := range groups(s.signed) {
+	for jobs := range groups(s.signed, 0) {
 		attempts := make([]*relayer.Attempt, len(jobs))
 		for i, j := range jobs {
 			attempts[i] = j.attempt
@@ -289,7 +307,7 @@ func (s *Sender) lane(key common.Address) chan<- *relayer.Attempt {
 }
 
 func (s *Sender) broadcast(ctx context.Context, lane <-chan *relayer.Attempt) {
-	for attempts := range groups(lane) {
+	for attempts := range groups(lane, 0) {
 		if err := s.cfg.Ready(); err != nil {
 			s.cfg.Log.Warn("stored attempts are not broadcasted", "count", len(attempts), "err", err)
 			continue
@@ -329,15 +347,17 @@ func (s *Sender) judge(a *relayer.Attempt, r chain.Result) ledger.Broadcast {
 }
 
 func (s *Sender) record(ctx context.Context) {
-	for said := range groups(s.said) {
-		// Of one transaction the last word counts.
-		last := map[[16]byte]int{}
+	for said := range groups(s.said, recordPause) {
+		// Of one transaction the last word about its latest attempt counts: lanes are in order, what is resent is not.
+		latest := map[[16]byte]int{}
 		for i, b := range said {
-			last[b.TxID] = i
+			if was, heard := latest[b.TxID]; !heard || b.Number >= said[was].Number {
+				latest[b.TxID] = i
+			}
 		}
-		kept := said[:0]
+		kept := make([]ledger.Broadcast, 0, len(latest))
 		for i, b := range said {
-			if last[b.TxID] == i {
+			if latest[b.TxID] == i {
 				kept = append(kept, b)
 			}
 		}
@@ -348,26 +368,49 @@ func (s *Sender) record(ctx context.Context) {
 	}
 }
 
-// groups takes what waits in a channel, at least one and at most [group], until it is closed.
-func groups[T any](c <-chan T) func(yield func([]T) bool) {
+// groups takes what waits in a channel, at least one and at most [group], until it is closed. What comes within pause
+// of the group before waits for the rest of that, for others to come along.
+func groups[T any](c <-chan T, pause time.Duration) func(yield func([]T) bool) {
 	return func(yield func([]T) bool) {
+		var next time.Time
 		for first := range c {
 			all := []T{first}
-		more:
-			for len(all) < group {
-				select {
-				case next, ok := <-c:
-					if !ok {
-						break more
-					}
-					all = append(all, next)
-				default:
-					break more
-				}
-			}
+			more(&all, c, time.Until(next))
+			next = time.Now().Add(pause)
 			if !yield(all) {
 				return
 			}
+		}
+	}
+}
+
+// more adds what comes while there is room and time.
+func more[T any](all *[]T, c <-chan T, wait time.Duration) {
+	var late <-chan time.Time
+	if wait > 0 {
+		late = time.After(wait)
+	}
+	for len(*all) < group {
+		select {
+		case next, ok := <-c:
+			if !ok {
+				return
+			}
+			*all = append(*all, next)
+			continue
+		default:
+		}
+		if late == nil {
+			return
+		}
+		select {
+		case next, ok := <-c:
+			if !ok {
+				return
+			}
+			*all = append(*all, next)
+		case <-late:
+			late = nil
 		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/rollcall-dev/rollcall/internal/chain"
+	"github.com/rollcall-dev/rollcall/internal/keyring"
 	"github.com/rollcall-dev/rollcall/internal/keyring/keyringtest"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 	"github.com/rollcall-dev/rollcall/internal/relayer/ledger"
@@ -198,4 +199,74 @@ func TestNextAttempt(t *testing.T) {
 	stranger := tx(common.Address{9}, 0)
 	_, err = s.Next(t.Context(), stranger, relayer.PurposeSend, nil)
 	require.ErrorIs(t, err, errNotHeld)
+}
+
+// Of what was said about a transaction at once, that of its latest attempt is recorded, in whatever order it came.
+func TestWordOfTheLatestAttemptIsRecorded(t *testing.T) {
+	t.Parallel()
+	s, p, keys := setup(t)
+	one, other := uuid.New(), uuid.New()
+	for _, b := range []ledger.Broadcast{
+		{TxID: one, Number: 2, From: keys[0], Status: relayer.Unknown}, {TxID: one, Number: 3, From: keys[0], Status: relayer.Broadcasted},
+		{TxID: other, Number: 1, From: keys[1], Status: relayer.Allocated}, {TxID: other, Number: 1, From: keys[1], Status: relayer.Broadcasted},
+		{TxID: one, Number: 1, From: keys[0], Status: relayer.Allocated},
+	} {
+		s.said <- b
+	}
+	close(s.said)
+	s.record(t.Context())
+	require.Equal(t, []ledger.Broadcast{
+		{TxID: one, Number: 3, From: keys[0], Status: relayer.Broadcasted}, {TxID: other, Number: 1, From: keys[1], Status: relayer.Broadcasted},
+	}, p.recorded)
+}
+
+// Whoever looks after the keys hears what their signers do, but not of a caller who gave up.
+func TestSignersAreHeardOf(t *testing.T) {
+	t.Parallel()
+	key := keyringtest.Keys(t, t.Name(), 1)[0]
+	remote := keyringtest.NewFake(key.Signer)
+	ring, err := keyring.New(remote)
+	require.NoError(t, err)
+	var heard []error
+	s, _, _ := setup(t, func(c *Config) {
+		c.Ring, c.Signed = ring, func(k common.Address, err error) {
+			require.Equal(t, key.Address, k)
+			heard = append(heard, err)
+		}
+	})
+	pending := tx(key.Address, 0)
+	_, err = s.Next(t.Context(), pending, relayer.PurposeSend, nil)
+	require.NoError(t, err)
+	away := errors.New("the signer is away")
+	remote.Fail(away)
+	_, err = s.Next(t.Context(), pending, relayer.PurposeSend, nil)
+	require.ErrorIs(t, err, away)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err = s.Next(ctx, pending, relayer.PurposeSend, nil)
+	require.Error(t, err)
+	require.Len(t, heard, 2)
+	require.NoError(t, heard[0])
+	require.ErrorIs(t, heard[1], away)
+}
+
+// What no node takes is given up also where its no-op may not offer more.
+func TestNoopOfWhatFailedNeedsNotOutbidAtTheCap(t *testing.T) {
+	t.Parallel()
+	s, _, keys := setup(t, func(c *Config) { c.MaxFee = wei(1000) })
+	failed := tx(keys[0], 3)
+	attempts := []*relayer.Attempt{{Number: 1, From: keys[0], Nonce: 3, MaxFee: wei(1000), MaxPriorityFee: wei(500), Purpose: relayer.PurposeSend}}
+	for _, intent := range []relayer.Intent{relayer.IntentSend, relayer.IntentCancel, relayer.IntentExpire} {
+		failed.Intent = intent
+		_, err := s.Next(t.Context(), failed, relayer.PurposeNoop, attempts)
+		require.ErrorIs(t, err, ErrAtCap)
+	}
+	failed.Intent = relayer.IntentFail
+	noop, err := s.Next(t.Context(), failed, relayer.PurposeNoop, attempts)
+	require.NoError(t, err)
+	require.LessOrEqual(t, noop.MaxFee.Cmp(wei(1000)), 0)
+	_, err = s.Next(t.Context(), failed, relayer.PurposeNoop, append(attempts, &relayer.Attempt{
+		Number: 2, From: keys[0], Nonce: 3, MaxFee: wei(1000), MaxPriorityFee: wei(500), Purpose: relayer.PurposeNoop,
+	}))
+	require.ErrorIs(t, err, ErrAtCap, "the same bytes once more are no attempt")
 }
