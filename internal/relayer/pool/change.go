@@ -8,6 +8,7 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/google/uuid"
 
+	"github.com/rollcall-dev/rollcall/internal/postgres"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 	"github.com/rollcall-dev/rollcall/internal/relayer/httpapi"
 	"github.com/rollcall-dev/rollcall/internal/relayer/ledger"
@@ -21,22 +22,40 @@ func (p *Pool) Cancel(ctx context.Context, id string, tx uuid.UUID, caller strin
 	}
 	canceled, err := p.cfg.Ledger.Intend(ctx, tx, relayer.IntentCancel, "canceled by "+caller)
 	if err != nil {
-		return nil, unavailable(err)
+		return nil, undecided(err, postgres.Uncertain(err))
 	}
 	p.cfg.Log.Info("transaction canceled", "tx", tx, "caller", caller, "status", canceled.Status)
 	// Should this fail, the tracker sees what is intended and signs for it.
 	if err := p.supersede(ctx, canceled); err != nil {
 		p.cfg.Log.Warn("no-op is left to the tracker", "tx", tx, "err", err)
 	}
-	return p.cfg.Ledger.Transaction(ctx, tx)
+	if now, err := p.cfg.Ledger.Transaction(ctx, tx); err == nil {
+		return now, nil
+	}
+	return canceled, nil // that much is certain
 }
+
+// undecided is what a failing database means to callers who wanted something changed; lost says that it may be.
+func undecided(err error, lost bool) error {
+	known := unavailable(err)
+	if lost && errors.Is(known, relayer.ErrUnavailable) && !errors.Is(err, relayer.ErrUnavailable) {
+		return fmt.Errorf("%w: %w", relayer.ErrUnknown, err)
+	}
+	return known
+}
+
+// races is how often somebody else may sign for a transaction before we give up to be first.
+const races = 5
+
+// errRaced is after that.
+var errRaced = fmt.Errorf("%w: others sign for the transaction at the same time; nothing was changed", relayer.ErrUnavailable)
 
 // supersede has the attempt that a transaction's intent asks for signed, stored and broadcasted, if it has a nonce.
 func (p *Pool) supersede(ctx context.Context, tx *relayer.Transaction) error {
 	if tx.Nonce == nil || tx.Status.Final() {
 		return nil
 	}
-	for {
+	for range races {
 		attempts, err := p.cfg.Ledger.Attempts(ctx, tx.ID)
 		if err != nil {
 			return err
@@ -52,38 +71,29 @@ func (p *Pool) supersede(ctx context.Context, tx *relayer.Transaction) error {
 			return err
 		}
 	}
+	return errRaced
 }
 
-// CancelPending implements [httpapi.Service].
+// cancelGroup is how many are canceled in one statement.
+const cancelGroup = 500
+
+// CancelPending implements [httpapi.Service]. The no-ops, of which there may be many, are left to the tracker.
 func (p *Pool) CancelPending(ctx context.Context, id, caller string) (httpapi.Canceled, error) {
 	var done httpapi.Canceled
 	key, err := p.target(id)
 	if err != nil {
 		return done, err
 	}
-	seen := map[uuid.UUID]bool{}
 	for {
-		txs, _, err := p.cfg.Ledger.Transactions(ctx, ledger.Filter{
-			Key: key, Statuses: []relayer.Status{relayer.Allocated, relayer.Broadcasted, relayer.Unknown},
-		}, 0, len(seen)+500)
+		some, err := p.cfg.Ledger.CancelPending(ctx, key, "canceled by "+caller, cancelGroup)
 		if err != nil {
 			return done, unavailable(err)
 		}
-		var more bool
-		for _, tx := range txs {
-			if seen[tx.ID] {
-				continue
-			}
-			seen[tx.ID], more = true, true
-			if _, err := p.Cancel(ctx, id, tx.ID, caller); err != nil {
-				done.Failed = append(done.Failed, tx.ID)
-				continue
-			}
-			done.Queued = append(done.Queued, tx.ID)
-		}
-		if !more {
+		if len(some) == 0 {
 			return done, nil
 		}
+		p.cfg.Log.Info("transactions canceled", "count", len(some), "relayer", id, "caller", caller)
+		done.Queued = append(done.Queued, some...)
 	}
 }
 
@@ -108,7 +118,7 @@ func (p *Pool) Replace(ctx context.Context, id string, tx uuid.UUID, caller stri
 	if err != nil {
 		return nil, err
 	}
-	for {
+	for range races {
 		was, err := p.Transaction(ctx, id, tx)
 		if err != nil {
 			return nil, err
@@ -138,7 +148,7 @@ func (p *Pool) Replace(ctx context.Context, id string, tx uuid.UUID, caller stri
 			continue
 		}
 		if err != nil {
-			return nil, unavailable(err)
+			return nil, undecided(err, errors.Is(err, postgres.ErrUnknown))
 		}
 		p.cfg.Log.Info("transaction replaced", "tx", tx, "caller", caller)
 		if replacement.Attempt != nil {
@@ -148,6 +158,7 @@ func (p *Pool) Replace(ctx context.Context, id string, tx uuid.UUID, caller stri
 		}
 		return p.Transaction(ctx, id, tx)
 	}
+	return nil, errRaced
 }
 
 // belongs reports whether a transaction may be seen under a relayer's id.

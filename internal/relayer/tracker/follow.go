@@ -98,6 +98,9 @@ func (r *round) find(ctx context.Context) (blocks []ledger.Block, err error) {
 			return nil, err
 		}
 		if len(found) > 0 {
+			if err := r.restore(ctx, sought, found); err != nil {
+				return nil, err
+			}
 			if err := r.cfg.Ledger.RecordMined(ctx, found); err != nil {
 				return nil, err
 			}

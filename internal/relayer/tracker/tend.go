@@ -90,7 +90,7 @@ func (r *round) resend(ctx context.Context, attempts []*relayer.Attempt) error {
 // bytes still count as possibly sent.
 func (r *round) hopeless(a *relayer.Attempt, o chain.Outcome) bool {
 	switch o {
-	case chain.IntrinsicGas, chain.ExceedsBlockGas, chain.TipAboveCap, chain.Oversized:
+	case chain.IntrinsicGas, chain.ExceedsBlockGas, chain.TipAboveCap, chain.Oversized, chain.FeeCapExceeded:
 		return true
 	case chain.Refused:
 		return time.Since(a.CreatedAt) > r.cfg.StuckAfter
@@ -135,6 +135,9 @@ func (r *round) missing(ctx context.Context) error {
 
 // fill gives nonces that nobody has to no-ops: everything above them waits.
 func (r *round) fill(ctx context.Context, k *relayer.Key, mined uint64) error {
+	if err := r.cfg.Ledger.Disown(ctx, k.Address, mined, r.head.Number); err != nil {
+		return err
+	}
 	filled, err := r.cfg.Ledger.Fill(ctx, k.Address, mined)
 	if err != nil || len(filled) == 0 {
 		return err
@@ -294,6 +297,14 @@ func (r *round) outbid(ctx context.Context, tx *relayer.Transaction, purpose rel
 	}
 	if tx.Nonce == nil || tx.Status.Final() || tx.Status == relayer.Mined || r.used(tx.From, *tx.Nonce) {
 		return nil
+	}
+	if n := len(attempts); purpose == relayer.PurposeReplace && n > 0 {
+		// The row may have the contents of a loser that a reorganization has taken away again.
+		replacement, err := contents(attempts[n-1].Raw)
+		if err != nil {
+			return err
+		}
+		tx.To, tx.Value, tx.Data, tx.GasLimit = replacement.To, replacement.Value, replacement.Data, replacement.GasLimit
 	}
 	attempt, err := r.cfg.Sender.Next(ctx, tx, purpose, attempts)
 	if err != nil {

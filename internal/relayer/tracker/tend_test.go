@@ -42,13 +42,7 @@ func TestHeadsAreFollowedWhileSomethingIsTended(t *testing.T) {
 // A node that has no receipts to give, so that nothing can be recorded as mined, is sent what its pool lacks all the same.
 func TestWhatIsPendingIsTendedWhileHeadsCannotBeFollowed(t *testing.T) {
 	var node *proxy.Proxy
-	f := setup(t, 1, func(o *relaytest.Options) {
-		var err error
-		node, err = proxy.Open(proxy.Config{HTTP: o.RPC[0]})
-		require.NoError(t, err)
-		t.Cleanup(func() { require.NoError(t, node.Close()) })
-		o.RPC = []string{node.URL()}
-	})
+	f := setup(t, 1, func(o *relaytest.Options) { node = before(t, o) })
 	first := f.send()
 	node.SetRules(proxy.Rule{
 		Name: "no receipts", Methods: []string{"eth_getTransactionReceipt", "eth_getBlockReceipts"}, Fault: proxy.Fault{Kind: proxy.Refuse},

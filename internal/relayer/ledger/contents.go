@@ -1,0 +1,68 @@
+package ledger
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+)
+
+// ReplacedAttempts are those of the given hashes that do what a caller asked for, of transactions whose contents were
+// replaced at some time: only these may hold other contents than their row.
+func (l *Ledger) ReplacedAttempts(ctx context.Context, ids []uuid.UUID, hashes []common.Hash) ([]*relayer.Attempt, error) {
+	texts := make([]string, len(hashes))
+	for i, h := range hashes {
+		texts[i] = h.Hex()
+	}
+	rows, err := l.db.Query(ctx, selectAttempts+` WHERE a.tx_id = ANY($1) AND a.tx_hash = ANY($2) AND a.purpose <> 'noop'
+		AND EXISTS (SELECT FROM relayer_attempts r WHERE r.tx_id = a.tx_id AND r.purpose = 'replace')`, ids, texts)
+	if err != nil {
+		return nil, fmt.Errorf("read attempts: %w", err)
+	}
+	attempts, err := pgx.CollectRows(rows, scanAttempt)
+	if err != nil {
+		return nil, fmt.Errorf("read attempts: %w", err)
+	}
+	return attempts, nil
+}
+
+// Restore gives a transaction the contents and fees that bytes of it hold which the chain has taken, unless it has these
+// contents. That nobody is told is on purpose: whoever calls it records next what became of the transaction.
+func (l *Ledger) Restore(ctx context.Context, id uuid.UUID, r *relayer.Request) error {
+	var to *string
+	if r.To != nil {
+		to = new(hexAddress(*r.To))
+	}
+	data := r.Data
+	if data == nil {
+		data = []byte{}
+	}
+	_, err := l.db.Exec(ctx, `UPDATE relayer_txs SET to_address = $4, value_wei = $5::text::numeric, data = $6, gas_limit = $7,
+			gas_price = $8::text::numeric, max_fee = $9::text::numeric, max_priority = $10::text::numeric
+		WHERE id = $1 AND chain_id = $2 AND pool_id = $3 AND open
+			AND (to_address, value_wei, data, gas_limit) IS DISTINCT FROM ($4, $5::text::numeric, $6::bytea, $7)`,
+		id, l.ChainID, l.Pool, to, r.Value.String(), data, int64(r.GasLimit), decimal(r.GasPrice), decimal(r.MaxFee), decimal(r.MaxPriorityFee))
+	if err != nil {
+		return fmt.Errorf("restore contents: %w", err)
+	}
+	return nil
+}
+
+// Disown gives up what is written down of somebody else's transactions that a key has not used the nonces of: those from
+// the given nonce on that were found in blocks up to head, where the chain has used up only the nonces below. A
+// reorganization took them away, and [Ledger.Fill] finds their nonces free.
+func (l *Ledger) Disown(ctx context.Context, key common.Address, nonce, head uint64) error {
+	_, err := l.db.Exec(ctx, `UPDATE relayer_txs SET nonce = NULL, status = 'dropped', status_reason = 'its block is no longer part of the chain',
+			revision = revision + 1, updated_at = now()
+		WHERE chain_id = $1 AND pool_id = $2 AND relayer_address = $3 AND nonce >= $4 AND kind = 'foreign' AND block_number <= $5
+			AND era = `+era("$2"),
+		l.ChainID, l.Pool, hexAddress(key), int64(nonce), int64(head))
+	if err != nil {
+		return fmt.Errorf("disown transactions of %s: %w", key, err)
+	}
+	return nil
+}

@@ -1,0 +1,53 @@
+package pool_test
+
+import (
+	"context"
+	"math/big"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+	"github.com/rollcall-dev/rollcall/internal/relayer/relaytest"
+)
+
+// Whoever never is the first to store an attempt hears of it, and what is intended is the tracker's.
+func TestRacesThatAreAlwaysLostEnd(t *testing.T) {
+	f := setup(t, 1)
+	r := f.start(t)
+	to := f.chain.Accounts[0].Address
+	tx := r.Reaches(t, r.Send(t, to, 1, nil), relayer.Broadcasted)
+	db, err := pgx.Connect(t.Context(), f.options.DatabaseURL)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, db.Close(context.WithoutCancel(t.Context()))) }()
+	_, err = db.Exec(t.Context(), `CREATE FUNCTION lose() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+		CREATE TRIGGER lose BEFORE INSERT ON relayer_attempts FOR EACH ROW EXECUTE FUNCTION lose()`)
+	require.NoError(t, err)
+	_, err = r.Replace(t.Context(), relaytest.PoolID, tx.ID, "test", relayer.Request{To: &to, Value: big.NewInt(7), Speed: relayer.Fast})
+	require.ErrorIs(t, err, relayer.ErrUnavailable)
+	require.ErrorContains(t, err, "nothing was changed")
+	now, err := r.Transaction(t.Context(), relaytest.PoolID, tx.ID)
+	require.NoError(t, err)
+	require.Equal(t, int64(1), now.Value.Int64())
+	canceled, err := r.Cancel(t.Context(), relaytest.PoolID, tx.ID, "test")
+	require.NoError(t, err)
+	require.Equal(t, relayer.IntentCancel, canceled.Intent)
+}
+
+// A cancelation whose statement gets no answer may be done.
+func TestCancelationWithoutAnAnswerIsUnknown(t *testing.T) {
+	f := setup(t, 1)
+	r := f.start(t)
+	tx := r.Reaches(t, r.Send(t, f.chain.Accounts[0].Address, 1, nil), relayer.Broadcasted)
+	db, err := pgx.Connect(t.Context(), f.options.DatabaseURL)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, db.Close(context.WithoutCancel(t.Context()))) }()
+	_, err = db.Exec(t.Context(), "BEGIN; SELECT FROM relayer_txs FOR UPDATE")
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	_, err = r.Cancel(ctx, relaytest.PoolID, tx.ID, "test")
+	require.ErrorIs(t, err, relayer.ErrUnknown)
+}

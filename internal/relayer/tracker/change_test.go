@@ -1,0 +1,166 @@
+package tracker_test
+
+import (
+	"math/big"
+	"testing"
+	"time"
+
+	"github.com/ethereum/go-ethereum/core/types"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rollcall-dev/rollcall/internal/keyring"
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+	"github.com/rollcall-dev/rollcall/internal/relayer/httpapi"
+	"github.com/rollcall-dev/rollcall/internal/relayer/pool"
+	"github.com/rollcall-dev/rollcall/internal/relayer/relaytest"
+	"github.com/rollcall-dev/rollcall/internal/relayer/safeguard"
+	"github.com/rollcall-dev/rollcall/internal/relayer/sender"
+	"github.com/rollcall-dev/rollcall/internal/testchain"
+	"github.com/rollcall-dev/rollcall/internal/testchain/proxy"
+)
+
+// before puts a proxy before the relayer's node.
+func before(t *testing.T, o *relaytest.Options) *proxy.Proxy {
+	t.Helper()
+	p, err := proxy.Open(proxy.Config{HTTP: o.RPC[0]})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, p.Close()) })
+	o.RPC = []string{p.URL()}
+	return p
+}
+
+// commitUntil seals blocks, each once the relayer has had time for the one before, until a transaction has a status.
+func (f *fixture) commitUntil(tx *relayer.Transaction, status relayer.Status) *relayer.Transaction {
+	f.t.Helper()
+	var now *relayer.Transaction
+	require.Eventually(f.t, func() bool {
+		f.chain.Commit()
+		var err error
+		now, err = f.Transaction(f.t.Context(), relaytest.PoolID, tx.ID)
+		return err == nil && now.Status == status
+	}, 20*time.Second, 200*time.Millisecond)
+	return now
+}
+
+// foreign has somebody else send with the relayer's first key.
+func (f *fixture) foreign(nonce uint64) {
+	f.t.Helper()
+	address := f.ring.Addresses()[0]
+	key, _ := f.ring.Signer(address)
+	tx, err := keyring.SignTx(f.t.Context(), key, types.NewTx(&types.DynamicFeeTx{
+		ChainID: big.NewInt(testchain.ChainID), Nonce: nonce, To: &f.chain.Accounts[0].Address, Value: big.NewInt(1000), Gas: 21000,
+		GasFeeCap: big.NewInt(90_000_000_000), GasTipCap: big.NewInt(50_000_000_000),
+	}), big.NewInt(testchain.ChainID))
+	require.NoError(f.t, err)
+	require.NoError(f.t, f.chain.Client().SendTransaction(f.t.Context(), tx))
+}
+
+// What is shown is what was mined: a replacement may lose, and may win yet where the chain takes that back.
+func TestReplacementThatLosesIsNotShown(t *testing.T) {
+	var node *proxy.Proxy
+	f := setup(t, 1, func(o *relaytest.Options) { node = before(t, o) })
+	tx, parent := f.send(), f.head()
+	node.SetRules(proxy.Rule{
+		Name: "no replacement", Methods: []string{"eth_sendRawTransaction"}, Fault: proxy.Fault{Kind: proxy.Refuse, Message: "txpool is full"},
+		When: proxy.Sends(func(tx *types.Transaction) bool { return tx.Value().Int64() == 7 }),
+	})
+	replaced, err := f.Replace(t.Context(), relaytest.PoolID, tx.ID, "test", relayer.Request{
+		To: &f.chain.Accounts[1].Address, Value: big.NewInt(7), Data: []byte{1}, Speed: relayer.Fast,
+	})
+	require.NoError(t, err)
+	require.Equal(t, int64(7), replaced.Value.Int64())
+	f.chain.Commit()
+	mined := f.Reaches(t, tx, relayer.Mined)
+	require.Equal(t, int64(1), mined.Value.Int64())
+	require.Equal(t, f.chain.Accounts[0].Address, *mined.To)
+	require.Empty(t, mined.Data)
+	require.Equal(t, uint64(21_000), mined.GasLimit)
+
+	node.SetRules()
+	f.chain.Fork(parent)
+	f.chain.Rollback()
+	f.chain.Commit()
+	f.chain.Commit()
+	again := f.commitUntil(tx, relayer.Confirmed)
+	require.Equal(t, int64(7), again.Value.Int64())
+	require.Equal(t, f.chain.Accounts[1].Address, *again.To)
+	require.Equal(t, []byte{1}, again.Data)
+	f.settled()
+}
+
+// A nonce that only somebody else's transaction had, of a block that is no longer there, is nobody's.
+func TestForeignTransactionThatIsGoneLeavesNoHole(t *testing.T) {
+	f := setup(t, 1)
+	for range 30 { // the fork stays above the block that the chain is recognised by
+		f.chain.Commit()
+	}
+	tx, parent := f.send(), f.head()
+	f.foreign(*tx.Nonce)
+	f.chain.Commit()
+	moved := f.commitUntil(tx, relayer.Confirmed)
+	require.Equal(t, *tx.Nonce+1, *moved.Nonce)
+	head, err := f.chain.Client().BlockNumber(t.Context())
+	require.NoError(t, err)
+	f.chain.Fork(parent)
+	f.chain.Rollback()
+	for { // as high as before, and then some
+		f.chain.Commit()
+		now, err := f.chain.Client().BlockNumber(t.Context())
+		require.NoError(t, err)
+		if now > head {
+			break
+		}
+	}
+	next := f.Send(t, f.chain.Accounts[0].Address, 1, nil)
+	require.Equal(t, *tx.Nonce+2, *next.Nonce)
+	f.commitUntil(next, relayer.Confirmed)
+	f.settled()
+}
+
+// The same, where nothing of ours was in the way, so that nothing is written down of it.
+func TestForeignTransactionThatIsGoneAndWasNotInTheWay(t *testing.T) {
+	f := setup(t, 1)
+	for range 30 {
+		f.chain.Commit()
+	}
+	parent := f.head()
+	f.foreign(0)
+	f.chain.Commit()
+	require.Eventually(t, func() bool {
+		keys, err := f.Ledger.Keys(t.Context())
+		return err == nil && keys[0].NextNonce == 1
+	}, 20*time.Second, 10*time.Millisecond)
+	f.chain.Fork(parent)
+	f.chain.Rollback()
+	f.chain.Commit()
+	f.chain.Commit()
+	f.commitUntil(f.Send(t, f.chain.Accounts[0].Address, 1, nil), relayer.Confirmed)
+	f.settled()
+}
+
+// A whole fee above what the node's operator allows is the transaction's own fault: it fails at once, its nonce goes to a
+// no-op, also where that cannot outbid it, and the key stays.
+func TestFeeAboveTheNodesCapFails(t *testing.T) {
+	limit := big.NewInt(30_000_000_000)
+	f := setup(t, 1, func(o *relaytest.Options) {
+		node := before(t, o)
+		node.SetRules(proxy.Rule{
+			Name: "fee cap", Methods: []string{"eth_sendRawTransaction"},
+			Fault: proxy.Fault{Kind: proxy.Refuse, Message: "tx fee (1.50 ether) exceeds the configured cap (1.00 ether)"},
+			When:  proxy.Sends(func(tx *types.Transaction) bool { return tx.Gas() > 1_000_000 }),
+		})
+		o.Sender = func(c *sender.Config) { c.MaxFee = limit }
+		o.Pool = func(c *pool.Config) { c.MaxFee = limit }
+		o.Keeper = func(c *safeguard.Config) { c.Refusals = 1 }
+	})
+	tx, err := f.Submit(t.Context(), httpapi.Submission{RelayerID: relaytest.PoolID, Caller: "test", Request: relayer.Request{
+		To: &f.chain.Accounts[0].Address, Value: big.NewInt(1), GasLimit: 2_000_000, MaxFee: limit, MaxPriorityFee: limit, Speed: relayer.Fast,
+	}})
+	require.NoError(t, err)
+	failed := f.commitUntil(tx, relayer.Failed)
+	require.Equal(t, "whole fee above cap", failed.StatusReason)
+	keys, err := f.Ledger.Keys(t.Context())
+	require.NoError(t, err)
+	require.True(t, keys[0].Enabled)
+	f.settled()
+}

@@ -1,0 +1,61 @@
+package tracker
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/core/types"
+	"github.com/google/uuid"
+
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+	"github.com/rollcall-dev/rollcall/internal/relayer/ledger"
+)
+
+// contents are what signed bytes do, and offer.
+func contents(raw []byte) (*relayer.Request, error) {
+	tx := new(types.Transaction)
+	if err := tx.UnmarshalBinary(raw); err != nil {
+		return nil, fmt.Errorf("read signed bytes: %w", err)
+	}
+	r := &relayer.Request{To: tx.To(), Value: tx.Value(), Data: tx.Data(), GasLimit: tx.Gas()}
+	if tx.Type() == types.LegacyTxType {
+		r.GasPrice = tx.GasPrice()
+	} else {
+		r.MaxFee, r.MaxPriorityFee = tx.GasFeeCap(), tx.GasTipCap()
+	}
+	return r, nil
+}
+
+// restore sees to it that transactions have the contents that were mined: a replacement may lose to what it was to
+// replace. It comes before they are recorded as mined, which is what everybody is told.
+func (r *round) restore(ctx context.Context, sought []ledger.Sought, found []ledger.Mined) error {
+	several := map[uuid.UUID]bool{}
+	for _, s := range sought {
+		several[s.ID] = len(s.Hashes) > 1
+	}
+	var ids []uuid.UUID
+	var hashes []common.Hash
+	for _, m := range found {
+		if several[m.TxID] {
+			ids, hashes = append(ids, m.TxID), append(hashes, m.Hash)
+		}
+	}
+	if len(ids) == 0 {
+		return nil
+	}
+	attempts, err := r.cfg.Ledger.ReplacedAttempts(ctx, ids, hashes)
+	if err != nil {
+		return err
+	}
+	for _, a := range attempts {
+		mined, err := contents(a.Raw)
+		if err != nil {
+			return err
+		}
+		if err := r.cfg.Ledger.Restore(ctx, a.TxID, mined); err != nil {
+			return err
+		}
+	}
+	return nil
+}
