@@ -21,6 +21,8 @@ var (
 	ErrUnknown = errors.New("outcome unknown")
 	// ErrKeyReused: the idempotency key has been used with another body.
 	ErrKeyReused = errors.New("idempotency key was used with another body")
+	// ErrForgotten: the transaction of the idempotency key is final, and its history is not kept any more. Nothing was stored.
+	ErrForgotten = errors.New("the idempotency key's transaction is final, and its history is gone")
 )
 
 // InvalidError is a request that is wrong in itself. Nothing was stored and no nonce was taken.

@@ -24,6 +24,7 @@
 //	401  no valid API key
 //	403  relayer disabled, relayer paused
 //	404  no such relayer, transaction or route; 405 with Allow: no such method
+//	410  the idempotency key has been used, and the history of its transaction is no longer kept
 //	413  a body above 1 MiB; it is not read
 //	415  a body that is not JSON by its header
 //	422  the idempotency key has been used with another body

@@ -78,6 +78,8 @@ func refuse(err error, c *call) refusal {
 		return said(http.StatusForbidden, "Relayer paused")
 	case errors.Is(err, relayer.ErrKeyReused):
 		return said(http.StatusUnprocessableEntity, "this Idempotency-Key has been used with another body")
+	case errors.Is(err, relayer.ErrForgotten):
+		return said(http.StatusGone, "this Idempotency-Key has been used, and what became of its transaction is no longer known")
 	case errors.Is(err, relayer.ErrUnavailable):
 		r := said(http.StatusServiceUnavailable, "the relayer lacks something that it needs; nothing was stored: try again")
 		r.retryAfter, r.internal = 1, true

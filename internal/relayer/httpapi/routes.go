@@ -50,7 +50,7 @@ var (
 	bodies = []int{
 		http.StatusForbidden, http.StatusNotFound, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType,
 	}
-	submits = append(slices.Clip(bodies), http.StatusUnprocessableEntity)
+	submits = append(slices.Clip(bodies), http.StatusGone, http.StatusUnprocessableEntity)
 	checks  = []int{http.StatusServiceUnavailable}
 )
 
@@ -72,6 +72,7 @@ var routes = []route{
 	},
 	{
 		method: http.MethodGet, path: relayerPath + "/status", handle: (*Handler).status, id: "getRelayerStatus",
+		query:   []string{includeBalance, includePending, includeLastConfirmed},
 		summary: "Load and state: how much is accepted and not mined, the balance, the next nonce.", data: ozapi.Status{}, codes: reads,
 	},
 	{

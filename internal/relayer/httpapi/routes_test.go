@@ -114,6 +114,8 @@ func (a *api) provoke(code, id, method, path, body string) {
 		a.fail = relayer.ErrPaused
 	case 404:
 		a.fail = relayer.ErrNotFound
+	case 410:
+		a.fail = relayer.ErrForgotten
 	case 413:
 		body = strings.Repeat(" ", maxBody+1)
 	case 415:
@@ -156,6 +158,7 @@ func TestErrorsBecomeAnswers(t *testing.T) {
 		"ErrUnavailable": {relayer.ErrUnavailable, 503, "nothing was stored", "1"},
 		"ErrUnknown":     {relayer.ErrUnknown, 504, "ask again with the same Idempotency-Key", "1"},
 		"ErrKeyReused":   {relayer.ErrKeyReused, 422, "another body", ""},
+		"ErrForgotten":   {errors.Join(relayer.ErrUnavailable, relayer.ErrForgotten), 410, "no longer known", ""},
 		"InvalidError":   {relayer.Invalidf("to", "is not on the list"), 400, "to: is not on the list", ""},
 		"StateError":     {&relayer.StateError{Status: relayer.Confirmed, Doing: "cancel"}, 400, "cancel: the transaction is confirmed", ""},
 		"RevertError":    {&relayer.RevertError{Reason: "ERC20: " + strings.Repeat("x", 5000)}, 400, "execution would revert: ERC20: x", ""},
@@ -265,8 +268,17 @@ func TestARelayersStateIsExact(t *testing.T) {
 	require.JSONEq(t, `{"network_type":"evm","balance":"`+maxText+`","pending_transactions_count":3,
 		"last_confirmed_transaction_timestamp":"2026-11-05T09:00:00.123456Z","system_disabled":true,"paused":true,"nonce":"7"}`, string(e.Data))
 	e = read(t, a.do("GET", "/api/v1/relayers/pool-1/status", ""), 200)
-	require.JSONEq(t, `{"network_type":"evm","balance":"0","pending_transactions_count":0,
-		"last_confirmed_transaction_timestamp":null,"system_disabled":false,"paused":false,"nonce":"0"}`, string(e.Data))
+	require.JSONEq(t, `{"network_type":"evm","pending_transactions_count":0,"system_disabled":false,"paused":false,"nonce":"0"}`,
+		string(e.Data), "what is not known is not told as 0")
+	e = read(t, a.do("GET", "/api/v1/relayers/"+keyID+"/status?include_balance=false&include_pending_count=false&include_last_confirmed_tx=false", ""), 200)
+	require.JSONEq(t, `{"network_type":"evm","system_disabled":true,"paused":true,"nonce":"7"}`, string(e.Data))
+	require.Zero(t, a.want, "what is not asked for is not looked up")
+	e = read(t, a.do("GET", "/api/v1/relayers/"+keyID+"/status?include_balance=true&include_pending_count=false", ""), 200)
+	require.Contains(t, string(e.Data), maxText)
+	require.Equal(t, StatusParts{Balance: true, LastConfirmed: true}, a.want)
+	for _, query := range []string{"include_balance=1", "include_pending_count=", "include_last_confirmed_tx=true&include_last_confirmed_tx=true"} {
+		read(t, a.do("GET", "/api/v1/relayers/"+keyID+"/status?"+query, ""), 400)
+	}
 	e = read(t, a.do("GET", "/api/v1/relayers/pool-1/balance", ""), 200)
 	require.Equal(t, `{"balance":`+maxText+`,"unit":"wei"}`, string(e.Data))
 

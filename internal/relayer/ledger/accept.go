@@ -46,7 +46,7 @@ type Verdict struct {
 	Tx *relayer.Transaction
 	// Replayed: Tx is not new; an earlier request had the same idempotency key.
 	Replayed bool
-	// Err is relayer's: ErrDisabled, ErrPaused, ErrUnavailable, ErrKeyReused, ErrNotFound, a *LimitError or a *FundsError. Nothing was stored.
+	// Err is relayer's: ErrDisabled, ErrPaused, ErrUnavailable, ErrKeyReused, ErrForgotten, ErrNotFound, a *LimitError or a *FundsError. Nothing was stored.
 	Err error
 }
 
@@ -301,10 +301,10 @@ func (a *acceptance) replay(ctx context.Context) {
 		if !ok {
 			v.Tx, v.Err = a.ledger.Replay(ctx, d.Caller, d.IdempotencyKey, d.BodyHash)
 			switch {
-			case errors.Is(v.Err, relayer.ErrKeyReused):
+			case errors.Is(v.Err, relayer.ErrKeyReused), errors.Is(v.Err, relayer.ErrForgotten):
 			case v.Err != nil:
 				v.Err = fmt.Errorf("%w: %w", relayer.ErrUnknown, v.Err)
-			case v.Tx == nil: // the one that was first has been refused, or its history is gone
+			case v.Tx == nil:
 				v.Err = fmt.Errorf("%w: the first request with this idempotency key was refused meanwhile", relayer.ErrUnavailable)
 			default:
 				v.Replayed = true
@@ -315,7 +315,8 @@ func (a *acceptance) replay(ctx context.Context) {
 	}
 }
 
-// Replay returns what an idempotency key stands for: nil when it is new, [relayer.ErrKeyReused] when it came with another body.
+// Replay returns what an idempotency key stands for: nil when it is new, [relayer.ErrKeyReused] when it came with another body,
+// [relayer.ErrForgotten] when its transaction has been purged.
 func (l *Ledger) Replay(ctx context.Context, caller, key string, bodyHash [32]byte) (*relayer.Transaction, error) {
 	var hash []byte
 	var id uuid.UUID
@@ -331,7 +332,7 @@ func (l *Ledger) Replay(ctx context.Context, caller, key string, bodyHash [32]by
 	}
 	tx, err := l.Transaction(ctx, id)
 	if errors.Is(err, relayer.ErrNotFound) {
-		return nil, nil
+		return nil, relayer.ErrForgotten
 	}
 	return tx, err
 }

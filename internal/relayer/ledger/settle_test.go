@@ -424,5 +424,12 @@ func TestPurge(t *testing.T) {
 	again.IdempotencyKey = "key"
 	verdicts, err := l.Accept(t.Context(), terms, []*Draft{again})
 	require.NoError(t, err)
-	require.ErrorIs(t, verdicts[0].Err, relayer.ErrUnavailable)
+	require.ErrorIs(t, verdicts[0].Err, relayer.ErrForgotten)
+	_, err = l.Replay(t.Context(), again.Caller, "key", again.BodyHash)
+	require.ErrorIs(t, err, relayer.ErrForgotten)
+	_, err = l.Replay(t.Context(), again.Caller, "key", [32]byte{1})
+	require.ErrorIs(t, err, relayer.ErrKeyReused)
+	_, total, err := l.Transactions(t.Context(), Filter{}, 0, 10)
+	require.NoError(t, err)
+	require.Equal(t, 1, total)
 }

@@ -94,7 +94,7 @@ func (m *Metrics) submitted(replayed bool, err error) {
 		m.limited.WithLabelValues("funds").Inc()
 		m.refused.Inc()
 	case invalid, reverts, errors.Is(err, relayer.ErrKeyReused), errors.Is(err, relayer.ErrDisabled), errors.Is(err, relayer.ErrPaused),
-		errors.Is(err, relayer.ErrNotFound):
+		errors.Is(err, relayer.ErrNotFound), errors.Is(err, relayer.ErrForgotten):
 		m.refused.Inc()
 	default:
 		m.failed.Inc()
