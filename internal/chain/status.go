@@ -61,6 +61,9 @@ func (c *Client) Status() Status {
 			e.Reason = "has not answered yet"
 		case standing == standingLagging:
 			e.Reason = fmt.Sprintf("%d blocks behind the best endpoint", ep.lag)
+			if len(c.endpoints) == 1 { // there is no other
+				e.Reason = fmt.Sprintf("%d blocks behind what it has shown before: its chain was reset, or another node answers now", ep.lag)
+			}
 		case c.cfg.MaxHeadAge > 0 && now.Sub(ep.head.Time) > c.cfg.MaxHeadAge:
 			e.Reason = fmt.Sprintf("its newest block is %s old", now.Sub(ep.head.Time).Round(time.Second))
 		default:

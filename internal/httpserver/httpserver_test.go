@@ -124,10 +124,12 @@ func TestACrowdIsAnsweredBeyondTheLimitOnceEach(t *testing.T) {
 		require.Equal(t, http.StatusServiceUnavailable, r.StatusCode)
 		require.True(t, r.Close)
 	}
-	extra := []net.Conn{w.dial(), w.dial()}
-	for _, c := range extra {
+	var extra []net.Conn
+	for range 2 { // one after the other: an idle one would make room for the next
+		c := w.dial()
 		w.ask(c, "/slow")
 		<-w.begun
+		extra = append(extra, c)
 	}
 	waiting := w.dial()
 	w.ask(waiting, "/")

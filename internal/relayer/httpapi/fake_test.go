@@ -51,6 +51,7 @@ type fake struct {
 	offset     int
 	limit      int
 	submission Submission
+	want       StatusParts
 	message    []byte
 	hashed     [2]common.Hash
 	rpcErr     error
@@ -128,12 +129,13 @@ func (f *fake) Update(ctx context.Context, id, _ string, p ozapi.Patch) (Relayer
 	return fakeRelayers[1], nil
 }
 
-func (f *fake) Status(ctx context.Context, id string) (RelayerStatus, error) {
+func (f *fake) Status(ctx context.Context, id string, want StatusParts) (RelayerStatus, error) {
 	leave, err := f.enter(ctx, id)
 	if err != nil {
 		return RelayerStatus{}, err
 	}
 	defer leave()
+	f.want = want
 	if id == poolID {
 		return RelayerStatus{}, nil
 	}

@@ -221,11 +221,13 @@ var queries = map[string]object{
 		relayer.APICanceled, relayer.APIPending, relayer.APISent, relayer.APISubmitted, relayer.APIMined, relayer.APIConfirmed,
 		relayer.APIFailed, relayer.APIExpired,
 	}},
+	includeBalance: includeSchema, includePending: includeSchema, includeLastConfirmed: includeSchema,
 	"method": metadataSchema, "orderbook": metadataSchema, "trader": metadataSchema, "request_id": metadataSchema,
 	"trace_id": metadataSchema,
 }
 
 var (
+	includeSchema  = object{"type": "boolean", "default": true}
 	metadataSchema = object{"type": "string", "maxLength": relayer.MaxMetadataBytes}
 	amountSchema   = object{
 		"description": "0 to 2^256-1, as an integer, a decimal string or 0x hex",

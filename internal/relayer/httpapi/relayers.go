@@ -17,6 +17,13 @@ import (
 
 const networkType = "evm"
 
+// What a status holds unless it is declined.
+const (
+	includeBalance       = "include_balance"
+	includePending       = "include_pending_count"
+	includeLastConfirmed = "include_last_confirmed_tx"
+)
+
 func (c *call) relayerID() string { return c.r.PathValue("relayer_id") }
 
 func (h *Handler) relayers(ctx context.Context, c *call) error {
@@ -60,18 +67,34 @@ func (h *Handler) update(ctx context.Context, c *call) error {
 }
 
 func (h *Handler) status(ctx context.Context, c *call) error {
-	s, err := h.service.Status(ctx, c.relayerID())
+	var want StatusParts
+	query := c.r.URL.Query()
+	for name, part := range map[string]*bool{
+		includeBalance: &want.Balance, includePending: &want.Pending, includeLastConfirmed: &want.LastConfirmed,
+	} {
+		switch given := query[name]; {
+		case len(given) == 0:
+			*part = true
+		case len(given) > 1 || given[0] != "true" && given[0] != "false":
+			return relayer.Invalidf(name, "must be true or false, once")
+		default:
+			*part = given[0] == "true"
+		}
+	}
+	s, err := h.service.Status(ctx, c.relayerID(), want)
 	if err != nil {
 		return err
 	}
 	out := ozapi.Status{
-		NetworkType: networkType, Balance: "0", PendingTransactionsCount: s.Pending,
-		SystemDisabled: s.Disabled, Paused: s.Paused, Nonce: strconv.FormatUint(s.NextNonce, 10),
+		NetworkType: networkType, SystemDisabled: s.Disabled, Paused: s.Paused, Nonce: strconv.FormatUint(s.NextNonce, 10),
 	}
-	if s.Balance != nil {
-		out.Balance = s.Balance.String()
+	if want.Balance && s.Balance != nil {
+		out.Balance = new(s.Balance.String())
 	}
-	if !s.LastConfirmed.IsZero() {
+	if want.Pending {
+		out.PendingTransactionsCount = &s.Pending
+	}
+	if want.LastConfirmed && !s.LastConfirmed.IsZero() {
 		out.LastConfirmedTransaction = new(ozapi.Time(s.LastConfirmed))
 	}
 	return c.ok(ozapi.OK(out))

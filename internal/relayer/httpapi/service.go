@@ -22,7 +22,7 @@ type Service interface {
 	Relayer(ctx context.Context, id string) (Relayer, error)
 	// Update changes what the patch holds, all or nothing.
 	Update(ctx context.Context, id, caller string, p ozapi.Patch) (Relayer, error)
-	Status(ctx context.Context, id string) (RelayerStatus, error)
+	Status(ctx context.Context, id string, want StatusParts) (RelayerStatus, error)
 	// Balance is in wei; a pool's is the sum of its keys'.
 	Balance(ctx context.Context, id string) (*big.Int, error)
 
@@ -74,12 +74,15 @@ type Relayer struct {
 
 // RelayerStatus is a relayer's load and state. A pool's is the sum of its keys'.
 type RelayerStatus struct {
-	Balance          *big.Int // wei; nil: not known
-	Pending          uint64   // accepted and not mined
-	LastConfirmed    time.Time
+	Balance          *big.Int  // wei; nil: not known, of a pool also where one key's is not
+	Pending          uint64    // accepted and not mined
+	LastConfirmed    time.Time // zero: none
 	Disabled, Paused bool
 	NextNonce        uint64 // 0 for a pool
 }
+
+// StatusParts are those of a [RelayerStatus] that are looked up; the others stay zero.
+type StatusParts struct{ Balance, Pending, LastConfirmed bool }
 
 // Submission is a request to have a transaction sent.
 type Submission struct {

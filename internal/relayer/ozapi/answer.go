@@ -78,12 +78,12 @@ const (
 	BalanceCheckFailed  = "BalanceCheckFailed"
 )
 
-// Status is a relayer's load and state.
+// Status is a relayer's load and state. What was not asked for, or is not known, is left out.
 type Status struct {
 	NetworkType              string  `json:"network_type" enum:"evm"`
-	Balance                  string  `json:"balance"` // wei, decimal
-	PendingTransactionsCount uint64  `json:"pending_transactions_count"`
-	LastConfirmedTransaction *string `json:"last_confirmed_transaction_timestamp"`
+	Balance                  *string `json:"balance,omitempty"` // wei, decimal
+	PendingTransactionsCount *uint64 `json:"pending_transactions_count,omitempty"`
+	LastConfirmedTransaction *string `json:"last_confirmed_transaction_timestamp,omitempty"`
 	SystemDisabled           bool    `json:"system_disabled"`
 	Paused                   bool    `json:"paused"`
 	Nonce                    string  `json:"nonce"` // decimal; the next one

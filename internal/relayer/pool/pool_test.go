@@ -276,6 +276,16 @@ func TestSwitchedOffRefusesAndStillAnswers(t *testing.T) {
 	again, err := off.Submit(t.Context(), s)
 	require.NoError(t, err)
 	require.Equal(t, tx.ID, again.ID)
+	for _, id := range []string{relaytest.PoolID, f.ring.Addresses()[0].Hex()} {
+		r, err := off.Relayer(t.Context(), id)
+		require.NoError(t, err)
+		require.True(t, r.Disabled)
+		require.Equal(t, "switched off: RELAYER_ENABLED is false", r.DisabledReason)
+		// Nobody has read a balance yet.
+		status, err := off.Pool.Status(t.Context(), id, httpapi.StatusParts{Balance: true})
+		require.NoError(t, err)
+		require.Nil(t, status.Balance)
+	}
 	require.Eventually(t, func() bool {
 		h := off.Health()
 		return !h.Ready && slices.ContainsFunc(h.Components, func(c httpapi.Component) bool { return c.Name == "switch" && c.Problem != "" })

@@ -91,17 +91,28 @@ func (p *Pool) describePool(keys []*relayer.Key) httpapi.Relayer {
 	}
 	switch {
 	case !p.cfg.Enabled:
-		r.DisabledReason = "switched off"
+		r.DisabledReason = switchedOff
 	case !usable:
 		r.Disabled, r.DisabledReason = true, "no key is enabled"
 	}
 	return r
 }
 
+// switchedOff is why a relayer is disabled while the kill switch is off.
+const switchedOff = "switched off: RELAYER_ENABLED is false"
+
 func (p *Pool) describe(k *relayer.Key) httpapi.Relayer {
+	reason := k.DisabledReason
+	switch {
+	case p.cfg.Enabled:
+	case k.Enabled:
+		reason = switchedOff
+	default:
+		reason += "; " + switchedOff
+	}
 	return httpapi.Relayer{
 		ID: strings.ToLower(k.Address.Hex()), Network: p.network(), Address: k.Address, SignerID: "local", Paused: k.Paused,
-		Disabled: !k.Enabled || !p.cfg.Enabled, DisabledReason: k.DisabledReason, MinBalance: k.MinBalance, GasPriceCap: p.cfg.MaxFee,
+		Disabled: !k.Enabled || !p.cfg.Enabled, DisabledReason: reason, MinBalance: k.MinBalance, GasPriceCap: p.cfg.MaxFee,
 		WhitelistReceivers: p.cfg.Receivers, EIP1559: true,
 	}
 }
@@ -144,7 +155,7 @@ func (p *Pool) Update(ctx context.Context, id, caller string, patch ozapi.Patch)
 }
 
 // Status implements [httpapi.Service].
-func (p *Pool) Status(ctx context.Context, id string) (httpapi.RelayerStatus, error) {
+func (p *Pool) Status(ctx context.Context, id string, want httpapi.StatusParts) (httpapi.RelayerStatus, error) {
 	keys, key, err := p.find(ctx, id)
 	if err != nil {
 		return httpapi.RelayerStatus{}, err
@@ -153,29 +164,38 @@ func (p *Pool) Status(ctx context.Context, id string) (httpapi.RelayerStatus, er
 	if key != nil {
 		keys, described = []*relayer.Key{key}, p.describe(key)
 	}
-	s := httpapi.RelayerStatus{Disabled: described.Disabled, Paused: described.Paused}
+	s := httpapi.RelayerStatus{Disabled: described.Disabled, Paused: described.Paused, Balance: balanceOf(keys)}
 	for _, k := range keys {
 		s.Pending += uint64(k.PendingCount)
-		if k.Balance != nil {
-			if s.Balance == nil {
-				s.Balance = new(big.Int)
-			}
-			s.Balance.Add(s.Balance, k.Balance)
-		}
 	}
-	filter := ledger.Filter{Statuses: []relayer.Status{relayer.Confirmed}}
+	var address common.Address
 	if key != nil {
-		s.NextNonce, filter.Key = key.NextNonce, key.Address
-	} else {
+		s.NextNonce, address = key.NextNonce, key.Address
+	} else if want.Pending {
 		queued, err := p.cfg.Ledger.Queued(ctx)
 		if err != nil {
 			return s, unavailable(err)
 		}
 		s.Pending += uint64(queued)
 	}
-	last, err := p.cfg.Ledger.LastConfirmed(ctx, filter.Key)
-	s.LastConfirmed = last
+	if want.LastConfirmed {
+		s.LastConfirmed, err = p.cfg.Ledger.LastConfirmed(ctx, address)
+	}
 	return s, unavailable(err)
+}
+
+// balanceOf is the sum of what keys have; nil where that of one is not known, or there is none.
+func balanceOf(keys []*relayer.Key) (sum *big.Int) {
+	for _, k := range keys {
+		if k.Balance == nil {
+			return nil
+		}
+		if sum == nil {
+			sum = new(big.Int)
+		}
+		sum.Add(sum, k.Balance)
+	}
+	return sum
 }
 
 // Balance implements [httpapi.Service].
