@@ -40,13 +40,36 @@ func (p *Pool) submit(ctx context.Context, s httpapi.Submission) (v ledger.Verdi
 	if err != nil {
 		return v, err
 	}
-	// Before anything is estimated: a repeated request must be answered also when it would fail by now.
-	if s.IdempotencyKey != "" {
-		tx, err := p.cfg.Ledger.Replay(ctx, s.Caller, s.IdempotencyKey, s.BodyHash)
-		if err != nil || tx != nil {
-			return ledger.Verdict{Tx: tx, Replayed: tx != nil}, unavailable(err)
+	// A repeated request must be answered also when it would fail by now. Where it would not, storing it finds the first
+	// one, and most requests, which are new, cost no look; but it takes no simulation with it.
+	looked := false
+	if s.IdempotencyKey != "" && s.Request.GasLimit == 0 {
+		looked = true
+		if v, err = p.replay(ctx, s); err != nil || v.Tx != nil {
+			return v, err
 		}
 	}
+	if v, err = p.admit(ctx, key, s); err == nil || s.IdempotencyKey == "" || looked {
+		return v, err
+	}
+	first, missed := p.replay(ctx, s)
+	switch {
+	case first.Tx != nil:
+		return first, nil
+	case missed != nil && !errors.Is(err, relayer.ErrUnknown): // which stays what is known, that is nothing
+		return v, missed
+	}
+	return v, err
+}
+
+// replay finds what the idempotency key of a request stands for; an empty verdict where it is new.
+func (p *Pool) replay(ctx context.Context, s httpapi.Submission) (ledger.Verdict, error) {
+	tx, err := p.cfg.Ledger.Replay(ctx, s.Caller, s.IdempotencyKey, s.BodyHash)
+	return ledger.Verdict{Tx: tx, Replayed: tx != nil}, unavailable(err)
+}
+
+// admit checks a request, and has it stored.
+func (p *Pool) admit(ctx context.Context, key common.Address, s httpapi.Submission) (v ledger.Verdict, err error) {
 	if !p.cfg.Enabled {
 		return v, fmt.Errorf("%w: RELAYER_ENABLED is false", relayer.ErrDisabled)
 	}
