@@ -59,7 +59,7 @@ func (l *Ledger) Disown(ctx context.Context, key common.Address, nonce, head uin
 	_, err := l.db.Exec(ctx, `UPDATE relayer_txs SET nonce = NULL, status = 'dropped', status_reason = 'its block is no longer part of the chain',
 			revision = revision + 1, updated_at = now()
 		WHERE chain_id = $1 AND pool_id = $2 AND relayer_address = $3 AND nonce >= $4 AND kind = 'foreign' AND block_number <= $5
-			AND era = `+era("$2"),
+			AND era = `+era("$1"),
 		l.ChainID, l.Pool, hexAddress(key), int64(nonce), int64(head))
 	if err != nil {
 		return fmt.Errorf("disown transactions of %s: %w", key, err)
