@@ -20,7 +20,8 @@
 //
 // # Errors
 //
-//	400  what is asked for is wrong in itself, would revert, or is not possible for a transaction of that status
+//	400  what is asked for is wrong in itself, would revert, has a value that no key owns, or is not possible for a
+//	     transaction of that status
 //	401  no valid API key
 //	403  relayer disabled, relayer paused
 //	404  no such relayer, transaction or route; 405 with Allow: no such method
@@ -31,6 +32,6 @@
 //	429  a limit, with Retry-After
 //	500  a mistake of ours; the log says which, under the request's X-Request-Id
 //	501  part of OpenZeppelin's API that this relayer has not
-//	503  what the relayer needs is away; nothing was stored; with Retry-After
+//	503  what the relayer needs is away, or no key can pay for it just now; nothing was stored; with Retry-After
 //	504  done or not done: ask again with the same Idempotency-Key
 package httpapi

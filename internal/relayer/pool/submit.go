@@ -92,10 +92,32 @@ func (p *Pool) admit(ctx context.Context, key common.Address, s httpapi.Submissi
 	if key != (common.Address{}) {
 		target = strings.ToLower(key.Hex())
 	}
-	return p.accept(ctx, &ledger.Draft{
+	v, err = p.accept(ctx, &ledger.Draft{
 		ID: uuid.Must(uuid.NewV7()), Target: target, Key: key, Caller: s.Caller, Kind: relayer.KindTransaction, Request: s.Request,
 		Reserve: reserve, IdempotencyKey: s.IdempotencyKey, BodyHash: s.BodyHash,
 	})
+	if _, poor := errors.AsType[*relayer.FundsError](err); poor && p.beyond(ctx, key, s.Request.Value) {
+		return v, relayer.Invalidf("value", "is more than the relayer has")
+	}
+	return v, err
+}
+
+// beyond reports whether a value is more than all that the richest key has, or the one that is asked: to wait for what is
+// pending would be in vain. Where a balance is not known it is not.
+func (p *Pool) beyond(ctx context.Context, key common.Address, value *big.Int) bool {
+	keys, err := p.keys(ctx)
+	if err != nil || value == nil {
+		return false
+	}
+	for _, k := range keys {
+		if key != (common.Address{}) && k.Address != key {
+			continue
+		}
+		if k.Balance == nil || k.Balance.Cmp(value) >= 0 {
+			return false
+		}
+	}
+	return true
 }
 
 // reserve is what the gas of a request may cost, by what would be offered for it now. Where nobody knows, that is

@@ -164,7 +164,10 @@ func TestLimitsAnswerWithWhenToComeBack(t *testing.T) {
 	over := a.post(body("1", "x", "60000"), oneKey)
 	a.limited(over, "daily gas budget of the trader")
 	require.Equal(t, 200, a.post(body("1", "y", "60000"), oneKey).code)
-	poor := a.post(body("11000000000000000000", "z", "21000"), oneKey)
+	more := a.post(body("10000000000000000001", "z", "21000"), oneKey) // than the key has
+	require.Equal(t, http.StatusBadRequest, more.code, more.text)
+	require.Contains(t, more.text, "value: is more than the relayer has")
+	poor := a.post(body("10000000000000000000", "z", "21000"), otherKey)
 	require.Equal(t, http.StatusServiceUnavailable, poor.code, poor.text)
 	require.Contains(t, poor.text, "no key can pay for it")
 	a.limited(a.post(body("1", "z", "21000"), oneKey), "rate limit of the API key")
@@ -173,7 +176,7 @@ func TestLimitsAnswerWithWhenToComeBack(t *testing.T) {
 		requireMetric(t, o.Registry, "rollcall_relayer_limited_total", map[string]string{"limit": limit}, n)
 	}
 	requireMetric(t, o.Registry, "rollcall_relayer_submissions_total", map[string]string{"outcome": "accepted"}, 3)
-	requireMetric(t, o.Registry, "rollcall_relayer_submissions_total", map[string]string{"outcome": "refused"}, 3)
+	requireMetric(t, o.Registry, "rollcall_relayer_submissions_total", map[string]string{"outcome": "refused"}, 4)
 
 	// A replacement that may cost more than is left is refused as well, and one that costs less gives back.
 	accepted := a.post(body("1", "w", "60000"), otherKey)
