@@ -94,6 +94,7 @@ func TestRoundsRecogniseTheChain(t *testing.T) {
 		return err == nil && known.Anchor.Number > 3
 	}, 20*time.Second, 10*time.Millisecond)
 	f.chain.Fork(early)
+	f.chain.AdjustTime(time.Hour) // otherwise the same blocks come again
 	for range 14 {
 		f.chain.Commit()
 	}
