@@ -14,10 +14,23 @@ import (
 // MinKeyLength of an API key, in characters.
 const MinKeyLength = 32
 
+// Role is what a key may do: what those after it may, and more.
+type Role uint8
+
+const (
+	Full      Role = iota // everything: also pause, sign, and cancel all that is pending
+	Submitter             // send, replace and cancel transactions
+	Reader                // look, and ask nodes
+)
+
+// roles by the names that they have in a configuration; without one a key may do everything.
+var roles = map[string]Role{"submit": Submitter, "read": Reader}
+
 // APIKey is what a caller shows, and who that makes it. It never prints its key.
 type APIKey struct {
 	Name string // 1 to 64 letters, digits, dots, dashes and underscores: it stands in the store, in logs and metrics
 	Key  string // at least [MinKeyLength] visible ASCII characters
+	Role Role
 }
 
 // Format prints the name, whatever the verb.
@@ -29,8 +42,8 @@ func (k APIKey) MarshalText() ([]byte, error) { return []byte(k.Name), nil }
 // LogValue is the name.
 func (k APIKey) LogValue() slog.Value { return slog.StringValue(k.Name) }
 
-// ParseKeys reads keys as name:key, between commas or white space; lines that begin with # are comments. It does not check
-// them. Its error joins all that cannot be read, and does not show what it is about.
+// ParseKeys reads keys as name:key or name/role:key, where the role is read or submit, between commas or white space; lines
+// that begin with # are comments. It does not check them. Its error joins all that cannot be read, and does not show what it is about.
 func ParseKeys(s string) ([]APIKey, error) {
 	var keys []APIKey
 	var problems []error
@@ -44,7 +57,13 @@ func ParseKeys(s string) ([]APIKey, error) {
 				problems = append(problems, fmt.Errorf("API key %d: not name:key", len(keys)+len(problems)+1))
 				continue
 			}
-			keys = append(keys, APIKey{Name: name, Key: key})
+			name, word, told := strings.Cut(name, "/")
+			role, known := roles[word]
+			if told && !known {
+				problems = append(problems, fmt.Errorf("API key %d: its role is neither read nor submit", len(keys)+len(problems)+1))
+				continue
+			}
+			keys = append(keys, APIKey{Name: name, Key: key, Role: role})
 		}
 	}
 	return keys, errors.Join(problems...)
@@ -59,6 +78,7 @@ func CheckKeys(keys []APIKey) error {
 // authority knows the keys by their hashes.
 type authority []struct {
 	name string
+	role Role
 	hash [sha256.Size]byte
 }
 
@@ -69,7 +89,7 @@ func newAuthority(keys []APIKey) (authority, error) {
 	}
 	a := make(authority, len(keys))
 	for i, k := range keys {
-		a[i].name, a[i].hash = k.Name, sha256.Sum256([]byte(k.Key))
+		a[i].name, a[i].role, a[i].hash = k.Name, k.Role, sha256.Sum256([]byte(k.Key))
 		switch {
 		case !isName(k.Name):
 			problems = append(problems, fmt.Errorf("API key %d: its name must have 1 to 64 letters, digits, dots, dashes or underscores", i+1))
@@ -90,15 +110,16 @@ func newAuthority(keys []APIKey) (authority, error) {
 	return a, errors.Join(problems...)
 }
 
-// caller is whose key a request carries, "" if it is nobody's. The time that it takes does not depend on the keys.
-func (a authority) caller(r *http.Request) string {
+// caller is whose key a request carries, and what that may do; "" if it is nobody's. The time that it takes does not depend
+// on the keys.
+func (a authority) caller(r *http.Request) (name string, role Role) {
 	headers := r.Header["Authorization"]
 	if len(headers) != 1 {
-		return ""
+		return "", Reader
 	}
 	scheme, key, _ := strings.Cut(headers[0], " ")
 	if !strings.EqualFold(scheme, "Bearer") {
-		return ""
+		return "", Reader
 	}
 	hash := sha256.Sum256([]byte(key))
 	found := -1
@@ -106,9 +127,9 @@ func (a authority) caller(r *http.Request) string {
 		found = subtle.ConstantTimeSelect(subtle.ConstantTimeCompare(hash[:], a[i].hash[:]), i, found)
 	}
 	if found < 0 {
-		return ""
+		return "", Reader
 	}
-	return a[found].name
+	return a[found].name, a[found].role
 }
 
 func isName(s string) bool {

@@ -23,6 +23,7 @@ type call struct {
 	r         *http.Request
 	route     *route // never nil; empty until one is found
 	caller    string // the name of the API key; "" for public routes
+	role      Role   // what that key may do
 	requestID string
 	code      int
 	err       error // what is wrong with the relayer, for the log

@@ -10,7 +10,8 @@
 // # Callers
 //
 // Every request but the public ones carries exactly one header "Authorization: Bearer <key>". A key has a name, which is
-// the caller of what it asks for; keys are kept and compared as hashes. Anything else, unknown paths too, is a 401.
+// the caller of what it asks for; keys are kept and compared as hashes. Anything else, unknown paths too, is a 401. A key may
+// have a role: what it may not do then is a 403.
 //
 // # Idempotency
 //
@@ -23,7 +24,7 @@
 //	400  what is asked for is wrong in itself, would revert, has a value that no key owns, or is not possible for a
 //	     transaction of that status
 //	401  no valid API key
-//	403  relayer disabled, relayer paused
+//	403  relayer disabled, relayer paused, or beyond the API key's role
 //	404  no such relayer, transaction or route; 405 with Allow: no such method
 //	410  the idempotency key has been used, and the history of its transaction is no longer kept
 //	413  a body above 1 MiB; it is not read

@@ -288,7 +288,7 @@ func setup(t testing.TB, change ...func(*Config)) *api {
 	t.Helper()
 	a := &api{t: t, fake: newFake(), log: new(bytes.Buffer), metrics: prometheus.NewRegistry()}
 	cfg := Config{
-		Service: a.fake, Keys: []APIKey{{"first", testKey}, {"other", otherKey}}, Registerer: a.metrics,
+		Service: a.fake, Keys: []APIKey{{Name: "first", Key: testKey}, {Name: "other", Key: otherKey}}, Registerer: a.metrics,
 		Logger: slog.New(slog.NewTextHandler(a.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	}
 	for _, c := range change {

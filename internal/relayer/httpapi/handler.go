@@ -152,7 +152,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}()
 	badID := c.identify()
 	if !isPublic(r.URL.Path) {
-		if c.caller = h.keys.caller(r); c.caller == "" {
+		if c.caller, c.role = h.keys.caller(r); c.caller == "" {
 			c.unauthorized()
 			return
 		}
@@ -200,6 +200,10 @@ func (h *Handler) serve(r *route) http.HandlerFunc {
 			c.unauthorized()
 			return
 		}
+		if !r.public && c.role > r.least() {
+			c.fail(errRole)
+			return
+		}
 		ctx, cancel := context.WithTimeout(req.Context(), h.timeout)
 		defer cancel()
 		if err := r.handle(h, ctx, c); err != nil {
@@ -207,6 +211,8 @@ func (h *Handler) serve(r *route) http.HandlerFunc {
 		}
 	}
 }
+
+var errRole = &httpError{http.StatusForbidden, "this API key may not do that"}
 
 func (c *call) unauthorized() {
 	c.Header()["Www-Authenticate"] = []string{"Bearer"}

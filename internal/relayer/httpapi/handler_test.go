@@ -55,23 +55,28 @@ func TestKeysMustBeGood(t *testing.T) {
 	good := strings.Repeat("k", 32)
 	for problem, keys := range map[string][]APIKey{
 		"no API key":           {},
-		"fewer than 32":        {{"a", good[1:]}},
-		"visible ASCII":        {{"a", good + " x"}},
-		"two have this name":   {{"a", good}, {"a", good + "2"}},
-		"a and b are the same": {{"a", good}, {"b", good}},
-		"its name must":        {{"", good}},
-		"API key 2: its name":  {{"a", good}, {"b c", good + "2"}},
+		"fewer than 32":        {{Name: "a", Key: good[1:]}},
+		"visible ASCII":        {{Name: "a", Key: good + " x"}},
+		"two have this name":   {{Name: "a", Key: good}, {Name: "a", Key: good + "2"}},
+		"a and b are the same": {{Name: "a", Key: good}, {Name: "b", Key: good}},
+		"its name must":        {{Name: "", Key: good}},
+		"API key 2: its name":  {{Name: "a", Key: good}, {Name: "b c", Key: good + "2"}},
 	} {
 		_, err := NewHandler(Config{Keys: keys, Service: newFake()})
 		require.ErrorContains(t, err, problem)
 		require.NotContains(t, err.Error(), good[1:])
 	}
-	_, err := NewHandler(Config{Keys: []APIKey{{"a-B_9.", good}, {"b", good + "2"}}, RequestTimeout: 1 << 60})
+	_, err := NewHandler(Config{Keys: []APIKey{{Name: "a-B_9.", Key: good}, {Name: "b", Key: good + "2"}}, RequestTimeout: 1 << 60})
 	require.ErrorContains(t, err, "timeout")
 
-	keys, err := ParseKeys(" a:" + good + ", b:" + good + "2\n# a comment, with: commas\n\tc:x:y \r\n")
+	keys, err := ParseKeys("a/read:" + good + ",b/submit:c/d:e")
 	require.NoError(t, err)
-	require.Equal(t, []APIKey{{"a", good}, {"b", good + "2"}, {"c", "x:y"}}, keys)
+	require.Equal(t, []APIKey{{Name: "a", Key: good, Role: Reader}, {Name: "b", Key: "c/d:e", Role: Submitter}}, keys)
+	_, err = ParseKeys("a/admin:" + good + " b/:" + good + " " + good)
+	require.EqualError(t, err, "API key 1: its role is neither read nor submit\nAPI key 2: its role is neither read nor submit\nAPI key 3: not name:key")
+	keys, err = ParseKeys(" a:" + good + ", b:" + good + "2\n# a comment, with: commas\n\tc:x:y \r\n")
+	require.NoError(t, err)
+	require.Equal(t, []APIKey{{Name: "a", Key: good}, {Name: "b", Key: good + "2"}, {Name: "c", Key: "x:y"}}, keys)
 	_, err = ParseKeys("a:b " + good)
 	require.EqualError(t, err, "API key 2: not name:key")
 
@@ -81,6 +86,36 @@ func TestKeysMustBeGood(t *testing.T) {
 		require.NotContains(t, shown, good)
 	}
 	require.NotContains(t, log.String(), good)
+}
+
+// A key does what its role allows, and no more: nothing reaches the relayer.
+func TestAKeyDoesWhatItsRoleAllows(t *testing.T) {
+	t.Parallel()
+	a := setup(t, func(c *Config) {
+		c.Keys = []APIKey{{Name: "first", Key: testKey}, {Name: "sub", Key: testKey + "s", Role: Submitter}, {Name: "read", Key: testKey + "r", Role: Reader}}
+	})
+	all := requests(a.submitted())
+	needs := map[string]Role{
+		"updateRelayer": Full, "deletePendingTransactions": Full, "sign": Full, "signTypedData": Full,
+		"sendTransaction": Submitter, "replaceTransaction": Submitter, "cancelTransaction": Submitter,
+	}
+	for id, r := range all {
+		least, ok := needs[id]
+		if !ok {
+			least = Reader
+		}
+		for suffix, role := range map[string]Role{"": Full, "s": Submitter, "r": Reader} {
+			before := len(a.txs)
+			w := a.do(r.method, r.path, r.body, "Authorization", "Bearer "+testKey+suffix)
+			if role <= least {
+				require.Equal(t, 200, w.Code, "%s %d", id, role)
+				continue
+			}
+			e := read(t, w, 403)
+			require.Equal(t, "this API key may not do that", *e.Error, "%s %d", id, role)
+			require.Len(t, a.txs, before)
+		}
+	}
 }
 
 func TestWhatIsNotThereIsSaid(t *testing.T) {

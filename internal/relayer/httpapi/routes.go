@@ -14,6 +14,7 @@ type route struct {
 	handle       func(*Handler, context.Context, *call) error
 	public       bool // needs no key
 	idempotent   bool // takes an Idempotency-Key
+	role         Role // that a key needs for it, unless it only reads
 
 	id, summary string
 	query       []string // names of [queries]
@@ -23,6 +24,14 @@ type route struct {
 	bare        any      // the type of what it answers without an envelope
 	// codes beside 200 and those that every route has.
 	codes []int
+}
+
+// least is the least that a key has to be allowed for it.
+func (r *route) least() Role {
+	if r.method == http.MethodGet {
+		return Reader
+	}
+	return r.role
 }
 
 func (r *route) name() string {
@@ -80,7 +89,7 @@ var routes = []route{
 		summary: "The balance in wei; a pool's is the sum of its keys'.", data: ozapi.Balance{}, codes: reads,
 	},
 	{
-		method: http.MethodPost, path: transactionsPath, handle: (*Handler).submit, id: "sendTransaction", idempotent: true,
+		method: http.MethodPost, path: transactionsPath, handle: (*Handler).submit, id: "sendTransaction", idempotent: true, role: Submitter,
 		summary: "Accepts a transaction, durably. Hash and nonce follow; a repeated Idempotency-Key gives the same transaction.",
 		request: "EvmTransactionRequest", data: ozapi.Transaction{}, codes: submits,
 	},
@@ -94,12 +103,12 @@ var routes = []route{
 		summary: "One transaction.", data: ozapi.Transaction{}, codes: reads,
 	},
 	{
-		method: http.MethodPut, path: transactionPath, handle: (*Handler).replace, id: "replaceTransaction",
+		method: http.MethodPut, path: transactionPath, handle: (*Handler).replace, id: "replaceTransaction", role: Submitter,
 		summary: "Asks for something else at the same nonce. It is not possible once the transaction is mined.",
 		request: "EvmTransactionRequest", data: ozapi.Transaction{}, codes: bodies,
 	},
 	{
-		method: http.MethodDelete, path: transactionPath, handle: (*Handler).cancel, id: "cancelTransaction",
+		method: http.MethodDelete, path: transactionPath, handle: (*Handler).cancel, id: "cancelTransaction", role: Submitter,
 		summary: "Takes a transaction back, or lets a no-op take its nonce. The original may still win.",
 		data:    ozapi.Transaction{}, codes: writes,
 	},
@@ -120,7 +129,7 @@ var routes = []route{
 		summary: "Signs the two hashes of EIP-712.", request: "SignTypedDataRequest", data: ozapi.Signature{}, codes: bodies,
 	},
 	{
-		method: http.MethodPost, path: relayerPath + "/rpc", handle: (*Handler).rpc, id: "rpc",
+		method: http.MethodPost, path: relayerPath + "/rpc", handle: (*Handler).rpc, id: "rpc", role: Reader,
 		summary: "Calls a node by JSON-RPC, singly or in a batch. Only methods that read are let through.",
 		request: "JsonRpcRequest", bare: ozapi.RPCResponse{}, codes: bodies,
 	},
