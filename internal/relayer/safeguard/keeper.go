@@ -172,6 +172,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 		case <-idle.C:
 			if time.Since(followed) > max(3*k.cfg.Interval, idleAfter) {
 				k.cfg.Metrics.spent.Reset() // another process follows now, and shows them
+				k.cfg.Metrics.cost.Reset()
 			}
 		case <-k.failed:
 			k.takeOut(ctx)
@@ -217,6 +218,7 @@ func (k *Keeper) look(ctx context.Context) error {
 	if err := k.count(ctx); err != nil {
 		return err
 	}
+	k.price(ctx)
 	funds, err := k.cfg.Ledger.Funds(ctx)
 	if err != nil || len(funds) == 0 {
 		return err
@@ -331,6 +333,19 @@ func (k *Keeper) toppedUp(ctx context.Context, key *relayer.Key, tx *relayer.Tra
 		return nil
 	}
 	return k.cfg.Sign(ctx, sender.First(tx))
+}
+
+// typicalGas is what a transaction uses that does a little more than move ether.
+const typicalGas = 100_000
+
+// price shows what a transaction costs. Where no node tells, what was known stays.
+func (k *Keeper) price(ctx context.Context) {
+	fees, err := k.cfg.Chain.Fees(ctx)
+	if err != nil {
+		return
+	}
+	fee := sender.Price(&relayer.Request{Speed: relayer.Fast}, fees, nil).MaxFee
+	k.cfg.Metrics.cost.WithLabelValues().Set(ether(new(big.Int).Mul(fee, big.NewInt(typicalGas))))
 }
 
 // count shows what today's budgets have spent.

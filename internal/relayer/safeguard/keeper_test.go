@@ -303,3 +303,15 @@ func TestAKeyIsOutWhileItsSignerFails(t *testing.T) {
 	r.Reaches(t, tx, relayer.Broadcasted)
 	f.key(r, f.keys[0], "is enabled", func(k *relayer.Key) bool { return k.Enabled })
 }
+
+func TestWhatATransactionCostsIsShown(t *testing.T) {
+	t.Parallel()
+	f := setup(t, 1000)
+	o := f.options()
+	o.Registry = prometheus.NewRegistry()
+	relaytest.Start(t, o)
+	require.Eventually(t, func() bool {
+		cost, ok := metric(t, o.Registry, "rollcall_relayer_transaction_cost_ether", map[string]string{})
+		return ok && cost > 0 && cost < 0.01 // 100 gwei
+	}, patience, 10*time.Millisecond)
+}

@@ -12,6 +12,7 @@ type Metrics struct {
 	topUps   *prometheus.CounterVec
 	toppedUp prometheus.Counter
 	spent    *prometheus.GaugeVec
+	cost     *prometheus.GaugeVec // of no labels: it is not there where nobody looks
 }
 
 // NewMetrics registers the metrics with reg; nil leaves them unregistered.
@@ -34,6 +35,9 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Name: "rollcall_relayer_budget_spent_ether", Help: "What today's (UTC) budgets have spent and reserved, of all processes, by scope (caller, key, topup) and subject; the process that follows the chain has it.",
 		}, []string{"scope", "subject"}),
 	}
+	m.cost = f.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "rollcall_relayer_transaction_cost_ether", Help: "What a transaction of 100,000 gas may cost at the chain's present prices, in ether; the process that follows the chain has it.",
+	}, nil)
 	for _, to := range []string{"enabled", "disabled"} {
 		m.switches.WithLabelValues(to)
 	}
