@@ -35,7 +35,7 @@ var statements = []struct {
 
 // commitOf are the steps that a commit follows in a request of its own.
 var commitOf = map[step]step{
-	"record mined": "record mined: commit", "displaced": "displaced: commit", "unmine": "unmine: commit", "confirm": "confirm: commit",
+	"displaced": "displaced: commit", "unmine": "unmine: commit",
 	"replace": "replace: commit", "replace: attempt": "replace: commit",
 }
 
