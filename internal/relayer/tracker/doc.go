@@ -10,17 +10,20 @@
 //	mined         what has a receipt in a block that leads to the head
 //	displaced     what somebody else's transaction has the nonce of, once that is deep enough
 //	confirmed     what stands deep enough
-//	stuck         the lowest pending nonce of each key gets a higher fee when it has waited too long
 //
-// And each second, whatever the chain does:
+// And each second, whatever the chain does, beside that and without holding it up:
 //
 //	unsigned      nonces that were claimed by a process that did not get further
 //	unsent        bytes that no node is known to have
 //	missing       bytes that a node had and has dropped without a word
 //	gaps          nonces that nobody has: a no-op fills them
-//	intended      cancelations and expiries that still need their no-op
+//	intended      cancelations, expiries and failures that still need their no-op
+//	asked         what an operator wants to have outbid
+//	stuck         the lowest pending nonce of each key gets a higher fee when it has waited too long
 //	waiting       what had no key gets one
 //
-// An error of a node ends the round, and decides nothing. A block that a lagging endpoint does not have yet is no
+// Before all that a round compares the block that the chain is recognised by with its own view; see Lineage.
+//
+// An error of a node ends what it happens in, and decides nothing. A block that a lagging endpoint does not have yet is no
 // reorganization: only another block of the same number is.
 package tracker

@@ -19,7 +19,7 @@ func TestSubscribedHeadsAreFollowedAtOnce(t *testing.T) {
 		}
 	})
 	f.Stop()
-	f.options.Tracker = func(c *tracker.Config) { c.Tend = time.Hour }
+	f.options.Tracker = func(c *tracker.Config) { c.Tend, c.Lineage = time.Hour, nil } // what is not believed yet is looked at again after that
 	r := relaytest.Start(t, f.options)
 	for range 3 {
 		tx := r.Reaches(t, r.Send(t, f.chain.Accounts[0].Address, 1, nil), relayer.Broadcasted)

@@ -85,17 +85,18 @@ func TestRoundsRecogniseTheChain(t *testing.T) {
 		}
 	})
 	require.NoError(t, own.Check(t.Context()))
-	early := f.head()
-	for range 12 {
-		f.chain.Commit()
-	}
+	early, err := f.chain.Client().HeaderByNumber(t.Context(), nil)
+	require.NoError(t, err)
 	require.Eventually(t, func() bool {
+		f.chain.Commit()
 		known, err := f.Ledger.Chain(t.Context())
-		return err == nil && known.Anchor.Number > 3
+		return err == nil && known.Anchor.Number > early.Number.Uint64()
 	}, 20*time.Second, 10*time.Millisecond)
-	f.chain.Fork(early)
+	head, err := f.chain.Client().BlockNumber(t.Context())
+	require.NoError(t, err)
+	f.chain.Fork(early.Hash())
 	f.chain.AdjustTime(time.Hour) // otherwise the same blocks come again
-	for range 14 {
+	for range head {
 		f.chain.Commit()
 	}
 	require.Eventually(t, func() bool { return own.Err() != nil }, 20*time.Second, 10*time.Millisecond)

@@ -216,6 +216,7 @@ func (t *Tracker) round(ctx context.Context) error {
 	}
 	r := &round{Tracker: t, view: view, head: view.Header(), keys: all, seen: t.seen, blocks: map[common.Hash][]chain.Receipt{}}
 	if len(all) == 0 {
+		t.last = r.head // nothing to do before the next one
 		return nil
 	}
 	for _, k := range all {
