@@ -27,6 +27,7 @@ import (
 	"github.com/ethereum/go-ethereum/core"
 	"github.com/ethereum/go-ethereum/core/txpool/legacypool"
 	"github.com/ethereum/go-ethereum/core/types"
+	"github.com/ethereum/go-ethereum/crypto"
 	"github.com/ethereum/go-ethereum/eth"
 	"github.com/ethereum/go-ethereum/eth/catalyst"
 	"github.com/ethereum/go-ethereum/eth/ethconfig"
@@ -104,6 +105,8 @@ type Chain struct {
 	mu     sync.Mutex // one change of the chain at a time
 	beacon *catalyst.SimulatedBeacon
 	closed bool
+	// A transaction that no pool takes, since nobody can pay for it: whoever offers it waits until all before it are sorted.
+	nobodys *types.Transaction
 }
 
 // Open starts a chain at a new genesis block, and seals an empty block 1: without one, go-ethereum answers questions
@@ -160,10 +163,23 @@ func (c *Chain) start(config *ethconfig.Config) (err error) {
 	if c.beacon, err = catalyst.NewSimulatedBeacon(0, common.Address{}, c.eth); err != nil {
 		return fmt.Errorf("make a beacon: %w", err)
 	}
+	if c.nobodys, err = unpayable(c.eth.BlockChain().Config()); err != nil {
+		return err
+	}
 	if _, err := c.Commit(); err != nil {
 		return err
 	}
 	return c.indexed()
+}
+
+func unpayable(config *params.ChainConfig) (*types.Transaction, error) {
+	key, err := crypto.GenerateKey()
+	if err != nil {
+		return nil, err
+	}
+	return types.SignNewTx(key, types.LatestSigner(config), &types.DynamicFeeTx{
+		ChainID: config.ChainID, To: &common.Address{}, Gas: params.TxGas, GasFeeCap: big.NewInt(params.Ether), GasTipCap: big.NewInt(params.GWei),
+	})
 }
 
 // indexed waits until the index of transactions stands. It is built in the background, which takes a millisecond and
@@ -282,6 +298,9 @@ func (c *Chain) Commit() (common.Hash, error) {
 	if c.closed {
 		return common.Hash{}, fmt.Errorf("commit: %w", ErrClosed)
 	}
+	// What was sent before must be in the block. go-ethereum sorts it in the background, and what it has not sorted when
+	// it resets its pool, which it does first of all here, stays behind for a block.
+	c.eth.TxPool().Add([]*types.Transaction{c.nobodys}, true)
 	before := c.eth.BlockChain().CurrentBlock()
 	after := c.beacon.Commit()
 	if after == before.Hash() {

@@ -106,6 +106,27 @@ func TestCommitMinesWhatWaits(t *testing.T) {
 	require.EqualValues(t, devchain.ChainID, id.Int64())
 }
 
+// However fast it was sent: several chains at once, so that pools are slow to sort.
+func TestCommitMinesAllThatWasSentBefore(t *testing.T) {
+	t.Parallel()
+	for range 4 {
+		t.Run("", func(t *testing.T) {
+			t.Parallel()
+			s := open(t, devchain.Config{})
+			for nonce := range uint64(320) {
+				s.send(nonce)
+				if nonce%8 != 7 {
+					continue
+				}
+				s.commit()
+				block, err := s.Client().BlockByNumber(t.Context(), nil)
+				require.NoError(t, err)
+				require.Len(t, block.Transactions(), 8)
+			}
+		})
+	}
+}
+
 func TestEachStartHasAnotherGenesis(t *testing.T) {
 	t.Parallel()
 	genesis := func() common.Hash {
