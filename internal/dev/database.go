@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"sync/atomic"
 	"time"
@@ -64,6 +65,16 @@ func (d *database) empty(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// tidy removes the server's folder where that is not in the cluster's, once the server has ended: the next start begins with
+// an empty database anyway, and nobody would look for it there.
+func (d *database) tidy() error {
+	own, err := filepath.Abs(filepath.Join(d.data, postgresID))
+	if err != nil || d.server == nil || d.folder == own {
+		return err
+	}
+	return os.RemoveAll(d.folder)
 }
 
 // url is the database's, with its password; empty before the first start.

@@ -9,7 +9,7 @@
 //	lock              held by the supervisor
 //	coordinator-1/ …  Raft's stores
 //	gateway/          the gateway's state
-//	postgres/         the relayers' store; root's may be below /var/tmp, where PostgreSQL's user can reach it
+//	postgres/         the relayers' store; root's may be below /var/tmp, where PostgreSQL's user can reach it, until the cluster stops
 //	secrets/          the relayers' keys, their API keys, and the URL of their store; see Secrets
 //	services/         definition files the gateway reads; more may be put beside ours
 //	logs/             what each process says, JSON lines

@@ -306,8 +306,10 @@ func (s *supervisor) stopAll() {
 		wg.Wait()
 	}
 	s.watchers.Wait()
-	if err := removeInfo(s.cfg.Data); err != nil {
-		s.say("%v", err)
+	for _, err := range []error{s.database.tidy(), removeInfo(s.cfg.Data)} {
+		if err != nil {
+			s.say("%v", err)
+		}
 	}
 	s.say("stopped; the same command goes on from the same data, on a new chain")
 }

@@ -300,6 +300,7 @@ func TestFolder(t *testing.T) {
 	if os.Geteuid() == 0 {
 		t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
 		require.NotEqual(t, want, dir)
+		require.NoDirExists(t, want, "an empty folder is left behind")
 		again, err := pgserver.Folder(t.Context(), want, "")
 		require.NoError(t, err)
 		require.Equal(t, dir, again)

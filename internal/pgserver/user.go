@@ -96,7 +96,8 @@ func (a account) blocked(dir string) (closed string) {
 }
 
 // Folder is where a server can have its files: preferred, created where it is missing, or where the server's user cannot
-// reach that, a folder of the same name's own below /var/tmp. bin is as in Config.
+// reach that, a folder of the same name's own below /var/tmp, which whoever asked removes when it is done with it. bin is as
+// in Config.
 func Folder(ctx context.Context, preferred, bin string) (string, error) {
 	dir, err := filepath.Abs(preferred)
 	if err != nil {
@@ -113,6 +114,7 @@ func Folder(ctx context.Context, preferred, bin string) (string, error) {
 	if err := prepare(ctx, who, programs, dir); err == nil || !who.other {
 		return dir, err
 	}
+	_ = os.Remove(dir) // which is empty, or not ours to remove
 	base := "/var/tmp" // outlasts a restart of the machine, unlike /tmp
 	if _, err := os.Stat(base); err != nil {
 		base = os.TempDir()
