@@ -17,6 +17,7 @@ const MinKeyLength = 32
 // Role is what a key may do: what those after it may, and more.
 type Role uint8
 
+// The roles.
 const (
 	Full      Role = iota // everything: also pause, sign, and cancel all that is pending
 	Submitter             // send, replace and cancel transactions

@@ -282,7 +282,7 @@ func TestSwitchedOffRefusesAndStillAnswers(t *testing.T) {
 		require.True(t, r.Disabled)
 		require.Equal(t, "switched off: RELAYER_ENABLED is false", r.DisabledReason)
 		// Nobody has read a balance yet.
-		status, err := off.Pool.Status(t.Context(), id, httpapi.StatusParts{Balance: true})
+		status, err := off.Status(t.Context(), id, httpapi.StatusParts{Balance: true})
 		require.NoError(t, err)
 		require.Nil(t, status.Balance)
 	}
