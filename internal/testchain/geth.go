@@ -1,20 +1,15 @@
 package testchain
 
 import (
-	"bufio"
 	"context"
 	"errors"
-	"fmt"
-	"io"
 	"math/big"
-	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -27,6 +22,7 @@ import (
 	"github.com/ethereum/go-ethereum/rpc"
 
 	"github.com/rollcall-dev/rollcall/internal/testchain/contracts"
+	"github.com/rollcall-dev/rollcall/internal/testproc"
 )
 
 // GethOptions say what a geth process is like. The zero value is useful.
@@ -59,8 +55,8 @@ type Node struct {
 	durable bool
 	lost    bool // its chain, by a Kill
 	client  *ethclient.Client
-	faucet  common.Address // geth's own account, unlocked
-	proc    *process       // nil while stopped
+	faucet  common.Address    // geth's own account, unlocked
+	proc    *testproc.Process // nil while stopped
 }
 
 // Geth starts a geth process, which ends with the test, or with the test's process.
@@ -83,7 +79,9 @@ func Geth(t testing.TB, o GethOptions) *Node {
 	t.Cleanup(n.end)
 	// Somebody else may take a port between its choice and geth's bind.
 	for attempt := 1; ; attempt++ {
-		n.port = freePort(t)
+		if n.port, err = testproc.FreePort(); err != nil {
+			t.Fatal(err)
+		}
 		err := n.launch()
 		if err == nil {
 			break
@@ -224,7 +222,7 @@ func (n *Node) mined(tx common.Hash) *types.Receipt {
 		case ctx.Err() != nil:
 			n.t.Fatalf("geth %s: transaction %v was not mined: %v", n.URL(), tx, err)
 		}
-		pollPause(ctx)
+		testproc.Pause(ctx)
 	}
 }
 
@@ -241,7 +239,7 @@ func (n *Node) awaitIndex() {
 		if ctx.Err() != nil {
 			n.t.Fatalf("geth %s did not index transactions: %v", n.URL(), err)
 		}
-		pollPause(ctx)
+		testproc.Pause(ctx)
 	}
 }
 
@@ -259,42 +257,6 @@ func (n *Node) must(err error, doing string) {
 	}
 }
 
-// pollPause waits a moment between two looks at a process that offers no signal.
-func pollPause(ctx context.Context) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(10 * time.Millisecond):
-	}
-}
-
-// freePort finds a port outside the range from which the system takes ports of outgoing connections, so that none
-// takes it while geth is down.
-func freePort(t testing.TB) int {
-	t.Helper()
-	var last error
-	for range 100 {
-		port := 10_000 + rand.IntN(20_000)
-		l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
-		if err == nil {
-			_ = l.Close()
-			return port
-		}
-		last = err
-	}
-	t.Fatalf("no free port: %v", last)
-	return 0
-}
-
-// process is one run of geth.
-type process struct {
-	cmd   *exec.Cmd
-	ready chan struct{} // closed when it accepts connections
-	ended chan struct{} // closed when it is gone
-
-	mu   sync.Mutex
-	said []string // its last lines
-}
-
 // launch starts the process and waits until it is ready.
 func (n *Node) launch() error {
 	if n.proc != nil {
@@ -306,78 +268,32 @@ func (n *Node) launch() error {
 		"--dev", "--dev.period", "1", "--datadir", n.dir, "--ipcdisable", "--cache", "256",
 		"--http", "--http.port", port, "--http.api", modules, "--ws", "--ws.port", port, "--ws.api", modules,
 	}, n.args...)
-	p := &process{cmd: exec.Command(n.binary, args...), ready: make(chan struct{}), ended: make(chan struct{})}
-	p.cmd.SysProcAttr = dieWithParent()
-	out, err := p.cmd.StderrPipe()
-	if err != nil {
-		return err
-	}
-	if err := p.cmd.Start(); err != nil {
-		return err
-	}
-	go p.watch(out)
-	timeout := time.NewTimer(patience)
-	defer timeout.Stop()
-	select {
-	case <-p.ready:
-		n.proc = p
-		return nil
-	case <-p.ended:
-		return fmt.Errorf("it ended:\n%s", p.tail())
-	case <-timeout.C:
-		_ = p.cmd.Process.Kill()
-		<-p.ended
-		return fmt.Errorf("it was not ready in %v:\n%s", patience, p.tail())
-	}
+	proc, err := testproc.Start(exec.Command(n.binary, args...), func(line string) bool {
+		return strings.Contains(line, "HTTP server started") // and the websocket with it, on the same port
+	})
+	n.proc = proc
+	return err
 }
 
-// watch reads the log of the process until it ends.
-func (p *process) watch(out io.Reader) {
-	defer close(p.ended)
-	lines := bufio.NewScanner(out)
-	var ready bool
-	for lines.Scan() {
-		p.mu.Lock()
-		p.said = append(p.said, lines.Text())
-		p.said = p.said[max(0, len(p.said)-20):]
-		p.mu.Unlock()
-		if !ready && strings.Contains(lines.Text(), "HTTP server started") { // and the websocket with it, on the same port
-			ready = true
-			close(p.ready)
-		}
-	}
-	_, _ = io.Copy(io.Discard, out) // a line too long to be scanned must not block the process
-	_ = p.cmd.Wait()                // its end is what was waited for
-}
-
-func (p *process) tail() string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return strings.Join(p.said, "\n")
-}
-
-func (n *Node) signal(sig syscall.Signal) {
+// running is the process, which has to be there.
+func (n *Node) running() *testproc.Process {
 	n.t.Helper()
 	if n.proc == nil {
 		n.t.Fatalf("geth %s does not run", n.URL())
 	}
-	n.must(n.proc.cmd.Process.Signal(sig), sig.String())
+	return n.proc
+}
+
+func (n *Node) signal(sig syscall.Signal) {
+	n.t.Helper()
+	n.must(n.running().Signal(sig), sig.String())
 }
 
 func (n *Node) stop(sig syscall.Signal) {
 	n.t.Helper()
-	n.signal(sig)
-	p := n.proc
+	p := n.running()
 	n.proc = nil
-	timeout := time.NewTimer(patience)
-	defer timeout.Stop()
-	select {
-	case <-p.ended:
-	case <-timeout.C:
-		_ = p.cmd.Process.Kill()
-		<-p.ended
-		n.t.Fatalf("geth %s did not end in %v:\n%s", n.URL(), patience, p.tail())
-	}
+	n.must(p.Stop(sig), sig.String())
 }
 
 // end is the cleanup: nothing of geth outlives the test.
@@ -386,7 +302,6 @@ func (n *Node) end() {
 		n.client.Close()
 	}
 	if n.proc != nil {
-		_ = n.proc.cmd.Process.Kill() // also ends a frozen process
-		<-n.proc.ended
+		n.proc.Kill()
 	}
 }

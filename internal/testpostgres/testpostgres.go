@@ -18,11 +18,8 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
-	"math/rand/v2"
-	"net"
 	"os"
 	"path/filepath"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -34,6 +31,7 @@ import (
 
 	"github.com/rollcall-dev/rollcall/internal/pgserver"
 	"github.com/rollcall-dev/rollcall/internal/postgres"
+	"github.com/rollcall-dev/rollcall/internal/testproc"
 )
 
 const (
@@ -203,7 +201,7 @@ func begin(dir string, settings map[string]string) (*pgserver.Server, error) {
 	defer cancel()
 	// Somebody else may take a port between its choice and the server's bind.
 	for attempt := 1; ; attempt++ {
-		port, err := freePort()
+		port, err := testproc.FreePort()
 		if err != nil {
 			return nil, err
 		}
@@ -212,19 +210,6 @@ func begin(dir string, settings map[string]string) (*pgserver.Server, error) {
 			return server, err
 		}
 	}
-}
-
-// freePort finds a port outside the range from which the system takes ports of outgoing connections, so that none
-// takes it while the server is down.
-func freePort() (port int, err error) {
-	for range 100 {
-		port = 10_000 + rand.IntN(20_000)
-		var l net.Listener
-		if l, err = net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port))); err == nil {
-			return port, l.Close()
-		}
-	}
-	return 0, fmt.Errorf("no free port: %w", err)
 }
 
 func (s *shared) end() error {

@@ -6,18 +6,14 @@
 package testredis
 
 import (
-	"bufio"
 	"context"
 	"fmt"
-	"io"
-	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -25,10 +21,9 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/logging"
 	"github.com/redis/go-redis/v9/maintnotifications"
-)
 
-// patience bounds everything that takes a healthy server milliseconds.
-const patience = 30 * time.Second
+	"github.com/rollcall-dev/rollcall/internal/testproc"
+)
 
 // Server is a redis-server process. Its methods fail the test instead of returning errors; they are for one
 // goroutine, except Addr, URL and Client.
@@ -40,7 +35,7 @@ type Server struct {
 	args   []string
 	conf   string // of a sentinel
 	client *redis.Client
-	proc   *process // nil while stopped
+	proc   *testproc.Process // nil while stopped
 }
 
 // Start starts an empty server. args are appended to its command line, such as "--requirepass", "secret".
@@ -67,7 +62,9 @@ func start(t testing.TB, conf string, args []string) *Server {
 	t.Cleanup(s.end)
 	// Somebody else may take a port between its choice and the server's bind.
 	for attempt := 1; ; attempt++ {
-		s.port = freePort(t)
+		if s.port, err = testproc.FreePort(); err != nil {
+			t.Fatal(err)
+		}
 		err := s.launch()
 		if err == nil {
 			break
@@ -102,7 +99,7 @@ func (s *Server) Kill() { s.stop(syscall.SIGKILL) }
 // Restart starts a server that was stopped or killed, on its port and with its data.
 func (s *Server) Restart() {
 	s.t.Helper()
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(testproc.Patience)
 	for {
 		// Another process may hold the port for a moment.
 		err := s.launch()
@@ -156,7 +153,7 @@ func (s *Server) ReplicaOf(master *Server) {
 		if strings.Contains(info, "master_link_status:up") {
 			return
 		}
-		pollPause(ctx)
+		testproc.Pause(ctx)
 	}
 }
 
@@ -177,7 +174,7 @@ func (s *Server) password() string {
 
 // context bounds one operation of a healthy server.
 func (s *Server) context() context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), testproc.Patience)
 	s.t.Cleanup(cancel)
 	return ctx
 }
@@ -187,42 +184,6 @@ func (s *Server) must(err error, doing string) {
 	if err != nil {
 		s.t.Fatalf("%s on redis-server %s: %v", doing, s.Addr(), err)
 	}
-}
-
-// pollPause waits a moment between two looks at a process that offers no signal.
-func pollPause(ctx context.Context) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(10 * time.Millisecond):
-	}
-}
-
-// freePort finds a port outside the range from which the system takes ports of outgoing connections, so that none
-// takes it while the server is down.
-func freePort(t testing.TB) int {
-	t.Helper()
-	var last error
-	for range 100 {
-		port := 10_000 + rand.IntN(20_000)
-		l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
-		if err == nil {
-			_ = l.Close()
-			return port
-		}
-		last = err
-	}
-	t.Fatalf("no free port: %v", last)
-	return 0
-}
-
-// process is one run of the server.
-type process struct {
-	cmd   *exec.Cmd
-	ready chan struct{} // closed when it accepts connections
-	ended chan struct{} // closed when it is gone
-
-	mu   sync.Mutex
-	said []string // its last lines
 }
 
 // launch starts the process and waits until it is ready.
@@ -238,78 +199,32 @@ func (s *Server) launch() error {
 	if s.conf != "" {
 		args = []string{s.conf, "--sentinel", "--bind", "127.0.0.1", "--port", strconv.Itoa(s.port), "--dir", s.dir}
 	}
-	p := &process{cmd: exec.Command(s.binary, args...), ready: make(chan struct{}), ended: make(chan struct{})}
-	p.cmd.SysProcAttr = dieWithParent()
-	out, err := p.cmd.StdoutPipe()
-	if err != nil {
-		return err
-	}
-	p.cmd.Stderr = p.cmd.Stdout
-	if err := p.cmd.Start(); err != nil {
-		return err
-	}
-	go p.watch(out)
-	timeout := time.NewTimer(patience)
-	defer timeout.Stop()
-	select {
-	case <-p.ready:
-		s.proc = p
-		return nil
-	case <-p.ended:
-		return fmt.Errorf("it ended:\n%s", p.tail())
-	case <-timeout.C:
-		_ = p.cmd.Process.Kill()
-		<-p.ended
-		return fmt.Errorf("it was not ready in %v:\n%s", patience, p.tail())
-	}
+	proc, err := testproc.Start(exec.Command(s.binary, args...), func(line string) bool {
+		return strings.Contains(line, "Ready to accept connections") || strings.Contains(line, "Sentinel ID is")
+	})
+	s.proc = proc
+	return err
 }
 
-// watch reads the log of the process until it ends.
-func (p *process) watch(out io.Reader) {
-	defer close(p.ended)
-	lines := bufio.NewScanner(out)
-	var ready bool
-	for lines.Scan() {
-		p.mu.Lock()
-		p.said = append(p.said, lines.Text())
-		p.said = p.said[max(0, len(p.said)-20):]
-		p.mu.Unlock()
-		if !ready && (strings.Contains(lines.Text(), "Ready to accept connections") || strings.Contains(lines.Text(), "Sentinel ID is")) {
-			ready = true
-			close(p.ready)
-		}
-	}
-	_ = p.cmd.Wait() // its end is what was waited for
-}
-
-func (p *process) tail() string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return strings.Join(p.said, "\n")
-}
-
-func (s *Server) signal(sig syscall.Signal) {
+// running is the process, which has to be there.
+func (s *Server) running() *testproc.Process {
 	s.t.Helper()
 	if s.proc == nil {
 		s.t.Fatalf("redis-server %s does not run", s.Addr())
 	}
-	s.must(s.proc.cmd.Process.Signal(sig), sig.String())
+	return s.proc
+}
+
+func (s *Server) signal(sig syscall.Signal) {
+	s.t.Helper()
+	s.must(s.running().Signal(sig), sig.String())
 }
 
 func (s *Server) stop(sig syscall.Signal) {
 	s.t.Helper()
-	s.signal(sig)
-	p := s.proc
+	p := s.running()
 	s.proc = nil
-	timeout := time.NewTimer(patience)
-	defer timeout.Stop()
-	select {
-	case <-p.ended:
-	case <-timeout.C:
-		_ = p.cmd.Process.Kill()
-		<-p.ended
-		s.t.Fatalf("redis-server %s did not end in %v:\n%s", s.Addr(), patience, p.tail())
-	}
+	s.must(p.Stop(sig), sig.String())
 }
 
 // end is the cleanup: nothing of the server outlives the test.
@@ -318,7 +233,6 @@ func (s *Server) end() {
 		_ = s.client.Close()
 	}
 	if s.proc != nil {
-		_ = s.proc.cmd.Process.Kill() // also ends a frozen process
-		<-s.proc.ended
+		s.proc.Kill()
 	}
 }

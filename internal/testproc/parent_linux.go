@@ -1,8 +1,8 @@
-package testchain
+package testproc
 
 import "syscall"
 
-// dieWithParent has the kernel end geth when the test binary is killed and no cleanup runs.
+// dieWithParent has the kernel end the server when the test's process is killed and no cleanup runs.
 func dieWithParent() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 }

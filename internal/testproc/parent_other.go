@@ -1,6 +1,6 @@
 //go:build !linux
 
-package testredis
+package testproc
 
 import "syscall"
 
