@@ -200,40 +200,59 @@ wait below it have to be mined before.`
 func (c *txCancelCmd) Check(p *config.Problems) { c.check(p) }
 
 func (c *txCancelCmd) Run(ctx context.Context, con *console) error {
-	wanted, err := refs(c.Tx)
+	return c.act(ctx, con, c.waitFlag, c.outputFlags, &c.poolFlags, func(limited context.Context, a *admin.Admin, ref admin.Ref) (string, await, error) {
+		tx, err := a.Cancel(limited, ref, operatorName())
+		if err != nil || tx.Status.Final() {
+			return "canceled: it had no nonce yet", nil, err
+		}
+		asked := fmt.Sprintf("a no-op is to take its nonce, %d of %s", *tx.Nonce, tx.From)
+		return asked, func(waiting context.Context) string {
+			switch tx, last := a.AwaitNoop(waiting, tx.ID); {
+			case tx == nil && c.Wait > 0:
+				return asked + fmt.Sprintf("; no relayer has signed it within %v: does one run?", c.Wait)
+			case tx == nil:
+				return asked
+			case last.Purpose == relayer.PurposeNoop:
+				return asked + fmt.Sprintf("; it was signed, as attempt %d", last.Number)
+			default:
+				return asked + fmt.Sprintf("; the transaction is %s meanwhile", tx.Status)
+			}
+		}, nil
+	})
+}
+
+// await waits for what a relayer does about an order, and tells what is known of it then.
+type await func(waiting context.Context) string
+
+// act gives an order for each transaction, and then waits for all of them. order returns what was done, and, unless there is
+// nothing to wait for, how to wait.
+func (r refArgs) act(ctx context.Context, con *console, w waitFlag, o outputFlags, pool *poolFlags,
+	order func(limited context.Context, a *admin.Admin, ref admin.Ref) (string, await, error),
+) error {
+	wanted, err := refs(r.Tx)
 	if err != nil {
 		return err
 	}
-	a, limited, end, err := c.admin(ctx)
+	a, limited, end, err := pool.admin(ctx)
 	if err != nil {
 		return err
 	}
 	defer end()
 	deeds := make([]deed, len(wanted))
-	open := map[int]uuid.UUID{}
+	open := map[int]await{}
 	for i, ref := range wanted {
-		tx, err := a.Cancel(limited, ref, operatorName())
-		detail := "canceled: it had no nonce yet"
-		if err == nil && !tx.Status.Final() {
-			open[i] = tx.ID
-			detail = fmt.Sprintf("a no-op is to take its nonce, %d of %s", *tx.Nonce, tx.From)
+		detail, wait, err := order(limited, a, ref)
+		if err == nil && wait != nil {
+			open[i] = wait
 		}
 		deeds[i] = deedOf(ref.String(), detail, err)
 	}
-	waiting, cancel := c.within(ctx)
+	waiting, cancel := w.within(ctx)
 	defer cancel()
-	for i, id := range open {
-		switch tx, last := a.AwaitNoop(waiting, id); {
-		case tx == nil && c.Wait > 0:
-			deeds[i].Detail += fmt.Sprintf("; no relayer has signed it within %v: does one run?", c.Wait)
-		case tx == nil:
-		case last.Purpose == relayer.PurposeNoop:
-			deeds[i].Detail += fmt.Sprintf("; it was signed, as attempt %d", last.Number)
-		default:
-			deeds[i].Detail += fmt.Sprintf("; the transaction is %s meanwhile", tx.Status)
-		}
+	for i, wait := range open {
+		deeds[i].Detail = wait(waiting)
 	}
-	return report(con, c.outputFlags, deeds, "rollcall tx get ID")
+	return report(con, o, deeds, "rollcall tx get ID")
 }
 
 // operatorName is who it was, for those who read a transaction's reason later.
@@ -273,41 +292,25 @@ that offers a tenth more; where that is above the relayer's cap, it stays asked 
 func (c *txBumpCmd) Check(p *config.Problems) { c.check(p) }
 
 func (c *txBumpCmd) Run(ctx context.Context, con *console) error {
-	wanted, err := refs(c.Tx)
-	if err != nil {
-		return err
-	}
-	a, limited, end, err := c.admin(ctx)
-	if err != nil {
-		return err
-	}
-	defer end()
-	deeds := make([]deed, len(wanted))
-	before := map[int]*relayer.Attempt{}
-	for i, ref := range wanted {
-		_, last, err := a.Bump(limited, ref)
+	return c.act(ctx, con, c.waitFlag, c.outputFlags, &c.poolFlags, func(limited context.Context, a *admin.Admin, ref admin.Ref) (string, await, error) {
+		const asked = "a higher fee is asked for"
+		_, was, err := a.Bump(limited, ref)
 		if errors.Is(err, ledger.ErrUnsigned) {
 			err = withFix(err, "It waits for a key, or for a relayer: \"rollcall keys list\" shows them.")
 		}
-		if err == nil {
-			before[i] = last
-		}
-		deeds[i] = deedOf(ref.String(), "a higher fee is asked for", err)
-	}
-	waiting, cancel := c.within(ctx)
-	defer cancel()
-	for i, was := range before {
-		switch tx, last := a.AwaitAttempt(waiting, was.TxID, was.Number); {
-		case tx == nil && c.Wait > 0:
-			deeds[i].Detail += fmt.Sprintf("; no relayer has signed within %v: does one run, or is the fee of %s wei near its cap?", c.Wait, was.MaxFee)
-		case tx == nil:
-		case last.Number > was.Number:
-			deeds[i].Detail = fmt.Sprintf("attempt %d offers %s wei for a unit of gas, attempt %d did %s", last.Number, last.MaxFee, was.Number, was.MaxFee)
-		default:
-			deeds[i].Detail = fmt.Sprintf("it is %s meanwhile", tx.Status)
-		}
-	}
-	return report(con, c.outputFlags, deeds, "rollcall tx get ID")
+		return asked, func(waiting context.Context) string {
+			switch tx, last := a.AwaitAttempt(waiting, was.TxID, was.Number); {
+			case tx == nil && c.Wait > 0:
+				return asked + fmt.Sprintf("; no relayer has signed within %v: does one run, or is the fee of %s wei near its cap?", c.Wait, was.MaxFee)
+			case tx == nil:
+				return asked
+			case last.Number > was.Number:
+				return fmt.Sprintf("attempt %d offers %s wei for a unit of gas, attempt %d did %s", last.Number, last.MaxFee, was.Number, was.MaxFee)
+			default:
+				return fmt.Sprintf("it is %s meanwhile", tx.Status)
+			}
+		}, err
+	})
 }
 
 type txReplayCmd struct {
