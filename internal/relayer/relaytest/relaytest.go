@@ -3,6 +3,7 @@
 package relaytest
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"math/big"
@@ -33,6 +34,7 @@ import (
 
 // Options say what a relayer is made of.
 type Options struct {
+	ID          string // of the pool; PoolID by default
 	DatabaseURL string
 	RPC         []string
 	ChainID     uint64 // 1337 by default
@@ -65,7 +67,7 @@ type Relayer struct {
 	once sync.Once
 }
 
-// PoolID is that of all relayers made here.
+// PoolID is that of all relayers made here, unless they are given another.
 const PoolID = "pool"
 
 // Start runs a relayer until the test ends, or Stop. It returns when the relayer is healthy.
@@ -92,6 +94,7 @@ func Launch(t testing.TB, o Options) *Relayer {
 	if o.ChainID == 0 {
 		o.ChainID = 1337
 	}
+	o.ID = cmp.Or(o.ID, PoolID)
 	require.NoError(t, postgres.Migrate(ctx, o.DatabaseURL, ledger.Migrations()))
 	db, err := postgres.Open(ctx, postgres.Config{URL: o.DatabaseURL})
 	require.NoError(t, err)
@@ -107,7 +110,7 @@ func Launch(t testing.TB, o Options) *Relayer {
 		reg = o.Registry
 	}
 	r.Ledger = ledger.New(db, ledger.Config{
-		ChainID: o.ChainID, Pool: PoolID, Targets: o.Targets, Budgets: o.Budgets, Metrics: ledger.NewMetrics(reg),
+		ChainID: o.ChainID, Pool: o.ID, Targets: o.Targets, Budgets: o.Budgets, Metrics: ledger.NewMetrics(reg),
 	})
 	follow := tracker.Nodes(client)
 	r.Lineage = tracker.NewLineage(follow, r.Ledger, log)
@@ -133,7 +136,7 @@ func Launch(t testing.TB, o Options) *Relayer {
 	}
 	send := sender.New(sending)
 	pooling := pool.Config{
-		ID: PoolID, Passthrough: client, Signing: true, Ledger: r.Ledger, Sender: send, Chain: client, Ring: o.Ring, Log: log, Enabled: true, Ready: r.Lineage.Err,
+		ID: o.ID, Passthrough: client, Signing: true, Ledger: r.Ledger, Sender: send, Chain: client, Ring: o.Ring, Log: log, Enabled: true, Ready: r.Lineage.Err,
 		Funding: funding, Metrics: pool.NewMetrics(reg),
 	}
 	if o.Pool != nil {
@@ -147,7 +150,7 @@ func Launch(t testing.TB, o Options) *Relayer {
 	tracking.Terms.Held = slices.Concat(tracking.Terms.Held, funding)
 	if o.Keeper != nil {
 		keeping := safeguard.Config{
-			Ledger: r.Ledger, Chain: client, Log: log, Outbox: webhook.NewOutbox(db, o.ChainID, PoolID), Describe: r.Describe, Sign: send.Sign,
+			Ledger: r.Ledger, Chain: client, Log: log, Outbox: webhook.NewOutbox(db, o.ChainID, o.ID), Describe: r.Describe, Sign: send.Sign,
 			Interval: 50 * time.Millisecond, TopUp: o.TopUp, Metrics: safeguard.NewMetrics(reg),
 		}
 		o.Keeper(&keeping)
