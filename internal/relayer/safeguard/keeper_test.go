@@ -237,13 +237,18 @@ func TestOnlyKeysThatCanPayGetSomething(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, f.keys[0], tx.From, "the other one has fewer pending, and too little")
 	}
-	// Nobody has so much.
-	_, err := send(t, r, relaytest.PoolID, to, testchain.Ether(11))
+	// Nobody has so much, or not the one who is asked.
+	for target, value := range map[string]*big.Int{relaytest.PoolID: testchain.Ether(11), f.keys[1].Hex(): testchain.Ether(2)} {
+		_, err := send(t, r, target, to, value)
+		var invalid *relayer.InvalidError
+		require.ErrorAs(t, err, &invalid)
+		require.Equal(t, "value", invalid.Field)
+	}
+	// It has, and lacks the gas.
+	_, err := send(t, r, f.keys[1].Hex(), to, testchain.Ether(1))
 	var funds *relayer.FundsError
 	require.ErrorAs(t, err, &funds)
-	require.Positive(t, funds.Need.Cmp(testchain.Ether(11)))
-	_, err = send(t, r, f.keys[1].Hex(), to, testchain.Ether(2))
-	require.ErrorAs(t, err, &funds)
+	require.Positive(t, funds.Need.Cmp(testchain.Ether(1)))
 	// Somebody has, and has promised it: it waits.
 	waits, err := send(t, r, relaytest.PoolID, to, testchain.Ether(2))
 	require.NoError(t, err)
