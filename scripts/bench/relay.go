@@ -23,7 +23,14 @@ const (
 	bareTakenRow  = "geth alone: signed beforehand, accepted, 128 connections"
 	fullPostRow   = "POST at full load"
 	halfPostRow   = "POST at half of that load"
+	headRow       = "head to recorded, 50 transactions a second"
 )
+
+// headRate is how many transactions a second there are while it is measured how soon heads are recorded: a modest load.
+const headRate = 50
+
+// settling is how long it takes until what was sent before is final: the relayer waits for 12 blocks, of a second each.
+const settling = 14 * time.Second
 
 // relay: a relayer, its Postgres and a node, from POST to mined, beside the node alone.
 func relay(ctx context.Context, s *suite) error {
@@ -47,6 +54,8 @@ func relay(ctx context.Context, s *suite) error {
 	s.report(halfPostRow+", p99", "ms").within(50)
 	s.report(fullPostRow+", p50", "ms")
 	s.report(fullPostRow+", p99", "ms")
+	s.report(headRow+", p50", "ms")
+	s.report(headRow+", p99", "ms").within(100)
 	for _, row := range []string{relayRow, idempotentRow} {
 		for _, who := range []string{"relayer", "Postgres", "geth", "clients"} {
 			s.report(cpuRow(row, who), "µs")
@@ -196,8 +205,11 @@ func (s *suite) full(ctx context.Context, r *relayed, row string, idempotent boo
 	return sent, rate, errors.Join(used(row, s.burst), r.tellStatements(ctx))
 }
 
-// plain measures at full load, and then at half of what that was.
+// plain measures how soon heads are recorded, then at full load, and then at half of what that was.
 func (s *suite) plain(ctx context.Context, r *relayed) error {
+	if err := s.heads(ctx, r); err != nil {
+		return err
+	}
 	sent, rate, err := s.full(ctx, r, relayRow, false)
 	if err != nil {
 		return err
@@ -210,6 +222,34 @@ func (s *suite) plain(ctx context.Context, r *relayed) error {
 	}
 	s.sample(halfPostRow+", p50", milliseconds(half.p50), "ms")
 	s.sample(halfPostRow+", p99", milliseconds(half.p99), "ms")
+	return nil
+}
+
+// heads measures how long the relayer takes from hearing of a block, by its subscription, to having written down what it
+// changed, as the relayer itself says.
+func (s *suite) heads(ctx context.Context, r *relayed) error {
+	read := func() (histogram, error) {
+		metrics, err := httpGet(ctx, "http://"+r.relayer.addr+"/metrics")
+		if err != nil {
+			return nil, err
+		}
+		return readHistogram(metrics, "rollcall_relayer_head_lag_seconds")
+	}
+	pause(ctx, settling)
+	before, err := read()
+	if err != nil {
+		return err
+	}
+	if _, _, err := r.send(ctx, int(headRate*s.paced.Seconds()), headRate, false); err != nil {
+		return err
+	}
+	after, err := read()
+	if err != nil {
+		return err
+	}
+	lags := after.since(before)
+	s.sample(headRow+", p50", 1000*lags.quantile(0.5), "ms")
+	s.sample(headRow+", p99", 1000*lags.quantile(0.99), "ms")
 	return nil
 }
 
