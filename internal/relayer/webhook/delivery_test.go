@@ -183,6 +183,8 @@ func TestATargetThatWasDownGetsEverythingInOrderWithoutDelay(t *testing.T) {
 	cfg := settings(r.target("here"))
 	// Longer than the test may take: what was tried must not have to wait for that once the target is back.
 	cfg.tuning.backoff, cfg.MaxBackoff = time.Hour, time.Hour
+	// Less than there are transactions: some have not been tried, and find out that it is back.
+	cfg.Concurrency = 10
 	d, _ := run(t, db, cfg)
 	var ids []uuid.UUID
 	for range 40 {
