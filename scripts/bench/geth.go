@@ -79,10 +79,11 @@ func (g *geth) fund(ctx context.Context, to []common.Address) error {
 		return errors.New("geth has no account of its own")
 	}
 	amount := (*hexutil.Big)(new(big.Int).Mul(big.NewInt(1_000_000), big.NewInt(params.Ether)))
-	for _, address := range to {
+	for i, address := range to {
 		var hash common.Hash
 		err := g.client.CallContext(ctx, &hash, "eth_sendTransaction", map[string]any{
 			"from": faucets[0], "to": address, "value": amount, "gas": hexutil.Uint64(params.TxGas),
+			"nonce": hexutil.Uint64(i), // the chain is new; the pool's own count goes back for a moment with each block
 		})
 		if err != nil {
 			return fmt.Errorf("fund %s: %w", address, err)

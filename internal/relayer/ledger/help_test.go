@@ -56,6 +56,14 @@ func migrate(t testing.TB, url string) {
 	require.NoError(t, postgres.Migrate(context.Background(), url, Migrations()))
 }
 
+// all are the nonces of all keys.
+func all(terms Terms) (froms []From) {
+	for _, key := range terms.Held {
+		froms = append(froms, From{Key: key})
+	}
+	return froms
+}
+
 func draft(l *Ledger) *Draft {
 	return &Draft{
 		ID: uuid.Must(uuid.NewV7()), Target: l.Pool, Caller: "caller", Kind: relayer.KindTransaction,

@@ -19,12 +19,14 @@ func inTurn(what, address, limit string) string {
 }
 
 // Unsigned are transactions whose nonce was claimed and for which nothing was signed within age: whoever claimed
-// it may have died. Only those of keys, of each in turn, its lowest nonce first; at most limit.
-func (l *Ledger) Unsigned(ctx context.Context, keys []common.Address, age time.Duration, limit int) ([]*relayer.Transaction, error) {
-	return l.list(ctx, "list unsigned transactions", `SELECT t.* FROM unnest($2::text[]) AS k (address) CROSS JOIN LATERAL (
-		`+selectTransactions+` WHERE chain_id = $1 AND relayer_address = k.address AND open AND nonce IS NOT NULL AND status = 'allocated' AND updated_at < now() - $3::interval
-		AND NOT EXISTS (SELECT FROM relayer_attempts a WHERE a.tx_id = relayer_txs.id AND a.nonce = relayer_txs.nonce AND a.address = relayer_txs.relayer_address)
-		ORDER BY nonce LIMIT $4) AS t`+inTurn("t", "relayer_address", "$4"), l.ChainID, hexAddresses(keys), age, limit)
+// it may have died. From the given nonces on, of each key in turn, its lowest first; at most limit.
+func (l *Ledger) Unsigned(ctx context.Context, froms []From, age time.Duration, limit int) ([]*relayer.Transaction, error) {
+	addresses, nonces := l.froms(froms)
+	return l.list(ctx, "list unsigned transactions", `SELECT t.* FROM unnest($2::text[], $3::bigint[]) AS f (address, nonce) CROSS JOIN LATERAL (
+		`+selectTransactions+` WHERE chain_id = $1 AND relayer_address = f.address AND nonce >= f.nonce AND open AND nonce IS NOT NULL
+			AND status = 'allocated' AND updated_at < now() - $4::interval
+			AND NOT EXISTS (SELECT FROM relayer_attempts a WHERE a.tx_id = relayer_txs.id AND a.nonce = relayer_txs.nonce AND a.address = relayer_txs.relayer_address)
+		ORDER BY nonce LIMIT $5) AS t`+inTurn("t", "relayer_address", "$5"), l.ChainID, addresses, nonces, age, limit)
 }
 
 func (l *Ledger) list(ctx context.Context, doing, query string, args ...any) ([]*relayer.Transaction, error) {
@@ -124,14 +126,14 @@ func (l *Ledger) Due(ctx context.Context, limit int) ([]*relayer.Transaction, er
 }
 
 // Unsent are the latest attempts of transactions that no node is known to have taken, and whose row has not changed for age;
-// of each key in turn, its lowest nonce first, at most limit.
-func (l *Ledger) Unsent(ctx context.Context, age time.Duration, limit int) ([]*relayer.Attempt, error) {
-	rows, err := l.db.Query(ctx, `SELECT s.* FROM relayer_keys k CROSS JOIN LATERAL (SELECT a.* FROM relayer_txs t
+// from the given nonces on, of each key in turn, its lowest first; at most limit.
+func (l *Ledger) Unsent(ctx context.Context, froms []From, age time.Duration, limit int) ([]*relayer.Attempt, error) {
+	addresses, nonces := l.froms(froms)
+	rows, err := l.db.Query(ctx, `SELECT s.* FROM unnest($2::text[], $3::bigint[]) AS f (address, nonce) CROSS JOIN LATERAL (SELECT a.* FROM relayer_txs t
 			CROSS JOIN LATERAL (`+selectAttempts+` WHERE a.tx_id = t.id AND a.nonce = t.nonce AND a.address = t.relayer_address ORDER BY a.attempt DESC LIMIT 1) AS a
-			WHERE t.chain_id = k.chain_id AND t.relayer_address = k.address AND t.open AND t.nonce IS NOT NULL
-				AND t.status IN ('allocated', 'unknown') AND t.updated_at < now() - $3::interval
-			ORDER BY t.nonce LIMIT $4) AS s
-		WHERE k.chain_id = $1 AND k.pool_id = $2`+inTurn("s", "address", "$4"), l.ChainID, l.Pool, age, limit)
+			WHERE t.chain_id = $1 AND t.relayer_address = f.address AND t.nonce >= f.nonce AND t.open AND t.nonce IS NOT NULL
+				AND t.status IN ('allocated', 'unknown') AND t.updated_at < now() - $4::interval
+			ORDER BY t.nonce LIMIT $5) AS s`+inTurn("s", "address", "$5"), l.ChainID, addresses, nonces, age, limit)
 	if err != nil {
 		return nil, fmt.Errorf("list unsent attempts: %w", err)
 	}
@@ -142,12 +144,13 @@ func (l *Ledger) Unsent(ctx context.Context, age time.Duration, limit int) ([]*r
 	return attempts, nil
 }
 
-// Intended are transactions whose nonce is to be used for a no-op, and for which none has been signed; of each key in turn, its
-// lowest nonce first, at most limit.
-func (l *Ledger) Intended(ctx context.Context, limit int) ([]*relayer.Transaction, error) {
-	return l.list(ctx, "list what is to be superseded", `SELECT t.* FROM relayer_keys k CROSS JOIN LATERAL (
-		`+selectTransactions+` WHERE chain_id = k.chain_id AND relayer_address = k.address AND open AND nonce IS NOT NULL AND intent <> 'send' AND status <> 'mined' AND NOT EXISTS (SELECT FROM relayer_attempts a
-			WHERE a.tx_id = relayer_txs.id AND a.nonce = relayer_txs.nonce AND a.address = relayer_txs.relayer_address AND a.purpose = 'noop')
-		ORDER BY nonce LIMIT $3) AS t
-		WHERE k.chain_id = $1 AND k.pool_id = $2`+inTurn("t", "relayer_address", "$3"), l.ChainID, l.Pool, limit)
+// Intended are transactions whose nonce is to be used for a no-op, and for which none has been signed; from the given
+// nonces on, of each key in turn, its lowest first; at most limit.
+func (l *Ledger) Intended(ctx context.Context, froms []From, limit int) ([]*relayer.Transaction, error) {
+	addresses, nonces := l.froms(froms)
+	return l.list(ctx, "list what is to be superseded", `SELECT t.* FROM unnest($2::text[], $3::bigint[]) AS f (address, nonce) CROSS JOIN LATERAL (
+		`+selectTransactions+` WHERE chain_id = $1 AND relayer_address = f.address AND nonce >= f.nonce AND open AND nonce IS NOT NULL
+			AND intent <> 'send' AND status <> 'mined' AND NOT EXISTS (SELECT FROM relayer_attempts a WHERE a.tx_id = relayer_txs.id
+				AND a.nonce = relayer_txs.nonce AND a.address = relayer_txs.relayer_address AND a.purpose = 'noop')
+		ORDER BY nonce LIMIT $4) AS t`+inTurn("t", "relayer_address", "$4"), l.ChainID, addresses, nonces, limit)
 }

@@ -90,11 +90,11 @@ func TestOthersTakeOver(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 1)
 	txs := accept(t, l, terms, draft(l), draft(l))
-	unsigned, err := l.Unsigned(t.Context(), terms.Held, 0, 10)
+	unsigned, err := l.Unsigned(t.Context(), all(terms), 0, 10)
 	require.NoError(t, err)
 	require.Len(t, unsigned, 2)
 	require.Equal(t, txs[0].ID, unsigned[0].ID)
-	unsigned, err = l.Unsigned(t.Context(), terms.Held, time.Minute, 10)
+	unsigned, err = l.Unsigned(t.Context(), all(terms), time.Minute, 10)
 	require.NoError(t, err)
 	require.Empty(t, unsigned)
 
@@ -104,7 +104,7 @@ func TestOthersTakeOver(t *testing.T) {
 	stored, err = l.StoreAttempts(t.Context(), []*relayer.Attempt{attempt(txs[1], 1, relayer.PurposeSend), attempt(txs[0], 1, relayer.PurposeNoop)})
 	require.NoError(t, err)
 	require.Equal(t, []bool{true, false}, stored)
-	unsent, err := l.Unsent(t.Context(), 0, 10)
+	unsent, err := l.Unsent(t.Context(), all(terms), 0, 10)
 	require.NoError(t, err)
 	require.Len(t, unsent, 2)
 	require.Equal(t, relayer.PurposeSend, unsent[0].Purpose)
@@ -132,7 +132,7 @@ func TestNoKeyIsHeldBackByAnother(t *testing.T) {
 	}
 	want := []uuid.UUID{txs[0].ID, txs[10].ID, txs[1].ID, txs[11].ID, txs[2].ID}
 
-	unsigned, err := l.Unsigned(t.Context(), terms.Held, 0, 5)
+	unsigned, err := l.Unsigned(t.Context(), all(terms), 0, 5)
 	require.NoError(t, err)
 	require.Equal(t, want, ids(unsigned))
 
@@ -142,7 +142,7 @@ func TestNoKeyIsHeldBackByAnother(t *testing.T) {
 	}
 	_, err = l.StoreAttempts(t.Context(), attempts)
 	require.NoError(t, err)
-	unsent, err := l.Unsent(t.Context(), 0, 5)
+	unsent, err := l.Unsent(t.Context(), all(terms), 0, 5)
 	require.NoError(t, err)
 	var got []uuid.UUID
 	for _, a := range unsent {
@@ -154,7 +154,7 @@ func TestNoKeyIsHeldBackByAnother(t *testing.T) {
 		_, err := l.Intend(t.Context(), tx.ID, relayer.IntentCancel, "asked")
 		require.NoError(t, err)
 	}
-	intended, err := l.Intended(t.Context(), 5)
+	intended, err := l.Intended(t.Context(), all(terms), 5)
 	require.NoError(t, err)
 	require.Equal(t, want, ids(intended))
 }
@@ -210,7 +210,7 @@ func TestDisplaced(t *testing.T) {
 	require.Len(t, seated, 1)
 	require.Equal(t, uint64(1), *seated[0].Nonce)
 	require.Equal(t, 1, seated[0].Attempts) // the next one signed is the second
-	unsigned, err := l.Unsigned(t.Context(), terms.Held, 0, 10)
+	unsigned, err := l.Unsigned(t.Context(), all(terms), 0, 10)
 	require.NoError(t, err)
 	require.Len(t, unsigned, 1)
 	// Repeating it changes nothing.
@@ -361,7 +361,7 @@ func TestTheSameBytesOnAChainThatBeganAnew(t *testing.T) {
 	waited, err := l.Dispatch(t.Context(), terms, 10)
 	require.NoError(t, err)
 	require.Equal(t, []uuid.UUID{old[1].ID, old[3].ID}, ids(waited))
-	unsigned, err := l.Unsigned(t.Context(), terms.Held, 0, 10)
+	unsigned, err := l.Unsigned(t.Context(), all(terms), 0, 10)
 	require.NoError(t, err)
 	require.Equal(t, ids(waited), ids(unsigned), "bytes for a nonce of the chain before are not for the new one")
 	again := attempt(waited[0], 2, relayer.PurposeSend)

@@ -34,7 +34,8 @@ func (r *round) tend(ctx context.Context) error {
 
 // unsigned signs for nonces that were claimed by somebody who did not get further.
 func (r *round) unsigned(ctx context.Context) error {
-	txs, err := r.cfg.Ledger.Unsigned(ctx, r.cfg.Terms.Held, r.cfg.Abandoned, tendLimit)
+	held := slices.DeleteFunc(r.mined(), func(f ledger.From) bool { return !slices.Contains(r.cfg.Terms.Held, f.Key) })
+	txs, err := r.cfg.Ledger.Unsigned(ctx, held, r.cfg.Abandoned, tendLimit)
 	if err != nil || len(txs) == 0 {
 		return err
 	}
@@ -52,7 +53,7 @@ func (r *round) sign(ctx context.Context, txs []*relayer.Transaction) error {
 
 // unsent broadcasts stored bytes that no node is known to have.
 func (r *round) unsent(ctx context.Context) error {
-	attempts, err := r.cfg.Ledger.Unsent(ctx, r.cfg.Abandoned, tendLimit)
+	attempts, err := r.cfg.Ledger.Unsent(ctx, r.mined(), r.cfg.Abandoned, tendLimit)
 	if err != nil {
 		return err
 	}
@@ -167,7 +168,7 @@ func (r *round) expire(ctx context.Context) error {
 
 // intended signs the no-ops that cancelations, expiries and failures still lack.
 func (r *round) intended(ctx context.Context) error {
-	txs, err := r.cfg.Ledger.Intended(ctx, tendLimit)
+	txs, err := r.cfg.Ledger.Intended(ctx, r.mined(), tendLimit)
 	if err != nil {
 		return err
 	}
