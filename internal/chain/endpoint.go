@@ -25,6 +25,9 @@ const (
 	maxLimitBackoff = time.Minute
 	// batchPardon is when batches are tried again on an endpoint that refused them.
 	batchPardon = 10 * time.Minute
+	// pendingPardon is when an endpoint that knew nothing of what is pending is asked for that again: it may have been
+	// starting, and who simulates without it takes what depends on a pending transaction for a failure.
+	pendingPardon = time.Minute
 	// singles is how many calls run beside each other on an endpoint that takes no batches.
 	singles = 8
 )
@@ -38,9 +41,9 @@ type endpoint struct {
 	conn  conn
 	wake  chan struct{} // its watcher has to look again
 
-	noBlockHash     atomic.Bool // it does not take EIP-1898's block parameter
-	noBlockReceipts atomic.Bool // it has no eth_getBlockReceipts
-	noPending       atomic.Bool // it simulates on top of the newest block only
+	noBlockHash     atomic.Bool               // it does not take EIP-1898's block parameter
+	noBlockReceipts atomic.Bool               // it has no eth_getBlockReceipts
+	noPending       atomic.Pointer[time.Time] // until when it simulates on top of the newest block only
 
 	verifying chan struct{} // full while its chain is asked for; all others wait for that
 

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"math/big"
+	"time"
 
 	"github.com/ethereum/go-ethereum/accounts/abi"
 	"github.com/ethereum/go-ethereum/common"
@@ -74,7 +75,7 @@ func (ep *endpoint) estimate(ctx context.Context, m Message) (answer, error) {
 		}
 		return answers[0], nil
 	}
-	if ep.noPending.Load() {
+	if until := ep.noPending.Load(); until != nil && time.Now().Before(*until) {
 		return at("latest")
 	}
 	said, err := at("pending")
@@ -83,8 +84,8 @@ func (ep *endpoint) estimate(ctx context.Context, m Message) (answer, error) {
 	}
 	said, err = at("latest")
 	if err == nil && said.err == nil {
-		ep.log.Info("endpoint simulates on top of the newest block only")
-		ep.noPending.Store(true)
+		ep.log.Info("endpoint simulates on top of the newest block only", "for", pendingPardon)
+		ep.noPending.Store(new(time.Now().Add(pendingPardon)))
 	}
 	return said, err
 }

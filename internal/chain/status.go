@@ -83,13 +83,10 @@ type Anchor struct {
 	Err      error       // no answer: nothing is known
 }
 
-// stragglers is how much longer than the first answer the others may take.
-const stragglers = time.Second
-
 // Anchors asks all endpoints of the right chain for their first block and that of the given number, to recognise a
-// chain that has lost its history. An endpoint of another chain has a *WrongChainError. Where one has answered, those that
-// take longer by a second have an error.
-func (c *Client) Anchors(ctx context.Context, number uint64) []Anchor {
+// chain that has lost its history. An endpoint of another chain has a *WrongChainError. With stragglers above 0, those that
+// take longer than the first answer by that have an error, once one has answered; otherwise all are waited for.
+func (c *Client) Anchors(ctx context.Context, number uint64, stragglers time.Duration) []Anchor {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	anchors := make([]Anchor, len(c.endpoints))
@@ -97,7 +94,7 @@ func (c *Client) Anchors(ctx context.Context, number uint64) []Anchor {
 	var first sync.Once
 	for i, ep := range c.endpoints {
 		wg.Go(func() {
-			if anchors[i] = ep.anchor(ctx, number); anchors[i].Err == nil {
+			if anchors[i] = ep.anchor(ctx, number); anchors[i].Err == nil && stragglers > 0 {
 				first.Do(func() { time.AfterFunc(stragglers, cancel) })
 			}
 		})

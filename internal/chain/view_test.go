@@ -219,7 +219,7 @@ func TestAnchorsAreEveryEndpointsOwn(t *testing.T) {
 	b.set(func() { b.hash = 2 })
 	gone.breakFor("eth_chainId", faults["500"].apply)
 	c := open(t, Config{Endpoints: []string{a.url(), b.url(), gone.url()}})
-	anchors := c.Anchors(t.Context(), 50)
+	anchors := c.Anchors(t.Context(), 50, 0)
 	require.Len(t, anchors, 3)
 	require.NoError(t, anchors[0].Err)
 	require.Equal(t, byte(1), anchors[0].Genesis[0])
@@ -234,7 +234,7 @@ func TestAnchorsAreEveryEndpointsOwn(t *testing.T) {
 		}
 		return blockJSON(numberOf(params[0], 1), 3), ""
 	})
-	anchors = c.Anchors(t.Context(), 50)
+	anchors = c.Anchors(t.Context(), 50, 0)
 	require.NoError(t, anchors[0].Err)
 	require.Equal(t, byte(3), anchors[0].Genesis[0], "the chain has begun anew")
 	require.True(t, anchors[0].Block.IsZero())

@@ -178,7 +178,7 @@ func (a *Admin) NewChain(ctx context.Context, client *chain.Client) (*NewChain, 
 		return nil, refused{err}
 	}
 	n := &NewChain{WasGenesis: known.Genesis, Anchor: known.Anchor}
-	for _, anchor := range client.Anchors(ctx, known.Anchor.Number) {
+	for _, anchor := range client.Anchors(ctx, known.Anchor.Number, 0) {
 		switch {
 		case anchor.Err != nil:
 			return nil, refused{fmt.Errorf("%s does not tell its history, and may have the known one: %w", anchor.Endpoint, anchor.Err)}

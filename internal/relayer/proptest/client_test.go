@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/big"
+	"time"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/core/types"
@@ -161,7 +162,7 @@ func (c *client) Next(ctx context.Context, after common.Hash) (chain.Header, err
 	}
 }
 
-func (c *client) Anchors(_ context.Context, number uint64) []chain.Anchor {
+func (c *client) Anchors(_ context.Context, number uint64, _ time.Duration) []chain.Anchor {
 	c.world.mu.Lock()
 	defer c.world.mu.Unlock()
 	var anchors []chain.Anchor

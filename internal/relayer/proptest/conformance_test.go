@@ -302,12 +302,12 @@ var conformance = []struct {
 	}},
 	{"the first block is told of, and any other", func(r *rig) {
 		v := r.latest()
-		for _, a := range r.Anchors(r.t.Context(), v.Header().Number) {
+		for _, a := range r.Anchors(r.t.Context(), v.Header().Number, 0) {
 			require.NoError(r.t, a.Err)
 			require.NotZero(r.t, a.Genesis)
 			require.Equal(r.t, v.Header().Hash, a.Block.Hash)
 		}
-		for _, a := range r.Anchors(r.t.Context(), v.Header().Number+1) {
+		for _, a := range r.Anchors(r.t.Context(), v.Header().Number+1, 0) {
 			require.True(r.t, a.Block.IsZero())
 		}
 	}},

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -22,6 +23,9 @@ type Lineage struct {
 	log    *slog.Logger
 	state  atomic.Pointer[error]
 	doubts atomic.Int64 // raised by views
+
+	mu     sync.Mutex
+	faults map[string]error // what each node said last, where that was wrong
 }
 
 // errNotChecked is the state before the first answer of a node.
@@ -29,7 +33,7 @@ var errNotChecked = errors.New("no node has confirmed yet that the chain is the 
 
 // NewLineage makes a Lineage; Run runs it.
 func NewLineage(c Chain, l *ledger.Ledger, log *slog.Logger) *Lineage {
-	g := &Lineage{chain: c, ledger: l, log: log}
+	g := &Lineage{chain: c, ledger: l, log: log, faults: map[string]error{}}
 	g.state.Store(&errNotChecked)
 	return g
 }
@@ -40,8 +44,13 @@ func (g *Lineage) Err() error { return *g.state.Load() }
 // Run looks at each head, and each second where there is none, until ctx ends. It returns nil.
 func (g *Lineage) Run(ctx context.Context) error {
 	var head common.Hash
+	patience := stragglers // to be ready soon, although a node may hang
 	for ctx.Err() == nil {
-		if err := g.Check(ctx); err != nil && ctx.Err() == nil && !errors.Is(err, errForeign) {
+		err := g.check(ctx, patience)
+		if patience = 0; errors.Is(g.Err(), errNotChecked) {
+			patience = stragglers
+		}
+		if err != nil && ctx.Err() == nil && !errors.Is(err, errForeign) {
 			g.log.Debug("chain could not be recognised", "err", err)
 		}
 		wait, cancel := context.WithTimeout(ctx, time.Second)
@@ -56,27 +65,44 @@ func (g *Lineage) Run(ctx context.Context) error {
 // errForeign is a chain with another history.
 var errForeign = errors.New("the chain has another history than the one that transactions were sent on")
 
-// Check asks all nodes now, and returns what keeps transactions from being sent. Where no node answers, what was known stays.
-func (g *Lineage) Check(ctx context.Context) error {
+// stragglers is how much longer than the first one other nodes may take where somebody waits for what they say.
+const stragglers = time.Second
+
+// Check asks all nodes now, and returns what keeps transactions from being sent. Where no node answers, what was known
+// stays, and so does what a node said that was not waited for.
+func (g *Lineage) Check(ctx context.Context) error { return g.check(ctx, stragglers) }
+
+func (g *Lineage) check(ctx context.Context, patience time.Duration) error {
 	doubts := g.doubts.Load()
 	known, err := g.remembered(ctx)
 	if err != nil {
 		return errors.Join(g.Err(), err)
 	}
+	anchors := g.chain.Anchors(ctx, known.Anchor.Number, patience)
+	g.mu.Lock()
+	defer g.mu.Unlock()
 	var matching, behind int
 	var faults []error
-	for _, a := range g.chain.Anchors(ctx, known.Anchor.Number) {
+	for _, a := range anchors {
+		fault := g.faults[a.Endpoint]
 		switch {
+		case errors.Is(a.Err, context.Canceled): // it was not waited for
 		case a.Err != nil:
+			fault = nil
 		case a.Genesis != (common.Hash{}) && a.Genesis != known.Genesis:
-			faults = append(faults, fmt.Errorf("%w: %s has genesis block %s, not %s; if that is meant, `rollcall keys resync --new-chain` "+
-				"drops what was pending", errForeign, a.Endpoint, a.Genesis, known.Genesis))
+			fault = fmt.Errorf("%w: %s has genesis block %s, not %s; if that is meant, `rollcall keys resync --new-chain` "+
+				"drops what was pending", errForeign, a.Endpoint, a.Genesis, known.Genesis)
 		case a.Block.IsZero():
+			fault = nil
 			behind++
 		case a.Block.Hash != known.Anchor.Hash:
-			faults = append(faults, foreign(a.Endpoint, a.Block, known))
+			fault = foreign(a.Endpoint, a.Block, known)
 		default:
+			fault = nil
 			matching++
+		}
+		if g.faults[a.Endpoint] = fault; fault != nil {
+			faults = append(faults, fault)
 		}
 	}
 	switch {
@@ -138,7 +164,7 @@ func (g *Lineage) remembered(ctx context.Context) (ledger.Chain, error) {
 		return known, err
 	}
 	var genesis common.Hash
-	for _, a := range g.chain.Anchors(ctx, 0) {
+	for _, a := range g.chain.Anchors(ctx, 0, 0) {
 		switch {
 		case a.Err != nil || a.Genesis == (common.Hash{}):
 		case genesis == (common.Hash{}):
@@ -172,7 +198,7 @@ func StartOver(ctx context.Context, c *chain.Client, l *ledger.Ledger) (dropped 
 		return 0, err
 	}
 	var genesis common.Hash
-	for _, a := range c.Anchors(ctx, 0) {
+	for _, a := range c.Anchors(ctx, 0, 0) {
 		if a.Err == nil && a.Genesis != (common.Hash{}) {
 			genesis = a.Genesis
 		}

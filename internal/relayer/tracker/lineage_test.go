@@ -2,6 +2,8 @@ package tracker_test
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 	"testing"
 	"time"
@@ -19,13 +21,13 @@ import (
 // oracle is a chain of which nothing but its anchors is asked.
 type oracle struct {
 	tracker.Chain
-	anchor chain.Anchor
-	asked  func()
+	anchors []chain.Anchor
+	asked   func()
 }
 
-func (o *oracle) Anchors(context.Context, uint64) []chain.Anchor {
+func (o *oracle) Anchors(context.Context, uint64, time.Duration) []chain.Anchor {
 	o.asked()
-	return []chain.Anchor{o.anchor}
+	return o.anchors
 }
 
 // sight is a view of a chain whose blocks all have the same first byte.
@@ -45,6 +47,23 @@ func (s sight) Headers(_ context.Context, from, _ uint64) ([]chain.Header, error
 	return []chain.Header{s.block(from)}, nil
 }
 
+// A node that nobody waits for has not taken back what it said; one that is gone says nothing any more.
+func TestNodeThatIsNotWaitedForStandsByItsWord(t *testing.T) {
+	t.Parallel()
+	here, elsewhere := sight{number: 40, branch: 1}, sight{number: 40, branch: 2}
+	store := ledger.New(testpostgres.New(t, testpostgres.Migrated(ledger.Migrations())).Pool(t), ledger.Config{ChainID: 1337, Pool: relaytest.PoolID})
+	_, err := store.Remember(t.Context(), here.block(0).Hash)
+	require.NoError(t, err)
+	well := chain.Anchor{Endpoint: "well", Genesis: here.block(0).Hash, Block: here.block(0)}
+	o := &oracle{anchors: []chain.Anchor{well, {Endpoint: "slow", Genesis: elsewhere.block(0).Hash}}, asked: func() {}}
+	g := tracker.NewLineage(o, store, slog.New(slog.DiscardHandler))
+	require.ErrorContains(t, g.Check(t.Context()), "slow has genesis")
+	o.anchors = []chain.Anchor{well, {Endpoint: "slow", Err: fmt.Errorf("read blocks: %w", context.Canceled)}}
+	require.ErrorContains(t, g.Check(t.Context()), "slow has genesis")
+	o.anchors = []chain.Anchor{well, {Endpoint: "slow", Err: errors.New("connection refused")}}
+	require.NoError(t, g.Check(t.Context()))
+}
+
 // What a view shows counts at once, also while other nodes are being asked that take their time, and what those have said
 // before does not undo it.
 func TestViewThatContradictsIsBelievedAtOnce(t *testing.T) {
@@ -54,7 +73,7 @@ func TestViewThatContradictsIsBelievedAtOnce(t *testing.T) {
 	_, err := store.Remember(t.Context(), here.block(0).Hash)
 	require.NoError(t, err)
 	require.NoError(t, store.MoveAnchor(t.Context(), ledger.Block{Number: 9, Hash: here.block(9).Hash}))
-	o := &oracle{anchor: chain.Anchor{Genesis: here.block(0).Hash, Block: here.block(9)}, asked: func() {}}
+	o := &oracle{anchors: []chain.Anchor{{Genesis: here.block(0).Hash, Block: here.block(9)}}, asked: func() {}}
 	g := tracker.NewLineage(o, store, slog.New(slog.DiscardHandler))
 	require.NoError(t, g.Recognise(t.Context(), here))
 	require.Error(t, g.Err(), "it is the nodes' word that says yes")

@@ -36,7 +36,7 @@ type Chain interface {
 	Latest(context.Context) (View, error)
 	Next(ctx context.Context, after common.Hash) (chain.Header, error)
 	Fees(context.Context) (chain.Fees, error)
-	Anchors(ctx context.Context, number uint64) []chain.Anchor
+	Anchors(ctx context.Context, number uint64, stragglers time.Duration) []chain.Anchor
 	Call(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error)
 }
 
