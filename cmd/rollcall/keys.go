@@ -470,7 +470,7 @@ func (c *keysResyncCmd) startOver(ctx context.Context, con *console, client *cha
 	// A person may have taken long.
 	limited, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
-	dropped, err := a.StartOver(limited, client)
+	dropped, err := a.StartOver(limited, client, plan)
 	if err != nil {
 		return uncertain(err, "rollcall keys list")
 	}
@@ -487,11 +487,11 @@ func (c *keysResyncCmd) startOver(ctx context.Context, con *console, client *cha
 func describe(w io.Writer, plan *admin.NewChain) {
 	switch {
 	case plan.Behind:
-		fmt.Fprintf(w, "The nodes have the known genesis block, and no block %d, which has been seen: they are syncing, or the chain was reset.\n", plan.Anchor.Number)
-	case plan.Genesis == plan.WasGenesis:
-		fmt.Fprintf(w, "The nodes have another block %d than %s, which has been seen.\n", plan.Anchor.Number, plan.Anchor.Hash)
+		fmt.Fprintf(w, "The nodes have the known genesis block, and no block %d, which has been seen: they are syncing, or the chain was reset.\n", plan.Known.Anchor.Number)
+	case plan.Genesis == plan.Known.Genesis:
+		fmt.Fprintf(w, "The nodes have another block %d than %s, which has been seen.\n", plan.Known.Anchor.Number, plan.Known.Anchor.Hash)
 	default:
-		fmt.Fprintf(w, "The nodes have genesis block %s, the store knows %s.\n", plan.Genesis, plan.WasGenesis)
+		fmt.Fprintf(w, "The nodes have genesis block %s, the store knows %s.\n", plan.Genesis, plan.Known.Genesis)
 	}
 	if len(plan.Doomed) == 0 {
 		fmt.Fprintln(w, "Nothing is pending on the chain before.")

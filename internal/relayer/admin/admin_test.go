@@ -116,7 +116,7 @@ func TestNewChainNeedsNodesThatAgree(t *testing.T) {
 	plan, err := a.NewChain(t.Context(), nodes(t, other))
 	require.NoError(t, err)
 	require.Equal(t, &NewChain{
-		Genesis: genesisOf(t, other), WasGenesis: genesisOf(t, one), Anchor: ledger.Block{Hash: genesisOf(t, one)}, Doomed: plan.Doomed,
+		Genesis: genesisOf(t, other), Known: ledger.Chain{Genesis: genesisOf(t, one), Anchor: ledger.Block{Hash: genesisOf(t, one)}}, Doomed: plan.Doomed,
 	}, plan)
 	require.Empty(t, plan.Doomed)
 
@@ -142,6 +142,45 @@ func TestNewChainNeedsNodesThatAgree(t *testing.T) {
 	_, err = a.NewChain(t.Context(), client)
 	require.ErrorContains(t, err, "127.0.0.1:1 does not tell its history, and may have the known one: ")
 	require.NotContains(t, err.Error(), "secret")
+}
+
+// Nodes that were syncing may have caught up while the operator thought: what would be dropped then is mined all the same.
+func TestStartingOverLooksAgain(t *testing.T) {
+	t.Parallel()
+	node, other := testchain.Simulated(t, testchain.SimulatedOptions{}), testchain.Simulated(t, testchain.SimulatedOptions{})
+	before := node.Commit()
+	node.Commit()
+	last, err := node.Client().HeaderByNumber(t.Context(), nil)
+	require.NoError(t, err)
+	seen := ledger.Block{Number: last.Number.Uint64(), Hash: last.Hash()}
+	node.Fork(before)
+	key := node.Accounts[0].Address
+	a := open(t, genesisOf(t, node), key)
+	require.NoError(t, a.Ledger.MoveAnchor(t.Context(), seen))
+	verdicts, err := a.Ledger.Accept(t.Context(), ledger.Terms{Held: []common.Address{key}, Cap: 1}, []*ledger.Draft{{
+		ID: uuid.Must(uuid.NewV7()), Target: "pool", Caller: "me", Kind: relayer.KindTransaction, Request: relayer.Request{To: &key},
+	}})
+	require.NoError(t, err)
+	client := nodes(t, node)
+	plan, err := a.NewChain(t.Context(), client)
+	require.NoError(t, err)
+	require.True(t, plan.Behind)
+
+	stale := *plan
+	stale.Known.Era++
+	_, err = a.StartOver(t.Context(), client, &stale)
+	require.ErrorIs(t, err, ledger.ErrChainChanged)
+	require.Equal(t, NotDone, OutcomeOf(err))
+	_, err = a.StartOver(t.Context(), nodes(t, other), plan)
+	require.ErrorContains(t, err, "the nodes have genesis block")
+
+	node.Fork(seen.Hash) // it has caught up
+	_, err = a.StartOver(t.Context(), client, plan)
+	require.ErrorIs(t, err, ErrSameChain)
+	require.Equal(t, NotDone, OutcomeOf(err))
+	now, err := a.Ledger.Transaction(t.Context(), verdicts[0].Tx.ID)
+	require.NoError(t, err)
+	require.False(t, now.Status.Final())
 }
 
 func TestDrainEndsWithItsContext(t *testing.T) {

@@ -159,11 +159,10 @@ func (a *Admin) resync(ctx context.Context, k *relayer.Key, mined uint64) (r Res
 
 // NewChain is what starting over on a chain with another history means.
 type NewChain struct {
-	Genesis    common.Hash // of the nodes
-	WasGenesis common.Hash // as the store knows it
+	Genesis common.Hash  // of the nodes
+	Known   ledger.Chain // what the store knows, and gives up
 	// Behind: the nodes have the first block that is known, and not yet, or not any more, the last one.
 	Behind bool
-	Anchor ledger.Block // that last one
 	Doomed []ledger.Doomed
 }
 
@@ -177,7 +176,7 @@ func (a *Admin) NewChain(ctx context.Context, client *chain.Client) (*NewChain, 
 	if err != nil {
 		return nil, refused{err}
 	}
-	n := &NewChain{WasGenesis: known.Genesis, Anchor: known.Anchor}
+	n := &NewChain{Known: known}
 	for _, anchor := range client.Anchors(ctx, known.Anchor.Number, 0) {
 		switch {
 		case anchor.Err != nil:
@@ -200,7 +199,23 @@ func (a *Admin) NewChain(ctx context.Context, client *chain.Client) (*NewChain, 
 	return n, asRefused(err)
 }
 
-// StartOver accepts the chain as it is now, drops what was pending on the one before, and returns how many that were.
-func (a *Admin) StartOver(ctx context.Context, client *chain.Client) (dropped int, err error) {
-	return tracker.StartOver(ctx, client, a.Ledger)
+// StartOver accepts the chain as it is now, drops what was pending on the one before, and returns how many that were. It looks at
+// the nodes again, since whoever was shown the plan may have taken long: those that were only syncing have the known chain by
+// then, and would mine what was dropped. It fails as [Admin.NewChain] does, and where there is another plan by now.
+func (a *Admin) StartOver(ctx context.Context, client *chain.Client, plan *NewChain) (dropped int, err error) {
+	now, err := a.NewChain(ctx, client)
+	if err != nil {
+		return 0, err
+	}
+	if now.Known != plan.Known {
+		return 0, refused{ledger.ErrChainChanged}
+	}
+	if now.Genesis != plan.Genesis {
+		return 0, refused{fmt.Errorf("the nodes have genesis block %s by now, not %s", now.Genesis, plan.Genesis)}
+	}
+	dropped, err = tracker.StartOver(ctx, client, a.Ledger, plan.Known)
+	if errors.Is(err, ledger.ErrChainChanged) {
+		return 0, refused{err}
+	}
+	return dropped, err
 }

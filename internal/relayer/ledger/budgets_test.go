@@ -248,7 +248,7 @@ func TestWhatWasReservedIsGivenBackByAnybody(t *testing.T) {
 	require.Equal(t, []int64{20, 20, 20}, accounts())
 	require.NoError(t, operator.Displaced(t.Context(), txs[1].ID, terms.Held[0], 1, common.HexToHash("0xf0"), Block{3, blockHash(3)}))
 	require.Equal(t, []int64{20, 20, 10}, accounts())
-	_, err = operator.StartOver(t.Context(), common.HexToHash("0x02"), Block{Hash: common.HexToHash("0x02")}, nil)
+	_, err = operator.StartOver(t.Context(), known(t, l), common.HexToHash("0x02"), Block{Hash: common.HexToHash("0x02")}, nil)
 	require.NoError(t, err)
 	require.Equal(t, []int64{10, 10, 0}, accounts())
 	require.NoError(t, operator.Replace(t.Context(), &Replacement{ID: txs[1].ID, Request: txs[1].Request, Reserve: big.NewInt(4)}))

@@ -8,6 +8,7 @@ import (
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 )
@@ -16,7 +17,11 @@ import (
 type Chain struct {
 	Genesis common.Hash
 	Anchor  Block // deeper than any reorganization
+	Era     int   // how often it has lost its history
 }
+
+// ErrChainChanged means that something else is known of the chain than what a decision was made by.
+var ErrChainChanged = errors.New("what is known of the chain has changed meanwhile")
 
 // ErrNoChain means that nothing is remembered of the chain yet.
 var ErrNoChain = errors.New("the chain is not known yet")
@@ -24,8 +29,8 @@ var ErrNoChain = errors.New("the chain is not known yet")
 // Chain returns what is remembered, or fails with [ErrNoChain].
 func (l *Ledger) Chain(ctx context.Context) (c Chain, err error) {
 	var hash, anchor string
-	err = l.db.QueryRow(ctx, `SELECT genesis_hash, anchor_number, anchor_hash FROM relayer_chains WHERE chain_id = $1`,
-		l.ChainID).Scan(&hash, &c.Anchor.Number, &anchor)
+	err = l.db.QueryRow(ctx, `SELECT genesis_hash, anchor_number, anchor_hash, era FROM relayer_chains WHERE chain_id = $1`,
+		l.ChainID).Scan(&hash, &c.Anchor.Number, &anchor, &c.Era)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return c, ErrNoChain
 	}
@@ -80,8 +85,9 @@ func era(chain string) string {
 
 // StartOver accepts that the chain has another history: what was pending on the old one is dropped, and each key begins
 // at the nonce that the new one has for it. A key that nonces does not name begins at 0: it should name all Addresses.
-// It takes as long as there is something pending or waiting; what is final is not touched.
-func (l *Ledger) StartOver(ctx context.Context, genesis common.Hash, anchor Block, nonces map[common.Address]uint64) (dropped int, err error) {
+// It takes as long as there is something pending or waiting; what is final is not touched. It fails with [ErrChainChanged], and
+// drops nothing, unless the chain that is given up is still the known one.
+func (l *Ledger) StartOver(ctx context.Context, known Chain, genesis common.Hash, anchor Block, nonces map[common.Address]uint64) (dropped int, err error) {
 	var addresses []string
 	var next []int64
 	for address, nonce := range nonces {
@@ -90,6 +96,15 @@ func (l *Ledger) StartOver(ctx context.Context, genesis common.Hash, anchor Bloc
 	err = pgx.BeginFunc(ctx, l.db, func(tx pgx.Tx) error {
 		batch := new(pgx.Batch)
 		batch.Queue(`SELECT 1 FROM relayer_keys WHERE chain_id = $1 ORDER BY address FOR UPDATE`, l.ChainID)
+		batch.Queue(`UPDATE relayer_chains SET genesis_hash = $2, anchor_number = $3, anchor_hash = $4, era = era + 1
+			WHERE chain_id = $1 AND (genesis_hash, anchor_number, anchor_hash, era) = ($5, $6, $7, $8)`,
+			l.ChainID, genesis.Hex(), int64(anchor.Number), anchor.Hash.Hex(),
+			known.Genesis.Hex(), int64(known.Anchor.Number), known.Anchor.Hash.Hex(), known.Era).Exec(func(tag pgconn.CommandTag) error {
+			if tag.RowsAffected() == 0 {
+				return ErrChainChanged
+			}
+			return nil
+		})
 		batch.Queue(`WITH changed AS (
 			UPDATE relayer_txs t SET status = 'dropped', status_reason = 'the chain that it was sent on is gone', open = false,
 				revision = revision + 1, updated_at = now()
@@ -100,8 +115,6 @@ func (l *Ledger) StartOver(ctx context.Context, genesis common.Hash, anchor Bloc
 		batch.Queue(`UPDATE relayer_keys k SET pending_count = 0, committed_wei = 0, balance_at = NULL, stuck_since = NULL, updated_at = now(), next_nonce =
 			coalesce((SELECT v.next FROM unnest($2::text[], $3::bigint[]) AS v (address, next) WHERE v.address = k.address), 0)
 			WHERE chain_id = $1`, l.ChainID, addresses, next)
-		batch.Queue(`UPDATE relayer_chains SET genesis_hash = $2, anchor_number = $3, anchor_hash = $4, era = era + 1 WHERE chain_id = $1`,
-			l.ChainID, genesis.Hex(), int64(anchor.Number), anchor.Hash.Hex())
 		return tx.SendBatch(ctx, batch).Close()
 	})
 	if err != nil {

@@ -56,6 +56,13 @@ func migrate(t testing.TB, url string) {
 	require.NoError(t, postgres.Migrate(context.Background(), url, Migrations()))
 }
 
+func known(t testing.TB, l *Ledger) Chain {
+	t.Helper()
+	c, err := l.Chain(t.Context())
+	require.NoError(t, err)
+	return c
+}
+
 // all are the nonces of all keys.
 func all(terms Terms) (froms []From) {
 	for _, key := range terms.Held {

@@ -318,7 +318,7 @@ func TestStartOver(t *testing.T) {
 	l, terms := setup(t, 2)
 	txs := accept(t, l, terms, draft(l), draft(l), draft(l))
 	broadcast(t, l, txs...)
-	n, err := l.StartOver(t.Context(), common.HexToHash("0x02"), Block{0, common.HexToHash("0x02")}, map[common.Address]uint64{terms.Held[0]: 5})
+	n, err := l.StartOver(t.Context(), known(t, l), common.HexToHash("0x02"), Block{0, common.HexToHash("0x02")}, map[common.Address]uint64{terms.Held[0]: 5})
 	require.NoError(t, err)
 	require.Equal(t, 3, n)
 	require.Equal(t, relayer.Dropped, read(t, l, txs[0]).Status)
@@ -327,8 +327,16 @@ func TestStartOver(t *testing.T) {
 	require.Equal(t, []uint64{5, 0}, []uint64{keys[0].NextNonce, keys[1].NextNonce})
 	c, err := l.Chain(t.Context())
 	require.NoError(t, err)
-	require.Equal(t, Chain{Genesis: common.HexToHash("0x02"), Anchor: Block{0, common.HexToHash("0x02")}}, c)
-	accept(t, l, terms, draft(l), draft(l))
+	require.Equal(t, Chain{Genesis: common.HexToHash("0x02"), Anchor: Block{0, common.HexToHash("0x02")}, Era: 1}, c)
+	again := accept(t, l, terms, draft(l), draft(l))
+	// What was decided by what was known then is not done.
+	for _, old := range []Chain{{Genesis: genesis, Anchor: Block{Hash: genesis}}, {Genesis: c.Genesis, Anchor: c.Anchor}, {Genesis: c.Genesis, Anchor: Block{1, c.Anchor.Hash}, Era: 1}} {
+		_, err = l.StartOver(t.Context(), old, common.HexToHash("0x03"), Block{0, common.HexToHash("0x03")}, nil)
+		require.ErrorIs(t, err, ErrChainChanged)
+	}
+	require.Equal(t, again[0].Nonce, read(t, l, again[0]).Nonce)
+	require.Equal(t, relayer.Allocated, read(t, l, again[0]).Status)
+	require.Equal(t, c, known(t, l))
 }
 
 // On a chain that began anew the same request gets the same nonce, and with it the same bytes. They are stored, found and
@@ -349,7 +357,7 @@ func TestTheSameBytesOnAChainThatBeganAnew(t *testing.T) {
 		return xmin
 	}
 	before := version()
-	n, err := l.StartOver(t.Context(), common.HexToHash("0x02"), Block{0, common.HexToHash("0x02")}, nil)
+	n, err := l.StartOver(t.Context(), known(t, l), common.HexToHash("0x02"), Block{0, common.HexToHash("0x02")}, nil)
 	require.NoError(t, err)
 	require.Equal(t, 1, n)
 	require.Equal(t, before, version(), "what is final is not written anew")

@@ -191,8 +191,9 @@ func (g *Lineage) set(now error) {
 	}
 }
 
-// StartOver takes the chain as it is now for the one to send on; see [ledger.Ledger.StartOver]. It is an operator's word.
-func StartOver(ctx context.Context, c *chain.Client, l *ledger.Ledger) (dropped int, err error) {
+// StartOver takes the chain as it is now for the one to send on, in place of the known one; see [ledger.Ledger.StartOver]. It is an
+// operator's word.
+func StartOver(ctx context.Context, c *chain.Client, l *ledger.Ledger, known ledger.Chain) (dropped int, err error) {
 	view, err := c.Latest(ctx)
 	if err != nil {
 		return 0, err
@@ -218,5 +219,5 @@ func StartOver(ctx context.Context, c *chain.Client, l *ledger.Ledger) (dropped 
 	for i, a := range addresses {
 		nonces[a] = counts[i]
 	}
-	return l.StartOver(ctx, genesis, ledger.Block{Hash: genesis}, nonces)
+	return l.StartOver(ctx, known, genesis, ledger.Block{Hash: genesis}, nonces)
 }

@@ -273,7 +273,9 @@ func TestAnotherHistoryIsRefused(t *testing.T) {
 	require.NoError(t, err)
 	require.Zero(t, count)
 	// An operator's word.
-	dropped, err := tracker.StartOver(t.Context(), r.Client, r.Ledger)
+	known, err := r.Ledger.Chain(t.Context())
+	require.NoError(t, err)
+	dropped, err := tracker.StartOver(t.Context(), r.Client, r.Ledger, known)
 	require.NoError(t, err)
 	require.Equal(t, 1, dropped)
 	require.Eventually(t, func() bool { return r.Lineage.Err() == nil }, 20*time.Second, 20*time.Millisecond)
