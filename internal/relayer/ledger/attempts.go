@@ -24,13 +24,16 @@ func (l *Ledger) StoreAttempts(ctx context.Context, attempts []*relayer.Attempt)
 		purposes[i], hashes[i], raws[i] = string(a.Purpose), a.Hash.Hex(), a.Raw
 		fees[i], tips[i] = a.MaxFee.String(), decimal(a.MaxPriorityFee)
 	}
-	// Not EXISTS, which the planner makes a join of, and reads the whole table for while it takes that for small.
-	rows, err := l.db.Query(ctx, `INSERT INTO relayer_attempts
+	// The rows are locked: one that loses its nonce at this moment, or its chain, would have bytes that nobody may broadcast any more.
+	rows, err := l.db.Query(ctx, `WITH held AS MATERIALIZED (
+			SELECT id, relayer_address, nonce FROM relayer_txs WHERE id = ANY($2) AND open ORDER BY relayer_address, nonce FOR SHARE
+		)
+		INSERT INTO relayer_attempts
 			(chain_id, tx_id, attempt, address, nonce, purpose, tx_hash, raw, max_fee, max_priority)
-		SELECT $1, id, number, address, nonce, purpose, hash, raw, fee::numeric, tip::numeric
+		SELECT $1, a.id, number, address, a.nonce, purpose, hash, raw, fee::numeric, tip::numeric
 		FROM unnest($2::uuid[], $3::int[], $4::text[], $5::bigint[], $6::text[], $7::text[], $8::bytea[], $9::text[], $10::text[])
 			AS a (id, number, address, nonce, purpose, hash, raw, fee, tip)
-		WHERE (SELECT t.relayer_address = a.address AND t.nonce = a.nonce AND t.open FROM relayer_txs t WHERE t.id = a.id)
+		JOIN held ON (held.id, held.relayer_address, held.nonce) = (a.id, a.address, a.nonce)
 		ON CONFLICT DO NOTHING RETURNING tx_hash`,
 		l.ChainID, ids, numbers, addresses, nonces, purposes, hashes, raws, fees, tips)
 	if err != nil {
@@ -76,7 +79,7 @@ func (l *Ledger) RecordBroadcasts(ctx context.Context, broadcasts []Broadcast) e
 	batch, counts := new(pgx.Batch), tallied{}
 	// A bump changes the hash and not the status; whoever follows the hash wants to hear of it as well.
 	batch.Queue(`WITH held AS MATERIALIZED (
-		SELECT id FROM relayer_txs WHERE id = ANY($2) AND open ORDER BY relayer_address, nonce FOR UPDATE
+		SELECT id FROM relayer_txs WHERE id = ANY($2) AND open AND status IN ('allocated', 'broadcasted', 'unknown') ORDER BY relayer_address, nonce FOR UPDATE
 	), changed AS (
 		UPDATE relayer_txs t SET status = v.status, status_reason = v.error, tx_hash = v.hash, attempts = v.number,
 			sent_at = CASE WHEN v.status = 'allocated' THEN t.sent_at ELSE coalesce(t.sent_at, now()) END,

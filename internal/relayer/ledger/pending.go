@@ -23,7 +23,7 @@ func inTurn(what, address, limit string) string {
 func (l *Ledger) Unsigned(ctx context.Context, froms []From, age time.Duration, limit int) ([]*relayer.Transaction, error) {
 	addresses, nonces := l.froms(froms)
 	return l.list(ctx, "list unsigned transactions", `SELECT t.* FROM unnest($2::text[], $3::bigint[]) AS f (address, nonce) CROSS JOIN LATERAL (
-		`+selectTransactions+` WHERE chain_id = $1 AND relayer_address = f.address AND nonce >= f.nonce AND open AND nonce IS NOT NULL
+		`+selectToSign+` WHERE chain_id = $1 AND relayer_address = f.address AND nonce >= f.nonce AND open AND nonce IS NOT NULL
 			AND status = 'allocated' AND updated_at < now() - $4::interval
 			AND NOT EXISTS (SELECT FROM relayer_attempts a WHERE a.tx_id = relayer_txs.id AND a.nonce = relayer_txs.nonce AND a.address = relayer_txs.relayer_address)
 		ORDER BY nonce LIMIT $5) AS t`+inTurn("t", "relayer_address", "$5"), l.ChainID, addresses, nonces, age, limit)

@@ -15,8 +15,16 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 )
 
-const selectTransactions = `SELECT id, chain_id, pool_id, target, caller, kind, relayer_address, nonce, tx_hash, status,
-	status_reason, intent, revision, attempts, to_address, value_wei::text, data, gas_limit, speed, gas_price::text, max_fee::text,
+const selectTransactions = selectBefore + `attempts` + selectAfter
+
+// selectToSign is selectTransactions with the number of attempts that there really are. The row's own comes with what nodes said,
+// and misses one that was being stored while the row lost its nonce: whoever signs next would take its number for ever.
+const selectToSign = selectBefore + `coalesce((SELECT max(a.attempt) FROM relayer_attempts a WHERE a.tx_id = relayer_txs.id), 0)` + selectAfter
+
+const selectBefore = `SELECT id, chain_id, pool_id, target, caller, kind, relayer_address, nonce, tx_hash, status,
+	status_reason, intent, revision, `
+
+const selectAfter = ` AS attempts, to_address, value_wei::text, data, gas_limit, speed, gas_price::text, max_fee::text,
 	max_priority::text, valid_until, method, orderbook, trader, request_id, trace_id, block_number, block_hash,
 	gas_used, gas_price_paid::text, created_at, updated_at, sent_at, mined_at, confirmed_at, reserve_wei::text FROM relayer_txs`
 

@@ -1,0 +1,104 @@
+package ledger
+
+import (
+	"testing"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+)
+
+// beside does something while another database transaction has done its work and not committed: that commits once what is done
+// waits for it, or is over.
+func beside(t *testing.T, l *Ledger, other func(pgx.Tx), do func() error) {
+	t.Helper()
+	tx, err := l.db.Begin(t.Context())
+	require.NoError(t, err)
+	defer tx.Rollback(t.Context()) //nolint:errcheck // it has committed
+	other(tx)
+	done := make(chan error, 1)
+	go func() { done <- do() }()
+	require.Eventually(t, func() bool {
+		var waits bool
+		err := l.db.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')`).Scan(&waits)
+		require.NoError(t, err)
+		return waits || len(done) > 0
+	}, 20*time.Second, 5*time.Millisecond)
+	require.NoError(t, tx.Commit(t.Context()))
+	require.NoError(t, <-done)
+}
+
+// Bytes are not stored for a transaction that is dropped at this moment: nobody may broadcast them.
+func TestNothingIsStoredBesideADrop(t *testing.T) {
+	t.Parallel()
+	l, terms := setup(t, 1)
+	txs := accept(t, l, terms, draft(l), draft(l))
+	var stored []bool
+	beside(t, l, func(tx pgx.Tx) {
+		_, err := tx.Exec(t.Context(), `UPDATE relayer_txs SET status = 'dropped', open = false WHERE id = $1`, txs[0].ID)
+		require.NoError(t, err)
+	}, func() (err error) {
+		stored, err = l.StoreAttempts(t.Context(), []*relayer.Attempt{attempt(txs[0], 1, relayer.PurposeSend), attempt(txs[1], 1, relayer.PurposeSend)})
+		return err
+	})
+	require.Equal(t, []bool{false, true}, stored)
+}
+
+// An attempt that is being stored while its transaction loses the nonce is counted by whoever signs for the next one.
+func TestAttemptBesideADisplacementIsCounted(t *testing.T) {
+	t.Parallel()
+	l, terms := setup(t, 1)
+	ours := accept(t, l, terms, draft(l))[0]
+	beside(t, l, func(tx pgx.Tx) {
+		_, err := tx.Exec(t.Context(), `SELECT FROM relayer_txs WHERE id = $1 FOR SHARE`, ours.ID)
+		require.NoError(t, err)
+		_, err = tx.Exec(t.Context(), `INSERT INTO relayer_attempts (chain_id, tx_id, attempt, address, nonce, purpose, tx_hash, raw, max_fee)
+			VALUES (1337, $1, 1, $2, 0, 'send', '0x01', '', 1)`, ours.ID, hexAddress(ours.From))
+		require.NoError(t, err)
+	}, func() error {
+		return l.Displaced(t.Context(), ours.ID, ours.From, 0, common.HexToHash("0xf0"), Block{3, blockHash(3)})
+	})
+	require.Nil(t, read(t, l, ours).Nonce)
+	again, err := l.Dispatch(t.Context(), terms, 10)
+	require.NoError(t, err)
+	require.Len(t, again, 1)
+	unsigned, err := l.Unsigned(t.Context(), all(terms), -time.Minute, 10)
+	require.NoError(t, err)
+	require.Len(t, unsigned, 1)
+	require.Equal(t, 1, unsigned[0].Attempts)
+	stored, err := l.StoreAttempts(t.Context(), []*relayer.Attempt{attempt(unsigned[0], unsigned[0].Attempts+1, relayer.PurposeSend)})
+	require.NoError(t, err)
+	require.Equal(t, []bool{true}, stored)
+}
+
+// What was mined meanwhile is not waited for to hear that a node took it.
+func TestRecordingLeavesWhatIsMinedAlone(t *testing.T) {
+	t.Parallel()
+	l, terms := setup(t, 1)
+	txs := accept(t, l, terms, draft(l), draft(l))
+	broadcast(t, l, txs...)
+	require.NoError(t, l.RecordMined(t.Context(), []Mined{mined(txs[0], 1, relayer.PurposeSend, 3)}))
+	holder, err := l.db.Begin(t.Context())
+	require.NoError(t, err)
+	defer holder.Rollback(t.Context()) //nolint:errcheck // for the end
+	_, err = holder.Exec(t.Context(), `SELECT FROM relayer_txs WHERE id = $1 FOR UPDATE`, txs[0].ID)
+	require.NoError(t, err)
+	var told []Broadcast
+	for _, tx := range txs {
+		a := attempt(tx, 1, relayer.PurposeSend)
+		told = append(told, Broadcast{TxID: a.TxID, Number: 1, From: a.From, Nonce: a.Nonce, Hash: a.Hash, Status: relayer.Broadcasted, Error: "again"})
+	}
+	done := make(chan error, 1)
+	go func() { done <- l.RecordBroadcasts(t.Context(), told) }()
+	select {
+	case err := <-done:
+		require.NoError(t, err)
+	case <-time.After(20 * time.Second):
+		require.NoError(t, holder.Rollback(t.Context()))
+		<-done
+		require.Fail(t, "it has waited")
+	}
+}
