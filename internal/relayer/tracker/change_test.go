@@ -15,6 +15,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer/relaytest"
 	"github.com/rollcall-dev/rollcall/internal/relayer/safeguard"
 	"github.com/rollcall-dev/rollcall/internal/relayer/sender"
+	"github.com/rollcall-dev/rollcall/internal/relayer/tracker"
 	"github.com/rollcall-dev/rollcall/internal/testchain"
 	"github.com/rollcall-dev/rollcall/internal/testchain/proxy"
 )
@@ -138,8 +139,8 @@ func TestForeignTransactionThatIsGoneAndWasNotInTheWay(t *testing.T) {
 	f.settled()
 }
 
-// A whole fee above what the node's operator allows is the transaction's own fault: it fails at once, its nonce goes to a
-// no-op, also where that cannot outbid it, and the key stays.
+// A whole fee above what the only node's operator allows is given up after a while: its nonce goes to a no-op, also where that
+// cannot outbid it, and the key stays.
 func TestFeeAboveTheNodesCapFails(t *testing.T) {
 	limit := big.NewInt(30_000_000_000)
 	f := setup(t, 1, func(o *relaytest.Options) {
@@ -152,6 +153,9 @@ func TestFeeAboveTheNodesCapFails(t *testing.T) {
 		o.Sender = func(c *sender.Config) { c.MaxFee = limit }
 		o.Pool = func(c *pool.Config) { c.MaxFee = limit }
 		o.Keeper = func(c *safeguard.Config) { c.Refusals = 1 }
+		o.Tracker = func(c *tracker.Config) {
+			c.StuckAfter, c.BumpAfter = time.Second, map[relayer.Speed]time.Duration{relayer.Fast: 100 * time.Millisecond}
+		}
 	})
 	tx, err := f.Submit(t.Context(), httpapi.Submission{RelayerID: relaytest.PoolID, Caller: "test", Request: relayer.Request{
 		To: &f.chain.Accounts[0].Address, Value: big.NewInt(1), GasLimit: 2_000_000, MaxFee: limit, MaxPriorityFee: limit, Speed: relayer.Fast,

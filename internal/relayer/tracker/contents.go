@@ -1,6 +1,7 @@
 package tracker
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 
@@ -25,6 +26,20 @@ func contents(raw []byte) (*relayer.Request, error) {
 		r.MaxFee, r.MaxPriorityFee = tx.GasFeeCap(), tx.GasTipCap()
 	}
 	return r, nil
+}
+
+// alike says that signed bytes do the same, whatever they offer.
+func alike(a, b []byte) (bool, error) {
+	x, err := contents(a)
+	if err != nil {
+		return false, err
+	}
+	y, err := contents(b)
+	if err != nil {
+		return false, err
+	}
+	sameTo := (x.To == nil) == (y.To == nil) && (x.To == nil || *x.To == *y.To)
+	return sameTo && x.Value.Cmp(y.Value) == 0 && bytes.Equal(x.Data, y.Data) && x.GasLimit == y.GasLimit, nil
 }
 
 // restore sees to it that transactions have the contents that were mined: a replacement may lose to what it was to

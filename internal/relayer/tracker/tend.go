@@ -72,28 +72,68 @@ func (r *round) resend(ctx context.Context, attempts []*relayer.Attempt) error {
 		return err
 	}
 	for i, result := range results {
-		if !r.hopeless(open[i], result.Outcome) || open[i].Purpose == relayer.PurposeNoop {
+		outcome := result.Outcome
+		if outcome == chain.FeeCapExceeded {
+			if outcome, err = r.earlier(ctx, open[i]); err != nil {
+				return err
+			}
+		}
+		if !r.hopeless(open[i], outcome) || open[i].Purpose == relayer.PurposeNoop {
 			continue
 		}
 		var state *relayer.StateError
-		if _, err := r.cfg.Ledger.Intend(ctx, open[i].TxID, relayer.IntentFail, result.Outcome.String()); err != nil && !errors.As(err, &state) {
+		if _, err := r.cfg.Ledger.Intend(ctx, open[i].TxID, relayer.IntentFail, outcome.String()); err != nil && !errors.As(err, &state) {
 			return err
 		}
 		r.cfg.Metrics.hopeless.Inc()
 		r.cfg.Log.Warn("no node will ever take the transaction; a no-op takes its nonce",
-			"tx", open[i].TxID, "relayer", open[i].From, "nonce", open[i].Nonce, "outcome", result.Outcome.String(), "err", result.Err)
+			"tx", open[i].TxID, "relayer", open[i].From, "nonce", open[i].Nonce, "outcome", outcome.String(), "err", result.Err)
 	}
 	return nil
 }
 
+// earlier sends what was signed before an attempt whose whole fee is above what nodes allow, and does the same: a bump of ours
+// may have lifted it there. It returns what became of the last one that costs little enough, FeeCapExceeded if none does.
+func (r *round) earlier(ctx context.Context, a *relayer.Attempt) (chain.Outcome, error) {
+	attempts, err := r.cfg.Ledger.Attempts(ctx, a.TxID)
+	if err != nil {
+		return 0, err
+	}
+	for _, before := range slices.Backward(attempts) {
+		if before.Number >= a.Number {
+			continue
+		}
+		if before.From != a.From || before.Nonce != a.Nonce || before.Purpose != a.Purpose {
+			break
+		}
+		if same, err := alike(before.Raw, a.Raw); err != nil || !same {
+			return chain.FeeCapExceeded, err
+		}
+		results, err := r.cfg.Sender.Resend(ctx, []*relayer.Attempt{before})
+		if err != nil {
+			return 0, err
+		}
+		switch outcome := results[0].Outcome; {
+		case outcome == chain.FeeCapExceeded:
+		case outcome.Done(): // what the row is told of an attempt before its latest does not count
+			return outcome, r.cfg.Ledger.RecordBroadcasts(ctx, []ledger.Broadcast{{
+				TxID: a.TxID, Number: a.Number, From: a.From, Nonce: a.Nonce, Hash: before.Hash, Status: relayer.Broadcasted,
+			}})
+		default:
+			return outcome, nil
+		}
+	}
+	return chain.FeeCapExceeded, nil
+}
+
 // hopeless says that no node is ever going to take the bytes. Some outcomes are the bytes' own fault, whatever the time and
-// the node. A refusal for another reason may be one node's policy, or its operator's mistake: that is given time to pass. The
-// bytes still count as possibly sent.
+// the node. A refusal for another reason, or for the whole fee, may be one node's policy, or its operator's mistake, while the
+// one that would take them is away: that is given time to pass. The bytes still count as possibly sent.
 func (r *round) hopeless(a *relayer.Attempt, o chain.Outcome) bool {
 	switch o {
-	case chain.IntrinsicGas, chain.ExceedsBlockGas, chain.TipAboveCap, chain.Oversized, chain.FeeCapExceeded:
+	case chain.IntrinsicGas, chain.ExceedsBlockGas, chain.TipAboveCap, chain.Oversized:
 		return true
-	case chain.Refused:
+	case chain.Refused, chain.FeeCapExceeded:
 		return time.Since(a.CreatedAt) > r.cfg.StuckAfter
 	default:
 		return false
@@ -136,10 +176,10 @@ func (r *round) missing(ctx context.Context) error {
 
 // fill gives nonces that nobody has to no-ops: everything above them waits.
 func (r *round) fill(ctx context.Context, k *relayer.Key, mined uint64) error {
-	if err := r.cfg.Ledger.Disown(ctx, k.Address, mined, r.head.Number); err != nil {
+	if err := r.cfg.Ledger.Disown(ctx, k.Address, k.Era, mined, r.head.Number); err != nil {
 		return err
 	}
-	filled, err := r.cfg.Ledger.Fill(ctx, k.Address, mined)
+	filled, err := r.cfg.Ledger.Fill(ctx, k.Address, k.Era, mined)
 	if err != nil || len(filled) == 0 {
 		return err
 	}
@@ -299,6 +339,9 @@ func (r *round) outbid(ctx context.Context, tx *relayer.Transaction, purpose rel
 	if tx.Nonce == nil || tx.Status.Final() || tx.Status == relayer.Mined || r.used(tx.From, *tx.Nonce) {
 		return nil
 	}
+	if err := r.affordable(ctx, tx, purpose, attempts); err != nil {
+		return err
+	}
 	if n := len(attempts); purpose == relayer.PurposeReplace && n > 0 {
 		// The row may have the contents of a loser that a reorganization has taken away again.
 		replacement, err := contents(attempts[n-1].Raw)
@@ -316,6 +359,24 @@ func (r *round) outbid(ctx context.Context, tx *relayer.Transaction, purpose rel
 		r.cfg.Metrics.bumps.Inc()
 		r.cfg.Log.Info("transaction was outbid", "tx", tx.ID, "relayer", tx.From, "nonce", *tx.Nonce, "attempt", attempt.Number,
 			"purpose", attempt.Purpose, "max_fee", attempt.MaxFee, "tip", attempt.MaxPriorityFee)
+	}
+	return err
+}
+
+// affordable fails with [sender.ErrAtCap] where nodes refuse a transaction's last attempt for its whole fee, still: they would
+// refuse the next as well. A no-op needs less gas.
+func (r *round) affordable(ctx context.Context, tx *relayer.Transaction, purpose relayer.Purpose, attempts []*relayer.Attempt) error {
+	n := len(attempts)
+	if n == 0 || purpose == relayer.PurposeNoop {
+		return nil
+	}
+	last := attempts[n-1]
+	if last.From != tx.From || last.Nonce != *tx.Nonce || last.LastError != chain.FeeCapExceeded.String() {
+		return nil
+	}
+	results, err := r.cfg.Sender.Resend(ctx, attempts[n-1:])
+	if err == nil && results[0].Outcome == chain.FeeCapExceeded {
+		return sender.ErrAtCap
 	}
 	return err
 }

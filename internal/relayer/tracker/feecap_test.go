@@ -1,0 +1,88 @@
+package tracker_test
+
+import (
+	"math/big"
+	"testing"
+	"time"
+
+	"github.com/ethereum/go-ethereum/core/types"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+	"github.com/rollcall-dev/rollcall/internal/relayer/httpapi"
+	"github.com/rollcall-dev/rollcall/internal/relayer/relaytest"
+	"github.com/rollcall-dev/rollcall/internal/relayer/tracker"
+	"github.com/rollcall-dev/rollcall/internal/testchain/proxy"
+)
+
+// feeCap is the rule of a node that takes no more than so much for each unit of gas.
+func feeCap(limit *big.Int) proxy.Rule {
+	return proxy.Rule{
+		Name: "fee cap", Methods: []string{"eth_sendRawTransaction"},
+		Fault: proxy.Fault{Kind: proxy.Refuse, Message: "tx fee (1.50 ether) exceeds the configured cap (1.00 ether)"},
+		When:  proxy.Sends(func(tx *types.Transaction) bool { return tx.GasFeeCap().Cmp(limit) > 0 }),
+	}
+}
+
+// offered has a transaction accepted that offers so much for each unit of gas.
+func (f *fixture) offered(fee *big.Int) *relayer.Transaction {
+	f.t.Helper()
+	tx, err := f.Submit(f.t.Context(), httpapi.Submission{RelayerID: relaytest.PoolID, Caller: "test", Request: relayer.Request{
+		To: &f.chain.Accounts[0].Address, Value: big.NewInt(1), MaxFee: fee, MaxPriorityFee: big.NewInt(2_000_000_000), Speed: relayer.Fast,
+	}})
+	require.NoError(f.t, err)
+	return tx
+}
+
+// A bump that lifts the whole fee above what the node allows costs the transaction nothing: what was signed before it stays,
+// is sent again when the node has lost it, however long that took, and is not outbid any more.
+func TestBumpAboveTheNodesFeeCap(t *testing.T) {
+	var node *proxy.Proxy
+	fee := big.NewInt(30_000_000_000)
+	f := setup(t, 1, func(o *relaytest.Options) {
+		node = before(t, o)
+		node.SetRules(feeCap(fee))
+		o.Tracker = func(c *tracker.Config) {
+			c.StuckAfter, c.BumpAfter = time.Second, map[relayer.Speed]time.Duration{relayer.Fast: 100 * time.Millisecond}
+		}
+	})
+	tx := f.offered(fee)
+	require.Eventually(t, func() bool {
+		keys, err := f.Ledger.Keys(t.Context())
+		return err == nil && !keys[0].StuckSince.IsZero()
+	}, 20*time.Second, 10*time.Millisecond)
+	f.chain.Rollback()
+	refused := node.Injected()["fee cap"]
+	require.Eventually(t, func() bool {
+		count, err := f.chain.Client().PendingTransactionCount(t.Context())
+		return err == nil && count == 1 && node.Injected()["fee cap"] > refused+3
+	}, 20*time.Second, 20*time.Millisecond)
+	attempts, err := f.Ledger.Attempts(t.Context(), tx.ID)
+	require.NoError(t, err)
+	require.Len(t, attempts, 2)
+	now := f.Reaches(t, tx, relayer.Broadcasted)
+	require.Equal(t, attempts[0].Hash, *now.Hash, "what a node has")
+	require.Equal(t, relayer.IntentSend, now.Intent)
+	f.commitUntil(tx, relayer.Confirmed)
+	f.settled()
+}
+
+// One node that allows less is no reason to give up while the one that allows more is away.
+func TestFeeAboveOneNodesCap(t *testing.T) {
+	var capped, away *proxy.Proxy
+	fee := big.NewInt(30_000_000_000)
+	f := setup(t, 1, func(o *relaytest.Options) {
+		url := o.RPC
+		capped = before(t, o)
+		o.RPC, url = url, o.RPC
+		away = before(t, o)
+		o.RPC = append(url, o.RPC...)
+		capped.SetRules(feeCap(big.NewInt(1)))
+	})
+	away.SetDown(true)
+	tx := f.offered(fee)
+	require.Eventually(t, func() bool { return capped.Injected()["fee cap"] > 5 }, 20*time.Second, 10*time.Millisecond)
+	away.SetDown(false)
+	f.commitUntil(tx, relayer.Confirmed)
+	f.settled()
+}
