@@ -7,7 +7,6 @@ import (
 	"math/big"
 	"os"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -107,7 +106,7 @@ func (c *relayerCmd) Check(p *config.Problems) {
 	c.Chain.check(p)
 	c.checkRing(p)
 	c.Gas.check(p)
-	c.Guard.check(p, c.ring)
+	c.Guard.check(p, c.ring, amount(c.Gas.MinBalance))
 	c.Hook.check(p)
 }
 
@@ -139,11 +138,7 @@ func (c *chainFlags) check(p *config.Problems) {
 	if c.ID == 0 {
 		p.Addf(&c.ID, "1 is Ethereum, 1337 the dev chain", "is missing")
 	}
-	if c.RPCFile != "" {
-		var all string
-		readSecret(p, &all, &c.RPCFile)
-		c.RPCURLs = strings.Split(all, ",")
-	}
+	readSecrets(p, &c.RPCURLs, &c.RPCFile)
 	if len(c.RPCURLs) == 0 {
 		p.Addf(&c.RPCURLs, "give a node's URL, such as http://127.0.0.1:8545", "is missing")
 		return

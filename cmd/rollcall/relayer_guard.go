@@ -43,7 +43,8 @@ type topUpFlags struct {
 	signer keyring.Signer // of Key, made by check; nil for none
 }
 
-func (g *guardFlags) check(p *config.Problems, ring *keyring.Ring) {
+// check also knows the lowest balance; nil for none.
+func (g *guardFlags) check(p *config.Problems, ring *keyring.Ring, least *big.Int) {
 	for _, field := range []*string{&g.Rate, &g.CallerRate, &g.TraderRate} {
 		if _, err := safeguard.ParseRate(*field); err != nil {
 			p.Addf(field, "give a number, or two as in 100:300", "%v", err)
@@ -52,22 +53,39 @@ func (g *guardFlags) check(p *config.Problems, ring *keyring.Ring) {
 	for _, field := range []*string{&g.CallerBudget, &g.TraderBudget, &g.KeyBudget} {
 		checkWei(p, field)
 	}
-	g.TopUp.check(p, ring)
+	enough := new(big.Int)
+	if least != nil {
+		enough.Mul(least, big.NewInt(int64(100+g.Margin)))
+		enough.Div(enough.Add(enough, big.NewInt(99)), big.NewInt(100))
+	}
+	g.TopUp.check(p, ring, least, enough)
 }
 
-func (t *topUpFlags) check(p *config.Problems, ring *keyring.Ring) {
+// check knows the lowest balance, below which a key spends nothing any more, and what enables it again.
+func (t *topUpFlags) check(p *config.Problems, ring *keyring.Ring, least, enough *big.Int) {
 	readSecret(p, &t.Key, &t.KeyFile)
 	for _, field := range []*string{&t.Threshold, &t.Target, &t.Most, &t.PerDay} {
 		checkWei(p, field)
 	}
 	if t.Key == "" {
+		for _, field := range []*string{&t.Threshold, &t.Target, &t.Most, &t.PerDay} {
+			if amount(*field) != nil && t.KeyFile == "" {
+				p.Addf(field, "give the key that pays, RELAYER_TOPUP_KEY_FILE", "tops nothing up")
+			}
+		}
 		return
 	}
 	t.checkKey(p, ring)
-	if threshold := amount(t.Threshold); threshold == nil {
+	threshold, target := amount(t.Threshold), amount(t.Target)
+	switch {
+	case threshold == nil:
 		p.Addf(&t.Threshold, "give the balance below which a key is topped up", "is missing")
-	} else if target := amount(t.Target); target == nil || target.Cmp(threshold) <= 0 {
+	case least != nil && threshold.Cmp(least) < 0:
+		p.Addf(&t.Threshold, "give RELAYER_MIN_BALANCE or more", "%q is below the lowest balance: a key that is disabled for that never gets there", t.Threshold)
+	case target == nil || target.Cmp(threshold) <= 0:
 		p.Addf(&t.Target, "give more than the threshold", "%q is not above the threshold", t.Target)
+	case target.Cmp(enough) < 0:
+		p.Addf(&t.Target, fmt.Sprintf("give %s or more", enough), "%q does not enable a key again that was below its lowest balance", t.Target)
 	}
 	if amount(t.PerDay) == nil {
 		p.Addf(&t.PerDay, "give a ceiling", "is missing")

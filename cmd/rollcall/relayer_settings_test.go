@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"maps"
 	"os"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -72,12 +73,22 @@ func TestBadRelayerSettings(t *testing.T) {
 		want []string
 	}{
 		{map[string]string{"RELAYER_API_KEYS": ""}, []string{"--api-keys: no API key: nobody could use the API; give them as name:key"}},
-		{map[string]string{"RELAYER_API_KEYS": "me:" + someAPIKey[:31]}, []string{"RELAYER_API_KEYS in the environment: API key me: has fewer than 32 characters; give them"}},
+		{map[string]string{"RELAYER_TOPUP_THRESHOLD": "7"}, []string{"RELAYER_TOPUP_THRESHOLD in the environment: tops nothing up; give the key"}},
+		{
+			with(topUp, map[string]string{"RELAYER_TOPUP_KEY": strings.Repeat("1", 64), "RELAYER_MIN_BALANCE": "100", "RELAYER_TOPUP_THRESHOLD": "99", "RELAYER_TOPUP_TARGET": "500"}),
+			[]string{`"99" is below the lowest balance`},
+		},
+		{
+			with(topUp, map[string]string{"RELAYER_TOPUP_KEY": strings.Repeat("1", 64), "RELAYER_MIN_BALANCE": "100", "RELAYER_TOPUP_THRESHOLD": "100", "RELAYER_TOPUP_TARGET": "119"}),
+			[]string{`"119" does not enable a key again that was below its lowest balance; give 120 or more`},
+		},
+		{map[string]string{"RELAYER_API_KEYS": someAPIKey + ":me"}, []string{"RELAYER_API_KEYS in the environment: API key 1: has fewer than 32 characters; give them"}}, // swapped
+		{map[string]string{"RELAYER_API_KEYS": "me:" + someAPIKey[:31]}, []string{"RELAYER_API_KEYS in the environment: API key 1: has fewer than 32 characters; give them"}},
 		{
 			map[string]string{"RELAYER_API_KEYS": "a:" + someAPIKey + ",a:" + someAPIKey[:31] + "," + someAPIKey},
 			[]string{"RELAYER_API_KEYS in the environment: API key 3: not name:key"},
 		},
-		{map[string]string{"RELAYER_API_KEYS": "", "RELAYER_API_KEYS_FILE": apiKeys}, []string{"RELAYER_API_KEYS_FILE in the environment: API keys a and b are the same"}},
+		{map[string]string{"RELAYER_API_KEYS": "", "RELAYER_API_KEYS_FILE": apiKeys}, []string{"RELAYER_API_KEYS_FILE in the environment: API keys 1 and 2 are the same"}},
 		{
 			map[string]string{"RELAYER_WEBHOOK_URL": "http://x.example/" + hookToken},
 			[]string{
@@ -133,7 +144,7 @@ func TestARelayersSettingsAreCheckedTogether(t *testing.T) {
 	var stdout, stderr bytes.Buffer
 	require.Equal(t, exitUsage, run(t.Context(), []string{"relayer"}, &stdout, &stderr))
 	for _, want := range []string{
-		"  - RELAYER_API_KEYS in the environment: API key me: has fewer than 32 characters; API key me: two have this name; give them",
+		"  - RELAYER_API_KEYS in the environment: API key 1: has fewer than 32 characters; API keys 1 and 2 have the same name; give them",
 		"  - RELAYER_CHAIN_ID in the environment: is missing",
 		"  - RELAYER_PRIVATE_KEY_1: is missing, but there is RELAYER_PRIVATE_KEY_2",
 		"  - RELAYER_PRIVATE_KEY_2: ",

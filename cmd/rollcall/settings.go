@@ -298,6 +298,18 @@ func readSecret(p *config.Problems, value, file *string) {
 	}
 }
 
+// readSecrets is readSecret for a list, which the file separates by commas.
+func readSecrets(p *config.Problems, values *[]string, file *string) {
+	if *file != "" && len(*values) > 0 {
+		p.Addf(file, "give one of them", "contradicts %s", p.Where(values))
+		return
+	}
+	var all string
+	if readSecret(p, &all, file); all != "" {
+		*values = strings.Split(all, ",")
+	}
+}
+
 // from is the field that a secret came from: a problem with it is told there.
 func from(value, file *string) *string {
 	if *file != "" {

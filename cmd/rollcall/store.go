@@ -102,11 +102,7 @@ type nodeFlags struct {
 }
 
 func (n *nodeFlags) check(p *config.Problems, running *dev.Info, chainID uint64) {
-	if n.RPCFile != "" {
-		all := strings.Join(n.RPCURLs, ",")
-		readSecret(p, &all, &n.RPCFile)
-		n.RPCURLs = strings.Split(all, ",")
-	}
+	readSecrets(p, &n.RPCURLs, &n.RPCFile)
 	if len(n.RPCURLs) == 0 && running != nil && running.Chain.RPCURL != "" {
 		n.RPCURLs = []string{running.Chain.RPCURL}
 	}

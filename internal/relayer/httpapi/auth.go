@@ -95,16 +95,17 @@ func newAuthority(keys []APIKey) (authority, error) {
 		case !isName(k.Name):
 			problems = append(problems, fmt.Errorf("API key %d: its name must have 1 to 64 letters, digits, dots, dashes or underscores", i+1))
 		case len(k.Key) < MinKeyLength:
-			problems = append(problems, fmt.Errorf("API key %s: has fewer than %d characters", k.Name, MinKeyLength))
+			problems = append(problems, fmt.Errorf("API key %d: has fewer than %d characters", i+1, MinKeyLength))
 		case !isVisible(k.Key):
-			problems = append(problems, fmt.Errorf("API key %s: must be visible ASCII", k.Name))
+			problems = append(problems, fmt.Errorf("API key %d: must be visible ASCII", i+1))
 		}
-		for _, other := range a[:i] {
+		// By number: where name and key were swapped the name is the secret.
+		for j, other := range a[:i] {
 			if other.name == k.Name {
-				problems = append(problems, fmt.Errorf("API key %s: two have this name", k.Name))
+				problems = append(problems, fmt.Errorf("API keys %d and %d have the same name", j+1, i+1))
 			}
 			if other.hash == a[i].hash {
-				problems = append(problems, fmt.Errorf("API keys %s and %s are the same", other.name, k.Name))
+				problems = append(problems, fmt.Errorf("API keys %d and %d are the same", j+1, i+1))
 			}
 		}
 	}

@@ -43,7 +43,9 @@ func refuse(err error, c *call) refusal {
 	if own, ok := errors.AsType[*httpError](err); ok {
 		return said(own.code, own.message)
 	}
-	if errors.Is(err, relayer.ErrUnknown) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+	// Whoever says that nothing was stored knows it, also where a deadline is the reason.
+	late := errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
+	if errors.Is(err, relayer.ErrUnknown) || late && !errors.Is(err, relayer.ErrUnavailable) {
 		r := said(http.StatusGatewayTimeout, unknownMessage(c))
 		r.retryAfter, r.internal = 1, true
 		return r

@@ -54,13 +54,13 @@ func TestKeysMustBeGood(t *testing.T) {
 	t.Parallel()
 	good := strings.Repeat("k", 32)
 	for problem, keys := range map[string][]APIKey{
-		"no API key":           {},
-		"fewer than 32":        {{Name: "a", Key: good[1:]}},
-		"visible ASCII":        {{Name: "a", Key: good + " x"}},
-		"two have this name":   {{Name: "a", Key: good}, {Name: "a", Key: good + "2"}},
-		"a and b are the same": {{Name: "a", Key: good}, {Name: "b", Key: good}},
-		"its name must":        {{Name: "", Key: good}},
-		"API key 2: its name":  {{Name: "a", Key: good}, {Name: "b c", Key: good + "2"}},
+		"no API key":                          {},
+		"fewer than 32":                       {{Name: "a", Key: good[1:]}},
+		"visible ASCII":                       {{Name: "a", Key: good + " x"}},
+		"API keys 1 and 2 have the same name": {{Name: "a", Key: good}, {Name: "a", Key: good + "2"}},
+		"API keys 1 and 2 are the same":       {{Name: "a", Key: good}, {Name: "b", Key: good}},
+		"its name must":                       {{Name: "", Key: good}},
+		"API key 2: its name":                 {{Name: "a", Key: good}, {Name: "b c", Key: good + "2"}},
 	} {
 		_, err := NewHandler(Config{Keys: keys, Service: newFake()})
 		require.ErrorContains(t, err, problem)

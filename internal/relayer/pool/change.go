@@ -106,6 +106,11 @@ func (p *Pool) Replace(ctx context.Context, id string, tx uuid.UUID, caller stri
 	if !p.cfg.Enabled {
 		return nil, fmt.Errorf("%w: RELAYER_ENABLED is false", relayer.ErrDisabled)
 	}
+	was, err := p.Transaction(ctx, id, tx)
+	if err != nil {
+		return nil, err
+	}
+	r.Metadata = was.Metadata // by whose limits it is judged
 	if p.cfg.Guard != nil {
 		if err := p.cfg.Guard.Admit(ctx, caller, &r); err != nil {
 			return nil, err
@@ -126,7 +131,6 @@ func (p *Pool) Replace(ctx context.Context, id string, tx uuid.UUID, caller stri
 		if was.Status.Final() || was.Status == relayer.Mined || was.Intent != relayer.IntentSend || was.Kind != relayer.KindTransaction {
 			return nil, &relayer.StateError{Status: was.Status, Doing: "replace"}
 		}
-		r.Metadata = was.Metadata
 		was.Request = r
 		replacement := &ledger.Replacement{ID: tx, Request: r, Reserve: reserve}
 		if was.Nonce != nil {

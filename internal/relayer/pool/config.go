@@ -30,6 +30,7 @@ type Chain interface {
 // Passthrough are nodes that callers ask themselves.
 type Passthrough interface {
 	Call(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error)
+	Balances(context.Context, []common.Address) ([]*big.Int, error)
 }
 
 // Guard judges requests by limits that are not the store's.
@@ -78,7 +79,7 @@ type Config struct {
 	Enabled bool
 	// Cap is how many transactions a key may have pending. Default 16, what geth guarantees an account in its pool.
 	Cap int
-	// Queue is how many may wait where no key has room. Default 10,000.
+	// Queue is how many may wait where no key has room; 0, the default: none.
 	Queue int
 	// Group bounds what one database transaction accepts. Default 256.
 	Group int

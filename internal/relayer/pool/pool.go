@@ -28,7 +28,6 @@ type Pool struct {
 // New makes a Pool; Run runs it.
 func New(cfg Config) *Pool {
 	cfg.Cap = cmp.Or(cfg.Cap, 16)
-	cfg.Queue = cmp.Or(cfg.Queue, 10_000)
 	cfg.Group = cmp.Or(cfg.Group, 256)
 	cfg.Intakes = cmp.Or(cfg.Intakes, 2)
 	cfg.Patience = cmp.Or(cfg.Patience, 10*time.Second)

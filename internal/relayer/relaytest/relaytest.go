@@ -136,7 +136,8 @@ func Launch(t testing.TB, o Options) *Relayer {
 	}
 	send := sender.New(sending)
 	pooling := pool.Config{
-		ID: o.ID, Passthrough: client, Signing: true, Ledger: r.Ledger, Sender: send, Chain: client, Ring: o.Ring, Log: log, Enabled: true, Ready: r.Lineage.Err,
+		Queue: 10_000,
+		ID:    o.ID, Passthrough: client, Signing: true, Ledger: r.Ledger, Sender: send, Chain: client, Ring: o.Ring, Log: log, Enabled: true, Ready: r.Lineage.Err,
 		Funding: funding, Metrics: pool.NewMetrics(reg),
 	}
 	if o.Pool != nil {
