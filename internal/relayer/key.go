@@ -23,6 +23,7 @@ type Key struct {
 	Draining       bool      // paused until what it has is final
 	StuckSince     time.Time // zero unless its lowest nonce has waited too long; it gets nothing new
 
+	Era          int    // of the chain, which nonces are those of: how often it had lost its history when this was read
 	NextNonce    uint64 // the one that the next transaction gets
 	PendingCount int    // nonces claimed and not mined
 	LastError    string

@@ -125,7 +125,7 @@ func TestNewChainNeedsNodesThatAgree(t *testing.T) {
 	require.ErrorContains(t, err, "the nodes disagree about the genesis block")
 
 	// The same beginning, and a block that has been seen and is not there.
-	require.NoError(t, a.Ledger.MoveAnchor(t.Context(), ledger.Block{Number: 1000, Hash: common.Hash{1}}))
+	require.NoError(t, a.Ledger.MoveAnchor(t.Context(), 0, ledger.Block{Number: 1000, Hash: common.Hash{1}}))
 	plan, err = a.NewChain(t.Context(), nodes(t, one))
 	require.NoError(t, err)
 	require.True(t, plan.Behind)
@@ -156,7 +156,7 @@ func TestStartingOverLooksAgain(t *testing.T) {
 	node.Fork(before)
 	key := node.Accounts[0].Address
 	a := open(t, genesisOf(t, node), key)
-	require.NoError(t, a.Ledger.MoveAnchor(t.Context(), seen))
+	require.NoError(t, a.Ledger.MoveAnchor(t.Context(), 0, seen))
 	verdicts, err := a.Ledger.Accept(t.Context(), ledger.Terms{Held: []common.Address{key}, Cap: 1}, []*ledger.Draft{{
 		ID: uuid.Must(uuid.NewV7()), Target: "pool", Caller: "me", Kind: relayer.KindTransaction, Request: relayer.Request{To: &key},
 	}})

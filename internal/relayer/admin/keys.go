@@ -135,7 +135,7 @@ func (a *Admin) resync(ctx context.Context, k *relayer.Key, mined uint64) (r Res
 	if r.PendingWas, r.PendingIs, err = a.Ledger.Recount(ctx, k.Address); err != nil {
 		return r, err
 	}
-	raised, err := a.Ledger.Raise(ctx, k.Address, mined)
+	raised, err := a.Ledger.Raise(ctx, k.Address, k.Era, mined)
 	if err != nil {
 		return r, err
 	}
@@ -143,7 +143,7 @@ func (a *Admin) resync(ctx context.Context, k *relayer.Key, mined uint64) (r Res
 		r.NextIs = mined
 	}
 	for more := true; more; {
-		filled, err := a.Ledger.Fill(ctx, k.Address, mined)
+		filled, err := a.Ledger.Fill(ctx, k.Address, k.Era, mined)
 		if err != nil {
 			return r, err
 		}

@@ -102,3 +102,59 @@ func TestRecordingLeavesWhatIsMinedAlone(t *testing.T) {
 		require.Fail(t, "it has waited")
 	}
 }
+
+// Whoever froze while an operator started over writes nothing of the chain before into the new era.
+func TestWordsAboutTheChainBefore(t *testing.T) {
+	t.Parallel()
+	l, terms := setup(t, 1)
+	key := terms.Held[0]
+	before := known(t, l)
+	_, err := l.StartOver(t.Context(), before, genesis, Block{Hash: genesis}, nil)
+	require.NoError(t, err)
+	begun := known(t, l)
+	require.NoError(t, l.MoveAnchor(t.Context(), before.Era, Block{100, common.Hash{1}}))
+	require.Equal(t, begun, known(t, l))
+	raised, err := l.Raise(t.Context(), key, before.Era, 5)
+	require.NoError(t, err)
+	require.False(t, raised)
+	require.NoError(t, l.Reconcile(t.Context(), before.Era, map[common.Address]uint64{key: 5}))
+	raised, err = l.Raise(t.Context(), key, begun.Era, 3)
+	require.NoError(t, err)
+	require.True(t, raised)
+	keys, err := l.Keys(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, []uint64{3}, []uint64{keys[0].NextNonce})
+	require.Equal(t, begun.Era, keys[0].Era)
+	filled, err := l.Fill(t.Context(), key, before.Era, 0)
+	require.NoError(t, err)
+	require.Empty(t, filled)
+	filled, err = l.Fill(t.Context(), key, begun.Era, 0)
+	require.NoError(t, err)
+	require.Len(t, filled, 3)
+	require.NoError(t, l.Displaced(t.Context(), filled[2].ID, key, 2, common.HexToHash("0xf1"), Block{4, blockHash(4)}))
+	require.NoError(t, l.Disown(t.Context(), key, before.Era, 0, 10))
+	_, err = l.TransactionByNonce(t.Context(), key, 2)
+	require.NoError(t, err)
+	require.NoError(t, l.Disown(t.Context(), key, begun.Era, 0, 10))
+	_, err = l.TransactionByNonce(t.Context(), key, 2)
+	require.ErrorIs(t, err, relayer.ErrNotFound)
+	require.NoError(t, l.MoveAnchor(t.Context(), begun.Era, Block{100, common.Hash{1}}))
+	require.Equal(t, uint64(100), known(t, l).Anchor.Number)
+}
+
+// The key is raised only where it still is in the era, once whoever starts over at this moment has committed.
+func TestRaiseBesideStartingOver(t *testing.T) {
+	t.Parallel()
+	l, terms := setup(t, 1)
+	raised := true
+	beside(t, l, func(tx pgx.Tx) {
+		_, err := tx.Exec(t.Context(), `UPDATE relayer_keys SET next_nonce = 0`)
+		require.NoError(t, err)
+		_, err = tx.Exec(t.Context(), `UPDATE relayer_chains SET era = era + 1`)
+		require.NoError(t, err)
+	}, func() (err error) {
+		raised, err = l.Raise(t.Context(), terms.Held[0], 0, 5)
+		return err
+	})
+	require.False(t, raised)
+}

@@ -50,10 +50,10 @@ func (l *Ledger) Remember(ctx context.Context, genesis common.Hash) (Chain, erro
 	return l.Chain(ctx)
 }
 
-// MoveAnchor remembers a later block.
-func (l *Ledger) MoveAnchor(ctx context.Context, b Block) error {
+// MoveAnchor remembers a later block of the given era's chain; in another era it does nothing.
+func (l *Ledger) MoveAnchor(ctx context.Context, era int, b Block) error {
 	_, err := l.db.Exec(ctx, `UPDATE relayer_chains SET anchor_number = $2, anchor_hash = $3
-		WHERE chain_id = $1 AND anchor_number < $2`, l.ChainID, int64(b.Number), b.Hash.Hex())
+		WHERE chain_id = $1 AND anchor_number < $2 AND era = $4`, l.ChainID, int64(b.Number), b.Hash.Hex(), era)
 	if err != nil {
 		return fmt.Errorf("move the anchor: %w", err)
 	}

@@ -54,13 +54,13 @@ func (l *Ledger) Restore(ctx context.Context, id uuid.UUID, r *relayer.Request) 
 
 // Disown gives up what is written down of somebody else's transactions that a key has not used the nonces of: those from
 // the given nonce on that were found in blocks up to head, where the chain has used up only the nonces below. A
-// reorganization took them away, and [Ledger.Fill] finds their nonces free.
-func (l *Ledger) Disown(ctx context.Context, key common.Address, nonce, head uint64) error {
+// reorganization took them away, and [Ledger.Fill] finds their nonces free. era is that of the chain that this was seen on.
+func (l *Ledger) Disown(ctx context.Context, key common.Address, era int, nonce, head uint64) error {
 	_, err := l.db.Exec(ctx, `UPDATE relayer_txs SET nonce = NULL, status = 'dropped', status_reason = 'its block is no longer part of the chain',
 			revision = revision + 1, updated_at = now()
 		WHERE chain_id = $1 AND pool_id = $2 AND relayer_address = $3 AND nonce >= $4 AND kind = 'foreign' AND block_number <= $5
-			AND era = `+era("$1"),
-		l.ChainID, l.Pool, hexAddress(key), int64(nonce), int64(head))
+			AND era = $6`,
+		l.ChainID, l.Pool, hexAddress(key), int64(nonce), int64(head), era)
 	if err != nil {
 		return fmt.Errorf("disown transactions of %s: %w", key, err)
 	}

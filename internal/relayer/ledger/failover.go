@@ -28,8 +28,8 @@ func (l *Ledger) FailedOver(ctx context.Context) (over bool, err error) {
 }
 
 // Reconcile ends what FailedOver reports: each key of the pool goes on above the nonces that nodes know of, if those are higher.
-// pending is the highest that any node has of each key, mined or in its pool.
-func (l *Ledger) Reconcile(ctx context.Context, pending map[common.Address]uint64) error {
+// pending is the highest that any node has of each key, mined or in its pool, on the chain of the given era; in another one nothing is done.
+func (l *Ledger) Reconcile(ctx context.Context, known int, pending map[common.Address]uint64) error {
 	var addresses []string
 	var next []int64
 	for address, nonce := range pending {
@@ -40,8 +40,8 @@ func (l *Ledger) Reconcile(ctx context.Context, pending map[common.Address]uint6
 		batch.Queue(`SELECT 1 FROM relayer_keys WHERE chain_id = $1 AND pool_id = $2 ORDER BY address FOR UPDATE`, l.ChainID, l.Pool)
 		batch.Queue(`UPDATE relayer_keys k SET next_nonce = v.next, updated_at = now()
 			FROM unnest($3::text[], $4::bigint[]) AS v (address, next)
-			WHERE k.chain_id = $1 AND k.pool_id = $2 AND k.address = v.address AND k.next_nonce < v.next`, l.ChainID, l.Pool, addresses, next)
-		batch.Queue(`UPDATE relayer_pools SET timeline = `+timeline+` WHERE chain_id = $1 AND pool_id = $2`, l.ChainID, l.Pool)
+			WHERE k.chain_id = $1 AND k.pool_id = $2 AND k.address = v.address AND k.next_nonce < v.next AND `+era("$1")+` = $5`, l.ChainID, l.Pool, addresses, next, known)
+		batch.Queue(`UPDATE relayer_pools SET timeline = `+timeline+` WHERE chain_id = $1 AND pool_id = $2 AND `+era("$1")+` = $3`, l.ChainID, l.Pool, known)
 		return tx.SendBatch(ctx, batch).Close()
 	})
 	if err != nil {

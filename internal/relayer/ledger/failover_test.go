@@ -38,7 +38,7 @@ func TestNothingIsGivenOutAfterAFailover(t *testing.T) {
 	verdicts, err := l.Accept(t.Context(), terms, []*Draft{draft(l)})
 	require.NoError(t, err)
 	require.ErrorIs(t, verdicts[0].Err, relayer.ErrUnavailable)
-	require.NoError(t, l.Reconcile(t.Context(), map[common.Address]uint64{terms.Held[0]: 7, terms.Held[1]: 0}))
+	require.NoError(t, l.Reconcile(t.Context(), 0, map[common.Address]uint64{terms.Held[0]: 7, terms.Held[1]: 0}))
 	over, err = l.FailedOver(t.Context())
 	require.NoError(t, err)
 	require.False(t, over)

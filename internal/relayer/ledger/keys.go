@@ -91,7 +91,8 @@ func (l *Ledger) Keys(ctx context.Context) ([]*relayer.Key, error) {
 }
 
 const selectKeys = `SELECT id, chain_id, address, pool_id, enabled, disabled_reason, disabled_until, disabled_checks, funding,
-	paused, draining, stuck_since, next_nonce, pending_count, last_error, last_seen_at, balance_wei::text, min_balance_wei::text
+	paused, draining, stuck_since, next_nonce, pending_count, last_error, last_seen_at, balance_wei::text, min_balance_wei::text,
+	coalesce((SELECT c.era FROM relayer_chains c WHERE c.chain_id = relayer_keys.chain_id), 0)
 	FROM relayer_keys`
 
 func scanKey(row pgx.CollectableRow) (*relayer.Key, error) {
@@ -101,7 +102,7 @@ func scanKey(row pgx.CollectableRow) (*relayer.Key, error) {
 	var balance, minBalance *string
 	err := row.Scan(&k.ID, &k.ChainID, &address, &k.Pool, &k.Enabled, &k.DisabledReason, &until, &k.Checks,
 		&k.Funding, &k.Paused, &k.Draining, &stuck,
-		&k.NextNonce, &k.PendingCount, &k.LastError, &seen, &balance, &minBalance)
+		&k.NextNonce, &k.PendingCount, &k.LastError, &seen, &balance, &minBalance, &k.Era)
 	if err != nil {
 		return nil, err
 	}

@@ -250,7 +250,7 @@ func (r *round) reconcile(ctx context.Context) error {
 				"nonce", r.keys[i].NextNonce, "nodes", nonces[i])
 		}
 	}
-	if err := r.cfg.Ledger.Reconcile(ctx, pending); err != nil {
+	if err := r.cfg.Ledger.Reconcile(ctx, r.keys[0].Era, pending); err != nil {
 		return err
 	}
 	r.cfg.Log.Warn("database failed over: nonces were compared with the nodes'", "keys", len(pending))
@@ -263,7 +263,7 @@ func (r *round) raise(ctx context.Context) error {
 		if r.counts[i] <= k.NextNonce {
 			continue
 		}
-		raised, err := r.cfg.Ledger.Raise(ctx, k.Address, r.counts[i])
+		raised, err := r.cfg.Ledger.Raise(ctx, k.Address, k.Era, r.counts[i])
 		if err != nil {
 			return err
 		}
@@ -295,7 +295,7 @@ func (r *round) moveAnchor(ctx context.Context) error {
 		return err
 	}
 	block := ledger.Block{Number: number, Hash: headers[0].Hash}
-	if err := r.cfg.Ledger.MoveAnchor(ctx, block); err != nil {
+	if err := r.cfg.Ledger.MoveAnchor(ctx, r.keys[0].Era, block); err != nil {
 		return err
 	}
 	r.anchor = block

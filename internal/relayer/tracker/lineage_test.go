@@ -72,7 +72,7 @@ func TestViewThatContradictsIsBelievedAtOnce(t *testing.T) {
 	store := ledger.New(testpostgres.New(t, testpostgres.Migrated(ledger.Migrations())).Pool(t), ledger.Config{ChainID: 1337, Pool: relaytest.PoolID})
 	_, err := store.Remember(t.Context(), here.block(0).Hash)
 	require.NoError(t, err)
-	require.NoError(t, store.MoveAnchor(t.Context(), ledger.Block{Number: 9, Hash: here.block(9).Hash}))
+	require.NoError(t, store.MoveAnchor(t.Context(), 0, ledger.Block{Number: 9, Hash: here.block(9).Hash}))
 	o := &oracle{anchors: []chain.Anchor{{Genesis: here.block(0).Hash, Block: here.block(9)}}, asked: func() {}}
 	g := tracker.NewLineage(o, store, slog.New(slog.DiscardHandler))
 	require.NoError(t, g.Recognise(t.Context(), here))

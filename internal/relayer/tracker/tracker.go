@@ -206,11 +206,12 @@ func (t *Tracker) await(ctx context.Context, heads bool) {
 
 // round reads the chain, brings the store up to it, and has what is pending tended.
 func (t *Tracker) round(ctx context.Context) error {
-	view, err := t.cfg.Chain.Latest(ctx)
+	// First, since what is decided from the view holds in the era that was before it.
+	all, err := t.cfg.Ledger.Keys(ctx)
 	if err != nil {
 		return err
 	}
-	all, err := t.cfg.Ledger.Keys(ctx)
+	view, err := t.cfg.Chain.Latest(ctx)
 	if err != nil {
 		return err
 	}
