@@ -317,7 +317,12 @@ func (r *round) notFound(ctx context.Context, sought []ledger.Sought, found []le
 		}
 		r.unfound[s.ID] = before[s.ID] + 1
 		// A receipt may come later than the count. Searching is dear, and done again after twice as many heads each time.
-		if n := r.unfound[s.ID]; n < 4 || n&(n-1) != 0 || looked == 4 {
+		n := r.unfound[s.ID]
+		if n < 4 || n&(n-1) != 0 {
+			continue
+		}
+		if looked == 4 {
+			r.unfound[s.ID] = n - 1 // at the next head it is its turn again
 			continue
 		}
 		looked++
