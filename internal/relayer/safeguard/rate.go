@@ -98,8 +98,8 @@ func (g *Guard) Admit(_ context.Context, caller string, r *relayer.Request) erro
 	return g.admit(caller, r.Metadata.Trader, 1)
 }
 
-// AdmitCalls lets as many calls in together, or none of them, as Admit does. What is more than may ever come at once
-// counts as that.
+// AdmitCalls lets as many calls in together, or none of them, as Admit does. More than may ever come at once come in once
+// that many may, and all of them count: until they are made up for, nothing else comes in.
 func (g *Guard) AdmitCalls(caller string, n int) error { return g.admit(caller, "", n) }
 
 func (g *Guard) admit(caller, trader string, n int) error {
@@ -126,8 +126,11 @@ func (g *Guard) admit(caller, trader string, n int) error {
 		return refusal
 	}
 	for _, limit := range limits {
-		if limit.bucket != nil {
-			limit.bucket.AllowN(now, min(n, limit.bucket.Burst()))
+		if limit.bucket == nil {
+			continue
+		}
+		for left := n; left > 0; left -= limit.bucket.Burst() { // a bucket gives no more than its burst at once
+			limit.bucket.ReserveN(now, min(left, limit.bucket.Burst()))
 		}
 	}
 	return nil

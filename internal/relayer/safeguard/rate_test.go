@@ -112,9 +112,12 @@ func TestCallsCountOneByOneAndComeTogether(t *testing.T) {
 	require.Error(t, g.AdmitCalls("a", 1))
 	pass(time.Hour)
 	require.NoError(t, g.AdmitCalls("a", 50), "more than may ever come at once")
-	require.Equal(t, &relayer.LimitError{Limit: "global rate limit", After: 10 * time.Second}, g.AdmitCalls("b", 50))
-	pass(10 * time.Second)
+	require.Equal(t, &relayer.LimitError{Limit: "global rate limit", After: 50 * time.Second}, g.AdmitCalls("b", 50))
+	pass(45 * time.Second)
+	require.Equal(t, &relayer.LimitError{Limit: "rate limit of the API key", After: time.Second}, g.AdmitCalls("a", 1), "all 50 count")
 	require.NoError(t, g.AdmitCalls("b", 5))
+	pass(time.Second)
+	require.NoError(t, g.AdmitCalls("a", 1))
 }
 
 func TestWithoutLimitsEverythingPasses(t *testing.T) {
