@@ -285,7 +285,7 @@ var requestSchemas = object{
 		"properties": object{
 			"jsonrpc": object{"const": "2.0"},
 			"method":  object{"type": "string", "enum": slices.Sorted(maps.Keys(readMethods))},
-			"params":  object{"type": []string{"array", "object", "null"}},
+			"params":  object{"type": []string{"array", "null"}},
 			"id":      object{"type": []string{"string", "number", "null"}},
 		},
 	},

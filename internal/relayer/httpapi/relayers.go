@@ -101,6 +101,9 @@ func (h *Handler) status(ctx context.Context, c *call) error {
 }
 
 func (h *Handler) balance(ctx context.Context, c *call) error {
+	if err := h.limit(c.caller, 1); err != nil { // nodes are asked
+		return err
+	}
 	b, err := h.service.Balance(ctx, c.relayerID())
 	if err != nil {
 		return err

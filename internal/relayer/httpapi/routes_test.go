@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
@@ -66,7 +67,7 @@ func TestTheDescriptionIsWhatTheServerDoes(t *testing.T) {
 	}
 	// The rest of the fields.
 	a.do("GET", "/api/v1/relayers/pool-1", "")
-	a.rpcErr = nodeFailure{}
+	a.rpcErr = nodeFailure
 	a.do("POST", "/api/v1/relayers/pool-1/rpc", `[{"jsonrpc":"2.0","id":"x","method":"eth_call"}]`)
 	a.health = Health{Reason: "no database", Components: []Component{{Name: "database", Problem: "away"}}}
 	a.do("GET", "/health", "")
@@ -137,11 +138,9 @@ func (a *api) provoke(code, id, method, path, body string) {
 	require.Equal(a.t, want, w.Code, "%s: %s", id, w.Body)
 }
 
-type nodeFailure struct{}
-
-func (nodeFailure) Error() string  { return "execution reverted" }
-func (nodeFailure) ErrorCode() int { return 3 }
-func (nodeFailure) ErrorData() any { return "0x08c379a0" }
+var nodeFailure = &ozapi.RPCError{
+	Code: 3, Message: "execution reverted", Description: "the node answered with an error", Data: json.RawMessage(`"0x08c379a0"`),
+}
 
 // Every error of package relayer has its answer.
 func TestErrorsBecomeAnswers(t *testing.T) {
@@ -167,6 +166,7 @@ func TestErrorsBecomeAnswers(t *testing.T) {
 
 		"no limit's time":          {&relayer.LimitError{Limit: "queue"}, 429, "try again in 1 s", "1"},
 		"unknown, and why":         {errors.Join(relayer.ErrUnavailable, relayer.ErrUnknown), 504, "same Idempotency-Key", "1"},
+		"a node out of time":       {fmt.Errorf("%w: simulate: %w", relayer.ErrUnavailable, context.DeadlineExceeded), 503, "nothing was stored", "1"},
 		"out of time":              {context.DeadlineExceeded, 504, "same Idempotency-Key", "1"},
 		"the caller went away":     {context.Canceled, 504, "same Idempotency-Key", "1"},
 		"anything else":            {errors.New("password=x"), 500, "internal error", ""},
@@ -327,7 +327,7 @@ func TestOnlyReadsReachTheNode(t *testing.T) {
 		require.NoError(t, err)
 		require.Contains(t, rpc(string(body)), `"code":-32601`, method)
 	}
-	a.rpcErr = nodeFailure{}
+	a.rpcErr = nodeFailure
 	require.Equal(t, `{"jsonrpc":"2.0","error":{"code":3,"message":"execution reverted","description":"the node answered with an error","data":"0x08c379a0"},"id":1}`,
 		rpc(`{"jsonrpc":"2.0","id":1,"method":"eth_call"}`))
 
@@ -364,7 +364,7 @@ func TestCallsOfNodesAndSignersAreLimited(t *testing.T) {
 	batch.body = "[" + batch.body + "," + batch.body + "," + batch.body + "]"
 	for _, full = range []bool{false, true} {
 		asked = nil
-		for _, id := range []string{"sign", "signTypedData", "rpc", "batch"} {
+		for _, id := range []string{"sign", "signTypedData", "getRelayerBalance", "rpc", "batch"} {
 			r := all[id]
 			if id == "batch" {
 				r = batch
@@ -377,10 +377,10 @@ func TestCallsOfNodesAndSignersAreLimited(t *testing.T) {
 			require.Equal(t, 429, w.Code, id)
 			require.Equal(t, "2", w.Header().Get("Retry-After"))
 		}
-		require.Equal(t, []int{1, 1, 1, 3}, asked)
+		require.Equal(t, []int{1, 1, 1, 1, 3}, asked)
 		require.Equal(t, 200, a.do("GET", "/api/v1/relayers", "").Code)
 		require.Equal(t, 200, a.do("POST", poolTransactions, submission("1")).Code)
-		require.Len(t, asked, 4)
+		require.Len(t, asked, 5)
 	}
 }
 

@@ -20,15 +20,6 @@ var readMethods = map[string]bool{
 	"web3_clientVersion": true, "web3_sha3": true,
 }
 
-// Codes of JSON-RPC errors.
-const methodNotFound = -32601
-
-// nodeError is what a node answered as an error, as go-ethereum's client has it.
-type nodeError interface {
-	error
-	ErrorCode() int
-}
-
 func (h *Handler) rpc(ctx context.Context, c *call) error {
 	body, err := c.body()
 	if err != nil {
@@ -62,9 +53,13 @@ func (h *Handler) callNode(ctx context.Context, id string, call *ozapi.RPCReques
 			return out, err
 		}
 		out.Error = &ozapi.RPCError{
-			Code: methodNotFound, Message: "method not available",
+			Code: ozapi.MethodNotFound, Message: "method not available",
 			Description: "only methods that read are let through, and " + clip(call.Method, 64) + " is none of them",
 		}
+		return out, nil
+	}
+	if len(call.Params) > 0 && call.Params[0] != '[' && string(call.Params) != "null" {
+		out.Error = &ozapi.RPCError{Code: ozapi.InvalidParams, Message: "invalid params", Description: "params must be an array"}
 		return out, nil
 	}
 	result, err := h.service.RPC(ctx, id, call.Method, call.Params)
@@ -74,18 +69,14 @@ func (h *Handler) callNode(ctx context.Context, id string, call *ozapi.RPCReques
 		}
 		return out, nil
 	}
-	node, ok := errors.AsType[nodeError](err)
+	node, ok := errors.AsType[*ozapi.RPCError](err)
 	if !ok {
 		return out, err
 	}
-	out.Error = &ozapi.RPCError{Code: node.ErrorCode(), Message: clip(node.Error(), 1024), Description: "the node answered with an error"}
-	if with, ok := errors.AsType[interface {
-		error
-		ErrorData() any
-	}](err); ok && with.ErrorData() != nil {
-		if data, err := json.Marshal(with.ErrorData()); err == nil && len(data) <= maxBody {
-			out.Error.Data = data
-		}
+	out.Error = new(*node)
+	out.Error.Message = clip(node.Message, 1024)
+	if len(node.Data) > maxBody {
+		out.Error.Data = nil
 	}
 	return out, nil
 }

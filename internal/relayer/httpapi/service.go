@@ -45,8 +45,8 @@ type Service interface {
 	// A pool does not sign.
 	Sign(ctx context.Context, id string, message []byte) ([65]byte, error)
 	SignTypedData(ctx context.Context, id string, domainSeparator, hashStruct common.Hash) ([65]byte, error)
-	// RPC calls a node. What the node answered as an error has a method ErrorCode() int, and may have ErrorData() any, as
-	// go-ethereum's errors have.
+	// RPC calls a node. params is a JSON array or null, or empty. What the node answered as an error is an
+	// [*ozapi.RPCError], and so is an answer that is too large.
 	RPC(ctx context.Context, id, method string, params json.RawMessage) (json.RawMessage, error)
 
 	// Health says at once what is known: anybody can ask.

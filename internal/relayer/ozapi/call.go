@@ -28,6 +28,13 @@ type RPCResponse struct {
 	ID      json.RawMessage `json:"id,omitempty"`
 }
 
+// Codes of the errors that no node gave.
+const (
+	MethodNotFound = -32601
+	InvalidParams  = -32602
+	TooLarge       = -32003 // as geth has it
+)
+
 // RPCError is why a call failed.
 type RPCError struct {
 	Code        int             `json:"code"`
@@ -35,6 +42,8 @@ type RPCError struct {
 	Description string          `json:"description"`
 	Data        json.RawMessage `json:"data,omitempty"` // as the node gave it, such as a revert's
 }
+
+func (e *RPCError) Error() string { return e.Message }
 
 // DecodeRPC reads a JSON-RPC call, or a batch of them.
 func DecodeRPC(body []byte) (calls []RPCRequest, batch bool, err error) {
@@ -76,10 +85,7 @@ func decodeCall(object []byte) (RPCRequest, error) {
 		case "method":
 			call.Method, err = text("method", value)
 		case "params":
-			if value[0] != '[' && value[0] != '{' && !isNull(value) {
-				err = relayer.Invalidf("params", "must be an array or an object")
-			}
-			call.Params = bytes.Clone(value)
+			call.Params = bytes.Clone(value) // what is no array is an error of this call alone
 		case "id":
 			if value[0] == '[' || value[0] == '{' || value[0] == 't' || value[0] == 'f' {
 				err = relayer.Invalidf("id", "must be a string or a number")

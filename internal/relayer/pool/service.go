@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math/big"
 	"slices"
@@ -14,6 +15,7 @@ import (
 	"github.com/ethereum/go-ethereum/crypto"
 	"github.com/google/uuid"
 
+	"github.com/rollcall-dev/rollcall/internal/chain"
 	"github.com/rollcall-dev/rollcall/internal/keyring"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 	"github.com/rollcall-dev/rollcall/internal/relayer/httpapi"
@@ -88,6 +90,9 @@ func (p *Pool) describePool(keys []*relayer.Key) httpapi.Relayer {
 	for _, k := range keys {
 		r.Paused = r.Paused && k.Paused
 		usable = usable || k.Enabled
+		if least := cmp.Or(k.MinBalance, new(big.Int)); r.MinBalance == nil || least.Cmp(r.MinBalance) < 0 {
+			r.MinBalance = least
+		}
 	}
 	switch {
 	case !p.cfg.Enabled:
@@ -134,7 +139,11 @@ func (p *Pool) Update(ctx context.Context, id, caller string, patch ozapi.Patch)
 	if key != nil {
 		keys = []*relayer.Key{key}
 	}
-	if patch.Name != nil {
+	name := p.cfg.ID
+	if key != nil {
+		name = strings.ToLower(key.Address.Hex())
+	}
+	if patch.Name != nil && *patch.Name != name { // clients send back what they have read
 		return httpapi.Relayer{}, relayer.Invalidf("name", "is the relayer's id, and cannot be changed")
 	}
 	change := ledger.KeyChange{Paused: patch.Paused}
@@ -147,7 +156,7 @@ func (p *Pool) Update(ctx context.Context, id, caller string, patch ozapi.Patch)
 	}
 	for _, k := range keys {
 		if _, err := p.cfg.Ledger.ChangeKey(ctx, k.Address, change); err != nil {
-			return httpapi.Relayer{}, unavailable(err)
+			return httpapi.Relayer{}, undecided(err, true) // this one, or others before
 		}
 	}
 	p.cfg.Log.Info("relayer updated", "relayer", id, "caller", caller, "paused", change.Paused, "min_balance", change.MinBalance)
@@ -208,7 +217,7 @@ func (p *Pool) Balance(ctx context.Context, id string) (*big.Int, error) {
 	if key != (common.Address{}) {
 		keys = []common.Address{key}
 	}
-	balances, err := p.cfg.Chain.Balances(ctx, keys)
+	balances, err := p.cfg.Passthrough.Balances(ctx, keys)
 	if err != nil {
 		return nil, unavailable(err)
 	}
@@ -303,5 +312,16 @@ func (p *Pool) RPC(ctx context.Context, id, method string, params json.RawMessag
 	if _, err := p.target(id); err != nil {
 		return nil, err
 	}
-	return p.cfg.Passthrough.Call(ctx, method, params)
+	result, err := p.cfg.Passthrough.Call(ctx, method, params)
+	if err == nil {
+		return result, nil
+	}
+	if said, ok := errors.AsType[*chain.RPCError](err); ok { // which node it was is not for callers
+		return nil, &ozapi.RPCError{Code: said.Code, Message: said.Message, Description: "the node answered with an error", Data: said.Data}
+	}
+	// The client has no error of its own for this: to it, the node gave no answer.
+	if _, ok := errors.AsType[*chain.TransportError](err); ok && strings.Contains(err.Error(), "above the limit of") {
+		return nil, &ozapi.RPCError{Code: ozapi.TooLarge, Message: "response too large", Description: "the answer is too large: ask for less at once"}
+	}
+	return nil, unavailable(err)
 }
