@@ -158,3 +158,63 @@ func TestRaiseBesideStartingOver(t *testing.T) {
 	})
 	require.False(t, raised)
 }
+
+// A transaction that two receipts were given for leaves its key once, whatever plan Postgres makes.
+func TestMinedTwiceInOneCallCountsOnce(t *testing.T) {
+	t.Parallel()
+	l, terms := setup(t, 1)
+	txs := accept(t, l, terms, drafts(l, 3)...)
+	broadcast(t, l, txs...)
+	_, err := l.db.Exec(t.Context(), `DO $$ BEGIN EXECUTE 'ALTER DATABASE ' || quote_ident(current_database()) || ' SET enable_nestloop = off'; END $$`)
+	require.NoError(t, err)
+	l.db.Reset()
+	found := mined(txs[0], 1, relayer.PurposeSend, 7)
+	require.NoError(t, l.RecordMined(t.Context(), []Mined{found, found}))
+	require.Equal(t, []int{2}, pending(t, l))
+}
+
+// Rows are locked by their nonces in whatever order they lie, so that two who change the same ones wait for each other, and
+// do not end each other.
+func TestRowsAreLockedInOrder(t *testing.T) {
+	t.Parallel()
+	for name, do := range map[string]func(*Ledger) error{
+		"unmine": func(l *Ledger) error {
+			_, err := l.Unmine(t.Context(), []Block{{3, blockHash(3)}})
+			return err
+		},
+		"start over": func(l *Ledger) error {
+			_, err := l.StartOver(t.Context(), Chain{Genesis: genesis, Anchor: Block{Hash: genesis}}, genesis, Block{Hash: genesis}, nil)
+			return err
+		},
+	} {
+		l, terms := setup(t, 1)
+		txs := accept(t, l, terms, drafts(l, 2)...)
+		broadcast(t, l, txs...)
+		require.NoError(t, l.RecordMined(t.Context(), []Mined{mined(txs[0], 1, relayer.PurposeSend, 3), mined(txs[1], 1, relayer.PurposeSend, 3)}))
+		_, err := l.db.Exec(t.Context(), `UPDATE relayer_txs SET nonce = 5 WHERE nonce = 0`)
+		require.NoError(t, err)
+		_, err = l.db.Exec(t.Context(), `VACUUM FULL relayer_txs`)
+		require.NoError(t, err)
+		_, err = l.db.Exec(t.Context(), `DO $$ BEGIN EXECUTE 'ALTER DATABASE ' || quote_ident(current_database()) || ' SET enable_indexscan = off';
+			EXECUTE 'ALTER DATABASE ' || quote_ident(current_database()) || ' SET enable_bitmapscan = off'; END $$`)
+		require.NoError(t, err)
+		l.db.Reset()
+		holder, err := l.db.Begin(t.Context())
+		require.NoError(t, err)
+		_, err = holder.Exec(t.Context(), `SELECT FROM relayer_txs WHERE nonce = 1 FOR UPDATE`)
+		require.NoError(t, err)
+		done := make(chan error, 1)
+		go func() { done <- do(l) }()
+		require.Eventually(t, func() bool {
+			var waits bool
+			err := l.db.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')`).Scan(&waits)
+			require.NoError(t, err)
+			return waits
+		}, 20*time.Second, 5*time.Millisecond)
+		var free int
+		require.NoError(t, l.db.QueryRow(t.Context(), `SELECT count(*) FROM (SELECT FROM relayer_txs WHERE nonce = 5 FOR UPDATE SKIP LOCKED) AS free`).Scan(&free))
+		require.NoError(t, holder.Rollback(t.Context()))
+		require.NoError(t, <-done, name)
+		require.Equal(t, 1, free, name)
+	}
+}

@@ -105,10 +105,12 @@ func (l *Ledger) StartOver(ctx context.Context, known Chain, genesis common.Hash
 			}
 			return nil
 		})
-		batch.Queue(`WITH changed AS (
+		batch.Queue(`WITH doomed AS MATERIALIZED (
+			SELECT id FROM relayer_txs WHERE chain_id = $2 AND open AND nonce IS NOT NULL ORDER BY relayer_address, nonce FOR UPDATE
+		), changed AS (
 			UPDATE relayer_txs t SET status = 'dropped', status_reason = 'the chain that it was sent on is gone', open = false,
 				revision = revision + 1, updated_at = now()
-			WHERE t.chain_id = $2 AND t.open AND t.nonce IS NOT NULL RETURNING t.*)`+paid+told+`SELECT count(*) FROM changed`,
+			FROM doomed WHERE t.id = doomed.id RETURNING t.*)`+paid+told+`SELECT count(*) FROM changed`,
 			l.targets(), l.ChainID).QueryRow(func(row pgx.Row) error { return row.Scan(&dropped) })
 		// What waits may have lost a nonce before, and get the same one now: bytes of the chain that is gone are not for that.
 		batch.Queue(`DELETE FROM relayer_attempts WHERE tx_id IN (SELECT id FROM relayer_txs WHERE chain_id = $1 AND open AND nonce IS NULL)`, l.ChainID)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/big"
+	"time"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/google/uuid"
@@ -48,9 +49,17 @@ func (l *Ledger) Intend(ctx context.Context, id uuid.UUID, intent relayer.Intent
 	return tx, nil
 }
 
-// CancelPending does with up to limit of what callers have pending what Intend does with one, and returns which those are. There
-// may be others until it returns none. The zero key is the whole pool.
-func (l *Ledger) CancelPending(ctx context.Context, key common.Address, reason string, limit int) (canceled []uuid.UUID, err error) {
+// Now is the time by the database's clock, by which rows are created.
+func (l *Ledger) Now(ctx context.Context) (now time.Time, err error) {
+	if err := l.db.QueryRow(ctx, `SELECT now()`).Scan(&now); err != nil {
+		return now, fmt.Errorf("read the database's clock: %w", err)
+	}
+	return now, nil
+}
+
+// CancelPending does with up to limit of what callers have pending, and was created by the given time (see [Ledger.Now]), what
+// Intend does with one, and returns which those are. There may be others until it returns none. The zero key is the whole pool.
+func (l *Ledger) CancelPending(ctx context.Context, key common.Address, by time.Time, reason string, limit int) (canceled []uuid.UUID, err error) {
 	address := hexAddress(key)
 	if key == (common.Address{}) {
 		address = ""
@@ -58,16 +67,16 @@ func (l *Ledger) CancelPending(ctx context.Context, key common.Address, reason s
 	var ended int
 	rows, err := l.db.Query(ctx, `WITH sent AS MATERIALIZED (
 		SELECT id FROM relayer_txs WHERE chain_id = $2 AND pool_id = $3 AND open AND nonce IS NOT NULL AND intent = 'send' AND kind = 'transaction'
-			AND status <> 'mined' AND $4 IN ('', relayer_address) ORDER BY relayer_address, nonce LIMIT $6 FOR UPDATE
+			AND status <> 'mined' AND $4 IN ('', relayer_address) AND created_at <= $7 ORDER BY relayer_address, nonce LIMIT $6 FOR UPDATE
 	), waiting AS MATERIALIZED (
 		SELECT id FROM relayer_txs WHERE chain_id = $2 AND pool_id = $3 AND open AND nonce IS NULL AND intent = 'send' AND kind = 'transaction'
-			AND $4 IN ('', target) ORDER BY id LIMIT greatest(0, $6 - (SELECT count(*) FROM sent)) FOR UPDATE
+			AND $4 IN ('', target) AND created_at <= $7 ORDER BY id LIMIT greatest(0, $6 - (SELECT count(*) FROM sent)) FOR UPDATE
 	), changed AS (
 		UPDATE relayer_txs t SET intent = 'cancel', intent_reason = $5, updated_at = now(), revision = t.revision + 1,
 			status = CASE WHEN t.nonce IS NULL THEN 'canceled' ELSE t.status END, open = t.nonce IS NOT NULL,
 			status_reason = CASE WHEN t.nonce IS NULL THEN $5 ELSE t.status_reason END
 		WHERE t.id IN (SELECT id FROM sent UNION ALL SELECT id FROM waiting) RETURNING t.*)`+paid+told+`SELECT id, NOT open FROM changed`,
-		l.targets(), l.ChainID, l.Pool, address, reason, limit)
+		l.targets(), l.ChainID, l.Pool, address, reason, limit, by)
 	if err == nil {
 		var id uuid.UUID
 		var final bool

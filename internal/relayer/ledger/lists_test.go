@@ -102,9 +102,11 @@ func TestCancelPending(t *testing.T) {
 	require.Len(t, noop, 1)
 	require.EqualValues(t, 40, spent(t, l, scopeCaller, "a"))
 
+	by, err := l.Now(t.Context())
+	require.NoError(t, err)
 	var canceled []uuid.UUID
 	for _, want := range []int{1, 1, 0} {
-		some, err := l.CancelPending(t.Context(), terms.Held[0], "all of the key", 1)
+		some, err := l.CancelPending(t.Context(), terms.Held[0], by, "all of the key", 1)
 		require.NoError(t, err)
 		require.Len(t, some, want)
 		canceled = append(canceled, some...)
@@ -118,9 +120,11 @@ func TestCancelPending(t *testing.T) {
 	require.Equal(t, relayer.IntentSend, read(t, l, noop[0]).Intent)
 	require.EqualValues(t, 35, spent(t, l, scopeCaller, "a"))
 
-	canceled, err = l.CancelPending(t.Context(), common.Address{}, "everything", 100)
+	later := accept(t, l, terms, costly(l, 5, "a", ""))
+	canceled, err = l.CancelPending(t.Context(), common.Address{}, by, "everything", 100)
 	require.NoError(t, err)
 	require.ElementsMatch(t, ids(others), canceled)
+	require.Equal(t, relayer.IntentSend, read(t, l, later[0]).Intent, "what came after the request stays")
 	var told int
 	require.NoError(t, l.db.QueryRow(t.Context(), `SELECT count(*) FROM relayer_deliveries WHERE snapshot->>'status' = 'canceled'`).Scan(&told))
 	require.Equal(t, 2, told)

@@ -59,7 +59,7 @@ func (l *Ledger) recordMined(ctx context.Context, mined []Mined) error {
 			mined_at = v.mined, succeeded = v.succeeded, mined_purpose = v.purpose, gas_used = v.used, gas_price_paid = v.price::numeric,
 			sent_at = coalesce(t.sent_at, now()), revision = revision + 1, updated_at = now()
 		FROM found v WHERE t.id = v.id RETURNING t.*
-	), counted AS (SELECT f.address, -count(*)::int AS n FROM found f JOIN changed c ON c.id = f.id WHERE f.was <> 'mined' GROUP BY 1)`+
+	), counted AS (SELECT f.address, -count(DISTINCT c.id)::int AS n FROM found f JOIN changed c ON c.id = f.id WHERE f.was <> 'mined' GROUP BY 1)`+
 		l.kept()+told+tally, l.targets(), ids, hashes, blocks, numbers, times, succeeded, used, prices)
 	if err == nil {
 		err = counts.read(rows)
@@ -130,12 +130,14 @@ func (l *Ledger) Unmine(ctx context.Context, gone []Block) (int, error) {
 	for i, b := range gone {
 		hashes[i] = b.Hash.Hex()
 	}
-	return l.settled(ctx, "put reorganized transactions back", `WITH changed AS (
+	return l.settled(ctx, "put reorganized transactions back", `WITH gone AS MATERIALIZED (
+		SELECT id FROM relayer_txs WHERE chain_id = $2 AND pool_id = $3 AND open AND nonce IS NOT NULL AND status = 'mined'
+			AND block_hash = ANY($4) ORDER BY relayer_address, nonce FOR UPDATE
+	), changed AS (
 		UPDATE relayer_txs t SET status = 'broadcasted', status_reason = 'its block is no longer part of the chain',
 			block_number = NULL, block_hash = NULL, mined_at = NULL, succeeded = NULL, mined_purpose = NULL, gas_used = NULL,
 			gas_price_paid = NULL, revision = revision + 1, updated_at = now()
-		WHERE t.chain_id = $2 AND t.pool_id = $3 AND t.open AND t.nonce IS NOT NULL AND t.status = 'mined' AND t.block_hash = ANY($4)
-		RETURNING t.*
+		FROM gone WHERE t.id = gone.id RETURNING t.*
 	), counted AS (SELECT relayer_address AS address, count(*)::int AS n FROM changed GROUP BY relayer_address)`,
 		l.targets(), l.ChainID, l.Pool, hashes)
 }

@@ -77,15 +77,19 @@ func (p *Pool) supersede(ctx context.Context, tx *relayer.Transaction) error {
 // cancelGroup is how many are canceled in one statement.
 const cancelGroup = 500
 
-// CancelPending implements [httpapi.Service]. The no-ops, of which there may be many, are left to the tracker.
+// CancelPending implements [httpapi.Service]. What is posted after it was called stays: otherwise it might never end. The no-ops, of which there may be many, are left to the tracker.
 func (p *Pool) CancelPending(ctx context.Context, id, caller string) (httpapi.Canceled, error) {
 	var done httpapi.Canceled
 	key, err := p.target(id)
 	if err != nil {
 		return done, err
 	}
+	by, err := p.cfg.Ledger.Now(ctx)
+	if err != nil {
+		return done, unavailable(err)
+	}
 	for {
-		some, err := p.cfg.Ledger.CancelPending(ctx, key, "canceled by "+caller, cancelGroup)
+		some, err := p.cfg.Ledger.CancelPending(ctx, key, by, "canceled by "+caller, cancelGroup)
 		if err != nil {
 			return done, unavailable(err)
 		}
