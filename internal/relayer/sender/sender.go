@@ -244,7 +244,7 @@ func (s *Sender) price(tx *relayer.Transaction, purpose relayer.Purpose, fees ch
 	return Price(request, fees, s.cfg.MaxFee)
 }
 
-// Attempt signs, and neither stores nor broadcasts. The job has an offer.
+// Attempt signs, and neither stores nor broadcasts. The job has an offer. It fails with [ErrNotSigned] where the signer does.
 func (s *Sender) Attempt(ctx context.Context, j *Job) (*relayer.Attempt, error) {
 	if err := s.cfg.Ready(); err != nil {
 		return nil, err
@@ -260,13 +260,16 @@ func (s *Sender) Attempt(ctx context.Context, j *Job) (*relayer.Attempt, error) 
 		s.cfg.Signed(j.Tx.From, err)
 	}
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w: %w", ErrNotSigned, err)
 	}
 	return &relayer.Attempt{
 		TxID: j.Tx.ID, Number: j.Number, From: j.Tx.From, Nonce: *j.Tx.Nonce, Purpose: j.Purpose, Hash: signed.Hash, Raw: signed.Raw,
 		MaxFee: j.Offer.MaxFee, MaxPriorityFee: j.Offer.Tip,
 	}, nil
 }
+
+// ErrNotSigned means that a key's signer did not sign.
+var ErrNotSigned = errors.New("not signed")
 
 var errNotHeld = errors.New("no signer")
 

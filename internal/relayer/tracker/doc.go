@@ -22,6 +22,8 @@
 //	stuck         the lowest pending nonce of each key gets a higher fee when it has waited too long
 //	waiting       what had no key gets one
 //
+// What signers are needed for there is done for each key beside the others: one that hangs keeps only its own key waiting.
+//
 // Before all that a round compares the block that the chain is recognised by with its own view; see Lineage.
 //
 // An error of a node ends what it happens in, and decides nothing. A block that a lagging endpoint does not have yet is no

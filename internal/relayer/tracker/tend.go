@@ -17,19 +17,75 @@ import (
 // tendLimit bounds what each step takes up at once.
 const tendLimit = 500
 
-// tend looks after what is pending. Its steps do not depend on each other.
+// tend looks after what is pending. Its steps do not depend on each other. Those that have to wait for signers come last, and
+// are not waited for.
 func (r *round) tend(ctx context.Context) error {
-	return each(
-		func() error { return r.unsigned(ctx) },
+	todo := chores{}
+	err := each(
 		func() error { return r.unsent(ctx) },
 		func() error { return r.missing(ctx) },
+		func() error { return r.unsigned(ctx) },
 		func() error { return r.expire(ctx) },
-		func() error { return r.intended(ctx) },
-		func() error { return r.asked(ctx) },
-		func() error { return r.lowest(ctx) },
 		func() error { return r.waiting(ctx) },
 		func() error { return r.purge(ctx) },
+		func() error { return r.intended(ctx, todo) },
+		func() error { return r.asked(ctx, todo) },
+		func() error { return r.lowest(ctx, todo) },
 	)
+	r.outbidding(ctx, todo)
+	return err
+}
+
+// chores are what each key's signer is needed for, in order.
+type chores map[common.Address][]func() error
+
+func (c chores) add(key common.Address, chore func() error) { c[key] = append(c[key], chore) }
+
+// outbidLimit bounds how many keys have something outbid at once.
+const outbidLimit = 32
+
+// outbidding does what signers are needed for, of each key beside the others: one that hangs keeps nobody else waiting. What
+// finds its key still busy, or too many others, comes up again when it is time to tend.
+func (r *round) outbidding(ctx context.Context, todo chores) {
+	for key, of := range todo {
+		if !r.begin(key) {
+			continue
+		}
+		r.tending.Go(func() {
+			defer r.end(key)
+			for _, chore := range of {
+				err := chore()
+				if err == nil || errors.Is(err, sender.ErrAtCap) { // at the cap it waits for the base fee to fall
+					continue
+				}
+				if ctx.Err() != nil {
+					return
+				}
+				r.cfg.Metrics.rounds.WithLabelValues("failed").Inc()
+				r.cfg.Log.Warn("outbidding what is pending", "relayer", key, "err", err)
+				if errors.Is(err, sender.ErrNotSigned) {
+					return // nor would the next one be
+				}
+			}
+		})
+	}
+}
+
+// begin takes a key to be outbid for; it fails while that is being done, or too much else is.
+func (t *Tracker) begin(key common.Address) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.signing[key] || len(t.signing) >= outbidLimit {
+		return false
+	}
+	t.signing[key] = true
+	return true
+}
+
+func (t *Tracker) end(key common.Address) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.signing, key)
 }
 
 // unsigned signs for nonces that were claimed by somebody who did not get further.
@@ -207,37 +263,35 @@ func (r *round) expire(ctx context.Context) error {
 }
 
 // intended signs the no-ops that cancelations, expiries and failures still lack.
-func (r *round) intended(ctx context.Context) error {
+func (r *round) intended(ctx context.Context, todo chores) error {
 	txs, err := r.cfg.Ledger.Intended(ctx, r.mined(), tendLimit)
 	if err != nil {
 		return err
 	}
-	var errs []error // of one key, which is not to keep the others waiting
 	for _, tx := range txs {
-		if err := r.outbid(ctx, tx, relayer.PurposeNoop); err != nil && !errors.Is(err, sender.ErrAtCap) {
-			errs = append(errs, err)
-		}
+		todo.add(tx.From, func() error { return r.outbid(ctx, tx, relayer.PurposeNoop) })
 	}
-	return errors.Join(errs...)
+	return nil
 }
 
 // asked bumps what an operator wants to have bumped, whatever waits below it and for however short a time.
-func (r *round) asked(ctx context.Context) error {
+func (r *round) asked(ctx context.Context, todo chores) error {
 	txs, err := r.cfg.Ledger.BumpsAsked(ctx, tendLimit)
 	if err != nil {
 		return err
 	}
-	var errs []error
 	for _, tx := range txs {
 		attempts, err := r.cfg.Ledger.Attempts(ctx, tx.ID)
-		if err == nil && len(attempts) > 0 {
-			err = r.outbid(ctx, tx, attempts[len(attempts)-1].Purpose)
+		if err != nil {
+			return err
 		}
-		if err != nil && !errors.Is(err, sender.ErrAtCap) { // at the cap it stays asked for
-			errs = append(errs, err)
+		n := len(attempts)
+		if n == 0 || tx.Intent != relayer.IntentSend && attempts[n-1].Purpose != relayer.PurposeNoop { // its no-op outbids it
+			continue
 		}
+		todo.add(tx.From, func() error { return r.outbid(ctx, tx, attempts[n-1].Purpose) })
 	}
-	return errors.Join(errs...)
+	return nil
 }
 
 // waiting gives keys to what had none.
@@ -254,7 +308,7 @@ func (r *round) waiting(ctx context.Context) error {
 }
 
 // lowest bumps what holds its key up, and takes keys out that are held up for too long.
-func (r *round) lowest(ctx context.Context) error {
+func (r *round) lowest(ctx context.Context, todo chores) error {
 	lowest, err := r.cfg.Ledger.Lowest(ctx, r.mined())
 	if err != nil {
 		return err
@@ -263,7 +317,6 @@ func (r *round) lowest(ctx context.Context) error {
 	for _, tx := range lowest {
 		holding[tx.From] = tx
 	}
-	var errs []error // of one key, which is not to keep the others waiting
 	for _, k := range r.keys {
 		tx := holding[k.Address]
 		since := r.heldUp(k.Address, tx)
@@ -277,11 +330,9 @@ func (r *round) lowest(ctx context.Context) error {
 		if tx == nil || tx.Status == relayer.Allocated && tx.Attempts == 0 {
 			continue
 		}
-		if err := r.bump(ctx, tx, since); err != nil {
-			errs = append(errs, err)
-		}
+		todo.add(k.Address, func() error { return r.bump(ctx, tx, since) })
 	}
-	return errors.Join(errs...)
+	return nil
 }
 
 // holdup is what a key waits for, and since when: a transaction that was sent long ago, behind many others, has not
@@ -319,11 +370,7 @@ func (r *round) bump(ctx context.Context, tx *relayer.Transaction, since time.Ti
 	if time.Since(last.CreatedAt) < after || time.Since(since) < after {
 		return nil
 	}
-	err = r.outbid(ctx, tx, last.Purpose)
-	if errors.Is(err, sender.ErrAtCap) {
-		return nil // it waits for the base fee to fall
-	}
-	return err
+	return r.outbid(ctx, tx, last.Purpose)
 }
 
 // outbid signs, stores and broadcasts a transaction's next attempt. That somebody else is faster is fine.

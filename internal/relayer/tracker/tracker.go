@@ -110,6 +110,9 @@ type Tracker struct {
 	tended  time.Time     // when that last began
 	seen    *seen         // the tending goroutine's, like what follows
 	purged  time.Time
+
+	mu      sync.Mutex
+	signing map[common.Address]bool // keys that something is being outbid for, however long their signers take
 }
 
 // seen is what tending has observed since this process follows.
@@ -134,7 +137,7 @@ func New(cfg Config) *Tracker {
 			relayer.Fastest: 15 * time.Second, relayer.Fast: 30 * time.Second, relayer.Average: time.Minute, relayer.SafeLow: 2 * time.Minute,
 		}
 	}
-	t := &Tracker{cfg: cfg, busy: make(chan struct{}, 1)}
+	t := &Tracker{cfg: cfg, busy: make(chan struct{}, 1), signing: map[common.Address]bool{}}
 	t.forget()
 	return t
 }

@@ -1,0 +1,77 @@
+package tracker_test
+
+import (
+	"context"
+	"math/big"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rollcall-dev/rollcall/internal/keyring"
+	"github.com/rollcall-dev/rollcall/internal/keyring/keyringtest"
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+	"github.com/rollcall-dev/rollcall/internal/relayer/httpapi"
+	"github.com/rollcall-dev/rollcall/internal/relayer/pool"
+	"github.com/rollcall-dev/rollcall/internal/relayer/relaytest"
+)
+
+// A signer that hangs keeps only its own key waiting: what another's lacks is signed, and what waits for it is sent.
+func TestHangingSignerHoldsUpItsOwnKeyOnly(t *testing.T) {
+	var remote *keyringtest.Fake
+	f := setup(t, 2, func(o *relaytest.Options) {
+		first, _ := o.Ring.Signer(o.Ring.Addresses()[0])
+		second, _ := o.Ring.Signer(o.Ring.Addresses()[1])
+		remote = keyringtest.NewFake(first)
+		var err error
+		o.Ring, err = keyring.New(remote, second)
+		require.NoError(t, err)
+		o.Pool = func(c *pool.Config) { c.Cap = 2 }
+	})
+	by := func(key common.Address) *relayer.Transaction {
+		tx, err := f.Submit(t.Context(), httpapi.Submission{RelayerID: strings.ToLower(key.Hex()), Caller: "test", Request: relayer.Request{
+			To: &f.chain.Accounts[0].Address, Value: big.NewInt(1), Speed: relayer.Fast,
+		}})
+		require.NoError(t, err)
+		return tx
+	}
+	hangs, signs := f.ring.Addresses()[0], f.ring.Addresses()[1]
+	stuck := f.Reaches(t, by(hangs), relayer.Broadcasted)
+	f.Reaches(t, by(signs), relayer.Broadcasted)
+	canceled := f.Reaches(t, by(signs), relayer.Broadcasted)
+	waits := by(signs)
+
+	arrived, released := make(chan struct{}, 100), make(chan struct{})
+	var gaveUp atomic.Bool
+	remote.Before(func(ctx context.Context, _ [32]byte) error {
+		arrived <- struct{}{}
+		select {
+		case <-released:
+			return nil
+		case <-ctx.Done():
+			gaveUp.Store(true)
+			return context.Cause(ctx)
+		}
+	})
+	_, err := f.Ledger.Intend(t.Context(), stuck.ID, relayer.IntentCancel, "by a test")
+	require.NoError(t, err)
+	<-arrived
+	_, err = f.Ledger.Intend(t.Context(), canceled.ID, relayer.IntentCancel, "by a test")
+	require.NoError(t, err)
+	for { // until its no-op is signed
+		attempts, err := f.Ledger.Attempts(t.Context(), canceled.ID)
+		require.NoError(t, err)
+		require.False(t, gaveUp.Load(), "the other key's signer was waited for")
+		if attempts[len(attempts)-1].Purpose == relayer.PurposeNoop {
+			break
+		}
+	}
+	f.chain.Commit()
+	f.Reaches(t, waits, relayer.Broadcasted)
+	require.False(t, gaveUp.Load(), "the other key's signer was waited for")
+	close(released)
+	f.commitUntil(waits, relayer.Confirmed)
+	f.settled()
+}
