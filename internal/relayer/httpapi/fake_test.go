@@ -55,6 +55,7 @@ type fake struct {
 	message    []byte
 	hashed     [2]common.Hash
 	rpcErr     error
+	calls      int // of RPC
 	rpcResult  json.RawMessage
 	health     Health
 }
@@ -269,6 +270,7 @@ func (f *fake) RPC(ctx context.Context, id, _ string, _ json.RawMessage) (json.R
 		return nil, err
 	}
 	defer leave()
+	f.calls++
 	return f.rpcResult, f.rpcErr
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math/big"
 	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -68,7 +69,10 @@ func (h *Handler) update(ctx context.Context, c *call) error {
 
 func (h *Handler) status(ctx context.Context, c *call) error {
 	var want StatusParts
-	query := c.r.URL.Query()
+	query, err := c.query()
+	if err != nil {
+		return err
+	}
 	for name, part := range map[string]*bool{
 		includeBalance: &want.Balance, includePending: &want.Pending, includeLastConfirmed: &want.LastConfirmed,
 	} {
@@ -227,20 +231,33 @@ func (h *Handler) description(_ context.Context, c *call) error {
 	return nil
 }
 
+// query is the request's, which has to be well formed: what is dropped from it would be missing unseen.
+func (c *call) query() (url.Values, error) {
+	query, err := url.ParseQuery(c.r.URL.RawQuery)
+	if err != nil {
+		return nil, relayer.Invalidf("", "the query string is malformed: %s", clip(err.Error(), 200))
+	}
+	return query, nil
+}
+
 // paging is a page of a list.
 type paging struct{ number, size uint32 }
 
 const (
 	defaultPerPage = 10
-	maxPerPage     = 1000
-	maxPage        = 1_000_000
+	maxPerPage     = 100 // a transaction may have 127 KiB of data
+	maxPage        = 100_000
+	maxOffset      = 100_000 // what comes before a page is read and counted
 )
 
 func (p paging) offset() int { return int(p.number-1) * int(p.size) }
 func (p paging) limit() int  { return int(p.size) }
 
 func (c *call) page() (p paging, err error) {
-	query := c.r.URL.Query()
+	query, err := c.query()
+	if err != nil {
+		return p, err
+	}
 	number := func(name string, value, most uint32) uint32 {
 		switch given := query[name]; {
 		case len(given) > 1:
@@ -255,6 +272,9 @@ func (c *call) page() (p paging, err error) {
 		return value
 	}
 	p = paging{number: number("page", 1, maxPage), size: number("per_page", defaultPerPage, maxPerPage)}
+	if err == nil && p.offset() > maxOffset {
+		err = relayer.Invalidf("page", "begins behind the first %d: narrow the list instead", maxOffset)
+	}
 	return p, err
 }
 

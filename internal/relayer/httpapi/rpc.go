@@ -20,6 +20,9 @@ var readMethods = map[string]bool{
 	"web3_clientVersion": true, "web3_sha3": true,
 }
 
+// maxAnswers bounds what nodes answer to the calls of a request together, in bytes.
+const maxAnswers = 8 << 20
+
 func (h *Handler) rpc(ctx context.Context, c *call) error {
 	body, err := c.body()
 	if err != nil {
@@ -33,9 +36,21 @@ func (h *Handler) rpc(ctx context.Context, c *call) error {
 		return err
 	}
 	answers := make([]ozapi.RPCResponse, len(calls))
+	size := 0
 	for i := range calls {
-		if answers[i], err = h.callNode(ctx, c.relayerID(), &calls[i]); err != nil {
-			return err
+		if size <= maxAnswers { // beyond it nobody is asked any more
+			if answers[i], err = h.callNode(ctx, c.relayerID(), &calls[i]); err != nil {
+				return err
+			}
+			size += len(answers[i].Result)
+			if answers[i].Error != nil {
+				size += len(answers[i].Error.Data)
+			}
+		}
+		if size > maxAnswers {
+			answers[i] = ozapi.RPCResponse{Version: "2.0", ID: calls[i].ID, Error: &ozapi.RPCError{
+				Code: ozapi.TooLarge, Message: "response too large", Description: "the answers are too large together: ask for less at once",
+			}}
 		}
 	}
 	if batch {

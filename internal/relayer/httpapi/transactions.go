@@ -102,7 +102,10 @@ func (h *Handler) transactions(ctx context.Context, c *call) error {
 
 func (c *call) filter() (Filter, error) {
 	var f Filter
-	query := c.r.URL.Query()
+	query, err := c.query()
+	if err != nil {
+		return f, err
+	}
 	for name, target := range map[string]*string{
 		"method": &f.Method, "orderbook": &f.Orderbook, "trader": &f.Trader, "request_id": &f.RequestID, "trace_id": &f.TraceID,
 	} {
