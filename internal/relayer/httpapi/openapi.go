@@ -262,7 +262,9 @@ var requestSchemas = object{
 	"UpdateRelayerRequest": object{
 		"type": "object", "additionalProperties": false,
 		"properties": object{
-			"name":   object{"type": []string{"string", "null"}, "maxLength": relayer.MaxMetadataBytes},
+			"name": object{
+				"type": []string{"string", "null"}, "maxLength": relayer.MaxMetadataBytes, "description": "the present one: it cannot be changed",
+			},
 			"paused": object{"type": "boolean"},
 			"policies": object{
 				"type": []string{"object", "null"}, "additionalProperties": false,

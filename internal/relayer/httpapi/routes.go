@@ -76,7 +76,7 @@ var routes = []route{
 	},
 	{
 		method: http.MethodPatch, path: relayerPath, handle: (*Handler).update, id: "updateRelayer",
-		summary: "Changes settings by a JSON merge patch (RFC 7396): name, paused, policies.min_balance.",
+		summary: "Changes settings by a JSON merge patch (RFC 7396): paused, policies.min_balance. A name may be sent back.",
 		request: "UpdateRelayerRequest", data: ozapi.Relayer{}, codes: bodies,
 	},
 	{

@@ -28,7 +28,7 @@ func TestACallIsReadAsItStands(t *testing.T) {
 	for body, problem := range map[string]string{
 		`1`: "must be a JSON-RPC call", `[]`: "empty", `[1]`: "must be a JSON object", `[{"jsonrpc":"2.0"}]`: "method: is missing",
 		`{"method":"a"}`: "jsonrpc", `{"jsonrpc":"1.0","method":"a"}`: "jsonrpc", `{"jsonrpc":"2.0","method":1}`: "method",
-		`{"jsonrpc":"2.0","method":"a","id":{}}`: "id",
+		`{"jsonrpc":"2.0","method":"a","id":{}}`:   "id",
 		`{"jsonrpc":"2.0","method":"a","id":true}`: "id", `{`: "not JSON", `{"jsonrpc":"2.0","method":"a","method":"a"}`: "twice",
 		`[` + strings.Repeat(`{"jsonrpc":"2.0","method":"a"},`, 50) + `{"jsonrpc":"2.0","method":"a"}]`: "at most 50",
 	} {

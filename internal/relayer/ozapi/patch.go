@@ -17,10 +17,10 @@ func DecodePatch(body []byte) (Patch, error) {
 	err = fields(body, "", func(name, value []byte) (err error) {
 		switch string(name) {
 		case "name":
-			p.Name = new(string)
 			if isNull(value) {
-				return nil
+				return nil // the default, and there is no other
 			}
+			p.Name = new(string)
 			if *p.Name, err = text("name", value); err == nil {
 				err = CheckMetadata("name", *p.Name)
 			}
@@ -53,7 +53,7 @@ func DecodePatch(body []byte) (Patch, error) {
 		case "notification_id", "custom_rpc_urls":
 			return relayer.Invalidf(string(name), "can't be changed here: it is part of the relayer's configuration")
 		default:
-			return relayer.Invalidf(clip(name), "is unknown: name, paused and policies.min_balance can be changed")
+			return relayer.Invalidf(clip(name), "is unknown: paused and policies.min_balance can be changed")
 		}
 	})
 	if err != nil {
@@ -64,7 +64,7 @@ func DecodePatch(body []byte) (Patch, error) {
 
 // Patch is what to change of a relayer; nil stays.
 type Patch struct {
-	Name       *string // "" is the default
+	Name       *string // sent back by clients; it has to be the present one
 	Paused     *bool
 	MinBalance struct {
 		Set   bool

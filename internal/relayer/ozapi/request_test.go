@@ -224,7 +224,7 @@ func TestAPatchSaysWhatToChange(t *testing.T) {
 	p, err = DecodePatch([]byte(`{"name":null,"policies":{"min_balance":null}}`))
 	require.NoError(t, err)
 	require.Nil(t, p.Paused)
-	require.Empty(t, *p.Name)
+	require.Nil(t, p.Name)
 	require.True(t, p.MinBalance.Set)
 	require.Nil(t, p.MinBalance.Value)
 
