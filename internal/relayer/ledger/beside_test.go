@@ -193,6 +193,8 @@ func TestRowsAreLockedInOrder(t *testing.T) {
 		require.NoError(t, l.RecordMined(t.Context(), []Mined{mined(txs[0], 1, relayer.PurposeSend, 3), mined(txs[1], 1, relayer.PurposeSend, 3)}))
 		_, err := l.db.Exec(t.Context(), `UPDATE relayer_txs SET nonce = 5 WHERE nonce = 0`)
 		require.NoError(t, err)
+		_, err = l.db.Exec(t.Context(), `UPDATE relayer_txs SET updated_at = now() WHERE nonce = 1`) // behind the other
+		require.NoError(t, err)
 		_, err = l.db.Exec(t.Context(), `VACUUM FULL relayer_txs`)
 		require.NoError(t, err)
 		_, err = l.db.Exec(t.Context(), `DO $$ BEGIN EXECUTE 'ALTER DATABASE ' || quote_ident(current_database()) || ' SET enable_indexscan = off';
