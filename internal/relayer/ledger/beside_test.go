@@ -98,7 +98,7 @@ func TestRecordingLeavesWhatIsMinedAlone(t *testing.T) {
 		require.NoError(t, err)
 	case <-time.After(20 * time.Second):
 		require.NoError(t, holder.Rollback(t.Context()))
-		<-done
+		require.NoError(t, <-done)
 		require.Fail(t, "it has waited")
 	}
 }
