@@ -149,7 +149,7 @@ func (c *httpConn) do(ctx context.Context, calls []call, batch bool) ([]answer, 
 // read returns the body, or an error if that is too long or cut short.
 func (c *httpConn) read(resp *http.Response) ([]byte, error) {
 	if resp.ContentLength > c.limit {
-		return nil, fmt.Errorf("the answer has %d bytes, above the limit of %d", resp.ContentLength, c.limit)
+		return nil, fmt.Errorf("%w: %d bytes, above the limit of %d", ErrTooLarge, resp.ContentLength, c.limit)
 	}
 	var buf bytes.Buffer
 	if resp.ContentLength > 0 {
@@ -160,7 +160,7 @@ func (c *httpConn) read(resp *http.Response) ([]byte, error) {
 		return nil, fmt.Errorf("read the answer: %w", err)
 	}
 	if n > c.limit {
-		return nil, fmt.Errorf("the answer is above the limit of %d bytes", c.limit)
+		return nil, fmt.Errorf("%w: above the limit of %d bytes", ErrTooLarge, c.limit)
 	}
 	return buf.Bytes(), nil
 }

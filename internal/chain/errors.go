@@ -26,6 +26,8 @@ var (
 	ErrNonceUnused = errors.New("the nonce is not used")
 	// ErrMissing means that the endpoint has no such block.
 	ErrMissing = errors.New("no such block")
+	// ErrTooLarge is an answer above [Config.MaxResponse], wrapped in a *TransportError.
+	ErrTooLarge = errors.New("the answer is too large")
 )
 
 // RPCError is an endpoint's answer that a call failed. It is an answer: asking another endpoint is not going to help.

@@ -105,13 +105,17 @@ func (l *Ledger) RecordBroadcasts(ctx context.Context, broadcasts []Broadcast) e
 
 // Attempts are all that was signed for a transaction, the first one first.
 func (l *Ledger) Attempts(ctx context.Context, id uuid.UUID) ([]*relayer.Attempt, error) {
-	rows, err := l.db.Query(ctx, selectAttempts+` WHERE tx_id = $1 ORDER BY attempt`, id)
+	return l.listAttempts(ctx, "read attempts", selectAttempts+` WHERE tx_id = $1 ORDER BY attempt`, id)
+}
+
+func (l *Ledger) listAttempts(ctx context.Context, doing, query string, args ...any) ([]*relayer.Attempt, error) {
+	rows, err := l.db.Query(ctx, query, args...)
 	if err != nil {
-		return nil, fmt.Errorf("read attempts: %w", err)
+		return nil, fmt.Errorf("%s: %w", doing, err)
 	}
 	attempts, err := pgx.CollectRows(rows, scanAttempt)
 	if err != nil {
-		return nil, fmt.Errorf("read attempts: %w", err)
+		return nil, fmt.Errorf("%s: %w", doing, err)
 	}
 	return attempts, nil
 }

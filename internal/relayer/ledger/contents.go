@@ -6,7 +6,6 @@ import (
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 )
@@ -18,16 +17,8 @@ func (l *Ledger) ReplacedAttempts(ctx context.Context, ids []uuid.UUID, hashes [
 	for i, h := range hashes {
 		texts[i] = h.Hex()
 	}
-	rows, err := l.db.Query(ctx, selectAttempts+` WHERE a.tx_id = ANY($1) AND a.tx_hash = ANY($2) AND a.purpose <> 'noop'
+	return l.listAttempts(ctx, "read attempts", selectAttempts+` WHERE a.tx_id = ANY($1) AND a.tx_hash = ANY($2) AND a.purpose <> 'noop'
 		AND EXISTS (SELECT FROM relayer_attempts r WHERE r.tx_id = a.tx_id AND r.purpose = 'replace')`, ids, texts)
-	if err != nil {
-		return nil, fmt.Errorf("read attempts: %w", err)
-	}
-	attempts, err := pgx.CollectRows(rows, scanAttempt)
-	if err != nil {
-		return nil, fmt.Errorf("read attempts: %w", err)
-	}
-	return attempts, nil
 }
 
 // Restore gives a transaction the contents and fees that bytes of it hold which the chain has taken, unless it has these

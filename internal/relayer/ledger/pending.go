@@ -59,21 +59,13 @@ func (l *Ledger) froms(froms []From) (addresses []string, nonces []int64) {
 // a chain that gave a deep block up needs them again.
 func (l *Ledger) Unmined(ctx context.Context, froms []From, age time.Duration, limit int) ([]*relayer.Attempt, error) {
 	addresses, nonces := l.froms(froms)
-	rows, err := l.db.Query(ctx, `SELECT a.* FROM unnest($2::text[], $3::bigint[]) AS f (address, nonce)
+	return l.listAttempts(ctx, "list unmined attempts", `SELECT a.* FROM unnest($2::text[], $3::bigint[]) AS f (address, nonce)
 		CROSS JOIN LATERAL (SELECT t.id, t.nonce, t.relayer_address FROM relayer_txs t
 			WHERE t.chain_id = $1 AND t.relayer_address = f.address AND t.nonce >= f.nonce AND t.kind <> 'foreign' AND t.era = `+era("$1")+`
 				AND t.updated_at < now() - $4::interval
 			ORDER BY t.nonce LIMIT $5) AS t
 		CROSS JOIN LATERAL (`+selectAttempts+` WHERE a.tx_id = t.id AND a.nonce = t.nonce AND a.address = t.relayer_address ORDER BY a.attempt DESC LIMIT 1) AS a
 		ORDER BY t.nonce, t.relayer_address`, l.ChainID, addresses, nonces, age, limit)
-	if err != nil {
-		return nil, fmt.Errorf("list unmined attempts: %w", err)
-	}
-	attempts, err := pgx.CollectRows(rows, scanAttempt)
-	if err != nil {
-		return nil, fmt.Errorf("list unmined attempts: %w", err)
-	}
-	return attempts, nil
 }
 
 // Lowest are the transactions that stand exactly at the given nonces and are not mined: each holds up its key.
@@ -129,19 +121,11 @@ func (l *Ledger) Due(ctx context.Context, limit int) ([]*relayer.Transaction, er
 // from the given nonces on, of each key in turn, its lowest first; at most limit.
 func (l *Ledger) Unsent(ctx context.Context, froms []From, age time.Duration, limit int) ([]*relayer.Attempt, error) {
 	addresses, nonces := l.froms(froms)
-	rows, err := l.db.Query(ctx, `SELECT s.* FROM unnest($2::text[], $3::bigint[]) AS f (address, nonce) CROSS JOIN LATERAL (SELECT a.* FROM relayer_txs t
+	return l.listAttempts(ctx, "list unsent attempts", `SELECT s.* FROM unnest($2::text[], $3::bigint[]) AS f (address, nonce) CROSS JOIN LATERAL (SELECT a.* FROM relayer_txs t
 			CROSS JOIN LATERAL (`+selectAttempts+` WHERE a.tx_id = t.id AND a.nonce = t.nonce AND a.address = t.relayer_address ORDER BY a.attempt DESC LIMIT 1) AS a
 			WHERE t.chain_id = $1 AND t.relayer_address = f.address AND t.nonce >= f.nonce AND t.open AND t.nonce IS NOT NULL
 				AND t.status IN ('allocated', 'unknown') AND t.updated_at < now() - $4::interval
 			ORDER BY t.nonce LIMIT $5) AS s`+inTurn("s", "address", "$5"), l.ChainID, addresses, nonces, age, limit)
-	if err != nil {
-		return nil, fmt.Errorf("list unsent attempts: %w", err)
-	}
-	attempts, err := pgx.CollectRows(rows, scanAttempt)
-	if err != nil {
-		return nil, fmt.Errorf("list unsent attempts: %w", err)
-	}
-	return attempts, nil
 }
 
 // Intended are transactions whose nonce is to be used for a no-op, and for which none has been signed; from the given

@@ -319,8 +319,7 @@ func (p *Pool) RPC(ctx context.Context, id, method string, params json.RawMessag
 	if said, ok := errors.AsType[*chain.RPCError](err); ok { // which node it was is not for callers
 		return nil, &ozapi.RPCError{Code: said.Code, Message: said.Message, Description: "the node answered with an error", Data: said.Data}
 	}
-	// The client has no error of its own for this: to it, the node gave no answer.
-	if _, ok := errors.AsType[*chain.TransportError](err); ok && strings.Contains(err.Error(), "above the limit of") {
+	if errors.Is(err, chain.ErrTooLarge) {
 		return nil, &ozapi.RPCError{Code: ozapi.TooLarge, Message: "response too large", Description: "the answer is too large: ask for less at once"}
 	}
 	return nil, unavailable(err)

@@ -33,9 +33,9 @@ func prefixes(list ...string) []netip.Prefix {
 
 // classes are those that are not the public internet. The first that an address is in counts.
 var classes = []class{
-	// Addresses of services that give credentials to whoever asks from inside: AWS, Azure, Alibaba, Oracle.
+	// Addresses of services that give credentials to whoever asks from inside: AWS, Azure, Alibaba, Oracle, Google, Scaleway.
 	{name: "metadata", in: prefixes("169.254.169.254/32", "169.254.170.2/32", "fd00:ec2::/32", "168.63.129.16/32",
-		"100.100.100.200/32", "192.0.0.192/32")},
+		"100.100.100.200/32", "192.0.0.192/32", "fd20:ce::254/128", "fd00:42::42/128")},
 	{name: "link-local", in: prefixes("169.254.0.0/16", "fe80::/10")},
 	{name: "multicast", in: prefixes("224.0.0.0/4", "ff00::/8")},
 	{name: "loopback", private: true, in: prefixes("127.0.0.0/8", "::1/128")},
@@ -70,6 +70,7 @@ func checkAddress(addr netip.Addr, allowPrivate bool) error {
 
 var (
 	nat64   = netip.MustParsePrefix("64:ff9b::/96")
+	siit    = netip.MustParsePrefix("::ffff:0:0:0/96") // RFC 2765
 	sixToIV = netip.MustParsePrefix("2002::/16")
 )
 
@@ -77,7 +78,7 @@ var (
 func embedded(addr netip.Addr) (netip.Addr, bool) {
 	b := addr.As16()
 	switch {
-	case nat64.Contains(addr):
+	case nat64.Contains(addr), siit.Contains(addr):
 		return netip.AddrFrom4([4]byte(b[12:])), true
 	case sixToIV.Contains(addr):
 		return netip.AddrFrom4([4]byte(b[2:])), true

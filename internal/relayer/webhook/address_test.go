@@ -21,6 +21,7 @@ func TestAddresses(t *testing.T) {
 		"64:ff9b::10.0.0.1": private, "64:ff9b:1::1": private, "2002:a00:1::1": private, "2002:7f00:1::": private,
 		"169.254.169.254": never, "169.254.1.1": never, "fe80::1": never, "fe80::1%eth0": never, "::ffff:169.254.169.254": never,
 		"64:ff9b::169.254.169.254": never, "2002:a9fe:a9fe::1": never, "100.100.100.200": never, "168.63.129.16": never,
+		"fd20:ce::254": never, "fd00:42::42": never, "::ffff:0:169.254.169.254": never, "::ffff:0:10.0.0.1": private,
 		"fd00:ec2::254": never, "192.0.0.192": never, "0.0.0.0": never, "0.1.2.3": never, "::": never, "::ffff:0.0.0.0": never,
 		"224.0.0.1": never, "239.255.255.255": never, "ff02::1": never, "255.255.255.255": never, "240.0.0.1": never,
 		"192.0.2.1": never, "198.51.100.1": never, "203.0.113.1": never, "2001:db8::1": never, "2001::1": never,
