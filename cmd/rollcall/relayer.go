@@ -34,7 +34,7 @@ type relayerCmd struct {
 
 	Listen  string `group:"Relayer" env:"RELAYER_LISTEN" default:":3000" help:"Address of the HTTP API, /health and /metrics."`
 	Enabled bool   `group:"Relayer" env:"RELAYER_ENABLED" default:"true" negatable:"" help:"The kill switch: false refuses everything new; what was accepted is still brought to its end."`
-	APIKeys string `group:"Relayer" name:"api-keys" env:"RELAYER_API_KEYS" placeholder:"NAME[/ROLE]:KEY,…" secret:"" help:"Who may call: names and keys of 32 characters or more; better in a file. The role read lets a key look and ask nodes, submit also send, replace and cancel transactions; without one it may do everything."`
+	APIKeys string `group:"Relayer" name:"api-keys" env:"RELAYER_API_KEYS" placeholder:"NAME[/ROLE]:KEY,…" secret:"" help:"Who may call: names and keys of 32 characters or more; better in a file. The role read lets a key look and ask nodes, submit also send, replace and cancel transactions; without one it may do everything. A name may have several keys, while one is rotated."`
 	APIFile string `group:"Relayer" name:"api-keys-file" env:"RELAYER_API_KEYS_FILE" placeholder:"FILE" help:"File that holds them."`
 	Signing string `group:"Relayer" env:"RELAYER_SIGNING" enum:"auto,on,off" default:"auto" help:"Whether callers may have messages signed, which may be worth money: auto allows it unless receivers are listed."`
 	Cap     int    `group:"Relayer" env:"RELAYER_IN_FLIGHT" default:"16" min:"1" max:"1000000" help:"Transactions that a key may have pending; nodes guarantee an account 16 places in their pools."`

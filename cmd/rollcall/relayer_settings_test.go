@@ -136,7 +136,7 @@ func showsNothing(t *testing.T, text, key string) {
 // Whatever is wrong is told at once, by the names of variables, before anything is started.
 func TestARelayersSettingsAreCheckedTogether(t *testing.T) {
 	for name, value := range relayerSettings(t, map[string]string{
-		"RELAYER_API_KEYS": "me:short,me:" + someAPIKey, "RELAYER_CHAIN_ID": "0", "RELAYER_TOPUP_KEY": "x",
+		"RELAYER_API_KEYS": "me:short,me/read:" + someAPIKey, "RELAYER_CHAIN_ID": "0", "RELAYER_TOPUP_KEY": "x",
 		"RELAYER_WEBHOOKS_JSON": `[{"name":"a","url":"https://x.example","signingKeys":[]}]`, "RELAYER_PRIVATE_KEY_2": "0x" + hookToken,
 	}) {
 		t.Setenv(name, value)
@@ -144,7 +144,7 @@ func TestARelayersSettingsAreCheckedTogether(t *testing.T) {
 	var stdout, stderr bytes.Buffer
 	require.Equal(t, exitUsage, run(t.Context(), []string{"relayer"}, &stdout, &stderr))
 	for _, want := range []string{
-		"  - RELAYER_API_KEYS in the environment: API key 1: has fewer than 32 characters; API keys 1 and 2 have the same name; give them",
+		"  - RELAYER_API_KEYS in the environment: API key 1: has fewer than 32 characters; API keys 1 and 2 have the same name and different roles; give them",
 		"  - RELAYER_CHAIN_ID in the environment: is missing",
 		"  - RELAYER_PRIVATE_KEY_1: is missing, but there is RELAYER_PRIVATE_KEY_2",
 		"  - RELAYER_PRIVATE_KEY_2: ",

@@ -27,7 +27,8 @@ const (
 // roles by the names that they have in a configuration; without one a key may do everything.
 var roles = map[string]Role{"submit": Submitter, "read": Reader}
 
-// APIKey is what a caller shows, and who that makes it. It never prints its key.
+// APIKey is what a caller shows, and who that makes it: keys of one name are one caller, and have one role. So a key is
+// rotated: the new one is added, callers take it, the old one is removed. It never prints its key.
 type APIKey struct {
 	Name string // 1 to 64 letters, digits, dots, dashes and underscores: it stands in the store, in logs and metrics
 	Key  string // at least [MinKeyLength] visible ASCII characters
@@ -70,7 +71,8 @@ func ParseKeys(s string) ([]APIKey, error) {
 	return keys, errors.Join(problems...)
 }
 
-// CheckKeys joins everything that is wrong with keys: too short, unnamed, there twice, or none at all. It shows none.
+// CheckKeys joins everything that is wrong with keys: too short, unnamed, there twice, one name with two roles, or none at
+// all. It shows none.
 func CheckKeys(keys []APIKey) error {
 	_, err := newAuthority(keys)
 	return err
@@ -101,8 +103,8 @@ func newAuthority(keys []APIKey) (authority, error) {
 		}
 		// By number: where name and key were swapped the name is the secret.
 		for j, other := range a[:i] {
-			if other.name == k.Name {
-				problems = append(problems, fmt.Errorf("API keys %d and %d have the same name", j+1, i+1))
+			if other.name == k.Name && other.role != k.Role {
+				problems = append(problems, fmt.Errorf("API keys %d and %d have the same name and different roles", j+1, i+1))
 			}
 			if other.hash == a[i].hash {
 				problems = append(problems, fmt.Errorf("API keys %d and %d are the same", j+1, i+1))

@@ -50,7 +50,7 @@ type Handler struct {
 	openAPI []byte
 }
 
-// NewHandler makes the handler. It fails for keys that are too short, unnamed or there twice.
+// NewHandler makes the handler. It fails for keys that [CheckKeys] finds wrong.
 func NewHandler(cfg Config) (*Handler, error) {
 	keys, err := newAuthority(cfg.Keys)
 	if err != nil {

@@ -57,8 +57,9 @@ func TestKeysMustBeGood(t *testing.T) {
 		"no API key":                          {},
 		"fewer than 32":                       {{Name: "a", Key: good[1:]}},
 		"visible ASCII":                       {{Name: "a", Key: good + " x"}},
-		"API keys 1 and 2 have the same name": {{Name: "a", Key: good}, {Name: "a", Key: good + "2"}},
-		"API keys 1 and 2 are the same":       {{Name: "a", Key: good}, {Name: "b", Key: good}},
+		"1 and 2 have the same name and diff": {{Name: "a", Key: good}, {Name: "a", Key: good + "2", Role: Reader}},
+		"API keys 1 and 2 are the same":       {{Name: "a", Key: good}, {Name: "a", Key: good}},
+		"API keys 1 and 3 are the same":       {{Name: "a", Key: good}, {Name: "b", Key: good + "2"}, {Name: "c", Key: good}},
 		"its name must":                       {{Name: "", Key: good}},
 		"API key 2: its name":                 {{Name: "a", Key: good}, {Name: "b c", Key: good + "2"}},
 	} {
@@ -86,6 +87,27 @@ func TestKeysMustBeGood(t *testing.T) {
 		require.NotContains(t, shown, good)
 	}
 	require.NotContains(t, log.String(), good)
+}
+
+// While a key is rotated both are good, and the same caller's: limits, budgets and idempotency keys go by its name.
+func TestAKeyIsRotatedUnderOneName(t *testing.T) {
+	t.Parallel()
+	var limited []string
+	a := setup(t, func(c *Config) {
+		c.Keys = []APIKey{{Name: "first", Key: testKey}, {Name: "other", Key: otherKey}, {Name: "first", Key: testKey + "-new"}}
+		c.Limit = func(caller string, _ int) error {
+			limited = append(limited, caller)
+			return nil
+		}
+	})
+	for _, key := range []string{testKey, testKey + "-new"} {
+		w := a.do("POST", poolTransactions, submission("1"), "Authorization", "Bearer "+key, "Idempotency-Key", "k")
+		require.Equal(t, 200, w.Code, w.Body.String())
+		require.Equal(t, "first", a.submission.Caller)
+		require.Equal(t, 200, a.do("GET", "/api/v1/relayers/"+poolID+"/balance", "", "Authorization", "Bearer "+key).Code)
+	}
+	require.Len(t, a.txs, 1)
+	require.Equal(t, []string{"first", "first"}, limited)
 }
 
 // A key does what its role allows, and no more: nothing reaches the relayer.
