@@ -86,3 +86,43 @@ func TestFeeAboveOneNodesCap(t *testing.T) {
 	f.commitUntil(tx, relayer.Confirmed)
 	f.settled()
 }
+
+// A replacement that costs more than the node allows does not cost the transaction what it was before: instead of being given
+// up that is sent again where the node has lost it, and stays where the node has it.
+func TestReplacementAboveTheNodesFeeCap(t *testing.T) {
+	for name, lost := range map[string]bool{"lost": true, "pending": false} {
+		t.Run(name, func(t *testing.T) {
+			var node *proxy.Proxy
+			fee := big.NewInt(30_000_000_000)
+			f := setup(t, 1, func(o *relaytest.Options) {
+				node = before(t, o)
+				node.SetRules(feeCap(fee))
+				o.Tracker = func(c *tracker.Config) { c.StuckAfter = time.Second }
+			})
+			tx := f.Reaches(t, f.offered(fee), relayer.Broadcasted)
+			_, err := f.Replace(t.Context(), relaytest.PoolID, tx.ID, "test", relayer.Request{
+				To: &f.chain.Accounts[1].Address, Value: big.NewInt(7), MaxFee: big.NewInt(60_000_000_000),
+				MaxPriorityFee: big.NewInt(3_000_000_000), Speed: relayer.Fast,
+			})
+			require.NoError(t, err)
+			if lost {
+				f.chain.Rollback()
+			}
+			var now *relayer.Transaction
+			require.Eventually(t, func() bool {
+				now, err = f.Transaction(t.Context(), relaytest.PoolID, tx.ID)
+				require.NoError(t, err)
+				return now.Intent != relayer.IntentSend || now.Status == relayer.Broadcasted
+			}, 20*time.Second, 20*time.Millisecond)
+			require.Equal(t, relayer.IntentSend, now.Intent)
+			require.Equal(t, *tx.Hash, *now.Hash, "what the node has")
+			require.Eventually(t, func() bool {
+				count, err := f.chain.Client().PendingTransactionCount(t.Context())
+				return err == nil && count == 1
+			}, 20*time.Second, 20*time.Millisecond)
+			confirmed := f.commitUntil(tx, relayer.Confirmed)
+			require.Equal(t, int64(1), confirmed.Value.Int64())
+			f.settled()
+		})
+	}
+}

@@ -130,7 +130,7 @@ func (r *round) resend(ctx context.Context, attempts []*relayer.Attempt) error {
 	for i, result := range results {
 		outcome := result.Outcome
 		if outcome == chain.FeeCapExceeded {
-			if outcome, err = r.earlier(ctx, open[i]); err != nil {
+			if outcome, err = r.earlier(ctx, open[i], r.hopeless(open[i], outcome)); err != nil {
 				return err
 			}
 		}
@@ -149,8 +149,9 @@ func (r *round) resend(ctx context.Context, attempts []*relayer.Attempt) error {
 }
 
 // earlier sends what was signed before an attempt whose whole fee is above what nodes allow, and does the same: a bump of ours
-// may have lifted it there. It returns what became of the last one that costs little enough, FeeCapExceeded if none does.
-func (r *round) earlier(ctx context.Context, a *relayer.Attempt) (chain.Outcome, error) {
+// may have lifted it there. Instead of giving the transaction up it goes further back, to what an attempt was to replace: bytes
+// that may be mined all the same. It returns what became of the last one that costs little enough, FeeCapExceeded if none does.
+func (r *round) earlier(ctx context.Context, a *relayer.Attempt, instead bool) (chain.Outcome, error) {
 	attempts, err := r.cfg.Ledger.Attempts(ctx, a.TxID)
 	if err != nil {
 		return 0, err
@@ -159,10 +160,11 @@ func (r *round) earlier(ctx context.Context, a *relayer.Attempt) (chain.Outcome,
 		if before.Number >= a.Number {
 			continue
 		}
-		if before.From != a.From || before.Nonce != a.Nonce || before.Purpose != a.Purpose {
+		if before.From != a.From || before.Nonce != a.Nonce || (before.Purpose == relayer.PurposeNoop) != (a.Purpose == relayer.PurposeNoop) {
 			break
 		}
-		if same, err := alike(before.Raw, a.Raw); err != nil || !same {
+		same, err := alike(before.Raw, a.Raw)
+		if err != nil || !same && !instead {
 			return chain.FeeCapExceeded, err
 		}
 		results, err := r.cfg.Sender.Resend(ctx, []*relayer.Attempt{before})
@@ -172,6 +174,10 @@ func (r *round) earlier(ctx context.Context, a *relayer.Attempt) (chain.Outcome,
 		switch outcome := results[0].Outcome; {
 		case outcome == chain.FeeCapExceeded:
 		case outcome.Done(): // what the row is told of an attempt before its latest does not count
+			if !same {
+				r.cfg.Log.Warn("no node takes what was to replace a transaction; what it was before is sent again",
+					"tx", a.TxID, "relayer", a.From, "nonce", a.Nonce, "attempt", before.Number, "hash", before.Hash)
+			}
 			return outcome, r.cfg.Ledger.RecordBroadcasts(ctx, []ledger.Broadcast{{
 				TxID: a.TxID, Number: a.Number, From: a.From, Nonce: a.Nonce, Hash: before.Hash, Status: relayer.Broadcasted,
 			}})
