@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"context"
+	"io"
 	"log/slog"
 	"net/http"
 	"time"
@@ -21,14 +22,19 @@ const (
 	stopTimeout    = 10 * time.Second
 
 	maxRequestTimeout = 30 * time.Second
+
+	// net/http itself reads the rest of a body of up to so much before it answers.
+	maxDiscarded = 256 << 10
+	// maxIgnored bounds what is read of a larger one after the answer, in bytes.
+	maxIgnored = 16 << 20
 )
 
 // Open starts listening at a host:port; port 0 takes a free one.
 func Open(ctx context.Context, listen string, h *Handler) (*httpserver.Server, error) {
 	return httpserver.Open(ctx, httpserver.Config{
-		Listen: listen, Connections: maxConnections, Crowded: http.HandlerFunc(h.crowded), Stop: stopTimeout, Logger: h.log,
+		Listen: listen, Connections: maxConnections, Crowded: hearOut(http.HandlerFunc(h.crowded)), Stop: stopTimeout, Logger: h.log,
 		HTTP: &http.Server{
-			Handler:           h,
+			Handler:           hearOut(h),
 			ReadHeaderTimeout: headerTimeout,
 			ReadTimeout:       readTimeout,
 			WriteTimeout:      writeTimeout,
@@ -36,6 +42,28 @@ func Open(ctx context.Context, listen string, h *Handler) (*httpserver.Server, e
 			MaxHeaderBytes:    maxHeaderBytes,
 			ErrorLog:          slog.NewLogLogger(h.log.Handler(), slog.LevelDebug),
 		},
+	})
+}
+
+// hearOut reads what a client still sends when it has its answer, within [maxIgnored] and the server's ReadTimeout. Many
+// clients read only once they have sent everything. A connection that is closed while something of theirs is unread is
+// reset, and the answer is lost with it.
+func hearOut(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		// Who expects a 100 sends nothing after another answer, or its next request.
+		if r.ContentLength >= 0 && r.ContentLength <= maxDiscarded || r.Header.Get("Expect") != "" {
+			next.ServeHTTP(w, r)
+			return
+		}
+		body, control := r.Body, http.NewResponseController(w)
+		if err := control.EnableFullDuplex(); err != nil { // to read on after the answer
+			next.ServeHTTP(w, r)
+			return
+		}
+		next.ServeHTTP(w, r)
+		if control.Flush() == nil {
+			_, _ = io.CopyN(io.Discard, body, maxIgnored) // to a client that went away there is nothing to say
+		}
 	})
 }
 

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -107,6 +108,83 @@ func TestTenMegabytesAreNotRead(t *testing.T) {
 		require.True(t, resp.Close, name)
 		require.NoError(t, conn.Close())
 	}
+}
+
+// Many clients read only once they have sent everything.
+func TestAClientThatSendsItAllFirstReadsItsAnswer(t *testing.T) {
+	t.Parallel()
+	s := running(t, setup(t))
+	zeros := strings.Repeat("0", 1<<20)
+	for _, keep := range []string{"keep-alive", "close"} {
+		for _, chunked := range []bool{false, true} {
+			for _, c := range []struct{ megabytes, code int }{{10, 413}, {15, 413}, {10, 401}} {
+				name := fmt.Sprintf("%+v, chunked %v, %s", c, chunked, keep)
+				conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", s.Addr().String())
+				require.NoError(t, err, name)
+				require.NoError(t, conn.SetDeadline(time.Now().Add(time.Minute)))
+				key, encoding, begin, end := testKey, fmt.Sprintf("Content-Length: %d", c.megabytes<<20), "", ""
+				if chunked {
+					encoding, begin, end = "Transfer-Encoding: chunked", "100000\r\n", "\r\n"
+				}
+				if c.code == 401 {
+					key = "nobody's"
+				}
+				_, err = fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nConnection: %s\r\n%s\r\n\r\n",
+					poolTransactions, key, keep, encoding)
+				require.NoError(t, err, name)
+				for range c.megabytes {
+					_, err = io.WriteString(conn, begin+zeros+end)
+					require.NoError(t, err, name)
+				}
+				if chunked {
+					_, err = io.WriteString(conn, "0\r\n\r\n")
+					require.NoError(t, err, name)
+				}
+				resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+				require.NoError(t, err, name)
+				require.Equal(t, c.code, resp.StatusCode, name)
+				body, err := io.ReadAll(resp.Body)
+				require.NoError(t, err, name)
+				require.Contains(t, string(body), `"success":false`, name)
+				require.NoError(t, conn.Close())
+			}
+		}
+	}
+}
+
+func TestAClientThatSendsWithoutEndIsCutOff(t *testing.T) {
+	t.Parallel()
+	s := running(t, setup(t))
+	conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", s.Addr().String())
+	require.NoError(t, err)
+	defer func() { require.NoError(t, conn.Close()) }()
+	require.NoError(t, conn.SetDeadline(time.Now().Add(time.Minute)))
+	_, err = fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nTransfer-Encoding: chunked\r\n\r\n", poolTransactions, testKey)
+	require.NoError(t, err)
+	chunk := "100000\r\n" + strings.Repeat("0", 1<<20) + "\r\n"
+	for sent := 0; err == nil; sent++ {
+		require.Less(t, sent, 100, "what is read, and what lies in buffers, is less")
+		_, err = io.WriteString(conn, chunk)
+	}
+	require.NotErrorIs(t, err, os.ErrDeadlineExceeded)
+}
+
+// One that announces much and then says nothing is waited for no longer than for any body.
+func TestAClientThatFallsSilentIsCutOff(t *testing.T) {
+	t.Parallel()
+	s := httptest.NewUnstartedServer(hearOut(setup(t).handler))
+	s.Config.ReadTimeout = 200 * time.Millisecond
+	s.Start()
+	defer s.Close()
+	conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", s.Listener.Addr().String())
+	require.NoError(t, err)
+	defer func() { require.NoError(t, conn.Close()) }()
+	require.NoError(t, conn.SetDeadline(time.Now().Add(time.Minute)))
+	_, err = fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: 10485760\r\n\r\n", poolTransactions)
+	require.NoError(t, err)
+	all, err := io.ReadAll(conn)
+	require.NoError(t, err)
+	require.Contains(t, string(all), "401 Unauthorized")
 }
 
 func TestHeadersAreBounded(t *testing.T) {
