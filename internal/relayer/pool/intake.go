@@ -94,5 +94,5 @@ func (p *Pool) store(ctx context.Context, group []*arrival) {
 			jobs = append(jobs, sender.First(v.Tx))
 		}
 	}
-	_ = p.cfg.Sender.Sign(ctx, jobs...) // which ctx does not end
+	p.cfg.Sender.Sign(jobs...)
 }

@@ -37,7 +37,7 @@ type Config struct {
 	// Describe shows a key as the API does.
 	Describe func(*relayer.Key) ozapi.Relayer
 	// Sign passes a top-up on to be signed and sent. Default: whoever follows the chain finds it after some seconds.
-	Sign func(context.Context, ...*sender.Job) error
+	Sign func(...*sender.Job)
 	// Metrics, by default unregistered.
 	Metrics *Metrics
 
@@ -296,7 +296,7 @@ func (k *Keeper) topUp(ctx context.Context, looks []ledger.Look) error {
 			From: top.From, To: key.Address, Amount: amount, PerDay: top.PerDay, Quiet: top.Quiet, Cap: topUpsPending,
 			Fee: sender.Price(&relayer.Request{Speed: relayer.Fast}, fees, top.MaxFee).MaxFee,
 		})
-		if err := k.toppedUp(ctx, key, tx, err); err != nil {
+		if err := k.toppedUp(key, tx, err); err != nil {
 			return err
 		}
 	}
@@ -307,7 +307,7 @@ func (k *Keeper) topUp(ctx context.Context, looks []ledger.Look) error {
 const topUpsPending = 16
 
 // toppedUp counts and passes on; only what is no answer is an error.
-func (k *Keeper) toppedUp(ctx context.Context, key *relayer.Key, tx *relayer.Transaction, err error) error {
+func (k *Keeper) toppedUp(key *relayer.Key, tx *relayer.Transaction, err error) error {
 	outcome := "sent"
 	_, limited := errors.AsType[*relayer.LimitError](err)
 	_, poor := errors.AsType[*relayer.FundsError](err)
@@ -329,10 +329,10 @@ func (k *Keeper) toppedUp(ctx context.Context, key *relayer.Key, tx *relayer.Tra
 	}
 	k.cfg.Metrics.toppedUp.Add(ether(tx.Value))
 	k.cfg.Log.Info("key is topped up", "relayer", key.Address, "from", tx.From, "wei", tx.Value, "tx", tx.ID)
-	if k.cfg.Sign == nil {
-		return nil
+	if k.cfg.Sign != nil {
+		k.cfg.Sign(sender.First(tx))
 	}
-	return k.cfg.Sign(ctx, sender.First(tx))
+	return nil
 }
 
 // typicalGas is what a transaction uses that does a little more than move ether.

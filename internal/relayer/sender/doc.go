@@ -2,7 +2,7 @@
 //
 // Work flows through three stages, each of which collects what waits while the one before, or after, is busy:
 //
-//	sign       as many at once as there are processors, more for remote signers; nothing is held meanwhile
+//	sign       each key beside the others, several at once; nothing is held meanwhile, and a signer that hangs holds up its key only
 //	store      one statement for all that were signed meanwhile; who lost the race for an attempt's number stops here
 //	broadcast  one call for all that were stored meanwhile, in the order of nonces, one lane a key
 //

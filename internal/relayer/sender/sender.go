@@ -9,6 +9,7 @@ import (
 	"math/big"
 	"runtime"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -49,7 +50,7 @@ type Config struct {
 	Ready func() error
 	// MaxFee bounds what is offered for a unit of gas, wei; nil: nothing does.
 	MaxFee *big.Int
-	// Signers is how many signatures are made at once. Default: one a processor; more for remote signers.
+	// Signers is how many signatures each key makes at once. Default: one a processor; more for remote signers.
 	Signers int
 	// Lanes is how many broadcasts are on their way at once, each for keys of its own. Default 4.
 	Lanes int
@@ -60,10 +61,15 @@ type Sender struct {
 	cfg     Config
 	chainID *big.Int
 
-	jobs   chan *Job
 	signed chan *Job
 	lanes  []chan *relayer.Attempt
 	said   chan ledger.Broadcast
+
+	signers sync.WaitGroup
+	mu      sync.Mutex
+	desks   map[common.Address]*desk
+	begin   func(*desk) // has a goroutine work at a desk; nil before Run
+	stopped bool        // nothing more is taken
 }
 
 // Job is a transaction to sign for.
@@ -115,7 +121,7 @@ func New(cfg Config) *Sender {
 	}
 	s := &Sender{
 		cfg: cfg, chainID: new(big.Int).SetUint64(cfg.ChainID),
-		jobs: make(chan *Job, group), signed: make(chan *Job, group), said: make(chan ledger.Broadcast, group),
+		signed: make(chan *Job, group), said: make(chan ledger.Broadcast, group), desks: map[common.Address]*desk{},
 	}
 	for range cfg.Lanes {
 		s.lanes = append(s.lanes, make(chan *relayer.Attempt, group))
@@ -123,21 +129,20 @@ func New(cfg Config) *Sender {
 	return s
 }
 
-// Run works until ctx ends, and then finishes what it has begun. It returns nil.
+// Run works until ctx ends, and then finishes what it was given. It returns nil, and may be called once.
 func (s *Sender) Run(ctx context.Context) error {
 	// Each stage ends when the one before it has: what was taken is brought to its end.
-	var signers, lanes, rest errgroup.Group
+	var lanes, rest errgroup.Group
 	work := context.WithoutCancel(ctx)
-	for range s.cfg.Signers {
-		signers.Go(func() error { s.sign(ctx, work); return nil })
-	}
+	s.open(work)
 	for _, lane := range s.lanes {
 		lanes.Go(func() error { s.broadcast(work, lane); return nil })
 	}
 	rest.Go(func() error { s.store(work); return nil })
 	var recorder errgroup.Group
 	recorder.Go(func() error { s.record(work); return nil })
-	_ = signers.Wait()
+	<-ctx.Done()
+	s.shut()
 	close(s.signed)
 	_ = rest.Wait()
 	for _, lane := range s.lanes {
@@ -146,18 +151,6 @@ func (s *Sender) Run(ctx context.Context) error {
 	_ = lanes.Wait()
 	close(s.said)
 	return recorder.Wait()
-}
-
-// Sign takes jobs, waiting while there are too many. It returns ctx's error if that ends first.
-func (s *Sender) Sign(ctx context.Context, jobs ...*Job) error {
-	for _, j := range jobs {
-		select {
-		case s.jobs <- j:
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
-	return nil
 }
 
 // Resend broadcasts attempts that were stored, in the given order, and records what was said. It returns when that is
@@ -172,41 +165,6 @@ func (s *Sender) Resend(ctx context.Context, attempts []*relayer.Attempt) ([]cha
 		said[i] = s.judge(a, results[i])
 	}
 	return results, s.cfg.Ledger.RecordBroadcasts(ctx, said)
-}
-
-func (s *Sender) sign(ctx, work context.Context) {
-	for {
-		var j *Job
-		select {
-		case j = <-s.jobs:
-		case <-ctx.Done():
-			select { // who gave jobs has stopped before
-			case j = <-s.jobs:
-			default:
-				return
-			}
-		}
-		if err := s.signOne(work, j); err != nil {
-			s.cfg.Metrics.lost.WithLabelValues("sign").Inc()
-			s.cfg.Log.Warn("transaction could not be signed", "tx", j.Tx.ID, "relayer", j.Tx.From, "nonce", *j.Tx.Nonce, "err", err)
-			continue
-		}
-		s.signed <- j
-	}
-}
-
-// signOne makes the attempt.
-func (s *Sender) signOne(ctx context.Context, j *Job) error {
-	if j.Offer.MaxFee == nil {
-		fees, err := s.cfg.Chain.Fees(ctx)
-		if err != nil {
-			return fmt.Errorf("ask for fees: %w", err)
-		}
-		j.Offer = s.price(j.Tx, j.Purpose, fees)
-	}
-	attempt, err := s.Attempt(ctx, j)
-	j.attempt = attempt
-	return err
 }
 
 // Next signs the attempt that comes after the given ones, the transaction's whole history, with fees that beat the last

@@ -95,7 +95,7 @@ func run(t *testing.T, s *Sender, jobs ...*Job) {
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- s.Run(ctx) }()
-	require.NoError(t, s.Sign(t.Context(), jobs...))
+	s.Sign(jobs...)
 	stop() // what it was given it brings to its end
 	require.NoError(t, <-done)
 }
@@ -269,4 +269,40 @@ func TestNoopOfWhatFailedNeedsNotOutbidAtTheCap(t *testing.T) {
 		Number: 2, From: keys[0], Nonce: 3, MaxFee: wei(1000), MaxPriorityFee: wei(500), Purpose: relayer.PurposeNoop,
 	}))
 	require.ErrorIs(t, err, ErrAtCap, "the same bytes once more are no attempt")
+}
+
+// However much waits for a signer that hangs, other keys' transactions are signed and sent; and what is given again meanwhile
+// is signed once.
+func TestHangingSignerHoldsUpItsOwnKeyOnly(t *testing.T) {
+	t.Parallel()
+	keys := keyringtest.Keys(t, t.Name(), 2)
+	remote := keyringtest.NewFake(keys[0].Signer)
+	ring, err := keyring.New(remote, keys[1].Signer)
+	require.NoError(t, err)
+	sent := make(chan common.Address, 4*group)
+	s, p, _ := setup(t, func(c *Config) {
+		c.Ring, c.Signers = ring, 2
+		c.Broadcasted = func(key common.Address, _ chain.Outcome) { sent <- key }
+	})
+	arrived, release := remote.Block()
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	var jobs []*Job
+	for nonce := range uint64(group + 10) {
+		jobs = append(jobs, First(tx(keys[0].Address, nonce)))
+	}
+	s.Sign(jobs...)
+	<-arrived
+	<-arrived
+	s.Sign(jobs...)
+	s.Sign(First(tx(keys[1].Address, 0)))
+	require.Equal(t, keys[1].Address, <-sent)
+	release()
+	stop()
+	require.NoError(t, <-done)
+	require.Equal(t, len(jobs), remote.Signed())
+	require.Len(t, p.sent, len(jobs)+1)
+	s.Sign(jobs...) // nobody would sign
+	require.Len(t, p.sent, len(jobs)+1)
 }

@@ -96,15 +96,16 @@ func (r *round) unsigned(ctx context.Context) error {
 		return err
 	}
 	r.cfg.Log.Info("signing what somebody else claimed", "count", len(txs))
-	return r.sign(ctx, txs)
+	r.sign(txs)
+	return nil
 }
 
-func (r *round) sign(ctx context.Context, txs []*relayer.Transaction) error {
+func (r *round) sign(txs []*relayer.Transaction) {
 	jobs := make([]*sender.Job, len(txs))
 	for i, tx := range txs {
 		jobs[i] = sender.First(tx)
 	}
-	return r.cfg.Sender.Sign(ctx, jobs...)
+	r.cfg.Sender.Sign(jobs...)
 }
 
 // unsent broadcasts stored bytes that no node is known to have.
@@ -247,7 +248,8 @@ func (r *round) fill(ctx context.Context, k *relayer.Key, mined uint64) error {
 	}
 	r.cfg.Metrics.filled.Add(float64(len(filled)))
 	r.cfg.Log.Warn("filling nonces that nobody has", "relayer", k.Address, "lowest", *filled[0].Nonce, "count", len(filled))
-	return r.sign(ctx, filled)
+	r.sign(filled)
+	return nil
 }
 
 // expire gives up what is past its time.
@@ -307,9 +309,7 @@ func (r *round) waiting(ctx context.Context) error {
 		if err != nil || len(seated) == 0 {
 			return err
 		}
-		if err := r.sign(ctx, seated); err != nil {
-			return err
-		}
+		r.sign(seated)
 	}
 }
 

@@ -1,0 +1,121 @@
+package sender
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/google/uuid"
+)
+
+// desk is where one key's jobs are signed, by goroutines of its own that end when nothing is left to do: a signer that hangs
+// holds up its own key only. The Sender's mutex guards it.
+type desk struct {
+	jobs  []*Job
+	known map[jobID]bool // waiting, or being signed
+	busy  int            // goroutines
+}
+
+// jobID is what two jobs for the same bytes have in common.
+type jobID struct {
+	tx     uuid.UUID
+	number int
+	nonce  uint64
+}
+
+func (j *Job) id() jobID { return jobID{j.Tx.ID, j.Number, *j.Tx.Nonce} }
+
+// Sign takes jobs, and does not wait. A job that it has already is one: whoever follows the chain gives again, each second, what
+// a slow signer has not got to yet. So there are never more than what keys may have pending. After Run it drops them.
+func (s *Sender) Sign(jobs ...*Job) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stopped {
+		return
+	}
+	for _, j := range jobs {
+		d := s.desks[j.Tx.From]
+		if d == nil {
+			d = &desk{known: map[jobID]bool{}}
+			s.desks[j.Tx.From] = d
+		}
+		if d.known[j.id()] {
+			continue
+		}
+		d.known[j.id()] = true
+		d.jobs = append(d.jobs, j)
+		s.staff(d)
+	}
+}
+
+// staff has one more goroutine work at a desk, as long as there may be more. s.mu is held.
+func (s *Sender) staff(d *desk) {
+	if s.begin != nil && d.busy < s.cfg.Signers {
+		d.busy++
+		s.signers.Go(func() { s.begin(d) })
+	}
+}
+
+// open has what was given before Run signed, and what comes from here on.
+func (s *Sender) open(work context.Context) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.begin = func(d *desk) {
+		for j := s.next(d, nil); j != nil; j = s.next(d, j) {
+			s.sign(work, j)
+		}
+	}
+	for _, d := range s.desks {
+		for range d.jobs {
+			s.staff(d)
+		}
+	}
+}
+
+// shut takes nothing more, and returns when all is signed that was taken.
+func (s *Sender) shut() {
+	s.mu.Lock()
+	s.stopped = true
+	s.mu.Unlock()
+	s.signers.Wait()
+}
+
+// next takes a desk's next job, if there is one; the one before is done.
+func (s *Sender) next(d *desk, done *Job) *Job {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if done != nil {
+		delete(d.known, done.id())
+	}
+	if len(d.jobs) == 0 {
+		d.busy--
+		return nil
+	}
+	j := d.jobs[0]
+	d.jobs[0] = nil
+	d.jobs = d.jobs[1:]
+	return j
+}
+
+// sign makes a job's attempt and passes it on.
+func (s *Sender) sign(ctx context.Context, j *Job) {
+	if err := s.signOne(ctx, j); err != nil {
+		s.cfg.Metrics.lost.WithLabelValues("sign").Inc()
+		s.cfg.Log.Warn("transaction could not be signed", "tx", j.Tx.ID, "relayer", j.Tx.From, "nonce", *j.Tx.Nonce, "err", err)
+		return
+	}
+	s.signed <- j
+}
+
+// signOne makes the attempt.
+func (s *Sender) signOne(ctx context.Context, j *Job) error {
+	if j.Offer.MaxFee == nil {
+		fees, err := s.cfg.Chain.Fees(ctx)
+		if err != nil {
+			return fmt.Errorf("ask for fees: %w", err)
+		}
+		j.Offer = s.price(j.Tx, j.Purpose, fees)
+	}
+	attempt, err := s.Attempt(ctx, j)
+	j.attempt = attempt
+	return err
+}
