@@ -12,8 +12,8 @@ import (
 )
 
 // beside does something while another database transaction has done its work and not committed: that commits once what is done
-// waits for it, or is over.
-func beside(t *testing.T, l *Ledger, other func(pgx.Tx), do func() error) {
+// waits for it, or is over, and what is to be seen then was looked at.
+func beside(t *testing.T, l *Ledger, other func(pgx.Tx), do func() error, look ...func()) {
 	t.Helper()
 	tx, err := l.db.Begin(t.Context())
 	require.NoError(t, err)
@@ -27,6 +27,9 @@ func beside(t *testing.T, l *Ledger, other func(pgx.Tx), do func() error) {
 		require.NoError(t, err)
 		return waits || len(done) > 0
 	}, 20*time.Second, 5*time.Millisecond)
+	for _, f := range look {
+		f()
+	}
 	require.NoError(t, tx.Commit(t.Context()))
 	require.NoError(t, <-done)
 }
@@ -59,7 +62,7 @@ func TestAttemptBesideADisplacementIsCounted(t *testing.T) {
 			VALUES (1337, $1, 1, $2, 0, 'send', '0x01', '', 1)`, ours.ID, hexAddress(ours.From))
 		require.NoError(t, err)
 	}, func() error {
-		return l.Displaced(t.Context(), ours.ID, ours.From, 0, common.HexToHash("0xf0"), Block{3, blockHash(3)})
+		return l.Displaced(t.Context(), ours.ID, ours.From, 0, 0, common.HexToHash("0xf0"), Block{3, blockHash(3)})
 	})
 	require.Nil(t, read(t, l, ours).Nonce)
 	again, err := l.Dispatch(t.Context(), terms, 10)
@@ -131,7 +134,7 @@ func TestWordsAboutTheChainBefore(t *testing.T) {
 	filled, err = l.Fill(t.Context(), key, begun.Era, 0)
 	require.NoError(t, err)
 	require.Len(t, filled, 3)
-	require.NoError(t, l.Displaced(t.Context(), filled[2].ID, key, 2, common.HexToHash("0xf1"), Block{4, blockHash(4)}))
+	require.NoError(t, l.Displaced(t.Context(), filled[2].ID, key, begun.Era, 2, common.HexToHash("0xf1"), Block{4, blockHash(4)}))
 	require.NoError(t, l.Disown(t.Context(), key, before.Era, 0, 10))
 	_, err = l.TransactionByNonce(t.Context(), key, 2)
 	require.NoError(t, err)
@@ -140,6 +143,30 @@ func TestWordsAboutTheChainBefore(t *testing.T) {
 	require.ErrorIs(t, err, relayer.ErrNotFound)
 	require.NoError(t, l.MoveAnchor(t.Context(), begun.Era, Block{100, common.Hash{1}}))
 	require.Equal(t, uint64(100), known(t, l).Anchor.Number)
+}
+
+// A transaction that lost its nonce on the chain before may have the same one in the new era: that somebody else had it then is
+// not said of it now.
+func TestDisplacedOnTheChainBefore(t *testing.T) {
+	t.Parallel()
+	l, terms := setup(t, 1)
+	key, before := terms.Held[0], known(t, l)
+	tx := accept(t, l, terms, draft(l))[0]
+	displace := func(era int) *relayer.Transaction {
+		require.NoError(t, l.Displaced(t.Context(), tx.ID, key, era, 0, common.HexToHash("0xf0"), Block{3, blockHash(3)}))
+		return read(t, l, tx)
+	}
+	require.Nil(t, displace(before.Era).Nonce)
+	_, err := l.StartOver(t.Context(), before, genesis, Block{Hash: genesis}, nil)
+	require.NoError(t, err)
+	seated, err := l.Dispatch(t.Context(), terms, 10)
+	require.NoError(t, err)
+	require.Len(t, seated, 1)
+	require.Zero(t, *seated[0].Nonce)
+	require.NotNil(t, displace(before.Era).Nonce)
+	require.Equal(t, []int{1}, pending(t, l))
+	require.Nil(t, displace(known(t, l).Era).Nonce)
+	require.Equal(t, []int{0}, pending(t, l))
 }
 
 // The key is raised only where it still is in the era, once whoever starts over at this moment has committed.

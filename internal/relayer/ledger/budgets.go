@@ -159,11 +159,17 @@ func (t *till) store(b *pgx.Batch, l *Ledger) {
 // paid is the part of a statement whose part "changed" returns rows of relayer_txs: where they are final, what was
 // reserved for them becomes what they have cost. The accounts are locked in the order of [till.lock]. Rows carry what was reserved
 // for them, and where: it is given back whatever budgets this process has, and by an operator's command, which has none.
-const paid = `, charges AS (
-	SELECT c.chain_id, c.pool_id, e.day, e.scope, e.subject, sum(coalesce(c.gas_used * c.gas_price_paid, 0) - c.reserve_wei) AS wei
-	FROM changed c CROSS JOIN LATERAL (VALUES (c.budget_day, 'caller', c.caller), (c.budget_day, 'trader', c.trader),
-		(c.key_budget_day, 'key', c.relayer_address)) AS e (day, scope, subject)
-	WHERE NOT c.open AND c.reserve_wei IS NOT NULL AND e.day IS NOT NULL GROUP BY 1, 2, 3, 4, 5
+var paid = charging("")
+
+// charging is [paid], with rows (chain_id, pool_id, day, scope, subject, wei) of another query, which begins with UNION ALL, among
+// what is charged: all accounts are locked in one order.
+func charging(more string) string {
+	return `, charges AS (
+	SELECT chain_id, pool_id, day, scope, subject, sum(wei) AS wei FROM (
+		SELECT c.chain_id, c.pool_id, e.day, e.scope, e.subject, coalesce(c.gas_used * c.gas_price_paid, 0) - c.reserve_wei AS wei
+		FROM changed c CROSS JOIN LATERAL (VALUES (c.budget_day, 'caller', c.caller), (c.budget_day, 'trader', c.trader),
+			(c.key_budget_day, 'key', c.relayer_address)) AS e (day, scope, subject)
+		WHERE NOT c.open AND c.reserve_wei IS NOT NULL AND e.day IS NOT NULL` + more + `) AS one GROUP BY 1, 2, 3, 4, 5
 ), accounts AS (
 	SELECT b.chain_id, b.pool_id, b.day, b.scope, b.subject, x.wei FROM relayer_budgets b
 	JOIN charges x USING (chain_id, pool_id, day, scope, subject) ORDER BY b.day, b.scope, b.subject FOR UPDATE OF b
@@ -171,6 +177,7 @@ const paid = `, charges AS (
 	UPDATE relayer_budgets b SET spent_wei = greatest(0, b.spent_wei + a.wei) FROM accounts a
 	WHERE (b.chain_id, b.pool_id, b.day, b.scope, b.subject) = (a.chain_id, a.pool_id, a.day, a.scope, a.subject))
 `
+}
 
 // reserveAgain takes what a transaction may cost more than before from the budgets that it takes part in, or gives back what
 // it may cost less. The row is locked.
@@ -210,12 +217,11 @@ func (l *Ledger) reserveAgain(ctx context.Context, tx pgx.Tx, was *relayer.Trans
 	return tx.SendBatch(ctx, batch).Close()
 }
 
-// returned is the part of a statement that gives a key back what was reserved for a transaction that it lost; its part
-// "displaced" has the row as it was.
-const returned = paid + `, returned AS (
-	UPDATE relayer_budgets b SET spent_wei = greatest(0, b.spent_wei - d.reserve_wei) FROM displaced d, changed c
-	WHERE (b.chain_id, b.pool_id, b.day, b.scope, b.subject) = (d.chain_id, d.pool_id, d.day, 'key', $5))
-`
+// returned is [paid], and gives a key back what was reserved for a transaction that it lost; the part "displaced" has the row as
+// it was.
+var returned = charging(` UNION ALL
+		SELECT d.chain_id, d.pool_id, d.key_budget_day, 'key', d.relayer_address, -d.reserve_wei FROM displaced d JOIN changed c USING (id)
+		WHERE d.reserve_wei IS NOT NULL AND d.key_budget_day IS NOT NULL`)
 
 // Spent is what an account has spent today, and what it has reserved.
 type Spent struct {

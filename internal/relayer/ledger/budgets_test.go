@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"github.com/rollcall-dev/rollcall/internal/relayer"
@@ -169,7 +170,7 @@ func TestAQueuedTransactionTakesFromItsKeysBudgetWhenItGetsTheKey(t *testing.T) 
 	require.EqualValues(t, 90, spent(t, l, scopeKey, key))
 	// It is given back to the key when somebody else's transaction takes the nonce, and not to the caller.
 	broadcast(t, l, seated[0])
-	require.NoError(t, l.Displaced(t.Context(), seated[0].ID, terms.Held[0], *seated[0].Nonce, common.HexToHash("0xf0"), Block{Number: 1}))
+	require.NoError(t, l.Displaced(t.Context(), seated[0].ID, terms.Held[0], 0, *seated[0].Nonce, common.HexToHash("0xf0"), Block{Number: 1}))
 	require.EqualValues(t, 60, spent(t, l, scopeKey, key))
 	require.EqualValues(t, 125, spent(t, l, scopeCaller, "a"))
 }
@@ -246,11 +247,38 @@ func TestWhatWasReservedIsGivenBackByAnybody(t *testing.T) {
 	_, err = operator.Intend(t.Context(), txs[2].ID, relayer.IntentCancel, "an operator")
 	require.NoError(t, err)
 	require.Equal(t, []int64{20, 20, 20}, accounts())
-	require.NoError(t, operator.Displaced(t.Context(), txs[1].ID, terms.Held[0], 1, common.HexToHash("0xf0"), Block{3, blockHash(3)}))
+	require.NoError(t, operator.Displaced(t.Context(), txs[1].ID, terms.Held[0], 0, 1, common.HexToHash("0xf0"), Block{3, blockHash(3)}))
 	require.Equal(t, []int64{20, 20, 10}, accounts())
 	_, err = operator.StartOver(t.Context(), known(t, l), common.HexToHash("0x02"), Block{Hash: common.HexToHash("0x02")}, nil)
 	require.NoError(t, err)
 	require.Equal(t, []int64{10, 10, 0}, accounts())
 	require.NoError(t, operator.Replace(t.Context(), &Replacement{ID: txs[1].ID, Request: txs[1].Request, Reserve: big.NewInt(4)}))
 	require.Equal(t, []int64{4, 4, 0}, accounts())
+}
+
+// Whoever displaces a transaction waits for the caller's account before it has its key's and the trader's: these come after that
+// everywhere.
+func TestAccountsOfWhatIsDisplacedAreLockedInOrder(t *testing.T) {
+	t.Parallel()
+	l, terms := setup(t, 1)
+	l.Budgets = Budgets{Caller: big.NewInt(100), Trader: big.NewInt(100), Key: big.NewInt(100)}
+	tx := accept(t, l, terms, costly(l, 10, "a", "x"))[0]
+	broadcast(t, l, tx)
+	_, err := l.Intend(t.Context(), tx.ID, relayer.IntentCancel, "by a test")
+	require.NoError(t, err)
+	free := 0
+	beside(t, l, func(holder pgx.Tx) {
+		_, err := holder.Exec(t.Context(), `SELECT FROM relayer_budgets WHERE scope = 'caller' FOR UPDATE`)
+		require.NoError(t, err)
+	}, func() error {
+		return l.Displaced(t.Context(), tx.ID, tx.From, 0, *tx.Nonce, common.HexToHash("0xf0"), Block{3, blockHash(3)})
+	}, func() {
+		require.NoError(t, l.db.QueryRow(t.Context(),
+			`SELECT count(*) FROM (SELECT FROM relayer_budgets WHERE scope <> 'caller' FOR UPDATE SKIP LOCKED) AS free`).Scan(&free))
+	})
+	require.Equal(t, 2, free)
+	require.Equal(t, relayer.Canceled, read(t, l, tx).Status)
+	for scope, subject := range map[scope]string{scopeCaller: "a", scopeTrader: "x", scopeKey: hexAddress(tx.From)} {
+		require.Zero(t, spent(t, l, scope, subject), scope)
+	}
 }

@@ -33,8 +33,8 @@
 // # Order of locks
 //
 // Idempotency keys (sorted), then relayer_keys (by address), then relayer_txs (by address and nonce, then what waits, by its id),
-// then relayer_budgets (by day, scope and subject; Displaced gives back to the key's after all others). New rows, which nobody
-// else can hold, may come later. What was mined is written down the other way round, relayer_txs and then keys: these would
-// be held for as long as hundreds of rows take, and everybody who posts waits for them. Where two processes believe that
-// they follow the chain, or an operator starts over, this may deadlock; Postgres then ends one of the two, which does it again.
+// then relayer_budgets (by day, scope and subject). New rows, which nobody else can hold, may come later. What was mined is
+// written down the other way round, relayer_txs and then keys: these would be held for as long as hundreds of rows take, and
+// everybody who posts waits for them. Where two processes believe that they follow the chain, or an operator starts over, this
+// may deadlock; Postgres then ends one of the two, which does it again.
 package ledger

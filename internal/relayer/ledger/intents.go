@@ -219,10 +219,13 @@ func (l *Ledger) Raise(ctx context.Context, key common.Address, known int, next 
 
 // Displaced writes down that somebody else's transaction, found by its hash in a block that is deep enough, stands at a
 // nonce of ours. The row that had the nonce gets back into the queue, to be sent under another one; or is final where it was
-// not to be sent any more. The foreign one is written down in its place.
-func (l *Ledger) Displaced(ctx context.Context, id uuid.UUID, key common.Address, nonce uint64, hash common.Hash, block Block) error {
-	_, err := l.settled(ctx, "displace a transaction", `WITH displaced AS (
-		SELECT chain_id, pool_id, key_budget_day AS day, reserve_wei FROM relayer_txs WHERE id = $4
+// not to be sent any more. The foreign one is written down in its place. In another era than the given one, on whose chain it was
+// found, it does nothing.
+func (l *Ledger) Displaced(ctx context.Context, id uuid.UUID, key common.Address, known int, nonce uint64, hash common.Hash, block Block) error {
+	_, err := l.settled(ctx, "displace a transaction", `WITH displaced AS MATERIALIZED (
+		SELECT id, chain_id, pool_id, relayer_address, key_budget_day, reserve_wei FROM relayer_txs
+		WHERE id = $4 AND chain_id = $2 AND pool_id = $3 AND open AND status <> 'mined' AND relayer_address = $5 AND nonce = $6
+			AND era = $11 AND `+era("$2")+` = $11 FOR UPDATE
 	), changed AS (
 		UPDATE relayer_txs t SET relayer_address = NULL, nonce = NULL, tx_hash = NULL, sent_at = NULL, key_budget_day = NULL,
 			attempts = coalesce((SELECT max(attempt) FROM relayer_attempts WHERE tx_id = t.id), 0),
@@ -231,14 +234,12 @@ func (l *Ledger) Displaced(ctx context.Context, id uuid.UUID, key common.Address
 			open = t.intent = 'send' AND t.kind = 'transaction',
 			status_reason = 'another transaction, not the relayer''s, took its nonce',
 			revision = revision + 1, updated_at = now()
-		WHERE t.id = $4 AND t.chain_id = $2 AND t.pool_id = $3 AND t.open AND t.status <> 'mined'
-			AND t.relayer_address = $5 AND t.nonce = $6
-		RETURNING t.*
+		FROM displaced d WHERE t.id = d.id RETURNING t.*
 	), foreigner AS (
 		INSERT INTO relayer_txs (id, chain_id, pool_id, target, caller, kind, relayer_address, nonce, tx_hash, status, open,
 			block_number, block_hash, confirmed_at, era)
-		SELECT $7, $2, $3, $5, '', 'foreign', $5, $6, $8, 'confirmed', false, $9, $10, now(), `+era("$2")+` FROM changed
+		SELECT $7, $2, $3, $5, '', 'foreign', $5, $6, $8, 'confirmed', false, $9, $10, now(), $11 FROM changed
 	), counted AS (SELECT $5::text AS address, -count(*)::int AS n FROM changed)`+returned,
-		l.targets(), l.ChainID, l.Pool, id, hexAddress(key), int64(nonce), uuid.Must(uuid.NewV7()), hash.Hex(), int64(block.Number), block.Hash.Hex())
+		l.targets(), l.ChainID, l.Pool, id, hexAddress(key), int64(nonce), uuid.Must(uuid.NewV7()), hash.Hex(), int64(block.Number), block.Hash.Hex(), known)
 	return err
 }

@@ -356,7 +356,7 @@ func (r *round) displace(ctx context.Context, s ledger.Sought) error {
 	if err != nil || same {
 		return err
 	}
-	if err := r.cfg.Ledger.Displaced(ctx, s.ID, s.Key, s.Nonce, used.TxHash, ledger.Block{Number: used.BlockNumber, Hash: used.BlockHash}); err != nil {
+	if err := r.cfg.Ledger.Displaced(ctx, s.ID, s.Key, r.keys[0].Era, s.Nonce, used.TxHash, ledger.Block{Number: used.BlockNumber, Hash: used.BlockHash}); err != nil {
 		return err
 	}
 	r.cfg.Metrics.displaced.Inc()
