@@ -2,9 +2,12 @@ package admin
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -142,6 +145,57 @@ func TestNewChainNeedsNodesThatAgree(t *testing.T) {
 	_, err = a.NewChain(t.Context(), client)
 	require.ErrorContains(t, err, "127.0.0.1:1 does not tell its history, and may have the known one: ")
 	require.NotContains(t, err.Error(), "secret")
+}
+
+// fakeNode has the first block with the given hash, and the one with number 1000 with the other, if any.
+func fakeNode(t *testing.T, first, last common.Hash) string {
+	t.Helper()
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var calls []struct {
+			ID     int
+			Method string
+			Params []any
+		}
+		if err := json.NewDecoder(r.Body).Decode(&calls); err != nil {
+			t.Error(err)
+		}
+		var answers []string
+		for _, c := range calls {
+			result, hash := "null", last
+			if len(c.Params) > 0 && c.Params[0] == "0x0" {
+				hash = first
+			}
+			if c.Method == "eth_chainId" {
+				result = fmt.Sprintf(`"%#x"`, testchain.ChainID)
+			} else if hash != (common.Hash{}) {
+				result = fmt.Sprintf(`{"number":%q,"hash":%q,"parentHash":%q,"timestamp":"0x1"}`, c.Params[0], hash, common.Hash{})
+			}
+			answers = append(answers, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"result":%s}`, c.ID, result))
+		}
+		_, _ = io.WriteString(w, "["+strings.Join(answers, ",")+"]")
+	}))
+	t.Cleanup(srv.Close)
+	return srv.URL
+}
+
+// One node that lacks the last known block is told of, whatever the others have.
+func TestNewChainIsBehindWhereOneNodeIs(t *testing.T) {
+	t.Parallel()
+	genesis := common.Hash{7}
+	a := open(t, genesis, common.HexToAddress("0x1"))
+	require.NoError(t, a.Ledger.MoveAnchor(t.Context(), 0, ledger.Block{Number: 1000, Hash: common.Hash{1}}))
+	behind, other := fakeNode(t, genesis, common.Hash{}), fakeNode(t, genesis, common.Hash{2})
+	for _, c := range []struct {
+		urls []string
+		want bool
+	}{{[]string{behind, other}, true}, {[]string{other, behind}, true}, {[]string{other}, false}} {
+		client, err := chain.Open(chain.Config{ChainID: testchain.ChainID, Endpoints: c.urls})
+		require.NoError(t, err)
+		plan, err := a.NewChain(t.Context(), client)
+		client.Close()
+		require.NoError(t, err)
+		require.Equal(t, c.want, plan.Behind)
+	}
 }
 
 // Nodes that were syncing may have caught up while the operator thought: what would be dropped then is mined all the same.

@@ -161,7 +161,7 @@ func (a *Admin) resync(ctx context.Context, k *relayer.Key, mined uint64) (r Res
 type NewChain struct {
 	Genesis common.Hash  // of the nodes
 	Known   ledger.Chain // what the store knows, and gives up
-	// Behind: the nodes have the first block that is known, and not yet, or not any more, the last one.
+	// Behind: the nodes have the first block that is known, and one of them has not yet, or not any more, the last one.
 	Behind bool
 	Doomed []ledger.Doomed
 }
@@ -186,7 +186,7 @@ func (a *Admin) NewChain(ctx context.Context, client *chain.Client) (*NewChain, 
 			return nil, refused{fmt.Errorf("the nodes disagree about the genesis block: %s and %s", n.Genesis, anchor.Genesis)}
 		default:
 			n.Genesis = anchor.Genesis
-			n.Behind = anchor.Block.IsZero() && anchor.Genesis == known.Genesis
+			n.Behind = n.Behind || anchor.Block.IsZero() && anchor.Genesis == known.Genesis
 			if anchor.Genesis == known.Genesis && anchor.Block.Hash == known.Anchor.Hash {
 				return nil, ErrSameChain
 			}
