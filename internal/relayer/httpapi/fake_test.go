@@ -54,6 +54,7 @@ type fake struct {
 	want       StatusParts
 	message    []byte
 	hashed     [2]common.Hash
+	signedFor  []string
 	rpcErr     error
 	calls      int // of RPC
 	rpcResult  json.RawMessage
@@ -244,23 +245,23 @@ func (f *fake) CancelPending(ctx context.Context, id, _ string) (Canceled, error
 	return Canceled{Queued: []uuid.UUID{{1}, {2}}, Failed: []uuid.UUID{{3}}}, nil
 }
 
-func (f *fake) Sign(ctx context.Context, id string, message []byte) (sig [65]byte, err error) {
+func (f *fake) Sign(ctx context.Context, id, caller string, message []byte) (sig [65]byte, err error) {
 	leave, err := f.enter(ctx, id)
 	if err != nil {
 		return sig, err
 	}
 	defer leave()
-	f.message = bytes.Clone(message)
+	f.message, f.signedFor = bytes.Clone(message), append(f.signedFor, caller)
 	return sig, nil
 }
 
-func (f *fake) SignTypedData(ctx context.Context, id string, domain, data common.Hash) (sig [65]byte, err error) {
+func (f *fake) SignTypedData(ctx context.Context, id, caller string, domain, data common.Hash) (sig [65]byte, err error) {
 	leave, err := f.enter(ctx, id)
 	if err != nil {
 		return sig, err
 	}
 	defer leave()
-	f.hashed = [2]common.Hash{domain, data}
+	f.hashed, f.signedFor = [2]common.Hash{domain, data}, append(f.signedFor, caller)
 	return sig, nil
 }
 

@@ -166,7 +166,7 @@ func (h *Handler) sign(ctx context.Context, c *call) error {
 	if err := h.limit(c.caller, 1); err != nil {
 		return err
 	}
-	sig, err := h.service.Sign(ctx, c.relayerID(), []byte(message))
+	sig, err := h.service.Sign(ctx, c.relayerID(), c.caller, []byte(message))
 	if err != nil {
 		return err
 	}
@@ -185,7 +185,7 @@ func (h *Handler) signTypedData(ctx context.Context, c *call) error {
 	if err := h.limit(c.caller, 1); err != nil {
 		return err
 	}
-	sig, err := h.service.SignTypedData(ctx, c.relayerID(), domain, data)
+	sig, err := h.service.SignTypedData(ctx, c.relayerID(), c.caller, domain, data)
 	if err != nil {
 		return err
 	}

@@ -299,6 +299,7 @@ func TestWhatIsSignedIsWhatWasSent(t *testing.T) {
 	read(t, a.do("POST", "/api/v1/relayers/pool-1/sign-typed-data", `{"domain_separator":"0x`+strings.Repeat("01", 32)+
 		`","hash_struct_message":"`+strings.Repeat("02", 32)+`"}`), 200)
 	require.Equal(t, [2]common.Hash{common.HexToHash(strings.Repeat("01", 32)), common.HexToHash(strings.Repeat("02", 32))}, a.hashed)
+	require.Equal(t, []string{"first", "first"}, a.signedFor)
 	for path, body := range map[string]string{"sign": `{}`, "sign-typed-data": `{"domain_separator":"00"}`} {
 		read(t, a.do("POST", "/api/v1/relayers/pool-1/"+path, body), 400)
 	}

@@ -43,8 +43,8 @@ type Service interface {
 
 	// Sign signs a message as EIP-191 has it, SignTypedData the two hashes of EIP-712; v may be 0 or 1, or 27 or 28.
 	// A pool does not sign.
-	Sign(ctx context.Context, id string, message []byte) ([65]byte, error)
-	SignTypedData(ctx context.Context, id string, domainSeparator, hashStruct common.Hash) ([65]byte, error)
+	Sign(ctx context.Context, id, caller string, message []byte) ([65]byte, error)
+	SignTypedData(ctx context.Context, id, caller string, domainSeparator, hashStruct common.Hash) ([65]byte, error)
 	// RPC calls a node. params is a JSON array or null, or empty. What the node answered as an error is an
 	// [*ozapi.RPCError], and so is an answer that is too large.
 	RPC(ctx context.Context, id, method string, params json.RawMessage) (json.RawMessage, error)

@@ -272,16 +272,16 @@ func (p *Pool) TransactionByNonce(ctx context.Context, id string, nonce uint64) 
 }
 
 // Sign implements [httpapi.Service].
-func (p *Pool) Sign(ctx context.Context, id string, message []byte) ([65]byte, error) {
-	return p.sign(ctx, id, [32]byte(accounts.TextHash(message)))
+func (p *Pool) Sign(ctx context.Context, id, caller string, message []byte) ([65]byte, error) {
+	return p.sign(ctx, id, caller, [32]byte(accounts.TextHash(message)))
 }
 
 // SignTypedData implements [httpapi.Service].
-func (p *Pool) SignTypedData(ctx context.Context, id string, domainSeparator, hashStruct common.Hash) ([65]byte, error) {
-	return p.sign(ctx, id, crypto.Keccak256Hash([]byte{0x19, 0x01}, domainSeparator[:], hashStruct[:]))
+func (p *Pool) SignTypedData(ctx context.Context, id, caller string, domainSeparator, hashStruct common.Hash) ([65]byte, error) {
+	return p.sign(ctx, id, caller, crypto.Keccak256Hash([]byte{0x19, 0x01}, domainSeparator[:], hashStruct[:]))
 }
 
-func (p *Pool) sign(ctx context.Context, id string, digest [32]byte) (sig [65]byte, err error) {
+func (p *Pool) sign(ctx context.Context, id, caller string, digest [32]byte) (sig [65]byte, err error) {
 	_, key, err := p.find(ctx, id)
 	switch {
 	case err != nil:
@@ -296,14 +296,16 @@ func (p *Pool) sign(ctx context.Context, id string, digest [32]byte) (sig [65]by
 	if !p.cfg.Signing {
 		return sig, fmt.Errorf("%w: it signs no messages; RELAYER_SIGNING says so, or the list of receivers, which a signature could get around", relayer.ErrDisabled)
 	}
-	p.cfg.Log.Info("message signed", "relayer", key.Address, "digest", common.Hash(digest))
 	signer, ok := p.cfg.Ring.Signer(key.Address)
 	if !ok {
 		return sig, relayer.ErrNotFound
 	}
+	log := p.cfg.Log.With("relayer", key.Address, "digest", common.Hash(digest), "caller", caller)
 	if sig, err = keyring.Sign(ctx, signer, digest); err != nil {
+		log.Warn("message could not be signed", "err", err)
 		return sig, fmt.Errorf("%w: sign: %w", relayer.ErrUnavailable, err)
 	}
+	log.Info("message signed")
 	return sig, nil
 }
 

@@ -1,0 +1,63 @@
+package pool_test
+
+import (
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"github.com/ethereum/go-ethereum/accounts"
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rollcall-dev/rollcall/internal/keyring"
+	"github.com/rollcall-dev/rollcall/internal/keyring/keyringtest"
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+	"github.com/rollcall-dev/rollcall/internal/relayer/pool"
+)
+
+// lines are what a logger writes.
+type lines chan string
+
+func (l lines) Write(p []byte) (int, error) {
+	l <- string(p)
+	return len(p), nil
+}
+
+// about is the next line that has a text.
+func (l lines) about(text string) string {
+	for line := range l {
+		if strings.Contains(line, text) {
+			return line
+		}
+	}
+	return ""
+}
+
+// That a message was signed is written down once it was, and for whom; and so is that it was not.
+func TestWhatIsSignedIsLogged(t *testing.T) {
+	f := setup(t, 1)
+	local, _ := f.ring.Signer(f.ring.Addresses()[0])
+	remote := keyringtest.NewFake(local)
+	var err error
+	f.options.Ring, err = keyring.New(remote)
+	require.NoError(t, err)
+	said := make(lines, 1000)
+	r := f.start(t, func(c *pool.Config) { c.Log = slog.New(slog.NewTextHandler(said, nil)) })
+	key := strings.ToLower(remote.Address().Hex())
+
+	_, err = r.Sign(t.Context(), key, "first", []byte("hello"))
+	require.NoError(t, err)
+	line := said.about("message ")
+	require.Contains(t, line, `level=INFO msg="message signed"`)
+	require.Contains(t, line, "caller=first")
+	require.Contains(t, line, common.BytesToHash(accounts.TextHash([]byte("hello"))).Hex())
+
+	remote.Fail(errors.New("the signer is away"))
+	_, err = r.SignTypedData(t.Context(), key, "second", common.Hash{1}, common.Hash{2})
+	require.ErrorIs(t, err, relayer.ErrUnavailable)
+	line = said.about("message ")
+	require.Contains(t, line, `level=WARN msg="message could not be signed"`)
+	require.Contains(t, line, "caller=second")
+	require.Contains(t, line, "the signer is away")
+}
