@@ -47,6 +47,7 @@ type Handler struct {
 	log     *slog.Logger
 	metrics *metrics
 	mux     *http.ServeMux
+	lists   chan struct{} // holds one for each list of transactions that is being looked up
 	openAPI []byte
 }
 
@@ -67,6 +68,7 @@ func NewHandler(cfg Config) (*Handler, error) {
 		log:     cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler)).With("component", "httpapi"),
 		metrics: newMetrics(cfg.Registerer),
 		mux:     http.NewServeMux(),
+		lists:   make(chan struct{}, maxLists),
 	}
 	if h.limit == nil {
 		h.limit = func(string, int) error { return nil }

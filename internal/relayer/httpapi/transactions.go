@@ -4,6 +4,7 @@ import (
 	"context"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -89,7 +90,7 @@ func (h *Handler) transactions(ctx context.Context, c *call) error {
 	if err != nil {
 		return err
 	}
-	list, total, err := h.service.Transactions(ctx, c.relayerID(), f, p.offset(), p.limit())
+	list, total, err := h.list(ctx, c.relayerID(), f, p)
 	if err != nil {
 		return err
 	}
@@ -98,6 +99,29 @@ func (h *Handler) transactions(ctx context.Context, c *call) error {
 		data[i] = ozapi.FromTransaction(tx)
 	}
 	return c.ok(listed(data, p, total))
+}
+
+const (
+	// maxLists is how many transaction lists are looked up at once. Each takes a connection to the database for as long as
+	// what it counts is long, and submissions and health need some, too: there are 8 or more.
+	maxLists = 4
+	listWait = time.Second
+)
+
+// list looks a page up once there is a place, which it waits for a moment. The place is free again before the answer is
+// written: whoever reads that slowly holds up nobody.
+func (h *Handler) list(ctx context.Context, id string, f Filter, p paging) ([]*relayer.Transaction, int, error) {
+	late := time.NewTimer(listWait)
+	defer late.Stop()
+	select {
+	case h.lists <- struct{}{}:
+		defer func() { <-h.lists }()
+		return h.service.Transactions(ctx, id, f, p.offset(), p.limit())
+	case <-late.C:
+		return nil, 0, &relayer.LimitError{Limit: "too many lists of transactions at once", After: listWait}
+	case <-ctx.Done():
+		return nil, 0, ctx.Err()
+	}
 }
 
 func (c *call) filter() (Filter, error) {

@@ -1,10 +1,12 @@
 package httpapi
 
 import (
+	"context"
 	"encoding/json"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 
 	"github.com/stretchr/testify/require"
 
@@ -203,5 +205,50 @@ func FuzzSubmit(f *testing.F) {
 		w := a.do("POST", poolTransactions, string(body), idempotencyKey, key, "X-Request-Id", id)
 		require.Contains(t, []int{200, 400}, w.Code)
 		require.Equal(t, w.Code == 200, len(a.txs) == 1)
+	})
+}
+
+// listing is a relayer whose lists are looked up until they are told to end.
+type listing struct {
+	*fake
+	begun, end chan struct{}
+}
+
+func (l *listing) Transactions(ctx context.Context, id string, f Filter, offset, limit int) ([]*relayer.Transaction, int, error) {
+	l.begun <- struct{}{}
+	<-l.end
+	return l.fake.Transactions(ctx, id, f, offset, limit)
+}
+
+// Lists take but some of the database's connections; what comes on top waits a moment, and is sent away.
+func TestListsLeaveRoomForOthers(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		a := setup(t) // in here: time stands still while one waits for a channel of outside
+		l := &listing{fake: a.fake, begun: make(chan struct{}), end: make(chan struct{})}
+		a.handler.service = l
+		codes := make(chan int, 10)
+		list := func() { codes <- a.serve("GET", poolTransactions, "").Code }
+		for range maxLists {
+			go list()
+			<-l.begun
+		}
+		go list() // waits
+		synctest.Wait()
+		require.Equal(t, 200, a.serve("POST", poolTransactions, submission("1")).Code)
+		require.Equal(t, 200, a.serve("GET", "/api/v1/relayers", "").Code)
+		l.end <- struct{}{}
+		require.Equal(t, 200, <-codes)
+		<-l.begun // the one that waited
+
+		w := a.serve("GET", poolTransactions, "")
+		require.Equal(t, 429, w.Code)
+		require.Contains(t, w.Body.String(), "too many lists of transactions at once: try again in 1 s")
+		require.Equal(t, "1", w.Header().Get("Retry-After"))
+		close(l.end)
+		for range maxLists {
+			require.Equal(t, 200, <-codes)
+		}
+		require.Empty(t, a.handler.lists)
 	})
 }
