@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/url"
+	"path"
 	"runtime/debug"
 	"strconv"
 	"strings"
@@ -102,7 +103,7 @@ func NewHandler(cfg Config) (*Handler, error) {
 		h.mux.Handle("GET /metrics", cfg.Metrics)
 	}
 	h.mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
-		callOf(w).fail(&httpError{http.StatusNotFound, "no such route: /api-docs/openapi.json lists them"})
+		callOf(w).fail(errNoRoute)
 	})
 	return h, nil
 }
@@ -125,14 +126,17 @@ func isPublic(path string) bool {
 	return false
 }
 
-var noRoute = new(route)
+var (
+	noRoute    = new(route)
+	errNoRoute = &httpError{http.StatusNotFound, "no such route: /api-docs/openapi.json lists them"}
+)
 
 // ServeHTTP answers one request: who asks, what for, and what it came to in log and metrics.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	start := time.Now()
-	if path := r.URL.Path; len(path) > 1 && path[len(path)-1] == '/' { // as OpenZeppelin's does
+	if path := merged(r.URL.Path); path != r.URL.Path {
 		r2 := *r
-		r2.URL = &url.URL{Path: strings.TrimRight(path, "/"), RawQuery: r.URL.RawQuery}
+		r2.URL = &url.URL{Path: path, RawQuery: r.URL.RawQuery}
 		r = &r2
 	}
 	c := &call{w: w, r: r, route: noRoute}
@@ -163,7 +167,22 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		c.fail(badID)
 		return
 	}
+	if escaped := r.URL.EscapedPath(); path.Clean(escaped) != escaped {
+		c.fail(errNoRoute) // where ServeMux would redirect, in HTML
+		return
+	}
 	h.mux.ServeHTTP(c, r)
+}
+
+// merged is a path as OpenZeppelin's takes it: slashes that follow each other are one, and one at the end is none.
+func merged(path string) string {
+	for strings.Contains(path, "//") {
+		path = strings.ReplaceAll(path, "//", "/")
+	}
+	if len(path) > 1 {
+		path = strings.TrimSuffix(path, "/")
+	}
+	return path
 }
 
 // identify takes the request's id from its header, or gives it one.

@@ -1,11 +1,13 @@
 package httpapi
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"strings"
 	"testing"
 
@@ -34,7 +36,7 @@ func TestNobodyGetsInWithoutAKey(t *testing.T) {
 		{"Bearer " + testKey, "Bearer " + testKey}, {"Bearer " + testKey, "Bearer x"}, {"Bearer " + testKey + ",Bearer " + testKey},
 		{"first:" + testKey},
 	} {
-		for _, path := range []string{"/api/v1/relayers", "/nowhere", "/", "/api/v1/healthy", "/api/v1/health/x", "/healthx", "/metricsx", "/api-docs", "//health"} {
+		for _, path := range []string{"/api/v1/relayers", "/nowhere", "/", "/api/v1/healthy", "/api/v1/health/x", "/healthx", "/metricsx", "/api-docs", "//healthx", "/x//health", "/x/../health", "/./health", "//x/..//health"} {
 			r := httptest.NewRequest(http.MethodGet, path, nil)
 			r.Header["Authorization"] = authorization
 			w := httptest.NewRecorder()
@@ -137,6 +139,28 @@ func TestAKeyDoesWhatItsRoleAllows(t *testing.T) {
 			require.Equal(t, "this API key may not do that", *e.Error, "%s %d", id, role)
 			require.Len(t, a.txs, before)
 		}
+	}
+}
+
+// Nobody is redirected: slashes too many are passed over, as OpenZeppelin's does, and dots are no way to anything.
+func TestPathsAreNotRedirected(t *testing.T) {
+	t.Parallel()
+	a := setup(t)
+	for path, code := range map[string]int{
+		"/health/": 200, "//health": 200, "/api//v1/relayers": 200, "//api/v1///relayers//": 200, "/api/v1/relayers//pool-1?x=//": 200,
+		"/": 404, "//": 404, "///": 404, "/api/v1/./relayers": 404, "/api/v1/x/../relayers": 404, "/..": 404, "/api/v1/relayers/..": 404,
+		"/api/v1/relayers/%2e%2e": 404, "/api/v1/relayers/a%2F%2Fb": 404,
+	} {
+		r := httptest.NewRequest(http.MethodGet, "http://x/", nil)
+		var err error
+		r.URL, err = url.ParseRequestURI(path)
+		require.NoError(t, err)
+		r.Header.Set("Authorization", "Bearer "+testKey)
+		w := httptest.NewRecorder()
+		a.handler.ServeHTTP(w, r)
+		require.Equal(t, code, w.Code, path)
+		require.Equal(t, "application/json", w.Header().Get("Content-Type"), path)
+		require.True(t, json.Valid(w.Body.Bytes()), path)
 	}
 }
 
