@@ -20,12 +20,14 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/postgres"
 	"github.com/rollcall-dev/rollcall/internal/relayer/httpapi"
 	"github.com/rollcall-dev/rollcall/internal/relayer/ledger"
+	"github.com/rollcall-dev/rollcall/internal/relayer/ozapi"
 	"github.com/rollcall-dev/rollcall/internal/relayer/pool"
 	"github.com/rollcall-dev/rollcall/internal/relayer/safeguard"
 	"github.com/rollcall-dev/rollcall/internal/relayer/sender"
 	"github.com/rollcall-dev/rollcall/internal/relayer/tracker"
 	"github.com/rollcall-dev/rollcall/internal/relayer/webhook"
 	"github.com/rollcall-dev/rollcall/internal/relayer/webhook/signature"
+	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
 // relayerCmd runs a relayer until it is told to stop.
@@ -125,12 +127,25 @@ func (c *relayerCmd) checkRing(p *config.Problems) {
 }
 
 func (s *storeFlags) check(p *config.Problems) {
-	if common.IsHexAddress(s.PoolID) || s.PoolID == "" || len(s.PoolID) > 63 {
-		p.Addf(&s.PoolID, "give a name of 63 characters at most", "%q is not a pool's name", s.PoolID)
+	if err := rollcallv1.CheckDNSLabel(s.PoolID); err != nil {
+		p.Addf(&s.PoolID, "give a name such as pool", "%v", err)
+	} else if common.IsHexAddress(s.PoolID) {
+		p.Addf(&s.PoolID, "give a name such as pool", "%q would be taken for a key's address", s.PoolID)
 	}
 	readSecret(p, &s.DatabaseURL, &s.URLFile)
 	if s.DatabaseURL == "" {
 		p.Addf(&s.DatabaseURL, "give postgres://user:password@host:port/database", "is missing")
+	}
+	checkDatabaseURL(p, &s.DatabaseURL, &s.URLFile)
+}
+
+// checkDatabaseURL wants one that can be read, if any.
+func checkDatabaseURL(p *config.Problems, url, file *string) {
+	if *url == "" {
+		return
+	}
+	if err := postgres.CheckURL(*url); err != nil {
+		p.Addf(from(url, file), "", "%v", err)
 	}
 }
 
@@ -164,8 +179,8 @@ func (g *gasFlags) check(p *config.Problems) {
 		checkWei(p, field)
 	}
 	for _, r := range g.Receivers {
-		if !common.IsHexAddress(r) {
-			p.Addf(&g.Receivers, "give 0x and 40 hexadecimal digits", "%q is not an address", r)
+		if _, err := ozapi.ParseAddress(r); err != nil {
+			p.Addf(&g.Receivers, "give 0x and 40 hexadecimal digits", "%v", err)
 		}
 	}
 }
@@ -184,6 +199,9 @@ func (h *hookFlags) check(p *config.Problems) {
 	readSecret(p, &h.Key, &h.KeyFile)
 	readSecret(p, &h.Targets, &h.TargetsFile)
 	targets := from(&h.Targets, &h.TargetsFile)
+	if key := from(&h.Key, &h.KeyFile); *key != "" && h.URL == "" {
+		p.Addf(key, "give RELAYER_WEBHOOK_URL; the targets of RELAYER_WEBHOOKS_JSON have keys of their own", "signs nothing")
+	}
 	switch {
 	case h.URL != "" && *targets != "":
 		p.Addf(targets, "give one of them", "contradicts %s", p.Where(&h.URL))

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ethereum/go-ethereum/common"
 	"github.com/stretchr/testify/require"
 
 	"github.com/rollcall-dev/rollcall/internal/keyring/keyringtest"
@@ -108,6 +109,37 @@ func TestBadRelayerSettings(t *testing.T) {
 			map[string]string{"RELAYER_WEBHOOKS_JSON_FILE": hooks},
 			[]string{"RELAYER_WEBHOOKS_JSON_FILE in the environment: webhook target 1 (\"Big\"): a name has 1 to 64", "its URL must begin with https://", "key 1: signing key has 27 characters"},
 		},
+		{
+			map[string]string{"RELAYER_WEBHOOK_SIGNING_KEY": someHookKey},
+			[]string{"RELAYER_WEBHOOK_SIGNING_KEY in the environment: signs nothing; give RELAYER_WEBHOOK_URL"},
+		},
+		{
+			map[string]string{
+				"RELAYER_WEBHOOK_SIGNING_KEY_FILE": writeFile(t, "hook.key", someHookKey),
+				"RELAYER_WEBHOOKS_JSON":            `[{"name":"a","url":"https://x.example","signingKeys":["` + someHookKey + `-a"]}]`,
+			},
+			[]string{"RELAYER_WEBHOOK_SIGNING_KEY_FILE in the environment: signs nothing; "},
+		},
+		{
+			map[string]string{"RELAYER_RECEIVERS": "0x742D35Cc6634C0532925a3b844Bc454e4438f44e"},
+			[]string{"RELAYER_RECEIVERS in the environment: the checksum of 0x742D35Cc6634C0532925a3b844Bc454e4438f44e is wrong"},
+		},
+		{map[string]string{"RELAYER_RECEIVERS": "0x742d"}, []string{"RELAYER_RECEIVERS in the environment: must be an address"}},
+		{
+			map[string]string{"ROLLCALL_CONFIG": writeFile(t, "relayer.yaml", "receivers: []\n")},
+			[]string{"relayer.yaml:1: receivers: is an empty list: leave it out"},
+		},
+		{map[string]string{"RELAYER_POOL_ID": "Pool"}, []string{"RELAYER_POOL_ID in the environment: \"Pool\" is not a DNS label"}},
+		{map[string]string{"RELAYER_POOL_ID": strings.Repeat("p", 64)}, []string{"has 64 bytes; a DNS label has at most 63"}},
+		{map[string]string{"RELAYER_POOL_ID": "742d35cc6634c0532925a3b844bc454e4438f44e"}, []string{"would be taken for a key's address"}},
+		{
+			map[string]string{"DATABASE_URL": "postgres://user:" + hookToken + "/@host/x"},
+			[]string{"DATABASE_URL in the environment: database URL: expected postgres://user:password@host"},
+		},
+		{
+			map[string]string{"DATABASE_URL": "", "DATABASE_URL_FILE": writeFile(t, "db", "postgres://host/x?sslmode="+hookToken)},
+			[]string{"DATABASE_URL_FILE in the environment: database URL: expected"},
+		},
 		{with(topUp, map[string]string{"RELAYER_TOPUP_KEY": key[:40]}), []string{"RELAYER_TOPUP_KEY in the environment: "}},
 		{with(topUp, map[string]string{"RELAYER_TOPUP_KEY": key}), []string{"RELAYER_TOPUP_KEY in the environment: the funding key must not be a relayer's", "give a key of its own"}},
 	} {
@@ -130,6 +162,25 @@ func showsNothing(t *testing.T, text, key string) {
 	t.Helper()
 	for _, secret := range []string{someAPIKey[:31], someHookKey[:31], hookToken, key[2:34]} {
 		require.NotContains(t, text, secret)
+	}
+}
+
+func TestReceiversAreSpelledInOneCaseOrWithTheirChecksum(t *testing.T) {
+	const mixed = "0x742d35Cc6634C0532925a3b844Bc454e4438f44e"
+	for _, spelled := range []string{mixed, strings.ToLower(mixed), "0x" + strings.ToUpper(mixed[2:])} {
+		got, err := parseCommand(t, relayerSettings(t, map[string]string{"RELAYER_RECEIVERS": spelled}), "relayer")
+		require.NoError(t, err, spelled)
+		require.Equal(t, []common.Address{common.HexToAddress(mixed)}, got.Relayer.Gas.policies().Receivers)
+	}
+}
+
+// An operator's command says that it cannot read the URL before it does anything, and shows none of it.
+func TestAnOperatorsDatabaseURLIsChecked(t *testing.T) {
+	env := map[string]string{"DATABASE_URL": "postgres://user:" + hookToken + "/@host/x", "RELAYER_CHAIN_ID": "1"}
+	for _, command := range [][]string{{"migrate"}, {"tx", "list"}, {"keys", "list"}} {
+		_, err := parseCommand(t, env, command...)
+		require.ErrorContains(t, err, "DATABASE_URL in the environment: database URL: expected postgres://")
+		require.NotContains(t, err.Error(), hookToken)
 	}
 }
 

@@ -31,6 +31,7 @@ func (d *databaseFlags) check(p *config.Problems) (running *dev.Info) {
 	given := d.DatabaseURL != "" || d.URLFile != ""
 	readSecret(p, &d.DatabaseURL, &d.URLFile)
 	if given {
+		checkDatabaseURL(p, &d.DatabaseURL, &d.URLFile)
 		return nil
 	}
 	if running = dev.Running(dev.DefaultData); running != nil {

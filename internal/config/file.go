@@ -125,7 +125,11 @@ func text(n ast.Node, flag *kong.Flag) (string, error) {
 				}
 				items = append(items, s)
 			}
-			return kong.JoinEscaped(items, flag.Tag.Sep), nil
+			joined := kong.JoinEscaped(items, flag.Tag.Sep)
+			if joined == "" { // which may be meant as nobody, and would be everybody where that is the default
+				return "", errors.New("is an empty list: leave it out")
+			}
+			return joined, nil
 		}
 	}
 	if flag != nil && flag.IsMap() {

@@ -55,6 +55,12 @@ func Open(ctx context.Context, cfg Config) (*pgxpool.Pool, error) {
 	return pool, nil
 }
 
+// CheckURL returns the error that Open and Migrate would have with a URL that they cannot read. It connects to nobody.
+func CheckURL(url string) error {
+	_, err := Config{URL: url}.pool()
+	return err
+}
+
 // pool is the configuration in pgx's words.
 func (cfg Config) pool() (*pgxpool.Config, error) {
 	c, err := pgxpool.ParseConfig(cfg.URL)
