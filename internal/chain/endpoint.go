@@ -74,7 +74,7 @@ func newEndpoint(cfg *Config, index int, name string, u *url.URL) *endpoint {
 	} else {
 		ep.conn = newHTTPConn(id, u, cfg.MaxResponse)
 	}
-	cfg.Metrics.up.WithLabelValues(name).Set(0)
+	cfg.Metrics.up.WithLabelValues(name) // 0 until it shows its head
 	return ep
 }
 
@@ -290,7 +290,15 @@ func (ep *endpoint) leave(d time.Duration, limited bool) {
 	}
 	ep.failures++
 	ep.until, ep.limited = now.Add(d), limited
-	ep.cfg.Metrics.up.WithLabelValues(ep.name).Set(0)
+	ep.down()
+}
+
+// down counts the endpoint as not to be used, where it has shown its head. A client that only passes calls on, and shares its
+// metrics with the one that watches heads, is told odd things by callers, and would not count it as up again. ep.mu is held.
+func (ep *endpoint) down() {
+	if !ep.seen.IsZero() {
+		ep.cfg.Metrics.up.WithLabelValues(ep.name).Set(0)
+	}
 }
 
 func reasonOf(err error) string {
@@ -369,7 +377,7 @@ func (ep *endpoint) identify(ctx context.Context, more ...call) ([]answer, error
 	ep.chainID = id
 	if id != ep.cfg.ChainID {
 		ep.verified = time.Time{}
-		ep.cfg.Metrics.up.WithLabelValues(ep.name).Set(0)
+		ep.down()
 		if changed {
 			ep.log.Error("endpoint is of another chain, it is not used", "chain", id, "want", ep.cfg.ChainID)
 		}

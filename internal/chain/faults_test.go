@@ -10,12 +10,14 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 	"github.com/stretchr/testify/require"
 )
 
@@ -422,6 +424,35 @@ func TestCallsAreCounted(t *testing.T) {
 		"rollcall_rpc_duration_seconds " + host + " eth_getBlockByNumber":  1,
 		"rollcall_rpc_duration_seconds " + host + " other":                 1,
 	}, got)
+}
+
+// What fails for a client that only passes calls on does not count against the endpoint, whose head another client watches.
+func TestCallsPassedOnDoNotCountAnEndpointAsDown(t *testing.T) {
+	t.Parallel()
+	f := newFake(t)
+	f.breakFor("eth_call", faults["500"].apply)
+	reg := prometheus.NewRegistry()
+	m := NewMetrics(reg)
+	watching, passing := open(t, Config{Endpoints: []string{f.url()}, Metrics: m}), open(t, Config{Endpoints: []string{f.url()}, Metrics: m})
+	up := func() float64 {
+		families, err := reg.Gather()
+		require.NoError(t, err)
+		i := slices.IndexFunc(families, func(f *dto.MetricFamily) bool { return f.GetName() == "rollcall_rpc_endpoint_up" })
+		require.Len(t, families[i].GetMetric(), 1)
+		return families[i].GetMetric()[0].GetGauge().GetValue()
+	}
+	require.Zero(t, up())
+	_, err := watching.Latest(t.Context())
+	require.NoError(t, err)
+	require.EqualValues(t, 1, up())
+	_, err = passing.Call(t.Context(), "eth_call", nil)
+	require.Error(t, err)
+	require.EqualValues(t, 1, up())
+	open(t, Config{Endpoints: []string{f.url()}, Metrics: m})
+	require.EqualValues(t, 1, up())
+	_, err = watching.Call(t.Context(), "eth_call", nil)
+	require.Error(t, err)
+	require.Zero(t, up())
 }
 
 func TestACallersTimeIsSharedBetweenEndpoints(t *testing.T) {
