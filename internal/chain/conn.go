@@ -19,6 +19,7 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/common/hexutil"
 	"github.com/ethereum/go-ethereum/rpc"
+	"github.com/gorilla/websocket"
 )
 
 // call is one JSON-RPC call. Parameters are what encoding/json can write.
@@ -391,13 +392,17 @@ func (c *wsConn) dial(ctx context.Context) (*rpc.Client, error) {
 		return nil, rpc.ErrClientQuit
 	}
 	if c.client == nil {
-		client, err := rpc.DialOptions(ctx, c.url, rpc.WithWebsocketMessageSizeLimit(c.limit))
+		client, err := c.connect(ctx)
 		if err != nil {
 			return nil, err
 		}
 		c.client = client
 	}
 	return c.client, nil
+}
+
+func (c *wsConn) connect(ctx context.Context) (*rpc.Client, error) {
+	return rpc.DialOptions(ctx, c.url, rpc.WithWebsocketMessageSizeLimit(c.limit))
 }
 
 func (c *wsConn) close() {
@@ -414,6 +419,25 @@ func (c *wsConn) do(ctx context.Context, calls []call, batch bool) ([]answer, er
 	if err != nil {
 		return nil, c.transportError(false, err)
 	}
+	answers, err := c.over(ctx, client, calls, batch)
+	if errors.Is(err, websocket.ErrReadLimit) {
+		// That ended the connection for all who waited there, and says not whose answer it was: each asks once more, alone.
+		if client, err = c.connect(ctx); err == nil {
+			answers, err = c.over(ctx, client, calls, batch)
+			client.Close()
+		}
+	}
+	if errors.Is(err, websocket.ErrReadLimit) {
+		err = fmt.Errorf("%w: above the limit of %d bytes", ErrTooLarge, c.limit)
+	}
+	if err != nil {
+		return nil, c.transportError(true, err)
+	}
+	return answers, siftLimited(c.name, answers)
+}
+
+// over sends calls over a connection. It fails where that gives no answers.
+func (c *wsConn) over(ctx context.Context, client *rpc.Client, calls []call, batch bool) ([]answer, error) {
 	answers := make([]answer, len(calls))
 	fail := func(i int, err error) {
 		if e, ok := errors.AsType[rpc.Error](err); ok {
@@ -431,11 +455,11 @@ func (c *wsConn) do(ctx context.Context, calls []call, batch bool) ([]answer, er
 		err := client.CallContext(ctx, &result, calls[0].method, calls[0].params...)
 		answers[0].result = result
 		if _, ok := errors.AsType[rpc.Error](err); err != nil && !ok {
-			return nil, c.transportError(true, err)
+			return nil, err
 		} else if err != nil {
 			fail(0, err)
 		}
-		return answers, siftLimited(c.name, answers)
+		return answers, nil
 	}
 	elems := make([]rpc.BatchElem, len(calls))
 	results := make([]json.RawMessage, len(calls))
@@ -443,7 +467,7 @@ func (c *wsConn) do(ctx context.Context, calls []call, batch bool) ([]answer, er
 		elems[i] = rpc.BatchElem{Method: one.method, Args: one.params, Result: &results[i]}
 	}
 	if err := client.BatchCallContext(ctx, elems); err != nil {
-		return nil, c.transportError(true, err)
+		return nil, err
 	}
 	for i, e := range elems {
 		answers[i].result = results[i]
@@ -451,5 +475,5 @@ func (c *wsConn) do(ctx context.Context, calls []call, batch bool) ([]answer, er
 			fail(i, e.Error)
 		}
 	}
-	return answers, siftLimited(c.name, answers)
+	return answers, nil
 }
