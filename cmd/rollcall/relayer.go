@@ -55,6 +55,18 @@ type relayerCmd struct {
 	ring *keyring.Ring // what the environment has, read by Check
 }
 
+func (relayerCmd) Help() string {
+	return `The private keys come from the environment alone, in one of three ways:
+
+  RELAYER_PRIVATE_KEYS_JSON    ["0x…", …] or [{"privateKey": "0x…", "address": "0x…"}, …]
+  RELAYER_PRIVATE_KEY_0, _1, … a key each, numbered without gaps
+  RELAYER_KEYSTORE_DIR         folder of relayer-0.json, relayer-1.json, …, as geth writes them, which
+                               RELAYER_KEYSTORE_PASSWORD opens
+
+All but the folder may be in files: RELAYER_PRIVATE_KEYS_JSON_FILE, RELAYER_PRIVATE_KEY_0_FILE, RELAYER_KEYSTORE_PASSWORD_FILE.
+RELAYER_ALLOWED_ADDRESSES, if it is set, lists the only addresses that keys may have.`
+}
+
 // storeFlags are where a pool's data is.
 type storeFlags struct {
 	PoolID      string `env:"RELAYER_POOL_ID" default:"pool" help:"Name of the pool of keys, the same for all processes that share it: a DNS label."`

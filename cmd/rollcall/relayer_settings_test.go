@@ -165,6 +165,18 @@ func showsNothing(t *testing.T, text, key string) {
 	}
 }
 
+// What is no flag has to be said elsewhere.
+func TestHelpTellsWhereKeysComeFrom(t *testing.T) {
+	t.Parallel()
+	help := succeed(t, "relayer", "--help")
+	for _, name := range []string{
+		"RELAYER_PRIVATE_KEYS_JSON ", "RELAYER_PRIVATE_KEYS_JSON_FILE", "RELAYER_PRIVATE_KEY_0,", "RELAYER_PRIVATE_KEY_0_FILE", "RELAYER_KEYSTORE_DIR",
+		"RELAYER_KEYSTORE_PASSWORD", "RELAYER_KEYSTORE_PASSWORD_FILE", "RELAYER_ALLOWED_ADDRESSES",
+	} {
+		require.Contains(t, help, name)
+	}
+}
+
 func TestReceiversAreSpelledInOneCaseOrWithTheirChecksum(t *testing.T) {
 	const mixed = "0x742d35Cc6634C0532925a3b844Bc454e4438f44e"
 	for _, spelled := range []string{mixed, strings.ToLower(mixed), "0x" + strings.ToUpper(mixed[2:])} {
