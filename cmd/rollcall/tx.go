@@ -99,9 +99,10 @@ func (c *txListCmd) Run(ctx context.Context, con *console) error {
 		return err
 	}
 	list := struct {
-		Total        int           `json:"total"` // that match, shown or not
+		Total        int           `json:"total"`              // that match, shown or not
+		AtLeast      bool          `json:"at_least,omitempty"` // there may be more: nobody counted on
 		Transactions []transaction `json:"transactions"`
-	}{total, []transaction{}}
+	}{total, total >= c.Limit+ledger.CountLimit, []transaction{}}
 	for _, tx := range txs {
 		list.Transactions = append(list.Transactions, transactionOf(tx))
 	}
@@ -113,6 +114,9 @@ func (c *txListCmd) Run(ctx context.Context, con *console) error {
 		table(w, "ID STATUS KEY NONCE HASH AGE METHOD TRADER ATTEMPTS", rows)
 		if total > len(rows) {
 			fmt.Fprintf(w, "the newest %d of ", len(rows))
+		}
+		if list.AtLeast {
+			fmt.Fprint(w, "at least ")
 		}
 		fmt.Fprintln(w, plural(total, "transaction"))
 	})

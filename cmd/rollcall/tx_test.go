@@ -12,13 +12,16 @@ import (
 
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 	"github.com/rollcall-dev/rollcall/internal/relayer/admin"
+	"github.com/rollcall-dev/rollcall/internal/relayer/ledger"
 	"github.com/rollcall-dev/rollcall/internal/relayer/pool"
 	"github.com/rollcall-dev/rollcall/internal/relayer/relaytest"
 	"github.com/rollcall-dev/rollcall/internal/relayer/sender"
+	"github.com/rollcall-dev/rollcall/internal/testchain"
 )
 
 type listed struct {
 	Total        int           `json:"total"`
+	AtLeast      bool          `json:"at_least"`
 	Transactions []transaction `json:"transactions"`
 }
 
@@ -89,6 +92,21 @@ func TestTransactionsAreListedAndShown(t *testing.T) {
 	require.Equal(t, exitNotDone, res.code)
 	require.Contains(t, res.stderr, `no relayer has registered keys for pool "pond" on chain 1337: the database has pool@1337`)
 	require.Contains(t, res.stderr, "Check --pool-id")
+}
+
+// A long history is not counted to its end, and that is said.
+func TestATotalThatIsNotCountedIsALeastOne(t *testing.T) {
+	t.Parallel()
+	r := startRelay(t, 1, nil)
+	_, err := r.db.Exec(t.Context(), `INSERT INTO relayer_txs (id, chain_id, pool_id, target, caller, kind, status, open)
+		SELECT gen_random_uuid(), $1, $2, $2, 'me', 'transaction', 'canceled', false FROM generate_series(1, $3)`,
+		testchain.ChainID, relaytest.PoolID, ledger.CountLimit+2)
+	require.NoError(t, err)
+	require.Contains(t, succeed(t, r.operator("tx", "list", "--limit", "1")...), fmt.Sprintf("\nthe newest 1 of at least %d transactions\n", ledger.CountLimit+1))
+	require.Contains(t, succeed(t, r.operator("tx", "list", "--limit", "3")...), fmt.Sprintf("\nthe newest 3 of %d transactions\n", ledger.CountLimit+2))
+	for limit, atLeast := range map[string]bool{"1": true, "3": false} {
+		require.Equal(t, atLeast, read[listed](t, r.operator("tx", "list", "--limit", limit)...).AtLeast)
+	}
 }
 
 func TestCanceledByAnOperator(t *testing.T) {

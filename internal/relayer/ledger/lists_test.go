@@ -66,7 +66,7 @@ func TestListsDoNotReadTheHistory(t *testing.T) {
 		txs, total, err := l.Transactions(t.Context(), f, 40, 20)
 		require.NoError(t, err)
 		require.Len(t, txs, 20)
-		require.Equal(t, 60+countLimit, total)
+		require.Equal(t, 60+CountLimit, total)
 	}
 	_, total, err := l.Transactions(t.Context(), Filter{}, n-100, 20)
 	require.NoError(t, err)

@@ -120,14 +120,15 @@ type Filter struct {
 	All bool
 }
 
-// countLimit is how far beyond a page is counted: a whole history takes seconds to count.
-const countLimit = 10_000
+// CountLimit is how far beyond a page is counted: a whole history takes seconds to count.
+const CountLimit = 10_000
 
-// Transactions lists, the newest first, and counts all that match, but no further than 10,000 beyond the page.
+// Transactions lists, the newest first, and counts all that match, but no further than [CountLimit] beyond the
+// page: a total of that is a least one.
 func (l *Ledger) Transactions(ctx context.Context, f Filter, offset, limit int) (txs []*relayer.Transaction, total int, err error) {
 	where, args := f.where(l)
 	batch := new(pgx.Batch)
-	batch.Queue(`SELECT count(*) FROM (SELECT FROM relayer_txs`+where+fmt.Sprintf(` LIMIT %d) matching`, offset+limit+countLimit), args...).QueryRow(func(row pgx.Row) error { return row.Scan(&total) })
+	batch.Queue(`SELECT count(*) FROM (SELECT FROM relayer_txs`+where+fmt.Sprintf(` LIMIT %d) matching`, offset+limit+CountLimit), args...).QueryRow(func(row pgx.Row) error { return row.Scan(&total) })
 	batch.Queue(selectTransactions+where+fmt.Sprintf(` ORDER BY id DESC OFFSET %d LIMIT %d`, offset, limit), args...).Query(func(rows pgx.Rows) (err error) {
 		txs, err = pgx.CollectRows(rows, scanTransaction)
 		return err
