@@ -131,7 +131,7 @@ func (r *round) resend(ctx context.Context, attempts []*relayer.Attempt) error {
 	for i, result := range results {
 		outcome := result.Outcome
 		if outcome == chain.FeeCapExceeded {
-			if outcome, err = r.earlier(ctx, open[i], r.hopeless(open[i], outcome)); err != nil {
+			if outcome, err = r.earlier(ctx, open[i]); err != nil {
 				return err
 			}
 		}
@@ -150,9 +150,8 @@ func (r *round) resend(ctx context.Context, attempts []*relayer.Attempt) error {
 }
 
 // earlier sends what was signed before an attempt whose whole fee is above what nodes allow, and does the same: a bump of ours
-// may have lifted it there. Instead of giving the transaction up it goes further back, to what an attempt was to replace: bytes
-// that may be mined all the same. It returns what became of the last one that costs little enough, FeeCapExceeded if none does.
-func (r *round) earlier(ctx context.Context, a *relayer.Attempt, instead bool) (chain.Outcome, error) {
+// may have lifted it there. It returns what became of the last one that costs little enough, FeeCapExceeded if none does.
+func (r *round) earlier(ctx context.Context, a *relayer.Attempt) (chain.Outcome, error) {
 	attempts, err := r.cfg.Ledger.Attempts(ctx, a.TxID)
 	if err != nil {
 		return 0, err
@@ -161,11 +160,10 @@ func (r *round) earlier(ctx context.Context, a *relayer.Attempt, instead bool) (
 		if before.Number >= a.Number {
 			continue
 		}
-		if before.From != a.From || before.Nonce != a.Nonce || (before.Purpose == relayer.PurposeNoop) != (a.Purpose == relayer.PurposeNoop) {
+		if before.From != a.From || before.Nonce != a.Nonce || before.Purpose != a.Purpose {
 			break
 		}
-		same, err := alike(before.Raw, a.Raw)
-		if err != nil || !same && !instead {
+		if same, err := alike(before.Raw, a.Raw); err != nil || !same {
 			return chain.FeeCapExceeded, err
 		}
 		results, err := r.cfg.Sender.Resend(ctx, []*relayer.Attempt{before})
@@ -175,10 +173,6 @@ func (r *round) earlier(ctx context.Context, a *relayer.Attempt, instead bool) (
 		switch outcome := results[0].Outcome; {
 		case outcome == chain.FeeCapExceeded:
 		case outcome.Done(): // what the row is told of an attempt before its latest does not count
-			if !same {
-				r.cfg.Log.Warn("no node takes what was to replace a transaction; what it was before is sent again",
-					"tx", a.TxID, "relayer", a.From, "nonce", a.Nonce, "attempt", before.Number, "hash", before.Hash)
-			}
 			return outcome, r.cfg.Ledger.RecordBroadcasts(ctx, []ledger.Broadcast{{
 				TxID: a.TxID, Number: a.Number, From: a.From, Nonce: a.Nonce, Hash: before.Hash, Status: relayer.Broadcasted,
 			}})
