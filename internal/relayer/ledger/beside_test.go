@@ -62,7 +62,7 @@ func TestAttemptBesideADisplacementIsCounted(t *testing.T) {
 			VALUES (1337, $1, 1, $2, 0, 'send', '0x01', '', 1)`, ours.ID, hexAddress(ours.From))
 		require.NoError(t, err)
 	}, func() error {
-		return l.Displaced(t.Context(), ours.ID, ours.From, 0, 0, common.HexToHash("0xf0"), Block{3, blockHash(3)})
+		return onlyErr(l.Displaced(t.Context(), ours.ID, ours.From, 0, 0, common.HexToHash("0xf0"), Block{3, blockHash(3)}))
 	})
 	require.Nil(t, read(t, l, ours).Nonce)
 	again, err := l.Dispatch(t.Context(), terms, 10)
@@ -134,7 +134,7 @@ func TestWordsAboutTheChainBefore(t *testing.T) {
 	filled, err = l.Fill(t.Context(), key, begun.Era, 0)
 	require.NoError(t, err)
 	require.Len(t, filled, 3)
-	require.NoError(t, l.Displaced(t.Context(), filled[2].ID, key, begun.Era, 2, common.HexToHash("0xf1"), Block{4, blockHash(4)}))
+	require.NoError(t, onlyErr(l.Displaced(t.Context(), filled[2].ID, key, begun.Era, 2, common.HexToHash("0xf1"), Block{4, blockHash(4)})))
 	require.NoError(t, l.Disown(t.Context(), key, before.Era, 0, 10))
 	_, err = l.TransactionByNonce(t.Context(), key, 2)
 	require.NoError(t, err)
@@ -152,20 +152,22 @@ func TestDisplacedOnTheChainBefore(t *testing.T) {
 	l, terms := setup(t, 1)
 	key, before := terms.Held[0], known(t, l)
 	tx := accept(t, l, terms, draft(l))[0]
-	displace := func(era int) *relayer.Transaction {
-		require.NoError(t, l.Displaced(t.Context(), tx.ID, key, era, 0, common.HexToHash("0xf0"), Block{3, blockHash(3)}))
+	displace := func(era int, is bool) *relayer.Transaction {
+		was, err := l.Displaced(t.Context(), tx.ID, key, era, 0, common.HexToHash("0xf0"), Block{3, blockHash(3)})
+		require.NoError(t, err)
+		require.Equal(t, is, was)
 		return read(t, l, tx)
 	}
-	require.Nil(t, displace(before.Era).Nonce)
+	require.Nil(t, displace(before.Era, true).Nonce)
 	_, err := l.StartOver(t.Context(), before, genesis, Block{Hash: genesis}, nil)
 	require.NoError(t, err)
 	seated, err := l.Dispatch(t.Context(), terms, 10)
 	require.NoError(t, err)
 	require.Len(t, seated, 1)
 	require.Zero(t, *seated[0].Nonce)
-	require.NotNil(t, displace(before.Era).Nonce)
+	require.NotNil(t, displace(before.Era, false).Nonce)
 	require.Equal(t, []int{1}, pending(t, l))
-	require.Nil(t, displace(known(t, l).Era).Nonce)
+	require.Nil(t, displace(known(t, l).Era, true).Nonce)
 	require.Equal(t, []int{0}, pending(t, l))
 }
 

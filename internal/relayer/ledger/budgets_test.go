@@ -170,7 +170,7 @@ func TestAQueuedTransactionTakesFromItsKeysBudgetWhenItGetsTheKey(t *testing.T) 
 	require.EqualValues(t, 90, spent(t, l, scopeKey, key))
 	// It is given back to the key when somebody else's transaction takes the nonce, and not to the caller.
 	broadcast(t, l, seated[0])
-	require.NoError(t, l.Displaced(t.Context(), seated[0].ID, terms.Held[0], 0, *seated[0].Nonce, common.HexToHash("0xf0"), Block{Number: 1}))
+	require.NoError(t, onlyErr(l.Displaced(t.Context(), seated[0].ID, terms.Held[0], 0, *seated[0].Nonce, common.HexToHash("0xf0"), Block{Number: 1})))
 	require.EqualValues(t, 60, spent(t, l, scopeKey, key))
 	require.EqualValues(t, 125, spent(t, l, scopeCaller, "a"))
 }
@@ -247,7 +247,7 @@ func TestWhatWasReservedIsGivenBackByAnybody(t *testing.T) {
 	_, err = operator.Intend(t.Context(), txs[2].ID, relayer.IntentCancel, "an operator")
 	require.NoError(t, err)
 	require.Equal(t, []int64{20, 20, 20}, accounts())
-	require.NoError(t, operator.Displaced(t.Context(), txs[1].ID, terms.Held[0], 0, 1, common.HexToHash("0xf0"), Block{3, blockHash(3)}))
+	require.NoError(t, onlyErr(operator.Displaced(t.Context(), txs[1].ID, terms.Held[0], 0, 1, common.HexToHash("0xf0"), Block{3, blockHash(3)})))
 	require.Equal(t, []int64{20, 20, 10}, accounts())
 	_, err = operator.StartOver(t.Context(), known(t, l), common.HexToHash("0x02"), Block{Hash: common.HexToHash("0x02")}, nil)
 	require.NoError(t, err)
@@ -271,7 +271,7 @@ func TestAccountsOfWhatIsDisplacedAreLockedInOrder(t *testing.T) {
 		_, err := holder.Exec(t.Context(), `SELECT FROM relayer_budgets WHERE scope = 'caller' FOR UPDATE`)
 		require.NoError(t, err)
 	}, func() error {
-		return l.Displaced(t.Context(), tx.ID, tx.From, 0, *tx.Nonce, common.HexToHash("0xf0"), Block{3, blockHash(3)})
+		return onlyErr(l.Displaced(t.Context(), tx.ID, tx.From, 0, *tx.Nonce, common.HexToHash("0xf0"), Block{3, blockHash(3)}))
 	}, func() {
 		require.NoError(t, l.db.QueryRow(t.Context(),
 			`SELECT count(*) FROM (SELECT FROM relayer_budgets WHERE scope <> 'caller' FOR UPDATE SKIP LOCKED) AS free`).Scan(&free))

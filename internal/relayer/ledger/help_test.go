@@ -63,6 +63,9 @@ func known(t testing.TB, l *Ledger) Chain {
 	return c
 }
 
+// onlyErr is for those who do not care whether anything changed.
+func onlyErr(_ bool, err error) error { return err }
+
 // all are the nonces of all keys.
 func all(terms Terms) (froms []From) {
 	for _, key := range terms.Held {

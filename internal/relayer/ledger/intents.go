@@ -219,10 +219,10 @@ func (l *Ledger) Raise(ctx context.Context, key common.Address, known int, next 
 
 // Displaced writes down that somebody else's transaction, found by its hash in a block that is deep enough, stands at a
 // nonce of ours. The row that had the nonce gets back into the queue, to be sent under another one; or is final where it was
-// not to be sent any more. The foreign one is written down in its place. In another era than the given one, on whose chain it was
-// found, it does nothing.
-func (l *Ledger) Displaced(ctx context.Context, id uuid.UUID, key common.Address, known int, nonce uint64, hash common.Hash, block Block) error {
-	_, err := l.settled(ctx, "displace a transaction", `WITH displaced AS MATERIALIZED (
+// not to be sent any more. The foreign one is written down in its place. It reports whether it did: in another era than the given
+// one, on whose chain it was found, it does nothing.
+func (l *Ledger) Displaced(ctx context.Context, id uuid.UUID, key common.Address, known int, nonce uint64, hash common.Hash, block Block) (bool, error) {
+	n, err := l.settled(ctx, "displace a transaction", `WITH displaced AS MATERIALIZED (
 		SELECT id, chain_id, pool_id, relayer_address, key_budget_day, reserve_wei FROM relayer_txs
 		WHERE id = $4 AND chain_id = $2 AND pool_id = $3 AND open AND status <> 'mined' AND relayer_address = $5 AND nonce = $6
 			AND era = $11 AND `+era("$2")+` = $11 FOR UPDATE
@@ -241,5 +241,5 @@ func (l *Ledger) Displaced(ctx context.Context, id uuid.UUID, key common.Address
 		SELECT $7, $2, $3, $5, '', 'foreign', $5, $6, $8, 'confirmed', false, $9, $10, now(), $11 FROM changed
 	), counted AS (SELECT $5::text AS address, -count(*)::int AS n FROM changed)`+returned,
 		l.targets(), l.ChainID, l.Pool, id, hexAddress(key), int64(nonce), uuid.Must(uuid.NewV7()), hash.Hex(), int64(block.Number), block.Hash.Hex(), known)
-	return err
+	return n > 0, err
 }

@@ -62,7 +62,7 @@ func TestByHashOfAnyAttempt(t *testing.T) {
 	require.ErrorIs(t, err, relayer.ErrNotFound)
 
 	theirs := common.HexToHash("0x4321")
-	require.NoError(t, l.Displaced(t.Context(), tx.ID, tx.From, 0, *tx.Nonce, theirs, Block{Number: 3, Hash: blockHash(3)}))
+	require.NoError(t, onlyErr(l.Displaced(t.Context(), tx.ID, tx.From, 0, *tx.Nonce, theirs, Block{Number: 3, Hash: blockHash(3)})))
 	got, err := l.TransactionByHash(t.Context(), theirs)
 	require.NoError(t, err)
 	require.Equal(t, relayer.KindForeign, got.Kind)

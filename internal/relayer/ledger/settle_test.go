@@ -197,7 +197,7 @@ func TestDisplaced(t *testing.T) {
 	l, terms := setup(t, 1)
 	tx := accept(t, l, terms, draft(l))[0]
 	broadcast(t, l, tx)
-	require.NoError(t, l.Displaced(t.Context(), tx.ID, tx.From, 0, 0, common.HexToHash("0xf0"), Block{3, blockHash(3)}))
+	require.NoError(t, onlyErr(l.Displaced(t.Context(), tx.ID, tx.From, 0, 0, common.HexToHash("0xf0"), Block{3, blockHash(3)})))
 	got := read(t, l, tx)
 	require.Nil(t, got.Nonce)
 	require.Equal(t, relayer.Allocated, got.Status)
@@ -214,7 +214,7 @@ func TestDisplaced(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, unsigned, 1)
 	// Repeating it changes nothing.
-	require.NoError(t, l.Displaced(t.Context(), tx.ID, tx.From, 0, 0, common.HexToHash("0xf0"), Block{3, blockHash(3)}))
+	require.NoError(t, onlyErr(l.Displaced(t.Context(), tx.ID, tx.From, 0, 0, common.HexToHash("0xf0"), Block{3, blockHash(3)})))
 	require.Equal(t, []int{1}, pending(t, l))
 }
 
@@ -225,7 +225,7 @@ func TestBytesForAnotherNonceAreNotStored(t *testing.T) {
 	txs := accept(t, l, terms, draft(l), draft(l))
 	late := attempt(txs[0], 5, relayer.PurposeSend)
 	broadcast(t, l, txs...)
-	require.NoError(t, l.Displaced(t.Context(), txs[0].ID, txs[0].From, 0, 0, common.HexToHash("0xf0"), Block{3, blockHash(3)}))
+	require.NoError(t, onlyErr(l.Displaced(t.Context(), txs[0].ID, txs[0].From, 0, 0, common.HexToHash("0xf0"), Block{3, blockHash(3)})))
 	require.NoError(t, l.RecordMined(t.Context(), []Mined{mined(txs[1], 1, relayer.PurposeSend, 3)}))
 	_, err := l.Confirm(t.Context(), []Block{{3, blockHash(3)}})
 	require.NoError(t, err)
@@ -351,7 +351,7 @@ func TestTheSameBytesOnAChainThatBeganAnew(t *testing.T) {
 	require.NoError(t, l.RecordMined(t.Context(), []Mined{mined(old[0], 1, relayer.PurposeSend, 3)}))
 	_, err := l.Confirm(t.Context(), []Block{{3, blockHash(3)}})
 	require.NoError(t, err)
-	require.NoError(t, l.Displaced(t.Context(), old[1].ID, key, 0, 1, common.HexToHash("0xf0"), Block{3, blockHash(3)}))
+	require.NoError(t, onlyErr(l.Displaced(t.Context(), old[1].ID, key, 0, 1, common.HexToHash("0xf0"), Block{3, blockHash(3)})))
 	version := func() (xmin string) {
 		require.NoError(t, l.db.QueryRow(t.Context(), `SELECT xmin::text FROM relayer_txs WHERE id = $1`, old[0].ID).Scan(&xmin))
 		return xmin
@@ -402,7 +402,7 @@ func TestTheSameBytesOnAChainThatBeganAnew(t *testing.T) {
 	require.Len(t, filled, 1)
 	require.Equal(t, uint64(2), *filled[0].Nonce)
 	// Somebody else's transaction is written down in the new era.
-	require.NoError(t, l.Displaced(t.Context(), filled[0].ID, key, known(t, l).Era, 2, common.HexToHash("0xf1"), Block{4, blockHash(4)}))
+	require.NoError(t, onlyErr(l.Displaced(t.Context(), filled[0].ID, key, known(t, l).Era, 2, common.HexToHash("0xf1"), Block{4, blockHash(4)})))
 	foreign, err := l.TransactionByNonce(t.Context(), key, 2)
 	require.NoError(t, err)
 	require.Equal(t, relayer.KindForeign, foreign.Kind)

@@ -104,6 +104,7 @@ func (r *round) find(ctx context.Context) (blocks []ledger.Block, err error) {
 			if err := r.cfg.Ledger.RecordMined(ctx, found); err != nil {
 				return nil, err
 			}
+			r.freed = true
 			for _, m := range found {
 				if !seen[m.BlockHash] {
 					seen[m.BlockHash] = true
@@ -356,7 +357,8 @@ func (r *round) displace(ctx context.Context, s ledger.Sought) error {
 	if err != nil || same {
 		return err
 	}
-	if err := r.cfg.Ledger.Displaced(ctx, s.ID, s.Key, r.keys[0].Era, s.Nonce, used.TxHash, ledger.Block{Number: used.BlockNumber, Hash: used.BlockHash}); err != nil {
+	displaced, err := r.cfg.Ledger.Displaced(ctx, s.ID, s.Key, r.keys[0].Era, s.Nonce, used.TxHash, ledger.Block{Number: used.BlockNumber, Hash: used.BlockHash})
+	if err != nil || !displaced {
 		return err
 	}
 	r.cfg.Metrics.displaced.Inc()

@@ -6,6 +6,7 @@ import (
 
 	"github.com/rollcall-dev/rollcall/internal/chain"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
+	"github.com/rollcall-dev/rollcall/internal/relayer/pool"
 	"github.com/rollcall-dev/rollcall/internal/relayer/relaytest"
 	"github.com/rollcall-dev/rollcall/internal/relayer/tracker"
 )
@@ -25,5 +26,23 @@ func TestSubscribedHeadsAreFollowedAtOnce(t *testing.T) {
 		tx := r.Reaches(t, r.Send(t, f.chain.Accounts[0].Address, 1, nil), relayer.Broadcasted)
 		f.chain.Commit()
 		r.Reaches(t, tx, relayer.Mined)
+	}
+}
+
+// What waits for a key gets it with the block that makes room, to be in the next one, and not when it is time to tend.
+func TestWhatWaitsGetsAPlaceWithTheBlockThatMakesIt(t *testing.T) {
+	f := setup(t, 1)
+	f.Stop()
+	f.options.Tracker = func(c *tracker.Config) { c.Tend, c.Lineage = time.Hour, nil }
+	f.options.Chain = func(c *chain.Config) { c.PollInterval = 10 * time.Millisecond }
+	f.options.Pool = func(c *pool.Config) { c.Cap = 1 }
+	r := relaytest.Start(t, f.options)
+	var txs []*relayer.Transaction
+	for range 3 {
+		txs = append(txs, r.Send(t, f.chain.Accounts[0].Address, 1, nil))
+	}
+	for _, tx := range txs {
+		r.Reaches(t, tx, relayer.Broadcasted)
+		f.chain.Commit()
 	}
 }

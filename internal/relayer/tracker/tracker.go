@@ -240,7 +240,11 @@ func (t *Tracker) round(ctx context.Context) error {
 	err = t.catchUp(ctx, r)
 	// Tending needs no receipts. Where they cannot be had, what is pending is looked after all the same.
 	if time.Since(t.tended) >= t.cfg.Tend {
-		t.beginTending(ctx, r)
+		if t.beginTending(ctx, r.tend) {
+			t.tended = time.Now()
+		}
+	} else if r.freed { // what waits is to be in the next block
+		t.beginTending(ctx, r.waiting)
 	}
 	return err
 }
@@ -268,20 +272,20 @@ func (t *Tracker) catchUp(ctx context.Context, r *round) error {
 }
 
 // beginTending has what is pending looked after, by what a round has read, unless that is still being done.
-func (t *Tracker) beginTending(ctx context.Context, r *round) {
+func (t *Tracker) beginTending(ctx context.Context, tend func(context.Context) error) (begun bool) {
 	select {
 	case t.busy <- struct{}{}:
 	default:
-		return
+		return false
 	}
-	t.tended = time.Now()
 	t.tending.Go(func() {
 		defer func() { <-t.busy }()
-		if err := r.tend(ctx); err != nil && ctx.Err() == nil {
+		if err := tend(ctx); err != nil && ctx.Err() == nil {
 			t.cfg.Metrics.rounds.WithLabelValues("failed").Inc()
 			t.cfg.Log.Warn("looking after what is pending", "err", err)
 		}
 	})
+	return true
 }
 
 // round is one look at the chain.
@@ -293,6 +297,7 @@ type round struct {
 	addresses []common.Address
 	counts    []uint64                        // mined, of each key
 	blocks    map[common.Hash][]chain.Receipt // that were read
+	freed     bool                            // places of keys, by what was mined
 	seen      *seen
 }
 
