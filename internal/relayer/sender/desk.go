@@ -55,13 +55,13 @@ func (s *Sender) staff(d *desk) {
 	}
 }
 
-// open has what was given before Run signed, and what comes from here on.
-func (s *Sender) open(work context.Context) {
+// open has what was given before Run signed, and what comes from here on, until ctx ends.
+func (s *Sender) open(ctx context.Context) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.begin = func(d *desk) {
-		for j := s.next(d, nil); j != nil; j = s.next(d, j) {
-			s.sign(work, j)
+		for j := s.next(d, nil); j != nil && ctx.Err() == nil; j = s.next(d, j) {
+			s.sign(ctx, j)
 		}
 	}
 	for _, d := range s.desks {
@@ -71,7 +71,7 @@ func (s *Sender) open(work context.Context) {
 	}
 }
 
-// shut takes nothing more, and returns when all is signed that was taken.
+// shut takes nothing more, and returns when nobody signs any more.
 func (s *Sender) shut() {
 	s.mu.Lock()
 	s.stopped = true

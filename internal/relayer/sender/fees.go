@@ -54,6 +54,14 @@ func Price(r *relayer.Request, fees chain.Fees, limit *big.Int) Offer {
 	return Offer{MaxFee: most.Add(most, tip), Tip: tip}.capped(limit)
 }
 
+// Market is what the chain asks for at a speed, for a transaction of the old kind or the new one.
+func Market(s relayer.Speed, old bool, fees chain.Fees, limit *big.Int) Offer {
+	if old {
+		return Offer{MaxFee: fees.Price(speed(s))}.capped(limit)
+	}
+	return Price(&relayer.Request{Speed: s}, fees, limit)
+}
+
 func speed(s relayer.Speed) chain.Speed {
 	if known, ok := speeds[s]; ok {
 		return known

@@ -68,7 +68,7 @@ type Sender struct {
 	signers sync.WaitGroup
 	mu      sync.Mutex
 	desks   map[common.Address]*desk
-	begin   func(*desk) // has a goroutine work at a desk; nil before Run
+	begin   func(*desk) // works at a desk; nil before Run
 	stopped bool        // nothing more is taken
 }
 
@@ -93,8 +93,12 @@ func First(tx *relayer.Transaction) *Job {
 	return j
 }
 
-// signLimit is how long a signer may take. A stop waits for it.
-const signLimit = 30 * time.Second
+const (
+	// signLimit is how long a signer may take.
+	signLimit = 30 * time.Second
+	// stopLimit is how long a stop waits for signers. What they have not signed by then another process finds.
+	stopLimit = 5 * time.Second
+)
 
 // group bounds what one statement stores, or one call broadcasts.
 const group = 256
@@ -129,12 +133,15 @@ func New(cfg Config) *Sender {
 	return s
 }
 
-// Run works until ctx ends, and then finishes what it was given. It returns nil, and may be called once.
+// Run works until ctx ends, and then finishes what it was given, but for what signers leave lying. It returns nil, and may be
+// called once.
 func (s *Sender) Run(ctx context.Context) error {
 	// Each stage ends when the one before it has: what was taken is brought to its end.
 	var lanes, rest errgroup.Group
 	work := context.WithoutCancel(ctx)
-	s.open(work)
+	signing, giveUp := context.WithCancel(work)
+	defer giveUp()
+	s.open(signing)
 	for _, lane := range s.lanes {
 		lanes.Go(func() error { s.broadcast(work, lane); return nil })
 	}
@@ -142,7 +149,9 @@ func (s *Sender) Run(ctx context.Context) error {
 	var recorder errgroup.Group
 	recorder.Go(func() error { s.record(work); return nil })
 	<-ctx.Done()
+	late := time.AfterFunc(stopLimit, giveUp)
 	s.shut()
+	late.Stop()
 	close(s.signed)
 	_ = rest.Wait()
 	for _, lane := range s.lanes {
@@ -167,9 +176,19 @@ func (s *Sender) Resend(ctx context.Context, attempts []*relayer.Attempt) ([]cha
 	return results, s.cfg.Ledger.RecordBroadcasts(ctx, said)
 }
 
-// Next signs the attempt that comes after the given ones, the transaction's whole history, with fees that beat the last
-// one's. It neither stores nor broadcasts. It fails with [ErrAtCap] where that is above the cap.
+// Next signs the attempt that comes after the given ones, the transaction's whole history, with what the caller asks for, or
+// the chain, and with fees that beat the last one's. It neither stores nor broadcasts. It fails with [ErrAtCap] where that is above the cap.
 func (s *Sender) Next(ctx context.Context, tx *relayer.Transaction, purpose relayer.Purpose, attempts []*relayer.Attempt) (*relayer.Attempt, error) {
+	return s.successor(ctx, tx, purpose, attempts, false)
+}
+
+// Outbid is Next for what has waited in vain: it offers no less than the chain asks for now, whatever the caller did. A price that
+// is far too low would take hours to get there by tenths, and hold up all that comes after it.
+func (s *Sender) Outbid(ctx context.Context, tx *relayer.Transaction, purpose relayer.Purpose, attempts []*relayer.Attempt) (*relayer.Attempt, error) {
+	return s.successor(ctx, tx, purpose, attempts, true)
+}
+
+func (s *Sender) successor(ctx context.Context, tx *relayer.Transaction, purpose relayer.Purpose, attempts []*relayer.Attempt, market bool) (*relayer.Attempt, error) {
 	fees, err := s.cfg.Chain.Fees(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("ask for fees: %w", err)
@@ -179,7 +198,11 @@ func (s *Sender) Next(ctx context.Context, tx *relayer.Transaction, purpose rela
 		last := attempts[n-1]
 		job.Number = last.Number + 1
 		if last.Nonce == *tx.Nonce && last.From == tx.From {
-			offer, err := Bump(OfferOf(last), job.Offer, s.cfg.MaxFee)
+			before := OfferOf(last)
+			if market {
+				job.Offer = Market(tx.Speed, before.Tip == nil, fees, s.cfg.MaxFee)
+			}
+			offer, err := Bump(before, job.Offer, s.cfg.MaxFee)
 			switch {
 			case err == nil:
 				job.Offer = offer

@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"math/big"
 	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/google/uuid"
@@ -196,6 +199,22 @@ func TestNextAttempt(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 5, next.Number)
 	require.Equal(t, "203", next.MaxFee.String())
+	for _, tip := range []*big.Int{nil, wei(1)} { // what a caller has priced far too low
+		pending.GasPrice, pending.MaxFee = nil, nil
+		cheap := &relayer.Attempt{Number: 1, From: keys[0], Nonce: 3, MaxFee: wei(1), MaxPriorityFee: tip}
+		own, market := "2", "103" // by a tenth, which is 1 wei at least
+		if tip == nil {
+			pending.GasPrice = wei(1)
+		} else {
+			pending.MaxFee, market = wei(1), "203"
+		}
+		next, err = s.Next(t.Context(), pending, relayer.PurposeReplace, []*relayer.Attempt{cheap})
+		require.NoError(t, err)
+		require.Equal(t, own, next.MaxFee.String())
+		next, err = s.Outbid(t.Context(), pending, relayer.PurposeSend, []*relayer.Attempt{cheap})
+		require.NoError(t, err)
+		require.Equal(t, market, next.MaxFee.String())
+	}
 	stranger := tx(common.Address{9}, 0)
 	_, err = s.Next(t.Context(), stranger, relayer.PurposeSend, nil)
 	require.ErrorIs(t, err, errNotHeld)
@@ -269,6 +288,32 @@ func TestNoopOfWhatFailedNeedsNotOutbidAtTheCap(t *testing.T) {
 		Number: 2, From: keys[0], Nonce: 3, MaxFee: wei(1000), MaxPriorityFee: wei(500), Purpose: relayer.PurposeNoop,
 	}))
 	require.ErrorIs(t, err, ErrAtCap, "the same bytes once more are no attempt")
+}
+
+// A stop waits for a signer that hangs, but not for all that waits for that signer.
+func TestAStopDoesNotWaitForSignersLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		local := keyringtest.Keys(t, t.Name(), 1)[0]
+		remote := keyringtest.NewFake(local.Signer)
+		ring, err := keyring.New(remote)
+		require.NoError(t, err)
+		s, p, _ := setup(t, func(c *Config) { c.Ring, c.Signers = ring, 2 })
+		arrived, release := remote.Block()
+		defer release()
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- s.Run(ctx) }()
+		for nonce := range uint64(16) {
+			s.Sign(First(tx(local.Address, nonce)))
+		}
+		<-arrived
+		<-arrived
+		began := time.Now()
+		stop()
+		require.NoError(t, <-done)
+		require.Equal(t, stopLimit, time.Since(began))
+		require.Empty(t, p.sent)
+	})
 }
 
 // However much waits for a signer that hangs, other keys' transactions are signed and sent; and what is given again meanwhile

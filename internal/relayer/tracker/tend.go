@@ -397,7 +397,7 @@ func (r *round) outbid(ctx context.Context, tx *relayer.Transaction, purpose rel
 		}
 		tx.To, tx.Value, tx.Data, tx.GasLimit = replacement.To, replacement.Value, replacement.Data, replacement.GasLimit
 	}
-	attempt, err := r.cfg.Sender.Next(ctx, tx, purpose, attempts)
+	attempt, err := r.cfg.Sender.Outbid(ctx, tx, purpose, attempts)
 	if err != nil {
 		return err
 	}
