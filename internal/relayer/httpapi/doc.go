@@ -27,7 +27,7 @@
 //	403  relayer disabled, relayer paused, or beyond the API key's role
 //	404  no such relayer, transaction or route; 405 with Allow: no such method
 //	410  the idempotency key has been used, and the history of its transaction is no longer kept
-//	413  a body above 1 MiB; what comes of it after the answer, to 16 MiB and 15 s, is read and thrown away
+//	413  a body above 1 MiB; what comes of it after the answer, to 16 MiB and 3 s, is read and thrown away
 //	415  a body that is not JSON by its header
 //	422  the idempotency key has been used with another body
 //	429  a limit, with Retry-After

@@ -134,10 +134,13 @@ var (
 // ServeHTTP answers one request: who asks, what for, and what it came to in log and metrics.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	start := time.Now()
-	if path := merged(r.URL.Path); path != r.URL.Path {
-		r2 := *r
-		r2.URL = &url.URL{Path: path, RawQuery: r.URL.RawQuery}
-		r = &r2
+	// As it is written: what a proxy takes for a part of a name must not become a slash here.
+	if escaped := merged(r.URL.EscapedPath()); escaped != r.URL.EscapedPath() {
+		if path, err := url.PathUnescape(escaped); err == nil {
+			r2 := *r
+			r2.URL = &url.URL{Path: path, RawPath: escaped, RawQuery: r.URL.RawQuery}
+			r = &r2
+		}
 	}
 	c := &call{w: w, r: r, route: noRoute}
 	header := w.Header()

@@ -150,6 +150,8 @@ func TestPathsAreNotRedirected(t *testing.T) {
 		"/health/": 200, "//health": 200, "/api//v1/relayers": 200, "//api/v1///relayers//": 200, "/api/v1/relayers//pool-1?x=//": 200,
 		"/": 404, "//": 404, "///": 404, "/api/v1/./relayers": 404, "/api/v1/x/../relayers": 404, "/..": 404, "/api/v1/relayers/..": 404,
 		"/api/v1/relayers/%2e%2e": 404, "/api/v1/relayers/a%2F%2Fb": 404,
+		poolTransactions + "//": 200, strings.Replace(poolTransactions, "/transactions", "%2F%2Ftransactions", 1): 404,
+		strings.Replace(poolTransactions, "/transactions", "%2Ftransactions//", 1): 404,
 	} {
 		r := httptest.NewRequest(http.MethodGet, "http://x/", nil)
 		var err error

@@ -25,16 +25,17 @@ const (
 
 	// net/http itself reads the rest of a body of up to so much before it answers.
 	maxDiscarded = 256 << 10
-	// maxIgnored bounds what is read of a larger one after the answer, in bytes.
-	maxIgnored = 16 << 20
+	// maxIgnored, in bytes, and ignoreTimeout bound what is read of a larger one after the answer.
+	maxIgnored    = 16 << 20
+	ignoreTimeout = 3 * time.Second // of a stop's, too
 )
 
 // Open starts listening at a host:port; port 0 takes a free one.
 func Open(ctx context.Context, listen string, h *Handler) (*httpserver.Server, error) {
 	return httpserver.Open(ctx, httpserver.Config{
-		Listen: listen, Connections: maxConnections, Crowded: hearOut(http.HandlerFunc(h.crowded)), Stop: stopTimeout, Logger: h.log,
+		Listen: listen, Connections: maxConnections, Crowded: http.HandlerFunc(h.crowded), Stop: stopTimeout, Logger: h.log,
 		HTTP: &http.Server{
-			Handler:           hearOut(h),
+			Handler:           hearOut(h, ignoreTimeout),
 			ReadHeaderTimeout: headerTimeout,
 			ReadTimeout:       readTimeout,
 			WriteTimeout:      writeTimeout,
@@ -45,10 +46,10 @@ func Open(ctx context.Context, listen string, h *Handler) (*httpserver.Server, e
 	})
 }
 
-// hearOut reads what a client still sends when it has its answer, within [maxIgnored] and the server's ReadTimeout. Many
+// hearOut reads what a client still sends when it has its answer, up to [maxIgnored] and for as long as patience. Many
 // clients read only once they have sent everything. A connection that is closed while something of theirs is unread is
 // reset, and the answer is lost with it.
-func hearOut(next http.Handler) http.Handler {
+func hearOut(next http.Handler, patience time.Duration) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		// Who expects a 100 sends nothing after another answer, or its next request.
 		if r.ContentLength >= 0 && r.ContentLength <= maxDiscarded || r.Header.Get("Expect") != "" {
@@ -61,7 +62,7 @@ func hearOut(next http.Handler) http.Handler {
 			return
 		}
 		next.ServeHTTP(w, r)
-		if control.Flush() == nil {
+		if control.Flush() == nil && control.SetReadDeadline(time.Now().Add(patience)) == nil {
 			_, _ = io.CopyN(io.Discard, body, maxIgnored) // to a client that went away there is nothing to say
 		}
 	})

@@ -103,7 +103,7 @@ func (h *Handler) transactions(ctx context.Context, c *call) error {
 
 const (
 	// maxLists is how many transaction lists are looked up at once. Each takes a connection to the database for as long as
-	// what it counts is long, and submissions and health need some, too: there are 8 or more.
+	// what it counts is long, and submissions and health need some, too: there are 8 or more, unless the database's URL says fewer.
 	maxLists = 4
 	listWait = time.Second
 )
@@ -191,7 +191,11 @@ func (h *Handler) replace(ctx context.Context, c *call) error {
 	if err != nil {
 		return err
 	}
-	r, err := c.request()
+	body, err := c.body()
+	if err != nil {
+		return err
+	}
+	r, err := ozapi.DecodeReplacement(body) // without the headers' ids: its metadata stays what it was
 	if err != nil {
 		return err
 	}
