@@ -300,12 +300,10 @@ func (p *Pool) sign(ctx context.Context, id, caller string, digest [32]byte) (si
 	if !ok {
 		return sig, relayer.ErrNotFound
 	}
-	log := p.cfg.Log.With("relayer", key.Address, "digest", common.Hash(digest), "caller", caller)
 	if sig, err = keyring.Sign(ctx, signer, digest); err != nil {
-		log.Warn("message could not be signed", "err", err)
-		return sig, fmt.Errorf("%w: sign: %w", relayer.ErrUnavailable, err)
+		return sig, fmt.Errorf("%w: %s signs %s for %s: %w", relayer.ErrUnavailable, key.Address, common.Hash(digest), caller, err)
 	}
-	log.Info("message signed")
+	p.cfg.Log.Info("message signed", "relayer", key.Address, "digest", common.Hash(digest), "caller", caller)
 	return sig, nil
 }
 
