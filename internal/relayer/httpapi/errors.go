@@ -83,7 +83,7 @@ func refuse(err error, c *call) refusal {
 	case errors.Is(err, relayer.ErrForgotten):
 		return said(http.StatusGone, "this Idempotency-Key has been used, and what became of its transaction is no longer known")
 	case errors.Is(err, relayer.ErrUnavailable):
-		r := said(http.StatusServiceUnavailable, "the relayer lacks something that it needs; nothing was stored: try again")
+		r := said(http.StatusServiceUnavailable, unavailableMessage(c))
 		r.retryAfter, r.internal = 1, true
 		return r
 	}
@@ -92,9 +92,20 @@ func refuse(err error, c *call) refusal {
 	return r
 }
 
+func unavailableMessage(c *call) string {
+	const what = "the relayer lacks something that it needs, and /health says what"
+	if c.reads() {
+		return what + ": try again"
+	}
+	return what + "; nothing was stored: try again once it is there"
+}
+
+// reads reports whether a call only looks.
+func (c *call) reads() bool { return c.r.Method == http.MethodGet || c.r.Method == http.MethodHead }
+
 func unknownMessage(c *call) string {
 	switch {
-	case c.r.Method == http.MethodGet || c.r.Method == http.MethodHead:
+	case c.reads():
 		return "no answer in time: try again"
 	case !c.route.idempotent:
 		return "it may be done or not: look before you ask again"

@@ -408,3 +408,15 @@ func TestHealthSaysWhyNot(t *testing.T) {
 			"components":{"database":{"status":"unhealthy","error":"refused"}}}`, w.Body.String())
 	}
 }
+
+// Whoever only looked has nothing to be stored.
+func TestWhatIsLackingIsAskedOfHealth(t *testing.T) {
+	t.Parallel()
+	a := setup(t)
+	a.fail = relayer.ErrUnavailable
+	for method, stored := range map[string]bool{"GET": false, "POST": true} {
+		said := *read(t, a.do(method, poolTransactions, submission("1")), 503).Error
+		require.Contains(t, said, "/health says what")
+		require.Equal(t, stored, strings.Contains(said, "nothing was stored"), said)
+	}
+}
