@@ -213,11 +213,14 @@ func (f *fake) TransactionByNonce(ctx context.Context, id string, nonce uint64) 
 	return &tx, nil
 }
 
-func (f *fake) Replace(ctx context.Context, id string, tx uuid.UUID, _ string, r relayer.Request) (*relayer.Transaction, error) {
+func (f *fake) Replace(ctx context.Context, id string, tx uuid.UUID, caller string, r relayer.Request) (*relayer.Transaction, error) {
 	old, err := f.Transaction(ctx, id, tx)
 	if err != nil {
 		return nil, err
 	}
+	f.mu.Lock()
+	f.submission = Submission{RelayerID: id, Caller: caller, Request: r}
+	f.mu.Unlock()
 	replaced := *old
 	replaced.Request = r
 	return &replaced, nil

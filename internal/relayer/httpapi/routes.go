@@ -104,7 +104,8 @@ var routes = []route{
 	},
 	{
 		method: http.MethodPut, path: transactionPath, handle: (*Handler).replace, id: "replaceTransaction", role: Submitter,
-		summary: "Asks for something else at the same nonce. It is not possible once the transaction is mined.",
+		summary: "Asks for something else at the same nonce. It is not possible once the transaction is mined. Metadata stays. " +
+			"No Idempotency-Key is heeded: each repetition is another replacement, at least a tenth dearer.",
 		request: "EvmTransactionRequest", data: ozapi.Transaction{}, codes: bodies,
 	},
 	{

@@ -163,6 +163,10 @@ func TestTransactionsAreFoundChangedAndCanceled(t *testing.T) {
 	}
 	e := read(t, a.do("PUT", poolTransactions+"/"+id, submission("7")), 200)
 	require.Contains(t, string(e.Data), `"value":"0x7"`)
+	// Nothing is made up for a replacement: the metadata is the submission's.
+	read(t, a.do("PUT", poolTransactions+"/"+id, `{"value":0,"to":"`+target+`","data":"0xa9059cbb","metadata":{"trader":"t"}}`,
+		"Idempotency-Key", "", "X-Request-Id", "put-1", "Traceparent", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"), 200)
+	require.Equal(t, relayer.Metadata{Trader: "t"}, a.submission.Request.Metadata)
 	e = read(t, a.do("DELETE", poolTransactions+"/"+id, ""), 200)
 	require.Contains(t, string(e.Data), `"is_canceled":true`)
 	a.txs[0].Status = relayer.Confirmed

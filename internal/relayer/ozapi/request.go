@@ -13,11 +13,20 @@ import (
 // minGas is what the cheapest transaction needs.
 const minGas = 21_000
 
-// DecodeRequest reads the body of a submission or a replacement. What is wrong in itself fails with a
+// DecodeRequest reads the body of a submission. What is wrong in itself fails with a
 // [*relayer.InvalidError] that names the field; what depends on the clock, the chain or the relayer's policies is for the
 // relayer to judge. Without fees the speed is [relayer.Fast], and without metadata.method that is the selector of the data.
 // The request shares no memory with the body.
 func DecodeRequest(body []byte) (relayer.Request, error) {
+	r, err := DecodeReplacement(body)
+	if err == nil && r.Metadata.Method == "" {
+		r.Metadata.Method = selector(&r)
+	}
+	return r, err
+}
+
+// DecodeReplacement is [DecodeRequest] of the body of a replacement, whose metadata is no more than what is given.
+func DecodeReplacement(body []byte) (relayer.Request, error) {
 	var r relayer.Request
 	body, err := object(body)
 	if err != nil {
@@ -82,9 +91,6 @@ func complete(r *relayer.Request) error {
 	}
 	if r.GasPrice == nil && r.MaxFee == nil && r.Speed == "" {
 		r.Speed = relayer.Fast
-	}
-	if r.Metadata.Method == "" {
-		r.Metadata.Method = selector(r)
 	}
 	return nil
 }

@@ -53,6 +53,10 @@ func TestARequestIsReadWhole(t *testing.T) {
 	require.Nil(t, r.To)
 	require.Equal(t, relayer.Fast, r.Speed)
 	require.Empty(t, r.Metadata.Method)
+
+	r, err = DecodeReplacement([]byte(body(`"data":"0xa9059cbb00ff","metadata":{"trader":"t"}`)))
+	require.NoError(t, err)
+	require.Equal(t, relayer.Metadata{Trader: "t"}, r.Metadata, "what was not given is not made up")
 }
 
 func TestAmountsAreExact(t *testing.T) {

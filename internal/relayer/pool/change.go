@@ -101,7 +101,7 @@ func (p *Pool) CancelPending(ctx context.Context, id, caller string) (httpapi.Ca
 	}
 }
 
-// Replace implements [httpapi.Service]: other contents with the same nonce.
+// Replace implements [httpapi.Service]: other contents with the same nonce, and the same metadata.
 func (p *Pool) Replace(ctx context.Context, id string, tx uuid.UUID, caller string, r relayer.Request) (*relayer.Transaction, error) {
 	key, err := p.target(id)
 	if err != nil {
@@ -112,6 +112,9 @@ func (p *Pool) Replace(ctx context.Context, id string, tx uuid.UUID, caller stri
 	}
 	was, err := p.Transaction(ctx, id, tx)
 	if err != nil {
+		return nil, err
+	}
+	if err := keeps(was.Metadata, r.Metadata); err != nil {
 		return nil, err
 	}
 	r.Metadata = was.Metadata // by whose limits it is judged
@@ -167,6 +170,22 @@ func (p *Pool) Replace(ctx context.Context, id string, tx uuid.UUID, caller stri
 		return p.Transaction(ctx, id, tx)
 	}
 	return nil, errRaced
+}
+
+// keeps refuses metadata that a replacement would change; what it leaves out stays.
+func keeps(was, given relayer.Metadata) error {
+	for _, m := range []struct{ name, was, given string }{
+		{"method", was.Method, given.Method},
+		{"orderbook", was.Orderbook, given.Orderbook},
+		{"trader", was.Trader, given.Trader},
+		{"request_id", was.RequestID, given.RequestID},
+		{"trace_id", was.TraceID, given.TraceID},
+	} {
+		if m.given != "" && m.given != m.was {
+			return relayer.Invalidf("metadata."+m.name, "can't be replaced: it stays what it was (%q); leave it out", m.was)
+		}
+	}
+	return nil
 }
 
 // belongs reports whether a transaction may be seen under a relayer's id.

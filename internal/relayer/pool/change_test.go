@@ -2,6 +2,7 @@ package pool_test
 
 import (
 	"context"
+	"errors"
 	"math/big"
 	"testing"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rollcall-dev/rollcall/internal/relayer"
+	"github.com/rollcall-dev/rollcall/internal/relayer/httpapi"
 	"github.com/rollcall-dev/rollcall/internal/relayer/relaytest"
 )
 
@@ -50,4 +52,33 @@ func TestCancelationWithoutAnAnswerIsUnknown(t *testing.T) {
 	defer cancel()
 	_, err = r.Cancel(ctx, relaytest.PoolID, tx.ID, "test")
 	require.ErrorIs(t, err, relayer.ErrUnknown)
+}
+
+// A replacement is judged by the metadata that was accepted, so it can't bring others.
+func TestReplacementKeepsItsMetadata(t *testing.T) {
+	f := setup(t, 1)
+	r := f.start(t)
+	to := f.chain.Accounts[0].Address
+	request := relayer.Request{To: &to, Value: big.NewInt(1), Speed: relayer.Fast, Metadata: relayer.Metadata{Method: "fill", Trader: "me"}}
+	tx, err := r.Submit(t.Context(), httpapi.Submission{RelayerID: relaytest.PoolID, Caller: "test", Request: request})
+	require.NoError(t, err)
+	for name, m := range map[string]relayer.Metadata{
+		"method": {Method: "cancel"}, "orderbook": {Orderbook: "book"}, "trader": {Method: "fill", Trader: "you"},
+		"request_id": {RequestID: "1"}, "trace_id": {TraceID: "2"},
+	} {
+		other := request
+		other.Metadata = m
+		_, err := r.Replace(t.Context(), relaytest.PoolID, tx.ID, "test", other)
+		require.ErrorContains(t, err, "metadata."+name+": can't be replaced")
+		invalid, ok := errors.AsType[*relayer.InvalidError](err)
+		require.True(t, ok)
+		require.Equal(t, "metadata."+name, invalid.Field)
+	}
+	for _, m := range []relayer.Metadata{request.Metadata, {Trader: "me"}, {}} {
+		same := request
+		same.Metadata = m
+		now, err := r.Replace(t.Context(), relaytest.PoolID, tx.ID, "test", same)
+		require.NoError(t, err)
+		require.Equal(t, request.Metadata, now.Metadata)
+	}
 }
