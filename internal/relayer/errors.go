@@ -62,13 +62,17 @@ func (e *FundsError) Error() string {
 	return fmt.Sprintf("no key can pay for it: value and gas may come to %s wei", e.Need)
 }
 
-// StateError is an operation that the transaction's status does not allow.
+// StateError is an operation that the transaction's state does not allow.
 type StateError struct {
 	Status Status
 	Doing  string // "cancel", "replace", "bump"
+	Why    string // "it is being canceled"; "" when it is the status
 }
 
 func (e *StateError) Error() string {
+	if e.Why != "" {
+		return e.Doing + ": " + e.Why
+	}
 	return fmt.Sprintf("%s: the transaction is %s", e.Doing, e.Status)
 }
 

@@ -21,6 +21,11 @@ func (p *Pool) Cancel(ctx context.Context, id string, tx uuid.UUID, caller strin
 		return nil, err
 	}
 	canceled, err := p.cfg.Ledger.Intend(ctx, tx, relayer.IntentCancel, "canceled by "+caller)
+	if _, ok := errors.AsType[*relayer.StateError](err); ok {
+		if now, err := p.cfg.Ledger.Transaction(ctx, tx); err == nil {
+			return nil, impossible(now, "cancel")
+		}
+	}
 	if err != nil {
 		return nil, undecided(err, postgres.Uncertain(err))
 	}
@@ -33,6 +38,25 @@ func (p *Pool) Cancel(ctx context.Context, id string, tx uuid.UUID, caller strin
 		return now, nil
 	}
 	return canceled, nil // that much is certain
+}
+
+// impossible says why a transaction's state does not allow something, in the API's words.
+func impossible(tx *relayer.Transaction, doing string) error {
+	e := &relayer.StateError{Status: tx.Status, Doing: doing, Why: fmt.Sprintf("the transaction is %s", tx.Status.API(tx.Attempts > 0))}
+	if tx.Status.Final() || tx.Status == relayer.Mined {
+		return e
+	}
+	switch {
+	case tx.Kind != relayer.KindTransaction:
+		e.Why = "it is the relayer's own"
+	case tx.Intent == relayer.IntentCancel:
+		e.Why = "it is being canceled"
+	case tx.Intent == relayer.IntentExpire:
+		e.Why = "it is past its valid_until, and being taken back"
+	case tx.Intent == relayer.IntentFail:
+		e.Why = "it is given up, and being taken back: no node would take it"
+	}
+	return e
 }
 
 // undecided is what a failing database means to callers who wanted something changed; lost says that it may be.
@@ -136,7 +160,7 @@ func (p *Pool) Replace(ctx context.Context, id string, tx uuid.UUID, caller stri
 			return nil, err
 		}
 		if was.Status.Final() || was.Status == relayer.Mined || was.Intent != relayer.IntentSend || was.Kind != relayer.KindTransaction {
-			return nil, &relayer.StateError{Status: was.Status, Doing: "replace"}
+			return nil, impossible(was, "replace")
 		}
 		was.Request = r
 		replacement := &ledger.Replacement{ID: tx, Request: r, Reserve: reserve}
@@ -155,8 +179,8 @@ func (p *Pool) Replace(ctx context.Context, id string, tx uuid.UUID, caller stri
 			replacement.Attempt = attempt
 		}
 		err = p.cfg.Ledger.Replace(ctx, replacement)
-		if errors.Is(err, ledger.ErrRaced) {
-			continue
+		if _, ok := errors.AsType[*relayer.StateError](err); ok || errors.Is(err, ledger.ErrRaced) {
+			continue // and see what it is now
 		}
 		if err != nil {
 			return nil, undecided(err, errors.Is(err, postgres.ErrUnknown))

@@ -12,6 +12,7 @@ import (
 
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 	"github.com/rollcall-dev/rollcall/internal/relayer/httpapi"
+	"github.com/rollcall-dev/rollcall/internal/relayer/pool"
 	"github.com/rollcall-dev/rollcall/internal/relayer/relaytest"
 )
 
@@ -52,6 +53,40 @@ func TestCancelationWithoutAnAnswerIsUnknown(t *testing.T) {
 	defer cancel()
 	_, err = r.Cancel(ctx, relaytest.PoolID, tx.ID, "test")
 	require.ErrorIs(t, err, relayer.ErrUnknown)
+}
+
+// What a transaction's state does not allow is said with the reason, in the API's words.
+func TestWhatIsNotPossibleIsSaidWithItsReason(t *testing.T) {
+	f := setup(t, 1)
+	r := f.start(t, func(c *pool.Config) { c.Cap = 2 })
+	to := f.chain.Accounts[0].Address
+	replace := func(tx *relayer.Transaction) error {
+		_, err := r.Replace(t.Context(), relaytest.PoolID, tx.ID, "test", relayer.Request{To: &to, Value: big.NewInt(7), Speed: relayer.Fast})
+		return err
+	}
+	cancel := func(tx *relayer.Transaction) error {
+		_, err := r.Cancel(t.Context(), relaytest.PoolID, tx.ID, "test")
+		return err
+	}
+	canceled, expiring, waiting := r.Send(t, to, 1, nil), r.Send(t, to, 1, nil), r.Send(t, to, 1, nil)
+	r.Reaches(t, canceled, relayer.Broadcasted)
+	r.Reaches(t, expiring, relayer.Broadcasted)
+	require.NoError(t, cancel(canceled))
+	require.EqualError(t, replace(canceled), "replace: it is being canceled")
+	_, err := r.Ledger.Intend(t.Context(), expiring.ID, relayer.IntentExpire, "too late")
+	require.NoError(t, err)
+	require.EqualError(t, cancel(expiring), "cancel: it is past its valid_until, and being taken back")
+	_, err = r.Ledger.Intend(t.Context(), waiting.ID, relayer.IntentFail, "hopeless")
+	require.NoError(t, err)
+	require.EqualError(t, cancel(waiting), "cancel: the transaction is failed")
+
+	// As it is told while another process takes it back, and where the stored word is another.
+	db, err := pgx.Connect(t.Context(), f.options.DatabaseURL)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, db.Close(context.WithoutCancel(t.Context()))) }()
+	_, err = db.Exec(t.Context(), "UPDATE relayer_txs SET status = 'dropped' WHERE id = $1", waiting.ID)
+	require.NoError(t, err)
+	require.EqualError(t, replace(waiting), "replace: the transaction is failed")
 }
 
 // A replacement is judged by the metadata that was accepted, so it can't bring others.
