@@ -164,6 +164,12 @@ func TestBadFile(t *testing.T) {
 		_, err := parse(t, nil, "serve", "--config", settingsFile(t, content))
 		require.ErrorContains(t, err, want, content)
 	}
+	for _, empty := range []string{"", " # nobody yet", " ~", " null", ` ""`, " ''", " []", ` [""]`, " |"} {
+		_, err := parse(t, nil, "serve", "--config", settingsFile(t, "count: 1\npeers:"+empty+"\n"))
+		require.ErrorContains(t, err, "tool.yaml:2: peers: is an empty list: leave it out", "%q", empty)
+	}
+	_, err = parse(t, map[string]string{"T_PEERS": ""}, "serve")
+	require.NoError(t, err, "an empty variable is none")
 	_, err = parse(t, nil, "serve", "--config", settingsFile(t, string(make([]byte, 2<<20))))
 	require.ErrorContains(t, err, "is larger than 65536 bytes")
 	for _, content := range []string{"", "# nothing\n", "---\n", "peers:\n- a\n- b\n", "url: |\n  x\n"} {

@@ -112,25 +112,15 @@ func line(n ast.Node) int { return n.GetToken().Position.Line }
 
 // text is the value as the flag would be given it.
 func text(n ast.Node, flag *kong.Flag) (string, error) {
-	if n == nil || n.Type() == ast.NullType {
-		return "", nil
-	}
 	if flag != nil && flag.IsSlice() {
-		if list, ok := n.(*ast.SequenceNode); ok {
-			var items []string
-			for _, item := range list.Values {
-				s, err := scalar(item)
-				if err != nil {
-					return "", err
-				}
-				items = append(items, s)
-			}
-			joined := kong.JoinEscaped(items, flag.Tag.Sep)
-			if joined == "" { // which may be meant as nobody, and would be everybody where that is the default
-				return "", errors.New("is an empty list: leave it out")
-			}
-			return joined, nil
+		joined, err := list(n, flag)
+		if err == nil && joined == "" { // which may be meant as nobody, and would be everybody where that is the default
+			err = errors.New("is an empty list: leave it out")
 		}
+		return joined, err
+	}
+	if isNull(n) {
+		return "", nil
 	}
 	if flag != nil && flag.IsMap() {
 		if entries, ok := mapping(n); ok {
@@ -146,6 +136,28 @@ func text(n ast.Node, flag *kong.Flag) (string, error) {
 		}
 	}
 	return scalar(n)
+}
+
+func isNull(n ast.Node) bool { return n == nil || n.Type() == ast.NullType }
+
+// list is a list's text, which may also be written as the flag would be given it.
+func list(n ast.Node, flag *kong.Flag) (string, error) {
+	if isNull(n) {
+		return "", nil
+	}
+	sequence, ok := n.(*ast.SequenceNode)
+	if !ok {
+		return scalar(n)
+	}
+	var items []string
+	for _, item := range sequence.Values {
+		s, err := scalar(item)
+		if err != nil {
+			return "", err
+		}
+		items = append(items, s)
+	}
+	return kong.JoinEscaped(items, flag.Tag.Sep), nil
 }
 
 func scalar(n ast.Node) (string, error) {
