@@ -21,6 +21,7 @@ type migrateCmd struct {
 
 func (migrateCmd) Help() string {
 	return `Any number of processes may do so at once: one migrates, under a lock, and the others wait for it, as long as --timeout.
+That also bounds how long it takes to connect; the migration itself takes as long as it needs.
 With --dry-run it changes nothing, and fails where there is something to do.`
 }
 
@@ -35,9 +36,9 @@ type schema struct {
 }
 
 func (c *migrateCmd) Run(ctx context.Context, con *console) error {
-	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
+	limited, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
-	db, err := c.open(ctx)
+	db, err := c.open(limited)
 	if err != nil {
 		return err
 	}
@@ -45,15 +46,18 @@ func (c *migrateCmd) Run(ctx context.Context, con *console) error {
 	migrations := ledger.Migrations()
 	migrations.Wait = c.Timeout
 	s := schema{Table: migrations.Table}
-	if s.Was, s.Newest, err = postgres.Versions(ctx, db, migrations); err != nil {
+	if s.Was, s.Newest, err = postgres.Versions(limited, db, migrations); err != nil {
 		return err
 	}
 	if !c.DryRun {
+		// Not limited as a whole: a table that is written anew takes longer than anybody would wait for an answer.
 		if err := postgres.Migrate(ctx, c.DatabaseURL, migrations); err != nil {
 			return err
 		}
 	}
-	if err := postgres.Check(ctx, db, migrations); err != nil {
+	limited, cancel = context.WithTimeout(ctx, c.Timeout)
+	defer cancel()
+	if err := postgres.Check(limited, db, migrations); err != nil {
 		return schemaError(err)
 	}
 	s.Is = s.Newest
