@@ -149,7 +149,7 @@ func (c *keysListCmd) Run(ctx context.Context, con *console) error {
 		table(w, "KEY STATE PENDING NEXT CHAIN BALANCE LEAST SEEN ERROR", rows)
 		fmt.Fprintf(w, "%s of pool %s on chain %d, %s waiting\n", plural(len(rows), "key"), list.Pool, list.ChainID, plural(queued, "transaction"))
 		if list.ChainError != "" {
-			fmt.Fprintln(w, "the nodes were not understood: "+strings.Map(printable, list.ChainError))
+			fmt.Fprintln(w, "the nodes could not be asked: "+strings.Map(printable, list.ChainError))
 		}
 	})
 }

@@ -74,6 +74,8 @@ func TestKeysAreListed(t *testing.T) {
 	require.Contains(t, list.ChainError, "connection refused")
 	require.NotContains(t, list.ChainError, "secret")
 	require.Len(t, list.Keys, 4)
+	out = succeed(t, r.operator("keys", "list", "--rpc-urls", "http://"+freeAddress(t))...)
+	require.Regexp(t, `\nthe nodes could not be asked: .*connection refused`, out)
 }
 
 func TestKeysArePausedAndResumed(t *testing.T) {

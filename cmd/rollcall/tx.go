@@ -17,6 +17,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 	"github.com/rollcall-dev/rollcall/internal/relayer/admin"
 	"github.com/rollcall-dev/rollcall/internal/relayer/ledger"
+	"github.com/rollcall-dev/rollcall/internal/relayer/ozapi"
 	"github.com/rollcall-dev/rollcall/internal/relayer/webhook"
 )
 
@@ -68,8 +69,10 @@ func (c *txListCmd) Check(p *config.Problems) {
 			p.Addf(&c.Status, "see --help for those there are", "%q is not a status", s)
 		}
 	}
-	if c.Key != "" && !common.IsHexAddress(c.Key) {
-		p.Addf(&c.Key, "give 0x and 40 hexadecimal digits", "%q is not an address", c.Key)
+	if c.Key != "" {
+		if _, err := ozapi.ParseAddress(c.Key); err != nil {
+			p.Addf(&c.Key, "", "%v", err)
+		}
 	}
 }
 

@@ -1,11 +1,13 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"math/big"
 	"strings"
 	"testing"
+	"unicode"
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
@@ -46,6 +48,15 @@ func TestTransactionsAreListedAndShown(t *testing.T) {
 	}
 	require.Equal(t, []string{third.ID.String(), second.ID.String(), first.ID.String()}, ids())
 	require.Equal(t, []string{third.ID.String(), first.ID.String()}, ids("--key", r.keys[0].Hex()))
+	mistyped := []byte(r.keys[0].Hex())
+	i := bytes.IndexFunc(mistyped[2:], unicode.IsLetter) + 2
+	mistyped[i] ^= 'a' ^ 'A'
+	res := rollcall(t, r.operator("tx", "list", "--key", string(mistyped))...)
+	require.Equal(t, exitUsage, res.code)
+	require.Contains(t, res.stderr, "--key: the checksum of "+string(mistyped)+" is wrong")
+	res = rollcall(t, r.operator("tx", "list", "--key", "0x12")...)
+	require.Equal(t, exitUsage, res.code)
+	require.Contains(t, res.stderr, `--key: must be an address, 0x and 40 hex digits, not "0x12"`)
 	require.Equal(t, []string{third.ID.String()}, ids("--status", "open"))
 	require.Equal(t, []string{third.ID.String()}, ids("--status", "broadcasted", "--status", "failed"))
 	require.Equal(t, []string{second.ID.String()}, ids("--method", "cancelOrder"))
@@ -80,7 +91,7 @@ func TestTransactionsAreListedAndShown(t *testing.T) {
 	require.Regexp(t, `(?m)^request +req-cancelOrder$`, out)
 	require.Regexp(t, `(?m)^1 +send +`+first.Hash.Hex()+` +0 +\d+ +\d+ +\S+Z +-$`, out)
 
-	res := rollcall(t, r.operator("tx", "get", second.ID.String(), r.keys[1].Hex()+":7")...)
+	res = rollcall(t, r.operator("tx", "get", second.ID.String(), r.keys[1].Hex()+":7")...)
 	require.Equal(t, exitNotDone, res.code)
 	require.Contains(t, res.stdout, second.ID.String())
 	require.Contains(t, res.stderr, `rollcall tx get: not in pool "pool" on chain 1337: `+r.keys[1].Hex()+":7\n")
