@@ -11,6 +11,7 @@ import (
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"golang.org/x/sync/errgroup"
 
@@ -252,6 +253,13 @@ func (h *hookFlags) config(chainID uint64, poolID string) webhook.Config {
 	return cfg
 }
 
+// check is [postgres.Check], and waits for a server that has gone away again, as [postgres.Open] does.
+func check(ctx context.Context, db *pgxpool.Pool, migrations postgres.Migrations) error {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	return postgres.Retry(ctx, func(ctx context.Context) error { return postgres.Check(ctx, db, migrations) })
+}
+
 // Run is a relayer's life: open what it needs, relay until ctx ends, close in reverse.
 func (c *relayerCmd) Run(ctx context.Context, con *console) (err error) {
 	log, failure := c.Log.logger(con.stderr)
@@ -271,7 +279,7 @@ func (c *relayerCmd) Run(ctx context.Context, con *console) (err error) {
 		return err
 	}
 	defer db.Close()
-	if err := postgres.Check(ctx, db, migrations); err != nil {
+	if err := check(ctx, db, migrations); err != nil {
 		return err // where it did not migrate itself
 	}
 
