@@ -41,6 +41,7 @@ func (e *NewerError) Error() string {
 const (
 	lockPoll    = 100 * time.Millisecond
 	unlockLimit = 5 * time.Second
+	attempts    = 3
 )
 
 // Migrate brings the database up to the newest of the migrations, and is done when it was there already. Any number of
@@ -64,18 +65,23 @@ func Migrate(ctx context.Context, url string, m Migrations) error {
 	if limit <= 0 {
 		limit = 5 * time.Minute
 	}
-	if err := await(ctx, c, limit); err != nil {
-		return err
+	// A server that restarts may go away again once it was there. What ends a migration that has begun is not for us to mend.
+	for attempt := 1; ; attempt++ {
+		if err := await(ctx, c, limit); err != nil {
+			return err
+		}
+		db := stdlib.OpenDB(*c)
+		err = m.up(ctx, db, limit)
+		if e := db.Close(); e != nil && err == nil {
+			err = e
+		}
+		switch {
+		case err == nil:
+			return nil
+		case attempt == attempts || !connecting(err):
+			return fmt.Errorf("migrate %s: %w", m.Table, err)
+		}
 	}
-	db := stdlib.OpenDB(*c)
-	err = m.up(ctx, db, limit)
-	if e := db.Close(); e != nil && err == nil {
-		err = e
-	}
-	if err != nil {
-		return fmt.Errorf("migrate %s: %w", m.Table, err)
-	}
-	return nil
 }
 
 func (m Migrations) up(ctx context.Context, db *sql.DB, limit time.Duration) error {
