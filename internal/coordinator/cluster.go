@@ -1,12 +1,9 @@
 package coordinator
 
 import (
-	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"net"
-	"slices"
 
 	"github.com/hashicorp/raft"
 	"google.golang.org/grpc/codes"
@@ -180,76 +177,4 @@ func (n *Node) survives(ctx context.Context, r *raft.Raft, id string) error {
 			"without %s %d of %d voters would answer, which is no quorum; bring the others back first", id, reachable, voters)
 	}
 	return nil
-}
-
-// TransferLeadership is repeated while there is time, as handOver is: the connection to a node that has restarted shows
-// only when it is used that it is dead.
-func (n cluster) TransferLeadership(ctx context.Context, req *rollcallv1.TransferLeadershipRequest) (*rollcallv1.TransferLeadershipResponse, error) {
-	_, r, err := n.leading()
-	if err != nil {
-		return nil, toStatus(err)
-	}
-	if req.To == n.cfg.ID {
-		return &rollcallv1.TransferLeadershipResponse{}, nil
-	}
-	to, err := n.successors(ctx, r, req.To)
-	if err != nil {
-		return nil, err
-	}
-	limit, cancel := context.WithTimeout(ctx, transferLimit)
-	defer cancel()
-	policy := retryPolicy()
-	for attempt := 0; ; attempt++ {
-		next := to[attempt%len(to)]
-		done := make(chan error, 1)
-		go func() {
-			done <- r.LeadershipTransferToServer(next.ID, raft.ServerAddress(n.peers.address(next))).Error()
-		}()
-		select {
-		case err = <-done:
-		case <-ctx.Done():
-			return nil, toStatus(&unknownError{context.Cause(ctx)})
-		}
-		switch {
-		case err == nil:
-			return &rollcallv1.TransferLeadershipResponse{}, nil
-		case attempt == 0 && (errors.Is(err, raft.ErrNotLeader) || errors.Is(err, raft.ErrLeadershipTransferInProgress)):
-			return nil, status.Errorf(codes.Aborted, "leadership not handed over: %v", err)
-		}
-		// The other node may have been told to stand for election, and win after Raft stopped waiting for it.
-		if _, now := r.LeaderWithID(); now == next.ID {
-			return &rollcallv1.TransferLeadershipResponse{}, nil
-		}
-		if r.State() != raft.Leader || sleep(limit, policy.NextBackOff()) != nil {
-			return nil, toStatus(&unknownError{err})
-		}
-	}
-}
-
-// successors are the voters that may take the leadership: the named one, or those that answer now, the one with the
-// most of the log first.
-func (n *Node) successors(ctx context.Context, r *raft.Raft, name string) ([]raft.Server, error) {
-	var others []raft.Server
-	for _, s := range without(r.GetConfiguration().Configuration().Servers, n.cfg.ID) {
-		if s.Suffrage == raft.Voter && (name == "" || string(s.ID) == name) {
-			others = append(others, s)
-		}
-	}
-	switch {
-	case name != "" && len(others) == 0:
-		return nil, status.Errorf(codes.NotFound, "%q is not a voter", name)
-	case name != "":
-		return others, nil
-	case len(others) == 0:
-		return nil, status.Errorf(codes.FailedPrecondition, "%s is the only voter; there is none to hand the leadership over to", n.cfg.ID)
-	}
-	facts := n.peers.describe(ctx, others, peerTimeout)
-	answering := slices.DeleteFunc(others, func(s raft.Server) bool { return facts[s.ID] == nil })
-	if len(answering) == 0 {
-		return nil, status.Error(codes.FailedPrecondition, "none of the other voters answers; bring one back first")
-	}
-	slices.SortStableFunc(answering, func(a, b raft.Server) int {
-		return cmp.Compare(facts[b.ID].AppliedIndex, facts[a.ID].AppliedIndex)
-	})
-	return answering, nil
 }

@@ -102,6 +102,57 @@ func TestTransferFindsAVoterThatAnswers(t *testing.T) {
 	})
 }
 
+// A voter that was away answers at once when it is back, while what replicates to it waits for seconds before it tries
+// again. A second transfer to it would block in Raft for ever, which a bubble notices at its end, and so would writes.
+func TestTransferToAVoterThatLagsIsTriedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := newMessages()
+		c := newSimCluster(t, 3, func(cfg *coordinator.Config) { cfg.Logger = slog.New(log) })
+		c.await("c2 leads", func() bool {
+			leader, _ := c.leader()
+			if leader != "c2" {
+				_, _ = c.admin(leader).TransferLeadership(t.Context(), &rollcallv1.TransferLeadershipRequest{To: "c2"})
+			}
+			return leader == "c2"
+		})
+		c.net.Isolate("c1")
+		pass(30 * time.Second)
+		c.register("a")
+		c.net.Heal()
+		transfer := func(to string) error {
+			_, err := c.admin("c2").TransferLeadership(t.Context(), &rollcallv1.TransferLeadershipRequest{To: to})
+			return err
+		}
+		c.await("c1 answers", func() bool {
+			_, err := c.client("c1").Ping(t.Context(), &rollcallv1.PingRequest{})
+			return err == nil
+		})
+		require.ErrorContains(t, transfer("c1"), "leadership transfer timeout")
+		for range 3 {
+			err := transfer("c1")
+			require.Equal(t, codes.FailedPrecondition, status.Code(err), "%v", err)
+			require.ErrorContains(t, err, "caught up")
+		}
+		c.register("b")
+
+		pass(30 * time.Second)
+		require.NoError(t, transfer("c1"), "it has caught up")
+		c.await("c1 leads", func() bool { leader, _ := c.leader(); return leader == "c1" })
+	})
+}
+
+func TestTransferToAVoterThatIsDownIsRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newSimCluster(t, 3, nil)
+		leader, _ := c.leader()
+		down := c.follower()
+		c.stop(down)
+		_, err := c.admin(leader).TransferLeadership(t.Context(), &rollcallv1.TransferLeadershipRequest{To: down})
+		require.Equal(t, codes.FailedPrecondition, status.Code(err))
+		require.ErrorContains(t, err, down+" does not answer")
+	})
+}
+
 func TestTransferWithNobodyToTakeItIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newSimCluster(t, 1, nil)

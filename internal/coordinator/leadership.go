@@ -307,60 +307,6 @@ func (n *Node) runLead(serving context.Context, l *leader) error {
 	}
 }
 
-// otherVoters are the members with a vote, without this node.
-func (n *Node) otherVoters(r *raft.Raft) (others []raft.Server) {
-	for _, s := range without(r.GetConfiguration().Configuration().Servers, n.cfg.ID) {
-		if s.Suffrage == raft.Voter {
-			others = append(others, s)
-		}
-	}
-	return others
-}
-
-// handOver gives the leadership to another voter, if there is one, before this node stops. Raft picks one by what it
-// has of the log alone, which says nothing of whether it still answers, and the connection to one that has restarted
-// shows only when it is used that it is dead: while there is time, others are asked. A transfer that hangs is left
-// behind; it ends with Raft, which is shut down next.
-func (n *Node) handOver(r *raft.Raft) {
-	others := n.otherVoters(r)
-	if len(others) == 0 || r.State() != raft.Leader {
-		return
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), transferLimit)
-	defer cancel()
-	policy := retryPolicy()
-	for attempt := 0; ; attempt++ {
-		done := make(chan error, 1)
-		go func() {
-			if attempt == 0 {
-				done <- r.LeadershipTransfer().Error()
-				return
-			}
-			to := others[(attempt-1)%len(others)]
-			done <- r.LeadershipTransferToServer(to.ID, to.Address).Error()
-		}()
-		problem := errors.New("no voter took it in time")
-		select {
-		case err := <-done:
-			if err == nil {
-				n.log.Info("leadership handed over")
-				return
-			}
-			if problem = err; r.State() != raft.Leader {
-				// Whoever was told to stand for election may have won after Raft stopped waiting for it.
-				n.log.Info("leadership gone while it was handed over", "err", problem)
-				return
-			}
-			if sleep(ctx, policy.NextBackOff()) == nil {
-				continue
-			}
-		case <-ctx.Done():
-		}
-		n.log.Warn("leadership not handed over", "err", problem)
-		return
-	}
-}
-
 // retryPolicy is the backoff between attempts of a leader: 50 ms to 2 s, with jitter.
 func retryPolicy() *backoff.ExponentialBackOff {
 	p := backoff.NewExponentialBackOff()

@@ -57,7 +57,8 @@ type Node struct {
 	// restoring is held by the one restore under way.
 	restoring sync.Mutex
 	// rejoining stands in for the mark on disk where there is no data folder.
-	rejoining atomic.Bool
+	rejoining  atomic.Bool
+	slowTakers slowTakers
 	// fatal is what ends the process: a disk that fails or hangs, a log that cannot be read.
 	fatal  chan error
 	failed atomic.Bool
@@ -167,7 +168,7 @@ func (n *Node) serve(ctx context.Context) (err error) {
 		defer context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })()
 		err := n.work(working, func() { g.Go(func() error { return n.watch(watching) }) })
 		n.stop(errStopping)
-		if r := n.raft.Load(); r != nil && r.State() == raft.Leader && len(n.otherVoters(r)) > 0 {
+		if r := n.raft.Load(); r != nil && r.State() == raft.Leader && len(n.otherVoters(r, "")) > 0 {
 			// Nobody has taken over, and nobody can while this node leads: most calls under way learn from Raft that
 			// their outcome is unknown, and their callers ask the next leader. Some it forgets; drain lets go of them.
 			// A sole voter has nobody to make way for, and can still finish them.
