@@ -16,9 +16,10 @@
 // # PgBouncer
 //
 // Open works through a PgBouncer that pools transactions if that is 1.21 or newer, with max_prepared_statements set (or
-// default_query_exec_mode=exec in the URL), and with ignore_startup_parameters naming statement_timeout, lock_timeout and
-// idle_in_transaction_session_timeout; the limits are then to be set on the role (ALTER ROLE … SET). Migrate does not: its
-// lock belongs to a session, so give it the URL of PostgreSQL itself, or of a PgBouncer that pools sessions.
+// default_query_exec_mode=exec in the URL), and with ignore_startup_parameters naming statement_timeout, lock_timeout,
+// idle_in_transaction_session_timeout, enable_seqscan and jit; these (the latter two off) are then to be set on the role
+// (ALTER ROLE … SET). Migrate does not: its lock belongs to a session, so give it the URL of PostgreSQL itself, or of a
+// PgBouncer that pools sessions.
 //
 // # Secrets
 //

@@ -38,6 +38,9 @@ type Config struct {
 	IdleInTxTimeout time.Duration
 }
 
+// openWait is the default of Config.Wait.
+const openWait = 30 * time.Second
+
 // Open connects to the server, waiting for one that is not there yet, and returns a pool of connections, which is the
 // caller's to close. A server that refuses, for its password or because there is no such database, is not waited for.
 func Open(ctx context.Context, cfg Config) (*pgxpool.Pool, error) {
@@ -45,7 +48,7 @@ func Open(ctx context.Context, cfg Config) (*pgxpool.Pool, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := await(ctx, c.ConnConfig, orDefault(cfg.Wait, 30*time.Second)); err != nil {
+	if err := await(ctx, c.ConnConfig, orDefault(cfg.Wait, openWait)); err != nil {
 		return nil, err
 	}
 	pool, err := pgxpool.NewWithConfig(ctx, c)
@@ -111,6 +114,10 @@ func (cfg Config) apply(c *pgx.ConnConfig) {
 	limit("statement_timeout", cfg.StatementTimeout, 15*time.Second)
 	limit("lock_timeout", cfg.LockTimeout, 5*time.Second)
 	limit("idle_in_transaction_session_timeout", cfg.IdleInTxTimeout, 10*time.Second)
+	// Rows are read by index. A plan that was made while a table was small, and is kept, would read all of it each time
+	// until the server has analysed it, long after it has grown.
+	set("enable_seqscan", "off")
+	set("jit", "off") // which takes a scan that cannot be helped for a very dear one, and compiles it
 	c.DialFunc = dialWithin(answerLimit(c.RuntimeParams["statement_timeout"]))
 }
 

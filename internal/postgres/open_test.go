@@ -51,6 +51,8 @@ func TestSettings(t *testing.T) {
 		{postgres.Config{}, "lock_timeout", "5s"},
 		{postgres.Config{}, "idle_in_transaction_session_timeout", "10s"},
 		{postgres.Config{}, "application_name", "rollcall"},
+		{postgres.Config{}, "enable_seqscan", "off"},
+		{postgres.Config{}, "jit", "off"},
 		{postgres.Config{ApplicationName: "relayer"}, "application_name", "relayer"},
 		{postgres.Config{StatementTimeout: 2 * time.Second}, "statement_timeout", "2s"},
 		{postgres.Config{LockTimeout: -1}, "lock_timeout", "0"},

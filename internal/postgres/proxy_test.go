@@ -11,16 +11,17 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// fault is what becomes of a COMMIT that passes a proxy.
+// fault is what becomes of a COMMIT, or of a connection, that passes a proxy.
 type fault int
 
 const (
 	loseCommit    fault = iota + 1 // it never reaches the server
 	loseAnswer                     // the server did it, and the connection ends before the answer
 	withholdReply                  // the server did it, and the answer never comes
+	endSecond                      // the second connection ends as soon as it is there
 )
 
-// faulty puts a proxy before the database that lets everything pass but a COMMIT.
+// faulty puts a proxy before the database that lets everything pass but what the fault names.
 func faulty(t *testing.T, database string, f fault) (through string) {
 	t.Helper()
 	u, err := url.Parse(database)
@@ -43,10 +44,14 @@ func faulty(t *testing.T, database string, f fault) (through string) {
 		wg.Wait()
 	})
 	wg.Go(func() {
-		for {
+		for n := 1; ; n++ {
 			client, err := listener.Accept()
 			if err != nil {
 				return
+			}
+			if n == 2 && f == endSecond {
+				_ = client.Close()
+				continue
 			}
 			server, err := net.Dial("tcp", target)
 			if err != nil {

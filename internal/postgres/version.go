@@ -27,7 +27,7 @@ type Querier interface {
 }
 
 // Versions are the database's, 0 if nothing was ever applied, and the newest of the migrations. It changes nothing, and
-// waits for nobody.
+// asks once.
 func Versions(ctx context.Context, db Querier, m Migrations) (database, own int64, err error) {
 	if own, err = m.newest(); err != nil {
 		return 0, 0, fmt.Errorf("check %s: %w", m.Table, err)
@@ -44,9 +44,16 @@ func Versions(ctx context.Context, db Querier, m Migrations) (database, own int6
 }
 
 // Check returns nil where the database is at the newest of the migrations, and otherwise an *OlderError or a
-// *NewerError, as [Versions] finds it.
+// *NewerError, as [Versions] finds it. A server that goes away is waited for as long as [Open] does by default: one that
+// restarts takes connections, and ends them, before it stops doing so.
 func Check(ctx context.Context, db Querier, m Migrations) error {
-	database, own, err := Versions(ctx, db, m)
+	ctx, cancel := context.WithTimeout(ctx, openWait)
+	defer cancel()
+	var database, own int64
+	err := Retry(ctx, func(ctx context.Context) (err error) {
+		database, own, err = Versions(ctx, db, m)
+		return err
+	})
 	switch {
 	case err != nil:
 		return err

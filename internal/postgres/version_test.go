@@ -9,6 +9,17 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/testpostgres"
 )
 
+// A server that restarts may take a connection, and be gone with the next.
+func TestServerThatGoesAwayAgainIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	db := testpostgres.New(t)
+	require.NoError(t, postgres.Migrate(t.Context(), faulty(t, db.URL(), endSecond), first))
+	pool, err := postgres.Open(t.Context(), postgres.Config{URL: faulty(t, db.URL(), endSecond)})
+	require.NoError(t, err)
+	defer pool.Close()
+	require.NoError(t, postgres.Check(t.Context(), pool, first))
+}
+
 func TestCheckComparesVersions(t *testing.T) {
 	t.Parallel()
 	db := testpostgres.New(t)

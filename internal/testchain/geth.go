@@ -176,7 +176,20 @@ func (n *Node) Resume() { n.signal(syscall.SIGCONT) }
 // blocks after it are neither mined nor in the pool.
 func (n *Node) SetHead(number uint64) {
 	n.t.Helper()
-	n.must(n.client.Client().CallContext(n.context(), nil, "debug_setHead", hexutil.Uint64(number)), "debug_setHead")
+	ctx := n.context()
+	n.must(n.client.Client().CallContext(ctx, nil, "debug_setHead", hexutil.Uint64(number)), "debug_setHead")
+	// The pool hears of it later, and until then gives nonces after those of the blocks that are gone. Of the faucet
+	// nothing else is ever pending here.
+	for {
+		mined, err := n.client.NonceAt(ctx, n.faucet, nil)
+		n.must(err, "await the pool")
+		pending, err := n.client.PendingNonceAt(ctx, n.faucet)
+		n.must(err, "await the pool")
+		if pending == mined {
+			return
+		}
+		testproc.Pause(ctx)
+	}
 }
 
 // Fund gives each address so much, in wei, and waits until it is mined.
