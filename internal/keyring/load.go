@@ -29,6 +29,8 @@ type Source struct {
 	Environ []string
 	// Log hears of what is not wrong, but not good either. By default nobody does.
 	Log *slog.Logger
+	// Elsewhere are addresses whose keys are loaded from another source: that the allow-list has them is no surprise.
+	Elsewhere []common.Address
 }
 
 // found is a key and where it was.
@@ -41,7 +43,7 @@ type found struct {
 // problem, or the context's. A keystore's files take a second and 256 MiB each at geth's standard cost, and no more than
 // that memory altogether.
 func Load(ctx context.Context, source Source) (*Ring, error) {
-	l := &loader{log: source.Log, environ: make(map[string]string)}
+	l := &loader{log: source.Log, elsewhere: source.Elsewhere, environ: make(map[string]string)}
 	if l.log == nil {
 		l.log = slog.New(slog.DiscardHandler)
 	}
@@ -55,8 +57,9 @@ func Load(ctx context.Context, source Source) (*Ring, error) {
 }
 
 type loader struct {
-	log     *slog.Logger
-	environ map[string]string // without empty ones
+	log       *slog.Logger
+	elsewhere []common.Address
+	environ   map[string]string // without empty ones
 	problems
 }
 
@@ -299,7 +302,7 @@ func (l *loader) allow(signers []Signer, first map[common.Address]string) {
 		allowed[s.Address()] = true
 	}
 	for _, address := range slices.SortedFunc(maps.Keys(allowed), compareAddresses) {
-		if !allowed[address] && len(l.problems) == 0 {
+		if !allowed[address] && !slices.Contains(l.elsewhere, address) && len(l.problems) == 0 {
 			l.log.Warn("an allowed address has no key", "address", address.Hex(), "variable", VarAllowed)
 		}
 	}

@@ -286,6 +286,18 @@ func TestAllowedAddressesWithoutKeyAreAWarning(t *testing.T) {
 	require.Contains(t, log, `msg="an allowed address has no key" address=`+k[1].Address.Hex())
 }
 
+func TestAllowedAddressesWithKeysElsewhereAreNone(t *testing.T) {
+	t.Parallel()
+	k := keyringtest.Keys(t, "elsewhere", 3)
+	var log bytes.Buffer
+	_, err := keyring.Load(t.Context(), keyring.Source{
+		Environ: []string{"RELAYER_PRIVATE_KEY_0=" + k[0].Hex(), "RELAYER_ALLOWED_ADDRESSES=" + k[0].Address.Hex() + " " + k[1].Address.Hex()},
+		Log:     slog.New(slog.NewTextHandler(&log, nil)), Elsewhere: []common.Address{k[1].Address, k[2].Address},
+	})
+	require.NoError(t, err)
+	require.Empty(t, log.String())
+}
+
 func TestKeystoreFaultsNameTheFile(t *testing.T) {
 	t.Parallel()
 	k := keyringtest.Keys(t, "keystore faults", 2)

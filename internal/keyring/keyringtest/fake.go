@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync"
 	"sync/atomic"
+	"testing"
 
 	"github.com/ethereum/go-ethereum/common"
 
@@ -23,6 +24,18 @@ type Fake struct {
 
 // NewFake has no hooks yet.
 func NewFake(signer keyring.Signer) *Fake { return &Fake{signer: signer} }
+
+// Faked is a ring of a ring's first key alone, which the Fake signs for.
+func Faked(t testing.TB, r *keyring.Ring) (*Fake, *keyring.Ring) {
+	t.Helper()
+	local, _ := r.Signer(r.Addresses()[0])
+	fake := NewFake(local)
+	faked, err := keyring.New(fake)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fake, faked
+}
 
 // Before has hook called before each signature; its error is Sign's. Nil calls nothing.
 func (f *Fake) Before(hook func(ctx context.Context, digest [32]byte) error) {
