@@ -43,7 +43,7 @@ const (
 
 	besu     = "hyperledger/besu ethereum/api/src/main/java/org/hyperledger/besu/ethereum/api/jsonrpc/internal/response/RpcErrorType.java"
 	erigon   = "erigontech/erigon txnprovider/txpool/txpoolcfg/txpoolcfg.go"
-	erigonTx = "erigontech/erigon turbo/jsonrpc/send_transaction.go"
+	erigonIn = "erigontech/erigon txnprovider/txpool/pool_txn_parser.go"
 	reth     = "paradigmxyz/reth crates/rpc/rpc-eth-types/src/error/mod.rs"
 	proxyd   = "ethereum-optimism/infra proxyd/backend.go"
 	arbitrum = "smartcontractkit/chainlink core/chains/evm/client/errors.go, of the Arbitrum sequencer"
@@ -51,6 +51,9 @@ const (
 
 // sendRows are the refusals of eth_sendRawTransaction. Where clients share geth's words, only geth is named.
 var sendRows = []row[Outcome]{
+	// Not to be taken for what stands below: that the node has it.
+	{text: "unknown transaction", means: Refused, source: erigonIn}, // … type
+
 	// The node has it.
 	{text: "already known", means: AlreadyKnown, source: gethPool}, // also Nethermind, Erigon, Reth
 	{text: "known transaction", means: AlreadyKnown, source: besu},

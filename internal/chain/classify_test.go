@@ -91,6 +91,7 @@ func TestOutcomesAreToldFromWhatClientsSay(t *testing.T) {
 		{"Erigon", "INTERNAL_ERROR: RLPTooLong", -32000, Oversized},
 		{"Erigon", "invalid chain id, expected: 1 got: 5", -32000, WrongChain},
 		{"Erigon", "INTERNAL_ERROR: not set", -32000, Unknown},
+		{"Erigon", "rlp parse transaction: unknown transaction type: 5", -32000, Refused},
 
 		{"Reth", "nonce too low: next nonce 7, tx nonce 3", -32000, NonceTooLow},
 		{"Reth", "insufficient funds for gas * price + value: have 0 want 1", -32003, InsufficientFunds},

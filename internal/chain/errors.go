@@ -19,9 +19,9 @@ var (
 	ErrInsufficientFunds = errors.New("insufficient funds")
 	// ErrGasAllowance means that the call needs more gas than the node, or the sender's balance at that price, allows.
 	ErrGasAllowance = errors.New("gas required exceeds the allowance")
-	// ErrNonceUntraced means that a nonce was used without a transaction of the account in the block that used it, as
-	// an authorization of EIP-7702 does.
-	ErrNonceUntraced = errors.New("no transaction of the account used the nonce")
+	// ErrNonceUntraced means that the block in which a nonce was used holds neither a transaction of the account nor an
+	// authorization of EIP-7702 that is known to have used it.
+	ErrNonceUntraced = errors.New("no transaction used the nonce")
 	// ErrNonceUnused means that the nonce is not used up to the View's block.
 	ErrNonceUnused = errors.New("the nonce is not used")
 	// ErrMissing means that the endpoint has no such block.

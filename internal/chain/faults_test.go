@@ -184,6 +184,8 @@ func TestWhatSeveralEndpointsSayIsPutTogether(t *testing.T) {
 		tooLow = `{"code":-32000,"message":"nonce too low"}`
 		full   = `{"code":-32000,"message":"txpool is full"}`
 		under  = `{"code":-32000,"message":"transaction underpriced"}`
+		much   = `{"code":-32000,"message":"exceeds block gas limit"}`
+		large  = `{"code":-32010,"message":"transaction too large"}`
 		hang   = "hang"
 	)
 	for _, test := range []struct {
@@ -200,6 +202,8 @@ func TestWhatSeveralEndpointsSayIsPutTogether(t *testing.T) {
 		{name: "one refuses, the other hangs", first: under, second: hang, want: Unknown},
 		{name: "both refuse", first: under, second: full, want: PoolFull},
 		{name: "an answer about the chain", first: tooLow, second: under, want: NonceTooLow},
+		{name: "first makes smaller blocks", first: much, want: Accepted},
+		{name: "first takes fewer bytes", first: large, want: Accepted},
 		{name: "first is behind the second", first: tooLow, want: Accepted, one: NonceTooLow},
 	} {
 		for _, all := range []bool{false, true} {

@@ -38,7 +38,7 @@ const (
 	PoolFull
 	// WrongChain means that the signature is not one for this chain.
 	WrongChain
-	// Oversized means that the transaction has too many bytes.
+	// Oversized means that the transaction has more bytes than the node takes.
 	Oversized
 	// RateLimited means that the endpoint did nothing, because it was asked too often.
 	RateLimited
@@ -65,15 +65,6 @@ func (o Outcome) String() string { return outcomeNames[o] }
 
 // Done says that the node has the transaction.
 func (o Outcome) Done() bool { return o == Accepted || o == AlreadyKnown }
-
-// Permanent says that sending the same bytes again is not going to help. It does not say that no node has them.
-func (o Outcome) Permanent() bool {
-	switch o {
-	case IntrinsicGas, ExceedsBlockGas, TipAboveCap, WrongChain, Oversized, FeeCapExceeded, Refused:
-		return true
-	}
-	return false
-}
 
 // Classify tells the outcome of sending a transaction from the error that it ended with, nil for none.
 func Classify(err error) Outcome {

@@ -184,7 +184,8 @@ func combine(a, b Result) Result {
 // local says that another endpoint may well answer otherwise: the outcome is about this node, its pool or its head.
 func (o Outcome) local() bool {
 	switch o {
-	case Unknown, NonceTooHigh, Underpriced, FeeCapTooLow, InsufficientFunds, PoolFull, RateLimited, FeeCapExceeded, Refused, NotSent:
+	case Unknown, NonceTooHigh, Underpriced, FeeCapTooLow, InsufficientFunds, PoolFull, RateLimited, ExceedsBlockGas, Oversized,
+		FeeCapExceeded, Refused, NotSent:
 		return true
 	}
 	return false

@@ -2,11 +2,14 @@ package chain
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/common/hexutil"
+	"github.com/ethereum/go-ethereum/core/types"
 )
 
 // Presence is what an endpoint knows of a transaction.
@@ -60,14 +63,16 @@ type Used struct {
 	BlockHash   common.Hash
 	BlockNumber uint64
 	To          *common.Address // nil for one that creates a contract
+	// Authorization says that it did so by an authorization of the account (EIP-7702) that it holds, whoever sent it.
+	Authorization bool
 }
 
 // probes is how many blocks are looked at in one batch of a search.
 const probes = 15
 
 // FindNonce finds the transaction, on the chain that leads to the View's block, that used an account's nonce in a
-// block after low, where it was not used yet; 0 searches the whole chain, for which the node has to keep old state.
-// Errors: ErrNonceUnused, ErrNonceUntraced, ErrStale, and whatever a node without the state says.
+// block after low, where it was not used yet; 0 searches the whole chain, as far as the node keeps old state.
+// Errors: ErrNonceUnused, ErrNonceUntraced, ErrStale, and whatever the node says of older state.
 func (v *View) FindNonce(ctx context.Context, addr common.Address, nonce, low uint64) (Used, error) {
 	used, err := v.findNonce(ctx, addr, nonce, low)
 	if err != nil {
@@ -84,9 +89,10 @@ func (v *View) findNonce(ctx context.Context, addr common.Address, nonce, low ui
 	if now[0] <= nonce {
 		return Used{}, ErrNonceUnused
 	}
-	// The nonce is used at high, and not at low-1, if there is such a block. The first points are close to high: it is
-	// mostly about what happened a moment ago.
+	// The nonce is used at high, and not at low-1, if there is such a block, and the node has its state. The first points are
+	// close to high: it is mostly about what happened a moment ago.
 	high := v.h.Number
+	var blind error // what the node says where the state of low-1 is missing
 	for first := true; low < high; first = false {
 		points := spread(low, high, first)
 		calls := make([]call, len(points))
@@ -100,20 +106,25 @@ func (v *View) findNonce(ctx context.Context, addr common.Address, nonce, low ui
 		// From the newest point down: one whose state the node does not keep matters only if the search gets there.
 		for i, point := range slices.Backward(points) {
 			if answers[i].err != nil {
-				return Used{}, answers[i].err
+				low, blind = point+1, answers[i].err
+				break
 			}
 			count, err := parseUint(answers[i].result)
 			if err != nil {
 				return Used{}, v.ep.transportError(true, err)
 			}
 			if count <= nonce {
-				low = point + 1
+				low, blind = point+1, nil
 				break
 			}
 			high = point
 		}
 	}
-	return v.usedIn(ctx, addr, nonce, high)
+	used, err := v.usedIn(ctx, addr, nonce, high)
+	if blind != nil && errors.Is(err, ErrNonceUntraced) { // it was used before that
+		err = blind
+	}
+	return used, err
 }
 
 // spread returns rising block numbers from low to below high, either evenly or, with near, the closer to each other the closer to high.
@@ -140,7 +151,8 @@ func spread(low, high uint64, near bool) []uint64 {
 	return points
 }
 
-// usedIn looks for the transaction in the block, which is to lead to the View's.
+// usedIn looks for the transaction in the block, which is to lead to the View's. An authorization of the nonce has not used it if
+// a transaction of the account has.
 func (v *View) usedIn(ctx context.Context, addr common.Address, nonce, number uint64) (Used, error) {
 	answers, err := v.ask(ctx, []call{{
 		method: "eth_getBlockByNumber", params: []any{hexutil.Uint64(number), true},
@@ -152,39 +164,39 @@ func (v *View) usedIn(ctx context.Context, addr common.Address, nonce, number ui
 	if err != nil {
 		return Used{}, err
 	}
-	used := Used{BlockHash: block.Hash, BlockNumber: block.Number}
-	found := false
+	at := Used{BlockHash: block.Hash, BlockNumber: block.Number}
+	used := at
 	err = fields(answers[0].result, func(key string, value []byte) error {
 		if key != "transactions" {
 			return nil
 		}
 		return elements(value, func(b []byte) error {
-			if found {
-				return nil
-			}
 			var from common.Address
 			var its uint64
-			var hash common.Hash
-			var to *common.Address
+			tx := at
 			err := fields(b, func(key string, value []byte) (err error) {
 				switch key {
 				case "from":
 					err = parseFixed(from[:], value)
 				case "to":
 					if !isNull(value) {
-						to = new(common.Address)
-						err = parseFixed(to[:], value)
+						tx.To = new(common.Address)
+						err = parseFixed(tx.To[:], value)
 					}
 				case "nonce":
 					its, err = parseUint(value)
 				case "hash":
-					hash, err = parseHash(value)
+					tx.TxHash, err = parseHash(value)
+				case "authorizationList":
+					tx.Authorization = authorizes(value, addr, nonce)
 				}
 				return err
 			})
-			if err == nil && from == addr && its == nonce {
-				found = true
-				used.TxHash, used.To = hash, to
+			if from == addr && its == nonce {
+				tx.Authorization = false
+				used = tx
+			} else if tx.Authorization && used == at {
+				used = tx
 			}
 			return err
 		})
@@ -192,8 +204,23 @@ func (v *View) usedIn(ctx context.Context, addr common.Address, nonce, number ui
 	if err != nil {
 		return Used{}, v.ep.transportError(true, err)
 	}
-	if !found {
+	if used == at {
 		return used, fmt.Errorf("block %d %s: %w", number, block.Hash, ErrNonceUntraced)
 	}
 	return used, nil
+}
+
+// authorizes says that one of a transaction's authorizations uses an account's nonce.
+func authorizes(list []byte, addr common.Address, nonce uint64) bool {
+	var all []types.SetCodeAuthorization
+	if json.Unmarshal(list, &all) != nil { // of a kind that is not known here
+		return false
+	}
+	return slices.ContainsFunc(all, func(a types.SetCodeAuthorization) bool {
+		if a.Nonce != nonce {
+			return false
+		}
+		by, err := a.Authority()
+		return err == nil && by == addr
+	})
 }

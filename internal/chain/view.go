@@ -109,13 +109,13 @@ func (c *Client) PendingNonces(ctx context.Context, addrs []common.Address) ([]u
 func (c *Client) PendingEverywhere(ctx context.Context, addrs []common.Address) ([]uint64, error) {
 	highest := make([]uint64, len(addrs))
 	for _, ep := range c.endpoints {
+		var pending []uint64
 		v, err := c.LatestOf(ctx, ep.name)
-		if err != nil {
-			return nil, err
+		if err == nil {
+			pending, err = v.PendingNonces(ctx, addrs)
 		}
-		pending, err := v.PendingNonces(ctx, addrs)
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("ask all endpoints for what is pending (one that does not come back has to be taken out of the configuration): %w", err)
 		}
 		for i, n := range pending {
 			highest[i] = max(highest[i], n)

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/big"
+	"strings"
 	"testing"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -119,7 +120,7 @@ func TestWhoUsedANonceIsFound(t *testing.T) {
 	require.NoError(t, err)
 }
 
-func TestANonceUsedByAnAuthorizationIsNotTraced(t *testing.T) {
+func TestANonceUsedByAnAuthorizationIsFound(t *testing.T) {
 	t.Parallel()
 	s := newSim(t)
 	c := open(t, Config{Endpoints: []string{s.http()}})
@@ -127,9 +128,11 @@ func TestANonceUsedByAnAuthorizationIsNotTraced(t *testing.T) {
 		ChainID: *uint256From(simulatedID), Address: reverter, Nonce: 0,
 	})
 	require.NoError(t, err)
+	other := auth // of another chain, and so of another signer
+	other.ChainID = *uint256From(simulatedID + 1)
 	data := &types.SetCodeTx{
-		ChainID: uint256From(simulatedID), To: common.Address{1}, Gas: 100_000, GasFeeCap: uint256From(10e9),
-		GasTipCap: uint256From(1e9), AuthList: []types.SetCodeAuthorization{auth},
+		ChainID: uint256From(simulatedID), To: common.Address{1}, Gas: 200_000, GasFeeCap: uint256From(10e9),
+		GasTipCap: uint256From(1e9), AuthList: []types.SetCodeAuthorization{other, auth},
 	}
 	tx, err := types.SignNewTx(s.keys[0], types.LatestSignerForChainID(big.NewInt(simulatedID)), data)
 	require.NoError(t, err)
@@ -142,9 +145,71 @@ func TestANonceUsedByAnAuthorizationIsNotTraced(t *testing.T) {
 	nonces, err := v.Nonces(t.Context(), []common.Address{crypto.PubkeyToAddress(s.keys[1].PublicKey)})
 	require.NoError(t, err)
 	require.Equal(t, []uint64{1}, nonces)
-	_, err = v.FindNonce(t.Context(), s.addr(1), 0, 0)
+	used, err := v.FindNonce(t.Context(), s.addr(1), 0, 0)
+	require.NoError(t, err)
+	require.Equal(t, Used{TxHash: tx.Hash(), BlockHash: hash, BlockNumber: v.Header().Number, To: &common.Address{1}, Authorization: true}, used)
+	used, err = v.FindNonce(t.Context(), s.addr(0), 0, 0)
+	require.NoError(t, err)
+	require.False(t, used.Authorization)
+}
+
+// pruned has a node keep the state of its latest blocks only, of which one used a nonce.
+func pruned(f *fake, addr common.Address, nonce, block, kept uint64) {
+	const head = 100_000
+	f.set(func() { f.head = head })
+	f.on("eth_getTransactionCount", func(params []json.RawMessage) (string, string) {
+		n := uint64(head)
+		if params[1][0] != '{' {
+			n = numberOf(params[1], head)
+		}
+		switch {
+		case n+kept <= head:
+			return "", `{"code":-32000,"message":"missing trie node"}`
+		case n < block:
+			return fmt.Sprintf(`"%#x"`, nonce), ""
+		}
+		return fmt.Sprintf(`"%#x"`, nonce+1), ""
+	})
+	f.on("eth_getBlockByNumber", func(params []json.RawMessage) (string, string) {
+		b := blockJSON(numberOf(params[0], head), 1)
+		if string(params[1]) == "true" && numberOf(params[0], head) == block {
+			b = strings.Replace(b, `[]`, fmt.Sprintf(`[{"hash":%q,"from":%q,"to":null,"nonce":"%#x"}]`, common.Hash{7}, addr, nonce), 1)
+		}
+		return b, ""
+	})
+}
+
+// A node that keeps the state of some blocks only is searched as far as that goes.
+func TestWhoUsedANonceIsFoundAsFarAsANodeHasState(t *testing.T) {
+	t.Parallel()
+	addr := common.Address{9}
+	for back, found := range map[uint64]bool{0: true, 1: true, 63: true, 64: true, 65: true, 100: true, 126: true, 127: true, 128: false, 5000: false} {
+		f := newFake(t)
+		pruned(f, addr, 5, 100_000-back, 128)
+		c := open(t, Config{Endpoints: []string{f.url()}})
+		v, err := c.Latest(t.Context())
+		require.NoError(t, err)
+		used, err := v.FindNonce(t.Context(), addr, 5, 0)
+		if !found {
+			require.ErrorContains(t, err, "missing trie node", "%d blocks ago", back)
+			continue
+		}
+		require.NoError(t, err, "%d blocks ago", back)
+		require.Equal(t, common.Hash{7}, used.TxHash)
+		require.Equal(t, 100_000-back, used.BlockNumber)
+	}
+}
+
+func TestANonceThatNothingUsedIsNotTraced(t *testing.T) {
+	t.Parallel()
+	f := newFake(t)
+	pruned(f, common.Address{9}, 5, 99_990, 128)
+	c := open(t, Config{Endpoints: []string{f.url()}})
+	v, err := c.Latest(t.Context())
+	require.NoError(t, err)
+	_, err = v.FindNonce(t.Context(), common.Address{8}, 5, 0)
 	require.ErrorIs(t, err, ErrNonceUntraced)
-	require.ErrorContains(t, err, hash.String())
+	require.ErrorContains(t, err, "block 99990")
 }
 
 func TestSearchesCoverTheirRange(t *testing.T) {
