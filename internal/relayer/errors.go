@@ -15,6 +15,8 @@ var (
 	ErrDisabled = errors.New("relayer disabled")
 	// ErrPaused: an operator has paused the relayer. Nothing was stored.
 	ErrPaused = errors.New("relayer paused")
+	// ErrSigningOff: the relayer signs no messages, by a setting, or since a signature could get around its list of receivers.
+	ErrSigningOff = errors.New("relayer signs no messages")
 	// ErrUnavailable: what is needed is away (the database, every node). Nothing was stored.
 	ErrUnavailable = errors.New("relayer unavailable")
 	// ErrUnknown: it may be done or not. Asking again with the same idempotency key tells.

@@ -1,6 +1,7 @@
 package relayer
 
 import (
+	"cmp"
 	"math/big"
 	"time"
 
@@ -93,6 +94,9 @@ type Transaction struct {
 	Nonce    *uint64        // nil until then; one for life, but for what the ledger's documentation says of foreign transactions
 	Attempts int            // signed so far
 	Hash     *common.Hash   // of the latest attempt that was broadcasted, or of the one that was mined
+	// OfferedFee, or the legacy gas price, and OfferedTip, nil for a legacy transaction, are that attempt's; wei. Nil where a
+	// transaction is not read to be shown.
+	OfferedFee, OfferedTip *big.Int
 
 	BlockNumber       uint64
 	BlockHash         common.Hash
@@ -101,6 +105,20 @@ type Transaction struct {
 
 	CreatedAt, UpdatedAt         time.Time
 	SentAt, MinedAt, ConfirmedAt time.Time // first broadcast; in the block's own time; past the finality depth
+}
+
+// OnlyKey is the only key that may send the transaction: the one that has it, or the one that it was posted to; zero for any of
+// its pool.
+func (t *Transaction) OnlyKey() common.Address {
+	if t.From == (common.Address{}) && t.Target != t.Pool {
+		return common.HexToAddress(t.Target)
+	}
+	return t.From
+}
+
+// Cost is what a transaction with a value may take from its key at most, wei, if its gas may cost reserve; nil stands for nothing.
+func Cost(value, reserve *big.Int) *big.Int {
+	return new(big.Int).Add(cmp.Or(value, new(big.Int)), cmp.Or(reserve, new(big.Int)))
 }
 
 // Purpose says what the bytes of an attempt do.
@@ -127,4 +145,9 @@ type Attempt struct {
 	MaxPriorityFee *big.Int
 	CreatedAt      time.Time
 	LastError      string // what a node last said against it
+}
+
+// Supersedes reports whether the attempt is a no-op with the nonce that the transaction has now.
+func (a *Attempt) Supersedes(t *Transaction) bool {
+	return a.Purpose == PurposeNoop && t.Nonce != nil && a.Nonce == *t.Nonce && a.From == t.From
 }

@@ -157,7 +157,7 @@ func (a *acceptance) write(b *pgx.Batch) error {
 			}
 			continue
 		}
-		tx := a.ledger.transactionOf(d)
+		tx := a.ledger.transactionOf(d, a.hall.now)
 		if seat != nil {
 			tx.From, tx.Nonce = seat.address, new(a.hall.give(seat, tx.Value, tx.Reserve))
 		}
@@ -191,8 +191,9 @@ func (a *acceptance) seat(d *Draft) (*seat, error) {
 	return seat, nil
 }
 
-func (l *Ledger) transactionOf(d *Draft) *relayer.Transaction {
-	now := time.Now().UTC().Truncate(time.Microsecond) // what Postgres keeps
+// transactionOf is a new row. now is the database's, with whose clock rows are compared later: this process's may be wrong.
+func (l *Ledger) transactionOf(d *Draft, now time.Time) *relayer.Transaction {
+	now = now.UTC()
 	return &relayer.Transaction{
 		ID: d.ID, ChainID: l.ChainID, Pool: l.Pool, Target: d.Target, Caller: d.Caller, Kind: d.Kind, Request: d.Request, Reserve: d.Reserve,
 		Status: relayer.Allocated, Intent: relayer.IntentSend, Revision: 1, CreatedAt: now, UpdatedAt: now,

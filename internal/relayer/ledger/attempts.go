@@ -13,8 +13,18 @@ import (
 
 // StoreAttempts writes signed bytes down, and reports for each whether it was: not if the transaction has an
 // attempt with that number already, from somebody else, nor if it does not have that nonce any more, or is final. Only what was stored may be broadcasted, and counts as possibly
-// sent from here on. An unknown outcome counts as not stored: the bytes are found by Unsent.
+// sent from here on. An unknown outcome counts as not stored: the bytes are found by Unsent. The second and later bytes of a
+// transaction make its status unknown until there is a word about them: what nodes said of earlier ones does not count any more.
 func (l *Ledger) StoreAttempts(ctx context.Context, attempts []*relayer.Attempt) (stored []bool, err error) {
+	return l.storeAttempts(ctx, l.db, attempts)
+}
+
+// querier is the database, or a transaction.
+type querier interface {
+	Query(ctx context.Context, query string, args ...any) (pgx.Rows, error)
+}
+
+func (l *Ledger) storeAttempts(ctx context.Context, db querier, attempts []*relayer.Attempt) (stored []bool, err error) {
 	n := len(attempts)
 	ids, numbers, addresses, nonces := make([][16]byte, n), make([]int32, n), make([]string, n), make([]int64, n)
 	purposes, hashes, raws := make([]string, n), make([]string, n), make([][]byte, n)
@@ -25,16 +35,23 @@ func (l *Ledger) StoreAttempts(ctx context.Context, attempts []*relayer.Attempt)
 		fees[i], tips[i] = a.MaxFee.String(), decimal(a.MaxPriorityFee)
 	}
 	// The rows are locked: one that loses its nonce at this moment, or its chain, would have bytes that nobody may broadcast any more.
-	rows, err := l.db.Query(ctx, `WITH held AS MATERIALIZED (
-			SELECT id, relayer_address, nonce FROM relayer_txs WHERE id = ANY($2) AND open ORDER BY relayer_address, nonce FOR SHARE
-		)
+	// Nobody is told that a status is unknown now: it is told with the first word about the bytes. Their number keeps late words about
+	// earlier ones out.
+	rows, err := db.Query(ctx, `WITH held AS MATERIALIZED (
+			SELECT id, relayer_address, nonce FROM relayer_txs WHERE id = ANY($2) AND open ORDER BY relayer_address, nonce FOR UPDATE
+		), stored AS (
 		INSERT INTO relayer_attempts
 			(chain_id, tx_id, attempt, address, nonce, purpose, tx_hash, raw, max_fee, max_priority)
 		SELECT $1, a.id, number, address, a.nonce, purpose, hash, raw, fee::numeric, tip::numeric
 		FROM unnest($2::uuid[], $3::int[], $4::text[], $5::bigint[], $6::text[], $7::text[], $8::bytea[], $9::text[], $10::text[])
 			AS a (id, number, address, nonce, purpose, hash, raw, fee, tip)
 		JOIN held ON (held.id, held.relayer_address, held.nonce) = (a.id, a.address, a.nonce)
-		ON CONFLICT DO NOTHING RETURNING tx_hash`,
+		ON CONFLICT DO NOTHING RETURNING tx_id, attempt, tx_hash
+		), unsent AS (
+			UPDATE relayer_txs t SET status = CASE WHEN t.status = 'broadcasted' THEN 'unknown' ELSE t.status END, status_reason = '',
+				attempts = s.attempt, updated_at = now()
+			FROM stored s WHERE s.attempt > 1 AND t.id = s.tx_id AND t.status <> 'mined'
+		) SELECT tx_hash FROM stored`,
 		l.ChainID, ids, numbers, addresses, nonces, purposes, hashes, raws, fees, tips)
 	if err != nil {
 		return nil, fmt.Errorf("store %d attempts: %w", n, err)

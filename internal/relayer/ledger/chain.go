@@ -85,7 +85,8 @@ func era(chain string) string {
 
 // StartOver accepts that the chain has another history: what was pending on the old one is dropped, and each key begins
 // at the nonce that the new one has for it. A key that nonces does not name begins at 0: it should name all Addresses.
-// It takes as long as there is something pending or waiting; what is final is not touched. It fails with [ErrChainChanged], and
+// It takes as long as there is something pending or waiting; what is final is not touched. Of what it drops, each pool's own webhook
+// targets are told. It fails with [ErrChainChanged], and
 // drops nothing, unless the chain that is given up is still the known one.
 func (l *Ledger) StartOver(ctx context.Context, known Chain, genesis common.Hash, anchor Block, nonces map[common.Address]uint64) (dropped int, err error) {
 	var addresses []string
@@ -106,14 +107,15 @@ func (l *Ledger) StartOver(ctx context.Context, known Chain, genesis common.Hash
 			return nil
 		})
 		batch.Queue(`WITH doomed AS MATERIALIZED (
-			SELECT id FROM relayer_txs WHERE chain_id = $2 AND open AND nonce IS NOT NULL ORDER BY relayer_address, nonce FOR UPDATE
+			SELECT id FROM relayer_txs WHERE chain_id = $1 AND open AND nonce IS NOT NULL ORDER BY relayer_address, nonce FOR UPDATE
 		), changed AS (
 			UPDATE relayer_txs t SET status = 'dropped', status_reason = 'the chain that it was sent on is gone', open = false,
 				revision = revision + 1, updated_at = now()
-			FROM doomed WHERE t.id = doomed.id RETURNING t.*)`+paid+told+`SELECT count(*) FROM changed`,
-			l.targets(), l.ChainID).QueryRow(func(row pgx.Row) error { return row.Scan(&dropped) })
+			FROM doomed WHERE t.id = doomed.id RETURNING t.*)`+paid+toldByPool+`SELECT count(*) FROM changed`,
+			l.ChainID).QueryRow(func(row pgx.Row) error { return row.Scan(&dropped) })
 		// What waits may have lost a nonce before, and get the same one now: bytes of the chain that is gone are not for that.
 		batch.Queue(`DELETE FROM relayer_attempts WHERE tx_id IN (SELECT id FROM relayer_txs WHERE chain_id = $1 AND open AND nonce IS NULL)`, l.ChainID)
+		batch.Queue(`UPDATE relayer_txs SET attempts = 0 WHERE chain_id = $1 AND open AND nonce IS NULL AND attempts > 0`, l.ChainID)
 		batch.Queue(`UPDATE relayer_keys k SET pending_count = 0, committed_wei = 0, balance_at = NULL, stuck_since = NULL, updated_at = now(), next_nonce =
 			coalesce((SELECT v.next FROM unnest($2::text[], $3::bigint[]) AS v (address, next) WHERE v.address = k.address), 0)
 			WHERE chain_id = $1`, l.ChainID, addresses, next)

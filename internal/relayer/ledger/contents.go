@@ -6,6 +6,7 @@ import (
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 )
@@ -21,6 +22,11 @@ func (l *Ledger) ReplacedAttempts(ctx context.Context, ids []uuid.UUID, hashes [
 		AND EXISTS (SELECT FROM relayer_attempts r WHERE r.tx_id = a.tx_id AND r.purpose = 'replace')`, ids, texts)
 }
 
+// keepData writes a transaction's data, $1, into what is told of it, or may be told again: that has it from the row, which is to
+// get other data, $2, next. Only contents that are replaced cost anything for that.
+const keepData = `UPDATE relayer_deliveries d SET snapshot = d.snapshot || jsonb_build_object('data', '\x' || encode(t.data, 'hex'))
+	FROM relayer_txs t WHERE t.id = $1 AND t.data <> $2 AND d.subject = $1::uuid::text AND d.tx_id = $1 AND NOT d.snapshot ? 'data'`
+
 // Restore gives a transaction the contents and fees that bytes of it hold which the chain has taken, unless it has these
 // contents. That nobody is told is on purpose: whoever calls it records next what became of the transaction.
 func (l *Ledger) Restore(ctx context.Context, id uuid.UUID, r *relayer.Request) error {
@@ -32,12 +38,16 @@ func (l *Ledger) Restore(ctx context.Context, id uuid.UUID, r *relayer.Request) 
 	if data == nil {
 		data = []byte{}
 	}
-	_, err := l.db.Exec(ctx, `UPDATE relayer_txs SET to_address = $4, value_wei = $5::text::numeric, data = $6, gas_limit = $7,
+	batch := new(pgx.Batch) // one database transaction
+	// A statement of its own: the next ones have to see what this one waited for.
+	batch.Queue(`SELECT FROM relayer_txs WHERE id = $1 FOR UPDATE`, id)
+	batch.Queue(keepData, id, data)
+	batch.Queue(`UPDATE relayer_txs SET to_address = $4, value_wei = $5::text::numeric, data = $6, gas_limit = $7,
 			gas_price = $8::text::numeric, max_fee = $9::text::numeric, max_priority = $10::text::numeric
 		WHERE id = $1 AND chain_id = $2 AND pool_id = $3 AND open
 			AND (to_address, value_wei, data, gas_limit) IS DISTINCT FROM ($4, $5::text::numeric, $6::bytea, $7)`,
 		id, l.ChainID, l.Pool, to, r.Value.String(), data, int64(r.GasLimit), decimal(r.GasPrice), decimal(r.MaxFee), decimal(r.MaxPriorityFee))
-	if err != nil {
+	if err := l.db.SendBatch(ctx, batch).Close(); err != nil {
 		return fmt.Errorf("restore contents: %w", err)
 	}
 	return nil

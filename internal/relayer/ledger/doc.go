@@ -36,5 +36,6 @@
 // then relayer_budgets (by day, scope and subject). New rows, which nobody else can hold, may come later. What was mined is
 // written down the other way round, relayer_txs and then keys: these would be held for as long as hundreds of rows take, and
 // everybody who posts waits for them. Where two processes believe that they follow the chain, or an operator starts over, this
-// may deadlock; Postgres then ends one of the two, which does it again.
+// may deadlock; Postgres then ends one of the two, which does it again. So it is where contents are replaced while what was told of
+// them is being settled: deliveries come after everything else, and in no order among themselves.
 package ledger

@@ -20,6 +20,7 @@ type hall struct {
 	queued          int
 	till            till
 	failedOver      bool
+	now             time.Time // by the database's clock, once the rows are locked: what is written down has that time
 }
 
 // line is those who wait for the same: the pool, or one key.
@@ -59,21 +60,11 @@ type seat struct {
 func (h *hall) give(s *seat, value, reserve *big.Int) (nonce uint64) {
 	nonce = s.next + uint64(s.taken)
 	s.taken++
-	cost := costOf(value, reserve)
+	cost := relayer.Cost(value, reserve)
 	s.committed.Add(s.committed, cost)
 	s.given.Add(s.given, cost)
 	h.till.take(account{scopeKey, s.text}, reserve)
 	return nonce
-}
-
-func costOf(value, reserve *big.Int) *big.Int {
-	cost := new(big.Int)
-	for _, part := range []*big.Int{value, reserve} {
-		if part != nil {
-			cost.Add(cost, part)
-		}
-	}
-	return cost
 }
 
 // covers reports whether its balance covers a cost, beside what is pending if all is set.
@@ -112,9 +103,9 @@ func (h *hall) lock(b *pgx.Batch, l *Ledger, terms Terms) {
 		rand.Shuffle(len(h.seats), func(i, j int) { h.seats[i], h.seats[j] = h.seats[j], h.seats[i] })
 		return rows.Err()
 	})
-	b.Queue(`SELECT count(*) FROM relayer_pools WHERE chain_id = $1 AND pool_id = $2 AND timeline <> `+timeline, l.ChainID, l.Pool).QueryRow(func(row pgx.Row) error {
+	b.Queue(`SELECT count(*), clock_timestamp() FROM relayer_pools WHERE chain_id = $1 AND pool_id = $2 AND timeline <> `+timeline, l.ChainID, l.Pool).QueryRow(func(row pgx.Row) error {
 		var n int
-		err := row.Scan(&n)
+		err := row.Scan(&n, &h.now)
 		h.failedOver = n > 0
 		return err
 	})
@@ -160,7 +151,7 @@ func (h *hall) seat(target string, key common.Address, value, reserve *big.Int) 
 	if h.failedOver {
 		return nil, errFailedOver
 	}
-	cost := costOf(value, reserve)
+	cost := relayer.Cost(value, reserve)
 	best, why := h.best(key, cost, reserve)
 	if why != nil {
 		return nil, why

@@ -43,9 +43,9 @@ func open(t testing.TB, db *pgxpool.Pool, keys int, targets ...string) (*Ledger,
 }
 
 // pond opens another pool of the same chain, with a key of its own.
-func pond(t testing.TB, db *pgxpool.Pool) (*Ledger, Terms) {
+func pond(t testing.TB, db *pgxpool.Pool, targets ...string) (*Ledger, Terms) {
 	t.Helper()
-	l := New(db, Config{ChainID: 1337, Pool: "pond"})
+	l := New(db, Config{ChainID: 1337, Pool: "pond", Targets: targets})
 	key := common.HexToAddress("0x99")
 	require.NoError(t, l.Register(context.Background(), []Registration{{Address: key}}))
 	return l, Terms{Held: []common.Address{key}, Cap: 16, Queue: 100}

@@ -20,7 +20,8 @@ import (
 // once: canceled, expired or failed. It returns the row as it is then; the caller sees to it that the no-op is signed.
 //
 // It fails with [relayer.ErrNotFound], or with a [relayer.StateError] if the transaction is mined or final, or
-// something else is intended. To intend what is intended already changes nothing.
+// something else is intended. To intend what is intended already changes nothing. An error that wraps [relayer.ErrUnknown] says
+// that it is intended, and that the row could not be read.
 func (l *Ledger) Intend(ctx context.Context, id uuid.UUID, intent relayer.Intent, reason string) (*relayer.Transaction, error) {
 	final := map[relayer.Intent]relayer.Status{
 		relayer.IntentCancel: relayer.Canceled, relayer.IntentExpire: relayer.Expired, relayer.IntentFail: relayer.Failed,
@@ -36,7 +37,7 @@ func (l *Ledger) Intend(ctx context.Context, id uuid.UUID, intent relayer.Intent
 		return nil, fmt.Errorf("%s: %w", intent, err)
 	}
 	l.heard()
-	tx, err := l.Transaction(ctx, id)
+	tx, err := l.afterwards(ctx, id, changed > 0)
 	if err == nil && changed > 0 && tx.Status.Final() {
 		l.metrics.statuses.WithLabelValues(string(tx.Status)).Inc()
 	}
@@ -47,6 +48,16 @@ func (l *Ledger) Intend(ctx context.Context, id uuid.UUID, intent relayer.Intent
 		return nil, &relayer.StateError{Status: tx.Status, Doing: string(intent)}
 	}
 	return tx, nil
+}
+
+// afterwards reads a transaction after a statement that has, or has not, written something down for it. What was written down
+// stands, whether it can be read or not.
+func (l *Ledger) afterwards(ctx context.Context, id uuid.UUID, written bool) (*relayer.Transaction, error) {
+	tx, err := l.Transaction(ctx, id)
+	if err != nil && written {
+		return nil, fmt.Errorf("%w: what was asked for is written down: %w", relayer.ErrUnknown, err)
+	}
+	return tx, err
 }
 
 // Now is the time by the database's clock, by which rows are created.
@@ -139,6 +150,9 @@ func (l *Ledger) Replace(ctx context.Context, r *Replacement) error {
 		if data == nil {
 			data = []byte{}
 		}
+		if _, err := tx.Exec(ctx, keepData, r.ID, data); err != nil {
+			return fmt.Errorf("replace: keep what is told: %w", err)
+		}
 		if _, err := tx.Exec(ctx, `WITH changed AS (
 			UPDATE relayer_txs t SET to_address = $3, value_wei = $4::text::numeric, data = $5, gas_limit = $6, speed = $7,
 				gas_price = $8::text::numeric, max_fee = $9::text::numeric, max_priority = $10::text::numeric, valid_until = $11,
@@ -152,13 +166,8 @@ func (l *Ledger) Replace(ctx context.Context, r *Replacement) error {
 		if r.Attempt == nil {
 			return nil
 		}
-		a := r.Attempt
-		tag, err := tx.Exec(ctx, `INSERT INTO relayer_attempts
-			(chain_id, tx_id, attempt, address, nonce, purpose, tx_hash, raw, max_fee, max_priority)
-			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9::text::numeric, $10::text::numeric) ON CONFLICT DO NOTHING`,
-			l.ChainID, a.TxID, a.Number, hexAddress(a.From), int64(a.Nonce), string(a.Purpose), a.Hash.Hex(), a.Raw,
-			a.MaxFee.String(), decimal(a.MaxPriorityFee))
-		if err == nil && tag.RowsAffected() == 0 {
+		stored, err := l.storeAttempts(ctx, tx, []*relayer.Attempt{r.Attempt})
+		if err == nil && !stored[0] {
 			err = ErrRaced
 		}
 		return err
@@ -171,17 +180,19 @@ func (l *Ledger) Fill(ctx context.Context, key common.Address, known int, mined 
 	err = l.transaction(ctx, func(b *pgx.Batch) error {
 		b.Queue(`SELECT next_nonce FROM relayer_keys WHERE chain_id = $1 AND pool_id = $2 AND address = $3 FOR UPDATE`,
 			l.ChainID, l.Pool, hexAddress(key))
-		b.Queue(`SELECT n FROM relayer_keys k CROSS JOIN LATERAL generate_series($4::bigint, k.next_nonce - 1) AS n
+		b.Queue(`SELECT n, clock_timestamp() FROM relayer_keys k CROSS JOIN LATERAL generate_series($4::bigint, k.next_nonce - 1) AS n
 			WHERE k.chain_id = $1 AND k.pool_id = $2 AND k.address = $3 AND NOT EXISTS (SELECT FROM relayer_txs t
 				WHERE t.chain_id = k.chain_id AND t.relayer_address = k.address AND t.nonce = n AND t.era = $5) AND `+era("$1")+` = $5 ORDER BY n LIMIT 1000`,
 			l.ChainID, l.Pool, hexAddress(key), int64(mined), known).Query(func(rows pgx.Rows) error {
-			gaps, err := pgx.CollectRows(rows, pgx.RowTo[int64])
-			for _, n := range gaps {
-				tx := l.transactionOf(&Draft{ID: uuid.Must(uuid.NewV7()), Target: hexAddress(key), Kind: relayer.KindNoop})
-				tx.From, tx.Nonce, tx.To = key, new(uint64(n)), new(key)
+			var n uint64
+			var now time.Time
+			_, err := pgx.ForEachRow(rows, []any{&n, &now}, func() error {
+				tx := l.transactionOf(&Draft{ID: uuid.Must(uuid.NewV7()), Target: hexAddress(key), Kind: relayer.KindNoop}, now)
+				tx.From, tx.Nonce, tx.To = key, new(n), new(key)
 				tx.Intent = relayer.IntentSend
 				filled = append(filled, tx)
-			}
+				return nil
+			})
 			return err
 		})
 		return nil

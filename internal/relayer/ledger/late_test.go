@@ -34,3 +34,23 @@ func TestLateWordAboutAnEarlierNonceChangesNothing(t *testing.T) {
 	require.Len(t, unsigned, 1, "nobody would sign for it")
 	require.Equal(t, again[0].Nonce, unsigned[0].Nonce)
 }
+
+// What waits while the chain begins anew has no bytes any more: a word about its first ones there counts.
+func TestAWordAboutTheFirstBytesOnAChainThatBeganAnew(t *testing.T) {
+	t.Parallel()
+	l, terms := setup(t, 1)
+	tx := accept(t, l, terms, draft(l))[0]
+	broadcast(t, l, tx)
+	require.NoError(t, onlyErr(l.Displaced(t.Context(), tx.ID, tx.From, 0, *tx.Nonce, common.Hash{0xee}, Block{Number: 7, Hash: blockHash(7)})))
+	_, err := l.StartOver(t.Context(), known(t, l), common.HexToHash("0x02"), Block{0, common.HexToHash("0x02")}, nil)
+	require.NoError(t, err)
+	again, err := l.Dispatch(t.Context(), terms, 10)
+	require.NoError(t, err)
+	require.Len(t, again, 1)
+	unsigned, err := l.Unsigned(t.Context(), all(terms), -time.Minute, 10) // by whoever finds that nobody signed
+	require.NoError(t, err)
+	require.Len(t, unsigned, 1)
+	require.Equal(t, again[0].Attempts, unsigned[0].Attempts)
+	broadcast(t, l, unsigned[0])
+	require.Equal(t, relayer.Broadcasted, read(t, l, tx).Status)
+}

@@ -5,15 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"math/big"
-	"strings"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/common/hexutil"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/rollcall-dev/rollcall/internal/postgres"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 )
 
@@ -72,18 +71,12 @@ func (l *Ledger) transaction(ctx context.Context, first, second func(*pgx.Batch)
 	}
 	batch.Queue("commit")
 	if err := conn.SendBatch(ctx, batch).Close(); err != nil {
-		// The server's own word is certain: it ends the transaction, and skips what follows.
-		if refused := new(pgconn.PgError); errors.As(err, &refused) && !fatal(refused) {
+		if !postgres.Uncertain(err) {
 			return errors.Join(err, rollback(ctx, conn))
 		}
 		return fmt.Errorf("%w: %w", relayer.ErrUnknown, err)
 	}
 	return nil
-}
-
-// fatal reports whether the server ended the session with the error, which it may have done within the commit.
-func fatal(err *pgconn.PgError) bool {
-	return err.Severity == "FATAL" || err.Severity == "PANIC" || strings.HasPrefix(err.Code, "57P") || strings.HasPrefix(err.Code, "08")
 }
 
 func rollback(ctx context.Context, conn *pgxpool.Conn) error {
@@ -95,13 +88,21 @@ func rollback(ctx context.Context, conn *pgxpool.Conn) error {
 }
 
 // told is the end of a statement whose part "changed" returns rows of relayer_txs: it writes down whom to tell. Its
-// parameter, the targets' names, is the statement's first.
-const told = `, told AS (
+// parameter, the targets' names, is the statement's first. The data is left out, since it is long and nearly always stays what it
+// is: whoever tells has it from the row (and see keepData).
+var told = telling(`unnest($1::text[])`)
+
+// toldByPool is [told] for rows of any pool, without the parameter: each has the targets that its own relayers have.
+var toldByPool = telling(`unnest((SELECT p.targets FROM relayer_pools p WHERE (p.chain_id, p.pool_id) = (c.chain_id, c.pool_id)))`)
+
+func telling(targets string) string {
+	return `, told AS (
 	INSERT INTO relayer_deliveries (id, chain_id, pool_id, target, event, tx_id, subject, revision, snapshot)
 	SELECT gen_random_uuid(), c.chain_id, c.pool_id, told_to, 'transaction_update', c.id, c.id::text, c.revision,
 		to_jsonb(c) - 'data'
-	FROM changed c CROSS JOIN unnest($1::text[]) AS told_to WHERE c.kind = 'transaction')
+	FROM changed c CROSS JOIN ` + targets + ` AS told_to WHERE c.kind = 'transaction')
 `
+}
 
 // heard tells that there is something to deliver.
 func (l *Ledger) heard() {

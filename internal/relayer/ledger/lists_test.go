@@ -27,6 +27,18 @@ func history(t *testing.T, l *Ledger, n int) {
 	require.NoError(t, err)
 }
 
+// requireIndexed wants a query that reads no more of the history than it is about.
+func requireIndexed(t *testing.T, l *Ledger, name, query string, args []any) {
+	t.Helper()
+	rows, err := l.db.Query(t.Context(), `EXPLAIN `+query, args...)
+	require.NoError(t, err)
+	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	require.NoError(t, err)
+	plan := strings.Join(lines, "\n")
+	require.NotContains(t, plan, "Seq Scan on relayer_txs", name)
+	require.NotContains(t, plan, "relayer_txs_pkey", name)
+}
+
 // However long the history is, to find little in it takes little.
 func TestListsDoNotReadTheHistory(t *testing.T) {
 	t.Parallel()
@@ -51,14 +63,8 @@ func TestListsDoNotReadTheHistory(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, c.total, total, name)
 		where, args := c.filter.where(l)
-		for _, query := range []string{selectTransactions + where + ` ORDER BY id DESC LIMIT 20`, `SELECT count(*) FROM relayer_txs` + where} {
-			rows, err := l.db.Query(t.Context(), `EXPLAIN `+query, args...)
-			require.NoError(t, err)
-			lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
-			require.NoError(t, err)
-			plan := strings.Join(lines, "\n")
-			require.NotContains(t, plan, "Seq Scan on relayer_txs", name)
-			require.NotContains(t, plan, "relayer_txs_pkey", name)
+		for _, query := range []string{page(where, 0, 20), `SELECT count(*) FROM relayer_txs` + where} {
+			requireIndexed(t, l, name, query, args)
 		}
 	}
 	// What is much is not counted to its end.
@@ -71,6 +77,52 @@ func TestListsDoNotReadTheHistory(t *testing.T) {
 	_, total, err := l.Transactions(t.Context(), Filter{}, n-100, 20)
 	require.NoError(t, err)
 	require.Equal(t, n, total)
+}
+
+// What waits for one very key is listed under it, as is what was canceled while it did; what waits for the pool is not.
+func TestWhatWaitsForAKeyIsListedUnderIt(t *testing.T) {
+	t.Parallel()
+	l, terms := setup(t, 2)
+	terms.Cap = 1
+	key := terms.Held[0]
+	const n = 20_000
+	for _, key := range terms.Held {
+		require.NoError(t, onlyErr(l.Raise(t.Context(), key, known(t, l).Era, n))) // the history has those below
+	}
+	own := func() *Draft {
+		d := draft(l)
+		d.Key, d.Target = key, hexAddress(key)
+		return d
+	}
+	sent := accept(t, l, terms, own(), draft(l))
+	require.Equal(t, key, sent[0].From)
+	waiting := accept(t, l, terms, own(), draft(l), own())
+	require.Nil(t, waiting[0].Nonce)
+	_, err := l.Intend(t.Context(), waiting[0].ID, relayer.IntentCancel, "no")
+	require.NoError(t, err)
+	list := func(f Filter) []uuid.UUID {
+		f.Key = key
+		txs, total, err := l.Transactions(t.Context(), f, 0, 10)
+		require.NoError(t, err)
+		require.Len(t, txs, total)
+		return ids(txs)
+	}
+	require.Equal(t, []uuid.UUID{waiting[2].ID, waiting[0].ID, sent[0].ID}, list(Filter{}))
+	require.Equal(t, []uuid.UUID{waiting[2].ID, sent[0].ID}, list(Filter{Statuses: []relayer.Status{relayer.Allocated}}))
+	require.Equal(t, []uuid.UUID{waiting[0].ID}, list(Filter{Statuses: []relayer.Status{relayer.Canceled}}))
+
+	// Nor does a key that has done little need the history of the others for that.
+	history(t, l, n)
+	_, err = l.db.Exec(t.Context(), `UPDATE relayer_txs SET relayer_address = $1 WHERE relayer_address = $2 AND nonce BETWEEN 4 AND $3`,
+		hexAddress(common.HexToAddress("0x63")), hexAddress(key), n-1)
+	require.NoError(t, err)
+	_, err = l.db.Exec(t.Context(), `VACUUM ANALYZE relayer_txs`)
+	require.NoError(t, err)
+	f := Filter{Key: key}
+	where, args := f.where(l)
+	for _, query := range []string{page(where, 0, 20), `SELECT count(*) FROM relayer_txs` + where} {
+		requireIndexed(t, l, "key", query, args)
+	}
 }
 
 // What is canceled at once, in parts, is all that callers have pending of the pool, or of a key, and nothing else.

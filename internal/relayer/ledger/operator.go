@@ -93,7 +93,7 @@ var ErrUnsigned = errors.New("nothing was signed for it yet")
 
 // AskBump asks for a higher fee than that of the transaction's latest attempt. Whoever follows the chain signs for it, at
 // the next look, or, where that is above the cap, once it no longer is. Nothing is asked of one that is mined or final (a
-// [relayer.StateError]), or has no attempt ([ErrUnsigned]).
+// [relayer.StateError]), or has no attempt ([ErrUnsigned]). An error that wraps [relayer.ErrUnknown] is as that of [Ledger.Intend].
 func (l *Ledger) AskBump(ctx context.Context, id uuid.UUID) (*relayer.Transaction, error) {
 	tag, err := l.db.Exec(ctx, `UPDATE relayer_txs t SET bump_asked_at = now() WHERE id = $1 AND chain_id = $2 AND pool_id = $3
 		AND open AND status <> 'mined' AND nonce IS NOT NULL
@@ -101,7 +101,7 @@ func (l *Ledger) AskBump(ctx context.Context, id uuid.UUID) (*relayer.Transactio
 	if err != nil {
 		return nil, fmt.Errorf("ask for a higher fee: %w", err)
 	}
-	tx, err := l.Transaction(ctx, id)
+	tx, err := l.afterwards(ctx, id, tag.RowsAffected() > 0)
 	switch {
 	case err != nil:
 		return nil, err

@@ -117,7 +117,8 @@ func (l *Ledger) Due(ctx context.Context, limit int) ([]*relayer.Transaction, er
 		AND chain_id = $1 AND pool_id = $2 AND intent = 'send' AND status <> 'mined' ORDER BY valid_until LIMIT $3`, l.ChainID, l.Pool, limit)
 }
 
-// Unsent are the latest attempts of transactions that no node is known to have taken, and whose row has not changed for age;
+// Unsent are the latest attempts of transactions where no node is known to have taken these bytes, whatever is known of earlier
+// ones (see [Ledger.StoreAttempts]), and whose row has not changed for age;
 // from the given nonces on, of each key in turn, its lowest first; at most limit.
 func (l *Ledger) Unsent(ctx context.Context, froms []From, age time.Duration, limit int) ([]*relayer.Attempt, error) {
 	addresses, nonces := l.froms(froms)
@@ -128,13 +129,13 @@ func (l *Ledger) Unsent(ctx context.Context, froms []From, age time.Duration, li
 			ORDER BY t.nonce LIMIT $5) AS s`+inTurn("s", "address", "$5"), l.ChainID, addresses, nonces, age, limit)
 }
 
-// Intended are transactions whose nonce is to be used for a no-op, and for which none has been signed; from the given
-// nonces on, of each key in turn, its lowest first; at most limit.
+// Intended are transactions whose nonce is to be used for a no-op, and whose latest attempt is none; from the given nonces on, of
+// each key in turn, its lowest first; at most limit.
 func (l *Ledger) Intended(ctx context.Context, froms []From, limit int) ([]*relayer.Transaction, error) {
 	addresses, nonces := l.froms(froms)
 	return l.list(ctx, "list what is to be superseded", `SELECT t.* FROM unnest($2::text[], $3::bigint[]) AS f (address, nonce) CROSS JOIN LATERAL (
 		`+selectTransactions+` WHERE chain_id = $1 AND relayer_address = f.address AND nonce >= f.nonce AND open AND nonce IS NOT NULL
-			AND intent <> 'send' AND status <> 'mined' AND NOT EXISTS (SELECT FROM relayer_attempts a WHERE a.tx_id = relayer_txs.id
-				AND a.nonce = relayer_txs.nonce AND a.address = relayer_txs.relayer_address AND a.purpose = 'noop')
+			AND intent <> 'send' AND status <> 'mined' AND coalesce((SELECT a.purpose FROM relayer_attempts a WHERE a.tx_id = relayer_txs.id
+				AND a.nonce = relayer_txs.nonce AND a.address = relayer_txs.relayer_address ORDER BY a.attempt DESC LIMIT 1), '') <> 'noop'
 		ORDER BY nonce LIMIT $4) AS t`+inTurn("t", "relayer_address", "$4"), l.ChainID, addresses, nonces, limit)
 }

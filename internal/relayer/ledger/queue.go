@@ -48,7 +48,7 @@ func (l *Ledger) Dispatch(ctx context.Context, terms Terms, limit int) ([]*relay
 			return nil
 		}
 		for _, tx := range queue {
-			s, err := h.best(keyOf(tx, l.Pool), costOf(tx.Value, tx.Reserve), tx.Reserve)
+			s, err := h.best(tx.OnlyKey(), relayer.Cost(tx.Value, tx.Reserve), tx.Reserve)
 			if err != nil || s == nil { // those before it have taken what there was
 				continue
 			}

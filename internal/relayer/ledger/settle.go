@@ -59,7 +59,7 @@ func (l *Ledger) recordMined(ctx context.Context, mined []Mined) error {
 			mined_at = v.mined, succeeded = v.succeeded, mined_purpose = v.purpose, gas_used = v.used, gas_price_paid = v.price::numeric,
 			sent_at = coalesce(t.sent_at, now()), revision = revision + 1, updated_at = now()
 		FROM found v WHERE t.id = v.id RETURNING t.*
-	), counted AS (SELECT f.address, -count(DISTINCT c.id)::int AS n FROM found f JOIN changed c ON c.id = f.id WHERE f.was <> 'mined' GROUP BY 1)`+
+	), counted AS (SELECT address, -count(DISTINCT id)::int AS n FROM found WHERE was <> 'mined' GROUP BY address)`+
 		l.kept()+told+tally, l.targets(), ids, hashes, blocks, numbers, times, succeeded, used, prices)
 	if err == nil {
 		err = counts.read(rows)
@@ -149,21 +149,33 @@ func (l *Ledger) Confirm(ctx context.Context, blocks []Block) (int, error) {
 	for i, b := range blocks {
 		hashes[i] = b.Hash.Hex()
 	}
-	for confirmed := 0; ; {
-		n, err := l.confirm(ctx, hashes)
+	// Found once: there is no index of blocks, and each look reads all that is open.
+	rows, err := l.db.Query(ctx, `SELECT id FROM relayer_txs WHERE chain_id = $1 AND pool_id = $2 AND open AND nonce IS NOT NULL
+		AND status = 'mined' AND block_hash = ANY($3) ORDER BY relayer_address, nonce`, l.ChainID, l.Pool, hashes)
+	if err != nil {
+		return 0, fmt.Errorf("find what is to be confirmed: %w", err)
+	}
+	ids, err := pgx.CollectRows(rows, pgx.RowTo[[16]byte])
+	if err != nil {
+		return 0, fmt.Errorf("find what is to be confirmed: %w", err)
+	}
+	confirmed := 0
+	for part := range slices.Chunk(ids, settleLimit) {
+		n, err := l.confirm(ctx, part, hashes)
 		confirmed += n
-		if err != nil || n < settleLimit {
+		if err != nil {
 			return confirmed, err
 		}
 	}
+	return confirmed, nil
 }
 
-func (l *Ledger) confirm(ctx context.Context, hashes []string) (int, error) {
+func (l *Ledger) confirm(ctx context.Context, ids [][16]byte, hashes []string) (int, error) {
 	counts := tallied{}
 	// What a no-op did is what was intended with it; that a caller's own bytes were mined after all beats any intent.
 	rows, err := l.db.Query(ctx, `WITH deep AS MATERIALIZED (
-		SELECT id FROM relayer_txs WHERE chain_id = $2 AND pool_id = $3 AND open AND nonce IS NOT NULL AND status = 'mined'
-			AND block_hash = ANY($4) ORDER BY relayer_address, nonce LIMIT $5 FOR UPDATE
+		SELECT id FROM relayer_txs WHERE id = ANY($2) AND open AND status = 'mined' AND block_hash = ANY($3)
+			ORDER BY relayer_address, nonce FOR UPDATE
 	), changed AS (
 		UPDATE relayer_txs t SET open = false, confirmed_at = now(), revision = revision + 1, updated_at = now(),
 			status = CASE
@@ -172,9 +184,9 @@ func (l *Ledger) confirm(ctx context.Context, hashes []string) (int, error) {
 				WHEN t.mined_purpose = 'noop' AND t.intent = 'fail' THEN 'failed'
 				WHEN t.succeeded THEN 'confirmed' ELSE 'reverted' END,
 			status_reason = CASE WHEN t.mined_purpose = 'noop' THEN t.intent_reason WHEN t.succeeded THEN '' ELSE 'execution reverted' END
-		FROM deep WHERE t.id = deep.id AND t.open AND t.status = 'mined' AND t.block_hash = ANY($4)
+		FROM deep WHERE t.id = deep.id AND t.open AND t.status = 'mined' AND t.block_hash = ANY($3)
 		RETURNING t.*
-	)`+paid+told+tally, l.targets(), l.ChainID, l.Pool, hashes, settleLimit)
+	)`+paid+told+tally, l.targets(), ids, hashes)
 	if err == nil {
 		err = counts.read(rows)
 	}

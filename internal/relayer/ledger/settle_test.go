@@ -313,6 +313,26 @@ func TestOneFollowsForEachPool(t *testing.T) {
 	require.False(t, ok, "it has not registered")
 }
 
+// An operator starts over by way of one pool; what that drops of another is told to those whom its own relayers tell.
+func TestStartOverTellsEachPoolsTargets(t *testing.T) {
+	t.Parallel()
+	l, terms := setup(t, 1, "a", "b")
+	other, otherTerms := pond(t, l.db, "c")
+	tx, theirs := accept(t, l, terms, draft(l))[0], accept(t, other, otherTerms, draft(other))[0]
+	operator, err := Attach(t.Context(), l.db, l.ChainID, l.Pool)
+	require.NoError(t, err)
+	n, err := operator.StartOver(t.Context(), known(t, l), common.HexToHash("0x02"), Block{0, common.HexToHash("0x02")}, nil)
+	require.NoError(t, err)
+	require.Equal(t, 2, n)
+	told := func(tx *relayer.Transaction) (targets []string) {
+		require.NoError(t, l.db.QueryRow(t.Context(), `SELECT coalesce(array_agg(pool_id || ' ' || target || ' ' || (snapshot->>'status') ORDER BY 1), '{}')
+			FROM relayer_deliveries WHERE tx_id = $1`, tx.ID).Scan(&targets))
+		return targets
+	}
+	require.ElementsMatch(t, []string{"pool a dropped", "pool b dropped"}, told(tx))
+	require.ElementsMatch(t, []string{"pond c dropped"}, told(theirs))
+}
+
 func TestStartOver(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 2)

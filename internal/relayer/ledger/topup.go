@@ -68,7 +68,7 @@ func (l *Ledger) TopUp(ctx context.Context, t TopUp) (*relayer.Transaction, erro
 			return &relayer.LimitError{Limit: "top-ups of a day", After: max(time.Second, time.Until(h.till.day.AddDate(0, 0, 1)))}
 		}
 		reserve := new(big.Int).Mul(t.Fee, big.NewInt(int64(params.TxGas)))
-		cost := costOf(amount, reserve)
+		cost := relayer.Cost(amount, reserve)
 		switch s, err := h.funder(); {
 		case err != nil:
 			return err
@@ -80,7 +80,7 @@ func (l *Ledger) TopUp(ctx context.Context, t TopUp) (*relayer.Transaction, erro
 			tx = l.transactionOf(&Draft{
 				ID: uuid.Must(uuid.NewV7()), Target: hexAddress(t.From), Kind: relayer.KindTopUp, Reserve: reserve,
 				Request: relayer.Request{To: &t.To, Value: amount, GasLimit: params.TxGas, Speed: relayer.Fast},
-			})
+			}, h.now)
 			tx.From, tx.Nonce = s.address, new(h.give(s, amount, reserve))
 		}
 		h.till.take(daily, amount)

@@ -15,29 +15,35 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 )
 
-const selectTransactions = selectBefore + `attempts` + selectAfter
+const selectTransactions = selectBefore + `attempts` + selectAfter + `NULL::text[] AS offer FROM relayer_txs`
 
 // selectToSign is selectTransactions with the number of attempts that there really are. The row's own comes with what nodes said,
 // and misses one that was being stored while the row lost its nonce: whoever signs next would take its number for ever.
-const selectToSign = selectBefore + `coalesce((SELECT max(a.attempt) FROM relayer_attempts a WHERE a.tx_id = relayer_txs.id), 0)` + selectAfter
+const selectToSign = selectBefore + `coalesce((SELECT max(a.attempt) FROM relayer_attempts a WHERE a.tx_id = relayer_txs.id), 0)` +
+	selectAfter + `NULL::text[] AS offer FROM relayer_txs`
+
+// selectToShow is selectTransactions with what the attempt offers whose hash the row has; from where follows.
+const selectToShow = selectBefore + `attempts` + selectAfter + `(SELECT ARRAY[a.max_fee::text, a.max_priority::text] FROM relayer_attempts a
+	WHERE a.tx_hash = relayer_txs.tx_hash AND a.tx_id = relayer_txs.id) AS offer FROM `
 
 const selectBefore = `SELECT id, chain_id, pool_id, target, caller, kind, relayer_address, nonce, tx_hash, status,
 	status_reason, intent, revision, `
 
 const selectAfter = ` AS attempts, to_address, value_wei::text, data, gas_limit, speed, gas_price::text, max_fee::text,
 	max_priority::text, valid_until, method, orderbook, trader, request_id, trace_id, block_number, block_hash,
-	gas_used, gas_price_paid::text, created_at, updated_at, sent_at, mined_at, confirmed_at, reserve_wei::text FROM relayer_txs`
+	gas_used, gas_price_paid::text, created_at, updated_at, sent_at, mined_at, confirmed_at, reserve_wei::text, `
 
 func scanTransaction(row pgx.CollectableRow) (*relayer.Transaction, error) {
 	t := new(relayer.Transaction)
 	var from, hash, to, blockHash, value, price, fee, tip, paid, reserve *string
+	var offer []*string
 	var nonce, block, used *uint64
 	var until, sent, mined, confirmed *time.Time
 	m := &t.Metadata
 	err := row.Scan(&t.ID, &t.ChainID, &t.Pool, &t.Target, &t.Caller, &t.Kind, &from, &nonce, &hash, &t.Status,
 		&t.StatusReason, &t.Intent, &t.Revision, &t.Attempts, &to, &value, &t.Data, &t.GasLimit, &t.Speed, &price, &fee,
 		&tip, &until, &m.Method, &m.Orderbook, &m.Trader, &m.RequestID, &m.TraceID, &block, &blockHash,
-		&used, &paid, &t.CreatedAt, &t.UpdatedAt, &sent, &mined, &confirmed, &reserve)
+		&used, &paid, &t.CreatedAt, &t.UpdatedAt, &sent, &mined, &confirmed, &reserve, &offer)
 	if err != nil {
 		return nil, err
 	}
@@ -63,6 +69,9 @@ func scanTransaction(row pgx.CollectableRow) (*relayer.Transaction, error) {
 	t.Value, t.GasPrice, t.MaxFee = parseDecimal(value), parseDecimal(price), parseDecimal(fee)
 	t.MaxPriorityFee, t.EffectiveGasPrice = parseDecimal(tip), parseDecimal(paid)
 	t.Reserve = parseDecimal(reserve)
+	if offer != nil {
+		t.OfferedFee, t.OfferedTip = parseDecimal(offer[0]), parseDecimal(offer[1])
+	}
 	for _, at := range []struct {
 		from *time.Time
 		to   *time.Time
@@ -72,14 +81,6 @@ func scanTransaction(row pgx.CollectableRow) (*relayer.Transaction, error) {
 		}
 	}
 	return t, nil
-}
-
-// keyOf is the only key that may send a transaction; zero for any.
-func keyOf(tx *relayer.Transaction, pool string) common.Address {
-	if tx.Target == pool {
-		return common.Address{}
-	}
-	return common.HexToAddress(tx.Target)
 }
 
 // Transaction reads one; [relayer.ErrNotFound] if the pool has none with that id.
@@ -94,7 +95,7 @@ func (l *Ledger) TransactionByNonce(ctx context.Context, key common.Address, non
 }
 
 func (l *Ledger) one(ctx context.Context, where string, args ...any) (*relayer.Transaction, error) {
-	rows, err := l.db.Query(ctx, selectTransactions+where, args...)
+	rows, err := l.db.Query(ctx, selectToShow+`relayer_txs`+where, args...)
 	if err != nil {
 		return nil, fmt.Errorf("read a transaction: %w", err)
 	}
@@ -110,7 +111,7 @@ func (l *Ledger) one(ctx context.Context, where string, args ...any) (*relayer.T
 
 // Filter chooses transactions; what is zero does not matter.
 type Filter struct {
-	Key      common.Address
+	Key      common.Address // that has it, or that it waits for
 	Statuses []relayer.Status
 	// Signed: only those that were (true) or were not (false) signed; nil: both.
 	Signed *bool
@@ -129,7 +130,7 @@ func (l *Ledger) Transactions(ctx context.Context, f Filter, offset, limit int) 
 	where, args := f.where(l)
 	batch := new(pgx.Batch)
 	batch.Queue(`SELECT count(*) FROM (SELECT FROM relayer_txs`+where+fmt.Sprintf(` LIMIT %d) matching`, offset+limit+CountLimit), args...).QueryRow(func(row pgx.Row) error { return row.Scan(&total) })
-	batch.Queue(selectTransactions+where+fmt.Sprintf(` ORDER BY id DESC OFFSET %d LIMIT %d`, offset, limit), args...).Query(func(rows pgx.Rows) (err error) {
+	batch.Queue(page(where, offset, limit), args...).Query(func(rows pgx.Rows) (err error) {
 		txs, err = pgx.CollectRows(rows, scanTransaction)
 		return err
 	})
@@ -137,6 +138,11 @@ func (l *Ledger) Transactions(ctx context.Context, f Filter, offset, limit int) 
 		return nil, 0, fmt.Errorf("list transactions: %w", err)
 	}
 	return txs, total, nil
+}
+
+// page reads a part of a list. What there is to show is looked up for that part alone, not for what comes before it.
+func page(where string, offset, limit int) string {
+	return selectToShow + `(SELECT * FROM relayer_txs` + where + fmt.Sprintf(` ORDER BY id DESC OFFSET %d LIMIT %d) AS relayer_txs ORDER BY id DESC`, offset, limit)
 }
 
 func (f *Filter) where(l *Ledger) (where string, args []any) {
@@ -147,7 +153,7 @@ func (f *Filter) where(l *Ledger) (where string, args []any) {
 		conditions = append(conditions, fmt.Sprintf(condition, len(args)))
 	}
 	if f.Key != (common.Address{}) {
-		add("relayer_address = $%d", hexAddress(f.Key))
+		add("(relayer_address = $%[1]d OR relayer_address IS NULL AND target = $%[1]d)", hexAddress(f.Key))
 	}
 	if len(f.Statuses) > 0 {
 		add("status = ANY($%d)", f.Statuses)

@@ -11,5 +11,8 @@
 //   - A request may have our object metadata: method, orderbook, trader, request_id, trace_id, by which transactions can
 //     be listed. Its names are ours, so that an unknown one is refused.
 //   - from is empty as long as no key has been chosen for a transaction that was posted to a pool.
+//   - gas_price, max_fee_per_gas and max_priority_fee_per_gas are what the request named, however often it was outbid. Where it
+//     named none of them, they are what the attempt offers that hash names, and null before there is one. There, each new price
+//     takes the place of what was asked for.
 //   - signature is always null: a transaction may have several, one per attempt.
 package ozapi

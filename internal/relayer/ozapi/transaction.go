@@ -20,11 +20,12 @@ type Transaction struct {
 	SentAt       *string           `json:"sent_at"`
 	ConfirmedAt  *string           `json:"confirmed_at"`
 
+	// The fees that were asked for; where none were, those that the attempt offers which Hash names.
 	GasPrice *string `json:"gas_price"` // wei, decimal, as all fees
 	GasLimit *uint64 `json:"gas_limit"`
 	Nonce    *uint64 `json:"nonce"`
 	Value    string  `json:"value"` // wei, 0x hex
-	From     string  `json:"from"`  // "" as long as no key is chosen
+	From     string  `json:"from"`  // "" as long as no key is chosen of a pool
 	To       *string `json:"to"`    // nil for the creation of a contract
 	// RelayerID is what it was posted to.
 	RelayerID            string         `json:"relayer_id"`
@@ -63,14 +64,24 @@ func FromTransaction(t *relayer.Transaction) Transaction {
 		Speed:                orNil(t.Speed),
 		IsCanceled:           new(t.Intent == relayer.IntentCancel || t.Status == relayer.Canceled),
 	}
+	if t.GasPrice == nil && t.MaxFee == nil && t.MaxPriorityFee == nil { // the request left it to us
+		if t.OfferedTip == nil {
+			out.GasPrice = decimal(t.OfferedFee)
+		} else {
+			out.MaxFeePerGas, out.MaxPriorityFeePerGas = decimal(t.OfferedFee), decimal(t.OfferedTip)
+		}
+	}
 	if t.Hash != nil {
 		out.Hash = new(hex0x(t.Hash[:]))
 	}
 	if t.Value != nil {
 		out.Value = "0x" + t.Value.Text(16)
 	}
-	if t.From != (common.Address{}) {
+	switch {
+	case t.From != (common.Address{}):
 		out.From = t.From.Hex()
+	case common.IsHexAddress(t.Target): // no other key may send it
+		out.From = common.HexToAddress(t.Target).Hex()
 	}
 	if t.To != nil {
 		out.To = new(t.To.Hex())

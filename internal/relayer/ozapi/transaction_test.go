@@ -3,6 +3,7 @@ package ozapi
 import (
 	"encoding/json"
 	"math/big"
+	"strings"
 	"testing"
 	"time"
 
@@ -42,6 +43,44 @@ func TestATransactionHasEveryFieldAndItsNulls(t *testing.T) {
 		`"gas_price":"`+maxText+`","gas_limit":21000,"nonce":0,`+
 		`"value":"0xffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff","from":"`+to+`","to":null,"relayer_id":"pool-1",`+
 		`"data":"0x0102","max_fee_per_gas":"2","max_priority_fee_per_gas":"0","signature":null,"speed":null,"is_canceled":true}`, string(got))
+}
+
+// Where the request named no fees, those are shown that are offered.
+func TestFeesThatAreOfferedAreShown(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		request           relayer.Request
+		offered, tip      *big.Int
+		price, fee, prior string
+	}{
+		"nothing yet":      {},
+		"dynamic":          {offered: big.NewInt(20), tip: new(big.Int), fee: "20", prior: "0"},
+		"legacy":           {offered: big.NewInt(20), price: "20"},
+		"price was named":  {request: relayer.Request{GasPrice: big.NewInt(7)}, offered: big.NewInt(20), price: "7"},
+		"fees were named":  {request: relayer.Request{MaxFee: big.NewInt(7), MaxPriorityFee: big.NewInt(1)}, offered: big.NewInt(20), tip: big.NewInt(2), fee: "7", prior: "1"},
+		"speed was chosen": {request: relayer.Request{Speed: relayer.Fast}, offered: big.NewInt(20), tip: big.NewInt(2), fee: "20", prior: "2"},
+	} {
+		got := FromTransaction(&relayer.Transaction{Request: c.request, OfferedFee: c.offered, OfferedTip: c.tip})
+		require.Equal(t, []*string{orNil(c.price), orNil(c.fee), orNil(c.prior)}, []*string{got.GasPrice, got.MaxFeePerGas, got.MaxPriorityFeePerGas}, name)
+	}
+}
+
+// What was posted to a key is sent by that one, and by no other; the pool's id says nothing yet.
+func TestWhatWaitsForAKeyIsFromIt(t *testing.T) {
+	t.Parallel()
+	key := common.HexToAddress(to)
+	for _, c := range []struct {
+		target string
+		chosen common.Address
+		want   string
+	}{
+		{"pool-1", common.Address{}, ""},
+		{"pool-1", key, key.Hex()},
+		{strings.ToLower(to), common.Address{}, key.Hex()},
+		{strings.ToLower(to), key, key.Hex()},
+	} {
+		require.Equal(t, c.want, FromTransaction(&relayer.Transaction{Target: c.target, From: c.chosen}).From)
+	}
 }
 
 func TestASignedTransactionIsSent(t *testing.T) {

@@ -26,7 +26,7 @@ func usual(s step, k kind, nth int) bool {
 
 // steps are all that have a name.
 func steps() []step {
-	all := []step{stepLook, stepSign, stepSend, "fill: commit"}
+	all := []step{stepLook, stepSign, stepSend, "fill: commit", "replace: attempt"}
 	for _, s := range statements {
 		all = append(all, s.step)
 	}

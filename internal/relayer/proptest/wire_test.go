@@ -28,7 +28,6 @@ var statements = []struct {
 	{"confirm", "SET open = false, confirmed_at = now()"},
 	{"intend", "SET intent = $5"},
 	{"replace", "SET to_address = $3"},
-	{"replace: attempt", "INSERT INTO relayer_attempts"},
 	{"raise", "UPDATE relayer_keys SET next_nonce = $4"},
 	{"follow", "UPDATE relayer_pools SET tracker = $3"},
 }
@@ -123,8 +122,11 @@ func (w *wire) Write(p []byte) (int, error) {
 			continue
 		}
 		s := w.asked
-		if s == "claim: commit" && w.last == "fill: lock" {
+		switch { // the same statement for something else
+		case s == "claim: commit" && w.last == "fill: lock":
 			s = "fill: commit"
+		case s == "store attempts" && w.last == "replace":
+			s = "replace: attempt"
 		}
 		if w.asked = stepQuiet; s != stepQuiet {
 			w.last = s
@@ -135,7 +137,7 @@ func (w *wire) Write(p []byte) (int, error) {
 		}
 		if k == late {
 			w.deliver(request)
-			return 0, fmt.Errorf("%w: %q", errLate, s)
+			return len(p), fmt.Errorf("%w: %q", errLate, s) // none would mean that nothing will ever arrive
 		}
 		if k != none {
 			w.arm <- strike{s, k}

@@ -111,6 +111,27 @@ func TestRewoundNodeMinesEverythingOnce(t *testing.T) {
 	t.Logf("%d hits mined; %s", stored, v.extras())
 }
 
+// underWay has transactions broadcasted that would be sent again where they get lost.
+func (sc *scene) underWay() {
+	sc.t.Helper()
+	l := newLoad(sc.t, sc.fleet, sc.counter, 10, sc.random)
+	l.clients, l.pace = 8, time.Millisecond
+	l.run(sc.t.Context(), sc.random)
+	v := sc.truth()
+	eventually(sc.t, patience, func() bool {
+		var unsent int
+		err := v.db.QueryRow(sc.t.Context(), `SELECT count(*) FROM relayer_txs WHERE status = 'allocated'`).Scan(&unsent)
+		return err == nil && unsent == 0
+	}, "not broadcasted")
+}
+
+// underWay counts what is not final.
+func (v *truth) underWay() (open int) {
+	v.t.Helper()
+	require.NoError(v.t, v.db.QueryRow(v.t.Context(), `SELECT count(*) FROM relayer_txs WHERE open`).Scan(&open))
+	return open
+}
+
 // A chain that began anew has the same id, and perhaps the same genesis block. Nothing may be sent on it.
 func TestChainThatBeganAnewIsRefused(t *testing.T) {
 	t.Parallel()
@@ -128,6 +149,7 @@ func TestChainThatBeganAnewIsRefused(t *testing.T) {
 		addresses = append(addresses, k.Address)
 	}
 	anew.Fund(testchain.Ether(1000), addresses...)
+	sc.underWay()
 	for i, old := range sc.proxies {
 		require.NoError(t, old.Close())
 		again, err := proxy.Open(proxy.Config{HTTP: anew.URL(), WS: anew.WSURL(), Listen: strings.TrimPrefix(old.URL(), "http://")})
@@ -135,6 +157,7 @@ func TestChainThatBeganAnewIsRefused(t *testing.T) {
 		t.Cleanup(func() { require.NoError(t, again.Close()) })
 		sc.proxies[i] = again
 	}
+	require.NotZero(t, v.underWay())
 	refuses := func() {
 		t.Helper()
 		for _, m := range sc.fleet {
@@ -161,12 +184,12 @@ func TestChainThatBeganAnewIsRefused(t *testing.T) {
 	sc.fleet[0].start()
 	refuses()
 	require.Equal(t, http.StatusServiceUnavailable, post(sc.fleet[0].url()))
-	// Some rounds more, of which each would send.
+	// Long enough for what a node does not have to be missed, and sent.
 	head, err := anew.Client().BlockNumber(t.Context())
 	require.NoError(t, err)
 	eventually(t, patience, func() bool {
 		now, err := anew.Client().BlockNumber(t.Context())
-		return err == nil && now >= head+6
+		return err == nil && now >= head+8
 	}, "the new chain makes no blocks")
 	for _, a := range addresses {
 		count, err := anew.Client().PendingNonceAt(t.Context(), a)
@@ -191,12 +214,14 @@ func TestShortChainThatBeganAnewIsRefused(t *testing.T) {
 	l.clients, l.pace = 8, 50*time.Millisecond
 	l.run(t.Context(), sc.random)
 	v.settled(patience)
+	sc.underWay()
 	// What stood in the blocks that are gone geth may put back into its pool by itself: what counts is what it is sent.
 	for _, p := range sc.proxies {
 		p.SetRules(proxy.Rule{Name: "sent", Methods: []string{"eth_sendRawTransaction"}, Fault: proxy.Fault{Kind: proxy.Refuse}})
 		p.Switch(true)
 	}
 	sc.node.SetHead(0)
+	require.NotZero(t, v.underWay())
 	var addresses []common.Address
 	for _, k := range sc.keys {
 		addresses = append(addresses, k.Address)
@@ -208,11 +233,12 @@ func TestShortChainThatBeganAnewIsRefused(t *testing.T) {
 			return code == http.StatusServiceUnavailable && strings.Contains(body, "history")
 		}, "%s does not see that the chain began anew", m.name)
 	}
+	// Long enough for what a node does not have to be missed, and sent.
 	again, err := v.chain.BlockNumber(t.Context())
 	require.NoError(t, err)
 	eventually(t, patience, func() bool {
 		now, err := v.chain.BlockNumber(t.Context())
-		return err == nil && now >= again+4
+		return err == nil && now >= again+8
 	}, "no blocks")
 	for _, p := range sc.proxies {
 		require.Zero(t, p.Injected()["sent"], "something was sent on the new chain")

@@ -2,7 +2,8 @@
 //
 // One process of a pool does it at a time; which one is a row in the store with a term, so that another takes over when it
 // dies or freezes. That is for economy only. Two that believe it at once do no harm: every change compares with what is
-// stored, signed bytes are stored before they are sent, and one attempt number has one winner.
+// stored, signed bytes are stored before they are sent, and one attempt number has one winner. One that does not hold all
+// keys lets others follow when a key that it lacks gets nowhere.
 //
 // On each head, with everything read from one endpoint at one block:
 //
@@ -19,7 +20,7 @@
 //	gaps          nonces that nobody has: a no-op fills them
 //	intended      cancelations, expiries and failures that still need their no-op
 //	asked         what an operator wants to have outbid
-//	stuck         the lowest pending nonce of each key gets a higher fee when it has waited too long
+//	stuck         the lowest pending nonce of each key gets a higher fee when it has waited too long and blocks were made without it
 //	waiting       what had no key gets one
 //
 // What signers are needed for there is done for each key beside the others: one that hangs keeps only its own key waiting.

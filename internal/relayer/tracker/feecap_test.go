@@ -41,22 +41,20 @@ func TestBumpAboveTheNodesFeeCap(t *testing.T) {
 	fee := big.NewInt(30_000_000_000)
 	f := setup(t, 1, func(o *relaytest.Options) {
 		node = before(t, o)
-		node.SetRules(feeCap(fee))
+		node.SetRules(feeCap(fee), known)
 		o.Tracker = func(c *tracker.Config) {
 			c.StuckAfter, c.BumpAfter = time.Second, map[relayer.Speed]time.Duration{relayer.Fast: 100 * time.Millisecond}
 		}
 	})
 	tx := f.offered(fee)
-	require.Eventually(t, func() bool {
+	f.Reaches(t, tx, relayer.Broadcasted)
+	require.Eventually(t, func() bool { // due to be outbid with each block
+		f.chain.Commit()
 		keys, err := f.Ledger.Keys(t.Context())
-		return err == nil && !keys[0].StuckSince.IsZero()
-	}, 20*time.Second, 10*time.Millisecond)
-	f.chain.Rollback()
-	refused := node.Injected()["fee cap"]
-	require.Eventually(t, func() bool {
-		count, err := f.chain.Client().PendingTransactionCount(t.Context())
-		return err == nil && count == 1 && node.Injected()["fee cap"] > refused+3
-	}, 20*time.Second, 20*time.Millisecond)
+		return err == nil && !keys[0].StuckSince.IsZero() && f.latest(tx).Number > 1 && node.Injected()["fee cap"] > 5
+	}, 20*time.Second, 200*time.Millisecond)
+	node.SetRules(feeCap(fee)) // the node has lost it, or never had it
+	f.oneIsPending()
 	attempts, err := f.Ledger.Attempts(t.Context(), tx.ID)
 	require.NoError(t, err)
 	require.Len(t, attempts, 2)

@@ -2,10 +2,7 @@ package tracker
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"math/big"
-	"slices"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -229,12 +226,24 @@ func (r *round) confirm(ctx context.Context, canonical []ledger.Block) error {
 	return err
 }
 
-// reconcile compares the store's nonces with all nodes' after the database failed over.
+// reconcile sees to it that the store's nonces are compared with all nodes' after the database failed over. That is not waited for,
+// and begun again in each round until it succeeds: a node that is down may take its time to say so. The store gives nothing out
+// until then, and nothing else depends on it: what has a nonce keeps it, and what a key has next only ever rises.
 func (r *round) reconcile(ctx context.Context) error {
 	over, err := r.cfg.Ledger.FailedOver(ctx)
 	if err != nil || !over {
 		return err
 	}
+	r.beside(r.comparing, func() {
+		if err := r.compare(ctx); err != nil && ctx.Err() == nil {
+			r.cfg.Log.Warn("database failed over: nothing new is sent until all nodes have said which nonces they know", "err", err)
+		}
+	})
+	return nil
+}
+
+// compare brings keys up to the highest nonce that any node knows.
+func (r *round) compare(ctx context.Context) error {
 	everywhere := r.cfg.Everywhere
 	if everywhere == nil {
 		everywhere = r.view.PendingNonces
@@ -300,68 +309,5 @@ func (r *round) moveAnchor(ctx context.Context) error {
 		return err
 	}
 	r.anchor = block
-	return nil
-}
-
-// notFound looks into nonces that are used, and not by any bytes of ours: is it somebody else's transaction?
-func (r *round) notFound(ctx context.Context, sought []ledger.Sought, found []ledger.Mined) error {
-	done := map[uuid.UUID]bool{}
-	for _, m := range found {
-		done[m.TxID] = true
-	}
-	before := r.unfound
-	r.unfound = map[uuid.UUID]int{}
-	looked := 0
-	for _, s := range sought {
-		if done[s.ID] {
-			continue
-		}
-		r.unfound[s.ID] = before[s.ID] + 1
-		// A receipt may come later than the count. Searching is dear, and done again after twice as many heads each time.
-		n := r.unfound[s.ID]
-		if n < 4 || n&(n-1) != 0 {
-			continue
-		}
-		if looked == 4 {
-			r.unfound[s.ID] = n - 1 // at the next head it is its turn again
-			continue
-		}
-		looked++
-		// A node that does not keep old state cannot tell. That is no reason to let everything else wait.
-		if err := r.displace(ctx, s); err != nil {
-			r.cfg.Log.Warn("nonce was used, and it is not known by whom", "tx", s.ID, "relayer", s.Key, "nonce", s.Nonce, "err", err)
-		}
-	}
-	return nil
-}
-
-// displace finds the transaction that has used a nonce of ours, and once it is deep enough sends ours under another.
-func (r *round) displace(ctx context.Context, s ledger.Sought) error {
-	used, err := r.view.FindNonce(ctx, s.Key, s.Nonce, 0)
-	switch {
-	case errors.Is(err, chain.ErrNonceUnused):
-		return nil
-	case err != nil:
-		return fmt.Errorf("find who used nonce %d of %s: %w", s.Nonce, s.Key, err)
-	}
-	log := r.cfg.Log.With("tx", s.ID, "relayer", s.Key, "nonce", s.Nonce, "hash", used.TxHash, "block", used.BlockNumber)
-	if slices.Contains(s.Hashes, used.TxHash) {
-		log.Info("transaction is mined, and its receipt is not there yet")
-		return nil
-	}
-	if used.BlockNumber+r.cfg.Confirmations > r.head.Number+1 {
-		log.Warn("somebody else's transaction has the nonce; ours waits until that is final")
-		return nil
-	}
-	same, err := r.adopt(ctx, s, used)
-	if err != nil || same {
-		return err
-	}
-	displaced, err := r.cfg.Ledger.Displaced(ctx, s.ID, s.Key, r.keys[0].Era, s.Nonce, used.TxHash, ledger.Block{Number: used.BlockNumber, Hash: used.BlockHash})
-	if err != nil || !displaced {
-		return err
-	}
-	r.cfg.Metrics.displaced.Inc()
-	log.Warn("somebody else's transaction took the nonce for good; ours gets another")
 	return nil
 }

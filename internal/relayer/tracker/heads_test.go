@@ -1,8 +1,12 @@
 package tracker_test
 
 import (
+	"context"
 	"testing"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
 
 	"github.com/rollcall-dev/rollcall/internal/chain"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
@@ -45,4 +49,71 @@ func TestWhatWaitsGetsAPlaceWithTheBlockThatMakesIt(t *testing.T) {
 		r.Reaches(t, tx, relayer.Broadcasted)
 		f.chain.Commit()
 	}
+}
+
+// looks is a chain that tells of each look at it.
+type looks struct {
+	tracker.Chain
+	ctx context.Context
+	at  chan time.Time
+}
+
+func (l *looks) Latest(ctx context.Context) (tracker.View, error) {
+	select {
+	case l.at <- time.Now():
+	case <-l.ctx.Done(): // the test has seen enough
+	}
+	return l.Chain.Latest(ctx)
+}
+
+// A head that was heard of from another node than the one that is asked counts once: that one is asked again at growing intervals,
+// for as long as it is behind, and followed soon after it has caught up.
+func TestNodeBehindTheNewestHeadIsNotAskedWithoutAPause(t *testing.T) {
+	f := setup(t, 1)
+	f.Stop()
+	ahead := f.options.RPC[0]
+	behind := before(t, &f.options)
+	f.options.RPC = append(f.options.RPC, ahead)
+	f.options.Chain = func(c *chain.Config) { c.PollInterval, c.HealthInterval = 10*time.Millisecond, 10*time.Millisecond }
+	f.options.Registry = prometheus.NewRegistry()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	l := &looks{ctx: ctx, at: make(chan time.Time)}
+	f.options.Tracker = func(c *tracker.Config) {
+		c.Tend, c.Lineage = time.Hour, nil
+		l.Chain = c.Chain
+		c.Chain = l
+	}
+	for range 4 {
+		f.chain.Commit()
+	}
+	behind.SetLag(2)
+	r := relaytest.Launch(t, f.options)
+	first := <-l.at
+	for range 5 { // the first one is of a head that was just heard of
+		<-l.at
+	}
+	require.GreaterOrEqual(t, (<-l.at).Sub(first), 300*time.Millisecond)
+	cancel()
+	require.Eventually(t, func() bool { return r.Health().Ready }, 20*time.Second, 10*time.Millisecond)
+	tx := r.Send(t, f.chain.Accounts[0].Address, 1, nil)
+	r.Reaches(t, tx, relayer.Broadcasted)
+	f.chain.Commit()
+	behind.SetLag(0)
+	r.Reaches(t, tx, relayer.Mined)
+	require.Greater(t, f.sumOf("rollcall_relayer_head_lag_seconds"), .3)
+}
+
+// sumOf is that of a histogram.
+func (f *fixture) sumOf(name string) float64 {
+	f.t.Helper()
+	families, err := f.options.Registry.Gather()
+	require.NoError(f.t, err)
+	for _, family := range families {
+		if family.GetName() == name {
+			return family.GetMetric()[0].GetHistogram().GetSampleSum()
+		}
+	}
+	require.Fail(f.t, "there is no "+name)
+	return 0
 }

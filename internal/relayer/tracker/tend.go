@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
+	"github.com/google/uuid"
 
 	"github.com/rollcall-dev/rollcall/internal/chain"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
@@ -138,14 +139,29 @@ func (r *round) resend(ctx context.Context, attempts []*relayer.Attempt) error {
 		if !r.hopeless(open[i], outcome) || open[i].Purpose == relayer.PurposeNoop {
 			continue
 		}
-		var state *relayer.StateError
-		if _, err := r.cfg.Ledger.Intend(ctx, open[i].TxID, relayer.IntentFail, outcome.String()); err != nil && !errors.As(err, &state) {
+		if err := r.giveUp(ctx, open[i], outcome, result.Err); err != nil {
 			return err
 		}
-		r.cfg.Metrics.hopeless.Inc()
-		r.cfg.Log.Warn("no node will ever take the transaction; a no-op takes its nonce",
-			"tx", open[i].TxID, "relayer", open[i].From, "nonce", open[i].Nonce, "outcome", outcome.String(), "err", result.Err)
 	}
+	return nil
+}
+
+// giveUp has a no-op take the nonce of what no node is going to take, unless that is decided already, or it is mined after all.
+func (r *round) giveUp(ctx context.Context, a *relayer.Attempt, o chain.Outcome, said error) error {
+	tx, err := r.cfg.Ledger.Transaction(ctx, a.TxID)
+	if err != nil || tx.Intent != relayer.IntentSend || tx.Status == relayer.Mined || tx.Status.Final() {
+		return err
+	}
+	_, err = r.cfg.Ledger.Intend(ctx, a.TxID, relayer.IntentFail, o.String())
+	if _, ok := errors.AsType[*relayer.StateError](err); ok {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	r.cfg.Metrics.hopeless.Inc()
+	r.cfg.Log.Warn("no node will ever take the transaction; a no-op takes its nonce",
+		"tx", a.TxID, "relayer", a.From, "nonce", a.Nonce, "outcome", o.String(), "err", said)
 	return nil
 }
 
@@ -184,13 +200,14 @@ func (r *round) earlier(ctx context.Context, a *relayer.Attempt) (chain.Outcome,
 }
 
 // hopeless says that no node is ever going to take the bytes. Some outcomes are the bytes' own fault, whatever the time and
-// the node. A refusal for another reason, or for the whole fee, may be one node's policy, or its operator's mistake, while the
-// one that would take them is away: that is given time to pass. The bytes still count as possibly sent.
+// the node. A refusal for another reason, for the size, the gas or the whole fee, may be one node's policy, its newest block's
+// or its operator's mistake, while the one that would take them is away: that is given time to pass. The bytes still count as
+// possibly sent.
 func (r *round) hopeless(a *relayer.Attempt, o chain.Outcome) bool {
 	switch o {
-	case chain.IntrinsicGas, chain.ExceedsBlockGas, chain.TipAboveCap, chain.Oversized:
+	case chain.IntrinsicGas, chain.TipAboveCap:
 		return true
-	case chain.Refused, chain.FeeCapExceeded:
+	case chain.ExceedsBlockGas, chain.Oversized, chain.Refused, chain.FeeCapExceeded:
 		return time.Since(a.CreatedAt) > r.cfg.StuckAfter
 	default:
 		return false
@@ -271,7 +288,7 @@ func (r *round) intended(ctx context.Context, todo chores) error {
 		return err
 	}
 	for _, tx := range txs {
-		todo.add(tx.From, func() error { return r.outbid(ctx, tx, relayer.PurposeNoop) })
+		todo.add(tx.From, func() error { return r.supersede(ctx, tx) })
 	}
 	return nil
 }
@@ -287,11 +304,9 @@ func (r *round) asked(ctx context.Context, todo chores) error {
 		if err != nil {
 			return err
 		}
-		n := len(attempts)
-		if n == 0 || tx.Intent != relayer.IntentSend && attempts[n-1].Purpose != relayer.PurposeNoop { // its no-op outbids it
-			continue
+		if n := len(attempts); n > 0 {
+			todo.add(tx.From, func() error { return r.outbid(ctx, tx, attempts[n-1].Number) })
 		}
-		todo.add(tx.From, func() error { return r.outbid(ctx, tx, attempts[n-1].Purpose) })
 	}
 	return nil
 }
@@ -319,45 +334,65 @@ func (r *round) lowest(ctx context.Context, todo chores) error {
 	}
 	for _, k := range r.keys {
 		tx := holding[k.Address]
-		since := r.heldUp(k.Address, tx)
-		stuck := tx != nil && time.Since(since) > r.cfg.StuckAfter
+		h := r.heldUp(k, tx)
+		stuck := tx != nil && time.Since(h.since) >= r.cfg.StuckAfter
 		if stuck == k.StuckSince.IsZero() {
 			if _, err := r.cfg.Ledger.ChangeKey(ctx, k.Address, ledger.KeyChange{Stuck: &stuck}); err != nil {
 				return err
 			}
 			r.cfg.Log.Warn("key is stuck, or is no longer", "relayer", k.Address, "stuck", stuck)
 		}
-		if tx == nil || tx.Status == relayer.Allocated && tx.Attempts == 0 {
+		if tx == nil || tx.Status == relayer.Allocated && (tx.Attempts == 0 || !priced(tx.StatusReason)) {
 			continue
 		}
-		todo.add(k.Address, func() error { return r.bump(ctx, tx, since) })
+		todo.add(k.Address, func() error { return r.bump(ctx, tx, h) })
 	}
 	return nil
+}
+
+// priced says that a higher fee may have nodes take what they refuse for a reason. Where it cannot, each bump would only put off
+// that it is given up.
+func priced(reason string) bool {
+	switch reason {
+	case chain.ExceedsBlockGas.String(), chain.Oversized.String(), chain.Refused.String():
+		return false
+	}
+	return true
 }
 
 // holdup is what a key waits for, and since when: a transaction that was sent long ago, behind many others, has not
 // waited to be mined before it was its turn.
 type holdup struct {
-	nonce uint64
-	since time.Time
+	id       uuid.UUID
+	nonce    uint64
+	since    time.Time
+	attempts int    // that nodes were sent
+	head     uint64 // when that number was first seen
 }
 
-// heldUp is since when a key waits for a transaction, as far as this process has seen.
-func (r *round) heldUp(key common.Address, tx *relayer.Transaction) time.Time {
+// heldUp is what a key waits for, as far as this process has seen. What it finds stuck when it begins to look has waited long
+// enough already: who follows may change often, and a key that is stuck is to get nothing new until it moves on.
+func (r *round) heldUp(k *relayer.Key, tx *relayer.Transaction) holdup {
 	if tx == nil {
-		delete(r.seen.holdups, key)
-		return time.Time{}
+		delete(r.seen.holdups, k.Address)
+		return holdup{}
 	}
-	h, ok := r.seen.holdups[key]
-	if !ok || h.nonce != *tx.Nonce {
-		h = holdup{*tx.Nonce, time.Now()}
-		r.seen.holdups[key] = h
+	h, ok := r.seen.holdups[k.Address]
+	if !ok || h.id != tx.ID || h.nonce != *tx.Nonce {
+		h = holdup{id: tx.ID, nonce: *tx.Nonce, since: time.Now(), attempts: tx.Attempts, head: r.head.Number}
+		if !ok && !k.StuckSince.IsZero() {
+			h.since = h.since.Add(-r.cfg.StuckAfter)
+		}
 	}
-	return h.since
+	if h.attempts != tx.Attempts {
+		h.attempts, h.head = tx.Attempts, r.head.Number
+	}
+	r.seen.holdups[k.Address] = h
+	return h
 }
 
-// bump outbids the last attempt of a transaction, if that has waited long enough.
-func (r *round) bump(ctx context.Context, tx *relayer.Transaction, since time.Time) error {
+// bump outbids the last attempt of a transaction, if that has waited long enough, and a block was made that might have taken it.
+func (r *round) bump(ctx context.Context, tx *relayer.Transaction, h holdup) error {
 	attempts, err := r.cfg.Ledger.Attempts(ctx, tx.ID)
 	if err != nil || len(attempts) == 0 {
 		return err
@@ -367,25 +402,76 @@ func (r *round) bump(ctx context.Context, tx *relayer.Transaction, since time.Ti
 	if !ok {
 		after = r.cfg.BumpAfter[relayer.Fast]
 	}
-	if time.Since(last.CreatedAt) < after || time.Since(since) < after {
+	if time.Since(last.CreatedAt) < after || time.Since(h.since) < after {
 		return nil
 	}
-	return r.outbid(ctx, tx, last.Purpose)
+	if r.head.Number <= h.head {
+		// Where a chain stands still, its fees would grow beyond all measure, and be paid when it goes on. But one that waits
+		// for something to put into a block goes on only where it is offered what it asks for.
+		low, err := r.low(ctx, tx, last)
+		if err != nil || !low {
+			return err
+		}
+	}
+	return r.outbid(ctx, tx, last.Number)
 }
 
-// outbid signs, stores and broadcasts a transaction's next attempt. That somebody else is faster is fine.
-func (r *round) outbid(ctx context.Context, tx *relayer.Transaction, purpose relayer.Purpose) error {
+// low says that an attempt offers less than the chain asks for.
+func (r *round) low(ctx context.Context, tx *relayer.Transaction, a *relayer.Attempt) (bool, error) {
+	fees, err := r.cfg.Chain.Fees(ctx)
+	if err != nil {
+		return false, err
+	}
+	tip := a.MaxPriorityFee
+	market := sender.Market(tx.Speed, tip == nil, fees, r.cfg.MaxFee)
+	return a.MaxFee.Cmp(market.MaxFee) < 0 || tip != nil && market.Tip != nil && tip.Cmp(market.Tip) < 0, nil
+}
+
+// supersede signs the no-op of a transaction that is not to be sent any more, unless somebody else has.
+func (r *round) supersede(ctx context.Context, tx *relayer.Transaction) error {
+	tx, attempts, err := r.unmined(ctx, tx)
+	if err != nil || tx == nil {
+		return err
+	}
+	if n := len(attempts); n > 0 && attempts[n-1].Supersedes(tx) {
+		return nil
+	}
+	return r.next(ctx, tx, relayer.PurposeNoop, attempts)
+}
+
+// outbid signs what does the same as the attempt of the given number and offers more. Time may have passed since that was the
+// last one: if it no longer is, or its no-op is to outbid it, there is nothing to do. Bytes of a transaction that was canceled
+// must not outbid its no-op, nor those that were replaced the new ones.
+func (r *round) outbid(ctx context.Context, tx *relayer.Transaction, number int) error {
+	tx, attempts, err := r.unmined(ctx, tx)
+	if err != nil || tx == nil {
+		return err
+	}
+	n := len(attempts)
+	if n == 0 || attempts[n-1].Number != number || tx.Intent != relayer.IntentSend && attempts[n-1].Purpose != relayer.PurposeNoop {
+		return nil
+	}
+	return r.next(ctx, tx, attempts[n-1].Purpose, attempts)
+}
+
+// unmined reads a transaction anew, and what was signed for it; nil where its nonce is not open any more.
+func (r *round) unmined(ctx context.Context, tx *relayer.Transaction) (*relayer.Transaction, []*relayer.Attempt, error) {
 	attempts, err := r.cfg.Ledger.Attempts(ctx, tx.ID)
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
 	// Read after its attempts: contents that were replaced in between came with an attempt, whose number is taken then.
 	if tx, err = r.cfg.Ledger.Transaction(ctx, tx.ID); err != nil {
-		return err
+		return nil, nil, err
 	}
 	if tx.Nonce == nil || tx.Status.Final() || tx.Status == relayer.Mined || r.used(tx.From, *tx.Nonce) {
-		return nil
+		return nil, nil, nil
 	}
+	return tx, attempts, nil
+}
+
+// next signs, stores and broadcasts a transaction's next attempt. That somebody else is faster is fine: the number is taken.
+func (r *round) next(ctx context.Context, tx *relayer.Transaction, purpose relayer.Purpose, attempts []*relayer.Attempt) error {
 	if err := r.affordable(ctx, tx, purpose, attempts); err != nil {
 		return err
 	}

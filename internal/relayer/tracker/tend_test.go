@@ -7,7 +7,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
-	"github.com/rollcall-dev/rollcall/internal/keyring"
 	"github.com/rollcall-dev/rollcall/internal/keyring/keyringtest"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 	"github.com/rollcall-dev/rollcall/internal/relayer/relaytest"
@@ -19,11 +18,7 @@ import (
 func TestHeadsAreFollowedWhileSomethingIsTended(t *testing.T) {
 	var remote *keyringtest.Fake
 	f := setup(t, 1, func(o *relaytest.Options) {
-		local, _ := o.Ring.Signer(o.Ring.Addresses()[0])
-		remote = keyringtest.NewFake(local)
-		var err error
-		o.Ring, err = keyring.New(remote)
-		require.NoError(t, err)
+		remote, o.Ring = keyringtest.Faked(t, o.Ring)
 	})
 	tx, canceled := f.send(), f.send()
 	arrived, release := remote.Block()
@@ -51,10 +46,7 @@ func TestWhatIsPendingIsTendedWhileHeadsCannotBeFollowed(t *testing.T) {
 	require.Eventually(t, func() bool { return node.Injected()["no receipts"] > 0 }, 20*time.Second, 10*time.Millisecond)
 	second := f.send()
 	f.chain.Rollback()
-	require.Eventually(t, func() bool {
-		count, err := f.chain.Client().PendingTransactionCount(t.Context())
-		return err == nil && count == 1
-	}, 20*time.Second, 20*time.Millisecond)
+	f.oneIsPending()
 	now, err := f.Transaction(t.Context(), relaytest.PoolID, first.ID)
 	require.NoError(t, err)
 	require.Equal(t, relayer.Broadcasted, now.Status, "nobody knows yet what became of it")

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
-	"github.com/google/uuid"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/rollcall-dev/rollcall/internal/chain"
@@ -98,10 +97,15 @@ type Config struct {
 type Tracker struct {
 	cfg Config
 
-	last    chain.Header      // of the last round that succeeded
-	heard   time.Time         // when a newer head was heard of; zero: before the first one
-	unfound map[uuid.UUID]int // rounds in which a used nonce's transaction was not found
+	last    chain.Header          // of the last round that succeeded
+	hinted  chain.Header          // the newest that was heard of; the node that is asked may be behind it
+	heard   time.Time             // when one was heard of that was not followed yet; zero: none is
+	behind  int                   // looks in a row that did not get to it
+	unfound map[ledger.From]*lost // used nonces whose transaction was not found
 	anchor  ledger.Block
+
+	stalls   map[common.Address]stall // of keys that this process does not hold
+	stranded common.Address           // one of them, for which others are to follow
 
 	// What is pending is tended beside the rounds, by one goroutine at a time: signing hundreds of no-ops, or a node that
 	// takes its time over what it is sent, is not to keep a new head waiting.
@@ -110,6 +114,8 @@ type Tracker struct {
 	tended  time.Time     // when that last began
 	seen    *seen         // the tending goroutine's, like what follows
 	purged  time.Time
+
+	comparing chan struct{} // holds one while nonces are being compared with the nodes'
 
 	mu      sync.Mutex
 	signing map[common.Address]bool // keys that something is being outbid for, however long their signers take
@@ -137,14 +143,15 @@ func New(cfg Config) *Tracker {
 			relayer.Fastest: 15 * time.Second, relayer.Fast: 30 * time.Second, relayer.Average: time.Minute, relayer.SafeLow: 2 * time.Minute,
 		}
 	}
-	t := &Tracker{cfg: cfg, busy: make(chan struct{}, 1), signing: map[common.Address]bool{}}
+	t := &Tracker{cfg: cfg, busy: make(chan struct{}, 1), comparing: make(chan struct{}, 1), signing: map[common.Address]bool{}}
 	t.forget()
 	return t
 }
 
 // forget begins observing anew.
 func (t *Tracker) forget() {
-	t.unfound = map[uuid.UUID]int{}
+	t.unfound = map[ledger.From]*lost{}
+	t.stalls, t.stranded = map[common.Address]stall{}, common.Address{}
 	t.seen = &seen{lagging: map[common.Address]time.Time{}, holdups: map[common.Address]holdup{}} // who tends has the old one
 }
 
@@ -157,7 +164,7 @@ func (t *Tracker) Run(ctx context.Context) error {
 		ok, epoch, err := t.cfg.Ledger.Follow(ctx, t.cfg.Name, t.cfg.Term)
 		if ok && !following {
 			t.cfg.Log.Info("following the chain", "epoch", epoch)
-			t.last = chain.Header{}
+			t.last, t.hinted, t.heard, t.behind = chain.Header{}, chain.Header{}, time.Time{}, 0
 			t.forget()
 		}
 		following = ok
@@ -181,6 +188,11 @@ func (t *Tracker) Run(ctx context.Context) error {
 			t.cfg.Metrics.rounds.WithLabelValues("failed").Inc()
 			t.cfg.Log.Warn("round of the chain's tracker", "err", err)
 		}
+		if following && t.stranded != (common.Address{}) {
+			t.handOver(ctx)
+			following = false
+			continue
+		}
 		t.await(ctx, following && err == nil)
 	}
 }
@@ -194,15 +206,33 @@ func (t *Tracker) leave(ctx context.Context) {
 	}
 }
 
-// await returns at the next head, and at the latest when it is time to tend.
+// again is after how long a node is asked again that does not have the newest head yet; twice as long each time.
+const again = 25 * time.Millisecond
+
+// await returns at the next head, and at the latest when it is time to tend. A head counts once: it is a hint, mostly another
+// node's, and the one that is asked may be behind for long. That is asked again soon, and then less and less often.
 func (t *Tracker) await(ctx context.Context, heads bool) {
-	ctx, cancel := context.WithTimeout(ctx, t.cfg.Tend)
+	pause := t.cfg.Tend
+	if t.hinted.Number < t.last.Number || t.hinted.Hash == t.last.Hash {
+		t.behind = 0
+	} else if heads {
+		pause = min(pause, again<<min(t.behind, 16))
+		t.behind++
+	}
+	ctx, cancel := context.WithTimeout(ctx, pause)
 	defer cancel()
-	if heads {
-		if _, err := t.cfg.Chain.Next(ctx, t.last.Hash); err == nil {
-			t.heard = time.Now()
-			return
+	for heads {
+		head, err := t.cfg.Chain.Next(ctx, t.hinted.Hash)
+		if err != nil {
+			break
 		}
+		if t.hinted = head; head.Hash == t.last.Hash {
+			continue // it was found before it was heard of
+		}
+		if t.heard.IsZero() {
+			t.heard = time.Now()
+		}
+		return
 	}
 	<-ctx.Done()
 }
@@ -226,15 +256,15 @@ func (t *Tracker) round(ctx context.Context) error {
 	for _, k := range all {
 		r.addresses = append(r.addresses, k.Address)
 	}
-	if err := r.reconcile(ctx); err != nil {
-		return err
-	}
 	var reads errgroup.Group
 	reads.Go(func() (err error) { r.counts, err = view.Nonces(ctx, r.addresses); return err })
 	if t.cfg.Lineage != nil && r.head.Hash != t.last.Hash {
 		reads.Go(func() error { return t.cfg.Lineage.Recognise(ctx, view) })
 	}
 	if err := reads.Wait(); err != nil {
+		return err
+	}
+	if err := r.reconcile(ctx); err != nil {
 		return err
 	}
 	err = t.catchUp(ctx, r)
@@ -257,7 +287,7 @@ func (t *Tracker) catchUp(ctx context.Context, r *round) error {
 		}
 		t.last = r.head
 		t.cfg.Metrics.block.Set(float64(r.head.Number))
-		if !t.heard.IsZero() {
+		if !t.heard.IsZero() && t.last.Number >= t.hinted.Number {
 			t.cfg.Metrics.lag.Observe(time.Since(t.heard).Seconds())
 			t.heard = time.Time{}
 		}
@@ -265,6 +295,7 @@ func (t *Tracker) catchUp(ctx context.Context, r *round) error {
 	t.cfg.Metrics.round.SetToCurrentTime()
 	t.cfg.Metrics.rounds.WithLabelValues("ok").Inc()
 	t.cfg.Metrics.show(r)
+	t.stranded = r.observe()
 	if t.cfg.Round != nil {
 		t.cfg.Round(ctx, r.keys, r.head)
 	}
@@ -273,17 +304,24 @@ func (t *Tracker) catchUp(ctx context.Context, r *round) error {
 
 // beginTending has what is pending looked after, by what a round has read, unless that is still being done.
 func (t *Tracker) beginTending(ctx context.Context, tend func(context.Context) error) (begun bool) {
-	select {
-	case t.busy <- struct{}{}:
-	default:
-		return false
-	}
-	t.tending.Go(func() {
-		defer func() { <-t.busy }()
+	return t.beside(t.busy, func() {
 		if err := tend(ctx); err != nil && ctx.Err() == nil {
 			t.cfg.Metrics.rounds.WithLabelValues("failed").Inc()
 			t.cfg.Log.Warn("looking after what is pending", "err", err)
 		}
+	})
+}
+
+// beside does something beside the rounds, unless the place for that is taken.
+func (t *Tracker) beside(place chan struct{}, do func()) (begun bool) {
+	select {
+	case place <- struct{}{}:
+	default:
+		return false
+	}
+	t.tending.Go(func() {
+		defer func() { <-place }()
+		do()
 	})
 	return true
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer/sender"
 	"github.com/rollcall-dev/rollcall/internal/relayer/tracker"
 	"github.com/rollcall-dev/rollcall/internal/testchain"
+	"github.com/rollcall-dev/rollcall/internal/testchain/proxy"
 	"github.com/rollcall-dev/rollcall/internal/testpostgres"
 )
 
@@ -49,6 +50,15 @@ func setup(t *testing.T, keys int, edit ...func(*relaytest.Options)) *fixture {
 	}
 	f.Relayer = relaytest.Start(t, f.options)
 	return f
+}
+
+// oneIsPending waits until the node's pool has one transaction.
+func (f *fixture) oneIsPending() {
+	f.t.Helper()
+	require.Eventually(f.t, func() bool {
+		count, err := f.chain.Client().PendingTransactionCount(f.t.Context())
+		return err == nil && count == 1
+	}, 20*time.Second, 20*time.Millisecond)
 }
 
 // send has a transaction accepted and waits until the node has it.
@@ -118,10 +128,7 @@ func TestDroppedIsSentAgain(t *testing.T) {
 	f := setup(t, 1)
 	tx := f.send()
 	f.chain.Rollback()
-	require.Eventually(t, func() bool {
-		count, err := f.chain.Client().PendingTransactionCount(t.Context())
-		return err == nil && count == 1
-	}, 20*time.Second, 20*time.Millisecond)
+	f.oneIsPending()
 	f.chain.Commit()
 	f.Reaches(t, tx, relayer.Mined)
 }
@@ -184,8 +191,11 @@ func TestExpiredGivesItsNonceAway(t *testing.T) {
 
 // The lowest pending nonce is outbid until it is mined, a tenth each time; never above the cap.
 func TestStuckIsBumpedUpToTheCap(t *testing.T) {
-	limit := big.NewInt(30_000_000_000)
+	var node *proxy.Proxy
+	limit := big.NewInt(10_000_000_000)
 	f := setup(t, 1, func(o *relaytest.Options) {
+		node = before(t, o)
+		node.SetRules(known)
 		o.Sender = func(c *sender.Config) { c.MaxFee = limit }
 		o.Pool = func(c *pool.Config) { c.MaxFee = limit }
 		o.Tracker = func(c *tracker.Config) {
@@ -197,12 +207,13 @@ func TestStuckIsBumpedUpToTheCap(t *testing.T) {
 	next := f.send()
 	var attempts []*relayer.Attempt
 	require.Eventually(t, func() (done bool) {
+		f.chain.Commit()
 		var err error
 		attempts, err = f.Ledger.Attempts(t.Context(), tx.ID)
 		require.NoError(t, err)
 		last := attempts[len(attempts)-1].MaxFee
 		return new(big.Int).Div(new(big.Int).Mul(last, big.NewInt(110)), big.NewInt(100)).Cmp(limit) > 0
-	}, 20*time.Second, 20*time.Millisecond)
+	}, 30*time.Second, 100*time.Millisecond)
 	for i, a := range attempts {
 		require.LessOrEqual(t, a.MaxFee.Cmp(limit), 0)
 		if i == 0 {
@@ -217,10 +228,9 @@ func TestStuckIsBumpedUpToTheCap(t *testing.T) {
 	others, err := f.Ledger.Attempts(t.Context(), next.ID)
 	require.NoError(t, err)
 	require.Len(t, others, 1) // it only waits behind the first
-	f.chain.Commit()
-	f.chain.Commit()
-	f.Reaches(t, tx, relayer.Confirmed)
-	f.Reaches(t, next, relayer.Confirmed)
+	node.SetRules()
+	f.commitUntil(tx, relayer.Confirmed)
+	f.commitUntil(next, relayer.Confirmed)
 }
 
 // Somebody else's transaction with our nonce: ours waits until that one is final, and is then sent under another.

@@ -153,16 +153,36 @@ func TestWhatIsTriedForLongEnoughIsParkedAndTheRestGoesOn(t *testing.T) {
 	require.Equal(t, Due, only(t, db, id, 1).State)
 }
 
+// Its time to be tried for begins when it is: what was claimed ahead, for a target that is down, keeps the whole of it.
 func TestAReturnedClaimIsDueAtOnceAndWasNoAttempt(t *testing.T) {
 	t.Parallel()
 	db := database(t)
 	d := claimer(t, db, nil)
 	id := newTx(t)
 	change(t, db, id, 1, "here")
+	until := func() (at *time.Time) {
+		require.NoError(t, db.QueryRow(t.Context(), "SELECT retry_until FROM relayer_deliveries WHERE tx_id = $1", id).Scan(&at))
+		return at
+	}
 	claims := claimAll(t, d)
-	claims = claimAll(t, d, settlement{claim: claims[0], verdict: returned})
+	_, _, err := d.turn(t.Context(), []settlement{{claim: claims[0], verdict: returned}}, nil)
+	require.NoError(t, err)
+	require.Nil(t, until())
+	claims = claimAll(t, d)
 	require.Len(t, claims, 1)
 	require.Equal(t, 1, claims[0].attempt)
+
+	// Once it was tried, its time runs.
+	_, _, err = d.turn(t.Context(), []settlement{{claim: claims[0], verdict: failed, reason: "no"}}, nil)
+	require.NoError(t, err)
+	first := until()
+	require.NotNil(t, first)
+	expire(t, db)
+	claims = claimAll(t, d)
+	require.Equal(t, 2, claims[0].attempt)
+	_, _, err = d.turn(t.Context(), []settlement{{claim: claims[0], verdict: returned}}, nil)
+	require.NoError(t, err)
+	require.Equal(t, first, until())
 }
 
 func TestAClaimThatWouldEndOnTheWayIsGivenBack(t *testing.T) {

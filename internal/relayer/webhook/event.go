@@ -92,6 +92,9 @@ type snapshot struct {
 	SentAt         *time.Time      `json:"sent_at"`
 	MinedAt        *time.Time      `json:"mined_at"`
 	ConfirmedAt    *time.Time      `json:"confirmed_at"`
+	// Not the row's: what the attempt with the hash offers, which does not change.
+	OfferedFee *big.Int `json:"offered_fee"`
+	OfferedTip *big.Int `json:"offered_tip"`
 }
 
 // transaction restores the transaction as it was; data is the row's, where the snapshot does not hold it.
@@ -119,6 +122,7 @@ func transaction(raw json.RawMessage, data []byte) (*relayer.Transaction, error)
 		},
 		Status: s.Status, StatusReason: s.StatusReason, Intent: s.Intent, Revision: s.Revision,
 		From: orZero(s.RelayerAddress), Nonce: s.Nonce, Attempts: s.Attempts, Hash: s.TxHash,
+		OfferedFee: s.OfferedFee, OfferedTip: s.OfferedTip,
 		BlockNumber: orZero(s.BlockNumber), BlockHash: orZero(s.BlockHash), GasUsed: orZero(s.GasUsed),
 		EffectiveGasPrice: s.GasPricePaid,
 		CreatedAt:         s.CreatedAt, UpdatedAt: s.UpdatedAt,

@@ -76,7 +76,9 @@ const (
 		WHERE d.id = f.id AND d.state = 'due' AND d.claimant = $6 AND d.attempts = f.attempt
 		RETURNING d.id, d.target, d.subject, d.last_error, d.state = 'parked'`
 
-	sqlReturned = `UPDATE relayer_deliveries d SET next_at = now(), attempts = d.attempts - 1, claimant = ''
+	// What was never tried has all of its time before it.
+	sqlReturned = `UPDATE relayer_deliveries d SET next_at = now(), attempts = d.attempts - 1, claimant = '',
+			retry_until = CASE WHEN d.attempts > 1 THEN d.retry_until END
 		FROM unnest($1::uuid[], $2::int[]) AS f (id, attempt)
 		WHERE d.id = f.id AND d.state = 'due' AND d.claimant = $3 AND d.attempts = f.attempt`
 
@@ -95,7 +97,9 @@ const (
 				AND d.revision = (SELECT min(p.revision) FROM relayer_deliveries p
 					WHERE p.subject = d.subject AND p.target = d.target AND p.state = 'due')
 			ORDER BY d.next_at LIMIT $4 FOR UPDATE SKIP LOCKED))
-		RETURNING c.id, c.target, c.event, c.subject, c.revision, c.attempts, c.snapshot,
+		RETURNING c.id, c.target, c.event, c.subject, c.revision, c.attempts,
+			c.snapshot || coalesce((SELECT jsonb_build_object('offered_fee', a.max_fee, 'offered_tip', a.max_priority)
+				FROM relayer_attempts a WHERE a.tx_hash = c.snapshot->>'tx_hash' AND a.tx_id = c.tx_id), '{}'),
 			(SELECT t.data FROM relayer_txs t WHERE t.id = c.tx_id), c.created_at`
 )
 

@@ -1,0 +1,82 @@
+package tracker_test
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+	"github.com/rollcall-dev/rollcall/internal/relayer/httpapi"
+	"github.com/rollcall-dev/rollcall/internal/relayer/relaytest"
+	"github.com/rollcall-dev/rollcall/internal/relayer/tracker"
+)
+
+// exec changes what is stored.
+func (f *fixture) exec(statement string, args ...any) {
+	f.t.Helper()
+	db, err := pgx.Connect(f.t.Context(), f.options.DatabaseURL)
+	require.NoError(f.t, err)
+	defer func() { require.NoError(f.t, db.Close(context.WithoutCancel(f.t.Context()))) }()
+	_, err = db.Exec(f.t.Context(), statement, args...)
+	require.NoError(f.t, err)
+}
+
+// After a failover of the database nonces wait for all nodes, of which one may hang or be down. What has its nonce does not: it is
+// sent again, followed and made final. Each round asks anew.
+func TestOneNodeIsDownWhenTheDatabaseFailsOver(t *testing.T) {
+	var asked atomic.Int32
+	var answer atomic.Pointer[func(context.Context, []common.Address) ([]uint64, error)]
+	say := func(how func(context.Context, []common.Address) ([]uint64, error)) { answer.Store(&how) }
+	f := setup(t, 1, func(o *relaytest.Options) {
+		o.Tracker = func(c *tracker.Config) {
+			c.Everywhere = func(ctx context.Context, keys []common.Address) ([]uint64, error) {
+				asked.Add(1)
+				return (*answer.Load())(ctx, keys)
+			}
+		}
+	})
+	tx := f.send()
+	refused := func() {
+		t.Helper()
+		_, err := f.Submit(t.Context(), httpapi.Submission{RelayerID: relaytest.PoolID, Caller: "test", Request: relayer.Request{
+			To: &f.chain.Accounts[0].Address, Speed: relayer.Fast,
+		}})
+		require.ErrorIs(t, err, relayer.ErrUnavailable)
+		require.ErrorContains(t, err, "failed over")
+	}
+	released := make(chan struct{})
+	say(func(ctx context.Context, _ []common.Address) ([]uint64, error) {
+		select {
+		case <-released:
+		case <-ctx.Done():
+		}
+		return nil, errors.New("endpoint b: timeout")
+	})
+	f.exec(`UPDATE relayer_pools SET timeline = '00000000'`) // as that of a server that is no more
+
+	f.chain.Rollback()
+	f.oneIsPending()
+	f.chain.Commit()
+	f.Reaches(t, tx, relayer.Mined)
+	refused()
+	require.Equal(t, int32(1), asked.Load(), "one at a time")
+
+	close(released)
+	f.chain.Commit()
+	f.Reaches(t, tx, relayer.Confirmed)
+	require.Eventually(t, func() bool { return asked.Load() >= 3 }, 20*time.Second, 10*time.Millisecond)
+	refused()
+
+	say(func(context.Context, []common.Address) ([]uint64, error) { return []uint64{7}, nil })
+	require.Eventually(t, func() bool {
+		over, err := f.Ledger.FailedOver(t.Context())
+		return err == nil && !over
+	}, 20*time.Second, 10*time.Millisecond)
+	require.Equal(t, uint64(7), *f.Send(t, f.chain.Accounts[0].Address, 1, nil).Nonce)
+}
