@@ -264,7 +264,7 @@ func pauseKeys(ctx context.Context, con *console, args *keyArgs, pool *poolFlags
 
 type keysDrainCmd struct {
 	Key  string        `arg:"" help:"Address of the key."`
-	Wait time.Duration `default:"10m" min:"0s" max:"24h" help:"How long to wait until all is final."`
+	Wait time.Duration `default:"10m" min:"0s" max:"24h" help:"How long to wait until all is final; 0s only pauses it, and looks."`
 	outputFlags
 	poolFlags
 }
@@ -311,15 +311,25 @@ func (c *keysDrainCmd) Run(ctx context.Context, con *console) error {
 	if err != nil {
 		return err
 	}
-	waiting, cancel := context.WithTimeout(ctx, c.Wait)
-	defer cancel()
-	state := drained{Key: lower(keys[0].Address)}
-	err = a.Drain(waiting, keys[0].Address, func(n ledger.Load) {
+	key := keys[0].Address
+	state := drained{Key: lower(key)}
+	tell := func(n ledger.Load) {
 		state.Pending, state.Mined, state.Waiting = n.Pending, n.Mined, n.Waiting
 		if n.Pending+n.Mined > 0 {
 			_ = state.print(con.stdout, c.outputFlags) // the last line's error counts
 		}
-	})
+	}
+	// However short the wait: the key is paused, or it is said that it is not.
+	left, over, err := a.Drain(limited, key)
+	if err != nil {
+		return uncertain(err, "rollcall keys list")
+	}
+	tell(left)
+	waiting, cancel := context.WithTimeout(ctx, c.Wait)
+	defer cancel()
+	if !over {
+		err = a.AwaitDrained(waiting, key, left, tell)
+	}
 	switch {
 	case err == nil:
 		state.Drained = true

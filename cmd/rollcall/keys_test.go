@@ -165,6 +165,34 @@ func TestKeyIsDrained(t *testing.T) {
 	require.Contains(t, b.log.String(), "somebody has resumed the key")
 }
 
+// A key is said to be paused only when it is, however short the wait.
+func TestADrainThatDoesNotWaitPausesAllTheSame(t *testing.T) {
+	t.Parallel()
+	r := startRelay(t, 3, nil)
+	r.send(t, 0, "one")
+	busy, idle, held := lower(r.keys[0]), lower(r.keys[1]), lower(r.keys[2])
+	res := rollcall(t, r.operator("keys", "drain", busy, "--wait", "0s")...)
+	require.Equal(t, exitNotDone, res.code)
+	require.Contains(t, res.stderr, busy+" is paused, with 1 transaction not final yet\n")
+	require.Equal(t, idle+": drained, and paused\n", succeed(t, r.operator("keys", "drain", idle, "--wait", "0s")...))
+
+	// The pause itself waits for whoever changes the key, and is not heard of.
+	tx, err := r.db.Begin(t.Context())
+	require.NoError(t, err)
+	_, err = tx.Exec(t.Context(), `SELECT FROM relayer_keys WHERE address = $1 FOR UPDATE`, held)
+	require.NoError(t, err)
+	res = rollcall(t, r.operator("keys", "drain", held, "--wait", "100ms", "--timeout", "1s")...)
+	require.NoError(t, tx.Rollback(t.Context()))
+	require.Equal(t, exitUnknown, res.code, res.stderr)
+	require.Contains(t, res.stderr, `Look before you repeat it: "rollcall keys list".`)
+	for _, k := range r.list(t).Keys {
+		if k.Address != held {
+			require.True(t, k.Paused, k.Address)
+			require.Equal(t, k.Address == busy, k.Draining, k.Address)
+		}
+	}
+}
+
 // What is wrong with a key's counts is mended: here by somebody else's transaction, a wrong count and a gap.
 func TestKeysAreResynced(t *testing.T) {
 	t.Parallel()

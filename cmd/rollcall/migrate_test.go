@@ -1,13 +1,7 @@
 package main
 
 import (
-	"io"
-	"net"
-	"net/url"
-	"strings"
-	"sync"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -78,57 +72,4 @@ func TestRelayerDoesNotMigrateWhereItMustNot(t *testing.T) {
 	var tables int
 	require.NoError(t, db.Pool(t).QueryRow(t.Context(), `SELECT count(*) FROM pg_tables WHERE tablename LIKE 'relayer_%'`).Scan(&tables))
 	require.Zero(t, tables)
-}
-
-// A server that goes away between two of a relayer's questions at its start, as one does that restarts, is waited for.
-func TestRelayerWaitsForADatabaseThatRestarts(t *testing.T) {
-	t.Setenv("RELAYER_PRIVATE_KEY_0", keyringtest.Keys(t, t.Name(), 1)[0].Hex())
-	for flag, says := range map[string]string{
-		"--migrate":    `"msg":"relayer started"`,
-		"--no-migrate": "is at version 0 and this program needs",
-	} {
-		through, ended := secondEnds(t, testpostgres.New(t).URL())
-		b := start(t, "relayer", flag, "--database-url", through, "--chain-id", "1337", "--rpc-urls", "http://"+freeAddress(t),
-			"--listen", "127.0.0.1:0", "--api-keys", "me:0123456789abcdef0123456789abcdef")
-		<-ended
-		require.Eventually(t, func() bool { return strings.Contains(b.log.String(), says) }, time.Minute, 10*time.Millisecond)
-		b.stop()
-	}
-}
-
-// secondEnds is a way to a database on which the second connection ends as soon as it is there, which closes ended.
-func secondEnds(t *testing.T, database string) (through string, ended chan struct{}) {
-	t.Helper()
-	u, err := url.Parse(database)
-	require.NoError(t, err)
-	target := u.Host
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	u.Host, ended = listener.Addr().String(), make(chan struct{})
-	var all sync.WaitGroup
-	all.Go(func() {
-		for n := 1; ; n++ {
-			client, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			if n == 2 {
-				_ = client.Close()
-				close(ended)
-				continue
-			}
-			server, err := net.Dial("tcp", target)
-			if err != nil {
-				_ = client.Close()
-				continue
-			}
-			all.Go(func() { _, _ = io.Copy(server, client); _ = server.Close() })
-			all.Go(func() { _, _ = io.Copy(client, server); _ = client.Close() })
-		}
-	})
-	t.Cleanup(func() {
-		require.NoError(t, listener.Close())
-		all.Wait()
-	})
-	return u.String(), ended
 }

@@ -11,7 +11,6 @@ import (
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"golang.org/x/sync/errgroup"
 
@@ -37,7 +36,7 @@ type relayerCmd struct {
 
 	Listen  string `group:"Relayer" env:"RELAYER_LISTEN" default:":3000" help:"Address of the HTTP API, /health and /metrics."`
 	Enabled bool   `group:"Relayer" env:"RELAYER_ENABLED" default:"true" negatable:"" help:"The kill switch: false refuses everything new; what was accepted is still brought to its end."`
-	APIKeys string `group:"Relayer" name:"api-keys" env:"RELAYER_API_KEYS" placeholder:"NAME[/ROLE]:KEY,…" secret:"" help:"Who may call: names and keys of 32 characters or more; better in a file. The role read lets a key look and ask nodes, submit also send, replace and cancel transactions; without one it may do everything. A name may have several keys, while one is rotated."`
+	APIKeys string `group:"Relayer" name:"api-keys" env:"RELAYER_API_KEYS" placeholder:"NAME[/ROLE]:KEY,…" secret:"" help:"Who may call: names and keys of 32 characters or more; better in a file. The role read lets a key look and ask nodes, submit also send, replace and cancel transactions, but not all that are pending at once; without one it may do everything. A name may have several keys, while one is rotated."`
 	APIFile string `group:"Relayer" name:"api-keys-file" env:"RELAYER_API_KEYS_FILE" placeholder:"FILE" help:"File that holds them."`
 	Signing string `group:"Relayer" env:"RELAYER_SIGNING" enum:"auto,on,off" default:"auto" help:"Whether callers may have messages signed, which may be worth money: auto allows it unless receivers are listed."`
 	Cap     int    `group:"Relayer" env:"RELAYER_IN_FLIGHT" default:"16" min:"1" max:"1000000" help:"Transactions that a key may have pending; nodes guarantee an account 16 places in their pools."`
@@ -65,7 +64,7 @@ func (relayerCmd) Help() string {
                                RELAYER_KEYSTORE_PASSWORD opens
 
 All but the folder may be in files: RELAYER_PRIVATE_KEYS_JSON_FILE, RELAYER_PRIVATE_KEY_0_FILE, RELAYER_KEYSTORE_PASSWORD_FILE.
-RELAYER_ALLOWED_ADDRESSES, if it is set, lists the only addresses that keys may have.`
+RELAYER_ALLOWED_ADDRESSES, if it is set, lists the only addresses that keys may have, RELAYER_TOPUP_KEY too.`
 }
 
 // storeFlags are where a pool's data is.
@@ -119,6 +118,7 @@ func (c *relayerCmd) Check(p *config.Problems) {
 	}
 	c.Store.check(p)
 	c.Chain.check(p)
+	c.Guard.TopUp.checkKey(p)
 	c.checkRing(p)
 	c.Gas.check(p)
 	c.Guard.check(p, c.ring, amount(c.Gas.MinBalance))
@@ -128,8 +128,12 @@ func (c *relayerCmd) Check(p *config.Problems) {
 // checkRing reads the keys. Run uses them: to open a keystore twice would take twice as long.
 func (c *relayerCmd) checkRing(p *config.Problems) {
 	log, _ := c.Log.logger(os.Stderr) // hears of files that others may read
+	source := keyring.Source{Environ: os.Environ(), Log: log}
+	if funding := c.Guard.TopUp.signer; funding != nil {
+		source.Elsewhere = []common.Address{funding.Address()}
+	}
 	var err error
-	c.ring, err = keyring.Load(context.Background(), keyring.Source{Environ: os.Environ(), Log: log})
+	c.ring, err = keyring.Load(context.Background(), source)
 	if wrong, ok := errors.AsType[*keyring.Error](err); ok {
 		for _, one := range wrong.Problems {
 			p.Add(config.Problem{Where: one.Where, What: one.What})
@@ -253,13 +257,6 @@ func (h *hookFlags) config(chainID uint64, poolID string) webhook.Config {
 	return cfg
 }
 
-// check is [postgres.Check], and waits for a server that has gone away again, as [postgres.Open] does.
-func check(ctx context.Context, db *pgxpool.Pool, migrations postgres.Migrations) error {
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
-	defer cancel()
-	return postgres.Retry(ctx, func(ctx context.Context) error { return postgres.Check(ctx, db, migrations) })
-}
-
 // Run is a relayer's life: open what it needs, relay until ctx ends, close in reverse.
 func (c *relayerCmd) Run(ctx context.Context, con *console) (err error) {
 	log, failure := c.Log.logger(con.stderr)
@@ -279,7 +276,7 @@ func (c *relayerCmd) Run(ctx context.Context, con *console) (err error) {
 		return err
 	}
 	defer db.Close()
-	if err := check(ctx, db, migrations); err != nil {
+	if err := postgres.Check(ctx, db, migrations); err != nil {
 		return err // where it did not migrate itself
 	}
 

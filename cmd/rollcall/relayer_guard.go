@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"math/big"
+	"os"
+	"strings"
 	"time"
 
 	"github.com/rollcall-dev/rollcall/internal/config"
@@ -40,7 +42,7 @@ type topUpFlags struct {
 	Most      string `name:"max" env:"RELAYER_TOPUP_MAX" default:"0" placeholder:"WEI" help:"Most that one top-up gives; 0: what it takes."`
 	PerDay    string `name:"max-per-day" env:"RELAYER_TOPUP_MAX_PER_DAY" default:"0" placeholder:"WEI" help:"Most that all of a day (UTC) give, in all processes of the pool: needed with a key."`
 
-	signer keyring.Signer // of Key, made by check; nil for none
+	signer keyring.Signer // of Key, made by checkKey; nil for none
 }
 
 // check also knows the lowest balance; nil for none.
@@ -61,9 +63,9 @@ func (g *guardFlags) check(p *config.Problems, ring *keyring.Ring, least *big.In
 	g.TopUp.check(p, ring, least, enough)
 }
 
-// check knows the lowest balance, below which a key spends nothing any more, and what enables it again.
+// check knows the lowest balance, below which a key spends nothing any more, and what enables it again; ring is nil where the
+// relayers' keys could not be read.
 func (t *topUpFlags) check(p *config.Problems, ring *keyring.Ring, least, enough *big.Int) {
-	readSecret(p, &t.Key, &t.KeyFile)
 	for _, field := range []*string{&t.Threshold, &t.Target, &t.Most, &t.PerDay} {
 		checkWei(p, field)
 	}
@@ -75,7 +77,11 @@ func (t *topUpFlags) check(p *config.Problems, ring *keyring.Ring, least, enough
 		}
 		return
 	}
-	t.checkKey(p, ring)
+	if ring != nil && t.signer != nil {
+		if _, err := together(ring, t.signer); err != nil {
+			p.Addf(from(&t.Key, &t.KeyFile), "give a key of its own", "%v", err)
+		}
+	}
 	threshold, target := amount(t.Threshold), amount(t.Target)
 	switch {
 	case threshold == nil:
@@ -119,24 +125,27 @@ func (g *guardFlags) budgets() ledger.Budgets {
 	return ledger.Budgets{Caller: amount(g.CallerBudget), Trader: amount(g.TraderBudget), Key: amount(g.KeyBudget)}
 }
 
-// checkKey reads the funding key; ring is nil where the others could not be read.
-func (t *topUpFlags) checkKey(p *config.Problems, ring *keyring.Ring) {
+// checkKey reads the funding key, which the allow-list is about as well.
+func (t *topUpFlags) checkKey(p *config.Problems) {
+	if readSecret(p, &t.Key, &t.KeyFile); t.Key == "" {
+		return
+	}
 	key := from(&t.Key, &t.KeyFile)
-	own, err := keyring.Load(context.Background(), keyring.Source{Environ: []string{keyring.VarKeyPrefix + "0=" + t.Key}})
+	own, err := keyring.Load(context.Background(), keyring.Source{Environ: []string{
+		keyring.VarKeyPrefix + "0=" + t.Key, keyring.VarAllowed + "=" + os.Getenv(keyring.VarAllowed),
+	}})
 	if wrong, ok := errors.AsType[*keyring.Error](err); ok {
-		p.Addf(key, "", "%s", wrong.Problems[0].What)
+		for _, one := range wrong.Problems {
+			if !strings.HasPrefix(one.Where, keyring.VarAllowed) { // which is told with the relayers' keys
+				p.Addf(key, "", "%s", one.What)
+			}
+		}
 		return
 	} else if err != nil {
 		p.Addf(key, "", "%v", err)
 		return
 	}
 	t.signer, _ = own.Signer(own.Addresses()[0])
-	if ring == nil {
-		return
-	}
-	if _, err := together(ring, t.signer); err != nil {
-		p.Addf(key, "give a key of its own", "%v", err)
-	}
 }
 
 // config says how keys are topped up; nil for not at all.

@@ -151,6 +151,26 @@ func TestBadRelayerSettings(t *testing.T) {
 	}
 }
 
+// The allow-list is about the funding key, too: it pays, whosever it is.
+func TestAFundingKeyIsOnTheAllowList(t *testing.T) {
+	keys := keyringtest.Keys(t, "funding", 1)
+	own := relayerSettings(t, map[string]string{
+		"RELAYER_TOPUP_KEY": keys[0].Hex(), "RELAYER_TOPUP_THRESHOLD": "1", "RELAYER_TOPUP_TARGET": "2", "RELAYER_TOPUP_MAX_PER_DAY": "3",
+	})
+	relayers := keyringtest.Keys(t, "settings", 1)[0].Address.Hex()
+	t.Setenv("RELAYER_ALLOWED_ADDRESSES", relayers)
+	_, err := parseCommand(t, own, "relayer")
+	require.ErrorContains(t, err, "RELAYER_TOPUP_KEY in the environment: its address "+keys[0].Address.Hex()+" is not in RELAYER_ALLOWED_ADDRESSES")
+	t.Setenv("RELAYER_ALLOWED_ADDRESSES", keys[0].Address.Hex()+","+relayers)
+	c, err := parseCommand(t, own, "relayer")
+	require.NoError(t, err)
+	require.Equal(t, keys[0].Address, c.Relayer.Guard.TopUp.signer.Address())
+	t.Setenv("RELAYER_ALLOWED_ADDRESSES", "0x1")
+	_, err = parseCommand(t, own, "relayer")
+	require.ErrorContains(t, err, "RELAYER_ALLOWED_ADDRESSES[0]: is not an address")
+	require.NotContains(t, err.Error(), "RELAYER_TOPUP_KEY", "it is the list that is wrong")
+}
+
 // with is env and more.
 func with(env, more map[string]string) map[string]string {
 	all := maps.Clone(env)

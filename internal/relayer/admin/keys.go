@@ -54,36 +54,55 @@ func (a *Admin) Pause(ctx context.Context, key common.Address, paused bool) erro
 // ErrResumed means that somebody let the key have new work while it was drained.
 var ErrResumed = refused{errors.New("somebody has resumed the key")}
 
-// Drain keeps new work from a key and returns when nothing that it has can change any more: all is mined, and deep
-// enough. It calls progress whenever that changes. When it ends before, with an error, the key stays paused; with
-// [ErrResumed] it does not.
-func (a *Admin) Drain(ctx context.Context, key common.Address, progress func(ledger.Load)) error {
+// Drain keeps new work from a key, and looks once at what it has: all of it is over, or [Admin.AwaitDrained] has to wait. An error
+// of the look says that the key is paused.
+func (a *Admin) Drain(ctx context.Context, key common.Address) (left ledger.Load, over bool, err error) {
 	if _, err := a.Ledger.ChangeKey(ctx, key, ledger.KeyChange{Paused: new(true), Draining: new(true)}); err != nil {
-		return err
+		return left, false, err
 	}
-	last := ledger.Load{Pending: -1}
+	if left, over, err = a.left(ctx, key); err != nil {
+		err = fmt.Errorf("after the key was paused: %w", err)
+	}
+	return left, over, err
+}
+
+// AwaitDrained returns when nothing that a key has can change any more: all is mined, and deep enough. It calls progress
+// whenever what is left is not what it was, by [Admin.Drain] at first. When it ends before, with an error, the key stays paused;
+// with [ErrResumed] it does not.
+func (a *Admin) AwaitDrained(ctx context.Context, key common.Address, was ledger.Load, progress func(ledger.Load)) error {
 	for {
-		load, err := a.Ledger.LoadOf(ctx, key)
-		if err != nil {
-			return asRefused(err)
-		}
-		if load != last {
-			progress(load)
-			last = load
-		}
-		keys, err := a.Keys(ctx, key)
-		switch {
-		case err != nil:
-			return err
-		case !keys[0].Paused:
-			return ErrResumed
-		case load.Pending+load.Mined == 0:
-			return a.Pause(ctx, key, true)
-		}
 		if err := pause(ctx); err != nil {
 			return refused{err}
 		}
+		left, over, err := a.left(ctx, key)
+		if err != nil {
+			return err
+		}
+		if left != was {
+			progress(left)
+			was = left
+		}
+		if over {
+			return nil
+		}
 	}
+}
+
+// left is what a key that is drained has yet; when that is nothing, the drain is over.
+func (a *Admin) left(ctx context.Context, key common.Address) (left ledger.Load, over bool, err error) {
+	if left, err = a.Ledger.LoadOf(ctx, key); err != nil {
+		return left, false, asRefused(err)
+	}
+	keys, err := a.Keys(ctx, key)
+	switch {
+	case err != nil:
+		return left, false, err
+	case !keys[0].Paused:
+		return left, false, ErrResumed
+	case left.Pending+left.Mined > 0:
+		return left, false, nil
+	}
+	return left, true, a.Pause(ctx, key, true)
 }
 
 // Resync is what was found of a key, and mended.

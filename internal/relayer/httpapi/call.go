@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/rollcall-dev/rollcall/internal/relayer/ozapi"
 )
@@ -28,6 +29,7 @@ type call struct {
 	code      int
 	err       error // what is wrong with the relayer, for the log
 	scratch   *bytes.Buffer
+	patience  time.Duration // with who reads the answer; 0: the server's
 }
 
 // Header is the answer's.
@@ -125,6 +127,9 @@ func (c *call) write(code int, body []byte) {
 		h["Content-Type"] = jsonType
 	}
 	h["Content-Length"] = []string{strconv.Itoa(len(body))}
+	if c.patience > 0 {
+		_ = http.NewResponseController(c.w).SetWriteDeadline(time.Now().Add(c.patience)) // or the server's
+	}
 	c.WriteHeader(code)
 	_, _ = c.Write(body) // to a client that went away: nobody is left to tell
 }

@@ -24,7 +24,7 @@
 //	400  what is asked for is wrong in itself, would revert, has a value that no key owns, or is not possible for a
 //	     transaction of that status
 //	401  no valid API key
-//	403  relayer disabled, relayer paused, or beyond the API key's role
+//	403  relayer disabled, relayer paused, it signs no messages, or beyond the API key's role
 //	404  no such relayer, transaction or route; 405 with Allow: no such method
 //	410  the idempotency key has been used, and the history of its transaction is no longer kept
 //	413  a body above 1 MiB; what comes of it after the answer, to 16 MiB and 3 s, is read and thrown away

@@ -48,8 +48,10 @@ type Handler struct {
 	log     *slog.Logger
 	metrics *metrics
 	mux     *http.ServeMux
-	lists   chan struct{} // holds one for each list of transactions that is being looked up
 	openAPI []byte
+
+	lists, rpcs places
+	patience    time.Duration // with who has one of them, and reads slowly
 }
 
 // NewHandler makes the handler. It fails for keys that [CheckKeys] finds wrong.
@@ -69,7 +71,10 @@ func NewHandler(cfg Config) (*Handler, error) {
 		log:     cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler)).With("component", "httpapi"),
 		metrics: newMetrics(cfg.Registerer),
 		mux:     http.NewServeMux(),
-		lists:   make(chan struct{}, maxLists),
+
+		lists:    newPlaces(maxLists, "too many lists of transactions at once"),
+		rpcs:     newPlaces(maxRPCs, "too many calls of nodes at once"),
+		patience: patience,
 	}
 	if h.limit == nil {
 		h.limit = func(string, int) error { return nil }

@@ -32,6 +32,11 @@ func (h *Handler) rpc(ctx context.Context, c *call) error {
 	if err != nil {
 		return err
 	}
+	leave, err := h.take(ctx, c, h.rpcs)
+	if err != nil {
+		return err
+	}
+	defer leave()
 	if err := h.limit(c.caller, len(calls)); err != nil {
 		return err
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/google/uuid"
 
@@ -90,7 +89,12 @@ func (h *Handler) transactions(ctx context.Context, c *call) error {
 	if err != nil {
 		return err
 	}
-	list, total, err := h.list(ctx, c.relayerID(), f, p)
+	leave, err := h.take(ctx, c, h.lists)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	list, total, err := h.service.Transactions(ctx, c.relayerID(), f, p.offset(), p.limit())
 	if err != nil {
 		return err
 	}
@@ -99,29 +103,6 @@ func (h *Handler) transactions(ctx context.Context, c *call) error {
 		data[i] = ozapi.FromTransaction(tx)
 	}
 	return c.ok(listed(data, p, total))
-}
-
-const (
-	// maxLists is how many transaction lists are looked up at once. Each takes a connection to the database for as long as
-	// what it counts is long, and submissions and health need some, too: there are 8 or more, unless the database's URL says fewer.
-	maxLists = 4
-	listWait = time.Second
-)
-
-// list looks a page up once there is a place, which it waits for a moment. The place is free again before the answer is
-// written: whoever reads that slowly holds up nobody.
-func (h *Handler) list(ctx context.Context, id string, f Filter, p paging) ([]*relayer.Transaction, int, error) {
-	late := time.NewTimer(listWait)
-	defer late.Stop()
-	select {
-	case h.lists <- struct{}{}:
-		defer func() { <-h.lists }()
-		return h.service.Transactions(ctx, id, f, p.offset(), p.limit())
-	case <-late.C:
-		return nil, 0, &relayer.LimitError{Limit: "too many lists of transactions at once", After: listWait}
-	case <-ctx.Done():
-		return nil, 0, ctx.Err()
-	}
 }
 
 func (c *call) filter() (Filter, error) {

@@ -253,6 +253,6 @@ func TestListsLeaveRoomForOthers(t *testing.T) {
 		for range maxLists {
 			require.Equal(t, 200, <-codes)
 		}
-		require.Empty(t, a.handler.lists)
+		require.Empty(t, a.handler.lists.taken)
 	})
 }

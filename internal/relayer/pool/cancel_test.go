@@ -32,7 +32,11 @@ func TestEverythingPendingIsCanceled(t *testing.T) {
 	for _, tx := range txs[:2] {
 		require.Eventually(t, func() bool {
 			attempts, err := r.Ledger.Attempts(t.Context(), tx.ID)
-			return err == nil && len(attempts) > 0 && attempts[len(attempts)-1].Purpose == relayer.PurposeNoop
+			if err != nil || attempts[len(attempts)-1].Purpose != relayer.PurposeNoop {
+				return false
+			}
+			now, err := r.Transaction(t.Context(), relaytest.PoolID, tx.ID) // with what was broadcasted, not only stored
+			return err == nil && *now.Hash == attempts[len(attempts)-1].Hash
 		}, 20*time.Second, 10*time.Millisecond)
 	}
 	for range 2 {

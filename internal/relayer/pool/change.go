@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/google/uuid"
@@ -31,7 +32,9 @@ func (p *Pool) Cancel(ctx context.Context, id string, tx uuid.UUID, caller strin
 	}
 	p.cfg.Log.Info("transaction canceled", "tx", tx, "caller", caller, "status", canceled.Status)
 	// Should this fail, the tracker sees what is intended and signs for it.
-	if err := p.supersede(ctx, canceled); err != nil {
+	work, cancel := finish(ctx)
+	defer cancel()
+	if err := p.supersede(work, canceled); err != nil {
 		p.cfg.Log.Warn("no-op is left to the tracker", "tx", tx, "err", err)
 	}
 	if now, err := p.cfg.Ledger.Transaction(ctx, tx); err == nil {
@@ -74,6 +77,14 @@ const races = 5
 // errRaced is after that.
 var errRaced = fmt.Errorf("%w: others sign for the transaction at the same time; nothing was changed", relayer.ErrUnavailable)
 
+// finishLimit bounds what is done about something that is stored; what is left then is the tracker's.
+const finishLimit = 10 * time.Second
+
+// finish is the context for that: whoever asked may be gone by now, and what is stored has to be sent all the same.
+func finish(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), finishLimit)
+}
+
 // supersede has the attempt that a transaction's intent asks for signed, stored and broadcasted, if it has a nonce.
 func (p *Pool) supersede(ctx context.Context, tx *relayer.Transaction) error {
 	if tx.Nonce == nil || tx.Status.Final() {
@@ -84,7 +95,7 @@ func (p *Pool) supersede(ctx context.Context, tx *relayer.Transaction) error {
 		if err != nil {
 			return err
 		}
-		if n := len(attempts); n > 0 && attempts[n-1].Purpose == relayer.PurposeNoop && attempts[n-1].Nonce == *tx.Nonce && attempts[n-1].From == tx.From {
+		if n := len(attempts); n > 0 && attempts[n-1].Supersedes(tx) {
 			return nil // somebody else was faster
 		}
 		attempt, err := p.cfg.Sender.Next(ctx, tx, relayer.PurposeNoop, attempts)
@@ -114,8 +125,8 @@ func (p *Pool) CancelPending(ctx context.Context, id, caller string) (httpapi.Ca
 	}
 	for {
 		some, err := p.cfg.Ledger.CancelPending(ctx, key, by, "canceled by "+caller, cancelGroup)
-		if err != nil {
-			return done, unavailable(err)
+		if err != nil { // what was canceled before it stays so
+			return done, undecided(err, len(done.Queued) > 0 || postgres.Uncertain(err))
 		}
 		if len(some) == 0 {
 			return done, nil
@@ -127,8 +138,7 @@ func (p *Pool) CancelPending(ctx context.Context, id, caller string) (httpapi.Ca
 
 // Replace implements [httpapi.Service]: other contents with the same nonce, and the same metadata.
 func (p *Pool) Replace(ctx context.Context, id string, tx uuid.UUID, caller string, r relayer.Request) (*relayer.Transaction, error) {
-	key, err := p.target(id)
-	if err != nil {
+	if _, err := p.target(id); err != nil {
 		return nil, err
 	}
 	if !p.cfg.Enabled {
@@ -147,7 +157,7 @@ func (p *Pool) Replace(ctx context.Context, id string, tx uuid.UUID, caller stri
 			return nil, err
 		}
 	}
-	if err := p.prepare(ctx, key, &r); err != nil {
+	if err := p.prepare(ctx, was.OnlyKey(), &r); err != nil {
 		return nil, err
 	}
 	reserve, err := p.reserve(ctx, &r)
@@ -161,6 +171,9 @@ func (p *Pool) Replace(ctx context.Context, id string, tx uuid.UUID, caller stri
 		}
 		if was.Status.Final() || was.Status == relayer.Mined || was.Intent != relayer.IntentSend || was.Kind != relayer.KindTransaction {
 			return nil, impossible(was, "replace")
+		}
+		if err := p.affords(ctx, was, &r, reserve); err != nil {
+			return nil, err
 		}
 		was.Request = r
 		replacement := &ledger.Replacement{ID: tx, Request: r, Reserve: reserve}
@@ -187,11 +200,16 @@ func (p *Pool) Replace(ctx context.Context, id string, tx uuid.UUID, caller stri
 		}
 		p.cfg.Log.Info("transaction replaced", "tx", tx, "caller", caller)
 		if replacement.Attempt != nil {
-			if _, err := p.cfg.Sender.Resend(ctx, []*relayer.Attempt{replacement.Attempt}); err != nil {
+			work, cancel := finish(ctx)
+			if _, err := p.cfg.Sender.Resend(work, []*relayer.Attempt{replacement.Attempt}); err != nil {
 				p.cfg.Log.Warn("replacement is left to the tracker", "tx", tx, "err", err)
 			}
+			cancel()
 		}
-		return p.Transaction(ctx, id, tx)
+		if now, err := p.Transaction(ctx, id, tx); err == nil {
+			return now, nil
+		}
+		return was, nil // with what it asks for now: that much is certain
 	}
 	return nil, errRaced
 }

@@ -10,10 +10,13 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
+	"github.com/rollcall-dev/rollcall/internal/keyring/keyringtest"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 	"github.com/rollcall-dev/rollcall/internal/relayer/httpapi"
 	"github.com/rollcall-dev/rollcall/internal/relayer/pool"
 	"github.com/rollcall-dev/rollcall/internal/relayer/relaytest"
+	"github.com/rollcall-dev/rollcall/internal/relayer/sender"
+	"github.com/rollcall-dev/rollcall/internal/relayer/tracker"
 )
 
 // Whoever never is the first to store an attempt hears of it, and what is intended is the tracker's.
@@ -116,4 +119,45 @@ func TestReplacementKeepsItsMetadata(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, request.Metadata, now.Metadata)
 	}
+}
+
+// Whoever asks and goes away does not keep the nodes from hearing of what was stored for it.
+func TestWhatWasStoredIsSentThoughItsCallerIsGone(t *testing.T) {
+	f := setup(t, 1)
+	signer, ring := keyringtest.Faked(t, f.ring)
+	nodes := new(hooked)
+	f.options.Ring = ring
+	f.options.Sender = func(c *sender.Config) { nodes.Chain, c.Chain = c.Chain, nodes }
+	f.options.Tracker = func(c *tracker.Config) { c.Tend, c.Abandoned = time.Hour, time.Hour } // which would do it, too
+	r := f.start(t)
+	to := f.chain.Accounts[0].Address
+	replaced, canceled := r.Send(t, to, 1, nil), r.Send(t, to, 1, nil)
+	r.Reaches(t, replaced, relayer.Broadcasted)
+	r.Reaches(t, canceled, relayer.Broadcasted)
+	gone := func(purpose relayer.Purpose, tx *relayer.Transaction) {
+		t.Helper()
+		attempts, err := r.Ledger.Attempts(t.Context(), tx.ID)
+		require.NoError(t, err)
+		require.Len(t, attempts, 2)
+		require.Equal(t, purpose, attempts[1].Purpose)
+		now, err := r.Transaction(t.Context(), relaytest.PoolID, tx.ID)
+		require.NoError(t, err)
+		require.Equal(t, relayer.Broadcasted, now.Status)
+		require.Equal(t, attempts[1].Hash, *now.Hash)
+	}
+
+	ctx, cancel := context.WithCancel(t.Context())
+	nodes.before.Store(new(func() { cancel() }))
+	_, err := r.Replace(ctx, relaytest.PoolID, replaced.ID, "test", relayer.Request{To: &to, Value: big.NewInt(7), GasLimit: 21_000, Speed: relayer.Fast})
+	require.NoError(t, err)
+	require.Error(t, ctx.Err())
+	gone(relayer.PurposeReplace, replaced)
+
+	nodes.before.Store(nil)
+	ctx, cancel = context.WithCancel(t.Context())
+	signer.Before(func(context.Context, [32]byte) error { cancel(); return nil })
+	_, err = r.Cancel(ctx, relaytest.PoolID, canceled.ID, "test")
+	require.NoError(t, err)
+	require.Error(t, ctx.Err())
+	gone(relayer.PurposeNoop, canceled)
 }

@@ -59,6 +59,10 @@ func (p *Pool) look(ctx context.Context) httpapi.Health {
 		add("switch", "RELAYER_ENABLED is false", false)
 	}
 	keys, err := p.keys(ctx)
+	var over bool
+	if err == nil {
+		over, err = p.cfg.Ledger.FailedOver(ctx)
+	}
 	if err != nil {
 		add("database", "it does not answer", false)
 		p.cfg.Log.Debug("health of the database", "err", err)
@@ -66,6 +70,11 @@ func (p *Pool) look(ctx context.Context) httpapi.Health {
 		add("database", "", false)
 		problem, degraded := keyProblem(keys)
 		add("keys", problem, degraded)
+		problem = ""
+		if over {
+			problem = "the database failed over: none is given out until all nodes have said which they know"
+		}
+		add("nonces", problem, false)
 	}
 	status := p.cfg.Chain.Status()
 	var nodes []string

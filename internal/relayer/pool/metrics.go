@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"context"
 	"errors"
 	"math/big"
 	"strings"
@@ -24,6 +25,7 @@ type Metrics struct {
 	pending, nextNonce, balance, least  *prometheus.GaugeVec
 	keyEnabled, keyPaused, keyStuck     *prometheus.GaugeVec
 	accepted, replayed, refused, failed prometheus.Counter
+	abandoned                           prometheus.Counter
 	limited                             *prometheus.CounterVec
 	groupSize, groupDuration            prometheus.Histogram
 }
@@ -39,13 +41,14 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	}
 	submissions := f.NewCounterVec(prometheus.CounterOpts{
 		Name: "rollcall_relayer_submissions_total",
-		Help: "Requests to send a transaction, by outcome: accepted, replayed (its idempotency key was known), refused, failed (nothing was stored, or nobody knows).",
+		Help: "Requests to send a transaction, by outcome: accepted, replayed (its idempotency key was known), refused, " +
+			"abandoned (the caller hung up before the answer; it may be stored), failed (nothing was stored, or nobody knows).",
 	}, []string{"outcome"})
 	m := &Metrics{
 		enabled: gauge("rollcall_relayer_enabled", "0 while RELAYER_ENABLED is false, 1 otherwise."),
 		ready:   gauge("rollcall_relayer_ready", "1 while /health is 200, 0 otherwise."),
 		problem: f.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "rollcall_relayer_component_ok", Help: "1 while a part of the relayer, or what it needs, is well, 0 otherwise: switch, database, keys, rpc, chain.",
+			Name: "rollcall_relayer_component_ok", Help: "1 while a part of the relayer, or what it needs, is well, 0 otherwise: switch, database, nonces, keys, rpc, chain.",
 		}, []string{"component"}),
 		queued:     gauge("rollcall_relayer_queued", "Transactions that wait for a key, of all processes."),
 		pending:    key("rollcall_relayer_key_pending", "Nonces of a key that were given out and are not mined."),
@@ -57,6 +60,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		keyStuck:   key("rollcall_relayer_key_stuck", "1 while a key's lowest nonce waits for too long, 0 otherwise."),
 		accepted:   submissions.WithLabelValues("accepted"), replayed: submissions.WithLabelValues("replayed"),
 		refused: submissions.WithLabelValues("refused"), failed: submissions.WithLabelValues("failed"),
+		abandoned: submissions.WithLabelValues("abandoned"),
 		limited: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "rollcall_relayer_limited_total", Help: "Requests that met a limit or a budget, by its name, or that no key could pay for (funds).",
 		}, []string{"limit"}),
@@ -76,8 +80,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	return m
 }
 
-// submitted counts a request.
-func (m *Metrics) submitted(replayed bool, err error) {
+// submitted counts a request; ctx is its caller's.
+func (m *Metrics) submitted(ctx context.Context, replayed bool, err error) {
 	limit, limited := errors.AsType[*relayer.LimitError](err)
 	_, poor := errors.AsType[*relayer.FundsError](err)
 	_, invalid := errors.AsType[*relayer.InvalidError](err)
@@ -96,6 +100,8 @@ func (m *Metrics) submitted(replayed bool, err error) {
 	case invalid, reverts, errors.Is(err, relayer.ErrKeyReused), errors.Is(err, relayer.ErrDisabled), errors.Is(err, relayer.ErrPaused),
 		errors.Is(err, relayer.ErrNotFound), errors.Is(err, relayer.ErrForgotten):
 		m.refused.Inc()
+	case errors.Is(err, context.Canceled) && errors.Is(ctx.Err(), context.Canceled):
+		m.abandoned.Inc()
 	default:
 		m.failed.Inc()
 	}

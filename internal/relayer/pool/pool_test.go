@@ -12,9 +12,11 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/rollcall-dev/rollcall/internal/chain"
 	"github.com/rollcall-dev/rollcall/internal/keyring"
 	"github.com/rollcall-dev/rollcall/internal/keyring/keyringtest"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
@@ -213,7 +215,7 @@ func TestWhatIsRefusedTakesNoNonce(t *testing.T) {
 	f := setup(t, 1)
 	counter := f.chain.Counter()
 	other := common.HexToAddress("0xdead")
-	r := f.start(t, func(c *pool.Config) {
+	r := f.watched(t, func(c *pool.Config) {
 		c.MaxFee, c.MaxGas = big.NewInt(50_000_000_000), 1_000_000
 		c.Receivers = []common.Address{f.chain.Accounts[0].Address, counter}
 	})
@@ -309,20 +311,51 @@ func TestDatabaseAway(t *testing.T) {
 	r.Reaches(t, tx, relayer.Broadcasted)
 }
 
+// simulating are nodes that something happens before whatever is simulated on them.
+type simulating struct {
+	pool.Chain
+	before func()
+}
+
+func (s *simulating) EstimateGas(ctx context.Context, m chain.Message) (uint64, error) {
+	s.before()
+	return s.Chain.EstimateGas(ctx, m)
+}
+
 // A caller that goes away is told nothing, and has lost nothing: its key tells.
 func TestCallerGoesAway(t *testing.T) {
 	f := setup(t, 1)
-	r := f.start(t)
-	s := f.submission()
-	s.IdempotencyKey, s.Request.GasLimit = "key", 21_000
+	f.options.Registry = prometheus.NewRegistry()
 	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
+	defer cancel()
+	r := f.start(t, func(c *pool.Config) { c.Chain = &simulating{c.Chain, cancel} })
+	s := f.submission()
 	_, err := r.Submit(ctx, s)
 	require.Error(t, err)
+	s.IdempotencyKey, s.Request.GasLimit = "key", 21_000
+	_, err = r.Submit(ctx, s)
+	require.Error(t, err)
+	require.Equal(t, map[string]float64{"abandoned": 2}, f.outcomes(t), "it is the caller's doing")
 	tx, err := r.Submit(t.Context(), s)
 	require.NoError(t, err)
 	r.Reaches(t, tx, relayer.Broadcasted)
 	_, total, err := r.Transactions(t.Context(), relaytest.PoolID, httpapi.Filter{}, 0, 1)
 	require.NoError(t, err)
 	require.Equal(t, 1, total)
+}
+
+// outcomes are how often requests came to which, where that is not never.
+func (f *fixture) outcomes(t *testing.T) map[string]float64 {
+	t.Helper()
+	families, err := f.options.Registry.Gather()
+	require.NoError(t, err)
+	counts := map[string]float64{}
+	for _, family := range families {
+		for _, m := range family.GetMetric() {
+			if family.GetName() == "rollcall_relayer_submissions_total" && m.GetCounter().GetValue() > 0 {
+				counts[m.GetLabel()[0].GetValue()] = m.GetCounter().GetValue()
+			}
+		}
+	}
+	return counts
 }

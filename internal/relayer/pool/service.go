@@ -158,9 +158,16 @@ func (p *Pool) Update(ctx context.Context, id, caller string, patch ozapi.Patch)
 		if _, err := p.cfg.Ledger.ChangeKey(ctx, k.Address, change); err != nil {
 			return httpapi.Relayer{}, undecided(err, true) // this one, or others before
 		}
+		if change.Paused != nil {
+			k.Paused = *change.Paused
+		}
+		k.MinBalance = cmp.Or(change.MinBalance, k.MinBalance)
 	}
 	p.cfg.Log.Info("relayer updated", "relayer", id, "caller", caller, "paused", change.Paused, "min_balance", change.MinBalance)
-	return p.Relayer(ctx, id)
+	if key != nil {
+		return p.describe(key), nil
+	}
+	return p.describePool(keys), nil
 }
 
 // Status implements [httpapi.Service].
@@ -180,17 +187,27 @@ func (p *Pool) Status(ctx context.Context, id string, want httpapi.StatusParts) 
 	var address common.Address
 	if key != nil {
 		s.NextNonce, address = key.NextNonce, key.Address
-	} else if want.Pending {
-		queued, err := p.cfg.Ledger.Queued(ctx)
+	}
+	if want.Pending {
+		waiting, err := p.waiting(ctx, address)
 		if err != nil {
 			return s, unavailable(err)
 		}
-		s.Pending += uint64(queued)
+		s.Pending += uint64(waiting)
 	}
 	if want.LastConfirmed {
 		s.LastConfirmed, err = p.cfg.Ledger.LastConfirmed(ctx, address)
 	}
 	return s, unavailable(err)
+}
+
+// waiting counts what waits for a key, or with the zero address for any.
+func (p *Pool) waiting(ctx context.Context, key common.Address) (int, error) {
+	if key == (common.Address{}) {
+		return p.cfg.Ledger.Queued(ctx)
+	}
+	load, err := p.cfg.Ledger.LoadOf(ctx, key)
+	return load.Waiting, err
 }
 
 // balanceOf is the sum of what keys have; nil where that of one is not known, or there is none.
@@ -294,7 +311,7 @@ func (p *Pool) sign(ctx context.Context, id, caller string, digest [32]byte) (si
 		return sig, relayer.ErrPaused
 	}
 	if !p.cfg.Signing {
-		return sig, fmt.Errorf("%w: it signs no messages; RELAYER_SIGNING says so, or the list of receivers, which a signature could get around", relayer.ErrDisabled)
+		return sig, relayer.ErrSigningOff
 	}
 	signer, ok := p.cfg.Ring.Signer(key.Address)
 	if !ok {

@@ -10,9 +10,9 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/stretchr/testify/require"
 
-	"github.com/rollcall-dev/rollcall/internal/keyring"
 	"github.com/rollcall-dev/rollcall/internal/keyring/keyringtest"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
+	"github.com/rollcall-dev/rollcall/internal/relayer/ozapi"
 	"github.com/rollcall-dev/rollcall/internal/relayer/pool"
 )
 
@@ -37,16 +37,13 @@ func (l lines) about(text string) string {
 // That a message was signed is written down once it was, and for whom; that it was not, its error says.
 func TestWhatIsSignedIsLogged(t *testing.T) {
 	f := setup(t, 1)
-	local, _ := f.ring.Signer(f.ring.Addresses()[0])
-	remote := keyringtest.NewFake(local)
-	var err error
-	f.options.Ring, err = keyring.New(remote)
-	require.NoError(t, err)
+	remote, ring := keyringtest.Faked(t, f.ring)
+	f.options.Ring = ring
 	said := make(lines, 1000)
 	r := f.start(t, func(c *pool.Config) { c.Log = slog.New(slog.NewTextHandler(said, nil)) })
 	key := strings.ToLower(remote.Address().Hex())
 
-	_, err = r.Sign(t.Context(), key, "first", []byte("hello"))
+	_, err := r.Sign(t.Context(), key, "first", []byte("hello"))
 	require.NoError(t, err)
 	line := said.about("message ")
 	require.Contains(t, line, `level=INFO msg="message signed"`)
@@ -58,4 +55,18 @@ func TestWhatIsSignedIsLogged(t *testing.T) {
 	require.ErrorIs(t, err, relayer.ErrUnavailable)
 	require.ErrorContains(t, err, "for second: ")
 	require.ErrorContains(t, err, "the signer is away")
+}
+
+// That it signs nothing is another answer than that it is switched off.
+func TestWhoSignsNothingSaysSo(t *testing.T) {
+	f := setup(t, 1)
+	r := f.start(t, func(c *pool.Config) { c.Signing = false })
+	key := strings.ToLower(f.ring.Addresses()[0].Hex())
+	_, err := r.Sign(t.Context(), key, "test", []byte("hello"))
+	require.ErrorIs(t, err, relayer.ErrSigningOff)
+	require.NotErrorIs(t, err, relayer.ErrDisabled)
+	_, err = r.Update(t.Context(), key, "test", ozapi.Patch{Paused: new(true)})
+	require.NoError(t, err)
+	_, err = r.SignTypedData(t.Context(), key, "test", common.Hash{1}, common.Hash{2})
+	require.ErrorIs(t, err, relayer.ErrPaused)
 }

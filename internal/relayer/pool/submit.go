@@ -28,7 +28,7 @@ import (
 // Submit implements [httpapi.Service].
 func (p *Pool) Submit(ctx context.Context, s httpapi.Submission) (*relayer.Transaction, error) {
 	v, err := p.submit(ctx, s)
-	p.cfg.Metrics.submitted(v.Replayed, err)
+	p.cfg.Metrics.submitted(ctx, v.Replayed, err)
 	if limit, ok := errors.AsType[*relayer.LimitError](err); ok {
 		p.cfg.Log.Info("request met a limit", "limit", limit.Limit, "caller", s.Caller, "trader", s.Request.Metadata.Trader, "after", limit.After)
 	}
@@ -97,27 +97,9 @@ func (p *Pool) admit(ctx context.Context, key common.Address, s httpapi.Submissi
 		Reserve: reserve, IdempotencyKey: s.IdempotencyKey, BodyHash: s.BodyHash,
 	})
 	if _, poor := errors.AsType[*relayer.FundsError](err); poor && p.beyond(ctx, key, s.Request.Value) {
-		return v, relayer.Invalidf("value", "is more than the relayer has")
+		return v, errBeyond
 	}
 	return v, err
-}
-
-// beyond reports whether a value is more than all that the richest key has, or the one that is asked: to wait for what is
-// pending would be in vain. Where a balance is not known it is not.
-func (p *Pool) beyond(ctx context.Context, key common.Address, value *big.Int) bool {
-	keys, err := p.keys(ctx)
-	if err != nil || value == nil {
-		return false
-	}
-	for _, k := range keys {
-		if key != (common.Address{}) && k.Address != key {
-			continue
-		}
-		if k.Balance == nil || k.Balance.Cmp(value) >= 0 {
-			return false
-		}
-	}
-	return true
 }
 
 // reserve is what the gas of a request may cost, by what would be offered for it now. Where nobody knows, that is
@@ -141,7 +123,8 @@ func (p *Pool) reserve(ctx context.Context, r *relayer.Request) (*big.Int, error
 // unavailable is what a failing database means to callers.
 func unavailable(err error) error {
 	switch {
-	case err == nil, errors.Is(err, relayer.ErrKeyReused), errors.Is(err, relayer.ErrNotFound), errors.Is(err, relayer.ErrUnavailable):
+	case err == nil, errors.Is(err, relayer.ErrKeyReused), errors.Is(err, relayer.ErrNotFound), errors.Is(err, relayer.ErrUnavailable),
+		errors.Is(err, relayer.ErrUnknown):
 		return err
 	}
 	if _, ok := errors.AsType[*relayer.StateError](err); ok {
@@ -239,13 +222,20 @@ func (p *Pool) checkFees(r *relayer.Request) error {
 	return nil
 }
 
-// estimate simulates the request, from one of the keys: they are all alike. The gas limit gets a tenth more than the
-// simulation used, for what changes until the transaction runs.
+// estimate simulates the request, from its key, or the richest; from any where no value is sent, since gas costs nothing there.
+// The gas limit gets a tenth more than the simulation used, for what changes until the transaction runs.
 func (p *Pool) estimate(ctx context.Context, key common.Address, r *relayer.Request) error {
-	if key == (common.Address{}) {
-		key = p.terms.Held[rand.IntN(len(p.terms.Held))]
+	from := key
+	if from == (common.Address{}) {
+		from = p.terms.Held[rand.IntN(len(p.terms.Held))]
+		if r.Value != nil && r.Value.Sign() > 0 {
+			var err error
+			if from, err = p.richest(ctx); err != nil {
+				return err
+			}
+		}
 	}
-	gas, err := p.cfg.Chain.EstimateGas(ctx, chain.Message{From: key, To: r.To, Value: r.Value, Data: r.Data})
+	gas, err := p.cfg.Chain.EstimateGas(ctx, chain.Message{From: from, To: r.To, Value: r.Value, Data: r.Data})
 	if err == nil {
 		r.GasLimit = gas
 		if gas > params.TxGas {
@@ -261,8 +251,10 @@ func (p *Pool) estimate(ctx context.Context, key common.Address, r *relayer.Requ
 	}
 	refused, answered := errors.AsType[*chain.RPCError](err)
 	switch {
-	case errors.Is(err, chain.ErrInsufficientFunds):
-		return relayer.Invalidf("value", "is more than the relayer has")
+	case errors.Is(err, chain.ErrInsufficientFunds) && p.beyond(ctx, key, r.Value):
+		return errBeyond
+	case errors.Is(err, chain.ErrInsufficientFunds): // beside what it has pending, or since its balance was read
+		return &relayer.FundsError{Need: cmp.Or(r.Value, new(big.Int))}
 	case errors.Is(err, chain.ErrGasAllowance):
 		return relayer.Invalidf("", "the simulation ran out of gas")
 	case answered && (refused.Code == -32000 || refused.Code == 3): // what nodes say of an execution; others are their own trouble

@@ -242,10 +242,10 @@ func (k *Keeper) look(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
-	if k.cfg.TopUp == nil {
-		return nil
+	if k.cfg.TopUp != nil {
+		k.topUp(ctx, looks)
 	}
-	return k.topUp(ctx, looks)
+	return nil
 }
 
 // observe writes down, announces and logs.
@@ -276,63 +276,69 @@ func (k *Keeper) announce(ctx context.Context, tx pgx.Tx, key *relayer.Key) erro
 	return k.cfg.Outbox.Announce(ctx, tx, k.cfg.Ledger.Targets, shown.ID, event)
 }
 
-// topUp gives ether to the keys that lack it.
-func (k *Keeper) topUp(ctx context.Context, looks []ledger.Look) error {
-	top := k.cfg.TopUp
+// topUp gives ether to the keys that lack it. That one gets none is no reason for the others, nor is it a look that failed:
+// the balances are known.
+func (k *Keeper) topUp(ctx context.Context, looks []ledger.Look) {
 	for _, look := range looks {
 		key := look.Funds.Key
-		if key.Funding || key.Paused || look.Balance.Cmp(top.Threshold) >= 0 {
+		if key.Funding || key.Paused || look.Balance.Cmp(k.cfg.TopUp.Threshold) >= 0 {
 			continue
 		}
-		fees, err := k.cfg.Chain.Fees(ctx)
-		if err != nil {
-			return err
+		tx, err := k.fund(ctx, key.Address, look.Balance)
+		if ctx.Err() != nil && err != nil {
+			return
 		}
-		amount := new(big.Int).Sub(top.Target, look.Balance)
-		if top.Most != nil && top.Most.Cmp(amount) < 0 {
-			amount = top.Most
-		}
-		tx, err := k.cfg.Ledger.TopUp(ctx, ledger.TopUp{
-			From: top.From, To: key.Address, Amount: amount, PerDay: top.PerDay, Quiet: top.Quiet, Cap: topUpsPending,
-			Fee: sender.Price(&relayer.Request{Speed: relayer.Fast}, fees, top.MaxFee).MaxFee,
-		})
-		if err := k.toppedUp(key, tx, err); err != nil {
-			return err
-		}
+		k.toppedUp(key, tx, err)
 	}
-	return nil
 }
 
 // topUpsPending is how many top-ups may be on their way at once.
 const topUpsPending = 16
 
-// toppedUp counts and passes on; only what is no answer is an error.
-func (k *Keeper) toppedUp(key *relayer.Key, tx *relayer.Transaction, err error) error {
+// fund writes a top-up down for a key with so much.
+func (k *Keeper) fund(ctx context.Context, key common.Address, balance *big.Int) (*relayer.Transaction, error) {
+	top := k.cfg.TopUp
+	fees, err := k.cfg.Chain.Fees(ctx)
+	if err != nil {
+		return nil, err
+	}
+	amount := new(big.Int).Sub(top.Target, balance)
+	if top.Most != nil && top.Most.Cmp(amount) < 0 {
+		amount = top.Most
+	}
+	return k.cfg.Ledger.TopUp(ctx, ledger.TopUp{
+		From: top.From, To: key, Amount: amount, PerDay: top.PerDay, Quiet: top.Quiet, Cap: topUpsPending,
+		Fee: sender.Price(&relayer.Request{Speed: relayer.Fast}, fees, top.MaxFee).MaxFee,
+	})
+}
+
+// toppedUp counts, logs and passes on.
+func (k *Keeper) toppedUp(key *relayer.Key, tx *relayer.Transaction, err error) {
 	outcome := "sent"
 	_, limited := errors.AsType[*relayer.LimitError](err)
 	_, poor := errors.AsType[*relayer.FundsError](err)
 	switch {
 	case errors.Is(err, ledger.ErrToppedUp):
-		return nil
+		return
 	case limited:
 		outcome = "limited"
 	case poor:
 		outcome = "unfunded"
+	case errors.Is(err, relayer.ErrPaused), errors.Is(err, relayer.ErrDisabled):
+		outcome = "paused"
 	case err != nil:
-		k.cfg.Metrics.topUps.WithLabelValues("failed").Inc()
-		return err
+		outcome = "failed"
 	}
 	k.cfg.Metrics.topUps.WithLabelValues(outcome).Inc()
-	if tx == nil {
-		k.cfg.Log.Warn("key is not topped up", "relayer", key.Address, "err", err)
-		return nil
+	if err != nil {
+		k.cfg.Log.Warn("key is not topped up", "relayer", key.Address, "outcome", outcome, "err", err)
+		return
 	}
 	k.cfg.Metrics.toppedUp.Add(ether(tx.Value))
 	k.cfg.Log.Info("key is topped up", "relayer", key.Address, "from", tx.From, "wei", tx.Value, "tx", tx.ID)
 	if k.cfg.Sign != nil {
 		k.cfg.Sign(sender.First(tx))
 	}
-	return nil
 }
 
 // typicalGas is what a transaction uses that does a little more than move ether.

@@ -26,7 +26,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Name: "rollcall_relayer_keeper_failures_total", Help: "Looks at balances that failed.",
 		}),
 		topUps: f.NewCounterVec(prometheus.CounterOpts{
-			Name: "rollcall_relayer_topups_total", Help: "Top-ups that a key needed, by outcome: sent, limited (a ceiling), unfunded (the funding key lacks ether), failed.",
+			Name: "rollcall_relayer_topups_total", Help: "Top-ups that a key needed, by outcome: sent, limited (a ceiling), unfunded (the funding key lacks ether), paused (the funding key is, or it is disabled), failed.",
 		}, []string{"outcome"}),
 		toppedUp: f.NewCounter(prometheus.CounterOpts{
 			Name: "rollcall_relayer_topped_up_ether_total", Help: "Ether that this process has sent to keys.",
@@ -41,7 +41,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	for _, to := range []string{"enabled", "disabled"} {
 		m.switches.WithLabelValues(to)
 	}
-	for _, outcome := range []string{"sent", "limited", "unfunded", "failed"} {
+	for _, outcome := range []string{"sent", "limited", "unfunded", "paused", "failed"} {
 		m.topUps.WithLabelValues(outcome)
 	}
 	return m

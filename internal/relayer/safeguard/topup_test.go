@@ -1,8 +1,11 @@
 package safeguard_test
 
 import (
+	"context"
+	"errors"
 	"math/big"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -10,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
+	"github.com/rollcall-dev/rollcall/internal/chain"
 	"github.com/rollcall-dev/rollcall/internal/keyring"
 	"github.com/rollcall-dev/rollcall/internal/keyring/keyringtest"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
@@ -220,4 +224,65 @@ func TestAKeyThatWasToppedUpJustNowGetsNoOther(t *testing.T) {
 	require.ErrorIs(t, err, ledger.ErrToppedUp)
 	_, err = l.TopUp(t.Context(), ledger.TopUp{From: key, To: second, Amount: big.NewInt(30), Fee: big.NewInt(1), Cap: 100})
 	require.ErrorIs(t, err, relayer.ErrUnavailable, "a relayer's key funds nobody")
+}
+
+// That the funding key may not pay says nothing about balances, which were read.
+func TestAFundingKeyThatMayNotPayIsNoFailedLook(t *testing.T) {
+	t.Parallel()
+	for outcome, may := range map[string]func(bool) ledger.KeyChange{
+		"paused":   func(pay bool) ledger.KeyChange { return ledger.KeyChange{Paused: new(!pay)} },
+		"disabled": func(pay bool) ledger.KeyChange { return ledger.KeyChange{Enabled: &pay} },
+	} {
+		t.Run(outcome, func(t *testing.T) {
+			t.Parallel()
+			f, o, from := funded(t, 100_000, 0, 0)
+			o.Registry = prometheus.NewRegistry()
+			l := ledger.New(f.db.Pool(t), ledger.Config{ChainID: testchain.ChainID, Pool: relaytest.PoolID})
+			require.NoError(t, l.Register(t.Context(), []ledger.Registration{{Address: from, Funding: true}}))
+			_, err := l.ChangeKey(t.Context(), from, may(false))
+			require.NoError(t, err)
+			relaytest.Start(t, o)
+			require.Eventually(t, func() bool {
+				n, _ := metric(t, o.Registry, "rollcall_relayer_topups_total", map[string]string{"outcome": "paused"})
+				return n >= 4 // each of the two, and again
+			}, patience, 10*time.Millisecond)
+			requireMetric(t, o.Registry, "rollcall_relayer_keeper_failures_total", nil, 0)
+			requireMetric(t, o.Registry, "rollcall_relayer_topups_total", map[string]string{"outcome": "failed"}, 0)
+			_, err = l.ChangeKey(t.Context(), from, may(true))
+			require.NoError(t, err)
+			f.mine("keys are topped up", func() bool {
+				return f.balance(f.keys[0]).Cmp(milli(5000)) == 0 && f.balance(f.keys[1]).Cmp(milli(5000)) == 0
+			})
+		})
+	}
+}
+
+// feeless is a chain that does not tell its fees while it is told so.
+type feeless struct {
+	safeguard.Chain
+	is atomic.Bool
+}
+
+func (m *feeless) Fees(ctx context.Context) (chain.Fees, error) {
+	if m.is.Load() {
+		return chain.Fees{}, errors.New("no node tells")
+	}
+	return m.Chain.Fees(ctx)
+}
+
+func TestATopUpThatFailsIsNoFailedLook(t *testing.T) {
+	t.Parallel()
+	f, o, _ := funded(t, 100_000, 0)
+	o.Registry = prometheus.NewRegistry()
+	nodes := &feeless{}
+	nodes.is.Store(true)
+	o.Keeper = func(c *safeguard.Config) { nodes.Chain, c.Chain = c.Chain, nodes }
+	relaytest.Start(t, o)
+	require.Eventually(t, func() bool {
+		n, _ := metric(t, o.Registry, "rollcall_relayer_topups_total", map[string]string{"outcome": "failed"})
+		return n >= 2
+	}, patience, 10*time.Millisecond)
+	requireMetric(t, o.Registry, "rollcall_relayer_keeper_failures_total", nil, 0)
+	nodes.is.Store(false)
+	f.mine("it is topped up", func() bool { return f.balance(f.keys[0]).Cmp(milli(5000)) == 0 })
 }
