@@ -238,7 +238,7 @@ func (c *clusterRemoveCmd) Run(ctx context.Context, con *console) error {
 }
 
 type clusterTransferCmd struct {
-	To string `arg:"" optional:"" help:"Node id of the next leader; by default the one furthest ahead."`
+	To string `arg:"" optional:"" help:"Node id of the next leader; by default the one furthest ahead of those that keep up."`
 	remoteFlags
 }
 

@@ -23,7 +23,7 @@ import (
 const (
 	// maxMessage is above MaxBytesPerCall, so that an oversize batch is refused with a reason, not by gRPC.
 	maxMessage = 2*rollcallv1.MaxBytesPerCall + 1<<20
-	// transferLimit is how long a shutdown waits for another node to take the lead.
+	// transferLimit is how long another node is waited for to take the lead.
 	transferLimit = 2 * time.Second
 	// drainLimit is how long a shutdown waits for calls under way.
 	drainLimit = 2 * time.Second
@@ -52,13 +52,15 @@ type Node struct {
 	// leader is nil unless this node is the established leader.
 	leader atomic.Pointer[leader]
 	// stopping ends streams and refuses calls.
-	stopping context.Context
-	stop     context.CancelCauseFunc
+	stopping    context.Context
+	stop        context.CancelCauseFunc
+	replication replication
+	// transferring is held by the one transfer of the leadership.
+	transferring chan struct{}
 	// restoring is held by the one restore under way.
 	restoring sync.Mutex
 	// rejoining stands in for the mark on disk where there is no data folder.
-	rejoining  atomic.Bool
-	slowTakers slowTakers
+	rejoining atomic.Bool
 	// fatal is what ends the process: a disk that fails or hangs, a log that cannot be read.
 	fatal  chan error
 	failed atomic.Bool
@@ -76,6 +78,8 @@ func Open(ctx context.Context, cfg Config) (_ *Node, err error) {
 		machine: fsm.New(),
 		stores:  cfg.Stores,
 		fatal:   make(chan error, 1),
+
+		transferring: make(chan struct{}, 1),
 	}
 	n.stopping, n.stop = context.WithCancelCause(context.Background())
 	if n.stores == nil {
@@ -168,7 +172,7 @@ func (n *Node) serve(ctx context.Context) (err error) {
 		defer context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })()
 		err := n.work(working, func() { g.Go(func() error { return n.watch(watching) }) })
 		n.stop(errStopping)
-		if r := n.raft.Load(); r != nil && r.State() == raft.Leader && len(n.otherVoters(r, "")) > 0 {
+		if r := n.raft.Load(); r != nil && r.State() == raft.Leader && len(n.otherVoters(r)) > 0 {
 			// Nobody has taken over, and nobody can while this node leads: most calls under way learn from Raft that
 			// their outcome is unknown, and their callers ask the next leader. Some it forgets; drain lets go of them.
 			// A sole voter has nobody to make way for, and can still finish them.
@@ -350,7 +354,7 @@ func (n *Node) startRaft() (*raft.Raft, chan bool, error) {
 		return nil, nil, errors.Join(err, network.Close())
 	}
 	n.lineage = lineage
-	trans := newTransport(network, lineage.check)
+	trans := newTransport(network, lineage.check, &n.replication)
 	r, err := raft.NewRaft(cfg, n.snapshot, lineage.logs(), n.stores.Stable, lineage.snapshots(), trans)
 	if err != nil {
 		return nil, nil, errors.Join(fmt.Errorf("start raft: %w", err), trans.Close())

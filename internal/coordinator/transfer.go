@@ -4,8 +4,9 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
-	"sync"
+	"strings"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -23,33 +24,35 @@ func (n cluster) TransferLeadership(ctx context.Context, req *rollcallv1.Transfe
 	if req.To == n.cfg.ID {
 		return &rollcallv1.TransferLeadershipResponse{}, nil
 	}
-	to, err := n.successors(ctx, r, req.To)
-	if err != nil {
-		return nil, err
-	}
-	switch err := n.transfer(ctx, r, to); {
-	case err == nil:
-		return &rollcallv1.TransferLeadershipResponse{}, nil
-	case errors.Is(err, raft.ErrNotLeader), errors.Is(err, raft.ErrLeadershipTransferInProgress):
-		return nil, status.Errorf(codes.Aborted, "leadership not handed over: %v", err)
-	default:
-		return nil, toStatus(err)
-	}
-}
-
-// handOver gives the leadership to another voter, if there is one, before this node stops. A transfer that hangs is
-// left behind; it ends with Raft, which is shut down next.
-func (n *Node) handOver(r *raft.Raft) {
-	if r.State() != raft.Leader || len(n.otherVoters(r, "")) == 0 {
-		return
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), transferLimit)
-	defer cancel()
-	to, err := n.successors(ctx, r, "")
-	if err == nil {
-		err = n.transfer(ctx, r, to)
+	to := n.otherVoters(r)
+	if req.To != "" {
+		to = slices.DeleteFunc(to, func(s raft.Server) bool { return string(s.ID) != req.To })
 	}
 	switch {
+	case len(to) > 0:
+	case req.To != "":
+		return nil, status.Errorf(codes.NotFound, "%q is not a voter", req.To)
+	default:
+		return nil, status.Errorf(codes.FailedPrecondition, "%s is the only voter; there is none to hand the leadership over to", n.cfg.ID)
+	}
+	err = n.transfer(ctx, r, to)
+	if _, unknown := errors.AsType[*unknownError](err); err != nil && !unknown {
+		code := codes.Aborted
+		if errors.Is(err, errBehind) {
+			code = codes.FailedPrecondition
+		}
+		return nil, status.Errorf(code, "leadership not handed over: %v", err)
+	}
+	return &rollcallv1.TransferLeadershipResponse{}, toStatus(err)
+}
+
+// handOver gives the leadership to another voter, if there is one, before this node stops.
+func (n *Node) handOver(r *raft.Raft) {
+	others := n.otherVoters(r)
+	if len(others) == 0 || r.State() != raft.Leader {
+		return
+	}
+	switch err := n.transfer(context.Background(), r, others); {
 	case err == nil:
 		n.log.Info("leadership handed over")
 	case r.State() != raft.Leader:
@@ -60,48 +63,33 @@ func (n *Node) handOver(r *raft.Raft) {
 	}
 }
 
+// errBehind means that none of the voters takes what Raft sends it.
+var errBehind = errors.New("does not answer, or has not caught up since it was away; rollcall cluster status shows when it has")
+
 // transfer hands the leadership to one of the voters, which are asked in turn while there is time: the connection to
-// a node that has restarted shows only when it is used that it is dead. One that let a transfer run out is not asked
-// again until it has caught up, see slowTakers.
+// one that has restarted shows only when it is used that it is dead.
 //
-// It returns raft.ErrNotLeader or raft.ErrLeadershipTransferInProgress where no voter was asked, and an *unknownError
-// where one may still take over.
-func (n *Node) transfer(ctx context.Context, r *raft.Raft, to []raft.Server) error {
+// An *unknownError means that one of them may still take over. Any other error means that none will: errBehind where
+// none could be asked, otherwise Raft's.
+func (n *Node) transfer(ctx context.Context, r *raft.Raft, voters []raft.Server) error {
 	ctx, cancel := context.WithTimeout(ctx, transferLimit)
 	defer cancel()
 	policy := retryPolicy()
-	asked := false
+	asked := make(map[raft.ServerID]int)
 	for {
-		next := to[0]
-		began := time.Now()
-		done := make(chan error, 1)
-		go func() {
-			done <- r.LeadershipTransferToServer(next.ID, raft.ServerAddress(n.peers.address(next))).Error()
-		}()
-		var err error
-		select {
-		case err = <-done:
-		case <-ctx.Done():
-			return &unknownError{context.Cause(ctx)}
+		to, err := n.ask(ctx, r, voters, asked)
+		switch {
+		case err == nil:
+			return nil
+		case to != "":
+			asked[to]++
 		}
-		if err == nil {
+		// Whoever was told to stand for election may win after Raft stopped waiting for it.
+		if _, now := r.LeaderWithID(); asked[now] > 0 {
 			return nil
 		}
-		if !errors.Is(err, raft.ErrNotLeader) && !errors.Is(err, raft.ErrLeadershipTransferInProgress) {
-			asked = true
-			// The other node may have been told to stand for election, and win after Raft stopped waiting for it.
-			if _, now := r.LeaderWithID(); now == next.ID {
-				return nil
-			}
-		}
-		to = to[1:]
-		if time.Since(began) < n.cfg.Timing.Election {
-			to = append(to, next)
-		} else {
-			n.slowTakers.add(next.ID, n.machine.State().Index())
-		}
-		if len(to) == 0 || r.State() != raft.Leader || sleep(ctx, policy.NextBackOff()) != nil {
-			if asked {
+		if r.State() != raft.Leader || sleep(ctx, policy.NextBackOff()) != nil {
+			if len(asked) > 0 {
 				return &unknownError{err}
 			}
 			return err
@@ -109,69 +97,57 @@ func (n *Node) transfer(ctx context.Context, r *raft.Raft, to []raft.Server) err
 	}
 }
 
-// successors are the voters that may take the leadership, of those that answer now, the one with the most of the log
-// first; name leaves only that one, if it is not empty. Raft would pick one by the log alone.
-func (n *Node) successors(ctx context.Context, r *raft.Raft, name string) ([]raft.Server, error) {
-	others := n.otherVoters(r, name)
-	switch {
-	case name != "" && len(others) == 0:
-		return nil, status.Errorf(codes.NotFound, "%q is not a voter", name)
-	case len(others) == 0:
-		return nil, status.Errorf(codes.FailedPrecondition, "%s is the only voter; there is none to hand the leadership over to", n.cfg.ID)
+// ask has Raft hand the leadership to the first of the voters that were asked least often. to is empty when none was
+// told of it. A transfer that hangs is left behind; it ends with Raft.
+//
+// Raft waits until what replicates to the voter has taken notice of the transfer. Where that does not happen within an
+// election, the notice stays behind, and Raft would block on giving another one, for ever if the leadership ends first; it
+// would refuse writes then whenever this node leads (hashicorp/raft #696). So only who keeps up is asked, one at a time.
+func (n *Node) ask(ctx context.Context, r *raft.Raft, voters []raft.Server, asked map[raft.ServerID]int) (to raft.ServerID, err error) {
+	select {
+	case n.transferring <- struct{}{}:
+	case <-ctx.Done():
+		return "", raft.ErrLeadershipTransferInProgress
 	}
-	facts := n.peers.describe(ctx, others, peerTimeout)
-	answering := slices.DeleteFunc(others, func(s raft.Server) bool { return facts[s.ID] == nil })
-	if len(answering) == 0 {
-		if name != "" {
-			return nil, status.Errorf(codes.FailedPrecondition, "%s does not answer; bring it back first, or hand the leadership to another", name)
-		}
-		return nil, status.Error(codes.FailedPrecondition, "none of the other voters answers; bring one back first")
-	}
-	able := slices.DeleteFunc(answering, func(s raft.Server) bool { return n.slowTakers.has(s.ID, facts[s.ID].AppliedIndex) })
+	able := n.replication.keepUp(r.CurrentTerm(), voters, n.cfg.Timing.Election)
 	if len(able) == 0 {
-		return nil, status.Error(codes.FailedPrecondition,
-			"no voter that answers has caught up since it last let a transfer run out; try again when rollcall cluster status shows that one has")
+		<-n.transferring
+		return "", fmt.Errorf("%s %w", names(voters), errBehind)
 	}
-	slices.SortStableFunc(able, func(a, b raft.Server) int {
-		return cmp.Compare(facts[b.ID].AppliedIndex, facts[a.ID].AppliedIndex)
-	})
-	return able, nil
-}
-
-// slowTakers are the voters that let a transfer run out, with what had been applied by then. What replicates to such a
-// voter, which may be waiting for seconds before it tries again, has not seen the first transfer yet; Raft would wait
-// for it with a second one for ever, and refuse writes whenever this node leads (hashicorp/raft #696). That the voter
-// has caught up shows that it is over.
-type slowTakers struct {
-	mu      sync.Mutex
-	applied map[raft.ServerID]uint64
-}
-
-func (s *slowTakers) add(id raft.ServerID, applied uint64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.applied == nil {
-		s.applied = make(map[raft.ServerID]uint64)
+	next := slices.MinFunc(able, func(a, b raft.Server) int { return cmp.Compare(asked[a.ID], asked[b.ID]) })
+	done := make(chan error, 1)
+	go func() {
+		began := time.Now()
+		err := r.LeadershipTransferToServer(next.ID, raft.ServerAddress(n.peers.address(next))).Error()
+		if time.Since(began) >= n.cfg.Timing.Election {
+			n.replication.ranOut(next.ID)
+		}
+		<-n.transferring
+		done <- err
+	}()
+	select {
+	case err = <-done:
+	case <-ctx.Done():
+		return next.ID, context.Cause(ctx)
 	}
-	s.applied[id] = applied
-}
-
-// has says whether the voter is one of them, and forgets it once it has applied enough.
-func (s *slowTakers) has(id raft.ServerID, applied uint64) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	least, ok := s.applied[id]
-	if ok && applied >= least {
-		delete(s.applied, id)
-		return false
+	if errors.Is(err, raft.ErrNotLeader) || errors.Is(err, raft.ErrLeadershipTransferInProgress) || errors.Is(err, raft.ErrEnqueueTimeout) {
+		return "", err
 	}
-	return ok
+	return next.ID, err
 }
 
-// otherVoters are the members with a vote, without this node; name leaves only that one, if it is not empty.
-func (n *Node) otherVoters(r *raft.Raft, name string) (others []raft.Server) {
+func names(servers []raft.Server) string {
+	ids := make([]string, len(servers))
+	for i, s := range servers {
+		ids[i] = string(s.ID)
+	}
+	return strings.Join(ids, ", ")
+}
+
+// otherVoters are the members with a vote, without this node.
+func (n *Node) otherVoters(r *raft.Raft) (others []raft.Server) {
 	for _, s := range without(r.GetConfiguration().Configuration().Servers, n.cfg.ID) {
-		if s.Suffrage == raft.Voter && (name == "" || string(s.ID) == name) {
+		if s.Suffrage == raft.Voter {
 			others = append(others, s)
 		}
 	}

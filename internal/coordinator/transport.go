@@ -14,7 +14,8 @@ const appendBudget = 1 << 20
 // transport is Raft's, less what is too much for one message, and what must not reach this node.
 type transport struct {
 	*raft.NetworkTransport
-	check func(command any) error
+	check       func(command any) error
+	replication *replication
 
 	accepted chan raft.RPC
 	close    func() // stops screen
@@ -22,10 +23,10 @@ type transport struct {
 }
 
 // newTransport takes the network over. Raft closes it. check may refuse what another node sends.
-func newTransport(network *raft.NetworkTransport, check func(command any) error) *transport {
+func newTransport(network *raft.NetworkTransport, check func(command any) error, r *replication) *transport {
 	stop := make(chan struct{})
 	t := &transport{
-		NetworkTransport: network, check: check, accepted: make(chan raft.RPC),
+		NetworkTransport: network, check: check, replication: r, accepted: make(chan raft.RPC),
 		close: sync.OnceFunc(func() { close(stop) }), ended: make(chan struct{}),
 	}
 	go t.screen(stop)
@@ -74,5 +75,8 @@ func (t *transport) AppendEntries(id raft.ServerID, target raft.ServerAddress, a
 			break
 		}
 	}
-	return t.NetworkTransport.AppendEntries(id, target, args, resp)
+	end := t.replication.begin(id, args)
+	err := t.NetworkTransport.AppendEntries(id, target, args, resp)
+	end(err == nil && resp.Success)
+	return err
 }

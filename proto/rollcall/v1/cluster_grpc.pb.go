@@ -37,7 +37,8 @@ type ClusterServiceClient interface {
 	// AddMember adds a node, or turns a non-voter into a voter. Leader only.
 	AddMember(ctx context.Context, in *AddMemberRequest, opts ...grpc.CallOption) (*AddMemberResponse, error)
 	RemoveMember(ctx context.Context, in *RemoveMemberRequest, opts ...grpc.CallOption) (*RemoveMemberResponse, error)
-	// TransferLeadership hands over to the named voter, or to the one furthest ahead. Leader only.
+	// TransferLeadership hands over to the named voter, or to the one furthest ahead. Only one that keeps up with the log is
+	// asked; where none does, the call is refused as FAILED_PRECONDITION, and nothing was done. Leader only.
 	TransferLeadership(ctx context.Context, in *TransferLeadershipRequest, opts ...grpc.CallOption) (*TransferLeadershipResponse, error)
 	// TakeSnapshot streams the directory as it stands, in the snapshot format of log.proto.
 	TakeSnapshot(ctx context.Context, in *TakeSnapshotRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[TakeSnapshotResponse], error)
@@ -135,7 +136,8 @@ type ClusterServiceServer interface {
 	// AddMember adds a node, or turns a non-voter into a voter. Leader only.
 	AddMember(context.Context, *AddMemberRequest) (*AddMemberResponse, error)
 	RemoveMember(context.Context, *RemoveMemberRequest) (*RemoveMemberResponse, error)
-	// TransferLeadership hands over to the named voter, or to the one furthest ahead. Leader only.
+	// TransferLeadership hands over to the named voter, or to the one furthest ahead. Only one that keeps up with the log is
+	// asked; where none does, the call is refused as FAILED_PRECONDITION, and nothing was done. Leader only.
 	TransferLeadership(context.Context, *TransferLeadershipRequest) (*TransferLeadershipResponse, error)
 	// TakeSnapshot streams the directory as it stands, in the snapshot format of log.proto.
 	TakeSnapshot(*TakeSnapshotRequest, grpc.ServerStreamingServer[TakeSnapshotResponse]) error
