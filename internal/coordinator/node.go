@@ -49,12 +49,13 @@ type Node struct {
 	watchdog  *watchdog              // set with raft
 	snapshot  *snapshotter
 	lineage   *lineage // set with raft
+	// replication is how the followers keep up, while this node leads.
+	replication replication
 	// leader is nil unless this node is the established leader.
 	leader atomic.Pointer[leader]
 	// stopping ends streams and refuses calls.
-	stopping    context.Context
-	stop        context.CancelCauseFunc
-	replication replication
+	stopping context.Context
+	stop     context.CancelCauseFunc
 	// transferring is held by the one transfer of the leadership.
 	transferring chan struct{}
 	// restoring is held by the one restore under way.
