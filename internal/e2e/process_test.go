@@ -19,6 +19,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/rollcall-dev/rollcall/internal/testproc"
 )
 
 // binary is the product, built once by TestMain.
@@ -145,7 +147,14 @@ func (p *process) kill() {
 // stopSignal asks a process to end.
 const stopSignal = syscall.SIGTERM
 
-func (p *process) pause()  { p.signal(syscall.SIGSTOP) }
+// pause freezes it: its ports accept connections and nothing answers.
+func (p *process) pause() {
+	p.t.Helper()
+	if err := testproc.Freeze(p.cmd.Process); !errors.Is(err, os.ErrProcessDone) {
+		require.NoError(p.t, err)
+	}
+}
+
 func (p *process) resume() { p.signal(syscall.SIGCONT) }
 
 // stop asks it to end, as a supervisor would, and returns its exit code.

@@ -167,10 +167,16 @@ func (n *Node) Restart() {
 }
 
 // Pause freezes the process: its port accepts connections and nothing answers.
-func (n *Node) Pause() { n.signal(syscall.SIGSTOP) }
+func (n *Node) Pause() {
+	n.t.Helper()
+	n.must(n.running().Freeze(), "pause")
+}
 
 // Resume ends a Pause. What arrived meanwhile is executed.
-func (n *Node) Resume() { n.signal(syscall.SIGCONT) }
+func (n *Node) Resume() {
+	n.t.Helper()
+	n.must(n.running().Signal(syscall.SIGCONT), "resume")
+}
 
 // SetHead makes block number the head, as a reorg of which only the first half has happened: the transactions of the
 // blocks after it are neither mined nor in the pool.
@@ -295,11 +301,6 @@ func (n *Node) running() *testproc.Process {
 		n.t.Fatalf("geth %s does not run", n.URL())
 	}
 	return n.proc
-}
-
-func (n *Node) signal(sig syscall.Signal) {
-	n.t.Helper()
-	n.must(n.running().Signal(sig), sig.String())
 }
 
 func (n *Node) stop(sig syscall.Signal) {

@@ -106,6 +106,9 @@ func (p *Process) tail() string {
 // Signal sends one.
 func (p *Process) Signal(sig os.Signal) error { return p.cmd.Process.Signal(sig) }
 
+// Freeze stops it where it stands, until it gets a SIGCONT.
+func (p *Process) Freeze() error { return Freeze(p.cmd.Process) }
+
 // Stop sends a signal that ends the process, and waits. One that does not end in time is killed, which is an error.
 func (p *Process) Stop(sig os.Signal) error {
 	if err := p.Signal(sig); err != nil {

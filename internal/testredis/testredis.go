@@ -128,10 +128,16 @@ func (s *Server) RestartEmpty() {
 }
 
 // Pause freezes the process: its port accepts connections and nothing answers.
-func (s *Server) Pause() { s.signal(syscall.SIGSTOP) }
+func (s *Server) Pause() {
+	s.t.Helper()
+	s.must(s.running().Freeze(), "pause")
+}
 
 // Resume ends a Pause. What arrived meanwhile is executed.
-func (s *Server) Resume() { s.signal(syscall.SIGCONT) }
+func (s *Server) Resume() {
+	s.t.Helper()
+	s.must(s.running().Signal(syscall.SIGCONT), "resume")
+}
 
 // FlushAll deletes everything.
 func (s *Server) FlushAll() {
@@ -213,11 +219,6 @@ func (s *Server) running() *testproc.Process {
 		s.t.Fatalf("redis-server %s does not run", s.Addr())
 	}
 	return s.proc
-}
-
-func (s *Server) signal(sig syscall.Signal) {
-	s.t.Helper()
-	s.must(s.running().Signal(sig), sig.String())
 }
 
 func (s *Server) stop(sig syscall.Signal) {

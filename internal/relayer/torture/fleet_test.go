@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/rollcall-dev/rollcall/internal/testproc"
 )
 
 // patience bounds waits for what takes a loaded machine a few seconds at the most.
@@ -200,13 +202,21 @@ func (m *member) stop() {
 	}
 }
 
-func (m *member) freeze() { m.signal(syscall.SIGSTOP) }
-func (m *member) thaw()   { m.signal(syscall.SIGCONT) }
+func (m *member) freeze() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.frozen = true
+	if err := testproc.Freeze(m.run.cmd.Process); err != nil {
+		m.t.Errorf("freeze %s: %v", m.name, err)
+	}
+}
+
+func (m *member) thaw() { m.signal(syscall.SIGCONT) }
 
 func (m *member) signal(s syscall.Signal) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.frozen = s == syscall.SIGSTOP
+	m.frozen = false
 	if err := m.run.cmd.Process.Signal(s); err != nil {
 		m.t.Errorf("%v to %s: %v", s, m.name, err)
 	}
