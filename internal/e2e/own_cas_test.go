@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -44,8 +45,10 @@ func TestOwnCAs(t *testing.T) {
 	}})
 	c.awaitActive(patience, "ours")
 	leader, _ := c.leader()
-	_, page := leader.page(t, "/status")
-	require.Contains(t, page, "certificate signed by unknown authority", "the stranger")
+	eventually(t, patience, func() bool {
+		_, page := leader.page(t, "/status")
+		return strings.Contains(page, "certificate signed by unknown authority")
+	}, "the stranger is refused, and the page says why")
 
 	stdout, stderr, code := rollcall(t, []string{"REDIS_URL=" + url, "REDIS_CA_FILE=" + file("ca.crt")}, "mirror", "show")
 	require.Zero(t, code, stderr)

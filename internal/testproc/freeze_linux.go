@@ -15,7 +15,7 @@ func Freeze(p *os.Process) error {
 	}
 	for {
 		err := unix.Waitid(unix.P_PID, p.Pid, nil, unix.WSTOPPED|unix.WNOWAIT, nil)
-		switch err { //nolint:errorlint // a system call's, bare
+		switch err {
 		case unix.EINTR:
 		case unix.ECHILD: // it was killed meanwhile
 			return os.ErrProcessDone
