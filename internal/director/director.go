@@ -45,6 +45,9 @@ type Director struct {
 	removed []string
 	// found are healthy and were not listed before, and the log does not say so yet.
 	found []*service
+	// foundSince is when the span began in which foundSaid of them had lines, and foundMore have none yet.
+	foundSince           time.Time
+	foundSaid, foundMore int
 	// statusSize is about how many bytes the services take in a status.
 	statusSize int
 }
@@ -228,8 +231,7 @@ func (d *Director) follow(ctx context.Context, feed *fsm.Feed) error {
 		for i := range results {
 			d.judge(&results[i], now)
 		}
-		d.reportFound()
-		next := d.guardKinds(now)
+		next := min(d.reportFound(now), d.guardKinds(now))
 		d.decide(now)
 		if len(d.upserts)+len(d.removed) > 0 {
 			d.tellMirror()
@@ -373,17 +375,37 @@ func (d *Director) turn(s *service, before health.Verdict) {
 	}
 }
 
-// reportFound logs who has been found healthy and was not listed: of a fleet that comes at once, how many. d.mu is held.
-func (d *Director) reportFound() {
-	if len(d.found) > 10 {
-		d.log.Info("relayers found healthy", "count", len(d.found))
-	} else {
-		for _, s := range d.found {
+const (
+	// foundLines is how many have a line each, of those that are found healthy within foundSpan.
+	foundLines = 10
+	foundSpan  = time.Second
+)
+
+// reportFound logs who has been found healthy and was not listed: of a fleet that comes at once the first few, and how many
+// more there are when the span is over. It returns after how long it is to be called again. d.mu is held.
+func (d *Director) reportFound(now time.Time) time.Duration {
+	over := now.Sub(d.foundSince) >= foundSpan
+	if over && d.foundMore > 0 {
+		d.log.Info("more relayers found healthy", "count", d.foundMore)
+		d.foundMore = 0
+	}
+	if over && len(d.found) > 0 {
+		d.foundSince, d.foundSaid = now, 0
+	}
+	for _, s := range d.found {
+		if d.foundSaid < foundLines {
 			d.log.Info("relayer found healthy", d.attrs(s)...)
+			d.foundSaid++
+		} else {
+			d.foundMore++
 		}
 	}
 	clear(d.found)
 	d.found = d.found[:0]
+	if d.foundMore > 0 {
+		return d.foundSince.Add(foundSpan).Sub(now)
+	}
+	return time.Hour
 }
 
 // reportRemovals counts and logs who has left the mirror. That is not said before: whoever has been deposed takes
