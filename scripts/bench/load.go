@@ -12,8 +12,9 @@ import (
 type load struct {
 	Callers      int
 	Warm, Window time.Duration
-	// Mark, if not nil, is called when the window begins and when it ends.
-	Mark func() error
+	// Mark, if not nil, is called when the window begins and when it ends. It stays in this process: a raft node, which gets
+	// the rest as JSON, has none.
+	Mark func() error `json:"-"`
 }
 
 func (s *suite) load(callers int) load { return load{Callers: callers, Warm: s.warm, Window: s.window} }
