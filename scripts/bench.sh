@@ -2,7 +2,7 @@
 # Measures Rollcall beside raw hashicorp/raft, etcd, plain Postgres and a bare geth: prints a table and writes
 # build/bench.json.
 #
-#   scripts/bench.sh                    everything, about an hour; leave the machine alone meanwhile
+#   scripts/bench.sh                    everything, about two hours; leave the machine alone meanwhile
 #   scripts/bench.sh --short            a couple of minutes, to see that it works
 #   scripts/bench.sh --only reads,...   some sections; --help lists them
 #

@@ -76,6 +76,7 @@ type suite struct {
 	rollcall, etcd, geth string // binaries
 	dir                  string // of this run's processes
 	rows                 []row
+	missing              []string // rows that were to be reported and have no value
 	samples              map[string][]float64
 	repeated             int  // measurements, after an error
 	statements           bool // Postgres counts them
@@ -96,7 +97,7 @@ type scale struct {
 }
 
 var (
-	fullScale = scale{rounds: 3, warm: time.Second, window: 4 * time.Second, kills: 20,
+	fullScale = scale{rounds: 5, warm: time.Second, window: 4 * time.Second, kills: 20,
 		calm: 5 * time.Minute, checking: 40 * time.Second, services: 1_000_000,
 		burst: 40_000, paced: 20 * time.Second, steady: 10 * time.Minute}
 	shortScale = scale{short: true, rounds: 1, warm: 500 * time.Millisecond, window: 1500 * time.Millisecond, kills: 3,
@@ -164,10 +165,14 @@ func conduct(ctx context.Context, args []string) error {
 			continue
 		}
 		progress("== %s", sec.name)
+		began, rows := time.Now(), len(s.rows)
 		if err := sec.run(ctx, s); err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", sec.name, err))
 			progress("%s: %v", sec.name, err)
+		} else if len(s.rows) == rows {
+			s.missing = append(s.missing, "every row of "+sec.name)
 		}
+		progress("%s took %s", sec.name, time.Since(began).Round(time.Second))
 		after, err := readMachineUse()
 		if err != nil {
 			return err
@@ -185,6 +190,9 @@ func conduct(ctx context.Context, args []string) error {
 		return err
 	}
 	printTable(os.Stdout, s.rows)
+	if len(s.missing) > 0 {
+		errs = append(errs, fmt.Errorf("rows without a value: %s", strings.Join(s.missing, "; ")))
+	}
 	return errors.Join(append(errs, ctx.Err())...)
 }
 

@@ -13,11 +13,15 @@ import (
 	"text/tabwriter"
 )
 
-// row is one line of the result. What does not apply is null.
+// row is one line of the result. Fields that do not apply are null.
 type row struct {
-	Name      string   `json:"name"`
-	Value     float64  `json:"value"`
-	Unit      string   `json:"unit"`
+	Name  string  `json:"name"`
+	Value float64 `json:"value"` // the median, where there were several rounds
+	Unit  string  `json:"unit"`
+	// Min and Max are over the rounds, and Rounds is how many there were; null and 0 where a row was measured once.
+	Min       *float64 `json:"min"`
+	Max       *float64 `json:"max"`
+	Rounds    int      `json:"rounds"`
 	Peer      *string  `json:"peer"`
 	PeerValue *float64 `json:"peer_value"`
 	Ratio     *float64 `json:"ratio"` // value / peer_value
@@ -25,18 +29,25 @@ type row struct {
 	Met       *bool    `json:"met"`
 }
 
-// add appends a row without peer or target.
+// add appends a row without peer or target. It returns nil, and records the row as missing, if the value is not a number.
 func (s *suite) add(name string, value float64, unit string) *row {
+	if math.IsNaN(value) || math.IsInf(value, 0) {
+		s.missing = append(s.missing, name)
+		return nil
+	}
 	s.rows = append(s.rows, row{Name: name, Value: value, Unit: unit})
 	return &s.rows[len(s.rows)-1]
 }
 
-// report appends a row with the median of the samples of that name; nil when there are none.
+// report appends a row with the median, the least and the greatest of the samples of that name. It returns nil, and records the row
+// as missing, if there are none.
 func (s *suite) report(name, unit string) *row {
-	if len(s.samples[name]) == 0 {
-		return nil
+	samples := s.samples[name]
+	r := s.add(name, median(samples), unit)
+	if r != nil && len(samples) > 1 {
+		r.Min, r.Max, r.Rounds = new(slices.Min(samples)), new(slices.Max(samples)), len(samples)
 	}
-	return s.add(name, median(s.samples[name]), unit)
+	return r
 }
 
 // beside names the best of the peers, by the median of their samples: the highest.
@@ -46,6 +57,7 @@ func (r *row) beside(s *suite, peers ...string) *row {
 	}
 	best := slices.MaxFunc(peers, func(a, b string) int { return cmp.Compare(median(s.samples[a]), median(s.samples[b])) })
 	if len(s.samples[best]) == 0 {
+		s.missing = append(s.missing, best)
 		return r
 	}
 	return r.besideValue(best, median(s.samples[best]))
@@ -108,17 +120,20 @@ func writeJSON(path string, rows []row) error {
 
 func printTable(w io.Writer, rows []row) {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "\tvalue\t\tpeer\tpeer's\tratio\ttarget\tmet")
+	fmt.Fprintln(t, "\tmedian\t\tmin\tmax\tpeer\tpeer's\tratio\ttarget\tmet")
 	for _, r := range rows {
-		cells := []string{r.Name, number(r.Value), r.Unit, "", "", "", "", ""}
+		cells := []string{r.Name, number(r.Value), r.Unit, "", "", "", "", "", "", ""}
+		if r.Min != nil {
+			cells[3], cells[4] = number(*r.Min), number(*r.Max)
+		}
 		if r.Peer != nil {
-			cells[3], cells[4] = *r.Peer, number(*r.PeerValue)
+			cells[5], cells[6] = *r.Peer, number(*r.PeerValue)
 		}
 		if r.Ratio != nil {
-			cells[5] = strconv.FormatFloat(*r.Ratio, 'f', 2, 64)
+			cells[7] = strconv.FormatFloat(*r.Ratio, 'f', 2, 64)
 		}
 		if r.Target != nil {
-			cells[6], cells[7] = *r.Target, map[bool]string{true: "yes", false: "NO"}[*r.Met]
+			cells[8], cells[9] = *r.Target, map[bool]string{true: "yes", false: "NO"}[*r.Met]
 		}
 		fmt.Fprintln(t, strings.Join(cells, "\t"))
 	}
