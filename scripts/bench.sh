@@ -3,7 +3,7 @@
 # build/bench.json.
 #
 #   scripts/bench.sh                    everything, about two hours; leave the machine alone meanwhile
-#   scripts/bench.sh --short            a couple of minutes, to see that it works
+#   scripts/bench.sh --short            every section, small, in at most six minutes
 #   scripts/bench.sh --only reads,...   some sections; --help lists them
 #
 # The benchmark is a Go module of its own, so that etcd stays out of the product's go.mod.

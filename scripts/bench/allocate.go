@@ -100,14 +100,15 @@ func (c contender) name() string {
 	return allocationRow(c.form, c.keys) + ", " + plural(c.callers, "caller")
 }
 
-// bestContenders tries numbers of callers for a short time each, and returns the two fastest.
+// bestContenders tries numbers of callers for a short time each, and returns the two fastest. The short form tries none: its figures
+// are compared with nothing.
 func (s *suite) bestContenders(ctx context.Context, db *database, f form, keys int) ([]contender, error) {
 	tried := []int{1, 2, 4, 8, 16, 32, 64, 128}
 	if f == formPool || f == formRecorded {
 		tried = []int{64, 128, 256, 512, 1024, 2048}
 	}
 	if s.short {
-		tried = slices.DeleteFunc(tried, func(n int) bool { return !slices.Contains([]int{4, 16, 64, 512}, n) })
+		return []contender{{f, keys, tried[len(tried)/2]}}, nil
 	}
 	var all []contender
 	rates := make(map[contender]float64)

@@ -21,7 +21,7 @@ func checks(ctx context.Context, s *suite) error {
 		return err
 	}
 	defer f.close()
-	for _, interval := range []time.Duration{10 * time.Second, time.Second} {
+	for _, interval := range s.intervals {
 		if err := s.punctuality(ctx, f, interval); err != nil {
 			return fmt.Errorf("every %s: %w", interval, err)
 		}

@@ -44,6 +44,8 @@ func run(ctx context.Context, args []string) error {
 			return checker(ctx, args[1:])
 		case "allocator":
 			return allocator(ctx, args[1:])
+		case "webhook-target":
+			return webhookTarget(ctx, args[1:])
 		}
 	}
 	return conduct(ctx, args)
@@ -90,24 +92,25 @@ type scale struct {
 	kills        int
 	calm         time.Duration // in which no election may happen
 	checking     time.Duration
-	services     int // of the largest directory
-	burst        int // transactions posted as fast as possible
+	intervals    []time.Duration // of the services that are checked
+	services     int             // of the largest directory
+	burst        int             // transactions posted as fast as possible
 	paced        time.Duration
 	steady       time.Duration // in which memory may not grow
 }
 
 var (
 	fullScale = scale{rounds: 5, warm: time.Second, window: 4 * time.Second, kills: 20,
-		calm: 5 * time.Minute, checking: 40 * time.Second, services: 1_000_000,
+		calm: 5 * time.Minute, checking: 40 * time.Second, intervals: []time.Duration{10 * time.Second, time.Second}, services: 1_000_000,
 		burst: 40_000, paced: 20 * time.Second, steady: 10 * time.Minute}
-	shortScale = scale{short: true, rounds: 1, warm: 500 * time.Millisecond, window: 1500 * time.Millisecond, kills: 3,
-		calm: 10 * time.Second, checking: 22 * time.Second, services: 50_000,
-		burst: 6_000, paced: 5 * time.Second, steady: time.Minute}
+	shortScale = scale{short: true, rounds: 1, warm: 300 * time.Millisecond, window: time.Second, kills: 2,
+		calm: 10 * time.Second, checking: 8 * time.Second, intervals: []time.Duration{2 * time.Second, time.Second}, services: 50_000,
+		burst: 4_000, paced: 4 * time.Second, steady: 25 * time.Second}
 )
 
 func conduct(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("bench", flag.ExitOnError)
-	short := flags.Bool("short", false, "a couple of minutes: one round, few kills, a small directory")
+	short := flags.Bool("short", false, "some minutes: one round, few kills, a small directory")
 	only := flags.String("only", "", "comma-separated sections to run: "+strings.Join(sectionNames(), ", "))
 	rounds := flags.Int("rounds", 0, "rounds over which medians are taken")
 	window := flags.Duration("window", 0, "how long each throughput is measured")

@@ -19,10 +19,13 @@ const relayConnections = 128
 const (
 	relayRow      = "POST to mined, 16 keys, 128 connections"
 	idempotentRow = relayRow + ", each with an Idempotency-Key"
+	waitingRow    = relayRow + ", with 10,000 waiting for another key"
 	bareMinedRow  = "geth alone: signed beforehand, sent to mined, 128 connections"
 	bareTakenRow  = "geth alone: signed beforehand, accepted, 128 connections"
 	fullPostRow   = "POST at full load"
 	halfPostRow   = "POST at half of that load"
+	deliveredRow  = "webhooks delivered at half of that load"
+	backlogRow    = "webhooks that wait, more than before half of that load"
 	headRow       = "head to recorded, 50 transactions a second"
 )
 
@@ -32,9 +35,13 @@ const headRate = 50
 // settling is how long it takes until what was sent before is final: the relayer waits for 12 blocks, of a second each.
 const settling = 14 * time.Second
 
-// relay: a relayer, its Postgres and a node, from POST to mined, beside the node alone.
+// relay: a relayer, its Postgres, a webhook target and a node, from POST to mined, beside the node alone.
 func relay(ctx context.Context, s *suite) error {
 	ring, err := newRing(relayerKeys)
+	if err != nil {
+		return err
+	}
+	oneMore, err := newRing(relayerKeys + 1)
 	if err != nil {
 		return err
 	}
@@ -42,16 +49,21 @@ func relay(ctx context.Context, s *suite) error {
 		func(ctx context.Context) error { return s.bareNode(ctx, ring) },
 		s.onRelayed(ring, s.plain),
 		s.onRelayed(ring, s.idempotent),
+		s.onRelayed(oneMore, s.waiting),
 	)
 	if err != nil {
 		return err
 	}
-	s.report(relayRow, "/s").beside(s, bareMinedRow).atLeast(0.6)
+	s.report(relayRow, "/s").beside(s, bareMinedRow).atLeast(0.65)
 	s.report(idempotentRow, "/s").beside(s, bareMinedRow)
+	s.report(waitingRow, "/s").beside(s, relayRow).atLeast(0.8)
 	s.report(bareMinedRow, "/s")
 	s.report(bareTakenRow, "/s")
-	s.report(halfPostRow+", p50", "ms")
-	s.report(halfPostRow+", p99", "ms").within(50)
+	s.report(halfPostRow+", p50", "ms").beside(s, floorCommitRow+", p50").atMost(1.5)
+	s.report(halfPostRow+", p99", "ms").beside(s, floorCommitRow+", p99").atMost(2)
+	s.report(deliveredRow, "/s")
+	s.report(backlogRow, "")
+	s.report(walRow(relayRow), "KB").within(8)
 	for _, row := range []string{floorCommitRow, floorHTTPRow} {
 		s.report(row+", p50", "ms")
 		s.report(row+", p99", "ms")
@@ -60,7 +72,7 @@ func relay(ctx context.Context, s *suite) error {
 	s.report(fullPostRow+", p99", "ms")
 	s.report(headRow+", p50", "ms")
 	s.report(headRow+", p99", "ms").within(100)
-	for _, row := range []string{relayRow, idempotentRow} {
+	for _, row := range []string{relayRow, idempotentRow, waitingRow} {
 		for _, who := range []string{"relayer", "Postgres", "geth", "clients"} {
 			s.report(cpuRow(row, who), "µs")
 		}
@@ -69,6 +81,8 @@ func relay(ctx context.Context, s *suite) error {
 	s.report(cpuRow(bareMinedRow, "clients"), "µs")
 	return nil
 }
+
+func walRow(of string) string { return of + ": written to Postgres' log each" }
 
 func cpuRow(of, who string) string { return of + ": processor time each, " + who }
 
@@ -118,6 +132,7 @@ type relayed struct {
 	relayer *relayerProcess
 	db      *database
 	node    *geth
+	hooks   *webhookProcess
 	keys    []common.Address
 	total   int // posted so far
 }
@@ -145,7 +160,10 @@ func (s *suite) startRelayed(ctx context.Context, ring *keyring.Ring) (r *relaye
 	if err != nil {
 		return r, err
 	}
-	if r.relayer, err = s.startRelayer(ctx, url, r.node); err != nil {
+	if r.hooks, err = s.startWebhookTarget(ctx); err != nil {
+		return r, err
+	}
+	if r.relayer, err = s.startRelayer(ctx, url, r.node, len(r.keys), r.hooks.url); err != nil {
 		return r, err
 	}
 	_, _, err = r.send(ctx, s.burst/20, 0, false)
@@ -156,6 +174,9 @@ func (r *relayed) close() {
 	if r.relayer != nil {
 		r.relayer.close()
 	}
+	if r.hooks != nil {
+		r.hooks.close()
+	}
 	if r.node != nil {
 		r.node.close()
 	}
@@ -164,19 +185,22 @@ func (r *relayed) close() {
 	}
 }
 
-// posts a transfer of one wei, with an idempotency key or without.
+// transfer is a request that posts a transfer of one wei to a relayer. headers end with a line break, if there are any.
+func (r *relayed) transfer(relayer, headers string) []byte {
+	return postRequest("/api/v1/relayers/"+relayer+"/transactions", "Authorization: Bearer "+apiKey+"\r\n"+headers,
+		fmt.Sprintf(`{"to":"%s","value":1,"data":"0x","gas_limit":%d,"speed":"fast"}`, anybody.Hex(), transferGas))
+}
+
+// posts are transfers that are posted to the pool, with idempotency keys or without.
 func (r *relayed) posts(idempotent bool) posts {
-	const path = "/api/v1/relayers/" + poolID + "/transactions"
-	const auth = "Authorization: Bearer " + apiKey + "\r\n"
-	body := fmt.Sprintf(`{"to":"%s","value":1,"data":"0x","gas_limit":%d,"speed":"fast"}`, anybody.Hex(), transferGas)
-	plain, first := postRequest(path, auth, body), r.total
+	plain, first := r.transfer(poolID, ""), r.total
 	return posts{
 		addr: r.relayer.addr, connections: relayConnections, done: `"success":true`,
 		request: func(n int) []byte {
 			if !idempotent {
 				return plain
 			}
-			return postRequest(path, auth+"Idempotency-Key: bench-"+strconv.Itoa(first+n)+"\r\n", body)
+			return r.transfer(poolID, "Idempotency-Key: bench-"+strconv.Itoa(first+n)+"\r\n")
 		},
 	}
 }
@@ -200,10 +224,19 @@ func (s *suite) full(ctx context.Context, r *relayed, row string, idempotent boo
 	if err != nil {
 		return posted{}, 0, err
 	}
+	before, err := r.wal(ctx)
+	if err != nil {
+		return posted{}, 0, err
+	}
 	sent, mined, err := r.send(ctx, s.burst, 0, idempotent)
 	if err != nil {
 		return sent, 0, err
 	}
+	after, err := r.wal(ctx)
+	if err != nil {
+		return sent, 0, err
+	}
+	s.sample(walRow(row), (after-before)/float64(s.burst)/1000, "KB")
 	rate := float64(s.burst) / mined.Sub(sent.began).Seconds()
 	s.sample(row, rate, "/s")
 	return sent, rate, errors.Join(used(row, s.burst), r.tellStatements(ctx))
@@ -221,14 +254,25 @@ func (s *suite) plain(ctx context.Context, r *relayed) error {
 	s.sample(fullPostRow+", p50", milliseconds(sent.p50), "ms")
 	s.sample(fullPostRow+", p99", milliseconds(sent.p99), "ms")
 	return s.withFloor(ctx, r, func(ctx context.Context) error {
-		half, _, err := r.send(ctx, int(rate/2*s.paced.Seconds()), rate/2, false)
-		if err != nil {
-			return err
-		}
-		s.sample(halfPostRow+", p50", milliseconds(half.p50), "ms")
-		s.sample(halfPostRow+", p99", milliseconds(half.p99), "ms")
-		return nil
+		return s.withWebhooks(ctx, r, func(ctx context.Context) error {
+			half, _, err := r.send(ctx, int(rate/2*s.paced.Seconds()), rate/2, false)
+			if err != nil {
+				return err
+			}
+			s.sample(halfPostRow+", p50", milliseconds(half.p50), "ms")
+			s.sample(halfPostRow+", p99", milliseconds(half.p99), "ms")
+			return nil
+		})
 	})
+}
+
+// waiting measures at full load, while as many wait for another key.
+func (s *suite) waiting(ctx context.Context, r *relayed) error {
+	if err := r.fillQueue(ctx); err != nil {
+		return err
+	}
+	_, _, err := s.full(ctx, r, waitingRow, false)
+	return err
 }
 
 // heads measures how long the relayer takes from hearing of a block, by its subscription, to having written down what it

@@ -18,6 +18,8 @@ const (
 	inFlight = 100_000
 	apiKey   = "a-key-that-nothing-but-a-benchmark-has"
 	poolID   = "pool"
+	// webhookKey signs what only the benchmark's own target reads.
+	webhookKey = "a-webhook-key-that-nothing-but-a-benchmark-has"
 )
 
 // privateKeys returns n keys, the same ones each time. Nothing may ever be paid to them on a chain that matters.
@@ -49,8 +51,8 @@ type relayerProcess struct {
 	addr string
 }
 
-// startRelayer starts one on a database that is new, and returns when it can relay.
-func (s *suite) startRelayer(ctx context.Context, databaseURL string, node *geth) (r *relayerProcess, err error) {
+// startRelayer starts one with so many keys and one webhook target, on a database that is new, and returns when it can relay.
+func (s *suite) startRelayer(ctx context.Context, databaseURL string, node *geth, keyCount int, webhooks string) (r *relayerProcess, err error) {
 	dir, err := s.freshDir("relayer")
 	if err != nil {
 		return nil, err
@@ -66,7 +68,7 @@ func (s *suite) startRelayer(ctx context.Context, databaseURL string, node *geth
 		}
 	}()
 	var keys []string
-	for _, key := range privateKeys(relayerKeys) {
+	for _, key := range privateKeys(keyCount) {
 		keys = append(keys, hex.EncodeToString(key))
 	}
 	list, err := json.Marshal(keys)
@@ -76,7 +78,9 @@ func (s *suite) startRelayer(ctx context.Context, databaseURL string, node *geth
 	r.process, err = start("relayer", dir, []string{
 		"RELAYER_LISTEN=" + r.addr, "DATABASE_URL=" + databaseURL, "RELAYER_POOL_ID=" + poolID,
 		fmt.Sprintf("RELAYER_CHAIN_ID=%d", chainID), "RELAYER_RPC_URLS=http://" + node.addr, "RELAYER_SUBSCRIBE_URL=ws://" + node.addr,
-		fmt.Sprintf("RELAYER_IN_FLIGHT=%d", inFlight), "RELAYER_RATE_LIMIT=0", "RELAYER_API_KEYS=bench:" + apiKey, keyring.VarKeysJSON + "=" + string(list),
+		fmt.Sprintf("RELAYER_IN_FLIGHT=%d", inFlight), fmt.Sprintf("RELAYER_QUEUE=%d", 2*waitingCount), "RELAYER_RATE_LIMIT=0",
+		"RELAYER_WEBHOOK_URL=" + webhooks, "RELAYER_WEBHOOK_SIGNING_KEY=" + webhookKey, "RELAYER_WEBHOOK_ALLOW_PRIVATE=true",
+		"RELAYER_API_KEYS=bench:" + apiKey, keyring.VarKeysJSON + "=" + string(list),
 	}, s.rollcall, "relayer")
 	if err != nil {
 		return nil, err
