@@ -16,7 +16,8 @@ type Answer struct {
 	Registered, Unchanged, Removed, Yielded int
 }
 
-// Result is what one operation came to. Err is nil, *StaleEpochError, *SupersededError or *ConflictError.
+// Result is what one operation came to. Err is nil, *StaleEpochError, *SupersededError, *SequenceReusedError or
+// *ConflictError.
 type Result struct {
 	Answer
 	// Term is the entry's Raft term; of leader-established only.
@@ -65,15 +66,18 @@ func (d *draft) admit(f fence) (r Result, done bool) {
 		return Result{}, false
 	case f.incarnation < os.incarnation || f.seq < os.seq:
 		return Result{Err: &SupersededError{f.owner, os.incarnation, os.seq}}, true
-	case f.seq == os.seq:
-		return os.answer, true
+	case f.seq > os.seq:
+		return Result{}, false
+	case f.body != os.body && f.body != BodyHash{} && os.body != BodyHash{}:
+		// An entry without a hash, which an older leader proposed, is answered as it was before there were hashes.
+		return Result{Err: &SequenceReusedError{f.owner, f.incarnation, f.seq, os.body, f.body}}, true
 	}
-	return Result{}, false
+	return os.answer, true
 }
 
 // record remembers an admitted write and its result until the owner's next one.
 func (d *draft) record(f fence, r Result) Result {
-	os := ownerState{owner: f.owner, incarnation: f.incarnation, seq: f.seq, answer: r.kept()}
+	os := ownerState{owner: f.owner, incarnation: f.incarnation, seq: f.seq, body: f.body, answer: r.kept()}
 	if f.seq == 0 {
 		// Not fenced: what an earlier fenced write left stays.
 		os = ownerState{owner: f.owner}

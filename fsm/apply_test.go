@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -414,6 +415,54 @@ func TestClusterIsNamedOnce(t *testing.T) {
 		r.do(op)
 	}
 	require.Equal(t, "c-1", m.State().Cluster())
+}
+
+// Another body under a used sequence number is refused and changes nothing. An entry without a hash, of an older leader,
+// applies as it did before there were hashes.
+func TestAdmit_ComparesBodies(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		first, second string // "" for an entry without a hash
+		refused       bool
+	}{
+		"same body":          {"x", "x", false},
+		"other body":         {"x", "y", true},
+		"second has no hash": {"x", "", false},
+		"first has no hash":  {"", "y", false},
+		"neither has a hash": {"", "", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			fence := func(body string) *rollcallv1.WriteFence {
+				if body == "" {
+					return writer(edge1, 1, 5, 1)
+				}
+				return hashed(edge1, 1, 5, 1, body)
+			}
+			r := newReplica(t)
+			first := r.do(opRegister(&rollcallv1.RegisterOperation{Fence: fence(tt.first), Services: services("a")}))[0]
+			require.NoError(t, first.Err)
+			before := dump(r.State())
+
+			second := r.do(opRegister(&rollcallv1.RegisterOperation{Fence: fence(tt.second), Services: services("b")}))[0]
+			want := first
+			if tt.refused {
+				want = Result{Err: &SequenceReusedError{
+					Owner: edge1, Incarnation: 1, Seq: 5, Recorded: hashOf(tt.first), Received: hashOf(tt.second),
+				}}
+				require.ErrorContains(t, second.Err, hashOf(tt.first).String())
+				require.ErrorContains(t, second.Err, hashOf(tt.second).String())
+			}
+			require.Equal(t, want, second)
+			after := dump(r.State())
+			require.Equal(t, strings.SplitN(before, "\n", 2)[1], strings.SplitN(after, "\n", 2)[1], "all but the index stays")
+
+			next := writer(edge1, 1, 6, 1)
+			require.NoError(t, r.do(opRegister(&rollcallv1.RegisterOperation{Fence: next, Services: services("b")}))[0].Err)
+			info, _ := r.State().Owner(edge1)
+			require.Equal(t, OwnerInfo{Owner: edge1, Incarnation: 1, Seq: 6, Entries: 2}, info, "an older hash does not stay beside a newer answer")
+		})
+	}
 }
 
 func TestIdleOwnersAreForgottenInTheEnd(t *testing.T) {

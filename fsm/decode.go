@@ -12,7 +12,7 @@ import (
 
 // CommandVersion is the newest kind of command this version understands. Raise it with each new operation or
 // field in log.proto.
-const CommandVersion = 1
+const CommandVersion = 2
 
 // MaxOperations bounds one command.
 const MaxOperations = 1 << versionBits
@@ -44,6 +44,7 @@ type deregister struct {
 type fence struct {
 	owner                   Owner
 	incarnation, seq, epoch uint64
+	body                    BodyHash
 }
 
 func decode(index, term uint64, data []byte) (*command, error) {
@@ -108,7 +109,11 @@ func decodeDeregister(op *rollcallv1.DeregisterOperation) (deregister, error) {
 
 func decodeFence(f *rollcallv1.WriteFence) (fence, error) {
 	owner, err := decodeOwner(f.GetOwner())
-	return fence{owner: owner, incarnation: f.GetIncarnation(), seq: f.GetSeq(), epoch: f.GetEpoch()}, err
+	if err != nil {
+		return fence{}, err
+	}
+	body, err := decodeBodyHash(f.GetBody())
+	return fence{owner: owner, incarnation: f.GetIncarnation(), seq: f.GetSeq(), epoch: f.GetEpoch(), body: body}, err
 }
 
 // decodeOwner refuses owners whose String would not tell them apart.

@@ -40,10 +40,10 @@ func everything() *rollcallv1.Command {
 	return &rollcallv1.Command{Operations: []*rollcallv1.Operation{
 		opEstablish("n-2", 1),
 		opRegister(&rollcallv1.RegisterOperation{
-			Fence: writer(edge1, 1, 1, 2), Services: services("x", "y"), FullSet: true, Force: true,
+			Fence: hashed(edge1, 1, 1, 2, "x y"), Services: services("x", "y"), FullSet: true, Force: true,
 			Gone: []*rollcallv1.Owner{edge2.Proto(), Static.Proto()},
 		}),
-		opDeregister(&rollcallv1.DeregisterOperation{Fence: writer(edge1, 1, 2, 2), Ids: []string{"x"}, Force: true}),
+		opDeregister(&rollcallv1.DeregisterOperation{Fence: hashed(edge1, 1, 2, 2, "x"), Ids: []string{"x"}, Force: true}),
 	}}
 }
 
@@ -93,6 +93,9 @@ func TestUnreadableEntries(t *testing.T) {
 		{"gone owner of an unknown kind", encode(opEstablish("n-2", 0), opRegister(&rollcallv1.RegisterOperation{
 			Fence: writer(edge1, 1, 1, 2), Gone: []*rollcallv1.Owner{{Kind: 4}},
 		})), "does not know"},
+		{"cut body hash", encode(opEstablish("n-2", 0), opDeregister(&rollcallv1.DeregisterOperation{
+			Fence: &rollcallv1.WriteFence{Owner: edge1.Proto(), Incarnation: 1, Seq: 1, Epoch: 2, Body: make([]byte, 31)},
+		})), "operation 1: body hash of 31 bytes, want 32"},
 		{"service without an id", encode(opEstablish("n-2", 0), opRegister(&rollcallv1.RegisterOperation{
 			Fence: writer(edge1, 1, 1, 2), Services: [][]byte{service("x"), {}},
 		})), "operation 1: service 1: no id"},

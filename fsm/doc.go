@@ -9,7 +9,10 @@
 // of the same owner has overtaken ([SupersededError]), and one that touches an entry somebody else holds
 // ([ConflictError]). A refusal is a value, the same on every replica, and changes nothing but the owner's
 // sequence number. A write that repeats the owner's last sequence number gets the answer it got before, of
-// many conflicts the first hundred, so a writer that does not know its outcome repeats it without harm.
+// many conflicts the first hundred, so a writer that does not know its outcome repeats it without harm. The machine
+// keeps the hash of the last body beside the answer, and refuses another body under the same number
+// ([SequenceReusedError]): the old answer would report it as done. The leader stamps the hash into the entry, because
+// only it knows whether every voter can read one; two writes are compared only where both have one.
 //
 // # Epochs
 //

@@ -1,6 +1,8 @@
 package fsm
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 )
@@ -25,6 +27,31 @@ func (e *DecodeError) Error() string {
 
 func (e *DecodeError) Unwrap() error { return e.Err }
 
+// BodyHash is the SHA-256 of a write's body; zero where its log entry has none.
+type BodyHash [sha256.Size]byte
+
+// String returns the whole hash in hex.
+func (h BodyHash) String() string { return hex.EncodeToString(h[:]) }
+
+// encoded returns the hash as the log and snapshots hold it; nil when it is zero.
+func (h BodyHash) encoded() []byte {
+	if h == (BodyHash{}) {
+		return nil
+	}
+	return h[:]
+}
+
+// decodeBodyHash reads what encoded returned.
+func decodeBodyHash(raw []byte) (BodyHash, error) {
+	if len(raw) == 0 {
+		return BodyHash{}, nil
+	}
+	if len(raw) != sha256.Size {
+		return BodyHash{}, fmt.Errorf("body hash of %d bytes, want %d", len(raw), sha256.Size)
+	}
+	return BodyHash(raw), nil
+}
+
 // StaleEpochError refuses a write of another epoch.
 type StaleEpochError struct {
 	// Epoch is the present one.
@@ -43,6 +70,19 @@ type SupersededError struct {
 
 func (e *SupersededError) Error() string {
 	return fmt.Sprintf("%s has since written as incarnation %d, seq %d", e.Owner, e.Incarnation, e.Seq)
+}
+
+// SequenceReusedError refuses a write whose sequence number its owner has used for another body.
+type SequenceReusedError struct {
+	Owner            Owner
+	Incarnation, Seq uint64
+	// Recorded is the hash of the body that was written first, Received that of the refused one.
+	Recorded, Received BodyHash
+}
+
+func (e *SequenceReusedError) Error() string {
+	return fmt.Sprintf("%s has used seq %d of incarnation %d for another body (recorded %s, received %s); write another body with the next seq",
+		e.Owner, e.Seq, e.Incarnation, e.Recorded, e.Received)
 }
 
 // Conflict is an entry that another owner holds.

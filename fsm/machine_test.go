@@ -2,6 +2,7 @@ package fsm
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"fmt"
 	"io"
 	"maps"
@@ -44,6 +45,15 @@ func services(ids ...string) (raws [][]byte) {
 func writer(o Owner, incarnation, seq, epoch uint64) *rollcallv1.WriteFence {
 	return &rollcallv1.WriteFence{Owner: o.Proto(), Incarnation: incarnation, Seq: seq, Epoch: epoch}
 }
+
+// hashed is writer with the hash of a body named so.
+func hashed(o Owner, incarnation, seq, epoch uint64, body string) *rollcallv1.WriteFence {
+	f := writer(o, incarnation, seq, epoch)
+	f.Body = hashOf(body).encoded()
+	return f
+}
+
+func hashOf(body string) BodyHash { return sha256.Sum256([]byte(body)) }
 
 func opEstablish(node string, atLeast uint64) *rollcallv1.Operation {
 	return &rollcallv1.Operation{Kind: &rollcallv1.Operation_LeaderEstablished{
@@ -113,6 +123,9 @@ func dump(s *State) string {
 	fmt.Fprintf(&b, "cluster %q epoch %d leader %q index %d services %d\n", s.Cluster(), s.Epoch(), s.Leader(), s.Index(), s.Len())
 	s.owners.Scan(func(_ string, os *ownerState) bool {
 		fmt.Fprintf(&b, "owner %s incarnation %d seq %d entries %d answer %s\n", os.owner, os.incarnation, os.seq, os.entries, dumpResult(os.answer))
+		if (os.body != BodyHash{}) { // the files of version 1 have none
+			fmt.Fprintf(&b, "  body %s\n", os.body)
+		}
 		return true
 	})
 	s.kinds.Scan(func(kind string, n int) bool {

@@ -77,7 +77,7 @@ func (s *State) WriteSnapshot(dst io.Writer) error {
 		n := uint32(len(numbers))
 		numbers[os.owner] = n
 		err = w.write(&rollcallv1.SnapshotRecord{Record: &rollcallv1.SnapshotRecord_Owner{Owner: &rollcallv1.SnapshotOwner{
-			Number: n, Owner: os.owner.Proto(), Incarnation: os.incarnation, Seq: os.seq, Answer: os.answer.proto(),
+			Number: n, Owner: os.owner.Proto(), Incarnation: os.incarnation, Seq: os.seq, Answer: os.answer.proto(), Body: os.body.encoded(),
 		}}})
 		return err == nil
 	})
@@ -289,7 +289,11 @@ func (r *snapshotReader) addOwner(o *rollcallv1.SnapshotOwner) error {
 	if err != nil {
 		return err
 	}
-	r.owners = append(r.owners, ownerState{owner: owner, incarnation: o.Incarnation, seq: o.Seq, answer: answer})
+	body, err := decodeBodyHash(o.Body)
+	if err != nil {
+		return fmt.Errorf("owner %s: %w", owner, err)
+	}
+	r.owners = append(r.owners, ownerState{owner: owner, incarnation: o.Incarnation, seq: o.Seq, body: body, answer: answer})
 	return nil
 }
 

@@ -50,7 +50,7 @@ func varied(t testing.TB) *replica {
 	require.NoError(t, err)
 	r.do(opRegister(&rollcallv1.RegisterOperation{Fence: writer(Operator, 0, 0, 7), Services: [][]byte{cache}}))
 	r.do(opDeregister(&rollcallv1.DeregisterOperation{Fence: writer(edge1, 3, 2, 7), Ids: []string{"d", "s-0"}})) // refused
-	r.do(opDeregister(&rollcallv1.DeregisterOperation{Fence: writer(edge1, 3, 3, 7), Ids: []string{"d"}}))
+	r.do(opDeregister(&rollcallv1.DeregisterOperation{Fence: hashed(edge1, 3, 3, 7, "d"), Ids: []string{"d"}}))
 	return r
 }
 
@@ -86,6 +86,8 @@ func TestRestoredAnswers(t *testing.T) {
 		opRegister(&rollcallv1.RegisterOperation{Fence: writer(edge2, 2, 9, 7), Services: services("z")}),
 		opRegister(&rollcallv1.RegisterOperation{Fence: writer(edge1, 3, 2, 7), Services: services("z")}),
 		opDeregister(&rollcallv1.DeregisterOperation{Fence: writer(edge1, 3, 3, 7)}),
+		opDeregister(&rollcallv1.DeregisterOperation{Fence: hashed(edge1, 3, 3, 7, "d")}),
+		opDeregister(&rollcallv1.DeregisterOperation{Fence: hashed(edge1, 3, 3, 7, "e")}), // refused
 		opRegister(&rollcallv1.RegisterOperation{Fence: writer(Static, 7, 2, 7), FullSet: true}),
 		opRegister(&rollcallv1.RegisterOperation{Fence: writer(edge1, 2, 2, 7), Services: services("z")}),
 		opRegister(&rollcallv1.RegisterOperation{Fence: writer(edge1, 3, 4, 7), Services: services("z"), FullSet: true}),
@@ -354,6 +356,7 @@ func TestWrongSnapshots(t *testing.T) {
 			r[last].GetTrailer().Owners = 5
 			return r
 		}, "the trailer counts 5 owners"},
+		{"cut body hash", func(r recs) recs { r[owner].GetOwner().Body = []byte{1}; return r }, "owner gateway/edge-1: body hash of 1 bytes"},
 		{"checksum", func(r recs) recs { r[last].GetTrailer().Crc = 1; return r }, "checksum differs"},
 	}
 	// A field more in each message that a snapshot can hold.

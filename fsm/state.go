@@ -23,7 +23,8 @@ type State struct {
 type ownerState struct {
 	owner            Owner
 	incarnation, seq uint64
-	answer           Result // of seq
+	body             BodyHash // of the write with seq; zero where its entry had none
+	answer           Result   // of seq
 	entries          int
 }
 
@@ -65,6 +66,8 @@ func (s *State) From(id string) iter.Seq[*Entry] {
 type OwnerInfo struct {
 	Owner            Owner
 	Incarnation, Seq uint64
+	// Body is the hash of the body of the write with Seq; zero where its entry had none.
+	Body BodyHash
 	// Entries is the number of services it owns.
 	Entries int
 }
@@ -75,7 +78,7 @@ func (s *State) Owner(o Owner) (OwnerInfo, bool) {
 	if !ok {
 		return OwnerInfo{}, false
 	}
-	return OwnerInfo{Owner: os.owner, Incarnation: os.incarnation, Seq: os.seq, Entries: os.entries}, true
+	return OwnerInfo{Owner: os.owner, Incarnation: os.incarnation, Seq: os.seq, Body: os.body, Entries: os.entries}, true
 }
 
 // Unchanged reports whether registering the services would change nothing, and the answer to give then. ids

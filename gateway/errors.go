@@ -83,6 +83,20 @@ func (e *SupersededError) Error() string {
 	return fmt.Sprintf("%s has written since, as incarnation %d with sequence number %d", e.Owner, e.Incarnation, e.Seq)
 }
 
+// SequenceReusedError refuses a write because its owner has used the sequence number for another body. Nothing was
+// done; the first body keeps its answer.
+type SequenceReusedError struct {
+	Owner            Owner
+	Incarnation, Seq uint64
+	// Recorded is the SHA-256 of the body that was written first, Received that of the refused one.
+	Recorded, Received []byte
+}
+
+func (e *SequenceReusedError) Error() string {
+	return fmt.Sprintf("%s has used sequence number %d of incarnation %d for another body (recorded %x, received %x); write another body with the next number",
+		e.Owner, e.Seq, e.Incarnation, e.Recorded, e.Received)
+}
+
 // Conflict is a service that another owner holds.
 type Conflict struct {
 	// Index is its position in the request.
@@ -210,6 +224,11 @@ func fromDetail(detail any) error {
 		return &StaleEpochError{Epoch: d.GetEpoch()}
 	case *rollcallv1.Superseded:
 		return &SupersededError{Owner: ownerOf(d.GetOwner()), Incarnation: d.GetIncarnation(), Seq: d.GetSeq()}
+	case *rollcallv1.SequenceReused:
+		return &SequenceReusedError{
+			Owner: ownerOf(d.GetOwner()), Incarnation: d.GetIncarnation(), Seq: d.GetSeq(),
+			Recorded: d.GetRecorded(), Received: d.GetReceived(),
+		}
 	case *rollcallv1.Conflicts:
 		e := &ConflictError{}
 		for _, c := range d.GetConflicts() {

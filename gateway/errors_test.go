@@ -44,6 +44,15 @@ var details = map[string]struct {
 		&SupersededError{Owner: edge("edge-1"), Incarnation: 5, Seq: 6},
 		"gateway/edge-1 has written since, as incarnation 5 with sequence number 6",
 	},
+	"SequenceReused": {
+		codes.FailedPrecondition,
+		&rollcallv1.SequenceReused{
+			Owner:       &rollcallv1.Owner{Kind: rollcallv1.OwnerKind_OWNER_KIND_GATEWAY, Id: "edge-1"},
+			Incarnation: 5, Seq: 6, Recorded: []byte{0xab}, Received: []byte{0xcd},
+		},
+		&SequenceReusedError{Owner: edge("edge-1"), Incarnation: 5, Seq: 6, Recorded: []byte{0xab}, Received: []byte{0xcd}},
+		"gateway/edge-1 has used sequence number 6 of incarnation 5 for another body (recorded ab, received cd); write another body with the next number",
+	},
 	"Conflicts": {
 		codes.AlreadyExists,
 		&rollcallv1.Conflicts{Conflicts: []*rollcallv1.Conflict{{Index: 7, Id: "a", Owner: &rollcallv1.Owner{Kind: rollcallv1.OwnerKind_OWNER_KIND_STATIC}}}},

@@ -344,6 +344,21 @@ func TestGatewayWithADouble(t *testing.T) {
 			require.Equal(t, []string{"b"}, f.ids(edge("edge-1")))
 		})
 	})
+	t.Run("of the same incarnation", func(t *testing.T) {
+		setup(t, func(t *testing.T, f *fleet) {
+			g := f.gateway(newSource(services("a")...))
+			synctest.Wait()
+			f.set(func() { // the double has used the numbers that come next
+				f.nodes[address("n1")].before = func(string) error {
+					return refusal(codes.FailedPrecondition, &rollcallv1.SequenceReused{Incarnation: 7, Seq: 2})
+				}
+			})
+			pass(2 * time.Minute)
+			var claimed *ClaimedError
+			require.ErrorAs(t, g.end(), &claimed)
+			require.EqualValues(t, 7, claimed.Incarnation)
+		})
+	})
 	t.Run("no endless race", func(t *testing.T) {
 		setup(t, func(t *testing.T, f *fleet) {
 			var seen uint64

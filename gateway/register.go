@@ -210,6 +210,10 @@ func (g *Gateway) setIncarnation(n uint64) {
 // means that the clock went back since the gateway's last start; one after that means a double.
 func (g *Gateway) outlive(err error) error {
 	superseded, ok := errors.AsType[*SupersededError](err)
+	if reused, same := errors.AsType[*SequenceReusedError](err); same {
+		// A gateway gives each of its writes a number of its own: another process runs as the same incarnation.
+		superseded, ok = &SupersededError{Owner: reused.Owner, Incarnation: reused.Incarnation, Seq: reused.Seq}, true
+	}
 	if !ok {
 		if _, conflict := errors.AsType[*ConflictError](err); conflict {
 			g.accepted = true // it got past the fence

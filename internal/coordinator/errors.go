@@ -114,6 +114,7 @@ func toStatus(err error) error {
 		foreign    *foreignClusterError
 		stale      *fsm.StaleEpochError
 		superseded *fsm.SupersededError
+		reused     *fsm.SequenceReusedError
 		conflict   *fsm.ConflictError
 	)
 	switch {
@@ -154,6 +155,12 @@ func toStatus(err error) error {
 	case errors.As(err, &superseded):
 		code = codes.Aborted
 		add(&rollcallv1.Superseded{Owner: superseded.Owner.Proto(), Incarnation: superseded.Incarnation, Seq: superseded.Seq})
+	case errors.As(err, &reused):
+		code = codes.FailedPrecondition
+		add(&rollcallv1.SequenceReused{
+			Owner: reused.Owner.Proto(), Incarnation: reused.Incarnation, Seq: reused.Seq,
+			Recorded: reused.Recorded[:], Received: reused.Received[:],
+		})
 	case errors.As(err, &conflict):
 		code = codes.AlreadyExists
 		if conflict.Deregister {

@@ -50,6 +50,8 @@ func TestRefusalsRoundTrip(t *testing.T) {
 	}
 	check(&fsm.StaleEpochError{Epoch: 7}, codes.Aborted, &gateway.StaleEpochError{Epoch: 7})
 	check(&fsm.SupersededError{Owner: edge, Incarnation: 8, Seq: 9}, codes.Aborted, &gateway.SupersededError{Owner: theirs, Incarnation: 8, Seq: 9})
+	check(&fsm.SequenceReusedError{Owner: edge, Incarnation: 8, Seq: 9, Recorded: fsm.BodyHash{1}, Received: fsm.BodyHash{2}}, codes.FailedPrecondition,
+		&gateway.SequenceReusedError{Owner: theirs, Incarnation: 8, Seq: 9, Recorded: append([]byte{1}, make([]byte, 31)...), Received: append([]byte{2}, make([]byte, 31)...)})
 	check(&fsm.ConflictError{Conflicts: conflicts}, codes.AlreadyExists, &gateway.ConflictError{Conflicts: []gateway.Conflict{{Index: 3, ID: "x", Owner: theirs}}})
 	check(&fsm.ConflictError{Conflicts: conflicts, Deregister: true}, codes.PermissionDenied, &gateway.ConflictError{Conflicts: []gateway.Conflict{{Index: 3, ID: "x", Owner: theirs}}})
 	check(&tooLargeError{services: 10_001, bytes: 5 << 20}, codes.ResourceExhausted, &gateway.TooLargeError{
@@ -77,4 +79,37 @@ func TestRefusalsRoundTrip(t *testing.T) {
 	require.Equal(t, codes.Internal, status.Code(toStatus(errors.New("a bug"))))
 	own := status.Error(codes.NotFound, "as it is")
 	require.Equal(t, own, toStatus(own))
+}
+
+// The hashes of bodies are compared across leaders of different versions, so they never change. Each part of a body
+// changes them.
+func TestBodyHashes_AreStable(t *testing.T) {
+	encode := func(id string) []byte {
+		raw, err := fsm.EncodeService(&rollcallv1.Service{Id: id, Kind: "relayer", WorkerRef: &rollcallv1.WorkerRef{
+			Url: "http://" + id + ":1", Labels: map[string]string{"chain": "1", "zone": "a"},
+		}})
+		require.NoError(t, err)
+		return raw
+	}
+	services := [][]byte{encode("a"), encode("b")}
+	fence := &rollcallv1.WriteFence{Owner: fsm.Operator.Proto(), Incarnation: 1, Seq: 2, Epoch: 3}
+	hashes := []fsm.BodyHash{
+		hashRegister(&rollcallv1.RegisterOperation{Services: services, Fence: fence, Gone: []*rollcallv1.Owner{fsm.Static.Proto()}}),
+		hashRegister(&rollcallv1.RegisterOperation{Services: services[:1]}),
+		hashRegister(&rollcallv1.RegisterOperation{Services: [][]byte{append(encode("a"), encode("b")...)}}),
+		hashRegister(&rollcallv1.RegisterOperation{Services: services, FullSet: true}),
+		hashRegister(&rollcallv1.RegisterOperation{Services: services, Force: true}),
+		hashRegister(&rollcallv1.RegisterOperation{}),
+		hashDeregister(&rollcallv1.DeregisterOperation{Ids: []string{"a", "b"}, Fence: fence}),
+		hashDeregister(&rollcallv1.DeregisterOperation{Ids: []string{"ab"}}),
+		hashDeregister(&rollcallv1.DeregisterOperation{Ids: []string{"a", "b"}, Force: true}),
+	}
+	seen := make(map[fsm.BodyHash]bool)
+	for i, h := range hashes {
+		require.False(t, seen[h], "hash %d", i)
+		seen[h] = true
+	}
+	require.Equal(t, hashes[0], hashRegister(&rollcallv1.RegisterOperation{Services: services}), "neither the fence nor gone owners are in it")
+	require.Equal(t, "c1f5e2a750f266cb57e74edc108b3664546faa044c55bdeac9c295109cbbfedc", hashes[0].String())
+	require.Equal(t, "c16318f788b87f9300a62cbd444a81db2f0a845f44057cf4d6a8b194841ab957", hashes[6].String())
 }

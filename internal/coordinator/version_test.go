@@ -47,6 +47,21 @@ func TestNewCommandsWaitForEveryVoter(t *testing.T) {
 	require.NotNil(t, n.peers.fact("c"), "what else it said still counts")
 	say("c", own, observePeriod)
 	require.EqualValues(t, own, n.commandVersion(r, own), "it was just not asked again yet")
+
+	// The hash of a body is a field that older voters stop at.
+	l := &leader{writers: newWriters(time.Now(), time.Minute)}
+	stamped := func(id string) []byte {
+		f := &rollcallv1.WriteFence{Owner: &rollcallv1.Owner{Kind: rollcallv1.OwnerKind_OWNER_KIND_GATEWAY, Id: id}, Incarnation: 1, Seq: 1}
+		_, end, err := n.begin(l, f, func() fsm.BodyHash { return fsm.BodyHash{1} })
+		require.NoError(t, err)
+		end()
+		return f.Body
+	}
+	require.Len(t, stamped("w1"), 32)
+	say("c", bodyVersion-1, 0)
+	require.Empty(t, stamped("w2"), "c is older")
+	say("c", own, factsHold+time.Second)
+	require.Empty(t, stamped("w3"), "c may be older by now")
 }
 
 // Every kind of operation names the version that brought it; one that does not is proposed by nobody.

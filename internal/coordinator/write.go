@@ -158,7 +158,8 @@ func (n *Node) register(ctx context.Context, l *leader, req *rollcallv1.Register
 	if err != nil {
 		return fsm.Answer{}, err
 	}
-	alone, end, err := l.writers.begin(owner, fence.Incarnation, fence.Seq)
+	op := &rollcallv1.RegisterOperation{Fence: fence, Services: encoded, FullSet: req.FullSet, Force: req.Force}
+	alone, end, err := n.begin(l, fence, func() fsm.BodyHash { return hashRegister(op) })
 	if err != nil {
 		return fsm.Answer{}, err
 	}
@@ -174,11 +175,8 @@ func (n *Node) register(ctx context.Context, l *leader, req *rollcallv1.Register
 		}
 	}
 	n.metrics.batch.Observe(float64(len(ids)))
-	result, err := l.proposer.propose(ctx, &rollcallv1.Operation{Kind: &rollcallv1.Operation_Register{
-		Register: &rollcallv1.RegisterOperation{
-			Fence: fence, Services: encoded, FullSet: req.FullSet, Force: req.Force, Gone: l.writers.gone(state, owner, ids),
-		},
-	}}, end)
+	op.Gone = l.writers.gone(state, owner, ids)
+	result, err := l.proposer.propose(ctx, &rollcallv1.Operation{Kind: &rollcallv1.Operation_Register{Register: op}}, end)
 	return result.Answer, err
 }
 
@@ -228,13 +226,12 @@ func (n *Node) deregisterRequest(ctx context.Context, req *rollcallv1.Deregister
 	if fence.Epoch != l.Epoch {
 		return fsm.Answer{}, &fsm.StaleEpochError{Epoch: l.Epoch}
 	}
-	_, end, err := l.writers.begin(fsm.OwnerOf(fence.Owner), fence.Incarnation, fence.Seq)
+	op := &rollcallv1.DeregisterOperation{Fence: fence, Ids: req.Ids, Force: req.Force}
+	_, end, err := n.begin(l, fence, func() fsm.BodyHash { return hashDeregister(op) })
 	if err != nil {
 		return fsm.Answer{}, err
 	}
-	result, err := l.proposer.propose(ctx, &rollcallv1.Operation{Kind: &rollcallv1.Operation_Deregister{
-		Deregister: &rollcallv1.DeregisterOperation{Fence: fence, Ids: req.Ids, Force: req.Force},
-	}}, end)
+	result, err := l.proposer.propose(ctx, &rollcallv1.Operation{Kind: &rollcallv1.Operation_Deregister{Deregister: op}}, end)
 	return result.Answer, err
 }
 

@@ -29,6 +29,7 @@ type writers struct {
 
 type writer struct {
 	incarnation, seq uint64
+	body             fsm.BodyHash // of the write with seq
 	inFlight         int
 	heard            time.Time
 }
@@ -37,9 +38,10 @@ func newWriters(since time.Time, goneAfter time.Duration) *writers {
 	return &writers{since: since, goneAfter: goneAfter, byOwner: make(map[fsm.Owner]*writer), forgetAt: forgetAbove}
 }
 
-// begin admits a write, or refuses it as superseded. alone is true when no other write of the owner is on its
+// begin admits a write, or refuses it as superseded or because its sequence number was used for another body.
+// It also knows the bodies that the log does not hold: of writes that changed nothing. alone is true when no other write of the owner is on its
 // way. end must be called when the write's outcome is known.
-func (w *writers) begin(o fsm.Owner, incarnation, seq uint64) (alone bool, end func(), err error) {
+func (w *writers) begin(o fsm.Owner, incarnation, seq uint64, body fsm.BodyHash) (alone bool, end func(), err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	wr := w.byOwner[o]
@@ -52,7 +54,10 @@ func (w *writers) begin(o fsm.Owner, incarnation, seq uint64) (alone bool, end f
 		if incarnation < wr.incarnation || incarnation == wr.incarnation && seq < wr.seq {
 			return false, nil, &fsm.SupersededError{Owner: o, Incarnation: wr.incarnation, Seq: wr.seq}
 		}
-		wr.incarnation, wr.seq = incarnation, seq
+		if incarnation == wr.incarnation && seq == wr.seq && body != wr.body {
+			return false, nil, &fsm.SequenceReusedError{Owner: o, Incarnation: incarnation, Seq: seq, Recorded: wr.body, Received: body}
+		}
+		wr.incarnation, wr.seq, wr.body = incarnation, seq, body
 	}
 	wr.heard = time.Now()
 	alone = wr.inFlight == 0

@@ -20,7 +20,7 @@ func TestWritersThatAreGoneAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWriters(time.Now(), time.Minute)
 		write := func(id string) (end func()) {
-			_, end, err := w.begin(fsm.Owner{Kind: rollcallv1.OwnerKind_OWNER_KIND_GATEWAY, ID: id}, 2, 1)
+			_, end, err := w.begin(fsm.Owner{Kind: rollcallv1.OwnerKind_OWNER_KIND_GATEWAY, ID: id}, 2, 1, fsm.BodyHash{})
 			require.NoError(t, err)
 			return end
 		}
@@ -32,7 +32,7 @@ func TestWritersThatAreGoneAreForgotten(t *testing.T) {
 		require.LessOrEqual(t, len(w.byOwner), forgetAbove)
 
 		for _, known := range []string{"on its way", strconv.Itoa(10*forgetAbove - 1)} {
-			_, _, err := w.begin(fsm.Owner{Kind: rollcallv1.OwnerKind_OWNER_KIND_GATEWAY, ID: known}, 1, 1)
+			_, _, err := w.begin(fsm.Owner{Kind: rollcallv1.OwnerKind_OWNER_KIND_GATEWAY, ID: known}, 1, 1, fsm.BodyHash{})
 			var superseded *fsm.SupersededError
 			require.ErrorAs(t, err, &superseded, known)
 		}
@@ -62,7 +62,7 @@ func TestGoneOwnersAreBounded(t *testing.T) {
 	require.Equal(t, len(ids), m.State().Len())
 
 	w := newWriters(time.Now().Add(-time.Hour), time.Minute)
-	_, end, err := w.begin(edge(0), 1, 2)
+	_, end, err := w.begin(edge(0), 1, 2, fsm.BodyHash{})
 	require.NoError(t, err)
 	defer end()
 	var want []*rollcallv1.Owner

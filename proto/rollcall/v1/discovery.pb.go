@@ -304,8 +304,8 @@ type Writer struct {
 	Owner *Owner                 `protobuf:"bytes,1,opt,name=owner,proto3" json:"owner,omitempty"`
 	// Grows with each start of the owner; a lower one than the directory knows is refused. 0 for operators.
 	Incarnation uint64 `protobuf:"varint,2,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
-	// Grows with each write of one incarnation; a repeated one gets the same answer, a lower one is
-	// superseded. 0, for operators only, is not fenced.
+	// Grows with each write of one incarnation; a repeated one gets the same answer, with another body it is
+	// refused, and a lower one is superseded. 0, for operators only, is not fenced.
 	Seq uint64 `protobuf:"varint,3,opt,name=seq,proto3" json:"seq,omitempty"`
 	// The epoch the writer believes in; another than the leader's is refused. 0 means the leader's.
 	Epoch         uint64 `protobuf:"varint,4,opt,name=epoch,proto3" json:"epoch,omitempty"`

@@ -292,6 +292,86 @@ func (x *Superseded) GetSeq() uint64 {
 	return 0
 }
 
+// SequenceReused: FAILED_PRECONDITION, the owner has written with this seq before, with another body. Nothing was
+// done. A writer that repeats a write sends the same body; another body takes the next seq.
+type SequenceReused struct {
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	Owner       *Owner                 `protobuf:"bytes,1,opt,name=owner,proto3" json:"owner,omitempty"`
+	Incarnation uint64                 `protobuf:"varint,2,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	Seq         uint64                 `protobuf:"varint,3,opt,name=seq,proto3" json:"seq,omitempty"`
+	// SHA-256 of the body that was written first.
+	Recorded []byte `protobuf:"bytes,4,opt,name=recorded,proto3" json:"recorded,omitempty"`
+	// SHA-256 of the refused body.
+	Received      []byte `protobuf:"bytes,5,opt,name=received,proto3" json:"received,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SequenceReused) Reset() {
+	*x = SequenceReused{}
+	mi := &file_rollcall_v1_errors_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SequenceReused) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SequenceReused) ProtoMessage() {}
+
+func (x *SequenceReused) ProtoReflect() protoreflect.Message {
+	mi := &file_rollcall_v1_errors_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SequenceReused.ProtoReflect.Descriptor instead.
+func (*SequenceReused) Descriptor() ([]byte, []int) {
+	return file_rollcall_v1_errors_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *SequenceReused) GetOwner() *Owner {
+	if x != nil {
+		return x.Owner
+	}
+	return nil
+}
+
+func (x *SequenceReused) GetIncarnation() uint64 {
+	if x != nil {
+		return x.Incarnation
+	}
+	return 0
+}
+
+func (x *SequenceReused) GetSeq() uint64 {
+	if x != nil {
+		return x.Seq
+	}
+	return 0
+}
+
+func (x *SequenceReused) GetRecorded() []byte {
+	if x != nil {
+		return x.Recorded
+	}
+	return nil
+}
+
+func (x *SequenceReused) GetReceived() []byte {
+	if x != nil {
+		return x.Received
+	}
+	return nil
+}
+
 // Conflicts: ALREADY_EXISTS on register, PERMISSION_DENIED on deregister; entries another owner holds.
 // Nothing was done.
 type Conflicts struct {
@@ -303,7 +383,7 @@ type Conflicts struct {
 
 func (x *Conflicts) Reset() {
 	*x = Conflicts{}
-	mi := &file_rollcall_v1_errors_proto_msgTypes[6]
+	mi := &file_rollcall_v1_errors_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -315,7 +395,7 @@ func (x *Conflicts) String() string {
 func (*Conflicts) ProtoMessage() {}
 
 func (x *Conflicts) ProtoReflect() protoreflect.Message {
-	mi := &file_rollcall_v1_errors_proto_msgTypes[6]
+	mi := &file_rollcall_v1_errors_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -328,7 +408,7 @@ func (x *Conflicts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Conflicts.ProtoReflect.Descriptor instead.
 func (*Conflicts) Descriptor() ([]byte, []int) {
-	return file_rollcall_v1_errors_proto_rawDescGZIP(), []int{6}
+	return file_rollcall_v1_errors_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Conflicts) GetConflicts() []*Conflict {
@@ -350,7 +430,7 @@ type Conflict struct {
 
 func (x *Conflict) Reset() {
 	*x = Conflict{}
-	mi := &file_rollcall_v1_errors_proto_msgTypes[7]
+	mi := &file_rollcall_v1_errors_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -362,7 +442,7 @@ func (x *Conflict) String() string {
 func (*Conflict) ProtoMessage() {}
 
 func (x *Conflict) ProtoReflect() protoreflect.Message {
-	mi := &file_rollcall_v1_errors_proto_msgTypes[7]
+	mi := &file_rollcall_v1_errors_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -375,7 +455,7 @@ func (x *Conflict) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Conflict.ProtoReflect.Descriptor instead.
 func (*Conflict) Descriptor() ([]byte, []int) {
-	return file_rollcall_v1_errors_proto_rawDescGZIP(), []int{7}
+	return file_rollcall_v1_errors_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Conflict) GetIndex() uint32 {
@@ -412,7 +492,7 @@ type TooLarge struct {
 
 func (x *TooLarge) Reset() {
 	*x = TooLarge{}
-	mi := &file_rollcall_v1_errors_proto_msgTypes[8]
+	mi := &file_rollcall_v1_errors_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -424,7 +504,7 @@ func (x *TooLarge) String() string {
 func (*TooLarge) ProtoMessage() {}
 
 func (x *TooLarge) ProtoReflect() protoreflect.Message {
-	mi := &file_rollcall_v1_errors_proto_msgTypes[8]
+	mi := &file_rollcall_v1_errors_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -437,7 +517,7 @@ func (x *TooLarge) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TooLarge.ProtoReflect.Descriptor instead.
 func (*TooLarge) Descriptor() ([]byte, []int) {
-	return file_rollcall_v1_errors_proto_rawDescGZIP(), []int{8}
+	return file_rollcall_v1_errors_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *TooLarge) GetServices() uint64 {
@@ -479,7 +559,7 @@ type UnknownOutcome struct {
 
 func (x *UnknownOutcome) Reset() {
 	*x = UnknownOutcome{}
-	mi := &file_rollcall_v1_errors_proto_msgTypes[9]
+	mi := &file_rollcall_v1_errors_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -491,7 +571,7 @@ func (x *UnknownOutcome) String() string {
 func (*UnknownOutcome) ProtoMessage() {}
 
 func (x *UnknownOutcome) ProtoReflect() protoreflect.Message {
-	mi := &file_rollcall_v1_errors_proto_msgTypes[9]
+	mi := &file_rollcall_v1_errors_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -504,7 +584,7 @@ func (x *UnknownOutcome) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnknownOutcome.ProtoReflect.Descriptor instead.
 func (*UnknownOutcome) Descriptor() ([]byte, []int) {
-	return file_rollcall_v1_errors_proto_rawDescGZIP(), []int{9}
+	return file_rollcall_v1_errors_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *UnknownOutcome) GetCause() string {
@@ -525,7 +605,7 @@ type Compacted struct {
 
 func (x *Compacted) Reset() {
 	*x = Compacted{}
-	mi := &file_rollcall_v1_errors_proto_msgTypes[10]
+	mi := &file_rollcall_v1_errors_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -537,7 +617,7 @@ func (x *Compacted) String() string {
 func (*Compacted) ProtoMessage() {}
 
 func (x *Compacted) ProtoReflect() protoreflect.Message {
-	mi := &file_rollcall_v1_errors_proto_msgTypes[10]
+	mi := &file_rollcall_v1_errors_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -550,7 +630,7 @@ func (x *Compacted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Compacted.ProtoReflect.Descriptor instead.
 func (*Compacted) Descriptor() ([]byte, []int) {
-	return file_rollcall_v1_errors_proto_rawDescGZIP(), []int{10}
+	return file_rollcall_v1_errors_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Compacted) GetCause() string {
@@ -571,7 +651,7 @@ type ForeignCluster struct {
 
 func (x *ForeignCluster) Reset() {
 	*x = ForeignCluster{}
-	mi := &file_rollcall_v1_errors_proto_msgTypes[11]
+	mi := &file_rollcall_v1_errors_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -583,7 +663,7 @@ func (x *ForeignCluster) String() string {
 func (*ForeignCluster) ProtoMessage() {}
 
 func (x *ForeignCluster) ProtoReflect() protoreflect.Message {
-	mi := &file_rollcall_v1_errors_proto_msgTypes[11]
+	mi := &file_rollcall_v1_errors_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -596,7 +676,7 @@ func (x *ForeignCluster) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForeignCluster.ProtoReflect.Descriptor instead.
 func (*ForeignCluster) Descriptor() ([]byte, []int) {
-	return file_rollcall_v1_errors_proto_rawDescGZIP(), []int{11}
+	return file_rollcall_v1_errors_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ForeignCluster) GetExpected() string {
@@ -632,7 +712,13 @@ const file_rollcall_v1_errors_proto_rawDesc = "" +
 	"Superseded\x12(\n" +
 	"\x05owner\x18\x01 \x01(\v2\x12.rollcall.v1.OwnerR\x05owner\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x12\x10\n" +
-	"\x03seq\x18\x03 \x01(\x04R\x03seq\"@\n" +
+	"\x03seq\x18\x03 \x01(\x04R\x03seq\"\xa6\x01\n" +
+	"\x0eSequenceReused\x12(\n" +
+	"\x05owner\x18\x01 \x01(\v2\x12.rollcall.v1.OwnerR\x05owner\x12 \n" +
+	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x12\x10\n" +
+	"\x03seq\x18\x03 \x01(\x04R\x03seq\x12\x1a\n" +
+	"\brecorded\x18\x04 \x01(\fR\brecorded\x12\x1a\n" +
+	"\breceived\x18\x05 \x01(\fR\breceived\"@\n" +
 	"\tConflicts\x123\n" +
 	"\tconflicts\x18\x01 \x03(\v2\x15.rollcall.v1.ConflictR\tconflicts\"Z\n" +
 	"\bConflict\x12\x14\n" +
@@ -664,7 +750,7 @@ func file_rollcall_v1_errors_proto_rawDescGZIP() []byte {
 	return file_rollcall_v1_errors_proto_rawDescData
 }
 
-var file_rollcall_v1_errors_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
+var file_rollcall_v1_errors_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
 var file_rollcall_v1_errors_proto_goTypes = []any{
 	(*NotLeader)(nil),      // 0: rollcall.v1.NotLeader
 	(*NotEstablished)(nil), // 1: rollcall.v1.NotEstablished
@@ -672,25 +758,27 @@ var file_rollcall_v1_errors_proto_goTypes = []any{
 	(*Busy)(nil),           // 3: rollcall.v1.Busy
 	(*StaleEpoch)(nil),     // 4: rollcall.v1.StaleEpoch
 	(*Superseded)(nil),     // 5: rollcall.v1.Superseded
-	(*Conflicts)(nil),      // 6: rollcall.v1.Conflicts
-	(*Conflict)(nil),       // 7: rollcall.v1.Conflict
-	(*TooLarge)(nil),       // 8: rollcall.v1.TooLarge
-	(*UnknownOutcome)(nil), // 9: rollcall.v1.UnknownOutcome
-	(*Compacted)(nil),      // 10: rollcall.v1.Compacted
-	(*ForeignCluster)(nil), // 11: rollcall.v1.ForeignCluster
-	(*Leader)(nil),         // 12: rollcall.v1.Leader
-	(*Owner)(nil),          // 13: rollcall.v1.Owner
+	(*SequenceReused)(nil), // 6: rollcall.v1.SequenceReused
+	(*Conflicts)(nil),      // 7: rollcall.v1.Conflicts
+	(*Conflict)(nil),       // 8: rollcall.v1.Conflict
+	(*TooLarge)(nil),       // 9: rollcall.v1.TooLarge
+	(*UnknownOutcome)(nil), // 10: rollcall.v1.UnknownOutcome
+	(*Compacted)(nil),      // 11: rollcall.v1.Compacted
+	(*ForeignCluster)(nil), // 12: rollcall.v1.ForeignCluster
+	(*Leader)(nil),         // 13: rollcall.v1.Leader
+	(*Owner)(nil),          // 14: rollcall.v1.Owner
 }
 var file_rollcall_v1_errors_proto_depIdxs = []int32{
-	12, // 0: rollcall.v1.NotLeader.leader:type_name -> rollcall.v1.Leader
-	13, // 1: rollcall.v1.Superseded.owner:type_name -> rollcall.v1.Owner
-	7,  // 2: rollcall.v1.Conflicts.conflicts:type_name -> rollcall.v1.Conflict
-	13, // 3: rollcall.v1.Conflict.owner:type_name -> rollcall.v1.Owner
-	4,  // [4:4] is the sub-list for method output_type
-	4,  // [4:4] is the sub-list for method input_type
-	4,  // [4:4] is the sub-list for extension type_name
-	4,  // [4:4] is the sub-list for extension extendee
-	0,  // [0:4] is the sub-list for field type_name
+	13, // 0: rollcall.v1.NotLeader.leader:type_name -> rollcall.v1.Leader
+	14, // 1: rollcall.v1.Superseded.owner:type_name -> rollcall.v1.Owner
+	14, // 2: rollcall.v1.SequenceReused.owner:type_name -> rollcall.v1.Owner
+	8,  // 3: rollcall.v1.Conflicts.conflicts:type_name -> rollcall.v1.Conflict
+	14, // 4: rollcall.v1.Conflict.owner:type_name -> rollcall.v1.Owner
+	5,  // [5:5] is the sub-list for method output_type
+	5,  // [5:5] is the sub-list for method input_type
+	5,  // [5:5] is the sub-list for extension type_name
+	5,  // [5:5] is the sub-list for extension extendee
+	0,  // [0:5] is the sub-list for field type_name
 }
 
 func init() { file_rollcall_v1_errors_proto_init() }
@@ -706,7 +794,7 @@ func file_rollcall_v1_errors_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_rollcall_v1_errors_proto_rawDesc), len(file_rollcall_v1_errors_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   12,
+			NumMessages:   13,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -228,11 +228,13 @@ func (x *LeaderEstablished) GetCluster() string {
 
 // WriteFence is a Writer as the leader resolved it.
 type WriteFence struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Owner         *Owner                 `protobuf:"bytes,1,opt,name=owner,proto3" json:"owner,omitempty"`
-	Incarnation   uint64                 `protobuf:"varint,2,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
-	Seq           uint64                 `protobuf:"varint,3,opt,name=seq,proto3" json:"seq,omitempty"`
-	Epoch         uint64                 `protobuf:"varint,4,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	Owner       *Owner                 `protobuf:"bytes,1,opt,name=owner,proto3" json:"owner,omitempty"`
+	Incarnation uint64                 `protobuf:"varint,2,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	Seq         uint64                 `protobuf:"varint,3,opt,name=seq,proto3" json:"seq,omitempty"`
+	Epoch       uint64                 `protobuf:"varint,4,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// SHA-256 of the write's body, of a write with a seq. Since command version 2; absent in older entries.
+	Body          []byte `protobuf:"bytes,5,opt,name=body,proto3" json:"body,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -293,6 +295,13 @@ func (x *WriteFence) GetEpoch() uint64 {
 		return x.Epoch
 	}
 	return 0
+}
+
+func (x *WriteFence) GetBody() []byte {
+	if x != nil {
+		return x.Body
+	}
+	return nil
 }
 
 type RegisterOperation struct {
@@ -733,11 +742,13 @@ func (x *SnapshotHeader) GetIndex() uint64 {
 type SnapshotOwner struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Number by which entries name the owner.
-	Number        uint32  `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
-	Owner         *Owner  `protobuf:"bytes,2,opt,name=owner,proto3" json:"owner,omitempty"`
-	Incarnation   uint64  `protobuf:"varint,3,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
-	Seq           uint64  `protobuf:"varint,4,opt,name=seq,proto3" json:"seq,omitempty"`
-	Answer        *Answer `protobuf:"bytes,5,opt,name=answer,proto3" json:"answer,omitempty"`
+	Number      uint32  `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
+	Owner       *Owner  `protobuf:"bytes,2,opt,name=owner,proto3" json:"owner,omitempty"`
+	Incarnation uint64  `protobuf:"varint,3,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	Seq         uint64  `protobuf:"varint,4,opt,name=seq,proto3" json:"seq,omitempty"`
+	Answer      *Answer `protobuf:"bytes,5,opt,name=answer,proto3" json:"answer,omitempty"`
+	// SHA-256 of the body of the write with seq; absent where its entry had none.
+	Body          []byte `protobuf:"bytes,6,opt,name=body,proto3" json:"body,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -803,6 +814,13 @@ func (x *SnapshotOwner) GetSeq() uint64 {
 func (x *SnapshotOwner) GetAnswer() *Answer {
 	if x != nil {
 		return x.Answer
+	}
+	return nil
+}
+
+func (x *SnapshotOwner) GetBody() []byte {
+	if x != nil {
+		return x.Body
 	}
 	return nil
 }
@@ -947,13 +965,14 @@ const file_rollcall_v1_log_proto_rawDesc = "" +
 	"\x11LeaderEstablished\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x19\n" +
 	"\bat_least\x18\x02 \x01(\x04R\aatLeast\x12\x18\n" +
-	"\acluster\x18\x03 \x01(\tR\acluster\"\x80\x01\n" +
+	"\acluster\x18\x03 \x01(\tR\acluster\"\x94\x01\n" +
 	"\n" +
 	"WriteFence\x12(\n" +
 	"\x05owner\x18\x01 \x01(\v2\x12.rollcall.v1.OwnerR\x05owner\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x12\x10\n" +
 	"\x03seq\x18\x03 \x01(\x04R\x03seq\x12\x14\n" +
-	"\x05epoch\x18\x04 \x01(\x04R\x05epoch\"\xb7\x01\n" +
+	"\x05epoch\x18\x04 \x01(\x04R\x05epoch\x12\x12\n" +
+	"\x04body\x18\x05 \x01(\fR\x04body\"\xb7\x01\n" +
 	"\x11RegisterOperation\x12-\n" +
 	"\x05fence\x18\x01 \x01(\v2\x17.rollcall.v1.WriteFenceR\x05fence\x12\x1a\n" +
 	"\bservices\x18\x02 \x03(\fR\bservices\x12\x19\n" +
@@ -988,13 +1007,14 @@ const file_rollcall_v1_log_proto_rawDesc = "" +
 	"\acluster\x18\x02 \x01(\tR\acluster\x12\x14\n" +
 	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\x12\x16\n" +
 	"\x06leader\x18\x04 \x01(\tR\x06leader\x12\x14\n" +
-	"\x05index\x18\x05 \x01(\x04R\x05index\"\xb2\x01\n" +
+	"\x05index\x18\x05 \x01(\x04R\x05index\"\xc6\x01\n" +
 	"\rSnapshotOwner\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\rR\x06number\x12(\n" +
 	"\x05owner\x18\x02 \x01(\v2\x12.rollcall.v1.OwnerR\x05owner\x12 \n" +
 	"\vincarnation\x18\x03 \x01(\x04R\vincarnation\x12\x10\n" +
 	"\x03seq\x18\x04 \x01(\x04R\x03seq\x12+\n" +
-	"\x06answer\x18\x05 \x01(\v2\x13.rollcall.v1.AnswerR\x06answer\"Y\n" +
+	"\x06answer\x18\x05 \x01(\v2\x13.rollcall.v1.AnswerR\x06answer\x12\x12\n" +
+	"\x04body\x18\x06 \x01(\fR\x04body\"Y\n" +
 	"\rSnapshotEntry\x12\x18\n" +
 	"\aservice\x18\x01 \x01(\fR\aservice\x12\x14\n" +
 	"\x05owner\x18\x02 \x01(\rR\x05owner\x12\x18\n" +
