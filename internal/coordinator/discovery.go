@@ -69,6 +69,9 @@ func (n discovery) ListServices(ctx context.Context, req *rollcallv1.ListService
 	if req.PageSize > rollcallv1.MaxServicesPerCall {
 		vs = append(vs, rollcallv1.Violation{Field: "page_size", Description: fmt.Sprintf("is %d, at most %d is allowed", req.PageSize, rollcallv1.MaxServicesPerCall)})
 	}
+	vs = append(vs, checkLabel("kind", req.Kind)...)
+	// A token is the id that the next page begins with.
+	vs = append(vs, checkLabel("page_token", req.PageToken)...)
 	if len(vs) > 0 {
 		return nil, toStatus(&invalidError{vs})
 	}
@@ -87,6 +90,17 @@ func (n discovery) ListServices(ctx context.Context, req *rollcallv1.ListService
 		return list(s, req), nil
 	}
 	return list(n.machine.State(), req), nil
+}
+
+// checkLabel refuses a field that is neither empty nor a DNS label, as kinds and ids are.
+func checkLabel(field, value string) []rollcallv1.Violation {
+	if value == "" {
+		return nil
+	}
+	if err := rollcallv1.CheckDNSLabel(value); err != nil {
+		return []rollcallv1.Violation{{Field: field, Description: err.Error()}}
+	}
+	return nil
 }
 
 // list reads one page of a state.
@@ -139,6 +153,9 @@ func (n discovery) GetStatus(context.Context, *rollcallv1.GetStatusRequest) (*ro
 }
 
 func (n discovery) WatchServices(req *rollcallv1.WatchServicesRequest, stream grpc.ServerStreamingServer[rollcallv1.WatchServicesResponse]) error {
+	if vs := checkLabel("kind", req.Kind); len(vs) > 0 {
+		return toStatus(&invalidError{vs})
+	}
 	w := &watch{node: n.Node, kind: req.Kind, stream: stream}
 	return toStatus(w.run(req.ResumeToken))
 }

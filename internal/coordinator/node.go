@@ -13,6 +13,7 @@ import (
 	"github.com/hashicorp/raft"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/health"
 
 	"github.com/rollcall-dev/rollcall/fsm"
 	"github.com/rollcall-dev/rollcall/internal/clusterport"
@@ -41,6 +42,7 @@ type Node struct {
 	stores  *Stores
 	port    *clusterport.Port
 	grpc    *grpc.Server
+	health  *health.Server // of the gRPC health protocol
 	peers   *peers
 
 	// raft is nil until the node knows that it may take part.
@@ -160,6 +162,9 @@ func (n *Node) serve(ctx context.Context) (err error) {
 	watching, stopWatching := context.WithCancel(gctx)
 	defer stopWatching()
 	g.Go(func() error { return n.port.Run(serving) })
+	g.Go(func() error { // readiness is read from the disk, which may hang
+		return n.until(serving, "reading whether the node is ready", func() error { return n.watchHealth(serving) })
+	})
 	g.Go(func() error {
 		if err := n.grpc.Serve(n.port.GRPC()); !errors.Is(err, grpc.ErrServerStopped) {
 			return err

@@ -47,11 +47,42 @@ func (n *Node) newServer() *grpc.Server {
 	rollcallv1.RegisterDiscoveryServiceServer(s, discovery{Node: n})
 	rollcallv1.RegisterClusterServiceServer(s, cluster{Node: n})
 	rollcallv1.RegisterPeerServiceServer(s, peer{Node: n})
-	h := health.NewServer()
-	context.AfterFunc(n.stopping, h.Shutdown)
-	healthpb.RegisterHealthServer(s, h)
+	n.health = health.NewServer()
+	n.reportHealth()
+	context.AfterFunc(n.stopping, n.health.Shutdown)
+	healthpb.RegisterHealthServer(s, n.health)
 	reflection.Register(s)
 	return s
+}
+
+// healthPeriod is how often the gRPC health service looks whether the node is ready: often enough for balancers, which
+// ask every few seconds.
+const healthPeriod = 250 * time.Millisecond
+
+// watchHealth keeps the gRPC health service up to date until ctx ends.
+func (n *Node) watchHealth(ctx context.Context) error {
+	ticker := time.NewTicker(healthPeriod)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+			n.reportHealth()
+		}
+	}
+}
+
+// reportHealth sets the status of each service by name. Callers and operators need a node that is ready, as /readyz
+// reports it. Peers need this one before that, to elect a leader. The empty name stays the process itself.
+func (n *Node) reportHealth() {
+	ready := healthpb.HealthCheckResponse_SERVING
+	if n.Ready() != nil {
+		ready = healthpb.HealthCheckResponse_NOT_SERVING
+	}
+	n.health.SetServingStatus(rollcallv1.DiscoveryService_ServiceDesc.ServiceName, ready)
+	n.health.SetServingStatus(rollcallv1.ClusterService_ServiceDesc.ServiceName, ready)
+	n.health.SetServingStatus(rollcallv1.PeerService_ServiceDesc.ServiceName, healthpb.HealthCheckResponse_SERVING)
 }
 
 func (n *Node) intercept(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
