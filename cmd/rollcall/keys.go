@@ -89,7 +89,7 @@ func (k *keyState) row() []string {
 	}
 	return []string{
 		k.Address, k.state(), strconv.Itoa(k.Pending), strconv.FormatUint(k.NextNonce, 10), text(k.ChainNonce),
-		ether(k.key.Balance), ether(k.key.MinBalance), seen, k.LastError,
+		withUnit(k.key.Balance), withUnit(k.key.MinBalance), seen, k.LastError,
 	}
 }
 
@@ -101,7 +101,7 @@ type keysListCmd struct {
 
 func (keysListCmd) Help() string {
 	return `CHAIN is how many transactions of the key are mined, where a node is given (--rpc-urls). It is NEXT less PENDING, unless blocks
-came in between, or somebody else uses the key. Balances are in units of 10^18 wei.`
+came in between, or somebody else uses the key. One ether is 10^18 wei, whatever the chain calls it.`
 }
 
 func (c *keysListCmd) Check(p *config.Problems) {

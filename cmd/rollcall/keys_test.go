@@ -63,8 +63,8 @@ func TestKeysAreListed(t *testing.T) {
 
 	out := succeed(t, r.operator("keys", "list", "--rpc-urls", r.chain.URL())...)
 	require.Regexp(t, `^KEY +STATE +PENDING +NEXT +CHAIN +BALANCE +LEAST +SEEN +ERROR\n`, out)
-	require.Regexp(t, lower(r.keys[0])+` +ok +1 +2 +1 +1.234567 +0.5 +\d+s +-\n`, out)
-	require.Regexp(t, lower(r.keys[1])+` +disabled: low balance +0 +0 +0 +1.234567 +0.5 +\d+s +insufficient funds\n`, out)
+	require.Regexp(t, lower(r.keys[0])+` +ok +1 +2 +1 +1.234567 ether +0.5 ether +\d+s +-\n`, out)
+	require.Regexp(t, lower(r.keys[1])+` +disabled: low balance +0 +0 +0 +1.234567 ether +0.5 ether +\d+s +insufficient funds\n`, out)
 	require.Regexp(t, lower(r.keys[2])+` +draining, stuck for 7m +0 +0 +0 `, out)
 	require.Regexp(t, lower(r.keys[3])+` +funds the others +0 `, out)
 	require.Contains(t, out, "4 keys of pool pool on chain 1337, 0 transactions waiting\n")
@@ -296,6 +296,9 @@ func TestEther(t *testing.T) {
 		require.Equal(t, want, ether(n))
 	}
 	require.Empty(t, ether(nil))
+	require.Equal(t, []string{"", "0 ether", "1 wei", "0.000001 ether"}, []string{
+		withUnit(nil), withUnit(big.NewInt(0)), withUnit(big.NewInt(1)), withUnit(big.NewInt(1e12)),
+	})
 }
 
 func TestAge(t *testing.T) {

@@ -74,6 +74,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if completing() {
 		return completeLine(parser.Kong)
 	}
+	if len(args) == 1 && args[0] == "--version" {
+		args = []string{"version"} // not a flag, which every command would have
+	}
 	kctx, err := parser.Parse(args)
 	switch {
 	case errors.Is(err, config.ErrHelp):

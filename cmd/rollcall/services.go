@@ -101,7 +101,29 @@ type servicesListCmd struct {
 	remoteFlags
 }
 
-func (c *servicesListCmd) Check(p *config.Problems) { c.check(p) }
+func (c *servicesListCmd) Check(p *config.Problems) {
+	c.check(p)
+	checkKind(p, &c.Kind)
+}
+
+// checkKind refuses a kind to choose by that no service can have.
+func checkKind(p *config.Problems, kind *string) {
+	if *kind == "" {
+		return
+	}
+	if err := rollcallv1.CheckDNSLabel(*kind); err != nil {
+		p.Addf(kind, "", "%v", err)
+	}
+}
+
+// checkIDs refuses ids that no service can have.
+func checkIDs(p *config.Problems, ids []string) {
+	for _, id := range ids {
+		if err := rollcallv1.CheckDNSLabel(id); err != nil {
+			p.Add(config.Problem{Where: "ID", What: err.Error()})
+		}
+	}
+}
 
 func (c *servicesListCmd) Run(ctx context.Context, con *console) error {
 	client, ctx, end, err := c.client(ctx)
@@ -123,7 +145,10 @@ type servicesGetCmd struct {
 	remoteFlags
 }
 
-func (c *servicesGetCmd) Check(p *config.Problems) { c.check(p) }
+func (c *servicesGetCmd) Check(p *config.Problems) {
+	c.check(p)
+	checkIDs(p, c.ID)
+}
 
 func (c *servicesGetCmd) Run(ctx context.Context, con *console) error {
 	client, ctx, end, err := c.client(ctx)
@@ -166,11 +191,53 @@ type servicesRegisterCmd struct {
 
 func (c *servicesRegisterCmd) Check(p *config.Problems) {
 	c.check(p)
-	switch {
-	case c.File == "" && c.URL == "":
+	if c.File != "" {
+		if c.URL != "" || c.ID != "" {
+			p.Addf(&c.File, "give one of them", "contradicts an id or --url")
+		}
+		return
+	}
+	c.checkService(p)
+}
+
+// checkService reports what is wrong with the one service that the flags describe.
+func (c *servicesRegisterCmd) checkService(p *config.Problems) {
+	if c.ID == "" {
+		p.Add(config.Problem{Where: "ID", What: "is missing", Fix: "give one such as oz-relayer-1, or --file"})
+	}
+	if c.Kind == "" {
+		p.Addf(&c.Kind, `give a DNS label such as "relayer", the default`, "is empty")
+	}
+	if c.URL == "" {
 		p.Addf(&c.URL, "give an id with --url, or --file", "is missing")
-	case c.File != "" && (c.URL != "" || c.ID != ""):
-		p.Addf(&c.File, "give one of them", "contradicts an id or --url")
+	}
+	for _, v := range c.service().Validate() {
+		switch v.Field {
+		case "id":
+			if c.ID != "" {
+				p.Add(config.Problem{Where: "ID", What: v.Description})
+			}
+		case "kind":
+			p.Addf(&c.Kind, "", "%s", v.Description)
+		case "worker_ref.url":
+			value := ""
+			if !strings.Contains(c.URL, "@") { // before it may stand a password
+				value = strconv.Quote(c.URL[:min(len(c.URL), 100)]) + " "
+			}
+			p.Addf(&c.URL, "", "%s%s", value, v.Description)
+		case "worker_ref.node":
+			p.Addf(&c.Node, "", "%s", v.Description)
+		default:
+			p.Addf(&c.Labels, "", "%s", v.Description)
+		}
+	}
+}
+
+// service is what the flags describe.
+func (c *servicesRegisterCmd) service() *rollcallv1.Service {
+	return &rollcallv1.Service{
+		Id: c.ID, Kind: c.Kind,
+		WorkerRef: &rollcallv1.WorkerRef{Url: c.URL, Node: c.Node, Labels: c.Labels},
 	}
 }
 
@@ -182,18 +249,7 @@ func (c *servicesRegisterCmd) Run(ctx context.Context, con *console) error {
 			return usageError{err}
 		}
 	} else {
-		s := &rollcallv1.Service{
-			Id: c.ID, Kind: c.Kind,
-			WorkerRef: &rollcallv1.WorkerRef{Url: c.URL, Node: c.Node, Labels: c.Labels},
-		}
-		var errs []error
-		for _, v := range s.Validate() {
-			errs = append(errs, errors.New(v.String()))
-		}
-		if err := errors.Join(errs...); err != nil {
-			return usageError{err}
-		}
-		services = append(services, s)
+		services = append(services, c.service())
 	}
 	client, ctx, end, err := c.client(ctx)
 	if err != nil {
@@ -227,7 +283,15 @@ type servicesDeregisterCmd struct {
 	remoteFlags
 }
 
-func (c *servicesDeregisterCmd) Check(p *config.Problems) { c.check(p) }
+func (servicesDeregisterCmd) Help() string {
+	return `An id that is not in the directory counts as removed: it is named, and the exit code is 0, so that the command may be
+repeated.`
+}
+
+func (c *servicesDeregisterCmd) Check(p *config.Problems) {
+	c.check(p)
+	checkIDs(p, c.ID)
+}
 
 func (c *servicesDeregisterCmd) Run(ctx context.Context, con *console) error {
 	client, ctx, end, err := c.client(ctx)
@@ -235,21 +299,31 @@ func (c *servicesDeregisterCmd) Run(ctx context.Context, con *console) error {
 		return err
 	}
 	defer end()
+	var before directory // a removal does not say which of its ids were there
+	if err := before.read(ctx, client, &rollcallv1.ListServicesRequest{Ids: c.ID}); err != nil {
+		return err
+	}
 	resp, err := client.Deregister(ctx, &rollcallv1.DeregisterServicesRequest{Writer: operator(), Ids: c.ID, Force: c.Force})
 	if err != nil {
 		return err
 	}
 	result := struct {
-		Epoch   uint64 `json:"epoch"`
-		Index   uint64 `json:"index"`
-		Removed uint32 `json:"removed"`
-	}{resp.GetEpoch(), resp.GetIndex(), resp.GetRemoved()}
+		Epoch   uint64   `json:"epoch"`
+		Index   uint64   `json:"index"`
+		Removed uint32   `json:"removed"`
+		Absent  []string `json:"absent"` // not in the directory just before
+	}{resp.GetEpoch(), resp.GetIndex(), resp.GetRemoved(), []string{}}
+	for _, id := range slices.Sorted(slices.Values(c.ID)) {
+		if !slices.ContainsFunc(before.Services, func(s service) bool { return s.ID == id }) {
+			result.Absent = append(result.Absent, id)
+		}
+	}
 	return c.print(con.stdout, result, func(w io.Writer) {
 		fmt.Fprintf(w, "removed %d", result.Removed)
-		if absent := len(c.ID) - int(result.Removed); absent > 0 {
-			fmt.Fprintf(w, ", not there %d", absent)
+		if len(result.Absent) > 0 {
+			fmt.Fprintf(w, ", not in the directory: %s", strings.Join(result.Absent, ", "))
 		}
-		fmt.Fprintf(w, ", epoch %d, index %d\n", result.Epoch, result.Index)
+		fmt.Fprintf(w, "; epoch %d, index %d\n", result.Epoch, result.Index)
 	})
 }
 
@@ -260,7 +334,10 @@ type servicesWatchCmd struct {
 	remoteFlags
 }
 
-func (c *servicesWatchCmd) Check(p *config.Problems) { c.check(p) }
+func (c *servicesWatchCmd) Check(p *config.Problems) {
+	c.check(p)
+	checkKind(p, &c.Kind)
+}
 
 // watchEvent is a line of "services watch -o json". Event is service (what is there already), ready (that was
 // all), added, changed, removed, or token (nothing happened, and this is how far the stream has come).

@@ -37,8 +37,10 @@ func TestServices(t *testing.T) {
 	require.Empty(t, r.stdout)
 	require.Contains(t, rollcall(t, c.remote("services", "get", "nobody", "-o", "json")...).stdout, `"services": []`)
 
-	require.Contains(t, do("services", "deregister", "edge-1", "nobody"), "removed 1, not there 1, epoch ")
-	require.Contains(t, do("services", "deregister", "nobody", "-o", "json"), `"removed": 0`)
+	require.Contains(t, do("services", "deregister", "edge-1", "nobody", "no-one"), "removed 1, not in the directory: no-one, nobody; epoch ")
+	out := do("services", "deregister", "nobody", "-o", "json")
+	require.Contains(t, out, `"removed": 0`)
+	require.Regexp(t, `"absent": \[\s+"nobody"\s+\]`, out)
 	require.NotContains(t, do("services", "list"), "edge-1")
 }
 
@@ -78,7 +80,7 @@ func TestServicesUsage(t *testing.T) {
 		"--url: is missing; give an id with --url, or --file":              {"services", "register", "x"},
 		"--file: contradicts an id or --url":                               {"services", "register", "x", "-f", "y"},
 		`"X" is not a DNS label`:                                           {"services", "register", "X", "--url", "http://h"},
-		`worker_ref.url: has the scheme "ftp"`:                             {"services", "register", "x", "--url", "ftp://h"},
+		`--url: "ftp://h" has the scheme "ftp"`:                            {"services", "register", "x", "--url", "ftp://h"},
 		"open testdata/none.yaml: no such file or directory":               {"services", "register", "-f", "testdata/none.yaml"},
 		`--coordinators: "nowhere" is not host:port; give addresses`:       {"services", "list", "--coordinators", "nowhere"},
 		`--output: "xml" is not one of table, json`:                        {"services", "list", "-o", "xml"},
@@ -182,4 +184,45 @@ func TestServicesWatch(t *testing.T) {
 	r := rollcall(t, c.remote("services", "watch", "--resume", "elsewhere/1")...)
 	require.Equal(t, exitNotDone, r.code)
 	require.NotEmpty(t, r.stderr)
+}
+
+// A usage error names the flag, the value and what is allowed. It reaches no cluster.
+func TestUsageErrors_NameFlagValueAndChoice(t *testing.T) {
+	t.Parallel()
+	const schemes = "http://, https://, grpc://, grpcs:// or tcp://"
+	for _, tt := range []struct {
+		args []string
+		want []string
+		not  string
+	}{
+		{[]string{"services", "register"}, []string{"ID: is missing", "oz-relayer-1", "--url: is missing", "--file"}, ""},
+		{[]string{"services", "register", "x", "--kind=", "--url", "http://h"}, []string{"--kind: is empty", `"relayer"`}, ""},
+		{[]string{"services", "register", "x", "--kind", "A b", "--url", "http://h"}, []string{`--kind: "A b" is not a DNS label: only a-z, 0-9 and '-' are allowed`}, ""},
+		{[]string{"services", "register", "X", "--url", "http://h"}, []string{`ID: "X" is not a DNS label`}, ""},
+		{[]string{"services", "register", "x", "--url", "127.0.0.1:80"}, []string{`--url: "127.0.0.1:80" has no scheme`, schemes}, ""},
+		{[]string{"services", "register", "x", "--url", "ftp://h"}, []string{`--url: "ftp://h" has the scheme "ftp"; known are http, https, grpc, grpcs, tcp`}, ""},
+		{[]string{"services", "register", "x", "--url", "http://me:hunter2@h"}, []string{"--url: holds a user name or password"}, "hunter2"},
+		{[]string{"services", "register", "x", "--url", "me:hunter2@h:%zz"}, []string{"--url: "}, "hunter2"},
+		{[]string{"services", "register", "x", "--url", "http://h", "--label", "=v"}, []string{`--label: key "" is empty`}, ""},
+		{[]string{"services", "list", "--kind", "Relayer"}, []string{`--kind: "Relayer" is not a DNS label`}, ""},
+		{[]string{"services", "watch", "--kind", "Relayer"}, []string{`--kind: "Relayer" is not a DNS label`}, ""},
+		{[]string{"services", "get", "x", "a b"}, []string{`ID: "a b" is not a DNS label`}, ""},
+		{[]string{"services", "deregister", "a b"}, []string{`ID: "a b" is not a DNS label`}, ""},
+		{[]string{"tx", "list", "--status", "done"}, []string{
+			`--status: "done" is not a status; allowed: allocated, broadcasted, unknown, mined, confirmed, reverted, failed, replaced, dropped, canceled, expired, open`,
+		}, ""},
+		{[]string{"dev", "keys"}, []string{`"keys" is not a command of rollcall dev`, "It has run, kill, start, api-key", `"rollcall keys"`}, ""},
+		{[]string{"services", "bogus"}, []string{`"bogus" is not a command of rollcall services`, "It has list, get, register, deregister, watch"}, ""},
+		{[]string{"status", "x"}, []string{`"x" is more than rollcall status takes`}, ""},
+	} {
+		r := rollcall(t, tt.args...)
+		require.Equal(t, exitUsage, r.code, "%v: %s", tt.args, r.stderr)
+		for _, want := range tt.want {
+			require.Contains(t, r.stderr, want, "%v", tt.args)
+		}
+		if tt.not != "" {
+			require.NotContains(t, r.stderr, tt.not)
+		}
+		require.Empty(t, r.stdout)
+	}
 }

@@ -37,6 +37,7 @@ func TestHealthcheck(t *testing.T) {
 func TestVersion(t *testing.T) {
 	t.Parallel()
 	require.Regexp(t, `^rollcall \S+ go1\.\d+`, succeed(t, "version"))
+	require.Equal(t, succeed(t, "version"), succeed(t, "--version"))
 	require.Regexp(t, `"version": "\S+ go1\.\d+`, succeed(t, "version", "-o", "json"))
 }
 

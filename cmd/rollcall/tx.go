@@ -66,7 +66,7 @@ func (c *txListCmd) Check(p *config.Problems) {
 	c.check(p)
 	for _, s := range c.Status {
 		if s != "open" && !slices.Contains(relayer.Statuses, relayer.Status(s)) {
-			p.Addf(&c.Status, "see --help for those there are", "%q is not a status", s)
+			p.Addf(&c.Status, "allowed: "+allowedStatuses(), "%q is not a status", s)
 		}
 	}
 	if c.Key != "" {
@@ -74,6 +74,15 @@ func (c *txListCmd) Check(p *config.Problems) {
 			p.Addf(&c.Key, "", "%v", err)
 		}
 	}
+}
+
+// allowedStatuses lists the values of --status.
+func allowedStatuses() string {
+	var all []string
+	for _, s := range relayer.Statuses {
+		all = append(all, string(s))
+	}
+	return strings.Join(append(all, "open"), ", ")
 }
 
 func (c *txListCmd) filter() ledger.Filter {

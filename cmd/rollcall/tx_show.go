@@ -306,6 +306,17 @@ func deliveries(w io.Writer, all []delivery) {
 }
 
 // ether writes wei as a person reads them, with at most six decimals, cut off.
+// withUnit returns n with its unit, in wei where ether would show as 0. It is empty for nil.
+func withUnit(n *big.Int) string {
+	switch {
+	case n == nil:
+		return ""
+	case n.Sign() > 0 && n.Cmp(big.NewInt(1e12)) < 0:
+		return n.String() + " wei"
+	}
+	return ether(n) + " ether"
+}
+
 func ether(n *big.Int) string {
 	if n == nil {
 		return ""

@@ -152,9 +152,45 @@ func (p *Parser) badCommandLine(kctx *kong.Context, args []string) {
 		p.problems.add(Problem{Where: name, What: "is not a flag of " + commandName(kctx), Fix: didYouMean(name, known)})
 		reported = true
 	}
-	if !reported {
-		p.problems.add(Problem{Where: "command line", What: kctx.Error.Error()})
+	if reported {
+		return
 	}
+	problem := Problem{Where: "command line", What: kctx.Error.Error()}
+	if word, ok := strings.CutPrefix(problem.What, "unexpected argument "); ok { // kong has no type for it
+		word, _, _ = strings.Cut(word, ", did you mean ")
+		problem.What, problem.Fix = unexpected(kctx, args, word)
+	}
+	p.problems.add(problem)
+}
+
+// unexpected describes a word that the command does not take, and lists the commands that there are instead.
+func unexpected(kctx *kong.Context, args []string, word string) (what, fix string) {
+	node := kctx.Selected()
+	if node == nil {
+		node = kctx.Model.Node
+	}
+	if node.Parent != nil && node.Parent.DefaultCmd == node && !slices.Contains(args, node.Name) {
+		node = node.Parent // the default command was not named: the word stands where one could be
+	}
+	var names []string
+	for _, child := range node.Children {
+		if child.Type == kong.CommandNode && !child.Hidden {
+			names = append(names, child.Name)
+		}
+	}
+	if len(names) == 0 {
+		return fmt.Sprintf("%q is more than %s takes", word, node.FullPath()), ""
+	}
+	if fix = didYouMean(word, names); fix != "" {
+		fix += " "
+	}
+	fix += "It has " + strings.Join(names, ", ")
+	for _, child := range kctx.Model.Children {
+		if child.Name == word && !child.Hidden {
+			fix += fmt.Sprintf("; there is %q", child.FullPath())
+		}
+	}
+	return fmt.Sprintf("%q is not a command of %s", word, node.FullPath()), fix
 }
 
 // resolve gives a flag that is not on the command line its value from the environment or else the file.

@@ -127,12 +127,12 @@ func TestBadCommandLine(t *testing.T) {
 		want string
 	}{
 		"nothing":        {nil, `tool: command line: expected one of "serve", "other"`},
-		"no command":     {[]string{"sreve"}, `tool: command line: unexpected argument sreve, did you mean "serve"?`},
+		"no command":     {[]string{"sreve"}, `tool: command line: "sreve" is not a command of tool; did you mean serve? It has serve, other`},
 		"unknown flags":  {[]string{"serve", "--cuont=1", "--x", "y"}, "  - --cuont: is not a flag of tool serve; did you mean --count?\n  - --x: is not a flag of tool serve\n"},
 		"and other ones": {[]string{"serve", "--share=3", "--what"}, "  - --share: \"3\" is above 1; allowed: 0 to 1\n  - --what: is not a flag of tool serve; did you mean --wait?\n  - T_COUNT in"},
 		"no value":       {[]string{"serve", "--url"}, "command line: --url: needs a value"},
 		"flag for value": {[]string{"serve", "--url", "--on"}, "command line: --url: needs a value"},
-		"argument":       {[]string{"serve", "x"}, "command line: unexpected argument x"},
+		"argument":       {[]string{"serve", "x"}, `tool serve: command line: "x" is more than tool serve takes`},
 		"checked":        {[]string{"serve", "--count=6"}, "tool serve: --count: is no good number\n"},
 	} {
 		t.Run(name, func(t *testing.T) {

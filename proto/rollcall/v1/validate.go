@@ -122,6 +122,10 @@ func checkURL(raw string) error {
 		return err
 	}
 	u, err := url.Parse(raw)
+	if scheme, _, found := strings.Cut(raw, ":"); !strings.Contains(raw, "://") && (!found || !slices.Contains(Schemes, scheme)) {
+		last := len(Schemes) - 1
+		return fmt.Errorf("has no scheme; begin with %s:// or %s://", strings.Join(Schemes[:last], "://, "), Schemes[last])
+	}
 	if err != nil {
 		// url.Error repeats the whole input, which may hold a password.
 		return errors.New("does not parse as a URL")
