@@ -80,29 +80,35 @@ func (p *httpProbe) check(ctx context.Context, deadline time.Time) error {
 		conn = nil
 	}
 	if conn != nil {
-		code, err := p.ask(ctx, conn, deadline)
+		code, why, err := p.ask(ctx, conn, deadline)
 		if code != 0 && code != http.StatusRequestTimeout || expired(ctx, deadline, err) {
-			return p.judge(ctx, deadline, code, err)
+			return p.judge(ctx, deadline, code, why, err)
 		}
 	}
 	conn, err := p.connect(ctx, deadline)
 	if err != nil {
 		return p.timedOut(ctx, deadline, err)
 	}
-	code, err := p.ask(ctx, conn, deadline)
-	return p.judge(ctx, deadline, code, err)
+	code, why, err := p.ask(ctx, conn, deadline)
+	return p.judge(ctx, deadline, code, why, err)
 }
 
-// judge says what an answer means. A code without the whole body is none.
-func (p *httpProbe) judge(ctx context.Context, deadline time.Time, code int, err error) error {
+// judge says what an answer means. A code without the whole body is none. why is the reason in the body, if any.
+func (p *httpProbe) judge(ctx context.Context, deadline time.Time, code int, why string, err error) error {
 	if err != nil {
 		return p.timedOut(ctx, deadline, err)
 	}
-	if !p.expected[min(code, len(p.expected)-1)] {
-		return answer(fmt.Sprintf("status %d", code))
+	switch {
+	case p.expects(code):
+		return nil
+	case why != "":
+		return answer(fmt.Sprintf("status %d: %s", code, why))
 	}
-	return nil
+	return answer(fmt.Sprintf("status %d", code))
 }
+
+// expects reports whether a code means that the service is well.
+func (p *prober) expects(code int) bool { return p.expected[min(code, len(p.expected)-1)] }
 
 func (p *httpProbe) connect(ctx context.Context, deadline time.Time) (*httpConn, error) {
 	ctx, cancel := context.WithDeadline(ctx, deadline)
@@ -127,9 +133,9 @@ func (p *httpProbe) connect(ctx context.Context, deadline time.Time) (*httpConn,
 	return &httpConn{Conn: secured, raw: raw, secure: true}, nil
 }
 
-// ask sends the request, reads the answer, and keeps or closes the connection. The code is 0 when no head came. A
-// non-nil error says that the answer did not come whole.
-func (p *httpProbe) ask(ctx context.Context, conn *httpConn, deadline time.Time) (code int, err error) {
+// ask sends the request, reads the answer, and keeps or closes the connection. The code is 0 when no head came. why is
+// the reason that the body of a failing answer gives. A non-nil error says that the answer did not come whole.
+func (p *httpProbe) ask(ctx context.Context, conn *httpConn, deadline time.Time) (code int, why string, err error) {
 	keep := false
 	defer func() {
 		if keep {
@@ -143,7 +149,7 @@ func (p *httpProbe) ask(ctx context.Context, conn *httpConn, deadline time.Time)
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	defer func() { keep = stop() && keep }()
 	if _, err := conn.Write(p.request); err != nil {
-		return 0, err
+		return 0, "", err
 	}
 	conn.left, conn.beyond = maxHeader, errHeader
 	r := readers.Get().(*bufio.Reader)
@@ -155,17 +161,24 @@ func (p *httpProbe) ask(ctx context.Context, conn *httpConn, deadline time.Time)
 		if conn.left == 0 {
 			err = errHeader // a line cut short by it reads as malformed
 		}
-		return 0, err
+		return 0, "", err
 	}
 	conn.left, conn.beyond = maxBody, errBody
+	if !p.expects(resp.StatusCode) {
+		var head []byte
+		head, err = io.ReadAll(io.LimitReader(resp.Body, maxQuoted))
+		why = p.quotedReason(head)
+	}
 	// Read to the end, the connection can be kept. What is longer than that ends with its connection.
-	_, err = io.Copy(io.Discard, resp.Body)
+	if err == nil {
+		_, err = io.Copy(io.Discard, resp.Body)
+	}
 	if errors.Is(err, errBody) {
-		return resp.StatusCode, nil
+		return resp.StatusCode, why, nil
 	}
 	keep = err == nil && !resp.Close && resp.StatusCode != http.StatusSwitchingProtocols &&
 		r.Buffered() == 0 && conn.raw != nil
-	return resp.StatusCode, err
+	return resp.StatusCode, why, err
 }
 
 // get is what http.ReadResponse has to know of the request.

@@ -2,6 +2,7 @@ package health
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -221,4 +222,61 @@ func TestHTTPCheckAllocatesLittle(t *testing.T) {
 	})
 	check := probeOf(t, patient, url)
 	require.Less(t, testing.AllocsPerRun(100, func() { require.NoError(t, check()) }), 30.0)
+}
+
+// The reason of a failing service is quoted where its body is JSON and has one: bounded, printable, and without the
+// secret that the check sent.
+func TestHTTPCheck_QuotesReasonOfFailingBody(t *testing.T) {
+	t.Parallel()
+	failing := func(code int, body string) string {
+		return fmt.Sprintf("HTTP/1.1 %d No\r\nContent-Length: %d\r\n\r\n%s", code, len(body), body)
+	}
+	long := strings.Repeat("é", maxReason)
+	for name, test := range map[string]struct {
+		body, reason string
+	}{
+		"ours":           {`{"status":"unavailable","reason":"database: it does not answer","components":[]}`, "status 503: database: it does not answer"},
+		"pretty":         {" \n{\n \"reason\": \"no key\" }\n", "status 503: no key"},
+		"no body":        {"", "status 503"},
+		"text":           {"database is away", "status 503"},
+		"no reason":      {`{"status":"unavailable"}`, "status 503"},
+		"empty reason":   {`{"reason":" \n "}`, "status 503"},
+		"another type":   {`{"reason":{"code":7}}`, "status 503"},
+		"a list":         {`["reason"]`, "status 503"},
+		"cut":            {`{"reason":"data`, "status 503"},
+		"nested":         {`{"a":{"reason":"inner"},"b":[{"reason":1}],"reason":"outer"}`, "status 503: outer"},
+		"not printable":  {`{"reason":"a\u001b[31mb\nc\u202ed\u0000\tok"}`, "status 503: a?[31mb c?d? ok"},
+		"invalid UTF-8":  {"{\"reason\":\"a\xffb\"}", "status 503: a\uFFFDb"},
+		"too long":       {`{"reason":"` + long + `"}`, "status 503: " + strings.Repeat("é", (maxReason-len("status 503: "))/2) + "…"},
+		"a large body":   {`{"reason":"a","rest":"` + strings.Repeat("x", maxQuoted) + `"}`, "status 503: a"},
+		"too far behind": {`{"rest":"` + strings.Repeat("x", maxQuoted) + `","reason":"a"}`, "status 503"},
+		"the secret":     {`{"reason":"Bearer hunter2 is wrong"}`, "status 503"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url, opened := script(t, answers(failing(503, test.body), ok))
+			cfg := patient
+			cfg.Auth = Auth{Header: "Authorization", Value: "Bearer hunter2", Hosts: []string{"127.0.0.1"}}
+			check := probeOf(t, cfg, url)
+			err := check()
+			require.Error(t, err)
+			require.Equal(t, test.reason, reason(err))
+			require.True(t, definite(err), "it is the service's word")
+			require.NoError(t, check())
+			require.Equal(t, 1, opened(), "the connection is kept: the body was read to its end")
+		})
+	}
+}
+
+// A body that does not end holds a check no longer than its limit.
+func TestHTTPCheck_StopsReadingReasonAtItsDeadline(t *testing.T) {
+	t.Parallel()
+	url, _ := script(t, func(conn net.Conn) {
+		if _, err := conn.Read(make([]byte, 1<<10)); err != nil {
+			return
+		}
+		_, _ = io.WriteString(conn, "HTTP/1.1 503 No\r\nContent-Length: 100\r\n\r\n{\"reason\":\"a\"")
+		_, _ = conn.Read(make([]byte, 1)) // until the check closes it
+	})
+	require.EqualError(t, probeOf(t, Config{Timeout: 200 * time.Millisecond}, url)(), "no answer within 200ms")
 }
