@@ -10,8 +10,8 @@
 // # Callers
 //
 // Every request but the public ones carries exactly one header "Authorization: Bearer <key>". A key has a name, which is
-// the caller of what it asks for; keys are kept and compared as hashes. Anything else, unknown paths too, is a 401. A key may
-// have a role: what it may not do then is a 403.
+// the caller of what it asks for; keys are kept and compared as hashes. Anything else, unknown paths too, is a 401, after which the
+// connection is closed. A key may have a role: what it may not do then is a 403.
 //
 // # Idempotency
 //

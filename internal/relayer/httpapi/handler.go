@@ -245,6 +245,7 @@ var errRole = &httpError{http.StatusForbidden, "this API key may not do that"}
 
 func (c *call) unauthorized() {
 	c.Header()["Www-Authenticate"] = []string{"Bearer"}
+	c.Header()["Connection"] = []string{"close"} // an idle one would keep a place that callers need
 	c.answer(http.StatusUnauthorized, ozapi.Unauthorized())
 }
 

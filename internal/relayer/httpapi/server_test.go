@@ -87,6 +87,33 @@ func post(ctx context.Context, c *http.Client, at net.Addr, value, key string) e
 	return nil
 }
 
+// A connection without a valid key is closed after its 401, so that it does not keep a place that callers need.
+func TestUnauthorized_ClosesConnection(t *testing.T) {
+	t.Parallel()
+	s := running(t, setup(t))
+	for name, request := range map[string]string{
+		"get":  "GET /api/v1/relayers HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer nobody's\r\n\r\n",
+		"none": "GET /api/v1/relayers HTTP/1.1\r\nHost: x\r\nConnection: keep-alive\r\n\r\n",
+		"post": "POST " + poolTransactions + " HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer nobody's\r\nContent-Length: 2\r\n\r\n{}",
+	} {
+		conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", s.Addr().String())
+		require.NoError(t, err)
+		require.NoError(t, conn.SetDeadline(time.Now().Add(idleTimeout/3)))
+		_, err = io.WriteString(conn, request)
+		require.NoError(t, err)
+		r := bufio.NewReader(conn)
+		resp, err := http.ReadResponse(r, nil)
+		require.NoError(t, err, name)
+		require.Equal(t, http.StatusUnauthorized, resp.StatusCode, name)
+		_, err = io.Copy(io.Discard, resp.Body)
+		require.NoError(t, err)
+		require.True(t, resp.Close, name)
+		_, err = r.ReadByte()
+		require.ErrorIs(t, err, io.EOF, "%s: the server closes it", name)
+		require.NoError(t, conn.Close())
+	}
+}
+
 func TestTenMegabytesAreNotRead(t *testing.T) {
 	t.Parallel()
 	s := running(t, setup(t))
