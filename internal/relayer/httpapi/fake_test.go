@@ -139,7 +139,7 @@ func (f *fake) Status(ctx context.Context, id string, want StatusParts) (Relayer
 	defer leave()
 	f.want = want
 	if id == poolID {
-		return RelayerStatus{}, nil
+		return RelayerStatus{Balance: new(big.Int)}, nil
 	}
 	return RelayerStatus{Balance: maxAmount, Pending: 3, LastConfirmed: created, Disabled: true, Paused: true, NextNonce: 7}, nil
 }

@@ -92,14 +92,14 @@ func (h *Handler) status(ctx context.Context, c *call) error {
 	out := ozapi.Status{
 		NetworkType: networkType, SystemDisabled: s.Disabled, Paused: s.Paused, Nonce: strconv.FormatUint(s.NextNonce, 10),
 	}
-	if want.Balance && s.Balance != nil {
+	if want.Balance {
 		out.Balance = new(s.Balance.String())
 	}
 	if want.Pending {
 		out.PendingTransactionsCount = &s.Pending
 	}
-	if want.LastConfirmed && !s.LastConfirmed.IsZero() {
-		out.LastConfirmedTransaction = new(ozapi.Time(s.LastConfirmed))
+	if want.LastConfirmed {
+		out.LastConfirmedTransaction = new(ozapi.TimeOrNull(s.LastConfirmed))
 	}
 	return c.ok(ozapi.OK(out))
 }
@@ -231,7 +231,9 @@ func (h *Handler) description(_ context.Context, c *call) error {
 	return nil
 }
 
-// query is the request's, which has to be well formed: what is dropped from it would be missing unseen.
+// query is the request's, which has to be well formed: what is dropped from it would be missing unseen. Parameters that the
+// API does not know are ignored, as OpenZeppelin's (v1.8) ignores them: its PaginationQuery and StatusQuery are read by
+// actix's web::Query without deny_unknown_fields.
 func (c *call) query() (url.Values, error) {
 	query, err := url.ParseQuery(c.r.URL.RawQuery)
 	if err != nil {

@@ -69,6 +69,7 @@ func TestTheDescriptionIsWhatTheServerDoes(t *testing.T) {
 	a.do("GET", "/api/v1/relayers/pool-1", "")
 	a.rpcErr = nodeFailure
 	a.do("POST", "/api/v1/relayers/pool-1/rpc", `[{"jsonrpc":"2.0","id":"x","method":"eth_call"}]`)
+	a.do("POST", poolTransactions, `{"to":"`+target+`","value":1,"metadata":{"method":"m","orderbook":"o","trader":"t","request_id":"r","trace_id":"i"}}`)
 	a.health = Health{Reason: "no database", Components: []Component{{Name: "database", Problem: "away"}}}
 	a.do("GET", "/health", "")
 
@@ -269,8 +270,8 @@ func TestARelayersStateIsExact(t *testing.T) {
 	require.JSONEq(t, `{"network_type":"evm","balance":"`+maxText+`","pending_transactions_count":3,
 		"last_confirmed_transaction_timestamp":"2026-11-05T09:00:00.123456Z","system_disabled":true,"paused":true,"nonce":"7"}`, string(e.Data))
 	e = read(t, a.do("GET", "/api/v1/relayers/pool-1/status", ""), 200)
-	require.JSONEq(t, `{"network_type":"evm","pending_transactions_count":0,"system_disabled":false,"paused":false,"nonce":"0"}`,
-		string(e.Data), "what is not known is not told as 0")
+	require.JSONEq(t, `{"network_type":"evm","balance":"0","pending_transactions_count":0,"last_confirmed_transaction_timestamp":null,
+		"system_disabled":false,"paused":false,"nonce":"0"}`, string(e.Data), "clients of theirs expect all that they did not decline")
 	e = read(t, a.do("GET", "/api/v1/relayers/"+keyID+"/status?include_balance=false&include_pending_count=false&include_last_confirmed_tx=false", ""), 200)
 	require.JSONEq(t, `{"network_type":"evm","system_disabled":true,"paused":true,"nonce":"7"}`, string(e.Data))
 	require.Zero(t, a.want, "what is not asked for is not looked up")

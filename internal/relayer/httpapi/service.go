@@ -74,14 +74,14 @@ type Relayer struct {
 
 // RelayerStatus is a relayer's load and state. A pool's is the sum of its keys'.
 type RelayerStatus struct {
-	Balance          *big.Int  // wei; nil: not known, of a pool also where one key's is not
+	Balance          *big.Int  // wei; nil only where it was not asked for
 	Pending          uint64    // accepted and not mined
 	LastConfirmed    time.Time // zero: none
 	Disabled, Paused bool
 	NextNonce        uint64 // 0 for a pool
 }
 
-// StatusParts are those of a [RelayerStatus] that are looked up; the others stay zero.
+// StatusParts are those of a [RelayerStatus] that are looked up; the others may stay zero.
 type StatusParts struct{ Balance, Pending, LastConfirmed bool }
 
 // Submission is a request to have a transaction sent.

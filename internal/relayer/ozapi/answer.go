@@ -78,15 +78,16 @@ const (
 	BalanceCheckFailed  = "BalanceCheckFailed"
 )
 
-// Status is a relayer's load and state. What was not asked for, or is not known, is left out.
+// Status is a relayer's load and state. It leaves out only what the request declined: OpenZeppelin's clients (v1.8,
+// RelayerStatus) require the balance, and expect null where no transaction is confirmed.
 type Status struct {
-	NetworkType              string  `json:"network_type" enum:"evm"`
-	Balance                  *string `json:"balance,omitempty"` // wei, decimal
-	PendingTransactionsCount *uint64 `json:"pending_transactions_count,omitempty"`
-	LastConfirmedTransaction *string `json:"last_confirmed_transaction_timestamp,omitempty"`
-	SystemDisabled           bool    `json:"system_disabled"`
-	Paused                   bool    `json:"paused"`
-	Nonce                    string  `json:"nonce"` // decimal; the next one
+	NetworkType              string   `json:"network_type" enum:"evm"`
+	Balance                  *string  `json:"balance,omitempty"` // wei, decimal
+	PendingTransactionsCount *uint64  `json:"pending_transactions_count,omitempty"`
+	LastConfirmedTransaction **string `json:"last_confirmed_transaction_timestamp,omitempty"` // a pointer to nil is null
+	SystemDisabled           bool     `json:"system_disabled"`
+	Paused                   bool     `json:"paused"`
+	Nonce                    string   `json:"nonce"` // decimal; the next one
 }
 
 // Balance is a relayer's.

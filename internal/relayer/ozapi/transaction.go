@@ -35,6 +35,19 @@ type Transaction struct {
 	Signature            *Signature     `json:"signature"`
 	Speed                *relayer.Speed `json:"speed"`
 	IsCanceled           *bool          `json:"is_canceled"` // a no-op takes its nonce, or it was taken back before that
+
+	// Metadata is our addition: what the request said about itself. It is left out where there is none.
+	Metadata *Metadata `json:"metadata,omitempty"`
+}
+
+// Metadata is that of a request, by which transactions can be listed. It includes the ids that came with the request's
+// headers.
+type Metadata struct {
+	Method    string `json:"method,omitempty"`
+	Orderbook string `json:"orderbook,omitempty"`
+	Trader    string `json:"trader,omitempty"`
+	RequestID string `json:"request_id,omitempty"`
+	TraceID   string `json:"trace_id,omitempty"`
 }
 
 // Signature is one made with a relayer's key, in hex without 0x.
@@ -52,8 +65,8 @@ func FromTransaction(t *relayer.Transaction) Transaction {
 		Status:               t.Status.API(t.Attempts > 0),
 		StatusReason:         orNil(t.StatusReason),
 		CreatedAt:            Time(t.CreatedAt),
-		SentAt:               timeOrNil(t.SentAt),
-		ConfirmedAt:          timeOrNil(t.ConfirmedAt),
+		SentAt:               TimeOrNull(t.SentAt),
+		ConfirmedAt:          TimeOrNull(t.ConfirmedAt),
 		GasPrice:             decimal(t.GasPrice),
 		GasLimit:             orNil(t.GasLimit),
 		Nonce:                t.Nonce,
@@ -63,6 +76,7 @@ func FromTransaction(t *relayer.Transaction) Transaction {
 		MaxPriorityFeePerGas: decimal(t.MaxPriorityFee),
 		Speed:                orNil(t.Speed),
 		IsCanceled:           new(t.Intent == relayer.IntentCancel || t.Status == relayer.Canceled),
+		Metadata:             orNil(Metadata(t.Metadata)),
 	}
 	if t.GasPrice == nil && t.MaxFee == nil && t.MaxPriorityFee == nil { // the request left it to us
 		if t.OfferedTip == nil {
@@ -105,7 +119,8 @@ func NewSignature(sig [65]byte) Signature {
 // Time is t as the API writes times.
 func Time(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000000Z") }
 
-func timeOrNil(t time.Time) *string {
+// TimeOrNull returns t as Time does, and nil for the zero time.
+func TimeOrNull(t time.Time) *string {
 	if t.IsZero() {
 		return nil
 	}

@@ -102,3 +102,22 @@ func TestASignatureIsSplit(t *testing.T) {
 	sig[64] = 27
 	require.Equal(t, uint8(27), NewSignature(sig).V)
 }
+
+// Metadata comes back as it was posted, with what was filled in; a transaction without any has no such field.
+func TestFromTransaction_ReturnsMetadata(t *testing.T) {
+	t.Parallel()
+	r, err := DecodeRequest([]byte(`{"to":"0x0000000000000000000000000000000000000001","value":0,"data":"0xaabbccdd",
+		"metadata":{"orderbook":"main","trader":"t-1","request_id":"r-1"}}`))
+	require.NoError(t, err)
+	got, err := json.Marshal(FromTransaction(&relayer.Transaction{Request: r}))
+	require.NoError(t, err)
+	var fields struct {
+		Metadata json.RawMessage `json:"metadata"`
+	}
+	require.NoError(t, json.Unmarshal(got, &fields))
+	require.JSONEq(t, `{"method":"0xaabbccdd","orderbook":"main","trader":"t-1","request_id":"r-1"}`, string(fields.Metadata))
+
+	got, err = json.Marshal(FromTransaction(&relayer.Transaction{}))
+	require.NoError(t, err)
+	require.NotContains(t, string(got), "metadata")
+}

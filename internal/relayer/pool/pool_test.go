@@ -283,8 +283,11 @@ func TestSwitchedOffRefusesAndStillAnswers(t *testing.T) {
 		require.NoError(t, err)
 		require.True(t, r.Disabled)
 		require.Equal(t, "switched off: RELAYER_ENABLED is false", r.DisabledReason)
-		// Nobody has read a balance yet.
+		// No balance is stored yet: the node is asked, because clients expect one.
 		status, err := off.Status(t.Context(), id, httpapi.StatusParts{Balance: true})
+		require.NoError(t, err)
+		require.Positive(t, status.Balance.Sign())
+		status, err = off.Status(t.Context(), id, httpapi.StatusParts{})
 		require.NoError(t, err)
 		require.Nil(t, status.Balance)
 	}

@@ -188,6 +188,14 @@ func (p *Pool) Status(ctx context.Context, id string, want httpapi.StatusParts) 
 	if key != nil {
 		s.NextNonce, address = key.NextNonce, key.Address
 	}
+	if want.Balance && s.Balance == nil { // none is stored yet, at the very start: clients expect one all the same
+		if s.Balance, err = p.Balance(ctx, id); err != nil {
+			return s, err
+		}
+	}
+	if !want.Balance {
+		s.Balance = nil
+	}
 	if want.Pending {
 		waiting, err := p.waiting(ctx, address)
 		if err != nil {

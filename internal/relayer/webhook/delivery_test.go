@@ -62,7 +62,8 @@ func TestBodyIsTheTransactionAsItWasExactToTheLastDigit(t *testing.T) {
 			"from": "0x00000000000000000000000000000000000000bb", "to": "0x00000000000000000000000000000000000000AA",
 			"relayer_id": "pool-1", "data": "0xdeadbeef",
 			"max_fee_per_gas": "115792089237316195423570985008687907853269984665640564039457584007913129639935",
-			"max_priority_fee_per_gas": "1000000007", "signature": null, "speed": "fast", "is_canceled": false, "revision": 7
+			"max_priority_fee_per_gas": "1000000007", "signature": null, "speed": "fast", "is_canceled": false, "revision": 7,
+			"metadata": {"trader": "東京"}
 		}}`, string(got.body))
 	// JSONEq reads numbers as floats.
 	require.Contains(t, string(got.body), `"gas_limit":9007199254740993,`)
