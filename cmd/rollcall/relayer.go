@@ -35,7 +35,7 @@ type relayerCmd struct {
 	Config string `env:"ROLLCALL_CONFIG" placeholder:"FILE" help:"YAML file of settings, by the names of these flags."`
 
 	Listen  string `group:"Relayer" env:"RELAYER_LISTEN" default:":3000" help:"Address of the HTTP API, /health and /metrics."`
-	Enabled bool   `group:"Relayer" env:"RELAYER_ENABLED" default:"true" negatable:"" help:"The kill switch: false refuses everything new; what was accepted is still brought to its end."`
+	Enabled bool   `group:"Relayer" env:"RELAYER_ENABLED" default:"true" negatable:"" help:"The kill switch: false refuses everything new and stops top-ups; what was accepted is still brought to its end."`
 	APIKeys string `group:"Relayer" name:"api-keys" env:"RELAYER_API_KEYS" placeholder:"NAME[/ROLE]:KEY,…" secret:"" help:"Who may call: names and keys of 32 characters or more; better in a file. The role read lets a key look and ask nodes, submit also send, replace and cancel transactions, but not all that are pending at once; without one it may do everything. A name may have several keys, while one is rotated."`
 	APIFile string `group:"Relayer" name:"api-keys-file" env:"RELAYER_API_KEYS_FILE" placeholder:"FILE" help:"File that holds them."`
 	Signing string `group:"Relayer" env:"RELAYER_SIGNING" enum:"auto,on,off" default:"auto" help:"Whether callers may have messages signed, which may be worth money: auto allows it unless receivers are listed."`
@@ -335,7 +335,7 @@ func (c *relayerCmd) Run(ctx context.Context, con *console) (err error) {
 	keeper = safeguard.New(safeguard.Config{
 		Ledger: store, Chain: client, Log: log.With("component", "safeguard"), Outbox: webhook.NewOutbox(db, c.Chain.ID, c.Store.PoolID),
 		Describe: relay.Describe, Sign: send.Sign, Metrics: safeguard.NewMetrics(reg), Interval: c.Guard.Interval, Margin: c.Guard.Margin,
-		Refusals: c.Guard.Refusals, Cooldown: c.Guard.Cooldown, TopUp: topUp,
+		Refusals: c.Guard.Refusals, Cooldown: c.Guard.Cooldown, TopUp: topUp, SwitchedOff: !c.Enabled,
 	})
 	terms := relay.Terms()
 	terms.Held = slices.Concat(terms.Held, funding)

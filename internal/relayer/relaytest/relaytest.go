@@ -152,7 +152,7 @@ func Launch(t testing.TB, o Options) *Relayer {
 	if o.Keeper != nil {
 		keeping := safeguard.Config{
 			Ledger: r.Ledger, Chain: client, Log: log, Outbox: webhook.NewOutbox(db, o.ChainID, o.ID), Describe: r.Describe, Sign: send.Sign,
-			Interval: 50 * time.Millisecond, TopUp: o.TopUp, Metrics: safeguard.NewMetrics(reg),
+			Interval: 50 * time.Millisecond, TopUp: o.TopUp, SwitchedOff: !pooling.Enabled, Metrics: safeguard.NewMetrics(reg),
 		}
 		o.Keeper(&keeping)
 		keeper = safeguard.New(keeping)

@@ -52,6 +52,8 @@ type Config struct {
 	Cooldown time.Duration
 	// TopUp, if not nil, is how keys are topped up.
 	TopUp *TopUp
+	// SwitchedOff stops new top-ups; those on their way go on. It is the relayer's kill switch.
+	SwitchedOff bool
 }
 
 // TopUp says how keys are topped up.
@@ -162,6 +164,9 @@ const idleAfter = 10 * time.Second
 
 // Run looks after the keys until ctx ends, and returns nil then.
 func (k *Keeper) Run(ctx context.Context) error {
+	if k.cfg.TopUp != nil && k.cfg.SwitchedOff {
+		k.cfg.Log.Warn("top-ups stopped", "reason", "RELAYER_ENABLED is false")
+	}
 	var looked, followed time.Time
 	idle := time.NewTicker(k.cfg.Interval)
 	defer idle.Stop()
@@ -242,7 +247,7 @@ func (k *Keeper) look(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
-	if k.cfg.TopUp != nil {
+	if k.cfg.TopUp != nil && !k.cfg.SwitchedOff {
 		k.topUp(ctx, looks)
 	}
 	return nil

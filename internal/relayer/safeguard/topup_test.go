@@ -18,6 +18,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/keyring/keyringtest"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 	"github.com/rollcall-dev/rollcall/internal/relayer/ledger"
+	"github.com/rollcall-dev/rollcall/internal/relayer/pool"
 	"github.com/rollcall-dev/rollcall/internal/relayer/relaytest"
 	"github.com/rollcall-dev/rollcall/internal/relayer/safeguard"
 	"github.com/rollcall-dev/rollcall/internal/testchain"
@@ -285,4 +286,22 @@ func TestATopUpThatFailsIsNoFailedLook(t *testing.T) {
 	requireMetric(t, o.Registry, "rollcall_relayer_keeper_failures_total", nil, 0)
 	nodes.is.Store(false)
 	f.mine("it is topped up", func() bool { return f.balance(f.keys[0]).Cmp(milli(5000)) == 0 })
+}
+
+// The kill switch stops top-ups too: with it off, balances are still read, and no ether leaves the funding key.
+func TestTopUp_StopsWhenSwitchedOff(t *testing.T) {
+	t.Parallel()
+	f, o, from := funded(t, 100_000, 0)
+	off := o
+	off.Pool = func(c *pool.Config) { c.Enabled = false }
+	r := relaytest.Launch(t, off) // its health is 503
+	f.key(r, f.keys[0], "its balance is read", func(k *relayer.Key) bool { return k.Balance != nil })
+	f.looks(5)
+	n, _ := f.topUps(f.keys[0])
+	require.Zero(t, n)
+	require.Equal(t, milli(100_000), f.balance(from))
+	r.Stop()
+
+	relaytest.Start(t, o)
+	f.mine("switched on, it is topped up", func() bool { return f.balance(f.keys[0]).Cmp(milli(5000)) == 0 })
 }
