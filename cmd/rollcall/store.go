@@ -53,6 +53,9 @@ func (d *databaseFlags) open(ctx context.Context) (*pgxpool.Pool, error) {
 }
 
 func databaseError(err error) error {
+	if errors.Is(err, postgres.ErrAsyncCommit) {
+		return err // it says itself what to do
+	}
 	return withFix(err, "Check DATABASE_URL or DATABASE_URL_FILE, and that PostgreSQL runs and lets this host in.")
 }
 

@@ -64,6 +64,25 @@ func CheckURL(url string) error {
 	return err
 }
 
+// ErrAsyncCommit refuses a server that confirms a COMMIT before it is on its disk.
+var ErrAsyncCommit = errors.New("synchronous_commit is off: a crash of the server would lose transactions that were accepted; " +
+	"set it to on, for the server, the database or the role")
+
+// checkCommit returns ErrAsyncCommit where the connection's transactions would not wait for the disk. A transaction may
+// still choose not to wait, where nothing is lost by it.
+func checkCommit(ctx context.Context, conn *pgx.Conn) error {
+	var mode string
+	// In the simple protocol, because it is one round trip for each new connection.
+	err := conn.QueryRow(ctx, "SELECT current_setting('synchronous_commit')", pgx.QueryExecModeSimpleProtocol).Scan(&mode)
+	if err != nil {
+		return fmt.Errorf("check synchronous_commit: %w", err)
+	}
+	if mode == "off" {
+		return ErrAsyncCommit
+	}
+	return nil
+}
+
 // pool is the configuration in pgx's words.
 func (cfg Config) pool() (*pgxpool.Config, error) {
 	c, err := pgxpool.ParseConfig(cfg.URL)
@@ -82,6 +101,7 @@ func (cfg Config) pool() (*pgxpool.Config, error) {
 		c.MaxConns = int32(min(max(4*runtime.GOMAXPROCS(0), 8), 64))
 	}
 	cfg.apply(c.ConnConfig)
+	c.AfterConnect = checkCommit // the setting may change while the pool is open
 	return c, nil
 }
 
@@ -140,7 +160,7 @@ func urlError(err error) error {
 	return ErrURL
 }
 
-// await returns when the server takes a connection. A negative limit allows for one try.
+// await returns when the server takes a connection that keeps what it commits. A negative limit allows for one try.
 func await(ctx context.Context, c *pgx.ConnConfig, limit time.Duration) error {
 	var last error
 	wait := backoff.NewExponentialBackOff()
@@ -148,9 +168,13 @@ func await(ctx context.Context, c *pgx.ConnConfig, limit time.Duration) error {
 	_, err := backoff.Retry(ctx, func() (none struct{}, _ error) {
 		var conn *pgx.Conn
 		if conn, last = pgx.ConnectConfig(ctx, c); last == nil {
-			return none, conn.Close(ctx)
+			last = checkCommit(ctx, conn)
+			_ = conn.Close(ctx) // its answer is known
 		}
-		if limit < 0 || refused(last) {
+		if last == nil {
+			return none, nil
+		}
+		if limit < 0 || refused(last) || errors.Is(last, ErrAsyncCommit) {
 			return none, backoff.Permanent(last)
 		}
 		return none, last

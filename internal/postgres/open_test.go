@@ -166,3 +166,38 @@ func TestPasswordIsInNoError(t *testing.T) {
 	_, err = postgres.Open(t.Context(), postgres.Config{URL: "postgres://u:s3cr3t@localhost/db?sslrootcert=/none/ca.pem&sslmode=verify-full"})
 	require.ErrorContains(t, err, "/none/ca.pem", "a file that is missing is named")
 }
+
+// A server that commits without waiting for its disk forgets accepted transactions when it crashes, and the relayer
+// would send them again under nonces that are taken. It is refused, wherever that was set.
+func TestOpen_RefusesAsynchronousCommit(t *testing.T) {
+	t.Parallel()
+	db := testpostgres.New(t)
+	join := "?"
+	if strings.Contains(db.URL(), "?") {
+		join = "&"
+	}
+	open := func(url string) error {
+		pool, err := postgres.Open(t.Context(), postgres.Config{URL: url})
+		if err == nil {
+			pool.Close()
+		}
+		return err
+	}
+	err := open(db.URL() + join + "synchronous_commit=off")
+	require.ErrorIs(t, err, postgres.ErrAsyncCommit, "set in the URL")
+	require.ErrorContains(t, err, "synchronous_commit is off")
+	require.NoError(t, open(db.URL()+join+"synchronous_commit=local"))
+
+	// What is open already gets no new connection once that is set.
+	pool, err := postgres.Open(t.Context(), postgres.Config{URL: db.URL()})
+	require.NoError(t, err)
+	defer pool.Close()
+	_, err = pool.Exec(t.Context(), `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET synchronous_commit = off', current_database()); END $$`)
+	require.NoError(t, err)
+	require.ErrorIs(t, open(db.URL()), postgres.ErrAsyncCommit, "set for the database")
+	require.ErrorIs(t, postgres.Migrate(t.Context(), db.URL(), first), postgres.ErrAsyncCommit)
+	pool.Reset()
+	require.ErrorIs(t, pool.Ping(t.Context()), postgres.ErrAsyncCommit)
+
+	require.NoError(t, open(db.URL()+join+"synchronous_commit=on"), "the URL may say otherwise")
+}
