@@ -83,9 +83,10 @@ type request struct {
 }
 
 type setRequest struct {
-	Add     int  `json:"add"`
-	Remove  int  `json:"remove"`
-	Replace bool `json:"replace"`
+	Kind    string `json:"kind"`
+	Add     int    `json:"add"`
+	Remove  int    `json:"remove"`
+	Replace bool   `json:"replace"`
 }
 
 type statusRequest struct {
@@ -105,7 +106,7 @@ func (s *redisStore) Write(ctx context.Context, w Write) (Reply, error) {
 	args := []any{nil}
 	for _, set := range w.Sets {
 		keys = append(keys, s.keys.Active(set.Kind))
-		req.Sets = append(req.Sets, setRequest{len(set.Add), len(set.Remove), set.Replace})
+		req.Sets = append(req.Sets, setRequest{set.Kind, len(set.Add), len(set.Remove), set.Replace})
 		for _, m := range slices.Concat(set.Add, set.Remove) {
 			args = append(args, m.ID, m.URL, m.Reason)
 		}

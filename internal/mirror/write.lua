@@ -51,9 +51,9 @@ end
 local at = rfc3339(us)
 local stamp = string.format(',"epoch":%.0f,"seq":%.0f,"at":"%s"', req.epoch, req.seq, at)
 
-local function publish(kind, id, url, reason)
-  redis.call('PUBLISH', req.channel, '{"type":"' .. kind .. '","id":' .. cjson.encode(id) .. ',"url":' ..
-    cjson.encode(url) .. stamp .. ',"reason":' .. cjson.encode(reason) .. '}')
+local function publish(event, id, url, kind, reason)
+  redis.call('PUBLISH', req.channel, '{"type":"' .. event .. '","id":' .. cjson.encode(id) .. ',"url":' ..
+    cjson.encode(url) .. ',"kind":' .. cjson.encode(kind) .. stamp .. ',"reason":' .. cjson.encode(reason) .. '}')
 end
 
 keep(meta, 'hash')
@@ -64,7 +64,7 @@ if req.kinds ~= '' then
   redis.call('HSET', meta, 'kinds', req.kinds)
 end
 if req.op == 'claim' then
-  publish('leader', req.leader, '', '')
+  publish('leader', req.leader, '', '', '')
 end
 
 local function taken(n)
@@ -94,10 +94,10 @@ for i, set in ipairs(req.sets) do
   end
   sizes[i] = size
   for _, m in ipairs(news) do
-    publish('added', m[1], m[2], m[3])
+    publish('added', m[1], m[2], set.kind, m[3])
   end
   for _, m in ipairs(losses) do
-    publish('removed', m[1], m[2], m[3])
+    publish('removed', m[1], m[2], set.kind, m[3])
   end
 end
 

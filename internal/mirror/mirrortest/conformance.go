@@ -342,7 +342,9 @@ func testSets(t *testing.T, f fixture) {
 	require.Equal(t, []string{"relayer", "worker"}, f.meta(t).Kinds)
 
 	events := f.Events()
-	require.Equal(t, Event{"added", "a", "http://a", 5, 1, at, "because"}, events[1])
+	require.Equal(t, Event{"added", "a", "http://a", "relayer", 5, 1, at, "because"}, events[1])
+	require.Equal(t, "worker", events[3].Kind)
+	require.Equal(t, "relayer", events[5].Kind, "of one that was removed")
 	var short []string
 	for _, e := range events {
 		short = append(short, fmt.Sprintf("%s %s %d", e.Type, e.ID, e.Seq))

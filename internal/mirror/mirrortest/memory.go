@@ -49,6 +49,7 @@ type Event struct {
 	Type   string `json:"type"`
 	ID     string `json:"id"`
 	URL    string `json:"url"`
+	Kind   string `json:"kind"` // of a service
 	Epoch  uint64 `json:"epoch"`
 	Seq    uint64 `json:"seq"`
 	At     string `json:"at"`
@@ -192,8 +193,8 @@ func (m *Memory) write(w mirror.Write) mirror.Reply {
 
 func (m *Memory) apply(w mirror.Write, now time.Time) []int {
 	at := stamp.Format(now)
-	publish := func(typ, id, url, reason string) {
-		m.said = append(m.said, Event{typ, id, url, w.Token.Epoch, w.Token.Seq, at, reason})
+	publish := func(typ, id, url, kind, reason string) {
+		m.said = append(m.said, Event{typ, id, url, kind, w.Token.Epoch, w.Token.Seq, at, reason})
 	}
 	meta := fetch[fields](m, names.Meta())
 	maps.Copy(meta, fields{
@@ -206,7 +207,7 @@ func (m *Memory) apply(w mirror.Write, now time.Time) []int {
 		meta["kinds"] = strings.Join(w.Kinds, ",")
 	}
 	if w.Op == mirror.OpClaim {
-		publish("leader", w.Leader, "", "")
+		publish("leader", w.Leader, "", "", "")
 	}
 	var sizes []int
 	for _, change := range w.Sets {
@@ -219,11 +220,11 @@ func (m *Memory) apply(w mirror.Write, now time.Time) []int {
 		set := fetch[members](m, key)
 		for _, add := range change.Add {
 			set[add.ID] = struct{}{}
-			publish("added", add.ID, add.URL, add.Reason)
+			publish("added", add.ID, add.URL, change.Kind, add.Reason)
 		}
 		for _, gone := range change.Remove {
 			delete(set, gone.ID)
-			publish("removed", gone.ID, gone.URL, gone.Reason)
+			publish("removed", gone.ID, gone.URL, change.Kind, gone.Reason)
 		}
 		sizes = append(sizes, len(set))
 	}
