@@ -93,7 +93,7 @@ type devAPIKeyCmd struct {
 func (c *devAPIKeyCmd) Run(con *console) error {
 	info := dev.Running(c.Data)
 	if info == nil {
-		return c.explain(dev.ErrNotRunning)
+		return c.explain(dev.Absent(c.Data))
 	}
 	key, err := info.APIKey(c.Relayer)
 	if err == nil {
@@ -119,6 +119,9 @@ func (c *devSecretsCmd) Run(ctx context.Context, con *console) error {
 func (d devData) explain(err error) error {
 	if errors.Is(err, dev.ErrNotRunning) {
 		return withFix(fmt.Errorf("%s: %w", d.Data, err), "Start one with \"rollcall dev\", or name its folder with --data.")
+	}
+	if errors.Is(err, dev.ErrStarting) {
+		return fmt.Errorf("%s: %w", d.Data, err)
 	}
 	return err
 }

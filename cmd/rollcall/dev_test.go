@@ -100,10 +100,14 @@ func TestDev(t *testing.T) {
 	folder := t.TempDir()
 	data := filepath.Join(folder, "build", "dev")
 	d := startDev(t, data)
-	d.says(t, "Ctrl-C stops everything")
-
+	require.Eventually(t, func() bool { _, err := os.Stat(filepath.Join(data, "dev.json")); return err == nil }, time.Minute, time.Millisecond)
 	info, err := dev.ReadInfo(data)
 	require.NoError(t, err)
+	for _, url := range []string{info.Coordinators[0].HTTP + "/readyz", info.Gateways[0].HTTP + "/healthz", info.Relayers[0].URL + "/health"} {
+		code, _ := get(url)
+		require.Equal(t, http.StatusOK, code, "dev.json is there before %s serves", url)
+	}
+	d.says(t, "Ctrl-C stops everything")
 	first := pids(info)
 	require.Len(t, first, 9)
 	for id, pid := range first {
@@ -128,7 +132,7 @@ func TestDev(t *testing.T) {
 	require.Equal(t, info.Relayers[1].APIKey, strings.TrimSpace(d.here(t, folder, "dev", "api-key", "oz-relayer-1")))
 	tx := mine(t, info)
 	require.Eventually(t, func() bool {
-		code, body := get("http://" + info.Coordinators[0].HTTP + "/status")
+		code, body := get(info.Coordinators[0].HTTP + "/status")
 		return code == http.StatusOK && body["status"] == "healthy"
 	}, time.Minute, 50*time.Millisecond)
 	coordinators := "--coordinators=" + strings.Join(dev.Running(data).ClusterPorts(), ",")
@@ -177,6 +181,25 @@ func TestDev(t *testing.T) {
 	require.ElementsMatch(t, all, active())
 	require.Empty(t, left(), "no healthy relayer was taken out")
 	succeed(t, "dev", "start", killed, "--data", data)
+
+	// A lost quorum is reported, and its return. Services of other kinds join sets of their own.
+	for _, id := range []string{"coordinator-1", "coordinator-2"} {
+		succeed(t, "dev", "kill", id, "--data", data)
+	}
+	d.says(t, "no coordinator leads: 1 of 3 coordinators run, 2 are needed")
+	r = rollcall(t, "dev", "kill", "leader", "--data", data)
+	require.Equal(t, exitNotDone, r.code)
+	require.Contains(t, r.stderr, "no coordinator leads: 1 of 3 coordinators run, 2 are needed")
+	require.NotContains(t, r.stderr, "--timeout")
+	reported := strings.Count(d.out.String(), " leads, epoch ")
+	for _, id := range []string{"coordinator-1", "coordinator-2"} {
+		succeed(t, "dev", "start", id, "--data", data)
+	}
+	require.Eventually(t, func() bool { return strings.Count(d.out.String(), " leads, epoch ") > reported }, time.Minute, 20*time.Millisecond)
+	succeed(t, "services", "register", "worker-1", "--kind", "worker", "--url", info.Relayers[0].URL, coordinators)
+	d.says(t, "worker-1 joined worker:active\n")
+	succeed(t, "services", "deregister", "worker-1", coordinators)
+	d.says(t, "worker-1 left worker:active: ")
 
 	// Without PostgreSQL the relayers say that they can't relay, and leave; their data is there when it is back.
 	succeed(t, "dev", "kill", "postgres", "--data", data)
@@ -266,6 +289,20 @@ func TestDev(t *testing.T) {
 			require.Eventually(t, func() bool { return !alive(pid) }, 10*time.Second, 20*time.Millisecond, id)
 		}
 	}
+}
+
+// Ctrl-C while it starts ends it in order, whatever is half started.
+func TestDev_InterruptedWhileStarting(t *testing.T) {
+	t.Parallel()
+	data := filepath.Join(t.TempDir(), "dev")
+	d := startDev(t, data)
+	log := filepath.Join(data, "logs", "oz-relayer-2.log") // the last process that is started before anything is awaited of relayers
+	require.Eventually(t, func() bool { _, err := os.Stat(log); return err == nil }, time.Minute, time.Millisecond)
+	d.interrupt(t)
+	require.NotContains(t, d.out.String(), "{")
+	require.NotContains(t, d.out.String(), "stopped with an error")
+	require.Contains(t, d.out.String(), "stopped; the same command goes on")
+	require.NoFileExists(t, filepath.Join(data, "dev.json"))
 }
 
 // call is a request to a relayer's pool.

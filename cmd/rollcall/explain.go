@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/alecthomas/kong"
@@ -50,7 +51,7 @@ func explain(node *kong.Node, err error) (text string, code int) {
 		err = errors.New(unknown.Cause)
 	}
 	text = command + ": " + what + plain(err)
-	if fix := fixFor(cause, code); fix != "" {
+	if fix := fixFor(node, cause, code); fix != "" {
 		text += "\n" + fix
 	}
 	return text, code
@@ -65,12 +66,22 @@ func plain(err error) string {
 	return text
 }
 
+// hasFlag reports whether a command takes a flag.
+func hasFlag(node *kong.Node, name string) bool {
+	for _, group := range node.AllFlags(false) {
+		if slices.ContainsFunc(group, func(f *kong.Flag) bool { return f.Name == name }) {
+			return true
+		}
+	}
+	return false
+}
+
 type grpcError interface {
 	error
 	GRPCStatus() *status.Status
 }
 
-func fixFor(err error, code int) string {
+func fixFor(node *kong.Node, err error, code int) string {
 	if fixed, ok := errors.AsType[*fixedError](err); ok {
 		return fixed.fix
 	}
@@ -88,8 +99,10 @@ func fixFor(err error, code int) string {
 		return "Check --coordinators (ROLLCALL_COORDINATORS) and that a majority of the coordinators runs and can reach each other."
 	case errors.Is(err, gateway.ErrNoQuorum), errors.Is(err, gateway.ErrNotEstablished):
 		return `Try again shortly; "rollcall cluster status" shows which coordinators answer.`
-	case errors.Is(err, context.DeadlineExceeded):
+	case errors.Is(err, context.DeadlineExceeded) && hasFlag(node, "timeout"):
 		return "Try again, or give it longer with --timeout."
+	case errors.Is(err, context.DeadlineExceeded):
+		return "Try again."
 	}
 	switch status.Code(err) {
 	case codes.PermissionDenied, codes.Unauthenticated:

@@ -20,8 +20,20 @@ import (
 // A "rollcall dev kill" asks the supervisor, over a socket in the data folder: only it knows who leads and may
 // keep what was killed dead, and a pid from a file could by now be another process's.
 
-// ErrNotRunning says that no cluster runs from the data folder.
-var ErrNotRunning = errors.New("no cluster runs there")
+var (
+	// ErrNotRunning says that no cluster runs from the data folder.
+	ErrNotRunning = errors.New("no cluster runs there")
+	// ErrStarting says that one is being started.
+	ErrStarting = errors.New("the cluster there is being started; try again when it has printed where everything is")
+)
+
+// Absent is why there is nothing to talk to in the data folder: ErrStarting or ErrNotRunning.
+func Absent(data string) error {
+	if locked(data) {
+		return ErrStarting
+	}
+	return ErrNotRunning
+}
 
 // Result of a control command.
 type Result struct {
@@ -63,7 +75,9 @@ func command(ctx context.Context, data, verb, member string) (Result, error) {
 	res, err := transport.RoundTrip(req)
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
-		return Result{}, ErrNotRunning
+		return Result{}, Absent(data)
+	case errors.Is(err, context.DeadlineExceeded):
+		return Result{}, fmt.Errorf("the supervisor did not answer within %v; see %s", controlLimit, filepath.Join(data, "logs"))
 	case err != nil:
 		return Result{}, err
 	}
@@ -95,22 +109,27 @@ func socketPath(data string) (string, error) {
 	return filepath.Join(os.TempDir(), fmt.Sprintf("rollcall-dev-%x.sock", sum[:8])), nil
 }
 
-// serveControl answers commands until ctx ends, and those under way have.
-func (s *supervisor) serveControl(ctx context.Context) error {
+// listenControl opens the socket for commands.
+func (s *supervisor) listenControl(ctx context.Context) (net.Listener, error) {
 	socket, err := socketPath(s.cfg.Data)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if err := os.Remove(socket); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
+		return nil, err
 	}
 	listener, err := new(net.ListenConfig).Listen(ctx, "unix", socket)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if err := os.Chmod(socket, 0o600); err != nil {
-		return errors.Join(err, listener.Close())
+		return nil, errors.Join(err, listener.Close())
 	}
+	return listener, nil
+}
+
+// serveControl answers commands until ctx ends, and those under way have.
+func (s *supervisor) serveControl(ctx context.Context, listener net.Listener) error {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /kill", s.control(func(_ context.Context, m *member) (int, error) { return s.kill(m) }))
 	mux.HandleFunc("POST /start", s.control(func(ctx context.Context, m *member) (int, error) {

@@ -15,8 +15,11 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+
+	"github.com/rollcall-dev/rollcall/gateway"
 )
 
 // TestMain keeps the tests' clusters out of the list of the user's.
@@ -175,6 +178,10 @@ func TestInfoIsAsScriptsExpect(t *testing.T) {
 	require.JSONEq(t, `{"redis_url":"r","redis_key_prefix":"p","coordinators":[{"id":"c","pid":1,"cluster":"a","http":"h"}],
 		"relayers":[{"id":"o","url":"u","pid":2,"api_key":"k"}],"gateways":[{"id":"g","pid":3,"http":"h"}],
 		"pool_id":"q","chain":{"rpc_url":"n","ws_url":"w","chain_id":5,"pid":4},"database_url":"d","database_pid":6}`, string(content))
+
+	content, err = json.Marshal(Info{Coordinators: []Coordinator{{}}, Relayers: []Relayer{{}}, Gateways: []Gateway{{}}})
+	require.NoError(t, err)
+	require.NotContains(t, string(content), "pid", "a script that kills process 0 kills itself")
 }
 
 func TestSocketFitsItsAddress(t *testing.T) {
@@ -221,7 +228,7 @@ func TestKilledIsWrittenDown(t *testing.T) {
 // sleepers is a supervisor whose members do nothing but wait for their end.
 func sleepers(t *testing.T, out io.Writer) *supervisor {
 	t.Helper()
-	s := &supervisor{cfg: Config{Data: t.TempDir(), Out: out}, ports: new(ports), launcher: newLauncher(), database: new(database)}
+	s := &supervisor{published: true, cfg: Config{Data: t.TempDir(), Out: out}, ports: new(ports), launcher: newLauncher(), database: new(database)}
 	t.Cleanup(s.launcher.close)
 	require.NoError(t, os.Mkdir(filepath.Join(s.cfg.Data, "logs"), 0o700))
 	var err error
@@ -258,6 +265,175 @@ func TestLastLine(t *testing.T) {
 	require.Empty(t, lastLine(path))
 	require.NoError(t, os.WriteFile(path, []byte(strings.Repeat("x", 5000)+"\nlast\n"), 0o600))
 	require.Equal(t, "last", lastLine(path))
+	require.NoError(t, os.WriteFile(path, []byte(`{"level":"ERROR","msg":"relayer failed","err":"no key"}`+"\n"), 0o600))
+	require.Equal(t, "relayer failed: no key", lastLine(path))
+	require.NoError(t, os.WriteFile(path, []byte(`{"level":"INFO","msg":"relayer started"}`+"\n"), 0o600))
+	require.Equal(t, "relayer started", lastLine(path))
+}
+
+// A process that is stopped while it starts may fail because of that, which is not reported. One that served is.
+func TestStopAll_DuringStart(t *testing.T) {
+	t.Parallel()
+	for served, want := range map[bool]string{
+		false: "",
+		true:  "oz-relayer-1 stopped with an error: exit status 1: relayer failed: canceled\n",
+	} {
+		var out strings.Builder
+		s := sleepers(t, &out)
+		m := s.sleeper("oz-relayer-1", kindRelayer, nil)
+		begun := filepath.Join(s.cfg.Data, "begun")
+		m.launch = func(context.Context) (process, error) {
+			const script = `trap 'echo "{\"msg\":\"relayer failed\",\"err\":\"canceled\"}"; kill $!; exit 1' TERM; sleep 1000 & touch "$0"; wait`
+			return s.launcher.start("sh", []string{"-c", script, begun}, nil, s.logPath(m))
+		}
+		r, err := s.start(t.Context(), m)
+		require.NoError(t, err)
+		ready := func(context.Context) error { _, err := os.Stat(begun); return err }
+		if served {
+			require.NoError(t, r.await(t.Context(), ready))
+		} else {
+			require.Eventually(t, func() bool { return ready(t.Context()) == nil }, time.Minute, time.Millisecond)
+		}
+		s.stopAll()
+		require.NotContains(t, out.String(), "{")
+		if require.Contains(t, out.String(), want); want == "" {
+			require.NotContains(t, out.String(), "stopped with an error")
+		}
+	}
+}
+
+// dev.json appears when everything serves, follows what changes from then on, and is complete whenever it is there.
+func TestInfo_AppearsOncePublished(t *testing.T) {
+	t.Parallel()
+	s := sleepers(t, new(strings.Builder))
+	s.published = false
+	m := s.sleeper("oz-relayer-1", kindRelayer, nil)
+	r, err := s.start(t.Context(), m)
+	require.NoError(t, err)
+	path := filepath.Join(s.cfg.Data, infoFile)
+	require.NoFileExists(t, path)
+	require.NoError(t, s.publish())
+	info, err := ReadInfo(s.cfg.Data)
+	require.NoError(t, err)
+	require.Equal(t, r.pid(), info.Relayers[1].PID)
+	for _, address := range []string{info.Coordinators[0].HTTP, info.Gateways[0].HTTP, info.Relayers[0].URL} {
+		require.Regexp(t, `^http://127\.0\.0\.1:\d+$`, address)
+	}
+	content, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.Equal(t, 1, strings.Count(string(content), `"pid"`), "only that of a process that runs")
+	_, err = s.kill(m)
+	require.NoError(t, err)
+	content, err = os.ReadFile(path)
+	require.NoError(t, err)
+	require.NotContains(t, string(content), "pid")
+	s.stopAll()
+}
+
+// leaderlessCluster is a supervisor whose coordinators, sleepers, never elect a leader.
+func leaderlessCluster(t *testing.T, out io.Writer) *supervisor {
+	t.Helper()
+	s := sleepers(t, out)
+	wish := wish(t)
+	s.ports = &wish
+	for i := range nodes {
+		_, err := s.start(t.Context(), s.sleeper(coordinatorID(i), kindCoordinator, nil))
+		require.NoError(t, err)
+	}
+	var err error
+	s.client, err = gateway.NewClient(gateway.ClientConfig{Coordinators: s.coordinators()})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.client.Close()) })
+	return s
+}
+
+// "leader" without a leader is answered soon, with what to do.
+func TestFind_NoLeader(t *testing.T) {
+	t.Parallel()
+	s := leaderlessCluster(t, new(strings.Builder))
+	defer s.stopAll()
+	for i := range 2 {
+		_, err := s.kill(s.members[i])
+		require.NoError(t, err)
+	}
+	began := time.Now()
+	_, err := s.find(t.Context(), "leader")
+	require.ErrorContains(t, err, "no coordinator leads: 1 of 3 coordinators run, 2 are needed")
+	require.ErrorContains(t, err, "dev start coordinator-1 --data "+s.cfg.Data)
+	require.NotContains(t, err.Error(), "rpc error")
+	require.Less(t, time.Since(began), controlLimit/3)
+}
+
+func TestReportLeaders_QuorumLost(t *testing.T) {
+	t.Parallel()
+	out := new(lockedBuilder)
+	s := leaderlessCluster(t, out)
+	defer s.stopAll()
+	ctx, cancel := context.WithCancel(t.Context())
+	var reporting sync.WaitGroup
+	reporting.Go(func() { s.reportLeaders(ctx) })
+	require.Eventually(t, func() bool {
+		return strings.Contains(out.String(), "no coordinator leads: 3 of 3 coordinators run, 2 are needed")
+	}, time.Minute, time.Millisecond)
+	cancel()
+	reporting.Wait()
+	require.Equal(t, 1, strings.Count(out.String(), "no coordinator leads"))
+}
+
+// Services of every kind are reported, with the set that they joined or left.
+func TestSayEvents_NamesTheSetOfTheKind(t *testing.T) {
+	t.Parallel()
+	var out strings.Builder
+	s := &supervisor{cfg: Config{Out: &out, KeyPrefix: "p:"}}
+	events := make(chan *redis.Message, 3)
+	for _, payload := range []string{
+		`{"type":"added","id":"worker-1","kind":"worker"}`, `{"type":"removed","id":"worker-1","kind":"worker","reason":"gone"}`,
+		`{"type":"added","id":"oz-relayer-1","kind":"relayer"}`,
+	} {
+		events <- &redis.Message{Payload: payload}
+	}
+	close(events)
+	s.sayEvents(t.Context(), events)
+	require.Contains(t, out.String(), "worker-1 joined p:worker:active\n")
+	require.Contains(t, out.String(), "worker-1 left p:worker:active: gone\n")
+	require.Contains(t, out.String(), "oz-relayer-1 joined p:relayer:active\n")
+}
+
+func TestRun_DataFolderThatCannotBeMade(t *testing.T) {
+	t.Parallel()
+	err := Run(t.Context(), Config{Data: "/proc/x", Out: new(strings.Builder)})
+	require.ErrorContains(t, err, "the data folder cannot be made: ")
+	require.ErrorContains(t, err, "name one that you may write to with --data")
+}
+
+func TestAbsent(t *testing.T) {
+	t.Parallel()
+	data := t.TempDir()
+	require.ErrorIs(t, Absent(data), ErrNotRunning)
+	lock, err := tryLock(filepath.Join(data, lockFile), syscall.LOCK_EX)
+	require.NoError(t, err)
+	defer lock.Close()
+	require.ErrorIs(t, Absent(data), ErrStarting)
+	_, err = Kill(t.Context(), data, "leader")
+	require.ErrorIs(t, err, ErrStarting)
+}
+
+// lockedBuilder is a strings.Builder for several goroutines.
+type lockedBuilder struct {
+	mu sync.Mutex
+	b  strings.Builder
+}
+
+func (l *lockedBuilder) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuilder) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
 }
 
 // A member that is started again at once was killed all the same.
@@ -321,7 +497,9 @@ func TestStopWaitsForCommands(t *testing.T) {
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	served := make(chan error, 1)
-	go func() { served <- s.serveControl(ctx) }()
+	control, err := s.listenControl(ctx)
+	require.NoError(t, err)
+	go func() { served <- s.serveControl(ctx, control) }()
 	socket, err := socketPath(s.cfg.Data)
 	require.NoError(t, err)
 	listens := func() bool {

@@ -4,7 +4,7 @@
 // kill, and PostgreSQL is one of its own. Redis is a miniredis in the supervisor, on a real port, unless one is given.
 // Everything lives in one data folder, which a second run continues from:
 //
-//	dev.json          where everything is, for scripts; there while the cluster runs, and its owner's only
+//	dev.json          where everything is, for scripts; there from when everything serves until the cluster stops, and its owner's only
 //	ports.json        the ports chosen at the first run
 //	lock              held by the supervisor
 //	coordinator-1/ …  Raft's stores

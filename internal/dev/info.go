@@ -15,7 +15,8 @@ import (
 // DefaultData is where "rollcall dev" keeps its data, below the current folder.
 const DefaultData = "build/dev"
 
-// Info is dev.json: where everything is, for scripts. The pid of a process that does not run is 0.
+// Info is dev.json: where everything is, for scripts. It is written when everything serves, and again with each change.
+// A process that does not run has no pid.
 type Info struct {
 	RedisURL     string        `json:"redis_url"`
 	KeyPrefix    string        `json:"redis_key_prefix"`
@@ -27,13 +28,13 @@ type Info struct {
 	Chain  Chain  `json:"chain"`
 	// DatabaseURL is the relayers' store, with its password.
 	DatabaseURL string `json:"database_url"`
-	DatabasePID int    `json:"database_pid"`
+	DatabasePID int    `json:"database_pid,omitempty"`
 }
 
-// Coordinator as dev.json shows it. Cluster and HTTP are host:port.
+// Coordinator as dev.json shows it. Cluster is host:port, as commands take it; HTTP is a URL.
 type Coordinator struct {
 	ID      string `json:"id"`
-	PID     int    `json:"pid"`
+	PID     int    `json:"pid,omitempty"`
 	Cluster string `json:"cluster"`
 	HTTP    string `json:"http"`
 }
@@ -42,7 +43,7 @@ type Coordinator struct {
 type Relayer struct {
 	ID  string `json:"id"`
 	URL string `json:"url"`
-	PID int    `json:"pid"`
+	PID int    `json:"pid,omitempty"`
 	// APIKey is what its API wants as a bearer token: a secret.
 	APIKey string `json:"api_key"`
 }
@@ -52,13 +53,13 @@ type Chain struct {
 	RPCURL  string `json:"rpc_url"`
 	WSURL   string `json:"ws_url"`
 	ChainID uint64 `json:"chain_id"`
-	PID     int    `json:"pid"`
+	PID     int    `json:"pid,omitempty"`
 }
 
-// Gateway as dev.json shows it. HTTP is host:port.
+// Gateway as dev.json shows it. HTTP is a URL.
 type Gateway struct {
 	ID   string `json:"id"`
-	PID  int    `json:"pid"`
+	PID  int    `json:"pid,omitempty"`
 	HTTP string `json:"http"`
 }
 

@@ -132,10 +132,18 @@ func answers(url string) func(context.Context) error {
 	}
 }
 
-// writeInfo brings dev.json up to date, unless everything is being stopped, at the end of which the file is removed.
-// The caller holds mu.
+// publish writes dev.json for the first time. From now on it follows every change.
+func (s *supervisor) publish() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.published = true
+	return s.writeInfo()
+}
+
+// writeInfo brings dev.json up to date, unless it has not been published, or everything is being stopped, at the end of
+// which the file is removed. The caller holds mu.
 func (s *supervisor) writeInfo() error {
-	if s.stopping {
+	if !s.published || s.stopping {
 		return nil
 	}
 	pids := map[string]int{}
@@ -147,11 +155,11 @@ func (s *supervisor) writeInfo() error {
 		RedisURL: s.redisURL, KeyPrefix: s.cfg.KeyPrefix, PoolID: poolID,
 		Chain:       Chain{RPCURL: "http://" + node, WSURL: "ws://" + node, ChainID: devchain.ChainID, PID: pids[chainID]},
 		DatabaseURL: s.database.url(), DatabasePID: pids[postgresID],
-		Gateways: []Gateway{{ID: gatewayID, PID: pids[gatewayID], HTTP: local(s.ports.Gateway)}},
+		Gateways: []Gateway{{ID: gatewayID, PID: pids[gatewayID], HTTP: "http://" + local(s.ports.Gateway)}},
 	}
 	for i := range nodes {
 		id := coordinatorID(i)
-		info.Coordinators = append(info.Coordinators, Coordinator{ID: id, PID: pids[id], Cluster: local(s.ports.Cluster[i]), HTTP: local(s.ports.HTTP[i])})
+		info.Coordinators = append(info.Coordinators, Coordinator{ID: id, PID: pids[id], Cluster: local(s.ports.Cluster[i]), HTTP: "http://" + local(s.ports.HTTP[i])})
 	}
 	for i, port := range s.ports.Relayer {
 		id := relayerID(i)

@@ -3,6 +3,7 @@ package dev
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -10,6 +11,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -27,7 +29,8 @@ type process interface {
 // run is a process with what the supervisor knows of it.
 type run struct {
 	process
-	killed bool // on the user's word; guarded by the supervisor's mu
+	killed bool        // on the user's word; guarded by the supervisor's mu
+	served atomic.Bool // its check succeeded
 }
 
 func (r *run) running() bool {
@@ -44,6 +47,7 @@ func (r *run) await(ctx context.Context, check func(context.Context) error) erro
 	for {
 		err := check(ctx)
 		if err == nil {
+			r.served.Store(true)
 			return nil
 		}
 		select {
@@ -153,5 +157,17 @@ func lastLine(logPath string) string {
 	}
 	tail, _ := io.ReadAll(f)
 	lines := bytes.Split(bytes.TrimSpace(tail), []byte("\n"))
-	return string(lines[len(lines)-1])
+	return plainLine(lines[len(lines)-1])
+}
+
+// plainLine returns a JSON log line as "message: error", and any other line as it is.
+func plainLine(line []byte) string {
+	var entry struct{ Msg, Err string }
+	if json.Unmarshal(line, &entry) != nil || entry.Msg == "" {
+		return string(line)
+	}
+	if entry.Err == "" {
+		return entry.Msg
+	}
+	return entry.Msg + ": " + entry.Err
 }

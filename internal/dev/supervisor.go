@@ -27,6 +27,8 @@ const (
 	startLimit = 30 * time.Second
 	// stopLimit is more than a coordinator takes to hand over and close.
 	stopLimit = 10 * time.Second
+	// leaderWait is how long a command waits for an election that is under way.
+	leaderWait = time.Second
 )
 
 // Config of a cluster on this machine.
@@ -58,9 +60,10 @@ type supervisor struct {
 	launcher *launcher
 	client   *gateway.Client
 
-	mu       sync.Mutex
-	stopping bool
-	watchers sync.WaitGroup
+	mu        sync.Mutex
+	published bool // dev.json was written
+	stopping  bool
+	watchers  sync.WaitGroup
 
 	outMu sync.Mutex
 }
@@ -78,7 +81,7 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	cfg.Command = cmp.Or(cfg.Command, cfg.Executable)
 	for _, folder := range []string{"logs", "services"} {
 		if err := os.MkdirAll(filepath.Join(cfg.Data, folder), 0o700); err != nil {
-			return err
+			return fmt.Errorf("the data folder cannot be made: %w; name one that you may write to with --data", err)
 		}
 	}
 	lock, err := lockAlone(ctx, filepath.Join(cfg.Data, lockFile), 500*time.Millisecond) // those who only ask are quick
@@ -266,9 +269,11 @@ func (s *supervisor) hint(args ...string) string {
 // find names a member, or "leader" for the coordinator that leads.
 func (s *supervisor) find(ctx context.Context, name string) (*member, error) {
 	if name == "leader" {
-		l, err := s.client.Leader(ctx)
+		limited, cancel := context.WithTimeout(ctx, leaderWait)
+		defer cancel()
+		l, err := s.client.Leader(limited)
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("no coordinator leads: %s", s.quorum())
 		}
 		name = l.Node
 	}
@@ -297,7 +302,7 @@ func (s *supervisor) stopAll() {
 				wg.Go(func() {
 					if !m.run.stop(stopLimit) {
 						s.say("%s did not stop within %v and was killed", m.id, stopLimit)
-					} else if err := m.run.err(); err != nil {
+					} else if err := m.run.err(); err != nil && m.run.served.Load() { // one that was starting may end as it likes
 						s.say("%s stopped with an error: %v: %s", m.id, err, lastLine(s.logPath(m)))
 					}
 				})

@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/rollcall-dev/rollcall/gateway"
 	"github.com/rollcall-dev/rollcall/internal/devchain"
 	"github.com/rollcall-dev/rollcall/internal/mirror"
 )
@@ -23,12 +24,20 @@ func (s *supervisor) watch(ctx context.Context) error {
 		return err
 	}
 	defer client.Close()
+	control, err := s.listenControl(ctx)
+	if err != nil {
+		return err
+	}
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return s.serveControl(ctx) })
+	g.Go(func() error { return s.serveControl(ctx, control) })
 	events := s.subscribe(ctx, client)
 	s.awaitActive(ctx, client)
+	if err := s.publish(); err != nil {
+		g.Go(func() error { return err })
+		return g.Wait()
+	}
 	s.banner(ctx)
-	g.Go(func() error { s.sayLeaders(ctx); return nil })
+	g.Go(func() error { s.reportLeaders(ctx); return nil })
 	g.Go(func() error { s.sayEvents(ctx, events); return nil })
 	return g.Wait()
 }
@@ -41,7 +50,7 @@ const patience = 15 * time.Second
 func (s *supervisor) awaitActive(ctx context.Context, client redis.UniversalClient) {
 	limit := time.After(patience)
 	for {
-		active, err := client.SCard(ctx, s.activeKey()).Result()
+		active, err := client.SCard(ctx, s.activeKey("relayer")).Result()
 		if err == nil && active >= relays {
 			return
 		}
@@ -50,14 +59,15 @@ func (s *supervisor) awaitActive(ctx context.Context, client redis.UniversalClie
 			return
 		case <-time.After(50 * time.Millisecond):
 		case <-limit:
-			s.say("not all is well yet: %d of %d relayers are in %s (%v); see %s", active, relays, s.activeKey(), err, filepath.Join(s.cfg.Data, "logs"))
+			s.say("not all is well yet: %d of %d relayers are in %s (%v); see %s", active, relays, s.activeKey("relayer"), err, filepath.Join(s.cfg.Data, "logs"))
 			return
 		}
 	}
 }
 
-func (s *supervisor) activeKey() string {
-	return mirror.Keys{Prefix: s.cfg.KeyPrefix}.Active("relayer")
+// activeKey is the set of the live services of a kind.
+func (s *supervisor) activeKey(kind string) string {
+	return mirror.Keys{Prefix: s.cfg.KeyPrefix}.Active(kind)
 }
 
 // banner says where everything is and what to try.
@@ -89,7 +99,7 @@ func (s *supervisor) banner(ctx context.Context) {
 	p("")
 	p("Each relayer is checked every %v. In another terminal, try:", s.cfg.Interval)
 	p("")
-	p("  %s SMEMBERS %s", s.redisCLI(), s.activeKey())
+	p("  %s SMEMBERS %s", s.redisCLI(), s.activeKey("relayer"))
 	p("  %-44s # leaves the set within %v", s.hint("kill", "oz-relayer-1"), s.cfg.Interval)
 	p("  %s", s.hint("start", "oz-relayer-1"))
 	p("  %-44s # another leads, under a new epoch; no relayer leaves", s.hint("kill", "leader"))
@@ -126,11 +136,55 @@ func redacted(raw string) string {
 	return u.Redacted()
 }
 
-// sayLeaders prints each new leader.
-func (s *supervisor) sayLeaders(ctx context.Context) {
-	for l := range s.client.Leaders(ctx) {
-		s.say("%s leads, epoch %d", l.Node, l.Epoch)
+const (
+	// leaderless is how long no coordinator may lead before that is reported: several times what an election takes.
+	leaderless = 2 * time.Second
+	// leaderPoll is how often the leader is compared with the one reported last. The client has it in memory.
+	leaderPoll = 100 * time.Millisecond
+)
+
+// reportLeaders prints each new leader, the loss of the quorum, and its return, until ctx ends.
+func (s *supervisor) reportLeaders(ctx context.Context) {
+	var last gateway.Leader
+	for lost := false; ctx.Err() == nil; {
+		limited, cancel := context.WithTimeout(ctx, leaderless)
+		l, err := s.client.Leader(limited)
+		cancel()
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err == nil && (l != last || lost):
+			s.say("%s leads, epoch %d", l.Node, l.Epoch)
+			last, lost = l, false
+		case err != nil && !lost:
+			s.say("no coordinator leads: %s", s.quorum())
+			lost = true
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(leaderPoll):
+		}
 	}
+}
+
+// quorum describes how many coordinators run and how many are needed.
+func (s *supervisor) quorum() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	running, down := 0, []string{}
+	for m := range s.of([]kind{kindCoordinator}) {
+		if m.pid() != 0 {
+			running++
+		} else {
+			down = append(down, m.id)
+		}
+	}
+	text := fmt.Sprintf("%d of %d coordinators run, %d are needed; until then nothing is registered, and the sets in Redis stay as they are",
+		running, nodes, nodes/2+1)
+	if len(down) > 0 {
+		text += "; start one with: " + s.hint("start", down[0])
+	}
+	return text
 }
 
 // subscribe to what the mirror publishes, from now on.
@@ -140,7 +194,7 @@ func (s *supervisor) subscribe(ctx context.Context, client redis.UniversalClient
 	return sub.Channel()
 }
 
-// sayEvents prints each relayer that comes or goes.
+// sayEvents prints each service that joins or leaves the active set of its kind.
 func (s *supervisor) sayEvents(ctx context.Context, events <-chan *redis.Message) {
 	for {
 		select {
@@ -150,15 +204,15 @@ func (s *supervisor) sayEvents(ctx context.Context, events <-chan *redis.Message
 			if !ok {
 				return
 			}
-			var e struct{ Type, ID, URL, Reason string }
+			var e struct{ Type, ID, Kind, Reason string }
 			if json.Unmarshal([]byte(m.Payload), &e) != nil {
 				continue
 			}
 			switch e.Type {
 			case "added":
-				s.say("%s joined %s", e.ID, s.activeKey())
+				s.say("%s joined %s", e.ID, s.activeKey(e.Kind))
 			case "removed":
-				s.say("%s left %s: %s", e.ID, s.activeKey(), e.Reason)
+				s.say("%s left %s: %s", e.ID, s.activeKey(e.Kind), e.Reason)
 			}
 		}
 	}
