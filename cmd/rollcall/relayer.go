@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/big"
 	"os"
 	"slices"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"golang.org/x/sync/errgroup"
 
@@ -27,6 +29,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer/tracker"
 	"github.com/rollcall-dev/rollcall/internal/relayer/webhook"
 	"github.com/rollcall-dev/rollcall/internal/relayer/webhook/signature"
+	"github.com/rollcall-dev/rollcall/internal/warnings"
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
@@ -259,19 +262,82 @@ func (h *hookFlags) config(chainID uint64, poolID string) webhook.Config {
 
 // Run is a relayer's life: open what it needs, relay until ctx ends, close in reverse.
 func (c *relayerCmd) Run(ctx context.Context, con *console) (err error) {
-	log, failure := c.Log.logger(con.stderr)
+	unlimited, failure := c.Log.logger(con.stderr)
 	defer failure("relayer failed", &err)
+	log := slog.New(warnings.Limit(unlimited.Handler()))
 	reg := newRegistry()
 
+	// The port is open from the first second: /health answers with what the start waits for.
+	keys, err := httpapi.ParseKeys(c.APIKeys)
+	if err != nil {
+		return err
+	}
+	handler, err := httpapi.NewHandler(httpapi.Config{
+		Keys: keys, Limit: safeguard.NewGuard(c.Guard.rates()).AdmitCalls, Version: version(), Metrics: promhttp.HandlerFor(reg, promhttp.HandlerOpts{MaxRequestsInFlight: 4}), Registerer: reg, Logger: log,
+	})
+	if err != nil {
+		return err
+	}
+	web, err := httpapi.Open(ctx, c.Listen, handler)
+	if err != nil {
+		return err
+	}
+	defer closing(&err, web)
+	log.Info("listening for HTTP", "http", web.Addr().String())
+
+	working, stop := context.WithCancelCause(ctx)
+	stages := newStages(working)
+	stages.add(web.Run)
+	started := false
+	err = c.relay(stages, log, reg, func(relay *pool.Pool) {
+		started = true
+		handler.Start(relay)
+		log.Info("relayer started", "version", version(), "http", web.Addr().String(), "pool", c.Store.PoolID, "chain", c.Chain.ID,
+			"keys", c.ring.Len(), "enabled", c.Enabled)
+	}, waitLog(unlimited, handler.Starting))
+	stop(err)
+	if failed := stages.wait(); failed != nil {
+		err = failed
+	}
+	if err != nil && (started || ctx.Err() == nil) {
+		return err
+	}
+	log.Info("relayer stopped", "cause", context.Cause(ctx)) // also where that was before it had started
+	return nil
+}
+
+// waitLogged is how often a start that waits logs what for.
+const waitLogged = 10 * time.Second
+
+// waitLog returns a function for what a start waits for: the reason goes to health each time, and the error into the log at once and
+// then every 10 s. It is called by one goroutine.
+func waitLog(log *slog.Logger, health func(reason string)) func(error) {
+	var last time.Time
+	return func(err error) {
+		if errors.Is(err, postgres.ErrLocked) {
+			health(err.Error())
+		} else {
+			health("the database cannot be reached: " + postgres.Reason(err))
+		}
+		if time.Since(last) >= waitLogged {
+			last = time.Now()
+			log.Warn("waiting for the database", "err", err)
+		}
+	}
+}
+
+// relay opens what a relayer needs, calls serve, and runs until the stages have ended, its own behind those that are there.
+func (c *relayerCmd) relay(stages *stages, log *slog.Logger, reg *prometheus.Registry, serve func(*pool.Pool), waiting func(error)) error {
+	ctx := stages.ctx
 	migrations := ledger.Migrations()
-	migrations.Log = log
+	migrations.Log, migrations.Waiting = log, waiting
 	if c.Migrate {
 		if err := postgres.Migrate(ctx, c.Store.DatabaseURL, migrations); err != nil {
 			return err
 		}
 	}
 	// A process that freezes while it has the keys' locks must not hold up the others of its pool for long.
-	db, err := postgres.Open(ctx, postgres.Config{URL: c.Store.DatabaseURL, ApplicationName: "rollcall relayer", IdleInTxTimeout: 2 * time.Second})
+	db, err := postgres.Open(ctx, postgres.Config{URL: c.Store.DatabaseURL, ApplicationName: "rollcall relayer", IdleInTxTimeout: 2 * time.Second, Waiting: waiting})
 	if err != nil {
 		return err
 	}
@@ -344,38 +410,16 @@ func (c *relayerCmd) Run(ctx context.Context, con *console) (err error) {
 		Confirmations: c.Chain.Confirmations, MaxFee: policies.MaxFee, Lineage: lineage, Everywhere: client.PendingEverywhere,
 		History: c.History, IdempotencyKeys: c.KeysFor, Round: keeper.Round, Metrics: tracker.NewMetrics(reg),
 	})
-	keys, err := httpapi.ParseKeys(c.APIKeys)
-	if err != nil {
-		return err
-	}
-	handler, err := httpapi.NewHandler(httpapi.Config{
-		Service: relay, Keys: keys, Limit: safeguard.NewGuard(c.Guard.rates()).AdmitCalls, Version: version(), Metrics: promhttp.HandlerFor(reg, promhttp.HandlerOpts{MaxRequestsInFlight: 4}), Registerer: reg, Logger: log,
-	})
-	if err != nil {
-		return err
-	}
-	web, err := httpapi.Open(ctx, c.Listen, handler)
-	if err != nil {
-		return err
-	}
-	defer closing(&err, web)
-	log.Info("relayer started", "version", version(), "http", web.Addr().String(), "pool", c.Store.PoolID, "chain", c.Chain.ID,
-		"keys", c.ring.Len(), "enabled", c.Enabled)
+	serve(relay)
 
-	// In the order in which they stop: nothing new is taken, what was taken is stored, what was stored is signed and
-	// broadcasted, and only then do the parts that all of them need end.
-	stages := newStages(ctx)
-	stages.add(web.Run)
+	// In the order in which they stop: HTTP, which runs already, takes nothing new, what was taken is stored, what was stored is
+	// signed and broadcasted, and only then do the parts that all of them need end.
 	stages.add(relay.Run)
 	stages.add(track.Run, keeper.Run)
 	stages.add(send.Run)
 	stages.add(deliverer.Run, lineage.Run)
 	stages.add(client.Run)
-	if err := stages.wait(); err != nil {
-		return err
-	}
-	log.Info("relayer stopped", "cause", context.Cause(ctx))
-	return nil
+	return stages.wait()
 }
 
 // processName tells this process from all others that were or will be.

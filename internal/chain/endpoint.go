@@ -58,6 +58,7 @@ type endpoint struct {
 	failedAt time.Time // when it last gave no answer
 	until    time.Time // it is left alone until then
 	limited  bool      // because it asked for that
+	warned   time.Time // when its failure was last logged
 	reason   string    // of the last failure; empty if it is well
 	batchMax int       // calls it takes in a batch
 	refused  time.Time // when it last refused a batch
@@ -249,7 +250,7 @@ func (ep *endpoint) succeeded() {
 	if ep.failures == 0 {
 		return
 	}
-	ep.failures, ep.until, ep.limited, ep.reason = 0, time.Time{}, false, ""
+	ep.failures, ep.until, ep.limited, ep.reason, ep.warned = 0, time.Time{}, false, "", time.Time{}
 	ep.log.Info("endpoint answers again")
 }
 
@@ -260,7 +261,7 @@ func (ep *endpoint) failed(err error) {
 	ep.failedAt = time.Now()
 	ep.reason = reasonOf(err)
 	ep.leave(backoff(ep.failures, minBackoff, maxBackoff), false)
-	if ep.failures == 1 {
+	if ep.warns() {
 		ep.log.Warn("endpoint failed", "err", err)
 	}
 }
@@ -277,9 +278,21 @@ func (ep *endpoint) limit(err error) {
 	}
 	ep.reason = "rate limited: " + e.Reason
 	ep.leave(e.RetryAfter, true)
-	if ep.failures == 1 {
+	if ep.warns() {
 		ep.log.Warn("endpoint limits the rate", "err", err)
 	}
+}
+
+// warnEvery is how often the failure of an endpoint is logged while it lasts.
+const warnEvery = time.Minute
+
+// warns reports whether a failure is due to be logged: the first, and one a minute. ep.mu is held.
+func (ep *endpoint) warns() bool {
+	if time.Since(ep.warned) < warnEvery {
+		return false
+	}
+	ep.warned = time.Now()
+	return true
 }
 
 // leave leaves the endpoint alone for a while. Of requests that fail beside each other only the first counts.
@@ -378,10 +391,14 @@ func (ep *endpoint) identify(ctx context.Context, more ...call) ([]answer, error
 	if id != ep.cfg.ChainID {
 		ep.verified = time.Time{}
 		ep.down()
+		wrong := &WrongChainError{Endpoint: ep.name, Want: ep.cfg.ChainID, Have: id}
 		if changed {
-			ep.log.Error("endpoint is of another chain, it is not used", "chain", id, "want", ep.cfg.ChainID)
+			ep.warned = time.Time{}
 		}
-		return nil, &WrongChainError{Endpoint: ep.name, Want: ep.cfg.ChainID, Have: id}
+		if ep.warns() {
+			ep.log.Error("endpoint is not used", "err", wrong)
+		}
+		return nil, wrong
 	}
 	if genesisErr == nil { // a node that has pruned its first block may still be used
 		if ep.genesis != (common.Hash{}) && ep.genesis != genesis.Hash {

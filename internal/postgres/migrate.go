@@ -24,6 +24,8 @@ type Migrations struct {
 	Table string
 	// Wait is how long another process that migrates, or a server that is not there yet, is waited for. Default 5 min.
 	Wait time.Duration
+	// Waiting is called with what Migrate waits for, whenever it finds it: a failed attempt to connect, or ErrLocked.
+	Waiting func(error)
 	// Log hears of each migration. Default: nobody.
 	Log *slog.Logger
 }
@@ -37,6 +39,9 @@ type NewerError struct {
 func (e *NewerError) Error() string {
 	return fmt.Sprintf("the database's schema (%s) is at version %d and this program knows %d: run a newer program", e.Table, e.Database, e.Own)
 }
+
+// ErrLocked says that another process migrates.
+var ErrLocked = errors.New("another process migrates the database")
 
 const (
 	lockPoll    = 100 * time.Millisecond
@@ -67,7 +72,7 @@ func Migrate(ctx context.Context, url string, m Migrations) error {
 	}
 	// A server that restarts may go away again once it was there. What ends a migration that has begun is not for us to mend.
 	for attempt := 1; ; attempt++ {
-		if err := await(ctx, c, limit); err != nil {
+		if err := await(ctx, c, limit, m.Waiting); err != nil {
 			return err
 		}
 		db := stdlib.OpenDB(*c)
@@ -90,7 +95,7 @@ func (m Migrations) up(ctx context.Context, db *sql.DB, limit time.Duration) err
 		log = slog.New(slog.DiscardHandler)
 	}
 	p, err := goose.NewProvider(goose.DialectPostgres, db, m.FS, goose.WithTableName(m.Table),
-		goose.WithSessionLocker(sessionLock{id: lockID(m.Table), limit: limit}),
+		goose.WithSessionLocker(sessionLock{id: lockID(m.Table), limit: limit, waiting: m.Waiting}),
 		goose.WithDisableGlobalRegistry(true))
 	if err != nil {
 		return err
@@ -126,13 +131,14 @@ func lockID(table string) int64 {
 // sessionLock is goose's lock.SessionLocker. It asks again and again instead of waiting inside of the server: a statement
 // that waits holds a snapshot, for the end of which a CREATE INDEX CONCURRENTLY of the lock's holder would wait in turn.
 type sessionLock struct {
-	id    int64
-	limit time.Duration
+	id      int64
+	limit   time.Duration
+	waiting func(error) // may be nil
 }
 
 // SessionLock takes the lock.
 func (l sessionLock) SessionLock(ctx context.Context, conn *sql.Conn) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, l.limit, fmt.Errorf("another process migrates for longer than %v", l.limit))
+	ctx, cancel := context.WithTimeoutCause(ctx, l.limit, fmt.Errorf("%w for longer than %v", ErrLocked, l.limit))
 	defer cancel()
 	for {
 		var mine bool
@@ -143,6 +149,9 @@ func (l sessionLock) SessionLock(ctx context.Context, conn *sql.Conn) error {
 		}
 		if mine {
 			return nil
+		}
+		if l.waiting != nil {
+			l.waiting(ErrLocked)
 		}
 		select {
 		case <-ctx.Done():

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"runtime"
 	"strconv"
 	"time"
@@ -26,6 +27,8 @@ type Config struct {
 	MaxConns int32
 	// Wait is how long Open waits for a server that is not there yet. Default 30 s; negative: one try.
 	Wait time.Duration
+	// Waiting is called with each failed attempt to connect that Open tries again; [Reason] makes it fit for strangers.
+	Waiting func(error)
 	// ConnectTimeout of one connection. Default 5 s; it can't be turned off.
 	ConnectTimeout time.Duration
 	// StatementTimeout after which the server cancels a statement. Default 15 s. A server that says nothing for a third
@@ -48,7 +51,7 @@ func Open(ctx context.Context, cfg Config) (*pgxpool.Pool, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := await(ctx, c.ConnConfig, orDefault(cfg.Wait, openWait)); err != nil {
+	if err := await(ctx, c.ConnConfig, orDefault(cfg.Wait, openWait), cfg.Waiting); err != nil {
 		return nil, err
 	}
 	pool, err := pgxpool.NewWithConfig(ctx, c)
@@ -160,8 +163,26 @@ func urlError(err error) error {
 	return ErrURL
 }
 
-// await returns when the server takes a connection that keeps what it commits. A negative limit allows for one try.
-func await(ctx context.Context, c *pgx.ConnConfig, limit time.Duration) error {
+// Reason is why a connection failed, in words that hold neither user nor database.
+func Reason(err error) string {
+	if answer, ok := errors.AsType[*pgconn.PgError](err); ok {
+		return answer.Message
+	}
+	if lookup, ok := errors.AsType[*net.DNSError](err); ok {
+		return lookup.Error()
+	}
+	if op, ok := errors.AsType[*net.OpError](err); ok {
+		return op.Error()
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		return "no answer in time"
+	}
+	return "the connection failed"
+}
+
+// await returns when the server takes a connection that keeps what it commits. A negative limit allows for one try. waiting, if there is one, is called
+// with each error that is not the last.
+func await(ctx context.Context, c *pgx.ConnConfig, limit time.Duration, waiting func(error)) error {
 	var last error
 	wait := backoff.NewExponentialBackOff()
 	wait.InitialInterval, wait.MaxInterval = 50*time.Millisecond, 2*time.Second
@@ -176,6 +197,9 @@ func await(ctx context.Context, c *pgx.ConnConfig, limit time.Duration) error {
 		}
 		if limit < 0 || refused(last) || errors.Is(last, ErrAsyncCommit) {
 			return none, backoff.Permanent(last)
+		}
+		if waiting != nil && ctx.Err() == nil {
+			waiting(last)
 		}
 		return none, last
 	}, backoff.WithBackOff(wait), backoff.WithMaxElapsedTime(max(limit, 0)))

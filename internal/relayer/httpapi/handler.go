@@ -13,6 +13,7 @@ import (
 	"runtime/debug"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -23,6 +24,7 @@ import (
 
 // Config of the API. Fields without a default are required.
 type Config struct {
+	// Service is the relayer; without one the Handler answers that the relayer is starting, until Start.
 	Service Service
 	Keys    []APIKey
 	// Version of the program, for the API's description.
@@ -41,7 +43,9 @@ type Config struct {
 
 // Handler answers the API's requests.
 type Handler struct {
-	service Service
+	service Service // once started is true
+	started atomic.Bool
+	waits   atomic.Pointer[string] // why it is not started yet
 	keys    authority
 	limit   func(caller string, calls int) error
 	timeout time.Duration
@@ -64,7 +68,6 @@ func NewHandler(cfg Config) (*Handler, error) {
 		return nil, fmt.Errorf("a request timeout of %v is above %v", cfg.RequestTimeout, maxRequestTimeout)
 	}
 	h := &Handler{
-		service: cfg.Service,
 		keys:    keys,
 		limit:   cfg.Limit,
 		timeout: cmp.Or(cfg.RequestTimeout, 25*time.Second),
@@ -78,6 +81,9 @@ func NewHandler(cfg Config) (*Handler, error) {
 	}
 	if h.limit == nil {
 		h.limit = func(string, int) error { return nil }
+	}
+	if cfg.Service != nil {
+		h.Start(cfg.Service)
 	}
 	if h.openAPI, err = describe(cfg.Version); err != nil {
 		return nil, err
@@ -233,12 +239,41 @@ func (h *Handler) serve(r *route) http.HandlerFunc {
 			c.fail(errRole)
 			return
 		}
+		if !r.public && !h.started.Load() {
+			c.Header().Set("Retry-After", "1")
+			c.fail(errStarting)
+			return
+		}
 		ctx, cancel := context.WithTimeout(req.Context(), h.timeout)
 		defer cancel()
 		if err := r.handle(h, ctx, c); err != nil {
 			c.fail(err)
 		}
 	}
+}
+
+// errStarting is the answer to everything but health until Start.
+var errStarting = &httpError{http.StatusServiceUnavailable, "the relayer is starting, see /health; nothing was stored: try again"}
+
+// Start gives the handler its relayer. It is called once, where Config had none.
+func (h *Handler) Start(s Service) {
+	h.service = s
+	h.started.Store(true)
+}
+
+// Starting sets the reason that /health reports until Start.
+func (h *Handler) Starting(reason string) { h.waits.Store(&reason) }
+
+// health is the relayer's, or why there is none yet.
+func (h *Handler) health() Health {
+	if h.started.Load() {
+		return h.service.Health()
+	}
+	reason := "starting"
+	if waits := h.waits.Load(); waits != nil {
+		reason += ": " + *waits
+	}
+	return Health{Reason: reason}
 }
 
 var errRole = &httpError{http.StatusForbidden, "this API key may not do that"}

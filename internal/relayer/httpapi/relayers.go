@@ -199,7 +199,7 @@ func (h *Handler) alive(_ context.Context, c *call) error {
 }
 
 func (h *Handler) ready(_ context.Context, c *call) error {
-	health := h.service.Health()
+	health := h.health()
 	if health.At.IsZero() {
 		health.At = time.Now()
 	}

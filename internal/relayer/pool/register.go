@@ -2,6 +2,7 @@ package pool
 
 import (
 	"context"
+	"log/slog"
 	"slices"
 	"time"
 
@@ -18,13 +19,16 @@ func (p *Pool) register(ctx context.Context) {
 	pause := backoff.NewExponentialBackOff()
 	pause.InitialInterval, pause.MaxInterval = registerRetry/64, registerRetry
 	for began := time.Now(); ; {
-		err := p.registerOnce(ctx)
+		level, err := slog.LevelDebug, p.cfg.Ready() // which logs the cause itself
+		if err == nil {
+			level, err = slog.LevelWarn, p.registerOnce(ctx)
+		}
 		if err == nil {
 			p.cfg.Log.Info("keys registered", "keys", len(p.terms.Held))
 			return
 		}
 		if time.Since(began) > registerRetry { // what passes by itself at a start is not worth a word
-			p.cfg.Log.Warn("keys could not be registered, trying again", "err", err)
+			p.cfg.Log.Log(ctx, level, "keys not registered, trying again", "err", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -35,9 +39,6 @@ func (p *Pool) register(ctx context.Context) {
 }
 
 func (p *Pool) registerOnce(ctx context.Context) error {
-	if err := p.cfg.Ready(); err != nil {
-		return err
-	}
 	all := slices.Concat(p.terms.Held, p.cfg.Funding)
 	pending, err := p.cfg.Chain.PendingNonces(ctx, all)
 	if err != nil {

@@ -22,6 +22,7 @@ type Lineage struct {
 	ledger *ledger.Ledger
 	log    *slog.Logger
 	state  atomic.Pointer[error]
+	logged atomic.Int64 // when the state was last logged, Unix seconds
 	doubts atomic.Int64 // raised by views
 
 	mu     sync.Mutex
@@ -181,12 +182,16 @@ func (g *Lineage) remembered(ctx context.Context) (ledger.Chain, error) {
 	return g.ledger.Remember(ctx, genesis)
 }
 
+// faultLogged is how often a fault is logged while it lasts.
+const faultLogged = time.Minute
+
 func (g *Lineage) set(now error) {
 	before := g.state.Swap(&now)
 	switch {
 	case now == nil && *before != nil:
 		g.log.Info("chain is the one that is known")
-	case now != nil && (*before == nil || (*before).Error() != now.Error()):
+	case now != nil && (*before == nil || (*before).Error() != now.Error() || time.Since(time.Unix(g.logged.Load(), 0)) >= faultLogged):
+		g.logged.Store(time.Now().Unix())
 		g.log.Error("nothing is sent", "err", now)
 	}
 }

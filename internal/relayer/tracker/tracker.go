@@ -173,8 +173,10 @@ func (t *Tracker) Run(ctx context.Context) error {
 		} else {
 			t.cfg.Metrics.idle()
 		}
+		level := slog.LevelWarn
 		if err == nil && t.cfg.Lineage != nil {
 			if err = t.cfg.Lineage.Err(); err != nil {
+				level = slog.LevelDebug                           // the Lineage, and the endpoints, log the cause
 				t.last, t.anchor = chain.Header{}, ledger.Block{} // it may be another chain when it is ready again
 			}
 		}
@@ -186,7 +188,7 @@ func (t *Tracker) Run(ctx context.Context) error {
 		}
 		if err != nil {
 			t.cfg.Metrics.rounds.WithLabelValues("failed").Inc()
-			t.cfg.Log.Warn("round of the chain's tracker", "err", err)
+			t.cfg.Log.Log(ctx, level, "tracker round failed", "err", err)
 		}
 		if following && t.stranded != (common.Address{}) {
 			t.handOver(ctx)

@@ -1,0 +1,236 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/rollcall-dev/rollcall/internal/keyring/keyringtest"
+	"github.com/rollcall-dev/rollcall/internal/postgres"
+	"github.com/rollcall-dev/rollcall/internal/relayer/ledger"
+	"github.com/rollcall-dev/rollcall/internal/testchain"
+	"github.com/rollcall-dev/rollcall/internal/testpostgres"
+)
+
+const startKey = "0123456789abcdef0123456789abcdef"
+
+// starting is a relayer as a process of its own, from its first log line on.
+type starting struct {
+	cmd   *exec.Cmd
+	out   *lockedBuffer
+	ended chan error
+	url   string
+}
+
+// logLine is what tests look at.
+type logLine struct {
+	Level, Msg, Err, HTTP, Component, Endpoint string
+}
+
+func startRelayer(t *testing.T, env ...string) *starting {
+	t.Helper()
+	key := keyringtest.Keys(t, t.Name(), 1)[0]
+	cmd, out := program(t, append([]string{
+		"RELAYER_LISTEN=127.0.0.1:0", "RELAYER_CHAIN_ID=1337", "RELAYER_API_KEYS=me:" + startKey, "RELAYER_PRIVATE_KEY_0=" + key.Hex(),
+		"RELAYER_POLL_INTERVAL=100ms",
+	}, env...), "relayer")
+	s := &starting{cmd: cmd, out: out, ended: make(chan error, 1)}
+	require.NoError(t, cmd.Start())
+	go func() { s.ended <- cmd.Wait() }()
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("the relayer:\n%s", out)
+		}
+		_ = cmd.Process.Kill()
+	})
+	require.Eventually(t, func() bool {
+		for _, l := range s.lines("listening for HTTP") {
+			s.url = "http://" + l.HTTP
+		}
+		return s.url != ""
+	}, time.Minute, time.Millisecond, "%s", out)
+	return s
+}
+
+// lines are what it has logged with a message; all lines without one.
+func (s *starting) lines(msg string) (found []logLine) {
+	for line := range strings.Lines(s.out.String()) {
+		var l logLine
+		if json.Unmarshal([]byte(line), &l) == nil && (msg == "" || l.Msg == msg) {
+			found = append(found, l)
+		}
+	}
+	return found
+}
+
+// reason is what /health says.
+func (s *starting) reason() (code int, reason string) {
+	code, body := get(s.url + "/health")
+	reason, _ = body["reason"].(string)
+	return code, reason
+}
+
+func (s *starting) stop(t *testing.T) {
+	t.Helper()
+	require.NoError(t, s.cmd.Process.Signal(syscall.SIGTERM))
+	require.NoError(t, <-s.ended)
+	require.NotEmpty(t, s.lines("relayer stopped"))
+	require.Empty(t, s.lines("relayer failed"))
+}
+
+// forward serves an address with connections to another one, until the test ends.
+func forward(t *testing.T, from, to string) {
+	t.Helper()
+	l, err := net.Listen("tcp", from)
+	require.NoError(t, err)
+	var all sync.WaitGroup
+	all.Go(func() {
+		for {
+			in, err := l.Accept()
+			if err != nil {
+				return
+			}
+			out, err := net.Dial("tcp", to)
+			if err != nil {
+				_ = in.Close()
+				continue
+			}
+			for _, way := range [][2]net.Conn{{in, out}, {out, in}} {
+				all.Go(func() {
+					_, _ = io.Copy(way[0], way[1])
+					_ = way[0].Close()
+				})
+			}
+		}
+	})
+	t.Cleanup(func() {
+		_ = l.Close()
+		all.Wait()
+	})
+}
+
+// A relayer whose database is away has an open port, and says what it waits for, there and in its log. It goes on when the database is
+// there.
+func TestRelayer_DatabaseAway(t *testing.T) {
+	t.Parallel()
+	database, err := url.Parse(testpostgres.New(t).URL())
+	require.NoError(t, err)
+	for name, reason := range map[string]string{"refused": "connection refused", "unresolvable": "lookup db.invalid"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			chain := testchain.Simulated(t, testchain.SimulatedOptions{})
+			away := *database
+			away.Host = freeAddress(t)
+			if name == "unresolvable" {
+				away.Host = "db.invalid:5432"
+			}
+			r := startRelayer(t, "DATABASE_URL="+away.String(), "RELAYER_RPC_URLS="+chain.URL())
+			require.Eventually(t, func() bool {
+				code, now := r.reason()
+				return code == http.StatusServiceUnavailable && strings.Contains(now, reason)
+			}, time.Minute, time.Millisecond)
+			waiting := r.lines("waiting for the database")
+			require.NotEmpty(t, waiting)
+			require.Contains(t, waiting[0].Err, reason)
+			for path, want := range map[string]int{"/api/v1/health": 200, "/api/v1/ready": 503, "/api/v1/relayers": 503, "/metrics": 200} {
+				req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, r.url+path, nil)
+				require.NoError(t, err)
+				req.Header.Set("Authorization", "Bearer "+startKey)
+				res, err := client.Do(req)
+				require.NoError(t, err)
+				require.NoError(t, res.Body.Close())
+				require.Equal(t, want, res.StatusCode, path)
+			}
+			password, _ := database.User.Password()
+			require.NotContains(t, r.out.String(), password)
+			if name == "refused" {
+				forward(t, away.Host, database.Host)
+				require.Eventually(t, func() bool { return len(r.lines("relayer started")) == 1 }, time.Minute, time.Millisecond)
+			}
+			r.stop(t)
+		})
+	}
+}
+
+// The cause is logged at once, and then every 10 s.
+func TestWaitLog(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var out strings.Builder
+		var reason string
+		waiting := waitLog(slog.New(slog.NewTextHandler(&out, nil)), func(r string) { reason = r })
+		for range 250 {
+			waiting(errors.New("user=secret"))
+			<-time.After(100 * time.Millisecond)
+		}
+		require.Equal(t, 3, strings.Count(out.String(), "waiting for the database"))
+		require.NotContains(t, reason, "secret")
+		waiting(postgres.ErrLocked)
+		require.Equal(t, postgres.ErrLocked.Error(), reason)
+	})
+}
+
+// What keeps a relayer from working is logged once a minute for each cause, with the cause, however many parts of it fail of that.
+func TestRelayer_WarnsOncePerCause(t *testing.T) {
+	t.Parallel()
+	database := func(t *testing.T) string {
+		t.Helper()
+		return testpostgres.New(t, testpostgres.Migrated(ledger.Migrations())).URL()
+	}
+	failed := func(r *starting) (n int) {
+		res, err := client.Get(r.url + "/metrics")
+		require.NoError(t, err)
+		defer res.Body.Close()
+		content, err := io.ReadAll(res.Body)
+		require.NoError(t, err)
+		for line := range strings.Lines(string(content)) {
+			_, _ = fmt.Sscanf(line, `rollcall_relayer_rounds_total{outcome="failed"} %d`, &n)
+		}
+		return n
+	}
+	for name, cause := range map[string]string{"wrong chain": "chain", "unreachable": "connection refused"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			env := []string{"DATABASE_URL=" + database(t), "RELAYER_RPC_URLS=http://" + freeAddress(t)}
+			if name == "wrong chain" {
+				env = []string{env[0], "RELAYER_CHAIN_ID=4711", "RELAYER_RPC_URLS=" + testchain.Simulated(t, testchain.SimulatedOptions{}).URL()}
+			}
+			r := startRelayer(t, env...)
+			require.Eventually(t, func() bool { return failed(r) > 5 }, time.Minute, 10*time.Millisecond)
+			var all []string
+			for _, l := range r.lines("") {
+				if l.Level == "WARN" || l.Level == "ERROR" {
+					all = append(all, l.Msg+": "+l.Err)
+					require.Contains(t, l.Err, cause, "%s", l.Msg)
+				}
+			}
+			require.Len(t, all, 1, "%q", all)
+			r.stop(t)
+		})
+	}
+	t.Run("healthy", func(t *testing.T) {
+		t.Parallel()
+		chain := testchain.Simulated(t, testchain.SimulatedOptions{})
+		chain.Fund(testchain.Ether(1), keyringtest.Ring(t, t.Name(), 1).Addresses()...)
+		r := startRelayer(t, "DATABASE_URL="+database(t), "RELAYER_RPC_URLS="+chain.URL())
+		require.Eventually(t, func() bool { code, _ := r.reason(); return code == http.StatusOK }, time.Minute, 10*time.Millisecond)
+		for _, l := range r.lines("") {
+			require.Equal(t, "INFO", l.Level, "%s: %s", l.Msg, l.Err)
+		}
+		r.stop(t)
+	})
+}
