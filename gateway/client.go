@@ -301,7 +301,7 @@ func (c *Client) leading(ctx context.Context) (*leadership, error) {
 		case <-c.life.Done():
 			return nil, ErrClosed
 		case <-ctx.Done():
-			return nil, fmt.Errorf("%w: %w; %s", ErrNoLeader, ctx.Err(), c.lastWords())
+			return nil, &noLeaderError{cause: ctx.Err(), words: c.lastWords()}
 		}
 	}
 }
@@ -317,7 +317,7 @@ func (c *Client) missing() error {
 	case refusal != nil:
 		return refusal
 	}
-	return fmt.Errorf("%w; %s", ErrNoLeader, c.lastWords())
+	return &noLeaderError{words: c.lastWords()}
 }
 
 func (c *Client) lastWords() string {

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"google.golang.org/grpc/connectivity"
-	"google.golang.org/grpc/status"
 
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
@@ -29,6 +28,16 @@ type answer struct {
 	address string
 	ping    *rollcallv1.PingResponse
 	err     error
+	cause   string // of err, in plain words
+}
+
+// ask pings the coordinator at address.
+func (c *Client) ask(ctx context.Context, address string) answer {
+	a := answer{address: address}
+	if a.ping, a.err = c.Ping(ctx, address); a.err != nil {
+		a.cause = causeOf(a.err, c.cfg.TLS != nil, c.cfg.PingTimeout)
+	}
+	return a
 }
 
 // claims reports whether the node that answered says that it leads.
@@ -40,7 +49,7 @@ func (a answer) claims() bool {
 func (a answer) String() string {
 	switch {
 	case a.err != nil:
-		return status.Convert(a.err).Message()
+		return a.cause
 	case a.claims():
 		return fmt.Sprintf("%s leads epoch %d", a.ping.GetNode(), a.ping.GetEpoch())
 	case a.ping.GetLeader() != nil:
@@ -72,9 +81,9 @@ func (c *Client) find(ctx context.Context) *leadership {
 		}
 		waiting[address] = true
 		asked.Go(func() {
-			ping, err := c.Ping(ctx, address)
+			a := c.ask(ctx, address)
 			select {
-			case answers <- answer{address, ping, err}:
+			case answers <- a:
 			case <-ctx.Done():
 			}
 		})
@@ -248,8 +257,7 @@ func (c *Client) keep(ctx context.Context, l *leadership) {
 		case <-changed:
 			continue
 		case <-poll.C:
-			ping, err := c.Ping(ctx, l.Address)
-			if !c.stillLeads(l, answer{l.Address, ping, err}) {
+			if !c.stillLeads(l, c.ask(ctx, l.Address)) {
 				c.suspect(l)
 				return
 			}

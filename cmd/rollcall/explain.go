@@ -95,6 +95,8 @@ func fixFor(node *kong.Node, err error, code int) string {
 		return "Check the addresses in --coordinators: they must belong to one cluster."
 	}
 	switch {
+	case errors.Is(err, gateway.ErrTLSMismatch):
+		return "Give --tls-cert, --tls-key and --tls-ca (ROLLCALL_TLS_CERT, …) if the coordinators use TLS, and none of them if they do not."
 	case errors.Is(err, gateway.ErrNoLeader):
 		return "Check --coordinators (ROLLCALL_COORDINATORS) and that a majority of the coordinators runs and can reach each other."
 	case errors.Is(err, gateway.ErrNoQuorum), errors.Is(err, gateway.ErrNotEstablished):

@@ -34,6 +34,9 @@ func (e *Error) Unwrap() error { return e.Err }
 
 const startOver = "move the data folder away and start again: the node rejoins with an empty disk"
 
+// makeFolder is the operation that comes before all others.
+const makeFolder = "make the folder"
+
 func newError(path, op string, err error) *Error {
 	e := &Error{Path: path, Op: op, Err: err, Remedy: startOver}
 	switch {
@@ -46,6 +49,8 @@ func newError(path, op string, err error) *Error {
 		e.Remedy = "make it writable for this user and start again"
 	case is(err, syscall.EIO):
 		e.Remedy = "check the disk, then " + startOver
+	case op == makeFolder: // nothing was stored there yet
+		e.Remedy = "name a data folder that this user can make: --data, ROLLCALL_DATA"
 	}
 	return e
 }

@@ -78,7 +78,7 @@ func Open(cfg Config) (*Stores, error) {
 	s := &Stores{cfg: cfg, dir: dir, path: filepath.Join(dir, "raft.db")}
 	s.logs = newCache((*boltStore)(s))
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, newError(dir, "make the folder", err)
+		return nil, newError(dir, makeFolder, err)
 	}
 	snapshots, err := raft.NewFileSnapshotStoreWithLogger(dir, retainedSnapshots, NewHCLog(cfg.Logger))
 	if err != nil {

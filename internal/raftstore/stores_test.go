@@ -298,3 +298,13 @@ func TestOthersBlockToo(t *testing.T) {
 	case <-time.After(10 * time.Millisecond):
 	}
 }
+
+// A folder that cannot be made holds nothing that could be moved away.
+func TestOpen_FolderThatCannotBeMade(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "file")
+	require.NoError(t, os.WriteFile(file, nil, 0o600))
+	_, err := raftstore.Open(raftstore.Config{Dir: filepath.Join(file, "x"), Fatal: func(error) {}})
+	require.ErrorContains(t, err, "name a data folder that this user can make: --data, ROLLCALL_DATA")
+	require.NotContains(t, err.Error(), startOver)
+}
