@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/pressly/goose/v3"
+	"github.com/pressly/goose/v3/database"
 )
 
 // Migrations of one part of the schema.
@@ -94,8 +95,11 @@ func (m Migrations) up(ctx context.Context, db *sql.DB, limit time.Duration) err
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	p, err := goose.NewProvider(goose.DialectPostgres, db, m.FS, goose.WithTableName(m.Table),
-		goose.WithSessionLocker(sessionLock{id: lockID(m.Table), limit: limit, waiting: m.Waiting}),
+	lock := sessionLock{id: lockID(m.Table), limit: limit, waiting: m.Waiting}
+	if err := m.createTable(ctx, db, lock); err != nil {
+		return err
+	}
+	p, err := goose.NewProvider(goose.DialectPostgres, db, m.FS, goose.WithTableName(m.Table), goose.WithSessionLocker(lock),
 		goose.WithDisableGlobalRegistry(true))
 	if err != nil {
 		return err
@@ -119,6 +123,46 @@ func (m Migrations) up(ctx context.Context, db *sql.DB, limit time.Duration) err
 		return &NewerError{Table: m.Table, Database: current, Own: own}
 	}
 	return nil
+}
+
+// createTable creates the version table under the lock, as goose does without: on an empty database, processes that migrate at once
+// would all try to, and all but one would fail, and wait a second.
+func (m Migrations) createTable(ctx context.Context, db *sql.DB, lock sessionLock) (err error) {
+	conn, err := db.Conn(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	exists := func() (yes bool, err error) {
+		err = conn.QueryRowContext(ctx, "SELECT to_regclass($1) IS NOT NULL", m.Table).Scan(&yes)
+		return yes, err
+	}
+	if yes, err := exists(); err != nil || yes {
+		return err
+	}
+	if err := lock.SessionLock(ctx, conn); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, lock.SessionUnlock(context.WithoutCancel(ctx), conn)) }()
+	if yes, err := exists(); err != nil || yes { // another process was first
+		return err
+	}
+	store, err := database.NewStore(database.DialectPostgres, m.Table)
+	if err != nil {
+		return err
+	}
+	tx, err := conn.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback() }() // after a commit it does nothing
+	if err := store.CreateVersionTable(ctx, tx); err != nil {
+		return err
+	}
+	if err := store.Insert(ctx, tx, database.InsertRequest{Version: 0}); err != nil {
+		return err
+	}
+	return tx.Commit()
 }
 
 // lockID of a version table, so that parts of the schema don't wait for each other.

@@ -2,6 +2,7 @@ package postgres_test
 
 import (
 	"context"
+	"os"
 	"sync"
 	"testing"
 	"testing/fstest"
@@ -42,6 +43,32 @@ func has(t *testing.T, pool *pgxpool.Pool, name string) (yes bool) {
 	t.Helper()
 	require.NoError(t, pool.QueryRow(t.Context(), "SELECT to_regclass($1) IS NOT NULL", name).Scan(&yes))
 	return yes
+}
+
+// Processes that start at once on an empty database take turns: none of them meets an error.
+func TestMigrate_EmptyDatabase_NoRaceForTheTable(t *testing.T) {
+	t.Parallel()
+	s := testpostgres.Own(t)
+	var wg sync.WaitGroup
+	errs := make([]error, 8)
+	began := make(chan struct{})
+	for i := range errs {
+		wg.Go(func() {
+			<-began
+			errs[i] = postgres.Migrate(t.Context(), s.URL(), first)
+		})
+	}
+	close(began)
+	wg.Wait()
+	for _, err := range errs {
+		require.NoError(t, err)
+	}
+	log, err := os.ReadFile(s.Log())
+	require.NoError(t, err)
+	require.NotContains(t, string(log), "ERROR")
+	var zeros int
+	require.NoError(t, s.Pool(t).QueryRow(t.Context(), "SELECT count(*) FROM some_version WHERE version_id = 0").Scan(&zeros))
+	require.Equal(t, 1, zeros)
 }
 
 func TestManyMigrateAtOnce(t *testing.T) {

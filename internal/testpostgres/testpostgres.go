@@ -345,6 +345,9 @@ func Own(t testing.TB, settings ...map[string]string) *Server {
 // URL of an empty database of the server, with a password. It stays the same for the life of the Server.
 func (s *Server) URL() string { return s.server.URL() }
 
+// Log is the file that the server logs to.
+func (s *Server) Log() string { return s.server.Log() }
+
 // Pool opens a pool of at most 8 connections, which is closed with the test.
 func (s *Server) Pool(t testing.TB) *pgxpool.Pool {
 	t.Helper()
