@@ -15,18 +15,21 @@ help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## Build the static binary, bin/rollcall
+	@[ -e bin/rollcall ] || echo 'The first build compiles everything: about two minutes on two cores.'
 	@scripts/setup.sh build
-	CGO_ENABLED=0 go build -trimpath -tags $(TAGS) -o bin/rollcall ./cmd/rollcall
+	CGO_ENABLED=0 scripts/progress.sh 10 'compiling bin/rollcall' go build -trimpath -tags $(TAGS) -o bin/rollcall ./cmd/rollcall
 
 dev: ## Run a whole cluster on this machine, with its data in build/dev
+	@[ -e bin/rollcall ] || echo 'The first start takes two minutes and more: what is missing is installed, and everything compiled.'
 	@scripts/setup.sh run
 	@$(MAKE) --no-print-directory build
 	bin/rollcall dev --data build/dev
 
 # Uncached: what the tests find depends on real processes and clocks, which Go's test cache does not see.
 test: ## Run every test, with the race detector
+	@echo 'All tests take about a quarter of an hour on two cores, the first time longer: everything is compiled before.'
 	@scripts/setup.sh test
-	go test -race -tags $(TAGS) -count=1 -timeout 25m ./...
+	scripts/progress.sh 60 'testing' go test -race -tags $(TAGS) -count=1 -timeout 25m ./...
 
 lint: ## Check code, contract, scripts, and that generated code is fresh
 	@scripts/setup.sh lint

@@ -4,6 +4,8 @@
 #   scripts/compose.sh up     build the image from bin/rollcall, start everything, wait until it is healthy
 #   scripts/compose.sh down   remove it, volumes included
 #   scripts/compose.sh drill  the same in a project of its own, broken in every way we promise to survive
+#   scripts/compose.sh exec, kill, logs, ps, start, stop …
+#                             what Compose does with these words, in the project
 set -euo pipefail
 cd "$(dirname "$0")/.."
 project=${COMPOSE_PROJECT_NAME:-rollcall}
@@ -24,7 +26,13 @@ main() {
       ;;
     down) in_project down --volumes --remove-orphans --timeout 20 ;;
     drill) drill ;;
-    *) fail 'up, down or drill?' ;;
+    exec)
+      shift
+      if [ ! -t 0 ] || [ ! -t 1 ]; then set -- -T "$@"; fi # Compose wants a terminal otherwise
+      in_project exec "$@"
+      ;;
+    kill | logs | ps | start | stop) in_project "$@" ;;
+    *) fail 'up, down, drill, or exec, kill, logs, ps, start, stop?' ;;
   esac
 }
 
@@ -53,7 +61,26 @@ secrets() {
   chmod 444 $folder/*
 }
 
+# check_ports ends the script where something else listens at a port that is to be published.
+check_ports() {
+  local variable port taken=0
+  while read -r variable port; do
+    port=${!variable-$port}
+    if [ -z "$port" ] || ! listening "$port" || published "$port"; then
+      continue
+    fi
+    printf 'compose: port %s is taken: choose another one with %s=PORT, or let Docker choose one with %s=\n' "$port" "$variable" "$variable" >&2
+    taken=1
+  done < <(sed -n 's/.*"127\.0\.0\.1:\${\([A-Z0-9_]*\)-\([0-9]*\)}:.*/\1 \2/p' deploy/compose.yaml)
+  [ $taken -eq 0 ] || exit 1
+}
+
+listening() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
+# published tells whether it is the project itself that has the port.
+published() { [ -n "$(docker ps --quiet --filter "label=com.docker.compose.project=$project" --filter "publish=$1")" ]; }
+
 up() {
+  check_ports
   build
   # A chain that is started anew is another one, which is no place for the data of the one before.
   printf 'compose: the chain begins anew at each start, and the relayers'"'"' data with it\n'

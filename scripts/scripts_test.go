@@ -3,6 +3,7 @@
 package scripts
 
 import (
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -111,6 +112,98 @@ esac`
 	}
 	got := script(t, nil, nil, "image.sh", "mysql")
 	require.Equal(t, outcome{stderr: "image: redis or postgres?\n", code: 2, calls: []string{}}, got)
+}
+
+// Whatever is going to be installed is listed before anything is.
+func TestSetup_ListsWhatIsMissing(t *testing.T) {
+	t.Parallel()
+	setup, err := os.ReadFile("setup.sh")
+	require.NoError(t, err)
+	root := t.TempDir()
+	text := string(setup)
+	for _, folder := range []string{"/usr/lib/postgresql", "/usr/pgsql-", "/opt/homebrew", "/usr/local/opt", "/etc/postgresql"} {
+		text = strings.ReplaceAll(text, " "+folder, " "+root+folder)
+	}
+	require.NoError(t, os.Mkdir(filepath.Join(root, "scripts"), 0o700))
+	require.NoError(t, os.WriteFile(filepath.Join(root, "scripts", "setup.sh"), []byte(text), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(root, "go.mod"), []byte("module x\n\ngo 1.26.0\n"), 0o600))
+	stubs := programs{"make": "", "curl": "", "uname": "echo Linux", "id": "echo 0", "tee": "cat >/dev/null", "rm": "", "chmod": "", "apt-get": "exit 1"}
+	got := script(t, stubs, nil, filepath.Join(root, "scripts", "setup.sh"), "run")
+	require.Equal(t, 1, got.code)
+	list := "setup: missing here, and installed now:\n  Go 1.26.0, through apt-get or the module proxy\n  packages: redis-tools postgresql\n"
+	require.True(t, strings.HasPrefix(got.stderr, list), got.stderr)
+	require.Contains(t, got.calls, "apt-get update -qq")
+}
+
+// A command that takes long is seen to go on. Its output and its exit code are its own, and nothing is left behind.
+func TestProgress(t *testing.T) {
+	t.Parallel()
+	sleep, err := exec.LookPath("sleep")
+	require.NoError(t, err)
+	// The command ends once the second tick is over.
+	stubs := programs{
+		"sleep": `case $(cat "$BIN/ticks" 2>/dev/null) in
+  xx) exec "` + sleep + `" 1000 ;;
+esac
+printf x >>"$BIN/ticks"`,
+		"work": `echo out; while [ "$(cat "$BIN/ticks" 2>/dev/null)" != xx ]; do :; done; exit 7`,
+	}
+	got := script(t, stubs, nil, "progress.sh", "10", "working", "work")
+	require.Equal(t, 7, got.code)
+	require.Equal(t, "out\n", got.stdout)
+	require.Regexp(t, `^(working: \d+ s so far\n){1,2}$`, got.stderr)
+}
+
+// A port that something else has is reported with the variable that moves it, before anything is built. The project's own are not.
+func TestCompose_PortTaken(t *testing.T) {
+	t.Parallel()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = listener.Close() })
+	_, port, err := net.SplitHostPort(listener.Addr().String())
+	require.NoError(t, err)
+	for name, tc := range map[string]struct {
+		ours  string // ids of the project's containers that publish the port
+		taken bool
+	}{"by another": {taken: true}, "by the project": {ours: "abc"}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			docker := `case "$1" in ps) echo $OURS ;; build) echo no >&2; exit 1 ;; esac`
+			env := []string{"OURS=" + tc.ours, "COORDINATOR_1_HTTP=", "COORDINATOR_2_HTTP=" + port}
+			for _, other := range []string{"COORDINATOR_3_HTTP", "RELAYER_0_HTTP", "RELAYER_1_HTTP", "RELAYER_2_HTTP"} {
+				env = append(env, other+"=")
+			}
+			got := script(t, programs{"docker": docker}, env, "compose.sh", "up")
+			require.Equal(t, 1, got.code)
+			want := "compose: port " + port + " is taken: choose another one with COORDINATOR_2_HTTP=PORT, or let Docker choose one with COORDINATOR_2_HTTP=\n"
+			built := slices.ContainsFunc(got.calls, func(c string) bool { return strings.HasPrefix(c, "docker build ") })
+			require.Equal(t, tc.taken, got.stderr == want, got.stderr)
+			require.Equal(t, !tc.taken, built, got.calls)
+		})
+	}
+}
+
+// What the README shows works with either Compose, in a script too.
+func TestCompose_EitherVersion(t *testing.T) {
+	t.Parallel()
+	const args = " -p rollcall -f deploy/compose.yaml "
+	for name, tc := range map[string]struct {
+		stubs programs
+		call  string
+	}{
+		"v2":   {programs{"docker": ""}, "docker compose"},
+		"1.29": {programs{"docker": `[ "$1" != compose ]`, "docker-compose": ""}, "docker-compose"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got := script(t, tc.stubs, nil, "compose.sh", "exec", "redis", "redis-cli", "ping")
+			require.Zero(t, got.code, got.stderr)
+			require.Contains(t, got.calls, tc.call+args+"exec -T redis redis-cli ping")
+			got = script(t, tc.stubs, nil, "compose.sh", "logs", "--tail", "3", "chain")
+			require.Zero(t, got.code, got.stderr)
+			require.Contains(t, got.calls, tc.call+args+"logs --tail 3 chain")
+		})
+	}
 }
 
 // Whatever Go a machine has, if any: it gets one that builds this, or is told what to do.

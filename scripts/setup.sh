@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs what is missing for one purpose, and nothing else. Safe to run any number of times.
+# Installs what is missing for one purpose, and nothing else, and lists it before. Safe to run any number of times.
 #
 #   scripts/setup.sh build    Go, which everything needs
 #   scripts/setup.sh run      … and what `make dev` does
@@ -18,8 +18,22 @@ golangci_lint=github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 geth=github.com/ethereum/go-ethereum/cmd/geth@v1.17.8
 govulncheck=golang.org/x/vuln/cmd/govulncheck@v1.1.4
 
+listing=false missing=() # while listing is true, what is missing is noted there and not installed
+
 main() {
   local mode=${1:-test}
+  listing=true
+  requirements "$mode"
+  listing=false
+  if [ ${#missing[@]} -gt 0 ]; then
+    say "missing here, and installed now:"
+    printf '  %s\n' "${missing[@]}" >&2
+  fi
+  requirements "$mode"
+}
+
+requirements() {
+  local mode=$1
   need_go
   case $mode in
     build) ;;
@@ -51,6 +65,10 @@ fail() { say "$*" && exit 1; }
 need_go() {
   local want
   want=$(sed -n 's/^go //p' go.mod)
+  if $listing; then
+    command -v go >/dev/null || missing+=("Go $want, through apt-get or the module proxy")
+    return
+  fi
   go_builds "$want" && return
   if ! command -v go >/dev/null; then
     command -v apt-get >/dev/null || fail "Go is missing: install Go $want or newer and put it into PATH"
@@ -101,6 +119,10 @@ need() {
     esac || packages+=("${pair##*:}")
   done
   [ ${#packages[@]} -eq 0 ] && return
+  if $listing; then
+    missing+=("packages: ${packages[*]}")
+    return
+  fi
   if [ "$(uname)" = Darwin ]; then
     need_brew "${packages[@]}"
     return
@@ -179,8 +201,12 @@ need_tool() {
   if [ -x "build/tools/$name" ] && go version -m "build/tools/$name" | awk '$1 == "mod" { print $3 }' | grep -qxF "$version"; then
     return
   fi
+  if $listing; then
+    missing+=("$name $version, compiled into build/tools: a minute or two")
+    return
+  fi
   say "building $name $version"
-  GOBIN=$PWD/build/tools go install "$1" || fail "could not build $name $version"
+  GOBIN=$PWD/build/tools scripts/progress.sh 10 "setup: building $name" go install "$1" || fail "could not build $name $version"
 }
 
 main "$@"

@@ -5,7 +5,9 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"runtime"
+	"strings"
 )
 
 // read reads a file that holds a secret, without white space of lines' ends at its end, and checks who else may.
@@ -34,7 +36,7 @@ func (l *loader) read(where, name string, limit int64) ([]byte, bool) {
 	case writable(info):
 		l.addf(where, "%s may be written by others than its owner, who choose the key then; chmod go-w it", name)
 	default:
-		if readable(info) {
+		if readable(info) && !mounted(name) {
 			l.log.Warn("others than its owner may read a file of secrets", "file", name, "variable", where, "mode", info.Mode().Perm().String())
 		}
 		return content, true
@@ -58,6 +60,9 @@ func readLimited(name string, limit int64) ([]byte, error) {
 	defer file.Close()
 	return io.ReadAll(io.LimitReader(file, limit))
 }
+
+// mounted reports whether Docker or Podman has put the file there: for all users of the container, and for no others.
+func mounted(name string) bool { return strings.HasPrefix(filepath.Clean(name), "/run/secrets/") }
 
 // Windows has other permissions than these.
 
