@@ -4,7 +4,7 @@
 #   scripts/compose.sh up     build the image from bin/rollcall, start everything, wait until it is healthy
 #   scripts/compose.sh down   remove it, volumes included
 #   scripts/compose.sh drill  the same in a project of its own, broken in every way we promise to survive
-#   scripts/compose.sh exec, kill, logs, ps, start, stop …
+#   scripts/compose.sh exec, kill, logs, port, ps, start, stop …
 #                             what Compose does with these words, in the project
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -31,8 +31,8 @@ main() {
       if [ ! -t 0 ] || [ ! -t 1 ]; then set -- -T "$@"; fi # Compose wants a terminal otherwise
       in_project exec "$@"
       ;;
-    kill | logs | ps | start | stop) in_project "$@" ;;
-    *) fail 'up, down, drill, or exec, kill, logs, ps, start, stop?' ;;
+    kill | logs | port | ps | start | stop) in_project "$@" ;;
+    *) fail 'up, down, drill, or exec, kill, logs, port, ps, start, stop?' ;;
   esac
 }
 
