@@ -16,7 +16,7 @@ import (
 // ErrTLSMismatch says that this client and a coordinator likely disagree about whether connections use TLS. It comes with ErrNoLeader.
 var ErrTLSMismatch = errors.New("TLS is likely used on one side only")
 
-// What lastWords holds for such a coordinator.
+// Causes that are likely a TLS mismatch.
 const (
 	expectsTLS = "it closed the connection at once and likely expects TLS, which this client does not use"
 	lacksTLS   = "the TLS handshake failed and it likely does not use TLS, which this client does"

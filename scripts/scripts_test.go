@@ -183,7 +183,7 @@ func TestCompose_PortTaken(t *testing.T) {
 	}
 }
 
-// What the README shows works with either Compose, in a script too.
+// The README's commands work with either Compose, also without a terminal.
 func TestCompose_EitherVersion(t *testing.T) {
 	t.Parallel()
 	const args = " -p rollcall -f deploy/compose.yaml "

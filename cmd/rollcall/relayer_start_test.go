@@ -123,8 +123,7 @@ func forward(t *testing.T, from, to string) {
 	})
 }
 
-// A relayer whose database is away has an open port, and says what it waits for, there and in its log. It goes on when the database is
-// there.
+// A relayer without its database has an open port. It reports the cause there and in its log, and starts when the database answers.
 func TestRelayer_DatabaseAway(t *testing.T) {
 	t.Parallel()
 	database, err := url.Parse(testpostgres.New(t).URL())
@@ -184,7 +183,7 @@ func TestWaitLog(t *testing.T) {
 	})
 }
 
-// What keeps a relayer from working is logged once a minute for each cause, with the cause, however many parts of it fail of that.
+// A cause that keeps a relayer from working is logged once a minute, however many of its parts fail because of it.
 func TestRelayer_WarnsOncePerCause(t *testing.T) {
 	t.Parallel()
 	database := func(t *testing.T) string {

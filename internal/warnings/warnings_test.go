@@ -42,7 +42,7 @@ func TestLimit(t *testing.T) {
 		}
 		require.Equal(t, []int{3, 3, 3, 1, 1}, []int{count("started"), count("signed"), count("without"), count("n1"), count("n2")})
 
-		// What is remembered is bounded.
+		// The number of remembered causes is bounded.
 		out.Reset()
 		for i := range 3000 {
 			log.Warn("failed", "err", fmt.Sprintf("cause %d.", i))
