@@ -314,14 +314,14 @@ const waitLogged = 10 * time.Second
 func waitLog(log *slog.Logger, health func(reason string)) func(error) {
 	var last time.Time
 	return func(err error) {
-		if errors.Is(err, postgres.ErrLocked) {
-			health(err.Error())
-		} else {
-			health("the database cannot be reached: " + postgres.Reason(err))
+		reason, level := "the database cannot be reached: "+postgres.Reason(err), slog.LevelWarn
+		if errors.Is(err, postgres.ErrLocked) { // as it is at the first start of several
+			reason, level = err.Error(), slog.LevelInfo
 		}
+		health(reason)
 		if time.Since(last) >= waitLogged {
 			last = time.Now()
-			log.Warn("waiting for the database", "err", err)
+			log.Log(context.Background(), level, "waiting for the database", "err", err)
 		}
 	}
 }

@@ -178,7 +178,10 @@ func TestWaitLog(t *testing.T) {
 		}
 		require.Equal(t, 3, strings.Count(out.String(), "waiting for the database"))
 		require.NotContains(t, reason, "secret")
+		<-time.After(waitLogged)
+		out.Reset()
 		waiting(postgres.ErrLocked)
+		require.Contains(t, out.String(), "level=INFO", "which is usual where several start at once")
 		require.Equal(t, postgres.ErrLocked.Error(), reason)
 	})
 }
