@@ -187,7 +187,7 @@ var sendRows = []row[Outcome]{
 	{text: "negative value", means: Refused, source: gethPool}, // also Erigon, Reth
 	{text: "plugin has marked the transaction as invalid", means: Refused, source: besu},
 	{text: "transaction invalid", means: Refused, source: netherPool}, // followed by more, looked for above
-	{code: -32601, means: Refused, source: "JSON-RPC 2.0, method not found"},
+	{code: -32601, means: NotSent, source: "JSON-RPC 2.0, method not found"},
 }
 
 // limitRows are answers that an endpoint did nothing because it was asked too often.
@@ -247,10 +247,11 @@ func batchTooBig(e *RPCError) bool { return match(batchRows, e, false) }
 type failure int
 
 const (
-	failureOther failure = iota
+	failureOther failure = iota // none of the call's: the node's
 	failureRevert
 	failureFunds
 	failureGas
+	failureCall // another that every node would report
 )
 
 // callRows are the refusals of eth_estimateGas and eth_call.
@@ -264,9 +265,53 @@ var callRows = []row[failure]{
 	{text: "gas required exceeds allowance", means: failureGas, source: "ethereum/go-ethereum eth/gasestimator/gasestimator.go"},
 	{text: "gas required exceeds", means: failureGas, source: reth},
 	{code: -32015, means: failureRevert, source: "NethermindEth/nethermind issue 4761, execution error"},
+
+	// Executions that end without a revert.
+	{text: "out of gas", means: failureCall, source: gethVM},
+	{text: "max call depth exceeded", means: failureCall, source: gethVM},
+	{text: "insufficient balance for transfer", means: failureCall, source: gethVM},
+	{text: "contract address collision", means: failureCall, source: gethVM},
+	{text: "max code size exceeded", means: failureCall, source: gethVM},
+	{text: "max initcode size exceeded", means: failureCall, source: gethVM},
+	{text: "invalid jump destination", means: failureCall, source: gethVM},
+	{text: "write protection", means: failureCall, source: gethVM},
+	{text: "return data out of bounds", means: failureCall, source: gethVM},
+	{text: "gas uint64 overflow", means: failureCall, source: gethVM},
+	{text: "invalid code: must not begin with 0xef", means: failureCall, source: gethVM},
+	{text: "nonce uint64 overflow", means: failureCall, source: gethVM},
+	{text: "stack underflow", means: failureCall, source: gethVM},
+	{text: "stack limit reached", means: failureCall, source: gethVM},
+	{text: "invalid opcode", means: failureCall, source: gethVM},
+	{text: "evm error", means: failureCall, source: reth},
+
+	// Calls that cannot begin.
+	{text: "intrinsic gas too low", means: failureCall, source: gethCore},
+	{text: "insufficient gas for floor data gas cost", means: failureCall, source: gethCore},
+	{text: "intrinsic gas exceeds gas limit", means: failureCall, source: besu},
+	{text: "exceeds block gas limit", means: failureCall, source: gethPool},
+	{text: "sender not an eoa", means: failureCall, source: gethCore},
+	{code: -32602, means: failureCall, source: "JSON-RPC 2.0, invalid params"},
 }
 
-// unsupported says that the endpoint does not offer the method or this form of its parameters.
+// answersCall reports whether an error of a simulated call, or of one that a caller composed, is about that call.
+func answersCall(e *RPCError) bool {
+	return !rateLimited(e) && match(callRows, e, failureOther) != failureOther
+}
+
+// unsupported reports whether the endpoint does not offer the method or this form of its parameters.
 func unsupported(e *RPCError) bool {
-	return e.Code == -32601 || e.Code == -32602 // JSON-RPC 2.0: method not found, invalid params
+	switch e.Code {
+	case -32601, -32602: // JSON-RPC 2.0: method not found, invalid params
+		return true
+	}
+	return false
+}
+
+// notOffered reports whether the endpoint does not offer a method, or not on the caller's plan, until that is changed.
+func notOffered(e *RPCError) bool {
+	switch e.Code {
+	case -32600, -32604: // JSON-RPC 2.0: invalid request, by which providers mean the plan; EIP-1474: method not supported
+		return true
+	}
+	return unsupported(e)
 }

@@ -42,7 +42,7 @@ func TestOutcomesAreToldFromWhatClientsSay(t *testing.T) {
 		{"geth", "oversized data: transaction size 140000, limit 131072", -32000, Oversized},
 		{"geth", "tx fee (1.20 ether) exceeds the configured cap (1.00 ether)", -32000, FeeCapExceeded},
 		{"geth", "rlp: element is larger than containing list", -32000, Refused},
-		{"geth", "the method eth_sendRawTransaction does not exist/is not available", -32601, Refused},
+		{"geth", "the method eth_sendRawTransaction does not exist/is not available", -32601, NotSent},
 		{"geth", "request timed out", -32002, Unknown},
 		{"geth", "pool already terminated", -32000, Unknown},
 

@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"math/big"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -79,8 +78,8 @@ func (c *Client) Run(ctx context.Context) error {
 	return nil
 }
 
-// candidates are the endpoints worth asking, the best first.
-func (c *Client) candidates() []*endpoint {
+// candidates are the endpoints worth asking for the methods, the best first.
+func (c *Client) candidates(methods ...string) []*endpoint {
 	now := time.Now()
 	type ranked struct {
 		ep *endpoint
@@ -88,7 +87,7 @@ func (c *Client) candidates() []*endpoint {
 	}
 	all := make([]ranked, 0, len(c.endpoints))
 	for _, ep := range c.endpoints {
-		if s := ep.standing(now); s < standingLimited {
+		if s := ep.standing(now, methods...); s < standingLimited {
 			all = append(all, ranked{ep, s})
 		}
 	}
@@ -100,8 +99,8 @@ func (c *Client) candidates() []*endpoint {
 	return eps
 }
 
-// none explains why there are no candidates.
-func (c *Client) none() error {
+// none explains why there are no candidates for the methods.
+func (c *Client) none(methods ...string) error {
 	var reasons []error
 	for _, ep := range c.endpoints {
 		ep.mu.Lock()
@@ -111,27 +110,35 @@ func (c *Client) none() error {
 		case ep.limited:
 			reasons = append(reasons, &RateLimitError{
 				Endpoint: ep.name, RetryAfter: max(0, time.Until(ep.until)),
-				Reason: strings.TrimPrefix(ep.reason, "rate limited: "),
+				Reason: limitReason(ep.reason),
 			})
+		default:
+			for _, method := range methods {
+				if m := ep.methods[method]; m != nil && m.limited {
+					reasons = append(reasons, &RateLimitError{
+						Endpoint: ep.name, Method: method, RetryAfter: max(0, time.Until(m.until)), Reason: limitReason(m.reason),
+					})
+				}
+			}
 		}
 		ep.mu.Unlock()
 	}
 	return fmt.Errorf("%w: %w", ErrNoEndpoint, errors.Join(reasons...))
 }
 
-// each tries f on one endpoint after the other until one answers. An error that is an answer is returned as it is;
-// otherwise all that went wrong is.
-func (c *Client) each(ctx context.Context, f func(ctx context.Context, ep *endpoint) error) error {
-	eps := c.candidates()
+// each tries f, which calls the methods, on one endpoint after the other until one answers. An error that is an answer is
+// returned as it is; otherwise all that went wrong is.
+func (c *Client) each(ctx context.Context, methods []string, f func(ctx context.Context, ep *endpoint) error) error {
+	eps := c.candidates(methods...)
 	if len(eps) == 0 {
-		return c.none()
+		return c.none(methods...)
 	}
 	var problems []error
 	for i, ep := range eps {
 		attempt, cancel := share(ctx, len(eps)-i)
 		err := f(attempt, ep)
 		cancel()
-		if err == nil || !noAnswer(err) {
+		if err == nil || !IsNoAnswer(err) {
 			return err
 		}
 		problems = append(problems, err)
@@ -152,30 +159,9 @@ func share(ctx context.Context, n int) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, time.Until(deadline)/time.Duration(n))
 }
 
-// noAnswer says that another endpoint may do better.
-func noAnswer(err error) bool {
-	if _, ok := errors.AsType[*TransportError](err); ok {
-		return true
-	}
-	if _, ok := errors.AsType[*WrongChainError](err); ok {
-		return true
-	}
-	return isRateLimit(err)
-}
-
-// ask sends calls to the best endpoint that answers; all answers are of the same.
-func (c *Client) ask(ctx context.Context, calls ...call) (answers []answer, from *endpoint, err error) {
-	err = c.each(ctx, func(ctx context.Context, ep *endpoint) error {
-		answers, err = ep.ask(ctx, calls)
-		from = ep
-		return err
-	})
-	return answers, from, err
-}
-
 // Call passes a call through and returns the result as it came. params is a JSON array, or nil for none. An endpoint
 // that gives no answer is followed by the next, so the method should be one that may be repeated; use Send for
-// transactions. Errors: *RPCError if the node answered with one.
+// transactions. Errors wrap a *RPCError if a node answered with one.
 func (c *Client) Call(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error) {
 	var list []json.RawMessage
 	if len(params) > 0 {
@@ -183,18 +169,23 @@ func (c *Client) Call(ctx context.Context, method string, params json.RawMessage
 			return nil, fmt.Errorf("parameters of %s: not a JSON array: %w", method, err)
 		}
 	}
-	one := call{method: method, params: make([]any, len(list))}
+	one := call{method: method, params: make([]any, len(list)), answers: answersCall}
 	for i, p := range list {
 		one.params[i] = p
 	}
-	answers, _, err := c.ask(ctx, one)
+	var result json.RawMessage
+	err := c.each(ctx, []string{method}, func(ctx context.Context, ep *endpoint) error {
+		answers, err := ep.ask(ctx, []call{one})
+		if err != nil {
+			return err
+		}
+		result = answers[0].result
+		return answers[0].err
+	})
 	if err != nil {
 		return nil, fmt.Errorf("call %s: %w", method, err)
 	}
-	if answers[0].err != nil {
-		return nil, answers[0].err
-	}
-	return answers[0].result, nil
+	return result, nil
 }
 
 // Balances returns the balances in wei at the newest block, in the order of the addresses.
@@ -206,19 +197,24 @@ func (c *Client) Balances(ctx context.Context, addrs []common.Address) ([]*big.I
 	for i, a := range addrs {
 		calls[i] = call{method: "eth_getBalance", params: []any{a, "latest"}}
 	}
-	answers, ep, err := c.ask(ctx, calls...)
+	balances := make([]*big.Int, len(addrs))
+	err := c.each(ctx, methodsOf(calls), func(ctx context.Context, ep *endpoint) error {
+		answers, err := ep.ask(ctx, calls)
+		if err != nil {
+			return err
+		}
+		for i, a := range answers {
+			if a.err != nil {
+				return a.err
+			}
+			if balances[i], err = parseBig(a.result); err != nil {
+				return ep.transportError(true, fmt.Errorf("balance of %s: %w", addrs[i], err))
+			}
+		}
+		return nil
+	})
 	if err != nil {
 		return nil, fmt.Errorf("read balances: %w", err)
-	}
-	balances := make([]*big.Int, len(addrs))
-	for i, a := range answers {
-		err := a.err
-		if err == nil {
-			balances[i], err = parseBig(a.result)
-		}
-		if err != nil {
-			return nil, fmt.Errorf("read the balance of %s at %s: %w", addrs[i], ep.name, err)
-		}
 	}
 	return balances, nil
 }

@@ -26,7 +26,12 @@ import (
 type call struct {
 	method string
 	params []any
+	// answers reports whether an error of this call is an answer that a healthy endpoint may give. Nil: none is. All
+	// other errors count against the endpoint for the method, and the next endpoint is asked.
+	answers func(*RPCError) bool
 }
+
+func (c call) isAnswer(e *RPCError) bool { return c.answers != nil && c.answers(e) }
 
 // answer is what an endpoint said to one call: a result, which is raw JSON, or an error.
 type answer struct {
@@ -267,7 +272,7 @@ func (c *httpConn) decode(calls []call, text []byte, batch bool) ([]answer, erro
 		if rpcErr != nil {
 			answers[0].err = rpcErr
 		}
-		return c.sift(answers)
+		return c.sift(calls, answers)
 	}
 	if len(text) > 0 && text[0] == '{' {
 		_, rpcErr, err := c.envelope(text, calls[0].method)
@@ -277,7 +282,7 @@ func (c *httpConn) decode(calls []call, text []byte, batch bool) ([]answer, erro
 		case rpcErr == nil:
 			return nil, c.transportError(true, errors.New("a batch got a single answer"))
 		case rateLimited(rpcErr):
-			return nil, &RateLimitError{Endpoint: c.name, Reason: rpcErr.Message}
+			return nil, &RateLimitError{Endpoint: c.name, Method: onlyMethod(calls), Reason: rpcErr.Message}
 		}
 		return nil, &batchRefusedError{rpcErr}
 	}
@@ -302,15 +307,15 @@ func (c *httpConn) decode(calls []call, text []byte, batch bool) ([]answer, erro
 	if err != nil {
 		return nil, c.transportError(true, err)
 	}
-	return c.sift(answers)
+	return c.sift(calls, answers)
 }
 
 // sift turns answers that are all about the rate into that error.
-func (c *httpConn) sift(answers []answer) ([]answer, error) {
-	return answers, siftLimited(c.name, answers)
+func (c *httpConn) sift(calls []call, answers []answer) ([]answer, error) {
+	return answers, siftLimited(c.name, calls, answers)
 }
 
-func siftLimited(endpoint string, answers []answer) error {
+func siftLimited(endpoint string, calls []call, answers []answer) error {
 	reason := ""
 	for _, a := range answers {
 		e, ok := errors.AsType[*RPCError](a.err)
@@ -319,7 +324,7 @@ func siftLimited(endpoint string, answers []answer) error {
 		}
 		reason = e.Message
 	}
-	return &RateLimitError{Endpoint: endpoint, Reason: reason}
+	return &RateLimitError{Endpoint: endpoint, Method: onlyMethod(calls), Reason: reason}
 }
 
 // answerID returns the id of an answer; 0 if it is null or none of ours.
@@ -433,7 +438,7 @@ func (c *wsConn) do(ctx context.Context, calls []call, batch bool) ([]answer, er
 	if err != nil {
 		return nil, c.transportError(true, err)
 	}
-	return answers, siftLimited(c.name, answers)
+	return answers, siftLimited(c.name, calls, answers)
 }
 
 // over sends calls over a connection. It fails where that gives no answers.

@@ -8,14 +8,21 @@
 // that do not, one that failed lately after them, and one that asked to be left alone is left alone.
 //
 // Only the lack of an answer lets a call go on to the next endpoint: no connection, a timeout, 5xx, an answer that is
-// cut short or that is not JSON, a refusal for the rate. An answer, also one that the call failed, is returned. An
+// cut short or that is not JSON, a refusal for the rate, or a JSON-RPC error about the node instead of the call. An
 // endpoint that hangs costs one timeout, or its share of the time that the caller gave; then it is out of the way.
+//
+// A JSON-RPC error is an answer if every healthy node would give it: a revert, insufficient funds, a gas allowance, invalid
+// parameters of the caller's, and what eth_sendRawTransaction refuses of the bytes. Any other counts against the endpoint
+// for that method (methods.go). Other endpoints are preferred for the method during a pause that grows with each failure
+// in a row. The endpoint is still asked for its other methods, and for this one where no other endpoint is well.
 //
 // # What may be concluded
 //
 // Two endpoints, or one asked twice, may stand at different blocks. What is to be put side by side is read through a
 // View: one endpoint, one block, by hash where the node can (EIP-1898), otherwise with the block looked at again
-// afterwards. ErrStale and errors without an answer say nothing about the chain; whoever gets one decides nothing.
+// afterwards. ErrStale and errors without an answer say nothing about the chain; whoever gets one decides nothing. A View
+// never asks another endpoint: its reads would not agree. The caller starts over with a new View, which is another
+// endpoint's if the last one failed to answer.
 //
 // # Sending
 //

@@ -28,6 +28,8 @@ const (
 	// pendingPardon is when an endpoint that knew nothing of what is pending is asked for that again: it may have been
 	// starting, and who simulates without it takes what depends on a pending transaction for a failure.
 	pendingPardon = time.Minute
+	// unsupportedPardon is when an endpoint is asked again for a method, or a form of its parameters, that it did not support.
+	unsupportedPardon = 10 * time.Minute
 	// singles is how many calls run beside each other on an endpoint that takes no batches.
 	singles = 8
 )
@@ -41,8 +43,8 @@ type endpoint struct {
 	conn  conn
 	wake  chan struct{} // its watcher has to look again
 
-	noBlockHash     atomic.Bool               // it does not take EIP-1898's block parameter
-	noBlockReceipts atomic.Bool               // it has no eth_getBlockReceipts
+	noBlockHash     atomic.Pointer[time.Time] // until when it is not asked with EIP-1898's block parameter
+	noBlockReceipts atomic.Pointer[time.Time] // until when receipts are asked for by hash only
 	noPending       atomic.Pointer[time.Time] // until when it simulates on top of the newest block only
 
 	verifying chan struct{} // full while its chain is asked for; all others wait for that
@@ -62,6 +64,7 @@ type endpoint struct {
 	reason   string    // of the last failure; empty if it is well
 	batchMax int       // calls it takes in a batch
 	refused  time.Time // when it last refused a batch
+	methods  map[string]*methodHealth
 }
 
 func newEndpoint(cfg *Config, index int, name string, u *url.URL) *endpoint {
@@ -69,6 +72,7 @@ func newEndpoint(cfg *Config, index int, name string, u *url.URL) *endpoint {
 	ep := &endpoint{
 		identity: id, index: index, cfg: cfg, log: cfg.Logger.With("component", "chain", "endpoint", name),
 		wake: make(chan struct{}, 1), verifying: make(chan struct{}, 1), batchMax: cfg.BatchSize,
+		methods: map[string]*methodHealth{},
 	}
 	if u.Scheme == "ws" || u.Scheme == "wss" {
 		ep.conn = &wsConn{identity: id, url: u.String(), limit: cfg.MaxResponse}
@@ -86,27 +90,32 @@ const (
 	standingGood       standing = iota // answers, right chain
 	standingUnverified                 // has to name its chain first
 	standingLagging                    // answers, behind the others
-	standingFailing                    // gave no answer lately
-	standingLimited                    // asked to be left alone: not used until then
+	standingFailing                    // gave no answer lately, or failed one of the methods
+	standingLimited                    // asked to be left alone, or not to be asked one of the methods: not used until then
 	standingWrong                      // another chain: not used
 )
 
-func (ep *endpoint) standing(now time.Time) standing {
+// standing tells how good a choice the endpoint is for calls of the methods.
+func (ep *endpoint) standing(now time.Time, methods ...string) standing {
 	ep.mu.Lock()
 	defer ep.mu.Unlock()
+	s := standingGood
 	switch {
 	case ep.chainID != 0 && ep.chainID != ep.cfg.ChainID:
-		return standingWrong
+		s = standingWrong
 	case now.Before(ep.until) && ep.limited:
-		return standingLimited
+		s = standingLimited
 	case now.Before(ep.until):
-		return standingFailing
+		s = standingFailing
 	case ep.verified.IsZero():
-		return standingUnverified
+		s = standingUnverified
 	case ep.lag > ep.cfg.MaxLag:
-		return standingLagging
+		s = standingLagging
 	}
-	return standingGood
+	for _, method := range methods {
+		s = max(s, ep.methodStanding(method, now))
+	}
+	return s
 }
 
 // ask verifies the endpoint's chain if that is due and sends the calls, split as the endpoint demands. It returns an
@@ -206,6 +215,7 @@ func (ep *endpoint) exchange(ctx context.Context, calls []call, batch bool) ([]a
 	switch {
 	case err == nil:
 		ep.succeeded()
+		ep.judge(calls, answers)
 	case isBatchRefused(err):
 		outcome = outcomeError
 		ep.succeeded()
@@ -220,6 +230,7 @@ func (ep *endpoint) exchange(ctx context.Context, calls []call, batch bool) ([]a
 		// A caller who gave up early says nothing about the endpoint.
 		if asked.Err() == nil || took >= min(ep.cfg.Timeout, time.Second) && !errors.Is(asked.Err(), context.Canceled) {
 			ep.failed(err)
+			ep.methodsFailed(calls, err)
 		}
 	}
 	ep.cfg.Metrics.count(ep.name, calls, answers, took, outcome)
@@ -273,10 +284,15 @@ func (ep *endpoint) limit(err error) {
 	}
 	ep.mu.Lock()
 	defer ep.mu.Unlock()
+	if tracked(e.Method) {
+		ep.methodFailed(e.Method, limitPrefix+e.Reason, true)
+		e.RetryAfter = max(0, time.Until(ep.methods[e.Method].until))
+		return
+	}
 	if e.RetryAfter <= 0 {
 		e.RetryAfter = backoff(ep.failures, minLimitBackoff, maxLimitBackoff)
 	}
-	ep.reason = "rate limited: " + e.Reason
+	ep.reason = limitPrefix + e.Reason
 	ep.leave(e.RetryAfter, true)
 	if ep.warns() {
 		ep.log.Warn("endpoint limits the rate", "err", err)
@@ -371,7 +387,7 @@ func (ep *endpoint) isVerified() bool {
 // identify asks the endpoint for its chain and its first block, and more in the same batch if wanted. It returns the
 // answers from that about the first block on.
 func (ep *endpoint) identify(ctx context.Context, more ...call) ([]answer, error) {
-	answers, err := ep.send(ctx, append([]call{{method: "eth_chainId"}, blockByNumber(0)}, more...), true)
+	answers, err := ep.send(ctx, append([]call{{method: "eth_chainId"}, genesisBlock()}, more...), true)
 	if err != nil {
 		return nil, err
 	}

@@ -30,13 +30,16 @@ var (
 	ErrTooLarge = errors.New("the answer is too large")
 )
 
-// RPCError is an endpoint's answer that a call failed. It is an answer: asking another endpoint is not going to help.
+// RPCError is an endpoint's answer that a call failed. Unless it is a Fault, another endpoint would answer the same.
 type RPCError struct {
 	Endpoint string
 	Method   string
 	Code     int
 	Message  string          // without keys that stand in the endpoint's URL
 	Data     json.RawMessage // as sent; nil if absent
+	// Fault marks an error about the endpoint instead of the call: an internal error, missing state, a method that is not on
+	// the provider's plan. It is no answer: another endpoint may have one.
+	Fault bool
 }
 
 // ErrorCode and ErrorData are how go-ethereum's errors tell theirs.
@@ -68,6 +71,7 @@ func (e *TransportError) Unwrap() error { return e.Err }
 // RateLimitError means that an endpoint did nothing, because it was asked too often.
 type RateLimitError struct {
 	Endpoint   string
+	Method     string        // the limited method; empty if the limit is for all
 	RetryAfter time.Duration // until this endpoint is asked again
 	Reason     string
 }

@@ -106,14 +106,14 @@ func TestAnAnswerThatTheCallFailedIsAnAnswer(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			first, second := newFake(t), newFake(t)
-			first.breakFor("eth_getBalance", func(_ *fake, w http.ResponseWriter) { fail(w, status, -32000, "no") })
+			first.breakFor("eth_call", func(_ *fake, w http.ResponseWriter) { fail(w, status, -32000, "execution reverted: no") })
 			c := open(t, Config{Endpoints: []string{first.url(), second.url()}})
-			_, err := c.Balances(t.Context(), []common.Address{{1}})
+			_, err := c.Call(t.Context(), "eth_call", nil)
 			var rpcErr *RPCError
 			require.ErrorAs(t, err, &rpcErr)
-			require.Equal(t, "no", rpcErr.Message)
-			require.Zero(t, second.count("eth_getBalance"))
-			require.Equal(t, standingGood, c.endpoints[0].standing(time.Now()))
+			require.Equal(t, "execution reverted: no", rpcErr.Message)
+			require.Zero(t, second.count("eth_call"))
+			require.Equal(t, standingGood, c.endpoints[0].standing(time.Now(), "eth_call"))
 		})
 	}
 }
@@ -364,6 +364,7 @@ func TestKeysInURLsAreNeverShown(t *testing.T) {
 		c.endpoints[0].succeeded()
 		c.endpoints[0].mu.Lock()
 		c.endpoints[0].until = time.Time{}
+		clear(c.endpoints[0].methods)
 		c.endpoints[0].mu.Unlock()
 	}
 	f.breakFor("eth_getBalance", func(_ *fake, w http.ResponseWriter) {

@@ -73,7 +73,8 @@ func (fc *feeCache) get(head common.Hash) (Fees, bool) {
 	return fc.fees, !fc.at.IsZero() && fc.head == head && time.Since(fc.at) < feeAge
 }
 
-// Fees to offer. They are asked for once a head, by the first who wants them.
+// Fees to offer. They are asked for once a head, by the first who wants them. While no endpoint answers, those of the
+// last minute are returned.
 func (c *Client) Fees(ctx context.Context) (Fees, error) {
 	fc := &c.fees
 	fc.once.Do(func() { fc.loading = make(chan struct{}, 1) })
@@ -91,36 +92,65 @@ func (c *Client) Fees(ctx context.Context) (Fees, error) {
 		return fees, nil
 	}
 	fees, err := c.readFees(ctx)
+	fc.mu.Lock()
+	defer fc.mu.Unlock()
+	if err != nil && !fc.at.IsZero() && time.Since(fc.at) < feeAge {
+		return fc.fees, nil
+	}
 	if err != nil {
 		return Fees{}, fmt.Errorf("read fees: %w", err)
 	}
-	fc.mu.Lock()
-	defer fc.mu.Unlock()
 	fc.fees, fc.head, fc.at = fees, head, time.Now()
 	return fees, nil
 }
 
+// feeMethods are those that fees are read with, except for the suggested tip, without which they are known.
+var feeMethods = []string{"eth_getBlockByNumber", "eth_gasPrice", "eth_feeHistory"}
+
+// readFees reads the fees at one endpoint. Where none has a history of fees, an endpoint's own suggestion has to do.
 func (c *Client) readFees(ctx context.Context) (Fees, error) {
-	answers, ep, err := c.ask(ctx,
+	var fees Fees
+	err := c.each(ctx, feeMethods, func(ctx context.Context, ep *endpoint) error {
+		f, err := ep.readFees(ctx)
+		if err == nil || fees.GasPrice == nil {
+			fees = f
+		}
+		return err
+	})
+	if err != nil && fees.GasPrice != nil {
+		c.log.Debug("no history of fees, the node's suggestion is used", "err", err)
+		return fees, nil
+	}
+	return fees, err
+}
+
+// readFees returns an error with the fees of the node's suggestion if only the history is missing.
+func (ep *endpoint) readFees(ctx context.Context) (Fees, error) {
+	answers, err := ep.ask(ctx, []call{
 		blockByTag("latest"),
-		call{method: "eth_gasPrice"},
-		call{method: "eth_maxPriorityFeePerGas"},
-		call{method: "eth_feeHistory", params: []any{fmt.Sprintf("%#x", feeBlocks), "latest", feePercentiles}},
-	)
+		{method: "eth_gasPrice"},
+		{method: "eth_maxPriorityFeePerGas", answers: anyError},
+		{method: "eth_feeHistory", params: []any{fmt.Sprintf("%#x", feeBlocks), "latest", feePercentiles}, answers: unsupported},
+	})
 	if err != nil {
 		return Fees{}, err
 	}
 	head, err := headerOf(answers[0])
+	if IsNoAnswer(err) {
+		return Fees{}, err
+	}
 	if err != nil {
-		return Fees{}, fmt.Errorf("newest block at %s: %w", ep.name, err)
+		return Fees{}, ep.transportError(true, fmt.Errorf("newest block: %w", err))
 	}
 	f := Fees{Head: head, EIP1559: head.BaseFee != nil}
 	if answers[1].err != nil {
 		return Fees{}, answers[1].err
 	}
-	if f.GasPrice, err = parseBig(answers[1].result); err != nil {
-		return Fees{}, fmt.Errorf("gas price at %s: %w", ep.name, err)
+	price, err := parseBig(answers[1].result)
+	if err != nil {
+		return Fees{}, ep.transportError(true, fmt.Errorf("gas price: %w", err))
 	}
+	f.GasPrice = price
 	if !f.EIP1559 {
 		return f, nil
 	}
@@ -135,16 +165,17 @@ func (c *Client) readFees(ctx context.Context) (Fees, error) {
 	for i := range f.Tips {
 		f.Tips[i] = suggested
 	}
+	if e, ok := errors.AsType[*RPCError](answers[3].err); ok && unsupported(e) {
+		return f, nil // the chain has none
+	}
 	if answers[3].err != nil {
-		if e, ok := errors.AsType[*RPCError](answers[3].err); ok && unsupported(e) {
-			return f, nil
-		}
-		return Fees{}, answers[3].err
+		return f, answers[3].err
 	}
-	if err := f.learn(answers[3].result); err != nil {
-		return Fees{}, fmt.Errorf("fee history at %s: %w", ep.name, err)
+	learnt := f
+	if err := learnt.learn(answers[3].result); err != nil {
+		return f, ep.transportError(true, fmt.Errorf("fee history: %w", err))
 	}
-	return f, nil
+	return learnt, nil
 }
 
 // learn takes the next base fee and the tips out of the answer to eth_feeHistory.

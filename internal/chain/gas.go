@@ -44,45 +44,45 @@ func (m Message) MarshalJSON() ([]byte, error) {
 }
 
 // EstimateGas says how much gas the call needs on top of what is pending, or of the newest block where the endpoint
-// cannot tell the former. Errors: *RevertError, ErrInsufficientFunds,
-// ErrGasAllowance, *RPCError for another answer; anything else is no answer.
+// cannot tell the former. Errors: *RevertError, ErrInsufficientFunds, ErrGasAllowance, and *RPCError for another answer;
+// those that [IsNoAnswer] reports are none.
 func (c *Client) EstimateGas(ctx context.Context, m Message) (uint64, error) {
-	var said answer
-	var from *endpoint
-	err := c.each(ctx, func(ctx context.Context, ep *endpoint) (err error) {
-		from = ep
-		said, err = ep.estimate(ctx, m)
-		return err
+	var gas uint64
+	err := c.each(ctx, []string{"eth_estimateGas"}, func(ctx context.Context, ep *endpoint) error {
+		said, err := ep.estimate(ctx, m)
+		if err == nil {
+			err = said.err
+		}
+		if err != nil {
+			return err
+		}
+		if gas, err = parseUint(said.result); err != nil {
+			return ep.transportError(true, err)
+		}
+		return nil
 	})
 	if err != nil {
-		return 0, fmt.Errorf("estimate gas: %w", err)
-	}
-	if said.err != nil {
-		return 0, fmt.Errorf("estimate gas: %w", explain(said.err))
-	}
-	gas, err := parseUint(said.result)
-	if err != nil {
-		return 0, fmt.Errorf("estimate gas: %w", from.transportError(true, err))
+		return 0, fmt.Errorf("estimate gas: %w", explain(err))
 	}
 	return gas, nil
 }
 
 func (ep *endpoint) estimate(ctx context.Context, m Message) (answer, error) {
-	at := func(block string) (answer, error) {
-		answers, err := ep.ask(ctx, []call{{method: "eth_estimateGas", params: []any{m, block}}})
+	at := func(block string, answers func(*RPCError) bool) (answer, error) {
+		answered, err := ep.ask(ctx, []call{{method: "eth_estimateGas", params: []any{m, block}, answers: answers}})
 		if err != nil {
 			return answer{}, err
 		}
-		return answers[0], nil
+		return answered[0], nil
 	}
 	if until := ep.noPending.Load(); until != nil && time.Now().Before(*until) {
-		return at("latest")
+		return at("latest", answersCall)
 	}
-	said, err := at("pending")
+	said, err := at("pending", func(e *RPCError) bool { return answersCall(e) || noPending(e) })
 	if e, ok := errors.AsType[*RPCError](said.err); err != nil || !ok || !noPending(e) {
 		return said, err
 	}
-	said, err = at("latest")
+	said, err = at("latest", answersCall)
 	if err == nil && said.err == nil {
 		ep.log.Info("endpoint simulates on top of the newest block only", "for", pendingPardon)
 		ep.noPending.Store(new(time.Now().Add(pendingPardon)))
@@ -93,7 +93,7 @@ func (ep *endpoint) estimate(ctx context.Context, m Message) (answer, error) {
 // explain gives an error of a simulated call its meaning.
 func explain(err error) error {
 	e, ok := errors.AsType[*RPCError](err)
-	if !ok {
+	if !ok || IsNoAnswer(err) {
 		return err
 	}
 	switch match(callRows, e, failureOther) {

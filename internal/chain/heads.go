@@ -24,6 +24,9 @@ type heads struct {
 	pushed  Header        // the last that the subscription brought
 }
 
+// headMethod is what heads are read with.
+const headMethod = "eth_getBlockByNumber"
+
 // subscription is the name of the subscription as a source of heads.
 const subscription = "subscription"
 
@@ -92,7 +95,7 @@ func (c *Client) best() uint64 {
 	var best uint64
 	for _, ep := range c.endpoints {
 		ep.mu.Lock()
-		if ep.failures == 0 && ep.chainID == c.cfg.ChainID {
+		if ep.failures == 0 && ep.failing()[headMethod] == "" && ep.chainID == c.cfg.ChainID {
 			best = max(best, ep.head.Number)
 		}
 		ep.mu.Unlock()
@@ -108,7 +111,7 @@ func (c *Client) best() uint64 {
 // gone says that nothing can be expected of an endpoint for now.
 func (c *Client) gone(endpoint string) bool {
 	ep, err := c.named(endpoint)
-	return err != nil || ep.standing(time.Now()) > standingLagging
+	return err != nil || ep.standing(time.Now(), headMethod) > standingLagging
 }
 
 // watch keeps an endpoint's state up to date and learns heads from it.
@@ -116,7 +119,7 @@ func (c *Client) watch(ctx context.Context, ep *endpoint) {
 	wasGood := true
 	for ctx.Err() == nil {
 		c.poll(ctx, ep)
-		if good := ep.standing(time.Now()) <= standingLagging; good != wasGood {
+		if good := ep.standing(time.Now(), headMethod) <= standingLagging; good != wasGood {
 			// Another endpoint may be the preferred one now.
 			wasGood = good
 			for _, other := range c.endpoints {
@@ -139,12 +142,15 @@ func (c *Client) watch(ctx context.Context, ep *endpoint) {
 func (c *Client) pause(ep *endpoint) time.Duration {
 	ep.mu.Lock()
 	rest := time.Until(ep.until)
+	if m := ep.methods[headMethod]; m != nil {
+		rest = max(rest, time.Until(m.until))
+	}
 	ep.mu.Unlock()
 	if rest > 0 {
 		return rest
 	}
 	if !c.heads.isLive() {
-		if eps := c.candidates(); len(eps) > 0 && eps[0] == ep {
+		if eps := c.candidates(headMethod); len(eps) > 0 && eps[0] == ep {
 			return c.cfg.PollInterval
 		}
 	}
@@ -152,7 +158,7 @@ func (c *Client) pause(ep *endpoint) time.Duration {
 }
 
 func (c *Client) poll(ctx context.Context, ep *endpoint) {
-	if s := ep.standing(time.Now()); s == standingWrong {
+	if s := ep.standing(time.Now(), headMethod); s == standingWrong {
 		_, _ = ep.identify(ctx) // somebody may have corrected it; errors are remembered
 		return
 	} else if s == standingLimited {
@@ -164,11 +170,14 @@ func (c *Client) poll(ctx context.Context, ep *endpoint) {
 // newest reads an endpoint's head.
 func (c *Client) newest(ctx context.Context, ep *endpoint) (Header, error) {
 	asked, best := time.Now(), c.best()
-	answers, err := ep.ask(ctx, []call{{method: "eth_getBlockByNumber", params: []any{"latest", false}}})
+	answers, err := ep.ask(ctx, []call{blockByTag("latest")})
 	if err != nil {
 		return Header{}, err
 	}
 	h, err := headerOf(answers[0])
+	if IsNoAnswer(err) {
+		return Header{}, err
+	}
 	if err != nil {
 		return Header{}, ep.unfit(fmt.Errorf("newest block: %w", err))
 	}

@@ -1,6 +1,7 @@
 package chain
 
 import (
+	"errors"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -21,7 +22,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	return &Metrics{
 		requests: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "rollcall_rpc_requests_total",
-			Help: "Calls to nodes, each of a batch counted, by outcome: ok, error (the node answered with one), rate_limited, timeout or transport.",
+			Help: "Calls to nodes, each of a batch counted, by outcome: ok, error (about the call), fault (an error about the node), rate_limited, timeout or transport.",
 		}, []string{"endpoint", "method", "outcome"}),
 		duration: f.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "rollcall_rpc_duration_seconds",
@@ -41,6 +42,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 const (
 	outcomeOK        = "ok"
 	outcomeError     = "error"
+	outcomeFault     = "fault"
 	outcomeLimited   = "rate_limited"
 	outcomeTimeout   = "timeout"
 	outcomeTransport = "transport"
@@ -81,7 +83,9 @@ func (m *Metrics) count(endpoint string, calls []call, answers []answer, took ti
 		outcome := failed
 		if failed == "" {
 			outcome = outcomeOK
-			if answers[i].err != nil {
+			if e, ok := errors.AsType[*RPCError](answers[i].err); ok && e.Fault {
+				outcome = outcomeFault
+			} else if answers[i].err != nil {
 				outcome = outcomeError
 			}
 		}

@@ -47,7 +47,7 @@ const (
 	FeeCapExceeded
 	// Refused for another reason that is going to stay.
 	Refused
-	// NotSent means that no endpoint could be reached.
+	// NotSent means that no endpoint could be reached, or none offers to send.
 	NotSent
 )
 
@@ -65,6 +65,17 @@ func (o Outcome) String() string { return outcomeNames[o] }
 
 // Done says that the node has the transaction.
 func (o Outcome) Done() bool { return o == Accepted || o == AlreadyKnown }
+
+// answersSend reports whether a refusal is about the transaction. Others are about the endpoint.
+func answersSend(e *RPCError) bool {
+	switch Classify(e) {
+	case Unknown, NotSent:
+		return false
+	case RateLimited:
+		return !rateLimited(e) // the rate of one sender
+	}
+	return true
+}
 
 // Classify tells the outcome of sending a transaction from the error that it ended with, nil for none.
 func Classify(err error) Outcome {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/big"
 	"slices"
+	"time"
 
 	"github.com/ethereum/go-ethereum/common"
 )
@@ -143,23 +144,40 @@ func (v *View) BlockReceipts(ctx context.Context, block common.Hash) ([]Receipt,
 	return receipts, nil
 }
 
+// blockReceipts reads a block's receipts in one call, or one by one where that fails. The call is optional: providers sell
+// it on larger plans, and its answer may be too large.
 func (v *View) blockReceipts(ctx context.Context, block common.Hash) ([]Receipt, error) {
-	if v.ep.noBlockReceipts.Load() {
+	if until := v.ep.noBlockReceipts.Load(); v.oneByOne.Load() || until != nil && time.Now().Before(*until) ||
+		v.ep.standing(time.Now(), blockReceiptsMethod) == standingLimited {
 		return v.receiptsOneByOne(ctx, block)
 	}
+	receipts, err := v.wholeBlockReceipts(ctx, block)
+	if err == nil || ctx.Err() != nil {
+		return receipts, err
+	}
+	v.oneByOne.Store(true)
+	if e, ok := errors.AsType[*RPCError](err); ok && notOffered(e) || errors.Is(err, ErrTooLarge) {
+		v.ep.log.Info("endpoint has no receipts by block, they are read one by one", "err", err, "for", unsupportedPardon)
+		v.ep.noBlockReceipts.Store(new(time.Now().Add(unsupportedPardon)))
+	}
+	receipts, oneByOne := v.receiptsOneByOne(ctx, block)
+	if oneByOne != nil {
+		return nil, errors.Join(oneByOne, err)
+	}
+	return receipts, nil
+}
+
+const blockReceiptsMethod = "eth_getBlockReceipts"
+
+func (v *View) wholeBlockReceipts(ctx context.Context, block common.Hash) ([]Receipt, error) {
 	answers, err := v.ep.ask(ctx, []call{{
-		method: "eth_getBlockReceipts", params: []any{map[string]any{"blockHash": block}},
+		method: blockReceiptsMethod, params: []any{map[string]any{"blockHash": block}}, answers: anyError,
 	}})
 	if err != nil {
 		return nil, err
 	}
-	if e, ok := errors.AsType[*RPCError](answers[0].err); ok && unsupported(e) {
-		v.ep.log.Info("endpoint has no receipts by block, they are read one by one", "err", e)
-		v.ep.noBlockReceipts.Store(true)
-		return v.receiptsOneByOne(ctx, block)
-	}
 	if answers[0].err != nil {
-		return nil, v.fault(answers[0].err)
+		return nil, answers[0].err
 	}
 	if isNull(answers[0].result) {
 		return nil, v.stale("a block before it is unknown")
@@ -180,7 +198,7 @@ func (v *View) blockReceipts(ctx context.Context, block common.Hash) ([]Receipt,
 }
 
 func (v *View) receiptsOneByOne(ctx context.Context, block common.Hash) ([]Receipt, error) {
-	answers, err := v.ep.ask(ctx, []call{{method: "eth_getBlockByHash", params: []any{block, false}}})
+	answers, err := v.ep.ask(ctx, []call{blockByHash(block)})
 	if err != nil {
 		return nil, err
 	}

@@ -11,6 +11,8 @@ import (
 	"github.com/ethereum/go-ethereum/common/hexutil"
 )
 
+const sendMethod = "eth_sendRawTransaction"
+
 // Raw is a signed transaction.
 type Raw struct {
 	Hash  common.Hash // in errors; and what the node answers has to be the same
@@ -37,9 +39,9 @@ type Result struct {
 // reached.
 func (c *Client) Send(ctx context.Context, txs []Raw) []Result {
 	t := newTally(len(txs))
-	eps := c.candidates()
+	eps := c.candidates(sendMethod)
 	if len(eps) == 0 {
-		err := c.none()
+		err := c.none(sendMethod)
 		outcome := NotSent
 		if isRateLimit(err) {
 			outcome = RateLimited
@@ -104,7 +106,7 @@ func (ep *endpoint) broadcast(ctx context.Context, txs []Raw, which []int, t *ta
 		chunk := which[:n]
 		calls := make([]call, n)
 		for i, k := range chunk {
-			calls[i] = call{method: "eth_sendRawTransaction", params: []any{hexutil.Bytes(txs[k].Bytes)}}
+			calls[i] = call{method: sendMethod, params: []any{hexutil.Bytes(txs[k].Bytes)}, answers: answersSend}
 		}
 		var answers []answer
 		answers, err = ep.exchange(ctx, calls, n > 1)

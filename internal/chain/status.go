@@ -30,15 +30,17 @@ func (s Status) OK() bool {
 
 // EndpointStatus is what is known of one endpoint.
 type EndpointStatus struct {
-	Endpoint string      `json:"endpoint"` // its host
-	OK       bool        `json:"ok"`
-	Reason   string      `json:"reason,omitempty"` // why not OK
-	ChainID  uint64      `json:"chain_id"`         // as it says; 0 if it has not said
-	Genesis  common.Hash `json:"genesis"`          // hash of its first block; zero if not known
-	Head     uint64      `json:"head"`
-	HeadTime time.Time   `json:"head_time"` // of the block
-	SeenAt   time.Time   `json:"seen_at"`   // when the head was read
-	Lag      uint64      `json:"lag"`       // blocks behind the best endpoint then
+	Endpoint string `json:"endpoint"` // its host
+	OK       bool   `json:"ok"`
+	Reason   string `json:"reason,omitempty"` // why not OK
+	// Failing are the methods that the endpoint failed when it was last asked, with the reasons. It may answer all others.
+	Failing  map[string]string `json:"failing,omitempty"`
+	ChainID  uint64            `json:"chain_id"` // as it says; 0 if it has not said
+	Genesis  common.Hash       `json:"genesis"`  // hash of its first block; zero if not known
+	Head     uint64            `json:"head"`
+	HeadTime time.Time         `json:"head_time"` // of the block
+	SeenAt   time.Time         `json:"seen_at"`   // when the head was read
+	Lag      uint64            `json:"lag"`       // blocks behind the best endpoint then
 }
 
 // Status of all endpoints.
@@ -51,12 +53,15 @@ func (c *Client) Status() Status {
 		e := EndpointStatus{
 			Endpoint: ep.name, ChainID: ep.chainID, Genesis: ep.genesis,
 			Head: ep.head.Number, HeadTime: ep.head.Time, SeenAt: ep.seen, Lag: ep.lag,
+			Failing: ep.failing(),
 		}
 		switch {
 		case standing == standingWrong:
 			e.Reason = fmt.Sprintf("chain id is %d, not %d", ep.chainID, c.cfg.ChainID)
 		case ep.failures > 0:
 			e.Reason = ep.reason // also between two attempts
+		case e.Failing[headMethod] != "":
+			e.Reason = headMethod + ": " + e.Failing[headMethod]
 		case ep.head.IsZero():
 			e.Reason = "has not answered yet"
 		case standing == standingLagging:

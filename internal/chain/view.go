@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/common/hexutil"
@@ -21,22 +23,40 @@ type View struct {
 	ep *endpoint
 	h  Header
 
+	oneByOne atomic.Bool // receipts are not asked for by block
+
 	mu        sync.Mutex
 	canonical map[uint64]common.Hash // blocks known to lead to h
 }
 
+// blockByNumber asks for a block, which a healthy endpoint may not have.
 func blockByNumber(n uint64) call {
-	return call{method: "eth_getBlockByNumber", params: []any{hexutil.Uint64(n), false}}
+	return call{method: "eth_getBlockByNumber", params: []any{hexutil.Uint64(n), false}, answers: blockUnknown}
+}
+
+// genesisBlock asks for the first block, which nodes that prune old blocks refuse in their own ways.
+func genesisBlock() call {
+	c := blockByNumber(0)
+	c.answers = anyError
+	return c
+}
+
+func blockByHash(hash common.Hash) call {
+	return call{method: "eth_getBlockByHash", params: []any{hash, false}, answers: blockUnknown}
 }
 
 func blockByTag(tag string) call {
 	return call{method: "eth_getBlockByNumber", params: []any{tag, false}}
 }
 
-// Latest returns a View of the newest block of the best endpoint that answers.
+// viewMethods are those that a View reads with. An endpoint that fails one of them is no choice for a View.
+var viewMethods = []string{"eth_getBlockByNumber", "eth_getTransactionCount", "eth_getTransactionReceipt"}
+
+// Latest returns a View of the newest block of the best endpoint that answers. An endpoint at which a View's read failed
+// lately comes after the others, so that a caller that starts over reads everything from another endpoint.
 func (c *Client) Latest(ctx context.Context) (*View, error) {
 	var v *View
-	err := c.each(ctx, func(ctx context.Context, ep *endpoint) error {
+	err := c.each(ctx, viewMethods, func(ctx context.Context, ep *endpoint) error {
 		h, err := c.newest(ctx, ep)
 		v = c.view(ep, h)
 		return err
@@ -66,7 +86,7 @@ func (c *Client) ViewAt(ctx context.Context, endpoint string, hash common.Hash) 
 	if err != nil {
 		return nil, err
 	}
-	answers, err := ep.ask(ctx, []call{{method: "eth_getBlockByHash", params: []any{hash, false}}})
+	answers, err := ep.ask(ctx, []call{blockByHash(hash)})
 	if err != nil {
 		return nil, fmt.Errorf("read block %s: %w", hash, err)
 	}
@@ -192,22 +212,25 @@ func (v *View) atBlock() any {
 
 // Nonces returns how many transactions of each account are mined up to the View's block.
 func (v *View) Nonces(ctx context.Context, addrs []common.Address) ([]uint64, error) {
-	if v.ep.noBlockHash.Load() {
+	if until := v.ep.noBlockHash.Load(); until != nil && time.Now().Before(*until) {
 		return v.noncesByNumber(ctx, addrs)
 	}
-	counts, err := v.counts(ctx, addrs, v.atBlock())
-	if e, ok := errors.AsType[*RPCError](err); ok && unsupported(e) {
-		v.ep.log.Info("endpoint takes no block hashes, blocks are checked before and after", "err", err)
-		v.ep.noBlockHash.Store(true)
-		return v.noncesByNumber(ctx, addrs)
+	counts, err := v.counts(ctx, addrs, v.atBlock(), unsupported)
+	if e, ok := errors.AsType[*RPCError](err); !ok || !unsupported(e) {
+		return counts, err
 	}
-	return counts, err
+	counts, byNumber := v.noncesByNumber(ctx, addrs)
+	if byNumber == nil {
+		v.ep.log.Info("endpoint takes no block hashes, blocks are checked before and after", "err", err, "for", unsupportedPardon)
+		v.ep.noBlockHash.Store(new(time.Now().Add(unsupportedPardon)))
+	}
+	return counts, byNumber
 }
 
 // noncesByNumber is for endpoints that cannot be asked by hash: if the number means the View's block before, which
 // it was made from, and after, it did between.
 func (v *View) noncesByNumber(ctx context.Context, addrs []common.Address) ([]uint64, error) {
-	counts, err := v.counts(ctx, addrs, hexutil.Uint64(v.h.Number))
+	counts, err := v.counts(ctx, addrs, hexutil.Uint64(v.h.Number), nil)
 	if err != nil {
 		return nil, err
 	}
@@ -218,16 +241,17 @@ func (v *View) noncesByNumber(ctx context.Context, addrs []common.Address) ([]ui
 // PendingNonces returns the number of transactions of each account that are mined or, without a gap, in the endpoint's
 // pool. It is what the endpoint says now, whatever the View's block.
 func (v *View) PendingNonces(ctx context.Context, addrs []common.Address) ([]uint64, error) {
-	return v.counts(ctx, addrs, "pending")
+	return v.counts(ctx, addrs, "pending", nil)
 }
 
-func (v *View) counts(ctx context.Context, addrs []common.Address, block any) ([]uint64, error) {
+// counts reads transaction counts; answered tells which errors are answers, as in call.
+func (v *View) counts(ctx context.Context, addrs []common.Address, block any, answered func(*RPCError) bool) ([]uint64, error) {
 	if len(addrs) == 0 {
 		return nil, nil
 	}
 	calls := make([]call, len(addrs))
 	for i, a := range addrs {
-		calls[i] = call{method: "eth_getTransactionCount", params: []any{a, block}}
+		calls[i] = call{method: "eth_getTransactionCount", params: []any{a, block}, answers: answered}
 	}
 	answers, err := v.ep.ask(ctx, calls)
 	if err != nil {

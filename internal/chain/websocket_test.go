@@ -62,7 +62,7 @@ func TestAnAnswerThatIsTooLargeForAWebsocket(t *testing.T) {
 	close(node.released)
 	require.NoError(t, <-beside)
 	blobs := []call{{method: "eth_blob", params: []any{1}}, {method: "eth_blob", params: []any{20_000}}}
-	_, _, err = c.ask(t.Context(), blobs...)
+	_, err = c.endpoints[0].ask(t.Context(), blobs)
 	require.ErrorIs(t, err, ErrTooLarge)
 	result, err := c.Call(t.Context(), "eth_blob", json.RawMessage(`[3]`))
 	require.NoError(t, err)
