@@ -392,8 +392,10 @@ func (c *relayerCmd) relay(stages *stages, log *slog.Logger, reg *prometheus.Reg
 		Broadcasted: func(key common.Address, o chain.Outcome) { keeper.Broadcasted(key, o) },
 		Signed:      func(key common.Address, err error) { keeper.Signed(key, err) },
 	})
+	var track *tracker.Tracker // which needs the pool's terms
 	relay := pool.New(pool.Config{
-		ID: c.Store.PoolID, Ledger: store, Sender: send, Chain: client, Ring: c.ring, Log: log.With("component", "pool"),
+		Rounds: func() (bool, time.Time, error) { return track.Rounds() },
+		ID:     c.Store.PoolID, Ledger: store, Sender: send, Chain: client, Ring: c.ring, Log: log.With("component", "pool"),
 		Policies: policies, Ready: lineage.Err, Enabled: c.Enabled, Cap: c.Cap, Queue: c.Queue,
 		Passthrough: passthrough, Signing: c.Signing == "on" || c.Signing == "auto" && policies.Receivers == nil,
 		Guard: safeguard.NewGuard(c.Guard.rates()), Funding: funding, Metrics: pool.NewMetrics(reg),
@@ -405,7 +407,7 @@ func (c *relayerCmd) relay(stages *stages, log *slog.Logger, reg *prometheus.Reg
 	})
 	terms := relay.Terms()
 	terms.Held = slices.Concat(terms.Held, funding)
-	track := tracker.New(tracker.Config{
+	track = tracker.New(tracker.Config{
 		Name: processName(), Ledger: store, Sender: send, Chain: follow, Terms: terms, Log: log.With("component", "tracker"),
 		Confirmations: c.Chain.Confirmations, MaxFee: policies.MaxFee, Lineage: lineage, Everywhere: client.PendingEverywhere,
 		History: c.History, IdempotencyKeys: c.KeysFor, Round: keeper.Round, Metrics: tracker.NewMetrics(reg),

@@ -31,6 +31,19 @@ type call struct {
 	answers func(*RPCError) bool
 }
 
+// key names the call in an endpoint's health: its method, and apart from it the method after what is pending, which nodes
+// without a pool fail alone.
+func (c call) key() string {
+	for _, p := range c.params {
+		if p == any("pending") {
+			return c.method + pendingKey
+		}
+	}
+	return c.method
+}
+
+const pendingKey = " pending"
+
 func (c call) isAnswer(e *RPCError) bool { return c.answers != nil && c.answers(e) }
 
 // answer is what an endpoint said to one call: a result, which is raw JSON, or an error.

@@ -36,13 +36,13 @@ func IsNoAnswer(err error) bool {
 
 // tracked reports whether health is kept for a method. Callers of [Client.Call] choose methods freely; those that the
 // metrics don't know either are not kept, which bounds the map.
-func tracked(method string) bool { return methodLabels[method] }
+func tracked(method string) bool { return methodLabels[strings.TrimSuffix(method, pendingKey)] }
 
 // judge marks the errors among the answers that are faults of the endpoint, and records how it answered each method.
 func (ep *endpoint) judge(calls []call, answers []answer) {
 	var failed, well map[string]error
 	for i, a := range answers {
-		method := calls[i].method
+		method := calls[i].key()
 		if errors.Is(a.err, errMissing) {
 			continue
 		}
@@ -82,10 +82,8 @@ func (ep *endpoint) judge(calls []call, answers []answer) {
 func (ep *endpoint) methodsFailed(calls []call, err error) {
 	ep.mu.Lock()
 	defer ep.mu.Unlock()
-	for i, c := range calls {
-		if i == 0 || c.method != calls[i-1].method {
-			ep.methodFailed(c.method, reasonOf(err), false)
-		}
+	for _, method := range methodsOf(calls) {
+		ep.methodFailed(method, reasonOf(err), false)
 	}
 }
 
@@ -163,8 +161,8 @@ func (ep *endpoint) failing() map[string]string {
 func methodsOf(calls []call) []string {
 	var methods []string
 	for i, c := range calls {
-		if i == 0 || c.method != calls[i-1].method {
-			methods = append(methods, c.method)
+		if key := c.key(); i == 0 || key != methods[len(methods)-1] {
+			methods = append(methods, key)
 		}
 	}
 	return methods

@@ -50,7 +50,9 @@ func blockByTag(tag string) call {
 }
 
 // viewMethods are those that a View reads with. An endpoint that fails one of them is no choice for a View.
-var viewMethods = []string{"eth_getBlockByNumber", "eth_getTransactionCount", "eth_getTransactionReceipt"}
+var viewMethods = []string{
+	"eth_getBlockByNumber", "eth_getTransactionCount", "eth_getTransactionCount" + pendingKey, "eth_getTransactionReceipt",
+}
 
 // Latest returns a View of the newest block of the best endpoint that answers. An endpoint at which a View's read failed
 // lately comes after the others, so that a caller that starts over reads everything from another endpoint.

@@ -145,6 +145,16 @@ func (l *Ledger) Follow(ctx context.Context, holder string, term time.Duration) 
 	return true, epoch, nil
 }
 
+// Followed returns whether a process follows the chain for the pool now, and the number of its turn.
+func (l *Ledger) Followed(ctx context.Context) (epoch int64, held bool, err error) {
+	err = l.db.QueryRow(ctx, `SELECT tracker_epoch, tracker_until > now() FROM relayer_pools WHERE chain_id = $1 AND pool_id = $2`,
+		l.ChainID, l.Pool).Scan(&epoch, &held)
+	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		return 0, false, fmt.Errorf("read who follows the chain: %w", err)
+	}
+	return epoch, held, nil
+}
+
 // Leave lets another process follow at once.
 func (l *Ledger) Leave(ctx context.Context, holder string) error {
 	_, err := l.db.Exec(ctx, `UPDATE relayer_pools SET tracker_until = now(), tracker = '' WHERE chain_id = $1 AND pool_id = $2 AND tracker = $3`,

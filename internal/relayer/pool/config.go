@@ -70,6 +70,12 @@ type Config struct {
 	Policies
 	// Ready says why nothing may be sent on the chain; nil when it may. Default: it always may.
 	Ready func() error
+	// Rounds reports whether this process follows the chain, when a round of it last succeeded, and why the last one failed.
+	// Default: rounds are not looked at.
+	Rounds func() (following bool, succeeded time.Time, failure error)
+	// RoundsWithin is how long rounds may fail, or no process follow the chain, until /health reports it. Default 20 s, four
+	// terms of the process that follows.
+	RoundsWithin time.Duration
 	// Passthrough answers callers' own questions to the chain. It should not be Chain: what they ask may be slow, or too
 	// much, and must not make nodes look bad that transactions are sent through.
 	Passthrough Passthrough

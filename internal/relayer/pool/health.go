@@ -3,6 +3,7 @@ package pool
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -31,8 +32,9 @@ func (p *Pool) Health() httpapi.Health {
 
 // watch looks into the relayer's health until ctx ends.
 func (p *Pool) watch(ctx context.Context) {
+	rounds := &roundsWatch{good: time.Now()}
 	for tick := time.NewTicker(healthInterval); ; {
-		h := p.look(ctx)
+		h := p.look(ctx, rounds)
 		p.health.Store(&h)
 		select {
 		case <-ctx.Done():
@@ -46,9 +48,15 @@ func (p *Pool) watch(ctx context.Context) {
 }
 
 // look finds out whether the relayer can really relay.
-func (p *Pool) look(ctx context.Context) httpapi.Health {
+func (p *Pool) look(ctx context.Context, rounds *roundsWatch) httpapi.Health {
 	ctx, cancel := context.WithTimeout(ctx, healthLimit)
 	defer cancel()
+	// A node that hangs is not to use up the time that the database has.
+	fees := make(chan error, 1)
+	go func() {
+		_, err := p.cfg.Chain.Fees(ctx)
+		fees <- err
+	}()
 	h := httpapi.Health{At: time.Now()}
 	add := func(name, problem string, degraded bool) {
 		h.Components = append(h.Components, httpapi.Component{Name: name, Problem: problem, Degraded: degraded})
@@ -79,15 +87,27 @@ func (p *Pool) look(ctx context.Context) httpapi.Health {
 	status := p.cfg.Chain.Status()
 	var nodes []string
 	for _, e := range status.Endpoints {
-		if !e.OK {
+		switch {
+		case !e.OK:
 			nodes = append(nodes, e.Endpoint+": "+e.Reason)
+		case len(e.Failing) > 0:
+			nodes = append(nodes, e.Endpoint+" fails "+failing(e.Failing))
 		}
 	}
 	add("rpc", strings.Join(nodes, "; "), status.OK())
+	if p.cfg.Rounds != nil {
+		add("rounds", p.roundsProblem(ctx, rounds), false)
+	}
 	if err := p.cfg.Ready(); err != nil {
 		add("chain", err.Error(), false)
 	} else {
 		add("chain", "", false)
+	}
+	queued, queuedErr := p.cfg.Ledger.Queued(ctx)
+	if err := <-fees; err != nil {
+		add("fees", short(err), false)
+	} else {
+		add("fees", "", false)
 	}
 	h.Ready = true
 	var reasons []string
@@ -99,10 +119,70 @@ func (p *Pool) look(ctx context.Context) httpapi.Health {
 	}
 	h.Reason = strings.Join(reasons, "; ")
 	p.cfg.Metrics.show(&h, keys)
-	if queued, err := p.cfg.Ledger.Queued(ctx); err == nil {
+	if queuedErr == nil {
 		p.cfg.Metrics.queued.Set(float64(queued))
 	}
 	return h
+}
+
+// failing lists methods that an endpoint fails, with the reasons.
+func failing(methods map[string]string) string {
+	var out []string
+	for _, method := range slices.Sorted(maps.Keys(methods)) {
+		out = append(out, method+" ("+limited(methods[method])+")")
+	}
+	return strings.Join(out, ", ")
+}
+
+// short is an error's text on one line of bounded length.
+func short(err error) string { return limited(err.Error()) }
+
+func limited(text string) string {
+	const longest = 300
+	if text = strings.Join(strings.Fields(text), " "); len(text) > longest {
+		text = strings.ToValidUTF8(text[:longest], "") + "…"
+	}
+	return text
+}
+
+// roundsWatch is what the looks so far have found of the rounds that follow the chain. watch alone uses it.
+type roundsWatch struct {
+	good  time.Time // when rounds were last known to succeed; the start at first
+	epoch int64     // of the process that follows, as last read
+	since time.Time // when that epoch was first read
+}
+
+// roundsProblem tells why rounds don't succeed; empty while they do. The process that follows knows. Others see that it keeps its
+// lease, which it renews after rounds that succeed.
+func (p *Pool) roundsProblem(ctx context.Context, w *roundsWatch) string {
+	following, succeeded, failure := p.cfg.Rounds()
+	now := time.Now()
+	if following {
+		w.epoch = 0
+		if succeeded.After(w.good) {
+			w.good = succeeded
+		}
+	} else if epoch, held, err := p.cfg.Ledger.Followed(ctx); err == nil {
+		switch {
+		case !held:
+			w.epoch = 0
+		case epoch != w.epoch:
+			w.epoch, w.since = epoch, now
+		case now.Sub(w.since) >= p.cfg.RoundsWithin/4:
+			w.good = now
+		}
+	}
+	age := now.Sub(w.good)
+	switch {
+	case age <= p.cfg.RoundsWithin:
+		return ""
+	case following && failure != nil:
+		return fmt.Sprintf("no round has succeeded for %s: %s", age.Round(time.Second), short(failure))
+	case following:
+		return fmt.Sprintf("no round has succeeded for %s", age.Round(time.Second))
+	default:
+		return fmt.Sprintf("no process has followed the chain for %s", age.Round(time.Second))
+	}
 }
 
 // keyProblem tells what is wrong with keys, and whether others are left.

@@ -257,7 +257,7 @@ func (p *Pool) estimate(ctx context.Context, key common.Address, r *relayer.Requ
 		return &relayer.FundsError{Need: cmp.Or(r.Value, new(big.Int))}
 	case errors.Is(err, chain.ErrGasAllowance):
 		return relayer.Invalidf("", "the simulation ran out of gas")
-	case answered && (refused.Code == -32000 || refused.Code == 3): // what nodes say of an execution; others are their own trouble
+	case answered && !chain.IsNoAnswer(err):
 		return relayer.Invalidf("", "the simulation failed: %s", refused.Message)
 	}
 	return fmt.Errorf("%w: the transaction could not be simulated: %w", relayer.ErrUnavailable, err)

@@ -221,6 +221,8 @@ type view struct {
 
 func (v *view) Header() chain.Header { return v.block.Header }
 
+func (v *view) Endpoint() string { return fmt.Sprintf("%p", v.node) }
+
 // look reads from the view's node, as long as that has the view's block.
 func (v *view) look(do func() error) error {
 	return v.c.look(func(*node) error {

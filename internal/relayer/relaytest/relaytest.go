@@ -143,6 +143,8 @@ func Launch(t testing.TB, o Options) *Relayer {
 	if o.Pool != nil {
 		o.Pool(&pooling)
 	}
+	var track *tracker.Tracker
+	pooling.Rounds = func() (bool, time.Time, error) { return track.Rounds() }
 	r.Pool = pool.New(pooling)
 	tracking := tracker.Config{
 		Name: uuid.NewString(), Ledger: r.Ledger, Sender: send, Chain: follow, Terms: r.Terms(), Log: log, Confirmations: 2,
@@ -161,7 +163,7 @@ func Launch(t testing.TB, o Options) *Relayer {
 	if o.Tracker != nil {
 		o.Tracker(&tracking)
 	}
-	track := tracker.New(tracking)
+	track = tracker.New(tracking)
 
 	var parts errgroup.Group
 	senders, stopSender := context.WithCancel(context.WithoutCancel(ctx))

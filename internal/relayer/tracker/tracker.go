@@ -22,6 +22,7 @@ import (
 // View is one block as one endpoint knows it; [chain.View] is what it is outside of tests.
 type View interface {
 	Header() chain.Header
+	Endpoint() string // the name of the one that it reads from
 	Nonces(context.Context, []common.Address) ([]uint64, error)
 	PendingNonces(context.Context, []common.Address) ([]uint64, error)
 	Headers(ctx context.Context, from, to uint64) ([]chain.Header, error)
@@ -118,7 +119,32 @@ type Tracker struct {
 	comparing chan struct{} // holds one while nonces are being compared with the nodes'
 
 	mu      sync.Mutex
+	rounds  rounds
 	signing map[common.Address]bool // keys that something is being outbid for, however long their signers take
+}
+
+// rounds is how the rounds of this process go.
+type rounds struct {
+	following bool
+	succeeded time.Time
+	failure   error // of the last one; nil if it succeeded
+}
+
+// Rounds reports whether this process follows the chain, when a round of it last succeeded, and why the last one failed.
+func (t *Tracker) Rounds() (following bool, succeeded time.Time, failure error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.rounds.following, t.rounds.succeeded, t.rounds.failure
+}
+
+// record takes note of how a round went, if this process follows.
+func (t *Tracker) record(following bool, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.rounds.following, t.rounds.failure = following, err
+	if following && err == nil {
+		t.rounds.succeeded = time.Now()
+	}
 }
 
 // seen is what tending has observed since this process follows.
@@ -183,6 +209,7 @@ func (t *Tracker) Run(ctx context.Context) error {
 		if ok && err == nil {
 			err = t.round(ctx)
 		}
+		t.record(following, err)
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -239,8 +266,27 @@ func (t *Tracker) await(ctx context.Context, heads bool) {
 	<-ctx.Done()
 }
 
-// round reads the chain, brings the store up to it, and has what is pending tended.
+// round reads the chain, brings the store up to it, and has what is pending tended. If the endpoint that it reads from gives
+// no answer to something, the whole round is done again from another endpoint: reads of two endpoints need not agree.
 func (t *Tracker) round(ctx context.Context) error {
+	var failed error
+	for tried := map[string]bool{}; ; {
+		err := t.roundElsewhere(ctx, tried)
+		if errors.Is(err, errTried) {
+			return failed
+		}
+		if err == nil || ctx.Err() != nil || !chain.IsNoAnswer(err) && !errors.Is(err, chain.ErrStale) {
+			return err
+		}
+		failed = err
+	}
+}
+
+// errTried means that the endpoint that is preferred now has failed in this round.
+var errTried = errors.New("endpoint was tried in this round")
+
+// roundElsewhere does a round from the preferred endpoint, and adds that to those tried.
+func (t *Tracker) roundElsewhere(ctx context.Context, tried map[string]bool) error {
 	// First, since what is decided from the view holds in the era that was before it.
 	all, err := t.cfg.Ledger.Keys(ctx)
 	if err != nil {
@@ -250,6 +296,10 @@ func (t *Tracker) round(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if tried[view.Endpoint()] {
+		return errTried
+	}
+	tried[view.Endpoint()] = true
 	r := &round{Tracker: t, view: view, head: view.Header(), keys: all, seen: t.seen, blocks: map[common.Hash][]chain.Receipt{}}
 	if len(all) == 0 {
 		t.last = r.head // nothing to do before the next one

@@ -1,0 +1,102 @@
+package tracker_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/rollcall-dev/rollcall/internal/chain"
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+	"github.com/rollcall-dev/rollcall/internal/relayer/relaytest"
+	"github.com/rollcall-dev/rollcall/internal/relayer/tracker"
+	"github.com/rollcall-dev/rollcall/internal/testchain/proxy"
+)
+
+// refusals are JSON-RPC errors about a node, by the methods that give them.
+var refusals = map[string]proxy.Rule{
+	"counts":         {Methods: []string{"eth_getTransactionCount"}, Fault: proxy.Fault{Code: -32000, Message: "missing trie node 0a1b (path ) state 0x0a1b is not available"}},
+	"pending counts": {Methods: []string{"eth_getTransactionCount"}, When: ofPending, Fault: proxy.Fault{Code: -32603, Message: "internal error"}},
+	"receipts":       {Methods: []string{"eth_getTransactionReceipt", "eth_getBlockReceipts"}, Fault: proxy.Fault{Code: -32000, Message: "transaction indexing is in progress"}},
+	"blocks":         {Methods: []string{"eth_getBlockByNumber"}, When: ofLatest, Fault: proxy.Fault{Code: -32603, Message: "internal error"}},
+	"estimates":      {Methods: []string{"eth_estimateGas"}, Fault: proxy.Fault{Code: -32603, Message: "internal error"}},
+	"fees":           {Methods: []string{"eth_gasPrice", "eth_feeHistory"}, Fault: proxy.Fault{Code: -32005, Message: "daily request count exceeded"}},
+	"sends":          {Methods: []string{"eth_sendRawTransaction"}, Fault: proxy.Fault{Code: -32603, Message: "internal error"}},
+	"no sends":       {Methods: []string{"eth_sendRawTransaction"}, Fault: proxy.Fault{Code: -32601, Message: "the method does not exist"}},
+}
+
+func ofPending(c proxy.Call) bool { return strings.Contains(string(c.Params), `"pending"`) }
+func ofLatest(c proxy.Call) bool  { return strings.Contains(string(c.Params), `"latest"`) }
+
+// The first endpoint answers one kind of call with errors, and all others. The second endpoint is well: transactions are
+// mined as without the first.
+func TestTransactionsSettle_FirstEndpointFailsSomeMethods(t *testing.T) {
+	for name, rule := range refusals {
+		t.Run(name, func(t *testing.T) {
+			var broken *proxy.Proxy
+			f := setup(t, 1, func(o *relaytest.Options) {
+				well := o.RPC[0]
+				broken = before(t, o)
+				o.RPC = append(o.RPC, well)
+			})
+			rule.Name, rule.Fault.Kind = name, proxy.Refuse
+			broken.SetRules(rule)
+			for range 3 {
+				f.commitUntil(f.send(), relayer.Confirmed)
+			}
+			f.settled()
+			require.Positive(t, broken.Injected()[name])
+			require.True(t, f.Health().Ready, f.Health().Reason)
+		})
+	}
+}
+
+// A round whose endpoint fails is done again from another endpoint at once. Nothing else would have one follow within an hour.
+func TestRound_EndpointFails_AnotherIsReadAtOnce(t *testing.T) {
+	f := setup(t, 1)
+	f.Stop()
+	well := f.options.RPC[0]
+	broken := before(t, &f.options)
+	f.options.RPC = append(f.options.RPC, well)
+	f.options.Tracker = func(c *tracker.Config) { c.Tend, c.Lineage = time.Hour, nil }
+	f.options.Chain = func(c *chain.Config) { c.PollInterval, c.HealthInterval = 10*time.Millisecond, 10*time.Millisecond }
+	broken.SetRules(proxy.Rule{
+		Name: "counts", Methods: []string{"eth_getTransactionCount"}, Fault: proxy.Fault{Kind: proxy.Refuse, Code: -32603, Message: "internal error"},
+	})
+	r := relaytest.Start(t, f.options)
+	for range 3 {
+		tx := r.Reaches(t, r.Send(t, f.chain.Accounts[0].Address, 1, nil), relayer.Broadcasted)
+		f.chain.Commit()
+		r.Reaches(t, tx, relayer.Mined)
+	}
+	require.Positive(t, broken.Injected()["counts"])
+}
+
+// A provider sells eth_getBlockReceipts on a larger plan, and the only endpoint is on a smaller one. More transactions are
+// looked for at once than receipts are asked for one by one.
+func TestTransactionsSettle_ProviderHasNoBlockReceipts(t *testing.T) {
+	var node *proxy.Proxy
+	f := setup(t, 3, func(o *relaytest.Options) { node = before(t, o) })
+	node.SetRules(proxy.Rule{
+		Name: "block receipts", Methods: []string{"eth_getBlockReceipts"},
+		Fault: proxy.Fault{Kind: proxy.Refuse, Code: -32600, Message: "eth_getBlockReceipts is not available on your plan"},
+	})
+	var txs []*relayer.Transaction
+	for range 40 {
+		txs = append(txs, f.Send(t, f.chain.Accounts[0].Address, 1, nil))
+	}
+	for _, tx := range txs {
+		f.Reaches(t, tx, relayer.Broadcasted)
+	}
+	f.chain.Commit()
+	for _, tx := range txs {
+		f.Reaches(t, tx, relayer.Mined)
+	}
+	f.chain.Commit()
+	for _, tx := range txs {
+		f.Reaches(t, tx, relayer.Confirmed)
+	}
+	f.settled()
+	require.EqualValues(t, 1, node.Injected()["block receipts"], "the refusal is remembered")
+}
