@@ -1,0 +1,234 @@
+package tracker_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/core/types"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rollcall-dev/rollcall/internal/keyring"
+	"github.com/rollcall-dev/rollcall/internal/keyring/keyringtest"
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+	"github.com/rollcall-dev/rollcall/internal/relayer/pool"
+	"github.com/rollcall-dev/rollcall/internal/relayer/relaytest"
+	"github.com/rollcall-dev/rollcall/internal/testchain/proxy"
+)
+
+// The tests of this file are faults that were reported to OpenZeppelin's relayer (github.com/OpenZeppelin/openzeppelin-relayer),
+// by the numbers of its issues.
+
+// receiver is an account that nothing was ever sent to.
+var receiver = common.HexToAddress("0x00000000000000000000000000000000000c0ffe")
+
+// executedOnce seals blocks until all transactions, of 1 wei each, are confirmed. It wants nonces without a gap or a repetition,
+// the first of a key being 0, and each transaction executed once.
+func (f *fixture) executedOnce(r *relaytest.Relayer, txs []*relayer.Transaction) {
+	f.t.Helper()
+	nonces := map[common.Address][]uint64{}
+	for _, tx := range txs {
+		var now *relayer.Transaction
+		require.Eventually(f.t, func() bool {
+			f.chain.Commit()
+			var err error
+			now, err = r.Transaction(f.t.Context(), relaytest.PoolID, tx.ID)
+			return err == nil && now.Status == relayer.Confirmed
+		}, 40*time.Second, 50*time.Millisecond, "%s did not get confirmed", tx.ID)
+		nonces[now.From] = append(nonces[now.From], *now.Nonce)
+	}
+	for key, used := range nonces {
+		slices.Sort(used)
+		for i, nonce := range used {
+			require.EqualValues(f.t, i, nonce, "nonces of %s: %d", key, used)
+		}
+	}
+	require.EqualValues(f.t, len(txs), f.balance(receiver).Int64(), "executions")
+}
+
+// strictNonces is a chain without a pool of transactions to come, such as Arbitrum's sequencer: it refuses every nonce above
+// the account's next one.
+func strictNonces() proxy.Rule {
+	var mu sync.Mutex
+	next := map[common.Address]uint64{}
+	return proxy.Rule{
+		Name: "nonce too high", Methods: []string{"eth_sendRawTransaction"},
+		Fault: proxy.Fault{Kind: proxy.Refuse, Message: "nonce too high: address 0x0, tx: 9 state: 7"},
+		When: proxy.Sends(func(tx *types.Transaction) bool {
+			from, err := types.Sender(types.LatestSignerForChainID(tx.ChainId()), tx)
+			if err != nil {
+				return false
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if tx.Nonce() == next[from] {
+				next[from]++
+			}
+			return tx.Nonce() >= next[from]
+		}),
+	}
+}
+
+// unreachable breaks connections on which transactions are sent, as long as it is on.
+func unreachable(on *atomic.Bool) proxy.Rule {
+	return proxy.Rule{
+		Name: "unreachable", Methods: []string{"eth_sendRawTransaction"}, Fault: proxy.Fault{Kind: proxy.Cut},
+		When: func(proxy.Call) bool { return on.Load() },
+	}
+}
+
+// #681: "nonce too low" with the code -32603, of a transaction that was mined, was taken for a fault of the provider. One after
+// the other was paused until the relayer had none.
+func TestOpenZeppelin681_NonceTooLowAsInternalError(t *testing.T) {
+	var node *proxy.Proxy
+	f := setup(t, 1, func(o *relaytest.Options) { node = before(t, o) })
+	f.chain.Commit() // a lagging node has a block to lag behind
+	node.SetRules(
+		proxy.Rule{Name: "answer lost", Methods: []string{"eth_sendRawTransaction"}, When: proxy.At(1), Fault: proxy.Fault{Kind: proxy.Lose}},
+		proxy.Rule{
+			Name: "too low", Methods: []string{"eth_sendRawTransaction"}, Fault: proxy.Fault{Kind: proxy.Refuse, Code: -32603, Message: "Transaction nonce too low"},
+			When: proxy.Sends(func(tx *types.Transaction) bool { return tx.Nonce() == 0 }),
+		},
+	)
+	node.SetLag(1)
+	txs := []*relayer.Transaction{f.Send(t, receiver, 1, nil)}
+	f.oneIsPending()
+	f.chain.Commit() // mined, and the node does not show it yet
+	require.Eventually(t, func() bool { return node.Injected()["too low"] > 0 }, 20*time.Second, 10*time.Millisecond)
+	require.NotContains(t, f.Client.Status().Endpoints[0].Failing, "eth_sendRawTransaction")
+	for range 4 {
+		txs = append(txs, f.Send(t, receiver, 1, nil))
+	}
+	node.SetLag(0)
+	f.executedOnce(f.Relayer, txs)
+	require.True(t, f.Health().Ready, f.Health().Reason)
+}
+
+// #683: the counter of nonces was compared with the chain at the start only, and parallel increments could leave gaps. Here the key
+// is used past the relayer, twice, while two processes take transactions.
+func TestOpenZeppelin683_CounterIsComparedWithTheChain(t *testing.T) {
+	f := setup(t, 1)
+	other := relaytest.Start(t, f.options)
+	for range 2 {
+		keys, err := f.Ledger.Keys(t.Context())
+		require.NoError(t, err)
+		f.foreign(keys[0].NextNonce)
+		f.oneIsPending()
+		f.chain.Commit()
+		require.Eventually(t, func() bool {
+			f.chain.Commit()
+			now, err := f.Ledger.Keys(t.Context())
+			return err == nil && now[0].NextNonce == keys[0].NextNonce+1
+		}, 30*time.Second, 50*time.Millisecond, "the counter does not follow the chain")
+		var sending sync.WaitGroup
+		txs := make([]*relayer.Transaction, 20)
+		for i := range txs {
+			sending.Go(func() { txs[i] = []*relaytest.Relayer{f.Relayer, other}[i%2].Send(t, receiver, 1, nil) })
+		}
+		sending.Wait()
+		used := map[uint64]bool{}
+		for _, tx := range txs {
+			done := f.commitUntil(tx, relayer.Confirmed)
+			require.False(t, used[*done.Nonce], "nonce %d was used twice", *done.Nonce)
+			used[*done.Nonce] = true
+		}
+		f.settled()
+	}
+	require.EqualValues(t, 40, f.balance(receiver).Int64())
+}
+
+// #818: nonces were claimed for transactions that were never sent. All later ones were refused for "nonce too high" for good, also
+// after a restart.
+func TestOpenZeppelin818_SendsFailAndTheProcessRestarts(t *testing.T) {
+	var node *proxy.Proxy
+	var down atomic.Bool
+	f := setup(t, 1, func(o *relaytest.Options) { node = before(t, o) })
+	node.SetRules(unreachable(&down), strictNonces())
+	down.Store(true)
+	var txs []*relayer.Transaction
+	for range 8 {
+		txs = append(txs, f.Send(t, receiver, 1, nil))
+	}
+	require.Eventually(t, func() bool { return node.Injected()["unreachable"] >= 3 }, 20*time.Second, 10*time.Millisecond)
+	f.Stop()
+	r := relaytest.Start(t, f.options)
+	for range 4 {
+		txs = append(txs, r.Send(t, receiver, 1, nil))
+	}
+	down.Store(false)
+	f.executedOnce(r, txs)
+}
+
+// #831 (the repair of #818): a nonce that was claimed, and for which nothing was signed, blocks what comes after it. Those were
+// sent again and again, and refused each time.
+func TestOpenZeppelin831_NothingIsSignedForAClaimedNonce(t *testing.T) {
+	var node *proxy.Proxy
+	var remote *keyringtest.Fake
+	f := setup(t, 1, func(o *relaytest.Options) {
+		node = before(t, o)
+		signer, _ := o.Ring.Signer(o.Ring.Addresses()[0])
+		remote = keyringtest.NewFake(signer)
+		var err error
+		o.Ring, err = keyring.New(remote)
+		require.NoError(t, err)
+	})
+	node.SetRules(strictNonces())
+	var failed atomic.Int32
+	remote.Before(func(context.Context, [32]byte) error {
+		if failed.Add(1) <= 5 {
+			return errors.New("the signer is away")
+		}
+		return nil
+	})
+	var txs []*relayer.Transaction
+	for range 6 {
+		txs = append(txs, f.Send(t, receiver, 1, nil))
+	}
+	f.executedOnce(f.Relayer, txs)
+	require.Greater(t, failed.Load(), int32(5))
+}
+
+// #836: two workers that prepared one transaction at once gave it two nonces, and it was executed twice. Here three processes give out
+// the nonces of whatever waits, and each may sign and send what another has claimed.
+func TestOpenZeppelin836_SeveralProcessesPrepareOneTransaction(t *testing.T) {
+	f := setup(t, 2, func(o *relaytest.Options) { o.Pool = func(c *pool.Config) { c.Cap = 2 } })
+	processes := []*relaytest.Relayer{f.Relayer, relaytest.Start(t, f.options), relaytest.Start(t, f.options)}
+	var sending sync.WaitGroup
+	txs := make([]*relayer.Transaction, 30)
+	for i := range txs {
+		sending.Go(func() { txs[i] = processes[i%3].Send(t, receiver, 1, nil) })
+	}
+	sending.Wait()
+	f.executedOnce(f.Relayer, txs)
+}
+
+// #843: after a while of transport errors on a chain that refuses nonces to come, all nonces above the chain's were taken by
+// transactions that no node had. The relayer was jammed for as long as callers went on submitting.
+func TestOpenZeppelin843_TransportErrorsOnAStrictChain(t *testing.T) {
+	var node *proxy.Proxy
+	var down atomic.Bool
+	f := setup(t, 2, func(o *relaytest.Options) { node = before(t, o) })
+	node.SetRules(unreachable(&down), strictNonces())
+	var txs []*relayer.Transaction
+	for i := range 40 { // callers do not wait
+		switch i {
+		case 10:
+			down.Store(true)
+		case 25:
+			require.Eventually(t, func() bool { return node.Injected()["unreachable"] >= 5 }, 20*time.Second, 10*time.Millisecond)
+			down.Store(false)
+		}
+		txs = append(txs, f.Send(t, receiver, 1, nil))
+		if i%5 == 0 {
+			f.chain.Commit()
+		}
+	}
+	f.executedOnce(f.Relayer, txs)
+	f.settled()
+	require.Positive(t, node.Injected()["nonce too high"])
+}
