@@ -37,13 +37,14 @@ import (
 type relayerCmd struct {
 	Config string `env:"ROLLCALL_CONFIG" placeholder:"FILE" help:"YAML file of settings, by the names of these flags."`
 
-	Listen  string `group:"Relayer" env:"RELAYER_LISTEN" default:":3000" help:"Address of the HTTP API, /health and /metrics."`
-	Enabled bool   `group:"Relayer" env:"RELAYER_ENABLED" default:"true" negatable:"" help:"The kill switch: false refuses everything new and stops top-ups; what was accepted is still brought to its end."`
-	APIKeys string `group:"Relayer" name:"api-keys" env:"RELAYER_API_KEYS" placeholder:"NAME[/ROLE]:KEY,…" secret:"" help:"Who may call: names and keys of 32 characters or more; better in a file. The role read lets a key look and ask nodes, submit also send, replace and cancel transactions, but not all that are pending at once; without one it may do everything. A name may have several keys, while one is rotated."`
-	APIFile string `group:"Relayer" name:"api-keys-file" env:"RELAYER_API_KEYS_FILE" placeholder:"FILE" help:"File that holds them."`
-	Signing string `group:"Relayer" env:"RELAYER_SIGNING" enum:"auto,on,off" default:"auto" help:"Whether callers may have messages signed, which may be worth money: auto allows it unless receivers are listed."`
-	Cap     int    `group:"Relayer" env:"RELAYER_IN_FLIGHT" default:"16" min:"1" max:"1000000" help:"Transactions that a key may have pending; nodes guarantee an account 16 places in their pools."`
-	Queue   int    `group:"Relayer" env:"RELAYER_QUEUE" default:"10000" min:"0" max:"1000000" help:"Transactions that may wait where every key is full; past that callers get 429."`
+	Listen     string `group:"Relayer" env:"RELAYER_LISTEN" default:":3000" help:"Address of the HTTP API, /health and /metrics."`
+	Enabled    bool   `group:"Relayer" env:"RELAYER_ENABLED" default:"true" negatable:"" help:"The kill switch: false refuses everything new and stops top-ups; what was accepted is still brought to its end."`
+	APIKeys    string `group:"Relayer" name:"api-keys" env:"RELAYER_API_KEYS" placeholder:"NAME[/ROLE]:KEY,…" secret:"" help:"Who may call: names and keys of 32 characters or more; better in a file. The role read lets a key look and ask nodes, submit also send, replace and cancel transactions, but not all that are pending at once; without one it may do everything. A name may have several keys, while one is rotated."`
+	APIFile    string `group:"Relayer" name:"api-keys-file" env:"RELAYER_API_KEYS_FILE" placeholder:"FILE" help:"File that holds them."`
+	Signing    string `group:"Relayer" env:"RELAYER_SIGNING" enum:"auto,on,off" default:"auto" help:"Whether callers may have messages signed, which may be worth money: auto allows it unless receivers are listed."`
+	RevertData bool   `group:"Relayer" name:"include-revert-data" env:"RELAYER_INCLUDE_REVERT_DATA" help:"Show the revert data of transactions that reverted on the chain in their status_reason. It takes up to three calls to a node for each of them."`
+	Cap        int    `group:"Relayer" env:"RELAYER_IN_FLIGHT" default:"16" min:"1" max:"1000000" help:"Transactions that a key may have pending; nodes guarantee an account 16 places in their pools."`
+	Queue      int    `group:"Relayer" env:"RELAYER_QUEUE" default:"10000" min:"0" max:"1000000" help:"Transactions that may wait where every key is full; past that callers get 429."`
 
 	Store   storeFlags    `embed:"" group:"Store and chain"`
 	Chain   chainFlags    `embed:"" group:"Store and chain"`
@@ -397,7 +398,7 @@ func (c *relayerCmd) relay(stages *stages, log *slog.Logger, reg *prometheus.Reg
 		Rounds: func() (bool, time.Time, error) { return track.Rounds() },
 		ID:     c.Store.PoolID, Ledger: store, Sender: send, Chain: client, Ring: c.ring, Log: log.With("component", "pool"),
 		Policies: policies, Ready: lineage.Err, Enabled: c.Enabled, Cap: c.Cap, Queue: c.Queue,
-		Passthrough: passthrough, Signing: c.Signing == "on" || c.Signing == "auto" && policies.Receivers == nil,
+		RevertData: c.RevertData, Passthrough: passthrough, Signing: c.Signing == "on" || c.Signing == "auto" && policies.Receivers == nil,
 		Guard: safeguard.NewGuard(c.Guard.rates()), Funding: funding, Metrics: pool.NewMetrics(reg),
 	})
 	keeper = safeguard.New(safeguard.Config{
@@ -407,8 +408,13 @@ func (c *relayerCmd) relay(stages *stages, log *slog.Logger, reg *prometheus.Reg
 	})
 	terms := relay.Terms()
 	terms.Held = slices.Concat(terms.Held, funding)
+	var revertData func(ctx context.Context, tx, block common.Hash) ([]byte, error)
+	if c.RevertData { // not by the client that transactions are sent through: traces are slow
+		revertData = passthrough.RevertData
+	}
 	track = tracker.New(tracker.Config{
-		Name: processName(), Ledger: store, Sender: send, Chain: follow, Terms: terms, Log: log.With("component", "tracker"),
+		RevertData: revertData,
+		Name:       processName(), Ledger: store, Sender: send, Chain: follow, Terms: terms, Log: log.With("component", "tracker"),
 		Confirmations: c.Chain.Confirmations, MaxFee: policies.MaxFee, Lineage: lineage, Everywhere: client.PendingEverywhere,
 		History: c.History, IdempotencyKeys: c.KeysFor, Round: keeper.Round, Metrics: tracker.NewMetrics(reg),
 	})

@@ -99,7 +99,6 @@ var ourDifferences = map[string]string{
 	"Relayer.notification_id":       "webhooks are configured, not referred to by id",
 	"Relayer.custom_rpc_urls":       "a provider's URL may hold its key: it stays in the configuration",
 	"Policies.private_transactions": "there is no such mode",
-	"Policies.include_revert_data":  "a revert's reason is always told",
 }
 
 func TestTheirRoutesAnswerAsTheirsDo(t *testing.T) {

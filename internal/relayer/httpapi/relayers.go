@@ -122,6 +122,7 @@ func Describe(r *Relayer) ozapi.Relayer {
 		SystemDisabled: &r.Disabled,
 		Policies: &ozapi.Policies{
 			MinBalance: r.MinBalance, GasLimitEstimation: true, GasPriceCap: r.GasPriceCap, EIP1559Pricing: &r.EIP1559,
+			IncludeRevertData: &r.IncludeRevertData,
 		},
 	}
 	if out.Name == "" {

@@ -237,11 +237,11 @@ func TestRelayersAreListedInPages(t *testing.T) {
 	require.JSONEq(t, `{"current_page":1,"per_page":10,"total_items":2}`, string(e.Pagination))
 	require.JSONEq(t, `[{
 		"id":"pool-1","name":"pool-1","network":"dev","network_type":"evm","paused":false,"signer_id":"pool-1","address":null,
-		"system_disabled":false,"policies":{"min_balance":0,"gas_limit_estimation":true,"eip1559_pricing":false}
+		"system_disabled":false,"policies":{"min_balance":0,"gas_limit_estimation":true,"eip1559_pricing":false,"include_revert_data":false}
 	},{
 		"id":"`+keyID+`","name":"first","network":"dev","network_type":"evm","paused":true,"signer_id":"local-0","address":"`+target+`",
 		"system_disabled":true,"disabled_reason":{"type":"BalanceCheckFailed","details":"low balance"},
-		"policies":{"min_balance":`+maxText+`,"gas_limit_estimation":true,"gas_price_cap":5,"eip1559_pricing":true,"whitelist_receivers":["`+target+`"]}
+		"policies":{"min_balance":`+maxText+`,"gas_limit_estimation":true,"gas_price_cap":5,"eip1559_pricing":true,"include_revert_data":false,"whitelist_receivers":["`+target+`"]}
 	}]`, string(e.Data))
 	require.Contains(t, string(e.Data), maxText)
 

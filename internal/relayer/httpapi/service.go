@@ -70,6 +70,7 @@ type Relayer struct {
 	GasPriceCap        *big.Int
 	WhitelistReceivers []common.Address // nil: everybody
 	EIP1559            bool
+	IncludeRevertData  bool // in the status of a transaction that reverted
 }
 
 // RelayerStatus is a relayer's load and state. A pool's is the sum of its keys'.

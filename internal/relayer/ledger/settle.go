@@ -24,6 +24,7 @@ type Mined struct {
 	Succeeded   bool
 	GasUsed     uint64
 	GasPrice    *big.Int // wei, paid for each unit of gas
+	Reason      string   // why it reverted, where that is known
 }
 
 // settleLimit bounds what is settled in one database transaction.
@@ -42,25 +43,26 @@ func (l *Ledger) RecordMined(ctx context.Context, mined []Mined) error {
 func (l *Ledger) recordMined(ctx context.Context, mined []Mined) error {
 	n := len(mined)
 	ids, hashes, blocks, numbers := make([][16]byte, n), make([]string, n), make([]string, n), make([]int64, n)
-	times, succeeded, used, prices := make([]time.Time, n), make([]bool, n), make([]int64, n), make([]string, n)
+	times, succeeded, used, prices, reasons := make([]time.Time, n), make([]bool, n), make([]int64, n), make([]string, n), make([]string, n)
 	for i, m := range mined {
 		ids[i], hashes[i], blocks[i], numbers[i] = m.TxID, m.Hash.Hex(), m.BlockHash.Hex(), int64(m.BlockNumber)
 		times[i], succeeded[i], used[i], prices[i] = m.BlockTime, m.Succeeded, int64(m.GasUsed), m.GasPrice.String()
+		reasons[i] = m.Reason
 	}
 	counts := tallied{}
 	// The keys come last and are held for the end of this alone, since whatever is to be accepted waits for them.
 	rows, err := l.db.Query(ctx, `WITH found AS (
 		SELECT v.*, a.purpose, t.status AS was, t.relayer_address AS address FROM unnest($2::uuid[], $3::text[], $4::text[], $5::bigint[], $6::timestamptz[],
-			$7::boolean[], $8::bigint[], $9::text[]) AS v (id, hash, block, number, mined, succeeded, used, price)
+			$7::boolean[], $8::bigint[], $9::text[], $10::text[]) AS v (id, hash, block, number, mined, succeeded, used, price, reason)
 		JOIN relayer_txs t ON t.id = v.id JOIN relayer_attempts a ON a.tx_id = v.id AND a.tx_hash = v.hash AND a.nonce = t.nonce AND a.address = t.relayer_address
 		WHERE t.open AND (t.status <> 'mined' OR t.block_hash <> v.block) ORDER BY t.relayer_address, t.nonce FOR UPDATE OF t
 	), changed AS (
-		UPDATE relayer_txs t SET status = 'mined', status_reason = '', tx_hash = v.hash, block_number = v.number, block_hash = v.block,
+		UPDATE relayer_txs t SET status = 'mined', status_reason = v.reason, tx_hash = v.hash, block_number = v.number, block_hash = v.block,
 			mined_at = v.mined, succeeded = v.succeeded, mined_purpose = v.purpose, gas_used = v.used, gas_price_paid = v.price::numeric,
 			sent_at = coalesce(t.sent_at, now()), revision = revision + 1, updated_at = now()
 		FROM found v WHERE t.id = v.id RETURNING t.*
 	), counted AS (SELECT address, -count(DISTINCT id)::int AS n FROM found WHERE was <> 'mined' GROUP BY address)`+
-		l.kept()+told+tally, l.targets(), ids, hashes, blocks, numbers, times, succeeded, used, prices)
+		l.kept()+told+tally, l.targets(), ids, hashes, blocks, numbers, times, succeeded, used, prices, reasons)
 	if err == nil {
 		err = counts.read(rows)
 	}
@@ -183,7 +185,8 @@ func (l *Ledger) confirm(ctx context.Context, ids [][16]byte, hashes []string) (
 				WHEN t.mined_purpose = 'noop' AND t.intent = 'expire' THEN 'expired'
 				WHEN t.mined_purpose = 'noop' AND t.intent = 'fail' THEN 'failed'
 				WHEN t.succeeded THEN 'confirmed' ELSE 'reverted' END,
-			status_reason = CASE WHEN t.mined_purpose = 'noop' THEN t.intent_reason WHEN t.succeeded THEN '' ELSE 'execution reverted' END
+			status_reason = CASE WHEN t.mined_purpose = 'noop' THEN t.intent_reason WHEN t.succeeded THEN ''
+				WHEN t.status_reason <> '' THEN t.status_reason ELSE 'execution reverted' END
 		FROM deep WHERE t.id = deep.id AND t.open AND t.status = 'mined' AND t.block_hash = ANY($3)
 		RETURNING t.*
 	)`+paid+told+tally, l.targets(), ids, hashes)

@@ -63,6 +63,7 @@ type Policies struct {
 	GasPriceCap        *big.Int `json:"gas_price_cap,omitempty"`
 	WhitelistReceivers []string `json:"whitelist_receivers,omitempty"`
 	EIP1559Pricing     *bool    `json:"eip1559_pricing,omitempty"`
+	IncludeRevertData  *bool    `json:"include_revert_data,omitempty"`
 }
 
 // DisabledReason says why the system has disabled a relayer.

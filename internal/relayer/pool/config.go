@@ -79,6 +79,8 @@ type Config struct {
 	// Passthrough answers callers' own questions to the chain. It should not be Chain: what they ask may be slow, or too
 	// much, and must not make nodes look bad that transactions are sent through.
 	Passthrough Passthrough
+	// RevertData tells callers that the status of a transaction that reverted has the data.
+	RevertData bool
 	// Signing allows callers to have messages signed.
 	Signing bool
 	// Enabled is the kill switch: false refuses everything new.

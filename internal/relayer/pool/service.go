@@ -84,7 +84,7 @@ func (p *Pool) find(ctx context.Context, id string) (keys []*relayer.Key, key *r
 func (p *Pool) describePool(keys []*relayer.Key) httpapi.Relayer {
 	r := httpapi.Relayer{
 		ID: p.cfg.ID, Network: p.network(), SignerID: "local", GasPriceCap: p.cfg.MaxFee, WhitelistReceivers: p.cfg.Receivers,
-		EIP1559: true, Disabled: !p.cfg.Enabled, Paused: len(keys) > 0,
+		EIP1559: true, IncludeRevertData: p.cfg.RevertData, Disabled: !p.cfg.Enabled, Paused: len(keys) > 0,
 	}
 	usable := false
 	for _, k := range keys {
@@ -118,7 +118,7 @@ func (p *Pool) describe(k *relayer.Key) httpapi.Relayer {
 	return httpapi.Relayer{
 		ID: strings.ToLower(k.Address.Hex()), Network: p.network(), Address: k.Address, SignerID: "local", Paused: k.Paused,
 		Disabled: !k.Enabled || !p.cfg.Enabled, DisabledReason: reason, MinBalance: k.MinBalance, GasPriceCap: p.cfg.MaxFee,
-		WhitelistReceivers: p.cfg.Receivers, EIP1559: true,
+		WhitelistReceivers: p.cfg.Receivers, EIP1559: true, IncludeRevertData: p.cfg.RevertData,
 	}
 }
 

@@ -98,6 +98,7 @@ func (r *round) find(ctx context.Context) (blocks []ledger.Block, err error) {
 			if err := r.restore(ctx, sought, found); err != nil {
 				return nil, err
 			}
+			r.addRevertData(ctx, found)
 			if err := r.cfg.Ledger.RecordMined(ctx, found); err != nil {
 				return nil, err
 			}

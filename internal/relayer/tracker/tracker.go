@@ -87,6 +87,8 @@ type Config struct {
 	IdempotencyKeys time.Duration
 	// MaxFee bounds what a bump offers, wei; nil: nothing does.
 	MaxFee *big.Int
+	// RevertData reads what a mined transaction reverted with, for its status. Default: statuses do not have that.
+	RevertData func(ctx context.Context, tx, block common.Hash) ([]byte, error)
 	// Metrics, by default unregistered.
 	Metrics *Metrics
 	// Round, if not nil, is called after each round that has followed the chain to its head, new or not, with the keys as

@@ -1,0 +1,69 @@
+package tracker_test
+
+import (
+	"encoding/hex"
+	"slices"
+	"testing"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rollcall-dev/rollcall/internal/chain"
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+	"github.com/rollcall-dev/rollcall/internal/relayer/httpapi"
+	"github.com/rollcall-dev/rollcall/internal/relayer/relaytest"
+	"github.com/rollcall-dev/rollcall/internal/relayer/tracker"
+	"github.com/rollcall-dev/rollcall/internal/testchain/contracts"
+	"github.com/rollcall-dev/rollcall/internal/testchain/proxy"
+)
+
+// With the policy, the status of a transaction that reverted on the chain has the data. Where no node provides it, and without the
+// policy, the transaction is reverted all the same.
+func TestReverted_TellsTheData(t *testing.T) {
+	for name, test := range map[string]struct {
+		policy  bool
+		refused []string
+		told    bool
+	}{
+		"asked for":     {policy: true, told: true},
+		"not available": {policy: true, refused: []string{"debug_traceTransaction", "eth_call"}},
+		"not asked for": {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var node *proxy.Proxy
+			f := setup(t, 1, func(o *relaytest.Options) {
+				node = before(t, o)
+				o.Tracker = func(c *tracker.Config) {
+					if test.policy {
+						client, err := chain.Open(chain.Config{ChainID: 1337, Endpoints: o.RPC})
+						require.NoError(t, err)
+						t.Cleanup(client.Close)
+						c.RevertData = client.RevertData
+					}
+				}
+			})
+			if len(test.refused) > 0 {
+				node.SetRules(proxy.Rule{
+					Name: "refused", Methods: test.refused, Fault: proxy.Fault{Kind: proxy.Refuse, Code: -32601, Message: "the method does not exist"},
+				})
+			}
+			counter := f.chain.Counter()
+			submit := func(data []byte) *relayer.Transaction {
+				tx, err := f.Submit(t.Context(), httpapi.Submission{RelayerID: relaytest.PoolID, Caller: "test", Request: relayer.Request{
+					To: &counter, Data: data, GasLimit: 200_000, Speed: relayer.Fast,
+				}})
+				require.NoError(t, err)
+				return tx
+			}
+			fails, succeeds := submit(contracts.Refuse(7)), submit(contracts.Hit(common.Hash{1}))
+			done := f.commitUntil(fails, relayer.Reverted)
+			if test.told {
+				data := slices.Concat(contracts.RefusedSelector(), common.BytesToHash(done.From[:]).Bytes(), common.BytesToHash([]byte{7}).Bytes())
+				require.Equal(t, "Transaction reverted on-chain (revert_data: 0x"+hex.EncodeToString(data)+")", done.StatusReason)
+			} else {
+				require.Equal(t, "execution reverted", done.StatusReason)
+			}
+			require.Empty(t, f.commitUntil(succeeds, relayer.Confirmed).StatusReason)
+		})
+	}
+}
