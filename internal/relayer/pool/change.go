@@ -157,7 +157,7 @@ func (p *Pool) Replace(ctx context.Context, id string, tx uuid.UUID, caller stri
 			return nil, err
 		}
 	}
-	if err := p.prepare(ctx, was.OnlyKey(), &r); err != nil {
+	if _, err := p.prepare(ctx, was.OnlyKey(), &r); err != nil {
 		return nil, err
 	}
 	reserve, err := p.reserve(ctx, &r)

@@ -23,6 +23,7 @@ type Pool struct {
 	arrivals chan *arrival
 	stopped  chan struct{}
 	health   atomic.Pointer[httpapi.Health]
+	senders  senderChecks
 }
 
 // New makes a Pool; Run runs it.

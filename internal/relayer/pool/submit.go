@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"math"
 	"math/big"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"time"
@@ -18,7 +17,6 @@ import (
 	"github.com/google/uuid"
 	"github.com/holiman/uint256"
 
-	"github.com/rollcall-dev/rollcall/internal/chain"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 	"github.com/rollcall-dev/rollcall/internal/relayer/httpapi"
 	"github.com/rollcall-dev/rollcall/internal/relayer/ledger"
@@ -81,7 +79,7 @@ func (p *Pool) admit(ctx context.Context, key common.Address, s httpapi.Submissi
 			return v, err
 		}
 	}
-	if err := p.prepare(ctx, key, &s.Request); err != nil {
+	if key, err = p.prepare(ctx, key, &s.Request); err != nil {
 		return v, err
 	}
 	reserve, err := p.reserve(ctx, &s.Request)
@@ -136,8 +134,22 @@ func unavailable(err error) error {
 	return fmt.Errorf("%w: %w", relayer.ErrUnavailable, err)
 }
 
-// prepare checks a request against policies and the chain, and fills in what it left open. No nonce has been taken yet.
-func (p *Pool) prepare(ctx context.Context, key common.Address, r *relayer.Request) error {
+// prepare checks a request against policies and the chain, and fills in what it left open. It returns the only key that may
+// send it, zero for any. No nonce has been taken yet.
+func (p *Pool) prepare(ctx context.Context, key common.Address, r *relayer.Request) (only common.Address, err error) {
+	if err := p.check(r); err != nil {
+		return key, err
+	}
+	if r.GasLimit == 0 {
+		if key, err = p.estimate(ctx, key, r); err != nil {
+			return key, err
+		}
+	}
+	return key, p.checkGas(r)
+}
+
+// check checks what a request has by itself.
+func (p *Pool) check(r *relayer.Request) error {
 	if !r.ValidUntil.IsZero() && !r.ValidUntil.After(time.Now()) {
 		return relayer.Invalidf("valid_until", "is in the past")
 	}
@@ -152,8 +164,7 @@ func (p *Pool) prepare(ctx context.Context, key common.Address, r *relayer.Reque
 	if err := p.checkFees(r); err != nil {
 		return err
 	}
-	least, err := intrinsicGas(r)
-	if err != nil {
+	if _, err := intrinsicGas(r); err != nil {
 		return relayer.Invalidf("data", "%v", err)
 	}
 	if r.To == nil && len(r.Data) > params.MaxInitCodeSize {
@@ -163,10 +174,14 @@ func (p *Pool) prepare(ctx context.Context, key common.Address, r *relayer.Reque
 	if len(r.Data) > maxData {
 		return relayer.Invalidf("data", "has %d bytes, and nodes take %d at most", len(r.Data), maxData)
 	}
-	if r.GasLimit == 0 {
-		if err := p.estimate(ctx, key, r); err != nil {
-			return err
-		}
+	return nil
+}
+
+// checkGas checks a request's gas limit.
+func (p *Pool) checkGas(r *relayer.Request) error {
+	least, err := intrinsicGas(r)
+	if err != nil {
+		return relayer.Invalidf("data", "%v", err)
 	}
 	most := uint64(math.MaxInt64)
 	if head := p.cfg.Chain.Head(); !head.IsZero() {
@@ -220,45 +235,4 @@ func (p *Pool) checkFees(r *relayer.Request) error {
 		return relayer.Invalidf("max_priority_fee_per_gas", "is above max_fee_per_gas")
 	}
 	return nil
-}
-
-// estimate simulates the request, from its key, or the richest; from any where no value is sent, since gas costs nothing there.
-// The gas limit gets a tenth more than the simulation used, for what changes until the transaction runs.
-func (p *Pool) estimate(ctx context.Context, key common.Address, r *relayer.Request) error {
-	from := key
-	if from == (common.Address{}) {
-		from = p.terms.Held[rand.IntN(len(p.terms.Held))]
-		if r.Value != nil && r.Value.Sign() > 0 {
-			var err error
-			if from, err = p.richest(ctx); err != nil {
-				return err
-			}
-		}
-	}
-	gas, err := p.cfg.Chain.EstimateGas(ctx, chain.Message{From: from, To: r.To, Value: r.Value, Data: r.Data})
-	if err == nil {
-		r.GasLimit = gas
-		if gas > params.TxGas {
-			r.GasLimit += gas / 10
-		}
-		if head := p.cfg.Chain.Head(); !head.IsZero() && gas <= head.GasLimit {
-			r.GasLimit = min(r.GasLimit, head.GasLimit)
-		}
-		return nil
-	}
-	if revert, ok := errors.AsType[*chain.RevertError](err); ok {
-		return &relayer.RevertError{Reason: revert.Reason, Data: revert.Data}
-	}
-	refused, answered := errors.AsType[*chain.RPCError](err)
-	switch {
-	case errors.Is(err, chain.ErrInsufficientFunds) && p.beyond(ctx, key, r.Value):
-		return errBeyond
-	case errors.Is(err, chain.ErrInsufficientFunds): // beside what it has pending, or since its balance was read
-		return &relayer.FundsError{Need: cmp.Or(r.Value, new(big.Int))}
-	case errors.Is(err, chain.ErrGasAllowance):
-		return relayer.Invalidf("", "the simulation ran out of gas")
-	case answered && !chain.IsNoAnswer(err):
-		return relayer.Invalidf("", "the simulation failed: %s", refused.Message)
-	}
-	return fmt.Errorf("%w: the transaction could not be simulated: %w", relayer.ErrUnavailable, err)
 }

@@ -1,0 +1,91 @@
+package pool_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/core/types"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rollcall-dev/rollcall/internal/keyring/keyringtest"
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+	"github.com/rollcall-dev/rollcall/internal/relayer/httpapi"
+	"github.com/rollcall-dev/rollcall/internal/relayer/ledger"
+	"github.com/rollcall-dev/rollcall/internal/relayer/relaytest"
+	"github.com/rollcall-dev/rollcall/internal/testchain"
+	"github.com/rollcall-dev/rollcall/internal/testchain/contracts"
+	"github.com/rollcall-dev/rollcall/internal/testchain/proxy"
+	"github.com/rollcall-dev/rollcall/internal/testpostgres"
+)
+
+// only is a contract that reverts unless the caller is the address.
+func only(caller common.Address) []byte {
+	return slices.Concat([]byte{0x33, 0x73}, caller[:], []byte{0x14, 0x60, 29, 0x57, 0x5f, 0x5f, 0xfd, 0x5b, 0x00})
+}
+
+// A contract lets one of the pool's keys in. What is posted to the pool is estimated from that key, and sent by it.
+func TestSubmit_ContractChecksItsSender_ThatKeySends(t *testing.T) {
+	t.Parallel()
+	ring := keyringtest.Ring(t, t.Name(), 3)
+	let, door := ring.Addresses()[1], common.HexToAddress("0x00000000000000000000000000000000000d0012")
+	f := &fixture{ring: ring, chain: testchain.Simulated(t, testchain.SimulatedOptions{
+		Alloc: types.GenesisAlloc{door: {Code: only(let)}},
+	})}
+	f.chain.Fund(testchain.Ether(10), ring.Addresses()...)
+	f.options = relaytest.Options{
+		DatabaseURL: testpostgres.New(t, testpostgres.Migrated(ledger.Migrations())).URL(), RPC: []string{f.chain.URL()}, Ring: ring,
+	}
+	r := f.start(t)
+	submit := func(data []byte) (*relayer.Transaction, error) {
+		return r.Submit(t.Context(), httpapi.Submission{RelayerID: relaytest.PoolID, Caller: "test", Request: relayer.Request{
+			To: &door, Data: data, Speed: relayer.Fast,
+		}})
+	}
+	var txs []*relayer.Transaction
+	for range 9 {
+		tx, err := submit([]byte{1, 2, 3, 4})
+		require.NoError(t, err)
+		txs = append(txs, tx)
+	}
+	for _, tx := range txs {
+		var now *relayer.Transaction
+		require.Eventually(t, func() bool {
+			f.chain.Commit()
+			var err error
+			now, err = r.Transaction(t.Context(), relaytest.PoolID, tx.ID)
+			return err == nil && now.Status == relayer.Confirmed
+		}, 30*time.Second, 50*time.Millisecond)
+		require.Equal(t, let, now.From)
+	}
+	// Without the key that it lets in, all are refused with its revert.
+	_, err := r.Ledger.ChangeKey(t.Context(), let, ledger.KeyChange{Paused: new(true)})
+	require.NoError(t, err)
+	var revert *relayer.RevertError
+	require.Eventually(t, func() bool {
+		_, err = submit([]byte{1, 2, 3, 4})
+		return err != nil
+	}, 20*time.Second, 10*time.Millisecond)
+	require.ErrorAs(t, err, &revert)
+}
+
+// Where all keys are alike, transactions are spread over them, and one estimate does for each after the first.
+func TestSubmit_ContractLetsAllIn_KeysShareTheLoad(t *testing.T) {
+	f := setup(t, 3)
+	node := f.behind(t)
+	node.SetRules(proxy.Rule{Name: "estimates", Methods: []string{"eth_estimateGas"}, Fault: proxy.Fault{Kind: proxy.Delay}})
+	counter := f.chain.Counter()
+	r := f.start(t)
+	from := map[string]int{}
+	for range 9 {
+		tx, err := r.Submit(t.Context(), httpapi.Submission{RelayerID: relaytest.PoolID, Caller: "test", Request: relayer.Request{
+			To: &counter, Data: contracts.Hit(common.Hash{1}), Speed: relayer.Fast,
+		}})
+		require.NoError(t, err)
+		require.Equal(t, relaytest.PoolID, tx.Target)
+		from[tx.From.Hex()]++
+	}
+	require.Len(t, from, 3)
+	require.EqualValues(t, 3+8, node.Injected()["estimates"])
+}
