@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -34,10 +35,8 @@ type call struct {
 // key names the call in an endpoint's health: its method, and apart from it the method after what is pending, which nodes
 // without a pool fail alone.
 func (c call) key() string {
-	for _, p := range c.params {
-		if p == any("pending") {
-			return c.method + pendingKey
-		}
+	if slices.Contains(c.params, any("pending")) {
+		return c.method + pendingKey
 	}
 	return c.method
 }
