@@ -32,16 +32,23 @@ type call struct {
 	answers func(*RPCError) bool
 }
 
-// key names the call in an endpoint's health: its method, and apart from it the method after what is pending, which nodes
-// without a pool fail alone.
+// key names the call in an endpoint's health: its method. What concerns the pending state has a key of its own, because nodes
+// without a pool fail only that, and so has the newest block, because nodes without old blocks answer only that.
 func (c call) key() string {
-	if slices.Contains(c.params, any("pending")) {
+	switch {
+	case slices.Contains(c.params, any("pending")):
 		return c.method + pendingKey
+	case c.method == "eth_getBlockByNumber" && slices.Contains(c.params, any("latest")):
+		return headMethod
 	}
 	return c.method
 }
 
-const pendingKey = " pending"
+const (
+	pendingKey = " pending"
+	// headMethod is what heads are read with.
+	headMethod = "eth_getBlockByNumber latest"
+)
 
 func (c call) isAnswer(e *RPCError) bool { return c.answers != nil && c.answers(e) }
 

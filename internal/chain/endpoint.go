@@ -284,7 +284,8 @@ func (ep *endpoint) limit(err error) {
 	}
 	ep.mu.Lock()
 	defer ep.mu.Unlock()
-	if tracked(e.Method) {
+	// What cannot name its chain is of no use for anything else.
+	if tracked(e.Method) && e.Method != "eth_chainId" {
 		ep.methodFailed(e.Method, limitPrefix+e.Reason, true)
 		e.RetryAfter = max(0, time.Until(ep.methods[e.Method].until))
 		return

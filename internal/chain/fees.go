@@ -105,7 +105,7 @@ func (c *Client) Fees(ctx context.Context) (Fees, error) {
 }
 
 // feeMethods are those that fees are read with, except for the suggested tip, without which they are known.
-var feeMethods = []string{"eth_getBlockByNumber", "eth_gasPrice", "eth_feeHistory"}
+var feeMethods = []string{headMethod, "eth_gasPrice", "eth_feeHistory"}
 
 // readFees reads the fees at one endpoint. Where none has a history of fees, an endpoint's own suggestion has to do.
 func (c *Client) readFees(ctx context.Context) (Fees, error) {

@@ -24,9 +24,6 @@ type heads struct {
 	pushed  Header        // the last that the subscription brought
 }
 
-// headMethod is what heads are read with.
-const headMethod = "eth_getBlockByNumber"
-
 // subscription is the name of the subscription as a source of heads.
 const subscription = "subscription"
 

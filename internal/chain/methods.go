@@ -36,7 +36,10 @@ func IsNoAnswer(err error) bool {
 
 // tracked reports whether health is kept for a method. Callers of [Client.Call] choose methods freely; those that the
 // metrics don't know either are not kept, which bounds the map.
-func tracked(method string) bool { return methodLabels[strings.TrimSuffix(method, pendingKey)] }
+func tracked(key string) bool {
+	method, _, _ := strings.Cut(key, " ")
+	return methodLabels[method]
+}
 
 // judge marks the errors among the answers that are faults of the endpoint, and records how it answered each method.
 func (ep *endpoint) judge(calls []call, answers []answer) {

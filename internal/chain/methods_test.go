@@ -3,6 +3,7 @@ package chain
 import (
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -494,4 +495,44 @@ func TestBlockReceipts_AnswerIsTooLarge_ReceiptsByHash(t *testing.T) {
 	receipts, err := v.BlockReceipts(t.Context(), v.Header().Hash)
 	require.NoError(t, err)
 	require.Len(t, receipts, 2)
+}
+
+// An endpoint without old blocks is as good as any for new ones.
+func TestHead_OldBlocksFail_EndpointStaysOK(t *testing.T) {
+	t.Parallel()
+	f := newFake(t)
+	f.on("eth_getBlockByNumber", func(params []json.RawMessage) (string, string) {
+		if n := numberOf(params[0], 100); n > 0 && n < 50 {
+			return "", nodeFaults["internal error"]
+		}
+		return blockJSON(numberOf(params[0], 100), 1), ""
+	})
+	c := open(t, Config{Endpoints: []string{f.url()}})
+	v, err := c.Latest(t.Context())
+	require.NoError(t, err)
+	_, err = v.Headers(t.Context(), 10, 12)
+	require.True(t, IsNoAnswer(err))
+	s := c.Status()
+	require.True(t, s.OK())
+	require.NotEmpty(t, s.Endpoints[0].Failing["eth_getBlockByNumber"])
+}
+
+// An endpoint that limits the rate of the question for its chain is left alone altogether.
+func TestVerify_RateLimited_EndpointIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	first, second := newFake(t), newFake(t)
+	first.onRequest(func(w http.ResponseWriter, _ []fakeCall, batch bool) bool {
+		if batch {
+			fail(w, 200, -32600, "batches are not allowed")
+		} else {
+			fail(w, 200, -32005, "daily request count exceeded")
+		}
+		return true
+	})
+	c := open(t, Config{Endpoints: []string{first.url(), second.url()}})
+	for range 4 {
+		_, err := c.Latest(t.Context())
+		require.NoError(t, err)
+	}
+	require.LessOrEqual(t, first.count("eth_chainId"), 2, "in a batch, and alone")
 }

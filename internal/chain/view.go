@@ -51,7 +51,7 @@ func blockByTag(tag string) call {
 
 // viewMethods are those that a View reads with. An endpoint that fails one of them is no choice for a View.
 var viewMethods = []string{
-	"eth_getBlockByNumber", "eth_getTransactionCount", "eth_getTransactionCount" + pendingKey, "eth_getTransactionReceipt",
+	headMethod, "eth_getBlockByNumber", "eth_getTransactionCount", "eth_getTransactionCount" + pendingKey, "eth_getTransactionReceipt",
 }
 
 // Latest returns a View of the newest block of the best endpoint that answers. An endpoint at which a View's read failed
@@ -167,6 +167,11 @@ func (v *View) ask(ctx context.Context, calls []call, check ...uint64) ([]answer
 		var err error
 		if answers, err = v.ep.ask(ctx, calls); err != nil {
 			return nil, err
+		}
+		for _, a := range answers {
+			if IsNoAnswer(a.err) {
+				return nil, a.err
+			}
 		}
 	}
 	if len(check) == 0 {
