@@ -375,7 +375,7 @@ func (c *relayerCmd) relay(stages *stages, log *slog.Logger, reg *prometheus.Reg
 		Budgets: c.Guard.budgets(), Metrics: ledger.NewMetrics(reg),
 	})
 	follow := tracker.Nodes(client)
-	lineage := tracker.NewLineage(follow, store, log.With("component", "chain"))
+	lineage := tracker.NewLineage(follow, store, log.With("component", "chain"), client, passthrough)
 	policies := c.Gas.policies()
 	topUp := c.Guard.TopUp.config(policies.MaxFee)
 	all, err := together(c.ring, c.Guard.TopUp.signer)

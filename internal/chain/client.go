@@ -107,6 +107,8 @@ func (c *Client) none(methods ...string) error {
 		switch {
 		case ep.chainID != 0 && ep.chainID != c.cfg.ChainID:
 			reasons = append(reasons, &WrongChainError{Endpoint: ep.name, Want: c.cfg.ChainID, Have: ep.chainID})
+		case ep.excluded != (Exclusion{}):
+			reasons = append(reasons, fmt.Errorf("%s: excluded: %s", ep.name, ep.excluded.Reason))
 		case ep.limited:
 			reasons = append(reasons, &RateLimitError{
 				Endpoint: ep.name, RetryAfter: max(0, time.Until(ep.until)),

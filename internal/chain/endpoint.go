@@ -65,6 +65,7 @@ type endpoint struct {
 	batchMax int       // calls it takes in a batch
 	refused  time.Time // when it last refused a batch
 	methods  map[string]*methodHealth
+	excluded Exclusion // why it must not be used
 }
 
 func newEndpoint(cfg *Config, index int, name string, u *url.URL) *endpoint {
@@ -93,6 +94,7 @@ const (
 	standingFailing                    // gave no answer lately, or failed one of the methods
 	standingLimited                    // asked to be left alone, or not to be asked one of the methods: not used until then
 	standingWrong                      // another chain: not used
+	standingExcluded                   // by Client.Exclude: not used
 )
 
 // standing tells how good a choice the endpoint is for calls of the methods.
@@ -103,6 +105,8 @@ func (ep *endpoint) standing(now time.Time, methods ...string) standing {
 	switch {
 	case ep.chainID != 0 && ep.chainID != ep.cfg.ChainID:
 		s = standingWrong
+	case ep.excluded != (Exclusion{}):
+		s = standingExcluded
 	case now.Before(ep.until) && ep.limited:
 		s = standingLimited
 	case now.Before(ep.until):
@@ -349,6 +353,9 @@ func backoff(failures int, least, most time.Duration) time.Duration {
 
 // verify makes sure, once a minute and after each failure, that the endpoint is of the right chain.
 func (ep *endpoint) verify(ctx context.Context) error {
+	if err := ep.exclusion(); err != nil {
+		return err
+	}
 	if ep.isVerified() {
 		return nil
 	}
@@ -445,7 +452,7 @@ func (ep *endpoint) observe(h Header, best uint64) {
 	}
 	ep.cfg.Metrics.head.WithLabelValues(ep.name).Set(float64(h.Number))
 	up := 0.0
-	if ep.lag <= ep.cfg.MaxLag {
+	if ep.lag <= ep.cfg.MaxLag && ep.excluded == (Exclusion{}) {
 		up = 1
 	}
 	ep.cfg.Metrics.up.WithLabelValues(ep.name).Set(up)

@@ -92,7 +92,7 @@ func (c *Client) best() uint64 {
 	var best uint64
 	for _, ep := range c.endpoints {
 		ep.mu.Lock()
-		if ep.failures == 0 && ep.failing()[headMethod] == "" && ep.chainID == c.cfg.ChainID {
+		if ep.failures == 0 && ep.failing()[headMethod] == "" && ep.chainID == c.cfg.ChainID && ep.excluded == (Exclusion{}) {
 			best = max(best, ep.head.Number)
 		}
 		ep.mu.Unlock()
@@ -227,6 +227,9 @@ var errSilent = errors.New("the chain has heads that the subscription did not br
 func (c *Client) subscribe(ctx context.Context, id identity) (brought bool, err error) {
 	setup, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
 	defer cancel()
+	if err := c.exclusion(id.name); err != nil {
+		return false, err
+	}
 	client, err := rpc.DialOptions(setup, c.cfg.Subscribe, rpc.WithWebsocketMessageSizeLimit(c.cfg.MaxResponse))
 	if err != nil {
 		return false, err
@@ -255,6 +258,9 @@ func (c *Client) subscribe(ctx context.Context, id identity) (brought bool, err 
 	for {
 		select {
 		case h := <-incoming:
+			if err := c.exclusion(id.name); err != nil {
+				return brought, err
+			}
 			brought, told = true, h.Number
 			c.heads.offer(subscription, h, time.Now(), c.gone)
 			c.setLive(true)

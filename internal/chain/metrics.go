@@ -14,6 +14,7 @@ type Metrics struct {
 	duration *prometheus.HistogramVec
 	up       *prometheus.GaugeVec
 	head     *prometheus.GaugeVec
+	excluded *prometheus.GaugeVec
 }
 
 // NewMetrics registers the metrics with reg; nil leaves them unregistered.
@@ -34,6 +35,9 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		}, []string{"endpoint"}),
 		head: f.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "rollcall_rpc_head_number", Help: "Number of the newest block that an endpoint has reported.",
+		}, []string{"endpoint"}),
+		excluded: f.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "rollcall_rpc_endpoint_excluded", Help: "1 while an endpoint is not used because its history differs from the recorded one.",
 		}, []string{"endpoint"}),
 	}
 }

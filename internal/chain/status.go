@@ -60,6 +60,8 @@ func (c *Client) Status() Status {
 			e.Reason = fmt.Sprintf("chain id is %d, not %d", ep.chainID, c.cfg.ChainID)
 		case ep.failures > 0:
 			e.Reason = ep.reason // also between two attempts
+		case standing == standingExcluded:
+			e.Reason = "excluded: " + ep.excluded.Reason
 		case e.Failing[headMethod] != "":
 			e.Reason = headMethod + ": " + e.Failing[headMethod]
 		case ep.head.IsZero():

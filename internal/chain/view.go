@@ -128,9 +128,13 @@ func (c *Client) PendingNonces(ctx context.Context, addrs []common.Address) ([]u
 }
 
 // PendingEverywhere is the highest that any endpoint says in [View.PendingNonces]. It fails unless all of them answer.
+// One whose history differs is not asked.
 func (c *Client) PendingEverywhere(ctx context.Context, addrs []common.Address) ([]uint64, error) {
 	highest := make([]uint64, len(addrs))
 	for _, ep := range c.endpoints {
+		if ep.leftOut() {
+			continue
+		}
 		var pending []uint64
 		v, err := c.LatestOf(ctx, ep.name)
 		if err == nil {

@@ -113,7 +113,7 @@ func Launch(t testing.TB, o Options) *Relayer {
 		ChainID: o.ChainID, Pool: o.ID, Targets: o.Targets, Budgets: o.Budgets, Metrics: ledger.NewMetrics(reg),
 	})
 	follow := tracker.Nodes(client)
-	r.Lineage = tracker.NewLineage(follow, r.Ledger, log)
+	r.Lineage = tracker.NewLineage(follow, r.Ledger, log, client)
 	sending := sender.Config{ChainID: o.ChainID, Ring: o.Ring, Chain: client, Ledger: r.Ledger, Log: log, Ready: r.Lineage.Err, Metrics: sender.NewMetrics(reg)}
 	var keeper *safeguard.Keeper
 	sending.Broadcasted = func(key common.Address, outcome chain.Outcome) {

@@ -25,16 +25,28 @@ type Lineage struct {
 	logged atomic.Int64 // when the state was last logged, Unix seconds
 	doubts atomic.Int64 // raised by views
 
-	mu     sync.Mutex
-	faults map[string]error // what each node said last, where that was wrong
+	clients []Excluder
+
+	mu       sync.Mutex
+	faults   map[string]error // what each node said last, where that was wrong
+	compared map[string]bool  // nodes that have had the recorded history since this process started
+	excluded map[string]bool
+}
+
+// Excluder keeps an endpoint from being used, or ends that; [chain.Client] does.
+type Excluder interface {
+	Exclude(endpoint string, e chain.Exclusion)
 }
 
 // errNotChecked is the state before the first answer of a node.
 var errNotChecked = errors.New("no node has confirmed yet that the chain is the one that transactions were sent on")
 
-// NewLineage makes a Lineage; Run runs it.
-func NewLineage(c Chain, l *ledger.Ledger, log *slog.Logger) *Lineage {
-	g := &Lineage{chain: c, ledger: l, log: log, faults: map[string]error{}}
+// NewLineage makes a Lineage; Run runs it. The clients do not use endpoints with another history while a majority of the nodes that
+// answer has the recorded one.
+func NewLineage(c Chain, l *ledger.Ledger, log *slog.Logger, clients ...Excluder) *Lineage {
+	g := &Lineage{
+		chain: c, ledger: l, log: log, clients: clients, faults: map[string]error{}, compared: map[string]bool{}, excluded: map[string]bool{},
+	}
 	g.state.Store(&errNotChecked)
 	return g
 }
@@ -82,7 +94,7 @@ func (g *Lineage) check(ctx context.Context, patience time.Duration) error {
 	anchors := g.chain.Anchors(ctx, known.Anchor.Number, patience)
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	var matching, behind int
+	matching, behind := map[string]bool{}, map[string]bool{}
 	var faults []error
 	for _, a := range anchors {
 		fault := g.faults[a.Endpoint]
@@ -95,34 +107,71 @@ func (g *Lineage) check(ctx context.Context, patience time.Duration) error {
 				"drops what was pending", errForeign, a.Endpoint, a.Genesis, known.Genesis)
 		case a.Block.IsZero():
 			fault = nil
-			behind++
+			behind[a.Endpoint] = true
 		case a.Block.Hash != known.Anchor.Hash:
-			fault = foreign(a.Endpoint, a.Block, known)
+			fault = reorganized(a.Endpoint, a.Block, known)
 		default:
 			fault = nil
-			matching++
+			matching[a.Endpoint], g.compared[a.Endpoint] = true, true
 		}
 		if g.faults[a.Endpoint] = fault; fault != nil {
 			faults = append(faults, fault)
 		}
 	}
+	quorum := len(matching) > len(faults) // of the nodes that answered; others have nothing to compare
+	for _, a := range anchors {
+		fault := g.faults[a.Endpoint]
+		switch {
+		case matching[a.Endpoint]:
+			g.exclude(a.Endpoint, chain.Exclusion{})
+		case !quorum: // no node is known to be right: nothing is sent, and an endpoint that was excluded stays so
+		case fault != nil:
+			g.exclude(a.Endpoint, chain.Exclusion{Reason: fault.Error()})
+		case behind[a.Endpoint]:
+			g.exclude(a.Endpoint, chain.Exclusion{
+				Reason: fmt.Sprintf("it has no block %d, by which the chain is recognized: it is syncing, or of another chain", known.Anchor.Number),
+			})
+		case !g.compared[a.Endpoint] && !g.excluded[a.Endpoint]:
+			g.exclude(a.Endpoint, chain.Exclusion{Reason: "its history has not been compared yet", Undecided: true})
+		}
+	}
 	switch {
-	case len(faults) > 0:
-		g.set(errors.Join(faults...))
-	case matching > 0:
+	case quorum:
 		if g.doubts.Load() == doubts { // what these nodes said may be older than what a view has shown meanwhile
 			g.set(nil)
 		}
-	case behind > 0:
+	case len(faults) > 0 && len(matching) > 0:
+		g.set(fmt.Errorf("%d of %d nodes that answer have the recorded history, which is no majority: %w",
+			len(matching), len(matching)+len(faults), errors.Join(faults...)))
+	case len(faults) > 0:
+		g.set(errors.Join(faults...))
+	case len(behind) > 0:
 		g.set(fmt.Errorf("no node has block %d, which has been seen on this chain: they are syncing, or the chain was reset", known.Anchor.Number))
 	}
 	return g.Err()
 }
 
-// foreign is said of a node that has another block than the one that is known.
-func foreign(node string, has chain.Header, known ledger.Chain) error {
-	return fmt.Errorf("%w: %s has block %s with number %d, not %s; if that is meant, `rollcall keys resync --new-chain` "+
-		"drops what was pending", errForeign, node, has.Hash, known.Anchor.Number, known.Anchor.Hash)
+// exclude keeps an endpoint from being used, or ends that. An endpoint that was excluded stays so until it has the recorded history,
+// also while it does not answer. g.mu is held.
+func (g *Lineage) exclude(endpoint string, e chain.Exclusion) {
+	out := e != (chain.Exclusion{})
+	switch {
+	case out && !g.excluded[endpoint] && !e.Undecided:
+		g.log.Error("endpoint excluded", "endpoint", endpoint, "reason", e.Reason)
+	case !out && g.excluded[endpoint]:
+		g.log.Info("endpoint included", "endpoint", endpoint)
+	}
+	g.excluded[endpoint] = out && !e.Undecided
+	for _, c := range g.clients {
+		c.Exclude(endpoint, e)
+	}
+}
+
+// reorganized returns the fault of a node that has another block than the recorded anchor. Its genesis block is the same.
+func reorganized(node string, has chain.Header, known ledger.Chain) error {
+	return fmt.Errorf("%w: %s has block %s with number %d, not %s, and no other genesis block: the chain was reorganized deeper than that; "+
+		"if the nodes are right, `rollcall keys resync --reorganized` takes back what vanished and has it sent again",
+		errForeign, node, has.Hash, known.Anchor.Number, known.Anchor.Hash)
 }
 
 // Recognise compares a view with what the store knows, without asking other nodes, of which one may hang. Where the view
@@ -153,7 +202,7 @@ func (g *Lineage) Recognise(ctx context.Context, v View) error {
 		return nil
 	}
 	g.doubts.Add(1)
-	err = foreign("the node", headers[0], known)
+	err = reorganized("the node", headers[0], known)
 	g.set(err)
 	return err
 }
@@ -189,10 +238,10 @@ func (g *Lineage) set(now error) {
 	before := g.state.Swap(&now)
 	switch {
 	case now == nil && *before != nil:
-		g.log.Info("chain is the one that is known")
+		g.log.Info("chain verified, sending enabled")
 	case now != nil && (*before == nil || (*before).Error() != now.Error() || time.Since(time.Unix(g.logged.Load(), 0)) >= faultLogged):
 		g.logged.Store(time.Now().Unix())
-		g.log.Error("nothing is sent", "err", now)
+		g.log.Error("sending stopped", "err", now)
 	}
 }
 

@@ -1,0 +1,167 @@
+package tracker_test
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/rollcall-dev/rollcall/internal/chain"
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+	"github.com/rollcall-dev/rollcall/internal/relayer/ledger"
+	"github.com/rollcall-dev/rollcall/internal/relayer/relaytest"
+	"github.com/rollcall-dev/rollcall/internal/relayer/tracker"
+	"github.com/rollcall-dev/rollcall/internal/testchain"
+	"github.com/rollcall-dev/rollcall/internal/testchain/proxy"
+	"github.com/rollcall-dev/rollcall/internal/testpostgres"
+)
+
+// endpoints are proxies that can be moved from one node to another.
+type endpoints struct {
+	t   *testing.T
+	all []*proxy.Proxy
+}
+
+func (e *endpoints) open(node, listen string) *proxy.Proxy {
+	e.t.Helper()
+	p, err := proxy.Open(proxy.Config{HTTP: node, Listen: listen})
+	require.NoError(e.t, err)
+	e.t.Cleanup(func() { require.NoError(e.t, p.Close()) })
+	// It counts, and does nothing.
+	p.SetRules(proxy.Rule{Name: "used", Fault: proxy.Fault{Kind: proxy.Delay}, Methods: []string{
+		"eth_sendRawTransaction", "eth_getTransactionCount", "eth_estimateGas", "eth_feeHistory", "eth_getTransactionReceipt", "eth_getBalance",
+	}})
+	return p
+}
+
+// move has an endpoint lead to another node.
+func (e *endpoints) move(i int, node string) {
+	e.t.Helper()
+	listen := strings.TrimPrefix(e.all[i].URL(), "http://")
+	require.NoError(e.t, e.all[i].Close())
+	e.all[i] = e.open(node, listen)
+}
+
+// One endpoint of three with another chain, the preferred one, is neither read nor sent to, and the others go on. With two of them nothing
+// is sent. An endpoint that has the recorded chain again is used again.
+func TestLineage_ForeignEndpoint_IsExcludedWhileMajorityMatches(t *testing.T) {
+	foreign := testchain.Simulated(t, testchain.SimulatedOptions{})
+	for range 40 {
+		foreign.Commit() // far above the others, which must not look late beside it
+	}
+	e := &endpoints{t: t}
+	f := setup(t, 1, func(o *relaytest.Options) {
+		node := o.RPC[0]
+		o.RPC = nil
+		for i := range 3 {
+			e.all = append(e.all, e.open(node, ""))
+			o.RPC = append(o.RPC, e.all[i].URL())
+		}
+	})
+	f.commitUntil(f.send(), relayer.Confirmed)
+	becomes := func(ready bool, reason string) {
+		t.Helper()
+		require.Eventually(t, func() bool {
+			h := f.Health()
+			return h.Ready == ready && strings.Contains(h.Reason, reason)
+		}, 20*time.Second, 10*time.Millisecond)
+	}
+	e.move(0, foreign.URL())
+	becomes(true, "excluded: ")
+	used := e.all[0].Injected()["used"]
+	f.commitUntil(f.send(), relayer.Confirmed)
+	require.Equal(t, used, e.all[0].Injected()["used"], "the foreign endpoint was used")
+
+	e.move(1, foreign.URL())
+	becomes(false, "which is no majority")
+	e.move(1, f.chain.URL())
+	becomes(true, "excluded: ")
+	require.Eventually(t, func() bool { return f.Client.Status().Endpoints[1].OK }, 20*time.Second, 10*time.Millisecond)
+	e.move(0, f.chain.URL())
+	require.Eventually(t, func() bool { return f.Client.Status().Endpoints[0].OK }, 20*time.Second, 10*time.Millisecond)
+	used = e.all[0].Injected()["used"]
+	f.commitUntil(f.send(), relayer.Confirmed)
+	require.Greater(t, e.all[0].Injected()["used"], used)
+	f.settled()
+}
+
+// exclusions records them.
+type exclusions map[string]chain.Exclusion
+
+func (x exclusions) Exclude(endpoint string, e chain.Exclusion) {
+	if x[endpoint] = e; e == (chain.Exclusion{}) {
+		delete(x, endpoint)
+	}
+}
+
+// A majority of the nodes that answer decides. An excluded one that stops to answer stays excluded.
+func TestLineage_Quorum(t *testing.T) {
+	t.Parallel()
+	here, elsewhere := sight{number: 40, branch: 1}, sight{number: 40, branch: 2}
+	store := ledger.New(testpostgres.New(t, testpostgres.Migrated(ledger.Migrations())).Pool(t), ledger.Config{ChainID: 1337, Pool: relaytest.PoolID})
+	_, err := store.Remember(t.Context(), here.block(0).Hash)
+	require.NoError(t, err)
+	require.NoError(t, store.MoveAnchor(t.Context(), 0, ledger.Block{Number: 9, Hash: here.block(9).Hash}))
+	anchor := map[byte]chain.Anchor{
+		'm': {Genesis: here.block(0).Hash, Block: here.block(9)},           // matches
+		'r': {Genesis: here.block(0).Hash, Block: elsewhere.block(9)},      // reorganized
+		'g': {Genesis: elsewhere.block(0).Hash, Block: elsewhere.block(9)}, // another genesis block
+		'b': {Genesis: here.block(0).Hash},                                 // behind
+		'd': {Err: errors.New("connection refused")},
+	}
+	for _, c := range []struct {
+		nodes, excluded, err string // nodes and excluded by place
+	}{
+		{"m", "", ""},
+		{"mm", "", ""},
+		{"mr", "", "1 of 2 nodes that answer have the recorded history, which is no majority"},
+		{"rm", "", "resync --reorganized"},
+		{"gm", "", "resync --new-chain"},
+		{"mmr", "2", ""},
+		{"gmm", "0", ""},
+		{"rmg", "", "1 of 3 nodes"},
+		{"rmd", "", "1 of 2 nodes"},
+		{"mdd", "1?2?", ""},
+		{"bm", "0", ""},
+		{"b", "", "no node has block 9"},
+		{"bd", "", "no node has block 9"},
+		{"r", "", "resync --reorganized"},
+		{"rr", "", "resync --reorganized"},
+		{"mmr mmd", "2", ""},
+		{"mmr dmr", "2", "1 of 2 nodes"},
+		{"mmr mmm", "", ""},
+		{"mmd mmr", "2", ""},
+		{"mmm mmd", "", ""},
+	} {
+		o, x := &oracle{asked: func() {}}, exclusions{}
+		g := tracker.NewLineage(o, store, slog.New(slog.DiscardHandler), x)
+		for nodes := range strings.SplitSeq(c.nodes, " ") {
+			o.anchors = nil
+			for i, kind := range []byte(nodes) {
+				a := anchor[kind]
+				a.Endpoint = fmt.Sprint(i)
+				o.anchors = append(o.anchors, a)
+			}
+			err = g.Check(t.Context())
+		}
+		if c.err == "" {
+			require.NoError(t, err, c.nodes)
+		} else {
+			require.ErrorContains(t, err, c.err, c.nodes)
+		}
+		excluded := ""
+		for i := range 3 {
+			switch e, out := x[fmt.Sprint(i)]; {
+			case out && e.Undecided:
+				excluded += fmt.Sprint(i, "?")
+			case out:
+				excluded += fmt.Sprint(i)
+			}
+		}
+		require.Equal(t, c.excluded, strings.ReplaceAll(excluded, " ", ""), c.nodes)
+	}
+}
