@@ -13,6 +13,7 @@ import (
 
 	"github.com/ethereum/go-ethereum/common"
 
+	"github.com/rollcall-dev/rollcall/gateway"
 	"github.com/rollcall-dev/rollcall/internal/chain"
 	"github.com/rollcall-dev/rollcall/internal/config"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
@@ -345,8 +346,9 @@ func (c *keysDrainCmd) Run(ctx context.Context, con *console) error {
 
 type keysResyncCmd struct {
 	keyArgs
-	NewChain bool `help:"The chain has another history now, on purpose: drop what was pending on the one before, and begin each key at the new one's count."`
-	Yes      bool `help:"Do not ask before something is dropped."`
+	Reorganized bool `help:"The chain was reorganized deeper than final transactions: make those pending again whose blocks are gone, keep nonces and signed bytes, and go on with the chain as it is."`
+	NewChain    bool `help:"The chain has another genesis block now, on purpose: drop what was pending on the one before, and begin each key at the new one's count."`
+	Yes         bool `help:"Do not ask before something is taken back or dropped."`
 	outputFlags
 	poolFlags
 	nodeFlags
@@ -357,16 +359,23 @@ func (keysResyncCmd) Help() string {
 else has used the key; and fills nonces below it that no transaction has with no-ops, which relayers sign. It never moves a
 nonce down and drops nothing.
 
-With --new-chain it does, for all pools on the chain: relayers send nothing on a chain with another history than the one
-that they know, since the same nonces mean other transactions there, until an operator says that it is meant.`
+Relayers send nothing on a chain with another history than the recorded one, until an operator allows it for all pools on the
+chain. With the same genesis block it is a deep reorganization, and all signed bytes are still valid: --reorganized makes
+transactions pending again whose blocks are gone, also final ones, tells their webhook targets, and has relayers send the same
+bytes again. It may be repeated, and does the rest where it was interrupted. With another genesis block it is another chain:
+--new-chain drops what was pending.`
 }
 
 func (c *keysResyncCmd) Check(p *config.Problems) {
 	switch {
-	case !c.NewChain:
+	case c.NewChain && c.Reorganized:
+		p.Addf(&c.NewChain, "give one of them", "contradicts %s", p.Where(&c.Reorganized))
+	case !c.NewChain && !c.Reorganized:
 		c.keyArgs.check(p)
-	case len(c.Key) > 0:
+	case len(c.Key) > 0 && c.NewChain:
 		p.Addf(&c.NewChain, "leave the keys away", "is for all keys of the chain")
+	case len(c.Key) > 0:
+		p.Addf(&c.Reorganized, "leave the keys away", "is for all keys of the chain")
 	}
 	c.nodeFlags.check(p, c.poolFlags.check(p), c.ChainID)
 	if len(c.RPCURLs) == 0 {
@@ -380,8 +389,11 @@ func (c *keysResyncCmd) Run(ctx context.Context, con *console) error {
 		return err
 	}
 	defer client.Close()
-	if c.NewChain {
+	switch {
+	case c.NewChain:
 		return c.startOver(ctx, con, client)
+	case c.Reorganized:
+		return c.takeBack(ctx, con, client)
 	}
 	a, ctx, end, err := c.admin(ctx)
 	if err != nil {
@@ -448,6 +460,88 @@ func (r resynced) String() string {
 	return r.Key + ": " + strings.Join(found, "; ")
 }
 
+// confirm prints a plan and asks the operator for a yes, unless --yes was given.
+func (c *keysResyncCmd) confirm(con *console, plan func(io.Writer), question string) error {
+	ask := con.stdout
+	if c.Output == "json" {
+		ask = con.stderr
+	}
+	if !c.Yes || c.Output != "json" {
+		plan(ask)
+	}
+	if c.Yes {
+		return nil
+	}
+	fmt.Fprint(ask, question+" Type yes: ")
+	answer, err := bufio.NewReader(con.stdin).ReadString('\n')
+	if strings.TrimSpace(answer) == "yes" {
+		return nil
+	}
+	fmt.Fprintln(ask)
+	if errors.Is(err, io.EOF) && answer == "" {
+		return withFix(errors.New("nobody answered"), "Say so beforehand, with --yes.")
+	}
+	return errors.New("it was not confirmed")
+}
+
+// takeBack follows a chain that was reorganized deeper than final transactions.
+func (c *keysResyncCmd) takeBack(ctx context.Context, con *console, client *chain.Client) error {
+	a, limited, end, err := c.admin(ctx)
+	if err != nil {
+		return err
+	}
+	defer end()
+	plan, err := a.Reorganized(limited, client)
+	if err != nil {
+		return err
+	}
+	if err := c.confirm(con, func(w io.Writer) { describeReorganized(w, plan) }, "Make these pending again, and go on with the chain as it is now?"); err != nil {
+		return err
+	}
+	// A person may have taken long.
+	limited, cancel := context.WithTimeout(ctx, c.Timeout)
+	defer cancel()
+	taken, err := a.TakeBack(limited, client, plan)
+	if err != nil {
+		if taken == 0 && admin.OutcomeOf(err) != admin.Unknown {
+			return err
+		}
+		return withFix(&gateway.UnknownOutcomeError{Cause: err.Error(), Err: err},
+			"%s taken back for certain. Repeat the command for the rest, with a longer --timeout if it ran out.", plural(taken, "transaction"))
+	}
+	result := struct {
+		TakenBack    int    `json:"takenBack"`
+		AnchorNumber uint64 `json:"anchorNumber"`
+		AnchorHash   string `json:"anchorHash"`
+	}{taken, plan.Anchor.Number, plan.Anchor.Hash.Hex()}
+	return c.print(con.stdout, result, func(w io.Writer) {
+		fmt.Fprintf(w, "%s taken back; relayers go on within seconds\n", plural(taken, "transaction"))
+	})
+}
+
+// describeReorganized prints the plan of takeBack.
+func describeReorganized(w io.Writer, plan *admin.Reorganized) {
+	switch {
+	case plan.Behind:
+		fmt.Fprintf(w, "The nodes have the recorded genesis block, and block %d is their newest; block %d has been seen. If they are syncing, wait until they have it.\n",
+			plan.Head, plan.Known.Anchor.Number)
+	case plan.Anchor != plan.Known.Anchor:
+		fmt.Fprintf(w, "The nodes have block %d as %s; %s was recorded.\n", plan.Anchor.Number, plan.Anchor.Hash, plan.Known.Anchor.Hash)
+	default:
+		fmt.Fprintf(w, "The nodes have the recorded block %d, %s.\n", plan.Anchor.Number, plan.Anchor.Hash)
+	}
+	if len(plan.Vanished) == 0 {
+		fmt.Fprintln(w, "No transaction has lost its block.")
+		return
+	}
+	var rows [][]string
+	for _, v := range plan.Vanished {
+		rows = append(rows, []string{lower(v.Address), v.Pool, strconv.Itoa(v.Final), strconv.Itoa(v.Mined)})
+	}
+	fmt.Fprintln(w, "The blocks of these transactions are gone:")
+	table(w, "KEY POOL FINAL MINED", rows)
+}
+
 // startOver accepts another history.
 func (c *keysResyncCmd) startOver(ctx context.Context, con *console, client *chain.Client) error {
 	a, limited, end, err := c.admin(ctx)
@@ -459,23 +553,8 @@ func (c *keysResyncCmd) startOver(ctx context.Context, con *console, client *cha
 	if err != nil {
 		return err
 	}
-	ask := con.stdout
-	if c.Output == "json" {
-		ask = con.stderr
-	}
-	if !c.Yes || c.Output != "json" {
-		describe(ask, plan)
-	}
-	if !c.Yes {
-		fmt.Fprint(ask, "Drop that, and begin anew on the chain as it is now? Type yes: ")
-		answer, err := bufio.NewReader(con.stdin).ReadString('\n')
-		if strings.TrimSpace(answer) != "yes" {
-			fmt.Fprintln(ask)
-			if errors.Is(err, io.EOF) && answer == "" {
-				return withFix(errors.New("nobody answered"), "Say so beforehand, with --yes.")
-			}
-			return errors.New("it was not confirmed")
-		}
+	if err := c.confirm(con, func(w io.Writer) { describe(w, plan) }, "Drop that, and begin anew on the chain as it is now?"); err != nil {
+		return err
 	}
 	// A person may have taken long.
 	limited, cancel := context.WithTimeout(ctx, c.Timeout)
@@ -495,14 +574,7 @@ func (c *keysResyncCmd) startOver(ctx context.Context, con *console, client *cha
 
 // describe prints what starting over means.
 func describe(w io.Writer, plan *admin.NewChain) {
-	switch {
-	case plan.Behind:
-		fmt.Fprintf(w, "The nodes have the known genesis block, and no block %d, which has been seen: they are syncing, or the chain was reset.\n", plan.Known.Anchor.Number)
-	case plan.Genesis == plan.Known.Genesis:
-		fmt.Fprintf(w, "The nodes have another block %d than %s, which has been seen.\n", plan.Known.Anchor.Number, plan.Known.Anchor.Hash)
-	default:
-		fmt.Fprintf(w, "The nodes have genesis block %s, the store knows %s.\n", plan.Genesis, plan.Known.Genesis)
-	}
+	fmt.Fprintf(w, "The nodes have genesis block %s, the store knows %s.\n", plan.Genesis, plan.Known.Genesis)
 	if len(plan.Doomed) == 0 {
 		fmt.Fprintln(w, "Nothing is pending on the chain before.")
 		return

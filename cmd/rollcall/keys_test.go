@@ -114,6 +114,8 @@ func TestKeysArePausedAndResumed(t *testing.T) {
 		`"x" is not the address of a key`:   {"keys", "pause", "x"},
 		`"0x1" is not the address of a key`: {"keys", "drain", "0x1"},
 		"leave the keys away":               {"keys", "resync", "--new-chain", lower(stranger), "--rpc-urls", r.chain.URL()},
+		"--reorganized: is for all keys":    {"keys", "resync", "--reorganized", lower(stranger), "--rpc-urls", r.chain.URL()},
+		"--new-chain: contradicts":          {"keys", "resync", "--new-chain", "--reorganized", "--rpc-urls", r.chain.URL()},
 		"--rpc-urls: is missing":            {"keys", "resync", "--all"},
 	} {
 		res := rollcall(t, r.operator(args...)...)
@@ -285,6 +287,40 @@ func TestStartingOverIsAnOperatorsWord(t *testing.T) {
 	next := r.send(t, 0, "three")
 	require.Zero(t, *next.Nonce)
 	r.confirm(t, next, relayer.Confirmed)
+}
+
+// A final transaction whose block is gone is pending again on an operator's word.
+func TestResyncReorganized(t *testing.T) {
+	t.Parallel()
+	r := startRelay(t, 1, func(o *relaytest.Options) { o.Targets = []string{"api"} })
+	parent := r.chain.Commit()
+	tx := r.send(t, 0, "one")
+	r.confirm(t, tx, relayer.Confirmed)
+	args := r.operator("keys", "resync", "--reorganized", "--rpc-urls", r.chain.URL())
+	res := rollcall(t, append(args, "--yes")...)
+	require.Equal(t, 0, res.code, res.stderr)
+	require.Contains(t, res.stdout, "No transaction has lost its block.\n0 transactions taken back; relayers go on within seconds\n")
+
+	r.Stop()
+	head, err := r.chain.Client().BlockNumber(t.Context())
+	require.NoError(t, err)
+	r.chain.Fork(parent)
+	r.chain.Rollback()
+	for n := uint64(0); n <= head; {
+		r.chain.AdjustTime(time.Hour)
+		n, err = r.chain.Client().BlockNumber(t.Context())
+		require.NoError(t, err)
+	}
+	res = rollcall(t, args...) // nobody is at standard input
+	require.Equal(t, exitNotDone, res.code)
+	require.Regexp(t, lower(r.keys[0])+` +pool +1 +0\n`, res.stdout)
+	require.Contains(t, res.stderr, "not done: nobody answered\nSay so beforehand, with --yes.")
+	require.Equal(t, "confirmed", read[gotten](t, r.operator("tx", "get", tx.ID.String())...).Transactions[0].Status)
+	done := read[struct{ TakenBack int }](t, append(args, "--yes")...)
+	require.Equal(t, 1, done.TakenBack)
+	now := read[gotten](t, r.operator("tx", "get", tx.ID.String())...).Transactions[0]
+	require.Equal(t, "broadcasted", now.Status)
+	require.Equal(t, now.Revision, now.Webhooks[len(now.Webhooks)-1].Revision, "its target is told")
 }
 
 func TestEther(t *testing.T) {

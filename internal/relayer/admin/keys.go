@@ -123,7 +123,7 @@ const soughtLimit = 10_000
 // error those before it are done, and repeating it does the rest. It refuses a chain with another history than the known one,
 // where counts mean nothing.
 func (a *Admin) Resync(ctx context.Context, client *chain.Client, keys []*relayer.Key) ([]Resync, error) {
-	if err := tracker.NewLineage(tracker.Nodes(client), a.Ledger, slog.New(slog.DiscardHandler)).Check(ctx); err != nil {
+	if err := tracker.NewLineage(tracker.Nodes(client), a.Ledger, slog.New(slog.DiscardHandler), client).Check(ctx); err != nil {
 		return nil, refused{err}
 	}
 	addresses := make([]common.Address, len(keys))
@@ -176,46 +176,63 @@ func (a *Admin) resync(ctx context.Context, k *relayer.Key, mined uint64) (r Res
 	return r, asRefused(err)
 }
 
-// NewChain is what starting over on a chain with another history means.
+// NewChain is the plan to start over on a chain with another genesis block.
 type NewChain struct {
 	Genesis common.Hash  // of the nodes
-	Known   ledger.Chain // what the store knows, and gives up
-	// Behind: the nodes have the first block that is known, and one of them has not yet, or not any more, the last one.
-	Behind bool
-	Doomed []ledger.Doomed
+	Known   ledger.Chain // recorded by the store, which gives it up
+	Doomed  []ledger.Doomed
 }
 
-// ErrSameChain means that the nodes have the history that the store knows.
+// ErrSameChain means that the nodes have the history that the store records.
 var ErrSameChain = refused{errors.New("the nodes have the very history that transactions were sent on: there is nothing to start over")}
 
-// NewChain looks at what starting over would do. It fails with [ErrSameChain], and where the nodes do not agree or one does
-// not answer: that one may have the known history.
+// ErrSameGenesis means that the nodes have the recorded genesis block: bytes that were signed before are still valid, and a transaction
+// that is reported as dropped could be mined.
+var ErrSameGenesis = refused{errors.New("the nodes have the genesis block that transactions were sent on, so these can still be mined, " +
+	"and none may be dropped: after a reorganization, use `rollcall keys resync --reorganized`")}
+
+// NewChain plans to start over. It fails with [ErrSameChain] or [ErrSameGenesis], and where the nodes disagree or one does
+// not answer: that one may have the recorded history.
 func (a *Admin) NewChain(ctx context.Context, client *chain.Client) (*NewChain, error) {
 	known, err := a.Ledger.Chain(ctx)
 	if err != nil {
 		return nil, refused{err}
 	}
-	n := &NewChain{Known: known}
-	for _, anchor := range client.Anchors(ctx, known.Anchor.Number, 0) {
-		switch {
-		case anchor.Err != nil:
-			return nil, refused{fmt.Errorf("%s does not tell its history, and may have the known one: %w", anchor.Endpoint, anchor.Err)}
-		case anchor.Genesis == (common.Hash{}):
-		case n.Genesis != (common.Hash{}) && anchor.Genesis != n.Genesis:
-			return nil, refused{fmt.Errorf("the nodes disagree about the genesis block: %s and %s", n.Genesis, anchor.Genesis)}
-		default:
-			n.Genesis = anchor.Genesis
-			n.Behind = n.Behind || anchor.Block.IsZero() && anchor.Genesis == known.Genesis
-			if anchor.Genesis == known.Genesis && anchor.Block.Hash == known.Anchor.Hash {
+	anchors, genesis, err := history(ctx, client, known)
+	if err != nil {
+		return nil, err
+	}
+	if genesis == known.Genesis {
+		for _, anchor := range anchors {
+			if anchor.Genesis == genesis && anchor.Block.Hash == known.Anchor.Hash {
 				return nil, ErrSameChain
 			}
 		}
+		return nil, ErrSameGenesis
 	}
-	if n.Genesis == (common.Hash{}) {
-		return nil, refused{errors.New("no node keeps the genesis block")}
-	}
+	n := &NewChain{Known: known, Genesis: genesis}
 	n.Doomed, err = a.Ledger.Doomed(ctx)
 	return n, asRefused(err)
+}
+
+// history asks all nodes for the recorded anchor's block and for their genesis block, on which they have to agree.
+func history(ctx context.Context, client *chain.Client, known ledger.Chain) (anchors []chain.Anchor, genesis common.Hash, err error) {
+	anchors = client.Anchors(ctx, known.Anchor.Number, 0)
+	for _, anchor := range anchors {
+		switch {
+		case anchor.Err != nil:
+			return nil, genesis, refused{fmt.Errorf("%s does not tell its history, and may have the known one: %w", anchor.Endpoint, anchor.Err)}
+		case anchor.Genesis == (common.Hash{}): // it does not keep that
+		case genesis != (common.Hash{}) && anchor.Genesis != genesis:
+			return nil, genesis, refused{fmt.Errorf("the nodes disagree about the genesis block: %s and %s", genesis, anchor.Genesis)}
+		default:
+			genesis = anchor.Genesis
+		}
+	}
+	if genesis == (common.Hash{}) {
+		return nil, genesis, refused{errors.New("no node keeps the genesis block")}
+	}
+	return anchors, genesis, nil
 }
 
 // StartOver accepts the chain as it is now, drops what was pending on the one before, and returns how many that were. It looks at

@@ -1,0 +1,299 @@
+package admin
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/core/types"
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rollcall-dev/rollcall/internal/keyring/keyringtest"
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+	"github.com/rollcall-dev/rollcall/internal/relayer/ledger"
+	"github.com/rollcall-dev/rollcall/internal/relayer/relaytest"
+	"github.com/rollcall-dev/rollcall/internal/testchain"
+	"github.com/rollcall-dev/rollcall/internal/testchain/contracts"
+	"github.com/rollcall-dev/rollcall/internal/testpostgres"
+)
+
+// reorg is a relayer on a chain that forks below the blocks of final transactions.
+type reorg struct {
+	t       *testing.T
+	node    *testchain.Chain
+	counter common.Address
+	db      *testpostgres.DB
+	*relaytest.Relayer
+	admin *Admin
+	hits  []common.Hash          // calls of the counter, each of one transaction
+	txs   []*relayer.Transaction // that make them; the last one was canceled
+	fork  common.Hash
+}
+
+func (r *reorg) head() uint64 {
+	r.t.Helper()
+	n, err := r.node.Client().BlockNumber(r.t.Context())
+	require.NoError(r.t, err)
+	return n
+}
+
+// until commits blocks until a condition holds.
+func (r *reorg) until(condition func() bool, what string) {
+	r.t.Helper()
+	require.Eventually(r.t, func() bool {
+		if condition() {
+			return true
+		}
+		r.node.Commit()
+		return false
+	}, time.Minute, 20*time.Millisecond, what)
+}
+
+func (r *reorg) read(tx *relayer.Transaction) *relayer.Transaction {
+	r.t.Helper()
+	now, err := r.Transaction(r.t.Context(), relaytest.PoolID, tx.ID)
+	require.NoError(r.t, err)
+	return now
+}
+
+// final reports whether all transactions have their final status: the last one canceled, the others confirmed.
+func (r *reorg) final() bool {
+	for i, tx := range r.txs {
+		want := relayer.Confirmed
+		if i == len(r.txs)-1 {
+			want = relayer.Canceled
+		}
+		if r.read(tx).Status != want {
+			return false
+		}
+	}
+	return true
+}
+
+// counts returns how often the chain has executed each call.
+func (r *reorg) counts() []uint64 {
+	r.t.Helper()
+	n, err := contracts.Counts(r.t.Context(), r.node.Client(), r.counter, nil, r.hits...)
+	require.NoError(r.t, err)
+	return n
+}
+
+// startReorg has transactions final in blocks above the fork, and the anchor at least depth blocks above it.
+func startReorg(t *testing.T, depth uint64) *reorg {
+	t.Helper()
+	r := &reorg{t: t, node: testchain.Simulated(t, testchain.SimulatedOptions{}), db: testpostgres.New(t, testpostgres.Migrated(ledger.Migrations()))}
+	r.counter = r.node.Counter()
+	ring := keyringtest.Ring(t, t.Name(), 2)
+	r.node.Fund(testchain.Ether(10), ring.Addresses()...)
+	r.Relayer = relaytest.Start(t, relaytest.Options{DatabaseURL: r.db.URL(), RPC: []string{r.node.URL()}, Ring: ring, Targets: []string{"api"},
+		Budgets: ledger.Budgets{Caller: testchain.Ether(1), Key: testchain.Ether(1)}})
+	var err error
+	r.admin, err = Open(t.Context(), r.db.Pool(t), testchain.ChainID, relaytest.PoolID)
+	require.NoError(t, err)
+	for r.head() < 150 { // the anchor is not a young chain's
+		r.node.Commit()
+	}
+	r.fork = r.node.Commit()
+	forked := r.head()
+	for i := range 6 {
+		r.hits = append(r.hits, common.Hash{byte(i + 1)})
+		r.txs = append(r.txs, r.Send(t, r.counter, 0, contracts.Hit(r.hits[i])))
+	}
+	for _, tx := range r.txs {
+		r.Reaches(t, tx, relayer.Broadcasted)
+	}
+	_, err = r.Cancel(t.Context(), relaytest.PoolID, r.txs[5].ID, "test")
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		attempts, err := r.Ledger.Attempts(t.Context(), r.txs[5].ID)
+		return err == nil && len(attempts) == 2 && r.read(r.txs[5]).Status == relayer.Broadcasted
+	}, 20*time.Second, 20*time.Millisecond)
+	r.until(func() bool { return r.head() > forked+depth }, "depth")
+	r.until(r.final, "transactions did not become final")
+	r.until(func() bool {
+		if depth < 64 {
+			return true
+		}
+		known, err := r.Ledger.Chain(t.Context())
+		return err == nil && known.Anchor.Number > forked
+	}, "the anchor did not move above the fork")
+	require.Equal(t, []uint64{1, 1, 1, 1, 1, 0}, r.counts())
+	return r
+}
+
+// reorganize makes another branch from the fork the chain, with nothing of ours in it.
+func (r *reorg) reorganize() {
+	r.t.Helper()
+	was := r.head()
+	r.node.Fork(r.fork)
+	r.node.Rollback()
+	r.node.AdjustTime(time.Hour) // otherwise the same blocks come again
+	for r.head() < was+2 {
+		r.node.Commit()
+	}
+	require.Equal(r.t, make([]uint64, len(r.hits)), r.counts())
+}
+
+// rebroadcast gives the node the first bytes of a transaction, as another node's pool does that still has them.
+func (r *reorg) rebroadcast(tx *relayer.Transaction) {
+	r.t.Helper()
+	attempts, err := r.Ledger.Attempts(r.t.Context(), tx.ID)
+	require.NoError(r.t, err)
+	raw := new(types.Transaction)
+	require.NoError(r.t, raw.UnmarshalBinary(attempts[0].Raw))
+	require.NoError(r.t, r.node.Client().SendTransaction(r.t.Context(), raw))
+	r.node.Commit()
+}
+
+// stopped waits until the relayer refuses the chain, and names the command.
+func (r *reorg) stopped() {
+	r.t.Helper()
+	require.Eventually(r.t, func() bool {
+		h := r.Health()
+		return !h.Ready && strings.Contains(h.Reason, "`rollcall keys resync --reorganized`")
+	}, 20*time.Second, 10*time.Millisecond)
+}
+
+// told returns the statuses that the webhook target is told of a transaction, in their order.
+func (r *reorg) told(tx *relayer.Transaction) (statuses []string) {
+	r.t.Helper()
+	rows, err := r.db.Pool(r.t).Query(r.t.Context(), `SELECT snapshot->>'status' FROM relayer_deliveries WHERE tx_id = $1 ORDER BY revision`, tx.ID)
+	require.NoError(r.t, err)
+	statuses, err = pgx.CollectRows(rows, pgx.RowTo[string])
+	require.NoError(r.t, err)
+	return statuses
+}
+
+// A reorganization deeper than the anchor takes blocks of final transactions away. On an operator's word they are pending again, with
+// their nonces and bytes, and each is executed once; also one that another node brings back meanwhile, or that was still pending.
+func TestTakeBack_DeepReorganization_EachIsExecutedOnce(t *testing.T) {
+	for _, depth := range []uint64{70, 200} {
+		t.Run(strconv.FormatUint(depth, 10), func(t *testing.T) {
+			t.Parallel()
+			r := startReorg(t, depth)
+			pending := r.Reaches(t, r.Send(t, r.counter, 0, contracts.Hit(common.Hash{9})), relayer.Broadcasted)
+			r.hits, r.txs = append(r.hits, common.Hash{9}), slices.Insert(r.txs, 5, pending)
+			var before []*relayer.Transaction
+			for _, tx := range r.txs {
+				before = append(before, r.read(tx))
+			}
+			keys, err := r.admin.Keys(t.Context())
+			require.NoError(t, err)
+			r.reorganize()
+			r.stopped()
+			r.rebroadcast(r.txs[0])
+
+			client := nodes(t, r.node)
+			_, err = r.admin.NewChain(t.Context(), client)
+			require.ErrorIs(t, err, ErrSameGenesis)
+			require.Equal(t, NotDone, OutcomeOf(err))
+			plan, err := r.admin.Reorganized(t.Context(), client)
+			require.NoError(t, err)
+			require.False(t, plan.Behind)
+			final := 0
+			for _, v := range plan.Vanished {
+				final += v.Final
+			}
+			require.Equal(t, 6, final)
+			require.Equal(t, relayer.Confirmed, r.read(r.txs[0]).Status, "a plan changes nothing")
+
+			taken, err := r.admin.TakeBack(t.Context(), client, plan)
+			require.NoError(t, err)
+			require.Equal(t, 6, taken)
+			again, err := r.admin.TakeBack(t.Context(), client, plan)
+			require.NoError(t, err)
+			require.Zero(t, again)
+			require.Eventually(t, func() bool { return r.Health().Ready }, 20*time.Second, 10*time.Millisecond)
+			now, err := r.admin.Keys(t.Context())
+			require.NoError(t, err)
+			for i := range keys {
+				require.Equal(t, keys[i].NextNonce, now[i].NextNonce)
+			}
+			r.until(r.final, "transactions did not become final again")
+			require.Equal(t, []uint64{1, 1, 1, 1, 1, 0, 1}, r.counts())
+			for i, tx := range r.txs {
+				now := r.read(tx)
+				require.Equal(t, before[i].Nonce, now.Nonce)
+				require.Equal(t, before[i].From, now.From)
+				if tx.ID != pending.ID {
+					require.Equal(t, before[i].Hash, now.Hash, "the same bytes")
+					require.Greater(t, now.Revision, before[i].Revision)
+				}
+			}
+			// Budgets are charged once for each, with what it has cost.
+			var wrong int
+			require.NoError(t, r.db.Pool(t).QueryRow(t.Context(), `SELECT count(*) FROM
+				(SELECT scope, sum(spent_wei) AS spent FROM relayer_budgets GROUP BY scope) AS b,
+				(SELECT sum(gas_used * gas_price_paid) AS cost FROM relayer_txs) AS t WHERE b.spent <> t.cost`).Scan(&wrong))
+			require.Zero(t, wrong)
+			// The first one is mined while it is taken back: it may be told at once.
+			told := r.told(r.txs[1])
+			at := slices.Index(told, "confirmed")
+			require.Equal(t, []string{"broadcasted", "mined", "confirmed"}, slices.Compact(told[at+1:]))
+		})
+	}
+}
+
+// A command that ends half-way leaves the anchor, so that nothing is sent, and a repetition does the rest.
+func TestTakeBack_Interrupted_RepetitionFinishes(t *testing.T) {
+	t.Parallel()
+	r := startReorg(t, 70)
+	r.reorganize()
+	r.stopped()
+	client := nodes(t, r.node)
+	plan, err := r.admin.Reorganized(t.Context(), client)
+	require.NoError(t, err)
+	// One key, and of that one transaction: as far as an interrupted command may get.
+	placed, err := r.Ledger.Placed(t.Context(), r.txs[0].From, *r.txs[0].Nonce+1, 1)
+	require.NoError(t, err)
+	taken, err := r.Ledger.TakeBack(t.Context(), plan.Known, r.txs[0].From, placed)
+	require.NoError(t, err)
+	require.Equal(t, 1, taken)
+	require.Equal(t, relayer.Broadcasted, r.read(r.txs[0]).Status)
+	r.stopped()
+	require.Equal(t, make([]uint64, 6), r.counts())
+
+	taken, err = r.admin.TakeBack(t.Context(), client, plan)
+	require.NoError(t, err)
+	require.Equal(t, 5, taken)
+	r.until(r.final, "transactions did not become final again")
+	require.Equal(t, []uint64{1, 1, 1, 1, 1, 0}, r.counts())
+	var wrong int
+	require.NoError(t, r.db.Pool(t).QueryRow(t.Context(), `SELECT count(*) FROM relayer_keys WHERE pending_count <> 0`).Scan(&wrong))
+	require.Zero(t, wrong)
+}
+
+// A reorganization that takes final transactions away and leaves the anchor does not stop relayers, and the command mends the statuses.
+func TestTakeBack_ShallowReorganization_MendsFinal(t *testing.T) {
+	t.Parallel()
+	r := startReorg(t, 3)
+	require.True(t, r.Health().Ready)
+	r.reorganize()
+	client := nodes(t, r.node)
+	plan, err := r.admin.Reorganized(t.Context(), client)
+	require.NoError(t, err)
+	require.Equal(t, plan.Known.Anchor, plan.Anchor)
+	taken, err := r.admin.TakeBack(t.Context(), client, plan)
+	require.NoError(t, err)
+	require.Equal(t, 6, taken)
+	r.until(r.final, "transactions did not become final again")
+	require.Equal(t, []uint64{1, 1, 1, 1, 1, 0}, r.counts())
+}
+
+// Nodes that disagree, and another genesis block, are refused.
+func TestReorganized_Refuses(t *testing.T) {
+	t.Parallel()
+	r := startReorg(t, 70)
+	other := testchain.Simulated(t, testchain.SimulatedOptions{})
+	_, err := r.admin.Reorganized(t.Context(), nodes(t, other))
+	require.ErrorContains(t, err, "use `rollcall keys resync --new-chain`")
+	require.Equal(t, NotDone, OutcomeOf(err))
+	plan, err := r.admin.Reorganized(t.Context(), nodes(t, r.node))
+	require.NoError(t, err)
+	require.Empty(t, plan.Vanished)
+	require.Equal(t, plan.Known.Anchor, plan.Anchor)
+}
