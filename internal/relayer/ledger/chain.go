@@ -129,13 +129,13 @@ func (l *Ledger) StartOver(ctx context.Context, known Chain, genesis common.Hash
 }
 
 // Follow makes holder the process that follows the chain for the pool, for term from now on by the database's clock, unless
-// another is it, or the pool has not registered yet. It returns whether holder is, and a number that grows with each change
-// of holder.
-func (l *Ledger) Follow(ctx context.Context, holder string, term time.Duration) (following bool, epoch int64, err error) {
+// another is it, or the pool has not registered yet. With free above 0, holder lets others go first: it takes the lease only when
+// that has been free for so long. It returns whether holder is, and a number that grows with each change of holder.
+func (l *Ledger) Follow(ctx context.Context, holder string, term, free time.Duration) (following bool, epoch int64, err error) {
 	err = l.db.QueryRow(ctx, `UPDATE relayer_pools SET tracker = $3, tracker_until = now() + $4::interval,
 			tracker_epoch = tracker_epoch + CASE WHEN tracker = $3 THEN 0 ELSE 1 END
-		WHERE chain_id = $1 AND pool_id = $2 AND (tracker = $3 OR tracker_until < now()) RETURNING tracker_epoch`,
-		l.ChainID, l.Pool, holder, term).Scan(&epoch)
+		WHERE chain_id = $1 AND pool_id = $2 AND (tracker = $3 AND $5::interval = '0' OR tracker_until < now() - $5::interval) RETURNING tracker_epoch`,
+		l.ChainID, l.Pool, holder, term, free).Scan(&epoch)
 	switch {
 	case err == pgx.ErrNoRows: //nolint:errorlint // pgx returns it bare
 		return false, 0, nil

@@ -38,6 +38,7 @@ func (t *Tracker) handOver(ctx context.Context) {
 		"relayer", t.stranded)
 	t.stranded = common.Address{}
 	t.leave(context.WithoutCancel(ctx))
+	t.lease.held = false
 	for range 2 { // others look as often
 		t.await(ctx, false)
 	}

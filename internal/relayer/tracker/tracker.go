@@ -107,6 +107,8 @@ type Tracker struct {
 	unfound map[ledger.From]*lost // used nonces whose transaction was not found
 	anchor  ledger.Block
 
+	lease lease
+
 	stalls   map[common.Address]stall // of keys that this process does not hold
 	stranded common.Address           // one of them, for which others are to follow
 
@@ -187,31 +189,24 @@ func (t *Tracker) forget() {
 func (t *Tracker) Run(ctx context.Context) error {
 	defer t.leave(context.WithoutCancel(ctx))
 	defer t.tending.Wait()
-	var following bool
 	for {
-		ok, epoch, err := t.cfg.Ledger.Follow(ctx, t.cfg.Name, t.cfg.Term)
-		if ok && !following {
-			t.cfg.Log.Info("following the chain", "epoch", epoch)
-			t.last, t.hinted, t.heard, t.behind = chain.Header{}, chain.Header{}, time.Time{}, 0
-			t.forget()
-		}
-		following = ok
-		if ok {
-			t.cfg.Metrics.following.Set(1)
-		} else {
-			t.cfg.Metrics.idle()
-		}
+		var err error
 		level := slog.LevelWarn
-		if err == nil && t.cfg.Lineage != nil {
+		if t.cfg.Lineage != nil {
 			if err = t.cfg.Lineage.Err(); err != nil {
 				level = slog.LevelDebug                           // the Lineage, and the endpoints, log the cause
 				t.last, t.anchor = chain.Header{}, ledger.Block{} // it may be another chain when it is ready again
 			}
 		}
-		if ok && err == nil {
+		if err == nil {
+			err = t.claim(ctx)
+		} else if !t.lease.held {
+			err = nil // it does not take the lease, and the others may be well
+		}
+		if t.lease.held && err == nil {
 			err = t.round(ctx)
 		}
-		t.record(following, err)
+		t.record(t.lease.held, err)
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -219,12 +214,14 @@ func (t *Tracker) Run(ctx context.Context) error {
 			t.cfg.Metrics.rounds.WithLabelValues("failed").Inc()
 			t.cfg.Log.Log(ctx, level, "tracker round failed", "err", err)
 		}
-		if following && t.stranded != (common.Address{}) {
+		if t.lease.held && !t.lease.succeeded(err, t.cfg.Term) {
+			t.standBack(ctx)
+		}
+		if t.lease.held && t.stranded != (common.Address{}) {
 			t.handOver(ctx)
-			following = false
 			continue
 		}
-		t.await(ctx, following && err == nil)
+		t.await(ctx, t.lease.held && err == nil)
 	}
 }
 

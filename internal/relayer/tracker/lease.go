@@ -1,0 +1,68 @@
+package tracker
+
+import (
+	"context"
+	"time"
+
+	"github.com/rollcall-dev/rollcall/internal/chain"
+)
+
+// lease is the right to follow the chain, as this process knows it. Two processes that believe to hold it do no harm.
+type lease struct {
+	held    bool
+	good    time.Time // when a round last succeeded under it; zero: none has
+	failing bool      // the last round failed: the lease is not renewed
+	yield   time.Time // until then another process goes first
+}
+
+// yieldTerms is for how many terms a process without a successful round lets others go first.
+const yieldTerms = 3
+
+// yieldTends is how long the lease then has to be free before this process takes it, in units of the interval in which the others look.
+// A process alone is not kept waiting longer than that when its nodes are back.
+const yieldTends = 3
+
+// claim takes the lease, or renews it after a round that succeeded. After one that failed the lease runs out.
+func (t *Tracker) claim(ctx context.Context) error {
+	if t.lease.held && t.lease.failing {
+		return nil
+	}
+	var free time.Duration
+	yielding := time.Now().Before(t.lease.yield)
+	if yielding {
+		free = yieldTends * t.cfg.Tend
+	}
+	ok, epoch, err := t.cfg.Ledger.Follow(ctx, t.cfg.Name, t.cfg.Term, free)
+	if ok && !t.lease.held {
+		if !yielding { // otherwise it is a trial, and there may be one every few seconds
+			t.cfg.Log.Info("following the chain", "epoch", epoch)
+		}
+		t.last, t.hinted, t.heard, t.behind = chain.Header{}, chain.Header{}, time.Time{}, 0
+		t.lease.good = time.Time{}
+		t.forget()
+	}
+	if t.lease.held = ok; ok {
+		t.cfg.Metrics.following.Set(1)
+	} else {
+		t.cfg.Metrics.idle()
+	}
+	return err
+}
+
+// succeeded records a round's outcome, and reports whether one has succeeded within a term. A process that has just taken the lease has
+// one round for that.
+func (l *lease) succeeded(err error, term time.Duration) bool {
+	if l.failing = err != nil; !l.failing {
+		l.good, l.yield = time.Now(), time.Time{}
+	}
+	return time.Since(l.good) < term
+}
+
+// standBack releases the lease: with this process's nodes nothing gets on, and another's may be well.
+func (t *Tracker) standBack(ctx context.Context) {
+	if !t.lease.good.IsZero() {
+		t.cfg.Log.Warn("lease released: no round has succeeded for a term", "term", t.cfg.Term)
+	}
+	t.leave(context.WithoutCancel(ctx))
+	t.lease = lease{yield: time.Now().Add(yieldTerms * t.cfg.Term)}
+}

@@ -1,0 +1,77 @@
+package tracker_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/rollcall-dev/rollcall/internal/postgres"
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+	"github.com/rollcall-dev/rollcall/internal/relayer/relaytest"
+	"github.com/rollcall-dev/rollcall/internal/relayer/tracker"
+	"github.com/rollcall-dev/rollcall/internal/testchain/proxy"
+)
+
+// holder returns what reads which process has the lease; empty if none has.
+func (f *fixture) holder() func() string {
+	f.t.Helper()
+	db, err := postgres.Open(f.t.Context(), postgres.Config{URL: f.options.DatabaseURL})
+	require.NoError(f.t, err)
+	f.t.Cleanup(db.Close)
+	return func() (name string) {
+		require.NoError(f.t, db.QueryRow(f.t.Context(), `SELECT CASE WHEN tracker_until > now() THEN tracker ELSE '' END FROM relayer_pools`).Scan(&name))
+		return name
+	}
+}
+
+// A process whose nodes are away, or refuse what a round needs, releases the lease, and the other one, whose nodes are well, goes on.
+func TestLease_FollowersNodesAreAway_AnotherTakesOver(t *testing.T) {
+	for name, fail := range map[string]func(*proxy.Proxy){
+		"down": func(p *proxy.Proxy) { p.SetDown(true) },
+		"hang": func(p *proxy.Proxy) { p.SetRules(proxy.Rule{Name: "hang", Fault: proxy.Fault{Kind: proxy.Hang}}) },
+		"count": func(p *proxy.Proxy) {
+			p.SetRules(proxy.Rule{Name: "count", Methods: []string{"eth_getTransactionCount"}, Fault: proxy.Fault{Kind: proxy.Refuse, Code: -32603, Message: "missing trie node"}})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var own *proxy.Proxy
+			var node string
+			f := setup(t, 1, func(o *relaytest.Options) {
+				node = o.RPC[0]
+				own = before(t, o)
+				o.Tracker = func(c *tracker.Config) { c.Name = "first" }
+			})
+			holder := f.holder()
+			require.Equal(t, "first", holder())
+			o := f.options
+			o.RPC = []string{node}
+			o.Tracker = func(c *tracker.Config) { c.Name = "second" }
+			other := relaytest.Start(t, o)
+			fail(own)
+			tx := other.Reaches(t, other.Send(t, f.chain.Accounts[0].Address, 1, nil), relayer.Broadcasted)
+			began := time.Now()
+			f.chain.Commit()
+			other.Reaches(t, tx, relayer.Mined)
+			t.Logf("mined after %v", time.Since(began))
+			require.Equal(t, "second", holder())
+			f.chain.Commit()
+			other.Reaches(t, tx, relayer.Confirmed)
+		})
+	}
+}
+
+// A process alone goes on as soon as its nodes are back, however long they were away.
+func TestLease_SingleProcess_GoesOnWhenNodesAreBack(t *testing.T) {
+	var own *proxy.Proxy
+	f := setup(t, 1, func(o *relaytest.Options) { own = before(t, o) })
+	holder := f.holder()
+	tx := f.send()
+	own.SetDown(true)
+	require.Eventually(t, func() bool { return holder() == "" }, 20*time.Second, 10*time.Millisecond, "the lease was not released")
+	f.chain.Commit()
+	f.chain.Commit()
+	own.SetDown(false)
+	f.Reaches(t, tx, relayer.Confirmed)
+	f.settled()
+}
