@@ -89,6 +89,8 @@ type chainFlags struct {
 	Timeout       time.Duration `name:"rpc-timeout" env:"RELAYER_RPC_TIMEOUT" default:"5s" min:"100ms" max:"1m" help:"Time a node has for an answer."`
 	MaxHeadAge    time.Duration `env:"RELAYER_MAX_HEAD_AGE" default:"10m" min:"0s" help:"Age of the newest block above which a node counts as stuck; 0 for any, as on a chain that makes blocks only when there is something in them."`
 	Confirmations uint64        `env:"RELAYER_CONFIRMATIONS" default:"12" min:"1" max:"10000" help:"Blocks, its own included, that make a transaction final."`
+	Finality      string        `env:"RELAYER_FINALITY" enum:"depth,safe,finalized" default:"depth" help:"What else makes a transaction final: depth is nothing else; safe and finalized are a node's tags, which its block has to have reached, too. Where nodes lack the tag nothing becomes final."`
+	AnchorDepth   uint64        `env:"RELAYER_ANCHOR_DEPTH" default:"64" min:"1" max:"100000" help:"Depth of the block by which the chain is recognized, not less than the confirmations, and more where nodes have finalized only an older one: a reorganization that goes deeper stops all sending."`
 }
 
 // gasFlags bound what transactions may cost.
@@ -193,6 +195,14 @@ func (c *chainFlags) config() chain.Config {
 		ChainID: c.ID, Endpoints: c.RPCURLs, Subscribe: c.SubscribeURL, Timeout: c.Timeout, PollInterval: c.PollInterval,
 		BroadcastAll: c.BroadcastAll, MaxHeadAge: c.MaxHeadAge,
 	}
+}
+
+// tag is the finality that nodes have to tag a block with; empty where depth alone counts.
+func (c *chainFlags) tag() string {
+	if c.Finality == "depth" {
+		return ""
+	}
+	return c.Finality
 }
 
 func (g *gasFlags) check(p *config.Problems) {
@@ -415,7 +425,7 @@ func (c *relayerCmd) relay(stages *stages, log *slog.Logger, reg *prometheus.Reg
 	track = tracker.New(tracker.Config{
 		RevertData: revertData,
 		Name:       processName(), Ledger: store, Sender: send, Chain: follow, Terms: terms, Log: log.With("component", "tracker"),
-		Confirmations: c.Chain.Confirmations, MaxFee: policies.MaxFee, Lineage: lineage, Everywhere: client.PendingEverywhere,
+		Confirmations: c.Chain.Confirmations, Finality: c.Chain.tag(), AnchorDepth: c.Chain.AnchorDepth, MaxFee: policies.MaxFee, Lineage: lineage, Everywhere: client.PendingEverywhere,
 		History: c.History, IdempotencyKeys: c.KeysFor, Round: keeper.Round, Metrics: tracker.NewMetrics(reg),
 	})
 	serve(relay)

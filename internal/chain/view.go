@@ -281,6 +281,33 @@ func (v *View) counts(ctx context.Context, addrs []common.Address, block any, an
 	return counts, nil
 }
 
+// Tagged returns the header of the block that the endpoint tags as "safe" or "finalized", at most the View's own. ErrMissing: it has none
+// that leads to the View's block, or does not know the tag.
+func (v *View) Tagged(ctx context.Context, tag string) (Header, error) {
+	answers, err := v.ep.ask(ctx, []call{blockByTag(tag)})
+	if err != nil {
+		return Header{}, fmt.Errorf("read the %s block: %w", tag, err)
+	}
+	h, err := headerOf(answers[0])
+	if _, answered := errors.AsType[*RPCError](err); answered {
+		return Header{}, fmt.Errorf("read the %s block: %w: %w", tag, ErrMissing, err)
+	}
+	if err != nil {
+		return Header{}, fmt.Errorf("read the %s block: %w", tag, err)
+	}
+	if h.Number > v.h.Number {
+		return Header{}, fmt.Errorf("%s block %d comes after block %d: %w", tag, h.Number, v.h.Number, ErrMissing)
+	}
+	headers, err := v.Headers(ctx, h.Number, h.Number)
+	if err != nil {
+		return Header{}, err
+	}
+	if headers[0].Hash != h.Hash {
+		return Header{}, fmt.Errorf("%s block %s is not on the chain: %w", tag, h.Hash, ErrMissing)
+	}
+	return h, nil
+}
+
 // Headers returns those of the blocks from and to and all between, which lead to the View's block; to is at most that.
 // They are linked: each is the parent of the next.
 func (v *View) Headers(ctx context.Context, from, to uint64) ([]Header, error) {

@@ -40,7 +40,7 @@ func (r *round) notFound(ctx context.Context, sought []ledger.Sought, found []le
 		l.rounds++
 		// A receipt may come later than the count. Searching is dear, and done again after twice as many heads each time.
 		n := l.rounds
-		if (n < 4 || n&(n-1) != 0) && (l.used == nil || !r.final(l.used)) {
+		if (n < 4 || n&(n-1) != 0) && (l.used == nil || l.used.BlockNumber > r.final) {
 			continue
 		}
 		if looked == 4 {
@@ -56,11 +56,6 @@ func (r *round) notFound(ctx context.Context, sought []ledger.Sought, found []le
 	return nil
 }
 
-// final says that no reorganization is expected to take a transaction away any more.
-func (r *round) final(used *chain.Used) bool {
-	return used.BlockNumber+r.cfg.Confirmations <= r.head.Number+1
-}
-
 // displace finds the transaction that has used a nonce of ours, and once it is deep enough sends ours under another.
 func (r *round) displace(ctx context.Context, s ledger.Sought, l *lost) error {
 	known := l.used != nil
@@ -74,7 +69,7 @@ func (r *round) displace(ctx context.Context, s ledger.Sought, l *lost) error {
 		log.Info("transaction is mined, and its receipt is not there yet")
 		return nil
 	}
-	if !r.final(used) {
+	if used.BlockNumber > r.final {
 		if !known {
 			log.Warn("somebody else's transaction has the nonce; ours waits until that is final")
 		}

@@ -2,6 +2,7 @@ package tracker
 
 import (
 	"context"
+	"errors"
 	"math/big"
 	"time"
 
@@ -29,6 +30,9 @@ func (r *round) follow(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := r.readFinal(ctx); err != nil {
+		return err
+	}
 	found, err := r.find(ctx)
 	if err != nil {
 		return err
@@ -40,6 +44,34 @@ func (r *round) follow(ctx context.Context) error {
 		return err
 	}
 	return r.moveAnchor(ctx)
+}
+
+// noTagInterval is how often a missing tag is logged.
+const noTagInterval = time.Minute
+
+// readFinal finds the newest block that is final: deep enough, and where a tag is configured at or below the tagged block. Without the
+// tagged block nothing is final.
+func (r *round) readFinal(ctx context.Context) error {
+	if r.final = 0; r.head.Number+1 > r.cfg.Confirmations {
+		r.final = r.head.Number + 1 - r.cfg.Confirmations
+	}
+	if r.cfg.Finality == "" || r.final == 0 {
+		return nil
+	}
+	tagged, err := r.view.Tagged(ctx, r.cfg.Finality)
+	switch {
+	case errors.Is(err, chain.ErrMissing):
+		if time.Since(r.noTag) > noTagInterval {
+			r.Tracker.noTag = time.Now()
+			r.cfg.Log.Warn("node has no block of the configured finality: nothing is confirmed", "tag", r.cfg.Finality, "err", err)
+		}
+		r.final = 0
+		return nil
+	case err != nil:
+		return err
+	}
+	r.final = min(r.final, tagged.Number)
+	return nil
 }
 
 // reorganize puts back what stands in blocks that are gone, and returns those with transactions that are part of the chain.
@@ -216,7 +248,7 @@ func (r *round) blockTimes(ctx context.Context, receipts []*chain.Receipt, times
 func (r *round) confirm(ctx context.Context, canonical []ledger.Block) error {
 	var deep []ledger.Block
 	for _, b := range canonical {
-		if b.Number+r.cfg.Confirmations <= r.head.Number+1 {
+		if b.Number <= r.final {
 			deep = append(deep, b)
 		}
 	}
@@ -286,19 +318,28 @@ func (r *round) raise(ctx context.Context) error {
 	return nil
 }
 
-// anchorDepth is how deep a block is that no reorganization reaches, on a chain that is long enough; anchorStep how often
-// another one is remembered.
-const anchorDepth, anchorStep = 64, 16
+// anchorStep is after how many blocks another anchor is recorded.
+const anchorStep = 16
 
 // moveAnchor remembers a block by which the chain is recognised. A young chain, too, has one: development chains begin anew
 // with the same genesis block.
 func (r *round) moveAnchor(ctx context.Context) error {
-	depth := max(min(anchorDepth, r.head.Number/2), r.cfg.Confirmations)
+	depth := max(min(r.cfg.AnchorDepth, r.head.Number/2), r.cfg.Confirmations)
 	if r.head.Number <= depth {
 		return nil
 	}
 	number := r.head.Number - depth
-	if r.anchor.Number > 0 && number < r.anchor.Number+anchorStep {
+	if !r.anchorDue(number) {
+		return nil
+	}
+	finalized, err := r.view.Tagged(ctx, "finalized")
+	if err != nil && !errors.Is(err, chain.ErrMissing) {
+		return err
+	}
+	if finalized.Number > 0 { // a chain that tags its genesis block has finalized nothing, or never does
+		number = min(number, finalized.Number)
+	}
+	if !r.anchorDue(number) {
 		return nil
 	}
 	headers, err := r.view.Headers(ctx, number, number)
@@ -311,4 +352,9 @@ func (r *round) moveAnchor(ctx context.Context) error {
 	}
 	r.anchor = block
 	return nil
+}
+
+// anchorDue reports whether a block is enough above the recorded anchor to take its place.
+func (r *round) anchorDue(number uint64) bool {
+	return r.anchor.Number == 0 || number >= r.anchor.Number+anchorStep
 }

@@ -26,6 +26,7 @@ type View interface {
 	Nonces(context.Context, []common.Address) ([]uint64, error)
 	PendingNonces(context.Context, []common.Address) ([]uint64, error)
 	Headers(ctx context.Context, from, to uint64) ([]chain.Header, error)
+	Tagged(ctx context.Context, tag string) (chain.Header, error)
 	Receipts(context.Context, []common.Hash) ([]*chain.Receipt, error)
 	BlockReceipts(context.Context, common.Hash) ([]chain.Receipt, error)
 	FindNonce(ctx context.Context, addr common.Address, nonce, low uint64) (chain.Used, error)
@@ -70,6 +71,11 @@ type Config struct {
 	Lineage *Lineage
 	// Confirmations is how many blocks, its own included, make a transaction final. Default 12.
 	Confirmations uint64
+	// Finality is the tag, "safe" or "finalized", that a final transaction's block has to have reached, too. Default: none.
+	Finality string
+	// AnchorDepth is how many blocks below the head the block is by which the chain is recognized; less on a young chain, more where
+	// nodes tag an older block as finalized, and not less than Confirmations. Default 64.
+	AnchorDepth uint64
 	// Term is how long this process follows without saying so again. Default 5 s.
 	Term time.Duration
 	// Tend is how often what is pending is looked after. Default 1 s.
@@ -106,6 +112,7 @@ type Tracker struct {
 	behind  int                   // looks in a row that did not get to it
 	unfound map[ledger.From]*lost // used nonces whose transaction was not found
 	anchor  ledger.Block
+	noTag   time.Time // when it was last logged that the node has no block of the tag
 
 	lease lease
 
@@ -160,6 +167,7 @@ type seen struct {
 // New makes a Tracker; Run runs it.
 func New(cfg Config) *Tracker {
 	cfg.Confirmations = cmp.Or(cfg.Confirmations, 12)
+	cfg.AnchorDepth = cmp.Or(cfg.AnchorDepth, 64)
 	if cfg.Metrics == nil {
 		cfg.Metrics = NewMetrics(nil)
 	}
@@ -387,6 +395,7 @@ type round struct {
 	counts    []uint64                        // mined, of each key
 	blocks    map[common.Hash][]chain.Receipt // that were read
 	freed     bool                            // places of keys, by what was mined
+	final     uint64                          // number of the newest final block; 0 while there is none
 	seen      *seen
 }
 

@@ -1,0 +1,94 @@
+package tracker_test
+
+import (
+	"context"
+	"encoding/json"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/rollcall-dev/rollcall/internal/chain"
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+	"github.com/rollcall-dev/rollcall/internal/relayer/relaytest"
+	"github.com/rollcall-dev/rollcall/internal/relayer/tracker"
+	"github.com/rollcall-dev/rollcall/internal/testchain/proxy"
+)
+
+// followed has the tracker report the newest block that it has followed to.
+func followed(o *relaytest.Options, edit func(*tracker.Config)) *atomic.Uint64 {
+	head := new(atomic.Uint64)
+	o.Tracker = func(c *tracker.Config) {
+		edit(c)
+		c.Round = func(_ context.Context, _ []*relayer.Key, h chain.Header) { head.Store(h.Number) }
+	}
+	return head
+}
+
+// commitTo commits blocks up to a number, and waits until the tracker has followed.
+func (f *fixture) commitTo(number uint64, head *atomic.Uint64) {
+	f.t.Helper()
+	for {
+		n, err := f.chain.Client().BlockNumber(f.t.Context())
+		require.NoError(f.t, err)
+		if n >= number {
+			break
+		}
+		f.chain.Commit()
+	}
+	require.Eventually(f.t, func() bool { return head.Load() >= number }, 20*time.Second, 10*time.Millisecond)
+}
+
+// With the tag, a transaction is final once its block is finalized, however deep it is, and not while nodes lack the tag. The test's chain
+// finalizes each 32nd block.
+func TestConfirm_FinalizedTag(t *testing.T) {
+	var head *atomic.Uint64
+	var own *proxy.Proxy
+	f := setup(t, 1, func(o *relaytest.Options) {
+		own = before(t, o)
+		head = followed(o, func(c *tracker.Config) { c.Finality = "finalized" })
+	})
+	tx := f.send()
+	f.chain.Commit()
+	f.Reaches(t, tx, relayer.Mined)
+	f.commitTo(31, head)
+	require.Equal(t, relayer.Mined, f.Reaches(t, tx, relayer.Mined).Status)
+	own.SetRules(proxy.Rule{
+		Name: "tag", Methods: []string{"eth_getBlockByNumber"}, Fault: proxy.Fault{Kind: proxy.Refuse, Code: -32602, Message: "invalid block tag"},
+		When: func(c proxy.Call) bool {
+			var params []any
+			return json.Unmarshal(c.Params, &params) == nil && len(params) > 0 && params[0] == "finalized"
+		},
+	})
+	f.commitTo(40, head)
+	require.NotZero(t, own.Injected()["tag"])
+	require.Equal(t, relayer.Mined, f.Reaches(t, tx, relayer.Mined).Status)
+	own.Switch(false)
+	f.commitUntil(tx, relayer.Confirmed)
+	f.settled()
+}
+
+// The anchor is as deep as configured, and deeper where nodes have finalized only an older block.
+func TestMoveAnchor_Depth(t *testing.T) {
+	for name, c := range map[string]struct{ depth, head, most, least uint64 }{
+		"depth":     {100, 210, 110, 80},
+		"finalized": {4, 63, 32, 16},
+		"default":   {0, 210, 146, 120},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var head *atomic.Uint64
+			f := setup(t, 1, func(o *relaytest.Options) {
+				head = followed(o, func(cfg *tracker.Config) { cfg.AnchorDepth = c.depth })
+			})
+			for n := uint64(10); n < c.head; n += 10 {
+				f.commitTo(n, head)
+			}
+			f.commitTo(c.head, head)
+			known, err := f.Ledger.Chain(t.Context())
+			require.NoError(t, err)
+			require.LessOrEqual(t, known.Anchor.Number, c.most)
+			require.GreaterOrEqual(t, known.Anchor.Number, c.least)
+		})
+	}
+}
