@@ -12,10 +12,12 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
+	"github.com/rollcall-dev/rollcall/internal/chain"
 	"github.com/rollcall-dev/rollcall/internal/keyring/keyringtest"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 	"github.com/rollcall-dev/rollcall/internal/relayer/ledger"
 	"github.com/rollcall-dev/rollcall/internal/relayer/relaytest"
+	"github.com/rollcall-dev/rollcall/internal/relayer/tracker"
 	"github.com/rollcall-dev/rollcall/internal/testchain"
 	"github.com/rollcall-dev/rollcall/internal/testchain/contracts"
 	"github.com/rollcall-dev/rollcall/internal/testpostgres"
@@ -296,4 +298,88 @@ func TestReorganized_Refuses(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, plan.Vanished)
 	require.Equal(t, plan.Known.Anchor, plan.Anchor)
+}
+
+// On a real node: what a short reorganization takes away is sent again by itself, and after a deep one on an operator's word.
+func TestReorganization_Geth_EachIsExecutedOnce(t *testing.T) {
+	for _, depth := range []uint64{3, 70, 200} {
+		t.Run(strconv.FormatUint(depth, 10), func(t *testing.T) {
+			t.Parallel()
+			deep := depth > 64
+			node := testchain.Geth(t, testchain.GethOptions{Durable: true, Args: []string{"--dev.period", "0"}}) // a block for each transaction
+			counter, ring := node.Counter(), keyringtest.Ring(t, t.Name(), 2)
+			node.Fund(testchain.Ether(10), ring.Addresses()...)
+			head := func() uint64 {
+				n, err := node.Client().BlockNumber(t.Context())
+				require.NoError(t, err)
+				return n
+			}
+			mine := func() { node.Fund(common.Big1, node.Accounts[0].Address) }
+			mineTo := func(n uint64) {
+				for head() < n {
+					mine()
+				}
+			}
+			db := testpostgres.New(t, testpostgres.Migrated(ledger.Migrations()))
+			r := relaytest.Start(t, relaytest.Options{DatabaseURL: db.URL(), RPC: []string{node.URL()}, Ring: ring, Tracker: func(c *tracker.Config) {
+				if !deep {
+					c.Confirmations = 8
+				}
+			}})
+			if deep {
+				mineTo(140 - min(depth, 130)) // the anchor is not a young chain's in the end
+			}
+			fork := head()
+			var hits []common.Hash
+			var txs []*relayer.Transaction
+			for i := range 4 {
+				hits = append(hits, common.Hash{byte(i + 1)})
+				txs = append(txs, r.Send(t, counter, 0, contracts.Hit(hits[i])))
+			}
+			for _, tx := range txs {
+				if deep {
+					mineTo(fork + depth)
+					r.Reaches(t, tx, relayer.Confirmed)
+				} else {
+					r.Reaches(t, tx, relayer.Mined)
+				}
+			}
+			require.Eventually(t, func() bool {
+				known, err := r.Ledger.Chain(t.Context())
+				require.NoError(t, err)
+				if !deep || known.Anchor.Number > fork {
+					return true
+				}
+				mine()
+				return false
+			}, time.Minute, 50*time.Millisecond)
+			known, err := r.Ledger.Chain(t.Context())
+			require.NoError(t, err)
+			node.SetHead(fork)
+			mineTo(max(known.Anchor.Number, fork+depth) + 2)
+			if deep {
+				require.Eventually(t, func() bool { return strings.Contains(r.Health().Reason, "--reorganized") }, 20*time.Second, 10*time.Millisecond)
+				a, err := Open(t.Context(), db.Pool(t), testchain.ChainID, relaytest.PoolID)
+				require.NoError(t, err)
+				client, err := chain.Open(chain.Config{ChainID: testchain.ChainID, Endpoints: []string{node.URL()}})
+				require.NoError(t, err)
+				defer client.Close()
+				plan, err := a.Reorganized(t.Context(), client)
+				require.NoError(t, err)
+				taken, err := a.TakeBack(t.Context(), client, plan)
+				require.NoError(t, err)
+				require.Equal(t, 4, taken)
+			}
+			for _, tx := range txs {
+				require.Eventually(t, func() bool {
+					mine()
+					now, err := r.Transaction(t.Context(), relaytest.PoolID, tx.ID)
+					return err == nil && now.Status == relayer.Confirmed
+				}, time.Minute, 50*time.Millisecond)
+			}
+			counts, err := contracts.Counts(t.Context(), node.Client(), counter, nil, hits...)
+			require.NoError(t, err)
+			require.Equal(t, []uint64{1, 1, 1, 1}, counts)
+		})
+	}
 }
