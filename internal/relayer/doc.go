@@ -26,6 +26,7 @@
 //	canceled                   canceled       canceled     taken back before it was signed, or a no-op took its nonce
 //	expired                    expired        expired      past its valid_until before it was signed, or a no-op took its nonce
 //
-// Confirmed, reverted, failed, replaced, dropped, canceled and expired are final. While a cancelation or an expiry is on
+// Confirmed, reverted, failed, replaced, dropped, canceled and expired are final: they change only where an operator takes a
+// transaction back whose block a deep reorganization took away (rollcall keys resync --reorganized). While a cancelation or an expiry is on
 // its way the status stays what it is, and [Transaction.Intent] says what is wanted.
 package relayer

@@ -10,6 +10,7 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/core/types"
 	"github.com/jackc/pgx/v5"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
 	"github.com/rollcall-dev/rollcall/internal/chain"
@@ -30,10 +31,11 @@ type reorg struct {
 	counter common.Address
 	db      *testpostgres.DB
 	*relaytest.Relayer
-	admin *Admin
-	hits  []common.Hash          // calls of the counter, each of one transaction
-	txs   []*relayer.Transaction // that make them; the last one was canceled
-	fork  common.Hash
+	registry *prometheus.Registry
+	admin    *Admin
+	hits     []common.Hash          // calls of the counter, each of one transaction
+	txs      []*relayer.Transaction // that make them; the last one was canceled
+	fork     common.Hash
 }
 
 func (r *reorg) head() uint64 {
@@ -87,12 +89,12 @@ func (r *reorg) counts() []uint64 {
 // startReorg has transactions final in blocks above the fork, and the anchor at least depth blocks above it.
 func startReorg(t *testing.T, depth uint64) *reorg {
 	t.Helper()
-	r := &reorg{t: t, node: testchain.Simulated(t, testchain.SimulatedOptions{}), db: testpostgres.New(t, testpostgres.Migrated(ledger.Migrations()))}
+	r := &reorg{t: t, registry: prometheus.NewRegistry(), node: testchain.Simulated(t, testchain.SimulatedOptions{}), db: testpostgres.New(t, testpostgres.Migrated(ledger.Migrations()))}
 	r.counter = r.node.Counter()
 	ring := keyringtest.Ring(t, t.Name(), 2)
 	r.node.Fund(testchain.Ether(10), ring.Addresses()...)
 	r.Relayer = relaytest.Start(t, relaytest.Options{DatabaseURL: r.db.URL(), RPC: []string{r.node.URL()}, Ring: ring, Targets: []string{"api"},
-		Budgets: ledger.Budgets{Caller: testchain.Ether(1), Key: testchain.Ether(1)}})
+		Registry: r.registry, Budgets: ledger.Budgets{Caller: testchain.Ether(1), Key: testchain.Ether(1)}})
 	var err error
 	r.admin, err = Open(t.Context(), r.db.Pool(t), testchain.ChainID, relaytest.PoolID)
 	require.NoError(t, err)
@@ -269,12 +271,26 @@ func TestTakeBack_Interrupted_RepetitionFinishes(t *testing.T) {
 	require.Zero(t, wrong)
 }
 
+// gathered returns a counter's value.
+func gathered(t *testing.T, reg *prometheus.Registry, name string) float64 {
+	t.Helper()
+	families, err := reg.Gather()
+	require.NoError(t, err)
+	for _, f := range families {
+		if f.GetName() == name {
+			return f.GetMetric()[0].GetCounter().GetValue()
+		}
+	}
+	return 0
+}
+
 // A reorganization that takes final transactions away and leaves the anchor does not stop relayers, and the command mends the statuses.
 func TestTakeBack_ShallowReorganization_MendsFinal(t *testing.T) {
 	t.Parallel()
 	r := startReorg(t, 3)
 	require.True(t, r.Health().Ready)
 	r.reorganize()
+	require.Eventually(t, func() bool { return gathered(t, r.registry, "rollcall_relayer_final_reorgs_total") == 1 }, 20*time.Second, 10*time.Millisecond)
 	client := nodes(t, r.node)
 	plan, err := r.admin.Reorganized(t.Context(), client)
 	require.NoError(t, err)

@@ -25,6 +25,8 @@
 //
 // What signers are needed for there is done for each key beside the others: one that hangs keeps only its own key waiting.
 //
+// The process that follows renews its term only after a round that succeeded. Otherwise it releases it, and lets others go first.
+//
 // Before all that a round compares the block that the chain is recognised by with its own view; see Lineage.
 //
 // An error of a node ends what it happens in, and decides nothing. A block that a lagging endpoint does not have yet is no

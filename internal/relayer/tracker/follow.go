@@ -26,6 +26,9 @@ const (
 
 // follow brings the store up to the head.
 func (r *round) follow(ctx context.Context) error {
+	if err := r.checkConfirmed(ctx); err != nil {
+		return err
+	}
 	canonical, err := r.reorganize(ctx)
 	if err != nil {
 		return err
@@ -255,8 +258,33 @@ func (r *round) confirm(ctx context.Context, canonical []ledger.Block) error {
 	if len(deep) == 0 {
 		return nil
 	}
-	_, err := r.cfg.Ledger.Confirm(ctx, deep)
-	return err
+	if _, err := r.cfg.Ledger.Confirm(ctx, deep); err != nil {
+		return err
+	}
+	for _, b := range deep {
+		if b.Number >= r.confirmed.Number {
+			r.Tracker.confirmed = b
+		}
+	}
+	return nil
+}
+
+// checkConfirmed reports a reorganization that took a block away whose transactions this process has made final. Their bytes are sent
+// again; their statuses are for an operator to put right.
+func (r *round) checkConfirmed(ctx context.Context) error {
+	number := r.confirmed.Number
+	if number == 0 || number > r.head.Number || r.head.Parent == r.last.Hash {
+		return nil
+	}
+	headers, err := r.view.Headers(ctx, number, number)
+	if err != nil || headers[0].Hash == r.confirmed.Hash {
+		return err
+	}
+	r.cfg.Metrics.finalReorgs.Inc()
+	r.cfg.Log.Error("final transactions lost their block in a reorganization: `rollcall keys resync --reorganized` puts their statuses right",
+		"block", number, "before", r.confirmed.Hash, "now", headers[0].Hash)
+	r.Tracker.confirmed = ledger.Block{}
+	return nil
 }
 
 // reconcile sees to it that the store's nonces are compared with all nodes' after the database failed over. That is not waited for,

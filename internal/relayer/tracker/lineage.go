@@ -99,6 +99,9 @@ func (g *Lineage) check(ctx context.Context, patience time.Duration) error {
 	for _, a := range anchors {
 		fault := g.faults[a.Endpoint]
 		switch {
+		case !a.Block.IsZero() && a.Block.Hash == known.Anchor.Hash: // also where it does not show its genesis block
+			fault = nil
+			matching[a.Endpoint], g.compared[a.Endpoint] = true, true
 		case errors.Is(a.Err, context.Canceled): // it was not waited for
 		case a.Err != nil:
 			fault = nil
@@ -108,11 +111,8 @@ func (g *Lineage) check(ctx context.Context, patience time.Duration) error {
 		case a.Block.IsZero():
 			fault = nil
 			behind[a.Endpoint] = true
-		case a.Block.Hash != known.Anchor.Hash:
-			fault = reorganized(a.Endpoint, a.Block, known)
 		default:
-			fault = nil
-			matching[a.Endpoint], g.compared[a.Endpoint] = true, true
+			fault = reorganized(a.Endpoint, a.Block, known)
 		}
 		if g.faults[a.Endpoint] = fault; fault != nil {
 			faults = append(faults, fault)

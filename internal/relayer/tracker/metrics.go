@@ -16,7 +16,7 @@ type Metrics struct {
 	rounds    *prometheus.CounterVec
 	nonceLag  *prometheus.GaugeVec
 
-	bumps, resends, filled, displaced, raised, reorgs, putBack, hopeless prometheus.Counter
+	bumps, resends, filled, displaced, raised, reorgs, finalReorgs, putBack, hopeless prometheus.Counter
 }
 
 // NewMetrics registers the metrics with reg; nil leaves them unregistered.
@@ -42,14 +42,15 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		nonceLag: f.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "rollcall_relayer_key_nonce_lag", Help: "By how many nonces a key's next one is ahead of what the chain has mined.",
 		}, []string{"relayer"}),
-		bumps:     counter("rollcall_relayer_bumps_total", "Transactions that got a higher fee, or a no-op in their place."),
-		resends:   counter("rollcall_relayer_resends_total", "Transactions sent again, since no node had taken them, or a node's pool lacked them."),
-		filled:    counter("rollcall_relayer_gaps_filled_total", "Nonces that nobody had, and a no-op got."),
-		displaced: counter("rollcall_relayer_displaced_total", "Nonces that somebody else's transaction took for good."),
-		raised:    counter("rollcall_relayer_raised_total", "Times that somebody else has used a key beyond what was given out."),
-		reorgs:    counter("rollcall_relayer_reorgs_total", "Reorganizations that took a transaction's block away."),
-		putBack:   counter("rollcall_relayer_reorganized_total", "Transactions that a reorganization made pending again."),
-		hopeless:  counter("rollcall_relayer_hopeless_total", "Transactions that no node will ever take: a no-op takes their nonce."),
+		bumps:       counter("rollcall_relayer_bumps_total", "Transactions that got a higher fee, or a no-op in their place."),
+		resends:     counter("rollcall_relayer_resends_total", "Transactions sent again, since no node had taken them, or a node's pool lacked them."),
+		filled:      counter("rollcall_relayer_gaps_filled_total", "Nonces that nobody had, and a no-op got."),
+		displaced:   counter("rollcall_relayer_displaced_total", "Nonces that somebody else's transaction took for good."),
+		raised:      counter("rollcall_relayer_raised_total", "Times that somebody else has used a key beyond what was given out."),
+		reorgs:      counter("rollcall_relayer_reorgs_total", "Reorganizations that took a transaction's block away."),
+		finalReorgs: counter("rollcall_relayer_final_reorgs_total", "Reorganizations that took a block of final transactions away."),
+		putBack:     counter("rollcall_relayer_reorganized_total", "Transactions that a reorganization made pending again."),
+		hopeless:    counter("rollcall_relayer_hopeless_total", "Transactions that no node will ever take: a no-op takes their nonce."),
 	}
 	for _, outcome := range []string{"ok", "failed"} {
 		m.rounds.WithLabelValues(outcome)

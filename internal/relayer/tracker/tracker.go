@@ -112,7 +112,9 @@ type Tracker struct {
 	behind  int                   // looks in a row that did not get to it
 	unfound map[ledger.From]*lost // used nonces whose transaction was not found
 	anchor  ledger.Block
-	noTag   time.Time // when it was last logged that the node has no block of the tag
+	// confirmed is the newest block whose transactions this process has made final since it follows.
+	confirmed ledger.Block
+	noTag     time.Time // when it was last logged that the node has no block of the tag
 
 	lease lease
 
@@ -188,7 +190,7 @@ func New(cfg Config) *Tracker {
 
 // forget begins observing anew.
 func (t *Tracker) forget() {
-	t.unfound = map[ledger.From]*lost{}
+	t.unfound, t.confirmed = map[ledger.From]*lost{}, ledger.Block{}
 	t.stalls, t.stranded = map[common.Address]stall{}, common.Address{}
 	t.seen = &seen{lagging: map[common.Address]time.Time{}, holdups: map[common.Address]holdup{}} // who tends has the old one
 }
@@ -202,8 +204,9 @@ func (t *Tracker) Run(ctx context.Context) error {
 		level := slog.LevelWarn
 		if t.cfg.Lineage != nil {
 			if err = t.cfg.Lineage.Err(); err != nil {
-				level = slog.LevelDebug                           // the Lineage, and the endpoints, log the cause
-				t.last, t.anchor = chain.Header{}, ledger.Block{} // it may be another chain when it is ready again
+				level = slog.LevelDebug // the Lineage, and the endpoints, log the cause
+				// It may be another chain when it is ready again.
+				t.last, t.anchor, t.confirmed = chain.Header{}, ledger.Block{}, ledger.Block{}
 			}
 		}
 		if err == nil {
