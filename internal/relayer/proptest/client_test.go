@@ -266,6 +266,11 @@ func (v *view) Headers(_ context.Context, from, to uint64) (headers []chain.Head
 	return headers, err
 }
 
+// Tagged is for nodes that tag no blocks.
+func (v *view) Tagged(context.Context, string) (chain.Header, error) {
+	return chain.Header{}, chain.ErrMissing
+}
+
 func (v *view) Receipts(_ context.Context, hashes []common.Hash) (receipts []*chain.Receipt, err error) {
 	err = v.look(func() error {
 		for _, hash := range hashes {

@@ -65,7 +65,7 @@ func (r *round) readFinal(ctx context.Context) error {
 	switch {
 	case errors.Is(err, chain.ErrMissing):
 		if time.Since(r.noTag) > noTagInterval {
-			r.Tracker.noTag = time.Now()
+			r.noTag = time.Now()
 			r.cfg.Log.Warn("node has no block of the configured finality: nothing is confirmed", "tag", r.cfg.Finality, "err", err)
 		}
 		r.final = 0
@@ -263,7 +263,7 @@ func (r *round) confirm(ctx context.Context, canonical []ledger.Block) error {
 	}
 	for _, b := range deep {
 		if b.Number >= r.confirmed.Number {
-			r.Tracker.confirmed = b
+			r.confirmed = b
 		}
 	}
 	return nil
@@ -283,7 +283,7 @@ func (r *round) checkConfirmed(ctx context.Context) error {
 	r.cfg.Metrics.finalReorgs.Inc()
 	r.cfg.Log.Error("final transactions lost their block in a reorganization: `rollcall keys resync --reorganized` puts their statuses right",
 		"block", number, "before", r.confirmed.Hash, "now", headers[0].Hash)
-	r.Tracker.confirmed = ledger.Block{}
+	r.confirmed = ledger.Block{}
 	return nil
 }
 
