@@ -137,6 +137,16 @@ func (l *Ledger) listAttempts(ctx context.Context, doing, query string, args ...
 	return attempts, nil
 }
 
+// HasHash reports whether a hash was signed for another transaction than the given one, on the chain as it is now.
+func (l *Ledger) HasHash(ctx context.Context, hash common.Hash, except uuid.UUID) (has bool, err error) {
+	err = l.db.QueryRow(ctx, `SELECT EXISTS (SELECT FROM relayer_attempts a JOIN relayer_txs t ON t.id = a.tx_id
+		WHERE a.tx_hash = $2 AND a.tx_id <> $3 AND a.chain_id = $1 AND t.era = `+era("$1")+`)`, l.ChainID, hash.Hex(), except).Scan(&has)
+	if err != nil {
+		return false, fmt.Errorf("look for another transaction with hash %s: %w", hash, err)
+	}
+	return has, nil
+}
+
 const selectAttempts = `SELECT a.tx_id, a.attempt, a.address, a.nonce, a.purpose, a.tx_hash, a.raw, a.max_fee::text,
 	a.max_priority::text, a.created_at, a.last_error FROM relayer_attempts a`
 

@@ -15,8 +15,9 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer/ledger"
 )
 
-// adopt recognises a transaction that does exactly what ours was to do. It is taken for ours, signed by a process whose
-// record of it was lost: to send ours once more, under another nonce, would be the one mistake that nothing mends.
+// adopt recognises a transaction that does exactly what ours was to do. It counts as ours, signed by a process whose record of
+// it was lost: sending ours again under another nonce would execute it twice, which cannot be undone. A block that is older
+// than our row, or a hash that another row has, proves that the transaction is not ours.
 func (r *round) adopt(ctx context.Context, s ledger.Sought, used chain.Used) (bool, error) {
 	params, err := json.Marshal([]any{used.TxHash})
 	if err != nil {
@@ -41,6 +42,9 @@ func (r *round) adopt(ctx context.Context, s ledger.Sought, used chain.Used) (bo
 	if !sameTo || theirs.Value().Cmp(cmp.Or(ours.Value, new(big.Int))) != 0 || !bytes.Equal(theirs.Data(), ours.Data) {
 		return false, nil
 	}
+	if mayBe, err := r.mayBeOurs(ctx, ours, used); err != nil || !mayBe {
+		return false, err
+	}
 	raw, err := theirs.MarshalBinary()
 	if err != nil {
 		return false, err
@@ -62,4 +66,25 @@ func (r *round) adopt(ctx context.Context, s ledger.Sought, used chain.Used) (bo
 	r.cfg.Log.Warn("a transaction that does the same stands at the nonce, and counts as ours",
 		"tx", s.ID, "relayer", s.Key, "nonce", s.Nonce, "hash", used.TxHash)
 	return true, nil
+}
+
+// mayBeOurs reports whether an identical transaction was mined after our row was accepted and belongs to no other row.
+func (r *round) mayBeOurs(ctx context.Context, ours *relayer.Transaction, used chain.Used) (bool, error) {
+	headers, err := r.view.Headers(ctx, used.BlockNumber, used.BlockNumber)
+	if err != nil {
+		return false, err
+	}
+	log := r.cfg.Log.With("tx", ours.ID, "relayer", ours.From, "hash", used.TxHash, "block", used.BlockNumber)
+	if headers[0].Time.Before(ours.CreatedAt.Add(-r.cfg.AdoptMargin)) {
+		log.Warn("identical transaction is older than ours and counts as foreign", "block_time", headers[0].Time, "accepted", ours.CreatedAt)
+		return false, nil
+	}
+	other, err := r.cfg.Ledger.HasHash(ctx, used.TxHash, ours.ID)
+	if err != nil {
+		return false, err
+	}
+	if other {
+		log.Warn("identical transaction belongs to another row and counts as foreign")
+	}
+	return !other, nil
 }

@@ -91,6 +91,9 @@ type Config struct {
 	History time.Duration
 	// IdempotencyKeys is how long these are kept, longer than any queue keeps a message. Default 30 days.
 	IdempotencyKeys time.Duration
+	// AdoptMargin is how much older than a transaction a block may be in which an identical one counts as ours: clocks differ.
+	// Default 15 s.
+	AdoptMargin time.Duration
 	// MaxFee bounds what a bump offers, wei; nil: nothing does.
 	MaxFee *big.Int
 	// RevertData reads what a mined transaction reverted with, for its status. Default: statuses do not have that.
@@ -177,6 +180,7 @@ func New(cfg Config) *Tracker {
 	cfg.Tend = cmp.Or(cfg.Tend, time.Second)
 	cfg.Abandoned = cmp.Or(cfg.Abandoned, 2*time.Second)
 	cfg.StuckAfter = cmp.Or(cfg.StuckAfter, 5*time.Minute)
+	cfg.AdoptMargin = cmp.Or(cfg.AdoptMargin, 15*time.Second)
 	cfg.IdempotencyKeys = cmp.Or(cfg.IdempotencyKeys, 30*24*time.Hour)
 	if cfg.BumpAfter == nil {
 		cfg.BumpAfter = map[relayer.Speed]time.Duration{

@@ -114,7 +114,7 @@ func (p *Proxy) meddle(w http.ResponseWriter, r *http.Request) {
 		case Cut:
 			reset(w)
 			return
-		case Refuse:
+		case Refuse, Answer:
 			refused = append(refused, c.refusal(v.fault))
 			continue
 		case Omit:

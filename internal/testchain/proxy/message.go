@@ -44,8 +44,11 @@ func encode(messages []*message, batch bool) []byte {
 	return b
 }
 
-// refusal answers a call with an error.
+// refusal answers a call with an error, or with the result of an Answer.
 func (m *message) refusal(f Fault) *message {
+	if f.Kind == Answer {
+		return &message{Version: "2.0", ID: m.ID, Result: json.RawMessage(f.Result)}
+	}
 	text := cmp.Or(f.Message, "refused")
 	code := cmp.Or(f.Code, -32000)
 	if f.Kind == Status {

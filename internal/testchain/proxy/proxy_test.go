@@ -125,6 +125,7 @@ func TestEachFault(t *testing.T) {
 		"garble":           {proxy.Fault{Kind: proxy.Garble}, "invalid character", "", true},
 		"truncate":         {proxy.Fault{Kind: proxy.Truncate}, "unexpected EOF", "", true},
 		"delay":            {proxy.Fault{Kind: proxy.Delay, Delay: 20 * time.Millisecond}, "ok", "ok", true},
+		"answer":           {proxy.Fault{Kind: proxy.Answer, Result: `"0x12"`}, "ok", "ok", false},
 		"a delay too long": {proxy.Fault{Kind: proxy.Delay, Delay: 1500 * time.Millisecond}, "deadline exceeded", "deadline exceeded", true},
 	} {
 		for kind, says := range map[string]string{"http": test.http, "ws": test.ws} {

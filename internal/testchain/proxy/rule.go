@@ -54,6 +54,8 @@ const (
 	Truncate
 	// Delay passes the call on later, also when the caller has given up meanwhile: the node takes it all the same.
 	Delay
+	// Answer answers with the fault's Result, and the node sees nothing.
+	Answer
 )
 
 // Fault is what happens to a call.
@@ -63,6 +65,8 @@ type Fault struct {
 	Code int
 	// Message is the error's of a Refuse; "refused" by default.
 	Message string
+	// Result is the JSON of an Answer.
+	Result string
 	// RetryAfter goes with a Status, in seconds; 0 for none.
 	RetryAfter int
 	// Delay is how long a Delay takes.

@@ -107,7 +107,7 @@ func (c *pipe) question(body []byte, wg *sync.WaitGroup) {
 		case Cut:
 			c.cut()
 			return
-		case Refuse, Status:
+		case Refuse, Status, Answer:
 			refused = append(refused, m.refusal(v.fault))
 			continue
 		case 0:
