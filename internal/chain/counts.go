@@ -12,7 +12,7 @@ import (
 // Counts is the number of transactions of some accounts, as one endpoint reports it.
 type Counts struct {
 	Endpoint string
-	Mined    []uint64 // up to the block asked for, in the order of the accounts
+	Mined    []uint64 // up to the block, in the order of the accounts
 	Pending  []uint64 // mined or, without a gap, in the endpoint's pool
 	Err      error    // it did not answer, or does not have the block; Mined and Pending are empty then
 }
@@ -21,7 +21,8 @@ type Counts struct {
 const countsRetry = 100 * time.Millisecond
 
 // Counts asks all endpoints concurrently for the counts of accounts at one block, so that endpoints that do not lie agree. An
-// endpoint that does not have the block is asked again until ctx ends: it lags, or is on another chain.
+// endpoint that does not have the block is asked again until ctx ends: it lags, or is on another chain. The zero block is each
+// endpoint's newest.
 func (c *Client) Counts(ctx context.Context, block common.Hash, addrs []common.Address) []Counts {
 	all := make([]Counts, len(c.endpoints))
 	var wg sync.WaitGroup
@@ -40,7 +41,12 @@ func (c *Client) countsOf(ctx context.Context, endpoint string, block common.Has
 	for {
 		n := Counts{Endpoint: endpoint}
 		var view *View
-		if view, n.Err = c.ViewAt(ctx, endpoint, block); n.Err == nil {
+		if block == (common.Hash{}) {
+			view, n.Err = c.LatestOf(ctx, endpoint)
+		} else {
+			view, n.Err = c.ViewAt(ctx, endpoint, block)
+		}
+		if n.Err == nil {
 			n.Mined, n.Err = view.Nonces(ctx, addrs)
 		}
 		if n.Err == nil {

@@ -118,15 +118,6 @@ func (c *Client) view(ep *endpoint, h Header) *View {
 	return &View{c: c, ep: ep, h: h, canonical: map[uint64]common.Hash{h.Number: h.Hash}}
 }
 
-// PendingNonces is [View.PendingNonces] of the preferred endpoint.
-func (c *Client) PendingNonces(ctx context.Context, addrs []common.Address) ([]uint64, error) {
-	v, err := c.Latest(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return v.PendingNonces(ctx, addrs)
-}
-
 // PendingEverywhere is the highest that any endpoint says in [View.PendingNonces]. It fails unless all of them answer.
 // One whose history differs is not asked.
 func (c *Client) PendingEverywhere(ctx context.Context, addrs []common.Address) ([]uint64, error) {
