@@ -346,9 +346,10 @@ func (c *keysDrainCmd) Run(ctx context.Context, con *console) error {
 
 type keysResyncCmd struct {
 	keyArgs
-	Reorganized bool `help:"The chain was reorganized deeper than final transactions: make those pending again whose blocks are gone, keep nonces and signed bytes, and go on with the chain as it is."`
-	NewChain    bool `help:"The chain has another genesis block now, on purpose: drop what was pending on the one before, and begin each key at the new one's count."`
-	Yes         bool `help:"Do not ask before something is taken back or dropped."`
+	SetNonce    *uint64 `placeholder:"N" help:"Move the next nonce of one key to N, up or down, where no transaction was ever signed for N or above."`
+	Reorganized bool    `help:"The chain was reorganized deeper than final transactions: make those pending again whose blocks are gone, keep nonces and signed bytes, and go on with the chain as it is."`
+	NewChain    bool    `help:"The chain has another genesis block now, on purpose: drop what was pending on the one before, and begin each key at the new one's count."`
+	Yes         bool    `help:"Do not ask before something is taken back or dropped."`
 	outputFlags
 	poolFlags
 	nodeFlags
@@ -357,7 +358,11 @@ type keysResyncCmd struct {
 func (keysResyncCmd) Help() string {
 	return `It counts anew what is pending, by the transactions that there are; moves the next nonce up to the chain's count, if somebody
 else has used the key; and fills nonces below it that no transaction has with no-ops, which relayers sign. It never moves a
-nonce down and drops nothing.
+nonce down and drops nothing. It enables a key again that was stopped for a nonce jump. It refuses nodes that count differently.
+
+With --set-nonce a key's next nonce moves to N. Down it moves only where nothing was signed for N or above, and no node knows of
+a transaction there. Accepted transactions that had such a nonce wait in the queue again. Up it leaves nonces without a
+transaction, which relayers fill with no-ops, at most RELAYER_NOOPS_PER_HOUR in an hour.
 
 Relayers send nothing on a chain with another history than the recorded one, until an operator allows it for all pools on the
 chain. With the same genesis block it is a deep reorganization, and all signed bytes are still valid: --reorganized makes
@@ -370,6 +375,8 @@ func (c *keysResyncCmd) Check(p *config.Problems) {
 	switch {
 	case c.NewChain && c.Reorganized:
 		p.Addf(&c.NewChain, "give one of them", "contradicts %s", p.Where(&c.Reorganized))
+	case c.SetNonce != nil && (c.All || c.NewChain || c.Reorganized || len(c.Key) != 1):
+		p.Addf(&c.SetNonce, "give the address of one key", "is for one key")
 	case !c.NewChain && !c.Reorganized:
 		c.keyArgs.check(p)
 	case len(c.Key) > 0 && c.NewChain:
@@ -404,6 +411,9 @@ func (c *keysResyncCmd) Run(ctx context.Context, con *console) error {
 	if err != nil {
 		return err
 	}
+	if c.SetNonce != nil {
+		return c.setNonce(ctx, con, a, client, keys[0])
+	}
 	found, err := a.Resync(ctx, client, keys)
 	list := []resynced{}
 	for _, r := range found {
@@ -421,6 +431,27 @@ func (c *keysResyncCmd) Run(ctx context.Context, con *console) error {
 	return uncertain(err, "rollcall keys list")
 }
 
+// setNonce moves a key's next nonce.
+func (c *keysResyncCmd) setNonce(ctx context.Context, con *console, a *admin.Admin, client *chain.Client, key *relayer.Key) error {
+	was, enabled, err := a.SetNonce(ctx, client, key, *c.SetNonce)
+	if err != nil {
+		return uncertain(err, "rollcall keys list")
+	}
+	result := struct {
+		Key     string `json:"key"`
+		NextWas uint64 `json:"nextNonceWas"`
+		Next    uint64 `json:"nextNonce"`
+		Enabled bool   `json:"enabled"` // it was stopped for a nonce jump
+	}{lower(key.Address), was, *c.SetNonce, enabled}
+	return c.print(con.stdout, result, func(w io.Writer) {
+		fmt.Fprintf(w, "%s: the next nonce was %d and is %d", result.Key, was, result.Next)
+		if enabled {
+			fmt.Fprint(w, "; the key is enabled again")
+		}
+		fmt.Fprintln(w)
+	})
+}
+
 // resynced is what was found of a key, and mended, for scripts.
 type resynced struct {
 	Key        string   `json:"key"`
@@ -429,14 +460,15 @@ type resynced struct {
 	Pending    int      `json:"pending"`
 	NextWas    uint64   `json:"nextNonceWas"`
 	Next       uint64   `json:"nextNonce"`
-	Filled     []uint64 `json:"filled"` // nonces that get no-ops
-	Sought     int      `json:"sought"` // below the chain's count, and not known to be mined
+	Filled     []uint64 `json:"filled"`  // nonces that get no-ops
+	Sought     int      `json:"sought"`  // below the chain's count, and not known to be mined
+	Enabled    bool     `json:"enabled"` // it was stopped for a nonce jump
 }
 
 func resyncedOf(r admin.Resync) resynced {
 	return resynced{
 		Key: lower(r.Key), ChainNonce: r.Mined, PendingWas: r.PendingWas, Pending: r.PendingIs, NextWas: r.NextWas, Next: r.NextIs,
-		Filled: append([]uint64{}, r.Filled...), Sought: r.Sought,
+		Filled: append([]uint64{}, r.Filled...), Sought: r.Sought, Enabled: r.Enabled,
 	}
 }
 
@@ -453,6 +485,9 @@ func (r resynced) String() string {
 	}
 	if r.Sought > 0 {
 		found = append(found, fmt.Sprintf("%s below the chain's count not known to be mined: relayers look for them", plural(r.Sought, "transaction")))
+	}
+	if r.Enabled {
+		found = append(found, "the key is enabled again")
 	}
 	if len(found) == 0 {
 		found = append(found, fmt.Sprintf("nothing to mend, next nonce %d, %d pending", r.Next, r.Pending))

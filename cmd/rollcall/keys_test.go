@@ -345,3 +345,39 @@ func TestAge(t *testing.T) {
 		require.Equal(t, want, age(time.Now().Add(-ago)))
 	}
 }
+
+// A next nonce that one false answer has left far too high is taken back, where nothing was ever signed for it.
+func TestKeysResync_SetNonce(t *testing.T) {
+	t.Parallel()
+	r := startRelay(t, 1, nil)
+	tx := r.send(t, 0, "one")
+	r.confirm(t, tx, relayer.Confirmed)
+	r.Stop()
+	_, err := r.db.Exec(t.Context(), `UPDATE relayer_keys SET next_nonce = 1::bigint << 40, enabled = false, disabled_reason = 'nonce jump: of a test'`)
+	require.NoError(t, err)
+	key := lower(r.keys[0])
+	set := func(more ...string) result {
+		t.Helper()
+		return rollcall(t, r.operator(append([]string{"keys", "resync", "--rpc-urls", r.chain.URL()}, more...)...)...)
+	}
+	for _, wrong := range [][]string{{"--all", "--set-nonce", "1"}, {key, key, "--set-nonce", "1"}, {"--set-nonce", "1"}, {"--new-chain", "--set-nonce", "1"}} {
+		require.Equal(t, exitUsage, set(wrong...).code, wrong)
+	}
+	res := set(key)
+	require.Equal(t, exitNotDone, res.code)
+	require.Contains(t, res.stderr, "give the right one with --set-nonce")
+	res = set(key, "--set-nonce", "0")
+	require.Equal(t, exitNotDone, res.code)
+	require.Contains(t, res.stderr, "the nodes count 1 transactions mined or pending; give 1 or more")
+	require.Contains(t, succeed(t, r.operator("keys", "list")...), "disabled: nonce jump: of a test")
+	require.Equal(t, key+": the next nonce was 1099511627776 and is 1; the key is enabled again\n",
+		succeed(t, r.operator("keys", "resync", "--rpc-urls", r.chain.URL(), key, "--set-nonce", "1")...))
+	require.Contains(t, succeed(t, r.operator("keys", "resync", "--rpc-urls", r.chain.URL(), key)...), "nothing to mend, next nonce 1, 0 pending")
+
+	r.Relayer = relaytest.Start(t, relaytest.Options{DatabaseURL: r.url, RPC: []string{r.chain.URL()}, Ring: keyringtest.Ring(t, t.Name(), 1)})
+	last := r.send(t, 0, "two")
+	require.Equal(t, uint64(1), *last.Nonce)
+	r.confirm(t, last, relayer.Confirmed)
+	res = set(key, "--set-nonce", "1")
+	require.Equal(t, exitNotDone, res.code)
+}

@@ -426,6 +426,7 @@ func (c *relayerCmd) relay(stages *stages, log *slog.Logger, reg *prometheus.Reg
 		RevertData: revertData,
 		Name:       processName(), Ledger: store, Sender: send, Chain: follow, Terms: terms, Log: log.With("component", "tracker"),
 		Confirmations: c.Chain.Confirmations, Finality: c.Chain.tag(), AnchorDepth: c.Chain.AnchorDepth, MaxFee: policies.MaxFee, Lineage: lineage, Everywhere: client.PendingEverywhere,
+		MaxNonceJump: c.Guard.NonceJump, NoopsPerHour: c.Guard.Noops,
 		History: c.History, IdempotencyKeys: c.KeysFor, Round: keeper.Round, Metrics: tracker.NewMetrics(reg),
 	})
 	serve(relay)

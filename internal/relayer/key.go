@@ -30,7 +30,15 @@ type Key struct {
 	LastSeenAt   time.Time // when a process last found the key well
 	Balance      *big.Int  // wei, as last seen; nil before
 	MinBalance   *big.Int  // wei; below it the key is disabled
+
+	Compared   bool      // with the chain, since a process last registered it
+	ComparedAt time.Time // when the round of the last comparison began; zero before
+	ReadAt     time.Time // when this was read, by the database's clock
 }
+
+// NonceJump begins the DisabledReason of a key for which nodes report many more transactions than were given out. Only an
+// operator enables it again, with `rollcall keys resync`.
+const NonceJump = "nonce jump"
 
 // Usable reports whether it may get something new, as far as the store knows.
 func (k *Key) Usable() bool { return k.Enabled && !k.Paused && k.StuckSince.IsZero() }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"time"
 
 	"github.com/ethereum/go-ethereum/common"
 
@@ -114,15 +115,43 @@ type Resync struct {
 	Filled                []uint64 // nonces that nobody had; relayers sign no-ops for them
 	// Sought are transactions whose nonce the chain has used and that are not known to be mined: relayers look for them.
 	Sought int
+	// Enabled: the key was stopped for a nonce jump, and no longer is.
+	Enabled bool
 }
 
 // soughtLimit bounds how many are counted.
 const soughtLimit = 10_000
 
-// Resync compares keys with the chain and with their rows, and mends what it finds. Every step is right by itself: on an
-// error those before it are done, and repeating it does the rest. It refuses a chain with another history than the known one,
-// where counts mean nothing.
+// fillable is how many nonces without a transaction a resync fills. Each costs a no-op's fee.
+const fillable = 1000
+
+// Resync compares keys with the chain and with their rows, and mends what it finds. It also enables keys that were stopped for
+// a nonce jump. Every step is right by itself: on an error those before it are done, and repeating it does the rest. It refuses a
+// chain with another history than the known one, where counts mean nothing, and nodes that count differently.
 func (a *Admin) Resync(ctx context.Context, client *chain.Client, keys []*relayer.Key) ([]Resync, error) {
+	counts, err := a.count(ctx, client, keys)
+	if err != nil {
+		return nil, err
+	}
+	var all []Resync
+	for i, k := range keys {
+		r, err := a.resync(ctx, k, counts[i].mined)
+		all = append(all, r)
+		if err != nil {
+			return all, err
+		}
+	}
+	return all, nil
+}
+
+// counted is how many transactions of a key the nodes count.
+type counted struct{ mined, pending uint64 }
+
+// countsTimeout is how long the nodes have for their counts.
+const countsTimeout = 5 * time.Second
+
+// count asks all nodes for the same block. Those that do not answer are left out.
+func (a *Admin) count(ctx context.Context, client *chain.Client, keys []*relayer.Key) ([]counted, error) {
 	if err := tracker.NewLineage(tracker.Nodes(client), a.Ledger, slog.New(slog.DiscardHandler), client).Check(ctx); err != nil {
 		return nil, refused{err}
 	}
@@ -134,19 +163,32 @@ func (a *Admin) Resync(ctx context.Context, client *chain.Client, keys []*relaye
 	if err != nil {
 		return nil, refused{err}
 	}
-	counts, err := view.Nonces(ctx, addresses)
-	if err != nil {
-		return nil, refused{err}
-	}
-	var all []Resync
-	for i, k := range keys {
-		r, err := a.resync(ctx, k, counts[i])
-		all = append(all, r)
-		if err != nil {
-			return all, err
+	asking, cancel := context.WithTimeout(ctx, countsTimeout)
+	defer cancel()
+	counts := make([]counted, len(keys))
+	var first *chain.Counts
+	reports := client.Counts(asking, view.Header().Hash, addresses)
+	for i := range reports {
+		n := &reports[i]
+		if n.Err != nil {
+			err = n.Err
+			continue
+		}
+		if first == nil {
+			first = n
+		}
+		for j, address := range addresses {
+			if n.Mined[j] != first.Mined[j] {
+				return nil, refused{fmt.Errorf("%s counts %d transactions of %s and %s counts %d: leave the node that is wrong out of --rpc-urls",
+					first.Endpoint, first.Mined[j], address, n.Endpoint, n.Mined[j])}
+			}
+			counts[j].mined, counts[j].pending = n.Mined[j], max(counts[j].pending, n.Pending[j])
 		}
 	}
-	return all, nil
+	if first == nil {
+		return nil, refused{fmt.Errorf("no node reports its counts: %w", err)}
+	}
+	return counts, nil
 }
 
 func (a *Admin) resync(ctx context.Context, k *relayer.Key, mined uint64) (r Resync, err error) {
@@ -161,19 +203,52 @@ func (a *Admin) resync(ctx context.Context, k *relayer.Key, mined uint64) (r Res
 	if raised {
 		r.NextIs = mined
 	}
-	for more := true; more; {
-		filled, err := a.Ledger.Fill(ctx, k.Address, k.Era, mined)
+	missing, err := a.Ledger.Gap(ctx, k.Address, k.Era, mined)
+	switch {
+	case err != nil:
+		return r, err
+	case missing > fillable:
+		return r, refused{fmt.Errorf("%d nonces of %s below its next nonce %d have no transaction, which is more than the %d that are filled: give the right one with --set-nonce",
+			missing, k.Address, r.NextIs, fillable)}
+	case missing > 0:
+		filled, err := a.Ledger.Fill(ctx, k.Address, k.Era, mined, 0)
 		if err != nil {
 			return r, err
 		}
 		for _, tx := range filled {
 			r.Filled = append(r.Filled, *tx.Nonce)
 		}
-		more = len(filled) > 0
+	}
+	if r.Enabled, err = a.Ledger.EndJump(ctx, k.Address); err != nil {
+		return r, err
 	}
 	sought, err := a.Ledger.Sought(ctx, []ledger.From{{Key: k.Address, Nonce: mined}}, soughtLimit)
 	r.Sought = len(sought)
 	return r, asRefused(err)
+}
+
+// SetNonce moves a key's next nonce, up or down, and enables the key if it was stopped for a nonce jump. It returns what the
+// nonce was. It refuses a nonce below one that was signed for, or that a node counts as mined or pending.
+func (a *Admin) SetNonce(ctx context.Context, client *chain.Client, k *relayer.Key, next uint64) (was uint64, enabled bool, err error) {
+	counts, err := a.count(ctx, client, []*relayer.Key{k})
+	if err != nil {
+		return 0, false, err
+	}
+	if used := max(counts[0].mined, counts[0].pending); next < used {
+		return 0, false, refused{fmt.Errorf("the next nonce of %s cannot be %d: the nodes count %d transactions mined or pending; give %d or more", k.Address, next, used, used)}
+	}
+	if next > ledger.MaxNonce {
+		return 0, false, refused{fmt.Errorf("the next nonce of %s cannot be %d: give %d or less", k.Address, next, uint64(ledger.MaxNonce))}
+	}
+	was, err = a.Ledger.SetNonce(ctx, k.Address, k.Era, next)
+	if _, used := errors.AsType[*ledger.NonceUsedError](err); used || errors.Is(err, ledger.ErrChainChanged) {
+		return was, false, refused{err}
+	}
+	if err != nil {
+		return was, false, err
+	}
+	enabled, err = a.Ledger.EndJump(ctx, k.Address)
+	return was, enabled, err
 }
 
 // NewChain is the plan to start over on a chain with another genesis block.

@@ -32,7 +32,7 @@ func TestRowsAreDatedByTheDatabasesClock(t *testing.T) {
 		require.NoError(t, l.Register(t.Context(), []Registration{{Address: funding, Funding: true}}))
 		txs := accept(t, l, terms, draft(l))
 		require.NoError(t, onlyErr(l.Raise(t.Context(), terms.Held[0], known(t, l).Era, 3)))
-		filled, err := l.Fill(t.Context(), terms.Held[0], known(t, l).Era, 0)
+		filled, err := l.Fill(t.Context(), terms.Held[0], known(t, l).Era, 0, 0)
 		require.NoError(t, err)
 		require.Len(t, filled, 2)
 		topUp, err := l.TopUp(t.Context(), TopUp{From: funding, To: txs[0].From, Amount: big.NewInt(1), Fee: big.NewInt(1), Cap: 16})

@@ -49,6 +49,7 @@ type seat struct {
 	enabled  bool
 	paused   bool
 	stuck    bool
+	compared bool // with the chain, since this process registered
 	disabled string
 	funding  bool
 	// What it has, if that was read lately, and what the pending ones may cost of it; wei.
@@ -87,14 +88,14 @@ func (s *seat) load() int { return s.pending + s.taken }
 func (h *hall) lock(b *pgx.Batch, l *Ledger, terms Terms) {
 	h.cap, h.queueLimit = terms.Cap, terms.Queue
 	b.Queue(`SELECT address, next_nonce, pending_count, enabled, disabled_reason, paused, stuck_since IS NOT NULL, funding,
-			CASE WHEN balance_at > now() - $4::interval THEN balance_wei::text END, committed_wei::text FROM relayer_keys
+			CASE WHEN balance_at > now() - $4::interval THEN balance_wei::text END, committed_wei::text, compared_at >= $5 FROM relayer_keys
 		WHERE chain_id = $1 AND pool_id = $2 AND address = ANY($3) ORDER BY address FOR UPDATE`,
-		l.ChainID, l.Pool, hexAddresses(terms.Held), balanceAge).Query(func(rows pgx.Rows) error {
+		l.ChainID, l.Pool, hexAddresses(terms.Held), balanceAge, l.comparedSince()).Query(func(rows pgx.Rows) error {
 		for rows.Next() {
 			s := &seat{given: new(big.Int)}
 			var balance, committed *string
 			if err := rows.Scan(&s.text, &s.next, &s.pending, &s.enabled, &s.disabled, &s.paused, &s.stuck, &s.funding,
-				&balance, &committed); err != nil {
+				&balance, &committed, &s.compared); err != nil {
 				return err
 			}
 			s.address, s.balance, s.committed = common.HexToAddress(s.text), parseDecimal(balance), parseDecimal(committed)
@@ -218,7 +219,7 @@ func (h *hall) best(key common.Address, cost, reserve *big.Int) (best *seat, why
 			continue
 		}
 		able = true
-		if !s.stuck && s.load() < h.cap && s.covers(cost, true) && (best == nil || s.load() < best.load()) {
+		if !s.stuck && s.compared && s.load() < h.cap && s.covers(cost, true) && (best == nil || s.load() < best.load()) {
 			best = s
 		}
 	}

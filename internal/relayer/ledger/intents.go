@@ -10,7 +10,6 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/rollcall-dev/rollcall/internal/postgres"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
@@ -172,60 +171,6 @@ func (l *Ledger) Replace(ctx context.Context, r *Replacement) error {
 		}
 		return err
 	})
-}
-
-// Fill writes no-ops down for nonces of a key that nobody has: below next_nonce, not below mined, without a row. They are then
-// signed like everything that has a nonce. It returns them. In another era than the given one, of whose chain mined is, it does nothing.
-func (l *Ledger) Fill(ctx context.Context, key common.Address, known int, mined uint64) (filled []*relayer.Transaction, err error) {
-	err = l.transaction(ctx, func(b *pgx.Batch) error {
-		b.Queue(`SELECT next_nonce FROM relayer_keys WHERE chain_id = $1 AND pool_id = $2 AND address = $3 FOR UPDATE`,
-			l.ChainID, l.Pool, hexAddress(key))
-		b.Queue(`SELECT n, clock_timestamp() FROM relayer_keys k CROSS JOIN LATERAL generate_series($4::bigint, k.next_nonce - 1) AS n
-			WHERE k.chain_id = $1 AND k.pool_id = $2 AND k.address = $3 AND NOT EXISTS (SELECT FROM relayer_txs t
-				WHERE t.chain_id = k.chain_id AND t.relayer_address = k.address AND t.nonce = n AND t.era = $5) AND `+era("$1")+` = $5 ORDER BY n LIMIT 1000`,
-			l.ChainID, l.Pool, hexAddress(key), int64(mined), known).Query(func(rows pgx.Rows) error {
-			var n uint64
-			var now time.Time
-			_, err := pgx.ForEachRow(rows, []any{&n, &now}, func() error {
-				tx := l.transactionOf(&Draft{ID: uuid.Must(uuid.NewV7()), Target: hexAddress(key), Kind: relayer.KindNoop}, now)
-				tx.From, tx.Nonce, tx.To = key, new(n), new(key)
-				tx.Intent = relayer.IntentSend
-				filled = append(filled, tx)
-				return nil
-			})
-			return err
-		})
-		return nil
-	}, func(b *pgx.Batch) error {
-		l.insert(b, filled, nil)
-		if len(filled) > 0 {
-			b.Queue(`UPDATE relayer_keys SET pending_count = pending_count + $4 WHERE chain_id = $1 AND pool_id = $2 AND address = $3`,
-				l.ChainID, l.Pool, hexAddress(key), len(filled))
-		}
-		return nil
-	})
-	if err != nil {
-		return nil, fmt.Errorf("fill gaps of %s: %w", key, err)
-	}
-	return filled, nil
-}
-
-// Raise moves a key's next nonce up to where the chain is: somebody else has used the key. It never moves it down,
-// and reports whether it moved. In another era than the given one, of whose chain next is, it does nothing.
-func (l *Ledger) Raise(ctx context.Context, key common.Address, known int, next uint64) (raised bool, err error) {
-	batch := new(pgx.Batch) // one database transaction
-	// A statement of its own: the next one has to see what this one waited for.
-	batch.Queue(`SELECT FROM relayer_keys WHERE chain_id = $1 AND pool_id = $2 AND address = $3 FOR UPDATE`, l.ChainID, l.Pool, hexAddress(key))
-	batch.Queue(`UPDATE relayer_keys SET next_nonce = $4, updated_at = now()
-		WHERE chain_id = $1 AND pool_id = $2 AND address = $3 AND next_nonce < $4 AND `+era("$1")+` = $5`,
-		l.ChainID, l.Pool, hexAddress(key), int64(next), known).Exec(func(tag pgconn.CommandTag) error {
-		raised = tag.RowsAffected() > 0
-		return nil
-	})
-	if err := l.db.SendBatch(ctx, batch).Close(); err != nil {
-		return false, fmt.Errorf("raise the nonce of %s: %w", key, err)
-	}
-	return raised, nil
 }
 
 // Displaced writes down that somebody else's transaction, found by its hash in a block that is deep enough, stands at a

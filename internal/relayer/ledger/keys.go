@@ -9,6 +9,7 @@ import (
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 )
@@ -37,7 +38,8 @@ func (e *ForeignKeyError) Error() string {
 }
 
 // Register writes down keys that are new, and which webhook targets the pool has. It fails with a [ForeignKeyError] if
-// one belongs to another pool, and changes nothing then.
+// one belongs to another pool, and changes nothing then. After [Ledger.RequireComparison] no nonce of a key is given out
+// before the key was compared with the chain since.
 func (l *Ledger) Register(ctx context.Context, keys []Registration) error {
 	addresses, nonces, balances, funding := make([]string, len(keys)), make([]int64, len(keys)), make([]string, len(keys)), make([]bool, len(keys))
 	for i, k := range keys {
@@ -47,13 +49,18 @@ func (l *Ledger) Register(ctx context.Context, keys []Registration) error {
 			balances[i] = k.MinBalance.String()
 		}
 	}
-	return pgx.BeginFunc(ctx, l.db, func(tx pgx.Tx) error {
+	var now time.Time
+	err := pgx.BeginFunc(ctx, l.db, func(tx pgx.Tx) error {
+		if err := tx.QueryRow(ctx, `SELECT now()`).Scan(&now); err != nil {
+			return fmt.Errorf("read the database's clock: %w", err)
+		}
 		_, err := tx.Exec(ctx, `
 			INSERT INTO relayer_keys (chain_id, pool_id, address, next_nonce, min_balance_wei, funding, last_seen_at)
 			SELECT $1, $2, address, nonce, balance::numeric, funding, now()
 			FROM unnest($3::text[], $4::bigint[], $5::text[], $6::boolean[]) AS k (address, nonce, balance, funding) ORDER BY address
 			ON CONFLICT (chain_id, address) DO UPDATE
-			SET min_balance_wei = CASE WHEN relayer_keys.min_balance_own THEN relayer_keys.min_balance_wei ELSE excluded.min_balance_wei END, funding = excluded.funding, last_seen_at = now()
+			SET min_balance_wei = CASE WHEN relayer_keys.min_balance_own THEN relayer_keys.min_balance_wei ELSE excluded.min_balance_wei END, funding = excluded.funding, last_seen_at = now(),
+				registered_at = now()
 			WHERE relayer_keys.pool_id = excluded.pool_id`,
 			l.ChainID, l.Pool, addresses, nonces, balances, funding)
 		if err != nil {
@@ -75,6 +82,10 @@ func (l *Ledger) Register(ctx context.Context, keys []Registration) error {
 		}
 		return &ForeignKeyError{Address: common.HexToAddress(address), Pool: pool}
 	})
+	if since := l.registered.Load(); err == nil && since != nil && since.IsZero() {
+		l.registered.Store(&now) // the first registration: keys that come later were never compared
+	}
+	return err
 }
 
 // Keys returns all keys of the pool, by address, whoever holds them.
@@ -92,17 +103,19 @@ func (l *Ledger) Keys(ctx context.Context) ([]*relayer.Key, error) {
 
 const selectKeys = `SELECT id, chain_id, address, pool_id, enabled, disabled_reason, disabled_until, disabled_checks, funding,
 	paused, draining, stuck_since, next_nonce, pending_count, last_error, last_seen_at, balance_wei::text, min_balance_wei::text,
-	coalesce((SELECT c.era FROM relayer_chains c WHERE c.chain_id = relayer_keys.chain_id), 0)
+	coalesce((SELECT c.era FROM relayer_chains c WHERE c.chain_id = relayer_keys.chain_id), 0), compared_at, compared_at >= registered_at, now()
 	FROM relayer_keys`
 
 func scanKey(row pgx.CollectableRow) (*relayer.Key, error) {
 	k := new(relayer.Key)
 	var address string
 	var until, stuck, seen *time.Time
+	var compared pgtype.Timestamptz // infinite before the first comparison
 	var balance, minBalance *string
 	err := row.Scan(&k.ID, &k.ChainID, &address, &k.Pool, &k.Enabled, &k.DisabledReason, &until, &k.Checks,
 		&k.Funding, &k.Paused, &k.Draining, &stuck,
-		&k.NextNonce, &k.PendingCount, &k.LastError, &seen, &balance, &minBalance, &k.Era)
+		&k.NextNonce, &k.PendingCount, &k.LastError, &seen, &balance, &minBalance, &k.Era,
+		&compared, &k.Compared, &k.ReadAt)
 	if err != nil {
 		return nil, err
 	}
@@ -110,6 +123,9 @@ func scanKey(row pgx.CollectableRow) (*relayer.Key, error) {
 	k.Balance, k.MinBalance = parseDecimal(balance), parseDecimal(minBalance)
 	if until != nil {
 		k.DisabledUntil = *until
+	}
+	if compared.InfinityModifier == pgtype.Finite {
+		k.ComparedAt = compared.Time
 	}
 	if stuck != nil {
 		k.StuckSince = *stuck

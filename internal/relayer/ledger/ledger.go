@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/big"
+	"sync/atomic"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -35,6 +36,8 @@ type Ledger struct {
 	db      *pgxpool.Pool
 	metrics *Metrics
 	Config
+
+	registered atomic.Pointer[time.Time] // see RequireComparison
 }
 
 // New makes a Ledger of a database that has been migrated. It does not close db.

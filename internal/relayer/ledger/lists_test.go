@@ -149,7 +149,7 @@ func TestCancelPending(t *testing.T) {
 	require.NoError(t, err)
 	_, err = l.Raise(t.Context(), terms.Held[0], known(t, l).Era, 4)
 	require.NoError(t, err)
-	noop, err := l.Fill(t.Context(), terms.Held[0], known(t, l).Era, 0)
+	noop, err := l.Fill(t.Context(), terms.Held[0], known(t, l).Era, 0, 0)
 	require.NoError(t, err)
 	require.Len(t, noop, 1)
 	require.EqualValues(t, 40, spent(t, l, scopeCaller, "a"))

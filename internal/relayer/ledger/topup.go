@@ -109,5 +109,8 @@ func (h *hall) funder() (*seat, error) {
 	case h.seats[0].stuck:
 		return nil, fmt.Errorf("%w: the funding key is stuck", relayer.ErrUnavailable)
 	}
+	if !h.seats[0].compared {
+		return nil, fmt.Errorf("%w: the funding key was not compared with the chain yet", relayer.ErrUnavailable)
+	}
 	return h.seats[0], nil
 }

@@ -124,12 +124,17 @@ func TestReplacementKeepsItsMetadata(t *testing.T) {
 // Whoever asks and goes away does not keep the nodes from hearing of what was stored for it.
 func TestWhatWasStoredIsSentThoughItsCallerIsGone(t *testing.T) {
 	f := setup(t, 1)
+	f.start(t).Stop() // the next one follows the chain at once
 	signer, ring := keyringtest.Faked(t, f.ring)
 	nodes := new(hooked)
 	f.options.Ring = ring
 	f.options.Sender = func(c *sender.Config) { nodes.Chain, c.Chain = c.Chain, nodes }
-	f.options.Tracker = func(c *tracker.Config) { c.Tend, c.Abandoned = time.Hour, time.Hour } // which would do it, too
-	r := f.start(t)
+	f.options.Tracker = func(c *tracker.Config) { c.Tend, c.Abandoned, c.Lineage = time.Hour, time.Hour, nil } // which would do it, too
+	r := relaytest.Launch(t, f.options)
+	require.Eventually(t, func() bool { // with a block, its keys are compared
+		f.chain.Commit()
+		return r.Health().Ready
+	}, 20*time.Second, 100*time.Millisecond)
 	to := f.chain.Accounts[0].Address
 	replaced, canceled := r.Send(t, to, 1, nil), r.Send(t, to, 1, nil)
 	r.Reaches(t, replaced, relayer.Broadcasted)

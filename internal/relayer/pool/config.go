@@ -21,8 +21,8 @@ type Chain interface {
 	EstimateGas(context.Context, chain.Message) (uint64, error)
 	Fees(context.Context) (chain.Fees, error)
 	Balances(context.Context, []common.Address) ([]*big.Int, error)
-	// PendingNonces are how many transactions of each address are mined or in the node's pool.
-	PendingNonces(context.Context, []common.Address) ([]uint64, error)
+	// Counts are how many transactions of each address every endpoint reports.
+	Counts(ctx context.Context, block common.Hash, addrs []common.Address) []chain.Counts
 	Head() chain.Header
 	Status() chain.Status
 }

@@ -82,7 +82,11 @@ func (p *Pool) look(ctx context.Context, rounds *roundsWatch) httpapi.Health {
 		if over {
 			problem = "the database failed over: none is given out until all nodes have said which they know"
 		}
-		add("nonces", problem, false)
+		var others bool
+		if problem == "" {
+			problem, others = p.uncompared(keys)
+		}
+		add("nonces", problem, others)
 	}
 	status := p.cfg.Chain.Status()
 	var nodes []string
@@ -183,6 +187,21 @@ func (p *Pool) roundsProblem(ctx context.Context, w *roundsWatch) string {
 	default:
 		return fmt.Sprintf("no process has followed the chain for %s", age.Round(time.Second))
 	}
+}
+
+// uncompared names the keys that were not compared with the chain since this process registered, and reports whether others were.
+func (p *Pool) uncompared(keys []*relayer.Key) (problem string, others bool) {
+	var out []string
+	for _, k := range keys {
+		if !p.cfg.Ledger.Trusts(k) {
+			out = append(out, strings.ToLower(k.Address.Hex()))
+		}
+	}
+	if len(out) == 0 {
+		return "", false
+	}
+	slices.Sort(out)
+	return "not compared with the chain yet, so that transactions wait: " + strings.Join(out, ", "), len(out) < len(keys)
 }
 
 // keyProblem tells what is wrong with keys, and whether others are left.

@@ -24,6 +24,7 @@ type Metrics struct {
 	queued                              prometheus.Gauge
 	pending, nextNonce, balance, least  *prometheus.GaugeVec
 	keyEnabled, keyPaused, keyStuck     *prometheus.GaugeVec
+	keyJump                             *prometheus.GaugeVec
 	accepted, replayed, refused, failed prometheus.Counter
 	abandoned                           prometheus.Counter
 	limited                             *prometheus.CounterVec
@@ -58,6 +59,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		keyEnabled: key("rollcall_relayer_key_enabled", "0 while the system has taken a key out, 1 otherwise."),
 		keyPaused:  key("rollcall_relayer_key_paused", "1 while an operator has paused a key, 0 otherwise."),
 		keyStuck:   key("rollcall_relayer_key_stuck", "1 while a key's lowest nonce waits for too long, 0 otherwise."),
+		keyJump:    key("rollcall_relayer_key_nonce_jump", "1 while a key is stopped because nodes count many more transactions than were given out, 0 otherwise."),
 		accepted:   submissions.WithLabelValues("accepted"), replayed: submissions.WithLabelValues("replayed"),
 		refused: submissions.WithLabelValues("refused"), failed: submissions.WithLabelValues("failed"),
 		abandoned: submissions.WithLabelValues("abandoned"),
@@ -118,6 +120,7 @@ func (m *Metrics) show(h *httpapi.Health, keys []*relayer.Key) {
 		m.pending.WithLabelValues(address).Set(float64(k.PendingCount))
 		m.nextNonce.WithLabelValues(address).Set(float64(k.NextNonce))
 		m.keyEnabled.WithLabelValues(address).Set(float(k.Enabled))
+		m.keyJump.WithLabelValues(address).Set(float(!k.Enabled && strings.HasPrefix(k.DisabledReason, relayer.NonceJump)))
 		m.keyPaused.WithLabelValues(address).Set(float(k.Paused))
 		m.keyStuck.WithLabelValues(address).Set(float(!k.StuckSince.IsZero()))
 		if k.Balance != nil {

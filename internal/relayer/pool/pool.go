@@ -24,6 +24,8 @@ type Pool struct {
 	stopped  chan struct{}
 	health   atomic.Pointer[httpapi.Health]
 	senders  senderChecks
+
+	registered bool // the keys that the store knew; the registering goroutine's
 }
 
 // New makes a Pool; Run runs it.
@@ -40,6 +42,7 @@ func New(cfg Config) *Pool {
 	if cfg.Ready == nil {
 		cfg.Ready = func() error { return nil }
 	}
+	cfg.Ledger.RequireComparison()
 	return &Pool{
 		cfg: cfg, arrivals: make(chan *arrival), stopped: make(chan struct{}),
 		terms: ledger.Terms{Held: cfg.Ring.Addresses(), Cap: cfg.Cap, Queue: cfg.Queue},

@@ -2,12 +2,16 @@ package pool
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
+	"github.com/ethereum/go-ethereum/common"
 
+	"github.com/rollcall-dev/rollcall/internal/chain"
 	"github.com/rollcall-dev/rollcall/internal/relayer/ledger"
 )
 
@@ -38,18 +42,76 @@ func (p *Pool) register(ctx context.Context) {
 	}
 }
 
+// registerOnce registers the keys that the store knows, once, and then those that are new.
 func (p *Pool) registerOnce(ctx context.Context) error {
 	all := slices.Concat(p.terms.Held, p.cfg.Funding)
-	pending, err := p.cfg.Chain.PendingNonces(ctx, all)
+	unknown, err := p.cfg.Ledger.Unknown(ctx, all)
 	if err != nil {
 		return err
 	}
-	registrations := make([]ledger.Registration, len(all))
-	for i, address := range all {
-		registrations[i] = ledger.Registration{Address: address, NextNonce: pending[i], MinBalance: p.cfg.MinBalance}
-		if i >= len(p.terms.Held) {
-			registrations[i].Funding, registrations[i].MinBalance = true, nil
+	if !p.registered {
+		known := slices.DeleteFunc(slices.Clone(all), func(a common.Address) bool { return slices.Contains(unknown, a) })
+		if err := p.cfg.Ledger.Register(ctx, p.registrations(known, nil)); err != nil {
+			return err
+		}
+		p.registered = true
+	}
+	if len(unknown) == 0 {
+		return nil
+	}
+	nonces, err := p.firstNonces(ctx, unknown)
+	if len(nonces) > 0 {
+		unknown = slices.DeleteFunc(unknown, func(a common.Address) bool { _, ok := nonces[a]; return !ok })
+		err = errors.Join(p.cfg.Ledger.Register(ctx, p.registrations(unknown, nonces)), err)
+	}
+	return err
+}
+
+func (p *Pool) registrations(keys []common.Address, nonces map[common.Address]uint64) []ledger.Registration {
+	all := make([]ledger.Registration, len(keys))
+	for i, key := range keys {
+		all[i] = ledger.Registration{Address: key, NextNonce: nonces[key], MinBalance: p.cfg.MinBalance}
+		if !slices.Contains(p.terms.Held, key) {
+			all[i].Funding, all[i].MinBalance = true, nil
 		}
 	}
-	return p.cfg.Ledger.Register(ctx, registrations)
+	return all
+}
+
+// disagreement is how far apart the counts of a new key may be, over endpoints and readings.
+const disagreement = 64
+
+// firstNonces are where keys begin that the store does not know: the highest count, mined or pending, of any endpoint in two
+// readings. A key for which these are far apart gets none, and the error names it: one of the endpoints is wrong.
+func (p *Pool) firstNonces(ctx context.Context, keys []common.Address) (map[common.Address]uint64, error) {
+	reports := p.cfg.Chain.Counts(ctx, common.Hash{}, keys)
+	reports = append(reports, p.cfg.Chain.Counts(ctx, common.Hash{}, keys)...)
+	nonces := map[common.Address]uint64{}
+	var problems []error
+	for i, key := range keys {
+		var low, high *chain.Counts
+		count := func(c *chain.Counts) uint64 { return max(c.Mined[i], c.Pending[i]) }
+		for j := range reports {
+			c := &reports[j]
+			if c.Err != nil {
+				continue
+			}
+			if low == nil || count(c) < count(low) {
+				low = c
+			}
+			if high == nil || count(c) > count(high) {
+				high = c
+			}
+		}
+		switch {
+		case low == nil:
+			return nil, fmt.Errorf("count the transactions of new keys: no endpoint answers: %w", reports[0].Err)
+		case count(high)-count(low) > disagreement || count(high) > ledger.MaxNonce:
+			problems = append(problems, fmt.Errorf("%s counts %d transactions of new key %s, and %s counts %d: take the endpoint that is wrong out of the configuration",
+				low.Endpoint, count(low), key, high.Endpoint, count(high)))
+		default:
+			nonces[key] = count(high)
+		}
+	}
+	return nonces, errors.Join(problems...)
 }

@@ -138,12 +138,19 @@ func (c *client) Status() chain.Status {
 	return chain.Status{ChainID: c.world.chainID, Endpoints: []chain.EndpointStatus{{Endpoint: "memory", OK: true, ChainID: c.world.chainID}}}
 }
 
-func (c *client) PendingNonces(ctx context.Context, addrs []common.Address) ([]uint64, error) {
-	v, err := c.Latest(ctx)
-	if err != nil {
-		return nil, err
+func (c *client) Counts(ctx context.Context, block common.Hash, addrs []common.Address) []chain.Counts {
+	n := chain.Counts{Endpoint: "memory"}
+	var v tracker.View
+	if v, n.Err = c.Latest(ctx); n.Err == nil && block != (common.Hash{}) && v.Header().Hash != block {
+		n.Err = chain.ErrStale
 	}
-	return v.PendingNonces(ctx, addrs)
+	if n.Err == nil {
+		n.Mined, n.Err = v.Nonces(ctx, addrs)
+	}
+	if n.Err == nil {
+		n.Pending, n.Err = v.PendingNonces(ctx, addrs)
+	}
+	return []chain.Counts{n}
 }
 
 func (c *client) Next(ctx context.Context, after common.Hash) (chain.Header, error) {

@@ -156,6 +156,12 @@ func (m *mortal) isDead() bool {
 	return m.dead
 }
 
+func (m *mortal) isFrozen() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.thaw != nil
+}
+
 // before is called when a step is about to happen. It must not if that fails; k strikes after it.
 func (m *mortal) before(s step) (k kind, err error) {
 	if err := m.await(); err != nil {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/big"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -269,7 +270,7 @@ func (tr *trial) settle(unrest func()) {
 		tr.world.seal(4)
 		select {
 		case <-answered:
-			if tr.world.waiting() == 0 && tr.open() == "" {
+			if tr.world.waiting() == 0 && !slices.ContainsFunc(tr.alive(), (*process).isFrozen) && tr.open() == "" {
 				tick.Stop()
 				tr.callers.Wait()
 				for _, p := range tr.alive() {

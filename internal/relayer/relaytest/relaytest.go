@@ -80,7 +80,9 @@ func Start(t testing.TB, o Options) *Relayer {
 
 func (r *Relayer) registered(t testing.TB) bool {
 	keys, err := r.Ledger.Keys(context.WithoutCancel(t.Context()))
-	return err == nil && len(keys) >= len(r.Terms().Held)
+	return err == nil && len(keys) >= len(r.Terms().Held) && !slices.ContainsFunc(keys, func(k *relayer.Key) bool {
+		return slices.Contains(r.Terms().Held, k.Address) && !r.Ledger.Trusts(k)
+	})
 }
 
 // Launch is Start without waiting.

@@ -43,9 +43,6 @@ func (r *round) follow(ctx context.Context) error {
 	if err := r.confirm(ctx, append(canonical, found...)); err != nil {
 		return err
 	}
-	if err := r.raise(ctx); err != nil {
-		return err
-	}
 	return r.moveAnchor(ctx)
 }
 
@@ -284,65 +281,6 @@ func (r *round) checkConfirmed(ctx context.Context) error {
 	r.cfg.Log.Error("final transactions lost their block in a reorganization: `rollcall keys resync --reorganized` puts their statuses right",
 		"block", number, "before", r.confirmed.Hash, "now", headers[0].Hash)
 	r.confirmed = ledger.Block{}
-	return nil
-}
-
-// reconcile sees to it that the store's nonces are compared with all nodes' after the database failed over. That is not waited for,
-// and begun again in each round until it succeeds: a node that is down may take its time to say so. The store gives nothing out
-// until then, and nothing else depends on it: what has a nonce keeps it, and what a key has next only ever rises.
-func (r *round) reconcile(ctx context.Context) error {
-	over, err := r.cfg.Ledger.FailedOver(ctx)
-	if err != nil || !over {
-		return err
-	}
-	r.beside(r.comparing, func() {
-		if err := r.compare(ctx); err != nil && ctx.Err() == nil {
-			r.cfg.Log.Warn("database failed over: nothing new is sent until all nodes have said which nonces they know", "err", err)
-		}
-	})
-	return nil
-}
-
-// compare brings keys up to the highest nonce that any node knows.
-func (r *round) compare(ctx context.Context) error {
-	everywhere := r.cfg.Everywhere
-	if everywhere == nil {
-		everywhere = r.view.PendingNonces
-	}
-	nonces, err := everywhere(ctx, r.addresses)
-	if err != nil {
-		return err
-	}
-	pending := map[common.Address]uint64{}
-	for i, address := range r.addresses {
-		pending[address] = nonces[i]
-		if nonces[i] > r.keys[i].NextNonce {
-			r.cfg.Log.Error("database has forgotten transactions that nodes know of", "relayer", address,
-				"nonce", r.keys[i].NextNonce, "nodes", nonces[i])
-		}
-	}
-	if err := r.cfg.Ledger.Reconcile(ctx, r.keys[0].Era, pending); err != nil {
-		return err
-	}
-	r.cfg.Log.Warn("database failed over: nonces were compared with the nodes'", "keys", len(pending))
-	return nil
-}
-
-// raise follows keys that somebody else has used beyond what we gave out.
-func (r *round) raise(ctx context.Context) error {
-	for i, k := range r.keys {
-		if r.counts[i] <= k.NextNonce {
-			continue
-		}
-		raised, err := r.cfg.Ledger.Raise(ctx, k.Address, k.Era, r.counts[i])
-		if err != nil {
-			return err
-		}
-		if raised {
-			r.cfg.Metrics.raised.Inc()
-			r.cfg.Log.Warn("somebody else uses the key", "relayer", k.Address, "nonce", k.NextNonce, "chain", r.counts[i])
-		}
-	}
 	return nil
 }
 

@@ -25,12 +25,23 @@ func TestSubscribedHeadsAreFollowedAtOnce(t *testing.T) {
 	})
 	f.Stop()
 	f.options.Tracker = func(c *tracker.Config) { c.Tend, c.Lineage = time.Hour, nil } // what is not believed yet is looked at again after that
-	r := relaytest.Start(t, f.options)
+	r := f.startByHeads()
 	for range 3 {
 		tx := r.Reaches(t, r.Send(t, f.chain.Accounts[0].Address, 1, nil), relayer.Broadcasted)
 		f.chain.Commit()
 		r.Reaches(t, tx, relayer.Mined)
 	}
+}
+
+// startByHeads starts a relayer whose tracker looks at heads alone, and seals blocks until that has compared the keys.
+func (f *fixture) startByHeads() *relaytest.Relayer {
+	f.t.Helper()
+	r := relaytest.Launch(f.t, f.options)
+	require.Eventually(f.t, func() bool {
+		f.chain.Commit()
+		return r.Health().Ready
+	}, 20*time.Second, 100*time.Millisecond)
+	return r
 }
 
 // What waits for a key gets it with the block that makes room, to be in the next one, and not when it is time to tend.
@@ -40,7 +51,7 @@ func TestWhatWaitsGetsAPlaceWithTheBlockThatMakesIt(t *testing.T) {
 	f.options.Tracker = func(c *tracker.Config) { c.Tend, c.Lineage = time.Hour, nil }
 	f.options.Chain = func(c *chain.Config) { c.PollInterval = 10 * time.Millisecond }
 	f.options.Pool = func(c *pool.Config) { c.Cap = 1 }
-	r := relaytest.Start(t, f.options)
+	r := f.startByHeads()
 	var txs []*relayer.Transaction
 	for range 3 {
 		txs = append(txs, r.Send(t, f.chain.Accounts[0].Address, 1, nil))
@@ -95,7 +106,10 @@ func TestNodeBehindTheNewestHeadIsNotAskedWithoutAPause(t *testing.T) {
 	}
 	require.GreaterOrEqual(t, (<-l.at).Sub(first), 300*time.Millisecond)
 	cancel()
-	require.Eventually(t, func() bool { return r.Health().Ready }, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool {
+		f.chain.Commit()
+		return r.Health().Ready
+	}, 20*time.Second, 100*time.Millisecond)
 	tx := r.Send(t, f.chain.Accounts[0].Address, 1, nil)
 	r.Reaches(t, tx, relayer.Broadcasted)
 	f.chain.Commit()

@@ -101,9 +101,9 @@ func TestRoundsRecogniseTheChain(t *testing.T) {
 		o.Tracker = func(c *tracker.Config) {
 			own = tracker.NewLineage(c.Chain, c.Ledger, c.Log) // which nobody runs
 			c.Lineage = own
+			require.NoError(t, own.Check(t.Context()))
 		}
 	})
-	require.NoError(t, own.Check(t.Context()))
 	early, err := f.chain.Client().HeaderByNumber(t.Context(), nil)
 	require.NoError(t, err)
 	require.Eventually(t, func() bool {

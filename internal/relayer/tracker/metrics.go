@@ -16,7 +16,7 @@ type Metrics struct {
 	rounds    *prometheus.CounterVec
 	nonceLag  *prometheus.GaugeVec
 
-	bumps, resends, filled, displaced, raised, reorgs, finalReorgs, putBack, hopeless prometheus.Counter
+	bumps, resends, filled, displaced, raised, reorgs, finalReorgs, putBack, hopeless, fillLimited prometheus.Counter
 }
 
 // NewMetrics registers the metrics with reg; nil leaves them unregistered.
@@ -45,6 +45,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		bumps:       counter("rollcall_relayer_bumps_total", "Transactions that got a higher fee, or a no-op in their place."),
 		resends:     counter("rollcall_relayer_resends_total", "Transactions sent again, since no node had taken them, or a node's pool lacked them."),
 		filled:      counter("rollcall_relayer_gaps_filled_total", "Nonces that nobody had, and a no-op got."),
+		fillLimited: counter("rollcall_relayer_gaps_limited_total", "Times that a gap was not filled because the key's no-ops of the hour were used up."),
 		displaced:   counter("rollcall_relayer_displaced_total", "Nonces that somebody else's transaction took for good."),
 		raised:      counter("rollcall_relayer_raised_total", "Times that somebody else has used a key beyond what was given out."),
 		reorgs:      counter("rollcall_relayer_reorgs_total", "Reorganizations that took a transaction's block away."),

@@ -253,7 +253,15 @@ func (r *round) fill(ctx context.Context, k *relayer.Key, mined uint64) error {
 	if err := r.cfg.Ledger.Disown(ctx, k.Address, k.Era, mined, r.head.Number); err != nil {
 		return err
 	}
-	filled, err := r.cfg.Ledger.Fill(ctx, k.Address, k.Era, mined)
+	filled, err := r.cfg.Ledger.Fill(ctx, k.Address, k.Era, mined, r.cfg.NoopsPerHour)
+	if errors.Is(err, ledger.ErrFillLimit) {
+		err = nil
+		r.cfg.Metrics.fillLimited.Inc()
+		if time.Since(r.limited) >= time.Minute {
+			r.limited = time.Now()
+			r.cfg.Log.Error("no more gaps of a key are filled in this hour", "relayer", k.Address, "next", k.NextNonce, "mined", mined, "limit", r.cfg.NoopsPerHour)
+		}
+	}
 	if err != nil || len(filled) == 0 {
 		return err
 	}

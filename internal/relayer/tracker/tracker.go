@@ -37,6 +37,7 @@ type Chain interface {
 	Latest(context.Context) (View, error)
 	Next(ctx context.Context, after common.Hash) (chain.Header, error)
 	Fees(context.Context) (chain.Fees, error)
+	Counts(ctx context.Context, block common.Hash, addrs []common.Address) []chain.Counts
 	Anchors(ctx context.Context, number uint64, stragglers time.Duration) []chain.Anchor
 	Call(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error)
 }
@@ -94,6 +95,11 @@ type Config struct {
 	// AdoptMargin is how much older than a transaction a block may be in which an identical one counts as ours: clocks differ.
 	// Default 15 s.
 	AdoptMargin time.Duration
+	// MaxNonceJump is by how much a key's next nonce follows nodes that count more transactions than were given out. A higher
+	// count stops the key. Default 64.
+	MaxNonceJump uint64
+	// NoopsPerHour is how many nonces of a key without a transaction are filled in an hour. Default 64.
+	NoopsPerHour int
 	// MaxFee bounds what a bump offers, wei; nil: nothing does.
 	MaxFee *big.Int
 	// RevertData reads what a mined transaction reverted with, for its status. Default: statuses do not have that.
@@ -117,7 +123,8 @@ type Tracker struct {
 	anchor  ledger.Block
 	// confirmed is the newest block whose transactions this process has made final since it follows.
 	confirmed ledger.Block
-	noTag     time.Time // when it was last logged that the node has no block of the tag
+	noTag     time.Time                 // when it was last logged that the node has no block of the tag
+	ahead     map[common.Address]*ahead // keys that have more transactions than were given out
 
 	lease lease
 
@@ -129,10 +136,12 @@ type Tracker struct {
 	tending sync.WaitGroup
 	busy    chan struct{} // holds one while it is
 	tended  time.Time     // when that last began
+	limited time.Time     // when it was last logged that no more gaps are filled; the tending goroutine's
 	seen    *seen         // the tending goroutine's, like what follows
 	purged  time.Time
 
-	comparing chan struct{} // holds one while nonces are being compared with the nodes'
+	comparing chan struct{}             // holds one while nonces are being compared with the nodes'
+	reported  map[common.Address]uint64 // by nodes at the last comparison; the comparing goroutine's
 
 	mu      sync.Mutex
 	rounds  rounds
@@ -180,6 +189,8 @@ func New(cfg Config) *Tracker {
 	cfg.Tend = cmp.Or(cfg.Tend, time.Second)
 	cfg.Abandoned = cmp.Or(cfg.Abandoned, 2*time.Second)
 	cfg.StuckAfter = cmp.Or(cfg.StuckAfter, 5*time.Minute)
+	cfg.MaxNonceJump = cmp.Or(cfg.MaxNonceJump, 64)
+	cfg.NoopsPerHour = cmp.Or(cfg.NoopsPerHour, 64)
 	cfg.AdoptMargin = cmp.Or(cfg.AdoptMargin, 15*time.Second)
 	cfg.IdempotencyKeys = cmp.Or(cfg.IdempotencyKeys, 30*24*time.Hour)
 	if cfg.BumpAfter == nil {
@@ -194,7 +205,7 @@ func New(cfg Config) *Tracker {
 
 // forget begins observing anew.
 func (t *Tracker) forget() {
-	t.unfound, t.confirmed = map[ledger.From]*lost{}, ledger.Block{}
+	t.unfound, t.confirmed, t.ahead = map[ledger.From]*lost{}, ledger.Block{}, map[common.Address]*ahead{}
 	t.stalls, t.stranded = map[common.Address]stall{}, common.Address{}
 	t.seen = &seen{lagging: map[common.Address]time.Time{}, holdups: map[common.Address]holdup{}} // who tends has the old one
 }
@@ -328,6 +339,9 @@ func (t *Tracker) roundElsewhere(ctx context.Context, tried map[string]bool) err
 		reads.Go(func() error { return t.cfg.Lineage.Recognise(ctx, view) })
 	}
 	if err := reads.Wait(); err != nil {
+		return err
+	}
+	if err := r.checkCounts(ctx); err != nil {
 		return err
 	}
 	if err := r.reconcile(ctx); err != nil {

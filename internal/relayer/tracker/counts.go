@@ -1,0 +1,216 @@
+package tracker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+
+	"github.com/rollcall-dev/rollcall/internal/chain"
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+	"github.com/rollcall-dev/rollcall/internal/relayer/ledger"
+)
+
+const (
+	// agreeingRounds is how many rounds have to report that a key has more transactions than were given out.
+	agreeingRounds = 3
+	// countsTimeout is how long a round waits for the counts of all endpoints. An endpoint that takes longer counts as away.
+	countsTimeout = 2 * time.Second
+)
+
+// ahead is a count of a key above its next nonce, as successive rounds have found it.
+type ahead struct {
+	rounds int
+	lowest uint64    // that any endpoint has reported in any of these rounds
+	last   time.Time // the last of them
+}
+
+// checkCounts compares the keys with the chain. Where the round's endpoint counts more than was given out, all endpoints are
+// asked for the same block, and the round goes on with the lowest count: one endpoint must not decide anything. What several
+// rounds and all endpoints that answer agree on raises the key, or stops it where the jump is above the bound.
+//
+// A key that was not compared since a process registered it is compared with what the endpoints have pending, too.
+func (r *round) checkCounts(ctx context.Context) error {
+	var suspects []int
+	var addresses []common.Address
+	for i, k := range r.keys {
+		if r.counts[i] = min(r.counts[i], ledger.MaxNonce); r.counts[i] <= k.NextNonce && k.Compared {
+			delete(r.ahead, k.Address)
+			continue
+		}
+		suspects, addresses = append(suspects, i), append(addresses, k.Address)
+	}
+	if len(suspects) == 0 {
+		return nil
+	}
+	asking, cancel := context.WithTimeout(ctx, countsTimeout)
+	defer cancel()
+	reports := r.cfg.Chain.Counts(asking, r.head.Hash, addresses)
+	var compared []common.Address
+	for j, i := range suspects {
+		done, err := r.checkCount(ctx, i, reportsOf(reports, j, !r.keys[i].Compared))
+		if err != nil {
+			return err
+		}
+		if done && !r.keys[i].Compared {
+			compared = append(compared, r.keys[i].Address)
+		}
+	}
+	if len(compared) == 0 {
+		return nil
+	}
+	r.freed = true // what waits for these keys
+	return r.cfg.Ledger.Compared(ctx, compared, r.keys[0].Era, r.keys[0].ReadAt)
+}
+
+// report is what the endpoints that answer count of one key.
+type report struct {
+	mined           uint64 // the lowest
+	lowest, highest uint64 // mined or, if that was asked for, pending
+	answers         int
+}
+
+func reportsOf(all []chain.Counts, key int, pending bool) (n report) {
+	for _, c := range all {
+		if c.Err != nil {
+			continue
+		}
+		mined := min(c.Mined[key], ledger.MaxNonce)
+		count := mined
+		if pending {
+			count = max(mined, min(c.Pending[key], ledger.MaxNonce))
+		}
+		if n.answers++; n.answers == 1 {
+			n.mined, n.lowest = mined, count
+		}
+		n.mined, n.lowest, n.highest = min(n.mined, mined), min(n.lowest, count), max(n.highest, count)
+	}
+	return n
+}
+
+// checkCount decides about one key, and reports whether its nonces may be given out.
+func (r *round) checkCount(ctx context.Context, i int, n report) (done bool, err error) {
+	k := r.keys[i]
+	if n.answers == 0 {
+		return false, nil // at the next round
+	}
+	n.highest = max(n.highest, r.counts[i])
+	r.counts[i] = min(r.counts[i], n.mined)
+	if n.highest <= k.NextNonce {
+		delete(r.ahead, k.Address)
+		return true, nil
+	}
+	a := r.ahead[k.Address]
+	switch {
+	case a == nil:
+		a = &ahead{lowest: n.lowest}
+		r.ahead[k.Address] = a
+	case time.Since(a.last) < r.cfg.Tend: // too soon to be another answer
+		return false, nil
+	}
+	a.rounds, a.lowest, a.last = a.rounds+1, min(a.lowest, n.lowest), time.Now()
+	log := r.cfg.Log.With("relayer", k.Address, "next", k.NextNonce, "lowest", a.lowest, "highest", n.highest)
+	switch {
+	case a.rounds < agreeingRounds:
+		return false, nil
+	case a.lowest <= k.NextNonce:
+		if a.rounds == agreeingRounds {
+			log.Warn("endpoints disagree about a key's transactions; the lowest count is used")
+		}
+		return true, nil
+	case a.lowest-k.NextNonce > r.cfg.MaxNonceJump:
+		stopped, err := r.cfg.Ledger.StopJump(ctx, k.Address, k.Era, a.lowest, r.cfg.MaxNonceJump)
+		if stopped {
+			log.Error("key stopped: nodes count many more transactions than were given out; find out who uses the key, then run `rollcall keys resync`",
+				"bound", r.cfg.MaxNonceJump)
+		}
+		return false, err
+	}
+	raised, err := r.cfg.Ledger.Raise(ctx, k.Address, k.Era, a.lowest)
+	if err != nil {
+		return false, err
+	}
+	delete(r.ahead, k.Address)
+	if raised {
+		r.cfg.Metrics.raised.Inc()
+		log.Warn("another sender uses the key; its next nonce was raised")
+	}
+	return true, nil
+}
+
+// reconcile has the store's nonces compared with all nodes' after the database failed over. That is not waited for,
+// and begun again in each round until it succeeds: a node that is down may take its time to say so. The store gives nothing out
+// until then, and nothing else depends on it: what has a nonce keeps it, and what a key has next only ever rises.
+func (r *round) reconcile(ctx context.Context) error {
+	over, err := r.cfg.Ledger.FailedOver(ctx)
+	if err != nil || !over {
+		return err
+	}
+	r.beside(r.comparing, func() {
+		if err := r.compare(ctx); err != nil && ctx.Err() == nil {
+			r.cfg.Log.Warn("database failed over: nothing new is sent until all nodes have reported their nonces", "err", err)
+		}
+	})
+	return nil
+}
+
+// errUnsteady means that nodes have reported a nonce once so far. It is believed when they report it again.
+var errUnsteady = errors.New("nodes have to report the same nonces twice")
+
+// compare brings keys up to the highest nonce that any node reports, twice in a row. Where that is more than the bound above the
+// next nonce, the key is stopped.
+func (r *round) compare(ctx context.Context) error {
+	everywhere := r.cfg.Everywhere
+	if everywhere == nil {
+		everywhere = r.view.PendingNonces
+	}
+	nonces, err := everywhere(ctx, r.addresses)
+	if err != nil {
+		return err
+	}
+	before := r.reported
+	r.reported = map[common.Address]uint64{}
+	steady := true
+	for i, address := range r.addresses {
+		was, known := before[address]
+		nonces[i] = min(nonces[i], ledger.MaxNonce)
+		r.reported[address] = nonces[i]
+		steady = steady && known && max(was, nonces[i])-min(was, nonces[i]) <= r.cfg.MaxNonceJump
+	}
+	if !steady {
+		return errUnsteady
+	}
+	pending := map[common.Address]uint64{}
+	for i, k := range r.keys {
+		next := max(nonces[i], before[k.Address])
+		if next > k.NextNonce {
+			r.cfg.Log.Error("database lost transactions that nodes have", "relayer", k.Address, "next", k.NextNonce, "nodes", next)
+		}
+		stopped, err := r.stopJump(ctx, k, next)
+		if err != nil {
+			return err
+		}
+		if !stopped {
+			pending[k.Address] = next
+		}
+	}
+	if err := r.cfg.Ledger.Reconcile(ctx, r.keys[0].Era, pending); err != nil {
+		return err
+	}
+	r.reported = nil
+	r.cfg.Log.Warn("database failed over: nonces were compared with the nodes'", "keys", len(pending))
+	return nil
+}
+
+// stopJump stops a key where the nodes' count is above the bound.
+func (r *round) stopJump(ctx context.Context, k *relayer.Key, count uint64) (stopped bool, err error) {
+	if count <= k.NextNonce+r.cfg.MaxNonceJump {
+		return false, nil
+	}
+	if _, err := r.cfg.Ledger.StopJump(ctx, k.Address, k.Era, count, r.cfg.MaxNonceJump); err != nil {
+		return false, fmt.Errorf("after a failover: %w", err)
+	}
+	return true, nil
+}

@@ -1,0 +1,216 @@
+package tracker_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rollcall-dev/rollcall/internal/chain"
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+	"github.com/rollcall-dev/rollcall/internal/relayer/ledger"
+	"github.com/rollcall-dev/rollcall/internal/relayer/relaytest"
+	"github.com/rollcall-dev/rollcall/internal/relayer/tracker"
+	"github.com/rollcall-dev/rollcall/internal/testchain/proxy"
+)
+
+// mined has a node report a count at the block of a round, so many times; 0 is always.
+func mined(count string, times uint64) proxy.Rule {
+	r := counting(count, times)
+	r.When = func(c proxy.Call) bool { return strings.Contains(string(c.Params), "blockHash") }
+	return r
+}
+
+// key reads the first key.
+func (f *fixture) key() *relayer.Key {
+	f.t.Helper()
+	keys, err := f.Ledger.Keys(f.t.Context())
+	require.NoError(f.t, err)
+	return keys[0]
+}
+
+// executed wants a transaction mined and final.
+func (f *fixture) executed() {
+	f.t.Helper()
+	f.commitUntil(f.send(), relayer.Confirmed)
+}
+
+// after calls a function at the first round of a tracker that begins later.
+func rounds(o *relaytest.Options) <-chan struct{} {
+	c := make(chan struct{})
+	edit := o.Tracker
+	o.Tracker = func(cfg *tracker.Config) {
+		if edit != nil {
+			edit(cfg)
+		}
+		cfg.Round = tell(c)
+	}
+	return c
+}
+
+// A count of 2^40 in one answer, or two, changes nothing.
+func TestCheckCounts_FalseOnce_IsIgnored(t *testing.T) {
+	for name, count := range map[string]string{"plus 3000": "0xbb8", "2^40": "0x10000000000", "2^64-1": "0xffffffffffffffff"} {
+		t.Run(name, func(t *testing.T) {
+			var node *proxy.Proxy
+			var done <-chan struct{}
+			f := setup(t, 1, func(o *relaytest.Options) { node, done = before(t, o), rounds(o) })
+			f.executed()
+			node.SetRules(mined(count, 2))
+			for node.Injected()["count "+count] < 2 {
+				f.chain.Commit()
+				<-done
+			}
+			for range 10 {
+				<-done
+			}
+			f.executed()
+			require.Equal(t, uint64(2), f.key().NextNonce)
+			require.True(t, f.key().Usable())
+			f.settled()
+		})
+	}
+}
+
+// A count that the only endpoint insists on stops the key above the bound. Nothing is signed for it, and an operator ends it.
+func TestCheckCounts_Jump_StopsTheKey(t *testing.T) {
+	var node *proxy.Proxy
+	f := setup(t, 2, func(o *relaytest.Options) { node = before(t, o) })
+	f.executed()
+	key := f.key().Address
+	lie := mined("0x10000000000", 0)
+	lie.When = func(c proxy.Call) bool {
+		return strings.Contains(string(c.Params), "blockHash") && strings.Contains(strings.ToLower(string(c.Params)), strings.ToLower(key.Hex()))
+	}
+	node.SetRules(lie)
+	require.Eventually(t, func() bool { return !f.key().Enabled }, 20*time.Second, 10*time.Millisecond)
+	require.Contains(t, f.key().DisabledReason, relayer.NonceJump)
+	require.LessOrEqual(t, f.key().NextNonce, uint64(1))
+	require.Eventually(t, func() bool { return strings.Contains(f.Health().Reason, relayer.NonceJump) }, 20*time.Second, 10*time.Millisecond)
+	require.True(t, f.Health().Ready, "there is another key")
+	missing, err := f.Ledger.Gap(t.Context(), key, f.key().Era, 0)
+	require.NoError(t, err)
+	require.Zero(t, missing)
+	f.executed() // by the other one
+	node.SetRules()
+	f.executed()
+	require.False(t, f.key().Enabled, "an operator decides")
+	ended, err := f.Ledger.EndJump(t.Context(), key)
+	require.NoError(t, err)
+	require.True(t, ended)
+	f.executed()
+	f.executed()
+	require.True(t, f.key().Enabled)
+	f.settled()
+}
+
+// The preferred endpoint counts too much, always. The other one does not, and everything goes on.
+func TestCheckCounts_OneEndpointLies_TheOtherDecides(t *testing.T) {
+	for name, count := range map[string]string{"plus 20": "0x14", "plus 3000": "0xbb8", "2^40": "0x10000000000"} {
+		t.Run(name, func(t *testing.T) {
+			var node *proxy.Proxy
+			var done <-chan struct{}
+			f := setup(t, 1, func(o *relaytest.Options) {
+				honest := o.RPC[0]
+				node, done = before(t, o), rounds(o)
+				o.RPC = append(o.RPC, honest)
+			})
+			node.SetRules(counting(count, 0))
+			for range 10 {
+				f.chain.Commit()
+				<-done
+			}
+			f.executed()
+			f.executed()
+			require.Equal(t, uint64(2), f.key().NextNonce)
+			require.True(t, f.key().Usable())
+			node.SetRules()
+			f.settled()
+		})
+	}
+}
+
+// Another sender uses the key: what all endpoints agree on raises it, with no gap to fill.
+func TestCheckCounts_OthersUseTheKey_Raises(t *testing.T) {
+	f := setup(t, 1, func(o *relaytest.Options) { o.RPC = append(o.RPC, o.RPC[0]) })
+	for nonce := range uint64(3) {
+		f.identical(nonce)
+	}
+	f.chain.Commit()
+	require.Eventually(t, func() bool { return f.key().NextNonce == 3 }, 20*time.Second, 10*time.Millisecond)
+	f.executed()
+	f.settled()
+}
+
+// A process that starts gives out no nonce before a round has compared its keys, although others have before. Requests wait.
+func TestCheckCounts_AtStart_NothingIsGivenOutBefore(t *testing.T) {
+	f := setup(t, 1)
+	f.executed()
+	f.Stop()
+	for nonce := uint64(1); nonce < 4; nonce++ {
+		f.identical(nonce) // by a process whose record of it is lost
+	}
+	f.chain.Commit()
+	held := make(chan struct{})
+	f.options.Tracker = func(c *tracker.Config) { c.Chain = &heldCounts{Chain: c.Chain, held: held} }
+	r := relaytest.Launch(t, f.options)
+	f.Relayer = r
+	require.Eventually(t, func() bool {
+		return strings.Contains(r.Health().Reason, "nonces: not compared with the chain yet")
+	}, 20*time.Second, 10*time.Millisecond)
+	require.False(t, r.Health().Ready)
+	tx := f.Send(t, f.chain.Accounts[0].Address, 1, nil)
+	require.Nil(t, tx.Nonce)
+	close(held)
+	require.Equal(t, uint64(4), *f.commitUntil(tx, relayer.Confirmed).Nonce)
+	f.settled()
+}
+
+// heldCounts holds comparisons up until a channel is closed.
+type heldCounts struct {
+	tracker.Chain
+	held <-chan struct{}
+}
+
+func (h *heldCounts) Counts(ctx context.Context, block common.Hash, addrs []common.Address) []chain.Counts {
+	select {
+	case <-h.held:
+		return h.Chain.Counts(ctx, block, addrs)
+	case <-ctx.Done():
+		return []chain.Counts{{Err: ctx.Err()}}
+	}
+}
+
+// One false count while a database that failed over is compared moves no key.
+func TestCompare_FalseOnce_IsIgnored(t *testing.T) {
+	var node *proxy.Proxy
+	f := setup(t, 1, func(o *relaytest.Options) { node = before(t, o) })
+	f.executed()
+	lie := counting("0x10000000000", 1)
+	lie.When = func(c proxy.Call) bool { return strings.Contains(string(c.Params), "pending") }
+	node.SetRules(lie)
+	f.exec(`UPDATE relayer_pools SET timeline = '00000000'`)
+	require.Eventually(t, func() bool {
+		over, err := f.Ledger.FailedOver(t.Context())
+		return err == nil && !over
+	}, 20*time.Second, 10*time.Millisecond)
+	require.Equal(t, uint64(1), f.key().NextNonce)
+	f.executed()
+	f.settled()
+}
+
+// A gap that was caused before is filled no faster than the limit allows.
+func TestFill_PerHour_IsBounded(t *testing.T) {
+	f := setup(t, 1, func(o *relaytest.Options) {
+		o.Tracker = func(c *tracker.Config) { c.NoopsPerHour = 3 }
+	})
+	f.executed()
+	f.exec(`UPDATE relayer_keys SET next_nonce = 1::bigint << 40`)
+	require.Eventually(t, func() bool { return f.key().PendingCount == 3 }, 20*time.Second, 10*time.Millisecond)
+	_, err := f.Ledger.Fill(t.Context(), f.key().Address, f.key().Era, 1, 3)
+	require.ErrorIs(t, err, ledger.ErrFillLimit)
+	require.Equal(t, 3, f.key().PendingCount)
+}
