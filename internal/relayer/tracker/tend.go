@@ -3,11 +3,11 @@ package tracker
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
-	"github.com/google/uuid"
 
 	"github.com/rollcall-dev/rollcall/internal/chain"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
@@ -208,7 +208,7 @@ func (r *round) hopeless(a *relayer.Attempt, o chain.Outcome) bool {
 	case chain.IntrinsicGas, chain.TipAboveCap:
 		return true
 	case chain.ExceedsBlockGas, chain.Oversized, chain.Refused, chain.FeeCapExceeded:
-		return time.Since(a.CreatedAt) > r.cfg.StuckAfter
+		return r.now().Sub(a.CreatedAt) > r.cfg.StuckAfter
 	default:
 		return false
 	}
@@ -220,20 +220,23 @@ func (r *round) missing(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	first, marks := make([]uint64, len(r.keys)), map[common.Address]string{}
+	for i, k := range r.keys {
+		marks[k.Address] = ""
+		if first[i] = max(pending[i], r.counts[i]); first[i] < k.NextNonce {
+			marks[k.Address] = "lags"
+		}
+	}
+	lagging, err := r.cfg.Ledger.Timers(ctx, "node lags", r.head.Number, marks)
+	if err != nil {
+		return err
+	}
 	var froms []ledger.From
 	for i, k := range r.keys {
-		first := max(pending[i], r.counts[i])
-		if first >= k.NextNonce {
-			delete(r.seen.lagging, k.Address)
+		if lag, ok := lagging[k.Address]; !ok || lag.Age < r.cfg.Abandoned {
 			continue
 		}
-		if r.seen.lagging[k.Address].IsZero() {
-			r.seen.lagging[k.Address] = time.Now()
-		}
-		if time.Since(r.seen.lagging[k.Address]) < r.cfg.Abandoned {
-			continue
-		}
-		froms = append(froms, ledger.From{Key: k.Address, Nonce: first})
+		froms = append(froms, ledger.From{Key: k.Address, Nonce: first[i]})
 		if err := r.fill(ctx, k, r.counts[i]); err != nil {
 			return err
 		}
@@ -330,30 +333,41 @@ func (r *round) waiting(ctx context.Context) error {
 	}
 }
 
-// lowest bumps what holds its key up, and takes keys out that are held up for too long.
+// lowest bumps each key's lowest pending transaction and marks keys that it has blocked for longer than StuckAfter as stuck.
 func (r *round) lowest(ctx context.Context, todo chores) error {
 	lowest, err := r.cfg.Ledger.Lowest(ctx, r.mined())
 	if err != nil {
 		return err
 	}
-	holding := map[common.Address]*relayer.Transaction{}
+	blocking := map[common.Address]*relayer.Transaction{}
 	for _, tx := range lowest {
-		holding[tx.From] = tx
+		blocking[tx.From] = tx
+	}
+	blocked, err := r.blocked(ctx, blocking)
+	if err != nil {
+		return err
 	}
 	for _, k := range r.keys {
-		tx := holding[k.Address]
-		h := r.heldUp(k, tx)
-		stuck := tx != nil && time.Since(h.since) >= r.cfg.StuckAfter
+		tx, b := blocking[k.Address], blocked[k.Address]
+		if tx == nil && k.PendingCount > 0 {
+			continue // a round that was told too high a count must not end anything
+		}
+		// A key that is stuck stays so until it moves on, also where this process is more patient than the one before.
+		stuck := tx != nil && (b.age >= r.cfg.StuckAfter || !k.StuckSince.IsZero() && r.now().Sub(k.StuckSince) <= b.age)
 		if stuck == k.StuckSince.IsZero() {
 			if _, err := r.cfg.Ledger.ChangeKey(ctx, k.Address, ledger.KeyChange{Stuck: &stuck}); err != nil {
 				return err
 			}
-			r.cfg.Log.Warn("key is stuck, or is no longer", "relayer", k.Address, "stuck", stuck)
+			if stuck {
+				r.cfg.Log.Warn("key stuck", "relayer", k.Address, "tx", tx.ID, "nonce", *tx.Nonce)
+			} else {
+				r.cfg.Log.Info("key no longer stuck", "relayer", k.Address)
+			}
 		}
 		if tx == nil || tx.Status == relayer.Allocated && (tx.Attempts == 0 || !priced(tx.StatusReason)) {
 			continue
 		}
-		todo.add(k.Address, func() error { return r.bump(ctx, tx, h) })
+		todo.add(k.Address, func() error { return r.bump(ctx, tx, b) })
 	}
 	return nil
 }
@@ -368,39 +382,41 @@ func priced(reason string) bool {
 	return true
 }
 
-// holdup is what a key waits for, and since when: a transaction that was sent long ago, behind many others, has not
+// blocked is how long a key has waited for its lowest transaction: one that was sent long ago, behind many others, has not
 // waited to be mined before it was its turn.
-type holdup struct {
-	id       uuid.UUID
-	nonce    uint64
-	since    time.Time
-	attempts int    // that nodes were sent
-	head     uint64 // when that number was first seen
+type blocked struct {
+	age  time.Duration
+	head uint64 // when its number of attempts was first seen
 }
 
-// heldUp is what a key waits for, as far as this process has seen. What it finds stuck when it begins to look has waited long
-// enough already: who follows may change often, and a key that is stuck is to get nothing new until it moves on.
-func (r *round) heldUp(k *relayer.Key, tx *relayer.Transaction) holdup {
-	if tx == nil {
-		delete(r.seen.holdups, k.Address)
-		return holdup{}
-	}
-	h, ok := r.seen.holdups[k.Address]
-	if !ok || h.id != tx.ID || h.nonce != *tx.Nonce {
-		h = holdup{id: tx.ID, nonce: *tx.Nonce, since: time.Now(), attempts: tx.Attempts, head: r.head.Number}
-		if !ok && !k.StuckSince.IsZero() {
-			h.since = h.since.Add(-r.cfg.StuckAfter)
+// blocked reads for how long keys have waited, by the store, because the process that follows the chain may change often.
+func (r *round) blocked(ctx context.Context, by map[common.Address]*relayer.Transaction) (map[common.Address]blocked, error) {
+	since, attempts := map[common.Address]string{}, map[common.Address]string{}
+	for _, k := range r.keys {
+		if tx := by[k.Address]; tx != nil {
+			since[k.Address] = fmt.Sprintf("%s/%d", tx.ID, *tx.Nonce)
+			attempts[k.Address] = fmt.Sprintf("%s/%d/%d", tx.ID, *tx.Nonce, tx.Attempts)
+		} else if k.PendingCount == 0 {
+			since[k.Address], attempts[k.Address] = "", ""
 		}
 	}
-	if h.attempts != tx.Attempts {
-		h.attempts, h.head = tx.Attempts, r.head.Number
+	ages, err := r.cfg.Ledger.Timers(ctx, "lowest", r.head.Number, since)
+	if err != nil {
+		return nil, err
 	}
-	r.seen.holdups[k.Address] = h
-	return h
+	heads, err := r.cfg.Ledger.Timers(ctx, "attempts", r.head.Number, attempts)
+	if err != nil {
+		return nil, err
+	}
+	all := map[common.Address]blocked{}
+	for key, t := range ages {
+		all[key] = blocked{age: t.Age, head: heads[key].Head}
+	}
+	return all, nil
 }
 
 // bump outbids the last attempt of a transaction, if that has waited long enough, and a block was made that might have taken it.
-func (r *round) bump(ctx context.Context, tx *relayer.Transaction, h holdup) error {
+func (r *round) bump(ctx context.Context, tx *relayer.Transaction, b blocked) error {
 	attempts, err := r.cfg.Ledger.Attempts(ctx, tx.ID)
 	if err != nil || len(attempts) == 0 {
 		return err
@@ -410,10 +426,10 @@ func (r *round) bump(ctx context.Context, tx *relayer.Transaction, h holdup) err
 	if !ok {
 		after = r.cfg.BumpAfter[relayer.Fast]
 	}
-	if time.Since(last.CreatedAt) < after || time.Since(h.since) < after {
+	if r.now().Sub(last.CreatedAt) < after || b.age < after {
 		return nil
 	}
-	if r.head.Number <= h.head {
+	if r.head.Number <= b.head {
 		// Where a chain stands still, its fees would grow beyond all measure, and be paid when it goes on. But one that waits
 		// for something to put into a block goes on only where it is offered what it asks for.
 		low, err := r.low(ctx, tx, last)

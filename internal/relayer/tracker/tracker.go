@@ -128,8 +128,8 @@ type Tracker struct {
 
 	lease lease
 
-	stalls   map[common.Address]stall // of keys that this process does not hold
-	stranded common.Address           // one of them, for which others are to follow
+	stranded common.Address               // a key that this process does not hold, for which others are to follow
+	handed   map[common.Address]time.Time // when this process last let others follow for a key
 
 	// What is pending is tended beside the rounds, by one goroutine at a time: signing hundreds of no-ops, or a node that
 	// takes its time over what it is sent, is not to keep a new head waiting.
@@ -137,8 +137,7 @@ type Tracker struct {
 	busy    chan struct{} // holds one while it is
 	tended  time.Time     // when that last began
 	limited time.Time     // when it was last logged that no more gaps are filled; the tending goroutine's
-	seen    *seen         // the tending goroutine's, like what follows
-	purged  time.Time
+	purged  time.Time     // the tending goroutine's
 
 	comparing chan struct{}             // holds one while nonces are being compared with the nodes'
 	reported  map[common.Address]uint64 // by nodes at the last comparison; the comparing goroutine's
@@ -172,12 +171,6 @@ func (t *Tracker) record(following bool, err error) {
 	}
 }
 
-// seen is what tending has observed since this process follows.
-type seen struct {
-	lagging map[common.Address]time.Time // since when a node lacks something of a key
-	holdups map[common.Address]holdup
-}
-
 // New makes a Tracker; Run runs it.
 func New(cfg Config) *Tracker {
 	cfg.Confirmations = cmp.Or(cfg.Confirmations, 12)
@@ -198,7 +191,7 @@ func New(cfg Config) *Tracker {
 			relayer.Fastest: 15 * time.Second, relayer.Fast: 30 * time.Second, relayer.Average: time.Minute, relayer.SafeLow: 2 * time.Minute,
 		}
 	}
-	t := &Tracker{cfg: cfg, busy: make(chan struct{}, 1), comparing: make(chan struct{}, 1), signing: map[common.Address]bool{}}
+	t := &Tracker{cfg: cfg, busy: make(chan struct{}, 1), comparing: make(chan struct{}, 1), signing: map[common.Address]bool{}, handed: map[common.Address]time.Time{}}
 	t.forget()
 	return t
 }
@@ -206,8 +199,7 @@ func New(cfg Config) *Tracker {
 // forget begins observing anew.
 func (t *Tracker) forget() {
 	t.unfound, t.confirmed, t.ahead = map[ledger.From]*lost{}, ledger.Block{}, map[common.Address]*ahead{}
-	t.stalls, t.stranded = map[common.Address]stall{}, common.Address{}
-	t.seen = &seen{lagging: map[common.Address]time.Time{}, holdups: map[common.Address]holdup{}} // who tends has the old one
+	t.stranded = common.Address{}
 }
 
 // Run follows, or waits for its turn to, until ctx ends. It returns nil then.
@@ -325,7 +317,7 @@ func (t *Tracker) roundElsewhere(ctx context.Context, tried map[string]bool) err
 		return errTried
 	}
 	tried[view.Endpoint()] = true
-	r := &round{Tracker: t, view: view, head: view.Header(), keys: all, seen: t.seen, blocks: map[common.Hash][]chain.Receipt{}}
+	r := &round{Tracker: t, view: view, head: view.Header(), keys: all, blocks: map[common.Hash][]chain.Receipt{}}
 	if len(all) == 0 {
 		t.last = r.head // nothing to do before the next one
 		return nil
@@ -375,7 +367,9 @@ func (t *Tracker) catchUp(ctx context.Context, r *round) error {
 	t.cfg.Metrics.round.SetToCurrentTime()
 	t.cfg.Metrics.rounds.WithLabelValues("ok").Inc()
 	t.cfg.Metrics.show(r)
-	t.stranded = r.observe()
+	if err := r.observe(ctx); err != nil {
+		return err
+	}
 	if t.cfg.Round != nil {
 		t.cfg.Round(ctx, r.keys, r.head)
 	}
@@ -417,8 +411,10 @@ type round struct {
 	blocks    map[common.Hash][]chain.Receipt // that were read
 	freed     bool                            // places of keys, by what was mined
 	final     uint64                          // number of the newest final block; 0 while there is none
-	seen      *seen
 }
+
+// now is when the round began, by the database's clock. Rows have their times from there.
+func (r *round) now() time.Time { return r.keys[0].ReadAt }
 
 // used reports whether the chain has used a key's nonce: what stands there is mined, or displaced, and find sees to it.
 func (r *round) used(key common.Address, nonce uint64) bool {

@@ -1,0 +1,35 @@
+package tracker_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+	"github.com/rollcall-dev/rollcall/internal/relayer/relaytest"
+	"github.com/rollcall-dev/rollcall/internal/relayer/tracker"
+)
+
+// A follower never follows for as long as anything takes: transactions are bumped and keys found stuck all the same.
+func TestAges_LeaseMovesOften_BumpsAndFindsStuck(t *testing.T) {
+	f := setup(t, 1, func(o *relaytest.Options) {
+		before(t, o).SetRules(known)
+		o.Tracker = func(c *tracker.Config) {
+			c.BumpAfter, c.StuckAfter = map[relayer.Speed]time.Duration{relayer.Fast: 2 * time.Second}, 3*time.Second
+		}
+	})
+	tx := f.send()
+	away := func() { // another process follows for a moment
+		f.exec(`UPDATE relayer_pools SET tracker = 'another', tracker_until = now() + interval '200 milliseconds'`)
+	}
+	require.Eventually(t, func() bool {
+		f.chain.Commit()
+		away()
+		return f.latest(tx).Number > 1
+	}, 20*time.Second, 800*time.Millisecond)
+	require.Eventually(t, func() bool {
+		away()
+		return !f.key().StuckSince.IsZero()
+	}, 20*time.Second, 800*time.Millisecond)
+}
