@@ -51,9 +51,6 @@ func (l *Ledger) Register(ctx context.Context, keys []Registration) error {
 	}
 	var now time.Time
 	err := pgx.BeginFunc(ctx, l.db, func(tx pgx.Tx) error {
-		if err := tx.QueryRow(ctx, `SELECT now()`).Scan(&now); err != nil {
-			return fmt.Errorf("read the database's clock: %w", err)
-		}
 		_, err := tx.Exec(ctx, `
 			INSERT INTO relayer_keys (chain_id, pool_id, address, next_nonce, min_balance_wei, funding, last_seen_at)
 			SELECT $1, $2, address, nonce, balance::numeric, funding, now()
@@ -66,8 +63,8 @@ func (l *Ledger) Register(ctx context.Context, keys []Registration) error {
 		if err != nil {
 			return fmt.Errorf("register keys: %w", err)
 		}
-		_, err = tx.Exec(ctx, `INSERT INTO relayer_pools (chain_id, pool_id, targets, timeline) VALUES ($1, $2, $3, `+timeline+`)
-			ON CONFLICT (chain_id, pool_id) DO UPDATE SET targets = excluded.targets`, l.ChainID, l.Pool, l.targets())
+		err = tx.QueryRow(ctx, `INSERT INTO relayer_pools (chain_id, pool_id, targets, timeline) VALUES ($1, $2, $3, `+timeline+`)
+			ON CONFLICT (chain_id, pool_id) DO UPDATE SET targets = excluded.targets RETURNING now()`, l.ChainID, l.Pool, l.targets()).Scan(&now)
 		if err != nil {
 			return fmt.Errorf("register the pool: %w", err)
 		}
