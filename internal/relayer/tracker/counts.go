@@ -116,7 +116,7 @@ func (r *round) checkCount(ctx context.Context, i int, n report) (done bool, err
 	case a.rounds < agreeingRounds:
 		return false, nil
 	case a.lowest <= k.NextNonce:
-		if a.rounds == agreeingRounds {
+		if a.rounds == agreeingRounds && n.lowest < n.highest {
 			log.Warn("endpoints disagree about a key's transactions; the lowest count is used")
 		}
 		return true, nil
