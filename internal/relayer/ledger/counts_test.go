@@ -120,7 +120,7 @@ func TestSetNonce(t *testing.T) {
 	require.Equal(t, uint64(4), next(t, l))
 }
 
-// What another sender has used stays used.
+// A nonce that another sender has used stays used.
 func TestSetNonce_BelowForeign_IsRefused(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 1)

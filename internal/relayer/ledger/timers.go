@@ -35,7 +35,7 @@ func (l *Ledger) Timers(ctx context.Context, name string, head uint64, marks map
 		batch.Queue(`DELETE FROM relayer_timers WHERE chain_id = $1 AND name = $2 AND address = ANY($3)`, l.ChainID, name, removed)
 	}
 	if len(set) > 0 {
-		// What stays is not touched, because even a lock would write. In order, so that two processes do not wait for each other.
+		// A timer that stays the same is not touched, because even a lock would write. In order, so that two processes do not wait for each other.
 		batch.Queue(`INSERT INTO relayer_timers (chain_id, address, name, mark, head)
 			SELECT $1, m.address, $2, m.mark, $5 FROM unnest($3::text[], $4::text[]) AS m (address, mark)
 			WHERE NOT EXISTS (SELECT FROM relayer_timers t WHERE (t.chain_id, t.address, t.name, t.mark) = ($1, m.address, $2, m.mark)) ORDER BY m.address

@@ -38,7 +38,7 @@ func (f *fixture) executed() {
 	f.commitUntil(f.send(), relayer.Confirmed)
 }
 
-// after calls a function at the first round of a tracker that begins later.
+// rounds returns a channel that receives a tracker's rounds while the test listens.
 func rounds(o *relaytest.Options) <-chan struct{} {
 	c := make(chan struct{})
 	edit := o.Tracker
