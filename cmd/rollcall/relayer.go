@@ -95,7 +95,8 @@ type chainFlags struct {
 
 // gasFlags bound what transactions may cost.
 type gasFlags struct {
-	MaxFee     string   `name:"gas-price-cap" env:"RELAYER_GAS_PRICE_CAP" default:"100000000000" placeholder:"WEI" help:"Most that is offered for a unit of gas; 0 for any."`
+	MaxFee     string   `name:"gas-price-cap" env:"RELAYER_GAS_PRICE_CAP" default:"100000000000" placeholder:"WEI" help:"Most that is offered for a unit of gas; 0 for any. First attempts leave room for two replacements below it."`
+	NoopFactor int      `name:"noop-price-factor" env:"RELAYER_NOOP_PRICE_FACTOR" default:"2" min:"1" max:"10" help:"How many times the cap a no-op may offer, so that a cancellation or an expiry can replace a transaction at the cap."`
 	MaxGas     uint64   `name:"gas-limit-cap" env:"RELAYER_GAS_LIMIT_CAP" default:"16777216" placeholder:"GAS" help:"Most gas that a transaction may have; the default is what EIP-7825 allows, 0 what fits into a block."`
 	MinBalance string   `env:"RELAYER_MIN_BALANCE" default:"1" placeholder:"WEI" help:"Balance below which a key gets nothing new."`
 	Receivers  []string `env:"RELAYER_RECEIVERS" placeholder:"ADDRESS" help:"Only these are sent to; everybody by default."`
@@ -399,7 +400,7 @@ func (c *relayerCmd) relay(stages *stages, log *slog.Logger, reg *prometheus.Reg
 	var keeper *safeguard.Keeper // which needs the sender, and hears of it
 	send := sender.New(sender.Config{
 		ChainID: c.Chain.ID, Ring: all, Chain: client, Ledger: store, Log: log.With("component", "sender"), Ready: lineage.Err,
-		MaxFee: policies.MaxFee, Metrics: sender.NewMetrics(reg),
+		MaxFee: policies.MaxFee, NoopFactor: c.Gas.NoopFactor, Metrics: sender.NewMetrics(reg),
 		Broadcasted: func(key common.Address, o chain.Outcome) { keeper.Broadcasted(key, o) },
 		Signed:      func(key common.Address, err error) { keeper.Signed(key, err) },
 	})
@@ -425,7 +426,7 @@ func (c *relayerCmd) relay(stages *stages, log *slog.Logger, reg *prometheus.Reg
 	track = tracker.New(tracker.Config{
 		RevertData: revertData,
 		Name:       processName(), Ledger: store, Sender: send, Chain: follow, Terms: terms, Log: log.With("component", "tracker"),
-		Confirmations: c.Chain.Confirmations, Finality: c.Chain.tag(), AnchorDepth: c.Chain.AnchorDepth, MaxFee: policies.MaxFee, Lineage: lineage, Everywhere: client.PendingEverywhere,
+		Confirmations: c.Chain.Confirmations, Finality: c.Chain.tag(), AnchorDepth: c.Chain.AnchorDepth, Lineage: lineage, Everywhere: client.PendingEverywhere,
 		MaxNonceJump: c.Guard.NonceJump, NoopsPerHour: c.Guard.Noops,
 		History: c.History, IdempotencyKeys: c.KeysFor, Round: keeper.Round, Metrics: tracker.NewMetrics(reg),
 	})

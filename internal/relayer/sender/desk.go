@@ -113,7 +113,7 @@ func (s *Sender) signOne(ctx context.Context, j *Job) error {
 		if err != nil {
 			return fmt.Errorf("ask for fees: %w", err)
 		}
-		j.Offer = s.price(j.Tx, j.Purpose, fees)
+		j.Offer = s.first(j.Tx, j.Purpose, fees)
 	}
 	attempt, err := s.Attempt(ctx, j)
 	j.attempt = attempt

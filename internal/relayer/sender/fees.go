@@ -112,6 +112,18 @@ func Bump(before, now Offer, limit *big.Int) (Offer, error) {
 	return next, nil
 }
 
+// headroom returns the highest price that two bumps of a tenth lift to the limit at most; nil for no limit.
+func headroom(limit *big.Int) *big.Int {
+	if limit == nil {
+		return nil
+	}
+	room := new(big.Int).Set(limit)
+	for range 2 {
+		room.Mul(room, big.NewInt(100)).Div(room, big.NewInt(110))
+	}
+	return room
+}
+
 // tenthMore rounds up, and adds at least one.
 func tenthMore(n *big.Int) *big.Int {
 	more := new(big.Int).Mul(n, big.NewInt(110))

@@ -79,3 +79,14 @@ func TestBump(t *testing.T) {
 		}
 	}
 }
+
+func TestHeadroom_TwoBumpsStayUnderTheLimit(t *testing.T) {
+	t.Parallel()
+	require.Nil(t, headroom(nil))
+	for _, limit := range []int64{2, 3, 10, 11, 12, 121, 999, 1_000_003, 100_000_000_000} {
+		room := headroom(wei(limit))
+		twice := tenthMore(tenthMore(room))
+		require.LessOrEqual(t, twice.Int64(), limit)
+		require.GreaterOrEqual(t, room.Int64(), limit*100/122-2, "the first attempt offers less than it could")
+	}
+}

@@ -50,6 +50,8 @@ type Config struct {
 	Ready func() error
 	// MaxFee bounds what is offered for a unit of gas, wei; nil: nothing does.
 	MaxFee *big.Int
+	// NoopFactor is by how much no-ops may exceed MaxFee, as a factor of 1 or more. Default 2.
+	NoopFactor int
 	// Signers is how many signatures each key makes at once. Default: one a processor; more for remote signers.
 	Signers int
 	// Lanes is how many broadcasts are on their way at once, each for keys of its own. Default 4.
@@ -111,6 +113,7 @@ const recordPause = 25 * time.Millisecond
 func New(cfg Config) *Sender {
 	cfg.Signers = cmp.Or(cfg.Signers, runtime.GOMAXPROCS(0))
 	cfg.Lanes = cmp.Or(cfg.Lanes, 4)
+	cfg.NoopFactor = cmp.Or(cfg.NoopFactor, 2)
 	if cfg.Ready == nil {
 		cfg.Ready = func() error { return nil }
 	}
@@ -193,36 +196,74 @@ func (s *Sender) successor(ctx context.Context, tx *relayer.Transaction, purpose
 	if err != nil {
 		return nil, fmt.Errorf("ask for fees: %w", err)
 	}
-	job := &Job{Tx: tx, Number: 1, Purpose: purpose, Offer: s.price(tx, purpose, fees)}
+	limit := s.limit(purpose)
+	job := &Job{Tx: tx, Number: 1, Purpose: purpose}
 	if n := len(attempts); n > 0 {
-		last := attempts[n-1]
-		job.Number = last.Number + 1
-		if last.Nonce == *tx.Nonce && last.From == tx.From {
-			before := OfferOf(last)
-			if market {
-				job.Offer = Market(tx.Speed, before.Tip == nil, fees, s.cfg.MaxFee)
-			}
-			offer, err := Bump(before, job.Offer, s.cfg.MaxFee)
-			switch {
-			case err == nil:
-				job.Offer = offer
-			case tx.Intent == relayer.IntentFail && purpose == relayer.PurposeNoop && last.Purpose != relayer.PurposeNoop:
-				// What no node takes needs not be outbid. Otherwise its nonce would be jammed where it offered the most allowed.
-			default:
-				return nil, err
-			}
-		}
+		job.Number = attempts[n-1].Number + 1
+	}
+	last := latestAt(tx, attempts)
+	if last == nil {
+		job.Offer = s.first(tx, purpose, fees)
+		return s.Attempt(ctx, job)
+	}
+	before := OfferOf(last)
+	asked := s.first(tx, purpose, fees) // a tenth more than before may still lift it into the headroom
+	if market {
+		asked = Market(tx.Speed, before.Tip == nil, fees, limit)
+	}
+	job.Offer, err = Bump(before, asked, limit)
+	if errors.Is(err, ErrAtCap) && tx.Intent == relayer.IntentFail && purpose == relayer.PurposeNoop && last.Purpose != relayer.PurposeNoop {
+		// No node accepted the previous attempt, so the no-op need not outbid it. Requiring that would block the nonce where
+		// the cap was lowered since.
+		job.Offer, err = asked, nil
+	}
+	if err != nil {
+		return nil, err
 	}
 	return s.Attempt(ctx, job)
 }
 
-// price of a first attempt: a no-op's does not depend on what the caller asked for.
-func (s *Sender) price(tx *relayer.Transaction, purpose relayer.Purpose, fees chain.Fees) Offer {
+// latestAt returns the last attempt if it has the transaction's key and nonce, else nil.
+func latestAt(tx *relayer.Transaction, attempts []*relayer.Attempt) *relayer.Attempt {
+	if n := len(attempts); n > 0 && attempts[n-1].Nonce == *tx.Nonce && attempts[n-1].From == tx.From {
+		return attempts[n-1]
+	}
+	return nil
+}
+
+// limit returns the most that an attempt may offer for a unit of gas; nil is no limit. No-ops may exceed the cap, so that a
+// cancellation, an expiry or a failure can replace an original at the cap. They use little gas.
+func (s *Sender) limit(purpose relayer.Purpose) *big.Int {
+	if s.cfg.MaxFee == nil || purpose != relayer.PurposeNoop {
+		return s.cfg.MaxFee
+	}
+	return new(big.Int).Mul(s.cfg.MaxFee, big.NewInt(int64(s.cfg.NoopFactor)))
+}
+
+// first returns the offer of the first attempt at a nonce. It leaves room for two replacements below the limit, except where
+// the caller set a higher price.
+func (s *Sender) first(tx *relayer.Transaction, purpose relayer.Purpose, fees chain.Fees) Offer {
+	return price(tx, purpose, fees, headroom(s.limit(purpose)))
+}
+
+// price returns what the caller asked for, or the chain. A no-op's price does not depend on the caller's.
+func price(tx *relayer.Transaction, purpose relayer.Purpose, fees chain.Fees, limit *big.Int) Offer {
 	request := &tx.Request
 	if purpose == relayer.PurposeNoop {
 		request = &relayer.Request{Speed: tx.Speed}
 	}
-	return Price(request, fees, s.cfg.MaxFee)
+	return Price(request, fees, limit)
+}
+
+// Underbids reports whether an attempt offers less than the chain asks for now, as far as the caps allow that.
+func (s *Sender) Underbids(ctx context.Context, tx *relayer.Transaction, a *relayer.Attempt) (bool, error) {
+	fees, err := s.cfg.Chain.Fees(ctx)
+	if err != nil {
+		return false, fmt.Errorf("ask for fees: %w", err)
+	}
+	tip := a.MaxPriorityFee
+	market := Market(tx.Speed, tip == nil, fees, s.limit(a.Purpose))
+	return a.MaxFee.Cmp(market.MaxFee) < 0 || tip != nil && market.Tip != nil && tip.Cmp(market.Tip) < 0, nil
 }
 
 // Attempt signs, and neither stores nor broadcasts. The job has an offer. It fails with [ErrNotSigned] where the signer does.

@@ -272,7 +272,7 @@ func TestSignersAreHeardOf(t *testing.T) {
 // What no node takes is given up also where its no-op may not offer more.
 func TestNoopOfWhatFailedNeedsNotOutbidAtTheCap(t *testing.T) {
 	t.Parallel()
-	s, _, keys := setup(t, func(c *Config) { c.MaxFee = wei(1000) })
+	s, _, keys := setup(t, func(c *Config) { c.MaxFee, c.NoopFactor = wei(1000), 1 })
 	failed := tx(keys[0], 3)
 	attempts := []*relayer.Attempt{{Number: 1, From: keys[0], Nonce: 3, MaxFee: wei(1000), MaxPriorityFee: wei(500), Purpose: relayer.PurposeSend}}
 	for _, intent := range []relayer.Intent{relayer.IntentSend, relayer.IntentCancel, relayer.IntentExpire} {
@@ -288,6 +288,44 @@ func TestNoopOfWhatFailedNeedsNotOutbidAtTheCap(t *testing.T) {
 		Number: 2, From: keys[0], Nonce: 3, MaxFee: wei(1000), MaxPriorityFee: wei(500), Purpose: relayer.PurposeNoop,
 	}))
 	require.ErrorIs(t, err, ErrAtCap, "the same bytes once more are no attempt")
+}
+
+func TestNext_NoopExceedsTheCapByTheFactor(t *testing.T) {
+	t.Parallel()
+	s, _, keys := setup(t, func(c *Config) { c.MaxFee, c.NoopFactor = wei(1000), 3 })
+	canceled := tx(keys[0], 3)
+	canceled.Intent = relayer.IntentCancel
+	at := func(fee int64, purpose relayer.Purpose) []*relayer.Attempt {
+		return []*relayer.Attempt{{Number: 1, From: keys[0], Nonce: 3, MaxFee: wei(fee), MaxPriorityFee: wei(fee), Purpose: purpose}}
+	}
+	noop, err := s.Next(t.Context(), canceled, relayer.PurposeNoop, at(1000, relayer.PurposeSend))
+	require.NoError(t, err)
+	require.Equal(t, wei(1100), noop.MaxFee)
+	require.Equal(t, wei(1100), noop.MaxPriorityFee)
+	noop, err = s.Outbid(t.Context(), canceled, relayer.PurposeNoop, at(2700, relayer.PurposeNoop))
+	require.NoError(t, err)
+	require.Equal(t, wei(2970), noop.MaxFee)
+	_, err = s.Outbid(t.Context(), canceled, relayer.PurposeNoop, at(2970, relayer.PurposeNoop))
+	require.ErrorIs(t, err, ErrAtCap)
+	_, err = s.Outbid(t.Context(), canceled, relayer.PurposeReplace, at(1000, relayer.PurposeReplace))
+	require.ErrorIs(t, err, ErrAtCap, "only no-ops may exceed the cap")
+}
+
+func TestSign_FirstAttemptLeavesRoomForTwoBumps(t *testing.T) {
+	t.Parallel()
+	s, p, keys := setup(t, func(c *Config) { c.MaxFee = wei(150) })
+	pending := tx(keys[0], 0)
+	first, err := s.Next(t.Context(), pending, relayer.PurposeSend, nil)
+	require.NoError(t, err)
+	second, err := s.Next(t.Context(), pending, relayer.PurposeReplace, []*relayer.Attempt{first})
+	require.NoError(t, err, "%s", first.MaxFee)
+	require.LessOrEqual(t, second.MaxFee.Cmp(wei(150)), 0)
+	next := tx(keys[0], 1)
+	next.Intent = relayer.IntentSend
+	job := First(next)
+	run(t, s, job)
+	require.Equal(t, first.MaxFee, job.attempt.MaxFee)
+	require.Len(t, p.sent, 1)
 }
 
 // A stop waits for a signer that hangs, but not for all that waits for that signer.

@@ -432,23 +432,12 @@ func (r *round) bump(ctx context.Context, tx *relayer.Transaction, b blocked) er
 	if r.head.Number <= b.head {
 		// Where a chain stands still, its fees would grow beyond all measure, and be paid when it goes on. But one that waits
 		// for something to put into a block goes on only where it is offered what it asks for.
-		low, err := r.low(ctx, tx, last)
+		low, err := r.cfg.Sender.Underbids(ctx, tx, last)
 		if err != nil || !low {
 			return err
 		}
 	}
 	return r.outbid(ctx, tx, last.Number)
-}
-
-// low says that an attempt offers less than the chain asks for.
-func (r *round) low(ctx context.Context, tx *relayer.Transaction, a *relayer.Attempt) (bool, error) {
-	fees, err := r.cfg.Chain.Fees(ctx)
-	if err != nil {
-		return false, err
-	}
-	tip := a.MaxPriorityFee
-	market := sender.Market(tx.Speed, tip == nil, fees, r.cfg.MaxFee)
-	return a.MaxFee.Cmp(market.MaxFee) < 0 || tip != nil && market.Tip != nil && tip.Cmp(market.Tip) < 0, nil
 }
 
 // supersede signs the no-op of a transaction that is not to be sent any more, unless somebody else has.

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
-	"math/big"
 	"sync"
 	"time"
 
@@ -100,8 +99,6 @@ type Config struct {
 	MaxNonceJump uint64
 	// NoopsPerHour is how many nonces of a key without a transaction are filled in an hour. Default 64.
 	NoopsPerHour int
-	// MaxFee bounds what a bump offers, wei; nil: nothing does.
-	MaxFee *big.Int
 	// RevertData reads what a mined transaction reverted with, for its status. Default: statuses do not have that.
 	RevertData func(ctx context.Context, tx, block common.Hash) ([]byte, error)
 	// Metrics, by default unregistered.

@@ -199,7 +199,6 @@ func TestStuckIsBumpedUpToTheCap(t *testing.T) {
 		o.Sender = func(c *sender.Config) { c.MaxFee = limit }
 		o.Pool = func(c *pool.Config) { c.MaxFee = limit }
 		o.Tracker = func(c *tracker.Config) {
-			c.MaxFee = limit
 			c.BumpAfter = map[relayer.Speed]time.Duration{relayer.Fast: 100 * time.Millisecond}
 		}
 	})
