@@ -21,6 +21,7 @@ type Client struct {
 	endpoints []*endpoint
 	heads     heads
 	fees      feeCache
+	transfers transferGasCache
 
 	// background holds sends that go on after their caller has its answer; they end with stop.
 	background sync.WaitGroup

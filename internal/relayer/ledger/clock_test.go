@@ -35,7 +35,7 @@ func TestRowsAreDatedByTheDatabasesClock(t *testing.T) {
 		filled, err := l.Fill(t.Context(), terms.Held[0], known(t, l).Era, 0, 0)
 		require.NoError(t, err)
 		require.Len(t, filled, 2)
-		topUp, err := l.TopUp(t.Context(), TopUp{From: funding, To: txs[0].From, Amount: big.NewInt(1), Fee: big.NewInt(1), Cap: 16})
+		topUp, err := l.TopUp(t.Context(), TopUp{From: funding, To: txs[0].From, Amount: big.NewInt(1), Fee: big.NewInt(1), Gas: 21_000, Cap: 16})
 		require.NoError(t, err)
 		by, err := l.Now(t.Context())
 		require.NoError(t, err)

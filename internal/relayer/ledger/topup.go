@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
-	"github.com/ethereum/go-ethereum/params"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -23,6 +22,7 @@ type TopUp struct {
 	// PerDay bounds what From gives away in a day, by UTC, wei; the amount is cut down to it. Nil: nothing does.
 	PerDay *big.Int
 	Fee    *big.Int // for a unit of gas, wei
+	Gas    uint64   // limit
 	// Quiet is how long after a top-up the same key gets no other: balances may be read from nodes that lag.
 	Quiet time.Duration
 	// Cap is how many transactions From may have pending.
@@ -67,7 +67,7 @@ func (l *Ledger) TopUp(ctx context.Context, t TopUp) (*relayer.Transaction, erro
 		if amount.Sign() <= 0 {
 			return &relayer.LimitError{Limit: "top-ups of a day", After: max(time.Second, time.Until(h.till.day.AddDate(0, 0, 1)))}
 		}
-		reserve := new(big.Int).Mul(t.Fee, big.NewInt(int64(params.TxGas)))
+		reserve := new(big.Int).Mul(t.Fee, new(big.Int).SetUint64(t.Gas))
 		cost := relayer.Cost(amount, reserve)
 		switch s, err := h.funder(); {
 		case err != nil:
@@ -79,7 +79,7 @@ func (l *Ledger) TopUp(ctx context.Context, t TopUp) (*relayer.Transaction, erro
 		default:
 			tx = l.transactionOf(&Draft{
 				ID: uuid.Must(uuid.NewV7()), Target: hexAddress(t.From), Kind: relayer.KindTopUp, Reserve: reserve,
-				Request: relayer.Request{To: &t.To, Value: amount, GasLimit: params.TxGas, Speed: relayer.Fast},
+				Request: relayer.Request{To: &t.To, Value: amount, GasLimit: t.Gas, Speed: relayer.Fast},
 			}, h.now)
 			tx.From, tx.Nonce = s.address, new(h.give(s, amount, reserve))
 		}

@@ -103,6 +103,10 @@ func (w *world) take(n *node, raw chain.Raw) chain.Outcome {
 	return w.send(n, raw.Bytes)
 }
 
+func (c *client) TransferGas(context.Context, common.Address, common.Address, bool) uint64 {
+	return 21_000
+}
+
 func (c *client) Fees(context.Context) (f chain.Fees, err error) {
 	err = c.look(func(n *node) error {
 		f = chain.Fees{EIP1559: true, BaseFee: baseFee, GasPrice: big.NewInt(2_000_000_000), Head: n.head.Header}

@@ -98,6 +98,10 @@ type both struct {
 	client *chain.Client
 }
 
+func (b both) TransferGas(ctx context.Context, from, to common.Address, fresh bool) uint64 {
+	return b.client.TransferGas(ctx, from, to, fresh)
+}
+
 func (b both) Send(ctx context.Context, txs []chain.Raw) []chain.Result {
 	return b.client.Send(ctx, txs)
 }

@@ -25,6 +25,7 @@ import (
 type Chain interface {
 	Balances(context.Context, []common.Address) ([]*big.Int, error)
 	Fees(context.Context) (chain.Fees, error)
+	TransferGas(ctx context.Context, from, to common.Address, fresh bool) uint64
 }
 
 // Config of a Keeper. What has no default is required.
@@ -314,6 +315,7 @@ func (k *Keeper) fund(ctx context.Context, key common.Address, balance *big.Int)
 	return k.cfg.Ledger.TopUp(ctx, ledger.TopUp{
 		From: top.From, To: key, Amount: amount, PerDay: top.PerDay, Quiet: top.Quiet, Cap: topUpsPending,
 		Fee: sender.Price(&relayer.Request{Speed: relayer.Fast}, fees, top.MaxFee).MaxFee,
+		Gas: k.cfg.Chain.TransferGas(ctx, top.From, key, false),
 	})
 }
 

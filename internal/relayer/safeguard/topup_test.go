@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/core/types"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
@@ -22,6 +23,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer/relaytest"
 	"github.com/rollcall-dev/rollcall/internal/relayer/safeguard"
 	"github.com/rollcall-dev/rollcall/internal/testchain"
+	"github.com/rollcall-dev/rollcall/internal/testchain/proxy"
 )
 
 // funded is a fixture with a funding key.
@@ -178,7 +180,7 @@ func TestTopUpsAreExactUnderConcurrency(t *testing.T) {
 		for _, key := range keys {
 			all.Go(func() {
 				tx, err := l.TopUp(t.Context(), ledger.TopUp{
-					From: from, To: key, Amount: big.NewInt(30), PerDay: big.NewInt(100), Fee: big.NewInt(1), Quiet: time.Minute, Cap: 100,
+					From: from, To: key, Amount: big.NewInt(30), PerDay: big.NewInt(100), Fee: big.NewInt(1), Gas: 21_000, Quiet: time.Minute, Cap: 100,
 				})
 				mu.Lock()
 				defer mu.Unlock()
@@ -209,7 +211,7 @@ func TestAKeyThatWasToppedUpJustNowGetsNoOther(t *testing.T) {
 	l := ledger.New(db, ledger.Config{ChainID: testchain.ChainID, Pool: relaytest.PoolID})
 	require.NoError(t, l.Register(t.Context(), []ledger.Registration{{Address: from, Funding: true}, {Address: key}}))
 	ask := func(quiet time.Duration) error {
-		_, err := l.TopUp(t.Context(), ledger.TopUp{From: from, To: key, Amount: big.NewInt(30), Fee: big.NewInt(1), Quiet: quiet, Cap: 100})
+		_, err := l.TopUp(t.Context(), ledger.TopUp{From: from, To: key, Amount: big.NewInt(30), Fee: big.NewInt(1), Gas: 21_000, Quiet: quiet, Cap: 100})
 		return err
 	}
 	require.NoError(t, ask(0))
@@ -221,9 +223,9 @@ func TestAKeyThatWasToppedUpJustNowGetsNoOther(t *testing.T) {
 	// Nor does one key that funds step in for another.
 	second := common.HexToAddress("0xf1")
 	require.NoError(t, l.Register(t.Context(), []ledger.Registration{{Address: second, Funding: true}}))
-	_, err = l.TopUp(t.Context(), ledger.TopUp{From: second, To: key, Amount: big.NewInt(30), Fee: big.NewInt(1), Cap: 100})
+	_, err = l.TopUp(t.Context(), ledger.TopUp{From: second, To: key, Amount: big.NewInt(30), Fee: big.NewInt(1), Gas: 21_000, Cap: 100})
 	require.ErrorIs(t, err, ledger.ErrToppedUp)
-	_, err = l.TopUp(t.Context(), ledger.TopUp{From: key, To: second, Amount: big.NewInt(30), Fee: big.NewInt(1), Cap: 100})
+	_, err = l.TopUp(t.Context(), ledger.TopUp{From: key, To: second, Amount: big.NewInt(30), Fee: big.NewInt(1), Gas: 21_000, Cap: 100})
 	require.ErrorIs(t, err, relayer.ErrUnavailable, "a relayer's key funds nobody")
 }
 
@@ -304,4 +306,36 @@ func TestTopUp_StopsWhenSwitchedOff(t *testing.T) {
 
 	relaytest.Start(t, o)
 	f.mine("switched on, it is topped up", func() bool { return f.balance(f.keys[0]).Cmp(milli(5000)) == 0 })
+}
+
+// A transfer costs 60,000 gas before it runs, by the node's estimates or, worse, against them.
+func TestTopUp_IntrinsicGasAbove21000_Arrives(t *testing.T) {
+	t.Parallel()
+	for name, more := range map[string][]proxy.Rule{
+		"estimated": {{
+			Name: "estimates", Methods: []string{"eth_estimateGas"}, Fault: proxy.Fault{Kind: proxy.Answer, Result: `"0xea60"`},
+		}},
+		"estimates too low": nil,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f, o, from := funded(t, 100_000, 100)
+			node, err := proxy.Open(proxy.Config{HTTP: o.RPC[0]})
+			require.NoError(t, err)
+			t.Cleanup(func() { require.NoError(t, node.Close()) })
+			o.RPC = []string{node.URL()}
+			node.SetRules(append(more, proxy.Rule{
+				Name: "intrinsic gas", Methods: []string{"eth_sendRawTransaction"},
+				Fault: proxy.Fault{Kind: proxy.Refuse, Message: "intrinsic gas too low"},
+				When:  proxy.Sends(func(tx *types.Transaction) bool { return tx.Gas() < 60_000 }),
+			})...)
+			r := relaytest.Start(t, o)
+			f.mine("the key is topped up", func() bool { return f.balance(f.keys[0]).Cmp(milli(5000)) == 0 })
+			f.mine("the top-up is final", func() bool {
+				return f.key(r, from, "there", func(*relayer.Key) bool { return true }).PendingCount == 0
+			})
+			n, _ := f.topUps(f.keys[0])
+			require.Equal(t, 1, n, "none failed")
+		})
+	}
 }

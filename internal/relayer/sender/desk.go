@@ -115,6 +115,9 @@ func (s *Sender) signOne(ctx context.Context, j *Job) error {
 		}
 		j.Offer = s.first(j.Tx, j.Purpose, fees)
 	}
+	if j.Gas == 0 {
+		j.Gas = s.gasLimit(ctx, j.Tx, j.Purpose, nil)
+	}
 	attempt, err := s.Attempt(ctx, j)
 	j.attempt = attempt
 	return err

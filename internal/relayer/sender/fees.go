@@ -134,6 +134,15 @@ func tenthMore(n *big.Int) *big.Int {
 	return more
 }
 
+// atLeast returns the larger of both fees.
+func atLeast(before, now Offer) Offer {
+	next := Offer{MaxFee: larger(before.MaxFee, now.MaxFee), Tip: before.Tip}
+	if before.Tip != nil && now.Tip != nil {
+		next.Tip = larger(before.Tip, now.Tip)
+	}
+	return next
+}
+
 func larger(a, b *big.Int) *big.Int {
 	if a.Cmp(b) >= 0 {
 		return a
@@ -141,14 +150,11 @@ func larger(a, b *big.Int) *big.Int {
 	return b
 }
 
-// noopGas is what a transfer of nothing costs.
-const noopGas = 21_000
-
 // build makes the transaction to be signed.
-func build(tx *relayer.Transaction, purpose relayer.Purpose, offer Offer, chainID *big.Int) *types.Transaction {
-	to, value, data, gas := tx.To, tx.Value, tx.Data, tx.GasLimit
+func build(tx *relayer.Transaction, purpose relayer.Purpose, gas uint64, offer Offer, chainID *big.Int) *types.Transaction {
+	to, value, data := tx.To, tx.Value, tx.Data
 	if purpose == relayer.PurposeNoop {
-		to, value, data, gas = new(tx.From), new(big.Int), nil, noopGas
+		to, value, data = new(tx.From), new(big.Int), nil
 	}
 	if value == nil {
 		value = new(big.Int)

@@ -24,6 +24,7 @@ import (
 // Chain is what a Sender needs of the nodes.
 type Chain interface {
 	Fees(context.Context) (chain.Fees, error)
+	TransferGas(ctx context.Context, from, to common.Address, fresh bool) uint64
 	Send(context.Context, []chain.Raw) []chain.Result
 }
 
@@ -82,6 +83,8 @@ type Job struct {
 	Purpose relayer.Purpose
 	// Offer as decided; zero: as the request and the chain say.
 	Offer Offer
+	// Gas limit as decided; 0: see [Sender.gasLimit].
+	Gas uint64
 
 	attempt *relayer.Attempt
 }
@@ -202,6 +205,7 @@ func (s *Sender) successor(ctx context.Context, tx *relayer.Transaction, purpose
 		job.Number = attempts[n-1].Number + 1
 	}
 	last := latestAt(tx, attempts)
+	job.Gas = s.gasLimit(ctx, tx, purpose, last)
 	if last == nil {
 		job.Offer = s.first(tx, purpose, fees)
 		return s.Attempt(ctx, job)
@@ -210,6 +214,10 @@ func (s *Sender) successor(ctx context.Context, tx *relayer.Transaction, purpose
 	asked := s.first(tx, purpose, fees) // a tenth more than before may still lift it into the headroom
 	if market {
 		asked = Market(tx.Speed, before.Tip == nil, fees, limit)
+	}
+	if lacksGas(tx, purpose, last, job.Gas) { // no node has the last attempt, so there is nothing to outbid
+		job.Offer = atLeast(before, asked)
+		return s.Attempt(ctx, job)
 	}
 	job.Offer, err = Bump(before, asked, limit)
 	if errors.Is(err, ErrAtCap) && tx.Intent == relayer.IntentFail && purpose == relayer.PurposeNoop && last.Purpose != relayer.PurposeNoop {
@@ -266,7 +274,7 @@ func (s *Sender) Underbids(ctx context.Context, tx *relayer.Transaction, a *rela
 	return a.MaxFee.Cmp(market.MaxFee) < 0 || tip != nil && market.Tip != nil && tip.Cmp(market.Tip) < 0, nil
 }
 
-// Attempt signs, and neither stores nor broadcasts. The job has an offer. It fails with [ErrNotSigned] where the signer does.
+// Attempt signs, and neither stores nor broadcasts. The job has an offer and a gas limit. It fails with [ErrNotSigned] where the signer does.
 func (s *Sender) Attempt(ctx context.Context, j *Job) (*relayer.Attempt, error) {
 	if err := s.cfg.Ready(); err != nil {
 		return nil, err
@@ -277,7 +285,7 @@ func (s *Sender) Attempt(ctx context.Context, j *Job) (*relayer.Attempt, error) 
 	}
 	limited, cancel := context.WithTimeout(ctx, signLimit)
 	defer cancel()
-	signed, err := keyring.SignRaw(limited, signer, build(j.Tx, j.Purpose, j.Offer, s.chainID), s.chainID)
+	signed, err := keyring.SignRaw(limited, signer, build(j.Tx, j.Purpose, j.Gas, j.Offer, s.chainID), s.chainID)
 	if ctx.Err() == nil { // otherwise it is the caller who gave up
 		s.cfg.Signed(j.Tx.From, err)
 	}

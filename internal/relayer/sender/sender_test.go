@@ -36,9 +36,14 @@ type parts struct {
 	outcome   chain.Outcome
 	recorded  []ledger.Broadcast
 	wake      chan struct{}
+	gas       uint64 // of a transfer
 }
 
 func (p *parts) Fees(context.Context) (chain.Fees, error) { return london, nil }
+
+func (p *parts) TransferGas(context.Context, common.Address, common.Address, bool) uint64 {
+	return p.gas
+}
 
 func (p *parts) Send(_ context.Context, raws []chain.Raw) []chain.Result {
 	p.mu.Lock()
@@ -80,7 +85,7 @@ func (p *parts) RecordBroadcasts(_ context.Context, b []ledger.Broadcast) error 
 func setup(t *testing.T, edit ...func(*Config)) (*Sender, *parts, []common.Address) {
 	t.Helper()
 	ring := keyringtest.Ring(t, t.Name(), 3)
-	p := &parts{stored: map[common.Hash]bool{}, lost: map[uuid.UUID]bool{}, outcome: chain.Accepted, wake: make(chan struct{}, 1000)}
+	p := &parts{stored: map[common.Hash]bool{}, lost: map[uuid.UUID]bool{}, gas: 21_000, outcome: chain.Accepted, wake: make(chan struct{}, 1000)}
 	cfg := Config{ChainID: 1, Ring: ring, Chain: p, Ledger: p, Log: slog.New(slog.NewTextHandler(t.Output(), nil))}
 	for _, e := range edit {
 		e(&cfg)
@@ -176,12 +181,12 @@ func TestNoopsAreSentToOneself(t *testing.T) {
 	canceled.Intent, canceled.Data = relayer.IntentCancel, []byte{1}
 	j := First(canceled)
 	require.Equal(t, relayer.PurposeNoop, j.Purpose)
-	built := build(canceled, j.Purpose, Offer{wei(2), wei(1)}, s.chainID)
+	built := build(canceled, j.Purpose, 30_000, Offer{wei(2), wei(1)}, s.chainID)
 	require.Equal(t, keys[0], *built.To())
 	require.Zero(t, built.Value().Sign())
 	require.Empty(t, built.Data())
 	require.Equal(t, uint64(7), built.Nonce())
-	require.Equal(t, uint64(21_000), built.Gas())
+	require.Equal(t, uint64(30_000), built.Gas())
 }
 
 // The next attempt beats the last one of the same nonce; after another nonce it begins afresh.
@@ -326,6 +331,43 @@ func TestSign_FirstAttemptLeavesRoomForTwoBumps(t *testing.T) {
 	run(t, s, job)
 	require.Equal(t, first.MaxFee, job.attempt.MaxFee)
 	require.Len(t, p.sent, 1)
+}
+
+func TestNext_NoopThatLacksGas_GrowsUpToABound(t *testing.T) {
+	t.Parallel()
+	s, p, keys := setup(t)
+	p.gas = 50_000
+	canceled := tx(keys[0], 3)
+	canceled.Intent = relayer.IntentCancel
+	next := func(reason chain.Outcome, before *relayer.Attempt) (*relayer.Attempt, uint64) {
+		canceled.Status, canceled.StatusReason = relayer.Allocated, reason.String()
+		if reason == chain.Accepted {
+			canceled.Status, canceled.StatusReason = relayer.Broadcasted, ""
+		}
+		var attempts []*relayer.Attempt
+		if before != nil {
+			attempts = append(attempts, before)
+		}
+		a, err := s.Outbid(t.Context(), canceled, relayer.PurposeNoop, attempts)
+		require.NoError(t, err)
+		return a, gasOf(a)
+	}
+	first, gas := next(chain.NotSent, nil)
+	require.EqualValues(t, 50_000, gas)
+	second, gas := next(chain.IntrinsicGas, first)
+	require.EqualValues(t, 100_000, gas)
+	require.Equal(t, first.MaxFee, second.MaxFee)
+	third, gas := next(chain.Accepted, second)
+	require.EqualValues(t, 100_000, gas, "what was enough once stays")
+	require.Positive(t, third.MaxFee.Cmp(second.MaxFee))
+	_, gas = next(chain.InsufficientFunds, second)
+	require.EqualValues(t, 50_000, gas)
+	p.gas = 2 * chain.MaxTransferGas
+	most, gas := next(chain.IntrinsicGas, second)
+	require.EqualValues(t, chain.MaxTransferGas, gas)
+	dearer, gas := next(chain.IntrinsicGas, most)
+	require.EqualValues(t, chain.MaxTransferGas, gas)
+	require.NotEqual(t, most.Hash, dearer.Hash, "the same bytes again are no attempt")
 }
 
 // A stop waits for a signer that hangs, but not for all that waits for that signer.

@@ -23,8 +23,8 @@ const tendLimit = 500
 func (r *round) tend(ctx context.Context) error {
 	todo := chores{}
 	err := each(
-		func() error { return r.unsent(ctx) },
-		func() error { return r.missing(ctx) },
+		func() error { return r.unsent(ctx, todo) },
+		func() error { return r.missing(ctx, todo) },
 		func() error { return r.unsigned(ctx) },
 		func() error { return r.expire(ctx) },
 		func() error { return r.waiting(ctx) },
@@ -110,16 +110,16 @@ func (r *round) sign(txs []*relayer.Transaction) {
 }
 
 // unsent broadcasts stored bytes that no node is known to have.
-func (r *round) unsent(ctx context.Context) error {
+func (r *round) unsent(ctx context.Context, todo chores) error {
 	attempts, err := r.cfg.Ledger.Unsent(ctx, r.mined(), r.cfg.Abandoned, tendLimit)
 	if err != nil {
 		return err
 	}
-	return r.resend(ctx, attempts)
+	return r.resend(ctx, todo, attempts)
 }
 
 // resend broadcasts what has not been used up, and gives up what no node can ever take.
-func (r *round) resend(ctx context.Context, attempts []*relayer.Attempt) error {
+func (r *round) resend(ctx context.Context, todo chores, attempts []*relayer.Attempt) error {
 	open := slices.DeleteFunc(attempts, func(a *relayer.Attempt) bool { return r.used(a.From, a.Nonce) })
 	if len(open) == 0 {
 		return nil
@@ -136,6 +136,15 @@ func (r *round) resend(ctx context.Context, attempts []*relayer.Attempt) error {
 				return err
 			}
 		}
+		if outcome == chain.IntrinsicGas {
+			more, err := r.moreGas(ctx, todo, open[i])
+			if err != nil {
+				return err
+			}
+			if more {
+				continue
+			}
+		}
 		if !r.hopeless(open[i], outcome) || open[i].Purpose == relayer.PurposeNoop {
 			continue
 		}
@@ -144,6 +153,20 @@ func (r *round) resend(ctx context.Context, attempts []*relayer.Attempt) error {
 		}
 	}
 	return nil
+}
+
+// moreGas has a no-op or a top-up signed with more gas, and reports whether it may have more.
+func (r *round) moreGas(ctx context.Context, todo chores, a *relayer.Attempt) (bool, error) {
+	signed, err := contents(a.Raw)
+	if err != nil || signed.GasLimit >= chain.MaxTransferGas {
+		return false, err
+	}
+	tx, err := r.cfg.Ledger.Transaction(ctx, a.TxID)
+	if err != nil || a.Purpose != relayer.PurposeNoop && tx.Kind != relayer.KindTopUp {
+		return false, err
+	}
+	todo.add(a.From, func() error { return r.outbid(ctx, tx, a.Number) })
+	return true, nil
 }
 
 // giveUp has a no-op take the nonce of what no node is going to take, unless that is decided already, or it is mined after all.
@@ -215,7 +238,7 @@ func (r *round) hopeless(a *relayer.Attempt, o chain.Outcome) bool {
 }
 
 // missing sends again what a node's pool does not have, or not any more, and fills nonces that nobody has.
-func (r *round) missing(ctx context.Context) error {
+func (r *round) missing(ctx context.Context, todo chores) error {
 	pending, err := r.view.PendingNonces(ctx, r.addresses)
 	if err != nil {
 		return err
@@ -248,7 +271,7 @@ func (r *round) missing(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return r.resend(ctx, attempts)
+	return r.resend(ctx, todo, attempts)
 }
 
 // fill gives nonces that nobody has to no-ops: everything above them waits.

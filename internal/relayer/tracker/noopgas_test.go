@@ -1,0 +1,92 @@
+package tracker_test
+
+import (
+	"math/big"
+	"testing"
+	"time"
+
+	"github.com/ethereum/go-ethereum/core/types"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+	"github.com/rollcall-dev/rollcall/internal/relayer/httpapi"
+	"github.com/rollcall-dev/rollcall/internal/relayer/relaytest"
+	"github.com/rollcall-dev/rollcall/internal/testchain/proxy"
+)
+
+// dearGas is the rule of a node where a transfer costs 60,000 gas before it runs.
+var dearGas = proxy.Rule{
+	Name: "intrinsic gas", Methods: []string{"eth_sendRawTransaction"}, Fault: proxy.Fault{Kind: proxy.Refuse, Message: "intrinsic gas too low"},
+	When: proxy.Sends(func(tx *types.Transaction) bool { return tx.Gas() < 60_000 }),
+}
+
+// estimates is the rule of a node that estimates 60,000 gas.
+var estimates = proxy.Rule{
+	Name: "estimates", Methods: []string{"eth_estimateGas"}, Fault: proxy.Fault{Kind: proxy.Answer, Result: `"0xea60"`},
+}
+
+// roomy submits a transaction that a node with the rule dearGas accepts.
+func (f *fixture) roomy() *relayer.Transaction {
+	f.t.Helper()
+	tx, err := f.Submit(f.t.Context(), httpapi.Submission{RelayerID: relaytest.PoolID, Caller: "test", Request: relayer.Request{
+		To: &f.chain.Accounts[0].Address, Value: big.NewInt(1), GasLimit: 100_000, Speed: relayer.Fast,
+	}})
+	require.NoError(f.t, err)
+	return f.Reaches(f.t, tx, relayer.Broadcasted)
+}
+
+func TestNoop_IntrinsicGasAbove21000_IsEstimated(t *testing.T) {
+	var node *proxy.Proxy
+	f := setup(t, 1, func(o *relaytest.Options) {
+		node = before(t, o)
+		node.SetRules(dearGas, estimates)
+	})
+	tx := f.roomy()
+	_, err := f.Cancel(t.Context(), relaytest.PoolID, tx.ID, "test")
+	require.NoError(t, err)
+	f.noopIsSent(tx)
+	f.commitUntil(tx, relayer.Canceled)
+	require.Zero(t, node.Injected()["intrinsic gas"])
+	f.settled()
+}
+
+// The node's estimates are too low. The no-op grows until the node accepts it.
+func TestNoop_IntrinsicGasAboveTheEstimate_Grows(t *testing.T) {
+	var node *proxy.Proxy
+	f := setup(t, 1, func(o *relaytest.Options) {
+		node = before(t, o)
+		node.SetRules(dearGas)
+	})
+	tx := f.roomy()
+	_, err := f.Cancel(t.Context(), relaytest.PoolID, tx.ID, "test")
+	require.NoError(t, err)
+	f.noopIsSent(tx)
+	f.commitUntil(tx, relayer.Canceled)
+	attempts, err := f.Ledger.Attempts(t.Context(), tx.ID)
+	require.NoError(t, err)
+	require.Len(t, attempts, 4, "21,000, twice that and twice that again")
+	require.Equal(t, attempts[1].MaxFee, attempts[3].MaxFee, "more gas is not a reason for a higher price")
+	f.settled()
+}
+
+// A gap holds up all that follows. It is filled although a transfer costs more than 21,000 gas.
+func TestGap_IntrinsicGasAbove21000_IsFilled(t *testing.T) {
+	var node *proxy.Proxy
+	f := setup(t, 1, func(o *relaytest.Options) {
+		node = before(t, o)
+		node.SetRules(dearGas, estimates)
+	})
+	f.foreign(0)
+	parent := f.head()
+	f.chain.Commit()
+	require.Eventually(t, func() bool {
+		keys, err := f.Ledger.Keys(t.Context())
+		return err == nil && keys[0].NextNonce == 1
+	}, 20*time.Second, 10*time.Millisecond)
+	f.chain.Fork(parent)
+	f.chain.Rollback()
+	f.chain.Commit()
+	f.chain.Commit()
+	f.commitUntil(f.roomy(), relayer.Confirmed)
+	f.settled()
+}
