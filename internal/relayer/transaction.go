@@ -145,6 +145,8 @@ type Attempt struct {
 	MaxPriorityFee *big.Int
 	CreatedAt      time.Time
 	LastError      string // what a node last said against it
+	// Paused reports whether it was sent a short while ago, and is not to be sent again yet.
+	Paused bool
 }
 
 // Supersedes reports whether the attempt is a no-op with the nonce that the transaction has now.

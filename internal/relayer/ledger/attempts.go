@@ -3,6 +3,7 @@ package ledger
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/google/uuid"
@@ -78,6 +79,9 @@ type Broadcast struct {
 	// Status is relayer.Broadcasted, relayer.Unknown, or relayer.Allocated where no node took it.
 	Status relayer.Status
 	Error  string // of the nodes; "" for none
+	// Pause is how long the attempt is not sent again: doubled for each send before it, up to MaxPause. Zero for an attempt
+	// that was accepted at its first send, whose row stays unchanged.
+	Pause, MaxPause time.Duration
 }
 
 // RecordBroadcasts writes down what nodes said. What is mined or final meanwhile stays as it is, and so does what has
@@ -87,11 +91,11 @@ func (l *Ledger) RecordBroadcasts(ctx context.Context, broadcasts []Broadcast) e
 	ids, numbers, hashes := make([][16]byte, n), make([]int32, n), make([]string, n)
 	statuses, errs := make([]string, n), make([]string, n)
 	addresses, nonces := make([]string, n), make([]int64, n)
-	var failed bool
+	var paused pauses
 	for i, b := range broadcasts {
 		addresses[i], nonces[i] = hexAddress(b.From), int64(b.Nonce)
 		ids[i], numbers[i], hashes[i], statuses[i], errs[i] = b.TxID, int32(b.Number), b.Hash.Hex(), string(b.Status), b.Error
-		failed = failed || b.Error != ""
+		paused.add(b)
 	}
 	batch, counts := new(pgx.Batch), tallied{}
 	// A bump changes the hash and not the status; whoever follows the hash wants to hear of it as well.
@@ -107,17 +111,42 @@ func (l *Ledger) RecordBroadcasts(ctx context.Context, broadcasts []Broadcast) e
 			AND (t.status, t.status_reason, t.attempts) IS DISTINCT FROM (v.status, v.error, v.number)
 			AND NOT (t.status = 'broadcasted' AND v.status <> 'broadcasted' AND t.attempts = v.number)
 		RETURNING t.*)`+told+tally, l.targets(), ids, numbers, hashes, statuses, errs, addresses, nonces).Query(counts.read)
-	if failed {
-		batch.Queue(`UPDATE relayer_attempts a SET last_error = v.error
-			FROM unnest($1::uuid[], $2::int[], $3::text[]) AS v (id, number, error)
-			WHERE a.tx_id = v.id AND a.attempt = v.number AND a.last_error <> v.error`, ids, numbers, errs)
-	}
+	paused.queue(batch)
 	if err := l.db.SendBatch(ctx, batch).Close(); err != nil {
 		return fmt.Errorf("record %d broadcasts: %w", n, err)
 	}
 	l.heard()
 	l.counted(counts)
 	return nil
+}
+
+// pauses are the attempts that are not to be sent again for a while.
+type pauses struct {
+	ids         [][16]byte
+	numbers     []int32
+	errs        []string
+	first, most []int64 // milliseconds: the first pause and the longest
+}
+
+func (p *pauses) add(b Broadcast) {
+	if b.Pause == 0 && b.Error == "" {
+		return
+	}
+	p.ids, p.numbers, p.errs = append(p.ids, b.TxID), append(p.numbers, int32(b.Number)), append(p.errs, b.Error)
+	p.first, p.most = append(p.first, b.Pause.Milliseconds()), append(p.most, b.MaxPause.Milliseconds())
+}
+
+// queue adds the update. A pause that ended long ago does not count: it was for another reason.
+func (p *pauses) queue(b *pgx.Batch) {
+	if len(p.ids) == 0 {
+		return
+	}
+	b.Queue(`UPDATE relayer_attempts a SET last_error = v.error,
+			resends = CASE WHEN a.next_send_at < now() - 2 * v.most THEN 1 ELSE a.resends + 1 END,
+			next_send_at = now() + least(v.most, v.first * power(2, CASE WHEN a.next_send_at < now() - 2 * v.most THEN 0 ELSE least(a.resends, 30) END))
+		FROM (SELECT id, number, error, first * interval '1 millisecond' AS first, most * interval '1 millisecond' AS most
+			FROM unnest($1::uuid[], $2::int[], $3::text[], $4::bigint[], $5::bigint[]) AS u (id, number, error, first, most)) AS v
+		WHERE a.tx_id = v.id AND a.attempt = v.number`, p.ids, p.numbers, p.errs, p.first, p.most)
 }
 
 // Attempts are all that was signed for a transaction, the first one first.
@@ -148,13 +177,13 @@ func (l *Ledger) HasHash(ctx context.Context, hash common.Hash, except uuid.UUID
 }
 
 const selectAttempts = `SELECT a.tx_id, a.attempt, a.address, a.nonce, a.purpose, a.tx_hash, a.raw, a.max_fee::text,
-	a.max_priority::text, a.created_at, a.last_error FROM relayer_attempts a`
+	a.max_priority::text, a.created_at, a.last_error, coalesce(a.next_send_at > now(), false) AS paused FROM relayer_attempts a`
 
 func scanAttempt(row pgx.CollectableRow) (*relayer.Attempt, error) {
 	a := new(relayer.Attempt)
 	var address, hash string
 	var fee, tip *string
-	err := row.Scan(&a.TxID, &a.Number, &address, &a.Nonce, &a.Purpose, &hash, &a.Raw, &fee, &tip, &a.CreatedAt, &a.LastError)
+	err := row.Scan(&a.TxID, &a.Number, &address, &a.Nonce, &a.Purpose, &hash, &a.Raw, &fee, &tip, &a.CreatedAt, &a.LastError, &a.Paused)
 	if err != nil {
 		return nil, err
 	}

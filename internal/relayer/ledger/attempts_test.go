@@ -28,7 +28,7 @@ func TestLaterBytesAreUnsentUntilThereIsAWordAboutThem(t *testing.T) {
 			t.Parallel()
 			l, terms := setup(t, 1, "target")
 			unsent := func() (hashes []string) {
-				attempts, err := l.Unsent(t.Context(), all(terms), -time.Minute, 10)
+				attempts, err := l.Unsent(t.Context(), all(terms), -time.Minute, Resends{}, 10)
 				require.NoError(t, err)
 				for _, a := range attempts {
 					hashes = append(hashes, a.Hash.Hex())

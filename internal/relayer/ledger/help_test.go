@@ -109,16 +109,23 @@ func accept(t testing.TB, l *Ledger, terms Terms, drafts ...*Draft) []*relayer.T
 func broadcast(t testing.TB, l *Ledger, txs ...*relayer.Transaction) {
 	t.Helper()
 	var attempts []*relayer.Attempt
-	var told []Broadcast
 	for _, tx := range txs {
-		a := attempt(tx, 1, relayer.PurposeSend)
-		attempts = append(attempts, a)
-		told = append(told, Broadcast{TxID: tx.ID, Number: 1, From: a.From, Nonce: a.Nonce, Hash: a.Hash, Status: relayer.Broadcasted})
+		attempts = append(attempts, attempt(tx, 1, relayer.PurposeSend))
 	}
 	stored, err := l.StoreAttempts(t.Context(), attempts)
 	require.NoError(t, err)
 	for _, s := range stored {
 		require.True(t, s)
+	}
+	accepted(t, l, attempts...)
+}
+
+// accepted records that nodes accepted attempts.
+func accepted(t testing.TB, l *Ledger, attempts ...*relayer.Attempt) {
+	t.Helper()
+	var told []Broadcast
+	for _, a := range attempts {
+		told = append(told, Broadcast{TxID: a.TxID, Number: a.Number, From: a.From, Nonce: a.Nonce, Hash: a.Hash, Status: relayer.Broadcasted})
 	}
 	require.NoError(t, l.RecordBroadcasts(t.Context(), told))
 }

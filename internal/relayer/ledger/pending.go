@@ -56,15 +56,16 @@ func (l *Ledger) froms(froms []From) (addresses []string, nonces []int64) {
 
 // Unmined are the latest attempts of whatever is not mined in a block that is known, from the given nonces on, whose row has
 // not changed for age; the lowest nonce of each key first, at most limit of each key. Final ones are among them if their nonce is:
-// a chain that gave a deep block up needs them again.
+// a chain that gave a deep block up needs them again. [Ledger.Unsent] has those that no node accepted. Paused ones are left out.
 func (l *Ledger) Unmined(ctx context.Context, froms []From, age time.Duration, limit int) ([]*relayer.Attempt, error) {
 	addresses, nonces := l.froms(froms)
 	return l.listAttempts(ctx, "list unmined attempts", `SELECT a.* FROM unnest($2::text[], $3::bigint[]) AS f (address, nonce)
 		CROSS JOIN LATERAL (SELECT t.id, t.nonce, t.relayer_address FROM relayer_txs t
 			WHERE t.chain_id = $1 AND t.relayer_address = f.address AND t.nonce >= f.nonce AND t.kind <> 'foreign' AND t.era = `+era("$1")+`
-				AND t.updated_at < now() - $4::interval
+				AND NOT (t.open AND t.status IN ('allocated', 'unknown')) AND t.updated_at < now() - $4::interval
 			ORDER BY t.nonce LIMIT $5) AS t
 		CROSS JOIN LATERAL (`+selectAttempts+` WHERE a.tx_id = t.id AND a.nonce = t.nonce AND a.address = t.relayer_address ORDER BY a.attempt DESC LIMIT 1) AS a
+		WHERE NOT a.paused
 		ORDER BY t.nonce, t.relayer_address`, l.ChainID, addresses, nonces, age, limit)
 }
 
@@ -117,16 +118,56 @@ func (l *Ledger) Due(ctx context.Context, limit int) ([]*relayer.Transaction, er
 		AND chain_id = $1 AND pool_id = $2 AND intent = 'send' AND status <> 'mined' ORDER BY valid_until LIMIT $3`, l.ChainID, l.Pool, limit)
 }
 
+// Resends says which refused attempts may be sent again.
+type Resends struct {
+	// LowestOnly are the reasons for which only the lowest nonce of a key is sent again: nodes would refuse the others likewise.
+	LowestOnly []string
+	// AtOnce are the keys of which everything that was refused is sent again now: the reason may have passed.
+	AtOnce []common.Address
+}
+
 // Unsent are the latest attempts of transactions where no node is known to have taken these bytes, whatever is known of earlier
-// ones (see [Ledger.StoreAttempts]), and whose row has not changed for age;
+// ones (see [Ledger.StoreAttempts]), whose row has not changed for age and that may be sent again;
 // from the given nonces on, of each key in turn, its lowest first; at most limit.
-func (l *Ledger) Unsent(ctx context.Context, froms []From, age time.Duration, limit int) ([]*relayer.Attempt, error) {
+func (l *Ledger) Unsent(ctx context.Context, froms []From, age time.Duration, resends Resends, limit int) ([]*relayer.Attempt, error) {
 	addresses, nonces := l.froms(froms)
-	return l.listAttempts(ctx, "list unsent attempts", `SELECT s.* FROM unnest($2::text[], $3::bigint[]) AS f (address, nonce) CROSS JOIN LATERAL (SELECT a.* FROM relayer_txs t
+	return l.listAttempts(ctx, "list unsent attempts", `SELECT s.* FROM unnest($2::text[], $3::bigint[]) AS f (address, nonce)
+		LEFT JOIN LATERAL (SELECT t.nonce FROM relayer_txs t
+			WHERE t.chain_id = $1 AND t.relayer_address = f.address AND t.nonce >= f.nonce AND t.open AND t.nonce IS NOT NULL
+				AND t.status = 'allocated' AND t.status_reason = ANY($6)
+			ORDER BY t.nonce LIMIT 1) AS lowest ON true
+		CROSS JOIN LATERAL (SELECT a.* FROM relayer_txs t
 			CROSS JOIN LATERAL (`+selectAttempts+` WHERE a.tx_id = t.id AND a.nonce = t.nonce AND a.address = t.relayer_address ORDER BY a.attempt DESC LIMIT 1) AS a
 			WHERE t.chain_id = $1 AND t.relayer_address = f.address AND t.nonce >= f.nonce AND t.open AND t.nonce IS NOT NULL
-				AND t.status IN ('allocated', 'unknown') AND t.updated_at < now() - $4::interval
-			ORDER BY t.nonce LIMIT $5) AS s`+inTurn("s", "address", "$5"), l.ChainID, addresses, nonces, age, limit)
+				AND t.status IN ('allocated', 'unknown')
+				AND (f.address = ANY($7) AND a.last_error <> ''
+					OR t.updated_at < now() - $4::interval AND NOT a.paused AND (t.status_reason <> ALL($6) OR t.nonce = lowest.nonce))
+			ORDER BY t.nonce LIMIT $5) AS s`+inTurn("s", "address", "$5"),
+		l.ChainID, addresses, nonces, age, limit, append([]string{}, resends.LowestOnly...), hexAddresses(resends.AtOnce))
+}
+
+// FirstUnsent returns the lowest nonce of each key, from the given ones on, whose latest bytes no node is known to have. A key
+// that has none is left out.
+func (l *Ledger) FirstUnsent(ctx context.Context, froms []From) (map[common.Address]uint64, error) {
+	addresses, nonces := l.froms(froms)
+	rows, err := l.db.Query(ctx, `SELECT f.address, lowest.nonce FROM unnest($2::text[], $3::bigint[]) AS f (address, nonce)
+		CROSS JOIN LATERAL (SELECT t.nonce FROM relayer_txs t
+			WHERE t.chain_id = $1 AND t.relayer_address = f.address AND t.nonce >= f.nonce AND t.open AND t.nonce IS NOT NULL
+				AND t.status IN ('allocated', 'unknown')
+			ORDER BY t.nonce LIMIT 1) AS lowest`, l.ChainID, addresses, nonces)
+	if err != nil {
+		return nil, fmt.Errorf("list the first unsent nonces: %w", err)
+	}
+	first := map[common.Address]uint64{}
+	var address string
+	var nonce uint64
+	if _, err := pgx.ForEachRow(rows, []any{&address, &nonce}, func() error {
+		first[common.HexToAddress(address)] = nonce
+		return nil
+	}); err != nil {
+		return nil, fmt.Errorf("list the first unsent nonces: %w", err)
+	}
+	return first, nil
 }
 
 // Intended are transactions whose nonce is to be used for a no-op, and whose latest attempt is none; from the given nonces on, of

@@ -104,11 +104,15 @@ func TestOthersTakeOver(t *testing.T) {
 	stored, err = l.StoreAttempts(t.Context(), []*relayer.Attempt{attempt(txs[1], 1, relayer.PurposeSend), attempt(txs[0], 1, relayer.PurposeNoop)})
 	require.NoError(t, err)
 	require.Equal(t, []bool{true, false}, stored)
-	unsent, err := l.Unsent(t.Context(), all(terms), 0, 10)
+	unsent, err := l.Unsent(t.Context(), all(terms), 0, Resends{}, 10)
 	require.NoError(t, err)
 	require.Len(t, unsent, 2)
 	require.Equal(t, relayer.PurposeSend, unsent[0].Purpose)
 	unmined, err := l.Unmined(t.Context(), []From{{terms.Held[0], 1}}, 0, 10)
+	require.NoError(t, err)
+	require.Empty(t, unmined, "Unsent has them")
+	accepted(t, l, attempt(txs[1], 1, relayer.PurposeSend))
+	unmined, err = l.Unmined(t.Context(), []From{{terms.Held[0], 1}}, 0, 10)
 	require.NoError(t, err)
 	require.Len(t, unmined, 1)
 	require.Equal(t, uint64(1), unmined[0].Nonce)
@@ -142,7 +146,7 @@ func TestNoKeyIsHeldBackByAnother(t *testing.T) {
 	}
 	_, err = l.StoreAttempts(t.Context(), attempts)
 	require.NoError(t, err)
-	unsent, err := l.Unsent(t.Context(), all(terms), 0, 5)
+	unsent, err := l.Unsent(t.Context(), all(terms), 0, Resends{}, 5)
 	require.NoError(t, err)
 	var got []uuid.UUID
 	for _, a := range unsent {

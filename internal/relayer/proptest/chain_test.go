@@ -163,6 +163,18 @@ func beats(fee, old *big.Int) bool {
 	return fee.Cmp(old) > 0 && fee.Cmp(least.Div(least, big.NewInt(100))) >= 0
 }
 
+// holds reports whether a transaction is in the pool.
+func (n *node) holds(hash common.Hash) bool {
+	for _, waiting := range n.pool {
+		for _, tx := range waiting {
+			if tx.Hash() == hash {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // pending is the nonce after what is mined or in the pool without a gap.
 func (n *node) pending(a common.Address) uint64 {
 	nonce := n.head.nonces[a]

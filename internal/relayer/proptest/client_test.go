@@ -296,6 +296,22 @@ func (v *view) Receipts(_ context.Context, hashes []common.Hash) (receipts []*ch
 	return receipts, err
 }
 
+func (v *view) Transactions(_ context.Context, hashes []common.Hash) (found []chain.Presence, err error) {
+	err = v.c.look(func(*node) error {
+		for _, hash := range hashes {
+			is := chain.Absent
+			if b, _ := v.node.head.find(hash); b != nil {
+				is = chain.Mined
+			} else if v.node.holds(hash) {
+				is = chain.Pending
+			}
+			found = append(found, is)
+		}
+		return nil
+	})
+	return found, err
+}
+
 func (v *view) BlockReceipts(_ context.Context, hash common.Hash) (receipts []chain.Receipt, err error) {
 	err = v.look(func() error {
 		b := v.block

@@ -116,7 +116,9 @@ func Launch(t testing.TB, o Options) *Relayer {
 	})
 	follow := tracker.Nodes(client)
 	r.Lineage = tracker.NewLineage(follow, r.Ledger, log, client)
-	sending := sender.Config{ChainID: o.ChainID, Ring: o.Ring, Chain: client, Ledger: r.Ledger, Log: log, Ready: r.Lineage.Err, Metrics: sender.NewMetrics(reg)}
+	sending := sender.Config{ChainID: o.ChainID, Ring: o.Ring, Chain: client, Ledger: r.Ledger, Log: log, Ready: r.Lineage.Err, Metrics: sender.NewMetrics(reg),
+		Pause: 100 * time.Millisecond, MaxPause: 3 * time.Second,
+	}
 	var keeper *safeguard.Keeper
 	sending.Broadcasted = func(key common.Address, outcome chain.Outcome) {
 		if keeper != nil {

@@ -57,6 +57,9 @@ type Config struct {
 	Signers int
 	// Lanes is how many broadcasts are on their way at once, each for keys of its own. Default 4.
 	Lanes int
+	// Pause is how long an attempt that nodes refused is not sent again. It doubles with each send, up to MaxPause. Defaults: 1 s
+	// and 30 s.
+	Pause, MaxPause time.Duration
 }
 
 // Sender signs, stores and broadcasts. It is safe for concurrent use.
@@ -116,6 +119,7 @@ const recordPause = 25 * time.Millisecond
 func New(cfg Config) *Sender {
 	cfg.Signers = cmp.Or(cfg.Signers, runtime.GOMAXPROCS(0))
 	cfg.Lanes = cmp.Or(cfg.Lanes, 4)
+	cfg.Pause, cfg.MaxPause = cmp.Or(cfg.Pause, time.Second), cmp.Or(cfg.MaxPause, 30*time.Second)
 	cfg.NoopFactor = cmp.Or(cfg.NoopFactor, 2)
 	if cfg.Ready == nil {
 		cfg.Ready = func() error { return nil }
@@ -178,6 +182,7 @@ func (s *Sender) Resend(ctx context.Context, attempts []*relayer.Attempt) ([]cha
 	said := make([]ledger.Broadcast, len(attempts))
 	for i, a := range attempts {
 		said[i] = s.judge(a, results[i])
+		said[i].Pause, said[i].MaxPause = s.cfg.Pause, s.cfg.MaxPause
 	}
 	return results, s.cfg.Ledger.RecordBroadcasts(ctx, said)
 }
@@ -372,7 +377,7 @@ func (s *Sender) judge(a *relayer.Attempt, r chain.Result) ledger.Broadcast {
 		b.Status = relayer.Unknown
 	}
 	if b.Status != relayer.Broadcasted {
-		b.Error = r.Outcome.String()
+		b.Error, b.Pause, b.MaxPause = r.Outcome.String(), s.cfg.Pause, s.cfg.MaxPause
 		s.cfg.Log.Info("node did not take a transaction", "tx", a.TxID, "relayer", a.From, "nonce", a.Nonce, "attempt", a.Number,
 			"outcome", r.Outcome.String(), "endpoint", r.Endpoint, "err", r.Err)
 	}

@@ -25,14 +25,20 @@ var estimates = proxy.Rule{
 	Name: "estimates", Methods: []string{"eth_estimateGas"}, Fault: proxy.Fault{Kind: proxy.Answer, Result: `"0xea60"`},
 }
 
-// roomy submits a transaction that a node with the rule dearGas accepts.
-func (f *fixture) roomy() *relayer.Transaction {
+// submitRoomy submits a transaction that a node with the rule dearGas accepts.
+func (f *fixture) submitRoomy() *relayer.Transaction {
 	f.t.Helper()
 	tx, err := f.Submit(f.t.Context(), httpapi.Submission{RelayerID: relaytest.PoolID, Caller: "test", Request: relayer.Request{
 		To: &f.chain.Accounts[0].Address, Value: big.NewInt(1), GasLimit: 100_000, Speed: relayer.Fast,
 	}})
 	require.NoError(f.t, err)
-	return f.Reaches(f.t, tx, relayer.Broadcasted)
+	return tx
+}
+
+// roomy is submitRoomy, and waits until the node has the transaction.
+func (f *fixture) roomy() *relayer.Transaction {
+	f.t.Helper()
+	return f.Reaches(f.t, f.submitRoomy(), relayer.Broadcasted)
 }
 
 func TestNoop_IntrinsicGasAbove21000_IsEstimated(t *testing.T) {

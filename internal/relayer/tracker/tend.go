@@ -111,7 +111,11 @@ func (r *round) sign(txs []*relayer.Transaction) {
 
 // unsent broadcasts stored bytes that no node is known to have.
 func (r *round) unsent(ctx context.Context, todo chores) error {
-	attempts, err := r.cfg.Ledger.Unsent(ctx, r.mined(), r.cfg.Abandoned, tendLimit)
+	atOnce, err := r.eager(ctx)
+	if err != nil {
+		return err
+	}
+	attempts, err := r.cfg.Ledger.Unsent(ctx, r.mined(), r.cfg.Abandoned, ledger.Resends{LowestOnly: lowestOnly, AtOnce: atOnce}, tendLimit)
 	if err != nil {
 		return err
 	}
@@ -121,8 +125,9 @@ func (r *round) unsent(ctx context.Context, todo chores) error {
 // resend broadcasts what has not been used up, and gives up what no node can ever take.
 func (r *round) resend(ctx context.Context, todo chores, attempts []*relayer.Attempt) error {
 	open := slices.DeleteFunc(attempts, func(a *relayer.Attempt) bool { return r.used(a.From, a.Nonce) })
-	if len(open) == 0 {
-		return nil
+	open, err := r.absent(ctx, open)
+	if err != nil || len(open) == 0 {
+		return err
 	}
 	r.cfg.Metrics.resends.Add(float64(len(open)))
 	results, err := r.cfg.Sender.Resend(ctx, open)
@@ -257,6 +262,9 @@ func (r *round) missing(ctx context.Context, todo chores) error {
 	var froms []ledger.From
 	for i, k := range r.keys {
 		if lag, ok := lagging[k.Address]; !ok || lag.Age < r.cfg.Abandoned {
+			continue
+		}
+		if time.Since(r.seen.found[k.Address]) < foundPause*r.cfg.Abandoned {
 			continue
 		}
 		froms = append(froms, ledger.From{Key: k.Address, Nonce: first[i]})
@@ -399,7 +407,7 @@ func (r *round) lowest(ctx context.Context, todo chores) error {
 // that it is given up.
 func priced(reason string) bool {
 	switch reason {
-	case chain.ExceedsBlockGas.String(), chain.Oversized.String(), chain.Refused.String():
+	case chain.ExceedsBlockGas.String(), chain.Oversized.String(), chain.Refused.String(), chain.InsufficientFunds.String():
 		return false
 	}
 	return true
@@ -542,6 +550,9 @@ func (r *round) affordable(ctx context.Context, tx *relayer.Transaction, purpose
 	last := attempts[n-1]
 	if last.From != tx.From || last.Nonce != *tx.Nonce || last.LastError != chain.FeeCapExceeded.String() {
 		return nil
+	}
+	if last.Paused {
+		return sender.ErrAtCap
 	}
 	results, err := r.cfg.Sender.Resend(ctx, attempts[n-1:])
 	if err == nil && results[0].Outcome == chain.FeeCapExceeded {

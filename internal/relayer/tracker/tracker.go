@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"math/big"
 	"sync"
 	"time"
 
@@ -28,6 +29,7 @@ type View interface {
 	Tagged(ctx context.Context, tag string) (chain.Header, error)
 	Receipts(context.Context, []common.Hash) ([]*chain.Receipt, error)
 	BlockReceipts(context.Context, common.Hash) ([]chain.Receipt, error)
+	Transactions(context.Context, []common.Hash) ([]chain.Presence, error)
 	FindNonce(ctx context.Context, addr common.Address, nonce, low uint64) (chain.Used, error)
 }
 
@@ -134,7 +136,9 @@ type Tracker struct {
 	busy    chan struct{} // holds one while it is
 	tended  time.Time     // when that last began
 	limited time.Time     // when it was last logged that no more gaps are filled; the tending goroutine's
-	purged  time.Time     // the tending goroutine's
+	seen    *seen         // the tending goroutine's, like what follows
+	purged  time.Time
+	failed  bool // a round, since that last began
 
 	comparing chan struct{}             // holds one while nonces are being compared with the nodes'
 	reported  map[common.Address]uint64 // by nodes at the last comparison; the comparing goroutine's
@@ -168,6 +172,14 @@ func (t *Tracker) record(following bool, err error) {
 	}
 }
 
+// seen is what tending has observed since this process follows.
+type seen struct {
+	found map[common.Address]time.Time // when a node had by hash all that it lacked of a key by its count
+
+	conditions map[common.Address]conditions
+	price      *big.Int // the highest since fees fell; nil before the first
+}
+
 // New makes a Tracker; Run runs it.
 func New(cfg Config) *Tracker {
 	cfg.Confirmations = cmp.Or(cfg.Confirmations, 12)
@@ -197,6 +209,8 @@ func New(cfg Config) *Tracker {
 func (t *Tracker) forget() {
 	t.unfound, t.confirmed, t.ahead = map[ledger.From]*lost{}, ledger.Block{}, map[common.Address]*ahead{}
 	t.stranded = common.Address{}
+	// The tending goroutine may still have the old one.
+	t.seen = &seen{found: map[common.Address]time.Time{}, conditions: map[common.Address]conditions{}}
 }
 
 // Run follows, or waits for its turn to, until ctx ends. It returns nil then.
@@ -226,6 +240,7 @@ func (t *Tracker) Run(ctx context.Context) error {
 			return nil
 		}
 		if err != nil {
+			t.failed = true
 			t.cfg.Metrics.rounds.WithLabelValues("failed").Inc()
 			t.cfg.Log.Log(ctx, level, "tracker round failed", "err", err)
 		}
@@ -314,7 +329,7 @@ func (t *Tracker) roundElsewhere(ctx context.Context, tried map[string]bool) err
 		return errTried
 	}
 	tried[view.Endpoint()] = true
-	r := &round{Tracker: t, view: view, head: view.Header(), keys: all, blocks: map[common.Hash][]chain.Receipt{}}
+	r := &round{Tracker: t, view: view, head: view.Header(), keys: all, seen: t.seen, blocks: map[common.Hash][]chain.Receipt{}}
 	if len(all) == 0 {
 		t.last = r.head // nothing to do before the next one
 		return nil
@@ -339,8 +354,9 @@ func (t *Tracker) roundElsewhere(ctx context.Context, tried map[string]bool) err
 	err = t.catchUp(ctx, r)
 	// Tending needs no receipts. Where they cannot be had, what is pending is looked after all the same.
 	if time.Since(t.tended) >= t.cfg.Tend {
+		r.recovered = t.failed
 		if t.beginTending(ctx, r.tend) {
-			t.tended = time.Now()
+			t.tended, t.failed = time.Now(), false
 		}
 	} else if r.freed { // what waits is to be in the next block
 		t.beginTending(ctx, r.waiting)
@@ -408,6 +424,8 @@ type round struct {
 	blocks    map[common.Hash][]chain.Receipt // that were read
 	freed     bool                            // places of keys, by what was mined
 	final     uint64                          // number of the newest final block; 0 while there is none
+	recovered bool                            // rounds failed before this one
+	seen      *seen
 }
 
 // now is when the round began, by the database's clock. Rows have their times from there.

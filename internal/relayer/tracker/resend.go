@@ -1,0 +1,109 @@
+package tracker
+
+import (
+	"context"
+	"math/big"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+
+	"github.com/rollcall-dev/rollcall/internal/chain"
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+	"github.com/rollcall-dev/rollcall/internal/relayer/ledger"
+)
+
+// lowestOnly are the reasons for which only the lowest nonce of a key is sent again. Nodes would refuse the others likewise.
+var lowestOnly = []string{chain.Underpriced.String(), chain.FeeCapTooLow.String(), chain.InsufficientFunds.String()}
+
+// conditions are what a key's refused transactions wait for, as the last tending saw it.
+type conditions struct {
+	balance     *big.Int
+	mined       uint64
+	unsent      bool // whether there is a first unsent nonce
+	firstUnsent uint64
+}
+
+// eager returns the keys whose refused transactions are sent again before their pause is over, because the reason may have
+// passed: a node is reachable again, fees fell by a tenth, the key has more ether, or a lower nonce was accepted or mined.
+func (r *round) eager(ctx context.Context) ([]common.Address, error) {
+	first, err := r.cfg.Ledger.FirstUnsent(ctx, r.mined())
+	if err != nil {
+		return nil, err
+	}
+	everybody := r.feesFell(ctx) || r.recovered
+	var keys []common.Address
+	for i, k := range r.keys {
+		was, seen := r.seen.conditions[k.Address]
+		now := conditions{balance: k.Balance, mined: r.counts[i]}
+		now.firstUnsent, now.unsent = first[k.Address]
+		r.seen.conditions[k.Address] = now
+		richer := was.balance != nil && now.balance != nil && now.balance.Cmp(was.balance) > 0
+		moved := now.mined > was.mined || was.unsent && now.unsent && now.firstUnsent > was.firstUnsent
+		if now.unsent && (everybody || seen && (richer || moved)) {
+			keys = append(keys, k.Address)
+		}
+	}
+	return keys, nil
+}
+
+// feesFell reports whether the chain asks for a tenth less than the most since it last did. Where no node tells, they did not.
+func (r *round) feesFell(ctx context.Context) bool {
+	fees, err := r.cfg.Chain.Fees(ctx)
+	if err != nil {
+		return false
+	}
+	now, most := fees.Price(chain.Fast), r.seen.price
+	fell := most != nil && new(big.Int).Mul(now, big.NewInt(10)).Cmp(new(big.Int).Mul(most, big.NewInt(9))) <= 0
+	if most == nil || fell || now.Cmp(most) > 0 {
+		r.seen.price = now
+	}
+	return fell
+}
+
+// A node may have by hash what it lacks by its count. Both are multiples of Config.Abandoned.
+const (
+	// foundPause is how long the node is not asked about the key again.
+	foundPause = 2
+	// foundTrust is how long that is believed. Providers remember by hash what their nodes have dropped.
+	foundTrust = 30
+)
+
+// absent returns the attempts that the round's node does not have. Those that it has are recorded as broadcasted. Where it
+// does not answer, all are sent again.
+func (r *round) absent(ctx context.Context, attempts []*relayer.Attempt) ([]*relayer.Attempt, error) {
+	if len(attempts) == 0 {
+		return nil, nil
+	}
+	hashes := make([]common.Hash, len(attempts))
+	for i, a := range attempts {
+		hashes[i] = a.Hash
+	}
+	presence, err := r.view.Transactions(ctx, hashes)
+	if err != nil {
+		return attempts, ctx.Err()
+	}
+	var lacking []*relayer.Attempt
+	var known []ledger.Broadcast
+	found := map[common.Address]bool{} // whether all of a key's were
+	for i, a := range attempts {
+		if _, ok := found[a.From]; !ok {
+			found[a.From] = true
+		}
+		if presence[i] == chain.Absent || time.Since(a.CreatedAt) > foundTrust*r.cfg.Abandoned {
+			lacking, found[a.From] = append(lacking, a), false
+			continue
+		}
+		known = append(known, ledger.Broadcast{
+			TxID: a.TxID, Number: a.Number, From: a.From, Nonce: a.Nonce, Hash: a.Hash, Status: relayer.Broadcasted,
+		})
+	}
+	for key, all := range found {
+		if all {
+			r.seen.found[key] = time.Now()
+		}
+	}
+	if len(known) == 0 {
+		return lacking, nil
+	}
+	return lacking, r.cfg.Ledger.RecordBroadcasts(ctx, known)
+}

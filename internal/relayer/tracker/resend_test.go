@@ -1,0 +1,196 @@
+package tracker_test
+
+import (
+	"bytes"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+	"github.com/rollcall-dev/rollcall/internal/relayer/relaytest"
+	"github.com/rollcall-dev/rollcall/internal/relayer/safeguard"
+	"github.com/rollcall-dev/rollcall/internal/relayer/sender"
+	"github.com/rollcall-dev/rollcall/internal/relayer/tracker"
+	"github.com/rollcall-dev/rollcall/internal/testchain"
+	"github.com/rollcall-dev/rollcall/internal/testchain/proxy"
+)
+
+// refused is the rule of a node that refuses what it is sent.
+func refused(message string) proxy.Rule {
+	return proxy.Rule{
+		Name: "refused", Methods: []string{"eth_sendRawTransaction"}, Fault: proxy.Fault{Kind: proxy.Refuse, Message: message},
+	}
+}
+
+const lacksFunds = "insufficient funds for gas * price + value: balance 1, tx cost 2, overshot 1"
+
+// counted counts in n what a node is sent.
+func counted(n *atomic.Int32) proxy.Rule {
+	return proxy.Rule{
+		Name: "counted", Methods: []string{"eth_sendRawTransaction"}, Fault: proxy.Fault{Kind: proxy.Refuse},
+		When: func(proxy.Call) bool { n.Add(1); return false },
+	}
+}
+
+// pendingIsLatest is the rule of a provider whose "pending" is its newest block, in which a key has sent nothing.
+var pendingIsLatest = proxy.Rule{
+	Name: "pending is latest", Methods: []string{"eth_getTransactionCount"}, Fault: proxy.Fault{Kind: proxy.Answer, Result: `"0x0"`},
+	When: func(c proxy.Call) bool { return bytes.Contains(c.Params, []byte(`"pending"`)) },
+}
+
+// wait waits for so many rounds of the tracker, which begin a tenth of a second apart.
+func wait(rounds <-chan struct{}, n int) {
+	for range n {
+		<-rounds
+	}
+}
+
+func TestResend_RefusedForFunds_BacksOff(t *testing.T) {
+	var node *proxy.Proxy
+	rounds := make(chan struct{})
+	f := setup(t, 1, func(o *relaytest.Options) {
+		node = before(t, o)
+		node.SetRules(refused(lacksFunds))
+		o.Tracker = func(c *tracker.Config) { c.Round = tell(rounds) }
+	})
+	var txs []*relayer.Transaction
+	for range 4 {
+		txs = append(txs, f.Send(t, f.chain.Accounts[0].Address, 1, nil))
+	}
+	wait(rounds, 80)
+	require.LessOrEqual(t, node.Injected()["refused"], uint64(4+10), "each once, and then the lowest ever less often")
+	node.SetRules()
+	for _, tx := range txs {
+		f.Reaches(t, tx, relayer.Broadcasted)
+	}
+	f.commitUntil(txs[3], relayer.Confirmed)
+	f.settled()
+}
+
+func TestResend_PoolFull_BacksOff(t *testing.T) {
+	var node *proxy.Proxy
+	rounds := make(chan struct{})
+	f := setup(t, 1, func(o *relaytest.Options) {
+		node = before(t, o)
+		node.SetRules(refused("txpool is full"))
+		o.Tracker = func(c *tracker.Config) { c.Round = tell(rounds) }
+	})
+	tx := f.Send(t, f.chain.Accounts[0].Address, 1, nil)
+	wait(rounds, 80)
+	require.LessOrEqual(t, node.Injected()["refused"], uint64(12))
+	node.SetRules()
+	f.Reaches(t, tx, relayer.Broadcasted)
+}
+
+func TestResend_PendingIsLatest_SendsNothingThatTheNodeHas(t *testing.T) {
+	var sends atomic.Int32
+	rounds := make(chan struct{})
+	f := setup(t, 1, func(o *relaytest.Options) {
+		before(t, o).SetRules(pendingIsLatest, counted(&sends))
+		o.Tracker = func(c *tracker.Config) { c.Round = tell(rounds) }
+	})
+	var txs []*relayer.Transaction
+	for range 5 {
+		txs = append(txs, f.send())
+	}
+	wait(rounds, 60)
+	require.EqualValues(t, 5, sends.Load())
+	f.chain.Rollback() // now the node lacks them
+	f.arePending(5)
+	for _, tx := range txs {
+		f.commitUntil(tx, relayer.Confirmed)
+	}
+	f.settled()
+}
+
+// arePending waits until the node's pool has n transactions.
+func (f *fixture) arePending(n uint) {
+	f.t.Helper()
+	require.Eventually(f.t, func() bool {
+		count, err := f.chain.Client().PendingTransactionCount(f.t.Context())
+		return err == nil && count == n
+	}, 30*time.Second, 20*time.Millisecond)
+}
+
+// A provider claims to have what its node has lost. It is not believed for ever.
+func TestResend_NodeClaimsToKnowWhatItLost_SendsAgain(t *testing.T) {
+	var node *proxy.Proxy
+	f := setup(t, 1, func(o *relaytest.Options) { node = before(t, o) })
+	tx := f.send()
+	node.SetRules(proxy.Rule{
+		Name: "remembers", Methods: []string{"eth_getTransactionByHash"}, Fault: proxy.Fault{Kind: proxy.Answer, Result: `{"blockHash": null}`},
+	})
+	f.chain.Rollback()
+	require.Eventually(t, func() bool { return node.Injected()["remembers"] > 0 }, 20*time.Second, 10*time.Millisecond)
+	f.oneIsPending()
+	f.commitUntil(tx, relayer.Confirmed)
+}
+
+// paused has a refused transaction wait for a minute.
+func paused(o *relaytest.Options) {
+	o.Sender = func(c *sender.Config) { c.Pause, c.MaxPause = time.Minute, time.Minute }
+}
+
+func TestResend_KeyIsFunded_AtOnce(t *testing.T) {
+	var node *proxy.Proxy
+	f := setup(t, 1, paused, func(o *relaytest.Options) {
+		node = before(t, o)
+		node.SetRules(refused(lacksFunds))
+		o.Keeper = func(c *safeguard.Config) { c.Refusals = 1000 }
+	})
+	tx := f.Send(t, f.chain.Accounts[0].Address, 1, nil)
+	require.Eventually(t, func() bool { return node.Injected()["refused"] == 1 }, 20*time.Second, 10*time.Millisecond)
+	node.SetRules()
+	f.chain.Fund(testchain.Ether(1), f.ring.Addresses()...)
+	f.Reaches(t, tx, relayer.Broadcasted)
+}
+
+func TestResend_FeesFall_AtOnce(t *testing.T) {
+	var node *proxy.Proxy
+	f := setup(t, 1, paused, func(o *relaytest.Options) {
+		node = before(t, o)
+		node.SetRules(refused("max fee per gas less than block base fee"))
+	})
+	tx := f.Send(t, f.chain.Accounts[0].Address, 1, nil)
+	require.Eventually(t, func() bool { return node.Injected()["refused"] == 1 }, 20*time.Second, 10*time.Millisecond)
+	node.SetRules()
+	require.Eventually(t, func() bool {
+		f.chain.Commit() // an empty block lowers the base fee by an eighth
+		now, err := f.Transaction(t.Context(), relaytest.PoolID, tx.ID)
+		return err == nil && now.Status != relayer.Allocated
+	}, 20*time.Second, 500*time.Millisecond)
+}
+
+func TestResend_NodeIsBack_AtOnce(t *testing.T) {
+	var node *proxy.Proxy
+	f := setup(t, 1, paused, func(o *relaytest.Options) { node = before(t, o) })
+	node.SetDown(true)
+	tx := f.submitRoomy()
+	require.Eventually(t, func() bool {
+		now, err := f.Transaction(t.Context(), relaytest.PoolID, tx.ID)
+		return err == nil && (now.StatusReason != "" || now.Status == relayer.Unknown)
+	}, 20*time.Second, 10*time.Millisecond)
+	node.SetDown(false)
+	f.Reaches(t, tx, relayer.Broadcasted)
+}
+
+// On a chain that takes nonces in their order only, what was refused for that follows as soon as the one before it is taken.
+func TestResend_NonceTooHigh_FollowsWhatWasTaken(t *testing.T) {
+	var node *proxy.Proxy
+	f := setup(t, 1, paused, func(o *relaytest.Options) {
+		node = before(t, o)
+		node.SetRules(refused("txpool is full"))
+	})
+	first := f.Send(t, f.chain.Accounts[0].Address, 1, nil)
+	require.Eventually(t, func() bool { return node.Injected()["refused"] == 1 }, 20*time.Second, 10*time.Millisecond)
+	node.SetRules(refused("nonce too high"))
+	second := f.Send(t, f.chain.Accounts[0].Address, 1, nil)
+	require.Eventually(t, func() bool { return node.Injected()["refused"] == 2 }, 20*time.Second, 10*time.Millisecond)
+	node.SetRules()
+	_, err := f.Ledger.AskBump(t.Context(), first.ID)
+	require.NoError(t, err)
+	f.Reaches(t, first, relayer.Broadcasted)
+	f.Reaches(t, second, relayer.Broadcasted)
+}
