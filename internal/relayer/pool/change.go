@@ -185,7 +185,7 @@ func (p *Pool) Replace(ctx context.Context, id string, tx uuid.UUID, caller stri
 			attempt, err := p.cfg.Sender.Next(ctx, was, relayer.PurposeReplace, attempts)
 			switch {
 			case errors.Is(err, sender.ErrAtCap):
-				return nil, relayer.Invalidf("max_fee_per_gas", "a replacement has to offer a tenth more than before, which is above the relayer's cap")
+				return nil, relayer.Invalidf("max_fee_per_gas", "a replacement has to offer a tenth more than before, which is above the relayer's cap of %s wei; cancel the transaction instead", p.cfg.MaxFee)
 			case err != nil:
 				return nil, unavailable(err)
 			}

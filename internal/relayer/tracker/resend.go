@@ -64,7 +64,7 @@ func (r *round) feesFell(ctx context.Context) bool {
 const (
 	// foundPause is how long the node is not asked about the key again.
 	foundPause = 2
-	// foundTrust is how long that is believed. Providers remember by hash what their nodes have dropped.
+	// foundTrust is the age of an attempt up to which that is believed. Providers remember by hash what their nodes have dropped.
 	foundTrust = 30
 )
 
