@@ -57,7 +57,7 @@ func (c *Client) TransferGas(ctx context.Context, from, to common.Address, fresh
 	}
 	gas, err := c.EstimateGas(ctx, Message{From: from, To: &to})
 	if err != nil {
-		gas, age := uint64(params.TxGas), transferGasRetry
+		gas, age := params.TxGas, transferGasRetry
 		if known {
 			gas = last.gas
 		}
