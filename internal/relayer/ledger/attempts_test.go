@@ -66,7 +66,7 @@ func TestLaterBytesAreUnsentUntilThereIsAWordAboutThem(t *testing.T) {
 					require.Equal(t, before.Revision, stored.Revision, "one change is told once")
 				}
 				var told int
-				require.NoError(t, l.db.QueryRow(t.Context(), `SELECT count(*) FROM relayer_deliveries WHERE tx_id = $1`, tx.ID).Scan(&told))
+				require.NoError(t, l.db.QueryRow(t.Context(), `SELECT count(*) FROM relayer_deliveries WHERE subject = $1`, tx.ID).Scan(&told))
 				require.Equal(t, now.Revision-1, told)
 			}
 		})

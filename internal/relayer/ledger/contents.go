@@ -22,10 +22,12 @@ func (l *Ledger) ReplacedAttempts(ctx context.Context, ids []uuid.UUID, hashes [
 		AND EXISTS (SELECT FROM relayer_attempts r WHERE r.tx_id = a.tx_id AND r.purpose = 'replace')`, ids, texts)
 }
 
-// keepData writes a transaction's data, $1, into what is told of it, or may be told again: that has it from the row, which is to
-// get other data, $2, next. Only contents that are replaced cost anything for that.
-const keepData = `UPDATE relayer_deliveries d SET snapshot = d.snapshot || jsonb_build_object('data', '\x' || encode(t.data, 'hex'))
-	FROM relayer_txs t WHERE t.id = $1 AND t.data <> $2 AND d.subject = $1::uuid::text AND d.tx_id = $1 AND NOT d.snapshot ? 'data'`
+// keepContents copies the contents of transaction $1 into its deliveries, which read them from the transaction's row otherwise. It
+// comes before each statement that replaces contents.
+const keepContents = `UPDATE relayer_deliveries d SET contents = jsonb_build_object('to_address', t.to_address, 'value_wei', t.value_wei,
+		'data', '\x' || encode(t.data, 'hex'), 'gas_limit', t.gas_limit, 'speed', t.speed, 'gas_price', t.gas_price, 'max_fee', t.max_fee,
+		'max_priority', t.max_priority, 'valid_until', t.valid_until)
+	FROM relayer_txs t WHERE t.id = $1 AND d.subject = $1 AND d.contents IS NULL`
 
 // Restore gives a transaction the contents and fees that bytes of it hold which the chain has taken, unless it has these
 // contents. That nobody is told is on purpose: whoever calls it records next what became of the transaction.
@@ -41,7 +43,7 @@ func (l *Ledger) Restore(ctx context.Context, id uuid.UUID, r *relayer.Request) 
 	batch := new(pgx.Batch) // one database transaction
 	// A statement of its own: the next ones have to see what this one waited for.
 	batch.Queue(`SELECT FROM relayer_txs WHERE id = $1 FOR UPDATE`, id)
-	batch.Queue(keepData, id, data)
+	batch.Queue(keepContents, id)
 	batch.Queue(`UPDATE relayer_txs SET to_address = $4, value_wei = $5::text::numeric, data = $6, gas_limit = $7,
 			gas_price = $8::text::numeric, max_fee = $9::text::numeric, max_priority = $10::text::numeric
 		WHERE id = $1 AND chain_id = $2 AND pool_id = $3 AND open

@@ -149,8 +149,8 @@ func (l *Ledger) Replace(ctx context.Context, r *Replacement) error {
 		if data == nil {
 			data = []byte{}
 		}
-		if _, err := tx.Exec(ctx, keepData, r.ID, data); err != nil {
-			return fmt.Errorf("replace: keep what is told: %w", err)
+		if _, err := tx.Exec(ctx, keepContents, r.ID); err != nil {
+			return fmt.Errorf("replace: keep the contents for webhooks: %w", err)
 		}
 		if _, err := tx.Exec(ctx, `WITH changed AS (
 			UPDATE relayer_txs t SET to_address = $3, value_wei = $4::text::numeric, data = $5, gas_limit = $6, speed = $7,

@@ -90,19 +90,20 @@ func rollback(ctx context.Context, conn *pgxpool.Conn) error {
 	return err
 }
 
-// told is the end of a statement whose part "changed" returns rows of relayer_txs: it writes down whom to tell. Its
-// parameter, the targets' names, is the statement's first. The data is left out, since it is long and nearly always stays what it
-// is: whoever tells has it from the row (and see keepData).
+// told is a CTE suffix. It inserts a webhook delivery per target for each row that the CTE "changed" returns. Its parameter, the
+// targets' names, is the statement's first. It stores only columns that change; the deliverer reads the others from the transaction's
+// row (see keepContents).
 var told = telling(`unnest($1::text[])`)
 
-// toldByPool is [told] for rows of any pool, without the parameter: each has the targets that its own relayers have.
+// toldByPool is [told] for rows of any pool, without the parameter: each row has the targets of its own pool.
 var toldByPool = telling(`unnest((SELECT p.targets FROM relayer_pools p WHERE (p.chain_id, p.pool_id) = (c.chain_id, c.pool_id)))`)
 
 func telling(targets string) string {
 	return `, told AS (
-	INSERT INTO relayer_deliveries (id, chain_id, pool_id, target, event, tx_id, subject, revision, snapshot)
-	SELECT gen_random_uuid(), c.chain_id, c.pool_id, told_to, 'transaction_update', c.id, c.id::text, c.revision,
-		to_jsonb(c) - 'data'
+	INSERT INTO relayer_deliveries (chain_id, pool_id, target, subject, revision, status, status_reason, intent, tx_attempts,
+		relayer_address, nonce, tx_hash, sent_at, confirmed_at)
+	SELECT c.chain_id, c.pool_id, told_to, c.id, c.revision, c.status, nullif(c.status_reason, ''), nullif(c.intent, 'send'), c.attempts,
+		decode(substr(c.relayer_address, 3), 'hex'), c.nonce, decode(substr(c.tx_hash, 3), 'hex'), c.sent_at, c.confirmed_at
 	FROM changed c CROSS JOIN ` + targets + ` AS told_to WHERE c.kind = 'transaction')
 `
 }

@@ -178,6 +178,6 @@ func TestCancelPending(t *testing.T) {
 	require.ElementsMatch(t, ids(others), canceled)
 	require.Equal(t, relayer.IntentSend, read(t, l, later[0]).Intent, "what came after the request stays")
 	var told int
-	require.NoError(t, l.db.QueryRow(t.Context(), `SELECT count(*) FROM relayer_deliveries WHERE snapshot->>'status' = 'canceled'`).Scan(&told))
+	require.NoError(t, l.db.QueryRow(t.Context(), `SELECT count(*) FROM relayer_deliveries WHERE status = 'canceled'`).Scan(&told))
 	require.Equal(t, 2, told)
 }

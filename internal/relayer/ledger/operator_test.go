@@ -31,8 +31,8 @@ func TestAttachedTellsTheRelayersTargets(t *testing.T) {
 	_, err = operator.Intend(t.Context(), waiting.ID, relayer.IntentCancel, "an operator")
 	require.NoError(t, err)
 	var told int
-	require.NoError(t, l.db.QueryRow(t.Context(), `SELECT count(*) FROM relayer_deliveries WHERE tx_id = $1
-		AND snapshot->>'status' = 'canceled' AND target IN ('here', 'there')`, waiting.ID).Scan(&told))
+	require.NoError(t, l.db.QueryRow(t.Context(), `SELECT count(*) FROM relayer_deliveries WHERE subject = $1
+		AND status = 'canceled' AND target IN ('here', 'there')`, waiting.ID).Scan(&told))
 	require.Equal(t, 2, told)
 	wish, err := l.Wish(t.Context(), waiting.ID)
 	require.NoError(t, err)

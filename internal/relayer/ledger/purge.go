@@ -10,8 +10,8 @@ import (
 
 // Purge deletes transactions that are final and were accepted longer than history ago, unless that is 0, and idempotency
 // keys older than keys, of transactions that are final; at most limit of each. It returns how many it deleted: while
-// that is limit or more there may be others. What webhooks still have to tell of stays. Budgets of days that are over for a
-// month go as well.
+// that is limit or more there may be others. A transaction with undelivered webhooks stays. Its delivered webhooks are deleted with
+// it: they could not be replayed truthfully without its row. Budgets of days that are over for a month go as well.
 func (l *Ledger) Purge(ctx context.Context, history, keys time.Duration, limit int) (deleted int, err error) {
 	batch := new(pgx.Batch)
 	count := func(row pgx.Row) error {
@@ -24,9 +24,10 @@ func (l *Ledger) Purge(ctx context.Context, history, keys time.Duration, limit i
 		batch.Queue(`WITH old AS (
 			DELETE FROM relayer_txs WHERE id IN (SELECT id FROM relayer_txs t WHERE chain_id = $1 AND pool_id = $2 AND NOT open
 				AND created_at < now() - $3::interval AND NOT EXISTS (SELECT FROM relayer_deliveries d
-					WHERE d.subject = t.id::text AND d.state <> 'delivered') LIMIT $4)
+					WHERE d.subject = t.id AND d.state <> 'delivered') LIMIT $4)
 			RETURNING id
-		), signed AS (DELETE FROM relayer_attempts WHERE tx_id IN (SELECT id FROM old))
+		), signed AS (DELETE FROM relayer_attempts WHERE tx_id IN (SELECT id FROM old)
+		), sent AS (DELETE FROM relayer_deliveries WHERE subject IN (SELECT id FROM old) AND state = 'delivered')
 			SELECT count(*) FROM old`, l.ChainID, l.Pool, history, limit).QueryRow(count)
 	}
 	batch.Queue(`WITH old AS (

@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -57,8 +58,8 @@ func TestLife(t *testing.T) {
 	require.NoError(t, l.RecordMined(t.Context(), []Mined{mined(tx, 1, relayer.PurposeSend, 9)}))
 	require.Equal(t, got, read(t, l, tx)) // final is final
 
-	rows, err := l.db.Query(t.Context(), `SELECT revision, snapshot->>'status' FROM relayer_deliveries
-		WHERE subject = $1 AND target = 'target' ORDER BY revision`, tx.ID.String())
+	rows, err := l.db.Query(t.Context(), `SELECT revision, status FROM relayer_deliveries
+		WHERE subject = $1 AND target = 'target' ORDER BY revision`, tx.ID)
 	require.NoError(t, err)
 	type told struct {
 		Revision int
@@ -329,8 +330,8 @@ func TestStartOverTellsEachPoolsTargets(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 2, n)
 	told := func(tx *relayer.Transaction) (targets []string) {
-		require.NoError(t, l.db.QueryRow(t.Context(), `SELECT coalesce(array_agg(pool_id || ' ' || target || ' ' || (snapshot->>'status') ORDER BY 1), '{}')
-			FROM relayer_deliveries WHERE tx_id = $1`, tx.ID).Scan(&targets))
+		require.NoError(t, l.db.QueryRow(t.Context(), `SELECT coalesce(array_agg(pool_id || ' ' || target || ' ' || status ORDER BY 1), '{}')
+			FROM relayer_deliveries WHERE subject = $1`, tx.ID).Scan(&targets))
 		return targets
 	}
 	require.ElementsMatch(t, []string{"pool a dropped", "pool b dropped"}, told(tx))
@@ -430,6 +431,25 @@ func TestTheSameBytesOnAChainThatBeganAnew(t *testing.T) {
 	foreign, err := l.TransactionByNonce(t.Context(), key, 2)
 	require.NoError(t, err)
 	require.Equal(t, relayer.KindForeign, foreign.Kind)
+}
+
+// Without its transaction's row a delivered webhook cannot be replayed as it was.
+func TestPurgeDeletesDeliveredWebhooksWithTheirTransaction(t *testing.T) {
+	t.Parallel()
+	l, terms := setup(t, 1, "here", "there")
+	txs := accept(t, l, terms, draft(l), draft(l))
+	broadcast(t, l, txs...)
+	require.NoError(t, l.RecordMined(t.Context(), []Mined{mined(txs[0], 1, relayer.PurposeSend, 3), mined(txs[1], 1, relayer.PurposeSend, 3)}))
+	_, err := l.Confirm(t.Context(), []Block{{3, blockHash(3)}})
+	require.NoError(t, err)
+	_, err = l.db.Exec(t.Context(), `UPDATE relayer_deliveries SET state = 'delivered' WHERE NOT (subject = $1 AND target = 'there' AND revision = 4)`, txs[1].ID)
+	require.NoError(t, err)
+	n, err := l.Purge(t.Context(), time.Nanosecond, time.Hour, 100)
+	require.NoError(t, err)
+	require.Equal(t, 1, n)
+	var left []uuid.UUID
+	require.NoError(t, l.db.QueryRow(t.Context(), `SELECT array_agg(subject) FROM relayer_deliveries`).Scan(&left))
+	require.Equal(t, slices.Repeat([]uuid.UUID{txs[1].ID}, 6), left)
 }
 
 func TestPurge(t *testing.T) {

@@ -109,9 +109,9 @@ func (f *fixture) looks(n int) {
 // events are what was announced of a key, in order.
 func (f *fixture) events(address common.Address) (events []string) {
 	f.t.Helper()
-	rows, err := f.db.Pool(f.t).Query(f.t.Context(), `SELECT snapshot->>'payload_type' || ' ' || revision || ' '
-			|| coalesce(snapshot->>'disable_reason', '') || ' ' || (snapshot->'relayer'->>'system_disabled')
-		FROM relayer_deliveries WHERE event = 'relayer_state_update' AND subject LIKE '%' || lower($1) ORDER BY revision`, address.Hex())
+	rows, err := f.db.Pool(f.t).Query(f.t.Context(), `SELECT payload->>'payload_type' || ' ' || revision || ' '
+			|| coalesce(payload->>'disable_reason', '') || ' ' || (payload->'relayer'->>'system_disabled')
+		FROM relayer_deliveries WHERE lower(payload->'relayer'->>'id') = lower($1) ORDER BY revision`, address.Hex())
 	require.NoError(f.t, err)
 	events, err = pgx.CollectRows(rows, pgx.RowTo[string])
 	require.NoError(f.t, err)

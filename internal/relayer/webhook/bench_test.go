@@ -13,8 +13,8 @@ func BenchmarkDeliver(b *testing.B) {
 	db := database(b)
 	r := newReceiver(b, nil)
 	_, err := db.Exec(b.Context(), `
-		INSERT INTO relayer_deliveries (id, chain_id, pool_id, target, event, subject, revision, snapshot)
-		SELECT gen_random_uuid(), $1, $2, 'here', 'relayer_state_update', n::text, revision, '{"payload_type":"relayer_enabled"}'
+		INSERT INTO relayer_deliveries (chain_id, pool_id, target, subject, revision, payload)
+		SELECT $1, $2, 'here', md5(n::text)::uuid, revision, '{"payload_type":"relayer_enabled"}'
 		FROM generate_series(1, 1 + $3 / 4) n, generate_series(1, 4) revision`, testChain, testPool, b.N)
 	require.NoError(b, err)
 	cfg := settings(r.target("here"))

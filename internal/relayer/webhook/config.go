@@ -34,8 +34,8 @@ type Config struct {
 	// MaxBackoff bounds the pause between two attempts, also the one that a target asks for. 1 s to RetryFor. Default
 	// 10 min.
 	MaxBackoff time.Duration
-	// Retention is how long delivered ones are kept. Default 3 days; less than 0: for ever. Parked ones stay until
-	// somebody replays them.
+	// Retention is how long delivered ones are kept, for [Outbox.Replay]: up to 10 years, or [KeepNone]. Default 3 days. A delivered one
+	// also goes with its transaction, when the ledger purges that. Parked ones stay until an operator replays them.
 	Retention time.Duration
 	// CAs verify targets' certificates. Default: the system's.
 	CAs *x509.CertPool
@@ -45,6 +45,12 @@ type Config struct {
 
 	tuning tuning
 }
+
+// KeepNone as Config.Retention deletes each delivery as soon as it is delivered.
+const KeepNone time.Duration = -1
+
+// maxRetention bounds Config.Retention.
+const maxRetention = 10 * 365 * 24 * time.Hour
 
 // tuning is what only tests have a reason to change.
 type tuning struct {
@@ -140,6 +146,8 @@ func (c Config) complete() (Config, []destination, error) {
 	check(c.Concurrency >= 1, "webhook concurrency %d must be at least 1", c.Concurrency)
 	check(c.RetryFor >= time.Minute && c.RetryFor <= 30*24*time.Hour, "webhooks can be retried for 1m to 720h, not for %v", c.RetryFor)
 	check(c.MaxBackoff >= time.Second && c.MaxBackoff <= c.RetryFor, "webhook backoff %v must be at least 1s and at most the %v that webhooks are retried for", c.MaxBackoff, c.RetryFor)
+
+	check(c.Retention == KeepNone || c.Retention > 0 && c.Retention <= maxRetention, "delivered webhooks can be kept for up to %v, not for %v", maxRetention, c.Retention)
 
 	var targets []destination
 	seen := map[string]bool{}

@@ -6,7 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"math/rand/v2"
-	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -45,7 +45,7 @@ type Deliverer struct {
 	*Outbox
 	cfg   Config
 	log   *slog.Logger
-	name  string // of this claimant
+	name  uuid.UUID // of this claimant
 	names []string
 	wake  chan struct{}
 
@@ -63,12 +63,11 @@ func New(db *pgxpool.Pool, cfg Config) (*Deliverer, error) {
 	if err != nil {
 		return nil, err
 	}
-	host, _ := os.Hostname() // only for an operator's eyes
 	d := &Deliverer{
 		Outbox: NewOutbox(db, cfg.ChainID, cfg.Pool),
 		cfg:    cfg,
 		log:    cfg.Logger.With("component", "webhook"),
-		name:   host + "/" + uuid.NewString(),
+		name:   uuid.New(),
 		names:  cfg.Names(),
 		wake:   make(chan struct{}, 1),
 	}
@@ -155,11 +154,14 @@ func (d *Deliverer) work(ctx, requests context.Context) error {
 	wants := make([]want, len(d.lanes))
 	for i, l := range d.lanes {
 		wants[i] = want{target: l.name, n: l.want(now), hurry: l.hurry}
+		if wants[i].n > 0 {
+			wants[i].since = l.since(now)
+		}
 		l.hurry = false
 	}
 	d.mu.Unlock()
 
-	claims, gaveUp, err := d.turn(ctx, settled, wants)
+	claims, gaveUp, more, err := d.turn(ctx, settled, wants)
 	if err != nil {
 		d.mu.Lock()
 		defer d.mu.Unlock()
@@ -175,24 +177,18 @@ func (d *Deliverer) work(ctx, requests context.Context) error {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for _, c := range claims {
-		l := d.laneOf(c.target)
-		l.queue = append(l.queue, c)
-	}
 	for _, l := range d.lanes {
+		l.add(slices.DeleteFunc(slices.Clone(claims), func(c *claim) bool { return c.target != l.name }))
+		if more {
+			l.sweepAt = time.Time{}
+		}
 		d.start(requests, l)
 	}
-	// There may be more to claim: whatever ends next asks.
-	return nil
-}
-
-func (d *Deliverer) laneOf(target string) *lane {
-	for _, l := range d.lanes {
-		if l.name == target {
-			return l
-		}
+	// There may be more to claim. Whatever ends next asks; where none was begun, nothing would.
+	if more {
+		d.Kick()
 	}
-	panic("webhook: claimed for a target that was not asked for")
+	return nil
 }
 
 // start sends what a lane has room for. d.mu is held.
@@ -314,7 +310,7 @@ func (d *Deliverer) stop(abandon context.CancelCauseFunc) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), farewell)
 	defer cancel()
-	if _, _, err := d.turn(ctx, d.settled, nil); err != nil {
+	if _, _, _, err := d.turn(ctx, d.settled, nil); err != nil {
 		d.log.Warn("webhooks will be repeated: what was delivered could not be noted", "count", len(d.settled), "error", err)
 	}
 }
@@ -344,16 +340,15 @@ func (d *Deliverer) chores(ctx context.Context) {
 
 // tidy removes what is old and parks what nobody will ever deliver.
 func (d *Deliverer) tidy(ctx context.Context) {
-	if d.cfg.Retention > 0 {
-		n, err := d.Purge(ctx, d.cfg.Retention)
-		if n > 0 {
-			d.log.Debug("old webhooks removed", "count", n)
-		}
-		if err != nil && ctx.Err() == nil {
-			d.log.Warn("old webhooks not removed", "error", err)
-		}
+	// Also where none is kept: an earlier configuration may have kept some.
+	n, err := d.Purge(ctx, max(0, d.cfg.Retention))
+	if n > 0 {
+		d.log.Debug("old webhooks removed", "count", n)
 	}
-	n, err := d.parkOrphans(ctx, d.names, d.cfg.RetryFor)
+	if err != nil && ctx.Err() == nil {
+		d.log.Warn("old webhooks not removed", "error", err)
+	}
+	n, err = d.parkOrphans(ctx, d.names, d.cfg.RetryFor)
 	if n > 0 {
 		d.log.Warn("webhooks parked: no target has their name any more", "count", n)
 	}

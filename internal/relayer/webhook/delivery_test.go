@@ -32,12 +32,14 @@ func TestBodyIsTheTransactionAsItWasExactToTheLastDigit(t *testing.T) {
 				'0x00000000000000000000000000000000000000aa', 2::numeric ^ 256 - 1, '\xdeadbeef', 9007199254740993, 'fast',
 				115792089237316195423570985008687907853269984665640564039457584007913129639935, 1000000007, '東京',
 				'2026-11-22 10:00:00.123456+00', '2026-11-22 12:00:01+02', NULL) RETURNING *)
-		INSERT INTO relayer_deliveries (id, chain_id, pool_id, target, event, tx_id, subject, revision, snapshot)
-		SELECT '0199f000-0000-4000-8000-000000000001', c.chain_id, c.pool_id, 'here', 'transaction_update', c.id, c.id::text, c.revision, to_jsonb(c) - 'data'
+		INSERT INTO relayer_deliveries (id, chain_id, pool_id, target, subject, revision, status, status_reason, tx_attempts, relayer_address,
+			nonce, tx_hash, sent_at)
+		SELECT '0199f000-0000-4000-8000-000000000001', c.chain_id, c.pool_id, 'here', c.id, c.revision, c.status, c.status_reason, c.attempts,
+			decode(substr(c.relayer_address, 3), 'hex'), c.nonce, decode(substr(c.tx_hash, 3), 'hex'), c.sent_at
 		FROM changed c`, id, testChain, testPool)
 	require.NoError(t, err)
 	// What happens later is not told by this one.
-	_, err = db.Exec(t.Context(), "UPDATE relayer_txs SET status = 'confirmed', value_wei = 5")
+	_, err = db.Exec(t.Context(), "UPDATE relayer_txs SET status = 'confirmed', status_reason = '', nonce = 1, tx_hash = NULL, confirmed_at = now()")
 	require.NoError(t, err)
 	begin := time.Now().Truncate(time.Microsecond)
 	run(t, db, settings(r.target("here")))

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math/big"
 	"strings"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 	"github.com/rollcall-dev/rollcall/internal/relayer/ozapi"
@@ -52,82 +54,102 @@ type RelayerEnabled struct {
 	RetryCount  uint32        `json:"retry_count"` // how many checks it took
 }
 
-// snapshot is a row of relayer_txs as Postgres writes it in JSON. Amounts exceed what a float holds; big.Int reads
-// them digit by digit.
-type snapshot struct {
-	ID             uuid.UUID       `json:"id"`
-	ChainID        uint64          `json:"chain_id"`
-	PoolID         string          `json:"pool_id"`
-	Target         string          `json:"target"`
-	Caller         string          `json:"caller"`
-	Kind           relayer.Kind    `json:"kind"`
-	RelayerAddress *common.Address `json:"relayer_address"`
-	Nonce          *uint64         `json:"nonce"`
-	TxHash         *common.Hash    `json:"tx_hash"`
-	Status         relayer.Status  `json:"status"`
-	StatusReason   string          `json:"status_reason"`
-	Intent         relayer.Intent  `json:"intent"`
-	Revision       int             `json:"revision"`
-	Attempts       int             `json:"attempts"`
-	ToAddress      *common.Address `json:"to_address"`
-	ValueWei       *big.Int        `json:"value_wei"`
-	Data           *string         `json:"data"`
-	GasLimit       uint64          `json:"gas_limit"`
-	Speed          relayer.Speed   `json:"speed"`
-	GasPrice       *big.Int        `json:"gas_price"`
-	MaxFee         *big.Int        `json:"max_fee"`
-	MaxPriority    *big.Int        `json:"max_priority"`
-	ValidUntil     *time.Time      `json:"valid_until"`
-	Method         string          `json:"method"`
-	Orderbook      string          `json:"orderbook"`
-	Trader         string          `json:"trader"`
-	RequestID      string          `json:"request_id"`
-	TraceID        string          `json:"trace_id"`
-	BlockNumber    *uint64         `json:"block_number"`
-	BlockHash      *common.Hash    `json:"block_hash"`
-	GasUsed        *uint64         `json:"gas_used"`
-	GasPricePaid   *big.Int        `json:"gas_price_paid"`
-	CreatedAt      time.Time       `json:"created_at"`
-	UpdatedAt      time.Time       `json:"updated_at"`
-	SentAt         *time.Time      `json:"sent_at"`
-	MinedAt        *time.Time      `json:"mined_at"`
-	ConfirmedAt    *time.Time      `json:"confirmed_at"`
-	// Not the row's: what the attempt with the hash offers, which does not change.
-	OfferedFee *big.Int `json:"offered_fee"`
-	OfferedTip *big.Int `json:"offered_tip"`
+// txChange is a transaction as it was at one change.
+type txChange struct {
+	tx *relayer.Transaction // nil where its row was deleted
+	// contents are those at the change; nil where the row still has them.
+	contents json.RawMessage
 }
 
-// transaction restores the transaction as it was; data is the row's, where the snapshot does not hold it.
-func transaction(raw json.RawMessage, data []byte) (*relayer.Transaction, error) {
-	var s snapshot
-	if err := json.Unmarshal(raw, &s); err != nil {
-		return nil, fmt.Errorf("read snapshot: %w", err)
+// contents are a transaction's contents as the ledger copies them. Amounts exceed the range of a float; big.Int reads
+// them digit by digit.
+type contents struct {
+	ToAddress   *common.Address `json:"to_address"`
+	ValueWei    *big.Int        `json:"value_wei"`
+	Data        string          `json:"data"` // hex, after \x
+	GasLimit    uint64          `json:"gas_limit"`
+	Speed       relayer.Speed   `json:"speed"`
+	GasPrice    *big.Int        `json:"gas_price"`
+	MaxFee      *big.Int        `json:"max_fee"`
+	MaxPriority *big.Int        `json:"max_priority"`
+	ValidUntil  *time.Time      `json:"valid_until"`
+}
+
+// scan reads a row of a claim, which leaves c without an id where it has none, and returns the number of deferred rows.
+func (c *claim) scan(row pgx.CollectableRow) (deferred int, err error) {
+	tx := new(relayer.Transaction)
+	m := &tx.Metadata
+	var target, status, reason, intent, caller, to, value, speed, price, fee, tip, method, book, trader, request, trace, offered, offeredTip *string
+	var id, subject *uuid.UUID
+	var name *string
+	var revision, attempt, attempts *int
+	var from, hash []byte
+	var limit *uint64
+	var enqueued, next, sent, confirmed, created, until *time.Time
+	if err := row.Scan(&deferred, &id, &name, &subject, &revision, &attempt, &enqueued, &next, &c.payload,
+		&target, &status, &reason, &intent, &attempts, &from, &tx.Nonce, &hash, &sent, &confirmed, &c.change.contents,
+		&caller, &created, &to, &value, &tx.Data, &limit, &speed, &price, &fee,
+		&tip, &until, &method, &book, &trader, &request, &trace, &offered, &offeredTip); err != nil {
+		return 0, err
 	}
-	if s.Data != nil {
-		decoded, err := hex.DecodeString(strings.TrimPrefix(*s.Data, `\x`)) // as Postgres writes bytes
-		if err != nil {
-			return nil, fmt.Errorf("read snapshot: data: %w", err)
-		}
-		data = decoded
+	c.id, c.target, c.subject, c.revision, c.attempt = orZero(id), orZero(name), orZero(subject), orZero(revision), orZero(attempt)
+	c.created, c.nextAt = orZero(enqueued), orZero(next)
+	if c.payload != nil || created == nil {
+		return deferred, nil
 	}
-	return &relayer.Transaction{
-		ID: s.ID, ChainID: s.ChainID, Pool: s.PoolID, Target: s.Target, Caller: s.Caller, Kind: s.Kind,
-		Request: relayer.Request{
-			To: s.ToAddress, Value: s.ValueWei, Data: data, GasLimit: s.GasLimit,
-			GasPrice: s.GasPrice, MaxFee: s.MaxFee, MaxPriorityFee: s.MaxPriority, Speed: s.Speed,
-			ValidUntil: orZero(s.ValidUntil),
-			Metadata: relayer.Metadata{
-				Method: s.Method, Orderbook: s.Orderbook, Trader: s.Trader, RequestID: s.RequestID, TraceID: s.TraceID,
-			},
-		},
-		Status: s.Status, StatusReason: s.StatusReason, Intent: s.Intent, Revision: s.Revision,
-		From: orZero(s.RelayerAddress), Nonce: s.Nonce, Attempts: s.Attempts, Hash: s.TxHash,
-		OfferedFee: s.OfferedFee, OfferedTip: s.OfferedTip,
-		BlockNumber: orZero(s.BlockNumber), BlockHash: orZero(s.BlockHash), GasUsed: orZero(s.GasUsed),
-		EffectiveGasPrice: s.GasPricePaid,
-		CreatedAt:         s.CreatedAt, UpdatedAt: s.UpdatedAt,
-		SentAt: orZero(s.SentAt), MinedAt: orZero(s.MinedAt), ConfirmedAt: orZero(s.ConfirmedAt),
-	}, nil
+	tx.ID, tx.Target, tx.Caller, tx.Kind, tx.Revision = c.subject, orZero(target), orZero(caller), relayer.KindTransaction, c.revision
+	tx.Status, tx.StatusReason, tx.Intent = relayer.Status(orZero(status)), orZero(reason), relayer.IntentSend
+	if intent != nil {
+		tx.Intent = relayer.Intent(*intent)
+	}
+	tx.Attempts, tx.From = orZero(attempts), common.BytesToAddress(from)
+	if hash != nil {
+		tx.Hash = new(common.BytesToHash(hash))
+	}
+	if to != nil {
+		tx.To = new(common.HexToAddress(*to))
+	}
+	tx.Value, tx.GasLimit, tx.Speed, tx.ValidUntil = decimal(value), orZero(limit), relayer.Speed(orZero(speed)), orZero(until)
+	tx.GasPrice, tx.MaxFee, tx.MaxPriorityFee = decimal(price), decimal(fee), decimal(tip)
+	tx.OfferedFee, tx.OfferedTip = decimal(offered), decimal(offeredTip)
+	m.Method, m.Orderbook, m.Trader, m.RequestID, m.TraceID = orZero(method), orZero(book), orZero(trader), orZero(request), orZero(trace)
+	tx.CreatedAt, tx.SentAt, tx.ConfirmedAt = *created, orZero(sent), orZero(confirmed)
+	c.change.tx = tx
+	return deferred, nil
+}
+
+// errPurged is the reason that a replayed delivery is parked for, if its transaction was deleted meanwhile.
+var errPurged = errors.New("its transaction was deleted because of its age")
+
+// transaction returns the transaction with the contents that it had at the change.
+func (c *txChange) transaction() (*relayer.Transaction, error) {
+	if c.tx == nil {
+		return nil, errPurged
+	}
+	if c.contents == nil {
+		return c.tx, nil
+	}
+	var was contents
+	if err := json.Unmarshal(c.contents, &was); err != nil {
+		return nil, fmt.Errorf("read contents: %w", err)
+	}
+	data, err := hex.DecodeString(strings.TrimPrefix(was.Data, `\x`)) // as Postgres writes bytes
+	if err != nil {
+		return nil, fmt.Errorf("read contents: data: %w", err)
+	}
+	tx := *c.tx
+	tx.To, tx.Value, tx.Data, tx.GasLimit, tx.Speed = was.ToAddress, was.ValueWei, data, was.GasLimit, was.Speed
+	tx.GasPrice, tx.MaxFee, tx.MaxPriorityFee, tx.ValidUntil = was.GasPrice, was.MaxFee, was.MaxPriority, orZero(was.ValidUntil)
+	return &tx, nil
+}
+
+// decimal reads an amount as the database writes it.
+func decimal(s *string) *big.Int {
+	if s == nil {
+		return nil
+	}
+	n, _ := new(big.Int).SetString(*s, 10)
+	return n
 }
 
 func orZero[T any](p *T) (v T) {
@@ -139,23 +161,19 @@ func orZero[T any](p *T) (v T) {
 
 // body is what is sent for a claim at a time.
 func (c *claim) body(at time.Time) ([]byte, error) {
-	var payload any
-	switch c.event {
-	case EventTransaction:
-		tx, err := transaction(c.snapshot, c.data)
+	var payload any = c.payload
+	event := EventRelayerState
+	if c.payload == nil {
+		tx, err := c.change.transaction()
 		if err != nil {
 			return nil, err
 		}
-		payload = TransactionUpdate{PayloadType: "transaction", Transaction: ozapi.FromTransaction(tx), Revision: c.revision}
-	case EventRelayerState:
-		payload = c.snapshot
-	default:
-		return nil, fmt.Errorf("event %q is not known", c.event)
+		event, payload = EventTransaction, TransactionUpdate{PayloadType: "transaction", Transaction: ozapi.FromTransaction(tx), Revision: c.revision}
 	}
 	var out bytes.Buffer
 	enc := json.NewEncoder(&out)
 	enc.SetEscapeHTML(false)
-	if err := enc.Encode(Body[any]{ID: c.id.String(), Event: c.event, Payload: payload, Timestamp: ozapi.Time(at)}); err != nil {
+	if err := enc.Encode(Body[any]{ID: c.id.String(), Event: event, Payload: payload, Timestamp: ozapi.Time(at)}); err != nil {
 		return nil, fmt.Errorf("write body: %w", err)
 	}
 	return bytes.TrimSuffix(out.Bytes(), []byte("\n")), nil

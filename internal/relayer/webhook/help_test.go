@@ -201,8 +201,10 @@ func tryChange(ctx context.Context, db *pgxpool.Pool, id uuid.UUID, revision int
 			VALUES ($1, $2, $3, 'pool-1', 'alice', 'transaction', 'broadcasted', $4, 1, '\x0102',
 				'0x00000000000000000000000000000000000000aa')
 			ON CONFLICT (id) DO UPDATE SET revision = $4 RETURNING *)
-		INSERT INTO relayer_deliveries (id, chain_id, pool_id, target, event, tx_id, subject, revision, snapshot)
-		SELECT gen_random_uuid(), c.chain_id, c.pool_id, t.name, 'transaction_update', c.id, c.id::text, c.revision, to_jsonb(c) - 'data'
+		INSERT INTO relayer_deliveries (chain_id, pool_id, target, subject, revision, status, status_reason, tx_attempts, relayer_address,
+			nonce, tx_hash, sent_at, confirmed_at)
+		SELECT c.chain_id, c.pool_id, t.name, c.id, c.revision, c.status, c.status_reason, c.attempts, decode(substr(c.relayer_address, 3), 'hex'),
+			c.nonce, decode(substr(c.tx_hash, 3), 'hex'), c.sent_at, c.confirmed_at
 		FROM changed c CROSS JOIN unnest($5::text[]) AS t (name)`, id, testChain, testPool, revision, targets)
 	return err
 }

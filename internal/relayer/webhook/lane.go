@@ -1,6 +1,11 @@
 package webhook
 
-import "time"
+import (
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+)
 
 const (
 	// downAfter is for how many subjects in a row a target fails before it counts as down. One alone may be to blame itself.
@@ -8,6 +13,10 @@ const (
 	// ahead is how many are claimed for each that may run: enough to go on with during a turn, few enough to be begun
 	// before their claims end.
 	ahead = 4
+	// sweepEvery is how often a claim begins at the oldest delivery that is due, and sweepMargin is how far before the last one claimed
+	// the other claims begin: a delivery is due since the begin of the transaction that writes it, which may commit later than others.
+	sweepEvery  = time.Second
+	sweepMargin = 5 * time.Second
 )
 
 // lane is what is sent to one target. It starts nothing itself and has no clock; the Deliverer holds its lock.
@@ -20,14 +29,16 @@ type lane struct {
 	queue    []*claim
 	inFlight int
 
-	failing  map[string]struct{} // subjects that failed since the last success
-	pause    time.Duration       // the latest, of a target that is down
-	resumeAt time.Time           // nothing is sent before
-	hurry    bool                // it is back: see want
+	failing  map[uuid.UUID]struct{} // subjects that failed since the last success
+	pause    time.Duration          // the latest, of a target that is down
+	resumeAt time.Time              // nothing is sent before
+	hurry    bool                   // it is back: see want
+	newest   time.Time              // the latest next_at among the last claims
+	sweepAt  time.Time              // when a claim begins at the oldest delivery again
 }
 
 func newLane(s *sender) *lane {
-	return &lane{name: s.to.name, sender: s, limit: s.to.limit, window: s.to.limit, failing: map[string]struct{}{}}
+	return &lane{name: s.to.name, sender: s, limit: s.to.limit, window: s.to.limit, failing: map[uuid.UUID]struct{}{}}
 }
 
 // down reports whether the target fails whatever it is sent.
@@ -45,6 +56,26 @@ func (l *lane) want(now time.Time) int {
 		return 0
 	}
 	return max(0, ahead*l.window-l.inFlight-len(l.queue))
+}
+
+// since returns the time at which a claim begins, by the deliveries' next_at. An index keeps entries of delivered ones until it is
+// vacuumed, and behind a long history, or beside a long transaction, that may be a while. So not each claim passes by all of them.
+func (l *lane) since(now time.Time) time.Time {
+	if l.hurry || l.newest.IsZero() || !now.Before(l.sweepAt) {
+		l.sweepAt = now.Add(sweepEvery)
+		return time.Time{}
+	}
+	return l.newest.Add(-sweepMargin)
+}
+
+// add queues the claims of a turn. They were the oldest, so the next ones begin at the latest of them, also where that is earlier
+// than before: there may be many old ones.
+func (l *lane) add(claims []*claim) {
+	if len(claims) == 0 {
+		return
+	}
+	l.queue = append(l.queue, claims...)
+	l.newest = slices.MaxFunc(claims, func(a, b *claim) int { return a.nextAt.Compare(b.nextAt) }).nextAt
 }
 
 // next takes what is to be sent now; nil when nothing is.
@@ -82,7 +113,7 @@ func (l *lane) succeeded() (back bool) {
 
 // failed takes in a failure; down says that the target is so from now on. wait is how long the target itself wants to
 // be left alone.
-func (l *lane) failed(now time.Time, subject string, wait time.Duration, t tuning) (down bool) {
+func (l *lane) failed(now time.Time, subject uuid.UUID, wait time.Duration, t tuning) (down bool) {
 	l.inFlight--
 	was := l.down()
 	if !was {

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 )
 
@@ -33,13 +34,13 @@ func TestATargetIsDownAfterDifferentTransactionsFailed(t *testing.T) {
 	l := idle(8)
 	require.Equal(t, 8, begin(l, now, 20))
 	for range 3 { // one transaction alone may be to blame itself
-		require.False(t, l.failed(now, "a", 0, steady))
+		require.False(t, l.failed(now, named("a"), 0, steady))
 	}
-	require.False(t, l.failed(now, "b", 0, steady))
+	require.False(t, l.failed(now, named("b"), 0, steady))
 	require.False(t, l.succeeded())
-	require.False(t, l.failed(now, "c", 0, steady)) // counted anew
-	require.False(t, l.failed(now, "a", 0, steady))
-	require.True(t, l.failed(now, "b", 0, steady))
+	require.False(t, l.failed(now, named("c"), 0, steady)) // counted anew
+	require.False(t, l.failed(now, named("a"), 0, steady))
+	require.True(t, l.failed(now, named("b"), 0, steady))
 	require.True(t, l.down())
 }
 
@@ -48,7 +49,7 @@ func downLane(now time.Time) *lane {
 	l := idle(8)
 	begin(l, now, 3)
 	for _, subject := range []string{"a", "b", "c"} {
-		l.failed(now, subject, 0, steady)
+		l.failed(now, named(subject), 0, steady)
 	}
 	return l
 }
@@ -66,7 +67,7 @@ func TestATargetThatIsDownGetsOneAtATimeWithGrowingPauses(t *testing.T) {
 		require.Equal(t, 1, l.want(now))
 		require.Equal(t, 1, begin(l, now, 2))
 		require.Zero(t, l.want(now))
-		require.False(t, l.failed(now, "d", 0, steady))
+		require.False(t, l.failed(now, named("d"), 0, steady))
 	}
 	s := time.Second
 	require.Equal(t, []time.Duration{s, 2 * s, 4 * s, 8 * s, 16 * s, 30 * s, 30 * s, 30 * s}, pauses)
@@ -79,7 +80,7 @@ func TestOfSeveralFailuresAtOnceOneMakesThePauseLonger(t *testing.T) {
 	l := idle(8)
 	begin(l, now, 8)
 	for subject := range strings.SplitSeq("abcdefgh", "") {
-		l.failed(now, subject, 0, steady)
+		l.failed(now, named(subject), 0, steady)
 	}
 	require.Equal(t, time.Second, l.resumeAt.Sub(now))
 }
@@ -105,7 +106,7 @@ func TestATargetsOwnPauseIsKept(t *testing.T) {
 	now := time.Now()
 	l := idle(8)
 	begin(l, now, 2)
-	require.False(t, l.failed(now, "a", time.Minute, steady))
+	require.False(t, l.failed(now, named("a"), time.Minute, steady))
 	require.False(t, l.succeeded()) // one that was on its way does not end it
 	require.Zero(t, l.want(now.Add(59*time.Second)))
 	require.Zero(t, begin(l, now.Add(59*time.Second), 1))
@@ -163,3 +164,25 @@ func TestReasonsAreFitToStore(t *testing.T) {
 	require.Equal(t, "a b?c d", reason(errors.New("a\x00b\xffc\x1bd")))
 	require.Equal(t, strings.Repeat("x", maxReason-1)+"…", reason(errors.New(strings.Repeat("x", maxReason-1)+"🦊")))
 }
+
+func TestClaimsBeginAtTheOldestOnceASecond(t *testing.T) {
+	t.Parallel()
+	l := idle(4)
+	now := time.Now()
+	require.Zero(t, l.since(now)) // nothing was claimed yet
+	l.add([]*claim{{nextAt: now.Add(-time.Hour)}, {nextAt: now.Add(-2 * time.Hour)}})
+	l.add(nil)
+	now = now.Add(sweepEvery / 2)
+	require.Equal(t, now.Add(-sweepEvery/2-time.Hour-sweepMargin), l.since(now))
+	l.add([]*claim{{nextAt: now.Add(-3 * time.Hour)}}) // it is of many old ones
+	require.Equal(t, now.Add(-3*time.Hour-sweepMargin), l.since(now))
+	l.hurry = true
+	require.Zero(t, l.since(now))
+	l.hurry = false
+	now = now.Add(sweepEvery - 1)
+	require.NotZero(t, l.since(now))
+	require.Zero(t, l.since(now.Add(1)))
+}
+
+// named is a subject.
+func named(name string) uuid.UUID { return uuid.NewSHA1(uuid.Nil, []byte(name)) }

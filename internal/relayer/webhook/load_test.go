@@ -111,6 +111,9 @@ func sustain(b *testing.B, targets int) {
 	b.ReportMetric(float64(backlog()), "due-at-end")
 	b.ReportMetric(float64(wal()-before)/float64(accepted), "WAL-B/tx")
 	if targets > 0 {
+		var size int64
+		require.NoError(b, db.QueryRow(b.Context(), `SELECT pg_total_relation_size('relayer_deliveries')`).Scan(&size))
+		b.ReportMetric(float64(size)/float64(written), "stored-B/webhook")
 		eventually(b, "the backlog is delivered", func() bool { return received.Load() >= written })
 	}
 	stop()

@@ -39,7 +39,7 @@ type Delivery struct {
 	Target      string
 	Event       string
 	Transaction *uuid.UUID // nil for events of a relayer
-	Subject     string     // what is ordered: the transaction's id, or the relayer's
+	Subject     uuid.UUID  // whose deliveries are ordered: the transaction's id, or a hash of the relayer's name
 	Revision    int
 	State       State
 	Attempts    int
@@ -66,12 +66,14 @@ const (
 	maxPage     = 1000
 	// chunk is how many rows one statement of an operator's changes.
 	chunk = 1000
+	// hurryLimit is how many deliveries in backoff are tried at once when a target is back; the others keep their times.
+	hurryLimit = "1000"
 )
 
 // where is the condition for a filter's rows; what it does not say fits all.
 const where = `chain_id = $1 AND pool_id = $2
 	AND ($3::uuid[] IS NULL OR id = ANY($3)) AND ($4 = '' OR state = $4) AND ($5 = '' OR target = $5)
-	AND ($6::uuid IS NULL OR subject = $6::uuid::text)`
+	AND ($6::uuid IS NULL OR subject = $6)`
 
 func (o *Outbox) args(f Filter) []any {
 	var tx *uuid.UUID
@@ -93,7 +95,9 @@ func (o *Outbox) List(ctx context.Context, f Filter) ([]Delivery, error) {
 		limit = min(f.Limit, maxPage)
 	}
 	rows, err := o.db.Query(ctx, `
-		SELECT id, target, event, tx_id, subject, revision, state, attempts, next_at, created_at, delivered_at, last_error
+		SELECT id, target, CASE WHEN payload IS NULL THEN '`+EventTransaction+`' ELSE '`+EventRelayerState+`' END,
+			CASE WHEN payload IS NULL THEN subject END, subject, revision, state, attempts, GREATEST(next_at, claimed_until),
+			created_at, delivered_at, last_error
 		FROM relayer_deliveries WHERE `+where+` AND ($7::timestamptz IS NULL OR (created_at, id) > ($7, $8::uuid))
 		ORDER BY created_at, id LIMIT $9`, append(o.args(f), afterTime, afterID, limit)...)
 	if err != nil {
@@ -110,7 +114,8 @@ func (o *Outbox) List(ctx context.Context, f Filter) ([]Delivery, error) {
 // fits it takes the parked; where it names IDs, the delivered ones too. It returns how many there were; on an error some
 // may have been done, and calling it again does the rest.
 func (o *Outbox) Replay(ctx context.Context, f Filter) (int, error) {
-	const again = `SET state = 'due', attempts = 0, next_at = now(), retry_until = NULL, claimant = '', delivered_at = NULL `
+	const again = `SET state = 'due', attempts = 0, next_at = now(), retry_until = NULL, claimed_until = '-infinity',
+		claimant = NULL, delivered_at = NULL `
 	if len(f.IDs) > 0 {
 		tag, err := o.db.Exec(ctx, `UPDATE relayer_deliveries `+again+`WHERE `+where+` AND state <> 'due'`, o.args(f)...)
 		if err != nil {
@@ -166,34 +171,49 @@ func (o *Outbox) Counts(ctx context.Context) ([]Count, error) {
 	return counts, nil
 }
 
-// Purge removes what was delivered and is older than given. It returns how many there were.
+// Purge deletes delivered ones that are older than given, and returns their number. It walks through the ids, which grow with
+// time, once: rows that are deleted and not vacuumed yet are passed once, not for each chunk.
 func (o *Outbox) Purge(ctx context.Context, older time.Duration) (int, error) {
-	for done := 0; ; {
-		tag, err := o.db.Exec(ctx, `DELETE FROM relayer_deliveries WHERE id = ANY(ARRAY(
-			SELECT id FROM relayer_deliveries
-			WHERE created_at < now() - $3::interval AND state = 'delivered' AND chain_id = $1 AND pool_id = $2
-			LIMIT $4 FOR UPDATE SKIP LOCKED))`, int64(o.chain), o.pool, older, chunk)
+	done, after := 0, uuid.Nil
+	for {
+		var seen, deleted int
+		err := o.db.QueryRow(ctx, `WITH old AS MATERIALIZED (
+				SELECT id, state, chain_id, pool_id FROM relayer_deliveries
+				WHERE id > $1 AND id < (lpad(to_hex((extract(epoch FROM now() - $2::interval) * 1000)::bigint), 12, '0') || repeat('0', 20))::uuid
+				ORDER BY id LIMIT $3
+			), gone AS (
+				DELETE FROM relayer_deliveries d USING old WHERE d.id = old.id AND d.state = 'delivered' AND d.chain_id = $4 AND d.pool_id = $5
+				RETURNING 1)
+			SELECT (SELECT count(*) FROM old), (SELECT count(*) FROM gone), coalesce((SELECT id FROM old ORDER BY id DESC LIMIT 1), $1)`,
+			after, older, chunk, int64(o.chain), o.pool).Scan(&seen, &deleted, &after)
 		if err != nil {
 			return done, fmt.Errorf("purge webhook deliveries: %w", err)
+		}
+		done += deleted
+		if seen < chunk {
+			return done, nil
+		}
+	}
+}
+
+// parkOrphans parks deliveries that have been due for longer than given and have a target that is not configured any more. It returns
+// their number.
+func (o *Outbox) parkOrphans(ctx context.Context, known []string, older time.Duration) (int, error) {
+	for done := 0; ; {
+		tag, err := o.db.Exec(ctx, `UPDATE relayer_deliveries
+			SET state = 'parked', claimant = NULL, last_error = 'no target has this name'
+			WHERE id = ANY(ARRAY(SELECT id FROM relayer_deliveries
+				WHERE state = 'due' AND chain_id = $1 AND pool_id = $2 AND target <> ALL($3::text[])
+					AND GREATEST(next_at, claimed_until) < now() - $4::interval LIMIT $5 FOR UPDATE SKIP LOCKED))`,
+			int64(o.chain), o.pool, known, older, chunk)
+		if err != nil {
+			return done, fmt.Errorf("park webhook deliveries without a target: %w", err)
 		}
 		done += int(tag.RowsAffected())
 		if tag.RowsAffected() < chunk {
 			return done, nil
 		}
 	}
-}
-
-// parkOrphans parks what has been due for longer than given and has a target that nobody knows any more. It returns
-// how many there were.
-func (o *Outbox) parkOrphans(ctx context.Context, known []string, older time.Duration) (int, error) {
-	tag, err := o.db.Exec(ctx, `UPDATE relayer_deliveries
-		SET state = 'parked', claimant = '', last_error = 'no target has this name'
-		WHERE state = 'due' AND chain_id = $1 AND pool_id = $2 AND target <> ALL($3::text[])
-			AND next_at < now() - $4::interval`, int64(o.chain), o.pool, known, older)
-	if err != nil {
-		return 0, fmt.Errorf("park webhook deliveries without a target: %w", err)
-	}
-	return int(tag.RowsAffected()), nil
 }
 
 // Announce writes an event of a relayer, a [RelayerDisabled] or a [RelayerEnabled], for each of the targets. It belongs
@@ -215,15 +235,15 @@ func (o *Outbox) Announce(ctx context.Context, tx pgx.Tx, targets []string, rela
 		return fmt.Errorf("announce a relayer's event: %w", err)
 	}
 	// An address is a relayer on several chains.
-	subject := fmt.Sprintf("%d/%s/%s", o.chain, o.pool, relayerID)
+	subject := uuid.NewSHA1(uuid.NameSpaceURL, fmt.Appendf(nil, "%d/%s/%s", o.chain, o.pool, relayerID))
 	batch := new(pgx.Batch)
-	batch.Queue(`SELECT pg_advisory_xact_lock(hashtextextended('relayer_deliveries ' || $1, 0))`, subject)
+	batch.Queue(`SELECT pg_advisory_xact_lock(hashtextextended('relayer_deliveries ' || $1::uuid, 0))`, subject)
 	// A statement of its own: it has to see what the lock waited for.
 	batch.Queue(`
-		INSERT INTO relayer_deliveries (id, chain_id, pool_id, target, event, subject, revision, snapshot)
-		SELECT gen_random_uuid(), $1, $2, target, $3, $4, 1 + coalesce(
-			(SELECT max(d.revision) FROM relayer_deliveries d WHERE d.subject = $4 AND d.target = t.target), 0), $5
-		FROM unnest($6::text[]) AS t(target)`, int64(o.chain), o.pool, EventRelayerState, subject, encoded, targets)
+		INSERT INTO relayer_deliveries (chain_id, pool_id, target, subject, revision, payload)
+		SELECT $1, $2, target, $3, 1 + coalesce(
+			(SELECT max(d.revision) FROM relayer_deliveries d WHERE d.subject = $3 AND d.target = t.target), 0), $4
+		FROM unnest($5::text[]) AS t(target)`, int64(o.chain), o.pool, subject, encoded, targets)
 	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
 		return fmt.Errorf("announce a relayer's event: %w", err)
 	}

@@ -2,15 +2,19 @@ package webhook
 
 import (
 	"encoding/json"
+	"math/big"
 	"testing"
 	"time"
 
+	"github.com/ethereum/go-ethereum/common"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
 	"github.com/rollcall-dev/rollcall/internal/postgres"
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+	"github.com/rollcall-dev/rollcall/internal/relayer/ledger"
 	"github.com/rollcall-dev/rollcall/internal/relayer/ozapi"
 )
 
@@ -32,7 +36,7 @@ func TestListGivesEachDeliveryOnceOldestFirst(t *testing.T) {
 		change(t, db, ids[i], 1, "here", "there")
 	}
 	write(t, db, "UPDATE relayer_deliveries SET created_at = '2026-01-01' WHERE revision = 1") // those of one claim have one time
-	write(t, db, "UPDATE relayer_deliveries SET state = 'parked', last_error = 'no' WHERE target = 'there' AND tx_id = $1", ids[3])
+	write(t, db, "UPDATE relayer_deliveries SET state = 'parked', last_error = 'no' WHERE target = 'there' AND subject = $1", ids[3])
 
 	var got []Delivery
 	seen := map[uuid.UUID]bool{}
@@ -86,9 +90,9 @@ func TestReplayTakesParkedOnesAndThoseNamed(t *testing.T) {
 		change(t, db, id, 1, "here", "there")
 	}
 	reset := func() {
-		write(t, db, "UPDATE relayer_deliveries SET state = 'due', attempts = 3, next_at = now() + interval '1 h', claimant = 'x'")
-		write(t, db, "UPDATE relayer_deliveries SET state = 'delivered', delivered_at = now() WHERE tx_id = $1", delivered)
-		write(t, db, "UPDATE relayer_deliveries SET state = 'parked' WHERE tx_id = $1", parked)
+		write(t, db, "UPDATE relayer_deliveries SET state = 'due', attempts = 3, next_at = now() + interval '1 h', claimant = gen_random_uuid()")
+		write(t, db, "UPDATE relayer_deliveries SET state = 'delivered', delivered_at = now() WHERE subject = $1", delivered)
+		write(t, db, "UPDATE relayer_deliveries SET state = 'parked' WHERE subject = $1", parked)
 	}
 	all, err := o.List(t.Context(), Filter{Target: "here"})
 	require.NoError(t, err)
@@ -133,19 +137,24 @@ func TestReplayTakesParkedOnesAndThoseNamed(t *testing.T) {
 func TestReplayOfMoreThanAChunk(t *testing.T) {
 	t.Parallel()
 	db := database(t)
-	write(t, db, `INSERT INTO relayer_deliveries (id, chain_id, pool_id, target, event, subject, revision, snapshot, state)
-		SELECT gen_random_uuid(), $1, $2, 'here', 'relayer_state_update', n::text, 1, '{}', 'parked' FROM generate_series(1, 2500) n`, testChain, testPool)
+	write(t, db, `INSERT INTO relayer_deliveries (chain_id, pool_id, target, subject, revision, payload, state)
+		SELECT $1, $2, 'here', md5(n::text)::uuid, 1, '{}', 'parked' FROM generate_series(1, 2500) n`, testChain, testPool)
 	n, err := NewOutbox(db, testChain, testPool).Replay(t.Context(), Filter{})
 	require.NoError(t, err)
 	require.Equal(t, 2500, n)
+}
+
+// idOfAge is SQL for the id of a delivery that was made so long ago.
+func idOfAge(interval string) string {
+	return `(lpad(to_hex((extract(epoch FROM now() - ` + interval + `) * 1000)::bigint), 12, '0') || '7' || right(md5(random()::text), 19))::uuid`
 }
 
 func TestPurgeRemovesWhatIsDeliveredAndOld(t *testing.T) {
 	t.Parallel()
 	db := database(t)
 	o := NewOutbox(db, testChain, testPool)
-	write(t, db, `INSERT INTO relayer_deliveries (id, chain_id, pool_id, target, event, subject, revision, snapshot, state, created_at)
-		SELECT gen_random_uuid(), $1, $2, 'here', 'relayer_state_update', state || age || n, 1, '{}', state, now() - age * interval '1 h'
+	write(t, db, `INSERT INTO relayer_deliveries (id, chain_id, pool_id, target, subject, revision, payload, state, created_at)
+		SELECT `+idOfAge("age * interval '1 h'")+`, $1, $2, 'here', md5(state || age || n)::uuid, 1, '{}', state, now() - age * interval '1 h'
 		FROM generate_series(1, 1100) n, unnest(ARRAY['due', 'delivered', 'parked']) state, unnest(ARRAY[1, 3]) age`, testChain, testPool)
 	n, err := o.Purge(t.Context(), 2*time.Hour)
 	require.NoError(t, err)
@@ -163,7 +172,7 @@ func TestRunShowsCountsPurgesAndParksOrphans(t *testing.T) {
 	r := newReceiver(t, nil)
 	old, orphan, young := newTx(t), newTx(t), newTx(t)
 	change(t, db, old, 1, "here")
-	write(t, db, "UPDATE relayer_deliveries SET state = 'delivered', created_at = now() - interval '4 days'")
+	write(t, db, "UPDATE relayer_deliveries SET state = 'delivered', id = "+idOfAge("interval '4 days'"))
 	change(t, db, orphan, 1, "former")
 	write(t, db, "UPDATE relayer_deliveries SET next_at = now() - interval '25 h' WHERE target = 'former'")
 	change(t, db, young, 1, "former")
@@ -195,6 +204,75 @@ func gauge(t testing.TB, reg *prometheus.Registry, name, target string) float64 
 		}
 	}
 	return -1
+}
+
+// Nothing is left of a delivered webhook where none is kept, neither of new ones nor of those that an earlier configuration kept.
+func TestKeepNoneDeletesWhatIsDelivered(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	r := newReceiver(t, nil)
+	kept, fresh, gone := newTx(t), newTx(t), newTx(t)
+	change(t, db, kept, 1, "here", "there")
+	write(t, db, "UPDATE relayer_deliveries SET state = 'delivered', delivered_at = now() WHERE target = 'here'")
+	write(t, db, "UPDATE relayer_deliveries SET state = 'parked' WHERE target = 'there'")
+	for revision := range 3 {
+		change(t, db, fresh, revision+1, "here")
+	}
+	change(t, db, gone, 1, "former")
+	cfg := settings(r.target("here"))
+	cfg.Retention = KeepNone
+	d, _ := run(t, db, cfg)
+	for i, got := range r.waitTaken(3) {
+		require.Equal(t, fresh.String(), got.Payload.ID)
+		require.Equal(t, i+1, got.Payload.Revision)
+	}
+	eventually(t, "only what is not delivered is left", func() bool {
+		list, err := d.List(t.Context(), Filter{})
+		return err == nil && len(list) == 2 && list[0].State == Parked && list[1].State == Due
+	})
+}
+
+// A delivered webhook that is replayed is delivered as it was the first time, whatever has become of its transaction.
+func TestADeliveredWebhookIsReplayedAsItWas(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	l := ledger.New(db, ledger.Config{ChainID: testChain, Pool: testPool, Targets: []string{"here"}})
+	tx := accepted(t, l, relayer.Request{To: new(common.HexToAddress("0x0a")), Value: big.NewInt(3), Data: []byte{7}, GasLimit: 21_000, Speed: relayer.Fast})
+	_, err := l.StoreAttempts(t.Context(), []*relayer.Attempt{signed(tx, 1, relayer.PurposeSend)})
+	require.NoError(t, err)
+	sent(t, l, signed(tx, 1, relayer.PurposeSend))
+	d := claimer(t, db, nil)
+	bodies := func() (all []string) {
+		claims := claimAll(t, d)
+		var settled []settlement
+		for _, c := range claims {
+			body, err := c.body(time.Unix(1, 0))
+			require.NoError(t, err)
+			all = append(all, string(body))
+			settled = append(settled, settlement{claim: c, verdict: delivered})
+		}
+		_, _, _, err := d.turn(t.Context(), settled, nil)
+		require.NoError(t, err)
+		return all
+	}
+	first := bodies()
+	require.Len(t, first, 1)
+	require.Contains(t, first[0], `"nonce":0`)
+	// Another sender's transaction takes the nonce, and the row gets back into the queue.
+	displaced, err := l.Displaced(t.Context(), tx.ID, tx.From, 0, 0, common.HexToHash("0xf0"), ledger.Block{Number: 3, Hash: common.HexToHash("0x03")})
+	require.NoError(t, err)
+	require.True(t, displaced)
+	second := bodies()
+	require.Len(t, second, 1)
+	require.Contains(t, second[0], `"nonce":null`)
+
+	list, err := d.List(t.Context(), Filter{Transaction: tx.ID})
+	require.NoError(t, err)
+	require.Len(t, list, 2)
+	n, err := d.Replay(t.Context(), Filter{IDs: []uuid.UUID{list[0].ID}})
+	require.NoError(t, err)
+	require.Equal(t, 1, n)
+	require.Equal(t, first, bodies())
 }
 
 func TestOnlyOrphansAreParked(t *testing.T) {
@@ -234,13 +312,13 @@ func TestARelayersEventsAreDeliveredInOrder(t *testing.T) {
 	r := newReceiver(t, nil)
 	cfg := settings(r.target("here"))
 	o := NewOutbox(db, testChain, testPool)
-	relayer := ozapi.Relayer{ID: "0xaa", Name: "東京", Network: "dev", NetworkType: "evm", SystemDisabled: new(true)}
+	key := ozapi.Relayer{ID: "0xaa", Name: "東京", Network: "dev", NetworkType: "evm", SystemDisabled: new(true)}
 	for n := range uint32(3) {
 		require.NoError(t, postgres.InTx(t.Context(), db, func(tx pgx.Tx) error {
-			if err := o.Announce(t.Context(), tx, []string{"here"}, "0xaa", RelayerDisabled{Relayer: relayer, DisableReason: "low balance"}); err != nil {
+			if err := o.Announce(t.Context(), tx, []string{"here"}, "0xaa", RelayerDisabled{Relayer: key, DisableReason: "low balance"}); err != nil {
 				return err
 			}
-			return o.Announce(t.Context(), tx, []string{"here"}, "0xaa", RelayerEnabled{Relayer: relayer, RetryCount: n})
+			return o.Announce(t.Context(), tx, []string{"here"}, "0xaa", RelayerEnabled{Relayer: key, RetryCount: n})
 		}))
 	}
 	// What is rolled back is not told.
@@ -252,7 +330,7 @@ func TestARelayersEventsAreDeliveredInOrder(t *testing.T) {
 
 	run(t, db, cfg)
 	taken := r.waitTaken(6)
-	shown, err := json.Marshal(relayer)
+	shown, err := json.Marshal(key)
 	require.NoError(t, err)
 	for i, got := range taken {
 		var body struct{ Payload, Event json.RawMessage }

@@ -15,13 +15,13 @@ import (
 type claim struct {
 	id       uuid.UUID
 	target   string
-	event    string
-	subject  string
+	subject  uuid.UUID
 	revision int
-	attempt  int // 1 for the first; with the claimant it names the claim
-	snapshot json.RawMessage
-	data     []byte // the transaction's
+	attempt  int             // 1 for the first; with the claimant it names the claim
+	payload  json.RawMessage // of a relayer's event; nil for a change of a transaction
+	change   txChange        // of a transaction
 	created  time.Time
+	nextAt   time.Time // when it might be tried
 	// until is when the claim ends, by this process's clock and counted from before it was asked for.
 	until time.Time
 }
@@ -48,6 +48,7 @@ type settlement struct {
 type want struct {
 	target string
 	n      int
+	since  time.Time
 	// hurry: it is back, so what waits out its backoff is due.
 	hurry bool
 }
@@ -56,58 +57,89 @@ type want struct {
 type parked struct {
 	id      uuid.UUID
 	target  string
-	subject string
+	subject uuid.UUID
 	reason  string
 }
 
-// The statements. Subqueries as arrays and scalars, where joins would read nicer: the planner can't turn these into a walk
-// over all that is due, whatever it believes about the table.
+// No plan may depend on the planner's belief about the table's size: a plan is kept, and may have been made when the table was
+// empty. So in a turn the planner may neither sort, hash nor read a whole table, and rows are changed by an array of ids where a join
+// would be shorter. That leaves the one index that each query is for.
 const (
-	sqlNoWait = `SELECT set_config('synchronous_commit', 'off', true)`
+	// sqlBegin also has the commit not wait for the disk.
+	sqlBegin = `SELECT set_config('synchronous_commit', 'off', true), set_config('enable_seqscan', 'off', true),
+		set_config('enable_sort', 'off', true), set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true),
+		set_config('enable_bitmapscan', 'off', true)`
 
-	sqlDelivered = `UPDATE relayer_deliveries SET state = 'delivered', delivered_at = now(), claimant = '', last_error = ''
+	sqlDelivered = `UPDATE relayer_deliveries SET state = 'delivered', delivered_at = now(), claimant = NULL, last_error = ''
 		WHERE id = ANY($1::uuid[]) AND state <> 'delivered'`
+
+	// sqlDelete is sqlDelivered where delivered ones are not kept.
+	sqlDelete = `DELETE FROM relayer_deliveries WHERE id = ANY($1::uuid[])`
 
 	// The last attempt comes when the time is up, not a backoff earlier.
 	sqlFailed = `UPDATE relayer_deliveries d
-		SET state = CASE WHEN f.hopeless OR now() >= d.retry_until THEN 'parked' ELSE 'due' END,
-			next_at = LEAST(now() + f.delay, GREATEST(d.retry_until, now())), last_error = f.reason, claimant = ''
+		SET state = CASE WHEN f.hopeless OR now() >= d.retry_until THEN 'parked' ELSE 'due' END, claimed_until = '-infinity',
+			next_at = LEAST(now() + f.delay, GREATEST(d.retry_until, now())), last_error = f.reason, claimant = NULL
 		FROM unnest($1::uuid[], $2::int[], $3::interval[], $4::bool[], $5::text[]) AS f (id, attempt, delay, hopeless, reason)
-		WHERE d.id = f.id AND d.state = 'due' AND d.claimant = $6 AND d.attempts = f.attempt
+		WHERE d.id = ANY($1) AND d.id = f.id AND d.claimant = $6 AND d.attempts = f.attempt
 		RETURNING d.id, d.target, d.subject, d.last_error, d.state = 'parked'`
 
-	// What was never tried has all of its time before it.
-	sqlReturned = `UPDATE relayer_deliveries d SET next_at = now(), attempts = d.attempts - 1, claimant = '',
+	// A delivery that was never tried keeps its full retry window.
+	sqlReturned = `UPDATE relayer_deliveries d SET claimed_until = '-infinity', attempts = d.attempts - 1, claimant = NULL,
 			retry_until = CASE WHEN d.attempts > 1 THEN d.retry_until END
 		FROM unnest($1::uuid[], $2::int[]) AS f (id, attempt)
-		WHERE d.id = f.id AND d.state = 'due' AND d.claimant = $3 AND d.attempts = f.attempt`
+		WHERE d.id = ANY($1) AND d.id = f.id AND d.claimant = $3 AND d.attempts = f.attempt`
 
-	// Not now(): the oldest shall be the first again, for their later revisions wait for them.
-	sqlHurry = `UPDATE relayer_deliveries SET next_at = created_at
-		WHERE state = 'due' AND chain_id = $1 AND pool_id = $2 AND target = $3 AND claimant = '' AND next_at > now()`
+	// sqlFollow makes the next revision claimable where a claim has deferred it because of a lower one that is no longer due.
+	sqlFollow = `UPDATE relayer_deliveries SET next_at = now() WHERE id = ANY(ARRAY(
+		SELECT lowest.id FROM unnest($1::uuid[], $2::text[], $3::int[]) AS f (subject, target, revision)
+		CROSS JOIN LATERAL (SELECT n.id, n.revision, n.next_at FROM relayer_deliveries n
+			WHERE n.subject = f.subject AND n.target = f.target AND n.state = 'due' ORDER BY n.revision LIMIT 1) AS lowest
+		WHERE lowest.revision > f.revision AND lowest.next_at > now()))`
 
-	// A lower revision that is due keeps a row from being claimed; it stays due while it is claimed. So it does not
-	// matter that of several claimers one may not see yet what the other did.
-	sqlClaim = `UPDATE relayer_deliveries c
-		SET next_at = now() + $5::interval, claimant = $6, attempts = c.attempts + 1,
-			retry_until = COALESCE(c.retry_until, now() + $7::interval)
-		WHERE c.id = ANY(ARRAY(
-			SELECT d.id FROM relayer_deliveries d
-			WHERE d.state = 'due' AND d.chain_id = $1 AND d.pool_id = $2 AND d.target = $3 AND d.next_at <= now()
-				AND d.revision = (SELECT min(p.revision) FROM relayer_deliveries p
-					WHERE p.subject = d.subject AND p.target = d.target AND p.state = 'due')
-			ORDER BY d.next_at LIMIT $4 FOR UPDATE SKIP LOCKED))
-		RETURNING c.id, c.target, c.event, c.subject, c.revision, c.attempts,
-			c.snapshot || coalesce((SELECT jsonb_build_object('offered_fee', a.max_fee, 'offered_tip', a.max_priority)
-				FROM relayer_attempts a WHERE a.tx_hash = c.snapshot->>'tx_hash' AND a.tx_id = c.tx_id), '{}'),
-			(SELECT t.data FROM relayer_txs t WHERE t.id = c.tx_id), c.created_at`
+	// Not now(): the oldest are tried first again, because their later revisions wait for them.
+	sqlHurry = `UPDATE relayer_deliveries SET next_at = created_at WHERE id = ANY(ARRAY(
+		SELECT id FROM relayer_deliveries WHERE state = 'due' AND chain_id = $1 AND pool_id = $2 AND target = $3
+			AND next_at > now() AND claimed_until <= now()
+		ORDER BY next_at LIMIT ` + hurryLimit + ` FOR UPDATE SKIP LOCKED))`
+
+	// sqlClaim claims up to $4 deliveries that may be tried since $8 or later (see lane.since). A lower revision that is due keeps a row
+	// from being claimed, and stays due while it is claimed. So it does not matter that one of several claimers may not see yet what
+	// another did. The row is deferred to a second after the lower one, so that later claims do not read it again; sqlFollow takes that
+	// back. Where sqlFollow and the deferral do not see each other, the row waits for its time. Where no row is claimed, the result is
+	// one row that has only the number of deferred ones.
+	sqlClaim = `WITH found AS MATERIALIZED (
+			SELECT d.id, d.subject, d.revision FROM relayer_deliveries d
+			WHERE d.state = 'due' AND d.chain_id = $1 AND d.pool_id = $2 AND d.target = $3 AND d.next_at <= now() AND d.next_at >= $8
+				AND d.claimed_until <= now()
+			ORDER BY d.next_at LIMIT $4 FOR UPDATE SKIP LOCKED
+		), ordered AS MATERIALIZED (
+			SELECT f.id, (SELECT p.next_at FROM relayer_deliveries p WHERE p.subject = f.subject AND p.target = $3 AND p.revision < f.revision
+				AND p.state = 'due' ORDER BY p.revision LIMIT 1) AS lower FROM found f
+		), deferred AS (
+			UPDATE relayer_deliveries d SET next_at = GREATEST((SELECT o.lower FROM ordered o WHERE o.id = d.id), now()) + interval '1 s'
+			WHERE d.id = ANY(ARRAY(SELECT o.id FROM ordered o WHERE o.lower IS NOT NULL))
+		), claimed AS (
+			UPDATE relayer_deliveries d SET claimed_until = now() + $5::interval, claimant = $6, attempts = d.attempts + 1,
+				retry_until = COALESCE(d.retry_until, now() + $7::interval)
+			WHERE d.id = ANY(ARRAY(SELECT o.id FROM ordered o WHERE o.lower IS NULL)) RETURNING d.*
+		)
+		SELECT (SELECT count(*) FROM ordered WHERE lower IS NOT NULL), c.id, c.target, c.subject, c.revision, c.attempts, c.created_at, c.next_at, c.payload,
+			t.target, c.status, c.status_reason, c.intent, c.tx_attempts, c.relayer_address, c.nonce, c.tx_hash, c.sent_at, c.confirmed_at, c.contents,
+			t.caller, t.created_at, t.to_address, t.value_wei::text, t.data, t.gas_limit, t.speed, t.gas_price::text, t.max_fee::text,
+			t.max_priority::text, t.valid_until, t.method, t.orderbook, t.trader, t.request_id, t.trace_id, a.max_fee::text, a.max_priority::text
+		FROM (SELECT) AS always LEFT JOIN claimed c ON true
+		LEFT JOIN LATERAL (SELECT * FROM relayer_txs WHERE id = c.subject LIMIT 1) AS t ON true
+		LEFT JOIN LATERAL (SELECT max_fee, max_priority FROM relayer_attempts WHERE tx_hash = '0x' || encode(c.tx_hash, 'hex') AND tx_id = c.subject
+			LIMIT 1) AS a ON true`
 )
 
 // turn settles, then claims, in one transaction and one round trip. On an error either all of it was done or nothing;
-// settling again does no harm, and what was claimed without being known comes back when the claims end.
-func (d *Deliverer) turn(ctx context.Context, settled []settlement, wants []want) (claims []*claim, gaveUp []parked, err error) {
+// settling again does no harm, and what was claimed without being known comes back when the claims end. more reports that rows were
+// deferred, so that there may be others to claim behind them.
+func (d *Deliverer) turn(ctx context.Context, settled []settlement, wants []want) (claims []*claim, gaveUp []parked, more bool, err error) {
 	var batch pgx.Batch
-	batch.Queue(sqlNoWait)
+	batch.Queue(sqlBegin)
 	d.queueSettlements(&batch, settled, &gaveUp)
 	until := time.Now().Add(d.cfg.tuning.lease)
 	for _, w := range wants {
@@ -117,29 +149,40 @@ func (d *Deliverer) turn(ctx context.Context, settled []settlement, wants []want
 		if w.n <= 0 {
 			continue
 		}
-		batch.Queue(sqlClaim, int64(d.cfg.ChainID), d.cfg.Pool, w.target, w.n, d.cfg.tuning.lease, d.name, d.cfg.RetryFor).
+		batch.Queue(sqlClaim, int64(d.cfg.ChainID), d.cfg.Pool, w.target, w.n, d.cfg.tuning.lease, d.name, d.cfg.RetryFor, w.since).
 			Query(func(rows pgx.Rows) error {
-				got, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (*claim, error) {
+				for rows.Next() {
 					c := &claim{until: until}
-					return c, row.Scan(&c.id, &c.target, &c.event, &c.subject, &c.revision, &c.attempt, &c.snapshot, &c.data, &c.created)
-				})
-				claims = append(claims, got...)
-				return err
+					deferred, err := c.scan(rows)
+					if err != nil {
+						return err
+					}
+					if c.id != uuid.Nil {
+						claims = append(claims, c)
+					}
+					more = more || deferred > 0
+				}
+				return rows.Err()
 			})
 	}
 	if err := d.db.SendBatch(ctx, &batch).Close(); err != nil {
-		return nil, nil, fmt.Errorf("settle and claim webhook deliveries: %w", err)
+		return nil, nil, false, fmt.Errorf("settle and claim webhook deliveries: %w", err)
 	}
-	return claims, gaveUp, nil
+	return claims, gaveUp, more, nil
 }
 
 func (d *Deliverer) queueSettlements(batch *pgx.Batch, settled []settlement, gaveUp *[]parked) {
-	var done, lost, back []uuid.UUID
+	var done, lost, back, ended []uuid.UUID
+	var targets []string
+	var revisions []int
 	var lostAttempts, backAttempts []int
 	var delays []time.Duration
 	var vain []bool
 	var reasons []string
 	for _, s := range settled {
+		if s.verdict != returned {
+			ended, targets, revisions = append(ended, s.claim.subject), append(targets, s.claim.target), append(revisions, s.claim.revision)
+		}
 		switch s.verdict {
 		case delivered:
 			done = append(done, s.claim.id)
@@ -151,25 +194,31 @@ func (d *Deliverer) queueSettlements(batch *pgx.Batch, settled []settlement, gav
 		}
 	}
 	if len(done) > 0 {
-		batch.Queue(sqlDelivered, done)
+		sql := sqlDelivered
+		if d.cfg.Retention == KeepNone {
+			sql = sqlDelete
+		}
+		batch.Queue(sql, done)
 	}
 	if len(back) > 0 {
 		batch.Queue(sqlReturned, back, backAttempts, d.name)
 	}
-	if len(lost) == 0 {
-		return
-	}
-	batch.Queue(sqlFailed, lost, lostAttempts, delays, vain, reasons, d.name).Query(func(rows pgx.Rows) error {
-		var p parked
-		var isParked bool
-		_, err := pgx.ForEachRow(rows, []any{&p.id, &p.target, &p.subject, &p.reason, &isParked}, func() error {
-			if isParked {
-				*gaveUp = append(*gaveUp, p)
-			}
-			return nil
+	if len(lost) > 0 {
+		batch.Queue(sqlFailed, lost, lostAttempts, delays, vain, reasons, d.name).Query(func(rows pgx.Rows) error {
+			var p parked
+			var isParked bool
+			_, err := pgx.ForEachRow(rows, []any{&p.id, &p.target, &p.subject, &p.reason, &isParked}, func() error {
+				if isParked {
+					*gaveUp = append(*gaveUp, p)
+				}
+				return nil
+			})
+			return err
 		})
-		return err
-	})
+	}
+	if len(ended) > 0 {
+		batch.Queue(sqlFollow, ended, targets, revisions)
+	}
 }
 
 // errStopped ends what still runs when the process has waited for long enough.

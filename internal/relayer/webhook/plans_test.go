@@ -1,0 +1,224 @@
+package webhook
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+)
+
+// turnPlans are the statements of a turn, prepared on a connection that keeps the first plan of each.
+type turnPlans struct {
+	t    testing.TB
+	conn *pgxpool.Conn
+}
+
+// planned prepares the statements and executes each once, so that their plans fit the table as it is now.
+func planned(t testing.TB, db *pgxpool.Pool) *turnPlans {
+	t.Helper()
+	conn, err := db.Acquire(t.Context())
+	require.NoError(t, err)
+	t.Cleanup(conn.Release)
+	p := &turnPlans{t, conn}
+	p.exec("SET plan_cache_mode = force_generic_plan")
+	for name, sql := range map[string]string{
+		"claim":     sqlClaim,
+		"hurry":     sqlHurry,
+		"delivered": sqlDelivered,
+		"deleted":   sqlDelete,
+		"failed":    sqlFailed,
+		"returned":  sqlReturned,
+		"follow":    sqlFollow,
+	} {
+		p.exec("PREPARE " + name + " AS " + sql)
+	}
+	for _, execute := range []string{
+		p.claim(1), p.hurry(), p.delivered("delivered"), p.delivered("deleted"), p.failed(), p.returned(), p.follow(),
+	} {
+		p.buffers(execute)
+	}
+	return p
+}
+
+func (p *turnPlans) exec(sql string) {
+	p.t.Helper()
+	_, err := p.conn.Exec(p.t.Context(), sql)
+	require.NoError(p.t, err)
+}
+
+// ids is a literal of deliveries' ids.
+func (p *turnPlans) ids(where string) (literal string) {
+	p.t.Helper()
+	require.NoError(p.t, p.conn.QueryRow(p.t.Context(),
+		"SELECT coalesce(array_agg(id), '{}')::text FROM (SELECT id FROM relayer_deliveries WHERE "+where+" ORDER BY id LIMIT 100) d").Scan(&literal))
+	return "'" + literal + "'"
+}
+
+func (p *turnPlans) claim(n int) string { return p.claimSince(n, "-infinity") }
+
+func (p *turnPlans) claimSince(n int, since string) string {
+	return fmt.Sprintf("claim(%d, '%s', 'here', %d, '1 min', '%s', '1 h', '%s')", testChain, testPool, n, uuid.Nil, since)
+}
+
+func (p *turnPlans) hurry() string {
+	return fmt.Sprintf("hurry(%d, '%s', 'here')", testChain, testPool)
+}
+
+func (p *turnPlans) delivered(how string) string {
+	return how + "(" + p.ids("state = 'due'") + ")"
+}
+
+func (p *turnPlans) failed() string {
+	return fmt.Sprintf(`failed(%s, array_fill(1, ARRAY[100]), array_fill('1 s'::interval, ARRAY[100]), array_fill(false, ARRAY[100]),
+		array_fill('no'::text, ARRAY[100]), '%s')`, p.ids("claimant IS NOT NULL"), uuid.Nil)
+}
+
+func (p *turnPlans) returned() string {
+	return fmt.Sprintf("returned(%s, array_fill(1, ARRAY[100]), '%s')", p.ids("claimant IS NOT NULL"), uuid.Nil)
+}
+
+func (p *turnPlans) follow() string {
+	var subjects string
+	require.NoError(p.t, p.conn.QueryRow(p.t.Context(), "SELECT array_agg(md5(n::text)::uuid)::text FROM generate_series(1, 100) n").Scan(&subjects))
+	return "follow('" + subjects + "', array_fill('here'::text, ARRAY[100]), array_fill(1, ARRAY[100]))"
+}
+
+// buffers executes a statement in a turn and returns the number of pages that it read, from the cache or not.
+func (p *turnPlans) buffers(execute string) int {
+	p.t.Helper()
+	p.exec("BEGIN")
+	p.exec(sqlBegin)
+	var text []byte
+	require.NoError(p.t, p.conn.QueryRow(p.t.Context(), "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE "+execute).Scan(&text))
+	p.exec("COMMIT")
+	var plans []struct {
+		Plan struct {
+			Hit  int `json:"Shared Hit Blocks"`
+			Read int `json:"Shared Read Blocks"`
+		}
+	}
+	require.NoError(p.t, json.Unmarshal(text, &plans))
+	return plans[0].Plan.Hit + plans[0].Plan.Read
+}
+
+// backlog writes four deliveries of each subject: the first revision is delivered, the others are due.
+func backlog(t testing.TB, db *pgxpool.Pool, subjects int) {
+	t.Helper()
+	write(t, db, `INSERT INTO relayer_deliveries (chain_id, pool_id, target, subject, revision, payload, state)
+		SELECT $1, $2, 'here', md5(n::text)::uuid, revision, '{}', CASE revision WHEN 1 THEN 'delivered' ELSE 'due' END
+		FROM generate_series(1, $3) n, generate_series(1, 4) revision`, testChain, testPool, subjects)
+}
+
+// Postgres keeps plans, and makes them when there is next to nothing to read.
+func TestTurnPlannedOnAnEmptyTableReadsLittleOfALargeBacklog(t *testing.T) {
+	t.Parallel()
+	const (
+		perRow = 40 // pages that a statement may read for each row that it changes: it writes to four indexes
+		rows   = 100
+	)
+	for name, prepare := range map[string]string{"unknown": "SELECT 1", "vacuumed": "VACUUM ANALYZE relayer_deliveries"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := database(t)
+			_, err := db.Exec(t.Context(), prepare)
+			require.NoError(t, err)
+			p := planned(t, db)
+			backlog(t, db, 25_000)
+			for range 3 {
+				require.Less(t, p.buffers(p.claim(rows)), rows*perRow, "claim")
+			}
+			require.Less(t, p.buffers(p.returned()), rows*perRow, "return")
+			require.Less(t, p.buffers(p.claim(rows)), rows*perRow, "claim")
+			require.Less(t, p.buffers(p.failed()), rows*perRow, "fail")
+			require.Less(t, p.buffers(p.hurry()), rows*perRow, "hurry")
+			require.Less(t, p.buffers(p.delivered("delivered")), rows*perRow, "deliver")
+			require.Less(t, p.buffers(p.follow()), rows*perRow, "follow")
+			require.Less(t, p.buffers(p.delivered("deleted")), rows*perRow, "delete")
+		})
+	}
+}
+
+// A target that refuses some transactions for hours, and takes the others, must not have each claim read all later changes of
+// the refused ones, nor have them hold up the others.
+func TestClaimReadsLittleWhileManySubjectsWaitForALowerRevision(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	p := planned(t, db)
+	backlog(t, db, 2000)
+	write(t, db, "UPDATE relayer_deliveries SET next_at = now() + interval '1 h' WHERE revision = 2") // the lowest due ones
+	r := newReceiver(t, nil)
+	cfg := settings(r.target("here"))
+	cfg.tuning.poll = time.Hour // it asks again without being told
+	id := newTx(t)
+	change(t, db, id, 1, "here")
+	_, stop := run(t, db, cfg)
+	require.Equal(t, id.String(), r.waitTaken(1)[0].Payload.ID)
+	stop()
+
+	_, err := db.Exec(t.Context(), "VACUUM relayer_deliveries") // as autovacuum does
+	require.NoError(t, err)
+	id = newTx(t)
+	change(t, db, id, 1, "here")
+	require.Less(t, p.buffers(p.claim(100)), 300)
+	require.Equal(t, 1, only(t, db, id, 1).Attempts)
+}
+
+// Index entries of delivered ones stay as long as a transaction is open that may see them, or until a table with a long history is
+// vacuumed. Only a sweep passes by them.
+func TestClaimReadsLittleBehindManyDeliveredOnes(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	p := planned(t, db)
+	write(t, db, `INSERT INTO relayer_deliveries (chain_id, pool_id, target, subject, revision, payload, next_at)
+		SELECT $1, $2, 'here', md5(n::text)::uuid, 1, '{}', now() - interval '1 h' FROM generate_series(1, 20000) n`, testChain, testPool)
+	old, err := db.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, old.Rollback(context.Background())) })
+	_, err = old.Exec(t.Context(), "SELECT FROM relayer_deliveries LIMIT 1")
+	require.NoError(t, err)
+	write(t, db, "UPDATE relayer_deliveries SET state = 'delivered'")
+	require.Greater(t, p.buffers(p.claim(100)), 500)
+	id := newTx(t)
+	change(t, db, id, 1, "here")
+	require.Less(t, p.buffers(p.claimSince(100, time.Now().Add(-time.Minute).Format(time.RFC3339Nano))), 200)
+	require.Equal(t, 1, only(t, db, id, 1).Attempts)
+}
+
+// A deferred revision does not wait for its time once the lower one is delivered or parked.
+func TestADeferredRevisionIsClaimableOnceTheLowerOneHasEnded(t *testing.T) {
+	t.Parallel()
+	for name, verdict := range map[string]verdict{"delivered": delivered, "parked": hopeless} {
+		for _, retention := range []time.Duration{time.Hour, -1} {
+			t.Run(fmt.Sprint(name, retention), func(t *testing.T) {
+				t.Parallel()
+				db := database(t)
+				d := claimer(t, db, func(c *Config) { c.Retention = retention })
+				id := newTx(t)
+				change(t, db, id, 1, "here")
+				claims := claimAll(t, d)
+				change(t, db, id, 2, "here")
+				change(t, db, id, 3, "here")
+				require.Empty(t, claimAll(t, d)) // defers the second and the third
+				second := only(t, db, id, 2)
+				require.True(t, second.NextAt.After(second.CreatedAt))
+				write(t, db, "UPDATE relayer_deliveries SET next_at = now() + interval '1 h' WHERE target = 'here' AND revision > 1")
+				claims = claimAll(t, d, settlement{claim: claims[0], verdict: verdict})
+				require.Len(t, claims, 1)
+				require.Equal(t, 2, claims[0].revision)
+				claims = claimAll(t, d, settlement{claim: claims[0], verdict: verdict})
+				require.Len(t, claims, 1)
+				require.Equal(t, 3, claims[0].revision)
+				// One that failed and stays due keeps the later ones where they are.
+				change(t, db, id, 4, "here")
+				require.Empty(t, claimAll(t, d, settlement{claim: claims[0], verdict: failed, delay: time.Hour, reason: "no"}))
+				require.WithinDuration(t, time.Now().Add(time.Hour), only(t, db, id, 4).NextAt, time.Minute)
+			})
+		}
+	}
+}
