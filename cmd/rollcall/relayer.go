@@ -110,6 +110,8 @@ type hookFlags struct {
 	Targets      string `name:"targets" env:"RELAYER_WEBHOOKS_JSON" placeholder:"JSON" secret:"" help:"Instead, any number of targets, with one signing key or, while they are rotated, several, the newest first: [{\"name\": \"…\", \"url\": \"https://…\", \"signingKeys\": [\"…\"]}]; better in a file."`
 	TargetsFile  string `name:"targets-file" env:"RELAYER_WEBHOOKS_JSON_FILE" placeholder:"FILE" help:"File that holds them."`
 	AllowPrivate bool   `env:"RELAYER_WEBHOOK_ALLOW_PRIVATE" help:"Allow targets at private addresses, and without TLS."`
+
+	Retention time.Duration `env:"RELAYER_WEBHOOK_RETENTION" default:"72h" min:"0s" max:"87600h" help:"How long delivered webhooks are kept, for rollcall tx replay; 0 deletes each once it is delivered."`
 }
 
 // Check reports what is wrong with the settings together.
@@ -257,7 +259,11 @@ func (h *hookFlags) check(p *config.Problems) {
 
 // with these targets, and a pool for the sake of the check.
 func (h *hookFlags) with(targets []webhook.Target) webhook.Config {
-	return webhook.Config{ChainID: 1, Pool: "pool", AllowPrivate: h.AllowPrivate, Targets: targets}
+	cfg := webhook.Config{ChainID: 1, Pool: "pool", AllowPrivate: h.AllowPrivate, Targets: targets, Retention: h.Retention}
+	if cfg.Retention == 0 {
+		cfg.Retention = webhook.KeepNone
+	}
+	return cfg
 }
 
 func (h *hookFlags) config(chainID uint64, poolID string) webhook.Config {

@@ -6,11 +6,13 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/stretchr/testify/require"
 
 	"github.com/rollcall-dev/rollcall/internal/keyring/keyringtest"
+	"github.com/rollcall-dev/rollcall/internal/relayer/webhook"
 )
 
 // The secrets of these tests, which no error may show.
@@ -61,6 +63,22 @@ func TestWebhookTargetsAreOneOrMany(t *testing.T) {
 		require.Equal(t, c.want, targets(got), name)
 		require.NoError(t, got.Relayer.Hook.config(1, "pool").Validate(), name)
 	}
+}
+
+func TestWebhookRetention(t *testing.T) {
+	for value, want := range map[string]time.Duration{"": 72 * time.Hour, "1h": time.Hour, "0s": webhook.KeepNone} {
+		env := map[string]string{}
+		if value != "" {
+			env["RELAYER_WEBHOOK_RETENTION"] = value
+		}
+		got, err := parseCommand(t, relayerSettings(t, env), "relayer")
+		require.NoError(t, err, value)
+		cfg := got.Relayer.Hook.config(1, "pool")
+		require.NoError(t, cfg.Validate(), value)
+		require.Equal(t, want, cfg.Retention, value)
+	}
+	_, err := parseCommand(t, relayerSettings(t, map[string]string{"RELAYER_WEBHOOK_RETENTION": "90000h"}), "relayer")
+	require.ErrorContains(t, err, "RELAYER_WEBHOOK_RETENTION")
 }
 
 func TestBadRelayerSettings(t *testing.T) {

@@ -341,7 +341,8 @@ type txReplayCmd struct {
 
 func (txReplayCmd) Help() string {
 	return `A webhook that could not be delivered for a day is parked, and those of the same transaction that come after it go on without
-it. Replayed, it has the same id as before, and its receiver can tell by the revision that it is old.`
+it. Replayed, it has the same id as before, and its receiver can tell by the revision that it is old. A delivered one can be replayed
+by its id, for as long as it is kept: see RELAYER_WEBHOOK_RETENTION of "rollcall relayer".`
 }
 
 func (c *txReplayCmd) Check(p *config.Problems) {
@@ -437,7 +438,7 @@ func known(ctx context.Context, a *admin.Admin, ids []uuid.UUID) error {
 	}
 	if len(missing) > 0 {
 		return withFix(fmt.Errorf("no such delivery: %s", strings.Join(missing, ", ")),
-			"\"rollcall tx replay --dry-run\" lists what is parked, \"rollcall tx get\" those of a transaction; for a whole transaction use --tx.")
+			"\"rollcall tx replay --dry-run\" lists what is parked, \"rollcall tx get\" those of a transaction; delivered ones are kept for RELAYER_WEBHOOK_RETENTION; for a whole transaction use --tx.")
 	}
 	return nil
 }
