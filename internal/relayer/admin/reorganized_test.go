@@ -165,7 +165,7 @@ func (r *reorg) stopped() {
 // told returns the statuses that the webhook target is told of a transaction, in their order.
 func (r *reorg) told(tx *relayer.Transaction) (statuses []string) {
 	r.t.Helper()
-	rows, err := r.db.Pool(r.t).Query(r.t.Context(), `SELECT snapshot->>'status' FROM relayer_deliveries WHERE tx_id = $1 ORDER BY revision`, tx.ID)
+	rows, err := r.db.Pool(r.t).Query(r.t.Context(), `SELECT status FROM relayer_deliveries WHERE subject = $1 ORDER BY revision`, tx.ID)
 	require.NoError(r.t, err)
 	statuses, err = pgx.CollectRows(rows, pgx.RowTo[string])
 	require.NoError(r.t, err)
