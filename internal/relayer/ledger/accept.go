@@ -92,7 +92,7 @@ func (a *acceptance) lock(b *pgx.Batch) error {
 	a.repeated = map[int]bool{}
 	a.queueKeys(b)
 	a.hall.lock(b, a.ledger, a.terms)
-	a.hall.count(b, a.ledger)
+	a.hall.readQueue(b, a.ledger)
 	if a.ledger.Budgets.any() {
 		var accounts []account
 		for _, d := range a.drafts {

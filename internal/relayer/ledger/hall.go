@@ -112,26 +112,38 @@ func (h *hall) lock(b *pgx.Batch, l *Ledger, terms Terms) {
 	})
 }
 
-// count queues what reads who waits. What is past its time waits for nothing but its end.
-func (h *hall) count(b *pgx.Batch, l *Ledger) {
+// expiredPassed is how many of a target's cheapest transactions are looked at to find one that has not expired. Where all of
+// these have, the target counts as one that nothing waits for: the next transaction may overtake the rest, until the tracker
+// has taken the expired ones back.
+const expiredPassed = 20
+
+// readQueue queues what reads how many transactions wait for each target, and the minimum of their costs and of their
+// reserves. It reads a counter and two ends of indexes a target, however many wait. Expired transactions count towards the
+// limit and not towards the minimum.
+func (h *hall) readQueue(b *pgx.Batch, l *Ledger) {
 	h.lines = map[string]*line{}
-	b.Queue(`SELECT target, count(*), (min(value_wei + coalesce(reserve_wei, 0)) FILTER (WHERE live))::text,
-			(min(coalesce(reserve_wei, 0)) FILTER (WHERE live))::text
-		FROM (SELECT target, value_wei, reserve_wei, valid_until IS NULL OR valid_until > now() AS live FROM relayer_txs
-			WHERE chain_id = $1 AND pool_id = $2 AND open AND nonce IS NULL) waiting GROUP BY target`,
-		l.ChainID, l.Pool).Query(func(rows pgx.Rows) error {
+	b.Queue(`SELECT q.target, q.waiting, `+minimum("t.value_wei + coalesce(t.reserve_wei, 0)")+`, `+minimum("coalesce(t.reserve_wei, 0)")+`
+		FROM relayer_queues q WHERE q.chain_id = $1 AND q.pool_id = $2 AND q.waiting > 0`, l.ChainID, l.Pool).Query(func(rows pgx.Rows) error {
 		var target string
 		var n int
 		var cost, reserve *string
 		_, err := pgx.ForEachRow(rows, []any{&target, &n, &cost, &reserve}, func() error {
 			h.queued += n
-			if cost != nil {
+			if cost != nil && reserve != nil {
 				h.lines[target] = &line{parseDecimal(cost), parseDecimal(reserve)}
 			}
 			return nil
 		})
 		return err
 	})
+}
+
+// minimum is an expression that reads the smallest amount of those that wait for the target of q and have not expired. The
+// amount is one that has an index.
+func minimum(amount string) string {
+	return fmt.Sprintf(`(SELECT min(least.amount)::text FROM (SELECT %[1]s AS amount, t.valid_until FROM relayer_txs t
+		WHERE t.chain_id = q.chain_id AND t.pool_id = q.pool_id AND t.target = q.target AND t.open AND t.nonce IS NULL
+		ORDER BY %[1]s LIMIT %[2]d) AS least WHERE least.valid_until IS NULL OR least.valid_until > now())`, amount, expiredPassed)
 }
 
 // balanceAge is how long a balance is believed. What is pending is added to it all the while and only taken off when it

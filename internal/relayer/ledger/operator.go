@@ -132,9 +132,9 @@ type Load struct {
 // LoadOf counts a key's transactions.
 func (l *Ledger) LoadOf(ctx context.Context, key common.Address) (n Load, err error) {
 	err = l.db.QueryRow(ctx, `SELECT count(*) FILTER (WHERE nonce IS NOT NULL AND status <> 'mined'),
-			count(*) FILTER (WHERE nonce IS NOT NULL AND status = 'mined'), count(*) FILTER (WHERE nonce IS NULL)
-		FROM relayer_txs WHERE chain_id = $1 AND pool_id = $2 AND open
-			AND (relayer_address = $3 AND nonce IS NOT NULL OR target = $3 AND nonce IS NULL)`,
+			count(*) FILTER (WHERE nonce IS NOT NULL AND status = 'mined'),
+			coalesce((SELECT greatest(0, waiting) FROM relayer_queues WHERE chain_id = $1 AND pool_id = $2 AND target = $3), 0)
+		FROM relayer_txs WHERE chain_id = $1 AND pool_id = $2 AND open AND relayer_address = $3 AND nonce IS NOT NULL`,
 		l.ChainID, l.Pool, hexAddress(key)).Scan(&n.Pending, &n.Mined, &n.Waiting)
 	if err != nil {
 		return n, fmt.Errorf("count the transactions of %s: %w", key, err)
