@@ -16,7 +16,7 @@ type Metrics struct {
 	rounds    *prometheus.CounterVec
 	nonceLag  *prometheus.GaugeVec
 
-	bumps, resends, filled, displaced, raised, reorgs, finalReorgs, putBack, hopeless, fillLimited prometheus.Counter
+	bumps, resends, filled, displaced, raised, reorgs, finalReorgs, putBack, hopeless, fillLimited, recounted prometheus.Counter
 }
 
 // NewMetrics registers the metrics with reg; nil leaves them unregistered.
@@ -52,6 +52,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		finalReorgs: counter("rollcall_relayer_final_reorgs_total", "Reorganizations that took a block of final transactions away."),
 		putBack:     counter("rollcall_relayer_reorganized_total", "Transactions that a reorganization made pending again."),
 		hopeless:    counter("rollcall_relayer_hopeless_total", "Transactions that no node will ever take: a no-op takes their nonce."),
+		recounted:   counter("rollcall_relayer_queue_corrections_total", "Counters of waiting transactions that differed from the rows and were corrected; any is a fault of the relayer, or a change by hand."),
 	}
 	for _, outcome := range []string{"ok", "failed"} {
 		m.rounds.WithLabelValues(outcome)

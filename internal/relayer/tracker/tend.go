@@ -576,5 +576,15 @@ func (r *round) purge(ctx context.Context) error {
 	if n < purgeLimit { // otherwise there is more
 		r.purged = time.Now()
 	}
-	return nil
+	return r.recountQueues(ctx)
+}
+
+// recountQueues corrects counters of waiting transactions that differ from the rows: too high, they refuse callers for good.
+func (r *round) recountQueues(ctx context.Context) error {
+	corrected, err := r.cfg.Ledger.RecountQueues(ctx)
+	if len(corrected) > 0 {
+		r.cfg.Metrics.recounted.Add(float64(len(corrected)))
+		r.cfg.Log.Error("queue counters corrected", "targets", corrected)
+	}
+	return err
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/rollcall-dev/rollcall/internal/keyring/keyringtest"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
+	"github.com/rollcall-dev/rollcall/internal/relayer/ledger"
 	"github.com/rollcall-dev/rollcall/internal/relayer/relaytest"
 	"github.com/rollcall-dev/rollcall/internal/testchain/proxy"
 	"github.com/rollcall-dev/rollcall/internal/testpostgres"
@@ -54,6 +55,38 @@ func TestWhatIsPendingIsTendedWhileHeadsCannotBeFollowed(t *testing.T) {
 	f.chain.Commit()
 	f.Reaches(t, second, relayer.Mined)
 	f.Reaches(t, first, relayer.Confirmed)
+}
+
+// A queue's counter that is too high would refuse callers for good. The tracker corrects it.
+func TestTend_WrongQueueCounter_Corrected(t *testing.T) {
+	reg := prometheus.NewRegistry()
+	f := setup(t, 1, func(o *relaytest.Options) {
+		server := testpostgres.New(t, testpostgres.Migrated(ledger.Migrations()))
+		o.DatabaseURL, o.Registry = server.URL(), reg
+		_, err := server.Pool(t).Exec(t.Context(), `INSERT INTO relayer_queues (chain_id, pool_id, target, waiting) VALUES (1337, $1, $1, 1000000)`, relaytest.PoolID)
+		require.NoError(t, err)
+	})
+	require.Eventually(t, func() bool {
+		n, err := f.Ledger.Queued(t.Context())
+		return err == nil && n == 0
+	}, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return sum(t, reg, "rollcall_relayer_queue_corrections_total") == 1 }, 20*time.Second, 10*time.Millisecond)
+}
+
+// sum adds the counters of a family up.
+func sum(t *testing.T, reg *prometheus.Registry, name string) (total float64) {
+	t.Helper()
+	families, err := reg.Gather()
+	require.NoError(t, err)
+	for _, family := range families {
+		if family.GetName() != name {
+			continue
+		}
+		for _, m := range family.Metric {
+			total += m.Counter.GetValue()
+		}
+	}
+	return total
 }
 
 // A database that says nothing holds up neither rounds nor the sender for ever, and all go on when it is back.
