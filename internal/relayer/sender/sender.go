@@ -115,6 +115,10 @@ const group = 256
 // for it, and each time is a commit that those who post wait beside.
 const recordPause = 25 * time.Millisecond
 
+// storePause is how long signed attempts may wait to be stored together with those that are signed next. Nobody waits for
+// that, and each commit delays those of the callers who post.
+const storePause = 10 * time.Millisecond
+
 // New makes a Sender; Run runs it.
 func New(cfg Config) *Sender {
 	cfg.Signers = cmp.Or(cfg.Signers, runtime.GOMAXPROCS(0))
@@ -320,7 +324,7 @@ func (s *Sender) Store(ctx context.Context, a *relayer.Attempt) (stored bool, er
 }
 
 func (s *Sender) store(ctx context.Context) {
-	for jobs := range groups(s.signed, 0) {
+	for jobs := range groups(s.signed, storePause) {
 		attempts := make([]*relayer.Attempt, len(jobs))
 		for i, j := range jobs {
 			attempts[i] = j.attempt

@@ -35,6 +35,7 @@ type parts struct {
 	premature []common.Hash // sent, and not stored
 	outcome   chain.Outcome
 	recorded  []ledger.Broadcast
+	groups    []int // how many attempts each call stored
 	wake      chan struct{}
 	gas       uint64 // of a transfer
 }
@@ -62,6 +63,7 @@ func (p *parts) Send(_ context.Context, raws []chain.Raw) []chain.Result {
 func (p *parts) StoreAttempts(_ context.Context, attempts []*relayer.Attempt) ([]bool, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.groups = append(p.groups, len(attempts))
 	stored := make([]bool, len(attempts))
 	if p.storeErr != nil {
 		p.wake <- struct{}{}
@@ -430,4 +432,26 @@ func TestHangingSignerHoldsUpItsOwnKeyOnly(t *testing.T) {
 	require.Len(t, p.sent, len(jobs)+1)
 	s.Sign(jobs...) // nobody would sign
 	require.Len(t, p.sent, len(jobs)+1)
+}
+
+// Attempts that are signed soon after others were stored wait for each other: each call is a commit.
+func TestStore_SoonAfterAnother_Grouped(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, p, keys := setup(t)
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- s.Run(ctx) }()
+		for nonce := range uint64(4) {
+			s.Sign(First(tx(keys[0], nonce)))
+			synctest.Wait()
+			<-time.After(storePause / 4)
+		}
+		<-time.After(storePause)
+		synctest.Wait()
+		require.Equal(t, []int{1, 3}, p.groups)
+		stop()
+		require.NoError(t, <-done)
+		require.Len(t, p.recorded, 4)
+	})
 }
