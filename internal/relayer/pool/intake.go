@@ -41,28 +41,51 @@ func (p *Pool) accept(ctx context.Context, d *ledger.Draft) (ledger.Verdict, err
 
 var errPatience = errors.New("the database takes too long")
 
+// linger is how long an intake waits for more, where others arrived while it stored the group before: clients that were just
+// answered post again at once, and each group is a commit that all of its callers wait for.
+const linger = 2 * time.Millisecond
+
 // intake stores what arrives, in groups, until ctx ends.
 func (p *Pool) intake(ctx context.Context) {
 	work := context.WithoutCancel(ctx)
 	for {
 		var first *arrival
+		var late <-chan time.Time
 		select {
 		case first = <-p.arrivals:
-		case <-ctx.Done():
-			return
-		}
-		group := []*arrival{first}
-	more:
-		for len(group) < p.cfg.Group {
+			late = time.After(linger)
+		default:
 			select {
-			case next := <-p.arrivals:
-				group = append(group, next)
-			default:
-				break more
+			case first = <-p.arrivals:
+			case <-ctx.Done():
+				return
 			}
 		}
-		p.store(work, group)
+		p.store(work, p.collect(first, late))
 	}
+}
+
+// collect adds to a group what has arrived and, unless late is nil, what arrives before late fires.
+func (p *Pool) collect(first *arrival, late <-chan time.Time) []*arrival {
+	group := []*arrival{first}
+	for len(group) < p.cfg.Group {
+		select {
+		case next := <-p.arrivals:
+			group = append(group, next)
+			continue
+		default:
+		}
+		if late == nil {
+			break
+		}
+		select {
+		case next := <-p.arrivals:
+			group = append(group, next)
+		case <-late:
+			late = nil
+		}
+	}
+	return group
 }
 
 // store has a group accepted, tells everybody, and passes on what got a nonce.

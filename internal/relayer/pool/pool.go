@@ -32,7 +32,7 @@ type Pool struct {
 func New(cfg Config) *Pool {
 	cfg.Cap = cmp.Or(cfg.Cap, 16)
 	cfg.Group = cmp.Or(cfg.Group, 256)
-	cfg.Intakes = cmp.Or(cfg.Intakes, 2)
+	cfg.Intakes = cmp.Or(cfg.Intakes, 1)
 	cfg.RoundsWithin = cmp.Or(cfg.RoundsWithin, 20*time.Second)
 	cfg.Patience = cmp.Or(cfg.Patience, 10*time.Second)
 	if cfg.Metrics == nil {
