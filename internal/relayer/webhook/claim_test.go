@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
@@ -310,17 +309,27 @@ func insist(ctx context.Context, db *pgxpool.Pool, id uuid.UUID, revision int) e
 	}
 }
 
-func TestTurnsDoNotWaitForTheDiskAndOthersDo(t *testing.T) {
+// A turn that claims waits for the disk, because the change that is told of must be there before it is told. One that only
+// settles does not.
+func TestTurn_WaitsForTheDisk_WhereItClaims(t *testing.T) {
 	t.Parallel()
 	db := database(t)
-	conn, err := db.Acquire(t.Context())
+	// A deferred trigger runs at the commit, and notes how it is going to be done.
+	_, err := db.Exec(t.Context(), `CREATE TABLE commits (setting text);
+		CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS
+			'BEGIN INSERT INTO commits VALUES (current_setting(''synchronous_commit'')); RETURN NULL; END';
+		CREATE CONSTRAINT TRIGGER note AFTER UPDATE ON relayer_deliveries DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION note()`)
 	require.NoError(t, err)
-	defer conn.Release()
-	var within, after string
-	var batch pgx.Batch
-	batch.Queue(sqlBegin)
-	batch.Queue("SHOW synchronous_commit").QueryRow(func(row pgx.Row) error { return row.Scan(&within) })
-	require.NoError(t, conn.SendBatch(t.Context(), &batch).Close())
-	require.NoError(t, conn.QueryRow(t.Context(), "SHOW synchronous_commit").Scan(&after))
-	require.Equal(t, []string{"off", "on"}, []string{within, after})
+	commit := func() (setting string) {
+		require.NoError(t, db.QueryRow(t.Context(), `DELETE FROM commits RETURNING setting`).Scan(&setting))
+		return setting
+	}
+	d := claimer(t, db, nil)
+	change(t, db, newTx(t), 1, "here")
+	claims := claimAll(t, d)
+	require.Len(t, claims, 1)
+	require.Equal(t, "on", commit())
+	_, _, _, err = d.turn(t.Context(), []settlement{{claim: claims[0], verdict: delivered}}, nil)
+	require.NoError(t, err)
+	require.Equal(t, "off", commit())
 }

@@ -36,8 +36,10 @@
 // and, with the claimant's id, is what a late settlement of an expired claim is recognized by.
 //
 // One loop a process talks to the database, in one round trip a turn: it settles what was delivered since the last turn
-// and claims what there is room for, in one transaction. Under load a turn handles hundreds of rows. Turns do not wait for
-// the disk (synchronous_commit is off in them): what Postgres loses when it crashes is repeated.
+// and claims what there is room for, in one transaction. Under load a turn handles hundreds of rows. A turn that claims waits
+// for the disk, because the change that a webhook tells of must be on it before the webhook is sent, and the ledger does not
+// always wait for that. A turn that only settles does not wait (synchronous_commit is off in it): what Postgres loses when it
+// crashes is repeated.
 //
 // The cost of a turn does not depend on the number of rows, nor on the statistics of the table:
 //

@@ -93,7 +93,7 @@ func (p *turnPlans) follow() string {
 func (p *turnPlans) buffers(execute string) int {
 	p.t.Helper()
 	p.exec("BEGIN")
-	p.exec(sqlBegin)
+	p.exec(sqlPlan)
 	var text []byte
 	require.NoError(p.t, p.conn.QueryRow(p.t.Context(), "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE "+execute).Scan(&text))
 	p.exec("COMMIT")

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -65,10 +66,14 @@ type parked struct {
 // empty. So in a turn the planner may neither sort, hash nor read a whole table, and rows are changed by an array of ids where a join
 // would be shorter. That leaves the one index that each query is for.
 const (
-	// sqlBegin also has the commit not wait for the disk.
-	sqlBegin = `SELECT set_config('synchronous_commit', 'off', true), set_config('enable_seqscan', 'off', true),
-		set_config('enable_sort', 'off', true), set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true),
-		set_config('enable_bitmapscan', 'off', true)`
+	// sqlPlan keeps the planner to the one index that each query is for.
+	sqlPlan = `SELECT set_config('enable_seqscan', 'off', true), set_config('enable_sort', 'off', true),
+		set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true), set_config('enable_bitmapscan', 'off', true)`
+
+	// For turns that claim nothing. A claim waits for the disk, and with that for the change that the webhook tells of: the ledger
+	// does not wait where the chain can tell a change again, and a server that crashes may lose it. The receiver would then have
+	// its revision, and get another change with the same one.
+	sqlNoWait = `SELECT set_config('synchronous_commit', 'off', true)`
 
 	sqlDelivered = `UPDATE relayer_deliveries SET state = 'delivered', delivered_at = now(), claimant = NULL, last_error = ''
 		WHERE id = ANY($1::uuid[]) AND state <> 'delivered'`
@@ -139,7 +144,10 @@ const (
 // deferred, so that there may be others to claim behind them.
 func (d *Deliverer) turn(ctx context.Context, settled []settlement, wants []want) (claims []*claim, gaveUp []parked, more bool, err error) {
 	var batch pgx.Batch
-	batch.Queue(sqlBegin)
+	batch.Queue(sqlPlan)
+	if !slices.ContainsFunc(wants, func(w want) bool { return w.n > 0 }) {
+		batch.Queue(sqlNoWait)
+	}
 	d.queueSettlements(&batch, settled, &gaveUp)
 	until := time.Now().Add(d.cfg.tuning.lease)
 	for _, w := range wants {
