@@ -97,7 +97,7 @@ func (l *Ledger) RecordBroadcasts(ctx context.Context, broadcasts []Broadcast) e
 		ids[i], numbers[i], hashes[i], statuses[i], errs[i] = b.TxID, int32(b.Number), b.Hash.Hex(), string(b.Status), b.Error
 		paused.add(b)
 	}
-	batch, counts := new(pgx.Batch), tallied{}
+	batch, counts := relaxed(), tallied{}
 	// A bump changes the hash and not the status; whoever follows the hash wants to hear of it as well.
 	batch.Queue(`WITH held AS MATERIALIZED (
 		SELECT id FROM relayer_txs WHERE id = ANY($2) AND open AND status IN ('allocated', 'broadcasted', 'unknown') ORDER BY relayer_address, nonce FOR UPDATE

@@ -3,6 +3,7 @@ package ledger
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math/big"
 	"slices"
 	"time"
@@ -27,8 +28,19 @@ type Mined struct {
 	Reason      string   // why it reverted, where that is known
 }
 
-// settleLimit bounds what is settled in one database transaction.
-const settleLimit = 200
+// settleLimit bounds what is settled in one database transaction: those who post wait for the keys and budgets that it holds
+// at its end.
+const settleLimit = 50
+
+// relaxed begins a batch whose commit does not wait for the disk. It is for what the chain or the nodes can tell again: a
+// server that crashes may lose such a change, all of it, and the tracker makes it once more. Acceptances, nonces, attempts and
+// intents must never be relaxed. A webhook that tells of a relaxed change goes out only after a later commit, the claim of the
+// delivery, has waited for the disk, and with that for all commits before it.
+func relaxed() *pgx.Batch {
+	batch := new(pgx.Batch)
+	batch.Queue(`SELECT set_config('synchronous_commit', 'off', true)`)
+	return batch
+}
 
 // RecordMined writes down what stands in blocks. Repeating it changes nothing; another block replaces the first.
 func (l *Ledger) RecordMined(ctx context.Context, mined []Mined) error {
@@ -50,8 +62,9 @@ func (l *Ledger) recordMined(ctx context.Context, mined []Mined) error {
 		reasons[i] = m.Reason
 	}
 	counts := tallied{}
+	batch := relaxed()
 	// The keys come last and are held for the end of this alone, since whatever is to be accepted waits for them.
-	rows, err := l.db.Query(ctx, `WITH found AS (
+	batch.Queue(`WITH found AS (
 		SELECT v.*, a.purpose, t.status AS was, t.relayer_address AS address FROM unnest($2::uuid[], $3::text[], $4::text[], $5::bigint[], $6::timestamptz[],
 			$7::boolean[], $8::bigint[], $9::text[], $10::text[]) AS v (id, hash, block, number, mined, succeeded, used, price, reason)
 		JOIN relayer_txs t ON t.id = v.id JOIN relayer_attempts a ON a.tx_id = v.id AND a.tx_hash = v.hash AND a.nonce = t.nonce AND a.address = t.relayer_address
@@ -62,11 +75,8 @@ func (l *Ledger) recordMined(ctx context.Context, mined []Mined) error {
 			sent_at = coalesce(t.sent_at, now()), revision = revision + 1, updated_at = now()
 		FROM found v WHERE t.id = v.id RETURNING t.*
 	), counted AS (SELECT address, -count(DISTINCT id)::int AS n FROM found WHERE was <> 'mined' GROUP BY address)`+
-		l.kept()+told+tally, l.targets(), ids, hashes, blocks, numbers, times, succeeded, used, prices, reasons)
-	if err == nil {
-		err = counts.read(rows)
-	}
-	if err != nil {
+		l.kept()+told+tally, l.targets(), ids, hashes, blocks, numbers, times, succeeded, used, prices, reasons).Query(counts.read)
+	if err := l.db.SendBatch(ctx, batch).Close(); err != nil {
 		return fmt.Errorf("record what was mined: %w", err)
 	}
 	l.heard()
@@ -161,21 +171,42 @@ func (l *Ledger) Confirm(ctx context.Context, blocks []Block) (int, error) {
 	if err != nil {
 		return 0, fmt.Errorf("find what is to be confirmed: %w", err)
 	}
-	confirmed := 0
+	confirmed, keys := 0, map[string]bool{}
 	for part := range slices.Chunk(ids, settleLimit) {
-		n, err := l.confirm(ctx, part, hashes)
+		n, of, err := l.confirm(ctx, part, hashes)
 		confirmed += n
+		for _, key := range of {
+			keys[key] = true
+		}
 		if err != nil {
 			return confirmed, err
 		}
 	}
-	return confirmed, nil
+	return confirmed, l.noteConfirmed(ctx, slices.Collect(maps.Keys(keys)))
 }
 
-func (l *Ledger) confirm(ctx context.Context, ids [][16]byte, hashes []string) (int, error) {
-	counts := tallied{}
+// noteConfirmed stores that keys had a transaction confirmed now. It is a database transaction of its own, because keys are
+// locked before budgets everywhere, and it does not wait for the disk with the keys' locks in hand.
+func (l *Ledger) noteConfirmed(ctx context.Context, keys []string) error {
+	if len(keys) == 0 {
+		return nil
+	}
+	batch := relaxed()
+	batch.Queue(`UPDATE relayer_keys k SET last_confirmed_at = now()
+		FROM (SELECT address FROM relayer_keys WHERE chain_id = $1 AND address = ANY($2) ORDER BY address FOR UPDATE) AS locked
+		WHERE k.chain_id = $1 AND k.address = locked.address`, l.ChainID, keys)
+	if err := l.db.SendBatch(ctx, batch).Close(); err != nil {
+		return fmt.Errorf("confirm: %w", err)
+	}
+	return nil
+}
+
+// confirm makes final what of ids stands in one of the blocks. It returns how many those were, and the keys of those that
+// were confirmed.
+func (l *Ledger) confirm(ctx context.Context, ids [][16]byte, hashes []string) (int, []string, error) {
+	batch, counts := relaxed(), tallied{}
 	// What a no-op did is what was intended with it; that a caller's own bytes were mined after all beats any intent.
-	rows, err := l.db.Query(ctx, `WITH deep AS MATERIALIZED (
+	batch.Queue(`WITH deep AS MATERIALIZED (
 		SELECT id FROM relayer_txs WHERE id = ANY($2) AND open AND status = 'mined' AND block_hash = ANY($3)
 			ORDER BY relayer_address, nonce FOR UPDATE
 	), changed AS (
@@ -189,22 +220,10 @@ func (l *Ledger) confirm(ctx context.Context, ids [][16]byte, hashes []string) (
 				WHEN t.status_reason <> '' THEN t.status_reason ELSE 'execution reverted' END
 		FROM deep WHERE t.id = deep.id AND t.open AND t.status = 'mined' AND t.block_hash = ANY($3)
 		RETURNING t.*
-	)`+paid+told+tally, l.targets(), ids, hashes)
-	if err == nil {
-		err = counts.read(rows)
-	}
-	if err != nil {
-		return 0, fmt.Errorf("confirm: %w", err)
+	)`+paid+told+tally, l.targets(), ids, hashes).Query(counts.read)
+	if err := l.db.SendBatch(ctx, batch).Close(); err != nil {
+		return 0, nil, fmt.Errorf("confirm: %w", err)
 	}
 	l.heard()
-	n := l.counted(counts)
-	if keys := counts[string(relayer.Confirmed)].keys; len(keys) > 0 {
-		// Not above: keys come before budgets everywhere. And that it is seen a moment later harms nobody.
-		if _, err := l.db.Exec(ctx, `UPDATE relayer_keys k SET last_confirmed_at = now()
-			FROM (SELECT address FROM relayer_keys WHERE chain_id = $1 AND address = ANY($2) ORDER BY address FOR UPDATE) AS locked
-			WHERE k.chain_id = $1 AND k.address = locked.address`, l.ChainID, keys); err != nil {
-			return n, fmt.Errorf("confirm: %w", err)
-		}
-	}
-	return n, nil
+	return l.counted(counts), counts[string(relayer.Confirmed)].keys, nil
 }

@@ -1,12 +1,14 @@
 package tracker_test
 
 import (
+	"context"
 	"math/big"
 	"testing"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/core/types"
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
@@ -288,4 +290,29 @@ func TestAnotherHistoryIsRefused(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 1, dropped)
 	require.Eventually(t, func() bool { return r.Lineage.Err() == nil }, 20*time.Second, 20*time.Millisecond)
+}
+
+// A server that crashes may lose what nodes and the chain have told. It is stored again, each change once.
+func TestTracker_LostRecords_StoredAgain(t *testing.T) {
+	f := setup(t, 1)
+	to := f.chain.Accounts[0].Address
+	before := f.balance(to)
+	first, second := f.send(), f.send()
+	f.chain.Commit()
+	f.Reaches(t, first, relayer.Mined)
+	f.Reaches(t, second, relayer.Mined)
+	conn, err := pgx.Connect(t.Context(), f.options.DatabaseURL)
+	require.NoError(t, err)
+	defer conn.Close(context.WithoutCancel(t.Context()))
+	// As the rows were when the attempts were stored, and as the key was then.
+	_, err = conn.Exec(t.Context(), `WITH lost AS (UPDATE relayer_txs SET status = 'allocated', status_reason = '', tx_hash = NULL, block_number = NULL, block_hash = NULL,
+			mined_at = NULL, sent_at = NULL, succeeded = NULL, mined_purpose = NULL, gas_used = NULL, gas_price_paid = NULL, attempts = 0, revision = 1
+			WHERE open RETURNING 1)
+		UPDATE relayer_keys SET pending_count = pending_count + (SELECT count(*) FROM lost)`)
+	require.NoError(t, err)
+	f.chain.Commit()
+	f.Reaches(t, first, relayer.Confirmed)
+	f.Reaches(t, second, relayer.Confirmed)
+	f.settled()
+	require.Equal(t, new(big.Int).Add(before, big.NewInt(2)), f.balance(to), "executed once each")
 }
