@@ -64,6 +64,7 @@ func relay(ctx context.Context, s *suite) error {
 	s.report(deliveredRow, "/s")
 	s.report(backlogRow, "")
 	s.report(walRow(relayRow), "KB").within(8)
+	s.report(syncsRow(relayRow), "")
 	for _, row := range []string{floorCommitRow, floorHTTPRow} {
 		s.report(row+", p50", "ms")
 		s.report(row+", p99", "ms")
@@ -83,6 +84,8 @@ func relay(ctx context.Context, s *suite) error {
 }
 
 func walRow(of string) string { return of + ": written to Postgres' log each" }
+
+func syncsRow(of string) string { return of + ": fsyncs of Postgres' log each" }
 
 func cpuRow(of, who string) string { return of + ": processor time each, " + who }
 
@@ -228,6 +231,10 @@ func (s *suite) full(ctx context.Context, r *relayed, row string, idempotent boo
 	if err != nil {
 		return posted{}, 0, err
 	}
+	syncs, err := r.syncs(ctx)
+	if err != nil {
+		return posted{}, 0, err
+	}
 	sent, mined, err := r.send(ctx, s.burst, 0, idempotent)
 	if err != nil {
 		return sent, 0, err
@@ -237,6 +244,11 @@ func (s *suite) full(ctx context.Context, r *relayed, row string, idempotent boo
 		return sent, 0, err
 	}
 	s.sample(walRow(row), (after-before)/float64(s.burst)/1000, "KB")
+	synced, err := r.syncs(ctx)
+	if err != nil {
+		return sent, 0, err
+	}
+	s.sample(syncsRow(row), (synced-syncs)/float64(s.burst), "")
 	rate := float64(s.burst) / mined.Sub(sent.began).Seconds()
 	s.sample(row, rate, "/s")
 	return sent, rate, errors.Join(used(row, s.burst), r.tellStatements(ctx))

@@ -130,6 +130,13 @@ func (r *relayed) wal(ctx context.Context) (n float64, err error) {
 	})
 }
 
+// syncs returns how often the server has waited for the disk with its log.
+func (r *relayed) syncs(ctx context.Context) (n float64, err error) {
+	return n, r.db.do(ctx, r.db.server.DatabaseURL("relay"), func(conn *pgx.Conn) error {
+		return conn.QueryRow(ctx, "SELECT wal_sync FROM pg_stat_wal").Scan(&n)
+	})
+}
+
 // waitingCount is how many transactions wait for a key while others are posted.
 const waitingCount = 10_000
 
