@@ -72,8 +72,9 @@ func (l *Ledger) Dispatch(ctx context.Context, terms Terms, limit int) ([]*relay
 }
 
 // dispatchable lists what waits and a key could take by itself at present, the oldest first: of each target as many as there
-// may be room for, since what waits for a full key, or for ether, must not keep others from being seen. It takes no locks,
-// because passing over a long queue of what no key can pay for takes time, and those who post wait for the keys' locks.
+// may be room for, since what waits for a full key, or for ether, must not keep others from being seen. A target whose cheapest
+// transaction no key can pay for is not read any further. It takes no locks, because passing over a long queue of what no key
+// can pay for takes time, and those who post wait for the keys' locks.
 func (l *Ledger) dispatchable(ctx context.Context, terms Terms, limit int) ([][16]byte, error) {
 	rows, err := l.db.Query(ctx, `WITH room AS MATERIALIZED (SELECT k.address, $6::text::numeric - coalesce(b.spent_wei, 0) AS budget,
 			CASE WHEN k.balance_at > now() - $5::interval THEN k.balance_wei - k.committed_wei END AS free
@@ -81,7 +82,12 @@ func (l *Ledger) dispatchable(ctx context.Context, terms Terms, limit int) ([][1
 			= (k.chain_id, k.pool_id, (now() AT TIME ZONE 'utc')::date, 'key', k.address)
 		WHERE k.chain_id = $1 AND k.pool_id = $2 AND k.address = ANY($7) AND k.pending_count < $8
 			AND k.enabled AND NOT k.paused AND NOT k.funding AND k.stuck_since IS NULL
-	), targets AS (SELECT $2::text AS target WHERE EXISTS (SELECT FROM room) UNION ALL SELECT address FROM room)
+	), targets AS MATERIALIZED (SELECT target FROM (SELECT $2::text AS target UNION ALL SELECT address FROM room) AS every
+		WHERE EXISTS (SELECT FROM room WHERE every.target IN ($2, room.address) AND (room.free IS NULL OR room.free >= (
+			SELECT t.value_wei + coalesce(t.reserve_wei, 0) FROM relayer_txs t
+			WHERE t.chain_id = $1 AND t.pool_id = $2 AND t.target = every.target AND t.open AND t.nonce IS NULL
+			ORDER BY t.value_wei + coalesce(t.reserve_wei, 0) LIMIT 1)))
+	)
 	SELECT next.id FROM targets CROSS JOIN LATERAL (SELECT t.id FROM relayer_txs t
 		WHERE t.chain_id = $1 AND t.pool_id = $2 AND t.target = targets.target AND t.open AND t.nonce IS NULL
 			AND (t.valid_until IS NULL OR t.valid_until > now())

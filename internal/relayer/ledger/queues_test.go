@@ -61,6 +61,16 @@ func TestClaims_LongQueue_ReadFewRows(t *testing.T) {
 		require.Nil(t, accept(t, l, terms, draft(l))[0].Nonce)
 	}
 	require.Less(t, rowsRead(t, l)-before, 1000, "accepting where others wait for the room that there is")
+
+	_, err := l.db.Exec(t.Context(), `UPDATE relayer_keys SET balance_wei = 0, balance_at = now()`)
+	require.NoError(t, err)
+	before = rowsRead(t, l)
+	for range 5 {
+		seated, err := l.Dispatch(t.Context(), terms, 2)
+		require.NoError(t, err)
+		require.Empty(t, seated)
+	}
+	require.Less(t, rowsRead(t, l)-before, 1000, "dispatching where all wait for ether")
 }
 
 // Dispatch takes the keys' locks only where a key could take something: those who post wait for them.
