@@ -72,7 +72,7 @@ func TestCommits_WaitForTheDisk_UnlessRepeatable(t *testing.T) {
 	_, err = l.Raise(t.Context(), terms.Held[0], 0, 9)
 	require.NoError(t, err)
 	commits("on", "raise")
-	_, err = l.Fill(t.Context(), terms.Held[0], 0, 0)
+	_, err = l.Fill(t.Context(), terms.Held[0], 0, 0, 0)
 	require.NoError(t, err)
 	commits("on", "fill")
 }
