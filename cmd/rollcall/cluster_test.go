@@ -193,6 +193,10 @@ func (v *vanishing) Ping(context.Context, *rollcallv1.PingRequest) (*rollcallv1.
 	return &rollcallv1.PingResponse{Cluster: "c", Epoch: 1, Node: "n", Leader: &rollcallv1.Leader{Node: "n", Address: v.address, ClientAddress: v.address}}, nil
 }
 
+func (v *vanishing) ListServices(context.Context, *rollcallv1.ListServicesRequest) (*rollcallv1.ListServicesResponse, error) {
+	return &rollcallv1.ListServicesResponse{Records: []*rollcallv1.ServiceRecord{{Service: &rollcallv1.Service{Id: "x", Kind: "relayer"}}}}, nil
+}
+
 func (v *vanishing) DeregisterServices(context.Context, *rollcallv1.DeregisterServicesRequest) (*rollcallv1.DeregisterServicesResponse, error) {
 	<-v.over
 	return nil, errors.New("too late")

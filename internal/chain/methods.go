@@ -115,7 +115,7 @@ func (ep *endpoint) methodFailed(method, reason string, limited bool) {
 	if method == headMethod {
 		ep.down()
 	}
-	if now.Sub(m.logged) >= methodLogInterval {
+	if ep.failures == 0 && now.Sub(m.logged) >= methodLogInterval { // otherwise the endpoint has logged the cause for all its methods
 		m.logged = now
 		ep.log.Warn("endpoint fails a method", "method", method, "err", reason)
 	}
