@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"math/big"
 	"os"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -152,6 +153,10 @@ func poolOf(record bool) func(ctx context.Context, url string, keys, callers int
 			_ = parts.Wait() // neither fails
 			db.Close()
 		}
+		if err := compare(ctx, store); err != nil {
+			end()
+			return nil, nil, err
+		}
 		return func(ctx context.Context, _ int) (int, error) {
 			_, err := relay.Submit(ctx, httpapi.Submission{RelayerID: poolID, Caller: "bench", Request: relayer.Request{
 				To: &anybody, Value: big.NewInt(1), GasLimit: transferGas, Speed: relayer.Fast,
@@ -159,6 +164,30 @@ func poolOf(record bool) func(ctx context.Context, url string, keys, callers int
 			return int(counting.stored.Swap(0)), err
 		}, end, nil
 	}
+}
+
+// compare records that the keys were compared with the chain, as a tracker's round does: before that the pool gives out no nonce.
+func compare(ctx context.Context, store *ledger.Ledger) error {
+	return until(ctx, 10*time.Second, func(ctx context.Context) error {
+		keys, err := store.Keys(ctx)
+		if err != nil {
+			return err
+		}
+		var addresses []common.Address
+		for _, k := range keys {
+			addresses = append(addresses, k.Address)
+		}
+		if err := store.Compared(ctx, addresses, keys[0].Era, keys[0].ReadAt); err != nil {
+			return err
+		}
+		if keys, err = store.Keys(ctx); err != nil {
+			return err
+		}
+		if slices.ContainsFunc(keys, func(k *relayer.Key) bool { return !store.Trusts(k) }) {
+			return errors.New("the pool has not registered its keys yet")
+		}
+		return nil
+	})
 }
 
 // counted counts the first attempts that are stored. Unless it is to record, what nodes said is not written down: that
@@ -191,6 +220,8 @@ type agreeable struct{}
 
 func (agreeable) Fees(context.Context) (chain.Fees, error) { return fees, nil }
 
+func (agreeable) TransferGas(context.Context, common.Address, common.Address, bool) uint64 { return transferGas }
+
 func (agreeable) Send(_ context.Context, txs []chain.Raw) []chain.Result {
 	results := make([]chain.Result, len(txs))
 	for i := range results {
@@ -211,8 +242,8 @@ func (agreeable) Call(context.Context, string, json.RawMessage) (json.RawMessage
 	return nil, errNoBlocks
 }
 
-func (agreeable) PendingNonces(context.Context, []common.Address) ([]uint64, error) {
-	return nil, errNoBlocks
+func (agreeable) Counts(context.Context, common.Hash, []common.Address) []chain.Counts {
+	return []chain.Counts{{Err: errNoBlocks}}
 }
 
 func (agreeable) Head() chain.Header   { return chain.Header{} }
