@@ -220,7 +220,9 @@ type agreeable struct{}
 
 func (agreeable) Fees(context.Context) (chain.Fees, error) { return fees, nil }
 
-func (agreeable) TransferGas(context.Context, common.Address, common.Address, bool) uint64 { return transferGas }
+func (agreeable) TransferGas(context.Context, common.Address, common.Address, bool) uint64 {
+	return transferGas
+}
 
 func (agreeable) Send(_ context.Context, txs []chain.Raw) []chain.Result {
 	results := make([]chain.Result, len(txs))

@@ -15,17 +15,40 @@ const (
 	floorEvery     = 25 * time.Millisecond
 )
 
+const insertFloor = "INSERT INTO floor DEFAULT VALUES"
+
+// floorConnections opens as many connections to the database as clients post over, each of which has inserted one row.
+func floorConnections(ctx context.Context, url string) (conns []*pgx.Conn, err error) {
+	for len(conns) < relayConnections {
+		conn, err := pgx.Connect(ctx, url)
+		if err != nil {
+			return conns, err
+		}
+		if conns = append(conns, conn); len(conns) == 1 {
+			if _, err := conn.Exec(ctx, "CREATE TABLE floor (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, at timestamptz DEFAULT now())"); err != nil {
+				return conns, err
+			}
+		}
+		if _, err := conn.Exec(ctx, insertFloor); err != nil {
+			return conns, err
+		}
+	}
+	return conns, nil
+}
+
 // withFloor measures, while do runs, what a POST cannot be faster than on this machine at that load: a small row that is
 // inserted and committed by itself, and an answer of the same process that asks nobody.
 func (s *suite) withFloor(ctx context.Context, r *relayed, do func(context.Context) error) error {
-	conn, err := pgx.Connect(ctx, r.db.server.DatabaseURL("relay"))
+	conns, err := floorConnections(ctx, r.db.server.DatabaseURL("relay"))
+	defer func() {
+		for _, conn := range conns {
+			conn.Close(context.WithoutCancel(ctx))
+		}
+	}()
 	if err != nil {
 		return err
 	}
-	defer conn.Close(context.WithoutCancel(ctx))
-	if _, err := conn.Exec(ctx, "CREATE TABLE floor (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, at timestamptz DEFAULT now())"); err != nil {
-		return err
-	}
+	turn := 0
 	var probes errgroup.Group
 	beside, stop := context.WithCancel(ctx)
 	defer stop()
@@ -46,7 +69,8 @@ func (s *suite) withFloor(ctx context.Context, r *relayed, do func(context.Conte
 		})
 	}
 	probe(floorCommitRow, func(ctx context.Context) error {
-		_, err := conn.Exec(ctx, "INSERT INTO floor DEFAULT VALUES")
+		turn++
+		_, err := conns[turn%len(conns)].Exec(ctx, insertFloor)
 		return err
 	})
 	probe(floorHTTPRow, func(ctx context.Context) error {

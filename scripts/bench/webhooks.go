@@ -123,6 +123,21 @@ func (r *relayed) due(ctx context.Context) (n int, err error) {
 	})
 }
 
+// settled returns when everything that was posted is final, and its webhooks are delivered.
+func (r *relayed) settled(ctx context.Context) error {
+	return until(ctx, time.Minute, func(ctx context.Context) error {
+		return r.db.do(ctx, r.db.server.DatabaseURL("relay"), func(conn *pgx.Conn) error {
+			var open, due int
+			err := conn.QueryRow(ctx, `SELECT (SELECT count(*) FROM relayer_txs WHERE open),
+				(SELECT count(*) FROM relayer_deliveries WHERE state = 'due')`).Scan(&open, &due)
+			if err == nil && open+due > 0 {
+				err = fmt.Errorf("%d transactions are not final, %d webhooks not delivered", open, due)
+			}
+			return err
+		})
+	})
+}
+
 // wal returns how many bytes the server has written to its log.
 func (r *relayed) wal(ctx context.Context) (n float64, err error) {
 	return n, r.db.do(ctx, r.db.server.DatabaseURL("relay"), func(conn *pgx.Conn) error {
