@@ -97,13 +97,14 @@ func TestHealth_RoundsFail_NotReady(t *testing.T) {
 // A round that never ends is a round that does not succeed.
 func TestHealth_RoundHangs_NotReady(t *testing.T) {
 	f := setup(t, 1)
-	rounds := make(chan struct{})
+	nodes := &hanging{hung: make(chan struct{}), resumed: make(chan struct{})}
 	f.options.Tracker = func(c *tracker.Config) {
-		c.Chain = &paused{Chain: c.Chain, resumed: rounds}
+		nodes.Chain, c.Chain = c.Chain, nodes
 	}
 	r := f.start(t, func(c *pool.Config) { c.RoundsWithin = 2 * time.Second })
+	close(nodes.hung)
 	awaitProblem(t, r, "rounds", "for")
-	close(rounds)
+	close(nodes.resumed)
 	awaitProblem(t, r, "rounds", "")
 }
 
@@ -119,16 +120,21 @@ func TestHealth_AnotherProcessFollows_Ready(t *testing.T) {
 	}, 4*time.Second, 50*time.Millisecond)
 }
 
-// paused is a chain whose reads wait until it is resumed, as those of a node that hangs.
-type paused struct {
+// hanging is a chain that answers at first. Once it hangs, reads wait until it is resumed.
+type hanging struct {
 	tracker.Chain
-	resumed chan struct{}
+	hung, resumed chan struct{}
 }
 
-func (p *paused) Latest(ctx context.Context) (tracker.View, error) {
+func (h *hanging) Latest(ctx context.Context) (tracker.View, error) {
 	select {
-	case <-p.resumed:
-		return p.Chain.Latest(ctx)
+	case <-h.hung:
+	default:
+		return h.Chain.Latest(ctx)
+	}
+	select {
+	case <-h.resumed:
+		return h.Chain.Latest(ctx)
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
