@@ -94,6 +94,8 @@ func TestOpenZeppelin681_NonceTooLowAsInternalError(t *testing.T) {
 			Name: "too low", Methods: []string{"eth_sendRawTransaction"}, Fault: proxy.Fault{Kind: proxy.Refuse, Code: -32603, Message: "Transaction nonce too low"},
 			When: proxy.Sends(func(tx *types.Transaction) bool { return tx.Nonce() == 0 }),
 		},
+		// Otherwise the relayer, which asks before it sends again, would not.
+		proxy.Rule{Name: "unknown hash", Methods: []string{"eth_getTransactionByHash"}, Fault: proxy.Fault{Kind: proxy.Answer, Result: "null"}},
 	)
 	node.SetLag(1)
 	txs := []*relayer.Transaction{f.Send(t, receiver, 1, nil)}
