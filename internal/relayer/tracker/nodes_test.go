@@ -64,7 +64,11 @@ func TestRound_EndpointFails_AnotherIsReadAtOnce(t *testing.T) {
 	broken.SetRules(proxy.Rule{
 		Name: "counts", Methods: []string{"eth_getTransactionCount"}, Fault: proxy.Fault{Kind: proxy.Refuse, Code: -32603, Message: "internal error"},
 	})
-	r := relaytest.Start(t, f.options)
+	r := relaytest.Launch(t, f.options)
+	require.Eventually(t, func() bool {
+		f.chain.Commit() // a key gets nonces after a round, and rounds come with blocks
+		return r.Health().Ready
+	}, 30*time.Second, 50*time.Millisecond)
 	for range 3 {
 		tx := r.Reaches(t, r.Send(t, f.chain.Accounts[0].Address, 1, nil), relayer.Broadcasted)
 		f.chain.Commit()
