@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
 	"github.com/rollcall-dev/rollcall/internal/relayer"
@@ -163,15 +164,23 @@ func TestResend_FeesFall_AtOnce(t *testing.T) {
 	}, 20*time.Second, 500*time.Millisecond)
 }
 
+// A pause ends when rounds succeed again. An outage between two rounds is shorter than the shortest pause.
 func TestResend_NodeIsBack_AtOnce(t *testing.T) {
 	var node *proxy.Proxy
-	f := setup(t, 1, paused, func(o *relaytest.Options) { node = before(t, o) })
+	reg := prometheus.NewRegistry()
+	f := setup(t, 1, paused, func(o *relaytest.Options) {
+		node = before(t, o)
+		o.Registry = reg
+	})
+	failed := failedRounds(t, reg)
 	node.SetDown(true)
 	tx := f.submitRoomy()
 	require.Eventually(t, func() bool {
 		now, err := f.Transaction(t.Context(), relaytest.PoolID, tx.ID)
 		return err == nil && (now.StatusReason != "" || now.Status == relayer.Unknown)
 	}, 20*time.Second, 10*time.Millisecond)
+	// The first one may be the tending that was under way.
+	require.Eventually(t, func() bool { return failedRounds(t, reg) > failed+1 }, 20*time.Second, 10*time.Millisecond)
 	node.SetDown(false)
 	f.Reaches(t, tx, relayer.Broadcasted)
 }

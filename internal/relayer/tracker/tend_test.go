@@ -89,6 +89,24 @@ func sum(t *testing.T, reg *prometheus.Registry, name string) (total float64) {
 	return total
 }
 
+// failedRounds counts rounds that failed. A tending that does is counted, too.
+func failedRounds(t *testing.T, reg *prometheus.Registry) float64 {
+	t.Helper()
+	families, err := reg.Gather()
+	require.NoError(t, err)
+	for _, family := range families {
+		if family.GetName() != "rollcall_relayer_rounds_total" {
+			continue
+		}
+		for _, m := range family.Metric {
+			if m.Label[0].GetValue() == "failed" {
+				return m.Counter.GetValue()
+			}
+		}
+	}
+	return 0
+}
+
 // A database that says nothing holds up neither rounds nor the sender for ever, and all go on when it is back.
 func TestSilentDatabaseHoldsUpNobodyForEver(t *testing.T) {
 	server := testpostgres.Own(t)
@@ -97,24 +115,9 @@ func TestSilentDatabaseHoldsUpNobodyForEver(t *testing.T) {
 		o.DatabaseURL, o.Registry = server.URL()+"&statement_timeout=600&connect_timeout=1", reg
 	})
 	tx := f.send()
-	failed := func() float64 {
-		families, err := reg.Gather()
-		require.NoError(t, err)
-		for _, family := range families {
-			if family.GetName() != "rollcall_relayer_rounds_total" {
-				continue
-			}
-			for _, m := range family.Metric {
-				if m.Label[0].GetValue() == "failed" {
-					return m.Counter.GetValue()
-				}
-			}
-		}
-		return 0
-	}
-	before := failed()
+	before := failedRounds(t, reg)
 	server.Pause()
-	require.Eventually(t, func() bool { return failed() > before+1 }, time.Minute, 20*time.Millisecond, "it hangs")
+	require.Eventually(t, func() bool { return failedRounds(t, reg) > before+1 }, time.Minute, 20*time.Millisecond, "it hangs")
 	server.Resume()
 	f.chain.Commit()
 	f.Reaches(t, tx, relayer.Mined)

@@ -296,39 +296,33 @@ func (t *Tracker) await(ctx context.Context, heads bool) {
 }
 
 // round reads the chain, brings the store up to it, and has what is pending tended. If the endpoint that it reads from gives
-// no answer to something, the whole round is done again from another endpoint: reads of two endpoints need not agree.
+// no answer to something, the whole round is done again from another endpoint: reads of two endpoints need not agree. Each
+// endpoint has one try. Where none shows its newest block, the round fails.
 func (t *Tracker) round(ctx context.Context) error {
 	var failed error
 	for tried := map[string]bool{}; ; {
-		err := t.roundElsewhere(ctx, tried)
-		if errors.Is(err, errTried) {
-			return failed
-		}
-		if err == nil || ctx.Err() != nil || !chain.IsNoAnswer(err) && !errors.Is(err, chain.ErrStale) {
+		// First, since what is decided from the view holds in the era that was before it.
+		all, err := t.cfg.Ledger.Keys(ctx)
+		if err != nil {
 			return err
 		}
-		failed = err
+		view, err := t.cfg.Chain.Latest(ctx)
+		if err != nil {
+			return err
+		}
+		if tried[view.Endpoint()] {
+			return failed
+		}
+		tried[view.Endpoint()] = true
+		failed = t.roundFrom(ctx, view, all)
+		if failed == nil || ctx.Err() != nil || !chain.IsNoAnswer(failed) && !errors.Is(failed, chain.ErrStale) {
+			return failed
+		}
 	}
 }
 
-// errTried means that the endpoint that is preferred now has failed in this round.
-var errTried = errors.New("endpoint was tried in this round")
-
-// roundElsewhere does a round from the preferred endpoint, and adds that to those tried.
-func (t *Tracker) roundElsewhere(ctx context.Context, tried map[string]bool) error {
-	// First, since what is decided from the view holds in the era that was before it.
-	all, err := t.cfg.Ledger.Keys(ctx)
-	if err != nil {
-		return err
-	}
-	view, err := t.cfg.Chain.Latest(ctx)
-	if err != nil {
-		return err
-	}
-	if tried[view.Endpoint()] {
-		return errTried
-	}
-	tried[view.Endpoint()] = true
+// roundFrom does a round from one endpoint's view.
+func (t *Tracker) roundFrom(ctx context.Context, view View, all []*relayer.Key) error {
 	r := &round{Tracker: t, view: view, head: view.Header(), keys: all, seen: t.seen, blocks: map[common.Hash][]chain.Receipt{}}
 	if len(all) == 0 {
 		t.last = r.head // nothing to do before the next one
@@ -351,7 +345,7 @@ func (t *Tracker) roundElsewhere(ctx context.Context, tried map[string]bool) err
 	if err := r.reconcile(ctx); err != nil {
 		return err
 	}
-	err = t.catchUp(ctx, r)
+	err := t.catchUp(ctx, r)
 	// Tending needs no receipts. Where they cannot be had, what is pending is looked after all the same.
 	if time.Since(t.tended) >= t.cfg.Tend {
 		r.recovered = t.failed
