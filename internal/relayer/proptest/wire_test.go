@@ -17,7 +17,7 @@ var statements = []struct {
 }{
 	{"claim: lock", "CASE WHEN balance_at > now()"},
 	{"claim: commit", "INSERT INTO relayer_txs (chain_id, pool_id, status"},
-	{"dispatch: lock", "ORDER BY id LIMIT $4 FOR UPDATE"},
+	{"dispatch: lock", "ORDER BY id FOR UPDATE"},
 	{"dispatch: commit", "UPDATE relayer_txs t SET relayer_address = v.address"},
 	{"fill: lock", "SELECT CASE WHEN filled_hour"},
 	{"store attempts", "FROM unnest($2::uuid[], $3::int[], $4::text[], $5::bigint[]"},
