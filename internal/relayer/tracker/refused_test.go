@@ -15,6 +15,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 	"github.com/rollcall-dev/rollcall/internal/relayer/httpapi"
 	"github.com/rollcall-dev/rollcall/internal/relayer/relaytest"
+	"github.com/rollcall-dev/rollcall/internal/relayer/sender"
 	"github.com/rollcall-dev/rollcall/internal/relayer/tracker"
 	"github.com/rollcall-dev/rollcall/internal/testchain/proxy"
 )
@@ -80,6 +81,7 @@ func TestGivenUpOnce(t *testing.T) {
 		node.SetRules(never)
 		remote, o.Ring = keyringtest.Faked(t, o.Ring)
 		o.Registry = reg
+		o.Sender = func(c *sender.Config) { c.MaxPause = c.Pause }
 	})
 	givenUp := func() float64 {
 		families, err := reg.Gather()

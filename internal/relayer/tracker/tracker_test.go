@@ -214,7 +214,7 @@ func TestStuckIsBumpedUpToTheCap(t *testing.T) {
 		require.NoError(t, err)
 		last := attempts[len(attempts)-1].MaxFee
 		return new(big.Int).Div(new(big.Int).Mul(last, big.NewInt(110)), big.NewInt(100)).Cmp(limit) > 0
-	}, 30*time.Second, 100*time.Millisecond)
+	}, 2*time.Minute, 100*time.Millisecond)
 	for i, a := range attempts {
 		require.LessOrEqual(t, a.MaxFee.Cmp(limit), 0)
 		if i == 0 {
