@@ -45,7 +45,8 @@ func (v *truth) settled(within time.Duration) {
 // open describes what is not final, for a failure.
 func (v *truth) open() (out string) {
 	rows, err := v.db.Query(v.t.Context(), `SELECT format('%s nonce %s of %s: %s %s, intent %s, %s attempts (%s), updated %s', t.kind, t.nonce, t.relayer_address,
-		t.status, t.status_reason, t.intent, t.attempts, (SELECT string_agg(format('%s:%s:%s %s', a.attempt, a.nonce, a.purpose, a.last_error), ', ') FROM relayer_attempts a WHERE a.tx_id = t.id),
+		t.status, t.status_reason, t.intent, t.attempts, (SELECT string_agg(format('%s:%s:%s %s, %s resends, paused until %s', a.attempt, a.nonce, a.purpose, a.last_error,
+			a.resends, a.next_send_at), ', ') FROM relayer_attempts a WHERE a.tx_id = t.id),
 		t.updated_at) FROM relayer_txs t WHERE open ORDER BY relayer_address, nonce LIMIT 40`)
 	require.NoError(v.t, err)
 	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
