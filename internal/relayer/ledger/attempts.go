@@ -79,8 +79,9 @@ type Broadcast struct {
 	// Status is relayer.Broadcasted, relayer.Unknown, or relayer.Allocated where no node took it.
 	Status relayer.Status
 	Error  string // of the nodes; "" for none
-	// Pause is how long the attempt is not sent again: doubled for each send before it, up to MaxPause. Zero for an attempt
-	// that was accepted at its first send, whose row stays unchanged.
+	// Pause is how long the attempt is not sent again: doubled for each send before it, up to MaxPause. An attempt that is
+	// accepted before its last pause is over has the first pause again. Zero for an attempt that was accepted at its first
+	// send, whose row stays unchanged.
 	Pause, MaxPause time.Duration
 }
 
@@ -136,14 +137,16 @@ func (p *pauses) add(b Broadcast) {
 	p.first, p.most = append(p.first, b.Pause.Milliseconds()), append(p.most, b.MaxPause.Milliseconds())
 }
 
-// queue adds the update. A pause that ended long ago does not count: it was for another reason.
+// queue adds the update. A pause that ended long ago does not count, because it was for another reason. Nor does one during which
+// a node accepted the attempt: the tracker sends so early after a lower nonce was mined, which made room in the node's pool.
 func (p *pauses) queue(b *pgx.Batch) {
 	if len(p.ids) == 0 {
 		return
 	}
+	const over = `a.next_send_at < now() - 2 * v.most OR a.next_send_at > now() AND v.error = ''`
 	b.Queue(`UPDATE relayer_attempts a SET last_error = v.error,
-			resends = CASE WHEN a.next_send_at < now() - 2 * v.most THEN 1 ELSE a.resends + 1 END,
-			next_send_at = now() + least(v.most, v.first * power(2, CASE WHEN a.next_send_at < now() - 2 * v.most THEN 0 ELSE least(a.resends, 30) END))
+			resends = CASE WHEN `+over+` THEN 1 ELSE a.resends + 1 END,
+			next_send_at = now() + least(v.most, v.first * power(2, CASE WHEN `+over+` THEN 0 ELSE least(a.resends, 30) END))
 		FROM (SELECT id, number, error, first * interval '1 millisecond' AS first, most * interval '1 millisecond' AS most
 			FROM unnest($1::uuid[], $2::int[], $3::text[], $4::bigint[], $5::bigint[]) AS u (id, number, error, first, most)) AS v
 		WHERE a.tx_id = v.id AND a.attempt = v.number`, p.ids, p.numbers, p.errs, p.first, p.most)

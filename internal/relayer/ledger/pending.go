@@ -56,8 +56,9 @@ func (l *Ledger) froms(froms []From) (addresses []string, nonces []int64) {
 
 // Unmined are the latest attempts of whatever is not mined in a block that is known, from the given nonces on, whose row has
 // not changed for age; the lowest nonce of each key first, at most limit of each key. Final ones are among them if their nonce is:
-// a chain that gave a deep block up needs them again. [Ledger.Unsent] has those that no node accepted. Paused ones are left out.
-func (l *Ledger) Unmined(ctx context.Context, froms []From, age time.Duration, limit int) ([]*relayer.Attempt, error) {
+// a chain that gave a deep block up needs them again. [Ledger.Unsent] has those that no node accepted. Paused ones are left out,
+// except of the keys in atOnce.
+func (l *Ledger) Unmined(ctx context.Context, froms []From, age time.Duration, atOnce []common.Address, limit int) ([]*relayer.Attempt, error) {
 	addresses, nonces := l.froms(froms)
 	return l.listAttempts(ctx, "list unmined attempts", `SELECT a.* FROM unnest($2::text[], $3::bigint[]) AS f (address, nonce)
 		CROSS JOIN LATERAL (SELECT t.id, t.nonce, t.relayer_address FROM relayer_txs t
@@ -65,8 +66,8 @@ func (l *Ledger) Unmined(ctx context.Context, froms []From, age time.Duration, l
 				AND NOT (t.open AND t.status IN ('allocated', 'unknown')) AND t.updated_at < now() - $4::interval
 			ORDER BY t.nonce LIMIT $5) AS t
 		CROSS JOIN LATERAL (`+selectAttempts+` WHERE a.tx_id = t.id AND a.nonce = t.nonce AND a.address = t.relayer_address ORDER BY a.attempt DESC LIMIT 1) AS a
-		WHERE NOT a.paused
-		ORDER BY t.nonce, t.relayer_address`, l.ChainID, addresses, nonces, age, limit)
+		WHERE NOT a.paused OR f.address = ANY($6)
+		ORDER BY t.nonce, t.relayer_address`, l.ChainID, addresses, nonces, age, limit, hexAddresses(atOnce))
 }
 
 // Lowest are the transactions that stand exactly at the given nonces and are not mined: each holds up its key.

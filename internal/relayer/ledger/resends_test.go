@@ -77,3 +77,42 @@ func TestUnsent_RefusedAttempts_WaitForTheirPause(t *testing.T) {
 	require.Equal(t, map[common.Address]uint64{terms.Held[0]: 1}, first)
 	require.Equal(t, []uint64{1}, nonces(Resends{LowestOnly: []string{"poor"}}))
 }
+
+func TestRecordBroadcasts_AcceptedWithinThePause_RestartsIt(t *testing.T) {
+	t.Parallel()
+	l, terms := setup(t, 1)
+	a := attempt(accept(t, l, terms, drafts(l, 1)...)[0], 1, relayer.PurposeSend)
+	_, err := l.StoreAttempts(t.Context(), []*relayer.Attempt{a})
+	require.NoError(t, err)
+	accepted(t, l, a)
+	unmined := func(atOnce ...common.Address) int {
+		attempts, err := l.Unmined(t.Context(), all(terms), -time.Minute, atOnce, 10)
+		require.NoError(t, err)
+		return len(attempts)
+	}
+	require.Equal(t, 1, unmined())
+
+	resend := func(reason string) (pause time.Duration) {
+		require.NoError(t, l.RecordBroadcasts(t.Context(), []Broadcast{{
+			TxID: a.TxID, Number: 1, From: a.From, Nonce: a.Nonce, Hash: a.Hash, Status: relayer.Broadcasted, Error: reason,
+			Pause: time.Minute, MaxPause: time.Hour,
+		}}))
+		var seconds float64
+		require.NoError(t, l.db.QueryRow(t.Context(), `SELECT extract(epoch FROM next_send_at - now()) FROM relayer_attempts WHERE tx_id = $1`,
+			a.TxID).Scan(&seconds))
+		return time.Duration(seconds * float64(time.Second)).Round(time.Minute)
+	}
+	elapse := func(d time.Duration) {
+		_, err := l.db.Exec(t.Context(), `UPDATE relayer_attempts SET next_send_at = next_send_at - $1::interval`, d)
+		require.NoError(t, err)
+	}
+	require.Equal(t, time.Minute, resend(""))
+	require.Zero(t, unmined())
+	require.Equal(t, 1, unmined(terms.Held[0]))
+	elapse(2 * time.Minute)
+	require.Equal(t, 2*time.Minute, resend(""))
+	require.Equal(t, 4*time.Minute, resend("pool is full"), "a refused attempt")
+	require.Equal(t, time.Minute, resend(""))
+	elapse(2 * time.Minute)
+	require.Equal(t, 2*time.Minute, resend(""))
+}

@@ -68,8 +68,9 @@ const (
 	foundTrust = 30
 )
 
-// absent returns the attempts that the round's node does not have. Those that it has are recorded as broadcasted. Where it
-// does not answer, all are sent again.
+// absent returns the attempts that the round's node does not have, and those that are too old for its claim to have them. Such
+// a claim still counts while the attempt is paused. The others that it has are recorded as broadcasted. Where it does not answer,
+// all are sent again.
 func (r *round) absent(ctx context.Context, attempts []*relayer.Attempt) ([]*relayer.Attempt, error) {
 	if len(attempts) == 0 {
 		return nil, nil
@@ -89,8 +90,12 @@ func (r *round) absent(ctx context.Context, attempts []*relayer.Attempt) ([]*rel
 		if _, ok := found[a.From]; !ok {
 			found[a.From] = true
 		}
-		if presence[i] == chain.Absent || time.Since(a.CreatedAt) > foundTrust*r.cfg.Abandoned {
+		old := time.Since(a.CreatedAt) > foundTrust*r.cfg.Abandoned
+		if presence[i] == chain.Absent || old && !a.Paused {
 			lacking, found[a.From] = append(lacking, a), false
+			continue
+		}
+		if old {
 			continue
 		}
 		known = append(known, ledger.Broadcast{

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ethereum/go-ethereum/core/types"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
@@ -133,6 +134,21 @@ func TestResend_NodeClaimsToKnowWhatItLost_SendsAgain(t *testing.T) {
 	require.Eventually(t, func() bool { return node.Injected()["remembers"] > 0 }, 20*time.Second, 10*time.Millisecond)
 	f.oneIsPending()
 	f.commitUntil(tx, relayer.Confirmed)
+}
+
+// A node whose pool is too small accepts a transaction and drops it, again and again. It has room when another one was mined.
+func TestResend_DroppedAgain_SentOnceALowerNonceIsMined(t *testing.T) {
+	f := setup(t, 1, paused)
+	first, second := f.send(), f.send()
+	f.chain.Rollback()
+	require.Eventually(t, func() bool { return f.latest(first).Paused && f.latest(second).Paused }, 20*time.Second, 10*time.Millisecond)
+	f.chain.Rollback()
+	var raw types.Transaction
+	require.NoError(t, raw.UnmarshalBinary(f.latest(first).Raw))
+	require.NoError(t, f.chain.Client().SendTransaction(t.Context(), &raw))
+	f.chain.Commit()
+	f.commitUntil(second, relayer.Confirmed)
+	f.settled()
 }
 
 // paused has a refused transaction wait for a minute.

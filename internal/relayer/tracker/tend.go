@@ -242,7 +242,9 @@ func (r *round) hopeless(a *relayer.Attempt, o chain.Outcome) bool {
 	}
 }
 
-// missing sends again what a node's pool does not have, or not any more, and fills nonces that nobody has.
+// missing sends again what a node's pool does not have, or not any more, and fills nonces that nobody has. A node that has
+// accepted an attempt before is not sent it within its pause, unless transactions of the key were mined since: a full pool then
+// has room again.
 func (r *round) missing(ctx context.Context, todo chores) error {
 	pending, err := r.view.PendingNonces(ctx, r.addresses)
 	if err != nil {
@@ -260,6 +262,7 @@ func (r *round) missing(ctx context.Context, todo chores) error {
 		return err
 	}
 	var froms []ledger.From
+	var atOnce []common.Address
 	for i, k := range r.keys {
 		if lag, ok := lagging[k.Address]; !ok || lag.Age < r.cfg.Abandoned {
 			continue
@@ -268,6 +271,10 @@ func (r *round) missing(ctx context.Context, todo chores) error {
 			continue
 		}
 		froms = append(froms, ledger.From{Key: k.Address, Nonce: first[i]})
+		if before, ok := r.seen.resent[k.Address]; ok && r.counts[i] > before {
+			atOnce = append(atOnce, k.Address)
+		}
+		r.seen.resent[k.Address] = r.counts[i]
 		if err := r.fill(ctx, k, r.counts[i]); err != nil {
 			return err
 		}
@@ -275,7 +282,7 @@ func (r *round) missing(ctx context.Context, todo chores) error {
 	if len(froms) == 0 {
 		return nil
 	}
-	attempts, err := r.cfg.Ledger.Unmined(ctx, froms, r.cfg.Abandoned, tendLimit)
+	attempts, err := r.cfg.Ledger.Unmined(ctx, froms, r.cfg.Abandoned, atOnce, tendLimit)
 	if err != nil {
 		return err
 	}

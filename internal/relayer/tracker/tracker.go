@@ -174,7 +174,8 @@ func (t *Tracker) record(following bool, err error) {
 
 // seen is what tending has observed since this process follows.
 type seen struct {
-	found map[common.Address]time.Time // when a node had by hash all that it lacked of a key by its count
+	found  map[common.Address]time.Time // when a node had by hash all that it lacked of a key by its count
+	resent map[common.Address]uint64    // a key's mined count when its missing transactions were last looked for
 
 	conditions map[common.Address]conditions
 	price      *big.Int // the highest since fees fell; nil before the first
@@ -210,7 +211,7 @@ func (t *Tracker) forget() {
 	t.unfound, t.confirmed, t.ahead = map[ledger.From]*lost{}, ledger.Block{}, map[common.Address]*ahead{}
 	t.stranded = common.Address{}
 	// The tending goroutine may still have the old one.
-	t.seen = &seen{found: map[common.Address]time.Time{}, conditions: map[common.Address]conditions{}}
+	t.seen = &seen{found: map[common.Address]time.Time{}, resent: map[common.Address]uint64{}, conditions: map[common.Address]conditions{}}
 }
 
 // Run follows, or waits for its turn to, until ctx ends. It returns nil then.
