@@ -288,7 +288,7 @@ func (ep *endpoint) limit(err error) {
 	}
 	ep.mu.Lock()
 	defer ep.mu.Unlock()
-	// What cannot name its chain is of no use for anything else.
+	// An endpoint that cannot name its chain is of no use for other methods.
 	if tracked(e.Method) && e.Method != "eth_chainId" {
 		ep.methodFailed(e.Method, limitPrefix+e.Reason, true)
 		e.RetryAfter = max(0, time.Until(ep.methods[e.Method].until))

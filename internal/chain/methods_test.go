@@ -391,7 +391,7 @@ func TestSend_MethodFailsAtOneEndpoint_NextEndpointAccepts(t *testing.T) {
 	}
 }
 
-// What a node says of the bytes is an answer, whatever code it comes with.
+// A node's refusal of the bytes is an answer, whatever its error code.
 func TestSend_RefusalOfTheBytes_CountsForNothing(t *testing.T) {
 	t.Parallel()
 	for refusal, want := range map[string]Outcome{

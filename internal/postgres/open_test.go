@@ -188,7 +188,7 @@ func TestOpen_RefusesAsynchronousCommit(t *testing.T) {
 	require.ErrorContains(t, err, "synchronous_commit is off")
 	require.NoError(t, open(db.URL()+join+"synchronous_commit=local"))
 
-	// What is open already gets no new connection once that is set.
+	// An open pool gets no new connection once the setting is off.
 	pool, err := postgres.Open(t.Context(), postgres.Config{URL: db.URL()})
 	require.NoError(t, err)
 	defer pool.Close()

@@ -89,7 +89,7 @@ var theirRequests = map[string][]string{
 	"rpc":             {`{"jsonrpc":"2.0","method":"eth_getBalance","params":["` + target + `","latest"],"id":1}`},
 }
 
-// What we add to their answers.
+// ourAdditions are fields that our answers have and theirs lack.
 var ourAdditions = map[string]string{
 	"Transaction.metadata": "what the request said about itself, by which transactions can be listed",
 }

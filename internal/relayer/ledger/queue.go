@@ -128,8 +128,8 @@ func (l *Ledger) RecountQueues(ctx context.Context) (corrected []string, err err
 	}
 	err = pgx.BeginFunc(ctx, l.db, func(tx pgx.Tx) error {
 		batch := new(pgx.Batch)
-		// Whoever changes a queue changes its counter before it commits, and waits for these locks there. A statement of its own:
-		// the next one has to see what this one waited for.
+		// A transaction that changes a queue changes its counter before it commits, and waits for these locks there. A statement of
+		// its own: the next one has to see the changes that this one waited for.
 		batch.Queue(`SELECT FROM relayer_queues WHERE chain_id = $1 AND pool_id = $2 ORDER BY target FOR UPDATE`, l.ChainID, l.Pool)
 		batch.Queue(`INSERT INTO relayer_queues AS q (chain_id, pool_id, target, waiting) SELECT $1, $2, d.target, d.rows FROM (`+differing+`) AS d (target, counted, rows)
 			ON CONFLICT (chain_id, pool_id, target) DO UPDATE SET waiting = excluded.waiting RETURNING q.target`, l.ChainID, l.Pool).Query(func(rows pgx.Rows) (err error) {
