@@ -167,6 +167,9 @@ func (c *chaos) events() []event {
 	if c.shiftEvery > 0 {
 		for at := time.Duration(0); at < c.length; at += c.shiftEvery {
 			dice := [3]int{c.random.IntN(4), c.random.IntN(6), c.random.IntN(len(c.proxies))}
+			if at < 2*c.shiftEvery {
+				dice[1] = int(at / c.shiftEvery) // a node that is down, and then one that lags, once and early
+			}
 			lag := uint64(1 + c.random.IntN(2))
 			add(at, func() { c.shift(dice[0], dice[1], dice[2], lag) })
 		}
