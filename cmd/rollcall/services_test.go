@@ -211,8 +211,8 @@ func TestUsageErrors_NameFlagValueAndChoice(t *testing.T) {
 		{[]string{"tx", "list", "--status", "done"}, []string{
 			`--status: "done" is not a status; allowed: allocated, broadcasted, unknown, mined, confirmed, reverted, failed, replaced, dropped, canceled, expired, open`,
 		}, ""},
-		{[]string{"dev", "keys"}, []string{`"keys" is not a command of rollcall dev`, "It has run, kill, start, api-key", `"rollcall keys"`}, ""},
-		{[]string{"services", "bogus"}, []string{`"bogus" is not a command of rollcall services`, "It has list, get, register, deregister, watch"}, ""},
+		{[]string{"dev", "keys"}, []string{`"keys" is not a command of rollcall dev`, "; it has run, kill, start, api-key", `"rollcall keys"`}, ""},
+		{[]string{"services", "bogus"}, []string{`"bogus" is not a command of rollcall services`, "; it has list, get, register, deregister, watch"}, ""},
 		{[]string{"status", "x"}, []string{`"x" is more than rollcall status takes`}, ""},
 	} {
 		r := rollcall(t, tt.args...)

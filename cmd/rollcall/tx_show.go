@@ -305,7 +305,6 @@ func deliveries(w io.Writer, all []delivery) {
 	table(w, "WEBHOOK TARGET TRANSACTION REVISION STATE TRIES CREATED ERROR", rows)
 }
 
-// ether writes wei as a person reads them, with at most six decimals, cut off.
 // withUnit returns n with its unit, in wei where ether would show as 0. It is empty for nil.
 func withUnit(n *big.Int) string {
 	switch {
@@ -317,6 +316,7 @@ func withUnit(n *big.Int) string {
 	return ether(n) + " ether"
 }
 
+// ether returns wei in ether, with at most six decimals, cut off.
 func ether(n *big.Int) string {
 	if n == nil {
 		return ""

@@ -181,10 +181,11 @@ func unexpected(kctx *kong.Context, args []string, word string) (what, fix strin
 	if len(names) == 0 {
 		return fmt.Sprintf("%q is more than %s takes", word, node.FullPath()), ""
 	}
-	if fix = didYouMean(word, names); fix != "" {
-		fix += " "
+	fix = "it has "
+	if guess := didYouMean(word, names); guess != "" {
+		fix = guess + " It has "
 	}
-	fix += "It has " + strings.Join(names, ", ")
+	fix += strings.Join(names, ", ")
 	for _, child := range kctx.Model.Children {
 		if child.Name == word && !child.Hidden {
 			fix += fmt.Sprintf("; there is %q", child.FullPath())
