@@ -22,6 +22,9 @@ const (
 	lacksTLS   = "the TLS handshake failed and it likely does not use TLS, which this client does"
 )
 
+// answersHTTP is the cause where an address belongs to a port such as that of /status.
+const answersHTTP = "it answers in HTTP/1.1 and is not a cluster port"
+
 // noLeaderError is ErrNoLeader with the last words of each coordinator.
 type noLeaderError struct {
 	cause error // why the search ended; nil while it goes on
@@ -78,7 +81,10 @@ func causeOf(err error, tls bool, timeout time.Duration) string {
 	}
 	text = between.ReplaceAllString(dialed.ReplaceAllString(text, ""), "")
 	if why, ok := strings.CutPrefix(text, "error reading server preface: "); ok {
-		if !tls {
+		switch {
+		case strings.Contains(why, "looked like an HTTP/1.1 header"):
+			return answersHTTP
+		case !tls:
 			return expectsTLS
 		}
 		return "it closed the connection at once: " + why

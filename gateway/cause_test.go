@@ -25,6 +25,7 @@ func TestCauseOf(t *testing.T) {
 		lacksTLS:   {codes.Unavailable, `connection error: desc = "transport: authentication handshake failed: read tcp 127.0.0.1:56956->127.0.0.1:7471: read: connection reset by peer"`, true},
 		"it closed the connection at once: remote error: tls: bad certificate":    {codes.Unavailable, `connection error: desc = "error reading server preface: remote error: tls: bad certificate"`, true},
 		"the TLS handshake failed: x509: certificate signed by unknown authority": {codes.Unavailable, `connection error: desc = "transport: authentication handshake failed: x509: certificate signed by unknown authority"`, true},
+		"it answers in HTTP/1.1 and is not a cluster port":                        {codes.Unavailable, `connection error: desc = "error reading server preface: http2: failed reading the frame payload: http2: frame too large, note that the frame header looked like an HTTP/1.1 header"`, false},
 		"unknown service (Unimplemented)":                                         {codes.Unimplemented, "unknown service", false},
 	} {
 		err := fmt.Errorf("ping n1:7400: %w", FromStatus(status.Error(tc.code, tc.text)))
