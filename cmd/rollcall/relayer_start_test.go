@@ -7,11 +7,13 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"os/exec"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -142,9 +144,9 @@ func TestRelayer_DatabaseAway(t *testing.T) {
 				code, now := r.reason()
 				return code == http.StatusServiceUnavailable && strings.Contains(now, reason)
 			}, time.Minute, time.Millisecond)
-			waiting := r.lines("waiting for the database")
-			require.NotEmpty(t, waiting)
-			require.Contains(t, waiting[0].Err, reason)
+			// The log comes through a pipe, and may be read after the answer.
+			require.Eventually(t, func() bool { return len(r.lines("waiting for the database")) > 0 }, time.Minute, time.Millisecond)
+			require.Contains(t, r.lines("waiting for the database")[0].Err, reason)
 			for path, want := range map[string]int{"/api/v1/health": 200, "/api/v1/ready": 503, "/api/v1/relayers": 503, "/metrics": 200} {
 				req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, r.url+path, nil)
 				require.NoError(t, err)
@@ -229,6 +231,20 @@ func TestRelayer_WarnsOncePerCause(t *testing.T) {
 			r.stop(t)
 		})
 	}
+	t.Run("no subscription", func(t *testing.T) {
+		t.Parallel()
+		var attempts atomic.Int32
+		heads := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			attempts.Add(1)
+			w.WriteHeader(http.StatusForbidden)
+		}))
+		t.Cleanup(heads.Close)
+		r := startRelayer(t, "DATABASE_URL="+database(t), "RELAYER_RPC_URLS="+testchain.Simulated(t, testchain.SimulatedOptions{}).URL(),
+			"RELAYER_SUBSCRIBE_URL=ws"+strings.TrimPrefix(heads.URL, "http"))
+		require.Eventually(t, func() bool { return attempts.Load() > 3 }, time.Minute, 10*time.Millisecond)
+		require.Len(t, r.lines("subscription to heads ended"), 1)
+		r.stop(t)
+	})
 	t.Run("healthy", func(t *testing.T) {
 		t.Parallel()
 		chain := testchain.Simulated(t, testchain.SimulatedOptions{})

@@ -190,6 +190,7 @@ func (c *Client) follow(ctx context.Context) {
 		return // has been checked
 	}
 	id := identity{name: u.Host, redact: redactor(u)}
+	log := c.log.With("endpoint", id.name)
 	for failures := 0; ctx.Err() == nil; failures++ {
 		brought, err := c.subscribe(ctx, id)
 		c.setLive(false)
@@ -199,7 +200,7 @@ func (c *Client) follow(ctx context.Context) {
 		if brought {
 			failures = 0
 		}
-		c.log.Warn("subscription to heads ended", "endpoint", id.name, "err", id.transportError(true, err).Err)
+		log.Warn("subscription to heads ended", "err", id.transportError(true, err).Err)
 		timer := time.NewTimer(backoff(failures, minBackoff, maxBackoff))
 		select {
 		case <-ctx.Done():
