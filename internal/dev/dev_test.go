@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/alicebob/miniredis/v2"
 	"github.com/jackc/pgx/v5"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
@@ -378,6 +379,20 @@ func TestReportLeaders_QuorumLost(t *testing.T) {
 	cancel()
 	reporting.Wait()
 	require.Equal(t, 1, strings.Count(out.String(), "no coordinator leads"))
+}
+
+func TestWatch_InterruptedBeforeAllServes(t *testing.T) {
+	t.Parallel()
+	var out lockedBuilder
+	s := leaderlessCluster(t, &out)
+	defer s.stopAll()
+	s.published, s.redisURL = false, "redis://"+miniredis.RunT(t).Addr()
+	require.NoError(t, removeInfo(s.cfg.Data))
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.NoError(t, s.watch(ctx))
+	require.NotContains(t, out.String(), "Ctrl-C stops everything")
+	require.NoFileExists(t, filepath.Join(s.cfg.Data, infoFile))
 }
 
 // Services of every kind are reported, with the set that they joined or left.

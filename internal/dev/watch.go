@@ -32,6 +32,9 @@ func (s *supervisor) watch(ctx context.Context) error {
 	g.Go(func() error { return s.serveControl(ctx, control) })
 	events := s.subscribe(ctx, client)
 	s.awaitActive(ctx, client)
+	if ctx.Err() != nil { // Ctrl-C, or the socket failed
+		return g.Wait()
+	}
 	if err := s.publish(); err != nil {
 		g.Go(func() error { return err })
 		return g.Wait()
@@ -42,13 +45,13 @@ func (s *supervisor) watch(ctx context.Context) error {
 	return g.Wait()
 }
 
-// patience is how long the banner waits for the relayers.
+// patience is how long the relayers may take to become active before the user is told that they are waited for.
 const patience = 15 * time.Second
 
-// awaitActive waits until the relayers are in Redis, so that what the banner says to try works. It gives up after
-// a while: then there is something to find out.
+// awaitActive waits until the relayers are in Redis, so that what the banner says to try works, or until ctx ends.
 func (s *supervisor) awaitActive(ctx context.Context, client redis.UniversalClient) {
-	limit := time.After(patience)
+	late := time.NewTicker(patience)
+	defer late.Stop()
 	for {
 		active, err := client.SCard(ctx, s.activeKey("relayer")).Result()
 		if err == nil && active >= relays {
@@ -58,9 +61,12 @@ func (s *supervisor) awaitActive(ctx context.Context, client redis.UniversalClie
 		case <-ctx.Done():
 			return
 		case <-time.After(50 * time.Millisecond):
-		case <-limit:
-			s.say("not all is well yet: %d of %d relayers are in %s (%v); see %s", active, relays, s.activeKey("relayer"), err, filepath.Join(s.cfg.Data, "logs"))
-			return
+		case <-late.C:
+			cause := ""
+			if err != nil {
+				cause = fmt.Sprintf(" (%v)", err)
+			}
+			s.say("waiting for the relayers: %d of %d are in %s%s; see %s", active, relays, s.activeKey("relayer"), cause, filepath.Join(s.cfg.Data, "logs"))
 		}
 	}
 }
