@@ -166,7 +166,7 @@ func urlError(err error) error {
 // Reason is why a connection failed, in words that hold neither user nor database.
 func Reason(err error) string {
 	if answer, ok := errors.AsType[*pgconn.PgError](err); ok {
-		return answer.Message
+		return answerReason(answer)
 	}
 	if lookup, ok := errors.AsType[*net.DNSError](err); ok {
 		return lookup.Error()
@@ -180,8 +180,19 @@ func Reason(err error) string {
 	return "the connection failed"
 }
 
-// await returns when the server takes a connection that keeps what it commits. A negative limit allows for one try. waiting, if there is one, is called
-// with each error that is not the last.
+// answerReason is Reason for an answer of the server, or of a proxy before it. Many messages name the user or the database.
+func answerReason(answer *pgconn.PgError) string {
+	switch answer.Code {
+	case "57P01", "57P02", "57P03": // it starts or stops
+		return answer.Message
+	case "53300":
+		return "it has no connection left"
+	}
+	return "it refuses connections, SQLSTATE " + answer.Code
+}
+
+// await returns when the server takes a connection that keeps what it commits. A negative limit allows for one try.
+// waiting, if there is one, is called with each error that is not the last.
 func await(ctx context.Context, c *pgx.ConnConfig, limit time.Duration, waiting func(error)) error {
 	var last error
 	wait := backoff.NewExponentialBackOff()

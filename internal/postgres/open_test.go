@@ -3,12 +3,14 @@ package postgres_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/url"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
@@ -200,4 +202,19 @@ func TestOpen_RefusesAsynchronousCommit(t *testing.T) {
 	require.ErrorIs(t, pool.Ping(t.Context()), postgres.ErrAsyncCommit)
 
 	require.NoError(t, open(db.URL()+join+"synchronous_commit=on"), "the URL may say otherwise")
+}
+
+func TestReason_NamesNeitherUserNorDatabase(t *testing.T) {
+	t.Parallel()
+	for want, err := range map[string]error{
+		"the database system is starting up":                &pgconn.PgError{Code: "57P03", Message: "the database system is starting up"},
+		"it has no connection left":                         &pgconn.PgError{Code: "53300", Message: `too many connections for role "alice"`},
+		"it refuses connections, SQLSTATE 08P01":            &pgconn.PgError{Code: "08P01", Message: "no such user: alice"}, // PgBouncer
+		"lookup db.invalid on 10.0.0.1:53: no such host":    &net.DNSError{Err: "no such host", Name: "db.invalid", Server: "10.0.0.1:53"},
+		"dial tcp 127.0.0.1:1: connect: connection refused": &net.OpError{Op: "dial", Net: "tcp", Addr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 1}, Err: errors.New("connect: connection refused")},
+		"no answer in time":                                 context.DeadlineExceeded,
+		"the connection failed":                             errors.New("user=alice"),
+	} {
+		require.Equal(t, want, postgres.Reason(fmt.Errorf("connect as alice: %w", err)))
+	}
 }
