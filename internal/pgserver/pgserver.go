@@ -124,6 +124,9 @@ func (s *Server) DatabaseURL(name string) string {
 	return u.String()
 }
 
+// Program is the path of one of PostgreSQL's programs, such as pg_dump, of the server's version.
+func (s *Server) Program(name string) string { return s.programs.program(name) }
+
 // Done is closed when the present run of the server has ended, for whatever reason.
 func (s *Server) Done() <-chan struct{} {
 	s.mu.Lock()

@@ -19,6 +19,7 @@ import (
 	"io/fs"
 	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
@@ -309,8 +310,9 @@ func hash(all []postgres.Migrations) (string, error) {
 // Server is a PostgreSQL of the test's own. Its methods fail the test instead of returning errors; they are for one
 // goroutine, except URL.
 type Server struct {
-	t      testing.TB
-	server *pgserver.Server
+	t         testing.TB
+	server    *pgserver.Server
+	databases atomic.Uint64 // that were named
 }
 
 // Own starts a durable server, which ends with the test. settings go before the usual ones.
@@ -352,6 +354,58 @@ func (s *Server) Log() string { return s.server.Log() }
 func (s *Server) Pool(t testing.TB) *pgxpool.Pool {
 	t.Helper()
 	return pool(t, s.URL())
+}
+
+// Dump writes the contents of the server's database to a file, as of one moment, with pg_dump.
+func (s *Server) Dump(file string) {
+	s.t.Helper()
+	s.run("pg_dump", "--format=custom", "--file="+file, "--dbname="+s.URL())
+}
+
+// Restored creates another database of the server, with the contents of a dump. It stays until the server ends.
+func (s *Server) Restored(file string) *DB {
+	s.t.Helper()
+	name := fmt.Sprintf("restored_%d", s.databases.Add(1))
+	s.must(administer(s.server, "CREATE DATABASE "+name+" TEMPLATE template0"), "create a database")
+	url := s.server.DatabaseURL(name)
+	s.run("pg_restore", "--exit-on-error", "--dbname="+url, file)
+	return &DB{url: url}
+}
+
+// Replace has a database of [Server.Restored] take the place of the server's own, at the same URL. It ends all connections to both,
+// and returns the database that was replaced.
+func (s *Server) Replace(with *DB) *DB {
+	s.t.Helper()
+	var names [2]string
+	for i, url := range []string{s.URL(), with.url} {
+		c, err := pgx.ParseConfig(url)
+		s.must(err, "replace the database")
+		names[i] = c.Database
+	}
+	replaced := fmt.Sprintf("replaced_%d", s.databases.Add(1))
+	for _, name := range names {
+		s.must(administer(s.server, "ALTER DATABASE "+name+" ALLOW_CONNECTIONS false"), "replace the database")
+		s.must(administer(s.server, "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE datname = '"+name+"'"), "end connections")
+	}
+	for _, statement := range []string{
+		"ALTER DATABASE " + names[0] + " RENAME TO " + replaced, "ALTER DATABASE " + names[1] + " RENAME TO " + names[0],
+		"ALTER DATABASE " + names[0] + " ALLOW_CONNECTIONS true", "ALTER DATABASE " + replaced + " ALLOW_CONNECTIONS true",
+	} {
+		s.must(administer(s.server, statement), "replace the database")
+	}
+	return &DB{url: s.server.DatabaseURL(replaced)}
+}
+
+// run runs one of PostgreSQL's programs.
+func (s *Server) run(program string, args ...string) {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, s.server.Program(program), args...)
+	cmd.Env = []string{"LC_ALL=C"}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		s.t.Fatalf("%s: %v: %s", program, err, out)
+	}
 }
 
 // Stop ends the server as an operator would.

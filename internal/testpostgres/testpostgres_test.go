@@ -156,3 +156,33 @@ func BenchmarkNew(b *testing.B) {
 		testpostgres.New(b, testpostgres.Migrated(schema()))
 	}
 }
+
+// A dump holds what the database held at its moment, and what takes its place is reached at the same URL, by new connections.
+func TestServer_Replace_ShowsTheDump(t *testing.T) {
+	t.Parallel()
+	s := testpostgres.Own(t)
+	pool := s.Pool(t)
+	exec := func(statement string) {
+		t.Helper()
+		_, err := pool.Exec(t.Context(), statement)
+		require.NoError(t, err)
+	}
+	values := func(of *pgxpool.Pool) (all []int) {
+		t.Helper()
+		require.NoError(t, of.QueryRow(t.Context(), "SELECT array_agg(v ORDER BY v) FROM one").Scan(&all))
+		return all
+	}
+	exec("CREATE TABLE one (v int)")
+	exec("INSERT INTO one VALUES (1)")
+	file := filepath.Join(t.TempDir(), "dump")
+	s.Dump(file)
+	exec("INSERT INTO one VALUES (2)")
+	another, restored := s.Restored(file), s.Restored(file)
+	replaced := s.Replace(restored)
+	require.Eventually(t, func() bool { return pool.Ping(t.Context()) == nil }, time.Minute, time.Millisecond)
+	require.Equal(t, []int{1}, values(pool))
+	exec("INSERT INTO one VALUES (3)")
+	require.Equal(t, []int{1, 3}, values(pool))
+	require.Equal(t, []int{1, 2}, values(replaced.Pool(t)))
+	require.Equal(t, []int{1}, values(another.Pool(t)))
+}
