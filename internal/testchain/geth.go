@@ -35,7 +35,7 @@ type GethOptions struct {
 	// the last blocks or all of a young chain, is lost all the same. It costs some speed.
 	Durable bool
 	// Args are put at the end of the command line, and win over what stands before: --dev --dev.period 1, a small cache,
-	// and the namespaces eth, net, web3, txpool and debug over HTTP and websocket.
+	// and the namespaces eth, net, web3, txpool, debug and miner over HTTP and websocket.
 	Args []string
 }
 
@@ -198,6 +198,13 @@ func (n *Node) SetHead(number uint64) {
 	}
 }
 
+// SetGasPrice has blocks take only transactions that tip so much for each unit of gas, in wei. The pool refuses others, and drops
+// those that it has.
+func (n *Node) SetGasPrice(wei *big.Int) {
+	n.t.Helper()
+	n.must(n.client.Client().CallContext(n.context(), nil, "miner_setGasPrice", (*hexutil.Big)(wei)), "miner_setGasPrice")
+}
+
 // Fund gives each address so much, in wei, and waits until it is mined.
 func (n *Node) Fund(wei *big.Int, to ...common.Address) {
 	n.t.Helper()
@@ -281,7 +288,7 @@ func (n *Node) launch() error {
 	if n.proc != nil {
 		return errors.New("it runs already")
 	}
-	const modules = "eth,net,web3,txpool,debug"
+	const modules = "eth,net,web3,txpool,debug,miner"
 	port := strconv.Itoa(n.port)
 	args := append([]string{
 		"--dev", "--dev.period", "1", "--datadir", n.dir, "--ipcdisable", "--cache", "256",

@@ -98,6 +98,7 @@ func (p *Proxy) meddle(w http.ResponseWriter, r *http.Request) {
 		onward  []*message
 		refused []*message
 		omit    = map[string]bool{}
+		changed = map[string]Fault{}
 		delay   time.Duration
 		after   Kind // what becomes of the whole answer
 	)
@@ -121,8 +122,10 @@ func (p *Proxy) meddle(w http.ResponseWriter, r *http.Request) {
 			omit[string(c.ID)] = true
 		case Lose, Hang, Garble, Truncate:
 			after = v.fault.Kind
+		case Change:
+			changed[string(c.ID)] = v.fault
 		}
-		onward = append(onward, lagged.question(c))
+		onward = append(onward, lagged.question(c.change(v.fault)))
 	}
 	if !p.wait(delay) {
 		reset(w)
@@ -138,7 +141,7 @@ func (p *Proxy) meddle(w http.ResponseWriter, r *http.Request) {
 	kept := answers[:0]
 	for _, a := range answers {
 		if !omit[string(a.ID)] {
-			kept = append(kept, lagged.answer(a))
+			kept = append(kept, lagged.answer(a).alter(changed[string(a.ID)]))
 		}
 	}
 	switch after {

@@ -61,6 +61,26 @@ func (m *message) refusal(f Fault) *message {
 	return &message{Version: "2.0", ID: m.ID, Error: body}
 }
 
+// change applies the fault to a call, if it is a Change.
+func (m *message) change(f Fault) *message {
+	if f.Kind != Change || f.Params == nil {
+		return m
+	}
+	changed := *m
+	changed.Params = f.Params(m.Params)
+	return &changed
+}
+
+// alter applies the fault to the answer to a call, if it is a Change.
+func (m *message) alter(f Fault) *message {
+	if f.Kind != Change || f.Alter == nil || m.Result == nil {
+		return m
+	}
+	altered := *m
+	altered.Result = f.Alter(m.Result)
+	return &altered
+}
+
 // spoil makes an answer unreadable.
 func spoil(body []byte, k Kind) []byte {
 	switch k {

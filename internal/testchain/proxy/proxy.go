@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -35,6 +36,7 @@ type Proxy struct {
 	work     sync.WaitGroup
 
 	rules atomic.Pointer[[]*armed]
+	fixed atomic.Bool // some of them are permanent
 	on    atomic.Bool
 	lag   atomic.Uint64
 	down  atomic.Bool
@@ -86,10 +88,11 @@ func (p *Proxy) SetRules(rules ...Rule) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.names = append(p.names, set...)
+	p.fixed.Store(slices.ContainsFunc(rules, func(r Rule) bool { return r.Permanent }))
 	p.rules.Store(&set)
 }
 
-// Switch turns the rules on or off, and the lag with them.
+// Switch turns the rules on or off, but for permanent ones, and the lag with them.
 func (p *Proxy) Switch(on bool) { p.on.Store(on) }
 
 // SetLag shows the chain as of so many blocks ago; 0 as it is. The pool, and so what is "pending", is shown as it is.
@@ -152,7 +155,10 @@ func (p *Proxy) begin() bool {
 
 // idle: bytes may pass as they are.
 func (p *Proxy) idle() bool {
-	return !p.on.Load() || len(*p.rules.Load()) == 0 && p.lag.Load() == 0
+	if !p.on.Load() {
+		return !p.fixed.Load()
+	}
+	return len(*p.rules.Load()) == 0 && p.lag.Load() == 0
 }
 
 func (p *Proxy) lagging() uint64 {
@@ -164,10 +170,11 @@ func (p *Proxy) lagging() uint64 {
 
 // judge decides what happens to a call.
 func (p *Proxy) judge(m *message) (v verdict) {
-	if !p.on.Load() {
-		return v
-	}
+	on := p.on.Load()
 	for _, a := range *p.rules.Load() {
+		if !on && !a.Permanent {
+			continue
+		}
 		if v.fault.Kind != 0 && a.Fault.Kind != Delay {
 			continue
 		}

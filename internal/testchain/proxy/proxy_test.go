@@ -1,7 +1,9 @@
 package proxy_test
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"math/big"
@@ -366,4 +368,54 @@ func TestClosedProxyEndsWhatHangs(t *testing.T) {
 	_, err := proxy.Open(proxy.Config{})
 	require.Error(t, err)
 	require.False(t, errors.Is(err, io.EOF))
+}
+
+func TestChange_ParametersAndResults_AreReplaced(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	from := s.chain.Accounts[0].Address
+	require.NoError(t, s.http.SendTransaction(t.Context(), s.transfer(0)))
+	s.SetRules(
+		proxy.Rule{
+			Name: "pending is latest", Methods: []string{"eth_getTransactionCount"},
+			When: func(c proxy.Call) bool { return strings.Contains(string(c.Params), "pending") },
+			Fault: proxy.Fault{Kind: proxy.Change, Params: func(p json.RawMessage) json.RawMessage {
+				return bytes.ReplaceAll(p, []byte("pending"), []byte("latest"))
+			}},
+		},
+		proxy.Rule{Name: "another id", Methods: []string{"eth_chainId"}, Fault: proxy.Fault{
+			Kind: proxy.Change, Alter: func(json.RawMessage) json.RawMessage { return json.RawMessage(`"0x7"`) },
+		}},
+	)
+	for _, c := range []*ethclient.Client{s.http, s.ws} {
+		nonce, err := c.PendingNonceAt(t.Context(), from)
+		require.NoError(t, err)
+		require.Zero(t, nonce)
+		id, err := c.ChainID(t.Context())
+		require.NoError(t, err)
+		require.EqualValues(t, 7, id.Uint64())
+	}
+	require.Equal(t, map[string]uint64{"pending is latest": 2, "another id": 2}, s.Injected())
+	s.Switch(false)
+	nonce, err := s.http.PendingNonceAt(t.Context(), from)
+	require.NoError(t, err)
+	require.EqualValues(t, 1, nonce)
+}
+
+func TestSwitch_PermanentRule_StillStrikes(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	refuse := proxy.Fault{Kind: proxy.Refuse}
+	s.SetRules(
+		proxy.Rule{Name: "passing", Methods: []string{"eth_blockNumber"}, Fault: refuse},
+		proxy.Rule{Name: "permanent", Methods: []string{"eth_chainId"}, Permanent: true, Fault: refuse},
+	)
+	s.Switch(false)
+	_, err := s.http.BlockNumber(t.Context())
+	require.NoError(t, err)
+	_, err = s.http.ChainID(t.Context())
+	require.Error(t, err)
+	s.Switch(true)
+	_, err = s.http.BlockNumber(t.Context())
+	require.Error(t, err)
 }

@@ -56,6 +56,8 @@ const (
 	Delay
 	// Answer answers with the fault's Result, and the node sees nothing.
 	Answer
+	// Change passes the call on with the parameters that the fault's Params returns, and the node's result as its Alter returns it.
+	Change
 )
 
 // Fault is what happens to a call.
@@ -67,6 +69,8 @@ type Fault struct {
 	Message string
 	// Result is the JSON of an Answer.
 	Result string
+	// Params returns other parameters of a Change, and Alter another result; nil leaves them as they are.
+	Params, Alter func(json.RawMessage) json.RawMessage
 	// RetryAfter goes with a Status, in seconds; 0 for none.
 	RetryAfter int
 	// Delay is how long a Delay takes.
@@ -85,7 +89,9 @@ type Rule struct {
 	Probability float64
 	// Limit is how often it strikes at most; 0 for no limit.
 	Limit uint64
-	Fault Fault
+	// Permanent has it strike also while the rules are switched off.
+	Permanent bool
+	Fault     Fault
 }
 
 // At says when for a script: at these calls, counted from 1.

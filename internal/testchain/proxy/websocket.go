@@ -16,7 +16,7 @@ type pipe struct {
 	toCaller, mine sync.Mutex // one writer at a time each
 
 	mu    sync.Mutex
-	after map[string]Kind // by the call's id, what becomes of its answer
+	after map[string]Fault // by the call's id, what becomes of its answer
 	views map[string]*view
 }
 
@@ -38,7 +38,7 @@ func (p *Proxy) serveWebsocket(w http.ResponseWriter, r *http.Request) {
 		_ = node.Close()
 		return // it has been answered
 	}
-	c := &pipe{p: p, caller: caller, node: node, after: map[string]Kind{}, views: map[string]*view{}}
+	c := &pipe{p: p, caller: caller, node: node, after: map[string]Fault{}, views: map[string]*view{}}
 	p.mu.Lock()
 	p.conns[caller], p.conns[node] = struct{}{}, struct{}{}
 	p.mu.Unlock()
@@ -113,10 +113,10 @@ func (c *pipe) question(body []byte, wg *sync.WaitGroup) {
 		case 0:
 		default:
 			c.mu.Lock()
-			c.after[string(m.ID)] = v.fault.Kind
+			c.after[string(m.ID)] = v.fault
 			c.mu.Unlock()
 		}
-		onward = append(onward, lagged.question(m))
+		onward = append(onward, lagged.question(m.change(v.fault)))
 		if lagged != nil { // from here on the other pump may read it
 			c.mu.Lock()
 			c.views[string(m.ID)] = lagged
@@ -195,9 +195,9 @@ func (c *pipe) fate(m *message, whole *verdict) Kind {
 	id := string(m.ID)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	kind, lagged := c.after[id], c.views[id]
+	fault, lagged := c.after[id], c.views[id]
 	delete(c.after, id)
 	delete(c.views, id)
-	*m = *lagged.answer(m)
-	return kind
+	*m = *lagged.answer(m).alter(fault)
+	return fault.Kind
 }
