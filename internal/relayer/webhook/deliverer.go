@@ -120,7 +120,7 @@ func (d *Deliverer) loop(ctx, turns, requests context.Context) {
 		}
 		if err := d.work(turns, requests); err != nil && ctx.Err() == nil {
 			if troubles++; troubles == 1 {
-				d.log.Warn("webhooks wait for the database", "error", err)
+				d.log.Warn("webhooks wait for the database", "err", err)
 			}
 			// Kicks do not make it come back sooner.
 			wake = nil
@@ -173,7 +173,7 @@ func (d *Deliverer) work(ctx, requests context.Context) error {
 	}
 	for _, p := range gaveUp {
 		d.cfg.Metrics.parkedTotal.WithLabelValues(p.target).Inc()
-		d.log.Warn("webhook parked", "target", p.target, "webhook", p.id, "subject", p.subject, "error", p.reason)
+		d.log.Warn("webhook parked", "target", p.target, "webhook", p.id, "subject", p.subject, "err", p.reason)
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -254,7 +254,7 @@ func (d *Deliverer) deliver(requests context.Context, l *lane, c *claim) {
 	}
 	m.attempts.WithLabelValues(l.name, "failed").Inc()
 	d.log.Debug("webhook not delivered", "target", l.name, "webhook", c.id, "subject", c.subject, "revision", c.revision,
-		"attempt", c.attempt, "error", fail.reason)
+		"attempt", c.attempt, "err", fail.reason)
 	d.failed(requests, l, c, fail)
 }
 
@@ -282,7 +282,7 @@ func (d *Deliverer) failed(requests context.Context, l *lane, c *claim, fail *fa
 	}
 	if l.failed(now, c.subject, wait, d.cfg.tuning) {
 		d.cfg.Metrics.down.WithLabelValues(l.name).Set(1)
-		d.log.Warn("webhook target is down", "target", l.name, "error", fail.reason)
+		d.log.Warn("webhook target is down", "target", l.name, "err", fail.reason)
 	}
 	d.settle(settlement{
 		claim: c, verdict: failed, reason: fail.reason,
@@ -311,7 +311,7 @@ func (d *Deliverer) stop(abandon context.CancelCauseFunc) {
 	ctx, cancel := context.WithTimeout(context.Background(), farewell)
 	defer cancel()
 	if _, _, _, err := d.turn(ctx, d.settled, nil); err != nil {
-		d.log.Warn("webhooks will be repeated: what was delivered could not be noted", "count", len(d.settled), "error", err)
+		d.log.Warn("webhooks will be repeated: what was delivered could not be noted", "count", len(d.settled), "err", err)
 	}
 }
 
@@ -324,7 +324,7 @@ func (d *Deliverer) chores(ctx context.Context) {
 		if counts, err := d.Counts(ctx); err == nil {
 			d.cfg.Metrics.show(counts)
 		} else if ctx.Err() == nil {
-			d.log.Debug("webhooks not counted", "error", err)
+			d.log.Debug("webhooks not counted", "err", err)
 		}
 		if time.Since(purged) >= purgeEvery {
 			purged = time.Now()
@@ -346,13 +346,13 @@ func (d *Deliverer) tidy(ctx context.Context) {
 		d.log.Debug("old webhooks removed", "count", n)
 	}
 	if err != nil && ctx.Err() == nil {
-		d.log.Warn("old webhooks not removed", "error", err)
+		d.log.Warn("old webhooks not removed", "err", err)
 	}
 	n, err = d.parkOrphans(ctx, d.names, d.cfg.RetryFor)
 	if n > 0 {
 		d.log.Warn("webhooks parked: no target has their name any more", "count", n)
 	}
 	if err != nil && ctx.Err() == nil {
-		d.log.Warn("webhooks of former targets not parked", "error", err)
+		d.log.Warn("webhooks of former targets not parked", "err", err)
 	}
 }
