@@ -362,7 +362,7 @@ nonce down and drops nothing. It enables a key again that was stopped for a nonc
 
 With --set-nonce a key's next nonce moves to N. Down it moves only where nothing was signed for N or above, and no node knows of
 a transaction there. Accepted transactions that had such a nonce wait in the queue again. Up it leaves nonces without a
-transaction, which relayers fill with no-ops, at most RELAYER_NOOPS_PER_HOUR in an hour.
+transaction, at most 1,000, which relayers fill with no-ops, RELAYER_NOOPS_PER_HOUR in an hour.
 
 Relayers send nothing on a chain with another history than the recorded one, until an operator allows it for all pools on the
 chain. With the same genesis block it is a deep reorganization, and all signed bytes are still valid: --reorganized makes

@@ -374,6 +374,11 @@ func TestKeysResync_SetNonce(t *testing.T) {
 		succeed(t, r.operator("keys", "resync", "--rpc-urls", r.chain.URL(), key, "--set-nonce", "1")...))
 	require.Contains(t, succeed(t, r.operator("keys", "resync", "--rpc-urls", r.chain.URL(), key)...), "nothing to mend, next nonce 1, 0 pending")
 
+	res = set(key, "--set-nonce", "1002")
+	require.Equal(t, exitNotDone, res.code)
+	require.Contains(t, res.stderr, "leaves 1001 nonces without a transaction")
+	require.Contains(t, res.stderr, "give 1001 or less")
+
 	r.Relayer = relaytest.Start(t, relaytest.Options{DatabaseURL: r.url, RPC: []string{r.chain.URL()}, Ring: keyringtest.Ring(t, t.Name(), 1)})
 	last := r.send(t, 0, "two")
 	require.Equal(t, uint64(1), *last.Nonce)

@@ -228,7 +228,8 @@ func (a *Admin) resync(ctx context.Context, k *relayer.Key, mined uint64) (r Res
 }
 
 // SetNonce moves a key's next nonce, up or down, and enables the key if it was stopped for a nonce jump. It returns what the
-// nonce was. It refuses a nonce below one that was signed for, or that a node counts as mined or pending.
+// nonce was. It refuses a nonce below one that was signed for, or that a node counts as mined or pending, and one that leaves more
+// than fillable nonces without a transaction: after the key has given one out above them, nothing can lower it.
 func (a *Admin) SetNonce(ctx context.Context, client *chain.Client, k *relayer.Key, next uint64) (was uint64, enabled bool, err error) {
 	counts, err := a.count(ctx, client, []*relayer.Key{k})
 	if err != nil {
@@ -239,6 +240,10 @@ func (a *Admin) SetNonce(ctx context.Context, client *chain.Client, k *relayer.K
 	}
 	if next > ledger.MaxNonce {
 		return 0, false, refused{fmt.Errorf("the next nonce of %s cannot be %d: give %d or less", k.Address, next, uint64(ledger.MaxNonce))}
+	}
+	if from := max(k.NextNonce, counts[0].mined, counts[0].pending); next > from+fillable {
+		return 0, false, refused{fmt.Errorf("the next nonce of %s cannot be %d: it leaves %d nonces without a transaction, which is more than the %d that are filled; give %d or less",
+			k.Address, next, next-from, fillable, from+fillable)}
 	}
 	was, err = a.Ledger.SetNonce(ctx, k.Address, k.Era, next)
 	if _, used := errors.AsType[*ledger.NonceUsedError](err); used || errors.Is(err, ledger.ErrChainChanged) {

@@ -60,8 +60,15 @@ const queueRetry = time.Second
 // An error means that nothing was stored, but one that wraps [relayer.ErrUnknown]: the connection broke at the wrong
 // moment, and also afterwards nobody could be asked.
 func (l *Ledger) Accept(ctx context.Context, terms Terms, drafts []*Draft) ([]Verdict, error) {
+	return l.AcceptNotify(ctx, terms, drafts, nil)
+}
+
+// AcceptNotify is Accept, and calls unlocked, if that is not nil, when it has ended the keys' locks and waits for the disk, or has lost
+// the answer to its commit. It does not call it where nothing was stored. The next call should begin then, because two that wait for
+// the locks in the server take longer than one after the other.
+func (l *Ledger) AcceptNotify(ctx context.Context, terms Terms, drafts []*Draft, unlocked func()) ([]Verdict, error) {
 	a := &acceptance{ledger: l, terms: terms, drafts: drafts, verdicts: make([]Verdict, len(drafts))}
-	err := l.transaction(ctx, a.lock, a.write)
+	err := l.transaction(ctx, a.lock, a.write, unlocked)
 	if errors.Is(err, relayer.ErrUnknown) {
 		err = a.resolve(ctx, err)
 	}
@@ -252,7 +259,7 @@ func (l *Ledger) insert(b *pgx.Batch, txs []*relayer.Transaction, day *time.Time
 }
 
 // resolve finds out what became of a commit whose answer was lost. The locks that it took are taken again: the
-// server gives them only once it is through with the first.
+// server gives them only once it is through with the first. What is there then is made durable, by a commit of its own.
 func (a *acceptance) resolve(ctx context.Context, lost error) error {
 	ids := make([][16]byte, len(a.rows))
 	for i, tx := range a.rows {
@@ -260,15 +267,14 @@ func (a *acceptance) resolve(ctx context.Context, lost error) error {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), resolveLimit)
 	defer cancel()
-	var found int
 	for {
-		err := pgx.BeginFunc(ctx, a.ledger.db, func(tx pgx.Tx) error {
-			if _, err := tx.Exec(ctx, `SELECT 1 FROM relayer_keys WHERE chain_id = $1 AND pool_id = $2 AND address = ANY($3)
-				ORDER BY address FOR UPDATE`, a.ledger.ChainID, a.ledger.Pool, hexAddresses(a.terms.Held)); err != nil {
-				return err
-			}
-			return tx.QueryRow(ctx, `SELECT count(*) FROM relayer_txs WHERE id = ANY($1)`, ids).Scan(&found)
-		})
+		var found int
+		batch := new(pgx.Batch)
+		batch.Queue(`SELECT FROM relayer_keys WHERE chain_id = $1 AND pool_id = $2 AND address = ANY($3) ORDER BY address FOR UPDATE`,
+			a.ledger.ChainID, a.ledger.Pool, hexAddresses(a.terms.Held))
+		batch.Queue(`SELECT count(*) FROM relayer_txs WHERE id = ANY($1)`, ids).QueryRow(func(row pgx.Row) error { return row.Scan(&found) })
+		batch.Queue(waitForDisk)
+		err := a.ledger.db.SendBatch(ctx, batch).Close()
 		switch {
 		case err == nil && found == len(ids):
 			return nil
@@ -283,7 +289,7 @@ func (a *acceptance) resolve(ctx context.Context, lost error) error {
 	}
 }
 
-var errNotCommitted = fmt.Errorf("%w: the connection to the database broke before the commit", relayer.ErrUnavailable)
+var errNotCommitted = fmt.Errorf("%w: the connection to the database broke, or its server crashed, before the commit was on its disk", relayer.ErrUnavailable)
 
 // replay answers drafts whose idempotency key was there before. What became of the others is certain by now, whatever
 // goes wrong here: who cannot be answered asks again.

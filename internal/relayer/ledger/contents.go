@@ -55,14 +55,26 @@ func (l *Ledger) Restore(ctx context.Context, id uuid.UUID, r *relayer.Request) 
 	return nil
 }
 
+// foreignAbove is the condition for the rows that [Ledger.Disown] gives up.
+const foreignAbove = `chain_id = $1 AND pool_id = $2 AND relayer_address = $3 AND nonce >= $4 AND kind = 'foreign' AND block_number <= $5 AND era = $6`
+
+// HasForeign reports whether there are transactions that [Ledger.Disown] gives up.
+func (l *Ledger) HasForeign(ctx context.Context, key common.Address, era int, nonce, head uint64) (has bool, err error) {
+	err = l.db.QueryRow(ctx, `SELECT EXISTS (SELECT FROM relayer_txs WHERE `+foreignAbove+`)`,
+		l.ChainID, l.Pool, hexAddress(key), int64(nonce), int64(head), era).Scan(&has)
+	if err != nil {
+		return false, fmt.Errorf("look for other senders' transactions of %s: %w", key, err)
+	}
+	return has, nil
+}
+
 // Disown gives up what is written down of somebody else's transactions that a key has not used the nonces of: those from
 // the given nonce on that were found in blocks up to head, where the chain has used up only the nonces below. A
 // reorganization took them away, and [Ledger.Fill] finds their nonces free. era is that of the chain that this was seen on.
 func (l *Ledger) Disown(ctx context.Context, key common.Address, era int, nonce, head uint64) error {
 	_, err := l.db.Exec(ctx, `UPDATE relayer_txs SET nonce = NULL, status = 'dropped', status_reason = 'its block is no longer part of the chain',
 			revision = revision + 1, updated_at = now()
-		WHERE chain_id = $1 AND pool_id = $2 AND relayer_address = $3 AND nonce >= $4 AND kind = 'foreign' AND block_number <= $5
-			AND era = $6`,
+		WHERE `+foreignAbove,
 		l.ChainID, l.Pool, hexAddress(key), int64(nonce), int64(head), era)
 	if err != nil {
 		return fmt.Errorf("disown transactions of %s: %w", key, err)

@@ -169,7 +169,7 @@ func (l *Ledger) Fill(ctx context.Context, key common.Address, known int, mined 
 				l.ChainID, l.Pool, hexAddress(key), len(filled), done+len(filled))
 		}
 		return nil
-	})
+	}, nil)
 	if err == nil && limited {
 		return filled, ErrFillLimit
 	}

@@ -53,3 +53,33 @@ func TestNothingIsGivenOutAfterAFailover(t *testing.T) {
 	require.ErrorIs(t, verdict(t, other, otherTerms, draft(other)).Err, relayer.ErrUnavailable)
 	accept(t, l, terms, draft(l))
 }
+
+// A dump that is restored under processes that run has given out fewer nonces than they have. Nothing is given out until the nodes were
+// asked, and another restore of the same dump is noticed as well.
+func TestAccept_RestoredDump_WaitsForReconcile(t *testing.T) {
+	t.Parallel()
+	server := testpostgres.Own(t)
+	migrate(t, server.URL())
+	db := server.Pool(t)
+	l, terms := open(t, db, 1)
+	accept(t, l, terms, draft(l))
+	file := filepath.Join(t.TempDir(), "dump")
+	server.Dump(file)
+	accept(t, l, terms, draft(l))
+	over, err := l.FailedOver(t.Context())
+	require.NoError(t, err)
+	require.False(t, over)
+	for next := range uint64(2) {
+		server.Replace(server.Restored(file))
+		require.Eventually(t, func() bool { return db.Ping(t.Context()) == nil }, 20*time.Second, 10*time.Millisecond)
+		over, err = l.FailedOver(t.Context())
+		require.NoError(t, err)
+		require.True(t, over)
+		require.ErrorIs(t, verdict(t, l, terms, draft(l)).Err, relayer.ErrUnavailable)
+		require.NoError(t, l.Reconcile(t.Context(), 0, map[common.Address]uint64{terms.Held[0]: 2 + next}))
+		over, err = l.FailedOver(t.Context())
+		require.NoError(t, err)
+		require.False(t, over)
+		require.Equal(t, 2+next, *accept(t, l, terms, draft(l))[0].Nonce)
+	}
+}

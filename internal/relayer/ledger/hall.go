@@ -104,7 +104,7 @@ func (h *hall) lock(b *pgx.Batch, l *Ledger, terms Terms) {
 		rand.Shuffle(len(h.seats), func(i, j int) { h.seats[i], h.seats[j] = h.seats[j], h.seats[i] })
 		return rows.Err()
 	})
-	b.Queue(`SELECT count(*), clock_timestamp() FROM relayer_pools WHERE chain_id = $1 AND pool_id = $2 AND timeline <> `+timeline, l.ChainID, l.Pool).QueryRow(func(row pgx.Row) error {
+	b.Queue(`SELECT count(*), clock_timestamp() FROM relayer_pools p WHERE chain_id = $1 AND pool_id = $2 AND `+otherHistory, l.ChainID, l.Pool).QueryRow(func(row pgx.Row) error {
 		var n int
 		err := row.Scan(&n, &h.now)
 		h.failedOver = n > 0

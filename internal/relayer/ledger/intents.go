@@ -114,6 +114,8 @@ type Replacement struct {
 	Reserve *big.Int
 	// Attempt holds them, signed, for the same nonce; nil for a transaction without a nonce.
 	Attempt *relayer.Attempt
+	// Only is the only key that may send them; zero: those that might before.
+	Only common.Address
 }
 
 // ErrRaced means that somebody else has signed for the transaction meanwhile: read it again.
@@ -145,6 +147,10 @@ func (l *Ledger) Replace(ctx context.Context, r *Replacement) error {
 		if r.To != nil {
 			to = new(hexAddress(*r.To))
 		}
+		var only *string
+		if r.Only != (common.Address{}) {
+			only = new(hexAddress(r.Only))
+		}
 		data := r.Data
 		if data == nil {
 			data = []byte{}
@@ -156,10 +162,10 @@ func (l *Ledger) Replace(ctx context.Context, r *Replacement) error {
 			UPDATE relayer_txs t SET to_address = $3, value_wei = $4::text::numeric, data = $5, gas_limit = $6, speed = $7,
 				gas_price = $8::text::numeric, max_fee = $9::text::numeric, max_priority = $10::text::numeric, valid_until = $11,
 				reserve_wei = coalesce($12::text::numeric, reserve_wei),
-				revision = revision + 1, updated_at = now()
+				target = CASE WHEN t.nonce IS NULL THEN coalesce($13, t.target) ELSE t.target END, revision = revision + 1, updated_at = now()
 			WHERE t.id = $2 RETURNING t.*)`+told+`SELECT`,
 			l.targets(), r.ID, to, r.Value.String(), data, int64(r.GasLimit), string(r.Speed), decimal(r.GasPrice), decimal(r.MaxFee),
-			decimal(r.MaxPriorityFee), timeOrNil(r.ValidUntil), decimal(r.Reserve)); err != nil {
+			decimal(r.MaxPriorityFee), timeOrNil(r.ValidUntil), decimal(r.Reserve), only); err != nil {
 			return fmt.Errorf("replace: %w", err)
 		}
 		if r.Attempt == nil {

@@ -68,6 +68,10 @@ func (l *Ledger) Register(ctx context.Context, keys []Registration) error {
 		if err != nil {
 			return fmt.Errorf("register the pool: %w", err)
 		}
+		if _, err := tx.Exec(ctx, `INSERT INTO relayer_origins (chain_id, pool_id, origin) VALUES ($1, $2, `+transactionID+`)
+			ON CONFLICT DO NOTHING`, l.ChainID, l.Pool); err != nil {
+			return fmt.Errorf("register the pool: %w", err)
+		}
 		var address, pool string
 		err = tx.QueryRow(ctx, `SELECT address, pool_id FROM relayer_keys
 			WHERE chain_id = $1 AND address = ANY($2) AND pool_id <> $3 LIMIT 1`, l.ChainID, addresses, l.Pool).Scan(&address, &pool)

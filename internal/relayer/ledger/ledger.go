@@ -52,9 +52,17 @@ func New(db *pgxpool.Pool, cfg Config) *Ledger {
 // resolveLimit is how long the outcome of a commit whose answer was lost is looked for.
 const resolveLimit = 30 * time.Second
 
+// waitForDisk ends with a commit that waits for the disk, and with that for all commits before it. It writes a record to the server's
+// log, because a commit that has written nothing does not wait.
+const waitForDisk = `SELECT pg_logical_emit_message(true, 'rollcall', '')`
+
 // transaction runs a database transaction in two round trips: what first queues decides what second queues, which
 // the commit follows at once. The error wraps [relayer.ErrUnknown] if the commit may have happened; otherwise nothing did.
-func (l *Ledger) transaction(ctx context.Context, first, second func(*pgx.Batch) error) error {
+//
+// The commit ends the locks before it is on the disk, so that others need not wait for them as long. Then transaction calls
+// unlocked, if that is not nil, and waits for the disk by a second commit on the same connection: a server that crashes in between
+// ends that.
+func (l *Ledger) transaction(ctx context.Context, first, second func(*pgx.Batch) error, unlocked func()) error {
 	conn, err := l.db.Acquire(ctx)
 	if err != nil {
 		return err
@@ -62,6 +70,7 @@ func (l *Ledger) transaction(ctx context.Context, first, second func(*pgx.Batch)
 	defer conn.Release()
 	batch := new(pgx.Batch)
 	batch.Queue("begin")
+	batch.Queue("SET LOCAL synchronous_commit TO off")
 	if err := first(batch); err != nil {
 		return err
 	}
@@ -73,10 +82,17 @@ func (l *Ledger) transaction(ctx context.Context, first, second func(*pgx.Batch)
 		return errors.Join(err, rollback(ctx, conn))
 	}
 	batch.Queue("commit")
-	if err := conn.SendBatch(ctx, batch).Close(); err != nil {
-		if !postgres.Uncertain(err) {
-			return errors.Join(err, rollback(ctx, conn))
-		}
+	err = conn.SendBatch(ctx, batch).Close()
+	if err != nil && !postgres.Uncertain(err) {
+		return errors.Join(err, rollback(ctx, conn))
+	}
+	if unlocked != nil { // also where the answer was lost: it may take long to find out, and others need not wait for that
+		unlocked()
+	}
+	if err == nil {
+		_, err = conn.Exec(ctx, waitForDisk)
+	}
+	if err != nil {
 		return fmt.Errorf("%w: %w", relayer.ErrUnknown, err)
 	}
 	return nil

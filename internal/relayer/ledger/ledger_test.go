@@ -22,7 +22,7 @@ func TestWhatAServerSaysOfACommit(t *testing.T) {
 		err := l.transaction(t.Context(), func(*pgx.Batch) error { return nil }, func(b *pgx.Batch) error {
 			b.Queue(`DO $$ BEGIN RAISE EXCEPTION 'no' USING ERRCODE = '` + code + `'; END $$`)
 			return nil
-		})
+		}, nil)
 		require.Error(t, err)
 		if unknown {
 			require.ErrorIs(t, err, relayer.ErrUnknown, code)

@@ -61,7 +61,7 @@ func (l *Ledger) Dispatch(ctx context.Context, terms Terms, limit int) ([]*relay
 			FROM unnest($1::uuid[], $2::text[], $3::bigint[]) AS v (id, address, nonce) WHERE t.id = v.id`, ids, addresses, nonces, h.till.today(), l.ChainID)
 		h.store(b, l)
 		return nil
-	})
+	}, nil)
 	if err != nil {
 		if errors.Is(err, relayer.ErrUnknown) {
 			return nil, fmt.Errorf("give out nonces: what was claimed is taken up later: %w", err)

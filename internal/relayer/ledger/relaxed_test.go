@@ -37,7 +37,7 @@ func TestCommits_WaitForTheDisk_UnlessRepeatable(t *testing.T) {
 	full := terms
 	full.Cap = 3
 	txs := accept(t, l, full, drafts(l, 5)...)
-	commits("on", "accept")
+	commits("off", "accept") // a second commit waits for the disk
 	_, err = l.StoreAttempts(t.Context(), []*relayer.Attempt{
 		attempt(txs[0], 1, relayer.PurposeSend), attempt(txs[1], 1, relayer.PurposeSend), attempt(txs[2], 1, relayer.PurposeSend),
 	})
@@ -57,7 +57,7 @@ func TestCommits_WaitForTheDisk_UnlessRepeatable(t *testing.T) {
 	commits("off", "confirm")
 	_, err = l.Dispatch(t.Context(), full, 10)
 	require.NoError(t, err)
-	commits("on", "dispatch")
+	commits("off", "dispatch") // likewise
 	_, err = l.Intend(t.Context(), txs[1].ID, relayer.IntentCancel, "by a test")
 	require.NoError(t, err)
 	commits("on", "cancel")
@@ -74,7 +74,7 @@ func TestCommits_WaitForTheDisk_UnlessRepeatable(t *testing.T) {
 	commits("on", "raise")
 	_, err = l.Fill(t.Context(), terms.Held[0], 0, 0, 0)
 	require.NoError(t, err)
-	commits("on", "fill")
+	commits("off", "fill") // likewise
 }
 
 // While what was mined is stored, with the webhooks that tell of it, the keys are free: those who post wait for them.

@@ -87,7 +87,7 @@ func (l *Ledger) TopUp(ctx context.Context, t TopUp) (*relayer.Transaction, erro
 		l.insert(b, []*relayer.Transaction{tx}, nil)
 		h.store(b, l)
 		return nil
-	})
+	}, nil)
 	if taken := new(pgconn.PgError); errors.As(err, &taken) && taken.ConstraintName == "relayer_txs_topup" {
 		err = ErrToppedUp // by another funding key
 	}

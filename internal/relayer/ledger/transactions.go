@@ -2,7 +2,6 @@ package ledger
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -95,18 +94,51 @@ func (l *Ledger) TransactionByNonce(ctx context.Context, key common.Address, non
 }
 
 func (l *Ledger) one(ctx context.Context, where string, args ...any) (*relayer.Transaction, error) {
-	rows, err := l.db.Query(ctx, selectToShow+`relayer_txs`+where, args...)
-	if err != nil {
+	txs, err := l.show(ctx, new(pgx.Batch), selectToShow+`relayer_txs`+where, args...)
+	switch {
+	case err != nil:
 		return nil, fmt.Errorf("read a transaction: %w", err)
-	}
-	tx, err := pgx.CollectExactlyOneRow(rows, scanTransaction)
-	if errors.Is(err, pgx.ErrNoRows) {
+	case len(txs) == 0:
 		return nil, relayer.ErrNotFound
+	default:
+		return txs[0], nil
 	}
+}
+
+// flushDelay is how long a relaxed commit may take to get to the disk: Postgres's longest wal_writer_delay, three times.
+const flushDelay = 30 * time.Second
+
+// show runs a query for transactions after the batch. A server that crashes may lose commits that have not waited for the disk: those
+// that give out nonces, and those that make transactions mined or final. So where the query returns such a row, show waits until that is on the
+// disk: callers never read such a row that a crash takes back. The same connection does both, because a server that crashes in between ends it.
+func (l *Ledger) show(ctx context.Context, batch *pgx.Batch, query string, args ...any) (txs []*relayer.Transaction, err error) {
+	conn, err := l.db.Acquire(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("read a transaction: %w", err)
+		return nil, err
 	}
-	return tx, nil
+	defer conn.Release()
+	batch.Queue(query, args...).Query(func(rows pgx.Rows) (err error) {
+		txs, err = pgx.CollectRows(rows, scanTransaction)
+		return err
+	})
+	var behind bool // some of what was read may not be on the disk
+	var now time.Time
+	batch.Queue(`SELECT pg_current_wal_insert_lsn() > pg_current_wal_flush_lsn(), now()`).QueryRow(func(row pgx.Row) error {
+		return row.Scan(&behind, &now)
+	})
+	if err := conn.SendBatch(ctx, batch).Close(); err != nil {
+		return nil, err
+	}
+	unflushed := func(t *relayer.Transaction) bool {
+		return (t.Status == relayer.Allocated || t.Status == relayer.Mined || t.Status.Final()) && now.Sub(t.UpdatedAt) < flushDelay
+	}
+	if !behind || !slices.ContainsFunc(txs, unflushed) {
+		return txs, nil
+	}
+	if _, err := conn.Exec(ctx, waitForDisk); err != nil {
+		return nil, fmt.Errorf("wait for the disk: %w", err)
+	}
+	return txs, nil
 }
 
 // Filter chooses transactions; what is zero does not matter.
@@ -130,11 +162,8 @@ func (l *Ledger) Transactions(ctx context.Context, f Filter, offset, limit int) 
 	where, args := f.where(l)
 	batch := new(pgx.Batch)
 	batch.Queue(`SELECT count(*) FROM (SELECT FROM relayer_txs`+where+fmt.Sprintf(` LIMIT %d) matching`, offset+limit+CountLimit), args...).QueryRow(func(row pgx.Row) error { return row.Scan(&total) })
-	batch.Queue(page(where, offset, limit), args...).Query(func(rows pgx.Rows) (err error) {
-		txs, err = pgx.CollectRows(rows, scanTransaction)
-		return err
-	})
-	if err := l.db.SendBatch(ctx, batch).Close(); err != nil {
+	txs, err = l.show(ctx, batch, page(where, offset, limit), args...)
+	if err != nil {
 		return nil, 0, fmt.Errorf("list transactions: %w", err)
 	}
 	return txs, total, nil

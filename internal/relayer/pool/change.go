@@ -157,7 +157,9 @@ func (p *Pool) Replace(ctx context.Context, id string, tx uuid.UUID, caller stri
 			return nil, err
 		}
 	}
-	if _, err := p.prepare(ctx, was.OnlyKey(), &r); err != nil {
+	asked, key := r, was.OnlyKey()
+	only, err := p.prepare(ctx, key, &r)
+	if err != nil {
 		return nil, err
 	}
 	reserve, err := p.reserve(ctx, &r)
@@ -169,6 +171,15 @@ func (p *Pool) Replace(ctx context.Context, id string, tx uuid.UUID, caller stri
 		if err != nil {
 			return nil, err
 		}
+		if was.OnlyKey() != key { // it got a nonce meanwhile, or lost it
+			r, key = asked, was.OnlyKey()
+			if only, err = p.prepare(ctx, key, &r); err != nil {
+				return nil, err
+			}
+			if reserve, err = p.reserve(ctx, &r); err != nil {
+				return nil, err
+			}
+		}
 		if was.Status.Final() || was.Status == relayer.Mined || was.Intent != relayer.IntentSend || was.Kind != relayer.KindTransaction {
 			return nil, impossible(was, "replace")
 		}
@@ -176,7 +187,7 @@ func (p *Pool) Replace(ctx context.Context, id string, tx uuid.UUID, caller stri
 			return nil, err
 		}
 		was.Request = r
-		replacement := &ledger.Replacement{ID: tx, Request: r, Reserve: reserve}
+		replacement := &ledger.Replacement{ID: tx, Request: r, Reserve: reserve, Only: only}
 		if was.Nonce != nil {
 			attempts, err := p.cfg.Ledger.Attempts(ctx, tx)
 			if err != nil {

@@ -91,8 +91,6 @@ type Config struct {
 	Queue int
 	// Group bounds what one database transaction accepts. Default 256.
 	Group int
-	// Intakes is how many of them are on their way at once. Default 1: a second one would wait for the keys' locks of the first.
-	Intakes int
 	// Patience is how long a caller waits for the database. Default 10 s.
 	Patience time.Duration
 }

@@ -1,6 +1,7 @@
 package pool_test
 
 import (
+	"math/big"
 	"slices"
 	"testing"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 	"github.com/rollcall-dev/rollcall/internal/relayer/httpapi"
 	"github.com/rollcall-dev/rollcall/internal/relayer/ledger"
+	"github.com/rollcall-dev/rollcall/internal/relayer/pool"
 	"github.com/rollcall-dev/rollcall/internal/relayer/relaytest"
 	"github.com/rollcall-dev/rollcall/internal/testchain"
 	"github.com/rollcall-dev/rollcall/internal/testchain/contracts"
@@ -25,19 +27,37 @@ func only(caller common.Address) []byte {
 	return slices.Concat([]byte{0x33, 0x73}, caller[:], []byte{0x14, 0x60, 29, 0x57, 0x5f, 0x5f, 0xfd, 0x5b, 0x00})
 }
 
-// A contract lets one of the pool's keys in. What is posted to the pool is estimated from that key, and sent by it.
-func TestSubmit_ContractChecksItsSender_ThatKeySends(t *testing.T) {
-	t.Parallel()
+// guarded starts a pool of three keys, and a contract that lets one of them in.
+func guarded(t *testing.T, change ...func(*pool.Config)) (f *fixture, r *relaytest.Relayer, let, door common.Address) {
+	t.Helper()
 	ring := keyringtest.Ring(t, t.Name(), 3)
-	let, door := ring.Addresses()[1], common.HexToAddress("0x00000000000000000000000000000000000d0012")
-	f := &fixture{ring: ring, chain: testchain.Simulated(t, testchain.SimulatedOptions{
+	let, door = ring.Addresses()[1], common.HexToAddress("0x00000000000000000000000000000000000d0012")
+	f = &fixture{ring: ring, chain: testchain.Simulated(t, testchain.SimulatedOptions{
 		Alloc: types.GenesisAlloc{door: {Code: only(let)}},
 	})}
 	f.chain.Fund(testchain.Ether(10), ring.Addresses()...)
 	f.options = relaytest.Options{
 		DatabaseURL: testpostgres.New(t, testpostgres.Migrated(ledger.Migrations())).URL(), RPC: []string{f.chain.URL()}, Ring: ring,
 	}
-	r := f.start(t)
+	return f, f.start(t, change...), let, door
+}
+
+// confirmed makes blocks until a transaction is confirmed.
+func (f *fixture) confirmed(t *testing.T, r *relaytest.Relayer, tx *relayer.Transaction) (now *relayer.Transaction) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		f.chain.Commit()
+		var err error
+		now, err = r.Transaction(t.Context(), relaytest.PoolID, tx.ID)
+		return err == nil && now.Status == relayer.Confirmed
+	}, 30*time.Second, 50*time.Millisecond)
+	return now
+}
+
+// A contract lets one of the pool's keys in. What is posted to the pool is estimated from that key, and sent by it.
+func TestSubmit_ContractChecksItsSender_ThatKeySends(t *testing.T) {
+	t.Parallel()
+	f, r, let, door := guarded(t)
 	submit := func(data []byte) (*relayer.Transaction, error) {
 		return r.Submit(t.Context(), httpapi.Submission{RelayerID: relaytest.PoolID, Caller: "test", Request: relayer.Request{
 			To: &door, Data: data, Speed: relayer.Fast,
@@ -50,14 +70,7 @@ func TestSubmit_ContractChecksItsSender_ThatKeySends(t *testing.T) {
 		txs = append(txs, tx)
 	}
 	for _, tx := range txs {
-		var now *relayer.Transaction
-		require.Eventually(t, func() bool {
-			f.chain.Commit()
-			var err error
-			now, err = r.Transaction(t.Context(), relaytest.PoolID, tx.ID)
-			return err == nil && now.Status == relayer.Confirmed
-		}, 30*time.Second, 50*time.Millisecond)
-		require.Equal(t, let, now.From)
+		require.Equal(t, let, f.confirmed(t, r, tx).From)
 	}
 	// Without the key that it lets in, all are refused with its revert.
 	_, err := r.Ledger.ChangeKey(t.Context(), let, ledger.KeyChange{Paused: new(true)})
@@ -68,6 +81,27 @@ func TestSubmit_ContractChecksItsSender_ThatKeySends(t *testing.T) {
 		return err != nil
 	}, 20*time.Second, 10*time.Millisecond)
 	require.ErrorAs(t, err, &revert)
+}
+
+// New contents of a transaction that waits may be such that only one key of the pool may send them.
+func TestReplace_ContractChecksItsSender_ThatKeySends(t *testing.T) {
+	t.Parallel()
+	f, r, let, door := guarded(t, func(c *pool.Config) { c.Cap, c.Queue = 1, 100 })
+	var waiting []*relayer.Transaction
+	for range 9 {
+		tx := r.Send(t, f.chain.Accounts[0].Address, 1, nil)
+		if tx.Nonce == nil {
+			waiting = append(waiting, tx)
+		}
+	}
+	require.Len(t, waiting, 6)
+	for _, tx := range waiting {
+		_, err := r.Replace(t.Context(), relaytest.PoolID, tx.ID, "test", relayer.Request{To: &door, Value: new(big.Int), Data: []byte{1, 2, 3, 4}, Speed: relayer.Fast})
+		require.NoError(t, err)
+	}
+	for _, tx := range waiting {
+		require.Equal(t, let, f.confirmed(t, r, tx).From)
+	}
 }
 
 // Where all keys are alike, transactions are spread over them, and one estimate does for each after the first.

@@ -37,7 +37,7 @@ func TestHealthAfterAFailover(t *testing.T) {
 	require.NoError(t, db.Close(t.Context()))
 	require.Eventually(t, func() bool {
 		h := r.Health()
-		return !h.Ready && strings.Contains(h.Reason, "nonces: the database failed over")
+		return !h.Ready && strings.Contains(h.Reason, "nonces: the database failed over or was restored")
 	}, 20*time.Second, 10*time.Millisecond)
 	down.Store(false)
 	require.Eventually(t, func() bool { return r.Health().Ready }, 20*time.Second, 10*time.Millisecond)

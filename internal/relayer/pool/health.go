@@ -80,7 +80,7 @@ func (p *Pool) look(ctx context.Context, rounds *roundsWatch) httpapi.Health {
 		add("keys", problem, degraded)
 		problem = ""
 		if over {
-			problem = "the database failed over: none is given out until all nodes have said which they know"
+			problem = "the database failed over or was restored: none is given out until all nodes have said which they know"
 		}
 		var others bool
 		if problem == "" {

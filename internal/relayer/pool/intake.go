@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/rollcall-dev/rollcall/internal/relayer"
@@ -41,62 +42,51 @@ func (p *Pool) accept(ctx context.Context, d *ledger.Draft) (ledger.Verdict, err
 
 var errPatience = errors.New("the database takes too long")
 
-// linger is how long an intake waits for more, where others arrived while it stored the group before: clients that were just
-// answered post again at once, and each group is a commit that all of its callers wait for.
-const linger = 2 * time.Millisecond
+// intakes is how many groups are stored at once: one has the keys' locks, the others wait for the disk.
+const intakes = 4
 
 // intake stores what arrives, in groups, until ctx ends.
 func (p *Pool) intake(ctx context.Context) {
-	work := context.WithoutCancel(ctx)
-	for {
-		var first *arrival
-		var late <-chan time.Time
-		select {
-		case first = <-p.arrivals:
-			late = time.After(linger)
-		default:
-			select {
-			case first = <-p.arrivals:
-			case <-ctx.Done():
-				return
-			}
-		}
-		p.store(work, p.collect(first, late))
+	for ctx.Err() == nil {
+		p.takeTurn(ctx)
 	}
 }
 
-// collect adds to a group what has arrived and, unless late is nil, what arrives before late fires.
-func (p *Pool) collect(first *arrival, late <-chan time.Time) []*arrival {
+// takeTurn stores one group. The intakes take turns: the next one begins when the keys' locks are free.
+func (p *Pool) takeTurn(ctx context.Context) {
+	p.turn.Lock()
+	next := sync.OnceFunc(p.turn.Unlock)
+	defer next()
+	select {
+	case first := <-p.arrivals:
+		p.store(context.WithoutCancel(ctx), p.collect(first), next)
+	case <-ctx.Done():
+	}
+}
+
+// collect adds to a group what has arrived.
+func (p *Pool) collect(first *arrival) []*arrival {
 	group := []*arrival{first}
 	for len(group) < p.cfg.Group {
 		select {
 		case next := <-p.arrivals:
 			group = append(group, next)
-			continue
 		default:
-		}
-		if late == nil {
-			break
-		}
-		select {
-		case next := <-p.arrivals:
-			group = append(group, next)
-		case <-late:
-			late = nil
+			return group
 		}
 	}
 	return group
 }
 
-// store has a group accepted, tells everybody, and passes on what got a nonce.
-func (p *Pool) store(ctx context.Context, group []*arrival) {
+// store has a group accepted, answers its callers, and passes on what got a nonce. It calls next when another group may be stored.
+func (p *Pool) store(ctx context.Context, group []*arrival, next func()) {
 	drafts := make([]*ledger.Draft, len(group))
 	for i, a := range group {
 		drafts[i] = a.draft
 	}
 	began := time.Now()
 	limited, cancel := context.WithTimeout(ctx, p.cfg.Patience)
-	verdicts, err := p.cfg.Ledger.Accept(limited, p.terms, drafts)
+	verdicts, err := p.cfg.Ledger.AcceptNotify(limited, p.terms, drafts, next)
 	cancel()
 	p.cfg.Metrics.groupSize.Observe(float64(len(group)))
 	p.cfg.Metrics.groupDuration.Observe(time.Since(began).Seconds())

@@ -111,13 +111,13 @@ func TestHealth_RoundHangs_NotReady(t *testing.T) {
 // One of two processes follows, and both are ready for longer than either would be without rounds.
 func TestHealth_AnotherProcessFollows_Ready(t *testing.T) {
 	f := setup(t, 1)
-	within := func(c *pool.Config) { c.RoundsWithin = time.Second }
+	within := func(c *pool.Config) { c.RoundsWithin = 3 * time.Second } // three terms: on a busy machine the lease may move
 	first, second := f.start(t, within), f.start(t, within)
 	require.Never(t, func() bool {
 		one, _ := problem(first, "rounds")
 		two, _ := problem(second, "rounds")
 		return one+two != ""
-	}, 4*time.Second, 50*time.Millisecond)
+	}, 6*time.Second, 50*time.Millisecond)
 }
 
 // hanging is a chain that answers at first. Once it hangs, reads wait until it is resumed.

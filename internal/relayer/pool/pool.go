@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -21,6 +22,7 @@ type Pool struct {
 	cfg      Config
 	terms    ledger.Terms
 	arrivals chan *arrival
+	turn     sync.Mutex // of the intake that may have the keys' locks
 	stopped  chan struct{}
 	health   atomic.Pointer[httpapi.Health]
 	senders  senderChecks
@@ -32,7 +34,6 @@ type Pool struct {
 func New(cfg Config) *Pool {
 	cfg.Cap = cmp.Or(cfg.Cap, 16)
 	cfg.Group = cmp.Or(cfg.Group, 256)
-	cfg.Intakes = cmp.Or(cfg.Intakes, 1)
 	cfg.RoundsWithin = cmp.Or(cfg.RoundsWithin, 20*time.Second)
 	cfg.Patience = cmp.Or(cfg.Patience, 10*time.Second)
 	if cfg.Metrics == nil {
@@ -52,13 +53,13 @@ func New(cfg Config) *Pool {
 // Run accepts until ctx ends, and returns nil when what it had begun to store is stored, or not. It may be called once.
 func (p *Pool) Run(ctx context.Context) error {
 	defer close(p.stopped)
-	var intakes errgroup.Group
-	for range p.cfg.Intakes {
-		intakes.Go(func() error { p.intake(ctx); return nil })
+	var running errgroup.Group
+	for range intakes {
+		running.Go(func() error { p.intake(ctx); return nil })
 	}
-	intakes.Go(func() error { p.watch(ctx); return nil })
-	intakes.Go(func() error { p.register(ctx); return nil })
-	return intakes.Wait()
+	running.Go(func() error { p.watch(ctx); return nil })
+	running.Go(func() error { p.register(ctx); return nil })
+	return running.Wait()
 }
 
 // Terms are what nonces are given out under.

@@ -82,10 +82,15 @@ func (p *Pool) registrations(keys []common.Address, nonces map[common.Address]ui
 const disagreement = 64
 
 // firstNonces are where keys begin that the store does not know: the highest count, mined or pending, of any endpoint in two
-// readings. A key for which these are far apart gets none, and the error names it: one of the endpoints is wrong.
+// readings. A key for which these are far apart gets none, and the error names it: one of the endpoints is wrong. An endpoint that is
+// known to lag may count less than the others: it is still syncing.
 func (p *Pool) firstNonces(ctx context.Context, keys []common.Address) (map[common.Address]uint64, error) {
 	reports := p.cfg.Chain.Counts(ctx, common.Hash{}, keys)
 	reports = append(reports, p.cfg.Chain.Counts(ctx, common.Hash{}, keys)...)
+	lags := map[string]bool{}
+	for _, ep := range p.cfg.Chain.Status().Endpoints {
+		lags[ep.Endpoint] = !ep.OK && ep.Lag > 0
+	}
 	nonces := map[common.Address]uint64{}
 	var problems []error
 	for i, key := range keys {
@@ -96,7 +101,7 @@ func (p *Pool) firstNonces(ctx context.Context, keys []common.Address) (map[comm
 			if c.Err != nil {
 				continue
 			}
-			if low == nil || count(c) < count(low) {
+			if !lags[c.Endpoint] && (low == nil || count(c) < count(low)) {
 				low = c
 			}
 			if high == nil || count(c) > count(high) {
@@ -104,6 +109,8 @@ func (p *Pool) firstNonces(ctx context.Context, keys []common.Address) (map[comm
 			}
 		}
 		switch {
+		case low == nil && high != nil:
+			problems = append(problems, fmt.Errorf("count the transactions of new key %s: only %s answers, and it lags", key, high.Endpoint))
 		case low == nil:
 			return nil, fmt.Errorf("count the transactions of new keys: no endpoint answers: %w", reports[0].Err)
 		case count(high)-count(low) > disagreement || count(high) > ledger.MaxNonce:

@@ -75,6 +75,18 @@ func TestRegister_PreferredNodeLags_TakesTheHighest(t *testing.T) {
 	r.Reaches(t, tx, relayer.Mined)
 }
 
+// A node that syncs counts far fewer transactions than the other one: that keeps no new key out.
+func TestRegister_NodeSyncs_TakesTheHighest(t *testing.T) {
+	f := setup(t, 1)
+	key, _ := f.ring.Signer(f.ring.Addresses()[0])
+	f.used(t, key, 70)
+	for range 12 {
+		f.chain.Commit()
+	}
+	f.beside(t, counting("0x0", 0)).SetLag(10)
+	require.Equal(t, map[uint64]int{70: 1}, nextNonces(t, f.start(t)))
+}
+
 // One false count does not decide where a new key begins.
 func TestRegister_FalseCountOnce_IsNotBelieved(t *testing.T) {
 	f := setup(t, 1)
