@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -22,9 +23,10 @@ const (
 
 // ahead is a count of a key above its next nonce, as successive rounds have found it.
 type ahead struct {
-	rounds int
+	rounds int       // since it was last decided that endpoints disagree
 	lowest uint64    // that any endpoint has reported in any of these rounds
 	last   time.Time // the last of them
+	warned bool      // of the disagreement
 }
 
 // checkCounts compares the keys with the chain. Where the round's endpoint counts more than was given out, all endpoints are
@@ -116,9 +118,11 @@ func (r *round) checkCount(ctx context.Context, i int, n report) (done bool, err
 	case a.rounds < agreeingRounds:
 		return false, nil
 	case a.lowest <= k.NextNonce:
-		if a.rounds == agreeingRounds && n.lowest < n.highest {
+		if !a.warned && n.lowest < n.highest {
+			a.warned = true
 			log.Warn("endpoints disagree about a key's transactions; the lowest count is used")
 		}
+		a.rounds, a.lowest = 0, ledger.MaxNonce // one answer that is too low must not decide for good
 		return true, nil
 	case a.lowest-k.NextNonce > r.cfg.MaxNonceJump:
 		stopped, err := r.cfg.Ledger.StopJump(ctx, k.Address, k.Era, a.lowest, r.cfg.MaxNonceJump)
@@ -140,7 +144,25 @@ func (r *round) checkCount(ctx context.Context, i int, n report) (done bool, err
 	return true, nil
 }
 
-// reconcile has the store's nonces compared with all nodes' after the database failed over. That is not waited for,
+// countOfMost returns a key's mined count at the round's block as most endpoints report it, the higher one where as many report
+// another; answered is false where none does.
+func (r *round) countOfMost(ctx context.Context, key common.Address) (mined uint64, answered bool) {
+	ctx, cancel := context.WithTimeout(ctx, countsTimeout)
+	defer cancel()
+	var counts []uint64
+	for _, c := range r.cfg.Chain.Counts(ctx, r.head.Hash, []common.Address{key}) {
+		if c.Err == nil {
+			counts = append(counts, min(c.Mined[0], ledger.MaxNonce))
+		}
+	}
+	if len(counts) == 0 {
+		return 0, false
+	}
+	slices.Sort(counts)
+	return counts[len(counts)/2], true
+}
+
+// reconcile has the store's nonces compared with all nodes' after the database failed over or was restored. That is not waited for,
 // and begun again in each round until it succeeds: a node that is down may take its time to say so. The store gives nothing out
 // until then, and nothing else depends on it: what has a nonce keeps it, and what a key has next only ever rises.
 func (r *round) reconcile(ctx context.Context) error {
@@ -150,7 +172,7 @@ func (r *round) reconcile(ctx context.Context) error {
 	}
 	r.beside(r.comparing, func() {
 		if err := r.compare(ctx); err != nil && ctx.Err() == nil {
-			r.cfg.Log.Warn("database failed over: nothing new is sent until all nodes have reported their nonces", "err", err)
+			r.cfg.Log.Warn("database failed over or was restored: nothing new is sent until all nodes have reported their nonces", "err", err)
 		}
 	})
 	return nil
@@ -200,7 +222,7 @@ func (r *round) compare(ctx context.Context) error {
 		return err
 	}
 	r.reported = nil
-	r.cfg.Log.Warn("database failed over: nonces were compared with the nodes'", "keys", len(pending))
+	r.cfg.Log.Warn("database failed over or was restored: nonces were compared with the nodes'", "keys", len(pending))
 	return nil
 }
 

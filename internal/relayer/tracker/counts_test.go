@@ -145,6 +145,26 @@ func TestCheckCounts_OthersUseTheKey_Raises(t *testing.T) {
 	f.settled()
 }
 
+// One answer that is too low, while another sender's transactions are mined, does not keep the key from being raised for good.
+func TestCheckCounts_TooLowOnce_RaisesLater(t *testing.T) {
+	var node *proxy.Proxy
+	f := setup(t, 1, func(o *relaytest.Options) {
+		honest := o.RPC[0]
+		node = before(t, o)
+		o.RPC = []string{honest, node.URL()} // rounds read from the first, and only comparisons ask the second
+	})
+	f.executed()
+	node.SetRules(mined("0x0", 1))
+	for nonce := uint64(1); nonce < 4; nonce++ {
+		f.identical(nonce)
+	}
+	f.chain.Commit()
+	require.Eventually(t, func() bool { return f.key().NextNonce == 4 }, 20*time.Second, 10*time.Millisecond)
+	require.Equal(t, uint64(1), node.Injected()["count 0x0"])
+	f.executed()
+	f.settled()
+}
+
 // A process that starts gives out no nonce before a round has compared its keys, although others have before. Requests wait.
 func TestCheckCounts_AtStart_NothingIsGivenOutBefore(t *testing.T) {
 	f := setup(t, 1)
@@ -198,6 +218,28 @@ func TestCompare_FalseOnce_IsIgnored(t *testing.T) {
 		return err == nil && !over
 	}, 20*time.Second, 10*time.Millisecond)
 	require.Equal(t, uint64(1), f.key().NextNonce)
+	f.executed()
+	f.settled()
+}
+
+// The preferred endpoint counts nothing of a key that another sender has used before. The other endpoint knows that there is no gap.
+func TestFill_OneEndpointCountsTooLow_FillsNothing(t *testing.T) {
+	var node *proxy.Proxy
+	f := setup(t, 1, func(o *relaytest.Options) {
+		honest := o.RPC[0]
+		node = before(t, o)
+		o.RPC = append(o.RPC, honest)
+	})
+	for nonce := range uint64(3) {
+		f.identical(nonce)
+	}
+	f.chain.Commit()
+	require.Eventually(t, func() bool { return f.key().NextNonce == 3 }, 20*time.Second, 10*time.Millisecond)
+	f.executed()
+	node.SetRules(counting("0x0", 0))
+	require.Eventually(t, func() bool { return node.Injected()["count 0x0"] >= 100 }, 30*time.Second, 10*time.Millisecond)
+	require.Zero(t, f.key().PendingCount)
+	node.SetRules()
 	f.executed()
 	f.settled()
 }

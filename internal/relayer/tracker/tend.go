@@ -289,8 +289,23 @@ func (r *round) missing(ctx context.Context, todo chores) error {
 	return r.resend(ctx, todo, attempts)
 }
 
-// fill gives nonces that nobody has to no-ops: everything above them waits.
+// fill gives nonces that nobody has to no-ops: everything above them waits. One endpoint's count does not decide where they begin:
+// a no-op at a nonce that was used long ago is never mined, and takes a place of the key.
 func (r *round) fill(ctx context.Context, k *relayer.Key, mined uint64) error {
+	missing, err := r.cfg.Ledger.Gap(ctx, k.Address, k.Era, mined)
+	if err != nil {
+		return err
+	}
+	if missing == 0 {
+		foreign, err := r.cfg.Ledger.HasForeign(ctx, k.Address, k.Era, mined, r.head.Number)
+		if err != nil || !foreign {
+			return err
+		}
+	}
+	mined, answered := r.countOfMost(ctx, k.Address)
+	if !answered {
+		return nil // at the next round
+	}
 	if err := r.cfg.Ledger.Disown(ctx, k.Address, k.Era, mined, r.head.Number); err != nil {
 		return err
 	}
