@@ -16,7 +16,6 @@ import (
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/common/hexutil"
-	"github.com/stretchr/testify/require"
 
 	"github.com/rollcall-dev/rollcall/internal/testchain/contracts"
 )
@@ -24,6 +23,12 @@ import (
 const (
 	poolID = "torture"
 	apiKey = "torture-torture-torture-torture-torture"
+
+	transactionsPath = "/api/v1/relayers/" + poolID + "/transactions"
+
+	watchedShare = 5                     // one in so many transactions is polled
+	pollers      = 3                     // clients that poll
+	pollInterval = 25 * time.Millisecond // of each
 )
 
 // web is one transport for all, without the limit of two idle connections a host.
@@ -67,13 +72,27 @@ func call(ctx context.Context, method, url, idempotency string, body []byte) (co
 
 // hit is one transaction to be sent: a call of the counter with an id of its own.
 type hit struct {
-	id   common.Hash
-	body []byte
+	id      common.Hash
+	request map[string]any
+	body    []byte // the request
 	// hasty ones are posted once, with little patience: whether they were stored nobody is told.
 	hasty bool
+	// cancelAfter is how long after its acceptance the client cancels it; 0: it does not.
+	cancelAfter time.Duration
+	// validFor is how long after its first POST it is valid; 0: for ever.
+	validFor time.Duration
 
 	tx    string // its id, once it was accepted
+	late  bool   // it was refused because it was not valid any more
 	posts int
+}
+
+// write makes the body of the request.
+func (h *hit) write(t testing.TB) {
+	var err error
+	if h.body, err = json.Marshal(h.request); err != nil {
+		t.Errorf("write %v: %v", h.request, err)
+	}
 }
 
 func (h *hit) key() string { return h.id.Hex() }
@@ -85,8 +104,12 @@ type load struct {
 	hits    []*hit
 	clients int
 	pace    time.Duration // between the starts of two hits
+	reports *reportLog    // where clients record what they are answered
+
+	cancels sync.WaitGroup
 
 	mu        sync.Mutex
+	watched   []string // transactions that clients poll
 	outcomes  map[string]int
 	latencies []time.Duration // of POSTs that were answered 200
 }
@@ -94,7 +117,7 @@ type load struct {
 // newLoad makes n hits of a counter. Every other leaves its gas limit to be estimated; one in twenty is hasty.
 func newLoad(t testing.TB, f fleet, counter common.Address, n int, random *rand.Rand) *load {
 	t.Helper()
-	l := &load{t: t, fleet: f, outcomes: map[string]int{}}
+	l := &load{t: t, fleet: f, reports: newReportLog(), outcomes: map[string]int{}}
 	for i := range n {
 		h := &hit{hasty: random.IntN(20) == 0}
 		for j := range h.id {
@@ -104,12 +127,24 @@ func newLoad(t testing.TB, f fleet, counter common.Address, n int, random *rand.
 		if i%2 == 0 {
 			request["gas_limit"] = contracts.HitGas
 		}
-		var err error
-		h.body, err = json.Marshal(request)
-		require.NoError(t, err)
+		h.request = request
+		h.write(t)
 		l.hits = append(l.hits, h)
 	}
 	return l
+}
+
+// withdraw has clients cancel one in eight hits, and has another one in eight expire soon.
+func (l *load) withdraw(random *rand.Rand) {
+	for _, h := range l.hits {
+		wait := time.Duration(random.IntN(2000)) * time.Millisecond
+		switch random.IntN(8) {
+		case 0:
+			h.cancelAfter = wait + time.Millisecond
+		case 1:
+			h.validFor = time.Second + wait
+		}
+	}
 }
 
 // run posts all hits, and returns when each has been accepted, or given up. It ends early with ctx.
@@ -135,10 +170,15 @@ func (l *load) run(ctx context.Context, random *rand.Rand) {
 	}
 	close(next)
 	clients.Wait()
+	l.cancels.Wait()
 }
 
 // post posts a hit until it is accepted, now here and now there.
 func (l *load) post(ctx context.Context, h *hit, random *rand.Rand) {
+	if h.validFor > 0 {
+		h.request["valid_until"] = time.Now().Add(h.validFor).UTC().Format(time.RFC3339Nano)
+		h.write(l.t)
+	}
 	for ctx.Err() == nil {
 		url := l.fleet.any(random)
 		if url != "" {
@@ -147,7 +187,7 @@ func (l *load) post(ctx context.Context, h *hit, random *rand.Rand) {
 				limit = time.Duration(1+random.IntN(200)) * time.Millisecond
 			}
 			began := time.Now()
-			outcome, done := l.try(ctx, url, h, limit)
+			outcome, done := l.try(ctx, url, h, limit, random)
 			h.posts++
 			l.note(outcome, time.Since(began))
 			if done || h.hasty {
@@ -161,22 +201,30 @@ func (l *load) post(ctx context.Context, h *hit, random *rand.Rand) {
 	}
 }
 
-func (l *load) try(ctx context.Context, url string, h *hit, limit time.Duration) (outcome string, done bool) {
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	code, answer, err := call(ctx, http.MethodPost, url+"/api/v1/relayers/"+poolID+"/transactions", h.key(), h.body)
+func (l *load) try(ctx context.Context, url string, h *hit, limit time.Duration, random *rand.Rand) (outcome string, done bool) {
+	posting, end := context.WithTimeout(ctx, limit)
+	defer end()
+	asked := time.Now()
+	code, answer, err := call(posting, http.MethodPost, url+transactionsPath, h.key(), h.body)
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
 		return "no answer in time", false
 	case err != nil:
 		return "connection broke", false
 	case code == http.StatusOK:
-		var accepted struct{ Data struct{ ID string } }
-		if err := json.Unmarshal(answer, &accepted); err != nil {
-			l.t.Errorf("POST answered %s: %v", answer, err)
+		tx, err := l.reports.answer("POST", asked, answer)
+		if err != nil {
+			l.t.Error(err)
 		}
-		l.accepted(h, accepted.Data.ID)
+		l.accepted(h, tx)
+		if h.cancelAfter > 0 {
+			own := rand.New(rand.NewPCG(random.Uint64(), random.Uint64())) //nolint:gosec // repeatable
+			l.cancels.Go(func() { l.cancel(ctx, h, own) })
+		}
 		return "200", true
+	case code == http.StatusBadRequest && h.validFor > 0 && bytes.Contains(answer, []byte("is in the past")):
+		h.late = true
+		return "400", true
 	case code == http.StatusTooManyRequests, code == http.StatusServiceUnavailable, code == http.StatusGatewayTimeout:
 		return fmt.Sprint(code), false
 	default:
@@ -191,7 +239,93 @@ func (l *load) accepted(h *hit, tx string) {
 	if h.tx != "" && h.tx != tx {
 		l.t.Errorf("idempotency key %s stands for %s and for %s", h.key(), h.tx, tx)
 	}
+	if h.tx == "" && h.id[0] < 256/watchedShare {
+		l.watched = append(l.watched, tx)
+	}
 	h.tx = tx
+}
+
+// cancel cancels a hit that was accepted. It asks until it is answered, now here and now there.
+func (l *load) cancel(ctx context.Context, h *hit, random *rand.Rand) {
+	wait := h.cancelAfter
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+		wait = time.Duration(50+random.IntN(200)) * time.Millisecond
+		url := l.fleet.any(random)
+		if url == "" {
+			continue
+		}
+		outcome, done := l.tryCancel(ctx, url, h)
+		l.note("DELETE "+outcome, 0)
+		if done {
+			return
+		}
+	}
+}
+
+func (l *load) tryCancel(ctx context.Context, url string, h *hit) (outcome string, done bool) {
+	ctx, end := context.WithTimeout(ctx, 4*time.Second)
+	defer end()
+	asked := time.Now()
+	code, answer, err := call(ctx, http.MethodDelete, url+transactionsPath+"/"+h.tx, "", nil)
+	switch {
+	case err != nil:
+		return "without an answer", false
+	case code == http.StatusOK:
+		if _, err := l.reports.answer("DELETE", asked, answer); err != nil {
+			l.t.Error(err)
+		}
+		return "200", true
+	case code == http.StatusBadRequest: // it is mined, final, or being canceled
+		return "400", true
+	case code == http.StatusTooManyRequests, code == http.StatusServiceUnavailable, code == http.StatusGatewayTimeout:
+		return fmt.Sprint(code), false
+	default:
+		l.t.Errorf("DELETE of %s answered %d: %s", h.tx, code, answer)
+		return fmt.Sprint(code), true
+	}
+}
+
+// poll has clients read the status of some transactions that were accepted, of one after the other, until ctx ends.
+func (l *load) poll(ctx context.Context, random *rand.Rand) {
+	for tick := time.NewTicker(pollInterval); ; {
+		select {
+		case <-ctx.Done():
+			tick.Stop()
+			return
+		case <-tick.C:
+		}
+		l.mu.Lock()
+		var tx string
+		if len(l.watched) > 0 {
+			tx = l.watched[random.IntN(len(l.watched))]
+		}
+		l.mu.Unlock()
+		if url := l.fleet.any(random); url != "" && tx != "" {
+			l.look(ctx, url, tx)
+		}
+	}
+}
+
+// look reads the status of a transaction.
+func (l *load) look(ctx context.Context, url, tx string) {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	asked := time.Now()
+	code, answer, err := call(ctx, http.MethodGet, url+transactionsPath+"/"+tx, "", nil)
+	switch {
+	case err != nil, code == http.StatusServiceUnavailable, code == http.StatusGatewayTimeout:
+	case code == http.StatusOK:
+		if _, err := l.reports.answer("GET", asked, answer); err != nil {
+			l.t.Error(err)
+		}
+	default:
+		l.t.Errorf("GET of %s answered %d: %s", tx, code, answer)
+	}
 }
 
 func (l *load) note(outcome string, took time.Duration) {

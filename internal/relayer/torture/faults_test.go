@@ -1,14 +1,18 @@
 package torture
 
 import (
-	"context"
-	"fmt"
-	"math/rand/v2"
-	"slices"
+	"bytes"
+	"encoding/json"
+	"math/big"
+	"strings"
+	"sync/atomic"
 	"time"
 
+	"github.com/ethereum/go-ethereum/common/hexutil"
+	"github.com/ethereum/go-ethereum/core/types"
+	"github.com/ethereum/go-ethereum/params"
+
 	"github.com/rollcall-dev/rollcall/internal/testchain/proxy"
-	"github.com/rollcall-dev/rollcall/internal/testpostgres"
 )
 
 // faults of a connection strike before, in and after the node's work.
@@ -18,7 +22,7 @@ var faults = []struct {
 	send  float64 // probability for a transaction that is sent
 	read  float64 // for everything else; 0: never
 }{
-	// Only what is sent: to a question, a refusal is an answer.
+	// Only what is sent. Reads have faults of their own for that: methodFaults.
 	{"refused", proxy.Fault{Kind: proxy.Refuse, Message: "internal error"}, 0.03, 0},
 	{"pool full", proxy.Fault{Kind: proxy.Refuse, Message: "txpool is full"}, 0.03, 0},
 	{"503", proxy.Fault{Kind: proxy.Status}, 0.03, 0.005},
@@ -39,11 +43,79 @@ var reads = []string{
 	"eth_getTransactionReceipt", "eth_feeHistory", "eth_gasPrice", "eth_maxPriorityFeePerGas", "eth_estimateGas", "eth_getBalance",
 }
 
-// rules have each fault strike once and early, and then by chance.
-func rules() (all []proxy.Rule) {
+// methodFaults concern single methods of an endpoint, which answers the others well.
+var methodFaults = []struct {
+	name    string
+	methods []string // the first is certain to be called often
+	fault   proxy.Fault
+	when    func(proxy.Call) bool // nil: each call
+	chance  float64
+}{
+	{"count +3", countMethod, moreCounts(3), nil, 0.003},
+	{"count +3000, mined", countMethod, moreCounts(3000), minedCount, 0.003},
+	{"count +3000, pending", countMethod, moreCounts(3000), pendingCount, 0.003},
+	{"count 2^40", countMethod, proxy.Fault{Kind: proxy.Answer, Result: `"0x10000000000"`}, nil, 0.003},
+	{"pending is latest", countMethod, proxy.Fault{Kind: proxy.Change, Params: pendingToLatest}, pendingCount, 0.01},
+	{
+		"-32603", append([]string{"eth_estimateGas"}, reads...),
+		proxy.Fault{Kind: proxy.Refuse, Code: -32603, Message: "Internal error"}, nil, 0.003,
+	},
+	{
+		"missing trie node", []string{"eth_getTransactionCount", "eth_getBalance", "eth_estimateGas"},
+		proxy.Fault{Kind: proxy.Refuse, Message: "missing trie node 5b2c (path 0102) state 0x5b2c is not available, not found"}, nil, 0.003,
+	},
+	{
+		"indexing", []string{"eth_getTransactionReceipt", "eth_getTransactionByHash"},
+		proxy.Fault{Kind: proxy.Refuse, Message: "transaction indexing is in progress"}, nil, 0.003,
+	},
+	{
+		"plan", []string{"eth_feeHistory", "eth_getTransactionByHash", "eth_getBlockByHash", "eth_estimateGas", "eth_getBalance"},
+		proxy.Fault{Kind: proxy.Refuse, Code: -32052, Message: "this method is not available on your plan, upgrade it"}, nil, 0.003,
+	},
+	{"no block receipts", []string{"eth_getBlockReceipts"}, noBlockReceipts, nil, 0.003},
+}
+
+var (
+	countMethod     = []string{"eth_getTransactionCount"}
+	noBlockReceipts = proxy.Fault{Kind: proxy.Refuse, Code: -32600, Message: "eth_getBlockReceipts is not available on the free plan"}
+)
+
+// moreCounts is the fault of a node that counts n transactions too many.
+func moreCounts(n uint64) proxy.Fault {
+	return proxy.Fault{Kind: proxy.Change, Alter: func(result json.RawMessage) json.RawMessage {
+		var count hexutil.Uint64
+		if json.Unmarshal(result, &count) != nil {
+			return result
+		}
+		return json.RawMessage(`"` + hexutil.EncodeUint64(uint64(count)+n) + `"`)
+	}}
+}
+
+func pendingCount(c proxy.Call) bool { return bytes.Contains(c.Params, []byte("pending")) }
+
+func minedCount(c proxy.Call) bool { return !pendingCount(c) }
+
+func pendingToLatest(params json.RawMessage) json.RawMessage {
+	return json.RawMessage(strings.ReplaceAll(string(params), "pending", "latest"))
+}
+
+// window has a fault strike each call of a method, for as long as it is open.
+type window struct{ fault, method string }
+
+// rules have each fault strike once and early, also an endpoint that does well, then while its window is open, and by chance. The
+// proxies of one endpoint share them, and with them the scripts.
+func rules(open *atomic.Pointer[window]) (all []proxy.Rule) {
+	for _, f := range methodFaults { // scripts of one method strike one call after the other
+		all = append(all, proxy.Rule{Name: f.name, Methods: f.methods[:1], When: script(f.when, 1), Permanent: true, Fault: f.fault})
+		all = append(all, proxy.Rule{Name: f.name, Methods: f.methods, Fault: f.fault, When: func(c proxy.Call) bool {
+			w := open.Load()
+			return w != nil && *w == window{f.name, c.Method} && (f.when == nil || f.when(c))
+		}})
+		all = append(all, proxy.Rule{Name: f.name, Methods: f.methods, When: f.when, Probability: f.chance, Fault: f.fault})
+	}
 	for i, f := range faults {
 		all = append(all, proxy.Rule{
-			Name: f.name, Methods: []string{"eth_sendRawTransaction"}, When: proxy.At(uint64(3 * (i + 1))), Fault: f.fault,
+			Name: f.name, Methods: []string{"eth_sendRawTransaction"}, When: script(nil, uint64(3*(i+1))), Permanent: true, Fault: f.fault,
 		})
 	}
 	for _, f := range faults {
@@ -57,168 +129,60 @@ func rules() (all []proxy.Rule) {
 	return all
 }
 
-// plan says what is done to a scene, and when.
-type plan struct {
-	length      time.Duration
-	killEvery   time.Duration // a process; 0: never
-	freezeEvery time.Duration // another one; 0: never
-	freezeFor   time.Duration
-	shiftEvery  time.Duration // how often the nodes' faults change; 0: never
-	restarts    int           // of Postgres, in turn killed and stopped
+// script says when for the n-th of the calls that match.
+func script(match func(proxy.Call) bool, n uint64) func(proxy.Call) bool {
+	var matched atomic.Uint64
+	return func(c proxy.Call) bool { return (match == nil || match(c)) && matched.Add(1) == n }
 }
 
-// event of a plan.
-type event struct {
-	at time.Duration
-	do func()
+// intrinsicGas is the rule of a chain where a transfer costs more than elsewhere.
+var intrinsicGas = proxy.Rule{
+	Name: "intrinsic gas", Methods: []string{"eth_sendRawTransaction"}, Permanent: true,
+	Fault: proxy.Fault{Kind: proxy.Refuse, Message: "intrinsic gas too low"},
+	When:  proxy.Sends(func(tx *types.Transaction) bool { return tx.Gas() <= params.TxGas }),
 }
 
-// chaos does a plan to a scene.
-type chaos struct {
-	plan
-	random   *rand.Rand
-	fleet    fleet
-	proxies  []*proxy.Proxy
-	postgres *testpostgres.Server
-	listen   proxy.Rule // stays when everything is well
-	done     map[string]int
+// planWithoutReceipts is the rule of an endpoint that never offers receipts by block.
+var planWithoutReceipts = proxy.Rule{
+	Name: "no block receipts", Methods: []string{"eth_getBlockReceipts"}, Permanent: true, Fault: noBlockReceipts,
 }
 
-// run returns when everything is over, and everybody lives again. It belongs on the test's own goroutine.
-func (c *chaos) run(ctx context.Context) {
-	c.done = map[string]int{}
-	if c.shiftEvery > 0 {
-		for _, p := range c.proxies {
-			p.SetRules(append([]proxy.Rule{c.listen}, rules()...)...)
-		}
-	}
-	began := time.Now()
-	for _, e := range c.events() {
-		select {
-		case <-ctx.Done():
-		case <-time.After(time.Until(began.Add(e.at))):
-			e.do()
-		}
-	}
-	c.calm()
-}
+// dearGas are the rules of the endpoints of a chain where no-ops need more gas. The second one does not offer receipts by block.
+var dearGas = [endpoints][]proxy.Rule{{intrinsicGas}, {intrinsicGas, planWithoutReceipts}}
 
-// calm ends all faults.
-func (c *chaos) calm() {
-	for _, p := range c.proxies {
-		p.SetDown(false)
-		p.SetLag(0)
-		p.SetRules(c.listen)
-		p.Switch(true)
-	}
-	for _, m := range c.fleet {
-		if m.isFrozen() {
-			m.thaw()
-		}
-	}
-}
+// While the chain is dear its miner wants dearTip for each unit of gas. It is more than relayers may offer for a transaction, and
+// less than they may offer for a no-op.
+const (
+	priceCap = int64(10 * params.GWei)
+	dearTip  = int64(15 * params.GWei)
+)
 
-// events of the plan, in their order.
-func (c *chaos) events() []event {
-	var all []event
-	add := func(at time.Duration, do func()) { all = append(all, event{at, do}) }
-	busy := map[*member]time.Duration{} // frozen or dead until then
-	free := func(at time.Duration) *member {
-		for _, i := range c.random.Perm(len(c.fleet)) {
-			if m := c.fleet[i]; busy[m] <= at {
-				return m
-			}
-		}
-		return nil
-	}
-	kill, freeze := c.jitter(c.killEvery), c.jitter(c.freezeEvery)/4
-	for at := time.Duration(0); at < c.length; at += 100 * time.Millisecond {
-		if c.freezeEvery > 0 && at >= freeze {
-			freeze = at + c.jitter(c.freezeEvery)
-			if m := free(at); m != nil && at+c.freezeFor <= c.length {
-				busy[m] = at + c.freezeFor
-				add(at, func() { c.count("SIGSTOP"); m.freeze() })
-				add(at+c.freezeFor, m.thaw)
-			}
-		}
-		if c.killEvery > 0 && at >= kill {
-			kill = at + c.jitter(c.killEvery)
-			if m := free(at); m != nil {
-				down := time.Duration(c.random.IntN(1000)) * time.Millisecond
-				busy[m] = at + down + 300*time.Millisecond
-				add(at, func() { c.count("kill -9"); m.kill() })
-				add(at+down, m.start)
-			}
-		}
-	}
-	for i := range c.restarts {
-		at := c.length * time.Duration(i+1) / time.Duration(c.restarts+1)
-		add(at, func() {
-			if i%2 == 0 {
-				c.count("postgres kill -9")
-				c.postgres.Kill()
-			} else {
-				c.count("postgres stop")
-				c.postgres.Stop()
-			}
+// dearFees are the rules of a node that reports such fees while the chain is dear.
+func dearFees(dear *atomic.Bool) (all []proxy.Rule) {
+	when := func(proxy.Call) bool { return dear.Load() }
+	tip := hexutil.EncodeBig(big.NewInt(dearTip))
+	quoted := json.RawMessage(`"` + tip + `"`)
+	for _, method := range []string{"eth_gasPrice", "eth_maxPriorityFeePerGas"} {
+		all = append(all, proxy.Rule{
+			Name: "dear", Methods: []string{method}, Permanent: true, When: when, Fault: proxy.Fault{Kind: proxy.Answer, Result: string(quoted)},
 		})
-		add(at+time.Duration(500+c.random.IntN(1500))*time.Millisecond, func() { c.postgres.Restart() })
 	}
-	if c.shiftEvery > 0 {
-		for at := time.Duration(0); at < c.length; at += c.shiftEvery {
-			dice := [3]int{c.random.IntN(4), c.random.IntN(6), c.random.IntN(len(c.proxies))}
-			if at < 2*c.shiftEvery {
-				dice[1] = int(at / c.shiftEvery) // a node that is down, and then one that lags, once and early
+	return append(all, proxy.Rule{
+		Name: "dear", Methods: []string{"eth_feeHistory"}, Permanent: true, When: when,
+		Fault: proxy.Fault{Kind: proxy.Change, Alter: func(result json.RawMessage) json.RawMessage {
+			var history map[string]json.RawMessage
+			var rewards [][]json.RawMessage
+			if json.Unmarshal(result, &history) != nil || json.Unmarshal(history["reward"], &rewards) != nil {
+				return result
 			}
-			lag := uint64(1 + c.random.IntN(2))
-			add(at, func() { c.shift(dice[0], dice[1], dice[2], lag) })
-		}
-	}
-	slices.SortStableFunc(all, func(a, b event) int { return int(a.at - b.at) })
-	return all
-}
-
-// shift changes what is wrong with the nodes. Most of the time one of them does well, and not always the same.
-func (c *chaos) shift(well, special, which int, lag uint64) {
-	for i, p := range c.proxies {
-		p.SetDown(false)
-		p.SetLag(0)
-		p.Switch(i != well) // beyond the last: none does well
-	}
-	p := c.proxies[which]
-	switch special {
-	case 0:
-		c.count("node down")
-		p.SetDown(true)
-	case 1, 2:
-		c.count("node lags")
-		p.Switch(true)
-		p.SetLag(lag)
-	}
-}
-
-func (c *chaos) jitter(d time.Duration) time.Duration {
-	if d == 0 {
-		return 0
-	}
-	return d/2 + time.Duration(c.random.Int64N(int64(d)))
-}
-
-func (c *chaos) count(name string) { c.done[name]++ }
-
-// struck is how often each fault of the nodes struck, reads and sends together.
-func (c *chaos) struck() map[string]uint64 {
-	all := map[string]uint64{}
-	for _, p := range c.proxies {
-		for name, n := range p.Injected() {
-			if n > 0 {
-				all[name] += n
+			for _, block := range rewards {
+				for i := range block {
+					block[i] = quoted
+				}
 			}
-		}
-	}
-	return all
-}
-
-func (c *chaos) summary() string {
-	return fmt.Sprintf("faults: %s; of the nodes: %s", counts(c.done), counts(c.struck()))
+			history["reward"], _ = json.Marshal(rewards) // they were parsed
+			altered, _ := json.Marshal(history)
+			return altered
+		}},
+	})
 }

@@ -147,6 +147,16 @@ func (m *member) url() string {
 	return m.run.url
 }
 
+// pid of its process; 0 while there is none.
+func (m *member) pid() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.run == nil {
+		return 0
+	}
+	return m.run.cmd.Process.Pid
+}
+
 func (m *member) tail() []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()

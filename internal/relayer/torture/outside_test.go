@@ -56,7 +56,7 @@ func (o *outsider) counts() (mined, pending uint64) {
 func TestKeyThatSomebodyElseUsesToo(t *testing.T) {
 	t.Parallel()
 	sc := open(t, setting{keys: 2, relayers: 2, inFlight: 64, confirmations: 2, geth: pool(1000)})
-	l := newLoad(t, sc.fleet, sc.counter, 200, sc.random)
+	l := sc.load(200)
 	l.clients, l.pace = 8, 80*time.Millisecond
 	done := make(chan struct{})
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -128,7 +128,7 @@ func TestNoncesThatSomebodyElseGaveUpAreFilled(t *testing.T) {
 	}, "the key was not registered behind what is pending")
 	sc.node.Stop() // its pool ends with it
 	sc.node.Restart()
-	l := newLoad(t, sc.fleet, sc.counter, 10, sc.random)
+	l := sc.load(10)
 	l.clients, l.pace = 4, 20*time.Millisecond
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()

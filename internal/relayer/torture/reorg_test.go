@@ -87,7 +87,7 @@ func TestWhatVanishesInAReorganizationIsMinedOnceMore(t *testing.T) {
 func TestRewoundNodeMinesEverythingOnce(t *testing.T) {
 	t.Parallel()
 	sc := open(t, setting{keys: 2, relayers: 2, inFlight: 64, confirmations: 8, geth: pool(1000)})
-	l := newLoad(t, sc.fleet, sc.counter, 150, sc.random)
+	l := sc.load(150)
 	l.clients, l.pace = 8, 60*time.Millisecond
 	done := make(chan struct{})
 	go func() { defer close(done); l.run(t.Context(), sc.random) }()
@@ -114,7 +114,7 @@ func TestRewoundNodeMinesEverythingOnce(t *testing.T) {
 // underWay has transactions broadcasted that would be sent again where they get lost.
 func (sc *scene) underWay() {
 	sc.t.Helper()
-	l := newLoad(sc.t, sc.fleet, sc.counter, 10, sc.random)
+	l := sc.load(10)
 	l.clients, l.pace = 8, time.Millisecond
 	l.run(sc.t.Context(), sc.random)
 	v := sc.truth()
@@ -136,7 +136,7 @@ func (v *truth) underWay() (open int) {
 func TestChainThatBeganAnewIsRefused(t *testing.T) {
 	t.Parallel()
 	sc := open(t, setting{keys: 2, relayers: 2, inFlight: 64, confirmations: 3, geth: pool(1000)})
-	l := newLoad(t, sc.fleet, sc.counter, 40, sc.random)
+	l := sc.load(40)
 	l.clients, l.pace = 8, 50*time.Millisecond
 	l.run(t.Context(), sc.random)
 	v := sc.truth()
@@ -171,7 +171,7 @@ func TestChainThatBeganAnewIsRefused(t *testing.T) {
 		}
 	}
 	post := func(url string) int {
-		h := newLoad(t, sc.fleet, sc.counter, 1, sc.random).hits[0]
+		h := sc.load(1).hits[0]
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()
 		code, _, err := call(ctx, http.MethodPost, url+"/api/v1/relayers/"+poolID+"/transactions", h.key(), h.body)
@@ -210,7 +210,7 @@ func TestShortChainThatBeganAnewIsRefused(t *testing.T) {
 	t.Parallel()
 	sc := open(t, setting{keys: 2, relayers: 2, inFlight: 64, confirmations: 2, geth: pool(1000)})
 	v := sc.truth()
-	l := newLoad(t, sc.fleet, sc.counter, 40, sc.random)
+	l := sc.load(40)
 	l.clients, l.pace = 8, 50*time.Millisecond
 	l.run(t.Context(), sc.random)
 	v.settled(patience)

@@ -11,12 +11,14 @@ import (
 func TestSoak(t *testing.T) {
 	sc := open(t, setting{
 		keys: 16, relayers: 4, inFlight: 20_000, confirmations: 12, geth: pool(100_000),
-		postgres: map[string]string{"shared_buffers": "128MB"},
+		postgres: map[string]string{"shared_buffers": "128MB"}, env: priced(), rules: dearGas,
 	})
-	sc.storm(20_000, 64, plan{
+	c := sc.storm(20_000, 64, plan{
 		length: 4 * time.Minute, killEvery: 4 * time.Second, freezeEvery: 25 * time.Second, freezeFor: 20 * time.Second,
 		shiftEvery: 1500 * time.Millisecond, restarts: 2,
+		isolations: 5, isolateFor: 10 * time.Second, dearTimes: 6, dearFor: 8 * time.Second,
 	}, 10*time.Minute)
+	c.complete(t)
 }
 
 // geth at its default limits: it accepts what it drops later. A key has far more pending than it guarantees an account.

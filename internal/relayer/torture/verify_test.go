@@ -3,6 +3,7 @@ package torture
 import (
 	"fmt"
 	"math/big"
+	"slices"
 	"testing"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
+	"github.com/rollcall-dev/rollcall/internal/relayer"
 	"github.com/rollcall-dev/rollcall/internal/testchain/contracts"
 )
 
@@ -57,8 +59,8 @@ func (v *truth) open() (out string) {
 	return out
 }
 
-// executed fails the test unless each hit that was stored was mined exactly once, and no other hit was. It returns how many
-// were stored.
+// executed fails the test unless each hit that was stored was executed exactly once, or is truthfully final and was not executed:
+// canceled by its client or expired. No other hit was executed. It returns how many were stored.
 func (v *truth) executed(hits []*hit) (stored int) {
 	v.t.Helper()
 	rows, err := v.db.Query(v.t.Context(), `SELECT i.key, t.id::text, t.status, t.tx_hash FROM relayer_idempotency i JOIN relayer_txs t ON t.id = i.tx_id`)
@@ -78,27 +80,87 @@ func (v *truth) executed(hits []*hit) (stored int) {
 	}
 	times := v.counts(ids)
 	var wrong []string
+	confirmed := 0
 	for i, h := range hits {
 		r, known := rowsByKey[h.key()]
 		want := uint64(0)
 		if known {
 			stored++
+		}
+		switch {
+		case !known:
+		case r.Status == "confirmed":
 			want = 1
+			confirmed++
+		case r.Status == "canceled" && h.cancelAfter > 0, r.Status == "expired" && h.validFor > 0:
+		default:
+			wrong = append(wrong, fmt.Sprintf("hit %s is %s", h.key(), r.Status))
 		}
 		switch {
 		case times[i] != want:
-			wrong = append(wrong, fmt.Sprintf("hit %s (%+v) was mined %d times", h.key(), r, times[i]))
-		case known && r.Status != "confirmed":
-			wrong = append(wrong, fmt.Sprintf("hit %s is %s", h.key(), r.Status))
-		case !known && !h.hasty, h.tx != "" && h.tx != r.ID:
+			wrong = append(wrong, fmt.Sprintf("hit %s (%+v) was executed %d times", h.key(), r, times[i]))
+		case !known && !h.hasty && !h.late, h.tx != "" && h.tx != r.ID:
 			wrong = append(wrong, fmt.Sprintf("hit %s was accepted as %q and is stored as %q", h.key(), h.tx, r.ID))
 		}
 	}
 	require.Empty(v.t, wrong)
 	total, err := contracts.Total(v.t.Context(), v.chain, v.counter, nil)
 	require.NoError(v.t, err)
-	require.EqualValues(v.t, stored, total, "hits on the chain")
+	require.EqualValues(v.t, confirmed, total, "hits on the chain")
 	return stored
+}
+
+// delivered waits until no webhook is due.
+func (v *truth) delivered(within time.Duration) {
+	v.t.Helper()
+	eventually(v.t, within, func() bool {
+		var due int
+		require.NoError(v.t, v.db.QueryRow(v.t.Context(), `SELECT count(*) FROM relayer_deliveries WHERE state = 'due'`).Scan(&due))
+		return due == 0
+	}, "webhooks are not delivered")
+}
+
+// outcomes returns the end of each hit that was stored, by the id of its transaction.
+func (v *truth) outcomes() map[string]outcome {
+	v.t.Helper()
+	rows, err := v.db.Query(v.t.Context(), `SELECT t.id::text, i.key, t.status, t.attempts, coalesce(t.tx_hash, ''), t.revision
+		FROM relayer_txs t JOIN relayer_idempotency i ON i.tx_id = t.id`)
+	require.NoError(v.t, err)
+	ends := map[string]outcome{}
+	var ids []string // of transactions, as the keys and the hashes below
+	var keys, hashes []common.Hash
+	var id, key, status, hash string
+	var attempts, revision int
+	_, err = pgx.ForEachRow(rows, []any{&id, &key, &status, &attempts, &hash, &revision}, func() error {
+		ends[id] = outcome{status: relayer.Status(status).API(attempts > 0), hash: hash, revision: revision}
+		ids, keys, hashes = append(ids, id), append(keys, common.HexToHash(key)), append(hashes, common.HexToHash(hash))
+		return nil
+	})
+	require.NoError(v.t, err)
+	executions, mined := v.counts(keys), v.areMined(hashes)
+	for i, id := range ids {
+		end := ends[id]
+		end.executions, end.mined = executions[i], mined[i]
+		ends[id] = end
+	}
+	return ends
+}
+
+// areMined reports which transactions are in a block.
+func (v *truth) areMined(hashes []common.Hash) (are []bool) {
+	v.t.Helper()
+	for some := range slices.Chunk(hashes, 500) {
+		calls := make([]rpc.BatchElem, len(some))
+		for i, hash := range some {
+			calls[i] = rpc.BatchElem{Method: "eth_getTransactionByHash", Args: []any{hash}, Result: new(mined)}
+		}
+		require.NoError(v.t, v.chain.Client().BatchCallContext(v.t.Context(), calls))
+		for _, c := range calls {
+			require.NoError(v.t, c.Error)
+			are = append(are, c.Result.(*mined).BlockHash != common.Hash{})
+		}
+	}
+	return are
 }
 
 // counts are how often each id was hit.
@@ -192,6 +254,14 @@ func (m *mined) nonce(t testing.TB) uint64 {
 }
 
 func lower(a common.Address) string { return "0x" + common.Bytes2Hex(a[:]) }
+
+// noopsAbove counts the transactions that ended with a status because of a no-op that offered more than a price.
+func (v *truth) noopsAbove(price int64, status relayer.Status) (n int) {
+	v.t.Helper()
+	require.NoError(v.t, v.db.QueryRow(v.t.Context(), `SELECT count(*) FROM relayer_txs t JOIN relayer_attempts a ON a.tx_id = t.id AND a.tx_hash = t.tx_hash
+		WHERE t.status = $1 AND a.purpose = 'noop' AND a.max_fee > $2`, status, price).Scan(&n))
+	return n
+}
 
 // extras counts what the store has beside one attempt for each hit.
 func (v *truth) extras() string {
