@@ -144,10 +144,15 @@ func (c *client) Status() chain.Status {
 
 func (c *client) Counts(ctx context.Context, block common.Hash, addrs []common.Address) []chain.Counts {
 	n := chain.Counts{Endpoint: "memory"}
-	var v tracker.View
-	if v, n.Err = c.Latest(ctx); n.Err == nil && block != (common.Hash{}) && v.Header().Hash != block {
-		n.Err = chain.ErrStale
-	}
+	v := new(view{c: c})
+	n.Err = c.look(func(n *node) error {
+		for v.node, v.block = n, n.head; block != (common.Hash{}) && v.block.Hash != block; v.block = v.block.up {
+			if v.block.up == nil {
+				return chain.ErrStale
+			}
+		}
+		return nil
+	})
 	if n.Err == nil {
 		n.Mined, n.Err = v.Nonces(ctx, addrs)
 	}

@@ -223,6 +223,24 @@ var conformance = []struct {
 		require.Equal(r.t, v.Header().Hash, used.BlockHash)
 		require.Equal(r.t, v.Header().Number, used.BlockNumber)
 	}},
+	{"counts are those at a block that the chain has built upon", func(r *rig) {
+		before := r.latest()
+		r.send(r.transfer(0, 10, 1), chain.Accepted)
+		r.seal()
+		key := []common.Address{r.key.Address}
+		for block, mined := range map[common.Hash]uint64{before.Header().Hash: 0, r.latest().Header().Hash: 1, {}: 1} {
+			for _, n := range r.Counts(r.t.Context(), block, key) {
+				require.NoError(r.t, n.Err)
+				require.Equal(r.t, []uint64{mined}, n.Mined)
+				require.Equal(r.t, []uint64{1}, n.Pending)
+			}
+		}
+		ctx, cancel := context.WithTimeout(r.t.Context(), 100*time.Millisecond) // nodes are asked again until then
+		defer cancel()
+		for _, n := range r.Counts(ctx, common.Hash{1}, key) {
+			require.Error(r.t, n.Err)
+		}
+	}},
 	{"headers are linked", func(r *rig) {
 		r.seal()
 		r.seal()

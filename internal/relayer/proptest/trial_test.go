@@ -238,9 +238,7 @@ func (tr *trial) settle(unrest func()) {
 	tr.world.mu.Unlock()
 	tr.log.add("world: no more faults")
 	fresh := tr.start()
-	answered := make(chan struct{})
 	tr.callers.Go(func() {
-		defer close(answered)
 		for _, r := range tr.requests {
 			for r.key != "" && r.accepted() == uuid.Nil {
 				ctx, cancel := context.WithTimeout(context.Background(), 2*patience)
@@ -253,6 +251,12 @@ func (tr *trial) settle(unrest func()) {
 		}
 		tr.log.add("world: every request is answered")
 	})
+	// Callers of a process that was frozen may have transactions accepted after everything else has come to its end.
+	answered := make(chan struct{})
+	go func() {
+		defer close(answered)
+		tr.callers.Wait()
+	}()
 	limit := time.After(20 * time.Second)
 	sealed := 0
 	for tick := time.NewTicker(20 * time.Millisecond); ; <-tick.C {
@@ -270,13 +274,19 @@ func (tr *trial) settle(unrest func()) {
 		tr.world.seal(4)
 		select {
 		case <-answered:
-			if tr.world.waiting() == 0 && !slices.ContainsFunc(tr.alive(), (*process).isFrozen) && tr.open() == "" {
-				tick.Stop()
-				tr.callers.Wait()
-				for _, p := range tr.alive() {
+			if slices.ContainsFunc(tr.alive(), (*process).isFrozen) {
+				continue
+			}
+			for _, p := range tr.alive() { // what one that was frozen has yet to store is stored then
+				if p != fresh {
 					p.stop()
 					<-p.done
 				}
+			}
+			if tr.world.waiting() == 0 && tr.open() == "" {
+				tick.Stop()
+				fresh.stop()
+				<-fresh.done
 				return
 			}
 		default:

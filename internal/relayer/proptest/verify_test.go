@@ -59,6 +59,8 @@ func (tr *trial) verify() {
 // chain reads the first node's: how often each content was mined, what stands at each nonce, and each key's count.
 func (tr *trial) chain() (calls map[uint64]int, stands map[common.Address]map[uint64]place, counts map[common.Address]uint64) {
 	calls, stands, counts = map[uint64]int{}, map[common.Address]map[uint64]place{}, map[common.Address]uint64{}
+	tr.world.mu.Lock() // where something is open at the end, processes go on
+	defer tr.world.mu.Unlock()
 	for b := tr.world.nodes[0].head; b != nil; b = b.up {
 		for _, tx := range b.txs {
 			if content, ok := bytes.CutPrefix(tx.Data(), []byte("call")); ok {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"strings"
+	"sync/atomic"
 	"time"
 )
 
@@ -50,7 +51,7 @@ func stepOf(sql string) step {
 // wire is a process's connection to Postgres. It reads along: each request, up to the message after which the server
 // answers, is a step, before which or after which a fault may strike.
 //
-// Only one goroutine writes at a time, and one reads, as in every protocol of questions and answers.
+// Only one goroutine writes at a time, and one reads. The driver reads while it writes only where a write takes long.
 type wire struct {
 	net.Conn
 	owner *mortal
@@ -63,8 +64,8 @@ type wire struct {
 
 	arm     chan strike // holds what strikes once the answer is complete
 	answers bytes.Buffer
-	err     error // that the reader has to end with
-	late    bool  // what was asked last is on its way yet, and nobody waits for it
+	err     error       // that the reader has to end with
+	late    atomic.Bool // what was asked last is on its way yet, and nobody waits for it
 }
 
 type strike struct {
@@ -95,7 +96,7 @@ func (w *wire) Close() error {
 	w.owner.mu.Lock()
 	delete(w.owner.conns, w.Conn)
 	w.owner.mu.Unlock()
-	if w.late {
+	if w.late.Load() {
 		return nil // deliver does it
 	}
 	return w.Conn.Close()
@@ -103,7 +104,7 @@ func (w *wire) Close() error {
 
 // Write passes on what was written, request by request.
 func (w *wire) Write(p []byte) (int, error) {
-	if w.late {
+	if w.late.Load() {
 		return 0, net.ErrClosed
 	}
 	w.rest = append(w.rest, p...)
@@ -151,7 +152,7 @@ func (w *wire) Write(p []byte) (int, error) {
 // deliver has a request arrive when the process has long given up the connection.
 func (w *wire) deliver(request []byte) {
 	request = bytes.Clone(request)
-	w.late = true
+	w.late.Store(true)
 	time.AfterFunc(lateness, func() {
 		defer w.Conn.Close()
 		_ = w.SetDeadline(time.Now().Add(patience)) // it may have been over when the process gave up
@@ -234,7 +235,7 @@ var ready = []byte{'Z', 0, 0, 0, 5}
 // Read passes answers on. Where something is to strike after the request, it waits for the whole answer first.
 func (w *wire) Read(p []byte) (int, error) {
 	for {
-		if w.late {
+		if w.late.Load() {
 			return 0, net.ErrClosed
 		}
 		if w.err != nil {
