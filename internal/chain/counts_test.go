@@ -13,7 +13,7 @@ import (
 func TestCounts(t *testing.T) {
 	t.Parallel()
 	node, other := newSim(t), newSim(t)
-	c := open(t, Config{ChainID: simulatedID, Endpoints: []string{node.http(), node.ws(), other.http(), "http://127.0.0.1:1"}})
+	c := open(t, Config{ChainID: simulatedID, Endpoints: []string{node.URL(), node.WSURL(), other.URL(), "http://127.0.0.1:1"}})
 	from := node.addr(0)
 	requireOutcomes(t, c.Send(t.Context(), []Raw{node.tx(0, 0)}), Accepted)
 	node.Commit()

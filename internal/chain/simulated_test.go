@@ -3,83 +3,39 @@ package chain
 import (
 	"context"
 	"crypto/ecdsa"
-	"errors"
-	"fmt"
 	"math/big"
-	"net"
 	"slices"
 	"testing"
 	"time"
 
-	"github.com/ethereum/go-ethereum"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/core/types"
 	"github.com/ethereum/go-ethereum/crypto"
-	"github.com/ethereum/go-ethereum/eth/ethconfig"
-	"github.com/ethereum/go-ethereum/ethclient/simulated"
-	"github.com/ethereum/go-ethereum/node"
 	"github.com/ethereum/go-ethereum/params"
 	"github.com/stretchr/testify/require"
+
+	"github.com/rollcall-dev/rollcall/internal/testchain"
 )
 
-const simulatedID = 1337
+const simulatedID = testchain.ChainID
 
 // sim is a real node that mines when told to.
 type sim struct {
-	*simulated.Backend
+	*testchain.Chain
 	t    *testing.T
 	keys []*ecdsa.PrivateKey
-	port int
 }
 
 func newSim(t *testing.T) *sim {
 	t.Helper()
-	s := &sim{t: t}
-	alloc := types.GenesisAlloc{
+	s := &sim{t: t, Chain: testchain.Simulated(t, testchain.SimulatedOptions{Balance: ether(1000), Alloc: types.GenesisAlloc{
 		reverter: {Balance: new(big.Int), Code: common.FromHex(reverterCode)},
+	}})}
+	for _, a := range s.Accounts {
+		s.keys = append(s.keys, a.Key)
 	}
-	for range 3 {
-		key, err := crypto.GenerateKey()
-		require.NoError(t, err)
-		s.keys = append(s.keys, key)
-		alloc[crypto.PubkeyToAddress(key.PublicKey)] = types.Account{Balance: ether(1000)}
-	}
-	for range 5 {
-		if s.open(alloc) {
-			t.Cleanup(func() { require.NoError(t, s.Close()) })
-			return s
-		}
-	}
-	t.Fatal("no free port")
-	return nil
+	return s
 }
-
-// open starts the node on a port that was free a moment ago; false if somebody else took it.
-func (s *sim) open(alloc types.GenesisAlloc) (ok bool) {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(s.t, err)
-	s.port = ln.Addr().(*net.TCPAddr).Port
-	require.NoError(s.t, ln.Close())
-	defer func() { ok = recover() == nil }()
-	s.Backend = simulated.NewBackend(alloc, func(n *node.Config, _ *ethconfig.Config) {
-		n.HTTPHost, n.HTTPPort, n.HTTPModules = "127.0.0.1", s.port, []string{"eth"}
-		n.WSHost, n.WSPort, n.WSModules = "127.0.0.1", s.port, []string{"eth"}
-	})
-	return true
-}
-
-// index waits until the node can say that it does not have a transaction.
-func (s *sim) index() {
-	s.t.Helper()
-	s.Commit()
-	require.Eventually(s.t, func() bool {
-		_, err := s.Client().TransactionReceipt(s.t.Context(), common.Hash{1})
-		return errors.Is(err, ethereum.NotFound)
-	}, 10*time.Second, time.Millisecond)
-}
-
-func (s *sim) http() string { return fmt.Sprintf("http://127.0.0.1:%d", s.port) }
-func (s *sim) ws() string   { return fmt.Sprintf("ws://127.0.0.1:%d", s.port) }
 
 func (s *sim) addr(i int) common.Address { return crypto.PubkeyToAddress(s.keys[i].PublicKey) }
 
@@ -149,10 +105,9 @@ func TestSentTransactionsAreMinedAndFound(t *testing.T) {
 		t.Run(scheme, func(t *testing.T) {
 			t.Parallel()
 			s := newSim(t)
-			s.index()
-			url := s.http()
+			url := s.URL()
 			if scheme == "ws" {
-				url = s.ws()
+				url = s.WSURL()
 			}
 			c := open(t, Config{Endpoints: []string{url}})
 			ctx := t.Context()
@@ -211,7 +166,7 @@ func TestSentTransactionsAreMinedAndFound(t *testing.T) {
 func TestGethsRefusalsAreRecognised(t *testing.T) {
 	t.Parallel()
 	s := newSim(t)
-	c := open(t, Config{Endpoints: []string{s.http()}})
+	c := open(t, Config{Endpoints: []string{s.URL()}})
 	requireOutcomes(t, c.Send(t.Context(), []Raw{s.tx(0, 0)}), Accepted)
 	s.Commit()
 	requireOutcomes(t, c.Send(t.Context(), []Raw{s.tx(0, 1)}), Accepted)
@@ -239,8 +194,8 @@ func TestGethsRefusalsAreRecognised(t *testing.T) {
 func TestHeadsComeFromSubscriptionAndPolls(t *testing.T) {
 	t.Parallel()
 	for name, cfg := range map[string]func(s *sim) Config{
-		"poll":         func(s *sim) Config { return Config{Endpoints: []string{s.http()}, PollInterval: 10 * time.Millisecond} },
-		"subscription": func(s *sim) Config { return Config{Endpoints: []string{s.http()}, Subscribe: s.ws()} },
+		"poll":         func(s *sim) Config { return Config{Endpoints: []string{s.URL()}, PollInterval: 10 * time.Millisecond} },
+		"subscription": func(s *sim) Config { return Config{Endpoints: []string{s.URL()}, Subscribe: s.WSURL()} },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -268,7 +223,7 @@ func TestHeadsComeFromSubscriptionAndPolls(t *testing.T) {
 func TestEstimateSaysWhyACallFails(t *testing.T) {
 	t.Parallel()
 	s := newSim(t)
-	c := open(t, Config{Endpoints: []string{s.http()}})
+	c := open(t, Config{Endpoints: []string{s.URL()}})
 	to := common.Address{1}
 	gas, err := c.EstimateGas(t.Context(), Message{From: s.addr(0), To: &to, Value: big.NewInt(1)})
 	require.NoError(t, err)
@@ -294,7 +249,7 @@ func TestEstimateSaysWhyACallFails(t *testing.T) {
 func TestFeesAreCachedUntilTheNextHead(t *testing.T) {
 	t.Parallel()
 	s := newSim(t)
-	c := open(t, Config{Endpoints: []string{s.http()}})
+	c := open(t, Config{Endpoints: []string{s.URL()}})
 	for n := range uint64(3) {
 		requireOutcomes(t, c.Send(t.Context(), []Raw{s.tx(0, n)}), Accepted)
 		s.Commit()
@@ -311,8 +266,9 @@ func TestFeesAreCachedUntilTheNextHead(t *testing.T) {
 	again, err := c.Fees(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, f, again, "no new head was noticed")
-	c.heads.offer("test", Header{Number: 4, Hash: common.Hash{4}}, time.Now(), nil)
+	next := f.Head.Number + 1
+	c.heads.offer("test", Header{Number: next, Hash: common.Hash{4}}, time.Now(), nil)
 	again, err = c.Fees(t.Context())
 	require.NoError(t, err)
-	require.EqualValues(t, 4, again.Head.Number)
+	require.Equal(t, next, again.Head.Number)
 }

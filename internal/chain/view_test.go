@@ -17,8 +17,7 @@ import (
 func TestAReorganisationIsSeen(t *testing.T) {
 	t.Parallel()
 	s := newSim(t)
-	s.index()
-	c := open(t, Config{Endpoints: []string{s.http()}})
+	c := open(t, Config{Endpoints: []string{s.URL()}})
 	ctx := t.Context()
 	addrs := []common.Address{s.addr(0)}
 	latest := func() *View {
@@ -38,7 +37,7 @@ func TestAReorganisationIsSeen(t *testing.T) {
 	require.True(t, mined[0].Canonical)
 
 	// A longer branch without the transaction, in which the other key's gets mined.
-	require.NoError(t, s.Fork(base))
+	s.Fork(base)
 	other := s.tx(1, 0)
 	requireOutcomes(t, c.Send(ctx, []Raw{other}), Accepted)
 	s.Commit()
@@ -91,7 +90,7 @@ func TestAReorganisationIsSeen(t *testing.T) {
 func TestWhoUsedANonceIsFound(t *testing.T) {
 	t.Parallel()
 	s := newSim(t)
-	c := open(t, Config{Endpoints: []string{s.http()}})
+	c := open(t, Config{Endpoints: []string{s.URL()}})
 	ctx := t.Context()
 	var txs []Raw
 	var blocks []common.Hash
@@ -123,7 +122,7 @@ func TestWhoUsedANonceIsFound(t *testing.T) {
 func TestANonceUsedByAnAuthorizationIsFound(t *testing.T) {
 	t.Parallel()
 	s := newSim(t)
-	c := open(t, Config{Endpoints: []string{s.http()}})
+	c := open(t, Config{Endpoints: []string{s.URL()}})
 	auth, err := types.SignSetCode(s.keys[1], types.SetCodeAuthorization{
 		ChainID: *uint256From(simulatedID), Address: reverter, Nonce: 0,
 	})
