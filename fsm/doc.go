@@ -28,7 +28,7 @@
 // A [Feed] gives one reader every change after the state it began with, in the order of the log, never before the
 // state that holds it is published. A reader that falls more than the window behind, one that stands still
 // included, is cut with [ErrCompacted] and keeps nothing alive; so is every reader when a snapshot replaces the
-// directory. Whoever resumes by index gets all changes since, or ErrCompacted, also when that index belongs to a
+// directory. A reader that resumes by index gets all changes since, or ErrCompacted, also when that index belongs to a
 // past that a restored snapshot has undone.
 //
 // # Failure

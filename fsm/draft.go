@@ -12,7 +12,7 @@ type draft struct {
 	State
 	// The ids each owner owns. Rebuilt on restore.
 	owned map[Owner]map[string]struct{}
-	// How many owners own nothing. Counted anew on restore.
+	// How many owners own nothing. Counted again on restore.
 	idle int
 	// Kinds are few and repeat in every entry.
 	kindNames map[string]string
@@ -133,7 +133,7 @@ const (
 	// not know the outcome of its last write repeats it with the next leader, or the one after, and must get the answer
 	// it would have got, though what it removed may be another's by then. A refused write counts as well.
 	rememberEpochs = 16
-	// maxIdle is how many owners of nothing are remembered. Those that wrote last stay: gateways whose ids
+	// maxIdle is how many owners of nothing are remembered. The latest writers stay: gateways whose ids
 	// never come again must not fill the memory while one epoch goes on for months.
 	maxIdle = 1 << 14
 )

@@ -30,7 +30,7 @@ type feedNode struct {
 	total   uint64 // changes published up to and with this node
 	bytes   uint64 // of the services in them
 	ready   chan struct{}
-	// next is set before ready is closed, and once more, to compacted, when the node leaves the window: a reader
+	// next is set before ready is closed, and again, to compacted, when the node leaves the window: a reader
 	// that stands still must not keep all that comes after it.
 	next atomic.Pointer[feedNode]
 }
@@ -64,7 +64,7 @@ type window struct {
 	nodes             []*feedNode
 	limit, limitBytes uint64
 	// start is the index of the state that the window began with, first that of the first command after it, 0
-	// before there was one. What lies between belongs to a past that a restored snapshot has replaced.
+	// before there was one. Indexes in between belong to a past that a restored snapshot has replaced.
 	start, first uint64
 }
 

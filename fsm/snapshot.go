@@ -130,7 +130,7 @@ type SnapshotInfo struct {
 
 // CopySnapshot copies a snapshot and verifies it as ReadSnapshot does, without holding it in memory. An epoch in it
 // below the given one is replaced by that, and by the node that opened it: whoever restores the copy goes on from
-// there. What was written by the time it fails is worth nothing. It fails with a *DecodeError when src is not a sound
+// there. After a failure the bytes written so far are useless. It fails with a *DecodeError when src is not a sound
 // snapshot, also when reading it fails, and otherwise with what dst said.
 func CopySnapshot(dst io.Writer, src io.Reader, epoch uint64, leader string) (SnapshotInfo, error) {
 	var (

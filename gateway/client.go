@@ -202,7 +202,7 @@ func (c *Client) Conn(address string) (*grpc.ClientConn, error) {
 	if conn, ok := c.conns[address]; ok {
 		return conn, nil
 	}
-	// passthrough leaves the name to the dialer, which resolves it anew for every connection: containers and
+	// passthrough leaves the name to the dialer, which resolves it again for every connection: containers and
 	// pods come back with other addresses.
 	conn, err := grpc.NewClient("passthrough:///"+address, c.dial...)
 	if err != nil {

@@ -287,8 +287,8 @@ func (c *Client) stillLeads(l *leadership, a answer) bool {
 	return true
 }
 
-// suspect puts l in doubt: new calls wait until a leader is confirmed. Those on their way to it go on, for
-// all that is known it may still answer them.
+// suspect puts l in doubt: new calls wait until a leader is confirmed. Calls in flight to l
+// continue, because it may still answer them.
 func (c *Client) suspect(l *leadership) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -7,7 +7,7 @@
 // # Who leads
 //
 // Only a coordinator's own word makes it the leader: its answer to a ping names itself and carries the epoch
-// that it has committed. What a follower says is a hint where to ask. A client is in one of two states:
+// that it has committed. A follower's answer is a hint where to ask. A client is in one of two states:
 //
 //   - following: a leader is known. It alone is pinged, every Poll, with PingTimeout to answer. The state ends
 //     when a ping fails, names somebody else or an older epoch, when the connection breaks, or when a call is
@@ -19,7 +19,7 @@
 //
 // The epoch never goes backwards: a claim below the highest epoch that any node of the cluster has told is not
 // believed. Nor does the cluster change: its id is remembered from the first leader (or given), and answers of
-// another cluster are refused and logged as errors until the process is started anew.
+// another cluster are refused and logged as errors until the process is started again.
 //
 // # What a write's outcome can be
 //

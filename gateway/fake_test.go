@@ -90,7 +90,7 @@ func pass(d time.Duration) {
 
 func address(id string) string { return id + ":7400" }
 
-// start starts a node, anew if it was there before.
+// start starts a node, again if it was there before.
 func (f *fleet) start(id string) *node {
 	n := &node{
 		fleet: f, id: id, address: address(id), clientAddress: address(id), cluster: "cluster-a",

@@ -144,8 +144,8 @@ func (c *clusterStatusCmd) askAnyone(ctx context.Context, client *gateway.Client
 	return nil
 }
 
-// change calls the leader with something that changes the cluster. What certainly was not done, because that
-// node does not lead, is tried on the next one; what may have been done is an UnknownOutcomeError.
+// change calls the leader with something that changes the cluster. A call that was certainly not done, because that
+// node does not lead, is retried on the next one; one that may have been done is an UnknownOutcomeError.
 func (r *remoteFlags) change(ctx context.Context, client *gateway.Client,
 	call func(context.Context, rollcallv1.ClusterServiceClient, ...grpc.CallOption) error,
 ) error {

@@ -19,8 +19,8 @@ For every new one:         the same line in ~/.bashrc or ~/.zshrc;
                            rollcall completion fish > ~/.config/fish/completions/rollcall.fish`
 }
 
-// The shells call the program itself with the line typed so far in the environment. What bash and zsh are given is a
-// command line to them, not a path.
+// The shells call the program itself with the line typed so far in the environment. bash and zsh receive a
+// command line, not a path.
 var completionCode = map[string]string{
 	"bash": "complete -o default -o bashdefault -C COMMAND rollcall\n",
 	"zsh": "(( $+functions[compdef] )) || { autoload -U compinit && compinit -i; }\nautoload -U +X bashcompinit && bashcompinit\n" +

@@ -50,7 +50,7 @@ func (c *migrateCmd) Run(ctx context.Context, con *console) error {
 		return err
 	}
 	if !c.DryRun {
-		// Not limited as a whole: a table that is written anew takes longer than anybody would wait for an answer.
+		// Not limited as a whole: a table that is written again takes longer than anybody would wait for an answer.
 		if err := postgres.Migrate(ctx, c.DatabaseURL, migrations); err != nil {
 			return err
 		}

@@ -11,7 +11,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/dev"
 )
 
-// tlsFlags are a party's certificate. None of them means plain text.
+// tlsFlags are a party's certificate. Without any of them connections are plain text.
 type tlsFlags struct {
 	Cert string `env:"ROLLCALL_TLS_CERT" placeholder:"FILE" help:"Certificate, PEM."`
 	Key  string `env:"ROLLCALL_TLS_KEY" placeholder:"FILE" help:"Its key, PEM."`

@@ -18,7 +18,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/stamp"
 )
 
-// transaction is one, for scripts. Amounts are wei, in decimal digits. What there is not, or not yet, is null.
+// transaction is one, for scripts. Amounts are wei, in decimal digits. Absent values are null.
 type transaction struct {
 	ID           string  `json:"id"`
 	Status       string  `json:"status"`

@@ -32,7 +32,7 @@ type call struct {
 	answers func(*RPCError) bool
 }
 
-// key names the call in an endpoint's health: its method. What concerns the pending state has a key of its own, because nodes
+// key names the call in an endpoint's health: its method. A call for the pending state has a key of its own, because nodes
 // without a pool fail only that, and so has the newest block, because nodes without old blocks answer only that.
 func (c call) key() string {
 	switch {
@@ -445,7 +445,7 @@ func (c *wsConn) do(ctx context.Context, calls []call, batch bool) ([]answer, er
 	}
 	answers, err := c.over(ctx, client, calls, batch)
 	if errors.Is(err, websocket.ErrReadLimit) {
-		// That ended the connection for all who waited there, and says not whose answer it was: each asks once more, alone.
+		// That ended the connection for all who waited there, and says not whose answer it was: each asks again, alone.
 		if client, err = c.connect(ctx); err == nil {
 			answers, err = c.over(ctx, client, calls, batch)
 			client.Close()

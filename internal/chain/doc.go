@@ -18,7 +18,7 @@
 //
 // # What may be concluded
 //
-// Two endpoints, or one asked twice, may stand at different blocks. What is to be put side by side is read through a
+// Two endpoints, or one asked twice, may be at different blocks. Values that are compared are read through a
 // View: one endpoint, one block, by hash where the node can (EIP-1898), otherwise with the block looked at again
 // afterwards. ErrStale and errors without an answer say nothing about the chain; whoever gets one decides nothing. A View
 // never asks another endpoint: its reads would not agree. The caller starts over with a new View, which is another
@@ -27,7 +27,7 @@
 // # Sending
 //
 // Outcomes are three: the node has the transaction (Accepted, AlreadyKnown), it certainly has not, or that is Unknown.
-// Nodes say which in words only; classify.go has all of them. What is not recognised is Unknown. Sending the same bytes
+// Nodes say which in words only; classify.go has all of them. An unrecognized answer is Unknown. Sending the same bytes
 // again is always harmless. How several endpoints' words are put together stands at Client.Send.
 //
 // # Heads

@@ -13,7 +13,7 @@ import (
 
 // The answer to a request about a full block is megabytes of logs and blooms of which a few numbers are wanted. So
 // answers are not decoded as a whole: fields and elements walk over the text, skip what nobody asked for at the speed
-// of a search, and hand out the rest as slices of it. What is skipped is only checked as far as finding its end needs.
+// of a search, and hand out the rest as slices of it. Skipped text is checked only as far as finding its end needs.
 
 var errMalformed = errors.New("malformed JSON")
 

@@ -14,7 +14,7 @@ import (
 const MaxTransferGas = 10_000_000
 
 const (
-	// transferGasAge is how long an estimate is used. What a rollup charges follows its base chain's fees.
+	// transferGasAge is how long an estimate is used. A rollup's charge follows its base chain's fees.
 	transferGasAge = 10 * time.Minute
 	// transferGasRetry is how long the fallback is used after an estimate failed.
 	transferGasRetry = 10 * time.Second

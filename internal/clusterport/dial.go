@@ -59,7 +59,7 @@ func (p *Port) introduce(ctx context.Context, conn net.Conn) (net.Conn, error) {
 	return conn, conn.SetDeadline(time.Time{})
 }
 
-// raftAddr keeps a host name as it is: it is resolved anew with each dial.
+// raftAddr keeps a host name as it is: it is resolved again with each dial.
 type raftAddr string
 
 func (raftAddr) Network() string  { return "tcp" }

@@ -163,7 +163,7 @@ func (p *Port) watchCertificate() {
 	}
 }
 
-// Close stops the port: nothing is accepted any more, and connections not handed on yet are closed. Those
+// Close stops the port: nothing is accepted any more, and connections not handed on yet are closed. Connections
 // handed on belong to gRPC and Raft. Close is idempotent and doesn't wait for Run.
 func (p *Port) Close() error {
 	p.mu.Lock()
@@ -292,8 +292,8 @@ func (p *Port) identifyTLS(raw net.Conn) (*queue, net.Conn, error) {
 	return nil, nil, &refusal{reason: reasonTLS, err: errors.New("no application protocol agreed on")}
 }
 
-// refused counts and logs a connection that was closed. What has to do with TLS may be an operator's mistake, so
-// only that is a warning, once a second at most: anybody can cause one.
+// refused counts and logs a connection that was closed. A TLS error may be an operator's mistake, so
+// only that is a warning, once a second at most, because any client can cause one.
 func (p *Port) refused(conn net.Conn, err error) {
 	if p.closed() {
 		return

@@ -58,7 +58,7 @@ func TestNodeOfAFormerClusterTakesNoPart(t *testing.T) {
 	})
 }
 
-// A cluster that was founded anew in a folder that still names the former one.
+// A cluster that was founded again in a folder that still names the former one.
 func TestFormerNameIsForgottenWithTheLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newDiskCluster(t, 3)

@@ -20,8 +20,8 @@ import (
 const (
 	// joinPeriod is how often a node that is not taking part yet asks again.
 	joinPeriod = 200 * time.Millisecond
-	// foundPeriod is how soon a founder asks the others again. Who hears of the last of them only when the others have
-	// elected a leader is late, and votes a second or two later.
+	// foundPeriod is how soon a founder asks the others again. A founder that reaches the last of them only after the others
+	// have elected a leader is late, and votes a second or two later.
 	foundPeriod  = 50 * time.Millisecond
 	regainPeriod = time.Second
 	peerTimeout  = time.Second

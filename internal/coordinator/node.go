@@ -252,7 +252,7 @@ func (n *Node) work(ctx context.Context, watch func()) error {
 	return g.Wait()
 }
 
-// drain ends the calls under way: streams were told to, the others get a moment. Those that have not returned then are
+// drain ends the calls under way: streams were told to, the others get a moment. Calls that have not returned then are
 // cut off and left behind: Raft forgets writes that wait in its channels when it is shut down, and GracefulStop would
 // wait for their handlers for ever.
 func (n *Node) drain() {

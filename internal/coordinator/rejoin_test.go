@@ -40,7 +40,7 @@ func (c *simCluster) folder(id string) string {
 	return cfg.DataDir
 }
 
-// wipe starts a stopped node anew, with nothing.
+// wipe starts a stopped node again, with nothing.
 func (c *simCluster) wipe(id string) {
 	require.NoError(c.t, os.RemoveAll(c.folder(id)))
 	c.start(id, nil)
@@ -198,7 +198,7 @@ func TestRejoinSurvivesTheLeader(t *testing.T) {
 	})
 }
 
-// Whenever the wiped node is restarted, or wiped once more, it goes on from what it has.
+// Whenever the wiped node is restarted, or wiped again, it goes on from what it has.
 func TestRejoinSurvivesTheNode(t *testing.T) {
 	forEachRejoinStep(t, func(t *testing.T, step int, seed uint64, founder bool) {
 		c, leader, victim, random := wipedMember(t, seed, founder)

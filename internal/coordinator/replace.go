@@ -24,7 +24,7 @@ import (
 // installed the snapshot. Between the two the others may elect a leader that knows of no restore and fills the index
 // with something else. Raft does not notice: who has the snapshot would go on from the restored directory with
 // everything that came after, and differ from the others for good. So nothing is read from such a directory before the
-// restore is committed, and a leader that cannot know whether it was begins anew; so does a follower once it learns that
+// restore is committed, and a leader that cannot know whether it was begins again; so does a follower once it learns that
 // it was not (undone.go).
 
 const (

@@ -65,7 +65,7 @@ func (n *Node) staticComplete(s *fsm.State, fleet []*rollcallv1.Service) bool {
 	return ok
 }
 
-// awaitRemoval returns once something has left the directory, or it must be looked at anew; with an error when
+// awaitRemoval returns once something has left the directory, or it must be looked at again; with an error when
 // ctx ends.
 func awaitRemoval(ctx context.Context, feed *fsm.Feed) error {
 	for {

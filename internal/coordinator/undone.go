@@ -14,13 +14,13 @@ import (
 // A follower may have installed a restored snapshot (see replace.go) that is never committed: it stands at an index that
 // the next leader, which knows nothing of it, fills with an entry of its own. Raft compares a new entry with the log
 // alone, where there is none at that index, stores it, and does not apply it, for the snapshot is said to hold it. But the
-// terms give it away. What a snapshot of index i and term t holds are entries up to i, of terms up to t, since terms only
+// terms give it away. A snapshot of index i and term t holds entries up to i, of terms up to t, since terms only
 // grow along a log. So an entry of a later term at one of these indexes is from a log without the snapshot. A snapshot
 // that is committed meets none: every later leader has what it holds. And one that came undone meets one before anything
 // else: whoever restored it had opened its epoch in that term, so that later leaders have all that was before the
 // snapshot, and continue that with entries of their own terms.
 //
-// Rejected: restoring through the log, which would put a whole directory into every log once more.
+// Rejected: restoring through the log, which would put a whole directory into every log again.
 
 // undoneError ends a node that holds a restored snapshot which the cluster does not.
 type undoneError struct{ snapshot, entry position }
@@ -57,7 +57,7 @@ func newLineage(stores *Stores) (*lineage, error) {
 	return l, nil
 }
 
-// hold notes a snapshot that has been stored. Those that Raft would begin with less gladly count no more.
+// hold notes a snapshot that has been stored. It forgets older ones, which Raft would not start from.
 func (l *lineage) hold(p position) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -109,8 +109,8 @@ func (l *lineage) tell(err *undoneError) {
 
 func (l *lineage) logs() raft.LogStore { return checkedLogs{l.stores.Log, l} }
 
-// checkedLogs keeps out of the log what contradicts a snapshot. What came while the snapshot was being installed has
-// passed check before there was anything to contradict.
+// checkedLogs keeps out of the log what contradicts a snapshot. Entries that came while the snapshot was being installed
+// passed the check before there was anything to contradict.
 type checkedLogs struct {
 	raft.LogStore
 	lineage *lineage
@@ -156,7 +156,7 @@ func (s *notedSink) Close() error {
 	return err
 }
 
-// watchLineage ends the node when what it holds came undone, and has its next start begin anew.
+// watchLineage ends the node when what it holds came undone, and has its next start begin again.
 func (n *Node) watchLineage(ctx context.Context) error {
 	select {
 	case <-ctx.Done():

@@ -71,7 +71,7 @@ func interruptedRestore(t *testing.T, learner, foreign, more bool) (c *simCluste
 }
 
 // A follower that has installed a snapshot, of which those that lead next know nothing, ends instead of going on from
-// it with what they write, and begins anew.
+// it with what they write, and begins again.
 func TestFollowerForgetsARestoreThatCameUndone(t *testing.T) {
 	for name, tc := range map[string]struct{ restarts, learner, foreign, more bool }{
 		"voter":                {},

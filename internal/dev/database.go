@@ -27,7 +27,7 @@ type database struct {
 	server *pgserver.Server // nil before the first start
 }
 
-// start starts it; the first time with an empty database, since the chain begins anew, too.
+// start starts it; the first time with an empty database, since the chain begins again, too.
 func (d *database) start(ctx context.Context) (process, error) {
 	if d.server != nil {
 		if err := d.server.Restart(ctx); err != nil {

@@ -571,7 +571,7 @@ func TestSecretsAreKept(t *testing.T) {
 	require.NotContains(t, err.Error(), "s3cret")
 }
 
-// A PostgreSQL that was killed has its data when it is started again; with a new supervisor it begins anew, since the
+// A PostgreSQL that was killed has its data when it is started again; with a new supervisor it begins again, since the
 // chain does.
 func TestDatabaseBeginsAnewWithItsSupervisor(t *testing.T) {
 	t.Parallel()

@@ -16,7 +16,7 @@ import (
 	"strings"
 )
 
-// ports of a cluster. Those of the coordinators are chosen once and then kept, since Raft's configuration has them.
+// ports of a cluster. The coordinators' ports are chosen once and then kept, since Raft's configuration has them.
 type ports struct {
 	Redis    int         `json:"redis"`
 	Gateway  int         `json:"gateway"`
@@ -129,7 +129,7 @@ func free(port int) bool {
 func local(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
 
 // register lists the data folders of this user's clusters on this machine, a line each, so that each finds the
-// ports of the others. Who has it open has it alone.
+// ports of the others. One process at a time has it open.
 type register struct {
 	*os.File
 	folders []string

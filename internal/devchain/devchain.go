@@ -1,7 +1,7 @@
 // Package devchain is an EVM chain for development and tests: go-ethereum's own node, transaction pool, EVM and
 // JSON-RPC in this process, with a simulated beacon that seals blocks on demand or by the clock.
 //
-// The chain lives in memory and begins anew at each [Open], with a genesis block unlike any before, so that a store
+// The chain lives in memory and begins again at each [Open], with a genesis block unlike any before, so that a store
 // that outlives it can tell. It has chain id 1337 and the rules of Osaka. No account is unlocked.
 //
 // It is assembled from the parts that go-ethereum's ethclient/simulated is made of, instead of from that package, which
@@ -319,7 +319,7 @@ func (c *Chain) Commit() (common.Hash, error) {
 	return after, nil
 }
 
-// Fork makes an earlier block the head again. The transactions of the blocks after it wait in the pool once more (up to
+// Fork makes an earlier block the head again. The transactions of the blocks after it wait in the pool again (up to
 // 64 blocks back: beyond, they are lost), and the next commits build another history; [Chain.Rollback] in between makes
 // them vanish.
 func (c *Chain) Fork(parent common.Hash) error {

@@ -51,8 +51,8 @@ type Config struct {
 	Metrics *Metrics     // unregistered by default
 }
 
-// withDefaults returns a complete copy, or all that is wrong with it. What belongs to the checker and the mirror
-// is theirs to complain about.
+// withDefaults returns a complete copy, or all that is wrong with it. The checker and the mirror
+// validate their own fields.
 func (c Config) withDefaults() (Config, error) {
 	c.GuardHold = cmp.Or(c.GuardHold, time.Minute)
 	if c.Logger == nil {

@@ -5,7 +5,7 @@
 //
 // A director is recovering until each service that it found in the directory has a verdict of this epoch; those
 // that do not answer are left out, nobody waits for them. Then it is running, or stalled as long as a kind has
-// fewer live services than required. Each change of the directory and each verdict decides that anew. A stall is
+// fewer live services than required. Each change of the directory and each verdict decides that again. A stall is
 // a report, no more: the mirror shows what is alive whatever the state.
 //
 // # Who decides
@@ -19,7 +19,7 @@
 // When many services fail at once the fault may be the leader's. With the guard on, the first failure of a live
 // service has the rest of its kind checked at once, and its removal waits for that. If at least two, and more than
 // the set share of the kind's live services, failed, their removals are held: they stay listed, as unhealthy, for
-// at most the set time, or until few enough still fail when checked once more. Then what fails is removed. A hold
+// at most the set time, or until few enough still fail when checked again. Then what fails is removed. A hold
 // shows in the status, the metrics and the log.
 //
 // # When a step fails

@@ -173,7 +173,7 @@ type bench struct {
 	wait    func() error // for its end
 }
 
-// setup builds it; start runs it. What cfg leaves out is filled in.
+// setup builds it; start runs it. It fills in defaults.
 func setup(t *testing.T, cfg Config) *bench {
 	t.Helper()
 	b := &bench{t: t, net: newNetwork(), redis: mirrortest.NewMemory(), logs: new(logs)}

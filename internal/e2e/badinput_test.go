@@ -161,8 +161,8 @@ func TestBadHTTPIsCutOff(t *testing.T) {
 	require.Equal(t, epoch, now, "nobody lost the lead")
 }
 
-// slowClients begins a request on hundreds of connections and goes on with a byte now and then. What it returns is
-// closed when all are cut off.
+// slowClients begins a request on hundreds of connections and goes on with a byte now and then. It returns a
+// channel that is closed when all are cut off.
 func slowClients(t *testing.T, address, begin string) (gone <-chan struct{}) {
 	t.Helper()
 	var cut sync.WaitGroup

@@ -39,7 +39,7 @@ func TestFailoverOfTenThousandServicesRemovesNobody(t *testing.T) {
 	killed.kill()
 	_, epoch = c.leaderAfter(epoch)
 	c.awaitEpochInRedis(epoch)
-	// A busy machine may change the leader once more, who begins anew.
+	// A busy machine may change the leader again, who begins again.
 	eventually(t, 2*patience, func() bool {
 		leader, _ := c.leader()
 		return leader.metric(t, `rollcall_director_state{state="running"}`) == 1

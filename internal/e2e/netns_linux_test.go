@@ -170,8 +170,8 @@ func (c *namespaced) host(n *node) host { return hostOf(slices.Index(c.ids, n.id
 func (c *namespaced) unplug(n *node) { ip(c.t, "link set %s-peers down", c.host(n).name) }
 func (c *namespaced) plug(n *node)   { ip(c.t, "link set %s-peers up", c.host(n).name) }
 
-// mute loses what one coordinator sends to another, as a switch would: it goes where nobody listens. What the other
-// sends arrives.
+// mute loses what one coordinator sends to another, as a switch would: packets go to an address without a listener. The
+// other's packets arrive.
 func (c *namespaced) mute(from, to *node) {
 	ip(c.t, "-n %s neigh replace %s lladdr 02:00:00:00:00:01 dev peers nud permanent", c.host(from).name, c.host(to).peers)
 }

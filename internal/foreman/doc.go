@@ -18,7 +18,7 @@
 //     restart, any), leaves what it defined. If several files are gone at once from the same folder, what they
 //     defined stays until all are back, for EmptyGrace at most. A file that defines an empty list is how to say that nothing is meant.
 //   - A file or an advertisement that is one too many (10,000 files, or more services than one write holds) is
-//     refused like a broken one. What was known before stays, also across a restart.
+//     refused like a broken one. The earlier services stay, also across a restart.
 //   - Advertisements and the last good version of each file are remembered in a state folder, on disk before
 //     the process that advertises has its answer. A restarted gateway starts from them: nothing has to be
 //     advertised again, and a file that broke meanwhile is what it was.

@@ -326,7 +326,7 @@ func TestAdvertisementsAreRemembered(t *testing.T) {
 	changed.WorkerRef.Url = "https://c:1"
 	require.NoError(t, f.Advertise([]*rollcallv1.Service{changed}))
 
-	// Killed: nothing was done at the end that had not been done before. What it was writing is left.
+	// Killed: nothing was done at the end that had not been done before. Its temporary file is left.
 	require.NoError(t, os.WriteFile(filepath.Join(state, memoryName+".123"), []byte("{"), 0o600))
 	f2 := start(t, Config{State: state, Settle: time.Hour})
 	f2.becomes("a,c")

@@ -23,7 +23,7 @@ import (
 // ServerConfig says where local processes advertise, and what else is served there.
 type ServerConfig struct {
 	Foreman *Foreman
-	// Listen is host:port; 127.0.0.1:7401 by default. Whoever reaches it may advertise, so other than loopback
+	// Listen is host:port; 127.0.0.1:7401 by default. Any client that reaches it may advertise, so other than loopback
 	// addresses need AllowRemote.
 	Listen      string
 	AllowRemote bool

@@ -19,7 +19,7 @@ func (f *Foreman) watchFolder(ctx context.Context, scanned chan<- struct{}) {
 	defer stop()
 	patience := time.Now().Add(20 * quiet) // for a file that somebody writes on and on when this starts
 	for first := true; ; {
-		watch() // anew each time: a folder that was replaced is another one to the system
+		watch() // again each time: a folder that was replaced is another one to the system
 		again := f.rescan()
 		if first && (!again || time.Now().After(patience)) {
 			first = false

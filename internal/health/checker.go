@@ -195,8 +195,8 @@ func (c *Checker) Take(buf []Result) []Result {
 	return buf
 }
 
-// Run checks until ctx ends, then waits for the checks that run: a second at most, or until Abandon. What is broken
-// off then says nothing about its target. Call it once.
+// Run checks until ctx ends, then waits for the checks that run: a second at most, or until Abandon. An abandoned
+// check has no verdict. Call it once.
 func (c *Checker) Run(ctx context.Context) error {
 	defer c.abandon()
 	c.run(ctx)
@@ -283,8 +283,8 @@ func (c *Checker) run(ctx context.Context) {
 func (c *Checker) plan(now time.Time) time.Time {
 	wait := time.Hour
 	if len(c.schedule) > 0 {
-		// Not more often than each millisecond: what is due together is started together. What is due and may not start
-		// now is taken on by whichever check ends.
+		// Not more often than each millisecond: checks that are due together start together. A check that may not start now
+		// starts when another one ends.
 		if wait = c.schedule[0].due.Sub(now); wait <= 0 {
 			wait = pulse
 		}
@@ -305,8 +305,8 @@ func (c *Checker) tell(now time.Time) {
 	signal(c.ready)
 }
 
-// noticeStall finds out whether this process was held up since the last plan, and by how much. What became due in
-// the meantime then counts as a burst. c.mu is held.
+// noticeStall finds out whether this process was held up since the last plan, and by how much. Checks that became due in
+// the meantime then count as a burst. c.mu is held.
 func (c *Checker) noticeStall(now time.Time) (late time.Duration) {
 	if c.planned.IsZero() || now.Sub(c.planned) <= lateLimit {
 		return 0
@@ -319,8 +319,8 @@ func (c *Checker) noticeStall(now time.Time) (late time.Duration) {
 	return late
 }
 
-// catchingUp reports whether what is late is so because this process was frozen. What is still due from before after
-// an interval, in which all can be checked once, is not. c.mu is held.
+// catchingUp reports whether checks are late because this process was frozen. Checks that are still due after an
+// interval, in which all targets can be checked once, are late for another reason. c.mu is held.
 func (c *Checker) catchingUp(now time.Time) bool {
 	return len(c.schedule) > 0 && !c.schedule[0].due.After(c.frozen) && now.Sub(c.frozen) < c.cfg.Interval
 }
@@ -351,8 +351,8 @@ func (c *Checker) noticeCrowd(now time.Time) {
 	}
 }
 
-// next takes the target to be checked now; nil when there is none, or too much is in flight. What is asked for at once
-// and what is due take turns, and each comes in its order: whatever is more than this machine can do, all get their
+// next takes the target to be checked now; nil when there is none, or too much is in flight. Immediate requests
+// and due checks take turns, and each comes in its order: whatever is more than this machine can do, all get their
 // turn. c.mu is held.
 func (c *Checker) next(now time.Time) *target {
 	if c.stopping || c.inFlight >= c.limit {

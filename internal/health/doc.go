@@ -10,7 +10,7 @@
 // Rise of them in a row. Fall failures in a row make it down. Where more than one is needed, the next probe
 // follows after 250 ms instead of at the next phase. A check is one request: nothing is tried again within it,
 // except when a connection kept from an earlier check brings no head of an answer: then it was closed in between, and
-// the request is sent once more on a new one.
+// the request is sent again on a new one.
 //
 // # A checker that is late
 //

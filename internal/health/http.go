@@ -169,7 +169,7 @@ func (p *httpProbe) ask(ctx context.Context, conn *httpConn, deadline time.Time)
 		head, err = io.ReadAll(io.LimitReader(resp.Body, maxQuoted))
 		why = p.quotedReason(head)
 	}
-	// Read to the end, the connection can be kept. What is longer than that ends with its connection.
+	// Read to the end, the connection can be kept. A longer body closes it.
 	if err == nil {
 		_, err = io.Copy(io.Discard, resp.Body)
 	}

@@ -102,7 +102,7 @@ func TestHTTPKeptConnectionThatIsStale(t *testing.T) {
 	}
 }
 
-// One that died says so also on a kept connection, and is asked once more at most.
+// One that died says so also on a kept connection, and is asked again at most.
 func TestHTTPKeptConnectionAndADeadService(t *testing.T) {
 	t.Parallel()
 	url, opened := script(t, answers(ok, ""), answers(""))

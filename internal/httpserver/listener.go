@@ -29,7 +29,7 @@ func newListener(socket net.Listener, most int) *listener {
 	}
 }
 
-// conn is one of a listener's connections. What changes is under the listener's mutex.
+// conn is one of a listener's connections. The listener's mutex guards its mutable fields.
 type conn struct {
 	net.Conn
 	of    *listener
@@ -130,7 +130,7 @@ func (c *conn) Close() error {
 	return c.of.end(c)
 }
 
-// Close stops listening. What waits for a place is dropped.
+// Close stops listening. It drops connections that wait for a place.
 func (l *listener) Close() error {
 	l.closeOnce.Do(func() { close(l.closed) })
 	return l.Listener.Close()

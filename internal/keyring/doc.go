@@ -40,6 +40,6 @@
 // libsecp256k1, that is pure Go; it does not take constant time. Every new local signer proves itself by one signature
 // that its address is recovered from.
 //
-// What a Signer of another kind (a KMS) returns is verified before it is used: to recover the address takes a quarter of
-// a millisecond, little beside its round trip. What the local one returns is not.
+// The signature of another kind of Signer (a KMS) is verified before it is used. Recovering the address takes a quarter of
+// a millisecond, little beside its round trip. A local Signer's signature is not verified.
 package keyring

@@ -25,7 +25,7 @@ const (
 
 // Source is what the keys are loaded from.
 type Source struct {
-	// Environ is the environment, NAME=value each, as os.Environ gives it. What is appended overrides what comes before.
+	// Environ is the environment, NAME=value each, as os.Environ gives it. A later value overrides an earlier one.
 	Environ []string
 	// Log hears of what is not wrong, but not good either. By default nobody does.
 	Log *slog.Logger
@@ -85,8 +85,8 @@ func (l *loader) load(ctx context.Context) (*Ring, error) {
 	return ring, nil
 }
 
-// keys finds the one source and reads it. What it cannot read is a problem; its error is the context's, or that there
-// is nothing to read.
+// keys finds the one source and reads it. It reports an unreadable source as a problem; its error is the context's, or that
+// there is nothing to read.
 func (l *loader) keys(ctx context.Context) ([]found, error) {
 	numbered := l.numbered()
 	var kinds []string // a variable of each that is there

@@ -63,7 +63,7 @@ func SignTx(ctx context.Context, s Signer, tx *types.Transaction, chainID *big.I
 // headroom is what a type and the header of a list take at most.
 const headroom = 1 + 9
 
-// draft is a transaction's fields as RLP. What is signed and what is sent are both a list that begins with them, so they
+// draft is a transaction's fields as RLP. The signed list and the sent list both begin with them, so they
 // are encoded once, with room before them for either header.
 type draft struct {
 	kind    byte

@@ -1,6 +1,6 @@
 // Package linear checks that a history of calls to the directory is linearizable: that there is one order of
 // the calls, in keeping with real time, in which each answer is right. It holds the directory's specification
-// once more, as small as possible, for tests that kill and cut nodes.
+// again, as small as possible, for tests that kill and cut nodes.
 //
 // Clients come in shards, so that the check stays fast: those of a shard compete for its ids and for no others.
 package linear

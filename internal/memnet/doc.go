@@ -3,6 +3,6 @@
 //
 // A node is a name; an address is "node:port", and what stands before the port is the node. A cut link is a
 // black hole, as between real hosts: nothing is refused, bytes and connection attempts wait until the link heals
-// or somebody's deadline passes, and neither side hears of the other's closing. What had arrived before the cut
+// or somebody's deadline passes, and neither side hears of the other's closing. Bytes that arrived before the cut
 // can still be read.
 package memnet

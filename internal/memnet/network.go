@@ -63,7 +63,7 @@ func (n *Network) Dialer(from string) func(ctx context.Context, addr string) (ne
 }
 
 // Dial connects the node from to a listener. It takes a round trip, and while the link is cut it waits: for the
-// link or for ctx, so give ctx a deadline. Nobody listening is ECONNREFUSED.
+// link or for ctx, so give ctx a deadline. Without a listener it fails with ECONNREFUSED.
 func (n *Network) Dial(ctx context.Context, from, addr string) (net.Conn, error) {
 	to, _, err := net.SplitHostPort(addr)
 	if err != nil {

@@ -208,7 +208,7 @@ func (w *Writer) ReadActive(read func(active func(id, kind string) bool)) { w.le
 // ActiveOf counts the members of a kind's set, as last written or read.
 func (w *Writer) ActiveOf(kind string) int { return w.ledger.activeOf(kind) }
 
-// Run claims the epoch, then writes until ctx ends, and then returns nil. What ends it early is
+// Run claims the epoch, then writes until ctx ends, and then returns nil. It ends early with
 // *HigherEpochError, *ForeignClusterError or ErrSuperseded. Trouble with Redis does not.
 //
 // When ctx ends during an operation, Run returns when that ends, at the latest after Config.Timeout.
@@ -289,7 +289,7 @@ func (w *Writer) claim(ctx context.Context) error {
 	}
 	w.token.Epoch = w.cfg.Epoch
 	if held := view.Meta.Token; held.Epoch == w.cfg.Epoch {
-		// An earlier Writer of this leadership, or an earlier try. What they may still have under way must be older
+		// An earlier Writer of this leadership, or an earlier try. Their writes in flight must be older
 		// than anything written from now on, not equal.
 		w.token.Seq = max(w.token.Seq, held.Seq) + 1<<20
 	}

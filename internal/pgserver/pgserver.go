@@ -135,7 +135,7 @@ func (s *Server) Done() <-chan struct{} {
 }
 
 // Stop ends the server in order: open transactions are rolled back, its data is written out. It does nothing when the
-// server does not run. What does not end when ctx does, or within 30 s, is killed, which is an error but loses nothing.
+// server does not run. A process that has not ended when ctx does, or within 30 s, is killed, which is an error but loses nothing.
 func (s *Server) Stop(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -176,7 +176,7 @@ func (s *Server) kill() error {
 // Pause freezes the server and its backends: connections are accepted by the kernel, and nobody answers.
 func (s *Server) Pause() error { return s.signalAll(syscall.SIGSTOP) }
 
-// Resume ends a Pause. What arrived meanwhile is executed.
+// Resume ends a Pause. The server executes the requests that arrived meanwhile.
 func (s *Server) Resume() error { return s.signalAll(syscall.SIGCONT) }
 
 func (s *Server) signalAll(sig syscall.Signal) error {
@@ -248,7 +248,7 @@ func (s *Server) prepare(ctx context.Context) (err error) {
 
 func (s *Server) passwordFile() string { return filepath.Join(s.cfg.Dir, "password") }
 
-// create makes the data folder. Interrupted anywhere, it begins anew at the next start.
+// create makes the data folder. Interrupted anywhere, it begins again at the next start.
 func (s *Server) create(ctx context.Context) error {
 	s.password = rand.Text()
 	fresh := s.data() + ".new"

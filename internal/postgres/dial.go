@@ -33,8 +33,8 @@ func dialWithin(limit time.Duration) func(ctx context.Context, network, address 
 	}
 }
 
-// impatient is a connection on which a read or a write fails after some time. Nobody reads from a connection to Postgres
-// that is idle, so whoever waits does so for the answer to a statement, which the server itself bounds.
+// impatient is a connection on which a read or a write fails after some time. The driver does not read from an idle
+// connection, so a read waits for the answer to a statement, which the server itself bounds.
 type impatient struct {
 	net.Conn
 	limit time.Duration

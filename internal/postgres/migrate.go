@@ -71,7 +71,7 @@ func Migrate(ctx context.Context, url string, m Migrations) error {
 	if limit <= 0 {
 		limit = 5 * time.Minute
 	}
-	// A server that restarts may go away again once it was there. What ends a migration that has begun is not for us to mend.
+	// A server that restarts may go away again after it answered. A migration that has begun and failed is not retried.
 	for attempt := 1; ; attempt++ {
 		if err := await(ctx, c, limit, m.Waiting); err != nil {
 			return err

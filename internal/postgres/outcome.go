@@ -36,7 +36,7 @@ const rollbackLimit = 5 * time.Second
 // answer to the COMMIT was lost, and any other error, such as that of do, when nothing of it was done. do must neither
 // commit nor roll back.
 //
-// When ctx ends during the COMMIT, the outcome is unknown. Whoever can't live with that for a client that hung up
+// When ctx ends during the COMMIT, the outcome is unknown. A caller that must know although its client hung up
 // passes context.WithoutCancel(ctx), with a deadline.
 func InTx(ctx context.Context, db Beginner, do func(pgx.Tx) error) error {
 	tx, err := db.Begin(ctx)
@@ -48,7 +48,7 @@ func InTx(ctx context.Context, db Beginner, do func(pgx.Tx) error) error {
 		if committing {
 			return
 		}
-		// Also where do panics. What fails here closes the connection, which rolls back, too.
+		// Also where do panics. A failure here closes the connection, which rolls back, too.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackLimit)
 		defer cancel()
 		_ = tx.Rollback(ctx)
@@ -86,7 +86,7 @@ func Uncertain(err error) bool {
 			// statement_completion_unknown; and the 08s are a proxy's words for a server that it lost.
 			return true
 		}
-		// An ERROR aborts the transaction. What ends the connection may come after the commit has been written: a
+		// An ERROR aborts the transaction. The connection may end after the commit has been written: a
 		// shutdown, or the crash of another backend.
 		return severity != "ERROR"
 	}

@@ -14,7 +14,7 @@ const cacheBytes = 16 << 20
 const entryBytes = 200
 
 // cache keeps the newest entries of a log in memory. A leader reads each entry once for every follower, and every
-// node once more to apply it: without the cache each time from the file, decoded anew. Safe for concurrent use.
+// node again to apply it: without the cache each time from the file, decoded again. Safe for concurrent use.
 type cache struct {
 	raft.LogStore
 

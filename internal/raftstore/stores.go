@@ -69,7 +69,7 @@ type Stores struct {
 	closed atomic.Bool
 }
 
-// Open opens the stores, which no other process may have open. What is wrong with the files is an *Error.
+// Open opens the stores, which no other process may have open. It reports broken files as an *Error.
 func Open(cfg Config) (*Stores, error) {
 	if err := cfg.withDefaults(); err != nil {
 		return nil, fmt.Errorf("raft store: %w", err)

@@ -1,5 +1,5 @@
-// Package relayer holds the words of the relayer: transactions, keys, statuses and errors. What is done with them
-// stands in its sub-packages, which meet in package pool:
+// Package relayer holds the words of the relayer: transactions, keys, statuses and errors. Its
+// sub-packages work with them and meet in package pool:
 //
 //	ledger     the store, in Postgres: keys, transactions, signed attempts, webhook deliveries; who gets which nonce
 //	pool       accepts, signs, broadcasts; the relayer as its API sees it
@@ -27,6 +27,6 @@
 //	expired                    expired        expired      past its valid_until before it was signed, or a no-op took its nonce
 //
 // Confirmed, reverted, failed, replaced, dropped, canceled and expired are final: they change only where an operator takes a
-// transaction back whose block a deep reorganization took away (rollcall keys resync --reorganized). While a cancelation or an expiry is on
+// transaction back whose block a deep reorganization took away (rollcall keys resync --reorganized). While a cancellation or an expiry is on
 // its way the status stays what it is, and [Transaction.Intent] says what is wanted.
 package relayer

@@ -73,7 +73,7 @@ const (
 	IntentFail   Intent = "fail"
 )
 
-// Transaction is a request and what became of it. What a row does not have yet is zero or nil.
+// Transaction is a request and its outcome so far. Fields that the row does not have yet are zero or nil.
 type Transaction struct {
 	ID      uuid.UUID // version 7: sorts by time of acceptance
 	ChainID uint64

@@ -88,7 +88,7 @@ func (f *fleet) read() error {
 	return nil
 }
 
-// service is a ServiceStatus. What is text stays where it was.
+// service is a ServiceStatus. Its text is not copied.
 type service struct {
 	id, kind, url, reason []byte
 	verdict               rollcallv1.Verdict

@@ -62,8 +62,8 @@ func (r *report) notes() []string {
 	return append(notes, r.answer.GetNotes()...)
 }
 
-// parts are the report in pieces: first the contract's fields, by their names and in their order, then our own. Those
-// of the fleet are not copied.
+// parts are the report in pieces: first the contract's fields, by their names and in their order, then our own. The
+// fleet's pieces are not copied.
 func (r *report) parts() [][]byte {
 	b := make([]byte, 0, 256)
 	b = append(b, `{"service":"relayer-discovery","status":`...)

@@ -138,7 +138,7 @@ func (s *Server) status(w http.ResponseWriter, _ *http.Request) {
 	}
 }
 
-// report says what can be said now. What it holds is to be released when that is written.
+// report says what can be said now. The caller releases it when it is written.
 func (s *Server) report() (r *report, release func()) {
 	r = &report{node: s.cfg.Node, version: s.cfg.Version, interval: s.cfg.Interval}
 	r.fleet, r.age, r.leaderless = s.source.latest()

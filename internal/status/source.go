@@ -27,7 +27,7 @@ type source struct {
 	// close ends the questions; their goroutines are waited for with running.
 	close   context.CancelFunc
 	running sync.WaitGroup
-	// spare has fleets that nobody reads any longer, for their memory. Made anew for each question it would keep the
+	// spare has fleets that nobody reads any longer, for their memory. Made again for each question it would keep the
 	// garbage collector busy, and readers waiting for it.
 	spare sync.Pool
 
@@ -37,7 +37,7 @@ type source struct {
 	lastAt time.Time // when it was asked for
 }
 
-// question is one call. What is below done is set before that is closed.
+// question is one call. The fields below done are set before done is closed.
 type question struct {
 	done chan struct{}
 	err  error

@@ -31,8 +31,8 @@ type GethOptions struct {
 	Accounts int
 	// Balance of each in wei; a million ether by default.
 	Balance *big.Int
-	// Durable has geth keep each block's state, so that it mines on after a Kill. What its database has not written by then,
-	// the last blocks or all of a young chain, is lost all the same. It costs some speed.
+	// Durable has geth keep each block's state, so that it mines on after a Kill. Blocks that its database has not written by then,
+	// the last ones or all of a young chain, are lost all the same. It costs some speed.
 	Durable bool
 	// Args are put at the end of the command line, and win over what stands before: --dev --dev.period 1, a small cache,
 	// and the namespaces eth, net, web3, txpool, debug and miner over HTTP and websocket.
@@ -172,7 +172,7 @@ func (n *Node) Pause() {
 	n.must(n.running().Freeze(), "pause")
 }
 
-// Resume ends a Pause. What arrived meanwhile is executed.
+// Resume ends a Pause. The node executes the requests that arrived meanwhile.
 func (n *Node) Resume() {
 	n.t.Helper()
 	n.must(n.running().Signal(syscall.SIGCONT), "resume")

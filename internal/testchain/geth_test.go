@@ -139,7 +139,7 @@ func TestGethKeepsItsChainWhenStopped(t *testing.T) {
 	require.Equal(t, mined.BlockHash, awaitMined(t, n.Client(), tx.Hash()).BlockHash)
 }
 
-// It mines on. What its database had not written yet, the last blocks or all of a young chain, is lost.
+// It mines on. Blocks that its database had not written yet, the last ones or all of a young chain, are lost.
 func TestGethKilledComesBackWhenDurable(t *testing.T) {
 	t.Parallel()
 	n := testchain.Geth(t, testchain.GethOptions{Durable: true})

@@ -181,7 +181,7 @@ func hold(dir string) (*os.File, error) {
 	return f, nil
 }
 
-// sweep removes the folders of processes that were killed. What it can't remove is another user's.
+// sweep removes the folders of processes that were killed. It cannot remove another user's.
 func sweep() {
 	folders, _ := filepath.Glob(filepath.Join(os.TempDir(), prefix+"*")) // only a malformed pattern is an error
 	for _, dir := range folders {
@@ -436,7 +436,7 @@ func (s *Server) Pause() {
 	s.must(s.server.Pause(), "pause")
 }
 
-// Resume ends a Pause. What arrived meanwhile is executed.
+// Resume ends a Pause. The server executes the requests that arrived meanwhile.
 func (s *Server) Resume() {
 	s.t.Helper()
 	s.must(s.server.Resume(), "resume")

@@ -24,7 +24,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(testpostgres.Main(m)) }
 
-// schema is made anew each time: equal migrations share a template, not the same ones.
+// schema is made again each time: equal migrations share a template, not the same ones.
 func schema() postgres.Migrations {
 	return postgres.Migrations{
 		Table: "test_version",

@@ -21,7 +21,7 @@ import (
 const Patience = 30 * time.Second
 
 // FreePort finds a port outside the range from which the system takes ports of outgoing connections, so that none
-// takes it while its server is down. Somebody else may still take it before it is used.
+// takes it while its server is down. Another process may still take it before it is used.
 func FreePort() (port int, err error) {
 	for range 100 {
 		port = 10_000 + rand.IntN(20_000)

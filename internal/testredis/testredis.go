@@ -133,7 +133,7 @@ func (s *Server) Pause() {
 	s.must(s.running().Freeze(), "pause")
 }
 
-// Resume ends a Pause. What arrived meanwhile is executed.
+// Resume ends a Pause. The server executes the requests that arrived meanwhile.
 func (s *Server) Resume() {
 	s.t.Helper()
 	s.must(s.running().Signal(syscall.SIGCONT), "resume")

@@ -123,8 +123,8 @@ func (p *process) memory() (float64, error) {
 	return 0, errors.New("/proc: no VmRSS")
 }
 
-// freePorts finds ports that nobody listens on. Somebody else may take one before it is used; the process that
-// wanted it then ends at once and says so in its log.
+// freePorts finds ports without a listener. Another process may take one before it is used; the process that
+// wanted it then ends at once and logs that.
 func freePorts(n int) ([]int, error) {
 	ports := make([]int, n)
 	for i := range ports {

@@ -235,8 +235,8 @@ func (d *drill) transactionsMined(ctx context.Context) error {
 	return d.awaitPaid(ctx, relayers[0], to, len(relayers))
 }
 
-// relayerKilled kills one while it takes transactions. What it accepted, others bring to its end; of what it did not
-// answer, they are asked under the same keys.
+// relayerKilled kills one while it takes transactions. Other relayers finish the transactions that it accepted. The
+// drill repeats unanswered posts under the same idempotency keys.
 func (d *drill) relayerKilled(ctx context.Context) error {
 	const victim, other, burst = "oz-relayer-0", "oz-relayer-2", 30
 	url, err := d.cluster.url(ctx, victim)

@@ -33,14 +33,14 @@ type watcher struct {
 
 // command is one line of MONITOR.
 type command struct {
-	// from is the client's IP address. What a script calls comes from whoever started the script.
+	// from is the client's IP address. A script's calls have the address of the client that started the script.
 	from string
 	args []string
 }
 
 func (c command) String() string { return strings.Join(c.args, " ") }
 
-// reading are the commands that change nothing. What is not named here counts as a write.
+// reading are the commands that change nothing. Every other command counts as a write.
 var reading = []string{
 	"AUTH", "CLIENT", "COMMAND", "ECHO", "EVAL", "EVALSHA", "EXISTS", "GET", "HELLO", "HGET", "HGETALL", "HMGET", "INFO",
 	"MONITOR", "PING", "PUBSUB", "SCARD", "SCRIPT", "SELECT", "SISMEMBER", "SMEMBERS", "SMISMEMBER", "SUBSCRIBE", "TIME", "TTL", "TYPE",
@@ -48,7 +48,7 @@ var reading = []string{
 
 func (c command) writes() bool { return !slices.Contains(reading, strings.ToUpper(c.args[0])) }
 
-// removes says whether the command may take id out of the active set. What is not known to keep it there may.
+// removes says whether the command may take id out of the active set. An unknown command may.
 func (c command) removes(id string) bool {
 	switch name := strings.ToUpper(c.args[0]); {
 	case name == "SADD", name == "PUBLISH", !c.writes():

@@ -99,7 +99,7 @@ func (m *Memory) Write(ctx context.Context, w mirror.Write) (mirror.Reply, error
 	return through(ctx, m, w.Op, func() mirror.Reply { return m.write(w) })
 }
 
-// through does an operation behind the hook. What is done after the hook has returned changes the store, but not
+// through does an operation behind the hook. An operation that ends after the hook has returned changes the store, but not
 // the answer.
 func through[T any](ctx context.Context, m *Memory, op mirror.Op, do func() T) (T, error) {
 	var answer T

@@ -1,5 +1,5 @@
 // Package admin is what an operator does with a pool of keys from outside, through its store: no relayer has to run, and no
-// key is at hand. What has to be signed is asked for in the store, and the relayer that follows the chain signs it.
+// key is at hand. Admin stores requests for signatures, and the relayer that follows the chain signs them.
 package admin
 
 import (

@@ -150,7 +150,7 @@ type counted struct{ mined, pending uint64 }
 // countsTimeout is how long the nodes have for their counts.
 const countsTimeout = 5 * time.Second
 
-// count asks all nodes for the same block. Those that do not answer are left out.
+// count asks all nodes for their counts at the same block. It leaves out nodes that do not answer.
 func (a *Admin) count(ctx context.Context, client *chain.Client, keys []*relayer.Key) ([]counted, error) {
 	if err := tracker.NewLineage(tracker.Nodes(client), a.Ledger, slog.New(slog.DiscardHandler), client).Check(ctx); err != nil {
 		return nil, refused{err}

@@ -4,8 +4,8 @@
 //
 // Those of OpenZeppelin's under /api/v1/relayers, /api/v1/health and /api/v1/ready, and ours: /health, which is 200 only
 // when the relayer can really relay, and /api-docs/openapi.json, the description of it all. The table in routes.go is the
-// one place where a route is declared; the description is made from it. What OpenZeppelin has and this relayer has not,
-// such as making relayers and signers over HTTP, answers 501 and says where that is configured instead.
+// one place where a route is declared; the description is made from it. A route that OpenZeppelin has and this relayer has not,
+// such as making relayers and signers over HTTP, answers 501 and names the setting to use instead.
 //
 // # Callers
 //

@@ -20,7 +20,7 @@ const (
 	patience = 10 * time.Second
 )
 
-// places bound how many answers of a kind are made and written at once. Who reads slowly keeps its place, and what it has in
+// places bound how many answers of a kind are made and written concurrently. A slow reader keeps its place, and its answer's
 // memory, for the handler's patience at most.
 type places struct {
 	taken chan struct{} // holds one for each

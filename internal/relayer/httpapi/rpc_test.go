@@ -12,7 +12,7 @@ import (
 
 const poolRPC = "/api/v1/relayers/pool-1/rpc"
 
-// Nodes are asked with arrays. What is no array fails its own call, and no other of the batch.
+// Nodes are asked with arrays. Parameters that are no array fail their own call, and no other of the batch.
 func TestParametersAreAnArray(t *testing.T) {
 	t.Parallel()
 	a := setup(t)

@@ -45,7 +45,7 @@ type Service interface {
 	// A pool does not sign.
 	Sign(ctx context.Context, id, caller string, message []byte) ([65]byte, error)
 	SignTypedData(ctx context.Context, id, caller string, domainSeparator, hashStruct common.Hash) ([65]byte, error)
-	// RPC calls a node. params is a JSON array or null, or empty. What the node answered as an error is an
+	// RPC calls a node. params is a JSON array or null, or empty. The node's error answer is an
 	// [*ozapi.RPCError], and so is an answer that is too large.
 	RPC(ctx context.Context, id, method string, params json.RawMessage) (json.RawMessage, error)
 

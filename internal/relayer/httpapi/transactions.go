@@ -42,7 +42,7 @@ func (c *call) idempotencyKey() (string, error) {
 	}
 }
 
-// request reads the transaction that the body asks for. What it leaves out of its metadata comes from headers.
+// request reads the transaction that the body asks for. Metadata that the body lacks come from headers.
 func (c *call) request() (relayer.Request, error) {
 	body, err := c.body()
 	if err != nil {
@@ -138,7 +138,7 @@ func (c *call) filter() (Filter, error) {
 	return f, nil
 }
 
-// transactionID is the path's. What can't be one is not found, as with OpenZeppelin, where an id can be anything.
+// transactionID is the path's. An invalid id is not found, as with OpenZeppelin, where an id can be anything.
 func (c *call) transactionID() (uuid.UUID, error) {
 	const textLen = 36 // without the braces and prefixes that Parse takes too
 	s := c.r.PathValue("transaction_id")

@@ -110,7 +110,7 @@ func (a *acceptance) lock(b *pgx.Batch) error {
 	return nil
 }
 
-// queueKeys writes the idempotency keys down. Who finds one of them there waits until whoever wrote it has ended.
+// queueKeys inserts the idempotency keys. A key that another transaction has inserted makes it wait for that transaction's end.
 func (a *acceptance) queueKeys(b *pgx.Batch) {
 	var order []int
 	for i, d := range a.drafts {
@@ -259,7 +259,7 @@ func (l *Ledger) insert(b *pgx.Batch, txs []*relayer.Transaction, day *time.Time
 }
 
 // resolve finds out what became of a commit whose answer was lost. The locks that it took are taken again: the
-// server gives them only once it is through with the first. What is there then is made durable, by a commit of its own.
+// server gives them only after it has finished the first. A commit of its own makes the rows found durable.
 func (a *acceptance) resolve(ctx context.Context, lost error) error {
 	ids := make([][16]byte, len(a.rows))
 	for i, tx := range a.rows {
@@ -291,8 +291,8 @@ func (a *acceptance) resolve(ctx context.Context, lost error) error {
 
 var errNotCommitted = fmt.Errorf("%w: the connection to the database broke, or its server crashed, before the commit was on its disk", relayer.ErrUnavailable)
 
-// replay answers drafts whose idempotency key was there before. What became of the others is certain by now, whatever
-// goes wrong here: who cannot be answered asks again.
+// replay answers drafts whose idempotency key was there before. The outcome of the others is certain by now, whatever
+// fails here: a caller without an answer asks again.
 func (a *acceptance) replay(ctx context.Context) {
 	type question struct {
 		caller, key string

@@ -85,8 +85,8 @@ type Broadcast struct {
 	Pause, MaxPause time.Duration
 }
 
-// RecordBroadcasts writes down what nodes said. What is mined or final meanwhile stays as it is, and so does what has
-// another nonce: late words about bytes that do not count any more would have it look sent.
+// RecordBroadcasts stores the results of broadcasts. It leaves rows that are mined or final meanwhile, and rows
+// with another nonce: a late result about bytes that no longer count would make them look sent.
 func (l *Ledger) RecordBroadcasts(ctx context.Context, broadcasts []Broadcast) error {
 	n := len(broadcasts)
 	ids, numbers, hashes := make([][16]byte, n), make([]int32, n), make([]string, n)

@@ -16,7 +16,7 @@ import (
 //
 // A transaction counts with its draft's Reserve from its acceptance on, and with what it has cost once it is final. All of
 // it happens in the database transactions that accept it and make it final, under locks of the accounts' rows: however many
-// processes accept at once, what is reserved never exceeds a budget. What it costs can: a bump that gets a stuck
+// processes accept at once, what is reserved never exceeds a budget. The cost can: a bump that gets a stuck
 // transaction through is never refused, and shows in the account only when the transaction is final. No-ops that fill
 // gaps are not counted, nor is what a chain takes beside gas times price, as some rollups do.
 type Budgets struct {

@@ -9,7 +9,7 @@
 // there is none to lose, to double or to run ahead: a transaction that did not commit took no nonce.
 //
 // Then whoever claimed signs, without holding anything, and stores the attempt: (tx_id, attempt) is unique, so of two
-// processes that sign for the same transaction one stores, and only that one broadcasts. What each step leaves behind when
+// processes that sign for the same transaction one stores, and only that one broadcasts. Each step leaves this behind when
 // its process dies, or freezes, at any instruction:
 //
 //	before the claim committed    nothing: no nonce was taken
@@ -40,8 +40,8 @@
 //
 // Idempotency keys (sorted), then relayer_keys (by address), then relayer_txs (by address and nonce, then what waits, by its id),
 // then relayer_budgets (by day, scope and subject), then relayer_queues (by target). New rows, which nobody else can hold, may
-// come later. What was mined is
-// written down the other way round, relayer_txs and then keys: these would be held for as long as hundreds of rows take, and
+// come later. Mined transactions are
+// stored the other way round, relayer_txs and then keys: these would be held for as long as hundreds of rows take, and
 // everybody who posts waits for them. Where two processes believe that they follow the chain, or an operator starts over, this
 // may deadlock; Postgres then ends one of the two, which does it again. So it is where contents are replaced while what was told of
 // them is being settled: deliveries come after everything else, and in no order among themselves.

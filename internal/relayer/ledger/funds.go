@@ -145,7 +145,7 @@ func (l *Ledger) Observe(ctx context.Context, looks []Look, decide func(k *relay
 	return switched, nil
 }
 
-// fund queues a key's balance. What it has promised is what was pending when the funds were read, and what came since.
+// fund queues a key's balance. It has promised the amounts that were pending when the funds were read, and later ones.
 // The balance was read later, and the funds of what was mined in between are taken off twice, until the next look: a key
 // owns what is written down, or more. If somebody else has looked meanwhile, that stays.
 func (l *Ledger) fund(b *pgx.Batch, look Look) {

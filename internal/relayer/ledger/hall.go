@@ -146,8 +146,8 @@ func minimum(amount string) string {
 		ORDER BY %[1]s LIMIT %[2]d) AS least WHERE least.valid_until IS NULL OR least.valid_until > now())`, amount, expiredPassed)
 }
 
-// balanceAge is how long a balance is believed. What is pending is added to it all the while and only taken off when it
-// is read again: if nobody reads it, the sum must not hold keys up for ever.
+// balanceAge is how long a balance is used. Pending amounts are added all the while and taken off only when the balance
+// is read again: without a reading, the sum must not block keys for ever.
 const balanceAge = time.Minute
 
 // lockTill queues what reads the budgets of the keys, and of other accounts.
@@ -183,8 +183,8 @@ func (h *hall) seat(target string, key common.Address, value, reserve *big.Int) 
 	return nil, nil
 }
 
-// outranked reports whether a key could be had for something that has waited before. What no key can pay for at present
-// holds up nobody: it may have to wait for ether, or for tomorrow's budget.
+// outranked reports whether a key could be had for something that has waited before. A transaction that no key can pay for
+// at present blocks no other: it may have to wait for ether, or for tomorrow's budget.
 //
 // The least cost and the least reserve may be those of two. Then what comes waits without need, until the next Dispatch.
 func (h *hall) outranked(target string, key common.Address) bool {

@@ -49,8 +49,8 @@ func (l *Ledger) Intend(ctx context.Context, id uuid.UUID, intent relayer.Intent
 	return tx, nil
 }
 
-// afterwards reads a transaction after a statement that has, or has not, written something down for it. What was written down
-// stands, whether it can be read or not.
+// afterwards reads a transaction after a statement that has, or has not, written something down for it. A failure
+// to read does not undo the write.
 func (l *Ledger) afterwards(ctx context.Context, id uuid.UUID, written bool) (*relayer.Transaction, error) {
 	tx, err := l.Transaction(ctx, id)
 	if err != nil && written {

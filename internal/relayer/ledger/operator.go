@@ -91,7 +91,7 @@ func (l *Ledger) Wish(ctx context.Context, id uuid.UUID) (w Wish, err error) {
 // ErrUnsigned means that nothing was signed for the transaction yet, so there is nothing to outbid.
 var ErrUnsigned = errors.New("nothing was signed for it yet")
 
-// AskBump asks for a higher fee than that of the transaction's latest attempt. Whoever follows the chain signs for it, at
+// AskBump asks for a higher fee than that of the transaction's latest attempt. The relayer that follows the chain signs for it, at
 // the next look, or, where that is above the cap, once it no longer is. Nothing is asked of one that is mined or final (a
 // [relayer.StateError]), or has no attempt ([ErrUnsigned]). An error that wraps [relayer.ErrUnknown] is as that of [Ledger.Intend].
 func (l *Ledger) AskBump(ctx context.Context, id uuid.UUID) (*relayer.Transaction, error) {

@@ -38,7 +38,7 @@ func TestAttachedTellsTheRelayersTargets(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, Wish{IntentReason: "an operator"}, wish)
 
-	l.Targets = nil // started anew, without webhooks
+	l.Targets = nil // started again, without webhooks
 	require.NoError(t, l.Register(t.Context(), []Registration{{Address: terms.Held[0]}}))
 	operator, err = Attach(t.Context(), l.db, 1337, "pool")
 	require.NoError(t, err)
@@ -103,7 +103,7 @@ func TestBumpIsAskedForUntilItIsThere(t *testing.T) {
 	_, err = l.StoreAttempts(t.Context(), []*relayer.Attempt{attempt(txs[1], 2, relayer.PurposeSend)})
 	require.NoError(t, err)
 	asked()
-	_, err = l.AskBump(t.Context(), txs[1].ID) // once more
+	_, err = l.AskBump(t.Context(), txs[1].ID) // again
 	require.NoError(t, err)
 	asked(txs[1])
 

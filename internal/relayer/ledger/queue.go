@@ -11,8 +11,8 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 )
 
-// Dispatch gives keys and nonces to what waits, the oldest first, at most limit of them, and returns those. What no key can pay
-// for at present is passed over. While it returns any there may be others. An unknown outcome needs no resolving: what
+// Dispatch gives keys and nonces to what waits, the oldest first, at most limit of them, and returns those. It passes over transactions that no
+// key can pay for at present. While it returns any there may be others. An unknown outcome needs no resolving: what
 // was claimed is found by Unsigned.
 func (l *Ledger) Dispatch(ctx context.Context, terms Terms, limit int) ([]*relayer.Transaction, error) {
 	candidates, err := l.dispatchable(ctx, terms, limit)

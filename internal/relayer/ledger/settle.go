@@ -33,8 +33,8 @@ type Mined struct {
 const settleLimit = 50
 
 // relaxed begins a batch whose commit does not wait for the disk. It is for what the chain or the nodes can tell again: a
-// server that crashes may lose such a change, all of it, and the tracker makes it once more. Attempts and intents must never be
-// relaxed. What gives out nonces waits for the disk by a second commit, see [Ledger.transaction]. A webhook that tells of a relaxed
+// server that crashes may lose such a change, all of it, and the tracker makes it again. Attempts and intents must never be
+// relaxed. A claim of nonces waits for the disk by a second commit, see [Ledger.transaction]. A webhook that tells of a relaxed
 // change goes out only after a later commit, the claim of the delivery, has waited for the disk, and with that for all commits before
 // it.
 func relaxed() *pgx.Batch {

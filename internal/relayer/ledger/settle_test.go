@@ -364,7 +364,7 @@ func TestStartOver(t *testing.T) {
 	require.Equal(t, c, known(t, l))
 }
 
-// On a chain that began anew the same request gets the same nonce, and with it the same bytes. They are stored, found and
+// On a chain that began again the same request gets the same nonce, and with it the same bytes. They are stored, found and
 // mined as those of the new transaction, and the history of the chain before stays as it is.
 func TestTheSameBytesOnAChainThatBeganAnew(t *testing.T) {
 	t.Parallel()

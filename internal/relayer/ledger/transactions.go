@@ -169,7 +169,7 @@ func (l *Ledger) Transactions(ctx context.Context, f Filter, offset, limit int) 
 	return txs, total, nil
 }
 
-// page reads a part of a list. What there is to show is looked up for that part alone, not for what comes before it.
+// page reads a part of a list. It joins the other tables for the rows of that part alone, not for the rows before it.
 func page(where string, offset, limit int) string {
 	return selectToShow + `(SELECT * FROM relayer_txs` + where + fmt.Sprintf(` ORDER BY id DESC OFFSET %d LIMIT %d) AS relayer_txs ORDER BY id DESC`, offset, limit)
 }

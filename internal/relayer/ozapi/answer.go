@@ -97,7 +97,7 @@ type Balance struct {
 	Unit    string   `json:"unit" enum:"wei"`
 }
 
-// CanceledPending is the answer to the cancelation of everything that is pending.
+// CanceledPending is the answer to the cancellation of everything that is pending.
 type CanceledPending struct {
 	Queued []string `json:"queued_for_cancellation_transaction_ids"`
 	Failed []string `json:"failed_to_queue_transaction_ids"`

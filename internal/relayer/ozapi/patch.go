@@ -7,7 +7,7 @@ import (
 )
 
 // DecodePatch reads a JSON merge patch (RFC 7396) of a relayer: null takes a setting back to its default, what is not
-// there stays. What this relayer has no such setting for is refused.
+// there stays. A setting that this relayer does not have is refused.
 func DecodePatch(body []byte) (Patch, error) {
 	var p Patch
 	body, err := object(body)

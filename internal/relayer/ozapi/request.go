@@ -13,7 +13,7 @@ import (
 // minGas is what the cheapest transaction needs.
 const minGas = 21_000
 
-// DecodeRequest reads the body of a submission. What is wrong in itself fails with a
+// DecodeRequest reads the body of a submission. An invalid body fails with a
 // [*relayer.InvalidError] that names the field; what depends on the clock, the chain or the relayer's policies is for the
 // relayer to judge. Without fees the speed is [relayer.Fast], and without metadata.method that is the selector of the data.
 // The request shares no memory with the body.

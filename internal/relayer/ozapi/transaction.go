@@ -10,7 +10,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 )
 
-// Transaction is a transaction as it is answered and as a webhook tells of it. What is nil is null, never left out.
+// Transaction is a transaction as it is answered and as a webhook carries it. A nil field is null, never left out.
 type Transaction struct {
 	ID           string            `json:"id"`
 	Hash         *string           `json:"hash"`

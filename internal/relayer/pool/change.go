@@ -112,7 +112,8 @@ func (p *Pool) supersede(ctx context.Context, tx *relayer.Transaction) error {
 // cancelGroup is how many are canceled in one statement.
 const cancelGroup = 500
 
-// CancelPending implements [httpapi.Service]. What is posted after it was called stays: otherwise it might never end. The no-ops, of which there may be many, are left to the tracker.
+// CancelPending implements [httpapi.Service]. Transactions that are posted after the call stay: otherwise it might never end.
+// The tracker makes the no-ops, of which there may be many.
 func (p *Pool) CancelPending(ctx context.Context, id, caller string) (httpapi.Canceled, error) {
 	var done httpapi.Canceled
 	key, err := p.target(id)

@@ -42,7 +42,7 @@ func TestRacesThatAreAlwaysLostEnd(t *testing.T) {
 	require.Equal(t, relayer.IntentCancel, canceled.Intent)
 }
 
-// A cancelation whose statement gets no answer may be done.
+// A cancellation whose statement gets no answer may be done.
 func TestCancelationWithoutAnAnswerIsUnknown(t *testing.T) {
 	f := setup(t, 1)
 	r := f.start(t)

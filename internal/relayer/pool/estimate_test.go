@@ -54,7 +54,7 @@ func (f *fixture) confirmed(t *testing.T, r *relaytest.Relayer, tx *relayer.Tran
 	return now
 }
 
-// A contract lets one of the pool's keys in. What is posted to the pool is estimated from that key, and sent by it.
+// A contract lets one of the pool's keys in. A post to the pool is estimated from that key, and sent by it.
 func TestSubmit_ContractChecksItsSender_ThatKeySends(t *testing.T) {
 	t.Parallel()
 	f, r, let, door := guarded(t)

@@ -15,8 +15,8 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer/ledger"
 )
 
-// Metrics of a Pool. A process registers them once. Those of keys are by address, which configuration bounds, and of
-// all processes, since the store has them; those of requests are this process's.
+// Metrics of a Pool. A process registers them once. Metrics of keys are by address, which configuration bounds, and of
+// all processes, because the store has them; metrics of requests are this process's.
 type Metrics struct {
 	enabled                             prometheus.Gauge
 	ready                               prometheus.Gauge

@@ -32,7 +32,7 @@ type rig struct {
 	key keyringtest.Key
 	nodes
 	seal func()
-	// rewind makes an earlier block the head again. What stood above it waits in the pool once more, unless it is lost.
+	// rewind makes an earlier block the head again. Its descendants' transactions return to the pool unless lost is set.
 	rewind func(to common.Hash, lost bool)
 }
 

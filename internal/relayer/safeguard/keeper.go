@@ -28,7 +28,7 @@ type Chain interface {
 	TransferGas(ctx context.Context, from, to common.Address, fresh bool) uint64
 }
 
-// Config of a Keeper. What has no default is required.
+// Config configures a Keeper. Fields without a default are required.
 type Config struct {
 	Ledger *ledger.Ledger
 	Chain  Chain
@@ -197,7 +197,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 	}
 }
 
-// takeOut disables the keys that nodes refuse. What cannot be written down is tried again later.
+// takeOut disables the keys that nodes refuse. It retries a failed write later.
 func (k *Keeper) takeOut(ctx context.Context) {
 	k.mu.Lock()
 	due := k.due

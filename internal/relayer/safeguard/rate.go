@@ -59,7 +59,7 @@ type Rates struct {
 	Global Rate
 	Caller Rate // each API key's
 	Trader Rate // each trader's that is named
-	// Traders is how many of them are remembered: past it the one that has been silent for longest begins anew.
+	// Traders is how many of them are remembered: past it the one that has been silent for longest begins again.
 	// Default 65,536, about 15 MB.
 	Traders int
 }
@@ -92,8 +92,8 @@ func NewGuard(r Rates) *Guard {
 	}
 }
 
-// Admit lets a request in, or fails with a [relayer.LimitError] that says when the next one may come. What is refused
-// uses nothing up, so that one who is over a limit of its own takes nothing from the others.
+// Admit lets a request in, or fails with a [relayer.LimitError] that says when the next one may come. A refused request
+// uses up no limit, so that a caller above its own limit takes nothing from the others.
 func (g *Guard) Admit(_ context.Context, caller string, r *relayer.Request) error {
 	return g.admit(caller, r.Metadata.Trader, 1)
 }

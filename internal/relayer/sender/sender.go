@@ -34,7 +34,7 @@ type Ledger interface {
 	RecordBroadcasts(context.Context, []ledger.Broadcast) error
 }
 
-// Config says what a Sender works with. What has no default is required.
+// Config configures a Sender. Fields without a default are required.
 type Config struct {
 	ChainID uint64
 	Ring    *keyring.Ring
@@ -104,19 +104,19 @@ func First(tx *relayer.Transaction) *Job {
 const (
 	// signLimit is how long a signer may take.
 	signLimit = 30 * time.Second
-	// stopLimit is how long a stop waits for signers. What they have not signed by then another process finds.
+	// stopLimit is how long a stop waits for signers. Another process signs the rest.
 	stopLimit = 5 * time.Second
 )
 
 // group bounds what one statement stores, or one call broadcasts.
 const group = 256
 
-// recordPause is how long what nodes said may wait to be written down together with what they say next. Nobody waits
-// for it, and each time is a commit that those who post wait beside.
+// recordPause is how long results of broadcasts may wait to be stored together with later ones. No caller waits for them,
+// and each commit delays the commits of callers who post.
 const recordPause = 25 * time.Millisecond
 
-// storePause is how long signed attempts may wait to be stored together with those that are signed next. Nobody waits for
-// that, and each commit delays those of the callers who post.
+// storePause is how long signed attempts may wait to be stored together with later ones. No caller waits for them, and each
+// commit delays the commits of callers who post.
 const storePause = 10 * time.Millisecond
 
 // New makes a Sender; Run runs it.
@@ -410,8 +410,8 @@ func (s *Sender) record(ctx context.Context) {
 	}
 }
 
-// groups takes what waits in a channel, at least one and at most [group], until it is closed. What comes within pause
-// of the group before waits for the rest of that, for others to come along.
+// groups takes elements from a channel, at least one and at most [group] at a time, until it is closed. A group waits until
+// pause has passed since the one before, so that more elements join it.
 func groups[T any](c <-chan T, pause time.Duration) func(yield func([]T) bool) {
 	return func(yield func([]T) bool) {
 		var next time.Time

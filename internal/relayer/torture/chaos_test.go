@@ -337,7 +337,7 @@ func (c *chaos) follower(ctx context.Context) *member {
 	return nil
 }
 
-// beginDear has the miner want more than relayers may offer for a transaction. What waits in the node's pool for less is dropped.
+// beginDear has the miner want more than relayers may offer for a transaction. The node drops cheaper transactions from its pool.
 func (c *chaos) beginDear() {
 	c.count("chain dear")
 	c.dear.Store(true)

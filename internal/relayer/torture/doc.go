@@ -24,7 +24,7 @@
 // The tests hold a small form, of a few hundred transactions, in which every kind of fault strikes at least once; and what
 // needs a scene of its own: reorganizations of 3 and 70 blocks, a restored dump, a chain that was reset, somebody else who uses
 // the keys, full blocks without receipts by block, withdrawals above the price cap. `make soak` runs the full form: 16 keys, 4
-// processes, 20,000 transactions, and once more with a geth whose pool drops what it accepted; and reorganizations of up to 200
+// processes, 20,000 transactions, and again with a geth whose pool drops what it accepted; and reorganizations of up to 200
 // blocks and restored dumps, while relayers and the operator's command are killed.
 //
 // What is random follows from a seed, which is printed; -torture.seed repeats it. Processes and clocks do not repeat, so the

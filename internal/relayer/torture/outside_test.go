@@ -23,7 +23,7 @@ type outsider struct {
 	key   keyringtest.Key
 }
 
-// send gives away one wei, for fees of so many gwei. What a node says against it does not matter.
+// send gives away one wei, for fees of so many gwei. It ignores refusals.
 func (o *outsider) send(nonce uint64, gwei int64) (taken bool) {
 	o.t.Helper()
 	to, fee := common.Address{0xee}, new(big.Int).Mul(big.NewInt(gwei), big.NewInt(1e9))

@@ -132,7 +132,7 @@ func (v *truth) underWay() (open int) {
 	return open
 }
 
-// A chain that began anew has the same id, and perhaps the same genesis block. Nothing may be sent on it.
+// A chain that began again has the same id, and perhaps the same genesis block. Nothing may be sent on it.
 func TestChainThatBeganAnewIsRefused(t *testing.T) {
 	t.Parallel()
 	sc := open(t, setting{keys: 2, relayers: 2, inFlight: 64, confirmations: 3, geth: pool(1000)})
@@ -205,7 +205,7 @@ func TestChainThatBeganAnewIsRefused(t *testing.T) {
 	sc.fleet.stop()
 }
 
-// A chain may begin anew with the same first block, as those do whose genesis is configured; and before it is long.
+// A chain may begin again with the same first block, as those do whose genesis is configured; and before it is long.
 func TestShortChainThatBeganAnewIsRefused(t *testing.T) {
 	t.Parallel()
 	sc := open(t, setting{keys: 2, relayers: 2, inFlight: 64, confirmations: 2, geth: pool(1000)})

@@ -227,8 +227,8 @@ func TestWhatWasAcceptedIsMinedExactlyOnce(t *testing.T) {
 	c.complete(t, planWithoutReceipts.Name) // blocks have too few transactions for that
 }
 
-// The chain wants more than relayers may offer. What is canceled or expires meanwhile is final at once, by no-ops above the cap, and
-// is not executed; all else is when the price falls.
+// The chain wants more than relayers may offer. Transactions that are canceled or expire meanwhile are final at once, by no-ops above the
+// cap, and are not executed; all others are when the price falls.
 func TestPriceCap_ChainDear_WithdrawnAreFinalAtOnce(t *testing.T) {
 	t.Parallel()
 	sc := open(t, setting{

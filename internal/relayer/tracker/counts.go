@@ -30,8 +30,8 @@ type ahead struct {
 }
 
 // checkCounts compares the keys with the chain. Where the round's endpoint counts more than was given out, all endpoints are
-// asked for the same block, and the round goes on with the lowest count: one endpoint must not decide anything. What several
-// rounds and all endpoints that answer agree on raises the key, or stops it where the jump is above the bound.
+// asked for the same block, and the round goes on with the lowest count: one endpoint must not decide anything. A count on
+// which several rounds and all endpoints that answer agree raises the key, or stops it where the jump is above the bound.
 //
 // A key that was not compared since a process registered it is compared with what the endpoints have pending, too.
 func (r *round) checkCounts(ctx context.Context) error {

@@ -27,8 +27,8 @@ func (f *fixture) exec(statement string, args ...any) {
 	require.NoError(f.t, err)
 }
 
-// After a failover of the database nonces wait for all nodes, of which one may hang or be down. What has its nonce does not: it is
-// sent again, followed and made final. Each round asks anew.
+// After a failover of the database nonces wait for all nodes, of which one may hang or be down. Transactions that have a nonce do not:
+// they are sent again, followed and made final. Each round asks again.
 func TestOneNodeIsDownWhenTheDatabaseFailsOver(t *testing.T) {
 	var asked atomic.Int32
 	var answer atomic.Pointer[func(context.Context, []common.Address) ([]uint64, error)]

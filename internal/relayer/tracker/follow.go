@@ -287,7 +287,7 @@ func (r *round) checkConfirmed(ctx context.Context) error {
 // anchorStep is after how many blocks another anchor is recorded.
 const anchorStep = 16
 
-// moveAnchor remembers a block by which the chain is recognised. A young chain, too, has one: development chains begin anew
+// moveAnchor remembers a block by which the chain is recognised. A young chain, too, has one: development chains begin again
 // with the same genesis block.
 func (r *round) moveAnchor(ctx context.Context) error {
 	depth := max(min(r.cfg.AnchorDepth, r.head.Number/2), r.cfg.Confirmations)

@@ -185,7 +185,7 @@ func (g *Lineage) Recognise(ctx context.Context, v View) error {
 		return err
 	}
 	number := known.Anchor.Number
-	if number > v.Header().Number { // it syncs, or it began anew: what the others say decides
+	if number > v.Header().Number { // it syncs, or it began again: what the others say decides
 		if err := g.Check(ctx); err != nil {
 			return err
 		}

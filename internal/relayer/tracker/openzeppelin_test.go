@@ -166,8 +166,8 @@ func TestOpenZeppelin818_SendsFailAndTheProcessRestarts(t *testing.T) {
 	f.executedOnce(r, txs)
 }
 
-// #831 (the repair of #818): a nonce that was claimed, and for which nothing was signed, blocks what comes after it. Those were
-// sent again and again, and refused each time.
+// #831 (the repair of #818): a nonce that was claimed, and for which nothing was signed, blocks the nonces above it. Their
+// transactions were sent again and again, and refused each time.
 func TestOpenZeppelin831_NothingIsSignedForAClaimedNonce(t *testing.T) {
 	var node *proxy.Proxy
 	var remote *keyringtest.Fake

@@ -18,8 +18,8 @@ import (
 // tendLimit bounds what each step takes up at once.
 const tendLimit = 500
 
-// tend looks after what is pending. Its steps do not depend on each other. Those that have to wait for signers come last, and
-// are not waited for.
+// tend looks after what is pending. Its steps do not depend on each other. Steps that have to wait for signers come last, and
+// tend does not wait for them.
 func (r *round) tend(ctx context.Context) error {
 	todo := chores{}
 	err := each(
@@ -45,8 +45,8 @@ func (c chores) add(key common.Address, chore func() error) { c[key] = append(c[
 // outbidLimit bounds how many keys have something outbid at once.
 const outbidLimit = 32
 
-// outbidding does what signers are needed for, of each key beside the others: one that hangs keeps nobody else waiting. What
-// finds its key still busy, or too many others, comes up again when it is time to tend.
+// outbidding does what signers are needed for, of each key beside the others: one that hangs does not delay the others. A
+// chore that finds its key still busy, or too many others, is repeated at the next tending.
 func (r *round) outbidding(ctx context.Context, todo chores) {
 	for key, of := range todo {
 		if !r.begin(key) {
@@ -345,7 +345,7 @@ func (r *round) expire(ctx context.Context) error {
 	return nil
 }
 
-// intended signs the no-ops that cancelations, expiries and failures still lack.
+// intended signs the no-ops that cancellations, expiries and failures still lack.
 func (r *round) intended(ctx context.Context, todo chores) error {
 	txs, err := r.cfg.Ledger.Intended(ctx, r.mined(), tendLimit)
 	if err != nil {
@@ -520,7 +520,7 @@ func (r *round) outbid(ctx context.Context, tx *relayer.Transaction, number int)
 	return r.next(ctx, tx, attempts[n-1].Purpose, attempts)
 }
 
-// unmined reads a transaction anew, and what was signed for it; nil where its nonce is not open any more.
+// unmined reads a transaction again, and what was signed for it; nil where its nonce is not open any more.
 func (r *round) unmined(ctx context.Context, tx *relayer.Transaction) (*relayer.Transaction, []*relayer.Attempt, error) {
 	attempts, err := r.cfg.Ledger.Attempts(ctx, tx.ID)
 	if err != nil {

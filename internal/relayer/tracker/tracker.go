@@ -56,7 +56,7 @@ func (n nodes) Latest(ctx context.Context) (View, error) {
 	return v, nil
 }
 
-// Config of a Tracker. What has no default is required.
+// Config configures a Tracker. Fields without a default are required.
 type Config struct {
 	// Name tells this process from the others of the pool, and from its own earlier life.
 	Name   string
@@ -206,7 +206,7 @@ func New(cfg Config) *Tracker {
 	return t
 }
 
-// forget begins observing anew.
+// forget begins observing again.
 func (t *Tracker) forget() {
 	t.unfound, t.confirmed, t.ahead = map[ledger.From]*lost{}, ledger.Block{}, map[common.Address]*ahead{}
 	t.stranded = common.Address{}

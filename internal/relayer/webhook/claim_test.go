@@ -277,7 +277,7 @@ func TestNothingIsLostWhenPostgresRestarts(t *testing.T) {
 	step(revisions - 13)
 	require.NoError(t, <-written)
 
-	// At least once, and a revision never before those below it. What is delivered again after a crash may be old.
+	// At least once, and a revision never before those below it. A delivery repeated after a crash may carry an old revision.
 	highest := map[string]int{}
 	_, taken := r.wait("all revisions", func(_, taken []request) bool {
 		seen := map[[2]any]bool{}

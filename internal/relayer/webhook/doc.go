@@ -7,7 +7,7 @@
 // A POST with OpenZeppelin Relayer's body: id, event, payload and timestamp, where the payload of "transaction_update"
 // is the transaction as the API shows it, as it was at that change, with payload_type and our revision; and that
 // of "relayer_state_update" is a [RelayerDisabled] or a [RelayerEnabled]. It is signed as package signature says, each
-// attempt anew.
+// attempt again.
 //
 // The body's timestamp is the attempt's, as that of webhook-timestamp. In OpenZeppelin's dialect it is the only time
 // that the signature covers, so receivers hold it against their clock to tell a replay; a delivery that succeeds after
@@ -26,8 +26,8 @@
 // it has seen is right in each case.
 //
 // Parked: what has been tried for a day is set aside, for [Outbox.List] and [Outbox.Replay]. Later revisions of the
-// same transaction go on then: each carries the whole transaction, so the receiver lacks a step, not the state. What was
-// never tried, since its target was down for everything, stays due until the target is back.
+// same transaction go on then: each carries the whole transaction, so the receiver lacks a step, not the state. A
+// delivery that was never tried, because its target was down, stays due until the target is back.
 //
 // # Claims
 //

@@ -38,7 +38,7 @@ func TestATargetIsDownAfterDifferentTransactionsFailed(t *testing.T) {
 	}
 	require.False(t, l.failed(now, named("b"), 0, steady))
 	require.False(t, l.succeeded())
-	require.False(t, l.failed(now, named("c"), 0, steady)) // counted anew
+	require.False(t, l.failed(now, named("c"), 0, steady)) // counted again
 	require.False(t, l.failed(now, named("a"), 0, steady))
 	require.True(t, l.failed(now, named("b"), 0, steady))
 	require.True(t, l.down())

@@ -49,7 +49,7 @@ type Delivery struct {
 	LastError   string
 }
 
-// Filter picks deliveries. What is zero does not matter.
+// Filter selects deliveries. A zero field selects all.
 type Filter struct {
 	IDs         []uuid.UUID
 	State       State

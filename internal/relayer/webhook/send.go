@@ -22,7 +22,7 @@ import (
 )
 
 const (
-	// maxAnswer is how much of an answer is read so that its connection can be used again. None of it is kept.
+	// maxAnswer is how much of an answer is read so that its connection can be used again. It is discarded.
 	maxAnswer = 64 << 10
 	// maxHeader bounds an answer's header.
 	maxHeader = 64 << 10
