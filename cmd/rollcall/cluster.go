@@ -22,7 +22,7 @@ import (
 )
 
 type clusterCmd struct {
-	Status   clusterStatusCmd   `cmd:"" help:"List the coordinators and how they are."`
+	Status   clusterStatusCmd   `cmd:"" help:"List coordinators and their state."`
 	Add      clusterAddCmd      `cmd:"" changes:"" help:"Add a coordinator that has been started, or give a non-voter its vote."`
 	Remove   clusterRemoveCmd   `cmd:"" changes:"" help:"Remove a coordinator from the cluster."`
 	Transfer clusterTransferCmd `cmd:"" changes:"" help:"Hand the leadership to another coordinator."`

@@ -51,7 +51,7 @@ type coordinatorCmd struct {
 	Health     healthFlags    `embed:"" group:"Health checks" prefix:"health-check-"`
 	Require    map[string]int `group:"Health checks" env:"ROLLCALL_REQUIRE" mapsep:"," placeholder:"KIND=N" help:"Live services of a kind without which the fleet is reported as stalled."`
 	GuardShare float64        `group:"Health checks" env:"ROLLCALL_GUARD_SHARE" default:"0" min:"0" max:"1" help:"Mass-failure guard: when more than this share of a kind fails at once, removals are held back; 0 for off."`
-	GuardHold  time.Duration  `group:"Health checks" env:"ROLLCALL_GUARD_HOLD" default:"1m" min:"1s" max:"1h" help:"For how long, at most."`
+	GuardHold  time.Duration  `group:"Health checks" env:"ROLLCALL_GUARD_HOLD" default:"1m" min:"1s" max:"1h" help:"Maximum time removals are held."`
 	Redis      redisFlags     `embed:"" group:"Redis"`
 	Log        logFlags       `embed:"" group:"Log" prefix:"log-"`
 }

@@ -22,7 +22,7 @@ import (
 )
 
 type keysCmd struct {
-	List   keysListCmd   `cmd:"" help:"List the keys and how they are."`
+	List   keysListCmd   `cmd:"" help:"List keys and their state."`
 	Pause  keysPauseCmd  `cmd:"" changes:"" help:"Keep new transactions from keys; what they have goes on."`
 	Resume keysResumeCmd `cmd:"" changes:"" help:"Let paused or drained keys have new transactions."`
 	Resync keysResyncCmd `cmd:"" changes:"" help:"Compare keys with the chain, and mend counts and gaps; or accept a chain with another history."`

@@ -14,7 +14,7 @@ import (
 // migrateCmd brings the database's schema up to date. Relayers do that themselves at their start, unless they are told not
 // to: where they may not change the schema, or where it is to happen before they start.
 type migrateCmd struct {
-	DryRun bool `help:"Only tell whether anything has to be done."`
+	DryRun bool `help:"Report pending migrations; change nothing."`
 	outputFlags
 	databaseFlags
 }

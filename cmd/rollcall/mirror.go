@@ -19,7 +19,7 @@ import (
 )
 
 type mirrorCmd struct {
-	Show     mirrorShowCmd     `cmd:"" help:"Show whose Redis it is, how old its content, and who is active."`
+	Show     mirrorShowCmd     `cmd:"" help:"Show the mirror's owner, age and active services."`
 	TakeOver mirrorTakeOverCmd `cmd:"" changes:"" help:"Give a Redis that another cluster has written to this one."`
 }
 

@@ -99,7 +99,7 @@ type gasFlags struct {
 	NoopFactor int      `name:"noop-price-factor" env:"RELAYER_NOOP_PRICE_FACTOR" default:"2" min:"1" max:"10" help:"How many times the cap a no-op may offer, so that a cancellation or an expiry can replace a transaction at the cap."`
 	MaxGas     uint64   `name:"gas-limit-cap" env:"RELAYER_GAS_LIMIT_CAP" default:"16777216" placeholder:"GAS" help:"Most gas that a transaction may have; the default is what EIP-7825 allows, 0 what fits into a block."`
 	MinBalance string   `env:"RELAYER_MIN_BALANCE" default:"1" placeholder:"WEI" help:"Balance below which a key gets nothing new."`
-	Receivers  []string `env:"RELAYER_RECEIVERS" placeholder:"ADDRESS" help:"Only these are sent to; everybody by default."`
+	Receivers  []string `env:"RELAYER_RECEIVERS" placeholder:"ADDRESS" help:"Allowed receiver addresses; any if empty."`
 }
 
 // hookFlags are who hears of changes.

@@ -28,7 +28,7 @@ type guardFlags struct {
 	Interval time.Duration `name:"balance-interval" env:"RELAYER_BALANCE_INTERVAL" default:"5s" min:"100ms" max:"30s" help:"How often the keys' balances are read."`
 	Margin   int           `name:"min-balance-margin" env:"RELAYER_MIN_BALANCE_MARGIN" default:"20" min:"1" max:"1000" help:"Percent above its lowest balance at which a disabled key is enabled again."`
 	Refusals int           `name:"max-refusals" env:"RELAYER_MAX_REFUSALS" default:"5" min:"1" max:"1000000" help:"Transactions of a key that nodes refuse in a row, for want of funds or for good, before it is disabled."`
-	Cooldown time.Duration `name:"cooldown" env:"RELAYER_COOLDOWN" default:"1m" min:"1s" max:"30m" help:"How long that lasts at first."`
+	Cooldown time.Duration `name:"cooldown" env:"RELAYER_COOLDOWN" default:"1m" min:"1s" max:"30m" help:"Initial duration of a disablement."`
 
 	NonceJump uint64 `name:"max-nonce-jump" env:"RELAYER_MAX_NONCE_JUMP" default:"64" min:"1" max:"1000000" help:"How many transactions of a key more than it was given out nodes may count before the key is stopped until an operator acts."`
 	Noops     int    `name:"noops-per-hour" env:"RELAYER_NOOPS_PER_HOUR" default:"64" min:"1" max:"1000000" help:"Nonces of a key without a transaction that are filled with no-ops in an hour."`

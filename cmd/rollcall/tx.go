@@ -23,8 +23,8 @@ import (
 
 type txCmd struct {
 	List   txListCmd   `cmd:"" help:"List transactions, the newest first."`
-	Get    txGetCmd    `cmd:"" help:"Show all there is to know of transactions."`
-	Cancel txCancelCmd `cmd:"" changes:"" help:"Take transactions back."`
+	Get    txGetCmd    `cmd:"" help:"Show transactions in full."`
+	Cancel txCancelCmd `cmd:"" changes:"" help:"Cancel transactions."`
 	Bump   txBumpCmd   `cmd:"" changes:"" help:"Have transactions sent again with a higher fee, now."`
 	Replay txReplayCmd `cmd:"" changes:"" help:"Have webhooks delivered again, or list those that were given up."`
 }
@@ -57,7 +57,7 @@ type txListCmd struct {
 	RequestID string   `help:"Only of this request."`
 	TraceID   string   `help:"Only of this trace."`
 	All       bool     `help:"Also those that no caller asked for: no-ops, top-ups, and what others sent with our keys."`
-	Limit     int      `default:"50" min:"1" max:"1000" help:"At most so many."`
+	Limit     int      `default:"50" min:"1" max:"1000" help:"Maximum number of rows."`
 	outputFlags
 	poolFlags
 }

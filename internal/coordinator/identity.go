@@ -79,7 +79,7 @@ func (n *Node) noteCluster(noted string) string {
 		err = errors.Join(os.Rename(path+".new", path), syncDir(n.cfg.DataDir))
 	}
 	if err != nil {
-		n.log.Warn("cluster's name not noted", "err", err)
+		n.log.Warn("could not write cluster id", "err", err)
 		return noted
 	}
 	return name

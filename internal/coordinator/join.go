@@ -153,7 +153,7 @@ func (n *Node) askToRejoin(ctx context.Context) error {
 		}
 		if err != nil && err.Error() != last {
 			last = err.Error()
-			n.log.Warn("not taken in yet", "err", err)
+			n.log.Warn("waiting for leader to admit this node", "err", err)
 		}
 		if err := sleep(ctx, joinPeriod); err != nil {
 			return err

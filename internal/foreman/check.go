@@ -96,7 +96,7 @@ func (f *Foreman) awaitVerdicts(ctx context.Context) {
 		select {
 		case <-f.judged:
 		case <-patience.C:
-			f.log.Warn("first set does not wait longer for checks", "services", open)
+			f.log.Warn("startup wait elapsed; offering services without a verdict", "services", open)
 			return
 		case <-ctx.Done():
 			return

@@ -37,7 +37,7 @@ func (l *loader) read(where, name string, limit int64) ([]byte, bool) {
 		l.addf(where, "%s may be written by others than its owner, who choose the key then; chmod go-w it", name)
 	default:
 		if readable(info) && !mounted(name) {
-			l.log.Warn("others than its owner may read a file of secrets", "file", name, "variable", where, "mode", info.Mode().Perm().String())
+			l.log.Warn("secret file is readable by group or others", "file", name, "variable", where, "mode", info.Mode().Perm().String())
 		}
 		return content, true
 	}

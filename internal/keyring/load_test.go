@@ -272,7 +272,7 @@ func TestFilesThatOthersMayReadAreAWarning(t *testing.T) {
 	ring, log, err := load(t, "RELAYER_PRIVATE_KEY_0_FILE="+name)
 	require.NoError(t, err)
 	requireRing(t, ring, k...)
-	require.Contains(t, log, `level=WARN msg="others than its owner may read a file of secrets" file=`+name+" variable=RELAYER_PRIVATE_KEY_0_FILE mode=-r--r--r--")
+	require.Contains(t, log, `level=WARN msg="secret file is readable by group or others" file=`+name+" variable=RELAYER_PRIVATE_KEY_0_FILE mode=-r--r--r--")
 	requireNothingOf(t, log, k...)
 }
 

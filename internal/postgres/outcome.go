@@ -15,7 +15,7 @@ import (
 )
 
 // ErrUnknown is what every *UnknownError is.
-var ErrUnknown = errors.New("it is not known whether the transaction was committed")
+var ErrUnknown = errors.New("commit outcome unknown")
 
 // UnknownError is the loss of the answer to a COMMIT: the transaction may have been committed, may be rolled back, or
 // may yet be committed by a server that only froze.

@@ -95,7 +95,7 @@ func refuse(err error, c *call) refusal {
 }
 
 func unavailableMessage(c *call) string {
-	const what = "the relayer lacks something that it needs, and /health says what"
+	const what = "the relayer is not ready; see /health"
 	if c.reads() {
 		return what + ": try again"
 	}
@@ -110,7 +110,7 @@ func unknownMessage(c *call) string {
 	case c.reads():
 		return "no answer in time: try again"
 	case !c.route.idempotent:
-		return "it may be done or not: look before you ask again"
+		return "the outcome is unknown; check before retrying"
 	case c.r.Header.Get(idempotencyKey) == "":
 		return "it may have been accepted or not: look for it among the transactions before you ask again, " +
 			"and send an Idempotency-Key the next time"

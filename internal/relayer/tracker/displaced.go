@@ -71,7 +71,7 @@ func (r *round) displace(ctx context.Context, s ledger.Sought, l *lost) error {
 	}
 	if used.BlockNumber > r.final {
 		if !known {
-			log.Warn("somebody else's transaction has the nonce; ours waits until that is final")
+			log.Warn("nonce used by another sender; waiting for finality")
 		}
 		return nil
 	}
@@ -85,7 +85,7 @@ func (r *round) displace(ctx context.Context, s ledger.Sought, l *lost) error {
 		return err
 	}
 	r.cfg.Metrics.displaced.Inc()
-	log.Warn("somebody else's transaction took the nonce for good; ours gets another")
+	log.Warn("nonce used by another sender for good; transaction gets another nonce")
 	return nil
 }
 

@@ -261,7 +261,7 @@ func (t *Tracker) leave(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	if err := t.cfg.Ledger.Leave(ctx, t.cfg.Name); err != nil {
-		t.cfg.Log.Warn("others have to wait for the end of the term", "err", err)
+		t.cfg.Log.Warn("lease not released; it expires by itself", "err", err)
 	}
 }
 
@@ -389,7 +389,7 @@ func (t *Tracker) beginTending(ctx context.Context, tend func(context.Context) e
 	return t.beside(t.busy, func() {
 		if err := tend(ctx); err != nil && ctx.Err() == nil {
 			t.cfg.Metrics.rounds.WithLabelValues("failed").Inc()
-			t.cfg.Log.Warn("looking after what is pending", "err", err)
+			t.cfg.Log.Warn("maintenance failed", "err", err)
 		}
 	})
 }

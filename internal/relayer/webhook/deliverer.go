@@ -120,7 +120,7 @@ func (d *Deliverer) loop(ctx, turns, requests context.Context) {
 		}
 		if err := d.work(turns, requests); err != nil && ctx.Err() == nil {
 			if troubles++; troubles == 1 {
-				d.log.Warn("webhooks wait for the database", "err", err)
+				d.log.Warn("webhook database unavailable", "err", err)
 			}
 			// Kicks do not make it come back sooner.
 			wake = nil
@@ -129,7 +129,7 @@ func (d *Deliverer) loop(ctx, turns, requests context.Context) {
 		}
 		if troubles > 0 {
 			troubles = 0
-			d.log.Info("webhooks go on")
+			d.log.Info("webhook database available again")
 		}
 		wake = d.wake
 		// What comes within the next moment shares a turn.
