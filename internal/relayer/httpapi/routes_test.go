@@ -222,8 +222,8 @@ func TestAnUnknownOutcomeIsTold(t *testing.T) {
 	for _, c := range []struct{ method, path, body, says string }{
 		{"GET", "/transactions/" + tx, "", "no answer in time"},
 		{"POST", "/transactions", submission("1"), "send an Idempotency-Key the next time"},
-		{"PUT", "/transactions/" + tx, submission("1"), "look before you ask again"},
-		{"DELETE", "/transactions/" + tx, "", "look before you ask again"},
+		{"PUT", "/transactions/" + tx, submission("1"), "check before retrying"},
+		{"DELETE", "/transactions/" + tx, "", "check before retrying"},
 	} {
 		e := read(t, a.do(c.method, "/api/v1/relayers/pool-1"+c.path, c.body), 504)
 		require.Contains(t, *e.Error, c.says)
@@ -418,7 +418,7 @@ func TestWhatIsLackingIsAskedOfHealth(t *testing.T) {
 	a.fail = relayer.ErrUnavailable
 	for method, stored := range map[string]bool{"GET": false, "POST": true} {
 		said := *read(t, a.do(method, poolTransactions, submission("1")), 503).Error
-		require.Contains(t, said, "/health says what")
+		require.Contains(t, said, "see /health")
 		require.Equal(t, stored, strings.Contains(said, "nothing was stored"), said)
 	}
 }
