@@ -241,7 +241,7 @@ func TestAC008_RedisMayStopAndStart(t *testing.T) {
 	eventually(t, patience, func() bool {
 		for _, n := range c.nodes {
 			failures = n.logged("Redis connection failed")
-			// Those in a row: who loses the leadership meanwhile, and has it again, begins again.
+			// The last attempts in a row: a leader that loses and regains the leadership counts from 1 again.
 			for i, line := range slices.Backward(failures) {
 				if line["attempt"] == 1.0 {
 					failures = failures[i:]

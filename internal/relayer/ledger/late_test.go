@@ -35,7 +35,7 @@ func TestLateWordAboutAnEarlierNonceChangesNothing(t *testing.T) {
 	require.Equal(t, again[0].Nonce, unsigned[0].Nonce)
 }
 
-// What waits while the chain begins again has no bytes any more: a word about its first ones there counts.
+// A transaction that waits while the chain begins again has no bytes any more: a result about its first bytes there counts.
 func TestAWordAboutTheFirstBytesOnAChainThatBeganAnew(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 1)
