@@ -26,7 +26,7 @@ type Result struct {
 }
 
 // apply applies one command and reports what it changed, in order.
-func (d *draft) apply(c *command) ([]Result, []Change) {
+func (d *builder) apply(c *command) ([]Result, []Change) {
 	d.index = c.index
 	results := make([]Result, len(c.operations))
 	var changes []Change
@@ -44,7 +44,7 @@ func (d *draft) apply(c *command) ([]Result, []Change) {
 }
 
 // establish opens an epoch. Owners that have long owned nothing are forgotten: the new epoch fences their old writes.
-func (d *draft) establish(op establish, term uint64) Result {
+func (d *builder) establish(op establish, term uint64) Result {
 	if d.cluster == "" {
 		d.cluster = op.cluster
 	}
@@ -55,8 +55,8 @@ func (d *draft) establish(op establish, term uint64) Result {
 	return Result{Answer: Answer{Epoch: d.epoch, Index: d.index}, Term: term}
 }
 
-// admit checks a write's fence. done is true when the result stands already.
-func (d *draft) admit(f fence) (r Result, done bool) {
+// checkFence checks a write's fence. done is true when the result stands already.
+func (d *builder) checkFence(f fence) (r Result, done bool) {
 	if f.epoch != d.epoch {
 		return Result{Err: &StaleEpochError{Epoch: d.epoch}}, true
 	}
@@ -76,8 +76,8 @@ func (d *draft) admit(f fence) (r Result, done bool) {
 }
 
 // record remembers an admitted write and its result until the owner's next one.
-func (d *draft) record(f fence, r Result) Result {
-	os := ownerState{owner: f.owner, incarnation: f.incarnation, seq: f.seq, body: f.body, answer: r.kept()}
+func (d *builder) record(f fence, r Result) Result {
+	os := ownerState{owner: f.owner, incarnation: f.incarnation, seq: f.seq, body: f.body, answer: r.truncated()}
 	if f.seq == 0 {
 		// Not fenced: what an earlier fenced write left stays.
 		os = ownerState{owner: f.owner}
@@ -93,8 +93,8 @@ func (d *draft) record(f fence, r Result) Result {
 // maxConflicts is how many conflicts are kept of a refusal, for a writer that repeats it.
 const maxConflicts = 100
 
-// kept is what is remembered of a result.
-func (r Result) kept() Result {
+// truncated is what is remembered of a result.
+func (r Result) truncated() Result {
 	ce, ok := r.Err.(*ConflictError) //nolint:errorlint // a result's error is never wrapped
 	if ok && len(ce.Conflicts) > maxConflicts {
 		r.Err = &ConflictError{Deregister: ce.Deregister, Conflicts: slices.Clone(ce.Conflicts[:maxConflicts])}
@@ -102,13 +102,13 @@ func (r Result) kept() Result {
 	return r
 }
 
-func (d *draft) register(op register, version uint64, changes []Change) (Result, []Change) {
-	r, done := d.admit(op.fence)
+func (d *builder) register(op register, version uint64, changes []Change) (Result, []Change) {
+	r, done := d.checkFence(op.fence)
 	if done {
 		return r, changes
 	}
 	r.Epoch, r.Index = d.epoch, d.index
-	befores, cs := d.look(op)
+	befores, cs := d.findConflicts(op)
 	if len(cs) > 0 {
 		r.Err = &ConflictError{Conflicts: cs}
 		return d.record(op.fence, r), changes
@@ -127,7 +127,7 @@ func (d *draft) register(op register, version uint64, changes []Change) (Result,
 		}
 	}
 	if op.fullSet {
-		for _, id := range d.ghosts(op) {
+		for _, id := range d.staleEntries(op) {
 			changes = append(changes, Change{Before: d.remove(id)})
 			r.Removed++
 		}
@@ -135,8 +135,8 @@ func (d *draft) register(op register, version uint64, changes []Change) (Result,
 	return d.record(op.fence, r), changes
 }
 
-// look finds what stands in the places that a registration takes, and in which of them it must not.
-func (d *draft) look(op register) (befores []*Entry, cs []Conflict) {
+// findConflicts finds what stands in the places that a registration takes, and in which of them it must not.
+func (d *builder) findConflicts(op register) (befores []*Entry, cs []Conflict) {
 	befores = make([]*Entry, len(op.entries))
 	for i, e := range op.entries {
 		before, ok := d.entries.Get(e.ID)
@@ -153,8 +153,8 @@ func (d *draft) look(op register) (befores []*Entry, cs []Conflict) {
 	return befores, cs
 }
 
-// ghosts lists, in order, what the owner of a full set owns beside it.
-func (d *draft) ghosts(op register) (ids []string) {
+// staleEntries lists, in order, what the owner of a full set owns beside it.
+func (d *builder) staleEntries(op register) (ids []string) {
 	defined := make(map[string]struct{}, len(op.entries))
 	for _, e := range op.entries {
 		defined[e.ID] = struct{}{}
@@ -168,8 +168,8 @@ func (d *draft) ghosts(op register) (ids []string) {
 	return ids
 }
 
-func (d *draft) deregister(op deregister, changes []Change) (Result, []Change) {
-	r, done := d.admit(op.fence)
+func (d *builder) deregister(op deregister, changes []Change) (Result, []Change) {
+	r, done := d.checkFence(op.fence)
 	if done {
 		return r, changes
 	}

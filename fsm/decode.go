@@ -52,7 +52,7 @@ func decode(index, term uint64, data []byte) (*command, error) {
 	if err := proto.Unmarshal(data, &msg); err != nil {
 		return nil, err
 	}
-	if err := known(msg.ProtoReflect()); err != nil {
+	if err := rejectUnknownFields(msg.ProtoReflect()); err != nil {
 		return nil, err
 	}
 	if n := len(msg.Operations); n == 0 || n > MaxOperations {
@@ -126,8 +126,8 @@ func decodeOwner(o *rollcallv1.Owner) (Owner, error) {
 	return owner, nil
 }
 
-// known refuses a message that holds, at any depth, a field or an enum value that this version does not know.
-func known(m protoreflect.Message) (err error) {
+// rejectUnknownFields refuses a message that holds, at any depth, a field or an enum value that this version does not know.
+func rejectUnknownFields(m protoreflect.Message) (err error) {
 	if len(m.GetUnknown()) > 0 {
 		return fmt.Errorf("%s has a field that this version does not know", m.Descriptor().FullName())
 	}
@@ -135,10 +135,10 @@ func known(m protoreflect.Message) (err error) {
 		switch {
 		case f.Message() != nil && f.IsList():
 			for l, i := v.List(), 0; i < l.Len() && err == nil; i++ {
-				err = known(l.Get(i).Message())
+				err = rejectUnknownFields(l.Get(i).Message())
 			}
 		case f.Message() != nil:
-			err = known(v.Message())
+			err = rejectUnknownFields(v.Message())
 		case f.Enum() != nil && f.Enum().Values().ByNumber(v.Enum()) == nil:
 			err = fmt.Errorf("%s is %d, which this version does not know", f.FullName(), v.Enum())
 		}

@@ -7,8 +7,8 @@ import (
 	"github.com/tidwall/btree"
 )
 
-// draft is the state under construction, and the indexes that only Apply needs.
-type draft struct {
+// builder is the state under construction, and the indexes that only Apply needs.
+type builder struct {
 	State
 	// The ids each owner owns. Rebuilt on restore.
 	owned map[Owner]map[string]struct{}
@@ -28,8 +28,8 @@ type draft struct {
 // a tenth less, and a service 1 % more memory; below 16 little more is gained, with a smaller directory nothing.
 const degree = 16
 
-func newDraft() draft {
-	return draft{
+func newDraft() builder {
+	return builder{
 		State: State{
 			entries: btree.NewMap[string, *Entry](degree),
 			kinds:   btree.NewMap[string, int](degree),
@@ -42,7 +42,7 @@ func newDraft() draft {
 }
 
 // publish freezes the draft as it stands. Trees that did not change are shared with the state before.
-func (d *draft) publish() *State {
+func (d *builder) publish() *State {
 	s := d.State
 	if d.last != nil {
 		s.entries, s.kinds, s.owners = d.last.entries, d.last.kinds, d.last.owners
@@ -62,7 +62,7 @@ func (d *draft) publish() *State {
 }
 
 // set adds or replaces an entry and gives the one before. The owner's record is the caller's to set.
-func (d *draft) set(e *Entry) (before *Entry) {
+func (d *builder) set(e *Entry) (before *Entry) {
 	if name, ok := d.kindNames[e.Kind]; ok {
 		e.Kind = name
 	} else {
@@ -72,7 +72,7 @@ func (d *draft) set(e *Entry) (before *Entry) {
 	d.entriesDirty = true
 	if before == nil || before.Owner != e.Owner {
 		if before != nil {
-			d.disown(before)
+			d.removeFromOwner(before)
 		}
 		ids := d.owned[e.Owner]
 		if ids == nil {
@@ -91,20 +91,20 @@ func (d *draft) set(e *Entry) (before *Entry) {
 }
 
 // remove takes an entry out and gives it; nil when there is none.
-func (d *draft) remove(id string) *Entry {
+func (d *builder) remove(id string) *Entry {
 	e, ok := d.entries.Get(id)
 	if !ok {
 		return nil
 	}
 	d.entries.Delete(id)
 	d.entriesDirty = true
-	d.disown(e)
+	d.removeFromOwner(e)
 	d.count(e.Kind, -1)
 	return e
 }
 
-// disown takes an entry out of its owner's index and count.
-func (d *draft) disown(e *Entry) {
+// removeFromOwner takes an entry out of its owner's index and count.
+func (d *builder) removeFromOwner(e *Entry) {
 	ids := d.owned[e.Owner]
 	delete(ids, e.ID)
 	if len(ids) == 0 {
@@ -116,7 +116,7 @@ func (d *draft) disown(e *Entry) {
 }
 
 // setOwner stores what is known of an owner, with the present number of its entries.
-func (d *draft) setOwner(os ownerState) {
+func (d *builder) setOwner(os ownerState) {
 	os.entries = len(d.owned[os.owner])
 	before, known := d.owners.Set(os.owner.String(), &os)
 	d.ownersDirty = true
@@ -139,13 +139,13 @@ const (
 )
 
 // forgetIdleOwners drops what is known of owners that own nothing and have not written for a while.
-func (d *draft) forgetIdleOwners() {
+func (d *builder) forgetIdleOwners() {
 	d.forget(d.idleOwners(func(os *ownerState) bool { return d.epoch-os.answer.Epoch > rememberEpochs }))
 }
 
 // boundIdleOwners drops, where there are too many owners of nothing, an eighth of those allowed or more: those whose
 // last write is the longest ago.
-func (d *draft) boundIdleOwners() {
+func (d *builder) boundIdleOwners() {
 	if d.idle <= maxIdle {
 		return
 	}
@@ -155,7 +155,7 @@ func (d *draft) boundIdleOwners() {
 }
 
 // idleOwners lists, in the order of their names, the owners of nothing for which drop is true.
-func (d *draft) idleOwners(drop func(*ownerState) bool) (idle []*ownerState) {
+func (d *builder) idleOwners(drop func(*ownerState) bool) (idle []*ownerState) {
 	d.owners.Scan(func(_ string, os *ownerState) bool {
 		if os.entries == 0 && drop(os) {
 			idle = append(idle, os)
@@ -165,7 +165,7 @@ func (d *draft) idleOwners(drop func(*ownerState) bool) (idle []*ownerState) {
 	return idle
 }
 
-func (d *draft) forget(idle []*ownerState) {
+func (d *builder) forget(idle []*ownerState) {
 	for _, os := range idle {
 		d.owners.Delete(os.owner.String())
 		d.ownersDirty = true
@@ -173,7 +173,7 @@ func (d *draft) forget(idle []*ownerState) {
 	d.idle -= len(idle)
 }
 
-func (d *draft) count(kind string, by int) {
+func (d *builder) count(kind string, by int) {
 	n, _ := d.kinds.Get(kind)
 	if n += by; n == 0 {
 		d.kinds.Delete(kind)

@@ -16,7 +16,7 @@ type Machine struct {
 	mu     sync.Mutex // makes a new state and its changes appear together
 	window *window
 
-	draft draft // only Apply and Restore touch it
+	builder builder // only Apply and Restore touch it
 }
 
 var (
@@ -26,8 +26,8 @@ var (
 
 // New returns an empty directory.
 func New() *Machine {
-	m := &Machine{window: newWindow(0), draft: newDraft()}
-	m.state.Store(m.draft.publish())
+	m := &Machine{window: newWindow(0), builder: newDraft()}
+	m.state.Store(m.builder.publish())
 	return m
 }
 
@@ -85,7 +85,7 @@ func (m *Machine) ApplyBatch(logs []*raft.Log) []any {
 		if first == 0 {
 			first = c.index
 		}
-		results, changes := m.draft.apply(c)
+		results, changes := m.builder.apply(c)
 		responses[i] = results
 		if len(changes) > 0 {
 			feed = append(feed, Changes{Index: c.index, Changes: changes})
@@ -100,7 +100,7 @@ func (m *Machine) ApplyBatch(logs []*raft.Log) []any {
 // publish makes a new state and the changes that led to it appear together. first is the index of the first
 // command in it.
 func (m *Machine) publish(first uint64, feed []Changes) {
-	s := m.draft.publish()
+	s := m.builder.publish()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.state.Store(s)
@@ -127,7 +127,7 @@ func (m *Machine) Restore(r io.ReadCloser) error {
 	s := d.publish()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.draft = d
+	m.builder = d
 	m.state.Store(s)
 	m.window.end()
 	m.window = newWindow(s.index)

@@ -168,7 +168,7 @@ func dumpChanges(c Changes) string {
 func checkInvariants(t testing.TB, m *Machine) {
 	t.Helper()
 	s := m.State()
-	require.Equal(t, dump(&m.draft.State), dump(s), "published and drafted state")
+	require.Equal(t, dump(&m.builder.State), dump(s), "published and drafted state")
 	owned := make(map[Owner]map[string]struct{})
 	kinds := make(map[string]int)
 	for e := range s.All() {
@@ -180,13 +180,13 @@ func checkInvariants(t testing.TB, m *Machine) {
 		got, ok := s.Get(e.ID)
 		require.True(t, ok && got == e, "the key of %s", e.ID)
 	}
-	require.Equal(t, owned, m.draft.owned)
-	require.Len(t, m.draft.idleOwners(func(*ownerState) bool { return true }), m.draft.idle)
+	require.Equal(t, owned, m.builder.owned)
+	require.Len(t, m.builder.idleOwners(func(*ownerState) bool { return true }), m.builder.idle)
 	for kind, n := range kinds {
 		require.Equal(t, n, s.Count(kind), "count of kind %q", kind)
 	}
 	require.Equal(t, len(kinds), s.kinds.Len())
-	require.ElementsMatch(t, slices.Collect(maps.Keys(kinds)), slices.Collect(maps.Keys(m.draft.kindNames)))
+	require.ElementsMatch(t, slices.Collect(maps.Keys(kinds)), slices.Collect(maps.Keys(m.builder.kindNames)))
 	for o, ids := range owned {
 		info, ok := s.Owner(o)
 		require.True(t, ok, "%s owns but is not known", o)

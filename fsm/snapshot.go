@@ -171,20 +171,20 @@ type snapshotReader struct {
 	sum hash.Hash32
 	buf []byte
 
-	d       *draft // built from what is read; nil when that is only to be verified
+	d       *builder // built from what is read; nil when that is only to be verified
 	owners  []ownerState
 	entries int
 	lastID  string
 }
 
-func newSnapshotReader(src io.Reader, d *draft) *snapshotReader {
+func newSnapshotReader(src io.Reader, d *builder) *snapshotReader {
 	return &snapshotReader{r: bufio.NewReaderSize(src, ioBuffer), sum: crc32.New(castagnoli), d: d}
 }
 
-func readSnapshot(src io.Reader) (draft, error) {
+func readSnapshot(src io.Reader) (builder, error) {
 	d := newDraft()
 	if err := newSnapshotReader(src, &d).read(func(*rollcallv1.SnapshotRecord) error { return nil }); err != nil {
-		return draft{}, err
+		return builder{}, err
 	}
 	return d, nil
 }
@@ -231,7 +231,7 @@ func (r *snapshotReader) next() (*rollcallv1.SnapshotRecord, error) {
 	if rec.GetTrailer() == nil {
 		r.sum.Write(r.buf)
 	}
-	return rec, known(rec.ProtoReflect())
+	return rec, rejectUnknownFields(rec.ProtoReflect())
 }
 
 // truncated tells an end too early from other errors: the trailer is the only good end.
