@@ -52,7 +52,7 @@ func (c *Client) Deregister(ctx context.Context, req *rollcallv1.DeregisterServi
 // Status asks the leader what its checks found.
 func (c *Client) Status(ctx context.Context) (*rollcallv1.GetStatusResponse, error) {
 	var resp *rollcallv1.GetStatusResponse
-	err := c.onLeader(ctx, rules{anyEpoch: true}, func(ctx context.Context, l *leadership, opt grpc.CallOption) (err error) {
+	err := c.onLeader(ctx, retryPolicy{anyEpoch: true}, func(ctx context.Context, l *leadership, opt grpc.CallOption) (err error) {
 		resp, err = rollcallv1.NewDiscoveryServiceClient(l.conn).GetStatus(ctx, &rollcallv1.GetStatusRequest{}, opt, grpc.MaxCallRecvMsgSize(maxStatus))
 		return err
 	})
@@ -66,7 +66,7 @@ func (c *Client) write(ctx context.Context, w *rollcallv1.Writer,
 	send func(context.Context, rollcallv1.DiscoveryServiceClient, *rollcallv1.Writer, grpc.CallOption) error,
 ) error {
 	fenced := w.GetSeq() != 0
-	r := rules{once: !fenced, fenced: fenced, anyEpoch: w.GetEpoch() == 0}
+	r := retryPolicy{once: !fenced, fenced: fenced, anyEpoch: w.GetEpoch() == 0}
 	return c.onLeader(ctx, r, func(ctx context.Context, l *leadership, opt grpc.CallOption) error {
 		stamped := &rollcallv1.Writer{Owner: w.GetOwner(), Incarnation: w.GetIncarnation(), Seq: w.GetSeq(), Epoch: w.GetEpoch()}
 		if r.anyEpoch {
@@ -76,8 +76,8 @@ func (c *Client) write(ctx context.Context, w *rollcallv1.Writer,
 	})
 }
 
-// rules say what may be done about a call that did not succeed.
-type rules struct {
+// retryPolicy say what may be done about a call that did not succeed.
+type retryPolicy struct {
 	once     bool // a write that must not be repeated when its outcome is unknown
 	fenced   bool // a write that is applied at most once; neither means a read
 	anyEpoch bool // may be repeated in another epoch
@@ -93,14 +93,14 @@ const (
 )
 
 // onLeader calls the leader until there is a definite answer or ctx ends.
-func (c *Client) onLeader(ctx context.Context, r rules, call func(context.Context, *leadership, grpc.CallOption) error) error {
+func (c *Client) onLeader(ctx context.Context, r retryPolicy, call func(context.Context, *leadership, grpc.CallOption) error) error {
 	pause := backoff.ExponentialBackOff{
 		InitialInterval: 10 * time.Millisecond, RandomizationFactor: 0.5, Multiplier: 2, MaxInterval: 500 * time.Millisecond,
 	}
 	var lost error // of a write: why the outcome of an earlier attempt is unknown
 	var tried *leadership
 	for {
-		l, err := c.leading(ctx)
+		l, err := c.waitLeader(ctx)
 		if err == nil {
 			if l != tried {
 				pause.Reset()
@@ -137,7 +137,7 @@ func (c *Client) onLeader(ctx context.Context, r rules, call func(context.Contex
 }
 
 // attempt calls l once. The duration is what the refusal asks to wait.
-func (c *Client) attempt(ctx context.Context, l *leadership, r rules, call func(context.Context, *leadership, grpc.CallOption) error) (outcome, time.Duration, error) {
+func (c *Client) attempt(ctx context.Context, l *leadership, r retryPolicy, call func(context.Context, *leadership, grpc.CallOption) error) (outcome, time.Duration, error) {
 	limited, cancel := context.WithTimeout(ctx, c.cfg.CallTimeout)
 	defer cancel()
 	defer context.AfterFunc(l.done, cancel)()
@@ -155,18 +155,18 @@ func (c *Client) attempt(ctx context.Context, l *leadership, r rules, call func(
 	_, lost := errors.AsType[*UnknownOutcomeError](err)
 	switch {
 	case notLeader, stale && r.anyEpoch, errors.Is(err, ErrNotEstablished), errors.Is(err, ErrNoQuorum):
-		c.suspect(l)
+		c.markDoubtful(l)
 		return undone, wait, err
 	case lost:
-		c.suspect(l)
+		c.markDoubtful(l)
 		return unknown, wait, err
 	case asksToWait:
 		return undone, wait, err
-	case !broken(err):
+	case !isTransportError(err):
 		return final, 0, err
 	}
 	if ctx.Err() == nil {
-		c.suspect(l)
+		c.markDoubtful(l)
 	}
 	if c.life.Err() != nil {
 		err = fmt.Errorf("%w: %w", ErrClosed, err)
@@ -177,9 +177,9 @@ func (c *Client) attempt(ctx context.Context, l *leadership, r rules, call func(
 	return unknown, 0, err
 }
 
-// broken reports whether err is not a coordinator's answer but the want of one: the connection broke, or the
+// isTransportError reports whether err is not a coordinator's answer but the want of one: the connection broke, or the
 // time was over on either side.
-func broken(err error) bool {
+func isTransportError(err error) bool {
 	return status.Code(err) == codes.Unavailable || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }
 

@@ -73,11 +73,11 @@ func TestWriteCarriesTheEpoch(t *testing.T) {
 func TestRefusedCallIsRepeated(t *testing.T) {
 	t.Parallel()
 	for name, refused := range map[string]error{
-		"not leader":      refusal(codes.FailedPrecondition, &rollcallv1.NotLeader{}),
-		"not established": refusal(codes.Unavailable, &rollcallv1.NotEstablished{}),
-		"no quorum":       refusal(codes.Unavailable, &rollcallv1.NoQuorum{}),
-		"stale epoch":     refusal(codes.Aborted, &rollcallv1.StaleEpoch{Epoch: 2}),
-		"busy":            refusal(codes.ResourceExhausted, &errdetails.RetryInfo{RetryDelay: durationpb.New(time.Second)}),
+		"not leader":      failureWith(codes.FailedPrecondition, &rollcallv1.NotLeader{}),
+		"not established": failureWith(codes.Unavailable, &rollcallv1.NotEstablished{}),
+		"no quorum":       failureWith(codes.Unavailable, &rollcallv1.NoQuorum{}),
+		"stale epoch":     failureWith(codes.Aborted, &rollcallv1.StaleEpoch{Epoch: 2}),
+		"busy":            failureWith(codes.ResourceExhausted, &errdetails.RetryInfo{RetryDelay: durationpb.New(time.Second)}),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -134,7 +134,7 @@ func TestWriteForOneEpochOnly(t *testing.T) {
 
 func TestUnknownOutcome(t *testing.T) {
 	t.Parallel()
-	lost := refusal(codes.Unknown, &rollcallv1.UnknownOutcome{Cause: "leadership lost"})
+	lost := failureWith(codes.Unknown, &rollcallv1.UnknownOutcome{Cause: "leadership lost"})
 	t.Run("a fenced write is repeated as it is", func(t *testing.T) {
 		t.Parallel()
 		synctest.Test(t, func(t *testing.T) {
@@ -272,9 +272,9 @@ func TestCallTimeout(t *testing.T) {
 func TestDefiniteAnswersAreTheCallers(t *testing.T) {
 	t.Parallel()
 	for name, answer := range map[string]error{
-		"invalid":    refusal(codes.InvalidArgument, &errdetails.BadRequest{}),
-		"too large":  refusal(codes.ResourceExhausted, &rollcallv1.TooLarge{}),
-		"superseded": refusal(codes.Aborted, &rollcallv1.Superseded{}),
+		"invalid":    failureWith(codes.InvalidArgument, &errdetails.BadRequest{}),
+		"too large":  failureWith(codes.ResourceExhausted, &rollcallv1.TooLarge{}),
+		"superseded": failureWith(codes.Aborted, &rollcallv1.Superseded{}),
 		"denied":     status.Error(codes.PermissionDenied, "no"),
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -324,7 +324,7 @@ func TestDeregister(t *testing.T) {
 		f := newFleet(t, "n1")
 		f.lead("n1", 1)
 		f.set(func() {
-			f.nodes[address("n1")].after = once("deregister", refusal(codes.Unknown, &rollcallv1.UnknownOutcome{}))
+			f.nodes[address("n1")].after = once("deregister", failureWith(codes.Unknown, &rollcallv1.UnknownOutcome{}))
 		})
 		c := f.client("n1")
 		_, err := c.Register(t.Context(), fenced(1, services("a", "b")...))
@@ -372,7 +372,7 @@ func TestWatchGoesOnWhenTheLeaderStops(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, "n1", "n2")
 		f.lead("n1", 1)
-		stopping := once("watch", refusal(codes.Unavailable, &rollcallv1.NotEstablished{}))
+		stopping := once("watch", failureWith(codes.Unavailable, &rollcallv1.NotEstablished{}))
 		f.set(func() {
 			f.nodes[address("n1")].after = func(method string) error {
 				f.lead("n2", 2)
@@ -394,7 +394,7 @@ func TestWatchThatCannotBeResumed(t *testing.T) {
 	t.Parallel()
 	for name, hook := range map[string]func(*node){
 		"broken inside the snapshot": func(n *node) { n.before = once("watch", status.Error(codes.Unavailable, "gone")) },
-		"compacted":                  func(n *node) { n.after = once("watch", refusal(codes.OutOfRange, &rollcallv1.Compacted{})) },
+		"compacted":                  func(n *node) { n.after = once("watch", failureWith(codes.OutOfRange, &rollcallv1.Compacted{})) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

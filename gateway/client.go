@@ -109,16 +109,16 @@ type Client struct {
 	end   context.CancelFunc
 	tasks sync.WaitGroup
 
-	mu      sync.Mutex
-	started bool
-	conns   map[string]*grpc.ClientConn // by address; one that nobody calls goes idle by itself
-	cluster string                      // "" until known
-	epoch   uint64                      // the highest told by any node of the cluster
-	leader  *leadership                 // the last one confirmed
-	sure    bool                        // and nothing speaks against it since
-	refusal error                       // why nobody is believed, when only foreign coordinators answer
-	answers map[string]string           // the last words of each address, for errors
-	changed chan struct{}               // closed, and replaced, with every change of the fields above
+	mu           sync.Mutex
+	started      bool
+	conns        map[string]*grpc.ClientConn // by address; one that nobody calls goes idle by itself
+	cluster      string                      // "" until known
+	epoch        uint64                      // the highest told by any node of the cluster
+	leader       *leadership                 // the last one confirmed
+	confirmed    bool                        // and nothing speaks against it since
+	foreignError error                       // why nobody is believed, when only foreign coordinators answer
+	answers      map[string]string           // the last words of each address, for errors
+	changed      chan struct{}               // closed, and replaced, with every change of the fields above
 }
 
 // NewClient checks cfg; it connects to nothing yet.
@@ -230,7 +230,7 @@ func (c *Client) Ping(ctx context.Context, address string) (*rollcallv1.PingResp
 // Leader returns the leading coordinator, and looks for one until ctx ends: then the error is ErrNoLeader and
 // lists what each coordinator said. ForeignClusterError comes at once.
 func (c *Client) Leader(ctx context.Context) (Leader, error) {
-	l, err := c.leading(ctx)
+	l, err := c.waitLeader(ctx)
 	if err != nil {
 		return Leader{}, err
 	}
@@ -239,7 +239,7 @@ func (c *Client) Leader(ctx context.Context) (Leader, error) {
 
 // LeaderConn returns a connection to the leader, for the services this package doesn't wrap.
 func (c *Client) LeaderConn(ctx context.Context) (*grpc.ClientConn, Leader, error) {
-	l, err := c.leading(ctx)
+	l, err := c.waitLeader(ctx)
 	if err != nil {
 		return nil, Leader{}, err
 	}
@@ -251,7 +251,7 @@ func (c *Client) Leaders(ctx context.Context) iter.Seq[Leader] {
 	return func(yield func(Leader) bool) {
 		var last Leader
 		for {
-			l, changed, err := c.look()
+			l, changed, err := c.snapshot()
 			if errors.Is(err, ErrClosed) {
 				return
 			}
@@ -271,9 +271,9 @@ func (c *Client) Leaders(ctx context.Context) iter.Seq[Leader] {
 	}
 }
 
-// look returns the confirmed leader, nil when there is none for now, with a channel that closes when that
+// snapshot returns the confirmed leader, nil when there is none for now, with a channel that closes when that
 // changes. Its first call starts to follow the leader.
-func (c *Client) look() (*leadership, <-chan struct{}, error) {
+func (c *Client) snapshot() (*leadership, <-chan struct{}, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.life.Err() != nil {
@@ -283,16 +283,16 @@ func (c *Client) look() (*leadership, <-chan struct{}, error) {
 		c.started = true
 		c.tasks.Go(c.follow)
 	}
-	if !c.sure {
-		return nil, c.changed, c.refusal
+	if !c.confirmed {
+		return nil, c.changed, c.foreignError
 	}
 	return c.leader, c.changed, nil
 }
 
-// leading waits for a confirmed leader.
-func (c *Client) leading(ctx context.Context) (*leadership, error) {
+// waitLeader waits for a confirmed leader.
+func (c *Client) waitLeader(ctx context.Context) (*leadership, error) {
 	for {
-		l, changed, err := c.look()
+		l, changed, err := c.snapshot()
 		if l != nil || err != nil {
 			return l, err
 		}
@@ -301,7 +301,7 @@ func (c *Client) leading(ctx context.Context) (*leadership, error) {
 		case <-c.life.Done():
 			return nil, ErrClosed
 		case <-ctx.Done():
-			return nil, &noLeaderError{cause: ctx.Err(), words: c.lastWords()}
+			return nil, &noLeaderError{cause: ctx.Err(), words: c.lastResponses()}
 		}
 	}
 }
@@ -309,7 +309,7 @@ func (c *Client) leading(ctx context.Context) (*leadership, error) {
 // missing says why there is no leader to call; nil when there is one, or none was needed yet.
 func (c *Client) missing() error {
 	c.mu.Lock()
-	started, sure, refusal := c.started, c.sure, c.refusal
+	started, sure, refusal := c.started, c.confirmed, c.foreignError
 	c.mu.Unlock()
 	switch {
 	case !started || sure:
@@ -317,10 +317,10 @@ func (c *Client) missing() error {
 	case refusal != nil:
 		return refusal
 	}
-	return &noLeaderError{words: c.lastWords()}
+	return &noLeaderError{words: c.lastResponses()}
 }
 
-func (c *Client) lastWords() string {
+func (c *Client) lastResponses() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var words []string

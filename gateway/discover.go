@@ -15,11 +15,11 @@ import (
 // follow runs from the first use of the Client to its end: find a leader, keep to it until it is in doubt.
 func (c *Client) follow() {
 	for {
-		l := c.find(c.life)
+		l := c.discover(c.life)
 		if l == nil {
 			return
 		}
-		c.keep(c.life, l)
+		c.monitor(c.life, l)
 	}
 }
 
@@ -58,9 +58,9 @@ func (a answer) String() string {
 	return fmt.Sprintf("%s knows no leader", a.ping.GetNode())
 }
 
-// find pings all coordinators, round after round, until one of them is confirmed as the leader. It returns nil
+// discover pings all coordinators, round after round, until one of them is confirmed as the leader. It returns nil
 // when ctx ends.
-func (c *Client) find(ctx context.Context) *leadership {
+func (c *Client) discover(ctx context.Context) *leadership {
 	ctx, cancel := context.WithCancel(ctx)
 	var asked sync.WaitGroup
 	defer asked.Wait()
@@ -113,7 +113,7 @@ func (c *Client) find(ctx context.Context) *leadership {
 				return nil
 			}
 		}
-		if l := c.judge(round); l != nil {
+		if l := c.evaluateRound(round); l != nil {
 			end.Stop()
 			return l
 		}
@@ -138,8 +138,8 @@ func addressesOf(l *rollcallv1.Leader) []string {
 	return addresses
 }
 
-// judge takes in a round of answers and adopts the leader among them, if there is one.
-func (c *Client) judge(round []answer) *leadership {
+// evaluateRound takes in a round of answers and adopts the leader among them, if there is one.
+func (c *Client) evaluateRound(round []answer) *leadership {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	defer c.broadcastLocked()
@@ -198,11 +198,11 @@ func (c *Client) rejectForeignLocked(round []answer) []answer {
 			own = append(own, a)
 		}
 	}
-	c.refusal = nil
+	c.foreignError = nil
 	if foreign != nil && (c.cluster == "" || !native) {
 		// Either nobody but strangers answers, or the coordinators given are of two clusters and nothing says
 		// which one is meant.
-		c.refusal = foreign
+		c.foreignError = foreign
 		return nil
 	}
 	return own
@@ -229,12 +229,12 @@ func (c *Client) adoptLocked(address string, ping *rollcallv1.PingResponse) *lea
 		c.leader = l
 		c.log.Info("leader found", "leader", next.Node, "address", next.Address, "epoch", next.Epoch)
 	}
-	c.sure = true
+	c.confirmed = true
 	return c.leader
 }
 
-// keep pings the leader, l, until it may not lead any more; then it is in doubt.
-func (c *Client) keep(ctx context.Context, l *leadership) {
+// monitor pings the leader, l, until it may not lead any more; then it is in doubt.
+func (c *Client) monitor(ctx context.Context, l *leadership) {
 	ctx, cancel := context.WithCancel(ctx)
 	var watching sync.WaitGroup
 	defer watching.Wait()
@@ -249,7 +249,7 @@ func (c *Client) keep(ctx context.Context, l *leadership) {
 	poll := time.NewTimer(jitter(c.cfg.Poll))
 	defer poll.Stop()
 	for {
-		l, changed, _ := c.look()
+		l, changed, _ := c.snapshot()
 		if l == nil {
 			return // a call has put it in doubt
 		}
@@ -258,12 +258,12 @@ func (c *Client) keep(ctx context.Context, l *leadership) {
 			continue
 		case <-poll.C:
 			if !c.stillLeads(l, c.ask(ctx, l.Address)) {
-				c.suspect(l)
+				c.markDoubtful(l)
 				return
 			}
 			poll.Reset(jitter(c.cfg.Poll))
 		case <-broken:
-			c.suspect(l)
+			c.markDoubtful(l)
 			return
 		case <-ctx.Done():
 			return
@@ -287,13 +287,13 @@ func (c *Client) stillLeads(l *leadership, a answer) bool {
 	return true
 }
 
-// suspect puts l in doubt: new calls wait until a leader is confirmed. Calls in flight to l
+// markDoubtful puts l in doubt: new calls wait until a leader is confirmed. Calls in flight to l
 // continue, because it may still answer them.
-func (c *Client) suspect(l *leadership) {
+func (c *Client) markDoubtful(l *leadership) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.leader == l && c.sure {
-		c.sure = false
+	if c.leader == l && c.confirmed {
+		c.confirmed = false
 		c.broadcastLocked()
 	}
 }

@@ -194,15 +194,15 @@ func FromStatus(err error) error {
 	}
 	switch s.Code() {
 	case codes.Canceled:
-		return because(context.Canceled, s.Message())
+		return annotate(context.Canceled, s.Message())
 	case codes.DeadlineExceeded:
-		return because(context.DeadlineExceeded, s.Message())
+		return annotate(context.DeadlineExceeded, s.Message())
 	}
 	return err
 }
 
-// because adds why to err, unless it says the same.
-func because(err error, why string) error {
+// annotate adds why to err, unless it says the same.
+func annotate(err error, why string) error {
 	if why == "" || strings.HasPrefix(why, err.Error()) {
 		return err
 	}

@@ -137,14 +137,14 @@ func TestOtherErrorsStayAsTheyAre(t *testing.T) {
 	for _, err := range []error{
 		errors.New("of another kind"),
 		status.Error(codes.PermissionDenied, "no"),
-		refusal(codes.Unavailable, &errdetails.RetryInfo{RetryDelay: durationpb.New(time.Second)}),
-		refusal(codes.Internal, &rollcallv1.PingRequest{}), // of a newer coordinator
+		failureWith(codes.Unavailable, &errdetails.RetryInfo{RetryDelay: durationpb.New(time.Second)}),
+		failureWith(codes.Internal, &rollcallv1.PingRequest{}), // of a newer coordinator
 	} {
 		require.Equal(t, err, FromStatus(err))
 	}
 	require.ErrorIs(t, FromStatus(status.Error(codes.DeadlineExceeded, "late")), context.DeadlineExceeded)
 	require.ErrorIs(t, FromStatus(status.Error(codes.Canceled, "gone")), context.Canceled)
-	require.ErrorIs(t, FromStatus(fmt.Errorf("wrapped: %w", refusal(codes.Unavailable, &rollcallv1.NoQuorum{}))), ErrNoQuorum)
+	require.ErrorIs(t, FromStatus(fmt.Errorf("wrapped: %w", failureWith(codes.Unavailable, &rollcallv1.NoQuorum{}))), ErrNoQuorum)
 }
 
 func TestLongListsAreCut(t *testing.T) {

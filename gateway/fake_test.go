@@ -44,7 +44,7 @@ type fleet struct {
 type ownerState struct {
 	incarnation, seq uint64
 	answer           proto.Message
-	refusal          error
+	failure          error
 }
 
 // node is one coordinator; its fields are guarded by the fleet's mutex.
@@ -184,8 +184,8 @@ func (f *fleet) took() []*rollcallv1.RegisterServicesRequest {
 	return w
 }
 
-// refusal is a status with details, as a coordinator makes it.
-func refusal(code codes.Code, details ...protoadapt.MessageV1) error {
+// failureWith is a status with details, as a coordinator makes it.
+func failureWith(code codes.Code, details ...protoadapt.MessageV1) error {
 	s, err := status.New(code, "refused").WithDetails(details...)
 	if err != nil {
 		panic(err)
@@ -227,10 +227,10 @@ func (n *node) enterLocked(ctx context.Context, w *rollcallv1.Writer) error {
 		return err
 	}
 	if n.leader != n {
-		return refusal(codes.FailedPrecondition, &rollcallv1.NotLeader{Leader: n.ping().GetLeader(), Epoch: n.epoch})
+		return failureWith(codes.FailedPrecondition, &rollcallv1.NotLeader{Leader: n.ping().GetLeader(), Epoch: n.epoch})
 	}
 	if e := w.GetEpoch(); e != 0 && e != n.epoch {
-		return refusal(codes.Aborted, &rollcallv1.StaleEpoch{Epoch: n.epoch})
+		return failureWith(codes.Aborted, &rollcallv1.StaleEpoch{Epoch: n.epoch})
 	}
 	return nil
 }
@@ -256,13 +256,13 @@ func (f *fleet) fenceLocked(w *rollcallv1.Writer, do func(Owner) (proto.Message,
 	case w.GetSeq() == 0:
 		return do(owner)
 	case w.GetIncarnation() < s.incarnation, w.GetIncarnation() == s.incarnation && w.GetSeq() < s.seq:
-		return nil, refusal(codes.Aborted, &rollcallv1.Superseded{Owner: w.GetOwner(), Incarnation: s.incarnation, Seq: s.seq})
+		return nil, failureWith(codes.Aborted, &rollcallv1.Superseded{Owner: w.GetOwner(), Incarnation: s.incarnation, Seq: s.seq})
 	case w.GetIncarnation() == s.incarnation && w.GetSeq() == s.seq:
-		return s.answer, s.refusal
+		return s.answer, s.failure
 	}
 	s.incarnation, s.seq = w.GetIncarnation(), w.GetSeq()
-	s.answer, s.refusal = do(owner)
-	return s.answer, s.refusal
+	s.answer, s.failure = do(owner)
+	return s.answer, s.failure
 }
 
 func (n *node) RegisterServices(ctx context.Context, req *rollcallv1.RegisterServicesRequest) (*rollcallv1.RegisterServicesResponse, error) {
@@ -304,7 +304,7 @@ func (f *fleet) register(epoch uint64, owner Owner, req *rollcallv1.RegisterServ
 		}
 	}
 	if len(conflicts.Conflicts) > 0 {
-		return nil, refusal(codes.AlreadyExists, conflicts)
+		return nil, failureWith(codes.AlreadyExists, conflicts)
 	}
 	f.index++
 	for _, s := range req.GetServices() {
@@ -343,7 +343,7 @@ func (n *node) DeregisterServices(ctx context.Context, req *rollcallv1.Deregiste
 			}
 		}
 		if len(conflicts.Conflicts) > 0 {
-			return nil, refusal(codes.PermissionDenied, conflicts)
+			return nil, failureWith(codes.PermissionDenied, conflicts)
 		}
 		f.index++
 		resp := &rollcallv1.DeregisterServicesResponse{Epoch: n.epoch, Index: f.index}

@@ -112,22 +112,22 @@ func (c *Config) validate() error {
 
 // Gateway keeps what its source defines registered while Run runs.
 type Gateway struct {
-	cfg    Config
-	log    *slog.Logger
-	client *Client
-	moved  chan struct{} // holds one: there is another leader or epoch
+	cfg           Config
+	log           *slog.Logger
+	client        *Client
+	leaderChanged chan struct{} // holds one: there is another leader or epoch
 
 	mu     sync.Mutex
 	status Status
 
 	// What follows belongs to Run's own goroutine.
 
-	incarnation, seq uint64
-	accepted         bool   // a write of this incarnation passed the directory's fence
-	adopted          bool   // the incarnation is no longer the clock's
-	epoch            uint64 // in which the directory took all that the source defined; 0: it may lack something
-	holds            map[string]*rollcallv1.Service
-	refused          map[string]refused
+	incarnation, seq  uint64
+	accepted          bool   // a write of this incarnation passed the directory's fence
+	incarnationBumped bool   // the incarnation is no longer the clock's
+	epoch             uint64 // in which the directory took all that the source defined; 0: it may lack something
+	registered        map[string]*rollcallv1.Service
+	refused           map[string]refused
 }
 
 // New checks cfg; nothing happens before Run.
@@ -138,13 +138,13 @@ func New(cfg Config) (*Gateway, error) {
 		return nil, fmt.Errorf("gateway: %w", err)
 	}
 	return &Gateway{
-		cfg:     cfg,
-		log:     cfg.Logger.With("component", "gateway", "gateway", cfg.ID),
-		client:  client,
-		moved:   make(chan struct{}, 1),
-		status:  Status{ID: cfg.ID},
-		holds:   map[string]*rollcallv1.Service{},
-		refused: map[string]refused{},
+		cfg:           cfg,
+		log:           cfg.Logger.With("component", "gateway", "gateway", cfg.ID),
+		client:        client,
+		leaderChanged: make(chan struct{}, 1),
+		status:        Status{ID: cfg.ID},
+		registered:    map[string]*rollcallv1.Service{},
+		refused:       map[string]refused{},
 	}, nil
 }
 
@@ -188,7 +188,7 @@ func (g *Gateway) Run(ctx context.Context) error {
 			return g.leave(context.WithoutCancel(ctx))
 		case <-timer.C:
 			due = true
-		case <-g.moved:
+		case <-g.leaderChanged:
 		case <-g.cfg.Source.Changed():
 			// What changes from here on announces itself again: that is the dirty flag.
 		}
@@ -219,7 +219,7 @@ func (g *Gateway) followLeaders(ctx context.Context) {
 			g.cfg.OnLeader(l)
 		}
 		select {
-		case g.moved <- struct{}{}:
+		case g.leaderChanged <- struct{}{}:
 		default:
 		}
 	}
@@ -232,7 +232,7 @@ func (g *Gateway) leave(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, g.cfg.LeaveTimeout)
 	defer cancel()
-	if err := g.put(ctx, nil, true); err != nil {
+	if err := g.registerAll(ctx, nil, true); err != nil {
 		return fmt.Errorf("gateway: leave: %w", err)
 	}
 	return nil
@@ -250,7 +250,7 @@ func (g *Gateway) report(err error) {
 	before := g.status.Err
 	g.status.Err = err
 	g.status.Synced = err == nil && g.epoch == g.status.Leader.Epoch
-	g.status.Registered = len(g.holds)
+	g.status.Registered = len(g.registered)
 	g.mu.Unlock()
 	if err == nil {
 		if before != nil {

@@ -292,7 +292,7 @@ func TestGatewayRepeatsAnUnknownWriteAsItWas(t *testing.T) {
 			f.nodes[address("n1")].after = func(string) error {
 				f.lead("n2", 2)
 				s.define(services("a", "b")...)
-				return refusal(codes.Unknown, &rollcallv1.UnknownOutcome{Cause: "leadership lost"})
+				return failureWith(codes.Unknown, &rollcallv1.UnknownOutcome{Cause: "leadership lost"})
 			}
 		})
 		f.gateway(s)
@@ -350,7 +350,7 @@ func TestGatewayWithADouble(t *testing.T) {
 			synctest.Wait()
 			f.set(func() { // the double has used the numbers that come next
 				f.nodes[address("n1")].before = func(string) error {
-					return refusal(codes.FailedPrecondition, &rollcallv1.SequenceReused{Incarnation: 7, Seq: 2})
+					return failureWith(codes.FailedPrecondition, &rollcallv1.SequenceReused{Incarnation: 7, Seq: 2})
 				}
 			})
 			pass(2 * time.Minute)
@@ -365,7 +365,7 @@ func TestGatewayWithADouble(t *testing.T) {
 			f.set(func() { // somebody is always ahead
 				f.nodes[address("n1")].before = func(string) error {
 					seen += 1 << 62
-					return refusal(codes.Aborted, &rollcallv1.Superseded{Incarnation: seen, Seq: 1})
+					return failureWith(codes.Aborted, &rollcallv1.Superseded{Incarnation: seen, Seq: 1})
 				}
 			})
 			g := f.gateway(newSource(services("a")...))
@@ -433,7 +433,7 @@ func TestGatewayAllOfWhoseServicesConflict(t *testing.T) {
 func TestGatewayRegistersTheRestBesideAnInvalidOne(t *testing.T) {
 	setup(t, func(t *testing.T, f *fleet) {
 		f.set(func() {
-			f.nodes[address("n1")].before = once("register", refusal(codes.InvalidArgument, &errdetails.BadRequest{
+			f.nodes[address("n1")].before = once("register", failureWith(codes.InvalidArgument, &errdetails.BadRequest{
 				FieldViolations: []*errdetails.BadRequest_FieldViolation{{Field: "services[1].kind", Description: "is odd"}},
 			}))
 		})
@@ -447,7 +447,7 @@ func TestGatewayRegistersTheRestBesideAnInvalidOne(t *testing.T) {
 func TestGatewayThatIsRefusedAsAWholeTriesAgain(t *testing.T) {
 	setup(t, func(t *testing.T, f *fleet) {
 		f.set(func() {
-			f.nodes[address("n1")].before = once("register", refusal(codes.InvalidArgument, &errdetails.BadRequest{
+			f.nodes[address("n1")].before = once("register", failureWith(codes.InvalidArgument, &errdetails.BadRequest{
 				FieldViolations: []*errdetails.BadRequest_FieldViolation{{Field: "writer", Description: "is odd"}},
 			}))
 		})
@@ -553,7 +553,7 @@ func TestGatewayKeepsWhatIsHeldBack(t *testing.T) {
 		f.directory["ghost"] = &rollcallv1.ServiceRecord{Service: service("ghost"), Owner: mine}
 		f.directory["others"] = &rollcallv1.ServiceRecord{Service: service("others"), Owner: other}
 		s := newSource(services("up")...)
-		s.set.Held = services("down", "new", "others")
+		s.set.NotReady = services("down", "new", "others")
 		g := f.gateway(s)
 		synctest.Wait()
 		require.Equal(t, []string{"down", "up"}, f.ids(edge("edge-1")))
@@ -561,7 +561,7 @@ func TestGatewayKeepsWhatIsHeldBack(t *testing.T) {
 		require.Empty(t, g.Status().Refused)
 		f.took()
 
-		s.change(func() { s.set.Services, s.set.Held = services("up", "new"), services("down", "others") })
+		s.change(func() { s.set.Services, s.set.NotReady = services("up", "new"), services("down", "others") })
 		synctest.Wait()
 		require.Equal(t, []string{"down", "new", "up"}, f.ids(edge("edge-1")))
 		took := f.took()
@@ -572,13 +572,13 @@ func TestGatewayKeepsWhatIsHeldBack(t *testing.T) {
 		pass(time.Second)
 		require.Equal(t, []string{"down", "new", "up"}, f.ids(edge("edge-1")))
 
-		s.change(func() { s.set.Held = nil }) // now it is not defined any more
+		s.change(func() { s.set.NotReady = nil }) // now it is not defined any more
 		synctest.Wait()
 		require.Equal(t, []string{"new", "up"}, f.ids(edge("edge-1")))
 
-		f.set(func() { f.nodes[address("n2")].before = once("list", refusal(codes.Internal)) })
+		f.set(func() { f.nodes[address("n2")].before = once("list", failureWith(codes.Internal)) })
 		f.directory["down"] = &rollcallv1.ServiceRecord{Service: service("down"), Owner: mine}
-		s.change(func() { s.set.Held = services("down") })
+		s.change(func() { s.set.NotReady = services("down") })
 		pass(70 * time.Second)
 		require.Equal(t, []string{"down", "new", "up"}, f.ids(edge("edge-1")), "without knowing, nothing is removed")
 	})
@@ -654,7 +654,7 @@ func TestGatewayUnderRandomFaults(t *testing.T) {
 					f.lead("", epoch)
 				case 4:
 					n := f.node(fmt.Sprintf("n%d", 1+rnd.IntN(3)))
-					hook := once("register", refusal(codes.Unknown, &rollcallv1.UnknownOutcome{}))
+					hook := once("register", failureWith(codes.Unknown, &rollcallv1.UnknownOutcome{}))
 					f.set(func() { n.before, n.after = nil, nil })
 					if rnd.IntN(2) == 0 {
 						f.set(func() { n.before = hook })

@@ -22,7 +22,7 @@ func (c *Client) List(ctx context.Context, req *rollcallv1.ListServicesRequest) 
 	if req.GetStale() {
 		resp, err = c.listStale(ctx, req)
 	} else {
-		err = c.onLeader(ctx, rules{anyEpoch: true}, func(ctx context.Context, l *leadership, opt grpc.CallOption) (err error) {
+		err = c.onLeader(ctx, retryPolicy{anyEpoch: true}, func(ctx context.Context, l *leadership, opt grpc.CallOption) (err error) {
 			resp, err = rollcallv1.NewDiscoveryServiceClient(l.conn).ListServices(ctx, req, opt)
 			return err
 		})
@@ -113,7 +113,7 @@ func (c *Client) Watch(ctx context.Context, req *rollcallv1.WatchServicesRequest
 			InitialInterval: c.cfg.PollLeaderless, RandomizationFactor: 0.5, Multiplier: 2, MaxInterval: c.cfg.Poll,
 		}
 		for {
-			l, err := c.leading(ctx)
+			l, err := c.waitLeader(ctx)
 			if err != nil {
 				yield(nil, fmt.Errorf("watch: %w", err))
 				return
@@ -135,9 +135,9 @@ func (c *Client) Watch(ctx context.Context, req *rollcallv1.WatchServicesRequest
 				err = ErrClosed
 			case partial:
 				err = fmt.Errorf("%w: the snapshot broke off: %w", ErrCompacted, err)
-			case broken(err), errors.Is(err, io.EOF), errors.Is(err, ErrNotEstablished):
+			case isTransportError(err), errors.Is(err, io.EOF), errors.Is(err, ErrNotEstablished):
 				// The last is also what a coordinator says that is stopping, or behind what this reader has seen.
-				c.suspect(l)
+				c.markDoubtful(l)
 				c.log.Debug("watch to be resumed", "leader", l.Node, "err", err)
 				if sleep(ctx, pause.NextBackOff()) {
 					continue

@@ -38,12 +38,12 @@ func (g *Gateway) sync(ctx context.Context, due bool) (full bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	held, err := byID(set.Held)
+	held, err := byID(set.NotReady)
 	if err != nil {
 		return false, err
 	}
 	var gone []string
-	for id := range g.holds {
+	for id := range g.registered {
 		if wanted[id] == nil && held[id] == nil {
 			gone = append(gone, id)
 		}
@@ -54,7 +54,7 @@ func (g *Gateway) sync(ctx context.Context, due bool) (full bool, err error) {
 		if err := g.keepHeld(ctx, held, wanted); err != nil {
 			return false, err
 		}
-		return true, g.put(ctx, wanted, true)
+		return true, g.registerAll(ctx, wanted, true)
 	}
 	if len(gone) > 0 {
 		if err := g.remove(ctx, gone); err != nil {
@@ -63,11 +63,11 @@ func (g *Gateway) sync(ctx context.Context, due bool) (full bool, err error) {
 	}
 	if !full {
 		maps.DeleteFunc(wanted, func(id string, s *rollcallv1.Service) bool {
-			return proto.Equal(s, g.holds[id]) || proto.Equal(s, g.refused[id].service)
+			return proto.Equal(s, g.registered[id]) || proto.Equal(s, g.refused[id].service)
 		})
 	}
 	if len(wanted) > 0 {
-		if err := g.put(ctx, wanted, false); err != nil {
+		if err := g.registerAll(ctx, wanted, false); err != nil {
 			return false, err
 		}
 	}
@@ -110,9 +110,9 @@ func (g *Gateway) keepHeld(ctx context.Context, held, wanted map[string]*rollcal
 	return nil
 }
 
-// put writes services, without those that the directory refuses one by one; they are reported, and offered
+// registerAll writes services, without those that the directory refuses one by one; they are reported, and offered
 // again with the next full set.
-func (g *Gateway) put(ctx context.Context, services map[string]*rollcallv1.Service, fullSet bool) error {
+func (g *Gateway) registerAll(ctx context.Context, services map[string]*rollcallv1.Service, fullSet bool) error {
 	began := time.Now()
 	refusals := map[string]refused{}
 	batch := slices.SortedFunc(maps.Values(services), func(a, b *rollcallv1.Service) int { return strings.Compare(a.GetId(), b.GetId()) })
@@ -122,37 +122,37 @@ func (g *Gateway) put(ctx context.Context, services map[string]*rollcallv1.Servi
 			// The source said that it is complete, or nothing of it is left that the directory takes.
 			AllowEmpty: fullSet && len(batch) == 0,
 		}
-		err := fits(req)
+		err := checkSize(req)
 		var resp *rollcallv1.RegisterServicesResponse
 		if err == nil {
 			resp, err = g.client.Register(ctx, req)
 		}
 		if err == nil {
 			g.accepted = true
-			g.settle(batch, fullSet, refusals)
-			g.wrote(Write{
+			g.commitLocal(batch, fullSet, refusals)
+			g.reportWrite(Write{
 				Epoch: resp.GetEpoch(), Index: resp.GetIndex(), FullSet: fullSet,
 				Registered: resp.GetRegistered(), Unchanged: resp.GetUnchanged(), Removed: resp.GetRemoved(),
 				Took: time.Since(began),
 			})
 			return nil
 		}
-		if err := g.outlive(err); err != nil {
+		if err := g.handleSuperseded(err); err != nil {
 			rest := dropRefused(batch, err, refusals)
 			if len(rest) == len(batch) {
 				return err
 			}
 			// Without the refused ones an update may be empty, which is no write at all.
 			if batch = rest; len(batch) == 0 && !fullSet {
-				g.settle(nil, false, refusals)
+				g.commitLocal(nil, false, refusals)
 				return nil
 			}
 		}
 	}
 }
 
-// fits says what to do about a batch too large for one write, before it goes over the wire.
-func fits(req *rollcallv1.RegisterServicesRequest) error {
+// checkSize says what to do about a batch too large for one write, before it goes over the wire.
+func checkSize(req *rollcallv1.RegisterServicesRequest) error {
 	n, size := len(req.GetServices()), proto.Size(req)
 	if n <= rollcallv1.MaxServicesPerCall && size <= rollcallv1.MaxBytesPerCall {
 		return nil
@@ -171,10 +171,10 @@ func (g *Gateway) remove(ctx context.Context, ids []string) error {
 		resp, err := g.client.Deregister(ctx, &rollcallv1.DeregisterServicesRequest{Writer: g.writer(), Ids: rest})
 		if err == nil {
 			g.accepted = true
-			g.wrote(Write{Epoch: resp.GetEpoch(), Index: resp.GetIndex(), Removed: resp.GetRemoved(), Took: time.Since(began)})
+			g.reportWrite(Write{Epoch: resp.GetEpoch(), Index: resp.GetIndex(), Removed: resp.GetRemoved(), Took: time.Since(began)})
 			break
 		}
-		if err := g.outlive(err); err != nil {
+		if err := g.handleSuperseded(err); err != nil {
 			conflict, ok := errors.AsType[*ConflictError](err)
 			if !ok || len(conflict.Conflicts) == 0 {
 				return err
@@ -185,7 +185,7 @@ func (g *Gateway) remove(ctx context.Context, ids []string) error {
 		}
 	}
 	for _, id := range ids {
-		delete(g.holds, id)
+		delete(g.registered, id)
 	}
 	return nil
 }
@@ -206,9 +206,9 @@ func (g *Gateway) setIncarnation(n uint64) {
 	g.update(func(s *Status) { s.Incarnation = n })
 }
 
-// outlive returns nil when the write may be repeated as a later incarnation. A first write that is superseded
+// handleSuperseded returns nil when the write may be repeated as a later incarnation. A first write that is superseded
 // means that the clock went back since the gateway's last start; one after that means a double.
-func (g *Gateway) outlive(err error) error {
+func (g *Gateway) handleSuperseded(err error) error {
 	superseded, ok := errors.AsType[*SupersededError](err)
 	if reused, same := errors.AsType[*SequenceReusedError](err); same {
 		// A gateway gives each of its writes a number of its own: another process runs as the same incarnation.
@@ -220,10 +220,10 @@ func (g *Gateway) outlive(err error) error {
 		}
 		return err
 	}
-	if g.accepted || g.adopted {
+	if g.accepted || g.incarnationBumped {
 		return &ClaimedError{ID: g.cfg.ID, Incarnation: superseded.Incarnation}
 	}
-	g.adopted = true
+	g.incarnationBumped = true
 	g.log.Warn("an earlier start of this gateway had a later clock; continuing as the incarnation after it",
 		"incarnation", g.incarnation, "known", superseded.Incarnation)
 	g.setIncarnation(superseded.Incarnation + 1)
@@ -254,19 +254,19 @@ func dropRefused(batch []*rollcallv1.Service, err error, refusals map[string]ref
 	})
 }
 
-// settle remembers what the directory holds, and what it refuses, after a write.
-func (g *Gateway) settle(batch []*rollcallv1.Service, fullSet bool, refusals map[string]refused) {
+// commitLocal remembers what the directory holds, and what it refuses, after a write.
+func (g *Gateway) commitLocal(batch []*rollcallv1.Service, fullSet bool, refusals map[string]refused) {
 	before := maps.Clone(g.refused)
 	if fullSet {
-		clear(g.holds)
+		clear(g.registered)
 		clear(g.refused)
 	}
 	for _, s := range batch {
-		g.holds[s.GetId()] = s
+		g.registered[s.GetId()] = s
 		delete(g.refused, s.GetId())
 	}
 	for id, r := range refusals {
-		delete(g.holds, id)
+		delete(g.registered, id)
 		g.refused[id] = r
 	}
 	g.reportRefused(before)
@@ -304,8 +304,8 @@ func (g *Gateway) reportRefused(before map[string]refused) {
 	}
 }
 
-// wrote reports a write that the directory took.
-func (g *Gateway) wrote(w Write) {
+// reportWrite reports a write that the directory took.
+func (g *Gateway) reportWrite(w Write) {
 	if w.FullSet {
 		g.epoch = w.Epoch
 	}

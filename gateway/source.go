@@ -20,9 +20,9 @@ type Source interface {
 type Set struct {
 	// Services are offered: the directory is to hold them.
 	Services []*rollcallv1.Service
-	// Held are defined too, but not offered yet, because they never passed a health check here. One that this
+	// NotReady are defined too, but not offered yet, because they never passed a health check here. One that this
 	// gateway has in the directory, from an earlier run, stays; the others wait.
-	Held []*rollcallv1.Service
+	NotReady []*rollcallv1.Service
 	// Complete says that Services and Held are all that the source defines: what else this gateway has in the
 	// directory is removed, everything when there are none. Without it only ids that this run registered are
 	// ever removed.

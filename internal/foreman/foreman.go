@@ -210,7 +210,7 @@ func (f *Foreman) Services(ctx context.Context) (gateway.Set, error) {
 		if e := f.entries[id]; e.offered {
 			set.Services = append(set.Services, e.service)
 		} else {
-			set.Held = append(set.Held, e.service)
+			set.NotReady = append(set.NotReady, e.service)
 		}
 	}
 	return set, nil

@@ -76,8 +76,8 @@ func (w *working) becomes(want string) {
 
 func describe(set gateway.Set) string {
 	text := ids(set.Services)
-	if len(set.Held) > 0 {
-		text += " | " + ids(set.Held)
+	if len(set.NotReady) > 0 {
+		text += " | " + ids(set.NotReady)
 	}
 	if !set.Complete {
 		text += " ?"
