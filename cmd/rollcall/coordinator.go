@@ -245,19 +245,19 @@ func raftMetrics(reg prometheus.Registerer) error {
 	return err
 }
 
-// lead is the leader's work: a director for each epoch.
-type lead struct {
+// leaderWork is the leader's work: a director for each epoch.
+type leaderWork struct {
 	cfg     director.Config // what stays the same
 	log     *slog.Logger
 	current atomic.Pointer[director.Director]
 }
 
-func newLead(c *coordinatorCmd, client redis.UniversalClient, reg prometheus.Registerer, log *slog.Logger) *lead {
+func newLead(c *coordinatorCmd, client redis.UniversalClient, reg prometheus.Registerer, log *slog.Logger) *leaderWork {
 	cfg := c.directorConfig()
 	cfg.Health.Logger, cfg.Health.Metrics = log, health.NewMetrics(reg)
 	cfg.Mirror.Client, cfg.Mirror.Logger, cfg.Mirror.Metrics = client, log, mirror.NewMetrics(reg)
 	cfg.Logger, cfg.Metrics = log, director.NewMetrics(reg)
-	return &lead{cfg: cfg, log: log}
+	return &leaderWork{cfg: cfg, log: log}
 }
 
 func (c *coordinatorCmd) directorConfig() director.Config {
@@ -271,7 +271,7 @@ func (c *coordinatorCmd) directorConfig() director.Config {
 }
 
 // run directs one epoch.
-func (l *lead) run(ctx context.Context, leadership coordinator.Leadership) error {
+func (l *leaderWork) run(ctx context.Context, leadership coordinator.Leadership) error {
 	cfg := l.cfg
 	cfg.Cluster, cfg.Node, cfg.Epoch = leadership.Cluster, leadership.Node, leadership.Epoch
 	cfg.Directory, cfg.Confirm, cfg.Lease, cfg.Ended = leadership.Directory, leadership.Confirm, leadership.Lease, leadership.Ended
@@ -289,7 +289,7 @@ func (l *lead) run(ctx context.Context, leadership coordinator.Leadership) error
 }
 
 // status appends what the director of the epoch reports, if there is one.
-func (l *lead) status(b []byte, epoch uint64) ([]byte, error) {
+func (l *leaderWork) status(b []byte, epoch uint64) ([]byte, error) {
 	if d := l.current.Load(); d != nil && d.Epoch() == epoch {
 		return d.Status(b)
 	}

@@ -241,7 +241,7 @@ func pauseKeys(ctx context.Context, con *console, args *keyArgs, pool *poolFlags
 	if err != nil {
 		return err
 	}
-	var deeds []deed
+	var deeds []actionResult
 	for _, k := range keys {
 		before := *k
 		k.Paused, k.Draining = paused, false
@@ -278,8 +278,8 @@ key, and not to the pool, waits for that. Interrupted, or out of time, the key s
 
 func (c *keysDrainCmd) Check(p *config.Problems) { c.check(p) }
 
-// drained is how a drain stands, for scripts: a line each time that it changes.
-type drained struct {
+// drainProgress is how a drain stands, for scripts: a line each time that it changes.
+type drainProgress struct {
 	Key     string `json:"key"`
 	Pending int    `json:"pending"` // not mined
 	Mined   int    `json:"mined"`   // not deep enough
@@ -287,7 +287,7 @@ type drained struct {
 	Drained bool   `json:"drained"`
 }
 
-func (d drained) print(w io.Writer, o outputFlags) error {
+func (d drainProgress) print(w io.Writer, o outputFlags) error {
 	if o.Output == "json" {
 		return printJSONLine(w, d)
 	}
@@ -313,7 +313,7 @@ func (c *keysDrainCmd) Run(ctx context.Context, con *console) error {
 		return err
 	}
 	key := keys[0].Address
-	state := drained{Key: lower(key)}
+	state := drainProgress{Key: lower(key)}
 	tell := func(n ledger.Load) {
 		state.Pending, state.Mined, state.Waiting = n.Pending, n.Mined, n.Waiting
 		if n.Pending+n.Mined > 0 {

@@ -87,7 +87,7 @@ func TestKeysArePausedAndResumed(t *testing.T) {
 		tx := r.submit(t, relaytest.PoolID, "two")
 		require.Equal(t, r.keys[1], tx.From)
 	}
-	deeds := read[[]deed](t, r.operator("keys", "pause", "--all")...)
+	deeds := read[[]actionResult](t, r.operator("keys", "pause", "--all")...)
 	require.Len(t, deeds, 2)
 	for _, k := range r.list(t).Keys {
 		require.True(t, k.Paused)
@@ -137,18 +137,18 @@ func TestKeyIsDrained(t *testing.T) {
 	}
 
 	b := start(t, r.operator("keys", "drain", lower(r.keys[0]), "-o", "json")...)
-	await := func(want drained) {
+	await := func(want drainProgress) {
 		t.Helper()
 		want.Key = lower(r.keys[0])
 		line, err := json.Marshal(want)
 		require.NoError(t, err)
 		require.Eventually(t, func() bool { return strings.Contains(b.out.String(), string(line)+"\n") }, 30*time.Second, 10*time.Millisecond, "%s", &b.out)
 	}
-	await(drained{Pending: 1})
+	await(drainProgress{Pending: 1})
 	r.chain.Commit()
-	await(drained{Mined: 1})
+	await(drainProgress{Mined: 1})
 	r.confirm(t, tx, relayer.Confirmed)
-	await(drained{Drained: true})
+	await(drainProgress{Drained: true})
 	<-b.done
 	require.Zero(t, b.code)
 	for _, k := range r.list(t).Keys {

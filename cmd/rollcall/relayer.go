@@ -345,7 +345,7 @@ func waitLog(log *slog.Logger, health func(reason string)) func(error) {
 }
 
 // relay opens what a relayer needs, calls serve, and runs until the stages have ended, its own behind those that are there.
-func (c *relayerCmd) relay(stages *stages, log *slog.Logger, reg *prometheus.Registry, serve func(*pool.Pool), waiting func(error)) error {
+func (c *relayerCmd) relay(stages *shutdownStages, log *slog.Logger, reg *prometheus.Registry, serve func(*pool.Pool), waiting func(error)) error {
 	ctx := stages.ctx
 	migrations := ledger.Migrations()
 	migrations.Log, migrations.Waiting = log, waiting
@@ -395,7 +395,7 @@ func (c *relayerCmd) relay(stages *stages, log *slog.Logger, reg *prometheus.Reg
 	lineage := tracker.NewLineage(follow, store, log.With("component", "chain"), client, passthrough)
 	policies := c.Gas.policies()
 	topUp := c.Guard.TopUp.config(policies.MaxFee)
-	all, err := together(c.ring, c.Guard.TopUp.signer)
+	all, err := ringWith(c.ring, c.Guard.TopUp.signer)
 	if err != nil {
 		return err
 	}
@@ -457,21 +457,21 @@ func processName() string {
 	return fmt.Sprintf("%s-%d-%s", host, os.Getpid(), uuid.NewString()[:8])
 }
 
-// stages run together, and stop one after the other.
-type stages struct {
+// shutdownStages run together, and stop one after the other.
+type shutdownStages struct {
 	ctx   context.Context
 	group *errgroup.Group
 	last  <-chan struct{} // closed when the stage before has ended
 }
 
-func newStages(ctx context.Context) *stages {
+func newStages(ctx context.Context) *shutdownStages {
 	group, ctx := errgroup.WithContext(ctx)
-	return &stages{ctx: ctx, group: group, last: ctx.Done()}
+	return &shutdownStages{ctx: ctx, group: group, last: ctx.Done()}
 }
 
 // add starts a stage that is told to stop when the one before has ended; the first one when ctx does. A stage that
 // fails ends everything.
-func (s *stages) add(parts ...func(context.Context) error) {
+func (s *shutdownStages) add(parts ...func(context.Context) error) {
 	working, stop := context.WithCancelCause(context.WithoutCancel(s.ctx))
 	before, ended := s.last, make(chan struct{})
 	s.last = ended
@@ -498,4 +498,4 @@ func (s *stages) add(parts ...func(context.Context) error) {
 	})
 }
 
-func (s *stages) wait() error { return s.group.Wait() }
+func (s *shutdownStages) wait() error { return s.group.Wait() }

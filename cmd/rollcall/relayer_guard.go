@@ -81,7 +81,7 @@ func (t *topUpFlags) check(p *config.Problems, ring *keyring.Ring, least, enough
 		return
 	}
 	if ring != nil && t.signer != nil {
-		if _, err := together(ring, t.signer); err != nil {
+		if _, err := ringWith(ring, t.signer); err != nil {
 			p.Addf(from(&t.Key, &t.KeyFile), "give a key of its own", "%v", err)
 		}
 	}
@@ -161,8 +161,8 @@ func (t *topUpFlags) config(maxFee *big.Int) *safeguard.TopUp {
 	}
 }
 
-// together is a ring with one more key.
-func together(ring *keyring.Ring, more keyring.Signer) (*keyring.Ring, error) {
+// ringWith is a ring with one more key.
+func ringWith(ring *keyring.Ring, more keyring.Signer) (*keyring.Ring, error) {
 	if more == nil {
 		return ring, nil
 	}

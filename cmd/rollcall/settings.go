@@ -33,7 +33,7 @@ type logFlags struct {
 // logger writes to w, up to the failure, if there is one, that is to be the last line: what still runs then, to the end
 // of the process, is not heard any more.
 func (l *logFlags) logger(w io.Writer) (log *slog.Logger, failure func(msg string, err *error)) {
-	until := &gate{w: w}
+	until := &closableWriter{w: w}
 	return slog.New(l.handler(until)), func(msg string, err *error) {
 		if *err != nil {
 			until.close()
@@ -58,14 +58,14 @@ func (l *logFlags) handler(w io.Writer) slog.Handler {
 // loggedError has been told where a role tells everything.
 type loggedError struct{ error }
 
-// gate lets whole lines through until it is closed.
-type gate struct {
+// closableWriter lets whole lines through until it is closed.
+type closableWriter struct {
 	mu     sync.Mutex
 	w      io.Writer
 	closed bool
 }
 
-func (g *gate) Write(line []byte) (int, error) {
+func (g *closableWriter) Write(line []byte) (int, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.closed {
@@ -74,7 +74,7 @@ func (g *gate) Write(line []byte) (int, error) {
 	return g.w.Write(line)
 }
 
-func (g *gate) close() {
+func (g *closableWriter) close() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.closed = true

@@ -124,16 +124,16 @@ func (n *nodeFlags) client(chainID uint64) (*chain.Client, error) {
 	return chain.Open(chain.Config{ChainID: chainID, Endpoints: n.RPCURLs})
 }
 
-// deed is what became of one thing that a command was to change, for scripts.
-type deed struct {
+// actionResult is what became of one thing that a command was to change, for scripts.
+type actionResult struct {
 	Subject string        `json:"subject"`
 	Outcome admin.Outcome `json:"outcome"` // done, not done, unknown
 	Detail  string        `json:"detail"`
 	err     error
 }
 
-func deedOf(subject string, detail string, err error) deed {
-	d := deed{Subject: subject, Outcome: admin.OutcomeOf(err), Detail: detail, err: err}
+func deedOf(subject string, detail string, err error) actionResult {
+	d := actionResult{Subject: subject, Outcome: admin.OutcomeOf(err), Detail: detail, err: err}
 	if err != nil {
 		d.Detail = err.Error()
 	}
@@ -142,7 +142,7 @@ func deedOf(subject string, detail string, err error) deed {
 
 // failure is what a command that has done several things ends with: nil when all of them are done. look is the
 // command that shows what became of those that nobody knows of.
-func failure(deeds []deed, look string) error {
+func failure(deeds []actionResult, look string) error {
 	var not, unknown []string
 	var first error
 	for _, d := range deeds {

@@ -254,7 +254,7 @@ func (r refArgs) act(ctx context.Context, con *console, w waitFlag, o outputFlag
 		return err
 	}
 	defer end()
-	deeds := make([]deed, len(wanted))
+	deeds := make([]actionResult, len(wanted))
 	open := map[int]await{}
 	for i, ref := range wanted {
 		detail, wait, err := order(limited, a, ref)
@@ -280,7 +280,7 @@ func operatorName() string {
 }
 
 // report prints what was done, and fails with what was not. look shows what became of what nobody knows of.
-func report(con *console, o outputFlags, deeds []deed, look string) error {
+func report(con *console, o outputFlags, deeds []actionResult, look string) error {
 	if err := o.print(con.stdout, deeds, func(w io.Writer) {
 		for _, d := range deeds {
 			if d.Outcome == admin.Done {

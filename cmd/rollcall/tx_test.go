@@ -152,7 +152,7 @@ func TestCanceledByAnOperator(t *testing.T) {
 	require.Contains(t, out, "; no relayer has signed it within 300ms: does one run?")
 	require.Regexp(t, last.ID.String()+` +broadcasted \(cancel\)`, succeed(t, r.operator("tx", "list")...))
 	require.Contains(t, succeed(t, r.operator("tx", "get", last.ID.String())...), "canceled by operator")
-	deeds := read[[]deed](t, r.operator("tx", "cancel", last.ID.String(), "--wait", "0s")...)
+	deeds := read[[]actionResult](t, r.operator("tx", "cancel", last.ID.String(), "--wait", "0s")...)
 	require.Equal(t, admin.Done, deeds[0].Outcome, "again")
 }
 
@@ -255,17 +255,17 @@ func TestThreeOutcomes(t *testing.T) {
 	require.Equal(t, []admin.Outcome{admin.Done, admin.NotDone, admin.Unknown, admin.NotDone},
 		[]admin.Outcome{done.Outcome, not.Outcome, lost.Outcome, refused.Outcome})
 	for _, c := range []struct {
-		deeds []deed
+		deeds []actionResult
 		code  int
 		text  string
 	}{
-		{[]deed{not, done}, exitNotDone, "rollcall tx cancel: not done: b: not found"},
-		{[]deed{not, lost, done}, exitUnknown, "rollcall tx cancel: may be done or not: c: cancel: unexpected EOF; not done: b: not found\nLook before you repeat it: \"rollcall tx get ID\"."},
-		{[]deed{deedOf("b", "", withFix(relayer.ErrNotFound, "Look elsewhere."))}, exitNotDone, "rollcall tx cancel: not done: b: not found\nLook elsewhere."},
+		{[]actionResult{not, done}, exitNotDone, "rollcall tx cancel: not done: b: not found"},
+		{[]actionResult{not, lost, done}, exitUnknown, "rollcall tx cancel: may be done or not: c: cancel: unexpected EOF; not done: b: not found\nLook before you repeat it: \"rollcall tx get ID\"."},
+		{[]actionResult{deedOf("b", "", withFix(relayer.ErrNotFound, "Look elsewhere."))}, exitNotDone, "rollcall tx cancel: not done: b: not found\nLook elsewhere."},
 	} {
 		text, code := explain(commandNode(t, []string{"tx", "cancel"}), failure(c.deeds, "rollcall tx get ID"))
 		require.Equal(t, c.text, text)
 		require.Equal(t, c.code, code)
 	}
-	require.NoError(t, failure([]deed{done}, ""))
+	require.NoError(t, failure([]actionResult{done}, ""))
 }
