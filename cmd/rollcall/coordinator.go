@@ -198,7 +198,7 @@ func (c *coordinatorCmd) Run(ctx context.Context, con *console) (err error) {
 	defer closing(&err, node)
 	web, err := status.Open(ctx, status.Config{
 		Listen: c.HTTPListen, Node: c.NodeID, Version: cfg.Version, Interval: c.Health.interval(),
-		Status: node.Status, Led: node.Led, Directory: node.Directory(), Ready: node.Ready, Gatherer: reg, Logger: log,
+		Status: node.Status, Led: node.HasLeader, Directory: node.Directory(), Ready: node.Ready, Gatherer: reg, Logger: log,
 	})
 	if err != nil {
 		return err

@@ -388,7 +388,7 @@ func (c *relayerCmd) relay(stages *shutdownStages, log *slog.Logger, reg *promet
 		return err
 	}
 	store := ledger.New(db, ledger.Config{
-		ChainID: c.Chain.ID, Pool: c.Store.PoolID, Targets: deliverer.Names(), Told: deliverer.Kick,
+		ChainID: c.Chain.ID, Pool: c.Store.PoolID, Targets: deliverer.Names(), OnDeliveryQueued: deliverer.Notify,
 		Budgets: c.Guard.budgets(), Metrics: ledger.NewMetrics(reg),
 	})
 	follow := tracker.Nodes(client)
@@ -403,7 +403,7 @@ func (c *relayerCmd) relay(stages *shutdownStages, log *slog.Logger, reg *promet
 	if topUp != nil {
 		funding = append(funding, topUp.From)
 	}
-	var keeper *safeguard.Keeper // which needs the sender, and hears of it
+	var keeper *safeguard.KeyMonitor // which needs the sender, and hears of it
 	send := sender.New(sender.Config{
 		ChainID: c.Chain.ID, Ring: all, Chain: client, Ledger: store, Log: log.With("component", "sender"), Ready: lineage.Err,
 		MaxFee: policies.MaxFee, NoopFactor: c.Gas.NoopFactor, Metrics: sender.NewMetrics(reg),
@@ -415,7 +415,7 @@ func (c *relayerCmd) relay(stages *shutdownStages, log *slog.Logger, reg *promet
 		Rounds: func() (bool, time.Time, error) { return track.Rounds() },
 		ID:     c.Store.PoolID, Ledger: store, Sender: send, Chain: client, Ring: c.ring, Log: log.With("component", "pool"),
 		Policies: policies, Ready: lineage.Err, Enabled: c.Enabled, Cap: c.Cap, Queue: c.Queue,
-		RevertData: c.RevertData, Passthrough: passthrough, Signing: c.Signing == "on" || c.Signing == "auto" && policies.Receivers == nil,
+		RevertData: c.RevertData, RPCProxy: passthrough, Signing: c.Signing == "on" || c.Signing == "auto" && policies.Receivers == nil,
 		Guard: safeguard.NewGuard(c.Guard.rates()), Funding: funding, Metrics: pool.NewMetrics(reg),
 	})
 	keeper = safeguard.New(safeguard.Config{
@@ -432,7 +432,7 @@ func (c *relayerCmd) relay(stages *shutdownStages, log *slog.Logger, reg *promet
 	track = tracker.New(tracker.Config{
 		RevertData: revertData,
 		Name:       processName(), Ledger: store, Sender: send, Chain: follow, Terms: terms, Log: log.With("component", "tracker"),
-		Confirmations: c.Chain.Confirmations, Finality: c.Chain.tag(), AnchorDepth: c.Chain.AnchorDepth, Lineage: lineage, Everywhere: client.PendingEverywhere,
+		Confirmations: c.Chain.Confirmations, Finality: c.Chain.tag(), AnchorDepth: c.Chain.AnchorDepth, ChainIdentity: lineage, Everywhere: client.PendingEverywhere,
 		MaxNonceJump: c.Guard.NonceJump, NoopsPerHour: c.Guard.Noops,
 		History: c.History, IdempotencyKeys: c.KeysFor, Round: keeper.Round, Metrics: tracker.NewMetrics(reg),
 	})

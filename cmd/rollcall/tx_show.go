@@ -193,7 +193,7 @@ func deliveryOf(d webhook.Delivery) delivery {
 
 func readHistory(ctx context.Context, a *admin.Admin, tx *relayer.Transaction) (history, error) {
 	h := history{transaction: transactionOf(tx), Signed: []attempt{}, Webhooks: []delivery{}}
-	wish, err := a.Ledger.Wish(ctx, tx.ID)
+	wish, err := a.Ledger.BumpRequestOf(ctx, tx.ID)
 	if err != nil {
 		return h, err
 	}

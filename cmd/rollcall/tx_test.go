@@ -190,7 +190,7 @@ func TestBumpAboveTheCapStaysAskedFor(t *testing.T) {
 	succeed(t, r.operator("tx", "bump", tx.ID.String())...) // to the cap, which is what the chain asks for
 	out := succeed(t, r.operator("tx", "bump", tx.ID.String(), "--wait", "1s")...)
 	require.Contains(t, out, "a higher fee is asked for; no relayer has signed within 1s: does one run, or is the fee of 1500000000 wei near its cap?")
-	asked, err := r.Ledger.BumpsAsked(t.Context(), 10)
+	asked, err := r.Ledger.ListBumpRequests(t.Context(), 10)
 	require.NoError(t, err)
 	require.Len(t, asked, 1)
 	r.confirm(t, tx, relayer.Confirmed)

@@ -84,15 +84,15 @@ func (c *Client) candidates(methods ...string) []*endpoint {
 	now := time.Now()
 	type ranked struct {
 		ep *endpoint
-		standing
+		endpointHealth
 	}
 	all := make([]ranked, 0, len(c.endpoints))
 	for _, ep := range c.endpoints {
-		if s := ep.standing(now, methods...); s < standingLimited {
+		if s := ep.healthOf(now, methods...); s < standingLimited {
 			all = append(all, ranked{ep, s})
 		}
 	}
-	slices.SortStableFunc(all, func(a, b ranked) int { return int(a.standing) - int(b.standing) })
+	slices.SortStableFunc(all, func(a, b ranked) int { return int(a.endpointHealth) - int(b.endpointHealth) })
 	eps := make([]*endpoint, len(all))
 	for i, r := range all {
 		eps[i] = r.ep

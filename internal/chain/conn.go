@@ -291,7 +291,7 @@ func (c *httpConn) decode(calls []call, text []byte, batch bool) ([]answer, erro
 		if rpcErr != nil {
 			answers[0].err = rpcErr
 		}
-		return c.sift(calls, answers)
+		return c.extractRateLimit(calls, answers)
 	}
 	if len(text) > 0 && text[0] == '{' {
 		_, rpcErr, err := c.envelope(text, calls[0].method)
@@ -326,11 +326,11 @@ func (c *httpConn) decode(calls []call, text []byte, batch bool) ([]answer, erro
 	if err != nil {
 		return nil, c.transportError(true, err)
 	}
-	return c.sift(calls, answers)
+	return c.extractRateLimit(calls, answers)
 }
 
-// sift turns answers that are all about the rate into that error.
-func (c *httpConn) sift(calls []call, answers []answer) ([]answer, error) {
+// extractRateLimit turns answers that are all about the rate into that error.
+func (c *httpConn) extractRateLimit(calls []call, answers []answer) ([]answer, error) {
 	return answers, siftLimited(c.name, calls, answers)
 }
 

@@ -27,7 +27,7 @@ func (c *Client) Counts(ctx context.Context, block common.Hash, addrs []common.A
 	all := make([]Counts, len(c.endpoints))
 	var wg sync.WaitGroup
 	for i, ep := range c.endpoints {
-		if ep.standing(time.Now()) >= standingLimited {
+		if ep.healthOf(time.Now()) >= standingLimited {
 			all[i] = Counts{Endpoint: ep.name, Err: ErrNoEndpoint}
 			continue
 		}

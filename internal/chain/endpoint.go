@@ -84,21 +84,21 @@ func newEndpoint(cfg *Config, index int, name string, u *url.URL) *endpoint {
 	return ep
 }
 
-// standing orders endpoints by how good a choice they are.
-type standing int
+// endpointHealth orders endpoints by how good a choice they are.
+type endpointHealth int
 
 const (
-	standingGood       standing = iota // answers, right chain
-	standingUnverified                 // has to name its chain first
-	standingLagging                    // answers, behind the others
-	standingFailing                    // gave no answer lately, or failed one of the methods
-	standingLimited                    // asked to be left alone, or not to be asked one of the methods: not used until then
-	standingWrong                      // another chain: not used
-	standingExcluded                   // by Client.Exclude: not used
+	standingGood       endpointHealth = iota // answers, right chain
+	standingUnverified                       // has to name its chain first
+	standingLagging                          // answers, behind the others
+	standingFailing                          // gave no answer lately, or failed one of the methods
+	standingLimited                          // asked to be left alone, or not to be asked one of the methods: not used until then
+	standingWrong                            // another chain: not used
+	standingExcluded                         // by Client.Exclude: not used
 )
 
-// standing tells how good a choice the endpoint is for calls of the methods.
-func (ep *endpoint) standing(now time.Time, methods ...string) standing {
+// healthOf tells how good a choice the endpoint is for calls of the methods.
+func (ep *endpoint) healthOf(now time.Time, methods ...string) endpointHealth {
 	ep.mu.Lock()
 	defer ep.mu.Unlock()
 	s := standingGood
@@ -275,7 +275,7 @@ func (ep *endpoint) failed(err error) {
 	ep.verified = time.Time{} // who comes back may be another
 	ep.failedAt = time.Now()
 	ep.reason = reasonOf(err)
-	ep.leave(backoff(ep.failures, minBackoff, maxBackoff), false)
+	ep.backOff(backoff(ep.failures, minBackoff, maxBackoff), false)
 	if ep.warns() {
 		ep.log.Warn("endpoint failed", "err", err)
 	}
@@ -298,7 +298,7 @@ func (ep *endpoint) limit(err error) {
 		e.RetryAfter = backoff(ep.failures, minLimitBackoff, maxLimitBackoff)
 	}
 	ep.reason = limitPrefix + e.Reason
-	ep.leave(e.RetryAfter, true)
+	ep.backOff(e.RetryAfter, true)
 	if ep.warns() {
 		ep.log.Warn("endpoint limits the rate", "err", err)
 	}
@@ -316,8 +316,8 @@ func (ep *endpoint) warns() bool {
 	return true
 }
 
-// leave leaves the endpoint alone for a while. Of requests that fail beside each other only the first counts.
-func (ep *endpoint) leave(d time.Duration, limited bool) {
+// backOff leaves the endpoint alone for a while. Of requests that fail beside each other only the first counts.
+func (ep *endpoint) backOff(d time.Duration, limited bool) {
 	now := time.Now()
 	if now.Before(ep.until) && ep.limited == limited {
 		return
@@ -400,11 +400,11 @@ func (ep *endpoint) identify(ctx context.Context, more ...call) ([]answer, error
 		return nil, err
 	}
 	if answers[0].err != nil {
-		return nil, ep.unfit(answers[0].err)
+		return nil, ep.rejectEndpoint(answers[0].err)
 	}
 	id, err := parseUint(answers[0].result)
 	if err != nil {
-		return nil, ep.unfit(fmt.Errorf("chain id: %w", err))
+		return nil, ep.rejectEndpoint(fmt.Errorf("chain id: %w", err))
 	}
 	genesis, genesisErr := headerOf(answers[1])
 
@@ -435,8 +435,8 @@ func (ep *endpoint) identify(ctx context.Context, more ...call) ([]answer, error
 	return answers[1:], nil
 }
 
-// unfit is for an endpoint that answers but cannot say which chain it is of.
-func (ep *endpoint) unfit(err error) error {
+// rejectEndpoint is for an endpoint that answers but cannot say which chain it is of.
+func (ep *endpoint) rejectEndpoint(err error) error {
 	e := ep.transportError(true, err)
 	ep.failed(e)
 	return e
@@ -458,8 +458,8 @@ func (ep *endpoint) observe(h Header, best uint64) {
 	ep.cfg.Metrics.up.WithLabelValues(ep.name).Set(up)
 }
 
-// poke wakes the endpoint's watcher.
-func (ep *endpoint) poke() {
+// wakeUp wakes the endpoint's watcher.
+func (ep *endpoint) wakeUp() {
 	select {
 	case ep.wake <- struct{}{}:
 	default:

@@ -113,7 +113,7 @@ func TestAnAnswerThatTheCallFailedIsAnAnswer(t *testing.T) {
 			require.ErrorAs(t, err, &rpcErr)
 			require.Equal(t, "execution reverted: no", rpcErr.Message)
 			require.Zero(t, second.count("eth_call"))
-			require.Equal(t, standingGood, c.endpoints[0].standing(time.Now(), "eth_call"))
+			require.Equal(t, standingGood, c.endpoints[0].healthOf(time.Now(), "eth_call"))
 		})
 	}
 }
@@ -264,7 +264,7 @@ func TestACallerWhoGivesUpKnowsNothing(t *testing.T) {
 			cancel()
 		}()
 		requireOutcomes(t, c.Send(ctx, []Raw{{Bytes: []byte{1}}}), Unknown)
-		require.Equal(t, standingGood, c.endpoints[0].standing(time.Now()), "which says nothing about the endpoint")
+		require.Equal(t, standingGood, c.endpoints[0].healthOf(time.Now()), "which says nothing about the endpoint")
 	}
 }
 
@@ -586,7 +586,7 @@ func TestAnchorsDoNotWaitForOneThatHangs(t *testing.T) {
 	require.ErrorIs(t, anchors[0].Err, context.Canceled)
 	require.NoError(t, anchors[1].Err)
 	require.EqualValues(t, 3, anchors[1].Block.Number)
-	require.Equal(t, standingUnverified, c.endpoints[0].standing(time.Now()))
+	require.Equal(t, standingUnverified, c.endpoints[0].healthOf(time.Now()))
 }
 
 // A node that knows nothing of what is pending simulates on top of its newest block, and is not asked for more again.

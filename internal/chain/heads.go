@@ -108,7 +108,7 @@ func (c *Client) best() uint64 {
 // gone says that nothing can be expected of an endpoint for now.
 func (c *Client) gone(endpoint string) bool {
 	ep, err := c.named(endpoint)
-	return err != nil || ep.standing(time.Now(), headMethod) > standingLagging
+	return err != nil || ep.healthOf(time.Now(), headMethod) > standingLagging
 }
 
 // watch keeps an endpoint's state up to date and learns heads from it.
@@ -116,12 +116,12 @@ func (c *Client) watch(ctx context.Context, ep *endpoint) {
 	wasGood := true
 	for ctx.Err() == nil {
 		c.poll(ctx, ep)
-		if good := ep.standing(time.Now(), headMethod) <= standingLagging; good != wasGood {
+		if good := ep.healthOf(time.Now(), headMethod) <= standingLagging; good != wasGood {
 			// Another endpoint may be the preferred one now.
 			wasGood = good
 			for _, other := range c.endpoints {
 				if other != ep {
-					other.poke()
+					other.wakeUp()
 				}
 			}
 		}
@@ -155,7 +155,7 @@ func (c *Client) pause(ep *endpoint) time.Duration {
 }
 
 func (c *Client) poll(ctx context.Context, ep *endpoint) {
-	if s := ep.standing(time.Now(), headMethod); s == standingWrong {
+	if s := ep.healthOf(time.Now(), headMethod); s == standingWrong {
 		_, _ = ep.identify(ctx) // somebody may have corrected it; errors are remembered
 		return
 	} else if s == standingLimited {
@@ -176,7 +176,7 @@ func (c *Client) newest(ctx context.Context, ep *endpoint) (Header, error) {
 		return Header{}, err
 	}
 	if err != nil {
-		return Header{}, ep.unfit(fmt.Errorf("newest block: %w", err))
+		return Header{}, ep.rejectEndpoint(fmt.Errorf("newest block: %w", err))
 	}
 	ep.observe(h, best)
 	c.heads.offer(ep.name, h, asked, c.gone)
@@ -217,7 +217,7 @@ func (c *Client) setLive(live bool) {
 	c.heads.mu.Unlock()
 	if was != live {
 		for _, ep := range c.endpoints {
-			ep.poke()
+			ep.wakeUp()
 		}
 	}
 }

@@ -193,7 +193,7 @@ func TestAFailingEndpointIsLeftAloneForLongerEachTime(t *testing.T) {
 			require.Greater(t, d, min(last, maxBackoff/2))
 			last = d
 			<-time.After(d)
-			require.Equal(t, standingUnverified, ep.standing(time.Now()), "then it has to say again which chain it is of")
+			require.Equal(t, standingUnverified, ep.healthOf(time.Now()), "then it has to say again which chain it is of")
 		}
 		require.Equal(t, "timeout", c.Status().Endpoints[0].Reason)
 

@@ -133,7 +133,7 @@ func (ep *endpoint) methodAnswers(method string) {
 }
 
 // methodStanding is how good a choice the endpoint is for a method, as far as that method says. ep.mu is held.
-func (ep *endpoint) methodStanding(method string, now time.Time) standing {
+func (ep *endpoint) methodStanding(method string, now time.Time) endpointHealth {
 	m := ep.methods[method]
 	switch {
 	case m == nil || !now.Before(m.until):

@@ -148,7 +148,7 @@ func (v *View) BlockReceipts(ctx context.Context, block common.Hash) ([]Receipt,
 // it on larger plans, and its answer may be too large.
 func (v *View) blockReceipts(ctx context.Context, block common.Hash) ([]Receipt, error) {
 	if until := v.ep.noBlockReceipts.Load(); v.oneByOne.Load() || until != nil && time.Now().Before(*until) ||
-		v.ep.standing(time.Now(), blockReceiptsMethod) == standingLimited {
+		v.ep.healthOf(time.Now(), blockReceiptsMethod) == standingLimited {
 		return v.receiptsOneByOne(ctx, block)
 	}
 	receipts, err := v.wholeBlockReceipts(ctx, block)

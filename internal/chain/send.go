@@ -55,7 +55,7 @@ func (c *Client) Send(ctx context.Context, txs []Raw) []Result {
 		return c.sendAll(ctx, eps, txs, t)
 	}
 	for i, ep := range eps {
-		left := t.elsewhere()
+		left := t.needRetry()
 		if len(left) == 0 || i > 0 && ctx.Err() != nil {
 			break
 		}
@@ -67,7 +67,7 @@ func (c *Client) Send(ctx context.Context, txs []Raw) []Result {
 }
 
 // sendAll sends to all endpoints beside each other.
-func (c *Client) sendAll(ctx context.Context, eps []*endpoint, txs []Raw, t *tally) []Result {
+func (c *Client) sendAll(ctx context.Context, eps []*endpoint, txs []Raw, t *results) []Result {
 	every := make([]int, len(txs))
 	for i := range every {
 		every[i] = i
@@ -99,7 +99,7 @@ func (c *Client) sendAll(ctx context.Context, eps []*endpoint, txs []Raw, t *tal
 }
 
 // broadcast sends some of the transactions to the endpoint and adds what it says to the tally.
-func (ep *endpoint) broadcast(ctx context.Context, txs []Raw, which []int, t *tally) {
+func (ep *endpoint) broadcast(ctx context.Context, txs []Raw, which []int, t *results) {
 	err := ep.verify(ctx)
 	for len(which) > 0 && err == nil {
 		n := min(ep.batchLimit(), len(which))
@@ -183,8 +183,8 @@ func combine(a, b Result) Result {
 	return a
 }
 
-// local says that another endpoint may well answer otherwise: the outcome is about this node, its pool or its head.
-func (o Outcome) local() bool {
+// nodeSpecific says that another endpoint may well answer otherwise: the outcome is about this node, its pool or its head.
+func (o Outcome) nodeSpecific() bool {
 	switch o {
 	case Unknown, NonceTooHigh, Underpriced, FeeCapTooLow, InsufficientFunds, PoolFull, RateLimited, ExceedsBlockGas, Oversized,
 		FeeCapExceeded, Refused, NotSent:
@@ -193,8 +193,8 @@ func (o Outcome) local() bool {
 	return false
 }
 
-// tally collects what endpoints say of transactions.
-type tally struct {
+// results collects what endpoints say of transactions.
+type results struct {
 	mu      sync.Mutex
 	results []Result
 	heard   []bool
@@ -202,15 +202,15 @@ type tally struct {
 	allDone chan struct{} // closed when none is open
 }
 
-func newTally(n int) *tally {
-	t := &tally{results: make([]Result, n), heard: make([]bool, n), open: n, allDone: make(chan struct{})}
+func newTally(n int) *results {
+	t := &results{results: make([]Result, n), heard: make([]bool, n), open: n, allDone: make(chan struct{})}
 	if n == 0 {
 		close(t.allDone)
 	}
 	return t
 }
 
-func (t *tally) add(i int, r Result) {
+func (t *results) add(i int, r Result) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	before := t.results[i]
@@ -226,13 +226,13 @@ func (t *tally) add(i int, r Result) {
 	}
 }
 
-// elsewhere are the transactions that should go to another endpoint.
-func (t *tally) elsewhere() []int {
+// needRetry are the transactions that should go to another endpoint.
+func (t *results) needRetry() []int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var left []int
 	for i, r := range t.results {
-		if !t.heard[i] || r.Outcome.local() {
+		if !t.heard[i] || r.Outcome.nodeSpecific() {
 			left = append(left, i)
 		}
 	}
@@ -240,7 +240,7 @@ func (t *tally) elsewhere() []int {
 }
 
 // snapshot is what is known when the caller stops waiting; gaveUp is why, nil if all that matters is known.
-func (t *tally) snapshot(gaveUp error) []Result {
+func (t *results) snapshot(gaveUp error) []Result {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	results := slices.Clone(t.results)

@@ -48,7 +48,7 @@ func (c *Client) Status() Status {
 	now := time.Now()
 	s := Status{ChainID: c.cfg.ChainID, Head: c.best(), Subscribed: c.heads.isLive()}
 	for _, ep := range c.endpoints {
-		standing := ep.standing(now)
+		standing := ep.healthOf(now)
 		ep.mu.Lock()
 		e := EndpointStatus{
 			Endpoint: ep.name, ChainID: ep.chainID, Genesis: ep.genesis,

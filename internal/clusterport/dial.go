@@ -36,15 +36,15 @@ func (l *raftLayer) Dial(address raft.ServerAddress, timeout time.Duration) (net
 	if err != nil {
 		return nil, fmt.Errorf("dial raft at %s: %w", address, err)
 	}
-	conn, err := l.port.introduce(ctx, raw)
+	conn, err := l.port.writePreface(ctx, raw)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("dial raft at %s: %w", address, err), raw.Close())
 	}
 	return conn, nil
 }
 
-// introduce says on conn that Raft follows.
-func (p *Port) introduce(ctx context.Context, conn net.Conn) (net.Conn, error) {
+// writePreface says on conn that Raft follows.
+func (p *Port) writePreface(ctx context.Context, conn net.Conn) (net.Conn, error) {
 	if p.cfg.TLS != nil {
 		secured := tls.Client(conn, p.cfg.TLS.ClientConfig(ALPNRaft))
 		return secured, secured.HandshakeContext(ctx)

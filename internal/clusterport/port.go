@@ -128,7 +128,7 @@ func (p *Port) Run(ctx context.Context) error {
 		if err == nil {
 			pause.Reset()
 			if release, ok := p.admit(conn); ok {
-				wg.Go(func() { p.sort(conn, release) })
+				wg.Go(func() { p.route(conn, release) })
 			} else {
 				_ = conn.Close()
 			}
@@ -193,8 +193,8 @@ func (p *Port) closed() bool {
 	}
 }
 
-// sort hands conn to gRPC or Raft, or closes it. release is from admit.
-func (p *Port) sort(conn net.Conn, release func() bool) {
+// route hands conn to gRPC or Raft, or closes it. release is from admit.
+func (p *Port) route(conn net.Conn, release func() bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), p.cfg.SniffTimeout)
 	defer cancel()
 	to, sorted, err := p.identify(ctx, conn)

@@ -69,7 +69,7 @@ func New(grammar any, o Options) (*Parser, error) {
 		// From here on resolve reads the environment, not kong, which would put the file above it.
 		// flag.Envs keeps the names.
 		flag.Tag.Envs = nil
-		flag.Mapper = &lenient{Mapper: flag.Mapper, parser: p}
+		flag.Mapper = &reportingMapper{Mapper: flag.Mapper, parser: p}
 		return next(nil)
 	})
 }
@@ -238,13 +238,13 @@ func (p *Parser) openFile(kctx *kong.Context) *file {
 	return f
 }
 
-// lenient reports a value that cannot be read, or is out of bounds, and goes on with the default.
-type lenient struct {
+// reportingMapper reports a value that cannot be read, or is out of bounds, and goes on with the default.
+type reportingMapper struct {
 	kong.Mapper
 	parser *Parser
 }
 
-func (l *lenient) Decode(ctx *kong.DecodeContext, target reflect.Value) error {
+func (l *reportingMapper) Decode(ctx *kong.DecodeContext, target reflect.Value) error {
 	token := ctx.Scan.Peek()
 	if !token.IsValue() && target.Kind() != reflect.Bool {
 		return errors.New("needs a value")

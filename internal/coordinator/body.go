@@ -17,7 +17,7 @@ const bodyVersion = 2
 func (n *Node) begin(l *leader, f *rollcallv1.WriteFence, hash func() fsm.BodyHash) (alone bool, end func(), err error) {
 	owner := fsm.OwnerOf(f.Owner)
 	if f.Seq == 0 {
-		return l.writers.begin(owner, f.Incarnation, f.Seq, fsm.BodyHash{}) // not fenced, so nothing is ever compared
+		return l.ownerSessions.begin(owner, f.Incarnation, f.Seq, fsm.BodyHash{}) // not fenced, so nothing is ever compared
 	}
 	body := hash()
 	known, _ := n.machine.State().Owner(owner)
@@ -32,7 +32,7 @@ func (n *Node) begin(l *leader, f *rollcallv1.WriteFence, hash func() fsm.BodyHa
 	if r := n.raft.Load(); recorded || r != nil && n.commandVersion(r, fsm.CommandVersion) >= bodyVersion {
 		f.Body = body[:]
 	}
-	return l.writers.begin(owner, f.Incarnation, f.Seq, body)
+	return l.ownerSessions.begin(owner, f.Incarnation, f.Seq, body)
 }
 
 // The kinds of body. The hashes are compared across leaders and versions: they must never change.

@@ -92,13 +92,13 @@ func (n cluster) AddMember(ctx context.Context, req *rollcallv1.AddMemberRequest
 		if req.Id == n.cfg.ID {
 			return nil, status.Errorf(codes.FailedPrecondition, "%s leads; hand the leadership over first: rollcall cluster transfer", req.Id)
 		}
-		if err := n.survives(ctx, r, req.Id); err != nil {
+		if err := n.checkQuorumWithout(ctx, r, req.Id); err != nil {
 			return nil, err
 		}
 	}
 	// The node knows whether it is to vote before anything changes. A new one begins without a vote, and asks for it
 	// once it has caught up.
-	if err := n.invite(ctx, l, server, !req.NonVoter); err != nil {
+	if err := n.notifyMembership(ctx, l, server, !req.NonVoter); err != nil {
 		return nil, toStatus(err)
 	}
 	if voter && req.NonVoter {
@@ -144,7 +144,7 @@ func (n cluster) RemoveMember(ctx context.Context, req *rollcallv1.RemoveMemberR
 		return nil, status.Errorf(codes.NotFound, "%q is not a member", req.Id)
 	}
 	if member.Suffrage == raft.Voter {
-		if err := n.survives(ctx, r, req.Id); err != nil {
+		if err := n.checkQuorumWithout(ctx, r, req.Id); err != nil {
 			return nil, err
 		}
 	}
@@ -156,8 +156,8 @@ func (n cluster) RemoveMember(ctx context.Context, req *rollcallv1.RemoveMemberR
 	return &rollcallv1.RemoveMemberResponse{Index: f.Index()}, nil
 }
 
-// survives refuses the removal of a voter when those that remain could not form a quorum now.
-func (n *Node) survives(ctx context.Context, r *raft.Raft, id string) error {
+// checkQuorumWithout refuses the removal of a voter when those that remain could not form a quorum now.
+func (n *Node) checkQuorumWithout(ctx context.Context, r *raft.Raft, id string) error {
 	voters, reachable := 0, 0
 	var others []raft.Server
 	for _, s := range r.GetConfiguration().Configuration().Servers {

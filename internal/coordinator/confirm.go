@@ -45,12 +45,12 @@ type confirmer struct {
 	closed  bool
 
 	// run's alone:
-	quick  []raft.ServerID // who answered the last round
-	rounds uint
+	fastest []raft.ServerID // who answered the last round
+	rounds  uint
 }
 
-// contestEvery is how many rounds there are to one that asks all nodes, so that the quickest come first again.
-const contestEvery = 64
+// fullPollEvery is how many rounds there are to one that asks all nodes, so that the quickest come first again.
+const fullPollEvery = 64
 
 type confirmRound struct {
 	done chan struct{}
@@ -136,9 +136,9 @@ func (c *confirmer) ask() error {
 func (c *confirmer) quorum(others []raft.Server, need int) error {
 	// Those that answered the last round come first.
 	slices.SortStableFunc(others, func(a, b raft.Server) int {
-		return cmp.Compare(slices.Index(c.quick, b.ID), slices.Index(c.quick, a.ID))
+		return cmp.Compare(slices.Index(c.fastest, b.ID), slices.Index(c.fastest, a.ID))
 	})
-	c.quick = c.quick[:0]
+	c.fastest = c.fastest[:0]
 
 	ctx, cancel := context.WithTimeout(c.ctx, c.timeout)
 	type answer struct {
@@ -165,7 +165,7 @@ func (c *confirmer) quorum(others []raft.Server, need int) error {
 	hedge := time.NewTimer(c.hedge)
 	defer hedge.Stop()
 	first := need
-	if c.rounds++; c.rounds%contestEvery == 0 {
+	if c.rounds++; c.rounds%fullPollEvery == 0 {
 		first = len(others)
 	}
 	askMore(first)
@@ -178,7 +178,7 @@ func (c *confirmer) quorum(others []raft.Server, need int) error {
 			pending--
 			switch {
 			case a.err == nil:
-				c.quick = append(c.quick, a.from)
+				c.fastest = append(c.fastest, a.from)
 				if need--; need == 0 {
 					return nil
 				}

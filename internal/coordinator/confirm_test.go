@@ -76,11 +76,11 @@ func newElectorate(t *testing.T, ids ...string) (c *confirmer, voters map[string
 func TestConfirmationAsksNoMoreThanItNeeds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, voters, others := newElectorate(t, "b", "c")
-		for range contestEvery {
+		for range fullPollEvery {
 			require.NoError(t, c.quorum(others(), 1))
 		}
 		synctest.Wait()
-		require.EqualValues(t, contestEvery+1, voters["b"].asked.Load()+voters["c"].asked.Load())
+		require.EqualValues(t, fullPollEvery+1, voters["b"].asked.Load()+voters["c"].asked.Load())
 	})
 }
 

@@ -35,7 +35,7 @@ type discovery struct {
 }
 
 func (n discovery) Ping(context.Context, *rollcallv1.PingRequest) (*rollcallv1.PingResponse, error) {
-	if l := n.reigning(); l != nil {
+	if l := n.currentLeader(); l != nil {
 		return &rollcallv1.PingResponse{Cluster: l.Cluster, Epoch: l.Epoch, Node: n.cfg.ID, Leader: n.leaderHint()}, nil
 	}
 	s := n.machine.State()
@@ -108,7 +108,7 @@ func list(s *fsm.State, req *rollcallv1.ListServicesRequest) *rollcallv1.ListSer
 	resp := &rollcallv1.ListServicesResponse{Epoch: s.Epoch(), Index: s.Index(), Cluster: s.Cluster()}
 	entries := s.From(req.PageToken)
 	if len(req.Ids) > 0 {
-		entries = among(s, req.Ids, req.PageToken)
+		entries = selectByID(s, req.Ids, req.PageToken)
 	}
 	limit := int(req.PageSize)
 	if limit == 0 {
@@ -129,9 +129,9 @@ func list(s *fsm.State, req *rollcallv1.ListServicesRequest) *rollcallv1.ListSer
 	return resp
 }
 
-// among walks those of the ids that are in the directory, each once and in order, beginning with the first not below
+// selectByID walks those of the ids that are in the directory, each once and in order, beginning with the first not below
 // from.
-func among(s *fsm.State, ids []string, from string) iter.Seq[*fsm.Entry] {
+func selectByID(s *fsm.State, ids []string, from string) iter.Seq[*fsm.Entry] {
 	return func(yield func(*fsm.Entry) bool) {
 		for _, id := range slices.Compact(slices.Sorted(slices.Values(ids))) {
 			if e, ok := s.Get(id); ok && id >= from && !yield(e) {
@@ -181,7 +181,7 @@ func (w *watch) run(resume string) error {
 	}
 	// The id of the very state that is sent: a restore may bring another, and ends the feeds of the one before.
 	state, feed := w.node.machine.Watch()
-	if w.cluster = state.Cluster(); w.cluster == "" || w.node.unsettled() {
+	if w.cluster = state.Cluster(); w.cluster == "" || w.node.uncommittedRestore() {
 		return errNotEstablished
 	}
 	if err := w.sendSnapshot(ctx, state); err != nil {
@@ -212,7 +212,7 @@ func (w *watch) resume(token string) (*fsm.Feed, uint64, error) {
 	if err == nil && w.node.machine.State().Cluster() != w.cluster {
 		err = fsm.ErrCompacted // restored meanwhile: the feed may be another cluster's
 	}
-	if err == nil && w.node.unsettled() {
+	if err == nil && w.node.uncommittedRestore() {
 		err = errNotEstablished
 	}
 	return feed, index, err
@@ -382,7 +382,7 @@ func (n *Node) Ready() error {
 	if n.raft.Load() == nil {
 		return errors.New("not part of a cluster yet")
 	}
-	if n.marked() {
+	if n.isRejoining() {
 		return errors.New("its vote is not given yet")
 	}
 	if n.leaderHint() == nil {

@@ -33,7 +33,7 @@ func TestFoundersHearOfTheLastInTime(t *testing.T) {
 				started := time.Now()
 				c.start("c3", nil)
 				for id := range c.nodes {
-					c.until("founded by "+id, func() bool { return founded(id) })
+					c.waitUntil("founded by "+id, func() bool { return founded(id) })
 				}
 				require.LessOrEqual(t, time.Since(started), 150*time.Millisecond)
 			})

@@ -68,7 +68,7 @@ func TestFormerNameIsForgottenWithTheLog(t *testing.T) {
 			c.start(p.ID, nil)
 		}
 		for id, n := range c.nodes {
-			c.until("founded", func() bool { last, _ := n.stores.Log.LastIndex(); return last > 0 })
+			c.waitUntil("founded", func() bool { last, _ := n.stores.Log.LastIndex(); return last > 0 })
 			name, _ := os.ReadFile(filepath.Join(c.folder(id), "cluster"))
 			require.NotEqual(t, "former", string(name))
 		}
@@ -105,7 +105,7 @@ func TestNodeStartsAfterAnotherClustersSnapshot(t *testing.T) {
 				_, err := c.restore(leader, foreign(t, 1), true)
 				require.NoError(t, err)
 				for _, p := range c.peers {
-					c.until("restored", func() bool { return c.nodes[p.ID].Directory().State().Cluster() == "another" })
+					c.waitUntil("restored", func() bool { return c.nodes[p.ID].Directory().State().Cluster() == "another" })
 				}
 				for _, p := range c.peers {
 					stores := c.nodes[p.ID].stores

@@ -20,11 +20,11 @@ import (
 const (
 	// joinPeriod is how often a node that is not taking part yet asks again.
 	joinPeriod = 200 * time.Millisecond
-	// foundPeriod is how soon a founder asks the others again. A founder that reaches the last of them only after the others
+	// bootstrapPoll is how soon a founder asks the others again. A founder that reaches the last of them only after the others
 	// have elected a leader is late, and votes a second or two later.
-	foundPeriod  = 50 * time.Millisecond
-	regainPeriod = time.Second
-	peerTimeout  = time.Second
+	bootstrapPoll = 50 * time.Millisecond
+	regainPeriod  = time.Second
+	peerTimeout   = time.Second
 	// rejoinMark is the file that says that this node waits for a vote, and that its cluster exists whatever its
 	// store and its peers say. It is there before anybody is asked to take the vote away.
 	rejoinMark = "rejoining"
@@ -53,7 +53,7 @@ func (n *Node) join(ctx context.Context) (*raft.Raft, <-chan bool, error) {
 		}
 	} else {
 		n.forgetCluster()
-		exists := n.marked()
+		exists := n.isRejoining()
 		if !exists {
 			if exists, err = n.clusterExists(ctx); err != nil {
 				return nil, nil, err
@@ -90,7 +90,7 @@ func (n *Node) clusterExists(ctx context.Context) (bool, error) {
 	}
 	deadline := time.Now().Add(n.cfg.BootstrapWait)
 	for logged := false; ; {
-		n.peers.hurry(others)
+		n.peers.resetBackoff(others)
 		answers := n.peers.describe(ctx, others, joinPeriod)
 		for id, d := range answers {
 			// A peer that has just restarted knows its cluster only once somebody leads, but has the log. One that
@@ -108,7 +108,7 @@ func (n *Node) clusterExists(ctx context.Context) (bool, error) {
 			logged = true
 			n.log.Warn("waiting for peers before the first start", "answered", len(answers), "needed", len(servers)/2)
 		}
-		if err := sleep(ctx, foundPeriod); err != nil {
+		if err := sleep(ctx, bootstrapPoll); err != nil {
 			return false, err
 		}
 	}
@@ -136,7 +136,7 @@ func (n *Node) askToRejoin(ctx context.Context) error {
 	// A founder is to vote. It notes that before anybody can take its vote, and so whatever becomes of the leader.
 	// Who was added later is told by the leader, which is the one to know.
 	if n.cfg.founder() {
-		if err := n.mark(); err != nil {
+		if err := n.setRejoining(); err != nil {
 			return err
 		}
 	}
@@ -184,16 +184,16 @@ func (n *Node) rememberTerm(term uint64) error {
 	return nil
 }
 
-// regainVote asks for the vote whenever the node waits for one; it gets it once it has caught up.
-func (n *Node) regainVote(ctx context.Context, r *raft.Raft) error {
+// requestVote asks for the vote whenever the node waits for one; it gets it once it has caught up.
+func (n *Node) requestVote(ctx context.Context, r *raft.Raft) error {
 	for {
 		if err := sleep(ctx, regainPeriod); err != nil {
 			return nil
 		}
-		if !n.marked() {
+		if !n.isRejoining() {
 			continue
 		}
-		voter := n.reigning() != nil // it was given its vote, and elected before it heard of that
+		voter := n.currentLeader() != nil // it was given its vote, and elected before it heard of that
 		if !voter {
 			servers := r.GetConfiguration().Configuration().Servers
 			if len(servers) == 0 {
@@ -253,21 +253,21 @@ func (n *Node) rejoin(ctx context.Context, servers []raft.Server, req *rollcallv
 	return resp, err
 }
 
-// mark notes, to stay, that the node is to ask for a vote.
-func (n *Node) mark() error {
+// setRejoining notes, to stay, that the node is to ask for a vote.
+func (n *Node) setRejoining() error {
 	if n.cfg.DataDir == "" {
 		n.rejoining.Store(true)
 		return nil
 	}
-	if err := note(n.cfg.DataDir, rejoinMark); err != nil {
+	if err := writeMarker(n.cfg.DataDir, rejoinMark); err != nil {
 		return fmt.Errorf("note that the vote is pending: %w", err)
 	}
 	return nil
 }
 
-// marked reports whether the node waits for a vote. A mark that cannot be looked for counts as one: asking for
+// isRejoining reports whether the node waits for a vote. A mark that cannot be looked for counts as one: asking for
 // nothing is harmless.
-func (n *Node) marked() bool {
+func (n *Node) isRejoining() bool {
 	if n.cfg.DataDir == "" {
 		return n.rejoining.Load()
 	}
@@ -280,7 +280,7 @@ func (n *Node) unmark() error {
 		n.rejoining.Store(false)
 		return nil
 	}
-	if err := unnote(n.cfg.DataDir, rejoinMark); err != nil {
+	if err := removeMarker(n.cfg.DataDir, rejoinMark); err != nil {
 		return fmt.Errorf("note that the vote is not pending: %w", err)
 	}
 	return nil

@@ -33,19 +33,19 @@ const (
 // leader is the node's established leadership: one epoch, one context.
 type leader struct {
 	Leadership
-	ctx        context.Context // ends with the epoch
-	since      time.Time
-	confirmer  *confirmer
-	proposer   *proposer
-	writers    *writers
-	promotions promotions
+	ctx            context.Context // ends with the epoch
+	since          time.Time
+	confirmer      *confirmer
+	proposer       *proposer
+	ownerSessions  *ownerSessions
+	promotionQueue promotionQueue
 	// failure of Config.Lead, the last one; nil before the first.
 	failure atomic.Pointer[error]
-	// retired is closed when Config.Lead has returned for good.
-	retired chan struct{}
+	// leadDone is closed when Config.Lead has returned for good.
+	leadDone chan struct{}
 	// reestablish asks for a new epoch.
-	reestablish context.CancelCauseFunc
-	replacement replacement
+	reestablish  context.CancelCauseFunc
+	restoreState restoreState
 }
 
 // lead runs the leadership as a function body whenever this node has it. Exactly one runs at a time: the next
@@ -77,7 +77,7 @@ func (n *Node) lead(ctx context.Context, r *raft.Raft, notify <-chan bool) error
 	})
 	g.Go(func() error {
 		var (
-			now  *tenure
+			now  *leadershipRun
 			seen int
 		)
 		for {
@@ -86,11 +86,11 @@ func (n *Node) lead(ctx context.Context, r *raft.Raft, notify <-chan bool) error
 				// The leader's work ends first, its running checks included; writes are served until another
 				// node has taken over.
 				if l := n.leader.Load(); l != nil {
-					n.within("the leader's work", func() { <-l.retired })
+					n.withStopTimeout("the leader's work", func() { <-l.leadDone })
 				}
 				n.handOver(r)
 				var err error
-				n.within("the end of the leadership", func() { err = now.end(context.Cause(ctx)) })
+				n.withStopTimeout("the end of the leadership", func() { err = now.end(context.Cause(ctx)) })
 				return err
 			case err := <-now.ended():
 				if now = nil; err != nil {
@@ -111,8 +111,8 @@ func (n *Node) lead(ctx context.Context, r *raft.Raft, notify <-chan bool) error
 				return err
 			}
 			if is {
-				now = startTenure(context.WithoutCancel(ctx), func(tenure context.Context) error {
-					return n.reignWhileLeading(tenure, ctx, r)
+				now = startLeadershipRun(context.WithoutCancel(ctx), func(tenure context.Context) error {
+					return n.runTerms(tenure, ctx, r)
 				})
 			}
 		}
@@ -120,24 +120,24 @@ func (n *Node) lead(ctx context.Context, r *raft.Raft, notify <-chan bool) error
 	return g.Wait()
 }
 
-// reigning is the established leadership, or nil. One that has ended counts no more, though its work may still be
+// currentLeader is the established leadership, or nil. One that has ended counts no more, though its work may still be
 // finishing its last checks.
-func (n *Node) reigning() *leader {
+func (n *Node) currentLeader() *leader {
 	if l := n.leader.Load(); l != nil && l.ctx.Err() == nil {
 		return l
 	}
 	return nil
 }
 
-// tenure is one leadership under way; nil is none.
-type tenure struct {
+// leadershipRun is one leadership under way; nil is none.
+type leadershipRun struct {
 	cancel context.CancelCauseFunc
 	done   chan error
 }
 
-func startTenure(ctx context.Context, body func(context.Context) error) *tenure {
+func startLeadershipRun(ctx context.Context, body func(context.Context) error) *leadershipRun {
 	ctx, cancel := context.WithCancelCause(ctx)
-	t := &tenure{cancel: cancel, done: make(chan error, 1)}
+	t := &leadershipRun{cancel: cancel, done: make(chan error, 1)}
 	go func() {
 		defer cancel(nil)
 		t.done <- body(ctx)
@@ -146,7 +146,7 @@ func startTenure(ctx context.Context, body func(context.Context) error) *tenure 
 }
 
 // end breaks the leadership off and waits for its work to return.
-func (t *tenure) end(cause error) error {
+func (t *leadershipRun) end(cause error) error {
 	if t == nil {
 		return nil
 	}
@@ -155,16 +155,16 @@ func (t *tenure) end(cause error) error {
 }
 
 // ended delivers the result of a leadership that returned by itself.
-func (t *tenure) ended() <-chan error {
+func (t *leadershipRun) ended() <-chan error {
 	if t == nil {
 		return nil
 	}
 	return t.done
 }
 
-// reignWhileLeading opens an epoch, works in it, and opens another where one is asked for. ctx ends with the
+// runTerms opens an epoch, works in it, and opens another where one is asked for. ctx ends with the
 // leadership, serving with the node's service, which goes first when the node stops.
-func (n *Node) reignWhileLeading(ctx, serving context.Context, r *raft.Raft) error {
+func (n *Node) runTerms(ctx, serving context.Context, r *raft.Raft) error {
 	var atLeast uint64
 	for ctx.Err() == nil {
 		l, err := n.establish(ctx, r, atLeast)
@@ -178,7 +178,7 @@ func (n *Node) reignWhileLeading(ctx, serving context.Context, r *raft.Raft) err
 			again     *ReestablishError
 			unsettled *unsettledError
 		)
-		err = n.reign(serving, l)
+		err = n.serveEpoch(serving, l)
 		switch {
 		case errors.As(err, &unsettled):
 			return err
@@ -218,14 +218,14 @@ func (n *Node) establish(ctx context.Context, r *raft.Raft, atLeast uint64) (*le
 		return nil, err
 	}
 
-	l := &leader{since: time.Now(), retired: make(chan struct{}), promotions: newPromotions()}
+	l := &leader{since: time.Now(), leadDone: make(chan struct{}), promotionQueue: newPromotions()}
 	l.ctx, l.reestablish = context.WithCancelCause(ctx)
 	l.confirmer = &confirmer{
 		ctx: l.ctx, term: res.Term, cluster: n.machine.State().Cluster(), node: n.cfg.ID, raft: r, peers: n.peers,
 		timeout: n.cfg.Timing.Transport, hedge: n.cfg.Timing.Lease / 10, metrics: n.metrics,
 	}
 	l.proposer = newProposer(r, n.watchdog, n.metrics, func(version uint32) error { return n.checkCommandVersion(r, version) })
-	l.writers = newWriters(l.since, n.cfg.GoneAfter)
+	l.ownerSessions = newWriters(l.since, n.cfg.GoneAfter)
 	l.Leadership = Leadership{
 		Cluster: n.machine.State().Cluster(), Node: n.cfg.ID, Epoch: res.Epoch, Term: res.Term,
 		Directory: n.machine, Confirm: l.confirmer.confirm, Lease: n.cfg.Timing.Lease, Ended: l.ctx.Done(),
@@ -236,27 +236,27 @@ func (n *Node) establish(ctx context.Context, r *raft.Raft, atLeast uint64) (*le
 	return l, nil
 }
 
-// reign serves an epoch until its context ends.
-func (n *Node) reign(serving context.Context, l *leader) error {
+// serveEpoch serves an epoch until its context ends.
+func (n *Node) serveEpoch(serving context.Context, l *leader) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer l.confirmer.close()
 	defer l.reestablish(nil)
 	n.leader.Store(l)
 	defer func() {
-		if !l.replacement.open.Load() { // otherwise the process ends, and shows nothing until it has
+		if !l.restoreState.open.Load() { // otherwise the process ends, and shows nothing until it has
 			n.leader.Store(nil)
 		}
 	}()
 	defer func() { n.log.Info("leadership ended", "epoch", l.Epoch, "cause", context.Cause(l.ctx)) }()
-	wg.Go(func() { n.keepStaticFleet(l) })
+	wg.Go(func() { n.reconcileStaticServices(l) })
 
 	err := n.runLead(serving, l)
-	close(l.retired)
+	close(l.leadDone)
 	if err == nil {
 		<-l.ctx.Done() // the node is stopping, and serves until somebody else leads
 	}
-	if err := l.replacement.settled(); err != nil {
+	if err := l.restoreState.settled(); err != nil {
 		return err
 	}
 	if cause := context.Cause(l.ctx); cause != nil {

@@ -60,6 +60,6 @@ func TestLineageAfterARestart(t *testing.T) {
 	}
 	l, err := newLineage(&Stores{Log: store.Logs(), Stable: store.Stable(), Snapshots: store.Snapshots()})
 	require.NoError(t, err)
-	require.Nil(t, l.contradiction([]*raft.Log{{Index: 100, Term: 6}}))
-	require.NotNil(t, l.contradiction([]*raft.Log{{Index: 200, Term: 7}}))
+	require.Nil(t, l.findFork([]*raft.Log{{Index: 100, Term: 6}}))
+	require.NotNil(t, l.findFork([]*raft.Log{{Index: 200, Term: 7}}))
 }

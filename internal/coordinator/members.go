@@ -17,15 +17,15 @@ import (
 const (
 	observePeriod = 5 * time.Second
 	changeTimeout = 5 * time.Second
-	// youth is how long after the first election an empty disk is more likely a founder's first one than one that was lost.
-	youth = 30 * time.Second
-	// factsHold is for how long a voter's word on its version counts: it may have come back as an older one since.
-	factsHold = 2 * observePeriod
+	// bootstrapGrace is how long after the first election an empty disk is more likely a founder's first one than one that was lost.
+	bootstrapGrace = 30 * time.Second
+	// peerInfoTTL is for how long a voter's word on its version counts: it may have come back as an older one since.
+	peerInfoTTL = 2 * observePeriod
 )
 
-// promotions is what a leader knows of nodes that are to vote once they have caught up. It is lost with the
+// promotionQueue is what a leader knows of nodes that are to vote once they have caught up. It is lost with the
 // leadership; the nodes know that they are to vote, and ask again.
-type promotions struct {
+type promotionQueue struct {
 	// turn is held by the one request that is served; it goes over the network.
 	turn chan struct{}
 	// caught is the index that a node must have in its log before it may vote: the leader's commit index when the
@@ -33,16 +33,16 @@ type promotions struct {
 	caught map[string]uint64
 }
 
-func newPromotions() promotions {
-	return promotions{turn: make(chan struct{}, 1), caught: make(map[string]uint64)}
+func newPromotions() promotionQueue {
+	return promotionQueue{turn: make(chan struct{}, 1), caught: make(map[string]uint64)}
 }
 
 // serveRejoin serves PeerService.Rejoin on an established leader. It believes nobody who asks: the member itself,
 // where it is known to be, says what it is.
 func (n *Node) serveRejoin(ctx context.Context, l *leader, r *raft.Raft, req *rollcallv1.RejoinRequest) (*rollcallv1.RejoinResponse, error) {
 	select {
-	case l.promotions.turn <- struct{}{}:
-		defer func() { <-l.promotions.turn }()
+	case l.promotionQueue.turn <- struct{}{}:
+		defer func() { <-l.promotionQueue.turn }()
 	case <-ctx.Done():
 		return nil, status.Errorf(codes.Unavailable, "another member is being served: %v", context.Cause(ctx))
 	}
@@ -62,20 +62,20 @@ func (n *Node) serveRejoin(ctx context.Context, l *leader, r *raft.Raft, req *ro
 	case req.Empty && (d.HasState || d.Cluster != ""):
 		return nil, status.Errorf(codes.FailedPrecondition, "%s at %s has not lost its disk; two nodes with one id?", req.Node, at)
 	case req.Empty:
-		return n.takeIn(ctx, l, r, member)
+		return n.admitWithoutVote(ctx, l, r, member)
 	case member.Suffrage == raft.Voter:
-		delete(l.promotions.caught, req.Node)
+		delete(l.promotionQueue.caught, req.Node)
 		return &rollcallv1.RejoinResponse{MayStart: true, Voter: true}, nil
 	case d.Cluster != "" && d.Cluster != l.Cluster:
 		return nil, &foreignClusterError{expected: l.Cluster, actual: d.Cluster}
 	case !d.Rejoining:
 		return nil, status.Errorf(codes.FailedPrecondition, "%s at %s does not wait for a vote", req.Node, at)
 	}
-	need, asked := l.promotions.caught[req.Node]
+	need, asked := l.promotionQueue.caught[req.Node]
 	if !asked {
 		// All that it may have acknowledged before its disk was lost stands at or below this index.
 		need = r.CommitIndex()
-		l.promotions.caught[req.Node] = need
+		l.promotionQueue.caught[req.Node] = need
 	}
 	if d.Cluster == "" || d.CommitIndex < need {
 		return &rollcallv1.RejoinResponse{MayStart: true}, nil
@@ -83,7 +83,7 @@ func (n *Node) serveRejoin(ctx context.Context, l *leader, r *raft.Raft, req *ro
 	if err := r.AddVoter(member.ID, member.Address, 0, changeTimeout).Error(); err != nil {
 		return nil, membershipError("give "+req.Node+" its vote", err)
 	}
-	delete(l.promotions.caught, req.Node)
+	delete(l.promotionQueue.caught, req.Node)
 	n.log.Info("member has caught up and votes", "member", req.Node)
 	return &rollcallv1.RejoinResponse{MayStart: true, Voter: true}, nil
 }
@@ -92,16 +92,16 @@ func (n *Node) serveRejoin(ctx context.Context, l *leader, r *raft.Raft, req *ro
 func (n *Node) firstLeader(l *leader) bool {
 	var first raft.Log
 	err := n.stores.Log.GetLog(bootstrapIndex+1, &first)
-	return err == nil && first.Term == l.Term && time.Since(first.AppendedAt) < youth
+	return err == nil && first.Term == l.Term && time.Since(first.AppendedAt) < bootstrapGrace
 }
 
-// takeIn lets a member with an empty disk take part, without a vote. Also a founder that is only late: what it may have
+// admitWithoutVote lets a member with an empty disk take part, without a vote. Also a founder that is only late: what it may have
 // voted and acknowledged before nobody can tell, since those that would know may have lost that themselves.
-func (n *Node) takeIn(ctx context.Context, l *leader, r *raft.Raft, member raft.Server) (*rollcallv1.RejoinResponse, error) {
+func (n *Node) admitWithoutVote(ctx context.Context, l *leader, r *raft.Raft, member raft.Server) (*rollcallv1.RejoinResponse, error) {
 	id := string(member.ID)
-	delete(l.promotions.caught, id) // what it had caught up with is gone
+	delete(l.promotionQueue.caught, id) // what it had caught up with is gone
 	if member.Suffrage == raft.Voter {
-		if err := n.invite(ctx, l, member, true); err != nil {
+		if err := n.notifyMembership(ctx, l, member, true); err != nil {
 			return nil, err
 		}
 		if n.firstLeader(l) {
@@ -122,8 +122,8 @@ func (n *Node) takeIn(ctx context.Context, l *leader, r *raft.Raft, member raft.
 	return &rollcallv1.RejoinResponse{MayStart: true, Term: r.CurrentTerm()}, nil
 }
 
-// invite tells a node, before its membership changes, whether it is to vote, and returns once it has noted that.
-func (n *Node) invite(ctx context.Context, l *leader, server raft.Server, vote bool) error {
+// notifyMembership tells a node, before its membership changes, whether it is to vote, and returns once it has noted that.
+func (n *Node) notifyMembership(ctx context.Context, l *leader, server raft.Server, vote bool) error {
 	client, err := n.peers.client(server)
 	if err != nil {
 		return err
@@ -168,8 +168,8 @@ func (n *Node) observeMembers(ctx context.Context, r *raft.Raft) error {
 	defer tick.Stop()
 	warned := make(map[string]uint32)
 	var (
-		noted  string
-		strays int
+		noted        string
+		unknownPeers int
 	)
 	for {
 		servers := without(r.GetConfiguration().Configuration().Servers, n.cfg.ID)
@@ -177,12 +177,12 @@ func (n *Node) observeMembers(ctx context.Context, r *raft.Raft) error {
 		noted = n.noteCluster(noted)
 		_, id := r.LeaderWithID()
 		if err := n.followsAnother(id, facts[id]); err == nil {
-			strays = 0
-		} else if strays++; strays > 1 { // once may be a snapshot that was restored between the two looks
+			unknownPeers = 0
+		} else if unknownPeers++; unknownPeers > 1 { // once may be a snapshot that was restored between the two looks
 			return err
 		}
 		if _, leader := r.LeaderWithID(); leader != "" && string(leader) != n.cfg.ID {
-			if d := n.peers.fact(string(leader)); d != nil && d.RelayerCount != uint32(n.cfg.RelayerCount) && warned[string(leader)] != d.RelayerCount+1 {
+			if d := n.peers.peerInfoOf(string(leader)); d != nil && d.RelayerCount != uint32(n.cfg.RelayerCount) && warned[string(leader)] != d.RelayerCount+1 {
 				warned[string(leader)] = d.RelayerCount + 1
 				n.log.Warn("the leader was started with another RELAYER_COUNT", "leader", leader, "its", d.RelayerCount, "own", n.cfg.RelayerCount)
 			}
@@ -204,7 +204,7 @@ func (n *Node) commandVersion(r *raft.Raft, own uint32) uint32 {
 		if s.Suffrage != raft.Voter || string(s.ID) == n.cfg.ID {
 			continue
 		}
-		d := n.peers.freshFact(string(s.ID), factsHold)
+		d := n.peers.peerInfoRefresh(string(s.ID), peerInfoTTL)
 		if d == nil {
 			return 1 // it may be of the first version
 		}
@@ -243,7 +243,7 @@ func (n *Node) notes(r *raft.Raft) []string {
 		if string(s.ID) == n.cfg.ID {
 			continue
 		}
-		if d := n.peers.fact(string(s.ID)); d != nil && d.RelayerCount != uint32(n.cfg.RelayerCount) {
+		if d := n.peers.peerInfoOf(string(s.ID)); d != nil && d.RelayerCount != uint32(n.cfg.RelayerCount) {
 			notes = append(notes, fmt.Sprintf("%s was started with RELAYER_COUNT=%d, the leader with %d", s.ID, d.RelayerCount, n.cfg.RelayerCount))
 		}
 	}

@@ -48,7 +48,7 @@ func (m *Metrics) follow(n *Node, r *raft.Raft) {
 		m.reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, f))
 	}
 	gauge("rollcall_leader", "1 while this node is the established leader.", func() float64 {
-		if n.reigning() != nil {
+		if n.currentLeader() != nil {
 			return 1
 		}
 		return 0

@@ -50,7 +50,7 @@ type Node struct {
 	transport *raft.NetworkTransport // set with raft
 	watchdog  *watchdog              // set with raft
 	snapshot  *snapshotter
-	lineage   *lineage // set with raft
+	forks     *forkDetector // set with raft
 	// replication is how the followers keep up, while this node leads.
 	replication replication
 	// leader is nil unless this node is the established leader.
@@ -163,7 +163,7 @@ func (n *Node) serve(ctx context.Context) (err error) {
 	defer stopWatching()
 	g.Go(func() error { return n.port.Run(serving) })
 	g.Go(func() error { // readiness is read from the disk, which may hang
-		return n.until(serving, "reading whether the node is ready", func() error { return n.watchHealth(serving) })
+		return n.runUntilStop(serving, "reading whether the node is ready", func() error { return n.watchHealth(serving) })
 	})
 	g.Go(func() error {
 		if err := n.grpc.Serve(n.port.GRPC()); !errors.Is(err, grpc.ErrServerStopped) {
@@ -194,8 +194,8 @@ func (n *Node) serve(ctx context.Context) (err error) {
 	return g.Wait()
 }
 
-// within does one step of a shutdown, and ends the process when it takes too long: a disk that hangs must not hold it.
-func (n *Node) within(step string, f func()) {
+// withStopTimeout does one step of a shutdown, and ends the process when it takes too long: a disk that hangs must not hold it.
+func (n *Node) withStopTimeout(step string, f func()) {
 	limit := time.AfterFunc(stopLimit, func() {
 		n.fail(fmt.Errorf("stop: %s has not ended for %v; the disk may hang; ending all the same", step, stopLimit))
 	})
@@ -203,10 +203,10 @@ func (n *Node) within(step string, f func()) {
 	f()
 }
 
-// until does what works until ctx ends, and from then on is a step of a shutdown.
-func (n *Node) until(ctx context.Context, step string, f func() error) error {
+// runUntilStop does what works until ctx ends, and from then on is a step of a shutdown.
+func (n *Node) runUntilStop(ctx context.Context, step string, f func() error) error {
 	ended := make(chan struct{})
-	defer context.AfterFunc(ctx, func() { n.within(step, func() { <-ended }) })()
+	defer context.AfterFunc(ctx, func() { n.withStopTimeout(step, func() { <-ended }) })()
 	defer close(ended)
 	return f()
 }
@@ -225,7 +225,7 @@ func (n *Node) work(ctx context.Context, watch func()) error {
 		r      *raft.Raft
 		notify <-chan bool
 	)
-	err := n.until(ctx, "joining the cluster", func() (err error) {
+	err := n.runUntilStop(ctx, "joining the cluster", func() (err error) {
 		r, notify, err = n.join(ctx)
 		return err
 	})
@@ -241,13 +241,13 @@ func (n *Node) work(ctx context.Context, watch func()) error {
 	g.Go(func() error { return n.watchLineage(gctx) })
 	// None of these can be called back from the disk, which a snapshot keeps busy for long even when it is well.
 	g.Go(func() error {
-		return n.until(gctx, "writing a snapshot", func() error { return n.snapshot.run(gctx) })
+		return n.runUntilStop(gctx, "writing a snapshot", func() error { return n.snapshot.run(gctx) })
 	})
 	g.Go(func() error {
-		return n.until(gctx, "noting the cluster", func() error { return n.observeMembers(gctx, r) })
+		return n.runUntilStop(gctx, "noting the cluster", func() error { return n.observeMembers(gctx, r) })
 	})
 	g.Go(func() error {
-		return n.until(gctx, "noting the vote", func() error { return n.regainVote(gctx, r) })
+		return n.runUntilStop(gctx, "noting the vote", func() error { return n.requestVote(gctx, r) })
 	})
 	return g.Wait()
 }
@@ -297,7 +297,7 @@ func (n *Node) stopRaft() error {
 	}
 	defer n.transport.CloseStreams() // Raft closes the listener, but not what it dialled
 	var err error
-	n.within("Raft", func() { err = r.Shutdown().Error() })
+	n.withStopTimeout("Raft", func() { err = r.Shutdown().Error() })
 	if err != nil {
 		return fmt.Errorf("stop raft: %w", err)
 	}
@@ -309,7 +309,7 @@ func (n *Node) closeStores() error {
 		return nil
 	}
 	var err error
-	n.within("closing the stores", func() { err = n.stores.Closer.Close() })
+	n.withStopTimeout("closing the stores", func() { err = n.stores.Closer.Close() })
 	return err
 }
 
@@ -359,7 +359,7 @@ func (n *Node) startRaft() (*raft.Raft, chan bool, error) {
 	if err != nil {
 		return nil, nil, errors.Join(err, network.Close())
 	}
-	n.lineage = lineage
+	n.forks = lineage
 	trans := newTransport(network, lineage.check, &n.replication)
 	r, err := raft.NewRaft(cfg, n.snapshot, lineage.logs(), n.stores.Stable, lineage.snapshots(), trans)
 	if err != nil {

@@ -36,9 +36,9 @@ func (n *Node) describe() *rollcallv1.DescribeResponse {
 		Node: n.cfg.ID, Cluster: s.Cluster(), Epoch: s.Epoch(), AppliedIndex: s.Index(),
 		CommandVersion: fsm.CommandVersion, Version: n.cfg.Version, RelayerCount: uint32(n.cfg.RelayerCount),
 		ClientAddress: n.cfg.AdvertiseClient, HttpAddress: n.cfg.HTTPAddress,
-		Leader: n.reigning() != nil, Rejoining: n.marked(), HasState: n.hasHistory(),
+		Leader: n.currentLeader() != nil, Rejoining: n.isRejoining(), HasState: n.hasHistory(),
 	}
-	if n.unsettled() {
+	if n.uncommittedRestore() {
 		d.Cluster = "" // nobody is to act on a name that may come undone
 	}
 	if r := n.raft.Load(); r != nil {
@@ -87,7 +87,7 @@ func (n peer) Invite(_ context.Context, req *rollcallv1.InviteRequest) (*rollcal
 	}
 	var err error
 	if req.Vote {
-		err = n.mark()
+		err = n.setRejoining()
 	} else {
 		err = n.unmark()
 	}

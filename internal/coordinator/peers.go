@@ -23,12 +23,12 @@ type peers struct {
 
 	mu     sync.Mutex
 	conns  map[string]*grpc.ClientConn // by address
-	facts  map[string]fact
+	facts  map[string]peerInfo
 	closed bool
 }
 
-// fact is what a node said of itself, and when it was asked.
-type fact struct {
+// peerInfo is what a node said of itself, and when it was asked.
+type peerInfo struct {
 	*rollcallv1.DescribeResponse
 	asked time.Time
 }
@@ -53,7 +53,7 @@ func newPeers(cfg *Config, port *clusterport.Port) *peers {
 		},
 		addresses: make(map[raft.ServerID]string),
 		conns:     make(map[string]*grpc.ClientConn),
-		facts:     make(map[string]fact),
+		facts:     make(map[string]peerInfo),
 	}
 	for _, peer := range cfg.Peers {
 		p.addresses[raft.ServerID(peer.ID)] = peer.Address
@@ -131,14 +131,14 @@ func (p *peers) describe(ctx context.Context, servers []raft.Server, timeout tim
 	wg.Wait()
 	p.mu.Lock()
 	for id, d := range out {
-		p.facts[string(id)] = fact{d, asked}
+		p.facts[string(id)] = peerInfo{d, asked}
 	}
 	p.mu.Unlock()
 	return out
 }
 
-// hurry has peers that did not answer tried again at once, and often for a while.
-func (p *peers) hurry(servers []raft.Server) {
+// resetBackoff has peers that did not answer tried again at once, and often for a while.
+func (p *peers) resetBackoff(servers []raft.Server) {
 	for _, s := range servers {
 		if conn, err := p.conn(p.address(s)); err == nil { // otherwise there is nothing to hurry
 			conn.ResetConnectBackoff()
@@ -146,15 +146,15 @@ func (p *peers) hurry(servers []raft.Server) {
 	}
 }
 
-// fact is what a node last said of itself; nil if it never did.
-func (p *peers) fact(node string) *rollcallv1.DescribeResponse {
+// peerInfoOf is what a node last said of itself; nil if it never did.
+func (p *peers) peerInfoOf(node string) *rollcallv1.DescribeResponse {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.facts[node].DescribeResponse
 }
 
-// freshFact is what a node said of itself within the last while; nil if it did not.
-func (p *peers) freshFact(node string, within time.Duration) *rollcallv1.DescribeResponse {
+// peerInfoRefresh is what a node said of itself within the last while; nil if it did not.
+func (p *peers) peerInfoRefresh(node string, within time.Duration) *rollcallv1.DescribeResponse {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if f := p.facts[node]; time.Since(f.asked) <= within {

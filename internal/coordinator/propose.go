@@ -98,7 +98,7 @@ func (p *proposer) propose(ctx context.Context, op *rollcallv1.Operation, after 
 	}
 	p.mu.Unlock()
 	if free {
-		p.carry()
+		p.applyBatch()
 	}
 	select {
 	case <-pr.done:
@@ -134,11 +134,11 @@ func (p *proposer) dropLeft() {
 	p.left = 0
 }
 
-// carry takes the next entry through Raft, and leaves what has collected meanwhile to a goroutine: the caller has
+// applyBatch takes the next entry through Raft, and leaves what has collected meanwhile to a goroutine: the caller has
 // its own answer by then.
-func (p *proposer) carry() {
+func (p *proposer) applyBatch() {
 	p.order.Lock()
-	wait := p.submit(p.take())
+	wait := p.submit(p.nextBatch())
 	p.order.Unlock()
 	wait()
 	p.mu.Lock()
@@ -147,11 +147,11 @@ func (p *proposer) carry() {
 		p.busy--
 		return
 	}
-	go p.carry()
+	go p.applyBatch()
 }
 
-// take removes the next entry's worth of operations from the queue.
-func (p *proposer) take() []*proposal {
+// nextBatch removes the next entry's worth of operations from the queue.
+func (p *proposer) nextBatch() []*proposal {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.left > 0 {

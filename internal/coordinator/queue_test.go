@@ -57,7 +57,7 @@ func TestQueueOfWritesIsBounded(t *testing.T) {
 		require.NoError(t, write(size).err, "its place is free")
 		require.ErrorIs(t, write(size).err, errBusy)
 
-		require.Len(t, p.take(), 1, "a large one goes alone")
+		require.Len(t, p.nextBatch(), 1, "a large one goes alone")
 		require.NoError(t, write(size).err)
 	})
 }
@@ -77,12 +77,12 @@ func TestWritesWhoseCallersLeftAreNotProposed(t *testing.T) {
 			require.ErrorIs(t, waiting[i].err, context.Canceled)
 			require.Equal(t, 1, waiting[i].after)
 		}
-		batch := p.take()
+		batch := p.nextBatch()
 		require.Len(t, batch, 7)
 		for _, pr := range batch {
 			require.NotNil(t, pr.op)
 		}
-		require.Empty(t, p.take())
+		require.Empty(t, p.nextBatch())
 		require.Zero(t, p.queued)
 
 		// One that Raft has may be done.
@@ -104,7 +104,7 @@ func TestQueueForgetsWhoLeft(t *testing.T) {
 			synctest.Wait()
 		}
 		require.LessOrEqual(t, len(p.queue), 3)
-		require.Len(t, p.take(), 1)
+		require.Len(t, p.nextBatch(), 1)
 		require.NoError(t, stays.err)
 	})
 }

@@ -65,8 +65,8 @@ func (c *simCluster) add(id string) {
 	c.await(id+" votes", func() bool { return c.suffrage(id) == rollcallv1.Suffrage_SUFFRAGE_VOTER })
 }
 
-// until waits for what happens inside the nodes, to the millisecond.
-func (c *simCluster) until(what string, condition func() bool) {
+// waitUntil waits for what happens inside the nodes, to the millisecond.
+func (c *simCluster) waitUntil(what string, condition func() bool) {
 	c.t.Helper()
 	for range 60_000 {
 		if condition() {
@@ -190,7 +190,7 @@ func TestRejoinSurvivesTheLeader(t *testing.T) {
 	forEachRejoinStep(t, func(t *testing.T, step int, seed uint64, founder bool) {
 		c, leader, victim, random := wipedMember(t, seed, founder)
 		for _, s := range rejoinSteps[:step+1] {
-			c.until(s.name, func() bool { return s.done(c, leader, victim) })
+			c.waitUntil(s.name, func() bool { return s.done(c, leader, victim) })
 		}
 		pass(time.Duration(random.IntN(4)) * time.Millisecond)
 		c.kill(leader)
@@ -203,7 +203,7 @@ func TestRejoinSurvivesTheNode(t *testing.T) {
 	forEachRejoinStep(t, func(t *testing.T, step int, seed uint64, founder bool) {
 		c, leader, victim, random := wipedMember(t, seed, founder)
 		for _, s := range rejoinSteps[:step+1] {
-			c.until(s.name, func() bool { return s.done(c, leader, victim) })
+			c.waitUntil(s.name, func() bool { return s.done(c, leader, victim) })
 		}
 		pass(time.Duration(random.IntN(30)) * time.Millisecond)
 		stores := c.nodes[victim].stores
@@ -240,7 +240,7 @@ func TestAddedNodeVotesUnderTheNextLeader(t *testing.T) {
 						pass(20 * time.Millisecond)
 					}
 				}()
-				c.until("it is a member", func() bool {
+				c.waitUntil("it is a member", func() bool {
 					s, member := written(t, c.nodes[leader].stores, "c4")
 					require.NotEqual(t, raft.Voter == s, member, "it begins without a vote")
 					return member
@@ -337,7 +337,7 @@ func (d raftDialer) Dial(address raft.ServerAddress, timeout time.Duration) (net
 func TestWipedNodeGivesNoSecondVote(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, leader, victim, _ := wipedMember(t, 0, true)
-		c.until("raft has started", func() bool { return c.nodes[victim].Directory().State().Len() > 0 })
+		c.waitUntil("raft has started", func() bool { return c.nodes[victim].Directory().State().Len() > 0 })
 		term, err := c.nodes[leader].stores.Stable.GetUint64([]byte("CurrentTerm"))
 		require.NoError(t, err)
 

@@ -34,8 +34,8 @@ const (
 	undoneFolder = "raft-undone-"
 )
 
-// replacement is the hold that a restore has on a leadership.
-type replacement struct {
+// restoreState is the hold that a restore has on a leadership.
+type restoreState struct {
 	mu sync.Mutex
 	// done is closed when the outcome is known; nil before a restore. No other epoch opens meanwhile.
 	done chan struct{}
@@ -55,7 +55,7 @@ func (e *unsettledError) Error() string {
 func (e *unsettledError) Unwrap() error { return e.cause }
 
 // settled waits for the restore under way and fails with an *unsettledError if it may come undone.
-func (p *replacement) settled() error {
+func (p *restoreState) settled() error {
 	p.mu.Lock()
 	done := p.done
 	p.mu.Unlock()
@@ -67,7 +67,7 @@ func (p *replacement) settled() error {
 }
 
 // begin makes settled wait until the function it returns is called.
-func (p *replacement) begin() (end func()) {
+func (p *restoreState) begin() (end func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	done := make(chan struct{})
@@ -75,17 +75,17 @@ func (p *replacement) begin() (end func()) {
 	return func() { close(done) }
 }
 
-// unsettled reports whether the directory may be one that comes undone. Asked after the directory was read, false
+// uncommittedRestore reports whether the directory may be one that comes undone. Asked after the directory was read, false
 // means that what was read may be shown.
-func (n *Node) unsettled() bool {
+func (n *Node) uncommittedRestore() bool {
 	l := n.leader.Load()
-	return l != nil && l.replacement.open.Load()
+	return l != nil && l.restoreState.open.Load()
 }
 
 // replace ends the epoch and restores a snapshot. Before it returns no other epoch opens. It fails with an
 // *unknownError when the restore may come undone, and otherwise when nothing was restored.
 func (n *Node) replace(ctx context.Context, l *leader, r *raft.Raft, meta *raft.SnapshotMeta, content io.Reader) error {
-	defer l.replacement.begin()()
+	defer l.restoreState.begin()()
 	again := &ReestablishError{AtLeast: l.Epoch + 1}
 	l.reestablish(again)
 	if context.Cause(l.ctx) != error(again) { //nolint:errorlint // this very request, not one like it
@@ -95,24 +95,24 @@ func (n *Node) replace(ctx context.Context, l *leader, r *raft.Raft, meta *raft.
 	ctx, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()
 	select {
-	case <-l.retired:
+	case <-l.leadDone:
 	case <-ctx.Done():
 		return status.Errorf(codes.Aborted, "nothing was restored: the leader's work has not ended: %v", context.Cause(ctx))
 	}
 	if err := n.markRestore(r); err != nil {
 		return status.Errorf(codes.Internal, "nothing was restored: %v", err)
 	}
-	l.replacement.open.Store(true)
+	l.restoreState.open.Store(true)
 	// Nothing commits until all of it is here and on a quorum: a large write, that takes its time.
 	pending := n.watchdog.begin(int(meta.Size))
-	snapshot := &wholly{Reader: content}
+	snapshot := &eofReader{Reader: content}
 	err := r.Restore(meta, snapshot, restoreTimeout)
 	pending.end(err)
 	if err != nil && snapshot.read {
-		l.replacement.err = &unsettledError{err}
+		l.restoreState.err = &unsettledError{err}
 		return &unknownError{fmt.Errorf("restore: %w", err)}
 	}
-	l.replacement.open.Store(false)
+	l.restoreState.open.Store(false)
 	if err := n.unmarkRestore(); err != nil {
 		n.log.Warn("mark of a restore not removed; the next start will begin with an empty disk", "err", err)
 	}
@@ -122,13 +122,13 @@ func (n *Node) replace(ctx context.Context, l *leader, r *raft.Raft, meta *raft.
 	return nil
 }
 
-// wholly notes when all has been read: only then can Raft have stored the snapshot.
-type wholly struct {
+// eofReader notes when all has been read: only then can Raft have stored the snapshot.
+type eofReader struct {
 	io.Reader
 	read bool // to the end
 }
 
-func (w *wholly) Read(p []byte) (int, error) {
+func (w *eofReader) Read(p []byte) (int, error) {
 	n, err := w.Reader.Read(p)
 	w.read = w.read || errors.Is(err, io.EOF)
 	return n, err
@@ -146,14 +146,14 @@ func (n *Node) markRestore(r *raft.Raft) error {
 	if n.cfg.DataDir == "" || voters <= 2 {
 		return nil
 	}
-	return note(n.cfg.DataDir, restoreMark)
+	return writeMarker(n.cfg.DataDir, restoreMark)
 }
 
 func (n *Node) unmarkRestore() error {
 	if n.cfg.DataDir == "" {
 		return nil
 	}
-	return unnote(n.cfg.DataDir, restoreMark)
+	return removeMarker(n.cfg.DataDir, restoreMark)
 }
 
 // openStores opens the stores in a data folder. A state that may hold an undone restore is moved aside: the node goes
@@ -170,13 +170,13 @@ func openStores(cfg raftstore.Config, founder bool) (*raftstore.Stores, error) {
 	err = nil // a mark that cannot be looked at counts
 	aside := filepath.Join(cfg.Dir, undoneFolder+time.Now().UTC().Format("20060102T150405.000000"))
 	if founder {
-		err = note(cfg.Dir, rejoinMark)
+		err = writeMarker(cfg.Dir, rejoinMark)
 	}
 	if err == nil {
 		err = errors.Join(os.Rename(filepath.Join(cfg.Dir, "raft"), aside), syncDir(cfg.Dir))
 	}
 	if err = errors.Join(err, s.Close()); err == nil {
-		err = unnote(cfg.Dir, restoreMark)
+		err = removeMarker(cfg.Dir, restoreMark)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("move the state of an interrupted restore aside: %w", err)
@@ -187,8 +187,8 @@ func openStores(cfg raftstore.Config, founder bool) (*raftstore.Stores, error) {
 	return raftstore.Open(cfg)
 }
 
-// note makes an empty file, to stay.
-func note(dir, name string) error {
+// writeMarker makes an empty file, to stay.
+func writeMarker(dir, name string) error {
 	f, err := os.OpenFile(filepath.Join(dir, name), os.O_CREATE|os.O_WRONLY, 0o600)
 	if err == nil {
 		err = errors.Join(f.Sync(), f.Close(), syncDir(dir))
@@ -196,8 +196,8 @@ func note(dir, name string) error {
 	return err
 }
 
-// unnote removes what note made, if it is there.
-func unnote(dir, name string) error {
+// removeMarker removes what note made, if it is there.
+func removeMarker(dir, name string) error {
 	err := os.Remove(filepath.Join(dir, name))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil

@@ -51,7 +51,7 @@ func TestInterruptedRestoreIsForgotten(t *testing.T) {
 			_, err := c.restore(former, snapshot, false)
 			restored <- err
 		}()
-		c.until("restored on the leader", func() bool { return len(c.ids(former)) == 1 })
+		c.waitUntil("restored on the leader", func() bool { return len(c.ids(former)) == 1 })
 		for _, p := range c.peers {
 			if p.ID != former {
 				c.net.Cut(former, p.ID)
@@ -133,7 +133,7 @@ func TestUncommittedRestoreIsNotShown(t *testing.T) {
 			_, err := c.restore(leader, snapshot, false)
 			restored <- err
 		}()
-		c.until("restored on the leader", func() bool { return c.nodes[leader].Directory().State().Len() == 4000 })
+		c.waitUntil("restored on the leader", func() bool { return c.nodes[leader].Directory().State().Len() == 4000 })
 		try := func(call func(ctx context.Context) error) error {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
@@ -197,7 +197,7 @@ func TestFollowersStayDuringASlowForeignRestore(t *testing.T) {
 			_, err := c.restore(leader, snapshot, true)
 			restored <- err
 		}()
-		c.until("restored on the leader", func() bool { return c.nodes[leader].Directory().State().Cluster() == name })
+		c.waitUntil("restored on the leader", func() bool { return c.nodes[leader].Directory().State().Cluster() == name })
 		c.start(late, stores)
 		require.NoError(t, <-restored)
 		for id := range c.nodes {

@@ -26,9 +26,9 @@ type follower struct {
 	rounds, due uint64
 }
 
-// drained is in how many rounds what replicates to a follower has surely taken up what a transfer left for it: it
+// roundsAfterTransfer is in how many rounds what replicates to a follower has surely taken up what a transfer left for it: it
 // chooses at random between that and the next entries.
-const drained = 16
+const roundsAfterTransfer = 16
 
 // follower is called with mu held.
 func (s *replication) follower(id raft.ServerID) *follower {
@@ -71,17 +71,17 @@ func (s *replication) begin(id raft.ServerID, req *raft.AppendEntriesRequest) (e
 	}
 }
 
-// ranOut notes that a follower was to take the lead, and Raft stopped waiting for it.
-func (s *replication) ranOut(id raft.ServerID) {
+// transferTimedOut notes that a follower was to take the lead, and Raft stopped waiting for it.
+func (s *replication) transferTimedOut(id raft.ServerID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	f := s.follower(id)
-	f.due = f.rounds + drained
+	f.due = f.rounds + roundsAfterTransfer
 }
 
-// keepUp are those of the voters that take what they are sent, none of it for longer than patience: the one with the
+// caughtUpVoters are those of the voters that take what they are sent, none of it for longer than patience: the one with the
 // most of the log first.
-func (s *replication) keepUp(term uint64, voters []raft.Server, patience time.Duration) []raft.Server {
+func (s *replication) caughtUpVoters(term uint64, voters []raft.Server, patience time.Duration) []raft.Server {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if term != s.term {

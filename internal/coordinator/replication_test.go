@@ -15,7 +15,7 @@ func TestWhoKeepsUp(t *testing.T) {
 		return &raft.AppendEntriesRequest{Term: term, PrevLogEntry: after, Entries: make([]*raft.Log, 1)}
 	}
 	able := func(r *replication, term uint64) (ids []raft.ServerID) {
-		for _, s := range r.keepUp(term, voters, time.Second) {
+		for _, s := range r.caughtUpVoters(term, voters, time.Second) {
 			ids = append(ids, s.ID)
 		}
 		return ids
@@ -35,8 +35,8 @@ func TestWhoKeepsUp(t *testing.T) {
 	r.begin("b", &raft.AppendEntriesRequest{Term: 1})(true)
 	require.Equal(t, ids("a"), able(&r, 1), "a heartbeat is no entry")
 
-	r.ranOut("a")
-	for range drained - 1 {
+	r.transferTimedOut("a")
+	for range roundsAfterTransfer - 1 {
 		r.begin("a", entries(1, 5))(true)
 		require.Empty(t, able(&r, 1))
 	}

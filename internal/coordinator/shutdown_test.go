@@ -45,7 +45,7 @@ func runSole(t *testing.T, network *memnet.Network, log raft.LogStore) (n *Node,
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- n.Run(ctx) }()
-	for n.reigning() == nil {
+	for n.currentLeader() == nil {
 		<-time.After(10 * time.Millisecond)
 	}
 	return n, stop, ended
@@ -58,7 +58,7 @@ func TestStopEndsWithAHungDisk(t *testing.T) {
 		n, stop, done := runSole(t, memnet.New(), log)
 
 		log.hangs.Store(true)
-		l, written := n.reigning(), make(chan error, 1)
+		l, written := n.currentLeader(), make(chan error, 1)
 		go func() {
 			_, err := n.register(t.Context(), l, &rollcallv1.RegisterServicesRequest{
 				Services: []*rollcallv1.Service{{Id: "x", Kind: "relayer", WorkerRef: &rollcallv1.WorkerRef{Url: "http://x"}}},
@@ -112,7 +112,7 @@ func TestStopEndsThoughASnapshotDoesNot(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- n.Run(ctx) }()
-		for n.reigning() == nil {
+		for n.currentLeader() == nil {
 			<-time.After(10 * time.Millisecond)
 		}
 		n.snapshot.bytes.Add(logBudget)
@@ -156,7 +156,7 @@ func TestStopEndsThoughRaftForgetsAWrite(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- n.Run(ctx) }()
-	require.Eventually(t, func() bool { return n.reigning() != nil }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return n.currentLeader() != nil }, time.Minute, time.Millisecond)
 	r := n.raft.Load()
 
 	conn, err := grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()))

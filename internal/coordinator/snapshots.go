@@ -33,7 +33,7 @@ const (
 
 func (n cluster) TakeSnapshot(_ *rollcallv1.TakeSnapshotRequest, stream grpc.ServerStreamingServer[rollcallv1.TakeSnapshotResponse]) error {
 	s := n.machine.State()
-	if s.Cluster() == "" || n.unsettled() {
+	if s.Cluster() == "" || n.uncommittedRestore() {
 		return toStatus(errNotEstablished)
 	}
 	ctx, cancel := context.WithCancelCause(stream.Context())
@@ -193,7 +193,7 @@ func (n *Node) awaitEpoch(ctx context.Context, above uint64) (uint64, error) {
 	ctx, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()
 	for {
-		if l := n.reigning(); l != nil && l.Epoch > above {
+		if l := n.currentLeader(); l != nil && l.Epoch > above {
 			return l.Epoch, nil
 		}
 		if err := sleep(ctx, 5*time.Millisecond); err != nil {

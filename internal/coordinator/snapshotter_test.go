@@ -20,7 +20,7 @@ func TestKeptEntriesFollowTheirSize(t *testing.T) {
 		store := raft.NewInmemStore()
 		n, stop, done := runSole(t, memnet.New(), store)
 		write := func(id string) {
-			l := n.reigning()
+			l := n.currentLeader()
 			_, err := n.register(t.Context(), l, &rollcallv1.RegisterServicesRequest{
 				Services: []*rollcallv1.Service{{Id: id, Kind: "relayer", WorkerRef: &rollcallv1.WorkerRef{Url: "http://x"}}},
 			}, &rollcallv1.WriteFence{Owner: fsm.Operator.Proto(), Epoch: l.Epoch})

@@ -26,10 +26,10 @@ func (c *Config) staticFleet() []*rollcallv1.Service {
 	return fleet
 }
 
-// keepStaticFleet writes the static fleet at the beginning of an epoch, which also removes what an earlier
+// reconcileStaticServices writes the static fleet at the beginning of an epoch, which also removes what an earlier
 // leader's larger one left, and again whenever one of its members leaves the directory: a gateway that had taken
 // an entry over and then deregistered it gives it back that way.
-func (n *Node) keepStaticFleet(l *leader) {
+func (n *Node) reconcileStaticServices(l *leader) {
 	fleet := n.cfg.staticFleet()
 	policy := retryPolicy()
 	for seq := uint64(1); ; seq++ {

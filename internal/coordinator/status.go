@@ -32,8 +32,8 @@ func (n *Node) Status(ctx context.Context, b []byte) ([]byte, error) {
 	return b, err
 }
 
-// Led reports whether this node knows a leader, itself included. That one may not answer.
-func (n *Node) Led() bool { return n.leaderHint() != nil }
+// HasLeader reports whether this node knows a leader, itself included. That one may not answer.
+func (n *Node) HasLeader() bool { return n.leaderHint() != nil }
 
 // relay sends messages as ever, and leaves what comes back encoded.
 type relay struct{ encoding.CodecV2 }

@@ -39,7 +39,7 @@ func TestStatusOfAVeryLargeFleet(t *testing.T) {
 		})
 		leader, epoch := c.leader()
 		for id, n := range c.nodes {
-			c.await("the node knows who leads", func() bool { return n.Led() })
+			c.await("the node knows who leads", func() bool { return n.HasLeader() })
 			raw, err := n.Status(t.Context(), nil)
 			require.NoError(t, err, id)
 			require.Greater(t, len(raw), 30_000_000)
@@ -92,7 +92,7 @@ func TestStatusWithoutALeader(t *testing.T) {
 				c.stop(id)
 			}
 		}
-		c.await("it notices", func() bool { return !n.Led() })
+		c.await("it notices", func() bool { return !n.HasLeader() })
 		began := time.Now()
 		_, err := n.Status(t.Context(), nil)
 		require.Error(t, err)

@@ -38,7 +38,7 @@ func (n cluster) TransferLeadership(ctx context.Context, req *rollcallv1.Transfe
 	err = n.transfer(ctx, r, to)
 	if _, unknown := errors.AsType[*unknownError](err); err != nil && !unknown {
 		code := codes.Aborted
-		if errors.Is(err, errBehind) {
+		if errors.Is(err, errNotCaughtUp) {
 			code = codes.FailedPrecondition
 		}
 		return nil, status.Errorf(code, "leadership not handed over: %v", err)
@@ -63,8 +63,8 @@ func (n *Node) handOver(r *raft.Raft) {
 	}
 }
 
-// errBehind means that none of the voters takes what Raft sends it.
-var errBehind = errors.New("does not answer, or has not caught up since it was away; rollcall cluster status shows when it has")
+// errNotCaughtUp means that none of the voters takes what Raft sends it.
+var errNotCaughtUp = errors.New("does not answer, or has not caught up since it was away; rollcall cluster status shows when it has")
 
 // transfer hands the leadership to one of the voters, which are asked in turn while there is time: the connection to
 // one that has restarted shows only when it is used that it is dead.
@@ -109,10 +109,10 @@ func (n *Node) ask(ctx context.Context, r *raft.Raft, voters []raft.Server, aske
 	case <-ctx.Done():
 		return "", raft.ErrLeadershipTransferInProgress
 	}
-	able := n.replication.keepUp(r.CurrentTerm(), voters, n.cfg.Timing.Election)
+	able := n.replication.caughtUpVoters(r.CurrentTerm(), voters, n.cfg.Timing.Election)
 	if len(able) == 0 {
 		<-n.transferring
-		return "", fmt.Errorf("%s %w", names(voters), errBehind)
+		return "", fmt.Errorf("%s %w", names(voters), errNotCaughtUp)
 	}
 	next := slices.MinFunc(able, func(a, b raft.Server) int { return cmp.Compare(asked[a.ID], asked[b.ID]) })
 	done := make(chan error, 1)
@@ -120,7 +120,7 @@ func (n *Node) ask(ctx context.Context, r *raft.Raft, voters []raft.Server, aske
 		began := time.Now()
 		err := r.LeadershipTransferToServer(next.ID, raft.ServerAddress(n.peers.address(next))).Error()
 		if time.Since(began) >= n.cfg.Timing.Election {
-			n.replication.ranOut(next.ID)
+			n.replication.transferTimedOut(next.ID)
 		}
 		<-n.transferring
 		done <- err

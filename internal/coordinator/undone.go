@@ -33,9 +33,9 @@ func (e *undoneError) Error() string {
 // position is where in the history of a cluster a snapshot or an entry stands.
 type position struct{ index, term uint64 }
 
-// lineage stands between Raft and its stores and sees to it that the log goes on from what the snapshots hold. Safe for
+// forkDetector stands between Raft and its stores and sees to it that the log goes on from what the snapshots hold. Safe for
 // concurrent use.
-type lineage struct {
+type forkDetector struct {
 	stores *Stores
 	// undone gets the first contradiction.
 	undone chan *undoneError
@@ -45,8 +45,8 @@ type lineage struct {
 	held []position
 }
 
-func newLineage(stores *Stores) (*lineage, error) {
-	l := &lineage{stores: stores, undone: make(chan *undoneError, 1)}
+func newLineage(stores *Stores) (*forkDetector, error) {
+	l := &forkDetector{stores: stores, undone: make(chan *undoneError, 1)}
 	metas, err := stores.Snapshots.List()
 	if err != nil {
 		return nil, fmt.Errorf("list snapshots: %w", err)
@@ -58,7 +58,7 @@ func newLineage(stores *Stores) (*lineage, error) {
 }
 
 // hold notes a snapshot that has been stored. It forgets older ones, which Raft would not start from.
-func (l *lineage) hold(p position) {
+func (l *forkDetector) hold(p position) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.held = append(slices.DeleteFunc(l.held, func(h position) bool {
@@ -66,8 +66,8 @@ func (l *lineage) hold(p position) {
 	}), p)
 }
 
-// contradiction finds an entry that belongs to a history without a snapshot which this node has; nil when there is none.
-func (l *lineage) contradiction(entries []*raft.Log) *undoneError {
+// findFork finds an entry that belongs to a history without a snapshot which this node has; nil when there is none.
+func (l *forkDetector) findFork(entries []*raft.Log) *undoneError {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, e := range entries {
@@ -82,12 +82,12 @@ func (l *lineage) contradiction(entries []*raft.Log) *undoneError {
 
 // check refuses what another node sends if it contradicts a snapshot. Raft is not shown it: where it has the entry above,
 // it asks for that before it stores anything, and would for ever.
-func (l *lineage) check(command any) error {
+func (l *forkDetector) check(command any) error {
 	req, ok := command.(*raft.AppendEntriesRequest)
 	if !ok {
 		return nil
 	}
-	err := l.contradiction(req.Entries)
+	err := l.findFork(req.Entries)
 	if err == nil {
 		return nil
 	}
@@ -100,58 +100,58 @@ func (l *lineage) check(command any) error {
 	return err
 }
 
-func (l *lineage) tell(err *undoneError) {
+func (l *forkDetector) tell(err *undoneError) {
 	select {
 	case l.undone <- err:
 	default: // once is enough
 	}
 }
 
-func (l *lineage) logs() raft.LogStore { return checkedLogs{l.stores.Log, l} }
+func (l *forkDetector) logs() raft.LogStore { return guardedLogStore{l.stores.Log, l} }
 
-// checkedLogs keeps out of the log what contradicts a snapshot. Entries that came while the snapshot was being installed
+// guardedLogStore keeps out of the log what contradicts a snapshot. Entries that came while the snapshot was being installed
 // passed the check before there was anything to contradict.
-type checkedLogs struct {
+type guardedLogStore struct {
 	raft.LogStore
-	lineage *lineage
+	forks *forkDetector
 }
 
-func (s checkedLogs) StoreLog(entry *raft.Log) error { return s.StoreLogs([]*raft.Log{entry}) }
+func (s guardedLogStore) StoreLog(entry *raft.Log) error { return s.StoreLogs([]*raft.Log{entry}) }
 
-func (s checkedLogs) StoreLogs(entries []*raft.Log) error {
-	if err := s.lineage.contradiction(entries); err != nil {
-		s.lineage.tell(err)
+func (s guardedLogStore) StoreLogs(entries []*raft.Log) error {
+	if err := s.forks.findFork(entries); err != nil {
+		s.forks.tell(err)
 		return err
 	}
 	return s.LogStore.StoreLogs(entries)
 }
 
-func (l *lineage) snapshots() raft.SnapshotStore { return notedSnapshots{l.stores.Snapshots, l} }
+func (l *forkDetector) snapshots() raft.SnapshotStore { return trackedSnapshots{l.stores.Snapshots, l} }
 
-// notedSnapshots tells of the snapshots that are stored.
-type notedSnapshots struct {
+// trackedSnapshots tells of the snapshots that are stored.
+type trackedSnapshots struct {
 	raft.SnapshotStore
-	lineage *lineage
+	forks *forkDetector
 }
 
-func (s notedSnapshots) Create(version raft.SnapshotVersion, index, term uint64, c raft.Configuration, cIndex uint64, trans raft.Transport) (raft.SnapshotSink, error) {
+func (s trackedSnapshots) Create(version raft.SnapshotVersion, index, term uint64, c raft.Configuration, cIndex uint64, trans raft.Transport) (raft.SnapshotSink, error) {
 	sink, err := s.SnapshotStore.Create(version, index, term, c, cIndex, trans)
 	if err != nil {
 		return nil, err
 	}
-	return &notedSink{sink, s.lineage, position{index, term}}, nil
+	return &notedSink{sink, s.forks, position{index, term}}, nil
 }
 
 type notedSink struct {
 	raft.SnapshotSink
-	lineage  *lineage
+	forks    *forkDetector
 	position position
 }
 
 func (s *notedSink) Close() error {
 	err := s.SnapshotSink.Close()
 	if err == nil {
-		s.lineage.hold(s.position)
+		s.forks.hold(s.position)
 	}
 	return err
 }
@@ -161,10 +161,10 @@ func (n *Node) watchLineage(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
 		return nil
-	case undone := <-n.lineage.undone:
+	case undone := <-n.forks.undone:
 		var err error = undone
 		if n.cfg.DataDir != "" {
-			err = errors.Join(err, note(n.cfg.DataDir, restoreMark))
+			err = errors.Join(err, writeMarker(n.cfg.DataDir, restoreMark))
 		}
 		return err
 	}

@@ -25,7 +25,7 @@ func (c *simCluster) restoreWith(leader, follower string, snapshot []byte, forei
 		_, err := c.restore(leader, snapshot, foreign)
 		done <- err
 	}()
-	c.until("restored on the leader", func() bool { return len(c.ids(leader)) < 3 })
+	c.waitUntil("restored on the leader", func() bool { return len(c.ids(leader)) < 3 })
 	for id := range c.nodes {
 		if id != leader && id != follower {
 			c.net.Cut(leader, id)
@@ -59,7 +59,7 @@ func interruptedRestore(t *testing.T, learner, foreign, more bool) (c *simCluste
 		c.await("all on "+id, func() bool { return slices.Equal(c.ids(id), []string{"a", "b", "c"}) })
 	}
 	restored := c.restoreWith(former, follower, snapshot, foreign)
-	c.until("restored on the follower", func() bool { return len(c.ids(follower)) < 3 })
+	c.waitUntil("restored on the follower", func() bool { return len(c.ids(follower)) < 3 })
 	if !more {
 		c.net.Cut(former, follower)
 	}
@@ -88,7 +88,7 @@ func TestFollowerForgetsARestoreThatCameUndone(t *testing.T) {
 				if tc.restarts {
 					c.stop(follower)
 					c.start(follower, nil)
-					c.until("it has what it installed", func() bool { return c.nodes[follower].Directory().State().Cluster() != "" })
+					c.waitUntil("it has what it installed", func() bool { return c.nodes[follower].Directory().State().Cluster() != "" })
 				}
 				c.net.Heal()
 				select {
@@ -167,7 +167,7 @@ func TestRestoreComesUndoneWhileItIsInstalled(t *testing.T) {
 				slow := stores[follower]
 				slow.slow.Store(true)
 				restored := c.restoreWith(former, follower, snapshot, false)
-				c.until("installing", slow.waits.Load)
+				c.waitUntil("installing", slow.waits.Load)
 				c.net.Cut(former, follower)
 				require.Error(t, <-restored)
 				require.ErrorContains(t, <-c.nodes[former].done, "not known to be committed")

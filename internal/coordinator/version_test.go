@@ -28,7 +28,7 @@ func TestNewCommandsWaitForEveryVoter(t *testing.T) {
 
 	say := func(node string, version uint32, ago time.Duration) {
 		d := &rollcallv1.DescribeResponse{Node: node, CommandVersion: version}
-		n.peers.facts[node] = fact{d, time.Now().Add(-ago)}
+		n.peers.facts[node] = peerInfo{d, time.Now().Add(-ago)}
 	}
 	const own, next = 7, fsm.CommandVersion + 1
 	require.NoError(t, n.checkCommandVersion(r, 1), "the first commands need nobody's word")
@@ -42,14 +42,14 @@ func TestNewCommandsWaitForEveryVoter(t *testing.T) {
 	require.Equal(t, codes.FailedPrecondition, status.Code(n.checkCommandVersion(r, next)))
 	say("c", 0, 0)
 	require.EqualValues(t, 1, n.commandVersion(r, own), "an old node that does not say")
-	say("c", own, factsHold+time.Second)
+	say("c", own, peerInfoTTL+time.Second)
 	require.EqualValues(t, 1, n.commandVersion(r, own), "c may have been replaced by an older one since")
-	require.NotNil(t, n.peers.fact("c"), "what else it said still counts")
+	require.NotNil(t, n.peers.peerInfoOf("c"), "what else it said still counts")
 	say("c", own, observePeriod)
 	require.EqualValues(t, own, n.commandVersion(r, own), "it was just not asked again yet")
 
 	// The hash of a body is a field that older voters stop at.
-	l := &leader{writers: newWriters(time.Now(), time.Minute)}
+	l := &leader{ownerSessions: newWriters(time.Now(), time.Minute)}
 	stamped := func(id string) []byte {
 		f := &rollcallv1.WriteFence{Owner: &rollcallv1.Owner{Kind: rollcallv1.OwnerKind_OWNER_KIND_GATEWAY, Id: id}, Incarnation: 1, Seq: 1}
 		_, end, err := n.begin(l, f, func() fsm.BodyHash { return fsm.BodyHash{1} })
@@ -60,7 +60,7 @@ func TestNewCommandsWaitForEveryVoter(t *testing.T) {
 	require.Len(t, stamped("w1"), 32)
 	say("c", bodyVersion-1, 0)
 	require.Empty(t, stamped("w2"), "c is older")
-	say("c", own, factsHold+time.Second)
+	say("c", own, peerInfoTTL+time.Second)
 	require.Empty(t, stamped("w3"), "c may be older by now")
 }
 

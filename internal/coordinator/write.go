@@ -14,7 +14,7 @@ import (
 
 // established returns the leadership this node serves, or the refusal that says who may serve instead.
 func (n *Node) established() (*leader, error) {
-	if l := n.reigning(); l != nil {
+	if l := n.currentLeader(); l != nil {
 		return l, nil
 	}
 	r := n.raft.Load()
@@ -29,7 +29,7 @@ func (n *Node) established() (*leader, error) {
 
 // leaderHint is the leader this node knows of, itself when it is established; nil when it knows none.
 func (n *Node) leaderHint() *rollcallv1.Leader {
-	if n.reigning() != nil {
+	if n.currentLeader() != nil {
 		return &rollcallv1.Leader{Node: n.cfg.ID, Address: n.cfg.Advertise, ClientAddress: n.cfg.AdvertiseClient}
 	}
 	r := n.raft.Load()
@@ -42,7 +42,7 @@ func (n *Node) leaderHint() *rollcallv1.Leader {
 	}
 	hint := &rollcallv1.Leader{Node: string(id), Address: n.peers.address(raft.Server{ID: id, Address: addr})}
 	hint.ClientAddress = hint.Address
-	if d := n.peers.fact(string(id)); d != nil && d.ClientAddress != "" {
+	if d := n.peers.peerInfoOf(string(id)); d != nil && d.ClientAddress != "" {
 		hint.ClientAddress = d.ClientAddress
 	}
 	return hint
@@ -175,7 +175,7 @@ func (n *Node) register(ctx context.Context, l *leader, req *rollcallv1.Register
 		}
 	}
 	n.metrics.batch.Observe(float64(len(ids)))
-	op.Gone = l.writers.gone(state, owner, ids)
+	op.Gone = l.ownerSessions.expiredOwners(state, owner, ids)
 	result, err := l.proposer.propose(ctx, &rollcallv1.Operation{Kind: &rollcallv1.Operation_Register{Register: op}}, end)
 	return result.Answer, err
 }

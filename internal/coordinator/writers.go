@@ -16,11 +16,11 @@ const maxGone = 1000
 // forgetAbove is how many owners are remembered before those that are gone are looked for.
 const forgetAbove = 1024
 
-// writers is what the leader of an epoch has seen of each owner. The state machine fences writes by what was
+// ownerSessions is what the leader of an epoch has seen of each owner. The state machine fences writes by what was
 // committed; this covers those on their way, and those answered without an entry because they changed nothing.
-type writers struct {
-	since     time.Time
-	goneAfter time.Duration
+type ownerSessions struct {
+	since    time.Time
+	ownerTTL time.Duration
 
 	mu       sync.Mutex
 	byOwner  map[fsm.Owner]*writer
@@ -34,14 +34,14 @@ type writer struct {
 	heard            time.Time
 }
 
-func newWriters(since time.Time, goneAfter time.Duration) *writers {
-	return &writers{since: since, goneAfter: goneAfter, byOwner: make(map[fsm.Owner]*writer), forgetAt: forgetAbove}
+func newWriters(since time.Time, goneAfter time.Duration) *ownerSessions {
+	return &ownerSessions{since: since, ownerTTL: goneAfter, byOwner: make(map[fsm.Owner]*writer), forgetAt: forgetAbove}
 }
 
 // begin admits a write, or refuses it as superseded or because its sequence number was used for another body.
 // It also knows the bodies that the log does not hold: of writes that changed nothing. alone is true when no other write of the owner is on its
 // way. end must be called when the write's outcome is known.
-func (w *writers) begin(o fsm.Owner, incarnation, seq uint64, body fsm.BodyHash) (alone bool, end func(), err error) {
+func (w *ownerSessions) begin(o fsm.Owner, incarnation, seq uint64, body fsm.BodyHash) (alone bool, end func(), err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	wr := w.byOwner[o]
@@ -72,27 +72,27 @@ func (w *writers) begin(o fsm.Owner, incarnation, seq uint64, body fsm.BodyHash)
 // forget drops the owners that are gone and have nothing on the way: the state machine fences their writes, and for
 // gone they are the same as those never heard of. It looks again when there are twice as many as it left, so that it
 // costs a write little. w.mu is held.
-func (w *writers) forget() {
+func (w *ownerSessions) forget() {
 	if len(w.byOwner) < w.forgetAt {
 		return
 	}
 	now := time.Now()
 	maps.DeleteFunc(w.byOwner, func(_ fsm.Owner, wr *writer) bool {
-		return wr.inFlight == 0 && now.Sub(wr.heard) > w.goneAfter
+		return wr.inFlight == 0 && now.Sub(wr.heard) > w.ownerTTL
 	})
 	w.forgetAt = max(forgetAbove, 2*len(w.byOwner))
 }
 
-// gone lists the gateways among the owners of the ids that have been silent for so long that their entries are
+// expiredOwners lists the gateways among the owners of the ids that have been silent for so long that their entries are
 // free to take, the first maxGone of them. A leader that is new itself waits as long before it judges.
-func (w *writers) gone(s *fsm.State, self fsm.Owner, ids []string) []*rollcallv1.Owner {
+func (w *ownerSessions) expiredOwners(s *fsm.State, self fsm.Owner, ids []string) []*rollcallv1.Owner {
 	now := time.Now()
-	if now.Sub(w.since) <= w.goneAfter {
+	if now.Sub(w.since) <= w.ownerTTL {
 		return nil
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	var gone []*rollcallv1.Owner
+	var expired []*rollcallv1.Owner
 	judged := make(map[fsm.Owner]struct{})
 	for _, id := range ids {
 		e, ok := s.Get(id)
@@ -103,11 +103,11 @@ func (w *writers) gone(s *fsm.State, self fsm.Owner, ids []string) []*rollcallv1
 			continue
 		}
 		judged[e.Owner] = struct{}{}
-		if wr := w.byOwner[e.Owner]; wr == nil || now.Sub(wr.heard) > w.goneAfter {
-			if gone = append(gone, e.Owner.Proto()); len(gone) == maxGone {
+		if wr := w.byOwner[e.Owner]; wr == nil || now.Sub(wr.heard) > w.ownerTTL {
+			if expired = append(expired, e.Owner.Proto()); len(expired) == maxGone {
 				break
 			}
 		}
 	}
-	return gone
+	return expired
 }

@@ -69,9 +69,9 @@ func TestGoneOwnersAreBounded(t *testing.T) {
 	for i := 2; i < 2+maxGone; i++ { // the first is there, and the second takes over
 		want = append(want, edge(i).Proto())
 	}
-	require.Equal(t, want, w.gone(m.State(), edge(1), ids))
-	require.Len(t, w.gone(m.State(), edge(1), ids[:10]), 8)
-	require.Empty(t, newWriters(time.Now(), time.Minute).gone(m.State(), edge(1), ids), "a new leader does not judge yet")
+	require.Equal(t, want, w.expiredOwners(m.State(), edge(1), ids))
+	require.Len(t, w.expiredOwners(m.State(), edge(1), ids[:10]), 8)
+	require.Empty(t, newWriters(time.Now(), time.Minute).expiredOwners(m.State(), edge(1), ids), "a new leader does not judge yet")
 }
 
 func edge(i int) fsm.Owner {

@@ -140,9 +140,9 @@ func (s *supervisor) serveControl(ctx context.Context, listener net.Listener) er
 		if err := r.await(ctx, m.ready); err != nil {
 			return 0, fmt.Errorf("%s did not start: %w: %s", m.id, err, lastLine(s.logPath(m)))
 		}
-		s.say("%s was started", m.id)
+		s.printf("%s was started", m.id)
 		if m.kind == kindChain {
-			s.say("it is another chain, on which the relayers send nothing; stop the cluster and start it to begin their data anew, too")
+			s.printf("it is another chain, on which the relayers send nothing; stop the cluster and start it to begin their data anew, too")
 		}
 		return r.pid(), nil
 	}))

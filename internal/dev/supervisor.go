@@ -97,8 +97,8 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	}
 
 	s := &supervisor{cfg: cfg}
-	s.say("starting three coordinators, a gateway, and three relayers with PostgreSQL and a chain; their data is in %s", cfg.Data)
-	s.say("the chain begins anew at each start, and the relayers' data with it")
+	s.printf("starting three coordinators, a gateway, and three relayers with PostgreSQL and a chain; their data is in %s", cfg.Data)
+	s.printf("the chain begins anew at each start, and the relayers' data with it")
 	starting, cancel := context.WithTimeoutCause(ctx, startLimit, fmt.Errorf("not up within %v", startLimit))
 	defer cancel()
 	if s.ports, err = choosePorts(starting, cfg.Data, preferred); err != nil {
@@ -250,10 +250,10 @@ func (s *supervisor) ended(m *member, r *run) {
 	_ = s.writeInfo() // it could be written a moment ago
 	hint := fmt.Sprintf("start it again with: %s", s.hint("start", m.id))
 	if r.killed {
-		s.say("%s was killed; %s", m.id, hint)
+		s.printf("%s was killed; %s", m.id, hint)
 		return
 	}
-	s.say("%s ended: %v; %s\n          last words: %s", m.id, r.err(), hint, lastLine(s.logPath(m)))
+	s.printf("%s ended: %v; %s\n          last words: %s", m.id, r.err(), hint, lastLine(s.logPath(m)))
 }
 
 // hint is a dev command that works from the user's folder.
@@ -294,16 +294,16 @@ func (s *supervisor) stopAll() {
 	s.mu.Lock()
 	s.stopping = true // from here on no member has another process
 	s.mu.Unlock()
-	s.say("stopping")
+	s.printf("stopping")
 	for _, kinds := range [][]kind{{kindGateway}, {kindCoordinator}, {kindRelayer}, {kindChain, kindPostgres}} {
 		var wg sync.WaitGroup
 		for m := range s.of(kinds) {
 			if m.pid() != 0 {
 				wg.Go(func() {
 					if !m.run.stop(stopLimit) {
-						s.say("%s did not stop within %v and was killed", m.id, stopLimit)
+						s.printf("%s did not stop within %v and was killed", m.id, stopLimit)
 					} else if err := m.run.err(); err != nil && m.run.served.Load() { // one that was starting may end as it likes
-						s.say("%s stopped with an error: %v: %s", m.id, err, lastLine(s.logPath(m)))
+						s.printf("%s stopped with an error: %v: %s", m.id, err, lastLine(s.logPath(m)))
 					}
 				})
 			}
@@ -313,14 +313,14 @@ func (s *supervisor) stopAll() {
 	s.watchers.Wait()
 	for _, err := range []error{s.database.tidy(), removeInfo(s.cfg.Data)} {
 		if err != nil {
-			s.say("%v", err)
+			s.printf("%v", err)
 		}
 	}
-	s.say("stopped; the same command goes on from the same data, on a new chain")
+	s.printf("stopped; the same command goes on from the same data, on a new chain")
 }
 
-// say prints a line, with the time.
-func (s *supervisor) say(format string, args ...any) {
+// printf prints a line, with the time.
+func (s *supervisor) printf(format string, args ...any) {
 	s.outMu.Lock()
 	defer s.outMu.Unlock()
 	fmt.Fprintf(s.cfg.Out, "%s  %s\n", time.Now().Format(time.TimeOnly), fmt.Sprintf(format, args...))

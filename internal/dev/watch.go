@@ -66,7 +66,7 @@ func (s *supervisor) awaitActive(ctx context.Context, client redis.UniversalClie
 			if err != nil {
 				cause = fmt.Sprintf(" (%v)", err)
 			}
-			s.say("waiting for the relayers: %d of %d are in %s%s; see %s", active, relays, s.activeKey("relayer"), cause, filepath.Join(s.cfg.Data, "logs"))
+			s.printf("waiting for the relayers: %d of %d are in %s%s; see %s", active, relays, s.activeKey("relayer"), cause, filepath.Join(s.cfg.Data, "logs"))
 		}
 	}
 }
@@ -160,10 +160,10 @@ func (s *supervisor) reportLeaders(ctx context.Context) {
 		case ctx.Err() != nil:
 			return
 		case err == nil && (l != last || lost):
-			s.say("%s leads, epoch %d", l.Node, l.Epoch)
+			s.printf("%s leads, epoch %d", l.Node, l.Epoch)
 			last, lost = l, false
 		case err != nil && !lost:
-			s.say("no coordinator leads: %s", s.quorum())
+			s.printf("no coordinator leads: %s", s.quorum())
 			lost = true
 		}
 		select {
@@ -216,9 +216,9 @@ func (s *supervisor) sayEvents(ctx context.Context, events <-chan *redis.Message
 			}
 			switch e.Type {
 			case "added":
-				s.say("%s joined %s", e.ID, s.activeKey(e.Kind))
+				s.printf("%s joined %s", e.ID, s.activeKey(e.Kind))
 			case "removed":
-				s.say("%s left %s: %s", e.ID, s.activeKey(e.Kind), e.Reason)
+				s.printf("%s left %s: %s", e.ID, s.activeKey(e.Kind), e.Reason)
 			}
 		}
 	}

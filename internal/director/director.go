@@ -43,11 +43,11 @@ type Director struct {
 	// Slices, for a map that once held the whole directory would be as slow to empty ever after.
 	upserts []*service
 	removed []string
-	// found are healthy and were not listed before, and the log does not say so yet.
-	found []*service
+	// newlyHealthy are healthy and were not listed before, and the log does not say so yet.
+	newlyHealthy []*service
 	// foundSince is when the span began in which foundSaid of them had lines, and foundMore have none yet.
-	foundSince           time.Time
-	foundSaid, foundMore int
+	foundSince             time.Time
+	foundLogged, foundMore int
 	// statusSize is about how many bytes the services take in a status.
 	statusSize int
 }
@@ -56,12 +56,12 @@ type Director struct {
 type service struct {
 	entry  *fsm.Entry
 	result health.Result // of its last check; before that, just the target
-	// awaited: the recovery waits for its verdict.
-	awaited bool
+	// recovering: the recovery waits for its verdict.
+	recovering bool
 	// held: it failed, and the guard keeps it listed.
 	held bool
-	// news: it stands in Director.upserts. One that stands there without being news has left.
-	news bool
+	// dirty: it stands in Director.upserts. One that stands there without being news has left.
+	dirty bool
 }
 
 func (s *service) verdict() health.Verdict { return s.result.Verdict }
@@ -117,7 +117,7 @@ func (d *Director) Run(ctx context.Context) error {
 	d.since = time.Now()
 	d.load(state)
 	first := d.writer
-	d.tellMirror() // also of an empty directory
+	d.flushMirror() // also of an empty directory
 	d.mu.Unlock()
 	d.log.Info("director recovering", "services", state.Len())
 
@@ -191,9 +191,9 @@ func (d *Director) replaceWriter(refused error) (*mirror.Writer, error) {
 	d.refused = refused
 	d.writer = w
 	for _, s := range d.services.Scan {
-		d.tell(s)
+		d.queueUpdate(s)
 	}
-	d.tellMirror()
+	d.flushMirror()
 	return w, nil
 }
 
@@ -234,7 +234,7 @@ func (d *Director) follow(ctx context.Context, feed *fsm.Feed) error {
 		next := min(d.reportFound(now), d.guardKinds(now))
 		d.decide(now)
 		if len(d.upserts)+len(d.removed) > 0 {
-			d.tellMirror()
+			d.flushMirror()
 		}
 		d.mu.Unlock()
 		timer.Reset(next)
@@ -261,7 +261,7 @@ func (d *Director) load(state *fsm.State) {
 	d.apply(changes)
 	for _, s := range d.services.Scan {
 		if s.verdict() == health.Unknown {
-			d.await(s, true)
+			d.trackRecovery(s, true)
 		}
 	}
 }
@@ -312,7 +312,7 @@ func (d *Director) set(e *fsm.Entry) health.Target {
 	}
 	if moved || turned {
 		s.held = false
-		d.tell(s)
+		d.queueUpdate(s)
 	}
 	s.result.Target = target
 	d.count(s, +1)
@@ -325,11 +325,11 @@ func (d *Director) remove(id string) bool {
 	if !ok {
 		return false
 	}
-	d.await(s, false)
+	d.trackRecovery(s, false)
 	d.count(s, -1)
 	delete(d.kinds[s.entry.Kind].guard.waiting, id)
 	d.services.Delete(id)
-	s.news = false
+	s.dirty = false
 	d.removed = append(d.removed, id)
 	return true
 }
@@ -344,18 +344,18 @@ func (d *Director) judge(r *health.Result, now time.Time) {
 	d.count(s, -1)
 	s.result = *r
 	if s.verdict() != before {
-		d.turn(s, before)
+		d.onVerdictChange(s, before)
 	}
 	d.count(s, +1)
-	d.tell(s)
+	d.queueUpdate(s)
 	if s.verdict() != health.Unknown {
-		d.await(s, false)
+		d.trackRecovery(s, false)
 	}
-	d.kinds[s.entry.Kind].guard.saw(r, now)
+	d.kinds[s.entry.Kind].guard.recordCheck(r, now)
 }
 
-// turn draws the conclusions from a verdict that is another than before. d.mu is held.
-func (d *Director) turn(s *service, before health.Verdict) {
+// onVerdictChange draws the conclusions from a verdict that is another than before. d.mu is held.
+func (d *Director) onVerdictChange(s *service, before health.Verdict) {
 	listed := before == health.Up || d.writer.Active(s.entry.ID)
 	switch {
 	case s.verdict() == health.Up && s.held:
@@ -365,7 +365,7 @@ func (d *Director) turn(s *service, before health.Verdict) {
 		d.metrics.recoveries.Inc()
 		d.log.Info("relayer recovered", d.attrs(s)...)
 	case s.verdict() == health.Up && !listed:
-		d.found = append(d.found, s)
+		d.newlyHealthy = append(d.newlyHealthy, s)
 	case s.verdict() == health.Up:
 		// Inherited from the leader before, and still true.
 	case d.cfg.GuardShare > 0 && (listed || !d.writer.Status().Claimed): // it may be listed, while Redis is away
@@ -389,19 +389,19 @@ func (d *Director) reportFound(now time.Time) time.Duration {
 		d.log.Info("more relayers found healthy", "count", d.foundMore)
 		d.foundMore = 0
 	}
-	if over && len(d.found) > 0 {
-		d.foundSince, d.foundSaid = now, 0
+	if over && len(d.newlyHealthy) > 0 {
+		d.foundSince, d.foundLogged = now, 0
 	}
-	for _, s := range d.found {
-		if d.foundSaid < foundLines {
+	for _, s := range d.newlyHealthy {
+		if d.foundLogged < foundLines {
 			d.log.Info("relayer found healthy", d.attrs(s)...)
-			d.foundSaid++
+			d.foundLogged++
 		} else {
 			d.foundMore++
 		}
 	}
-	clear(d.found)
-	d.found = d.found[:0]
+	clear(d.newlyHealthy)
+	d.newlyHealthy = d.newlyHealthy[:0]
 	if d.foundMore > 0 {
 		return d.foundSince.Add(foundSpan).Sub(now)
 	}
@@ -430,22 +430,22 @@ func (d *Director) attrs(s *service) []any {
 	}
 }
 
-// tell has the mirror told of a service. d.mu is held.
-func (d *Director) tell(s *service) {
-	if !s.news {
-		s.news = true
+// queueUpdate has the mirror told of a service. d.mu is held.
+func (d *Director) queueUpdate(s *service) {
+	if !s.dirty {
+		s.dirty = true
 		d.upserts = append(d.upserts, s)
 	}
 }
 
-// tellMirror hands over what tell and remove have gathered. d.mu is held, so that a new writer misses nothing.
-func (d *Director) tellMirror() {
+// flushMirror hands over what tell and remove have gathered. d.mu is held, so that a new writer misses nothing.
+func (d *Director) flushMirror() {
 	entries := make([]mirror.Entry, 0, len(d.upserts))
 	for _, s := range d.upserts {
-		if !s.news {
+		if !s.dirty {
 			continue
 		}
-		s.news = false
+		s.dirty = false
 		entries = append(entries, mirror.Entry{
 			ID: s.entry.ID, Kind: s.entry.Kind, URL: s.result.URL,
 			Status: mirrorStatus(s.verdict()), Hold: s.held,
@@ -505,15 +505,15 @@ func (d *Director) count(s *service, by int) {
 	}
 }
 
-// await makes the recovery wait for a service, or no longer. d.mu is held.
-func (d *Director) await(s *service, yes bool) {
+// trackRecovery makes the recovery wait for a service, or no longer. d.mu is held.
+func (d *Director) trackRecovery(s *service, yes bool) {
 	switch {
-	case yes && !s.awaited:
+	case yes && !s.recovering:
 		d.recovering++
-	case !yes && s.awaited:
+	case !yes && s.recovering:
 		d.recovering--
 	}
-	s.awaited = yes
+	s.recovering = yes
 }
 
 // decide finds the state that follows from what is known. d.mu is held.

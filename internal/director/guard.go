@@ -34,8 +34,8 @@ const (
 // minLost is how many services must fail for a failure to be one of many.
 const minLost = 2
 
-// saw takes note of a check that a sample may wait for. One that was under way when it began is not.
-func (g *guard) saw(r *health.Result, now time.Time) {
+// recordCheck takes note of a check that a sample may wait for. One that was under way when it began is not.
+func (g *guard) recordCheck(r *health.Result, now time.Time) {
 	if _, ok := g.waiting[r.ID]; ok && g.phase == sampling && !r.At.Add(-r.Latency).Before(g.began) {
 		delete(g.waiting, r.ID)
 		g.until = earlier(now.Add(g.patience), g.latest)
@@ -141,7 +141,7 @@ func (d *Director) release(name string, k *kind, why string) {
 		if s.held && s.entry.Kind == name {
 			s.held = false
 			k.held--
-			d.tell(s)
+			d.queueUpdate(s)
 		}
 	}
 }

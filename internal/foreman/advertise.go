@@ -25,7 +25,7 @@ func (f *Foreman) Advertise(services []*rollcallv1.Service) error {
 		if e := f.entries[s.GetId()]; e != nil && e.origin != "" {
 			taken = taken.orAdd(s.GetId(), e.origin)
 		}
-		next[s.GetId()] = f.onThisNode(s)
+		next[s.GetId()] = f.withNode(s)
 	}
 	files, now := f.folder.files, f.advertised
 	f.mu.Unlock()
@@ -80,7 +80,7 @@ func (f *Foreman) useAdvertised(next map[string]*rollcallv1.Service) error {
 	if same && !unsaved {
 		return nil
 	}
-	if err := f.remember(files, next); err != nil {
+	if err := f.saveState(files, next); err != nil {
 		return fmt.Errorf("remember what is advertised: %w", err)
 	}
 	f.mu.Lock()
@@ -90,12 +90,12 @@ func (f *Foreman) useAdvertised(next map[string]*rollcallv1.Service) error {
 	return nil
 }
 
-// remember saves files and advertisements. The caller holds writing.
-func (f *Foreman) remember(files map[string]file, advertised map[string]*rollcallv1.Service) error {
+// saveState saves files and advertisements. The caller holds writing.
+func (f *Foreman) saveState(files map[string]file, advertised map[string]*rollcallv1.Service) error {
 	if f.cfg.State == "" {
 		return nil
 	}
-	m := memory{Files: map[string][]definition{}}
+	m := persistedState{Files: map[string][]definition{}}
 	for name, file := range files {
 		if file.known {
 			m.Files[name] = definitions(file.services)
@@ -104,7 +104,7 @@ func (f *Foreman) remember(files map[string]file, advertised map[string]*rollcal
 	for _, id := range slices.Sorted(maps.Keys(advertised)) {
 		m.Advertised = append(m.Advertised, definitionOf(advertised[id]))
 	}
-	err := remember(f.cfg.State, m)
+	err := saveState(f.cfg.State, m)
 	f.mu.Lock()
 	f.stateErr = err
 	f.mu.Unlock()

@@ -16,9 +16,9 @@ import (
 )
 
 const (
-	// quiet is how long a file must have been left alone before it is read, and missing before it is gone:
+	// settleTime is how long a file must have been left alone before it is read, and missing before it is gone:
 	// editors and copies write in several steps.
-	quiet = 100 * time.Millisecond
+	settleTime = 100 * time.Millisecond
 	// maxFiles bounds the definition files of a folder: as many as services.
 	maxFiles = rollcallv1.MaxServicesPerCall
 )
@@ -59,8 +59,8 @@ func signatureOf(info fs.FileInfo) signature {
 // folder is what is known of the definition files. It is immutable; a change makes a new one.
 type folder struct {
 	files map[string]file
-	// home is the folder itself when it last held a file; nil if that was in an earlier run.
-	home fs.FileInfo
+	// lastDir is the folder itself when it last held a file; nil if that was in an earlier run.
+	lastDir fs.FileInfo
 	// emptied is when all files were found gone at once; zero if they were not, or are all back.
 	emptied time.Time
 }
@@ -73,12 +73,12 @@ func scan(path string, before folder, now time.Time, grace time.Duration) (after
 	if err != nil {
 		return before, false, err
 	}
-	after = folder{files: make(map[string]file, len(before.files)), home: home}
+	after = folder{files: make(map[string]file, len(before.files)), lastDir: home}
 	if len(entries) == 0 {
-		if err := before.vanished(home); err != nil {
+		if err := before.checkDirReplaced(home); err != nil {
 			return before, false, err
 		}
-		after.home = before.home // until it holds a file again
+		after.lastDir = before.lastDir // until it holds a file again
 		if before.services() > 0 && len(before.files) > 1 {
 			if after.emptied = before.emptied; after.emptied.IsZero() {
 				after.emptied = now
@@ -138,7 +138,7 @@ func scan(path string, before folder, now time.Time, grace time.Duration) (after
 		if f.missing.IsZero() {
 			f.missing = now
 		}
-		if now.Sub(f.missing) < quiet {
+		if now.Sub(f.missing) < settleTime {
 			after.files[name] = f
 			again = true
 		}
@@ -175,14 +175,14 @@ func list(path string) (home fs.FileInfo, entries []fs.DirEntry, err error) {
 	return home, entries, nil
 }
 
-// vanished says why a folder in which no file is left does not mean that nothing is defined: it is not the one
+// checkDirReplaced says why a folder in which no file is left does not mean that nothing is defined: it is not the one
 // that the files were in, as after an unmount. Whether it was before a restart is not known.
-func (f folder) vanished(home fs.FileInfo) error {
-	if f.services() == 0 || f.home != nil && os.SameFile(f.home, home) {
+func (f folder) checkDirReplaced(home fs.FileInfo) error {
+	if f.services() == 0 || f.lastDir != nil && os.SameFile(f.lastDir, home) {
 		return nil
 	}
 	what := "no definition file, and no longer the folder that had them"
-	if f.home == nil {
+	if f.lastDir == nil {
 		what = "no definition file, and there were some when this last ran"
 	}
 	return &Problem{
@@ -235,7 +235,7 @@ func readFile(path string, format Format, before file, now time.Time) (after *fi
 	if sig == before.read {
 		return &before, false
 	}
-	if age := now.Sub(sig.changed); age >= 0 && age < quiet {
+	if age := now.Sub(sig.changed); age >= 0 && age < settleTime {
 		return &before, true
 	}
 	if sig.size > maxDocument {

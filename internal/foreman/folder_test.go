@@ -73,16 +73,16 @@ func TestFileIsReadWhenItIsQuiet(t *testing.T) {
 	s := newScanned(t)
 	s.write("a.yaml", define("x", "y")[:70]) // a good file as it stands, but half of it
 	s.sees("a:-", true)
-	s.pass(quiet / 2)
+	s.pass(settleTime / 2)
 	s.write("a.yaml", define("x", "y"))
-	s.pass(quiet / 2)
+	s.pass(settleTime / 2)
 	s.sees("a:-", true)
-	s.pass(quiet)
+	s.pass(settleTime)
 	s.sees("a:x,y", false)
 
 	s.write("a.yaml", define("x"))
 	s.sees("a:x,y", true)
-	s.pass(quiet)
+	s.pass(settleTime)
 	s.sees("a:x", false)
 	s.sees("a:x", false)
 
@@ -106,9 +106,9 @@ func TestFileIsGoneWhenMissingTwice(t *testing.T) {
 	s.sees("a:x", false)
 	require.NoError(t, os.Remove(path))
 	s.sees("a:x", true)
-	s.pass(quiet / 2)
+	s.pass(settleTime / 2)
 	s.sees("a:x", true)
-	s.pass(quiet)
+	s.pass(settleTime)
 	s.sees("", false)
 }
 
@@ -211,7 +211,7 @@ func TestEmptiedFolder(t *testing.T) {
 	require.Equal(t, "a:x b:z", s.defined())
 	s.pass(time.Second)
 	s.sees("a:x b:z", true)
-	s.pass(quiet)
+	s.pass(settleTime)
 	s.sees("b:z", false)
 
 	// All back, a file that goes by itself goes at once again.
@@ -227,13 +227,13 @@ func TestEmptiedFolder(t *testing.T) {
 	s.sees("a:x b:y", false)
 	remove("a.yaml")
 	s.sees("a:x b:y", true)
-	s.pass(quiet)
+	s.pass(settleTime)
 	s.sees("b:y", false)
 
 	// The last one by itself was removed by somebody.
 	remove("b.yaml")
 	s.sees("b:y", true)
-	s.pass(quiet)
+	s.pass(settleTime)
 	s.sees("", false)
 	s.sees("", false)
 
@@ -246,7 +246,7 @@ func TestEmptiedFolder(t *testing.T) {
 	s.sees(held, false)
 	s.pass(time.Minute)
 	s.sees("a:x b:y", true)
-	s.pass(quiet)
+	s.pass(settleTime)
 	s.sees("", false)
 }
 
@@ -272,7 +272,7 @@ func TestVanishedFolder(t *testing.T) {
 	s.write("b.yaml", "services: []")
 	s.pass(time.Second)
 	s.sees("a:x b:", true)
-	s.pass(quiet)
+	s.pass(settleTime)
 	s.sees("b:", false)
 
 	// Which folder it was is not known after a restart.
@@ -308,7 +308,7 @@ func TestTooManyFiles(t *testing.T) {
 	require.NoError(t, os.Remove(filepath.Join(s.folder, "b-00000.json")))
 	require.NoError(t, os.Remove(filepath.Join(s.folder, "b-00001.json")))
 	s.scan()
-	s.pass(quiet)
+	s.pass(settleTime)
 	seen, _ = s.scan()
 	require.NotContains(t, seen, "more than")
 	require.Equal(t, "y", ids(s.known.files["a.yaml"].services))

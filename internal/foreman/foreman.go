@@ -125,20 +125,20 @@ func New(cfg Config) (*Foreman, error) {
 		advertised: map[string]*rollcallv1.Service{},
 		entries:    map[string]*entry{},
 	}
-	if err := f.recall(); err != nil {
+	if err := f.loadState(); err != nil {
 		return nil, fmt.Errorf("foreman: recall what was advertised: %w", err)
 	}
 	return f, nil
 }
 
-func (f *Foreman) recall() error {
+func (f *Foreman) loadState() error {
 	if f.cfg.State == "" {
 		return nil
 	}
-	if err := errors.Join(os.MkdirAll(f.cfg.State, 0o700), sweep(f.cfg.State)); err != nil {
+	if err := errors.Join(os.MkdirAll(f.cfg.State, 0o700), removeTemp(f.cfg.State)); err != nil {
 		return err
 	}
-	m, err := recall(f.cfg.State)
+	m, err := loadState(f.cfg.State)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		// Nothing is written yet: knowing nothing is not to be remembered as having nothing. But whether it can be
@@ -229,7 +229,7 @@ func (f *Foreman) completeLocked() bool {
 	return f.remembered || f.folderErr == nil && len(f.entries) > 0
 }
 
-func (f *Foreman) onThisNode(s *rollcallv1.Service) *rollcallv1.Service {
+func (f *Foreman) withNode(s *rollcallv1.Service) *rollcallv1.Service {
 	if f.cfg.Node == "" || s.GetWorkerRef().GetNode() != "" {
 		return s
 	}
@@ -247,7 +247,7 @@ func (f *Foreman) reconcile() {
 			shadowed[origin] = append(shadowed[origin], s.GetId())
 			return
 		}
-		want[s.GetId()] = &entry{service: f.onThisNode(s), origin: origin}
+		want[s.GetId()] = &entry{service: f.withNode(s), origin: origin}
 	}
 	for _, name := range slices.Sorted(maps.Keys(f.folder.files)) {
 		for _, s := range f.folder.files[name].services {

@@ -245,7 +245,7 @@ func TestFilesAreRememberedOnceTheyCanBe(t *testing.T) {
 	require.NotEmpty(t, f.Status().StateError)
 	require.NoError(t, os.Mkdir(state, 0o700))
 	require.Eventually(t, func() bool { return f.Status().StateError == "" }, time.Minute, time.Millisecond)
-	m, err := recall(state)
+	m, err := loadState(state)
 	require.NoError(t, err)
 	require.Contains(t, m.Files, "a.yaml")
 }

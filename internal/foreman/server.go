@@ -155,11 +155,11 @@ func (s *Server) guarded(next http.Handler) http.Handler {
 			host = name
 		}
 		if !isLoopback(host) && !slices.ContainsFunc(s.cfg.Hosts, func(h string) bool { return strings.EqualFold(h, host) }) {
-			fail(w, http.StatusForbidden, &Problem{What: fmt.Sprintf("unknown host %.100q", r.Host), Where: "header Host", How: "call this server localhost, or add the name to its hosts"})
+			writeProblem(w, http.StatusForbidden, &Problem{What: fmt.Sprintf("unknown host %.100q", r.Host), Where: "header Host", How: "call this server localhost, or add the name to its hosts"})
 			return
 		}
 		if err := http.NewCrossOriginProtection().Check(r); err != nil {
-			fail(w, http.StatusForbidden, &Problem{What: err.Error(), Where: "header Origin", How: "web pages may not advertise"})
+			writeProblem(w, http.StatusForbidden, &Problem{What: err.Error(), Where: "header Origin", How: "web pages may not advertise"})
 			return
 		}
 		next.ServeHTTP(w, r)
@@ -199,31 +199,31 @@ func (w *codeWriter) WriteHeader(code int) {
 func (s *Server) advertise(w http.ResponseWriter, r *http.Request) {
 	format, err := contentType(r.Header.Get("Content-Type"))
 	if err != nil {
-		fail(w, http.StatusUnsupportedMediaType, err)
+		writeProblem(w, http.StatusUnsupportedMediaType, err)
 		return
 	}
 	data, err := io.ReadAll(io.LimitReader(r.Body, maxDocument+1))
 	if err != nil {
-		fail(w, http.StatusBadRequest, &Problem{What: "body cannot be read: " + oneLine(err.Error()), Where: "body", How: "send it whole, within 10 s"})
+		writeProblem(w, http.StatusBadRequest, &Problem{What: "body cannot be read: " + oneLine(err.Error()), Where: "body", How: "send it whole, within 10 s"})
 		return
 	}
 	if len(data) > maxDocument {
 		// Who is cut off while writing does not get to read why, so some more is taken in.
 		_, _ = io.CopyN(io.Discard, r.Body, 8*maxDocument)
-		fail(w, http.StatusRequestEntityTooLarge, &Problem{What: "body too large", Where: "body", How: fmt.Sprintf("split it: at most %d bytes are read", maxDocument)})
+		writeProblem(w, http.StatusRequestEntityTooLarge, &Problem{What: "body too large", Where: "body", How: fmt.Sprintf("split it: at most %d bytes are read", maxDocument)})
 		return
 	}
 	services, err := ParseDefinitions(data, format)
 	if err != nil {
-		fail(w, http.StatusBadRequest, err)
+		writeProblem(w, http.StatusBadRequest, err)
 		return
 	}
 	if len(services) == 0 {
-		fail(w, http.StatusBadRequest, &Problem{What: "no service in the document", Where: "body", How: "a POST adds; to remove, use DELETE"})
+		writeProblem(w, http.StatusBadRequest, &Problem{What: "no service in the document", Where: "body", How: "a POST adds; to remove, use DELETE"})
 		return
 	}
 	if err := s.cfg.Foreman.Advertise(services); err != nil {
-		fail(w, http.StatusConflict, err)
+		writeProblem(w, http.StatusConflict, err)
 		return
 	}
 	s.log.Debug("services advertised", "services", len(services), "from", r.RemoteAddr)
@@ -256,18 +256,18 @@ func (s *Server) withdraw(w http.ResponseWriter, r *http.Request) {
 		ids = append(ids, id)
 	}
 	if len(ids) == 0 {
-		fail(w, http.StatusBadRequest, &Problem{What: "no id", Where: "query", How: "name what to remove: /v1/services/{id} or /v1/services?id=…&id=…"})
+		writeProblem(w, http.StatusBadRequest, &Problem{What: "no id", Where: "query", How: "name what to remove: /v1/services/{id} or /v1/services?id=…&id=…"})
 		return
 	}
 	for _, id := range ids {
 		if err := rollcallv1.CheckDNSLabel(id); err != nil {
-			fail(w, http.StatusBadRequest, &Problem{What: "id " + oneLine(err.Error()), Where: "query", How: "name ids as they were advertised"})
+			writeProblem(w, http.StatusBadRequest, &Problem{What: "id " + oneLine(err.Error()), Where: "query", How: "name ids as they were advertised"})
 			return
 		}
 	}
 	removed, err := s.cfg.Foreman.Withdraw(ids)
 	if err != nil {
-		fail(w, http.StatusConflict, err)
+		writeProblem(w, http.StatusConflict, err)
 		return
 	}
 	s.log.Debug("services withdrawn", "services", removed, "from", r.RemoteAddr)
@@ -329,7 +329,7 @@ func (s *Server) list(w http.ResponseWriter, _ *http.Request) {
 func (s *Server) show(w http.ResponseWriter, r *http.Request) {
 	status, ok := s.cfg.Foreman.Service(r.PathValue("id"))
 	if !ok {
-		fail(w, http.StatusNotFound, &Problem{What: fmt.Sprintf("service %.100q is not defined here", r.PathValue("id")), Where: "path", How: "GET /v1/services lists those that are"})
+		writeProblem(w, http.StatusNotFound, &Problem{What: fmt.Sprintf("service %.100q is not defined here", r.PathValue("id")), Where: "path", How: "GET /v1/services lists those that are"})
 		return
 	}
 	reply(w, http.StatusOK, serviceView{status, s.refusals()[status.ID]})
@@ -338,7 +338,7 @@ func (s *Server) show(w http.ResponseWriter, r *http.Request) {
 func (s *Server) readyz(w http.ResponseWriter, _ *http.Request) {
 	if s.cfg.Ready != nil {
 		if err := s.cfg.Ready(); err != nil {
-			fail(w, http.StatusServiceUnavailable, &Problem{What: "not ready: " + text(err), How: "wait; GET /v1/services says more"})
+			writeProblem(w, http.StatusServiceUnavailable, &Problem{What: "not ready: " + text(err), How: "wait; GET /v1/services says more"})
 			return
 		}
 	}
@@ -346,18 +346,18 @@ func (s *Server) readyz(w http.ResponseWriter, _ *http.Request) {
 }
 
 func notFound(w http.ResponseWriter, r *http.Request) {
-	fail(w, http.StatusNotFound, &Problem{What: fmt.Sprintf("no such page, %.100q", r.URL.Path), Where: "path", How: "use /v1/services, /healthz, /readyz or /metrics"})
+	writeProblem(w, http.StatusNotFound, &Problem{What: fmt.Sprintf("no such page, %.100q", r.URL.Path), Where: "path", How: "use /v1/services, /healthz, /readyz or /metrics"})
 }
 
 func methodNotAllowed(allowed string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Allow", allowed)
-		fail(w, http.StatusMethodNotAllowed, &Problem{What: fmt.Sprintf("method %.20q", r.Method), Where: r.URL.Path, How: "use " + allowed})
+		writeProblem(w, http.StatusMethodNotAllowed, &Problem{What: fmt.Sprintf("method %.20q", r.Method), Where: r.URL.Path, How: "use " + allowed})
 	}
 }
 
-// fail answers with a problem; an error that is none is the foreman's own fault.
-func fail(w http.ResponseWriter, code int, err error) {
+// writeProblem answers with a problem; an error that is none is the foreman's own fault.
+func writeProblem(w http.ResponseWriter, code int, err error) {
 	p, ok := errors.AsType[*Problem](err)
 	if !ok {
 		code, p = http.StatusInternalServerError, &Problem{What: oneLine(err.Error()), Where: "gateway", How: "nothing was changed; see the gateway's log and state folder"}

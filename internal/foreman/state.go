@@ -11,8 +11,8 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-// memory is what survives a restart.
-type memory struct {
+// persistedState is what survives a restart.
+type persistedState struct {
 	// Format is 1.
 	Format int `json:"format"`
 	// Files are the last good versions of definition files, by name.
@@ -26,14 +26,14 @@ const (
 	memoryName   = "foreman.json"
 )
 
-// recall reads what the folder remembers. The error is fs.ErrNotExist when that is nothing at all.
-func recall(folder string) (memory, error) {
+// loadState reads what the folder remembers. The error is fs.ErrNotExist when that is nothing at all.
+func loadState(folder string) (persistedState, error) {
 	path := filepath.Join(folder, memoryName)
 	data, err := os.ReadFile(path)
 	if err != nil {
-		return memory{}, err
+		return persistedState{}, err
 	}
-	var m memory
+	var m persistedState
 	err = json.Unmarshal(data, &m) // fields that a later version added are none of ours
 	if err == nil && m.Format != memoryFormat {
 		err = fmt.Errorf("has format %d, this version reads %d", m.Format, memoryFormat)
@@ -47,7 +47,7 @@ func recall(folder string) (memory, error) {
 		err = prefix("advertised", check(services(m.Advertised)))
 	}
 	if err != nil {
-		return memory{}, fmt.Errorf("%s: %w; remove it to start without the advertisements it holds: "+
+		return persistedState{}, fmt.Errorf("%s: %w; remove it to start without the advertisements it holds: "+
 			"those that are not made again soon are then deregistered", path, err)
 	}
 	return m, nil
@@ -60,8 +60,8 @@ func prefix(with string, err error) error {
 	return fmt.Errorf("%s: %w", with, err)
 }
 
-// remember writes m so that after a crash at any time the folder holds either the old or the new.
-func remember(folder string, m memory) error {
+// saveState writes m so that after a crash at any time the folder holds either the old or the new.
+func saveState(folder string, m persistedState) error {
 	m.Format = memoryFormat
 	data, err := json.MarshalIndent(m, "", " ")
 	if err != nil {
@@ -101,8 +101,8 @@ func syncFolder(path string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// sweep removes what crashes while writing left behind.
-func sweep(folder string) error {
+// removeTemp removes what crashes while writing left behind.
+func removeTemp(folder string) error {
 	left, err := filepath.Glob(filepath.Join(folder, memoryName+".*"))
 	for _, path := range left {
 		if e := os.Remove(path); !errors.Is(e, fs.ErrNotExist) {

@@ -17,7 +17,7 @@ func (f *Foreman) watchFolder(ctx context.Context, scanned chan<- struct{}) {
 	}
 	events, failures, watch, stop := f.notifications()
 	defer stop()
-	patience := time.Now().Add(20 * quiet) // for a file that somebody writes on and on when this starts
+	patience := time.Now().Add(20 * settleTime) // for a file that somebody writes on and on when this starts
 	for first := true; ; {
 		watch() // again each time: a folder that was replaced is another one to the system
 		again := f.rescan()
@@ -27,12 +27,12 @@ func (f *Foreman) watchFolder(ctx context.Context, scanned chan<- struct{}) {
 		}
 		pause := time.NewTimer(f.cfg.Rescan)
 		if again {
-			pause.Reset(quiet)
+			pause.Reset(settleTime)
 		}
 		select {
 		case <-events:
 			// Wait for the end of what has begun; a stream of events without end is not waited for.
-			for end := time.Now().Add(10 * quiet); time.Now().Before(end) && moreWithin(ctx, events, quiet); {
+			for end := time.Now().Add(10 * settleTime); time.Now().Before(end) && moreWithin(ctx, events, settleTime); {
 			}
 		case err := <-failures:
 			f.log.Warn("changes of definition files may be noticed late", "err", err)
@@ -98,7 +98,7 @@ func (f *Foreman) rescan() (again bool) {
 	f.reportFiles(before.files, after.files)
 	changed := !maps.EqualFunc(before.files, after.files, sameVersion)
 	if changed || unsaved {
-		if err := f.remember(after.files, advertised); err != nil {
+		if err := f.saveState(after.files, advertised); err != nil {
 			f.log.Error("definitions cannot be remembered; they are used all the same", "err", err)
 		}
 	}

@@ -14,21 +14,21 @@ import (
 )
 
 const (
-	// burst bounds the checks that nothing spreads over the interval: first ones, and those asked for.
-	burst = 256
-	// few is how many checks are taken on at a time however crowded this process is. Each costs some 20 us of a
+	// maxBurst bounds the checks that nothing spreads over the interval: first ones, and those asked for.
+	maxBurst = 256
+	// minInFlight is how many checks are taken on at a time however crowded this process is. Each costs some 20 us of a
 	// processor, so even with a quarter of one all of them keep a heartbeat waiting for a few milliseconds only.
-	few = 64
+	minInFlight = 64
 	// reprobeGap is the pause before the next probe of a target that is between up and down.
 	reprobeGap = 250 * time.Millisecond
 	// voidGap is the pause before the first repeat of a void check; it doubles up to the interval.
 	voidGap = 50 * time.Millisecond
 	// voidSpacing keeps repeats apart from each other: a machine out of ports is not helped by haste.
 	voidSpacing = time.Millisecond
-	// pulse is how often the scheduler wakes while checks run, to notice when this process was held up.
-	pulse = 20 * time.Millisecond
-	// linger is how long a checker that is told to stop waits for the checks that run.
-	linger = time.Second
+	// tick is how often the scheduler wakes while checks run, to notice when this process was held up.
+	tick = 20 * time.Millisecond
+	// drainTimeout is how long a checker that is told to stop waits for the checks that run.
+	drainTimeout = time.Second
 )
 
 // Checker checks targets. Its methods are safe for concurrent use.
@@ -62,17 +62,17 @@ type Checker struct {
 	closing  bool
 	// queueNext: of the queue and the schedule, the queue has the next turn.
 	queueNext bool
-	// told is when somebody was last told that results wait.
-	told time.Time
-	// overslept is when the scheduler last found that it had missed its time.
-	overslept time.Time
-	// frozen is when a pause ended that alone made checks late enough for a line in the log.
-	frozen time.Time
-	lag    lag
+	// lastNotifyAt is when somebody was last told that results wait.
+	lastNotifyAt time.Time
+	// lastWakeMissedAt is when the scheduler last found that it had missed its time.
+	lastWakeMissedAt time.Time
+	// lastStallEndedAt is when a pause ended that alone made checks late enough for a line in the log.
+	lastStallEndedAt time.Time
+	lag              lag
 	// planned is when the scheduler means to wake; lastStall when it last found itself late.
 	planned, lastStall time.Time
-	// looked is when the crowd was looked at.
-	looked time.Time
+	// crowdCheckedAt is when the crowd was looked at.
+	crowdCheckedAt time.Time
 	// lastRepeat is the latest time given to a repeat of a void check.
 	lastRepeat time.Time
 	// voidLogged is when a void check was last worth a warning.
@@ -109,7 +109,7 @@ func (c *Checker) Interval() time.Duration { return c.cfg.Interval }
 // crowded, with every second turn going to what is due, and no check answered in time. Mostly it is far less. Repeats
 // of void checks are not counted.
 func (c *Checker) Round(n int) time.Duration {
-	atOnce := min(few, c.cfg.MaxInFlight)
+	atOnce := min(minInFlight, c.cfg.MaxInFlight)
 	return time.Duration(1+(2*n+atOnce-1)/atOnce) * c.cfg.Timeout
 }
 
@@ -164,7 +164,7 @@ func (c *Checker) CheckNow(ids ...string) {
 		switch {
 		case !ok:
 		case t.place == running:
-			t.again = true
+			t.recheck = true
 		case t.place == scheduled:
 			heap.Remove(&c.schedule, t.index)
 			t.due = time.Time{}
@@ -201,7 +201,7 @@ func (c *Checker) Run(ctx context.Context) error {
 	defer c.abandon()
 	c.run(ctx)
 	c.stop()
-	limit := time.AfterFunc(linger, c.abandon)
+	limit := time.AfterFunc(drainTimeout, c.abandon)
 	defer limit.Stop()
 	c.workers.Wait()
 	c.mu.Lock()
@@ -245,11 +245,11 @@ func (c *Checker) run(ctx context.Context) {
 		c.mu.Lock()
 		now := c.cfg.clock()
 		late := c.noticeStall(now)
-		c.noticeCrowd(now)
+		c.adaptConcurrency(now)
 		for t := c.next(now); t != nil; t = c.next(now) {
 			due = append(due, t)
 		}
-		if len(c.results) > 0 && now.Sub(c.told) >= pulse {
+		if len(c.results) > 0 && now.Sub(c.lastNotifyAt) >= tick {
 			c.tell(now)
 		}
 		behind := c.behind(now)
@@ -286,12 +286,12 @@ func (c *Checker) plan(now time.Time) time.Time {
 		// Not more often than each millisecond: checks that are due together start together. A check that may not start now
 		// starts when another one ends.
 		if wait = c.schedule[0].due.Sub(now); wait <= 0 {
-			wait = pulse
+			wait = tick
 		}
 		wait = max(time.Millisecond, wait)
 	}
 	if c.inFlight > 0 || len(c.results) > 0 {
-		wait = min(wait, pulse)
+		wait = min(wait, tick)
 	}
 	if c.lag.on {
 		wait = min(wait, c.cfg.Interval)
@@ -301,7 +301,7 @@ func (c *Checker) plan(now time.Time) time.Time {
 
 // tell has the results taken. c.mu is held.
 func (c *Checker) tell(now time.Time) {
-	c.told = now
+	c.lastNotifyAt = now
 	signal(c.ready)
 }
 
@@ -312,9 +312,9 @@ func (c *Checker) noticeStall(now time.Time) (late time.Duration) {
 		return 0
 	}
 	late = now.Sub(c.planned)
-	c.lastStall, c.overslept = now, now
+	c.lastStall, c.lastWakeMissedAt = now, now
 	if late > behindLimit/2 {
-		c.frozen = now
+		c.lastStallEndedAt = now
 	}
 	return late
 }
@@ -322,7 +322,7 @@ func (c *Checker) noticeStall(now time.Time) (late time.Duration) {
 // catchingUp reports whether checks are late because this process was frozen. Checks that are still due after an
 // interval, in which all targets can be checked once, are late for another reason. c.mu is held.
 func (c *Checker) catchingUp(now time.Time) bool {
-	return len(c.schedule) > 0 && !c.schedule[0].due.After(c.frozen) && now.Sub(c.frozen) < c.cfg.Interval
+	return len(c.schedule) > 0 && !c.schedule[0].due.After(c.lastStallEndedAt) && now.Sub(c.lastStallEndedAt) < c.cfg.Interval
 }
 
 // behind is how late the check is that is due for longest; 0 when none is late. c.mu is held.
@@ -333,19 +333,19 @@ func (c *Checker) behind(now time.Time) time.Duration {
 	return max(0, now.Sub(c.schedule[0].due))
 }
 
-// noticeCrowd takes fewer checks on while they, or something else, keep this process's processors from reading
+// adaptConcurrency takes fewer checks on while they, or something else, keep this process's processors from reading
 // answers in time, and more again when they do not. c.mu is held.
-func (c *Checker) noticeCrowd(now time.Time) {
-	if now.Sub(c.looked) < pulse || c.limit == c.cfg.MaxInFlight && c.inFlight <= few {
+func (c *Checker) adaptConcurrency(now time.Time) {
+	if now.Sub(c.crowdCheckedAt) < tick || c.limit == c.cfg.MaxInFlight && c.inFlight <= minInFlight {
 		return
 	}
-	c.looked = now
-	w := c.cfg.crowd()
+	c.crowdCheckedAt = now
+	w := c.cfg.newConcurrencyLimiter()
 	if w.late > 0.01 {
 		c.lastStall = now
 	}
 	if w.crowded > 0.05 {
-		c.limit = max(c.limit/2, min(few, c.cfg.MaxInFlight))
+		c.limit = max(c.limit/2, min(minInFlight, c.cfg.MaxInFlight))
 	} else {
 		c.limit = min(c.limit*5/4, c.cfg.MaxInFlight)
 	}
@@ -372,26 +372,26 @@ func (c *Checker) next(now time.Time) *target {
 		return nil
 	}
 	c.queueNext = !c.queueNext
-	if t.burst {
+	if t.inBurst {
 		c.bursting++
 	}
 	if t.probe == nil {
 		t.probe = c.prober.probe(t.result.Target)
 	}
 	t.place = running
-	t.again = false
+	t.recheck = false
 	c.inFlight++
 	return t
 }
 
 // nextQueued takes a target out of the queue. c.mu is held.
 func (c *Checker) nextQueued() *target {
-	for c.bursting < burst && len(c.queue) > 0 {
+	for c.bursting < maxBurst && len(c.queue) > 0 {
 		t := c.queue[0]
 		c.queue[0] = nil
 		c.queue = c.queue[1:]
 		if t.place == queued {
-			t.burst = true
+			t.inBurst = true
 			return t
 		}
 	}
@@ -404,12 +404,12 @@ func (c *Checker) nextDue(now time.Time) *target {
 		return nil
 	}
 	// After a pause all that was due in it is due at once, and nothing spreads it any more.
-	missed := !c.schedule[0].due.After(c.overslept)
-	if missed && c.bursting >= burst {
+	missed := !c.schedule[0].due.After(c.lastWakeMissedAt)
+	if missed && c.bursting >= maxBurst {
 		return nil
 	}
 	t := heap.Pop(&c.schedule).(*target)
-	t.burst = missed
+	t.inBurst = missed
 	return t
 }
 
@@ -458,22 +458,22 @@ type outcome struct {
 	start, end time.Time
 
 	// Filled by settle.
-	void    string // why it says nothing: "late", "local" or "abandoned"; empty otherwise
-	result  Result // after it
-	changed bool   // the verdict
-	warn    bool   // worth a warning
+	inconclusive string // why it says nothing: "late", "local" or "abandoned"; empty otherwise
+	result       Result // after it
+	changed      bool   // the verdict
+	warn         bool   // worth a warning
 }
 
 // settle takes in the outcome of a check and decides when the target's next one is due. c.mu is held.
 func (c *Checker) settle(t *target, o *outcome) {
 	c.inFlight--
-	if t.burst {
+	if t.inBurst {
 		c.bursting--
 	}
-	o.void = c.void(o)
+	o.inconclusive = c.inconclusiveReason(o)
 	before := t.result.Verdict
 	undecided := false
-	if o.void == "" {
+	if o.inconclusive == "" {
 		undecided = t.judge(o.err, c.cfg.Rise, c.cfg.Fall)
 		t.result.At = o.end
 		t.result.Latency = o.end.Sub(o.start)
@@ -483,20 +483,20 @@ func (c *Checker) settle(t *target, o *outcome) {
 	if t.place == gone {
 		return // check closes it
 	}
-	if o.void == "" && !t.reported {
+	if o.inconclusive == "" && !t.reported {
 		t.reported = true
 		c.results = append(c.results, t)
 	}
-	if o.changed || len(c.results) >= burst {
+	if o.changed || len(c.results) >= maxBurst {
 		c.tell(o.end)
 	}
 	regular := c.nextPhase(t, o.start)
 	switch {
-	case t.again:
+	case t.recheck:
 		t.due = time.Time{}
 		c.enqueue(t)
 		return
-	case o.void != "":
+	case o.inconclusive != "":
 		t.due = c.repeatAt(t, o.end)
 		if o.end.Sub(c.voidLogged) > time.Second {
 			c.voidLogged = o.end
@@ -514,8 +514,8 @@ func (c *Checker) settle(t *target, o *outcome) {
 	heap.Push(&c.schedule, t)
 }
 
-// void tells why a check says nothing about its target; empty when it does. c.mu is held.
-func (c *Checker) void(o *outcome) string {
+// inconclusiveReason tells why a check says nothing about its target; empty when it does. c.mu is held.
+func (c *Checker) inconclusiveReason(o *outcome) string {
 	switch {
 	case o.err == nil || definite(o.err):
 		return ""
@@ -607,12 +607,12 @@ func (c *Checker) report(o *outcome) {
 	duration := o.end.Sub(o.start)
 	level, result := slog.LevelDebug, "healthy"
 	switch {
-	case o.void == "abandoned":
+	case o.inconclusive == "abandoned":
 		return
-	case o.void == "late":
+	case o.inconclusive == "late":
 		c.metrics.voidLate.Inc()
 		result = "void"
-	case o.void == "local":
+	case o.inconclusive == "local":
 		c.metrics.voidLocal.Inc()
 		result = "void"
 	case o.err != nil:
@@ -621,7 +621,7 @@ func (c *Checker) report(o *outcome) {
 	default:
 		c.metrics.successes.Inc()
 	}
-	if o.void == "" {
+	if o.inconclusive == "" {
 		c.metrics.duration.Observe(duration.Seconds())
 	}
 	if o.warn || o.err != nil && o.changed {
@@ -642,8 +642,8 @@ func (c *Checker) report(o *outcome) {
 		return
 	}
 	attrs = append(attrs, slog.String("url", o.result.URL), slog.String("reason", reason(o.err)))
-	if o.void != "" {
-		attrs = append(attrs, slog.String("void", o.void))
+	if o.inconclusive != "" {
+		attrs = append(attrs, slog.String("void", o.inconclusive))
 		c.log.LogAttrs(ctx, level, "health check void", attrs...)
 		return
 	}

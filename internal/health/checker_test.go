@@ -24,7 +24,7 @@ func TestRunFinishesRunningChecks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := new(world)
 		w.set("*", after(400*time.Millisecond, nil))
-		c, err := New(Config{Probe: w.probe, crowd: func() waits { return waits{} }})
+		c, err := New(Config{Probe: w.probe, newConcurrencyLimiter: func() waits { return waits{} }})
 		require.NoError(t, err)
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan error, 1)
@@ -59,7 +59,7 @@ func TestHangingChecksAreBrokenOff(t *testing.T) {
 				w := new(world)
 				w.set("*", hangs)
 				checker, err := New(Config{
-					Timeout: 9 * time.Second, Probe: w.probe, crowd: func() waits { return waits{} },
+					Timeout: 9 * time.Second, Probe: w.probe, newConcurrencyLimiter: func() waits { return waits{} },
 					Metrics: metrics, Logger: slog.New(slog.NewTextHandler(&out, nil)),
 				})
 				require.NoError(t, err)

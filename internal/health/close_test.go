@@ -62,7 +62,7 @@ func TestNobodyWaitsForConnectionsToClose(t *testing.T) {
 func TestRunWaitsForConnectionsToClose(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		c, err := New(Config{Probe: new(world).probe, crowd: func() waits { return waits{} }})
+		c, err := New(Config{Probe: new(world).probe, newConcurrencyLimiter: func() waits { return waits{} }})
 		require.NoError(t, err)
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan error, 1)

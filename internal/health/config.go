@@ -55,8 +55,8 @@ type Config struct {
 	Logger  *slog.Logger // default: discard
 	Metrics *Metrics     // default: unregistered
 
-	clock func() time.Time // in tests of a frozen checker
-	crowd func() waits     // in tests whose time is not the machine's
+	clock                 func() time.Time // in tests of a frozen checker
+	newConcurrencyLimiter func() waits     // in tests whose time is not the machine's
 }
 
 // Auth is a header for the checks of certain hosts. Its value never shows in logs.
@@ -154,8 +154,8 @@ func (c Config) withDefaults() (Config, error) {
 	if c.clock == nil {
 		c.clock = time.Now
 	}
-	if c.crowd == nil {
-		c.crowd = new(crowd).look
+	if c.newConcurrencyLimiter == nil {
+		c.newConcurrencyLimiter = new(concurrencyLimiter).look
 	}
 	return c, c.validate()
 }

@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// crowd watches how long the goroutines of this process wait for a processor once they could run. Timers hardly
+// concurrencyLimiter watches how long the goroutines of this process wait for a processor once they could run. Timers hardly
 // suffer from that, so a check whose answer lies unread behind a long run queue would time out punctually.
-type crowd struct {
+type concurrencyLimiter struct {
 	sample [1]metrics.Sample
 	before []uint64
 }
@@ -19,7 +19,7 @@ type waits struct{ crowded, late float64 }
 const crowdedWait = 10 * time.Millisecond
 
 // look gives what has happened since it was called last. It takes a few hundred nanoseconds.
-func (c *crowd) look() waits {
+func (c *concurrencyLimiter) look() waits {
 	c.sample[0].Name = "/sched/latencies:seconds"
 	metrics.Read(c.sample[:])
 	if c.sample[0].Value.Kind() != metrics.KindFloat64Histogram {

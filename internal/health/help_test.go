@@ -96,7 +96,7 @@ func after(d time.Duration, err error) func(context.Context) error {
 func start(t *testing.T, w *world, cfg Config) *Checker {
 	t.Helper()
 	cfg.Probe = w.probe
-	cfg.crowd = func() waits { return waits{} }
+	cfg.newConcurrencyLimiter = func() waits { return waits{} }
 	c, err := New(cfg)
 	require.NoError(t, err)
 	ctx, stop := context.WithCancel(t.Context())

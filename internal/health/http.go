@@ -74,9 +74,9 @@ func (p *prober) http(base *url.URL) probe {
 // check makes the request, on the connection that is kept if nothing has come on it since; again, on a new one, when it
 // brings no head of an answer: the service has closed it in the meantime.
 func (p *httpProbe) check(ctx context.Context, deadline time.Time) error {
-	conn := p.conns.take(p.origin)
-	if conn != nil && !conn.rests(deadline) {
-		p.conns.close(conn)
+	conn := p.connPool.take(p.origin)
+	if conn != nil && !conn.isIdle(deadline) {
+		p.connPool.close(conn)
 		conn = nil
 	}
 	if conn != nil {
@@ -139,9 +139,9 @@ func (p *httpProbe) ask(ctx context.Context, conn *httpConn, deadline time.Time)
 	keep := false
 	defer func() {
 		if keep {
-			p.conns.keep(p.origin, conn)
+			p.connPool.keep(p.origin, conn)
 		} else {
-			p.conns.close(conn)
+			p.connPool.close(conn)
 		}
 	}()
 	// A connection that does not take deadlines would not send or read either.
@@ -200,8 +200,8 @@ func readHead(r *bufio.Reader) (*http.Response, error) {
 
 // close closes the connection that is kept. Another target at the same origin will open one of its own.
 func (p *httpProbe) close() {
-	if conn := p.conns.take(p.origin); conn != nil {
-		p.conns.close(conn)
+	if conn := p.connPool.take(p.origin); conn != nil {
+		p.connPool.close(conn)
 	}
 }
 
@@ -252,9 +252,9 @@ func rawConn(conn net.Conn) syscall.RawConn {
 	return nil
 }
 
-// rests reports whether nothing waits on a connection that was kept: what does was sent before the request that is to
+// isIdle reports whether nothing waits on a connection that was kept: what does was sent before the request that is to
 // follow, and is no answer to it. A service that is shut down or has waited for too long says so like this.
-func (c *httpConn) rests(deadline time.Time) bool {
+func (c *httpConn) isIdle(deadline time.Time) bool {
 	if c.secure {
 		// What was decrypted is in no socket. With its time over already, Read gives just that.
 		_ = c.SetReadDeadline(time.Unix(1, 0))
@@ -263,16 +263,16 @@ func (c *httpConn) rests(deadline time.Time) bool {
 		}
 	}
 	_ = c.SetReadDeadline(deadline)
-	return silent(c.raw)
+	return noUnreadData(c.raw)
 }
 
 // readers lend a buffer to an answer that is being read; a connection at rest has none.
 var readers = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, 2<<10) }}
 
-// conns keeps connections between checks: one for each origin, and not more than limit. When there are more origins,
+// connPool keeps connections between checks: one for each origin, and not more than limit. When there are more origins,
 // those that have one keep it: closing the one least lately used would make all of them lose theirs before its turn.
 // It is safe for concurrent use.
-type conns struct {
+type connPool struct {
 	limit int
 
 	mu     sync.Mutex
@@ -282,7 +282,7 @@ type conns struct {
 }
 
 // take gives the connection kept for an origin, nil if there is none.
-func (c *conns) take(at origin) *httpConn {
+func (c *connPool) take(at origin) *httpConn {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	conn := c.idle[at]
@@ -291,13 +291,13 @@ func (c *conns) take(at origin) *httpConn {
 }
 
 // keep keeps a connection, or closes it.
-func (c *conns) keep(at origin, conn *httpConn) {
+func (c *connPool) keep(at origin, conn *httpConn) {
 	if !c.kept(at, conn) {
 		c.close(conn)
 	}
 }
 
-func (c *conns) kept(at origin, conn *httpConn) bool {
+func (c *connPool) kept(at origin, conn *httpConn) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed || c.idle[at] != nil || !conn.counted && c.count >= c.limit {
@@ -312,7 +312,7 @@ func (c *conns) kept(at origin, conn *httpConn) bool {
 }
 
 // close closes a connection that was taken, or never kept.
-func (c *conns) close(conn *httpConn) {
+func (c *connPool) close(conn *httpConn) {
 	_ = conn.Close() // all that was wanted from it has been read
 	if conn.counted {
 		c.mu.Lock()
@@ -322,7 +322,7 @@ func (c *conns) close(conn *httpConn) {
 }
 
 // closeAll closes what is kept, and keeps nothing more.
-func (c *conns) closeAll() {
+func (c *connPool) closeAll() {
 	c.mu.Lock()
 	idle := c.idle
 	c.idle, c.closed = nil, true

@@ -153,7 +153,7 @@ func TestHTTPNotMoreConnectionsAreKeptThanMayBe(t *testing.T) {
 	}
 	c, err := New(cfg)
 	require.NoError(t, err)
-	c.prober.conns.limit = 2
+	c.prober.connPool.limit = 2
 	check := func(p probe) { require.NoError(t, p.check(t.Context(), time.Now().Add(9*time.Second))) }
 	var probes []probe
 	// Of those that share an origin, one connection is enough.

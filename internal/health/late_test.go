@@ -172,34 +172,34 @@ func TestVoidCheckIsRepeatedSoon(t *testing.T) {
 func TestCrowdedProcessTakesFewerChecksOn(t *testing.T) {
 	t.Parallel()
 	var seen waits
-	c, err := New(Config{MaxInFlight: 4096, crowd: func() waits { return seen }})
+	c, err := New(Config{MaxInFlight: 4096, newConcurrencyLimiter: func() waits { return seen }})
 	require.NoError(t, err)
 	now := time.Now()
 	look := func(w waits, inFlight int) {
-		now = now.Add(pulse)
+		now = now.Add(tick)
 		seen, c.inFlight = w, inFlight
-		c.noticeCrowd(now)
+		c.adaptConcurrency(now)
 	}
 	for range 10 {
-		look(waits{crowded: 1, late: 1}, few)
+		look(waits{crowded: 1, late: 1}, minInFlight)
 	}
 	require.Equal(t, 4096, c.limit, "so few crowd nobody")
 	for range 10 {
 		look(waits{crowded: 1}, 4096)
 	}
-	require.Equal(t, few, c.limit)
+	require.Equal(t, minInFlight, c.limit)
 	require.True(t, c.lastStall.IsZero())
-	look(waits{late: 1}, few)
+	look(waits{late: 1}, minInFlight)
 	require.Equal(t, now, c.lastStall, "what fails now is void")
 	for range 20 {
-		look(waits{}, few)
+		look(waits{}, minInFlight)
 	}
 	require.Equal(t, 4096, c.limit)
 }
 
 func TestCrowdSeesWaiting(t *testing.T) {
 	t.Parallel()
-	var c crowd
+	var c concurrencyLimiter
 	require.Zero(t, c.look())
 	// Whatever the machine does meanwhile: shares.
 	for range 10 {

@@ -79,7 +79,7 @@ type prober struct {
 	cfg      Config
 	path     *url.URL
 	expected [600]bool
-	conns    conns
+	connPool connPool
 	// Headers of HTTP checks; never changed.
 	header, authHeader http.Header
 }
@@ -87,9 +87,9 @@ type prober struct {
 // newProber takes a complete Config.
 func newProber(cfg Config) *prober {
 	p := &prober{
-		cfg:    cfg,
-		header: http.Header{"User-Agent": {userAgent}},
-		conns:  conns{limit: max(1, maxOpenFiles()/2), idle: make(map[origin]*httpConn)},
+		cfg:      cfg,
+		header:   http.Header{"User-Agent": {userAgent}},
+		connPool: connPool{limit: max(1, maxOpenFiles()/2), idle: make(map[origin]*httpConn)},
 	}
 	p.path, _ = url.Parse(cfg.Path) // validated
 	for _, code := range cfg.Codes {
@@ -109,7 +109,7 @@ func (p *prober) tls() *tls.Config {
 	return p.cfg.TLS.Clone()
 }
 
-func (p *prober) close() { p.conns.closeAll() }
+func (p *prober) close() { p.connPool.closeAll() }
 
 // schemes are those of URLs that can be checked.
 var schemes = [...]string{"http", "https", "grpc", "grpcs", "tcp"}

@@ -4,6 +4,6 @@ package health
 
 import "syscall"
 
-func silent(syscall.RawConn) bool { return false }
+func noUnreadData(syscall.RawConn) bool { return false }
 
 const canLook = false

@@ -4,9 +4,9 @@ package health
 
 import "syscall"
 
-// silent reports whether neither data nor an end waits to be read on a connection. Its deadline must lie ahead. It does
+// noUnreadData reports whether neither data nor an end waits to be read on a connection. Its deadline must lie ahead. It does
 // not wait; what is there may be lost, so that a connection that is not silent is of no use any more.
-func silent(raw syscall.RawConn) bool {
+func noUnreadData(raw syscall.RawConn) bool {
 	nothing := false
 	err := raw.Read(func(fd uintptr) bool {
 		var b [1]byte

@@ -57,12 +57,12 @@ type target struct {
 
 	result Result
 	place  place
-	// again: somebody asked for a check that begins after the one running.
-	again bool
+	// recheck: somebody asked for a check that begins after the one running.
+	recheck bool
 	// reported: its result waits in Checker.results.
 	reported bool
-	// burst: the running check is one of those that nothing spreads over the interval.
-	burst bool
+	// inBurst: the running check is one of those that nothing spreads over the interval.
+	inBurst bool
 	// due is when the next or running check was to begin; zero when nothing but the queue decides.
 	due time.Time
 	// index in the schedule.

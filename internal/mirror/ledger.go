@@ -16,9 +16,9 @@ const (
 	changeBatch = 20_000
 )
 
-// ledger holds what should stand in Redis beside what does, and what must be written to make them agree.
+// desiredState holds what should stand in Redis beside what does, and what must be written to make them agree.
 // It is safe for concurrent use.
-type ledger struct {
+type desiredState struct {
 	epoch uint64
 	// wake holds a token when there may be something to write that was not there before.
 	wake chan struct{}
@@ -29,23 +29,23 @@ type ledger struct {
 	entries map[string]Entry
 	// listed are the sets as last written or read; a kind that was ever mirrored has one.
 	listed map[string]set
-	// carried has the kind of ids that were listed when Redis lost them. One that is still unknown goes back.
-	carried map[string]string
+	// lostMembers has the kind of ids that were listed when Redis lost them. One that is still unknown goes back.
+	lostMembers map[string]string
 	// changed are ids whose membership may differ from listed, and since when.
 	changed map[string]time.Time
 	// stale are ids whose hash is to be written or deleted.
 	stale set
-	// turn are those of stale, and maybe others, that are written before the rest of it is looked at: going through a
+	// writeQueue are those of stale, and maybe others, that are written before the rest of it is looked at: going through a
 	// large map for each batch would take longer than writing.
-	turn []string
-	// ghosts are ids with a hash, from before the directory was known.
-	ghosts []string
-	// gone has the URL of ids that left the directory, until that is written.
-	gone map[string]string
-	// wrong are the kinds whose key is not a set.
-	wrong set
-	// doubted are removals that may have been made, or not, until the sets are read again.
-	doubted []Removal
+	writeQueue []string
+	// orphanedHashes are ids with a hash, from before the directory was known.
+	orphanedHashes []string
+	// removedURLs has the URL of ids that left the directory, until that is written.
+	removedURLs map[string]string
+	// wrongTypeKinds are the kinds whose key is not a set.
+	wrongTypeKinds set
+	// unconfirmedRemovals are removals that may have been made, or not, until the sets are read again.
+	unconfirmedRemovals []Removal
 }
 
 type set = map[string]struct{}
@@ -61,31 +61,31 @@ type batch struct {
 	removals []Removal
 }
 
-func newLedger(epoch uint64) *ledger {
-	return &ledger{
-		epoch:   epoch,
-		wake:    make(chan struct{}, 1),
-		entries: map[string]Entry{},
-		listed:  map[string]set{"relayer": {}},
-		carried: map[string]string{},
-		changed: map[string]time.Time{},
-		stale:   set{},
-		gone:    map[string]string{},
-		wrong:   set{},
+func newLedger(epoch uint64) *desiredState {
+	return &desiredState{
+		epoch:          epoch,
+		wake:           make(chan struct{}, 1),
+		entries:        map[string]Entry{},
+		listed:         map[string]set{"relayer": {}},
+		lostMembers:    map[string]string{},
+		changed:        map[string]time.Time{},
+		stale:          set{},
+		removedURLs:    map[string]string{},
+		wrongTypeKinds: set{},
 	}
 }
 
 // update takes in what is known about services, and which have left the directory. The first call makes it loaded.
-func (l *ledger) update(upserts []Entry, removed []string, now time.Time) {
+func (l *desiredState) update(upserts []Entry, removed []string, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	idle := len(l.stale) == 0 && len(l.changed) == 0
 	for _, e := range upserts {
 		l.entries[e.ID] = e
-		l.know(e.Kind)
-		delete(l.gone, e.ID)
-		if e.judged() {
-			delete(l.carried, e.ID)
+		l.addKind(e.Kind)
+		delete(l.removedURLs, e.ID)
+		if e.checkedHere() {
+			delete(l.lostMembers, e.ID)
 		}
 		l.stale[e.ID] = struct{}{}
 		l.compare(e.ID, now)
@@ -96,8 +96,8 @@ func (l *ledger) update(upserts []Entry, removed []string, now time.Time) {
 			continue
 		}
 		delete(l.entries, id)
-		delete(l.carried, id)
-		l.gone[id] = e.URL
+		delete(l.lostMembers, id)
+		l.removedURLs[id] = e.URL
 		l.stale[id] = struct{}{}
 		l.compare(id, now)
 	}
@@ -113,45 +113,45 @@ func (l *ledger) update(upserts []Entry, removed []string, now time.Time) {
 	}
 }
 
-// learn makes kinds that an earlier leader mirrored known.
-func (l *ledger) learn(kinds []string) {
+// addKinds makes kinds that an earlier leader mirrored known.
+func (l *desiredState) addKinds(kinds []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, kind := range kinds {
-		l.know(kind)
+		l.addKind(kind)
 	}
 }
 
-// know makes a kind one of those mirrored.
-func (l *ledger) know(kind string) {
+// addKind makes a kind one of those mirrored.
+func (l *desiredState) addKind(kind string) {
 	if l.listed[kind] == nil {
 		l.listed[kind] = set{}
 	}
 }
 
-// want is the kind whose set an id should be in, or empty.
-func (l *ledger) want(id string) string {
+// wantedKind is the kind whose set an id should be in, or empty.
+func (l *desiredState) wantedKind(id string) string {
 	e, ok := l.entries[id]
 	switch {
 	case !ok:
 		return ""
-	case e.judged() && e.Status == Healthy:
+	case e.checkedHere() && e.Status == Healthy:
 		return e.Kind
-	case e.judged():
+	case e.checkedHere():
 		return ""
 	}
-	if _, ok := l.listed[e.Kind][id]; ok || l.carried[id] == e.Kind {
+	if _, ok := l.listed[e.Kind][id]; ok || l.lostMembers[id] == e.Kind {
 		return e.Kind
 	}
 	return ""
 }
 
 // compare queues an id whose membership is not what it should be.
-func (l *ledger) compare(id string, now time.Time) {
+func (l *desiredState) compare(id string, now time.Time) {
 	if _, ok := l.changed[id]; ok {
 		return
 	}
-	want := l.want(id)
+	want := l.wantedKind(id)
 	for kind, ids := range l.listed {
 		if _, ok := ids[id]; ok != (kind == want) {
 			l.changed[id] = now
@@ -161,7 +161,7 @@ func (l *ledger) compare(id string, now time.Time) {
 }
 
 // compareAll queues whatever differs, leftovers of earlier leaders and of others included.
-func (l *ledger) compareAll(now time.Time) {
+func (l *desiredState) compareAll(now time.Time) {
 	for id := range l.entries {
 		l.compare(id, now)
 	}
@@ -170,27 +170,27 @@ func (l *ledger) compareAll(now time.Time) {
 			l.compare(id, now)
 		}
 	}
-	for _, id := range l.ghosts {
+	for _, id := range l.orphanedHashes {
 		if _, ok := l.entries[id]; !ok {
 			l.stale[id] = struct{}{}
 		}
 	}
-	l.ghosts = nil
+	l.orphanedHashes = nil
 }
 
-// found takes in what stands in Redis and queues what differs. all says that Redis is not as this leader left it, so
+// reconcile takes in what stands in Redis and queues what differs. all says that Redis is not as this leader left it, so
 // that the hashes cannot be trusted either. It returns in how many memberships the sets differ from those known, and
 // which removals whose outcome was unknown turn out to have been made.
-func (l *ledger) found(v View, all bool, now time.Time) (drift int, removed []Removal) {
+func (l *desiredState) reconcile(v View, all bool, now time.Time) (drift int, removed []Removal) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	before := l.listed
 	l.listed = map[string]set{}
 	for kind := range before {
-		l.know(kind)
+		l.addKind(kind)
 	}
 	for kind, ids := range v.Active {
-		l.know(kind)
+		l.addKind(kind)
 		for _, id := range ids {
 			l.listed[kind][id] = struct{}{}
 			if _, ok := before[kind][id]; !ok {
@@ -204,15 +204,15 @@ func (l *ledger) found(v View, all bool, now time.Time) (drift int, removed []Re
 				continue
 			}
 			drift++
-			if e, ok := l.entries[id]; !l.loaded || ok && !e.judged() {
-				l.carried[id] = kind
+			if e, ok := l.entries[id]; !l.loaded || ok && !e.checkedHere() {
+				l.lostMembers[id] = kind
 			}
 		}
 	}
 	for _, kind := range v.Wrong {
-		l.wrong[kind] = struct{}{}
+		l.wrongTypeKinds[kind] = struct{}{}
 	}
-	l.ghosts = v.Services
+	l.orphanedHashes = v.Services
 	if all {
 		for id := range l.entries {
 			l.stale[id] = struct{}{}
@@ -221,27 +221,27 @@ func (l *ledger) found(v View, all bool, now time.Time) (drift int, removed []Re
 	if l.loaded {
 		l.compareAll(now)
 	}
-	for _, r := range l.doubted {
+	for _, r := range l.unconfirmedRemovals {
 		if _, still := l.listed[r.Kind][r.ID]; !still {
 			removed = append(removed, r)
 		}
 	}
-	l.doubted = nil
+	l.unconfirmedRemovals = nil
 	return drift, removed
 }
 
 // pending reports whether sets are to be changed, and whether hashes are to be written.
-func (l *ledger) pending() (changes, status bool) {
+func (l *desiredState) pending() (changes, status bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !l.loaded {
 		return false, false
 	}
-	return len(l.changed) > 0 || len(l.wrong) > 0, len(l.stale) > 0
+	return len(l.changed) > 0 || len(l.wrongTypeKinds) > 0, len(l.stale) > 0
 }
 
 // take takes out what a write of the kind op carries. Each names all the sets, to learn their sizes.
-func (l *ledger) take(op Op) batch {
+func (l *desiredState) take(op Op) batch {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	b := batch{kinds: slices.Sorted(maps.Keys(l.listed)), changed: map[string]time.Time{}}
@@ -260,7 +260,7 @@ func (l *ledger) take(op Op) batch {
 		for _, s := range b.sets {
 			b.removes = b.removes || len(s.Remove) > 0
 			for _, m := range s.Remove {
-				if l.want(m.ID) == "" {
+				if l.wantedKind(m.ID) == "" {
 					b.removals = append(b.removals, Removal{m.ID, s.Kind, m.URL, m.Reason, l.entries[m.ID].LastCheck})
 				}
 			}
@@ -271,12 +271,12 @@ func (l *ledger) take(op Op) batch {
 		}
 	case OpStatus:
 		for len(b.status) < statusBatch && len(l.stale) > 0 {
-			if len(l.turn) == 0 {
-				l.turn = slices.AppendSeq(l.turn, maps.Keys(l.stale))
+			if len(l.writeQueue) == 0 {
+				l.writeQueue = slices.AppendSeq(l.writeQueue, maps.Keys(l.stale))
 			}
-			last := len(l.turn) - 1
-			id := l.turn[last]
-			l.turn = l.turn[:last]
+			last := len(l.writeQueue) - 1
+			id := l.writeQueue[last]
+			l.writeQueue = l.writeQueue[:last]
 			if _, ok := l.stale[id]; ok {
 				l.takeStatus(&b, id)
 			}
@@ -290,13 +290,13 @@ func (l *ledger) take(op Op) batch {
 	return b
 }
 
-func (l *ledger) setChange(kind string, ids map[string]time.Time) SetChange {
+func (l *desiredState) setChange(kind string, ids map[string]time.Time) SetChange {
 	s := SetChange{Kind: kind}
-	_, s.Replace = l.wrong[kind]
-	delete(l.wrong, kind)
+	_, s.Replace = l.wrongTypeKinds[kind]
+	delete(l.wrongTypeKinds, kind)
 	for id := range ids {
 		_, is := l.listed[kind][id]
-		should := l.want(id) == kind
+		should := l.wantedKind(id) == kind
 		switch e, ok := l.entries[id]; {
 		case is == should:
 		case should:
@@ -304,7 +304,7 @@ func (l *ledger) setChange(kind string, ids map[string]time.Time) SetChange {
 		case ok:
 			s.Remove = append(s.Remove, Member{id, e.URL, e.Reason})
 		default:
-			url, known := l.gone[id]
+			url, known := l.removedURLs[id]
 			reason := "not in the directory"
 			if known {
 				reason = "deregistered"
@@ -318,7 +318,7 @@ func (l *ledger) setChange(kind string, ids map[string]time.Time) SetChange {
 	return s
 }
 
-func (l *ledger) takeStatus(b *batch, id string) {
+func (l *desiredState) takeStatus(b *batch, id string) {
 	if len(b.status) == statusBatch {
 		return
 	}
@@ -336,14 +336,14 @@ func (l *ledger) takeStatus(b *batch, id string) {
 	})
 }
 
-// landed takes in that a batch was written. It reports whether the sets have the sizes that they should.
-func (l *ledger) landed(b batch, sizes []int, now time.Time) bool {
+// applied takes in that a batch was written. It reports whether the sets have the sizes that they should.
+func (l *desiredState) applied(b batch, sizes []int, now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, s := range b.sets {
 		for _, m := range s.Add {
 			l.listed[s.Kind][m.ID] = struct{}{}
-			delete(l.carried, m.ID)
+			delete(l.lostMembers, m.ID)
 		}
 		for _, m := range s.Remove {
 			delete(l.listed[s.Kind], m.ID)
@@ -355,7 +355,7 @@ func (l *ledger) landed(b batch, sizes []int, now time.Time) bool {
 	}
 	for _, st := range b.status {
 		if _, ok := l.changed[st.ID]; !ok {
-			delete(l.gone, st.ID)
+			delete(l.removedURLs, st.ID)
 		}
 	}
 	for i, size := range sizes {
@@ -366,14 +366,14 @@ func (l *ledger) landed(b batch, sizes []int, now time.Time) bool {
 	return true
 }
 
-// putBack takes in that a batch was not written; or, if unknown, that it may have been or still may be. Then what
+// requeue takes in that a batch was not written; or, if unknown, that it may have been or still may be. Then what
 // was to be removed counts as removed, so that it is not taken for something that Redis lost.
-func (l *ledger) putBack(b batch, unknown bool) {
+func (l *desiredState) requeue(b batch, unknown bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, s := range b.sets {
 		if s.Replace {
-			l.wrong[s.Kind] = struct{}{}
+			l.wrongTypeKinds[s.Kind] = struct{}{}
 		}
 		for _, m := range s.Remove {
 			if unknown {
@@ -382,7 +382,7 @@ func (l *ledger) putBack(b batch, unknown bool) {
 		}
 	}
 	if unknown {
-		l.doubted = append(l.doubted, b.removals...)
+		l.unconfirmedRemovals = append(l.unconfirmedRemovals, b.removals...)
 	}
 	maps.Copy(l.changed, b.changed)
 	for _, st := range b.status {
@@ -391,21 +391,21 @@ func (l *ledger) putBack(b batch, unknown bool) {
 }
 
 // kinds are those mirrored, sorted.
-func (l *ledger) kinds() []string {
+func (l *desiredState) kinds() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.Sorted(maps.Keys(l.listed))
 }
 
 // readActive calls read under the lock, with active.
-func (l *ledger) readActive(read func(active func(id, kind string) bool)) {
+func (l *desiredState) readActive(read func(active func(id, kind string) bool)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	read(l.active)
 }
 
 // active reports whether an id is in a set, most likely in that of the kind. l.mu is held.
-func (l *ledger) active(id, kind string) bool {
+func (l *desiredState) active(id, kind string) bool {
 	if _, ok := l.listed[kind][id]; ok {
 		return true
 	}
@@ -417,7 +417,7 @@ func (l *ledger) active(id, kind string) bool {
 	return false
 }
 
-func (l *ledger) activeOf(kind string) int {
+func (l *desiredState) activeOf(kind string) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.listed[kind])

@@ -19,7 +19,7 @@ func BenchmarkStatusOf(b *testing.B) {
 				l := newLedger(1)
 				l.update(entries, nil, time.Now())
 				for _, more := l.pending(); more; _, more = l.pending() {
-					l.landed(l.take(OpStatus), nil, time.Now())
+					l.applied(l.take(OpStatus), nil, time.Now())
 				}
 			}
 			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*fleet), "ns/service")

@@ -21,7 +21,7 @@ func TestLargeFleetComesInSteps(t *testing.T) {
 		b := l.take(OpChange)
 		require.Len(t, b.sets[0].Add, want)
 		require.LessOrEqual(t, len(b.status), statusBatch)
-		require.True(t, l.landed(b, nil, time.Now()))
+		require.True(t, l.applied(b, nil, time.Now()))
 	}
 	changes, status := l.pending()
 	require.False(t, changes)

@@ -35,16 +35,16 @@ return out`)
 		times = append(times, time.UnixMicro(rnd.Int64N(4_200_000_000_000_000)))
 	}
 	var args []any
-	var want []string
+	var expected []string
 	for _, at := range times {
 		args = append(args, at.UnixMicro())
-		want = append(want, stamp.Format(at))
+		expected = append(expected, stamp.Format(at))
 	}
 	for name, addr := range map[string]string{"redis": testredis.Start(t).Addr(), "miniredis": miniredis.RunT(t).Addr()} {
 		client := redis.NewClient(&redis.Options{Addr: addr})
 		got, err := script.Run(context.Background(), client, nil, args...).StringSlice()
 		require.NoError(t, err, name)
-		require.Equal(t, want, got, name)
+		require.Equal(t, expected, got, name)
 		require.NoError(t, client.Close())
 	}
 }

@@ -53,8 +53,8 @@ const (
 // however long the pauses between attempts have become.
 const probeEvery = 500 * time.Millisecond
 
-// setback reports a failure and waits until it is time to try again.
-func (w *Writer) setback(ctx context.Context, err error) {
+// retryState reports a failure and waits until it is time to try again.
+func (w *Writer) retryState(ctx context.Context, err error) {
 	f := classify(err)
 	if f != w.failing {
 		w.failing, w.attempt, w.since, w.warned = f, 0, time.Now(), time.Time{}
@@ -91,15 +91,15 @@ func (w *Writer) setback(ctx context.Context, err error) {
 		case <-until.C:
 			return
 		case <-probe.C:
-			if f == unreachable && w.answers(ctx) {
+			if f == unreachable && w.reachable(ctx) {
 				return
 			}
 		}
 	}
 }
 
-// answers reports whether Redis says anything at all.
-func (w *Writer) answers(ctx context.Context) bool {
+// reachable reports whether Redis says anything at all.
+func (w *Writer) reachable(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, w.cfg.Timeout)
 	defer cancel()
 	_, err := w.store.Read(ctx, nil)

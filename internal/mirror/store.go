@@ -195,8 +195,8 @@ type Entry struct {
 	Reason   string
 }
 
-// judged reports whether this leader's own checks say whether the service is listed; else it stays what it was.
-func (e Entry) judged() bool {
+// checkedHere reports whether this leader's own checks say whether the service is listed; else it stays what it was.
+func (e Entry) checkedHere() bool {
 	return e.Status == Healthy || e.Status == Unhealthy && !e.Hold
 }
 

@@ -112,7 +112,7 @@ type Writer struct {
 	store     Store
 	log       *slog.Logger
 	m         *Metrics
-	ledger    *ledger
+	desired   *desiredState
 	tried     chan struct{}
 	triedOnce func() // closes tried
 
@@ -171,7 +171,7 @@ func New(cfg Config) (*Writer, error) {
 		store:     cfg.Store,
 		log:       cfg.Logger.With("component", "mirror", "epoch", cfg.Epoch),
 		m:         cfg.Metrics,
-		ledger:    newLedger(cfg.Epoch),
+		desired:   newLedger(cfg.Epoch),
 		tried:     tried,
 		triedOnce: sync.OnceFunc(func() { close(tried) }),
 	}, nil
@@ -181,7 +181,7 @@ func New(cfg Config) (*Writer, error) {
 // blocks; what comes in faster than it can be written is merged. The first call carries the whole directory, and
 // may be empty: from then on a listed id that no call named is a leftover and is removed.
 func (w *Writer) Update(upserts []Entry, removed []string) {
-	w.ledger.update(upserts, removed, time.Now())
+	w.desired.update(upserts, removed, time.Now())
 }
 
 // FirstClaim is closed once the first attempt to claim the epoch, and to learn which services are listed, is over,
@@ -203,10 +203,10 @@ func (w *Writer) Active(id string) (yes bool) {
 
 // ReadActive calls read with what Active reports, for many ids of one moment: nothing changes while it runs. The kind
 // is where an id most likely is; any will do.
-func (w *Writer) ReadActive(read func(active func(id, kind string) bool)) { w.ledger.readActive(read) }
+func (w *Writer) ReadActive(read func(active func(id, kind string) bool)) { w.desired.readActive(read) }
 
 // ActiveOf counts the members of a kind's set, as last written or read.
-func (w *Writer) ActiveOf(kind string) int { return w.ledger.activeOf(kind) }
+func (w *Writer) ActiveOf(kind string) int { return w.desired.activeOf(kind) }
 
 // Run claims the epoch, then writes until ctx ends, and then returns nil. It ends early with
 // *HigherEpochError, *ForeignClusterError or ErrSuperseded. Trouble with Redis does not.
@@ -229,7 +229,7 @@ func (w *Writer) Run(ctx context.Context) error {
 			w.failed(err, true)
 			return err
 		}
-		w.setback(ctx, err)
+		w.retryState(ctx, err)
 	}
 }
 
@@ -245,7 +245,7 @@ func (w *Writer) session(ctx context.Context) error {
 	}
 	w.triedOnce()
 	for ctx.Err() == nil {
-		changes, status := w.ledger.pending()
+		changes, status := w.desired.pending()
 		now := time.Now()
 		flush, beat, audit := w.flushed.Add(w.cfg.Flush), w.wrote.Add(w.cfg.Heartbeat), w.audited.Add(w.cfg.Audit)
 		var err error
@@ -269,7 +269,7 @@ func (w *Writer) session(ctx context.Context) error {
 			timer := time.NewTimer(next.Sub(now))
 			select {
 			case <-ctx.Done():
-			case <-w.ledger.wake:
+			case <-w.desired.wake:
 			case <-timer.C:
 			}
 			timer.Stop()
@@ -298,21 +298,21 @@ func (w *Writer) claim(ctx context.Context) error {
 		return err
 	}
 	w.claimed = true
-	w.ledger.learn(reply.Held.Kinds)
+	w.desired.addKinds(reply.Held.Kinds)
 	w.log.Info("mirror claimed", "node", w.cfg.Node, "previous", reply.Held.Token.Epoch, "previous_leader", reply.Held.Leader)
 	return nil
 }
 
 // audit reads the sets and queues whatever is not as it should be.
 func (w *Writer) audit(ctx context.Context) error {
-	kinds := w.ledger.kinds()
+	kinds := w.desired.kinds()
 	view, err := w.read(ctx, kinds)
 	if err != nil {
 		return err
 	}
 	if len(view.Meta.Kinds) > 0 {
-		w.ledger.learn(view.Meta.Kinds)
-		if more := w.ledger.kinds(); len(more) > len(kinds) {
+		w.desired.addKinds(view.Meta.Kinds)
+		if more := w.desired.kinds(); len(more) > len(kinds) {
 			if view, err = w.read(ctx, more); err != nil {
 				return err
 			}
@@ -321,7 +321,7 @@ func (w *Writer) audit(ctx context.Context) error {
 	held := view.Meta.Token
 	// A write whose outcome was unknown may have landed.
 	ours := view.Meta.Cluster == w.cfg.Cluster && held.Epoch == w.cfg.Epoch && held.Compare(w.base) >= 0
-	drift, removed := w.ledger.found(view, !ours, time.Now())
+	drift, removed := w.desired.reconcile(view, !ours, time.Now())
 	w.tellRemoved(removed)
 	switch {
 	case !ours:
@@ -340,7 +340,7 @@ func (w *Writer) audit(ctx context.Context) error {
 
 // write writes one batch of the kind op.
 func (w *Writer) write(ctx context.Context, op Op) error {
-	b := w.ledger.take(op)
+	b := w.desired.take(op)
 	// A removal rests on a confirmation begun after the check's result came, so that a leader who slept in between
 	// takes nobody out.
 	reply, err := w.send(ctx, Write{Op: op, Kinds: b.kinds, Sets: b.sets, Status: b.status}, b, b.removes)
@@ -348,14 +348,14 @@ func (w *Writer) write(ctx context.Context, op Op) error {
 		return fmt.Errorf("write %s: %w", op, err)
 	}
 	if op == OpStatus {
-		if _, more := w.ledger.pending(); !more {
+		if _, more := w.desired.pending(); !more {
 			w.flushed = time.Now()
 		}
 	}
 	for _, since := range b.changed {
 		w.m.lag.Observe(time.Since(since).Seconds())
 	}
-	if !w.ledger.landed(b, reply.Sizes, time.Now()) {
+	if !w.desired.applied(b, reply.Sizes, time.Now()) {
 		w.suspect = true
 	}
 	w.tellRemoved(b.removals)
@@ -389,11 +389,11 @@ func (w *Writer) send(ctx context.Context, wr Write, b batch, fresh bool) (Reply
 			unknown = true
 			return Reply{}, err
 		}
-		w.heard(reply.Now)
+		w.syncClock(reply.Now)
 		return reply, w.judge(reply)
 	}()
 	if err != nil {
-		w.ledger.putBack(b, unknown)
+		w.desired.requeue(b, unknown)
 		return Reply{}, err
 	}
 	w.base = w.token
@@ -443,7 +443,7 @@ func (w *Writer) read(ctx context.Context, kinds []string) (View, error) {
 	if err != nil {
 		return View{}, fmt.Errorf("read mirror: %w", err)
 	}
-	w.heard(view.Now)
+	w.syncClock(view.Now)
 	if err := w.admit(view.Meta); err != nil {
 		reason := Older
 		if _, ok := errors.AsType[*ForeignClusterError](err); ok {
@@ -475,9 +475,9 @@ func (w *Writer) confirm(ctx context.Context, fresh bool) (time.Time, error) {
 	return w.asked.Add(w.cfg.Lease), nil
 }
 
-// heard learns what time it is in Redis. By now it is later there, so that a deadline derived from it errs on the
+// syncClock learns what time it is in Redis. By now it is later there, so that a deadline derived from it errs on the
 // early side. All local times are monotonic.
-func (w *Writer) heard(store time.Time) { w.storeStarted = store.Add(-time.Since(w.started)) }
+func (w *Writer) syncClock(store time.Time) { w.storeStarted = store.Add(-time.Since(w.started)) }
 
 // storeTime translates a local time into the store's clock.
 func (w *Writer) storeTime(t time.Time) time.Time { return w.storeStarted.Add(t.Sub(w.started)) }

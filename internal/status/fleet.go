@@ -15,9 +15,9 @@ import (
 
 const relayerKind = "relayer"
 
-// fleet is the leader's answer as the reports about it need it. While it has readers it is not changed. A large fleet
+// statusSnapshot is the leader's answer as the reports about it need it. While it has readers it is not changed. A large fleet
 // is read straight from the encoded answer: decoding it first costs more than all the rest.
-type fleet struct {
+type statusSnapshot struct {
 	raw     []byte // the answer
 	readers int    // under source's lock
 
@@ -55,8 +55,8 @@ const (
 var errGarbled = errors.New("the leader's answer is garbled")
 
 // read makes the rest of the fleet from raw, an encoded GetStatusResponse. Of what it was before the memory is used.
-func (f *fleet) read() error {
-	*f = fleet{
+func (f *statusSnapshot) read() error {
+	*f = statusSnapshot{
 		raw: f.raw, answer: new(rollcallv1.GetStatusResponse),
 		activeJSON: f.activeJSON[:0], inactiveJSON: f.inactiveJSON[:0],
 	}
@@ -98,7 +98,7 @@ type service struct {
 	failures              uint64
 }
 
-func (f *fleet) add(raw []byte) error {
+func (f *statusSnapshot) add(raw []byte) error {
 	var s service
 	ok := eachField(raw, func(num protowire.Number, text []byte, n uint64) {
 		switch num {
@@ -182,7 +182,7 @@ func eachField(raw []byte, fn func(num protowire.Number, text []byte, n uint64))
 	return true
 }
 
-func (f *fleet) kind(kind []byte) *kindCount {
+func (f *statusSnapshot) kind(kind []byte) *kindCount {
 	for i := range f.others {
 		if f.others[i].kind == string(kind) {
 			return &f.others[i]

@@ -29,7 +29,7 @@ type report struct {
 	leaderless    error // why the leader's word is missing
 	// age of the leader's word, where it is not the one just asked for.
 	age time.Duration
-	*fleet
+	*statusSnapshot
 }
 
 // verdict on the fleet. One without relayers is not ill: there is nothing to be lost. Nor is one whose new leader has

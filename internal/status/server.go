@@ -141,13 +141,13 @@ func (s *Server) status(w http.ResponseWriter, _ *http.Request) {
 // report says what can be said now. The caller releases it when it is written.
 func (s *Server) report() (r *report, release func()) {
 	r = &report{node: s.cfg.Node, version: s.cfg.Version, interval: s.cfg.Interval}
-	r.fleet, r.age, r.leaderless = s.source.latest()
+	r.statusSnapshot, r.age, r.leaderless = s.source.latest()
 	release = func() {}
 	if r.leaderless == nil {
-		release = func() { s.source.release(r.fleet) }
+		release = func() { s.source.release(r.statusSnapshot) }
 	} else {
 		local := s.cfg.Directory.State()
-		r.fleet = &fleet{
+		r.statusSnapshot = &statusSnapshot{
 			answer:     &rollcallv1.GetStatusResponse{Cluster: local.Cluster(), Epoch: local.Epoch()},
 			configured: local.Count(relayerKind),
 		}

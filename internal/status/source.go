@@ -21,38 +21,38 @@ const (
 // source asks the leader, once for all who want to know at the same time, and remembers what it said: an answer that
 // comes too late for its reader serves the next one.
 type source struct {
-	ask func(_ context.Context, b []byte) ([]byte, error)
-	led func() bool
-	ctx context.Context // of questions
+	ask       func(_ context.Context, b []byte) ([]byte, error)
+	hasLeader func() bool
+	ctx       context.Context // of questions
 	// close ends the questions; their goroutines are waited for with running.
 	close   context.CancelFunc
 	running sync.WaitGroup
-	// spare has fleets that nobody reads any longer, for their memory. Made again for each question it would keep the
+	// previous has fleets that nobody reads any longer, for their memory. Made again for each question it would keep the
 	// garbage collector busy, and readers waiting for it.
-	spare sync.Pool
+	previous sync.Pool
 
 	mu     sync.Mutex
-	asking *question // nil when nobody asks
-	last   *fleet    // nil before the first answer
-	lastAt time.Time // when it was asked for
+	asking *fetch          // nil when nobody asks
+	last   *statusSnapshot // nil before the first answer
+	lastAt time.Time       // when it was asked for
 }
 
-// question is one call. The fields below done are set before done is closed.
-type question struct {
+// fetch is one call. The fields below done are set before done is closed.
+type fetch struct {
 	done chan struct{}
 	err  error
 }
 
 func newSource(ask func(_ context.Context, b []byte) ([]byte, error), led func() bool) *source {
-	s := &source{ask: ask, led: led, spare: sync.Pool{New: func() any { return new(fleet) }}}
+	s := &source{ask: ask, hasLeader: led, previous: sync.Pool{New: func() any { return new(statusSnapshot) }}}
 	s.ctx, s.close = context.WithCancel(context.Background())
 	return s
 }
 
 // latest is the leader's answer. Where that does not come in time, or at all, it is the last one with its age, as
 // long as a leader is known. The fleet is to be released.
-func (s *source) latest() (f *fleet, age time.Duration, err error) {
-	q, wait := s.question()
+func (s *source) latest() (f *statusSnapshot, age time.Duration, err error) {
+	q, wait := s.newFetch()
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	select {
@@ -61,7 +61,7 @@ func (s *source) latest() (f *fleet, age time.Duration, err error) {
 	case <-timer.C:
 		err = fmt.Errorf("nothing came within %v", wait)
 	}
-	led := err == nil || s.led()
+	led := err == nil || s.hasLeader()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.last == nil || !led {
@@ -75,27 +75,27 @@ func (s *source) latest() (f *fleet, age time.Duration, err error) {
 }
 
 // release says that the fleet is not read any longer.
-func (s *source) release(f *fleet) {
+func (s *source) release(f *statusSnapshot) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.drop(f)
 }
 
 // drop takes a reader off. s.mu is held.
-func (s *source) drop(f *fleet) {
+func (s *source) drop(f *statusSnapshot) {
 	if f.readers--; f.readers == 0 {
-		s.spare.Put(f)
+		s.previous.Put(f)
 	}
 }
 
-// question joins the one that is being asked, or asks one, and says how long it is worth waiting for.
-func (s *source) question() (q *question, wait time.Duration) {
+// newFetch joins the one that is being asked, or asks one, and says how long it is worth waiting for.
+func (s *source) newFetch() (q *fetch, wait time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.asking == nil {
-		s.asking = &question{done: make(chan struct{})}
+		s.asking = &fetch{done: make(chan struct{})}
 		q := s.asking
-		s.running.Go(func() { s.put(q) })
+		s.running.Go(func() { s.store(q) })
 	}
 	if s.last != nil && time.Since(s.lastAt) < recent {
 		return s.asking, patience
@@ -103,11 +103,11 @@ func (s *source) question() (q *question, wait time.Duration) {
 	return s.asking, budget
 }
 
-func (s *source) put(q *question) {
+func (s *source) store(q *fetch) {
 	ctx, cancel := context.WithTimeout(s.ctx, questionLimit)
 	defer cancel()
 	at := time.Now()
-	f := s.spare.Get().(*fleet)
+	f := s.previous.Get().(*statusSnapshot)
 	f.raw, q.err = s.ask(ctx, f.raw[:0])
 	if q.err == nil {
 		q.err = f.read()

@@ -68,7 +68,7 @@ func TestReport(t *testing.T) {
 	a.Stalls = []*rollcallv1.Stall{{Kind: "signer", Needed: 2, Available: 1}}
 	a.Notes = []string{"coordinator-3 was started with RELAYER_COUNT=5, the leader with 3"}
 	a.Mirror.Held = 1
-	r := report{node: "coordinator-1", version: "v1.2.3", at: checked.Add(time.Second), interval: time.Second, fleet: read(t, a)}
+	r := report{node: "coordinator-1", version: "v1.2.3", at: checked.Add(time.Second), interval: time.Second, statusSnapshot: read(t, a)}
 	require.Equal(t, `{"service":"relayer-discovery","status":"degraded","timestamp":"2026-11-20T09:00:01.123Z",`+
 		`"activeRelayers":[`+
 		`{"id":"oz-relayer-0","status":"healthy","lastCheckTimestamp":"2026-11-20T09:00:00.123Z","url":"http://oz-relayer-0:3000"},`+
@@ -85,8 +85,8 @@ func TestReport(t *testing.T) {
 }
 
 // read is the fleet of an answer.
-func read(t testing.TB, a *rollcallv1.GetStatusResponse) *fleet {
-	f := &fleet{raw: encode(a)}
+func read(t testing.TB, a *rollcallv1.GetStatusResponse) *statusSnapshot {
+	f := &statusSnapshot{raw: encode(a)}
 	require.NoError(t, f.read())
 	return f
 }
@@ -127,7 +127,7 @@ func TestGarbledAnswers(t *testing.T) {
 	raw := encode(answer(relayer(0, up, true), relayer(1, down, false)))
 	refused := 0
 	for n := range raw {
-		f := &fleet{raw: raw[:n]}
+		f := &statusSnapshot{raw: raw[:n]}
 		if err := f.read(); err != nil {
 			require.ErrorIs(t, err, errGarbled)
 			refused++

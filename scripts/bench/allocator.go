@@ -127,7 +127,7 @@ func poolOf(record bool) func(ctx context.Context, url string, keys, callers int
 			return nil, nil, err
 		}
 		store := ledger.New(db, ledger.Config{ChainID: chainID, Pool: poolID})
-		if _, err := store.Remember(ctx, common.Hash{1}); err != nil {
+		if _, err := store.InitChain(ctx, common.Hash{1}); err != nil {
 			return nil, nil, err
 		}
 		var registrations []ledger.Registration

@@ -128,7 +128,7 @@ func (a *Admin) Cancel(ctx context.Context, r Ref, by string) (*relayer.Transact
 	if err != nil {
 		return nil, asRefused(err)
 	}
-	return a.Ledger.Intend(ctx, tx.ID, relayer.IntentCancel, "canceled by "+by)
+	return a.Ledger.SetIntent(ctx, tx.ID, relayer.IntentCancel, "canceled by "+by)
 }
 
 // Bump asks for a higher fee, and returns the transaction's latest attempt as it was before.
@@ -141,7 +141,7 @@ func (a *Admin) Bump(ctx context.Context, r Ref) (*relayer.Transaction, *relayer
 	if err != nil {
 		return nil, nil, asRefused(err)
 	}
-	if tx, err = a.Ledger.AskBump(ctx, tx.ID); err != nil {
+	if tx, err = a.Ledger.RequestBump(ctx, tx.ID); err != nil {
 		return nil, nil, err
 	}
 	if len(attempts) == 0 { // it was signed in between

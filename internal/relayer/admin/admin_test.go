@@ -77,7 +77,7 @@ func open(t *testing.T, genesis common.Hash, key common.Address) *Admin {
 	db := testpostgres.New(t, testpostgres.Migrated(ledger.Migrations())).Pool(t)
 	l := ledger.New(db, ledger.Config{ChainID: testchain.ChainID, Pool: "pool"})
 	require.NoError(t, l.Register(t.Context(), []ledger.Registration{{Address: key}}))
-	_, err := l.Remember(t.Context(), genesis)
+	_, err := l.InitChain(t.Context(), genesis)
 	require.NoError(t, err)
 	a, err := Open(t.Context(), db, testchain.ChainID, "pool")
 	require.NoError(t, err)
@@ -154,7 +154,7 @@ func TestStartingOverLooksAgain(t *testing.T) {
 	third := testchain.Simulated(t, testchain.SimulatedOptions{})
 	key := one.Accounts[0].Address
 	a := open(t, genesisOf(t, one), key)
-	verdicts, err := a.Ledger.Accept(t.Context(), ledger.Terms{Held: []common.Address{key}, Cap: 1}, []*ledger.Draft{{
+	verdicts, err := a.Ledger.Accept(t.Context(), ledger.AllocationLimits{Held: []common.Address{key}, Cap: 1}, []*ledger.NewTransaction{{
 		ID: uuid.Must(uuid.NewV7()), Target: "pool", Caller: "me", Kind: relayer.KindTransaction, Request: relayer.Request{To: &key},
 	}})
 	require.NoError(t, err)
@@ -181,7 +181,7 @@ func TestDrainEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	key := common.HexToAddress("0x1")
 	a := open(t, common.Hash{1}, key)
-	verdicts, err := a.Ledger.Accept(t.Context(), ledger.Terms{Held: []common.Address{key}, Cap: 1}, []*ledger.Draft{{
+	verdicts, err := a.Ledger.Accept(t.Context(), ledger.AllocationLimits{Held: []common.Address{key}, Cap: 1}, []*ledger.NewTransaction{{
 		ID: uuid.Must(uuid.NewV7()), Target: "pool", Caller: "me", Kind: relayer.KindTransaction, Request: relayer.Request{To: &key},
 	}})
 	require.NoError(t, err)

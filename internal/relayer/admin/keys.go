@@ -196,7 +196,7 @@ func (a *Admin) resync(ctx context.Context, k *relayer.Key, mined uint64) (r Res
 	if r.PendingWas, r.PendingIs, err = a.Ledger.Recount(ctx, k.Address); err != nil {
 		return r, err
 	}
-	raised, err := a.Ledger.Raise(ctx, k.Address, k.Era, mined)
+	raised, err := a.Ledger.AdvanceNonce(ctx, k.Address, k.Era, mined)
 	if err != nil {
 		return r, err
 	}
@@ -211,7 +211,7 @@ func (a *Admin) resync(ctx context.Context, k *relayer.Key, mined uint64) (r Res
 		return r, refused{fmt.Errorf("%d nonces of %s below its next nonce %d have no transaction, which is more than the %d that are filled: give the right one with --set-nonce",
 			missing, k.Address, r.NextIs, fillable)}
 	case missing > 0:
-		filled, err := a.Ledger.Fill(ctx, k.Address, k.Era, mined, 0)
+		filled, err := a.Ledger.FillNonceGaps(ctx, k.Address, k.Era, mined, 0)
 		if err != nil {
 			return r, err
 		}
@@ -222,7 +222,7 @@ func (a *Admin) resync(ctx context.Context, k *relayer.Key, mined uint64) (r Res
 	if r.Enabled, err = a.Ledger.EndJump(ctx, k.Address); err != nil {
 		return r, err
 	}
-	sought, err := a.Ledger.Sought(ctx, []ledger.From{{Key: k.Address, Nonce: mined}}, soughtLimit)
+	sought, err := a.Ledger.ListMinedCandidates(ctx, []ledger.KeyNonce{{Key: k.Address, Nonce: mined}}, soughtLimit)
 	r.Sought = len(sought)
 	return r, asRefused(err)
 }
@@ -260,7 +260,7 @@ func (a *Admin) SetNonce(ctx context.Context, client *chain.Client, k *relayer.K
 type NewChain struct {
 	Genesis common.Hash  // of the nodes
 	Known   ledger.Chain // recorded by the store, which gives it up
-	Doomed  []ledger.Doomed
+	Doomed  []ledger.DropPreview
 }
 
 // ErrSameChain means that the nodes have the history that the store records.
@@ -291,7 +291,7 @@ func (a *Admin) NewChain(ctx context.Context, client *chain.Client) (*NewChain, 
 		return nil, ErrSameGenesis
 	}
 	n := &NewChain{Known: known, Genesis: genesis}
-	n.Doomed, err = a.Ledger.Doomed(ctx)
+	n.Doomed, err = a.Ledger.PreviewDrop(ctx)
 	return n, asRefused(err)
 }
 

@@ -78,19 +78,19 @@ func CheckKeys(keys []APIKey) error {
 	return err
 }
 
-// authority knows the keys by their hashes.
-type authority []struct {
+// apiKeys knows the keys by their hashes.
+type apiKeys []struct {
 	name string
 	role Role
 	hash [sha256.Size]byte
 }
 
-func newAuthority(keys []APIKey) (authority, error) {
+func newAuthority(keys []APIKey) (apiKeys, error) {
 	var problems []error
 	if len(keys) == 0 {
 		problems = append(problems, errors.New("no API key: nobody could use the API"))
 	}
-	a := make(authority, len(keys))
+	a := make(apiKeys, len(keys))
 	for i, k := range keys {
 		a[i].name, a[i].role, a[i].hash = k.Name, k.Role, sha256.Sum256([]byte(k.Key))
 		switch {
@@ -116,7 +116,7 @@ func newAuthority(keys []APIKey) (authority, error) {
 
 // caller is whose key a request carries, and what that may do; "" if it is nobody's. The time that it takes does not depend
 // on the keys.
-func (a authority) caller(r *http.Request) (name string, role Role) {
+func (a apiKeys) caller(r *http.Request) (name string, role Role) {
 	headers := r.Header["Authorization"]
 	if len(headers) != 1 {
 		return "", Reader

@@ -18,25 +18,25 @@ import (
 // maxBody bounds the body of a request, in bytes.
 const maxBody = 1 << 20
 
-// call is a request being answered, and the writer of its answer.
-type call struct {
-	w         http.ResponseWriter
-	r         *http.Request
-	route     *route // never nil; empty until one is found
-	caller    string // the name of the API key; "" for public routes
-	role      Role   // what that key may do
-	requestID string
-	code      int
-	err       error // what is wrong with the relayer, for the log
-	scratch   *bytes.Buffer
-	patience  time.Duration // with who reads the answer; 0: the server's
+// exchange is a request being answered, and the writer of its answer.
+type exchange struct {
+	w                 http.ResponseWriter
+	r                 *http.Request
+	route             *route // never nil; empty until one is found
+	caller            string // the name of the API key; "" for public routes
+	role              Role   // what that key may do
+	requestID         string
+	code              int
+	err               error // what is wrong with the relayer, for the log
+	scratch           *bytes.Buffer
+	slowReaderTimeout time.Duration // with who reads the answer; 0: the server's
 }
 
 // Header is the answer's.
-func (c *call) Header() http.Header { return c.w.Header() }
+func (c *exchange) Header() http.Header { return c.w.Header() }
 
 // WriteHeader begins the answer.
-func (c *call) WriteHeader(code int) {
+func (c *exchange) WriteHeader(code int) {
 	if c.code == 0 {
 		c.code = code
 	}
@@ -44,7 +44,7 @@ func (c *call) WriteHeader(code int) {
 }
 
 // Write goes on with the answer.
-func (c *call) Write(p []byte) (int, error) {
+func (c *exchange) Write(p []byte) (int, error) {
 	if c.code == 0 {
 		c.code = http.StatusOK
 	}
@@ -52,28 +52,28 @@ func (c *call) Write(p []byte) (int, error) {
 }
 
 // Unwrap is for [http.ResponseController].
-func (c *call) Unwrap() http.ResponseWriter { return c.w }
+func (c *exchange) Unwrap() http.ResponseWriter { return c.w }
 
-// scratches are buffers for a request's body and its answer. One that has grown large is left to the collector.
-var scratches = sync.Pool{New: func() any { return new(bytes.Buffer) }}
+// bufferPool are buffers for a request's body and its answer. One that has grown large is left to the collector.
+var bufferPool = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 
-func (c *call) buffer() *bytes.Buffer {
+func (c *exchange) buffer() *bytes.Buffer {
 	if c.scratch == nil {
-		c.scratch, _ = scratches.Get().(*bytes.Buffer)
+		c.scratch, _ = bufferPool.Get().(*bytes.Buffer)
 	}
 	c.scratch.Reset()
 	return c.scratch
 }
 
-func (c *call) release() {
+func (c *exchange) release() {
 	if c.scratch != nil && c.scratch.Cap() <= 64<<10 {
-		scratches.Put(c.scratch)
+		bufferPool.Put(c.scratch)
 	}
 	c.scratch = nil
 }
 
 // body reads the request's, which is JSON and bounded. It is good until the answer.
-func (c *call) body() ([]byte, error) {
+func (c *exchange) body() ([]byte, error) {
 	if c.r.ContentLength > maxBody {
 		c.Header().Set("Connection", "close") // rather than read it all
 		return nil, errTooLarge
@@ -101,13 +101,13 @@ func (c *call) body() ([]byte, error) {
 var errTooLarge = &httpError{http.StatusRequestEntityTooLarge, "the body must not have more than " + strconv.Itoa(maxBody) + " bytes"}
 
 // ok answers with data in its envelope.
-func (c *call) ok(v any) error {
+func (c *exchange) ok(v any) error {
 	c.answer(http.StatusOK, v)
 	return nil
 }
 
 // answer writes v as JSON.
-func (c *call) answer(code int, v any) {
+func (c *exchange) answer(code int, v any) {
 	b := c.buffer()
 	enc := json.NewEncoder(b)
 	enc.SetEscapeHTML(false)
@@ -121,14 +121,14 @@ func (c *call) answer(code int, v any) {
 	c.write(code, bytes.TrimSuffix(b.Bytes(), []byte{'\n'}))
 }
 
-func (c *call) write(code int, body []byte) {
+func (c *exchange) write(code int, body []byte) {
 	h := c.Header()
 	if h["Content-Type"] == nil {
 		h["Content-Type"] = jsonType
 	}
 	h["Content-Length"] = []string{strconv.Itoa(len(body))}
-	if c.patience > 0 {
-		_ = http.NewResponseController(c.w).SetWriteDeadline(time.Now().Add(c.patience)) // or the server's
+	if c.slowReaderTimeout > 0 {
+		_ = http.NewResponseController(c.w).SetWriteDeadline(time.Now().Add(c.slowReaderTimeout)) // or the server's
 	}
 	c.WriteHeader(code)
 	_, _ = c.Write(body) // to a client that went away: nobody is left to tell
@@ -142,4 +142,4 @@ var (
 	noSniff  = []string{"nosniff"}
 )
 
-var _ io.Writer = (*call)(nil)
+var _ io.Writer = (*exchange)(nil)

@@ -20,7 +20,7 @@ type httpError struct {
 
 func (e *httpError) Error() string { return e.message }
 
-func lacks(instead string) error {
+func notImplemented(instead string) error {
 	return &httpError{http.StatusNotImplemented, "not supported by this relayer: " + instead}
 }
 
@@ -36,8 +36,8 @@ type refusal struct {
 // fundsRetry is in seconds: somebody has to send ether first.
 const fundsRetry = 30
 
-// refuse is where errors become answers. Its cases go from what must not be mistaken for anything else to the rest.
-func refuse(err error, c *call) refusal {
+// mapError is where errors become answers. Its cases go from what must not be mistaken for anything else to the rest.
+func mapError(err error, c *exchange) refusal {
 	said := func(code int, message string) refusal { return refusal{code: code, body: ozapi.Failed(message)} }
 
 	if own, ok := errors.AsType[*httpError](err); ok {
@@ -94,7 +94,7 @@ func refuse(err error, c *call) refusal {
 	return r
 }
 
-func unavailableMessage(c *call) string {
+func unavailableMessage(c *exchange) string {
 	const what = "the relayer is not ready; see /health"
 	if c.reads() {
 		return what + ": try again"
@@ -103,9 +103,9 @@ func unavailableMessage(c *call) string {
 }
 
 // reads reports whether a call only looks.
-func (c *call) reads() bool { return c.r.Method == http.MethodGet || c.r.Method == http.MethodHead }
+func (c *exchange) reads() bool { return c.r.Method == http.MethodGet || c.r.Method == http.MethodHead }
 
-func unknownMessage(c *call) string {
+func unknownMessage(c *exchange) string {
 	switch {
 	case c.reads():
 		return "no answer in time: try again"
@@ -119,7 +119,7 @@ func unknownMessage(c *call) string {
 	}
 }
 
-func notFoundMessage(c *call) string {
+func notFoundMessage(c *exchange) string {
 	id := clip(c.r.PathValue("relayer_id"), 128)
 	if tx := c.r.PathValue("transaction_id"); tx != "" {
 		return fmt.Sprintf("transaction %s of relayer %s not found", clip(tx, 128), id)
@@ -131,8 +131,8 @@ func notFoundMessage(c *call) string {
 }
 
 // fail answers with an error.
-func (c *call) fail(err error) {
-	r := refuse(err, c)
+func (c *exchange) fail(err error) {
+	r := mapError(err, c)
 	if r.internal {
 		c.err = err
 	}

@@ -46,7 +46,7 @@ type Handler struct {
 	service Service // once started is true
 	started atomic.Bool
 	waits   atomic.Pointer[string] // why it is not started yet
-	keys    authority
+	keys    apiKeys
 	limit   func(caller string, calls int) error
 	timeout time.Duration
 	log     *slog.Logger
@@ -54,8 +54,8 @@ type Handler struct {
 	mux     *http.ServeMux
 	openAPI []byte
 
-	lists, rpcs places
-	patience    time.Duration // with who has one of them, and reads slowly
+	lists, rpcs       semaphore
+	slowReaderTimeout time.Duration // with who has one of them, and reads slowly
 }
 
 // NewHandler makes the handler. It fails for keys that [CheckKeys] finds wrong.
@@ -75,9 +75,9 @@ func NewHandler(cfg Config) (*Handler, error) {
 		metrics: newMetrics(cfg.Registerer),
 		mux:     http.NewServeMux(),
 
-		lists:    newPlaces(maxLists, "too many lists of transactions at once"),
-		rpcs:     newPlaces(maxRPCs, "too many calls of nodes at once"),
-		patience: patience,
+		lists:             newPlaces(maxLists, "too many lists of transactions at once"),
+		rpcs:              newPlaces(maxRPCs, "too many calls of nodes at once"),
+		slowReaderTimeout: slowReaderTimeout,
 	}
 	if h.limit == nil {
 		h.limit = func(string, int) error { return nil }
@@ -108,7 +108,7 @@ func NewHandler(cfg Config) (*Handler, error) {
 		})
 	}
 	for _, u := range unsupported {
-		h.mux.HandleFunc(u.pattern, func(w http.ResponseWriter, _ *http.Request) { callOf(w).fail(lacks(u.instead)) })
+		h.mux.HandleFunc(u.pattern, func(w http.ResponseWriter, _ *http.Request) { callOf(w).fail(notImplemented(u.instead)) })
 	}
 	if cfg.Metrics != nil {
 		h.mux.Handle("GET /metrics", cfg.Metrics)
@@ -120,8 +120,8 @@ func NewHandler(cfg Config) (*Handler, error) {
 }
 
 // callOf is the call that the mux hands through.
-func callOf(w http.ResponseWriter) *call {
-	c, _ := w.(*call)
+func callOf(w http.ResponseWriter) *exchange {
+	c, _ := w.(*exchange)
 	return c
 }
 
@@ -146,14 +146,14 @@ var (
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	start := time.Now()
 	// As it is written: what a proxy takes for a part of a name must not become a slash here.
-	if escaped := merged(r.URL.EscapedPath()); escaped != r.URL.EscapedPath() {
+	if escaped := normalizePath(r.URL.EscapedPath()); escaped != r.URL.EscapedPath() {
 		if path, err := url.PathUnescape(escaped); err == nil {
 			r2 := *r
 			r2.URL = &url.URL{Path: path, RawPath: escaped, RawQuery: r.URL.RawQuery}
 			r = &r2
 		}
 	}
-	c := &call{w: w, r: r, route: noRoute}
+	c := &exchange{w: w, r: r, route: noRoute}
 	header := w.Header()
 	header["X-Content-Type-Options"] = noSniff
 	header["Cache-Control"] = noStore
@@ -188,8 +188,8 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.mux.ServeHTTP(c, r)
 }
 
-// merged is a path as OpenZeppelin's takes it: slashes that follow each other are one, and one at the end is none.
-func merged(path string) string {
+// normalizePath is a path as OpenZeppelin's takes it: slashes that follow each other are one, and one at the end is none.
+func normalizePath(path string) string {
 	for strings.Contains(path, "//") {
 		path = strings.ReplaceAll(path, "//", "/")
 	}
@@ -200,7 +200,7 @@ func merged(path string) string {
 }
 
 // identify takes the request's id from its header, or gives it one.
-func (c *call) identify() error {
+func (c *exchange) identify() error {
 	ids := c.r.Header["X-Request-Id"]
 	if len(ids) == 1 && ids[0] != "" {
 		if err := ozapi.CheckMetadata("X-Request-Id", ids[0]); err != nil {
@@ -235,7 +235,7 @@ func (h *Handler) serve(r *route) http.HandlerFunc {
 			c.unauthorized()
 			return
 		}
-		if !r.public && c.role > r.least() {
+		if !r.public && c.role > r.requiredRole() {
 			c.fail(errRole)
 			return
 		}
@@ -278,13 +278,13 @@ func (h *Handler) health() Health {
 
 var errRole = &httpError{http.StatusForbidden, "this API key may not do that"}
 
-func (c *call) unauthorized() {
+func (c *exchange) unauthorized() {
 	c.Header()["Www-Authenticate"] = []string{"Bearer"}
 	c.Header()["Connection"] = []string{"close"} // an idle one would keep a place that callers need
 	c.answer(http.StatusUnauthorized, ozapi.Unauthorized())
 }
 
-func (h *Handler) panicked(c *call, value any) {
+func (h *Handler) panicked(c *exchange, value any) {
 	if value == http.ErrAbortHandler { //nolint:errorlint // it is this value that net/http looks for
 		return
 	}
@@ -297,7 +297,7 @@ func (h *Handler) panicked(c *call, value any) {
 }
 
 // done counts and logs a request. Bodies and keys stay out of it.
-func (h *Handler) done(ctx context.Context, c *call, took time.Duration) {
+func (h *Handler) done(ctx context.Context, c *exchange, took time.Duration) {
 	h.metrics.observe(c, took)
 	level, message := slog.LevelDebug, "request answered"
 	switch {

@@ -29,7 +29,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 }
 
 // observe counts a request under its route's pattern: what a caller makes up must not make up series.
-func (m *metrics) observe(c *call, took time.Duration) {
+func (m *metrics) observe(c *exchange, took time.Duration) {
 	m.duration.WithLabelValues(c.route.name(), knownMethod(c.r.Method), strconv.Itoa(c.code)).Observe(took.Seconds())
 }
 

@@ -68,11 +68,11 @@ func TestCallsOfNodesAreBounded(t *testing.T) {
 	})
 }
 
-// crowded has one place, and answers to calls and lists that no buffer between server and client holds.
-func crowded(t *testing.T, patience time.Duration) (taken chan struct{}, addr net.Addr) {
+// takeAllSlots has one place, and answers to calls and lists that no buffer between server and client holds.
+func takeAllSlots(t *testing.T, patience time.Duration) (taken chan struct{}, addr net.Addr) {
 	a := setup(t, func(c *Config) { c.Logger = nil })
 	a.handler.lists = newPlaces(1, "full")
-	a.handler.rpcs, a.handler.patience = a.handler.lists, patience
+	a.handler.rpcs, a.handler.slowReaderTimeout = a.handler.lists, patience
 	a.rpcResult = json.RawMessage(`"` + strings.Repeat("0", maxAnswers-2) + `"`)
 	for range maxPerPage {
 		a.txs = append(a.txs, &relayer.Transaction{Status: relayer.Allocated, Request: relayer.Request{Data: make([]byte, 127<<10)}})
@@ -119,7 +119,7 @@ func length(t *testing.T, conn net.Conn) (read int64, err error) {
 func TestWhoReadsSlowlyKeepsItsPlace(t *testing.T) {
 	t.Parallel()
 	for _, b := range bounded {
-		taken, addr := crowded(t, time.Hour)
+		taken, addr := takeAllSlots(t, time.Hour)
 		slow := request(t, addr, b.head, b.body)
 		require.Eventually(t, func() bool { return len(taken) == 1 }, time.Minute, time.Millisecond)
 		resp, err := http.ReadResponse(bufio.NewReader(request(t, addr, b.head, b.body)), nil)
@@ -137,7 +137,7 @@ func TestWhoReadsSlowlyKeepsItsPlace(t *testing.T) {
 func TestWhoReadsTooSlowlyIsCutOff(t *testing.T) {
 	t.Parallel()
 	for _, b := range bounded {
-		taken, addr := crowded(t, 300*time.Millisecond)
+		taken, addr := takeAllSlots(t, 300*time.Millisecond)
 		slow := request(t, addr, b.head, b.body)
 		require.Eventually(t, func() bool { return len(taken) == 1 }, time.Minute, time.Millisecond)
 		require.Eventually(t, func() bool { return len(taken) == 0 }, writeTimeout-10*time.Second, time.Millisecond)

@@ -25,9 +25,9 @@ const (
 	includeLastConfirmed = "include_last_confirmed_tx"
 )
 
-func (c *call) relayerID() string { return c.r.PathValue("relayer_id") }
+func (c *exchange) relayerID() string { return c.r.PathValue("relayer_id") }
 
-func (h *Handler) relayers(ctx context.Context, c *call) error {
+func (h *Handler) relayers(ctx context.Context, c *exchange) error {
 	p, err := c.page()
 	if err != nil {
 		return err
@@ -43,7 +43,7 @@ func (h *Handler) relayers(ctx context.Context, c *call) error {
 	return c.ok(listed(data, p, total))
 }
 
-func (h *Handler) relayer(ctx context.Context, c *call) error {
+func (h *Handler) relayer(ctx context.Context, c *exchange) error {
 	r, err := h.service.Relayer(ctx, c.relayerID())
 	if err != nil {
 		return err
@@ -51,7 +51,7 @@ func (h *Handler) relayer(ctx context.Context, c *call) error {
 	return c.ok(ozapi.OK(Describe(&r)))
 }
 
-func (h *Handler) update(ctx context.Context, c *call) error {
+func (h *Handler) update(ctx context.Context, c *exchange) error {
 	body, err := c.body()
 	if err != nil {
 		return err
@@ -67,7 +67,7 @@ func (h *Handler) update(ctx context.Context, c *call) error {
 	return c.ok(ozapi.OK(Describe(&r)))
 }
 
-func (h *Handler) status(ctx context.Context, c *call) error {
+func (h *Handler) status(ctx context.Context, c *exchange) error {
 	var want StatusParts
 	query, err := c.query()
 	if err != nil {
@@ -104,7 +104,7 @@ func (h *Handler) status(ctx context.Context, c *call) error {
 	return c.ok(ozapi.OK(out))
 }
 
-func (h *Handler) balance(ctx context.Context, c *call) error {
+func (h *Handler) balance(ctx context.Context, c *exchange) error {
 	if err := h.limit(c.caller, 1); err != nil { // nodes are asked
 		return err
 	}
@@ -155,7 +155,7 @@ func disabledReason(reason string) *ozapi.DisabledReason {
 	return &ozapi.DisabledReason{Type: kind, Details: reason}
 }
 
-func (h *Handler) sign(ctx context.Context, c *call) error {
+func (h *Handler) sign(ctx context.Context, c *exchange) error {
 	body, err := c.body()
 	if err != nil {
 		return err
@@ -174,7 +174,7 @@ func (h *Handler) sign(ctx context.Context, c *call) error {
 	return c.ok(ozapi.OK(ozapi.NewSignature(sig)))
 }
 
-func (h *Handler) signTypedData(ctx context.Context, c *call) error {
+func (h *Handler) signTypedData(ctx context.Context, c *exchange) error {
 	body, err := c.body()
 	if err != nil {
 		return err
@@ -193,13 +193,13 @@ func (h *Handler) signTypedData(ctx context.Context, c *call) error {
 	return c.ok(ozapi.OK(ozapi.NewSignature(sig)))
 }
 
-func (h *Handler) alive(_ context.Context, c *call) error {
+func (h *Handler) alive(_ context.Context, c *exchange) error {
 	c.Header()["Content-Type"] = textType
 	c.write(http.StatusOK, []byte("OK"))
 	return nil
 }
 
-func (h *Handler) ready(_ context.Context, c *call) error {
+func (h *Handler) ready(_ context.Context, c *exchange) error {
 	health := h.health()
 	if health.At.IsZero() {
 		health.At = time.Now()
@@ -227,7 +227,7 @@ func (h *Handler) ready(_ context.Context, c *call) error {
 	return nil
 }
 
-func (h *Handler) description(_ context.Context, c *call) error {
+func (h *Handler) description(_ context.Context, c *exchange) error {
 	c.write(http.StatusOK, h.openAPI)
 	return nil
 }
@@ -235,7 +235,7 @@ func (h *Handler) description(_ context.Context, c *call) error {
 // query is the request's, which has to be well formed: what is dropped from it would be missing unseen. Parameters that the
 // API does not know are ignored, as OpenZeppelin's (v1.8) ignores them: its PaginationQuery and StatusQuery are read by
 // actix's web::Query without deny_unknown_fields.
-func (c *call) query() (url.Values, error) {
+func (c *exchange) query() (url.Values, error) {
 	query, err := url.ParseQuery(c.r.URL.RawQuery)
 	if err != nil {
 		return nil, relayer.Invalidf("", "the query string is malformed: %s", clip(err.Error(), 200))
@@ -256,7 +256,7 @@ const (
 func (p paging) offset() int { return int(p.number-1) * int(p.size) }
 func (p paging) limit() int  { return int(p.size) }
 
-func (c *call) page() (p paging, err error) {
+func (c *exchange) page() (p paging, err error) {
 	query, err := c.query()
 	if err != nil {
 		return p, err

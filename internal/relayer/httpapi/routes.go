@@ -11,7 +11,7 @@ import (
 // route is one of the API's, with what its description says.
 type route struct {
 	method, path string
-	handle       func(*Handler, context.Context, *call) error
+	handle       func(*Handler, context.Context, *exchange) error
 	public       bool // needs no key
 	idempotent   bool // takes an Idempotency-Key
 	role         Role // that a key needs for it, unless it only reads
@@ -26,8 +26,8 @@ type route struct {
 	codes []int
 }
 
-// least is the least that a key has to be allowed for it.
-func (r *route) least() Role {
+// requiredRole is the least that a key has to be allowed for it.
+func (r *route) requiredRole() Role {
 	if r.method == http.MethodGet {
 		return Reader
 	}

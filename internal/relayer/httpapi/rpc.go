@@ -23,7 +23,7 @@ var readMethods = map[string]bool{
 // maxAnswers bounds what nodes answer to the calls of a request together, in bytes.
 const maxAnswers = 8 << 20
 
-func (h *Handler) rpc(ctx context.Context, c *call) error {
+func (h *Handler) rpc(ctx context.Context, c *exchange) error {
 	body, err := c.body()
 	if err != nil {
 		return err

@@ -33,9 +33,9 @@ const (
 // Open starts listening at a host:port; port 0 takes a free one.
 func Open(ctx context.Context, listen string, h *Handler) (*httpserver.Server, error) {
 	return httpserver.Open(ctx, httpserver.Config{
-		Listen: listen, Connections: maxConnections, Crowded: http.HandlerFunc(h.crowded), Stop: stopTimeout, Logger: h.log,
+		Listen: listen, Connections: maxConnections, Crowded: http.HandlerFunc(h.overloaded), Stop: stopTimeout, Logger: h.log,
 		HTTP: &http.Server{
-			Handler:           hearOut(h, ignoreTimeout),
+			Handler:           drainBody(h, ignoreTimeout),
 			ReadHeaderTimeout: headerTimeout,
 			ReadTimeout:       readTimeout,
 			WriteTimeout:      writeTimeout,
@@ -46,10 +46,10 @@ func Open(ctx context.Context, listen string, h *Handler) (*httpserver.Server, e
 	})
 }
 
-// hearOut reads what a client still sends when it has its answer, up to [maxIgnored] and for as long as patience. Many
+// drainBody reads what a client still sends when it has its answer, up to [maxIgnored] and for as long as patience. Many
 // clients read only once they have sent everything. A connection that is closed while something of theirs is unread is
 // reset, and the answer is lost with it.
-func hearOut(next http.Handler, patience time.Duration) http.Handler {
+func drainBody(next http.Handler, patience time.Duration) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		// Who expects a 100 sends nothing after another answer, or its next request.
 		if r.ContentLength >= 0 && r.ContentLength <= maxDiscarded || r.Header.Get("Expect") != "" {
@@ -68,14 +68,14 @@ func hearOut(next http.Handler, patience time.Duration) http.Handler {
 	})
 }
 
-// crowded answers while there are more requests than the server takes: whoever asks for its health hears of it, all others
+// overloaded answers while there are more requests than the server takes: whoever asks for its health hears of it, all others
 // are sent away.
-func (h *Handler) crowded(w http.ResponseWriter, r *http.Request) {
+func (h *Handler) overloaded(w http.ResponseWriter, r *http.Request) {
 	if isPublic(r.URL.Path) {
 		h.ServeHTTP(w, r)
 		return
 	}
-	c := &call{w: w, r: r, route: noRoute}
+	c := &exchange{w: w, r: r, route: noRoute}
 	c.Header().Set("Retry-After", "1")
 	c.answer(http.StatusServiceUnavailable, ozapi.Failed("too many requests at once; nothing was stored: try again"))
 	c.release()

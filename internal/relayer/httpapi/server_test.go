@@ -199,7 +199,7 @@ func TestAClientThatSendsWithoutEndIsCutOff(t *testing.T) {
 // One that announces much and then says nothing is not waited for long.
 func TestAClientThatFallsSilentIsCutOff(t *testing.T) {
 	t.Parallel()
-	s := httptest.NewUnstartedServer(hearOut(setup(t).handler, 200*time.Millisecond))
+	s := httptest.NewUnstartedServer(drainBody(setup(t).handler, 200*time.Millisecond))
 	s.Config.ReadTimeout = time.Hour
 	s.Start()
 	defer s.Close()
@@ -308,7 +308,7 @@ func TestInACrowdOnlyHealthIsTold(t *testing.T) {
 		r := httptest.NewRequest(http.MethodGet, path, nil)
 		r.Header.Set("Authorization", "Bearer "+testKey)
 		w := httptest.NewRecorder()
-		a.handler.crowded(w, r)
+		a.handler.overloaded(w, r)
 		require.Equal(t, code, w.Code, path)
 		if code == 503 {
 			require.Contains(t, *read(t, w, 503).Error, "nothing was stored")

@@ -11,7 +11,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer/ozapi"
 )
 
-func (h *Handler) submit(ctx context.Context, c *call) error {
+func (h *Handler) submit(ctx context.Context, c *exchange) error {
 	s := Submission{RelayerID: c.relayerID(), Caller: c.caller}
 	var err error
 	if s.IdempotencyKey, err = c.idempotencyKey(); err != nil {
@@ -28,7 +28,7 @@ func (h *Handler) submit(ctx context.Context, c *call) error {
 }
 
 // idempotencyKey is the request's; "" for none.
-func (c *call) idempotencyKey() (string, error) {
+func (c *exchange) idempotencyKey() (string, error) {
 	const longest = 255
 	switch keys := c.r.Header[idempotencyKey]; {
 	case len(keys) == 0:
@@ -43,7 +43,7 @@ func (c *call) idempotencyKey() (string, error) {
 }
 
 // request reads the transaction that the body asks for. Metadata that the body lacks come from headers.
-func (c *call) request() (relayer.Request, error) {
+func (c *exchange) request() (relayer.Request, error) {
 	body, err := c.body()
 	if err != nil {
 		return relayer.Request{}, err
@@ -73,14 +73,14 @@ func traceID(parent string) string {
 }
 
 // tx answers with a transaction.
-func (c *call) tx(tx *relayer.Transaction, err error) error {
+func (c *exchange) tx(tx *relayer.Transaction, err error) error {
 	if err != nil {
 		return err
 	}
 	return c.ok(ozapi.OK(ozapi.FromTransaction(tx)))
 }
 
-func (h *Handler) transactions(ctx context.Context, c *call) error {
+func (h *Handler) transactions(ctx context.Context, c *exchange) error {
 	p, err := c.page()
 	if err != nil {
 		return err
@@ -105,7 +105,7 @@ func (h *Handler) transactions(ctx context.Context, c *call) error {
 	return c.ok(listed(data, p, total))
 }
 
-func (c *call) filter() (Filter, error) {
+func (c *exchange) filter() (Filter, error) {
 	var f Filter
 	query, err := c.query()
 	if err != nil {
@@ -139,7 +139,7 @@ func (c *call) filter() (Filter, error) {
 }
 
 // transactionID is the path's. An invalid id is not found, as with OpenZeppelin, where an id can be anything.
-func (c *call) transactionID() (uuid.UUID, error) {
+func (c *exchange) transactionID() (uuid.UUID, error) {
 	const textLen = 36 // without the braces and prefixes that Parse takes too
 	s := c.r.PathValue("transaction_id")
 	id, err := uuid.Parse(s)
@@ -149,7 +149,7 @@ func (c *call) transactionID() (uuid.UUID, error) {
 	return id, nil
 }
 
-func (h *Handler) transaction(ctx context.Context, c *call) error {
+func (h *Handler) transaction(ctx context.Context, c *exchange) error {
 	id, err := c.transactionID()
 	if err != nil {
 		return err
@@ -158,7 +158,7 @@ func (h *Handler) transaction(ctx context.Context, c *call) error {
 	return c.tx(tx, err)
 }
 
-func (h *Handler) transactionByNonce(ctx context.Context, c *call) error {
+func (h *Handler) transactionByNonce(ctx context.Context, c *exchange) error {
 	nonce, err := strconv.ParseUint(c.r.PathValue("nonce"), 10, 64)
 	if err != nil {
 		return relayer.Invalidf("nonce", "must be a number below 2^64")
@@ -167,7 +167,7 @@ func (h *Handler) transactionByNonce(ctx context.Context, c *call) error {
 	return c.tx(tx, err)
 }
 
-func (h *Handler) replace(ctx context.Context, c *call) error {
+func (h *Handler) replace(ctx context.Context, c *exchange) error {
 	id, err := c.transactionID()
 	if err != nil {
 		return err
@@ -184,7 +184,7 @@ func (h *Handler) replace(ctx context.Context, c *call) error {
 	return c.tx(tx, err)
 }
 
-func (h *Handler) cancel(ctx context.Context, c *call) error {
+func (h *Handler) cancel(ctx context.Context, c *exchange) error {
 	id, err := c.transactionID()
 	if err != nil {
 		return err
@@ -193,7 +193,7 @@ func (h *Handler) cancel(ctx context.Context, c *call) error {
 	return c.tx(tx, err)
 }
 
-func (h *Handler) cancelPending(ctx context.Context, c *call) error {
+func (h *Handler) cancelPending(ctx context.Context, c *exchange) error {
 	canceled, err := h.service.CancelPending(ctx, c.relayerID(), c.caller)
 	if err != nil {
 		return err

@@ -16,8 +16,8 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 )
 
-// Terms are what nonces are given out under.
-type Terms struct {
+// AllocationLimits are what nonces are given out under.
+type AllocationLimits struct {
 	// Held are the keys that this process signs with: no other key gets anything from it.
 	Held []common.Address
 	// Cap is how many transactions a key may have pending, 1 or more.
@@ -26,8 +26,8 @@ type Terms struct {
 	Queue int
 }
 
-// Draft is a transaction to be accepted.
-type Draft struct {
+// NewTransaction is a transaction to be accepted.
+type NewTransaction struct {
 	ID     uuid.UUID      // version 7
 	Target string         // what it was posted to
 	Key    common.Address // the only key that may send it; zero: any
@@ -41,8 +41,8 @@ type Draft struct {
 	BodyHash       [32]byte
 }
 
-// Verdict is what became of a draft: one of the two is nil.
-type Verdict struct {
+// AcceptResult is what became of a draft: one of the two is nil.
+type AcceptResult struct {
 	Tx *relayer.Transaction
 	// Replayed: Tx is not new; an earlier request had the same idempotency key.
 	Replayed bool
@@ -59,15 +59,15 @@ const queueRetry = time.Second
 //
 // An error means that nothing was stored, but one that wraps [relayer.ErrUnknown]: the connection broke at the wrong
 // moment, and also afterwards nobody could be asked.
-func (l *Ledger) Accept(ctx context.Context, terms Terms, drafts []*Draft) ([]Verdict, error) {
+func (l *Ledger) Accept(ctx context.Context, terms AllocationLimits, drafts []*NewTransaction) ([]AcceptResult, error) {
 	return l.AcceptNotify(ctx, terms, drafts, nil)
 }
 
 // AcceptNotify is Accept, and calls unlocked, if that is not nil, when it has ended the keys' locks and waits for the disk, or has lost
 // the answer to its commit. It does not call it where nothing was stored. The next call should begin then, because two that wait for
 // the locks in the server take longer than one after the other.
-func (l *Ledger) AcceptNotify(ctx context.Context, terms Terms, drafts []*Draft, unlocked func()) ([]Verdict, error) {
-	a := &acceptance{ledger: l, terms: terms, drafts: drafts, verdicts: make([]Verdict, len(drafts))}
+func (l *Ledger) AcceptNotify(ctx context.Context, terms AllocationLimits, drafts []*NewTransaction, unlocked func()) ([]AcceptResult, error) {
+	a := &acceptBatch{ledger: l, terms: terms, drafts: drafts, verdicts: make([]AcceptResult, len(drafts))}
 	err := l.transaction(ctx, a.lock, a.write, unlocked)
 	if errors.Is(err, relayer.ErrUnknown) {
 		err = a.resolve(ctx, err)
@@ -82,36 +82,36 @@ func (l *Ledger) AcceptNotify(ctx context.Context, terms Terms, drafts []*Draft,
 	return a.verdicts, nil
 }
 
-// acceptance is one call of Accept.
-type acceptance struct {
+// acceptBatch is one call of Accept.
+type acceptBatch struct {
 	ledger   *Ledger
-	terms    Terms
-	drafts   []*Draft
-	verdicts []Verdict
+	terms    AllocationLimits
+	drafts   []*NewTransaction
+	verdicts []AcceptResult
 
-	hall     hall         // and its till
-	repeated map[int]bool // drafts whose idempotency key was there before
-	rows     []*relayer.Transaction
+	allocation keyAllocation // and its till
+	repeated   map[int]bool  // drafts whose idempotency key was there before
+	rows       []*relayer.Transaction
 }
 
 // lock is the first round trip.
-func (a *acceptance) lock(b *pgx.Batch) error {
+func (a *acceptBatch) lock(b *pgx.Batch) error {
 	a.repeated = map[int]bool{}
 	a.queueKeys(b)
-	a.hall.lock(b, a.ledger, a.terms)
-	a.hall.readQueue(b, a.ledger)
+	a.allocation.lock(b, a.ledger, a.terms)
+	a.allocation.readQueue(b, a.ledger)
 	if a.ledger.Budgets.any() {
 		var accounts []account
 		for _, d := range a.drafts {
 			accounts = append(accounts, account{scopeCaller, d.Caller}, account{scopeTrader, d.Metadata.Trader})
 		}
-		a.hall.lockTill(b, a.ledger, a.terms, accounts...)
+		a.allocation.lockBudgets(b, a.ledger, a.terms, accounts...)
 	}
 	return nil
 }
 
 // queueKeys inserts the idempotency keys. A key that another transaction has inserted makes it wait for that transaction's end.
-func (a *acceptance) queueKeys(b *pgx.Batch) {
+func (a *acceptBatch) queueKeys(b *pgx.Batch) {
 	var order []int
 	for i, d := range a.drafts {
 		if d.IdempotencyKey != "" {
@@ -150,13 +150,13 @@ func (a *acceptance) queueKeys(b *pgx.Batch) {
 }
 
 // write is the second round trip: it decides, and writes down what it has decided.
-func (a *acceptance) write(b *pgx.Batch) error {
+func (a *acceptBatch) write(b *pgx.Batch) error {
 	var callers, keys []string // of those that are refused
 	for i, d := range a.drafts {
 		if a.repeated[i] {
 			continue
 		}
-		seat, err := a.seat(d)
+		seat, err := a.allocate(d)
 		if err != nil {
 			a.verdicts[i].Err = err
 			if d.IdempotencyKey != "" {
@@ -164,9 +164,9 @@ func (a *acceptance) write(b *pgx.Batch) error {
 			}
 			continue
 		}
-		tx := a.ledger.transactionOf(d, a.hall.now)
+		tx := a.ledger.transactionOf(d, a.allocation.now)
 		if seat != nil {
-			tx.From, tx.Nonce = seat.address, new(a.hall.give(seat, tx.Value, tx.Reserve))
+			tx.From, tx.Nonce = seat.address, new(a.allocation.assignNonce(seat, tx.Value, tx.Reserve))
 		}
 		a.verdicts[i].Tx = tx
 		a.rows = append(a.rows, tx)
@@ -175,20 +175,20 @@ func (a *acceptance) write(b *pgx.Batch) error {
 		b.Queue(`DELETE FROM relayer_idempotency i USING unnest($3::text[], $4::text[]) AS r (caller, key)
 			WHERE (i.chain_id, i.pool_id, i.caller, i.key) = ($1, $2, r.caller, r.key)`, a.ledger.ChainID, a.ledger.Pool, callers, keys)
 	}
-	a.ledger.insert(b, a.rows, a.hall.till.today())
-	a.hall.store(b, a.ledger)
+	a.ledger.insert(b, a.rows, a.allocation.budgets.today())
+	a.allocation.store(b, a.ledger)
 	return nil
 }
 
-// seat finds a draft's place, if it is within the budgets, and takes from those of its caller and trader.
-func (a *acceptance) seat(d *Draft) (*seat, error) {
-	till, accounts := &a.hall.till, []account{{scopeCaller, d.Caller}, {scopeTrader, d.Metadata.Trader}}
+// allocate finds a draft's place, if it is within the budgets, and takes from those of its caller and trader.
+func (a *acceptBatch) allocate(d *NewTransaction) (*lockedKey, error) {
+	till, accounts := &a.allocation.budgets, []account{{scopeCaller, d.Caller}, {scopeTrader, d.Metadata.Trader}}
 	for _, account := range accounts {
 		if !till.fits(account, d.Reserve) {
 			return nil, till.refusal(account.scope)
 		}
 	}
-	seat, err := a.hall.seat(d.Target, d.Key, d.Value, d.Reserve)
+	seat, err := a.allocation.findKey(d.Target, d.Key, d.Value, d.Reserve)
 	if err != nil {
 		return nil, err
 	}
@@ -199,7 +199,7 @@ func (a *acceptance) seat(d *Draft) (*seat, error) {
 }
 
 // transactionOf is a new row. now is the database's, with whose clock rows are compared later: this process's may be wrong.
-func (l *Ledger) transactionOf(d *Draft, now time.Time) *relayer.Transaction {
+func (l *Ledger) transactionOf(d *NewTransaction, now time.Time) *relayer.Transaction {
 	now = now.UTC()
 	return &relayer.Transaction{
 		ID: d.ID, ChainID: l.ChainID, Pool: l.Pool, Target: d.Target, Caller: d.Caller, Kind: d.Kind, Request: d.Request, Reserve: d.Reserve,
@@ -248,7 +248,7 @@ func (l *Ledger) insert(b *pgx.Batch, txs []*relayer.Transaction, day *time.Time
 			budget_day, key_budget_day, era)
 		SELECT $1, $2, 'allocated', id, target, caller, kind, address, nonce, recipient, value::numeric, data, gas_limit, speed,
 			price::numeric, fee::numeric, tip::numeric, until, method, orderbook, trader, request, trace, created, created, intent, reserve::numeric,
-			CASE WHEN reserve IS NOT NULL THEN $26::date END, CASE WHEN reserve IS NOT NULL AND nonce IS NOT NULL THEN $26::date END, `+era("$1")+`
+			CASE WHEN reserve IS NOT NULL THEN $26::date END, CASE WHEN reserve IS NOT NULL AND nonce IS NOT NULL THEN $26::date END, `+generationSQL("$1")+`
 		FROM unnest($3::uuid[], $4::text[], $5::text[], $6::text[], $7::text[], $8::bigint[], $9::text[], $10::text[],
 			$11::bytea[], $12::bigint[], $13::text[], $14::text[], $15::text[], $16::text[], $17::timestamptz[],
 			$18::text[], $19::text[], $20::text[], $21::text[], $22::text[], $23::timestamptz[], $24::text[], $25::text[])
@@ -260,7 +260,7 @@ func (l *Ledger) insert(b *pgx.Batch, txs []*relayer.Transaction, day *time.Time
 
 // resolve finds out what became of a commit whose answer was lost. The locks that it took are taken again: the
 // server gives them only after it has finished the first. A commit of its own makes the rows found durable.
-func (a *acceptance) resolve(ctx context.Context, lost error) error {
+func (a *acceptBatch) resolve(ctx context.Context, lost error) error {
 	ids := make([][16]byte, len(a.rows))
 	for i, tx := range a.rows {
 		ids[i] = tx.ID
@@ -293,12 +293,12 @@ var errNotCommitted = fmt.Errorf("%w: the connection to the database broke, or i
 
 // replay answers drafts whose idempotency key was there before. The outcome of the others is certain by now, whatever
 // fails here: a caller without an answer asks again.
-func (a *acceptance) replay(ctx context.Context) {
+func (a *acceptBatch) replay(ctx context.Context) {
 	type question struct {
 		caller, key string
 		hash        [32]byte
 	}
-	answers := map[question]Verdict{} // many may ask the same
+	answers := map[question]AcceptResult{} // many may ask the same
 	for i, d := range a.drafts {
 		if !a.repeated[i] {
 			continue

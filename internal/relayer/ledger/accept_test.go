@@ -86,7 +86,7 @@ func TestFullKeysQueueAndThenRefuse(t *testing.T) {
 	// One more comes after those that wait, also when there is room.
 	terms.Cap = 3
 	late := draft(l)
-	_, err = l.Accept(t.Context(), Terms{Held: terms.Held, Cap: 3, Queue: 100}, []*Draft{late})
+	_, err = l.Accept(t.Context(), AllocationLimits{Held: terms.Held, Cap: 3, Queue: 100}, []*NewTransaction{late})
 	require.NoError(t, err)
 	seated, err := l.Dispatch(t.Context(), terms, 100)
 	require.NoError(t, err)
@@ -132,7 +132,7 @@ func TestWhoGetsNothing(t *testing.T) {
 	refuse := func(key common.Address) error {
 		d := draft(l)
 		d.Key, d.Target, d.IdempotencyKey = key, hexAddress(key), "same"
-		verdicts, err := l.Accept(t.Context(), terms, []*Draft{d})
+		verdicts, err := l.Accept(t.Context(), terms, []*NewTransaction{d})
 		require.NoError(t, err)
 		return verdicts[0].Err
 	}
@@ -163,7 +163,7 @@ func TestOneIdempotencyKeyIsOneTransaction(t *testing.T) {
 	var all sync.WaitGroup
 	for range processes {
 		all.Go(func() {
-			var ds []*Draft
+			var ds []*NewTransaction
 			for i := range each {
 				d := draft(l)
 				d.IdempotencyKey = []string{"a", "b"}[i%2]
@@ -194,7 +194,7 @@ func TestOneIdempotencyKeyIsOneTransaction(t *testing.T) {
 
 	other := draft(l)
 	other.IdempotencyKey, other.BodyHash = "a", [32]byte{1}
-	verdicts, err := l.Accept(t.Context(), terms, []*Draft{other})
+	verdicts, err := l.Accept(t.Context(), terms, []*NewTransaction{other})
 	require.NoError(t, err)
 	require.ErrorIs(t, verdicts[0].Err, relayer.ErrKeyReused)
 	stranger := draft(l)

@@ -41,11 +41,11 @@ func TestWhatIsAskedForStandsThoughItCannotBeRead(t *testing.T) {
 		ask  func(context.Context, *Ledger, *relayer.Transaction) error
 	}{
 		"Intend": {"SET intent =", func(ctx context.Context, l *Ledger, tx *relayer.Transaction) error {
-			_, err := l.Intend(ctx, tx.ID, relayer.IntentCancel, "canceled")
+			_, err := l.SetIntent(ctx, tx.ID, relayer.IntentCancel, "canceled")
 			return err
 		}},
 		"AskBump": {"SET bump_asked_at", func(ctx context.Context, l *Ledger, tx *relayer.Transaction) error {
-			_, err := l.AskBump(ctx, tx.ID)
+			_, err := l.RequestBump(ctx, tx.ID)
 			return err
 		}},
 	} {
@@ -63,9 +63,9 @@ func TestWhatIsAskedForStandsThoughItCannotBeRead(t *testing.T) {
 			err = c.ask(ctx, New(db, l.Config), tx)
 			require.ErrorIs(t, err, context.Canceled)
 			require.ErrorIs(t, err, relayer.ErrUnknown)
-			wish, err := l.Wish(t.Context(), tx.ID)
+			wish, err := l.BumpRequestOf(t.Context(), tx.ID)
 			require.NoError(t, err)
-			require.NotEqual(t, Wish{}, wish)
+			require.NotEqual(t, BumpRequest{}, wish)
 
 			// One that changes nothing, and is not read, is an error like any.
 			ctx, cancel = context.WithCancel(t.Context())

@@ -98,7 +98,7 @@ func (l *Ledger) RecordBroadcasts(ctx context.Context, broadcasts []Broadcast) e
 		ids[i], numbers[i], hashes[i], statuses[i], errs[i] = b.TxID, int32(b.Number), b.Hash.Hex(), string(b.Status), b.Error
 		paused.add(b)
 	}
-	batch, counts := relaxed(), tallied{}
+	batch, counts := relaxed(), statusCounts{}
 	// A bump changes the hash and not the status; whoever follows the hash wants to hear of it as well.
 	batch.Queue(`WITH held AS MATERIALIZED (
 		SELECT id FROM relayer_txs WHERE id = ANY($2) AND open AND status IN ('allocated', 'broadcasted', 'unknown') ORDER BY relayer_address, nonce FOR UPDATE
@@ -111,13 +111,13 @@ func (l *Ledger) RecordBroadcasts(ctx context.Context, broadcasts []Broadcast) e
 		WHERE t.id = held.id AND t.relayer_address = v.address AND t.nonce = v.nonce AND t.open AND t.status IN ('allocated', 'broadcasted', 'unknown') AND v.number >= t.attempts
 			AND (t.status, t.status_reason, t.attempts) IS DISTINCT FROM (v.status, v.error, v.number)
 			AND NOT (t.status = 'broadcasted' AND v.status <> 'broadcasted' AND t.attempts = v.number)
-		RETURNING t.*)`+told+tally, l.targets(), ids, numbers, hashes, statuses, errs, addresses, nonces).Query(counts.read)
+		RETURNING t.*)`+enqueueDeliveriesSQL+statusCountsSQL, l.targets(), ids, numbers, hashes, statuses, errs, addresses, nonces).Query(counts.read)
 	paused.queue(batch)
 	if err := l.db.SendBatch(ctx, batch).Close(); err != nil {
 		return fmt.Errorf("record %d broadcasts: %w", n, err)
 	}
-	l.heard()
-	l.counted(counts)
+	l.notifyDeliveries()
+	l.recordStatusCounts(counts)
 	return nil
 }
 
@@ -172,7 +172,7 @@ func (l *Ledger) listAttempts(ctx context.Context, doing, query string, args ...
 // HasHash reports whether a hash was signed for another transaction than the given one, on the chain as it is now.
 func (l *Ledger) HasHash(ctx context.Context, hash common.Hash, except uuid.UUID) (has bool, err error) {
 	err = l.db.QueryRow(ctx, `SELECT EXISTS (SELECT FROM relayer_attempts a JOIN relayer_txs t ON t.id = a.tx_id
-		WHERE a.tx_hash = $2 AND a.tx_id <> $3 AND a.chain_id = $1 AND t.era = `+era("$1")+`)`, l.ChainID, hash.Hex(), except).Scan(&has)
+		WHERE a.tx_hash = $2 AND a.tx_id <> $3 AND a.chain_id = $1 AND t.era = `+generationSQL("$1")+`)`, l.ChainID, hash.Hex(), except).Scan(&has)
 	if err != nil {
 		return false, fmt.Errorf("look for another transaction with hash %s: %w", hash, err)
 	}

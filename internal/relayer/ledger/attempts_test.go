@@ -111,6 +111,6 @@ func TestOfferedFeesAreShown(t *testing.T) {
 	shown(big.NewInt(2), big.NewInt(1)) // nobody has seen it
 	require.NoError(t, l.RecordBroadcasts(t.Context(), []Broadcast{{TxID: tx.ID, Number: 2, From: tx.From, Nonce: *tx.Nonce, Hash: legacy.Hash, Status: relayer.Broadcasted}}))
 	shown(big.NewInt(7), nil)
-	require.NoError(t, onlyErr(l.Displaced(t.Context(), tx.ID, tx.From, 0, *tx.Nonce, common.Hash{0xee}, Block{Number: 7, Hash: blockHash(7)})))
+	require.NoError(t, onlyErr(l.RecordNonceConflicts(t.Context(), tx.ID, tx.From, 0, *tx.Nonce, common.Hash{0xee}, Block{Number: 7, Hash: blockHash(7)})))
 	shown(nil, nil)
 }

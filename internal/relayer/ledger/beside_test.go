@@ -62,7 +62,7 @@ func TestAttemptBesideADisplacementIsCounted(t *testing.T) {
 			VALUES (1337, $1, 1, $2, 0, 'send', '0x01', '', 1)`, ours.ID, hexAddress(ours.From))
 		require.NoError(t, err)
 	}, func() error {
-		return onlyErr(l.Displaced(t.Context(), ours.ID, ours.From, 0, 0, common.HexToHash("0xf0"), Block{3, blockHash(3)}))
+		return onlyErr(l.RecordNonceConflicts(t.Context(), ours.ID, ours.From, 0, 0, common.HexToHash("0xf0"), Block{3, blockHash(3)}))
 	})
 	require.Nil(t, read(t, l, ours).Nonce)
 	again, err := l.Dispatch(t.Context(), terms, 10)
@@ -89,13 +89,13 @@ func TestRecordingLeavesWhatIsMinedAlone(t *testing.T) {
 	defer holder.Rollback(t.Context()) //nolint:errcheck // for the end
 	_, err = holder.Exec(t.Context(), `SELECT FROM relayer_txs WHERE id = $1 FOR UPDATE`, txs[0].ID)
 	require.NoError(t, err)
-	var told []Broadcast
+	var broadcasts []Broadcast
 	for _, tx := range txs {
 		a := attempt(tx, 1, relayer.PurposeSend)
-		told = append(told, Broadcast{TxID: a.TxID, Number: 1, From: a.From, Nonce: a.Nonce, Hash: a.Hash, Status: relayer.Broadcasted, Error: "again"})
+		broadcasts = append(broadcasts, Broadcast{TxID: a.TxID, Number: 1, From: a.From, Nonce: a.Nonce, Hash: a.Hash, Status: relayer.Broadcasted, Error: "again"})
 	}
 	done := make(chan error, 1)
-	go func() { done <- l.RecordBroadcasts(t.Context(), told) }()
+	go func() { done <- l.RecordBroadcasts(t.Context(), broadcasts) }()
 	select {
 	case err := <-done:
 		require.NoError(t, err)
@@ -112,33 +112,33 @@ func TestWordsAboutTheChainBefore(t *testing.T) {
 	l, terms := setup(t, 1)
 	key := terms.Held[0]
 	before := known(t, l)
-	_, err := l.StartOver(t.Context(), before, genesis, Block{Hash: genesis}, nil)
+	_, err := l.ResetChain(t.Context(), before, genesis, Block{Hash: genesis}, nil)
 	require.NoError(t, err)
 	begun := known(t, l)
 	require.NoError(t, l.MoveAnchor(t.Context(), before.Era, Block{100, common.Hash{1}}))
 	require.Equal(t, begun, known(t, l))
-	raised, err := l.Raise(t.Context(), key, before.Era, 5)
+	raised, err := l.AdvanceNonce(t.Context(), key, before.Era, 5)
 	require.NoError(t, err)
 	require.False(t, raised)
 	require.NoError(t, l.Reconcile(t.Context(), before.Era, map[common.Address]uint64{key: 5}))
-	raised, err = l.Raise(t.Context(), key, begun.Era, 3)
+	raised, err = l.AdvanceNonce(t.Context(), key, begun.Era, 3)
 	require.NoError(t, err)
 	require.True(t, raised)
 	keys, err := l.Keys(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, []uint64{3}, []uint64{keys[0].NextNonce})
 	require.Equal(t, begun.Era, keys[0].Era)
-	filled, err := l.Fill(t.Context(), key, before.Era, 0, 0)
+	filled, err := l.FillNonceGaps(t.Context(), key, before.Era, 0, 0)
 	require.NoError(t, err)
 	require.Empty(t, filled)
-	filled, err = l.Fill(t.Context(), key, begun.Era, 0, 0)
+	filled, err = l.FillNonceGaps(t.Context(), key, begun.Era, 0, 0)
 	require.NoError(t, err)
 	require.Len(t, filled, 3)
-	require.NoError(t, onlyErr(l.Displaced(t.Context(), filled[2].ID, key, begun.Era, 2, common.HexToHash("0xf1"), Block{4, blockHash(4)})))
-	require.NoError(t, l.Disown(t.Context(), key, before.Era, 0, 10))
+	require.NoError(t, onlyErr(l.RecordNonceConflicts(t.Context(), filled[2].ID, key, begun.Era, 2, common.HexToHash("0xf1"), Block{4, blockHash(4)})))
+	require.NoError(t, l.DropForeignTransactions(t.Context(), key, before.Era, 0, 10))
 	_, err = l.TransactionByNonce(t.Context(), key, 2)
 	require.NoError(t, err)
-	require.NoError(t, l.Disown(t.Context(), key, begun.Era, 0, 10))
+	require.NoError(t, l.DropForeignTransactions(t.Context(), key, begun.Era, 0, 10))
 	_, err = l.TransactionByNonce(t.Context(), key, 2)
 	require.ErrorIs(t, err, relayer.ErrNotFound)
 	require.NoError(t, l.MoveAnchor(t.Context(), begun.Era, Block{100, common.Hash{1}}))
@@ -153,13 +153,13 @@ func TestDisplacedOnTheChainBefore(t *testing.T) {
 	key, before := terms.Held[0], known(t, l)
 	tx := accept(t, l, terms, draft(l))[0]
 	displace := func(era int, is bool) *relayer.Transaction {
-		was, err := l.Displaced(t.Context(), tx.ID, key, era, 0, common.HexToHash("0xf0"), Block{3, blockHash(3)})
+		was, err := l.RecordNonceConflicts(t.Context(), tx.ID, key, era, 0, common.HexToHash("0xf0"), Block{3, blockHash(3)})
 		require.NoError(t, err)
 		require.Equal(t, is, was)
 		return read(t, l, tx)
 	}
 	require.Nil(t, displace(before.Era, true).Nonce)
-	_, err := l.StartOver(t.Context(), before, genesis, Block{Hash: genesis}, nil)
+	_, err := l.ResetChain(t.Context(), before, genesis, Block{Hash: genesis}, nil)
 	require.NoError(t, err)
 	seated, err := l.Dispatch(t.Context(), terms, 10)
 	require.NoError(t, err)
@@ -182,7 +182,7 @@ func TestRaiseBesideStartingOver(t *testing.T) {
 		_, err = tx.Exec(t.Context(), `UPDATE relayer_chains SET era = era + 1`)
 		require.NoError(t, err)
 	}, func() (err error) {
-		raised, err = l.Raise(t.Context(), terms.Held[0], 0, 5)
+		raised, err = l.AdvanceNonce(t.Context(), terms.Held[0], 0, 5)
 		return err
 	})
 	require.False(t, raised)
@@ -208,11 +208,11 @@ func TestRowsAreLockedInOrder(t *testing.T) {
 	t.Parallel()
 	for name, do := range map[string]func(*Ledger) error{
 		"unmine": func(l *Ledger) error {
-			_, err := l.Unmine(t.Context(), []Block{{3, blockHash(3)}})
+			_, err := l.MarkReorged(t.Context(), []Block{{3, blockHash(3)}})
 			return err
 		},
 		"start over": func(l *Ledger) error {
-			_, err := l.StartOver(t.Context(), Chain{Genesis: genesis, Anchor: Block{Hash: genesis}}, genesis, Block{Hash: genesis}, nil)
+			_, err := l.ResetChain(t.Context(), Chain{Genesis: genesis, Anchor: Block{Hash: genesis}}, genesis, Block{Hash: genesis}, nil)
 			return err
 		},
 	} {

@@ -45,8 +45,8 @@ type account struct {
 	subject string
 }
 
-// till holds today's accounts while their rows are locked. In the zero till everything fits.
-type till struct {
+// budgetTracker holds today's accounts while their rows are locked. In the zero till everything fits.
+type budgetTracker struct {
 	limits map[scope]*big.Int
 	day    time.Time // its midnight, UTC, by the database's clock
 	spent  map[account]*big.Int
@@ -54,7 +54,7 @@ type till struct {
 }
 
 // open takes the limits. A till without any costs nothing.
-func (t *till) open(b Budgets) {
+func (t *budgetTracker) open(b Budgets) {
 	t.limits, t.spent, t.taken = map[scope]*big.Int{}, map[account]*big.Int{}, map[account]*big.Int{}
 	for s, limit := range map[scope]*big.Int{scopeCaller: b.Caller, scopeTrader: b.Trader, scopeKey: b.Key} {
 		if limit != nil {
@@ -65,7 +65,7 @@ func (t *till) open(b Budgets) {
 
 // lock queues what reads the accounts that have a limit. They are made where there are none yet: only what is there can be
 // locked.
-func (t *till) lock(b *pgx.Batch, l *Ledger, accounts []account) {
+func (t *budgetTracker) lock(b *pgx.Batch, l *Ledger, accounts []account) {
 	accounts = slices.DeleteFunc(accounts, func(a account) bool { return t.limits[a.scope] == nil || a.subject == "" && a.scope == scopeTrader })
 	if len(accounts) == 0 {
 		return
@@ -95,7 +95,7 @@ func (t *till) lock(b *pgx.Batch, l *Ledger, accounts []account) {
 }
 
 // left is what an account may still spend; nil: anything.
-func (t *till) left(a account) *big.Int {
+func (t *budgetTracker) left(a account) *big.Int {
 	limit, spent := t.limits[a.scope], t.spent[a]
 	if limit == nil || spent == nil {
 		return nil
@@ -107,13 +107,13 @@ func (t *till) left(a account) *big.Int {
 	return left
 }
 
-func (t *till) fits(a account, wei *big.Int) bool {
+func (t *budgetTracker) fits(a account, wei *big.Int) bool {
 	left := t.left(a)
 	return left == nil || wei == nil || left.Cmp(wei) >= 0
 }
 
 // take is for what fits.
-func (t *till) take(a account, wei *big.Int) {
+func (t *budgetTracker) take(a account, wei *big.Int) {
 	if t.spent[a] == nil || wei == nil {
 		return
 	}
@@ -134,15 +134,15 @@ func BudgetLimits() (names []string) {
 func budgetLimit(s scope) string { return "daily gas budget of " + scopeNames[s] }
 
 // refusal tells whoever does not fit to come back tomorrow.
-func (t *till) refusal(s scope) error {
+func (t *budgetTracker) refusal(s scope) error {
 	return &relayer.LimitError{Limit: budgetLimit(s), After: max(time.Second, time.Until(t.day.AddDate(0, 0, 1)))}
 }
 
 // today is what is written down with what takes part; nil where nothing was locked.
-func (t *till) today() *time.Time { return timeOrNil(t.day) }
+func (t *budgetTracker) today() *time.Time { return timeOrNil(t.day) }
 
 // store queues what was taken.
-func (t *till) store(b *pgx.Batch, l *Ledger) {
+func (t *budgetTracker) store(b *pgx.Batch, l *Ledger) {
 	var scopes, subjects, wei []string
 	for a, n := range t.taken {
 		scopes, subjects, wei = append(scopes, string(a.scope)), append(subjects, a.subject), append(wei, n.String())
@@ -156,14 +156,14 @@ func (t *till) store(b *pgx.Batch, l *Ledger) {
 		l.ChainID, l.Pool, t.day, scopes, subjects, wei)
 }
 
-// paid is the part of a statement whose part "changed" returns rows of relayer_txs: where they are final, what was
-// reserved for them becomes what they have cost. The accounts are locked in the order of [till.lock]. Rows carry what was reserved
+// settleBudgetSQL is the part of a statement whose part "changed" returns rows of relayer_txs: where they are final, what was
+// reserved for them becomes what they have cost. The accounts are locked in the order of [budgetTracker.lock]. Rows carry what was reserved
 // for them, and where: it is given back whatever budgets this process has, and by an operator's command, which has none.
-var paid = charging("")
+var settleBudgetSQL = chargeBudgetSQL("")
 
-// charging is [paid], with rows (chain_id, pool_id, day, scope, subject, wei) of another query, which begins with UNION ALL, among
+// chargeBudgetSQL is [settleBudgetSQL], with rows (chain_id, pool_id, day, scope, subject, wei) of another query, which begins with UNION ALL, among
 // what is charged: all accounts are locked in one order.
-func charging(more string) string {
+func chargeBudgetSQL(more string) string {
 	return `, charges AS (
 	SELECT chain_id, pool_id, day, scope, subject, sum(wei) AS wei FROM (
 		SELECT c.chain_id, c.pool_id, e.day, e.scope, e.subject, coalesce(c.gas_used * c.gas_price_paid, 0) - c.reserve_wei AS wei
@@ -193,7 +193,7 @@ func (l *Ledger) reserveAgain(ctx context.Context, tx pgx.Tx, was *relayer.Trans
 	if err != nil {
 		return fmt.Errorf("read budgets: %w", err)
 	}
-	var h till
+	var h budgetTracker
 	h.open(l.Budgets)
 	var a account
 	var spent string
@@ -217,26 +217,26 @@ func (l *Ledger) reserveAgain(ctx context.Context, tx pgx.Tx, was *relayer.Trans
 	return tx.SendBatch(ctx, batch).Close()
 }
 
-// returned is [paid], and gives a key back what was reserved for a transaction that it lost; the part "displaced" has the row as
+// refundBudgetSQL is [settleBudgetSQL], and gives a key back what was reserved for a transaction that it lost; the part "displaced" has the row as
 // it was.
-var returned = charging(` UNION ALL
+var refundBudgetSQL = chargeBudgetSQL(` UNION ALL
 		SELECT d.chain_id, d.pool_id, d.key_budget_day, 'key', d.relayer_address, -d.reserve_wei FROM displaced d JOIN changed c USING (id)
 		WHERE d.reserve_wei IS NOT NULL AND d.key_budget_day IS NOT NULL`)
 
-// Spent is what an account has spent today, and what it has reserved.
-type Spent struct {
+// Usage is what an account has spent today, and what it has reserved.
+type Usage struct {
 	Scope, Subject string
 	Wei            *big.Int
 }
 
-// Spending returns today's accounts of API keys, relayer keys and top-ups. Traders are not among them: there may be any number.
-func (l *Ledger) Spending(ctx context.Context) ([]Spent, error) {
+// BudgetUsage returns today's accounts of API keys, relayer keys and top-ups. Traders are not among them: there may be any number.
+func (l *Ledger) BudgetUsage(ctx context.Context) ([]Usage, error) {
 	rows, err := l.db.Query(ctx, `SELECT scope, subject, spent_wei::text FROM relayer_budgets
 		WHERE chain_id = $1 AND pool_id = $2 AND day = (now() AT TIME ZONE 'utc')::date AND scope <> 'trader' ORDER BY 1, 2`, l.ChainID, l.Pool)
 	if err != nil {
 		return nil, fmt.Errorf("read budgets: %w", err)
 	}
-	spent, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (s Spent, err error) {
+	spent, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (s Usage, err error) {
 		var wei string
 		err = row.Scan(&s.Scope, &s.Subject, &wei)
 		s.Wei = parseDecimal(&wei)

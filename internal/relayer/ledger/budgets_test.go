@@ -15,7 +15,7 @@ import (
 )
 
 // costly is a draft whose gas may cost so much, of a caller and a trader.
-func costly(l *Ledger, wei int64, caller, trader string) *Draft {
+func costly(l *Ledger, wei int64, caller, trader string) *NewTransaction {
 	d := draft(l)
 	d.Reserve, d.Caller, d.Metadata.Trader = big.NewInt(wei), caller, trader
 	return d
@@ -30,9 +30,9 @@ func spent(t testing.TB, l *Ledger, s scope, subject string) int64 {
 }
 
 // verdict is what becomes of one draft.
-func verdict(t testing.TB, l *Ledger, terms Terms, d *Draft) Verdict {
+func verdict(t testing.TB, l *Ledger, terms AllocationLimits, d *NewTransaction) AcceptResult {
 	t.Helper()
-	verdicts, err := l.Accept(t.Context(), terms, []*Draft{d})
+	verdicts, err := l.Accept(t.Context(), terms, []*NewTransaction{d})
 	require.NoError(t, err)
 	return verdicts[0]
 }
@@ -62,7 +62,7 @@ func TestBudgetsOfCallersAndTradersHoldUpOnlyThem(t *testing.T) {
 	require.EqualValues(t, 0, spent(t, l, scopeTrader, ""), "nobody is no trader")
 
 	// Within one group the first ones get it.
-	verdicts, err := l.Accept(t.Context(), terms, []*Draft{costly(l, 70, "c", ""), costly(l, 70, "c", ""), costly(l, 30, "c", "")})
+	verdicts, err := l.Accept(t.Context(), terms, []*NewTransaction{costly(l, 70, "c", ""), costly(l, 70, "c", ""), costly(l, 30, "c", "")})
 	require.NoError(t, err)
 	require.NoError(t, verdicts[0].Err)
 	requireLimit(t, verdicts[1].Err, "API key")
@@ -108,7 +108,7 @@ func TestBudgetsAreExactUnderConcurrency(t *testing.T) {
 		own.Held = terms.Held[i%2*2 : i%2*2+2]
 		all.Go(func() {
 			for range 20 {
-				verdicts, err := process.Accept(t.Context(), own, []*Draft{costly(process, 7, "a", "x"), costly(process, 7, "a", "y"), costly(process, 7, "a", "z")})
+				verdicts, err := process.Accept(t.Context(), own, []*NewTransaction{costly(process, 7, "a", "x"), costly(process, 7, "a", "y"), costly(process, 7, "a", "z")})
 				if err != nil {
 					t.Error(err)
 					return
@@ -170,7 +170,7 @@ func TestAQueuedTransactionTakesFromItsKeysBudgetWhenItGetsTheKey(t *testing.T) 
 	require.EqualValues(t, 90, spent(t, l, scopeKey, key))
 	// It is given back to the key when somebody else's transaction takes the nonce, and not to the caller.
 	broadcast(t, l, seated[0])
-	require.NoError(t, onlyErr(l.Displaced(t.Context(), seated[0].ID, terms.Held[0], 0, *seated[0].Nonce, common.HexToHash("0xf0"), Block{Number: 1})))
+	require.NoError(t, onlyErr(l.RecordNonceConflicts(t.Context(), seated[0].ID, terms.Held[0], 0, *seated[0].Nonce, common.HexToHash("0xf0"), Block{Number: 1})))
 	require.EqualValues(t, 60, spent(t, l, scopeKey, key))
 	require.EqualValues(t, 125, spent(t, l, scopeCaller, "a"))
 }
@@ -193,7 +193,7 @@ func TestWhatIsFinalCountsWithWhatItHasCost(t *testing.T) {
 	require.EqualValues(t, 21_000*7, spent(t, l, scopeTrader, "x"))
 	require.EqualValues(t, 21_000*7, spent(t, l, scopeKey, key))
 	// What never had a nonce has cost nothing.
-	_, err := l.Intend(t.Context(), txs[1].ID, relayer.IntentCancel, "canceled")
+	_, err := l.SetIntent(t.Context(), txs[1].ID, relayer.IntentCancel, "canceled")
 	require.NoError(t, err)
 	require.EqualValues(t, 21_000*7, spent(t, l, scopeCaller, "a"))
 	require.EqualValues(t, 0, spent(t, l, scopeTrader, "y"))
@@ -215,9 +215,9 @@ func TestABudgetBeginsAnewEachDay(t *testing.T) {
 	require.NoError(t, l.RecordMined(t.Context(), []Mined{mined(tx, 1, relayer.PurposeSend, 5)}))
 	_, err := l.Confirm(t.Context(), []Block{{Number: 5, Hash: blockHash(5)}})
 	require.NoError(t, err)
-	spending, err := l.Spending(t.Context())
+	spending, err := l.BudgetUsage(t.Context())
 	require.NoError(t, err)
-	require.Equal(t, []Spent{{Scope: "caller", Subject: "a", Wei: big.NewInt(30)}}, spending, "what is final settles the day that it was accepted on")
+	require.Equal(t, []Usage{{Scope: "caller", Subject: "a", Wei: big.NewInt(30)}}, spending, "what is final settles the day that it was accepted on")
 }
 
 func TestWithoutBudgetsNothingIsWrittenDown(t *testing.T) {
@@ -244,12 +244,12 @@ func TestWhatWasReservedIsGivenBackByAnybody(t *testing.T) {
 	require.Equal(t, []int64{30, 30, 20}, accounts())
 	operator, err := Attach(t.Context(), l.db, 1337, "pool")
 	require.NoError(t, err)
-	_, err = operator.Intend(t.Context(), txs[2].ID, relayer.IntentCancel, "an operator")
+	_, err = operator.SetIntent(t.Context(), txs[2].ID, relayer.IntentCancel, "an operator")
 	require.NoError(t, err)
 	require.Equal(t, []int64{20, 20, 20}, accounts())
-	require.NoError(t, onlyErr(operator.Displaced(t.Context(), txs[1].ID, terms.Held[0], 0, 1, common.HexToHash("0xf0"), Block{3, blockHash(3)})))
+	require.NoError(t, onlyErr(operator.RecordNonceConflicts(t.Context(), txs[1].ID, terms.Held[0], 0, 1, common.HexToHash("0xf0"), Block{3, blockHash(3)})))
 	require.Equal(t, []int64{20, 20, 10}, accounts())
-	_, err = operator.StartOver(t.Context(), known(t, l), common.HexToHash("0x02"), Block{Hash: common.HexToHash("0x02")}, nil)
+	_, err = operator.ResetChain(t.Context(), known(t, l), common.HexToHash("0x02"), Block{Hash: common.HexToHash("0x02")}, nil)
 	require.NoError(t, err)
 	require.Equal(t, []int64{10, 10, 0}, accounts())
 	require.NoError(t, operator.Replace(t.Context(), &Replacement{ID: txs[1].ID, Request: txs[1].Request, Reserve: big.NewInt(4)}))
@@ -264,14 +264,14 @@ func TestAccountsOfWhatIsDisplacedAreLockedInOrder(t *testing.T) {
 	l.Budgets = Budgets{Caller: big.NewInt(100), Trader: big.NewInt(100), Key: big.NewInt(100)}
 	tx := accept(t, l, terms, costly(l, 10, "a", "x"))[0]
 	broadcast(t, l, tx)
-	_, err := l.Intend(t.Context(), tx.ID, relayer.IntentCancel, "by a test")
+	_, err := l.SetIntent(t.Context(), tx.ID, relayer.IntentCancel, "by a test")
 	require.NoError(t, err)
 	free := 0
 	beside(t, l, func(holder pgx.Tx) {
 		_, err := holder.Exec(t.Context(), `SELECT FROM relayer_budgets WHERE scope = 'caller' FOR UPDATE`)
 		require.NoError(t, err)
 	}, func() error {
-		return onlyErr(l.Displaced(t.Context(), tx.ID, tx.From, 0, *tx.Nonce, common.HexToHash("0xf0"), Block{3, blockHash(3)}))
+		return onlyErr(l.RecordNonceConflicts(t.Context(), tx.ID, tx.From, 0, *tx.Nonce, common.HexToHash("0xf0"), Block{3, blockHash(3)}))
 	}, func() {
 		require.NoError(t, l.db.QueryRow(t.Context(),
 			`SELECT count(*) FROM (SELECT FROM relayer_budgets WHERE scope <> 'caller' FOR UPDATE SKIP LOCKED) AS free`).Scan(&free))

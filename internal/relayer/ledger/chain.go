@@ -41,8 +41,8 @@ func (l *Ledger) Chain(ctx context.Context) (c Chain, err error) {
 	return c, nil
 }
 
-// Remember writes down what the chain is recognised by, unless something is written down, and returns what is.
-func (l *Ledger) Remember(ctx context.Context, genesis common.Hash) (Chain, error) {
+// InitChain writes down what the chain is recognised by, unless something is written down, and returns what is.
+func (l *Ledger) InitChain(ctx context.Context, genesis common.Hash) (Chain, error) {
 	if _, err := l.db.Exec(ctx, `INSERT INTO relayer_chains (chain_id, genesis_hash, anchor_hash) VALUES ($1, $2, $2)
 		ON CONFLICT DO NOTHING`, l.ChainID, genesis.Hex()); err != nil {
 		return Chain{}, fmt.Errorf("remember the chain: %w", err)
@@ -77,18 +77,18 @@ func (l *Ledger) Addresses(ctx context.Context) ([]common.Address, error) {
 	return addresses, nil
 }
 
-// era is the part of a statement that reads how often the chain has lost its history, under the lock of a key: nonces are those
+// generationSQL is the part of a statement that reads how often the chain has lost its history, under the lock of a key: nonces are those
 // of an era. chain is the parameter that has the chain's id.
-func era(chain string) string {
+func generationSQL(chain string) string {
 	return `coalesce((SELECT c.era FROM relayer_chains c WHERE c.chain_id = ` + chain + `), 0)`
 }
 
-// StartOver accepts that the chain has another history: what was pending on the old one is dropped, and each key begins
+// ResetChain accepts that the chain has another history: what was pending on the old one is dropped, and each key begins
 // at the nonce that the new one has for it. A key that nonces does not name begins at 0: it should name all Addresses.
 // It takes as long as there is something pending or waiting; what is final is not touched. Of what it drops, each pool's own webhook
 // targets are told. It fails with [ErrChainChanged], and
 // drops nothing, unless the chain that is given up is still the known one.
-func (l *Ledger) StartOver(ctx context.Context, known Chain, genesis common.Hash, anchor Block, nonces map[common.Address]uint64) (dropped int, err error) {
+func (l *Ledger) ResetChain(ctx context.Context, known Chain, genesis common.Hash, anchor Block, nonces map[common.Address]uint64) (dropped int, err error) {
 	var addresses []string
 	var next []int64
 	for address, nonce := range nonces {
@@ -111,7 +111,7 @@ func (l *Ledger) StartOver(ctx context.Context, known Chain, genesis common.Hash
 		), changed AS (
 			UPDATE relayer_txs t SET status = 'dropped', status_reason = 'the chain that it was sent on is gone', open = false,
 				revision = revision + 1, updated_at = now()
-			FROM doomed WHERE t.id = doomed.id RETURNING t.*)`+paid+toldByPool+`SELECT count(*) FROM changed`,
+			FROM doomed WHERE t.id = doomed.id RETURNING t.*)`+settleBudgetSQL+enqueueDeliveriesByPoolSQL+`SELECT count(*) FROM changed`,
 			l.ChainID).QueryRow(func(row pgx.Row) error { return row.Scan(&dropped) })
 		// What waits may have lost a nonce before, and get the same one now: bytes of the chain that is gone are not for that.
 		batch.Queue(`DELETE FROM relayer_attempts WHERE tx_id IN (SELECT id FROM relayer_txs WHERE chain_id = $1 AND open AND nonce IS NULL)`, l.ChainID)
@@ -128,10 +128,10 @@ func (l *Ledger) StartOver(ctx context.Context, known Chain, genesis common.Hash
 	return dropped, nil
 }
 
-// Follow makes holder the process that follows the chain for the pool, for term from now on by the database's clock, unless
+// AcquireTrackerLease makes holder the process that follows the chain for the pool, for term from now on by the database's clock, unless
 // another is it, or the pool has not registered yet. With free above 0, holder lets others go first: it takes the lease only when
 // that has been free for so long. It returns whether holder is, and a number that grows with each change of holder.
-func (l *Ledger) Follow(ctx context.Context, holder string, term, free time.Duration) (following bool, epoch int64, err error) {
+func (l *Ledger) AcquireTrackerLease(ctx context.Context, holder string, term, free time.Duration) (following bool, epoch int64, err error) {
 	err = l.db.QueryRow(ctx, `UPDATE relayer_pools SET tracker = $3, tracker_until = now() + $4::interval,
 			tracker_epoch = tracker_epoch + CASE WHEN tracker = $3 THEN 0 ELSE 1 END
 		WHERE chain_id = $1 AND pool_id = $2 AND (tracker = $3 AND $5::interval = '0' OR tracker_until < now() - $5::interval) RETURNING tracker_epoch`,
@@ -155,8 +155,8 @@ func (l *Ledger) Followed(ctx context.Context) (epoch int64, held bool, err erro
 	return epoch, held, nil
 }
 
-// Leave lets another process follow at once.
-func (l *Ledger) Leave(ctx context.Context, holder string) error {
+// ReleaseTrackerLease lets another process follow at once.
+func (l *Ledger) ReleaseTrackerLease(ctx context.Context, holder string) error {
 	_, err := l.db.Exec(ctx, `UPDATE relayer_pools SET tracker_until = now(), tracker = '' WHERE chain_id = $1 AND pool_id = $2 AND tracker = $3`,
 		l.ChainID, l.Pool, holder)
 	if err != nil {

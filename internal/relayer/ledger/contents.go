@@ -29,9 +29,9 @@ const keepContents = `UPDATE relayer_deliveries d SET contents = jsonb_build_obj
 		'max_priority', t.max_priority, 'valid_until', t.valid_until)
 	FROM relayer_txs t WHERE t.id = $1 AND d.subject = $1 AND d.contents IS NULL`
 
-// Restore gives a transaction the contents and fees that bytes of it hold which the chain has taken, unless it has these
+// SetMinedPayload gives a transaction the contents and fees that bytes of it hold which the chain has taken, unless it has these
 // contents. That nobody is told is on purpose: whoever calls it records next what became of the transaction.
-func (l *Ledger) Restore(ctx context.Context, id uuid.UUID, r *relayer.Request) error {
+func (l *Ledger) SetMinedPayload(ctx context.Context, id uuid.UUID, r *relayer.Request) error {
 	var to *string
 	if r.To != nil {
 		to = new(hexAddress(*r.To))
@@ -55,10 +55,10 @@ func (l *Ledger) Restore(ctx context.Context, id uuid.UUID, r *relayer.Request) 
 	return nil
 }
 
-// foreignAbove is the condition for the rows that [Ledger.Disown] gives up.
+// foreignAbove is the condition for the rows that [Ledger.DropForeignTransactions] gives up.
 const foreignAbove = `chain_id = $1 AND pool_id = $2 AND relayer_address = $3 AND nonce >= $4 AND kind = 'foreign' AND block_number <= $5 AND era = $6`
 
-// HasForeign reports whether there are transactions that [Ledger.Disown] gives up.
+// HasForeign reports whether there are transactions that [Ledger.DropForeignTransactions] gives up.
 func (l *Ledger) HasForeign(ctx context.Context, key common.Address, era int, nonce, head uint64) (has bool, err error) {
 	err = l.db.QueryRow(ctx, `SELECT EXISTS (SELECT FROM relayer_txs WHERE `+foreignAbove+`)`,
 		l.ChainID, l.Pool, hexAddress(key), int64(nonce), int64(head), era).Scan(&has)
@@ -68,10 +68,10 @@ func (l *Ledger) HasForeign(ctx context.Context, key common.Address, era int, no
 	return has, nil
 }
 
-// Disown gives up what is written down of somebody else's transactions that a key has not used the nonces of: those from
+// DropForeignTransactions gives up what is written down of somebody else's transactions that a key has not used the nonces of: those from
 // the given nonce on that were found in blocks up to head, where the chain has used up only the nonces below. A
-// reorganization took them away, and [Ledger.Fill] finds their nonces free. era is that of the chain that this was seen on.
-func (l *Ledger) Disown(ctx context.Context, key common.Address, era int, nonce, head uint64) error {
+// reorganization took them away, and [Ledger.FillNonceGaps] finds their nonces free. era is that of the chain that this was seen on.
+func (l *Ledger) DropForeignTransactions(ctx context.Context, key common.Address, era int, nonce, head uint64) error {
 	_, err := l.db.Exec(ctx, `UPDATE relayer_txs SET nonce = NULL, status = 'dropped', status_reason = 'its block is no longer part of the chain',
 			revision = revision + 1, updated_at = now()
 		WHERE `+foreignAbove,

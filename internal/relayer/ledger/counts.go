@@ -49,7 +49,7 @@ func (l *Ledger) Trusts(k *relayer.Key) bool {
 func (l *Ledger) Compared(ctx context.Context, keys []common.Address, known int, at time.Time) error {
 	_, err := l.db.Exec(ctx, `UPDATE relayer_keys k SET compared_at = $4
 		FROM (SELECT address FROM relayer_keys WHERE chain_id = $1 AND pool_id = $2 AND address = ANY($3) ORDER BY address FOR UPDATE) AS locked
-		WHERE k.chain_id = $1 AND k.address = locked.address AND k.compared_at < $4 AND `+era("$1")+` = $5`,
+		WHERE k.chain_id = $1 AND k.address = locked.address AND k.compared_at < $4 AND `+generationSQL("$1")+` = $5`,
 		l.ChainID, l.Pool, hexAddresses(keys), at, known)
 	if err != nil {
 		return fmt.Errorf("record that keys were compared: %w", err)
@@ -57,9 +57,9 @@ func (l *Ledger) Compared(ctx context.Context, keys []common.Address, known int,
 	return nil
 }
 
-// Raise moves a key's next nonce up to where the chain is, because another sender has used the key. It never moves it down,
+// AdvanceNonce moves a key's next nonce up to where the chain is, because another sender has used the key. It never moves it down,
 // and reports whether it moved. In another era than the given one, of whose chain next is, it does nothing.
-func (l *Ledger) Raise(ctx context.Context, key common.Address, known int, next uint64) (raised bool, err error) {
+func (l *Ledger) AdvanceNonce(ctx context.Context, key common.Address, known int, next uint64) (raised bool, err error) {
 	if next > MaxNonce {
 		return false, fmt.Errorf("raise the nonce of %s: %d is above %d", key, next, uint64(MaxNonce))
 	}
@@ -67,7 +67,7 @@ func (l *Ledger) Raise(ctx context.Context, key common.Address, known int, next 
 	// A statement of its own: the next one has to see what this one waited for.
 	batch.Queue(`SELECT FROM relayer_keys WHERE chain_id = $1 AND pool_id = $2 AND address = $3 FOR UPDATE`, l.ChainID, l.Pool, hexAddress(key))
 	batch.Queue(`UPDATE relayer_keys SET next_nonce = $4, updated_at = now()
-		WHERE chain_id = $1 AND pool_id = $2 AND address = $3 AND next_nonce < $4 AND `+era("$1")+` = $5`,
+		WHERE chain_id = $1 AND pool_id = $2 AND address = $3 AND next_nonce < $4 AND `+generationSQL("$1")+` = $5`,
 		l.ChainID, l.Pool, hexAddress(key), int64(next), known).Exec(func(tag pgconn.CommandTag) error {
 		raised = tag.RowsAffected() > 0
 		return nil
@@ -92,7 +92,7 @@ type gap struct{ low, high uint64 }
 // more rows than gapRows, however large a gap is.
 func (l *Ledger) queueGaps(b *pgx.Batch, key common.Address, known int, mined uint64, gaps *[]gap) {
 	b.Queue(`WITH next AS (
-			SELECT next_nonce AS nonce FROM relayer_keys WHERE chain_id = $1 AND pool_id = $2 AND address = $3 AND next_nonce > $4 AND `+era("$1")+` = $5
+			SELECT next_nonce AS nonce FROM relayer_keys WHERE chain_id = $1 AND pool_id = $2 AND address = $3 AND next_nonce > $4 AND `+generationSQL("$1")+` = $5
 		), used AS (
 			SELECT t.nonce FROM relayer_txs t WHERE t.chain_id = $1 AND t.relayer_address = $3 AND t.nonce >= $4 AND t.era = $5
 			ORDER BY t.nonce LIMIT $6
@@ -128,10 +128,10 @@ func (l *Ledger) Gap(ctx context.Context, key common.Address, known int, mined u
 // ErrFillLimit means that a key has gaps, and that as many were filled in this hour as may be.
 var ErrFillLimit = errors.New("no more nonces of the key are filled with no-ops in this hour")
 
-// Fill writes no-ops down for nonces of a key that have no row: below next_nonce, not below mined. They are then signed like
+// FillNonceGaps writes no-ops down for nonces of a key that have no row: below next_nonce, not below mined. They are then signed like
 // everything that has a nonce. It returns them, at most fillLimit, and with perHour above 0 at most so many in an hour. Then
 // [ErrFillLimit] comes with those that were filled. In another era than the given one, of whose chain mined is, it does nothing.
-func (l *Ledger) Fill(ctx context.Context, key common.Address, known int, mined uint64, perHour int) (filled []*relayer.Transaction, err error) {
+func (l *Ledger) FillNonceGaps(ctx context.Context, key common.Address, known int, mined uint64, perHour int) (filled []*relayer.Transaction, err error) {
 	if missing, err := l.Gap(ctx, key, known, mined); err != nil || missing == 0 { // without the key's lock
 		return nil, err
 	}
@@ -156,7 +156,7 @@ func (l *Ledger) Fill(ctx context.Context, key common.Address, known int, mined 
 				if len(filled) == fillLimit {
 					break
 				}
-				tx := l.transactionOf(&Draft{ID: uuid.Must(uuid.NewV7()), Target: hexAddress(key), Kind: relayer.KindNoop}, now)
+				tx := l.transactionOf(&NewTransaction{ID: uuid.Must(uuid.NewV7()), Target: hexAddress(key), Kind: relayer.KindNoop}, now)
 				tx.From, tx.Nonce, tx.To = key, new(n), new(key)
 				tx.Intent = relayer.IntentSend
 				filled = append(filled, tx)
@@ -207,11 +207,11 @@ func (l *Ledger) SetNonce(ctx context.Context, key common.Address, known int, ne
 		used.Nonce = *highest
 		return 0, used
 	}
-	counts := tallied{}
+	counts := statusCounts{}
 	err = pgx.BeginFunc(ctx, l.db, func(tx pgx.Tx) error {
 		// Each statement has to see what the one before waited for.
 		batch := new(pgx.Batch)
-		batch.Queue(`SELECT next_nonce FROM relayer_keys WHERE chain_id = $1 AND pool_id = $2 AND address = $3 AND `+era("$1")+` = $4 FOR UPDATE`,
+		batch.Queue(`SELECT next_nonce FROM relayer_keys WHERE chain_id = $1 AND pool_id = $2 AND address = $3 AND `+generationSQL("$1")+` = $4 FOR UPDATE`,
 			l.ChainID, l.Pool, hexAddress(key), known).QueryRow(func(row pgx.Row) error { return row.Scan(&was) })
 		batch.Queue(`SELECT FROM relayer_txs WHERE chain_id = $1 AND relayer_address = $2 AND nonce >= $3 AND era = $4 ORDER BY nonce FOR UPDATE`,
 			l.ChainID, hexAddress(key), int64(next), known)
@@ -225,7 +225,7 @@ func (l *Ledger) SetNonce(ctx context.Context, key common.Address, known int, ne
 					WHEN t.intent = 'fail' THEN 'failed' WHEN t.kind <> 'transaction' THEN 'replaced' ELSE 'allocated' END,
 				open = t.intent = 'send' AND t.kind = 'transaction', status_reason = 'an operator took its nonce back', revision = revision + 1, updated_at = now()
 			FROM displaced d WHERE t.id = d.id RETURNING t.*
-		), counted AS (SELECT $4::text AS address, -count(*)::int AS n FROM changed)`+returned+l.kept()+told+tally,
+		), counted AS (SELECT $4::text AS address, -count(*)::int AS n FROM changed)`+refundBudgetSQL+l.updatePendingSQL()+enqueueDeliveriesSQL+statusCountsSQL,
 			l.targets(), l.ChainID, l.Pool, hexAddress(key), int64(next), known).Query(counts.read)
 		batch.Queue(`SELECT max(nonce) FROM relayer_txs WHERE chain_id = $1 AND relayer_address = $2 AND nonce >= $3 AND era = $4`,
 			l.ChainID, hexAddress(key), int64(next), known).QueryRow(func(row pgx.Row) error { return row.Scan(&highest) })
@@ -249,8 +249,8 @@ func (l *Ledger) SetNonce(ctx context.Context, key common.Address, known int, ne
 	if err != nil {
 		return 0, fmt.Errorf("set the next nonce of %s: %w", key, err)
 	}
-	l.heard()
-	l.counted(counts)
+	l.notifyDeliveries()
+	l.recordStatusCounts(counts)
 	return was, nil
 }
 
@@ -260,7 +260,7 @@ func (l *Ledger) StopJump(ctx context.Context, key common.Address, known int, co
 	count = min(count, MaxNonce)
 	tag, err := l.db.Exec(ctx, `UPDATE relayer_keys SET enabled = false, disabled_until = NULL, updated_at = now(),
 			disabled_reason = $6 || ': nodes count ' || $4::bigint || ' transactions, and the next nonce is ' || next_nonce
-		WHERE chain_id = $1 AND pool_id = $2 AND address = $3 AND next_nonce < $4::bigint - $5::bigint AND `+era("$1")+` = $7
+		WHERE chain_id = $1 AND pool_id = $2 AND address = $3 AND next_nonce < $4::bigint - $5::bigint AND `+generationSQL("$1")+` = $7
 			AND (enabled OR NOT starts_with(disabled_reason, $6))`,
 		l.ChainID, l.Pool, hexAddress(key), int64(count), int64(min(bound, MaxNonce)), relayer.NonceJump, known)
 	if err != nil {

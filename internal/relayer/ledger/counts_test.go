@@ -29,12 +29,12 @@ func TestFill_HugeGap_IsBounded(t *testing.T) {
 	require.NoError(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	filled, err := l.Fill(ctx, key, 0, 0, 5)
+	filled, err := l.FillNonceGaps(ctx, key, 0, 0, 5)
 	require.ErrorIs(t, err, ErrFillLimit)
 	require.Len(t, filled, 5)
 	require.Equal(t, uint64(2), *filled[0].Nonce)
 	require.Equal(t, []int{7}, pending(t, l))
-	filled, err = l.Fill(ctx, key, 0, 0, 5)
+	filled, err = l.FillNonceGaps(ctx, key, 0, 0, 5)
 	require.ErrorIs(t, err, ErrFillLimit)
 	require.Empty(t, filled)
 	missing, err := l.Gap(ctx, key, 0, 0)
@@ -43,10 +43,10 @@ func TestFill_HugeGap_IsBounded(t *testing.T) {
 
 	_, err = l.db.Exec(ctx, `UPDATE relayer_keys SET filled_hour = filled_hour - interval '1 hour'`)
 	require.NoError(t, err)
-	filled, err = l.Fill(ctx, key, 0, 0, 5)
+	filled, err = l.FillNonceGaps(ctx, key, 0, 0, 5)
 	require.ErrorIs(t, err, ErrFillLimit)
 	require.Len(t, filled, 5)
-	filled, err = l.Fill(ctx, key, 0, 0, 0) // an operator
+	filled, err = l.FillNonceGaps(ctx, key, 0, 0, 0) // an operator
 	require.NoError(t, err)
 	require.Len(t, filled, fillLimit)
 }
@@ -57,21 +57,21 @@ func TestFill_SeveralGaps(t *testing.T) {
 	l, terms := setup(t, 1)
 	key := terms.Held[0]
 	for _, n := range []uint64{2, 5, 9} {
-		require.NoError(t, onlyErr(l.Raise(t.Context(), key, 0, n)))
+		require.NoError(t, onlyErr(l.AdvanceNonce(t.Context(), key, 0, n)))
 		accept(t, l, terms, draft(l))
 	}
-	require.NoError(t, onlyErr(l.Raise(t.Context(), key, 0, 12)))
-	filled, err := l.Fill(t.Context(), key, 0, 4, 100)
+	require.NoError(t, onlyErr(l.AdvanceNonce(t.Context(), key, 0, 12)))
+	filled, err := l.FillNonceGaps(t.Context(), key, 0, 4, 100)
 	require.NoError(t, err)
 	var nonces []uint64
 	for _, tx := range filled {
 		nonces = append(nonces, *tx.Nonce)
 	}
 	require.Equal(t, []uint64{4, 6, 7, 8, 10, 11}, nonces)
-	filled, err = l.Fill(t.Context(), key, 0, 12, 100)
+	filled, err = l.FillNonceGaps(t.Context(), key, 0, 12, 100)
 	require.NoError(t, err)
 	require.Empty(t, filled)
-	filled, err = l.Fill(t.Context(), key, 0, 1<<40, 100)
+	filled, err = l.FillNonceGaps(t.Context(), key, 0, 1<<40, 100)
 	require.NoError(t, err)
 	require.Empty(t, filled)
 }
@@ -83,7 +83,7 @@ func TestSetNonce(t *testing.T) {
 	key := terms.Held[0]
 	sent := accept(t, l, terms, draft(l))[0]
 	broadcast(t, l, sent)
-	require.NoError(t, onlyErr(l.Raise(t.Context(), key, 0, 1<<40)))
+	require.NoError(t, onlyErr(l.AdvanceNonce(t.Context(), key, 0, 1<<40)))
 	waiting := accept(t, l, terms, draft(l))[0]
 	require.Equal(t, uint64(1)<<40, *waiting.Nonce)
 
@@ -125,7 +125,7 @@ func TestSetNonce_BelowForeign_IsRefused(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 1)
 	tx := accept(t, l, terms, draft(l))[0]
-	require.NoError(t, onlyErr(l.Displaced(t.Context(), tx.ID, tx.From, 0, 0, common.HexToHash("0xf0"), Block{Number: 3, Hash: blockHash(3)})))
+	require.NoError(t, onlyErr(l.RecordNonceConflicts(t.Context(), tx.ID, tx.From, 0, 0, common.HexToHash("0xf0"), Block{Number: 3, Hash: blockHash(3)})))
 	var used *NonceUsedError
 	_, err := l.SetNonce(t.Context(), terms.Held[0], 0, 0)
 	require.ErrorAs(t, err, &used)

@@ -17,7 +17,7 @@ import (
 
 // lazy opens a ledger on a server that writes nothing to its disk before a commit waits for it: the process that otherwise writes in
 // the background stands still.
-func lazy(t *testing.T) (*testpostgres.Server, *Ledger, Terms) {
+func lazy(t *testing.T) (*testpostgres.Server, *Ledger, AllocationLimits) {
 	t.Helper()
 	server := testpostgres.Own(t)
 	migrate(t, server.URL())
@@ -72,9 +72,9 @@ func TestAccept_Returned_IsOnTheDisk(t *testing.T) {
 }
 
 // unflushed has drafts stored in the server's memory alone, as they are for a moment before Accept returns.
-func unflushed(t *testing.T, l *Ledger, terms Terms, drafts ...*Draft) {
+func unflushed(t *testing.T, l *Ledger, terms AllocationLimits, drafts ...*NewTransaction) {
 	t.Helper()
-	a := &acceptance{ledger: l, terms: terms, drafts: drafts, verdicts: make([]Verdict, len(drafts))}
+	a := &acceptBatch{ledger: l, terms: terms, drafts: drafts, verdicts: make([]AcceptResult, len(drafts))}
 	require.NoError(t, pgx.BeginFunc(t.Context(), l.db, func(tx pgx.Tx) error {
 		batch := relaxed()
 		require.NoError(t, a.lock(batch))
@@ -90,20 +90,20 @@ func unflushed(t *testing.T, l *Ledger, terms Terms, drafts ...*Draft) {
 // has not waited yet.
 func TestTransaction_AcceptedLately_IsOnTheDisk(t *testing.T) {
 	t.Parallel()
-	for name, read := range map[string]func(*Ledger, Terms, *Draft) error{
-		"read": func(l *Ledger, _ Terms, d *Draft) error {
+	for name, read := range map[string]func(*Ledger, AllocationLimits, *NewTransaction) error{
+		"read": func(l *Ledger, _ AllocationLimits, d *NewTransaction) error {
 			_, err := l.Transaction(t.Context(), d.ID)
 			return err
 		},
-		"listed": func(l *Ledger, _ Terms, d *Draft) error {
+		"listed": func(l *Ledger, _ AllocationLimits, d *NewTransaction) error {
 			txs, _, err := l.Transactions(t.Context(), Filter{}, 0, 10)
 			require.Len(t, txs, 1)
 			return err
 		},
-		"repeated": func(l *Ledger, terms Terms, d *Draft) error {
+		"repeated": func(l *Ledger, terms AllocationLimits, d *NewTransaction) error {
 			again := draft(l)
 			again.IdempotencyKey = "key"
-			verdicts, err := l.Accept(t.Context(), terms, []*Draft{again})
+			verdicts, err := l.Accept(t.Context(), terms, []*NewTransaction{again})
 			require.NoError(t, err)
 			require.Equal(t, d.ID, verdicts[0].Tx.ID)
 			return verdicts[0].Err
@@ -152,8 +152,8 @@ func TestAccept_AnswerWasLost_FindsOut(t *testing.T) {
 	server, l, terms := lazy(t)
 	stored, never := draft(l), draft(l)
 	unflushed(t, l, terms, stored)
-	resolve := func(d *Draft) error {
-		a := &acceptance{ledger: l, terms: terms, rows: []*relayer.Transaction{l.transactionOf(d, time.Now())}}
+	resolve := func(d *NewTransaction) error {
+		a := &acceptBatch{ledger: l, terms: terms, rows: []*relayer.Transaction{l.transactionOf(d, time.Now())}}
 		return a.resolve(t.Context(), relayer.ErrUnknown)
 	}
 	var err error

@@ -48,9 +48,9 @@ func (l *Ledger) Reconcile(ctx context.Context, known int, pending map[common.Ad
 		batch.Queue(`SELECT 1 FROM relayer_keys WHERE chain_id = $1 AND pool_id = $2 ORDER BY address FOR UPDATE`, l.ChainID, l.Pool)
 		batch.Queue(`UPDATE relayer_keys k SET next_nonce = v.next, updated_at = now()
 			FROM unnest($3::text[], $4::bigint[]) AS v (address, next)
-			WHERE k.chain_id = $1 AND k.pool_id = $2 AND k.address = v.address AND k.next_nonce < v.next AND `+era("$1")+` = $5`, l.ChainID, l.Pool, addresses, next, known)
-		batch.Queue(`UPDATE relayer_pools SET timeline = `+timeline+` WHERE chain_id = $1 AND pool_id = $2 AND `+era("$1")+` = $3`, l.ChainID, l.Pool, known)
-		batch.Queue(`INSERT INTO relayer_origins (chain_id, pool_id, origin) SELECT $1, $2, `+transactionID+` WHERE `+era("$1")+` = $3
+			WHERE k.chain_id = $1 AND k.pool_id = $2 AND k.address = v.address AND k.next_nonce < v.next AND `+generationSQL("$1")+` = $5`, l.ChainID, l.Pool, addresses, next, known)
+		batch.Queue(`UPDATE relayer_pools SET timeline = `+timeline+` WHERE chain_id = $1 AND pool_id = $2 AND `+generationSQL("$1")+` = $3`, l.ChainID, l.Pool, known)
+		batch.Queue(`INSERT INTO relayer_origins (chain_id, pool_id, origin) SELECT $1, $2, `+transactionID+` WHERE `+generationSQL("$1")+` = $3
 			ON CONFLICT (chain_id, pool_id) DO UPDATE SET origin = excluded.origin`, l.ChainID, l.Pool, known)
 		return tx.SendBatch(ctx, batch).Close()
 	})

@@ -35,7 +35,7 @@ func TestNothingIsGivenOutAfterAFailover(t *testing.T) {
 	over, err := l.FailedOver(t.Context())
 	require.NoError(t, err)
 	require.True(t, over)
-	verdicts, err := l.Accept(t.Context(), terms, []*Draft{draft(l)})
+	verdicts, err := l.Accept(t.Context(), terms, []*NewTransaction{draft(l)})
 	require.NoError(t, err)
 	require.ErrorIs(t, verdicts[0].Err, relayer.ErrUnavailable)
 	require.NoError(t, l.Reconcile(t.Context(), 0, map[common.Address]uint64{terms.Held[0]: 7, terms.Held[1]: 0}))

@@ -25,7 +25,7 @@ type Funds struct {
 }
 
 // Funds reads those of all keys, in one snapshot: whatever is accepted later is not among them. Read the balances
-// after it, and give both to [Ledger.Observe].
+// after it, and give both to [Ledger.RecordBalances].
 func (l *Ledger) Funds(ctx context.Context) ([]*Funds, error) {
 	keys, err := l.Keys(ctx)
 	if err != nil {
@@ -60,29 +60,29 @@ func (l *Ledger) Funds(ctx context.Context) ([]*Funds, error) {
 	return all, nil
 }
 
-// Look is what a look at a key has found.
-type Look struct {
+// BalanceReading is what a look at a key has found.
+type BalanceReading struct {
 	Key common.Address
 	// Balance in wei, read after Funds was; nil: it was not looked at.
 	Balance *big.Int
 	Funds   *Funds
 }
 
-// Decision is what the system makes of a key.
-type Decision struct {
+// KeyStateChange is what the system makes of a key.
+type KeyStateChange struct {
 	Enabled bool
 	Reason  string    // why it is not
 	Until   time.Time // when it is looked into again; zero: at each look
 	Error   string    // "": the last one stays
 }
 
-// Observe writes down what a look has found, and what the system makes of each key: decide gets the key as it is now,
+// RecordBalances writes down what a look has found, and what the system makes of each key: decide gets the key as it is now,
 // under its lock, with the database's time, and returns nil where all stays as it is. Where a key is switched on or off,
 // announce is called within the same database transaction. An operator's pause is another matter, and stays.
-func (l *Ledger) Observe(ctx context.Context, looks []Look, decide func(k *relayer.Key, now time.Time) *Decision,
+func (l *Ledger) RecordBalances(ctx context.Context, looks []BalanceReading, decide func(k *relayer.Key, now time.Time) *KeyStateChange,
 	announce func(context.Context, pgx.Tx, *relayer.Key) error,
 ) (switched []*relayer.Key, err error) {
-	byKey := map[common.Address]Look{}
+	byKey := map[common.Address]BalanceReading{}
 	addresses := make([]common.Address, len(looks))
 	for i, look := range looks {
 		byKey[look.Key], addresses[i] = look, look.Key
@@ -140,7 +140,7 @@ func (l *Ledger) Observe(ctx context.Context, looks []Look, decide func(k *relay
 		return nil, fmt.Errorf("write down what keys own: %w", err)
 	}
 	if len(switched) > 0 {
-		l.heard()
+		l.notifyDeliveries()
 	}
 	return switched, nil
 }
@@ -148,7 +148,7 @@ func (l *Ledger) Observe(ctx context.Context, looks []Look, decide func(k *relay
 // fund queues a key's balance. It has promised the amounts that were pending when the funds were read, and later ones.
 // The balance was read later, and the funds of what was mined in between are taken off twice, until the next look: a key
 // owns what is written down, or more. If somebody else has looked meanwhile, that stays.
-func (l *Ledger) fund(b *pgx.Batch, look Look) {
+func (l *Ledger) fund(b *pgx.Batch, look BalanceReading) {
 	f := look.Funds
 	b.Queue(`UPDATE relayer_keys SET balance_wei = $3::text::numeric, balance_at = now(), last_seen_at = now(),
 			committed_wei = greatest(0, committed_wei - $4::text::numeric) + $5::text::numeric

@@ -12,22 +12,22 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 )
 
-// hall is the keys as they stand while their rows are locked, and who waits for one.
-type hall struct {
+// keyAllocation is the keys as they stand while their rows are locked, and who waits for one.
+type keyAllocation struct {
 	cap, queueLimit int
-	seats           []*seat // of this process's keys, at random: of equals the first one is taken
-	lines           map[string]*line
+	keys            []*lockedKey // of this process's keys, at random: of equals the first one is taken
+	queuedByTarget  map[string]*queueDemand
 	queued          int
-	till            till
+	budgets         budgetTracker
 	failedOver      bool
 	now             time.Time // by the database's clock, once the rows are locked: what is written down has that time
 }
 
-// line is those who wait for the same: the pool, or one key.
-type line struct{ cost, reserve *big.Int } // the least of any of them, wei
+// queueDemand is those who wait for the same: the pool, or one key.
+type queueDemand struct{ cost, reserve *big.Int } // the least of any of them, wei
 
-// join puts somebody into the line; nil stands for nothing.
-func (l *line) join(cost, reserve *big.Int) {
+// addMin puts somebody into the line; nil stands for nothing.
+func (l *queueDemand) addMin(cost, reserve *big.Int) {
 	if reserve == nil {
 		reserve = new(big.Int)
 	}
@@ -39,8 +39,8 @@ func (l *line) join(cost, reserve *big.Int) {
 	}
 }
 
-// seat is a locked key.
-type seat struct {
+// lockedKey is a locked key.
+type lockedKey struct {
 	address  common.Address
 	text     string // the address as it is stored
 	next     uint64
@@ -57,14 +57,14 @@ type seat struct {
 	given              *big.Int // of committed: since the row was locked
 }
 
-// give takes the next nonce of a seat that was found for a transaction.
-func (h *hall) give(s *seat, value, reserve *big.Int) (nonce uint64) {
+// assignNonce takes the next nonce of a seat that was found for a transaction.
+func (h *keyAllocation) assignNonce(s *lockedKey, value, reserve *big.Int) (nonce uint64) {
 	nonce = s.next + uint64(s.taken)
 	s.taken++
 	cost := relayer.Cost(value, reserve)
 	s.committed.Add(s.committed, cost)
 	s.given.Add(s.given, cost)
-	h.till.take(account{scopeKey, s.text}, reserve)
+	h.budgets.take(account{scopeKey, s.text}, reserve)
 	return nonce
 }
 
@@ -72,7 +72,7 @@ func (h *hall) give(s *seat, value, reserve *big.Int) (nonce uint64) {
 //
 // It is a help, not a guarantee: the balance is some seconds old, fees rise, and others may use the key. It is stricter than
 // the chain, since what was mined in these seconds counts twice. Without a fresh balance it lets everything pass.
-func (s *seat) covers(cost *big.Int, all bool) bool {
+func (s *lockedKey) covers(cost *big.Int, all bool) bool {
 	if s.balance == nil {
 		return true
 	}
@@ -82,26 +82,26 @@ func (s *seat) covers(cost *big.Int, all bool) bool {
 	return s.balance.Cmp(cost) >= 0
 }
 
-func (s *seat) load() int { return s.pending + s.taken }
+func (s *lockedKey) load() int { return s.pending + s.taken }
 
 // lock queues what reads the hall. The rows of the keys stay locked to the end of the transaction.
-func (h *hall) lock(b *pgx.Batch, l *Ledger, terms Terms) {
+func (h *keyAllocation) lock(b *pgx.Batch, l *Ledger, terms AllocationLimits) {
 	h.cap, h.queueLimit = terms.Cap, terms.Queue
 	b.Queue(`SELECT address, next_nonce, pending_count, enabled, disabled_reason, paused, stuck_since IS NOT NULL, funding,
 			CASE WHEN balance_at > now() - $4::interval THEN balance_wei::text END, committed_wei::text, compared_at >= $5 FROM relayer_keys
 		WHERE chain_id = $1 AND pool_id = $2 AND address = ANY($3) ORDER BY address FOR UPDATE`,
 		l.ChainID, l.Pool, hexAddresses(terms.Held), balanceAge, l.comparedSince()).Query(func(rows pgx.Rows) error {
 		for rows.Next() {
-			s := &seat{given: new(big.Int)}
+			s := &lockedKey{given: new(big.Int)}
 			var balance, committed *string
 			if err := rows.Scan(&s.text, &s.next, &s.pending, &s.enabled, &s.disabled, &s.paused, &s.stuck, &s.funding,
 				&balance, &committed, &s.compared); err != nil {
 				return err
 			}
 			s.address, s.balance, s.committed = common.HexToAddress(s.text), parseDecimal(balance), parseDecimal(committed)
-			h.seats = append(h.seats, s)
+			h.keys = append(h.keys, s)
 		}
-		rand.Shuffle(len(h.seats), func(i, j int) { h.seats[i], h.seats[j] = h.seats[j], h.seats[i] })
+		rand.Shuffle(len(h.keys), func(i, j int) { h.keys[i], h.keys[j] = h.keys[j], h.keys[i] })
 		return rows.Err()
 	})
 	b.Queue(`SELECT count(*), clock_timestamp() FROM relayer_pools p WHERE chain_id = $1 AND pool_id = $2 AND `+otherHistory, l.ChainID, l.Pool).QueryRow(func(row pgx.Row) error {
@@ -120,8 +120,8 @@ const expiredPassed = 20
 // readQueue queues what reads how many transactions wait for each target, and the minimum of their costs and of their
 // reserves. It reads a counter and two ends of indexes a target, however many wait. Expired transactions count towards the
 // limit and not towards the minimum.
-func (h *hall) readQueue(b *pgx.Batch, l *Ledger) {
-	h.lines = map[string]*line{}
+func (h *keyAllocation) readQueue(b *pgx.Batch, l *Ledger) {
+	h.queuedByTarget = map[string]*queueDemand{}
 	b.Queue(`SELECT q.target, q.waiting, `+minimum("t.value_wei + coalesce(t.reserve_wei, 0)")+`, `+minimum("coalesce(t.reserve_wei, 0)")+`
 		FROM relayer_queues q WHERE q.chain_id = $1 AND q.pool_id = $2 AND q.waiting > 0`, l.ChainID, l.Pool).Query(func(rows pgx.Rows) error {
 		var target string
@@ -130,7 +130,7 @@ func (h *hall) readQueue(b *pgx.Batch, l *Ledger) {
 		_, err := pgx.ForEachRow(rows, []any{&target, &n, &cost, &reserve}, func() error {
 			h.queued += n
 			if cost != nil && reserve != nil {
-				h.lines[target] = &line{parseDecimal(cost), parseDecimal(reserve)}
+				h.queuedByTarget[target] = &queueDemand{parseDecimal(cost), parseDecimal(reserve)}
 			}
 			return nil
 		})
@@ -150,62 +150,62 @@ func minimum(amount string) string {
 // is read again: without a reading, the sum must not block keys for ever.
 const balanceAge = time.Minute
 
-// lockTill queues what reads the budgets of the keys, and of other accounts.
-func (h *hall) lockTill(b *pgx.Batch, l *Ledger, terms Terms, others ...account) {
-	h.till.open(l.Budgets)
+// lockBudgets queues what reads the budgets of the keys, and of other accounts.
+func (h *keyAllocation) lockBudgets(b *pgx.Batch, l *Ledger, terms AllocationLimits, others ...account) {
+	h.budgets.open(l.Budgets)
 	for _, key := range terms.Held {
 		others = append(others, account{scopeKey, hexAddress(key)})
 	}
-	h.till.lock(b, l, others)
+	h.budgets.lock(b, l, others)
 }
 
-// seat finds the place of what has a value and may cost reserve: a key, or, nil, the queue.
-func (h *hall) seat(target string, key common.Address, value, reserve *big.Int) (*seat, error) {
+// findKey finds the place of what has a value and may cost reserve: a key, or, nil, the queue.
+func (h *keyAllocation) findKey(target string, key common.Address, value, reserve *big.Int) (*lockedKey, error) {
 	if h.failedOver {
 		return nil, errFailedOver
 	}
 	cost := relayer.Cost(value, reserve)
-	best, why := h.best(key, cost, reserve)
+	best, why := h.pickKey(key, cost, reserve)
 	if why != nil {
 		return nil, why
 	}
-	if best != nil && !h.outranked(target, key) {
+	if best != nil && !h.mustQueue(target, key) {
 		return best, nil
 	}
 	if h.queued >= h.queueLimit {
 		return nil, &relayer.LimitError{Limit: "every key is full, and so is the queue", After: queueRetry}
 	}
 	h.queued++
-	if h.lines[target] == nil {
-		h.lines[target] = new(line)
+	if h.queuedByTarget[target] == nil {
+		h.queuedByTarget[target] = new(queueDemand)
 	}
-	h.lines[target].join(cost, reserve)
+	h.queuedByTarget[target].addMin(cost, reserve)
 	return nil, nil
 }
 
-// outranked reports whether a key could be had for something that has waited before. A transaction that no key can pay for
+// mustQueue reports whether a key could be had for something that has waited before. A transaction that no key can pay for
 // at present blocks no other: it may have to wait for ether, or for tomorrow's budget.
 //
 // The least cost and the least reserve may be those of two. Then what comes waits without need, until the next Dispatch.
-func (h *hall) outranked(target string, key common.Address) bool {
-	l := h.lines[target]
+func (h *keyAllocation) mustQueue(target string, key common.Address) bool {
+	l := h.queuedByTarget[target]
 	if l == nil {
 		return false
 	}
-	best, _ := h.best(key, l.cost, l.reserve)
+	best, _ := h.pickKey(key, l.cost, l.reserve)
 	return best != nil
 }
 
 var errNoKey = fmt.Errorf("%w: no key of this relayer may be used", relayer.ErrUnavailable)
 
-// best is the key with room that has the fewest pending; nil when all are full, or have promised what they own to what is
+// pickKey is the key with room that has the fewest pending; nil when all are full, or have promised what they own to what is
 // pending; an error when none may take it.
-func (h *hall) best(key common.Address, cost, reserve *big.Int) (best *seat, why error) {
+func (h *keyAllocation) pickKey(key common.Address, cost, reserve *big.Int) (best *lockedKey, why error) {
 	var able, poor, spent bool
 	why = errNoKey
 	var paused int
 	var disabled bool
-	for _, s := range h.seats {
+	for _, s := range h.keys {
 		if s.funding || key != (common.Address{}) && s.address != key {
 			continue
 		}
@@ -226,7 +226,7 @@ func (h *hall) best(key common.Address, cost, reserve *big.Int) (best *seat, why
 		case !s.covers(cost, false):
 			poor = true
 			continue
-		case !h.till.fits(account{scopeKey, s.text}, reserve):
+		case !h.budgets.fits(account{scopeKey, s.text}, reserve):
 			spent = true
 			continue
 		}
@@ -241,7 +241,7 @@ func (h *hall) best(key common.Address, cost, reserve *big.Int) (best *seat, why
 	case poor: // also where others have spent their budgets: those are there again tomorrow
 		return nil, &relayer.FundsError{Need: cost}
 	case spent:
-		return nil, h.till.refusal(scopeKey)
+		return nil, h.budgets.refusal(scopeKey)
 	case paused > 0 && !disabled: // what the system has disabled it may enable again
 		return nil, relayer.ErrPaused
 	}
@@ -249,11 +249,11 @@ func (h *hall) best(key common.Address, cost, reserve *big.Int) (best *seat, why
 }
 
 // store queues what the taken nonces have changed.
-func (h *hall) store(b *pgx.Batch, l *Ledger) {
-	h.till.store(b, l)
+func (h *keyAllocation) store(b *pgx.Batch, l *Ledger) {
+	h.budgets.store(b, l)
 	var addresses, given []string
 	var taken []int32
-	for _, s := range h.seats {
+	for _, s := range h.keys {
 		if s.taken > 0 {
 			addresses, taken, given = append(addresses, s.text), append(taken, int32(s.taken)), append(given, s.given.String())
 		}

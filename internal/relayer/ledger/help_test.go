@@ -22,17 +22,17 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(testpostgres.Main(m)) }
 var genesis = common.HexToHash("0x01")
 
 // setup opens a ledger with keys, which begin at nonce 0.
-func setup(t testing.TB, keys int, targets ...string) (*Ledger, Terms) {
+func setup(t testing.TB, keys int, targets ...string) (*Ledger, AllocationLimits) {
 	t.Helper()
 	return open(t, testpostgres.New(t, testpostgres.Migrated(Migrations())).Pool(t), keys, targets...)
 }
 
-func open(t testing.TB, db *pgxpool.Pool, keys int, targets ...string) (*Ledger, Terms) {
+func open(t testing.TB, db *pgxpool.Pool, keys int, targets ...string) (*Ledger, AllocationLimits) {
 	t.Helper()
 	l := New(db, Config{ChainID: 1337, Pool: "pool", Targets: targets})
-	_, err := l.Remember(context.Background(), genesis)
+	_, err := l.InitChain(context.Background(), genesis)
 	require.NoError(t, err)
-	terms := Terms{Cap: 16, Queue: 100}
+	terms := AllocationLimits{Cap: 16, Queue: 100}
 	var registrations []Registration
 	for i := range keys {
 		terms.Held = append(terms.Held, common.BigToAddress(big.NewInt(int64(i+1))))
@@ -43,12 +43,12 @@ func open(t testing.TB, db *pgxpool.Pool, keys int, targets ...string) (*Ledger,
 }
 
 // pond opens another pool of the same chain, with a key of its own.
-func pond(t testing.TB, db *pgxpool.Pool, targets ...string) (*Ledger, Terms) {
+func pond(t testing.TB, db *pgxpool.Pool, targets ...string) (*Ledger, AllocationLimits) {
 	t.Helper()
 	l := New(db, Config{ChainID: 1337, Pool: "pond", Targets: targets})
 	key := common.HexToAddress("0x99")
 	require.NoError(t, l.Register(context.Background(), []Registration{{Address: key}}))
-	return l, Terms{Held: []common.Address{key}, Cap: 16, Queue: 100}
+	return l, AllocationLimits{Held: []common.Address{key}, Cap: 16, Queue: 100}
 }
 
 func migrate(t testing.TB, url string) {
@@ -67,15 +67,15 @@ func known(t testing.TB, l *Ledger) Chain {
 func onlyErr(_ bool, err error) error { return err }
 
 // all are the nonces of all keys.
-func all(terms Terms) (froms []From) {
+func all(terms AllocationLimits) (froms []KeyNonce) {
 	for _, key := range terms.Held {
-		froms = append(froms, From{Key: key})
+		froms = append(froms, KeyNonce{Key: key})
 	}
 	return froms
 }
 
-func draft(l *Ledger) *Draft {
-	return &Draft{
+func draft(l *Ledger) *NewTransaction {
+	return &NewTransaction{
 		ID: uuid.Must(uuid.NewV7()), Target: l.Pool, Caller: "caller", Kind: relayer.KindTransaction,
 		Request: relayer.Request{
 			To: new(common.HexToAddress("0xff")), Value: big.NewInt(1), Data: []byte{1, 2, 3}, GasLimit: 21_000, Speed: relayer.Fast,
@@ -84,8 +84,8 @@ func draft(l *Ledger) *Draft {
 	}
 }
 
-func drafts(l *Ledger, n int) []*Draft {
-	var all []*Draft
+func drafts(l *Ledger, n int) []*NewTransaction {
+	var all []*NewTransaction
 	for range n {
 		all = append(all, draft(l))
 	}
@@ -93,7 +93,7 @@ func drafts(l *Ledger, n int) []*Draft {
 }
 
 // accept wants all of them accepted.
-func accept(t testing.TB, l *Ledger, terms Terms, drafts ...*Draft) []*relayer.Transaction {
+func accept(t testing.TB, l *Ledger, terms AllocationLimits, drafts ...*NewTransaction) []*relayer.Transaction {
 	t.Helper()
 	verdicts, err := l.Accept(t.Context(), terms, drafts)
 	require.NoError(t, err)
@@ -123,11 +123,11 @@ func broadcast(t testing.TB, l *Ledger, txs ...*relayer.Transaction) {
 // accepted records that nodes accepted attempts.
 func accepted(t testing.TB, l *Ledger, attempts ...*relayer.Attempt) {
 	t.Helper()
-	var told []Broadcast
+	var broadcasts []Broadcast
 	for _, a := range attempts {
-		told = append(told, Broadcast{TxID: a.TxID, Number: a.Number, From: a.From, Nonce: a.Nonce, Hash: a.Hash, Status: relayer.Broadcasted})
+		broadcasts = append(broadcasts, Broadcast{TxID: a.TxID, Number: a.Number, From: a.From, Nonce: a.Nonce, Hash: a.Hash, Status: relayer.Broadcasted})
 	}
-	require.NoError(t, l.RecordBroadcasts(t.Context(), told))
+	require.NoError(t, l.RecordBroadcasts(t.Context(), broadcasts))
 }
 
 func attempt(tx *relayer.Transaction, number int, purpose relayer.Purpose) *relayer.Attempt {

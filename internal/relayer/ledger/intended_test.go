@@ -15,7 +15,7 @@ func TestNoopIsDueWhileTheLatestAttemptIsNone(t *testing.T) {
 	l, terms := setup(t, 1)
 	tx := accept(t, l, terms, draft(l))[0]
 	due := func() (ids []uuid.UUID) {
-		list, err := l.Intended(t.Context(), all(terms), 10)
+		list, err := l.ListPendingNoops(t.Context(), all(terms), 10)
 		require.NoError(t, err)
 		for _, tx := range list {
 			ids = append(ids, tx.ID)
@@ -28,7 +28,7 @@ func TestNoopIsDueWhileTheLatestAttemptIsNone(t *testing.T) {
 		require.Equal(t, []bool{true}, stored)
 	}
 	require.Empty(t, due())
-	_, err := l.Intend(t.Context(), tx.ID, relayer.IntentCancel, "by a test")
+	_, err := l.SetIntent(t.Context(), tx.ID, relayer.IntentCancel, "by a test")
 	require.NoError(t, err)
 	require.Equal(t, []uuid.UUID{tx.ID}, due(), "nothing is signed yet")
 	sign(1, relayer.PurposeSend)

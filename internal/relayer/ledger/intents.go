@@ -15,13 +15,13 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 )
 
-// Intend says that a transaction's nonce is to be used for a no-op from now on. One that has no nonce yet is final at
+// SetIntent says that a transaction's nonce is to be used for a no-op from now on. One that has no nonce yet is final at
 // once: canceled, expired or failed. It returns the row as it is then; the caller sees to it that the no-op is signed.
 //
 // It fails with [relayer.ErrNotFound], or with a [relayer.StateError] if the transaction is mined or final, or
 // something else is intended. To intend what is intended already changes nothing. An error that wraps [relayer.ErrUnknown] says
 // that it is intended, and that the row could not be read.
-func (l *Ledger) Intend(ctx context.Context, id uuid.UUID, intent relayer.Intent, reason string) (*relayer.Transaction, error) {
+func (l *Ledger) SetIntent(ctx context.Context, id uuid.UUID, intent relayer.Intent, reason string) (*relayer.Transaction, error) {
 	final := map[relayer.Intent]relayer.Status{
 		relayer.IntentCancel: relayer.Canceled, relayer.IntentExpire: relayer.Expired, relayer.IntentFail: relayer.Failed,
 	}[intent]
@@ -31,12 +31,12 @@ func (l *Ledger) Intend(ctx context.Context, id uuid.UUID, intent relayer.Intent
 			status = CASE WHEN t.nonce IS NULL THEN $7 ELSE t.status END, open = t.nonce IS NOT NULL,
 			status_reason = CASE WHEN t.nonce IS NULL THEN $6 ELSE t.status_reason END
 		WHERE t.id = $2 AND t.chain_id = $3 AND t.pool_id = $4 AND t.open AND t.status <> 'mined' AND t.intent = 'send'
-		RETURNING t.*)`+paid+told+`SELECT count(*) FROM changed`,
+		RETURNING t.*)`+settleBudgetSQL+enqueueDeliveriesSQL+`SELECT count(*) FROM changed`,
 		l.targets(), id, l.ChainID, l.Pool, string(intent), reason, string(final)).Scan(&changed); err != nil {
 		return nil, fmt.Errorf("%s: %w", intent, err)
 	}
-	l.heard()
-	tx, err := l.afterwards(ctx, id, changed > 0)
+	l.notifyDeliveries()
+	tx, err := l.reload(ctx, id, changed > 0)
 	if err == nil && changed > 0 && tx.Status.Final() {
 		l.metrics.statuses.WithLabelValues(string(tx.Status)).Inc()
 	}
@@ -49,9 +49,9 @@ func (l *Ledger) Intend(ctx context.Context, id uuid.UUID, intent relayer.Intent
 	return tx, nil
 }
 
-// afterwards reads a transaction after a statement that has, or has not, written something down for it. A failure
+// reload reads a transaction after a statement that has, or has not, written something down for it. A failure
 // to read does not undo the write.
-func (l *Ledger) afterwards(ctx context.Context, id uuid.UUID, written bool) (*relayer.Transaction, error) {
+func (l *Ledger) reload(ctx context.Context, id uuid.UUID, written bool) (*relayer.Transaction, error) {
 	tx, err := l.Transaction(ctx, id)
 	if err != nil && written {
 		return nil, fmt.Errorf("%w: what was asked for is written down: %w", relayer.ErrUnknown, err)
@@ -85,7 +85,7 @@ func (l *Ledger) CancelPending(ctx context.Context, key common.Address, by time.
 		UPDATE relayer_txs t SET intent = 'cancel', intent_reason = $5, updated_at = now(), revision = t.revision + 1,
 			status = CASE WHEN t.nonce IS NULL THEN 'canceled' ELSE t.status END, open = t.nonce IS NOT NULL,
 			status_reason = CASE WHEN t.nonce IS NULL THEN $5 ELSE t.status_reason END
-		WHERE t.id IN (SELECT id FROM sent UNION ALL SELECT id FROM waiting) RETURNING t.*)`+paid+told+`SELECT id, NOT open FROM changed`,
+		WHERE t.id IN (SELECT id FROM sent UNION ALL SELECT id FROM waiting) RETURNING t.*)`+settleBudgetSQL+enqueueDeliveriesSQL+`SELECT id, NOT open FROM changed`,
 		l.targets(), l.ChainID, l.Pool, address, reason, limit, by)
 	if err == nil {
 		var id uuid.UUID
@@ -101,7 +101,7 @@ func (l *Ledger) CancelPending(ctx context.Context, key common.Address, by time.
 	if err != nil {
 		return nil, fmt.Errorf("cancel what is pending: %w", err)
 	}
-	l.heard()
+	l.notifyDeliveries()
 	l.metrics.statuses.WithLabelValues(string(relayer.Canceled)).Add(float64(ended))
 	return canceled, nil
 }
@@ -163,7 +163,7 @@ func (l *Ledger) Replace(ctx context.Context, r *Replacement) error {
 				gas_price = $8::text::numeric, max_fee = $9::text::numeric, max_priority = $10::text::numeric, valid_until = $11,
 				reserve_wei = coalesce($12::text::numeric, reserve_wei),
 				target = CASE WHEN t.nonce IS NULL THEN coalesce($13, t.target) ELSE t.target END, revision = revision + 1, updated_at = now()
-			WHERE t.id = $2 RETURNING t.*)`+told+`SELECT`,
+			WHERE t.id = $2 RETURNING t.*)`+enqueueDeliveriesSQL+`SELECT`,
 			l.targets(), r.ID, to, r.Value.String(), data, int64(r.GasLimit), string(r.Speed), decimal(r.GasPrice), decimal(r.MaxFee),
 			decimal(r.MaxPriorityFee), timeOrNil(r.ValidUntil), decimal(r.Reserve), only); err != nil {
 			return fmt.Errorf("replace: %w", err)
@@ -179,15 +179,15 @@ func (l *Ledger) Replace(ctx context.Context, r *Replacement) error {
 	})
 }
 
-// Displaced writes down that somebody else's transaction, found by its hash in a block that is deep enough, stands at a
+// RecordNonceConflicts writes down that somebody else's transaction, found by its hash in a block that is deep enough, stands at a
 // nonce of ours. The row that had the nonce gets back into the queue, to be sent under another one; or is final where it was
 // not to be sent any more. The foreign one is written down in its place. It reports whether it did: in another era than the given
 // one, on whose chain it was found, it does nothing.
-func (l *Ledger) Displaced(ctx context.Context, id uuid.UUID, key common.Address, known int, nonce uint64, hash common.Hash, block Block) (bool, error) {
-	n, err := l.settled(ctx, "displace a transaction", `WITH displaced AS MATERIALIZED (
+func (l *Ledger) RecordNonceConflicts(ctx context.Context, id uuid.UUID, key common.Address, known int, nonce uint64, hash common.Hash, block Block) (bool, error) {
+	n, err := l.withLockedKeys(ctx, "displace a transaction", `WITH displaced AS MATERIALIZED (
 		SELECT id, chain_id, pool_id, relayer_address, key_budget_day, reserve_wei FROM relayer_txs
 		WHERE id = $4 AND chain_id = $2 AND pool_id = $3 AND open AND status <> 'mined' AND relayer_address = $5 AND nonce = $6
-			AND era = $11 AND `+era("$2")+` = $11 FOR UPDATE
+			AND era = $11 AND `+generationSQL("$2")+` = $11 FOR UPDATE
 	), changed AS (
 		UPDATE relayer_txs t SET relayer_address = NULL, nonce = NULL, tx_hash = NULL, sent_at = NULL, key_budget_day = NULL,
 			attempts = coalesce((SELECT max(attempt) FROM relayer_attempts WHERE tx_id = t.id), 0),
@@ -201,7 +201,7 @@ func (l *Ledger) Displaced(ctx context.Context, id uuid.UUID, key common.Address
 		INSERT INTO relayer_txs (id, chain_id, pool_id, target, caller, kind, relayer_address, nonce, tx_hash, status, open,
 			block_number, block_hash, confirmed_at, era)
 		SELECT $7, $2, $3, $5, '', 'foreign', $5, $6, $8, 'confirmed', false, $9, $10, now(), $11 FROM changed
-	), counted AS (SELECT $5::text AS address, -count(*)::int AS n FROM changed)`+returned,
+	), counted AS (SELECT $5::text AS address, -count(*)::int AS n FROM changed)`+refundBudgetSQL,
 		l.targets(), l.ChainID, l.Pool, id, hexAddress(key), int64(nonce), uuid.Must(uuid.NewV7()), hash.Hex(), int64(block.Number), block.Hash.Hex(), known)
 	return n > 0, err
 }

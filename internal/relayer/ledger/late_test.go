@@ -16,7 +16,7 @@ func TestLateWordAboutAnEarlierNonceChangesNothing(t *testing.T) {
 	l, terms := setup(t, 1)
 	tx := accept(t, l, terms, draft(l))[0]
 	broadcast(t, l, tx)
-	require.NoError(t, onlyErr(l.Displaced(t.Context(), tx.ID, tx.From, 0, *tx.Nonce, common.Hash{0xee}, Block{Number: 7, Hash: blockHash(7)})))
+	require.NoError(t, onlyErr(l.RecordNonceConflicts(t.Context(), tx.ID, tx.From, 0, *tx.Nonce, common.Hash{0xee}, Block{Number: 7, Hash: blockHash(7)})))
 	late := []Broadcast{{
 		TxID: tx.ID, Number: 1, From: tx.From, Nonce: *tx.Nonce, Hash: attempt(tx, 1, relayer.PurposeSend).Hash, Status: relayer.Broadcasted,
 	}}
@@ -41,8 +41,8 @@ func TestAWordAboutTheFirstBytesOnAChainThatBeganAnew(t *testing.T) {
 	l, terms := setup(t, 1)
 	tx := accept(t, l, terms, draft(l))[0]
 	broadcast(t, l, tx)
-	require.NoError(t, onlyErr(l.Displaced(t.Context(), tx.ID, tx.From, 0, *tx.Nonce, common.Hash{0xee}, Block{Number: 7, Hash: blockHash(7)})))
-	_, err := l.StartOver(t.Context(), known(t, l), common.HexToHash("0x02"), Block{0, common.HexToHash("0x02")}, nil)
+	require.NoError(t, onlyErr(l.RecordNonceConflicts(t.Context(), tx.ID, tx.From, 0, *tx.Nonce, common.Hash{0xee}, Block{Number: 7, Hash: blockHash(7)})))
+	_, err := l.ResetChain(t.Context(), known(t, l), common.HexToHash("0x02"), Block{0, common.HexToHash("0x02")}, nil)
 	require.NoError(t, err)
 	again, err := l.Dispatch(t.Context(), terms, 10)
 	require.NoError(t, err)

@@ -23,8 +23,8 @@ type Config struct {
 	Pool    string
 	// Targets are the names of the webhook targets that hear of each change. None by default.
 	Targets []string
-	// Told, if not nil, is called after a change that targets hear of; it must not block.
-	Told func()
+	// OnDeliveryQueued, if not nil, is called after a change that targets hear of; it must not block.
+	OnDeliveryQueued func()
 	// Budgets of a day; all processes of a pool must have the same. None by default.
 	Budgets Budgets
 	// Metrics, by default unregistered.
@@ -106,15 +106,15 @@ func rollback(ctx context.Context, conn *pgxpool.Conn) error {
 	return err
 }
 
-// told is a CTE suffix. It inserts a webhook delivery per target for each row that the CTE "changed" returns. Its parameter, the
+// enqueueDeliveriesSQL is a CTE suffix. It inserts a webhook delivery per target for each row that the CTE "changed" returns. Its parameter, the
 // targets' names, is the statement's first. It stores only columns that change; the deliverer reads the others from the transaction's
 // row (see keepContents).
-var told = telling(`unnest($1::text[])`)
+var enqueueDeliveriesSQL = deliveriesCTE(`unnest($1::text[])`)
 
-// toldByPool is [told] for rows of any pool, without the parameter: each row has the targets of its own pool.
-var toldByPool = telling(`unnest((SELECT p.targets FROM relayer_pools p WHERE (p.chain_id, p.pool_id) = (c.chain_id, c.pool_id)))`)
+// enqueueDeliveriesByPoolSQL is [enqueueDeliveriesSQL] for rows of any pool, without the parameter: each row has the targets of its own pool.
+var enqueueDeliveriesByPoolSQL = deliveriesCTE(`unnest((SELECT p.targets FROM relayer_pools p WHERE (p.chain_id, p.pool_id) = (c.chain_id, c.pool_id)))`)
 
-func telling(targets string) string {
+func deliveriesCTE(targets string) string {
 	return `, told AS (
 	INSERT INTO relayer_deliveries (chain_id, pool_id, target, subject, revision, status, status_reason, intent, tx_attempts,
 		relayer_address, nonce, tx_hash, sent_at, confirmed_at)
@@ -124,10 +124,10 @@ func telling(targets string) string {
 `
 }
 
-// heard tells that there is something to deliver.
-func (l *Ledger) heard() {
-	if l.Told != nil && len(l.Targets) > 0 {
-		l.Told()
+// notifyDeliveries tells that there is something to deliver.
+func (l *Ledger) notifyDeliveries() {
+	if l.OnDeliveryQueued != nil && len(l.Targets) > 0 {
+		l.OnDeliveryQueued()
 	}
 }
 

@@ -87,9 +87,9 @@ func TestWhatWaitsForAKeyIsListedUnderIt(t *testing.T) {
 	key := terms.Held[0]
 	const n = 20_000
 	for _, key := range terms.Held {
-		require.NoError(t, onlyErr(l.Raise(t.Context(), key, known(t, l).Era, n))) // the history has those below
+		require.NoError(t, onlyErr(l.AdvanceNonce(t.Context(), key, known(t, l).Era, n))) // the history has those below
 	}
-	own := func() *Draft {
+	own := func() *NewTransaction {
 		d := draft(l)
 		d.Key, d.Target = key, hexAddress(key)
 		return d
@@ -98,7 +98,7 @@ func TestWhatWaitsForAKeyIsListedUnderIt(t *testing.T) {
 	require.Equal(t, key, sent[0].From)
 	waiting := accept(t, l, terms, own(), draft(l), own())
 	require.Nil(t, waiting[0].Nonce)
-	_, err := l.Intend(t.Context(), waiting[0].ID, relayer.IntentCancel, "no")
+	_, err := l.SetIntent(t.Context(), waiting[0].ID, relayer.IntentCancel, "no")
 	require.NoError(t, err)
 	list := func(f Filter) []uuid.UUID {
 		f.Key = key
@@ -131,7 +131,7 @@ func TestCancelPending(t *testing.T) {
 	l, terms := setup(t, 2, "target")
 	l.Budgets = Budgets{Caller: big.NewInt(1000)}
 	terms.Cap = 3
-	ofKey := func() *Draft {
+	ofKey := func() *NewTransaction {
 		d := costly(l, 5, "a", "")
 		d.Key, d.Target = terms.Held[0], hexAddress(terms.Held[0])
 		return d
@@ -145,11 +145,11 @@ func TestCancelPending(t *testing.T) {
 	require.Nil(t, others[3].Nonce)
 	broadcast(t, l, own[:3]...)
 	require.NoError(t, l.RecordMined(t.Context(), []Mined{mined(own[0], 1, relayer.PurposeSend, 3)}))
-	_, err := l.Intend(t.Context(), own[1].ID, relayer.IntentExpire, "late")
+	_, err := l.SetIntent(t.Context(), own[1].ID, relayer.IntentExpire, "late")
 	require.NoError(t, err)
-	_, err = l.Raise(t.Context(), terms.Held[0], known(t, l).Era, 4)
+	_, err = l.AdvanceNonce(t.Context(), terms.Held[0], known(t, l).Era, 4)
 	require.NoError(t, err)
-	noop, err := l.Fill(t.Context(), terms.Held[0], known(t, l).Era, 0, 0)
+	noop, err := l.FillNonceGaps(t.Context(), terms.Held[0], known(t, l).Era, 0, 0)
 	require.NoError(t, err)
 	require.Len(t, noop, 1)
 	require.EqualValues(t, 40, spent(t, l, scopeCaller, "a"))
@@ -177,7 +177,7 @@ func TestCancelPending(t *testing.T) {
 	require.NoError(t, err)
 	require.ElementsMatch(t, ids(others), canceled)
 	require.Equal(t, relayer.IntentSend, read(t, l, later[0]).Intent, "what came after the request stays")
-	var told int
-	require.NoError(t, l.db.QueryRow(t.Context(), `SELECT count(*) FROM relayer_deliveries WHERE status = 'canceled'`).Scan(&told))
-	require.Equal(t, 2, told)
+	var deliveries int
+	require.NoError(t, l.db.QueryRow(t.Context(), `SELECT count(*) FROM relayer_deliveries WHERE status = 'canceled'`).Scan(&deliveries))
+	require.Equal(t, 2, deliveries)
 }

@@ -33,13 +33,13 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	return m
 }
 
-// tally is the end of a statement whose part "changed" returns rows of relayer_txs.
-const tally = ` SELECT status, count(*)::int, coalesce(array_agg(greatest(0, extract(epoch FROM updated_at - created_at)))
+// statusCountsSQL is the end of a statement whose part "changed" returns rows of relayer_txs.
+const statusCountsSQL = ` SELECT status, count(*)::int, coalesce(array_agg(greatest(0, extract(epoch FROM updated_at - created_at)))
 	FILTER (WHERE status = 'mined' AND kind = 'transaction'), '{}')::float8[],
 	coalesce(array_agg(DISTINCT relayer_address) FILTER (WHERE status = 'confirmed'), '{}') FROM changed GROUP BY status`
 
-// tallied reads what tally returns, to be counted when the transaction has committed.
-type tallied map[string]changes
+// statusCounts reads what tally returns, to be counted when the transaction has committed.
+type statusCounts map[string]changes
 
 // changes are those to one status.
 type changes struct {
@@ -48,7 +48,7 @@ type changes struct {
 	keys  []string  // of those that were confirmed
 }
 
-func (t tallied) read(rows pgx.Rows) error {
+func (t statusCounts) read(rows pgx.Rows) error {
 	var status string
 	var c changes
 	_, err := pgx.ForEachRow(rows, []any{&status, &c.n, &c.mined, &c.keys}, func() error {
@@ -59,8 +59,8 @@ func (t tallied) read(rows pgx.Rows) error {
 	return err
 }
 
-// counted adds a tally to the metrics, and returns how many changes it holds.
-func (l *Ledger) counted(t tallied) (n int) {
+// recordStatusCounts adds a tally to the metrics, and returns how many changes it holds.
+func (l *Ledger) recordStatusCounts(t statusCounts) (n int) {
 	for status, changes := range t {
 		n += changes.n
 		l.metrics.statuses.WithLabelValues(status).Add(float64(changes.n))

@@ -68,14 +68,14 @@ func (l *Ledger) TransactionByHash(ctx context.Context, hash common.Hash) (*rela
 	return l.one(ctx, ` WHERE chain_id = $1 AND pool_id = $2 AND kind = 'foreign' AND tx_hash = $3 ORDER BY id DESC LIMIT 1`, l.ChainID, l.Pool, hash.Hex())
 }
 
-// Wish is what was asked for a transaction beside what it was accepted with.
-type Wish struct {
+// BumpRequest is what was asked for a transaction beside what it was accepted with.
+type BumpRequest struct {
 	IntentReason string    // who or what canceled it; "" unless something did
 	BumpAskedAt  time.Time // when an operator last asked for a higher fee; zero for never
 }
 
-// Wish reads what was asked for a transaction.
-func (l *Ledger) Wish(ctx context.Context, id uuid.UUID) (w Wish, err error) {
+// BumpRequestOf reads what was asked for a transaction.
+func (l *Ledger) BumpRequestOf(ctx context.Context, id uuid.UUID) (w BumpRequest, err error) {
 	var asked *time.Time
 	err = l.db.QueryRow(ctx, `SELECT intent_reason, bump_asked_at FROM relayer_txs WHERE id = $1 AND chain_id = $2 AND pool_id = $3`,
 		id, l.ChainID, l.Pool).Scan(&w.IntentReason, &asked)
@@ -91,17 +91,17 @@ func (l *Ledger) Wish(ctx context.Context, id uuid.UUID) (w Wish, err error) {
 // ErrUnsigned means that nothing was signed for the transaction yet, so there is nothing to outbid.
 var ErrUnsigned = errors.New("nothing was signed for it yet")
 
-// AskBump asks for a higher fee than that of the transaction's latest attempt. The relayer that follows the chain signs for it, at
+// RequestBump asks for a higher fee than that of the transaction's latest attempt. The relayer that follows the chain signs for it, at
 // the next look, or, where that is above the cap, once it no longer is. Nothing is asked of one that is mined or final (a
-// [relayer.StateError]), or has no attempt ([ErrUnsigned]). An error that wraps [relayer.ErrUnknown] is as that of [Ledger.Intend].
-func (l *Ledger) AskBump(ctx context.Context, id uuid.UUID) (*relayer.Transaction, error) {
+// [relayer.StateError]), or has no attempt ([ErrUnsigned]). An error that wraps [relayer.ErrUnknown] is as that of [Ledger.SetIntent].
+func (l *Ledger) RequestBump(ctx context.Context, id uuid.UUID) (*relayer.Transaction, error) {
 	tag, err := l.db.Exec(ctx, `UPDATE relayer_txs t SET bump_asked_at = now() WHERE id = $1 AND chain_id = $2 AND pool_id = $3
 		AND open AND status <> 'mined' AND nonce IS NOT NULL
 		AND EXISTS (SELECT FROM relayer_attempts a WHERE a.tx_id = t.id AND a.nonce = t.nonce AND a.address = t.relayer_address)`, id, l.ChainID, l.Pool)
 	if err != nil {
 		return nil, fmt.Errorf("ask for a higher fee: %w", err)
 	}
-	tx, err := l.afterwards(ctx, id, tag.RowsAffected() > 0)
+	tx, err := l.reload(ctx, id, tag.RowsAffected() > 0)
 	switch {
 	case err != nil:
 		return nil, err
@@ -114,8 +114,8 @@ func (l *Ledger) AskBump(ctx context.Context, id uuid.UUID) (*relayer.Transactio
 	}
 }
 
-// BumpsAsked are transactions that a higher fee was asked for, and that have no attempt since; at most limit.
-func (l *Ledger) BumpsAsked(ctx context.Context, limit int) ([]*relayer.Transaction, error) {
+// ListBumpRequests are transactions that a higher fee was asked for, and that have no attempt since; at most limit.
+func (l *Ledger) ListBumpRequests(ctx context.Context, limit int) ([]*relayer.Transaction, error) {
 	return l.list(ctx, "list what is to be bumped", selectTransactions+` WHERE chain_id = $1 AND pool_id = $2 AND open
 		AND bump_asked_at IS NOT NULL AND nonce IS NOT NULL AND status <> 'mined' AND NOT EXISTS (SELECT FROM relayer_attempts a
 			WHERE a.tx_id = relayer_txs.id AND a.nonce = relayer_txs.nonce AND a.address = relayer_txs.relayer_address AND a.created_at >= bump_asked_at)
@@ -165,22 +165,22 @@ func (l *Ledger) Recount(ctx context.Context, key common.Address) (was, is int, 
 	return was, is, nil
 }
 
-// Doomed is what [Ledger.StartOver] would drop of a key, of any pool of the chain.
-type Doomed struct {
+// DropPreview is what [Ledger.ResetChain] would drop of a key, of any pool of the chain.
+type DropPreview struct {
 	Pool    string
 	Address common.Address
 	Pending int
 	Mined   int // not yet final
 }
 
-// Doomed lists what starting over would drop, by pool and address.
-func (l *Ledger) Doomed(ctx context.Context) ([]Doomed, error) {
+// PreviewDrop lists what starting over would drop, by pool and address.
+func (l *Ledger) PreviewDrop(ctx context.Context) ([]DropPreview, error) {
 	rows, err := l.db.Query(ctx, `SELECT pool_id, relayer_address, count(*) FILTER (WHERE status <> 'mined'), count(*) FILTER (WHERE status = 'mined')
 		FROM relayer_txs WHERE chain_id = $1 AND open AND nonce IS NOT NULL GROUP BY 1, 2 ORDER BY 1, 2`, l.ChainID)
 	if err != nil {
 		return nil, fmt.Errorf("list what would be dropped: %w", err)
 	}
-	doomed, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (d Doomed, err error) {
+	doomed, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (d DropPreview, err error) {
 		var address string
 		err = row.Scan(&d.Pool, &address, &d.Pending, &d.Mined)
 		d.Address = common.HexToAddress(address)

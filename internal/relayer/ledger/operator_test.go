@@ -28,15 +28,15 @@ func TestAttachedTellsTheRelayersTargets(t *testing.T) {
 	terms.Cap = 1
 	waiting := accept(t, l, terms, draft(l), draft(l))[1]
 	require.Nil(t, waiting.Nonce)
-	_, err = operator.Intend(t.Context(), waiting.ID, relayer.IntentCancel, "an operator")
+	_, err = operator.SetIntent(t.Context(), waiting.ID, relayer.IntentCancel, "an operator")
 	require.NoError(t, err)
-	var told int
+	var deliveries int
 	require.NoError(t, l.db.QueryRow(t.Context(), `SELECT count(*) FROM relayer_deliveries WHERE subject = $1
-		AND status = 'canceled' AND target IN ('here', 'there')`, waiting.ID).Scan(&told))
-	require.Equal(t, 2, told)
-	wish, err := l.Wish(t.Context(), waiting.ID)
+		AND status = 'canceled' AND target IN ('here', 'there')`, waiting.ID).Scan(&deliveries))
+	require.Equal(t, 2, deliveries)
+	wish, err := l.BumpRequestOf(t.Context(), waiting.ID)
 	require.NoError(t, err)
-	require.Equal(t, Wish{IntentReason: "an operator"}, wish)
+	require.Equal(t, BumpRequest{IntentReason: "an operator"}, wish)
 
 	l.Targets = nil // started again, without webhooks
 	require.NoError(t, l.Register(t.Context(), []Registration{{Address: terms.Held[0]}}))
@@ -62,7 +62,7 @@ func TestByHashOfAnyAttempt(t *testing.T) {
 	require.ErrorIs(t, err, relayer.ErrNotFound)
 
 	theirs := common.HexToHash("0x4321")
-	require.NoError(t, onlyErr(l.Displaced(t.Context(), tx.ID, tx.From, 0, *tx.Nonce, theirs, Block{Number: 3, Hash: blockHash(3)})))
+	require.NoError(t, onlyErr(l.RecordNonceConflicts(t.Context(), tx.ID, tx.From, 0, *tx.Nonce, theirs, Block{Number: 3, Hash: blockHash(3)})))
 	got, err := l.TransactionByHash(t.Context(), theirs)
 	require.NoError(t, err)
 	require.Equal(t, relayer.KindForeign, got.Kind)
@@ -75,7 +75,7 @@ func TestBumpIsAskedForUntilItIsThere(t *testing.T) {
 	txs := accept(t, l, terms, draft(l), draft(l), draft(l))
 	asked := func(want ...*relayer.Transaction) {
 		t.Helper()
-		list, err := l.BumpsAsked(t.Context(), 10)
+		list, err := l.ListBumpRequests(t.Context(), 10)
 		require.NoError(t, err)
 		var got, ids []uuid.UUID
 		for _, tx := range list {
@@ -86,31 +86,31 @@ func TestBumpIsAskedForUntilItIsThere(t *testing.T) {
 		}
 		require.Equal(t, ids, got)
 	}
-	_, err := l.AskBump(t.Context(), uuid.Must(uuid.NewV7()))
+	_, err := l.RequestBump(t.Context(), uuid.Must(uuid.NewV7()))
 	require.ErrorIs(t, err, relayer.ErrNotFound)
-	_, err = l.AskBump(t.Context(), txs[1].ID)
+	_, err = l.RequestBump(t.Context(), txs[1].ID)
 	require.ErrorIs(t, err, ErrUnsigned)
 	broadcast(t, l, txs...)
 	asked()
-	_, err = l.AskBump(t.Context(), txs[1].ID) // not the lowest
+	_, err = l.RequestBump(t.Context(), txs[1].ID) // not the lowest
 	require.NoError(t, err)
-	_, err = l.AskBump(t.Context(), txs[1].ID)
+	_, err = l.RequestBump(t.Context(), txs[1].ID)
 	require.NoError(t, err)
 	asked(txs[1])
-	wish, err := l.Wish(t.Context(), txs[1].ID)
+	wish, err := l.BumpRequestOf(t.Context(), txs[1].ID)
 	require.NoError(t, err)
 	require.False(t, wish.BumpAskedAt.IsZero())
 	_, err = l.StoreAttempts(t.Context(), []*relayer.Attempt{attempt(txs[1], 2, relayer.PurposeSend)})
 	require.NoError(t, err)
 	asked()
-	_, err = l.AskBump(t.Context(), txs[1].ID) // again
+	_, err = l.RequestBump(t.Context(), txs[1].ID) // again
 	require.NoError(t, err)
 	asked(txs[1])
 
 	require.NoError(t, l.RecordMined(t.Context(), []Mined{mined(txs[1], 1, relayer.PurposeSend, 7)}))
 	asked()
 	var state *relayer.StateError
-	_, err = l.AskBump(t.Context(), txs[1].ID)
+	_, err = l.RequestBump(t.Context(), txs[1].ID)
 	require.ErrorAs(t, err, &state)
 	require.Equal(t, relayer.StateError{Status: relayer.Mined, Doing: "bump"}, *state)
 }
@@ -138,7 +138,7 @@ func TestRecountBelievesTheRows(t *testing.T) {
 	require.Equal(t, []int{2, 9}, pending(t, l))
 	_, _, err = l.Recount(t.Context(), common.HexToAddress("0x99"))
 	require.ErrorIs(t, err, relayer.ErrNotFound)
-	doomed, err := l.Doomed(t.Context())
+	doomed, err := l.PreviewDrop(t.Context())
 	require.NoError(t, err)
-	require.Equal(t, []Doomed{{Pool: "pool", Address: terms.Held[0], Pending: 2, Mined: 1}}, doomed)
+	require.Equal(t, []DropPreview{{Pool: "pool", Address: terms.Held[0], Pending: 2, Mined: 1}}, doomed)
 }

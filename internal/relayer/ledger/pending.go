@@ -12,21 +12,21 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 )
 
-// inTurn is the end of a statement that has taken rows of each key: the lowest nonce of each key comes first, then the second
+// roundRobinOrderSQL is the end of a statement that has taken rows of each key: the lowest nonce of each key comes first, then the second
 // of each, so that one key with many does not keep the others waiting. what names them, limit is the parameter.
-func inTurn(what, address, limit string) string {
+func roundRobinOrderSQL(what, address, limit string) string {
 	return fmt.Sprintf(` ORDER BY row_number() OVER (PARTITION BY %[1]s.%[2]s ORDER BY %[1]s.nonce), %[1]s.%[2]s LIMIT %[3]s`, what, address, limit)
 }
 
 // Unsigned are transactions whose nonce was claimed and for which nothing was signed within age: whoever claimed
 // it may have died. From the given nonces on, of each key in turn, its lowest first; at most limit.
-func (l *Ledger) Unsigned(ctx context.Context, froms []From, age time.Duration, limit int) ([]*relayer.Transaction, error) {
+func (l *Ledger) Unsigned(ctx context.Context, froms []KeyNonce, age time.Duration, limit int) ([]*relayer.Transaction, error) {
 	addresses, nonces := l.froms(froms)
 	return l.list(ctx, "list unsigned transactions", `SELECT t.* FROM unnest($2::text[], $3::bigint[]) AS f (address, nonce) CROSS JOIN LATERAL (
 		`+selectToSign+` WHERE chain_id = $1 AND relayer_address = f.address AND nonce >= f.nonce AND open AND nonce IS NOT NULL
 			AND status = 'allocated' AND updated_at < now() - $4::interval
 			AND NOT EXISTS (SELECT FROM relayer_attempts a WHERE a.tx_id = relayer_txs.id AND a.nonce = relayer_txs.nonce AND a.address = relayer_txs.relayer_address)
-		ORDER BY nonce LIMIT $5) AS t`+inTurn("t", "relayer_address", "$5"), l.ChainID, addresses, nonces, age, limit)
+		ORDER BY nonce LIMIT $5) AS t`+roundRobinOrderSQL("t", "relayer_address", "$5"), l.ChainID, addresses, nonces, age, limit)
 }
 
 func (l *Ledger) list(ctx context.Context, doing, query string, args ...any) ([]*relayer.Transaction, error) {
@@ -41,28 +41,28 @@ func (l *Ledger) list(ctx context.Context, doing, query string, args ...any) ([]
 	return txs, nil
 }
 
-// From is a key and a nonce: this one and those above.
-type From struct {
+// KeyNonce is a key and a nonce: this one and those above.
+type KeyNonce struct {
 	Key   common.Address
 	Nonce uint64
 }
 
-func (l *Ledger) froms(froms []From) (addresses []string, nonces []int64) {
-	for _, f := range froms {
+func (l *Ledger) froms(keyNonces []KeyNonce) (addresses []string, nonces []int64) {
+	for _, f := range keyNonces {
 		addresses, nonces = append(addresses, hexAddress(f.Key)), append(nonces, int64(f.Nonce))
 	}
 	return addresses, nonces
 }
 
-// Unmined are the latest attempts of whatever is not mined in a block that is known, from the given nonces on, whose row has
+// ListUnconfirmed are the latest attempts of whatever is not mined in a block that is known, from the given nonces on, whose row has
 // not changed for age; the lowest nonce of each key first, at most limit of each key. Final ones are among them if their nonce is:
 // a chain that gave a deep block up needs them again. [Ledger.Unsent] has those that no node accepted. Paused ones are left out,
 // except of the keys in atOnce.
-func (l *Ledger) Unmined(ctx context.Context, froms []From, age time.Duration, atOnce []common.Address, limit int) ([]*relayer.Attempt, error) {
+func (l *Ledger) ListUnconfirmed(ctx context.Context, froms []KeyNonce, age time.Duration, atOnce []common.Address, limit int) ([]*relayer.Attempt, error) {
 	addresses, nonces := l.froms(froms)
 	return l.listAttempts(ctx, "list unmined attempts", `SELECT a.* FROM unnest($2::text[], $3::bigint[]) AS f (address, nonce)
 		CROSS JOIN LATERAL (SELECT t.id, t.nonce, t.relayer_address FROM relayer_txs t
-			WHERE t.chain_id = $1 AND t.relayer_address = f.address AND t.nonce >= f.nonce AND t.kind <> 'foreign' AND t.era = `+era("$1")+`
+			WHERE t.chain_id = $1 AND t.relayer_address = f.address AND t.nonce >= f.nonce AND t.kind <> 'foreign' AND t.era = `+generationSQL("$1")+`
 				AND NOT (t.open AND t.status IN ('allocated', 'unknown')) AND t.updated_at < now() - $4::interval
 			ORDER BY t.nonce LIMIT $5) AS t
 		CROSS JOIN LATERAL (`+selectAttempts+` WHERE a.tx_id = t.id AND a.nonce = t.nonce AND a.address = t.relayer_address ORDER BY a.attempt DESC LIMIT 1) AS a
@@ -70,23 +70,23 @@ func (l *Ledger) Unmined(ctx context.Context, froms []From, age time.Duration, a
 		ORDER BY t.nonce, t.relayer_address`, l.ChainID, addresses, nonces, age, limit, hexAddresses(atOnce))
 }
 
-// Lowest are the transactions that stand exactly at the given nonces and are not mined: each holds up its key.
-func (l *Ledger) Lowest(ctx context.Context, froms []From) ([]*relayer.Transaction, error) {
+// ListLowestPending are the transactions that stand exactly at the given nonces and are not mined: each holds up its key.
+func (l *Ledger) ListLowestPending(ctx context.Context, froms []KeyNonce) ([]*relayer.Transaction, error) {
 	addresses, nonces := l.froms(froms)
 	return l.list(ctx, "list what holds keys up", selectTransactions+` WHERE chain_id = $1 AND open AND status <> 'mined'
 		AND (relayer_address, nonce) IN (SELECT * FROM unnest($2::text[], $3::bigint[]))`, l.ChainID, addresses, nonces)
 }
 
-// Sought is a transaction that the chain has used the nonce of, and all hashes under which it may stand there.
-type Sought struct {
+// MinedCandidate is a transaction that the chain has used the nonce of, and all hashes under which it may stand there.
+type MinedCandidate struct {
 	ID     uuid.UUID
 	Key    common.Address
 	Nonce  uint64
 	Hashes []common.Hash
 }
 
-// Sought are transactions that are not known to be mined and whose nonce is below the chain's count; at most limit.
-func (l *Ledger) Sought(ctx context.Context, mined []From, limit int) ([]Sought, error) {
+// ListMinedCandidates are transactions that are not known to be mined and whose nonce is below the chain's count; at most limit.
+func (l *Ledger) ListMinedCandidates(ctx context.Context, mined []KeyNonce, limit int) ([]MinedCandidate, error) {
 	addresses, nonces := l.froms(mined)
 	rows, err := l.db.Query(ctx, `SELECT t.id, t.relayer_address, t.nonce,
 			ARRAY(SELECT a.tx_hash FROM relayer_attempts a WHERE a.tx_id = t.id AND a.nonce = t.nonce AND a.address = t.relayer_address ORDER BY a.attempt DESC)
@@ -97,7 +97,7 @@ func (l *Ledger) Sought(ctx context.Context, mined []From, limit int) ([]Sought,
 	if err != nil {
 		return nil, fmt.Errorf("list what may be mined: %w", err)
 	}
-	sought, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (s Sought, err error) {
+	sought, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (s MinedCandidate, err error) {
 		var address string
 		var hashes []string
 		err = row.Scan(&s.ID, &address, &s.Nonce, &hashes)
@@ -113,8 +113,8 @@ func (l *Ledger) Sought(ctx context.Context, mined []From, limit int) ([]Sought,
 	return sought, nil
 }
 
-// Due are transactions past their valid_until that nothing has been done about; at most limit.
-func (l *Ledger) Due(ctx context.Context, limit int) ([]*relayer.Transaction, error) {
+// ListExpired are transactions past their valid_until that nothing has been done about; at most limit.
+func (l *Ledger) ListExpired(ctx context.Context, limit int) ([]*relayer.Transaction, error) {
 	return l.list(ctx, "list what expires", selectTransactions+` WHERE open AND valid_until IS NOT NULL AND valid_until <= now()
 		AND chain_id = $1 AND pool_id = $2 AND intent = 'send' AND status <> 'mined' ORDER BY valid_until LIMIT $3`, l.ChainID, l.Pool, limit)
 }
@@ -130,7 +130,7 @@ type Resends struct {
 // Unsent are the latest attempts of transactions where no node is known to have taken these bytes, whatever is known of earlier
 // ones (see [Ledger.StoreAttempts]), whose row has not changed for age and that may be sent again;
 // from the given nonces on, of each key in turn, its lowest first; at most limit.
-func (l *Ledger) Unsent(ctx context.Context, froms []From, age time.Duration, resends Resends, limit int) ([]*relayer.Attempt, error) {
+func (l *Ledger) Unsent(ctx context.Context, froms []KeyNonce, age time.Duration, resends Resends, limit int) ([]*relayer.Attempt, error) {
 	addresses, nonces := l.froms(froms)
 	return l.listAttempts(ctx, "list unsent attempts", `SELECT s.* FROM unnest($2::text[], $3::bigint[]) AS f (address, nonce)
 		LEFT JOIN LATERAL (SELECT t.nonce FROM relayer_txs t
@@ -143,13 +143,13 @@ func (l *Ledger) Unsent(ctx context.Context, froms []From, age time.Duration, re
 				AND t.status IN ('allocated', 'unknown')
 				AND (f.address = ANY($7) AND a.last_error <> ''
 					OR t.updated_at < now() - $4::interval AND NOT a.paused AND (t.status_reason <> ALL($6) OR t.nonce = lowest.nonce))
-			ORDER BY t.nonce LIMIT $5) AS s`+inTurn("s", "address", "$5"),
+			ORDER BY t.nonce LIMIT $5) AS s`+roundRobinOrderSQL("s", "address", "$5"),
 		l.ChainID, addresses, nonces, age, limit, append([]string{}, resends.LowestOnly...), hexAddresses(resends.AtOnce))
 }
 
 // FirstUnsent returns the lowest nonce of each key, from the given ones on, whose latest bytes no node is known to have. A key
 // that has none is left out.
-func (l *Ledger) FirstUnsent(ctx context.Context, froms []From) (map[common.Address]uint64, error) {
+func (l *Ledger) FirstUnsent(ctx context.Context, froms []KeyNonce) (map[common.Address]uint64, error) {
 	addresses, nonces := l.froms(froms)
 	rows, err := l.db.Query(ctx, `SELECT f.address, lowest.nonce FROM unnest($2::text[], $3::bigint[]) AS f (address, nonce)
 		CROSS JOIN LATERAL (SELECT t.nonce FROM relayer_txs t
@@ -171,13 +171,13 @@ func (l *Ledger) FirstUnsent(ctx context.Context, froms []From) (map[common.Addr
 	return first, nil
 }
 
-// Intended are transactions whose nonce is to be used for a no-op, and whose latest attempt is none; from the given nonces on, of
+// ListPendingNoops are transactions whose nonce is to be used for a no-op, and whose latest attempt is none; from the given nonces on, of
 // each key in turn, its lowest first; at most limit.
-func (l *Ledger) Intended(ctx context.Context, froms []From, limit int) ([]*relayer.Transaction, error) {
+func (l *Ledger) ListPendingNoops(ctx context.Context, froms []KeyNonce, limit int) ([]*relayer.Transaction, error) {
 	addresses, nonces := l.froms(froms)
 	return l.list(ctx, "list what is to be superseded", `SELECT t.* FROM unnest($2::text[], $3::bigint[]) AS f (address, nonce) CROSS JOIN LATERAL (
 		`+selectTransactions+` WHERE chain_id = $1 AND relayer_address = f.address AND nonce >= f.nonce AND open AND nonce IS NOT NULL
 			AND intent <> 'send' AND status <> 'mined' AND coalesce((SELECT a.purpose FROM relayer_attempts a WHERE a.tx_id = relayer_txs.id
 				AND a.nonce = relayer_txs.nonce AND a.address = relayer_txs.relayer_address ORDER BY a.attempt DESC LIMIT 1), '') <> 'noop'
-		ORDER BY nonce LIMIT $4) AS t`+inTurn("t", "relayer_address", "$4"), l.ChainID, addresses, nonces, limit)
+		ORDER BY nonce LIMIT $4) AS t`+roundRobinOrderSQL("t", "relayer_address", "$4"), l.ChainID, addresses, nonces, limit)
 }

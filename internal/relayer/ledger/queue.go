@@ -14,12 +14,12 @@ import (
 // Dispatch gives keys and nonces to what waits, the oldest first, at most limit of them, and returns those. It passes over transactions that no
 // key can pay for at present. While it returns any there may be others. An unknown outcome needs no resolving: what
 // was claimed is found by Unsigned.
-func (l *Ledger) Dispatch(ctx context.Context, terms Terms, limit int) ([]*relayer.Transaction, error) {
+func (l *Ledger) Dispatch(ctx context.Context, terms AllocationLimits, limit int) ([]*relayer.Transaction, error) {
 	candidates, err := l.dispatchable(ctx, terms, limit)
 	if err != nil || len(candidates) == 0 {
 		return nil, err
 	}
-	var h hall
+	var h keyAllocation
 	var queue, seated []*relayer.Transaction
 	err = l.transaction(ctx, func(b *pgx.Batch) error {
 		h.lock(b, l, terms)
@@ -30,7 +30,7 @@ func (l *Ledger) Dispatch(ctx context.Context, terms Terms, limit int) ([]*relay
 			return err
 		})
 		if l.Budgets.Key != nil {
-			h.lockTill(b, l, terms)
+			h.lockBudgets(b, l, terms)
 		}
 		return nil
 	}, func(b *pgx.Batch) error {
@@ -38,11 +38,11 @@ func (l *Ledger) Dispatch(ctx context.Context, terms Terms, limit int) ([]*relay
 			return nil
 		}
 		for _, tx := range queue {
-			s, err := h.best(tx.OnlyKey(), relayer.Cost(tx.Value, tx.Reserve), tx.Reserve)
+			s, err := h.pickKey(tx.OnlyKey(), relayer.Cost(tx.Value, tx.Reserve), tx.Reserve)
 			if err != nil || s == nil { // those before it have taken what there was
 				continue
 			}
-			tx.From, tx.Nonce = s.address, new(h.give(s, tx.Value, tx.Reserve))
+			tx.From, tx.Nonce = s.address, new(h.assignNonce(s, tx.Value, tx.Reserve))
 			if seated = append(seated, tx); len(seated) == limit {
 				break
 			}
@@ -57,8 +57,8 @@ func (l *Ledger) Dispatch(ctx context.Context, terms Terms, limit int) ([]*relay
 			ids, addresses, nonces = append(ids, tx.ID), append(addresses, hexAddress(tx.From)), append(nonces, int64(*tx.Nonce))
 		}
 		b.Queue(`UPDATE relayer_txs t SET relayer_address = v.address, nonce = v.nonce, updated_at = now(),
-				key_budget_day = CASE WHEN t.reserve_wei IS NOT NULL THEN $4::date END, era = `+era("$5")+`
-			FROM unnest($1::uuid[], $2::text[], $3::bigint[]) AS v (id, address, nonce) WHERE t.id = v.id`, ids, addresses, nonces, h.till.today(), l.ChainID)
+				key_budget_day = CASE WHEN t.reserve_wei IS NOT NULL THEN $4::date END, era = `+generationSQL("$5")+`
+			FROM unnest($1::uuid[], $2::text[], $3::bigint[]) AS v (id, address, nonce) WHERE t.id = v.id`, ids, addresses, nonces, h.budgets.today(), l.ChainID)
 		h.store(b, l)
 		return nil
 	}, nil)
@@ -75,7 +75,7 @@ func (l *Ledger) Dispatch(ctx context.Context, terms Terms, limit int) ([]*relay
 // may be room for, since what waits for a full key, or for ether, must not keep others from being seen. A target whose cheapest
 // transaction no key can pay for is not read any further. It takes no locks, because passing over a long queue of what no key
 // can pay for takes time, and those who post wait for the keys' locks.
-func (l *Ledger) dispatchable(ctx context.Context, terms Terms, limit int) ([][16]byte, error) {
+func (l *Ledger) dispatchable(ctx context.Context, terms AllocationLimits, limit int) ([][16]byte, error) {
 	rows, err := l.db.Query(ctx, `WITH room AS MATERIALIZED (SELECT k.address, $6::text::numeric - coalesce(b.spent_wei, 0) AS budget,
 			CASE WHEN k.balance_at > now() - $5::interval THEN k.balance_wei - k.committed_wei END AS free
 		FROM relayer_keys k LEFT JOIN relayer_budgets b ON (b.chain_id, b.pool_id, b.day, b.scope, b.subject)

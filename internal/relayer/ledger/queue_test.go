@@ -11,7 +11,7 @@ import (
 )
 
 // worth is a draft with a value; nobody knows what its gas may cost.
-func worth(l *Ledger, wei int64) *Draft {
+func worth(l *Ledger, wei int64) *NewTransaction {
 	d := draft(l)
 	d.Value = big.NewInt(wei)
 	return d

@@ -94,12 +94,12 @@ func TestDispatch_NothingToDispatch_LocksNoKey(t *testing.T) {
 // counters compares what is counted of each target's queue with the rows.
 func counters(t *testing.T, l *Ledger, after string) {
 	t.Helper()
-	var counted, rows string
+	var stored, rows string
 	require.NoError(t, l.db.QueryRow(t.Context(), `SELECT
 		(SELECT coalesce(string_agg(concat_ws(' ', chain_id, pool_id, target, waiting), ', ' ORDER BY chain_id, pool_id, target), '') FROM relayer_queues WHERE waiting <> 0),
 		(SELECT coalesce(string_agg(concat_ws(' ', chain_id, pool_id, target, n), ', ' ORDER BY chain_id, pool_id, target), '') FROM (
-			SELECT chain_id, pool_id, target, count(*) AS n FROM relayer_txs WHERE open AND nonce IS NULL GROUP BY 1, 2, 3) AS q)`).Scan(&counted, &rows))
-	require.Equal(t, rows, counted, after)
+			SELECT chain_id, pool_id, target, count(*) AS n FROM relayer_txs WHERE open AND nonce IS NULL GROUP BY 1, 2, 3) AS q)`).Scan(&stored, &rows))
+	require.Equal(t, rows, stored, after)
 }
 
 // The migration counts what waits already, and can be taken back and applied again.
@@ -240,15 +240,15 @@ func TestQueues_RandomOperations_CountersAreExact(t *testing.T) {
 		{"dispatch", func() error { _, err := l.Dispatch(t.Context(), terms, 1+random.IntN(5)); return err }},
 		{"cancel", func() error {
 			if tx := one(`open AND status <> 'mined' AND intent = 'send'`); tx != nil {
-				_, err := l.Intend(t.Context(), tx.ID, relayer.IntentCancel, "test")
+				_, err := l.SetIntent(t.Context(), tx.ID, relayer.IntentCancel, "test")
 				return err
 			}
 			return nil
 		}},
 		{"expire", func() error {
-			due, err := l.Due(t.Context(), 3)
+			due, err := l.ListExpired(t.Context(), 3)
 			for _, tx := range due {
-				if _, err := l.Intend(t.Context(), tx.ID, relayer.IntentExpire, "test"); err != nil {
+				if _, err := l.SetIntent(t.Context(), tx.ID, relayer.IntentExpire, "test"); err != nil {
 					return err
 				}
 			}
@@ -266,7 +266,7 @@ func TestQueues_RandomOperations_CountersAreExact(t *testing.T) {
 		}},
 		{"displace", func() error {
 			if tx := one(`open AND nonce IS NOT NULL AND status <> 'mined' AND kind = 'transaction'`); tx != nil {
-				return onlyErr(l.Displaced(t.Context(), tx.ID, tx.From, known(t, l).Era, *tx.Nonce, common.BigToHash(big.NewInt(random.Int64())), Block{block, blockHash(block)}))
+				return onlyErr(l.RecordNonceConflicts(t.Context(), tx.ID, tx.From, known(t, l).Era, *tx.Nonce, common.BigToHash(big.NewInt(random.Int64())), Block{block, blockHash(block)}))
 			}
 			return nil
 		}},
@@ -284,7 +284,7 @@ func TestQueues_RandomOperations_CountersAreExact(t *testing.T) {
 			}
 			block++
 			if random.IntN(2) == 0 {
-				_, err := l.Unmine(t.Context(), []Block{{block - 1, blockHash(block - 1)}})
+				_, err := l.MarkReorged(t.Context(), []Block{{block - 1, blockHash(block - 1)}})
 				return err
 			}
 			_, err := l.Confirm(t.Context(), []Block{{block - 1, blockHash(block - 1)}})
@@ -295,7 +295,7 @@ func TestQueues_RandomOperations_CountersAreExact(t *testing.T) {
 				return nil
 			}
 			anchor = common.BigToHash(big.NewInt(random.Int64()))
-			_, err := l.StartOver(t.Context(), known(t, l), anchor, Block{Hash: anchor}, nil)
+			_, err := l.ResetChain(t.Context(), known(t, l), anchor, Block{Hash: anchor}, nil)
 			return err
 		}},
 		{"purge", func() error { _, err := l.Purge(t.Context(), time.Nanosecond, time.Hour, 5); return err }},

@@ -28,7 +28,7 @@ type Placed struct {
 // most limit. A transaction of another sender is none of them.
 func (l *Ledger) Placed(ctx context.Context, key common.Address, below uint64, limit int) ([]Placed, error) {
 	rows, err := l.db.Query(ctx, `SELECT id, pool_id, nonce, NOT open, block_number, block_hash FROM relayer_txs
-		WHERE chain_id = $1 AND relayer_address = $2 AND nonce < $3 AND era = `+era("$1")+` AND kind <> 'foreign'
+		WHERE chain_id = $1 AND relayer_address = $2 AND nonce < $3 AND era = `+generationSQL("$1")+` AND kind <> 'foreign'
 		ORDER BY nonce DESC LIMIT $4`, l.ChainID, hexAddress(key), int64(min(below, math.MaxInt64)), limit)
 	if err != nil {
 		return nil, fmt.Errorf("list transactions of %s: %w", key, err)
@@ -49,7 +49,7 @@ func (l *Ledger) Placed(ctx context.Context, key common.Address, below uint64, l
 }
 
 // reopenedBudgets adds to what is charged: a transaction that was final reserves again what it may cost, in place of what it has cost.
-var reopenedBudgets = charging(` UNION ALL
+var reopenedBudgets = chargeBudgetSQL(` UNION ALL
 		SELECT g.chain_id, g.pool_id, e.day, e.scope, e.subject, g.reserve_wei - coalesce(g.gas_used * g.gas_price_paid, 0)
 		FROM gone g CROSS JOIN LATERAL (VALUES (g.budget_day, 'caller', g.caller), (g.budget_day, 'trader', g.trader),
 			(g.key_budget_day, 'key', g.relayer_address)) AS e (day, scope, subject)
@@ -68,7 +68,7 @@ func (l *Ledger) TakeBack(ctx context.Context, known Chain, key common.Address, 
 	for i, p := range gone {
 		ids[i], hashes[i] = p.ID, p.Block.Hash.Hex()
 	}
-	counts := tallied{}
+	counts := statusCounts{}
 	err = postgres.InTx(ctx, l.db, func(tx pgx.Tx) error {
 		batch := new(pgx.Batch)
 		batch.Queue(`SELECT 1 FROM relayer_keys WHERE chain_id = $1 AND address = $2 FOR UPDATE`, l.ChainID, hexAddress(key))
@@ -84,13 +84,13 @@ func (l *Ledger) TakeBack(ctx context.Context, known Chain, key common.Address, 
 				succeeded = NULL, mined_purpose = NULL, gas_used = NULL, gas_price_paid = NULL, revision = t.revision + 1, updated_at = now()
 			FROM gone WHERE t.id = gone.id RETURNING t.*
 		), counted AS (SELECT relayer_address AS address, count(*)::int AS n FROM changed GROUP BY relayer_address)`+
-			l.kept()+reopenedBudgets+toldByPool+tally, l.ChainID, hexAddress(key), ids, hashes, known.Era).Query(counts.read)
+			l.updatePendingSQL()+reopenedBudgets+enqueueDeliveriesByPoolSQL+statusCountsSQL, l.ChainID, hexAddress(key), ids, hashes, known.Era).Query(counts.read)
 		return tx.SendBatch(ctx, batch).Close()
 	})
 	if err != nil {
 		return 0, fmt.Errorf("take back transactions of %s: %w", key, err)
 	}
-	return l.counted(counts), nil
+	return l.recordStatusCounts(counts), nil
 }
 
 // unchanged reads whether the recorded chain is the one that a decision was made by.

@@ -86,7 +86,7 @@ func TestRecordBroadcasts_AcceptedWithinThePause_RestartsIt(t *testing.T) {
 	require.NoError(t, err)
 	accepted(t, l, a)
 	unmined := func(atOnce ...common.Address) int {
-		attempts, err := l.Unmined(t.Context(), all(terms), -time.Minute, atOnce, 10)
+		attempts, err := l.ListUnconfirmed(t.Context(), all(terms), -time.Minute, atOnce, 10)
 		require.NoError(t, err)
 		return len(attempts)
 	}

@@ -62,7 +62,7 @@ func (l *Ledger) recordMined(ctx context.Context, mined []Mined) error {
 		times[i], succeeded[i], used[i], prices[i] = m.BlockTime, m.Succeeded, int64(m.GasUsed), m.GasPrice.String()
 		reasons[i] = m.Reason
 	}
-	counts := tallied{}
+	counts := statusCounts{}
 	batch := relaxed()
 	// The keys come last and are held for the end of this alone, since whatever is to be accepted waits for them.
 	batch.Queue(`WITH found AS (
@@ -76,17 +76,17 @@ func (l *Ledger) recordMined(ctx context.Context, mined []Mined) error {
 			sent_at = coalesce(t.sent_at, now()), revision = revision + 1, updated_at = now()
 		FROM found v WHERE t.id = v.id RETURNING t.*
 	), counted AS (SELECT address, -count(DISTINCT id)::int AS n FROM found WHERE was <> 'mined' GROUP BY address)`+
-		l.kept()+told+tally, l.targets(), ids, hashes, blocks, numbers, times, succeeded, used, prices, reasons).Query(counts.read)
+		l.updatePendingSQL()+enqueueDeliveriesSQL+statusCountsSQL, l.targets(), ids, hashes, blocks, numbers, times, succeeded, used, prices, reasons).Query(counts.read)
 	if err := l.db.SendBatch(ctx, batch).Close(); err != nil {
 		return fmt.Errorf("record what was mined: %w", err)
 	}
-	l.heard()
-	l.counted(counts)
+	l.notifyDeliveries()
+	l.recordStatusCounts(counts)
 	return nil
 }
 
-// kept is the part of a statement whose part "counted" says by how much each key's pending has changed.
-func (l *Ledger) kept() string {
+// updatePendingSQL is the part of a statement whose part "counted" says by how much each key's pending has changed.
+func (l *Ledger) updatePendingSQL() string {
 	return `, locked AS (
 		SELECT k.chain_id, k.address, c.n FROM counted c JOIN relayer_keys k ON k.chain_id = ` + fmt.Sprint(l.ChainID) + ` AND k.address = c.address
 		WHERE c.n <> 0 ORDER BY k.address FOR UPDATE OF k
@@ -95,21 +95,21 @@ func (l *Ledger) kept() string {
 		FROM locked c WHERE (k.chain_id, k.address) = (c.chain_id, c.address))`
 }
 
-// settled runs a statement that changes rows and counts by how much each key's pending has changed, and returns how many
+// withLockedKeys runs a statement that changes rows and counts by how much each key's pending has changed, and returns how many
 // rows that were. The keys' rows are locked first.
-func (l *Ledger) settled(ctx context.Context, doing, statement string, args ...any) (changed int, err error) {
-	counts := tallied{}
+func (l *Ledger) withLockedKeys(ctx context.Context, doing, statement string, args ...any) (changed int, err error) {
+	counts := statusCounts{}
 	err = pgx.BeginFunc(ctx, l.db, func(tx pgx.Tx) error {
 		batch := new(pgx.Batch)
 		batch.Queue(`SELECT 1 FROM relayer_keys WHERE chain_id = $1 AND pool_id = $2 ORDER BY address FOR UPDATE`, l.ChainID, l.Pool)
-		batch.Queue(statement+l.kept()+told+tally, args...).Query(counts.read)
+		batch.Queue(statement+l.updatePendingSQL()+enqueueDeliveriesSQL+statusCountsSQL, args...).Query(counts.read)
 		return tx.SendBatch(ctx, batch).Close()
 	})
 	if err != nil {
 		return 0, fmt.Errorf("%s: %w", doing, err)
 	}
-	l.heard()
-	return l.counted(counts), nil
+	l.notifyDeliveries()
+	return l.recordStatusCounts(counts), nil
 }
 
 // Block names a block.
@@ -137,13 +137,13 @@ func (l *Ledger) MinedBlocks(ctx context.Context) ([]Block, error) {
 	return blocks, nil
 }
 
-// Unmine puts back what stands in blocks that are no longer part of the chain, and returns how many that were.
-func (l *Ledger) Unmine(ctx context.Context, gone []Block) (int, error) {
+// MarkReorged puts back what stands in blocks that are no longer part of the chain, and returns how many that were.
+func (l *Ledger) MarkReorged(ctx context.Context, gone []Block) (int, error) {
 	hashes := make([]string, len(gone))
 	for i, b := range gone {
 		hashes[i] = b.Hash.Hex()
 	}
-	return l.settled(ctx, "put reorganized transactions back", `WITH gone AS MATERIALIZED (
+	return l.withLockedKeys(ctx, "put reorganized transactions back", `WITH gone AS MATERIALIZED (
 		SELECT id FROM relayer_txs WHERE chain_id = $2 AND pool_id = $3 AND open AND nonce IS NOT NULL AND status = 'mined'
 			AND block_hash = ANY($4) ORDER BY relayer_address, nonce FOR UPDATE
 	), changed AS (
@@ -205,7 +205,7 @@ func (l *Ledger) noteConfirmed(ctx context.Context, keys []string) error {
 // confirm makes final what of ids stands in one of the blocks. It returns how many those were, and the keys of those that
 // were confirmed.
 func (l *Ledger) confirm(ctx context.Context, ids [][16]byte, hashes []string) (int, []string, error) {
-	batch, counts := relaxed(), tallied{}
+	batch, counts := relaxed(), statusCounts{}
 	// What a no-op did is what was intended with it; that a caller's own bytes were mined after all beats any intent.
 	batch.Queue(`WITH deep AS MATERIALIZED (
 		SELECT id FROM relayer_txs WHERE id = ANY($2) AND open AND status = 'mined' AND block_hash = ANY($3)
@@ -221,10 +221,10 @@ func (l *Ledger) confirm(ctx context.Context, ids [][16]byte, hashes []string) (
 				WHEN t.status_reason <> '' THEN t.status_reason ELSE 'execution reverted' END
 		FROM deep WHERE t.id = deep.id AND t.open AND t.status = 'mined' AND t.block_hash = ANY($3)
 		RETURNING t.*
-	)`+paid+told+tally, l.targets(), ids, hashes).Query(counts.read)
+	)`+settleBudgetSQL+enqueueDeliveriesSQL+statusCountsSQL, l.targets(), ids, hashes).Query(counts.read)
 	if err := l.db.SendBatch(ctx, batch).Close(); err != nil {
 		return 0, nil, fmt.Errorf("confirm: %w", err)
 	}
-	l.heard()
-	return l.counted(counts), counts[string(relayer.Confirmed)].keys, nil
+	l.notifyDeliveries()
+	return l.recordStatusCounts(counts), counts[string(relayer.Confirmed)].keys, nil
 }

@@ -37,7 +37,7 @@ func TestLife(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []Block{{7, blockHash(7)}}, blocks)
 
-	n, err := l.Unmine(t.Context(), blocks)
+	n, err := l.MarkReorged(t.Context(), blocks)
 	require.NoError(t, err)
 	require.Equal(t, 1, n)
 	require.Equal(t, relayer.Broadcasted, read(t, l, tx).Status)
@@ -61,13 +61,13 @@ func TestLife(t *testing.T) {
 	rows, err := l.db.Query(t.Context(), `SELECT revision, status FROM relayer_deliveries
 		WHERE subject = $1 AND target = 'target' ORDER BY revision`, tx.ID)
 	require.NoError(t, err)
-	type told struct {
+	type delivery struct {
 		Revision int
 		Status   relayer.Status
 	}
-	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[told])
+	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[delivery])
 	require.NoError(t, err)
-	require.Equal(t, []told{
+	require.Equal(t, []delivery{
 		{2, relayer.Broadcasted}, {3, relayer.Mined}, {4, relayer.Broadcasted}, {5, relayer.Mined}, {6, relayer.Confirmed},
 	}, all)
 }
@@ -109,17 +109,17 @@ func TestOthersTakeOver(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, unsent, 2)
 	require.Equal(t, relayer.PurposeSend, unsent[0].Purpose)
-	unmined, err := l.Unmined(t.Context(), []From{{terms.Held[0], 1}}, 0, nil, 10)
+	unmined, err := l.ListUnconfirmed(t.Context(), []KeyNonce{{terms.Held[0], 1}}, 0, nil, 10)
 	require.NoError(t, err)
 	require.Empty(t, unmined, "Unsent has them")
 	accepted(t, l, attempt(txs[1], 1, relayer.PurposeSend))
-	unmined, err = l.Unmined(t.Context(), []From{{terms.Held[0], 1}}, 0, nil, 10)
+	unmined, err = l.ListUnconfirmed(t.Context(), []KeyNonce{{terms.Held[0], 1}}, 0, nil, 10)
 	require.NoError(t, err)
 	require.Len(t, unmined, 1)
 	require.Equal(t, uint64(1), unmined[0].Nonce)
-	sought, err := l.Sought(t.Context(), []From{{terms.Held[0], 1}}, 10)
+	sought, err := l.ListMinedCandidates(t.Context(), []KeyNonce{{terms.Held[0], 1}}, 10)
 	require.NoError(t, err)
-	require.Equal(t, []Sought{{txs[0].ID, terms.Held[0], 0, []common.Hash{attempt(txs[0], 1, relayer.PurposeSend).Hash}}}, sought)
+	require.Equal(t, []MinedCandidate{{txs[0].ID, terms.Held[0], 0, []common.Hash{attempt(txs[0], 1, relayer.PurposeSend).Hash}}}, sought)
 }
 
 // However much one key has to have done, the others get their share, and each its lowest nonces first.
@@ -128,7 +128,7 @@ func TestNoKeyIsHeldBackByAnother(t *testing.T) {
 	l, terms := setup(t, 2)
 	one := terms
 	one.Held = terms.Held[:1]
-	txs := append(accept(t, l, one, drafts(l, 10)...), accept(t, l, Terms{Held: terms.Held[1:], Cap: 16}, drafts(l, 2)...)...)
+	txs := append(accept(t, l, one, drafts(l, 10)...), accept(t, l, AllocationLimits{Held: terms.Held[1:], Cap: 16}, drafts(l, 2)...)...)
 	// A key that has been used for long has higher nonces than a new one.
 	_, err := l.db.Exec(t.Context(), `UPDATE relayer_txs SET nonce = nonce + 1000 WHERE relayer_address = $1`, hexAddress(terms.Held[1]))
 	require.NoError(t, err)
@@ -156,10 +156,10 @@ func TestNoKeyIsHeldBackByAnother(t *testing.T) {
 	require.Equal(t, want, got)
 
 	for _, tx := range txs {
-		_, err := l.Intend(t.Context(), tx.ID, relayer.IntentCancel, "asked")
+		_, err := l.SetIntent(t.Context(), tx.ID, relayer.IntentCancel, "asked")
 		require.NoError(t, err)
 	}
-	intended, err := l.Intended(t.Context(), all(terms), 5)
+	intended, err := l.ListPendingNoops(t.Context(), all(terms), 5)
 	require.NoError(t, err)
 	require.Equal(t, want, ids(intended))
 }
@@ -169,18 +169,18 @@ func TestCancel(t *testing.T) {
 	l, terms := setup(t, 1)
 	terms.Cap = 1
 	txs := accept(t, l, terms, draft(l), draft(l))
-	waiting, err := l.Intend(t.Context(), txs[1].ID, relayer.IntentCancel, "asked")
+	waiting, err := l.SetIntent(t.Context(), txs[1].ID, relayer.IntentCancel, "asked")
 	require.NoError(t, err)
 	require.Equal(t, relayer.Canceled, waiting.Status)
 	var state *relayer.StateError
-	_, err = l.Intend(t.Context(), txs[1].ID, relayer.IntentCancel, "asked")
+	_, err = l.SetIntent(t.Context(), txs[1].ID, relayer.IntentCancel, "asked")
 	require.ErrorAs(t, err, &state)
 
 	broadcast(t, l, txs[0])
-	sent, err := l.Intend(t.Context(), txs[0].ID, relayer.IntentCancel, "asked")
+	sent, err := l.SetIntent(t.Context(), txs[0].ID, relayer.IntentCancel, "asked")
 	require.NoError(t, err)
 	require.Equal(t, relayer.Broadcasted, sent.Status)
-	again, err := l.Intend(t.Context(), txs[0].ID, relayer.IntentCancel, "asked")
+	again, err := l.SetIntent(t.Context(), txs[0].ID, relayer.IntentCancel, "asked")
 	require.NoError(t, err)
 	require.Equal(t, sent, again)
 	noop := attempt(txs[0], 2, relayer.PurposeNoop)
@@ -190,9 +190,9 @@ func TestCancel(t *testing.T) {
 	_, err = l.Confirm(t.Context(), []Block{{3, blockHash(3)}})
 	require.NoError(t, err)
 	require.Equal(t, relayer.Canceled, read(t, l, txs[0]).Status)
-	_, err = l.Intend(t.Context(), txs[0].ID, relayer.IntentExpire, "late")
+	_, err = l.SetIntent(t.Context(), txs[0].ID, relayer.IntentExpire, "late")
 	require.ErrorAs(t, err, &state)
-	_, err = l.Intend(t.Context(), uuid.New(), relayer.IntentCancel, "")
+	_, err = l.SetIntent(t.Context(), uuid.New(), relayer.IntentCancel, "")
 	require.ErrorIs(t, err, relayer.ErrNotFound)
 }
 
@@ -202,7 +202,7 @@ func TestDisplaced(t *testing.T) {
 	l, terms := setup(t, 1)
 	tx := accept(t, l, terms, draft(l))[0]
 	broadcast(t, l, tx)
-	require.NoError(t, onlyErr(l.Displaced(t.Context(), tx.ID, tx.From, 0, 0, common.HexToHash("0xf0"), Block{3, blockHash(3)})))
+	require.NoError(t, onlyErr(l.RecordNonceConflicts(t.Context(), tx.ID, tx.From, 0, 0, common.HexToHash("0xf0"), Block{3, blockHash(3)})))
 	got := read(t, l, tx)
 	require.Nil(t, got.Nonce)
 	require.Equal(t, relayer.Allocated, got.Status)
@@ -219,7 +219,7 @@ func TestDisplaced(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, unsigned, 1)
 	// Repeating it changes nothing.
-	require.NoError(t, onlyErr(l.Displaced(t.Context(), tx.ID, tx.From, 0, 0, common.HexToHash("0xf0"), Block{3, blockHash(3)})))
+	require.NoError(t, onlyErr(l.RecordNonceConflicts(t.Context(), tx.ID, tx.From, 0, 0, common.HexToHash("0xf0"), Block{3, blockHash(3)})))
 	require.Equal(t, []int{1}, pending(t, l))
 }
 
@@ -230,7 +230,7 @@ func TestBytesForAnotherNonceAreNotStored(t *testing.T) {
 	txs := accept(t, l, terms, draft(l), draft(l))
 	late := attempt(txs[0], 5, relayer.PurposeSend)
 	broadcast(t, l, txs...)
-	require.NoError(t, onlyErr(l.Displaced(t.Context(), txs[0].ID, txs[0].From, 0, 0, common.HexToHash("0xf0"), Block{3, blockHash(3)})))
+	require.NoError(t, onlyErr(l.RecordNonceConflicts(t.Context(), txs[0].ID, txs[0].From, 0, 0, common.HexToHash("0xf0"), Block{3, blockHash(3)})))
 	require.NoError(t, l.RecordMined(t.Context(), []Mined{mined(txs[1], 1, relayer.PurposeSend, 3)}))
 	_, err := l.Confirm(t.Context(), []Block{{3, blockHash(3)}})
 	require.NoError(t, err)
@@ -243,17 +243,17 @@ func TestGapsAreFilled(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 1)
 	key := terms.Held[0]
-	raised, err := l.Raise(t.Context(), key, known(t, l).Era, 3)
+	raised, err := l.AdvanceNonce(t.Context(), key, known(t, l).Era, 3)
 	require.NoError(t, err)
 	require.True(t, raised)
 	accept(t, l, terms, draft(l))
-	filled, err := l.Fill(t.Context(), key, known(t, l).Era, 1, 0)
+	filled, err := l.FillNonceGaps(t.Context(), key, known(t, l).Era, 1, 0)
 	require.NoError(t, err)
 	require.Len(t, filled, 2)
 	require.Equal(t, uint64(1), *filled[0].Nonce)
 	require.Equal(t, uint64(2), *filled[1].Nonce)
 	require.Equal(t, relayer.KindNoop, filled[0].Kind)
-	filled, err = l.Fill(t.Context(), key, known(t, l).Era, 1, 0)
+	filled, err = l.FillNonceGaps(t.Context(), key, known(t, l).Era, 1, 0)
 	require.NoError(t, err)
 	require.Empty(t, filled)
 	require.Equal(t, []int{3}, pending(t, l))
@@ -281,18 +281,18 @@ func TestReplace(t *testing.T) {
 func TestOneFollows(t *testing.T) {
 	t.Parallel()
 	l, _ := setup(t, 1)
-	ok, first, err := l.Follow(t.Context(), "a", time.Minute, 0)
+	ok, first, err := l.AcquireTrackerLease(t.Context(), "a", time.Minute, 0)
 	require.NoError(t, err)
 	require.True(t, ok)
-	ok, _, err = l.Follow(t.Context(), "b", time.Minute, 0)
+	ok, _, err = l.AcquireTrackerLease(t.Context(), "b", time.Minute, 0)
 	require.NoError(t, err)
 	require.False(t, ok)
-	ok, again, err := l.Follow(t.Context(), "a", time.Minute, 0)
+	ok, again, err := l.AcquireTrackerLease(t.Context(), "a", time.Minute, 0)
 	require.NoError(t, err)
 	require.True(t, ok)
 	require.Equal(t, first, again)
-	require.NoError(t, l.Leave(t.Context(), "a"))
-	ok, next, err := l.Follow(t.Context(), "b", time.Minute, 0)
+	require.NoError(t, l.ReleaseTrackerLease(t.Context(), "a"))
+	ok, next, err := l.AcquireTrackerLease(t.Context(), "b", time.Minute, 0)
 	require.NoError(t, err)
 	require.True(t, ok)
 	require.Equal(t, first+1, next)
@@ -304,16 +304,16 @@ func TestOneFollowsForEachPool(t *testing.T) {
 	l, _ := setup(t, 1)
 	other, _ := pond(t, l.db)
 	for _, pool := range []*Ledger{l, other} {
-		ok, epoch, err := pool.Follow(t.Context(), "of "+pool.Pool, time.Minute, 0)
+		ok, epoch, err := pool.AcquireTrackerLease(t.Context(), "of "+pool.Pool, time.Minute, 0)
 		require.NoError(t, err)
 		require.True(t, ok, pool.Pool)
 		require.Equal(t, int64(1), epoch)
 	}
-	require.NoError(t, other.Leave(t.Context(), "of pond"))
-	ok, _, err := l.Follow(t.Context(), "another", time.Minute, 0)
+	require.NoError(t, other.ReleaseTrackerLease(t.Context(), "of pond"))
+	ok, _, err := l.AcquireTrackerLease(t.Context(), "another", time.Minute, 0)
 	require.NoError(t, err)
 	require.False(t, ok)
-	ok, _, err = New(l.db, Config{ChainID: 1337, Pool: "puddle"}).Follow(t.Context(), "early", time.Minute, 0)
+	ok, _, err = New(l.db, Config{ChainID: 1337, Pool: "puddle"}).AcquireTrackerLease(t.Context(), "early", time.Minute, 0)
 	require.NoError(t, err)
 	require.False(t, ok, "it has not registered")
 }
@@ -326,7 +326,7 @@ func TestStartOverTellsEachPoolsTargets(t *testing.T) {
 	tx, theirs := accept(t, l, terms, draft(l))[0], accept(t, other, otherTerms, draft(other))[0]
 	operator, err := Attach(t.Context(), l.db, l.ChainID, l.Pool)
 	require.NoError(t, err)
-	n, err := operator.StartOver(t.Context(), known(t, l), common.HexToHash("0x02"), Block{0, common.HexToHash("0x02")}, nil)
+	n, err := operator.ResetChain(t.Context(), known(t, l), common.HexToHash("0x02"), Block{0, common.HexToHash("0x02")}, nil)
 	require.NoError(t, err)
 	require.Equal(t, 2, n)
 	told := func(tx *relayer.Transaction) (targets []string) {
@@ -343,7 +343,7 @@ func TestStartOver(t *testing.T) {
 	l, terms := setup(t, 2)
 	txs := accept(t, l, terms, draft(l), draft(l), draft(l))
 	broadcast(t, l, txs...)
-	n, err := l.StartOver(t.Context(), known(t, l), common.HexToHash("0x02"), Block{0, common.HexToHash("0x02")}, map[common.Address]uint64{terms.Held[0]: 5})
+	n, err := l.ResetChain(t.Context(), known(t, l), common.HexToHash("0x02"), Block{0, common.HexToHash("0x02")}, map[common.Address]uint64{terms.Held[0]: 5})
 	require.NoError(t, err)
 	require.Equal(t, 3, n)
 	require.Equal(t, relayer.Dropped, read(t, l, txs[0]).Status)
@@ -356,7 +356,7 @@ func TestStartOver(t *testing.T) {
 	again := accept(t, l, terms, draft(l), draft(l))
 	// What was decided by what was known then is not done.
 	for _, old := range []Chain{{Genesis: genesis, Anchor: Block{Hash: genesis}}, {Genesis: c.Genesis, Anchor: c.Anchor}, {Genesis: c.Genesis, Anchor: Block{1, c.Anchor.Hash}, Era: 1}} {
-		_, err = l.StartOver(t.Context(), old, common.HexToHash("0x03"), Block{0, common.HexToHash("0x03")}, nil)
+		_, err = l.ResetChain(t.Context(), old, common.HexToHash("0x03"), Block{0, common.HexToHash("0x03")}, nil)
 		require.ErrorIs(t, err, ErrChainChanged)
 	}
 	require.Equal(t, again[0].Nonce, read(t, l, again[0]).Nonce)
@@ -376,13 +376,13 @@ func TestTheSameBytesOnAChainThatBeganAnew(t *testing.T) {
 	require.NoError(t, l.RecordMined(t.Context(), []Mined{mined(old[0], 1, relayer.PurposeSend, 3)}))
 	_, err := l.Confirm(t.Context(), []Block{{3, blockHash(3)}})
 	require.NoError(t, err)
-	require.NoError(t, onlyErr(l.Displaced(t.Context(), old[1].ID, key, 0, 1, common.HexToHash("0xf0"), Block{3, blockHash(3)})))
+	require.NoError(t, onlyErr(l.RecordNonceConflicts(t.Context(), old[1].ID, key, 0, 1, common.HexToHash("0xf0"), Block{3, blockHash(3)})))
 	version := func() (xmin string) {
 		require.NoError(t, l.db.QueryRow(t.Context(), `SELECT xmin::text FROM relayer_txs WHERE id = $1`, old[0].ID).Scan(&xmin))
 		return xmin
 	}
 	before := version()
-	n, err := l.StartOver(t.Context(), known(t, l), common.HexToHash("0x02"), Block{0, common.HexToHash("0x02")}, nil)
+	n, err := l.ResetChain(t.Context(), known(t, l), common.HexToHash("0x02"), Block{0, common.HexToHash("0x02")}, nil)
 	require.NoError(t, err)
 	require.Equal(t, 1, n)
 	require.Equal(t, before, version(), "what is final is not written anew")
@@ -405,9 +405,9 @@ func TestTheSameBytesOnAChainThatBeganAnew(t *testing.T) {
 	found, err := l.TransactionByHash(t.Context(), again.Hash)
 	require.NoError(t, err)
 	require.Equal(t, waited[0].ID, found.ID)
-	sought, err := l.Sought(t.Context(), []From{{key, 1}}, 10)
+	sought, err := l.ListMinedCandidates(t.Context(), []KeyNonce{{key, 1}}, 10)
 	require.NoError(t, err)
-	require.Equal(t, []Sought{{waited[0].ID, key, 0, []common.Hash{again.Hash}}}, sought)
+	require.Equal(t, []MinedCandidate{{waited[0].ID, key, 0, []common.Hash{again.Hash}}}, sought)
 	block := mined(waited[0], 2, relayer.PurposeSend, 1)
 	block.Hash = again.Hash
 	require.NoError(t, l.RecordMined(t.Context(), []Mined{block}))
@@ -415,19 +415,19 @@ func TestTheSameBytesOnAChainThatBeganAnew(t *testing.T) {
 	at, err := l.TransactionByNonce(t.Context(), key, 0)
 	require.NoError(t, err)
 	require.Equal(t, waited[0].ID, at.ID)
-	latest, err := l.Unmined(t.Context(), []From{{key, 0}}, 0, nil, 10)
+	latest, err := l.ListUnconfirmed(t.Context(), []KeyNonce{{key, 0}}, 0, nil, 10)
 	require.NoError(t, err)
 	require.Len(t, latest, 1, "of the new chain alone")
 
 	// A gap is filled though a transaction of the chain before had the nonce.
-	_, err = l.Raise(t.Context(), key, known(t, l).Era, 3)
+	_, err = l.AdvanceNonce(t.Context(), key, known(t, l).Era, 3)
 	require.NoError(t, err)
-	filled, err := l.Fill(t.Context(), key, known(t, l).Era, 0, 0)
+	filled, err := l.FillNonceGaps(t.Context(), key, known(t, l).Era, 0, 0)
 	require.NoError(t, err)
 	require.Len(t, filled, 1)
 	require.Equal(t, uint64(2), *filled[0].Nonce)
 	// Somebody else's transaction is written down in the new era.
-	require.NoError(t, onlyErr(l.Displaced(t.Context(), filled[0].ID, key, known(t, l).Era, 2, common.HexToHash("0xf1"), Block{4, blockHash(4)})))
+	require.NoError(t, onlyErr(l.RecordNonceConflicts(t.Context(), filled[0].ID, key, known(t, l).Era, 2, common.HexToHash("0xf1"), Block{4, blockHash(4)})))
 	foreign, err := l.TransactionByNonce(t.Context(), key, 2)
 	require.NoError(t, err)
 	require.Equal(t, relayer.KindForeign, foreign.Kind)
@@ -474,7 +474,7 @@ func TestPurge(t *testing.T) {
 	// The key is kept, and says that it was used.
 	again := draft(l)
 	again.IdempotencyKey = "key"
-	verdicts, err := l.Accept(t.Context(), terms, []*Draft{again})
+	verdicts, err := l.Accept(t.Context(), terms, []*NewTransaction{again})
 	require.NoError(t, err)
 	require.ErrorIs(t, verdicts[0].Err, relayer.ErrForgotten)
 	_, err = l.Replay(t.Context(), again.Caller, "key", again.BodyHash)

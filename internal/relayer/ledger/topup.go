@@ -37,17 +37,17 @@ var ErrToppedUp = errors.New("the key is being topped up")
 // [relayer.FundsError]; nothing is stored then. The funding key's lock, which each of them takes, makes the
 // ceilings exact and keeps a key from getting two at once, whoever asks for them.
 func (l *Ledger) TopUp(ctx context.Context, t TopUp) (*relayer.Transaction, error) {
-	var h hall
+	var h keyAllocation
 	var tx *relayer.Transaction
 	var busy bool
 	daily := account{scope: scopeTopUp}
 	err := l.transaction(ctx, func(b *pgx.Batch) error {
-		h.lock(b, l, Terms{Held: []common.Address{t.From}, Cap: t.Cap})
-		h.till.open(Budgets{})
+		h.lock(b, l, AllocationLimits{Held: []common.Address{t.From}, Cap: t.Cap})
+		h.budgets.open(Budgets{})
 		if t.PerDay != nil {
-			h.till.limits[scopeTopUp] = t.PerDay
+			h.budgets.limits[scopeTopUp] = t.PerDay
 		}
-		h.till.lock(b, l, []account{daily})
+		h.budgets.lock(b, l, []account{daily})
 		b.Queue(`SELECT EXISTS (SELECT FROM relayer_txs WHERE kind = 'topup' AND chain_id = $1 AND to_address = $2
 			AND (open OR updated_at > now() - $3::interval))`, l.ChainID, hexAddress(t.To), t.Quiet).QueryRow(func(row pgx.Row) error {
 			return row.Scan(&busy)
@@ -61,15 +61,15 @@ func (l *Ledger) TopUp(ctx context.Context, t TopUp) (*relayer.Transaction, erro
 			return ErrToppedUp
 		}
 		amount := t.Amount
-		if left := h.till.left(daily); left != nil && left.Cmp(amount) < 0 {
+		if left := h.budgets.left(daily); left != nil && left.Cmp(amount) < 0 {
 			amount = left
 		}
 		if amount.Sign() <= 0 {
-			return &relayer.LimitError{Limit: "top-ups of a day", After: max(time.Second, time.Until(h.till.day.AddDate(0, 0, 1)))}
+			return &relayer.LimitError{Limit: "top-ups of a day", After: max(time.Second, time.Until(h.budgets.day.AddDate(0, 0, 1)))}
 		}
 		reserve := new(big.Int).Mul(t.Fee, new(big.Int).SetUint64(t.Gas))
 		cost := relayer.Cost(amount, reserve)
-		switch s, err := h.funder(); {
+		switch s, err := h.fundingKey(); {
 		case err != nil:
 			return err
 		case !s.covers(cost, true):
@@ -77,13 +77,13 @@ func (l *Ledger) TopUp(ctx context.Context, t TopUp) (*relayer.Transaction, erro
 		case s.load() >= h.cap:
 			return &relayer.LimitError{Limit: "the funding key is full", After: queueRetry}
 		default:
-			tx = l.transactionOf(&Draft{
+			tx = l.transactionOf(&NewTransaction{
 				ID: uuid.Must(uuid.NewV7()), Target: hexAddress(t.From), Kind: relayer.KindTopUp, Reserve: reserve,
 				Request: relayer.Request{To: &t.To, Value: amount, GasLimit: t.Gas, Speed: relayer.Fast},
 			}, h.now)
-			tx.From, tx.Nonce = s.address, new(h.give(s, amount, reserve))
+			tx.From, tx.Nonce = s.address, new(h.assignNonce(s, amount, reserve))
 		}
-		h.till.take(daily, amount)
+		h.budgets.take(daily, amount)
 		l.insert(b, []*relayer.Transaction{tx}, nil)
 		h.store(b, l)
 		return nil
@@ -97,20 +97,20 @@ func (l *Ledger) TopUp(ctx context.Context, t TopUp) (*relayer.Transaction, erro
 	return tx, nil
 }
 
-// funder is the only seat, if it may be used.
-func (h *hall) funder() (*seat, error) {
+// fundingKey is the only seat, if it may be used.
+func (h *keyAllocation) fundingKey() (*lockedKey, error) {
 	switch {
-	case len(h.seats) == 0 || !h.seats[0].funding:
+	case len(h.keys) == 0 || !h.keys[0].funding:
 		return nil, fmt.Errorf("%w: the funding key is not registered", relayer.ErrUnavailable)
-	case h.seats[0].paused:
+	case h.keys[0].paused:
 		return nil, relayer.ErrPaused
-	case !h.seats[0].enabled:
-		return nil, fmt.Errorf("%w: %s", relayer.ErrDisabled, h.seats[0].disabled)
-	case h.seats[0].stuck:
+	case !h.keys[0].enabled:
+		return nil, fmt.Errorf("%w: %s", relayer.ErrDisabled, h.keys[0].disabled)
+	case h.keys[0].stuck:
 		return nil, fmt.Errorf("%w: the funding key is stuck", relayer.ErrUnavailable)
 	}
-	if !h.seats[0].compared {
+	if !h.keys[0].compared {
 		return nil, fmt.Errorf("%w: the funding key was not compared with the chain yet", relayer.ErrUnavailable)
 	}
-	return h.seats[0], nil
+	return h.keys[0], nil
 }

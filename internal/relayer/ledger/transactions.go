@@ -89,7 +89,7 @@ func (l *Ledger) Transaction(ctx context.Context, id uuid.UUID) (*relayer.Transa
 
 // TransactionByNonce reads the one that has a key's nonce, on the chain as it is now.
 func (l *Ledger) TransactionByNonce(ctx context.Context, key common.Address, nonce uint64) (*relayer.Transaction, error) {
-	return l.one(ctx, ` WHERE relayer_address = $1 AND nonce = $2 AND chain_id = $3 AND pool_id = $4 AND era = `+era("$3"),
+	return l.one(ctx, ` WHERE relayer_address = $1 AND nonce = $2 AND chain_id = $3 AND pool_id = $4 AND era = `+generationSQL("$3"),
 		hexAddress(key), int64(nonce), l.ChainID, l.Pool)
 }
 

@@ -21,18 +21,18 @@ func (p *Pool) Cancel(ctx context.Context, id string, tx uuid.UUID, caller strin
 	if _, err := p.Transaction(ctx, id, tx); err != nil {
 		return nil, err
 	}
-	canceled, err := p.cfg.Ledger.Intend(ctx, tx, relayer.IntentCancel, "canceled by "+caller)
+	canceled, err := p.cfg.Ledger.SetIntent(ctx, tx, relayer.IntentCancel, "canceled by "+caller)
 	if _, ok := errors.AsType[*relayer.StateError](err); ok {
 		if now, err := p.cfg.Ledger.Transaction(ctx, tx); err == nil {
-			return nil, impossible(now, "cancel")
+			return nil, stateError(now, "cancel")
 		}
 	}
 	if err != nil {
-		return nil, undecided(err, postgres.Uncertain(err))
+		return nil, wrapUnknownOutcome(err, postgres.Uncertain(err))
 	}
 	p.cfg.Log.Info("transaction canceled", "tx", tx, "caller", caller, "status", canceled.Status)
 	// Should this fail, the tracker sees what is intended and signs for it.
-	work, cancel := finish(ctx)
+	work, cancel := detachedContext(ctx)
 	defer cancel()
 	if err := p.supersede(work, canceled); err != nil {
 		p.cfg.Log.Warn("no-op is left to the tracker", "tx", tx, "err", err)
@@ -43,8 +43,8 @@ func (p *Pool) Cancel(ctx context.Context, id string, tx uuid.UUID, caller strin
 	return canceled, nil // that much is certain
 }
 
-// impossible says why a transaction's state does not allow something, in the API's words.
-func impossible(tx *relayer.Transaction, doing string) error {
+// stateError says why a transaction's state does not allow something, in the API's words.
+func stateError(tx *relayer.Transaction, doing string) error {
 	e := &relayer.StateError{Status: tx.Status, Doing: doing, Why: fmt.Sprintf("the transaction is %s", tx.Status.API(tx.Attempts > 0))}
 	if tx.Status.Final() || tx.Status == relayer.Mined {
 		return e
@@ -62,8 +62,8 @@ func impossible(tx *relayer.Transaction, doing string) error {
 	return e
 }
 
-// undecided is what a failing database means to callers who wanted something changed; lost says that it may be.
-func undecided(err error, lost bool) error {
+// wrapUnknownOutcome is what a failing database means to callers who wanted something changed; lost says that it may be.
+func wrapUnknownOutcome(err error, lost bool) error {
 	known := unavailable(err)
 	if lost && errors.Is(known, relayer.ErrUnavailable) && !errors.Is(err, relayer.ErrUnavailable) {
 		return fmt.Errorf("%w: %w", relayer.ErrUnknown, err)
@@ -71,17 +71,17 @@ func undecided(err error, lost bool) error {
 	return known
 }
 
-// races is how often somebody else may sign for a transaction before we give up to be first.
-const races = 5
+// maxConflictRetries is how often somebody else may sign for a transaction before we give up to be first.
+const maxConflictRetries = 5
 
-// errRaced is after that.
-var errRaced = fmt.Errorf("%w: others sign for the transaction at the same time; nothing was changed", relayer.ErrUnavailable)
+// errConflict is after that.
+var errConflict = fmt.Errorf("%w: others sign for the transaction at the same time; nothing was changed", relayer.ErrUnavailable)
 
 // finishLimit bounds what is done about something that is stored; what is left then is the tracker's.
 const finishLimit = 10 * time.Second
 
-// finish is the context for that: whoever asked may be gone by now, and what is stored has to be sent all the same.
-func finish(ctx context.Context) (context.Context, context.CancelFunc) {
+// detachedContext is the context for that: whoever asked may be gone by now, and what is stored has to be sent all the same.
+func detachedContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), finishLimit)
 }
 
@@ -90,7 +90,7 @@ func (p *Pool) supersede(ctx context.Context, tx *relayer.Transaction) error {
 	if tx.Nonce == nil || tx.Status.Final() {
 		return nil
 	}
-	for range races {
+	for range maxConflictRetries {
 		attempts, err := p.cfg.Ledger.Attempts(ctx, tx.ID)
 		if err != nil {
 			return err
@@ -106,7 +106,7 @@ func (p *Pool) supersede(ctx context.Context, tx *relayer.Transaction) error {
 			return err
 		}
 	}
-	return errRaced
+	return errConflict
 }
 
 // cancelGroup is how many are canceled in one statement.
@@ -127,7 +127,7 @@ func (p *Pool) CancelPending(ctx context.Context, id, caller string) (httpapi.Ca
 	for {
 		some, err := p.cfg.Ledger.CancelPending(ctx, key, by, "canceled by "+caller, cancelGroup)
 		if err != nil { // what was canceled before it stays so
-			return done, undecided(err, len(done.Queued) > 0 || postgres.Uncertain(err))
+			return done, wrapUnknownOutcome(err, len(done.Queued) > 0 || postgres.Uncertain(err))
 		}
 		if len(some) == 0 {
 			return done, nil
@@ -149,7 +149,7 @@ func (p *Pool) Replace(ctx context.Context, id string, tx uuid.UUID, caller stri
 	if err != nil {
 		return nil, err
 	}
-	if err := keeps(was.Metadata, r.Metadata); err != nil {
+	if err := checkMetadataUnchanged(was.Metadata, r.Metadata); err != nil {
 		return nil, err
 	}
 	r.Metadata = was.Metadata // by whose limits it is judged
@@ -167,7 +167,7 @@ func (p *Pool) Replace(ctx context.Context, id string, tx uuid.UUID, caller stri
 	if err != nil {
 		return nil, err
 	}
-	for range races {
+	for range maxConflictRetries {
 		was, err := p.Transaction(ctx, id, tx)
 		if err != nil {
 			return nil, err
@@ -182,9 +182,9 @@ func (p *Pool) Replace(ctx context.Context, id string, tx uuid.UUID, caller stri
 			}
 		}
 		if was.Status.Final() || was.Status == relayer.Mined || was.Intent != relayer.IntentSend || was.Kind != relayer.KindTransaction {
-			return nil, impossible(was, "replace")
+			return nil, stateError(was, "replace")
 		}
-		if err := p.affords(ctx, was, &r, reserve); err != nil {
+		if err := p.checkFunds(ctx, was, &r, reserve); err != nil {
 			return nil, err
 		}
 		was.Request = r
@@ -208,11 +208,11 @@ func (p *Pool) Replace(ctx context.Context, id string, tx uuid.UUID, caller stri
 			continue // and see what it is now
 		}
 		if err != nil {
-			return nil, undecided(err, errors.Is(err, postgres.ErrUnknown))
+			return nil, wrapUnknownOutcome(err, errors.Is(err, postgres.ErrUnknown))
 		}
 		p.cfg.Log.Info("transaction replaced", "tx", tx, "caller", caller)
 		if replacement.Attempt != nil {
-			work, cancel := finish(ctx)
+			work, cancel := detachedContext(ctx)
 			if _, err := p.cfg.Sender.Resend(work, []*relayer.Attempt{replacement.Attempt}); err != nil {
 				p.cfg.Log.Warn("replacement is left to the tracker", "tx", tx, "err", err)
 			}
@@ -223,11 +223,11 @@ func (p *Pool) Replace(ctx context.Context, id string, tx uuid.UUID, caller stri
 		}
 		return was, nil // with what it asks for now: that much is certain
 	}
-	return nil, errRaced
+	return nil, errConflict
 }
 
-// keeps refuses metadata that a replacement would change; what it leaves out stays.
-func keeps(was, given relayer.Metadata) error {
+// checkMetadataUnchanged refuses metadata that a replacement would change; what it leaves out stays.
+func checkMetadataUnchanged(was, given relayer.Metadata) error {
 	for _, m := range []struct{ name, was, given string }{
 		{"method", was.Method, given.Method},
 		{"orderbook", was.Orderbook, given.Orderbook},
@@ -242,7 +242,7 @@ func keeps(was, given relayer.Metadata) error {
 	return nil
 }
 
-// belongs reports whether a transaction may be seen under a relayer's id.
-func belongs(tx *relayer.Transaction, key common.Address) bool {
+// visibleTo reports whether a transaction may be seen under a relayer's id.
+func visibleTo(tx *relayer.Transaction, key common.Address) bool {
 	return key == (common.Address{}) || tx.From == key || tx.From == (common.Address{}) && common.HexToAddress(tx.Target) == key
 }

@@ -76,10 +76,10 @@ func TestWhatIsNotPossibleIsSaidWithItsReason(t *testing.T) {
 	r.Reaches(t, expiring, relayer.Broadcasted)
 	require.NoError(t, cancel(canceled))
 	require.EqualError(t, replace(canceled), "replace: it is being canceled")
-	_, err := r.Ledger.Intend(t.Context(), expiring.ID, relayer.IntentExpire, "too late")
+	_, err := r.Ledger.SetIntent(t.Context(), expiring.ID, relayer.IntentExpire, "too late")
 	require.NoError(t, err)
 	require.EqualError(t, cancel(expiring), "cancel: it is past its valid_until, and being taken back")
-	_, err = r.Ledger.Intend(t.Context(), waiting.ID, relayer.IntentFail, "hopeless")
+	_, err = r.Ledger.SetIntent(t.Context(), waiting.ID, relayer.IntentFail, "hopeless")
 	require.NoError(t, err)
 	require.EqualError(t, cancel(waiting), "cancel: the transaction is failed")
 
@@ -129,7 +129,7 @@ func TestWhatWasStoredIsSentThoughItsCallerIsGone(t *testing.T) {
 	nodes := new(hooked)
 	f.options.Ring = ring
 	f.options.Sender = func(c *sender.Config) { nodes.Chain, c.Chain = c.Chain, nodes }
-	f.options.Tracker = func(c *tracker.Config) { c.Tend, c.Abandoned, c.Lineage = time.Hour, time.Hour, nil } // which would do it, too
+	f.options.Tracker = func(c *tracker.Config) { c.Tend, c.Abandoned, c.ChainIdentity = time.Hour, time.Hour, nil } // which would do it, too
 	r := relaytest.Launch(t, f.options)
 	require.Eventually(t, func() bool { // with a block, its keys are compared
 		f.chain.Commit()

@@ -27,8 +27,8 @@ type Chain interface {
 	Status() chain.Status
 }
 
-// Passthrough are nodes that callers ask themselves.
-type Passthrough interface {
+// RPCProxy are nodes that callers ask themselves.
+type RPCProxy interface {
 	Call(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error)
 	Balances(context.Context, []common.Address) ([]*big.Int, error)
 }
@@ -76,9 +76,9 @@ type Config struct {
 	// RoundsWithin is how long rounds may fail, or no process follow the chain, until /health reports it. Default 20 s, four
 	// terms of the process that follows.
 	RoundsWithin time.Duration
-	// Passthrough answers callers' own questions to the chain. It should not be Chain: what they ask may be slow, or too
+	// RPCProxy answers callers' own questions to the chain. It should not be Chain: what they ask may be slow, or too
 	// much, and must not make nodes look bad that transactions are sent through.
-	Passthrough Passthrough
+	RPCProxy RPCProxy
 	// RevertData tells callers that the status of a transaction that reverted has the data.
 	RevertData bool
 	// Signing allows callers to have messages signed.
@@ -91,6 +91,6 @@ type Config struct {
 	Queue int
 	// Group bounds what one database transaction accepts. Default 256.
 	Group int
-	// Patience is how long a caller waits for the database. Default 10 s.
-	Patience time.Duration
+	// DatabaseTimeout is how long a caller waits for the database. Default 10 s.
+	DatabaseTimeout time.Duration
 }

@@ -141,8 +141,8 @@ func (p *Pool) refusal(ctx context.Context, key common.Address, r *relayer.Reque
 	}
 	refused, answered := errors.AsType[*chain.RPCError](err)
 	switch {
-	case errors.Is(err, chain.ErrInsufficientFunds) && p.beyond(ctx, key, r.Value):
-		return errBeyond
+	case errors.Is(err, chain.ErrInsufficientFunds) && p.exceedsBalance(ctx, key, r.Value):
+		return errValueExceedsBalance
 	case errors.Is(err, chain.ErrInsufficientFunds): // beside what it has pending, or since its balance was read
 		return &relayer.FundsError{Need: cmp.Or(r.Value, new(big.Int))}
 	case errors.Is(err, chain.ErrGasAllowance):

@@ -10,11 +10,11 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 )
 
-var errBeyond = relayer.Invalidf("value", "is more than the relayer has")
+var errValueExceedsBalance = relayer.Invalidf("value", "is more than the relayer has")
 
-// beyond reports whether a value is more than all that the richest key has, or the one that is asked: to wait for what is
+// exceedsBalance reports whether a value is more than all that the richest key has, or the one that is asked: to wait for what is
 // pending would be in vain. Where a balance is not known it is not.
-func (p *Pool) beyond(ctx context.Context, key common.Address, value *big.Int) bool {
+func (p *Pool) exceedsBalance(ctx context.Context, key common.Address, value *big.Int) bool {
 	keys, err := p.keys(ctx)
 	if err != nil || value == nil {
 		return false
@@ -48,9 +48,9 @@ func (p *Pool) richest(ctx context.Context) (common.Address, error) {
 	return best, nil
 }
 
-// affords refuses a replacement that no key which may send it can pay for, as the ledger does with a submission. It never
+// checkFunds refuses a replacement that no key which may send it can pay for, as the ledger does with a submission. It never
 // refuses what costs no more than before, and like the ledger it is a help, not a guarantee.
-func (p *Pool) affords(ctx context.Context, was *relayer.Transaction, r *relayer.Request, reserve *big.Int) error {
+func (p *Pool) checkFunds(ctx context.Context, was *relayer.Transaction, r *relayer.Request, reserve *big.Int) error {
 	before, cost := relayer.Cost(was.Value, was.Reserve), relayer.Cost(r.Value, cmp.Or(reserve, was.Reserve))
 	if cost.Cmp(before) <= 0 {
 		return nil
@@ -79,8 +79,8 @@ func (p *Pool) affords(ctx context.Context, was *relayer.Transaction, r *relayer
 	switch {
 	case !poor:
 		return nil
-	case p.beyond(ctx, key, r.Value):
-		return errBeyond
+	case p.exceedsBalance(ctx, key, r.Value):
+		return errValueExceedsBalance
 	default:
 		return &relayer.FundsError{Need: cost}
 	}

@@ -30,11 +30,11 @@ func (p *Pool) Health() httpapi.Health {
 	return *h
 }
 
-// watch looks into the relayer's health until ctx ends.
-func (p *Pool) watch(ctx context.Context) {
+// healthLoop looks into the relayer's health until ctx ends.
+func (p *Pool) healthLoop(ctx context.Context) {
 	rounds := &roundsWatch{good: time.Now()}
 	for tick := time.NewTicker(healthInterval); ; {
-		h := p.look(ctx, rounds)
+		h := p.checkHealth(ctx, rounds)
 		p.health.Store(&h)
 		select {
 		case <-ctx.Done():
@@ -47,8 +47,8 @@ func (p *Pool) watch(ctx context.Context) {
 	}
 }
 
-// look finds out whether the relayer can really relay.
-func (p *Pool) look(ctx context.Context, rounds *roundsWatch) httpapi.Health {
+// checkHealth finds out whether the relayer can really relay.
+func (p *Pool) checkHealth(ctx context.Context, rounds *roundsWatch) httpapi.Health {
 	ctx, cancel := context.WithTimeout(ctx, healthLimit)
 	defer cancel()
 	// A node that hangs is not to use up the time that the database has.

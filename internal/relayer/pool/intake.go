@@ -12,31 +12,31 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer/sender"
 )
 
-// arrival is a draft and who waits for what becomes of it.
-type arrival struct {
-	draft   *ledger.Draft
-	verdict chan ledger.Verdict // holds one
+// submitRequest is a draft and who waits for what becomes of it.
+type submitRequest struct {
+	draft   *ledger.NewTransaction
+	verdict chan ledger.AcceptResult // holds one
 }
 
 // accept hands a draft to the intake and waits for its verdict.
 //
 // A caller that gives up gets [relayer.ErrUnknown]: the draft may have been stored, or be stored yet.
-func (p *Pool) accept(ctx context.Context, d *ledger.Draft) (ledger.Verdict, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, p.cfg.Patience, errPatience)
+func (p *Pool) accept(ctx context.Context, d *ledger.NewTransaction) (ledger.AcceptResult, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, p.cfg.DatabaseTimeout, errPatience)
 	defer cancel()
-	a := &arrival{draft: d, verdict: make(chan ledger.Verdict, 1)}
+	a := &submitRequest{draft: d, verdict: make(chan ledger.AcceptResult, 1)}
 	select {
-	case p.arrivals <- a:
+	case p.requests <- a:
 	case <-p.stopped:
-		return ledger.Verdict{}, fmt.Errorf("%w: it is shutting down", relayer.ErrUnavailable)
+		return ledger.AcceptResult{}, fmt.Errorf("%w: it is shutting down", relayer.ErrUnavailable)
 	case <-ctx.Done():
-		return ledger.Verdict{}, fmt.Errorf("%w: %w", relayer.ErrUnavailable, context.Cause(ctx))
+		return ledger.AcceptResult{}, fmt.Errorf("%w: %w", relayer.ErrUnavailable, context.Cause(ctx))
 	}
 	select {
 	case v := <-a.verdict:
 		return v, v.Err
 	case <-ctx.Done():
-		return ledger.Verdict{}, fmt.Errorf("%w: %w", relayer.ErrUnknown, context.Cause(ctx))
+		return ledger.AcceptResult{}, fmt.Errorf("%w: %w", relayer.ErrUnknown, context.Cause(ctx))
 	}
 }
 
@@ -45,8 +45,8 @@ var errPatience = errors.New("the database takes too long")
 // intakes is how many groups are stored at once: one has the keys' locks, the others wait for the disk.
 const intakes = 4
 
-// intake stores what arrives, in groups, until ctx ends.
-func (p *Pool) intake(ctx context.Context) {
+// batcher stores what arrives, in groups, until ctx ends.
+func (p *Pool) batcher(ctx context.Context) {
 	for ctx.Err() == nil {
 		p.takeTurn(ctx)
 	}
@@ -58,18 +58,18 @@ func (p *Pool) takeTurn(ctx context.Context) {
 	next := sync.OnceFunc(p.turn.Unlock)
 	defer next()
 	select {
-	case first := <-p.arrivals:
+	case first := <-p.requests:
 		p.store(context.WithoutCancel(ctx), p.collect(first), next)
 	case <-ctx.Done():
 	}
 }
 
 // collect adds to a group what has arrived.
-func (p *Pool) collect(first *arrival) []*arrival {
-	group := []*arrival{first}
+func (p *Pool) collect(first *submitRequest) []*submitRequest {
+	group := []*submitRequest{first}
 	for len(group) < p.cfg.Group {
 		select {
-		case next := <-p.arrivals:
+		case next := <-p.requests:
 			group = append(group, next)
 		default:
 			return group
@@ -79,13 +79,13 @@ func (p *Pool) collect(first *arrival) []*arrival {
 }
 
 // store has a group accepted, answers its callers, and passes on what got a nonce. It calls next when another group may be stored.
-func (p *Pool) store(ctx context.Context, group []*arrival, next func()) {
-	drafts := make([]*ledger.Draft, len(group))
+func (p *Pool) store(ctx context.Context, group []*submitRequest, next func()) {
+	drafts := make([]*ledger.NewTransaction, len(group))
 	for i, a := range group {
 		drafts[i] = a.draft
 	}
 	began := time.Now()
-	limited, cancel := context.WithTimeout(ctx, p.cfg.Patience)
+	limited, cancel := context.WithTimeout(ctx, p.cfg.DatabaseTimeout)
 	verdicts, err := p.cfg.Ledger.AcceptNotify(limited, p.terms, drafts, next)
 	cancel()
 	p.cfg.Metrics.groupSize.Observe(float64(len(group)))
@@ -96,7 +96,7 @@ func (p *Pool) store(ctx context.Context, group []*arrival, next func()) {
 			err = fmt.Errorf("%w: %w", relayer.ErrUnavailable, err)
 		}
 		for _, a := range group {
-			a.verdict <- ledger.Verdict{Err: err}
+			a.verdict <- ledger.AcceptResult{Err: err}
 		}
 		return
 	}
@@ -104,7 +104,7 @@ func (p *Pool) store(ctx context.Context, group []*arrival, next func()) {
 	for i, v := range verdicts {
 		group[i].verdict <- v
 		if v.Err == nil && !v.Replayed && v.Tx.Nonce != nil {
-			jobs = append(jobs, sender.First(v.Tx))
+			jobs = append(jobs, sender.NewJob(v.Tx))
 		}
 	}
 	p.cfg.Sender.Sign(jobs...)

@@ -20,8 +20,8 @@ import (
 // Pool accepts transactions. It is safe for concurrent use.
 type Pool struct {
 	cfg      Config
-	terms    ledger.Terms
-	arrivals chan *arrival
+	terms    ledger.AllocationLimits
+	requests chan *submitRequest
 	turn     sync.Mutex // of the intake that may have the keys' locks
 	stopped  chan struct{}
 	health   atomic.Pointer[httpapi.Health]
@@ -35,7 +35,7 @@ func New(cfg Config) *Pool {
 	cfg.Cap = cmp.Or(cfg.Cap, 16)
 	cfg.Group = cmp.Or(cfg.Group, 256)
 	cfg.RoundsWithin = cmp.Or(cfg.RoundsWithin, 20*time.Second)
-	cfg.Patience = cmp.Or(cfg.Patience, 10*time.Second)
+	cfg.DatabaseTimeout = cmp.Or(cfg.DatabaseTimeout, 10*time.Second)
 	if cfg.Metrics == nil {
 		cfg.Metrics = NewMetrics(nil)
 	}
@@ -45,8 +45,8 @@ func New(cfg Config) *Pool {
 	}
 	cfg.Ledger.RequireComparison()
 	return &Pool{
-		cfg: cfg, arrivals: make(chan *arrival), stopped: make(chan struct{}),
-		terms: ledger.Terms{Held: cfg.Ring.Addresses(), Cap: cfg.Cap, Queue: cfg.Queue},
+		cfg: cfg, requests: make(chan *submitRequest), stopped: make(chan struct{}),
+		terms: ledger.AllocationLimits{Held: cfg.Ring.Addresses(), Cap: cfg.Cap, Queue: cfg.Queue},
 	}
 }
 
@@ -55,15 +55,15 @@ func (p *Pool) Run(ctx context.Context) error {
 	defer close(p.stopped)
 	var running errgroup.Group
 	for range intakes {
-		running.Go(func() error { p.intake(ctx); return nil })
+		running.Go(func() error { p.batcher(ctx); return nil })
 	}
-	running.Go(func() error { p.watch(ctx); return nil })
+	running.Go(func() error { p.healthLoop(ctx); return nil })
 	running.Go(func() error { p.register(ctx); return nil })
 	return running.Wait()
 }
 
 // Terms are what nonces are given out under.
-func (p *Pool) Terms() ledger.Terms { return p.terms }
+func (p *Pool) Terms() ledger.AllocationLimits { return p.terms }
 
 // target finds the key that an id names; zero for the pool.
 func (p *Pool) target(id string) (common.Address, error) {

@@ -302,7 +302,7 @@ func TestDatabaseAway(t *testing.T) {
 	f := setup(t, 1)
 	server := testpostgres.Own(t)
 	f.options.DatabaseURL = server.URL()
-	r := f.start(t, func(c *pool.Config) { c.Patience = 2 * time.Second })
+	r := f.start(t, func(c *pool.Config) { c.DatabaseTimeout = 2 * time.Second })
 	server.Stop()
 	_, err := r.Submit(t.Context(), f.submission())
 	require.Error(t, err)

@@ -32,7 +32,7 @@ func (f *fixture) asked(t *testing.T, answer *atomic.Pointer[http.HandlerFunc]) 
 	client, err := chain.Open(chain.Config{ChainID: id.Uint64(), Endpoints: []string{node.URL}, MaxResponse: 10_000})
 	require.NoError(t, err)
 	t.Cleanup(client.Close)
-	return f.start(t, func(c *pool.Config) { c.Passthrough = client })
+	return f.start(t, func(c *pool.Config) { c.RPCProxy = client })
 }
 
 // What a node says is an answer, and which node it was is not in it. Without a node the relayer lacks something.

@@ -156,7 +156,7 @@ func (p *Pool) Update(ctx context.Context, id, caller string, patch ozapi.Patch)
 	}
 	for _, k := range keys {
 		if _, err := p.cfg.Ledger.ChangeKey(ctx, k.Address, change); err != nil {
-			return httpapi.Relayer{}, undecided(err, true) // this one, or others before
+			return httpapi.Relayer{}, wrapUnknownOutcome(err, true) // this one, or others before
 		}
 		if change.Paused != nil {
 			k.Paused = *change.Paused
@@ -242,7 +242,7 @@ func (p *Pool) Balance(ctx context.Context, id string) (*big.Int, error) {
 	if key != (common.Address{}) {
 		keys = []common.Address{key}
 	}
-	balances, err := p.cfg.Passthrough.Balances(ctx, keys)
+	balances, err := p.cfg.RPCProxy.Balances(ctx, keys)
 	if err != nil {
 		return nil, unavailable(err)
 	}
@@ -277,7 +277,7 @@ func (p *Pool) Transaction(ctx context.Context, id string, tx uuid.UUID) (*relay
 	switch {
 	case err != nil:
 		return nil, unavailable(err)
-	case !belongs(found, key):
+	case !visibleTo(found, key):
 		return nil, relayer.ErrNotFound
 	}
 	return found, nil
@@ -337,7 +337,7 @@ func (p *Pool) RPC(ctx context.Context, id, method string, params json.RawMessag
 	if _, err := p.target(id); err != nil {
 		return nil, err
 	}
-	result, err := p.cfg.Passthrough.Call(ctx, method, params)
+	result, err := p.cfg.RPCProxy.Call(ctx, method, params)
 	if err == nil {
 		return result, nil
 	}

@@ -33,7 +33,7 @@ func (p *Pool) Submit(ctx context.Context, s httpapi.Submission) (*relayer.Trans
 	return v.Tx, err
 }
 
-func (p *Pool) submit(ctx context.Context, s httpapi.Submission) (v ledger.Verdict, err error) {
+func (p *Pool) submit(ctx context.Context, s httpapi.Submission) (v ledger.AcceptResult, err error) {
 	key, err := p.target(s.RelayerID)
 	if err != nil {
 		return v, err
@@ -61,13 +61,13 @@ func (p *Pool) submit(ctx context.Context, s httpapi.Submission) (v ledger.Verdi
 }
 
 // replay finds what the idempotency key of a request stands for; an empty verdict where it is new.
-func (p *Pool) replay(ctx context.Context, s httpapi.Submission) (ledger.Verdict, error) {
+func (p *Pool) replay(ctx context.Context, s httpapi.Submission) (ledger.AcceptResult, error) {
 	tx, err := p.cfg.Ledger.Replay(ctx, s.Caller, s.IdempotencyKey, s.BodyHash)
-	return ledger.Verdict{Tx: tx, Replayed: tx != nil}, unavailable(err)
+	return ledger.AcceptResult{Tx: tx, Replayed: tx != nil}, unavailable(err)
 }
 
 // admit checks a request, and has it stored.
-func (p *Pool) admit(ctx context.Context, key common.Address, s httpapi.Submission) (v ledger.Verdict, err error) {
+func (p *Pool) admit(ctx context.Context, key common.Address, s httpapi.Submission) (v ledger.AcceptResult, err error) {
 	if !p.cfg.Enabled {
 		return v, fmt.Errorf("%w: RELAYER_ENABLED is false", relayer.ErrDisabled)
 	}
@@ -90,12 +90,12 @@ func (p *Pool) admit(ctx context.Context, key common.Address, s httpapi.Submissi
 	if key != (common.Address{}) {
 		target = strings.ToLower(key.Hex())
 	}
-	v, err = p.accept(ctx, &ledger.Draft{
+	v, err = p.accept(ctx, &ledger.NewTransaction{
 		ID: uuid.Must(uuid.NewV7()), Target: target, Key: key, Caller: s.Caller, Kind: relayer.KindTransaction, Request: s.Request,
 		Reserve: reserve, IdempotencyKey: s.IdempotencyKey, BodyHash: s.BodyHash,
 	})
-	if _, poor := errors.AsType[*relayer.FundsError](err); poor && p.beyond(ctx, key, s.Request.Value) {
-		return v, errBeyond
+	if _, poor := errors.AsType[*relayer.FundsError](err); poor && p.exceedsBalance(ctx, key, s.Request.Value) {
+		return v, errValueExceedsBalance
 	}
 	return v, err
 }

@@ -103,7 +103,7 @@ func fixed(t *testing.T, databases *shelf, s step, k kind, nth int) {
 	// A stranger takes a nonce that is ours, before we know. Sometimes we know before the post comes.
 	posts := 8
 	for range 20 {
-		tr.stranger(0)
+		tr.foreignSender(0)
 		tr.post(tr.keys[0].Address.Hex(), true, 0)
 		posts++
 		tr.until("it was posted", func() bool { return tr.answered() >= posts })
@@ -114,7 +114,7 @@ func fixed(t *testing.T, databases *shelf, s step, k kind, nth int) {
 	}
 	// A stranger takes another, in blocks that are given up for others, where it stands again: it is never deep. In the end
 	// it is gone, and the nonce is ours after all.
-	tr.stranger(0)
+	tr.foreignSender(0)
 	tr.post(tr.keys[0].Address.Hex(), true, 0)
 	tr.until("it was posted", func() bool { return tr.answered() > posts })
 	tr.world.seal(1)
@@ -124,7 +124,7 @@ func fixed(t *testing.T, databases *shelf, s step, k kind, nth int) {
 	}
 	tr.reorganize(1, true)
 	// A stranger's nonce that the store follows, and that a reorganization then leaves to nobody.
-	tr.stranger(1)
+	tr.foreignSender(1)
 	tr.world.seal(4)
 	tr.until("the store follows", func() bool {
 		return tr.is(`SELECT next_nonce = $2 FROM relayer_keys WHERE address = $3`, tr.count(1), lower(tr.keys[1].Address))

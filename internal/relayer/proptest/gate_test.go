@@ -86,8 +86,8 @@ var (
 	errLate   = errors.New("a request is late")
 )
 
-// frost is how long a process stands still: longer than terms, idle transactions, and whatever others wait for.
-const frost = 500 * time.Millisecond
+// freezeDuration is how long a process stands still: longer than terms, idle transactions, and whatever others wait for.
+const freezeDuration = 500 * time.Millisecond
 
 // lateness is how long a request that the process has given up is on its way: longer than it takes to ask on another
 // connection, and shorter than a transaction may sit idle.
@@ -142,7 +142,7 @@ func (m *mortal) freeze() {
 	}
 	thaw := make(chan struct{})
 	m.thaw = thaw
-	time.AfterFunc(frost, func() {
+	time.AfterFunc(freezeDuration, func() {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		m.thaw = nil

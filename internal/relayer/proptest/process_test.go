@@ -72,7 +72,7 @@ func (tr *trial) start() *process {
 	config.MaxConns = 2 // each costs the server as much as all that it is asked
 	config.ConnConfig.DialFunc, config.ConnConfig.Tracer = m.dial, m
 	// What a frozen process holds comes free while it is frozen.
-	config.ConnConfig.RuntimeParams["idle_in_transaction_session_timeout"] = fmt.Sprint((frost / 3).Milliseconds())
+	config.ConnConfig.RuntimeParams["idle_in_transaction_session_timeout"] = fmt.Sprint((freezeDuration / 3).Milliseconds())
 	config.ConnConfig.RuntimeParams["lock_timeout"] = "2000"
 	db, err := pgxpool.NewWithConfig(ctx, config)
 	require.NoError(tr.t, err)
@@ -89,7 +89,7 @@ func (tr *trial) start() *process {
 	send := sender.New(sender.Config{ChainID: tr.world.chainID, Ring: ring, Chain: nodes, Ledger: store, Log: log, Signers: 2, Lanes: 2, Pause: time.Millisecond, MaxPause: time.Millisecond})
 	p := &process{mortal: m, stop: stop, done: make(chan struct{})}
 	p.Pool = pool.New(pool.Config{
-		ID: poolID, Ledger: store, Sender: send, Chain: nodes, Ring: ring, Log: log, Enabled: true, Cap: 3, Queue: 100, Patience: patience,
+		ID: poolID, Ledger: store, Sender: send, Chain: nodes, Ring: ring, Log: log, Enabled: true, Cap: 3, Queue: 100, DatabaseTimeout: patience,
 	})
 	soon := 250 * time.Millisecond
 	track := tracker.New(tracker.Config{

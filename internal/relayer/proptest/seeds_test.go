@@ -139,7 +139,7 @@ func (tr *trial) act(dice *rand.Rand) {
 		tr.log.add("world: second node held back: %v", !tr.world.held)
 		tr.world.hold(!tr.world.held)
 	case n < 98:
-		tr.stranger(dice.IntN(len(tr.keys)))
+		tr.foreignSender(dice.IntN(len(tr.keys)))
 	default:
 		if len(alive) > 1 {
 			tr.log.add("%s: is asked to stop", p.name)

@@ -72,7 +72,7 @@ func newTrial(t *testing.T, shelf *shelf, seed uint64, plan func(step, int) kind
 		t: t, seed: seed, world: newWorld(chainID), keys: keyringtest.Keys(t, "proptest", 2), url: db.url, db: db.pool, log: log,
 		faults: &faults{log: log, count: map[step]int{}, plan: plan}, foreign: map[common.Hash]bool{},
 	}
-	_, err := ledger.New(tr.db, ledger.Config{ChainID: chainID, Pool: poolID}).Remember(t.Context(), tr.world.genesis.Hash)
+	_, err := ledger.New(tr.db, ledger.Config{ChainID: chainID, Pool: poolID}).InitChain(t.Context(), tr.world.genesis.Hash)
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		for _, p := range tr.processes {
@@ -213,8 +213,8 @@ func (r *request) accepted() uuid.UUID {
 	return r.id
 }
 
-// stranger sends with one of the keys.
-func (tr *trial) stranger(key int) {
+// foreignSender sends with one of the keys.
+func (tr *trial) foreignSender(key int) {
 	k := tr.keys[key]
 	hash := tr.world.foreign(func(tx *types.Transaction) []byte {
 		signed, err := keyring.SignRaw(context.Background(), k.Signer, tx, new(big.Int).SetUint64(tr.world.chainID))

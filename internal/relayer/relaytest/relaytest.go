@@ -60,7 +60,7 @@ type Relayer struct {
 	*pool.Pool
 	Ledger  *ledger.Ledger
 	Client  *chain.Client
-	Lineage *tracker.Lineage
+	Lineage *tracker.ChainIdentity
 
 	stop context.CancelCauseFunc
 	done chan struct{}
@@ -119,7 +119,7 @@ func Launch(t testing.TB, o Options) *Relayer {
 	sending := sender.Config{ChainID: o.ChainID, Ring: o.Ring, Chain: client, Ledger: r.Ledger, Log: log, Ready: r.Lineage.Err, Metrics: sender.NewMetrics(reg),
 		Pause: 100 * time.Millisecond, MaxPause: 3 * time.Second,
 	}
-	var keeper *safeguard.Keeper
+	var keeper *safeguard.KeyMonitor
 	sending.Broadcasted = func(key common.Address, outcome chain.Outcome) {
 		if keeper != nil {
 			keeper.Broadcasted(key, outcome)
@@ -141,7 +141,7 @@ func Launch(t testing.TB, o Options) *Relayer {
 	send := sender.New(sending)
 	pooling := pool.Config{
 		Queue: 10_000,
-		ID:    o.ID, Passthrough: client, Signing: true, Ledger: r.Ledger, Sender: send, Chain: client, Ring: o.Ring, Log: log, Enabled: true, Ready: r.Lineage.Err,
+		ID:    o.ID, RPCProxy: client, Signing: true, Ledger: r.Ledger, Sender: send, Chain: client, Ring: o.Ring, Log: log, Enabled: true, Ready: r.Lineage.Err,
 		Funding: funding, Metrics: pool.NewMetrics(reg),
 	}
 	if o.Pool != nil {
@@ -152,7 +152,7 @@ func Launch(t testing.TB, o Options) *Relayer {
 	r.Pool = pool.New(pooling)
 	tracking := tracker.Config{
 		Name: uuid.NewString(), Ledger: r.Ledger, Sender: send, Chain: follow, Terms: r.Terms(), Log: log, Confirmations: 2,
-		Tend: 100 * time.Millisecond, Abandoned: 300 * time.Millisecond, Term: time.Second, Lineage: r.Lineage, Metrics: tracker.NewMetrics(reg),
+		Tend: 100 * time.Millisecond, Abandoned: 300 * time.Millisecond, Term: time.Second, ChainIdentity: r.Lineage, Metrics: tracker.NewMetrics(reg),
 	}
 	tracking.Terms.Held = slices.Concat(tracking.Terms.Held, funding)
 	if o.Keeper != nil {

@@ -19,20 +19,20 @@ const (
 // maxCooldown bounds how long a key is out between two looks.
 const maxCooldown = 30 * time.Minute
 
-// judge decides about a key as it is now; nil: it stays as it is. refused says whether nodes still refuse what it has
+// evaluateBalance decides about a key as it is now; nil: it stays as it is. refused says whether nodes still refuse what it has
 // pending.
-func (c *Config) judge(k *relayer.Key, refused bool, now time.Time) *ledger.Decision {
+func (c *Config) evaluateBalance(k *relayer.Key, refused bool, now time.Time) *ledger.KeyStateChange {
 	if k.Enabled {
 		if below(k.Balance, k.MinBalance) {
-			return &ledger.Decision{Reason: lowBalance}
+			return &ledger.KeyStateChange{Reason: lowBalance}
 		}
 		return nil
 	}
-	again := &ledger.Decision{Enabled: true}
+	again := &ledger.KeyStateChange{Enabled: true}
 	switch {
 	case k.DisabledReason == lowBalance:
 		if k.Balance == nil || below(k.Balance, c.recovered(k.MinBalance)) {
-			return &ledger.Decision{Reason: lowBalance}
+			return &ledger.KeyStateChange{Reason: lowBalance}
 		}
 		return again
 	case strings.HasPrefix(k.DisabledReason, repeatedErrors):
@@ -40,9 +40,9 @@ func (c *Config) judge(k *relayer.Key, refused bool, now time.Time) *ledger.Deci
 		case now.Before(k.DisabledUntil):
 			return nil
 		case refused:
-			return &ledger.Decision{Reason: k.DisabledReason, Until: now.Add(c.cooldown(k.Checks + 1))}
+			return &ledger.KeyStateChange{Reason: k.DisabledReason, Until: now.Add(c.cooldown(k.Checks + 1))}
 		case below(k.Balance, k.MinBalance):
-			return &ledger.Decision{Reason: lowBalance}
+			return &ledger.KeyStateChange{Reason: lowBalance}
 		}
 		return again
 	default:
@@ -69,9 +69,9 @@ func (c *Config) cooldown(checks int) time.Duration {
 	return min(c.Cooldown<<min(checks, 10), max(c.Cooldown, maxCooldown))
 }
 
-// blames reports whether an outcome is the key's, counts (true) against it or (false) for it; known is false for what says
+// countsAgainstKey reports whether an outcome is the key's, counts (true) against it or (false) for it; known is false for what says
 // nothing about the key: the node's troubles, the transaction's own.
-func blames(o chain.Outcome) (against, known bool) {
+func countsAgainstKey(o chain.Outcome) (against, known bool) {
 	switch o {
 	case chain.InsufficientFunds, chain.WrongChain:
 		return true, true

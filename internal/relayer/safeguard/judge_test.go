@@ -25,12 +25,12 @@ func TestJudge(t *testing.T) {
 	low := func(balance, least int64) *relayer.Key {
 		return &relayer.Key{DisabledReason: lowBalance, Balance: big.NewInt(balance), MinBalance: big.NewInt(least)}
 	}
-	out, stays, again := &ledger.Decision{Reason: lowBalance}, (*ledger.Decision)(nil), &ledger.Decision{Enabled: true}
+	out, stays, again := &ledger.KeyStateChange{Reason: lowBalance}, (*ledger.KeyStateChange)(nil), &ledger.KeyStateChange{Enabled: true}
 	errs := repeatedErrors + ": insufficient funds"
 	for name, test := range map[string]struct {
 		key     *relayer.Key
 		refused bool
-		want    *ledger.Decision
+		want    *ledger.KeyStateChange
 	}{
 		"enough":                         {on(100, 100), false, stays},
 		"a wei too little":               {on(99, 100), false, out},
@@ -45,12 +45,12 @@ func TestJudge(t *testing.T) {
 		"out, and not known":             {&relayer.Key{DisabledReason: lowBalance, MinBalance: big.NewInt(5)}, false, out},
 		"errors: not yet":                {with(disabled(errs), func(k *relayer.Key) { k.DisabledUntil = now.Add(time.Second) }), false, stays},
 		"errors: over":                   {with(disabled(errs), func(k *relayer.Key) { k.DisabledUntil = now }), false, again},
-		"errors: still refused":          {disabled(errs), true, &ledger.Decision{Reason: errs, Until: now.Add(2 * time.Minute)}},
+		"errors: still refused":          {disabled(errs), true, &ledger.KeyStateChange{Reason: errs, Until: now.Add(2 * time.Minute)}},
 		"errors: refused again and again": {
-			with(disabled(errs), func(k *relayer.Key) { k.Checks = 3 }), true, &ledger.Decision{Reason: errs, Until: now.Add(16 * time.Minute)},
+			with(disabled(errs), func(k *relayer.Key) { k.Checks = 3 }), true, &ledger.KeyStateChange{Reason: errs, Until: now.Add(16 * time.Minute)},
 		},
 		"errors: refused for ever": {
-			with(disabled(errs), func(k *relayer.Key) { k.Checks = 1_000_000 }), true, &ledger.Decision{Reason: errs, Until: now.Add(maxCooldown)},
+			with(disabled(errs), func(k *relayer.Key) { k.Checks = 1_000_000 }), true, &ledger.KeyStateChange{Reason: errs, Until: now.Add(maxCooldown)},
 		},
 		"errors: over, and poor":      {with(disabled(errs), func(k *relayer.Key) { k.Balance = big.NewInt(99) }), false, out},
 		"somebody else's reason":      {disabled("a reason of its own"), false, stays},
@@ -58,7 +58,7 @@ func TestJudge(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			require.Equal(t, test.want, c.judge(test.key, test.refused, now))
+			require.Equal(t, test.want, c.evaluateBalance(test.key, test.refused, now))
 		})
 	}
 }

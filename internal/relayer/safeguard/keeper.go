@@ -65,12 +65,12 @@ type TopUp struct {
 	Most      *big.Int       // wei in one top-up; nil: what it takes
 	PerDay    *big.Int       // wei in all top-ups of a UTC day; nil: no ceiling
 	MaxFee    *big.Int       // wei for a unit of gas; nil: no bound
-	// Quiet is how long after a top-up a key gets no other. Default 1 min.
-	Quiet time.Duration
+	// Cooldown is how long after a top-up a key gets no other. Default 1 min.
+	Cooldown time.Duration
 }
 
-// Keeper takes keys out and in again, and tops them up. It has one Run.
-type Keeper struct {
+// KeyMonitor takes keys out and in again, and tops them up. It has one Run.
+type KeyMonitor struct {
 	cfg    Config
 	rounds chan struct{} // holds one: this process follows the chain
 	failed chan struct{} // holds one: there is something in due
@@ -78,17 +78,17 @@ type Keeper struct {
 	mu       sync.Mutex
 	refusals map[common.Address]int
 	due      map[common.Address]string // to be taken out, and what for
-	unsigned map[common.Address]silence
+	unsigned map[common.Address]signerFailures
 }
 
-// silence of a key's signer.
-type silence struct {
+// signerFailures of a key's signer.
+type signerFailures struct {
 	failures int // in a row
 	last     time.Time
 }
 
 // New makes a Keeper; Run runs it.
-func New(cfg Config) *Keeper {
+func New(cfg Config) *KeyMonitor {
 	cfg.Interval = cmp.Or(cfg.Interval, 5*time.Second)
 	cfg.Margin = cmp.Or(cfg.Margin, 20)
 	cfg.Refusals = cmp.Or(cfg.Refusals, 5)
@@ -98,17 +98,17 @@ func New(cfg Config) *Keeper {
 	}
 	if cfg.TopUp != nil {
 		top := *cfg.TopUp
-		top.Quiet = cmp.Or(top.Quiet, time.Minute)
+		top.Cooldown = cmp.Or(top.Cooldown, time.Minute)
 		cfg.TopUp = &top
 	}
-	return &Keeper{
+	return &KeyMonitor{
 		cfg: cfg, rounds: make(chan struct{}, 1), failed: make(chan struct{}, 1),
-		refusals: map[common.Address]int{}, due: map[common.Address]string{}, unsigned: map[common.Address]silence{},
+		refusals: map[common.Address]int{}, due: map[common.Address]string{}, unsigned: map[common.Address]signerFailures{},
 	}
 }
 
 // Round tells that this process follows the chain; it does not wait. It is the tracker's hook.
-func (k *Keeper) Round(context.Context, []*relayer.Key, chain.Header) { signal(k.rounds) }
+func (k *KeyMonitor) Round(context.Context, []*relayer.Key, chain.Header) { signal(k.rounds) }
 
 func signal(c chan<- struct{}) {
 	select {
@@ -118,8 +118,8 @@ func signal(c chan<- struct{}) {
 }
 
 // Broadcasted tells what became of a broadcast; it does not wait. It is the sender's hook.
-func (k *Keeper) Broadcasted(key common.Address, o chain.Outcome) {
-	against, known := blames(o)
+func (k *KeyMonitor) Broadcasted(key common.Address, o chain.Outcome) {
+	against, known := countsAgainstKey(o)
 	if !known {
 		return
 	}
@@ -137,14 +137,14 @@ func (k *Keeper) Broadcasted(key common.Address, o chain.Outcome) {
 }
 
 // Signed tells whether a key's signer has signed; it does not wait. It is the sender's hook.
-func (k *Keeper) Signed(key common.Address, err error) {
+func (k *KeyMonitor) Signed(key common.Address, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if err == nil {
 		delete(k.unsigned, key)
 		return
 	}
-	s := silence{failures: k.unsigned[key].failures + 1, last: time.Now()}
+	s := signerFailures{failures: k.unsigned[key].failures + 1, last: time.Now()}
 	k.unsigned[key] = s
 	if s.failures%k.cfg.Refusals == 0 {
 		k.due[key] = "its signer fails"
@@ -152,8 +152,8 @@ func (k *Keeper) Signed(key common.Address, err error) {
 	}
 }
 
-// silent reports whether a key's signer has failed lately, repeatedly, and not signed since.
-func (k *Keeper) silent(key common.Address) bool {
+// signerFailing reports whether a key's signer has failed lately, repeatedly, and not signed since.
+func (k *KeyMonitor) signerFailing(key common.Address) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	s := k.unsigned[key]
@@ -164,7 +164,7 @@ func (k *Keeper) silent(key common.Address) bool {
 const idleAfter = 10 * time.Second
 
 // Run looks after the keys until ctx ends, and returns nil then.
-func (k *Keeper) Run(ctx context.Context) error {
+func (k *KeyMonitor) Run(ctx context.Context) error {
 	if k.cfg.TopUp != nil && k.cfg.SwitchedOff {
 		k.cfg.Log.Warn("top-ups stopped", "reason", "RELAYER_ENABLED is false")
 	}
@@ -181,15 +181,15 @@ func (k *Keeper) Run(ctx context.Context) error {
 				k.cfg.Metrics.cost.Reset()
 			}
 		case <-k.failed:
-			k.takeOut(ctx)
+			k.disableKeys(ctx)
 		case <-k.rounds:
 			followed = time.Now()
-			k.takeOut(ctx) // what failed before
+			k.disableKeys(ctx) // what failed before
 			if time.Since(looked) < k.cfg.Interval {
 				continue
 			}
 			looked = time.Now()
-			if err := k.look(ctx); err != nil && ctx.Err() == nil {
+			if err := k.refreshBalances(ctx); err != nil && ctx.Err() == nil {
 				k.cfg.Metrics.failures.Inc()
 				k.cfg.Log.Warn("keys could not be looked after", "err", err)
 			}
@@ -197,18 +197,18 @@ func (k *Keeper) Run(ctx context.Context) error {
 	}
 }
 
-// takeOut disables the keys that nodes refuse. It retries a failed write later.
-func (k *Keeper) takeOut(ctx context.Context) {
+// disableKeys disables the keys that nodes refuse. It retries a failed write later.
+func (k *KeyMonitor) disableKeys(ctx context.Context) {
 	k.mu.Lock()
 	due := k.due
 	k.due = map[common.Address]string{}
 	k.mu.Unlock()
 	for key, why := range due {
-		_, err := k.observe(ctx, []ledger.Look{{Key: key}}, func(now *relayer.Key, at time.Time) *ledger.Decision {
+		_, err := k.observe(ctx, []ledger.BalanceReading{{Key: key}}, func(now *relayer.Key, at time.Time) *ledger.KeyStateChange {
 			if !now.Enabled {
 				return nil
 			}
-			return &ledger.Decision{Reason: repeatedErrors + ": " + why, Until: at.Add(k.cfg.Cooldown), Error: why}
+			return &ledger.KeyStateChange{Reason: repeatedErrors + ": " + why, Until: at.Add(k.cfg.Cooldown), Error: why}
 		})
 		if err != nil && ctx.Err() == nil {
 			k.cfg.Log.Warn("key could not be disabled", "relayer", key, "outcome", why, "err", err)
@@ -219,8 +219,8 @@ func (k *Keeper) takeOut(ctx context.Context) {
 	}
 }
 
-// look reads balances, writes them down, decides, and tops up.
-func (k *Keeper) look(ctx context.Context) error {
+// refreshBalances reads balances, writes them down, decides, and tops up.
+func (k *KeyMonitor) refreshBalances(ctx context.Context) error {
 	if err := k.count(ctx); err != nil {
 		return err
 	}
@@ -237,14 +237,14 @@ func (k *Keeper) look(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	looks := make([]ledger.Look, len(funds))
+	looks := make([]ledger.BalanceReading, len(funds))
 	refused := map[common.Address]bool{}
 	for i, f := range funds {
-		looks[i] = ledger.Look{Key: addresses[i], Balance: balances[i], Funds: f}
-		refused[addresses[i]] = f.Refused || k.silent(addresses[i])
+		looks[i] = ledger.BalanceReading{Key: addresses[i], Balance: balances[i], Funds: f}
+		refused[addresses[i]] = f.Refused || k.signerFailing(addresses[i])
 	}
-	if _, err := k.observe(ctx, looks, func(now *relayer.Key, at time.Time) *ledger.Decision {
-		return k.cfg.judge(now, refused[now.Address], at)
+	if _, err := k.observe(ctx, looks, func(now *relayer.Key, at time.Time) *ledger.KeyStateChange {
+		return k.cfg.evaluateBalance(now, refused[now.Address], at)
 	}); err != nil {
 		return err
 	}
@@ -255,8 +255,8 @@ func (k *Keeper) look(ctx context.Context) error {
 }
 
 // observe writes down, announces and logs.
-func (k *Keeper) observe(ctx context.Context, looks []ledger.Look, decide func(*relayer.Key, time.Time) *ledger.Decision) ([]*relayer.Key, error) {
-	switched, err := k.cfg.Ledger.Observe(ctx, looks, decide, k.announce)
+func (k *KeyMonitor) observe(ctx context.Context, looks []ledger.BalanceReading, decide func(*relayer.Key, time.Time) *ledger.KeyStateChange) ([]*relayer.Key, error) {
+	switched, err := k.cfg.Ledger.RecordBalances(ctx, looks, decide, k.announce)
 	for _, key := range switched {
 		log := k.cfg.Log.With("relayer", key.Address, "balance", key.Balance, "min_balance", key.MinBalance)
 		if key.Enabled {
@@ -270,7 +270,7 @@ func (k *Keeper) observe(ctx context.Context, looks []ledger.Look, decide func(*
 	return switched, err
 }
 
-func (k *Keeper) announce(ctx context.Context, tx pgx.Tx, key *relayer.Key) error {
+func (k *KeyMonitor) announce(ctx context.Context, tx pgx.Tx, key *relayer.Key) error {
 	if k.cfg.Outbox == nil || len(k.cfg.Ledger.Targets) == 0 {
 		return nil
 	}
@@ -284,7 +284,7 @@ func (k *Keeper) announce(ctx context.Context, tx pgx.Tx, key *relayer.Key) erro
 
 // topUp gives ether to the keys that lack it. That one gets none is no reason for the others, nor is it a look that failed:
 // the balances are known.
-func (k *Keeper) topUp(ctx context.Context, looks []ledger.Look) {
+func (k *KeyMonitor) topUp(ctx context.Context, looks []ledger.BalanceReading) {
 	for _, look := range looks {
 		key := look.Funds.Key
 		if key.Funding || key.Paused || look.Balance.Cmp(k.cfg.TopUp.Threshold) >= 0 {
@@ -302,7 +302,7 @@ func (k *Keeper) topUp(ctx context.Context, looks []ledger.Look) {
 const topUpsPending = 16
 
 // fund writes a top-up down for a key with so much.
-func (k *Keeper) fund(ctx context.Context, key common.Address, balance *big.Int) (*relayer.Transaction, error) {
+func (k *KeyMonitor) fund(ctx context.Context, key common.Address, balance *big.Int) (*relayer.Transaction, error) {
 	top := k.cfg.TopUp
 	fees, err := k.cfg.Chain.Fees(ctx)
 	if err != nil {
@@ -313,14 +313,14 @@ func (k *Keeper) fund(ctx context.Context, key common.Address, balance *big.Int)
 		amount = top.Most
 	}
 	return k.cfg.Ledger.TopUp(ctx, ledger.TopUp{
-		From: top.From, To: key, Amount: amount, PerDay: top.PerDay, Quiet: top.Quiet, Cap: topUpsPending,
+		From: top.From, To: key, Amount: amount, PerDay: top.PerDay, Quiet: top.Cooldown, Cap: topUpsPending,
 		Fee: sender.Price(&relayer.Request{Speed: relayer.Fast}, fees, top.MaxFee).MaxFee,
 		Gas: k.cfg.Chain.TransferGas(ctx, top.From, key, false),
 	})
 }
 
 // toppedUp counts, logs and passes on.
-func (k *Keeper) toppedUp(key *relayer.Key, tx *relayer.Transaction, err error) {
+func (k *KeyMonitor) toppedUp(key *relayer.Key, tx *relayer.Transaction, err error) {
 	outcome := "sent"
 	_, limited := errors.AsType[*relayer.LimitError](err)
 	_, poor := errors.AsType[*relayer.FundsError](err)
@@ -344,7 +344,7 @@ func (k *Keeper) toppedUp(key *relayer.Key, tx *relayer.Transaction, err error) 
 	k.cfg.Metrics.toppedUp.Add(ether(tx.Value))
 	k.cfg.Log.Info("key is topped up", "relayer", key.Address, "from", tx.From, "wei", tx.Value, "tx", tx.ID)
 	if k.cfg.Sign != nil {
-		k.cfg.Sign(sender.First(tx))
+		k.cfg.Sign(sender.NewJob(tx))
 	}
 }
 
@@ -352,7 +352,7 @@ func (k *Keeper) toppedUp(key *relayer.Key, tx *relayer.Transaction, err error) 
 const typicalGas = 100_000
 
 // price shows what a transaction costs. Where no node tells, what was known stays.
-func (k *Keeper) price(ctx context.Context) {
+func (k *KeyMonitor) price(ctx context.Context) {
 	fees, err := k.cfg.Chain.Fees(ctx)
 	if err != nil {
 		return
@@ -362,8 +362,8 @@ func (k *Keeper) price(ctx context.Context) {
 }
 
 // count shows what today's budgets have spent.
-func (k *Keeper) count(ctx context.Context) error {
-	spending, err := k.cfg.Ledger.Spending(ctx)
+func (k *KeyMonitor) count(ctx context.Context) error {
+	spending, err := k.cfg.Ledger.BudgetUsage(ctx)
 	if err != nil {
 		return err
 	}

@@ -34,7 +34,7 @@ func funded(t *testing.T, funder int64, funds ...int64) (f *fixture, o relaytest
 	o.Funder = keyringtest.Signers(keyringtest.Keys(t, t.Name()+" funder", 1))[0]
 	from = o.Funder.Address()
 	f.chain.Fund(milli(funder), from)
-	o.TopUp = &safeguard.TopUp{From: from, Threshold: milli(1000), Target: milli(5000), PerDay: testchain.Ether(1000), Quiet: 200 * time.Millisecond}
+	o.TopUp = &safeguard.TopUp{From: from, Threshold: milli(1000), Target: milli(5000), PerDay: testchain.Ether(1000), Cooldown: 200 * time.Millisecond}
 	return f, o, from
 }
 
@@ -197,9 +197,9 @@ func TestTopUpsAreExactUnderConcurrency(t *testing.T) {
 		require.Equal(t, 1, n, key)
 	}
 	require.Equal(t, big.NewInt(100), sum)
-	spending, err := l.Spending(t.Context())
+	spending, err := l.BudgetUsage(t.Context())
 	require.NoError(t, err)
-	require.Equal(t, []ledger.Spent{{Scope: "topup", Wei: big.NewInt(100)}}, spending)
+	require.Equal(t, []ledger.Usage{{Scope: "topup", Wei: big.NewInt(100)}}, spending)
 }
 
 // Balances may be read from a node that lags behind a top-up that is final already.

@@ -7,9 +7,9 @@ import (
 	"github.com/google/uuid"
 )
 
-// desk is where one key's jobs are signed, by goroutines of its own that end when nothing is left to do: a signer that hangs
+// signQueue is where one key's jobs are signed, by goroutines of its own that end when nothing is left to do: a signer that hangs
 // holds up its own key only. The Sender's mutex guards it.
-type desk struct {
+type signQueue struct {
 	jobs  []*Job
 	known map[jobID]bool // waiting, or being signed
 	busy  int            // goroutines
@@ -35,7 +35,7 @@ func (s *Sender) Sign(jobs ...*Job) {
 	for _, j := range jobs {
 		d := s.desks[j.Tx.From]
 		if d == nil {
-			d = &desk{known: map[jobID]bool{}}
+			d = &signQueue{known: map[jobID]bool{}}
 			s.desks[j.Tx.From] = d
 		}
 		if d.known[j.id()] {
@@ -43,36 +43,36 @@ func (s *Sender) Sign(jobs ...*Job) {
 		}
 		d.known[j.id()] = true
 		d.jobs = append(d.jobs, j)
-		s.staff(d)
+		s.startWorker(d)
 	}
 }
 
-// staff has one more goroutine work at a desk, as long as there may be more. s.mu is held.
-func (s *Sender) staff(d *desk) {
+// startWorker has one more goroutine work at a desk, as long as there may be more. s.mu is held.
+func (s *Sender) startWorker(d *signQueue) {
 	if s.begin != nil && d.busy < s.cfg.Signers {
 		d.busy++
 		s.signers.Go(func() { s.begin(d) })
 	}
 }
 
-// open has what was given before Run signed, and what comes from here on, until ctx ends.
-func (s *Sender) open(ctx context.Context) {
+// startSigning has what was given before Run signed, and what comes from here on, until ctx ends.
+func (s *Sender) startSigning(ctx context.Context) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.begin = func(d *desk) {
+	s.begin = func(d *signQueue) {
 		for j := s.next(d, nil); j != nil && ctx.Err() == nil; j = s.next(d, j) {
 			s.sign(ctx, j)
 		}
 	}
 	for _, d := range s.desks {
 		for range d.jobs {
-			s.staff(d)
+			s.startWorker(d)
 		}
 	}
 }
 
-// shut takes nothing more, and returns when nobody signs any more.
-func (s *Sender) shut() {
+// stopSigning takes nothing more, and returns when nobody signs any more.
+func (s *Sender) stopSigning() {
 	s.mu.Lock()
 	s.stopped = true
 	s.mu.Unlock()
@@ -80,7 +80,7 @@ func (s *Sender) shut() {
 }
 
 // next takes a desk's next job, if there is one; the one before is done.
-func (s *Sender) next(d *desk, done *Job) *Job {
+func (s *Sender) next(d *signQueue, done *Job) *Job {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if done != nil {
@@ -108,12 +108,12 @@ func (s *Sender) sign(ctx context.Context, j *Job) {
 
 // signOne makes the attempt.
 func (s *Sender) signOne(ctx context.Context, j *Job) error {
-	if j.Offer.MaxFee == nil {
+	if j.Bid.MaxFee == nil {
 		fees, err := s.cfg.Chain.Fees(ctx)
 		if err != nil {
 			return fmt.Errorf("ask for fees: %w", err)
 		}
-		j.Offer = s.first(j.Tx, j.Purpose, fees)
+		j.Bid = s.first(j.Tx, j.Purpose, fees)
 	}
 	if j.Gas == 0 {
 		j.Gas = s.gasLimit(ctx, j.Tx, j.Purpose, nil)

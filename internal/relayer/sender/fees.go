@@ -10,16 +10,16 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 )
 
-// Offer is what a transaction offers for each unit of gas, wei.
-type Offer struct {
+// FeeBid is what a transaction offers for each unit of gas, wei.
+type FeeBid struct {
 	// MaxFee, or the gas price of a transaction of the old kind.
 	MaxFee *big.Int
 	// Tip is nil for the old kind.
 	Tip *big.Int
 }
 
-// OfferOf is what an attempt offered.
-func OfferOf(a *relayer.Attempt) Offer { return Offer{MaxFee: a.MaxFee, Tip: a.MaxPriorityFee} }
+// FeeBidOf is what an attempt offered.
+func FeeBidOf(a *relayer.Attempt) FeeBid { return FeeBid{MaxFee: a.MaxFee, Tip: a.MaxPriorityFee} }
 
 var speeds = map[relayer.Speed]chain.Speed{
 	relayer.SafeLow: chain.SafeLow, relayer.Average: chain.Average, relayer.Fast: chain.Fast, relayer.Fastest: chain.Fastest,
@@ -30,12 +30,12 @@ const baseFeeRoom = 2
 
 // Price decides what to offer for a request: what it asks for itself, else what its speed and the chain say. cap, if not
 // nil, bounds what comes of the chain; what a caller asked for was bounded when it was accepted.
-func Price(r *relayer.Request, fees chain.Fees, limit *big.Int) Offer {
+func Price(r *relayer.Request, fees chain.Fees, limit *big.Int) FeeBid {
 	switch {
 	case r.GasPrice != nil:
-		return Offer{MaxFee: r.GasPrice}
+		return FeeBid{MaxFee: r.GasPrice}
 	case r.MaxFee != nil:
-		o := Offer{MaxFee: r.MaxFee, Tip: r.MaxPriorityFee}
+		o := FeeBid{MaxFee: r.MaxFee, Tip: r.MaxPriorityFee}
 		if o.Tip == nil {
 			o.Tip = new(big.Int)
 			if fees.EIP1559 {
@@ -44,20 +44,20 @@ func Price(r *relayer.Request, fees chain.Fees, limit *big.Int) Offer {
 		}
 		return o.capped(r.MaxFee)
 	case !fees.EIP1559:
-		return Offer{MaxFee: fees.Price(speed(r.Speed))}.capped(limit)
+		return FeeBid{MaxFee: fees.Price(speed(r.Speed))}.capped(limit)
 	}
 	tip := fees.Tips[speed(r.Speed)]
 	if r.MaxPriorityFee != nil {
 		tip = r.MaxPriorityFee
 	}
 	most := new(big.Int).Mul(fees.BaseFee, big.NewInt(baseFeeRoom))
-	return Offer{MaxFee: most.Add(most, tip), Tip: tip}.capped(limit)
+	return FeeBid{MaxFee: most.Add(most, tip), Tip: tip}.capped(limit)
 }
 
-// Market is what the chain asks for at a speed, for a transaction of the old kind or the new one.
-func Market(s relayer.Speed, old bool, fees chain.Fees, limit *big.Int) Offer {
+// MarketFee is what the chain asks for at a speed, for a transaction of the old kind or the new one.
+func MarketFee(s relayer.Speed, old bool, fees chain.Fees, limit *big.Int) FeeBid {
 	if old {
-		return Offer{MaxFee: fees.Price(speed(s))}.capped(limit)
+		return FeeBid{MaxFee: fees.Price(speed(s))}.capped(limit)
 	}
 	return Price(&relayer.Request{Speed: s}, fees, limit)
 }
@@ -69,7 +69,7 @@ func speed(s relayer.Speed) chain.Speed {
 	return chain.Fast
 }
 
-func (o Offer) capped(limit *big.Int) Offer {
+func (o FeeBid) capped(limit *big.Int) FeeBid {
 	if limit == nil {
 		return o
 	}
@@ -87,10 +87,10 @@ var ErrAtCap = errors.New("the next replacement would be above the cap")
 
 // Bump decides what a replacement offers: what the chain asks for now, and at least a tenth more than before in both,
 // which is what nodes want to see (geth: legacypool's PriceBump). It fails with [ErrAtCap].
-func Bump(before, now Offer, limit *big.Int) (Offer, error) {
-	next := Offer{MaxFee: larger(tenthMore(before.MaxFee), now.MaxFee)}
+func Bump(before, now FeeBid, limit *big.Int) (FeeBid, error) {
+	next := FeeBid{MaxFee: larger(bumpTenPercent(before.MaxFee), now.MaxFee)}
 	if before.Tip != nil {
-		next.Tip = tenthMore(before.Tip)
+		next.Tip = bumpTenPercent(before.Tip)
 		if now.Tip != nil {
 			next.Tip = larger(next.Tip, now.Tip)
 		}
@@ -101,12 +101,12 @@ func Bump(before, now Offer, limit *big.Int) (Offer, error) {
 	}
 	// What the chain asks for may be above the cap, where a tenth more is not.
 	next.MaxFee = limit
-	if least := tenthMore(before.MaxFee); limit.Cmp(least) < 0 {
-		return Offer{}, ErrAtCap
+	if least := bumpTenPercent(before.MaxFee); limit.Cmp(least) < 0 {
+		return FeeBid{}, ErrAtCap
 	}
 	if next.Tip != nil && next.Tip.Cmp(limit) > 0 {
-		if next.Tip = limit; limit.Cmp(tenthMore(before.Tip)) < 0 {
-			return Offer{}, ErrAtCap
+		if next.Tip = limit; limit.Cmp(bumpTenPercent(before.Tip)) < 0 {
+			return FeeBid{}, ErrAtCap
 		}
 	}
 	return next, nil
@@ -124,8 +124,8 @@ func headroom(limit *big.Int) *big.Int {
 	return room
 }
 
-// tenthMore rounds up, and adds at least one.
-func tenthMore(n *big.Int) *big.Int {
+// bumpTenPercent rounds up, and adds at least one.
+func bumpTenPercent(n *big.Int) *big.Int {
 	more := new(big.Int).Mul(n, big.NewInt(110))
 	more.Add(more, big.NewInt(99)).Div(more, big.NewInt(100))
 	if more.Cmp(n) <= 0 {
@@ -135,8 +135,8 @@ func tenthMore(n *big.Int) *big.Int {
 }
 
 // atLeast returns the larger of both fees.
-func atLeast(before, now Offer) Offer {
-	next := Offer{MaxFee: larger(before.MaxFee, now.MaxFee), Tip: before.Tip}
+func atLeast(before, now FeeBid) FeeBid {
+	next := FeeBid{MaxFee: larger(before.MaxFee, now.MaxFee), Tip: before.Tip}
 	if before.Tip != nil && now.Tip != nil {
 		next.Tip = larger(before.Tip, now.Tip)
 	}
@@ -151,7 +151,7 @@ func larger(a, b *big.Int) *big.Int {
 }
 
 // build makes the transaction to be signed.
-func build(tx *relayer.Transaction, purpose relayer.Purpose, gas uint64, offer Offer, chainID *big.Int) *types.Transaction {
+func build(tx *relayer.Transaction, purpose relayer.Purpose, gas uint64, offer FeeBid, chainID *big.Int) *types.Transaction {
 	to, value, data := tx.To, tx.Value, tx.Data
 	if purpose == relayer.PurposeNoop {
 		to, value, data = new(tx.From), new(big.Int), nil

@@ -67,15 +67,15 @@ type Sender struct {
 	cfg     Config
 	chainID *big.Int
 
-	signed chan *Job
-	lanes  []chan *relayer.Attempt
-	said   chan ledger.Broadcast
+	signed  chan *Job
+	lanes   []chan *relayer.Attempt
+	results chan ledger.Broadcast
 
 	signers sync.WaitGroup
 	mu      sync.Mutex
-	desks   map[common.Address]*desk
-	begin   func(*desk) // works at a desk; nil before Run
-	stopped bool        // nothing more is taken
+	desks   map[common.Address]*signQueue
+	begin   func(*signQueue) // works at a desk; nil before Run
+	stopped bool             // nothing more is taken
 }
 
 // Job is a transaction to sign for.
@@ -84,16 +84,16 @@ type Job struct {
 	Tx      *relayer.Transaction
 	Number  int // of the attempt
 	Purpose relayer.Purpose
-	// Offer as decided; zero: as the request and the chain say.
-	Offer Offer
+	// Bid as decided; zero: as the request and the chain say.
+	Bid FeeBid
 	// Gas limit as decided; 0: see [Sender.gasLimit].
 	Gas uint64
 
 	attempt *relayer.Attempt
 }
 
-// First is the job for the next attempt of a transaction that has a nonce without bytes.
-func First(tx *relayer.Transaction) *Job {
+// NewJob is the job for the next attempt of a transaction that has a nonce without bytes.
+func NewJob(tx *relayer.Transaction) *Job {
 	j := &Job{Tx: tx, Number: tx.Attempts + 1, Purpose: relayer.PurposeSend}
 	if tx.Kind == relayer.KindNoop || tx.Intent != relayer.IntentSend {
 		j.Purpose = relayer.PurposeNoop
@@ -111,9 +111,9 @@ const (
 // group bounds what one statement stores, or one call broadcasts.
 const group = 256
 
-// recordPause is how long results of broadcasts may wait to be stored together with later ones. No caller waits for them,
+// recordBatchWindow is how long results of broadcasts may wait to be stored together with later ones. No caller waits for them,
 // and each commit delays the commits of callers who post.
-const recordPause = 25 * time.Millisecond
+const recordBatchWindow = 25 * time.Millisecond
 
 // storePause is how long signed attempts may wait to be stored together with later ones. No caller waits for them, and each
 // commit delays the commits of callers who post.
@@ -139,7 +139,7 @@ func New(cfg Config) *Sender {
 	}
 	s := &Sender{
 		cfg: cfg, chainID: new(big.Int).SetUint64(cfg.ChainID),
-		signed: make(chan *Job, group), said: make(chan ledger.Broadcast, group), desks: map[common.Address]*desk{},
+		signed: make(chan *Job, group), results: make(chan ledger.Broadcast, group), desks: map[common.Address]*signQueue{},
 	}
 	for range cfg.Lanes {
 		s.lanes = append(s.lanes, make(chan *relayer.Attempt, group))
@@ -155,7 +155,7 @@ func (s *Sender) Run(ctx context.Context) error {
 	work := context.WithoutCancel(ctx)
 	signing, giveUp := context.WithCancel(work)
 	defer giveUp()
-	s.open(signing)
+	s.startSigning(signing)
 	for _, lane := range s.lanes {
 		lanes.Go(func() error { s.broadcast(work, lane); return nil })
 	}
@@ -164,7 +164,7 @@ func (s *Sender) Run(ctx context.Context) error {
 	recorder.Go(func() error { s.record(work); return nil })
 	<-ctx.Done()
 	late := time.AfterFunc(stopLimit, giveUp)
-	s.shut()
+	s.stopSigning()
 	late.Stop()
 	close(s.signed)
 	_ = rest.Wait()
@@ -172,7 +172,7 @@ func (s *Sender) Run(ctx context.Context) error {
 		close(lane)
 	}
 	_ = lanes.Wait()
-	close(s.said)
+	close(s.results)
 	return recorder.Wait()
 }
 
@@ -185,7 +185,7 @@ func (s *Sender) Resend(ctx context.Context, attempts []*relayer.Attempt) ([]cha
 	results := s.cfg.Chain.Send(ctx, raws(attempts))
 	said := make([]ledger.Broadcast, len(attempts))
 	for i, a := range attempts {
-		said[i] = s.judge(a, results[i])
+		said[i] = s.toBroadcast(a, results[i])
 		said[i].Pause, said[i].MaxPause = s.cfg.Pause, s.cfg.MaxPause
 	}
 	return results, s.cfg.Ledger.RecordBroadcasts(ctx, said)
@@ -194,16 +194,16 @@ func (s *Sender) Resend(ctx context.Context, attempts []*relayer.Attempt) ([]cha
 // Next signs the attempt that comes after the given ones, the transaction's whole history, with what the caller asks for, or
 // the chain, and with fees that beat the last one's. It neither stores nor broadcasts. It fails with [ErrAtCap] where that is above the cap.
 func (s *Sender) Next(ctx context.Context, tx *relayer.Transaction, purpose relayer.Purpose, attempts []*relayer.Attempt) (*relayer.Attempt, error) {
-	return s.successor(ctx, tx, purpose, attempts, false)
+	return s.nextAttempt(ctx, tx, purpose, attempts, false)
 }
 
-// Outbid is Next for what has waited in vain: it offers no less than the chain asks for now, whatever the caller did. A price that
+// NextAtMarketPrice is Next for what has waited in vain: it offers no less than the chain asks for now, whatever the caller did. A price that
 // is far too low would take hours to get there by tenths, and hold up all that comes after it.
-func (s *Sender) Outbid(ctx context.Context, tx *relayer.Transaction, purpose relayer.Purpose, attempts []*relayer.Attempt) (*relayer.Attempt, error) {
-	return s.successor(ctx, tx, purpose, attempts, true)
+func (s *Sender) NextAtMarketPrice(ctx context.Context, tx *relayer.Transaction, purpose relayer.Purpose, attempts []*relayer.Attempt) (*relayer.Attempt, error) {
+	return s.nextAttempt(ctx, tx, purpose, attempts, true)
 }
 
-func (s *Sender) successor(ctx context.Context, tx *relayer.Transaction, purpose relayer.Purpose, attempts []*relayer.Attempt, market bool) (*relayer.Attempt, error) {
+func (s *Sender) nextAttempt(ctx context.Context, tx *relayer.Transaction, purpose relayer.Purpose, attempts []*relayer.Attempt, market bool) (*relayer.Attempt, error) {
 	fees, err := s.cfg.Chain.Fees(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("ask for fees: %w", err)
@@ -216,23 +216,23 @@ func (s *Sender) successor(ctx context.Context, tx *relayer.Transaction, purpose
 	last := latestAt(tx, attempts)
 	job.Gas = s.gasLimit(ctx, tx, purpose, last)
 	if last == nil {
-		job.Offer = s.first(tx, purpose, fees)
+		job.Bid = s.first(tx, purpose, fees)
 		return s.Attempt(ctx, job)
 	}
-	before := OfferOf(last)
+	before := FeeBidOf(last)
 	asked := s.first(tx, purpose, fees) // a tenth more than before may still lift it into the headroom
 	if market {
-		asked = Market(tx.Speed, before.Tip == nil, fees, limit)
+		asked = MarketFee(tx.Speed, before.Tip == nil, fees, limit)
 	}
 	if lacksGas(tx, purpose, last, job.Gas) { // no node has the last attempt, so there is nothing to outbid
-		job.Offer = atLeast(before, asked)
+		job.Bid = atLeast(before, asked)
 		return s.Attempt(ctx, job)
 	}
-	job.Offer, err = Bump(before, asked, limit)
+	job.Bid, err = Bump(before, asked, limit)
 	if errors.Is(err, ErrAtCap) && tx.Intent == relayer.IntentFail && purpose == relayer.PurposeNoop && last.Purpose != relayer.PurposeNoop {
 		// No node accepted the previous attempt, so the no-op need not outbid it. Requiring that would block the nonce where
 		// the cap was lowered since.
-		job.Offer, err = asked, nil
+		job.Bid, err = asked, nil
 	}
 	if err != nil {
 		return nil, err
@@ -259,12 +259,12 @@ func (s *Sender) limit(purpose relayer.Purpose) *big.Int {
 
 // first returns the offer of the first attempt at a nonce. It leaves room for two replacements below the limit, except where
 // the caller set a higher price.
-func (s *Sender) first(tx *relayer.Transaction, purpose relayer.Purpose, fees chain.Fees) Offer {
+func (s *Sender) first(tx *relayer.Transaction, purpose relayer.Purpose, fees chain.Fees) FeeBid {
 	return price(tx, purpose, fees, headroom(s.limit(purpose)))
 }
 
 // price returns what the caller asked for, or the chain. A no-op's price does not depend on the caller's.
-func price(tx *relayer.Transaction, purpose relayer.Purpose, fees chain.Fees, limit *big.Int) Offer {
+func price(tx *relayer.Transaction, purpose relayer.Purpose, fees chain.Fees, limit *big.Int) FeeBid {
 	request := &tx.Request
 	if purpose == relayer.PurposeNoop {
 		request = &relayer.Request{Speed: tx.Speed}
@@ -279,7 +279,7 @@ func (s *Sender) Underbids(ctx context.Context, tx *relayer.Transaction, a *rela
 		return false, fmt.Errorf("ask for fees: %w", err)
 	}
 	tip := a.MaxPriorityFee
-	market := Market(tx.Speed, tip == nil, fees, s.limit(a.Purpose))
+	market := MarketFee(tx.Speed, tip == nil, fees, s.limit(a.Purpose))
 	return a.MaxFee.Cmp(market.MaxFee) < 0 || tip != nil && market.Tip != nil && tip.Cmp(market.Tip) < 0, nil
 }
 
@@ -294,7 +294,7 @@ func (s *Sender) Attempt(ctx context.Context, j *Job) (*relayer.Attempt, error) 
 	}
 	limited, cancel := context.WithTimeout(ctx, signLimit)
 	defer cancel()
-	signed, err := keyring.SignRaw(limited, signer, build(j.Tx, j.Purpose, j.Gas, j.Offer, s.chainID), s.chainID)
+	signed, err := keyring.SignRaw(limited, signer, build(j.Tx, j.Purpose, j.Gas, j.Bid, s.chainID), s.chainID)
 	if ctx.Err() == nil { // otherwise it is the caller who gave up
 		s.cfg.Signed(j.Tx.From, err)
 	}
@@ -303,7 +303,7 @@ func (s *Sender) Attempt(ctx context.Context, j *Job) (*relayer.Attempt, error) 
 	}
 	return &relayer.Attempt{
 		TxID: j.Tx.ID, Number: j.Number, From: j.Tx.From, Nonce: *j.Tx.Nonce, Purpose: j.Purpose, Hash: signed.Hash, Raw: signed.Raw,
-		MaxFee: j.Offer.MaxFee, MaxPriorityFee: j.Offer.Tip,
+		MaxFee: j.Bid.MaxFee, MaxPriorityFee: j.Bid.Tip,
 	}, nil
 }
 
@@ -338,13 +338,13 @@ func (s *Sender) store(ctx context.Context) {
 		for i, a := range attempts {
 			if stored[i] {
 				s.cfg.Metrics.attempts.WithLabelValues(string(a.Purpose)).Inc()
-				s.lane(a.From) <- a
+				s.broadcastShard(a.From) <- a
 			}
 		}
 	}
 }
 
-func (s *Sender) lane(key common.Address) chan<- *relayer.Attempt {
+func (s *Sender) broadcastShard(key common.Address) chan<- *relayer.Attempt {
 	return s.lanes[int(key[len(key)-1])%len(s.lanes)]
 }
 
@@ -356,7 +356,7 @@ func (s *Sender) broadcast(ctx context.Context, lane <-chan *relayer.Attempt) {
 		}
 		slices.SortFunc(attempts, func(a, b *relayer.Attempt) int { return cmp.Compare(a.Nonce, b.Nonce) })
 		for i, result := range s.cfg.Chain.Send(ctx, raws(attempts)) {
-			s.said <- s.judge(attempts[i], result)
+			s.results <- s.toBroadcast(attempts[i], result)
 		}
 	}
 }
@@ -369,8 +369,8 @@ func raws(attempts []*relayer.Attempt) []chain.Raw {
 	return out
 }
 
-// judge says what a node's word means. Whatever it said, the bytes count as possibly sent.
-func (s *Sender) judge(a *relayer.Attempt, r chain.Result) ledger.Broadcast {
+// toBroadcast says what a node's word means. Whatever it said, the bytes count as possibly sent.
+func (s *Sender) toBroadcast(a *relayer.Attempt, r chain.Result) ledger.Broadcast {
 	s.cfg.Metrics.broadcasts.WithLabelValues(outcomeLabel(r.Outcome)).Inc()
 	s.cfg.Broadcasted(a.From, r.Outcome)
 	b := ledger.Broadcast{TxID: a.TxID, Number: a.Number, From: a.From, Nonce: a.Nonce, Hash: a.Hash, Status: relayer.Allocated}
@@ -389,7 +389,7 @@ func (s *Sender) judge(a *relayer.Attempt, r chain.Result) ledger.Broadcast {
 }
 
 func (s *Sender) record(ctx context.Context) {
-	for said := range groups(s.said, recordPause) {
+	for said := range groups(s.results, recordBatchWindow) {
 		// Of one transaction the last word about its latest attempt counts: lanes are in order, what is resent is not.
 		latest := map[[16]byte]int{}
 		for i, b := range said {
@@ -417,7 +417,7 @@ func groups[T any](c <-chan T, pause time.Duration) func(yield func([]T) bool) {
 		var next time.Time
 		for first := range c {
 			all := []T{first}
-			more(&all, c, time.Until(next))
+			collectBatch(&all, c, time.Until(next))
 			next = time.Now().Add(pause)
 			if !yield(all) {
 				return
@@ -426,8 +426,8 @@ func groups[T any](c <-chan T, pause time.Duration) func(yield func([]T) bool) {
 	}
 }
 
-// more adds what comes while there is room and time.
-func more[T any](all *[]T, c <-chan T, wait time.Duration) {
+// collectBatch adds what comes while there is room and time.
+func collectBatch[T any](all *[]T, c <-chan T, wait time.Duration) {
 	var late <-chan time.Time
 	if wait > 0 {
 		late = time.After(wait)

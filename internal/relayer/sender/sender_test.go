@@ -118,7 +118,7 @@ func TestStoredThenSentInOrder(t *testing.T) {
 	nonceOf := map[uuid.UUID]uint64{}
 	for nonce := range uint64(100) {
 		for _, key := range keys {
-			j := First(tx(key, nonce))
+			j := NewJob(tx(key, nonce))
 			nonceOf[j.Tx.ID] = nonce
 			jobs = append(jobs, j)
 		}
@@ -136,7 +136,7 @@ func TestStoredThenSentInOrder(t *testing.T) {
 func TestWhatIsNotStoredIsNotSent(t *testing.T) {
 	t.Parallel()
 	s, p, keys := setup(t)
-	ours, theirs := First(tx(keys[0], 0)), First(tx(keys[0], 1))
+	ours, theirs := NewJob(tx(keys[0], 0)), NewJob(tx(keys[0], 1))
 	p.lost[theirs.Tx.ID] = true
 	run(t, s, ours, theirs)
 	require.Len(t, p.sent, 1)
@@ -145,7 +145,7 @@ func TestWhatIsNotStoredIsNotSent(t *testing.T) {
 
 	s, p, keys = setup(t)
 	p.storeErr = errors.New("the database is away")
-	run(t, s, First(tx(keys[0], 0)))
+	run(t, s, NewJob(tx(keys[0], 0)))
 	require.Empty(t, p.sent)
 }
 
@@ -153,7 +153,7 @@ func TestNothingIsSentWhileNotReady(t *testing.T) {
 	t.Parallel()
 	foreign := errors.New("another chain")
 	s, p, keys := setup(t, func(c *Config) { c.Ready = func() error { return foreign } })
-	run(t, s, First(tx(keys[0], 0)))
+	run(t, s, NewJob(tx(keys[0], 0)))
 	require.Empty(t, p.sent)
 	_, err := s.Resend(t.Context(), []*relayer.Attempt{{}})
 	require.ErrorIs(t, err, foreign)
@@ -169,7 +169,7 @@ func TestWhatNodesSay(t *testing.T) {
 	} {
 		s, p, keys := setup(t)
 		p.outcome = outcome
-		run(t, s, First(tx(keys[0], 0)))
+		run(t, s, NewJob(tx(keys[0], 0)))
 		require.Len(t, p.recorded, 1)
 		require.Equal(t, want, p.recorded[0].Status, outcome.String())
 		require.Equal(t, want == relayer.Broadcasted, p.recorded[0].Error == "", outcome.String())
@@ -181,9 +181,9 @@ func TestNoopsAreSentToOneself(t *testing.T) {
 	s, _, keys := setup(t)
 	canceled := tx(keys[0], 7)
 	canceled.Intent, canceled.Data = relayer.IntentCancel, []byte{1}
-	j := First(canceled)
+	j := NewJob(canceled)
 	require.Equal(t, relayer.PurposeNoop, j.Purpose)
-	built := build(canceled, j.Purpose, 30_000, Offer{wei(2), wei(1)}, s.chainID)
+	built := build(canceled, j.Purpose, 30_000, FeeBid{wei(2), wei(1)}, s.chainID)
 	require.Equal(t, keys[0], *built.To())
 	require.Zero(t, built.Value().Sign())
 	require.Empty(t, built.Data())
@@ -218,7 +218,7 @@ func TestNextAttempt(t *testing.T) {
 		next, err = s.Next(t.Context(), pending, relayer.PurposeReplace, []*relayer.Attempt{cheap})
 		require.NoError(t, err)
 		require.Equal(t, own, next.MaxFee.String())
-		next, err = s.Outbid(t.Context(), pending, relayer.PurposeSend, []*relayer.Attempt{cheap})
+		next, err = s.NextAtMarketPrice(t.Context(), pending, relayer.PurposeSend, []*relayer.Attempt{cheap})
 		require.NoError(t, err)
 		require.Equal(t, market, next.MaxFee.String())
 	}
@@ -237,9 +237,9 @@ func TestWordOfTheLatestAttemptIsRecorded(t *testing.T) {
 		{TxID: other, Number: 1, From: keys[1], Status: relayer.Allocated}, {TxID: other, Number: 1, From: keys[1], Status: relayer.Broadcasted},
 		{TxID: one, Number: 1, From: keys[0], Status: relayer.Allocated},
 	} {
-		s.said <- b
+		s.results <- b
 	}
-	close(s.said)
+	close(s.results)
 	s.record(t.Context())
 	require.Equal(t, []ledger.Broadcast{
 		{TxID: one, Number: 3, From: keys[0], Status: relayer.Broadcasted}, {TxID: other, Number: 1, From: keys[1], Status: relayer.Broadcasted},
@@ -309,12 +309,12 @@ func TestNext_NoopExceedsTheCapByTheFactor(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, wei(1100), noop.MaxFee)
 	require.Equal(t, wei(1100), noop.MaxPriorityFee)
-	noop, err = s.Outbid(t.Context(), canceled, relayer.PurposeNoop, at(2700, relayer.PurposeNoop))
+	noop, err = s.NextAtMarketPrice(t.Context(), canceled, relayer.PurposeNoop, at(2700, relayer.PurposeNoop))
 	require.NoError(t, err)
 	require.Equal(t, wei(2970), noop.MaxFee)
-	_, err = s.Outbid(t.Context(), canceled, relayer.PurposeNoop, at(2970, relayer.PurposeNoop))
+	_, err = s.NextAtMarketPrice(t.Context(), canceled, relayer.PurposeNoop, at(2970, relayer.PurposeNoop))
 	require.ErrorIs(t, err, ErrAtCap)
-	_, err = s.Outbid(t.Context(), canceled, relayer.PurposeReplace, at(1000, relayer.PurposeReplace))
+	_, err = s.NextAtMarketPrice(t.Context(), canceled, relayer.PurposeReplace, at(1000, relayer.PurposeReplace))
 	require.ErrorIs(t, err, ErrAtCap, "only no-ops may exceed the cap")
 }
 
@@ -329,7 +329,7 @@ func TestSign_FirstAttemptLeavesRoomForTwoBumps(t *testing.T) {
 	require.LessOrEqual(t, second.MaxFee.Cmp(wei(150)), 0)
 	next := tx(keys[0], 1)
 	next.Intent = relayer.IntentSend
-	job := First(next)
+	job := NewJob(next)
 	run(t, s, job)
 	require.Equal(t, first.MaxFee, job.attempt.MaxFee)
 	require.Len(t, p.sent, 1)
@@ -350,7 +350,7 @@ func TestNext_NoopThatLacksGas_GrowsUpToABound(t *testing.T) {
 		if before != nil {
 			attempts = append(attempts, before)
 		}
-		a, err := s.Outbid(t.Context(), canceled, relayer.PurposeNoop, attempts)
+		a, err := s.NextAtMarketPrice(t.Context(), canceled, relayer.PurposeNoop, attempts)
 		require.NoError(t, err)
 		return a, gasOf(a)
 	}
@@ -386,7 +386,7 @@ func TestAStopDoesNotWaitForSignersLong(t *testing.T) {
 		done := make(chan error, 1)
 		go func() { done <- s.Run(ctx) }()
 		for nonce := range uint64(16) {
-			s.Sign(First(tx(local.Address, nonce)))
+			s.Sign(NewJob(tx(local.Address, nonce)))
 		}
 		<-arrived
 		<-arrived
@@ -417,13 +417,13 @@ func TestHangingSignerHoldsUpItsOwnKeyOnly(t *testing.T) {
 	go func() { done <- s.Run(ctx) }()
 	var jobs []*Job
 	for nonce := range uint64(group + 10) {
-		jobs = append(jobs, First(tx(keys[0].Address, nonce)))
+		jobs = append(jobs, NewJob(tx(keys[0].Address, nonce)))
 	}
 	s.Sign(jobs...)
 	<-arrived
 	<-arrived
 	s.Sign(jobs...)
-	s.Sign(First(tx(keys[1].Address, 0)))
+	s.Sign(NewJob(tx(keys[1].Address, 0)))
 	require.Equal(t, keys[1].Address, <-sent)
 	release()
 	stop()
@@ -443,7 +443,7 @@ func TestStore_SoonAfterAnother_Grouped(t *testing.T) {
 		done := make(chan error, 1)
 		go func() { done <- s.Run(ctx) }()
 		for nonce := range uint64(4) {
-			s.Sign(First(tx(keys[0], nonce)))
+			s.Sign(NewJob(tx(keys[0], nonce)))
 			synctest.Wait()
 			<-time.After(storePause / 4)
 		}

@@ -15,10 +15,10 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer/ledger"
 )
 
-// adopt recognises a transaction that does exactly what ours was to do. It counts as ours, signed by a process whose record of
+// matchForeign recognises a transaction that does exactly what ours was to do. It counts as ours, signed by a process whose record of
 // it was lost: sending ours again under another nonce would execute it twice, which cannot be undone. A block that is older
 // than our row, or a hash that another row has, proves that the transaction is not ours.
-func (r *round) adopt(ctx context.Context, s ledger.Sought, used chain.Used) (bool, error) {
+func (r *round) matchForeign(ctx context.Context, s ledger.MinedCandidate, used chain.Used) (bool, error) {
 	params, err := json.Marshal([]any{used.TxHash})
 	if err != nil {
 		return false, err

@@ -13,8 +13,8 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer/ledger"
 )
 
-// contents are what signed bytes do, and offer.
-func contents(raw []byte) (*relayer.Request, error) {
+// payload are what signed bytes do, and offer.
+func payload(raw []byte) (*relayer.Request, error) {
 	tx := new(types.Transaction)
 	if err := tx.UnmarshalBinary(raw); err != nil {
 		return nil, fmt.Errorf("read signed bytes: %w", err)
@@ -28,13 +28,13 @@ func contents(raw []byte) (*relayer.Request, error) {
 	return r, nil
 }
 
-// alike says that signed bytes do the same, whatever they offer.
-func alike(a, b []byte) (bool, error) {
-	x, err := contents(a)
+// samePayload says that signed bytes do the same, whatever they offer.
+func samePayload(a, b []byte) (bool, error) {
+	x, err := payload(a)
 	if err != nil {
 		return false, err
 	}
-	y, err := contents(b)
+	y, err := payload(b)
 	if err != nil {
 		return false, err
 	}
@@ -44,7 +44,7 @@ func alike(a, b []byte) (bool, error) {
 
 // restore sees to it that transactions have the contents that were mined: a replacement may lose to what it was to
 // replace. It comes before they are recorded as mined, which is what everybody is told.
-func (r *round) restore(ctx context.Context, sought []ledger.Sought, found []ledger.Mined) error {
+func (r *round) restore(ctx context.Context, sought []ledger.MinedCandidate, found []ledger.Mined) error {
 	several := map[uuid.UUID]bool{}
 	for _, s := range sought {
 		several[s.ID] = len(s.Hashes) > 1
@@ -64,11 +64,11 @@ func (r *round) restore(ctx context.Context, sought []ledger.Sought, found []led
 		return err
 	}
 	for _, a := range attempts {
-		mined, err := contents(a.Raw)
+		mined, err := payload(a.Raw)
 		if err != nil {
 			return err
 		}
-		if err := r.cfg.Ledger.Restore(ctx, a.TxID, mined); err != nil {
+		if err := r.cfg.Ledger.SetMinedPayload(ctx, a.TxID, mined); err != nil {
 			return err
 		}
 	}

@@ -23,10 +23,10 @@ const (
 
 // ahead is a count of a key above its next nonce, as successive rounds have found it.
 type ahead struct {
-	rounds int       // since it was last decided that endpoints disagree
-	lowest uint64    // that any endpoint has reported in any of these rounds
-	last   time.Time // the last of them
-	warned bool      // of the disagreement
+	rounds      int       // since it was last decided that endpoints disagree
+	lowestCount uint64    // that any endpoint has reported in any of these rounds
+	last        time.Time // the last of them
+	warned      bool      // of the disagreement
 }
 
 // checkCounts compares the keys with the chain. Where the round's endpoint counts more than was given out, all endpoints are
@@ -69,9 +69,9 @@ func (r *round) checkCounts(ctx context.Context) error {
 
 // report is what the endpoints that answer count of one key.
 type report struct {
-	mined           uint64 // the lowest
-	lowest, highest uint64 // mined or, if that was asked for, pending
-	answers         int
+	mined                uint64 // the lowest
+	lowestCount, highest uint64 // mined or, if that was asked for, pending
+	answers              int
 }
 
 func reportsOf(all []chain.Counts, key int, pending bool) (n report) {
@@ -85,9 +85,9 @@ func reportsOf(all []chain.Counts, key int, pending bool) (n report) {
 			count = max(mined, min(c.Pending[key], ledger.MaxNonce))
 		}
 		if n.answers++; n.answers == 1 {
-			n.mined, n.lowest = mined, count
+			n.mined, n.lowestCount = mined, count
 		}
-		n.mined, n.lowest, n.highest = min(n.mined, mined), min(n.lowest, count), max(n.highest, count)
+		n.mined, n.lowestCount, n.highest = min(n.mined, mined), min(n.lowestCount, count), max(n.highest, count)
 	}
 	return n
 }
@@ -107,32 +107,32 @@ func (r *round) checkCount(ctx context.Context, i int, n report) (done bool, err
 	a := r.ahead[k.Address]
 	switch {
 	case a == nil:
-		a = &ahead{lowest: n.lowest}
+		a = &ahead{lowestCount: n.lowestCount}
 		r.ahead[k.Address] = a
 	case time.Since(a.last) < r.cfg.Tend: // too soon to be another answer
 		return false, nil
 	}
-	a.rounds, a.lowest, a.last = a.rounds+1, min(a.lowest, n.lowest), time.Now()
-	log := r.cfg.Log.With("relayer", k.Address, "next", k.NextNonce, "lowest", a.lowest, "highest", n.highest)
+	a.rounds, a.lowestCount, a.last = a.rounds+1, min(a.lowestCount, n.lowestCount), time.Now()
+	log := r.cfg.Log.With("relayer", k.Address, "next", k.NextNonce, "lowest", a.lowestCount, "highest", n.highest)
 	switch {
 	case a.rounds < agreeingRounds:
 		return false, nil
-	case a.lowest <= k.NextNonce:
-		if !a.warned && n.lowest < n.highest {
+	case a.lowestCount <= k.NextNonce:
+		if !a.warned && n.lowestCount < n.highest {
 			a.warned = true
 			log.Warn("endpoints disagree about a key's transactions; the lowest count is used")
 		}
-		a.rounds, a.lowest = 0, ledger.MaxNonce // one answer that is too low must not decide for good
+		a.rounds, a.lowestCount = 0, ledger.MaxNonce // one answer that is too low must not decide for good
 		return true, nil
-	case a.lowest-k.NextNonce > r.cfg.MaxNonceJump:
-		stopped, err := r.cfg.Ledger.StopJump(ctx, k.Address, k.Era, a.lowest, r.cfg.MaxNonceJump)
+	case a.lowestCount-k.NextNonce > r.cfg.MaxNonceJump:
+		stopped, err := r.cfg.Ledger.StopJump(ctx, k.Address, k.Era, a.lowestCount, r.cfg.MaxNonceJump)
 		if stopped {
 			log.Error("key stopped: nodes count many more transactions than were given out; find out who uses the key, then run `rollcall keys resync`",
 				"bound", r.cfg.MaxNonceJump)
 		}
 		return false, err
 	}
-	raised, err := r.cfg.Ledger.Raise(ctx, k.Address, k.Era, a.lowest)
+	raised, err := r.cfg.Ledger.AdvanceNonce(ctx, k.Address, k.Era, a.lowestCount)
 	if err != nil {
 		return false, err
 	}
@@ -170,7 +170,7 @@ func (r *round) reconcile(ctx context.Context) error {
 	if err != nil || !over {
 		return err
 	}
-	r.beside(r.comparing, func() {
+	r.tryGo(r.comparing, func() {
 		if err := r.compare(ctx); err != nil && ctx.Err() == nil {
 			r.cfg.Log.Warn("database failed over or was restored: nothing new is sent until all nodes have reported their nonces", "err", err)
 		}

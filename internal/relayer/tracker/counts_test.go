@@ -252,7 +252,7 @@ func TestFill_PerHour_IsBounded(t *testing.T) {
 	f.executed()
 	f.exec(`UPDATE relayer_keys SET next_nonce = 1::bigint << 40`)
 	require.Eventually(t, func() bool { return f.key().PendingCount == 3 }, 20*time.Second, 10*time.Millisecond)
-	_, err := f.Ledger.Fill(t.Context(), f.key().Address, f.key().Era, 1, 3)
+	_, err := f.Ledger.FillNonceGaps(t.Context(), f.key().Address, f.key().Era, 1, 3)
 	require.ErrorIs(t, err, ledger.ErrFillLimit)
 	require.Equal(t, 3, f.key().PendingCount)
 }

@@ -12,31 +12,31 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer/ledger"
 )
 
-// lost is a nonce that the chain has used, and by no bytes of ours that have a receipt.
-type lost struct {
+// unexplainedNonce is a nonce that the chain has used, and by no bytes of ours that have a receipt.
+type unexplainedNonce struct {
 	rounds int         // in which that was so
 	used   *chain.Used // by whom, once that was found
 }
 
-// notFound looks into nonces that are used, and not by any bytes of ours: is it somebody else's transaction?
-func (r *round) notFound(ctx context.Context, sought []ledger.Sought, found []ledger.Mined) error {
+// checkUnexplainedNonces looks into nonces that are used, and not by any bytes of ours: is it somebody else's transaction?
+func (r *round) checkUnexplainedNonces(ctx context.Context, sought []ledger.MinedCandidate, found []ledger.Mined) error {
 	done := map[uuid.UUID]bool{}
 	for _, m := range found {
 		done[m.TxID] = true
 	}
-	before := r.unfound
-	r.unfound = map[ledger.From]*lost{}
+	before := r.unexplained
+	r.unexplained = map[ledger.KeyNonce]*unexplainedNonce{}
 	looked := 0
 	for _, s := range sought {
 		if done[s.ID] {
 			continue
 		}
-		nonce := ledger.From{Key: s.Key, Nonce: s.Nonce}
+		nonce := ledger.KeyNonce{Key: s.Key, Nonce: s.Nonce}
 		l := before[nonce]
 		if l == nil {
-			l = new(lost)
+			l = new(unexplainedNonce)
 		}
-		r.unfound[nonce] = l
+		r.unexplained[nonce] = l
 		l.rounds++
 		// A receipt may come later than the count. Searching is dear, and done again after twice as many heads each time.
 		n := l.rounds
@@ -57,7 +57,7 @@ func (r *round) notFound(ctx context.Context, sought []ledger.Sought, found []le
 }
 
 // displace finds the transaction that has used a nonce of ours, and once it is deep enough sends ours under another.
-func (r *round) displace(ctx context.Context, s ledger.Sought, l *lost) error {
+func (r *round) displace(ctx context.Context, s ledger.MinedCandidate, l *unexplainedNonce) error {
 	known := l.used != nil
 	if err := r.trace(ctx, s, l); err != nil || l.used == nil {
 		return err
@@ -76,11 +76,11 @@ func (r *round) displace(ctx context.Context, s ledger.Sought, l *lost) error {
 		return nil
 	}
 	if !used.Authorization { // that is in another account's transaction
-		if same, err := r.adopt(ctx, s, *used); err != nil || same {
+		if same, err := r.matchForeign(ctx, s, *used); err != nil || same {
 			return err
 		}
 	}
-	displaced, err := r.cfg.Ledger.Displaced(ctx, s.ID, s.Key, r.keys[0].Era, s.Nonce, used.TxHash, ledger.Block{Number: used.BlockNumber, Hash: used.BlockHash})
+	displaced, err := r.cfg.Ledger.RecordNonceConflicts(ctx, s.ID, s.Key, r.keys[0].Era, s.Nonce, used.TxHash, ledger.Block{Number: used.BlockNumber, Hash: used.BlockHash})
 	if err != nil || !displaced {
 		return err
 	}
@@ -91,7 +91,7 @@ func (r *round) displace(ctx context.Context, s ledger.Sought, l *lost) error {
 
 // trace finds who has used a nonce. It is remembered for as long as the block is part of the chain: the state by which it was
 // found may be gone from nodes before the block is deep enough.
-func (r *round) trace(ctx context.Context, s ledger.Sought, l *lost) error {
+func (r *round) trace(ctx context.Context, s ledger.MinedCandidate, l *unexplainedNonce) error {
 	if l.used != nil {
 		headers, err := r.view.Headers(ctx, l.used.BlockNumber, l.used.BlockNumber)
 		if err != nil || headers[0].Hash == l.used.BlockHash {

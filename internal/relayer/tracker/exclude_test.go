@@ -103,7 +103,7 @@ func TestLineage_Quorum(t *testing.T) {
 	t.Parallel()
 	here, elsewhere := sight{number: 40, branch: 1}, sight{number: 40, branch: 2}
 	store := ledger.New(testpostgres.New(t, testpostgres.Migrated(ledger.Migrations())).Pool(t), ledger.Config{ChainID: 1337, Pool: relaytest.PoolID})
-	_, err := store.Remember(t.Context(), here.block(0).Hash)
+	_, err := store.InitChain(t.Context(), here.block(0).Hash)
 	require.NoError(t, err)
 	require.NoError(t, store.MoveAnchor(t.Context(), 0, ledger.Block{Number: 9, Hash: here.block(9).Hash}))
 	anchor := map[byte]chain.Anchor{
@@ -137,7 +137,7 @@ func TestLineage_Quorum(t *testing.T) {
 		{"mmd mmr", "2", ""},
 		{"mmm mmd", "", ""},
 	} {
-		o, x := &oracle{asked: func() {}}, exclusions{}
+		o, x := &oracle{onCall: func() {}}, exclusions{}
 		g := tracker.NewLineage(o, store, slog.New(slog.DiscardHandler), x)
 		for nodes := range strings.SplitSeq(c.nodes, " ") {
 			o.anchors = nil

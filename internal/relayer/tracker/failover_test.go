@@ -30,13 +30,13 @@ func (f *fixture) exec(statement string, args ...any) {
 // After a failover of the database nonces wait for all nodes, of which one may hang or be down. Transactions that have a nonce do not:
 // they are sent again, followed and made final. Each round asks again.
 func TestOneNodeIsDownWhenTheDatabaseFailsOver(t *testing.T) {
-	var asked atomic.Int32
+	var calls atomic.Int32
 	var answer atomic.Pointer[func(context.Context, []common.Address) ([]uint64, error)]
 	say := func(how func(context.Context, []common.Address) ([]uint64, error)) { answer.Store(&how) }
 	f := setup(t, 1, func(o *relaytest.Options) {
 		o.Tracker = func(c *tracker.Config) {
 			c.Everywhere = func(ctx context.Context, keys []common.Address) ([]uint64, error) {
-				asked.Add(1)
+				calls.Add(1)
 				return (*answer.Load())(ctx, keys)
 			}
 		}
@@ -65,12 +65,12 @@ func TestOneNodeIsDownWhenTheDatabaseFailsOver(t *testing.T) {
 	f.chain.Commit()
 	f.Reaches(t, tx, relayer.Mined)
 	refused()
-	require.Equal(t, int32(1), asked.Load(), "one at a time")
+	require.Equal(t, int32(1), calls.Load(), "one at a time")
 
 	close(released)
 	f.chain.Commit()
 	f.Reaches(t, tx, relayer.Confirmed)
-	require.Eventually(t, func() bool { return asked.Load() >= 3 }, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return calls.Load() >= 3 }, 20*time.Second, 10*time.Millisecond)
 	refused()
 
 	say(func(context.Context, []common.Address) ([]uint64, error) { return []uint64{7}, nil })

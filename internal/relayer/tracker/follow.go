@@ -103,7 +103,7 @@ func (r *round) reorganize(ctx context.Context) (canonical []ledger.Block, err e
 	if len(gone) == 0 {
 		return canonical, nil
 	}
-	n, err := r.cfg.Ledger.Unmine(ctx, gone)
+	n, err := r.cfg.Ledger.MarkReorged(ctx, gone)
 	if err != nil {
 		return nil, err
 	}
@@ -118,7 +118,7 @@ func (r *round) reorganize(ctx context.Context) (canonical []ledger.Block, err e
 func (r *round) find(ctx context.Context) (blocks []ledger.Block, err error) {
 	seen := map[common.Hash]bool{}
 	for {
-		sought, err := r.cfg.Ledger.Sought(ctx, r.mined(), soughtLimit)
+		sought, err := r.cfg.Ledger.ListMinedCandidates(ctx, r.mined(), soughtLimit)
 		if err != nil || len(sought) == 0 {
 			return blocks, err
 		}
@@ -144,7 +144,7 @@ func (r *round) find(ctx context.Context) (blocks []ledger.Block, err error) {
 			r.cfg.Log.Debug("transactions mined", "count", len(found), "head", r.head.Number)
 		}
 		if len(found) < len(sought) {
-			return blocks, r.notFound(ctx, sought, found)
+			return blocks, r.checkUnexplainedNonces(ctx, sought, found)
 		}
 		if len(sought) < soughtLimit {
 			return blocks, nil
@@ -153,7 +153,7 @@ func (r *round) find(ctx context.Context) (blocks []ledger.Block, err error) {
 }
 
 // receipts of whatever stands in blocks that lead to the head.
-func (r *round) receipts(ctx context.Context, sought []ledger.Sought) ([]ledger.Mined, error) {
+func (r *round) receipts(ctx context.Context, sought []ledger.MinedCandidate) ([]ledger.Mined, error) {
 	owner := map[common.Hash]uuid.UUID{}
 	for _, s := range sought {
 		for _, hash := range s.Hashes {

@@ -28,7 +28,7 @@ func (r *round) observe(ctx context.Context) error {
 	}
 	for key, t := range stalled {
 		if t.Age > r.cfg.StuckAfter && time.Since(r.handed[key]) > r.cfg.StuckAfter {
-			r.stranded = key
+			r.strandedKeys = key
 		}
 	}
 	return nil
@@ -37,9 +37,9 @@ func (r *round) observe(ctx context.Context) error {
 // handOver lets another process follow, and gives it time to notice. Where there is none, this one goes on.
 func (t *Tracker) handOver(ctx context.Context) {
 	t.cfg.Log.Warn("a key gets nowhere that this process does not hold: others may follow the chain. If none holds it, start one that does",
-		"relayer", t.stranded)
-	t.handed[t.stranded] = time.Now()
-	t.stranded = common.Address{}
+		"relayer", t.strandedKeys)
+	t.handed[t.strandedKeys] = time.Now()
+	t.strandedKeys = common.Address{}
 	t.leave(context.WithoutCancel(ctx))
 	t.lease.held = false
 	for range 2 { // others look as often

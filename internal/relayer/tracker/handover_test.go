@@ -33,7 +33,7 @@ func TestWhoLacksAKeyLetsOthersFollow(t *testing.T) {
 	relaytest.Start(t, f.options)
 
 	// What a process that is gone has claimed.
-	verdicts, err := f.Ledger.Accept(t.Context(), ledger.Terms{Held: []common.Address{missing}, Cap: 1}, []*ledger.Draft{{
+	verdicts, err := f.Ledger.Accept(t.Context(), ledger.AllocationLimits{Held: []common.Address{missing}, Cap: 1}, []*ledger.NewTransaction{{
 		ID: uuid.Must(uuid.NewV7()), Target: relaytest.PoolID, Caller: "test", Kind: relayer.KindTransaction,
 		Request: relayer.Request{To: &f.chain.Accounts[0].Address, Value: big.NewInt(1), GasLimit: 21_000, Speed: relayer.Fast},
 	}})

@@ -24,7 +24,7 @@ func TestSubscribedHeadsAreFollowedAtOnce(t *testing.T) {
 		}
 	})
 	f.Stop()
-	f.options.Tracker = func(c *tracker.Config) { c.Tend, c.Lineage = time.Hour, nil } // what is not believed yet is looked at again after that
+	f.options.Tracker = func(c *tracker.Config) { c.Tend, c.ChainIdentity = time.Hour, nil } // what is not believed yet is looked at again after that
 	r := f.startByHeads()
 	for range 3 {
 		tx := r.Reaches(t, r.Send(t, f.chain.Accounts[0].Address, 1, nil), relayer.Broadcasted)
@@ -48,7 +48,7 @@ func (f *fixture) startByHeads() *relaytest.Relayer {
 func TestWhatWaitsGetsAPlaceWithTheBlockThatMakesIt(t *testing.T) {
 	f := setup(t, 1)
 	f.Stop()
-	f.options.Tracker = func(c *tracker.Config) { c.Tend, c.Lineage = time.Hour, nil }
+	f.options.Tracker = func(c *tracker.Config) { c.Tend, c.ChainIdentity = time.Hour, nil }
 	f.options.Chain = func(c *chain.Config) { c.PollInterval = 10 * time.Millisecond }
 	f.options.Pool = func(c *pool.Config) { c.Cap = 1 }
 	r := f.startByHeads()
@@ -91,7 +91,7 @@ func TestNodeBehindTheNewestHeadIsNotAskedWithoutAPause(t *testing.T) {
 	defer cancel()
 	l := &looks{ctx: ctx, at: make(chan time.Time)}
 	f.options.Tracker = func(c *tracker.Config) {
-		c.Tend, c.Lineage = time.Hour, nil
+		c.Tend, c.ChainIdentity = time.Hour, nil
 		l.Chain = c.Chain
 		c.Chain = l
 	}

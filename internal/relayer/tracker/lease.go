@@ -32,7 +32,7 @@ func (t *Tracker) claim(ctx context.Context) error {
 	if yielding {
 		free = yieldTends * t.cfg.Tend
 	}
-	ok, epoch, err := t.cfg.Ledger.Follow(ctx, t.cfg.Name, t.cfg.Term, free)
+	ok, epoch, err := t.cfg.Ledger.AcquireTrackerLease(ctx, t.cfg.Name, t.cfg.Term, free)
 	if ok && !t.lease.held {
 		if !yielding { // otherwise it is a trial, and there may be one every few seconds
 			t.cfg.Log.Info("following the chain", "epoch", epoch)

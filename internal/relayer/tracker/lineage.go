@@ -15,15 +15,15 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer/ledger"
 )
 
-// Lineage watches whether the chain is the one that the store knows. Every process has one, and sends nothing while it
+// ChainIdentity watches whether the chain is the one that the store knows. Every process has one, and sends nothing while it
 // says no: on a chain that was reset the same nonces mean other transactions.
-type Lineage struct {
-	chain  Chain
-	ledger *ledger.Ledger
-	log    *slog.Logger
-	state  atomic.Pointer[error]
-	logged atomic.Int64 // when the state was last logged, Unix seconds
-	doubts atomic.Int64 // raised by views
+type ChainIdentity struct {
+	chain          Chain
+	ledger         *ledger.Ledger
+	log            *slog.Logger
+	state          atomic.Pointer[error]
+	logged         atomic.Int64 // when the state was last logged, Unix seconds
+	contradictions atomic.Int64 // raised by views
 
 	clients []Excluder
 
@@ -43,8 +43,8 @@ var errNotChecked = errors.New("no node has confirmed yet that the chain is the 
 
 // NewLineage makes a Lineage; Run runs it. The clients do not use endpoints with another history while a majority of the nodes that
 // answer has the recorded one.
-func NewLineage(c Chain, l *ledger.Ledger, log *slog.Logger, clients ...Excluder) *Lineage {
-	g := &Lineage{
+func NewLineage(c Chain, l *ledger.Ledger, log *slog.Logger, clients ...Excluder) *ChainIdentity {
+	g := &ChainIdentity{
 		chain: c, ledger: l, log: log, clients: clients, faults: map[string]error{}, compared: map[string]bool{}, excluded: map[string]bool{},
 	}
 	g.state.Store(&errNotChecked)
@@ -52,16 +52,16 @@ func NewLineage(c Chain, l *ledger.Ledger, log *slog.Logger, clients ...Excluder
 }
 
 // Err is nil while transactions may be sent, and says why not otherwise. It asks nobody.
-func (g *Lineage) Err() error { return *g.state.Load() }
+func (g *ChainIdentity) Err() error { return *g.state.Load() }
 
 // Run looks at each head, and each second where there is none, until ctx ends. It returns nil.
-func (g *Lineage) Run(ctx context.Context) error {
+func (g *ChainIdentity) Run(ctx context.Context) error {
 	var head common.Hash
-	patience := stragglers // to be ready soon, although a node may hang
+	patience := slowNodeGrace // to be ready soon, although a node may hang
 	for ctx.Err() == nil {
 		err := g.check(ctx, patience)
 		if patience = 0; errors.Is(g.Err(), errNotChecked) {
-			patience = stragglers
+			patience = slowNodeGrace
 		}
 		if err != nil && ctx.Err() == nil && !errors.Is(err, errForeign) {
 			g.log.Debug("chain could not be recognised", "err", err)
@@ -78,15 +78,15 @@ func (g *Lineage) Run(ctx context.Context) error {
 // errForeign is a chain with another history.
 var errForeign = errors.New("the chain has another history than the one that transactions were sent on")
 
-// stragglers is how much longer than the first one other nodes may take where somebody waits for what they say.
-const stragglers = time.Second
+// slowNodeGrace is how much longer than the first one other nodes may take where somebody waits for what they say.
+const slowNodeGrace = time.Second
 
 // Check asks all nodes now, and returns what keeps transactions from being sent. Where no node answers, what was known
 // stays, and so does what a node said that was not waited for.
-func (g *Lineage) Check(ctx context.Context) error { return g.check(ctx, stragglers) }
+func (g *ChainIdentity) Check(ctx context.Context) error { return g.check(ctx, slowNodeGrace) }
 
-func (g *Lineage) check(ctx context.Context, patience time.Duration) error {
-	doubts := g.doubts.Load()
+func (g *ChainIdentity) check(ctx context.Context, patience time.Duration) error {
+	doubts := g.contradictions.Load()
 	known, err := g.remembered(ctx)
 	if err != nil {
 		return errors.Join(g.Err(), err)
@@ -137,7 +137,7 @@ func (g *Lineage) check(ctx context.Context, patience time.Duration) error {
 	}
 	switch {
 	case quorum:
-		if g.doubts.Load() == doubts { // what these nodes said may be older than what a view has shown meanwhile
+		if g.contradictions.Load() == doubts { // what these nodes said may be older than what a view has shown meanwhile
 			g.set(nil)
 		}
 	case len(faults) > 0 && len(matching) > 0:
@@ -153,7 +153,7 @@ func (g *Lineage) check(ctx context.Context, patience time.Duration) error {
 
 // exclude keeps an endpoint from being used, or ends that. An endpoint that was excluded stays so until it has the recorded history,
 // also while it does not answer. g.mu is held.
-func (g *Lineage) exclude(endpoint string, e chain.Exclusion) {
+func (g *ChainIdentity) exclude(endpoint string, e chain.Exclusion) {
 	out := e != (chain.Exclusion{})
 	switch {
 	case out && !g.excluded[endpoint] && !e.Undecided:
@@ -174,9 +174,9 @@ func reorganized(node string, has chain.Header, known ledger.Chain) error {
 		errForeign, node, has.Hash, known.Anchor.Number, known.Anchor.Hash)
 }
 
-// Recognise compares a view with what the store knows, without asking other nodes, of which one may hang. Where the view
+// Verify compares a view with what the store knows, without asking other nodes, of which one may hang. Where the view
 // has another history, nothing is sent from here on. It fails where nothing is to be concluded from the view.
-func (g *Lineage) Recognise(ctx context.Context, v View) error {
+func (g *ChainIdentity) Verify(ctx context.Context, v View) error {
 	known, err := g.ledger.Chain(ctx)
 	if errors.Is(err, ledger.ErrNoChain) {
 		return nil
@@ -201,14 +201,14 @@ func (g *Lineage) Recognise(ctx context.Context, v View) error {
 	if headers[0].Hash == known.Anchor.Hash {
 		return nil
 	}
-	g.doubts.Add(1)
+	g.contradictions.Add(1)
 	err = reorganized("the node", headers[0], known)
 	g.set(err)
 	return err
 }
 
 // remembered is what the store knows of the chain. A store that knows nothing yet takes the word of the nodes, if they agree.
-func (g *Lineage) remembered(ctx context.Context) (ledger.Chain, error) {
+func (g *ChainIdentity) remembered(ctx context.Context) (ledger.Chain, error) {
 	known, err := g.ledger.Chain(ctx)
 	if err == nil || !errors.Is(err, ledger.ErrNoChain) {
 		return known, err
@@ -228,13 +228,13 @@ func (g *Lineage) remembered(ctx context.Context) (ledger.Chain, error) {
 	if genesis == (common.Hash{}) {
 		return known, errNotChecked
 	}
-	return g.ledger.Remember(ctx, genesis)
+	return g.ledger.InitChain(ctx, genesis)
 }
 
 // faultLogged is how often a fault is logged while it lasts.
 const faultLogged = time.Minute
 
-func (g *Lineage) set(now error) {
+func (g *ChainIdentity) set(now error) {
 	before := g.state.Swap(&now)
 	switch {
 	case now == nil && *before != nil:
@@ -245,7 +245,7 @@ func (g *Lineage) set(now error) {
 	}
 }
 
-// StartOver takes the chain as it is now for the one to send on, in place of the known one; see [ledger.Ledger.StartOver]. It is an
+// StartOver takes the chain as it is now for the one to send on, in place of the known one; see [ledger.Ledger.ResetChain]. It is an
 // operator's word.
 func StartOver(ctx context.Context, c *chain.Client, l *ledger.Ledger, known ledger.Chain) (dropped int, err error) {
 	view, err := c.Latest(ctx)
@@ -273,5 +273,5 @@ func StartOver(ctx context.Context, c *chain.Client, l *ledger.Ledger, known led
 	for i, a := range addresses {
 		nonces[a] = counts[i]
 	}
-	return l.StartOver(ctx, known, genesis, ledger.Block{Hash: genesis}, nonces)
+	return l.ResetChain(ctx, known, genesis, ledger.Block{Hash: genesis}, nonces)
 }

@@ -22,11 +22,11 @@ import (
 type oracle struct {
 	tracker.Chain
 	anchors []chain.Anchor
-	asked   func()
+	onCall  func()
 }
 
 func (o *oracle) Anchors(context.Context, uint64, time.Duration) []chain.Anchor {
-	o.asked()
+	o.onCall()
 	return o.anchors
 }
 
@@ -52,10 +52,10 @@ func TestNodeThatIsNotWaitedForStandsByItsWord(t *testing.T) {
 	t.Parallel()
 	here, elsewhere := sight{number: 40, branch: 1}, sight{number: 40, branch: 2}
 	store := ledger.New(testpostgres.New(t, testpostgres.Migrated(ledger.Migrations())).Pool(t), ledger.Config{ChainID: 1337, Pool: relaytest.PoolID})
-	_, err := store.Remember(t.Context(), here.block(0).Hash)
+	_, err := store.InitChain(t.Context(), here.block(0).Hash)
 	require.NoError(t, err)
 	well := chain.Anchor{Endpoint: "well", Genesis: here.block(0).Hash, Block: here.block(0)}
-	o := &oracle{anchors: []chain.Anchor{well, {Endpoint: "slow", Genesis: elsewhere.block(0).Hash}}, asked: func() {}}
+	o := &oracle{anchors: []chain.Anchor{well, {Endpoint: "slow", Genesis: elsewhere.block(0).Hash}}, onCall: func() {}}
 	g := tracker.NewLineage(o, store, slog.New(slog.DiscardHandler))
 	require.ErrorContains(t, g.Check(t.Context()), "slow has genesis")
 	o.anchors = []chain.Anchor{well, {Endpoint: "slow", Err: fmt.Errorf("read blocks: %w", context.Canceled)}}
@@ -70,37 +70,37 @@ func TestViewThatContradictsIsBelievedAtOnce(t *testing.T) {
 	t.Parallel()
 	here := sight{number: 40, branch: 1}
 	store := ledger.New(testpostgres.New(t, testpostgres.Migrated(ledger.Migrations())).Pool(t), ledger.Config{ChainID: 1337, Pool: relaytest.PoolID})
-	_, err := store.Remember(t.Context(), here.block(0).Hash)
+	_, err := store.InitChain(t.Context(), here.block(0).Hash)
 	require.NoError(t, err)
 	require.NoError(t, store.MoveAnchor(t.Context(), 0, ledger.Block{Number: 9, Hash: here.block(9).Hash}))
-	o := &oracle{anchors: []chain.Anchor{{Genesis: here.block(0).Hash, Block: here.block(9)}}, asked: func() {}}
+	o := &oracle{anchors: []chain.Anchor{{Genesis: here.block(0).Hash, Block: here.block(9)}}, onCall: func() {}}
 	g := tracker.NewLineage(o, store, slog.New(slog.DiscardHandler))
-	require.NoError(t, g.Recognise(t.Context(), here))
+	require.NoError(t, g.Verify(t.Context(), here))
 	require.Error(t, g.Err(), "it is the nodes' word that says yes")
 	require.NoError(t, g.Check(t.Context()))
 
 	checked, asked, answered := make(chan error, 1), make(chan struct{}), make(chan struct{})
-	o.asked = func() { close(asked); <-answered }
+	o.onCall = func() { close(asked); <-answered }
 	go func() { checked <- g.Check(t.Context()) }()
 	<-asked
-	require.ErrorContains(t, g.Recognise(t.Context(), sight{number: 40, branch: 2}), "another history")
+	require.ErrorContains(t, g.Verify(t.Context(), sight{number: 40, branch: 2}), "another history")
 	require.Error(t, g.Err())
 	close(answered)
 	require.ErrorContains(t, <-checked, "another history")
-	o.asked = func() {}
+	o.onCall = func() {}
 	require.NoError(t, g.Check(t.Context()), "until the nodes say otherwise again")
 
-	require.ErrorContains(t, g.Recognise(t.Context(), sight{number: 8, branch: 1}), "no block 9")
+	require.ErrorContains(t, g.Verify(t.Context(), sight{number: 8, branch: 1}), "no block 9")
 	require.NoError(t, g.Err(), "one node that is behind is no other chain")
 }
 
 // Rounds look for themselves.
 func TestRoundsRecogniseTheChain(t *testing.T) {
-	var own *tracker.Lineage
+	var own *tracker.ChainIdentity
 	f := setup(t, 1, func(o *relaytest.Options) {
 		o.Tracker = func(c *tracker.Config) {
 			own = tracker.NewLineage(c.Chain, c.Ledger, c.Log) // which nobody runs
-			c.Lineage = own
+			c.ChainIdentity = own
 			require.NoError(t, own.Check(t.Context()))
 		}
 	})

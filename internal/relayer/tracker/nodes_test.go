@@ -59,7 +59,7 @@ func TestRound_EndpointFails_AnotherIsReadAtOnce(t *testing.T) {
 	well := f.options.RPC[0]
 	broken := before(t, &f.options)
 	f.options.RPC = append(f.options.RPC, well)
-	f.options.Tracker = func(c *tracker.Config) { c.Tend, c.Lineage = time.Hour, nil }
+	f.options.Tracker = func(c *tracker.Config) { c.Tend, c.ChainIdentity = time.Hour, nil }
 	f.options.Chain = func(c *chain.Config) { c.PollInterval, c.HealthInterval = 10*time.Millisecond, 10*time.Millisecond }
 	broken.SetRules(proxy.Rule{
 		Name: "counts", Methods: []string{"eth_getTransactionCount"}, Fault: proxy.Fault{Kind: proxy.Refuse, Code: -32603, Message: "internal error"},

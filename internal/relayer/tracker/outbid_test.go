@@ -56,7 +56,7 @@ func TestBumpThatComesAfterACancelation(t *testing.T) {
 	close(released)
 
 	// Once a no-op is signed that nobody else would sign, the key was through with what it had to do.
-	_, err = f.Ledger.Intend(t.Context(), last.ID, relayer.IntentCancel, "by a test")
+	_, err = f.Ledger.SetIntent(t.Context(), last.ID, relayer.IntentCancel, "by a test")
 	require.NoError(t, err)
 	require.Eventually(t, func() bool { return f.latest(last).Purpose == relayer.PurposeNoop }, 20*time.Second, 10*time.Millisecond)
 	require.Equal(t, relayer.PurposeNoop, f.latest(tx).Purpose)

@@ -33,10 +33,10 @@ func (r *round) eager(ctx context.Context) ([]common.Address, error) {
 	everybody := r.feesFell(ctx) || r.recovered
 	var keys []common.Address
 	for i, k := range r.keys {
-		was, seen := r.seen.conditions[k.Address]
+		was, seen := r.observations.conditions[k.Address]
 		now := conditions{balance: k.Balance, mined: r.counts[i]}
 		now.firstUnsent, now.unsent = first[k.Address]
-		r.seen.conditions[k.Address] = now
+		r.observations.conditions[k.Address] = now
 		richer := was.balance != nil && now.balance != nil && now.balance.Cmp(was.balance) > 0
 		moved := now.mined > was.mined || was.unsent && now.unsent && now.firstUnsent > was.firstUnsent
 		if now.unsent && (everybody || seen && (richer || moved)) {
@@ -52,10 +52,10 @@ func (r *round) feesFell(ctx context.Context) bool {
 	if err != nil {
 		return false
 	}
-	now, most := fees.Price(chain.Fast), r.seen.price
+	now, most := fees.Price(chain.Fast), r.observations.price
 	fell := most != nil && new(big.Int).Mul(now, big.NewInt(10)).Cmp(new(big.Int).Mul(most, big.NewInt(9))) <= 0
 	if most == nil || fell || now.Cmp(most) > 0 {
-		r.seen.price = now
+		r.observations.price = now
 	}
 	return fell
 }
@@ -104,7 +104,7 @@ func (r *round) absent(ctx context.Context, attempts []*relayer.Attempt) ([]*rel
 	}
 	for key, all := range found {
 		if all {
-			r.seen.found[key] = time.Now()
+			r.observations.found[key] = time.Now()
 		}
 	}
 	if len(known) == 0 {

@@ -220,7 +220,7 @@ func TestResend_NonceTooHigh_FollowsWhatWasTaken(t *testing.T) {
 	second := f.Send(t, f.chain.Accounts[0].Address, 1, nil)
 	require.Eventually(t, func() bool { return node.Injected()["refused"] == 2 }, 20*time.Second, 10*time.Millisecond)
 	node.SetRules()
-	_, err := f.Ledger.AskBump(t.Context(), first.ID)
+	_, err := f.Ledger.RequestBump(t.Context(), first.ID)
 	require.NoError(t, err)
 	f.Reaches(t, first, relayer.Broadcasted)
 	f.Reaches(t, second, relayer.Broadcasted)

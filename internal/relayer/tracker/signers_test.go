@@ -55,10 +55,10 @@ func TestHangingSignerHoldsUpItsOwnKeyOnly(t *testing.T) {
 			return context.Cause(ctx)
 		}
 	})
-	_, err := f.Ledger.Intend(t.Context(), stuck.ID, relayer.IntentCancel, "by a test")
+	_, err := f.Ledger.SetIntent(t.Context(), stuck.ID, relayer.IntentCancel, "by a test")
 	require.NoError(t, err)
 	<-arrived
-	_, err = f.Ledger.Intend(t.Context(), canceled.ID, relayer.IntentCancel, "by a test")
+	_, err = f.Ledger.SetIntent(t.Context(), canceled.ID, relayer.IntentCancel, "by a test")
 	require.NoError(t, err)
 	for { // until its no-op is signed
 		attempts, err := f.Ledger.Attempts(t.Context(), canceled.ID)

@@ -18,41 +18,41 @@ import (
 // tendLimit bounds what each step takes up at once.
 const tendLimit = 500
 
-// tend looks after what is pending. Its steps do not depend on each other. Steps that have to wait for signers come last, and
+// maintain looks after what is pending. Its steps do not depend on each other. Steps that have to wait for signers come last, and
 // tend does not wait for them.
-func (r *round) tend(ctx context.Context) error {
-	todo := chores{}
-	err := each(
+func (r *round) maintain(ctx context.Context) error {
+	todo := signerTasks{}
+	err := runAll(
 		func() error { return r.unsent(ctx, todo) },
 		func() error { return r.missing(ctx, todo) },
 		func() error { return r.unsigned(ctx) },
 		func() error { return r.expire(ctx) },
-		func() error { return r.waiting(ctx) },
+		func() error { return r.dispatchQueued(ctx) },
 		func() error { return r.purge(ctx) },
 		func() error { return r.intended(ctx, todo) },
-		func() error { return r.asked(ctx, todo) },
-		func() error { return r.lowest(ctx, todo) },
+		func() error { return r.requestedBumps(ctx, todo) },
+		func() error { return r.bumpLowestPending(ctx, todo) },
 	)
-	r.outbidding(ctx, todo)
+	r.runSignerTasks(ctx, todo)
 	return err
 }
 
-// chores are what each key's signer is needed for, in order.
-type chores map[common.Address][]func() error
+// signerTasks are what each key's signer is needed for, in order.
+type signerTasks map[common.Address][]func() error
 
-func (c chores) add(key common.Address, chore func() error) { c[key] = append(c[key], chore) }
+func (c signerTasks) add(key common.Address, chore func() error) { c[key] = append(c[key], chore) }
 
 // outbidLimit bounds how many keys have something outbid at once.
 const outbidLimit = 32
 
-// outbidding does what signers are needed for, of each key beside the others: one that hangs does not delay the others. A
+// runSignerTasks does what signers are needed for, of each key beside the others: one that hangs does not delay the others. A
 // chore that finds its key still busy, or too many others, is repeated at the next tending.
-func (r *round) outbidding(ctx context.Context, todo chores) {
+func (r *round) runSignerTasks(ctx context.Context, todo signerTasks) {
 	for key, of := range todo {
 		if !r.begin(key) {
 			continue
 		}
-		r.tending.Go(func() {
+		r.maintenance.Go(func() {
 			defer r.end(key)
 			for _, chore := range of {
 				err := chore()
@@ -91,7 +91,7 @@ func (t *Tracker) end(key common.Address) {
 
 // unsigned signs for nonces that were claimed by somebody who did not get further.
 func (r *round) unsigned(ctx context.Context) error {
-	held := slices.DeleteFunc(r.mined(), func(f ledger.From) bool { return !slices.Contains(r.cfg.Terms.Held, f.Key) })
+	held := slices.DeleteFunc(r.mined(), func(f ledger.KeyNonce) bool { return !slices.Contains(r.cfg.Terms.Held, f.Key) })
 	txs, err := r.cfg.Ledger.Unsigned(ctx, held, r.cfg.Abandoned, tendLimit)
 	if err != nil || len(txs) == 0 {
 		return err
@@ -104,13 +104,13 @@ func (r *round) unsigned(ctx context.Context) error {
 func (r *round) sign(txs []*relayer.Transaction) {
 	jobs := make([]*sender.Job, len(txs))
 	for i, tx := range txs {
-		jobs[i] = sender.First(tx)
+		jobs[i] = sender.NewJob(tx)
 	}
 	r.cfg.Sender.Sign(jobs...)
 }
 
 // unsent broadcasts stored bytes that no node is known to have.
-func (r *round) unsent(ctx context.Context, todo chores) error {
+func (r *round) unsent(ctx context.Context, todo signerTasks) error {
 	atOnce, err := r.eager(ctx)
 	if err != nil {
 		return err
@@ -123,7 +123,7 @@ func (r *round) unsent(ctx context.Context, todo chores) error {
 }
 
 // resend broadcasts what has not been used up, and gives up what no node can ever take.
-func (r *round) resend(ctx context.Context, todo chores, attempts []*relayer.Attempt) error {
+func (r *round) resend(ctx context.Context, todo signerTasks, attempts []*relayer.Attempt) error {
 	open := slices.DeleteFunc(attempts, func(a *relayer.Attempt) bool { return r.used(a.From, a.Nonce) })
 	open, err := r.absent(ctx, open)
 	if err != nil || len(open) == 0 {
@@ -137,7 +137,7 @@ func (r *round) resend(ctx context.Context, todo chores, attempts []*relayer.Att
 	for i, result := range results {
 		outcome := result.Outcome
 		if outcome == chain.FeeCapExceeded {
-			if outcome, err = r.earlier(ctx, open[i]); err != nil {
+			if outcome, err = r.resendPreviousAttempt(ctx, open[i]); err != nil {
 				return err
 			}
 		}
@@ -150,7 +150,7 @@ func (r *round) resend(ctx context.Context, todo chores, attempts []*relayer.Att
 				continue
 			}
 		}
-		if !r.hopeless(open[i], outcome) || open[i].Purpose == relayer.PurposeNoop {
+		if !r.permanentlyRejected(open[i], outcome) || open[i].Purpose == relayer.PurposeNoop {
 			continue
 		}
 		if err := r.giveUp(ctx, open[i], outcome, result.Err); err != nil {
@@ -161,8 +161,8 @@ func (r *round) resend(ctx context.Context, todo chores, attempts []*relayer.Att
 }
 
 // moreGas has a no-op or a top-up signed with more gas, and reports whether it may have more.
-func (r *round) moreGas(ctx context.Context, todo chores, a *relayer.Attempt) (bool, error) {
-	signed, err := contents(a.Raw)
+func (r *round) moreGas(ctx context.Context, todo signerTasks, a *relayer.Attempt) (bool, error) {
+	signed, err := payload(a.Raw)
 	if err != nil || signed.GasLimit >= chain.MaxTransferGas {
 		return false, err
 	}
@@ -180,7 +180,7 @@ func (r *round) giveUp(ctx context.Context, a *relayer.Attempt, o chain.Outcome,
 	if err != nil || tx.Intent != relayer.IntentSend || tx.Status == relayer.Mined || tx.Status.Final() {
 		return err
 	}
-	_, err = r.cfg.Ledger.Intend(ctx, a.TxID, relayer.IntentFail, o.String())
+	_, err = r.cfg.Ledger.SetIntent(ctx, a.TxID, relayer.IntentFail, o.String())
 	if _, ok := errors.AsType[*relayer.StateError](err); ok {
 		return nil
 	}
@@ -193,9 +193,9 @@ func (r *round) giveUp(ctx context.Context, a *relayer.Attempt, o chain.Outcome,
 	return nil
 }
 
-// earlier sends what was signed before an attempt whose whole fee is above what nodes allow, and does the same: a bump of ours
+// resendPreviousAttempt sends what was signed before an attempt whose whole fee is above what nodes allow, and does the same: a bump of ours
 // may have lifted it there. It returns what became of the last one that costs little enough, FeeCapExceeded if none does.
-func (r *round) earlier(ctx context.Context, a *relayer.Attempt) (chain.Outcome, error) {
+func (r *round) resendPreviousAttempt(ctx context.Context, a *relayer.Attempt) (chain.Outcome, error) {
 	attempts, err := r.cfg.Ledger.Attempts(ctx, a.TxID)
 	if err != nil {
 		return 0, err
@@ -207,7 +207,7 @@ func (r *round) earlier(ctx context.Context, a *relayer.Attempt) (chain.Outcome,
 		if before.From != a.From || before.Nonce != a.Nonce || before.Purpose != a.Purpose {
 			break
 		}
-		if same, err := alike(before.Raw, a.Raw); err != nil || !same {
+		if same, err := samePayload(before.Raw, a.Raw); err != nil || !same {
 			return chain.FeeCapExceeded, err
 		}
 		results, err := r.cfg.Sender.Resend(ctx, []*relayer.Attempt{before})
@@ -227,11 +227,11 @@ func (r *round) earlier(ctx context.Context, a *relayer.Attempt) (chain.Outcome,
 	return chain.FeeCapExceeded, nil
 }
 
-// hopeless says that no node is ever going to take the bytes. Some outcomes are the bytes' own fault, whatever the time and
+// permanentlyRejected says that no node is ever going to take the bytes. Some outcomes are the bytes' own fault, whatever the time and
 // the node. A refusal for another reason, for the size, the gas or the whole fee, may be one node's policy, its newest block's
 // or its operator's mistake, while the one that would take them is away: that is given time to pass. The bytes still count as
 // possibly sent.
-func (r *round) hopeless(a *relayer.Attempt, o chain.Outcome) bool {
+func (r *round) permanentlyRejected(a *relayer.Attempt, o chain.Outcome) bool {
 	switch o {
 	case chain.IntrinsicGas, chain.TipAboveCap:
 		return true
@@ -245,7 +245,7 @@ func (r *round) hopeless(a *relayer.Attempt, o chain.Outcome) bool {
 // missing sends again what a node's pool does not have, or not any more, and fills nonces that nobody has. A node that has
 // accepted an attempt before is not sent it within its pause, unless transactions of the key were mined since: a full pool then
 // has room again.
-func (r *round) missing(ctx context.Context, todo chores) error {
+func (r *round) missing(ctx context.Context, todo signerTasks) error {
 	pending, err := r.view.PendingNonces(ctx, r.addresses)
 	if err != nil {
 		return err
@@ -261,20 +261,20 @@ func (r *round) missing(ctx context.Context, todo chores) error {
 	if err != nil {
 		return err
 	}
-	var froms []ledger.From
+	var froms []ledger.KeyNonce
 	var atOnce []common.Address
 	for i, k := range r.keys {
 		if lag, ok := lagging[k.Address]; !ok || lag.Age < r.cfg.Abandoned {
 			continue
 		}
-		if time.Since(r.seen.found[k.Address]) < foundPause*r.cfg.Abandoned {
+		if time.Since(r.observations.found[k.Address]) < foundPause*r.cfg.Abandoned {
 			continue
 		}
-		froms = append(froms, ledger.From{Key: k.Address, Nonce: first[i]})
-		if before, ok := r.seen.resent[k.Address]; ok && r.counts[i] > before {
+		froms = append(froms, ledger.KeyNonce{Key: k.Address, Nonce: first[i]})
+		if before, ok := r.observations.resent[k.Address]; ok && r.counts[i] > before {
 			atOnce = append(atOnce, k.Address)
 		}
-		r.seen.resent[k.Address] = r.counts[i]
+		r.observations.resent[k.Address] = r.counts[i]
 		if err := r.fill(ctx, k, r.counts[i]); err != nil {
 			return err
 		}
@@ -282,7 +282,7 @@ func (r *round) missing(ctx context.Context, todo chores) error {
 	if len(froms) == 0 {
 		return nil
 	}
-	attempts, err := r.cfg.Ledger.Unmined(ctx, froms, r.cfg.Abandoned, atOnce, tendLimit)
+	attempts, err := r.cfg.Ledger.ListUnconfirmed(ctx, froms, r.cfg.Abandoned, atOnce, tendLimit)
 	if err != nil {
 		return err
 	}
@@ -306,10 +306,10 @@ func (r *round) fill(ctx context.Context, k *relayer.Key, mined uint64) error {
 	if !answered {
 		return nil // at the next round
 	}
-	if err := r.cfg.Ledger.Disown(ctx, k.Address, k.Era, mined, r.head.Number); err != nil {
+	if err := r.cfg.Ledger.DropForeignTransactions(ctx, k.Address, k.Era, mined, r.head.Number); err != nil {
 		return err
 	}
-	filled, err := r.cfg.Ledger.Fill(ctx, k.Address, k.Era, mined, r.cfg.NoopsPerHour)
+	filled, err := r.cfg.Ledger.FillNonceGaps(ctx, k.Address, k.Era, mined, r.cfg.NoopsPerHour)
 	if errors.Is(err, ledger.ErrFillLimit) {
 		err = nil
 		r.cfg.Metrics.fillLimited.Inc()
@@ -329,7 +329,7 @@ func (r *round) fill(ctx context.Context, k *relayer.Key, mined uint64) error {
 
 // expire gives up what is past its time.
 func (r *round) expire(ctx context.Context) error {
-	txs, err := r.cfg.Ledger.Due(ctx, tendLimit)
+	txs, err := r.cfg.Ledger.ListExpired(ctx, tendLimit)
 	if err != nil {
 		return err
 	}
@@ -338,7 +338,7 @@ func (r *round) expire(ctx context.Context) error {
 			continue
 		}
 		var state *relayer.StateError
-		if _, err := r.cfg.Ledger.Intend(ctx, tx.ID, relayer.IntentExpire, "past its valid_until"); err != nil && !errors.As(err, &state) {
+		if _, err := r.cfg.Ledger.SetIntent(ctx, tx.ID, relayer.IntentExpire, "past its valid_until"); err != nil && !errors.As(err, &state) {
 			return err
 		}
 	}
@@ -346,8 +346,8 @@ func (r *round) expire(ctx context.Context) error {
 }
 
 // intended signs the no-ops that cancellations, expiries and failures still lack.
-func (r *round) intended(ctx context.Context, todo chores) error {
-	txs, err := r.cfg.Ledger.Intended(ctx, r.mined(), tendLimit)
+func (r *round) intended(ctx context.Context, todo signerTasks) error {
+	txs, err := r.cfg.Ledger.ListPendingNoops(ctx, r.mined(), tendLimit)
 	if err != nil {
 		return err
 	}
@@ -357,9 +357,9 @@ func (r *round) intended(ctx context.Context, todo chores) error {
 	return nil
 }
 
-// asked bumps what an operator wants to have bumped, whatever waits below it and for however short a time.
-func (r *round) asked(ctx context.Context, todo chores) error {
-	txs, err := r.cfg.Ledger.BumpsAsked(ctx, tendLimit)
+// requestedBumps bumps what an operator wants to have bumped, whatever waits below it and for however short a time.
+func (r *round) requestedBumps(ctx context.Context, todo signerTasks) error {
+	txs, err := r.cfg.Ledger.ListBumpRequests(ctx, tendLimit)
 	if err != nil {
 		return err
 	}
@@ -375,8 +375,8 @@ func (r *round) asked(ctx context.Context, todo chores) error {
 	return nil
 }
 
-// waiting gives keys to what had none.
-func (r *round) waiting(ctx context.Context) error {
+// dispatchQueued gives keys to what had none.
+func (r *round) dispatchQueued(ctx context.Context) error {
 	for {
 		seated, err := r.cfg.Ledger.Dispatch(ctx, r.cfg.Terms, tendLimit)
 		if err != nil || len(seated) == 0 {
@@ -386,9 +386,9 @@ func (r *round) waiting(ctx context.Context) error {
 	}
 }
 
-// lowest bumps each key's lowest pending transaction and marks keys that it has blocked for longer than StuckAfter as stuck.
-func (r *round) lowest(ctx context.Context, todo chores) error {
-	lowest, err := r.cfg.Ledger.Lowest(ctx, r.mined())
+// bumpLowestPending bumps each key's lowest pending transaction and marks keys that it has blocked for longer than StuckAfter as stuck.
+func (r *round) bumpLowestPending(ctx context.Context, todo signerTasks) error {
+	lowest, err := r.cfg.Ledger.ListLowestPending(ctx, r.mined())
 	if err != nil {
 		return err
 	}
@@ -417,7 +417,7 @@ func (r *round) lowest(ctx context.Context, todo chores) error {
 				r.cfg.Log.Info("key no longer stuck", "relayer", k.Address)
 			}
 		}
-		if tx == nil || tx.Status == relayer.Allocated && (tx.Attempts == 0 || !priced(tx.StatusReason)) {
+		if tx == nil || tx.Status == relayer.Allocated && (tx.Attempts == 0 || !bumpHelps(tx.StatusReason)) {
 			continue
 		}
 		todo.add(k.Address, func() error { return r.bump(ctx, tx, b) })
@@ -425,9 +425,9 @@ func (r *round) lowest(ctx context.Context, todo chores) error {
 	return nil
 }
 
-// priced says that a higher fee may have nodes take what they refuse for a reason. Where it cannot, each bump would only put off
+// bumpHelps says that a higher fee may have nodes take what they refuse for a reason. Where it cannot, each bump would only put off
 // that it is given up.
-func priced(reason string) bool {
+func bumpHelps(reason string) bool {
 	switch reason {
 	case chain.ExceedsBlockGas.String(), chain.Oversized.String(), chain.Refused.String(), chain.InsufficientFunds.String():
 		return false
@@ -543,13 +543,13 @@ func (r *round) next(ctx context.Context, tx *relayer.Transaction, purpose relay
 	}
 	if n := len(attempts); purpose == relayer.PurposeReplace && n > 0 {
 		// The row may have the contents of a loser that a reorganization has taken away again.
-		replacement, err := contents(attempts[n-1].Raw)
+		replacement, err := payload(attempts[n-1].Raw)
 		if err != nil {
 			return err
 		}
 		tx.To, tx.Value, tx.Data, tx.GasLimit = replacement.To, replacement.Value, replacement.Data, replacement.GasLimit
 	}
-	attempt, err := r.cfg.Sender.Outbid(ctx, tx, purpose, attempts)
+	attempt, err := r.cfg.Sender.NextAtMarketPrice(ctx, tx, purpose, attempts)
 	if err != nil {
 		return err
 	}

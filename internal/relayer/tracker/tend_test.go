@@ -24,7 +24,7 @@ func TestHeadsAreFollowedWhileSomethingIsTended(t *testing.T) {
 	tx, canceled := f.send(), f.send()
 	arrived, release := remote.Block()
 	defer release()
-	_, err := f.Ledger.Intend(t.Context(), canceled.ID, relayer.IntentCancel, "by a test")
+	_, err := f.Ledger.SetIntent(t.Context(), canceled.ID, relayer.IntentCancel, "by a test")
 	require.NoError(t, err)
 	<-arrived
 	f.chain.Commit()

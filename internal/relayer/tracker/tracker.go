@@ -63,14 +63,14 @@ type Config struct {
 	Ledger *ledger.Ledger
 	Sender *sender.Sender
 	Chain  Chain
-	Terms  ledger.Terms
+	Terms  ledger.AllocationLimits
 	Log    *slog.Logger
 
 	// Everywhere returns the highest nonce that any node has pending of each key, or an error unless all nodes answered.
 	// Default: what the node of the round has.
 	Everywhere func(context.Context, []common.Address) ([]uint64, error)
-	// Lineage says whether the chain is to be believed, and hears where a round's own view contradicts. Default: it always is.
-	Lineage *Lineage
+	// ChainIdentity says whether the chain is to be believed, and hears where a round's own view contradicts. Default: it always is.
+	ChainIdentity *ChainIdentity
 	// Confirmations is how many blocks, its own included, make a transaction final. Default 12.
 	Confirmations uint64
 	// Finality is the tag, "safe" or "finalized", that a final transaction's block has to have reached, too. Default: none.
@@ -114,12 +114,12 @@ type Config struct {
 type Tracker struct {
 	cfg Config
 
-	last    chain.Header          // of the last round that succeeded
-	hinted  chain.Header          // the newest that was heard of; the node that is asked may be behind it
-	heard   time.Time             // when one was heard of that was not followed yet; zero: none is
-	behind  int                   // looks in a row that did not get to it
-	unfound map[ledger.From]*lost // used nonces whose transaction was not found
-	anchor  ledger.Block
+	last        chain.Header                          // of the last round that succeeded
+	hinted      chain.Header                          // the newest that was heard of; the node that is asked may be behind it
+	heard       time.Time                             // when one was heard of that was not followed yet; zero: none is
+	behind      int                                   // looks in a row that did not get to it
+	unexplained map[ledger.KeyNonce]*unexplainedNonce // used nonces whose transaction was not found
+	anchor      ledger.Block
 	// confirmed is the newest block whose transactions this process has made final since it follows.
 	confirmed ledger.Block
 	noTag     time.Time                 // when it was last logged that the node has no block of the tag
@@ -127,18 +127,18 @@ type Tracker struct {
 
 	lease lease
 
-	stranded common.Address               // a key that this process does not hold, for which others are to follow
-	handed   map[common.Address]time.Time // when this process last let others follow for a key
+	strandedKeys common.Address               // a key that this process does not hold, for which others are to follow
+	handed       map[common.Address]time.Time // when this process last let others follow for a key
 
 	// What is pending is tended beside the rounds, by one goroutine at a time: signing hundreds of no-ops, or a node that
 	// takes its time over what it is sent, is not to keep a new head waiting.
-	tending sync.WaitGroup
-	busy    chan struct{} // holds one while it is
-	tended  time.Time     // when that last began
-	limited time.Time     // when it was last logged that no more gaps are filled; the tending goroutine's
-	seen    *seen         // the tending goroutine's, like what follows
-	purged  time.Time
-	failed  bool // a round, since that last began
+	maintenance  sync.WaitGroup
+	busy         chan struct{} // holds one while it is
+	tended       time.Time     // when that last began
+	limited      time.Time     // when it was last logged that no more gaps are filled; the tending goroutine's
+	observations *observations // the tending goroutine's, like what follows
+	purged       time.Time
+	failed       bool // a round, since that last began
 
 	comparing chan struct{}             // holds one while nonces are being compared with the nodes'
 	reported  map[common.Address]uint64 // by nodes at the last comparison; the comparing goroutine's
@@ -172,8 +172,8 @@ func (t *Tracker) record(following bool, err error) {
 	}
 }
 
-// seen is what tending has observed since this process follows.
-type seen struct {
+// observations is what tending has observed since this process follows.
+type observations struct {
 	found  map[common.Address]time.Time // when a node had by hash all that it lacked of a key by its count
 	resent map[common.Address]uint64    // a key's mined count when its missing transactions were last looked for
 
@@ -208,21 +208,21 @@ func New(cfg Config) *Tracker {
 
 // forget begins observing again.
 func (t *Tracker) forget() {
-	t.unfound, t.confirmed, t.ahead = map[ledger.From]*lost{}, ledger.Block{}, map[common.Address]*ahead{}
-	t.stranded = common.Address{}
+	t.unexplained, t.confirmed, t.ahead = map[ledger.KeyNonce]*unexplainedNonce{}, ledger.Block{}, map[common.Address]*ahead{}
+	t.strandedKeys = common.Address{}
 	// The tending goroutine may still have the old one.
-	t.seen = &seen{found: map[common.Address]time.Time{}, resent: map[common.Address]uint64{}, conditions: map[common.Address]conditions{}}
+	t.observations = &observations{found: map[common.Address]time.Time{}, resent: map[common.Address]uint64{}, conditions: map[common.Address]conditions{}}
 }
 
 // Run follows, or waits for its turn to, until ctx ends. It returns nil then.
 func (t *Tracker) Run(ctx context.Context) error {
 	defer t.leave(context.WithoutCancel(ctx))
-	defer t.tending.Wait()
+	defer t.maintenance.Wait()
 	for {
 		var err error
 		level := slog.LevelWarn
-		if t.cfg.Lineage != nil {
-			if err = t.cfg.Lineage.Err(); err != nil {
+		if t.cfg.ChainIdentity != nil {
+			if err = t.cfg.ChainIdentity.Err(); err != nil {
 				level = slog.LevelDebug // the Lineage, and the endpoints, log the cause
 				// It may be another chain when it is ready again.
 				t.last, t.anchor, t.confirmed = chain.Header{}, ledger.Block{}, ledger.Block{}
@@ -248,7 +248,7 @@ func (t *Tracker) Run(ctx context.Context) error {
 		if t.lease.held && !t.lease.succeeded(err, t.cfg.Term) {
 			t.standBack(ctx)
 		}
-		if t.lease.held && t.stranded != (common.Address{}) {
+		if t.lease.held && t.strandedKeys != (common.Address{}) {
 			t.handOver(ctx)
 			continue
 		}
@@ -260,13 +260,13 @@ func (t *Tracker) leave(ctx context.Context) {
 	t.cfg.Metrics.idle()
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	if err := t.cfg.Ledger.Leave(ctx, t.cfg.Name); err != nil {
+	if err := t.cfg.Ledger.ReleaseTrackerLease(ctx, t.cfg.Name); err != nil {
 		t.cfg.Log.Warn("lease not released; it expires by itself", "err", err)
 	}
 }
 
-// again is after how long a node is asked again that does not have the newest head yet; twice as long each time.
-const again = 25 * time.Millisecond
+// headRetryDelay is after how long a node is asked again that does not have the newest head yet; twice as long each time.
+const headRetryDelay = 25 * time.Millisecond
 
 // await returns at the next head, and at the latest when it is time to tend. A head counts once: it is a hint, mostly another
 // node's, and the one that is asked may be behind for long. That is asked again soon, and then less and less often.
@@ -275,7 +275,7 @@ func (t *Tracker) await(ctx context.Context, heads bool) {
 	if t.hinted.Number < t.last.Number || t.hinted.Hash == t.last.Hash {
 		t.behind = 0
 	} else if heads {
-		pause = min(pause, again<<min(t.behind, 16))
+		pause = min(pause, headRetryDelay<<min(t.behind, 16))
 		t.behind++
 	}
 	ctx, cancel := context.WithTimeout(ctx, pause)
@@ -324,7 +324,7 @@ func (t *Tracker) round(ctx context.Context) error {
 
 // roundFrom does a round from one endpoint's view.
 func (t *Tracker) roundFrom(ctx context.Context, view View, all []*relayer.Key) error {
-	r := &round{Tracker: t, view: view, head: view.Header(), keys: all, seen: t.seen, blocks: map[common.Hash][]chain.Receipt{}}
+	r := &round{Tracker: t, view: view, head: view.Header(), keys: all, observations: t.observations, blocks: map[common.Hash][]chain.Receipt{}}
 	if len(all) == 0 {
 		t.last = r.head // nothing to do before the next one
 		return nil
@@ -334,8 +334,8 @@ func (t *Tracker) roundFrom(ctx context.Context, view View, all []*relayer.Key) 
 	}
 	var reads errgroup.Group
 	reads.Go(func() (err error) { r.counts, err = view.Nonces(ctx, r.addresses); return err })
-	if t.cfg.Lineage != nil && r.head.Hash != t.last.Hash {
-		reads.Go(func() error { return t.cfg.Lineage.Recognise(ctx, view) })
+	if t.cfg.ChainIdentity != nil && r.head.Hash != t.last.Hash {
+		reads.Go(func() error { return t.cfg.ChainIdentity.Verify(ctx, view) })
 	}
 	if err := reads.Wait(); err != nil {
 		return err
@@ -350,11 +350,11 @@ func (t *Tracker) roundFrom(ctx context.Context, view View, all []*relayer.Key) 
 	// Tending needs no receipts. Where they cannot be had, what is pending is looked after all the same.
 	if time.Since(t.tended) >= t.cfg.Tend {
 		r.recovered = t.failed
-		if t.beginTending(ctx, r.tend) {
+		if t.startMaintenance(ctx, r.maintain) {
 			t.tended, t.failed = time.Now(), false
 		}
 	} else if r.freed { // what waits is to be in the next block
-		t.beginTending(ctx, r.waiting)
+		t.startMaintenance(ctx, r.dispatchQueued)
 	}
 	return err
 }
@@ -384,9 +384,9 @@ func (t *Tracker) catchUp(ctx context.Context, r *round) error {
 	return nil
 }
 
-// beginTending has what is pending looked after, by what a round has read, unless that is still being done.
-func (t *Tracker) beginTending(ctx context.Context, tend func(context.Context) error) (begun bool) {
-	return t.beside(t.busy, func() {
+// startMaintenance has what is pending looked after, by what a round has read, unless that is still being done.
+func (t *Tracker) startMaintenance(ctx context.Context, tend func(context.Context) error) (begun bool) {
+	return t.tryGo(t.busy, func() {
 		if err := tend(ctx); err != nil && ctx.Err() == nil {
 			t.cfg.Metrics.rounds.WithLabelValues("failed").Inc()
 			t.cfg.Log.Warn("maintenance failed", "err", err)
@@ -394,14 +394,14 @@ func (t *Tracker) beginTending(ctx context.Context, tend func(context.Context) e
 	})
 }
 
-// beside does something beside the rounds, unless the place for that is taken.
-func (t *Tracker) beside(place chan struct{}, do func()) (begun bool) {
+// tryGo does something beside the rounds, unless the place for that is taken.
+func (t *Tracker) tryGo(place chan struct{}, do func()) (begun bool) {
 	select {
 	case place <- struct{}{}:
 	default:
 		return false
 	}
-	t.tending.Go(func() {
+	t.maintenance.Go(func() {
 		defer func() { <-place }()
 		do()
 	})
@@ -411,16 +411,16 @@ func (t *Tracker) beside(place chan struct{}, do func()) (begun bool) {
 // round is one look at the chain.
 type round struct {
 	*Tracker
-	view      View
-	head      chain.Header
-	keys      []*relayer.Key
-	addresses []common.Address
-	counts    []uint64                        // mined, of each key
-	blocks    map[common.Hash][]chain.Receipt // that were read
-	freed     bool                            // places of keys, by what was mined
-	final     uint64                          // number of the newest final block; 0 while there is none
-	recovered bool                            // rounds failed before this one
-	seen      *seen
+	view         View
+	head         chain.Header
+	keys         []*relayer.Key
+	addresses    []common.Address
+	counts       []uint64                        // mined, of each key
+	blocks       map[common.Hash][]chain.Receipt // that were read
+	freed        bool                            // places of keys, by what was mined
+	final        uint64                          // number of the newest final block; 0 while there is none
+	recovered    bool                            // rounds failed before this one
+	observations *observations
 }
 
 // now is when the round began, by the database's clock. Rows have their times from there.
@@ -437,16 +437,16 @@ func (r *round) used(key common.Address, nonce uint64) bool {
 }
 
 // mined are the nonces that each key has used up, as the first one that it has not.
-func (r *round) mined() []ledger.From {
-	froms := make([]ledger.From, len(r.keys))
+func (r *round) mined() []ledger.KeyNonce {
+	froms := make([]ledger.KeyNonce, len(r.keys))
 	for i, k := range r.keys {
-		froms[i] = ledger.From{Key: k.Address, Nonce: r.counts[i]}
+		froms[i] = ledger.KeyNonce{Key: k.Address, Nonce: r.counts[i]}
 	}
 	return froms
 }
 
-// each goes on after an error, and joins what went wrong.
-func each(steps ...func() error) error {
+// runAll goes on after an error, and joins what went wrong.
+func runAll(steps ...func() error) error {
 	var errs []error
 	for _, step := range steps {
 		errs = append(errs, step())

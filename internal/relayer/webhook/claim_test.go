@@ -27,9 +27,9 @@ func claimer(t testing.TB, db *pgxpool.Pool, change func(*Config)) *Deliverer {
 	return newDeliverer(t, db, cfg)
 }
 
-func claimAll(t testing.TB, d *Deliverer, settled ...settlement) []*claim {
+func claimAll(t testing.TB, d *Deliverer, settled ...deliveryResult) []*claim {
 	t.Helper()
-	claims, _, _, err := d.turn(t.Context(), settled, []want{{target: "here", n: 100}})
+	claims, _, _, err := d.syncBatch(t.Context(), settled, []demand{{target: "here", n: 100}})
 	require.NoError(t, err)
 	return claims
 }
@@ -57,12 +57,12 @@ func TestOnlyTheLowestDueRevisionIsClaimedAndByOneOnly(t *testing.T) {
 	require.Empty(t, claimAll(t, b))
 
 	// The settlement and the claim of the next share a turn.
-	claims = claimAll(t, a, settlement{claim: claims[0], verdict: delivered})
+	claims = claimAll(t, a, deliveryResult{claim: claims[0], verdict: delivered})
 	require.Len(t, claims, 1)
 	require.Equal(t, 2, claims[0].revision)
 
 	// In its backoff it still keeps the next one from overtaking.
-	require.Empty(t, claimAll(t, a, settlement{claim: claims[0], verdict: failed, delay: time.Hour, reason: "no"}))
+	require.Empty(t, claimAll(t, a, deliveryResult{claim: claims[0], verdict: failed, delay: time.Hour, reason: "no"}))
 	list, err := a.List(t.Context(), Filter{Target: "here", Transaction: id})
 	require.NoError(t, err)
 	require.Equal(t, "no", list[1].LastError)
@@ -87,8 +87,8 @@ func TestALateSettlementOfAnExpiredClaimChangesNothingButASuccess(t *testing.T) 
 		"late failure, second delivered": {new(delivered), failed, Delivered, ""},
 		"late success, second failed":    {new(failed), delivered, Delivered, ""},
 		"late failure, second failed":    {new(failed), failed, Due, "second"},
-		"late success, second parked":    {new(hopeless), delivered, Delivered, ""},
-		"late failure, second parked":    {new(hopeless), failed, Parked, "second"},
+		"late success, second parked":    {new(permanent), delivered, Delivered, ""},
+		"late failure, second parked":    {new(permanent), failed, Parked, "second"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -101,9 +101,9 @@ func TestALateSettlementOfAnExpiredClaimChangesNothingButASuccess(t *testing.T) 
 			theirs := claimAll(t, b)
 			require.Len(t, theirs, 1)
 			if test.second != nil {
-				claimAll(t, b, settlement{claim: theirs[0], verdict: *test.second, delay: time.Hour, reason: "second"})
+				claimAll(t, b, deliveryResult{claim: theirs[0], verdict: *test.second, delay: time.Hour, reason: "second"})
 			}
-			_, _, _, err := a.turn(t.Context(), []settlement{{claim: mine[0], verdict: test.late, reason: "late"}}, nil)
+			_, _, _, err := a.syncBatch(t.Context(), []deliveryResult{{claim: mine[0], verdict: test.late, reason: "late"}}, nil)
 			require.NoError(t, err)
 			d := only(t, db, id, 1)
 			require.Equal(t, test.want, d.State)
@@ -125,17 +125,17 @@ func TestWhatIsTriedForLongEnoughIsParkedAndTheRestGoesOn(t *testing.T) {
 	change(t, db, id, 2, "here")
 	first := claimAll(t, d)
 	// The last attempt comes at the end of the hour, not after it.
-	claimAll(t, d, settlement{claim: first[0], verdict: failed, delay: 3 * time.Hour, reason: "no"})
+	claimAll(t, d, deliveryResult{claim: first[0], verdict: failed, delay: 3 * time.Hour, reason: "no"})
 	require.WithinDuration(t, time.Now().Add(time.Hour), only(t, db, id, 1).NextAt, time.Minute)
 
 	expire(t, db)
 	second := claimAll(t, d)
 	_, err := db.Exec(t.Context(), "UPDATE relayer_deliveries SET retry_until = now() - interval '1 s' WHERE revision = 1")
 	require.NoError(t, err)
-	claims, gaveUp, _, err := d.turn(t.Context(), []settlement{{claim: second[0], verdict: failed, delay: time.Second, reason: "never"}},
-		[]want{{target: "here", n: 10}})
+	claims, gaveUp, _, err := d.syncBatch(t.Context(), []deliveryResult{{claim: second[0], verdict: failed, delay: time.Second, reason: "never"}},
+		[]demand{{target: "here", n: 10}})
 	require.NoError(t, err)
-	require.Equal(t, []parked{{id: second[0].id, target: "here", subject: id, reason: "never"}}, gaveUp)
+	require.Equal(t, []deadLetter{{id: second[0].id, target: "here", subject: id, reason: "never"}}, gaveUp)
 	require.Len(t, claims, 1)
 	require.Equal(t, 2, claims[0].revision)
 	require.Equal(t, Parked, only(t, db, id, 1).State)
@@ -148,7 +148,7 @@ func TestWhatIsTriedForLongEnoughIsParkedAndTheRestGoesOn(t *testing.T) {
 	require.Equal(t, first[0].id, again[0].id)
 	require.Equal(t, 1, again[0].attempt)
 	// It gets the full time again.
-	claimAll(t, d, settlement{claim: again[0], verdict: failed, delay: time.Second, reason: "no"})
+	claimAll(t, d, deliveryResult{claim: again[0], verdict: failed, delay: time.Second, reason: "no"})
 	require.Equal(t, Due, only(t, db, id, 1).State)
 }
 
@@ -164,7 +164,7 @@ func TestAReturnedClaimIsDueAtOnceAndWasNoAttempt(t *testing.T) {
 		return at
 	}
 	claims := claimAll(t, d)
-	_, _, _, err := d.turn(t.Context(), []settlement{{claim: claims[0], verdict: returned}}, nil)
+	_, _, _, err := d.syncBatch(t.Context(), []deliveryResult{{claim: claims[0], verdict: returned}}, nil)
 	require.NoError(t, err)
 	require.Nil(t, until())
 	claims = claimAll(t, d)
@@ -172,14 +172,14 @@ func TestAReturnedClaimIsDueAtOnceAndWasNoAttempt(t *testing.T) {
 	require.Equal(t, 1, claims[0].attempt)
 
 	// Once it was tried, its time runs.
-	_, _, _, err = d.turn(t.Context(), []settlement{{claim: claims[0], verdict: failed, reason: "no"}}, nil)
+	_, _, _, err = d.syncBatch(t.Context(), []deliveryResult{{claim: claims[0], verdict: failed, reason: "no"}}, nil)
 	require.NoError(t, err)
 	first := until()
 	require.NotNil(t, first)
 	expire(t, db)
 	claims = claimAll(t, d)
 	require.Equal(t, 2, claims[0].attempt)
-	_, _, _, err = d.turn(t.Context(), []settlement{{claim: claims[0], verdict: returned}}, nil)
+	_, _, _, err = d.syncBatch(t.Context(), []deliveryResult{{claim: claims[0], verdict: returned}}, nil)
 	require.NoError(t, err)
 	require.Equal(t, first, until())
 }
@@ -196,7 +196,7 @@ func TestAClaimThatWouldEndOnTheWayIsGivenBack(t *testing.T) {
 	d.mu.Lock()
 	d.lanes[0].queue = claims
 	d.start(t.Context(), d.lanes[0])
-	require.Equal(t, []settlement{{claim: c, verdict: returned}}, d.settled)
+	require.Equal(t, []deliveryResult{{claim: c, verdict: returned}}, d.settled)
 	require.Zero(t, d.lanes[0].inFlight)
 	d.mu.Unlock()
 	d.sending.Wait()
@@ -329,7 +329,7 @@ func TestTurn_WaitsForTheDisk_WhereItClaims(t *testing.T) {
 	claims := claimAll(t, d)
 	require.Len(t, claims, 1)
 	require.Equal(t, "on", commit())
-	_, _, _, err = d.turn(t.Context(), []settlement{{claim: claims[0], verdict: delivered}}, nil)
+	_, _, _, err = d.syncBatch(t.Context(), []deliveryResult{{claim: claims[0], verdict: delivered}}, nil)
 	require.NoError(t, err)
 	require.Equal(t, "off", commit())
 }

@@ -54,17 +54,17 @@ const maxRetention = 10 * 365 * 24 * time.Hour
 
 // tuning is what only tests have a reason to change.
 type tuning struct {
-	poll      time.Duration // how often the database is asked without a reason
-	spacing   time.Duration // between two turns
-	lease     time.Duration // of a claim
-	backoff   time.Duration // the first one
-	pause     time.Duration // the first one of a target that is down
-	maxPause  time.Duration
-	chores    time.Duration // between two looks at what is due, parked and old
-	linger    time.Duration // how long attempts may go on after Run is told to stop
-	resolver  *net.Resolver
-	jitter    func() float64 // in [0, 1)
-	sentAfter func(c *claim) // called between the target's answer and its settlement
+	poll                time.Duration // how often the database is asked without a reason
+	minInterval         time.Duration // between two turns
+	lease               time.Duration // of a claim
+	backoff             time.Duration // the first one
+	pause               time.Duration // the first one of a target that is down
+	maxPause            time.Duration
+	maintenanceInterval time.Duration // between two looks at what is due, parked and old
+	drainTimeout        time.Duration // how long attempts may go on after Run is told to stop
+	resolver            *net.Resolver
+	jitter              func() float64 // in [0, 1)
+	sentAfter           func(c *claim) // called between the target's answer and its settlement
 }
 
 // Target is one receiver.

@@ -16,13 +16,13 @@ import (
 
 func (t tuning) withDefaults(timeout time.Duration) tuning {
 	t.poll = cmp.Or(t.poll, time.Second)
-	t.spacing = cmp.Or(t.spacing, 10*time.Millisecond)
+	t.minInterval = cmp.Or(t.minInterval, 10*time.Millisecond)
 	t.lease = cmp.Or(t.lease, 2*timeout+10*time.Second)
 	t.backoff = cmp.Or(t.backoff, time.Second)
 	t.pause = cmp.Or(t.pause, time.Second)
 	t.maxPause = cmp.Or(t.maxPause, 30*time.Second)
-	t.chores = cmp.Or(t.chores, 15*time.Second)
-	t.linger = cmp.Or(t.linger, 5*time.Second)
+	t.maintenanceInterval = cmp.Or(t.maintenanceInterval, 15*time.Second)
+	t.drainTimeout = cmp.Or(t.drainTimeout, 5*time.Second)
 	if t.jitter == nil {
 		t.jitter = rand.Float64
 	}
@@ -30,12 +30,12 @@ func (t tuning) withDefaults(timeout time.Duration) tuning {
 }
 
 const (
-	// farewell bounds what is said to the database when the process stops.
-	farewell = 3 * time.Second
+	// shutdownTimeout bounds what is said to the database when the process stops.
+	shutdownTimeout = 3 * time.Second
 	// maxTurn bounds a turn: above what the server bounds statements to, for a server that is cut off.
 	maxTurn = 20 * time.Second
-	// maxTrouble bounds the pause between two turns while the database is away.
-	maxTrouble = 5 * time.Second
+	// maxDBBackoff bounds the pause between two turns while the database is away.
+	maxDBBackoff = 5 * time.Second
 	// purgeEvery is how often what is old is removed.
 	purgeEvery = 10 * time.Minute
 )
@@ -52,8 +52,8 @@ type Deliverer struct {
 	sending sync.WaitGroup
 
 	mu       sync.Mutex
-	lanes    []*lane
-	settled  []settlement // not in the database yet
+	lanes    []*targetQueue
+	settled  []deliveryResult // not in the database yet
 	stopping bool
 }
 
@@ -80,8 +80,8 @@ func New(db *pgxpool.Pool, cfg Config) (*Deliverer, error) {
 // Names of the targets, as the ledger wants them.
 func (d *Deliverer) Names() []string { return d.cfg.Names() }
 
-// Kick tells that there may be something to deliver. It never blocks; without it a delivery waits for a second at most.
-func (d *Deliverer) Kick() {
+// Notify tells that there may be something to deliver. It never blocks; without it a delivery waits for a second at most.
+func (d *Deliverer) Notify() {
 	select {
 	case d.wake <- struct{}{}:
 	default:
@@ -96,12 +96,12 @@ func (d *Deliverer) Run(ctx context.Context) error {
 	defer abandon(errStopped)
 	turns, endTurns := context.WithCancel(context.WithoutCancel(ctx))
 	defer endTurns()
-	defer context.AfterFunc(ctx, func() { time.AfterFunc(farewell, endTurns) })()
-	var chores sync.WaitGroup
-	chores.Go(func() { d.chores(ctx) })
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(shutdownTimeout, endTurns) })()
+	var maintenance sync.WaitGroup
+	maintenance.Go(func() { d.maintain(ctx) })
 	d.loop(ctx, turns, requests)
 	d.stop(abandon)
-	chores.Wait()
+	maintenance.Wait()
 	return nil
 }
 
@@ -124,7 +124,7 @@ func (d *Deliverer) loop(ctx, turns, requests context.Context) {
 			}
 			// Kicks do not make it come back sooner.
 			wake = nil
-			timer.Reset(spread(min(d.cfg.tuning.poll<<min(troubles-1, 10), maxTrouble), d.cfg.tuning))
+			timer.Reset(spread(min(d.cfg.tuning.poll<<min(troubles-1, 10), maxDBBackoff), d.cfg.tuning))
 			continue
 		}
 		if troubles > 0 {
@@ -133,7 +133,7 @@ func (d *Deliverer) loop(ctx, turns, requests context.Context) {
 		}
 		wake = d.wake
 		// What comes within the next moment shares a turn.
-		timer.Reset(d.cfg.tuning.spacing)
+		timer.Reset(d.cfg.tuning.minInterval)
 		select {
 		case <-ctx.Done():
 			return
@@ -151,23 +151,23 @@ func (d *Deliverer) work(ctx, requests context.Context) error {
 	d.mu.Lock()
 	settled := d.settled
 	d.settled = nil
-	wants := make([]want, len(d.lanes))
+	wants := make([]demand, len(d.lanes))
 	for i, l := range d.lanes {
-		wants[i] = want{target: l.name, n: l.want(now), hurry: l.hurry}
+		wants[i] = demand{target: l.name, n: l.demand(now), retryNow: l.retryNow}
 		if wants[i].n > 0 {
 			wants[i].since = l.since(now)
 		}
-		l.hurry = false
+		l.retryNow = false
 	}
 	d.mu.Unlock()
 
-	claims, gaveUp, more, err := d.turn(ctx, settled, wants)
+	claims, gaveUp, more, err := d.syncBatch(ctx, settled, wants)
 	if err != nil {
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		d.settled = append(settled, d.settled...)
 		for i, w := range wants {
-			d.lanes[i].hurry = d.lanes[i].hurry || w.hurry
+			d.lanes[i].retryNow = d.lanes[i].retryNow || w.retryNow
 		}
 		return err
 	}
@@ -186,17 +186,17 @@ func (d *Deliverer) work(ctx, requests context.Context) error {
 	}
 	// There may be more to claim. Whatever ends next asks; where none was begun, nothing would.
 	if more {
-		d.Kick()
+		d.Notify()
 	}
 	return nil
 }
 
 // start sends what a lane has room for. d.mu is held.
-func (d *Deliverer) start(requests context.Context, l *lane) {
+func (d *Deliverer) start(requests context.Context, l *targetQueue) {
 	for {
 		now := time.Now()
 		if d.stopping || now.Before(l.resumeAt) {
-			d.giveBack(l)
+			d.releaseClaims(l)
 			return
 		}
 		c := l.next(now)
@@ -206,28 +206,28 @@ func (d *Deliverer) start(requests context.Context, l *lane) {
 		if now.Add(d.cfg.Timeout).After(c.until) {
 			// Its claim would end while it is on its way. It waited for slower ones; or this process was frozen.
 			l.abandoned()
-			d.settle(settlement{claim: c, verdict: returned})
+			d.queueResult(deliveryResult{claim: c, verdict: returned})
 			continue
 		}
 		d.sending.Go(func() { d.deliver(requests, l, c) })
 	}
 }
 
-// giveBack returns what a lane has claimed and not begun. d.mu is held.
-func (d *Deliverer) giveBack(l *lane) {
+// releaseClaims returns what a lane has claimed and not begun. d.mu is held.
+func (d *Deliverer) releaseClaims(l *targetQueue) {
 	for _, c := range l.drop() {
-		d.settle(settlement{claim: c, verdict: returned})
+		d.queueResult(deliveryResult{claim: c, verdict: returned})
 	}
 }
 
-// settle has the next turn write something down. d.mu is held.
-func (d *Deliverer) settle(s settlement) {
+// queueResult has the next turn write something down. d.mu is held.
+func (d *Deliverer) queueResult(s deliveryResult) {
 	d.settled = append(d.settled, s)
-	d.Kick()
+	d.Notify()
 }
 
 // deliver makes one attempt and takes in what became of it.
-func (d *Deliverer) deliver(requests context.Context, l *lane, c *claim) {
+func (d *Deliverer) deliver(requests context.Context, l *targetQueue, c *claim) {
 	m := d.cfg.Metrics
 	inFlight := m.inFlight.WithLabelValues(l.name)
 	inFlight.Inc()
@@ -242,7 +242,7 @@ func (d *Deliverer) deliver(requests context.Context, l *lane, c *claim) {
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		l.abandoned()
-		d.settle(settlement{claim: c, verdict: returned})
+		d.queueResult(deliveryResult{claim: c, verdict: returned})
 		return
 	}
 	m.duration.WithLabelValues(l.name).Observe(end.Sub(begin).Seconds())
@@ -258,25 +258,25 @@ func (d *Deliverer) deliver(requests context.Context, l *lane, c *claim) {
 	d.failed(requests, l, c, fail)
 }
 
-func (d *Deliverer) succeeded(requests context.Context, l *lane, c *claim) {
+func (d *Deliverer) succeeded(requests context.Context, l *targetQueue, c *claim) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if l.succeeded() {
 		d.cfg.Metrics.down.WithLabelValues(l.name).Set(0)
 		d.log.Info("webhook target is back", "target", l.name)
 	}
-	d.settle(settlement{claim: c, verdict: delivered})
+	d.queueResult(deliveryResult{claim: c, verdict: delivered})
 	d.start(requests, l)
 }
 
-func (d *Deliverer) failed(requests context.Context, l *lane, c *claim, fail *failure) {
+func (d *Deliverer) failed(requests context.Context, l *targetQueue, c *claim, fail *failure) {
 	now := time.Now()
 	wait := min(fail.retryAfter, d.cfg.MaxBackoff)
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if fail.hopeless {
+	if fail.permanent {
 		l.abandoned() // the target had no part in it
-		d.settle(settlement{claim: c, verdict: hopeless, reason: fail.reason})
+		d.queueResult(deliveryResult{claim: c, verdict: permanent, reason: fail.reason})
 		d.start(requests, l)
 		return
 	}
@@ -284,7 +284,7 @@ func (d *Deliverer) failed(requests context.Context, l *lane, c *claim, fail *fa
 		d.cfg.Metrics.down.WithLabelValues(l.name).Set(1)
 		d.log.Warn("webhook target is down", "target", l.name, "err", fail.reason)
 	}
-	d.settle(settlement{
+	d.queueResult(deliveryResult{
 		claim: c, verdict: failed, reason: fail.reason,
 		delay: max(wait, backoff(c.attempt, d.cfg.MaxBackoff, d.cfg.tuning)),
 	})
@@ -296,10 +296,10 @@ func (d *Deliverer) stop(abandon context.CancelCauseFunc) {
 	d.mu.Lock()
 	d.stopping = true
 	for _, l := range d.lanes {
-		d.giveBack(l)
+		d.releaseClaims(l)
 	}
 	d.mu.Unlock()
-	limit := time.AfterFunc(d.cfg.tuning.linger, func() { abandon(errStopped) })
+	limit := time.AfterFunc(d.cfg.tuning.drainTimeout, func() { abandon(errStopped) })
 	defer limit.Stop()
 	d.sending.Wait()
 	for _, l := range d.lanes {
@@ -308,16 +308,16 @@ func (d *Deliverer) stop(abandon context.CancelCauseFunc) {
 	if len(d.settled) == 0 {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), farewell)
+	ctx, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
 	defer cancel()
-	if _, _, _, err := d.turn(ctx, d.settled, nil); err != nil {
+	if _, _, _, err := d.syncBatch(ctx, d.settled, nil); err != nil {
 		d.log.Warn("webhooks will be repeated: what was delivered could not be noted", "count", len(d.settled), "err", err)
 	}
 }
 
-// chores looks after what nobody waits for, until ctx ends.
-func (d *Deliverer) chores(ctx context.Context) {
-	ticker := time.NewTicker(d.cfg.tuning.chores)
+// maintain looks after what nobody waits for, until ctx ends.
+func (d *Deliverer) maintain(ctx context.Context) {
+	ticker := time.NewTicker(d.cfg.tuning.maintenanceInterval)
 	defer ticker.Stop()
 	var purged time.Time
 	for {
@@ -328,7 +328,7 @@ func (d *Deliverer) chores(ctx context.Context) {
 		}
 		if time.Since(purged) >= purgeEvery {
 			purged = time.Now()
-			d.tidy(ctx)
+			d.purge(ctx)
 		}
 		select {
 		case <-ctx.Done():
@@ -338,8 +338,8 @@ func (d *Deliverer) chores(ctx context.Context) {
 	}
 }
 
-// tidy removes what is old and parks what nobody will ever deliver.
-func (d *Deliverer) tidy(ctx context.Context) {
+// purge removes what is old and parks what nobody will ever deliver.
+func (d *Deliverer) purge(ctx context.Context) {
 	// Also where none is kept: an earlier configuration may have kept some.
 	n, err := d.Purge(ctx, max(0, d.cfg.Retention))
 	if n > 0 {

@@ -197,7 +197,7 @@ func TestATargetThatWasDownGetsEverythingInOrderWithoutDelay(t *testing.T) {
 		for _, id := range ids {
 			change(t, db, id, revision, "here")
 		}
-		d.Kick()
+		d.Notify()
 	}
 	// Once it is known to be down it is left alone but for one at a time.
 	got, _ := r.wait("it is known to be down", func(got, _ []request) bool { return len(got) >= 10 })
@@ -252,7 +252,7 @@ func TestOrderIsKeptByManyProcessesWhateverFails(t *testing.T) {
 						t.Error(err)
 					}
 				}
-				deliverers[part].Kick()
+				deliverers[part].Notify()
 			}
 		})
 	}
@@ -344,7 +344,7 @@ func TestARequestThatRunsMayEndWhenTheProcessStops(t *testing.T) {
 	go func() { done <- d.Run(ctx) }()
 	r.wait("the first", func(got, _ []request) bool { return len(got) == 1 })
 	change(t, db, waiting, 1, "here")
-	d.Kick()
+	d.Notify()
 	eventually(t, "the second is claimed", func() bool { return only(t, db, waiting, 1).Attempts == 1 })
 	cancel()
 	eventually(t, "it begins nothing more", func() bool {
@@ -371,11 +371,11 @@ func TestWhatHangsAndWhatWaitsIsGivenBackWhenTheProcessStops(t *testing.T) {
 	change(t, db, begun, 1, "here")
 	cfg := settings(r.target("here"))
 	cfg.Concurrency = 1
-	cfg.tuning.linger = 10 * time.Millisecond
+	cfg.tuning.drainTimeout = 10 * time.Millisecond
 	d, stop := run(t, db, cfg)
 	r.wait("the first", func(got, _ []request) bool { return len(got) == 1 })
 	change(t, db, waiting, 1, "here")
-	d.Kick()
+	d.Notify()
 	eventually(t, "the second is claimed", func() bool { return only(t, db, waiting, 1).Attempts == 1 })
 	stop()
 	for _, id := range []uuid.UUID{begun, waiting} {

@@ -10,17 +10,17 @@ import (
 const (
 	// downAfter is for how many subjects in a row a target fails before it counts as down. One alone may be to blame itself.
 	downAfter = 3
-	// ahead is how many are claimed for each that may run: enough to go on with during a turn, few enough to be begun
+	// prefetchFactor is how many are claimed for each that may run: enough to go on with during a turn, few enough to be begun
 	// before their claims end.
-	ahead = 4
+	prefetchFactor = 4
 	// sweepEvery is how often a claim begins at the oldest delivery that is due, and sweepMargin is how far before the last one claimed
 	// the other claims begin: a delivery is due since the begin of the transaction that writes it, which may commit later than others.
 	sweepEvery  = time.Second
 	sweepMargin = 5 * time.Second
 )
 
-// lane is what is sent to one target. It starts nothing itself and has no clock; the Deliverer holds its lock.
-type lane struct {
+// targetQueue is what is sent to one target. It starts nothing itself and has no clock; the Deliverer holds its lock.
+type targetQueue struct {
 	name   string
 	sender *sender
 	limit  int // of window
@@ -32,20 +32,20 @@ type lane struct {
 	failing  map[uuid.UUID]struct{} // subjects that failed since the last success
 	pause    time.Duration          // the latest, of a target that is down
 	resumeAt time.Time              // nothing is sent before
-	hurry    bool                   // it is back: see want
+	retryNow bool                   // it is back: see want
 	newest   time.Time              // the latest next_at among the last claims
 	sweepAt  time.Time              // when a claim begins at the oldest delivery again
 }
 
-func newLane(s *sender) *lane {
-	return &lane{name: s.to.name, sender: s, limit: s.to.limit, window: s.to.limit, failing: map[uuid.UUID]struct{}{}}
+func newLane(s *sender) *targetQueue {
+	return &targetQueue{name: s.to.name, sender: s, limit: s.to.limit, window: s.to.limit, failing: map[uuid.UUID]struct{}{}}
 }
 
 // down reports whether the target fails whatever it is sent.
-func (l *lane) down() bool { return len(l.failing) >= downAfter }
+func (l *targetQueue) down() bool { return len(l.failing) >= downAfter }
 
-// want is how many to claim: none while what is there keeps the window busy.
-func (l *lane) want(now time.Time) int {
+// demand is how many to claim: none while what is there keeps the window busy.
+func (l *targetQueue) demand(now time.Time) int {
 	if now.Before(l.resumeAt) {
 		return 0
 	}
@@ -55,13 +55,13 @@ func (l *lane) want(now time.Time) int {
 	if len(l.queue) >= l.window {
 		return 0
 	}
-	return max(0, ahead*l.window-l.inFlight-len(l.queue))
+	return max(0, prefetchFactor*l.window-l.inFlight-len(l.queue))
 }
 
 // since returns the time at which a claim begins, by the deliveries' next_at. An index keeps entries of delivered ones until it is
 // vacuumed, and behind a long history, or beside a long transaction, that may be a while. So not each claim passes by all of them.
-func (l *lane) since(now time.Time) time.Time {
-	if l.hurry || l.newest.IsZero() || !now.Before(l.sweepAt) {
+func (l *targetQueue) since(now time.Time) time.Time {
+	if l.retryNow || l.newest.IsZero() || !now.Before(l.sweepAt) {
 		l.sweepAt = now.Add(sweepEvery)
 		return time.Time{}
 	}
@@ -70,7 +70,7 @@ func (l *lane) since(now time.Time) time.Time {
 
 // add queues the claims of a turn. They were the oldest, so the next ones begin at the latest of them, also where that is earlier
 // than before: there may be many old ones.
-func (l *lane) add(claims []*claim) {
+func (l *targetQueue) add(claims []*claim) {
 	if len(claims) == 0 {
 		return
 	}
@@ -79,7 +79,7 @@ func (l *lane) add(claims []*claim) {
 }
 
 // next takes what is to be sent now; nil when nothing is.
-func (l *lane) next(now time.Time) *claim {
+func (l *targetQueue) next(now time.Time) *claim {
 	if len(l.queue) == 0 || l.inFlight >= l.window || now.Before(l.resumeAt) {
 		return nil
 	}
@@ -91,14 +91,14 @@ func (l *lane) next(now time.Time) *claim {
 }
 
 // drop empties the queue.
-func (l *lane) drop() []*claim {
+func (l *targetQueue) drop() []*claim {
 	queue := l.queue
 	l.queue = nil
 	return queue
 }
 
 // succeeded takes in a success; back says that the target had been down.
-func (l *lane) succeeded() (back bool) {
+func (l *targetQueue) succeeded() (back bool) {
 	l.inFlight--
 	back = l.down()
 	clear(l.failing)
@@ -107,13 +107,13 @@ func (l *lane) succeeded() (back bool) {
 		l.resumeAt = time.Time{}
 	}
 	l.window = min(l.limit, l.window+1)
-	l.hurry = l.hurry || back
+	l.retryNow = l.retryNow || back
 	return back
 }
 
 // failed takes in a failure; down says that the target is so from now on. wait is how long the target itself wants to
 // be left alone.
-func (l *lane) failed(now time.Time, subject uuid.UUID, wait time.Duration, t tuning) (down bool) {
+func (l *targetQueue) failed(now time.Time, subject uuid.UUID, wait time.Duration, t tuning) (down bool) {
 	l.inFlight--
 	was := l.down()
 	if !was {
@@ -133,7 +133,7 @@ func (l *lane) failed(now time.Time, subject uuid.UUID, wait time.Duration, t tu
 }
 
 // abandoned takes in an attempt that was broken off.
-func (l *lane) abandoned() { l.inFlight-- }
+func (l *targetQueue) abandoned() { l.inFlight-- }
 
 // spread keeps those that failed together from coming back together: it takes up to half of a pause away.
 func spread(d time.Duration, t tuning) time.Duration {

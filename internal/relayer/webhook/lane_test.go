@@ -14,10 +14,12 @@ import (
 // steady is the tuning of a process, without chance.
 var steady = tuning{jitter: func() float64 { return 0 }}.withDefaults(10 * time.Second)
 
-func idle(limit int) *lane { return newLane(&sender{to: destination{name: "here", limit: limit}}) }
+func idle(limit int) *targetQueue {
+	return newLane(&sender{to: destination{name: "here", limit: limit}})
+}
 
 // begin lets the lane send up to n.
-func begin(l *lane, now time.Time, n int) (begun int) {
+func begin(l *targetQueue, now time.Time, n int) (begun int) {
 	for range n {
 		l.queue = append(l.queue, &claim{})
 	}
@@ -45,7 +47,7 @@ func TestATargetIsDownAfterDifferentTransactionsFailed(t *testing.T) {
 }
 
 // downLane has just been found to be down, with nothing on its way.
-func downLane(now time.Time) *lane {
+func downLane(now time.Time) *targetQueue {
 	l := idle(8)
 	begin(l, now, 3)
 	for _, subject := range []string{"a", "b", "c"} {
@@ -60,13 +62,13 @@ func TestATargetThatIsDownGetsOneAtATimeWithGrowingPauses(t *testing.T) {
 	l := downLane(now)
 	var pauses []time.Duration
 	for range 8 {
-		require.Zero(t, l.want(now))
+		require.Zero(t, l.demand(now))
 		require.Zero(t, begin(l, now, 2))
 		pauses = append(pauses, l.resumeAt.Sub(now))
 		now = l.resumeAt.Add(time.Millisecond)
-		require.Equal(t, 1, l.want(now))
+		require.Equal(t, 1, l.demand(now))
 		require.Equal(t, 1, begin(l, now, 2))
-		require.Zero(t, l.want(now))
+		require.Zero(t, l.demand(now))
 		require.False(t, l.failed(now, named("d"), 0, steady))
 	}
 	s := time.Second
@@ -92,7 +94,7 @@ func TestATargetThatIsBackGetsMoreWithEachSuccess(t *testing.T) {
 	now = l.resumeAt
 	require.Equal(t, 1, begin(l, now, 20))
 	require.True(t, l.succeeded())
-	require.True(t, l.hurry)
+	require.True(t, l.retryNow)
 	for _, want := range []int{2, 4, 8, 8} {
 		require.Equal(t, want, begin(l, now, 20))
 		for range want {
@@ -108,9 +110,9 @@ func TestATargetsOwnPauseIsKept(t *testing.T) {
 	begin(l, now, 2)
 	require.False(t, l.failed(now, named("a"), time.Minute, steady))
 	require.False(t, l.succeeded()) // one that was on its way does not end it
-	require.Zero(t, l.want(now.Add(59*time.Second)))
+	require.Zero(t, l.demand(now.Add(59*time.Second)))
 	require.Zero(t, begin(l, now.Add(59*time.Second), 1))
-	require.Positive(t, l.want(now.Add(time.Minute)))
+	require.Positive(t, l.demand(now.Add(time.Minute)))
 	require.Equal(t, 1, begin(l, now.Add(time.Minute), 1))
 }
 
@@ -118,7 +120,7 @@ func TestClaimsAreMadeForWhatCanBeBegunSoon(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	l := idle(8)
-	require.Equal(t, 32, l.want(now))
+	require.Equal(t, 32, l.demand(now))
 	for range 32 {
 		l.queue = append(l.queue, &claim{})
 	}
@@ -126,9 +128,9 @@ func TestClaimsAreMadeForWhatCanBeBegunSoon(t *testing.T) {
 		require.NotNil(t, l.next(now))
 	}
 	require.Nil(t, l.next(now))
-	require.Zero(t, l.want(now)) // as long as the queue fills the window
+	require.Zero(t, l.demand(now)) // as long as the queue fills the window
 	l.queue = l.queue[:7]
-	require.Equal(t, 32-8-7, l.want(now))
+	require.Equal(t, 32-8-7, l.demand(now))
 }
 
 func TestBackoffGrowsUpToItsLimitAndIsSpread(t *testing.T) {
@@ -176,9 +178,9 @@ func TestClaimsBeginAtTheOldestOnceASecond(t *testing.T) {
 	require.Equal(t, now.Add(-sweepEvery/2-time.Hour-sweepMargin), l.since(now))
 	l.add([]*claim{{nextAt: now.Add(-3 * time.Hour)}}) // it is of many old ones
 	require.Equal(t, now.Add(-3*time.Hour-sweepMargin), l.since(now))
-	l.hurry = true
+	l.retryNow = true
 	require.Zero(t, l.since(now))
-	l.hurry = false
+	l.retryNow = false
 	now = now.Add(sweepEvery - 1)
 	require.NotZero(t, l.since(now))
 	require.Zero(t, l.since(now.Add(1)))

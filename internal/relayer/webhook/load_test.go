@@ -49,10 +49,10 @@ func sustain(b *testing.B, targets int) {
 	cfg.tuning = tuning{}
 	cfg.Targets = cfg.Targets[:targets]
 	d, stop := run(b, db, cfg)
-	l := ledger.New(db, ledger.Config{ChainID: testChain, Pool: testPool, Targets: cfg.Names(), Told: d.Kick})
-	_, err := l.Remember(b.Context(), common.HexToHash("0x01"))
+	l := ledger.New(db, ledger.Config{ChainID: testChain, Pool: testPool, Targets: cfg.Names(), OnDeliveryQueued: d.Notify})
+	_, err := l.InitChain(b.Context(), common.HexToHash("0x01"))
 	require.NoError(b, err)
-	terms := ledger.Terms{Cap: 1 << 20}
+	terms := ledger.AllocationLimits{Cap: 1 << 20}
 	var registrations []ledger.Registration
 	for i := range loadKeys {
 		terms.Held = append(terms.Held, common.BigToAddress(big.NewInt(int64(i+1))))
@@ -120,10 +120,10 @@ func sustain(b *testing.B, targets int) {
 }
 
 // acceptAndBroadcast returns what a block with the new transactions holds.
-func acceptAndBroadcast(b *testing.B, l *ledger.Ledger, terms ledger.Terms, n int) (mined []ledger.Mined) {
-	drafts := make([]*ledger.Draft, n)
+func acceptAndBroadcast(b *testing.B, l *ledger.Ledger, terms ledger.AllocationLimits, n int) (mined []ledger.Mined) {
+	drafts := make([]*ledger.NewTransaction, n)
 	for i := range drafts {
-		drafts[i] = &ledger.Draft{
+		drafts[i] = &ledger.NewTransaction{
 			ID: uuid.Must(uuid.NewV7()), Target: testPool, Caller: "alice", Kind: relayer.KindTransaction, IdempotencyKey: uuid.NewString(),
 			Request: relayer.Request{
 				To: new(common.HexToAddress("0xff")), Value: big.NewInt(1), Data: make([]byte, 68), GasLimit: 60_000, Speed: relayer.Fast,

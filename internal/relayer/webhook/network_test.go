@@ -94,7 +94,7 @@ func TestANameThatLeadsIntoThePrivateNetworkIsNotDialed(t *testing.T) {
 				c.tuning.resolver = names(t, func(string) netip.Addr { return address })
 			})
 			require.Equal(t, address.String()+" is a "+name+" address, which webhooks are not sent to", fail.reason)
-			require.False(t, fail.hopeless) // the name may lead elsewhere tomorrow
+			require.False(t, fail.permanent) // the name may lead elsewhere tomorrow
 		})
 	}
 	t.Run("localhost", func(t *testing.T) {

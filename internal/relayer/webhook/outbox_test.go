@@ -179,7 +179,7 @@ func TestRunShowsCountsPurgesAndParksOrphans(t *testing.T) {
 	cfg := settings(r.target("here"))
 	reg := prometheus.NewRegistry()
 	cfg.Metrics = NewMetrics(reg)
-	cfg.tuning.chores = 10 * time.Millisecond
+	cfg.tuning.maintenanceInterval = 10 * time.Millisecond
 	run(t, db, cfg)
 	eventually(t, "the orphan is parked", func() bool { return only(t, db, orphan, 1).State == Parked })
 	require.Equal(t, Due, only(t, db, young, 1).State)
@@ -244,14 +244,14 @@ func TestADeliveredWebhookIsReplayedAsItWas(t *testing.T) {
 	d := claimer(t, db, nil)
 	bodies := func() (all []string) {
 		claims := claimAll(t, d)
-		var settled []settlement
+		var settled []deliveryResult
 		for _, c := range claims {
 			body, err := c.body(time.Unix(1, 0))
 			require.NoError(t, err)
 			all = append(all, string(body))
-			settled = append(settled, settlement{claim: c, verdict: delivered})
+			settled = append(settled, deliveryResult{claim: c, verdict: delivered})
 		}
-		_, _, _, err := d.turn(t.Context(), settled, nil)
+		_, _, _, err := d.syncBatch(t.Context(), settled, nil)
 		require.NoError(t, err)
 		return all
 	}
@@ -259,7 +259,7 @@ func TestADeliveredWebhookIsReplayedAsItWas(t *testing.T) {
 	require.Len(t, first, 1)
 	require.Contains(t, first[0], `"nonce":0`)
 	// Another sender's transaction takes the nonce, and the row gets back into the queue.
-	displaced, err := l.Displaced(t.Context(), tx.ID, tx.From, 0, 0, common.HexToHash("0xf0"), ledger.Block{Number: 3, Hash: common.HexToHash("0x03")})
+	displaced, err := l.RecordNonceConflicts(t.Context(), tx.ID, tx.From, 0, 0, common.HexToHash("0xf0"), ledger.Block{Number: 3, Hash: common.HexToHash("0x03")})
 	require.NoError(t, err)
 	require.True(t, displaced)
 	second := bodies()

@@ -39,7 +39,7 @@ func planned(t testing.TB, db *pgxpool.Pool) *turnPlans {
 		p.exec("PREPARE " + name + " AS " + sql)
 	}
 	for _, execute := range []string{
-		p.claim(1), p.hurry(), p.delivered("delivered"), p.delivered("deleted"), p.failed(), p.returned(), p.follow(),
+		p.claim(1), p.retryNowPlan(), p.delivered("delivered"), p.delivered("deleted"), p.failed(), p.returned(), p.follow(),
 	} {
 		p.buffers(execute)
 	}
@@ -66,7 +66,7 @@ func (p *turnPlans) claimSince(n int, since string) string {
 	return fmt.Sprintf("claim(%d, '%s', 'here', %d, '1 min', '%s', '1 h', '%s')", testChain, testPool, n, uuid.Nil, since)
 }
 
-func (p *turnPlans) hurry() string {
+func (p *turnPlans) retryNowPlan() string {
 	return fmt.Sprintf("hurry(%d, '%s', 'here')", testChain, testPool)
 }
 
@@ -136,7 +136,7 @@ func TestTurnPlannedOnAnEmptyTableReadsLittleOfALargeBacklog(t *testing.T) {
 			require.Less(t, p.buffers(p.returned()), rows*perRow, "return")
 			require.Less(t, p.buffers(p.claim(rows)), rows*perRow, "claim")
 			require.Less(t, p.buffers(p.failed()), rows*perRow, "fail")
-			require.Less(t, p.buffers(p.hurry()), rows*perRow, "hurry")
+			require.Less(t, p.buffers(p.retryNowPlan()), rows*perRow, "hurry")
 			require.Less(t, p.buffers(p.delivered("delivered")), rows*perRow, "deliver")
 			require.Less(t, p.buffers(p.follow()), rows*perRow, "follow")
 			require.Less(t, p.buffers(p.delivered("deleted")), rows*perRow, "delete")
@@ -193,7 +193,7 @@ func TestClaimReadsLittleBehindManyDeliveredOnes(t *testing.T) {
 // A deferred revision does not wait for its time once the lower one is delivered or parked.
 func TestADeferredRevisionIsClaimableOnceTheLowerOneHasEnded(t *testing.T) {
 	t.Parallel()
-	for name, verdict := range map[string]verdict{"delivered": delivered, "parked": hopeless} {
+	for name, verdict := range map[string]verdict{"delivered": delivered, "parked": permanent} {
 		for _, retention := range []time.Duration{time.Hour, -1} {
 			t.Run(fmt.Sprint(name, retention), func(t *testing.T) {
 				t.Parallel()
@@ -208,15 +208,15 @@ func TestADeferredRevisionIsClaimableOnceTheLowerOneHasEnded(t *testing.T) {
 				second := only(t, db, id, 2)
 				require.True(t, second.NextAt.After(second.CreatedAt))
 				write(t, db, "UPDATE relayer_deliveries SET next_at = now() + interval '1 h' WHERE target = 'here' AND revision > 1")
-				claims = claimAll(t, d, settlement{claim: claims[0], verdict: verdict})
+				claims = claimAll(t, d, deliveryResult{claim: claims[0], verdict: verdict})
 				require.Len(t, claims, 1)
 				require.Equal(t, 2, claims[0].revision)
-				claims = claimAll(t, d, settlement{claim: claims[0], verdict: verdict})
+				claims = claimAll(t, d, deliveryResult{claim: claims[0], verdict: verdict})
 				require.Len(t, claims, 1)
 				require.Equal(t, 3, claims[0].revision)
 				// One that failed and stays due keeps the later ones where they are.
 				change(t, db, id, 4, "here")
-				require.Empty(t, claimAll(t, d, settlement{claim: claims[0], verdict: failed, delay: time.Hour, reason: "no"}))
+				require.Empty(t, claimAll(t, d, deliveryResult{claim: claims[0], verdict: failed, delay: time.Hour, reason: "no"}))
 				require.WithinDuration(t, time.Now().Add(time.Hour), only(t, db, id, 4).NextAt, time.Minute)
 			})
 		}

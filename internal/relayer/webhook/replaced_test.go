@@ -19,10 +19,10 @@ import (
 func accepted(t *testing.T, l *ledger.Ledger, request relayer.Request) *relayer.Transaction {
 	t.Helper()
 	key := common.HexToAddress("0x01")
-	_, err := l.Remember(t.Context(), common.HexToHash("0x01"))
+	_, err := l.InitChain(t.Context(), common.HexToHash("0x01"))
 	require.NoError(t, err)
 	require.NoError(t, l.Register(t.Context(), []ledger.Registration{{Address: key}}))
-	verdicts, err := l.Accept(t.Context(), ledger.Terms{Held: []common.Address{key}, Cap: 16}, []*ledger.Draft{{
+	verdicts, err := l.Accept(t.Context(), ledger.AllocationLimits{Held: []common.Address{key}, Cap: 16}, []*ledger.NewTransaction{{
 		ID: newTx(t), Target: testPool, Caller: "alice", Kind: relayer.KindTransaction, Request: request,
 	}})
 	require.NoError(t, err)
@@ -60,7 +60,7 @@ type payload struct {
 // payloads are what all that is due tells, in its order.
 func payloads(t *testing.T, d *Deliverer) (all []payload) {
 	t.Helper()
-	var settled []settlement
+	var settled []deliveryResult
 	for {
 		claims := claimAll(t, d, settled...)
 		if len(claims) == 0 {
@@ -75,7 +75,7 @@ func payloads(t *testing.T, d *Deliverer) (all []payload) {
 			}
 			require.NoError(t, json.Unmarshal(body, &got))
 			all = append(all, got.Payload)
-			settled = append(settled, settlement{claim: c, verdict: delivered})
+			settled = append(settled, deliveryResult{claim: c, verdict: delivered})
 		}
 	}
 }
@@ -96,7 +96,7 @@ func TestReplacedContentsAreToldAsTheyWere(t *testing.T) {
 	sent(t, l, signed(tx, 1, relayer.PurposeSend))
 	require.NoError(t, l.Replace(t.Context(), &ledger.Replacement{ID: tx.ID, Request: b, Attempt: signed(tx, 2, relayer.PurposeReplace)}))
 	sent(t, l, signed(tx, 2, relayer.PurposeReplace))
-	require.NoError(t, l.Restore(t.Context(), tx.ID, &a)) // the first bytes were mined after all
+	require.NoError(t, l.SetMinedPayload(t.Context(), tx.ID, &a)) // the first bytes were mined after all
 	require.NoError(t, l.RecordMined(t.Context(), []ledger.Mined{{
 		TxID: tx.ID, Hash: signed(tx, 1, relayer.PurposeSend).Hash, BlockNumber: 3, BlockHash: common.HexToHash("0x03"), BlockTime: time.Unix(1, 0),
 		Succeeded: true, GasUsed: 21_000, GasPrice: big.NewInt(7),
@@ -137,7 +137,7 @@ func TestOfferedFeesAreTold(t *testing.T) {
 	l := ledger.New(db, ledger.Config{ChainID: testChain, Pool: testPool, Targets: []string{"here"}})
 	request := relayer.Request{To: new(common.HexToAddress("0x0a")), Value: new(big.Int), GasLimit: 21_000, Speed: relayer.Fast}
 	tx := accepted(t, l, request)
-	_, err := l.Intend(t.Context(), tx.ID, relayer.IntentCancel, "canceled") // before anything is signed
+	_, err := l.SetIntent(t.Context(), tx.ID, relayer.IntentCancel, "canceled") // before anything is signed
 	require.NoError(t, err)
 	legacy := signed(tx, 1, relayer.PurposeNoop)
 	legacy.MaxPriorityFee = nil

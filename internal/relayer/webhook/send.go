@@ -70,8 +70,8 @@ type failure struct {
 	reason string
 	// retryAfter is how long the target wants to be left alone; 0: it did not say.
 	retryAfter time.Duration
-	// hopeless: it will fail again however often it is tried, without the target being to blame.
-	hopeless bool
+	// permanent: it will fail again however often it is tried, without the target being to blame.
+	permanent bool
 }
 
 // send makes one attempt; nil is success.
@@ -79,7 +79,7 @@ func (s *sender) send(ctx context.Context, c *claim) *failure {
 	at := time.Now()
 	body, err := c.body(at)
 	if err != nil {
-		return &failure{reason: reason(err), hopeless: true}
+		return &failure{reason: reason(err), permanent: true}
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()

@@ -33,29 +33,29 @@ type verdict int
 const (
 	delivered verdict = iota
 	failed            // to be tried again after delay, unless it has been tried for long enough
-	hopeless          // to be parked
+	permanent         // to be parked
 	returned          // nobody tried
 )
 
-// settlement ends a claim.
-type settlement struct {
+// deliveryResult ends a claim.
+type deliveryResult struct {
 	claim   *claim
 	verdict verdict
 	delay   time.Duration
 	reason  string
 }
 
-// want is how many a target may be sent.
-type want struct {
+// demand is how many a target may be sent.
+type demand struct {
 	target string
 	n      int
 	since  time.Time
-	// hurry: it is back, so what waits out its backoff is due.
-	hurry bool
+	// retryNow: it is back, so what waits out its backoff is due.
+	retryNow bool
 }
 
-// parked is a delivery that a turn gave up.
-type parked struct {
+// deadLetter is a delivery that a turn gave up.
+type deadLetter struct {
 	id      uuid.UUID
 	target  string
 	subject uuid.UUID
@@ -139,19 +139,19 @@ const (
 			LIMIT 1) AS a ON true`
 )
 
-// turn settles, then claims, in one transaction and one round trip. On an error either all of it was done or nothing;
+// syncBatch settles, then claims, in one transaction and one round trip. On an error either all of it was done or nothing;
 // settling again does no harm, and what was claimed without being known comes back when the claims end. more reports that rows were
 // deferred, so that there may be others to claim behind them.
-func (d *Deliverer) turn(ctx context.Context, settled []settlement, wants []want) (claims []*claim, gaveUp []parked, more bool, err error) {
+func (d *Deliverer) syncBatch(ctx context.Context, settled []deliveryResult, wants []demand) (claims []*claim, gaveUp []deadLetter, more bool, err error) {
 	var batch pgx.Batch
 	batch.Queue(sqlPlan)
-	if !slices.ContainsFunc(wants, func(w want) bool { return w.n > 0 }) {
+	if !slices.ContainsFunc(wants, func(w demand) bool { return w.n > 0 }) {
 		batch.Queue(sqlNoWait)
 	}
 	d.queueSettlements(&batch, settled, &gaveUp)
 	until := time.Now().Add(d.cfg.tuning.lease)
 	for _, w := range wants {
-		if w.hurry {
+		if w.retryNow {
 			batch.Queue(sqlHurry, int64(d.cfg.ChainID), d.cfg.Pool, w.target)
 		}
 		if w.n <= 0 {
@@ -179,7 +179,7 @@ func (d *Deliverer) turn(ctx context.Context, settled []settlement, wants []want
 	return claims, gaveUp, more, nil
 }
 
-func (d *Deliverer) queueSettlements(batch *pgx.Batch, settled []settlement, gaveUp *[]parked) {
+func (d *Deliverer) queueSettlements(batch *pgx.Batch, settled []deliveryResult, gaveUp *[]deadLetter) {
 	var done, lost, back, ended []uuid.UUID
 	var targets []string
 	var revisions []int
@@ -196,9 +196,9 @@ func (d *Deliverer) queueSettlements(batch *pgx.Batch, settled []settlement, gav
 			done = append(done, s.claim.id)
 		case returned:
 			back, backAttempts = append(back, s.claim.id), append(backAttempts, s.claim.attempt)
-		case failed, hopeless:
+		case failed, permanent:
 			lost, lostAttempts = append(lost, s.claim.id), append(lostAttempts, s.claim.attempt)
-			delays, vain, reasons = append(delays, s.delay), append(vain, s.verdict == hopeless), append(reasons, s.reason)
+			delays, vain, reasons = append(delays, s.delay), append(vain, s.verdict == permanent), append(reasons, s.reason)
 		}
 	}
 	if len(done) > 0 {
@@ -213,7 +213,7 @@ func (d *Deliverer) queueSettlements(batch *pgx.Batch, settled []settlement, gav
 	}
 	if len(lost) > 0 {
 		batch.Queue(sqlFailed, lost, lostAttempts, delays, vain, reasons, d.name).Query(func(rows pgx.Rows) error {
-			var p parked
+			var p deadLetter
 			var isParked bool
 			_, err := pgx.ForEachRow(rows, []any{&p.id, &p.target, &p.subject, &p.reason, &isParked}, func() error {
 				if isParked {
