@@ -50,7 +50,7 @@ bench: ## Measure against peers: a table, and build/bench.json
 
 soak: ## Torture the relayer: 40,000 transactions, while everything around it fails
 	@scripts/setup.sh test
-	go test -tags $(TAGS),soak -count=1 -timeout 60m -v -run Soak ./internal/relayer/torture
+	go test -tags $(TAGS),soak -count=1 -timeout 60m -v -run Soak ./internal/relayer/crashtest
 
 compose-up: ## Build the image and start everything with Docker Compose
 	@$(MAKE) --no-print-directory build

@@ -21,13 +21,13 @@ import (
 	"github.com/redis/go-redis/v9"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/rollcall-dev/rollcall/internal/clusterport"
-	"github.com/rollcall-dev/rollcall/internal/config"
-	"github.com/rollcall-dev/rollcall/internal/coordinator"
-	"github.com/rollcall-dev/rollcall/internal/director"
-	"github.com/rollcall-dev/rollcall/internal/health"
-	"github.com/rollcall-dev/rollcall/internal/mirror"
-	"github.com/rollcall-dev/rollcall/internal/status"
+	"github.com/rollcall-dev/rollcall/internal/discovery/clusterport"
+	"github.com/rollcall-dev/rollcall/internal/discovery/coordinator"
+	"github.com/rollcall-dev/rollcall/internal/discovery/director"
+	"github.com/rollcall-dev/rollcall/internal/discovery/health"
+	"github.com/rollcall-dev/rollcall/internal/discovery/mirror"
+	"github.com/rollcall-dev/rollcall/internal/discovery/status"
+	"github.com/rollcall-dev/rollcall/internal/platform/config"
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 

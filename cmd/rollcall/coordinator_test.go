@@ -15,7 +15,7 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/stretchr/testify/require"
 
-	"github.com/rollcall-dev/rollcall/internal/mirror"
+	"github.com/rollcall-dev/rollcall/internal/discovery/mirror"
 )
 
 // single starts the only coordinator of a cluster on the given data, with addresses that stay.
@@ -94,7 +94,7 @@ func TestStaticFleet(t *testing.T) {
 		return d
 	}
 	require.Eventually(t, func() bool { return len(list().Services) == 3 }, 20*time.Second, 20*time.Millisecond)
-	require.Equal(t, service{ID: "oz-relayer-2", Kind: "relayer", URL: "http://127.0.0.1:1/2", Labels: map[string]string{}, Owner: "static", Version: list().Services[2].Version},
+	require.Equal(t, serviceEntry{ID: "oz-relayer-2", Kind: "relayer", URL: "http://127.0.0.1:1/2", Labels: map[string]string{}, Owner: "static", Version: list().Services[2].Version},
 		list().Services[2])
 	b.stop()
 	s.start(t, "--relayer-url-template", "http://127.0.0.1:1/{N}", "--relayer-count", "2")

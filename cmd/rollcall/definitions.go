@@ -6,7 +6,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/rollcall-dev/rollcall/internal/foreman"
+	"github.com/rollcall-dev/rollcall/internal/discovery/foreman"
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 

@@ -8,9 +8,9 @@ import (
 	"os"
 	"time"
 
-	"github.com/rollcall-dev/rollcall/internal/config"
-	"github.com/rollcall-dev/rollcall/internal/dev"
-	"github.com/rollcall-dev/rollcall/internal/mirror"
+	"github.com/rollcall-dev/rollcall/internal/dev/supervisor"
+	"github.com/rollcall-dev/rollcall/internal/discovery/mirror"
+	"github.com/rollcall-dev/rollcall/internal/platform/config"
 )
 
 type devCmd struct {
@@ -50,7 +50,7 @@ func (c *devRunCmd) Check(p *config.Problems) {
 }
 
 func (c *devRunCmd) Run(ctx context.Context, con *console) error {
-	return dev.Run(ctx, dev.Config{
+	return supervisor.Run(ctx, supervisor.Config{
 		Data: c.Data, RedisURL: c.RedisURL, KeyPrefix: c.KeyPrefix,
 		Interval: time.Duration(c.IntervalMS) * time.Millisecond,
 		Command:  cmp.Or(os.Args[0], "rollcall"), Out: con.stdout,
@@ -63,7 +63,7 @@ type devKillCmd struct {
 }
 
 func (c *devKillCmd) Run(ctx context.Context, con *console) error {
-	r, err := dev.Kill(ctx, c.Data, c.Member)
+	r, err := supervisor.Kill(ctx, c.Data, c.Member)
 	if err != nil {
 		return c.explain(err)
 	}
@@ -77,7 +77,7 @@ type devStartCmd struct {
 }
 
 func (c *devStartCmd) Run(ctx context.Context, con *console) error {
-	r, err := dev.Start(ctx, c.Data, c.Member)
+	r, err := supervisor.Start(ctx, c.Data, c.Member)
 	if err != nil {
 		return c.explain(err)
 	}
@@ -91,9 +91,9 @@ type devAPIKeyCmd struct {
 }
 
 func (c *devAPIKeyCmd) Run(con *console) error {
-	info := dev.Running(c.Data)
+	info := supervisor.Running(c.Data)
 	if info == nil {
-		return c.explain(dev.Absent(c.Data))
+		return c.explain(supervisor.Absent(c.Data))
 	}
 	key, err := info.APIKey(c.Relayer)
 	if err == nil {
@@ -109,7 +109,7 @@ type devSecretsCmd struct {
 }
 
 func (c *devSecretsCmd) Run(ctx context.Context, con *console) error {
-	secrets, err := dev.OpenSecrets(ctx, c.Folder, c.Relayers)
+	secrets, err := supervisor.OpenSecrets(ctx, c.Folder, c.Relayers)
 	if err == nil {
 		fmt.Fprintln(con.stdout, secrets.Funded())
 	}
@@ -117,10 +117,10 @@ func (c *devSecretsCmd) Run(ctx context.Context, con *console) error {
 }
 
 func (d devData) explain(err error) error {
-	if errors.Is(err, dev.ErrNotRunning) {
+	if errors.Is(err, supervisor.ErrNotRunning) {
 		return withFix(fmt.Errorf("%s: %w", d.Data, err), "Start one with \"rollcall dev\", or name its folder with --data.")
 	}
-	if errors.Is(err, dev.ErrStarting) {
+	if errors.Is(err, supervisor.ErrStarting) {
 		return fmt.Errorf("%s: %w", d.Data, err)
 	}
 	return err

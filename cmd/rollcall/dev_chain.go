@@ -6,8 +6,8 @@ import (
 
 	"github.com/ethereum/go-ethereum/common"
 
-	"github.com/rollcall-dev/rollcall/internal/config"
-	"github.com/rollcall-dev/rollcall/internal/devchain"
+	"github.com/rollcall-dev/rollcall/internal/dev/devchain"
+	"github.com/rollcall-dev/rollcall/internal/platform/config"
 )
 
 // devChainCmd runs an EVM chain for development until it is told to stop.

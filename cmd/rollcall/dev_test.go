@@ -18,10 +18,10 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
-	"github.com/rollcall-dev/rollcall/internal/dev"
-	"github.com/rollcall-dev/rollcall/internal/mirror"
-	"github.com/rollcall-dev/rollcall/internal/pgserver"
-	"github.com/rollcall-dev/rollcall/internal/testredis"
+	"github.com/rollcall-dev/rollcall/internal/dev/pgserver"
+	"github.com/rollcall-dev/rollcall/internal/dev/supervisor"
+	"github.com/rollcall-dev/rollcall/internal/discovery/mirror"
+	testredis "github.com/rollcall-dev/rollcall/internal/testutil/redis"
 )
 
 // devRun is a "rollcall dev" as a process of its own.
@@ -79,7 +79,7 @@ func (d *devRun) here(t *testing.T, folder string, args ...string) string {
 
 func alive(pid int) bool { return syscall.Kill(pid, 0) == nil }
 
-func pids(info *dev.Info) map[string]int {
+func pids(info *supervisor.Info) map[string]int {
 	all := map[string]int{}
 	for _, c := range info.Coordinators {
 		all[c.ID] = c.PID
@@ -101,7 +101,7 @@ func TestDev(t *testing.T) {
 	data := filepath.Join(folder, "build", "dev")
 	d := startDev(t, data)
 	require.Eventually(t, func() bool { _, err := os.Stat(filepath.Join(data, "dev.json")); return err == nil }, time.Minute, time.Millisecond)
-	info, err := dev.ReadInfo(data)
+	info, err := supervisor.ReadInfo(data)
 	require.NoError(t, err)
 	for _, url := range []string{info.Coordinators[0].HTTP + "/readyz", info.Gateways[0].HTTP + "/healthz", info.Relayers[0].URL + "/health"} {
 		code, _ := get(url)
@@ -135,7 +135,7 @@ func TestDev(t *testing.T) {
 		code, body := get(info.Coordinators[0].HTTP + "/status")
 		return code == http.StatusOK && body["status"] == "healthy"
 	}, time.Minute, 50*time.Millisecond)
-	coordinators := "--coordinators=" + strings.Join(dev.Running(data).ClusterPorts(), ",")
+	coordinators := "--coordinators=" + strings.Join(supervisor.Running(data).ClusterPorts(), ",")
 
 	// Called from the folder where it runs, the operator's commands find it.
 	require.Contains(t, d.here(t, folder, "services", "list"), "3 services")
@@ -145,7 +145,7 @@ func TestDev(t *testing.T) {
 	// A killed relayer leaves, and comes back when it is started again.
 	require.Contains(t, succeed(t, "dev", "kill", "oz-relayer-1", "--data", data), "oz-relayer-1 is killed (it was process ")
 	require.False(t, alive(first["oz-relayer-1"]))
-	info, err = dev.ReadInfo(data)
+	info, err = supervisor.ReadInfo(data)
 	require.NoError(t, err)
 	require.Zero(t, pids(info)["oz-relayer-1"])
 	d.says(t, "oz-relayer-1 was killed; start it again with: ")
@@ -155,7 +155,7 @@ func TestDev(t *testing.T) {
 	require.Equal(t, exitNotDone, r.code)
 	require.Contains(t, r.stderr, "oz-relayer-1 is not running")
 	require.Contains(t, succeed(t, "dev", "start", "oz-relayer-1", "--data", data), "oz-relayer-1 runs as process ")
-	info, err = dev.ReadInfo(data)
+	info, err = supervisor.ReadInfo(data)
 	require.NoError(t, err)
 	require.True(t, alive(pids(info)["oz-relayer-1"]))
 	allActive()
@@ -235,7 +235,7 @@ func TestDev(t *testing.T) {
 	}, time.Minute, 50*time.Millisecond)
 
 	// A process that ends by itself is not started again behind one's back.
-	info, err = dev.ReadInfo(data)
+	info, err = supervisor.ReadInfo(data)
 	require.NoError(t, err)
 	require.NoError(t, syscall.Kill(pids(info)["oz-relayer-2"], syscall.SIGKILL))
 	d.says(t, "oz-relayer-2 ended: signal: killed; start it again with: ")
@@ -244,7 +244,7 @@ func TestDev(t *testing.T) {
 	require.Error(t, <-second.done)
 	require.Contains(t, second.out.String(), "a cluster runs from "+data+" already")
 
-	info, err = dev.ReadInfo(data)
+	info, err = supervisor.ReadInfo(data)
 	require.NoError(t, err)
 	last := pids(info)
 	requireSecret(t, d, data, info)
@@ -264,7 +264,7 @@ func TestDev(t *testing.T) {
 	// The second run goes on from the same data, but for the relayers', since their chain is another.
 	d = startDev(t, data)
 	d.says(t, "Ctrl-C stops everything")
-	again, err := dev.ReadInfo(data)
+	again, err := supervisor.ReadInfo(data)
 	require.NoError(t, err)
 	for i, c := range again.Coordinators {
 		require.Equal(t, info.Coordinators[i].Cluster, c.Cluster)
@@ -306,7 +306,7 @@ func TestDev_InterruptedWhileStarting(t *testing.T) {
 }
 
 // call is a request to a relayer's pool.
-func call(t *testing.T, r dev.Relayer, method, path, body string) (code int, data map[string]any) {
+func call(t *testing.T, r supervisor.Relayer, method, path, body string) (code int, data map[string]any) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, r.URL+"/api/v1/relayers/pool"+path, strings.NewReader(body))
 	require.NoError(t, err)
@@ -322,7 +322,7 @@ func call(t *testing.T, r dev.Relayer, method, path, body string) (code int, dat
 }
 
 // mine posts a transaction to each relayer, sees another one call it confirmed, and returns the last one's id.
-func mine(t *testing.T, info *dev.Info) (id string) {
+func mine(t *testing.T, info *supervisor.Info) (id string) {
 	t.Helper()
 	for i, r := range info.Relayers {
 		body := fmt.Sprintf(`{"to":"0x00000000000000000000000000000000000000aa","value":%d}`, i)
@@ -341,7 +341,7 @@ func mine(t *testing.T, info *dev.Info) (id string) {
 }
 
 // requireSecret finds keys and passwords neither in what the cluster prints and logs, nor where others see processes.
-func requireSecret(t *testing.T, d *devRun, data string, info *dev.Info) {
+func requireSecret(t *testing.T, d *devRun, data string, info *supervisor.Info) {
 	t.Helper()
 	database, err := url.Parse(info.DatabaseURL)
 	require.NoError(t, err)

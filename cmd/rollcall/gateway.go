@@ -14,10 +14,10 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/rollcall-dev/rollcall/gateway"
-	"github.com/rollcall-dev/rollcall/internal/clusterport"
-	"github.com/rollcall-dev/rollcall/internal/config"
-	"github.com/rollcall-dev/rollcall/internal/foreman"
-	"github.com/rollcall-dev/rollcall/internal/health"
+	"github.com/rollcall-dev/rollcall/internal/discovery/clusterport"
+	"github.com/rollcall-dev/rollcall/internal/discovery/foreman"
+	"github.com/rollcall-dev/rollcall/internal/discovery/health"
+	"github.com/rollcall-dev/rollcall/internal/platform/config"
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 

@@ -14,11 +14,11 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 
 	"github.com/rollcall-dev/rollcall/gateway"
-	"github.com/rollcall-dev/rollcall/internal/chain"
-	"github.com/rollcall-dev/rollcall/internal/config"
+	"github.com/rollcall-dev/rollcall/internal/evm"
+	"github.com/rollcall-dev/rollcall/internal/platform/config"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 	"github.com/rollcall-dev/rollcall/internal/relayer/admin"
-	"github.com/rollcall-dev/rollcall/internal/relayer/ledger"
+	"github.com/rollcall-dev/rollcall/internal/relayer/store"
 )
 
 type keysCmd struct {
@@ -119,7 +119,7 @@ func (c *keysListCmd) Run(ctx context.Context, con *console) error {
 	if err != nil {
 		return err
 	}
-	queued, err := a.Ledger.Queued(ctx)
+	queued, err := a.Store.Queued(ctx)
 	if err != nil {
 		return err
 	}
@@ -314,7 +314,7 @@ func (c *keysDrainCmd) Run(ctx context.Context, con *console) error {
 	}
 	key := keys[0].Address
 	state := drainProgress{Key: lower(key)}
-	tell := func(n ledger.Load) {
+	tell := func(n store.Load) {
 		state.Pending, state.Mined, state.Waiting = n.Pending, n.Mined, n.Waiting
 		if n.Pending+n.Mined > 0 {
 			_ = state.print(con.stdout, c.outputFlags) // the last line's error counts
@@ -432,7 +432,7 @@ func (c *keysResyncCmd) Run(ctx context.Context, con *console) error {
 }
 
 // setNonce moves a key's next nonce.
-func (c *keysResyncCmd) setNonce(ctx context.Context, con *console, a *admin.Admin, client *chain.Client, key *relayer.Key) error {
+func (c *keysResyncCmd) setNonce(ctx context.Context, con *console, a *admin.Admin, client *evm.Client, key *relayer.Key) error {
 	was, enabled, err := a.SetNonce(ctx, client, key, *c.SetNonce)
 	if err != nil {
 		return uncertain(err, "rollcall keys list")
@@ -520,7 +520,7 @@ func (c *keysResyncCmd) confirm(con *console, plan func(io.Writer), question str
 }
 
 // takeBack follows a chain that was reorganized deeper than final transactions.
-func (c *keysResyncCmd) takeBack(ctx context.Context, con *console, client *chain.Client) error {
+func (c *keysResyncCmd) takeBack(ctx context.Context, con *console, client *evm.Client) error {
 	a, limited, end, err := c.admin(ctx)
 	if err != nil {
 		return err
@@ -578,7 +578,7 @@ func describeReorganized(w io.Writer, plan *admin.Reorganized) {
 }
 
 // startOver accepts another history.
-func (c *keysResyncCmd) startOver(ctx context.Context, con *console, client *chain.Client) error {
+func (c *keysResyncCmd) startOver(ctx context.Context, con *console, client *evm.Client) error {
 	a, limited, end, err := c.admin(ctx)
 	if err != nil {
 		return err

@@ -14,10 +14,10 @@ import (
 	"github.com/ethereum/go-ethereum/crypto"
 	"github.com/stretchr/testify/require"
 
-	"github.com/rollcall-dev/rollcall/internal/keyring/keyringtest"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
-	"github.com/rollcall-dev/rollcall/internal/relayer/relaytest"
-	"github.com/rollcall-dev/rollcall/internal/testchain"
+	"github.com/rollcall-dev/rollcall/internal/relayer/relayertest"
+	"github.com/rollcall-dev/rollcall/internal/relayer/signer/signertest"
+	testchain "github.com/rollcall-dev/rollcall/internal/testutil/chain"
 )
 
 type keyList struct {
@@ -84,7 +84,7 @@ func TestKeysArePausedAndResumed(t *testing.T) {
 	r.send(t, 0, "one")
 	require.Equal(t, lower(r.keys[0])+": paused, with 1 pending that go on\n", succeed(t, r.operator("keys", "pause", r.keys[0].Hex())...))
 	for range 4 {
-		tx := r.submit(t, relaytest.PoolID, "two")
+		tx := r.submit(t, relayertest.PoolID, "two")
 		require.Equal(t, r.keys[1], tx.From)
 	}
 	deeds := read[[]actionResult](t, r.operator("keys", "pause", "--all")...)
@@ -220,7 +220,7 @@ func TestKeysAreResynced(t *testing.T) {
 	require.Contains(t, succeed(t, resync...), "nothing to mend, next nonce 6, 3 pending")
 
 	// The next relayer signs them.
-	r.Relayer = relaytest.Start(t, relaytest.Options{DatabaseURL: r.url, RPC: []string{r.chain.URL()}, Ring: keyringtest.Ring(t, t.Name(), 1)})
+	r.Relayer = relayertest.Start(t, relayertest.Options{DatabaseURL: r.url, RPC: []string{r.chain.URL()}, Ring: signertest.Ring(t, t.Name(), 1)})
 	last := r.send(t, 0, "two")
 	require.Equal(t, uint64(6), *last.Nonce)
 	r.confirm(t, last, relayer.Confirmed)
@@ -231,7 +231,7 @@ func TestKeysAreResynced(t *testing.T) {
 // foreign sends a transaction with a key, past the relayer.
 func foreign(t *testing.T, r *relay, nonce uint64) {
 	t.Helper()
-	key, err := crypto.ToECDSA(keyringtest.Keys(t, t.Name(), 1)[0].Bytes)
+	key, err := crypto.ToECDSA(signertest.Keys(t, t.Name(), 1)[0].Bytes)
 	require.NoError(t, err)
 	signed := types.MustSignNewTx(key, types.LatestSignerForChainID(big.NewInt(testchain.ChainID)), &types.LegacyTx{
 		Nonce: nonce, To: &common.Address{1}, Gas: 21_000, GasPrice: big.NewInt(3_000_000_000),
@@ -242,7 +242,7 @@ func foreign(t *testing.T, r *relay, nonce uint64) {
 // A chain with another history is refused, by resync as by relayers, until an operator says that it is meant.
 func TestStartingOverIsAnOperatorsWord(t *testing.T) {
 	t.Parallel()
-	r := startRelay(t, 1, func(o *relaytest.Options) { o.Targets = []string{"api"} })
+	r := startRelay(t, 1, func(o *relayertest.Options) { o.Targets = []string{"api"} })
 	done := r.send(t, 0, "one")
 	r.confirm(t, done, relayer.Confirmed)
 	pending := r.send(t, 0, "two")
@@ -283,7 +283,7 @@ func TestStartingOverIsAnOperatorsWord(t *testing.T) {
 	require.Len(t, h.Webhooks, 2, "its target hears of it")
 
 	r.chain = other
-	r.Relayer = relaytest.Start(t, relaytest.Options{DatabaseURL: r.url, RPC: []string{other.URL()}, Ring: keyringtest.Ring(t, t.Name(), 1)})
+	r.Relayer = relayertest.Start(t, relayertest.Options{DatabaseURL: r.url, RPC: []string{other.URL()}, Ring: signertest.Ring(t, t.Name(), 1)})
 	next := r.send(t, 0, "three")
 	require.Zero(t, *next.Nonce)
 	r.confirm(t, next, relayer.Confirmed)
@@ -292,7 +292,7 @@ func TestStartingOverIsAnOperatorsWord(t *testing.T) {
 // A final transaction whose block is gone is pending again on an operator's word.
 func TestResyncReorganized(t *testing.T) {
 	t.Parallel()
-	r := startRelay(t, 1, func(o *relaytest.Options) { o.Targets = []string{"api"} })
+	r := startRelay(t, 1, func(o *relayertest.Options) { o.Targets = []string{"api"} })
 	parent := r.chain.Commit()
 	tx := r.send(t, 0, "one")
 	r.confirm(t, tx, relayer.Confirmed)
@@ -379,7 +379,7 @@ func TestKeysResync_SetNonce(t *testing.T) {
 	require.Contains(t, res.stderr, "leaves 1001 nonces without a transaction")
 	require.Contains(t, res.stderr, "give 1001 or less")
 
-	r.Relayer = relaytest.Start(t, relaytest.Options{DatabaseURL: r.url, RPC: []string{r.chain.URL()}, Ring: keyringtest.Ring(t, t.Name(), 1)})
+	r.Relayer = relayertest.Start(t, relayertest.Options{DatabaseURL: r.url, RPC: []string{r.chain.URL()}, Ring: signertest.Ring(t, t.Name(), 1)})
 	last := r.send(t, 0, "two")
 	require.Equal(t, uint64(1), *last.Nonce)
 	r.confirm(t, last, relayer.Confirmed)

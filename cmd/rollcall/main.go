@@ -13,7 +13,7 @@ import (
 	// The container image has no certificates of its own; a system's, where there are any, come first.
 	_ "golang.org/x/crypto/x509roots/fallback"
 
-	"github.com/rollcall-dev/rollcall/internal/config"
+	"github.com/rollcall-dev/rollcall/internal/platform/config"
 )
 
 func main() {

@@ -20,8 +20,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
-	"github.com/rollcall-dev/rollcall/internal/testchain"
-	"github.com/rollcall-dev/rollcall/internal/testpostgres"
+	testchain "github.com/rollcall-dev/rollcall/internal/testutil/chain"
+	testpostgres "github.com/rollcall-dev/rollcall/internal/testutil/postgres"
 )
 
 // TestMain is also the program: tests that need real processes start this binary with this variable set.

@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"io"
 
-	"github.com/rollcall-dev/rollcall/internal/config"
-	"github.com/rollcall-dev/rollcall/internal/postgres"
-	"github.com/rollcall-dev/rollcall/internal/relayer/ledger"
+	"github.com/rollcall-dev/rollcall/internal/platform/config"
+	"github.com/rollcall-dev/rollcall/internal/platform/postgres"
+	"github.com/rollcall-dev/rollcall/internal/relayer/store"
 )
 
 // migrateCmd brings the database's schema up to date. Relayers do that themselves at their start, unless they are told not
@@ -43,7 +43,7 @@ func (c *migrateCmd) Run(ctx context.Context, con *console) error {
 		return err
 	}
 	defer db.Close()
-	migrations := ledger.Migrations()
+	migrations := store.Migrations()
 	migrations.Wait = c.Timeout
 	s := schema{Table: migrations.Table}
 	if s.Was, s.Newest, err = postgres.Versions(limited, db, migrations); err != nil {

@@ -5,8 +5,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/rollcall-dev/rollcall/internal/keyring/keyringtest"
-	"github.com/rollcall-dev/rollcall/internal/testpostgres"
+	"github.com/rollcall-dev/rollcall/internal/relayer/signer/signertest"
+	testpostgres "github.com/rollcall-dev/rollcall/internal/testutil/postgres"
 )
 
 func TestMigrate(t *testing.T) {
@@ -62,7 +62,7 @@ func TestMigrationMayTakeLongerThanTheTimeout(t *testing.T) {
 
 // A relayer that may not change the schema says what it lacks.
 func TestRelayerDoesNotMigrateWhereItMustNot(t *testing.T) {
-	t.Setenv("RELAYER_PRIVATE_KEY_0", keyringtest.Keys(t, t.Name(), 1)[0].Hex())
+	t.Setenv("RELAYER_PRIVATE_KEY_0", signertest.Keys(t, t.Name(), 1)[0].Hex())
 	db := testpostgres.New(t)
 	b := start(t, "relayer", "--no-migrate", "--database-url", db.URL(), "--chain-id", "1337", "--rpc-urls", "http://"+freeAddress(t),
 		"--listen", "127.0.0.1:0", "--api-keys", "me:0123456789abcdef0123456789abcdef")

@@ -12,10 +12,10 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/rollcall-dev/rollcall/internal/config"
-	"github.com/rollcall-dev/rollcall/internal/dev"
-	"github.com/rollcall-dev/rollcall/internal/mirror"
-	"github.com/rollcall-dev/rollcall/internal/stamp"
+	"github.com/rollcall-dev/rollcall/internal/dev/supervisor"
+	"github.com/rollcall-dev/rollcall/internal/discovery/mirror"
+	"github.com/rollcall-dev/rollcall/internal/platform/config"
+	"github.com/rollcall-dev/rollcall/internal/platform/timefmt"
 )
 
 type mirrorCmd struct {
@@ -67,7 +67,7 @@ func (c *mirrorShowCmd) Run(ctx context.Context, con *console) error {
 		slices.Sort(ids)
 	}
 	if at := view.Meta.UpdatedAt; !at.IsZero() {
-		m.UpdatedAt = new(stamp.Format(at))
+		m.UpdatedAt = new(timefmt.Format(at))
 		m.AgeMS = max(0, view.Now.Sub(at).Milliseconds())
 	}
 	return c.print(con.stdout, m, func(w io.Writer) {
@@ -89,7 +89,7 @@ func (r *redisFlags) orDev() {
 	if r.URL != "" || r.Host != "" || r.Port != 0 || r.Username != "" || r.Password != "" {
 		return
 	}
-	if running := dev.Running(dev.DefaultData); running != nil {
+	if running := supervisor.Running(supervisor.DefaultData); running != nil {
 		r.URL, r.KeyPrefix = running.RedisURL, cmp.Or(r.KeyPrefix, running.KeyPrefix)
 	}
 }

@@ -11,18 +11,18 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
-	"github.com/rollcall-dev/rollcall/internal/keyring/keyringtest"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
-	"github.com/rollcall-dev/rollcall/internal/relayer/httpapi"
-	"github.com/rollcall-dev/rollcall/internal/relayer/ledger"
-	"github.com/rollcall-dev/rollcall/internal/relayer/relaytest"
-	"github.com/rollcall-dev/rollcall/internal/testchain"
-	"github.com/rollcall-dev/rollcall/internal/testpostgres"
+	"github.com/rollcall-dev/rollcall/internal/relayer/api"
+	"github.com/rollcall-dev/rollcall/internal/relayer/relayertest"
+	"github.com/rollcall-dev/rollcall/internal/relayer/signer/signertest"
+	"github.com/rollcall-dev/rollcall/internal/relayer/store"
+	testchain "github.com/rollcall-dev/rollcall/internal/testutil/chain"
+	testpostgres "github.com/rollcall-dev/rollcall/internal/testutil/postgres"
 )
 
 // relay is a relayer that runs in this process, on a chain and a database of its own.
 type relay struct {
-	*relaytest.Relayer
+	*relayertest.Relayer
 	chain *testchain.Chain
 	url   string
 	db    *pgxpool.Pool
@@ -30,18 +30,18 @@ type relay struct {
 }
 
 // startRelay starts one with as many keys, on a chain that makes blocks when it is told to.
-func startRelay(t *testing.T, keys int, edit func(*relaytest.Options)) *relay {
+func startRelay(t *testing.T, keys int, edit func(*relayertest.Options)) *relay {
 	t.Helper()
-	db := testpostgres.New(t, testpostgres.Migrated(ledger.Migrations()))
+	db := testpostgres.New(t, testpostgres.Migrated(store.Migrations()))
 	r := &relay{chain: testchain.Simulated(t, testchain.SimulatedOptions{}), url: db.URL(), db: db.Pool(t)}
-	ring := keyringtest.Ring(t, t.Name(), keys)
+	ring := signertest.Ring(t, t.Name(), keys)
 	r.keys = ring.Addresses()
 	r.chain.Fund(testchain.Ether(10), r.keys...)
-	o := relaytest.Options{DatabaseURL: r.url, RPC: []string{r.chain.URL()}, Ring: ring}
+	o := relayertest.Options{DatabaseURL: r.url, RPC: []string{r.chain.URL()}, Ring: ring}
 	if edit != nil {
 		edit(&o)
 	}
-	r.Relayer = relaytest.Start(t, o)
+	r.Relayer = relayertest.Start(t, o)
 	return r
 }
 
@@ -59,7 +59,7 @@ func (r *relay) send(t *testing.T, key int, method string) *relayer.Transaction 
 
 func (r *relay) submit(t *testing.T, target, method string) *relayer.Transaction {
 	t.Helper()
-	tx, err := r.Submit(t.Context(), httpapi.Submission{RelayerID: target, Caller: "me", Request: relayer.Request{
+	tx, err := r.Submit(t.Context(), api.Submission{RelayerID: target, Caller: "me", Request: relayer.Request{
 		To: &r.chain.Accounts[0].Address, Value: big.NewInt(5), Speed: relayer.Fast,
 		Metadata: relayer.Metadata{Method: method, Orderbook: "book", Trader: "0xtrader", RequestID: "req-" + method, TraceID: "trace"},
 	}})
@@ -73,7 +73,7 @@ func (r *relay) confirm(t *testing.T, tx *relayer.Transaction, status relayer.St
 	var last relayer.Status
 	require.Eventually(t, func() bool {
 		r.chain.Commit()
-		now, err := r.Ledger.Transaction(t.Context(), tx.ID)
+		now, err := r.Store.Transaction(t.Context(), tx.ID)
 		if err == nil {
 			last = now.Status
 		}

@@ -16,20 +16,20 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/rollcall-dev/rollcall/internal/chain"
-	"github.com/rollcall-dev/rollcall/internal/config"
-	"github.com/rollcall-dev/rollcall/internal/keyring"
-	"github.com/rollcall-dev/rollcall/internal/postgres"
-	"github.com/rollcall-dev/rollcall/internal/relayer/httpapi"
-	"github.com/rollcall-dev/rollcall/internal/relayer/ledger"
-	"github.com/rollcall-dev/rollcall/internal/relayer/ozapi"
-	"github.com/rollcall-dev/rollcall/internal/relayer/pool"
+	"github.com/rollcall-dev/rollcall/internal/evm"
+	"github.com/rollcall-dev/rollcall/internal/platform/config"
+	"github.com/rollcall-dev/rollcall/internal/platform/postgres"
+	"github.com/rollcall-dev/rollcall/internal/platform/warnings"
+	"github.com/rollcall-dev/rollcall/internal/relayer/api"
+	"github.com/rollcall-dev/rollcall/internal/relayer/api/openzeppelin"
 	"github.com/rollcall-dev/rollcall/internal/relayer/safeguard"
 	"github.com/rollcall-dev/rollcall/internal/relayer/sender"
+	"github.com/rollcall-dev/rollcall/internal/relayer/service"
+	"github.com/rollcall-dev/rollcall/internal/relayer/signer"
+	"github.com/rollcall-dev/rollcall/internal/relayer/store"
 	"github.com/rollcall-dev/rollcall/internal/relayer/tracker"
-	"github.com/rollcall-dev/rollcall/internal/relayer/webhook"
-	"github.com/rollcall-dev/rollcall/internal/relayer/webhook/signature"
-	"github.com/rollcall-dev/rollcall/internal/warnings"
+	"github.com/rollcall-dev/rollcall/internal/webhook"
+	"github.com/rollcall-dev/rollcall/internal/webhook/signature"
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
@@ -56,7 +56,7 @@ type relayerCmd struct {
 	Hook    hookFlags     `embed:"" group:"Webhooks" prefix:"webhook-"`
 	Log     logFlags      `embed:"" group:"Log" prefix:"log-"`
 
-	ring *keyring.Ring // what the environment has, read by Check
+	ring *signer.Ring // what the environment has, read by Check
 }
 
 func (relayerCmd) Help() string {
@@ -118,9 +118,9 @@ type hookFlags struct {
 func (c *relayerCmd) Check(p *config.Problems) {
 	checkListen(p, &c.Listen, ":3000")
 	readSecret(p, &c.APIKeys, &c.APIFile)
-	keys, err := httpapi.ParseKeys(c.APIKeys)
+	keys, err := api.ParseKeys(c.APIKeys)
 	if err == nil {
-		err = httpapi.CheckKeys(keys)
+		err = api.CheckKeys(keys)
 	}
 	if err != nil {
 		p.Addf(from(&c.APIKeys, &c.APIFile), "give them as name:key,name:key, with keys from `openssl rand -hex 32`", "%s", oneLine(err))
@@ -137,13 +137,13 @@ func (c *relayerCmd) Check(p *config.Problems) {
 // checkRing reads the keys. Run uses them: to open a keystore twice would take twice as long.
 func (c *relayerCmd) checkRing(p *config.Problems) {
 	log, _ := c.Log.logger(os.Stderr) // hears of files that others may read
-	source := keyring.Source{Environ: os.Environ(), Log: log}
+	source := signer.Source{Environ: os.Environ(), Log: log}
 	if funding := c.Guard.TopUp.signer; funding != nil {
 		source.Elsewhere = []common.Address{funding.Address()}
 	}
 	var err error
-	c.ring, err = keyring.Load(context.Background(), source)
-	if wrong, ok := errors.AsType[*keyring.Error](err); ok {
+	c.ring, err = signer.Load(context.Background(), source)
+	if wrong, ok := errors.AsType[*signer.Error](err); ok {
 		for _, one := range wrong.Problems {
 			p.Add(config.Problem{Where: one.Where, What: one.What})
 		}
@@ -186,15 +186,15 @@ func (c *chainFlags) check(p *config.Problems) {
 	}
 	cfg := c.config()
 	cfg.ChainID = max(c.ID, 1) // that none is given has been said
-	if client, err := chain.Open(cfg); err != nil {
+	if client, err := evm.Open(cfg); err != nil {
 		p.Addf(&c.RPCURLs, "", "%v", err)
 	} else {
 		client.Close()
 	}
 }
 
-func (c *chainFlags) config() chain.Config {
-	return chain.Config{
+func (c *chainFlags) config() evm.Config {
+	return evm.Config{
 		ChainID: c.ID, Endpoints: c.RPCURLs, Subscribe: c.SubscribeURL, Timeout: c.Timeout, PollInterval: c.PollInterval,
 		BroadcastAll: c.BroadcastAll, MaxHeadAge: c.MaxHeadAge,
 	}
@@ -213,14 +213,14 @@ func (g *gasFlags) check(p *config.Problems) {
 		checkWei(p, field)
 	}
 	for _, r := range g.Receivers {
-		if _, err := ozapi.ParseAddress(r); err != nil {
+		if _, err := openzeppelin.ParseAddress(r); err != nil {
 			p.Addf(&g.Receivers, "give 0x and 40 hexadecimal digits", "%v", err)
 		}
 	}
 }
 
-func (g *gasFlags) policies() pool.Policies {
-	policies := pool.Policies{MaxGas: g.MaxGas}
+func (g *gasFlags) policies() service.Policies {
+	policies := service.Policies{MaxGas: g.MaxGas}
 	policies.MaxFee = amount(g.MaxFee)
 	policies.MinBalance, _ = new(big.Int).SetString(g.MinBalance, 10)
 	for _, r := range g.Receivers {
@@ -286,17 +286,17 @@ func (c *relayerCmd) Run(ctx context.Context, con *console) (err error) {
 	reg := newRegistry()
 
 	// The port is open from the first second: /health answers with what the start waits for.
-	keys, err := httpapi.ParseKeys(c.APIKeys)
+	keys, err := api.ParseKeys(c.APIKeys)
 	if err != nil {
 		return err
 	}
-	handler, err := httpapi.NewHandler(httpapi.Config{
+	handler, err := api.NewHandler(api.Config{
 		Keys: keys, Limit: safeguard.NewGuard(c.Guard.rates()).AdmitCalls, Version: version(), Metrics: promhttp.HandlerFor(reg, promhttp.HandlerOpts{MaxRequestsInFlight: 4}), Registerer: reg, Logger: log,
 	})
 	if err != nil {
 		return err
 	}
-	web, err := httpapi.Open(ctx, c.Listen, handler)
+	web, err := api.Open(ctx, c.Listen, handler)
 	if err != nil {
 		return err
 	}
@@ -307,7 +307,7 @@ func (c *relayerCmd) Run(ctx context.Context, con *console) (err error) {
 	stages := newStages(working)
 	stages.add(web.Run)
 	started := false
-	err = c.relay(stages, log, reg, func(relay *pool.Pool) {
+	err = c.relay(stages, log, reg, func(relay *service.Service) {
 		started = true
 		handler.Start(relay)
 		log.Info("relayer started", "version", version(), "http", web.Addr().String(), "pool", c.Store.PoolID, "chain", c.Chain.ID,
@@ -345,9 +345,9 @@ func waitLog(log *slog.Logger, health func(reason string)) func(error) {
 }
 
 // relay opens what a relayer needs, calls serve, and runs until the stages have ended, its own behind those that are there.
-func (c *relayerCmd) relay(stages *shutdownStages, log *slog.Logger, reg *prometheus.Registry, serve func(*pool.Pool), waiting func(error)) error {
+func (c *relayerCmd) relay(stages *shutdownStages, log *slog.Logger, reg *prometheus.Registry, serve func(*service.Service), waiting func(error)) error {
 	ctx := stages.ctx
-	migrations := ledger.Migrations()
+	migrations := store.Migrations()
 	migrations.Log, migrations.Waiting = log, waiting
 	if c.Migrate {
 		if err := postgres.Migrate(ctx, c.Store.DatabaseURL, migrations); err != nil {
@@ -365,8 +365,8 @@ func (c *relayerCmd) relay(stages *shutdownStages, log *slog.Logger, reg *promet
 	}
 
 	nodes := c.Chain.config()
-	nodes.Logger, nodes.Metrics = log, chain.NewMetrics(reg)
-	client, err := chain.Open(nodes)
+	nodes.Logger, nodes.Metrics = log, evm.NewMetrics(reg)
+	client, err := evm.Open(nodes)
 	if err != nil {
 		return err
 	}
@@ -375,7 +375,7 @@ func (c *relayerCmd) relay(stages *shutdownStages, log *slog.Logger, reg *promet
 	// node look bad that transactions are sent through.
 	asked := c.Chain.config()
 	asked.Logger, asked.Metrics, asked.MaxResponse, asked.MaxHeadAge = log, nodes.Metrics, 4<<20, 0
-	passthrough, err := chain.Open(asked)
+	passthrough, err := evm.Open(asked)
 	if err != nil {
 		return err
 	}
@@ -387,9 +387,9 @@ func (c *relayerCmd) relay(stages *shutdownStages, log *slog.Logger, reg *promet
 	if err != nil {
 		return err
 	}
-	store := ledger.New(db, ledger.Config{
+	store := store.New(db, store.Config{
 		ChainID: c.Chain.ID, Pool: c.Store.PoolID, Targets: deliverer.Names(), OnDeliveryQueued: deliverer.Notify,
-		Budgets: c.Guard.budgets(), Metrics: ledger.NewMetrics(reg),
+		Budgets: c.Guard.budgets(), Metrics: store.NewMetrics(reg),
 	})
 	follow := tracker.Nodes(client)
 	lineage := tracker.NewLineage(follow, store, log.With("component", "chain"), client, passthrough)
@@ -405,21 +405,21 @@ func (c *relayerCmd) relay(stages *shutdownStages, log *slog.Logger, reg *promet
 	}
 	var keeper *safeguard.KeyMonitor // which needs the sender, and hears of it
 	send := sender.New(sender.Config{
-		ChainID: c.Chain.ID, Ring: all, Chain: client, Ledger: store, Log: log.With("component", "sender"), Ready: lineage.Err,
+		ChainID: c.Chain.ID, Ring: all, Chain: client, Store: store, Log: log.With("component", "sender"), Ready: lineage.Err,
 		MaxFee: policies.MaxFee, NoopFactor: c.Gas.NoopFactor, Metrics: sender.NewMetrics(reg),
-		Broadcasted: func(key common.Address, o chain.Outcome) { keeper.Broadcasted(key, o) },
+		Broadcasted: func(key common.Address, o evm.Outcome) { keeper.Broadcasted(key, o) },
 		Signed:      func(key common.Address, err error) { keeper.Signed(key, err) },
 	})
 	var track *tracker.Tracker // which needs the pool's terms
-	relay := pool.New(pool.Config{
+	relay := service.New(service.Config{
 		Rounds: func() (bool, time.Time, error) { return track.Rounds() },
-		ID:     c.Store.PoolID, Ledger: store, Sender: send, Chain: client, Ring: c.ring, Log: log.With("component", "pool"),
+		ID:     c.Store.PoolID, Store: store, Sender: send, Chain: client, Ring: c.ring, Log: log.With("component", "pool"),
 		Policies: policies, Ready: lineage.Err, Enabled: c.Enabled, Cap: c.Cap, Queue: c.Queue,
 		RevertData: c.RevertData, RPCProxy: passthrough, Signing: c.Signing == "on" || c.Signing == "auto" && policies.Receivers == nil,
-		Guard: safeguard.NewGuard(c.Guard.rates()), Funding: funding, Metrics: pool.NewMetrics(reg),
+		Guard: safeguard.NewGuard(c.Guard.rates()), Funding: funding, Metrics: service.NewMetrics(reg),
 	})
 	keeper = safeguard.New(safeguard.Config{
-		Ledger: store, Chain: client, Log: log.With("component", "safeguard"), Outbox: webhook.NewOutbox(db, c.Chain.ID, c.Store.PoolID),
+		Store: store, Chain: client, Log: log.With("component", "safeguard"), Outbox: webhook.NewOutbox(db, c.Chain.ID, c.Store.PoolID),
 		Describe: relay.Describe, Sign: send.Sign, Metrics: safeguard.NewMetrics(reg), Interval: c.Guard.Interval, Margin: c.Guard.Margin,
 		Refusals: c.Guard.Refusals, Cooldown: c.Guard.Cooldown, TopUp: topUp, SwitchedOff: !c.Enabled,
 	})
@@ -431,7 +431,7 @@ func (c *relayerCmd) relay(stages *shutdownStages, log *slog.Logger, reg *promet
 	}
 	track = tracker.New(tracker.Config{
 		RevertData: revertData,
-		Name:       processName(), Ledger: store, Sender: send, Chain: follow, Terms: terms, Log: log.With("component", "tracker"),
+		Name:       processName(), Store: store, Sender: send, Chain: follow, Terms: terms, Log: log.With("component", "tracker"),
 		Confirmations: c.Chain.Confirmations, Finality: c.Chain.tag(), AnchorDepth: c.Chain.AnchorDepth, ChainIdentity: lineage, Everywhere: client.PendingEverywhere,
 		MaxNonceJump: c.Guard.NonceJump, NoopsPerHour: c.Guard.Noops,
 		History: c.History, IdempotencyKeys: c.KeysFor, Round: keeper.Round, Metrics: tracker.NewMetrics(reg),

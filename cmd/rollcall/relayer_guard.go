@@ -9,10 +9,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/rollcall-dev/rollcall/internal/config"
-	"github.com/rollcall-dev/rollcall/internal/keyring"
-	"github.com/rollcall-dev/rollcall/internal/relayer/ledger"
+	"github.com/rollcall-dev/rollcall/internal/platform/config"
 	"github.com/rollcall-dev/rollcall/internal/relayer/safeguard"
+	"github.com/rollcall-dev/rollcall/internal/relayer/signer"
+	"github.com/rollcall-dev/rollcall/internal/relayer/store"
 )
 
 // guardFlags are a relayer's safeguards.
@@ -45,11 +45,11 @@ type topUpFlags struct {
 	Most      string `name:"max" env:"RELAYER_TOPUP_MAX" default:"0" placeholder:"WEI" help:"Most that one top-up gives; 0: what it takes."`
 	PerDay    string `name:"max-per-day" env:"RELAYER_TOPUP_MAX_PER_DAY" default:"0" placeholder:"WEI" help:"Most that all of a day (UTC) give, in all processes of the pool: needed with a key."`
 
-	signer keyring.Signer // of Key, made by checkKey; nil for none
+	signer signer.Signer // of Key, made by checkKey; nil for none
 }
 
 // check also knows the lowest balance; nil for none.
-func (g *guardFlags) check(p *config.Problems, ring *keyring.Ring, least *big.Int) {
+func (g *guardFlags) check(p *config.Problems, ring *signer.Ring, least *big.Int) {
 	for _, field := range []*string{&g.Rate, &g.CallerRate, &g.TraderRate} {
 		if _, err := safeguard.ParseRate(*field); err != nil {
 			p.Addf(field, "give a number, or two as in 100:300", "%v", err)
@@ -68,7 +68,7 @@ func (g *guardFlags) check(p *config.Problems, ring *keyring.Ring, least *big.In
 
 // check knows the lowest balance, below which a key spends nothing any more, and what enables it again; ring is nil where the
 // relayers' keys could not be read.
-func (t *topUpFlags) check(p *config.Problems, ring *keyring.Ring, least, enough *big.Int) {
+func (t *topUpFlags) check(p *config.Problems, ring *signer.Ring, least, enough *big.Int) {
 	for _, field := range []*string{&t.Threshold, &t.Target, &t.Most, &t.PerDay} {
 		checkWei(p, field)
 	}
@@ -124,8 +124,8 @@ func (g *guardFlags) rates() (r safeguard.Rates) {
 	return r
 }
 
-func (g *guardFlags) budgets() ledger.Budgets {
-	return ledger.Budgets{Caller: amount(g.CallerBudget), Trader: amount(g.TraderBudget), Key: amount(g.KeyBudget)}
+func (g *guardFlags) budgets() store.Budgets {
+	return store.Budgets{Caller: amount(g.CallerBudget), Trader: amount(g.TraderBudget), Key: amount(g.KeyBudget)}
 }
 
 // checkKey reads the funding key, which the allow-list is about as well.
@@ -134,12 +134,12 @@ func (t *topUpFlags) checkKey(p *config.Problems) {
 		return
 	}
 	key := from(&t.Key, &t.KeyFile)
-	own, err := keyring.Load(context.Background(), keyring.Source{Environ: []string{
-		keyring.VarKeyPrefix + "0=" + t.Key, keyring.VarAllowed + "=" + os.Getenv(keyring.VarAllowed),
+	own, err := signer.Load(context.Background(), signer.Source{Environ: []string{
+		signer.VarKeyPrefix + "0=" + t.Key, signer.VarAllowed + "=" + os.Getenv(signer.VarAllowed),
 	}})
-	if wrong, ok := errors.AsType[*keyring.Error](err); ok {
+	if wrong, ok := errors.AsType[*signer.Error](err); ok {
 		for _, one := range wrong.Problems {
-			if !strings.HasPrefix(one.Where, keyring.VarAllowed) { // which is told with the relayers' keys
+			if !strings.HasPrefix(one.Where, signer.VarAllowed) { // which is told with the relayers' keys
 				p.Addf(key, "", "%s", one.What)
 			}
 		}
@@ -162,16 +162,16 @@ func (t *topUpFlags) config(maxFee *big.Int) *safeguard.TopUp {
 }
 
 // ringWith is a ring with one more key.
-func ringWith(ring *keyring.Ring, more keyring.Signer) (*keyring.Ring, error) {
+func ringWith(ring *signer.Ring, more signer.Signer) (*signer.Ring, error) {
 	if more == nil {
 		return ring, nil
 	}
-	signers := []keyring.Signer{more}
+	signers := []signer.Signer{more}
 	for _, address := range ring.Addresses() {
 		s, _ := ring.Signer(address)
 		signers = append(signers, s)
 	}
-	both, err := keyring.New(signers...)
+	both, err := signer.New(signers...)
 	if err != nil {
 		return nil, fmt.Errorf("the funding key must not be a relayer's: %w", err)
 	}

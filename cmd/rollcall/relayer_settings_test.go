@@ -11,8 +11,8 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/stretchr/testify/require"
 
-	"github.com/rollcall-dev/rollcall/internal/keyring/keyringtest"
-	"github.com/rollcall-dev/rollcall/internal/relayer/webhook"
+	"github.com/rollcall-dev/rollcall/internal/relayer/signer/signertest"
+	"github.com/rollcall-dev/rollcall/internal/webhook"
 )
 
 // The secrets of these tests, which no error may show.
@@ -26,7 +26,7 @@ const (
 func relayerSettings(t *testing.T, more map[string]string) map[string]string {
 	t.Helper()
 	// The keys are read from the process's own environment.
-	t.Setenv("RELAYER_PRIVATE_KEY_0", keyringtest.Keys(t, "settings", 1)[0].Hex())
+	t.Setenv("RELAYER_PRIVATE_KEY_0", signertest.Keys(t, "settings", 1)[0].Hex())
 	env := map[string]string{
 		"DATABASE_URL": "postgres://127.0.0.1/x", "RELAYER_CHAIN_ID": "1337", "RELAYER_RPC_URLS": "http://127.0.0.1:1",
 		"RELAYER_API_KEYS": "me:" + someAPIKey,
@@ -171,11 +171,11 @@ func TestBadRelayerSettings(t *testing.T) {
 
 // The allow-list is about the funding key, too: it pays, whosever it is.
 func TestAFundingKeyIsOnTheAllowList(t *testing.T) {
-	keys := keyringtest.Keys(t, "funding", 1)
+	keys := signertest.Keys(t, "funding", 1)
 	own := relayerSettings(t, map[string]string{
 		"RELAYER_TOPUP_KEY": keys[0].Hex(), "RELAYER_TOPUP_THRESHOLD": "1", "RELAYER_TOPUP_TARGET": "2", "RELAYER_TOPUP_MAX_PER_DAY": "3",
 	})
-	relayers := keyringtest.Keys(t, "settings", 1)[0].Address.Hex()
+	relayers := signertest.Keys(t, "settings", 1)[0].Address.Hex()
 	t.Setenv("RELAYER_ALLOWED_ADDRESSES", relayers)
 	_, err := parseCommand(t, own, "relayer")
 	require.ErrorContains(t, err, "RELAYER_TOPUP_KEY in the environment: its address "+keys[0].Address.Hex()+" is not in RELAYER_ALLOWED_ADDRESSES")

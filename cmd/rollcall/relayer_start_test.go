@@ -21,11 +21,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/rollcall-dev/rollcall/internal/keyring/keyringtest"
-	"github.com/rollcall-dev/rollcall/internal/postgres"
-	"github.com/rollcall-dev/rollcall/internal/relayer/ledger"
-	"github.com/rollcall-dev/rollcall/internal/testchain"
-	"github.com/rollcall-dev/rollcall/internal/testpostgres"
+	"github.com/rollcall-dev/rollcall/internal/platform/postgres"
+	"github.com/rollcall-dev/rollcall/internal/relayer/signer/signertest"
+	"github.com/rollcall-dev/rollcall/internal/relayer/store"
+	testchain "github.com/rollcall-dev/rollcall/internal/testutil/chain"
+	testpostgres "github.com/rollcall-dev/rollcall/internal/testutil/postgres"
 )
 
 const startKey = "0123456789abcdef0123456789abcdef"
@@ -45,7 +45,7 @@ type logLine struct {
 
 func startRelayer(t *testing.T, env ...string) *starting {
 	t.Helper()
-	key := keyringtest.Keys(t, t.Name(), 1)[0]
+	key := signertest.Keys(t, t.Name(), 1)[0]
 	cmd, out := program(t, append([]string{
 		"RELAYER_LISTEN=127.0.0.1:0", "RELAYER_CHAIN_ID=1337", "RELAYER_API_KEYS=me:" + startKey, "RELAYER_PRIVATE_KEY_0=" + key.Hex(),
 		"RELAYER_POLL_INTERVAL=100ms",
@@ -193,7 +193,7 @@ func TestRelayer_WarnsOncePerCause(t *testing.T) {
 	t.Parallel()
 	database := func(t *testing.T) string {
 		t.Helper()
-		return testpostgres.New(t, testpostgres.Migrated(ledger.Migrations())).URL()
+		return testpostgres.New(t, testpostgres.Migrated(store.Migrations())).URL()
 	}
 	// requests returns how many calls the relayer has made to the node: each has met the cause.
 	requests := func(r *starting) (total float64) {
@@ -248,7 +248,7 @@ func TestRelayer_WarnsOncePerCause(t *testing.T) {
 	t.Run("healthy", func(t *testing.T) {
 		t.Parallel()
 		chain := testchain.Simulated(t, testchain.SimulatedOptions{})
-		chain.Fund(testchain.Ether(1), keyringtest.Ring(t, t.Name(), 1).Addresses()...)
+		chain.Fund(testchain.Ether(1), signertest.Ring(t, t.Name(), 1).Addresses()...)
 		r := startRelayer(t, "DATABASE_URL="+database(t), "RELAYER_RPC_URLS="+chain.URL())
 		require.Eventually(t, func() bool { code, _ := r.reason(); return code == http.StatusOK }, time.Minute, 10*time.Millisecond)
 		for _, l := range r.lines("") {

@@ -6,9 +6,9 @@ import (
 	"time"
 
 	"github.com/rollcall-dev/rollcall/gateway"
-	"github.com/rollcall-dev/rollcall/internal/clusterport"
-	"github.com/rollcall-dev/rollcall/internal/config"
-	"github.com/rollcall-dev/rollcall/internal/dev"
+	"github.com/rollcall-dev/rollcall/internal/dev/supervisor"
+	"github.com/rollcall-dev/rollcall/internal/discovery/clusterport"
+	"github.com/rollcall-dev/rollcall/internal/platform/config"
 )
 
 // tlsFlags are a party's certificate. Without any of them connections are plain text.
@@ -66,7 +66,7 @@ func (r *remoteFlags) addresses() []string {
 	if len(r.Coordinators) > 0 {
 		return r.Coordinators
 	}
-	if running := dev.Running(dev.DefaultData); running != nil {
+	if running := supervisor.Running(supervisor.DefaultData); running != nil {
 		return running.ClusterPorts()
 	}
 	return []string{"127.0.0.1:7400"}

@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/rollcall-dev/rollcall/internal/clusterport"
+	"github.com/rollcall-dev/rollcall/internal/discovery/clusterport"
 )
 
 // clusterPort is the port of a coordinator that nothing is behind.

@@ -11,7 +11,7 @@ import (
 	"strings"
 
 	"github.com/rollcall-dev/rollcall/gateway"
-	"github.com/rollcall-dev/rollcall/internal/config"
+	"github.com/rollcall-dev/rollcall/internal/platform/config"
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
@@ -23,8 +23,8 @@ type servicesCmd struct {
 	Watch      servicesWatchCmd      `cmd:"" help:"Print the directory, then every change, until interrupted."`
 }
 
-// service is an entry of the directory, for scripts.
-type service struct {
+// serviceEntry is an entry of the directory, for scripts.
+type serviceEntry struct {
 	ID      string            `json:"id"`
 	Kind    string            `json:"kind"`
 	URL     string            `json:"url"`
@@ -34,8 +34,8 @@ type service struct {
 	Version uint64            `json:"version"`
 }
 
-func serviceOf(r *rollcallv1.ServiceRecord) service {
-	s := service{
+func serviceOf(r *rollcallv1.ServiceRecord) serviceEntry {
+	s := serviceEntry{
 		ID: r.GetService().GetId(), Kind: r.GetService().GetKind(),
 		URL: r.GetService().GetWorkerRef().GetUrl(), Node: r.GetService().GetWorkerRef().GetNode(),
 		Labels: r.GetService().GetWorkerRef().GetLabels(), Version: r.GetVersion(),
@@ -47,7 +47,7 @@ func serviceOf(r *rollcallv1.ServiceRecord) service {
 	return s
 }
 
-func (s service) row() []string {
+func (s serviceEntry) row() []string {
 	var labels []string
 	for _, k := range slices.Sorted(maps.Keys(s.Labels)) {
 		labels = append(labels, k+"="+s.Labels[k])
@@ -59,15 +59,15 @@ const serviceHeader = "ID KIND URL NODE OWNER LABELS"
 
 // directory is a list of services, for scripts.
 type directory struct {
-	Cluster  string    `json:"cluster"`
-	Epoch    uint64    `json:"epoch"`
-	Index    uint64    `json:"index"`
-	Services []service `json:"services"`
+	Cluster  string         `json:"cluster"`
+	Epoch    uint64         `json:"epoch"`
+	Index    uint64         `json:"index"`
+	Services []serviceEntry `json:"services"`
 }
 
 // read fetches all pages. Epoch and index are those of the first.
 func (d *directory) read(ctx context.Context, c *gateway.Client, req *rollcallv1.ListServicesRequest) error {
-	d.Services = []service{}
+	d.Services = []serviceEntry{}
 	for first := true; ; first = false {
 		page, err := c.List(ctx, req)
 		if err != nil {
@@ -167,7 +167,7 @@ func (c *servicesGetCmd) Run(ctx context.Context, con *console) error {
 	}
 	var missing []string
 	for _, id := range c.ID {
-		if !slices.ContainsFunc(d.Services, func(s service) bool { return s.ID == id }) {
+		if !slices.ContainsFunc(d.Services, func(s serviceEntry) bool { return s.ID == id }) {
 			missing = append(missing, id)
 		}
 	}
@@ -314,7 +314,7 @@ func (c *servicesDeregisterCmd) Run(ctx context.Context, con *console) error {
 		Absent  []string `json:"absent"` // not in the directory just before
 	}{resp.GetEpoch(), resp.GetIndex(), resp.GetRemoved(), []string{}}
 	for _, id := range slices.Sorted(slices.Values(c.ID)) {
-		if !slices.ContainsFunc(before.Services, func(s service) bool { return s.ID == id }) {
+		if !slices.ContainsFunc(before.Services, func(s serviceEntry) bool { return s.ID == id }) {
 			result.Absent = append(result.Absent, id)
 		}
 	}
@@ -342,10 +342,10 @@ func (c *servicesWatchCmd) Check(p *config.Problems) {
 // watchEvent is a line of "services watch -o json". Event is service (what is there already), ready (that was
 // all), added, changed, removed, or token (nothing happened, and this is how far the stream has come).
 type watchEvent struct {
-	Event   string   `json:"event"`
-	Service *service `json:"service,omitempty"`
-	Before  *service `json:"before,omitempty"`
-	Token   string   `json:"token,omitempty"`
+	Event   string        `json:"event"`
+	Service *serviceEntry `json:"service,omitempty"`
+	Before  *serviceEntry `json:"before,omitempty"`
+	Token   string        `json:"token,omitempty"`
 }
 
 func (c *servicesWatchCmd) Run(ctx context.Context, con *console) error {

@@ -17,9 +17,9 @@ import (
 
 	"golang.org/x/net/http/httpguts"
 
-	"github.com/rollcall-dev/rollcall/internal/config"
-	"github.com/rollcall-dev/rollcall/internal/health"
-	"github.com/rollcall-dev/rollcall/internal/mirror"
+	"github.com/rollcall-dev/rollcall/internal/discovery/health"
+	"github.com/rollcall-dev/rollcall/internal/discovery/mirror"
+	"github.com/rollcall-dev/rollcall/internal/platform/config"
 )
 
 // Groups of flags that more than one command has, or that are better read apart.

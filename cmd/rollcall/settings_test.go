@@ -15,10 +15,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rollcall-dev/rollcall/gateway"
-	"github.com/rollcall-dev/rollcall/internal/config"
-	"github.com/rollcall-dev/rollcall/internal/coordinator"
-	"github.com/rollcall-dev/rollcall/internal/foreman"
-	"github.com/rollcall-dev/rollcall/internal/health"
+	"github.com/rollcall-dev/rollcall/internal/discovery/coordinator"
+	"github.com/rollcall-dev/rollcall/internal/discovery/foreman"
+	"github.com/rollcall-dev/rollcall/internal/discovery/health"
+	"github.com/rollcall-dev/rollcall/internal/platform/config"
 )
 
 // parseCommand reads a command line with an environment of its own.

@@ -12,8 +12,8 @@ import (
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"github.com/rollcall-dev/rollcall/internal/config"
-	"github.com/rollcall-dev/rollcall/internal/stamp"
+	"github.com/rollcall-dev/rollcall/internal/platform/config"
+	"github.com/rollcall-dev/rollcall/internal/platform/timefmt"
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
@@ -124,7 +124,7 @@ func timestamp(t *timestamppb.Timestamp) *string {
 	if t == nil {
 		return nil
 	}
-	return new(stamp.Format(t.AsTime()))
+	return new(timefmt.Format(t.AsTime()))
 }
 
 func (f fleet) table(w io.Writer) {

@@ -11,12 +11,12 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/rollcall-dev/rollcall/gateway"
-	"github.com/rollcall-dev/rollcall/internal/chain"
-	"github.com/rollcall-dev/rollcall/internal/config"
-	"github.com/rollcall-dev/rollcall/internal/dev"
-	"github.com/rollcall-dev/rollcall/internal/postgres"
+	"github.com/rollcall-dev/rollcall/internal/dev/supervisor"
+	"github.com/rollcall-dev/rollcall/internal/evm"
+	"github.com/rollcall-dev/rollcall/internal/platform/config"
+	"github.com/rollcall-dev/rollcall/internal/platform/postgres"
 	"github.com/rollcall-dev/rollcall/internal/relayer/admin"
-	"github.com/rollcall-dev/rollcall/internal/relayer/ledger"
+	"github.com/rollcall-dev/rollcall/internal/relayer/store"
 )
 
 // databaseFlags are how an operator's command reaches the relayers' store. No relayer has to run for it.
@@ -27,14 +27,14 @@ type databaseFlags struct {
 }
 
 // check fills in what "rollcall dev" runs, where no database is named, and returns what that is then.
-func (d *databaseFlags) check(p *config.Problems) (running *dev.Info) {
+func (d *databaseFlags) check(p *config.Problems) (running *supervisor.Info) {
 	given := d.DatabaseURL != "" || d.URLFile != ""
 	readSecret(p, &d.DatabaseURL, &d.URLFile)
 	if given {
 		checkDatabaseURL(p, &d.DatabaseURL, &d.URLFile)
 		return nil
 	}
-	if running = dev.Running(dev.DefaultData); running != nil {
+	if running = supervisor.Running(supervisor.DefaultData); running != nil {
 		d.DatabaseURL = running.DatabaseURL
 	}
 	if d.DatabaseURL == "" {
@@ -66,7 +66,7 @@ type poolFlags struct {
 	ChainID uint64 `name:"chain-id" env:"RELAYER_CHAIN_ID" placeholder:"ID" help:"Chain that the keys are used on."`
 }
 
-func (f *poolFlags) check(p *config.Problems) *dev.Info {
+func (f *poolFlags) check(p *config.Problems) *supervisor.Info {
 	running := f.databaseFlags.check(p)
 	if running != nil {
 		f.PoolID, f.ChainID = cmp.Or(f.PoolID, running.PoolID), cmp.Or(f.ChainID, running.Chain.ChainID)
@@ -93,7 +93,7 @@ func (f *poolFlags) admin(ctx context.Context) (_ *admin.Admin, _ context.Contex
 	}
 	end()
 	err = schemaError(err)
-	if _, ok := errors.AsType[*ledger.UnknownPoolError](err); ok {
+	if _, ok := errors.AsType[*store.UnknownPoolError](err); ok {
 		err = withFix(err, "Check --pool-id (RELAYER_POOL_ID) and --chain-id (RELAYER_CHAIN_ID), or start its relayers.")
 	}
 	return nil, nil, nil, err
@@ -105,7 +105,7 @@ type nodeFlags struct {
 	RPCFile string   `name:"rpc-urls-file" env:"RELAYER_RPC_URLS_FILE" placeholder:"FILE" help:"File that holds them, between commas."`
 }
 
-func (n *nodeFlags) check(p *config.Problems, running *dev.Info, chainID uint64) {
+func (n *nodeFlags) check(p *config.Problems, running *supervisor.Info, chainID uint64) {
 	readSecrets(p, &n.RPCURLs, &n.RPCFile)
 	if len(n.RPCURLs) == 0 && running != nil && running.Chain.RPCURL != "" {
 		n.RPCURLs = []string{running.Chain.RPCURL}
@@ -120,8 +120,8 @@ func (n *nodeFlags) check(p *config.Problems, running *dev.Info, chainID uint64)
 	}
 }
 
-func (n *nodeFlags) client(chainID uint64) (*chain.Client, error) {
-	return chain.Open(chain.Config{ChainID: chainID, Endpoints: n.RPCURLs})
+func (n *nodeFlags) client(chainID uint64) (*evm.Client, error) {
+	return evm.Open(evm.Config{ChainID: chainID, Endpoints: n.RPCURLs})
 }
 
 // actionResult is what became of one thing that a command was to change, for scripts.

@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"io/fs"
 
-	"github.com/rollcall-dev/rollcall/internal/clusterport"
-	"github.com/rollcall-dev/rollcall/internal/pki"
+	"github.com/rollcall-dev/rollcall/internal/discovery/clusterport"
+	"github.com/rollcall-dev/rollcall/internal/platform/pki"
 )
 
 type tlsCmd struct {

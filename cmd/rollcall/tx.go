@@ -13,12 +13,12 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/google/uuid"
 
-	"github.com/rollcall-dev/rollcall/internal/config"
+	"github.com/rollcall-dev/rollcall/internal/platform/config"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 	"github.com/rollcall-dev/rollcall/internal/relayer/admin"
-	"github.com/rollcall-dev/rollcall/internal/relayer/ledger"
-	"github.com/rollcall-dev/rollcall/internal/relayer/ozapi"
-	"github.com/rollcall-dev/rollcall/internal/relayer/webhook"
+	"github.com/rollcall-dev/rollcall/internal/relayer/api/openzeppelin"
+	"github.com/rollcall-dev/rollcall/internal/relayer/store"
+	"github.com/rollcall-dev/rollcall/internal/webhook"
 )
 
 type txCmd struct {
@@ -70,7 +70,7 @@ func (c *txListCmd) Check(p *config.Problems) {
 		}
 	}
 	if c.Key != "" {
-		if _, err := ozapi.ParseAddress(c.Key); err != nil {
+		if _, err := openzeppelin.ParseAddress(c.Key); err != nil {
 			p.Addf(&c.Key, "", "%v", err)
 		}
 	}
@@ -85,8 +85,8 @@ func allowedStatuses() string {
 	return strings.Join(append(all, "open"), ", ")
 }
 
-func (c *txListCmd) filter() ledger.Filter {
-	f := ledger.Filter{All: c.All, Metadata: relayer.Metadata{
+func (c *txListCmd) filter() store.Filter {
+	f := store.Filter{All: c.All, Metadata: relayer.Metadata{
 		Method: c.Method, Orderbook: c.Orderbook, Trader: c.Trader, RequestID: c.RequestID, TraceID: c.TraceID,
 	}}
 	if c.Key != "" {
@@ -106,7 +106,7 @@ func (c *txListCmd) Run(ctx context.Context, con *console) error {
 		return err
 	}
 	defer end()
-	txs, total, err := a.Ledger.Transactions(ctx, c.filter(), 0, c.Limit)
+	txs, total, err := a.Store.Transactions(ctx, c.filter(), 0, c.Limit)
 	if err != nil {
 		return err
 	}
@@ -114,7 +114,7 @@ func (c *txListCmd) Run(ctx context.Context, con *console) error {
 		Total        int           `json:"total"`              // that match, shown or not
 		AtLeast      bool          `json:"at_least,omitempty"` // there may be more: nobody counted on
 		Transactions []transaction `json:"transactions"`
-	}{total, total >= c.Limit+ledger.CountLimit, []transaction{}}
+	}{total, total >= c.Limit+store.CountLimit, []transaction{}}
 	for _, tx := range txs {
 		list.Transactions = append(list.Transactions, transactionOf(tx))
 	}
@@ -311,7 +311,7 @@ func (c *txBumpCmd) Run(ctx context.Context, con *console) error {
 	return c.act(ctx, con, c.waitFlag, c.outputFlags, &c.poolFlags, func(limited context.Context, a *admin.Admin, ref admin.Ref) (string, await, error) {
 		const asked = "a higher fee is asked for"
 		_, was, err := a.Bump(limited, ref)
-		if errors.Is(err, ledger.ErrUnsigned) {
+		if errors.Is(err, store.ErrUnsigned) {
 			err = withFix(err, "It waits for a key, or for a relayer: \"rollcall keys list\" shows them.")
 		}
 		return asked, func(waiting context.Context) string {

@@ -12,10 +12,10 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/common/hexutil"
 
+	"github.com/rollcall-dev/rollcall/internal/platform/timefmt"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 	"github.com/rollcall-dev/rollcall/internal/relayer/admin"
-	"github.com/rollcall-dev/rollcall/internal/relayer/webhook"
-	"github.com/rollcall-dev/rollcall/internal/stamp"
+	"github.com/rollcall-dev/rollcall/internal/webhook"
 )
 
 // transaction is one, for scripts. Amounts are wei, in decimal digits. Absent values are null.
@@ -72,7 +72,7 @@ func transactionOf(t *relayer.Transaction) transaction {
 		GasPrice: wei(t.GasPrice), MaxFee: wei(t.MaxFee), MaxPriorityFee: wei(t.MaxPriorityFee), ValidUntil: instant(t.ValidUntil),
 		Method: m.Method, Orderbook: m.Orderbook, Trader: m.Trader, RequestID: m.RequestID, TraceID: m.TraceID,
 		EffectiveGasPrice: wei(t.EffectiveGasPrice),
-		CreatedAt:         stamp.Format(t.CreatedAt), UpdatedAt: stamp.Format(t.UpdatedAt),
+		CreatedAt:         timefmt.Format(t.CreatedAt), UpdatedAt: timefmt.Format(t.UpdatedAt),
 		SentAt: instant(t.SentAt), MinedAt: instant(t.MinedAt), ConfirmedAt: instant(t.ConfirmedAt), created: t.CreatedAt,
 	}
 	if t.Value != nil {
@@ -110,7 +110,7 @@ func instant(t time.Time) *string {
 	if t.IsZero() {
 		return nil
 	}
-	return new(stamp.Format(t))
+	return new(timefmt.Format(t))
 }
 
 // text is what stands behind a pointer; "" where nothing does.
@@ -177,7 +177,7 @@ type delivery struct {
 func deliveryOf(d webhook.Delivery) delivery {
 	out := delivery{
 		ID: d.ID.String(), Target: d.Target, Event: d.Event, Revision: d.Revision, State: string(d.State), Attempts: d.Attempts,
-		CreatedAt: stamp.Format(d.CreatedAt), LastError: d.LastError,
+		CreatedAt: timefmt.Format(d.CreatedAt), LastError: d.LastError,
 	}
 	if d.Transaction != nil {
 		out.Transaction = new(d.Transaction.String())
@@ -193,19 +193,19 @@ func deliveryOf(d webhook.Delivery) delivery {
 
 func readHistory(ctx context.Context, a *admin.Admin, tx *relayer.Transaction) (history, error) {
 	h := history{transaction: transactionOf(tx), Signed: []attempt{}, Webhooks: []delivery{}}
-	wish, err := a.Ledger.BumpRequestOf(ctx, tx.ID)
+	wish, err := a.Store.BumpRequestOf(ctx, tx.ID)
 	if err != nil {
 		return h, err
 	}
 	h.IntentReason, h.BumpAskedAt = wish.IntentReason, instant(wish.BumpAskedAt)
-	attempts, err := a.Ledger.Attempts(ctx, tx.ID)
+	attempts, err := a.Store.Attempts(ctx, tx.ID)
 	if err != nil {
 		return h, err
 	}
 	for _, s := range attempts {
 		h.Signed = append(h.Signed, attempt{
 			Number: s.Number, Purpose: string(s.Purpose), Key: lower(s.From), Nonce: s.Nonce, Hash: s.Hash.Hex(), MaxFee: s.MaxFee.String(),
-			MaxPriorityFee: wei(s.MaxPriorityFee), CreatedAt: stamp.Format(s.CreatedAt), LastError: s.LastError,
+			MaxPriorityFee: wei(s.MaxPriorityFee), CreatedAt: timefmt.Format(s.CreatedAt), LastError: s.LastError,
 		})
 	}
 	for filter := (webhook.Filter{Transaction: tx.ID, Limit: 1000}); ; {

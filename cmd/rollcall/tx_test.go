@@ -14,11 +14,11 @@ import (
 
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 	"github.com/rollcall-dev/rollcall/internal/relayer/admin"
-	"github.com/rollcall-dev/rollcall/internal/relayer/ledger"
-	"github.com/rollcall-dev/rollcall/internal/relayer/pool"
-	"github.com/rollcall-dev/rollcall/internal/relayer/relaytest"
+	"github.com/rollcall-dev/rollcall/internal/relayer/relayertest"
 	"github.com/rollcall-dev/rollcall/internal/relayer/sender"
-	"github.com/rollcall-dev/rollcall/internal/testchain"
+	"github.com/rollcall-dev/rollcall/internal/relayer/service"
+	"github.com/rollcall-dev/rollcall/internal/relayer/store"
+	testchain "github.com/rollcall-dev/rollcall/internal/testutil/chain"
 )
 
 type listed struct {
@@ -33,7 +33,7 @@ type gotten struct {
 
 func TestTransactionsAreListedAndShown(t *testing.T) {
 	t.Parallel()
-	r := startRelay(t, 2, func(o *relaytest.Options) { o.Targets = []string{"api"} })
+	r := startRelay(t, 2, func(o *relayertest.Options) { o.Targets = []string{"api"} })
 	first, second := r.send(t, 0, "fill"), r.send(t, 1, "cancelOrder")
 	r.confirm(t, first, relayer.Confirmed)
 	third := r.send(t, 0, "fill")
@@ -111,10 +111,10 @@ func TestATotalThatIsNotCountedIsALeastOne(t *testing.T) {
 	r := startRelay(t, 1, nil)
 	_, err := r.db.Exec(t.Context(), `INSERT INTO relayer_txs (id, chain_id, pool_id, target, caller, kind, status, open)
 		SELECT gen_random_uuid(), $1, $2, $2, 'me', 'transaction', 'canceled', false FROM generate_series(1, $3)`,
-		testchain.ChainID, relaytest.PoolID, ledger.CountLimit+2)
+		testchain.ChainID, relayertest.PoolID, store.CountLimit+2)
 	require.NoError(t, err)
-	require.Contains(t, succeed(t, r.operator("tx", "list", "--limit", "1")...), fmt.Sprintf("\nthe newest 1 of at least %d transactions\n", ledger.CountLimit+1))
-	require.Contains(t, succeed(t, r.operator("tx", "list", "--limit", "3")...), fmt.Sprintf("\nthe newest 3 of %d transactions\n", ledger.CountLimit+2))
+	require.Contains(t, succeed(t, r.operator("tx", "list", "--limit", "1")...), fmt.Sprintf("\nthe newest 1 of at least %d transactions\n", store.CountLimit+1))
+	require.Contains(t, succeed(t, r.operator("tx", "list", "--limit", "3")...), fmt.Sprintf("\nthe newest 3 of %d transactions\n", store.CountLimit+2))
 	for limit, atLeast := range map[string]bool{"1": true, "3": false} {
 		require.Equal(t, atLeast, read[listed](t, r.operator("tx", "list", "--limit", limit)...).AtLeast)
 	}
@@ -122,14 +122,14 @@ func TestATotalThatIsNotCountedIsALeastOne(t *testing.T) {
 
 func TestCanceledByAnOperator(t *testing.T) {
 	t.Parallel()
-	r := startRelay(t, 1, func(o *relaytest.Options) {
+	r := startRelay(t, 1, func(o *relayertest.Options) {
 		o.Targets = []string{"api"}
-		o.Pool = func(c *pool.Config) { c.Cap = 2 }
+		o.Pool = func(c *service.Config) { c.Cap = 2 }
 	})
 	done := r.send(t, 0, "one")
 	r.confirm(t, done, relayer.Confirmed)
 	pending, other := r.send(t, 0, "two"), r.send(t, 0, "three")
-	waiting := r.submit(t, relaytest.PoolID, "four")
+	waiting := r.submit(t, relayertest.PoolID, "four")
 	require.Nil(t, waiting.Nonce)
 
 	res := rollcall(t, r.operator("tx", "cancel", pending.ID.String(), waiting.ID.String(), done.ID.String())...)
@@ -183,14 +183,14 @@ func TestBumpedByAnOperator(t *testing.T) {
 
 func TestBumpAboveTheCapStaysAskedFor(t *testing.T) {
 	t.Parallel()
-	r := startRelay(t, 1, func(o *relaytest.Options) {
+	r := startRelay(t, 1, func(o *relayertest.Options) {
 		o.Sender = func(c *sender.Config) { c.MaxFee = big.NewInt(1_500_000_000) }
 	})
 	tx := r.send(t, 0, "one")
 	succeed(t, r.operator("tx", "bump", tx.ID.String())...) // to the cap, which is what the chain asks for
 	out := succeed(t, r.operator("tx", "bump", tx.ID.String(), "--wait", "1s")...)
 	require.Contains(t, out, "a higher fee is asked for; no relayer has signed within 1s: does one run, or is the fee of 1500000000 wei near its cap?")
-	asked, err := r.Ledger.ListBumpRequests(t.Context(), 10)
+	asked, err := r.Store.ListBumpRequests(t.Context(), 10)
 	require.NoError(t, err)
 	require.Len(t, asked, 1)
 	r.confirm(t, tx, relayer.Confirmed)
@@ -198,7 +198,7 @@ func TestBumpAboveTheCapStaysAskedFor(t *testing.T) {
 
 func TestWebhooksAreReplayed(t *testing.T) {
 	t.Parallel()
-	r := startRelay(t, 1, func(o *relaytest.Options) { o.Targets = []string{"api", "audit"} })
+	r := startRelay(t, 1, func(o *relayertest.Options) { o.Targets = []string{"api", "audit"} })
 	one, two := r.send(t, 0, "one"), r.send(t, 0, "two")
 	r.confirm(t, two, relayer.Confirmed)
 	r.confirm(t, one, relayer.Confirmed)

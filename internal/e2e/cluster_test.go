@@ -20,7 +20,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 
-	"github.com/rollcall-dev/rollcall/internal/testredis"
+	testredis "github.com/rollcall-dev/rollcall/internal/testutil/redis"
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 

@@ -8,8 +8,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/rollcall-dev/rollcall/internal/pgserver"
-	"github.com/rollcall-dev/rollcall/internal/testredis"
+	"github.com/rollcall-dev/rollcall/internal/dev/pgserver"
+	testredis "github.com/rollcall-dev/rollcall/internal/testutil/redis"
 )
 
 // A newcomer kills the leader of "rollcall dev", twice, and starts it again: nobody leaves the set meanwhile.

@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/rollcall-dev/rollcall/internal/testredis"
+	testredis "github.com/rollcall-dev/rollcall/internal/testutil/redis"
 )
 
 // The mirror commands find Redis by each of the variables that a coordinator takes.

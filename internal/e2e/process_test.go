@@ -20,7 +20,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/rollcall-dev/rollcall/internal/testproc"
+	testproc "github.com/rollcall-dev/rollcall/internal/testutil/proc"
 )
 
 // binary is the product, built once by TestMain.

@@ -10,7 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/rollcall-dev/rollcall/internal/testredis"
+	testredis "github.com/rollcall-dev/rollcall/internal/testutil/redis"
 )
 
 // What becomes of the mirror when Redis loses, exchanges or garbles what it holds.

@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/rollcall-dev/rollcall/internal/testredis"
+	testredis "github.com/rollcall-dev/rollcall/internal/testutil/redis"
 )
 
 // scriptCall is one run of the mirror's writing script, as MONITOR shows it.

@@ -24,7 +24,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/rollcall-dev/rollcall/gateway"
-	"github.com/rollcall-dev/rollcall/internal/clusterport"
+	"github.com/rollcall-dev/rollcall/internal/discovery/clusterport"
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 

@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/rollcall-dev/rollcall/internal/testredis"
+	testredis "github.com/rollcall-dev/rollcall/internal/testutil/redis"
 )
 
 // The proof that a healthy relayer is never missing.

@@ -1,11 +1,12 @@
 // Package relayer holds the words of the relayer: transactions, keys, statuses and errors. Its
-// sub-packages work with them and meet in package pool:
+// sub-packages work with them and meet in package service:
 //
-//	ledger     the store, in Postgres: keys, transactions, signed attempts, webhook deliveries; who gets which nonce
-//	pool       accepts, signs, broadcasts; the relayer as its API sees it
+//	store      Postgres: keys, transactions, signed attempts, webhook deliveries; who gets which nonce
+//	service    the relayer as its API sees it: checks and accepts transactions
 //	tracker    follows the chain: mined, confirmed, reorganized, stuck, dropped
-//	httpapi    OpenZeppelin Relayer's HTTP API
-//	webhook    delivers status changes
+//	api        OpenZeppelin Relayer's HTTP API
+//	sender     signs and broadcasts
+//	signer     keys and signatures
 //	safeguard  limits and budgets
 //
 // # Statuses

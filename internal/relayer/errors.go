@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// What callers branch on. Package httpapi turns each into a status code.
+// What callers branch on. Package api turns each into a status code.
 var (
 	// ErrNotFound: no such relayer or transaction.
 	ErrNotFound = errors.New("not found")

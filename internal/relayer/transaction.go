@@ -91,7 +91,7 @@ type Transaction struct {
 	Reserve *big.Int
 
 	From     common.Address // zero until a key is chosen
-	Nonce    *uint64        // nil until then; one for life, but for what the ledger's documentation says of foreign transactions
+	Nonce    *uint64        // nil until then; one for life, but for what the store's documentation says of foreign transactions
 	Attempts int            // signed so far
 	Hash     *common.Hash   // of the latest attempt that was broadcasted, or of the one that was mined
 	// OfferedFee, or the legacy gas price, and OfferedTip, nil for a legacy transaction, are that attempt's; wei. Nil where a

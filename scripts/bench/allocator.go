@@ -16,13 +16,13 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/rollcall-dev/rollcall/internal/chain"
-	"github.com/rollcall-dev/rollcall/internal/postgres"
+	"github.com/rollcall-dev/rollcall/internal/evm"
+	"github.com/rollcall-dev/rollcall/internal/platform/postgres"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
-	"github.com/rollcall-dev/rollcall/internal/relayer/httpapi"
-	"github.com/rollcall-dev/rollcall/internal/relayer/ledger"
-	"github.com/rollcall-dev/rollcall/internal/relayer/pool"
+	"github.com/rollcall-dev/rollcall/internal/relayer/api"
 	"github.com/rollcall-dev/rollcall/internal/relayer/sender"
+	"github.com/rollcall-dev/rollcall/internal/relayer/service"
+	"github.com/rollcall-dev/rollcall/internal/relayer/store"
 )
 
 // form is a way to give transactions nonces, sign them, and store both, durably.
@@ -107,7 +107,7 @@ type allocate func(ctx context.Context, caller int) (int, error)
 var anybody = common.HexToAddress("0xd1e5000000000000000000000000000000000000")
 
 // fees never change.
-var fees = chain.Fees{
+var fees = evm.Fees{
 	EIP1559: true, BaseFee: big.NewInt(1_000_000_000), GasPrice: big.NewInt(2_000_000_000),
 	Tips: [4]*big.Int{big.NewInt(1_000_000_000), big.NewInt(1_000_000_000), big.NewInt(1_000_000_000), big.NewInt(1_000_000_000)},
 }
@@ -119,29 +119,29 @@ func poolOf(record bool) func(ctx context.Context, url string, keys, callers int
 		if err != nil {
 			return nil, nil, err
 		}
-		if err := postgres.Migrate(ctx, url, ledger.Migrations()); err != nil {
+		if err := postgres.Migrate(ctx, url, store.Migrations()); err != nil {
 			return nil, nil, err
 		}
 		db, err := postgres.Open(ctx, postgres.Config{URL: url})
 		if err != nil {
 			return nil, nil, err
 		}
-		store := ledger.New(db, ledger.Config{ChainID: chainID, Pool: poolID})
-		if _, err := store.InitChain(ctx, common.Hash{1}); err != nil {
+		uncounted := store.New(db, store.Config{ChainID: chainID, Pool: poolID})
+		if _, err := uncounted.InitChain(ctx, common.Hash{1}); err != nil {
 			return nil, nil, err
 		}
-		var registrations []ledger.Registration
+		var registrations []store.Registration
 		for _, address := range ring.Addresses() {
-			registrations = append(registrations, ledger.Registration{Address: address})
+			registrations = append(registrations, store.Registration{Address: address})
 		}
-		if err := store.Register(ctx, registrations); err != nil {
+		if err := uncounted.Register(ctx, registrations); err != nil {
 			return nil, nil, err
 		}
-		counting := &counted{Ledger: store, record: record}
+		counting := &counted{Store: uncounted, record: record}
 		log := slog.New(slog.DiscardHandler)
-		send := sender.New(sender.Config{ChainID: chainID, Ring: ring, Chain: agreeable{}, Ledger: counting, Log: log})
-		relay := pool.New(pool.Config{
-			ID: poolID, Ledger: store, Sender: send, Chain: agreeable{}, Ring: ring, Log: log, Enabled: true, Cap: 1 << 30,
+		send := sender.New(sender.Config{ChainID: chainID, Ring: ring, Chain: agreeable{}, Store: counting, Log: log})
+		relay := service.New(service.Config{
+			ID: poolID, Store: uncounted, Sender: send, Chain: agreeable{}, Ring: ring, Log: log, Enabled: true, Cap: 1 << 30,
 		})
 		var parts errgroup.Group
 		accepting, stop := context.WithCancel(context.WithoutCancel(ctx))
@@ -153,12 +153,12 @@ func poolOf(record bool) func(ctx context.Context, url string, keys, callers int
 			_ = parts.Wait() // neither fails
 			db.Close()
 		}
-		if err := compare(ctx, store); err != nil {
+		if err := compare(ctx, uncounted); err != nil {
 			end()
 			return nil, nil, err
 		}
 		return func(ctx context.Context, _ int) (int, error) {
-			_, err := relay.Submit(ctx, httpapi.Submission{RelayerID: poolID, Caller: "bench", Request: relayer.Request{
+			_, err := relay.Submit(ctx, api.Submission{RelayerID: poolID, Caller: "bench", Request: relayer.Request{
 				To: &anybody, Value: big.NewInt(1), GasLimit: transferGas, Speed: relayer.Fast,
 			}})
 			return int(counting.stored.Swap(0)), err
@@ -167,7 +167,7 @@ func poolOf(record bool) func(ctx context.Context, url string, keys, callers int
 }
 
 // compare records that the keys were compared with the chain, as a tracker's round does: before that the pool gives out no nonce.
-func compare(ctx context.Context, store *ledger.Ledger) error {
+func compare(ctx context.Context, store *store.Store) error {
 	return until(ctx, 10*time.Second, func(ctx context.Context) error {
 		keys, err := store.Keys(ctx)
 		if err != nil {
@@ -193,13 +193,13 @@ func compare(ctx context.Context, store *ledger.Ledger) error {
 // counted counts the first attempts that are stored. Unless it is to record, what nodes said is not written down: that
 // comes after what is measured.
 type counted struct {
-	*ledger.Ledger
+	*store.Store
 	record bool
 	stored atomic.Int64
 }
 
 func (c *counted) StoreAttempts(ctx context.Context, attempts []*relayer.Attempt) ([]bool, error) {
-	stored, err := c.Ledger.StoreAttempts(ctx, attempts)
+	stored, err := c.Store.StoreAttempts(ctx, attempts)
 	for _, yes := range stored {
 		if yes {
 			c.stored.Add(1)
@@ -208,33 +208,33 @@ func (c *counted) StoreAttempts(ctx context.Context, attempts []*relayer.Attempt
 	return stored, err
 }
 
-func (c *counted) RecordBroadcasts(ctx context.Context, broadcasts []ledger.Broadcast) error {
+func (c *counted) RecordBroadcasts(ctx context.Context, broadcasts []store.Broadcast) error {
 	if !c.record {
 		return nil
 	}
-	return c.Ledger.RecordBroadcasts(ctx, broadcasts)
+	return c.Store.RecordBroadcasts(ctx, broadcasts)
 }
 
 // agreeable is a chain that takes everything at once. It knows of no blocks: nobody registers keys or tracks by it.
 type agreeable struct{}
 
-func (agreeable) Fees(context.Context) (chain.Fees, error) { return fees, nil }
+func (agreeable) Fees(context.Context) (evm.Fees, error) { return fees, nil }
 
 func (agreeable) TransferGas(context.Context, common.Address, common.Address, bool) uint64 {
 	return transferGas
 }
 
-func (agreeable) Send(_ context.Context, txs []chain.Raw) []chain.Result {
-	results := make([]chain.Result, len(txs))
+func (agreeable) Send(_ context.Context, txs []evm.Raw) []evm.Result {
+	results := make([]evm.Result, len(txs))
 	for i := range results {
-		results[i].Outcome = chain.Accepted
+		results[i].Outcome = evm.Accepted
 	}
 	return results
 }
 
 var errNoBlocks = errors.New("this chain has no blocks")
 
-func (agreeable) EstimateGas(context.Context, chain.Message) (uint64, error) { return 0, errNoBlocks }
+func (agreeable) EstimateGas(context.Context, evm.Message) (uint64, error) { return 0, errNoBlocks }
 
 func (agreeable) Balances(context.Context, []common.Address) ([]*big.Int, error) {
 	return nil, errNoBlocks
@@ -244,9 +244,9 @@ func (agreeable) Call(context.Context, string, json.RawMessage) (json.RawMessage
 	return nil, errNoBlocks
 }
 
-func (agreeable) Counts(context.Context, common.Hash, []common.Address) []chain.Counts {
-	return []chain.Counts{{Err: errNoBlocks}}
+func (agreeable) Counts(context.Context, common.Hash, []common.Address) []evm.Counts {
+	return []evm.Counts{{Err: errNoBlocks}}
 }
 
-func (agreeable) Head() chain.Header   { return chain.Header{} }
-func (agreeable) Status() chain.Status { return chain.Status{} }
+func (agreeable) Head() evm.Header   { return evm.Header{} }
+func (agreeable) Status() evm.Status { return evm.Status{} }

@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/rollcall-dev/rollcall/internal/health"
+	"github.com/rollcall-dev/rollcall/internal/discovery/health"
 )
 
 const checkedServices = 10_000

@@ -15,7 +15,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/rollcall-dev/rollcall/internal/pgserver"
+	"github.com/rollcall-dev/rollcall/internal/dev/pgserver"
 )
 
 // database is a PostgreSQL of its own, with the settings that the product gives it: fsync on, a commit answers when it

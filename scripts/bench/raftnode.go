@@ -17,7 +17,7 @@ import (
 	"github.com/hashicorp/raft"
 	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
 
-	"github.com/rollcall-dev/rollcall/internal/raftstore"
+	"github.com/rollcall-dev/rollcall/internal/discovery/raftstore"
 )
 
 // raftNode is one process of a bare hashicorp/raft cluster on bolt, with a state machine that only counts.

@@ -17,7 +17,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
-	"github.com/rollcall-dev/rollcall/internal/coordinator"
+	"github.com/rollcall-dev/rollcall/internal/discovery/coordinator"
 )
 
 // Variants of the bare cluster: how the product sets Raft up, and what it chose not to use.

@@ -10,7 +10,7 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/common/hexutil"
 
-	"github.com/rollcall-dev/rollcall/internal/keyring"
+	"github.com/rollcall-dev/rollcall/internal/relayer/signer"
 )
 
 // relayConnections is how many clients post at once, to the relayer and to the bare node.
@@ -89,7 +89,7 @@ func syncsRow(of string) string { return of + ": fsyncs of Postgres' log each" }
 func cpuRow(of, who string) string { return of + ": processor time each, " + who }
 
 // bareNode has a node take what was signed beforehand.
-func (s *suite) bareNode(ctx context.Context, ring *keyring.Ring) error {
+func (s *suite) bareNode(ctx context.Context, ring *signer.Ring) error {
 	addresses := ring.Addresses()
 	node, err := s.startGeth(ctx, addresses)
 	if err != nil {
@@ -140,12 +140,12 @@ type relayed struct {
 }
 
 // onRelayed makes a step that has a new one for itself.
-func (s *suite) onRelayed(ring *keyring.Ring, measure func(context.Context, *relayed) error) step {
+func (s *suite) onRelayed(ring *signer.Ring, measure func(context.Context, *relayed) error) step {
 	return onCluster("relayer", func(ctx context.Context) (*relayed, error) { return s.startRelayed(ctx, ring) }, measure)
 }
 
 // startRelayed returns when connections are open and statements prepared. The node alone has nothing of the kind.
-func (s *suite) startRelayed(ctx context.Context, ring *keyring.Ring) (r *relayed, err error) {
+func (s *suite) startRelayed(ctx context.Context, ring *signer.Ring) (r *relayed, err error) {
 	r = &relayed{keys: ring.Addresses()}
 	defer func() {
 		if err != nil {

@@ -9,7 +9,7 @@ import (
 	"os"
 	"time"
 
-	"github.com/rollcall-dev/rollcall/internal/keyring"
+	"github.com/rollcall-dev/rollcall/internal/relayer/signer"
 )
 
 const (
@@ -32,16 +32,16 @@ func privateKeys(n int) [][]byte {
 	return keys
 }
 
-func newRing(n int) (*keyring.Ring, error) {
-	var signers []keyring.Signer
+func newRing(n int) (*signer.Ring, error) {
+	var signers []signer.Signer
 	for _, key := range privateKeys(n) {
-		signer, err := keyring.NewLocal(key)
+		signer, err := signer.NewLocal(key)
 		if err != nil {
 			return nil, err
 		}
 		signers = append(signers, signer)
 	}
-	return keyring.New(signers...)
+	return signer.New(signers...)
 }
 
 // relayerProcess is one process of the product, as a user runs it.
@@ -80,7 +80,7 @@ func (s *suite) startRelayer(ctx context.Context, databaseURL string, node *geth
 		fmt.Sprintf("RELAYER_CHAIN_ID=%d", chainID), "RELAYER_RPC_URLS=http://" + node.addr, "RELAYER_SUBSCRIBE_URL=ws://" + node.addr,
 		fmt.Sprintf("RELAYER_IN_FLIGHT=%d", inFlight), fmt.Sprintf("RELAYER_QUEUE=%d", 2*waitingCount), "RELAYER_RATE_LIMIT=0",
 		"RELAYER_WEBHOOK_URL=" + webhooks, "RELAYER_WEBHOOK_SIGNING_KEY=" + webhookKey, "RELAYER_WEBHOOK_ALLOW_PRIVATE=true",
-		"RELAYER_API_KEYS=bench:" + apiKey, keyring.VarKeysJSON + "=" + string(list),
+		"RELAYER_API_KEYS=bench:" + apiKey, signer.VarKeysJSON + "=" + string(list),
 	}, s.rollcall, "relayer")
 	if err != nil {
 		return nil, err

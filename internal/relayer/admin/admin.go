@@ -14,10 +14,10 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/rollcall-dev/rollcall/internal/postgres"
+	"github.com/rollcall-dev/rollcall/internal/platform/postgres"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
-	"github.com/rollcall-dev/rollcall/internal/relayer/ledger"
-	"github.com/rollcall-dev/rollcall/internal/relayer/webhook"
+	"github.com/rollcall-dev/rollcall/internal/relayer/store"
+	"github.com/rollcall-dev/rollcall/internal/webhook"
 )
 
 // poll is how often the store is asked whether relayers have done what they were asked for.
@@ -25,21 +25,21 @@ const poll = 100 * time.Millisecond
 
 // Admin works on one pool. It is safe for concurrent use.
 type Admin struct {
-	Ledger *ledger.Ledger
+	Store  *store.Store
 	Outbox *webhook.Outbox
 }
 
 // Open gives the pool of a database, which it does not close. It fails with a [postgres.OlderError], a
-// [postgres.NewerError] or a [ledger.UnknownPoolError].
+// [postgres.NewerError] or a [store.UnknownPoolError].
 func Open(ctx context.Context, db *pgxpool.Pool, chainID uint64, pool string) (*Admin, error) {
-	if err := postgres.Check(ctx, db, ledger.Migrations()); err != nil {
+	if err := postgres.Check(ctx, db, store.Migrations()); err != nil {
 		return nil, err
 	}
-	l, err := ledger.Attach(ctx, db, chainID, pool)
+	l, err := store.Attach(ctx, db, chainID, pool)
 	if err != nil {
 		return nil, err
 	}
-	return &Admin{Ledger: l, Outbox: webhook.NewOutbox(db, chainID, pool)}, nil
+	return &Admin{Store: l, Outbox: webhook.NewOutbox(db, chainID, pool)}, nil
 }
 
 // Outcome of something that was to be changed.
@@ -52,7 +52,7 @@ const (
 	Unknown Outcome = "unknown" // the connection to the database broke at the wrong moment
 )
 
-// OutcomeOf tells what an error of this package, or of the ledger or the outbox, says of a change.
+// OutcomeOf tells what an error of this package, or of the store or the outbox, says of a change.
 func OutcomeOf(err error) Outcome {
 	_, state := errors.AsType[*relayer.StateError](err)
 	switch {
@@ -60,7 +60,7 @@ func OutcomeOf(err error) Outcome {
 		return Done
 	case errors.Is(err, relayer.ErrUnknown), errors.Is(err, postgres.ErrUnknown):
 		return Unknown
-	case state, errors.Is(err, relayer.ErrNotFound), errors.Is(err, ledger.ErrUnsigned), errors.Is(err, errRefused):
+	case state, errors.Is(err, relayer.ErrNotFound), errors.Is(err, store.ErrUnsigned), errors.Is(err, errRefused):
 		return NotDone
 	case postgres.Uncertain(err):
 		return Unknown
@@ -113,11 +113,11 @@ func (r Ref) String() string { return r.text }
 func (a *Admin) Find(ctx context.Context, r Ref) (*relayer.Transaction, error) {
 	switch {
 	case r.hash != common.Hash{}:
-		return a.Ledger.TransactionByHash(ctx, r.hash)
+		return a.Store.TransactionByHash(ctx, r.hash)
 	case r.key != common.Address{}:
-		return a.Ledger.TransactionByNonce(ctx, r.key, r.nonce)
+		return a.Store.TransactionByNonce(ctx, r.key, r.nonce)
 	default:
-		return a.Ledger.Transaction(ctx, r.id)
+		return a.Store.Transaction(ctx, r.id)
 	}
 }
 
@@ -128,7 +128,7 @@ func (a *Admin) Cancel(ctx context.Context, r Ref, by string) (*relayer.Transact
 	if err != nil {
 		return nil, asRefused(err)
 	}
-	return a.Ledger.SetIntent(ctx, tx.ID, relayer.IntentCancel, "canceled by "+by)
+	return a.Store.SetIntent(ctx, tx.ID, relayer.IntentCancel, "canceled by "+by)
 }
 
 // Bump asks for a higher fee, and returns the transaction's latest attempt as it was before.
@@ -137,11 +137,11 @@ func (a *Admin) Bump(ctx context.Context, r Ref) (*relayer.Transaction, *relayer
 	if err != nil {
 		return nil, nil, asRefused(err)
 	}
-	attempts, err := a.Ledger.Attempts(ctx, tx.ID)
+	attempts, err := a.Store.Attempts(ctx, tx.ID)
 	if err != nil {
 		return nil, nil, asRefused(err)
 	}
-	if tx, err = a.Ledger.RequestBump(ctx, tx.ID); err != nil {
+	if tx, err = a.Store.RequestBump(ctx, tx.ID); err != nil {
 		return nil, nil, err
 	}
 	if len(attempts) == 0 { // it was signed in between
@@ -177,10 +177,10 @@ func (a *Admin) AwaitAttempt(ctx context.Context, id uuid.UUID, after int) (*rel
 // await looks until it is enough. That the database is away for a while only means that it looks again.
 func (a *Admin) await(ctx context.Context, id uuid.UUID, enough func(*relayer.Transaction, *relayer.Attempt) bool) (*relayer.Transaction, *relayer.Attempt) {
 	for {
-		tx, err := a.Ledger.Transaction(ctx, id)
+		tx, err := a.Store.Transaction(ctx, id)
 		if err == nil {
 			var attempts []*relayer.Attempt
-			attempts, err = a.Ledger.Attempts(ctx, id)
+			attempts, err = a.Store.Attempts(ctx, id)
 			last := new(relayer.Attempt)
 			if len(attempts) > 0 {
 				last = attempts[len(attempts)-1]

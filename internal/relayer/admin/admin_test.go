@@ -15,12 +15,12 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
-	"github.com/rollcall-dev/rollcall/internal/chain"
-	"github.com/rollcall-dev/rollcall/internal/postgres"
+	"github.com/rollcall-dev/rollcall/internal/evm"
+	"github.com/rollcall-dev/rollcall/internal/platform/postgres"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
-	"github.com/rollcall-dev/rollcall/internal/relayer/ledger"
-	"github.com/rollcall-dev/rollcall/internal/testchain"
-	"github.com/rollcall-dev/rollcall/internal/testpostgres"
+	"github.com/rollcall-dev/rollcall/internal/relayer/store"
+	testchain "github.com/rollcall-dev/rollcall/internal/testutil/chain"
+	testpostgres "github.com/rollcall-dev/rollcall/internal/testutil/postgres"
 )
 
 func TestMain(m *testing.M) {
@@ -54,7 +54,7 @@ func TestOutcomes(t *testing.T) {
 		nil:                                      Done,
 		fmt.Errorf("x: %w", relayer.ErrNotFound): NotDone,
 		&relayer.StateError{Status: relayer.Mined}:                            NotDone,
-		ledger.ErrUnsigned:                                                    NotDone,
+		store.ErrUnsigned:                                                     NotDone,
 		ErrResumed:                                                            NotDone,
 		asRefused(io.ErrUnexpectedEOF):                                        NotDone, // it only read
 		&pgconn.PgError{Severity: "ERROR", Code: "23505"}:                     NotDone,
@@ -74,9 +74,9 @@ func TestOutcomes(t *testing.T) {
 // open has a pool with one key that knows the chain's genesis block.
 func open(t *testing.T, genesis common.Hash, key common.Address) *Admin {
 	t.Helper()
-	db := testpostgres.New(t, testpostgres.Migrated(ledger.Migrations())).Pool(t)
-	l := ledger.New(db, ledger.Config{ChainID: testchain.ChainID, Pool: "pool"})
-	require.NoError(t, l.Register(t.Context(), []ledger.Registration{{Address: key}}))
+	db := testpostgres.New(t, testpostgres.Migrated(store.Migrations())).Pool(t)
+	l := store.New(db, store.Config{ChainID: testchain.ChainID, Pool: "pool"})
+	require.NoError(t, l.Register(t.Context(), []store.Registration{{Address: key}}))
 	_, err := l.InitChain(t.Context(), genesis)
 	require.NoError(t, err)
 	a, err := Open(t.Context(), db, testchain.ChainID, "pool")
@@ -84,13 +84,13 @@ func open(t *testing.T, genesis common.Hash, key common.Address) *Admin {
 	return a
 }
 
-func nodes(t *testing.T, chains ...*testchain.Chain) *chain.Client {
+func nodes(t *testing.T, chains ...*testchain.Chain) *evm.Client {
 	t.Helper()
-	cfg := chain.Config{ChainID: testchain.ChainID}
+	cfg := evm.Config{ChainID: testchain.ChainID}
 	for _, c := range chains {
 		cfg.Endpoints = append(cfg.Endpoints, c.URL())
 	}
-	client, err := chain.Open(cfg)
+	client, err := evm.Open(cfg)
 	require.NoError(t, err)
 	t.Cleanup(client.Close)
 	return client
@@ -116,7 +116,7 @@ func TestNewChainNeedsNodesThatAgree(t *testing.T) {
 	plan, err := a.NewChain(t.Context(), nodes(t, other))
 	require.NoError(t, err)
 	require.Equal(t, &NewChain{
-		Genesis: genesisOf(t, other), Known: ledger.Chain{Genesis: genesisOf(t, one), Anchor: ledger.Block{Hash: genesisOf(t, one)}}, Doomed: plan.Doomed,
+		Genesis: genesisOf(t, other), Known: store.Chain{Genesis: genesisOf(t, one), Anchor: store.Block{Hash: genesisOf(t, one)}}, Doomed: plan.Doomed,
 	}, plan)
 	require.Empty(t, plan.Doomed)
 
@@ -125,7 +125,7 @@ func TestNewChainNeedsNodesThatAgree(t *testing.T) {
 	require.ErrorContains(t, err, "the nodes disagree about the genesis block")
 
 	// The same beginning, and a block that has been seen and is not there.
-	require.NoError(t, a.Ledger.MoveAnchor(t.Context(), 0, ledger.Block{Number: 1000, Hash: common.Hash{1}}))
+	require.NoError(t, a.Store.MoveAnchor(t.Context(), 0, store.Block{Number: 1000, Hash: common.Hash{1}}))
 	_, err = a.NewChain(t.Context(), nodes(t, one))
 	require.ErrorIs(t, err, ErrSameGenesis)
 	require.Equal(t, NotDone, OutcomeOf(err))
@@ -139,7 +139,7 @@ func TestNewChainNeedsNodesThatAgree(t *testing.T) {
 	require.Equal(t, NotDone, OutcomeOf(err))
 
 	// One that does not answer may have the known history.
-	client, err := chain.Open(chain.Config{ChainID: testchain.ChainID, Endpoints: []string{other.URL(), "http://127.0.0.1:1/secret"}})
+	client, err := evm.Open(evm.Config{ChainID: testchain.ChainID, Endpoints: []string{other.URL(), "http://127.0.0.1:1/secret"}})
 	require.NoError(t, err)
 	defer client.Close()
 	_, err = a.NewChain(t.Context(), client)
@@ -154,7 +154,7 @@ func TestStartingOverLooksAgain(t *testing.T) {
 	third := testchain.Simulated(t, testchain.SimulatedOptions{})
 	key := one.Accounts[0].Address
 	a := open(t, genesisOf(t, one), key)
-	verdicts, err := a.Ledger.Accept(t.Context(), ledger.AllocationLimits{Held: []common.Address{key}, Cap: 1}, []*ledger.NewTransaction{{
+	verdicts, err := a.Store.Accept(t.Context(), store.AllocationLimits{Held: []common.Address{key}, Cap: 1}, []*store.NewTransaction{{
 		ID: uuid.Must(uuid.NewV7()), Target: "pool", Caller: "me", Kind: relayer.KindTransaction, Request: relayer.Request{To: &key},
 	}})
 	require.NoError(t, err)
@@ -165,14 +165,14 @@ func TestStartingOverLooksAgain(t *testing.T) {
 	stale := *plan
 	stale.Known.Era++
 	_, err = a.StartOver(t.Context(), client, &stale)
-	require.ErrorIs(t, err, ledger.ErrChainChanged)
+	require.ErrorIs(t, err, store.ErrChainChanged)
 	require.Equal(t, NotDone, OutcomeOf(err))
 	_, err = a.StartOver(t.Context(), nodes(t, third), plan)
 	require.ErrorContains(t, err, "the nodes have genesis block")
 	_, err = a.StartOver(t.Context(), nodes(t, one), plan)
 	require.ErrorIs(t, err, ErrSameChain)
 	require.Equal(t, NotDone, OutcomeOf(err))
-	now, err := a.Ledger.Transaction(t.Context(), verdicts[0].Tx.ID)
+	now, err := a.Store.Transaction(t.Context(), verdicts[0].Tx.ID)
 	require.NoError(t, err)
 	require.False(t, now.Status.Final())
 }
@@ -181,7 +181,7 @@ func TestDrainEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	key := common.HexToAddress("0x1")
 	a := open(t, common.Hash{1}, key)
-	verdicts, err := a.Ledger.Accept(t.Context(), ledger.AllocationLimits{Held: []common.Address{key}, Cap: 1}, []*ledger.NewTransaction{{
+	verdicts, err := a.Store.Accept(t.Context(), store.AllocationLimits{Held: []common.Address{key}, Cap: 1}, []*store.NewTransaction{{
 		ID: uuid.Must(uuid.NewV7()), Target: "pool", Caller: "me", Kind: relayer.KindTransaction, Request: relayer.Request{To: &key},
 	}})
 	require.NoError(t, err)
@@ -189,15 +189,15 @@ func TestDrainEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	defer cancel(nil)
 	stopped := errors.New("stopped")
-	var seen []ledger.Load
+	var seen []store.Load
 	left, over, err := a.Drain(ctx, key)
 	require.NoError(t, err)
 	require.False(t, over)
-	require.Equal(t, ledger.Load{Pending: 1}, left)
-	err = a.AwaitDrained(ctx, key, ledger.Load{}, func(n ledger.Load) { seen = append(seen, n); cancel(stopped) })
+	require.Equal(t, store.Load{Pending: 1}, left)
+	err = a.AwaitDrained(ctx, key, store.Load{}, func(n store.Load) { seen = append(seen, n); cancel(stopped) })
 	require.ErrorIs(t, err, stopped)
 	require.Equal(t, NotDone, OutcomeOf(err))
-	require.Equal(t, []ledger.Load{{Pending: 1}}, seen)
+	require.Equal(t, []store.Load{{Pending: 1}}, seen)
 	keys, err := a.Keys(t.Context(), key)
 	require.NoError(t, err)
 	require.True(t, keys[0].Paused)

@@ -10,9 +10,9 @@ import (
 
 	"github.com/ethereum/go-ethereum/common"
 
-	"github.com/rollcall-dev/rollcall/internal/chain"
+	"github.com/rollcall-dev/rollcall/internal/evm"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
-	"github.com/rollcall-dev/rollcall/internal/relayer/ledger"
+	"github.com/rollcall-dev/rollcall/internal/relayer/store"
 	"github.com/rollcall-dev/rollcall/internal/relayer/tracker"
 )
 
@@ -31,7 +31,7 @@ func (e *UnknownKeyError) Is(target error) bool { return target == relayer.ErrNo
 
 // Keys reads the given ones, or all where none is given; an [UnknownKeyError] if the pool lacks one.
 func (a *Admin) Keys(ctx context.Context, addresses ...common.Address) ([]*relayer.Key, error) {
-	all, err := a.Ledger.Keys(ctx)
+	all, err := a.Store.Keys(ctx)
 	if err != nil || len(addresses) == 0 {
 		return all, asRefused(err)
 	}
@@ -39,7 +39,7 @@ func (a *Admin) Keys(ctx context.Context, addresses ...common.Address) ([]*relay
 	for _, address := range addresses {
 		i := slices.IndexFunc(all, func(k *relayer.Key) bool { return k.Address == address })
 		if i < 0 {
-			return nil, &UnknownKeyError{Address: address, Pool: a.Ledger.Pool}
+			return nil, &UnknownKeyError{Address: address, Pool: a.Store.Pool}
 		}
 		keys = append(keys, all[i])
 	}
@@ -48,7 +48,7 @@ func (a *Admin) Keys(ctx context.Context, addresses ...common.Address) ([]*relay
 
 // Pause keeps new work from a key, or, with false, lets it have some again. It also ends a drain.
 func (a *Admin) Pause(ctx context.Context, key common.Address, paused bool) error {
-	_, err := a.Ledger.ChangeKey(ctx, key, ledger.KeyChange{Paused: &paused, Draining: new(false)})
+	_, err := a.Store.ChangeKey(ctx, key, store.KeyChange{Paused: &paused, Draining: new(false)})
 	return err
 }
 
@@ -57,8 +57,8 @@ var ErrResumed = refused{errors.New("somebody has resumed the key")}
 
 // Drain keeps new work from a key, and looks once at what it has: all of it is over, or [Admin.AwaitDrained] has to wait. An error
 // of the look says that the key is paused.
-func (a *Admin) Drain(ctx context.Context, key common.Address) (left ledger.Load, over bool, err error) {
-	if _, err := a.Ledger.ChangeKey(ctx, key, ledger.KeyChange{Paused: new(true), Draining: new(true)}); err != nil {
+func (a *Admin) Drain(ctx context.Context, key common.Address) (left store.Load, over bool, err error) {
+	if _, err := a.Store.ChangeKey(ctx, key, store.KeyChange{Paused: new(true), Draining: new(true)}); err != nil {
 		return left, false, err
 	}
 	if left, over, err = a.left(ctx, key); err != nil {
@@ -70,7 +70,7 @@ func (a *Admin) Drain(ctx context.Context, key common.Address) (left ledger.Load
 // AwaitDrained returns when nothing that a key has can change any more: all is mined, and deep enough. It calls progress
 // whenever what is left is not what it was, by [Admin.Drain] at first. When it ends before, with an error, the key stays paused;
 // with [ErrResumed] it does not.
-func (a *Admin) AwaitDrained(ctx context.Context, key common.Address, was ledger.Load, progress func(ledger.Load)) error {
+func (a *Admin) AwaitDrained(ctx context.Context, key common.Address, was store.Load, progress func(store.Load)) error {
 	for {
 		if err := pause(ctx); err != nil {
 			return refused{err}
@@ -90,8 +90,8 @@ func (a *Admin) AwaitDrained(ctx context.Context, key common.Address, was ledger
 }
 
 // left is what a key that is drained has yet; when that is nothing, the drain is over.
-func (a *Admin) left(ctx context.Context, key common.Address) (left ledger.Load, over bool, err error) {
-	if left, err = a.Ledger.LoadOf(ctx, key); err != nil {
+func (a *Admin) left(ctx context.Context, key common.Address) (left store.Load, over bool, err error) {
+	if left, err = a.Store.LoadOf(ctx, key); err != nil {
 		return left, false, asRefused(err)
 	}
 	keys, err := a.Keys(ctx, key)
@@ -128,7 +128,7 @@ const fillable = 1000
 // Resync compares keys with the chain and with their rows, and mends what it finds. It also enables keys that were stopped for
 // a nonce jump. Every step is right by itself: on an error those before it are done, and repeating it does the rest. It refuses a
 // chain with another history than the known one, where counts mean nothing, and nodes that count differently.
-func (a *Admin) Resync(ctx context.Context, client *chain.Client, keys []*relayer.Key) ([]Resync, error) {
+func (a *Admin) Resync(ctx context.Context, client *evm.Client, keys []*relayer.Key) ([]Resync, error) {
 	counts, err := a.count(ctx, client, keys)
 	if err != nil {
 		return nil, err
@@ -151,8 +151,8 @@ type counted struct{ mined, pending uint64 }
 const countsTimeout = 5 * time.Second
 
 // count asks all nodes for their counts at the same block. It leaves out nodes that do not answer.
-func (a *Admin) count(ctx context.Context, client *chain.Client, keys []*relayer.Key) ([]counted, error) {
-	if err := tracker.NewLineage(tracker.Nodes(client), a.Ledger, slog.New(slog.DiscardHandler), client).Check(ctx); err != nil {
+func (a *Admin) count(ctx context.Context, client *evm.Client, keys []*relayer.Key) ([]counted, error) {
+	if err := tracker.NewLineage(tracker.Nodes(client), a.Store, slog.New(slog.DiscardHandler), client).Check(ctx); err != nil {
 		return nil, refused{err}
 	}
 	addresses := make([]common.Address, len(keys))
@@ -166,7 +166,7 @@ func (a *Admin) count(ctx context.Context, client *chain.Client, keys []*relayer
 	asking, cancel := context.WithTimeout(ctx, countsTimeout)
 	defer cancel()
 	counts := make([]counted, len(keys))
-	var first *chain.Counts
+	var first *evm.Counts
 	reports := client.Counts(asking, view.Header().Hash, addresses)
 	for i := range reports {
 		n := &reports[i]
@@ -193,17 +193,17 @@ func (a *Admin) count(ctx context.Context, client *chain.Client, keys []*relayer
 
 func (a *Admin) resync(ctx context.Context, k *relayer.Key, mined uint64) (r Resync, err error) {
 	r = Resync{Key: k.Address, Mined: mined, NextWas: k.NextNonce, NextIs: k.NextNonce}
-	if r.PendingWas, r.PendingIs, err = a.Ledger.Recount(ctx, k.Address); err != nil {
+	if r.PendingWas, r.PendingIs, err = a.Store.Recount(ctx, k.Address); err != nil {
 		return r, err
 	}
-	raised, err := a.Ledger.AdvanceNonce(ctx, k.Address, k.Era, mined)
+	raised, err := a.Store.AdvanceNonce(ctx, k.Address, k.Era, mined)
 	if err != nil {
 		return r, err
 	}
 	if raised {
 		r.NextIs = mined
 	}
-	missing, err := a.Ledger.Gap(ctx, k.Address, k.Era, mined)
+	missing, err := a.Store.Gap(ctx, k.Address, k.Era, mined)
 	switch {
 	case err != nil:
 		return r, err
@@ -211,7 +211,7 @@ func (a *Admin) resync(ctx context.Context, k *relayer.Key, mined uint64) (r Res
 		return r, refused{fmt.Errorf("%d nonces of %s below its next nonce %d have no transaction, which is more than the %d that are filled: give the right one with --set-nonce",
 			missing, k.Address, r.NextIs, fillable)}
 	case missing > 0:
-		filled, err := a.Ledger.FillNonceGaps(ctx, k.Address, k.Era, mined, 0)
+		filled, err := a.Store.FillNonceGaps(ctx, k.Address, k.Era, mined, 0)
 		if err != nil {
 			return r, err
 		}
@@ -219,10 +219,10 @@ func (a *Admin) resync(ctx context.Context, k *relayer.Key, mined uint64) (r Res
 			r.Filled = append(r.Filled, *tx.Nonce)
 		}
 	}
-	if r.Enabled, err = a.Ledger.EndJump(ctx, k.Address); err != nil {
+	if r.Enabled, err = a.Store.EndJump(ctx, k.Address); err != nil {
 		return r, err
 	}
-	sought, err := a.Ledger.ListMinedCandidates(ctx, []ledger.KeyNonce{{Key: k.Address, Nonce: mined}}, soughtLimit)
+	sought, err := a.Store.ListMinedCandidates(ctx, []store.KeyNonce{{Key: k.Address, Nonce: mined}}, soughtLimit)
 	r.Sought = len(sought)
 	return r, asRefused(err)
 }
@@ -230,7 +230,7 @@ func (a *Admin) resync(ctx context.Context, k *relayer.Key, mined uint64) (r Res
 // SetNonce moves a key's next nonce, up or down, and enables the key if it was stopped for a nonce jump. It returns what the
 // nonce was. It refuses a nonce below one that was signed for, or that a node counts as mined or pending, and one that leaves more
 // than fillable nonces without a transaction: after the key has given one out above them, nothing can lower it.
-func (a *Admin) SetNonce(ctx context.Context, client *chain.Client, k *relayer.Key, next uint64) (was uint64, enabled bool, err error) {
+func (a *Admin) SetNonce(ctx context.Context, client *evm.Client, k *relayer.Key, next uint64) (was uint64, enabled bool, err error) {
 	counts, err := a.count(ctx, client, []*relayer.Key{k})
 	if err != nil {
 		return 0, false, err
@@ -238,29 +238,29 @@ func (a *Admin) SetNonce(ctx context.Context, client *chain.Client, k *relayer.K
 	if used := max(counts[0].mined, counts[0].pending); next < used {
 		return 0, false, refused{fmt.Errorf("the next nonce of %s cannot be %d: the nodes count %d transactions mined or pending; give %d or more", k.Address, next, used, used)}
 	}
-	if next > ledger.MaxNonce {
-		return 0, false, refused{fmt.Errorf("the next nonce of %s cannot be %d: give %d or less", k.Address, next, uint64(ledger.MaxNonce))}
+	if next > store.MaxNonce {
+		return 0, false, refused{fmt.Errorf("the next nonce of %s cannot be %d: give %d or less", k.Address, next, uint64(store.MaxNonce))}
 	}
 	if from := max(k.NextNonce, counts[0].mined, counts[0].pending); next > from+fillable {
 		return 0, false, refused{fmt.Errorf("the next nonce of %s cannot be %d: it leaves %d nonces without a transaction, which is more than the %d that are filled; give %d or less",
 			k.Address, next, next-from, fillable, from+fillable)}
 	}
-	was, err = a.Ledger.SetNonce(ctx, k.Address, k.Era, next)
-	if _, used := errors.AsType[*ledger.NonceUsedError](err); used || errors.Is(err, ledger.ErrChainChanged) {
+	was, err = a.Store.SetNonce(ctx, k.Address, k.Era, next)
+	if _, used := errors.AsType[*store.NonceUsedError](err); used || errors.Is(err, store.ErrChainChanged) {
 		return was, false, refused{err}
 	}
 	if err != nil {
 		return was, false, err
 	}
-	enabled, err = a.Ledger.EndJump(ctx, k.Address)
+	enabled, err = a.Store.EndJump(ctx, k.Address)
 	return was, enabled, err
 }
 
 // NewChain is the plan to start over on a chain with another genesis block.
 type NewChain struct {
-	Genesis common.Hash  // of the nodes
-	Known   ledger.Chain // recorded by the store, which gives it up
-	Doomed  []ledger.DropPreview
+	Genesis common.Hash // of the nodes
+	Known   store.Chain // recorded by the store, which gives it up
+	Doomed  []store.DropPreview
 }
 
 // ErrSameChain means that the nodes have the history that the store records.
@@ -273,8 +273,8 @@ var ErrSameGenesis = refused{errors.New("the nodes have the genesis block that t
 
 // NewChain plans to start over. It fails with [ErrSameChain] or [ErrSameGenesis], and where the nodes disagree or one does
 // not answer: that one may have the recorded history.
-func (a *Admin) NewChain(ctx context.Context, client *chain.Client) (*NewChain, error) {
-	known, err := a.Ledger.Chain(ctx)
+func (a *Admin) NewChain(ctx context.Context, client *evm.Client) (*NewChain, error) {
+	known, err := a.Store.Chain(ctx)
 	if err != nil {
 		return nil, refused{err}
 	}
@@ -291,12 +291,12 @@ func (a *Admin) NewChain(ctx context.Context, client *chain.Client) (*NewChain, 
 		return nil, ErrSameGenesis
 	}
 	n := &NewChain{Known: known, Genesis: genesis}
-	n.Doomed, err = a.Ledger.PreviewDrop(ctx)
+	n.Doomed, err = a.Store.PreviewDrop(ctx)
 	return n, asRefused(err)
 }
 
 // history asks all nodes for the recorded anchor's block and for their genesis block, on which they have to agree.
-func history(ctx context.Context, client *chain.Client, known ledger.Chain) (anchors []chain.Anchor, genesis common.Hash, err error) {
+func history(ctx context.Context, client *evm.Client, known store.Chain) (anchors []evm.Anchor, genesis common.Hash, err error) {
 	anchors = client.Anchors(ctx, known.Anchor.Number, 0)
 	for _, anchor := range anchors {
 		switch {
@@ -318,19 +318,19 @@ func history(ctx context.Context, client *chain.Client, known ledger.Chain) (anc
 // StartOver accepts the chain as it is now, drops what was pending on the one before, and returns how many that were. It looks at
 // the nodes again, since whoever was shown the plan may have taken long: those that were only syncing have the known chain by
 // then, and would mine what was dropped. It fails as [Admin.NewChain] does, and where there is another plan by now.
-func (a *Admin) StartOver(ctx context.Context, client *chain.Client, plan *NewChain) (dropped int, err error) {
+func (a *Admin) StartOver(ctx context.Context, client *evm.Client, plan *NewChain) (dropped int, err error) {
 	now, err := a.NewChain(ctx, client)
 	if err != nil {
 		return 0, err
 	}
 	if now.Known != plan.Known {
-		return 0, refused{ledger.ErrChainChanged}
+		return 0, refused{store.ErrChainChanged}
 	}
 	if now.Genesis != plan.Genesis {
 		return 0, refused{fmt.Errorf("the nodes have genesis block %s by now, not %s", now.Genesis, plan.Genesis)}
 	}
-	dropped, err = tracker.StartOver(ctx, client, a.Ledger, plan.Known)
-	if errors.Is(err, ledger.ErrChainChanged) {
+	dropped, err = tracker.StartOver(ctx, client, a.Store, plan.Known)
+	if errors.Is(err, store.ErrChainChanged) {
 		return 0, refused{err}
 	}
 	return dropped, err

@@ -10,15 +10,15 @@ import (
 
 	"github.com/ethereum/go-ethereum/common"
 
-	"github.com/rollcall-dev/rollcall/internal/chain"
-	"github.com/rollcall-dev/rollcall/internal/relayer/ledger"
+	"github.com/rollcall-dev/rollcall/internal/evm"
+	"github.com/rollcall-dev/rollcall/internal/relayer/store"
 )
 
 // Reorganized is the plan to follow a chain that was reorganized deeper than the blocks that count as final.
 type Reorganized struct {
-	Known ledger.Chain // recorded by the store
+	Known store.Chain // recorded by the store
 	// Anchor is the block to recognize the chain by from now on; the recorded one where the nodes still have it.
-	Anchor ledger.Block
+	Anchor store.Block
 	Head   uint64 // newest block of the node that was read
 	// Behind: that comes before the recorded anchor. The node is syncing, or the chain became shorter.
 	Behind bool
@@ -36,12 +36,12 @@ type Vanished struct {
 
 // Reorganized plans to follow the chain as it is, for all pools on it. It changes nothing. It fails where the nodes have another genesis
 // block, where they disagree, and where one does not answer.
-func (a *Admin) Reorganized(ctx context.Context, client *chain.Client) (*Reorganized, error) {
+func (a *Admin) Reorganized(ctx context.Context, client *evm.Client) (*Reorganized, error) {
 	plan, view, err := a.present(ctx, client)
 	if err != nil {
 		return nil, err
 	}
-	err = a.vanished(ctx, plan, view, func(key common.Address, gone []ledger.Placed) error {
+	err = a.vanished(ctx, plan, view, func(key common.Address, gone []store.Placed) error {
 		i := len(plan.Vanished) - 1
 		if i < 0 || plan.Vanished[i].Address != key {
 			plan.Vanished = append(plan.Vanished, Vanished{Pool: gone[0].Pool, Address: key})
@@ -65,31 +65,31 @@ func (a *Admin) Reorganized(ctx context.Context, client *chain.Client) (*Reorgan
 // TakeBack makes transactions pending again whose blocks are gone, and then moves the anchor, so that relayers go on. It returns how
 // many it took back. A repetition finishes it where it failed or was interrupted. It reads nodes and store again, and fails as
 // [Admin.Reorganized] does.
-func (a *Admin) TakeBack(ctx context.Context, client *chain.Client, plan *Reorganized) (taken int, err error) {
+func (a *Admin) TakeBack(ctx context.Context, client *evm.Client, plan *Reorganized) (taken int, err error) {
 	now, view, err := a.present(ctx, client)
 	switch {
 	case err != nil:
 		return 0, err
 	case now.Known.Genesis != plan.Known.Genesis || now.Known.Era != plan.Known.Era:
-		return 0, refused{ledger.ErrChainChanged}
+		return 0, refused{store.ErrChainChanged}
 	case now.Behind && !plan.Behind:
 		return 0, refused{fmt.Errorf("the node that was asked has no block %d any more: look at the nodes, and repeat the command", now.Known.Anchor.Number)}
 	}
-	err = a.vanished(ctx, now, view, func(key common.Address, gone []ledger.Placed) error {
-		n, err := a.Ledger.TakeBack(ctx, now.Known, key, gone)
+	err = a.vanished(ctx, now, view, func(key common.Address, gone []store.Placed) error {
+		n, err := a.Store.TakeBack(ctx, now.Known, key, gone)
 		taken += n
 		return err
 	})
 	// The anchor comes last: until it moves nothing is sent, and a repetition finds the transactions that are left.
 	if err == nil && now.Anchor != now.Known.Anchor {
-		err = a.Ledger.Reanchor(ctx, now.Known, now.Anchor)
+		err = a.Store.Reanchor(ctx, now.Known, now.Anchor)
 	}
 	return taken, err
 }
 
 // present compares the nodes with the recorded chain. The view is of the chain to follow.
-func (a *Admin) present(ctx context.Context, client *chain.Client) (*Reorganized, *chain.View, error) {
-	known, err := a.Ledger.Chain(ctx)
+func (a *Admin) present(ctx context.Context, client *evm.Client) (*Reorganized, *evm.View, error) {
+	known, err := a.Store.Chain(ctx)
 	if err != nil {
 		return nil, nil, refused{err}
 	}
@@ -115,7 +115,7 @@ func (a *Admin) present(ctx context.Context, client *chain.Client) (*Reorganized
 	if err != nil {
 		return nil, nil, refused{err}
 	}
-	plan.Anchor = ledger.Block{Number: number, Hash: headers[0].Hash}
+	plan.Anchor = store.Block{Number: number, Hash: headers[0].Hash}
 	for _, anchor := range anchors {
 		if !plan.Behind && anchor.Block.Hash != plan.Anchor.Hash {
 			has := "no such block"
@@ -134,15 +134,15 @@ const placedLimit = 500
 
 // vanished calls take with transactions of one key, of any pool, whose blocks do not lead to the view's. It reads each key's
 // transactions from the highest nonce down, until a whole page of them is on the chain: those below were mined before.
-func (a *Admin) vanished(ctx context.Context, plan *Reorganized, view *chain.View, take func(key common.Address, gone []ledger.Placed) error) error {
-	addresses, err := a.Ledger.Addresses(ctx)
+func (a *Admin) vanished(ctx context.Context, plan *Reorganized, view *evm.View, take func(key common.Address, gone []store.Placed) error) error {
+	addresses, err := a.Store.Addresses(ctx)
 	if err != nil {
 		return err
 	}
 	blocks := map[uint64]common.Hash{}
 	for _, key := range addresses {
 		for below := uint64(math.MaxUint64); ; {
-			page, err := a.Ledger.Placed(ctx, key, below, placedLimit)
+			page, err := a.Store.Placed(ctx, key, below, placedLimit)
 			if err != nil {
 				return err
 			}
@@ -153,7 +153,7 @@ func (a *Admin) vanished(ctx context.Context, plan *Reorganized, view *chain.Vie
 			if err := read(ctx, view, page, blocks); err != nil {
 				return err
 			}
-			var gone []ledger.Placed
+			var gone []store.Placed
 			there := 0
 			for _, p := range page {
 				hash, known := blocks[p.Block.Number]
@@ -182,7 +182,7 @@ func (a *Admin) vanished(ctx context.Context, plan *Reorganized, view *chain.Vie
 const maxRange, maxGap = 200, 10
 
 // read adds the hashes of the blocks that transactions are recorded in, as the view has them. Blocks above the view's have none.
-func read(ctx context.Context, view *chain.View, page []ledger.Placed, blocks map[uint64]common.Hash) error {
+func read(ctx context.Context, view *evm.View, page []store.Placed, blocks map[uint64]common.Hash) error {
 	missing := map[uint64]bool{}
 	for _, p := range page {
 		if _, known := blocks[p.Block.Number]; !known && p.Block.Hash != (common.Hash{}) && p.Block.Number <= view.Header().Number {
@@ -196,7 +196,7 @@ func read(ctx context.Context, view *chain.View, page []ledger.Placed, blocks ma
 			n++
 		}
 		headers, err := view.Headers(ctx, numbers[0], numbers[n-1])
-		if errors.Is(err, chain.ErrMissing) {
+		if errors.Is(err, evm.ErrMissing) {
 			return fmt.Errorf("%s keeps no block as old as the transactions: name a node that does with --rpc-urls: %w", view.Endpoint(), err)
 		}
 		if err != nil {

@@ -13,15 +13,15 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
-	"github.com/rollcall-dev/rollcall/internal/chain"
-	"github.com/rollcall-dev/rollcall/internal/keyring/keyringtest"
+	"github.com/rollcall-dev/rollcall/internal/evm"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
-	"github.com/rollcall-dev/rollcall/internal/relayer/ledger"
-	"github.com/rollcall-dev/rollcall/internal/relayer/relaytest"
+	"github.com/rollcall-dev/rollcall/internal/relayer/relayertest"
+	"github.com/rollcall-dev/rollcall/internal/relayer/signer/signertest"
+	"github.com/rollcall-dev/rollcall/internal/relayer/store"
 	"github.com/rollcall-dev/rollcall/internal/relayer/tracker"
-	"github.com/rollcall-dev/rollcall/internal/testchain"
-	"github.com/rollcall-dev/rollcall/internal/testchain/contracts"
-	"github.com/rollcall-dev/rollcall/internal/testpostgres"
+	testchain "github.com/rollcall-dev/rollcall/internal/testutil/chain"
+	"github.com/rollcall-dev/rollcall/internal/testutil/chain/contracts"
+	testpostgres "github.com/rollcall-dev/rollcall/internal/testutil/postgres"
 )
 
 // reorg is a relayer on a chain that forks below the blocks of final transactions.
@@ -30,7 +30,7 @@ type reorg struct {
 	node    *testchain.Chain
 	counter common.Address
 	db      *testpostgres.DB
-	*relaytest.Relayer
+	*relayertest.Relayer
 	registry *prometheus.Registry
 	admin    *Admin
 	hits     []common.Hash          // calls of the counter, each of one transaction
@@ -59,7 +59,7 @@ func (r *reorg) until(condition func() bool, what string) {
 
 func (r *reorg) read(tx *relayer.Transaction) *relayer.Transaction {
 	r.t.Helper()
-	now, err := r.Transaction(r.t.Context(), relaytest.PoolID, tx.ID)
+	now, err := r.Transaction(r.t.Context(), relayertest.PoolID, tx.ID)
 	require.NoError(r.t, err)
 	return now
 }
@@ -89,14 +89,14 @@ func (r *reorg) counts() []uint64 {
 // startReorg has transactions final in blocks above the fork, and the anchor at least depth blocks above it.
 func startReorg(t *testing.T, depth uint64) *reorg {
 	t.Helper()
-	r := &reorg{t: t, registry: prometheus.NewRegistry(), node: testchain.Simulated(t, testchain.SimulatedOptions{}), db: testpostgres.New(t, testpostgres.Migrated(ledger.Migrations()))}
+	r := &reorg{t: t, registry: prometheus.NewRegistry(), node: testchain.Simulated(t, testchain.SimulatedOptions{}), db: testpostgres.New(t, testpostgres.Migrated(store.Migrations()))}
 	r.counter = r.node.Counter()
-	ring := keyringtest.Ring(t, t.Name(), 2)
+	ring := signertest.Ring(t, t.Name(), 2)
 	r.node.Fund(testchain.Ether(10), ring.Addresses()...)
-	r.Relayer = relaytest.Start(t, relaytest.Options{DatabaseURL: r.db.URL(), RPC: []string{r.node.URL()}, Ring: ring, Targets: []string{"api"},
-		Registry: r.registry, Budgets: ledger.Budgets{Caller: testchain.Ether(1), Key: testchain.Ether(1)}})
+	r.Relayer = relayertest.Start(t, relayertest.Options{DatabaseURL: r.db.URL(), RPC: []string{r.node.URL()}, Ring: ring, Targets: []string{"api"},
+		Registry: r.registry, Budgets: store.Budgets{Caller: testchain.Ether(1), Key: testchain.Ether(1)}})
 	var err error
-	r.admin, err = Open(t.Context(), r.db.Pool(t), testchain.ChainID, relaytest.PoolID)
+	r.admin, err = Open(t.Context(), r.db.Pool(t), testchain.ChainID, relayertest.PoolID)
 	require.NoError(t, err)
 	for r.head() < 150 { // the anchor is not a young chain's
 		r.node.Commit()
@@ -110,10 +110,10 @@ func startReorg(t *testing.T, depth uint64) *reorg {
 	for _, tx := range r.txs {
 		r.Reaches(t, tx, relayer.Broadcasted)
 	}
-	_, err = r.Cancel(t.Context(), relaytest.PoolID, r.txs[5].ID, "test")
+	_, err = r.Cancel(t.Context(), relayertest.PoolID, r.txs[5].ID, "test")
 	require.NoError(t, err)
 	require.Eventually(t, func() bool {
-		attempts, err := r.Ledger.Attempts(t.Context(), r.txs[5].ID)
+		attempts, err := r.Store.Attempts(t.Context(), r.txs[5].ID)
 		return err == nil && len(attempts) == 2 && r.read(r.txs[5]).Status == relayer.Broadcasted
 	}, 20*time.Second, 20*time.Millisecond)
 	r.until(func() bool { return r.head() > forked+depth }, "depth")
@@ -122,7 +122,7 @@ func startReorg(t *testing.T, depth uint64) *reorg {
 		if depth < 64 {
 			return true
 		}
-		known, err := r.Ledger.Chain(t.Context())
+		known, err := r.Store.Chain(t.Context())
 		return err == nil && known.Anchor.Number > forked
 	}, "the anchor did not move above the fork")
 	require.Equal(t, []uint64{1, 1, 1, 1, 1, 0}, r.counts())
@@ -145,7 +145,7 @@ func (r *reorg) reorganize() {
 // rebroadcast gives the node the first bytes of a transaction, as another node's pool does that still has them.
 func (r *reorg) rebroadcast(tx *relayer.Transaction) {
 	r.t.Helper()
-	attempts, err := r.Ledger.Attempts(r.t.Context(), tx.ID)
+	attempts, err := r.Store.Attempts(r.t.Context(), tx.ID)
 	require.NoError(r.t, err)
 	raw := new(types.Transaction)
 	require.NoError(r.t, raw.UnmarshalBinary(attempts[0].Raw))
@@ -252,9 +252,9 @@ func TestTakeBack_Interrupted_RepetitionFinishes(t *testing.T) {
 	plan, err := r.admin.Reorganized(t.Context(), client)
 	require.NoError(t, err)
 	// One key, and of that one transaction: as far as an interrupted command may get.
-	placed, err := r.Ledger.Placed(t.Context(), r.txs[0].From, *r.txs[0].Nonce+1, 1)
+	placed, err := r.Store.Placed(t.Context(), r.txs[0].From, *r.txs[0].Nonce+1, 1)
 	require.NoError(t, err)
-	taken, err := r.Ledger.TakeBack(t.Context(), plan.Known, r.txs[0].From, placed)
+	taken, err := r.Store.TakeBack(t.Context(), plan.Known, r.txs[0].From, placed)
 	require.NoError(t, err)
 	require.Equal(t, 1, taken)
 	require.Equal(t, relayer.Broadcasted, r.read(r.txs[0]).Status)
@@ -323,7 +323,7 @@ func TestReorganization_Geth_EachIsExecutedOnce(t *testing.T) {
 			t.Parallel()
 			deep := depth > 64
 			node := testchain.Geth(t, testchain.GethOptions{Durable: true, Args: []string{"--dev.period", "0"}}) // a block for each transaction
-			counter, ring := node.Counter(), keyringtest.Ring(t, t.Name(), 2)
+			counter, ring := node.Counter(), signertest.Ring(t, t.Name(), 2)
 			node.Fund(testchain.Ether(10), ring.Addresses()...)
 			head := func() uint64 {
 				n, err := node.Client().BlockNumber(t.Context())
@@ -336,8 +336,8 @@ func TestReorganization_Geth_EachIsExecutedOnce(t *testing.T) {
 					mine()
 				}
 			}
-			db := testpostgres.New(t, testpostgres.Migrated(ledger.Migrations()))
-			r := relaytest.Start(t, relaytest.Options{DatabaseURL: db.URL(), RPC: []string{node.URL()}, Ring: ring, Tracker: func(c *tracker.Config) {
+			db := testpostgres.New(t, testpostgres.Migrated(store.Migrations()))
+			r := relayertest.Start(t, relayertest.Options{DatabaseURL: db.URL(), RPC: []string{node.URL()}, Ring: ring, Tracker: func(c *tracker.Config) {
 				if !deep {
 					c.Confirmations = 8
 				}
@@ -361,7 +361,7 @@ func TestReorganization_Geth_EachIsExecutedOnce(t *testing.T) {
 				}
 			}
 			require.Eventually(t, func() bool {
-				known, err := r.Ledger.Chain(t.Context())
+				known, err := r.Store.Chain(t.Context())
 				require.NoError(t, err)
 				if !deep || known.Anchor.Number > fork {
 					return true
@@ -369,15 +369,15 @@ func TestReorganization_Geth_EachIsExecutedOnce(t *testing.T) {
 				mine()
 				return false
 			}, time.Minute, 50*time.Millisecond)
-			known, err := r.Ledger.Chain(t.Context())
+			known, err := r.Store.Chain(t.Context())
 			require.NoError(t, err)
 			node.SetHead(fork)
 			mineTo(max(known.Anchor.Number, fork+depth) + 2)
 			if deep {
 				require.Eventually(t, func() bool { return strings.Contains(r.Health().Reason, "--reorganized") }, 20*time.Second, 10*time.Millisecond)
-				a, err := Open(t.Context(), db.Pool(t), testchain.ChainID, relaytest.PoolID)
+				a, err := Open(t.Context(), db.Pool(t), testchain.ChainID, relayertest.PoolID)
 				require.NoError(t, err)
-				client, err := chain.Open(chain.Config{ChainID: testchain.ChainID, Endpoints: []string{node.URL()}})
+				client, err := evm.Open(evm.Config{ChainID: testchain.ChainID, Endpoints: []string{node.URL()}})
 				require.NoError(t, err)
 				defer client.Close()
 				plan, err := a.Reorganized(t.Context(), client)
@@ -389,7 +389,7 @@ func TestReorganization_Geth_EachIsExecutedOnce(t *testing.T) {
 			for _, tx := range txs {
 				require.Eventually(t, func() bool {
 					mine()
-					now, err := r.Transaction(t.Context(), relaytest.PoolID, tx.ID)
+					now, err := r.Transaction(t.Context(), relayertest.PoolID, tx.ID)
 					return err == nil && now.Status == relayer.Confirmed
 				}, time.Minute, 50*time.Millisecond)
 			}

@@ -9,13 +9,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
-	"github.com/rollcall-dev/rollcall/internal/chain"
-	"github.com/rollcall-dev/rollcall/internal/relayer/ledger"
-	"github.com/rollcall-dev/rollcall/internal/relayer/pool"
+	"github.com/rollcall-dev/rollcall/internal/evm"
 	"github.com/rollcall-dev/rollcall/internal/relayer/safeguard"
 	"github.com/rollcall-dev/rollcall/internal/relayer/sender"
+	"github.com/rollcall-dev/rollcall/internal/relayer/service"
+	"github.com/rollcall-dev/rollcall/internal/relayer/store"
 	"github.com/rollcall-dev/rollcall/internal/relayer/tracker"
-	"github.com/rollcall-dev/rollcall/internal/relayer/webhook"
+	"github.com/rollcall-dev/rollcall/internal/webhook"
 )
 
 // names notes what is registered, also what has no series yet.
@@ -53,9 +53,9 @@ var (
 func TestAlertsAreAboutMetricsThatExist(t *testing.T) {
 	t.Parallel()
 	reg := names{Registerer: prometheus.NewRegistry(), known: map[string]bool{}}
-	chain.NewMetrics(reg)
-	ledger.NewMetrics(reg)
-	pool.NewMetrics(reg)
+	evm.NewMetrics(reg)
+	store.NewMetrics(reg)
+	service.NewMetrics(reg)
 	safeguard.NewMetrics(reg)
 	sender.NewMetrics(reg)
 	tracker.NewMetrics(reg)

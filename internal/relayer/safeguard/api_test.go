@@ -15,26 +15,26 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rollcall-dev/rollcall/internal/relayer"
-	"github.com/rollcall-dev/rollcall/internal/relayer/httpapi"
-	"github.com/rollcall-dev/rollcall/internal/relayer/ledger"
-	"github.com/rollcall-dev/rollcall/internal/relayer/pool"
-	"github.com/rollcall-dev/rollcall/internal/relayer/relaytest"
+	"github.com/rollcall-dev/rollcall/internal/relayer/api"
+	"github.com/rollcall-dev/rollcall/internal/relayer/relayertest"
 	"github.com/rollcall-dev/rollcall/internal/relayer/safeguard"
+	"github.com/rollcall-dev/rollcall/internal/relayer/service"
+	"github.com/rollcall-dev/rollcall/internal/relayer/store"
 )
 
-// api is a relayer's HTTP.
-type api struct {
+// apiServer is a relayer's HTTP.
+type apiServer struct {
 	t       *testing.T
 	handler http.Handler
 }
 
 const oneKey, otherKey = "an-api-key-of-32-characters-or-more", "another-key-of-32-characters-or-more"
 
-func serve(t *testing.T, r *relaytest.Relayer) *api {
+func serve(t *testing.T, r *relayertest.Relayer) *apiServer {
 	t.Helper()
-	handler, err := httpapi.NewHandler(httpapi.Config{Service: r.Pool, Keys: []httpapi.APIKey{{Name: "one", Key: oneKey}, {Name: "other", Key: otherKey}}})
+	handler, err := api.NewHandler(api.Config{Service: r.Service, Keys: []api.APIKey{{Name: "one", Key: oneKey}, {Name: "other", Key: otherKey}}})
 	require.NoError(t, err)
-	return &api{t: t, handler: handler}
+	return &apiServer{t: t, handler: handler}
 }
 
 // answer is what the API said.
@@ -45,7 +45,7 @@ type answer struct {
 	ID     string // of a transaction
 }
 
-func (a *api) ask(method, path, body, key, idempotency string) answer {
+func (a *apiServer) ask(method, path, body, key, idempotency string) answer {
 	a.t.Helper()
 	r := httptest.NewRequestWithContext(a.t.Context(), method, path, strings.NewReader(body))
 	r.Header.Set("Content-Type", "application/json")
@@ -62,11 +62,11 @@ func (a *api) ask(method, path, body, key, idempotency string) answer {
 	return answer{w.Code, w.Header(), w.Body.String(), said.Data.ID}
 }
 
-func (a *api) post(body, key string) answer {
+func (a *apiServer) post(body, key string) answer {
 	return a.ask("POST", "/api/v1/relayers/pool/transactions", body, key, "")
 }
 
-func (a *api) limited(got answer, text string) {
+func (a *apiServer) limited(got answer, text string) {
 	a.t.Helper()
 	require.Equal(a.t, http.StatusTooManyRequests, got.code, got.text)
 	require.Contains(a.t, got.text, text)
@@ -79,14 +79,14 @@ func TestSwitchedOffTakesNothingNewAndFinishesTheRest(t *testing.T) {
 	t.Parallel()
 	f := setup(t, 10_000)
 	good := `{"to":"` + f.chain.Accounts[0].Address.Hex() + `","value":1,"data":"0x","speed":"fast"}`
-	on := relaytest.Start(t, f.options())
+	on := relayertest.Start(t, f.options())
 	accepted := serve(t, on).ask("POST", "/api/v1/relayers/pool/transactions", good, oneKey, "key-1")
 	require.Equal(t, 200, accepted.code, accepted.text)
 	on.Stop()
 
 	o := f.options()
-	o.Pool = func(c *pool.Config) { c.Enabled = false }
-	off := relaytest.Launch(t, o)
+	o.Pool = func(c *service.Config) { c.Enabled = false }
+	off := relayertest.Launch(t, o)
 	a := serve(t, off)
 	f.health(off)
 	require.Eventually(t, func() bool {
@@ -103,7 +103,7 @@ func TestSwitchedOffTakesNothingNewAndFinishesTheRest(t *testing.T) {
 	require.Equal(t, 200, replayed.code, replayed.text)
 	require.Equal(t, accepted.ID, replayed.ID)
 	f.mine("it is confirmed", func() bool {
-		tx, err := off.Ledger.Transaction(t.Context(), uuid.MustParse(accepted.ID))
+		tx, err := off.Store.Transaction(t.Context(), uuid.MustParse(accepted.ID))
 		return err == nil && tx.Status == relayer.Confirmed
 	})
 }
@@ -113,10 +113,10 @@ func TestPoliciesAnswerWithWhatIsWrong(t *testing.T) {
 	f := setup(t, 10_000)
 	listed := f.chain.Accounts[0].Address
 	o := f.options()
-	o.Pool = func(c *pool.Config) {
+	o.Pool = func(c *service.Config) {
 		c.Receivers, c.MaxFee, c.MaxGas = []common.Address{listed}, big.NewInt(50_000_000_000), 100_000
 	}
-	r := relaytest.Start(t, o)
+	r := relayertest.Start(t, o)
 	a := serve(t, r)
 	to := `"to":"` + listed.Hex() + `","value":1,"data":"0x"`
 	for name, c := range map[string]struct{ body, says string }{
@@ -148,11 +148,11 @@ func TestLimitsAnswerWithWhenToComeBack(t *testing.T) {
 	f := setup(t, 10_000)
 	o := f.options()
 	o.Registry = prometheus.NewRegistry()
-	o.Budgets = ledger.Budgets{Trader: milli(1)}
-	o.Pool = func(c *pool.Config) {
+	o.Budgets = store.Budgets{Trader: milli(1)}
+	o.Pool = func(c *service.Config) {
 		c.Guard = safeguard.NewGuard(safeguard.Rates{Caller: safeguard.Rate{PerSecond: 0.001, Burst: 4}})
 	}
-	r := relaytest.Start(t, o)
+	r := relayertest.Start(t, o)
 	f.owns(r, f.keys[0], milli(10_000))
 	a := serve(t, r)
 	body := func(wei, trader, gas string) string {

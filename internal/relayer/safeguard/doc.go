@@ -7,10 +7,10 @@
 //	receivers, gas price, gas      pool       each request is held against them before anything is stored
 //	rate limits                    here       token buckets in this process's memory; others of the same size for what
 //	                                          callers ask nodes and signers
-//	budgets of a day               ledger     in the database transaction that accepts
-//	keys that cannot pay           ledger     passed over under their locks, by the balance that the Keeper wrote down
-//	low balance, repeated errors   here       the Keeper decides, the ledger writes down and announces
-//	top-ups                        here       the Keeper asks, the ledger bounds them
+//	budgets of a day               store      in the database transaction that accepts
+//	keys that cannot pay           store      passed over under their locks, by the balance that the Keeper wrote down
+//	low balance, repeated errors   here       the Keeper decides, the store writes down and announces
+//	top-ups                        here       the Keeper asks, the store bounds them
 //
 // # What is not guaranteed
 //

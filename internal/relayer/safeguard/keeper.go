@@ -13,30 +13,30 @@ import (
 	"github.com/ethereum/go-ethereum/params"
 	"github.com/jackc/pgx/v5"
 
-	"github.com/rollcall-dev/rollcall/internal/chain"
+	"github.com/rollcall-dev/rollcall/internal/evm"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
-	"github.com/rollcall-dev/rollcall/internal/relayer/ledger"
-	"github.com/rollcall-dev/rollcall/internal/relayer/ozapi"
+	"github.com/rollcall-dev/rollcall/internal/relayer/api/openzeppelin"
 	"github.com/rollcall-dev/rollcall/internal/relayer/sender"
-	"github.com/rollcall-dev/rollcall/internal/relayer/webhook"
+	"github.com/rollcall-dev/rollcall/internal/relayer/store"
+	"github.com/rollcall-dev/rollcall/internal/webhook"
 )
 
 // Chain is what a Keeper needs of the nodes.
 type Chain interface {
 	Balances(context.Context, []common.Address) ([]*big.Int, error)
-	Fees(context.Context) (chain.Fees, error)
+	Fees(context.Context) (evm.Fees, error)
 	TransferGas(ctx context.Context, from, to common.Address, fresh bool) uint64
 }
 
 // Config configures a Keeper. Fields without a default are required.
 type Config struct {
-	Ledger *ledger.Ledger
-	Chain  Chain
-	Log    *slog.Logger
-	// Outbox is where it announces what became of keys, to the ledger's targets.
+	Store *store.Store
+	Chain Chain
+	Log   *slog.Logger
+	// Outbox is where it announces what became of keys, to the store's targets.
 	Outbox *webhook.Outbox
 	// Describe shows a key as the API does.
-	Describe func(*relayer.Key) ozapi.Relayer
+	Describe func(*relayer.Key) openzeppelin.Relayer
 	// Sign passes a top-up on to be signed and sent. Default: whoever follows the chain finds it after some seconds.
 	Sign func(...*sender.Job)
 	// Metrics, by default unregistered.
@@ -108,7 +108,7 @@ func New(cfg Config) *KeyMonitor {
 }
 
 // Round tells that this process follows the chain; it does not wait. It is the tracker's hook.
-func (k *KeyMonitor) Round(context.Context, []*relayer.Key, chain.Header) { signal(k.rounds) }
+func (k *KeyMonitor) Round(context.Context, []*relayer.Key, evm.Header) { signal(k.rounds) }
 
 func signal(c chan<- struct{}) {
 	select {
@@ -118,7 +118,7 @@ func signal(c chan<- struct{}) {
 }
 
 // Broadcasted tells what became of a broadcast; it does not wait. It is the sender's hook.
-func (k *KeyMonitor) Broadcasted(key common.Address, o chain.Outcome) {
+func (k *KeyMonitor) Broadcasted(key common.Address, o evm.Outcome) {
 	against, known := countsAgainstKey(o)
 	if !known {
 		return
@@ -204,11 +204,11 @@ func (k *KeyMonitor) disableKeys(ctx context.Context) {
 	k.due = map[common.Address]string{}
 	k.mu.Unlock()
 	for key, why := range due {
-		_, err := k.observe(ctx, []ledger.BalanceReading{{Key: key}}, func(now *relayer.Key, at time.Time) *ledger.KeyStateChange {
+		_, err := k.observe(ctx, []store.BalanceReading{{Key: key}}, func(now *relayer.Key, at time.Time) *store.KeyStateChange {
 			if !now.Enabled {
 				return nil
 			}
-			return &ledger.KeyStateChange{Reason: repeatedErrors + ": " + why, Until: at.Add(k.cfg.Cooldown), Error: why}
+			return &store.KeyStateChange{Reason: repeatedErrors + ": " + why, Until: at.Add(k.cfg.Cooldown), Error: why}
 		})
 		if err != nil && ctx.Err() == nil {
 			k.cfg.Log.Warn("key could not be disabled", "relayer", key, "outcome", why, "err", err)
@@ -225,7 +225,7 @@ func (k *KeyMonitor) refreshBalances(ctx context.Context) error {
 		return err
 	}
 	k.price(ctx)
-	funds, err := k.cfg.Ledger.Funds(ctx)
+	funds, err := k.cfg.Store.Funds(ctx)
 	if err != nil || len(funds) == 0 {
 		return err
 	}
@@ -237,13 +237,13 @@ func (k *KeyMonitor) refreshBalances(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	looks := make([]ledger.BalanceReading, len(funds))
+	looks := make([]store.BalanceReading, len(funds))
 	refused := map[common.Address]bool{}
 	for i, f := range funds {
-		looks[i] = ledger.BalanceReading{Key: addresses[i], Balance: balances[i], Funds: f}
+		looks[i] = store.BalanceReading{Key: addresses[i], Balance: balances[i], Funds: f}
 		refused[addresses[i]] = f.Refused || k.signerFailing(addresses[i])
 	}
-	if _, err := k.observe(ctx, looks, func(now *relayer.Key, at time.Time) *ledger.KeyStateChange {
+	if _, err := k.observe(ctx, looks, func(now *relayer.Key, at time.Time) *store.KeyStateChange {
 		return k.cfg.evaluateBalance(now, refused[now.Address], at)
 	}); err != nil {
 		return err
@@ -255,8 +255,8 @@ func (k *KeyMonitor) refreshBalances(ctx context.Context) error {
 }
 
 // observe writes down, announces and logs.
-func (k *KeyMonitor) observe(ctx context.Context, looks []ledger.BalanceReading, decide func(*relayer.Key, time.Time) *ledger.KeyStateChange) ([]*relayer.Key, error) {
-	switched, err := k.cfg.Ledger.RecordBalances(ctx, looks, decide, k.announce)
+func (k *KeyMonitor) observe(ctx context.Context, looks []store.BalanceReading, decide func(*relayer.Key, time.Time) *store.KeyStateChange) ([]*relayer.Key, error) {
+	switched, err := k.cfg.Store.RecordBalances(ctx, looks, decide, k.announce)
 	for _, key := range switched {
 		log := k.cfg.Log.With("relayer", key.Address, "balance", key.Balance, "min_balance", key.MinBalance)
 		if key.Enabled {
@@ -271,7 +271,7 @@ func (k *KeyMonitor) observe(ctx context.Context, looks []ledger.BalanceReading,
 }
 
 func (k *KeyMonitor) announce(ctx context.Context, tx pgx.Tx, key *relayer.Key) error {
-	if k.cfg.Outbox == nil || len(k.cfg.Ledger.Targets) == 0 {
+	if k.cfg.Outbox == nil || len(k.cfg.Store.Targets) == 0 {
 		return nil
 	}
 	shown := k.cfg.Describe(key)
@@ -279,12 +279,12 @@ func (k *KeyMonitor) announce(ctx context.Context, tx pgx.Tx, key *relayer.Key) 
 	if !key.Enabled {
 		event = webhook.RelayerDisabled{Relayer: shown, DisableReason: key.DisabledReason}
 	}
-	return k.cfg.Outbox.Announce(ctx, tx, k.cfg.Ledger.Targets, shown.ID, event)
+	return k.cfg.Outbox.Announce(ctx, tx, k.cfg.Store.Targets, shown.ID, event)
 }
 
 // topUp gives ether to the keys that lack it. That one gets none is no reason for the others, nor is it a look that failed:
 // the balances are known.
-func (k *KeyMonitor) topUp(ctx context.Context, looks []ledger.BalanceReading) {
+func (k *KeyMonitor) topUp(ctx context.Context, looks []store.BalanceReading) {
 	for _, look := range looks {
 		key := look.Funds.Key
 		if key.Funding || key.Paused || look.Balance.Cmp(k.cfg.TopUp.Threshold) >= 0 {
@@ -312,7 +312,7 @@ func (k *KeyMonitor) fund(ctx context.Context, key common.Address, balance *big.
 	if top.Most != nil && top.Most.Cmp(amount) < 0 {
 		amount = top.Most
 	}
-	return k.cfg.Ledger.TopUp(ctx, ledger.TopUp{
+	return k.cfg.Store.TopUp(ctx, store.TopUp{
 		From: top.From, To: key, Amount: amount, PerDay: top.PerDay, Quiet: top.Cooldown, Cap: topUpsPending,
 		Fee: sender.Price(&relayer.Request{Speed: relayer.Fast}, fees, top.MaxFee).MaxFee,
 		Gas: k.cfg.Chain.TransferGas(ctx, top.From, key, false),
@@ -325,7 +325,7 @@ func (k *KeyMonitor) toppedUp(key *relayer.Key, tx *relayer.Transaction, err err
 	_, limited := errors.AsType[*relayer.LimitError](err)
 	_, poor := errors.AsType[*relayer.FundsError](err)
 	switch {
-	case errors.Is(err, ledger.ErrToppedUp):
+	case errors.Is(err, store.ErrToppedUp):
 		return
 	case limited:
 		outcome = "limited"
@@ -363,7 +363,7 @@ func (k *KeyMonitor) price(ctx context.Context) {
 
 // count shows what today's budgets have spent.
 func (k *KeyMonitor) count(ctx context.Context) error {
-	spending, err := k.cfg.Ledger.BudgetUsage(ctx)
+	spending, err := k.cfg.Store.BudgetUsage(ctx)
 	if err != nil {
 		return err
 	}

@@ -14,18 +14,18 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
-	"github.com/rollcall-dev/rollcall/internal/chain"
-	"github.com/rollcall-dev/rollcall/internal/keyring"
-	"github.com/rollcall-dev/rollcall/internal/keyring/keyringtest"
+	"github.com/rollcall-dev/rollcall/internal/evm"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
-	"github.com/rollcall-dev/rollcall/internal/relayer/httpapi"
-	"github.com/rollcall-dev/rollcall/internal/relayer/ledger"
-	"github.com/rollcall-dev/rollcall/internal/relayer/pool"
-	"github.com/rollcall-dev/rollcall/internal/relayer/relaytest"
+	"github.com/rollcall-dev/rollcall/internal/relayer/api"
+	"github.com/rollcall-dev/rollcall/internal/relayer/relayertest"
 	"github.com/rollcall-dev/rollcall/internal/relayer/safeguard"
 	"github.com/rollcall-dev/rollcall/internal/relayer/sender"
-	"github.com/rollcall-dev/rollcall/internal/testchain"
-	"github.com/rollcall-dev/rollcall/internal/testpostgres"
+	"github.com/rollcall-dev/rollcall/internal/relayer/service"
+	"github.com/rollcall-dev/rollcall/internal/relayer/signer"
+	"github.com/rollcall-dev/rollcall/internal/relayer/signer/signertest"
+	"github.com/rollcall-dev/rollcall/internal/relayer/store"
+	testchain "github.com/rollcall-dev/rollcall/internal/testutil/chain"
+	testpostgres "github.com/rollcall-dev/rollcall/internal/testutil/postgres"
 )
 
 func TestMain(m *testing.M) {
@@ -44,7 +44,7 @@ type fixture struct {
 	t     *testing.T
 	chain *testchain.Chain
 	db    *testpostgres.DB
-	ring  *keyring.Ring
+	ring  *signer.Ring
 	keys  []common.Address
 }
 
@@ -52,8 +52,8 @@ type fixture struct {
 func setup(t *testing.T, funds ...int64) *fixture {
 	t.Helper()
 	f := &fixture{
-		t: t, chain: testchain.Simulated(t, testchain.SimulatedOptions{}), ring: keyringtest.Ring(t, t.Name(), len(funds)),
-		db: testpostgres.New(t, testpostgres.Migrated(ledger.Migrations())),
+		t: t, chain: testchain.Simulated(t, testchain.SimulatedOptions{}), ring: signertest.Ring(t, t.Name(), len(funds)),
+		db: testpostgres.New(t, testpostgres.Migrated(store.Migrations())),
 	}
 	f.keys = f.ring.Addresses()
 	for i, n := range funds {
@@ -64,18 +64,18 @@ func setup(t *testing.T, funds ...int64) *fixture {
 	return f
 }
 
-func (f *fixture) options() relaytest.Options {
-	return relaytest.Options{
+func (f *fixture) options() relayertest.Options {
+	return relayertest.Options{
 		DatabaseURL: f.db.URL(), RPC: []string{f.chain.URL()}, Ring: f.ring, Targets: []string{"here"}, Keeper: func(*safeguard.Config) {},
 	}
 }
 
 // key waits until a key is as wanted, by the store.
-func (f *fixture) key(r *relaytest.Relayer, address common.Address, what string, is func(*relayer.Key) bool) *relayer.Key {
+func (f *fixture) key(r *relayertest.Relayer, address common.Address, what string, is func(*relayer.Key) bool) *relayer.Key {
 	f.t.Helper()
 	var last *relayer.Key
 	require.Eventually(f.t, func() bool {
-		keys, err := r.Ledger.Keys(f.t.Context())
+		keys, err := r.Store.Keys(f.t.Context())
 		for _, k := range keys {
 			if k.Address == address {
 				last = k
@@ -87,7 +87,7 @@ func (f *fixture) key(r *relaytest.Relayer, address common.Address, what string,
 }
 
 // owns waits until the store knows a balance, and a look at the keys has ended since.
-func (f *fixture) owns(r *relaytest.Relayer, address common.Address, wei *big.Int) {
+func (f *fixture) owns(r *relayertest.Relayer, address common.Address, wei *big.Int) {
 	f.t.Helper()
 	f.key(r, address, "its balance is known", func(k *relayer.Key) bool { return k.Balance != nil && k.Balance.Cmp(wei) == 0 })
 	f.looks(3)
@@ -118,9 +118,9 @@ func (f *fixture) events(address common.Address) (events []string) {
 	return events
 }
 
-func send(t testing.TB, r *relaytest.Relayer, relayerID string, to common.Address, wei *big.Int) (*relayer.Transaction, error) {
+func send(t testing.TB, r *relayertest.Relayer, relayerID string, to common.Address, wei *big.Int) (*relayer.Transaction, error) {
 	t.Helper()
-	return r.Submit(t.Context(), httpapi.Submission{RelayerID: relayerID, Caller: "test", Request: relayer.Request{
+	return r.Submit(t.Context(), api.Submission{RelayerID: relayerID, Caller: "test", Request: relayer.Request{
 		To: &to, Value: wei, GasLimit: 21_000, Speed: relayer.Fast,
 	}})
 }
@@ -130,15 +130,15 @@ func TestAKeyIsTakenOutOnLowBalanceAndComesBackAFifthAboveIt(t *testing.T) {
 	f := setup(t, 10_000, 900)
 	poor := f.keys[1]
 	o := f.options()
-	o.Pool = func(c *pool.Config) { c.MinBalance = milli(1000) }
+	o.Pool = func(c *service.Config) { c.MinBalance = milli(1000) }
 	o.Registry = prometheus.NewRegistry()
-	r := relaytest.Start(t, o)
+	r := relayertest.Start(t, o)
 	low := f.key(r, poor, "is disabled", func(k *relayer.Key) bool { return !k.Enabled })
 	require.Equal(t, "low balance", low.DisabledReason)
 	require.Equal(t, milli(900), low.Balance)
 	require.Contains(t, r.Health().Reason+f.health(r), "is disabled: low balance")
 	for range 4 {
-		tx, err := send(t, r, relaytest.PoolID, f.chain.Accounts[0].Address, big.NewInt(1))
+		tx, err := send(t, r, relayertest.PoolID, f.chain.Accounts[0].Address, big.NewInt(1))
 		require.NoError(t, err)
 		require.Equal(t, f.keys[0], tx.From)
 	}
@@ -147,7 +147,7 @@ func TestAKeyIsTakenOutOnLowBalanceAndComesBackAFifthAboveIt(t *testing.T) {
 	require.ErrorContains(t, err, "low balance")
 
 	// An operator's pause is something else.
-	_, err = r.Ledger.ChangeKey(t.Context(), poor, ledger.KeyChange{Paused: new(true)})
+	_, err = r.Store.ChangeKey(t.Context(), poor, store.KeyChange{Paused: new(true)})
 	require.NoError(t, err)
 
 	f.chain.Fund(milli(250), poor) // 1.15 ether: above the limit, and not by a fifth
@@ -164,7 +164,7 @@ func TestAKeyIsTakenOutOnLowBalanceAndComesBackAFifthAboveIt(t *testing.T) {
 }
 
 // health waits for a look that is newer than now.
-func (f *fixture) health(r *relaytest.Relayer) string {
+func (f *fixture) health(r *relayertest.Relayer) string {
 	f.t.Helper()
 	now := time.Now()
 	require.Eventually(f.t, func() bool { return r.Health().At.After(now) }, patience, 10*time.Millisecond)
@@ -178,12 +178,12 @@ type refusing struct {
 	refused atomic.Int64
 }
 
-func (c *refusing) Send(ctx context.Context, raws []chain.Raw) []chain.Result {
-	if o := chain.Outcome(c.outcome.Load()); o != chain.Accepted {
+func (c *refusing) Send(ctx context.Context, raws []evm.Raw) []evm.Result {
+	if o := evm.Outcome(c.outcome.Load()); o != evm.Accepted {
 		c.refused.Add(int64(len(raws)))
-		results := make([]chain.Result, len(raws))
+		results := make([]evm.Result, len(raws))
 		for i := range results {
-			results[i] = chain.Result{Outcome: o}
+			results[i] = evm.Result{Outcome: o}
 		}
 		return results
 	}
@@ -195,31 +195,31 @@ func TestAKeyIsTakenOutAfterRepeatedRefusalsAndProbed(t *testing.T) {
 	f := setup(t, 10_000)
 	key := f.keys[0]
 	nodes := new(refusing)
-	nodes.outcome.Store(int64(chain.Accepted))
+	nodes.outcome.Store(int64(evm.Accepted))
 	o := f.options()
 	o.Sender = func(c *sender.Config) { nodes.Chain, c.Chain = c.Chain, nodes }
 	o.Keeper = func(c *safeguard.Config) { c.Refusals, c.Cooldown = 3, 100*time.Millisecond }
-	r := relaytest.Start(t, o)
+	r := relayertest.Start(t, o)
 	// A node's own troubles are no reason.
-	nodes.outcome.Store(int64(chain.PoolFull))
-	first, err := send(t, r, relaytest.PoolID, f.chain.Accounts[0].Address, big.NewInt(1))
+	nodes.outcome.Store(int64(evm.PoolFull))
+	first, err := send(t, r, relayertest.PoolID, f.chain.Accounts[0].Address, big.NewInt(1))
 	require.NoError(t, err)
 	require.Eventually(t, func() bool { return nodes.refused.Load() >= 6 }, patience, 10*time.Millisecond)
 	f.looks(2)
 	require.True(t, f.key(r, key, "there", func(*relayer.Key) bool { return true }).Enabled)
 
-	nodes.outcome.Store(int64(chain.InsufficientFunds))
+	nodes.outcome.Store(int64(evm.InsufficientFunds))
 	out := f.key(r, key, "is disabled", func(k *relayer.Key) bool { return !k.Enabled })
 	require.Equal(t, "repeated errors: insufficient funds", out.DisabledReason)
 	require.Equal(t, "insufficient funds", out.LastError)
 	require.False(t, out.DisabledUntil.IsZero())
-	_, err = send(t, r, relaytest.PoolID, f.chain.Accounts[0].Address, big.NewInt(1))
+	_, err = send(t, r, relayertest.PoolID, f.chain.Accounts[0].Address, big.NewInt(1))
 	require.ErrorIs(t, err, relayer.ErrUnavailable)
 	// As long as nodes refuse what is pending it stays out, and is looked into less and less often.
 	f.key(r, key, "was probed", func(k *relayer.Key) bool {
 		return !k.Enabled && k.Checks >= 2 && k.DisabledUntil.After(out.DisabledUntil)
 	})
-	nodes.outcome.Store(int64(chain.Accepted))
+	nodes.outcome.Store(int64(evm.Accepted))
 	f.key(r, key, "is enabled", func(k *relayer.Key) bool { return k.Enabled })
 	f.chain.Commit()
 	r.Reaches(t, first, relayer.Mined)
@@ -229,16 +229,16 @@ func TestAKeyIsTakenOutAfterRepeatedRefusalsAndProbed(t *testing.T) {
 func TestOnlyKeysThatCanPayGetSomething(t *testing.T) {
 	t.Parallel()
 	f := setup(t, 10_000, 1000)
-	r := relaytest.Start(t, f.options())
+	r := relayertest.Start(t, f.options())
 	f.owns(r, f.keys[1], milli(1000))
 	to := testchain.NewAccount(t).Address
 	for range 4 {
-		tx, err := send(t, r, relaytest.PoolID, to, testchain.Ether(2))
+		tx, err := send(t, r, relayertest.PoolID, to, testchain.Ether(2))
 		require.NoError(t, err)
 		require.Equal(t, f.keys[0], tx.From, "the other one has fewer pending, and too little")
 	}
 	// Nobody has so much, or not the one who is asked.
-	for target, value := range map[string]*big.Int{relaytest.PoolID: testchain.Ether(11), f.keys[1].Hex(): testchain.Ether(2)} {
+	for target, value := range map[string]*big.Int{relayertest.PoolID: testchain.Ether(11), f.keys[1].Hex(): testchain.Ether(2)} {
 		_, err := send(t, r, target, to, value)
 		var invalid *relayer.InvalidError
 		require.ErrorAs(t, err, &invalid)
@@ -250,7 +250,7 @@ func TestOnlyKeysThatCanPayGetSomething(t *testing.T) {
 	require.ErrorAs(t, err, &funds)
 	require.Positive(t, funds.Need.Cmp(testchain.Ether(1)))
 	// Somebody has, and has promised it: it waits.
-	waits, err := send(t, r, relaytest.PoolID, to, testchain.Ether(2))
+	waits, err := send(t, r, relayertest.PoolID, to, testchain.Ether(2))
 	require.NoError(t, err)
 	require.Nil(t, waits.Nonce)
 	small, err := send(t, r, f.keys[1].Hex(), to, milli(1))
@@ -270,11 +270,11 @@ func TestOnlyKeysThatCanPayGetSomething(t *testing.T) {
 func TestWhatWasPaidIsNotPromisedAnyMore(t *testing.T) {
 	t.Parallel()
 	f := setup(t, 1000)
-	r := relaytest.Start(t, f.options())
+	r := relayertest.Start(t, f.options())
 	f.owns(r, f.keys[0], milli(1000))
 	to := testchain.NewAccount(t).Address
 	for range 6 { // each may cost far more than it does
-		tx, err := r.Submit(t.Context(), httpapi.Submission{RelayerID: relaytest.PoolID, Caller: "test", Request: relayer.Request{
+		tx, err := r.Submit(t.Context(), api.Submission{RelayerID: relayertest.PoolID, Caller: "test", Request: relayer.Request{
 			To: &to, Value: milli(1), GasLimit: 10_000_000, MaxFee: big.NewInt(60_000_000_000), MaxPriorityFee: big.NewInt(1_000_000_000), Speed: relayer.Fast,
 		}})
 		require.NoError(t, err)
@@ -291,15 +291,15 @@ func TestAKeyIsOutWhileItsSignerFails(t *testing.T) {
 	t.Parallel()
 	f := setup(t, 10_000)
 	local, _ := f.ring.Signer(f.keys[0])
-	remote := keyringtest.NewFake(local)
+	remote := signertest.NewFake(local)
 	var err error
-	f.ring, err = keyring.New(remote)
+	f.ring, err = signer.New(remote)
 	require.NoError(t, err)
 	o := f.options()
 	o.Keeper = func(c *safeguard.Config) { c.Refusals, c.Cooldown = 3, time.Second }
-	r := relaytest.Start(t, o)
+	r := relayertest.Start(t, o)
 	remote.Fail(errSigner)
-	tx, err := send(t, r, relaytest.PoolID, f.chain.Accounts[0].Address, big.NewInt(1))
+	tx, err := send(t, r, relayertest.PoolID, f.chain.Accounts[0].Address, big.NewInt(1))
 	require.NoError(t, err)
 	out := f.key(r, f.keys[0], "is disabled", func(k *relayer.Key) bool { return !k.Enabled })
 	require.Equal(t, "repeated errors: its signer fails", out.DisabledReason)
@@ -314,7 +314,7 @@ func TestWhatATransactionCostsIsShown(t *testing.T) {
 	f := setup(t, 1000)
 	o := f.options()
 	o.Registry = prometheus.NewRegistry()
-	relaytest.Start(t, o)
+	relayertest.Start(t, o)
 	require.Eventually(t, func() bool {
 		cost, ok := metric(t, o.Registry, "rollcall_relayer_transaction_cost_ether", map[string]string{})
 		return ok && cost > 0 && cost < 0.01 // 100 gwei

@@ -14,24 +14,24 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
-	"github.com/rollcall-dev/rollcall/internal/chain"
-	"github.com/rollcall-dev/rollcall/internal/keyring"
-	"github.com/rollcall-dev/rollcall/internal/keyring/keyringtest"
+	"github.com/rollcall-dev/rollcall/internal/evm"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
-	"github.com/rollcall-dev/rollcall/internal/relayer/ledger"
-	"github.com/rollcall-dev/rollcall/internal/relayer/pool"
-	"github.com/rollcall-dev/rollcall/internal/relayer/relaytest"
+	"github.com/rollcall-dev/rollcall/internal/relayer/relayertest"
 	"github.com/rollcall-dev/rollcall/internal/relayer/safeguard"
-	"github.com/rollcall-dev/rollcall/internal/testchain"
-	"github.com/rollcall-dev/rollcall/internal/testchain/proxy"
+	"github.com/rollcall-dev/rollcall/internal/relayer/service"
+	"github.com/rollcall-dev/rollcall/internal/relayer/signer"
+	"github.com/rollcall-dev/rollcall/internal/relayer/signer/signertest"
+	"github.com/rollcall-dev/rollcall/internal/relayer/store"
+	testchain "github.com/rollcall-dev/rollcall/internal/testutil/chain"
+	"github.com/rollcall-dev/rollcall/internal/testutil/chain/proxy"
 )
 
 // funded is a fixture with a funding key.
-func funded(t *testing.T, funder int64, funds ...int64) (f *fixture, o relaytest.Options, from common.Address) {
+func funded(t *testing.T, funder int64, funds ...int64) (f *fixture, o relayertest.Options, from common.Address) {
 	t.Helper()
 	f = setup(t, funds...)
 	o = f.options()
-	o.Funder = keyringtest.Signers(keyringtest.Keys(t, t.Name()+" funder", 1))[0]
+	o.Funder = signertest.Signers(signertest.Keys(t, t.Name()+" funder", 1))[0]
 	from = o.Funder.Address()
 	f.chain.Fund(milli(funder), from)
 	o.TopUp = &safeguard.TopUp{From: from, Threshold: milli(1000), Target: milli(5000), PerDay: testchain.Ether(1000), Cooldown: 200 * time.Millisecond}
@@ -64,9 +64,9 @@ func TestKeysAreToppedUpOnceByAnyNumberOfProcesses(t *testing.T) {
 	t.Parallel()
 	f, o, from := funded(t, 100_000, 100, 1000, 0)
 	for range 3 {
-		relaytest.Launch(t, o)
+		relayertest.Launch(t, o)
 	}
-	r := relaytest.Start(t, o)
+	r := relayertest.Start(t, o)
 	f.mine("keys are topped up", func() bool {
 		return f.balance(f.keys[0]).Cmp(milli(5000)) == 0 && f.balance(f.keys[2]).Cmp(milli(5000)) == 0
 	})
@@ -92,7 +92,7 @@ func TestKeysAreToppedUpOnceByAnyNumberOfProcesses(t *testing.T) {
 		require.NotEqual(t, from, l.Address)
 	}
 	for range 8 {
-		tx, err := send(t, r, relaytest.PoolID, f.chain.Accounts[0].Address, big.NewInt(1))
+		tx, err := send(t, r, relayertest.PoolID, f.chain.Accounts[0].Address, big.NewInt(1))
 		require.NoError(t, err)
 		require.NotEqual(t, from, tx.From)
 	}
@@ -103,7 +103,7 @@ func TestTopUpsKeepTheirCeilings(t *testing.T) {
 	f, o, _ := funded(t, 100_000, 0, 0)
 	o.TopUp.Most, o.TopUp.PerDay = milli(700), milli(1000)
 	o.Registry = prometheus.NewRegistry()
-	relaytest.Start(t, o)
+	relayertest.Start(t, o)
 	f.mine("the day's ceiling is reached", func() bool {
 		_, first := f.topUps(f.keys[0])
 		_, second := f.topUps(f.keys[1])
@@ -126,7 +126,7 @@ func TestAFundingKeyThatRunsDryPromisesNothing(t *testing.T) {
 	t.Parallel()
 	f, o, _ := funded(t, 5500, 0, 0)
 	o.Registry = prometheus.NewRegistry()
-	relaytest.Start(t, o)
+	relayertest.Start(t, o)
 	f.mine("one key gets what there is, the other nothing", func() bool {
 		n, _ := metric(t, o.Registry, "rollcall_relayer_topups_total", map[string]string{"outcome": "unfunded"})
 		return n > 0 && f.balance(f.keys[0]).Sign()+f.balance(f.keys[1]).Sign() == 1
@@ -139,17 +139,17 @@ func TestATopUpOutlivesItsProcess(t *testing.T) {
 	f, o, from := funded(t, 100_000, 0)
 	topUp := o.TopUp
 	// It can do everything but sign.
-	fake := keyringtest.NewFake(o.Funder)
+	fake := signertest.NewFake(o.Funder)
 	fake.Fail(errSigner)
 	mute := o
-	mute.Funder = keyring.Signer(fake)
-	r := relaytest.Start(t, mute)
+	mute.Funder = signer.Signer(fake)
+	r := relayertest.Start(t, mute)
 	require.Eventually(t, func() bool { n, _ := f.topUps(f.keys[0]); return n == 1 }, patience, 10*time.Millisecond)
 	f.looks(3)
 	r.Stop()
 	require.Zero(t, f.balance(f.keys[0]).Sign())
 	o.TopUp = topUp
-	relaytest.Start(t, o)
+	relayertest.Start(t, o)
 	f.mine("it arrives", func() bool { return f.balance(f.keys[0]).Cmp(milli(5000)) == 0 })
 	n, _ := f.topUps(f.keys[0])
 	require.Equal(t, 1, n)
@@ -165,12 +165,12 @@ func TestTopUpsAreExactUnderConcurrency(t *testing.T) {
 	db := f.db.Pool(t)
 	from := common.HexToAddress("0xf0")
 	var keys []common.Address
-	registrations := []ledger.Registration{{Address: from, Funding: true}}
+	registrations := []store.Registration{{Address: from, Funding: true}}
 	for i := range 6 {
 		keys = append(keys, common.BigToAddress(big.NewInt(int64(i+1))))
-		registrations = append(registrations, ledger.Registration{Address: keys[i]})
+		registrations = append(registrations, store.Registration{Address: keys[i]})
 	}
-	l := ledger.New(db, ledger.Config{ChainID: testchain.ChainID, Pool: relaytest.PoolID})
+	l := store.New(db, store.Config{ChainID: testchain.ChainID, Pool: relayertest.PoolID})
 	require.NoError(t, l.Register(t.Context(), registrations))
 	var mu sync.Mutex
 	given := map[common.Address]int{}
@@ -179,7 +179,7 @@ func TestTopUpsAreExactUnderConcurrency(t *testing.T) {
 	for range 4 {
 		for _, key := range keys {
 			all.Go(func() {
-				tx, err := l.TopUp(t.Context(), ledger.TopUp{
+				tx, err := l.TopUp(t.Context(), store.TopUp{
 					From: from, To: key, Amount: big.NewInt(30), PerDay: big.NewInt(100), Fee: big.NewInt(1), Gas: 21_000, Quiet: time.Minute, Cap: 100,
 				})
 				mu.Lock()
@@ -199,7 +199,7 @@ func TestTopUpsAreExactUnderConcurrency(t *testing.T) {
 	require.Equal(t, big.NewInt(100), sum)
 	spending, err := l.BudgetUsage(t.Context())
 	require.NoError(t, err)
-	require.Equal(t, []ledger.Usage{{Scope: "topup", Wei: big.NewInt(100)}}, spending)
+	require.Equal(t, []store.Usage{{Scope: "topup", Wei: big.NewInt(100)}}, spending)
 }
 
 // Balances may be read from a node that lags behind a top-up that is final already.
@@ -208,43 +208,43 @@ func TestAKeyThatWasToppedUpJustNowGetsNoOther(t *testing.T) {
 	f := setup(t, 0)
 	db := f.db.Pool(t)
 	from, key := common.HexToAddress("0xf0"), common.HexToAddress("0x01")
-	l := ledger.New(db, ledger.Config{ChainID: testchain.ChainID, Pool: relaytest.PoolID})
-	require.NoError(t, l.Register(t.Context(), []ledger.Registration{{Address: from, Funding: true}, {Address: key}}))
+	l := store.New(db, store.Config{ChainID: testchain.ChainID, Pool: relayertest.PoolID})
+	require.NoError(t, l.Register(t.Context(), []store.Registration{{Address: from, Funding: true}, {Address: key}}))
 	ask := func(quiet time.Duration) error {
-		_, err := l.TopUp(t.Context(), ledger.TopUp{From: from, To: key, Amount: big.NewInt(30), Fee: big.NewInt(1), Gas: 21_000, Quiet: quiet, Cap: 100})
+		_, err := l.TopUp(t.Context(), store.TopUp{From: from, To: key, Amount: big.NewInt(30), Fee: big.NewInt(1), Gas: 21_000, Quiet: quiet, Cap: 100})
 		return err
 	}
 	require.NoError(t, ask(0))
-	require.ErrorIs(t, ask(0), ledger.ErrToppedUp, "it is on its way")
+	require.ErrorIs(t, ask(0), store.ErrToppedUp, "it is on its way")
 	_, err := db.Exec(t.Context(), `UPDATE relayer_txs SET open = false, status = 'confirmed', updated_at = now()`)
 	require.NoError(t, err)
-	require.ErrorIs(t, ask(time.Minute), ledger.ErrToppedUp)
+	require.ErrorIs(t, ask(time.Minute), store.ErrToppedUp)
 	require.NoError(t, ask(0))
 	// Nor does one key that funds step in for another.
 	second := common.HexToAddress("0xf1")
-	require.NoError(t, l.Register(t.Context(), []ledger.Registration{{Address: second, Funding: true}}))
-	_, err = l.TopUp(t.Context(), ledger.TopUp{From: second, To: key, Amount: big.NewInt(30), Fee: big.NewInt(1), Gas: 21_000, Cap: 100})
-	require.ErrorIs(t, err, ledger.ErrToppedUp)
-	_, err = l.TopUp(t.Context(), ledger.TopUp{From: key, To: second, Amount: big.NewInt(30), Fee: big.NewInt(1), Gas: 21_000, Cap: 100})
+	require.NoError(t, l.Register(t.Context(), []store.Registration{{Address: second, Funding: true}}))
+	_, err = l.TopUp(t.Context(), store.TopUp{From: second, To: key, Amount: big.NewInt(30), Fee: big.NewInt(1), Gas: 21_000, Cap: 100})
+	require.ErrorIs(t, err, store.ErrToppedUp)
+	_, err = l.TopUp(t.Context(), store.TopUp{From: key, To: second, Amount: big.NewInt(30), Fee: big.NewInt(1), Gas: 21_000, Cap: 100})
 	require.ErrorIs(t, err, relayer.ErrUnavailable, "a relayer's key funds nobody")
 }
 
 // That the funding key may not pay says nothing about balances, which were read.
 func TestAFundingKeyThatMayNotPayIsNoFailedLook(t *testing.T) {
 	t.Parallel()
-	for outcome, may := range map[string]func(bool) ledger.KeyChange{
-		"paused":   func(pay bool) ledger.KeyChange { return ledger.KeyChange{Paused: new(!pay)} },
-		"disabled": func(pay bool) ledger.KeyChange { return ledger.KeyChange{Enabled: &pay} },
+	for outcome, may := range map[string]func(bool) store.KeyChange{
+		"paused":   func(pay bool) store.KeyChange { return store.KeyChange{Paused: new(!pay)} },
+		"disabled": func(pay bool) store.KeyChange { return store.KeyChange{Enabled: &pay} },
 	} {
 		t.Run(outcome, func(t *testing.T) {
 			t.Parallel()
 			f, o, from := funded(t, 100_000, 0, 0)
 			o.Registry = prometheus.NewRegistry()
-			l := ledger.New(f.db.Pool(t), ledger.Config{ChainID: testchain.ChainID, Pool: relaytest.PoolID})
-			require.NoError(t, l.Register(t.Context(), []ledger.Registration{{Address: from, Funding: true}}))
+			l := store.New(f.db.Pool(t), store.Config{ChainID: testchain.ChainID, Pool: relayertest.PoolID})
+			require.NoError(t, l.Register(t.Context(), []store.Registration{{Address: from, Funding: true}}))
 			_, err := l.ChangeKey(t.Context(), from, may(false))
 			require.NoError(t, err)
-			relaytest.Start(t, o)
+			relayertest.Start(t, o)
 			require.Eventually(t, func() bool {
 				n, _ := metric(t, o.Registry, "rollcall_relayer_topups_total", map[string]string{"outcome": "paused"})
 				return n >= 4 // each of the two, and again
@@ -266,9 +266,9 @@ type feeless struct {
 	is atomic.Bool
 }
 
-func (m *feeless) Fees(ctx context.Context) (chain.Fees, error) {
+func (m *feeless) Fees(ctx context.Context) (evm.Fees, error) {
 	if m.is.Load() {
-		return chain.Fees{}, errors.New("no node tells")
+		return evm.Fees{}, errors.New("no node tells")
 	}
 	return m.Chain.Fees(ctx)
 }
@@ -280,7 +280,7 @@ func TestATopUpThatFailsIsNoFailedLook(t *testing.T) {
 	nodes := &feeless{}
 	nodes.is.Store(true)
 	o.Keeper = func(c *safeguard.Config) { nodes.Chain, c.Chain = c.Chain, nodes }
-	relaytest.Start(t, o)
+	relayertest.Start(t, o)
 	require.Eventually(t, func() bool {
 		n, _ := metric(t, o.Registry, "rollcall_relayer_topups_total", map[string]string{"outcome": "failed"})
 		return n >= 2
@@ -295,8 +295,8 @@ func TestTopUp_StopsWhenSwitchedOff(t *testing.T) {
 	t.Parallel()
 	f, o, from := funded(t, 100_000, 0)
 	off := o
-	off.Pool = func(c *pool.Config) { c.Enabled = false }
-	r := relaytest.Launch(t, off) // its health is 503
+	off.Pool = func(c *service.Config) { c.Enabled = false }
+	r := relayertest.Launch(t, off) // its health is 503
 	f.key(r, f.keys[0], "its balance is read", func(k *relayer.Key) bool { return k.Balance != nil })
 	f.looks(5)
 	n, _ := f.topUps(f.keys[0])
@@ -304,7 +304,7 @@ func TestTopUp_StopsWhenSwitchedOff(t *testing.T) {
 	require.Equal(t, milli(100_000), f.balance(from))
 	r.Stop()
 
-	relaytest.Start(t, o)
+	relayertest.Start(t, o)
 	f.mine("switched on, it is topped up", func() bool { return f.balance(f.keys[0]).Cmp(milli(5000)) == 0 })
 }
 
@@ -329,7 +329,7 @@ func TestTopUp_IntrinsicGasAbove21000_Arrives(t *testing.T) {
 				Fault: proxy.Fault{Kind: proxy.Refuse, Message: "intrinsic gas too low"},
 				When:  proxy.Sends(func(tx *types.Transaction) bool { return tx.Gas() < 60_000 }),
 			})...)
-			r := relaytest.Start(t, o)
+			r := relayertest.Start(t, o)
 			f.mine("the key is topped up", func() bool { return f.balance(f.keys[0]).Cmp(milli(5000)) == 0 })
 			f.mine("the top-up is final", func() bool {
 				return f.key(r, from, "there", func(*relayer.Key) bool { return true }).PendingCount == 0

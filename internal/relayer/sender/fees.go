@@ -6,7 +6,7 @@ import (
 
 	"github.com/ethereum/go-ethereum/core/types"
 
-	"github.com/rollcall-dev/rollcall/internal/chain"
+	"github.com/rollcall-dev/rollcall/internal/evm"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 )
 
@@ -21,8 +21,8 @@ type FeeBid struct {
 // FeeBidOf is what an attempt offered.
 func FeeBidOf(a *relayer.Attempt) FeeBid { return FeeBid{MaxFee: a.MaxFee, Tip: a.MaxPriorityFee} }
 
-var speeds = map[relayer.Speed]chain.Speed{
-	relayer.SafeLow: chain.SafeLow, relayer.Average: chain.Average, relayer.Fast: chain.Fast, relayer.Fastest: chain.Fastest,
+var speeds = map[relayer.Speed]evm.Speed{
+	relayer.SafeLow: evm.SafeLow, relayer.Average: evm.Average, relayer.Fast: evm.Fast, relayer.Fastest: evm.Fastest,
 }
 
 // baseFeeRoom is by how much the base fee may grow, as a factor, before a transaction has to be bumped: six full blocks.
@@ -30,7 +30,7 @@ const baseFeeRoom = 2
 
 // Price decides what to offer for a request: what it asks for itself, else what its speed and the chain say. cap, if not
 // nil, bounds what comes of the chain; what a caller asked for was bounded when it was accepted.
-func Price(r *relayer.Request, fees chain.Fees, limit *big.Int) FeeBid {
+func Price(r *relayer.Request, fees evm.Fees, limit *big.Int) FeeBid {
 	switch {
 	case r.GasPrice != nil:
 		return FeeBid{MaxFee: r.GasPrice}
@@ -55,18 +55,18 @@ func Price(r *relayer.Request, fees chain.Fees, limit *big.Int) FeeBid {
 }
 
 // MarketFee is what the chain asks for at a speed, for a transaction of the old kind or the new one.
-func MarketFee(s relayer.Speed, old bool, fees chain.Fees, limit *big.Int) FeeBid {
+func MarketFee(s relayer.Speed, old bool, fees evm.Fees, limit *big.Int) FeeBid {
 	if old {
 		return FeeBid{MaxFee: fees.Price(speed(s))}.capped(limit)
 	}
 	return Price(&relayer.Request{Speed: s}, fees, limit)
 }
 
-func speed(s relayer.Speed) chain.Speed {
+func speed(s relayer.Speed) evm.Speed {
 	if known, ok := speeds[s]; ok {
 		return known
 	}
-	return chain.Fast
+	return evm.Fast
 }
 
 func (o FeeBid) capped(limit *big.Int) FeeBid {

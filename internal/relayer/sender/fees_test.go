@@ -6,23 +6,23 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/rollcall-dev/rollcall/internal/chain"
+	"github.com/rollcall-dev/rollcall/internal/evm"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 )
 
 func wei(n int64) *big.Int { return big.NewInt(n) }
 
-var london = chain.Fees{
+var london = evm.Fees{
 	EIP1559: true, BaseFee: wei(100), GasPrice: wei(103), Tips: [4]*big.Int{wei(1), wei(2), wei(3), wei(4)},
 }
 
-var legacy = chain.Fees{GasPrice: wei(50)}
+var legacy = evm.Fees{GasPrice: wei(50)}
 
 func TestPrice(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		request relayer.Request
-		fees    chain.Fees
+		fees    evm.Fees
 		limit   *big.Int
 		want    FeeBid
 	}{

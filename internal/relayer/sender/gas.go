@@ -5,13 +5,13 @@ import (
 
 	"github.com/ethereum/go-ethereum/core/types"
 
-	"github.com/rollcall-dev/rollcall/internal/chain"
+	"github.com/rollcall-dev/rollcall/internal/evm"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 )
 
 // gasLimit returns the gas limit of the attempt after last, the latest at the same nonce; nil if there is none. A caller's
 // transaction has its own. A no-op gets what nodes estimate for a transfer, a top-up at least that, and both get twice as much
-// as nodes last refused for having too little gas, up to [chain.MaxTransferGas].
+// as nodes last refused for having too little gas, up to [evm.MaxTransferGas].
 func (s *Sender) gasLimit(ctx context.Context, tx *relayer.Transaction, purpose relayer.Purpose, last *relayer.Attempt) uint64 {
 	to := tx.From
 	switch {
@@ -24,7 +24,7 @@ func (s *Sender) gasLimit(ctx context.Context, tx *relayer.Transaction, purpose 
 	if last != nil && last.Purpose != purpose {
 		last = nil
 	}
-	gas := s.cfg.Chain.TransferGas(ctx, tx.From, to, last != nil && refusedFor(tx, chain.IntrinsicGas))
+	gas := s.cfg.Chain.TransferGas(ctx, tx.From, to, last != nil && refusedFor(tx, evm.IntrinsicGas))
 	if purpose != relayer.PurposeNoop {
 		gas = max(gas, tx.GasLimit)
 	}
@@ -33,23 +33,23 @@ func (s *Sender) gasLimit(ctx context.Context, tx *relayer.Transaction, purpose 
 	}
 	was := gasOf(last)
 	switch {
-	case refusedFor(tx, chain.IntrinsicGas):
-		gas = max(gas, 2*min(was, chain.MaxTransferGas))
-	case refusedFor(tx, chain.ExceedsBlockGas), refusedFor(tx, chain.InsufficientFunds), refusedFor(tx, chain.FeeCapExceeded):
+	case refusedFor(tx, evm.IntrinsicGas):
+		gas = max(gas, 2*min(was, evm.MaxTransferGas))
+	case refusedFor(tx, evm.ExceedsBlockGas), refusedFor(tx, evm.InsufficientFunds), refusedFor(tx, evm.FeeCapExceeded):
 		// A false estimate may have been too high.
 	default:
 		gas = max(gas, was)
 	}
-	return min(gas, chain.MaxTransferGas)
+	return min(gas, evm.MaxTransferGas)
 }
 
 // lacksGas reports whether nodes refused the last attempt for too little gas, and the next one has more.
 func lacksGas(tx *relayer.Transaction, purpose relayer.Purpose, last *relayer.Attempt, gas uint64) bool {
-	return last.Purpose == purpose && refusedFor(tx, chain.IntrinsicGas) && gasOf(last) < gas
+	return last.Purpose == purpose && refusedFor(tx, evm.IntrinsicGas) && gasOf(last) < gas
 }
 
 // refusedFor reports whether no node took the latest attempt, and that was the reason.
-func refusedFor(tx *relayer.Transaction, o chain.Outcome) bool {
+func refusedFor(tx *relayer.Transaction, o evm.Outcome) bool {
 	return tx.Status == relayer.Allocated && tx.StatusReason == o.String()
 }
 

@@ -6,7 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
-	"github.com/rollcall-dev/rollcall/internal/chain"
+	"github.com/rollcall-dev/rollcall/internal/evm"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 )
 
@@ -34,7 +34,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	for _, p := range []relayer.Purpose{relayer.PurposeSend, relayer.PurposeReplace, relayer.PurposeNoop} {
 		m.attempts.WithLabelValues(string(p))
 	}
-	for _, o := range []chain.Outcome{chain.Accepted, chain.Unknown, chain.InsufficientFunds, chain.Refused} {
+	for _, o := range []evm.Outcome{evm.Accepted, evm.Unknown, evm.InsufficientFunds, evm.Refused} {
 		m.broadcasts.WithLabelValues(outcomeLabel(o))
 	}
 	for _, step := range []string{"sign", "store", "record"} {
@@ -43,4 +43,4 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	return m
 }
 
-func outcomeLabel(o chain.Outcome) string { return strings.ReplaceAll(o.String(), " ", "_") }
+func outcomeLabel(o evm.Outcome) string { return strings.ReplaceAll(o.String(), " ", "_") }

@@ -15,34 +15,34 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/rollcall-dev/rollcall/internal/chain"
-	"github.com/rollcall-dev/rollcall/internal/keyring"
+	"github.com/rollcall-dev/rollcall/internal/evm"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
-	"github.com/rollcall-dev/rollcall/internal/relayer/ledger"
+	"github.com/rollcall-dev/rollcall/internal/relayer/signer"
+	"github.com/rollcall-dev/rollcall/internal/relayer/store"
 )
 
 // Chain is what a Sender needs of the nodes.
 type Chain interface {
-	Fees(context.Context) (chain.Fees, error)
+	Fees(context.Context) (evm.Fees, error)
 	TransferGas(ctx context.Context, from, to common.Address, fresh bool) uint64
-	Send(context.Context, []chain.Raw) []chain.Result
+	Send(context.Context, []evm.Raw) []evm.Result
 }
 
-// Ledger is what a Sender needs of the store.
-type Ledger interface {
+// Store is what a Sender needs of the store.
+type Store interface {
 	StoreAttempts(context.Context, []*relayer.Attempt) ([]bool, error)
-	RecordBroadcasts(context.Context, []ledger.Broadcast) error
+	RecordBroadcasts(context.Context, []store.Broadcast) error
 }
 
 // Config configures a Sender. Fields without a default are required.
 type Config struct {
 	ChainID uint64
-	Ring    *keyring.Ring
+	Ring    *signer.Ring
 	Chain   Chain
-	Ledger  Ledger
+	Store   Store
 	Log     *slog.Logger
 	// Broadcasted, if not nil, hears what became of each broadcast; it must not block.
-	Broadcasted func(key common.Address, o chain.Outcome)
+	Broadcasted func(key common.Address, o evm.Outcome)
 	// Signed, if not nil, hears whether a key's signer has signed, err saying why not; it must not block.
 	Signed func(key common.Address, err error)
 	// Metrics, by default unregistered.
@@ -69,7 +69,7 @@ type Sender struct {
 
 	signed  chan *Job
 	lanes   []chan *relayer.Attempt
-	results chan ledger.Broadcast
+	results chan store.Broadcast
 
 	signers sync.WaitGroup
 	mu      sync.Mutex
@@ -129,7 +129,7 @@ func New(cfg Config) *Sender {
 		cfg.Ready = func() error { return nil }
 	}
 	if cfg.Broadcasted == nil {
-		cfg.Broadcasted = func(common.Address, chain.Outcome) {}
+		cfg.Broadcasted = func(common.Address, evm.Outcome) {}
 	}
 	if cfg.Signed == nil {
 		cfg.Signed = func(common.Address, error) {}
@@ -139,7 +139,7 @@ func New(cfg Config) *Sender {
 	}
 	s := &Sender{
 		cfg: cfg, chainID: new(big.Int).SetUint64(cfg.ChainID),
-		signed: make(chan *Job, group), results: make(chan ledger.Broadcast, group), desks: map[common.Address]*signQueue{},
+		signed: make(chan *Job, group), results: make(chan store.Broadcast, group), desks: map[common.Address]*signQueue{},
 	}
 	for range cfg.Lanes {
 		s.lanes = append(s.lanes, make(chan *relayer.Attempt, group))
@@ -178,17 +178,17 @@ func (s *Sender) Run(ctx context.Context) error {
 
 // Resend broadcasts attempts that were stored, in the given order, and records what was said. It returns when that is
 // done: whoever calls it paces it.
-func (s *Sender) Resend(ctx context.Context, attempts []*relayer.Attempt) ([]chain.Result, error) {
+func (s *Sender) Resend(ctx context.Context, attempts []*relayer.Attempt) ([]evm.Result, error) {
 	if err := s.cfg.Ready(); err != nil {
 		return nil, err
 	}
 	results := s.cfg.Chain.Send(ctx, raws(attempts))
-	said := make([]ledger.Broadcast, len(attempts))
+	said := make([]store.Broadcast, len(attempts))
 	for i, a := range attempts {
 		said[i] = s.toBroadcast(a, results[i])
 		said[i].Pause, said[i].MaxPause = s.cfg.Pause, s.cfg.MaxPause
 	}
-	return results, s.cfg.Ledger.RecordBroadcasts(ctx, said)
+	return results, s.cfg.Store.RecordBroadcasts(ctx, said)
 }
 
 // Next signs the attempt that comes after the given ones, the transaction's whole history, with what the caller asks for, or
@@ -259,12 +259,12 @@ func (s *Sender) limit(purpose relayer.Purpose) *big.Int {
 
 // first returns the offer of the first attempt at a nonce. It leaves room for two replacements below the limit, except where
 // the caller set a higher price.
-func (s *Sender) first(tx *relayer.Transaction, purpose relayer.Purpose, fees chain.Fees) FeeBid {
+func (s *Sender) first(tx *relayer.Transaction, purpose relayer.Purpose, fees evm.Fees) FeeBid {
 	return price(tx, purpose, fees, headroom(s.limit(purpose)))
 }
 
 // price returns what the caller asked for, or the chain. A no-op's price does not depend on the caller's.
-func price(tx *relayer.Transaction, purpose relayer.Purpose, fees chain.Fees, limit *big.Int) FeeBid {
+func price(tx *relayer.Transaction, purpose relayer.Purpose, fees evm.Fees, limit *big.Int) FeeBid {
 	request := &tx.Request
 	if purpose == relayer.PurposeNoop {
 		request = &relayer.Request{Speed: tx.Speed}
@@ -288,13 +288,13 @@ func (s *Sender) Attempt(ctx context.Context, j *Job) (*relayer.Attempt, error) 
 	if err := s.cfg.Ready(); err != nil {
 		return nil, err
 	}
-	signer, ok := s.cfg.Ring.Signer(j.Tx.From)
+	keySigner, ok := s.cfg.Ring.Signer(j.Tx.From)
 	if !ok {
 		return nil, fmt.Errorf("%w: this process does not hold the key", errNotHeld)
 	}
 	limited, cancel := context.WithTimeout(ctx, signLimit)
 	defer cancel()
-	signed, err := keyring.SignRaw(limited, signer, build(j.Tx, j.Purpose, j.Gas, j.Bid, s.chainID), s.chainID)
+	signed, err := signer.SignRaw(limited, keySigner, build(j.Tx, j.Purpose, j.Gas, j.Bid, s.chainID), s.chainID)
 	if ctx.Err() == nil { // otherwise it is the caller who gave up
 		s.cfg.Signed(j.Tx.From, err)
 	}
@@ -314,7 +314,7 @@ var errNotHeld = errors.New("no signer")
 
 // Store stores an attempt that was signed outside of the pipeline, and broadcasts it if it was the first of its number.
 func (s *Sender) Store(ctx context.Context, a *relayer.Attempt) (stored bool, err error) {
-	won, err := s.cfg.Ledger.StoreAttempts(ctx, []*relayer.Attempt{a})
+	won, err := s.cfg.Store.StoreAttempts(ctx, []*relayer.Attempt{a})
 	if err != nil || !won[0] {
 		return false, err
 	}
@@ -329,7 +329,7 @@ func (s *Sender) store(ctx context.Context) {
 		for i, j := range jobs {
 			attempts[i] = j.attempt
 		}
-		stored, err := s.cfg.Ledger.StoreAttempts(ctx, attempts)
+		stored, err := s.cfg.Store.StoreAttempts(ctx, attempts)
 		if err != nil {
 			s.cfg.Metrics.lost.WithLabelValues("store").Add(float64(len(jobs)))
 			s.cfg.Log.Warn("attempts could not be stored, and are not broadcasted", "count", len(jobs), "err", err)
@@ -361,23 +361,23 @@ func (s *Sender) broadcast(ctx context.Context, lane <-chan *relayer.Attempt) {
 	}
 }
 
-func raws(attempts []*relayer.Attempt) []chain.Raw {
-	out := make([]chain.Raw, len(attempts))
+func raws(attempts []*relayer.Attempt) []evm.Raw {
+	out := make([]evm.Raw, len(attempts))
 	for i, a := range attempts {
-		out[i] = chain.Raw{Hash: a.Hash, Bytes: a.Raw}
+		out[i] = evm.Raw{Hash: a.Hash, Bytes: a.Raw}
 	}
 	return out
 }
 
 // toBroadcast says what a node's word means. Whatever it said, the bytes count as possibly sent.
-func (s *Sender) toBroadcast(a *relayer.Attempt, r chain.Result) ledger.Broadcast {
+func (s *Sender) toBroadcast(a *relayer.Attempt, r evm.Result) store.Broadcast {
 	s.cfg.Metrics.broadcasts.WithLabelValues(outcomeLabel(r.Outcome)).Inc()
 	s.cfg.Broadcasted(a.From, r.Outcome)
-	b := ledger.Broadcast{TxID: a.TxID, Number: a.Number, From: a.From, Nonce: a.Nonce, Hash: a.Hash, Status: relayer.Allocated}
+	b := store.Broadcast{TxID: a.TxID, Number: a.Number, From: a.From, Nonce: a.Nonce, Hash: a.Hash, Status: relayer.Allocated}
 	switch {
-	case r.Outcome.Done(), r.Outcome == chain.NonceTooLow: // the latter: mined, by this or another; the tracker looks
+	case r.Outcome.Done(), r.Outcome == evm.NonceTooLow: // the latter: mined, by this or another; the tracker looks
 		b.Status = relayer.Broadcasted
-	case r.Outcome == chain.Unknown:
+	case r.Outcome == evm.Unknown:
 		b.Status = relayer.Unknown
 	}
 	if b.Status != relayer.Broadcasted {
@@ -397,13 +397,13 @@ func (s *Sender) record(ctx context.Context) {
 				latest[b.TxID] = i
 			}
 		}
-		kept := make([]ledger.Broadcast, 0, len(latest))
+		kept := make([]store.Broadcast, 0, len(latest))
 		for i, b := range said {
 			if latest[b.TxID] == i {
 				kept = append(kept, b)
 			}
 		}
-		if err := s.cfg.Ledger.RecordBroadcasts(ctx, kept); err != nil {
+		if err := s.cfg.Store.RecordBroadcasts(ctx, kept); err != nil {
 			s.cfg.Metrics.lost.WithLabelValues("record").Add(float64(len(kept)))
 			s.cfg.Log.Warn("broadcasts could not be recorded", "count", len(kept), "err", err)
 		}

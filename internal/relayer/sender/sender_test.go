@@ -16,11 +16,11 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
-	"github.com/rollcall-dev/rollcall/internal/chain"
-	"github.com/rollcall-dev/rollcall/internal/keyring"
-	"github.com/rollcall-dev/rollcall/internal/keyring/keyringtest"
+	"github.com/rollcall-dev/rollcall/internal/evm"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
-	"github.com/rollcall-dev/rollcall/internal/relayer/ledger"
+	"github.com/rollcall-dev/rollcall/internal/relayer/signer"
+	"github.com/rollcall-dev/rollcall/internal/relayer/signer/signertest"
+	"github.com/rollcall-dev/rollcall/internal/relayer/store"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -33,23 +33,23 @@ type parts struct {
 	lost      map[uuid.UUID]bool // somebody else was first
 	sent      []common.Hash
 	premature []common.Hash // sent, and not stored
-	outcome   chain.Outcome
-	recorded  []ledger.Broadcast
+	outcome   evm.Outcome
+	recorded  []store.Broadcast
 	groups    []int // how many attempts each call stored
 	wake      chan struct{}
 	gas       uint64 // of a transfer
 }
 
-func (p *parts) Fees(context.Context) (chain.Fees, error) { return london, nil }
+func (p *parts) Fees(context.Context) (evm.Fees, error) { return london, nil }
 
 func (p *parts) TransferGas(context.Context, common.Address, common.Address, bool) uint64 {
 	return p.gas
 }
 
-func (p *parts) Send(_ context.Context, raws []chain.Raw) []chain.Result {
+func (p *parts) Send(_ context.Context, raws []evm.Raw) []evm.Result {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	results := make([]chain.Result, len(raws))
+	results := make([]evm.Result, len(raws))
 	for i, r := range raws {
 		p.sent = append(p.sent, r.Hash)
 		if !p.stored[r.Hash] {
@@ -77,7 +77,7 @@ func (p *parts) StoreAttempts(_ context.Context, attempts []*relayer.Attempt) ([
 	return stored, nil
 }
 
-func (p *parts) RecordBroadcasts(_ context.Context, b []ledger.Broadcast) error {
+func (p *parts) RecordBroadcasts(_ context.Context, b []store.Broadcast) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.recorded = append(p.recorded, slices.Clone(b)...)
@@ -86,9 +86,9 @@ func (p *parts) RecordBroadcasts(_ context.Context, b []ledger.Broadcast) error 
 
 func setup(t *testing.T, edit ...func(*Config)) (*Sender, *parts, []common.Address) {
 	t.Helper()
-	ring := keyringtest.Ring(t, t.Name(), 3)
-	p := &parts{stored: map[common.Hash]bool{}, lost: map[uuid.UUID]bool{}, gas: 21_000, outcome: chain.Accepted, wake: make(chan struct{}, 1000)}
-	cfg := Config{ChainID: 1, Ring: ring, Chain: p, Ledger: p, Log: slog.New(slog.NewTextHandler(t.Output(), nil))}
+	ring := signertest.Ring(t, t.Name(), 3)
+	p := &parts{stored: map[common.Hash]bool{}, lost: map[uuid.UUID]bool{}, gas: 21_000, outcome: evm.Accepted, wake: make(chan struct{}, 1000)}
+	cfg := Config{ChainID: 1, Ring: ring, Chain: p, Store: p, Log: slog.New(slog.NewTextHandler(t.Output(), nil))}
 	for _, e := range edit {
 		e(&cfg)
 	}
@@ -162,10 +162,10 @@ func TestNothingIsSentWhileNotReady(t *testing.T) {
 
 func TestWhatNodesSay(t *testing.T) {
 	t.Parallel()
-	for outcome, want := range map[chain.Outcome]relayer.Status{
-		chain.Accepted: relayer.Broadcasted, chain.AlreadyKnown: relayer.Broadcasted, chain.NonceTooLow: relayer.Broadcasted,
-		chain.Unknown: relayer.Unknown, chain.InsufficientFunds: relayer.Allocated, chain.NotSent: relayer.Allocated,
-		chain.ReplacementUnderpriced: relayer.Allocated, chain.PoolFull: relayer.Allocated,
+	for outcome, want := range map[evm.Outcome]relayer.Status{
+		evm.Accepted: relayer.Broadcasted, evm.AlreadyKnown: relayer.Broadcasted, evm.NonceTooLow: relayer.Broadcasted,
+		evm.Unknown: relayer.Unknown, evm.InsufficientFunds: relayer.Allocated, evm.NotSent: relayer.Allocated,
+		evm.ReplacementUnderpriced: relayer.Allocated, evm.PoolFull: relayer.Allocated,
 	} {
 		s, p, keys := setup(t)
 		p.outcome = outcome
@@ -232,7 +232,7 @@ func TestWordOfTheLatestAttemptIsRecorded(t *testing.T) {
 	t.Parallel()
 	s, p, keys := setup(t)
 	one, other := uuid.New(), uuid.New()
-	for _, b := range []ledger.Broadcast{
+	for _, b := range []store.Broadcast{
 		{TxID: one, Number: 2, From: keys[0], Status: relayer.Unknown}, {TxID: one, Number: 3, From: keys[0], Status: relayer.Broadcasted},
 		{TxID: other, Number: 1, From: keys[1], Status: relayer.Allocated}, {TxID: other, Number: 1, From: keys[1], Status: relayer.Broadcasted},
 		{TxID: one, Number: 1, From: keys[0], Status: relayer.Allocated},
@@ -241,7 +241,7 @@ func TestWordOfTheLatestAttemptIsRecorded(t *testing.T) {
 	}
 	close(s.results)
 	s.record(t.Context())
-	require.Equal(t, []ledger.Broadcast{
+	require.Equal(t, []store.Broadcast{
 		{TxID: one, Number: 3, From: keys[0], Status: relayer.Broadcasted}, {TxID: other, Number: 1, From: keys[1], Status: relayer.Broadcasted},
 	}, p.recorded)
 }
@@ -249,9 +249,9 @@ func TestWordOfTheLatestAttemptIsRecorded(t *testing.T) {
 // Whoever looks after the keys hears what their signers do, but not of a caller who gave up.
 func TestSignersAreHeardOf(t *testing.T) {
 	t.Parallel()
-	key := keyringtest.Keys(t, t.Name(), 1)[0]
-	remote := keyringtest.NewFake(key.Signer)
-	ring, err := keyring.New(remote)
+	key := signertest.Keys(t, t.Name(), 1)[0]
+	remote := signertest.NewFake(key.Signer)
+	ring, err := signer.New(remote)
 	require.NoError(t, err)
 	var heard []error
 	s, _, _ := setup(t, func(c *Config) {
@@ -341,9 +341,9 @@ func TestNext_NoopThatLacksGas_GrowsUpToABound(t *testing.T) {
 	p.gas = 50_000
 	canceled := tx(keys[0], 3)
 	canceled.Intent = relayer.IntentCancel
-	next := func(reason chain.Outcome, before *relayer.Attempt) (*relayer.Attempt, uint64) {
+	next := func(reason evm.Outcome, before *relayer.Attempt) (*relayer.Attempt, uint64) {
 		canceled.Status, canceled.StatusReason = relayer.Allocated, reason.String()
-		if reason == chain.Accepted {
+		if reason == evm.Accepted {
 			canceled.Status, canceled.StatusReason = relayer.Broadcasted, ""
 		}
 		var attempts []*relayer.Attempt
@@ -354,30 +354,30 @@ func TestNext_NoopThatLacksGas_GrowsUpToABound(t *testing.T) {
 		require.NoError(t, err)
 		return a, gasOf(a)
 	}
-	first, gas := next(chain.NotSent, nil)
+	first, gas := next(evm.NotSent, nil)
 	require.EqualValues(t, 50_000, gas)
-	second, gas := next(chain.IntrinsicGas, first)
+	second, gas := next(evm.IntrinsicGas, first)
 	require.EqualValues(t, 100_000, gas)
 	require.Equal(t, first.MaxFee, second.MaxFee)
-	third, gas := next(chain.Accepted, second)
+	third, gas := next(evm.Accepted, second)
 	require.EqualValues(t, 100_000, gas, "what was enough once stays")
 	require.Positive(t, third.MaxFee.Cmp(second.MaxFee))
-	_, gas = next(chain.InsufficientFunds, second)
+	_, gas = next(evm.InsufficientFunds, second)
 	require.EqualValues(t, 50_000, gas)
-	p.gas = 2 * chain.MaxTransferGas
-	most, gas := next(chain.IntrinsicGas, second)
-	require.EqualValues(t, chain.MaxTransferGas, gas)
-	dearer, gas := next(chain.IntrinsicGas, most)
-	require.EqualValues(t, chain.MaxTransferGas, gas)
+	p.gas = 2 * evm.MaxTransferGas
+	most, gas := next(evm.IntrinsicGas, second)
+	require.EqualValues(t, evm.MaxTransferGas, gas)
+	dearer, gas := next(evm.IntrinsicGas, most)
+	require.EqualValues(t, evm.MaxTransferGas, gas)
 	require.NotEqual(t, most.Hash, dearer.Hash, "the same bytes again are no attempt")
 }
 
 // A stop waits for a signer that hangs, but not for all that waits for that signer.
 func TestAStopDoesNotWaitForSignersLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		local := keyringtest.Keys(t, t.Name(), 1)[0]
-		remote := keyringtest.NewFake(local.Signer)
-		ring, err := keyring.New(remote)
+		local := signertest.Keys(t, t.Name(), 1)[0]
+		remote := signertest.NewFake(local.Signer)
+		ring, err := signer.New(remote)
 		require.NoError(t, err)
 		s, p, _ := setup(t, func(c *Config) { c.Ring, c.Signers = ring, 2 })
 		arrived, release := remote.Block()
@@ -402,14 +402,14 @@ func TestAStopDoesNotWaitForSignersLong(t *testing.T) {
 // is signed once.
 func TestHangingSignerHoldsUpItsOwnKeyOnly(t *testing.T) {
 	t.Parallel()
-	keys := keyringtest.Keys(t, t.Name(), 2)
-	remote := keyringtest.NewFake(keys[0].Signer)
-	ring, err := keyring.New(remote, keys[1].Signer)
+	keys := signertest.Keys(t, t.Name(), 2)
+	remote := signertest.NewFake(keys[0].Signer)
+	ring, err := signer.New(remote, keys[1].Signer)
 	require.NoError(t, err)
 	sent := make(chan common.Address, 4*group)
 	s, p, _ := setup(t, func(c *Config) {
 		c.Ring, c.Signers = ring, 2
-		c.Broadcasted = func(key common.Address, _ chain.Outcome) { sent <- key }
+		c.Broadcasted = func(key common.Address, _ evm.Outcome) { sent <- key }
 	})
 	arrived, release := remote.Block()
 	ctx, stop := context.WithCancel(t.Context())

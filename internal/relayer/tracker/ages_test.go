@@ -7,13 +7,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rollcall-dev/rollcall/internal/relayer"
-	"github.com/rollcall-dev/rollcall/internal/relayer/relaytest"
+	"github.com/rollcall-dev/rollcall/internal/relayer/relayertest"
 	"github.com/rollcall-dev/rollcall/internal/relayer/tracker"
 )
 
 // A follower never follows for as long as anything takes: transactions are bumped and keys found stuck all the same.
 func TestAges_LeaseMovesOften_BumpsAndFindsStuck(t *testing.T) {
-	f := setup(t, 1, func(o *relaytest.Options) {
+	f := setup(t, 1, func(o *relayertest.Options) {
 		before(t, o).SetRules(known)
 		o.Tracker = func(c *tracker.Config) {
 			c.BumpAfter, c.StuckAfter = map[relayer.Speed]time.Duration{relayer.Fast: 2 * time.Second}, 3*time.Second

@@ -8,20 +8,20 @@ import (
 	"github.com/ethereum/go-ethereum/core/types"
 	"github.com/stretchr/testify/require"
 
-	"github.com/rollcall-dev/rollcall/internal/keyring"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
-	"github.com/rollcall-dev/rollcall/internal/relayer/httpapi"
-	"github.com/rollcall-dev/rollcall/internal/relayer/pool"
-	"github.com/rollcall-dev/rollcall/internal/relayer/relaytest"
+	"github.com/rollcall-dev/rollcall/internal/relayer/api"
+	"github.com/rollcall-dev/rollcall/internal/relayer/relayertest"
 	"github.com/rollcall-dev/rollcall/internal/relayer/safeguard"
 	"github.com/rollcall-dev/rollcall/internal/relayer/sender"
+	"github.com/rollcall-dev/rollcall/internal/relayer/service"
+	"github.com/rollcall-dev/rollcall/internal/relayer/signer"
 	"github.com/rollcall-dev/rollcall/internal/relayer/tracker"
-	"github.com/rollcall-dev/rollcall/internal/testchain"
-	"github.com/rollcall-dev/rollcall/internal/testchain/proxy"
+	testchain "github.com/rollcall-dev/rollcall/internal/testutil/chain"
+	"github.com/rollcall-dev/rollcall/internal/testutil/chain/proxy"
 )
 
 // before puts a proxy before the relayer's node.
-func before(t *testing.T, o *relaytest.Options) *proxy.Proxy {
+func before(t *testing.T, o *relayertest.Options) *proxy.Proxy {
 	t.Helper()
 	p, err := proxy.Open(proxy.Config{HTTP: o.RPC[0]})
 	require.NoError(t, err)
@@ -37,7 +37,7 @@ func (f *fixture) commitUntil(tx *relayer.Transaction, status relayer.Status) *r
 	require.Eventually(f.t, func() bool {
 		f.chain.Commit()
 		var err error
-		now, err = f.Transaction(f.t.Context(), relaytest.PoolID, tx.ID)
+		now, err = f.Transaction(f.t.Context(), relayertest.PoolID, tx.ID)
 		return err == nil && now.Status == status
 	}, 20*time.Second, 200*time.Millisecond)
 	return now
@@ -48,7 +48,7 @@ func (f *fixture) foreign(nonce uint64) {
 	f.t.Helper()
 	address := f.ring.Addresses()[0]
 	key, _ := f.ring.Signer(address)
-	tx, err := keyring.SignTx(f.t.Context(), key, types.NewTx(&types.DynamicFeeTx{
+	tx, err := signer.SignTx(f.t.Context(), key, types.NewTx(&types.DynamicFeeTx{
 		ChainID: big.NewInt(testchain.ChainID), Nonce: nonce, To: &f.chain.Accounts[0].Address, Value: big.NewInt(1000), Gas: 21000,
 		GasFeeCap: big.NewInt(90_000_000_000), GasTipCap: big.NewInt(50_000_000_000),
 	}), big.NewInt(testchain.ChainID))
@@ -59,13 +59,13 @@ func (f *fixture) foreign(nonce uint64) {
 // What is shown is what was mined: a replacement may lose, and may win yet where the chain takes that back.
 func TestReplacementThatLosesIsNotShown(t *testing.T) {
 	var node *proxy.Proxy
-	f := setup(t, 1, func(o *relaytest.Options) { node = before(t, o) })
+	f := setup(t, 1, func(o *relayertest.Options) { node = before(t, o) })
 	tx, parent := f.send(), f.head()
 	node.SetRules(proxy.Rule{
 		Name: "no replacement", Methods: []string{"eth_sendRawTransaction"}, Fault: proxy.Fault{Kind: proxy.Refuse, Message: "txpool is full"},
 		When: proxy.Sends(func(tx *types.Transaction) bool { return tx.Value().Int64() == 7 }),
 	})
-	replaced, err := f.Replace(t.Context(), relaytest.PoolID, tx.ID, "test", relayer.Request{
+	replaced, err := f.Replace(t.Context(), relayertest.PoolID, tx.ID, "test", relayer.Request{
 		To: &f.chain.Accounts[1].Address, Value: big.NewInt(7), Data: []byte{1}, Speed: relayer.Fast,
 	})
 	require.NoError(t, err)
@@ -128,7 +128,7 @@ func TestForeignTransactionThatIsGoneAndWasNotInTheWay(t *testing.T) {
 	f.foreign(0)
 	f.chain.Commit()
 	require.Eventually(t, func() bool {
-		keys, err := f.Ledger.Keys(t.Context())
+		keys, err := f.Store.Keys(t.Context())
 		return err == nil && keys[0].NextNonce == 1
 	}, 20*time.Second, 10*time.Millisecond)
 	f.chain.Fork(parent)
@@ -143,7 +143,7 @@ func TestForeignTransactionThatIsGoneAndWasNotInTheWay(t *testing.T) {
 // cannot outbid it, and the key stays.
 func TestFeeAboveTheNodesCapFails(t *testing.T) {
 	limit := big.NewInt(30_000_000_000)
-	f := setup(t, 1, func(o *relaytest.Options) {
+	f := setup(t, 1, func(o *relayertest.Options) {
 		node := before(t, o)
 		node.SetRules(proxy.Rule{
 			Name: "fee cap", Methods: []string{"eth_sendRawTransaction"},
@@ -151,19 +151,19 @@ func TestFeeAboveTheNodesCapFails(t *testing.T) {
 			When:  proxy.Sends(func(tx *types.Transaction) bool { return tx.Gas() > 1_000_000 }),
 		})
 		o.Sender = func(c *sender.Config) { c.MaxFee = limit }
-		o.Pool = func(c *pool.Config) { c.MaxFee = limit }
+		o.Pool = func(c *service.Config) { c.MaxFee = limit }
 		o.Keeper = func(c *safeguard.Config) { c.Refusals = 1 }
 		o.Tracker = func(c *tracker.Config) {
 			c.StuckAfter, c.BumpAfter = time.Second, map[relayer.Speed]time.Duration{relayer.Fast: 100 * time.Millisecond}
 		}
 	})
-	tx, err := f.Submit(t.Context(), httpapi.Submission{RelayerID: relaytest.PoolID, Caller: "test", Request: relayer.Request{
+	tx, err := f.Submit(t.Context(), api.Submission{RelayerID: relayertest.PoolID, Caller: "test", Request: relayer.Request{
 		To: &f.chain.Accounts[0].Address, Value: big.NewInt(1), GasLimit: 2_000_000, MaxFee: limit, MaxPriorityFee: limit, Speed: relayer.Fast,
 	}})
 	require.NoError(t, err)
 	failed := f.commitUntil(tx, relayer.Failed)
 	require.Equal(t, "whole fee above cap", failed.StatusReason)
-	keys, err := f.Ledger.Keys(t.Context())
+	keys, err := f.Store.Keys(t.Context())
 	require.NoError(t, err)
 	require.True(t, keys[0].Enabled)
 	f.settled()

@@ -10,7 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/rollcall-dev/rollcall/internal/relayer"
-	"github.com/rollcall-dev/rollcall/internal/relayer/ledger"
+	"github.com/rollcall-dev/rollcall/internal/relayer/store"
 )
 
 // payload are what signed bytes do, and offer.
@@ -44,7 +44,7 @@ func samePayload(a, b []byte) (bool, error) {
 
 // restore sees to it that transactions have the contents that were mined: a replacement may lose to what it was to
 // replace. It comes before they are recorded as mined, which is what everybody is told.
-func (r *round) restore(ctx context.Context, sought []ledger.MinedCandidate, found []ledger.Mined) error {
+func (r *round) restore(ctx context.Context, sought []store.MinedCandidate, found []store.Mined) error {
 	several := map[uuid.UUID]bool{}
 	for _, s := range sought {
 		several[s.ID] = len(s.Hashes) > 1
@@ -59,7 +59,7 @@ func (r *round) restore(ctx context.Context, sought []ledger.MinedCandidate, fou
 	if len(ids) == 0 {
 		return nil
 	}
-	attempts, err := r.cfg.Ledger.ReplacedAttempts(ctx, ids, hashes)
+	attempts, err := r.cfg.Store.ReplacedAttempts(ctx, ids, hashes)
 	if err != nil {
 		return err
 	}
@@ -68,7 +68,7 @@ func (r *round) restore(ctx context.Context, sought []ledger.MinedCandidate, fou
 		if err != nil {
 			return err
 		}
-		if err := r.cfg.Ledger.SetMinedPayload(ctx, a.TxID, mined); err != nil {
+		if err := r.cfg.Store.SetMinedPayload(ctx, a.TxID, mined); err != nil {
 			return err
 		}
 	}

@@ -9,9 +9,9 @@ import (
 
 	"github.com/ethereum/go-ethereum/common"
 
-	"github.com/rollcall-dev/rollcall/internal/chain"
+	"github.com/rollcall-dev/rollcall/internal/evm"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
-	"github.com/rollcall-dev/rollcall/internal/relayer/ledger"
+	"github.com/rollcall-dev/rollcall/internal/relayer/store"
 )
 
 const (
@@ -38,7 +38,7 @@ func (r *round) checkCounts(ctx context.Context) error {
 	var suspects []int
 	var addresses []common.Address
 	for i, k := range r.keys {
-		if r.counts[i] = min(r.counts[i], ledger.MaxNonce); r.counts[i] <= k.NextNonce && k.Compared {
+		if r.counts[i] = min(r.counts[i], store.MaxNonce); r.counts[i] <= k.NextNonce && k.Compared {
 			delete(r.ahead, k.Address)
 			continue
 		}
@@ -64,7 +64,7 @@ func (r *round) checkCounts(ctx context.Context) error {
 		return nil
 	}
 	r.freed = true // what waits for these keys
-	return r.cfg.Ledger.Compared(ctx, compared, r.keys[0].Era, r.keys[0].ReadAt)
+	return r.cfg.Store.Compared(ctx, compared, r.keys[0].Era, r.keys[0].ReadAt)
 }
 
 // report is what the endpoints that answer count of one key.
@@ -74,15 +74,15 @@ type report struct {
 	answers              int
 }
 
-func reportsOf(all []chain.Counts, key int, pending bool) (n report) {
+func reportsOf(all []evm.Counts, key int, pending bool) (n report) {
 	for _, c := range all {
 		if c.Err != nil {
 			continue
 		}
-		mined := min(c.Mined[key], ledger.MaxNonce)
+		mined := min(c.Mined[key], store.MaxNonce)
 		count := mined
 		if pending {
-			count = max(mined, min(c.Pending[key], ledger.MaxNonce))
+			count = max(mined, min(c.Pending[key], store.MaxNonce))
 		}
 		if n.answers++; n.answers == 1 {
 			n.mined, n.lowestCount = mined, count
@@ -122,17 +122,17 @@ func (r *round) checkCount(ctx context.Context, i int, n report) (done bool, err
 			a.warned = true
 			log.Warn("endpoints disagree about a key's transactions; the lowest count is used")
 		}
-		a.rounds, a.lowestCount = 0, ledger.MaxNonce // one answer that is too low must not decide for good
+		a.rounds, a.lowestCount = 0, store.MaxNonce // one answer that is too low must not decide for good
 		return true, nil
 	case a.lowestCount-k.NextNonce > r.cfg.MaxNonceJump:
-		stopped, err := r.cfg.Ledger.StopJump(ctx, k.Address, k.Era, a.lowestCount, r.cfg.MaxNonceJump)
+		stopped, err := r.cfg.Store.StopJump(ctx, k.Address, k.Era, a.lowestCount, r.cfg.MaxNonceJump)
 		if stopped {
 			log.Error("key stopped: nodes count many more transactions than were given out; find out who uses the key, then run `rollcall keys resync`",
 				"bound", r.cfg.MaxNonceJump)
 		}
 		return false, err
 	}
-	raised, err := r.cfg.Ledger.AdvanceNonce(ctx, k.Address, k.Era, a.lowestCount)
+	raised, err := r.cfg.Store.AdvanceNonce(ctx, k.Address, k.Era, a.lowestCount)
 	if err != nil {
 		return false, err
 	}
@@ -152,7 +152,7 @@ func (r *round) countOfMost(ctx context.Context, key common.Address) (mined uint
 	var counts []uint64
 	for _, c := range r.cfg.Chain.Counts(ctx, r.head.Hash, []common.Address{key}) {
 		if c.Err == nil {
-			counts = append(counts, min(c.Mined[0], ledger.MaxNonce))
+			counts = append(counts, min(c.Mined[0], store.MaxNonce))
 		}
 	}
 	if len(counts) == 0 {
@@ -166,7 +166,7 @@ func (r *round) countOfMost(ctx context.Context, key common.Address) (mined uint
 // and begun again in each round until it succeeds: a node that is down may take its time to say so. The store gives nothing out
 // until then, and nothing else depends on it: what has a nonce keeps it, and what a key has next only ever rises.
 func (r *round) reconcile(ctx context.Context) error {
-	over, err := r.cfg.Ledger.FailedOver(ctx)
+	over, err := r.cfg.Store.FailedOver(ctx)
 	if err != nil || !over {
 		return err
 	}
@@ -197,7 +197,7 @@ func (r *round) compare(ctx context.Context) error {
 	steady := true
 	for i, address := range r.addresses {
 		was, known := before[address]
-		nonces[i] = min(nonces[i], ledger.MaxNonce)
+		nonces[i] = min(nonces[i], store.MaxNonce)
 		r.reported[address] = nonces[i]
 		steady = steady && known && max(was, nonces[i])-min(was, nonces[i]) <= r.cfg.MaxNonceJump
 	}
@@ -218,7 +218,7 @@ func (r *round) compare(ctx context.Context) error {
 			pending[k.Address] = next
 		}
 	}
-	if err := r.cfg.Ledger.Reconcile(ctx, r.keys[0].Era, pending); err != nil {
+	if err := r.cfg.Store.Reconcile(ctx, r.keys[0].Era, pending); err != nil {
 		return err
 	}
 	r.reported = nil
@@ -231,7 +231,7 @@ func (r *round) stopJump(ctx context.Context, k *relayer.Key, count uint64) (sto
 	if count <= k.NextNonce+r.cfg.MaxNonceJump {
 		return false, nil
 	}
-	if _, err := r.cfg.Ledger.StopJump(ctx, k.Address, k.Era, count, r.cfg.MaxNonceJump); err != nil {
+	if _, err := r.cfg.Store.StopJump(ctx, k.Address, k.Era, count, r.cfg.MaxNonceJump); err != nil {
 		return false, fmt.Errorf("after a failover: %w", err)
 	}
 	return true, nil

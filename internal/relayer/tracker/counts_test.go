@@ -9,12 +9,12 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/stretchr/testify/require"
 
-	"github.com/rollcall-dev/rollcall/internal/chain"
+	"github.com/rollcall-dev/rollcall/internal/evm"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
-	"github.com/rollcall-dev/rollcall/internal/relayer/ledger"
-	"github.com/rollcall-dev/rollcall/internal/relayer/relaytest"
+	"github.com/rollcall-dev/rollcall/internal/relayer/relayertest"
+	"github.com/rollcall-dev/rollcall/internal/relayer/store"
 	"github.com/rollcall-dev/rollcall/internal/relayer/tracker"
-	"github.com/rollcall-dev/rollcall/internal/testchain/proxy"
+	"github.com/rollcall-dev/rollcall/internal/testutil/chain/proxy"
 )
 
 // mined has a node report a count at the block of a round, so many times; 0 is always.
@@ -27,7 +27,7 @@ func mined(count string, times uint64) proxy.Rule {
 // key reads the first key.
 func (f *fixture) key() *relayer.Key {
 	f.t.Helper()
-	keys, err := f.Ledger.Keys(f.t.Context())
+	keys, err := f.Store.Keys(f.t.Context())
 	require.NoError(f.t, err)
 	return keys[0]
 }
@@ -39,7 +39,7 @@ func (f *fixture) executed() {
 }
 
 // rounds returns a channel that receives a tracker's rounds while the test listens.
-func rounds(o *relaytest.Options) <-chan struct{} {
+func rounds(o *relayertest.Options) <-chan struct{} {
 	c := make(chan struct{})
 	edit := o.Tracker
 	o.Tracker = func(cfg *tracker.Config) {
@@ -57,7 +57,7 @@ func TestCheckCounts_FalseOnce_IsIgnored(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var node *proxy.Proxy
 			var done <-chan struct{}
-			f := setup(t, 1, func(o *relaytest.Options) { node, done = before(t, o), rounds(o) })
+			f := setup(t, 1, func(o *relayertest.Options) { node, done = before(t, o), rounds(o) })
 			f.executed()
 			node.SetRules(mined(count, 2))
 			for node.Injected()["count "+count] < 2 {
@@ -78,7 +78,7 @@ func TestCheckCounts_FalseOnce_IsIgnored(t *testing.T) {
 // A count that the only endpoint insists on stops the key above the bound. Nothing is signed for it, and an operator ends it.
 func TestCheckCounts_Jump_StopsTheKey(t *testing.T) {
 	var node *proxy.Proxy
-	f := setup(t, 2, func(o *relaytest.Options) { node = before(t, o) })
+	f := setup(t, 2, func(o *relayertest.Options) { node = before(t, o) })
 	f.executed()
 	key := f.key().Address
 	lie := mined("0x10000000000", 0)
@@ -91,14 +91,14 @@ func TestCheckCounts_Jump_StopsTheKey(t *testing.T) {
 	require.LessOrEqual(t, f.key().NextNonce, uint64(1))
 	require.Eventually(t, func() bool { return strings.Contains(f.Health().Reason, relayer.NonceJump) }, 20*time.Second, 10*time.Millisecond)
 	require.True(t, f.Health().Ready, "there is another key")
-	missing, err := f.Ledger.Gap(t.Context(), key, f.key().Era, 0)
+	missing, err := f.Store.Gap(t.Context(), key, f.key().Era, 0)
 	require.NoError(t, err)
 	require.Zero(t, missing)
 	f.executed() // by the other one
 	node.SetRules()
 	f.executed()
 	require.False(t, f.key().Enabled, "an operator decides")
-	ended, err := f.Ledger.EndJump(t.Context(), key)
+	ended, err := f.Store.EndJump(t.Context(), key)
 	require.NoError(t, err)
 	require.True(t, ended)
 	f.executed()
@@ -113,7 +113,7 @@ func TestCheckCounts_OneEndpointLies_TheOtherDecides(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var node *proxy.Proxy
 			var done <-chan struct{}
-			f := setup(t, 1, func(o *relaytest.Options) {
+			f := setup(t, 1, func(o *relayertest.Options) {
 				honest := o.RPC[0]
 				node, done = before(t, o), rounds(o)
 				o.RPC = append(o.RPC, honest)
@@ -135,7 +135,7 @@ func TestCheckCounts_OneEndpointLies_TheOtherDecides(t *testing.T) {
 
 // Another sender uses the key: what all endpoints agree on raises it, with no gap to fill.
 func TestCheckCounts_OthersUseTheKey_Raises(t *testing.T) {
-	f := setup(t, 1, func(o *relaytest.Options) { o.RPC = append(o.RPC, o.RPC[0]) })
+	f := setup(t, 1, func(o *relayertest.Options) { o.RPC = append(o.RPC, o.RPC[0]) })
 	for nonce := range uint64(3) {
 		f.identical(nonce)
 	}
@@ -148,7 +148,7 @@ func TestCheckCounts_OthersUseTheKey_Raises(t *testing.T) {
 // One answer that is too low, while another sender's transactions are mined, does not keep the key from being raised for good.
 func TestCheckCounts_TooLowOnce_RaisesLater(t *testing.T) {
 	var node *proxy.Proxy
-	f := setup(t, 1, func(o *relaytest.Options) {
+	f := setup(t, 1, func(o *relayertest.Options) {
 		honest := o.RPC[0]
 		node = before(t, o)
 		o.RPC = []string{honest, node.URL()} // rounds read from the first, and only comparisons ask the second
@@ -176,7 +176,7 @@ func TestCheckCounts_AtStart_NothingIsGivenOutBefore(t *testing.T) {
 	f.chain.Commit()
 	held := make(chan struct{})
 	f.options.Tracker = func(c *tracker.Config) { c.Chain = &heldCounts{Chain: c.Chain, held: held} }
-	r := relaytest.Launch(t, f.options)
+	r := relayertest.Launch(t, f.options)
 	f.Relayer = r
 	require.Eventually(t, func() bool {
 		return strings.Contains(r.Health().Reason, "nonces: not compared with the chain yet")
@@ -195,26 +195,26 @@ type heldCounts struct {
 	held <-chan struct{}
 }
 
-func (h *heldCounts) Counts(ctx context.Context, block common.Hash, addrs []common.Address) []chain.Counts {
+func (h *heldCounts) Counts(ctx context.Context, block common.Hash, addrs []common.Address) []evm.Counts {
 	select {
 	case <-h.held:
 		return h.Chain.Counts(ctx, block, addrs)
 	case <-ctx.Done():
-		return []chain.Counts{{Err: ctx.Err()}}
+		return []evm.Counts{{Err: ctx.Err()}}
 	}
 }
 
 // One false count while a database that failed over is compared moves no key.
 func TestCompare_FalseOnce_IsIgnored(t *testing.T) {
 	var node *proxy.Proxy
-	f := setup(t, 1, func(o *relaytest.Options) { node = before(t, o) })
+	f := setup(t, 1, func(o *relayertest.Options) { node = before(t, o) })
 	f.executed()
 	lie := counting("0x10000000000", 1)
 	lie.When = func(c proxy.Call) bool { return strings.Contains(string(c.Params), "pending") }
 	node.SetRules(lie)
 	f.exec(`UPDATE relayer_pools SET timeline = '00000000'`)
 	require.Eventually(t, func() bool {
-		over, err := f.Ledger.FailedOver(t.Context())
+		over, err := f.Store.FailedOver(t.Context())
 		return err == nil && !over
 	}, 20*time.Second, 10*time.Millisecond)
 	require.Equal(t, uint64(1), f.key().NextNonce)
@@ -225,7 +225,7 @@ func TestCompare_FalseOnce_IsIgnored(t *testing.T) {
 // The preferred endpoint counts nothing of a key that another sender has used before. The other endpoint knows that there is no gap.
 func TestFill_OneEndpointCountsTooLow_FillsNothing(t *testing.T) {
 	var node *proxy.Proxy
-	f := setup(t, 1, func(o *relaytest.Options) {
+	f := setup(t, 1, func(o *relayertest.Options) {
 		honest := o.RPC[0]
 		node = before(t, o)
 		o.RPC = append(o.RPC, honest)
@@ -246,13 +246,13 @@ func TestFill_OneEndpointCountsTooLow_FillsNothing(t *testing.T) {
 
 // A gap that was caused before is filled no faster than the limit allows.
 func TestFill_PerHour_IsBounded(t *testing.T) {
-	f := setup(t, 1, func(o *relaytest.Options) {
+	f := setup(t, 1, func(o *relayertest.Options) {
 		o.Tracker = func(c *tracker.Config) { c.NoopsPerHour = 3 }
 	})
 	f.executed()
 	f.exec(`UPDATE relayer_keys SET next_nonce = 1::bigint << 40`)
 	require.Eventually(t, func() bool { return f.key().PendingCount == 3 }, 20*time.Second, 10*time.Millisecond)
-	_, err := f.Ledger.FillNonceGaps(t.Context(), f.key().Address, f.key().Era, 1, 3)
-	require.ErrorIs(t, err, ledger.ErrFillLimit)
+	_, err := f.Store.FillNonceGaps(t.Context(), f.key().Address, f.key().Era, 1, 3)
+	require.ErrorIs(t, err, store.ErrFillLimit)
 	require.Equal(t, 3, f.key().PendingCount)
 }

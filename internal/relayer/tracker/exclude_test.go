@@ -10,14 +10,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/rollcall-dev/rollcall/internal/chain"
+	"github.com/rollcall-dev/rollcall/internal/evm"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
-	"github.com/rollcall-dev/rollcall/internal/relayer/ledger"
-	"github.com/rollcall-dev/rollcall/internal/relayer/relaytest"
+	"github.com/rollcall-dev/rollcall/internal/relayer/relayertest"
+	"github.com/rollcall-dev/rollcall/internal/relayer/store"
 	"github.com/rollcall-dev/rollcall/internal/relayer/tracker"
-	"github.com/rollcall-dev/rollcall/internal/testchain"
-	"github.com/rollcall-dev/rollcall/internal/testchain/proxy"
-	"github.com/rollcall-dev/rollcall/internal/testpostgres"
+	testchain "github.com/rollcall-dev/rollcall/internal/testutil/chain"
+	"github.com/rollcall-dev/rollcall/internal/testutil/chain/proxy"
+	testpostgres "github.com/rollcall-dev/rollcall/internal/testutil/postgres"
 )
 
 // endpoints are proxies that can be moved from one node to another.
@@ -54,7 +54,7 @@ func TestLineage_ForeignEndpoint_IsExcludedWhileMajorityMatches(t *testing.T) {
 		foreign.Commit() // far above the others, which must not look late beside it
 	}
 	e := &endpoints{t: t}
-	f := setup(t, 1, func(o *relaytest.Options) {
+	f := setup(t, 1, func(o *relayertest.Options) {
 		node := o.RPC[0]
 		o.RPC = nil
 		for i := range 3 {
@@ -90,10 +90,10 @@ func TestLineage_ForeignEndpoint_IsExcludedWhileMajorityMatches(t *testing.T) {
 }
 
 // exclusions records them.
-type exclusions map[string]chain.Exclusion
+type exclusions map[string]evm.Exclusion
 
-func (x exclusions) Exclude(endpoint string, e chain.Exclusion) {
-	if x[endpoint] = e; e == (chain.Exclusion{}) {
+func (x exclusions) Exclude(endpoint string, e evm.Exclusion) {
+	if x[endpoint] = e; e == (evm.Exclusion{}) {
 		delete(x, endpoint)
 	}
 }
@@ -102,11 +102,11 @@ func (x exclusions) Exclude(endpoint string, e chain.Exclusion) {
 func TestLineage_Quorum(t *testing.T) {
 	t.Parallel()
 	here, elsewhere := sight{number: 40, branch: 1}, sight{number: 40, branch: 2}
-	store := ledger.New(testpostgres.New(t, testpostgres.Migrated(ledger.Migrations())).Pool(t), ledger.Config{ChainID: 1337, Pool: relaytest.PoolID})
-	_, err := store.InitChain(t.Context(), here.block(0).Hash)
+	another := store.New(testpostgres.New(t, testpostgres.Migrated(store.Migrations())).Pool(t), store.Config{ChainID: 1337, Pool: relayertest.PoolID})
+	_, err := another.InitChain(t.Context(), here.block(0).Hash)
 	require.NoError(t, err)
-	require.NoError(t, store.MoveAnchor(t.Context(), 0, ledger.Block{Number: 9, Hash: here.block(9).Hash}))
-	anchor := map[byte]chain.Anchor{
+	require.NoError(t, another.MoveAnchor(t.Context(), 0, store.Block{Number: 9, Hash: here.block(9).Hash}))
+	anchor := map[byte]evm.Anchor{
 		'm': {Genesis: here.block(0).Hash, Block: here.block(9)},           // matches
 		'r': {Genesis: here.block(0).Hash, Block: elsewhere.block(9)},      // reorganized
 		'g': {Genesis: elsewhere.block(0).Hash, Block: elsewhere.block(9)}, // another genesis block
@@ -138,7 +138,7 @@ func TestLineage_Quorum(t *testing.T) {
 		{"mmm mmd", "", ""},
 	} {
 		o, x := &oracle{onCall: func() {}}, exclusions{}
-		g := tracker.NewLineage(o, store, slog.New(slog.DiscardHandler), x)
+		g := tracker.NewLineage(o, another, slog.New(slog.DiscardHandler), x)
 		for nodes := range strings.SplitSeq(c.nodes, " ") {
 			o.anchors = nil
 			for i, kind := range []byte(nodes) {

@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rollcall-dev/rollcall/internal/relayer"
-	"github.com/rollcall-dev/rollcall/internal/relayer/httpapi"
-	"github.com/rollcall-dev/rollcall/internal/relayer/relaytest"
+	"github.com/rollcall-dev/rollcall/internal/relayer/api"
+	"github.com/rollcall-dev/rollcall/internal/relayer/relayertest"
 	"github.com/rollcall-dev/rollcall/internal/relayer/tracker"
 )
 
@@ -33,7 +33,7 @@ func TestOneNodeIsDownWhenTheDatabaseFailsOver(t *testing.T) {
 	var calls atomic.Int32
 	var answer atomic.Pointer[func(context.Context, []common.Address) ([]uint64, error)]
 	say := func(how func(context.Context, []common.Address) ([]uint64, error)) { answer.Store(&how) }
-	f := setup(t, 1, func(o *relaytest.Options) {
+	f := setup(t, 1, func(o *relayertest.Options) {
 		o.Tracker = func(c *tracker.Config) {
 			c.Everywhere = func(ctx context.Context, keys []common.Address) ([]uint64, error) {
 				calls.Add(1)
@@ -44,7 +44,7 @@ func TestOneNodeIsDownWhenTheDatabaseFailsOver(t *testing.T) {
 	tx := f.send()
 	refused := func() {
 		t.Helper()
-		_, err := f.Submit(t.Context(), httpapi.Submission{RelayerID: relaytest.PoolID, Caller: "test", Request: relayer.Request{
+		_, err := f.Submit(t.Context(), api.Submission{RelayerID: relayertest.PoolID, Caller: "test", Request: relayer.Request{
 			To: &f.chain.Accounts[0].Address, Speed: relayer.Fast,
 		}})
 		require.ErrorIs(t, err, relayer.ErrUnavailable)
@@ -75,7 +75,7 @@ func TestOneNodeIsDownWhenTheDatabaseFailsOver(t *testing.T) {
 
 	say(func(context.Context, []common.Address) ([]uint64, error) { return []uint64{7}, nil })
 	require.Eventually(t, func() bool {
-		over, err := f.Ledger.FailedOver(t.Context())
+		over, err := f.Store.FailedOver(t.Context())
 		return err == nil && !over
 	}, 20*time.Second, 10*time.Millisecond)
 	require.Equal(t, uint64(7), *f.Send(t, f.chain.Accounts[0].Address, 1, nil).Nonce)

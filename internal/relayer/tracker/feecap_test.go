@@ -9,10 +9,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rollcall-dev/rollcall/internal/relayer"
-	"github.com/rollcall-dev/rollcall/internal/relayer/httpapi"
-	"github.com/rollcall-dev/rollcall/internal/relayer/relaytest"
+	"github.com/rollcall-dev/rollcall/internal/relayer/api"
+	"github.com/rollcall-dev/rollcall/internal/relayer/relayertest"
 	"github.com/rollcall-dev/rollcall/internal/relayer/tracker"
-	"github.com/rollcall-dev/rollcall/internal/testchain/proxy"
+	"github.com/rollcall-dev/rollcall/internal/testutil/chain/proxy"
 )
 
 // feeCap is the rule of a node that takes no more than so much for each unit of gas.
@@ -27,7 +27,7 @@ func feeCap(limit *big.Int) proxy.Rule {
 // offered has a transaction accepted that offers so much for each unit of gas.
 func (f *fixture) offered(fee *big.Int) *relayer.Transaction {
 	f.t.Helper()
-	tx, err := f.Submit(f.t.Context(), httpapi.Submission{RelayerID: relaytest.PoolID, Caller: "test", Request: relayer.Request{
+	tx, err := f.Submit(f.t.Context(), api.Submission{RelayerID: relayertest.PoolID, Caller: "test", Request: relayer.Request{
 		To: &f.chain.Accounts[0].Address, Value: big.NewInt(1), MaxFee: fee, MaxPriorityFee: big.NewInt(2_000_000_000), Speed: relayer.Fast,
 	}})
 	require.NoError(f.t, err)
@@ -39,7 +39,7 @@ func (f *fixture) offered(fee *big.Int) *relayer.Transaction {
 func TestBumpAboveTheNodesFeeCap(t *testing.T) {
 	var node *proxy.Proxy
 	fee := big.NewInt(30_000_000_000)
-	f := setup(t, 1, func(o *relaytest.Options) {
+	f := setup(t, 1, func(o *relayertest.Options) {
 		node = before(t, o)
 		node.SetRules(feeCap(fee), known)
 		o.Tracker = func(c *tracker.Config) {
@@ -50,12 +50,12 @@ func TestBumpAboveTheNodesFeeCap(t *testing.T) {
 	f.Reaches(t, tx, relayer.Broadcasted)
 	require.Eventually(t, func() bool { // due to be outbid with each block
 		f.chain.Commit()
-		keys, err := f.Ledger.Keys(t.Context())
+		keys, err := f.Store.Keys(t.Context())
 		return err == nil && !keys[0].StuckSince.IsZero() && f.latest(tx).Number > 1 && node.Injected()["fee cap"] > 5
 	}, 20*time.Second, 200*time.Millisecond)
 	node.SetRules(feeCap(fee)) // the node has lost it, or never had it
 	f.oneIsPending()
-	attempts, err := f.Ledger.Attempts(t.Context(), tx.ID)
+	attempts, err := f.Store.Attempts(t.Context(), tx.ID)
 	require.NoError(t, err)
 	require.Len(t, attempts, 2)
 	now := f.Reaches(t, tx, relayer.Broadcasted)
@@ -69,7 +69,7 @@ func TestBumpAboveTheNodesFeeCap(t *testing.T) {
 func TestFeeAboveOneNodesCap(t *testing.T) {
 	var capped, away *proxy.Proxy
 	fee := big.NewInt(30_000_000_000)
-	f := setup(t, 1, func(o *relaytest.Options) {
+	f := setup(t, 1, func(o *relayertest.Options) {
 		url := o.RPC
 		capped = before(t, o)
 		o.RPC, url = url, o.RPC

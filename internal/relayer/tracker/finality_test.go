@@ -9,19 +9,19 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/rollcall-dev/rollcall/internal/chain"
+	"github.com/rollcall-dev/rollcall/internal/evm"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
-	"github.com/rollcall-dev/rollcall/internal/relayer/relaytest"
+	"github.com/rollcall-dev/rollcall/internal/relayer/relayertest"
 	"github.com/rollcall-dev/rollcall/internal/relayer/tracker"
-	"github.com/rollcall-dev/rollcall/internal/testchain/proxy"
+	"github.com/rollcall-dev/rollcall/internal/testutil/chain/proxy"
 )
 
 // followed has the tracker report the newest block that it has followed to.
-func followed(o *relaytest.Options, edit func(*tracker.Config)) *atomic.Uint64 {
+func followed(o *relayertest.Options, edit func(*tracker.Config)) *atomic.Uint64 {
 	head := new(atomic.Uint64)
 	o.Tracker = func(c *tracker.Config) {
 		edit(c)
-		c.Round = func(_ context.Context, _ []*relayer.Key, h chain.Header) { head.Store(h.Number) }
+		c.Round = func(_ context.Context, _ []*relayer.Key, h evm.Header) { head.Store(h.Number) }
 	}
 	return head
 }
@@ -45,7 +45,7 @@ func (f *fixture) commitTo(number uint64, head *atomic.Uint64) {
 func TestConfirm_FinalizedTag(t *testing.T) {
 	var head *atomic.Uint64
 	var own *proxy.Proxy
-	f := setup(t, 1, func(o *relaytest.Options) {
+	f := setup(t, 1, func(o *relayertest.Options) {
 		own = before(t, o)
 		head = followed(o, func(c *tracker.Config) { c.Finality = "finalized" })
 	})
@@ -78,14 +78,14 @@ func TestMoveAnchor_Depth(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var head *atomic.Uint64
-			f := setup(t, 1, func(o *relaytest.Options) {
+			f := setup(t, 1, func(o *relayertest.Options) {
 				head = followed(o, func(cfg *tracker.Config) { cfg.AnchorDepth = c.depth })
 			})
 			for n := uint64(10); n < c.head; n += 10 {
 				f.commitTo(n, head)
 			}
 			f.commitTo(c.head, head)
-			known, err := f.Ledger.Chain(t.Context())
+			known, err := f.Store.Chain(t.Context())
 			require.NoError(t, err)
 			require.LessOrEqual(t, known.Anchor.Number, c.most)
 			require.GreaterOrEqual(t, known.Anchor.Number, c.least)

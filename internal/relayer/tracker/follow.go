@@ -9,8 +9,8 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/google/uuid"
 
-	"github.com/rollcall-dev/rollcall/internal/chain"
-	"github.com/rollcall-dev/rollcall/internal/relayer/ledger"
+	"github.com/rollcall-dev/rollcall/internal/evm"
+	"github.com/rollcall-dev/rollcall/internal/relayer/store"
 )
 
 const (
@@ -60,7 +60,7 @@ func (r *round) readFinal(ctx context.Context) error {
 	}
 	tagged, err := r.view.Tagged(ctx, r.cfg.Finality)
 	switch {
-	case errors.Is(err, chain.ErrMissing):
+	case errors.Is(err, evm.ErrMissing):
 		if time.Since(r.noTag) > noTagInterval {
 			r.noTag = time.Now()
 			r.cfg.Log.Warn("node has no block of the configured finality: nothing is confirmed", "tag", r.cfg.Finality, "err", err)
@@ -75,8 +75,8 @@ func (r *round) readFinal(ctx context.Context) error {
 }
 
 // reorganize puts back what stands in blocks that are gone, and returns those with transactions that are part of the chain.
-func (r *round) reorganize(ctx context.Context) (canonical []ledger.Block, err error) {
-	blocks, err := r.cfg.Ledger.MinedBlocks(ctx)
+func (r *round) reorganize(ctx context.Context) (canonical []store.Block, err error) {
+	blocks, err := r.cfg.Store.MinedBlocks(ctx)
 	if err != nil || len(blocks) == 0 {
 		return nil, err
 	}
@@ -90,7 +90,7 @@ func (r *round) reorganize(ctx context.Context) (canonical []ledger.Block, err e
 			hashes[h.Number] = h.Hash
 		}
 	}
-	var gone []ledger.Block
+	var gone []store.Block
 	for _, b := range blocks {
 		switch hash, known := hashes[b.Number]; {
 		case !known: // the endpoint is not there yet
@@ -103,7 +103,7 @@ func (r *round) reorganize(ctx context.Context) (canonical []ledger.Block, err e
 	if len(gone) == 0 {
 		return canonical, nil
 	}
-	n, err := r.cfg.Ledger.MarkReorged(ctx, gone)
+	n, err := r.cfg.Store.MarkReorged(ctx, gone)
 	if err != nil {
 		return nil, err
 	}
@@ -115,10 +115,10 @@ func (r *round) reorganize(ctx context.Context) (canonical []ledger.Block, err e
 }
 
 // find looks for what the chain has used the nonce of, and returns the blocks in which it found something.
-func (r *round) find(ctx context.Context) (blocks []ledger.Block, err error) {
+func (r *round) find(ctx context.Context) (blocks []store.Block, err error) {
 	seen := map[common.Hash]bool{}
 	for {
-		sought, err := r.cfg.Ledger.ListMinedCandidates(ctx, r.mined(), soughtLimit)
+		sought, err := r.cfg.Store.ListMinedCandidates(ctx, r.mined(), soughtLimit)
 		if err != nil || len(sought) == 0 {
 			return blocks, err
 		}
@@ -131,14 +131,14 @@ func (r *round) find(ctx context.Context) (blocks []ledger.Block, err error) {
 				return nil, err
 			}
 			r.addRevertData(ctx, found)
-			if err := r.cfg.Ledger.RecordMined(ctx, found); err != nil {
+			if err := r.cfg.Store.RecordMined(ctx, found); err != nil {
 				return nil, err
 			}
 			r.freed = true
 			for _, m := range found {
 				if !seen[m.BlockHash] {
 					seen[m.BlockHash] = true
-					blocks = append(blocks, ledger.Block{Number: m.BlockNumber, Hash: m.BlockHash})
+					blocks = append(blocks, store.Block{Number: m.BlockNumber, Hash: m.BlockHash})
 				}
 			}
 			r.cfg.Log.Debug("transactions mined", "count", len(found), "head", r.head.Number)
@@ -153,7 +153,7 @@ func (r *round) find(ctx context.Context) (blocks []ledger.Block, err error) {
 }
 
 // receipts of whatever stands in blocks that lead to the head.
-func (r *round) receipts(ctx context.Context, sought []ledger.MinedCandidate) ([]ledger.Mined, error) {
+func (r *round) receipts(ctx context.Context, sought []store.MinedCandidate) ([]store.Mined, error) {
 	owner := map[common.Hash]uuid.UUID{}
 	for _, s := range sought {
 		for _, hash := range s.Hashes {
@@ -161,8 +161,8 @@ func (r *round) receipts(ctx context.Context, sought []ledger.MinedCandidate) ([
 		}
 	}
 	times := map[common.Hash]time.Time{r.head.Hash: r.head.Time}
-	var found []ledger.Mined
-	take := func(receipt *chain.Receipt) {
+	var found []store.Mined
+	take := func(receipt *evm.Receipt) {
 		id, ours := owner[receipt.TxHash]
 		if !ours || !receipt.Canonical {
 			return
@@ -172,7 +172,7 @@ func (r *round) receipts(ctx context.Context, sought []ledger.MinedCandidate) ([
 		if price == nil {
 			price = new(big.Int)
 		}
-		found = append(found, ledger.Mined{
+		found = append(found, store.Mined{
 			TxID: id, Hash: receipt.TxHash, BlockNumber: receipt.BlockNumber, BlockHash: receipt.BlockHash, BlockTime: times[receipt.BlockHash],
 			Succeeded: receipt.Succeeded, GasUsed: receipt.GasUsed, GasPrice: price,
 		})
@@ -227,7 +227,7 @@ func (r *round) receipts(ctx context.Context, sought []ledger.MinedCandidate) ([
 }
 
 // blockTimes adds when the receipts' blocks were made.
-func (r *round) blockTimes(ctx context.Context, receipts []*chain.Receipt, times map[common.Hash]time.Time) error {
+func (r *round) blockTimes(ctx context.Context, receipts []*evm.Receipt, times map[common.Hash]time.Time) error {
 	for _, receipt := range receipts {
 		if receipt == nil || !receipt.Canonical {
 			continue
@@ -245,8 +245,8 @@ func (r *round) blockTimes(ctx context.Context, receipts []*chain.Receipt, times
 }
 
 // confirm makes final what stands in those of the blocks, which are part of the chain, that are deep enough.
-func (r *round) confirm(ctx context.Context, canonical []ledger.Block) error {
-	var deep []ledger.Block
+func (r *round) confirm(ctx context.Context, canonical []store.Block) error {
+	var deep []store.Block
 	for _, b := range canonical {
 		if b.Number <= r.final {
 			deep = append(deep, b)
@@ -255,7 +255,7 @@ func (r *round) confirm(ctx context.Context, canonical []ledger.Block) error {
 	if len(deep) == 0 {
 		return nil
 	}
-	if _, err := r.cfg.Ledger.Confirm(ctx, deep); err != nil {
+	if _, err := r.cfg.Store.Confirm(ctx, deep); err != nil {
 		return err
 	}
 	for _, b := range deep {
@@ -280,7 +280,7 @@ func (r *round) checkConfirmed(ctx context.Context) error {
 	r.cfg.Metrics.finalReorgs.Inc()
 	r.cfg.Log.Error("final transactions lost their block in a reorganization: `rollcall keys resync --reorganized` puts their statuses right",
 		"block", number, "before", r.confirmed.Hash, "now", headers[0].Hash)
-	r.confirmed = ledger.Block{}
+	r.confirmed = store.Block{}
 	return nil
 }
 
@@ -299,7 +299,7 @@ func (r *round) moveAnchor(ctx context.Context) error {
 		return nil
 	}
 	finalized, err := r.view.Tagged(ctx, "finalized")
-	if err != nil && !errors.Is(err, chain.ErrMissing) {
+	if err != nil && !errors.Is(err, evm.ErrMissing) {
 		return err
 	}
 	if finalized.Number > 0 { // a chain that tags its genesis block has finalized nothing, or never does
@@ -312,8 +312,8 @@ func (r *round) moveAnchor(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	block := ledger.Block{Number: number, Hash: headers[0].Hash}
-	if err := r.cfg.Ledger.MoveAnchor(ctx, r.keys[0].Era, block); err != nil {
+	block := store.Block{Number: number, Hash: headers[0].Hash}
+	if err := r.cfg.Store.MoveAnchor(ctx, r.keys[0].Era, block); err != nil {
 		return err
 	}
 	r.anchor = block

@@ -8,24 +8,24 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rollcall-dev/rollcall/internal/relayer"
-	"github.com/rollcall-dev/rollcall/internal/relayer/httpapi"
-	"github.com/rollcall-dev/rollcall/internal/relayer/pool"
-	"github.com/rollcall-dev/rollcall/internal/relayer/relaytest"
+	"github.com/rollcall-dev/rollcall/internal/relayer/api"
+	"github.com/rollcall-dev/rollcall/internal/relayer/relayertest"
 	"github.com/rollcall-dev/rollcall/internal/relayer/sender"
+	"github.com/rollcall-dev/rollcall/internal/relayer/service"
 )
 
 // withCap caps the relayer's gas price.
-func withCap(limit *big.Int) func(*relaytest.Options) {
-	return func(o *relaytest.Options) {
+func withCap(limit *big.Int) func(*relayertest.Options) {
+	return func(o *relayertest.Options) {
 		o.Sender = func(c *sender.Config) { c.MaxFee = limit }
-		o.Pool = func(c *pool.Config) { c.MaxFee = limit }
+		o.Pool = func(c *service.Config) { c.MaxFee = limit }
 	}
 }
 
 // atCap submits a transaction whose price is the cap. A zero validUntil is none.
 func (f *fixture) atCap(limit *big.Int, validUntil time.Time) *relayer.Transaction {
 	f.t.Helper()
-	tx, err := f.Submit(f.t.Context(), httpapi.Submission{RelayerID: relaytest.PoolID, Caller: "test", Request: relayer.Request{
+	tx, err := f.Submit(f.t.Context(), api.Submission{RelayerID: relayertest.PoolID, Caller: "test", Request: relayer.Request{
 		To: &f.chain.Accounts[0].Address, Value: big.NewInt(1), MaxFee: limit, MaxPriorityFee: limit, Speed: relayer.Fast, ValidUntil: validUntil,
 	}})
 	require.NoError(f.t, err)
@@ -37,7 +37,7 @@ func (f *fixture) noopIsSent(tx *relayer.Transaction) {
 	f.t.Helper()
 	require.Eventually(f.t, func() bool {
 		last := f.latest(tx)
-		now, err := f.Transaction(f.t.Context(), relaytest.PoolID, tx.ID)
+		now, err := f.Transaction(f.t.Context(), relayertest.PoolID, tx.ID)
 		return err == nil && last.Purpose == relayer.PurposeNoop && now.Status == relayer.Broadcasted && *now.Hash == last.Hash
 	}, 20*time.Second, 10*time.Millisecond)
 }
@@ -47,7 +47,7 @@ func TestCancel_OriginalAtTheCap_DoesNotExecute(t *testing.T) {
 	f := setup(t, 1, withCap(limit))
 	before := f.balance(f.chain.Accounts[0].Address)
 	tx := f.atCap(limit, time.Time{})
-	_, err := f.Cancel(t.Context(), relaytest.PoolID, tx.ID, "test")
+	_, err := f.Cancel(t.Context(), relayertest.PoolID, tx.ID, "test")
 	require.NoError(t, err)
 	f.noopIsSent(tx)
 	f.commitUntil(tx, relayer.Canceled)
@@ -72,7 +72,7 @@ func TestReplace_MarketAboveTheCap_TwiceUnderTheCap(t *testing.T) {
 	f := setup(t, 1, withCap(limit))
 	tx := f.send()
 	for n := range 2 {
-		_, err := f.Replace(t.Context(), relaytest.PoolID, tx.ID, "test", relayer.Request{
+		_, err := f.Replace(t.Context(), relayertest.PoolID, tx.ID, "test", relayer.Request{
 			To: &f.chain.Accounts[1].Address, Value: big.NewInt(int64(2 + n)), Speed: relayer.Fast,
 		})
 		require.NoError(t, err)
@@ -86,7 +86,7 @@ func TestReplace_MarketAboveTheCap_TwiceUnderTheCap(t *testing.T) {
 func TestValidUntil_BaseFeeAboveTheCap_IsHonored(t *testing.T) {
 	f := setup(t, 1, withCap(big.NewInt(600_000_000)))
 	before := f.balance(f.chain.Accounts[0].Address)
-	tx, err := f.Submit(t.Context(), httpapi.Submission{RelayerID: relaytest.PoolID, Caller: "test", Request: relayer.Request{
+	tx, err := f.Submit(t.Context(), api.Submission{RelayerID: relayertest.PoolID, Caller: "test", Request: relayer.Request{
 		To: &f.chain.Accounts[0].Address, Value: big.NewInt(1), Speed: relayer.Fast, ValidUntil: time.Now().Add(2 * time.Second),
 	}})
 	require.NoError(t, err)

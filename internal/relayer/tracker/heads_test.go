@@ -8,18 +8,18 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
-	"github.com/rollcall-dev/rollcall/internal/chain"
+	"github.com/rollcall-dev/rollcall/internal/evm"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
-	"github.com/rollcall-dev/rollcall/internal/relayer/pool"
-	"github.com/rollcall-dev/rollcall/internal/relayer/relaytest"
+	"github.com/rollcall-dev/rollcall/internal/relayer/relayertest"
+	"github.com/rollcall-dev/rollcall/internal/relayer/service"
 	"github.com/rollcall-dev/rollcall/internal/relayer/tracker"
 )
 
 // A subscription's heads are followed when they come: nothing here polls within an hour.
 func TestSubscribedHeadsAreFollowedAtOnce(t *testing.T) {
-	f := setup(t, 1, func(o *relaytest.Options) {
+	f := setup(t, 1, func(o *relayertest.Options) {
 		ws := "ws" + o.RPC[0][len("http"):]
-		o.Chain = func(c *chain.Config) {
+		o.Chain = func(c *evm.Config) {
 			c.Subscribe, c.PollInterval, c.HealthInterval, c.Silence = ws, time.Hour, time.Hour, time.Hour
 		}
 	})
@@ -34,9 +34,9 @@ func TestSubscribedHeadsAreFollowedAtOnce(t *testing.T) {
 }
 
 // startByHeads starts a relayer whose tracker looks at heads alone, and seals blocks until that has compared the keys.
-func (f *fixture) startByHeads() *relaytest.Relayer {
+func (f *fixture) startByHeads() *relayertest.Relayer {
 	f.t.Helper()
-	r := relaytest.Launch(f.t, f.options)
+	r := relayertest.Launch(f.t, f.options)
 	require.Eventually(f.t, func() bool {
 		f.chain.Commit()
 		return r.Health().Ready
@@ -49,8 +49,8 @@ func TestWhatWaitsGetsAPlaceWithTheBlockThatMakesIt(t *testing.T) {
 	f := setup(t, 1)
 	f.Stop()
 	f.options.Tracker = func(c *tracker.Config) { c.Tend, c.ChainIdentity = time.Hour, nil }
-	f.options.Chain = func(c *chain.Config) { c.PollInterval = 10 * time.Millisecond }
-	f.options.Pool = func(c *pool.Config) { c.Cap = 1 }
+	f.options.Chain = func(c *evm.Config) { c.PollInterval = 10 * time.Millisecond }
+	f.options.Pool = func(c *service.Config) { c.Cap = 1 }
 	r := f.startByHeads()
 	var txs []*relayer.Transaction
 	for range 3 {
@@ -85,7 +85,7 @@ func TestNodeBehindTheNewestHeadIsNotAskedWithoutAPause(t *testing.T) {
 	ahead := f.options.RPC[0]
 	behind := before(t, &f.options)
 	f.options.RPC = append(f.options.RPC, ahead)
-	f.options.Chain = func(c *chain.Config) { c.PollInterval, c.HealthInterval = 10*time.Millisecond, 10*time.Millisecond }
+	f.options.Chain = func(c *evm.Config) { c.PollInterval, c.HealthInterval = 10*time.Millisecond, 10*time.Millisecond }
 	f.options.Registry = prometheus.NewRegistry()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -99,7 +99,7 @@ func TestNodeBehindTheNewestHeadIsNotAskedWithoutAPause(t *testing.T) {
 		f.chain.Commit()
 	}
 	behind.SetLag(2)
-	r := relaytest.Launch(t, f.options)
+	r := relayertest.Launch(t, f.options)
 	first := <-l.at
 	for range 5 { // the first one is of a head that was just heard of
 		<-l.at

@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/rollcall-dev/rollcall/internal/chain"
+	"github.com/rollcall-dev/rollcall/internal/evm"
 )
 
 // lease is the right to follow the chain, as this process knows it. Two processes that believe to hold it do no harm.
@@ -32,12 +32,12 @@ func (t *Tracker) claim(ctx context.Context) error {
 	if yielding {
 		free = yieldTends * t.cfg.Tend
 	}
-	ok, epoch, err := t.cfg.Ledger.AcquireTrackerLease(ctx, t.cfg.Name, t.cfg.Term, free)
+	ok, epoch, err := t.cfg.Store.AcquireTrackerLease(ctx, t.cfg.Name, t.cfg.Term, free)
 	if ok && !t.lease.held {
 		if !yielding { // otherwise it is a trial, and there may be one every few seconds
 			t.cfg.Log.Info("following the chain", "epoch", epoch)
 		}
-		t.last, t.hinted, t.heard, t.behind = chain.Header{}, chain.Header{}, time.Time{}, 0
+		t.last, t.hinted, t.heard, t.behind = evm.Header{}, evm.Header{}, time.Time{}, 0
 		t.lease.good = time.Time{}
 		t.forget()
 	}

@@ -6,11 +6,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/rollcall-dev/rollcall/internal/postgres"
+	"github.com/rollcall-dev/rollcall/internal/platform/postgres"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
-	"github.com/rollcall-dev/rollcall/internal/relayer/relaytest"
+	"github.com/rollcall-dev/rollcall/internal/relayer/relayertest"
 	"github.com/rollcall-dev/rollcall/internal/relayer/tracker"
-	"github.com/rollcall-dev/rollcall/internal/testchain/proxy"
+	"github.com/rollcall-dev/rollcall/internal/testutil/chain/proxy"
 )
 
 // holder returns what reads which process has the lease; empty if none has.
@@ -37,7 +37,7 @@ func TestLease_FollowersNodesAreAway_AnotherTakesOver(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var own *proxy.Proxy
 			var node string
-			f := setup(t, 1, func(o *relaytest.Options) {
+			f := setup(t, 1, func(o *relayertest.Options) {
 				node = o.RPC[0]
 				own = before(t, o)
 				o.Tracker = func(c *tracker.Config) { c.Name = "first" }
@@ -51,7 +51,7 @@ func TestLease_FollowersNodesAreAway_AnotherTakesOver(t *testing.T) {
 			o := f.options
 			o.RPC = []string{node}
 			o.Tracker = func(c *tracker.Config) { c.Name = "second" }
-			other := relaytest.Start(t, o)
+			other := relayertest.Start(t, o)
 			fail(own)
 			tx := other.Reaches(t, other.Send(t, f.chain.Accounts[0].Address, 1, nil), relayer.Broadcasted)
 			began := time.Now()
@@ -68,7 +68,7 @@ func TestLease_FollowersNodesAreAway_AnotherTakesOver(t *testing.T) {
 // A process alone goes on as soon as its nodes are back, however long they were away.
 func TestLease_SingleProcess_GoesOnWhenNodesAreBack(t *testing.T) {
 	var own *proxy.Proxy
-	f := setup(t, 1, func(o *relaytest.Options) { own = before(t, o) })
+	f := setup(t, 1, func(o *relayertest.Options) { own = before(t, o) })
 	holder := f.holder()
 	tx := f.send()
 	own.SetDown(true)

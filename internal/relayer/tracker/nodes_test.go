@@ -7,11 +7,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/rollcall-dev/rollcall/internal/chain"
+	"github.com/rollcall-dev/rollcall/internal/evm"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
-	"github.com/rollcall-dev/rollcall/internal/relayer/relaytest"
+	"github.com/rollcall-dev/rollcall/internal/relayer/relayertest"
 	"github.com/rollcall-dev/rollcall/internal/relayer/tracker"
-	"github.com/rollcall-dev/rollcall/internal/testchain/proxy"
+	"github.com/rollcall-dev/rollcall/internal/testutil/chain/proxy"
 )
 
 // refusals are JSON-RPC errors about a node, by the methods that give them.
@@ -35,7 +35,7 @@ func TestTransactionsSettle_FirstEndpointFailsSomeMethods(t *testing.T) {
 	for name, rule := range refusals {
 		t.Run(name, func(t *testing.T) {
 			var broken *proxy.Proxy
-			f := setup(t, 1, func(o *relaytest.Options) {
+			f := setup(t, 1, func(o *relayertest.Options) {
 				well := o.RPC[0]
 				broken = before(t, o)
 				o.RPC = append(o.RPC, well)
@@ -60,11 +60,11 @@ func TestRound_EndpointFails_AnotherIsReadAtOnce(t *testing.T) {
 	broken := before(t, &f.options)
 	f.options.RPC = append(f.options.RPC, well)
 	f.options.Tracker = func(c *tracker.Config) { c.Tend, c.ChainIdentity = time.Hour, nil }
-	f.options.Chain = func(c *chain.Config) { c.PollInterval, c.HealthInterval = 10*time.Millisecond, 10*time.Millisecond }
+	f.options.Chain = func(c *evm.Config) { c.PollInterval, c.HealthInterval = 10*time.Millisecond, 10*time.Millisecond }
 	broken.SetRules(proxy.Rule{
 		Name: "counts", Methods: []string{"eth_getTransactionCount"}, Fault: proxy.Fault{Kind: proxy.Refuse, Code: -32603, Message: "internal error"},
 	})
-	r := relaytest.Launch(t, f.options)
+	r := relayertest.Launch(t, f.options)
 	require.Eventually(t, func() bool {
 		f.chain.Commit() // a key gets nonces after a round, and rounds come with blocks
 		return r.Health().Ready
@@ -81,7 +81,7 @@ func TestRound_EndpointFails_AnotherIsReadAtOnce(t *testing.T) {
 // looked for at once than receipts are asked for one by one.
 func TestTransactionsSettle_ProviderHasNoBlockReceipts(t *testing.T) {
 	var node *proxy.Proxy
-	f := setup(t, 3, func(o *relaytest.Options) { node = before(t, o) })
+	f := setup(t, 3, func(o *relayertest.Options) { node = before(t, o) })
 	node.SetRules(proxy.Rule{
 		Name: "block receipts", Methods: []string{"eth_getBlockReceipts"},
 		Fault: proxy.Fault{Kind: proxy.Refuse, Code: -32600, Message: "eth_getBlockReceipts is not available on your plan"},

@@ -9,9 +9,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rollcall-dev/rollcall/internal/relayer"
-	"github.com/rollcall-dev/rollcall/internal/relayer/httpapi"
-	"github.com/rollcall-dev/rollcall/internal/relayer/relaytest"
-	"github.com/rollcall-dev/rollcall/internal/testchain/proxy"
+	"github.com/rollcall-dev/rollcall/internal/relayer/api"
+	"github.com/rollcall-dev/rollcall/internal/relayer/relayertest"
+	"github.com/rollcall-dev/rollcall/internal/testutil/chain/proxy"
 )
 
 // dearGas is the rule of a node where a transfer costs 60,000 gas before it runs.
@@ -28,7 +28,7 @@ var estimates = proxy.Rule{
 // submitRoomy submits a transaction that a node with the rule dearGas accepts.
 func (f *fixture) submitRoomy() *relayer.Transaction {
 	f.t.Helper()
-	tx, err := f.Submit(f.t.Context(), httpapi.Submission{RelayerID: relaytest.PoolID, Caller: "test", Request: relayer.Request{
+	tx, err := f.Submit(f.t.Context(), api.Submission{RelayerID: relayertest.PoolID, Caller: "test", Request: relayer.Request{
 		To: &f.chain.Accounts[0].Address, Value: big.NewInt(1), GasLimit: 100_000, Speed: relayer.Fast,
 	}})
 	require.NoError(f.t, err)
@@ -43,12 +43,12 @@ func (f *fixture) roomy() *relayer.Transaction {
 
 func TestNoop_IntrinsicGasAbove21000_IsEstimated(t *testing.T) {
 	var node *proxy.Proxy
-	f := setup(t, 1, func(o *relaytest.Options) {
+	f := setup(t, 1, func(o *relayertest.Options) {
 		node = before(t, o)
 		node.SetRules(dearGas, estimates)
 	})
 	tx := f.roomy()
-	_, err := f.Cancel(t.Context(), relaytest.PoolID, tx.ID, "test")
+	_, err := f.Cancel(t.Context(), relayertest.PoolID, tx.ID, "test")
 	require.NoError(t, err)
 	f.noopIsSent(tx)
 	f.commitUntil(tx, relayer.Canceled)
@@ -59,16 +59,16 @@ func TestNoop_IntrinsicGasAbove21000_IsEstimated(t *testing.T) {
 // The node's estimates are too low. The no-op grows until the node accepts it.
 func TestNoop_IntrinsicGasAboveTheEstimate_Grows(t *testing.T) {
 	var node *proxy.Proxy
-	f := setup(t, 1, func(o *relaytest.Options) {
+	f := setup(t, 1, func(o *relayertest.Options) {
 		node = before(t, o)
 		node.SetRules(dearGas)
 	})
 	tx := f.roomy()
-	_, err := f.Cancel(t.Context(), relaytest.PoolID, tx.ID, "test")
+	_, err := f.Cancel(t.Context(), relayertest.PoolID, tx.ID, "test")
 	require.NoError(t, err)
 	f.noopIsSent(tx)
 	f.commitUntil(tx, relayer.Canceled)
-	attempts, err := f.Ledger.Attempts(t.Context(), tx.ID)
+	attempts, err := f.Store.Attempts(t.Context(), tx.ID)
 	require.NoError(t, err)
 	require.Len(t, attempts, 4, "21,000, twice that and twice that again")
 	require.Equal(t, attempts[1].MaxFee, attempts[3].MaxFee, "more gas is not a reason for a higher price")
@@ -78,7 +78,7 @@ func TestNoop_IntrinsicGasAboveTheEstimate_Grows(t *testing.T) {
 // A gap holds up all that follows. It is filled although a transfer costs more than 21,000 gas.
 func TestGap_IntrinsicGasAbove21000_IsFilled(t *testing.T) {
 	var node *proxy.Proxy
-	f := setup(t, 1, func(o *relaytest.Options) {
+	f := setup(t, 1, func(o *relayertest.Options) {
 		node = before(t, o)
 		node.SetRules(dearGas, estimates)
 	})
@@ -86,7 +86,7 @@ func TestGap_IntrinsicGasAbove21000_IsFilled(t *testing.T) {
 	parent := f.head()
 	f.chain.Commit()
 	require.Eventually(t, func() bool {
-		keys, err := f.Ledger.Keys(t.Context())
+		keys, err := f.Store.Keys(t.Context())
 		return err == nil && keys[0].NextNonce == 1
 	}, 20*time.Second, 10*time.Millisecond)
 	f.chain.Fork(parent)

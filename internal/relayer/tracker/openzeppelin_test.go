@@ -13,12 +13,12 @@ import (
 	"github.com/ethereum/go-ethereum/core/types"
 	"github.com/stretchr/testify/require"
 
-	"github.com/rollcall-dev/rollcall/internal/keyring"
-	"github.com/rollcall-dev/rollcall/internal/keyring/keyringtest"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
-	"github.com/rollcall-dev/rollcall/internal/relayer/pool"
-	"github.com/rollcall-dev/rollcall/internal/relayer/relaytest"
-	"github.com/rollcall-dev/rollcall/internal/testchain/proxy"
+	"github.com/rollcall-dev/rollcall/internal/relayer/relayertest"
+	"github.com/rollcall-dev/rollcall/internal/relayer/service"
+	"github.com/rollcall-dev/rollcall/internal/relayer/signer"
+	"github.com/rollcall-dev/rollcall/internal/relayer/signer/signertest"
+	"github.com/rollcall-dev/rollcall/internal/testutil/chain/proxy"
 )
 
 // The tests of this file are faults that were reported to OpenZeppelin's relayer (github.com/OpenZeppelin/openzeppelin-relayer),
@@ -29,7 +29,7 @@ var receiver = common.HexToAddress("0x00000000000000000000000000000000000c0ffe")
 
 // executedOnce seals blocks until all transactions, of 1 wei each, are confirmed. It wants nonces without a gap or a repetition,
 // the first of a key being 0, and each transaction executed once.
-func (f *fixture) executedOnce(r *relaytest.Relayer, txs []*relayer.Transaction) {
+func (f *fixture) executedOnce(r *relayertest.Relayer, txs []*relayer.Transaction) {
 	f.t.Helper()
 	nonces := map[common.Address][]uint64{}
 	for _, tx := range txs {
@@ -37,7 +37,7 @@ func (f *fixture) executedOnce(r *relaytest.Relayer, txs []*relayer.Transaction)
 		require.Eventually(f.t, func() bool {
 			f.chain.Commit()
 			var err error
-			now, err = r.Transaction(f.t.Context(), relaytest.PoolID, tx.ID)
+			now, err = r.Transaction(f.t.Context(), relayertest.PoolID, tx.ID)
 			return err == nil && now.Status == relayer.Confirmed
 		}, 40*time.Second, 50*time.Millisecond, "%s did not get confirmed", tx.ID)
 		nonces[now.From] = append(nonces[now.From], *now.Nonce)
@@ -86,7 +86,7 @@ func unreachable(on *atomic.Bool) proxy.Rule {
 // the other was paused until the relayer had none.
 func TestOpenZeppelin681_NonceTooLowAsInternalError(t *testing.T) {
 	var node *proxy.Proxy
-	f := setup(t, 1, func(o *relaytest.Options) { node = before(t, o) })
+	f := setup(t, 1, func(o *relayertest.Options) { node = before(t, o) })
 	f.chain.Commit() // a lagging node has a block to lag behind
 	node.SetRules(
 		proxy.Rule{Name: "answer lost", Methods: []string{"eth_sendRawTransaction"}, When: proxy.At(1), Fault: proxy.Fault{Kind: proxy.Lose}},
@@ -115,22 +115,22 @@ func TestOpenZeppelin681_NonceTooLowAsInternalError(t *testing.T) {
 // is used past the relayer, twice, while two processes take transactions.
 func TestOpenZeppelin683_CounterIsComparedWithTheChain(t *testing.T) {
 	f := setup(t, 1)
-	other := relaytest.Start(t, f.options)
+	other := relayertest.Start(t, f.options)
 	for range 2 {
-		keys, err := f.Ledger.Keys(t.Context())
+		keys, err := f.Store.Keys(t.Context())
 		require.NoError(t, err)
 		f.foreign(keys[0].NextNonce)
 		f.oneIsPending()
 		f.chain.Commit()
 		require.Eventually(t, func() bool {
 			f.chain.Commit()
-			now, err := f.Ledger.Keys(t.Context())
+			now, err := f.Store.Keys(t.Context())
 			return err == nil && now[0].NextNonce == keys[0].NextNonce+1
 		}, 30*time.Second, 50*time.Millisecond, "the counter does not follow the chain")
 		var sending sync.WaitGroup
 		txs := make([]*relayer.Transaction, 20)
 		for i := range txs {
-			sending.Go(func() { txs[i] = []*relaytest.Relayer{f.Relayer, other}[i%2].Send(t, receiver, 1, nil) })
+			sending.Go(func() { txs[i] = []*relayertest.Relayer{f.Relayer, other}[i%2].Send(t, receiver, 1, nil) })
 		}
 		sending.Wait()
 		used := map[uint64]bool{}
@@ -149,7 +149,7 @@ func TestOpenZeppelin683_CounterIsComparedWithTheChain(t *testing.T) {
 func TestOpenZeppelin818_SendsFailAndTheProcessRestarts(t *testing.T) {
 	var node *proxy.Proxy
 	var down atomic.Bool
-	f := setup(t, 1, func(o *relaytest.Options) { node = before(t, o) })
+	f := setup(t, 1, func(o *relayertest.Options) { node = before(t, o) })
 	node.SetRules(unreachable(&down), strictNonces())
 	down.Store(true)
 	var txs []*relayer.Transaction
@@ -158,7 +158,7 @@ func TestOpenZeppelin818_SendsFailAndTheProcessRestarts(t *testing.T) {
 	}
 	require.Eventually(t, func() bool { return node.Injected()["unreachable"] >= 3 }, 20*time.Second, 10*time.Millisecond)
 	f.Stop()
-	r := relaytest.Start(t, f.options)
+	r := relayertest.Start(t, f.options)
 	for range 4 {
 		txs = append(txs, r.Send(t, receiver, 1, nil))
 	}
@@ -170,13 +170,13 @@ func TestOpenZeppelin818_SendsFailAndTheProcessRestarts(t *testing.T) {
 // transactions were sent again and again, and refused each time.
 func TestOpenZeppelin831_NothingIsSignedForAClaimedNonce(t *testing.T) {
 	var node *proxy.Proxy
-	var remote *keyringtest.Fake
-	f := setup(t, 1, func(o *relaytest.Options) {
+	var remote *signertest.Fake
+	f := setup(t, 1, func(o *relayertest.Options) {
 		node = before(t, o)
-		signer, _ := o.Ring.Signer(o.Ring.Addresses()[0])
-		remote = keyringtest.NewFake(signer)
+		keySigner, _ := o.Ring.Signer(o.Ring.Addresses()[0])
+		remote = signertest.NewFake(keySigner)
 		var err error
-		o.Ring, err = keyring.New(remote)
+		o.Ring, err = signer.New(remote)
 		require.NoError(t, err)
 	})
 	node.SetRules(strictNonces())
@@ -198,8 +198,8 @@ func TestOpenZeppelin831_NothingIsSignedForAClaimedNonce(t *testing.T) {
 // #836: two workers that prepared one transaction at once gave it two nonces, and it was executed twice. Here three processes give out
 // the nonces of whatever waits, and each may sign and send what another has claimed.
 func TestOpenZeppelin836_SeveralProcessesPrepareOneTransaction(t *testing.T) {
-	f := setup(t, 2, func(o *relaytest.Options) { o.Pool = func(c *pool.Config) { c.Cap = 2 } })
-	processes := []*relaytest.Relayer{f.Relayer, relaytest.Start(t, f.options), relaytest.Start(t, f.options)}
+	f := setup(t, 2, func(o *relayertest.Options) { o.Pool = func(c *service.Config) { c.Cap = 2 } })
+	processes := []*relayertest.Relayer{f.Relayer, relayertest.Start(t, f.options), relayertest.Start(t, f.options)}
 	var sending sync.WaitGroup
 	txs := make([]*relayer.Transaction, 30)
 	for i := range txs {
@@ -214,7 +214,7 @@ func TestOpenZeppelin836_SeveralProcessesPrepareOneTransaction(t *testing.T) {
 func TestOpenZeppelin843_TransportErrorsOnAStrictChain(t *testing.T) {
 	var node *proxy.Proxy
 	var down atomic.Bool
-	f := setup(t, 2, func(o *relaytest.Options) { node = before(t, o) })
+	f := setup(t, 2, func(o *relayertest.Options) { node = before(t, o) })
 	node.SetRules(unreachable(&down), strictNonces())
 	var txs []*relayer.Transaction
 	for i := range 40 { // callers do not wait

@@ -7,22 +7,22 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/rollcall-dev/rollcall/internal/keyring/keyringtest"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
-	"github.com/rollcall-dev/rollcall/internal/relayer/httpapi"
-	"github.com/rollcall-dev/rollcall/internal/relayer/relaytest"
-	"github.com/rollcall-dev/rollcall/internal/testchain"
+	"github.com/rollcall-dev/rollcall/internal/relayer/api"
+	"github.com/rollcall-dev/rollcall/internal/relayer/relayertest"
+	"github.com/rollcall-dev/rollcall/internal/relayer/signer/signertest"
+	testchain "github.com/rollcall-dev/rollcall/internal/testutil/chain"
 )
 
 // Two pools on one chain and in one database: each has somebody who follows its transactions.
 func TestEachPoolIsFollowed(t *testing.T) {
 	f := setup(t, 1)
 	other := f.options
-	other.ID, other.Ring = "pond", keyringtest.Ring(t, t.Name()+" pond", 1)
+	other.ID, other.Ring = "pond", signertest.Ring(t, t.Name()+" pond", 1)
 	f.chain.Fund(testchain.Ether(1), other.Ring.Addresses()...)
-	pond := relaytest.Start(t, other)
+	pond := relayertest.Start(t, other)
 	ours := f.send()
-	theirs, err := pond.Submit(t.Context(), httpapi.Submission{RelayerID: "pond", Caller: "test", Request: relayer.Request{
+	theirs, err := pond.Submit(t.Context(), api.Submission{RelayerID: "pond", Caller: "test", Request: relayer.Request{
 		To: &f.chain.Accounts[0].Address, Value: big.NewInt(1), Speed: relayer.Fast,
 	}})
 	require.NoError(t, err)

@@ -7,13 +7,13 @@ import (
 
 	"github.com/ethereum/go-ethereum/common"
 
-	"github.com/rollcall-dev/rollcall/internal/chain"
+	"github.com/rollcall-dev/rollcall/internal/evm"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
-	"github.com/rollcall-dev/rollcall/internal/relayer/ledger"
+	"github.com/rollcall-dev/rollcall/internal/relayer/store"
 )
 
 // lowestOnly are the reasons for which only the lowest nonce of a key is sent again. Nodes would refuse the others likewise.
-var lowestOnly = []string{chain.Underpriced.String(), chain.FeeCapTooLow.String(), chain.InsufficientFunds.String()}
+var lowestOnly = []string{evm.Underpriced.String(), evm.FeeCapTooLow.String(), evm.InsufficientFunds.String()}
 
 // conditions are what a key's refused transactions wait for, as the last tending saw it.
 type conditions struct {
@@ -26,7 +26,7 @@ type conditions struct {
 // eager returns the keys whose refused transactions are sent again before their pause is over, because the reason may have
 // passed: a node is reachable again, fees fell by a tenth, the key has more ether, or a lower nonce was accepted or mined.
 func (r *round) eager(ctx context.Context) ([]common.Address, error) {
-	first, err := r.cfg.Ledger.FirstUnsent(ctx, r.mined())
+	first, err := r.cfg.Store.FirstUnsent(ctx, r.mined())
 	if err != nil {
 		return nil, err
 	}
@@ -52,7 +52,7 @@ func (r *round) feesFell(ctx context.Context) bool {
 	if err != nil {
 		return false
 	}
-	now, most := fees.Price(chain.Fast), r.observations.price
+	now, most := fees.Price(evm.Fast), r.observations.price
 	fell := most != nil && new(big.Int).Mul(now, big.NewInt(10)).Cmp(new(big.Int).Mul(most, big.NewInt(9))) <= 0
 	if most == nil || fell || now.Cmp(most) > 0 {
 		r.observations.price = now
@@ -84,21 +84,21 @@ func (r *round) absent(ctx context.Context, attempts []*relayer.Attempt) ([]*rel
 		return attempts, ctx.Err()
 	}
 	var lacking []*relayer.Attempt
-	var known []ledger.Broadcast
+	var known []store.Broadcast
 	found := map[common.Address]bool{} // whether all of a key's were
 	for i, a := range attempts {
 		if _, ok := found[a.From]; !ok {
 			found[a.From] = true
 		}
 		old := time.Since(a.CreatedAt) > foundTrust*r.cfg.Abandoned
-		if presence[i] == chain.Absent || old && !a.Paused {
+		if presence[i] == evm.Absent || old && !a.Paused {
 			lacking, found[a.From] = append(lacking, a), false
 			continue
 		}
 		if old {
 			continue
 		}
-		known = append(known, ledger.Broadcast{
+		known = append(known, store.Broadcast{
 			TxID: a.TxID, Number: a.Number, From: a.From, Nonce: a.Nonce, Hash: a.Hash, Status: relayer.Broadcasted,
 		})
 	}
@@ -110,5 +110,5 @@ func (r *round) absent(ctx context.Context, attempts []*relayer.Attempt) ([]*rel
 	if len(known) == 0 {
 		return lacking, nil
 	}
-	return lacking, r.cfg.Ledger.RecordBroadcasts(ctx, known)
+	return lacking, r.cfg.Store.RecordBroadcasts(ctx, known)
 }

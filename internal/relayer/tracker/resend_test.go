@@ -11,12 +11,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rollcall-dev/rollcall/internal/relayer"
-	"github.com/rollcall-dev/rollcall/internal/relayer/relaytest"
+	"github.com/rollcall-dev/rollcall/internal/relayer/relayertest"
 	"github.com/rollcall-dev/rollcall/internal/relayer/safeguard"
 	"github.com/rollcall-dev/rollcall/internal/relayer/sender"
 	"github.com/rollcall-dev/rollcall/internal/relayer/tracker"
-	"github.com/rollcall-dev/rollcall/internal/testchain"
-	"github.com/rollcall-dev/rollcall/internal/testchain/proxy"
+	testchain "github.com/rollcall-dev/rollcall/internal/testutil/chain"
+	"github.com/rollcall-dev/rollcall/internal/testutil/chain/proxy"
 )
 
 // refused is the rule of a node that refuses what it is sent.
@@ -55,7 +55,7 @@ func wait(rounds <-chan struct{}, n int) {
 func TestResend_RefusedForFunds_BacksOff(t *testing.T) {
 	var node *proxy.Proxy
 	rounds := make(chan struct{})
-	f := setup(t, 1, func(o *relaytest.Options) {
+	f := setup(t, 1, func(o *relayertest.Options) {
 		node = before(t, o)
 		node.SetRules(refused(lacksFunds))
 		o.Tracker = func(c *tracker.Config) { c.Round = tell(rounds) }
@@ -78,7 +78,7 @@ func TestResend_RefusedForFunds_BacksOff(t *testing.T) {
 func TestResend_PoolFull_BacksOff(t *testing.T) {
 	var node *proxy.Proxy
 	rounds := make(chan struct{})
-	f := setup(t, 1, func(o *relaytest.Options) {
+	f := setup(t, 1, func(o *relayertest.Options) {
 		node = before(t, o)
 		node.SetRules(refused("txpool is full"))
 		o.Tracker = func(c *tracker.Config) { c.Round = tell(rounds) }
@@ -94,7 +94,7 @@ func TestResend_PoolFull_BacksOff(t *testing.T) {
 func TestResend_PendingIsLatest_SendsNothingThatTheNodeHas(t *testing.T) {
 	var sends atomic.Int32
 	rounds := make(chan struct{})
-	f := setup(t, 1, func(o *relaytest.Options) {
+	f := setup(t, 1, func(o *relayertest.Options) {
 		before(t, o).SetRules(pendingIsLatest, counted(&sends))
 		// The node is believed for thirty times as long.
 		o.Tracker = func(c *tracker.Config) { c.Round, c.Abandoned = tell(rounds), 2*time.Second }
@@ -125,7 +125,7 @@ func (f *fixture) arePending(n uint) {
 // A provider claims to have what its node has lost. It is not believed for ever.
 func TestResend_NodeClaimsToKnowWhatItLost_SendsAgain(t *testing.T) {
 	var node *proxy.Proxy
-	f := setup(t, 1, func(o *relaytest.Options) { node = before(t, o) })
+	f := setup(t, 1, func(o *relayertest.Options) { node = before(t, o) })
 	tx := f.send()
 	node.SetRules(proxy.Rule{
 		Name: "remembers", Methods: []string{"eth_getTransactionByHash"}, Fault: proxy.Fault{Kind: proxy.Answer, Result: `{"blockHash": null}`},
@@ -152,13 +152,13 @@ func TestResend_DroppedAgain_SentOnceALowerNonceIsMined(t *testing.T) {
 }
 
 // paused has a refused transaction wait for a minute.
-func paused(o *relaytest.Options) {
+func paused(o *relayertest.Options) {
 	o.Sender = func(c *sender.Config) { c.Pause, c.MaxPause = time.Minute, time.Minute }
 }
 
 func TestResend_KeyIsFunded_AtOnce(t *testing.T) {
 	var node *proxy.Proxy
-	f := setup(t, 1, paused, func(o *relaytest.Options) {
+	f := setup(t, 1, paused, func(o *relayertest.Options) {
 		node = before(t, o)
 		node.SetRules(refused(lacksFunds))
 		o.Keeper = func(c *safeguard.Config) { c.Refusals = 1000 }
@@ -172,7 +172,7 @@ func TestResend_KeyIsFunded_AtOnce(t *testing.T) {
 
 func TestResend_FeesFall_AtOnce(t *testing.T) {
 	var node *proxy.Proxy
-	f := setup(t, 1, paused, func(o *relaytest.Options) {
+	f := setup(t, 1, paused, func(o *relayertest.Options) {
 		node = before(t, o)
 		node.SetRules(refused("max fee per gas less than block base fee"))
 	})
@@ -181,7 +181,7 @@ func TestResend_FeesFall_AtOnce(t *testing.T) {
 	node.SetRules()
 	require.Eventually(t, func() bool {
 		f.chain.Commit() // an empty block lowers the base fee by an eighth
-		now, err := f.Transaction(t.Context(), relaytest.PoolID, tx.ID)
+		now, err := f.Transaction(t.Context(), relayertest.PoolID, tx.ID)
 		return err == nil && now.Status != relayer.Allocated
 	}, 20*time.Second, 500*time.Millisecond)
 }
@@ -190,7 +190,7 @@ func TestResend_FeesFall_AtOnce(t *testing.T) {
 func TestResend_NodeIsBack_AtOnce(t *testing.T) {
 	var node *proxy.Proxy
 	reg := prometheus.NewRegistry()
-	f := setup(t, 1, paused, func(o *relaytest.Options) {
+	f := setup(t, 1, paused, func(o *relayertest.Options) {
 		node = before(t, o)
 		o.Registry = reg
 	})
@@ -198,7 +198,7 @@ func TestResend_NodeIsBack_AtOnce(t *testing.T) {
 	node.SetDown(true)
 	tx := f.submitRoomy()
 	require.Eventually(t, func() bool {
-		now, err := f.Transaction(t.Context(), relaytest.PoolID, tx.ID)
+		now, err := f.Transaction(t.Context(), relayertest.PoolID, tx.ID)
 		return err == nil && (now.StatusReason != "" || now.Status == relayer.Unknown)
 	}, 20*time.Second, 10*time.Millisecond)
 	// The first one may be the tending that was under way.
@@ -210,7 +210,7 @@ func TestResend_NodeIsBack_AtOnce(t *testing.T) {
 // On a chain that takes nonces in their order only, what was refused for that follows as soon as the one before it is taken.
 func TestResend_NonceTooHigh_FollowsWhatWasTaken(t *testing.T) {
 	var node *proxy.Proxy
-	f := setup(t, 1, paused, func(o *relaytest.Options) {
+	f := setup(t, 1, paused, func(o *relayertest.Options) {
 		node = before(t, o)
 		node.SetRules(refused("txpool is full"))
 	})
@@ -220,7 +220,7 @@ func TestResend_NonceTooHigh_FollowsWhatWasTaken(t *testing.T) {
 	second := f.Send(t, f.chain.Accounts[0].Address, 1, nil)
 	require.Eventually(t, func() bool { return node.Injected()["refused"] == 2 }, 20*time.Second, 10*time.Millisecond)
 	node.SetRules()
-	_, err := f.Ledger.RequestBump(t.Context(), first.ID)
+	_, err := f.Store.RequestBump(t.Context(), first.ID)
 	require.NoError(t, err)
 	f.Reaches(t, first, relayer.Broadcasted)
 	f.Reaches(t, second, relayer.Broadcasted)

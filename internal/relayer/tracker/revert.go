@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/rollcall-dev/rollcall/internal/relayer/ledger"
+	"github.com/rollcall-dev/rollcall/internal/relayer/store"
 )
 
 const (
@@ -21,7 +21,7 @@ const (
 
 // addRevertData adds the data to transactions that reverted, where an endpoint provides them in time. Nothing depends on it. The text is
 // that of OpenZeppelin's policy include_revert_data (openzeppelin-relayer #802).
-func (r *round) addRevertData(ctx context.Context, mined []ledger.Mined) {
+func (r *round) addRevertData(ctx context.Context, mined []store.Mined) {
 	if r.cfg.RevertData == nil {
 		return
 	}

@@ -8,13 +8,13 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/stretchr/testify/require"
 
-	"github.com/rollcall-dev/rollcall/internal/chain"
+	"github.com/rollcall-dev/rollcall/internal/evm"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
-	"github.com/rollcall-dev/rollcall/internal/relayer/httpapi"
-	"github.com/rollcall-dev/rollcall/internal/relayer/relaytest"
+	"github.com/rollcall-dev/rollcall/internal/relayer/api"
+	"github.com/rollcall-dev/rollcall/internal/relayer/relayertest"
 	"github.com/rollcall-dev/rollcall/internal/relayer/tracker"
-	"github.com/rollcall-dev/rollcall/internal/testchain/contracts"
-	"github.com/rollcall-dev/rollcall/internal/testchain/proxy"
+	"github.com/rollcall-dev/rollcall/internal/testutil/chain/contracts"
+	"github.com/rollcall-dev/rollcall/internal/testutil/chain/proxy"
 )
 
 // With the policy, the status of a transaction that reverted on the chain has the data. Where no node provides it, and without the
@@ -31,11 +31,11 @@ func TestReverted_TellsTheData(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var node *proxy.Proxy
-			f := setup(t, 1, func(o *relaytest.Options) {
+			f := setup(t, 1, func(o *relayertest.Options) {
 				node = before(t, o)
 				o.Tracker = func(c *tracker.Config) {
 					if test.policy {
-						client, err := chain.Open(chain.Config{ChainID: 1337, Endpoints: o.RPC})
+						client, err := evm.Open(evm.Config{ChainID: 1337, Endpoints: o.RPC})
 						require.NoError(t, err)
 						t.Cleanup(client.Close)
 						c.RevertData = client.RevertData
@@ -49,7 +49,7 @@ func TestReverted_TellsTheData(t *testing.T) {
 			}
 			counter := f.chain.Counter()
 			submit := func(data []byte) *relayer.Transaction {
-				tx, err := f.Submit(t.Context(), httpapi.Submission{RelayerID: relaytest.PoolID, Caller: "test", Request: relayer.Request{
+				tx, err := f.Submit(t.Context(), api.Submission{RelayerID: relayertest.PoolID, Caller: "test", Request: relayer.Request{
 					To: &counter, Data: data, GasLimit: 200_000, Speed: relayer.Fast,
 				}})
 				require.NoError(t, err)

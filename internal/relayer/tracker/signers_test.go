@@ -10,28 +10,28 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/stretchr/testify/require"
 
-	"github.com/rollcall-dev/rollcall/internal/keyring"
-	"github.com/rollcall-dev/rollcall/internal/keyring/keyringtest"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
-	"github.com/rollcall-dev/rollcall/internal/relayer/httpapi"
-	"github.com/rollcall-dev/rollcall/internal/relayer/pool"
-	"github.com/rollcall-dev/rollcall/internal/relayer/relaytest"
+	"github.com/rollcall-dev/rollcall/internal/relayer/api"
+	"github.com/rollcall-dev/rollcall/internal/relayer/relayertest"
+	"github.com/rollcall-dev/rollcall/internal/relayer/service"
+	"github.com/rollcall-dev/rollcall/internal/relayer/signer"
+	"github.com/rollcall-dev/rollcall/internal/relayer/signer/signertest"
 )
 
 // A signer that hangs keeps only its own key waiting: what another's lacks is signed, and what waits for it is sent.
 func TestHangingSignerHoldsUpItsOwnKeyOnly(t *testing.T) {
-	var remote *keyringtest.Fake
-	f := setup(t, 2, func(o *relaytest.Options) {
+	var remote *signertest.Fake
+	f := setup(t, 2, func(o *relayertest.Options) {
 		first, _ := o.Ring.Signer(o.Ring.Addresses()[0])
 		second, _ := o.Ring.Signer(o.Ring.Addresses()[1])
-		remote = keyringtest.NewFake(first)
+		remote = signertest.NewFake(first)
 		var err error
-		o.Ring, err = keyring.New(remote, second)
+		o.Ring, err = signer.New(remote, second)
 		require.NoError(t, err)
-		o.Pool = func(c *pool.Config) { c.Cap = 2 }
+		o.Pool = func(c *service.Config) { c.Cap = 2 }
 	})
 	by := func(key common.Address) *relayer.Transaction {
-		tx, err := f.Submit(t.Context(), httpapi.Submission{RelayerID: strings.ToLower(key.Hex()), Caller: "test", Request: relayer.Request{
+		tx, err := f.Submit(t.Context(), api.Submission{RelayerID: strings.ToLower(key.Hex()), Caller: "test", Request: relayer.Request{
 			To: &f.chain.Accounts[0].Address, Value: big.NewInt(1), Speed: relayer.Fast,
 		}})
 		require.NoError(t, err)
@@ -55,13 +55,13 @@ func TestHangingSignerHoldsUpItsOwnKeyOnly(t *testing.T) {
 			return context.Cause(ctx)
 		}
 	})
-	_, err := f.Ledger.SetIntent(t.Context(), stuck.ID, relayer.IntentCancel, "by a test")
+	_, err := f.Store.SetIntent(t.Context(), stuck.ID, relayer.IntentCancel, "by a test")
 	require.NoError(t, err)
 	<-arrived
-	_, err = f.Ledger.SetIntent(t.Context(), canceled.ID, relayer.IntentCancel, "by a test")
+	_, err = f.Store.SetIntent(t.Context(), canceled.ID, relayer.IntentCancel, "by a test")
 	require.NoError(t, err)
 	for { // until its no-op is signed
-		attempts, err := f.Ledger.Attempts(t.Context(), canceled.ID)
+		attempts, err := f.Store.Attempts(t.Context(), canceled.ID)
 		require.NoError(t, err)
 		require.False(t, gaveUp.Load(), "the other key's signer was waited for")
 		if attempts[len(attempts)-1].Purpose == relayer.PurposeNoop {

@@ -13,40 +13,40 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/rollcall-dev/rollcall/internal/chain"
+	"github.com/rollcall-dev/rollcall/internal/evm"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
-	"github.com/rollcall-dev/rollcall/internal/relayer/ledger"
 	"github.com/rollcall-dev/rollcall/internal/relayer/sender"
+	"github.com/rollcall-dev/rollcall/internal/relayer/store"
 )
 
-// View is one block as one endpoint knows it; [chain.View] is what it is outside of tests.
+// View is one block as one endpoint knows it; [evm.View] is what it is outside of tests.
 type View interface {
-	Header() chain.Header
+	Header() evm.Header
 	Endpoint() string // the name of the one that it reads from
 	Nonces(context.Context, []common.Address) ([]uint64, error)
 	PendingNonces(context.Context, []common.Address) ([]uint64, error)
-	Headers(ctx context.Context, from, to uint64) ([]chain.Header, error)
-	Tagged(ctx context.Context, tag string) (chain.Header, error)
-	Receipts(context.Context, []common.Hash) ([]*chain.Receipt, error)
-	BlockReceipts(context.Context, common.Hash) ([]chain.Receipt, error)
-	Transactions(context.Context, []common.Hash) ([]chain.Presence, error)
-	FindNonce(ctx context.Context, addr common.Address, nonce, low uint64) (chain.Used, error)
+	Headers(ctx context.Context, from, to uint64) ([]evm.Header, error)
+	Tagged(ctx context.Context, tag string) (evm.Header, error)
+	Receipts(context.Context, []common.Hash) ([]*evm.Receipt, error)
+	BlockReceipts(context.Context, common.Hash) ([]evm.Receipt, error)
+	Transactions(context.Context, []common.Hash) ([]evm.Presence, error)
+	FindNonce(ctx context.Context, addr common.Address, nonce, low uint64) (evm.Used, error)
 }
 
 // Chain is what a Tracker needs of the nodes.
 type Chain interface {
 	Latest(context.Context) (View, error)
-	Next(ctx context.Context, after common.Hash) (chain.Header, error)
-	Fees(context.Context) (chain.Fees, error)
-	Counts(ctx context.Context, block common.Hash, addrs []common.Address) []chain.Counts
-	Anchors(ctx context.Context, number uint64, stragglers time.Duration) []chain.Anchor
+	Next(ctx context.Context, after common.Hash) (evm.Header, error)
+	Fees(context.Context) (evm.Fees, error)
+	Counts(ctx context.Context, block common.Hash, addrs []common.Address) []evm.Counts
+	Anchors(ctx context.Context, number uint64, stragglers time.Duration) []evm.Anchor
 	Call(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error)
 }
 
 // Nodes makes a Chain of a client.
-func Nodes(c *chain.Client) Chain { return nodes{c} }
+func Nodes(c *evm.Client) Chain { return nodes{c} }
 
-type nodes struct{ *chain.Client }
+type nodes struct{ *evm.Client }
 
 func (n nodes) Latest(ctx context.Context) (View, error) {
 	v, err := n.Client.Latest(ctx)
@@ -60,10 +60,10 @@ func (n nodes) Latest(ctx context.Context) (View, error) {
 type Config struct {
 	// Name tells this process from the others of the pool, and from its own earlier life.
 	Name   string
-	Ledger *ledger.Ledger
+	Store  *store.Store
 	Sender *sender.Sender
 	Chain  Chain
-	Terms  ledger.AllocationLimits
+	Terms  store.AllocationLimits
 	Log    *slog.Logger
 
 	// Everywhere returns the highest nonce that any node has pending of each key, or an error unless all nodes answered.
@@ -107,21 +107,21 @@ type Config struct {
 	Metrics *Metrics
 	// Round, if not nil, is called after each round that has followed the chain to its head, new or not, with the keys as
 	// they were before it; the next round waits for it.
-	Round func(ctx context.Context, keys []*relayer.Key, head chain.Header)
+	Round func(ctx context.Context, keys []*relayer.Key, head evm.Header)
 }
 
 // Tracker follows the chain. It has one Run.
 type Tracker struct {
 	cfg Config
 
-	last        chain.Header                          // of the last round that succeeded
-	hinted      chain.Header                          // the newest that was heard of; the node that is asked may be behind it
-	heard       time.Time                             // when one was heard of that was not followed yet; zero: none is
-	behind      int                                   // looks in a row that did not get to it
-	unexplained map[ledger.KeyNonce]*unexplainedNonce // used nonces whose transaction was not found
-	anchor      ledger.Block
+	last        evm.Header                           // of the last round that succeeded
+	hinted      evm.Header                           // the newest that was heard of; the node that is asked may be behind it
+	heard       time.Time                            // when one was heard of that was not followed yet; zero: none is
+	behind      int                                  // looks in a row that did not get to it
+	unexplained map[store.KeyNonce]*unexplainedNonce // used nonces whose transaction was not found
+	anchor      store.Block
 	// confirmed is the newest block whose transactions this process has made final since it follows.
-	confirmed ledger.Block
+	confirmed store.Block
 	noTag     time.Time                 // when it was last logged that the node has no block of the tag
 	ahead     map[common.Address]*ahead // keys that have more transactions than were given out
 
@@ -208,7 +208,7 @@ func New(cfg Config) *Tracker {
 
 // forget begins observing again.
 func (t *Tracker) forget() {
-	t.unexplained, t.confirmed, t.ahead = map[ledger.KeyNonce]*unexplainedNonce{}, ledger.Block{}, map[common.Address]*ahead{}
+	t.unexplained, t.confirmed, t.ahead = map[store.KeyNonce]*unexplainedNonce{}, store.Block{}, map[common.Address]*ahead{}
 	t.strandedKeys = common.Address{}
 	// The tending goroutine may still have the old one.
 	t.observations = &observations{found: map[common.Address]time.Time{}, resent: map[common.Address]uint64{}, conditions: map[common.Address]conditions{}}
@@ -225,7 +225,7 @@ func (t *Tracker) Run(ctx context.Context) error {
 			if err = t.cfg.ChainIdentity.Err(); err != nil {
 				level = slog.LevelDebug // the Lineage, and the endpoints, log the cause
 				// It may be another chain when it is ready again.
-				t.last, t.anchor, t.confirmed = chain.Header{}, ledger.Block{}, ledger.Block{}
+				t.last, t.anchor, t.confirmed = evm.Header{}, store.Block{}, store.Block{}
 			}
 		}
 		if err == nil {
@@ -260,7 +260,7 @@ func (t *Tracker) leave(ctx context.Context) {
 	t.cfg.Metrics.idle()
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	if err := t.cfg.Ledger.ReleaseTrackerLease(ctx, t.cfg.Name); err != nil {
+	if err := t.cfg.Store.ReleaseTrackerLease(ctx, t.cfg.Name); err != nil {
 		t.cfg.Log.Warn("lease not released; it expires by itself", "err", err)
 	}
 }
@@ -303,7 +303,7 @@ func (t *Tracker) round(ctx context.Context) error {
 	var failed error
 	for tried := map[string]bool{}; ; {
 		// First, since what is decided from the view holds in the era that was before it.
-		all, err := t.cfg.Ledger.Keys(ctx)
+		all, err := t.cfg.Store.Keys(ctx)
 		if err != nil {
 			return err
 		}
@@ -316,7 +316,7 @@ func (t *Tracker) round(ctx context.Context) error {
 		}
 		tried[view.Endpoint()] = true
 		failed = t.roundFrom(ctx, view, all)
-		if failed == nil || ctx.Err() != nil || !chain.IsNoAnswer(failed) && !errors.Is(failed, chain.ErrStale) {
+		if failed == nil || ctx.Err() != nil || !evm.IsNoAnswer(failed) && !errors.Is(failed, evm.ErrStale) {
 			return failed
 		}
 	}
@@ -324,7 +324,7 @@ func (t *Tracker) round(ctx context.Context) error {
 
 // roundFrom does a round from one endpoint's view.
 func (t *Tracker) roundFrom(ctx context.Context, view View, all []*relayer.Key) error {
-	r := &round{Tracker: t, view: view, head: view.Header(), keys: all, observations: t.observations, blocks: map[common.Hash][]chain.Receipt{}}
+	r := &round{Tracker: t, view: view, head: view.Header(), keys: all, observations: t.observations, blocks: map[common.Hash][]evm.Receipt{}}
 	if len(all) == 0 {
 		t.last = r.head // nothing to do before the next one
 		return nil
@@ -412,14 +412,14 @@ func (t *Tracker) tryGo(place chan struct{}, do func()) (begun bool) {
 type round struct {
 	*Tracker
 	view         View
-	head         chain.Header
+	head         evm.Header
 	keys         []*relayer.Key
 	addresses    []common.Address
-	counts       []uint64                        // mined, of each key
-	blocks       map[common.Hash][]chain.Receipt // that were read
-	freed        bool                            // places of keys, by what was mined
-	final        uint64                          // number of the newest final block; 0 while there is none
-	recovered    bool                            // rounds failed before this one
+	counts       []uint64                      // mined, of each key
+	blocks       map[common.Hash][]evm.Receipt // that were read
+	freed        bool                          // places of keys, by what was mined
+	final        uint64                        // number of the newest final block; 0 while there is none
+	recovered    bool                          // rounds failed before this one
 	observations *observations
 }
 
@@ -437,10 +437,10 @@ func (r *round) used(key common.Address, nonce uint64) bool {
 }
 
 // mined are the nonces that each key has used up, as the first one that it has not.
-func (r *round) mined() []ledger.KeyNonce {
-	froms := make([]ledger.KeyNonce, len(r.keys))
+func (r *round) mined() []store.KeyNonce {
+	froms := make([]store.KeyNonce, len(r.keys))
 	for i, k := range r.keys {
-		froms[i] = ledger.KeyNonce{Key: k.Address, Nonce: r.counts[i]}
+		froms[i] = store.KeyNonce{Key: k.Address, Nonce: r.counts[i]}
 	}
 	return froms
 }

@@ -12,18 +12,18 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
-	"github.com/rollcall-dev/rollcall/internal/keyring"
-	"github.com/rollcall-dev/rollcall/internal/keyring/keyringtest"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
-	"github.com/rollcall-dev/rollcall/internal/relayer/httpapi"
-	"github.com/rollcall-dev/rollcall/internal/relayer/ledger"
-	"github.com/rollcall-dev/rollcall/internal/relayer/pool"
-	"github.com/rollcall-dev/rollcall/internal/relayer/relaytest"
+	"github.com/rollcall-dev/rollcall/internal/relayer/api"
+	"github.com/rollcall-dev/rollcall/internal/relayer/relayertest"
 	"github.com/rollcall-dev/rollcall/internal/relayer/sender"
+	"github.com/rollcall-dev/rollcall/internal/relayer/service"
+	"github.com/rollcall-dev/rollcall/internal/relayer/signer"
+	"github.com/rollcall-dev/rollcall/internal/relayer/signer/signertest"
+	"github.com/rollcall-dev/rollcall/internal/relayer/store"
 	"github.com/rollcall-dev/rollcall/internal/relayer/tracker"
-	"github.com/rollcall-dev/rollcall/internal/testchain"
-	"github.com/rollcall-dev/rollcall/internal/testchain/proxy"
-	"github.com/rollcall-dev/rollcall/internal/testpostgres"
+	testchain "github.com/rollcall-dev/rollcall/internal/testutil/chain"
+	"github.com/rollcall-dev/rollcall/internal/testutil/chain/proxy"
+	testpostgres "github.com/rollcall-dev/rollcall/internal/testutil/postgres"
 )
 
 func TestMain(m *testing.M) {
@@ -34,23 +34,23 @@ func TestMain(m *testing.M) {
 type fixture struct {
 	t     *testing.T
 	chain *testchain.Chain
-	ring  *keyring.Ring
-	*relaytest.Relayer
-	options relaytest.Options
+	ring  *signer.Ring
+	*relayertest.Relayer
+	options relayertest.Options
 }
 
-func setup(t *testing.T, keys int, edit ...func(*relaytest.Options)) *fixture {
+func setup(t *testing.T, keys int, edit ...func(*relayertest.Options)) *fixture {
 	t.Helper()
 	t.Parallel()
-	f := &fixture{t: t, chain: testchain.Simulated(t, testchain.SimulatedOptions{}), ring: keyringtest.Ring(t, t.Name(), keys)}
+	f := &fixture{t: t, chain: testchain.Simulated(t, testchain.SimulatedOptions{}), ring: signertest.Ring(t, t.Name(), keys)}
 	f.chain.Fund(testchain.Ether(100), f.ring.Addresses()...)
-	f.options = relaytest.Options{
-		DatabaseURL: testpostgres.New(t, testpostgres.Migrated(ledger.Migrations())).URL(), RPC: []string{f.chain.URL()}, Ring: f.ring,
+	f.options = relayertest.Options{
+		DatabaseURL: testpostgres.New(t, testpostgres.Migrated(store.Migrations())).URL(), RPC: []string{f.chain.URL()}, Ring: f.ring,
 	}
 	for _, e := range edit {
 		e(&f.options)
 	}
-	f.Relayer = relaytest.Start(t, f.options)
+	f.Relayer = relayertest.Start(t, f.options)
 	return f
 }
 
@@ -88,7 +88,7 @@ func (f *fixture) head() common.Hash {
 func (f *fixture) settled() {
 	f.t.Helper()
 	require.Eventually(f.t, func() bool {
-		keys, err := f.Ledger.Keys(f.t.Context())
+		keys, err := f.Store.Keys(f.t.Context())
 		if err != nil {
 			return false
 		}
@@ -118,7 +118,7 @@ func TestReorganizedIsMinedAgain(t *testing.T) {
 	require.Greater(t, again.Revision, mined.Revision)
 	require.Eventually(t, func() bool {
 		f.chain.Commit()
-		now, err := f.Transaction(t.Context(), relaytest.PoolID, tx.ID)
+		now, err := f.Transaction(t.Context(), relayertest.PoolID, tx.ID)
 		return err == nil && now.Status == relayer.Confirmed
 	}, 20*time.Second, 200*time.Millisecond)
 	require.Equal(t, int64(1), new(big.Int).Sub(f.balance(to), before).Int64())
@@ -139,7 +139,7 @@ func TestCanceledBeforeItIsMined(t *testing.T) {
 	f := setup(t, 1)
 	before := f.balance(f.chain.Accounts[0].Address)
 	tx := f.send()
-	canceled, err := f.Cancel(t.Context(), relaytest.PoolID, tx.ID, "test")
+	canceled, err := f.Cancel(t.Context(), relayertest.PoolID, tx.ID, "test")
 	require.NoError(t, err)
 	require.Equal(t, relayer.IntentCancel, canceled.Intent)
 	f.chain.Commit()
@@ -148,7 +148,7 @@ func TestCanceledBeforeItIsMined(t *testing.T) {
 	f.Reaches(t, tx, relayer.Canceled)
 	require.Zero(t, f.balance(f.chain.Accounts[0].Address).Cmp(before))
 	var state *relayer.StateError
-	_, err = f.Cancel(t.Context(), relaytest.PoolID, tx.ID, "test")
+	_, err = f.Cancel(t.Context(), relayertest.PoolID, tx.ID, "test")
 	require.ErrorAs(t, err, &state)
 	f.settled()
 }
@@ -158,7 +158,7 @@ func TestReplacedContentsAreMined(t *testing.T) {
 	to := f.chain.Accounts[0].Address
 	before := f.balance(to)
 	tx := f.send()
-	replaced, err := f.Replace(t.Context(), relaytest.PoolID, tx.ID, "test", relayer.Request{
+	replaced, err := f.Replace(t.Context(), relayertest.PoolID, tx.ID, "test", relayer.Request{
 		To: &to, Value: big.NewInt(7), Speed: relayer.Fast,
 	})
 	require.NoError(t, err)
@@ -174,17 +174,17 @@ func TestExpiredGivesItsNonceAway(t *testing.T) {
 	f := setup(t, 1)
 	to := f.chain.Accounts[0].Address
 	before := f.balance(to)
-	tx, err := f.Submit(t.Context(), httpapi.Submission{RelayerID: relaytest.PoolID, Caller: "test", Request: relayer.Request{
+	tx, err := f.Submit(t.Context(), api.Submission{RelayerID: relayertest.PoolID, Caller: "test", Request: relayer.Request{
 		To: &to, Value: big.NewInt(1), Speed: relayer.Fast, ValidUntil: time.Now().Add(time.Second),
 	}})
 	require.NoError(t, err)
 	require.Eventually(t, func() bool {
-		attempts, err := f.Ledger.Attempts(t.Context(), tx.ID)
+		attempts, err := f.Store.Attempts(t.Context(), tx.ID)
 		return err == nil && len(attempts) > 0 && attempts[len(attempts)-1].Purpose == relayer.PurposeNoop
 	}, 20*time.Second, 20*time.Millisecond)
 	require.Eventually(t, func() bool {
 		f.chain.Commit()
-		now, err := f.Transaction(t.Context(), relaytest.PoolID, tx.ID)
+		now, err := f.Transaction(t.Context(), relayertest.PoolID, tx.ID)
 		return err == nil && now.Status == relayer.Expired
 	}, 20*time.Second, 100*time.Millisecond)
 	require.Zero(t, f.balance(to).Cmp(before))
@@ -195,11 +195,11 @@ func TestExpiredGivesItsNonceAway(t *testing.T) {
 func TestStuckIsBumpedUpToTheCap(t *testing.T) {
 	var node *proxy.Proxy
 	limit := big.NewInt(10_000_000_000)
-	f := setup(t, 1, func(o *relaytest.Options) {
+	f := setup(t, 1, func(o *relayertest.Options) {
 		node = before(t, o)
 		node.SetRules(known)
 		o.Sender = func(c *sender.Config) { c.MaxFee = limit }
-		o.Pool = func(c *pool.Config) { c.MaxFee = limit }
+		o.Pool = func(c *service.Config) { c.MaxFee = limit }
 		o.Tracker = func(c *tracker.Config) {
 			c.BumpAfter = map[relayer.Speed]time.Duration{relayer.Fast: 100 * time.Millisecond}
 		}
@@ -210,7 +210,7 @@ func TestStuckIsBumpedUpToTheCap(t *testing.T) {
 	require.Eventually(t, func() (done bool) {
 		f.chain.Commit()
 		var err error
-		attempts, err = f.Ledger.Attempts(t.Context(), tx.ID)
+		attempts, err = f.Store.Attempts(t.Context(), tx.ID)
 		require.NoError(t, err)
 		last := attempts[len(attempts)-1].MaxFee
 		return new(big.Int).Div(new(big.Int).Mul(last, big.NewInt(110)), big.NewInt(100)).Cmp(limit) > 0
@@ -226,7 +226,7 @@ func TestStuckIsBumpedUpToTheCap(t *testing.T) {
 			require.GreaterOrEqual(t, new(big.Int).Mul(pair[1], big.NewInt(100)).Cmp(least), 0, "attempt %d", a.Number)
 		}
 	}
-	others, err := f.Ledger.Attempts(t.Context(), next.ID)
+	others, err := f.Store.Attempts(t.Context(), next.ID)
 	require.NoError(t, err)
 	require.Len(t, others, 1) // it only waits behind the first
 	node.SetRules()
@@ -240,10 +240,10 @@ func TestForeignTransactionDisplacesOurs(t *testing.T) {
 	to := f.chain.Accounts[0].Address
 	before := f.balance(to)
 	tx := f.send()
-	signer := f.ring
-	address := signer.Addresses()[0]
-	key, _ := signer.Signer(address)
-	foreign, err := keyring.SignTx(t.Context(), key, types.NewTx(&types.DynamicFeeTx{
+	ring := f.ring
+	address := ring.Addresses()[0]
+	key, _ := ring.Signer(address)
+	foreign, err := signer.SignTx(t.Context(), key, types.NewTx(&types.DynamicFeeTx{
 		ChainID: big.NewInt(1337), Nonce: *tx.Nonce, To: &to, Value: big.NewInt(1000), Gas: 21000,
 		GasFeeCap: big.NewInt(90_000_000_000), GasTipCap: big.NewInt(50_000_000_000),
 	}), big.NewInt(1337))
@@ -252,10 +252,10 @@ func TestForeignTransactionDisplacesOurs(t *testing.T) {
 	f.chain.Commit()
 	require.Eventually(t, func() bool {
 		f.chain.Commit()
-		now, err := f.Transaction(t.Context(), relaytest.PoolID, tx.ID)
+		now, err := f.Transaction(t.Context(), relayertest.PoolID, tx.ID)
 		return err == nil && now.Status == relayer.Confirmed
 	}, 20*time.Second, 200*time.Millisecond)
-	now, err := f.Transaction(t.Context(), relaytest.PoolID, tx.ID)
+	now, err := f.Transaction(t.Context(), relayertest.PoolID, tx.ID)
 	require.NoError(t, err)
 	require.Equal(t, *tx.Nonce+1, *now.Nonce)
 	require.Equal(t, int64(1001), new(big.Int).Sub(f.balance(to), before).Int64())
@@ -269,14 +269,14 @@ func TestAnotherHistoryIsRefused(t *testing.T) {
 	f.Stop()
 	other := testchain.Simulated(t, testchain.SimulatedOptions{})
 	f.options.RPC = []string{other.URL()}
-	r := relaytest.Launch(t, f.options)
+	r := relayertest.Launch(t, f.options)
 	require.Eventually(t, func() bool {
 		h := r.Health()
 		return !h.Ready && len(h.Components) > 0 && r.Lineage.Err() != nil && len(h.Reason) > 0 &&
 			r.Lineage.Err().Error() != "no node has confirmed yet that the chain is the one that transactions were sent on"
 	}, 20*time.Second, 20*time.Millisecond)
 	require.ErrorContains(t, r.Lineage.Err(), "another history")
-	_, err := r.Submit(t.Context(), httpapi.Submission{RelayerID: relaytest.PoolID, Caller: "test", Request: relayer.Request{
+	_, err := r.Submit(t.Context(), api.Submission{RelayerID: relayertest.PoolID, Caller: "test", Request: relayer.Request{
 		To: &common.Address{}, Value: big.NewInt(1), Speed: relayer.Fast,
 	}})
 	require.ErrorIs(t, err, relayer.ErrUnavailable)
@@ -284,9 +284,9 @@ func TestAnotherHistoryIsRefused(t *testing.T) {
 	require.NoError(t, err)
 	require.Zero(t, count)
 	// An operator's word.
-	known, err := r.Ledger.Chain(t.Context())
+	known, err := r.Store.Chain(t.Context())
 	require.NoError(t, err)
-	dropped, err := tracker.StartOver(t.Context(), r.Client, r.Ledger, known)
+	dropped, err := tracker.StartOver(t.Context(), r.Client, r.Store, known)
 	require.NoError(t, err)
 	require.Equal(t, 1, dropped)
 	require.Eventually(t, func() bool { return r.Lineage.Err() == nil }, 20*time.Second, 20*time.Millisecond)

@@ -1,9 +1,0 @@
-package dev
-
-import "syscall"
-
-// childAttributes keep the terminal's Ctrl-C from the children, which the supervisor stops in order, and end
-// them with it.
-func childAttributes() *syscall.SysProcAttr {
-	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-}

@@ -1,0 +1,185 @@
+package supervisor
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// A "rollcall dev kill" asks the supervisor, over a socket in the data folder: only it knows who leads and may
+// keep what was killed dead, and a pid from a file could by now be another process's.
+
+var (
+	// ErrNotRunning says that no cluster runs from the data folder.
+	ErrNotRunning = errors.New("no cluster runs there")
+	// ErrStarting says that one is being started.
+	ErrStarting = errors.New("the cluster there is being started; try again when it has printed where everything is")
+)
+
+// Absent is why there is nothing to talk to in the data folder: ErrStarting or ErrNotRunning.
+func Absent(data string) error {
+	if locked(data) {
+		return ErrStarting
+	}
+	return ErrNotRunning
+}
+
+// Result of a control command.
+type Result struct {
+	// Member is the process's name: who leads, where "leader" was asked for.
+	Member string `json:"member"`
+	PID    int    `json:"pid"`
+}
+
+const controlLimit = 15 * time.Second
+
+// Kill ends a member as a crash would: "leader", or an id from dev.json.
+func Kill(ctx context.Context, data, member string) (Result, error) {
+	return command(ctx, data, "kill", member)
+}
+
+// Start starts a member again, and waits until it serves.
+func Start(ctx context.Context, data, member string) (Result, error) {
+	return command(ctx, data, "start", member)
+}
+
+func command(ctx context.Context, data, verb, member string) (Result, error) {
+	socket, err := socketPath(data)
+	if err != nil {
+		return Result{}, err
+	}
+	transport := &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", socket)
+		},
+	}
+	ctx, cancel := context.WithTimeout(ctx, controlLimit)
+	defer cancel()
+	target := "http://dev/" + verb + "?member=" + url.QueryEscape(member)
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, target, nil)
+	if err != nil {
+		return Result{}, err
+	}
+	res, err := transport.RoundTrip(req)
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
+		return Result{}, Absent(data)
+	case errors.Is(err, context.DeadlineExceeded):
+		return Result{}, fmt.Errorf("the supervisor did not answer within %v; see %s", controlLimit, filepath.Join(data, "logs"))
+	case err != nil:
+		return Result{}, err
+	}
+	defer res.Body.Close()
+	var answer struct {
+		Result
+		Error string `json:"error"`
+	}
+	if err := json.NewDecoder(res.Body).Decode(&answer); err != nil {
+		return Result{}, fmt.Errorf("answer of the supervisor: %w", err)
+	}
+	if answer.Error != "" {
+		return answer.Result, errors.New(answer.Error)
+	}
+	return answer.Result, nil
+}
+
+// socketPath is in the data folder, unless that is deeper than a socket's name may be long.
+func socketPath(data string) (string, error) {
+	const longest = 100
+	abs, err := filepath.Abs(data)
+	if err != nil {
+		return "", err
+	}
+	if path := filepath.Join(abs, "control.sock"); len(path) <= longest {
+		return path, nil
+	}
+	sum := sha256.Sum256([]byte(abs))
+	return filepath.Join(os.TempDir(), fmt.Sprintf("rollcall-dev-%x.sock", sum[:8])), nil
+}
+
+// listenControl opens the socket for commands.
+func (s *supervisor) listenControl(ctx context.Context) (net.Listener, error) {
+	socket, err := socketPath(s.cfg.Data)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Remove(socket); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	listener, err := new(net.ListenConfig).Listen(ctx, "unix", socket)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Chmod(socket, 0o600); err != nil {
+		return nil, errors.Join(err, listener.Close())
+	}
+	return listener, nil
+}
+
+// serveControl answers commands until ctx ends, and those under way have.
+func (s *supervisor) serveControl(ctx context.Context, listener net.Listener) error {
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /kill", s.control(func(_ context.Context, m *member) (int, error) { return s.kill(m) }))
+	mux.HandleFunc("POST /start", s.control(func(ctx context.Context, m *member) (int, error) {
+		r, err := s.start(ctx, m)
+		if err != nil {
+			return 0, err
+		}
+		if err := r.await(ctx, m.ready); err != nil {
+			return 0, fmt.Errorf("%s did not start: %w: %s", m.id, err, lastLine(s.logPath(m)))
+		}
+		s.printf("%s was started", m.id)
+		if m.kind == kindChain {
+			s.printf("it is another chain, on which the relayers send nothing; stop the cluster and start it to begin their data anew, too")
+		}
+		return r.pid(), nil
+	}))
+	server := &http.Server{
+		Handler:           mux,
+		ReadHeaderTimeout: time.Second,
+		BaseContext:       func(net.Listener) context.Context { return ctx },
+	}
+	stopped := make(chan struct{})
+	defer context.AfterFunc(ctx, func() {
+		defer close(stopped)
+		// Commands end with ctx; no client holds this up for longer than it may take over a request's head.
+		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+		defer cancel()
+		if server.Shutdown(limited) != nil {
+			_ = server.Close()
+		}
+	})()
+	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	<-stopped // Serve does not wait for it
+	return nil
+}
+
+func (s *supervisor) control(do func(context.Context, *member) (pid int, err error)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		answer := map[string]any{}
+		m, err := s.find(r.Context(), strings.TrimSpace(r.FormValue("member")))
+		if err == nil {
+			answer["member"] = m.id
+			answer["pid"], err = do(r.Context(), m)
+		}
+		if err != nil {
+			answer["error"] = err.Error()
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(answer)
+	}
+}

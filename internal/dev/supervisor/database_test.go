@@ -1,0 +1,34 @@
+package supervisor
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Root's PostgreSQL has its files outside of the cluster's folder, and leaves none of them there.
+func TestTheDatabaseLeavesNothingOutsideOfTheData(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	data := t.TempDir()
+	d := &database{data: data, port: l.Addr().(*net.TCPAddr).Port, urlFile: filepath.Join(data, "url")}
+	require.NoError(t, l.Close())
+	require.NoError(t, d.tidy(), "before it has started")
+	server, err := d.start(t.Context())
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = os.RemoveAll(d.folder) })
+	require.True(t, server.stop(time.Minute))
+	require.NoError(t, d.tidy())
+	if strings.HasPrefix(d.folder, data) {
+		require.DirExists(t, d.folder, "what is in the data stays")
+		return
+	}
+	require.NoDirExists(t, d.folder)
+	require.NoDirExists(t, filepath.Join(data, postgresID))
+}

@@ -1,0 +1,18 @@
+package supervisor
+
+import (
+	"fmt"
+	"path/filepath"
+)
+
+// writeDefinitions defines the relayers for the gateway, a file each.
+func (s *supervisor) writeDefinitions() error {
+	for i, port := range s.ports.Relayer {
+		id := relayerID(i)
+		content := fmt.Sprintf("id: %s\nkind: relayer\nworker_ref:\n  url: http://%s\n", id, local(port))
+		if err := replace(filepath.Join(s.cfg.Data, "services", id+".yaml"), []byte(content)); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,169 @@
+package supervisor
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/rollcall-dev/rollcall/internal/dev/devchain"
+)
+
+const (
+	gatewayID  = "gateway"
+	chainID    = "chain"
+	postgresID = "postgres"
+
+	// poolID is the relayers' own default.
+	poolID = "pool"
+	// confirmations are few: this chain's history does not change.
+	confirmations = 2
+)
+
+// kind of a member.
+type kind string
+
+const (
+	kindPostgres    kind = "postgres"
+	kindChain       kind = "chain"
+	kindCoordinator kind = "coordinator"
+	kindRelayer     kind = "relayer"
+	kindGateway     kind = "gateway"
+)
+
+// stages of a start: what is begun, in this order, and what then has to serve. The coordinators elect while PostgreSQL and the chain come up, which relayers need. The gateway
+// comes when the relayers are well: one that it finds unwell has to wait for its next check.
+var stages = []struct{ started, awaited []kind }{
+	{started: []kind{kindCoordinator, kindChain, kindPostgres}, awaited: []kind{kindPostgres, kindChain}},
+	{started: []kind{kindRelayer}, awaited: []kind{kindRelayer, kindCoordinator}},
+	{started: []kind{kindGateway}, awaited: []kind{kindGateway}},
+}
+
+// member is a process of the cluster, running or not.
+type member struct {
+	id     string
+	kind   kind
+	launch func(context.Context) (process, error)
+	ready  func(context.Context) error // nil when it serves
+
+	run *run // the last one; nil before
+}
+
+func (m *member) pid() int {
+	if m.run == nil || !m.run.running() {
+		return 0
+	}
+	return m.run.pid()
+}
+
+// plan says which members there are, in the order in which they are shown. Their settings are flags, which beat what is
+// in the user's environment; secrets are in files, or in variables, which are not for everybody who lists processes.
+func (s *supervisor) plan() []*member {
+	all := []*member{
+		{id: postgresID, kind: kindPostgres, launch: s.database.start, ready: func(context.Context) error { return nil }}, // it answers when it is launched
+		s.child(chainID, kindChain, "http://"+local(s.ports.Chain), nil,
+			"dev-chain", "--listen", local(s.ports.Chain), "--fund", s.secrets.Funded()),
+	}
+	for i, port := range s.ports.Relayer {
+		all = append(all, s.child(relayerID(i), kindRelayer, "http://"+local(port)+"/health", []string{s.secrets.variable()},
+			"relayer", "--listen", local(port), "--pool-id", poolID, "--api-keys-file", s.secrets.apiKeyFile(i),
+			"--database-url-file", s.secrets.databaseURLFile(), "--chain-id", fmt.Sprint(devchain.ChainID),
+			"--rpc-urls", "ws://"+local(s.ports.Chain), "--confirmations", fmt.Sprint(confirmations)))
+	}
+	var peers []string
+	for i, port := range s.ports.Cluster {
+		peers = append(peers, fmt.Sprintf("%s=%s", coordinatorID(i), local(port)))
+	}
+	redis := []string{"REDIS_URL=" + s.redisURL, "REDIS_KEY_PREFIX=" + s.cfg.KeyPrefix}
+	for i := range nodes {
+		id := coordinatorID(i)
+		cluster, http := local(s.ports.Cluster[i]), local(s.ports.HTTP[i])
+		all = append(all, s.child(id, kindCoordinator, "http://"+http+"/readyz", redis,
+			"coordinator", "--node-id", id, "--peers", strings.Join(peers, ","),
+			"--listen", cluster, "--advertise", cluster, "--advertise-client", cluster,
+			"--http-listen", http, "--data", filepath.Join(s.cfg.Data, id), "--raft-timing", "lan",
+			"--relayer-count", "0", "--health-check-interval-ms", fmt.Sprint(s.cfg.Interval.Milliseconds())))
+	}
+	return append(all, s.child(gatewayID, kindGateway, "http://"+local(s.ports.Gateway)+"/healthz", nil,
+		"gateway", "--id", gatewayID, "--coordinators", strings.Join(s.coordinators(), ","),
+		"--definitions", filepath.Join(s.cfg.Data, "services"), "--listen", local(s.ports.Gateway),
+		"--state", filepath.Join(s.cfg.Data, gatewayID), "--settle", "0s")) // nobody has advertised here before
+}
+
+// child is a member that is a process of this binary, and serves when a URL answers 200.
+func (s *supervisor) child(id string, k kind, url string, variables []string, args ...string) *member {
+	m := &member{id: id, kind: k, ready: answers(url)}
+	m.launch = func(context.Context) (process, error) {
+		return s.launcher.start(s.cfg.Executable, args, variables, s.logPath(m))
+	}
+	return m
+}
+
+func coordinatorID(i int) string { return fmt.Sprintf("coordinator-%d", i+1) }
+func relayerID(i int) string     { return fmt.Sprintf("oz-relayer-%d", i) }
+
+func (s *supervisor) coordinators() []string {
+	var addresses []string
+	for _, port := range s.ports.Cluster {
+		addresses = append(addresses, local(port))
+	}
+	return addresses
+}
+
+// answers is a check that a URL answers 200.
+func answers(url string) func(context.Context) error {
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: time.Second}
+	return func(ctx context.Context) error {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+		if err != nil {
+			return err
+		}
+		res, err := client.Do(req)
+		if err != nil {
+			return err
+		}
+		defer res.Body.Close()
+		if res.StatusCode != http.StatusOK {
+			return fmt.Errorf("%s: %s", url, res.Status)
+		}
+		return nil
+	}
+}
+
+// publish writes dev.json for the first time. From now on it follows every change.
+func (s *supervisor) publish() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.published = true
+	return s.writeInfo()
+}
+
+// writeInfo brings dev.json up to date, unless it has not been published, or everything is being stopped, at the end of
+// which the file is removed. The caller holds mu.
+func (s *supervisor) writeInfo() error {
+	if !s.published || s.stopping {
+		return nil
+	}
+	pids := map[string]int{}
+	for _, m := range s.members {
+		pids[m.id] = m.pid()
+	}
+	node := local(s.ports.Chain)
+	info := Info{
+		RedisURL: s.redisURL, KeyPrefix: s.cfg.KeyPrefix, PoolID: poolID,
+		Chain:       Chain{RPCURL: "http://" + node, WSURL: "ws://" + node, ChainID: devchain.ChainID, PID: pids[chainID]},
+		DatabaseURL: s.database.url(), DatabasePID: pids[postgresID],
+		Gateways: []Gateway{{ID: gatewayID, PID: pids[gatewayID], HTTP: "http://" + local(s.ports.Gateway)}},
+	}
+	for i := range nodes {
+		id := coordinatorID(i)
+		info.Coordinators = append(info.Coordinators, Coordinator{ID: id, PID: pids[id], Cluster: local(s.ports.Cluster[i]), HTTP: "http://" + local(s.ports.HTTP[i])})
+	}
+	for i, port := range s.ports.Relayer {
+		id := relayerID(i)
+		info.Relayers = append(info.Relayers, Relayer{ID: id, PID: pids[id], URL: "http://" + local(port), APIKey: s.secrets.apiKeys[i]})
+	}
+	return writeJSON(filepath.Join(s.cfg.Data, infoFile), info)
+}

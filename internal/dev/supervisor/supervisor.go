@@ -1,0 +1,327 @@
+package supervisor
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"iter"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+
+	"github.com/rollcall-dev/rollcall/gateway"
+)
+
+const (
+	nodes  = 3 // coordinators
+	relays = 3 // relayers, of one pool
+
+	startLimit = 30 * time.Second
+	// stopLimit is more than a coordinator takes to hand over and close.
+	stopLimit = 10 * time.Second
+	// leaderWait is how long a command waits for an election that is under way.
+	leaderWait = time.Second
+)
+
+// Config of a cluster on this machine.
+type Config struct {
+	// Data is the folder for everything; DefaultData by default.
+	Data string
+	// RedisURL of a Redis to use; by default one is embedded.
+	RedisURL string
+	// KeyPrefix of the keys in Redis, as the coordinators have it.
+	KeyPrefix string
+	// Interval between two health checks; 2 s by default.
+	Interval time.Duration
+	// Executable is the rollcall binary to start; this process's own by default.
+	Executable string
+	// Command is how the user calls it, for hints; the Executable by default.
+	Command string
+	// Out gets a line for everything that happens.
+	Out io.Writer
+}
+
+// supervisor runs the members.
+type supervisor struct {
+	cfg      Config
+	ports    *ports
+	redisURL string
+	secrets  *Secrets
+	database *database
+	members  []*member // in start order; what they hold is guarded by mu
+	launcher *launcher
+	client   *gateway.Client
+
+	mu        sync.Mutex
+	published bool // dev.json was written
+	stopping  bool
+	watchers  sync.WaitGroup
+
+	outMu sync.Mutex
+}
+
+// Run runs the cluster until ctx ends, then stops it in order and returns nil. It fails when the folder is in
+// use by another Run, or the cluster does not start.
+func Run(ctx context.Context, cfg Config) (err error) {
+	cfg.Data = cmp.Or(cfg.Data, DefaultData)
+	cfg.Interval = cmp.Or(cfg.Interval, 2*time.Second)
+	if cfg.Executable == "" {
+		if cfg.Executable, err = os.Executable(); err != nil {
+			return err
+		}
+	}
+	cfg.Command = cmp.Or(cfg.Command, cfg.Executable)
+	for _, folder := range []string{"logs", "services"} {
+		if err := os.MkdirAll(filepath.Join(cfg.Data, folder), 0o700); err != nil {
+			return fmt.Errorf("the data folder cannot be made: %w; name one that you may write to with --data", err)
+		}
+	}
+	lock, err := lockAlone(ctx, filepath.Join(cfg.Data, lockFile), 500*time.Millisecond) // those who only ask are quick
+	if errors.Is(err, errLocked) {
+		return fmt.Errorf("a cluster runs from %s already; stop it with Ctrl-C where it was started, or name another folder with --data", cfg.Data)
+	}
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	if err := removeInfo(cfg.Data); err != nil {
+		return err
+	}
+
+	s := &supervisor{cfg: cfg}
+	s.printf("starting three coordinators, a gateway, and three relayers with PostgreSQL and a chain; their data is in %s", cfg.Data)
+	s.printf("the chain begins anew at each start, and the relayers' data with it")
+	starting, cancel := context.WithTimeoutCause(ctx, startLimit, fmt.Errorf("not up within %v", startLimit))
+	defer cancel()
+	if s.ports, err = choosePorts(starting, cfg.Data, preferred); err != nil {
+		return fmt.Errorf("choose ports: %w", err)
+	}
+
+	if s.redisURL = cfg.RedisURL; s.redisURL == "" {
+		redis := miniredis.NewMiniRedis()
+		if err := redis.StartAddr(local(s.ports.Redis)); err != nil {
+			return fmt.Errorf("start the embedded Redis: %w", err)
+		}
+		defer redis.Close() // after the coordinators, which close their connections
+		s.redisURL = "redis://" + local(s.ports.Redis)
+	}
+	if s.client, err = gateway.NewClient(gateway.ClientConfig{Coordinators: s.coordinators()}); err != nil {
+		return err
+	}
+	defer s.client.Close()
+	if s.secrets, err = OpenSecrets(starting, filepath.Join(cfg.Data, "secrets"), relays); err != nil {
+		return fmt.Errorf("the relayers' secrets: %w", err)
+	}
+	s.database = &database{data: cfg.Data, port: s.ports.Postgres, urlFile: s.secrets.databaseURLFile()}
+	s.launcher = newLauncher()
+	defer s.launcher.close()
+	s.members = s.plan()
+	if err := s.writeDefinitions(); err != nil {
+		return err
+	}
+
+	defer s.stopAll()
+	if err := s.startAll(starting); err != nil {
+		if ctx.Err() != nil {
+			return nil // Ctrl-C while starting
+		}
+		return err
+	}
+	return s.watch(ctx)
+}
+
+func removeInfo(data string) error {
+	err := os.Remove(filepath.Join(data, infoFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// startAll starts every member, stage by stage, and waits until all serve.
+func (s *supervisor) startAll(ctx context.Context) error {
+	for _, stage := range stages {
+		for m := range s.of(stage.started) {
+			if _, err := s.start(ctx, m); err != nil {
+				return err
+			}
+		}
+		for m := range s.of(stage.awaited) {
+			if err := s.await(ctx, m); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// of yields the members of some kinds, kind by kind.
+func (s *supervisor) of(kinds []kind) iter.Seq[*member] {
+	return func(yield func(*member) bool) {
+		for _, k := range kinds {
+			for _, m := range s.members {
+				if m.kind == k && !yield(m) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// await waits until what was started of a member serves.
+func (s *supervisor) await(ctx context.Context, m *member) error {
+	s.mu.Lock()
+	r := m.run
+	s.mu.Unlock()
+	if err := r.await(ctx, m.ready); err != nil {
+		return fmt.Errorf("%s did not start: %w\n%s: %s", m.id, err, s.logPath(m), lastLine(s.logPath(m)))
+	}
+	return nil
+}
+
+// logPath is where a member says what it does; PostgreSQL's is beside its data.
+func (s *supervisor) logPath(m *member) string {
+	if m.kind == kindPostgres && s.database.server != nil {
+		return s.database.server.Log()
+	}
+	return filepath.Join(s.cfg.Data, "logs", m.id+".log")
+}
+
+var (
+	errRunning    = errors.New("runs already")
+	errNotRunning = errors.New("is not running")
+	errStopping   = errors.New("the cluster is being stopped")
+)
+
+// start starts a member that does not run; whether it serves is for await to find out.
+func (s *supervisor) start(ctx context.Context, m *member) (*run, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stopping {
+		return nil, errStopping
+	}
+	if m.pid() != 0 {
+		return nil, fmt.Errorf("%s %w, as process %d", m.id, errRunning, m.pid())
+	}
+	p, err := m.launch(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", m.id, err)
+	}
+	r := &run{process: p}
+	m.run = r
+	s.watchers.Go(func() {
+		<-r.done()
+		s.ended(m, r)
+	})
+	return r, s.writeInfo()
+}
+
+// kill ends a member as a crash would.
+func (s *supervisor) kill(m *member) (pid int, err error) {
+	s.mu.Lock()
+	r := m.run
+	if pid = m.pid(); pid == 0 {
+		s.mu.Unlock()
+		return 0, fmt.Errorf("%s %w", m.id, errNotRunning)
+	}
+	r.killed = true
+	s.mu.Unlock()
+	r.kill()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return pid, s.writeInfo() // whoever asked may look at dev.json next
+}
+
+// ended says that a process is gone, unless everything is being stopped.
+func (s *supervisor) ended(m *member, r *run) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stopping {
+		return
+	}
+	_ = s.writeInfo() // it could be written a moment ago
+	hint := fmt.Sprintf("start it again with: %s", s.hint("start", m.id))
+	if r.killed {
+		s.printf("%s was killed; %s", m.id, hint)
+		return
+	}
+	s.printf("%s ended: %v; %s\n          last words: %s", m.id, r.err(), hint, lastLine(s.logPath(m)))
+}
+
+// hint is a dev command that works from the user's folder.
+func (s *supervisor) hint(args ...string) string {
+	line := []string{s.cfg.Command, "dev"}
+	line = append(line, args...)
+	if s.cfg.Data != DefaultData {
+		line = append(line, "--data", s.cfg.Data)
+	}
+	return strings.Join(line, " ")
+}
+
+// find names a member, or "leader" for the coordinator that leads.
+func (s *supervisor) find(ctx context.Context, name string) (*member, error) {
+	if name == "leader" {
+		limited, cancel := context.WithTimeout(ctx, leaderWait)
+		defer cancel()
+		l, err := s.client.Leader(limited)
+		if err != nil {
+			return nil, fmt.Errorf("no coordinator leads: %s", s.quorum())
+		}
+		name = l.Node
+	}
+	i := slices.IndexFunc(s.members, func(m *member) bool { return m.id == name })
+	if i < 0 {
+		var known []string
+		for _, m := range s.members {
+			known = append(known, m.id)
+		}
+		return nil, fmt.Errorf("there is no %q; there are leader, %s", name, strings.Join(known, ", "))
+	}
+	return s.members[i], nil
+}
+
+// stopAll ends what runs: the gateway first, which has nothing to finish; then the coordinators, together, while
+// the relayers still answer, so that none is taken out of Redis; then the relayers, and what they need last.
+func (s *supervisor) stopAll() {
+	s.mu.Lock()
+	s.stopping = true // from here on no member has another process
+	s.mu.Unlock()
+	s.printf("stopping")
+	for _, kinds := range [][]kind{{kindGateway}, {kindCoordinator}, {kindRelayer}, {kindChain, kindPostgres}} {
+		var wg sync.WaitGroup
+		for m := range s.of(kinds) {
+			if m.pid() != 0 {
+				wg.Go(func() {
+					if !m.run.stop(stopLimit) {
+						s.printf("%s did not stop within %v and was killed", m.id, stopLimit)
+					} else if err := m.run.err(); err != nil && m.run.served.Load() { // one that was starting may end as it likes
+						s.printf("%s stopped with an error: %v: %s", m.id, err, lastLine(s.logPath(m)))
+					}
+				})
+			}
+		}
+		wg.Wait()
+	}
+	s.watchers.Wait()
+	for _, err := range []error{s.database.tidy(), removeInfo(s.cfg.Data)} {
+		if err != nil {
+			s.printf("%v", err)
+		}
+	}
+	s.printf("stopped; the same command goes on from the same data, on a new chain")
+}
+
+// printf prints a line, with the time.
+func (s *supervisor) printf(format string, args ...any) {
+	s.outMu.Lock()
+	defer s.outMu.Unlock()
+	fmt.Fprintf(s.cfg.Out, "%s  %s\n", time.Now().Format(time.TimeOnly), fmt.Sprintf(format, args...))
+}

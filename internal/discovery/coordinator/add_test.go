@@ -1,0 +1,171 @@
+package coordinator_test
+
+import (
+	"context"
+	"net"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/raft"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/rollcall-dev/rollcall/internal/discovery/coordinator"
+	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
+)
+
+// A node that holds the log of some cluster that nobody leads may be another's, and is not let in, voting or not.
+func TestNodeWithAnotherLogIsNotAdded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newDiskCluster(t, 3)
+		c.register("a")
+		stores := memStores()
+		theirs := raft.Configuration{Servers: []raft.Server{
+			{ID: "c4", Address: "c4:7400"}, {ID: "c8", Address: "c8:7400"}, {ID: "c9", Address: "c9:7400"},
+		}}
+		require.NoError(t, stores.Log.StoreLogs([]*raft.Log{
+			{Index: 1, Term: 1, Type: raft.LogConfiguration, Data: raft.EncodeConfiguration(theirs)}, {Index: 2, Term: 3, Type: raft.LogNoop},
+		}))
+		require.NoError(t, stores.Stable.SetUint64([]byte("CurrentTerm"), 3))
+		c.start("c4", stores)
+		leader, _ := c.leader()
+		pass(time.Second)
+		for _, nonVoter := range []bool{false, true} {
+			_, err := c.admin(leader).AddMember(t.Context(), &rollcallv1.AddMemberRequest{Id: "c4", Address: "c4:7400", NonVoter: nonVoter})
+			require.Equal(t, codes.FailedPrecondition, status.Code(err))
+			require.ErrorContains(t, err, "c4 at c4:7400 has a log and cannot say of which cluster")
+			require.ErrorContains(t, err, "empty its data folder")
+		}
+		_, member := written(t, c.nodes[leader].stores, "c4")
+		require.False(t, member)
+
+		c.stop("c4")
+		c.wipe("c4") // as told
+		c.await("added", func() bool {
+			leader, _ := c.leader()
+			_, err := c.admin(leader).AddMember(t.Context(), &rollcallv1.AddMemberRequest{Id: "c4", Address: "c4:7400"})
+			return err == nil
+		})
+		c.await("it votes", func() bool { return c.suffrage("c4") == rollcallv1.Suffrage_SUFFRAGE_VOTER })
+	})
+}
+
+func TestAddressThatContradictsThePeerListIsRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newDiskCluster(t, 3)
+		leader, _ := c.leader()
+		follower := c.follower()
+		_, err := c.admin(leader).AddMember(t.Context(), &rollcallv1.AddMemberRequest{Id: follower, Address: "elsewhere:7400"})
+		require.Equal(t, codes.FailedPrecondition, status.Code(err))
+		require.ErrorContains(t, err, follower+" is at "+follower+":7400 by the peer list")
+	})
+}
+
+// An operator's word stands: who is to have no vote gets none, though it waited for one, and gets it when told so.
+func TestVoteIsGivenAndTakenByTheOperator(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newDiskCluster(t, 3)
+		c.register("a", "b")
+		c.add("c4")
+		change := func(id string, nonVoter bool) error {
+			leader, _ := c.leader()
+			_, err := c.admin(leader).AddMember(t.Context(), &rollcallv1.AddMemberRequest{Id: id, Address: id + ":7400", NonVoter: nonVoter})
+			return err
+		}
+		leader, _ := c.leader()
+		require.ErrorContains(t, change(leader, true), "hand the leadership over first")
+		require.Equal(t, rollcallv1.Suffrage_SUFFRAGE_VOTER, c.suffrage(leader))
+		victim := c.follower()
+		require.NoError(t, change(victim, true))
+		require.NoError(t, change(victim, false), "it waits now")
+		require.NoError(t, change(victim, true), "and no longer")
+		pass(time.Minute)
+		require.Equal(t, rollcallv1.Suffrage_SUFFRAGE_NON_VOTER, c.suffrage(victim))
+		require.NoError(t, change(victim, false))
+		c.whole(victim)
+
+		// The vote of one is not taken where the others would be no quorum.
+		leader, _ = c.leader()
+		others := slices.DeleteFunc([]string{"c1", "c2", "c3", "c4"}, func(id string) bool { return id == leader })
+		c.stop(others[0])
+		require.NoError(t, change(others[1], true))
+		require.ErrorContains(t, change(others[2], true), "no quorum")
+		require.Equal(t, rollcallv1.Suffrage_SUFFRAGE_VOTER, c.suffrage(others[2]))
+	})
+}
+
+// wire is a connection that a dead network may keep: nothing that is written arrives, and nothing is heard.
+type wire struct {
+	net.Conn
+	dead   *atomic.Bool
+	closed chan struct{}
+	once   sync.Once
+}
+
+func (w *wire) Read(b []byte) (int, error) {
+	n, err := w.Conn.Read(b)
+	if w.dead.Load() {
+		<-w.closed
+		return 0, net.ErrClosed
+	}
+	return n, err
+}
+
+func (w *wire) Write(b []byte) (int, error) {
+	if w.dead.Load() {
+		return len(b), nil
+	}
+	return w.Conn.Write(b)
+}
+
+func (w *wire) Close() error {
+	w.once.Do(func() { close(w.closed) })
+	return w.Conn.Close()
+}
+
+// The connections that followers made while they had nothing to say are dead, and nobody has told them. The next
+// leader notices in time, and can confirm its term.
+func TestNextLeaderGivesUpDeadConnections(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		made := make(map[string][]*atomic.Bool)
+		c := newSimCluster(t, 3, func(cfg *coordinator.Config) {
+			id, dial := cfg.ID, cfg.Dial
+			cfg.Dial = func(ctx context.Context, addr string) (net.Conn, error) {
+				conn, err := dial(ctx, addr)
+				if err != nil {
+					return nil, err
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				dead := new(atomic.Bool)
+				made[id] = append(made[id], dead)
+				return &wire{Conn: conn, dead: dead, closed: make(chan struct{})}, nil
+			}
+		})
+		c.register("a")
+		leader, _ := c.leader()
+		pass(time.Minute) // connections settle
+		mu.Lock()
+		for id, conns := range made {
+			for _, dead := range conns {
+				dead.Store(id != leader)
+			}
+		}
+		mu.Unlock()
+		pass(15 * time.Second) // a keepalive and its timeout
+		c.stop(leader)
+		next, _ := c.leader()
+		asked := time.Now()
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		_, err := c.client(next).ListServices(ctx, &rollcallv1.ListServicesRequest{})
+		require.NoError(t, err)
+		require.Less(t, time.Since(asked), 2*time.Second)
+	})
+}

@@ -1,0 +1,509 @@
+package coordinator_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/rollcall-dev/rollcall/internal/discovery/coordinator"
+	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
+)
+
+// detail finds a detail of the wanted type in a refusal.
+func detail[T proto.Message](t *testing.T, err error) T {
+	t.Helper()
+	for _, d := range status.Convert(err).Details() {
+		if m, ok := d.(T); ok {
+			return m
+		}
+	}
+	var none T
+	require.FailNow(t, "the refusal lacks a detail", "%T in %v", none, err)
+	return none
+}
+
+func TestPingTellsLeaderAndFollowersApart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newSimCluster(t, 3, func(cfg *coordinator.Config) { cfg.AdvertiseClient = cfg.ID + ".example.org:443" })
+		leader, epoch := c.leader()
+		want := &rollcallv1.Leader{Node: leader, Address: leader + ":7400", ClientAddress: leader + ".example.org:443"}
+		for id := range c.nodes {
+			c.await("everybody knows", func() bool {
+				p, err := c.client(id).Ping(t.Context(), &rollcallv1.PingRequest{})
+				return err == nil && p.Epoch == epoch && p.Node == id && p.Cluster != "" && proto.Equal(want, p.Leader)
+			})
+		}
+	})
+}
+
+func TestFollowerRefusesWritesAndNamesTheLeader(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newSimCluster(t, 3, nil)
+		leader, epoch := c.leader()
+		follower := c.client(c.follower())
+		c.await("the follower knows", func() bool {
+			p, err := follower.Ping(t.Context(), &rollcallv1.PingRequest{})
+			return err == nil && p.Leader != nil && p.Epoch == epoch
+		})
+		_, register := follower.RegisterServices(t.Context(), &rollcallv1.RegisterServicesRequest{Writer: operator(), Services: []*rollcallv1.Service{service("a")}})
+		_, deregister := follower.DeregisterServices(t.Context(), &rollcallv1.DeregisterServicesRequest{Writer: operator(), Ids: []string{"a"}})
+		_, list := follower.ListServices(t.Context(), &rollcallv1.ListServicesRequest{})
+		_, getStatus := follower.GetStatus(t.Context(), &rollcallv1.GetStatusRequest{})
+		for what, err := range map[string]error{"register": register, "deregister": deregister, "list": list, "status": getStatus} {
+			require.Equal(t, codes.FailedPrecondition, status.Code(err), what)
+			d := detail[*rollcallv1.NotLeader](t, err)
+			require.Equal(t, leader, d.Leader.GetNode(), what)
+			require.Equal(t, epoch, d.Epoch, what)
+		}
+		_, err := follower.ListServices(t.Context(), &rollcallv1.ListServicesRequest{Stale: true})
+		require.NoError(t, err)
+	})
+}
+
+func TestBadRequestsAreRefusedWholeWithEveryViolation(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newSimCluster(t, 1, nil)
+		leader, _ := c.leader()
+		client := c.client(leader)
+		c.register("kept")
+		good := service("good")
+		cases := map[string]struct {
+			req    *rollcallv1.RegisterServicesRequest
+			fields []string
+		}{
+			"no writer":           {&rollcallv1.RegisterServicesRequest{Services: []*rollcallv1.Service{good}}, []string{"writer.owner.kind"}},
+			"static from outside": {&rollcallv1.RegisterServicesRequest{Writer: &rollcallv1.Writer{Owner: &rollcallv1.Owner{Kind: rollcallv1.OwnerKind_OWNER_KIND_STATIC}}, Services: []*rollcallv1.Service{good}}, []string{"writer.owner.kind"}},
+			"unfenced gateway":    {&rollcallv1.RegisterServicesRequest{Writer: gatewayWriter("", 0, 0), Services: []*rollcallv1.Service{good}}, []string{"writer.owner.id", "writer.incarnation", "writer.seq"}},
+			"half-fenced operator": {&rollcallv1.RegisterServicesRequest{
+				Writer:   &rollcallv1.Writer{Owner: &rollcallv1.Owner{Kind: rollcallv1.OwnerKind_OWNER_KIND_OPERATOR, Id: "x"}, Seq: 1},
+				Services: []*rollcallv1.Service{good},
+			}, []string{"writer.owner.id", "writer.seq"}},
+			"force by a gateway": {&rollcallv1.RegisterServicesRequest{Writer: gatewayWriter("edge", 1, 1), Services: []*rollcallv1.Service{good}, Force: true}, []string{"force"}},
+			"nothing":            {&rollcallv1.RegisterServicesRequest{Writer: operator()}, []string{"services"}},
+			"empty full set":     {&rollcallv1.RegisterServicesRequest{Writer: operator(), FullSet: true}, []string{"services"}},
+			"bad services": {&rollcallv1.RegisterServicesRequest{Writer: operator(), Services: []*rollcallv1.Service{
+				good, {}, {Id: "UPPER", Kind: "relayer", WorkerRef: &rollcallv1.WorkerRef{Url: "ftp://host"}}, service("good"),
+			}}, []string{
+				"services[1].id", "services[1].kind", "services[1].worker_ref.url",
+				"services[2].id", "services[2].worker_ref.url", "services[3].id",
+			}},
+			"large service": {&rollcallv1.RegisterServicesRequest{Writer: operator(), Services: []*rollcallv1.Service{
+				{Id: "a", Kind: "relayer", WorkerRef: &rollcallv1.WorkerRef{Url: "http://a", Labels: labels(64, 255)}},
+			}}, []string{"services[0].worker_ref"}},
+		}
+		for name, tc := range cases {
+			_, err := client.RegisterServices(t.Context(), tc.req)
+			require.Equal(t, codes.InvalidArgument, status.Code(err), "%s: %v", name, err)
+			var fields []string
+			for _, v := range detail[*errdetails.BadRequest](t, err).FieldViolations {
+				require.NotEmpty(t, v.Description)
+				fields = append(fields, v.Field)
+			}
+			require.ElementsMatch(t, tc.fields, fields, name)
+		}
+		for name, ids := range map[string][]string{"none": nil, "empty": {""}, "twice": {"kept", "kept"}, "not a label": {"a b"}} {
+			_, err := client.DeregisterServices(t.Context(), &rollcallv1.DeregisterServicesRequest{Writer: operator(), Ids: ids})
+			require.Equal(t, codes.InvalidArgument, status.Code(err), name)
+		}
+		_, err := client.ListServices(t.Context(), &rollcallv1.ListServicesRequest{PageSize: 10_001, Ids: make([]string, 10_001)})
+		require.Equal(t, codes.InvalidArgument, status.Code(err))
+		require.Len(t, detail[*errdetails.BadRequest](t, err).FieldViolations, 2)
+
+		list, err := client.ListServices(t.Context(), &rollcallv1.ListServicesRequest{})
+		require.NoError(t, err)
+		require.Len(t, list.Records, 1, "nothing changed")
+	})
+}
+
+// labels makes n labels of the given size, some 16 KiB in all with 64 of 255.
+func labels(n, size int) map[string]string {
+	m := make(map[string]string, n)
+	for i := range n {
+		m[fmt.Sprintf("label-%02d", i)] = strings.Repeat("x", size)
+	}
+	return m
+}
+
+func TestOversizeBatchSaysHowToSplit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newSimCluster(t, 1, nil)
+		leader, _ := c.leader()
+		many := make([]*rollcallv1.Service, rollcallv1.MaxServicesPerCall+1)
+		for i := range many {
+			many[i] = service(fmt.Sprintf("s-%d", i))
+		}
+		_, err := c.client(leader).RegisterServices(t.Context(), &rollcallv1.RegisterServicesRequest{Writer: operator(), Services: many})
+		require.Equal(t, codes.ResourceExhausted, status.Code(err))
+		require.EqualValues(t, len(many), detail[*rollcallv1.TooLarge](t, err).Services)
+
+		large := many[:400]
+		for _, s := range large {
+			s.WorkerRef.Labels = labels(60, 200)
+		}
+		_, err = c.client(leader).RegisterServices(t.Context(), &rollcallv1.RegisterServicesRequest{Writer: operator(), Services: large})
+		require.Equal(t, codes.ResourceExhausted, status.Code(err))
+		require.Greater(t, detail[*rollcallv1.TooLarge](t, err).Bytes, uint64(rollcallv1.MaxBytesPerCall))
+
+		_, err = c.client(leader).RegisterServices(t.Context(), &rollcallv1.RegisterServicesRequest{Writer: operator(), Services: many[400 : 400+5000]})
+		require.NoError(t, err, "what fits is taken")
+	})
+}
+
+func TestOwnershipAndFencesOverTheWire(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newSimCluster(t, 3, nil)
+		leader, epoch := c.leader()
+		client := c.client(leader)
+		write := func(w *rollcallv1.Writer, ids ...string) (*rollcallv1.RegisterServicesResponse, error) {
+			req := &rollcallv1.RegisterServicesRequest{Writer: w}
+			for _, id := range ids {
+				req.Services = append(req.Services, service(id))
+			}
+			return client.RegisterServices(t.Context(), req)
+		}
+		first, err := write(gatewayWriter("a", 1, 5), "x", "y")
+		require.NoError(t, err)
+
+		again, err := write(gatewayWriter("a", 1, 5), "x", "y")
+		require.NoError(t, err)
+		require.True(t, proto.Equal(first, again), "a repeated seq gets the same answer: %v, %v", first, again)
+
+		_, err = write(gatewayWriter("a", 1, 4), "z")
+		require.Equal(t, codes.Aborted, status.Code(err))
+		require.EqualValues(t, 5, detail[*rollcallv1.Superseded](t, err).Seq)
+
+		_, err = write(gatewayWriter("b", 1, 1), "free", "x")
+		require.Equal(t, codes.AlreadyExists, status.Code(err))
+		conflict := detail[*rollcallv1.Conflicts](t, err).Conflicts
+		require.Len(t, conflict, 1)
+		require.EqualValues(t, 1, conflict[0].Index)
+		require.Equal(t, "a", conflict[0].Owner.Id)
+
+		_, err = client.DeregisterServices(t.Context(), &rollcallv1.DeregisterServicesRequest{Writer: gatewayWriter("b", 1, 2), Ids: []string{"x"}})
+		require.Equal(t, codes.PermissionDenied, status.Code(err))
+
+		stale := gatewayWriter("a", 1, 6)
+		stale.Epoch = epoch + 1
+		_, err = write(stale, "x")
+		require.Equal(t, codes.Aborted, status.Code(err))
+		require.Equal(t, epoch, detail[*rollcallv1.StaleEpoch](t, err).Epoch)
+
+		// A second incarnation takes over, even with nothing new to say, and the first is told.
+		resp, err := write(gatewayWriter("a", 2, 1), "x", "y")
+		require.NoError(t, err)
+		require.EqualValues(t, 2, resp.Unchanged)
+		_, err = write(gatewayWriter("a", 1, 7), "x", "y")
+		require.Equal(t, codes.Aborted, status.Code(err))
+		require.EqualValues(t, 2, detail[*rollcallv1.Superseded](t, err).Incarnation)
+
+		// An operator may take what he says he means to take.
+		_, err = write(operator(), "x")
+		require.Equal(t, codes.AlreadyExists, status.Code(err))
+		_, err = client.RegisterServices(t.Context(), &rollcallv1.RegisterServicesRequest{Writer: operator(), Services: []*rollcallv1.Service{service("x")}, Force: true})
+		require.NoError(t, err)
+		_, err = client.DeregisterServices(t.Context(), &rollcallv1.DeregisterServicesRequest{Writer: operator(), Ids: []string{"x", "y"}, Force: true})
+		require.NoError(t, err)
+	})
+}
+
+func TestSilentOwnersEntriesBecomeFree(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newSimCluster(t, 1, nil)
+		leader, _ := c.leader()
+		client := c.client(leader)
+		write := func(id string, seq uint64) error {
+			_, err := client.RegisterServices(t.Context(), &rollcallv1.RegisterServicesRequest{
+				Writer: gatewayWriter(id, 1, seq), Services: []*rollcallv1.Service{service("x")},
+			})
+			return err
+		}
+		require.NoError(t, write("a", 1))
+		pass(2 * time.Minute)
+		require.NoError(t, write("a", 2), "unchanged, but heard of")
+		pass(2 * time.Minute)
+		require.Equal(t, codes.AlreadyExists, status.Code(write("b", 1)))
+		pass(2 * time.Minute)
+		require.NoError(t, write("b", 2), "nobody has heard of a for more than three minutes")
+		require.Equal(t, codes.AlreadyExists, status.Code(write("a", 3)))
+	})
+}
+
+func TestUnchangedRegistrationsWriteNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newSimCluster(t, 3, nil)
+		leader, _ := c.leader()
+		req := &rollcallv1.RegisterServicesRequest{Writer: gatewayWriter("a", 1, 1), Services: []*rollcallv1.Service{service("x")}, FullSet: true}
+		_, err := c.client(leader).RegisterServices(t.Context(), req)
+		require.NoError(t, err)
+		index := c.nodes[leader].Directory().State().Index()
+		for seq := uint64(2); seq < 10; seq++ {
+			req.Writer = gatewayWriter("a", 1, seq)
+			resp, err := c.client(leader).RegisterServices(t.Context(), req)
+			require.NoError(t, err)
+			require.EqualValues(t, 1, resp.Unchanged)
+		}
+		require.Equal(t, index, c.nodes[leader].Directory().State().Index())
+	})
+}
+
+// A leader cut off its peers must not answer a read, nor claim that nothing changed, from what it remembers.
+func TestCutOffLeaderAnswersNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newSimCluster(t, 3, nil)
+		leader, _ := c.leader()
+		req := &rollcallv1.RegisterServicesRequest{Writer: gatewayWriter("a", 1, 1), Services: []*rollcallv1.Service{service("x")}}
+		_, err := c.client(leader).RegisterServices(t.Context(), req)
+		require.NoError(t, err)
+
+		for id := range c.nodes {
+			if id != leader {
+				c.net.Cut(leader, id)
+			}
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		_, err = c.client(leader).ListServices(ctx, &rollcallv1.ListServicesRequest{})
+		require.Error(t, err)
+		req.Writer = gatewayWriter("a", 1, 2)
+		_, err = c.client(leader).RegisterServices(ctx, req)
+		require.Error(t, err)
+		req.Services[0].WorkerRef.Url = "http://elsewhere"
+		req.Writer = gatewayWriter("a", 1, 3)
+		_, err = c.client(leader).RegisterServices(ctx, req)
+		require.Error(t, err)
+		stale, err := c.client(leader).ListServices(ctx, &rollcallv1.ListServicesRequest{Stale: true})
+		require.NoError(t, err)
+		require.Len(t, stale.Records, 1)
+		c.net.Heal()
+		c.register("y")
+	})
+}
+
+func TestListPagesFiltersAndFinds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newSimCluster(t, 1, nil)
+		leader, _ := c.leader()
+		req := &rollcallv1.RegisterServicesRequest{Writer: operator()}
+		for i := range 25 {
+			s := service(fmt.Sprintf("s-%02d", i))
+			if i%5 == 0 {
+				s.Kind = "api"
+			}
+			req.Services = append(req.Services, s)
+		}
+		_, err := c.client(leader).RegisterServices(t.Context(), req)
+		require.NoError(t, err)
+		list := func(req *rollcallv1.ListServicesRequest) (ids []string, next string) {
+			resp, err := c.client(leader).ListServices(t.Context(), req)
+			require.NoError(t, err)
+			for _, r := range resp.Records {
+				ids = append(ids, r.Service.Id)
+			}
+			return ids, resp.NextPageToken
+		}
+		var all []string
+		token := ""
+		for pages := 0; ; pages++ {
+			ids, next := list(&rollcallv1.ListServicesRequest{PageSize: 10, PageToken: token})
+			all = append(all, ids...)
+			if token = next; token == "" {
+				require.Equal(t, 2, pages)
+				break
+			}
+		}
+		require.Len(t, all, 25)
+		ids, _ := list(&rollcallv1.ListServicesRequest{Kind: "api"})
+		require.Equal(t, []string{"s-00", "s-05", "s-10", "s-15", "s-20"}, ids)
+		ids, _ = list(&rollcallv1.ListServicesRequest{Ids: []string{"s-07", "absent", "s-05"}, Kind: "relayer"})
+		require.Equal(t, []string{"s-07"}, ids)
+
+		// Ids have pages too, and what is named twice is answered once.
+		var named []string
+		some := &rollcallv1.ListServicesRequest{Ids: []string{"s-09", "s-03", "absent", "s-01", "s-03", "s-09"}, PageSize: 2}
+		for pages := 1; ; pages++ {
+			ids, some.PageToken = list(some)
+			named = append(named, ids...)
+			if some.PageToken == "" {
+				require.Equal(t, 2, pages)
+				break
+			}
+		}
+		require.Equal(t, []string{"s-01", "s-03", "s-09"}, named)
+	})
+}
+
+// replica follows a watch and keeps what it says.
+type replica struct {
+	t      *testing.T
+	stream grpc.ServerStreamingClient[rollcallv1.WatchServicesResponse]
+	ids    map[string]uint64
+	token  string
+}
+
+func (r *replica) step() *rollcallv1.WatchServicesResponse {
+	resp, err := r.stream.Recv()
+	require.NoError(r.t, err)
+	for _, rec := range resp.GetSnapshot().GetRecords() {
+		r.ids[rec.Service.Id] = rec.Version
+	}
+	for _, ch := range resp.GetChanges().GetChanges() {
+		if before := ch.Before; before != nil {
+			require.Equal(r.t, r.ids[before.Service.Id], before.Version, "changes follow one another")
+			delete(r.ids, before.Service.Id)
+		}
+		if after := ch.After; after != nil {
+			r.ids[after.Service.Id] = after.Version
+		}
+	}
+	if resp.Token != "" {
+		r.token = resp.Token
+	}
+	return resp
+}
+
+func TestWatchGivesSnapshotThenChangesAndResumesElsewhere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newSimCluster(t, 3, nil)
+		c.register("a", "b")
+		leader, _ := c.leader()
+		watch := func(id, token string) *replica {
+			stream, err := c.client(id).WatchServices(t.Context(), &rollcallv1.WatchServicesRequest{Kind: "relayer", ResumeToken: token})
+			require.NoError(t, err)
+			return &replica{t: t, stream: stream, ids: make(map[string]uint64)}
+		}
+		r := watch(leader, "")
+		require.NotNil(t, r.step().GetSnapshot())
+		require.NotNil(t, r.step().GetSnapshotEnd())
+		require.Len(t, r.ids, 2)
+
+		other := service("other")
+		other.Kind = "api"
+		_, err := c.client(leader).RegisterServices(t.Context(), &rollcallv1.RegisterServicesRequest{
+			Writer: operator(), Services: []*rollcallv1.Service{other, service("c")},
+		})
+		require.NoError(t, err)
+		require.Len(t, r.step().GetChanges().Changes, 1, "of another kind, not shown")
+		require.NotNil(t, r.step().GetBookmark(), "idle streams hear something")
+
+		// On another node, from where the first stream was.
+		token := r.token
+		_, err = c.client(leader).DeregisterServices(t.Context(), &rollcallv1.DeregisterServicesRequest{Writer: operator(), Ids: []string{"a"}})
+		require.NoError(t, err)
+		follower := c.follower()
+		c.await("the follower has it", func() bool { return c.nodes[follower].Directory().State().Len() == 3 })
+		second := watch(follower, token)
+		second.ids = r.ids
+		second.step()
+		require.NotContains(t, second.ids, "a")
+		require.Len(t, second.ids, 2)
+
+		for token, code := range map[string]codes.Code{
+			"nonsense": codes.InvalidArgument, "another/1": codes.FailedPrecondition,
+			strings.Split(token, "/")[0] + "/999999": codes.Unavailable, strings.Split(token, "/")[0] + "/0": codes.OK,
+		} {
+			stream, err := c.client(leader).WatchServices(t.Context(), &rollcallv1.WatchServicesRequest{ResumeToken: token})
+			require.NoError(t, err)
+			_, err = stream.Recv()
+			require.Equal(t, code, status.Code(err), token)
+		}
+		c.stop(leader)
+		for err = nil; err == nil; { // what was sent before comes first
+			_, err = r.stream.Recv()
+		}
+		require.Equal(t, codes.Unavailable, status.Code(err), "%v", err)
+	})
+}
+
+func TestReaderThatTakesNothingIsCutOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newSimCluster(t, 1, nil)
+		leader, _ := c.leader()
+		stream, err := c.client(leader).WatchServices(t.Context(), &rollcallv1.WatchServicesRequest{})
+		require.NoError(t, err)
+		// Some 20 MB of changes, while nothing is received beyond what the window takes.
+		for i := range 20 {
+			req := &rollcallv1.RegisterServicesRequest{Writer: operator()}
+			for j := range 100 {
+				s := service(fmt.Sprintf("s-%d", j))
+				s.WorkerRef.Labels = labels(40, 200)
+				s.WorkerRef.Node = fmt.Sprintf("n%d", i)
+				req.Services = append(req.Services, s)
+			}
+			_, err := c.client(leader).RegisterServices(t.Context(), req)
+			require.NoError(t, err)
+		}
+		pass(time.Minute)
+		for {
+			if _, err = stream.Recv(); err != nil {
+				break
+			}
+		}
+		require.Equal(t, codes.OutOfRange, status.Code(err), "%v", err)
+	})
+}
+
+// Writes of many clients share Raft entries, and each gets its own answer.
+func TestConcurrentWritesShareEntries(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newSimCluster(t, 3, nil)
+		c.net.SetLatency(5 * time.Millisecond)
+		leader, _ := c.leader()
+		c.register("warm")
+		before := c.nodes[leader].Directory().State().Index()
+		var wg sync.WaitGroup
+		for i := range 64 {
+			wg.Go(func() {
+				resp, err := c.client(leader).RegisterServices(t.Context(), &rollcallv1.RegisterServicesRequest{
+					Writer: gatewayWriter(fmt.Sprintf("g-%d", i), 1, 1), Services: []*rollcallv1.Service{service(fmt.Sprintf("s-%d", i%32))},
+				})
+				if err != nil {
+					require.Equal(t, codes.AlreadyExists, status.Code(err))
+					return
+				}
+				require.EqualValues(t, 1, resp.Registered)
+			})
+		}
+		wg.Wait()
+		s := c.nodes[leader].Directory().State()
+		require.Equal(t, 33, s.Len())
+		require.Less(t, s.Index()-before, uint64(16), "64 writes should need a few entries")
+	})
+}
+
+// A reader that stalls must not keep a state of the directory alive for good.
+func TestStalledReaderOfASnapshotIsCutOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newSimCluster(t, 1, nil)
+		leader, _ := c.leader()
+		for i := range 10 {
+			var services []*rollcallv1.Service
+			for j := range 100 {
+				s := service(fmt.Sprintf("s-%d-%d", i, j))
+				s.WorkerRef.Labels = labels(5, 200)
+				services = append(services, s)
+			}
+			_, err := c.client(leader).RegisterServices(t.Context(), &rollcallv1.RegisterServicesRequest{Writer: operator(), Services: services})
+			require.NoError(t, err)
+		}
+		require.Greater(t, len(c.takeSnapshot(leader)), 1<<20)
+
+		stream, err := c.admin(leader).TakeSnapshot(t.Context(), &rollcallv1.TakeSnapshotRequest{})
+		require.NoError(t, err)
+		pass(time.Minute)
+		for err == nil {
+			_, err = stream.Recv()
+		}
+		require.Equal(t, codes.OutOfRange, status.Code(err), "%v", err)
+	})
+}

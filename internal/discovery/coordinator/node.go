@@ -1,0 +1,374 @@
+package coordinator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/raft"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/health"
+
+	"github.com/rollcall-dev/rollcall/fsm"
+	"github.com/rollcall-dev/rollcall/internal/discovery/clusterport"
+	"github.com/rollcall-dev/rollcall/internal/discovery/raftstore"
+	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
+)
+
+const (
+	// maxMessage is above MaxBytesPerCall, so that an oversize batch is refused with a reason, not by gRPC.
+	maxMessage = 2*rollcallv1.MaxBytesPerCall + 1<<20
+	// transferLimit is how long another node is waited for to take the lead.
+	transferLimit = 2 * time.Second
+	// drainLimit is how long a shutdown waits for calls under way.
+	drainLimit = 2 * time.Second
+	// stopLimit is how long any other step of a shutdown may take.
+	stopLimit = 10 * time.Second
+)
+
+// Node is one coordinator. Run does the work; what answers questions is safe for concurrent use.
+type Node struct {
+	cfg     Config
+	log     *slog.Logger
+	metrics *Metrics
+
+	machine *fsm.Machine
+	stores  *Stores
+	port    *clusterport.Port
+	grpc    *grpc.Server
+	health  *health.Server // of the gRPC health protocol
+	peers   *peers
+
+	// raft is nil until the node knows that it may take part.
+	raft      atomic.Pointer[raft.Raft]
+	transport *raft.NetworkTransport // set with raft
+	watchdog  *watchdog              // set with raft
+	snapshot  *snapshotter
+	forks     *forkDetector // set with raft
+	// replication is how the followers keep up, while this node leads.
+	replication replication
+	// leader is nil unless this node is the established leader.
+	leader atomic.Pointer[leader]
+	// stopping ends streams and refuses calls.
+	stopping context.Context
+	stop     context.CancelCauseFunc
+	// transferring is held by the one transfer of the leadership.
+	transferring chan struct{}
+	// restoring is held by the one restore under way.
+	restoring sync.Mutex
+	// rejoining stands in for the mark on disk where there is no data folder.
+	rejoining atomic.Bool
+	// fatal is what ends the process: a disk that fails or hangs, a log that cannot be read.
+	fatal  chan error
+	failed atomic.Bool
+}
+
+// Open checks the configuration, opens the stores and binds the port. Run must be called next, or Close.
+func Open(ctx context.Context, cfg Config) (_ *Node, err error) {
+	if err := cfg.withDefaults(); err != nil {
+		return nil, err
+	}
+	n := &Node{
+		cfg:     cfg,
+		log:     cfg.Logger.With("component", "coordinator", "node", cfg.ID),
+		metrics: NewMetrics(cfg.Registerer),
+		machine: fsm.New(),
+		stores:  cfg.Stores,
+		fatal:   make(chan error, 1),
+
+		transferring: make(chan struct{}, 1),
+	}
+	n.stopping, n.stop = context.WithCancelCause(context.Background())
+	if n.stores == nil {
+		s, err := openStores(raftstore.Config{Dir: cfg.DataDir, Fatal: n.fail, Logger: cfg.Logger}, cfg.founder())
+		if err != nil {
+			return nil, err
+		}
+		n.stores = &Stores{Log: s.Logs(), Stable: s.Stable(), Snapshots: s.Snapshots(), Closer: s}
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, n.closeStores())
+		}
+	}()
+	if err := removeUploads(cfg.DataDir); err != nil { // only now is the folder ours alone
+		n.log.Warn("data folder not tidied up", "err", err)
+	}
+	listener := cfg.Listener
+	if listener == nil {
+		var lc net.ListenConfig
+		if listener, err = lc.Listen(ctx, "tcp", cfg.Listen); err != nil {
+			return nil, fmt.Errorf("open cluster port: %w", err)
+		}
+	}
+	n.port, err = clusterport.New(clusterport.Config{
+		Listener: listener, TLS: cfg.TLS, Dial: cfg.Dial, Logger: cfg.Logger, Metrics: clusterport.NewMetrics(cfg.Registerer),
+	})
+	if err != nil {
+		return nil, errors.Join(err, listener.Close())
+	}
+	n.peers = newPeers(&n.cfg, n.port)
+	n.grpc = n.newServer()
+	return n, nil
+}
+
+// Addr is where the cluster port listens.
+func (n *Node) Addr() net.Addr { return n.port.Addr() }
+
+// Directory is the node's replica.
+func (n *Node) Directory() *fsm.Machine { return n.machine }
+
+// fail ends Run with an error at once, from wherever it is called. Only the first counts.
+func (n *Node) fail(err error) {
+	if n.failed.CompareAndSwap(false, true) {
+		n.fatal <- err
+	}
+}
+
+// Run takes part in the cluster until ctx ends, and then hands the leadership over and returns nil. An error
+// means that the process must end; a supervisor should start it again. After a failed disk or a log that cannot be
+// read it returns without waiting for Raft, whose goroutines hang then.
+func (n *Node) Run(ctx context.Context) error {
+	// After a fatal error the work is not told to stop: the caller's last line is to be the only one about it.
+	working, stop := context.WithCancelCause(context.WithoutCancel(ctx))
+	forward := context.AfterFunc(ctx, func() { stop(context.Cause(ctx)) })
+	done := make(chan error, 1)
+	go func() {
+		defer stop(nil)
+		done <- n.serve(working)
+	}()
+	select {
+	case err := <-done:
+		return err
+	case err := <-n.fatal:
+		forward()
+		return err
+	}
+}
+
+// serve is Run, but for what cannot be waited for.
+func (n *Node) serve(ctx context.Context) (err error) {
+	defer func() { err = errors.Join(err, n.Close()) }()
+
+	g, gctx := errgroup.WithContext(context.WithoutCancel(ctx))
+	serving, stopServing := context.WithCancel(gctx)
+	defer stopServing()
+	watching, stopWatching := context.WithCancel(gctx)
+	defer stopWatching()
+	g.Go(func() error { return n.port.Run(serving) })
+	g.Go(func() error { // readiness is read from the disk, which may hang
+		return n.runUntilStop(serving, "reading whether the node is ready", func() error { return n.watchHealth(serving) })
+	})
+	g.Go(func() error {
+		if err := n.grpc.Serve(n.port.GRPC()); !errors.Is(err, grpc.ErrServerStopped) {
+			return err
+		}
+		return nil
+	})
+	g.Go(func() error {
+		// Ends with ctx, or with gctx when something else failed.
+		working, cancel := context.WithCancelCause(gctx)
+		defer cancel(nil)
+		defer context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })()
+		err := n.work(working, func() { g.Go(func() error { return n.watch(watching) }) })
+		n.stop(errStopping)
+		if r := n.raft.Load(); r != nil && r.State() == raft.Leader && len(n.otherVoters(r)) > 0 {
+			// Nobody has taken over, and nobody can while this node leads: most calls under way learn from Raft that
+			// their outcome is unknown, and their callers ask the next leader. Some it forgets; drain lets go of them.
+			// A sole voter has nobody to make way for, and can still finish them.
+			err = errors.Join(err, n.stopRaft())
+		}
+		n.drain()
+		// Raft before the port it listens on, which it would otherwise complain about.
+		err = errors.Join(err, n.stopRaft())
+		stopWatching() // not before: it is what ends a process whose disk hangs
+		stopServing()
+		return err
+	})
+	return g.Wait()
+}
+
+// withStopTimeout does one step of a shutdown, and ends the process when it takes too long: a disk that hangs must not hold it.
+func (n *Node) withStopTimeout(step string, f func()) {
+	limit := time.AfterFunc(stopLimit, func() {
+		n.fail(fmt.Errorf("stop: %s has not ended for %v; the disk may hang; ending all the same", step, stopLimit))
+	})
+	defer limit.Stop()
+	f()
+}
+
+// runUntilStop does what works until ctx ends, and from then on is a step of a shutdown.
+func (n *Node) runUntilStop(ctx context.Context, step string, f func() error) error {
+	ended := make(chan struct{})
+	defer context.AfterFunc(ctx, func() { n.withStopTimeout(step, func() { <-ended }) })()
+	defer close(ended)
+	return f()
+}
+
+// watch runs the watchdog until ctx ends.
+func (n *Node) watch(ctx context.Context) error {
+	if err := n.watchdog.run(ctx); err != nil {
+		n.fail(err) // Raft hangs: nothing that waits for it would ever end
+	}
+	return nil
+}
+
+// work joins the cluster and follows it, until ctx ends. watch is called once there is something to watch.
+func (n *Node) work(ctx context.Context, watch func()) error {
+	var (
+		r      *raft.Raft
+		notify <-chan bool
+	)
+	err := n.runUntilStop(ctx, "joining the cluster", func() (err error) {
+		r, notify, err = n.join(ctx)
+		return err
+	})
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
+		return err
+	}
+	g, gctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return n.lead(gctx, r, notify) })
+	watch()
+	g.Go(func() error { return n.watchLineage(gctx) })
+	// None of these can be called back from the disk, which a snapshot keeps busy for long even when it is well.
+	g.Go(func() error {
+		return n.runUntilStop(gctx, "writing a snapshot", func() error { return n.snapshot.run(gctx) })
+	})
+	g.Go(func() error {
+		return n.runUntilStop(gctx, "noting the cluster", func() error { return n.observeMembers(gctx, r) })
+	})
+	g.Go(func() error {
+		return n.runUntilStop(gctx, "noting the vote", func() error { return n.requestVote(gctx, r) })
+	})
+	return g.Wait()
+}
+
+// drain ends the calls under way: streams were told to, the others get a moment. Calls that have not returned then are
+// cut off and left behind: Raft forgets writes that wait in its channels when it is shut down, and GracefulStop would
+// wait for their handlers for ever.
+func (n *Node) drain() {
+	drained := make(chan struct{})
+	go func() {
+		defer close(drained)
+		n.grpc.GracefulStop()
+	}()
+	limit := time.NewTimer(drainLimit)
+	defer limit.Stop()
+	select {
+	case <-drained:
+	case <-limit.C:
+		n.grpc.Stop()
+	}
+}
+
+// Close releases what Open took. It is idempotent, and Run calls it. After a fatal error it leaves everything to the
+// end of the process: closing the stores would wait for what hangs, and closing the port makes Raft complain about it
+// where the caller's last line is to be the only one.
+func (n *Node) Close() error {
+	n.stop(errStopping)
+	if n.failed.Load() {
+		return nil
+	}
+	var errs []error
+	n.grpc.Stop()
+	errs = append(errs, n.stopRaft())
+	n.peers.close()
+	errs = append(errs, n.port.Close(), n.closeStores())
+	return errors.Join(errs...)
+}
+
+// stopRaft ends Raft, once. Not after a fatal error: it would wait for what hangs.
+func (n *Node) stopRaft() error {
+	if n.failed.Load() {
+		return nil
+	}
+	r := n.raft.Swap(nil)
+	if r == nil {
+		return nil
+	}
+	defer n.transport.CloseStreams() // Raft closes the listener, but not what it dialled
+	var err error
+	n.withStopTimeout("Raft", func() { err = r.Shutdown().Error() })
+	if err != nil {
+		return fmt.Errorf("stop raft: %w", err)
+	}
+	return nil
+}
+
+func (n *Node) closeStores() error {
+	if n.stores == nil || n.stores.Closer == nil {
+		return nil
+	}
+	var err error
+	n.withStopTimeout("closing the stores", func() { err = n.stores.Closer.Close() })
+	return err
+}
+
+func (n *Node) raftConfig() *raft.Config {
+	cfg := RaftConfig(n.cfg.Timing)
+	cfg.LocalID = raft.ServerID(n.cfg.ID)
+	cfg.Logger = raftstore.NewHCLog(n.cfg.Logger.With("component", "raft", "node", n.cfg.ID))
+	return cfg
+}
+
+// RaftConfig is the product's choice of Raft options, less the node's id; benchmarks compare with Raft alone.
+func RaftConfig(t Timing) *raft.Config {
+	c := raft.DefaultConfig()
+	c.HeartbeatTimeout = t.Heartbeat
+	c.ElectionTimeout = t.Election
+	c.LeaderLeaseTimeout = t.Lease
+	c.CommitTimeout = 20 * time.Millisecond
+	c.BatchApplyCh = true
+	// A follower that is behind gets so many at once, as far as they fit one message (appendBudget); Raft reads them
+	// all from the log beforehand, of up to 4 MiB each.
+	c.MaxAppendEntries = 16
+	c.SnapshotInterval = time.Minute
+	c.SnapshotThreshold = 8192
+	c.TrailingLogs = maxTrailing
+	c.ShutdownOnRemove = false
+	return c
+}
+
+// startRaft begins to take part.
+func (n *Node) startRaft() (*raft.Raft, chan bool, error) {
+	cfg := n.raftConfig()
+	// Raft blocks on this channel; lead drains it at once, and the buffer covers its start.
+	notify := make(chan bool, 64)
+	cfg.NotifyCh = notify
+
+	network := raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
+		ServerAddressProvider: n.peers,
+		Logger:                cfg.Logger,
+		Stream:                n.port.Raft(n.cfg.Advertise),
+		MaxPool:               4,
+		// One message in flight a follower: pipelining can wedge one until the leader restarts.
+		MaxRPCsInFlight: 1,
+		Timeout:         n.cfg.Timing.Transport,
+	})
+	n.snapshot = newSnapshotter(n.machine, n.log, n.fail)
+	lineage, err := newLineage(n.stores)
+	if err != nil {
+		return nil, nil, errors.Join(err, network.Close())
+	}
+	n.forks = lineage
+	trans := newTransport(network, lineage.check, &n.replication)
+	r, err := raft.NewRaft(cfg, n.snapshot, lineage.logs(), n.stores.Stable, lineage.snapshots(), trans)
+	if err != nil {
+		return nil, nil, errors.Join(fmt.Errorf("start raft: %w", err), trans.Close())
+	}
+	n.snapshot.raft = r
+	n.watchdog = newWatchdog(r)
+	n.metrics.follow(n, r)
+	n.transport = network
+	n.raft.Store(r)
+	return r, notify, nil
+}

@@ -1,0 +1,130 @@
+package coordinator
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/reflection"
+	"google.golang.org/grpc/status"
+
+	"github.com/rollcall-dev/rollcall/internal/discovery/clusterport"
+	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
+)
+
+const (
+	// callLimit bounds a call whose client set no deadline.
+	callLimit = 10 * time.Second
+	// longestCall bounds any other: a client that would wait for a day must not hold what it sent for as long.
+	longestCall = 2 * time.Minute
+)
+
+// newServer builds the gRPC server with all that is served on the cluster port.
+func (n *Node) newServer() *grpc.Server {
+	s := grpc.NewServer(
+		grpc.Creds(n.port.ServerCredentials()),
+		grpc.MaxRecvMsgSize(maxMessage),
+		grpc.MaxSendMsgSize(maxStatus), // all other answers are bounded where they are made
+		grpc.MaxConcurrentStreams(1024),
+		grpc.ConnectionTimeout(5*time.Second),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
+		// Large windows, so that a batch of 4 MiB does not wait for round trips.
+		grpc.InitialWindowSize(1<<20), grpc.InitialConnWindowSize(4<<20),
+		grpc.UnaryInterceptor(n.intercept),
+		grpc.StreamInterceptor(func(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+			if err := authorize(ss.Context(), info.FullMethod); err != nil {
+				return err
+			}
+			return handler(srv, ss)
+		}),
+	)
+	rollcallv1.RegisterDiscoveryServiceServer(s, discovery{Node: n})
+	rollcallv1.RegisterClusterServiceServer(s, cluster{Node: n})
+	rollcallv1.RegisterPeerServiceServer(s, peer{Node: n})
+	n.health = health.NewServer()
+	n.reportHealth()
+	context.AfterFunc(n.stopping, n.health.Shutdown)
+	healthpb.RegisterHealthServer(s, n.health)
+	reflection.Register(s)
+	return s
+}
+
+// healthPeriod is how often the gRPC health service looks whether the node is ready: often enough for balancers, which
+// ask every few seconds.
+const healthPeriod = 250 * time.Millisecond
+
+// watchHealth keeps the gRPC health service up to date until ctx ends.
+func (n *Node) watchHealth(ctx context.Context) error {
+	ticker := time.NewTicker(healthPeriod)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+			n.reportHealth()
+		}
+	}
+}
+
+// reportHealth sets the status of each service by name. Callers and operators need a node that is ready, as /readyz
+// reports it. Peers need this one before that, to elect a leader. The empty name stays the process itself.
+func (n *Node) reportHealth() {
+	ready := healthpb.HealthCheckResponse_SERVING
+	if n.Ready() != nil {
+		ready = healthpb.HealthCheckResponse_NOT_SERVING
+	}
+	n.health.SetServingStatus(rollcallv1.DiscoveryService_ServiceDesc.ServiceName, ready)
+	n.health.SetServingStatus(rollcallv1.ClusterService_ServiceDesc.ServiceName, ready)
+	n.health.SetServingStatus(rollcallv1.PeerService_ServiceDesc.ServiceName, healthpb.HealthCheckResponse_SERVING)
+}
+
+func (n *Node) intercept(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	if err := authorize(ctx, info.FullMethod); err != nil {
+		return nil, err
+	}
+	limit := longestCall
+	if _, ok := ctx.Deadline(); !ok {
+		limit = callLimit
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	return handler(ctx, req)
+}
+
+// authorizeWriter lets an operator's certificate write as an operator, who may take what others own, and a gateway's
+// only as a gateway.
+func authorizeWriter(ctx context.Context, w *rollcallv1.Writer) error {
+	allowed := []clusterport.Role{clusterport.RoleCoordinator, clusterport.RoleOperator}
+	if w.GetOwner().GetKind() != rollcallv1.OwnerKind_OWNER_KIND_OPERATOR {
+		allowed = append(allowed, clusterport.RoleGateway)
+	}
+	if !clusterport.HasRole(ctx, allowed...) {
+		return status.Errorf(codes.PermissionDenied, "to write as %v takes a certificate of one of the roles %v", w.GetOwner().GetKind(), allowed)
+	}
+	return nil
+}
+
+// authorize keeps the peers' service to coordinators and the cluster's administration to operators. Without TLS
+// every caller has every role.
+func authorize(ctx context.Context, method string) error {
+	var allowed []clusterport.Role
+	switch service, _, _ := strings.Cut(strings.TrimPrefix(method, "/"), "/"); service {
+	case rollcallv1.PeerService_ServiceDesc.ServiceName:
+		allowed = []clusterport.Role{clusterport.RoleCoordinator}
+	case rollcallv1.ClusterService_ServiceDesc.ServiceName:
+		allowed = []clusterport.Role{clusterport.RoleCoordinator, clusterport.RoleOperator}
+	default:
+		return nil
+	}
+	if !clusterport.HasRole(ctx, allowed...) {
+		return status.Errorf(codes.PermissionDenied, "%s needs a certificate of one of the roles %v", method, allowed)
+	}
+	return nil
+}

@@ -1,0 +1,232 @@
+package coordinator
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/raft"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/rollcall-dev/rollcall/fsm"
+	"github.com/rollcall-dev/rollcall/internal/testutil/memnet"
+	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
+)
+
+// hangingLog is a log on a disk that hangs once it is told to, until go on is closed.
+type hangingLog struct {
+	raft.LogStore
+	hangs atomic.Bool
+	goOn  chan struct{}
+}
+
+func (l *hangingLog) StoreLogs(logs []*raft.Log) error {
+	if l.hangs.Load() {
+		<-l.goOn
+	}
+	return l.LogStore.StoreLogs(logs)
+}
+
+// runSole runs a node that is a cluster by itself, at a:7400, until it leads.
+func runSole(t *testing.T, network *memnet.Network, log raft.LogStore) (n *Node, stop func(), done <-chan error) {
+	listener, err := network.Listen("a:7400")
+	require.NoError(t, err)
+	n, err = Open(t.Context(), Config{
+		ID: "a", Peers: []Peer{{"a", "a:7400"}}, Listener: listener,
+		Stores: &Stores{Log: log, Stable: raft.NewInmemStore(), Snapshots: raft.NewInmemSnapshotStore()},
+	})
+	require.NoError(t, err)
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- n.Run(ctx) }()
+	for n.currentLeader() == nil {
+		<-time.After(10 * time.Millisecond)
+	}
+	return n, stop, ended
+}
+
+// A node that is told to stop ends in bounded time, and says why it did not end well, though its disk hangs.
+func TestStopEndsWithAHungDisk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := &hangingLog{LogStore: raft.NewInmemStore(), goOn: make(chan struct{})}
+		n, stop, done := runSole(t, memnet.New(), log)
+
+		log.hangs.Store(true)
+		l, written := n.currentLeader(), make(chan error, 1)
+		go func() {
+			_, err := n.register(t.Context(), l, &rollcallv1.RegisterServicesRequest{
+				Services: []*rollcallv1.Service{{Id: "x", Kind: "relayer", WorkerRef: &rollcallv1.WorkerRef{Url: "http://x"}}},
+			}, &rollcallv1.WriteFence{Owner: fsm.Operator.Proto(), Epoch: l.Epoch})
+			written <- err
+		}()
+		synctest.Wait()
+		r := n.raft.Load()
+		stop()
+		select {
+		case err := <-done:
+			require.ErrorContains(t, err, "disk may hang")
+		case <-time.After(time.Minute):
+			require.Fail(t, "it does not end")
+		}
+
+		// For the test's sake the rest ends too.
+		close(log.goOn)
+		<-written //nolint:errcheck // whatever became of it
+		require.NoError(t, r.Shutdown().Error())
+		<-time.After(time.Minute)
+		n.grpc.Stop()
+		n.peers.close()
+		require.NoError(t, n.port.Close())
+	})
+}
+
+// hangingSnapshots is a disk that hangs when a snapshot is to be written, until go on is closed.
+type hangingSnapshots struct {
+	raft.SnapshotStore
+	begun, goOn chan struct{}
+}
+
+func (s *hangingSnapshots) Create(version raft.SnapshotVersion, index, term uint64, c raft.Configuration, cIndex uint64, trans raft.Transport) (raft.SnapshotSink, error) {
+	close(s.begun)
+	<-s.goOn
+	return s.SnapshotStore.Create(version, index, term, c, cIndex, trans)
+}
+
+func TestStopEndsThoughASnapshotDoesNot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		listener, err := memnet.New().Listen("a:7400")
+		require.NoError(t, err)
+		store := raft.NewInmemStore()
+		snapshots := &hangingSnapshots{SnapshotStore: raft.NewInmemSnapshotStore(), begun: make(chan struct{}), goOn: make(chan struct{})}
+		n, err := Open(t.Context(), Config{
+			ID: "a", Peers: []Peer{{"a", "a:7400"}}, Listener: listener,
+			Stores: &Stores{Log: store, Stable: store, Snapshots: snapshots},
+		})
+		require.NoError(t, err)
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- n.Run(ctx) }()
+		for n.currentLeader() == nil {
+			<-time.After(10 * time.Millisecond)
+		}
+		n.snapshot.bytes.Add(logBudget)
+		<-snapshots.begun
+		r := n.raft.Load()
+		stop()
+		select {
+		case err := <-done:
+			require.ErrorContains(t, err, "writing a snapshot has not ended")
+		case <-time.After(time.Minute):
+			close(snapshots.goOn)
+			require.Fail(t, "it does not end", <-done)
+			return
+		}
+
+		// For the test's sake the rest ends too.
+		close(snapshots.goOn)
+		require.NoError(t, r.Shutdown().Error())
+		<-time.After(time.Minute)
+		n.grpc.Stop()
+		n.peers.close()
+		require.NoError(t, n.port.Close())
+	})
+}
+
+// Raft forgets what it has not looked at when it is shut down, and never answers the handler that waits for it. Not in
+// a bubble, which would wait for that handler too.
+func TestStopEndsThoughRaftForgetsAWrite(t *testing.T) {
+	t.Parallel()
+	var lc net.ListenConfig
+	listener, err := lc.Listen(t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	addr := listener.Addr().String()
+	store := raft.NewInmemStore()
+	log := &hangingLog{LogStore: store, goOn: make(chan struct{})}
+	n, err := Open(t.Context(), Config{
+		ID: "a", Peers: []Peer{{"a", addr}}, Listener: listener,
+		Stores: &Stores{Log: log, Stable: store, Snapshots: raft.NewInmemSnapshotStore()},
+	})
+	require.NoError(t, err)
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- n.Run(ctx) }()
+	require.Eventually(t, func() bool { return n.currentLeader() != nil }, time.Minute, time.Millisecond)
+	r := n.raft.Load()
+
+	conn, err := grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	require.NoError(t, err)
+	defer conn.Close()
+	pending := func() int {
+		n.watchdog.mu.Lock()
+		defer n.watchdog.mu.Unlock()
+		return len(n.watchdog.pending)
+	}
+	require.Eventually(t, func() bool { return pending() == 0 }, time.Minute, time.Millisecond)
+	log.hangs.Store(true)
+	written := make(chan error, inFlight)
+	for i := range inFlight { // one on its way to disk, one that Raft has not looked at
+		go func() {
+			_, err := rollcallv1.NewDiscoveryServiceClient(conn).RegisterServices(t.Context(), &rollcallv1.RegisterServicesRequest{
+				Writer:   &rollcallv1.Writer{Owner: fsm.Operator.Proto()},
+				Services: []*rollcallv1.Service{{Id: "x", Kind: "relayer", WorkerRef: &rollcallv1.WorkerRef{Url: "http://x"}}},
+			})
+			written <- err
+		}()
+		require.Eventually(t, func() bool { return pending() == i+1 }, time.Minute, time.Millisecond)
+	}
+
+	stop()
+	require.Eventually(t, func() bool { return r.State() == raft.Shutdown }, time.Minute, time.Millisecond)
+	close(log.goOn)
+	select {
+	case err := <-done:
+		require.NoError(t, err)
+	case <-time.After(time.Minute):
+		require.Fail(t, "it does not end")
+	}
+	for range inFlight {
+		require.Error(t, <-written)
+	}
+	require.Equal(t, 1, pending(), "the one that Raft forgot")
+}
+
+// Who has nobody to hand over to finishes what was begun before Raft stops.
+func TestSoleVoterFinishesItsWrites(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		network := memnet.New()
+		log := &hangingLog{LogStore: raft.NewInmemStore(), goOn: make(chan struct{})}
+		_, stop, done := runSole(t, network, log)
+		conn, err := grpc.NewClient("passthrough:///a:7400", grpc.WithTransportCredentials(insecure.NewCredentials()),
+			grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) { return network.Dial(ctx, "client", addr) }))
+		require.NoError(t, err)
+		defer conn.Close()
+
+		log.hangs.Store(true)
+		const writes = inFlight + 2 // so many with Raft, the others in the queue
+		written := make(chan error, writes)
+		for i := range writes {
+			go func() {
+				_, err := rollcallv1.NewDiscoveryServiceClient(conn).RegisterServices(t.Context(), &rollcallv1.RegisterServicesRequest{
+					Writer:   &rollcallv1.Writer{Owner: fsm.Operator.Proto()},
+					Services: []*rollcallv1.Service{{Id: fmt.Sprintf("x-%d", i), Kind: "relayer", WorkerRef: &rollcallv1.WorkerRef{Url: "http://x"}}},
+				})
+				written <- err
+			}()
+		}
+		synctest.Wait()
+		stop()
+		<-time.After(drainLimit / 2)
+		log.hangs.Store(false)
+		close(log.goOn)
+		for range writes {
+			require.NoError(t, <-written)
+		}
+		require.NoError(t, <-done)
+	})
+}

@@ -1,0 +1,101 @@
+package coordinator_test
+
+import (
+	"context"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/rollcall-dev/rollcall/gateway"
+	"github.com/rollcall-dev/rollcall/internal/discovery/coordinator"
+	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
+)
+
+// The status of a very large fleet, more than any other message may have, is had from every node and by clients.
+func TestStatusOfAVeryLargeFleet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fleet := make([]*rollcallv1.ServiceStatus, 300)
+		for i := range fleet {
+			fleet[i] = &rollcallv1.ServiceStatus{Id: "x", Url: strings.Repeat("u", 100_000)}
+		}
+		c := newSimCluster(t, 3, func(cfg *coordinator.Config) {
+			var epoch atomic.Uint64
+			cfg.Lead = func(ctx context.Context, l coordinator.Leadership) error {
+				epoch.Store(l.Epoch)
+				<-ctx.Done()
+				return nil
+			}
+			cfg.Status = func(b []byte, asked uint64) ([]byte, error) {
+				if asked != epoch.Load() {
+					return b, nil
+				}
+				return proto.MarshalOptions{}.MarshalAppend(b, &rollcallv1.GetStatusResponse{Epoch: asked, Leader: cfg.ID, Services: fleet, Notes: []string{"a note"}})
+			}
+		})
+		leader, epoch := c.leader()
+		for id, n := range c.nodes {
+			c.await("the node knows who leads", func() bool { return n.HasLeader() })
+			raw, err := n.Status(t.Context(), nil)
+			require.NoError(t, err, id)
+			require.Greater(t, len(raw), 30_000_000)
+			var got rollcallv1.GetStatusResponse
+			require.NoError(t, proto.Unmarshal(raw, &got))
+			require.Equal(t, leader, got.Leader)
+			require.Equal(t, epoch, got.Epoch)
+		}
+		client, err := gateway.NewClient(gateway.ClientConfig{Coordinators: []string{"c1:7400", "c2:7400", "c3:7400"}, DialContext: c.net.Dialer("client")})
+		require.NoError(t, err)
+		defer client.Close()
+		got, err := client.Status(t.Context())
+		require.NoError(t, err)
+		require.Len(t, got.Services, len(fleet))
+		require.Equal(t, []string{"a note"}, got.Notes)
+	})
+}
+
+// Before the leader's work has begun it says which services there are, and what it knows besides.
+func TestStatusBeforeTheWorkHasBegun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newSimCluster(t, 3, func(cfg *coordinator.Config) {
+			cfg.RelayerCount, cfg.RelayerURLTemplate = 2, "http://oz-relayer-{N}:3000"
+			cfg.Status = func(b []byte, _ uint64) ([]byte, error) { return b, nil }
+		})
+		leader, epoch := c.leader()
+		var got *rollcallv1.GetStatusResponse
+		c.await("the static fleet is registered", func() bool {
+			var err error
+			got, err = c.client(leader).GetStatus(t.Context(), &rollcallv1.GetStatusRequest{})
+			return err == nil && len(got.Services) == 2
+		})
+		require.Equal(t, leader, got.Leader)
+		require.Equal(t, epoch, got.Epoch)
+		require.EqualValues(t, 2, got.RelayerCount)
+		require.Equal(t, "the leader's work has not begun", got.Mirror.Error)
+		require.Equal(t, rollcallv1.Verdict_VERDICT_UNKNOWN, got.Services[1].Verdict)
+		require.Equal(t, "http://oz-relayer-1:3000", got.Services[1].Url)
+	})
+}
+
+// Nobody leads, nobody is asked.
+func TestStatusWithoutALeader(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newSimCluster(t, 3, nil)
+		leader, _ := c.leader()
+		n := c.nodes[leader]
+		for id := range c.nodes {
+			if id != leader {
+				c.stop(id)
+			}
+		}
+		c.await("it notices", func() bool { return !n.HasLeader() })
+		began := time.Now()
+		_, err := n.Status(t.Context(), nil)
+		require.Error(t, err)
+		require.Zero(t, time.Since(began))
+	})
+}

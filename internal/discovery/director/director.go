@@ -1,0 +1,570 @@
+package director
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+	"github.com/tidwall/btree"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/rollcall-dev/rollcall/fsm"
+	"github.com/rollcall-dev/rollcall/internal/discovery/health"
+	"github.com/rollcall-dev/rollcall/internal/discovery/mirror"
+	"github.com/rollcall-dev/rollcall/internal/platform/timefmt"
+	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
+)
+
+// Director directs one epoch.
+type Director struct {
+	cfg     Config
+	log     *slog.Logger
+	metrics *Metrics
+	checker *health.Checker
+
+	mu       sync.Mutex
+	services btree.Map[string, *service]
+	kinds    map[string]*kind
+	// recovering counts the services whose verdict the recovery waits for.
+	recovering int
+	state      rollcallv1.DirectorState
+	stalls     []*rollcallv1.Stall // sorted by kind; replaced, never changed
+	since      time.Time           // of state
+	writer     *mirror.Writer
+	refused    error // why the last writer gave up, until the present one has claimed
+	// What the mirror is to be told next: of those in upserts that are news, in any order, and which ids have left.
+	// Slices, for a map that once held the whole directory would be as slow to empty ever after.
+	upserts []*service
+	removed []string
+	// newlyHealthy are healthy and were not listed before, and the log does not say so yet.
+	newlyHealthy []*service
+	// foundSince is when the span began in which foundSaid of them had lines, and foundMore have none yet.
+	foundSince             time.Time
+	foundLogged, foundMore int
+	// statusSize is about how many bytes the services take in a status.
+	statusSize int
+}
+
+// service is an entry of the directory with what this epoch knows of it.
+type service struct {
+	entry  *fsm.Entry
+	result health.Result // of its last check; before that, just the target
+	// recovering: the recovery waits for its verdict.
+	recovering bool
+	// held: it failed, and the guard keeps it listed.
+	held bool
+	// dirty: it stands in Director.upserts. One that stands there without being news has left.
+	dirty bool
+}
+
+func (s *service) verdict() health.Verdict { return s.result.Verdict }
+
+// kind counts the services of a kind.
+type kind struct {
+	services, up int
+	// held by the guard; doubtful are up, and inherited unknown, but failed their last check.
+	held, doubtful, inherited int
+	guard                     guard
+}
+
+// New returns a director that does nothing before Run, or an error that names all that is wrong with the Config.
+func New(cfg Config) (*Director, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	checker, err := health.New(cfg.Health)
+	if err != nil {
+		return nil, fmt.Errorf("director: %w", err)
+	}
+	d := &Director{
+		cfg:     cfg,
+		log:     cfg.Logger.With("component", "director", "epoch", cfg.Epoch),
+		metrics: cfg.Metrics,
+		checker: checker,
+		kinds:   make(map[string]*kind),
+		state:   rollcallv1.DirectorState_DIRECTOR_STATE_RECOVERING,
+	}
+	if d.writer, err = d.newWriter(); err != nil {
+		return nil, err
+	}
+	return d, nil
+}
+
+func (d *Director) newWriter() (*mirror.Writer, error) {
+	cfg := d.cfg.Mirror
+	cfg.Cluster, cfg.Node, cfg.Epoch = d.cfg.Cluster, d.cfg.Node, d.cfg.Epoch
+	cfg.Confirm, cfg.Lease = d.cfg.Confirm, d.cfg.Lease
+	cfg.Interval = d.checker.Interval()
+	cfg.Removed = d.reportRemovals
+	return mirror.New(cfg)
+}
+
+// Run directs until ctx ends, lets the checks that run finish, for a second at most, and returns nil. It fails when the
+// mirror must not go on in this epoch, with *mirror.HigherEpochError or mirror.ErrSuperseded wrapped. Call it once.
+func (d *Director) Run(ctx context.Context) error {
+	d.metrics.enter(d)
+	defer d.metrics.leave(d)
+	state, feed := d.cfg.Directory.Watch()
+	d.mu.Lock()
+	d.since = time.Now()
+	d.load(state)
+	first := d.writer
+	d.flushMirror() // also of an empty directory
+	d.mu.Unlock()
+	d.log.Info("director recovering", "services", state.Len())
+
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error {
+		err := d.mirror(ctx, first)
+		if err != nil {
+			d.checker.Abandon() // the epoch is over
+		}
+		return err
+	})
+	checked := make(chan struct{})
+	g.Go(func() error {
+		select {
+		case <-d.cfg.Ended:
+			d.checker.Abandon()
+		case <-checked:
+		}
+		return nil
+	})
+	g.Go(func() error {
+		defer close(checked)
+		// First of all whoever led before is to be kept from writing. And what is listed is to be known before the
+		// first verdict.
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-first.FirstClaim():
+			return d.checker.Run(ctx)
+		}
+	})
+	g.Go(func() error { return d.follow(ctx, feed) })
+	return g.Wait()
+}
+
+// mirror runs a writer, and another after each that found Redis to be another cluster's.
+func (d *Director) mirror(ctx context.Context, w *mirror.Writer) error {
+	retry := backoff.NewExponentialBackOff()
+	retry.InitialInterval, retry.MaxInterval = time.Second, 10*time.Second
+	for {
+		err := w.Run(ctx)
+		if err == nil {
+			return nil
+		}
+		foreign, ok := errors.AsType[*mirror.ForeignClusterError](err)
+		if !ok {
+			return fmt.Errorf("direct epoch %d: %w", d.cfg.Epoch, err)
+		}
+		pause := retry.NextBackOff()
+		d.log.Error("mirror refused: redis belongs to another cluster", "foreign", foreign.Cluster,
+			"foreign_epoch", foreign.Epoch, "err", err, "retry_in", pause.Round(time.Millisecond))
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(pause):
+		}
+		if w, err = d.replaceWriter(foreign); err != nil {
+			return err
+		}
+	}
+}
+
+// replaceWriter makes a new writer, which has to be told everything.
+func (d *Director) replaceWriter(refused error) (*mirror.Writer, error) {
+	w, err := d.newWriter()
+	if err != nil {
+		return nil, err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.refused = refused
+	d.writer = w
+	for _, s := range d.services.Scan {
+		d.queueUpdate(s)
+	}
+	d.flushMirror()
+	return w, nil
+}
+
+// follow takes in what changes in the directory and what the checks find, one at a time.
+func (d *Director) follow(ctx context.Context, feed *fsm.Feed) error {
+	var results []health.Result
+	timer := time.NewTimer(0) // an empty directory needs a decision too
+	defer timer.Stop()
+	for {
+		var changes fsm.Changes
+		var restored *fsm.State
+		results = results[:0]
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-timer.C:
+		case <-d.checker.Ready():
+			results = d.checker.Take(results)
+		case <-feed.Ready():
+			var err error
+			changes, err = feed.Next(ctx)
+			if errors.Is(err, fsm.ErrCompacted) {
+				restored, feed = d.cfg.Directory.Watch()
+				d.log.Info("following the directory anew", "services", restored.Len())
+			} else if err != nil {
+				return nil // ctx has ended
+			}
+		}
+		d.mu.Lock()
+		now := time.Now()
+		if restored != nil {
+			d.load(restored)
+		}
+		d.apply(changes.Changes)
+		for i := range results {
+			d.judge(&results[i], now)
+		}
+		next := min(d.reportFound(now), d.guardKinds(now))
+		d.decide(now)
+		if len(d.upserts)+len(d.removed) > 0 {
+			d.flushMirror()
+		}
+		d.mu.Unlock()
+		timer.Reset(next)
+	}
+}
+
+// load makes the services those of the state. The recovery waits for whatever is unknown then. d.mu is held.
+func (d *Director) load(state *fsm.State) {
+	var changes []fsm.Change
+	for e := range state.All() {
+		before := (*fsm.Entry)(nil)
+		if s, ok := d.services.Get(e.ID); ok {
+			before = s.entry
+		}
+		if before == nil || before.Version != e.Version {
+			changes = append(changes, fsm.Change{Before: before, After: e})
+		}
+	}
+	for id, s := range d.services.Scan {
+		if _, ok := state.Get(id); !ok {
+			changes = append(changes, fsm.Change{Before: s.entry})
+		}
+	}
+	d.apply(changes)
+	for _, s := range d.services.Scan {
+		if s.verdict() == health.Unknown {
+			d.trackRecovery(s, true)
+		}
+	}
+}
+
+// apply takes in changes of the directory. d.mu is held.
+func (d *Director) apply(changes []fsm.Change) {
+	var targets []health.Target
+	var gone []string
+	for _, c := range changes {
+		switch {
+		case c.After != nil:
+			targets = append(targets, d.set(c.After))
+		case d.remove(c.Before.ID):
+			gone = append(gone, c.Before.ID)
+		}
+	}
+	// One command may touch a service more than once; what it is in the end counts.
+	targets = slices.DeleteFunc(targets, func(t health.Target) bool {
+		_, ok := d.services.Get(t.ID)
+		return !ok
+	})
+	if len(gone) > 0 {
+		d.checker.Remove(gone...)
+	}
+	if len(targets) > 0 {
+		d.checker.Set(targets...)
+	}
+}
+
+// set adds a service or brings it up to date. d.mu is held.
+func (d *Director) set(e *fsm.Entry) health.Target {
+	target := health.Target{ID: e.ID, Kind: e.Kind, URL: e.URL(), Version: e.Version}
+	s, ok := d.services.Get(e.ID)
+	if !ok {
+		s = &service{}
+		d.services.Set(e.ID, s)
+	} else {
+		d.count(s, -1)
+		if s.entry.Kind != e.Kind {
+			delete(d.kinds[s.entry.Kind].guard.waiting, e.ID)
+		}
+	}
+	moved := s.result.URL != target.URL
+	turned := s.result.Kind != target.Kind
+	s.entry = e
+	if moved {
+		s.result = health.Result{}
+	}
+	if moved || turned {
+		s.held = false
+		d.queueUpdate(s)
+	}
+	s.result.Target = target
+	d.count(s, +1)
+	return target
+}
+
+// remove forgets a service, and reports whether it was known. d.mu is held.
+func (d *Director) remove(id string) bool {
+	s, ok := d.services.Get(id)
+	if !ok {
+		return false
+	}
+	d.trackRecovery(s, false)
+	d.count(s, -1)
+	delete(d.kinds[s.entry.Kind].guard.waiting, id)
+	d.services.Delete(id)
+	s.dirty = false
+	d.removed = append(d.removed, id)
+	return true
+}
+
+// judge takes in the result of a check. d.mu is held.
+func (d *Director) judge(r *health.Result, now time.Time) {
+	s, ok := d.services.Get(r.ID)
+	if !ok {
+		return // the checker, told at once of what leaves, does not do this
+	}
+	before := s.verdict()
+	d.count(s, -1)
+	s.result = *r
+	if s.verdict() != before {
+		d.onVerdictChange(s, before)
+	}
+	d.count(s, +1)
+	d.queueUpdate(s)
+	if s.verdict() != health.Unknown {
+		d.trackRecovery(s, false)
+	}
+	d.kinds[s.entry.Kind].guard.recordCheck(r, now)
+}
+
+// onVerdictChange draws the conclusions from a verdict that is another than before. d.mu is held.
+func (d *Director) onVerdictChange(s *service, before health.Verdict) {
+	listed := before == health.Up || d.writer.Active(s.entry.ID)
+	switch {
+	case s.verdict() == health.Up && s.held:
+		s.held = false
+		d.log.Info("relayer recovered before its removal", d.attrs(s)...)
+	case s.verdict() == health.Up && before == health.Down:
+		d.metrics.recoveries.Inc()
+		d.log.Info("relayer recovered", d.attrs(s)...)
+	case s.verdict() == health.Up && !listed:
+		d.newlyHealthy = append(d.newlyHealthy, s)
+	case s.verdict() == health.Up:
+		// Inherited from the leader before, and still true.
+	case d.cfg.GuardShare > 0 && (listed || !d.writer.Status().Claimed): // it may be listed, while Redis is away
+		s.held = true
+	case !listed:
+		d.log.Info("relayer found unhealthy", d.attrs(s)...)
+	}
+}
+
+const (
+	// foundLines is how many have a line each, of those that are found healthy within foundSpan.
+	foundLines = 10
+	foundSpan  = time.Second
+)
+
+// reportFound logs who has been found healthy and was not listed: of a fleet that comes at once the first few, and how many
+// more there are when the span is over. It returns after how long it is to be called again. d.mu is held.
+func (d *Director) reportFound(now time.Time) time.Duration {
+	over := now.Sub(d.foundSince) >= foundSpan
+	if over && d.foundMore > 0 {
+		d.log.Info("more relayers found healthy", "count", d.foundMore)
+		d.foundMore = 0
+	}
+	if over && len(d.newlyHealthy) > 0 {
+		d.foundSince, d.foundLogged = now, 0
+	}
+	for _, s := range d.newlyHealthy {
+		if d.foundLogged < foundLines {
+			d.log.Info("relayer found healthy", d.attrs(s)...)
+			d.foundLogged++
+		} else {
+			d.foundMore++
+		}
+	}
+	clear(d.newlyHealthy)
+	d.newlyHealthy = d.newlyHealthy[:0]
+	if d.foundMore > 0 {
+		return d.foundSince.Add(foundSpan).Sub(now)
+	}
+	return time.Hour
+}
+
+// reportRemovals counts and logs who has left the mirror. That is not said before: whoever has been deposed takes
+// nobody out, and while Redis is away everybody stays.
+func (d *Director) reportRemovals(removals []mirror.Removal) {
+	for _, r := range removals {
+		level, count, at := slog.LevelWarn, d.metrics.failed, r.Checked
+		if at.IsZero() {
+			level, count, at = slog.LevelInfo, d.metrics.deregistered, time.Now()
+		}
+		count.Inc()
+		d.log.Log(context.Background(), level, "relayer removed",
+			"relayer", r.ID, "kind", r.Kind, "url", r.URL, "at", timefmt.Format(at), "reason", r.Reason)
+	}
+}
+
+// attrs are what is logged of a service that recovers, or is found to be well or ill.
+func (d *Director) attrs(s *service) []any {
+	return []any{
+		"relayer", s.entry.ID, "kind", s.entry.Kind, "url", s.result.URL, "at", timefmt.Format(s.result.At),
+		"reason", cmp.Or(s.result.Reason, "health check succeeded"),
+	}
+}
+
+// queueUpdate has the mirror told of a service. d.mu is held.
+func (d *Director) queueUpdate(s *service) {
+	if !s.dirty {
+		s.dirty = true
+		d.upserts = append(d.upserts, s)
+	}
+}
+
+// flushMirror hands over what tell and remove have gathered. d.mu is held, so that a new writer misses nothing.
+func (d *Director) flushMirror() {
+	entries := make([]mirror.Entry, 0, len(d.upserts))
+	for _, s := range d.upserts {
+		if !s.dirty {
+			continue
+		}
+		s.dirty = false
+		entries = append(entries, mirror.Entry{
+			ID: s.entry.ID, Kind: s.entry.Kind, URL: s.result.URL,
+			Status: mirrorStatus(s.verdict()), Hold: s.held,
+			LastCheck: s.result.At, Latency: s.result.Latency, Failures: s.result.Failures, Reason: s.result.Reason,
+		})
+	}
+	// One that left and came back is there.
+	gone := slices.DeleteFunc(d.removed, func(id string) bool {
+		_, ok := d.services.Get(id)
+		return ok
+	})
+	d.writer.Update(entries, gone)
+	d.upserts, d.removed = reuse(d.upserts), reuse(d.removed)
+}
+
+// reuse empties a slice, for as much again as is usual; what took the whole directory is not held on to.
+func reuse[T any](all []T) []T {
+	if cap(all) > 4096 {
+		return nil
+	}
+	clear(all)
+	return all[:0]
+}
+
+func mirrorStatus(v health.Verdict) mirror.Status {
+	switch v {
+	case health.Up:
+		return mirror.Healthy
+	case health.Down:
+		return mirror.Unhealthy
+	default:
+		return mirror.Unknown
+	}
+}
+
+// count adds a service to the numbers of its kind, or takes it out. d.mu is held.
+func (d *Director) count(s *service, by int) {
+	name := s.entry.Kind
+	k := d.kinds[name]
+	if k == nil {
+		k = &kind{}
+		d.kinds[name] = k
+	}
+	k.services += by
+	failing := s.result.Failures > 0
+	switch {
+	case s.verdict() == health.Up && failing:
+		k.up += by
+		k.doubtful += by
+	case s.verdict() == health.Up:
+		k.up += by
+	case s.verdict() == health.Unknown && failing:
+		k.inherited += by
+	}
+	if s.held {
+		k.held += by
+	}
+}
+
+// trackRecovery makes the recovery wait for a service, or no longer. d.mu is held.
+func (d *Director) trackRecovery(s *service, yes bool) {
+	switch {
+	case yes && !s.recovering:
+		d.recovering++
+	case !yes && s.recovering:
+		d.recovering--
+	}
+	s.recovering = yes
+}
+
+// decide finds the state that follows from what is known. d.mu is held.
+func (d *Director) decide(now time.Time) {
+	var stalls []*rollcallv1.Stall
+	state := rollcallv1.DirectorState_DIRECTOR_STATE_RECOVERING
+	if d.recovering == 0 {
+		stalls = d.missing()
+		state = rollcallv1.DirectorState_DIRECTOR_STATE_RUNNING
+		if len(stalls) > 0 {
+			state = rollcallv1.DirectorState_DIRECTOR_STATE_STALLED
+		}
+	}
+	d.reportStalls(stalls)
+	if state == d.state {
+		return
+	}
+	attrs := []any{"services", d.services.Len(), "after", now.Sub(d.since).Round(time.Millisecond)}
+	switch state {
+	case rollcallv1.DirectorState_DIRECTOR_STATE_RECOVERING:
+		d.log.Info("director recovering", attrs...)
+	case rollcallv1.DirectorState_DIRECTOR_STATE_RUNNING:
+		d.log.Info("director running", attrs...)
+	}
+	d.state, d.since = state, now
+}
+
+// missing are the kinds that have fewer live services than required. d.mu is held.
+func (d *Director) missing() (stalls []*rollcallv1.Stall) {
+	for _, name := range slices.Sorted(maps.Keys(d.cfg.Require)) {
+		up := 0
+		if k := d.kinds[name]; k != nil {
+			up = k.up
+		}
+		if needed := d.cfg.Require[name]; up < needed {
+			stalls = append(stalls, &rollcallv1.Stall{Kind: name, Needed: uint32(needed), Available: uint32(up)})
+		}
+	}
+	return stalls
+}
+
+// reportStalls logs what has changed of the stalls. d.mu is held.
+func (d *Director) reportStalls(stalls []*rollcallv1.Stall) {
+	for _, s := range stalls {
+		i := slices.IndexFunc(d.stalls, func(t *rollcallv1.Stall) bool { return t.Kind == s.Kind })
+		if i < 0 {
+			d.metrics.stalls.Inc()
+		}
+		if i < 0 || d.stalls[i].Available != s.Available {
+			d.log.Warn("director stalled", "kind", s.Kind, "needed", s.Needed, "available", s.Available)
+		}
+	}
+	d.stalls = stalls
+}

@@ -1,0 +1,66 @@
+package director
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rollcall-dev/rollcall/internal/discovery/health"
+	"github.com/rollcall-dev/rollcall/internal/discovery/mirror"
+)
+
+// Over TCP, with the scripts that a real Redis gets.
+func TestOverRedis(t *testing.T) {
+	t.Parallel()
+	server := miniredis.RunT(t)
+	client := redis.NewClient(&redis.Options{Addr: server.Addr()})
+	t.Cleanup(func() { _ = client.Close() })
+	server.HSet("p:relayer:meta", "cluster", "theirs", "epoch", "7", "seq", "1", "leader", "x")
+
+	dir := newDirectory(1)
+	dir.register(relayers(3)...)
+	network := newNetwork()
+	network.set(refuses, url("a-01"))
+	d, err := New(Config{
+		Cluster: "c-1", Node: "n-1", Epoch: 1, Directory: dir,
+		Confirm: func(context.Context) error { return nil }, Lease: 10 * time.Second,
+		Health: health.Config{Interval: time.Second, Probe: network.probe},
+		Mirror: mirror.Config{Client: client, Prefix: "p:"},
+	})
+	require.NoError(t, err)
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- d.Run(ctx) }()
+
+	becomes := func(what func() bool) {
+		t.Helper()
+		require.Eventually(t, what, 30*time.Second, 5*time.Millisecond)
+	}
+	active := func() []string {
+		ids, err := server.SMembers("p:relayer:active")
+		if errors.Is(err, miniredis.ErrKeyNotFound) {
+			return nil
+		}
+		require.NoError(t, err)
+		return ids
+	}
+	becomes(func() bool { return status(t, d).Mirror.Error != "" })
+	require.Contains(t, status(t, d).Mirror.Error, "theirs")
+	require.Empty(t, active())
+	require.NoError(t, mirror.TakeOver(t.Context(), client, "p:", "c-1"))
+	becomes(func() bool { return len(active()) == 2 })
+	require.Equal(t, []string{"a-00", "a-02"}, active())
+
+	network.set(nil, url("a-01"))
+	becomes(func() bool { return len(active()) == 3 })
+	dir.deregister("a-00")
+	becomes(func() bool { return len(active()) == 2 })
+	require.Equal(t, []string{"a-01", "a-02"}, active())
+	stop()
+	require.NoError(t, <-done)
+}

@@ -1,0 +1,135 @@
+package mirror_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/rollcall-dev/rollcall/internal/discovery/mirror"
+	testredis "github.com/rollcall-dev/rollcall/internal/testutil/redis"
+)
+
+func TestClientReachesRedis(t *testing.T) {
+	t.Parallel()
+	socket := filepath.Join(t.TempDir(), "redis.sock")
+	s := testredis.Start(t, "--requirepass", "s:e/c@r?e#t", "--unixsocket", socket)
+	host, port := "127.0.0.1", 0
+	_, err := fmt.Sscanf(s.Addr(), host+":%d", &port)
+	require.NoError(t, err)
+	const password = "s:e/c@r?e#t"
+	for name, o := range map[string]mirror.Options{
+		"HostAndPort":      {Host: host, Port: port, Password: password},
+		"URL":              {URL: "redis://:s%3Ae%2Fc%40r%3Fe%23t@" + s.Addr() + "/3"},
+		"URLAndPassword":   {URL: s.URL(), Password: password},
+		"Unix":             {URL: "unix://" + socket, Password: password},
+		"UnixWithPassword": {URL: "unix://:s%3Ae%2Fc%40r%3Fe%23t@" + socket + "?db=2"},
+	} {
+		client, err := mirror.NewClient(o)
+		require.NoError(t, err, name)
+		require.NoError(t, client.Set(t.Context(), "k", name, 0).Err(), name)
+		require.NoError(t, client.Close())
+	}
+	for db, want := range []string{"", "", "UnixWithPassword", "URL"} {
+		if want == "" {
+			continue
+		}
+		require.NoError(t, s.Client().Do(t.Context(), "SWAPDB", 9, db).Err())
+		require.NoError(t, s.Client().Do(t.Context(), "SWAPDB", 0, 9).Err())
+		require.Equal(t, want, s.Client().Get(t.Context(), "k").Val())
+	}
+}
+
+// No way of writing the password wrongly, and no way of printing the options, shows it.
+func TestPasswordIsNeverShown(t *testing.T) {
+	t.Parallel()
+	for _, o := range []mirror.Options{
+		{URL: "redis://user:hunter2@host:6379/1"},
+		{URL: "redis://:hunter2%zz@host:6379"},
+		{URL: "redis://:hun/hunter2@host:6379"},
+		{URL: "redis://user:12/hunter2@host:6379"},
+		{URL: "redis://user:12?hunter2@host:6379"},
+		{URL: "redis://user:12#hunter2@host:6379"},
+		{URL: "redis://us:er:hunter2@host:hunter2"},
+		{URL: "redis+cluster://user:12/hunter2@host:6379"},
+		{URL: "unix://:hunter2@/run/redis.sock"},
+		{URL: "redis+sentinel://:hunter2@host?master_name=m&password=hunter2"},
+		{URL: "redis+sentinel://host?master_name=m&password=x@hunter2"},
+		{URL: "http://:hunter2@host"},
+		{URL: "hunter2"},
+		{Host: "h", Password: "hunter2"},
+		{Host: "h", Port: 70000, Password: "hunter2"},
+	} {
+		var out bytes.Buffer
+		client, err := mirror.NewClient(o)
+		if err == nil {
+			_ = client.Close()
+		}
+		slog.New(slog.NewJSONHandler(&out, nil)).Info("m", "redis", o, "err", err)
+		fmt.Fprintf(&out, "%v %+v %#v %s", o, o, &o, o)
+		if o.URL != "hunter2" { // nothing tells that this is one
+			require.NotContains(t, out.String(), "hunter2", o.URL)
+		}
+		if err != nil {
+			require.NotContains(t, err.Error(), "hunter2")
+		}
+	}
+	require.Equal(t, "redis://host:6379/1", mirror.Options{URL: "redis://user:hunter2@host:6379/1"}.String())
+	require.Equal(t, "redis://localhost:6379", mirror.Options{}.String())
+	require.Equal(t, "unix:///run/redis.sock", mirror.Options{URL: "unix://:x@/run/redis.sock"}.String())
+}
+
+func TestClientRefusesWhatItCannotUse(t *testing.T) {
+	t.Parallel()
+	for url, complaint := range map[string]string{
+		"redis://host:x":          "not of the form",
+		"http://host":             "scheme",
+		"redis://host/one":        "database number",
+		"redis://host?colour=red": "colour",
+		"redis+cluster://host/3":  "no numbered databases",
+		"unix://":                 "empty unix socket path",
+		"redis+sentinel://host":   "master_name",
+		"redis+sentinel://host?master_name=m&replica_only=true": "only a master",
+		"redis+sentinel://host?master_name=m&colour=red":        "colour",
+	} {
+		_, err := mirror.NewClient(mirror.Options{URL: url})
+		require.ErrorContains(t, err, complaint, url)
+	}
+	_, err := mirror.NewClient(mirror.Options{Port: -1})
+	require.ErrorContains(t, err, "port")
+}
+
+// The Writer alone decides what is sent again, and its deadlines hold.
+func TestClientSendsOnceAndKeepsDeadlines(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	accepted := make(chan net.Conn, 100)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			accepted <- conn // and never a word
+		}
+	}()
+	client := newClient(t, "redis://"+l.Addr().String()+patient)
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	begun := time.Now()
+	require.Error(t, client.Ping(ctx).Err())
+	require.Less(t, time.Since(begun), patience, "less than the client's own timeout")
+	require.NoError(t, l.Close())
+	<-done
+	require.Len(t, accepted, 1)
+	require.NoError(t, (<-accepted).Close())
+}

@@ -1,0 +1,424 @@
+package mirror
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+)
+
+// Bounds of one script, so that none keeps Redis busy for long: 500 hashes take it about 2 ms, 10,000 members and
+// their events about 20. Only a fleet of more than changeBatch comes and goes in several steps; Redis takes at most
+// a million arguments.
+const (
+	statusBatch = 500
+	changeBatch = 20_000
+)
+
+// desiredState holds what should stand in Redis beside what does, and what must be written to make them agree.
+// It is safe for concurrent use.
+type desiredState struct {
+	epoch uint64
+	// wake holds a token when there may be something to write that was not there before.
+	wake chan struct{}
+
+	mu sync.Mutex
+	// loaded: the directory is known. Until then nothing is missing and nothing is too much.
+	loaded  bool
+	entries map[string]Entry
+	// listed are the sets as last written or read; a kind that was ever mirrored has one.
+	listed map[string]set
+	// lostMembers has the kind of ids that were listed when Redis lost them. One that is still unknown goes back.
+	lostMembers map[string]string
+	// changed are ids whose membership may differ from listed, and since when.
+	changed map[string]time.Time
+	// stale are ids whose hash is to be written or deleted.
+	stale set
+	// writeQueue are those of stale, and maybe others, that are written before the rest of it is looked at: going through a
+	// large map for each batch would take longer than writing.
+	writeQueue []string
+	// orphanedHashes are ids with a hash, from before the directory was known.
+	orphanedHashes []string
+	// removedURLs has the URL of ids that left the directory, until that is written.
+	removedURLs map[string]string
+	// wrongTypeKinds are the kinds whose key is not a set.
+	wrongTypeKinds set
+	// unconfirmedRemovals are removals that may have been made, or not, until the sets are read again.
+	unconfirmedRemovals []Removal
+}
+
+type set = map[string]struct{}
+
+// batch is what one write takes out of the desired state. It ends in applied or in requeue.
+type batch struct {
+	sets    []SetChange
+	status  []StatusChange
+	kinds   []string
+	changed map[string]time.Time
+	// removes: something leaves a set. removals are those that leave all.
+	removes  bool
+	removals []Removal
+}
+
+func newLedger(epoch uint64) *desiredState {
+	return &desiredState{
+		epoch:          epoch,
+		wake:           make(chan struct{}, 1),
+		entries:        map[string]Entry{},
+		listed:         map[string]set{"relayer": {}},
+		lostMembers:    map[string]string{},
+		changed:        map[string]time.Time{},
+		stale:          set{},
+		removedURLs:    map[string]string{},
+		wrongTypeKinds: set{},
+	}
+}
+
+// update takes in what is known about services, and which have left the directory. The first call makes it loaded.
+func (l *desiredState) update(upserts []Entry, removed []string, now time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	idle := len(l.stale) == 0 && len(l.changed) == 0
+	for _, e := range upserts {
+		l.entries[e.ID] = e
+		l.addKind(e.Kind)
+		delete(l.removedURLs, e.ID)
+		if e.checkedHere() {
+			delete(l.lostMembers, e.ID)
+		}
+		l.stale[e.ID] = struct{}{}
+		l.compare(e.ID, now)
+	}
+	for _, id := range removed {
+		e, ok := l.entries[id]
+		if !ok {
+			continue
+		}
+		delete(l.entries, id)
+		delete(l.lostMembers, id)
+		l.removedURLs[id] = e.URL
+		l.stale[id] = struct{}{}
+		l.compare(id, now)
+	}
+	if !l.loaded {
+		l.loaded = true
+		l.compareAll(now)
+	}
+	if len(l.changed) > 0 || idle {
+		select {
+		case l.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// addKinds makes kinds that an earlier leader mirrored known.
+func (l *desiredState) addKinds(kinds []string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, kind := range kinds {
+		l.addKind(kind)
+	}
+}
+
+// addKind makes a kind one of those mirrored.
+func (l *desiredState) addKind(kind string) {
+	if l.listed[kind] == nil {
+		l.listed[kind] = set{}
+	}
+}
+
+// wantedKind is the kind whose set an id should be in, or empty.
+func (l *desiredState) wantedKind(id string) string {
+	e, ok := l.entries[id]
+	switch {
+	case !ok:
+		return ""
+	case e.checkedHere() && e.Status == Healthy:
+		return e.Kind
+	case e.checkedHere():
+		return ""
+	}
+	if _, ok := l.listed[e.Kind][id]; ok || l.lostMembers[id] == e.Kind {
+		return e.Kind
+	}
+	return ""
+}
+
+// compare queues an id whose membership is not what it should be.
+func (l *desiredState) compare(id string, now time.Time) {
+	if _, ok := l.changed[id]; ok {
+		return
+	}
+	want := l.wantedKind(id)
+	for kind, ids := range l.listed {
+		if _, ok := ids[id]; ok != (kind == want) {
+			l.changed[id] = now
+			return
+		}
+	}
+}
+
+// compareAll queues whatever differs, leftovers of earlier leaders and of others included.
+func (l *desiredState) compareAll(now time.Time) {
+	for id := range l.entries {
+		l.compare(id, now)
+	}
+	for _, ids := range l.listed {
+		for id := range ids {
+			l.compare(id, now)
+		}
+	}
+	for _, id := range l.orphanedHashes {
+		if _, ok := l.entries[id]; !ok {
+			l.stale[id] = struct{}{}
+		}
+	}
+	l.orphanedHashes = nil
+}
+
+// reconcile takes in what stands in Redis and queues what differs. all says that Redis is not as this leader left it, so
+// that the hashes cannot be trusted either. It returns in how many memberships the sets differ from those known, and
+// which removals whose outcome was unknown turn out to have been made.
+func (l *desiredState) reconcile(v View, all bool, now time.Time) (drift int, removed []Removal) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	before := l.listed
+	l.listed = map[string]set{}
+	for kind := range before {
+		l.addKind(kind)
+	}
+	for kind, ids := range v.Active {
+		l.addKind(kind)
+		for _, id := range ids {
+			l.listed[kind][id] = struct{}{}
+			if _, ok := before[kind][id]; !ok {
+				drift++
+			}
+		}
+	}
+	for kind, ids := range before {
+		for id := range ids {
+			if _, ok := l.listed[kind][id]; ok {
+				continue
+			}
+			drift++
+			if e, ok := l.entries[id]; !l.loaded || ok && !e.checkedHere() {
+				l.lostMembers[id] = kind
+			}
+		}
+	}
+	for _, kind := range v.Wrong {
+		l.wrongTypeKinds[kind] = struct{}{}
+	}
+	l.orphanedHashes = v.Services
+	if all {
+		for id := range l.entries {
+			l.stale[id] = struct{}{}
+		}
+	}
+	if l.loaded {
+		l.compareAll(now)
+	}
+	for _, r := range l.unconfirmedRemovals {
+		if _, still := l.listed[r.Kind][r.ID]; !still {
+			removed = append(removed, r)
+		}
+	}
+	l.unconfirmedRemovals = nil
+	return drift, removed
+}
+
+// pending reports whether sets are to be changed, and whether hashes are to be written.
+func (l *desiredState) pending() (changes, status bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.loaded {
+		return false, false
+	}
+	return len(l.changed) > 0 || len(l.wrongTypeKinds) > 0, len(l.stale) > 0
+}
+
+// take takes out what a write of the kind op carries. Each names all the sets, to learn their sizes.
+func (l *desiredState) take(op Op) batch {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	b := batch{kinds: slices.Sorted(maps.Keys(l.listed)), changed: map[string]time.Time{}}
+	switch op {
+	case OpChange:
+		for id, since := range l.changed {
+			if len(b.changed) == changeBatch {
+				break
+			}
+			b.changed[id] = since
+			delete(l.changed, id)
+		}
+		for _, kind := range b.kinds {
+			b.sets = append(b.sets, l.setChange(kind, b.changed))
+		}
+		for _, s := range b.sets {
+			b.removes = b.removes || len(s.Remove) > 0
+			for _, m := range s.Remove {
+				if l.wantedKind(m.ID) == "" {
+					b.removals = append(b.removals, Removal{m.ID, s.Kind, m.URL, m.Reason, l.entries[m.ID].LastCheck})
+				}
+			}
+		}
+		// The hash of what moves is written with it.
+		for id := range b.changed {
+			l.takeStatus(&b, id)
+		}
+	case OpStatus:
+		for len(b.status) < statusBatch && len(l.stale) > 0 {
+			if len(l.writeQueue) == 0 {
+				l.writeQueue = slices.AppendSeq(l.writeQueue, maps.Keys(l.stale))
+			}
+			last := len(l.writeQueue) - 1
+			id := l.writeQueue[last]
+			l.writeQueue = l.writeQueue[:last]
+			if _, ok := l.stale[id]; ok {
+				l.takeStatus(&b, id)
+			}
+		}
+	}
+	if b.sets == nil {
+		for _, kind := range b.kinds {
+			b.sets = append(b.sets, SetChange{Kind: kind})
+		}
+	}
+	return b
+}
+
+func (l *desiredState) setChange(kind string, ids map[string]time.Time) SetChange {
+	s := SetChange{Kind: kind}
+	_, s.Replace = l.wrongTypeKinds[kind]
+	delete(l.wrongTypeKinds, kind)
+	for id := range ids {
+		_, is := l.listed[kind][id]
+		should := l.wantedKind(id) == kind
+		switch e, ok := l.entries[id]; {
+		case is == should:
+		case should:
+			s.Add = append(s.Add, Member{id, e.URL, e.Reason})
+		case ok:
+			s.Remove = append(s.Remove, Member{id, e.URL, e.Reason})
+		default:
+			url, known := l.removedURLs[id]
+			reason := "not in the directory"
+			if known {
+				reason = "deregistered"
+			}
+			s.Remove = append(s.Remove, Member{id, url, reason})
+		}
+	}
+	byID := func(a, b Member) int { return cmp.Compare(a.ID, b.ID) }
+	slices.SortFunc(s.Add, byID)
+	slices.SortFunc(s.Remove, byID)
+	return s
+}
+
+func (l *desiredState) takeStatus(b *batch, id string) {
+	if len(b.status) == statusBatch {
+		return
+	}
+	delete(l.stale, id)
+	e, ok := l.entries[id]
+	if !ok {
+		b.status = append(b.status, StatusChange{ID: id})
+		return
+	}
+	b.status = append(b.status, StatusChange{
+		ID:     id,
+		Fields: statusFields(e, l.epoch),
+		// What an earlier leader found is worth more than that this one has not checked yet.
+		Inherit: e.Status == Unknown || e.Status == "",
+	})
+}
+
+// applied takes in that a batch was written. It reports whether the sets have the sizes that they should.
+func (l *desiredState) applied(b batch, sizes []int, now time.Time) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, s := range b.sets {
+		for _, m := range s.Add {
+			l.listed[s.Kind][m.ID] = struct{}{}
+			delete(l.lostMembers, m.ID)
+		}
+		for _, m := range s.Remove {
+			delete(l.listed[s.Kind], m.ID)
+		}
+	}
+	for id := range b.changed {
+		// The entry may have changed again while the write was on its way.
+		l.compare(id, now)
+	}
+	for _, st := range b.status {
+		if _, ok := l.changed[st.ID]; !ok {
+			delete(l.removedURLs, st.ID)
+		}
+	}
+	for i, size := range sizes {
+		if i < len(b.sets) && size != len(l.listed[b.sets[i].Kind]) {
+			return false
+		}
+	}
+	return true
+}
+
+// requeue takes in that a batch was not written; or, if unknown, that it may have been or still may be. Then what
+// was to be removed counts as removed, so that it is not taken for something that Redis lost.
+func (l *desiredState) requeue(b batch, unknown bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, s := range b.sets {
+		if s.Replace {
+			l.wrongTypeKinds[s.Kind] = struct{}{}
+		}
+		for _, m := range s.Remove {
+			if unknown {
+				delete(l.listed[s.Kind], m.ID)
+			}
+		}
+	}
+	if unknown {
+		l.unconfirmedRemovals = append(l.unconfirmedRemovals, b.removals...)
+	}
+	maps.Copy(l.changed, b.changed)
+	for _, st := range b.status {
+		l.stale[st.ID] = struct{}{}
+	}
+}
+
+// kinds are those mirrored, sorted.
+func (l *desiredState) kinds() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Sorted(maps.Keys(l.listed))
+}
+
+// readActive calls read under the lock, with active.
+func (l *desiredState) readActive(read func(active func(id, kind string) bool)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	read(l.active)
+}
+
+// active reports whether an id is in a set, most likely in that of the kind. l.mu is held.
+func (l *desiredState) active(id, kind string) bool {
+	if _, ok := l.listed[kind][id]; ok {
+		return true
+	}
+	for _, ids := range l.listed {
+		if _, ok := ids[id]; ok {
+			return true
+		}
+	}
+	return false
+}
+
+func (l *desiredState) activeOf(kind string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.listed[kind])
+}

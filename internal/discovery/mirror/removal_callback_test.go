@@ -1,0 +1,62 @@
+package mirror_test
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/rollcall-dev/rollcall/internal/discovery/mirror"
+	"github.com/rollcall-dev/rollcall/internal/discovery/mirror/mirrortest"
+)
+
+// Who left the sets is told once it is true: not while Redis is away, not when the write was refused, and also when
+// nobody heard that it was made.
+func TestRemovedIsToldOfWhatLeftTheSets(t *testing.T) {
+	t.Parallel()
+	for name, fail := range map[string]func(do func()) error{
+		"not sent":        func(func()) error { return errAway },
+		"answer lost":     func(do func()) error { do(); return errAway },
+		"refused by fate": func(func()) error { return &mirror.ReplyError{Err: errAway} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				store := mirrortest.NewMemory()
+				var told []mirror.Removal // by Run, while the test waits
+				w := start(t, mirror.Config{Store: store, Removed: func(r []mirror.Removal) { told = append(told, r...) }})
+				w.Update(entries(mirror.Healthy, "a", "b", "c"), nil)
+				settle(time.Second)
+				require.Empty(t, told)
+
+				store.SetHook(func(_ context.Context, op mirror.Op, do func()) error {
+					if op == mirror.OpChange {
+						return fail(do)
+					}
+					return errAway
+				})
+				checked := time.Now()
+				ill := entries(mirror.Unhealthy, "a")
+				ill[0].LastCheck, ill[0].Reason = checked, "status 500"
+				moved := entries(mirror.Healthy, "c")
+				moved[0].Kind = "signer"
+				w.Update(slices.Concat(ill, moved), []string{"b"})
+				settle(10 * time.Second)
+				require.Empty(t, told, "nobody knows yet")
+				store.SetHook(nil)
+				settle(10 * time.Second)
+				require.Empty(t, store.Members(active))
+				require.Equal(t, []string{"c"}, store.Members("signer:active"))
+				require.ElementsMatch(t, []mirror.Removal{
+					{ID: "a", Kind: "relayer", URL: "http://a", Reason: "status 500", Checked: checked},
+					{ID: "b", Kind: "relayer", URL: "http://b", Reason: "deregistered"},
+				}, told)
+				settle(time.Minute)
+				require.Len(t, told, 2, "once")
+			})
+		})
+	}
+}

@@ -1,0 +1,176 @@
+// Package status serves what a coordinator knows over HTTP: /status for whoever routes to relayers, /healthz
+// and /readyz for whoever runs the process, /metrics for Prometheus.
+package status
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/rollcall-dev/rollcall/fsm"
+	"github.com/rollcall-dev/rollcall/internal/platform/httpserver"
+	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
+)
+
+// Bounds of what a client may take. Headers trickling in, or a body nobody asked for, end the connection; so many
+// connections at once, so that they cannot use up the file descriptors Raft needs.
+const (
+	headerTimeout  = 2 * time.Second
+	requestTimeout = 5 * time.Second
+	writeTimeout   = 10 * time.Second
+	idleTimeout    = 30 * time.Second
+	maxHeaderBytes = 8 << 10
+	maxConnections = 1024
+	stopTimeout    = 2 * time.Second
+)
+
+// Config of the server. Fields without a default are required.
+type Config struct {
+	// Listen is the address to serve at, host:port; port 0 takes a free one.
+	Listen string
+	// Node is the coordinator's id.
+	Node    string
+	Version string
+	// Interval between two health checks of a service, as this node is configured; reported while no leader is known.
+	Interval time.Duration
+	// Status asks the leader and appends its GetStatusResponse, encoded, to b. An error means that there is none, or
+	// that it does not answer. It is called once at a time.
+	Status func(_ context.Context, b []byte) ([]byte, error)
+	// Led reports whether a leader is known.
+	Led func() bool
+	// Directory is the node's own copy, for what can be said without a leader.
+	Directory interface{ State() *fsm.State }
+	// Ready says why the node should get no requests; nil when it should.
+	Ready func() error
+	// Gatherer of /metrics; prometheus.DefaultGatherer by default.
+	Gatherer prometheus.Gatherer
+	Logger   *slog.Logger // discards by default
+}
+
+// Server answers on one address. It has a socket from Open on, and serves during Run.
+type Server struct {
+	*httpserver.Server
+	cfg    Config
+	log    *slog.Logger
+	source *source
+}
+
+// Open starts listening.
+func Open(ctx context.Context, cfg Config) (*Server, error) {
+	if cfg.Gatherer == nil {
+		cfg.Gatherer = prometheus.DefaultGatherer
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	s := &Server{cfg: cfg, log: cfg.Logger.With("component", "status"), source: newSource(cfg.Status, cfg.Led)}
+	var err error
+	s.Server, err = httpserver.Open(ctx, httpserver.Config{
+		Listen: cfg.Listen, Connections: maxConnections, Stop: stopTimeout, Logger: s.log,
+		HTTP: &http.Server{
+			Handler:           noBody(s.routes()),
+			ReadHeaderTimeout: headerTimeout,
+			ReadTimeout:       requestTimeout,
+			WriteTimeout:      writeTimeout,
+			IdleTimeout:       idleTimeout,
+			MaxHeaderBytes:    maxHeaderBytes,
+			ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+		},
+	})
+	if err != nil {
+		s.source.close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// Close stops listening and drops what is open.
+func (s *Server) Close() error {
+	s.source.close()
+	s.source.running.Wait()
+	return s.Server.Close()
+}
+
+func (s *Server) routes() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
+		text(w, http.StatusOK, "rollcall coordinator "+s.cfg.Node+": /status /healthz /readyz /metrics")
+	})
+	mux.HandleFunc("GET /status", s.status)
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { text(w, http.StatusOK, "ok") })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		if err := s.cfg.Ready(); err != nil {
+			text(w, http.StatusServiceUnavailable, "not ready: "+err.Error())
+			return
+		}
+		text(w, http.StatusOK, "ok")
+	})
+	mux.Handle("GET /metrics", promhttp.HandlerFor(s.cfg.Gatherer, promhttp.HandlerOpts{
+		ErrorLog:            slog.NewLogLogger(s.log.Handler(), slog.LevelError),
+		ErrorHandling:       promhttp.ContinueOnError,
+		MaxRequestsInFlight: 4,
+	}))
+	return mux
+}
+
+func (s *Server) status(w http.ResponseWriter, _ *http.Request) {
+	r, release := s.report()
+	defer release()
+	parts := r.parts()
+	size := 0
+	for _, p := range parts {
+		size += len(p)
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Content-Length", strconv.Itoa(size))
+	w.Header().Set("Cache-Control", "no-store")
+	if r.verdict() == unhealthy {
+		w.WriteHeader(http.StatusServiceUnavailable)
+	}
+	for _, p := range parts {
+		w.Write(p)
+	}
+}
+
+// report says what can be said now. The caller releases it when it is written.
+func (s *Server) report() (r *report, release func()) {
+	r = &report{node: s.cfg.Node, version: s.cfg.Version, interval: s.cfg.Interval}
+	r.statusSnapshot, r.age, r.leaderless = s.source.latest()
+	release = func() {}
+	if r.leaderless == nil {
+		release = func() { s.source.release(r.statusSnapshot) }
+	} else {
+		local := s.cfg.Directory.State()
+		r.statusSnapshot = &statusSnapshot{
+			answer:     &rollcallv1.GetStatusResponse{Cluster: local.Cluster(), Epoch: local.Epoch()},
+			configured: local.Count(relayerKind),
+		}
+	}
+	r.at = time.Now()
+	return r, release
+}
+
+// noBody refuses requests with a body, unread: nothing here takes one.
+func noBody(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("X-Content-Type-Options", "nosniff")
+		if r.ContentLength != 0 {
+			w.Header().Set("Connection", "close")
+			text(w, http.StatusRequestEntityTooLarge, "send no body")
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+func text(w http.ResponseWriter, code int, line string) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.WriteHeader(code)
+	fmt.Fprintln(w, line)
+}

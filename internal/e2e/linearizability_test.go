@@ -1,0 +1,73 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/rollcall-dev/rollcall/internal/testutil/lincheck"
+	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
+)
+
+// Twenty leaders are killed with SIGKILL under load; every answer still fits one order of the calls.
+func TestKilledLeadersKeepTheDirectoryLinearizable(t *testing.T) {
+	const (
+		kills   = 20
+		clients = 8
+		calls   = 50_000
+	)
+	// The load takes the processors from everybody, relayers included; how quick these are is not tested here.
+	c := startCluster(t, options{env: map[string]string{
+		"ROLLCALL_LOG_LEVEL": "info", "HEALTH_CHECK_INTERVAL_MS": "5000", "HEALTH_CHECK_TIMEOUT_MS": "4000", "HEALTH_CHECK_CONNECT_TIMEOUT_MS": "4000",
+	}})
+	req := &rollcallv1.RegisterServicesRequest{Writer: operator()}
+	var ids []string
+	for i := range 3 {
+		id := fmt.Sprintf("oz-relayer-%d", i)
+		req.Services = append(req.Services, service(id, "http://"+launchRelayer(t, id)))
+		ids = append(ids, id)
+	}
+	c.write(req)
+	c.awaitActive(patience, ids...)
+	stop := c.watchSet(ids...)
+	_, epoch := c.leader()
+
+	history := lincheck.NewHistory()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var g errgroup.Group
+	for i := range clients {
+		client := &lincheck.Client{
+			Number: i, Shard: i / 2, Owner: fmt.Sprintf("g-%d", i), History: history, Timeout: 3 * time.Second,
+			Directory: &lincheck.GRPC{IDs: c.ids, Client: c.client, Timeout: time.Second}, Rand: rand.New(rand.NewPCG(7, uint64(i))),
+		}
+		g.Go(func() error {
+			err := client.Run(ctx, 1<<30)
+			if errors.Is(err, context.Canceled) {
+				return nil
+			}
+			return err
+		})
+	}
+	for kill := range kills {
+		leader, _ := c.leader()
+		// Enough calls between two kills, however fast the machine.
+		eventually(t, 2*time.Minute, func() bool { return history.Len() >= (kill+1)*calls/kills }, "%d calls before kill %d", history.Len(), kill)
+		leader.kill()
+		_, epoch = c.leaderAfter(epoch)
+		c.start(leader.id)
+	}
+	cancel()
+	require.NoError(t, g.Wait())
+	stop()
+	t.Logf("%d calls, %d of unknown outcome, %d kills, epoch %d", history.Len(), history.Unknown(), kills, epoch)
+	require.GreaterOrEqual(t, history.Len(), calls)
+	require.NoError(t, history.Check(5*time.Minute))
+	require.ErrorContains(t, history.CheckWithout(5*time.Minute), "not linearizable")
+}

@@ -1,0 +1,160 @@
+package evm
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Config names the nodes of one chain.
+type Config struct {
+	// ChainID that every endpoint has to report; one that reports another is never used. Required.
+	ChainID uint64
+	// Endpoints are http, https, ws or wss URLs, the preferred one first. At least one. They may hold keys in their
+	// path, query or user info: nothing but the host is ever shown.
+	Endpoints []string
+	// Subscribe is a ws or wss URL to learn of new heads from. Default: the first such URL of Endpoints, if any;
+	// otherwise the chain is polled.
+	Subscribe string
+	// Timeout of one request to one endpoint. Default 5 s.
+	Timeout time.Duration
+	// PollInterval is how often the preferred endpoint is asked for its head while no subscription tells it.
+	// Default 1 s.
+	PollInterval time.Duration
+	// HealthInterval is how often each endpoint is asked otherwise, so that its state is known. Default 5 s, or
+	// PollInterval if that is more.
+	HealthInterval time.Duration
+	// Silence is how long a subscription may bring nothing before the chain is polled beside it. Default 10 s.
+	Silence time.Duration
+	// BroadcastAll sends transactions to every endpoint instead of the first that accepts them.
+	BroadcastAll bool
+	// MaxLag is how many blocks an endpoint may be behind the best one before others are preferred to it. Default 3.
+	MaxLag uint64
+	// MaxHeadAge is how old the newest block may be before an endpoint is reported as stuck. 0, the default: any age;
+	// a chain without traffic may make no blocks.
+	MaxHeadAge time.Duration
+	// BatchSize bounds the calls of one batch, 1 to 1000. Default 100.
+	BatchSize int
+	// MaxResponse bounds an answer, in bytes. Default 64 MiB.
+	MaxResponse int64
+
+	Logger  *slog.Logger // default: discard
+	Metrics *Metrics     // default: unregistered
+}
+
+func (cfg Config) withDefaults() (Config, error) {
+	var problems []error
+	complain := func(format string, args ...any) { problems = append(problems, fmt.Errorf(format, args...)) }
+	if cfg.ChainID == 0 {
+		complain("the chain id is missing")
+	}
+	if len(cfg.Endpoints) == 0 {
+		complain("at least one endpoint is needed")
+	}
+	for i, raw := range cfg.Endpoints {
+		if _, err := parseEndpoint(raw, "http", "https", "ws", "wss"); err != nil {
+			complain("endpoint %d: %w", i+1, err)
+		}
+	}
+	if cfg.Subscribe != "" {
+		if _, err := parseEndpoint(cfg.Subscribe, "ws", "wss"); err != nil {
+			complain("endpoint to subscribe to: %w", err)
+		}
+	}
+	for _, d := range []struct {
+		name  string
+		value *time.Duration
+		def   time.Duration
+	}{
+		{"timeout", &cfg.Timeout, 5 * time.Second},
+		{"poll interval", &cfg.PollInterval, time.Second},
+		{"health interval", &cfg.HealthInterval, max(5*time.Second, cfg.PollInterval)},
+		{"silence", &cfg.Silence, 10 * time.Second},
+		{"maximal age of the head", &cfg.MaxHeadAge, 0},
+	} {
+		if *d.value < 0 {
+			complain("%s: %s is negative", d.name, *d.value)
+		}
+		*d.value = cmp.Or(*d.value, d.def)
+	}
+	cfg.MaxLag = cmp.Or(cfg.MaxLag, 3)
+	cfg.BatchSize = cmp.Or(cfg.BatchSize, 100)
+	if cfg.BatchSize < 1 || cfg.BatchSize > 1000 {
+		complain("batch size: %d is not 1 to 1000", cfg.BatchSize)
+	}
+	cfg.MaxResponse = cmp.Or(cfg.MaxResponse, 64<<20)
+	if cfg.MaxResponse < 0 {
+		complain("maximal response: %d is negative", cfg.MaxResponse)
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Metrics == nil {
+		cfg.Metrics = NewMetrics(nil)
+	}
+	if cfg.Subscribe == "" {
+		for _, raw := range cfg.Endpoints {
+			if strings.HasPrefix(raw, "ws") {
+				cfg.Subscribe = raw
+				break
+			}
+		}
+	}
+	return cfg, errors.Join(problems...)
+}
+
+// parseEndpoint reads a URL of one of the schemes. Its errors show nothing of the text, which may hold a key anywhere
+// if it is malformed.
+func parseEndpoint(raw string, schemes ...string) (*url.URL, error) {
+	u, err := url.Parse(raw)
+	if err != nil || u.Host == "" {
+		return nil, errors.New("not a URL")
+	}
+	if slices.Contains(schemes, u.Scheme) {
+		return u, nil
+	}
+	return nil, fmt.Errorf("its scheme is none of %s", strings.Join(schemes, ", "))
+}
+
+// isLocal says that the host is this machine, where compressing answers costs more than carrying them.
+func isLocal(u *url.URL) bool {
+	host := u.Hostname()
+	if host == "localhost" {
+		return true
+	}
+	ip := net.ParseIP(host)
+	return ip != nil && ip.IsLoopback()
+}
+
+// redactor hides what may be a key in texts that come from an endpoint: providers repeat keys in their refusals.
+func redactor(u *url.URL) *strings.Replacer {
+	var pairs []string
+	hide := func(s string) {
+		if len(s) >= 6 {
+			pairs = append(pairs, s, "(hidden)")
+		}
+	}
+	for part := range strings.SplitSeq(u.EscapedPath(), "/") {
+		hide(part)
+	}
+	for part := range strings.SplitSeq(u.Path, "/") {
+		hide(part)
+	}
+	for _, values := range u.Query() {
+		for _, v := range values {
+			hide(v)
+		}
+	}
+	if u.User != nil {
+		password, _ := u.User.Password()
+		hide(password)
+		hide(u.User.Username())
+	}
+	return strings.NewReplacer(pairs...)
+}

@@ -1,0 +1,503 @@
+package evm
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptrace"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/common/hexutil"
+	"github.com/ethereum/go-ethereum/rpc"
+	"github.com/gorilla/websocket"
+)
+
+// call is one JSON-RPC call. Parameters are what encoding/json can write.
+type call struct {
+	method string
+	params []any
+	// answers reports whether an error of this call is an answer that a healthy endpoint may give. Nil: none is. All
+	// other errors count against the endpoint for the method, and the next endpoint is asked.
+	answers func(*RPCError) bool
+}
+
+// key names the call in an endpoint's health: its method. A call for the pending state has a key of its own, because nodes
+// without a pool fail only that, and so has the newest block, because nodes without old blocks answer only that.
+func (c call) key() string {
+	switch {
+	case slices.Contains(c.params, any("pending")):
+		return c.method + pendingKey
+	case c.method == "eth_getBlockByNumber" && slices.Contains(c.params, any("latest")):
+		return headMethod
+	}
+	return c.method
+}
+
+const (
+	pendingKey = " pending"
+	// headMethod is what heads are read with.
+	headMethod = "eth_getBlockByNumber latest"
+)
+
+func (c call) isAnswer(e *RPCError) bool { return c.answers != nil && c.answers(e) }
+
+// answer is what an endpoint said to one call: a result, which is raw JSON, or an error.
+type answer struct {
+	result []byte
+	err    error // *RPCError, or errMissing
+}
+
+// errMissing stands for an answer that was not among those to a batch.
+var errMissing = errors.New("the answer is missing from the batch")
+
+// conn carries calls to one endpoint. Its errors are about the request as a whole: *TransportError, *RateLimitError, or
+// *batchRefusedError.
+type conn interface {
+	// do sends calls, as a batch or else one single call, and returns an answer for each.
+	do(ctx context.Context, calls []call, batch bool) ([]answer, error)
+	close()
+}
+
+// batchRefusedError is one error as the answer to a batch.
+type batchRefusedError struct{ *RPCError }
+
+// identity is what errors say about an endpoint.
+type identity struct {
+	name   string
+	redact *strings.Replacer
+}
+
+func (id identity) rpcError(method string, code int, message string, data json.RawMessage) *RPCError {
+	const longest = 1000 // providers answer with whole pages
+	if message = id.redact.Replace(message); len(message) > longest {
+		message = strings.ToValidUTF8(message[:longest], "") + "…"
+	}
+	if data != nil {
+		data = json.RawMessage(id.redact.Replace(string(data)))
+	}
+	return &RPCError{Endpoint: id.name, Method: method, Code: code, Message: message, Data: data}
+}
+
+// transportError hides what err may say about the URL.
+func (id identity) transportError(sent bool, err error) *TransportError {
+	if e, ok := errors.AsType[*url.Error](err); ok {
+		err = e.Err // without the URL
+	}
+	if text := err.Error(); id.redact.Replace(text) != text {
+		err = errors.New(id.redact.Replace(text))
+	}
+	return &TransportError{Endpoint: id.name, Sent: sent, Err: err}
+}
+
+// httpConn sends each request as one POST over kept connections.
+type httpConn struct {
+	identity
+	url    string
+	client *http.Client
+	limit  int64
+}
+
+func newHTTPConn(id identity, u *url.URL, limit int64) *httpConn {
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.MaxIdleConnsPerHost = 128
+	transport.MaxIdleConns = 0
+	transport.MaxConnsPerHost = 256
+	transport.DisableCompression = isLocal(u)
+	return &httpConn{identity: id, url: u.String(), limit: limit, client: &http.Client{
+		Transport: transport,
+		// A redirected POST turns into a GET, and may carry the key elsewhere.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}}
+}
+
+func (c *httpConn) close() { c.client.CloseIdleConnections() }
+
+func (c *httpConn) do(ctx context.Context, calls []call, batch bool) ([]answer, error) {
+	body, err := encode(calls, batch)
+	if err != nil {
+		return nil, c.transportError(false, err)
+	}
+	// From the moment that a connection is there, bytes may have reached the node.
+	var sent atomic.Bool
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { sent.Store(true) }})
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url, bytes.NewReader(body))
+	if err != nil {
+		return nil, c.transportError(false, err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Accept", "application/json")
+	resp, err := c.client.Do(req)
+	if err != nil {
+		return nil, c.transportError(sent.Load(), err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	text, err := c.read(resp)
+	if resp.StatusCode == http.StatusTooManyRequests {
+		if answers, err := c.decode(calls, text, batch); err == nil {
+			return answers, nil // about something else than the endpoint as a whole
+		}
+		return nil, c.limited(resp.Header, text)
+	}
+	if err != nil {
+		return nil, c.transportError(true, err)
+	}
+	if resp.StatusCode >= 200 && resp.StatusCode < 300 {
+		return c.decode(calls, text, batch)
+	}
+	// Some nodes answer a bad call with 400 and say in the body what is bad. Behind 5xx anything may have happened.
+	if resp.StatusCode >= 400 && resp.StatusCode < 500 {
+		switch resp.StatusCode {
+		case http.StatusUnauthorized, http.StatusForbidden, http.StatusProxyAuthRequired, http.StatusRequestTimeout:
+		default:
+			if answers, err := c.decode(calls, text, batch); err == nil || isBatchRefused(err) || isRateLimit(err) {
+				return answers, err
+			}
+			if batch && (resp.StatusCode == http.StatusBadRequest || resp.StatusCode == http.StatusRequestEntityTooLarge) {
+				return nil, &batchRefusedError{c.rpcError(calls[0].method, 0, "HTTP status "+resp.Status, nil)}
+			}
+		}
+	}
+	return nil, c.transportError(true, fmt.Errorf("HTTP status %d", resp.StatusCode))
+}
+
+// read returns the body, or an error if that is too long or cut short.
+func (c *httpConn) read(resp *http.Response) ([]byte, error) {
+	if resp.ContentLength > c.limit {
+		return nil, fmt.Errorf("%w: %d bytes, above the limit of %d", ErrTooLarge, resp.ContentLength, c.limit)
+	}
+	var buf bytes.Buffer
+	if resp.ContentLength > 0 {
+		buf.Grow(int(resp.ContentLength) + bytes.MinRead)
+	}
+	n, err := buf.ReadFrom(io.LimitReader(resp.Body, c.limit+1))
+	if err != nil {
+		return nil, fmt.Errorf("read the answer: %w", err)
+	}
+	if n > c.limit {
+		return nil, fmt.Errorf("%w: above the limit of %d bytes", ErrTooLarge, c.limit)
+	}
+	return buf.Bytes(), nil
+}
+
+func (c *httpConn) limited(h http.Header, text []byte) *RateLimitError {
+	e := &RateLimitError{Endpoint: c.name, Reason: "HTTP status 429"}
+	if s, err := strconv.Atoi(h.Get("Retry-After")); err == nil && s >= 0 {
+		e.RetryAfter = time.Duration(min(s, 3600)) * time.Second
+	} else if at, err := http.ParseTime(h.Get("Retry-After")); err == nil {
+		e.RetryAfter = min(max(0, time.Until(at)), time.Hour)
+	}
+	if _, rpcErr, err := c.envelope(text, "request"); err == nil && rpcErr != nil {
+		e.Reason = rpcErr.Message
+	}
+	return e
+}
+
+// encode writes the request. Ids count from 1.
+func encode(calls []call, batch bool) ([]byte, error) {
+	size := 0
+	for _, c := range calls {
+		size += 80 + len(c.method)
+		for _, p := range c.params {
+			switch p := p.(type) {
+			case hexutil.Bytes:
+				size += 2*len(p) + 5
+			case json.RawMessage:
+				size += len(p)
+			default:
+				size += 70
+			}
+		}
+	}
+	b := make([]byte, 0, size)
+	if batch {
+		b = append(b, '[')
+	}
+	for i, c := range calls {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = append(b, `{"jsonrpc":"2.0","id":`...)
+		b = strconv.AppendInt(b, int64(i+1), 10)
+		b = append(b, `,"method":`...)
+		b = appendQuoted(b, c.method)
+		b = append(b, `,"params":[`...)
+		for k, p := range c.params {
+			if k > 0 {
+				b = append(b, ',')
+			}
+			var err error
+			if b, err = appendParam(b, p); err != nil {
+				return nil, fmt.Errorf("encode parameter %d of %s: %w", k+1, c.method, err)
+			}
+		}
+		b = append(b, "]}"...)
+	}
+	if batch {
+		b = append(b, ']')
+	}
+	return b, nil
+}
+
+func appendQuoted(b []byte, s string) []byte {
+	text, _ := json.Marshal(s) // strings can be marshalled
+	return append(b, text...)
+}
+
+func appendParam(b []byte, p any) ([]byte, error) {
+	switch p := p.(type) {
+	case hexutil.Bytes:
+		return appendHex(b, p), nil
+	case common.Hash:
+		return appendHex(b, p[:]), nil
+	case common.Address:
+		return appendHex(b, p[:]), nil
+	case bool:
+		return strconv.AppendBool(b, p), nil
+	}
+	text, err := json.Marshal(p)
+	return append(b, text...), err
+}
+
+func appendHex(b, data []byte) []byte {
+	const hex = "0123456789abcdef"
+	b = append(b, `"0x`...)
+	for _, c := range data {
+		b = append(b, hex[c>>4], hex[c&15])
+	}
+	return append(b, '"')
+}
+
+// decode sorts the answers by their ids.
+func (c *httpConn) decode(calls []call, text []byte, batch bool) ([]answer, error) {
+	text = bytes.TrimSpace(text)
+	answers := make([]answer, len(calls))
+	if !batch {
+		result, rpcErr, err := c.envelope(text, calls[0].method)
+		if err != nil {
+			return nil, c.transportError(true, err)
+		}
+		answers[0].result = result
+		if rpcErr != nil {
+			answers[0].err = rpcErr
+		}
+		return c.extractRateLimit(calls, answers)
+	}
+	if len(text) > 0 && text[0] == '{' {
+		_, rpcErr, err := c.envelope(text, calls[0].method)
+		switch {
+		case err != nil:
+			return nil, c.transportError(true, err)
+		case rpcErr == nil:
+			return nil, c.transportError(true, errors.New("a batch got a single answer"))
+		case rateLimited(rpcErr):
+			return nil, &RateLimitError{Endpoint: c.name, Method: onlyMethod(calls), Reason: rpcErr.Message}
+		}
+		return nil, &batchRefusedError{rpcErr}
+	}
+	for i := range answers {
+		answers[i].err = errMissing
+	}
+	err := elements(text, func(one []byte) error {
+		i, err := answerID(one)
+		if err != nil || i < 1 || i > len(calls) {
+			return err // an id of nobody's
+		}
+		result, rpcErr, err := c.envelope(one, calls[i-1].method)
+		if err != nil {
+			return err
+		}
+		answers[i-1] = answer{result: result}
+		if rpcErr != nil {
+			answers[i-1].err = rpcErr
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, c.transportError(true, err)
+	}
+	return c.extractRateLimit(calls, answers)
+}
+
+// extractRateLimit turns answers that are all about the rate into that error.
+func (c *httpConn) extractRateLimit(calls []call, answers []answer) ([]answer, error) {
+	return answers, siftLimited(c.name, calls, answers)
+}
+
+func siftLimited(endpoint string, calls []call, answers []answer) error {
+	reason := ""
+	for _, a := range answers {
+		e, ok := errors.AsType[*RPCError](a.err)
+		if !ok || !rateLimited(e) {
+			return nil
+		}
+		reason = e.Message
+	}
+	return &RateLimitError{Endpoint: endpoint, Method: onlyMethod(calls), Reason: reason}
+}
+
+// answerID returns the id of an answer; 0 if it is null or none of ours.
+func answerID(text []byte) (id int, err error) {
+	err = fields(text, func(key string, value []byte) error {
+		if key == "id" {
+			id, _ = strconv.Atoi(strings.Trim(string(value), `"`)) // a string from some proxies
+		}
+		return nil
+	})
+	return id, err
+}
+
+// envelope takes an answer apart.
+func (c *httpConn) envelope(text []byte, method string) (result []byte, rpcErr *RPCError, err error) {
+	err = fields(text, func(key string, value []byte) error {
+		switch key {
+		case "result":
+			result = value
+		case "error":
+			if isNull(value) {
+				return nil
+			}
+			var e struct {
+				Code    int             `json:"code"`
+				Message string          `json:"message"`
+				Data    json.RawMessage `json:"data"`
+			}
+			if err := json.Unmarshal(value, &e); err != nil {
+				// Gateways write a bare string.
+				if json.Unmarshal(value, &e.Message) != nil {
+					return fmt.Errorf("%w: error of unknown form", errMalformed)
+				}
+			}
+			rpcErr = c.rpcError(method, e.Code, e.Message, e.Data)
+		}
+		return nil
+	})
+	if err == nil && rpcErr == nil && result == nil {
+		err = errors.New("the answer has neither result nor error")
+	}
+	return result, rpcErr, err
+}
+
+func isBatchRefused(err error) bool {
+	_, ok := errors.AsType[*batchRefusedError](err)
+	return ok
+}
+
+func isRateLimit(err error) bool {
+	_, ok := errors.AsType[*RateLimitError](err)
+	return ok
+}
+
+// wsConn carries calls over one websocket, dialed when first needed; the library dials it again when it is lost.
+type wsConn struct {
+	identity
+	url   string
+	limit int64
+
+	mu     sync.Mutex // held while dialing: who else needs the connection waits with it
+	client *rpc.Client
+	closed bool
+}
+
+func (c *wsConn) dial(ctx context.Context) (*rpc.Client, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return nil, rpc.ErrClientQuit
+	}
+	if c.client == nil {
+		client, err := c.connect(ctx)
+		if err != nil {
+			return nil, err
+		}
+		c.client = client
+	}
+	return c.client, nil
+}
+
+func (c *wsConn) connect(ctx context.Context) (*rpc.Client, error) {
+	return rpc.DialOptions(ctx, c.url, rpc.WithWebsocketMessageSizeLimit(c.limit))
+}
+
+func (c *wsConn) close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.closed = true
+	if c.client != nil {
+		c.client.Close()
+	}
+}
+
+func (c *wsConn) do(ctx context.Context, calls []call, batch bool) ([]answer, error) {
+	client, err := c.dial(ctx)
+	if err != nil {
+		return nil, c.transportError(false, err)
+	}
+	answers, err := c.over(ctx, client, calls, batch)
+	if errors.Is(err, websocket.ErrReadLimit) {
+		// That ended the connection for all who waited there, and says not whose answer it was: each asks again, alone.
+		if client, err = c.connect(ctx); err == nil {
+			answers, err = c.over(ctx, client, calls, batch)
+			client.Close()
+		}
+	}
+	if errors.Is(err, websocket.ErrReadLimit) {
+		err = fmt.Errorf("%w: above the limit of %d bytes", ErrTooLarge, c.limit)
+	}
+	if err != nil {
+		return nil, c.transportError(true, err)
+	}
+	return answers, siftLimited(c.name, calls, answers)
+}
+
+// over sends calls over a connection. It fails where that gives no answers.
+func (c *wsConn) over(ctx context.Context, client *rpc.Client, calls []call, batch bool) ([]answer, error) {
+	answers := make([]answer, len(calls))
+	fail := func(i int, err error) {
+		if e, ok := errors.AsType[rpc.Error](err); ok {
+			var data json.RawMessage
+			if d, ok := errors.AsType[rpc.DataError](err); ok && d.ErrorData() != nil {
+				data, _ = json.Marshal(d.ErrorData())
+			}
+			answers[i].err = c.rpcError(calls[i].method, e.ErrorCode(), e.Error(), data)
+			return
+		}
+		answers[i].err = errMissing
+	}
+	if !batch {
+		var result json.RawMessage
+		err := client.CallContext(ctx, &result, calls[0].method, calls[0].params...)
+		answers[0].result = result
+		if _, ok := errors.AsType[rpc.Error](err); err != nil && !ok {
+			return nil, err
+		} else if err != nil {
+			fail(0, err)
+		}
+		return answers, nil
+	}
+	elems := make([]rpc.BatchElem, len(calls))
+	results := make([]json.RawMessage, len(calls))
+	for i, one := range calls {
+		elems[i] = rpc.BatchElem{Method: one.method, Args: one.params, Result: &results[i]}
+	}
+	if err := client.BatchCallContext(ctx, elems); err != nil {
+		return nil, err
+	}
+	for i, e := range elems {
+		answers[i].result = results[i]
+		if e.Error != nil {
+			fail(i, e.Error)
+		}
+	}
+	return answers, nil
+}

@@ -1,0 +1,68 @@
+package evm
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+)
+
+// Counts is the number of transactions of some accounts, as one endpoint reports it.
+type Counts struct {
+	Endpoint string
+	Mined    []uint64 // up to the block, in the order of the accounts
+	Pending  []uint64 // mined or, without a gap, in the endpoint's pool
+	Err      error    // it did not answer, or does not have the block; Mined and Pending are empty then
+}
+
+// countsRetry is the pause before an endpoint is asked again that does not have the block yet.
+const countsRetry = 100 * time.Millisecond
+
+// Counts asks all endpoints concurrently for the counts of accounts at one block, so that endpoints that do not lie agree. An
+// endpoint that does not have the block is asked again until ctx ends: it lags, or is on another chain. The zero block is each
+// endpoint's newest.
+func (c *Client) Counts(ctx context.Context, block common.Hash, addrs []common.Address) []Counts {
+	all := make([]Counts, len(c.endpoints))
+	var wg sync.WaitGroup
+	for i, ep := range c.endpoints {
+		if ep.healthOf(time.Now()) >= standingLimited {
+			all[i] = Counts{Endpoint: ep.name, Err: ErrNoEndpoint}
+			continue
+		}
+		wg.Go(func() { all[i] = c.countsOf(ctx, ep.name, block, addrs) })
+	}
+	wg.Wait()
+	return all
+}
+
+func (c *Client) countsOf(ctx context.Context, endpoint string, block common.Hash, addrs []common.Address) Counts {
+	for {
+		n := Counts{Endpoint: endpoint}
+		var view *View
+		if block == (common.Hash{}) {
+			view, n.Err = c.LatestOf(ctx, endpoint)
+		} else {
+			view, n.Err = c.ViewAt(ctx, endpoint, block)
+		}
+		if n.Err == nil {
+			n.Mined, n.Err = view.Nonces(ctx, addrs)
+		}
+		if n.Err == nil {
+			n.Pending, n.Err = view.PendingNonces(ctx, addrs)
+		}
+		if n.Err == nil {
+			return n
+		}
+		n.Mined, n.Pending = nil, nil
+		if !errors.Is(n.Err, ErrStale) {
+			return n
+		}
+		select {
+		case <-ctx.Done():
+			return n
+		case <-time.After(countsRetry):
+		}
+	}
+}

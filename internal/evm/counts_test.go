@@ -1,0 +1,46 @@
+package evm
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/stretchr/testify/require"
+)
+
+// Endpoints of one chain count alike at one block. One of another chain does not have the block, and one that is down has no say.
+func TestCounts(t *testing.T) {
+	t.Parallel()
+	node, other := newSim(t), newSim(t)
+	c := open(t, Config{ChainID: simulatedID, Endpoints: []string{node.URL(), node.WSURL(), other.URL(), "http://127.0.0.1:1"}})
+	from := node.addr(0)
+	requireOutcomes(t, c.Send(t.Context(), []Raw{node.tx(0, 0)}), Accepted)
+	node.Commit()
+	requireOutcomes(t, c.Send(t.Context(), []Raw{node.tx(0, 1)}), Accepted)
+	view, err := c.Latest(t.Context())
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { // the pool counts it a moment later
+		pending, err := view.PendingNonces(t.Context(), []common.Address{from})
+		return err == nil && pending[0] == 2
+	}, patient, time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	all := c.Counts(ctx, view.Header().Hash, []common.Address{{1}, from})
+	require.Len(t, all, 4)
+	for _, n := range all[:2] {
+		require.NoError(t, n.Err)
+		require.Equal(t, []uint64{0, 1}, n.Mined)
+		require.Equal(t, []uint64{0, 2}, n.Pending)
+	}
+	require.ErrorIs(t, all[2].Err, ErrStale)
+	require.Error(t, all[3].Err)
+	for _, n := range all[2:] {
+		require.Empty(t, n.Mined)
+		require.Empty(t, n.Pending)
+	}
+
+	all = c.Counts(t.Context(), common.Hash{}, []common.Address{from}) // of each one's own newest block
+	require.Equal(t, []uint64{1}, all[0].Mined)
+	require.Equal(t, []uint64{0}, all[2].Mined)
+}

@@ -1,0 +1,467 @@
+package evm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net/url"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+)
+
+const (
+	// verifyEvery is how often an endpoint has to name its chain again: a name may come to point elsewhere.
+	verifyEvery = time.Minute
+	// An endpoint that fails is left alone, doubling from the first to the last of these.
+	minBackoff = 250 * time.Millisecond
+	maxBackoff = 30 * time.Second
+	// An endpoint that refuses for the rate is left alone, doubling between these if it does not say for how long.
+	minLimitBackoff = time.Second
+	maxLimitBackoff = time.Minute
+	// batchPardon is when batches are tried again on an endpoint that refused them.
+	batchPardon = 10 * time.Minute
+	// pendingPardon is when an endpoint that knew nothing of what is pending is asked for that again: it may have been
+	// starting, and who simulates without it takes what depends on a pending transaction for a failure.
+	pendingPardon = time.Minute
+	// unsupportedPardon is when an endpoint is asked again for a method, or a form of its parameters, that it did not support.
+	unsupportedPardon = 10 * time.Minute
+	// singles is how many calls run beside each other on an endpoint that takes no batches.
+	singles = 8
+)
+
+// endpoint is one node, or what a provider puts in front of many, and what is known of it.
+type endpoint struct {
+	identity
+	index int // its place in Config.Endpoints
+	cfg   *Config
+	log   *slog.Logger
+	conn  conn
+	wake  chan struct{} // its watcher has to look again
+
+	noBlockHash     atomic.Pointer[time.Time] // until when it is not asked with EIP-1898's block parameter
+	noBlockReceipts atomic.Pointer[time.Time] // until when receipts are asked for by hash only
+	noPending       atomic.Pointer[time.Time] // until when it simulates on top of the newest block only
+
+	verifying chan struct{} // full while its chain is asked for; all others wait for that
+
+	mu       sync.Mutex
+	verified time.Time // when it last named the right chain; zero if it has to before it is used
+	chainID  uint64    // as last named
+	genesis  common.Hash
+	head     Header
+	seen     time.Time // when head was read
+	lag      uint64    // blocks behind the best endpoint, when head was read
+	failures int       // in a row
+	failedAt time.Time // when it last gave no answer
+	until    time.Time // it is left alone until then
+	limited  bool      // because it asked for that
+	warned   time.Time // when its failure was last logged
+	reason   string    // of the last failure; empty if it is well
+	batchMax int       // calls it takes in a batch
+	refused  time.Time // when it last refused a batch
+	methods  map[string]*methodHealth
+	excluded Exclusion // why it must not be used
+}
+
+func newEndpoint(cfg *Config, index int, name string, u *url.URL) *endpoint {
+	id := identity{name: name, redact: redactor(u)}
+	ep := &endpoint{
+		identity: id, index: index, cfg: cfg, log: cfg.Logger.With("component", "chain", "endpoint", name),
+		wake: make(chan struct{}, 1), verifying: make(chan struct{}, 1), batchMax: cfg.BatchSize,
+		methods: map[string]*methodHealth{},
+	}
+	if u.Scheme == "ws" || u.Scheme == "wss" {
+		ep.conn = &wsConn{identity: id, url: u.String(), limit: cfg.MaxResponse}
+	} else {
+		ep.conn = newHTTPConn(id, u, cfg.MaxResponse)
+	}
+	cfg.Metrics.up.WithLabelValues(name) // 0 until it shows its head
+	return ep
+}
+
+// endpointHealth orders endpoints by how good a choice they are.
+type endpointHealth int
+
+const (
+	standingGood       endpointHealth = iota // answers, right chain
+	standingUnverified                       // has to name its chain first
+	standingLagging                          // answers, behind the others
+	standingFailing                          // gave no answer lately, or failed one of the methods
+	standingLimited                          // asked to be left alone, or not to be asked one of the methods: not used until then
+	standingWrong                            // another chain: not used
+	standingExcluded                         // by Client.Exclude: not used
+)
+
+// healthOf tells how good a choice the endpoint is for calls of the methods.
+func (ep *endpoint) healthOf(now time.Time, methods ...string) endpointHealth {
+	ep.mu.Lock()
+	defer ep.mu.Unlock()
+	s := standingGood
+	switch {
+	case ep.chainID != 0 && ep.chainID != ep.cfg.ChainID:
+		s = standingWrong
+	case ep.excluded != (Exclusion{}):
+		s = standingExcluded
+	case now.Before(ep.until) && ep.limited:
+		s = standingLimited
+	case now.Before(ep.until):
+		s = standingFailing
+	case ep.verified.IsZero():
+		s = standingUnverified
+	case ep.lag > ep.cfg.MaxLag:
+		s = standingLagging
+	}
+	for _, method := range methods {
+		s = max(s, ep.methodStanding(method, now))
+	}
+	return s
+}
+
+// ask verifies the endpoint's chain if that is due and sends the calls, split as the endpoint demands. It returns an
+// answer for each call, or an error if the endpoint gave none to some; then the answers before that are there too, and
+// those after have errMissing.
+func (ep *endpoint) ask(ctx context.Context, calls []call) ([]answer, error) {
+	if err := ep.verify(ctx); err != nil {
+		return nil, err
+	}
+	return ep.send(ctx, calls, true)
+}
+
+// send is ask without verifying. Calls are sent in order; with parallel, single ones may overtake each other.
+func (ep *endpoint) send(ctx context.Context, calls []call, parallel bool) ([]answer, error) {
+	answers := make([]answer, len(calls))
+	for i := range answers {
+		answers[i].err = errMissing
+	}
+	for done := 0; done < len(calls); {
+		n := min(ep.batchLimit(), len(calls)-done)
+		if n == 1 && parallel && len(calls)-done > 1 {
+			return answers, ep.sendSingles(ctx, calls[done:], answers[done:])
+		}
+		got, err := ep.exchange(ctx, calls[done:done+n], n > 1)
+		if e, ok := errors.AsType[*batchRefusedError](err); ok {
+			ep.shrinkBatches(n, e)
+			continue
+		}
+		if err != nil {
+			return answers, err
+		}
+		if first := firstCut(got); first == 0 && n > 1 {
+			ep.shrinkBatches(n, errMissing)
+			continue
+		} else if first > 0 && first < n {
+			// The node stopped in the middle, as the whole would have become too long: go on from there.
+			copy(answers[done:], got[:first])
+			done += first
+			continue
+		}
+		copy(answers[done:], got)
+		done += n
+	}
+	return answers, nil
+}
+
+// firstCut is the index of the first answer that is missing or was not given because the batch is too big; -1 if there
+// is none.
+func firstCut(answers []answer) int {
+	for i, a := range answers {
+		if errors.Is(a.err, errMissing) {
+			return i
+		}
+		if e, ok := errors.AsType[*RPCError](a.err); ok && batchTooBig(e) {
+			return i
+		}
+	}
+	return -1
+}
+
+func (ep *endpoint) sendSingles(ctx context.Context, calls []call, answers []answer) error {
+	var wg sync.WaitGroup
+	var next atomic.Int64
+	errs := make([]error, min(singles, len(calls)))
+	for w := range errs {
+		wg.Go(func() {
+			for errs[w] == nil {
+				i := int(next.Add(1)) - 1
+				if i >= len(calls) {
+					return
+				}
+				var got []answer
+				if got, errs[w] = ep.exchange(ctx, calls[i:i+1], false); errs[w] == nil {
+					answers[i] = got[0]
+				}
+			}
+		})
+	}
+	wg.Wait()
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// exchange is one request, within the timeout, counted and remembered.
+func (ep *endpoint) exchange(ctx context.Context, calls []call, batch bool) ([]answer, error) {
+	asked := ctx
+	ctx, cancel := context.WithTimeout(ctx, ep.cfg.Timeout)
+	defer cancel()
+	start := time.Now()
+	answers, err := ep.conn.do(ctx, calls, batch)
+	took := time.Since(start)
+	outcome := ""
+	switch {
+	case err == nil:
+		ep.succeeded()
+		ep.judge(calls, answers)
+	case isBatchRefused(err):
+		outcome = outcomeError
+		ep.succeeded()
+	case isRateLimit(err):
+		outcome = outcomeLimited
+		ep.limit(err)
+	default:
+		outcome = outcomeTransport
+		if ctx.Err() != nil {
+			outcome = outcomeTimeout
+		}
+		// A caller who gave up early says nothing about the endpoint.
+		if asked.Err() == nil || took >= min(ep.cfg.Timeout, time.Second) && !errors.Is(asked.Err(), context.Canceled) {
+			ep.failed(err)
+			ep.methodsFailed(calls, err)
+		}
+	}
+	ep.cfg.Metrics.count(ep.name, calls, answers, took, outcome)
+	return answers, err
+}
+
+func (ep *endpoint) batchLimit() int {
+	ep.mu.Lock()
+	defer ep.mu.Unlock()
+	if ep.batchMax < ep.cfg.BatchSize && time.Since(ep.refused) > batchPardon {
+		ep.batchMax = ep.cfg.BatchSize
+	}
+	return ep.batchMax
+}
+
+// shrinkBatches takes note that a batch of n was refused.
+func (ep *endpoint) shrinkBatches(n int, why error) {
+	ep.mu.Lock()
+	defer ep.mu.Unlock()
+	ep.batchMax = min(ep.batchMax, max(1, n/4))
+	ep.refused = time.Now()
+	ep.log.Debug("batch refused", "calls", n, "next", ep.batchMax, "err", why)
+}
+
+func (ep *endpoint) succeeded() {
+	ep.mu.Lock()
+	defer ep.mu.Unlock()
+	if ep.failures == 0 {
+		return
+	}
+	ep.failures, ep.until, ep.limited, ep.reason, ep.warned = 0, time.Time{}, false, "", time.Time{}
+	ep.log.Info("endpoint answers again")
+}
+
+func (ep *endpoint) failed(err error) {
+	ep.mu.Lock()
+	defer ep.mu.Unlock()
+	ep.verified = time.Time{} // who comes back may be another
+	ep.failedAt = time.Now()
+	ep.reason = reasonOf(err)
+	ep.backOff(backoff(ep.failures, minBackoff, maxBackoff), false)
+	if ep.warns() {
+		ep.log.Warn("endpoint failed", "err", err)
+	}
+}
+
+func (ep *endpoint) limit(err error) {
+	e, ok := errors.AsType[*RateLimitError](err)
+	if !ok {
+		return
+	}
+	ep.mu.Lock()
+	defer ep.mu.Unlock()
+	// An endpoint that cannot name its chain is of no use for other methods.
+	if tracked(e.Method) && e.Method != "eth_chainId" {
+		ep.methodFailed(e.Method, limitPrefix+e.Reason, true)
+		e.RetryAfter = max(0, time.Until(ep.methods[e.Method].until))
+		return
+	}
+	if e.RetryAfter <= 0 {
+		e.RetryAfter = backoff(ep.failures, minLimitBackoff, maxLimitBackoff)
+	}
+	ep.reason = limitPrefix + e.Reason
+	ep.backOff(e.RetryAfter, true)
+	if ep.warns() {
+		ep.log.Warn("endpoint limits the rate", "err", err)
+	}
+}
+
+// warnEvery is how often the failure of an endpoint is logged while it lasts.
+const warnEvery = time.Minute
+
+// warns reports whether a failure is due to be logged: the first, and one a minute. ep.mu is held.
+func (ep *endpoint) warns() bool {
+	if time.Since(ep.warned) < warnEvery {
+		return false
+	}
+	ep.warned = time.Now()
+	return true
+}
+
+// backOff leaves the endpoint alone for a while. Of requests that fail beside each other only the first counts.
+func (ep *endpoint) backOff(d time.Duration, limited bool) {
+	now := time.Now()
+	if now.Before(ep.until) && ep.limited == limited {
+		return
+	}
+	ep.failures++
+	ep.until, ep.limited = now.Add(d), limited
+	ep.down()
+}
+
+// down counts the endpoint as not to be used, where it has shown its head. A client that only passes calls on, and shares its
+// metrics with the one that watches heads, is told odd things by callers, and would not count it as up again. ep.mu is held.
+func (ep *endpoint) down() {
+	if !ep.seen.IsZero() {
+		ep.cfg.Metrics.up.WithLabelValues(ep.name).Set(0)
+	}
+}
+
+func reasonOf(err error) string {
+	if e, ok := errors.AsType[*TransportError](err); ok {
+		if errors.Is(e.Err, context.DeadlineExceeded) {
+			return "timeout"
+		}
+		return e.Err.Error()
+	}
+	return err.Error()
+}
+
+// backoff doubles from least to most with each failure, less up to a quarter, so that processes do not march in step.
+func backoff(failures int, least, most time.Duration) time.Duration {
+	d := min(least<<min(failures, 16), most)
+	return d - rand.N(d/4+1)
+}
+
+// verify makes sure, once a minute and after each failure, that the endpoint is of the right chain.
+func (ep *endpoint) verify(ctx context.Context) error {
+	if err := ep.exclusion(); err != nil {
+		return err
+	}
+	if ep.isVerified() {
+		return nil
+	}
+	came := time.Now()
+	select {
+	case ep.verifying <- struct{}{}:
+		defer func() { <-ep.verifying }()
+	case <-ctx.Done():
+		return &TransportError{Endpoint: ep.name, Err: ctx.Err()}
+	}
+	if ep.isVerified() {
+		return nil
+	}
+	if reason, ok := ep.failedSince(came); ok {
+		return &TransportError{Endpoint: ep.name, Err: errors.New(reason)}
+	}
+	_, err := ep.identify(ctx)
+	if e, ok := errors.AsType[*TransportError](err); ok {
+		return &TransportError{Endpoint: ep.name, Err: e.Err} // whatever was sent, it was not what the caller wants sent
+	}
+	return err
+}
+
+// failedSince tells those who waited for another's attempt that it failed.
+func (ep *endpoint) failedSince(t time.Time) (reason string, failed bool) {
+	ep.mu.Lock()
+	defer ep.mu.Unlock()
+	return ep.reason, ep.failedAt.After(t)
+}
+
+func (ep *endpoint) isVerified() bool {
+	ep.mu.Lock()
+	defer ep.mu.Unlock()
+	return !ep.verified.IsZero() && time.Since(ep.verified) < verifyEvery
+}
+
+// identify asks the endpoint for its chain and its first block, and more in the same batch if wanted. It returns the
+// answers from that about the first block on.
+func (ep *endpoint) identify(ctx context.Context, more ...call) ([]answer, error) {
+	answers, err := ep.send(ctx, append([]call{{method: "eth_chainId"}, genesisBlock()}, more...), true)
+	if err != nil {
+		return nil, err
+	}
+	if answers[0].err != nil {
+		return nil, ep.rejectEndpoint(answers[0].err)
+	}
+	id, err := parseUint(answers[0].result)
+	if err != nil {
+		return nil, ep.rejectEndpoint(fmt.Errorf("chain id: %w", err))
+	}
+	genesis, genesisErr := headerOf(answers[1])
+
+	ep.mu.Lock()
+	defer ep.mu.Unlock()
+	changed := ep.chainID != id
+	ep.chainID = id
+	if id != ep.cfg.ChainID {
+		ep.verified = time.Time{}
+		ep.down()
+		wrong := &WrongChainError{Endpoint: ep.name, Want: ep.cfg.ChainID, Have: id}
+		if changed {
+			ep.warned = time.Time{}
+		}
+		if ep.warns() {
+			ep.log.Error("endpoint is not used", "err", wrong)
+		}
+		return nil, wrong
+	}
+	if genesisErr == nil { // a node that has pruned its first block may still be used
+		if ep.genesis != (common.Hash{}) && ep.genesis != genesis.Hash {
+			ep.log.Error("endpoint has another first block than before: the chain lost its history",
+				"before", ep.genesis, "now", genesis.Hash)
+		}
+		ep.genesis = genesis.Hash
+	}
+	ep.verified = time.Now()
+	return answers[1:], nil
+}
+
+// rejectEndpoint is for an endpoint that answers but cannot say which chain it is of.
+func (ep *endpoint) rejectEndpoint(err error) error {
+	e := ep.transportError(true, err)
+	ep.failed(e)
+	return e
+}
+
+// observe takes note of the endpoint's head.
+func (ep *endpoint) observe(h Header, best uint64) {
+	ep.mu.Lock()
+	defer ep.mu.Unlock()
+	ep.head, ep.seen, ep.lag = h, time.Now(), 0
+	if best > h.Number {
+		ep.lag = best - h.Number
+	}
+	ep.cfg.Metrics.head.WithLabelValues(ep.name).Set(float64(h.Number))
+	up := 0.0
+	if ep.lag <= ep.cfg.MaxLag && ep.excluded == (Exclusion{}) {
+		up = 1
+	}
+	ep.cfg.Metrics.up.WithLabelValues(ep.name).Set(up)
+}
+
+// wakeUp wakes the endpoint's watcher.
+func (ep *endpoint) wakeUp() {
+	select {
+	case ep.wake <- struct{}{}:
+	default:
+	}
+}

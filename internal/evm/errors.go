@@ -1,0 +1,119 @@
+package evm
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+)
+
+var (
+	// ErrNoEndpoint means that nothing was asked: every endpoint reports another chain or wants to be left alone.
+	ErrNoEndpoint = errors.New("no usable endpoint")
+	// ErrStale means that a View's block is not, or no longer, on its endpoint's chain, or that the endpoint no longer
+	// knows it. Nothing may be concluded; take a new View.
+	ErrStale = errors.New("the block is not on the endpoint's chain")
+	// ErrInsufficientFunds means that the sender cannot pay for the call at any price asked.
+	ErrInsufficientFunds = errors.New("insufficient funds")
+	// ErrGasAllowance means that the call needs more gas than the node, or the sender's balance at that price, allows.
+	ErrGasAllowance = errors.New("gas required exceeds the allowance")
+	// ErrNonceUntraced means that the block in which a nonce was used holds neither a transaction of the account nor an
+	// authorization of EIP-7702 that is known to have used it.
+	ErrNonceUntraced = errors.New("no transaction used the nonce")
+	// ErrNonceUnused means that the nonce is not used up to the View's block.
+	ErrNonceUnused = errors.New("the nonce is not used")
+	// ErrMissing means that the endpoint has no such block.
+	ErrMissing = errors.New("no such block")
+	// ErrTooLarge is an answer above [Config.MaxResponse], wrapped in a *TransportError.
+	ErrTooLarge = errors.New("the answer is too large")
+)
+
+// RPCError is an endpoint's answer that a call failed. Unless it is a Fault, another endpoint would answer the same.
+type RPCError struct {
+	Endpoint string
+	Method   string
+	Code     int
+	Message  string          // without keys that stand in the endpoint's URL
+	Data     json.RawMessage // as sent; nil if absent
+	// Fault marks an error about the endpoint instead of the call: an internal error, missing state, a method that is not on
+	// the provider's plan. It is no answer: another endpoint may have one.
+	Fault bool
+}
+
+// ErrorCode and ErrorData are how go-ethereum's errors tell theirs.
+func (e *RPCError) ErrorCode() int { return e.Code }
+
+// ErrorData is nil where the node gave none.
+func (e *RPCError) ErrorData() any {
+	if e.Data == nil {
+		return nil
+	}
+	return e.Data
+}
+
+func (e *RPCError) Error() string {
+	return fmt.Sprintf("%s at %s: %s (code %d)", e.Method, e.Endpoint, e.Message, e.Code)
+}
+
+// TransportError means that an endpoint gave no answer that can be understood.
+type TransportError struct {
+	Endpoint string
+	// Sent is false if the request certainly did not reach the endpoint. Otherwise what became of it is unknown.
+	Sent bool
+	Err  error
+}
+
+func (e *TransportError) Error() string { return fmt.Sprintf("endpoint %s: %s", e.Endpoint, e.Err) }
+func (e *TransportError) Unwrap() error { return e.Err }
+
+// RateLimitError means that an endpoint did nothing, because it was asked too often.
+type RateLimitError struct {
+	Endpoint   string
+	Method     string        // the limited method; empty if the limit is for all
+	RetryAfter time.Duration // until this endpoint is asked again
+	Reason     string
+}
+
+func (e *RateLimitError) Error() string {
+	return fmt.Sprintf("endpoint %s: rate limited for %s: %s", e.Endpoint, e.RetryAfter.Round(time.Millisecond), e.Reason)
+}
+
+// WrongChainError means that an endpoint belongs to another chain than configured. It is not used.
+type WrongChainError struct {
+	Endpoint   string
+	Want, Have uint64
+}
+
+func (e *WrongChainError) Error() string {
+	return fmt.Sprintf("endpoint %s: chain id is %d, not %d", e.Endpoint, e.Have, e.Want)
+}
+
+// RevertError is a call that the contract, or the lack of one, reverted.
+type RevertError struct {
+	// Reason is readable: the text of Error(string), the meaning of a Panic(uint256), the selector of a custom error.
+	// Empty if the contract gave none.
+	Reason string
+	// Data is what the contract returned; nil if the node does not say.
+	Data []byte
+}
+
+func (e *RevertError) Error() string {
+	if e.Reason == "" {
+		return "execution reverted"
+	}
+	return "execution reverted: " + e.Reason
+}
+
+// Selector is that of a custom error; false if the data hold none.
+func (e *RevertError) Selector() (s [4]byte, ok bool) {
+	if len(e.Data) < 4 {
+		return s, false
+	}
+	return [4]byte(e.Data), true
+}
+
+func staleError(endpoint string, number uint64, hash common.Hash, why string) error {
+	return fmt.Errorf("block %d %s at %s: %w: %s", number, hash.TerminalString(), endpoint, ErrStale, why)
+}

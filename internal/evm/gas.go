@@ -1,0 +1,153 @@
+package evm
+
+import (
+	"bytes"
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/big"
+	"time"
+
+	"github.com/ethereum/go-ethereum/accounts/abi"
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/common/hexutil"
+)
+
+// Message is a call to simulate. Fees are left out, so that the sender's balance limits nothing but the value.
+type Message struct {
+	From  common.Address
+	To    *common.Address // nil creates a contract
+	Value *big.Int        // wei; nil is none
+	Data  []byte
+	Gas   uint64 // limit; 0 is the node's
+}
+
+// MarshalJSON writes what eth_estimateGas takes.
+func (m Message) MarshalJSON() ([]byte, error) {
+	fields := map[string]any{"from": m.From}
+	if m.To != nil {
+		fields["to"] = m.To
+	}
+	if m.Value != nil && m.Value.Sign() != 0 {
+		fields["value"] = (*hexutil.Big)(m.Value)
+	}
+	if len(m.Data) > 0 {
+		// The older name of the two that nodes know, which all of them take.
+		fields["data"] = hexutil.Bytes(m.Data)
+	}
+	if m.Gas != 0 {
+		fields["gas"] = hexutil.Uint64(m.Gas)
+	}
+	return json.Marshal(fields)
+}
+
+// EstimateGas says how much gas the call needs on top of what is pending, or of the newest block where the endpoint
+// cannot tell the former. Errors: *RevertError, ErrInsufficientFunds, ErrGasAllowance, and *RPCError for another answer;
+// those that [IsNoAnswer] reports are none.
+func (c *Client) EstimateGas(ctx context.Context, m Message) (uint64, error) {
+	var gas uint64
+	err := c.each(ctx, []string{"eth_estimateGas"}, func(ctx context.Context, ep *endpoint) error {
+		said, err := ep.estimate(ctx, m)
+		if err == nil {
+			err = said.err
+		}
+		if err != nil {
+			return err
+		}
+		if gas, err = parseUint(said.result); err != nil {
+			return ep.transportError(true, err)
+		}
+		return nil
+	})
+	if err != nil {
+		return 0, fmt.Errorf("estimate gas: %w", explain(err))
+	}
+	return gas, nil
+}
+
+func (ep *endpoint) estimate(ctx context.Context, m Message) (answer, error) {
+	at := func(block string, answers func(*RPCError) bool) (answer, error) {
+		answered, err := ep.ask(ctx, []call{{method: "eth_estimateGas", params: []any{m, block}, answers: answers}})
+		if err != nil {
+			return answer{}, err
+		}
+		return answered[0], nil
+	}
+	if until := ep.noPending.Load(); until != nil && time.Now().Before(*until) {
+		return at("latest", answersCall)
+	}
+	said, err := at("pending", func(e *RPCError) bool { return answersCall(e) || noPending(e) })
+	if e, ok := errors.AsType[*RPCError](said.err); err != nil || !ok || !noPending(e) {
+		return said, err
+	}
+	said, err = at("latest", answersCall)
+	if err == nil && said.err == nil {
+		ep.log.Info("endpoint simulates on top of the newest block only", "for", pendingPardon)
+		ep.noPending.Store(new(time.Now().Add(pendingPardon)))
+	}
+	return said, err
+}
+
+// explain gives an error of a simulated call its meaning.
+func explain(err error) error {
+	e, ok := errors.AsType[*RPCError](err)
+	if !ok || IsNoAnswer(err) {
+		return err
+	}
+	switch match(callRows, e, failureOther) {
+	case failureFunds:
+		return fmt.Errorf("%w: %w", ErrInsufficientFunds, err)
+	case failureGas:
+		return fmt.Errorf("%w: %w", ErrGasAllowance, err)
+	case failureRevert:
+		return revert(e)
+	}
+	return err
+}
+
+// revert reads the reason out of the data, wherever the node puts them, or else out of the message.
+func revert(e *RPCError) *RevertError {
+	r := &RevertError{Data: revertData(e.Data)}
+	if len(r.Data) > 0 {
+		r.Reason = reason(r.Data)
+	} else if _, after, ok := bytes.Cut([]byte(e.Message), []byte("reverted: ")); ok {
+		r.Reason = string(after)
+	}
+	return r
+}
+
+// revertData finds the hex string in an error's data: itself, after a word such as "Reverted ", or in a field "data".
+func revertData(raw json.RawMessage) []byte {
+	var inner struct {
+		Data json.RawMessage `json:"data"`
+	}
+	if json.Unmarshal(raw, &inner) == nil && inner.Data != nil {
+		raw = inner.Data
+	}
+	var text string
+	if json.Unmarshal(raw, &text) != nil {
+		return nil
+	}
+	_, digits, ok := bytes.Cut([]byte(text), []byte("0x"))
+	if !ok {
+		return nil
+	}
+	data := make([]byte, hex.DecodedLen(len(digits)))
+	if _, err := hex.Decode(data, digits); err != nil {
+		return nil
+	}
+	return data
+}
+
+// reason makes revert data readable.
+func reason(data []byte) string {
+	if text, err := abi.UnpackRevert(data); err == nil {
+		return text
+	}
+	if len(data) < 4 {
+		return hexutil.Encode(data)
+	}
+	return "custom error " + hexutil.Encode(data[:4])
+}

@@ -1,0 +1,88 @@
+package evm
+
+import (
+	"errors"
+	"fmt"
+	"math/big"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+)
+
+// Header is what matters here of a block. Its hash is the node's word: chains add fields of their own to headers, so
+// that it could not be computed.
+type Header struct {
+	Number   uint64
+	Hash     common.Hash
+	Parent   common.Hash
+	Time     time.Time
+	GasLimit uint64
+	GasUsed  uint64
+	BaseFee  *big.Int // wei; nil on a chain without EIP-1559. Not to be changed
+}
+
+// IsZero says that there is no block.
+func (h Header) IsZero() bool { return h.Hash == common.Hash{} }
+
+// UnmarshalJSON reads a block or header as nodes write it.
+func (h *Header) UnmarshalJSON(b []byte) error {
+	var err error
+	*h, err = parseHeader(b)
+	return err
+}
+
+var headerFields = []string{"number", "hash", "parentHash", "timestamp"}
+
+func parseHeader(b []byte) (h Header, err error) {
+	var got int
+	err = fields(b, func(key string, value []byte) (err error) {
+		if isNull(value) {
+			return nil // the hash and number of a pending block
+		}
+		got++
+		switch key {
+		case "number":
+			h.Number, err = parseUint(value)
+		case "hash":
+			h.Hash, err = parseHash(value)
+		case "parentHash":
+			h.Parent, err = parseHash(value)
+		case "timestamp":
+			var s uint64
+			s, err = parseUint(value)
+			h.Time = time.Unix(int64(s), 0)
+		default:
+			got--
+			switch key {
+			case "gasLimit":
+				h.GasLimit, err = parseUint(value)
+			case "gasUsed":
+				h.GasUsed, err = parseUint(value)
+			case "baseFeePerGas":
+				h.BaseFee, err = parseBig(value)
+			}
+		}
+		if err != nil {
+			return fmt.Errorf("%s of a block: %w", key, err)
+		}
+		return nil
+	})
+	if err == nil && got < len(headerFields) {
+		err = fmt.Errorf("%w: a block without all of %v", errMalformed, headerFields)
+	}
+	return h, err
+}
+
+// headerOf reads the answer to eth_getBlockByNumber or ByHash. ErrMissing: there is no such block.
+func headerOf(a answer) (Header, error) {
+	if a.err != nil {
+		if e, ok := errors.AsType[*RPCError](a.err); ok && blockUnknown(e) {
+			return Header{}, fmt.Errorf("%w: %w", ErrMissing, a.err)
+		}
+		return Header{}, a.err
+	}
+	if isNull(a.result) {
+		return Header{}, ErrMissing
+	}
+	return parseHeader(a.result)
+}

@@ -1,0 +1,285 @@
+package evm
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/url"
+	"sync"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/rpc"
+)
+
+// heads is the newest head, from whichever source.
+type heads struct {
+	mu      sync.Mutex
+	cur     Header
+	source  string        // who reported cur
+	at      time.Time     // when
+	changed chan struct{} // closed when cur changes
+	live    bool          // the subscription brings heads
+	pushed  Header        // the last that the subscription brought
+}
+
+// subscription is the name of the subscription as a source of heads.
+const subscription = "subscription"
+
+// offer takes a head in if it is news: a higher one, or another of the same source, which has reorganised or lost
+// blocks. A lower one of another source is only behind, unless nothing can be expected any more of the first; gone
+// tells that of endpoints. One that was asked for before the current one came is no news, unless it is higher.
+func (hs *heads) offer(source string, h Header, asked time.Time, gone func(endpoint string) bool) {
+	hs.mu.Lock()
+	defer hs.mu.Unlock()
+	if source == subscription {
+		hs.pushed = h
+	}
+	switch {
+	case h.Hash == hs.cur.Hash:
+		return
+	case h.Number > hs.cur.Number, hs.cur.IsZero():
+	case asked.Before(hs.at):
+		return
+	case source == hs.source:
+	case hs.source == subscription && !hs.live:
+	case hs.source != subscription && gone(hs.source):
+	default:
+		return
+	}
+	hs.cur, hs.source, hs.at = h, source, time.Now()
+	close(hs.changed)
+	hs.changed = make(chan struct{})
+}
+
+func (hs *heads) get() (Header, <-chan struct{}) {
+	hs.mu.Lock()
+	defer hs.mu.Unlock()
+	return hs.cur, hs.changed
+}
+
+func (hs *heads) isLive() bool {
+	hs.mu.Lock()
+	defer hs.mu.Unlock()
+	return hs.live
+}
+
+// Head is the newest known, the zero Header before the first.
+func (c *Client) Head() Header {
+	h, _ := c.heads.get()
+	return h
+}
+
+// Next waits for a head other than after and returns the newest: a caller that takes its time misses those between.
+// It is a hint to look, not yet a statement about the chain; a View is one. The only error is that of ctx.
+func (c *Client) Next(ctx context.Context, after common.Hash) (Header, error) {
+	for {
+		h, changed := c.heads.get()
+		if !h.IsZero() && h.Hash != after {
+			return h, nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return Header{}, fmt.Errorf("wait for a head: %w", context.Cause(ctx))
+		}
+	}
+}
+
+// best is the highest head that an endpoint in use, or the subscription, has reported.
+func (c *Client) best() uint64 {
+	var best uint64
+	for _, ep := range c.endpoints {
+		ep.mu.Lock()
+		if ep.failures == 0 && ep.failing()[headMethod] == "" && ep.chainID == c.cfg.ChainID && ep.excluded == (Exclusion{}) {
+			best = max(best, ep.head.Number)
+		}
+		ep.mu.Unlock()
+	}
+	c.heads.mu.Lock()
+	defer c.heads.mu.Unlock()
+	if c.heads.live {
+		best = max(best, c.heads.pushed.Number)
+	}
+	return best
+}
+
+// gone says that nothing can be expected of an endpoint for now.
+func (c *Client) gone(endpoint string) bool {
+	ep, err := c.named(endpoint)
+	return err != nil || ep.healthOf(time.Now(), headMethod) > standingLagging
+}
+
+// watch keeps an endpoint's state up to date and learns heads from it.
+func (c *Client) watch(ctx context.Context, ep *endpoint) {
+	wasGood := true
+	for ctx.Err() == nil {
+		c.poll(ctx, ep)
+		if good := ep.healthOf(time.Now(), headMethod) <= standingLagging; good != wasGood {
+			// Another endpoint may be the preferred one now.
+			wasGood = good
+			for _, other := range c.endpoints {
+				if other != ep {
+					other.wakeUp()
+				}
+			}
+		}
+		timer := time.NewTimer(c.pause(ep))
+		select {
+		case <-ctx.Done():
+		case <-timer.C:
+		case <-ep.wake:
+		}
+		timer.Stop()
+	}
+}
+
+// pause is how long to wait before the endpoint is asked for its head again.
+func (c *Client) pause(ep *endpoint) time.Duration {
+	ep.mu.Lock()
+	rest := time.Until(ep.until)
+	if m := ep.methods[headMethod]; m != nil {
+		rest = max(rest, time.Until(m.until))
+	}
+	ep.mu.Unlock()
+	if rest > 0 {
+		return rest
+	}
+	if !c.heads.isLive() {
+		if eps := c.candidates(headMethod); len(eps) > 0 && eps[0] == ep {
+			return c.cfg.PollInterval
+		}
+	}
+	return c.cfg.HealthInterval
+}
+
+func (c *Client) poll(ctx context.Context, ep *endpoint) {
+	if s := ep.healthOf(time.Now(), headMethod); s == standingWrong {
+		_, _ = ep.identify(ctx) // somebody may have corrected it; errors are remembered
+		return
+	} else if s == standingLimited {
+		return
+	}
+	_, _ = c.newest(ctx, ep) // remembered, too
+}
+
+// newest reads an endpoint's head.
+func (c *Client) newest(ctx context.Context, ep *endpoint) (Header, error) {
+	asked, best := time.Now(), c.best()
+	answers, err := ep.ask(ctx, []call{blockByTag("latest")})
+	if err != nil {
+		return Header{}, err
+	}
+	h, err := headerOf(answers[0])
+	if IsNoAnswer(err) {
+		return Header{}, err
+	}
+	if err != nil {
+		return Header{}, ep.rejectEndpoint(fmt.Errorf("newest block: %w", err))
+	}
+	ep.observe(h, best)
+	c.heads.offer(ep.name, h, asked, c.gone)
+	return h, nil
+}
+
+// follow subscribes to heads, again and again.
+func (c *Client) follow(ctx context.Context) {
+	u, err := url.Parse(c.cfg.Subscribe)
+	if err != nil {
+		return // has been checked
+	}
+	id := identity{name: u.Host, redact: redactor(u)}
+	log := c.log.With("endpoint", id.name)
+	for failures := 0; ctx.Err() == nil; failures++ {
+		brought, err := c.subscribe(ctx, id)
+		c.setLive(false)
+		if ctx.Err() != nil {
+			return
+		}
+		if brought {
+			failures = 0
+		}
+		log.Warn("subscription to heads ended", "err", id.transportError(true, err).Err)
+		timer := time.NewTimer(backoff(failures, minBackoff, maxBackoff))
+		select {
+		case <-ctx.Done():
+		case <-timer.C:
+		}
+		timer.Stop()
+	}
+}
+
+func (c *Client) setLive(live bool) {
+	c.heads.mu.Lock()
+	was := c.heads.live
+	c.heads.live = live
+	c.heads.mu.Unlock()
+	if was != live {
+		for _, ep := range c.endpoints {
+			ep.wakeUp()
+		}
+	}
+}
+
+var errSilent = errors.New("the chain has heads that the subscription did not bring")
+
+// subscribe passes heads on until the subscription ends or misses some. brought says whether there were any.
+func (c *Client) subscribe(ctx context.Context, id identity) (brought bool, err error) {
+	setup, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
+	defer cancel()
+	if err := c.exclusion(id.name); err != nil {
+		return false, err
+	}
+	client, err := rpc.DialOptions(setup, c.cfg.Subscribe, rpc.WithWebsocketMessageSizeLimit(c.cfg.MaxResponse))
+	if err != nil {
+		return false, err
+	}
+	defer client.Close()
+	var raw json.RawMessage
+	if err := client.CallContext(setup, &raw, "eth_chainId"); err != nil {
+		return false, fmt.Errorf("read the chain id: %w", err)
+	}
+	if chainID, err := parseUint(raw); err != nil {
+		return false, fmt.Errorf("read the chain id: %w", err)
+	} else if chainID != c.cfg.ChainID {
+		return false, &WrongChainError{Endpoint: id.name, Want: c.cfg.ChainID, Have: chainID}
+	}
+	incoming := make(chan Header)
+	sub, err := client.EthSubscribe(setup, incoming, "newHeads")
+	if err != nil {
+		return false, fmt.Errorf("subscribe to heads: %w", err)
+	}
+	defer sub.Unsubscribe()
+	c.log.Debug("subscribed to heads", "endpoint", id.name)
+	told := c.Head().Number // the highest that this subscription need not tell any more
+	c.setLive(true)
+	silence := time.NewTimer(c.cfg.Silence)
+	defer silence.Stop()
+	for {
+		select {
+		case h := <-incoming:
+			if err := c.exclusion(id.name); err != nil {
+				return brought, err
+			}
+			brought, told = true, h.Number
+			c.heads.offer(subscription, h, time.Now(), c.gone)
+			c.setLive(true)
+			silence.Reset(c.cfg.Silence)
+		case <-silence.C:
+			// A chain may make no blocks for long. Polls tell whether it is that.
+			c.setLive(false)
+			if c.Head().Number > told {
+				return brought, errSilent
+			}
+			silence.Reset(c.cfg.Silence)
+		case err := <-sub.Err():
+			if err == nil {
+				err = rpc.ErrClientQuit
+			}
+			return brought, err
+		case <-ctx.Done():
+			return brought, ctx.Err()
+		}
+	}
+}

@@ -1,0 +1,236 @@
+package evm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/big"
+	"slices"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+)
+
+// Receipt is what matters here of a mined transaction.
+type Receipt struct {
+	TxHash      common.Hash
+	BlockHash   common.Hash
+	BlockNumber uint64
+	Index       uint     // in the block
+	Succeeded   bool     // false: it was mined and reverted
+	GasUsed     uint64   //
+	GasPrice    *big.Int // wei paid for each gas; nil if the node does not say
+	// Canonical says that the block leads to the View's. Otherwise the receipt is of a block after that, or of one that
+	// is on no chain any more.
+	Canonical bool
+}
+
+func parseReceipt(b []byte) (r Receipt, err error) {
+	var got int
+	err = fields(b, func(key string, value []byte) (err error) {
+		if isNull(value) {
+			return nil
+		}
+		got++
+		switch key {
+		case "transactionHash":
+			r.TxHash, err = parseHash(value)
+		case "blockHash":
+			r.BlockHash, err = parseHash(value)
+		case "blockNumber":
+			r.BlockNumber, err = parseUint(value)
+		case "transactionIndex":
+			var i uint64
+			i, err = parseUint(value)
+			r.Index = uint(i)
+		case "status":
+			var s uint64
+			s, err = parseUint(value)
+			r.Succeeded = s == 1
+		case "gasUsed":
+			r.GasUsed, err = parseUint(value)
+		default:
+			got--
+			if key == "effectiveGasPrice" {
+				r.GasPrice, err = parseBig(value)
+			}
+		}
+		if err != nil {
+			return fmt.Errorf("%s of a receipt: %w", key, err)
+		}
+		return nil
+	})
+	if err == nil && got != 6 {
+		err = fmt.Errorf("%w: a receipt without all of its fields", errMalformed)
+	}
+	return r, err
+}
+
+// Receipts returns those of transactions, in the order of the hashes; nil for one that has none.
+func (v *View) Receipts(ctx context.Context, hashes []common.Hash) ([]*Receipt, error) {
+	if len(hashes) == 0 {
+		return nil, nil
+	}
+	receipts, err := v.receipts(ctx, hashes)
+	if err != nil {
+		return nil, fmt.Errorf("read receipts: %w", err)
+	}
+	// A receipt counts only if its block leads to the View's, and the blocks of some have not been looked at.
+	var check []uint64
+	v.mu.Lock()
+	for _, r := range receipts {
+		if r != nil && r.BlockNumber <= v.h.Number && v.canonical[r.BlockNumber] == (common.Hash{}) {
+			check = append(check, r.BlockNumber)
+		}
+	}
+	v.mu.Unlock()
+	slices.Sort(check)
+	// Also without any to look at: that there are none is said about the View's block, too.
+	if _, err := v.ask(ctx, nil, append(slices.Compact(check), v.h.Number)...); err != nil {
+		return nil, fmt.Errorf("read the blocks of receipts: %w", err)
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for _, r := range receipts {
+		if r != nil {
+			r.Canonical = v.canonical[r.BlockNumber] == r.BlockHash
+		}
+	}
+	return receipts, nil
+}
+
+func (v *View) receipts(ctx context.Context, hashes []common.Hash) ([]*Receipt, error) {
+	calls := make([]call, len(hashes))
+	for i, h := range hashes {
+		calls[i] = call{method: "eth_getTransactionReceipt", params: []any{h}}
+	}
+	answers, err := v.ep.ask(ctx, calls)
+	if err != nil {
+		return nil, err
+	}
+	receipts := make([]*Receipt, len(hashes))
+	for i, a := range answers {
+		if a.err != nil {
+			return nil, a.err
+		}
+		if isNull(a.result) {
+			continue
+		}
+		r, err := parseReceipt(a.result)
+		if err != nil {
+			return nil, err
+		}
+		if r.TxHash != hashes[i] {
+			return nil, v.ep.transportError(true, fmt.Errorf("the receipt of %s is that of %s", hashes[i], r.TxHash))
+		}
+		receipts[i] = &r
+	}
+	return receipts, nil
+}
+
+// BlockReceipts returns those of all transactions of a block, in its order. The hash should be one that Header or
+// Headers gave; then they are Canonical.
+func (v *View) BlockReceipts(ctx context.Context, block common.Hash) ([]Receipt, error) {
+	receipts, err := v.blockReceipts(ctx, block)
+	if err != nil {
+		return nil, fmt.Errorf("read the receipts of block %s: %w", block, err)
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for i := range receipts {
+		r := &receipts[i]
+		r.Canonical = v.canonical[r.BlockNumber] == block
+	}
+	return receipts, nil
+}
+
+// blockReceipts reads a block's receipts in one call, or one by one where that fails. The call is optional: providers sell
+// it on larger plans, and its answer may be too large.
+func (v *View) blockReceipts(ctx context.Context, block common.Hash) ([]Receipt, error) {
+	if until := v.ep.noBlockReceipts.Load(); v.oneByOne.Load() || until != nil && time.Now().Before(*until) ||
+		v.ep.healthOf(time.Now(), blockReceiptsMethod) == standingLimited {
+		return v.receiptsOneByOne(ctx, block)
+	}
+	receipts, err := v.wholeBlockReceipts(ctx, block)
+	if err == nil || ctx.Err() != nil {
+		return receipts, err
+	}
+	v.oneByOne.Store(true)
+	if e, ok := errors.AsType[*RPCError](err); ok && notOffered(e) || errors.Is(err, ErrTooLarge) {
+		v.ep.log.Info("endpoint has no receipts by block, they are read one by one", "err", err, "for", unsupportedPardon)
+		v.ep.noBlockReceipts.Store(new(time.Now().Add(unsupportedPardon)))
+	}
+	receipts, oneByOne := v.receiptsOneByOne(ctx, block)
+	if oneByOne != nil {
+		return nil, errors.Join(oneByOne, err)
+	}
+	return receipts, nil
+}
+
+const blockReceiptsMethod = "eth_getBlockReceipts"
+
+func (v *View) wholeBlockReceipts(ctx context.Context, block common.Hash) ([]Receipt, error) {
+	answers, err := v.ep.ask(ctx, []call{{
+		method: blockReceiptsMethod, params: []any{map[string]any{"blockHash": block}}, answers: anyError,
+	}})
+	if err != nil {
+		return nil, err
+	}
+	if answers[0].err != nil {
+		return nil, answers[0].err
+	}
+	if isNull(answers[0].result) {
+		return nil, v.stale("a block before it is unknown")
+	}
+	var receipts []Receipt
+	err = elements(answers[0].result, func(b []byte) error {
+		r, err := parseReceipt(b)
+		if err == nil && r.BlockHash != block {
+			err = fmt.Errorf("the receipt of %s is of block %s", r.TxHash, r.BlockHash)
+		}
+		receipts = append(receipts, r)
+		return err
+	})
+	if err != nil {
+		return nil, v.ep.transportError(true, err)
+	}
+	return receipts, nil
+}
+
+func (v *View) receiptsOneByOne(ctx context.Context, block common.Hash) ([]Receipt, error) {
+	answers, err := v.ep.ask(ctx, []call{blockByHash(block)})
+	if err != nil {
+		return nil, err
+	}
+	if _, err := headerOf(answers[0]); errors.Is(err, ErrMissing) {
+		return nil, v.stale("a block before it is unknown")
+	} else if err != nil {
+		return nil, err
+	}
+	var hashes []common.Hash
+	err = fields(answers[0].result, func(key string, value []byte) error {
+		if key != "transactions" {
+			return nil
+		}
+		return elements(value, func(b []byte) error {
+			h, err := parseHash(b)
+			hashes = append(hashes, h)
+			return err
+		})
+	})
+	if err != nil {
+		return nil, v.ep.transportError(true, err)
+	}
+	found, err := v.receipts(ctx, hashes)
+	if err != nil {
+		return nil, err
+	}
+	receipts := make([]Receipt, len(found))
+	for i, r := range found {
+		if r == nil || r.BlockHash != block {
+			return nil, v.stale("a block before it was replaced")
+		}
+		receipts[i] = *r
+	}
+	return receipts, nil
+}

@@ -1,0 +1,227 @@
+package evm
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/common/hexutil"
+	"github.com/ethereum/go-ethereum/core/types"
+)
+
+// Presence is what an endpoint knows of a transaction.
+type Presence int
+
+// Presences.
+const (
+	Absent  Presence = iota // neither in the pool nor mined: it was never there, was dropped or replaced
+	Pending                 // in the pool
+	Mined                   // in a block of the endpoint's chain now, which need not lead to the View's
+)
+
+// String is a lower-case word.
+func (p Presence) String() string { return [...]string{"absent", "pending", "mined"}[p] }
+
+// Transactions says what the endpoint knows now of transactions, in the order of the hashes.
+func (v *View) Transactions(ctx context.Context, hashes []common.Hash) ([]Presence, error) {
+	if len(hashes) == 0 {
+		return nil, nil
+	}
+	calls := make([]call, len(hashes))
+	for i, h := range hashes {
+		calls[i] = call{method: "eth_getTransactionByHash", params: []any{h}}
+	}
+	answers, err := v.ep.ask(ctx, calls)
+	if err != nil {
+		return nil, fmt.Errorf("look for transactions: %w", err)
+	}
+	found := make([]Presence, len(hashes))
+	for i, a := range answers {
+		err := a.err
+		if err == nil && !isNull(a.result) {
+			found[i] = Pending
+			err = fields(a.result, func(key string, value []byte) error {
+				if key == "blockHash" && !isNull(value) {
+					found[i] = Mined
+				}
+				return nil
+			})
+		}
+		if err != nil {
+			return nil, fmt.Errorf("look for transaction %s: %w", hashes[i], err)
+		}
+	}
+	return found, nil
+}
+
+// Used is the transaction that used a nonce.
+type Used struct {
+	TxHash      common.Hash
+	BlockHash   common.Hash
+	BlockNumber uint64
+	To          *common.Address // nil for one that creates a contract
+	// Authorization says that it did so by an authorization of the account (EIP-7702) that it holds, whoever sent it.
+	Authorization bool
+}
+
+// probes is how many blocks are looked at in one batch of a search.
+const probes = 15
+
+// FindNonce finds the transaction, on the chain that leads to the View's block, that used an account's nonce in a
+// block after low, where it was not used yet; 0 searches the whole chain, as far as the node keeps old state.
+// Errors: ErrNonceUnused, ErrNonceUntraced, ErrStale, and whatever the node says of older state.
+func (v *View) FindNonce(ctx context.Context, addr common.Address, nonce, low uint64) (Used, error) {
+	used, err := v.findNonce(ctx, addr, nonce, low)
+	if err != nil {
+		return Used{}, fmt.Errorf("find nonce %d of %s: %w", nonce, addr, err)
+	}
+	return used, nil
+}
+
+func (v *View) findNonce(ctx context.Context, addr common.Address, nonce, low uint64) (Used, error) {
+	now, err := v.Nonces(ctx, []common.Address{addr})
+	if err != nil {
+		return Used{}, err
+	}
+	if now[0] <= nonce {
+		return Used{}, ErrNonceUnused
+	}
+	// The nonce is used at high, and not at low-1, if there is such a block, and the node has its state. The first points are
+	// close to high: it is mostly about what happened a moment ago.
+	high := v.h.Number
+	var blind error // what the node says where the state of low-1 is missing
+	for first := true; low < high; first = false {
+		points := spread(low, high, first)
+		calls := make([]call, len(points))
+		for i, n := range points {
+			// A healthy node need not keep the state of an old block.
+			calls[i] = call{method: "eth_getTransactionCount", params: []any{addr, hexutil.Uint64(n)}, answers: anyError}
+		}
+		answers, err := v.ep.ask(ctx, calls)
+		if err != nil {
+			return Used{}, err
+		}
+		// From the newest point down: one whose state the node does not keep matters only if the search gets there.
+		for i, point := range slices.Backward(points) {
+			if answers[i].err != nil {
+				low, blind = point+1, answers[i].err
+				break
+			}
+			count, err := parseUint(answers[i].result)
+			if err != nil {
+				return Used{}, v.ep.transportError(true, err)
+			}
+			if count <= nonce {
+				low, blind = point+1, nil
+				break
+			}
+			high = point
+		}
+	}
+	used, err := v.usedIn(ctx, addr, nonce, high)
+	if blind != nil && errors.Is(err, ErrNonceUntraced) { // it was used before that
+		err = blind
+	}
+	return used, err
+}
+
+// spread returns rising block numbers from low to below high, either evenly or, with near, the closer to each other the closer to high.
+func spread(low, high uint64, near bool) []uint64 {
+	if high-low <= probes {
+		points := make([]uint64, 0, probes)
+		for n := low; n < high; n++ {
+			points = append(points, n)
+		}
+		return points
+	}
+	points := make([]uint64, 0, probes)
+	for i := range uint64(probes) {
+		n := low + (high-low)/(probes+1)*(i+1)
+		if near {
+			back := uint64(1) << (probes - 1 - i)
+			if back > high-low {
+				continue
+			}
+			n = high - back
+		}
+		points = append(points, n)
+	}
+	return points
+}
+
+// usedIn looks for the transaction in the block, which is to lead to the View's. An authorization of the nonce has not used it if
+// a transaction of the account has.
+func (v *View) usedIn(ctx context.Context, addr common.Address, nonce, number uint64) (Used, error) {
+	answers, err := v.ask(ctx, []call{{
+		method: "eth_getBlockByNumber", params: []any{hexutil.Uint64(number), true},
+	}}, v.h.Number)
+	if err != nil {
+		return Used{}, err
+	}
+	block, err := headerOf(answers[0])
+	if err != nil {
+		return Used{}, err
+	}
+	at := Used{BlockHash: block.Hash, BlockNumber: block.Number}
+	used := at
+	err = fields(answers[0].result, func(key string, value []byte) error {
+		if key != "transactions" {
+			return nil
+		}
+		return elements(value, func(b []byte) error {
+			var from common.Address
+			var its uint64
+			tx := at
+			err := fields(b, func(key string, value []byte) (err error) {
+				switch key {
+				case "from":
+					err = parseFixed(from[:], value)
+				case "to":
+					if !isNull(value) {
+						tx.To = new(common.Address)
+						err = parseFixed(tx.To[:], value)
+					}
+				case "nonce":
+					its, err = parseUint(value)
+				case "hash":
+					tx.TxHash, err = parseHash(value)
+				case "authorizationList":
+					tx.Authorization = authorizes(value, addr, nonce)
+				}
+				return err
+			})
+			if from == addr && its == nonce {
+				tx.Authorization = false
+				used = tx
+			} else if tx.Authorization && used == at {
+				used = tx
+			}
+			return err
+		})
+	})
+	if err != nil {
+		return Used{}, v.ep.transportError(true, err)
+	}
+	if used == at {
+		return used, fmt.Errorf("block %d %s: %w", number, block.Hash, ErrNonceUntraced)
+	}
+	return used, nil
+}
+
+// authorizes says that one of a transaction's authorizations uses an account's nonce.
+func authorizes(list []byte, addr common.Address, nonce uint64) bool {
+	var all []types.SetCodeAuthorization
+	if json.Unmarshal(list, &all) != nil { // of a kind that is not known here
+		return false
+	}
+	return slices.ContainsFunc(all, func(a types.SetCodeAuthorization) bool {
+		if a.Nonce != nonce {
+			return false
+		}
+		by, err := a.Authority()
+		return err == nil && by == addr
+	})
+}

@@ -1,0 +1,76 @@
+package evm
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/params"
+)
+
+// MaxTransferGas is the most gas that a transfer without data gets, whatever nodes estimate. Rollups that charge for the data of
+// their base chain estimate up to a few million.
+const MaxTransferGas = 10_000_000
+
+const (
+	// transferGasAge is how long an estimate is used. A rollup's charge follows its base chain's fees.
+	transferGasAge = 10 * time.Minute
+	// transferGasRetry is how long the fallback is used after an estimate failed.
+	transferGasRetry = 10 * time.Second
+)
+
+// transferGasCache holds the gas limits of transfers by receiver. Receivers are the relayer's own keys.
+type transferGasCache struct {
+	mu    sync.Mutex
+	known map[common.Address]transferGas
+}
+
+type transferGas struct {
+	gas     uint64
+	expires time.Time
+}
+
+func (tc *transferGasCache) get(to common.Address) (t transferGas, known bool) {
+	tc.mu.Lock()
+	defer tc.mu.Unlock()
+	t, known = tc.known[to]
+	return t, known
+}
+
+func (tc *transferGasCache) put(to common.Address, gas uint64, age time.Duration) {
+	tc.mu.Lock()
+	defer tc.mu.Unlock()
+	if tc.known == nil {
+		tc.known = map[common.Address]transferGas{}
+	}
+	tc.known[to] = transferGas{gas: gas, expires: time.Now().Add(age)}
+}
+
+// TransferGas returns the gas limit for a transfer without data, as the nodes estimate it. An estimate is kept for ten minutes;
+// fresh asks for a new one. Where none can be had it returns the last one, or else Ethereum's 21,000: a transaction that nodes
+// refuse can be replaced, and one that is not sent blocks its key.
+func (c *Client) TransferGas(ctx context.Context, from, to common.Address, fresh bool) uint64 {
+	last, known := c.transfers.get(to)
+	if known && !fresh && time.Now().Before(last.expires) {
+		return last.gas
+	}
+	gas, err := c.EstimateGas(ctx, Message{From: from, To: &to})
+	if err != nil {
+		gas, age := params.TxGas, transferGasRetry
+		if known {
+			gas = last.gas
+		}
+		if ctx.Err() == nil {
+			c.log.Warn("transfer gas estimate failed", "key", to, "gas", gas, "err", err)
+			c.transfers.put(to, gas, age)
+		}
+		return gas
+	}
+	if gas > params.TxGas {
+		gas += gas / 4 // room for what changes until the transfer is mined; what is not used is not paid for
+	}
+	gas = min(max(gas, params.TxGas), MaxTransferGas)
+	c.transfers.put(to, gas, transferGasAge)
+	return gas
+}

@@ -1,0 +1,331 @@
+package evm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/common/hexutil"
+)
+
+// View reads the chain as one endpoint sees it up to one block, so that what it returns agrees: a count of mined
+// transactions, a receipt and a header can be put side by side. Where the endpoint no longer has the block, because of
+// a reorganisation or because another node answers behind the same name, reads fail with ErrStale; take a new View
+// then. A View never asks another endpoint; an error without an answer says nothing about the chain.
+//
+// Its methods are safe for concurrent use.
+type View struct {
+	c  *Client
+	ep *endpoint
+	h  Header
+
+	oneByOne atomic.Bool // receipts are not asked for by block
+
+	mu        sync.Mutex
+	canonical map[uint64]common.Hash // blocks known to lead to h
+}
+
+// blockByNumber asks for a block, which a healthy endpoint may not have.
+func blockByNumber(n uint64) call {
+	return call{method: "eth_getBlockByNumber", params: []any{hexutil.Uint64(n), false}, answers: blockUnknown}
+}
+
+// genesisBlock asks for the first block, which nodes that prune old blocks refuse in their own ways.
+func genesisBlock() call {
+	c := blockByNumber(0)
+	c.answers = anyError
+	return c
+}
+
+func blockByHash(hash common.Hash) call {
+	return call{method: "eth_getBlockByHash", params: []any{hash, false}, answers: blockUnknown}
+}
+
+func blockByTag(tag string) call {
+	return call{method: "eth_getBlockByNumber", params: []any{tag, false}}
+}
+
+// viewMethods are those that a View reads with. An endpoint that fails one of them is no choice for a View.
+var viewMethods = []string{
+	headMethod, "eth_getBlockByNumber", "eth_getTransactionCount", "eth_getTransactionCount" + pendingKey, "eth_getTransactionReceipt",
+}
+
+// Latest returns a View of the newest block of the best endpoint that answers. An endpoint at which a View's read failed
+// lately comes after the others, so that a caller that starts over reads everything from another endpoint.
+func (c *Client) Latest(ctx context.Context) (*View, error) {
+	var v *View
+	err := c.each(ctx, viewMethods, func(ctx context.Context, ep *endpoint) error {
+		h, err := c.newest(ctx, ep)
+		v = c.view(ep, h)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read the newest block: %w", err)
+	}
+	return v, nil
+}
+
+// LatestOf is Latest for one endpoint, named as View.Endpoint and Status do.
+func (c *Client) LatestOf(ctx context.Context, endpoint string) (*View, error) {
+	ep, err := c.named(endpoint)
+	if err != nil {
+		return nil, err
+	}
+	h, err := c.newest(ctx, ep)
+	if err != nil {
+		return nil, fmt.Errorf("read the newest block: %w", err)
+	}
+	return c.view(ep, h), nil
+}
+
+// ViewAt returns a View of a block at one endpoint. ErrStale: that is not on the endpoint's chain.
+func (c *Client) ViewAt(ctx context.Context, endpoint string, hash common.Hash) (*View, error) {
+	ep, err := c.named(endpoint)
+	if err != nil {
+		return nil, err
+	}
+	answers, err := ep.ask(ctx, []call{blockByHash(hash)})
+	if err != nil {
+		return nil, fmt.Errorf("read block %s: %w", hash, err)
+	}
+	h, err := headerOf(answers[0])
+	if errors.Is(err, ErrMissing) {
+		return nil, staleError(ep.name, 0, hash, "unknown")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read block %s: %w", hash, err)
+	}
+	v := c.view(ep, h)
+	// Nodes also keep blocks that are on no chain.
+	_, err = v.ask(ctx, nil, h.Number)
+	return v, err
+}
+
+func (c *Client) named(endpoint string) (*endpoint, error) {
+	for _, ep := range c.endpoints {
+		if ep.name == endpoint {
+			return ep, nil
+		}
+	}
+	return nil, fmt.Errorf("%w of the name %q", ErrNoEndpoint, endpoint)
+}
+
+func (c *Client) view(ep *endpoint, h Header) *View {
+	return &View{c: c, ep: ep, h: h, canonical: map[uint64]common.Hash{h.Number: h.Hash}}
+}
+
+// PendingEverywhere is the highest that any endpoint says in [View.PendingNonces]. It fails unless all of them answer.
+// One whose history differs is not asked.
+func (c *Client) PendingEverywhere(ctx context.Context, addrs []common.Address) ([]uint64, error) {
+	highest := make([]uint64, len(addrs))
+	for _, ep := range c.endpoints {
+		if ep.leftOut() {
+			continue
+		}
+		var pending []uint64
+		v, err := c.LatestOf(ctx, ep.name)
+		if err == nil {
+			pending, err = v.PendingNonces(ctx, addrs)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("ask all endpoints for what is pending (one that does not come back has to be taken out of the configuration): %w", err)
+		}
+		for i, n := range pending {
+			highest[i] = max(highest[i], n)
+		}
+	}
+	return highest, nil
+}
+
+// Header of the block.
+func (v *View) Header() Header { return v.h }
+
+// Endpoint is the name of the one that answers.
+func (v *View) Endpoint() string { return v.ep.name }
+
+// ask sends calls, and asks for the headers of some blocks, to see what is on the chain that leads to the View's block.
+// Then, in a request of its own, as nodes may work on a batch in any order, it asks for the View's block: if that is
+// still there, the others lead to it. With no blocks to check, not even the View's, the answers are taken as they are.
+func (v *View) ask(ctx context.Context, calls []call, check ...uint64) ([]answer, error) {
+	n := len(calls)
+	for _, number := range check {
+		if number != v.h.Number {
+			calls = append(calls, blockByNumber(number))
+		}
+	}
+	var answers []answer
+	if len(calls) > 0 {
+		var err error
+		if answers, err = v.ep.ask(ctx, calls); err != nil {
+			return nil, err
+		}
+		for _, a := range answers {
+			if IsNoAnswer(a.err) {
+				return nil, a.err
+			}
+		}
+	}
+	if len(check) == 0 {
+		return answers, nil
+	}
+	last, err := v.ep.ask(ctx, []call{blockByNumber(v.h.Number)})
+	if err != nil {
+		return nil, err
+	}
+	now, err := headerOf(last[0])
+	if errors.Is(err, ErrMissing) {
+		return nil, v.stale("gone")
+	} else if err != nil {
+		return nil, err
+	}
+	if now.Hash != v.h.Hash {
+		return nil, v.stale("replaced by " + now.Hash.TerminalString())
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for _, a := range answers[n:] {
+		h, err := headerOf(a)
+		if err != nil {
+			return nil, err
+		}
+		v.canonical[h.Number] = h.Hash
+	}
+	return answers[:n], nil
+}
+
+func (v *View) stale(why string) error { return staleError(v.ep.name, v.h.Number, v.h.Hash, why) }
+
+// fault is the error of an answer that concerns the View's block.
+func (v *View) fault(err error) error {
+	if e, ok := errors.AsType[*RPCError](err); ok && blockUnknown(e) {
+		return v.stale(e.Message)
+	}
+	return err
+}
+
+// atBlock is EIP-1898's parameter for the View's block.
+func (v *View) atBlock() any {
+	return map[string]any{"blockHash": v.h.Hash, "requireCanonical": true}
+}
+
+// Nonces returns how many transactions of each account are mined up to the View's block.
+func (v *View) Nonces(ctx context.Context, addrs []common.Address) ([]uint64, error) {
+	if until := v.ep.noBlockHash.Load(); until != nil && time.Now().Before(*until) {
+		return v.noncesByNumber(ctx, addrs)
+	}
+	counts, err := v.counts(ctx, addrs, v.atBlock(), unsupported)
+	if e, ok := errors.AsType[*RPCError](err); !ok || !unsupported(e) {
+		return counts, err
+	}
+	counts, byNumber := v.noncesByNumber(ctx, addrs)
+	if byNumber == nil {
+		v.ep.log.Info("endpoint takes no block hashes, blocks are checked before and after", "err", err, "for", unsupportedPardon)
+		v.ep.noBlockHash.Store(new(time.Now().Add(unsupportedPardon)))
+	}
+	return counts, byNumber
+}
+
+// noncesByNumber is for endpoints that cannot be asked by hash: if the number means the View's block before, which
+// it was made from, and after, it did between.
+func (v *View) noncesByNumber(ctx context.Context, addrs []common.Address) ([]uint64, error) {
+	counts, err := v.counts(ctx, addrs, hexutil.Uint64(v.h.Number), nil)
+	if err != nil {
+		return nil, err
+	}
+	_, err = v.ask(ctx, nil, v.h.Number)
+	return counts, err
+}
+
+// PendingNonces returns the number of transactions of each account that are mined or, without a gap, in the endpoint's
+// pool. It is what the endpoint says now, whatever the View's block.
+func (v *View) PendingNonces(ctx context.Context, addrs []common.Address) ([]uint64, error) {
+	return v.counts(ctx, addrs, "pending", nil)
+}
+
+// counts reads transaction counts; answered tells which errors are answers, as in call.
+func (v *View) counts(ctx context.Context, addrs []common.Address, block any, answered func(*RPCError) bool) ([]uint64, error) {
+	if len(addrs) == 0 {
+		return nil, nil
+	}
+	calls := make([]call, len(addrs))
+	for i, a := range addrs {
+		calls[i] = call{method: "eth_getTransactionCount", params: []any{a, block}, answers: answered}
+	}
+	answers, err := v.ep.ask(ctx, calls)
+	if err != nil {
+		return nil, fmt.Errorf("count transactions: %w", err)
+	}
+	counts := make([]uint64, len(addrs))
+	for i, a := range answers {
+		err := v.fault(a.err)
+		if err == nil {
+			counts[i], err = parseUint(a.result)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("count transactions of %s: %w", addrs[i], err)
+		}
+	}
+	return counts, nil
+}
+
+// Tagged returns the header of the block that the endpoint tags as "safe" or "finalized", at most the View's own. ErrMissing: it has none
+// that leads to the View's block, or does not know the tag.
+func (v *View) Tagged(ctx context.Context, tag string) (Header, error) {
+	answers, err := v.ep.ask(ctx, []call{blockByTag(tag)})
+	if err != nil {
+		return Header{}, fmt.Errorf("read the %s block: %w", tag, err)
+	}
+	h, err := headerOf(answers[0])
+	if _, answered := errors.AsType[*RPCError](err); answered {
+		return Header{}, fmt.Errorf("read the %s block: %w: %w", tag, ErrMissing, err)
+	}
+	if err != nil {
+		return Header{}, fmt.Errorf("read the %s block: %w", tag, err)
+	}
+	if h.Number > v.h.Number {
+		return Header{}, fmt.Errorf("%s block %d comes after block %d: %w", tag, h.Number, v.h.Number, ErrMissing)
+	}
+	headers, err := v.Headers(ctx, h.Number, h.Number)
+	if err != nil {
+		return Header{}, err
+	}
+	if headers[0].Hash != h.Hash {
+		return Header{}, fmt.Errorf("%s block %s is not on the chain: %w", tag, h.Hash, ErrMissing)
+	}
+	return h, nil
+}
+
+// Headers returns those of the blocks from and to and all between, which lead to the View's block; to is at most that.
+// They are linked: each is the parent of the next.
+func (v *View) Headers(ctx context.Context, from, to uint64) ([]Header, error) {
+	if from > to || to > v.h.Number {
+		return nil, fmt.Errorf("headers %d to %d at block %d: %w", from, to, v.h.Number, ErrMissing)
+	}
+	calls := make([]call, 0, to-from+1)
+	for n := from; n <= to; n++ {
+		calls = append(calls, blockByNumber(n))
+	}
+	answers, err := v.ask(ctx, calls, v.h.Number)
+	if err != nil {
+		return nil, fmt.Errorf("read headers %d to %d: %w", from, to, err)
+	}
+	headers := make([]Header, len(answers))
+	for i, a := range answers {
+		if headers[i], err = headerOf(a); err != nil {
+			return nil, fmt.Errorf("read header %d: %w", from+uint64(i), err)
+		}
+		if headers[i].Number != from+uint64(i) || i > 0 && headers[i].Parent != headers[i-1].Hash {
+			return nil, v.stale("the blocks before it changed")
+		}
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for _, h := range headers {
+		v.canonical[h.Number] = h.Hash
+	}
+	return headers, nil
+}

@@ -1,0 +1,160 @@
+package api
+
+import (
+	"crypto/sha256"
+	"crypto/subtle"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"strings"
+)
+
+// MinKeyLength of an API key, in characters.
+const MinKeyLength = 32
+
+// Role is what a key may do: what those after it may, and more.
+type Role uint8
+
+// The roles.
+const (
+	Full      Role = iota // everything: also pause, sign, and cancel all that is pending
+	Submitter             // send, replace and cancel transactions
+	Reader                // look, and ask nodes
+)
+
+// roles by the names that they have in a configuration; without one a key may do everything.
+var roles = map[string]Role{"submit": Submitter, "read": Reader}
+
+// APIKey is what a caller shows, and who that makes it: keys of one name are one caller, and have one role. So a key is
+// rotated: the new one is added, callers take it, the old one is removed. It never prints its key.
+type APIKey struct {
+	Name string // 1 to 64 letters, digits, dots, dashes and underscores: it stands in the store, in logs and metrics
+	Key  string // at least [MinKeyLength] visible ASCII characters
+	Role Role
+}
+
+// Format prints the name, whatever the verb.
+func (k APIKey) Format(s fmt.State, _ rune) { _, _ = io.WriteString(s, k.Name) }
+
+// MarshalText is the name.
+func (k APIKey) MarshalText() ([]byte, error) { return []byte(k.Name), nil }
+
+// LogValue is the name.
+func (k APIKey) LogValue() slog.Value { return slog.StringValue(k.Name) }
+
+// ParseKeys reads keys as name:key or name/role:key, where the role is read or submit, between commas or white space; lines
+// that begin with # are comments. It does not check them. Its error joins all that cannot be read, and does not show what it is about.
+func ParseKeys(s string) ([]APIKey, error) {
+	var keys []APIKey
+	var problems []error
+	for line := range strings.Lines(s) {
+		if strings.HasPrefix(strings.TrimSpace(line), "#") {
+			continue
+		}
+		for _, field := range strings.FieldsFunc(line, func(c rune) bool { return strings.ContainsRune(", \t\r\n", c) }) {
+			name, key, ok := strings.Cut(field, ":")
+			if !ok {
+				problems = append(problems, fmt.Errorf("API key %d: not name:key", len(keys)+len(problems)+1))
+				continue
+			}
+			name, word, told := strings.Cut(name, "/")
+			role, known := roles[word]
+			if told && !known {
+				problems = append(problems, fmt.Errorf("API key %d: its role is neither read nor submit", len(keys)+len(problems)+1))
+				continue
+			}
+			keys = append(keys, APIKey{Name: name, Key: key, Role: role})
+		}
+	}
+	return keys, errors.Join(problems...)
+}
+
+// CheckKeys joins everything that is wrong with keys: too short, unnamed, there twice, one name with two roles, or none at
+// all. It shows none.
+func CheckKeys(keys []APIKey) error {
+	_, err := newAuthority(keys)
+	return err
+}
+
+// apiKeys knows the keys by their hashes.
+type apiKeys []struct {
+	name string
+	role Role
+	hash [sha256.Size]byte
+}
+
+func newAuthority(keys []APIKey) (apiKeys, error) {
+	var problems []error
+	if len(keys) == 0 {
+		problems = append(problems, errors.New("no API key: nobody could use the API"))
+	}
+	a := make(apiKeys, len(keys))
+	for i, k := range keys {
+		a[i].name, a[i].role, a[i].hash = k.Name, k.Role, sha256.Sum256([]byte(k.Key))
+		switch {
+		case !isName(k.Name):
+			problems = append(problems, fmt.Errorf("API key %d: its name must have 1 to 64 letters, digits, dots, dashes or underscores", i+1))
+		case len(k.Key) < MinKeyLength:
+			problems = append(problems, fmt.Errorf("API key %d: has fewer than %d characters", i+1, MinKeyLength))
+		case !isVisible(k.Key):
+			problems = append(problems, fmt.Errorf("API key %d: must be visible ASCII", i+1))
+		}
+		// By number: where name and key were swapped the name is the secret.
+		for j, other := range a[:i] {
+			if other.name == k.Name && other.role != k.Role {
+				problems = append(problems, fmt.Errorf("API keys %d and %d have the same name and different roles", j+1, i+1))
+			}
+			if other.hash == a[i].hash {
+				problems = append(problems, fmt.Errorf("API keys %d and %d are the same", j+1, i+1))
+			}
+		}
+	}
+	return a, errors.Join(problems...)
+}
+
+// caller is whose key a request carries, and what that may do; "" if it is nobody's. The time that it takes does not depend
+// on the keys.
+func (a apiKeys) caller(r *http.Request) (name string, role Role) {
+	headers := r.Header["Authorization"]
+	if len(headers) != 1 {
+		return "", Reader
+	}
+	scheme, key, _ := strings.Cut(headers[0], " ")
+	if !strings.EqualFold(scheme, "Bearer") {
+		return "", Reader
+	}
+	hash := sha256.Sum256([]byte(key))
+	found := -1
+	for i := range a {
+		found = subtle.ConstantTimeSelect(subtle.ConstantTimeCompare(hash[:], a[i].hash[:]), i, found)
+	}
+	if found < 0 {
+		return "", Reader
+	}
+	return a[found].name, a[found].role
+}
+
+func isName(s string) bool {
+	for _, c := range []byte(s) {
+		if c|0x20 < 'a' || c|0x20 > 'z' {
+			if c < '0' || c > '9' {
+				if c != '.' && c != '-' && c != '_' {
+					return false
+				}
+			}
+		}
+	}
+	return s != "" && len(s) <= 64
+}
+
+// isVisible reports whether s is visible ASCII, without blanks.
+func isVisible(s string) bool {
+	for _, c := range []byte(s) {
+		if c <= ' ' || c > '~' {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,145 @@
+package api
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"mime"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/rollcall-dev/rollcall/internal/relayer/api/openzeppelin"
+)
+
+// maxBody bounds the body of a request, in bytes.
+const maxBody = 1 << 20
+
+// exchange is a request being answered, and the writer of its answer.
+type exchange struct {
+	w                 http.ResponseWriter
+	r                 *http.Request
+	route             *route // never nil; empty until one is found
+	caller            string // the name of the API key; "" for public routes
+	role              Role   // what that key may do
+	requestID         string
+	code              int
+	err               error // what is wrong with the relayer, for the log
+	scratch           *bytes.Buffer
+	slowReaderTimeout time.Duration // with who reads the answer; 0: the server's
+}
+
+// Header is the answer's.
+func (c *exchange) Header() http.Header { return c.w.Header() }
+
+// WriteHeader begins the answer.
+func (c *exchange) WriteHeader(code int) {
+	if c.code == 0 {
+		c.code = code
+	}
+	c.w.WriteHeader(code)
+}
+
+// Write goes on with the answer.
+func (c *exchange) Write(p []byte) (int, error) {
+	if c.code == 0 {
+		c.code = http.StatusOK
+	}
+	return c.w.Write(p)
+}
+
+// Unwrap is for [http.ResponseController].
+func (c *exchange) Unwrap() http.ResponseWriter { return c.w }
+
+// bufferPool are buffers for a request's body and its answer. One that has grown large is left to the collector.
+var bufferPool = sync.Pool{New: func() any { return new(bytes.Buffer) }}
+
+func (c *exchange) buffer() *bytes.Buffer {
+	if c.scratch == nil {
+		c.scratch, _ = bufferPool.Get().(*bytes.Buffer)
+	}
+	c.scratch.Reset()
+	return c.scratch
+}
+
+func (c *exchange) release() {
+	if c.scratch != nil && c.scratch.Cap() <= 64<<10 {
+		bufferPool.Put(c.scratch)
+	}
+	c.scratch = nil
+}
+
+// body reads the request's, which is JSON and bounded. It is good until the answer.
+func (c *exchange) body() ([]byte, error) {
+	if c.r.ContentLength > maxBody {
+		c.Header().Set("Connection", "close") // rather than read it all
+		return nil, errTooLarge
+	}
+	if ct := c.r.Header.Get("Content-Type"); ct != "" && ct != "application/json" {
+		if media, params, err := mime.ParseMediaType(ct); err != nil ||
+			media != "application/json" && (media != "application/merge-patch+json" || c.r.Method != http.MethodPatch) ||
+			params["charset"] != "" && !strings.EqualFold(params["charset"], "utf-8") {
+			return nil, &httpError{http.StatusUnsupportedMediaType, "send application/json in UTF-8"}
+		}
+	}
+	if ce := c.r.Header.Get("Content-Encoding"); ce != "" && ce != "identity" {
+		return nil, &httpError{http.StatusUnsupportedMediaType, "send the body as it is, without Content-Encoding"}
+	}
+	b := c.buffer()
+	if _, err := b.ReadFrom(http.MaxBytesReader(c.w, c.r.Body, maxBody)); err != nil {
+		if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
+			return nil, errTooLarge
+		}
+		return nil, &httpError{http.StatusBadRequest, "the body ended early"}
+	}
+	return b.Bytes(), nil
+}
+
+var errTooLarge = &httpError{http.StatusRequestEntityTooLarge, "the body must not have more than " + strconv.Itoa(maxBody) + " bytes"}
+
+// ok answers with data in its envelope.
+func (c *exchange) ok(v any) error {
+	c.answer(http.StatusOK, v)
+	return nil
+}
+
+// answer writes v as JSON.
+func (c *exchange) answer(code int, v any) {
+	b := c.buffer()
+	enc := json.NewEncoder(b)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(v); err != nil {
+		// Nothing of ours fails to encode, but what a node answered might.
+		c.err = errors.Join(c.err, err)
+		b.Reset()
+		code = http.StatusInternalServerError
+		_ = enc.Encode(openzeppelin.Failed("internal error: the answer can't be encoded"))
+	}
+	c.write(code, bytes.TrimSuffix(b.Bytes(), []byte{'\n'}))
+}
+
+func (c *exchange) write(code int, body []byte) {
+	h := c.Header()
+	if h["Content-Type"] == nil {
+		h["Content-Type"] = jsonType
+	}
+	h["Content-Length"] = []string{strconv.Itoa(len(body))}
+	if c.slowReaderTimeout > 0 {
+		_ = http.NewResponseController(c.w).SetWriteDeadline(time.Now().Add(c.slowReaderTimeout)) // or the server's
+	}
+	c.WriteHeader(code)
+	_, _ = c.Write(body) // to a client that went away: nobody is left to tell
+}
+
+// Shared values of headers: nobody changes them.
+var (
+	jsonType = []string{"application/json"}
+	textType = []string{"text/plain; charset=utf-8"}
+	noStore  = []string{"no-store"}
+	noSniff  = []string{"nosniff"}
+)
+
+var _ io.Writer = (*exchange)(nil)

@@ -1,0 +1,150 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+	"github.com/rollcall-dev/rollcall/internal/relayer/api/openzeppelin"
+)
+
+// httpError is a refusal by the API itself.
+type httpError struct {
+	code    int
+	message string
+}
+
+func (e *httpError) Error() string { return e.message }
+
+func notImplemented(instead string) error {
+	return &httpError{http.StatusNotImplemented, "not supported by this relayer: " + instead}
+}
+
+// refusal is how an error is answered.
+type refusal struct {
+	code       int
+	body       any
+	retryAfter int64 // seconds; 0: no header
+	// internal: it is ours to look into, and what it says is not for the caller.
+	internal bool
+}
+
+// fundsRetry is in seconds: somebody has to send ether first.
+const fundsRetry = 30
+
+// mapError is where errors become answers. Its cases go from what must not be mistaken for anything else to the rest.
+func mapError(err error, c *exchange) refusal {
+	said := func(code int, message string) refusal { return refusal{code: code, body: openzeppelin.Failed(message)} }
+
+	if own, ok := errors.AsType[*httpError](err); ok {
+		return said(own.code, own.message)
+	}
+	// Whoever says that nothing was stored knows it, also where a deadline is the reason.
+	late := errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
+	if errors.Is(err, relayer.ErrUnknown) || late && !errors.Is(err, relayer.ErrUnavailable) {
+		r := said(http.StatusGatewayTimeout, unknownMessage(c))
+		r.retryAfter, r.internal = 1, true
+		return r
+	}
+	if invalid, ok := errors.AsType[*relayer.InvalidError](err); ok {
+		return said(http.StatusBadRequest, invalid.Error())
+	}
+	if revert, ok := errors.AsType[*relayer.RevertError](err); ok {
+		return said(http.StatusBadRequest, clip(revert.Error(), 1024))
+	}
+	if state, ok := errors.AsType[*relayer.StateError](err); ok {
+		return said(http.StatusBadRequest, state.Error())
+	}
+	if limit, ok := errors.AsType[*relayer.LimitError](err); ok {
+		after := max(1, int64((limit.After+time.Second-1)/time.Second))
+		return refusal{
+			code: http.StatusTooManyRequests, retryAfter: after,
+			body: openzeppelin.TooManyRequests(fmt.Sprintf("%s: try again in %d s", limit.Limit, after), after),
+		}
+	}
+	if funds, ok := errors.AsType[*relayer.FundsError](err); ok {
+		r := said(http.StatusServiceUnavailable, funds.Error())
+		r.retryAfter, r.internal = fundsRetry, true // an operator wants to know
+		return r
+	}
+	switch {
+	case errors.Is(err, relayer.ErrNotFound):
+		return said(http.StatusNotFound, notFoundMessage(c))
+	case errors.Is(err, relayer.ErrDisabled):
+		return said(http.StatusForbidden, "Relayer disabled")
+	case errors.Is(err, relayer.ErrPaused):
+		return said(http.StatusForbidden, "Relayer paused")
+	case errors.Is(err, relayer.ErrSigningOff):
+		return said(http.StatusForbidden, "this relayer signs no messages: RELAYER_SIGNING is off, or auto with RELAYER_RECEIVERS listed")
+	case errors.Is(err, relayer.ErrKeyReused):
+		return said(http.StatusUnprocessableEntity, "this Idempotency-Key has been used with another body")
+	case errors.Is(err, relayer.ErrForgotten):
+		return said(http.StatusGone, "this Idempotency-Key has been used, and what became of its transaction is no longer known")
+	case errors.Is(err, relayer.ErrUnavailable):
+		r := said(http.StatusServiceUnavailable, unavailableMessage(c))
+		r.retryAfter, r.internal = 1, true
+		return r
+	}
+	r := said(http.StatusInternalServerError, "internal error: the relayer's log has it under request "+c.requestID)
+	r.internal = true
+	return r
+}
+
+func unavailableMessage(c *exchange) string {
+	const what = "the relayer is not ready; see /health"
+	if c.reads() {
+		return what + ": try again"
+	}
+	return what + "; nothing was stored: try again once it is there"
+}
+
+// reads reports whether a call only looks.
+func (c *exchange) reads() bool { return c.r.Method == http.MethodGet || c.r.Method == http.MethodHead }
+
+func unknownMessage(c *exchange) string {
+	switch {
+	case c.reads():
+		return "no answer in time: try again"
+	case !c.route.idempotent:
+		return "the outcome is unknown; check before retrying"
+	case c.r.Header.Get(idempotencyKey) == "":
+		return "it may have been accepted or not: look for it among the transactions before you ask again, " +
+			"and send an Idempotency-Key the next time"
+	default:
+		return "it may have been accepted or not: ask again with the same Idempotency-Key"
+	}
+}
+
+func notFoundMessage(c *exchange) string {
+	id := clip(c.r.PathValue("relayer_id"), 128)
+	if tx := c.r.PathValue("transaction_id"); tx != "" {
+		return fmt.Sprintf("transaction %s of relayer %s not found", clip(tx, 128), id)
+	}
+	if nonce := c.r.PathValue("nonce"); nonce != "" {
+		return fmt.Sprintf("transaction with nonce %s of relayer %s not found", clip(nonce, 128), id)
+	}
+	return fmt.Sprintf("relayer %s not found", id)
+}
+
+// fail answers with an error.
+func (c *exchange) fail(err error) {
+	r := mapError(err, c)
+	if r.internal {
+		c.err = err
+	}
+	if r.retryAfter > 0 {
+		c.Header().Set("Retry-After", strconv.FormatInt(r.retryAfter, 10))
+	}
+	c.answer(r.code, r.body)
+}
+
+func clip(s string, most int) string {
+	if len(s) <= most {
+		return s
+	}
+	return s[:most] + "…"
+}

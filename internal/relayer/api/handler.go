@@ -1,0 +1,320 @@
+package api
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"path"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+	"github.com/rollcall-dev/rollcall/internal/relayer/api/openzeppelin"
+)
+
+// Config of the API. Fields without a default are required.
+type Config struct {
+	// Service is the relayer; without one the Handler answers that the relayer is starting, until Start.
+	Service Service
+	Keys    []APIKey
+	// Version of the program, for the API's description.
+	Version string
+	// Limit bounds what callers ask of nodes and signers: it lets so many calls of a caller in, or fails with a
+	// [relayer.LimitError]. By default nothing does.
+	Limit func(caller string, calls int) error
+	// RequestTimeout bounds what a request may take; 25 s by default, at most 30 s.
+	RequestTimeout time.Duration
+	// Metrics, when there is one, is served at /metrics without a key.
+	Metrics http.Handler
+	// Registerer of the API's own metrics; nil leaves them unregistered.
+	Registerer prometheus.Registerer
+	Logger     *slog.Logger // discards by default
+}
+
+// Handler answers the API's requests.
+type Handler struct {
+	service Service // once started is true
+	started atomic.Bool
+	waits   atomic.Pointer[string] // why it is not started yet
+	keys    apiKeys
+	limit   func(caller string, calls int) error
+	timeout time.Duration
+	log     *slog.Logger
+	metrics *metrics
+	mux     *http.ServeMux
+	openAPI []byte
+
+	lists, rpcs       semaphore
+	slowReaderTimeout time.Duration // with who has one of them, and reads slowly
+}
+
+// NewHandler makes the handler. It fails for keys that [CheckKeys] finds wrong.
+func NewHandler(cfg Config) (*Handler, error) {
+	keys, err := newAuthority(cfg.Keys)
+	if err != nil {
+		return nil, err
+	}
+	if cfg.RequestTimeout > maxRequestTimeout {
+		return nil, fmt.Errorf("a request timeout of %v is above %v", cfg.RequestTimeout, maxRequestTimeout)
+	}
+	h := &Handler{
+		keys:    keys,
+		limit:   cfg.Limit,
+		timeout: cmp.Or(cfg.RequestTimeout, 25*time.Second),
+		log:     cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler)).With("component", "api"),
+		metrics: newMetrics(cfg.Registerer),
+		mux:     http.NewServeMux(),
+
+		lists:             newPlaces(maxLists, "too many lists of transactions at once"),
+		rpcs:              newPlaces(maxRPCs, "too many calls of nodes at once"),
+		slowReaderTimeout: slowReaderTimeout,
+	}
+	if h.limit == nil {
+		h.limit = func(string, int) error { return nil }
+	}
+	if cfg.Service != nil {
+		h.Start(cfg.Service)
+	}
+	if h.openAPI, err = describe(cfg.Version); err != nil {
+		return nil, err
+	}
+	allowed := map[string][]string{} // methods by path
+	for i := range routes {
+		r := &routes[i]
+		h.mux.Handle(r.method+" "+r.path, h.serve(r))
+		allowed[r.path] = append(allowed[r.path], r.method)
+		if r.method == http.MethodGet {
+			allowed[r.path] = append(allowed[r.path], http.MethodHead)
+		}
+	}
+	for path, methods := range allowed {
+		if path == pendingPath {
+			continue // Other methods are those of a transaction called pending, and ServeMux sees it so too.
+		}
+		allow := []string{strings.Join(methods, ", ")}
+		h.mux.HandleFunc(path, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header()["Allow"] = allow
+			callOf(w).fail(&httpError{http.StatusMethodNotAllowed, "no such method here: there are " + allow[0]})
+		})
+	}
+	for _, u := range unsupported {
+		h.mux.HandleFunc(u.pattern, func(w http.ResponseWriter, _ *http.Request) { callOf(w).fail(notImplemented(u.instead)) })
+	}
+	if cfg.Metrics != nil {
+		h.mux.Handle("GET /metrics", cfg.Metrics)
+	}
+	h.mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
+		callOf(w).fail(errNoRoute)
+	})
+	return h, nil
+}
+
+// callOf is the call that the mux hands through.
+func callOf(w http.ResponseWriter) *exchange {
+	c, _ := w.(*exchange)
+	return c
+}
+
+// publicPaths need no key; what ends in a slash stands for all below it. They are OpenZeppelin's, and ours.
+var publicPaths = []string{"/api/v1/health", "/api/v1/ready", "/health", "/metrics", "/api-docs/", "/swagger-ui/"}
+
+func isPublic(path string) bool {
+	for _, p := range publicPaths {
+		if path == p || strings.HasSuffix(p, "/") && strings.HasPrefix(path, p) {
+			return true
+		}
+	}
+	return false
+}
+
+var (
+	noRoute    = new(route)
+	errNoRoute = &httpError{http.StatusNotFound, "no such route: /api-docs/openapi.json lists them"}
+)
+
+// ServeHTTP answers one request: who asks, what for, and what it came to in log and metrics.
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	start := time.Now()
+	// As it is written: what a proxy takes for a part of a name must not become a slash here.
+	if escaped := normalizePath(r.URL.EscapedPath()); escaped != r.URL.EscapedPath() {
+		if path, err := url.PathUnescape(escaped); err == nil {
+			r2 := *r
+			r2.URL = &url.URL{Path: path, RawPath: escaped, RawQuery: r.URL.RawQuery}
+			r = &r2
+		}
+	}
+	c := &exchange{w: w, r: r, route: noRoute}
+	header := w.Header()
+	header["X-Content-Type-Options"] = noSniff
+	header["Cache-Control"] = noStore
+	h.metrics.inFlight.Inc()
+	defer func() {
+		panicked := recover()
+		if panicked != nil {
+			h.panicked(c, panicked)
+		}
+		h.metrics.inFlight.Dec()
+		h.done(r.Context(), c, time.Since(start))
+		c.release()
+		if panicked == http.ErrAbortHandler { //nolint:errorlint // it is this value that net/http looks for
+			panic(http.ErrAbortHandler)
+		}
+	}()
+	badID := c.identify()
+	if !isPublic(r.URL.Path) {
+		if c.caller, c.role = h.keys.caller(r); c.caller == "" {
+			c.unauthorized()
+			return
+		}
+	}
+	if badID != nil {
+		c.fail(badID)
+		return
+	}
+	if escaped := r.URL.EscapedPath(); path.Clean(escaped) != escaped {
+		c.fail(errNoRoute) // where ServeMux would redirect, in HTML
+		return
+	}
+	h.mux.ServeHTTP(c, r)
+}
+
+// normalizePath is a path as OpenZeppelin's takes it: slashes that follow each other are one, and one at the end is none.
+func normalizePath(path string) string {
+	for strings.Contains(path, "//") {
+		path = strings.ReplaceAll(path, "//", "/")
+	}
+	if len(path) > 1 {
+		path = strings.TrimSuffix(path, "/")
+	}
+	return path
+}
+
+// identify takes the request's id from its header, or gives it one.
+func (c *exchange) identify() error {
+	ids := c.r.Header["X-Request-Id"]
+	if len(ids) == 1 && ids[0] != "" {
+		if err := openzeppelin.CheckMetadata("X-Request-Id", ids[0]); err != nil {
+			c.requestID = newRequestID()
+			c.Header().Set("X-Request-Id", c.requestID)
+			return err
+		}
+		c.requestID = ids[0]
+	} else {
+		c.requestID = newRequestID()
+	}
+	c.Header()["X-Request-Id"] = []string{c.requestID}
+	if len(ids) > 1 {
+		return relayer.Invalidf("X-Request-Id", "is there twice")
+	}
+	return nil
+}
+
+// newRequestID is for finding a request again: it need not be hard to guess.
+func newRequestID() string {
+	const digits = 16
+	s := strconv.FormatUint(rand.Uint64(), 16) //nolint:gosec // see above
+	return "0000000000000000"[:digits-len(s)] + s
+}
+
+// serve runs a route's handler under the time limit.
+func (h *Handler) serve(r *route) http.HandlerFunc {
+	return func(w http.ResponseWriter, req *http.Request) {
+		c := callOf(w)
+		c.r, c.route = req, r
+		if !r.public && c.caller == "" { // whatever made the path look public
+			c.unauthorized()
+			return
+		}
+		if !r.public && c.role > r.requiredRole() {
+			c.fail(errRole)
+			return
+		}
+		if !r.public && !h.started.Load() {
+			c.Header().Set("Retry-After", "1")
+			c.fail(errStarting)
+			return
+		}
+		ctx, cancel := context.WithTimeout(req.Context(), h.timeout)
+		defer cancel()
+		if err := r.handle(h, ctx, c); err != nil {
+			c.fail(err)
+		}
+	}
+}
+
+// errStarting is the answer to everything but health until Start.
+var errStarting = &httpError{http.StatusServiceUnavailable, "the relayer is starting, see /health; nothing was stored: try again"}
+
+// Start gives the handler its relayer. It is called once, where Config had none.
+func (h *Handler) Start(s Service) {
+	h.service = s
+	h.started.Store(true)
+}
+
+// Starting sets the reason that /health reports until Start.
+func (h *Handler) Starting(reason string) { h.waits.Store(&reason) }
+
+// health is the relayer's, or why there is none yet.
+func (h *Handler) health() Health {
+	if h.started.Load() {
+		return h.service.Health()
+	}
+	reason := "starting"
+	if waits := h.waits.Load(); waits != nil {
+		reason += ": " + *waits
+	}
+	return Health{Reason: reason}
+}
+
+var errRole = &httpError{http.StatusForbidden, "this API key may not do that"}
+
+func (c *exchange) unauthorized() {
+	c.Header()["Www-Authenticate"] = []string{"Bearer"}
+	c.Header()["Connection"] = []string{"close"} // an idle one would keep a place that callers need
+	c.answer(http.StatusUnauthorized, openzeppelin.Unauthorized())
+}
+
+func (h *Handler) panicked(c *exchange, value any) {
+	if value == http.ErrAbortHandler { //nolint:errorlint // it is this value that net/http looks for
+		return
+	}
+	h.log.Error("a request panicked", "route", c.route.name(), "request_id", c.requestID, "panic", fmt.Sprint(value),
+		"stack", string(debug.Stack()))
+	if c.code == 0 {
+		c.fail(errors.New("panic"))
+		c.err = nil // it is logged
+	}
+}
+
+// done counts and logs a request. Bodies and keys stay out of it.
+func (h *Handler) done(ctx context.Context, c *exchange, took time.Duration) {
+	h.metrics.observe(c, took)
+	level, message := slog.LevelDebug, "request answered"
+	switch {
+	case c.err != nil && c.code == http.StatusInternalServerError:
+		level, message = slog.LevelError, "request failed"
+	case c.err != nil && c.r.Context().Err() == nil:
+		level, message = slog.LevelWarn, "request not served"
+	}
+	if !h.log.Enabled(ctx, level) {
+		return
+	}
+	attrs := []slog.Attr{
+		slog.String("method", knownMethod(c.r.Method)), slog.String("route", c.route.name()), slog.Int("code", c.code),
+		slog.String("caller", c.caller), slog.String("request_id", c.requestID), slog.Duration("took", took),
+	}
+	if c.err != nil {
+		attrs = append(attrs, slog.Any("err", c.err))
+	}
+	h.log.LogAttrs(ctx, level, message, attrs...) //nolint:sloglint // one of three constants
+}

@@ -1,0 +1,127 @@
+package openzeppelin
+
+import "math/big"
+
+// Envelope is what most answers come in.
+type Envelope[T any] struct {
+	Success    bool        `json:"success"`
+	Data       *T          `json:"data"`
+	Error      *string     `json:"error"`
+	Pagination *Pagination `json:"pagination,omitempty"`
+}
+
+// Pagination tells which part of a list an answer is.
+type Pagination struct {
+	CurrentPage uint32 `json:"current_page"` // from 1
+	PerPage     uint32 `json:"per_page"`
+	TotalItems  uint64 `json:"total_items"`
+}
+
+// OK is the envelope of an answer.
+func OK[T any](data T) Envelope[T] { return Envelope[T]{Success: true, Data: &data} }
+
+// Failed is the envelope of an error.
+func Failed(message string) Envelope[struct{}] { return Envelope[struct{}]{Error: &message} }
+
+// Refused is how a request without a valid key, or over a limit, is answered.
+type Refused struct {
+	Success bool   `json:"success"`
+	Code    int    `json:"code"`
+	Error   string `json:"error"`
+	Message string `json:"message"`
+	After   *int64 `json:"after,omitempty"` // seconds until it is worth trying again
+}
+
+// Unauthorized is the answer to a request without a valid key.
+func Unauthorized() Refused {
+	return Refused{Code: 401, Error: "Unauthorized", Message: "Unauthorized"}
+}
+
+// TooManyRequests is the answer to a request over a limit.
+func TooManyRequests(message string, afterSeconds int64) Refused {
+	return Refused{Code: 429, Error: "TooManyRequests", Message: message, After: &afterSeconds}
+}
+
+// Relayer is a relayer: the pool, or one of its keys.
+type Relayer struct {
+	ID             string          `json:"id"`
+	Name           string          `json:"name"`
+	Network        string          `json:"network"`
+	NetworkType    string          `json:"network_type" enum:"evm"`
+	Paused         bool            `json:"paused"`
+	Policies       *Policies       `json:"policies,omitempty"`
+	SignerID       string          `json:"signer_id"`
+	Address        *string         `json:"address"` // nil for a pool
+	SystemDisabled *bool           `json:"system_disabled"`
+	DisabledReason *DisabledReason `json:"disabled_reason,omitempty"`
+}
+
+// Policies are an EVM relayer's. Amounts are wei, as JSON numbers of any size.
+type Policies struct {
+	MinBalance         *big.Int `json:"min_balance"`
+	GasLimitEstimation bool     `json:"gas_limit_estimation"`
+	GasPriceCap        *big.Int `json:"gas_price_cap,omitempty"`
+	WhitelistReceivers []string `json:"whitelist_receivers,omitempty"`
+	EIP1559Pricing     *bool    `json:"eip1559_pricing,omitempty"`
+	IncludeRevertData  *bool    `json:"include_revert_data,omitempty"`
+}
+
+// DisabledReason says why the system has disabled a relayer.
+type DisabledReason struct {
+	Type    string `json:"type" enum:"NonceSyncFailed,RpcValidationFailed,BalanceCheckFailed,SequenceSyncFailed,Multiple"`
+	Details string `json:"details"`
+}
+
+// The types of [DisabledReason].
+const (
+	NonceSyncFailed     = "NonceSyncFailed"
+	RPCValidationFailed = "RpcValidationFailed"
+	BalanceCheckFailed  = "BalanceCheckFailed"
+)
+
+// Status is a relayer's load and state. It leaves out only what the request declined: OpenZeppelin's clients (v1.8,
+// RelayerStatus) require the balance, and expect null where no transaction is confirmed.
+type Status struct {
+	NetworkType              string   `json:"network_type" enum:"evm"`
+	Balance                  *string  `json:"balance,omitempty"` // wei, decimal
+	PendingTransactionsCount *uint64  `json:"pending_transactions_count,omitempty"`
+	LastConfirmedTransaction **string `json:"last_confirmed_transaction_timestamp,omitempty"` // a pointer to nil is null
+	SystemDisabled           bool     `json:"system_disabled"`
+	Paused                   bool     `json:"paused"`
+	Nonce                    string   `json:"nonce"` // decimal; the next one
+}
+
+// Balance is a relayer's.
+type Balance struct {
+	Balance *big.Int `json:"balance"` // a JSON number of any size
+	Unit    string   `json:"unit" enum:"wei"`
+}
+
+// CanceledPending is the answer to the cancellation of everything that is pending.
+type CanceledPending struct {
+	Queued []string `json:"queued_for_cancellation_transaction_ids"`
+	Failed []string `json:"failed_to_queue_transaction_ids"`
+	Total  uint32   `json:"total_processed"`
+}
+
+// The levels of [Readiness] and its components.
+const (
+	Healthy   = "healthy"
+	Degraded  = "degraded"
+	Unhealthy = "unhealthy"
+)
+
+// Readiness tells whether the relayer can relay. Its components are this relayer's own, by name.
+type Readiness struct {
+	Ready      bool                 `json:"ready"`
+	Status     string               `json:"status" enum:"healthy,degraded,unhealthy"`
+	Reason     string               `json:"reason,omitempty"`
+	Components map[string]Component `json:"components"`
+	Timestamp  string               `json:"timestamp"`
+}
+
+// Component is a part of the relayer, or something that it needs.
+type Component struct {
+	Status string `json:"status" enum:"healthy,degraded,unhealthy"`
+	Error  string `json:"error,omitempty"`
+}

@@ -1,0 +1,73 @@
+package openzeppelin
+
+import (
+	"math/big"
+
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+)
+
+// DecodePatch reads a JSON merge patch (RFC 7396) of a relayer: null takes a setting back to its default, what is not
+// there stays. A setting that this relayer does not have is refused.
+func DecodePatch(body []byte) (Patch, error) {
+	var p Patch
+	body, err := object(body)
+	if err != nil {
+		return p, err
+	}
+	err = fields(body, "", func(name, value []byte) (err error) {
+		switch string(name) {
+		case "name":
+			if isNull(value) {
+				return nil // the default, and there is no other
+			}
+			p.Name = new(string)
+			if *p.Name, err = text("name", value); err == nil {
+				err = CheckMetadata("name", *p.Name)
+			}
+			return err
+		case "paused":
+			if string(value) != "true" && string(value) != "false" {
+				return relayer.Invalidf("paused", "must be true or false")
+			}
+			p.Paused = new(string(value) == "true")
+			return nil
+		case "policies":
+			if isNull(value) {
+				p.MinBalance.Set = true
+				return nil
+			}
+			if value[0] != '{' {
+				return relayer.Invalidf("policies", "must be an object")
+			}
+			return fields(value, "policies", func(name, value []byte) error {
+				if string(name) != "min_balance" {
+					return relayer.Invalidf(join("policies", clip(name)), "can't be changed here: it is part of the relayer's configuration")
+				}
+				p.MinBalance.Set = true
+				if isNull(value) {
+					return nil
+				}
+				p.MinBalance.Value, err = amount("policies.min_balance", value)
+				return err
+			})
+		case "notification_id", "custom_rpc_urls":
+			return relayer.Invalidf(string(name), "can't be changed here: it is part of the relayer's configuration")
+		default:
+			return relayer.Invalidf(clip(name), "is unknown: paused and policies.min_balance can be changed")
+		}
+	})
+	if err != nil {
+		return Patch{}, err
+	}
+	return p, nil
+}
+
+// Patch is what to change of a relayer; nil stays.
+type Patch struct {
+	Name       *string // sent back by clients; it has to be the present one
+	Paused     *bool
+	MinBalance struct {
+		Set   bool
+		Value *big.Int // wei; nil is the default
+	}
+}

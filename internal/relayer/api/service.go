@@ -1,0 +1,123 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"math/big"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/google/uuid"
+
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+	"github.com/rollcall-dev/rollcall/internal/relayer/api/openzeppelin"
+)
+
+// Service is the relayer that the API speaks for. Its methods are called concurrently. An id names the pool, or one of
+// its keys; an unknown one is [relayer.ErrNotFound]. Errors are those of package relayer; the text of any other stays in
+// the log.
+type Service interface {
+	// Relayers lists the pool, and then its keys in a fixed order.
+	Relayers(ctx context.Context, offset, limit int) (page []Relayer, total int, err error)
+	Relayer(ctx context.Context, id string) (Relayer, error)
+	// Update changes what the patch holds, all or nothing.
+	Update(ctx context.Context, id, caller string, p openzeppelin.Patch) (Relayer, error)
+	Status(ctx context.Context, id string, want StatusParts) (RelayerStatus, error)
+	// Balance is in wei; a pool's is the sum of its keys'.
+	Balance(ctx context.Context, id string) (*big.Int, error)
+
+	// Submit stores a request durably, and answers with its transaction. With an idempotency key that the caller has used
+	// before it answers with the transaction of that time, or with [relayer.ErrKeyReused] when the hash is another. A
+	// request that has expired is its to refuse: a repeated one is answered nevertheless.
+	Submit(context.Context, Submission) (*relayer.Transaction, error)
+	// Transactions lists the newest first.
+	Transactions(ctx context.Context, id string, f Filter, offset, limit int) (page []*relayer.Transaction, total int, err error)
+	Transaction(ctx context.Context, id string, tx uuid.UUID) (*relayer.Transaction, error)
+	// TransactionByNonce finds a key's transaction; a pool has no nonces.
+	TransactionByNonce(ctx context.Context, id string, nonce uint64) (*relayer.Transaction, error)
+	// Replace asks for something else at the same nonce, Cancel for nothing.
+	Replace(ctx context.Context, id string, tx uuid.UUID, caller string, r relayer.Request) (*relayer.Transaction, error)
+	Cancel(ctx context.Context, id string, tx uuid.UUID, caller string) (*relayer.Transaction, error)
+	// CancelPending cancels everything that is not mined. One that could not be canceled is no error.
+	CancelPending(ctx context.Context, id, caller string) (Canceled, error)
+
+	// Sign signs a message as EIP-191 has it, SignTypedData the two hashes of EIP-712; v may be 0 or 1, or 27 or 28.
+	// A pool does not sign.
+	Sign(ctx context.Context, id, caller string, message []byte) ([65]byte, error)
+	SignTypedData(ctx context.Context, id, caller string, domainSeparator, hashStruct common.Hash) ([65]byte, error)
+	// RPC calls a node. params is a JSON array or null, or empty. The node's error answer is an
+	// [*openzeppelin.RPCError], and so is an answer that is too large.
+	RPC(ctx context.Context, id, method string, params json.RawMessage) (json.RawMessage, error)
+
+	// Health says at once what is known: anybody can ask.
+	Health() Health
+}
+
+// Relayer is the pool, or one of its keys.
+type Relayer struct {
+	ID      string
+	Name    string // the id by default
+	Network string
+	Address common.Address // zero for the pool
+	// SignerID names what signs, never the key.
+	SignerID       string
+	Paused         bool
+	Disabled       bool   // by the system
+	DisabledReason string // such as "low balance"
+
+	MinBalance *big.Int // wei; nil: none
+	// GasPriceCap is in wei; nil: none.
+	GasPriceCap        *big.Int
+	WhitelistReceivers []common.Address // nil: everybody
+	EIP1559            bool
+	IncludeRevertData  bool // in the status of a transaction that reverted
+}
+
+// RelayerStatus is a relayer's load and state. A pool's is the sum of its keys'.
+type RelayerStatus struct {
+	Balance          *big.Int  // wei; nil only where it was not asked for
+	Pending          uint64    // accepted and not mined
+	LastConfirmed    time.Time // zero: none
+	Disabled, Paused bool
+	NextNonce        uint64 // 0 for a pool
+}
+
+// StatusParts are those of a [RelayerStatus] that are looked up; the others may stay zero.
+type StatusParts struct{ Balance, Pending, LastConfirmed bool }
+
+// Submission is a request to have a transaction sent.
+type Submission struct {
+	RelayerID      string
+	Caller         string // the name of the API key
+	IdempotencyKey string // "" for none; scoped by caller
+	// BodyHash is equal for requests that mean the same.
+	BodyHash [32]byte
+	Request  relayer.Request
+}
+
+// Filter restricts a list of transactions; what is empty does not.
+type Filter struct {
+	Statuses []relayer.Status
+	Signed   *bool // with Statuses: only those that are signed, or not yet
+
+	Method, Orderbook, Trader, RequestID, TraceID string
+}
+
+// Canceled is what became of an order to cancel everything that is pending.
+type Canceled struct{ Queued, Failed []uuid.UUID }
+
+// Health says whether the relayer can really relay.
+type Health struct {
+	Ready      bool
+	Reason     string // why not, or what is wrong nevertheless
+	Components []Component
+	At         time.Time // when this was found out; now by default
+}
+
+// Component is a part of the relayer, or what it needs, such as the database.
+type Component struct {
+	Name    string
+	Problem string // "" when it is well
+	// Degraded says that the relayer relays in spite of the problem.
+	Degraded bool
+}

@@ -1,0 +1,7 @@
+//go:build !linux
+
+package crashtest
+
+import "syscall"
+
+func dieWithParent() *syscall.SysProcAttr { return nil }

@@ -1,0 +1,247 @@
+package crashtest
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/core/types"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+	"github.com/rollcall-dev/rollcall/internal/relayer/relayertest"
+	"github.com/rollcall-dev/rollcall/internal/relayer/signer/signertest"
+	"github.com/rollcall-dev/rollcall/internal/relayer/store"
+	"github.com/rollcall-dev/rollcall/internal/relayer/tracker"
+	testchain "github.com/rollcall-dev/rollcall/internal/testutil/chain"
+	"github.com/rollcall-dev/rollcall/internal/testutil/chain/contracts"
+	"github.com/rollcall-dev/rollcall/internal/testutil/chain/proxy"
+	testpostgres "github.com/rollcall-dev/rollcall/internal/testutil/postgres"
+)
+
+// A block with transactions of ours goes, and the pool with it: nobody has them any more but the store.
+func TestWhatVanishesInAReorganizationIsMinedOnceMore(t *testing.T) {
+	t.Parallel()
+	chain := testchain.Simulated(t, testchain.SimulatedOptions{})
+	counter := chain.Counter()
+	ring := signertest.Ring(t, t.Name(), 2)
+	chain.Fund(testchain.Ether(10), ring.Addresses()...)
+	db := testpostgres.New(t, testpostgres.Migrated(store.Migrations()))
+	r := relayertest.Start(t, relayertest.Options{
+		DatabaseURL: db.URL(), RPC: []string{chain.URL()}, Ring: ring,
+		Tracker: func(c *tracker.Config) { c.Confirmations = 4 },
+	})
+	v := &truth{t: t, db: db.Pool(t), chain: chain.Client(), counter: counter}
+	parent := chain.Commit()
+	var ids []common.Hash
+	var txs []*relayer.Transaction
+	for i := range 6 {
+		ids = append(ids, common.Hash{byte(i + 1)})
+		txs = append(txs, r.Send(t, counter, 0, contracts.Hit(ids[i])))
+	}
+	for _, tx := range txs {
+		r.Reaches(t, tx, relayer.Broadcasted)
+	}
+	pending := func() (n int) {
+		require.NoError(t, v.db.QueryRow(t.Context(), `SELECT sum(pending_count) FROM relayer_keys`).Scan(&n))
+		return n
+	}
+	require.Equal(t, 6, pending())
+	for range 3 { // each time it has to happen again
+		chain.Commit()
+		for _, tx := range txs {
+			r.Reaches(t, tx, relayer.Mined)
+		}
+		require.Equal(t, []uint64{1, 1, 1, 1, 1, 1}, v.counts(ids))
+		require.Zero(t, pending())
+
+		chain.Fork(parent)
+		chain.Rollback()
+		parent = chain.Commit() // another block in its place: without that it is no reorganization yet
+		chain.Rollback()
+		chain.Commit() // longer than the branch that is gone
+		for _, tx := range txs {
+			r.Reaches(t, tx, relayer.Broadcasted)
+		}
+		require.Equal(t, 6, pending())
+		eventually(t, patience, func() bool {
+			waiting, err := v.chain.PendingTransactionCount(t.Context())
+			return err == nil && waiting == 6
+		}, "what vanished was not sent again")
+	}
+	for range 5 {
+		chain.Commit()
+	}
+	for _, tx := range txs {
+		r.Reaches(t, tx, relayer.Confirmed)
+	}
+	require.Equal(t, []uint64{1, 1, 1, 1, 1, 1}, v.counts(ids))
+	v.keys(false)
+	v.records()
+}
+
+// geth forgets its last blocks, and what stood in them.
+func TestRewoundNodeMinesEverythingOnce(t *testing.T) {
+	t.Parallel()
+	sc := open(t, setting{keys: 2, relayers: 2, inFlight: 64, confirmations: 8, geth: pool(1000)})
+	l := sc.load(150)
+	l.clients, l.pace = 8, 60*time.Millisecond
+	done := make(chan struct{})
+	go func() { defer close(done); l.run(t.Context(), sc.random) }()
+	v := sc.truth()
+	for depth := uint64(2); depth <= 4; depth++ {
+		began, err := v.chain.BlockNumber(t.Context())
+		require.NoError(t, err)
+		eventually(t, patience, func() bool {
+			now, err := v.chain.BlockNumber(t.Context())
+			return err == nil && now >= began+4
+		}, "no blocks")
+		now, err := v.chain.BlockNumber(t.Context())
+		require.NoError(t, err)
+		sc.node.SetHead(now - depth)
+	}
+	<-done
+	v.settled(patience)
+	stored := v.executed(l.hits)
+	v.keys(false)
+	v.records()
+	t.Logf("%d hits mined; %s", stored, v.extras())
+}
+
+// underWay has transactions broadcasted that would be sent again where they get lost.
+func (sc *scene) underWay() {
+	sc.t.Helper()
+	l := sc.load(10)
+	l.clients, l.pace = 8, time.Millisecond
+	l.run(sc.t.Context(), sc.random)
+	v := sc.truth()
+	eventually(sc.t, patience, func() bool {
+		var unsent int
+		err := v.db.QueryRow(sc.t.Context(), `SELECT count(*) FROM relayer_txs WHERE status = 'allocated'`).Scan(&unsent)
+		return err == nil && unsent == 0
+	}, "not broadcasted")
+}
+
+// underWay counts what is not final.
+func (v *truth) underWay() (open int) {
+	v.t.Helper()
+	require.NoError(v.t, v.db.QueryRow(v.t.Context(), `SELECT count(*) FROM relayer_txs WHERE open`).Scan(&open))
+	return open
+}
+
+// A chain that began again has the same id, and perhaps the same genesis block. Nothing may be sent on it.
+func TestChainThatBeganAnewIsRefused(t *testing.T) {
+	t.Parallel()
+	sc := open(t, setting{keys: 2, relayers: 2, inFlight: 64, confirmations: 3, geth: pool(1000)})
+	l := sc.load(40)
+	l.clients, l.pace = 8, 50*time.Millisecond
+	l.run(t.Context(), sc.random)
+	v := sc.truth()
+	v.settled(patience)
+
+	// It is made before the old one goes, and rich, so that nothing but the relayers' own judgement keeps them from sending.
+	anew := testchain.Geth(t, testchain.GethOptions{Accounts: 1})
+	var addresses []common.Address
+	for _, k := range sc.keys {
+		addresses = append(addresses, k.Address)
+	}
+	anew.Fund(testchain.Ether(1000), addresses...)
+	sc.underWay()
+	for i, old := range sc.proxies {
+		require.NoError(t, old.Close())
+		again, err := proxy.Open(proxy.Config{HTTP: anew.URL(), WS: anew.WSURL(), Listen: strings.TrimPrefix(old.URL(), "http://")})
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, again.Close()) })
+		sc.proxies[i] = again
+	}
+	require.NotZero(t, v.underWay())
+	refuses := func() {
+		t.Helper()
+		for _, m := range sc.fleet {
+			eventually(t, patience, func() bool {
+				if m.url() == "" {
+					return false
+				}
+				code, body := health(t, m.url())
+				return code == http.StatusServiceUnavailable && strings.Contains(body, "another history")
+			}, "%s does not see that the chain began anew", m.name)
+		}
+	}
+	post := func(url string) int {
+		h := sc.load(1).hits[0]
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		code, _, err := call(ctx, http.MethodPost, url+"/api/v1/relayers/"+poolID+"/transactions", h.key(), h.body)
+		require.NoError(t, err)
+		return code
+	}
+	refuses()
+	require.Equal(t, http.StatusServiceUnavailable, post(sc.fleet[0].url()))
+	sc.fleet[0].kill() // a new process judges alike
+	sc.fleet[0].start()
+	refuses()
+	require.Equal(t, http.StatusServiceUnavailable, post(sc.fleet[0].url()))
+	// Long enough for what a node does not have to be missed, and sent.
+	head, err := anew.Client().BlockNumber(t.Context())
+	require.NoError(t, err)
+	eventually(t, patience, func() bool {
+		now, err := anew.Client().BlockNumber(t.Context())
+		return err == nil && now >= head+8
+	}, "the new chain makes no blocks")
+	for _, a := range addresses {
+		count, err := anew.Client().PendingNonceAt(t.Context(), a)
+		require.NoError(t, err)
+		require.Zero(t, count, "something was sent on the new chain")
+	}
+	var pool struct {
+		Pending, Queued map[string]map[string]*types.Transaction
+	}
+	require.NoError(t, anew.Client().Client().CallContext(t.Context(), &pool, "txpool_content"))
+	require.Empty(t, pool.Pending)
+	require.Empty(t, pool.Queued)
+	sc.fleet.stop()
+}
+
+// A chain may begin again with the same first block, as those do whose genesis is configured; and before it is long.
+func TestShortChainThatBeganAnewIsRefused(t *testing.T) {
+	t.Parallel()
+	sc := open(t, setting{keys: 2, relayers: 2, inFlight: 64, confirmations: 2, geth: pool(1000)})
+	v := sc.truth()
+	l := sc.load(40)
+	l.clients, l.pace = 8, 50*time.Millisecond
+	l.run(t.Context(), sc.random)
+	v.settled(patience)
+	sc.underWay()
+	// What stood in the blocks that are gone geth may put back into its pool by itself: what counts is what it is sent.
+	for _, p := range sc.proxies {
+		p.SetRules(proxy.Rule{Name: "sent", Methods: []string{"eth_sendRawTransaction"}, Fault: proxy.Fault{Kind: proxy.Refuse}})
+		p.Switch(true)
+	}
+	sc.node.SetHead(0)
+	require.NotZero(t, v.underWay())
+	var addresses []common.Address
+	for _, k := range sc.keys {
+		addresses = append(addresses, k.Address)
+	}
+	sc.node.Fund(testchain.Ether(1000), addresses...) // nothing but the relayers' own judgement keeps them from sending
+	for _, m := range sc.fleet {
+		eventually(t, patience, func() bool {
+			code, body := health(t, m.url())
+			return code == http.StatusServiceUnavailable && strings.Contains(body, "history")
+		}, "%s does not see that the chain began anew", m.name)
+	}
+	// Long enough for what a node does not have to be missed, and sent.
+	again, err := v.chain.BlockNumber(t.Context())
+	require.NoError(t, err)
+	eventually(t, patience, func() bool {
+		now, err := v.chain.BlockNumber(t.Context())
+		return err == nil && now >= again+8
+	}, "no blocks")
+	for _, p := range sc.proxies {
+		require.Zero(t, p.Injected()["sent"], "something was sent on the new chain")
+	}
+	sc.fleet.stop()
+}

@@ -1,0 +1,248 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/google/uuid"
+
+	"github.com/rollcall-dev/rollcall/internal/platform/postgres"
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+	"github.com/rollcall-dev/rollcall/internal/relayer/api"
+	"github.com/rollcall-dev/rollcall/internal/relayer/sender"
+	"github.com/rollcall-dev/rollcall/internal/relayer/store"
+)
+
+// Cancel implements [api.Service]: what has no nonce yet is canceled at once, anything else by a no-op with its nonce.
+func (p *Service) Cancel(ctx context.Context, id string, tx uuid.UUID, caller string) (*relayer.Transaction, error) {
+	if _, err := p.Transaction(ctx, id, tx); err != nil {
+		return nil, err
+	}
+	canceled, err := p.cfg.Store.SetIntent(ctx, tx, relayer.IntentCancel, "canceled by "+caller)
+	if _, ok := errors.AsType[*relayer.StateError](err); ok {
+		if now, err := p.cfg.Store.Transaction(ctx, tx); err == nil {
+			return nil, stateError(now, "cancel")
+		}
+	}
+	if err != nil {
+		return nil, wrapUnknownOutcome(err, postgres.Uncertain(err))
+	}
+	p.cfg.Log.Info("transaction canceled", "tx", tx, "caller", caller, "status", canceled.Status)
+	// Should this fail, the tracker sees what is intended and signs for it.
+	work, cancel := detachedContext(ctx)
+	defer cancel()
+	if err := p.supersede(work, canceled); err != nil {
+		p.cfg.Log.Warn("no-op is left to the tracker", "tx", tx, "err", err)
+	}
+	if now, err := p.cfg.Store.Transaction(ctx, tx); err == nil {
+		return now, nil
+	}
+	return canceled, nil // that much is certain
+}
+
+// stateError says why a transaction's state does not allow something, in the API's words.
+func stateError(tx *relayer.Transaction, doing string) error {
+	e := &relayer.StateError{Status: tx.Status, Doing: doing, Why: fmt.Sprintf("the transaction is %s", tx.Status.API(tx.Attempts > 0))}
+	if tx.Status.Final() || tx.Status == relayer.Mined {
+		return e
+	}
+	switch {
+	case tx.Kind != relayer.KindTransaction:
+		e.Why = "it is the relayer's own"
+	case tx.Intent == relayer.IntentCancel:
+		e.Why = "it is being canceled"
+	case tx.Intent == relayer.IntentExpire:
+		e.Why = "it is past its valid_until, and being taken back"
+	case tx.Intent == relayer.IntentFail:
+		e.Why = "it is given up, and being taken back: no node would take it"
+	}
+	return e
+}
+
+// wrapUnknownOutcome is what a failing database means to callers who wanted something changed; lost says that it may be.
+func wrapUnknownOutcome(err error, lost bool) error {
+	known := unavailable(err)
+	if lost && errors.Is(known, relayer.ErrUnavailable) && !errors.Is(err, relayer.ErrUnavailable) {
+		return fmt.Errorf("%w: %w", relayer.ErrUnknown, err)
+	}
+	return known
+}
+
+// maxConflictRetries is how often somebody else may sign for a transaction before we give up to be first.
+const maxConflictRetries = 5
+
+// errConflict is after that.
+var errConflict = fmt.Errorf("%w: others sign for the transaction at the same time; nothing was changed", relayer.ErrUnavailable)
+
+// finishLimit bounds what is done about something that is stored; what is left then is the tracker's.
+const finishLimit = 10 * time.Second
+
+// detachedContext is the context for that: whoever asked may be gone by now, and what is stored has to be sent all the same.
+func detachedContext(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), finishLimit)
+}
+
+// supersede has the attempt that a transaction's intent asks for signed, stored and broadcasted, if it has a nonce.
+func (p *Service) supersede(ctx context.Context, tx *relayer.Transaction) error {
+	if tx.Nonce == nil || tx.Status.Final() {
+		return nil
+	}
+	for range maxConflictRetries {
+		attempts, err := p.cfg.Store.Attempts(ctx, tx.ID)
+		if err != nil {
+			return err
+		}
+		if n := len(attempts); n > 0 && attempts[n-1].Supersedes(tx) {
+			return nil // somebody else was faster
+		}
+		attempt, err := p.cfg.Sender.Next(ctx, tx, relayer.PurposeNoop, attempts)
+		if err != nil {
+			return err
+		}
+		if stored, err := p.cfg.Sender.Store(ctx, attempt); stored || err != nil {
+			return err
+		}
+	}
+	return errConflict
+}
+
+// cancelGroup is how many are canceled in one statement.
+const cancelGroup = 500
+
+// CancelPending implements [api.Service]. Transactions that are posted after the call stay: otherwise it might never end.
+// The tracker makes the no-ops, of which there may be many.
+func (p *Service) CancelPending(ctx context.Context, id, caller string) (api.Canceled, error) {
+	var done api.Canceled
+	key, err := p.target(id)
+	if err != nil {
+		return done, err
+	}
+	by, err := p.cfg.Store.Now(ctx)
+	if err != nil {
+		return done, unavailable(err)
+	}
+	for {
+		some, err := p.cfg.Store.CancelPending(ctx, key, by, "canceled by "+caller, cancelGroup)
+		if err != nil { // what was canceled before it stays so
+			return done, wrapUnknownOutcome(err, len(done.Queued) > 0 || postgres.Uncertain(err))
+		}
+		if len(some) == 0 {
+			return done, nil
+		}
+		p.cfg.Log.Info("transactions canceled", "count", len(some), "relayer", id, "caller", caller)
+		done.Queued = append(done.Queued, some...)
+	}
+}
+
+// Replace implements [api.Service]: other contents with the same nonce, and the same metadata.
+func (p *Service) Replace(ctx context.Context, id string, tx uuid.UUID, caller string, r relayer.Request) (*relayer.Transaction, error) {
+	if _, err := p.target(id); err != nil {
+		return nil, err
+	}
+	if !p.cfg.Enabled {
+		return nil, fmt.Errorf("%w: RELAYER_ENABLED is false", relayer.ErrDisabled)
+	}
+	was, err := p.Transaction(ctx, id, tx)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkMetadataUnchanged(was.Metadata, r.Metadata); err != nil {
+		return nil, err
+	}
+	r.Metadata = was.Metadata // by whose limits it is judged
+	if p.cfg.Guard != nil {
+		if err := p.cfg.Guard.Admit(ctx, caller, &r); err != nil {
+			return nil, err
+		}
+	}
+	asked, key := r, was.OnlyKey()
+	only, err := p.prepare(ctx, key, &r)
+	if err != nil {
+		return nil, err
+	}
+	reserve, err := p.reserve(ctx, &r)
+	if err != nil {
+		return nil, err
+	}
+	for range maxConflictRetries {
+		was, err := p.Transaction(ctx, id, tx)
+		if err != nil {
+			return nil, err
+		}
+		if was.OnlyKey() != key { // it got a nonce meanwhile, or lost it
+			r, key = asked, was.OnlyKey()
+			if only, err = p.prepare(ctx, key, &r); err != nil {
+				return nil, err
+			}
+			if reserve, err = p.reserve(ctx, &r); err != nil {
+				return nil, err
+			}
+		}
+		if was.Status.Final() || was.Status == relayer.Mined || was.Intent != relayer.IntentSend || was.Kind != relayer.KindTransaction {
+			return nil, stateError(was, "replace")
+		}
+		if err := p.checkFunds(ctx, was, &r, reserve); err != nil {
+			return nil, err
+		}
+		was.Request = r
+		replacement := &store.Replacement{ID: tx, Request: r, Reserve: reserve, Only: only}
+		if was.Nonce != nil {
+			attempts, err := p.cfg.Store.Attempts(ctx, tx)
+			if err != nil {
+				return nil, unavailable(err)
+			}
+			attempt, err := p.cfg.Sender.Next(ctx, was, relayer.PurposeReplace, attempts)
+			switch {
+			case errors.Is(err, sender.ErrAtCap):
+				return nil, relayer.Invalidf("max_fee_per_gas", "a replacement has to offer a tenth more than before, which is above the relayer's cap of %s wei; cancel the transaction instead", p.cfg.MaxFee)
+			case err != nil:
+				return nil, unavailable(err)
+			}
+			replacement.Attempt = attempt
+		}
+		err = p.cfg.Store.Replace(ctx, replacement)
+		if _, ok := errors.AsType[*relayer.StateError](err); ok || errors.Is(err, store.ErrRaced) {
+			continue // and see what it is now
+		}
+		if err != nil {
+			return nil, wrapUnknownOutcome(err, errors.Is(err, postgres.ErrUnknown))
+		}
+		p.cfg.Log.Info("transaction replaced", "tx", tx, "caller", caller)
+		if replacement.Attempt != nil {
+			work, cancel := detachedContext(ctx)
+			if _, err := p.cfg.Sender.Resend(work, []*relayer.Attempt{replacement.Attempt}); err != nil {
+				p.cfg.Log.Warn("replacement is left to the tracker", "tx", tx, "err", err)
+			}
+			cancel()
+		}
+		if now, err := p.Transaction(ctx, id, tx); err == nil {
+			return now, nil
+		}
+		return was, nil // with what it asks for now: that much is certain
+	}
+	return nil, errConflict
+}
+
+// checkMetadataUnchanged refuses metadata that a replacement would change; what it leaves out stays.
+func checkMetadataUnchanged(was, given relayer.Metadata) error {
+	for _, m := range []struct{ name, was, given string }{
+		{"method", was.Method, given.Method},
+		{"orderbook", was.Orderbook, given.Orderbook},
+		{"trader", was.Trader, given.Trader},
+		{"request_id", was.RequestID, given.RequestID},
+		{"trace_id", was.TraceID, given.TraceID},
+	} {
+		if m.given != "" && m.given != m.was {
+			return relayer.Invalidf("metadata."+m.name, "can't be replaced: it stays what it was (%q); leave it out", m.was)
+		}
+	}
+	return nil
+}
+
+// visibleTo reports whether a transaction may be seen under a relayer's id.
+func visibleTo(tx *relayer.Transaction, key common.Address) bool {
+	return key == (common.Address{}) || tx.From == key || tx.From == (common.Address{}) && common.HexToAddress(tx.Target) == key
+}

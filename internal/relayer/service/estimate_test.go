@@ -1,0 +1,125 @@
+package service_test
+
+import (
+	"math/big"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/core/types"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+	"github.com/rollcall-dev/rollcall/internal/relayer/api"
+	"github.com/rollcall-dev/rollcall/internal/relayer/relayertest"
+	"github.com/rollcall-dev/rollcall/internal/relayer/service"
+	"github.com/rollcall-dev/rollcall/internal/relayer/signer/signertest"
+	"github.com/rollcall-dev/rollcall/internal/relayer/store"
+	testchain "github.com/rollcall-dev/rollcall/internal/testutil/chain"
+	"github.com/rollcall-dev/rollcall/internal/testutil/chain/contracts"
+	"github.com/rollcall-dev/rollcall/internal/testutil/chain/proxy"
+	testpostgres "github.com/rollcall-dev/rollcall/internal/testutil/postgres"
+)
+
+// only is a contract that reverts unless the caller is the address.
+func only(caller common.Address) []byte {
+	return slices.Concat([]byte{0x33, 0x73}, caller[:], []byte{0x14, 0x60, 29, 0x57, 0x5f, 0x5f, 0xfd, 0x5b, 0x00})
+}
+
+// guarded starts a pool of three keys, and a contract that lets one of them in.
+func guarded(t *testing.T, change ...func(*service.Config)) (f *fixture, r *relayertest.Relayer, let, door common.Address) {
+	t.Helper()
+	ring := signertest.Ring(t, t.Name(), 3)
+	let, door = ring.Addresses()[1], common.HexToAddress("0x00000000000000000000000000000000000d0012")
+	f = &fixture{ring: ring, chain: testchain.Simulated(t, testchain.SimulatedOptions{
+		Alloc: types.GenesisAlloc{door: {Code: only(let)}},
+	})}
+	f.chain.Fund(testchain.Ether(10), ring.Addresses()...)
+	f.options = relayertest.Options{
+		DatabaseURL: testpostgres.New(t, testpostgres.Migrated(store.Migrations())).URL(), RPC: []string{f.chain.URL()}, Ring: ring,
+	}
+	return f, f.start(t, change...), let, door
+}
+
+// confirmed makes blocks until a transaction is confirmed.
+func (f *fixture) confirmed(t *testing.T, r *relayertest.Relayer, tx *relayer.Transaction) (now *relayer.Transaction) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		f.chain.Commit()
+		var err error
+		now, err = r.Transaction(t.Context(), relayertest.PoolID, tx.ID)
+		return err == nil && now.Status == relayer.Confirmed
+	}, 30*time.Second, 50*time.Millisecond)
+	return now
+}
+
+// A contract lets one of the pool's keys in. A post to the pool is estimated from that key, and sent by it.
+func TestSubmit_ContractChecksItsSender_ThatKeySends(t *testing.T) {
+	t.Parallel()
+	f, r, let, door := guarded(t)
+	submit := func(data []byte) (*relayer.Transaction, error) {
+		return r.Submit(t.Context(), api.Submission{RelayerID: relayertest.PoolID, Caller: "test", Request: relayer.Request{
+			To: &door, Data: data, Speed: relayer.Fast,
+		}})
+	}
+	var txs []*relayer.Transaction
+	for range 9 {
+		tx, err := submit([]byte{1, 2, 3, 4})
+		require.NoError(t, err)
+		txs = append(txs, tx)
+	}
+	for _, tx := range txs {
+		require.Equal(t, let, f.confirmed(t, r, tx).From)
+	}
+	// Without the key that it lets in, all are refused with its revert.
+	_, err := r.Store.ChangeKey(t.Context(), let, store.KeyChange{Paused: new(true)})
+	require.NoError(t, err)
+	var revert *relayer.RevertError
+	require.Eventually(t, func() bool {
+		_, err = submit([]byte{1, 2, 3, 4})
+		return err != nil
+	}, 20*time.Second, 10*time.Millisecond)
+	require.ErrorAs(t, err, &revert)
+}
+
+// New contents of a transaction that waits may be such that only one key of the pool may send them.
+func TestReplace_ContractChecksItsSender_ThatKeySends(t *testing.T) {
+	t.Parallel()
+	f, r, let, door := guarded(t, func(c *service.Config) { c.Cap, c.Queue = 1, 100 })
+	var waiting []*relayer.Transaction
+	for range 9 {
+		tx := r.Send(t, f.chain.Accounts[0].Address, 1, nil)
+		if tx.Nonce == nil {
+			waiting = append(waiting, tx)
+		}
+	}
+	require.Len(t, waiting, 6)
+	for _, tx := range waiting {
+		_, err := r.Replace(t.Context(), relayertest.PoolID, tx.ID, "test", relayer.Request{To: &door, Value: new(big.Int), Data: []byte{1, 2, 3, 4}, Speed: relayer.Fast})
+		require.NoError(t, err)
+	}
+	for _, tx := range waiting {
+		require.Equal(t, let, f.confirmed(t, r, tx).From)
+	}
+}
+
+// Where all keys are alike, transactions are spread over them, and one estimate does for each after the first.
+func TestSubmit_ContractLetsAllIn_KeysShareTheLoad(t *testing.T) {
+	f := setup(t, 3)
+	node := f.behind(t)
+	node.SetRules(proxy.Rule{Name: "estimates", Methods: []string{"eth_estimateGas"}, Fault: proxy.Fault{Kind: proxy.Delay}})
+	counter := f.chain.Counter()
+	r := f.start(t)
+	from := map[string]int{}
+	for range 9 {
+		tx, err := r.Submit(t.Context(), api.Submission{RelayerID: relayertest.PoolID, Caller: "test", Request: relayer.Request{
+			To: &counter, Data: contracts.Hit(common.Hash{1}), Speed: relayer.Fast,
+		}})
+		require.NoError(t, err)
+		require.Equal(t, relayertest.PoolID, tx.Target)
+		from[tx.From.Hex()]++
+	}
+	require.Len(t, from, 3)
+	require.EqualValues(t, 3+8, node.Injected()["estimates"])
+}

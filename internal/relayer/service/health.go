@@ -1,0 +1,226 @@
+package service
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+	"github.com/rollcall-dev/rollcall/internal/relayer/api"
+)
+
+const (
+	// healthInterval is how often health is looked into; healthLimit how long the database may take for it.
+	healthInterval = time.Second
+	healthLimit    = 3 * time.Second
+)
+
+// Health implements [api.Service]: what the last look has found.
+func (p *Service) Health() api.Health {
+	h := p.health.Load()
+	if h == nil {
+		return api.Health{Reason: "starting"}
+	}
+	if age := time.Since(h.At); age > healthInterval+healthLimit+time.Second {
+		return api.Health{Reason: fmt.Sprintf("nothing has been checked for %v", age.Round(time.Second)), At: h.At}
+	}
+	return *h
+}
+
+// healthLoop looks into the relayer's health until ctx ends.
+func (p *Service) healthLoop(ctx context.Context) {
+	rounds := &roundsWatch{good: time.Now()}
+	for tick := time.NewTicker(healthInterval); ; {
+		h := p.checkHealth(ctx, rounds)
+		p.health.Store(&h)
+		select {
+		case <-ctx.Done():
+			tick.Stop()
+			// Whoever checks sees at once that nothing new is taken.
+			p.health.Store(&api.Health{Reason: "shutting down", At: time.Now()})
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// checkHealth finds out whether the relayer can really relay.
+func (p *Service) checkHealth(ctx context.Context, rounds *roundsWatch) api.Health {
+	ctx, cancel := context.WithTimeout(ctx, healthLimit)
+	defer cancel()
+	// A node that hangs is not to use up the time that the database has.
+	fees := make(chan error, 1)
+	go func() {
+		_, err := p.cfg.Chain.Fees(ctx)
+		fees <- err
+	}()
+	h := api.Health{At: time.Now()}
+	add := func(name, problem string, degraded bool) {
+		h.Components = append(h.Components, api.Component{Name: name, Problem: problem, Degraded: degraded})
+	}
+	if p.cfg.Enabled {
+		add("switch", "", false)
+	} else {
+		add("switch", "RELAYER_ENABLED is false", false)
+	}
+	keys, err := p.keys(ctx)
+	var over bool
+	if err == nil {
+		over, err = p.cfg.Store.FailedOver(ctx)
+	}
+	if err != nil {
+		add("database", "it does not answer", false)
+		p.cfg.Log.Debug("health of the database", "err", err)
+	} else {
+		add("database", "", false)
+		problem, degraded := keyProblem(keys)
+		add("keys", problem, degraded)
+		problem = ""
+		if over {
+			problem = "the database failed over or was restored: none is given out until all nodes have said which they know"
+		}
+		var others bool
+		if problem == "" {
+			problem, others = p.uncompared(keys)
+		}
+		add("nonces", problem, others)
+	}
+	status := p.cfg.Chain.Status()
+	var nodes []string
+	for _, e := range status.Endpoints {
+		switch {
+		case !e.OK:
+			nodes = append(nodes, e.Endpoint+": "+e.Reason)
+		case len(e.Failing) > 0:
+			nodes = append(nodes, e.Endpoint+" fails "+failing(e.Failing))
+		}
+	}
+	add("rpc", strings.Join(nodes, "; "), status.OK())
+	if p.cfg.Rounds != nil {
+		add("rounds", p.roundsProblem(ctx, rounds), false)
+	}
+	if err := p.cfg.Ready(); err != nil {
+		add("chain", err.Error(), false)
+	} else {
+		add("chain", "", false)
+	}
+	queued, queuedErr := p.cfg.Store.Queued(ctx)
+	if err := <-fees; err != nil {
+		add("fees", short(err), false)
+	} else {
+		add("fees", "", false)
+	}
+	h.Ready = true
+	var reasons []string
+	for _, c := range h.Components {
+		if c.Problem != "" {
+			reasons = append(reasons, c.Name+": "+c.Problem)
+			h.Ready = h.Ready && c.Degraded
+		}
+	}
+	h.Reason = strings.Join(reasons, "; ")
+	p.cfg.Metrics.show(&h, keys)
+	if queuedErr == nil {
+		p.cfg.Metrics.queued.Set(float64(queued))
+	}
+	return h
+}
+
+// failing lists methods that an endpoint fails, with the reasons.
+func failing(methods map[string]string) string {
+	var out []string
+	for _, method := range slices.Sorted(maps.Keys(methods)) {
+		out = append(out, method+" ("+limited(methods[method])+")")
+	}
+	return strings.Join(out, ", ")
+}
+
+// short is an error's text on one line of bounded length.
+func short(err error) string { return limited(err.Error()) }
+
+func limited(text string) string {
+	const longest = 300
+	if text = strings.Join(strings.Fields(text), " "); len(text) > longest {
+		text = strings.ToValidUTF8(text[:longest], "") + "…"
+	}
+	return text
+}
+
+// roundsWatch is what the looks so far have found of the rounds that follow the chain. watch alone uses it.
+type roundsWatch struct {
+	good  time.Time // when rounds were last known to succeed; the start at first
+	epoch int64     // of the process that follows, as last read
+	since time.Time // when that epoch was first read
+}
+
+// roundsProblem tells why rounds don't succeed; empty while they do. The process that follows knows. Others see that it keeps its
+// lease, which it renews after rounds that succeed.
+func (p *Service) roundsProblem(ctx context.Context, w *roundsWatch) string {
+	following, succeeded, failure := p.cfg.Rounds()
+	now := time.Now()
+	if following {
+		w.epoch = 0
+		if succeeded.After(w.good) {
+			w.good = succeeded
+		}
+	} else if epoch, held, err := p.cfg.Store.Followed(ctx); err == nil {
+		switch {
+		case !held:
+			w.epoch = 0
+		case epoch != w.epoch:
+			w.epoch, w.since = epoch, now
+		case now.Sub(w.since) >= p.cfg.RoundsWithin/4:
+			w.good = now
+		}
+	}
+	age := now.Sub(w.good)
+	switch {
+	case age <= p.cfg.RoundsWithin:
+		return ""
+	case following && failure != nil:
+		return fmt.Sprintf("no round has succeeded for %s: %s", age.Round(time.Second), short(failure))
+	case following:
+		return fmt.Sprintf("no round has succeeded for %s", age.Round(time.Second))
+	default:
+		return fmt.Sprintf("no process has followed the chain for %s", age.Round(time.Second))
+	}
+}
+
+// uncompared names the keys that were not compared with the chain since this process registered, and reports whether others were.
+func (p *Service) uncompared(keys []*relayer.Key) (problem string, others bool) {
+	var out []string
+	for _, k := range keys {
+		if !p.cfg.Store.Trusts(k) {
+			out = append(out, strings.ToLower(k.Address.Hex()))
+		}
+	}
+	if len(out) == 0 {
+		return "", false
+	}
+	slices.Sort(out)
+	return "not compared with the chain yet, so that transactions wait: " + strings.Join(out, ", "), len(out) < len(keys)
+}
+
+// keyProblem tells what is wrong with keys, and whether others are left.
+func keyProblem(keys []*relayer.Key) (problem string, others bool) {
+	if len(keys) == 0 {
+		return "none is registered yet", false
+	}
+	var out []string
+	for _, k := range keys {
+		address := strings.ToLower(k.Address.Hex())
+		switch {
+		case !k.Enabled:
+			out = append(out, address+" is disabled: "+k.DisabledReason)
+		case k.Paused:
+			out = append(out, address+" is paused")
+		case !k.StuckSince.IsZero():
+			out = append(out, address+" is stuck since "+k.StuckSince.UTC().Format(time.RFC3339))
+		}
+	}
+	slices.Sort(out)
+	return strings.Join(out, ", "), len(out) < len(keys)
+}

@@ -1,0 +1,170 @@
+package service_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/rollcall-dev/rollcall/internal/evm"
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+	"github.com/rollcall-dev/rollcall/internal/relayer/relayertest"
+	"github.com/rollcall-dev/rollcall/internal/relayer/service"
+	"github.com/rollcall-dev/rollcall/internal/relayer/tracker"
+	"github.com/rollcall-dev/rollcall/internal/testutil/chain/proxy"
+)
+
+// behind puts a proxy before the node.
+func (f *fixture) behind(t *testing.T) *proxy.Proxy {
+	t.Helper()
+	p, err := proxy.Open(proxy.Config{HTTP: f.options.RPC[0]})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, p.Close()) })
+	f.options.RPC = []string{p.URL()}
+	return p
+}
+
+func refuse(code int, message string, methods ...string) proxy.Rule {
+	return proxy.Rule{Name: message, Methods: methods, Fault: proxy.Fault{Kind: proxy.Refuse, Code: code, Message: message}}
+}
+
+// A node's own trouble is not the caller's mistake, whatever code it comes with.
+func TestSubmit_EstimateFailsAtTheNode_Unavailable(t *testing.T) {
+	f := setup(t, 1)
+	node := f.behind(t)
+	r := f.start(t)
+	for _, rule := range []proxy.Rule{
+		refuse(-32000, "missing trie node 0a1b (path ) state 0x0a1b is not available", "eth_estimateGas"),
+		refuse(-32603, "internal error", "eth_estimateGas"),
+		refuse(-32000, "header not found", "eth_estimateGas"),
+		refuse(-32601, "the method does not exist", "eth_estimateGas"),
+		refuse(-32005, "daily request count exceeded", "eth_estimateGas"),
+	} {
+		node.SetRules(rule)
+		_, err := r.Submit(t.Context(), f.submission())
+		require.ErrorIs(t, err, relayer.ErrUnavailable, rule.Name)
+	}
+	for _, rule := range []proxy.Rule{
+		refuse(-32000, "gas required exceeds allowance (30000000)", "eth_estimateGas"),
+		refuse(-32000, "invalid opcode: INVALID", "eth_estimateGas"),
+		refuse(-32602, "invalid argument", "eth_estimateGas"),
+	} {
+		node.SetRules(rule)
+		// A refusal for the rate, before, has the method left alone for a second.
+		require.Eventually(t, func() bool {
+			_, err := r.Submit(t.Context(), f.submission())
+			_, invalid := errors.AsType[*relayer.InvalidError](err)
+			return invalid
+		}, 20*time.Second, 100*time.Millisecond, rule.Name)
+	}
+	node.SetRules()
+	_, err := r.Submit(t.Context(), f.submission())
+	require.NoError(t, err)
+}
+
+// problem returns what a component of /health reports.
+func problem(r *relayertest.Relayer, component string) (problem string, degraded bool) {
+	for _, c := range r.Health().Components {
+		if c.Name == component {
+			return c.Problem, c.Degraded
+		}
+	}
+	return "", false
+}
+
+func awaitProblem(t *testing.T, r *relayertest.Relayer, component, want string) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		now, _ := problem(r, component)
+		return strings.Contains(now, want) && r.Health().Ready == (want == "")
+	}, 30*time.Second, 20*time.Millisecond)
+}
+
+// The process that follows the chain fails its rounds, though its node shows its head. It reports that, until they succeed.
+func TestHealth_RoundsFail_NotReady(t *testing.T) {
+	f := setup(t, 1)
+	node := f.behind(t)
+	r := f.start(t, func(c *service.Config) { c.RoundsWithin = 2 * time.Second })
+	node.SetRules(refuse(-32603, "internal error", "eth_getTransactionCount"))
+	awaitProblem(t, r, "rounds", "internal error")
+	node.SetRules()
+	awaitProblem(t, r, "rounds", "")
+}
+
+// A round that never ends is a round that does not succeed.
+func TestHealth_RoundHangs_NotReady(t *testing.T) {
+	f := setup(t, 1)
+	nodes := &hanging{hung: make(chan struct{}), resumed: make(chan struct{})}
+	f.options.Tracker = func(c *tracker.Config) {
+		nodes.Chain, c.Chain = c.Chain, nodes
+	}
+	r := f.start(t, func(c *service.Config) { c.RoundsWithin = 2 * time.Second })
+	close(nodes.hung)
+	awaitProblem(t, r, "rounds", "for")
+	close(nodes.resumed)
+	awaitProblem(t, r, "rounds", "")
+}
+
+// One of two processes follows, and both are ready for longer than either would be without rounds.
+func TestHealth_AnotherProcessFollows_Ready(t *testing.T) {
+	f := setup(t, 1)
+	within := func(c *service.Config) { c.RoundsWithin = 3 * time.Second } // three terms: on a busy machine the lease may move
+	first, second := f.start(t, within), f.start(t, within)
+	require.Never(t, func() bool {
+		one, _ := problem(first, "rounds")
+		two, _ := problem(second, "rounds")
+		return one+two != ""
+	}, 6*time.Second, 50*time.Millisecond)
+}
+
+// hanging is a chain that answers at first. Once it hangs, reads wait until it is resumed.
+type hanging struct {
+	tracker.Chain
+	hung, resumed chan struct{}
+}
+
+func (h *hanging) Latest(ctx context.Context) (tracker.View, error) {
+	select {
+	case <-h.hung:
+	default:
+		return h.Chain.Latest(ctx)
+	}
+	select {
+	case <-h.resumed:
+		return h.Chain.Latest(ctx)
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// Nothing can be signed while the fees are unknown. A minute of failures is bridged by the last fees known.
+func TestHealth_FeesUnknown_NotReady(t *testing.T) {
+	f := setup(t, 1)
+	node := f.behind(t)
+	node.SetRules(refuse(-32603, "internal error", "eth_gasPrice"))
+	r := relayertest.Launch(t, f.options)
+	require.Eventually(t, func() bool {
+		now, _ := problem(r, "fees")
+		return strings.Contains(now, "internal error")
+	}, 30*time.Second, 20*time.Millisecond)
+	require.False(t, r.Health().Ready)
+	node.SetRules()
+	require.Eventually(t, func() bool { return r.Health().Ready }, 30*time.Second, 20*time.Millisecond)
+}
+
+// An endpoint that fails one method of many is shown, and does not make the relayer unready.
+func TestHealth_EndpointFailsOneMethod_Degraded(t *testing.T) {
+	f := setup(t, 1)
+	node := f.behind(t)
+	r := f.start(t)
+	node.SetRules(refuse(-32603, "internal error", "eth_estimateGas"))
+	_, err := r.Submit(t.Context(), f.submission())
+	require.True(t, evm.IsNoAnswer(err))
+	require.Eventually(t, func() bool {
+		now, degraded := problem(r, "rpc")
+		return strings.Contains(now, "eth_estimateGas") && strings.Contains(now, "internal error") && degraded && r.Health().Ready
+	}, 30*time.Second, 20*time.Millisecond)
+}

@@ -1,0 +1,124 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+	"github.com/ethereum/go-ethereum/common"
+
+	"github.com/rollcall-dev/rollcall/internal/evm"
+	"github.com/rollcall-dev/rollcall/internal/relayer/store"
+)
+
+// registerRetry bounds the pause between two tries to register.
+const registerRetry = time.Second
+
+// register has the store know all keys, and tries until it does, or ctx ends. A key that is not registered gets nothing.
+func (p *Service) register(ctx context.Context) {
+	pause := backoff.NewExponentialBackOff()
+	pause.InitialInterval, pause.MaxInterval = registerRetry/64, registerRetry
+	for began := time.Now(); ; {
+		level, err := slog.LevelDebug, p.cfg.Ready() // which logs the cause itself
+		if err == nil {
+			level, err = slog.LevelWarn, p.registerOnce(ctx)
+		}
+		if err == nil {
+			p.cfg.Log.Info("keys registered", "keys", len(p.terms.Held))
+			return
+		}
+		if time.Since(began) > registerRetry { // what passes by itself at a start is not worth a word
+			p.cfg.Log.Log(ctx, level, "keys not registered, trying again", "err", err)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(pause.NextBackOff()):
+		}
+	}
+}
+
+// registerOnce registers the keys that the store knows, once, and then those that are new.
+func (p *Service) registerOnce(ctx context.Context) error {
+	all := slices.Concat(p.terms.Held, p.cfg.Funding)
+	unknown, err := p.cfg.Store.Unknown(ctx, all)
+	if err != nil {
+		return err
+	}
+	if !p.registered {
+		known := slices.DeleteFunc(slices.Clone(all), func(a common.Address) bool { return slices.Contains(unknown, a) })
+		if err := p.cfg.Store.Register(ctx, p.registrations(known, nil)); err != nil {
+			return err
+		}
+		p.registered = true
+	}
+	if len(unknown) == 0 {
+		return nil
+	}
+	nonces, err := p.firstNonces(ctx, unknown)
+	if len(nonces) > 0 {
+		unknown = slices.DeleteFunc(unknown, func(a common.Address) bool { _, ok := nonces[a]; return !ok })
+		err = errors.Join(p.cfg.Store.Register(ctx, p.registrations(unknown, nonces)), err)
+	}
+	return err
+}
+
+func (p *Service) registrations(keys []common.Address, nonces map[common.Address]uint64) []store.Registration {
+	all := make([]store.Registration, len(keys))
+	for i, key := range keys {
+		all[i] = store.Registration{Address: key, NextNonce: nonces[key], MinBalance: p.cfg.MinBalance}
+		if !slices.Contains(p.terms.Held, key) {
+			all[i].Funding, all[i].MinBalance = true, nil
+		}
+	}
+	return all
+}
+
+// disagreement is how far apart the counts of a new key may be, over endpoints and readings.
+const disagreement = 64
+
+// firstNonces are where keys begin that the store does not know: the highest count, mined or pending, of any endpoint in two
+// readings. A key for which these are far apart gets none, and the error names it: one of the endpoints is wrong. An endpoint that is
+// known to lag may count less than the others: it is still syncing.
+func (p *Service) firstNonces(ctx context.Context, keys []common.Address) (map[common.Address]uint64, error) {
+	reports := p.cfg.Chain.Counts(ctx, common.Hash{}, keys)
+	reports = append(reports, p.cfg.Chain.Counts(ctx, common.Hash{}, keys)...)
+	lags := map[string]bool{}
+	for _, ep := range p.cfg.Chain.Status().Endpoints {
+		lags[ep.Endpoint] = !ep.OK && ep.Lag > 0
+	}
+	nonces := map[common.Address]uint64{}
+	var problems []error
+	for i, key := range keys {
+		var low, high *evm.Counts
+		count := func(c *evm.Counts) uint64 { return max(c.Mined[i], c.Pending[i]) }
+		for j := range reports {
+			c := &reports[j]
+			if c.Err != nil {
+				continue
+			}
+			if !lags[c.Endpoint] && (low == nil || count(c) < count(low)) {
+				low = c
+			}
+			if high == nil || count(c) > count(high) {
+				high = c
+			}
+		}
+		switch {
+		case low == nil && high != nil:
+			problems = append(problems, fmt.Errorf("count the transactions of new key %s: only %s answers, and it lags", key, high.Endpoint))
+		case low == nil:
+			return nil, fmt.Errorf("count the transactions of new keys: no endpoint answers: %w", reports[0].Err)
+		case count(high)-count(low) > disagreement || count(high) > store.MaxNonce:
+			problems = append(problems, fmt.Errorf("%s counts %d transactions of new key %s, and %s counts %d: take the endpoint that is wrong out of the configuration",
+				low.Endpoint, count(low), key, high.Endpoint, count(high)))
+		default:
+			nonces[key] = count(high)
+		}
+	}
+	return nonces, errors.Join(problems...)
+}

@@ -1,0 +1,351 @@
+package service
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/big"
+	"slices"
+	"strings"
+
+	"github.com/ethereum/go-ethereum/accounts"
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/crypto"
+	"github.com/google/uuid"
+
+	"github.com/rollcall-dev/rollcall/internal/evm"
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+	"github.com/rollcall-dev/rollcall/internal/relayer/api"
+	"github.com/rollcall-dev/rollcall/internal/relayer/api/openzeppelin"
+	"github.com/rollcall-dev/rollcall/internal/relayer/signer"
+	"github.com/rollcall-dev/rollcall/internal/relayer/store"
+)
+
+var _ api.Service = (*Service)(nil)
+
+// keys are those of the pool that this process holds, by address.
+func (p *Service) keys(ctx context.Context) ([]*relayer.Key, error) {
+	keys, err := p.cfg.Store.Keys(ctx)
+	if err != nil {
+		return nil, unavailable(err)
+	}
+	return slices.DeleteFunc(keys, func(k *relayer.Key) bool { return !slices.Contains(p.terms.Held, k.Address) }), nil
+}
+
+// Relayers implements [api.Service].
+func (p *Service) Relayers(ctx context.Context, offset, limit int) ([]api.Relayer, int, error) {
+	keys, err := p.keys(ctx)
+	if err != nil {
+		return nil, 0, err
+	}
+	all := []api.Relayer{p.describePool(keys)}
+	for _, k := range keys {
+		all = append(all, p.describe(k))
+	}
+	first := min(offset, len(all))
+	return all[first:min(first+limit, len(all))], len(all), nil
+}
+
+// Relayer implements [api.Service].
+func (p *Service) Relayer(ctx context.Context, id string) (api.Relayer, error) {
+	keys, key, err := p.find(ctx, id)
+	switch {
+	case err != nil:
+		return api.Relayer{}, err
+	case key == nil:
+		return p.describePool(keys), nil
+	default:
+		return p.describe(key), nil
+	}
+}
+
+// find reads the keys, and which of them an id names; nil for the pool.
+func (p *Service) find(ctx context.Context, id string) (keys []*relayer.Key, key *relayer.Key, err error) {
+	address, err := p.target(id)
+	if err != nil {
+		return nil, nil, err
+	}
+	if keys, err = p.keys(ctx); err != nil {
+		return nil, nil, err
+	}
+	if address == (common.Address{}) {
+		return keys, nil, nil
+	}
+	for _, k := range keys {
+		if k.Address == address {
+			return keys, k, nil
+		}
+	}
+	return nil, nil, fmt.Errorf("relayer %q: %w", id, relayer.ErrNotFound)
+}
+
+func (p *Service) describePool(keys []*relayer.Key) api.Relayer {
+	r := api.Relayer{
+		ID: p.cfg.ID, Network: p.network(), SignerID: "local", GasPriceCap: p.cfg.MaxFee, WhitelistReceivers: p.cfg.Receivers,
+		EIP1559: true, IncludeRevertData: p.cfg.RevertData, Disabled: !p.cfg.Enabled, Paused: len(keys) > 0,
+	}
+	usable := false
+	for _, k := range keys {
+		r.Paused = r.Paused && k.Paused
+		usable = usable || k.Enabled
+		if least := cmp.Or(k.MinBalance, new(big.Int)); r.MinBalance == nil || least.Cmp(r.MinBalance) < 0 {
+			r.MinBalance = least
+		}
+	}
+	switch {
+	case !p.cfg.Enabled:
+		r.DisabledReason = switchedOff
+	case !usable:
+		r.Disabled, r.DisabledReason = true, "no key is enabled"
+	}
+	return r
+}
+
+// switchedOff is why a relayer is disabled while the kill switch is off.
+const switchedOff = "switched off: RELAYER_ENABLED is false"
+
+func (p *Service) describe(k *relayer.Key) api.Relayer {
+	reason := k.DisabledReason
+	switch {
+	case p.cfg.Enabled:
+	case k.Enabled:
+		reason = switchedOff
+	default:
+		reason += "; " + switchedOff
+	}
+	return api.Relayer{
+		ID: strings.ToLower(k.Address.Hex()), Network: p.network(), Address: k.Address, SignerID: "local", Paused: k.Paused,
+		Disabled: !k.Enabled || !p.cfg.Enabled, DisabledReason: reason, MinBalance: k.MinBalance, GasPriceCap: p.cfg.MaxFee,
+		WhitelistReceivers: p.cfg.Receivers, EIP1559: true, IncludeRevertData: p.cfg.RevertData,
+	}
+}
+
+// Describe shows a key as the API does.
+func (p *Service) Describe(k *relayer.Key) openzeppelin.Relayer {
+	r := p.describe(k)
+	return api.Describe(&r)
+}
+
+func (p *Service) network() string { return fmt.Sprintf("evm:%d", p.cfg.Store.ChainID) }
+
+// Update implements [api.Service]: pause and resume, the lowest balance. A pool's patch goes to all of its keys.
+func (p *Service) Update(ctx context.Context, id, caller string, patch openzeppelin.Patch) (api.Relayer, error) {
+	keys, key, err := p.find(ctx, id)
+	if err != nil {
+		return api.Relayer{}, err
+	}
+	if key != nil {
+		keys = []*relayer.Key{key}
+	}
+	name := p.cfg.ID
+	if key != nil {
+		name = strings.ToLower(key.Address.Hex())
+	}
+	if patch.Name != nil && *patch.Name != name { // clients send back what they have read
+		return api.Relayer{}, relayer.Invalidf("name", "is the relayer's id, and cannot be changed")
+	}
+	change := store.KeyChange{Paused: patch.Paused}
+	if patch.Paused != nil {
+		change.Draining = new(false)
+	}
+	if patch.MinBalance.Set {
+		change.MinBalance = cmp.Or(patch.MinBalance.Value, p.cfg.MinBalance, new(big.Int))
+		change.OwnMinBalance = new(patch.MinBalance.Value != nil)
+	}
+	for _, k := range keys {
+		if _, err := p.cfg.Store.ChangeKey(ctx, k.Address, change); err != nil {
+			return api.Relayer{}, wrapUnknownOutcome(err, true) // this one, or others before
+		}
+		if change.Paused != nil {
+			k.Paused = *change.Paused
+		}
+		k.MinBalance = cmp.Or(change.MinBalance, k.MinBalance)
+	}
+	p.cfg.Log.Info("relayer updated", "relayer", id, "caller", caller, "paused", change.Paused, "min_balance", change.MinBalance)
+	if key != nil {
+		return p.describe(key), nil
+	}
+	return p.describePool(keys), nil
+}
+
+// Status implements [api.Service].
+func (p *Service) Status(ctx context.Context, id string, want api.StatusParts) (api.RelayerStatus, error) {
+	keys, key, err := p.find(ctx, id)
+	if err != nil {
+		return api.RelayerStatus{}, err
+	}
+	described := p.describePool(keys)
+	if key != nil {
+		keys, described = []*relayer.Key{key}, p.describe(key)
+	}
+	s := api.RelayerStatus{Disabled: described.Disabled, Paused: described.Paused, Balance: balanceOf(keys)}
+	for _, k := range keys {
+		s.Pending += uint64(k.PendingCount)
+	}
+	var address common.Address
+	if key != nil {
+		s.NextNonce, address = key.NextNonce, key.Address
+	}
+	if want.Balance && s.Balance == nil { // none is stored yet, at the very start: clients expect one all the same
+		if s.Balance, err = p.Balance(ctx, id); err != nil {
+			return s, err
+		}
+	}
+	if !want.Balance {
+		s.Balance = nil
+	}
+	if want.Pending {
+		waiting, err := p.waiting(ctx, address)
+		if err != nil {
+			return s, unavailable(err)
+		}
+		s.Pending += uint64(waiting)
+	}
+	if want.LastConfirmed {
+		s.LastConfirmed, err = p.cfg.Store.LastConfirmed(ctx, address)
+	}
+	return s, unavailable(err)
+}
+
+// waiting counts what waits for a key, or with the zero address for any.
+func (p *Service) waiting(ctx context.Context, key common.Address) (int, error) {
+	if key == (common.Address{}) {
+		return p.cfg.Store.Queued(ctx)
+	}
+	load, err := p.cfg.Store.LoadOf(ctx, key)
+	return load.Waiting, err
+}
+
+// balanceOf is the sum of what keys have; nil where that of one is not known, or there is none.
+func balanceOf(keys []*relayer.Key) (sum *big.Int) {
+	for _, k := range keys {
+		if k.Balance == nil {
+			return nil
+		}
+		if sum == nil {
+			sum = new(big.Int)
+		}
+		sum.Add(sum, k.Balance)
+	}
+	return sum
+}
+
+// Balance implements [api.Service].
+func (p *Service) Balance(ctx context.Context, id string) (*big.Int, error) {
+	key, err := p.target(id)
+	if err != nil {
+		return nil, err
+	}
+	keys := p.terms.Held
+	if key != (common.Address{}) {
+		keys = []common.Address{key}
+	}
+	balances, err := p.cfg.RPCProxy.Balances(ctx, keys)
+	if err != nil {
+		return nil, unavailable(err)
+	}
+	sum := new(big.Int)
+	for _, b := range balances {
+		sum.Add(sum, b)
+	}
+	return sum, nil
+}
+
+// Transactions implements [api.Service].
+func (p *Service) Transactions(ctx context.Context, id string, f api.Filter, offset, limit int) ([]*relayer.Transaction, int, error) {
+	key, err := p.target(id)
+	if err != nil {
+		return nil, 0, err
+	}
+	txs, total, err := p.cfg.Store.Transactions(ctx, store.Filter{
+		Key: key, Statuses: f.Statuses, Signed: f.Signed, Metadata: relayer.Metadata{
+			Method: f.Method, Orderbook: f.Orderbook, Trader: f.Trader, RequestID: f.RequestID, TraceID: f.TraceID,
+		},
+	}, offset, limit)
+	return txs, total, unavailable(err)
+}
+
+// Transaction implements [api.Service].
+func (p *Service) Transaction(ctx context.Context, id string, tx uuid.UUID) (*relayer.Transaction, error) {
+	key, err := p.target(id)
+	if err != nil {
+		return nil, err
+	}
+	found, err := p.cfg.Store.Transaction(ctx, tx)
+	switch {
+	case err != nil:
+		return nil, unavailable(err)
+	case !visibleTo(found, key):
+		return nil, relayer.ErrNotFound
+	}
+	return found, nil
+}
+
+// TransactionByNonce implements [api.Service].
+func (p *Service) TransactionByNonce(ctx context.Context, id string, nonce uint64) (*relayer.Transaction, error) {
+	key, err := p.target(id)
+	switch {
+	case err != nil:
+		return nil, err
+	case key == (common.Address{}):
+		return nil, relayer.Invalidf("nonce", "belongs to a key: ask for it under one of the pool's relayers")
+	}
+	tx, err := p.cfg.Store.TransactionByNonce(ctx, key, nonce)
+	return tx, unavailable(err)
+}
+
+// Sign implements [api.Service].
+func (p *Service) Sign(ctx context.Context, id, caller string, message []byte) ([65]byte, error) {
+	return p.sign(ctx, id, caller, [32]byte(accounts.TextHash(message)))
+}
+
+// SignTypedData implements [api.Service].
+func (p *Service) SignTypedData(ctx context.Context, id, caller string, domainSeparator, hashStruct common.Hash) ([65]byte, error) {
+	return p.sign(ctx, id, caller, crypto.Keccak256Hash([]byte{0x19, 0x01}, domainSeparator[:], hashStruct[:]))
+}
+
+func (p *Service) sign(ctx context.Context, id, caller string, digest [32]byte) (sig [65]byte, err error) {
+	_, key, err := p.find(ctx, id)
+	switch {
+	case err != nil:
+		return sig, err
+	case key == nil:
+		return sig, relayer.Invalidf("", "a pool does not sign: ask one of its relayers")
+	case !key.Enabled || !p.cfg.Enabled:
+		return sig, relayer.ErrDisabled
+	case key.Paused:
+		return sig, relayer.ErrPaused
+	}
+	if !p.cfg.Signing {
+		return sig, relayer.ErrSigningOff
+	}
+	keySigner, ok := p.cfg.Ring.Signer(key.Address)
+	if !ok {
+		return sig, relayer.ErrNotFound
+	}
+	if sig, err = signer.Sign(ctx, keySigner, digest); err != nil {
+		return sig, fmt.Errorf("%w: %s signs %s for %s: %w", relayer.ErrUnavailable, key.Address, common.Hash(digest), caller, err)
+	}
+	p.cfg.Log.Info("message signed", "relayer", key.Address, "digest", common.Hash(digest), "caller", caller)
+	return sig, nil
+}
+
+// RPC implements [api.Service].
+func (p *Service) RPC(ctx context.Context, id, method string, params json.RawMessage) (json.RawMessage, error) {
+	if _, err := p.target(id); err != nil {
+		return nil, err
+	}
+	result, err := p.cfg.RPCProxy.Call(ctx, method, params)
+	if err == nil {
+		return result, nil
+	}
+	if said, ok := errors.AsType[*evm.RPCError](err); ok { // which node it was is not for callers
+		return nil, &openzeppelin.RPCError{Code: said.Code, Message: said.Message, Description: "the node answered with an error", Data: said.Data}
+	}
+	if errors.Is(err, evm.ErrTooLarge) {
+		return nil, &openzeppelin.RPCError{Code: openzeppelin.TooLarge, Message: "response too large", Description: "the answer is too large: ask for less at once"}
+	}
+	return nil, unavailable(err)
+}

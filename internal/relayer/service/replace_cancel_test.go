@@ -1,0 +1,168 @@
+package service_test
+
+import (
+	"context"
+	"errors"
+	"math/big"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+	"github.com/rollcall-dev/rollcall/internal/relayer/api"
+	"github.com/rollcall-dev/rollcall/internal/relayer/relayertest"
+	"github.com/rollcall-dev/rollcall/internal/relayer/sender"
+	"github.com/rollcall-dev/rollcall/internal/relayer/service"
+	"github.com/rollcall-dev/rollcall/internal/relayer/signer/signertest"
+	"github.com/rollcall-dev/rollcall/internal/relayer/tracker"
+)
+
+// Whoever never is the first to store an attempt hears of it, and what is intended is the tracker's.
+func TestRacesThatAreAlwaysLostEnd(t *testing.T) {
+	f := setup(t, 1)
+	r := f.start(t)
+	to := f.chain.Accounts[0].Address
+	tx := r.Reaches(t, r.Send(t, to, 1, nil), relayer.Broadcasted)
+	db, err := pgx.Connect(t.Context(), f.options.DatabaseURL)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, db.Close(context.WithoutCancel(t.Context()))) }()
+	_, err = db.Exec(t.Context(), `CREATE FUNCTION lose() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+		CREATE TRIGGER lose BEFORE INSERT ON relayer_attempts FOR EACH ROW EXECUTE FUNCTION lose()`)
+	require.NoError(t, err)
+	_, err = r.Replace(t.Context(), relayertest.PoolID, tx.ID, "test", relayer.Request{To: &to, Value: big.NewInt(7), Speed: relayer.Fast})
+	require.ErrorIs(t, err, relayer.ErrUnavailable)
+	require.ErrorContains(t, err, "nothing was changed")
+	now, err := r.Transaction(t.Context(), relayertest.PoolID, tx.ID)
+	require.NoError(t, err)
+	require.Equal(t, int64(1), now.Value.Int64())
+	canceled, err := r.Cancel(t.Context(), relayertest.PoolID, tx.ID, "test")
+	require.NoError(t, err)
+	require.Equal(t, relayer.IntentCancel, canceled.Intent)
+}
+
+// A cancellation whose statement gets no answer may be done.
+func TestCancelationWithoutAnAnswerIsUnknown(t *testing.T) {
+	f := setup(t, 1)
+	r := f.start(t)
+	tx := r.Reaches(t, r.Send(t, f.chain.Accounts[0].Address, 1, nil), relayer.Broadcasted)
+	db, err := pgx.Connect(t.Context(), f.options.DatabaseURL)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, db.Close(context.WithoutCancel(t.Context()))) }()
+	_, err = db.Exec(t.Context(), "BEGIN; SELECT FROM relayer_txs FOR UPDATE")
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	_, err = r.Cancel(ctx, relayertest.PoolID, tx.ID, "test")
+	require.ErrorIs(t, err, relayer.ErrUnknown)
+}
+
+// What a transaction's state does not allow is said with the reason, in the API's words.
+func TestWhatIsNotPossibleIsSaidWithItsReason(t *testing.T) {
+	f := setup(t, 1)
+	r := f.start(t, func(c *service.Config) { c.Cap = 2 })
+	to := f.chain.Accounts[0].Address
+	replace := func(tx *relayer.Transaction) error {
+		_, err := r.Replace(t.Context(), relayertest.PoolID, tx.ID, "test", relayer.Request{To: &to, Value: big.NewInt(7), Speed: relayer.Fast})
+		return err
+	}
+	cancel := func(tx *relayer.Transaction) error {
+		_, err := r.Cancel(t.Context(), relayertest.PoolID, tx.ID, "test")
+		return err
+	}
+	canceled, expiring, waiting := r.Send(t, to, 1, nil), r.Send(t, to, 1, nil), r.Send(t, to, 1, nil)
+	r.Reaches(t, canceled, relayer.Broadcasted)
+	r.Reaches(t, expiring, relayer.Broadcasted)
+	require.NoError(t, cancel(canceled))
+	require.EqualError(t, replace(canceled), "replace: it is being canceled")
+	_, err := r.Store.SetIntent(t.Context(), expiring.ID, relayer.IntentExpire, "too late")
+	require.NoError(t, err)
+	require.EqualError(t, cancel(expiring), "cancel: it is past its valid_until, and being taken back")
+	_, err = r.Store.SetIntent(t.Context(), waiting.ID, relayer.IntentFail, "hopeless")
+	require.NoError(t, err)
+	require.EqualError(t, cancel(waiting), "cancel: the transaction is failed")
+
+	// As it is told while another process takes it back, and where the stored word is another.
+	db, err := pgx.Connect(t.Context(), f.options.DatabaseURL)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, db.Close(context.WithoutCancel(t.Context()))) }()
+	_, err = db.Exec(t.Context(), "UPDATE relayer_txs SET status = 'dropped' WHERE id = $1", waiting.ID)
+	require.NoError(t, err)
+	require.EqualError(t, replace(waiting), "replace: the transaction is failed")
+}
+
+// A replacement is judged by the metadata that was accepted, so it can't bring others.
+func TestReplacementKeepsItsMetadata(t *testing.T) {
+	f := setup(t, 1)
+	r := f.start(t)
+	to := f.chain.Accounts[0].Address
+	request := relayer.Request{To: &to, Value: big.NewInt(1), Speed: relayer.Fast, Metadata: relayer.Metadata{Method: "fill", Trader: "me"}}
+	tx, err := r.Submit(t.Context(), api.Submission{RelayerID: relayertest.PoolID, Caller: "test", Request: request})
+	require.NoError(t, err)
+	for name, m := range map[string]relayer.Metadata{
+		"method": {Method: "cancel"}, "orderbook": {Orderbook: "book"}, "trader": {Method: "fill", Trader: "you"},
+		"request_id": {RequestID: "1"}, "trace_id": {TraceID: "2"},
+	} {
+		other := request
+		other.Metadata = m
+		_, err := r.Replace(t.Context(), relayertest.PoolID, tx.ID, "test", other)
+		require.ErrorContains(t, err, "metadata."+name+": can't be replaced")
+		invalid, ok := errors.AsType[*relayer.InvalidError](err)
+		require.True(t, ok)
+		require.Equal(t, "metadata."+name, invalid.Field)
+	}
+	for _, m := range []relayer.Metadata{request.Metadata, {Trader: "me"}, {}} {
+		same := request
+		same.Metadata = m
+		now, err := r.Replace(t.Context(), relayertest.PoolID, tx.ID, "test", same)
+		require.NoError(t, err)
+		require.Equal(t, request.Metadata, now.Metadata)
+	}
+}
+
+// Whoever asks and goes away does not keep the nodes from hearing of what was stored for it.
+func TestWhatWasStoredIsSentThoughItsCallerIsGone(t *testing.T) {
+	f := setup(t, 1)
+	f.start(t).Stop() // the next one follows the chain at once
+	signer, ring := signertest.Faked(t, f.ring)
+	nodes := new(hooked)
+	f.options.Ring = ring
+	f.options.Sender = func(c *sender.Config) { nodes.Chain, c.Chain = c.Chain, nodes }
+	f.options.Tracker = func(c *tracker.Config) { c.Tend, c.Abandoned, c.ChainIdentity = time.Hour, time.Hour, nil } // which would do it, too
+	r := relayertest.Launch(t, f.options)
+	require.Eventually(t, func() bool { // with a block, its keys are compared
+		f.chain.Commit()
+		return r.Health().Ready
+	}, 20*time.Second, 100*time.Millisecond)
+	to := f.chain.Accounts[0].Address
+	replaced, canceled := r.Send(t, to, 1, nil), r.Send(t, to, 1, nil)
+	r.Reaches(t, replaced, relayer.Broadcasted)
+	r.Reaches(t, canceled, relayer.Broadcasted)
+	gone := func(purpose relayer.Purpose, tx *relayer.Transaction) {
+		t.Helper()
+		attempts, err := r.Store.Attempts(t.Context(), tx.ID)
+		require.NoError(t, err)
+		require.Len(t, attempts, 2)
+		require.Equal(t, purpose, attempts[1].Purpose)
+		now, err := r.Transaction(t.Context(), relayertest.PoolID, tx.ID)
+		require.NoError(t, err)
+		require.Equal(t, relayer.Broadcasted, now.Status)
+		require.Equal(t, attempts[1].Hash, *now.Hash)
+	}
+
+	ctx, cancel := context.WithCancel(t.Context())
+	nodes.before.Store(new(func() { cancel() }))
+	_, err := r.Replace(ctx, relayertest.PoolID, replaced.ID, "test", relayer.Request{To: &to, Value: big.NewInt(7), GasLimit: 21_000, Speed: relayer.Fast})
+	require.NoError(t, err)
+	require.Error(t, ctx.Err())
+	gone(relayer.PurposeReplace, replaced)
+
+	nodes.before.Store(nil)
+	ctx, cancel = context.WithCancel(t.Context())
+	signer.Before(func(context.Context, [32]byte) error { cancel(); return nil })
+	_, err = r.Cancel(ctx, relayertest.PoolID, canceled.ID, "test")
+	require.NoError(t, err)
+	require.Error(t, ctx.Err())
+	gone(relayer.PurposeNoop, canceled)
+}

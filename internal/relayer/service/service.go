@@ -1,0 +1,81 @@
+package service
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+	"github.com/rollcall-dev/rollcall/internal/relayer/api"
+	"github.com/rollcall-dev/rollcall/internal/relayer/store"
+)
+
+// Service accepts transactions. It is safe for concurrent use.
+type Service struct {
+	cfg      Config
+	terms    store.AllocationLimits
+	requests chan *submitRequest
+	turn     sync.Mutex // of the intake that may have the keys' locks
+	stopped  chan struct{}
+	health   atomic.Pointer[api.Health]
+	senders  senderChecks
+
+	registered bool // the keys that the store knew; the registering goroutine's
+}
+
+// New makes a Pool; Run runs it.
+func New(cfg Config) *Service {
+	cfg.Cap = cmp.Or(cfg.Cap, 16)
+	cfg.Group = cmp.Or(cfg.Group, 256)
+	cfg.RoundsWithin = cmp.Or(cfg.RoundsWithin, 20*time.Second)
+	cfg.DatabaseTimeout = cmp.Or(cfg.DatabaseTimeout, 10*time.Second)
+	if cfg.Metrics == nil {
+		cfg.Metrics = NewMetrics(nil)
+	}
+	cfg.Metrics.enabled.Set(float(cfg.Enabled))
+	if cfg.Ready == nil {
+		cfg.Ready = func() error { return nil }
+	}
+	cfg.Store.RequireComparison()
+	return &Service{
+		cfg: cfg, requests: make(chan *submitRequest), stopped: make(chan struct{}),
+		terms: store.AllocationLimits{Held: cfg.Ring.Addresses(), Cap: cfg.Cap, Queue: cfg.Queue},
+	}
+}
+
+// Run accepts until ctx ends, and returns nil when what it had begun to store is stored, or not. It may be called once.
+func (p *Service) Run(ctx context.Context) error {
+	defer close(p.stopped)
+	var running errgroup.Group
+	for range intakes {
+		running.Go(func() error { p.batcher(ctx); return nil })
+	}
+	running.Go(func() error { p.healthLoop(ctx); return nil })
+	running.Go(func() error { p.register(ctx); return nil })
+	return running.Wait()
+}
+
+// Terms are what nonces are given out under.
+func (p *Service) Terms() store.AllocationLimits { return p.terms }
+
+// target finds the key that an id names; zero for the pool.
+func (p *Service) target(id string) (common.Address, error) {
+	if id == p.cfg.ID {
+		return common.Address{}, nil
+	}
+	if !common.IsHexAddress(id) {
+		return common.Address{}, fmt.Errorf("relayer %q: %w", id, relayer.ErrNotFound)
+	}
+	address := common.HexToAddress(id)
+	if !slices.Contains(p.terms.Held, address) {
+		return common.Address{}, fmt.Errorf("relayer %q: %w", id, relayer.ErrNotFound)
+	}
+	return address, nil
+}

@@ -1,0 +1,72 @@
+package service_test
+
+import (
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"github.com/ethereum/go-ethereum/accounts"
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+	"github.com/rollcall-dev/rollcall/internal/relayer/api/openzeppelin"
+	"github.com/rollcall-dev/rollcall/internal/relayer/service"
+	"github.com/rollcall-dev/rollcall/internal/relayer/signer/signertest"
+)
+
+// lines are what a logger writes.
+type lines chan string
+
+func (l lines) Write(p []byte) (int, error) {
+	l <- string(p)
+	return len(p), nil
+}
+
+// about is the next line that has a text.
+func (l lines) about(text string) string {
+	for line := range l {
+		if strings.Contains(line, text) {
+			return line
+		}
+	}
+	return ""
+}
+
+// That a message was signed is written down once it was, and for whom; that it was not, its error says.
+func TestWhatIsSignedIsLogged(t *testing.T) {
+	f := setup(t, 1)
+	remote, ring := signertest.Faked(t, f.ring)
+	f.options.Ring = ring
+	said := make(lines, 1000)
+	r := f.start(t, func(c *service.Config) { c.Log = slog.New(slog.NewTextHandler(said, nil)) })
+	key := strings.ToLower(remote.Address().Hex())
+
+	_, err := r.Sign(t.Context(), key, "first", []byte("hello"))
+	require.NoError(t, err)
+	line := said.about("message ")
+	require.Contains(t, line, `level=INFO msg="message signed"`)
+	require.Contains(t, line, "caller=first")
+	require.Contains(t, line, common.BytesToHash(accounts.TextHash([]byte("hello"))).Hex())
+
+	remote.Fail(errors.New("the signer is away"))
+	_, err = r.SignTypedData(t.Context(), key, "second", common.Hash{1}, common.Hash{2})
+	require.ErrorIs(t, err, relayer.ErrUnavailable)
+	require.ErrorContains(t, err, "for second: ")
+	require.ErrorContains(t, err, "the signer is away")
+}
+
+// That it signs nothing is another answer than that it is switched off.
+func TestWhoSignsNothingSaysSo(t *testing.T) {
+	f := setup(t, 1)
+	r := f.start(t, func(c *service.Config) { c.Signing = false })
+	key := strings.ToLower(f.ring.Addresses()[0].Hex())
+	_, err := r.Sign(t.Context(), key, "test", []byte("hello"))
+	require.ErrorIs(t, err, relayer.ErrSigningOff)
+	require.NotErrorIs(t, err, relayer.ErrDisabled)
+	_, err = r.Update(t.Context(), key, "test", openzeppelin.Patch{Paused: new(true)})
+	require.NoError(t, err)
+	_, err = r.SignTypedData(t.Context(), key, "test", common.Hash{1}, common.Hash{2})
+	require.ErrorIs(t, err, relayer.ErrPaused)
+}

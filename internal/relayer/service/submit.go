@@ -1,0 +1,238 @@
+package service
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"math/big"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/core"
+	"github.com/ethereum/go-ethereum/params"
+	"github.com/google/uuid"
+	"github.com/holiman/uint256"
+
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+	"github.com/rollcall-dev/rollcall/internal/relayer/api"
+	"github.com/rollcall-dev/rollcall/internal/relayer/sender"
+	"github.com/rollcall-dev/rollcall/internal/relayer/store"
+)
+
+// Submit implements [api.Service].
+func (p *Service) Submit(ctx context.Context, s api.Submission) (*relayer.Transaction, error) {
+	v, err := p.submit(ctx, s)
+	p.cfg.Metrics.submitted(ctx, v.Replayed, err)
+	if limit, ok := errors.AsType[*relayer.LimitError](err); ok {
+		p.cfg.Log.Info("request met a limit", "limit", limit.Limit, "caller", s.Caller, "trader", s.Request.Metadata.Trader, "after", limit.After)
+	}
+	return v.Tx, err
+}
+
+func (p *Service) submit(ctx context.Context, s api.Submission) (v store.AcceptResult, err error) {
+	key, err := p.target(s.RelayerID)
+	if err != nil {
+		return v, err
+	}
+	// A repeated request must be answered also when it would fail by now. Where it would not, storing it finds the first
+	// one, and most requests, which are new, cost no look; but it takes no simulation with it.
+	looked := false
+	if s.IdempotencyKey != "" && s.Request.GasLimit == 0 {
+		looked = true
+		if v, err = p.replay(ctx, s); err != nil || v.Tx != nil {
+			return v, err
+		}
+	}
+	if v, err = p.admit(ctx, key, s); err == nil || s.IdempotencyKey == "" || looked {
+		return v, err
+	}
+	first, missed := p.replay(ctx, s)
+	switch {
+	case first.Tx != nil:
+		return first, nil
+	case missed != nil && !errors.Is(err, relayer.ErrUnknown): // which stays what is known, that is nothing
+		return v, missed
+	}
+	return v, err
+}
+
+// replay finds what the idempotency key of a request stands for; an empty verdict where it is new.
+func (p *Service) replay(ctx context.Context, s api.Submission) (store.AcceptResult, error) {
+	tx, err := p.cfg.Store.Replay(ctx, s.Caller, s.IdempotencyKey, s.BodyHash)
+	return store.AcceptResult{Tx: tx, Replayed: tx != nil}, unavailable(err)
+}
+
+// admit checks a request, and has it stored.
+func (p *Service) admit(ctx context.Context, key common.Address, s api.Submission) (v store.AcceptResult, err error) {
+	if !p.cfg.Enabled {
+		return v, fmt.Errorf("%w: RELAYER_ENABLED is false", relayer.ErrDisabled)
+	}
+	if err := p.cfg.Ready(); err != nil {
+		return v, fmt.Errorf("%w: %w", relayer.ErrUnavailable, err)
+	}
+	if p.cfg.Guard != nil {
+		if err := p.cfg.Guard.Admit(ctx, s.Caller, &s.Request); err != nil {
+			return v, err
+		}
+	}
+	if key, err = p.prepare(ctx, key, &s.Request); err != nil {
+		return v, err
+	}
+	reserve, err := p.reserve(ctx, &s.Request)
+	if err != nil {
+		return v, err
+	}
+	target := p.cfg.ID
+	if key != (common.Address{}) {
+		target = strings.ToLower(key.Hex())
+	}
+	v, err = p.accept(ctx, &store.NewTransaction{
+		ID: uuid.Must(uuid.NewV7()), Target: target, Key: key, Caller: s.Caller, Kind: relayer.KindTransaction, Request: s.Request,
+		Reserve: reserve, IdempotencyKey: s.IdempotencyKey, BodyHash: s.BodyHash,
+	})
+	if _, poor := errors.AsType[*relayer.FundsError](err); poor && p.exceedsBalance(ctx, key, s.Request.Value) {
+		return v, errValueExceedsBalance
+	}
+	return v, err
+}
+
+// reserve is what the gas of a request may cost, by what would be offered for it now. Where nobody knows, that is
+// fatal only to those who have budgets.
+func (p *Service) reserve(ctx context.Context, r *relayer.Request) (*big.Int, error) {
+	fees, err := p.cfg.Chain.Fees(ctx)
+	switch {
+	case err != nil && p.cfg.Store.Budgets == (store.Budgets{}):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("%w: ask for fees: %w", relayer.ErrUnavailable, err)
+	}
+	reserve := new(big.Int).SetUint64(r.GasLimit)
+	reserve.Mul(reserve, sender.Price(r, fees, p.cfg.MaxFee).MaxFee)
+	if reserve.BitLen() > 256 {
+		return nil, relayer.Invalidf("", "gas limit times gas price is more than 2^256 wei")
+	}
+	return reserve, nil
+}
+
+// unavailable is what a failing database means to callers.
+func unavailable(err error) error {
+	switch {
+	case err == nil, errors.Is(err, relayer.ErrKeyReused), errors.Is(err, relayer.ErrNotFound), errors.Is(err, relayer.ErrUnavailable),
+		errors.Is(err, relayer.ErrUnknown):
+		return err
+	}
+	if _, ok := errors.AsType[*relayer.StateError](err); ok {
+		return err
+	}
+	if _, ok := errors.AsType[*relayer.LimitError](err); ok {
+		return err
+	}
+	return fmt.Errorf("%w: %w", relayer.ErrUnavailable, err)
+}
+
+// prepare checks a request against policies and the chain, and fills in what it left open. It returns the only key that may
+// send it, zero for any. No nonce has been taken yet.
+func (p *Service) prepare(ctx context.Context, key common.Address, r *relayer.Request) (only common.Address, err error) {
+	if err := p.check(r); err != nil {
+		return key, err
+	}
+	if r.GasLimit == 0 {
+		if key, err = p.estimate(ctx, key, r); err != nil {
+			return key, err
+		}
+	}
+	return key, p.checkGas(r)
+}
+
+// check checks what a request has by itself.
+func (p *Service) check(r *relayer.Request) error {
+	if !r.ValidUntil.IsZero() && !r.ValidUntil.After(time.Now()) {
+		return relayer.Invalidf("valid_until", "is in the past")
+	}
+	if p.cfg.Receivers != nil {
+		switch {
+		case r.To == nil:
+			return relayer.Invalidf("to", "is missing: this relayer sends to its receivers only, and creates no contracts")
+		case !slices.Contains(p.cfg.Receivers, *r.To) && !slices.Contains(p.terms.Held, *r.To):
+			return relayer.Invalidf("to", "%s is not among the receivers that this relayer sends to", r.To)
+		}
+	}
+	if err := p.checkFees(r); err != nil {
+		return err
+	}
+	if _, err := intrinsicGas(r); err != nil {
+		return relayer.Invalidf("data", "%v", err)
+	}
+	if r.To == nil && len(r.Data) > params.MaxInitCodeSize {
+		return relayer.Invalidf("data", "creates a contract with more than %d bytes", params.MaxInitCodeSize)
+	}
+	// What nodes take at most (geth: txMaxSize), with room for the envelope.
+	if len(r.Data) > maxData {
+		return relayer.Invalidf("data", "has %d bytes, and nodes take %d at most", len(r.Data), maxData)
+	}
+	return nil
+}
+
+// checkGas checks a request's gas limit.
+func (p *Service) checkGas(r *relayer.Request) error {
+	least, err := intrinsicGas(r)
+	if err != nil {
+		return relayer.Invalidf("data", "%v", err)
+	}
+	most := uint64(math.MaxInt64)
+	if head := p.cfg.Chain.Head(); !head.IsZero() {
+		most = head.GasLimit
+	}
+	if p.cfg.MaxGas != 0 {
+		most = min(most, p.cfg.MaxGas)
+	}
+	switch {
+	case r.GasLimit < least:
+		return relayer.Invalidf("gas_limit", "%d is less than the %d that the transaction costs before it runs", r.GasLimit, least)
+	case r.GasLimit > most:
+		return relayer.Invalidf("gas_limit", "%d is more than the %d that one transaction may use", r.GasLimit, most)
+	}
+	return nil
+}
+
+// maxData is how much data a transaction may have, bytes.
+const maxData = 127 << 10
+
+// rules of today's chains. On older ones some transactions cost less; nobody asks for so little.
+var rules = params.Rules{IsHomestead: true, IsIstanbul: true, IsShanghai: true, IsPrague: true}
+
+// intrinsicGas is what a transaction costs before it runs.
+func intrinsicGas(r *relayer.Request) (uint64, error) {
+	value, _ := uint256.FromBig(cmp.Or(r.Value, new(big.Int)))
+	least, err := core.IntrinsicGas(r.Data, nil, nil, common.Address{}, r.To, value, rules)
+	if err != nil {
+		return 0, err
+	}
+	floor, err := core.FloorDataGas(rules, common.Address{}, r.To, value, r.Data, nil)
+	return max(least, floor), err
+}
+
+func (p *Service) checkFees(r *relayer.Request) error {
+	if limit := p.cfg.MaxFee; limit != nil {
+		for _, fee := range []struct {
+			field string
+			over  bool
+		}{
+			{"gas_price", r.GasPrice != nil && r.GasPrice.Cmp(limit) > 0},
+			{"max_fee_per_gas", r.MaxFee != nil && r.MaxFee.Cmp(limit) > 0},
+			{"max_priority_fee_per_gas", r.MaxPriorityFee != nil && r.MaxPriorityFee.Cmp(limit) > 0},
+		} {
+			if fee.over {
+				return relayer.Invalidf(fee.field, "is above the relayer's cap of %s wei", limit)
+			}
+		}
+	}
+	if r.MaxFee != nil && r.MaxPriorityFee != nil && r.MaxPriorityFee.Cmp(r.MaxFee) > 0 {
+		return relayer.Invalidf("max_priority_fee_per_gas", "is above max_fee_per_gas")
+	}
+	return nil
+}

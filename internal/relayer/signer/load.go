@@ -1,0 +1,309 @@
+package signer
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/ethereum/go-ethereum/common"
+)
+
+// The variables that hold keys, and where they are. See the package's documentation.
+const (
+	VarKeysJSON         = "RELAYER_PRIVATE_KEYS_JSON"
+	VarKeyPrefix        = "RELAYER_PRIVATE_KEY_" // and a number
+	VarKeystoreDir      = "RELAYER_KEYSTORE_DIR"
+	VarKeystorePassword = "RELAYER_KEYSTORE_PASSWORD"
+	VarAllowed          = "RELAYER_ALLOWED_ADDRESSES"
+	// FileSuffix, after a variable's name, makes one that holds the name of a file with the value.
+	FileSuffix = "_FILE"
+)
+
+// Source is what the keys are loaded from.
+type Source struct {
+	// Environ is the environment, NAME=value each, as os.Environ gives it. A later value overrides an earlier one.
+	Environ []string
+	// Log hears of what is not wrong, but not good either. By default nobody does.
+	Log *slog.Logger
+	// Elsewhere are addresses whose keys are loaded from another source: that the allow-list has them is no surprise.
+	Elsewhere []common.Address
+}
+
+// found is a key and where it was.
+type found struct {
+	where string
+	key   []byte
+}
+
+// Load reads the keys, validates them, and makes a local signer of each. Its error is an [*Error], which holds every
+// problem, or the context's. A keystore's files take a second and 256 MiB each at geth's standard cost, and no more than
+// that memory altogether.
+func Load(ctx context.Context, source Source) (*Ring, error) {
+	l := &loader{log: source.Log, elsewhere: source.Elsewhere, environ: make(map[string]string)}
+	if l.log == nil {
+		l.log = slog.New(slog.DiscardHandler)
+	}
+	for _, variable := range source.Environ {
+		if name, value, ok := strings.Cut(variable, "="); ok {
+			l.environ[name] = value
+		}
+	}
+	maps.DeleteFunc(l.environ, func(_, value string) bool { return strings.TrimSpace(value) == "" })
+	return l.load(ctx)
+}
+
+type loader struct {
+	log       *slog.Logger
+	elsewhere []common.Address
+	environ   map[string]string // without empty ones
+	problems
+}
+
+func (l *loader) load(ctx context.Context) (*Ring, error) {
+	keys, err := l.keys(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		for _, k := range keys {
+			clear(k.key)
+		}
+	}()
+	signers, first := l.signers(keys)
+	l.allow(signers, first)
+	if len(l.problems) > 0 {
+		return nil, &Error{Problems: l.problems}
+	}
+	ring, err := New(signers...)
+	if err != nil {
+		return nil, fmt.Errorf("load keys: %w", err)
+	}
+	return ring, nil
+}
+
+// keys finds the one source and reads it. It reports an unreadable source as a problem; its error is the context's, or that
+// there is nothing to read.
+func (l *loader) keys(ctx context.Context) ([]found, error) {
+	numbered := l.numbered()
+	var kinds []string // a variable of each that is there
+	json := l.either(VarKeysJSON)
+	if json != "" {
+		kinds = append(kinds, json)
+	}
+	if len(numbered) > 0 {
+		kinds = append(kinds, numbered[0].variable)
+	}
+	if l.environ[VarKeystoreDir] != "" {
+		kinds = append(kinds, VarKeystoreDir)
+	} else if password := l.either(VarKeystorePassword); password != "" {
+		l.addf(password, "is a password without a keystore; give %s too", VarKeystoreDir)
+	}
+	switch {
+	case len(kinds) == 0 && len(l.problems) == 0:
+		return nil, &Error{none: true, Problems: []Problem{{
+			Where: "the environment",
+			What:  fmt.Sprintf("there are no keys; give %s, %s0 and so on, or %s", VarKeysJSON, VarKeyPrefix, VarKeystoreDir),
+		}}}
+	case len(kinds) > 1:
+		l.addf(kinds[0], "contradicts %s; give keys in one of them", strings.Join(kinds[1:], " and "))
+		return nil, nil
+	case json != "":
+		return l.array(), nil
+	case len(numbered) > 0:
+		return l.singles(numbered), nil
+	case len(kinds) == 1:
+		return l.keystore(ctx)
+	}
+	return nil, nil
+}
+
+// either the variable or its _FILE, whichever is set, if any.
+func (l *loader) either(name string) string {
+	if l.environ[name] != "" {
+		return name
+	}
+	if l.environ[name+FileSuffix] != "" {
+		return name + FileSuffix
+	}
+	return ""
+}
+
+// value of a variable, or of the file that its _FILE names; where is what it came from.
+func (l *loader) value(name string, limit int64) (value []byte, where string, ok bool) {
+	direct, file := l.environ[name], l.environ[name+FileSuffix]
+	switch {
+	case direct != "" && file != "":
+		l.addf(name+FileSuffix, "contradicts %s; give one of them", name)
+		return nil, "", false
+	case file == "":
+		if int64(len(direct)) > limit {
+			l.addf(name, "is larger than %d bytes", limit)
+			return nil, "", false
+		}
+		return []byte(direct), name, true
+	}
+	where = name + FileSuffix
+	content, ok := l.read(where, file, limit)
+	return content, where, ok
+}
+
+// array reads RELAYER_PRIVATE_KEYS_JSON.
+func (l *loader) array() []found {
+	text, where, ok := l.value(VarKeysJSON, maxArrayBytes)
+	if !ok {
+		return nil
+	}
+	defer clear(text)
+	keys, faults := parseArray(text)
+	for _, f := range faults {
+		at := where
+		if f.index >= 0 {
+			at = fmt.Sprintf("%s[%d]", where, f.index)
+		}
+		l.addf(at, "%s", f.what)
+	}
+	list := make([]found, 0, len(keys))
+	for _, k := range keys {
+		list = append(list, found{where: fmt.Sprintf("%s[%d]", where, k.index), key: k.key})
+	}
+	return list
+}
+
+// number is a variable such as RELAYER_PRIVATE_KEY_7, or RELAYER_PRIVATE_KEY_7_FILE.
+type number struct {
+	variable string
+	n        int
+}
+
+// numbered finds those there are, in order, each number once.
+func (l *loader) numbered() []number {
+	var list []number
+	for _, name := range slices.Sorted(maps.Keys(l.environ)) {
+		rest, ok := strings.CutPrefix(name, VarKeyPrefix)
+		if !ok {
+			continue
+		}
+		if n, ok := parseNumber(strings.TrimSuffix(rest, FileSuffix)); ok {
+			list = append(list, number{variable: name, n: n})
+		} else {
+			if len(rest) > 20 { // a key may be anywhere
+				name = VarKeyPrefix + "…"
+			}
+			l.addf(name, "%s", "is none of "+VarKeyPrefix+"0, "+VarKeyPrefix+"1 and so on")
+		}
+	}
+	slices.SortStableFunc(list, func(a, b number) int { return a.n - b.n })
+	return slices.CompactFunc(list, func(a, b number) bool { return a.n == b.n })
+}
+
+// parseNumber wants one that is written the one way.
+func parseNumber(text string) (int, bool) {
+	n, err := strconv.ParseUint(text, 10, 31)
+	return int(n), err == nil && strconv.FormatUint(n, 10) == text
+}
+
+// gaps reports which of the numbers from 0 are missing, as ranges, where name gives the name of a number.
+func (l *loader) gaps(numbers []number, name func(int) string) {
+	next := 0
+	for _, there := range numbers {
+		switch there.n - next {
+		case 0:
+		case 1:
+			l.addf(name(next), "is missing, but there is %s: numbers begin at 0 and have no gaps", name(there.n))
+		default:
+			l.addf(name(next), "and all up to %s are missing, but there is %s: numbers begin at 0 and have no gaps", name(there.n-1), name(there.n))
+		}
+		next = there.n + 1
+	}
+}
+
+// singles reads RELAYER_PRIVATE_KEY_0 and so on.
+func (l *loader) singles(numbers []number) []found {
+	variable := func(n int) string { return VarKeyPrefix + strconv.Itoa(n) }
+	l.gaps(numbers, variable)
+	if !l.few(variable(0), len(numbers)) {
+		return nil
+	}
+	var list []found
+	for _, n := range numbers {
+		text, where, ok := l.value(variable(n.n), maxKeyBytes)
+		if !ok {
+			continue
+		}
+		if key, ok := parseKey(text); ok {
+			list = append(list, found{where: where, key: key})
+		} else {
+			l.addf(where, "%v", ErrMalformed)
+		}
+		clear(text)
+	}
+	return list
+}
+
+// few wants at most MaxKeys, before any is read.
+func (l *loader) few(where string, n int) bool {
+	if n > MaxKeys {
+		l.addf(where, "and the others are %d keys: more than %d", n, MaxKeys)
+	}
+	return n <= MaxKeys
+}
+
+// signers makes them, and says which keys are there twice; first is where each was found.
+func (l *loader) signers(keys []found) (list []Signer, first map[common.Address]string) {
+	first = make(map[common.Address]string, len(keys))
+	for _, k := range keys {
+		s, err := NewLocal(k.key)
+		if err != nil {
+			l.addf(k.where, "%v", err)
+			continue
+		}
+		if other, ok := first[s.Address()]; ok {
+			l.addf(k.where, "is the same key as %s (address %s)", other, s.Address())
+			continue
+		}
+		first[s.Address()] = k.where
+		list = append(list, s)
+	}
+	return list, first
+}
+
+// allow compares with the allow-list. One that is wrong itself says nothing about keys.
+func (l *loader) allow(signers []Signer, first map[common.Address]string) {
+	text := l.environ[VarAllowed]
+	if text == "" {
+		return
+	}
+	allowed := make(map[common.Address]bool)
+	wrong := false
+	words := strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ' ' || r == '\t' || r == '\n' || r == '\r' })
+	for i, word := range words {
+		address, what := parseAddress(word)
+		if what != "" {
+			l.addf(fmt.Sprintf("%s[%d]", VarAllowed, i), "%s", what)
+			wrong = true
+		}
+		allowed[address] = false
+	}
+	if len(words) == 0 {
+		l.addf(VarAllowed, "holds no address")
+		wrong = true
+	}
+	if wrong {
+		return
+	}
+	for _, s := range signers {
+		if _, ok := allowed[s.Address()]; !ok {
+			l.addf(first[s.Address()], "its address %s is not in %s", s.Address(), VarAllowed)
+		}
+		allowed[s.Address()] = true
+	}
+	for _, address := range slices.SortedFunc(maps.Keys(allowed), compareAddresses) {
+		if !allowed[address] && !slices.Contains(l.elsewhere, address) && len(l.problems) == 0 {
+			l.log.Warn("an allowed address has no key", "address", address.Hex(), "variable", VarAllowed)
+		}
+	}
+}

@@ -1,0 +1,345 @@
+package store
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math/big"
+	"slices"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+)
+
+// AllocationLimits are what nonces are given out under.
+type AllocationLimits struct {
+	// Held are the keys that this process signs with: no other key gets anything from it.
+	Held []common.Address
+	// Cap is how many transactions a key may have pending, 1 or more.
+	Cap int
+	// Queue is how many may wait where no key has room, 0 or more.
+	Queue int
+}
+
+// NewTransaction is a transaction to be accepted.
+type NewTransaction struct {
+	ID     uuid.UUID      // version 7
+	Target string         // what it was posted to
+	Key    common.Address // the only key that may send it; zero: any
+	Caller string
+	Kind   relayer.Kind
+	relayer.Request
+	// Reserve is what its gas may cost by today's fees, wei. Nil: unknown; then neither budgets nor balances hold it up.
+	Reserve *big.Int
+
+	IdempotencyKey string // "" for none; scoped by pool and caller
+	BodyHash       [32]byte
+}
+
+// AcceptResult is what became of a draft: one of the two is nil.
+type AcceptResult struct {
+	Tx *relayer.Transaction
+	// Replayed: Tx is not new; an earlier request had the same idempotency key.
+	Replayed bool
+	// Err is relayer's: ErrDisabled, ErrPaused, ErrUnavailable, ErrKeyReused, ErrForgotten, ErrNotFound, a *LimitError or a *FundsError. Nothing was stored.
+	Err error
+}
+
+// queueRetry is what callers are told when the queue is full.
+const queueRetry = time.Second
+
+// Accept stores drafts durably, all in one database transaction, in the order in which they are given. Each gets a key
+// and a nonce where a key has room and nobody waits who could have it, else a place in the queue, else a
+// [relayer.LimitError]. The verdicts stand in the order of the drafts.
+//
+// An error means that nothing was stored, but one that wraps [relayer.ErrUnknown]: the connection broke at the wrong
+// moment, and also afterwards nobody could be asked.
+func (l *Store) Accept(ctx context.Context, terms AllocationLimits, drafts []*NewTransaction) ([]AcceptResult, error) {
+	return l.AcceptNotify(ctx, terms, drafts, nil)
+}
+
+// AcceptNotify is Accept, and calls unlocked, if that is not nil, when it has ended the keys' locks and waits for the disk, or has lost
+// the answer to its commit. It does not call it where nothing was stored. The next call should begin then, because two that wait for
+// the locks in the server take longer than one after the other.
+func (l *Store) AcceptNotify(ctx context.Context, terms AllocationLimits, drafts []*NewTransaction, unlocked func()) ([]AcceptResult, error) {
+	a := &acceptBatch{store: l, terms: terms, drafts: drafts, verdicts: make([]AcceptResult, len(drafts))}
+	err := l.transaction(ctx, a.lock, a.write, unlocked)
+	if errors.Is(err, relayer.ErrUnknown) {
+		err = a.resolve(ctx, err)
+	}
+	if err == nil {
+		l.metrics.statuses.WithLabelValues(string(relayer.Allocated)).Add(float64(len(a.rows)))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("accept %d transactions: %w", len(drafts), err)
+	}
+	a.replay(ctx)
+	return a.verdicts, nil
+}
+
+// acceptBatch is one call of Accept.
+type acceptBatch struct {
+	store    *Store
+	terms    AllocationLimits
+	drafts   []*NewTransaction
+	verdicts []AcceptResult
+
+	allocation keyAllocation // and its till
+	repeated   map[int]bool  // drafts whose idempotency key was there before
+	rows       []*relayer.Transaction
+}
+
+// lock is the first round trip.
+func (a *acceptBatch) lock(b *pgx.Batch) error {
+	a.repeated = map[int]bool{}
+	a.queueKeys(b)
+	a.allocation.lock(b, a.store, a.terms)
+	a.allocation.readQueue(b, a.store)
+	if a.store.Budgets.any() {
+		var accounts []account
+		for _, d := range a.drafts {
+			accounts = append(accounts, account{scopeCaller, d.Caller}, account{scopeTrader, d.Metadata.Trader})
+		}
+		a.allocation.lockBudgets(b, a.store, a.terms, accounts...)
+	}
+	return nil
+}
+
+// queueKeys inserts the idempotency keys. A key that another transaction has inserted makes it wait for that transaction's end.
+func (a *acceptBatch) queueKeys(b *pgx.Batch) {
+	var order []int
+	for i, d := range a.drafts {
+		if d.IdempotencyKey != "" {
+			order = append(order, i)
+			a.repeated[i] = true
+		}
+	}
+	if len(order) == 0 {
+		return
+	}
+	// Sorted, so that two batches with the same keys do not wait for each other.
+	slices.SortStableFunc(order, func(i, j int) int {
+		x, y := a.drafts[i], a.drafts[j]
+		return cmp.Or(cmp.Compare(x.Caller, y.Caller), cmp.Compare(x.IdempotencyKey, y.IdempotencyKey))
+	})
+	var callers, keys []string
+	var hashes [][]byte
+	var ids [][16]byte // the driver is slow with types of one's own
+	byID := map[uuid.UUID]int{}
+	for _, i := range order {
+		d := a.drafts[i]
+		callers, keys = append(callers, d.Caller), append(keys, d.IdempotencyKey)
+		hashes, ids = append(hashes, d.BodyHash[:]), append(ids, d.ID)
+		byID[d.ID] = i
+	}
+	b.Queue(`INSERT INTO relayer_idempotency (chain_id, pool_id, caller, key, body_hash, tx_id)
+		SELECT $1, $2, caller, key, hash, id FROM unnest($3::text[], $4::text[], $5::bytea[], $6::uuid[]) AS d (caller, key, hash, id)
+		ON CONFLICT DO NOTHING RETURNING tx_id`,
+		a.store.ChainID, a.store.Pool, callers, keys, hashes, ids).Query(func(rows pgx.Rows) error {
+		written, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
+		for _, id := range written {
+			delete(a.repeated, byID[id])
+		}
+		return err
+	})
+}
+
+// write is the second round trip: it decides, and writes down what it has decided.
+func (a *acceptBatch) write(b *pgx.Batch) error {
+	var callers, keys []string // of those that are refused
+	for i, d := range a.drafts {
+		if a.repeated[i] {
+			continue
+		}
+		seat, err := a.allocate(d)
+		if err != nil {
+			a.verdicts[i].Err = err
+			if d.IdempotencyKey != "" {
+				callers, keys = append(callers, d.Caller), append(keys, d.IdempotencyKey)
+			}
+			continue
+		}
+		tx := a.store.transactionOf(d, a.allocation.now)
+		if seat != nil {
+			tx.From, tx.Nonce = seat.address, new(a.allocation.assignNonce(seat, tx.Value, tx.Reserve))
+		}
+		a.verdicts[i].Tx = tx
+		a.rows = append(a.rows, tx)
+	}
+	if len(keys) > 0 { // theirs alone: this transaction wrote them
+		b.Queue(`DELETE FROM relayer_idempotency i USING unnest($3::text[], $4::text[]) AS r (caller, key)
+			WHERE (i.chain_id, i.pool_id, i.caller, i.key) = ($1, $2, r.caller, r.key)`, a.store.ChainID, a.store.Pool, callers, keys)
+	}
+	a.store.insert(b, a.rows, a.allocation.budgets.today())
+	a.allocation.store(b, a.store)
+	return nil
+}
+
+// allocate finds a draft's place, if it is within the budgets, and takes from those of its caller and trader.
+func (a *acceptBatch) allocate(d *NewTransaction) (*lockedKey, error) {
+	till, accounts := &a.allocation.budgets, []account{{scopeCaller, d.Caller}, {scopeTrader, d.Metadata.Trader}}
+	for _, account := range accounts {
+		if !till.fits(account, d.Reserve) {
+			return nil, till.refusal(account.scope)
+		}
+	}
+	seat, err := a.allocation.findKey(d.Target, d.Key, d.Value, d.Reserve)
+	if err != nil {
+		return nil, err
+	}
+	for _, account := range accounts {
+		till.take(account, d.Reserve)
+	}
+	return seat, nil
+}
+
+// transactionOf is a new row. now is the database's, with whose clock rows are compared later: this process's may be wrong.
+func (l *Store) transactionOf(d *NewTransaction, now time.Time) *relayer.Transaction {
+	now = now.UTC()
+	return &relayer.Transaction{
+		ID: d.ID, ChainID: l.ChainID, Pool: l.Pool, Target: d.Target, Caller: d.Caller, Kind: d.Kind, Request: d.Request, Reserve: d.Reserve,
+		Status: relayer.Allocated, Intent: relayer.IntentSend, Revision: 1, CreatedAt: now, UpdatedAt: now,
+	}
+}
+
+// insert queues new rows; day is that of the budgets they take part in, nil for none.
+func (l *Store) insert(b *pgx.Batch, txs []*relayer.Transaction, day *time.Time) {
+	if len(txs) == 0 {
+		return
+	}
+	n := len(txs)
+	ids, targets, callers, kinds := make([][16]byte, n), make([]string, n), make([]string, n), make([]string, n)
+	addresses, nonces := make([]*string, n), make([]*int64, n)
+	tos, values, datas, limits := make([]*string, n), make([]string, n), make([][]byte, n), make([]int64, n)
+	speeds, prices, fees, tips := make([]string, n), make([]*string, n), make([]*string, n), make([]*string, n)
+	untils, created := make([]*time.Time, n), make([]time.Time, n)
+	methods, books, traders := make([]string, n), make([]string, n), make([]string, n)
+	requests, traces := make([]string, n), make([]string, n)
+	intents, reserves := make([]string, n), make([]*string, n)
+	for i, t := range txs {
+		ids[i], targets[i], callers[i], kinds[i] = t.ID, t.Target, t.Caller, string(t.Kind)
+		if t.Nonce != nil {
+			addresses[i], nonces[i] = new(hexAddress(t.From)), new(int64(*t.Nonce))
+		}
+		if t.To != nil {
+			tos[i] = new(hexAddress(*t.To))
+		}
+		values[i], datas[i], limits[i] = "0", t.Data, int64(t.GasLimit)
+		if t.Value != nil {
+			values[i] = t.Value.String()
+		}
+		if datas[i] == nil {
+			datas[i] = []byte{}
+		}
+		speeds[i], prices[i], fees[i], tips[i] = string(t.Speed), decimal(t.GasPrice), decimal(t.MaxFee), decimal(t.MaxPriorityFee)
+		untils[i], created[i] = timeOrNil(t.ValidUntil), t.CreatedAt
+		m := &t.Metadata
+		methods[i], books[i], traders[i], requests[i], traces[i] = m.Method, m.Orderbook, m.Trader, m.RequestID, m.TraceID
+		intents[i], reserves[i] = string(t.Intent), decimal(t.Reserve)
+	}
+	b.Queue(`INSERT INTO relayer_txs (chain_id, pool_id, status, id, target, caller, kind, relayer_address, nonce,
+			to_address, value_wei, data, gas_limit, speed, gas_price, max_fee, max_priority, valid_until,
+			method, orderbook, trader, request_id, trace_id, created_at, updated_at, intent, reserve_wei,
+			budget_day, key_budget_day, era)
+		SELECT $1, $2, 'allocated', id, target, caller, kind, address, nonce, recipient, value::numeric, data, gas_limit, speed,
+			price::numeric, fee::numeric, tip::numeric, until, method, orderbook, trader, request, trace, created, created, intent, reserve::numeric,
+			CASE WHEN reserve IS NOT NULL THEN $26::date END, CASE WHEN reserve IS NOT NULL AND nonce IS NOT NULL THEN $26::date END, `+generationSQL("$1")+`
+		FROM unnest($3::uuid[], $4::text[], $5::text[], $6::text[], $7::text[], $8::bigint[], $9::text[], $10::text[],
+			$11::bytea[], $12::bigint[], $13::text[], $14::text[], $15::text[], $16::text[], $17::timestamptz[],
+			$18::text[], $19::text[], $20::text[], $21::text[], $22::text[], $23::timestamptz[], $24::text[], $25::text[])
+			AS t (id, target, caller, kind, address, nonce, recipient, value, data, gas_limit, speed, price, fee, tip, until,
+				method, orderbook, trader, request, trace, created, intent, reserve)`,
+		l.ChainID, l.Pool, ids, targets, callers, kinds, addresses, nonces, tos, values, datas, limits, speeds, prices,
+		fees, tips, untils, methods, books, traders, requests, traces, created, intents, reserves, day)
+}
+
+// resolve finds out what became of a commit whose answer was lost. The locks that it took are taken again: the
+// server gives them only after it has finished the first. A commit of its own makes the rows found durable.
+func (a *acceptBatch) resolve(ctx context.Context, lost error) error {
+	ids := make([][16]byte, len(a.rows))
+	for i, tx := range a.rows {
+		ids[i] = tx.ID
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), resolveLimit)
+	defer cancel()
+	for {
+		var found int
+		batch := new(pgx.Batch)
+		batch.Queue(`SELECT FROM relayer_keys WHERE chain_id = $1 AND pool_id = $2 AND address = ANY($3) ORDER BY address FOR UPDATE`,
+			a.store.ChainID, a.store.Pool, hexAddresses(a.terms.Held))
+		batch.Queue(`SELECT count(*) FROM relayer_txs WHERE id = ANY($1)`, ids).QueryRow(func(row pgx.Row) error { return row.Scan(&found) })
+		batch.Queue(waitForDisk)
+		err := a.store.db.SendBatch(ctx, batch).Close()
+		switch {
+		case err == nil && found == len(ids):
+			return nil
+		case err == nil:
+			return errNotCommitted
+		}
+		select {
+		case <-ctx.Done():
+			return errors.Join(lost, err)
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+var errNotCommitted = fmt.Errorf("%w: the connection to the database broke, or its server crashed, before the commit was on its disk", relayer.ErrUnavailable)
+
+// replay answers drafts whose idempotency key was there before. The outcome of the others is certain by now, whatever
+// fails here: a caller without an answer asks again.
+func (a *acceptBatch) replay(ctx context.Context) {
+	type question struct {
+		caller, key string
+		hash        [32]byte
+	}
+	answers := map[question]AcceptResult{} // many may ask the same
+	for i, d := range a.drafts {
+		if !a.repeated[i] {
+			continue
+		}
+		q := question{d.Caller, d.IdempotencyKey, d.BodyHash}
+		v, ok := answers[q]
+		if !ok {
+			v.Tx, v.Err = a.store.Replay(ctx, d.Caller, d.IdempotencyKey, d.BodyHash)
+			switch {
+			case errors.Is(v.Err, relayer.ErrKeyReused), errors.Is(v.Err, relayer.ErrForgotten):
+			case v.Err != nil:
+				v.Err = fmt.Errorf("%w: %w", relayer.ErrUnknown, v.Err)
+			case v.Tx == nil:
+				v.Err = fmt.Errorf("%w: the first request with this idempotency key was refused meanwhile", relayer.ErrUnavailable)
+			default:
+				v.Replayed = true
+			}
+			answers[q] = v
+		}
+		a.verdicts[i] = v
+	}
+}
+
+// Replay returns what an idempotency key stands for: nil when it is new, [relayer.ErrKeyReused] when it came with another body,
+// [relayer.ErrForgotten] when its transaction has been purged.
+func (l *Store) Replay(ctx context.Context, caller, key string, bodyHash [32]byte) (*relayer.Transaction, error) {
+	var hash []byte
+	var id uuid.UUID
+	err := l.db.QueryRow(ctx, `SELECT body_hash, tx_id FROM relayer_idempotency
+		WHERE chain_id = $1 AND pool_id = $2 AND caller = $3 AND key = $4`, l.ChainID, l.Pool, caller, key).Scan(&hash, &id)
+	switch {
+	case err == pgx.ErrNoRows: //nolint:errorlint // pgx returns it bare
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("look an idempotency key up: %w", err)
+	case !slices.Equal(hash, bodyHash[:]):
+		return nil, relayer.ErrKeyReused
+	}
+	tx, err := l.Transaction(ctx, id)
+	if errors.Is(err, relayer.ErrNotFound) {
+		return nil, relayer.ErrForgotten
+	}
+	return tx, err
+}

@@ -1,0 +1,196 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+)
+
+// StoreAttempts writes signed bytes down, and reports for each whether it was: not if the transaction has an
+// attempt with that number already, from somebody else, nor if it does not have that nonce any more, or is final. Only what was stored may be broadcasted, and counts as possibly
+// sent from here on. An unknown outcome counts as not stored: the bytes are found by Unsent. The second and later bytes of a
+// transaction make its status unknown until there is a word about them: what nodes said of earlier ones does not count any more.
+func (l *Store) StoreAttempts(ctx context.Context, attempts []*relayer.Attempt) (stored []bool, err error) {
+	return l.storeAttempts(ctx, l.db, attempts)
+}
+
+// querier is the database, or a transaction.
+type querier interface {
+	Query(ctx context.Context, query string, args ...any) (pgx.Rows, error)
+}
+
+func (l *Store) storeAttempts(ctx context.Context, db querier, attempts []*relayer.Attempt) (stored []bool, err error) {
+	n := len(attempts)
+	ids, numbers, addresses, nonces := make([][16]byte, n), make([]int32, n), make([]string, n), make([]int64, n)
+	purposes, hashes, raws := make([]string, n), make([]string, n), make([][]byte, n)
+	fees, tips := make([]string, n), make([]*string, n)
+	for i, a := range attempts {
+		ids[i], numbers[i], addresses[i], nonces[i] = a.TxID, int32(a.Number), hexAddress(a.From), int64(a.Nonce)
+		purposes[i], hashes[i], raws[i] = string(a.Purpose), a.Hash.Hex(), a.Raw
+		fees[i], tips[i] = a.MaxFee.String(), decimal(a.MaxPriorityFee)
+	}
+	// The rows are locked: one that loses its nonce at this moment, or its chain, would have bytes that nobody may broadcast any more.
+	// Nobody is told that a status is unknown now: it is told with the first word about the bytes. Their number keeps late words about
+	// earlier ones out.
+	rows, err := db.Query(ctx, `WITH held AS MATERIALIZED (
+			SELECT id, relayer_address, nonce FROM relayer_txs WHERE id = ANY($2) AND open ORDER BY relayer_address, nonce FOR UPDATE
+		), stored AS (
+		INSERT INTO relayer_attempts
+			(chain_id, tx_id, attempt, address, nonce, purpose, tx_hash, raw, max_fee, max_priority)
+		SELECT $1, a.id, number, address, a.nonce, purpose, hash, raw, fee::numeric, tip::numeric
+		FROM unnest($2::uuid[], $3::int[], $4::text[], $5::bigint[], $6::text[], $7::text[], $8::bytea[], $9::text[], $10::text[])
+			AS a (id, number, address, nonce, purpose, hash, raw, fee, tip)
+		JOIN held ON (held.id, held.relayer_address, held.nonce) = (a.id, a.address, a.nonce)
+		ON CONFLICT DO NOTHING RETURNING tx_id, attempt, tx_hash
+		), unsent AS (
+			UPDATE relayer_txs t SET status = CASE WHEN t.status = 'broadcasted' THEN 'unknown' ELSE t.status END, status_reason = '',
+				attempts = s.attempt, updated_at = now()
+			FROM stored s WHERE s.attempt > 1 AND t.id = s.tx_id AND t.status <> 'mined'
+		) SELECT tx_hash FROM stored`,
+		l.ChainID, ids, numbers, addresses, nonces, purposes, hashes, raws, fees, tips)
+	if err != nil {
+		return nil, fmt.Errorf("store %d attempts: %w", n, err)
+	}
+	won := make(map[string]bool, n)
+	var hash string
+	if _, err := pgx.ForEachRow(rows, []any{&hash}, func() error { won[hash] = true; return nil }); err != nil {
+		return nil, fmt.Errorf("store %d attempts: %w", n, err)
+	}
+	stored = make([]bool, n)
+	for i, hash := range hashes {
+		stored[i] = won[hash]
+	}
+	return stored, nil
+}
+
+// Broadcast is what nodes said to an attempt.
+type Broadcast struct {
+	TxID   uuid.UUID
+	Number int
+	From   common.Address
+	Nonce  uint64
+	Hash   common.Hash
+	// Status is relayer.Broadcasted, relayer.Unknown, or relayer.Allocated where no node took it.
+	Status relayer.Status
+	Error  string // of the nodes; "" for none
+	// Pause is how long the attempt is not sent again: doubled for each send before it, up to MaxPause. An attempt that is
+	// accepted before its last pause is over has the first pause again. Zero for an attempt that was accepted at its first
+	// send, whose row stays unchanged.
+	Pause, MaxPause time.Duration
+}
+
+// RecordBroadcasts stores the results of broadcasts. It leaves rows that are mined or final meanwhile, and rows
+// with another nonce: a late result about bytes that no longer count would make them look sent.
+func (l *Store) RecordBroadcasts(ctx context.Context, broadcasts []Broadcast) error {
+	n := len(broadcasts)
+	ids, numbers, hashes := make([][16]byte, n), make([]int32, n), make([]string, n)
+	statuses, errs := make([]string, n), make([]string, n)
+	addresses, nonces := make([]string, n), make([]int64, n)
+	var paused pauses
+	for i, b := range broadcasts {
+		addresses[i], nonces[i] = hexAddress(b.From), int64(b.Nonce)
+		ids[i], numbers[i], hashes[i], statuses[i], errs[i] = b.TxID, int32(b.Number), b.Hash.Hex(), string(b.Status), b.Error
+		paused.add(b)
+	}
+	batch, counts := relaxed(), statusCounts{}
+	// A bump changes the hash and not the status; whoever follows the hash wants to hear of it as well.
+	batch.Queue(`WITH held AS MATERIALIZED (
+		SELECT id FROM relayer_txs WHERE id = ANY($2) AND open AND status IN ('allocated', 'broadcasted', 'unknown') ORDER BY relayer_address, nonce FOR UPDATE
+	), changed AS (
+		UPDATE relayer_txs t SET status = v.status, status_reason = v.error, tx_hash = v.hash, attempts = v.number,
+			sent_at = CASE WHEN v.status = 'allocated' THEN t.sent_at ELSE coalesce(t.sent_at, now()) END,
+			revision = revision + 1, updated_at = now()
+		FROM unnest($2::uuid[], $3::int[], $4::text[], $5::text[], $6::text[], $7::text[], $8::bigint[])
+			AS v (id, number, hash, status, error, address, nonce) JOIN held ON held.id = v.id
+		WHERE t.id = held.id AND t.relayer_address = v.address AND t.nonce = v.nonce AND t.open AND t.status IN ('allocated', 'broadcasted', 'unknown') AND v.number >= t.attempts
+			AND (t.status, t.status_reason, t.attempts) IS DISTINCT FROM (v.status, v.error, v.number)
+			AND NOT (t.status = 'broadcasted' AND v.status <> 'broadcasted' AND t.attempts = v.number)
+		RETURNING t.*)`+enqueueDeliveriesSQL+statusCountsSQL, l.targets(), ids, numbers, hashes, statuses, errs, addresses, nonces).Query(counts.read)
+	paused.queue(batch)
+	if err := l.db.SendBatch(ctx, batch).Close(); err != nil {
+		return fmt.Errorf("record %d broadcasts: %w", n, err)
+	}
+	l.notifyDeliveries()
+	l.recordStatusCounts(counts)
+	return nil
+}
+
+// pauses are the attempts that are not to be sent again for a while.
+type pauses struct {
+	ids         [][16]byte
+	numbers     []int32
+	errs        []string
+	first, most []int64 // milliseconds: the first pause and the longest
+}
+
+func (p *pauses) add(b Broadcast) {
+	if b.Pause == 0 && b.Error == "" {
+		return
+	}
+	p.ids, p.numbers, p.errs = append(p.ids, b.TxID), append(p.numbers, int32(b.Number)), append(p.errs, b.Error)
+	p.first, p.most = append(p.first, b.Pause.Milliseconds()), append(p.most, b.MaxPause.Milliseconds())
+}
+
+// queue adds the update. A pause that ended long ago does not count, because it was for another reason. Nor does one during which
+// a node accepted the attempt: the tracker sends so early after a lower nonce was mined, which made room in the node's pool.
+func (p *pauses) queue(b *pgx.Batch) {
+	if len(p.ids) == 0 {
+		return
+	}
+	const over = `a.next_send_at < now() - 2 * v.most OR a.next_send_at > now() AND v.error = ''`
+	b.Queue(`UPDATE relayer_attempts a SET last_error = v.error,
+			resends = CASE WHEN `+over+` THEN 1 ELSE a.resends + 1 END,
+			next_send_at = now() + least(v.most, v.first * power(2, CASE WHEN `+over+` THEN 0 ELSE least(a.resends, 30) END))
+		FROM (SELECT id, number, error, first * interval '1 millisecond' AS first, most * interval '1 millisecond' AS most
+			FROM unnest($1::uuid[], $2::int[], $3::text[], $4::bigint[], $5::bigint[]) AS u (id, number, error, first, most)) AS v
+		WHERE a.tx_id = v.id AND a.attempt = v.number`, p.ids, p.numbers, p.errs, p.first, p.most)
+}
+
+// Attempts are all that was signed for a transaction, the first one first.
+func (l *Store) Attempts(ctx context.Context, id uuid.UUID) ([]*relayer.Attempt, error) {
+	return l.listAttempts(ctx, "read attempts", selectAttempts+` WHERE tx_id = $1 ORDER BY attempt`, id)
+}
+
+func (l *Store) listAttempts(ctx context.Context, doing, query string, args ...any) ([]*relayer.Attempt, error) {
+	rows, err := l.db.Query(ctx, query, args...)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", doing, err)
+	}
+	attempts, err := pgx.CollectRows(rows, scanAttempt)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", doing, err)
+	}
+	return attempts, nil
+}
+
+// HasHash reports whether a hash was signed for another transaction than the given one, on the chain as it is now.
+func (l *Store) HasHash(ctx context.Context, hash common.Hash, except uuid.UUID) (has bool, err error) {
+	err = l.db.QueryRow(ctx, `SELECT EXISTS (SELECT FROM relayer_attempts a JOIN relayer_txs t ON t.id = a.tx_id
+		WHERE a.tx_hash = $2 AND a.tx_id <> $3 AND a.chain_id = $1 AND t.era = `+generationSQL("$1")+`)`, l.ChainID, hash.Hex(), except).Scan(&has)
+	if err != nil {
+		return false, fmt.Errorf("look for another transaction with hash %s: %w", hash, err)
+	}
+	return has, nil
+}
+
+const selectAttempts = `SELECT a.tx_id, a.attempt, a.address, a.nonce, a.purpose, a.tx_hash, a.raw, a.max_fee::text,
+	a.max_priority::text, a.created_at, a.last_error, coalesce(a.next_send_at > now(), false) AS paused FROM relayer_attempts a`
+
+func scanAttempt(row pgx.CollectableRow) (*relayer.Attempt, error) {
+	a := new(relayer.Attempt)
+	var address, hash string
+	var fee, tip *string
+	err := row.Scan(&a.TxID, &a.Number, &address, &a.Nonce, &a.Purpose, &hash, &a.Raw, &fee, &tip, &a.CreatedAt, &a.LastError, &a.Paused)
+	if err != nil {
+		return nil, err
+	}
+	a.From, a.Hash = common.HexToAddress(address), common.HexToHash(hash)
+	a.MaxFee, a.MaxPriorityFee = parseDecimal(fee), parseDecimal(tip)
+	return a, nil
+}

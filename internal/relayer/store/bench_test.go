@@ -1,0 +1,89 @@
+package store
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+	testpostgres "github.com/rollcall-dev/rollcall/internal/testutil/postgres"
+)
+
+// BenchmarkAccept is what accepting and storing one transaction costs in groups, everything durable, without signing.
+func BenchmarkAccept(b *testing.B) {
+	for _, group := range []int{1, 64, 512} {
+		b.Run(fmt.Sprintf("group=%d", group), func(b *testing.B) {
+			server := testpostgres.Own(b)
+			migrate(b, server.URL())
+			l, terms := open(b, server.Pool(b), 16)
+			terms.Cap = 1 << 30
+			for b.Loop() {
+				txs := accept(b, l, terms, drafts(l, group)...)
+				broadcast(b, l, txs...)
+			}
+			require.NoError(b, b.Context().Err())
+			b.ReportMetric(float64(b.N*group)/b.Elapsed().Seconds(), "tx/s")
+		})
+	}
+}
+
+// BenchmarkAcceptQueued is what it costs to accept into a queue that others wait in already, in groups.
+func BenchmarkAcceptQueued(b *testing.B) {
+	for _, waiting := range []int{0, 1000, 100_000} {
+		b.Run(fmt.Sprintf("waiting=%d", waiting), func(b *testing.B) {
+			server := testpostgres.Own(b)
+			migrate(b, server.URL())
+			l, terms := open(b, server.Pool(b), 16)
+			terms.Cap, terms.Queue = 1, 1<<30
+			accept(b, l, terms, drafts(l, 16)...)
+			for left := waiting; left > 0; left -= 1000 {
+				accept(b, l, terms, drafts(l, 1000)...)
+			}
+			_, err := l.db.Exec(b.Context(), `VACUUM ANALYZE relayer_txs`)
+			require.NoError(b, err)
+			const group = 64
+			for b.Loop() {
+				accept(b, l, terms, drafts(l, group)...)
+			}
+			b.ReportMetric(float64(b.N*group)/b.Elapsed().Seconds(), "tx/s")
+		})
+	}
+}
+
+// BenchmarkLifecycle is a group's way from acceptance to confirmation. It reports how often Postgres waited for the disk.
+func BenchmarkLifecycle(b *testing.B) {
+	server := testpostgres.Own(b)
+	migrate(b, server.URL())
+	l, terms := open(b, server.Pool(b), 16)
+	terms.Cap = 1 << 30
+	syncs := func() (n int) {
+		l.db.Reset() // a session reports its counts when it ends
+		for {
+			var others int
+			require.NoError(b, l.db.QueryRow(b.Context(), `SELECT count(*) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'`).Scan(&others))
+			if others == 0 {
+				break
+			}
+		}
+		require.NoError(b, l.db.QueryRow(b.Context(), `SELECT wal_sync FROM pg_stat_wal`).Scan(&n))
+		return n
+	}
+	const group = 50
+	before, block := syncs(), uint64(0)
+	for b.Loop() {
+		txs := accept(b, l, terms, drafts(l, group)...)
+		broadcast(b, l, txs...)
+		var found []Mined
+		for _, tx := range txs {
+			found = append(found, mined(tx, 1, relayer.PurposeSend, block))
+		}
+		require.NoError(b, l.RecordMined(b.Context(), found))
+		n, err := l.Confirm(b.Context(), []Block{{block, blockHash(block)}})
+		require.NoError(b, err)
+		require.Equal(b, group, n)
+		block++
+	}
+	b.ReportMetric(float64(syncs()-before)/float64(b.N), "fsyncs/group")
+	b.ReportMetric(float64(b.N*group)/b.Elapsed().Seconds(), "tx/s")
+}

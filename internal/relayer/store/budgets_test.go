@@ -1,0 +1,284 @@
+package store
+
+import (
+	"math/big"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+)
+
+// costly is a draft whose gas may cost so much, of a caller and a trader.
+func costly(l *Store, wei int64, caller, trader string) *NewTransaction {
+	d := draft(l)
+	d.Reserve, d.Caller, d.Metadata.Trader = big.NewInt(wei), caller, trader
+	return d
+}
+
+func spent(t testing.TB, l *Store, s scope, subject string) int64 {
+	t.Helper()
+	var wei int64
+	require.NoError(t, l.db.QueryRow(t.Context(), `SELECT coalesce(sum(spent_wei), 0)::bigint FROM relayer_budgets WHERE scope = $1 AND subject = $2`,
+		string(s), subject).Scan(&wei))
+	return wei
+}
+
+// verdict is what becomes of one draft.
+func verdict(t testing.TB, l *Store, terms AllocationLimits, d *NewTransaction) AcceptResult {
+	t.Helper()
+	verdicts, err := l.Accept(t.Context(), terms, []*NewTransaction{d})
+	require.NoError(t, err)
+	return verdicts[0]
+}
+
+func requireLimit(t testing.TB, err error, text string) {
+	t.Helper()
+	var limit *relayer.LimitError
+	require.ErrorAs(t, err, &limit)
+	require.Contains(t, limit.Limit, text)
+	now := time.Now().UTC()
+	midnight := now.Truncate(24*time.Hour).AddDate(0, 0, 1)
+	require.InDelta(t, midnight.Sub(now).Seconds(), limit.After.Seconds(), 5)
+}
+
+func TestBudgetsOfCallersAndTradersHoldUpOnlyThem(t *testing.T) {
+	t.Parallel()
+	l, terms := setup(t, 2)
+	l.Budgets = Budgets{Caller: big.NewInt(100), Trader: big.NewInt(60)}
+	accept(t, l, terms, costly(l, 60, "a", "x"))
+	requireLimit(t, verdict(t, l, terms, costly(l, 41, "a", "y")).Err, "API key")
+	requireLimit(t, verdict(t, l, terms, costly(l, 1, "b", "x")).Err, "trader")
+	accept(t, l, terms, costly(l, 40, "a", "y"), costly(l, 60, "b", "z"), costly(l, 40, "b", ""))
+	require.EqualValues(t, 100, spent(t, l, scopeCaller, "a"), "what was refused has reserved nothing")
+	require.EqualValues(t, 100, spent(t, l, scopeCaller, "b"))
+	require.EqualValues(t, 60, spent(t, l, scopeTrader, "x"))
+	require.EqualValues(t, 40, spent(t, l, scopeTrader, "y"))
+	require.EqualValues(t, 0, spent(t, l, scopeTrader, ""), "nobody is no trader")
+
+	// Within one group the first ones get it.
+	verdicts, err := l.Accept(t.Context(), terms, []*NewTransaction{costly(l, 70, "c", ""), costly(l, 70, "c", ""), costly(l, 30, "c", "")})
+	require.NoError(t, err)
+	require.NoError(t, verdicts[0].Err)
+	requireLimit(t, verdicts[1].Err, "API key")
+	require.NoError(t, verdicts[2].Err)
+	require.EqualValues(t, 100, spent(t, l, scopeCaller, "c"))
+}
+
+func TestRepeatedRequestsCostNoBudget(t *testing.T) {
+	t.Parallel()
+	l, terms := setup(t, 1)
+	l.Budgets = Budgets{Caller: big.NewInt(100)}
+	first, refused := costly(l, 80, "a", ""), costly(l, 80, "a", "")
+	first.IdempotencyKey, refused.IdempotencyKey = "1", "2"
+	tx := accept(t, l, terms, first)[0]
+	for range 3 {
+		again := costly(l, 80, "a", "")
+		again.IdempotencyKey = "1"
+		v := verdict(t, l, terms, again)
+		require.NoError(t, v.Err)
+		require.True(t, v.Replayed)
+		require.Equal(t, tx.ID, v.Tx.ID)
+	}
+	require.EqualValues(t, 80, spent(t, l, scopeCaller, "a"))
+	// What was refused has not used its idempotency key up either.
+	requireLimit(t, verdict(t, l, terms, refused).Err, "API key")
+	l.Budgets.Caller = big.NewInt(160)
+	require.False(t, verdict(t, l, terms, refused).Replayed)
+	require.EqualValues(t, 160, spent(t, l, scopeCaller, "a"))
+}
+
+// However many processes accept at once, what they reserve is never more than the budget, and never less than fits.
+func TestBudgetsAreExactUnderConcurrency(t *testing.T) {
+	t.Parallel()
+	l, terms := setup(t, 4)
+	terms.Cap = 1000
+	l.Budgets = Budgets{Caller: big.NewInt(1000), Trader: big.NewInt(400), Key: big.NewInt(300)}
+	var accepted, limited atomic.Int64
+	var all sync.WaitGroup
+	for i := range 8 {
+		// Each a process of its own: with its own keys, so that the keys' locks are not what keeps them apart.
+		process := New(l.db, l.Config)
+		own := terms
+		own.Held = terms.Held[i%2*2 : i%2*2+2]
+		all.Go(func() {
+			for range 20 {
+				verdicts, err := process.Accept(t.Context(), own, []*NewTransaction{costly(process, 7, "a", "x"), costly(process, 7, "a", "y"), costly(process, 7, "a", "z")})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				for _, v := range verdicts {
+					if v.Err == nil {
+						accepted.Add(1)
+					} else {
+						limited.Add(1)
+					}
+				}
+			}
+		})
+	}
+	all.Wait()
+	require.EqualValues(t, 480, accepted.Load()+limited.Load())
+	require.EqualValues(t, 1000/7, accepted.Load())
+	require.EqualValues(t, 1000/7*7, spent(t, l, scopeCaller, "a"))
+	for _, trader := range []string{"x", "y", "z"} {
+		require.LessOrEqual(t, spent(t, l, scopeTrader, trader), int64(400))
+	}
+	var keys int64
+	for _, key := range terms.Held {
+		keys += spent(t, l, scopeKey, hexAddress(key))
+		require.LessOrEqual(t, spent(t, l, scopeKey, hexAddress(key)), int64(300))
+	}
+	require.EqualValues(t, 1000/7*7, keys)
+}
+
+func TestAKeyOverItsBudgetGetsNothingNewAndOthersDo(t *testing.T) {
+	t.Parallel()
+	l, terms := setup(t, 2)
+	l.Budgets = Budgets{Key: big.NewInt(100)}
+	only := costly(l, 90, "a", "")
+	only.Target, only.Key = hexAddress(terms.Held[0]), terms.Held[0]
+	accept(t, l, terms, only)
+	for range 4 {
+		require.Equal(t, terms.Held[1], accept(t, l, terms, costly(l, 20, "a", ""))[0].From)
+	}
+	requireLimit(t, verdict(t, l, terms, costly(l, 21, "a", "")).Err, "every key")
+	require.Equal(t, terms.Held[0], accept(t, l, terms, costly(l, 10, "a", ""))[0].From, "what fits still goes")
+}
+
+// What waits for a key takes from that key's budget when it gets it.
+func TestAQueuedTransactionTakesFromItsKeysBudgetWhenItGetsTheKey(t *testing.T) {
+	t.Parallel()
+	l, terms := setup(t, 1)
+	l.Budgets = Budgets{Key: big.NewInt(100), Caller: big.NewInt(1000)}
+	terms.Cap = 1
+	key := hexAddress(terms.Held[0])
+	txs := accept(t, l, terms, costly(l, 60, "a", ""), costly(l, 30, "a", ""), costly(l, 35, "a", ""))
+	require.EqualValues(t, 60, spent(t, l, scopeKey, key))
+	require.EqualValues(t, 125, spent(t, l, scopeCaller, "a"))
+	terms.Cap = 10
+	seated, err := l.Dispatch(t.Context(), terms, 10)
+	require.NoError(t, err)
+	require.Len(t, seated, 1)
+	require.Equal(t, txs[1].ID, seated[0].ID, "60, 30 and 35 are more than 100")
+	require.EqualValues(t, 90, spent(t, l, scopeKey, key))
+	// It is given back to the key when somebody else's transaction takes the nonce, and not to the caller.
+	broadcast(t, l, seated[0])
+	require.NoError(t, onlyErr(l.RecordNonceConflicts(t.Context(), seated[0].ID, terms.Held[0], 0, *seated[0].Nonce, common.HexToHash("0xf0"), Block{Number: 1})))
+	require.EqualValues(t, 60, spent(t, l, scopeKey, key))
+	require.EqualValues(t, 125, spent(t, l, scopeCaller, "a"))
+}
+
+func TestWhatIsFinalCountsWithWhatItHasCost(t *testing.T) {
+	t.Parallel()
+	l, terms := setup(t, 1)
+	l.Budgets = Budgets{Caller: big.NewInt(1_000_000), Trader: big.NewInt(1_000_000), Key: big.NewInt(1_000_000)}
+	terms.Cap = 1
+	key := hexAddress(terms.Held[0])
+	txs := accept(t, l, terms, costly(l, 500_000, "a", "x"), costly(l, 300_000, "a", "y"))
+	broadcast(t, l, txs[0])
+	require.NoError(t, l.RecordMined(t.Context(), []Mined{mined(txs[0], 1, relayer.PurposeSend, 5)}))
+	require.EqualValues(t, 800_000, spent(t, l, scopeCaller, "a"), "what is mined may be gone again")
+	for range 2 { // repeating it changes nothing
+		_, err := l.Confirm(t.Context(), []Block{{Number: 5, Hash: blockHash(5)}})
+		require.NoError(t, err)
+	}
+	require.EqualValues(t, 300_000+21_000*7, spent(t, l, scopeCaller, "a"))
+	require.EqualValues(t, 21_000*7, spent(t, l, scopeTrader, "x"))
+	require.EqualValues(t, 21_000*7, spent(t, l, scopeKey, key))
+	// What never had a nonce has cost nothing.
+	_, err := l.SetIntent(t.Context(), txs[1].ID, relayer.IntentCancel, "canceled")
+	require.NoError(t, err)
+	require.EqualValues(t, 21_000*7, spent(t, l, scopeCaller, "a"))
+	require.EqualValues(t, 0, spent(t, l, scopeTrader, "y"))
+}
+
+func TestABudgetBeginsAnewEachDay(t *testing.T) {
+	t.Parallel()
+	l, terms := setup(t, 1)
+	l.Budgets = Budgets{Caller: big.NewInt(100)}
+	tx := accept(t, l, terms, costly(l, 100, "a", ""))[0]
+	requireLimit(t, verdict(t, l, terms, costly(l, 1, "a", "")).Err, "API key")
+	// Yesterday is what it was.
+	for _, change := range []string{`UPDATE relayer_budgets SET day = day - 1`, `UPDATE relayer_txs SET budget_day = budget_day - 1`} {
+		_, err := l.db.Exec(t.Context(), change)
+		require.NoError(t, err)
+	}
+	accept(t, l, terms, costly(l, 30, "a", ""))
+	broadcast(t, l, tx)
+	require.NoError(t, l.RecordMined(t.Context(), []Mined{mined(tx, 1, relayer.PurposeSend, 5)}))
+	_, err := l.Confirm(t.Context(), []Block{{Number: 5, Hash: blockHash(5)}})
+	require.NoError(t, err)
+	spending, err := l.BudgetUsage(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, []Usage{{Scope: "caller", Subject: "a", Wei: big.NewInt(30)}}, spending, "what is final settles the day that it was accepted on")
+}
+
+func TestWithoutBudgetsNothingIsWrittenDown(t *testing.T) {
+	t.Parallel()
+	l, terms := setup(t, 1)
+	accept(t, l, terms, costly(l, 100, "a", "x"))
+	var rows int
+	require.NoError(t, l.db.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM relayer_budgets)
+		+ (SELECT count(*) FROM relayer_txs WHERE budget_day IS NOT NULL OR key_budget_day IS NOT NULL)`).Scan(&rows))
+	require.Zero(t, rows)
+}
+
+// What was reserved is given back by whoever ends a transaction: an operator's command, which has no budgets, and a process
+// that was started without them.
+func TestWhatWasReservedIsGivenBackByAnybody(t *testing.T) {
+	t.Parallel()
+	l, terms := setup(t, 1)
+	l.Budgets = Budgets{Caller: big.NewInt(100), Trader: big.NewInt(100), Key: big.NewInt(100)}
+	terms.Cap = 2
+	txs := accept(t, l, terms, costly(l, 10, "a", "x"), costly(l, 10, "a", "x"), costly(l, 10, "a", "x"))
+	accounts := func() []int64 {
+		return []int64{spent(t, l, scopeCaller, "a"), spent(t, l, scopeTrader, "x"), spent(t, l, scopeKey, hexAddress(terms.Held[0]))}
+	}
+	require.Equal(t, []int64{30, 30, 20}, accounts())
+	operator, err := Attach(t.Context(), l.db, 1337, "pool")
+	require.NoError(t, err)
+	_, err = operator.SetIntent(t.Context(), txs[2].ID, relayer.IntentCancel, "an operator")
+	require.NoError(t, err)
+	require.Equal(t, []int64{20, 20, 20}, accounts())
+	require.NoError(t, onlyErr(operator.RecordNonceConflicts(t.Context(), txs[1].ID, terms.Held[0], 0, 1, common.HexToHash("0xf0"), Block{3, blockHash(3)})))
+	require.Equal(t, []int64{20, 20, 10}, accounts())
+	_, err = operator.ResetChain(t.Context(), known(t, l), common.HexToHash("0x02"), Block{Hash: common.HexToHash("0x02")}, nil)
+	require.NoError(t, err)
+	require.Equal(t, []int64{10, 10, 0}, accounts())
+	require.NoError(t, operator.Replace(t.Context(), &Replacement{ID: txs[1].ID, Request: txs[1].Request, Reserve: big.NewInt(4)}))
+	require.Equal(t, []int64{4, 4, 0}, accounts())
+}
+
+// Whoever displaces a transaction waits for the caller's account before it has its key's and the trader's: these come after that
+// everywhere.
+func TestAccountsOfWhatIsDisplacedAreLockedInOrder(t *testing.T) {
+	t.Parallel()
+	l, terms := setup(t, 1)
+	l.Budgets = Budgets{Caller: big.NewInt(100), Trader: big.NewInt(100), Key: big.NewInt(100)}
+	tx := accept(t, l, terms, costly(l, 10, "a", "x"))[0]
+	broadcast(t, l, tx)
+	_, err := l.SetIntent(t.Context(), tx.ID, relayer.IntentCancel, "by a test")
+	require.NoError(t, err)
+	free := 0
+	beside(t, l, func(holder pgx.Tx) {
+		_, err := holder.Exec(t.Context(), `SELECT FROM relayer_budgets WHERE scope = 'caller' FOR UPDATE`)
+		require.NoError(t, err)
+	}, func() error {
+		return onlyErr(l.RecordNonceConflicts(t.Context(), tx.ID, tx.From, 0, *tx.Nonce, common.HexToHash("0xf0"), Block{3, blockHash(3)}))
+	}, func() {
+		require.NoError(t, l.db.QueryRow(t.Context(),
+			`SELECT count(*) FROM (SELECT FROM relayer_budgets WHERE scope <> 'caller' FOR UPDATE SKIP LOCKED) AS free`).Scan(&free))
+	})
+	require.Equal(t, 2, free)
+	require.Equal(t, relayer.Canceled, read(t, l, tx).Status)
+	for scope, subject := range map[scope]string{scopeCaller: "a", scopeTrader: "x", scopeKey: hexAddress(tx.From)} {
+		require.Zero(t, spent(t, l, scope, subject), scope)
+	}
+}

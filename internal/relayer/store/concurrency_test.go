@@ -1,0 +1,251 @@
+package store
+
+import (
+	"testing"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+)
+
+// beside does something while another database transaction has done its work and not committed: that commits once what is done
+// waits for it, or is over, and what is to be seen then was looked at.
+func beside(t *testing.T, l *Store, other func(pgx.Tx), do func() error, look ...func()) {
+	t.Helper()
+	tx, err := l.db.Begin(t.Context())
+	require.NoError(t, err)
+	defer tx.Rollback(t.Context()) //nolint:errcheck // it has committed
+	other(tx)
+	done := make(chan error, 1)
+	go func() { done <- do() }()
+	require.Eventually(t, func() bool {
+		var waits bool
+		err := l.db.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')`).Scan(&waits)
+		require.NoError(t, err)
+		return waits || len(done) > 0
+	}, 20*time.Second, 5*time.Millisecond)
+	for _, f := range look {
+		f()
+	}
+	require.NoError(t, tx.Commit(t.Context()))
+	require.NoError(t, <-done)
+}
+
+// Bytes are not stored for a transaction that is dropped at this moment: nobody may broadcast them.
+func TestNothingIsStoredBesideADrop(t *testing.T) {
+	t.Parallel()
+	l, terms := setup(t, 1)
+	txs := accept(t, l, terms, draft(l), draft(l))
+	var stored []bool
+	beside(t, l, func(tx pgx.Tx) {
+		_, err := tx.Exec(t.Context(), `UPDATE relayer_txs SET status = 'dropped', open = false WHERE id = $1`, txs[0].ID)
+		require.NoError(t, err)
+	}, func() (err error) {
+		stored, err = l.StoreAttempts(t.Context(), []*relayer.Attempt{attempt(txs[0], 1, relayer.PurposeSend), attempt(txs[1], 1, relayer.PurposeSend)})
+		return err
+	})
+	require.Equal(t, []bool{false, true}, stored)
+}
+
+// An attempt that is being stored while its transaction loses the nonce is counted by whoever signs for the next one.
+func TestAttemptBesideADisplacementIsCounted(t *testing.T) {
+	t.Parallel()
+	l, terms := setup(t, 1)
+	ours := accept(t, l, terms, draft(l))[0]
+	beside(t, l, func(tx pgx.Tx) {
+		_, err := tx.Exec(t.Context(), `SELECT FROM relayer_txs WHERE id = $1 FOR SHARE`, ours.ID)
+		require.NoError(t, err)
+		_, err = tx.Exec(t.Context(), `INSERT INTO relayer_attempts (chain_id, tx_id, attempt, address, nonce, purpose, tx_hash, raw, max_fee)
+			VALUES (1337, $1, 1, $2, 0, 'send', '0x01', '', 1)`, ours.ID, hexAddress(ours.From))
+		require.NoError(t, err)
+	}, func() error {
+		return onlyErr(l.RecordNonceConflicts(t.Context(), ours.ID, ours.From, 0, 0, common.HexToHash("0xf0"), Block{3, blockHash(3)}))
+	})
+	require.Nil(t, read(t, l, ours).Nonce)
+	again, err := l.Dispatch(t.Context(), terms, 10)
+	require.NoError(t, err)
+	require.Len(t, again, 1)
+	unsigned, err := l.Unsigned(t.Context(), all(terms), -time.Minute, 10)
+	require.NoError(t, err)
+	require.Len(t, unsigned, 1)
+	require.Equal(t, 1, unsigned[0].Attempts)
+	stored, err := l.StoreAttempts(t.Context(), []*relayer.Attempt{attempt(unsigned[0], unsigned[0].Attempts+1, relayer.PurposeSend)})
+	require.NoError(t, err)
+	require.Equal(t, []bool{true}, stored)
+}
+
+// What was mined meanwhile is not waited for to hear that a node took it.
+func TestRecordingLeavesWhatIsMinedAlone(t *testing.T) {
+	t.Parallel()
+	l, terms := setup(t, 1)
+	txs := accept(t, l, terms, draft(l), draft(l))
+	broadcast(t, l, txs...)
+	require.NoError(t, l.RecordMined(t.Context(), []Mined{mined(txs[0], 1, relayer.PurposeSend, 3)}))
+	holder, err := l.db.Begin(t.Context())
+	require.NoError(t, err)
+	defer holder.Rollback(t.Context()) //nolint:errcheck // for the end
+	_, err = holder.Exec(t.Context(), `SELECT FROM relayer_txs WHERE id = $1 FOR UPDATE`, txs[0].ID)
+	require.NoError(t, err)
+	var broadcasts []Broadcast
+	for _, tx := range txs {
+		a := attempt(tx, 1, relayer.PurposeSend)
+		broadcasts = append(broadcasts, Broadcast{TxID: a.TxID, Number: 1, From: a.From, Nonce: a.Nonce, Hash: a.Hash, Status: relayer.Broadcasted, Error: "again"})
+	}
+	done := make(chan error, 1)
+	go func() { done <- l.RecordBroadcasts(t.Context(), broadcasts) }()
+	select {
+	case err := <-done:
+		require.NoError(t, err)
+	case <-time.After(20 * time.Second):
+		require.NoError(t, holder.Rollback(t.Context()))
+		require.NoError(t, <-done)
+		require.Fail(t, "it has waited")
+	}
+}
+
+// Whoever froze while an operator started over writes nothing of the chain before into the new era.
+func TestWordsAboutTheChainBefore(t *testing.T) {
+	t.Parallel()
+	l, terms := setup(t, 1)
+	key := terms.Held[0]
+	before := known(t, l)
+	_, err := l.ResetChain(t.Context(), before, genesis, Block{Hash: genesis}, nil)
+	require.NoError(t, err)
+	begun := known(t, l)
+	require.NoError(t, l.MoveAnchor(t.Context(), before.Era, Block{100, common.Hash{1}}))
+	require.Equal(t, begun, known(t, l))
+	raised, err := l.AdvanceNonce(t.Context(), key, before.Era, 5)
+	require.NoError(t, err)
+	require.False(t, raised)
+	require.NoError(t, l.Reconcile(t.Context(), before.Era, map[common.Address]uint64{key: 5}))
+	raised, err = l.AdvanceNonce(t.Context(), key, begun.Era, 3)
+	require.NoError(t, err)
+	require.True(t, raised)
+	keys, err := l.Keys(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, []uint64{3}, []uint64{keys[0].NextNonce})
+	require.Equal(t, begun.Era, keys[0].Era)
+	filled, err := l.FillNonceGaps(t.Context(), key, before.Era, 0, 0)
+	require.NoError(t, err)
+	require.Empty(t, filled)
+	filled, err = l.FillNonceGaps(t.Context(), key, begun.Era, 0, 0)
+	require.NoError(t, err)
+	require.Len(t, filled, 3)
+	require.NoError(t, onlyErr(l.RecordNonceConflicts(t.Context(), filled[2].ID, key, begun.Era, 2, common.HexToHash("0xf1"), Block{4, blockHash(4)})))
+	require.NoError(t, l.DropForeignTransactions(t.Context(), key, before.Era, 0, 10))
+	_, err = l.TransactionByNonce(t.Context(), key, 2)
+	require.NoError(t, err)
+	require.NoError(t, l.DropForeignTransactions(t.Context(), key, begun.Era, 0, 10))
+	_, err = l.TransactionByNonce(t.Context(), key, 2)
+	require.ErrorIs(t, err, relayer.ErrNotFound)
+	require.NoError(t, l.MoveAnchor(t.Context(), begun.Era, Block{100, common.Hash{1}}))
+	require.Equal(t, uint64(100), known(t, l).Anchor.Number)
+}
+
+// A transaction that lost its nonce on the chain before may have the same one in the new era: that somebody else had it then is
+// not said of it now.
+func TestDisplacedOnTheChainBefore(t *testing.T) {
+	t.Parallel()
+	l, terms := setup(t, 1)
+	key, before := terms.Held[0], known(t, l)
+	tx := accept(t, l, terms, draft(l))[0]
+	displace := func(era int, is bool) *relayer.Transaction {
+		was, err := l.RecordNonceConflicts(t.Context(), tx.ID, key, era, 0, common.HexToHash("0xf0"), Block{3, blockHash(3)})
+		require.NoError(t, err)
+		require.Equal(t, is, was)
+		return read(t, l, tx)
+	}
+	require.Nil(t, displace(before.Era, true).Nonce)
+	_, err := l.ResetChain(t.Context(), before, genesis, Block{Hash: genesis}, nil)
+	require.NoError(t, err)
+	seated, err := l.Dispatch(t.Context(), terms, 10)
+	require.NoError(t, err)
+	require.Len(t, seated, 1)
+	require.Zero(t, *seated[0].Nonce)
+	require.NotNil(t, displace(before.Era, false).Nonce)
+	require.Equal(t, []int{1}, pending(t, l))
+	require.Nil(t, displace(known(t, l).Era, true).Nonce)
+	require.Equal(t, []int{0}, pending(t, l))
+}
+
+// The key is raised only where it still is in the era, once whoever starts over at this moment has committed.
+func TestRaiseBesideStartingOver(t *testing.T) {
+	t.Parallel()
+	l, terms := setup(t, 1)
+	raised := true
+	beside(t, l, func(tx pgx.Tx) {
+		_, err := tx.Exec(t.Context(), `UPDATE relayer_keys SET next_nonce = 0`)
+		require.NoError(t, err)
+		_, err = tx.Exec(t.Context(), `UPDATE relayer_chains SET era = era + 1`)
+		require.NoError(t, err)
+	}, func() (err error) {
+		raised, err = l.AdvanceNonce(t.Context(), terms.Held[0], 0, 5)
+		return err
+	})
+	require.False(t, raised)
+}
+
+// A transaction that two receipts were given for leaves its key once, whatever plan Postgres makes.
+func TestMinedTwiceInOneCallCountsOnce(t *testing.T) {
+	t.Parallel()
+	l, terms := setup(t, 1)
+	txs := accept(t, l, terms, drafts(l, 3)...)
+	broadcast(t, l, txs...)
+	_, err := l.db.Exec(t.Context(), `DO $$ BEGIN EXECUTE 'ALTER DATABASE ' || quote_ident(current_database()) || ' SET enable_nestloop = off'; END $$`)
+	require.NoError(t, err)
+	l.db.Reset()
+	found := mined(txs[0], 1, relayer.PurposeSend, 7)
+	require.NoError(t, l.RecordMined(t.Context(), []Mined{found, found}))
+	require.Equal(t, []int{2}, pending(t, l))
+}
+
+// Rows are locked by their nonces in whatever order they lie, so that two who change the same ones wait for each other, and
+// do not end each other.
+func TestRowsAreLockedInOrder(t *testing.T) {
+	t.Parallel()
+	for name, do := range map[string]func(*Store) error{
+		"unmine": func(l *Store) error {
+			_, err := l.MarkReorged(t.Context(), []Block{{3, blockHash(3)}})
+			return err
+		},
+		"start over": func(l *Store) error {
+			_, err := l.ResetChain(t.Context(), Chain{Genesis: genesis, Anchor: Block{Hash: genesis}}, genesis, Block{Hash: genesis}, nil)
+			return err
+		},
+	} {
+		l, terms := setup(t, 1)
+		txs := accept(t, l, terms, drafts(l, 2)...)
+		broadcast(t, l, txs...)
+		require.NoError(t, l.RecordMined(t.Context(), []Mined{mined(txs[0], 1, relayer.PurposeSend, 3), mined(txs[1], 1, relayer.PurposeSend, 3)}))
+		_, err := l.db.Exec(t.Context(), `UPDATE relayer_txs SET nonce = 5 WHERE nonce = 0`)
+		require.NoError(t, err)
+		_, err = l.db.Exec(t.Context(), `UPDATE relayer_txs SET updated_at = now() WHERE nonce = 1`) // behind the other
+		require.NoError(t, err)
+		_, err = l.db.Exec(t.Context(), `VACUUM FULL relayer_txs`)
+		require.NoError(t, err)
+		_, err = l.db.Exec(t.Context(), `DO $$ BEGIN EXECUTE 'ALTER DATABASE ' || quote_ident(current_database()) || ' SET enable_indexscan = off';
+			EXECUTE 'ALTER DATABASE ' || quote_ident(current_database()) || ' SET enable_bitmapscan = off'; END $$`)
+		require.NoError(t, err)
+		l.db.Reset()
+		holder, err := l.db.Begin(t.Context())
+		require.NoError(t, err)
+		_, err = holder.Exec(t.Context(), `SELECT FROM relayer_txs WHERE nonce = 1 FOR UPDATE`)
+		require.NoError(t, err)
+		done := make(chan error, 1)
+		go func() { done <- do(l) }()
+		require.Eventually(t, func() bool {
+			var waits bool
+			err := l.db.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')`).Scan(&waits)
+			require.NoError(t, err)
+			return waits
+		}, 20*time.Second, 5*time.Millisecond)
+		var free int
+		require.NoError(t, l.db.QueryRow(t.Context(), `SELECT count(*) FROM (SELECT FROM relayer_txs WHERE nonce = 5 FOR UPDATE SKIP LOCKED) AS free`).Scan(&free))
+		require.NoError(t, holder.Rollback(t.Context()))
+		require.NoError(t, <-done, name)
+		require.Equal(t, 1, free, name)
+	}
+}

@@ -1,0 +1,198 @@
+package store
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+)
+
+// next reads a key's next nonce.
+func next(t *testing.T, l *Store) uint64 {
+	t.Helper()
+	keys, err := l.Keys(t.Context())
+	require.NoError(t, err)
+	return keys[0].NextNonce
+}
+
+// A gap of 2^40 nonces is found at once, and filled no faster than the hour's limit allows.
+func TestFill_HugeGap_IsBounded(t *testing.T) {
+	t.Parallel()
+	l, terms := setup(t, 1)
+	key := terms.Held[0]
+	accept(t, l, terms, draft(l), draft(l))
+	_, err := l.db.Exec(t.Context(), `UPDATE relayer_keys SET next_nonce = 1::bigint << 40`)
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	filled, err := l.FillNonceGaps(ctx, key, 0, 0, 5)
+	require.ErrorIs(t, err, ErrFillLimit)
+	require.Len(t, filled, 5)
+	require.Equal(t, uint64(2), *filled[0].Nonce)
+	require.Equal(t, []int{7}, pending(t, l))
+	filled, err = l.FillNonceGaps(ctx, key, 0, 0, 5)
+	require.ErrorIs(t, err, ErrFillLimit)
+	require.Empty(t, filled)
+	missing, err := l.Gap(ctx, key, 0, 0)
+	require.NoError(t, err)
+	require.Equal(t, uint64(1)<<40-7, missing)
+
+	_, err = l.db.Exec(ctx, `UPDATE relayer_keys SET filled_hour = filled_hour - interval '1 hour'`)
+	require.NoError(t, err)
+	filled, err = l.FillNonceGaps(ctx, key, 0, 0, 5)
+	require.ErrorIs(t, err, ErrFillLimit)
+	require.Len(t, filled, 5)
+	filled, err = l.FillNonceGaps(ctx, key, 0, 0, 0) // an operator
+	require.NoError(t, err)
+	require.Len(t, filled, fillLimit)
+}
+
+// Gaps between rows and above them are found, and none where the chain has used the nonces.
+func TestFill_SeveralGaps(t *testing.T) {
+	t.Parallel()
+	l, terms := setup(t, 1)
+	key := terms.Held[0]
+	for _, n := range []uint64{2, 5, 9} {
+		require.NoError(t, onlyErr(l.AdvanceNonce(t.Context(), key, 0, n)))
+		accept(t, l, terms, draft(l))
+	}
+	require.NoError(t, onlyErr(l.AdvanceNonce(t.Context(), key, 0, 12)))
+	filled, err := l.FillNonceGaps(t.Context(), key, 0, 4, 100)
+	require.NoError(t, err)
+	var nonces []uint64
+	for _, tx := range filled {
+		nonces = append(nonces, *tx.Nonce)
+	}
+	require.Equal(t, []uint64{4, 6, 7, 8, 10, 11}, nonces)
+	filled, err = l.FillNonceGaps(t.Context(), key, 0, 12, 100)
+	require.NoError(t, err)
+	require.Empty(t, filled)
+	filled, err = l.FillNonceGaps(t.Context(), key, 0, 1<<40, 100)
+	require.NoError(t, err)
+	require.Empty(t, filled)
+}
+
+// A key goes back below nonces that nothing was signed for, and below no other.
+func TestSetNonce(t *testing.T) {
+	t.Parallel()
+	l, terms := setup(t, 1)
+	key := terms.Held[0]
+	sent := accept(t, l, terms, draft(l))[0]
+	broadcast(t, l, sent)
+	require.NoError(t, onlyErr(l.AdvanceNonce(t.Context(), key, 0, 1<<40)))
+	waiting := accept(t, l, terms, draft(l))[0]
+	require.Equal(t, uint64(1)<<40, *waiting.Nonce)
+
+	var used *NonceUsedError
+	_, err := l.SetNonce(t.Context(), key, 0, 0)
+	require.ErrorAs(t, err, &used)
+	require.Equal(t, uint64(0), used.Nonce)
+	require.ErrorContains(t, err, "give 1 or more")
+	_, err = l.SetNonce(t.Context(), key, 7, 1)
+	require.ErrorIs(t, err, ErrChainChanged)
+	_, err = l.SetNonce(t.Context(), key, 0, 1<<60)
+	require.ErrorContains(t, err, "is above")
+
+	was, err := l.SetNonce(t.Context(), key, 0, 1)
+	require.NoError(t, err)
+	require.Equal(t, uint64(1)<<40+1, was)
+	require.Equal(t, uint64(1), next(t, l))
+	require.Equal(t, []int{1}, pending(t, l))
+	require.Nil(t, read(t, l, waiting).Nonce)
+	stored, err := l.StoreAttempts(t.Context(), []*relayer.Attempt{attempt(waiting, 1, relayer.PurposeSend)})
+	require.NoError(t, err)
+	require.Equal(t, []bool{false}, stored, "its signer was late")
+	seated, err := l.Dispatch(t.Context(), terms, 10)
+	require.NoError(t, err)
+	require.Len(t, seated, 1)
+	require.Equal(t, uint64(1), *seated[0].Nonce)
+
+	broadcast(t, l, seated[0])
+	_, err = l.SetNonce(t.Context(), key, 0, 1)
+	require.ErrorAs(t, err, &used)
+	was, err = l.SetNonce(t.Context(), key, 0, 4)
+	require.NoError(t, err)
+	require.Equal(t, uint64(2), was)
+	require.Equal(t, uint64(4), next(t, l))
+}
+
+// A nonce that another sender has used stays used.
+func TestSetNonce_BelowForeign_IsRefused(t *testing.T) {
+	t.Parallel()
+	l, terms := setup(t, 1)
+	tx := accept(t, l, terms, draft(l))[0]
+	require.NoError(t, onlyErr(l.RecordNonceConflicts(t.Context(), tx.ID, tx.From, 0, 0, common.HexToHash("0xf0"), Block{Number: 3, Hash: blockHash(3)})))
+	var used *NonceUsedError
+	_, err := l.SetNonce(t.Context(), terms.Held[0], 0, 0)
+	require.ErrorAs(t, err, &used)
+	require.Equal(t, uint64(1), next(t, l))
+}
+
+// After a registration nothing is given out before a comparison that is younger. Requests wait meanwhile.
+func TestAccept_KeyNotCompared_Queues(t *testing.T) {
+	t.Parallel()
+	l, terms := setup(t, 1)
+	key := terms.Held[0]
+	first, err := l.Keys(t.Context())
+	require.NoError(t, err)
+	again := New(l.db, l.Config)
+	again.RequireComparison()
+	require.False(t, again.Trusts(first[0]))
+	waiting := accept(t, again, terms, draft(l))[0]
+	require.Nil(t, waiting.Nonce, "before the registration")
+	require.NoError(t, again.Compared(t.Context(), terms.Held, 0, first[0].ReadAt))
+	require.NoError(t, again.Register(t.Context(), []Registration{{Address: key}}))
+	require.Nil(t, accept(t, again, terms, draft(l))[0].Nonce, "after a comparison that is older")
+	seated, err := again.Dispatch(t.Context(), terms, 10)
+	require.NoError(t, err)
+	require.Empty(t, seated)
+	keys, err := again.Keys(t.Context())
+	require.NoError(t, err)
+	require.False(t, keys[0].Compared)
+
+	require.NoError(t, again.Compared(t.Context(), terms.Held, 1, keys[0].ReadAt))
+	seated, err = again.Dispatch(t.Context(), terms, 10)
+	require.NoError(t, err)
+	require.Empty(t, seated, "compared with another chain")
+	require.NoError(t, again.Compared(t.Context(), terms.Held, 0, keys[0].ReadAt))
+	seated, err = again.Dispatch(t.Context(), terms, 10)
+	require.NoError(t, err)
+	require.Len(t, seated, 2)
+	keys, err = again.Keys(t.Context())
+	require.NoError(t, err)
+	require.True(t, keys[0].Compared)
+	require.True(t, again.Trusts(keys[0]))
+}
+
+// A key that is far behind what nodes count is stopped until an operator acts.
+func TestStopJump(t *testing.T) {
+	t.Parallel()
+	l, terms := setup(t, 1)
+	key := terms.Held[0]
+	stop := func(known int, count uint64, is bool) {
+		t.Helper()
+		stopped, err := l.StopJump(t.Context(), key, known, count, 64)
+		require.NoError(t, err)
+		require.Equal(t, is, stopped)
+	}
+	stop(0, 64, false)
+	stop(1, 65, false)
+	stop(0, 1<<63, true)
+	stop(0, 1<<63, false)
+	keys, err := l.Keys(t.Context())
+	require.NoError(t, err)
+	require.False(t, keys[0].Usable())
+	require.Equal(t, "nonce jump: nodes count 9007199254740992 transactions, and the next nonce is 0", keys[0].DisabledReason)
+	require.ErrorIs(t, verdict(t, l, terms, draft(l)).Err, relayer.ErrUnavailable)
+	ended, err := l.EndJump(t.Context(), key)
+	require.NoError(t, err)
+	require.True(t, ended)
+	ended, err = l.EndJump(t.Context(), key)
+	require.NoError(t, err)
+	require.False(t, ended)
+	accept(t, l, terms, draft(l))
+}

@@ -1,0 +1,186 @@
+package store
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+	testpostgres "github.com/rollcall-dev/rollcall/internal/testutil/postgres"
+)
+
+// lazy opens a store on a server that writes nothing to its disk before a commit waits for it: the process that otherwise writes in
+// the background stands still.
+func lazy(t *testing.T) (*testpostgres.Server, *Store, AllocationLimits) {
+	t.Helper()
+	server := testpostgres.Own(t)
+	migrate(t, server.URL())
+	l, terms := open(t, server.Pool(t), 2)
+	var pid int
+	require.NoError(t, l.db.QueryRow(t.Context(), `SELECT pid FROM pg_stat_activity WHERE backend_type = 'walwriter'`).Scan(&pid))
+	require.NoError(t, syscall.Kill(pid, syscall.SIGSTOP))
+	t.Cleanup(func() { _ = syscall.Kill(pid, syscall.SIGCONT) }) // it may be gone
+	require.Eventually(t, func() bool {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		return err == nil && strings.Contains(string(stat), ") T ")
+	}, 10*time.Second, time.Millisecond)
+	return server, l, terms
+}
+
+// flushed reports whether the server's log is on the disk up to a position.
+func flushed(t *testing.T, l *Store, position string) (is bool) {
+	t.Helper()
+	require.NoError(t, l.db.QueryRow(t.Context(), `SELECT pg_current_wal_flush_lsn() >= $1::text::pg_lsn`, position).Scan(&is))
+	return is
+}
+
+// position is how far the server's log goes.
+func position(t *testing.T, l *Store) (at string) {
+	t.Helper()
+	require.NoError(t, l.db.QueryRow(t.Context(), `SELECT pg_current_wal_insert_lsn()::text`).Scan(&at))
+	return at
+}
+
+// Accept and Dispatch return when the nonces that they give out are on the disk, although the commits of these do not wait for that.
+func TestAccept_Returned_IsOnTheDisk(t *testing.T) {
+	t.Parallel()
+	server, l, terms := lazy(t)
+	terms.Cap = 1
+	txs := accept(t, l, terms, drafts(l, 5)...)
+	require.True(t, flushed(t, l, position(t, l)))
+	terms.Cap = 2
+	again, err := l.Dispatch(t.Context(), terms, 10)
+	require.NoError(t, err)
+	require.Len(t, again, 2)
+	require.True(t, flushed(t, l, position(t, l)))
+	server.Kill()
+	server.Restart()
+	l.db.Reset()
+	nonces := map[uint64]int{}
+	for _, tx := range txs {
+		if now := read(t, l, tx); now.Nonce != nil {
+			nonces[*now.Nonce]++
+		}
+	}
+	require.Equal(t, map[uint64]int{0: 2, 1: 2}, nonces)
+}
+
+// unflushed has drafts stored in the server's memory alone, as they are for a moment before Accept returns.
+func unflushed(t *testing.T, l *Store, terms AllocationLimits, drafts ...*NewTransaction) {
+	t.Helper()
+	a := &acceptBatch{store: l, terms: terms, drafts: drafts, verdicts: make([]AcceptResult, len(drafts))}
+	require.NoError(t, pgx.BeginFunc(t.Context(), l.db, func(tx pgx.Tx) error {
+		batch := relaxed()
+		require.NoError(t, a.lock(batch))
+		require.NoError(t, tx.SendBatch(t.Context(), batch).Close())
+		batch = new(pgx.Batch)
+		require.NoError(t, a.write(batch))
+		return tx.SendBatch(t.Context(), batch).Close()
+	}))
+	require.False(t, flushed(t, l, position(t, l)))
+}
+
+// Callers that repeat a request, or read its transaction, are answered when it is on the disk, also where the process that stores it
+// has not waited yet.
+func TestTransaction_AcceptedLately_IsOnTheDisk(t *testing.T) {
+	t.Parallel()
+	for name, read := range map[string]func(*Store, AllocationLimits, *NewTransaction) error{
+		"read": func(l *Store, _ AllocationLimits, d *NewTransaction) error {
+			_, err := l.Transaction(t.Context(), d.ID)
+			return err
+		},
+		"listed": func(l *Store, _ AllocationLimits, d *NewTransaction) error {
+			txs, _, err := l.Transactions(t.Context(), Filter{}, 0, 10)
+			require.Len(t, txs, 1)
+			return err
+		},
+		"repeated": func(l *Store, terms AllocationLimits, d *NewTransaction) error {
+			again := draft(l)
+			again.IdempotencyKey = "key"
+			verdicts, err := l.Accept(t.Context(), terms, []*NewTransaction{again})
+			require.NoError(t, err)
+			require.Equal(t, d.ID, verdicts[0].Tx.ID)
+			return verdicts[0].Err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server, l, terms := lazy(t)
+			d := draft(l)
+			d.IdempotencyKey = "key"
+			unflushed(t, l, terms, d)
+			require.NoError(t, read(l, terms, d))
+			server.Kill()
+			server.Restart()
+			l.db.Reset()
+			_, err := l.Transaction(t.Context(), d.ID)
+			require.NoError(t, err)
+		})
+	}
+}
+
+// A server that crashes before a commit is on its disk forgets it. Bytes that were signed meanwhile are not stored, and so not
+// broadcasted; the nonce is given out again.
+func TestStoreAttempts_CrashTookTheTransaction_StoresNothing(t *testing.T) {
+	t.Parallel()
+	server, l, terms := lazy(t)
+	d := draft(l)
+	d.Key = terms.Held[0]
+	unflushed(t, l, terms, d)
+	tx := l.transactionOf(d, time.Now())
+	tx.From, tx.Nonce = terms.Held[0], new(uint64)
+	server.Kill()
+	server.Restart()
+	l.db.Reset()
+	stored, err := l.StoreAttempts(t.Context(), []*relayer.Attempt{attempt(tx, 1, relayer.PurposeSend)})
+	require.NoError(t, err)
+	require.Equal(t, []bool{false}, stored)
+	again := draft(l)
+	again.Key = terms.Held[0]
+	require.Zero(t, *accept(t, l, terms, again)[0].Nonce)
+}
+
+// A commit whose answer was lost may happen yet, as long as the server has its locks.
+func TestAccept_AnswerWasLost_FindsOut(t *testing.T) {
+	t.Parallel()
+	server, l, terms := lazy(t)
+	stored, never := draft(l), draft(l)
+	unflushed(t, l, terms, stored)
+	resolve := func(d *NewTransaction) error {
+		a := &acceptBatch{store: l, terms: terms, rows: []*relayer.Transaction{l.transactionOf(d, time.Now())}}
+		return a.resolve(t.Context(), relayer.ErrUnknown)
+	}
+	var err error
+	var early bool
+	done := make(chan struct{})
+	beside(t, l, func(tx pgx.Tx) {
+		_, err := tx.Exec(t.Context(), `SELECT FROM relayer_keys FOR UPDATE`)
+		require.NoError(t, err)
+	}, func() error {
+		defer close(done)
+		err = resolve(never)
+		return nil
+	}, func() {
+		select {
+		case <-done:
+			early = true
+		default:
+		}
+	})
+	require.False(t, early, "it did not wait for the locks")
+	require.ErrorIs(t, err, relayer.ErrUnavailable)
+	require.NotErrorIs(t, err, relayer.ErrUnknown)
+
+	require.NoError(t, resolve(stored))
+	server.Kill()
+	server.Restart()
+	l.db.Reset()
+	_, err = l.Transaction(t.Context(), stored.ID)
+	require.NoError(t, err)
+}

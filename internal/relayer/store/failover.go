@@ -1,0 +1,61 @@
+package store
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+)
+
+// timeline is Postgres's own name for its present history: another one after each promotion of a replica.
+const timeline = `substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)`
+
+// transactionID is the id of the present database transaction, as xmin has it in the rows that it writes.
+const transactionID = `pg_current_xact_id()::xid::text::bigint`
+
+// otherHistory is the condition that nonces of the pool p were given out under another timeline, or before p was restored from a dump.
+const otherHistory = `(p.timeline <> ` + timeline + ` OR NOT EXISTS (SELECT FROM relayer_origins o
+	WHERE (o.chain_id, o.pool_id) = (p.chain_id, p.pool_id) AND o.origin = o.xmin::text::bigint))`
+
+// errFailedOver is what is said of requests until Reconcile.
+var errFailedOver = fmt.Errorf("%w: the database failed over or was restored, and its nonces are being compared with the nodes'", relayer.ErrUnavailable)
+
+// FailedOver reports whether Postgres has another timeline than the one under which nonces were given out, or was restored from a
+// dump since. A replica that did not have the last commits, or a dump, may give out nonces a second time, so nothing is given out
+// until Reconcile.
+func (l *Store) FailedOver(ctx context.Context) (over bool, err error) {
+	err = l.db.QueryRow(ctx, `SELECT EXISTS (SELECT FROM relayer_pools p WHERE chain_id = $1 AND pool_id = $2 AND `+otherHistory+`)`,
+		l.ChainID, l.Pool).Scan(&over)
+	if err != nil {
+		return false, fmt.Errorf("look whether the database failed over: %w", err)
+	}
+	return over, nil
+}
+
+// Reconcile ends what FailedOver reports: each key of the pool goes on above the nonces that nodes know of, if those are higher.
+// pending is the highest that any node has of each key, mined or in its pool, on the chain of the given era; in another one nothing is done.
+func (l *Store) Reconcile(ctx context.Context, known int, pending map[common.Address]uint64) error {
+	var addresses []string
+	var next []int64
+	for address, nonce := range pending {
+		addresses, next = append(addresses, hexAddress(address)), append(next, int64(nonce))
+	}
+	err := pgx.BeginFunc(ctx, l.db, func(tx pgx.Tx) error {
+		batch := new(pgx.Batch)
+		batch.Queue(`SELECT 1 FROM relayer_keys WHERE chain_id = $1 AND pool_id = $2 ORDER BY address FOR UPDATE`, l.ChainID, l.Pool)
+		batch.Queue(`UPDATE relayer_keys k SET next_nonce = v.next, updated_at = now()
+			FROM unnest($3::text[], $4::bigint[]) AS v (address, next)
+			WHERE k.chain_id = $1 AND k.pool_id = $2 AND k.address = v.address AND k.next_nonce < v.next AND `+generationSQL("$1")+` = $5`, l.ChainID, l.Pool, addresses, next, known)
+		batch.Queue(`UPDATE relayer_pools SET timeline = `+timeline+` WHERE chain_id = $1 AND pool_id = $2 AND `+generationSQL("$1")+` = $3`, l.ChainID, l.Pool, known)
+		batch.Queue(`INSERT INTO relayer_origins (chain_id, pool_id, origin) SELECT $1, $2, `+transactionID+` WHERE `+generationSQL("$1")+` = $3
+			ON CONFLICT (chain_id, pool_id) DO UPDATE SET origin = excluded.origin`, l.ChainID, l.Pool, known)
+		return tx.SendBatch(ctx, batch).Close()
+	})
+	if err != nil {
+		return fmt.Errorf("reconcile after a failover: %w", err)
+	}
+	return nil
+}

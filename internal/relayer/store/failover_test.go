@@ -1,0 +1,85 @@
+package store
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+	testpostgres "github.com/rollcall-dev/rollcall/internal/testutil/postgres"
+)
+
+// After a promotion nothing is given out until the nodes were asked; then above what they know.
+func TestNothingIsGivenOutAfterAFailover(t *testing.T) {
+	t.Parallel()
+	server := testpostgres.Own(t)
+	migrate(t, server.URL())
+	db := server.Pool(t)
+	l, terms := open(t, db, 2)
+	accept(t, l, terms, draft(l))
+	other, otherTerms := pond(t, db)
+	var folder string
+	require.NoError(t, db.QueryRow(t.Context(), `SHOW data_directory`).Scan(&folder))
+	server.Stop()
+	require.NoError(t, os.WriteFile(filepath.Join(folder, "standby.signal"), nil, 0o644))
+	server.Restart()
+	require.Eventually(t, func() bool {
+		_, err := db.Exec(t.Context(), `SELECT pg_promote()`)
+		return err == nil
+	}, 20*time.Second, 10*time.Millisecond)
+
+	over, err := l.FailedOver(t.Context())
+	require.NoError(t, err)
+	require.True(t, over)
+	verdicts, err := l.Accept(t.Context(), terms, []*NewTransaction{draft(l)})
+	require.NoError(t, err)
+	require.ErrorIs(t, verdicts[0].Err, relayer.ErrUnavailable)
+	require.NoError(t, l.Reconcile(t.Context(), 0, map[common.Address]uint64{terms.Held[0]: 7, terms.Held[1]: 0}))
+	over, err = l.FailedOver(t.Context())
+	require.NoError(t, err)
+	require.False(t, over)
+	keys, err := l.Keys(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, uint64(7), keys[0].NextNonce)
+	require.LessOrEqual(t, keys[1].NextNonce, uint64(1))
+	// The nodes have said nothing of another pool's keys.
+	over, err = other.FailedOver(t.Context())
+	require.NoError(t, err)
+	require.True(t, over)
+	require.ErrorIs(t, verdict(t, other, otherTerms, draft(other)).Err, relayer.ErrUnavailable)
+	accept(t, l, terms, draft(l))
+}
+
+// A dump that is restored under processes that run has given out fewer nonces than they have. Nothing is given out until the nodes were
+// asked, and another restore of the same dump is noticed as well.
+func TestAccept_RestoredDump_WaitsForReconcile(t *testing.T) {
+	t.Parallel()
+	server := testpostgres.Own(t)
+	migrate(t, server.URL())
+	db := server.Pool(t)
+	l, terms := open(t, db, 1)
+	accept(t, l, terms, draft(l))
+	file := filepath.Join(t.TempDir(), "dump")
+	server.Dump(file)
+	accept(t, l, terms, draft(l))
+	over, err := l.FailedOver(t.Context())
+	require.NoError(t, err)
+	require.False(t, over)
+	for next := range uint64(2) {
+		server.Replace(server.Restored(file))
+		require.Eventually(t, func() bool { return db.Ping(t.Context()) == nil }, 20*time.Second, 10*time.Millisecond)
+		over, err = l.FailedOver(t.Context())
+		require.NoError(t, err)
+		require.True(t, over)
+		require.ErrorIs(t, verdict(t, l, terms, draft(l)).Err, relayer.ErrUnavailable)
+		require.NoError(t, l.Reconcile(t.Context(), 0, map[common.Address]uint64{terms.Held[0]: 2 + next}))
+		over, err = l.FailedOver(t.Context())
+		require.NoError(t, err)
+		require.False(t, over)
+		require.Equal(t, 2+next, *accept(t, l, terms, draft(l))[0].Nonce)
+	}
+}

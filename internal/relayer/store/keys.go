@@ -1,0 +1,175 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/big"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+)
+
+// Registration is a key that a process holds.
+type Registration struct {
+	Address common.Address
+	// NextNonce is where a key that the store does not know yet begins: the chain's pending count.
+	NextNonce uint64
+	// Funding: it funds the others, and takes nobody's transactions.
+	Funding bool
+	// MinBalance below which the key is disabled, wei; nil for none. It is updated also for a key that
+	// is known, unless that was given one of its own.
+	MinBalance *big.Int
+}
+
+// ForeignKeyError is a key that another pool of this database has.
+type ForeignKeyError struct {
+	Address common.Address
+	Pool    string
+}
+
+func (e *ForeignKeyError) Error() string {
+	return fmt.Sprintf("key %s belongs to pool %q: two pools must not share a key, since each routes by what it knows itself",
+		e.Address, e.Pool)
+}
+
+// Register writes down keys that are new, and which webhook targets the pool has. It fails with a [ForeignKeyError] if
+// one belongs to another pool, and changes nothing then. After [Store.RequireComparison] no nonce of a key is given out
+// before the key was compared with the chain since.
+func (l *Store) Register(ctx context.Context, keys []Registration) error {
+	addresses, nonces, balances, funding := make([]string, len(keys)), make([]int64, len(keys)), make([]string, len(keys)), make([]bool, len(keys))
+	for i, k := range keys {
+		addresses[i], nonces[i], balances[i] = hexAddress(k.Address), int64(k.NextNonce), "0"
+		funding[i] = k.Funding
+		if k.MinBalance != nil {
+			balances[i] = k.MinBalance.String()
+		}
+	}
+	var now time.Time
+	err := pgx.BeginFunc(ctx, l.db, func(tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, `
+			INSERT INTO relayer_keys (chain_id, pool_id, address, next_nonce, min_balance_wei, funding, last_seen_at)
+			SELECT $1, $2, address, nonce, balance::numeric, funding, now()
+			FROM unnest($3::text[], $4::bigint[], $5::text[], $6::boolean[]) AS k (address, nonce, balance, funding) ORDER BY address
+			ON CONFLICT (chain_id, address) DO UPDATE
+			SET min_balance_wei = CASE WHEN relayer_keys.min_balance_own THEN relayer_keys.min_balance_wei ELSE excluded.min_balance_wei END, funding = excluded.funding, last_seen_at = now(),
+				registered_at = now()
+			WHERE relayer_keys.pool_id = excluded.pool_id`,
+			l.ChainID, l.Pool, addresses, nonces, balances, funding)
+		if err != nil {
+			return fmt.Errorf("register keys: %w", err)
+		}
+		err = tx.QueryRow(ctx, `INSERT INTO relayer_pools (chain_id, pool_id, targets, timeline) VALUES ($1, $2, $3, `+timeline+`)
+			ON CONFLICT (chain_id, pool_id) DO UPDATE SET targets = excluded.targets RETURNING now()`, l.ChainID, l.Pool, l.targets()).Scan(&now)
+		if err != nil {
+			return fmt.Errorf("register the pool: %w", err)
+		}
+		if _, err := tx.Exec(ctx, `INSERT INTO relayer_origins (chain_id, pool_id, origin) VALUES ($1, $2, `+transactionID+`)
+			ON CONFLICT DO NOTHING`, l.ChainID, l.Pool); err != nil {
+			return fmt.Errorf("register the pool: %w", err)
+		}
+		var address, pool string
+		err = tx.QueryRow(ctx, `SELECT address, pool_id FROM relayer_keys
+			WHERE chain_id = $1 AND address = ANY($2) AND pool_id <> $3 LIMIT 1`, l.ChainID, addresses, l.Pool).Scan(&address, &pool)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("register keys: %w", err)
+		}
+		return &ForeignKeyError{Address: common.HexToAddress(address), Pool: pool}
+	})
+	if since := l.registered.Load(); err == nil && since != nil && since.IsZero() {
+		l.registered.Store(&now) // the first registration: keys that come later were never compared
+	}
+	return err
+}
+
+// Keys returns all keys of the pool, by address, whoever holds them.
+func (l *Store) Keys(ctx context.Context) ([]*relayer.Key, error) {
+	rows, err := l.db.Query(ctx, selectKeys+` WHERE chain_id = $1 AND pool_id = $2 ORDER BY address`, l.ChainID, l.Pool)
+	if err != nil {
+		return nil, fmt.Errorf("list keys: %w", err)
+	}
+	keys, err := pgx.CollectRows(rows, scanKey)
+	if err != nil {
+		return nil, fmt.Errorf("list keys: %w", err)
+	}
+	return keys, nil
+}
+
+const selectKeys = `SELECT id, chain_id, address, pool_id, enabled, disabled_reason, disabled_until, disabled_checks, funding,
+	paused, draining, stuck_since, next_nonce, pending_count, last_error, last_seen_at, balance_wei::text, min_balance_wei::text,
+	coalesce((SELECT c.era FROM relayer_chains c WHERE c.chain_id = relayer_keys.chain_id), 0), compared_at, compared_at >= registered_at, now()
+	FROM relayer_keys`
+
+func scanKey(row pgx.CollectableRow) (*relayer.Key, error) {
+	k := new(relayer.Key)
+	var address string
+	var until, stuck, seen *time.Time
+	var compared pgtype.Timestamptz // infinite before the first comparison
+	var balance, minBalance *string
+	err := row.Scan(&k.ID, &k.ChainID, &address, &k.Pool, &k.Enabled, &k.DisabledReason, &until, &k.Checks,
+		&k.Funding, &k.Paused, &k.Draining, &stuck,
+		&k.NextNonce, &k.PendingCount, &k.LastError, &seen, &balance, &minBalance, &k.Era,
+		&compared, &k.Compared, &k.ReadAt)
+	if err != nil {
+		return nil, err
+	}
+	k.Address = common.HexToAddress(address)
+	k.Balance, k.MinBalance = parseDecimal(balance), parseDecimal(minBalance)
+	if until != nil {
+		k.DisabledUntil = *until
+	}
+	if compared.InfinityModifier == pgtype.Finite {
+		k.ComparedAt = compared.Time
+	}
+	if stuck != nil {
+		k.StuckSince = *stuck
+	}
+	if seen != nil {
+		k.LastSeenAt = *seen
+	}
+	return k, nil
+}
+
+// KeyChange is what is to become of a key; what is nil stays.
+type KeyChange struct {
+	Enabled        *bool
+	DisabledReason *string
+	Paused         *bool
+	Draining       *bool
+	Stuck          *bool
+	LastError      *string
+	Balance        *big.Int
+	MinBalance     *big.Int
+	OwnMinBalance  *bool // whether it stays, whatever processes that start are told
+}
+
+// ChangeKey applies a change, and reports whether it changed whether the key is enabled. It fails with [relayer.ErrNotFound].
+func (l *Store) ChangeKey(ctx context.Context, address common.Address, c KeyChange) (switched bool, err error) {
+	err = l.db.QueryRow(ctx, `
+		WITH old AS (SELECT enabled FROM relayer_keys WHERE chain_id = $1 AND pool_id = $2 AND address = $3 FOR UPDATE)
+		UPDATE relayer_keys k SET
+			enabled = coalesce($4, k.enabled), disabled_reason = coalesce($5, k.disabled_reason), paused = coalesce($6, k.paused),
+			draining = coalesce($7, k.draining),
+			stuck_since = CASE WHEN $8 THEN coalesce(k.stuck_since, now()) WHEN NOT $8 THEN NULL ELSE k.stuck_since END,
+			last_error = coalesce($9, k.last_error), balance_wei = coalesce($10::text::numeric, k.balance_wei),
+			min_balance_wei = coalesce($11::text::numeric, k.min_balance_wei),
+			min_balance_own = coalesce($12, k.min_balance_own), updated_at = now()
+		FROM old WHERE k.chain_id = $1 AND k.address = $3
+		RETURNING k.enabled <> old.enabled`,
+		l.ChainID, l.Pool, hexAddress(address), c.Enabled, c.DisabledReason, c.Paused, c.Draining, c.Stuck, c.LastError,
+		decimal(c.Balance), decimal(c.MinBalance), c.OwnMinBalance).Scan(&switched)
+	if err == pgx.ErrNoRows { //nolint:errorlint // pgx returns it bare
+		return false, relayer.ErrNotFound
+	}
+	if err != nil {
+		return false, fmt.Errorf("change key %s: %w", address, err)
+	}
+	return switched, nil
+}

@@ -1,0 +1,20 @@
+package store
+
+import (
+	"embed"
+	"io/fs"
+
+	"github.com/rollcall-dev/rollcall/internal/platform/postgres"
+)
+
+//go:embed migrations/*.sql
+var files embed.FS
+
+// Migrations make the store's tables.
+func Migrations() postgres.Migrations {
+	folder, err := fs.Sub(files, "migrations")
+	if err != nil {
+		panic(err) // the folder is part of the program
+	}
+	return postgres.Migrations{FS: folder, Table: "relayer_migrations"}
+}

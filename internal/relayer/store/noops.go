@@ -1,0 +1,207 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/big"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/rollcall-dev/rollcall/internal/platform/postgres"
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+)
+
+// SetIntent says that a transaction's nonce is to be used for a no-op from now on. One that has no nonce yet is final at
+// once: canceled, expired or failed. It returns the row as it is then; the caller sees to it that the no-op is signed.
+//
+// It fails with [relayer.ErrNotFound], or with a [relayer.StateError] if the transaction is mined or final, or
+// something else is intended. To intend what is intended already changes nothing. An error that wraps [relayer.ErrUnknown] says
+// that it is intended, and that the row could not be read.
+func (l *Store) SetIntent(ctx context.Context, id uuid.UUID, intent relayer.Intent, reason string) (*relayer.Transaction, error) {
+	final := map[relayer.Intent]relayer.Status{
+		relayer.IntentCancel: relayer.Canceled, relayer.IntentExpire: relayer.Expired, relayer.IntentFail: relayer.Failed,
+	}[intent]
+	var changed int
+	if err := l.db.QueryRow(ctx, `WITH changed AS (
+		UPDATE relayer_txs t SET intent = $5, intent_reason = $6, updated_at = now(), revision = t.revision + 1,
+			status = CASE WHEN t.nonce IS NULL THEN $7 ELSE t.status END, open = t.nonce IS NOT NULL,
+			status_reason = CASE WHEN t.nonce IS NULL THEN $6 ELSE t.status_reason END
+		WHERE t.id = $2 AND t.chain_id = $3 AND t.pool_id = $4 AND t.open AND t.status <> 'mined' AND t.intent = 'send'
+		RETURNING t.*)`+settleBudgetSQL+enqueueDeliveriesSQL+`SELECT count(*) FROM changed`,
+		l.targets(), id, l.ChainID, l.Pool, string(intent), reason, string(final)).Scan(&changed); err != nil {
+		return nil, fmt.Errorf("%s: %w", intent, err)
+	}
+	l.notifyDeliveries()
+	tx, err := l.reload(ctx, id, changed > 0)
+	if err == nil && changed > 0 && tx.Status.Final() {
+		l.metrics.statuses.WithLabelValues(string(tx.Status)).Inc()
+	}
+	switch {
+	case err != nil:
+		return nil, err
+	case changed == 0 && (tx.Intent != intent || tx.Status == relayer.Mined || tx.Status.Final()):
+		return nil, &relayer.StateError{Status: tx.Status, Doing: string(intent)}
+	}
+	return tx, nil
+}
+
+// reload reads a transaction after a statement that has, or has not, written something down for it. A failure
+// to read does not undo the write.
+func (l *Store) reload(ctx context.Context, id uuid.UUID, written bool) (*relayer.Transaction, error) {
+	tx, err := l.Transaction(ctx, id)
+	if err != nil && written {
+		return nil, fmt.Errorf("%w: what was asked for is written down: %w", relayer.ErrUnknown, err)
+	}
+	return tx, err
+}
+
+// Now is the time by the database's clock, by which rows are created.
+func (l *Store) Now(ctx context.Context) (now time.Time, err error) {
+	if err := l.db.QueryRow(ctx, `SELECT now()`).Scan(&now); err != nil {
+		return now, fmt.Errorf("read the database's clock: %w", err)
+	}
+	return now, nil
+}
+
+// CancelPending does with up to limit of what callers have pending, and was created by the given time (see [Store.Now]), what
+// Intend does with one, and returns which those are. There may be others until it returns none. The zero key is the whole pool.
+func (l *Store) CancelPending(ctx context.Context, key common.Address, by time.Time, reason string, limit int) (canceled []uuid.UUID, err error) {
+	address := hexAddress(key)
+	if key == (common.Address{}) {
+		address = ""
+	}
+	var ended int
+	rows, err := l.db.Query(ctx, `WITH sent AS MATERIALIZED (
+		SELECT id FROM relayer_txs WHERE chain_id = $2 AND pool_id = $3 AND open AND nonce IS NOT NULL AND intent = 'send' AND kind = 'transaction'
+			AND status <> 'mined' AND $4 IN ('', relayer_address) AND created_at <= $7 ORDER BY relayer_address, nonce LIMIT $6 FOR UPDATE
+	), waiting AS MATERIALIZED (
+		SELECT id FROM relayer_txs WHERE chain_id = $2 AND pool_id = $3 AND open AND nonce IS NULL AND intent = 'send' AND kind = 'transaction'
+			AND $4 IN ('', target) AND created_at <= $7 ORDER BY id LIMIT greatest(0, $6 - (SELECT count(*) FROM sent)) FOR UPDATE
+	), changed AS (
+		UPDATE relayer_txs t SET intent = 'cancel', intent_reason = $5, updated_at = now(), revision = t.revision + 1,
+			status = CASE WHEN t.nonce IS NULL THEN 'canceled' ELSE t.status END, open = t.nonce IS NOT NULL,
+			status_reason = CASE WHEN t.nonce IS NULL THEN $5 ELSE t.status_reason END
+		WHERE t.id IN (SELECT id FROM sent UNION ALL SELECT id FROM waiting) RETURNING t.*)`+settleBudgetSQL+enqueueDeliveriesSQL+`SELECT id, NOT open FROM changed`,
+		l.targets(), l.ChainID, l.Pool, address, reason, limit, by)
+	if err == nil {
+		var id uuid.UUID
+		var final bool
+		_, err = pgx.ForEachRow(rows, []any{&id, &final}, func() error {
+			canceled = append(canceled, id)
+			if final {
+				ended++
+			}
+			return nil
+		})
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cancel what is pending: %w", err)
+	}
+	l.notifyDeliveries()
+	l.metrics.statuses.WithLabelValues(string(relayer.Canceled)).Add(float64(ended))
+	return canceled, nil
+}
+
+// Replacement are new contents for a transaction that is not mined.
+type Replacement struct {
+	ID uuid.UUID
+	relayer.Request
+	// Reserve is what its gas may cost now, wei; nil: as before.
+	Reserve *big.Int
+	// Attempt holds them, signed, for the same nonce; nil for a transaction without a nonce.
+	Attempt *relayer.Attempt
+	// Only is the only key that may send them; zero: those that might before.
+	Only common.Address
+}
+
+// ErrRaced means that somebody else has signed for the transaction meanwhile: read it again.
+var ErrRaced = errors.New("somebody else signed for the transaction at the same time")
+
+// Replace changes a transaction's contents and stores the attempt that holds them, in one step. It fails with [ErrRaced],
+// [relayer.ErrNotFound] or a [relayer.StateError]; nothing is changed then, unless it is [postgres.ErrUnknown].
+func (l *Store) Replace(ctx context.Context, r *Replacement) error {
+	return postgres.InTx(ctx, l.db, func(tx pgx.Tx) error {
+		rows, err := tx.Query(ctx, selectTransactions+` WHERE id = $1 AND chain_id = $2 AND pool_id = $3 FOR UPDATE`, r.ID, l.ChainID, l.Pool)
+		if err != nil {
+			return fmt.Errorf("replace: %w", err)
+		}
+		was, err := pgx.CollectExactlyOneRow(rows, scanTransaction)
+		switch {
+		case errors.Is(err, pgx.ErrNoRows):
+			return relayer.ErrNotFound
+		case err != nil:
+			return fmt.Errorf("replace: %w", err)
+		case was.Status.Final() || was.Status == relayer.Mined || was.Intent != relayer.IntentSend:
+			return &relayer.StateError{Status: was.Status, Doing: "replace"}
+		case (was.Nonce == nil) != (r.Attempt == nil), r.Attempt != nil && (*was.Nonce != r.Attempt.Nonce || was.From != r.Attempt.From):
+			return ErrRaced
+		}
+		if err := l.reserveAgain(ctx, tx, was, r.Reserve); err != nil {
+			return err
+		}
+		var to *string
+		if r.To != nil {
+			to = new(hexAddress(*r.To))
+		}
+		var only *string
+		if r.Only != (common.Address{}) {
+			only = new(hexAddress(r.Only))
+		}
+		data := r.Data
+		if data == nil {
+			data = []byte{}
+		}
+		if _, err := tx.Exec(ctx, keepContents, r.ID); err != nil {
+			return fmt.Errorf("replace: keep the contents for webhooks: %w", err)
+		}
+		if _, err := tx.Exec(ctx, `WITH changed AS (
+			UPDATE relayer_txs t SET to_address = $3, value_wei = $4::text::numeric, data = $5, gas_limit = $6, speed = $7,
+				gas_price = $8::text::numeric, max_fee = $9::text::numeric, max_priority = $10::text::numeric, valid_until = $11,
+				reserve_wei = coalesce($12::text::numeric, reserve_wei),
+				target = CASE WHEN t.nonce IS NULL THEN coalesce($13, t.target) ELSE t.target END, revision = revision + 1, updated_at = now()
+			WHERE t.id = $2 RETURNING t.*)`+enqueueDeliveriesSQL+`SELECT`,
+			l.targets(), r.ID, to, r.Value.String(), data, int64(r.GasLimit), string(r.Speed), decimal(r.GasPrice), decimal(r.MaxFee),
+			decimal(r.MaxPriorityFee), timeOrNil(r.ValidUntil), decimal(r.Reserve), only); err != nil {
+			return fmt.Errorf("replace: %w", err)
+		}
+		if r.Attempt == nil {
+			return nil
+		}
+		stored, err := l.storeAttempts(ctx, tx, []*relayer.Attempt{r.Attempt})
+		if err == nil && !stored[0] {
+			err = ErrRaced
+		}
+		return err
+	})
+}
+
+// RecordNonceConflicts writes down that somebody else's transaction, found by its hash in a block that is deep enough, stands at a
+// nonce of ours. The row that had the nonce gets back into the queue, to be sent under another one; or is final where it was
+// not to be sent any more. The foreign one is written down in its place. It reports whether it did: in another era than the given
+// one, on whose chain it was found, it does nothing.
+func (l *Store) RecordNonceConflicts(ctx context.Context, id uuid.UUID, key common.Address, known int, nonce uint64, hash common.Hash, block Block) (bool, error) {
+	n, err := l.withLockedKeys(ctx, "displace a transaction", `WITH displaced AS MATERIALIZED (
+		SELECT id, chain_id, pool_id, relayer_address, key_budget_day, reserve_wei FROM relayer_txs
+		WHERE id = $4 AND chain_id = $2 AND pool_id = $3 AND open AND status <> 'mined' AND relayer_address = $5 AND nonce = $6
+			AND era = $11 AND `+generationSQL("$2")+` = $11 FOR UPDATE
+	), changed AS (
+		UPDATE relayer_txs t SET relayer_address = NULL, nonce = NULL, tx_hash = NULL, sent_at = NULL, key_budget_day = NULL,
+			attempts = coalesce((SELECT max(attempt) FROM relayer_attempts WHERE tx_id = t.id), 0),
+			status = CASE WHEN t.intent = 'cancel' THEN 'canceled' WHEN t.intent = 'expire' THEN 'expired'
+				WHEN t.intent = 'fail' THEN 'failed' WHEN t.kind <> 'transaction' THEN 'replaced' ELSE 'allocated' END,
+			open = t.intent = 'send' AND t.kind = 'transaction',
+			status_reason = 'another transaction, not the relayer''s, took its nonce',
+			revision = revision + 1, updated_at = now()
+		FROM displaced d WHERE t.id = d.id RETURNING t.*
+	), foreigner AS (
+		INSERT INTO relayer_txs (id, chain_id, pool_id, target, caller, kind, relayer_address, nonce, tx_hash, status, open,
+			block_number, block_hash, confirmed_at, era)
+		SELECT $7, $2, $3, $5, '', 'foreign', $5, $6, $8, 'confirmed', false, $9, $10, now(), $11 FROM changed
+	), counted AS (SELECT $5::text AS address, -count(*)::int AS n FROM changed)`+refundBudgetSQL,
+		l.targets(), l.ChainID, l.Pool, id, hexAddress(key), int64(nonce), uuid.Must(uuid.NewV7()), hash.Hex(), int64(block.Number), block.Hash.Hex(), known)
+	return n > 0, err
+}

@@ -1,0 +1,193 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/rollcall-dev/rollcall/internal/platform/postgres"
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+)
+
+// What operators do with the store, beside the relayers that run.
+
+// UnknownPoolError is a pool that no relayer has registered keys for.
+type UnknownPoolError struct {
+	ChainID uint64
+	Pool    string
+	// Known are those that there are, as name@chain.
+	Known []string
+}
+
+func (e *UnknownPoolError) Error() string {
+	known := "the database has none"
+	if len(e.Known) > 0 {
+		known = "the database has " + strings.Join(e.Known, ", ")
+	}
+	return fmt.Sprintf("no relayer has registered keys for pool %q on chain %d: %s", e.Pool, e.ChainID, known)
+}
+
+// Attach makes a Store for somebody who is no relayer: its webhook targets are those that the pool's relayers have, so
+// that what is changed through it is told as theirs is. It fails with an [UnknownPoolError].
+func Attach(ctx context.Context, db *pgxpool.Pool, chainID uint64, pool string) (*Store, error) {
+	cfg := Config{ChainID: chainID, Pool: pool}
+	err := db.QueryRow(ctx, `SELECT targets FROM relayer_pools WHERE chain_id = $1 AND pool_id = $2`, chainID, pool).Scan(&cfg.Targets)
+	switch {
+	case err == nil:
+		return New(db, cfg), nil
+	case !errors.Is(err, pgx.ErrNoRows):
+		return nil, fmt.Errorf("read the pool: %w", err)
+	}
+	rows, err := db.Query(ctx, `SELECT pool_id || '@' || chain_id FROM relayer_pools ORDER BY 1 LIMIT 20`)
+	if err != nil {
+		return nil, fmt.Errorf("list pools: %w", err)
+	}
+	known, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return nil, fmt.Errorf("list pools: %w", err)
+	}
+	return nil, &UnknownPoolError{ChainID: chainID, Pool: pool, Known: known}
+}
+
+// TransactionByHash reads the one that any attempt with the hash was signed for, or that the hash is written down for: the latest,
+// where a chain that lost its history has had several.
+func (l *Store) TransactionByHash(ctx context.Context, hash common.Hash) (*relayer.Transaction, error) {
+	tx, err := l.one(ctx, ` WHERE chain_id = $1 AND pool_id = $2
+		AND id = (SELECT tx_id FROM relayer_attempts WHERE chain_id = $1 AND tx_hash = $3 ORDER BY created_at DESC LIMIT 1)`, l.ChainID, l.Pool, hash.Hex())
+	if !errors.Is(err, relayer.ErrNotFound) {
+		return tx, err
+	}
+	// Somebody else's has no attempts. There is no index for that: nobody asks often.
+	return l.one(ctx, ` WHERE chain_id = $1 AND pool_id = $2 AND kind = 'foreign' AND tx_hash = $3 ORDER BY id DESC LIMIT 1`, l.ChainID, l.Pool, hash.Hex())
+}
+
+// BumpRequest is what was asked for a transaction beside what it was accepted with.
+type BumpRequest struct {
+	IntentReason string    // who or what canceled it; "" unless something did
+	BumpAskedAt  time.Time // when an operator last asked for a higher fee; zero for never
+}
+
+// BumpRequestOf reads what was asked for a transaction.
+func (l *Store) BumpRequestOf(ctx context.Context, id uuid.UUID) (w BumpRequest, err error) {
+	var asked *time.Time
+	err = l.db.QueryRow(ctx, `SELECT intent_reason, bump_asked_at FROM relayer_txs WHERE id = $1 AND chain_id = $2 AND pool_id = $3`,
+		id, l.ChainID, l.Pool).Scan(&w.IntentReason, &asked)
+	if err != nil {
+		return w, fmt.Errorf("read what was asked for a transaction: %w", err)
+	}
+	if asked != nil {
+		w.BumpAskedAt = *asked
+	}
+	return w, nil
+}
+
+// ErrUnsigned means that nothing was signed for the transaction yet, so there is nothing to outbid.
+var ErrUnsigned = errors.New("nothing was signed for it yet")
+
+// RequestBump asks for a higher fee than that of the transaction's latest attempt. The relayer that follows the chain signs for it, at
+// the next look, or, where that is above the cap, once it no longer is. Nothing is asked of one that is mined or final (a
+// [relayer.StateError]), or has no attempt ([ErrUnsigned]). An error that wraps [relayer.ErrUnknown] is as that of [Store.SetIntent].
+func (l *Store) RequestBump(ctx context.Context, id uuid.UUID) (*relayer.Transaction, error) {
+	tag, err := l.db.Exec(ctx, `UPDATE relayer_txs t SET bump_asked_at = now() WHERE id = $1 AND chain_id = $2 AND pool_id = $3
+		AND open AND status <> 'mined' AND nonce IS NOT NULL
+		AND EXISTS (SELECT FROM relayer_attempts a WHERE a.tx_id = t.id AND a.nonce = t.nonce AND a.address = t.relayer_address)`, id, l.ChainID, l.Pool)
+	if err != nil {
+		return nil, fmt.Errorf("ask for a higher fee: %w", err)
+	}
+	tx, err := l.reload(ctx, id, tag.RowsAffected() > 0)
+	switch {
+	case err != nil:
+		return nil, err
+	case tag.RowsAffected() > 0:
+		return tx, nil
+	case tx.Status == relayer.Mined || tx.Status.Final():
+		return nil, &relayer.StateError{Status: tx.Status, Doing: "bump"}
+	default:
+		return nil, ErrUnsigned
+	}
+}
+
+// ListBumpRequests are transactions that a higher fee was asked for, and that have no attempt since; at most limit.
+func (l *Store) ListBumpRequests(ctx context.Context, limit int) ([]*relayer.Transaction, error) {
+	return l.list(ctx, "list what is to be bumped", selectTransactions+` WHERE chain_id = $1 AND pool_id = $2 AND open
+		AND bump_asked_at IS NOT NULL AND nonce IS NOT NULL AND status <> 'mined' AND NOT EXISTS (SELECT FROM relayer_attempts a
+			WHERE a.tx_id = relayer_txs.id AND a.nonce = relayer_txs.nonce AND a.address = relayer_txs.relayer_address AND a.created_at >= bump_asked_at)
+		ORDER BY nonce LIMIT $3`, l.ChainID, l.Pool, limit)
+}
+
+// Load is what a key has to do.
+type Load struct {
+	Pending int // nonces claimed and not mined
+	Mined   int // in blocks that are not deep enough yet
+	Waiting int // posted to this very key, and waiting for it
+}
+
+// LoadOf counts a key's transactions.
+func (l *Store) LoadOf(ctx context.Context, key common.Address) (n Load, err error) {
+	err = l.db.QueryRow(ctx, `SELECT count(*) FILTER (WHERE nonce IS NOT NULL AND status <> 'mined'),
+			count(*) FILTER (WHERE nonce IS NOT NULL AND status = 'mined'),
+			coalesce((SELECT greatest(0, waiting) FROM relayer_queues WHERE chain_id = $1 AND pool_id = $2 AND target = $3), 0)
+		FROM relayer_txs WHERE chain_id = $1 AND pool_id = $2 AND open AND relayer_address = $3 AND nonce IS NOT NULL`,
+		l.ChainID, l.Pool, hexAddress(key)).Scan(&n.Pending, &n.Mined, &n.Waiting)
+	if err != nil {
+		return n, fmt.Errorf("count the transactions of %s: %w", key, err)
+	}
+	return n, nil
+}
+
+// Recount sets a key's pending count to what its rows say, and returns what it was and what it is. It fails with
+// [relayer.ErrNotFound], or a [postgres.UnknownError].
+func (l *Store) Recount(ctx context.Context, key common.Address) (was, is int, err error) {
+	err = postgres.InTx(ctx, l.db, func(tx pgx.Tx) error {
+		// A statement of its own: the next one has to see what this one waited for.
+		err := tx.QueryRow(ctx, `SELECT pending_count FROM relayer_keys WHERE chain_id = $1 AND pool_id = $2 AND address = $3 FOR UPDATE`,
+			l.ChainID, l.Pool, hexAddress(key)).Scan(&was)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return relayer.ErrNotFound
+		}
+		if err != nil {
+			return err
+		}
+		return tx.QueryRow(ctx, `UPDATE relayer_keys k SET updated_at = now(), pending_count = (SELECT count(*) FROM relayer_txs t
+				WHERE t.chain_id = k.chain_id AND t.relayer_address = k.address AND t.open AND t.nonce IS NOT NULL AND t.status <> 'mined')
+			WHERE k.chain_id = $1 AND k.address = $2 RETURNING pending_count`, l.ChainID, hexAddress(key)).Scan(&is)
+	})
+	if err != nil {
+		return 0, 0, fmt.Errorf("count anew what %s has pending: %w", key, err)
+	}
+	return was, is, nil
+}
+
+// DropPreview is what [Store.ResetChain] would drop of a key, of any pool of the chain.
+type DropPreview struct {
+	Pool    string
+	Address common.Address
+	Pending int
+	Mined   int // not yet final
+}
+
+// PreviewDrop lists what starting over would drop, by pool and address.
+func (l *Store) PreviewDrop(ctx context.Context) ([]DropPreview, error) {
+	rows, err := l.db.Query(ctx, `SELECT pool_id, relayer_address, count(*) FILTER (WHERE status <> 'mined'), count(*) FILTER (WHERE status = 'mined')
+		FROM relayer_txs WHERE chain_id = $1 AND open AND nonce IS NOT NULL GROUP BY 1, 2 ORDER BY 1, 2`, l.ChainID)
+	if err != nil {
+		return nil, fmt.Errorf("list what would be dropped: %w", err)
+	}
+	doomed, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (d DropPreview, err error) {
+		var address string
+		err = row.Scan(&d.Pool, &address, &d.Pending, &d.Mined)
+		d.Address = common.HexToAddress(address)
+		return d, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list what would be dropped: %w", err)
+	}
+	return doomed, nil
+}

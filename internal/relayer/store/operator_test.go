@@ -1,0 +1,144 @@
+package store
+
+import (
+	"testing"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+)
+
+// What an operator changes is told to the targets that the relayers have.
+func TestAttachedTellsTheRelayersTargets(t *testing.T) {
+	t.Parallel()
+	l, terms := setup(t, 1, "here", "there")
+	var unknown *UnknownPoolError
+	_, err := Attach(t.Context(), l.db, 1337, "pond")
+	require.ErrorAs(t, err, &unknown)
+	require.Equal(t, UnknownPoolError{ChainID: 1337, Pool: "pond", Known: []string{"pool@1337"}}, *unknown)
+	require.EqualError(t, err, `no relayer has registered keys for pool "pond" on chain 1337: the database has pool@1337`)
+	_, err = Attach(t.Context(), l.db, 1, "pool")
+	require.ErrorAs(t, err, &unknown)
+
+	operator, err := Attach(t.Context(), l.db, 1337, "pool")
+	require.NoError(t, err)
+	require.Equal(t, l.Config, operator.Config)
+	terms.Cap = 1
+	waiting := accept(t, l, terms, draft(l), draft(l))[1]
+	require.Nil(t, waiting.Nonce)
+	_, err = operator.SetIntent(t.Context(), waiting.ID, relayer.IntentCancel, "an operator")
+	require.NoError(t, err)
+	var deliveries int
+	require.NoError(t, l.db.QueryRow(t.Context(), `SELECT count(*) FROM relayer_deliveries WHERE subject = $1
+		AND status = 'canceled' AND target IN ('here', 'there')`, waiting.ID).Scan(&deliveries))
+	require.Equal(t, 2, deliveries)
+	wish, err := l.BumpRequestOf(t.Context(), waiting.ID)
+	require.NoError(t, err)
+	require.Equal(t, BumpRequest{IntentReason: "an operator"}, wish)
+
+	l.Targets = nil // started again, without webhooks
+	require.NoError(t, l.Register(t.Context(), []Registration{{Address: terms.Held[0]}}))
+	operator, err = Attach(t.Context(), l.db, 1337, "pool")
+	require.NoError(t, err)
+	require.Empty(t, operator.Targets)
+}
+
+func TestByHashOfAnyAttempt(t *testing.T) {
+	t.Parallel()
+	l, terms := setup(t, 1)
+	tx := accept(t, l, terms, draft(l))[0]
+	broadcast(t, l, tx)
+	second := attempt(tx, 2, relayer.PurposeNoop)
+	_, err := l.StoreAttempts(t.Context(), []*relayer.Attempt{second})
+	require.NoError(t, err)
+	for _, a := range []*relayer.Attempt{attempt(tx, 1, relayer.PurposeSend), second} {
+		got, err := l.TransactionByHash(t.Context(), a.Hash)
+		require.NoError(t, err)
+		require.Equal(t, tx.ID, got.ID)
+	}
+	_, err = l.TransactionByHash(t.Context(), common.HexToHash("0x1234"))
+	require.ErrorIs(t, err, relayer.ErrNotFound)
+
+	theirs := common.HexToHash("0x4321")
+	require.NoError(t, onlyErr(l.RecordNonceConflicts(t.Context(), tx.ID, tx.From, 0, *tx.Nonce, theirs, Block{Number: 3, Hash: blockHash(3)})))
+	got, err := l.TransactionByHash(t.Context(), theirs)
+	require.NoError(t, err)
+	require.Equal(t, relayer.KindForeign, got.Kind)
+}
+
+// A bump is asked for until there is an attempt that is younger, however often it is asked for.
+func TestBumpIsAskedForUntilItIsThere(t *testing.T) {
+	t.Parallel()
+	l, terms := setup(t, 1)
+	txs := accept(t, l, terms, draft(l), draft(l), draft(l))
+	asked := func(want ...*relayer.Transaction) {
+		t.Helper()
+		list, err := l.ListBumpRequests(t.Context(), 10)
+		require.NoError(t, err)
+		var got, ids []uuid.UUID
+		for _, tx := range list {
+			got = append(got, tx.ID)
+		}
+		for _, tx := range want {
+			ids = append(ids, tx.ID)
+		}
+		require.Equal(t, ids, got)
+	}
+	_, err := l.RequestBump(t.Context(), uuid.Must(uuid.NewV7()))
+	require.ErrorIs(t, err, relayer.ErrNotFound)
+	_, err = l.RequestBump(t.Context(), txs[1].ID)
+	require.ErrorIs(t, err, ErrUnsigned)
+	broadcast(t, l, txs...)
+	asked()
+	_, err = l.RequestBump(t.Context(), txs[1].ID) // not the lowest
+	require.NoError(t, err)
+	_, err = l.RequestBump(t.Context(), txs[1].ID)
+	require.NoError(t, err)
+	asked(txs[1])
+	wish, err := l.BumpRequestOf(t.Context(), txs[1].ID)
+	require.NoError(t, err)
+	require.False(t, wish.BumpAskedAt.IsZero())
+	_, err = l.StoreAttempts(t.Context(), []*relayer.Attempt{attempt(txs[1], 2, relayer.PurposeSend)})
+	require.NoError(t, err)
+	asked()
+	_, err = l.RequestBump(t.Context(), txs[1].ID) // again
+	require.NoError(t, err)
+	asked(txs[1])
+
+	require.NoError(t, l.RecordMined(t.Context(), []Mined{mined(txs[1], 1, relayer.PurposeSend, 7)}))
+	asked()
+	var state *relayer.StateError
+	_, err = l.RequestBump(t.Context(), txs[1].ID)
+	require.ErrorAs(t, err, &state)
+	require.Equal(t, relayer.StateError{Status: relayer.Mined, Doing: "bump"}, *state)
+}
+
+func TestRecountBelievesTheRows(t *testing.T) {
+	t.Parallel()
+	l, terms := setup(t, 2)
+	terms.Held = terms.Held[:1]
+	txs := accept(t, l, terms, drafts(l, 3)...)
+	own := draft(l)
+	own.Target, own.Key = hexAddress(terms.Held[0]), terms.Held[0]
+	terms.Cap = 3
+	accept(t, l, terms, own, draft(l))
+	broadcast(t, l, txs...)
+	require.NoError(t, l.RecordMined(t.Context(), []Mined{mined(txs[0], 1, relayer.PurposeSend, 7)}))
+	load, err := l.LoadOf(t.Context(), terms.Held[0])
+	require.NoError(t, err)
+	require.Equal(t, Load{Pending: 2, Mined: 1, Waiting: 1}, load)
+
+	_, err = l.db.Exec(t.Context(), `UPDATE relayer_keys SET pending_count = 9`)
+	require.NoError(t, err)
+	was, is, err := l.Recount(t.Context(), terms.Held[0])
+	require.NoError(t, err)
+	require.Equal(t, []int{9, 2}, []int{was, is})
+	require.Equal(t, []int{2, 9}, pending(t, l))
+	_, _, err = l.Recount(t.Context(), common.HexToAddress("0x99"))
+	require.ErrorIs(t, err, relayer.ErrNotFound)
+	doomed, err := l.PreviewDrop(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, []DropPreview{{Pool: "pool", Address: terms.Held[0], Pending: 2, Mined: 1}}, doomed)
+}

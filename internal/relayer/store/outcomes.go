@@ -1,0 +1,230 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math/big"
+	"slices"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+)
+
+// Mined is a transaction found in a block.
+type Mined struct {
+	TxID        uuid.UUID
+	Hash        common.Hash
+	BlockNumber uint64
+	BlockHash   common.Hash
+	BlockTime   time.Time
+	Succeeded   bool
+	GasUsed     uint64
+	GasPrice    *big.Int // wei, paid for each unit of gas
+	Reason      string   // why it reverted, where that is known
+}
+
+// settleLimit bounds what is settled in one database transaction: those who post wait for the keys and budgets that it holds
+// at its end.
+const settleLimit = 50
+
+// relaxed begins a batch whose commit does not wait for the disk. It is for what the chain or the nodes can tell again: a
+// server that crashes may lose such a change, all of it, and the tracker makes it again. Attempts and intents must never be
+// relaxed. A claim of nonces waits for the disk by a second commit, see [Store.transaction]. A webhook that tells of a relaxed
+// change goes out only after a later commit, the claim of the delivery, has waited for the disk, and with that for all commits before
+// it.
+func relaxed() *pgx.Batch {
+	batch := new(pgx.Batch)
+	batch.Queue(`SELECT set_config('synchronous_commit', 'off', true)`)
+	return batch
+}
+
+// RecordMined writes down what stands in blocks. Repeating it changes nothing; another block replaces the first.
+func (l *Store) RecordMined(ctx context.Context, mined []Mined) error {
+	for part := range slices.Chunk(mined, settleLimit) {
+		if err := l.recordMined(ctx, part); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (l *Store) recordMined(ctx context.Context, mined []Mined) error {
+	n := len(mined)
+	ids, hashes, blocks, numbers := make([][16]byte, n), make([]string, n), make([]string, n), make([]int64, n)
+	times, succeeded, used, prices, reasons := make([]time.Time, n), make([]bool, n), make([]int64, n), make([]string, n), make([]string, n)
+	for i, m := range mined {
+		ids[i], hashes[i], blocks[i], numbers[i] = m.TxID, m.Hash.Hex(), m.BlockHash.Hex(), int64(m.BlockNumber)
+		times[i], succeeded[i], used[i], prices[i] = m.BlockTime, m.Succeeded, int64(m.GasUsed), m.GasPrice.String()
+		reasons[i] = m.Reason
+	}
+	counts := statusCounts{}
+	batch := relaxed()
+	// The keys come last and are held for the end of this alone, since whatever is to be accepted waits for them.
+	batch.Queue(`WITH found AS (
+		SELECT v.*, a.purpose, t.status AS was, t.relayer_address AS address FROM unnest($2::uuid[], $3::text[], $4::text[], $5::bigint[], $6::timestamptz[],
+			$7::boolean[], $8::bigint[], $9::text[], $10::text[]) AS v (id, hash, block, number, mined, succeeded, used, price, reason)
+		JOIN relayer_txs t ON t.id = v.id JOIN relayer_attempts a ON a.tx_id = v.id AND a.tx_hash = v.hash AND a.nonce = t.nonce AND a.address = t.relayer_address
+		WHERE t.open AND (t.status <> 'mined' OR t.block_hash <> v.block) ORDER BY t.relayer_address, t.nonce FOR UPDATE OF t
+	), changed AS (
+		UPDATE relayer_txs t SET status = 'mined', status_reason = v.reason, tx_hash = v.hash, block_number = v.number, block_hash = v.block,
+			mined_at = v.mined, succeeded = v.succeeded, mined_purpose = v.purpose, gas_used = v.used, gas_price_paid = v.price::numeric,
+			sent_at = coalesce(t.sent_at, now()), revision = revision + 1, updated_at = now()
+		FROM found v WHERE t.id = v.id RETURNING t.*
+	), counted AS (SELECT address, -count(DISTINCT id)::int AS n FROM found WHERE was <> 'mined' GROUP BY address)`+
+		l.updatePendingSQL()+enqueueDeliveriesSQL+statusCountsSQL, l.targets(), ids, hashes, blocks, numbers, times, succeeded, used, prices, reasons).Query(counts.read)
+	if err := l.db.SendBatch(ctx, batch).Close(); err != nil {
+		return fmt.Errorf("record what was mined: %w", err)
+	}
+	l.notifyDeliveries()
+	l.recordStatusCounts(counts)
+	return nil
+}
+
+// updatePendingSQL is the part of a statement whose part "counted" says by how much each key's pending has changed.
+func (l *Store) updatePendingSQL() string {
+	return `, locked AS (
+		SELECT k.chain_id, k.address, c.n FROM counted c JOIN relayer_keys k ON k.chain_id = ` + fmt.Sprint(l.ChainID) + ` AND k.address = c.address
+		WHERE c.n <> 0 ORDER BY k.address FOR UPDATE OF k
+	), kept AS (
+		UPDATE relayer_keys k SET pending_count = k.pending_count + c.n, updated_at = now()
+		FROM locked c WHERE (k.chain_id, k.address) = (c.chain_id, c.address))`
+}
+
+// withLockedKeys runs a statement that changes rows and counts by how much each key's pending has changed, and returns how many
+// rows that were. The keys' rows are locked first.
+func (l *Store) withLockedKeys(ctx context.Context, doing, statement string, args ...any) (changed int, err error) {
+	counts := statusCounts{}
+	err = pgx.BeginFunc(ctx, l.db, func(tx pgx.Tx) error {
+		batch := new(pgx.Batch)
+		batch.Queue(`SELECT 1 FROM relayer_keys WHERE chain_id = $1 AND pool_id = $2 ORDER BY address FOR UPDATE`, l.ChainID, l.Pool)
+		batch.Queue(statement+l.updatePendingSQL()+enqueueDeliveriesSQL+statusCountsSQL, args...).Query(counts.read)
+		return tx.SendBatch(ctx, batch).Close()
+	})
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", doing, err)
+	}
+	l.notifyDeliveries()
+	return l.recordStatusCounts(counts), nil
+}
+
+// Block names a block.
+type Block struct {
+	Number uint64
+	Hash   common.Hash
+}
+
+// MinedBlocks are those that transactions which can still change stand in, the lowest first.
+func (l *Store) MinedBlocks(ctx context.Context) ([]Block, error) {
+	rows, err := l.db.Query(ctx, `SELECT DISTINCT block_number, block_hash FROM relayer_txs
+		WHERE chain_id = $1 AND open AND nonce IS NOT NULL AND status = 'mined' AND pool_id = $2 ORDER BY block_number`, l.ChainID, l.Pool)
+	if err != nil {
+		return nil, fmt.Errorf("list mined blocks: %w", err)
+	}
+	blocks, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (b Block, err error) {
+		var hash string
+		err = row.Scan(&b.Number, &hash)
+		b.Hash = common.HexToHash(hash)
+		return b, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list mined blocks: %w", err)
+	}
+	return blocks, nil
+}
+
+// MarkReorged puts back what stands in blocks that are no longer part of the chain, and returns how many that were.
+func (l *Store) MarkReorged(ctx context.Context, gone []Block) (int, error) {
+	hashes := make([]string, len(gone))
+	for i, b := range gone {
+		hashes[i] = b.Hash.Hex()
+	}
+	return l.withLockedKeys(ctx, "put reorganized transactions back", `WITH gone AS MATERIALIZED (
+		SELECT id FROM relayer_txs WHERE chain_id = $2 AND pool_id = $3 AND open AND nonce IS NOT NULL AND status = 'mined'
+			AND block_hash = ANY($4) ORDER BY relayer_address, nonce FOR UPDATE
+	), changed AS (
+		UPDATE relayer_txs t SET status = 'broadcasted', status_reason = 'its block is no longer part of the chain',
+			block_number = NULL, block_hash = NULL, mined_at = NULL, succeeded = NULL, mined_purpose = NULL, gas_used = NULL,
+			gas_price_paid = NULL, revision = revision + 1, updated_at = now()
+		FROM gone WHERE t.id = gone.id RETURNING t.*
+	), counted AS (SELECT relayer_address AS address, count(*)::int AS n FROM changed GROUP BY relayer_address)`,
+		l.targets(), l.ChainID, l.Pool, hashes)
+}
+
+// Confirm makes final what stands in one of the blocks, which the caller knows to be deep enough and part of the chain.
+// It returns how many that were.
+func (l *Store) Confirm(ctx context.Context, blocks []Block) (int, error) {
+	hashes := make([]string, len(blocks))
+	for i, b := range blocks {
+		hashes[i] = b.Hash.Hex()
+	}
+	// Found once: there is no index of blocks, and each look reads all that is open.
+	rows, err := l.db.Query(ctx, `SELECT id FROM relayer_txs WHERE chain_id = $1 AND pool_id = $2 AND open AND nonce IS NOT NULL
+		AND status = 'mined' AND block_hash = ANY($3) ORDER BY relayer_address, nonce`, l.ChainID, l.Pool, hashes)
+	if err != nil {
+		return 0, fmt.Errorf("find what is to be confirmed: %w", err)
+	}
+	ids, err := pgx.CollectRows(rows, pgx.RowTo[[16]byte])
+	if err != nil {
+		return 0, fmt.Errorf("find what is to be confirmed: %w", err)
+	}
+	confirmed, keys := 0, map[string]bool{}
+	for part := range slices.Chunk(ids, settleLimit) {
+		n, of, err := l.confirm(ctx, part, hashes)
+		confirmed += n
+		for _, key := range of {
+			keys[key] = true
+		}
+		if err != nil {
+			return confirmed, err
+		}
+	}
+	return confirmed, l.noteConfirmed(ctx, slices.Collect(maps.Keys(keys)))
+}
+
+// noteConfirmed stores that keys had a transaction confirmed now. It is a database transaction of its own, because keys are
+// locked before budgets everywhere, and it does not wait for the disk with the keys' locks in hand.
+func (l *Store) noteConfirmed(ctx context.Context, keys []string) error {
+	if len(keys) == 0 {
+		return nil
+	}
+	batch := relaxed()
+	batch.Queue(`UPDATE relayer_keys k SET last_confirmed_at = now()
+		FROM (SELECT address FROM relayer_keys WHERE chain_id = $1 AND address = ANY($2) ORDER BY address FOR UPDATE) AS locked
+		WHERE k.chain_id = $1 AND k.address = locked.address`, l.ChainID, keys)
+	if err := l.db.SendBatch(ctx, batch).Close(); err != nil {
+		return fmt.Errorf("confirm: %w", err)
+	}
+	return nil
+}
+
+// confirm makes final what of ids stands in one of the blocks. It returns how many those were, and the keys of those that
+// were confirmed.
+func (l *Store) confirm(ctx context.Context, ids [][16]byte, hashes []string) (int, []string, error) {
+	batch, counts := relaxed(), statusCounts{}
+	// What a no-op did is what was intended with it; that a caller's own bytes were mined after all beats any intent.
+	batch.Queue(`WITH deep AS MATERIALIZED (
+		SELECT id FROM relayer_txs WHERE id = ANY($2) AND open AND status = 'mined' AND block_hash = ANY($3)
+			ORDER BY relayer_address, nonce FOR UPDATE
+	), changed AS (
+		UPDATE relayer_txs t SET open = false, confirmed_at = now(), revision = revision + 1, updated_at = now(),
+			status = CASE
+				WHEN t.mined_purpose = 'noop' AND t.intent = 'cancel' THEN 'canceled'
+				WHEN t.mined_purpose = 'noop' AND t.intent = 'expire' THEN 'expired'
+				WHEN t.mined_purpose = 'noop' AND t.intent = 'fail' THEN 'failed'
+				WHEN t.succeeded THEN 'confirmed' ELSE 'reverted' END,
+			status_reason = CASE WHEN t.mined_purpose = 'noop' THEN t.intent_reason WHEN t.succeeded THEN ''
+				WHEN t.status_reason <> '' THEN t.status_reason ELSE 'execution reverted' END
+		FROM deep WHERE t.id = deep.id AND t.open AND t.status = 'mined' AND t.block_hash = ANY($3)
+		RETURNING t.*
+	)`+settleBudgetSQL+enqueueDeliveriesSQL+statusCountsSQL, l.targets(), ids, hashes).Query(counts.read)
+	if err := l.db.SendBatch(ctx, batch).Close(); err != nil {
+		return 0, nil, fmt.Errorf("confirm: %w", err)
+	}
+	l.notifyDeliveries()
+	return l.recordStatusCounts(counts), counts[string(relayer.Confirmed)].keys, nil
+}

@@ -1,0 +1,183 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+)
+
+// roundRobinOrderSQL is the end of a statement that has taken rows of each key: the lowest nonce of each key comes first, then the second
+// of each, so that one key with many does not keep the others waiting. what names them, limit is the parameter.
+func roundRobinOrderSQL(what, address, limit string) string {
+	return fmt.Sprintf(` ORDER BY row_number() OVER (PARTITION BY %[1]s.%[2]s ORDER BY %[1]s.nonce), %[1]s.%[2]s LIMIT %[3]s`, what, address, limit)
+}
+
+// Unsigned are transactions whose nonce was claimed and for which nothing was signed within age: whoever claimed
+// it may have died. From the given nonces on, of each key in turn, its lowest first; at most limit.
+func (l *Store) Unsigned(ctx context.Context, froms []KeyNonce, age time.Duration, limit int) ([]*relayer.Transaction, error) {
+	addresses, nonces := l.keyNonces(froms)
+	return l.list(ctx, "list unsigned transactions", `SELECT t.* FROM unnest($2::text[], $3::bigint[]) AS f (address, nonce) CROSS JOIN LATERAL (
+		`+selectToSign+` WHERE chain_id = $1 AND relayer_address = f.address AND nonce >= f.nonce AND open AND nonce IS NOT NULL
+			AND status = 'allocated' AND updated_at < now() - $4::interval
+			AND NOT EXISTS (SELECT FROM relayer_attempts a WHERE a.tx_id = relayer_txs.id AND a.nonce = relayer_txs.nonce AND a.address = relayer_txs.relayer_address)
+		ORDER BY nonce LIMIT $5) AS t`+roundRobinOrderSQL("t", "relayer_address", "$5"), l.ChainID, addresses, nonces, age, limit)
+}
+
+func (l *Store) list(ctx context.Context, doing, query string, args ...any) ([]*relayer.Transaction, error) {
+	rows, err := l.db.Query(ctx, query, args...)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", doing, err)
+	}
+	txs, err := pgx.CollectRows(rows, scanTransaction)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", doing, err)
+	}
+	return txs, nil
+}
+
+// KeyNonce is a key and a nonce: this one and those above.
+type KeyNonce struct {
+	Key   common.Address
+	Nonce uint64
+}
+
+func (l *Store) keyNonces(keyNonces []KeyNonce) (addresses []string, nonces []int64) {
+	for _, f := range keyNonces {
+		addresses, nonces = append(addresses, hexAddress(f.Key)), append(nonces, int64(f.Nonce))
+	}
+	return addresses, nonces
+}
+
+// ListUnconfirmed are the latest attempts of whatever is not mined in a block that is known, from the given nonces on, whose row has
+// not changed for age; the lowest nonce of each key first, at most limit of each key. Final ones are among them if their nonce is:
+// a chain that gave a deep block up needs them again. [Store.Unsent] has those that no node accepted. Paused ones are left out,
+// except of the keys in atOnce.
+func (l *Store) ListUnconfirmed(ctx context.Context, froms []KeyNonce, age time.Duration, atOnce []common.Address, limit int) ([]*relayer.Attempt, error) {
+	addresses, nonces := l.keyNonces(froms)
+	return l.listAttempts(ctx, "list unmined attempts", `SELECT a.* FROM unnest($2::text[], $3::bigint[]) AS f (address, nonce)
+		CROSS JOIN LATERAL (SELECT t.id, t.nonce, t.relayer_address FROM relayer_txs t
+			WHERE t.chain_id = $1 AND t.relayer_address = f.address AND t.nonce >= f.nonce AND t.kind <> 'foreign' AND t.era = `+generationSQL("$1")+`
+				AND NOT (t.open AND t.status IN ('allocated', 'unknown')) AND t.updated_at < now() - $4::interval
+			ORDER BY t.nonce LIMIT $5) AS t
+		CROSS JOIN LATERAL (`+selectAttempts+` WHERE a.tx_id = t.id AND a.nonce = t.nonce AND a.address = t.relayer_address ORDER BY a.attempt DESC LIMIT 1) AS a
+		WHERE NOT a.paused OR f.address = ANY($6)
+		ORDER BY t.nonce, t.relayer_address`, l.ChainID, addresses, nonces, age, limit, hexAddresses(atOnce))
+}
+
+// ListLowestPending are the transactions that stand exactly at the given nonces and are not mined: each holds up its key.
+func (l *Store) ListLowestPending(ctx context.Context, froms []KeyNonce) ([]*relayer.Transaction, error) {
+	addresses, nonces := l.keyNonces(froms)
+	return l.list(ctx, "list what holds keys up", selectTransactions+` WHERE chain_id = $1 AND open AND status <> 'mined'
+		AND (relayer_address, nonce) IN (SELECT * FROM unnest($2::text[], $3::bigint[]))`, l.ChainID, addresses, nonces)
+}
+
+// MinedCandidate is a transaction that the chain has used the nonce of, and all hashes under which it may stand there.
+type MinedCandidate struct {
+	ID     uuid.UUID
+	Key    common.Address
+	Nonce  uint64
+	Hashes []common.Hash
+}
+
+// ListMinedCandidates are transactions that are not known to be mined and whose nonce is below the chain's count; at most limit.
+func (l *Store) ListMinedCandidates(ctx context.Context, mined []KeyNonce, limit int) ([]MinedCandidate, error) {
+	addresses, nonces := l.keyNonces(mined)
+	rows, err := l.db.Query(ctx, `SELECT t.id, t.relayer_address, t.nonce,
+			ARRAY(SELECT a.tx_hash FROM relayer_attempts a WHERE a.tx_id = t.id AND a.nonce = t.nonce AND a.address = t.relayer_address ORDER BY a.attempt DESC)
+		FROM unnest($2::text[], $3::bigint[]) AS m (address, count)
+		JOIN relayer_txs t ON t.chain_id = $1 AND t.relayer_address = m.address AND t.nonce < m.count
+			AND t.open AND t.nonce IS NOT NULL AND t.status <> 'mined'
+		ORDER BY t.nonce LIMIT $4`, l.ChainID, addresses, nonces, limit)
+	if err != nil {
+		return nil, fmt.Errorf("list what may be mined: %w", err)
+	}
+	sought, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (s MinedCandidate, err error) {
+		var address string
+		var hashes []string
+		err = row.Scan(&s.ID, &address, &s.Nonce, &hashes)
+		s.Key = common.HexToAddress(address)
+		for _, hash := range hashes {
+			s.Hashes = append(s.Hashes, common.HexToHash(hash))
+		}
+		return s, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list what may be mined: %w", err)
+	}
+	return sought, nil
+}
+
+// ListExpired are transactions past their valid_until that nothing has been done about; at most limit.
+func (l *Store) ListExpired(ctx context.Context, limit int) ([]*relayer.Transaction, error) {
+	return l.list(ctx, "list what expires", selectTransactions+` WHERE open AND valid_until IS NOT NULL AND valid_until <= now()
+		AND chain_id = $1 AND pool_id = $2 AND intent = 'send' AND status <> 'mined' ORDER BY valid_until LIMIT $3`, l.ChainID, l.Pool, limit)
+}
+
+// Resends says which refused attempts may be sent again.
+type Resends struct {
+	// LowestOnly are the reasons for which only the lowest nonce of a key is sent again: nodes would refuse the others likewise.
+	LowestOnly []string
+	// AtOnce are the keys of which everything that was refused is sent again now: the reason may have passed.
+	AtOnce []common.Address
+}
+
+// Unsent are the latest attempts of transactions where no node is known to have taken these bytes, whatever is known of earlier
+// ones (see [Store.StoreAttempts]), whose row has not changed for age and that may be sent again;
+// from the given nonces on, of each key in turn, its lowest first; at most limit.
+func (l *Store) Unsent(ctx context.Context, froms []KeyNonce, age time.Duration, resends Resends, limit int) ([]*relayer.Attempt, error) {
+	addresses, nonces := l.keyNonces(froms)
+	return l.listAttempts(ctx, "list unsent attempts", `SELECT s.* FROM unnest($2::text[], $3::bigint[]) AS f (address, nonce)
+		LEFT JOIN LATERAL (SELECT t.nonce FROM relayer_txs t
+			WHERE t.chain_id = $1 AND t.relayer_address = f.address AND t.nonce >= f.nonce AND t.open AND t.nonce IS NOT NULL
+				AND t.status = 'allocated' AND t.status_reason = ANY($6)
+			ORDER BY t.nonce LIMIT 1) AS lowest ON true
+		CROSS JOIN LATERAL (SELECT a.* FROM relayer_txs t
+			CROSS JOIN LATERAL (`+selectAttempts+` WHERE a.tx_id = t.id AND a.nonce = t.nonce AND a.address = t.relayer_address ORDER BY a.attempt DESC LIMIT 1) AS a
+			WHERE t.chain_id = $1 AND t.relayer_address = f.address AND t.nonce >= f.nonce AND t.open AND t.nonce IS NOT NULL
+				AND t.status IN ('allocated', 'unknown')
+				AND (f.address = ANY($7) AND a.last_error <> ''
+					OR t.updated_at < now() - $4::interval AND NOT a.paused AND (t.status_reason <> ALL($6) OR t.nonce = lowest.nonce))
+			ORDER BY t.nonce LIMIT $5) AS s`+roundRobinOrderSQL("s", "address", "$5"),
+		l.ChainID, addresses, nonces, age, limit, append([]string{}, resends.LowestOnly...), hexAddresses(resends.AtOnce))
+}
+
+// FirstUnsent returns the lowest nonce of each key, from the given ones on, whose latest bytes no node is known to have. A key
+// that has none is left out.
+func (l *Store) FirstUnsent(ctx context.Context, froms []KeyNonce) (map[common.Address]uint64, error) {
+	addresses, nonces := l.keyNonces(froms)
+	rows, err := l.db.Query(ctx, `SELECT f.address, lowest.nonce FROM unnest($2::text[], $3::bigint[]) AS f (address, nonce)
+		CROSS JOIN LATERAL (SELECT t.nonce FROM relayer_txs t
+			WHERE t.chain_id = $1 AND t.relayer_address = f.address AND t.nonce >= f.nonce AND t.open AND t.nonce IS NOT NULL
+				AND t.status IN ('allocated', 'unknown')
+			ORDER BY t.nonce LIMIT 1) AS lowest`, l.ChainID, addresses, nonces)
+	if err != nil {
+		return nil, fmt.Errorf("list the first unsent nonces: %w", err)
+	}
+	first := map[common.Address]uint64{}
+	var address string
+	var nonce uint64
+	if _, err := pgx.ForEachRow(rows, []any{&address, &nonce}, func() error {
+		first[common.HexToAddress(address)] = nonce
+		return nil
+	}); err != nil {
+		return nil, fmt.Errorf("list the first unsent nonces: %w", err)
+	}
+	return first, nil
+}
+
+// ListPendingNoops are transactions whose nonce is to be used for a no-op, and whose latest attempt is none; from the given nonces on, of
+// each key in turn, its lowest first; at most limit.
+func (l *Store) ListPendingNoops(ctx context.Context, froms []KeyNonce, limit int) ([]*relayer.Transaction, error) {
+	addresses, nonces := l.keyNonces(froms)
+	return l.list(ctx, "list what is to be superseded", `SELECT t.* FROM unnest($2::text[], $3::bigint[]) AS f (address, nonce) CROSS JOIN LATERAL (
+		`+selectTransactions+` WHERE chain_id = $1 AND relayer_address = f.address AND nonce >= f.nonce AND open AND nonce IS NOT NULL
+			AND intent <> 'send' AND status <> 'mined' AND coalesce((SELECT a.purpose FROM relayer_attempts a WHERE a.tx_id = relayer_txs.id
+				AND a.nonce = relayer_txs.nonce AND a.address = relayer_txs.relayer_address ORDER BY a.attempt DESC LIMIT 1), '') <> 'noop'
+		ORDER BY nonce LIMIT $4) AS t`+roundRobinOrderSQL("t", "relayer_address", "$4"), l.ChainID, addresses, nonces, limit)
+}

@@ -1,0 +1,44 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Purge deletes transactions that are final and were accepted longer than history ago, unless that is 0, and idempotency
+// keys older than keys, of transactions that are final; at most limit of each. It returns how many it deleted: while
+// that is limit or more there may be others. A transaction with undelivered webhooks stays. Its delivered webhooks are deleted with
+// it: they could not be replayed truthfully without its row. Budgets of days that are over for a month go as well.
+func (l *Store) Purge(ctx context.Context, history, keys time.Duration, limit int) (deleted int, err error) {
+	batch := new(pgx.Batch)
+	count := func(row pgx.Row) error {
+		var n int
+		err := row.Scan(&n)
+		deleted += n
+		return err
+	}
+	if history > 0 {
+		batch.Queue(`WITH old AS (
+			DELETE FROM relayer_txs WHERE id IN (SELECT id FROM relayer_txs t WHERE chain_id = $1 AND pool_id = $2 AND NOT open
+				AND created_at < now() - $3::interval AND NOT EXISTS (SELECT FROM relayer_deliveries d
+					WHERE d.subject = t.id AND d.state <> 'delivered') LIMIT $4)
+			RETURNING id
+		), signed AS (DELETE FROM relayer_attempts WHERE tx_id IN (SELECT id FROM old)
+		), sent AS (DELETE FROM relayer_deliveries WHERE subject IN (SELECT id FROM old) AND state = 'delivered')
+			SELECT count(*) FROM old`, l.ChainID, l.Pool, history, limit).QueryRow(count)
+	}
+	batch.Queue(`WITH old AS (
+		DELETE FROM relayer_idempotency WHERE (chain_id, pool_id, caller, key) IN (SELECT chain_id, pool_id, caller, key
+			FROM relayer_idempotency i WHERE chain_id = $1 AND pool_id = $2 AND created_at < now() - $3::interval
+				AND NOT EXISTS (SELECT FROM relayer_txs t WHERE t.id = i.tx_id AND t.open) LIMIT $4)
+		RETURNING 1)
+		SELECT count(*) FROM old`, l.ChainID, l.Pool, keys, limit).QueryRow(count)
+	batch.Queue(`DELETE FROM relayer_budgets WHERE chain_id = $1 AND pool_id = $2 AND day < (now() AT TIME ZONE 'utc')::date - 31`, l.ChainID, l.Pool)
+	if err := l.db.SendBatch(ctx, batch).Close(); err != nil {
+		return deleted, fmt.Errorf("purge: %w", err)
+	}
+	return deleted, nil
+}

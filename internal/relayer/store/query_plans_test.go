@@ -1,0 +1,54 @@
+package store
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+)
+
+// Plans are kept, and made when there is next to nothing to read.
+func TestPlansMadeForSmallTablesReadByIndex(t *testing.T) {
+	t.Parallel()
+	l, terms := setup(t, 2)
+	terms.Cap = 1000
+	scans := func() (n int) {
+		l.db.Reset() // a session's counts are there when it has ended
+		require.NoError(t, l.db.QueryRow(t.Context(), `SELECT seq_scan FROM pg_stat_user_tables WHERE relname = 'relayer_txs'`).Scan(&n))
+		return n
+	}
+	before := scans()
+	for block := range uint64(20) {
+		txs := accept(t, l, terms, drafts(l, 3)...)
+		broadcast(t, l, txs...)
+		require.NoError(t, l.RecordMined(t.Context(), []Mined{mined(txs[0], 1, relayer.PurposeSend, block), mined(txs[1], 1, relayer.PurposeSend, block)}))
+		n, err := l.Confirm(t.Context(), []Block{{block, blockHash(block)}})
+		require.NoError(t, err)
+		require.Equal(t, 2, n)
+	}
+	require.Equal(t, before, scans())
+}
+
+// More than one statement takes.
+func TestABlockFullIsConfirmed(t *testing.T) {
+	t.Parallel()
+	l, terms := setup(t, 2)
+	terms.Cap = 1000
+	txs := accept(t, l, terms, drafts(l, 2*settleLimit+50)...)
+	broadcast(t, l, txs...)
+	var found []Mined
+	for i, tx := range txs {
+		found = append(found, mined(tx, 1, relayer.PurposeSend, uint64(i%2)))
+	}
+	require.NoError(t, l.RecordMined(t.Context(), found))
+	n, err := l.Confirm(t.Context(), []Block{{1, blockHash(1)}})
+	require.NoError(t, err)
+	require.Equal(t, len(txs)/2, n)
+	n, err = l.Confirm(t.Context(), []Block{{0, blockHash(0)}, {1, blockHash(1)}})
+	require.NoError(t, err)
+	require.Equal(t, len(txs)/2, n)
+	for _, tx := range txs {
+		require.Equal(t, relayer.Confirmed, read(t, l, tx).Status)
+	}
+}

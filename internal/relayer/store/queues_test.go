@@ -1,0 +1,315 @@
+package store
+
+import (
+	"fmt"
+	"io/fs"
+	"math/big"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+	testpostgres "github.com/rollcall-dev/rollcall/internal/testutil/postgres"
+)
+
+// rowsRead returns how many rows of relayer_txs scans have read so far.
+func rowsRead(t *testing.T, l *Store) (n int) {
+	t.Helper()
+	l.db.Reset() // a session reports its counts when it ends
+	require.Eventually(t, func() bool {
+		var others int
+		err := l.db.QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'`).Scan(&others)
+		return err == nil && others == 0
+	}, 20*time.Second, 5*time.Millisecond)
+	require.NoError(t, l.db.QueryRow(t.Context(), `SELECT idx_tup_fetch + seq_tup_read FROM pg_stat_user_tables WHERE relname = 'relayer_txs'`).Scan(&n))
+	return n
+}
+
+// Accepting and dispatching read as much of a long queue as they need, not all of it.
+func TestClaims_LongQueue_ReadFewRows(t *testing.T) {
+	t.Parallel()
+	l, terms := setup(t, 2)
+	terms.Cap, terms.Queue = 1, 10_000
+	const waiting = 4000
+	for range waiting / 500 {
+		accept(t, l, terms, drafts(l, 500)...)
+	}
+	before := rowsRead(t, l)
+	for range 5 {
+		require.Nil(t, accept(t, l, terms, draft(l))[0].Nonce)
+	}
+	require.Less(t, rowsRead(t, l)-before, 1000, "accepting where no key has room")
+
+	terms.Cap = 3
+	before = rowsRead(t, l)
+	for range 2 {
+		seated, err := l.Dispatch(t.Context(), terms, 2)
+		require.NoError(t, err)
+		require.Len(t, seated, 2)
+	}
+	require.Less(t, rowsRead(t, l)-before, 1000, "dispatching")
+
+	terms.Cap = 10
+	before = rowsRead(t, l)
+	for range 5 {
+		require.Nil(t, accept(t, l, terms, draft(l))[0].Nonce)
+	}
+	require.Less(t, rowsRead(t, l)-before, 1000, "accepting where others wait for the room that there is")
+
+	_, err := l.db.Exec(t.Context(), `UPDATE relayer_keys SET balance_wei = 0, balance_at = now()`)
+	require.NoError(t, err)
+	before = rowsRead(t, l)
+	for range 5 {
+		seated, err := l.Dispatch(t.Context(), terms, 2)
+		require.NoError(t, err)
+		require.Empty(t, seated)
+	}
+	require.Less(t, rowsRead(t, l)-before, 1000, "dispatching where all wait for ether")
+}
+
+// Dispatch takes the keys' locks only where a key could take something: those who post wait for them.
+func TestDispatch_NothingToDispatch_LocksNoKey(t *testing.T) {
+	t.Parallel()
+	l, terms := setup(t, 1)
+	_, err := l.db.Exec(t.Context(), `UPDATE relayer_keys SET balance_wei = 10, balance_at = now()`)
+	require.NoError(t, err)
+	accept(t, l, terms, worth(l, 7))
+	require.Nil(t, accept(t, l, terms, worth(l, 9))[0].Nonce, "it waits for ether")
+	holder, err := l.db.Begin(t.Context())
+	require.NoError(t, err)
+	defer holder.Rollback(t.Context()) //nolint:errcheck // for the end
+	_, err = holder.Exec(t.Context(), `SELECT FROM relayer_keys FOR UPDATE`)
+	require.NoError(t, err)
+	seated, err := l.Dispatch(t.Context(), terms, 10)
+	require.NoError(t, err, "it has waited for a key")
+	require.Empty(t, seated)
+}
+
+// counters compares what is counted of each target's queue with the rows.
+func counters(t *testing.T, l *Store, after string) {
+	t.Helper()
+	var stored, rows string
+	require.NoError(t, l.db.QueryRow(t.Context(), `SELECT
+		(SELECT coalesce(string_agg(concat_ws(' ', chain_id, pool_id, target, waiting), ', ' ORDER BY chain_id, pool_id, target), '') FROM relayer_queues WHERE waiting <> 0),
+		(SELECT coalesce(string_agg(concat_ws(' ', chain_id, pool_id, target, n), ', ' ORDER BY chain_id, pool_id, target), '') FROM (
+			SELECT chain_id, pool_id, target, count(*) AS n FROM relayer_txs WHERE open AND nonce IS NULL GROUP BY 1, 2, 3) AS q)`).Scan(&stored, &rows))
+	require.Equal(t, rows, stored, after)
+}
+
+// The migration counts what waits already, and can be taken back and applied again.
+func TestQueues_Migration(t *testing.T) {
+	t.Parallel()
+	server := testpostgres.New(t, testpostgres.Migrated(before(t, "00011")))
+	db := server.Pool(t)
+	_, err := db.Exec(t.Context(), `INSERT INTO relayer_txs (id, chain_id, pool_id, target, caller, kind, status, open, relayer_address, nonce) VALUES
+		(gen_random_uuid(), 1337, 'pool', 'pool', '', 'transaction', 'allocated', true, NULL, NULL),
+		(gen_random_uuid(), 1337, 'pool', 'pool', '', 'transaction', 'allocated', true, NULL, NULL),
+		(gen_random_uuid(), 1337, 'pool', 'pool', '', 'transaction', 'canceled', false, NULL, NULL),
+		(gen_random_uuid(), 1337, 'pond', 'pond', '', 'transaction', 'allocated', true, '0x0000000000000000000000000000000000000001', 0)`)
+	require.NoError(t, err)
+	migrate(t, server.URL())
+	l := New(db, Config{ChainID: 1337, Pool: "pool"})
+	counters(t, l, "up")
+	content, err := fs.ReadFile(Migrations().FS, "00011_queues.sql")
+	require.NoError(t, err)
+	up, down, _ := strings.Cut(string(content), "-- +goose Down")
+	_, err = db.Exec(t.Context(), down)
+	require.NoError(t, err)
+	_, err = db.Exec(t.Context(), up)
+	require.NoError(t, err)
+	counters(t, l, "down and up")
+	n, err := l.Queued(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, 2, n)
+}
+
+// A counter that differs from its rows is found and corrected, and the others stay.
+func TestRecountQueues_WrongCounters(t *testing.T) {
+	t.Parallel()
+	l, terms := setup(t, 1)
+	other, otherTerms := pond(t, l.db)
+	otherTerms.Cap = 1
+	terms.Cap = 1
+	accept(t, other, otherTerms, drafts(other, 3)...)
+	accept(t, l, terms, drafts(l, 4)...)
+	corrected, err := l.RecountQueues(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, corrected)
+	for name, damage := range map[string]string{
+		"too many": `UPDATE relayer_queues SET waiting = waiting + 90 WHERE pool_id = 'pool'`,
+		"too few":  `UPDATE relayer_queues SET waiting = -5 WHERE pool_id = 'pool'`,
+		"missing":  `DELETE FROM relayer_queues WHERE pool_id = 'pool'`,
+	} {
+		_, err := l.db.Exec(t.Context(), damage)
+		require.NoError(t, err)
+		corrected, err := l.RecountQueues(t.Context())
+		require.NoError(t, err, name)
+		require.Equal(t, []string{"pool"}, corrected, name)
+		counters(t, l, name)
+	}
+	n, err := l.Queued(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, 3, n)
+}
+
+// A correction waits for those who are changing a queue at that moment, and counts what they have done.
+func TestRecountQueues_BesideAChange(t *testing.T) {
+	t.Parallel()
+	l, terms := setup(t, 1)
+	terms.Cap = 1
+	txs := accept(t, l, terms, drafts(l, 4)...)
+	_, err := l.db.Exec(t.Context(), `UPDATE relayer_queues SET waiting = 50`)
+	require.NoError(t, err)
+	beside(t, l, func(tx pgx.Tx) {
+		_, err := tx.Exec(t.Context(), `UPDATE relayer_txs SET open = false, status = 'canceled' WHERE id = $1`, txs[3].ID)
+		require.NoError(t, err)
+	}, func() error {
+		_, err := l.RecountQueues(t.Context())
+		return err
+	})
+	counters(t, l, "a cancelation that committed meanwhile")
+}
+
+// Expired transactions do not hold up new ones, and the cheapest that has not expired does.
+func TestAccept_BehindExpired(t *testing.T) {
+	t.Parallel()
+	l, terms := setup(t, 1)
+	full := terms
+	full.Cap = 1
+	accept(t, l, full, draft(l))
+	late := drafts(l, expiredPassed-1)
+	for _, d := range late {
+		d.ValidUntil = time.Now().Add(-time.Minute)
+	}
+	accept(t, l, full, late...)
+	require.NotNil(t, accept(t, l, terms, draft(l))[0].Nonce)
+	full.Cap = 2
+	accept(t, l, full, worth(l, 5))
+	require.Nil(t, accept(t, l, terms, draft(l))[0].Nonce)
+}
+
+// Whatever happens to transactions, the counters of the queues equal the number of rows.
+func TestQueues_RandomOperations_CountersAreExact(t *testing.T) {
+	t.Parallel()
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	l, terms := setup(t, 2, "target")
+	other, otherTerms := pond(t, l.db)
+	terms.Cap, terms.Queue = 4, 40
+	l.Budgets = Budgets{Key: big.NewInt(1_000_000), Caller: big.NewInt(10_000_000)}
+	block, anchor := uint64(1), genesis
+	one := func(where string) (tx *relayer.Transaction) {
+		var id uuid.UUID
+		if err := l.db.QueryRow(t.Context(), `SELECT id FROM relayer_txs WHERE pool_id = 'pool' AND `+where+` ORDER BY random() LIMIT 1`).Scan(&id); err != nil {
+			return nil
+		}
+		tx, err := l.Transaction(t.Context(), id)
+		require.NoError(t, err)
+		return tx
+	}
+	operations := []struct {
+		name string
+		do   func() error
+	}{
+		{"accept", func() error {
+			all := drafts(l, 1+random.IntN(8))
+			for _, d := range all {
+				d.Reserve = big.NewInt(random.Int64N(100))
+				if random.IntN(3) == 0 {
+					d.Key = terms.Held[random.IntN(2)]
+					d.Target = hexAddress(d.Key)
+				}
+				if random.IntN(3) == 0 {
+					d.ValidUntil = time.Now().Add(-time.Minute)
+				}
+			}
+			_, err := l.Accept(t.Context(), terms, all)
+			return err
+		}},
+		{"accept for the other pool", func() error {
+			_, err := other.Accept(t.Context(), otherTerms, drafts(other, 12))
+			return err
+		}},
+		{"dispatch", func() error { _, err := l.Dispatch(t.Context(), terms, 1+random.IntN(5)); return err }},
+		{"cancel", func() error {
+			if tx := one(`open AND status <> 'mined' AND intent = 'send'`); tx != nil {
+				_, err := l.SetIntent(t.Context(), tx.ID, relayer.IntentCancel, "test")
+				return err
+			}
+			return nil
+		}},
+		{"expire", func() error {
+			due, err := l.ListExpired(t.Context(), 3)
+			for _, tx := range due {
+				if _, err := l.SetIntent(t.Context(), tx.ID, relayer.IntentExpire, "test"); err != nil {
+					return err
+				}
+			}
+			return err
+		}},
+		{"cancel what is pending", func() error {
+			_, err := l.CancelPending(t.Context(), []common.Address{{}, terms.Held[0]}[random.IntN(2)], time.Now().Add(time.Hour), "test", 3)
+			return err
+		}},
+		{"replace", func() error {
+			if tx := one(`open AND nonce IS NULL AND intent = 'send'`); tx != nil {
+				return l.Replace(t.Context(), &Replacement{ID: tx.ID, Request: tx.Request, Reserve: big.NewInt(random.Int64N(100))})
+			}
+			return nil
+		}},
+		{"displace", func() error {
+			if tx := one(`open AND nonce IS NOT NULL AND status <> 'mined' AND kind = 'transaction'`); tx != nil {
+				return onlyErr(l.RecordNonceConflicts(t.Context(), tx.ID, tx.From, known(t, l).Era, *tx.Nonce, common.BigToHash(big.NewInt(random.Int64())), Block{block, blockHash(block)}))
+			}
+			return nil
+		}},
+		{"mine and confirm", func() error {
+			for range 4 {
+				tx := one(`open AND nonce IS NOT NULL AND status <> 'mined' AND intent = 'send'
+					AND NOT EXISTS (SELECT FROM relayer_attempts a WHERE a.tx_id = relayer_txs.id)`)
+				if tx == nil {
+					break
+				}
+				broadcast(t, l, tx)
+				if err := l.RecordMined(t.Context(), []Mined{mined(tx, 1, relayer.PurposeSend, block)}); err != nil {
+					return err
+				}
+			}
+			block++
+			if random.IntN(2) == 0 {
+				_, err := l.MarkReorged(t.Context(), []Block{{block - 1, blockHash(block - 1)}})
+				return err
+			}
+			_, err := l.Confirm(t.Context(), []Block{{block - 1, blockHash(block - 1)}})
+			return err
+		}},
+		{"start over", func() error {
+			if random.IntN(5) > 0 {
+				return nil
+			}
+			anchor = common.BigToHash(big.NewInt(random.Int64()))
+			_, err := l.ResetChain(t.Context(), known(t, l), anchor, Block{Hash: anchor}, nil)
+			return err
+		}},
+		{"purge", func() error { _, err := l.Purge(t.Context(), time.Nanosecond, time.Hour, 5); return err }},
+		{"delete by hand", func() error {
+			_, err := l.db.Exec(t.Context(), `DELETE FROM relayer_txs WHERE id = (SELECT id FROM relayer_txs WHERE open AND nonce IS NULL ORDER BY random() LIMIT 1)`)
+			return err
+		}},
+	}
+	for i := range 150 {
+		o := operations[random.IntN(len(operations))]
+		if i%3 == 0 {
+			o = operations[0]
+		}
+		require.NoError(t, o.do(), o.name)
+		counters(t, l, fmt.Sprintf("operation %d: %s", i, o.name))
+	}
+}

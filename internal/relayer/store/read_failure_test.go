@@ -1,0 +1,83 @@
+package store
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+	testpostgres "github.com/rollcall-dev/rollcall/internal/testutil/postgres"
+)
+
+// hangup ends a context once a statement that has the text is through.
+type hangup struct {
+	text string
+	end  context.CancelFunc
+}
+
+type hitKey struct{}
+
+func (h *hangup) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
+	return context.WithValue(ctx, hitKey{}, strings.Contains(data.SQL, h.text))
+}
+
+func (h *hangup) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryEndData) {
+	if hit, _ := ctx.Value(hitKey{}).(bool); hit {
+		h.end()
+	}
+}
+
+// What stands although it cannot be read any more is not called undone: whoever hears that does it again, or believes that it runs on.
+func TestWhatIsAskedForStandsThoughItCannotBeRead(t *testing.T) {
+	t.Parallel()
+	database := testpostgres.New(t, testpostgres.Migrated(Migrations()))
+	l, terms := open(t, database.Pool(t), 1)
+	for name, c := range map[string]struct {
+		text string
+		ask  func(context.Context, *Store, *relayer.Transaction) error
+	}{
+		"Intend": {"SET intent =", func(ctx context.Context, l *Store, tx *relayer.Transaction) error {
+			_, err := l.SetIntent(ctx, tx.ID, relayer.IntentCancel, "canceled")
+			return err
+		}},
+		"AskBump": {"SET bump_asked_at", func(ctx context.Context, l *Store, tx *relayer.Transaction) error {
+			_, err := l.RequestBump(ctx, tx.ID)
+			return err
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			cfg, err := pgxpool.ParseConfig(database.URL())
+			require.NoError(t, err)
+			cfg.ConnConfig.Tracer = &hangup{c.text, cancel}
+			db, err := pgxpool.NewWithConfig(t.Context(), cfg)
+			require.NoError(t, err)
+			defer db.Close()
+			tx := accept(t, l, terms, draft(l))[0]
+			broadcast(t, l, tx)
+			err = c.ask(ctx, New(db, l.Config), tx)
+			require.ErrorIs(t, err, context.Canceled)
+			require.ErrorIs(t, err, relayer.ErrUnknown)
+			wish, err := l.BumpRequestOf(t.Context(), tx.ID)
+			require.NoError(t, err)
+			require.NotEqual(t, BumpRequest{}, wish)
+
+			// One that changes nothing, and is not read, is an error like any.
+			ctx, cancel = context.WithCancel(t.Context())
+			defer cancel()
+			cfg.ConnConfig.Tracer = &hangup{c.text, cancel}
+			mute, err := pgxpool.NewWithConfig(t.Context(), cfg)
+			require.NoError(t, err)
+			defer mute.Close()
+			require.NoError(t, l.RecordMined(t.Context(), []Mined{mined(tx, 1, relayer.PurposeSend, 3)}))
+			err = c.ask(ctx, New(mute, l.Config), tx)
+			require.ErrorIs(t, err, context.Canceled)
+			require.NotErrorIs(t, err, relayer.ErrUnknown)
+		})
+	}
+}

@@ -1,0 +1,119 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"math"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/rollcall-dev/rollcall/internal/platform/postgres"
+)
+
+// A reorganization that is deeper than the anchor takes blocks of final transactions away. The chain keeps its genesis block, so all
+// signed bytes stay valid, and nonces keep their meaning. An operator has the rows taken back, and the anchor moved.
+
+// Placed is a transaction with a nonce, and the block that it is recorded in.
+type Placed struct {
+	ID    uuid.UUID
+	Pool  string
+	Nonce uint64
+	Final bool
+	Block Block // zero where it is in none
+}
+
+// Placed returns transactions of a key, of any pool, in the present era: those with nonces below the given one, the highest first; at
+// most limit. A transaction of another sender is none of them.
+func (l *Store) Placed(ctx context.Context, key common.Address, below uint64, limit int) ([]Placed, error) {
+	rows, err := l.db.Query(ctx, `SELECT id, pool_id, nonce, NOT open, block_number, block_hash FROM relayer_txs
+		WHERE chain_id = $1 AND relayer_address = $2 AND nonce < $3 AND era = `+generationSQL("$1")+` AND kind <> 'foreign'
+		ORDER BY nonce DESC LIMIT $4`, l.ChainID, hexAddress(key), int64(min(below, math.MaxInt64)), limit)
+	if err != nil {
+		return nil, fmt.Errorf("list transactions of %s: %w", key, err)
+	}
+	placed, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (p Placed, err error) {
+		var number *uint64
+		var hash *string
+		err = row.Scan(&p.ID, &p.Pool, &p.Nonce, &p.Final, &number, &hash)
+		if number != nil && hash != nil {
+			p.Block = Block{Number: *number, Hash: common.HexToHash(*hash)}
+		}
+		return p, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list transactions of %s: %w", key, err)
+	}
+	return placed, nil
+}
+
+// reopenedBudgets adds to what is charged: a transaction that was final reserves again what it may cost, in place of what it has cost.
+var reopenedBudgets = chargeBudgetSQL(` UNION ALL
+		SELECT g.chain_id, g.pool_id, e.day, e.scope, e.subject, g.reserve_wei - coalesce(g.gas_used * g.gas_price_paid, 0)
+		FROM gone g CROSS JOIN LATERAL (VALUES (g.budget_day, 'caller', g.caller), (g.budget_day, 'trader', g.trader),
+			(g.key_budget_day, 'key', g.relayer_address)) AS e (day, scope, subject)
+		WHERE NOT g.open AND g.reserve_wei IS NOT NULL AND e.day IS NOT NULL`)
+
+// TakeBack makes transactions of a key pending again whose blocks the chain has lost, final ones too, and returns how many those were.
+// They keep nonces and bytes; the webhook targets of their pools are told. A transaction that is in another block by now stays as it is.
+// It fails with [ErrChainChanged], and takes nothing back, where another genesis block or era than known's is recorded by now.
+//
+// This is the one change that a final transaction accepts, and only an operator asks for it.
+func (l *Store) TakeBack(ctx context.Context, known Chain, key common.Address, gone []Placed) (taken int, err error) {
+	if len(gone) == 0 {
+		return 0, nil
+	}
+	ids, hashes := make([][16]byte, len(gone)), make([]string, len(gone))
+	for i, p := range gone {
+		ids[i], hashes[i] = p.ID, p.Block.Hash.Hex()
+	}
+	counts := statusCounts{}
+	err = postgres.InTx(ctx, l.db, func(tx pgx.Tx) error {
+		batch := new(pgx.Batch)
+		batch.Queue(`SELECT 1 FROM relayer_keys WHERE chain_id = $1 AND address = $2 FOR UPDATE`, l.ChainID, hexAddress(key))
+		batch.Queue(`SELECT (genesis_hash, era) = ($2, $3) FROM relayer_chains WHERE chain_id = $1 FOR SHARE`,
+			l.ChainID, known.Genesis.Hex(), known.Era).QueryRow(unchanged)
+		batch.Queue(`WITH gone AS MATERIALIZED (
+			SELECT t.* FROM relayer_txs t JOIN unnest($3::uuid[], $4::text[]) AS g (id, hash) ON t.id = g.id AND t.block_hash = g.hash
+			WHERE t.chain_id = $1 AND t.relayer_address = $2 AND t.nonce IS NOT NULL AND t.era = $5 AND t.kind <> 'foreign'
+			ORDER BY t.nonce FOR UPDATE OF t
+		), changed AS (
+			UPDATE relayer_txs t SET status = 'broadcasted', open = true, taken_back_at = now(), confirmed_at = NULL,
+				status_reason = 'its block is no longer part of the chain', block_number = NULL, block_hash = NULL, mined_at = NULL,
+				succeeded = NULL, mined_purpose = NULL, gas_used = NULL, gas_price_paid = NULL, revision = t.revision + 1, updated_at = now()
+			FROM gone WHERE t.id = gone.id RETURNING t.*
+		), counted AS (SELECT relayer_address AS address, count(*)::int AS n FROM changed GROUP BY relayer_address)`+
+			l.updatePendingSQL()+reopenedBudgets+enqueueDeliveriesByPoolSQL+statusCountsSQL, l.ChainID, hexAddress(key), ids, hashes, known.Era).Query(counts.read)
+		return tx.SendBatch(ctx, batch).Close()
+	})
+	if err != nil {
+		return 0, fmt.Errorf("take back transactions of %s: %w", key, err)
+	}
+	return l.recordStatusCounts(counts), nil
+}
+
+// unchanged reads whether the recorded chain is the one that a decision was made by.
+func unchanged(row pgx.Row) error {
+	var same bool
+	err := row.Scan(&same)
+	if err == nil && !same {
+		return ErrChainChanged
+	}
+	return err
+}
+
+// Reanchor records another block to recognize the chain by, of the same genesis and in the same era. It fails with [ErrChainChanged]
+// unless known is still recorded.
+func (l *Store) Reanchor(ctx context.Context, known Chain, anchor Block) error {
+	tag, err := l.db.Exec(ctx, `UPDATE relayer_chains SET anchor_number = $2, anchor_hash = $3
+		WHERE chain_id = $1 AND (genesis_hash, anchor_number, anchor_hash, era) = ($4, $5, $6, $7)`,
+		l.ChainID, int64(anchor.Number), anchor.Hash.Hex(), known.Genesis.Hex(), int64(known.Anchor.Number), known.Anchor.Hash.Hex(), known.Era)
+	if err == nil && tag.RowsAffected() == 0 {
+		err = ErrChainChanged
+	}
+	if err != nil {
+		return fmt.Errorf("move the anchor: %w", err)
+	}
+	return nil
+}

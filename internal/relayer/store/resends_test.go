@@ -1,0 +1,118 @@
+package store
+
+import (
+	"testing"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+)
+
+func TestUnsent_RefusedAttempts_WaitForTheirPause(t *testing.T) {
+	t.Parallel()
+	l, terms := setup(t, 1)
+	txs := accept(t, l, terms, drafts(l, 3)...)
+	var attempts []*relayer.Attempt
+	for _, tx := range txs {
+		attempts = append(attempts, attempt(tx, 1, relayer.PurposeSend))
+	}
+	_, err := l.StoreAttempts(t.Context(), attempts)
+	require.NoError(t, err)
+	refuse := func(i int, reason string) {
+		a := attempts[i]
+		require.NoError(t, l.RecordBroadcasts(t.Context(), []Broadcast{{
+			TxID: a.TxID, Number: 1, From: a.From, Nonce: a.Nonce, Hash: a.Hash, Status: relayer.Allocated, Error: reason,
+			Pause: time.Minute, MaxPause: time.Hour,
+		}}))
+	}
+	nonces := func(r Resends) (found []uint64) {
+		unsent, err := l.Unsent(t.Context(), all(terms), -time.Minute, r, 10)
+		require.NoError(t, err)
+		for _, a := range unsent {
+			found = append(found, a.Nonce)
+		}
+		return found
+	}
+	// elapse moves all pauses so far into the past.
+	elapse := func(d time.Duration) {
+		_, err := l.db.Exec(t.Context(), `UPDATE relayer_attempts SET next_send_at = next_send_at - $1::interval`, d)
+		require.NoError(t, err)
+	}
+	next := func(i int) time.Duration {
+		var seconds float64
+		require.NoError(t, l.db.QueryRow(t.Context(), `SELECT extract(epoch FROM next_send_at - now()) FROM relayer_attempts WHERE tx_id = $1`,
+			attempts[i].TxID).Scan(&seconds))
+		return time.Duration(seconds * float64(time.Second)).Round(time.Minute)
+	}
+
+	require.Equal(t, []uint64{0, 1, 2}, nonces(Resends{}), "none was sent yet")
+	for i := range 3 {
+		refuse(i, "poor")
+	}
+	require.Empty(t, nonces(Resends{}))
+	key := Resends{AtOnce: []common.Address{terms.Held[0]}, LowestOnly: []string{"poor"}}
+	require.Equal(t, []uint64{0, 1, 2}, nonces(key))
+	elapse(2 * time.Minute)
+	require.Equal(t, []uint64{0, 1, 2}, nonces(Resends{}))
+	require.Equal(t, []uint64{0}, nonces(Resends{LowestOnly: []string{"poor"}}))
+	refuse(0, "poor")
+	require.Empty(t, nonces(Resends{LowestOnly: []string{"poor"}}), "the others wait for the lowest, which waits")
+	require.Equal(t, 2*time.Minute, next(0))
+	for range 10 {
+		refuse(0, "poor")
+	}
+	require.Equal(t, time.Hour, next(0))
+	elapse(4 * time.Hour)
+	refuse(0, "poor")
+	require.Equal(t, time.Minute, next(0), "what was long ago does not count")
+
+	first, err := l.FirstUnsent(t.Context(), all(terms))
+	require.NoError(t, err)
+	require.Equal(t, map[common.Address]uint64{terms.Held[0]: 0}, first)
+	accepted(t, l, attempts[0])
+	first, err = l.FirstUnsent(t.Context(), all(terms))
+	require.NoError(t, err)
+	require.Equal(t, map[common.Address]uint64{terms.Held[0]: 1}, first)
+	require.Equal(t, []uint64{1}, nonces(Resends{LowestOnly: []string{"poor"}}))
+}
+
+func TestRecordBroadcasts_AcceptedWithinThePause_RestartsIt(t *testing.T) {
+	t.Parallel()
+	l, terms := setup(t, 1)
+	a := attempt(accept(t, l, terms, drafts(l, 1)...)[0], 1, relayer.PurposeSend)
+	_, err := l.StoreAttempts(t.Context(), []*relayer.Attempt{a})
+	require.NoError(t, err)
+	accepted(t, l, a)
+	unmined := func(atOnce ...common.Address) int {
+		attempts, err := l.ListUnconfirmed(t.Context(), all(terms), -time.Minute, atOnce, 10)
+		require.NoError(t, err)
+		return len(attempts)
+	}
+	require.Equal(t, 1, unmined())
+
+	resend := func(reason string) (pause time.Duration) {
+		require.NoError(t, l.RecordBroadcasts(t.Context(), []Broadcast{{
+			TxID: a.TxID, Number: 1, From: a.From, Nonce: a.Nonce, Hash: a.Hash, Status: relayer.Broadcasted, Error: reason,
+			Pause: time.Minute, MaxPause: time.Hour,
+		}}))
+		var seconds float64
+		require.NoError(t, l.db.QueryRow(t.Context(), `SELECT extract(epoch FROM next_send_at - now()) FROM relayer_attempts WHERE tx_id = $1`,
+			a.TxID).Scan(&seconds))
+		return time.Duration(seconds * float64(time.Second)).Round(time.Minute)
+	}
+	elapse := func(d time.Duration) {
+		_, err := l.db.Exec(t.Context(), `UPDATE relayer_attempts SET next_send_at = next_send_at - $1::interval`, d)
+		require.NoError(t, err)
+	}
+	require.Equal(t, time.Minute, resend(""))
+	require.Zero(t, unmined())
+	require.Equal(t, 1, unmined(terms.Held[0]))
+	elapse(2 * time.Minute)
+	require.Equal(t, 2*time.Minute, resend(""))
+	require.Equal(t, 4*time.Minute, resend("pool is full"), "a refused attempt")
+	require.Equal(t, time.Minute, resend(""))
+	elapse(2 * time.Minute)
+	require.Equal(t, 2*time.Minute, resend(""))
+}

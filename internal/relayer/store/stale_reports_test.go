@@ -1,0 +1,56 @@
+package store
+
+import (
+	"testing"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+)
+
+// A process may freeze between a broadcast and its record, for as long as it takes the transaction to get another nonce.
+func TestLateWordAboutAnEarlierNonceChangesNothing(t *testing.T) {
+	t.Parallel()
+	l, terms := setup(t, 1)
+	tx := accept(t, l, terms, draft(l))[0]
+	broadcast(t, l, tx)
+	require.NoError(t, onlyErr(l.RecordNonceConflicts(t.Context(), tx.ID, tx.From, 0, *tx.Nonce, common.Hash{0xee}, Block{Number: 7, Hash: blockHash(7)})))
+	late := []Broadcast{{
+		TxID: tx.ID, Number: 1, From: tx.From, Nonce: *tx.Nonce, Hash: attempt(tx, 1, relayer.PurposeSend).Hash, Status: relayer.Broadcasted,
+	}}
+	waiting := read(t, l, tx)
+	require.NoError(t, l.RecordBroadcasts(t.Context(), late))
+	require.Equal(t, waiting, read(t, l, tx))
+
+	// Whoever gave it the other nonce dies before it signs.
+	again, err := l.Dispatch(t.Context(), terms, 10)
+	require.NoError(t, err)
+	require.Len(t, again, 1)
+	require.NoError(t, l.RecordBroadcasts(t.Context(), late))
+	unsigned, err := l.Unsigned(t.Context(), all(terms), -time.Minute, 10)
+	require.NoError(t, err)
+	require.Len(t, unsigned, 1, "nobody would sign for it")
+	require.Equal(t, again[0].Nonce, unsigned[0].Nonce)
+}
+
+// A transaction that waits while the chain begins again has no bytes any more: a result about its first bytes there counts.
+func TestAWordAboutTheFirstBytesOnAChainThatBeganAnew(t *testing.T) {
+	t.Parallel()
+	l, terms := setup(t, 1)
+	tx := accept(t, l, terms, draft(l))[0]
+	broadcast(t, l, tx)
+	require.NoError(t, onlyErr(l.RecordNonceConflicts(t.Context(), tx.ID, tx.From, 0, *tx.Nonce, common.Hash{0xee}, Block{Number: 7, Hash: blockHash(7)})))
+	_, err := l.ResetChain(t.Context(), known(t, l), common.HexToHash("0x02"), Block{0, common.HexToHash("0x02")}, nil)
+	require.NoError(t, err)
+	again, err := l.Dispatch(t.Context(), terms, 10)
+	require.NoError(t, err)
+	require.Len(t, again, 1)
+	unsigned, err := l.Unsigned(t.Context(), all(terms), -time.Minute, 10) // by whoever finds that nobody signed
+	require.NoError(t, err)
+	require.Len(t, unsigned, 1)
+	require.Equal(t, again[0].Attempts, unsigned[0].Attempts)
+	broadcast(t, l, unsigned[0])
+	require.Equal(t, relayer.Broadcasted, read(t, l, tx).Status)
+}

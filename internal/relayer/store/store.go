@@ -1,0 +1,174 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/big"
+	"sync/atomic"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/common/hexutil"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/rollcall-dev/rollcall/internal/platform/postgres"
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+)
+
+// Config is whose rows a Store reads and writes.
+type Config struct {
+	ChainID uint64
+	Pool    string
+	// Targets are the names of the webhook targets that hear of each change. None by default.
+	Targets []string
+	// OnDeliveryQueued, if not nil, is called after a change that targets hear of; it must not block.
+	OnDeliveryQueued func()
+	// Budgets of a day; all processes of a pool must have the same. None by default.
+	Budgets Budgets
+	// Metrics, by default unregistered.
+	Metrics *Metrics
+}
+
+// Store is the store of one pool of keys on one chain. It is safe for concurrent use, by any number of processes.
+type Store struct {
+	db      *pgxpool.Pool
+	metrics *Metrics
+	Config
+
+	registered atomic.Pointer[time.Time] // see RequireComparison
+}
+
+// New makes a Store of a database that has been migrated. It does not close db.
+func New(db *pgxpool.Pool, cfg Config) *Store {
+	l := &Store{db: db, Config: cfg, metrics: cfg.Metrics}
+	if l.metrics == nil {
+		l.metrics = NewMetrics(nil)
+	}
+	return l
+}
+
+// resolveLimit is how long the outcome of a commit whose answer was lost is looked for.
+const resolveLimit = 30 * time.Second
+
+// waitForDisk ends with a commit that waits for the disk, and with that for all commits before it. It writes a record to the server's
+// log, because a commit that has written nothing does not wait.
+const waitForDisk = `SELECT pg_logical_emit_message(true, 'rollcall', '')`
+
+// transaction runs a database transaction in two round trips: what first queues decides what second queues, which
+// the commit follows at once. The error wraps [relayer.ErrUnknown] if the commit may have happened; otherwise nothing did.
+//
+// The commit ends the locks before it is on the disk, so that others need not wait for them as long. Then transaction calls
+// unlocked, if that is not nil, and waits for the disk by a second commit on the same connection: a server that crashes in between
+// ends that.
+func (l *Store) transaction(ctx context.Context, first, second func(*pgx.Batch) error, unlocked func()) error {
+	conn, err := l.db.Acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Release()
+	batch := new(pgx.Batch)
+	batch.Queue("begin")
+	batch.Queue("SET LOCAL synchronous_commit TO off")
+	if err := first(batch); err != nil {
+		return err
+	}
+	if err := conn.SendBatch(ctx, batch).Close(); err != nil {
+		return errors.Join(err, rollback(ctx, conn))
+	}
+	batch = new(pgx.Batch)
+	if err := second(batch); err != nil {
+		return errors.Join(err, rollback(ctx, conn))
+	}
+	batch.Queue("commit")
+	err = conn.SendBatch(ctx, batch).Close()
+	if err != nil && !postgres.Uncertain(err) {
+		return errors.Join(err, rollback(ctx, conn))
+	}
+	if unlocked != nil { // also where the answer was lost: it may take long to find out, and others need not wait for that
+		unlocked()
+	}
+	if err == nil {
+		_, err = conn.Exec(ctx, waitForDisk)
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %w", relayer.ErrUnknown, err)
+	}
+	return nil
+}
+
+func rollback(ctx context.Context, conn *pgxpool.Conn) error {
+	if conn.Conn().IsClosed() {
+		return nil // the server rolls back
+	}
+	_, err := conn.Exec(ctx, "rollback")
+	return err
+}
+
+// enqueueDeliveriesSQL is a CTE suffix. It inserts a webhook delivery per target for each row that the CTE "changed" returns. Its parameter, the
+// targets' names, is the statement's first. It stores only columns that change; the deliverer reads the others from the transaction's
+// row (see keepContents).
+var enqueueDeliveriesSQL = deliveriesCTE(`unnest($1::text[])`)
+
+// enqueueDeliveriesByPoolSQL is [enqueueDeliveriesSQL] for rows of any pool, without the parameter: each row has the targets of its own pool.
+var enqueueDeliveriesByPoolSQL = deliveriesCTE(`unnest((SELECT p.targets FROM relayer_pools p WHERE (p.chain_id, p.pool_id) = (c.chain_id, c.pool_id)))`)
+
+func deliveriesCTE(targets string) string {
+	return `, told AS (
+	INSERT INTO relayer_deliveries (chain_id, pool_id, target, subject, revision, status, status_reason, intent, tx_attempts,
+		relayer_address, nonce, tx_hash, sent_at, confirmed_at)
+	SELECT c.chain_id, c.pool_id, told_to, c.id, c.revision, c.status, nullif(c.status_reason, ''), nullif(c.intent, 'send'), c.attempts,
+		decode(substr(c.relayer_address, 3), 'hex'), c.nonce, decode(substr(c.tx_hash, 3), 'hex'), c.sent_at, c.confirmed_at
+	FROM changed c CROSS JOIN ` + targets + ` AS told_to WHERE c.kind = 'transaction')
+`
+}
+
+// notifyDeliveries tells that there is something to deliver.
+func (l *Store) notifyDeliveries() {
+	if l.OnDeliveryQueued != nil && len(l.Targets) > 0 {
+		l.OnDeliveryQueued()
+	}
+}
+
+func (l *Store) targets() []string {
+	if l.Targets == nil {
+		return []string{}
+	}
+	return l.Targets
+}
+
+// hexAddress is how addresses are stored.
+func hexAddress(a common.Address) string { return hexutil.Encode(a[:]) } // without the checksum, which costs ten times as much
+
+func hexAddresses(addresses []common.Address) []string {
+	out := make([]string, len(addresses))
+	for i, a := range addresses {
+		out[i] = hexAddress(a)
+	}
+	return out
+}
+
+// decimal is how amounts travel: as text, cast to numeric by the server. The driver's own encoding of numeric takes
+// several times as long.
+func decimal(n *big.Int) *string {
+	if n == nil {
+		return nil
+	}
+	return new(n.String())
+}
+
+func parseDecimal(s *string) *big.Int {
+	if s == nil {
+		return nil
+	}
+	n, _ := new(big.Int).SetString(*s, 10)
+	return n
+}
+
+func timeOrNil(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	return &t
+}

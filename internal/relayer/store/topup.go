@@ -1,0 +1,116 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/big"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+)
+
+// TopUp is ether for a key, from a key that funds the others.
+type TopUp struct {
+	From, To common.Address
+	Amount   *big.Int // wei
+	// PerDay bounds what From gives away in a day, by UTC, wei; the amount is cut down to it. Nil: nothing does.
+	PerDay *big.Int
+	Fee    *big.Int // for a unit of gas, wei
+	Gas    uint64   // limit
+	// Quiet is how long after a top-up the same key gets no other: balances may be read from nodes that lag.
+	Quiet time.Duration
+	// Cap is how many transactions From may have pending.
+	Cap int
+}
+
+// ErrToppedUp means that the key has a top-up on its way, or has just had one.
+var ErrToppedUp = errors.New("the key is being topped up")
+
+// TopUp writes a top-up down with its nonce, as Accept does with a caller's transaction; it is then signed and sent like
+// one. It fails with [ErrToppedUp], with a [relayer.LimitError] where the day's ceiling is reached, or a
+// [relayer.FundsError]; nothing is stored then. The funding key's lock, which each of them takes, makes the
+// ceilings exact and keeps a key from getting two at once, whoever asks for them.
+func (l *Store) TopUp(ctx context.Context, t TopUp) (*relayer.Transaction, error) {
+	var h keyAllocation
+	var tx *relayer.Transaction
+	var busy bool
+	daily := account{scope: scopeTopUp}
+	err := l.transaction(ctx, func(b *pgx.Batch) error {
+		h.lock(b, l, AllocationLimits{Held: []common.Address{t.From}, Cap: t.Cap})
+		h.budgets.open(Budgets{})
+		if t.PerDay != nil {
+			h.budgets.limits[scopeTopUp] = t.PerDay
+		}
+		h.budgets.lock(b, l, []account{daily})
+		b.Queue(`SELECT EXISTS (SELECT FROM relayer_txs WHERE kind = 'topup' AND chain_id = $1 AND to_address = $2
+			AND (open OR updated_at > now() - $3::interval))`, l.ChainID, hexAddress(t.To), t.Quiet).QueryRow(func(row pgx.Row) error {
+			return row.Scan(&busy)
+		})
+		return nil
+	}, func(b *pgx.Batch) error {
+		switch {
+		case h.failedOver:
+			return errFailedOver
+		case busy:
+			return ErrToppedUp
+		}
+		amount := t.Amount
+		if left := h.budgets.left(daily); left != nil && left.Cmp(amount) < 0 {
+			amount = left
+		}
+		if amount.Sign() <= 0 {
+			return &relayer.LimitError{Limit: "top-ups of a day", After: max(time.Second, time.Until(h.budgets.day.AddDate(0, 0, 1)))}
+		}
+		reserve := new(big.Int).Mul(t.Fee, new(big.Int).SetUint64(t.Gas))
+		cost := relayer.Cost(amount, reserve)
+		switch s, err := h.fundingKey(); {
+		case err != nil:
+			return err
+		case !s.covers(cost, true):
+			return &relayer.FundsError{Need: cost}
+		case s.load() >= h.cap:
+			return &relayer.LimitError{Limit: "the funding key is full", After: queueRetry}
+		default:
+			tx = l.transactionOf(&NewTransaction{
+				ID: uuid.Must(uuid.NewV7()), Target: hexAddress(t.From), Kind: relayer.KindTopUp, Reserve: reserve,
+				Request: relayer.Request{To: &t.To, Value: amount, GasLimit: t.Gas, Speed: relayer.Fast},
+			}, h.now)
+			tx.From, tx.Nonce = s.address, new(h.assignNonce(s, amount, reserve))
+		}
+		h.budgets.take(daily, amount)
+		l.insert(b, []*relayer.Transaction{tx}, nil)
+		h.store(b, l)
+		return nil
+	}, nil)
+	if taken := new(pgconn.PgError); errors.As(err, &taken) && taken.ConstraintName == "relayer_txs_topup" {
+		err = ErrToppedUp // by another funding key
+	}
+	if err != nil {
+		return nil, fmt.Errorf("top %s up: %w", t.To, err)
+	}
+	return tx, nil
+}
+
+// fundingKey is the only seat, if it may be used.
+func (h *keyAllocation) fundingKey() (*lockedKey, error) {
+	switch {
+	case len(h.keys) == 0 || !h.keys[0].funding:
+		return nil, fmt.Errorf("%w: the funding key is not registered", relayer.ErrUnavailable)
+	case h.keys[0].paused:
+		return nil, relayer.ErrPaused
+	case !h.keys[0].enabled:
+		return nil, fmt.Errorf("%w: %s", relayer.ErrDisabled, h.keys[0].disabled)
+	case h.keys[0].stuck:
+		return nil, fmt.Errorf("%w: the funding key is stuck", relayer.ErrUnavailable)
+	}
+	if !h.keys[0].compared {
+		return nil, fmt.Errorf("%w: the funding key was not compared with the chain yet", relayer.ErrUnavailable)
+	}
+	return h.keys[0], nil
+}

@@ -1,0 +1,242 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+)
+
+const selectTransactions = selectBefore + `attempts` + selectAfter + `NULL::text[] AS offer FROM relayer_txs`
+
+// selectToSign is selectTransactions with the number of attempts that there really are. The row's own comes with what nodes said,
+// and misses one that was being stored while the row lost its nonce: whoever signs next would take its number for ever.
+const selectToSign = selectBefore + `coalesce((SELECT max(a.attempt) FROM relayer_attempts a WHERE a.tx_id = relayer_txs.id), 0)` +
+	selectAfter + `NULL::text[] AS offer FROM relayer_txs`
+
+// selectToShow is selectTransactions with what the attempt offers whose hash the row has; from where follows.
+const selectToShow = selectBefore + `attempts` + selectAfter + `(SELECT ARRAY[a.max_fee::text, a.max_priority::text] FROM relayer_attempts a
+	WHERE a.tx_hash = relayer_txs.tx_hash AND a.tx_id = relayer_txs.id) AS offer FROM `
+
+const selectBefore = `SELECT id, chain_id, pool_id, target, caller, kind, relayer_address, nonce, tx_hash, status,
+	status_reason, intent, revision, `
+
+const selectAfter = ` AS attempts, to_address, value_wei::text, data, gas_limit, speed, gas_price::text, max_fee::text,
+	max_priority::text, valid_until, method, orderbook, trader, request_id, trace_id, block_number, block_hash,
+	gas_used, gas_price_paid::text, created_at, updated_at, sent_at, mined_at, confirmed_at, reserve_wei::text, `
+
+func scanTransaction(row pgx.CollectableRow) (*relayer.Transaction, error) {
+	t := new(relayer.Transaction)
+	var from, hash, to, blockHash, value, price, fee, tip, paid, reserve *string
+	var offer []*string
+	var nonce, block, used *uint64
+	var until, sent, mined, confirmed *time.Time
+	m := &t.Metadata
+	err := row.Scan(&t.ID, &t.ChainID, &t.Pool, &t.Target, &t.Caller, &t.Kind, &from, &nonce, &hash, &t.Status,
+		&t.StatusReason, &t.Intent, &t.Revision, &t.Attempts, &to, &value, &t.Data, &t.GasLimit, &t.Speed, &price, &fee,
+		&tip, &until, &m.Method, &m.Orderbook, &m.Trader, &m.RequestID, &m.TraceID, &block, &blockHash,
+		&used, &paid, &t.CreatedAt, &t.UpdatedAt, &sent, &mined, &confirmed, &reserve, &offer)
+	if err != nil {
+		return nil, err
+	}
+	t.Nonce = nonce
+	if from != nil {
+		t.From = common.HexToAddress(*from)
+	}
+	if hash != nil {
+		t.Hash = new(common.HexToHash(*hash))
+	}
+	if to != nil {
+		t.To = new(common.HexToAddress(*to))
+	}
+	if block != nil {
+		t.BlockNumber = *block
+	}
+	if blockHash != nil {
+		t.BlockHash = common.HexToHash(*blockHash)
+	}
+	if used != nil {
+		t.GasUsed = *used
+	}
+	t.Value, t.GasPrice, t.MaxFee = parseDecimal(value), parseDecimal(price), parseDecimal(fee)
+	t.MaxPriorityFee, t.EffectiveGasPrice = parseDecimal(tip), parseDecimal(paid)
+	t.Reserve = parseDecimal(reserve)
+	if offer != nil {
+		t.OfferedFee, t.OfferedTip = parseDecimal(offer[0]), parseDecimal(offer[1])
+	}
+	for _, at := range []struct {
+		from *time.Time
+		to   *time.Time
+	}{{until, &t.ValidUntil}, {sent, &t.SentAt}, {mined, &t.MinedAt}, {confirmed, &t.ConfirmedAt}} {
+		if at.from != nil {
+			*at.to = *at.from
+		}
+	}
+	return t, nil
+}
+
+// Transaction reads one; [relayer.ErrNotFound] if the pool has none with that id.
+func (l *Store) Transaction(ctx context.Context, id uuid.UUID) (*relayer.Transaction, error) {
+	return l.one(ctx, ` WHERE id = $1 AND chain_id = $2 AND pool_id = $3`, id, l.ChainID, l.Pool)
+}
+
+// TransactionByNonce reads the one that has a key's nonce, on the chain as it is now.
+func (l *Store) TransactionByNonce(ctx context.Context, key common.Address, nonce uint64) (*relayer.Transaction, error) {
+	return l.one(ctx, ` WHERE relayer_address = $1 AND nonce = $2 AND chain_id = $3 AND pool_id = $4 AND era = `+generationSQL("$3"),
+		hexAddress(key), int64(nonce), l.ChainID, l.Pool)
+}
+
+func (l *Store) one(ctx context.Context, where string, args ...any) (*relayer.Transaction, error) {
+	txs, err := l.show(ctx, new(pgx.Batch), selectToShow+`relayer_txs`+where, args...)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("read a transaction: %w", err)
+	case len(txs) == 0:
+		return nil, relayer.ErrNotFound
+	default:
+		return txs[0], nil
+	}
+}
+
+// flushDelay is how long a relaxed commit may take to get to the disk: Postgres's longest wal_writer_delay, three times.
+const flushDelay = 30 * time.Second
+
+// show runs a query for transactions after the batch. A server that crashes may lose commits that have not waited for the disk: those
+// that give out nonces, and those that make transactions mined or final. So where the query returns such a row, show waits until that is on the
+// disk: callers never read such a row that a crash takes back. The same connection does both, because a server that crashes in between ends it.
+func (l *Store) show(ctx context.Context, batch *pgx.Batch, query string, args ...any) (txs []*relayer.Transaction, err error) {
+	conn, err := l.db.Acquire(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Release()
+	batch.Queue(query, args...).Query(func(rows pgx.Rows) (err error) {
+		txs, err = pgx.CollectRows(rows, scanTransaction)
+		return err
+	})
+	var behind bool // some of what was read may not be on the disk
+	var now time.Time
+	batch.Queue(`SELECT pg_current_wal_insert_lsn() > pg_current_wal_flush_lsn(), now()`).QueryRow(func(row pgx.Row) error {
+		return row.Scan(&behind, &now)
+	})
+	if err := conn.SendBatch(ctx, batch).Close(); err != nil {
+		return nil, err
+	}
+	unflushed := func(t *relayer.Transaction) bool {
+		return (t.Status == relayer.Allocated || t.Status == relayer.Mined || t.Status.Final()) && now.Sub(t.UpdatedAt) < flushDelay
+	}
+	if !behind || !slices.ContainsFunc(txs, unflushed) {
+		return txs, nil
+	}
+	if _, err := conn.Exec(ctx, waitForDisk); err != nil {
+		return nil, fmt.Errorf("wait for the disk: %w", err)
+	}
+	return txs, nil
+}
+
+// Filter chooses transactions; what is zero does not matter.
+type Filter struct {
+	Key      common.Address // that has it, or that it waits for
+	Statuses []relayer.Status
+	// Signed: only those that were (true) or were not (false) signed; nil: both.
+	Signed *bool
+	// Metadata compares each field that is not empty.
+	Metadata relayer.Metadata
+	// All shows also what is not a caller's: no-ops, top-ups, foreign ones.
+	All bool
+}
+
+// CountLimit is how far beyond a page is counted: a whole history takes seconds to count.
+const CountLimit = 10_000
+
+// Transactions lists, the newest first, and counts all that match, but no further than [CountLimit] beyond the
+// page: a total of that is a least one.
+func (l *Store) Transactions(ctx context.Context, f Filter, offset, limit int) (txs []*relayer.Transaction, total int, err error) {
+	where, args := f.where(l)
+	batch := new(pgx.Batch)
+	batch.Queue(`SELECT count(*) FROM (SELECT FROM relayer_txs`+where+fmt.Sprintf(` LIMIT %d) matching`, offset+limit+CountLimit), args...).QueryRow(func(row pgx.Row) error { return row.Scan(&total) })
+	txs, err = l.show(ctx, batch, page(where, offset, limit), args...)
+	if err != nil {
+		return nil, 0, fmt.Errorf("list transactions: %w", err)
+	}
+	return txs, total, nil
+}
+
+// page reads a part of a list. It joins the other tables for the rows of that part alone, not for the rows before it.
+func page(where string, offset, limit int) string {
+	return selectToShow + `(SELECT * FROM relayer_txs` + where + fmt.Sprintf(` ORDER BY id DESC OFFSET %d LIMIT %d) AS relayer_txs ORDER BY id DESC`, offset, limit)
+}
+
+func (f *Filter) where(l *Store) (where string, args []any) {
+	conditions := []string{"chain_id = $1", "pool_id = $2"}
+	args = []any{l.ChainID, l.Pool}
+	add := func(condition string, arg any) {
+		args = append(args, arg)
+		conditions = append(conditions, fmt.Sprintf(condition, len(args)))
+	}
+	if f.Key != (common.Address{}) {
+		add("(relayer_address = $%[1]d OR relayer_address IS NULL AND target = $%[1]d)", hexAddress(f.Key))
+	}
+	if len(f.Statuses) > 0 {
+		add("status = ANY($%d)", f.Statuses)
+		conditions = append(conditions, indexed(f.Statuses)...)
+	}
+	if f.Signed != nil {
+		signed := "EXISTS (SELECT FROM relayer_attempts a WHERE a.tx_id = relayer_txs.id)"
+		if !*f.Signed {
+			signed = "NOT " + signed
+		}
+		conditions = append(conditions, signed)
+	}
+	m := f.Metadata
+	for _, is := range []struct{ column, value string }{
+		{"method", m.Method}, {"orderbook", m.Orderbook}, {"trader", m.Trader}, {"request_id", m.RequestID}, {"trace_id", m.TraceID},
+	} {
+		if is.value != "" {
+			add(is.column+" <> '' AND "+is.column+" = $%d", is.value) // the former is what the indexes have
+		}
+	}
+	if !f.All {
+		conditions = append(conditions, "kind = 'transaction'")
+	}
+	return " WHERE " + strings.Join(conditions, " AND "), args
+}
+
+// indexed says of rows with one of the statuses what indexes know of them. Most of a history is confirmed: that needs none.
+func indexed(statuses []relayer.Status) (conditions []string) {
+	var arms []string
+	for _, s := range statuses {
+		switch {
+		case s == relayer.Confirmed:
+			return nil
+		case s.Final():
+			arms = append(arms, "amiss")
+		default:
+			arms = append(arms, "open AND nonce IS NOT NULL", "open AND nonce IS NULL")
+		}
+	}
+	slices.Sort(arms)
+	return []string{"(" + strings.Join(slices.Compact(arms), " OR ") + ")"}
+}
+
+// LastConfirmed is when a key's transaction, or with the zero address any, was last confirmed; zero for never.
+func (l *Store) LastConfirmed(ctx context.Context, key common.Address) (time.Time, error) {
+	address := hexAddress(key)
+	if key == (common.Address{}) {
+		address = ""
+	}
+	var last *time.Time
+	err := l.db.QueryRow(ctx, `SELECT max(last_confirmed_at) FROM relayer_keys
+		WHERE chain_id = $1 AND pool_id = $2 AND (address = $3 OR $3 = '')`, l.ChainID, l.Pool, address).Scan(&last)
+	if err != nil || last == nil {
+		return time.Time{}, err
+	}
+	return *last, nil
+}

@@ -1,0 +1,277 @@
+package tracker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+
+	"github.com/rollcall-dev/rollcall/internal/evm"
+	"github.com/rollcall-dev/rollcall/internal/relayer/store"
+)
+
+// ChainIdentity watches whether the chain is the one that the store knows. Every process has one, and sends nothing while it
+// says no: on a chain that was reset the same nonces mean other transactions.
+type ChainIdentity struct {
+	chain          Chain
+	store          *store.Store
+	log            *slog.Logger
+	state          atomic.Pointer[error]
+	logged         atomic.Int64 // when the state was last logged, Unix seconds
+	contradictions atomic.Int64 // raised by views
+
+	clients []Excluder
+
+	mu       sync.Mutex
+	faults   map[string]error // what each node said last, where that was wrong
+	compared map[string]bool  // nodes that have had the recorded history since this process started
+	excluded map[string]bool
+}
+
+// Excluder keeps an endpoint from being used, or ends that; [evm.Client] does.
+type Excluder interface {
+	Exclude(endpoint string, e evm.Exclusion)
+}
+
+// errNotChecked is the state before the first answer of a node.
+var errNotChecked = errors.New("no node has confirmed yet that the chain is the one that transactions were sent on")
+
+// NewLineage makes a Lineage; Run runs it. The clients do not use endpoints with another history while a majority of the nodes that
+// answer has the recorded one.
+func NewLineage(c Chain, l *store.Store, log *slog.Logger, clients ...Excluder) *ChainIdentity {
+	g := &ChainIdentity{
+		chain: c, store: l, log: log, clients: clients, faults: map[string]error{}, compared: map[string]bool{}, excluded: map[string]bool{},
+	}
+	g.state.Store(&errNotChecked)
+	return g
+}
+
+// Err is nil while transactions may be sent, and says why not otherwise. It asks nobody.
+func (g *ChainIdentity) Err() error { return *g.state.Load() }
+
+// Run looks at each head, and each second where there is none, until ctx ends. It returns nil.
+func (g *ChainIdentity) Run(ctx context.Context) error {
+	var head common.Hash
+	patience := slowNodeGrace // to be ready soon, although a node may hang
+	for ctx.Err() == nil {
+		err := g.check(ctx, patience)
+		if patience = 0; errors.Is(g.Err(), errNotChecked) {
+			patience = slowNodeGrace
+		}
+		if err != nil && ctx.Err() == nil && !errors.Is(err, errForeign) {
+			g.log.Debug("chain could not be recognised", "err", err)
+		}
+		wait, cancel := context.WithTimeout(ctx, time.Second)
+		if h, err := g.chain.Next(wait, head); err == nil {
+			head = h.Hash
+		}
+		cancel()
+	}
+	return nil
+}
+
+// errForeign is a chain with another history.
+var errForeign = errors.New("the chain has another history than the one that transactions were sent on")
+
+// slowNodeGrace is how much longer than the first one other nodes may take where somebody waits for what they say.
+const slowNodeGrace = time.Second
+
+// Check asks all nodes now, and returns what keeps transactions from being sent. Where no node answers, what was known
+// stays, and so does what a node said that was not waited for.
+func (g *ChainIdentity) Check(ctx context.Context) error { return g.check(ctx, slowNodeGrace) }
+
+func (g *ChainIdentity) check(ctx context.Context, patience time.Duration) error {
+	doubts := g.contradictions.Load()
+	known, err := g.remembered(ctx)
+	if err != nil {
+		return errors.Join(g.Err(), err)
+	}
+	anchors := g.chain.Anchors(ctx, known.Anchor.Number, patience)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	matching, behind := map[string]bool{}, map[string]bool{}
+	var faults []error
+	for _, a := range anchors {
+		fault := g.faults[a.Endpoint]
+		switch {
+		case !a.Block.IsZero() && a.Block.Hash == known.Anchor.Hash: // also where it does not show its genesis block
+			fault = nil
+			matching[a.Endpoint], g.compared[a.Endpoint] = true, true
+		case errors.Is(a.Err, context.Canceled): // it was not waited for
+		case a.Err != nil:
+			fault = nil
+		case a.Genesis != (common.Hash{}) && a.Genesis != known.Genesis:
+			fault = fmt.Errorf("%w: %s has genesis block %s, not %s; if that is meant, `rollcall keys resync --new-chain` "+
+				"drops what was pending", errForeign, a.Endpoint, a.Genesis, known.Genesis)
+		case a.Block.IsZero():
+			fault = nil
+			behind[a.Endpoint] = true
+		default:
+			fault = reorganized(a.Endpoint, a.Block, known)
+		}
+		if g.faults[a.Endpoint] = fault; fault != nil {
+			faults = append(faults, fault)
+		}
+	}
+	quorum := len(matching) > len(faults) // of the nodes that answered; others have nothing to compare
+	for _, a := range anchors {
+		fault := g.faults[a.Endpoint]
+		switch {
+		case matching[a.Endpoint]:
+			g.exclude(a.Endpoint, evm.Exclusion{})
+		case !quorum: // no node is known to be right: nothing is sent, and an endpoint that was excluded stays so
+		case fault != nil:
+			g.exclude(a.Endpoint, evm.Exclusion{Reason: fault.Error()})
+		case behind[a.Endpoint]:
+			g.exclude(a.Endpoint, evm.Exclusion{
+				Reason: fmt.Sprintf("it has no block %d, by which the chain is recognized: it is syncing, or of another chain", known.Anchor.Number),
+			})
+		case !g.compared[a.Endpoint] && !g.excluded[a.Endpoint]:
+			g.exclude(a.Endpoint, evm.Exclusion{Reason: "its history has not been compared yet", Undecided: true})
+		}
+	}
+	switch {
+	case quorum:
+		if g.contradictions.Load() == doubts { // what these nodes said may be older than what a view has shown meanwhile
+			g.set(nil)
+		}
+	case len(faults) > 0 && len(matching) > 0:
+		g.set(fmt.Errorf("%d of %d nodes that answer have the recorded history, which is no majority: %w",
+			len(matching), len(matching)+len(faults), errors.Join(faults...)))
+	case len(faults) > 0:
+		g.set(errors.Join(faults...))
+	case len(behind) > 0:
+		g.set(fmt.Errorf("no node has block %d, which has been seen on this chain: they are syncing, or the chain was reset", known.Anchor.Number))
+	}
+	return g.Err()
+}
+
+// exclude keeps an endpoint from being used, or ends that. An endpoint that was excluded stays so until it has the recorded history,
+// also while it does not answer. g.mu is held.
+func (g *ChainIdentity) exclude(endpoint string, e evm.Exclusion) {
+	out := e != (evm.Exclusion{})
+	switch {
+	case out && !g.excluded[endpoint] && !e.Undecided:
+		g.log.Error("endpoint excluded", "endpoint", endpoint, "reason", e.Reason)
+	case !out && g.excluded[endpoint]:
+		g.log.Info("endpoint included", "endpoint", endpoint)
+	}
+	g.excluded[endpoint] = out && !e.Undecided
+	for _, c := range g.clients {
+		c.Exclude(endpoint, e)
+	}
+}
+
+// reorganized returns the fault of a node that has another block than the recorded anchor. Its genesis block is the same.
+func reorganized(node string, has evm.Header, known store.Chain) error {
+	return fmt.Errorf("%w: %s has block %s with number %d, not %s, and no other genesis block: the chain was reorganized deeper than that; "+
+		"if the nodes are right, `rollcall keys resync --reorganized` takes back what vanished and has it sent again",
+		errForeign, node, has.Hash, known.Anchor.Number, known.Anchor.Hash)
+}
+
+// Verify compares a view with what the store knows, without asking other nodes, of which one may hang. Where the view
+// has another history, nothing is sent from here on. It fails where nothing is to be concluded from the view.
+func (g *ChainIdentity) Verify(ctx context.Context, v View) error {
+	known, err := g.store.Chain(ctx)
+	if errors.Is(err, store.ErrNoChain) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	number := known.Anchor.Number
+	if number > v.Header().Number { // it syncs, or it began again: what the others say decides
+		if err := g.Check(ctx); err != nil {
+			return err
+		}
+		return fmt.Errorf("the node has no block %d, which has been seen on this chain", number)
+	}
+	headers, err := v.Headers(ctx, number, number)
+	if errors.Is(err, evm.ErrMissing) { // it keeps no block that old
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if headers[0].Hash == known.Anchor.Hash {
+		return nil
+	}
+	g.contradictions.Add(1)
+	err = reorganized("the node", headers[0], known)
+	g.set(err)
+	return err
+}
+
+// remembered is what the store knows of the chain. A store that knows nothing yet takes the word of the nodes, if they agree.
+func (g *ChainIdentity) remembered(ctx context.Context) (store.Chain, error) {
+	known, err := g.store.Chain(ctx)
+	if err == nil || !errors.Is(err, store.ErrNoChain) {
+		return known, err
+	}
+	var genesis common.Hash
+	for _, a := range g.chain.Anchors(ctx, 0, 0) {
+		switch {
+		case a.Err != nil || a.Genesis == (common.Hash{}):
+		case genesis == (common.Hash{}):
+			genesis = a.Genesis
+		case genesis != a.Genesis:
+			err := fmt.Errorf("the nodes disagree about the genesis block: %s and %s", genesis, a.Genesis)
+			g.set(err)
+			return known, err
+		}
+	}
+	if genesis == (common.Hash{}) {
+		return known, errNotChecked
+	}
+	return g.store.InitChain(ctx, genesis)
+}
+
+// faultLogged is how often a fault is logged while it lasts.
+const faultLogged = time.Minute
+
+func (g *ChainIdentity) set(now error) {
+	before := g.state.Swap(&now)
+	switch {
+	case now == nil && *before != nil:
+		g.log.Info("chain verified, sending enabled")
+	case now != nil && (*before == nil || (*before).Error() != now.Error() || time.Since(time.Unix(g.logged.Load(), 0)) >= faultLogged):
+		g.logged.Store(time.Now().Unix())
+		g.log.Error("sending stopped", "err", now)
+	}
+}
+
+// StartOver takes the chain as it is now for the one to send on, in place of the known one; see [store.Store.ResetChain]. It is an
+// operator's word.
+func StartOver(ctx context.Context, c *evm.Client, l *store.Store, known store.Chain) (dropped int, err error) {
+	view, err := c.Latest(ctx)
+	if err != nil {
+		return 0, err
+	}
+	var genesis common.Hash
+	for _, a := range c.Anchors(ctx, 0, 0) {
+		if a.Err == nil && a.Genesis != (common.Hash{}) {
+			genesis = a.Genesis
+		}
+	}
+	if genesis == (common.Hash{}) {
+		return 0, errNotChecked
+	}
+	addresses, err := l.Addresses(ctx)
+	if err != nil {
+		return 0, err
+	}
+	counts, err := view.PendingNonces(ctx, addresses)
+	if err != nil {
+		return 0, err
+	}
+	nonces := map[common.Address]uint64{}
+	for i, a := range addresses {
+		nonces[a] = counts[i]
+	}
+	return l.ResetChain(ctx, known, genesis, store.Block{Hash: genesis}, nonces)
+}

@@ -1,0 +1,122 @@
+package tracker_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rollcall-dev/rollcall/internal/evm"
+	"github.com/rollcall-dev/rollcall/internal/relayer/relayertest"
+	"github.com/rollcall-dev/rollcall/internal/relayer/store"
+	"github.com/rollcall-dev/rollcall/internal/relayer/tracker"
+	testpostgres "github.com/rollcall-dev/rollcall/internal/testutil/postgres"
+)
+
+// oracle is a chain of which nothing but its anchors is asked.
+type oracle struct {
+	tracker.Chain
+	anchors []evm.Anchor
+	onCall  func()
+}
+
+func (o *oracle) Anchors(context.Context, uint64, time.Duration) []evm.Anchor {
+	o.onCall()
+	return o.anchors
+}
+
+// sight is a view of a chain whose blocks all have the same first byte.
+type sight struct {
+	tracker.View
+	number uint64
+	branch byte
+}
+
+func (s sight) block(n uint64) evm.Header {
+	return evm.Header{Number: n, Hash: common.Hash{s.branch, 31: byte(n)}}
+}
+
+func (s sight) Header() evm.Header { return s.block(s.number) }
+
+func (s sight) Headers(_ context.Context, from, _ uint64) ([]evm.Header, error) {
+	return []evm.Header{s.block(from)}, nil
+}
+
+// A node that nobody waits for has not taken back what it said; one that is gone says nothing any more.
+func TestNodeThatIsNotWaitedForStandsByItsWord(t *testing.T) {
+	t.Parallel()
+	here, elsewhere := sight{number: 40, branch: 1}, sight{number: 40, branch: 2}
+	store := store.New(testpostgres.New(t, testpostgres.Migrated(store.Migrations())).Pool(t), store.Config{ChainID: 1337, Pool: relayertest.PoolID})
+	_, err := store.InitChain(t.Context(), here.block(0).Hash)
+	require.NoError(t, err)
+	well := evm.Anchor{Endpoint: "well", Genesis: here.block(0).Hash, Block: here.block(0)}
+	o := &oracle{anchors: []evm.Anchor{well, {Endpoint: "slow", Genesis: elsewhere.block(0).Hash}}, onCall: func() {}}
+	g := tracker.NewLineage(o, store, slog.New(slog.DiscardHandler))
+	require.ErrorContains(t, g.Check(t.Context()), "slow has genesis")
+	o.anchors = []evm.Anchor{well, {Endpoint: "slow", Err: fmt.Errorf("read blocks: %w", context.Canceled)}}
+	require.ErrorContains(t, g.Check(t.Context()), "slow has genesis")
+	o.anchors = []evm.Anchor{well, {Endpoint: "slow", Err: errors.New("connection refused")}}
+	require.NoError(t, g.Check(t.Context()))
+}
+
+// What a view shows counts at once, also while other nodes are being asked that take their time, and what those have said
+// before does not undo it.
+func TestViewThatContradictsIsBelievedAtOnce(t *testing.T) {
+	t.Parallel()
+	here := sight{number: 40, branch: 1}
+	another := store.New(testpostgres.New(t, testpostgres.Migrated(store.Migrations())).Pool(t), store.Config{ChainID: 1337, Pool: relayertest.PoolID})
+	_, err := another.InitChain(t.Context(), here.block(0).Hash)
+	require.NoError(t, err)
+	require.NoError(t, another.MoveAnchor(t.Context(), 0, store.Block{Number: 9, Hash: here.block(9).Hash}))
+	o := &oracle{anchors: []evm.Anchor{{Genesis: here.block(0).Hash, Block: here.block(9)}}, onCall: func() {}}
+	g := tracker.NewLineage(o, another, slog.New(slog.DiscardHandler))
+	require.NoError(t, g.Verify(t.Context(), here))
+	require.Error(t, g.Err(), "it is the nodes' word that says yes")
+	require.NoError(t, g.Check(t.Context()))
+
+	checked, asked, answered := make(chan error, 1), make(chan struct{}), make(chan struct{})
+	o.onCall = func() { close(asked); <-answered }
+	go func() { checked <- g.Check(t.Context()) }()
+	<-asked
+	require.ErrorContains(t, g.Verify(t.Context(), sight{number: 40, branch: 2}), "another history")
+	require.Error(t, g.Err())
+	close(answered)
+	require.ErrorContains(t, <-checked, "another history")
+	o.onCall = func() {}
+	require.NoError(t, g.Check(t.Context()), "until the nodes say otherwise again")
+
+	require.ErrorContains(t, g.Verify(t.Context(), sight{number: 8, branch: 1}), "no block 9")
+	require.NoError(t, g.Err(), "one node that is behind is no other chain")
+}
+
+// Rounds look for themselves.
+func TestRoundsRecogniseTheChain(t *testing.T) {
+	var own *tracker.ChainIdentity
+	f := setup(t, 1, func(o *relayertest.Options) {
+		o.Tracker = func(c *tracker.Config) {
+			own = tracker.NewLineage(c.Chain, c.Store, c.Log) // which nobody runs
+			c.ChainIdentity = own
+			require.NoError(t, own.Check(t.Context()))
+		}
+	})
+	early, err := f.chain.Client().HeaderByNumber(t.Context(), nil)
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		f.chain.Commit()
+		known, err := f.Store.Chain(t.Context())
+		return err == nil && known.Anchor.Number > early.Number.Uint64()
+	}, 20*time.Second, 10*time.Millisecond)
+	head, err := f.chain.Client().BlockNumber(t.Context())
+	require.NoError(t, err)
+	f.chain.Fork(early.Hash())
+	f.chain.AdjustTime(time.Hour) // otherwise the same blocks come again
+	for range head {
+		f.chain.Commit()
+	}
+	require.Eventually(t, func() bool { return own.Err() != nil }, 20*time.Second, 10*time.Millisecond)
+}

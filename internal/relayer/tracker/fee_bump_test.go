@@ -1,0 +1,136 @@
+package tracker_test
+
+import (
+	"context"
+	"math/big"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rollcall-dev/rollcall/internal/evm"
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+	"github.com/rollcall-dev/rollcall/internal/relayer/api"
+	"github.com/rollcall-dev/rollcall/internal/relayer/relayertest"
+	"github.com/rollcall-dev/rollcall/internal/relayer/signer/signertest"
+	"github.com/rollcall-dev/rollcall/internal/relayer/tracker"
+	"github.com/rollcall-dev/rollcall/internal/testutil/chain/proxy"
+)
+
+// What was canceled while a bump of it waited for its key's signer stays canceled: the bump does not outbid the no-op.
+func TestBumpThatComesAfterACancelation(t *testing.T) {
+	var remote *signertest.Fake
+	f := setup(t, 1, func(o *relayertest.Options) {
+		remote, o.Ring = signertest.Faked(t, o.Ring)
+	})
+	tx, other, last := f.send(), f.send(), f.send()
+	before := f.balance(f.chain.Accounts[0].Address)
+
+	// The signature for the other one comes first, and takes its time.
+	arrived, released := make(chan struct{}), make(chan struct{})
+	var busy atomic.Bool
+	remote.Before(func(ctx context.Context, _ [32]byte) error {
+		if !busy.CompareAndSwap(false, true) {
+			return nil
+		}
+		close(arrived)
+		select {
+		case <-released:
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	})
+	db, err := pgx.Connect(t.Context(), f.options.DatabaseURL)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, db.Close(context.WithoutCancel(t.Context()))) }()
+	_, err = db.Exec(t.Context(), `UPDATE relayer_txs SET intent = CASE WHEN id = $2 THEN 'cancel' ELSE intent END, bump_asked_at = CASE WHEN id = $1 THEN now() END
+		WHERE id IN ($1, $2)`, tx.ID, other.ID) // at once, so that the same look finds both
+	require.NoError(t, err)
+	<-arrived
+	_, err = f.Cancel(t.Context(), relayertest.PoolID, tx.ID, "test")
+	require.NoError(t, err)
+	require.Equal(t, relayer.PurposeNoop, f.latest(tx).Purpose)
+	close(released)
+
+	// Once a no-op is signed that nobody else would sign, the key was through with what it had to do.
+	_, err = f.Store.SetIntent(t.Context(), last.ID, relayer.IntentCancel, "by a test")
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { return f.latest(last).Purpose == relayer.PurposeNoop }, 20*time.Second, 10*time.Millisecond)
+	require.Equal(t, relayer.PurposeNoop, f.latest(tx).Purpose)
+	for _, canceled := range []*relayer.Transaction{tx, other, last} {
+		f.commitUntil(canceled, relayer.Canceled)
+	}
+	require.Zero(t, f.balance(f.chain.Accounts[0].Address).Cmp(before))
+	f.settled()
+}
+
+// known has a node claim that it knows what it is sent: blocks come without it.
+var known = proxy.Rule{
+	Name: "known", Methods: []string{"eth_sendRawTransaction"}, Fault: proxy.Fault{Kind: proxy.Refuse, Message: "already known"},
+}
+
+// A fee cannot be too low for blocks that are not made: it is raised once a block, and not while there is none.
+func TestNothingIsOutbidWithoutABlock(t *testing.T) {
+	rounds := make(chan struct{})
+	f := setup(t, 1, func(o *relayertest.Options) {
+		before(t, o).SetRules(known)
+		o.Tracker = outbidSoon(rounds)
+	})
+	tx := f.send()
+	for attempts := 1; attempts < 4; attempts++ {
+		for range 15 {
+			<-rounds
+		}
+		require.Equal(t, attempts, f.latest(tx).Number)
+		f.chain.Commit()
+		require.Eventually(t, func() bool { return f.latest(tx).Number > attempts }, 20*time.Second, 10*time.Millisecond)
+	}
+}
+
+// On a chain that makes blocks only where there is something in them, there is none before a price is high enough.
+func TestPriceThatIsTooLowNeedsNoBlock(t *testing.T) {
+	rounds := make(chan struct{})
+	f := setup(t, 1, func(o *relayertest.Options) { o.Tracker = outbidSoon(rounds) })
+	tx, err := f.Submit(t.Context(), api.Submission{RelayerID: relayertest.PoolID, Caller: "test", Request: relayer.Request{
+		To: &f.chain.Accounts[0].Address, Value: big.NewInt(1), MaxFee: big.NewInt(1000), MaxPriorityFee: big.NewInt(1000), Speed: relayer.Fast,
+	}})
+	require.NoError(t, err)
+	f.Reaches(t, tx, relayer.Broadcasted)
+	require.Eventually(t, func() bool { return f.latest(tx).Number > 1 }, 20*time.Second, 10*time.Millisecond)
+	for range 15 {
+		<-rounds
+	}
+	require.Equal(t, 2, f.latest(tx).Number)
+	f.chain.Commit()
+	require.Equal(t, f.latest(tx).Hash, *f.Reaches(t, tx, relayer.Mined).Hash)
+}
+
+// outbidSoon has what holds its key up outbid after a tenth of a second, and tells of rounds; see tell.
+func outbidSoon(rounds chan<- struct{}) func(*tracker.Config) {
+	return func(c *tracker.Config) {
+		c.BumpAfter = map[relayer.Speed]time.Duration{relayer.Fast: 100 * time.Millisecond}
+		c.Round = tell(rounds)
+	}
+}
+
+// tell tells of rounds while somebody listens.
+func tell(rounds chan<- struct{}) func(context.Context, []*relayer.Key, evm.Header) {
+	return func(context.Context, []*relayer.Key, evm.Header) {
+		select {
+		case rounds <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// latest is the last attempt that was signed for a transaction.
+func (f *fixture) latest(tx *relayer.Transaction) *relayer.Attempt {
+	f.t.Helper()
+	attempts, err := f.Store.Attempts(f.t.Context(), tx.ID)
+	require.NoError(f.t, err)
+	require.NotEmpty(f.t, attempts)
+	return attempts[len(attempts)-1]
+}

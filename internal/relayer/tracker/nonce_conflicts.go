@@ -1,0 +1,114 @@
+package tracker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/google/uuid"
+
+	"github.com/rollcall-dev/rollcall/internal/evm"
+	"github.com/rollcall-dev/rollcall/internal/relayer/store"
+)
+
+// unexplainedNonce is a nonce that the chain has used, and by no bytes of ours that have a receipt.
+type unexplainedNonce struct {
+	rounds int       // in which that was so
+	used   *evm.Used // by whom, once that was found
+}
+
+// checkUnexplainedNonces looks into nonces that are used, and not by any bytes of ours: is it somebody else's transaction?
+func (r *round) checkUnexplainedNonces(ctx context.Context, sought []store.MinedCandidate, found []store.Mined) error {
+	done := map[uuid.UUID]bool{}
+	for _, m := range found {
+		done[m.TxID] = true
+	}
+	before := r.unexplained
+	r.unexplained = map[store.KeyNonce]*unexplainedNonce{}
+	looked := 0
+	for _, s := range sought {
+		if done[s.ID] {
+			continue
+		}
+		nonce := store.KeyNonce{Key: s.Key, Nonce: s.Nonce}
+		l := before[nonce]
+		if l == nil {
+			l = new(unexplainedNonce)
+		}
+		r.unexplained[nonce] = l
+		l.rounds++
+		// A receipt may come later than the count. Searching is dear, and done again after twice as many heads each time.
+		n := l.rounds
+		if (n < 4 || n&(n-1) != 0) && (l.used == nil || l.used.BlockNumber > r.final) {
+			continue
+		}
+		if looked == 4 {
+			l.rounds-- // at the next head it is its turn again
+			continue
+		}
+		looked++
+		// A node that does not keep old state cannot tell. That is no reason to let everything else wait.
+		if err := r.displace(ctx, s, l); err != nil {
+			r.cfg.Log.Warn("nonce was used, and it is not known by whom", "tx", s.ID, "relayer", s.Key, "nonce", s.Nonce, "err", err)
+		}
+	}
+	return nil
+}
+
+// displace finds the transaction that has used a nonce of ours, and once it is deep enough sends ours under another.
+func (r *round) displace(ctx context.Context, s store.MinedCandidate, l *unexplainedNonce) error {
+	known := l.used != nil
+	if err := r.trace(ctx, s, l); err != nil || l.used == nil {
+		return err
+	}
+	used := l.used
+	log := r.cfg.Log.With("tx", s.ID, "relayer", s.Key, "nonce", s.Nonce, "hash", used.TxHash, "block", used.BlockNumber)
+	if slices.Contains(s.Hashes, used.TxHash) {
+		l.used = nil
+		log.Info("transaction is mined, and its receipt is not there yet")
+		return nil
+	}
+	if used.BlockNumber > r.final {
+		if !known {
+			log.Warn("nonce used by another sender; waiting for finality")
+		}
+		return nil
+	}
+	if !used.Authorization { // that is in another account's transaction
+		if same, err := r.matchForeign(ctx, s, *used); err != nil || same {
+			return err
+		}
+	}
+	displaced, err := r.cfg.Store.RecordNonceConflicts(ctx, s.ID, s.Key, r.keys[0].Era, s.Nonce, used.TxHash, store.Block{Number: used.BlockNumber, Hash: used.BlockHash})
+	if err != nil || !displaced {
+		return err
+	}
+	r.cfg.Metrics.displaced.Inc()
+	log.Warn("nonce used by another sender for good; transaction gets another nonce")
+	return nil
+}
+
+// trace finds who has used a nonce. It is remembered for as long as the block is part of the chain: the state by which it was
+// found may be gone from nodes before the block is deep enough.
+func (r *round) trace(ctx context.Context, s store.MinedCandidate, l *unexplainedNonce) error {
+	if l.used != nil {
+		headers, err := r.view.Headers(ctx, l.used.BlockNumber, l.used.BlockNumber)
+		if err != nil || headers[0].Hash == l.used.BlockHash {
+			return err
+		}
+		l.used = nil
+	}
+	used, err := r.view.FindNonce(ctx, s.Key, s.Nonce, 0)
+	if errors.Is(err, evm.ErrNonceUnused) {
+		return nil
+	}
+	if _, answered := errors.AsType[*evm.RPCError](err); answered {
+		return fmt.Errorf("%w (if the node has no state that old, let one that keeps all of it be the first endpoint)", err)
+	}
+	if err != nil {
+		return err
+	}
+	l.used = &used
+	return nil
+}

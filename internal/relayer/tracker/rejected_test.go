@@ -1,0 +1,120 @@
+package tracker_test
+
+import (
+	"context"
+	"math/big"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ethereum/go-ethereum/core/types"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+	"github.com/rollcall-dev/rollcall/internal/relayer/api"
+	"github.com/rollcall-dev/rollcall/internal/relayer/relayertest"
+	"github.com/rollcall-dev/rollcall/internal/relayer/sender"
+	"github.com/rollcall-dev/rollcall/internal/relayer/signer/signertest"
+	"github.com/rollcall-dev/rollcall/internal/relayer/tracker"
+	"github.com/rollcall-dev/rollcall/internal/testutil/chain/proxy"
+)
+
+// much is a transaction that may use more gas than a node with the rule tooMuch puts into a block.
+func (f *fixture) much() *relayer.Transaction {
+	f.t.Helper()
+	tx, err := f.Submit(f.t.Context(), api.Submission{RelayerID: relayertest.PoolID, Caller: "test", Request: relayer.Request{
+		To: &f.chain.Accounts[0].Address, Value: big.NewInt(1), GasLimit: 2_000_000, Speed: relayer.Fast,
+	}})
+	require.NoError(f.t, err)
+	return tx
+}
+
+var tooMuch = proxy.Rule{
+	Name: "too much", Methods: []string{"eth_sendRawTransaction"},
+	Fault: proxy.Fault{Kind: proxy.Refuse, Message: "exceeds block gas limit"},
+	When:  proxy.Sends(func(tx *types.Transaction) bool { return tx.Gas() > 1_000_000 }),
+}
+
+// What a node puts into a block changes from block to block: what is too much for it now it may take later.
+func TestMoreGasThanANodeAllowsNow(t *testing.T) {
+	var node *proxy.Proxy
+	f := setup(t, 1, func(o *relayertest.Options) {
+		node = before(t, o)
+		node.SetRules(tooMuch)
+	})
+	tx := f.much()
+	require.Eventually(t, func() bool { return node.Injected()["too much"] > 5 }, 20*time.Second, 10*time.Millisecond)
+	node.SetRules()
+	f.commitUntil(tx, relayer.Confirmed)
+	f.settled()
+}
+
+// What stays too much is given up after a while. No fee would have a node take it: none is offered.
+func TestMoreGasThanAnyNodeAllows(t *testing.T) {
+	f := setup(t, 1, func(o *relayertest.Options) {
+		before(t, o).SetRules(tooMuch)
+		o.Tracker = func(c *tracker.Config) {
+			c.StuckAfter, c.BumpAfter = time.Second, map[relayer.Speed]time.Duration{relayer.Fast: 100 * time.Millisecond}
+		}
+	})
+	tx := f.much()
+	failed := f.commitUntil(tx, relayer.Failed)
+	require.Equal(t, "exceeds block gas", failed.StatusReason)
+	attempts, err := f.Store.Attempts(t.Context(), tx.ID)
+	require.NoError(t, err)
+	for _, a := range attempts[1:] {
+		require.Equal(t, relayer.PurposeNoop, a.Purpose)
+	}
+	f.settled()
+}
+
+// That a transaction is given up is logged and counted once, however long its no-op takes.
+func TestGivenUpOnce(t *testing.T) {
+	var node *proxy.Proxy
+	var remote *signertest.Fake
+	reg := prometheus.NewRegistry()
+	never := tooMuch
+	never.Fault.Message = "intrinsic gas too low"
+	f := setup(t, 1, func(o *relayertest.Options) {
+		node = before(t, o)
+		node.SetRules(never)
+		remote, o.Ring = signertest.Faked(t, o.Ring)
+		o.Registry = reg
+		o.Sender = func(c *sender.Config) { c.MaxPause = c.Pause }
+	})
+	givenUp := func() float64 {
+		families, err := reg.Gather()
+		require.NoError(t, err)
+		for _, family := range families {
+			if family.GetName() == "rollcall_relayer_hopeless_total" {
+				return family.Metric[0].Counter.GetValue()
+			}
+		}
+		return -1
+	}
+	arrived, released := make(chan struct{}), make(chan struct{})
+	var signed atomic.Int32
+	remote.Before(func(ctx context.Context, _ [32]byte) error {
+		switch signed.Add(1) {
+		case 1: // the transaction
+			return nil
+		case 2: // its no-op
+			close(arrived)
+		}
+		select {
+		case <-released:
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	})
+	tx := f.much()
+	<-arrived
+	require.Eventually(t, func() bool { return node.Injected()["too much"] > 10 }, 20*time.Second, 10*time.Millisecond)
+	require.InDelta(t, 1, givenUp(), 0)
+	close(released)
+	f.commitUntil(tx, relayer.Failed)
+	require.InDelta(t, 1, givenUp(), 0)
+	f.settled()
+}

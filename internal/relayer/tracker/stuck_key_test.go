@@ -1,0 +1,38 @@
+package tracker_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+	"github.com/rollcall-dev/rollcall/internal/relayer/relayertest"
+	"github.com/rollcall-dev/rollcall/internal/relayer/tracker"
+)
+
+// Who takes over finds a stuck key stuck, until it moves on.
+func TestStuckKeyStaysStuckWhereAnotherFollows(t *testing.T) {
+	f := setup(t, 1, func(o *relayertest.Options) {
+		o.Tracker = func(c *tracker.Config) { c.StuckAfter = 100 * time.Millisecond }
+	})
+	stuckSince := func(r *relayertest.Relayer) time.Time {
+		keys, err := r.Store.Keys(t.Context())
+		require.NoError(t, err)
+		return keys[0].StuckSince
+	}
+	tx := f.send()
+	require.Eventually(t, func() bool { return !stuckSince(f.Relayer).IsZero() }, 20*time.Second, 10*time.Millisecond)
+	f.Stop()
+
+	rounds := make(chan struct{})
+	f.options.Tracker = func(c *tracker.Config) { c.StuckAfter, c.Round = time.Hour, tell(rounds) }
+	next := relayertest.Launch(t, f.options)
+	for range 10 {
+		<-rounds
+	}
+	require.False(t, stuckSince(next).IsZero())
+	f.chain.Commit()
+	next.Reaches(t, tx, relayer.Mined)
+	require.Eventually(t, func() bool { return stuckSince(next).IsZero() }, 20*time.Second, 10*time.Millisecond)
+}

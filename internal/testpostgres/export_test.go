@@ -1,7 +1,0 @@
-package testpostgres
-
-// Sweep is sweep.
-var Sweep = sweep
-
-// SetBin says where PostgreSQL's programs are.
-func SetBin(dir string) { bin = dir }

@@ -1,8 +1,0 @@
-package testproc
-
-import "syscall"
-
-// dieWithParent has the kernel end the server when the test's process is killed and no cleanup runs.
-func dieWithParent() *syscall.SysProcAttr {
-	return &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-}

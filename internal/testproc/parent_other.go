@@ -1,7 +1,0 @@
-//go:build !linux
-
-package testproc
-
-import "syscall"
-
-func dieWithParent() *syscall.SysProcAttr { return nil }

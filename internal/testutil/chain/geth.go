@@ -1,0 +1,328 @@
+package chain
+
+import (
+	"context"
+	"errors"
+	"math/big"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/ethereum/go-ethereum"
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/common/hexutil"
+	"github.com/ethereum/go-ethereum/core/types"
+	"github.com/ethereum/go-ethereum/ethclient"
+	"github.com/ethereum/go-ethereum/rpc"
+
+	"github.com/rollcall-dev/rollcall/internal/testutil/chain/contracts"
+	testproc "github.com/rollcall-dev/rollcall/internal/testutil/proc"
+)
+
+// GethOptions say what a geth process is like. The zero value is useful.
+type GethOptions struct {
+	// Accounts is how many funded accounts are made; 3 by default.
+	Accounts int
+	// Balance of each in wei; a million ether by default.
+	Balance *big.Int
+	// Durable has geth keep each block's state, so that it mines on after a Kill. Blocks that its database has not written by then,
+	// the last ones or all of a young chain, are lost all the same. It costs some speed.
+	Durable bool
+	// Args are put at the end of the command line, and win over what stands before: --dev --dev.period 1, a small cache,
+	// and the namespaces eth, net, web3, txpool, debug and miner over HTTP and websocket.
+	Args []string
+}
+
+// Node is a geth process with a chain of its own and funded accounts, which seals a block each second. Its methods fail
+// the test instead of returning errors; they are for one goroutine, except URL, WSURL and Client.
+//
+// Its genesis block is always the same, as geth's development mode has it.
+type Node struct {
+	// Accounts have a balance, and are the test's own.
+	Accounts []Account
+
+	t       testing.TB
+	binary  string
+	dir     string
+	port    int
+	args    []string
+	durable bool
+	lost    bool // its chain, by a Kill
+	client  *ethclient.Client
+	faucet  common.Address    // geth's own account, unlocked
+	proc    *testproc.Process // nil while stopped
+}
+
+// Geth starts a geth process, which ends with the test, or with the test's process.
+func Geth(t testing.TB, o GethOptions) *Node {
+	t.Helper()
+	binary, err := gethBinary()
+	if err != nil {
+		t.Fatalf("geth is needed for this test: run scripts/setup.sh test, which builds it: %v", err)
+	}
+	if o.Accounts == 0 {
+		o.Accounts = 3
+	}
+	if o.Balance == nil {
+		o.Balance = Ether(1_000_000)
+	}
+	n := &Node{t: t, Accounts: NewAccounts(t, o.Accounts), binary: binary, dir: t.TempDir(), args: o.Args, durable: o.Durable}
+	if o.Durable {
+		n.args = append([]string{"--state.scheme", "hash", "--gcmode", "archive"}, n.args...)
+	}
+	t.Cleanup(n.end)
+	// Somebody else may take a port between its choice and geth's bind.
+	for attempt := 1; ; attempt++ {
+		if n.port, err = testproc.FreePort(); err != nil {
+			t.Fatal(err)
+		}
+		err := n.launch()
+		if err == nil {
+			break
+		}
+		if attempt == 20 {
+			t.Fatalf("start geth: %v", err)
+		}
+	}
+	n.client, err = ethclient.Dial(n.URL())
+	n.must(err, "dial")
+	var accounts []common.Address
+	n.must(n.client.Client().CallContext(n.context(), &accounts, "eth_accounts"), "eth_accounts")
+	if len(accounts) != 1 {
+		t.Fatalf("geth %s has %d accounts", n.URL(), len(accounts))
+	}
+	n.faucet = accounts[0]
+	var to []common.Address
+	for _, a := range n.Accounts {
+		to = append(to, a.Address)
+	}
+	n.Fund(o.Balance, to...)
+	n.awaitIndex()
+	return n
+}
+
+// gethBinary is the one that scripts/setup.sh built, in build/tools of this module.
+func gethBinary() (string, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			return exec.LookPath(filepath.Join(dir, "build", "tools", "geth"))
+		}
+		parent := filepath.Dir(dir)
+		if parent == dir {
+			return "", errors.New("no go.mod at or above the working folder")
+		}
+		dir = parent
+	}
+}
+
+// URL is http://host:port. It stays the same for the life of the Node.
+func (n *Node) URL() string { return "http://" + n.addr() }
+
+// WSURL is ws://host:port. It stays the same for the life of the Node.
+func (n *Node) WSURL() string { return "ws://" + n.addr() }
+
+func (n *Node) addr() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(n.port)) }
+
+// Client reaches the node over HTTP. It is closed with the test.
+func (n *Node) Client() *ethclient.Client { return n.client }
+
+// Stop ends geth as an operator would: its chain stays, and what waits in its pool is gone.
+func (n *Node) Stop() { n.stop(syscall.SIGTERM) }
+
+// Kill ends geth at once. A durable one comes back with its chain, perhaps without the last block. Any other is gone for
+// good: geth would wait for peers to give its state back.
+func (n *Node) Kill() {
+	n.t.Helper()
+	n.stop(syscall.SIGKILL)
+	n.lost = !n.durable
+}
+
+// Restart starts geth again after Stop or Kill, on its port and with what is left of its chain.
+func (n *Node) Restart() {
+	n.t.Helper()
+	if n.lost {
+		n.t.Fatalf("restart geth: it was killed, and is not Durable")
+	}
+	deadline := time.Now().Add(patience)
+	for {
+		// Another process may hold the port for a moment.
+		err := n.launch()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			n.t.Fatalf("restart geth: %v", err)
+		}
+	}
+}
+
+// Pause freezes the process: its port accepts connections and nothing answers.
+func (n *Node) Pause() {
+	n.t.Helper()
+	n.must(n.running().Freeze(), "pause")
+}
+
+// Resume ends a Pause. The node executes the requests that arrived meanwhile.
+func (n *Node) Resume() {
+	n.t.Helper()
+	n.must(n.running().Signal(syscall.SIGCONT), "resume")
+}
+
+// SetHead makes block number the head, as a reorg of which only the first half has happened: the transactions of the
+// blocks after it are neither mined nor in the pool.
+func (n *Node) SetHead(number uint64) {
+	n.t.Helper()
+	ctx := n.context()
+	n.must(n.client.Client().CallContext(ctx, nil, "debug_setHead", hexutil.Uint64(number)), "debug_setHead")
+	// The pool hears of it later, and until then gives nonces after those of the blocks that are gone. Of the faucet
+	// nothing else is ever pending here.
+	for {
+		mined, err := n.client.NonceAt(ctx, n.faucet, nil)
+		n.must(err, "await the pool")
+		pending, err := n.client.PendingNonceAt(ctx, n.faucet)
+		n.must(err, "await the pool")
+		if pending == mined {
+			return
+		}
+		testproc.Pause(ctx)
+	}
+}
+
+// SetGasPrice has blocks take only transactions that tip so much for each unit of gas, in wei. The pool refuses others, and drops
+// those that it has.
+func (n *Node) SetGasPrice(wei *big.Int) {
+	n.t.Helper()
+	n.must(n.client.Client().CallContext(n.context(), nil, "miner_setGasPrice", (*hexutil.Big)(wei)), "miner_setGasPrice")
+}
+
+// Fund gives each address so much, in wei, and waits until it is mined.
+func (n *Node) Fund(wei *big.Int, to ...common.Address) {
+	n.t.Helper()
+	// Given here, since the pool's own count goes back for a moment with each block.
+	nonce, err := n.client.PendingNonceAt(n.context(), n.faucet)
+	n.must(err, "fund")
+	txs := make([]rpc.BatchElem, len(to))
+	for i, a := range to {
+		txs[i] = rpc.BatchElem{Method: "eth_sendTransaction", Result: new(common.Hash), Args: []any{map[string]any{
+			"from": n.faucet, "to": a, "value": (*hexutil.Big)(wei), "gas": hexutil.Uint64(21_000),
+			"nonce": hexutil.Uint64(nonce + uint64(i)),
+		}}}
+	}
+	n.must(n.client.Client().BatchCallContext(n.context(), txs), "fund")
+	for _, tx := range txs {
+		n.must(tx.Error, "fund")
+		n.mined(*tx.Result.(*common.Hash))
+	}
+}
+
+// Counter creates a contract that counts its calls (see package contracts), and returns its address.
+func (n *Node) Counter() common.Address {
+	n.t.Helper()
+	var tx common.Hash
+	n.must(n.client.Client().CallContext(n.context(), &tx, "eth_sendTransaction", map[string]any{
+		"from": n.faucet, "data": hexutil.Bytes(contracts.CounterCode()), "gas": hexutil.Uint64(contracts.DeployGas),
+	}), "create the counter")
+	return n.mined(tx).ContractAddress
+}
+
+// mined waits until a transaction of the faucet has succeeded.
+func (n *Node) mined(tx common.Hash) *types.Receipt {
+	n.t.Helper()
+	ctx := n.context()
+	for {
+		switch receipt, err := n.client.TransactionReceipt(ctx, tx); {
+		case err == nil && receipt.Status == types.ReceiptStatusSuccessful:
+			return receipt
+		case err == nil:
+			n.t.Fatalf("geth %s: transaction %v failed with %d gas used", n.URL(), tx, receipt.GasUsed)
+		case ctx.Err() != nil:
+			n.t.Fatalf("geth %s: transaction %v was not mined: %v", n.URL(), tx, err)
+		}
+		testproc.Pause(ctx)
+	}
+}
+
+// awaitIndex waits until geth answers questions about transactions that it does not know, instead of refusing them for
+// want of an index, as it does for a moment after the first block.
+func (n *Node) awaitIndex() {
+	n.t.Helper()
+	ctx := n.context()
+	for {
+		_, err := n.client.TransactionReceipt(ctx, common.Hash{1})
+		if errors.Is(err, ethereum.NotFound) {
+			return
+		}
+		if ctx.Err() != nil {
+			n.t.Fatalf("geth %s did not index transactions: %v", n.URL(), err)
+		}
+		testproc.Pause(ctx)
+	}
+}
+
+// context bounds one operation of a healthy node.
+func (n *Node) context() context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	n.t.Cleanup(cancel)
+	return ctx
+}
+
+func (n *Node) must(err error, doing string) {
+	n.t.Helper()
+	if err != nil {
+		n.t.Fatalf("%s on geth %s: %v", doing, n.URL(), err)
+	}
+}
+
+// launch starts the process and waits until it is ready.
+func (n *Node) launch() error {
+	if n.proc != nil {
+		return errors.New("it runs already")
+	}
+	const modules = "eth,net,web3,txpool,debug,miner"
+	port := strconv.Itoa(n.port)
+	args := append([]string{
+		"--dev", "--dev.period", "1", "--datadir", n.dir, "--ipcdisable", "--cache", "256",
+		"--http", "--http.port", port, "--http.api", modules, "--ws", "--ws.port", port, "--ws.api", modules,
+	}, n.args...)
+	proc, err := testproc.Start(exec.Command(n.binary, args...), func(line string) bool {
+		return strings.Contains(line, "HTTP server started") // and the websocket with it, on the same port
+	})
+	n.proc = proc
+	return err
+}
+
+// running is the process, which has to be there.
+func (n *Node) running() *testproc.Process {
+	n.t.Helper()
+	if n.proc == nil {
+		n.t.Fatalf("geth %s does not run", n.URL())
+	}
+	return n.proc
+}
+
+func (n *Node) stop(sig syscall.Signal) {
+	n.t.Helper()
+	p := n.running()
+	n.proc = nil
+	n.must(p.Stop(sig), sig.String())
+}
+
+// end is the cleanup: nothing of geth outlives the test.
+func (n *Node) end() {
+	if n.client != nil {
+		n.client.Close()
+	}
+	if n.proc != nil {
+		n.proc.Kill()
+	}
+}

@@ -1,0 +1,450 @@
+// Package postgres gives tests real PostgreSQL databases.
+//
+// New gives a fresh database of a server that the tests of a process share: a database, not a schema, for advisory
+// locks and everything else that PostgreSQL keeps by database. With Migrated it is copied from a template that was
+// migrated once. The shared server starts with the first New, writes nothing through to the disk, and ends with Main, or
+// with the process; without Main its folder stays until a later run finds it.
+//
+// Own gives a server of the test's own, durable, that can be stopped, killed, frozen and restarted.
+//
+// A test without PostgreSQL fails; it never skips.
+package postgres
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/rollcall-dev/rollcall/internal/dev/pgserver"
+	"github.com/rollcall-dev/rollcall/internal/platform/postgres"
+	testproc "github.com/rollcall-dev/rollcall/internal/testutil/proc"
+)
+
+const (
+	patience = time.Minute      // bounds everything that takes a healthy server a second at most
+	closing  = 10 * time.Second // for a pool, which waits for whoever has a connection
+)
+
+// Main wraps the tests of a package, so that nothing of the shared server is left behind:
+//
+//	func TestMain(m *testing.M) { goleak.VerifyTestMain(testpostgres.Main(m)) }
+//	func TestMain(m *testing.M) { os.Exit(testpostgres.Main(m).Run()) }
+func Main(m interface{ Run() int }) interface{ Run() int } { return tests{m} }
+
+type tests struct{ m interface{ Run() int } }
+
+// Run implements what goleak calls.
+func (t tests) Run() int {
+	code := t.m.Run()
+	if err := common.end(); err != nil {
+		fmt.Fprintln(os.Stderr, "shared PostgreSQL of the tests:", err)
+		code = max(code, 1)
+	}
+	return code
+}
+
+// DB is a database of the test's own.
+type DB struct{ url string }
+
+// Option of New.
+type Option func(*options)
+
+type options struct{ migrations []postgres.Migrations }
+
+// Migrated has the database migrated.
+func Migrated(m postgres.Migrations) Option {
+	return func(o *options) { o.migrations = append(o.migrations, m) }
+}
+
+// New gives a fresh database, which is dropped with the test.
+func New(t testing.TB, opts ...Option) *DB {
+	t.Helper()
+	var o options
+	for _, opt := range opts {
+		opt(&o)
+	}
+	url, err := common.database(o)
+	if err != nil {
+		t.Fatalf("a database for the test: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := common.drop(url); err != nil {
+			t.Errorf("drop the test's database: %v", err)
+		}
+	})
+	return &DB{url: url}
+}
+
+// URL of the database, with a password.
+func (d *DB) URL() string { return d.url }
+
+// Pool opens a pool of at most 8 connections, which is closed with the test.
+func (d *DB) Pool(t testing.TB) *pgxpool.Pool {
+	t.Helper()
+	return pool(t, d.url)
+}
+
+func pool(t testing.TB, url string) *pgxpool.Pool {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	p, err := postgres.Open(ctx, postgres.Config{URL: url, ApplicationName: t.Name(), MaxConns: 8})
+	if err != nil {
+		t.Fatalf("open a pool: %v", err)
+	}
+	t.Cleanup(func() {
+		closed := make(chan struct{})
+		go func() {
+			defer close(closed)
+			p.Close()
+		}()
+		select {
+		case <-closed:
+		case <-time.After(closing):
+			t.Errorf("%d connections of the pool were never released", p.Stat().AcquiredConns())
+		}
+	})
+	return p
+}
+
+// shared is the server of all tests of a process.
+type shared struct {
+	mu     sync.Mutex
+	begun  bool
+	server *pgserver.Server
+	err    error
+	dir    string
+	lock   *os.File
+
+	names     atomic.Uint64
+	templates sync.Map // by the hash of their migrations: func() (name string, err error)
+}
+
+var common shared
+
+// prefix of the servers' folders.
+const prefix = "rollcall-testpostgres-"
+
+// bin is where PostgreSQL's programs are, or "" for where they usually are.
+var bin string
+
+func (s *shared) start() (*pgserver.Server, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.begun {
+		s.begun = true
+		s.err = s.launch()
+	}
+	return s.server, s.err
+}
+
+func (s *shared) launch() (err error) {
+	sweep()
+	if s.dir, err = os.MkdirTemp("", prefix); err != nil {
+		return err
+	}
+	if s.lock, err = hold(s.dir); err != nil {
+		return err
+	}
+	s.server, err = begin(filepath.Join(s.dir, "server"), map[string]string{"fsync": "off", "full_page_writes": "off"})
+	return err
+}
+
+// hold marks a folder as in use for as long as this process lives.
+func hold(dir string) (*os.File, error) {
+	// The server's user has to pass; what is inside is closed.
+	if err := os.Chmod(dir, 0o755); err != nil {
+		return nil, err
+	}
+	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
+// sweep removes the folders of processes that were killed. It cannot remove another user's.
+func sweep() {
+	folders, _ := filepath.Glob(filepath.Join(os.TempDir(), prefix+"*")) // only a malformed pattern is an error
+	for _, dir := range folders {
+		info, err := os.Lstat(dir)
+		if err != nil || !info.IsDir() || time.Since(info.ModTime()) < time.Minute { // it may be about to be held
+			continue
+		}
+		if lock, err := hold(dir); err == nil {
+			_ = os.RemoveAll(dir)
+			_ = lock.Close()
+		}
+	}
+}
+
+// begin starts a server on a port of its own.
+func begin(dir string, settings map[string]string) (*pgserver.Server, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	// Somebody else may take a port between its choice and the server's bind.
+	for attempt := 1; ; attempt++ {
+		port, err := testproc.FreePort()
+		if err != nil {
+			return nil, err
+		}
+		server, err := pgserver.Start(ctx, pgserver.Config{Dir: dir, Port: port, Settings: settings, Bin: bin})
+		if err == nil || attempt == 20 || !errors.Is(err, pgserver.ErrPortTaken) {
+			return server, err
+		}
+	}
+}
+
+func (s *shared) end() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var errs []error
+	if s.server != nil {
+		errs = append(errs, s.server.Kill()) // nobody needs its data
+	}
+	if s.lock != nil {
+		errs = append(errs, os.RemoveAll(s.dir), s.lock.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// database creates one, and returns its URL.
+func (s *shared) database(o options) (string, error) {
+	server, err := s.start()
+	if err != nil {
+		return "", err
+	}
+	template := "template0"
+	if len(o.migrations) > 0 {
+		key, err := hash(o.migrations)
+		if err != nil {
+			return "", err
+		}
+		made, _ := s.templates.LoadOrStore(key, sync.OnceValues(func() (string, error) { return s.migrated(server, o.migrations) }))
+		if template, err = made.(func() (string, error))(); err != nil {
+			return "", err
+		}
+	}
+	name := fmt.Sprintf("test_%d", s.names.Add(1))
+	// Without fsync the checkpoints of file_copy cost less than writing the template into the log.
+	if err := administer(server, fmt.Sprintf("CREATE DATABASE %s TEMPLATE %s STRATEGY file_copy", name, template)); err != nil {
+		return "", err
+	}
+	return server.DatabaseURL(name), nil
+}
+
+// migrated makes a template.
+func (s *shared) migrated(server *pgserver.Server, all []postgres.Migrations) (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	name := fmt.Sprintf("template_%d", s.names.Add(1))
+	if err := administer(server, "CREATE DATABASE "+name+" TEMPLATE template0"); err != nil {
+		return "", err
+	}
+	for _, m := range all {
+		if err := postgres.Migrate(ctx, server.DatabaseURL(name), m); err != nil {
+			return "", err
+		}
+	}
+	return name, nil
+}
+
+func (s *shared) drop(url string) error {
+	c, err := pgx.ParseConfig(url)
+	if err != nil {
+		return err
+	}
+	// FORCE: a test that failed may have left connections, and one of those to a paused proxy would stay.
+	return administer(s.server, "DROP DATABASE "+c.Database+" WITH (FORCE)")
+}
+
+func administer(server *pgserver.Server, statement string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, server.DatabaseURL("postgres"))
+	if err != nil {
+		return err
+	}
+	_, err = conn.Exec(ctx, statement)
+	return errors.Join(err, conn.Close(ctx))
+}
+
+// hash of migrations, for file systems that can't be compared.
+func hash(all []postgres.Migrations) (string, error) {
+	h := sha256.New()
+	for _, m := range all {
+		fmt.Fprintf(h, "%q\n", m.Table)
+		err := fs.WalkDir(m.FS, ".", func(path string, d fs.DirEntry, err error) error {
+			if err != nil || d.IsDir() {
+				return err
+			}
+			content, err := fs.ReadFile(m.FS, path)
+			fmt.Fprintf(h, "%q %q\n", path, content)
+			return err
+		})
+		if err != nil {
+			return "", err
+		}
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
+}
+
+// Server is a PostgreSQL of the test's own. Its methods fail the test instead of returning errors; they are for one
+// goroutine, except URL.
+type Server struct {
+	t         testing.TB
+	server    *pgserver.Server
+	databases atomic.Uint64 // that were named
+}
+
+// Own starts a durable server, which ends with the test. settings go before the usual ones.
+func Own(t testing.TB, settings ...map[string]string) *Server {
+	t.Helper()
+	all := map[string]string{"shared_buffers": "16MB"}
+	for _, more := range settings {
+		maps.Copy(all, more)
+	}
+	dir, err := os.MkdirTemp("", prefix) //nolint:usetesting // a run that is killed leaves it, and the next one sweeps it
+	if err != nil {
+		t.Fatal(err)
+	}
+	lock, err := hold(dir)
+	if err != nil {
+		t.Fatalf("hold %s: %v", dir, err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(os.RemoveAll(dir), lock.Close()); err != nil {
+			t.Errorf("remove the server's folder: %v", err)
+		}
+	})
+	server, err := begin(filepath.Join(dir, "server"), all)
+	if err != nil {
+		t.Fatalf("start PostgreSQL: %v", err)
+	}
+	s := &Server{t: t, server: server}
+	t.Cleanup(s.Kill)
+	return s
+}
+
+// URL of an empty database of the server, with a password. It stays the same for the life of the Server.
+func (s *Server) URL() string { return s.server.URL() }
+
+// Log is the file that the server logs to.
+func (s *Server) Log() string { return s.server.Log() }
+
+// Pool opens a pool of at most 8 connections, which is closed with the test.
+func (s *Server) Pool(t testing.TB) *pgxpool.Pool {
+	t.Helper()
+	return pool(t, s.URL())
+}
+
+// Dump writes the contents of the server's database to a file, as of one moment, with pg_dump.
+func (s *Server) Dump(file string) {
+	s.t.Helper()
+	s.run("pg_dump", "--format=custom", "--file="+file, "--dbname="+s.URL())
+}
+
+// Restored creates another database of the server, with the contents of a dump. It stays until the server ends.
+func (s *Server) Restored(file string) *DB {
+	s.t.Helper()
+	name := fmt.Sprintf("restored_%d", s.databases.Add(1))
+	s.must(administer(s.server, "CREATE DATABASE "+name+" TEMPLATE template0"), "create a database")
+	url := s.server.DatabaseURL(name)
+	s.run("pg_restore", "--exit-on-error", "--dbname="+url, file)
+	return &DB{url: url}
+}
+
+// Replace has a database of [Server.Restored] take the place of the server's own, at the same URL. It ends all connections to both,
+// and returns the database that was replaced.
+func (s *Server) Replace(with *DB) *DB {
+	s.t.Helper()
+	var names [2]string
+	for i, url := range []string{s.URL(), with.url} {
+		c, err := pgx.ParseConfig(url)
+		s.must(err, "replace the database")
+		names[i] = c.Database
+	}
+	replaced := fmt.Sprintf("replaced_%d", s.databases.Add(1))
+	for _, name := range names {
+		s.must(administer(s.server, "ALTER DATABASE "+name+" ALLOW_CONNECTIONS false"), "replace the database")
+		s.must(administer(s.server, "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE datname = '"+name+"'"), "end connections")
+	}
+	for _, statement := range []string{
+		"ALTER DATABASE " + names[0] + " RENAME TO " + replaced, "ALTER DATABASE " + names[1] + " RENAME TO " + names[0],
+		"ALTER DATABASE " + names[0] + " ALLOW_CONNECTIONS true", "ALTER DATABASE " + replaced + " ALLOW_CONNECTIONS true",
+	} {
+		s.must(administer(s.server, statement), "replace the database")
+	}
+	return &DB{url: s.server.DatabaseURL(replaced)}
+}
+
+// run runs one of PostgreSQL's programs.
+func (s *Server) run(program string, args ...string) {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, s.server.Program(program), args...)
+	cmd.Env = []string{"LC_ALL=C"}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		s.t.Fatalf("%s: %v: %s", program, err, out)
+	}
+}
+
+// Stop ends the server as an operator would.
+func (s *Server) Stop() {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	s.must(s.server.Stop(ctx), "stop")
+}
+
+// Kill ends the server and its backends at once.
+func (s *Server) Kill() {
+	s.t.Helper()
+	s.must(s.server.Kill(), "kill")
+}
+
+// Restart starts a server that was stopped or killed, on its port and with its data.
+func (s *Server) Restart() {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	s.must(s.server.Restart(ctx), "restart")
+}
+
+// Pause freezes the server and its backends: connections are accepted by the kernel, and nobody answers.
+func (s *Server) Pause() {
+	s.t.Helper()
+	s.must(s.server.Pause(), "pause")
+}
+
+// Resume ends a Pause. The server executes the requests that arrived meanwhile.
+func (s *Server) Resume() {
+	s.t.Helper()
+	s.must(s.server.Resume(), "resume")
+}
+
+func (s *Server) must(err error, doing string) {
+	s.t.Helper()
+	if err != nil {
+		s.t.Fatalf("%s PostgreSQL: %v", doing, err)
+	}
+}

@@ -1,0 +1,8 @@
+package proc
+
+import "syscall"
+
+// dieWithParent has the kernel end the server when the test's process is killed and no cleanup runs.
+func dieWithParent() *syscall.SysProcAttr {
+	return &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+}

@@ -1,0 +1,132 @@
+// Package proc runs other people's servers as processes of tests: it waits until one is ready, by what that says, and for
+// its end. On Linux the kernel ends them with the test's process, however that ended.
+package proc
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Patience bounds everything that takes a healthy server milliseconds.
+const Patience = 30 * time.Second
+
+// FreePort finds a port outside the range from which the system takes ports of outgoing connections, so that none
+// takes it while its server is down. Another process may still take it before it is used.
+func FreePort() (port int, err error) {
+	for range 100 {
+		port = 10_000 + rand.IntN(20_000)
+		var l net.Listener
+		if l, err = net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port))); err == nil {
+			return port, l.Close()
+		}
+	}
+	return 0, fmt.Errorf("no free port: %w", err)
+}
+
+// Pause waits a moment between two looks at a process that offers no signal.
+func Pause(ctx context.Context) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(10 * time.Millisecond):
+	}
+}
+
+// Process is one run of a server. Its methods are for one goroutine.
+type Process struct {
+	cmd   *exec.Cmd
+	ready chan struct{} // closed when it says so
+	ended chan struct{} // closed when it is gone
+
+	mu   sync.Mutex
+	said []string // its last lines
+}
+
+// Start starts a server, whose two outputs become one, and returns when a line that it writes is the one that says that
+// it is ready. An error holds its last lines; the process has ended then.
+func Start(cmd *exec.Cmd, isReady func(line string) bool) (*Process, error) {
+	p := &Process{cmd: cmd, ready: make(chan struct{}), ended: make(chan struct{})}
+	cmd.SysProcAttr = dieWithParent()
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	cmd.Stderr = cmd.Stdout
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	go p.watch(out, isReady)
+	timeout := time.NewTimer(Patience)
+	defer timeout.Stop()
+	select {
+	case <-p.ready:
+		return p, nil
+	case <-p.ended:
+		return nil, fmt.Errorf("it ended:\n%s", p.tail())
+	case <-timeout.C:
+		p.Kill()
+		return nil, fmt.Errorf("it was not ready in %v:\n%s", Patience, p.tail())
+	}
+}
+
+// watch reads what the process says until it ends.
+func (p *Process) watch(out io.Reader, isReady func(string) bool) {
+	defer close(p.ended)
+	lines := bufio.NewScanner(out)
+	var ready bool
+	for lines.Scan() {
+		p.mu.Lock()
+		p.said = append(p.said, lines.Text())
+		p.said = p.said[max(0, len(p.said)-20):]
+		p.mu.Unlock()
+		if !ready && isReady(lines.Text()) {
+			ready = true
+			close(p.ready)
+		}
+	}
+	_, _ = io.Copy(io.Discard, out) // a line too long to be scanned must not block the process
+	_ = p.cmd.Wait()                // its end is what was waited for
+}
+
+func (p *Process) tail() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return strings.Join(p.said, "\n")
+}
+
+// Signal sends one.
+func (p *Process) Signal(sig os.Signal) error { return p.cmd.Process.Signal(sig) }
+
+// Freeze stops it where it stands, until it gets a SIGCONT.
+func (p *Process) Freeze() error { return Freeze(p.cmd.Process) }
+
+// Stop sends a signal that ends the process, and waits. One that does not end in time is killed, which is an error.
+func (p *Process) Stop(sig os.Signal) error {
+	if err := p.Signal(sig); err != nil {
+		return err
+	}
+	timeout := time.NewTimer(Patience)
+	defer timeout.Stop()
+	select {
+	case <-p.ended:
+		return nil
+	case <-timeout.C:
+		p.Kill()
+		return fmt.Errorf("it did not end in %v:\n%s", Patience, p.tail())
+	}
+}
+
+// Kill ends the process at once, also a frozen one, and waits.
+func (p *Process) Kill() {
+	_ = p.cmd.Process.Kill()
+	<-p.ended
+}

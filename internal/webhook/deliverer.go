@@ -1,0 +1,358 @@
+package webhook
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+func (t tuning) withDefaults(timeout time.Duration) tuning {
+	t.poll = cmp.Or(t.poll, time.Second)
+	t.minInterval = cmp.Or(t.minInterval, 10*time.Millisecond)
+	t.lease = cmp.Or(t.lease, 2*timeout+10*time.Second)
+	t.backoff = cmp.Or(t.backoff, time.Second)
+	t.pause = cmp.Or(t.pause, time.Second)
+	t.maxPause = cmp.Or(t.maxPause, 30*time.Second)
+	t.maintenanceInterval = cmp.Or(t.maintenanceInterval, 15*time.Second)
+	t.drainTimeout = cmp.Or(t.drainTimeout, 5*time.Second)
+	if t.jitter == nil {
+		t.jitter = rand.Float64
+	}
+	return t
+}
+
+const (
+	// shutdownTimeout bounds what is said to the database when the process stops.
+	shutdownTimeout = 3 * time.Second
+	// maxTurn bounds a turn: above what the server bounds statements to, for a server that is cut off.
+	maxTurn = 20 * time.Second
+	// maxDBBackoff bounds the pause between two turns while the database is away.
+	maxDBBackoff = 5 * time.Second
+	// purgeEvery is how often what is old is removed.
+	purgeEvery = 10 * time.Minute
+)
+
+// Deliverer delivers. Any number of them, in any number of processes, share the work of a pool.
+type Deliverer struct {
+	*Outbox
+	cfg   Config
+	log   *slog.Logger
+	name  uuid.UUID // of this claimant
+	names []string
+	wake  chan struct{}
+
+	sending sync.WaitGroup
+
+	mu       sync.Mutex
+	lanes    []*targetQueue
+	settled  []deliveryResult // not in the database yet
+	stopping bool
+}
+
+// New returns a Deliverer, or an error with all that is wrong with the Config. It does not close db.
+func New(db *pgxpool.Pool, cfg Config) (*Deliverer, error) {
+	cfg, targets, err := cfg.complete()
+	if err != nil {
+		return nil, err
+	}
+	d := &Deliverer{
+		Outbox: NewOutbox(db, cfg.ChainID, cfg.Pool),
+		cfg:    cfg,
+		log:    cfg.Logger.With("component", "webhook"),
+		name:   uuid.New(),
+		names:  cfg.Names(),
+		wake:   make(chan struct{}, 1),
+	}
+	for _, to := range targets {
+		d.lanes = append(d.lanes, newLane(newSender(to, cfg)))
+	}
+	return d, nil
+}
+
+// Names of the targets, as the store wants them.
+func (d *Deliverer) Names() []string { return d.cfg.Names() }
+
+// Notify tells that there may be something to deliver. It never blocks; without it a delivery waits for a second at most.
+func (d *Deliverer) Notify() {
+	select {
+	case d.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Run delivers until ctx ends; then it claims nothing more, gives back what it has not begun, and waits for what runs,
+// for some seconds. It returns nil. Call it once.
+func (d *Deliverer) Run(ctx context.Context) error {
+	// What runs when ctx ends may go on for a while. A turn that was broken off would leave claims that nobody knows.
+	requests, abandon := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer abandon(errStopped)
+	turns, endTurns := context.WithCancel(context.WithoutCancel(ctx))
+	defer endTurns()
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(shutdownTimeout, endTurns) })()
+	var maintenance sync.WaitGroup
+	maintenance.Go(func() { d.maintain(ctx) })
+	d.loop(ctx, turns, requests)
+	d.stop(abandon)
+	maintenance.Wait()
+	return nil
+}
+
+// loop makes turns until ctx ends.
+func (d *Deliverer) loop(ctx, turns, requests context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	wake := d.wake
+	troubles := 0
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-wake:
+		case <-timer.C:
+		}
+		if err := d.work(turns, requests); err != nil && ctx.Err() == nil {
+			if troubles++; troubles == 1 {
+				d.log.Warn("webhook database unavailable", "err", err)
+			}
+			// Kicks do not make it come back sooner.
+			wake = nil
+			timer.Reset(spread(min(d.cfg.tuning.poll<<min(troubles-1, 10), maxDBBackoff), d.cfg.tuning))
+			continue
+		}
+		if troubles > 0 {
+			troubles = 0
+			d.log.Info("webhook database available again")
+		}
+		wake = d.wake
+		// What comes within the next moment shares a turn.
+		timer.Reset(d.cfg.tuning.minInterval)
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		}
+		timer.Reset(d.cfg.tuning.poll)
+	}
+}
+
+// work makes one turn and starts what it claimed.
+func (d *Deliverer) work(ctx, requests context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, maxTurn)
+	defer cancel()
+	now := time.Now()
+	d.mu.Lock()
+	settled := d.settled
+	d.settled = nil
+	wants := make([]demand, len(d.lanes))
+	for i, l := range d.lanes {
+		wants[i] = demand{target: l.name, n: l.demand(now), retryNow: l.retryNow}
+		if wants[i].n > 0 {
+			wants[i].since = l.since(now)
+		}
+		l.retryNow = false
+	}
+	d.mu.Unlock()
+
+	claims, gaveUp, more, err := d.syncBatch(ctx, settled, wants)
+	if err != nil {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.settled = append(settled, d.settled...)
+		for i, w := range wants {
+			d.lanes[i].retryNow = d.lanes[i].retryNow || w.retryNow
+		}
+		return err
+	}
+	for _, p := range gaveUp {
+		d.cfg.Metrics.parkedTotal.WithLabelValues(p.target).Inc()
+		d.log.Warn("webhook parked", "target", p.target, "webhook", p.id, "subject", p.subject, "err", p.reason)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, l := range d.lanes {
+		l.add(slices.DeleteFunc(slices.Clone(claims), func(c *claim) bool { return c.target != l.name }))
+		if more {
+			l.sweepAt = time.Time{}
+		}
+		d.start(requests, l)
+	}
+	// There may be more to claim. Whatever ends next asks; where none was begun, nothing would.
+	if more {
+		d.Notify()
+	}
+	return nil
+}
+
+// start sends what a lane has room for. d.mu is held.
+func (d *Deliverer) start(requests context.Context, l *targetQueue) {
+	for {
+		now := time.Now()
+		if d.stopping || now.Before(l.resumeAt) {
+			d.releaseClaims(l)
+			return
+		}
+		c := l.next(now)
+		if c == nil {
+			return
+		}
+		if now.Add(d.cfg.Timeout).After(c.until) {
+			// Its claim would end while it is on its way. It waited for slower ones; or this process was frozen.
+			l.abandoned()
+			d.queueResult(deliveryResult{claim: c, verdict: returned})
+			continue
+		}
+		d.sending.Go(func() { d.deliver(requests, l, c) })
+	}
+}
+
+// releaseClaims returns what a lane has claimed and not begun. d.mu is held.
+func (d *Deliverer) releaseClaims(l *targetQueue) {
+	for _, c := range l.drop() {
+		d.queueResult(deliveryResult{claim: c, verdict: returned})
+	}
+}
+
+// queueResult has the next turn write something down. d.mu is held.
+func (d *Deliverer) queueResult(s deliveryResult) {
+	d.settled = append(d.settled, s)
+	d.Notify()
+}
+
+// deliver makes one attempt and takes in what became of it.
+func (d *Deliverer) deliver(requests context.Context, l *targetQueue, c *claim) {
+	m := d.cfg.Metrics
+	inFlight := m.inFlight.WithLabelValues(l.name)
+	inFlight.Inc()
+	begin := time.Now()
+	fail := l.sender.send(requests, c)
+	end := time.Now()
+	inFlight.Dec()
+	if hook := d.cfg.tuning.sentAfter; hook != nil {
+		hook(c)
+	}
+	if fail != nil && errors.Is(context.Cause(requests), errStopped) {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		l.abandoned()
+		d.queueResult(deliveryResult{claim: c, verdict: returned})
+		return
+	}
+	m.duration.WithLabelValues(l.name).Observe(end.Sub(begin).Seconds())
+	if fail == nil {
+		m.attempts.WithLabelValues(l.name, "delivered").Inc()
+		m.delay.WithLabelValues(l.name).Observe(max(0, end.Sub(c.created).Seconds()))
+		d.succeeded(requests, l, c)
+		return
+	}
+	m.attempts.WithLabelValues(l.name, "failed").Inc()
+	d.log.Debug("webhook not delivered", "target", l.name, "webhook", c.id, "subject", c.subject, "revision", c.revision,
+		"attempt", c.attempt, "err", fail.reason)
+	d.failed(requests, l, c, fail)
+}
+
+func (d *Deliverer) succeeded(requests context.Context, l *targetQueue, c *claim) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if l.succeeded() {
+		d.cfg.Metrics.down.WithLabelValues(l.name).Set(0)
+		d.log.Info("webhook target is back", "target", l.name)
+	}
+	d.queueResult(deliveryResult{claim: c, verdict: delivered})
+	d.start(requests, l)
+}
+
+func (d *Deliverer) failed(requests context.Context, l *targetQueue, c *claim, fail *failure) {
+	now := time.Now()
+	wait := min(fail.retryAfter, d.cfg.MaxBackoff)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if fail.permanent {
+		l.abandoned() // the target had no part in it
+		d.queueResult(deliveryResult{claim: c, verdict: permanent, reason: fail.reason})
+		d.start(requests, l)
+		return
+	}
+	if l.failed(now, c.subject, wait, d.cfg.tuning) {
+		d.cfg.Metrics.down.WithLabelValues(l.name).Set(1)
+		d.log.Warn("webhook target is down", "target", l.name, "err", fail.reason)
+	}
+	d.queueResult(deliveryResult{
+		claim: c, verdict: failed, reason: fail.reason,
+		delay: max(wait, backoff(c.attempt, d.cfg.MaxBackoff, d.cfg.tuning)),
+	})
+	d.start(requests, l)
+}
+
+// stop gives back what was not begun, waits for what runs, and writes down what became of it.
+func (d *Deliverer) stop(abandon context.CancelCauseFunc) {
+	d.mu.Lock()
+	d.stopping = true
+	for _, l := range d.lanes {
+		d.releaseClaims(l)
+	}
+	d.mu.Unlock()
+	limit := time.AfterFunc(d.cfg.tuning.drainTimeout, func() { abandon(errStopped) })
+	defer limit.Stop()
+	d.sending.Wait()
+	for _, l := range d.lanes {
+		l.sender.close()
+	}
+	if len(d.settled) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
+	defer cancel()
+	if _, _, _, err := d.syncBatch(ctx, d.settled, nil); err != nil {
+		d.log.Warn("webhooks will be repeated: what was delivered could not be noted", "count", len(d.settled), "err", err)
+	}
+}
+
+// maintain looks after what nobody waits for, until ctx ends.
+func (d *Deliverer) maintain(ctx context.Context) {
+	ticker := time.NewTicker(d.cfg.tuning.maintenanceInterval)
+	defer ticker.Stop()
+	var purged time.Time
+	for {
+		if counts, err := d.Counts(ctx); err == nil {
+			d.cfg.Metrics.show(counts)
+		} else if ctx.Err() == nil {
+			d.log.Debug("webhooks not counted", "err", err)
+		}
+		if time.Since(purged) >= purgeEvery {
+			purged = time.Now()
+			d.purge(ctx)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+	}
+}
+
+// purge removes what is old and parks what nobody will ever deliver.
+func (d *Deliverer) purge(ctx context.Context) {
+	// Also where none is kept: an earlier configuration may have kept some.
+	n, err := d.Purge(ctx, max(0, d.cfg.Retention))
+	if n > 0 {
+		d.log.Debug("old webhooks removed", "count", n)
+	}
+	if err != nil && ctx.Err() == nil {
+		d.log.Warn("old webhooks not removed", "err", err)
+	}
+	n, err = d.parkOrphans(ctx, d.names, d.cfg.RetryFor)
+	if n > 0 {
+		d.log.Warn("webhooks parked: no target has their name any more", "count", n)
+	}
+	if err != nil && ctx.Err() == nil {
+		d.log.Warn("webhooks of former targets not parked", "err", err)
+	}
+}

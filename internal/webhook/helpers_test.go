@@ -1,0 +1,271 @@
+package webhook
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"log"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/rollcall-dev/rollcall/internal/relayer/store"
+	testpostgres "github.com/rollcall-dev/rollcall/internal/testutil/postgres"
+	"github.com/rollcall-dev/rollcall/internal/webhook/signature"
+)
+
+func TestMain(m *testing.M) {
+	if url := os.Getenv(childDatabase); url != "" {
+		os.Exit(child(url, os.Getenv(childTarget)))
+	}
+	goleak.VerifyTestMain(testpostgres.Main(m))
+}
+
+const (
+	testChain = 1337
+	testPool  = "pool-1"
+	secret    = "a-signing-key-of-32-characters-or-more"
+	patience  = 30 * time.Second
+)
+
+func database(t testing.TB) *pgxpool.Pool {
+	t.Helper()
+	return testpostgres.New(t, testpostgres.Migrated(store.Migrations())).Pool(t)
+}
+
+// settings are for receivers of these tests, which are on the loopback interface, and impatient.
+func settings(targets ...Target) Config {
+	return Config{
+		ChainID: testChain, Pool: testPool, Targets: targets, AllowPrivate: true, Timeout: 10 * time.Second,
+		tuning: tuning{
+			poll: 20 * time.Millisecond, minInterval: time.Millisecond,
+			backoff: 10 * time.Millisecond, pause: 10 * time.Millisecond, maxPause: 50 * time.Millisecond,
+		},
+	}
+}
+
+func newDeliverer(t testing.TB, db *pgxpool.Pool, cfg Config) *Deliverer {
+	t.Helper()
+	d, err := New(db, cfg)
+	require.NoError(t, err)
+	return d
+}
+
+// run runs a Deliverer until the test ends or stop is called.
+func run(t testing.TB, db *pgxpool.Pool, cfg Config) (d *Deliverer, stop func()) {
+	t.Helper()
+	d = newDeliverer(t, db, cfg)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- d.Run(ctx) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		require.NoError(t, <-done)
+	})
+	t.Cleanup(stop)
+	return d, stop
+}
+
+// request is one that a receiver got.
+type request struct {
+	header http.Header
+	body   []byte
+	webhook
+}
+
+// webhook is what receivers read of a body.
+type webhook struct {
+	ID      string `json:"id"`
+	Event   string `json:"event"`
+	Payload struct {
+		Type     string `json:"payload_type"`
+		ID       string `json:"id"`
+		Status   string `json:"status"`
+		Revision int    `json:"revision"`
+	} `json:"payload"`
+	Timestamp time.Time `json:"timestamp"`
+}
+
+// receiver is a target. answer decides about each request, after it was noted; nil is 200.
+type receiver struct {
+	t      testing.TB
+	server *httptest.Server
+	answer func(w http.ResponseWriter, r request)
+
+	mu      sync.Mutex
+	got     []request
+	taken   []request     // those that were answered with 200
+	changed chan struct{} // closed and renewed with each request
+}
+
+func newReceiver(t testing.TB, answer func(http.ResponseWriter, request)) *receiver {
+	t.Helper()
+	r := &receiver{t: t, answer: answer, changed: make(chan struct{})}
+	r.server = httptest.NewServer(r)
+	t.Cleanup(r.server.Close)
+	return r
+}
+
+func (r *receiver) target(name string) Target {
+	return Target{Name: name, URL: r.server.URL + "/hook/token-of-the-path", SigningKeys: []string{secret}}
+}
+
+type statusWriter struct {
+	http.ResponseWriter
+	status int
+}
+
+func (w *statusWriter) WriteHeader(status int) {
+	w.status = status
+	w.ResponseWriter.WriteHeader(status)
+}
+
+func (w *statusWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+func (r *receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	body, err := io.ReadAll(req.Body)
+	if err != nil {
+		return // broken off
+	}
+	got := request{header: req.Header.Clone(), body: body}
+	if err := json.Unmarshal(body, &got.webhook); err != nil {
+		r.t.Errorf("body %s: %v", body, err)
+	}
+	key, _ := signature.NewKey(secret)
+	if _, err := signature.Verify([]signature.Key{key}, req.Header, body, time.Now(), 0); err != nil {
+		r.t.Errorf("signature: %v", err)
+	}
+	r.note(&r.got, got)
+	sw := &statusWriter{ResponseWriter: w, status: http.StatusOK}
+	if r.answer != nil {
+		r.answer(sw, got)
+	}
+	if sw.status == http.StatusOK {
+		r.note(&r.taken, got)
+	}
+}
+
+func (r *receiver) note(list *[]request, got request) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	*list = append(*list, got)
+	close(r.changed)
+	r.changed = make(chan struct{})
+}
+
+// wait returns when the requests are as wanted.
+func (r *receiver) wait(what string, enough func(got, taken []request) bool) (got, taken []request) {
+	r.t.Helper()
+	limit := time.After(patience)
+	for {
+		r.mu.Lock()
+		got, taken, changed := r.got, r.taken, r.changed
+		r.mu.Unlock()
+		if enough(got, taken) {
+			return got, taken
+		}
+		select {
+		case <-changed:
+		case <-limit:
+			r.t.Fatalf("%s: not within %v; %d requests, %d of them taken", what, patience, len(got), len(taken))
+		}
+	}
+}
+
+func (r *receiver) waitTaken(n int) []request {
+	r.t.Helper()
+	_, taken := r.wait(strconv.Itoa(n)+" taken", func(_, taken []request) bool { return len(taken) >= n })
+	return taken
+}
+
+// change writes a transaction's change and its deliveries as the store does: in one statement.
+func change(t testing.TB, db *pgxpool.Pool, id uuid.UUID, revision int, targets ...string) {
+	t.Helper()
+	require.NoError(t, tryChange(t.Context(), db, id, revision, targets...))
+}
+
+func tryChange(ctx context.Context, db *pgxpool.Pool, id uuid.UUID, revision int, targets ...string) error {
+	_, err := db.Exec(ctx, `
+		WITH changed AS (
+			INSERT INTO relayer_txs (id, chain_id, pool_id, target, caller, kind, status, revision, value_wei, data, to_address)
+			VALUES ($1, $2, $3, 'pool-1', 'alice', 'transaction', 'broadcasted', $4, 1, '\x0102',
+				'0x00000000000000000000000000000000000000aa')
+			ON CONFLICT (id) DO UPDATE SET revision = $4 RETURNING *)
+		INSERT INTO relayer_deliveries (chain_id, pool_id, target, subject, revision, status, status_reason, tx_attempts, relayer_address,
+			nonce, tx_hash, sent_at, confirmed_at)
+		SELECT c.chain_id, c.pool_id, t.name, c.id, c.revision, c.status, c.status_reason, c.attempts, decode(substr(c.relayer_address, 3), 'hex'),
+			c.nonce, decode(substr(c.tx_hash, 3), 'hex'), c.sent_at, c.confirmed_at
+		FROM changed c CROSS JOIN unnest($5::text[]) AS t (name)`, id, testChain, testPool, revision, targets)
+	return err
+}
+
+func newTx(t testing.TB) uuid.UUID {
+	t.Helper()
+	id, err := uuid.NewV7()
+	require.NoError(t, err)
+	return id
+}
+
+// only gives the delivery of a transaction's revision.
+func only(t testing.TB, db *pgxpool.Pool, tx uuid.UUID, revision int) Delivery {
+	t.Helper()
+	list, err := NewOutbox(db, testChain, testPool).List(t.Context(), Filter{Transaction: tx})
+	require.NoError(t, err)
+	for _, d := range list {
+		if d.Revision == revision {
+			return d
+		}
+	}
+	t.Fatalf("no delivery of revision %d", revision)
+	return Delivery{}
+}
+
+// eventually waits for what only the database tells.
+func eventually(t testing.TB, what string, holds func() bool) {
+	t.Helper()
+	limit := time.After(patience)
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for !holds() {
+		select {
+		case <-tick.C:
+		case <-limit:
+			t.Fatalf("%s: not within %v", what, patience)
+		}
+	}
+}
+
+// journal is a log that tests read.
+type journal struct {
+	mu   sync.Mutex
+	text []byte
+}
+
+func (j *journal) Write(p []byte) (int, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.text = append(j.text, p...)
+	return len(p), nil
+}
+
+func (j *journal) String() string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return string(j.text)
+}
+
+func (j *journal) logger() *slog.Logger {
+	return slog.New(slog.NewTextHandler(j, &slog.HandlerOptions{Level: slog.LevelDebug}))
+}
+
+func (j *journal) std() *log.Logger { return log.New(j, "", 0) }

@@ -1,0 +1,233 @@
+package webhook
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+// claim is a delivery that this process may make, until its lease ends.
+type claim struct {
+	id       uuid.UUID
+	target   string
+	subject  uuid.UUID
+	revision int
+	attempt  int             // 1 for the first; with the claimant it names the claim
+	payload  json.RawMessage // of a relayer's event; nil for a change of a transaction
+	change   txChange        // of a transaction
+	created  time.Time
+	nextAt   time.Time // when it might be tried
+	// until is when the claim ends, by this process's clock and counted from before it was asked for.
+	until time.Time
+}
+
+// verdict is what became of a claim.
+type verdict int
+
+const (
+	delivered verdict = iota
+	failed            // to be tried again after delay, unless it has been tried for long enough
+	permanent         // to be parked
+	returned          // nobody tried
+)
+
+// deliveryResult ends a claim.
+type deliveryResult struct {
+	claim   *claim
+	verdict verdict
+	delay   time.Duration
+	reason  string
+}
+
+// demand is how many a target may be sent.
+type demand struct {
+	target string
+	n      int
+	since  time.Time
+	// retryNow: it is back, so what waits out its backoff is due.
+	retryNow bool
+}
+
+// deadLetter is a delivery that a turn gave up.
+type deadLetter struct {
+	id      uuid.UUID
+	target  string
+	subject uuid.UUID
+	reason  string
+}
+
+// No plan may depend on the planner's belief about the table's size: a plan is kept, and may have been made when the table was
+// empty. So in a turn the planner may neither sort, hash nor read a whole table, and rows are changed by an array of ids where a join
+// would be shorter. That leaves the one index that each query is for.
+const (
+	// sqlPlan keeps the planner to the one index that each query is for.
+	sqlPlan = `SELECT set_config('enable_seqscan', 'off', true), set_config('enable_sort', 'off', true),
+		set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true), set_config('enable_bitmapscan', 'off', true)`
+
+	// For turns that claim nothing. A claim waits for the disk, and with that for the change that the webhook tells of: the store
+	// does not wait where the chain can tell a change again, and a server that crashes may lose it. The receiver would then have
+	// its revision, and get another change with the same one.
+	sqlNoWait = `SELECT set_config('synchronous_commit', 'off', true)`
+
+	sqlDelivered = `UPDATE relayer_deliveries SET state = 'delivered', delivered_at = now(), claimant = NULL, last_error = ''
+		WHERE id = ANY($1::uuid[]) AND state <> 'delivered'`
+
+	// sqlDelete is sqlDelivered where delivered ones are not kept.
+	sqlDelete = `DELETE FROM relayer_deliveries WHERE id = ANY($1::uuid[])`
+
+	// The last attempt comes when the time is up, not a backoff earlier.
+	sqlFailed = `UPDATE relayer_deliveries d
+		SET state = CASE WHEN f.hopeless OR now() >= d.retry_until THEN 'parked' ELSE 'due' END, claimed_until = '-infinity',
+			next_at = LEAST(now() + f.delay, GREATEST(d.retry_until, now())), last_error = f.reason, claimant = NULL
+		FROM unnest($1::uuid[], $2::int[], $3::interval[], $4::bool[], $5::text[]) AS f (id, attempt, delay, hopeless, reason)
+		WHERE d.id = ANY($1) AND d.id = f.id AND d.claimant = $6 AND d.attempts = f.attempt
+		RETURNING d.id, d.target, d.subject, d.last_error, d.state = 'parked'`
+
+	// A delivery that was never tried keeps its full retry window.
+	sqlReturned = `UPDATE relayer_deliveries d SET claimed_until = '-infinity', attempts = d.attempts - 1, claimant = NULL,
+			retry_until = CASE WHEN d.attempts > 1 THEN d.retry_until END
+		FROM unnest($1::uuid[], $2::int[]) AS f (id, attempt)
+		WHERE d.id = ANY($1) AND d.id = f.id AND d.claimant = $3 AND d.attempts = f.attempt`
+
+	// sqlFollow makes the next revision claimable where a claim has deferred it because of a lower one that is no longer due.
+	sqlFollow = `UPDATE relayer_deliveries SET next_at = now() WHERE id = ANY(ARRAY(
+		SELECT lowest.id FROM unnest($1::uuid[], $2::text[], $3::int[]) AS f (subject, target, revision)
+		CROSS JOIN LATERAL (SELECT n.id, n.revision, n.next_at FROM relayer_deliveries n
+			WHERE n.subject = f.subject AND n.target = f.target AND n.state = 'due' ORDER BY n.revision LIMIT 1) AS lowest
+		WHERE lowest.revision > f.revision AND lowest.next_at > now()))`
+
+	// Not now(): the oldest are tried first again, because their later revisions wait for them.
+	sqlHurry = `UPDATE relayer_deliveries SET next_at = created_at WHERE id = ANY(ARRAY(
+		SELECT id FROM relayer_deliveries WHERE state = 'due' AND chain_id = $1 AND pool_id = $2 AND target = $3
+			AND next_at > now() AND claimed_until <= now()
+		ORDER BY next_at LIMIT ` + hurryLimit + ` FOR UPDATE SKIP LOCKED))`
+
+	// sqlClaim claims up to $4 deliveries that may be tried since $8 or later (see lane.since). A lower revision that is due keeps a row
+	// from being claimed, and stays due while it is claimed. So it does not matter that one of several claimers may not see yet what
+	// another did. The row is deferred to a second after the lower one, so that later claims do not read it again; sqlFollow takes that
+	// back. Where sqlFollow and the deferral do not see each other, the row waits for its time. Where no row is claimed, the result is
+	// one row that has only the number of deferred ones.
+	sqlClaim = `WITH found AS MATERIALIZED (
+			SELECT d.id, d.subject, d.revision FROM relayer_deliveries d
+			WHERE d.state = 'due' AND d.chain_id = $1 AND d.pool_id = $2 AND d.target = $3 AND d.next_at <= now() AND d.next_at >= $8
+				AND d.claimed_until <= now()
+			ORDER BY d.next_at LIMIT $4 FOR UPDATE SKIP LOCKED
+		), ordered AS MATERIALIZED (
+			SELECT f.id, (SELECT p.next_at FROM relayer_deliveries p WHERE p.subject = f.subject AND p.target = $3 AND p.revision < f.revision
+				AND p.state = 'due' ORDER BY p.revision LIMIT 1) AS lower FROM found f
+		), deferred AS (
+			UPDATE relayer_deliveries d SET next_at = GREATEST((SELECT o.lower FROM ordered o WHERE o.id = d.id), now()) + interval '1 s'
+			WHERE d.id = ANY(ARRAY(SELECT o.id FROM ordered o WHERE o.lower IS NOT NULL))
+		), claimed AS (
+			UPDATE relayer_deliveries d SET claimed_until = now() + $5::interval, claimant = $6, attempts = d.attempts + 1,
+				retry_until = COALESCE(d.retry_until, now() + $7::interval)
+			WHERE d.id = ANY(ARRAY(SELECT o.id FROM ordered o WHERE o.lower IS NULL)) RETURNING d.*
+		)
+		SELECT (SELECT count(*) FROM ordered WHERE lower IS NOT NULL), c.id, c.target, c.subject, c.revision, c.attempts, c.created_at, c.next_at, c.payload,
+			t.target, c.status, c.status_reason, c.intent, c.tx_attempts, c.relayer_address, c.nonce, c.tx_hash, c.sent_at, c.confirmed_at, c.contents,
+			t.caller, t.created_at, t.to_address, t.value_wei::text, t.data, t.gas_limit, t.speed, t.gas_price::text, t.max_fee::text,
+			t.max_priority::text, t.valid_until, t.method, t.orderbook, t.trader, t.request_id, t.trace_id, a.max_fee::text, a.max_priority::text
+		FROM (SELECT) AS always LEFT JOIN claimed c ON true
+		LEFT JOIN LATERAL (SELECT * FROM relayer_txs WHERE id = c.subject LIMIT 1) AS t ON true
+		LEFT JOIN LATERAL (SELECT max_fee, max_priority FROM relayer_attempts WHERE tx_hash = '0x' || encode(c.tx_hash, 'hex') AND tx_id = c.subject
+			LIMIT 1) AS a ON true`
+)
+
+// syncBatch settles, then claims, in one transaction and one round trip. On an error either all of it was done or nothing;
+// settling again does no harm, and what was claimed without being known comes back when the claims end. more reports that rows were
+// deferred, so that there may be others to claim behind them.
+func (d *Deliverer) syncBatch(ctx context.Context, settled []deliveryResult, wants []demand) (claims []*claim, gaveUp []deadLetter, more bool, err error) {
+	var batch pgx.Batch
+	batch.Queue(sqlPlan)
+	if !slices.ContainsFunc(wants, func(w demand) bool { return w.n > 0 }) {
+		batch.Queue(sqlNoWait)
+	}
+	d.queueSettlements(&batch, settled, &gaveUp)
+	until := time.Now().Add(d.cfg.tuning.lease)
+	for _, w := range wants {
+		if w.retryNow {
+			batch.Queue(sqlHurry, int64(d.cfg.ChainID), d.cfg.Pool, w.target)
+		}
+		if w.n <= 0 {
+			continue
+		}
+		batch.Queue(sqlClaim, int64(d.cfg.ChainID), d.cfg.Pool, w.target, w.n, d.cfg.tuning.lease, d.name, d.cfg.RetryFor, w.since).
+			Query(func(rows pgx.Rows) error {
+				for rows.Next() {
+					c := &claim{until: until}
+					deferred, err := c.scan(rows)
+					if err != nil {
+						return err
+					}
+					if c.id != uuid.Nil {
+						claims = append(claims, c)
+					}
+					more = more || deferred > 0
+				}
+				return rows.Err()
+			})
+	}
+	if err := d.db.SendBatch(ctx, &batch).Close(); err != nil {
+		return nil, nil, false, fmt.Errorf("settle and claim webhook deliveries: %w", err)
+	}
+	return claims, gaveUp, more, nil
+}
+
+func (d *Deliverer) queueSettlements(batch *pgx.Batch, settled []deliveryResult, gaveUp *[]deadLetter) {
+	var done, lost, back, ended []uuid.UUID
+	var targets []string
+	var revisions []int
+	var lostAttempts, backAttempts []int
+	var delays []time.Duration
+	var vain []bool
+	var reasons []string
+	for _, s := range settled {
+		if s.verdict != returned {
+			ended, targets, revisions = append(ended, s.claim.subject), append(targets, s.claim.target), append(revisions, s.claim.revision)
+		}
+		switch s.verdict {
+		case delivered:
+			done = append(done, s.claim.id)
+		case returned:
+			back, backAttempts = append(back, s.claim.id), append(backAttempts, s.claim.attempt)
+		case failed, permanent:
+			lost, lostAttempts = append(lost, s.claim.id), append(lostAttempts, s.claim.attempt)
+			delays, vain, reasons = append(delays, s.delay), append(vain, s.verdict == permanent), append(reasons, s.reason)
+		}
+	}
+	if len(done) > 0 {
+		sql := sqlDelivered
+		if d.cfg.Retention == KeepNone {
+			sql = sqlDelete
+		}
+		batch.Queue(sql, done)
+	}
+	if len(back) > 0 {
+		batch.Queue(sqlReturned, back, backAttempts, d.name)
+	}
+	if len(lost) > 0 {
+		batch.Queue(sqlFailed, lost, lostAttempts, delays, vain, reasons, d.name).Query(func(rows pgx.Rows) error {
+			var p deadLetter
+			var isParked bool
+			_, err := pgx.ForEachRow(rows, []any{&p.id, &p.target, &p.subject, &p.reason, &isParked}, func() error {
+				if isParked {
+					*gaveUp = append(*gaveUp, p)
+				}
+				return nil
+			})
+			return err
+		})
+	}
+	if len(ended) > 0 {
+		batch.Queue(sqlFollow, ended, targets, revisions)
+	}
+}
+
+// errStopped ends what still runs when the process has waited for long enough.
+var errStopped = errors.New("this process stops")
