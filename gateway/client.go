@@ -33,10 +33,10 @@ type ClientConfig struct {
 	Cluster string
 	// TLS, if set, holds the CA and this client's certificate; without it connections are in plain text.
 	TLS *tls.Config
-	// Poll is how often a known leader is pinged; 500 ms by default, ±10 %.
-	Poll time.Duration
-	// PollLeaderless is how often all coordinators are pinged while none is known; 50 ms by default, ±10 %.
-	PollLeaderless time.Duration
+	// PingInterval is how often a known leader is pinged; 500 ms by default, ±10 %.
+	PingInterval time.Duration
+	// DiscoveryInterval is how often all coordinators are pinged while none is known; 50 ms by default, ±10 %.
+	DiscoveryInterval time.Duration
 	// PingTimeout is how long a ping waits for its answer; 200 ms by default.
 	PingTimeout time.Duration
 	// CallTimeout is how long one attempt of any other unary call may take; 10 s by default.
@@ -50,8 +50,8 @@ type ClientConfig struct {
 }
 
 func (c *ClientConfig) validate() error {
-	c.Poll = cmp.Or(c.Poll, 500*time.Millisecond)
-	c.PollLeaderless = cmp.Or(c.PollLeaderless, 50*time.Millisecond)
+	c.PingInterval = cmp.Or(c.PingInterval, 500*time.Millisecond)
+	c.DiscoveryInterval = cmp.Or(c.DiscoveryInterval, 50*time.Millisecond)
 	c.PingTimeout = cmp.Or(c.PingTimeout, 200*time.Millisecond)
 	c.CallTimeout = cmp.Or(c.CallTimeout, 10*time.Second)
 	if c.Logger == nil {
@@ -70,7 +70,7 @@ func (c *ClientConfig) validate() error {
 		name  string
 		value time.Duration
 	}{
-		{"poll", c.Poll}, {"leaderless poll", c.PollLeaderless},
+		{"ping interval", c.PingInterval}, {"discovery interval", c.DiscoveryInterval},
 		{"ping timeout", c.PingTimeout}, {"call timeout", c.CallTimeout},
 	} {
 		if d.value < time.Millisecond {

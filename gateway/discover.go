@@ -93,7 +93,7 @@ func (c *Client) discover(ctx context.Context) *leadership {
 			ask(address)
 		}
 		var round []answer
-		end := time.NewTimer(jitter(c.cfg.PollLeaderless))
+		end := time.NewTimer(jitter(c.cfg.DiscoveryInterval))
 		for over := false; !over && len(waiting) > 0; {
 			select {
 			case a := <-answers:
@@ -246,7 +246,7 @@ func (c *Client) monitor(ctx context.Context, l *leadership) {
 			close(broken)
 		}
 	})
-	poll := time.NewTimer(jitter(c.cfg.Poll))
+	poll := time.NewTimer(jitter(c.cfg.PingInterval))
 	defer poll.Stop()
 	for {
 		l, changed, _ := c.snapshot()
@@ -261,7 +261,7 @@ func (c *Client) monitor(ctx context.Context, l *leadership) {
 				c.markDoubtful(l)
 				return
 			}
-			poll.Reset(jitter(c.cfg.Poll))
+			poll.Reset(jitter(c.cfg.PingInterval))
 		case <-broken:
 			c.markDoubtful(l)
 			return

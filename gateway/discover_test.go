@@ -378,9 +378,9 @@ func TestClosedClient(t *testing.T) {
 
 func TestClientConfigIsChecked(t *testing.T) {
 	t.Parallel()
-	_, err := NewClient(ClientConfig{Coordinators: []string{"n1"}, Poll: time.Microsecond, PingTimeout: -time.Second})
+	_, err := NewClient(ClientConfig{Coordinators: []string{"n1"}, PingInterval: time.Microsecond, PingTimeout: -time.Second})
 	require.ErrorContains(t, err, `"n1" is not host:port`)
-	require.ErrorContains(t, err, "poll: 1µs is shorter than 1ms")
+	require.ErrorContains(t, err, "ping interval: 1µs is shorter than 1ms")
 	require.ErrorContains(t, err, "ping timeout: -1s")
 	_, err = NewClient(ClientConfig{})
 	require.ErrorContains(t, err, "at least one address")

@@ -23,13 +23,13 @@ type Config struct {
 	ID string
 	// Source defines the services.
 	Source Source
-	// Reregister is how often the full set is written again; 60 s by default, ±10 %.
-	Reregister time.Duration
-	// Leave makes Run deregister everything when it is asked to stop. Without it the entries stay, which is
+	// ResyncInterval is how often the full set is written again; 60 s by default, ±10 %.
+	ResyncInterval time.Duration
+	// DeregisterOnStop makes Run deregister everything when it is asked to stop. Without it the entries stay, which is
 	// what a gateway that will be back wants.
-	Leave bool
-	// LeaveTimeout bounds that; 5 s by default.
-	LeaveTimeout time.Duration
+	DeregisterOnStop bool
+	// DeregisterTimeout bounds that; 5 s by default.
+	DeregisterTimeout time.Duration
 
 	// OnLeader is told of each leader found, and of each new epoch.
 	OnLeader func(Leader)
@@ -89,8 +89,8 @@ func (e *ClaimedError) Error() string {
 }
 
 func (c *Config) validate() error {
-	c.Reregister = cmp.Or(c.Reregister, time.Minute)
-	c.LeaveTimeout = cmp.Or(c.LeaveTimeout, 5*time.Second)
+	c.ResyncInterval = cmp.Or(c.ResyncInterval, time.Minute)
+	c.DeregisterTimeout = cmp.Or(c.DeregisterTimeout, 5*time.Second)
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -101,11 +101,11 @@ func (c *Config) validate() error {
 	if c.Source == nil {
 		errs = append(errs, errors.New("source: is missing"))
 	}
-	if c.Reregister < time.Second {
-		errs = append(errs, fmt.Errorf("re-register: %v is shorter than 1s", c.Reregister))
+	if c.ResyncInterval < time.Second {
+		errs = append(errs, fmt.Errorf("resync interval: %v is shorter than 1s", c.ResyncInterval))
 	}
-	if c.LeaveTimeout < 0 {
-		errs = append(errs, fmt.Errorf("leave timeout: %v is negative", c.LeaveTimeout))
+	if c.DeregisterTimeout < 0 {
+		errs = append(errs, fmt.Errorf("deregister timeout: %v is negative", c.DeregisterTimeout))
 	}
 	return errors.Join(errs...)
 }
@@ -177,9 +177,9 @@ func (g *Gateway) Run(ctx context.Context) error {
 
 	g.setIncarnation(uint64(time.Now().UnixNano()))
 	pause := backoff.ExponentialBackOff{
-		InitialInterval: 100 * time.Millisecond, RandomizationFactor: 0.5, Multiplier: 2, MaxInterval: min(10*time.Second, g.cfg.Reregister),
+		InitialInterval: 100 * time.Millisecond, RandomizationFactor: 0.5, Multiplier: 2, MaxInterval: min(10*time.Second, g.cfg.ResyncInterval),
 	}
-	timer := time.NewTimer(g.cfg.Reregister)
+	timer := time.NewTimer(g.cfg.ResyncInterval)
 	defer timer.Stop()
 	due := true // the next write is to be a full set
 	for {
@@ -206,7 +206,7 @@ func (g *Gateway) Run(ctx context.Context) error {
 			timer.Reset(pause.NextBackOff())
 		case full:
 			due = false
-			timer.Reset(jitter(g.cfg.Reregister))
+			timer.Reset(jitter(g.cfg.ResyncInterval))
 			pause.Reset()
 		}
 	}
@@ -227,13 +227,13 @@ func (g *Gateway) followLeaders(ctx context.Context) {
 
 // leave deregisters everything, if that is wanted.
 func (g *Gateway) leave(ctx context.Context) error {
-	if !g.cfg.Leave {
+	if !g.cfg.DeregisterOnStop {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, g.cfg.LeaveTimeout)
+	ctx, cancel := context.WithTimeout(ctx, g.cfg.DeregisterTimeout)
 	defer cancel()
 	if err := g.registerAll(ctx, nil, true); err != nil {
-		return fmt.Errorf("gateway: leave: %w", err)
+		return fmt.Errorf("gateway: deregister: %w", err)
 	}
 	return nil
 }

@@ -586,12 +586,12 @@ func TestGatewayKeepsWhatIsHeldBack(t *testing.T) {
 
 func TestGatewayLeaves(t *testing.T) {
 	setup(t, func(t *testing.T, f *fleet) {
-		g := f.gatewayWith(Config{Source: Static(services("a")...), Leave: true})
+		g := f.gatewayWith(Config{Source: Static(services("a")...), DeregisterOnStop: true})
 		synctest.Wait()
 		require.NoError(t, g.end())
 		require.Empty(t, f.ids(edge("edge-1")))
 
-		g = f.gatewayWith(Config{Source: Static(services("a")...), Leave: true})
+		g = f.gatewayWith(Config{Source: Static(services("a")...), DeregisterOnStop: true})
 		synctest.Wait()
 		f.lead("", 1)
 		pass(time.Second)
@@ -682,8 +682,8 @@ func TestGatewayUnderRandomFaults(t *testing.T) {
 
 func TestConfigIsChecked(t *testing.T) {
 	t.Parallel()
-	_, err := New(Config{ID: "Edge_1", Reregister: time.Millisecond, LeaveTimeout: -1})
-	for _, complaint := range []string{`id: "Edge_1" is not a DNS label`, "source: is missing", "re-register: 1ms is shorter", "leave timeout", "at least one address"} {
+	_, err := New(Config{ID: "Edge_1", ResyncInterval: time.Millisecond, DeregisterTimeout: -1})
+	for _, complaint := range []string{`id: "Edge_1" is not a DNS label`, "source: is missing", "resync interval: 1ms is shorter", "deregister timeout", "at least one address"} {
 		require.ErrorContains(t, err, complaint)
 	}
 }

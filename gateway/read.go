@@ -59,8 +59,8 @@ func (c *Client) ListAll(ctx context.Context, req *rollcallv1.ListServicesReques
 // listStale asks the configured coordinators in turn, from a random one on, until one answers or ctx ends.
 func (c *Client) listStale(ctx context.Context, req *rollcallv1.ListServicesRequest) (*rollcallv1.ListServicesResponse, error) {
 	pause := backoff.NewExponentialBackOff()
-	pause.InitialInterval = c.cfg.PollLeaderless
-	pause.MaxInterval = c.cfg.Poll
+	pause.InitialInterval = c.cfg.DiscoveryInterval
+	pause.MaxInterval = c.cfg.PingInterval
 	first := rand.IntN(len(c.cfg.Coordinators))
 	for {
 		var errs []error
@@ -110,7 +110,7 @@ func (c *Client) Watch(ctx context.Context, req *rollcallv1.WatchServicesRequest
 	return func(yield func(*rollcallv1.WatchServicesResponse, error) bool) {
 		req := proto.CloneOf(req)
 		pause := backoff.ExponentialBackOff{
-			InitialInterval: c.cfg.PollLeaderless, RandomizationFactor: 0.5, Multiplier: 2, MaxInterval: c.cfg.Poll,
+			InitialInterval: c.cfg.DiscoveryInterval, RandomizationFactor: 0.5, Multiplier: 2, MaxInterval: c.cfg.PingInterval,
 		}
 		for {
 			l, err := c.waitLeader(ctx)

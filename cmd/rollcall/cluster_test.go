@@ -82,7 +82,7 @@ func TestClusterMembership(t *testing.T) {
 		peers = append(peers, "coordinator-"+strconv.Itoa(i+1)+"="+address)
 	}
 	b := start(t, "coordinator", "--node-id", "coordinator-4", "--peers", strings.Join(peers, ","), "--advertise", fourth,
-		"--listen", fourth, "--http-listen", fourthHTTP, "--data", t.TempDir(), "--raft-timing", "wan", "--redis-url", "redis://"+c.redis.Addr(), "--relayer-count", "0")
+		"--listen", fourth, "--http-listen", fourthHTTP, "--data-dir", t.TempDir(), "--raft-timing", "wan", "--redis-url", "redis://"+c.redis.Addr(), "--relayer-count", "0")
 	var last result
 	require.Eventually(t, func() bool {
 		last = rollcall(t, c.remote("cluster", "add", "coordinator-4", fourth, "--non-voter")...)

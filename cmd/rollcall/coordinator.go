@@ -41,19 +41,19 @@ type coordinatorCmd struct {
 	Advertise       string   `group:"Node" env:"ROLLCALL_ADVERTISE" placeholder:"HOST:PORT" help:"Where peers and clients reach the cluster port; this node's address in --peers by default."`
 	AdvertiseClient string   `group:"Node" env:"ROLLCALL_ADVERTISE_CLIENT" placeholder:"HOST:PORT" help:"Where clients outside the cluster's own DNS reach it; --advertise by default."`
 	HTTPListen      string   `group:"Node" name:"http-listen" env:"ROLLCALL_HTTP_LISTEN" default:":3001" help:"Address of /status, /healthz, /readyz and /metrics."`
-	Data            string   `group:"Node" env:"ROLLCALL_DATA" default:"data" help:"Folder for what this node must remember; its own, on a disk that stays."`
+	DataDir         string   `group:"Node" env:"ROLLCALL_DATA_DIR" default:"data" help:"Folder for what this node must remember; its own, on a disk that stays."`
 	RaftTiming      string   `group:"Node" env:"ROLLCALL_RAFT_TIMING" enum:"lan,wan" default:"lan" help:"How soon a silent leader is replaced: within half a second between nodes close to each other, or in two to three between far ones."`
 	TLS             tlsFlags `embed:"" group:"TLS" prefix:"tls-"`
 
 	RelayerCount       int    `group:"Static fleet" env:"RELAYER_COUNT" default:"3" min:"0" max:"10" help:"Size of the static fleet, oz-relayer-0 and up; 0 for none."`
 	RelayerURLTemplate string `group:"Static fleet" name:"relayer-url-template" env:"RELAYER_URL_TEMPLATE" default:"http://oz-relayer-{N}:3000" help:"URL of a relayer of the static fleet, {N} being its number."`
 
-	Health     healthFlags    `embed:"" group:"Health checks" prefix:"health-check-"`
-	Require    map[string]int `group:"Health checks" env:"ROLLCALL_REQUIRE" mapsep:"," placeholder:"KIND=N" help:"Live services of a kind without which the fleet is reported as stalled."`
-	GuardShare float64        `group:"Health checks" env:"ROLLCALL_GUARD_SHARE" default:"0" min:"0" max:"1" help:"Mass-failure guard: when more than this share of a kind fails at once, removals are held back; 0 for off."`
-	GuardHold  time.Duration  `group:"Health checks" env:"ROLLCALL_GUARD_HOLD" default:"1m" min:"1s" max:"1h" help:"Maximum time removals are held."`
-	Redis      redisFlags     `embed:"" group:"Redis"`
-	Log        logFlags       `embed:"" group:"Log" prefix:"log-"`
+	Health               healthFlags    `embed:"" group:"Health checks" prefix:"health-check-"`
+	MinLive              map[string]int `group:"Health checks" env:"ROLLCALL_MIN_LIVE" mapsep:"," placeholder:"KIND=N" help:"Live services of a kind without which the fleet is reported as stalled."`
+	MassFailureThreshold float64        `group:"Health checks" env:"ROLLCALL_MASS_FAILURE_THRESHOLD" default:"0" min:"0" max:"1" help:"Mass-failure guard: when more than this share of a kind fails at once, removals are held back; 0 for off."`
+	MassFailureHold      time.Duration  `group:"Health checks" env:"ROLLCALL_MASS_FAILURE_HOLD" default:"1m" min:"1s" max:"1h" help:"Maximum time removals are held."`
+	Redis                redisFlags     `embed:"" group:"Redis"`
+	Log                  logFlags       `embed:"" group:"Log" prefix:"log-"`
 }
 
 // Check reports what is wrong with the settings together.
@@ -74,9 +74,9 @@ func (c *coordinatorCmd) Check(p *config.Problems) {
 		c.checkTemplate(p)
 	}
 	c.Health.check(p)
-	for kind, needed := range c.Require {
+	for kind, needed := range c.MinLive {
 		if err := rollcallv1.CheckDNSLabel(kind); err != nil || needed < 0 {
-			p.Addf(&c.Require, "give kinds and numbers such as relayer=1", "%s=%d is not a kind and a number", kind, needed)
+			p.Addf(&c.MinLive, "give kinds and numbers such as relayer=1", "%s=%d is not a kind and a number", kind, needed)
 		}
 	}
 	c.Redis.check(p)
@@ -160,7 +160,7 @@ func (c *coordinatorCmd) config() coordinator.Config {
 	}
 	return coordinator.Config{
 		ID: c.NodeID, Listen: c.Listen, Advertise: c.Advertise, AdvertiseClient: c.AdvertiseClient,
-		HTTPAddress: c.httpAddress(), Peers: c.peers(), DataDir: c.Data, Timing: timing,
+		HTTPAddress: c.httpAddress(), Peers: c.peers(), DataDir: c.DataDir, Timing: timing,
 		RelayerCount: c.RelayerCount, RelayerURLTemplate: c.RelayerURLTemplate,
 		Version: version(),
 	}
@@ -262,11 +262,11 @@ func newLead(c *coordinatorCmd, client redis.UniversalClient, reg prometheus.Reg
 
 func (c *coordinatorCmd) directorConfig() director.Config {
 	return director.Config{
-		Node:       c.NodeID,
-		Health:     c.Health.config(),
-		Mirror:     mirror.Config{Prefix: c.Redis.KeyPrefix, Interval: c.Health.interval()},
-		Require:    c.Require,
-		GuardShare: c.GuardShare, GuardHold: c.GuardHold,
+		Node:                 c.NodeID,
+		Health:               c.Health.config(),
+		Mirror:               mirror.Config{Prefix: c.Redis.KeyPrefix, Interval: c.Health.interval()},
+		MinLive:              c.MinLive,
+		MassFailureThreshold: c.MassFailureThreshold, MassFailureHold: c.MassFailureHold,
 	}
 }
 

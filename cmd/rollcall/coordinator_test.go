@@ -31,7 +31,7 @@ func newSingle(t *testing.T) *single {
 func (s *single) args(flags ...string) []string {
 	return append([]string{
 		"coordinator", "--node-id", "c1", "--peers", "c1=" + s.address, "--listen", s.address, "--http-listen", s.http,
-		"--data", s.data, "--redis-url", "redis://" + s.redis.Addr(), "--health-check-interval-ms", "1000",
+		"--data-dir", s.data, "--redis-url", "redis://" + s.redis.Addr(), "--health-check-interval-ms", "1000",
 	}, flags...)
 }
 
@@ -68,8 +68,8 @@ func TestCoordinatorFails(t *testing.T) {
 		flags []string
 		want  string
 	}{
-		{[]string{"--data", t.TempDir()}, "open cluster port: listen tcp " + s.address},
-		{[]string{"--data", t.TempDir(), "--listen", freeAddress(t)}, "listen for HTTP at " + s.http},
+		{[]string{"--data-dir", t.TempDir()}, "open cluster port: listen tcp " + s.address},
+		{[]string{"--data-dir", t.TempDir(), "--listen", freeAddress(t)}, "listen for HTTP at " + s.http},
 	} {
 		r := rollcall(t, s.args(c.flags...)...)
 		require.Equal(t, exitNotDone, r.code)

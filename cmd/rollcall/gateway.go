@@ -25,22 +25,22 @@ import (
 type gatewayCmd struct {
 	Config string `env:"ROLLCALL_CONFIG" placeholder:"FILE" help:"YAML file of settings, by the names of these flags."`
 
-	ID           string        `env:"ROLLCALL_GATEWAY_ID" group:"Gateway" help:"This gateway's id, a DNS label; always the same, and of this gateway only."`
-	Coordinators []string      `env:"ROLLCALL_COORDINATORS" default:"127.0.0.1:7400" placeholder:"HOST:PORT" group:"Gateway" help:"Cluster ports of the coordinators."`
-	Definitions  string        `env:"ROLLCALL_DEFINITIONS" default:"services" placeholder:"FOLDER" group:"Gateway" help:"Folder of YAML and JSON files that define services; watched."`
-	Listen       string        `env:"ROLLCALL_GATEWAY_LISTEN" default:"127.0.0.1:7401" group:"Gateway" help:"Address at which local processes advertise services, and of /healthz, /readyz and /metrics."`
-	AllowRemote  bool          `env:"ROLLCALL_GATEWAY_ALLOW_REMOTE" group:"Gateway" help:"Listen at other than loopback addresses too: whoever reaches them may advertise."`
-	Hosts        []string      `env:"ROLLCALL_GATEWAY_HOSTS" placeholder:"NAME" group:"Gateway" help:"Names besides localhost by which processes may call it."`
-	State        string        `env:"ROLLCALL_STATE" default:"gateway-data" placeholder:"FOLDER" group:"Gateway" help:"Folder to remember advertised services in, so that a restart forgets none."`
-	EmptyGrace   time.Duration `env:"ROLLCALL_EMPTY_GRACE" default:"1m" min:"0s" max:"24h" group:"Gateway" help:"How long services stay when all definition files are gone at once, as while a deployment replaces them."`
-	Node         string        `env:"ROLLCALL_NODE" group:"Gateway" help:"This host's name, for services that do not give one; the system's by default."`
-	Leave        bool          `env:"ROLLCALL_LEAVE" group:"Gateway" help:"Deregister everything when told to stop: for a host that will not be back."`
+	ID                string        `env:"ROLLCALL_GATEWAY_ID" group:"Gateway" help:"This gateway's id, a DNS label; always the same, and of this gateway only."`
+	Coordinators      []string      `env:"ROLLCALL_COORDINATORS" default:"127.0.0.1:7400" placeholder:"HOST:PORT" group:"Gateway" help:"Cluster ports of the coordinators."`
+	Definitions       string        `env:"ROLLCALL_DEFINITIONS" default:"services" placeholder:"FOLDER" group:"Gateway" help:"Folder of YAML and JSON files that define services; watched."`
+	Listen            string        `env:"ROLLCALL_GATEWAY_LISTEN" default:"127.0.0.1:7401" group:"Gateway" help:"Address at which local processes advertise services, and of /healthz, /readyz and /metrics."`
+	AllowRemote       bool          `env:"ROLLCALL_GATEWAY_ALLOW_REMOTE" group:"Gateway" help:"Listen at other than loopback addresses too: whoever reaches them may advertise."`
+	Hosts             []string      `env:"ROLLCALL_GATEWAY_HOSTS" placeholder:"NAME" group:"Gateway" help:"Names besides localhost by which processes may call it."`
+	StateDir          string        `env:"ROLLCALL_GATEWAY_STATE_DIR" default:"gateway-data" placeholder:"FOLDER" group:"Gateway" help:"Folder to remember advertised services in, so that a restart forgets none."`
+	MissingFilesGrace time.Duration `env:"ROLLCALL_MISSING_FILES_GRACE" default:"1m" min:"0s" max:"24h" group:"Gateway" help:"How long services stay when all definition files are gone at once, as while a deployment replaces them."`
+	Host              string        `env:"ROLLCALL_HOST" group:"Gateway" help:"This host's name, for services that do not give one; the system's by default."`
+	DeregisterOnStop  bool          `env:"ROLLCALL_DEREGISTER_ON_STOP" group:"Gateway" help:"Deregister everything when told to stop: for a host that will not be back."`
 
-	Poll           time.Duration `env:"ROLLCALL_POLL" default:"500ms" min:"10ms" max:"1m" group:"Timing" help:"Time between two pings of a known leader."`
-	PollLeaderless time.Duration `env:"ROLLCALL_POLL_LEADERLESS" default:"50ms" min:"10ms" max:"1m" group:"Timing" help:"Time between two rounds of pings while none is known."`
-	PingTimeout    time.Duration `env:"ROLLCALL_PING_TIMEOUT" default:"200ms" min:"10ms" max:"1m" group:"Timing" help:"Time a ping may take."`
-	Settle         time.Duration `env:"ROLLCALL_SETTLE" default:"2s" min:"0s" max:"10m" group:"Timing" help:"How long the first start, with nothing remembered, waits for processes to advertise before it says what runs here."`
-	Reregister     time.Duration `env:"ROLLCALL_REREGISTER" default:"1m" min:"1s" max:"2m" group:"Timing" help:"Time between two registrations of everything."`
+	PingInterval      time.Duration `env:"ROLLCALL_PING_INTERVAL" default:"500ms" min:"10ms" max:"1m" group:"Timing" help:"Time between two pings of a known leader."`
+	DiscoveryInterval time.Duration `env:"ROLLCALL_DISCOVERY_INTERVAL" default:"50ms" min:"10ms" max:"1m" group:"Timing" help:"Time between two rounds of pings while none is known."`
+	PingTimeout       time.Duration `env:"ROLLCALL_PING_TIMEOUT" default:"200ms" min:"10ms" max:"1m" group:"Timing" help:"Time a ping may take."`
+	StartupWait       time.Duration `env:"ROLLCALL_STARTUP_WAIT" default:"2s" min:"0s" max:"10m" group:"Timing" help:"How long the first start, with nothing remembered, waits for processes to advertise before it says what runs here."`
+	ResyncInterval    time.Duration `env:"ROLLCALL_RESYNC_INTERVAL" default:"1m" min:"1s" max:"2m" group:"Timing" help:"Time between two registrations of everything."`
 
 	Health probeFlags `embed:"" prefix:"health-check-" group:"Checks before a service is first offered, as the coordinators have them"`
 	TLS    tlsFlags   `embed:"" prefix:"tls-" group:"TLS"`
@@ -60,7 +60,7 @@ func (c *gatewayCmd) Check(p *config.Problems) {
 	if host, _, err := splitHostPort(c.Listen); err == nil && !c.AllowRemote && host != "localhost" && !net.ParseIP(host).IsLoopback() {
 		p.Addf(&c.Listen, "listen at 127.0.0.1, or give --allow-remote: whoever reaches it may register services", "%q is not a loopback address", c.Listen)
 	}
-	checkRef(p, &c.Node, &rollcallv1.WorkerRef{Url: "tcp://x:1", Node: c.Node})
+	checkRef(p, &c.Host, &rollcallv1.WorkerRef{Url: "tcp://x:1", Node: c.Host})
 	c.Health.check(p)
 	c.TLS.check(p)
 }
@@ -69,25 +69,25 @@ func (c *gatewayCmd) Check(p *config.Problems) {
 func (c *gatewayCmd) config() gateway.Config {
 	return gateway.Config{
 		ClientConfig: gateway.ClientConfig{
-			Coordinators: c.Coordinators, Poll: c.Poll, PollLeaderless: c.PollLeaderless, PingTimeout: c.PingTimeout,
+			Coordinators: c.Coordinators, PingInterval: c.PingInterval, DiscoveryInterval: c.DiscoveryInterval, PingTimeout: c.PingTimeout,
 		},
-		ID:         c.ID,
-		Reregister: c.Reregister,
-		Leave:      c.Leave,
+		ID:               c.ID,
+		ResyncInterval:   c.ResyncInterval,
+		DeregisterOnStop: c.DeregisterOnStop,
 	}
 }
 
 func (c *gatewayCmd) foremanConfig() (foreman.Config, error) {
-	node := c.Node
+	node := c.Host
 	if node == "" {
 		var err error
 		if node, err = os.Hostname(); err != nil {
-			return foreman.Config{}, withFix(err, "Give the host's name with --node.")
+			return foreman.Config{}, withFix(err, "Give the host's name with --host.")
 		}
 	}
 	return foreman.Config{
-		Folder: c.Definitions, State: c.State, Node: node, Checker: localChecker{c.Health.config()},
-		EmptyGrace: cmp.Or(c.EmptyGrace, -1), Settle: cmp.Or(c.Settle, -1), // 0 is none here, and the default there
+		Folder: c.Definitions, StateDir: c.StateDir, Node: node, Checker: localChecker{c.Health.config()},
+		MissingFilesGrace: cmp.Or(c.MissingFilesGrace, -1), StartupWait: cmp.Or(c.StartupWait, -1), // 0 is none here, and the default there
 	}, nil
 }
 

@@ -27,7 +27,7 @@ func TestGateway(t *testing.T) {
 	}
 	write("a.yaml", definition("oz-relayer-0"))
 	write("b.yaml", definition("oz-relayer-1"))
-	args := c.remote("gateway", "--id", "edge", "--definitions", folder, "--listen", web, "--state", state, "--node", "host-1")
+	args := c.remote("gateway", "--id", "edge", "--definitions", folder, "--listen", web, "--state-dir", state, "--host", "host-1")
 	g := start(t, args...)
 	g.await(t, "http://"+web+"/healthz")
 
@@ -70,7 +70,7 @@ func TestGateway(t *testing.T) {
 	require.Zero(t, g.stop())
 	require.Contains(t, g.log.String(), `"msg":"gateway stopped"`)
 	require.Equal(t, "oz-relayer-0 oz-relayer-2", ids(), "what it registered stays")
-	g = start(t, append(args, "--leave")...)
+	g = start(t, append(args, "--deregister-on-stop")...)
 	g.await(t, "http://"+web+"/readyz")
 	require.Equal(t, "oz-relayer-0 oz-relayer-2", ids(), "advertisements are remembered")
 	require.Zero(t, g.stop())
@@ -81,7 +81,7 @@ func TestGatewayFails(t *testing.T) {
 	t.Parallel()
 	taken := freeAddress(t)
 	serveWell(t, taken)
-	r := rollcall(t, "gateway", "--id", "edge", "--definitions", t.TempDir(), "--listen", taken, "--state", t.TempDir())
+	r := rollcall(t, "gateway", "--id", "edge", "--definitions", t.TempDir(), "--listen", taken, "--state-dir", t.TempDir())
 	require.Equal(t, exitNotDone, r.code)
 	require.Contains(t, r.stderr, `"msg":"gateway failed"`)
 	require.Contains(t, r.stderr, "address already in use")
@@ -99,7 +99,7 @@ func TestGatewayUnderTLS(t *testing.T) {
 	relayer, web := freeAddress(t), freeAddress(t)
 	serveWell(t, relayer)
 	require.NoError(t, os.WriteFile(filepath.Join(folder, "a.json"), []byte(`{"id":"a","kind":"relayer","worker_ref":{"url":"http://`+relayer+`"}}`), 0o600))
-	g := start(t, append(c.remote("gateway", "--id", "edge", "--definitions", folder, "--listen", web, "--state", t.TempDir()), cert("gateway")...)...)
+	g := start(t, append(c.remote("gateway", "--id", "edge", "--definitions", folder, "--listen", web, "--state-dir", t.TempDir()), cert("gateway")...)...)
 	g.await(t, "http://"+web+"/readyz")
 	require.Contains(t, succeed(t, append(c.remote("services", "list"), cert("operator")...)...), "1 service")
 }

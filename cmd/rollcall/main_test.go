@@ -139,7 +139,7 @@ func startCluster(t *testing.T, n int, flags ...string) *cluster {
 	for i := range n {
 		args := append([]string{
 			"coordinator", "--node-id", fmt.Sprintf("coordinator-%d", i+1), "--peers", strings.Join(peers, ","),
-			"--listen", c.addresses[i], "--http-listen", c.http[i], "--data", filepath.Join(t.TempDir(), "data"),
+			"--listen", c.addresses[i], "--http-listen", c.http[i], "--data-dir", filepath.Join(t.TempDir(), "data"),
 			"--redis-url", "redis://" + c.redis.Addr(), "--relayer-count", "0", "--health-check-interval-ms", "1000",
 		}, flags...)
 		c.nodes = append(c.nodes, start(t, args...))

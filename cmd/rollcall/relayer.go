@@ -37,24 +37,24 @@ import (
 type relayerCmd struct {
 	Config string `env:"ROLLCALL_CONFIG" placeholder:"FILE" help:"YAML file of settings, by the names of these flags."`
 
-	Listen     string `group:"Relayer" env:"RELAYER_LISTEN" default:":3000" help:"Address of the HTTP API, /health and /metrics."`
-	Enabled    bool   `group:"Relayer" env:"RELAYER_ENABLED" default:"true" negatable:"" help:"The kill switch: false refuses everything new and stops top-ups; what was accepted is still brought to its end."`
-	APIKeys    string `group:"Relayer" name:"api-keys" env:"RELAYER_API_KEYS" placeholder:"NAME[/ROLE]:KEY,…" secret:"" help:"Who may call: names and keys of 32 characters or more; better in a file. The role read lets a key look and ask nodes, submit also send, replace and cancel transactions, but not all that are pending at once; without one it may do everything. A name may have several keys, while one is rotated."`
-	APIFile    string `group:"Relayer" name:"api-keys-file" env:"RELAYER_API_KEYS_FILE" placeholder:"FILE" help:"File that holds them."`
-	Signing    string `group:"Relayer" env:"RELAYER_SIGNING" enum:"auto,on,off" default:"auto" help:"Whether callers may have messages signed, which may be worth money: auto allows it unless receivers are listed."`
-	RevertData bool   `group:"Relayer" name:"include-revert-data" env:"RELAYER_INCLUDE_REVERT_DATA" help:"Show the revert data of transactions that reverted on the chain in their status_reason. It takes up to three calls to a node for each of them."`
-	Cap        int    `group:"Relayer" env:"RELAYER_IN_FLIGHT" default:"16" min:"1" max:"1000000" help:"Transactions that a key may have pending; nodes guarantee an account 16 places in their pools."`
-	Queue      int    `group:"Relayer" env:"RELAYER_QUEUE" default:"10000" min:"0" max:"1000000" help:"Transactions that may wait where every key is full; past that callers get 429."`
+	Listen              string `group:"Relayer" env:"RELAYER_LISTEN" default:":3000" help:"Address of the HTTP API, /health and /metrics."`
+	Enabled             bool   `group:"Relayer" env:"RELAYER_ENABLED" default:"true" negatable:"" help:"The kill switch: false refuses everything new and stops top-ups; what was accepted is still brought to its end."`
+	APIKeys             string `group:"Relayer" name:"api-keys" env:"RELAYER_API_KEYS" placeholder:"NAME[/ROLE]:KEY,…" secret:"" help:"Who may call: names and keys of 32 characters or more; better in a file. The role read lets a key look and ask nodes, submit also send, replace and cancel transactions, but not all that are pending at once; without one it may do everything. A name may have several keys, while one is rotated."`
+	APIFile             string `group:"Relayer" name:"api-keys-file" env:"RELAYER_API_KEYS_FILE" placeholder:"FILE" help:"File that holds them."`
+	AllowMessageSigning string `group:"Relayer" env:"RELAYER_ALLOW_MESSAGE_SIGNING" enum:"auto,on,off" default:"auto" help:"Whether callers may have messages signed, which may be worth money: auto allows it unless receivers are listed."`
+	RevertData          bool   `group:"Relayer" name:"include-revert-data" env:"RELAYER_INCLUDE_REVERT_DATA" help:"Show the revert data of transactions that reverted on the chain in their status_reason. It takes up to three calls to a node for each of them."`
+	MaxPendingPerKey    int    `group:"Relayer" env:"RELAYER_MAX_PENDING_PER_KEY" default:"16" min:"1" max:"1000000" help:"Transactions that a key may have pending; nodes guarantee an account 16 places in their pools."`
+	MaxQueued           int    `group:"Relayer" env:"RELAYER_MAX_QUEUED" default:"10000" min:"0" max:"1000000" help:"Transactions that may wait where every key is full; past that callers get 429."`
 
-	Store   storeFlags    `embed:"" group:"Store and chain"`
-	Chain   chainFlags    `embed:"" group:"Store and chain"`
-	Migrate bool          `group:"Store and chain" env:"RELAYER_MIGRATE" default:"true" negatable:"" help:"Bring the database's schema up to date at start. Otherwise \"rollcall migrate\" has to before, or the relayer ends."`
-	History time.Duration `group:"Store and chain" env:"RELAYER_HISTORY" default:"0s" min:"0s" help:"How long final transactions are kept, such as 2160h for 90 days; 0 for ever."`
-	KeysFor time.Duration `group:"Store and chain" name:"idempotency-keys" env:"RELAYER_IDEMPOTENCY_KEYS" default:"720h" min:"1h" help:"How long an idempotency key is remembered: longer than any queue keeps a message."`
-	Gas     gasFlags      `embed:"" group:"Gas"`
-	Guard   guardFlags    `embed:"" group:"Safeguards"`
-	Hook    hookFlags     `embed:"" group:"Webhooks" prefix:"webhook-"`
-	Log     logFlags      `embed:"" group:"Log" prefix:"log-"`
+	Store            storeFlags    `embed:"" group:"Store and chain"`
+	Chain            chainFlags    `embed:"" group:"Store and chain"`
+	Migrate          bool          `group:"Store and chain" env:"RELAYER_MIGRATE" default:"true" negatable:"" help:"Bring the database's schema up to date at start. Otherwise \"rollcall migrate\" has to before, or the relayer ends."`
+	HistoryRetention time.Duration `group:"Store and chain" env:"RELAYER_HISTORY_RETENTION" default:"0s" min:"0s" help:"How long final transactions are kept, such as 2160h for 90 days; 0 for ever."`
+	IdempotencyTTL   time.Duration `group:"Store and chain" name:"idempotency-ttl" env:"RELAYER_IDEMPOTENCY_TTL" default:"720h" min:"1h" help:"How long an idempotency key is remembered: longer than any queue keeps a message."`
+	Gas              gasFlags      `embed:"" group:"Gas"`
+	Guard            guardFlags    `embed:"" group:"Safeguards"`
+	Hook             hookFlags     `embed:"" group:"Webhooks" prefix:"webhook-"`
+	Log              logFlags      `embed:"" group:"Log" prefix:"log-"`
 
 	ring *signer.Ring // what the environment has, read by Check
 }
@@ -95,11 +95,11 @@ type chainFlags struct {
 
 // gasFlags bound what transactions may cost.
 type gasFlags struct {
-	MaxFee     string   `name:"gas-price-cap" env:"RELAYER_GAS_PRICE_CAP" default:"100000000000" placeholder:"WEI" help:"Most that is offered for a unit of gas; 0 for any. First attempts leave room for two replacements below it."`
-	NoopFactor int      `name:"noop-price-factor" env:"RELAYER_NOOP_PRICE_FACTOR" default:"2" min:"1" max:"10" help:"How many times the cap a no-op may offer, so that a cancellation or an expiry can replace a transaction at the cap."`
-	MaxGas     uint64   `name:"gas-limit-cap" env:"RELAYER_GAS_LIMIT_CAP" default:"16777216" placeholder:"GAS" help:"Most gas that a transaction may have; the default is what EIP-7825 allows, 0 what fits into a block."`
-	MinBalance string   `env:"RELAYER_MIN_BALANCE" default:"1" placeholder:"WEI" help:"Balance below which a key gets nothing new."`
-	Receivers  []string `env:"RELAYER_RECEIVERS" placeholder:"ADDRESS" help:"Allowed receiver addresses; any if empty."`
+	MaxFee           string   `name:"gas-price-cap" env:"RELAYER_GAS_PRICE_CAP" default:"100000000000" placeholder:"WEI" help:"Most that is offered for a unit of gas; 0 for any. First attempts leave room for two replacements below it."`
+	NoopFactor       int      `name:"noop-price-factor" env:"RELAYER_NOOP_PRICE_FACTOR" default:"2" min:"1" max:"10" help:"How many times the cap a no-op may offer, so that a cancellation or an expiry can replace a transaction at the cap."`
+	MaxGas           uint64   `name:"gas-limit-cap" env:"RELAYER_GAS_LIMIT_CAP" default:"16777216" placeholder:"GAS" help:"Most gas that a transaction may have; the default is what EIP-7825 allows, 0 what fits into a block."`
+	MinBalance       string   `env:"RELAYER_MIN_BALANCE" default:"1" placeholder:"WEI" help:"Balance below which a key gets nothing new."`
+	AllowedReceivers []string `env:"RELAYER_ALLOWED_RECEIVERS" placeholder:"ADDRESS" help:"Allowed receiver addresses; any if empty."`
 }
 
 // hookFlags are who hears of changes.
@@ -212,9 +212,9 @@ func (g *gasFlags) check(p *config.Problems) {
 	for _, field := range []*string{&g.MaxFee, &g.MinBalance} {
 		checkWei(p, field)
 	}
-	for _, r := range g.Receivers {
+	for _, r := range g.AllowedReceivers {
 		if _, err := openzeppelin.ParseAddress(r); err != nil {
-			p.Addf(&g.Receivers, "give 0x and 40 hexadecimal digits", "%v", err)
+			p.Addf(&g.AllowedReceivers, "give 0x and 40 hexadecimal digits", "%v", err)
 		}
 	}
 }
@@ -223,7 +223,7 @@ func (g *gasFlags) policies() service.Policies {
 	policies := service.Policies{MaxGas: g.MaxGas}
 	policies.MaxFee = amount(g.MaxFee)
 	policies.MinBalance, _ = new(big.Int).SetString(g.MinBalance, 10)
-	for _, r := range g.Receivers {
+	for _, r := range g.AllowedReceivers {
 		policies.Receivers = append(policies.Receivers, common.HexToAddress(r))
 	}
 	return policies
@@ -414,14 +414,14 @@ func (c *relayerCmd) relay(stages *shutdownStages, log *slog.Logger, reg *promet
 	relay := service.New(service.Config{
 		Rounds: func() (bool, time.Time, error) { return track.Rounds() },
 		ID:     c.Store.PoolID, Store: store, Sender: send, Chain: client, Ring: c.ring, Log: log.With("component", "pool"),
-		Policies: policies, Ready: lineage.Err, Enabled: c.Enabled, Cap: c.Cap, Queue: c.Queue,
-		RevertData: c.RevertData, RPCProxy: passthrough, Signing: c.Signing == "on" || c.Signing == "auto" && policies.Receivers == nil,
+		Policies: policies, Ready: lineage.Err, Enabled: c.Enabled, Cap: c.MaxPendingPerKey, Queue: c.MaxQueued,
+		RevertData: c.RevertData, RPCProxy: passthrough, Signing: c.AllowMessageSigning == "on" || c.AllowMessageSigning == "auto" && policies.Receivers == nil,
 		Guard: safeguard.NewGuard(c.Guard.rates()), Funding: funding, Metrics: service.NewMetrics(reg),
 	})
 	keeper = safeguard.New(safeguard.Config{
 		Store: store, Chain: client, Log: log.With("component", "safeguard"), Outbox: webhook.NewOutbox(db, c.Chain.ID, c.Store.PoolID),
 		Describe: relay.Describe, Sign: send.Sign, Metrics: safeguard.NewMetrics(reg), Interval: c.Guard.Interval, Margin: c.Guard.Margin,
-		Refusals: c.Guard.Refusals, Cooldown: c.Guard.Cooldown, TopUp: topUp, SwitchedOff: !c.Enabled,
+		Refusals: c.Guard.MaxConsecutiveRejections, Cooldown: c.Guard.KeyDisabledFor, TopUp: topUp, SwitchedOff: !c.Enabled,
 	})
 	terms := relay.Terms()
 	terms.Held = slices.Concat(terms.Held, funding)
@@ -434,7 +434,7 @@ func (c *relayerCmd) relay(stages *shutdownStages, log *slog.Logger, reg *promet
 		Name:       processName(), Store: store, Sender: send, Chain: follow, Terms: terms, Log: log.With("component", "tracker"),
 		Confirmations: c.Chain.Confirmations, Finality: c.Chain.tag(), AnchorDepth: c.Chain.AnchorDepth, ChainIdentity: lineage, Everywhere: client.PendingEverywhere,
 		MaxNonceJump: c.Guard.NonceJump, NoopsPerHour: c.Guard.Noops,
-		History: c.History, IdempotencyKeys: c.KeysFor, Round: keeper.Round, Metrics: tracker.NewMetrics(reg),
+		History: c.HistoryRetention, IdempotencyKeys: c.IdempotencyTTL, Round: keeper.Round, Metrics: tracker.NewMetrics(reg),
 	})
 	serve(relay)
 

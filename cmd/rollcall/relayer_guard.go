@@ -25,10 +25,10 @@ type guardFlags struct {
 	TraderBudget string `name:"budget-per-trader" env:"RELAYER_BUDGET_PER_TRADER" default:"0" placeholder:"WEI" help:"The same for each trader."`
 	KeyBudget    string `name:"budget-per-relayer" env:"RELAYER_BUDGET_PER_RELAYER" default:"0" placeholder:"WEI" help:"The same for each key of the pool; past it the others are used."`
 
-	Interval time.Duration `name:"balance-interval" env:"RELAYER_BALANCE_INTERVAL" default:"5s" min:"100ms" max:"30s" help:"How often the keys' balances are read."`
-	Margin   int           `name:"min-balance-margin" env:"RELAYER_MIN_BALANCE_MARGIN" default:"20" min:"1" max:"1000" help:"Percent above its lowest balance at which a disabled key is enabled again."`
-	Refusals int           `name:"max-refusals" env:"RELAYER_MAX_REFUSALS" default:"5" min:"1" max:"1000000" help:"Transactions of a key that nodes refuse in a row, for want of funds or for good, before it is disabled."`
-	Cooldown time.Duration `name:"cooldown" env:"RELAYER_COOLDOWN" default:"1m" min:"1s" max:"30m" help:"Initial duration of a disablement."`
+	Interval                 time.Duration `name:"balance-interval" env:"RELAYER_BALANCE_INTERVAL" default:"5s" min:"100ms" max:"30s" help:"How often the keys' balances are read."`
+	Margin                   int           `name:"min-balance-margin" env:"RELAYER_MIN_BALANCE_MARGIN" default:"20" min:"1" max:"1000" help:"Percent above its lowest balance at which a disabled key is enabled again."`
+	MaxConsecutiveRejections int           `name:"max-consecutive-rejections" env:"RELAYER_MAX_CONSECUTIVE_REJECTIONS" default:"5" min:"1" max:"1000000" help:"Transactions of a key that nodes refuse in a row, for want of funds or for good, before it is disabled."`
+	KeyDisabledFor           time.Duration `name:"key-disabled-for" env:"RELAYER_KEY_DISABLED_FOR" default:"1m" min:"1s" max:"30m" help:"Initial duration of a disablement."`
 
 	NonceJump uint64 `name:"max-nonce-jump" env:"RELAYER_MAX_NONCE_JUMP" default:"64" min:"1" max:"1000000" help:"How many transactions of a key more than it was given out nodes may count before the key is stopped until an operator acts."`
 	Noops     int    `name:"noops-per-hour" env:"RELAYER_NOOPS_PER_HOUR" default:"64" min:"1" max:"1000000" help:"Nonces of a key without a transaction that are filled with no-ops in an hour."`

@@ -139,13 +139,13 @@ func TestBadRelayerSettings(t *testing.T) {
 			[]string{"RELAYER_WEBHOOK_SIGNING_KEY_FILE in the environment: signs nothing; "},
 		},
 		{
-			map[string]string{"RELAYER_RECEIVERS": "0x742D35Cc6634C0532925a3b844Bc454e4438f44e"},
-			[]string{"RELAYER_RECEIVERS in the environment: the checksum of 0x742D35Cc6634C0532925a3b844Bc454e4438f44e is wrong"},
+			map[string]string{"RELAYER_ALLOWED_RECEIVERS": "0x742D35Cc6634C0532925a3b844Bc454e4438f44e"},
+			[]string{"RELAYER_ALLOWED_RECEIVERS in the environment: the checksum of 0x742D35Cc6634C0532925a3b844Bc454e4438f44e is wrong"},
 		},
-		{map[string]string{"RELAYER_RECEIVERS": "0x742d"}, []string{"RELAYER_RECEIVERS in the environment: must be an address"}},
+		{map[string]string{"RELAYER_ALLOWED_RECEIVERS": "0x742d"}, []string{"RELAYER_ALLOWED_RECEIVERS in the environment: must be an address"}},
 		{
-			map[string]string{"ROLLCALL_CONFIG": writeFile(t, "relayer.yaml", "receivers: []\n")},
-			[]string{"relayer.yaml:1: receivers: is an empty list: leave it out"},
+			map[string]string{"ROLLCALL_CONFIG": writeFile(t, "relayer.yaml", "allowed-receivers: []\n")},
+			[]string{"relayer.yaml:1: allowed-receivers: is an empty list: leave it out"},
 		},
 		{map[string]string{"RELAYER_POOL_ID": "Pool"}, []string{"RELAYER_POOL_ID in the environment: \"Pool\" is not a DNS label"}},
 		{map[string]string{"RELAYER_POOL_ID": strings.Repeat("p", 64)}, []string{"has 64 bytes; a DNS label has at most 63"}},
@@ -218,7 +218,7 @@ func TestHelpTellsWhereKeysComeFrom(t *testing.T) {
 func TestReceiversAreSpelledInOneCaseOrWithTheirChecksum(t *testing.T) {
 	const mixed = "0x742d35Cc6634C0532925a3b844Bc454e4438f44e"
 	for _, spelled := range []string{mixed, strings.ToLower(mixed), "0x" + strings.ToUpper(mixed[2:])} {
-		got, err := parseCommand(t, relayerSettings(t, map[string]string{"RELAYER_RECEIVERS": spelled}), "relayer")
+		got, err := parseCommand(t, relayerSettings(t, map[string]string{"RELAYER_ALLOWED_RECEIVERS": spelled}), "relayer")
 		require.NoError(t, err, spelled)
 		require.Equal(t, []common.Address{common.HexToAddress(mixed)}, got.Relayer.Gas.policies().Receivers)
 	}

@@ -130,7 +130,7 @@ func TestCoordinatorSettings(t *testing.T) {
 		{"advertise", "ROLLCALL_ADVERTISE", "me:7400", nil, node(func(c coordinator.Config) any { return c.Advertise }), "me:7400"},
 		{"advertise-client", "ROLLCALL_ADVERTISE_CLIENT", "pub:7400", nil, node(func(c coordinator.Config) any { return c.AdvertiseClient }), "pub:7400"},
 		{"http-listen", "ROLLCALL_HTTP_LISTEN", ":3002", nil, node(func(c coordinator.Config) any { return c.HTTPAddress }), "a:3002"},
-		{"data", "ROLLCALL_DATA", "/d", nil, node(func(c coordinator.Config) any { return c.DataDir }), "/d"},
+		{"data-dir", "ROLLCALL_DATA_DIR", "/d", nil, node(func(c coordinator.Config) any { return c.DataDir }), "/d"},
 		{"raft-timing", "ROLLCALL_RAFT_TIMING", "wan", nil, node(func(c coordinator.Config) any { return c.Timing }), coordinator.WAN},
 		{"relayer-count", "RELAYER_COUNT", "5", nil, node(func(c coordinator.Config) any { return c.RelayerCount }), 5},
 		{"relayer-url-template", "RELAYER_URL_TEMPLATE", "http://r{N}", nil, node(func(c coordinator.Config) any { return c.RelayerURLTemplate }), "http://r{N}"},
@@ -148,9 +148,9 @@ func TestCoordinatorSettings(t *testing.T) {
 		{"health-check-ca-file", "HEALTH_CHECK_CA_FILE", cas, nil, check(func(c health.Config) any { return c.TLS != nil && c.TLS.RootCAs != nil }), true},
 		{"health-check-rise", "HEALTH_CHECK_RISE", "2", nil, check(func(c health.Config) any { return c.Rise }), 2},
 		{"health-check-fall", "HEALTH_CHECK_FALL", "3", nil, check(func(c health.Config) any { return c.Fall }), 3},
-		{"require", "ROLLCALL_REQUIRE", "relayer=1,signer=2", nil, func(c *commands) any { return c.Coordinator.directorConfig().Require }, map[string]int{"relayer": 1, "signer": 2}},
-		{"guard-share", "ROLLCALL_GUARD_SHARE", "0.5", nil, func(c *commands) any { return c.Coordinator.directorConfig().GuardShare }, 0.5},
-		{"guard-hold", "ROLLCALL_GUARD_HOLD", "30s", nil, func(c *commands) any { return c.Coordinator.directorConfig().GuardHold }, 30 * time.Second},
+		{"min-live", "ROLLCALL_MIN_LIVE", "relayer=1,signer=2", nil, func(c *commands) any { return c.Coordinator.directorConfig().MinLive }, map[string]int{"relayer": 1, "signer": 2}},
+		{"mass-failure-threshold", "ROLLCALL_MASS_FAILURE_THRESHOLD", "0.5", nil, func(c *commands) any { return c.Coordinator.directorConfig().MassFailureThreshold }, 0.5},
+		{"mass-failure-hold", "ROLLCALL_MASS_FAILURE_HOLD", "30s", nil, func(c *commands) any { return c.Coordinator.directorConfig().MassFailureHold }, 30 * time.Second},
 		{"redis-url", "REDIS_URL", "rediss://r:1/2", nil, redisURL, "rediss://r:1/2"},
 		{"redis-url-file", "REDIS_URL_FILE", url, nil, redisURL, "redis://:pw@r:1"},
 		{"redis-host", "REDIS_HOST", "r", nil, func(c *commands) any { return c.Coordinator.Redis.options().Host }, "r"},
@@ -222,8 +222,8 @@ func TestCoordinatorDefaults(t *testing.T) {
 		Interval: 10 * time.Second, Timeout: 500 * time.Millisecond, ConnectTimeout: 200 * time.Millisecond,
 		Path: "/health", Codes: health.Codes{200}, Rise: 1, Fall: 1,
 	}, d.Health)
-	require.Empty(t, d.Require)
-	require.Zero(t, d.GuardShare)
+	require.Empty(t, d.MinLive)
+	require.Zero(t, d.MassFailureThreshold)
 	require.Equal(t, 10*time.Second, d.Mirror.Interval)
 	require.Equal(t, "redis://localhost:6379", c.Coordinator.Redis.options().String())
 }
@@ -284,10 +284,10 @@ func TestBadCoordinatorSettings(t *testing.T) {
 		{map[string]string{"REDIS_CA_FILE": caFile(t)}, "goes with a Redis that speaks TLS"},
 		{map[string]string{"HEALTH_CHECK_RISE": "0"}, `"0" is below 1`},
 		{map[string]string{"HEALTH_CHECK_FALL": "11"}, `"11" is above 10`},
-		{map[string]string{"ROLLCALL_REQUIRE": "relayer"}, `"relayer" is not valid`},
-		{map[string]string{"ROLLCALL_REQUIRE": "Relayer=1"}, "Relayer=1 is not a kind and a number"},
-		{map[string]string{"ROLLCALL_GUARD_SHARE": "1.1"}, `"1.1" is above 1`},
-		{map[string]string{"ROLLCALL_GUARD_HOLD": "10"}, `"10" is not a duration such as "500ms" or "10s"`},
+		{map[string]string{"ROLLCALL_MIN_LIVE": "relayer"}, `"relayer" is not valid`},
+		{map[string]string{"ROLLCALL_MIN_LIVE": "Relayer=1"}, "Relayer=1 is not a kind and a number"},
+		{map[string]string{"ROLLCALL_MASS_FAILURE_THRESHOLD": "1.1"}, `"1.1" is above 1`},
+		{map[string]string{"ROLLCALL_MASS_FAILURE_HOLD": "10"}, `"10" is not a duration such as "500ms" or "10s"`},
 		{map[string]string{"REDIS_URL": "http://user:hunter2@r"}, "REDIS_URL in the environment: redis URL: the scheme must be"},
 		{map[string]string{"REDIS_URL": "redis://r", "REDIS_HOST": "r"}, "REDIS_HOST in the environment: contradicts REDIS_URL in the environment"},
 		{map[string]string{"REDIS_URL": "redis://r", "REDIS_PORT": "1"}, "REDIS_PORT in the environment: contradicts REDIS_URL"},
@@ -370,20 +370,20 @@ func TestGatewaySettings(t *testing.T) {
 	checkSettings(t, []string{"gateway"}, map[string]string{"ROLLCALL_GATEWAY_ID": "edge"}, append(tlsSettings(t, func(c *commands) *tlsFlags { return &c.Gateway.TLS }), []setting{
 		{"id", "ROLLCALL_GATEWAY_ID", "edge-2", nil, gw(func(c gateway.Config) any { return c.ID }), "edge-2"},
 		{"coordinators", "ROLLCALL_COORDINATORS", "a:1,b:2", nil, gw(func(c gateway.Config) any { return c.Coordinators }), []string{"a:1", "b:2"}},
-		{"poll", "ROLLCALL_POLL", "1s", nil, gw(func(c gateway.Config) any { return c.Poll }), time.Second},
-		{"poll-leaderless", "ROLLCALL_POLL_LEADERLESS", "20ms", nil, gw(func(c gateway.Config) any { return c.PollLeaderless }), 20 * time.Millisecond},
+		{"ping-interval", "ROLLCALL_PING_INTERVAL", "1s", nil, gw(func(c gateway.Config) any { return c.PingInterval }), time.Second},
+		{"discovery-interval", "ROLLCALL_DISCOVERY_INTERVAL", "20ms", nil, gw(func(c gateway.Config) any { return c.DiscoveryInterval }), 20 * time.Millisecond},
 		{"ping-timeout", "ROLLCALL_PING_TIMEOUT", "100ms", nil, gw(func(c gateway.Config) any { return c.PingTimeout }), 100 * time.Millisecond},
-		{"reregister", "ROLLCALL_REREGISTER", "30s", nil, gw(func(c gateway.Config) any { return c.Reregister }), 30 * time.Second},
+		{"resync-interval", "ROLLCALL_RESYNC_INTERVAL", "30s", nil, gw(func(c gateway.Config) any { return c.ResyncInterval }), 30 * time.Second},
 		{"definitions", "ROLLCALL_DEFINITIONS", "/d", nil, source(func(c foreman.Config) any { return c.Folder }), "/d"},
-		{"empty-grace", "ROLLCALL_EMPTY_GRACE", "2m", nil, source(func(c foreman.Config) any { return c.EmptyGrace }), 2 * time.Minute},
-		{"empty-grace", "ROLLCALL_EMPTY_GRACE", "0s", nil, source(func(c foreman.Config) any { return c.EmptyGrace < 0 }), true},
-		{"settle", "ROLLCALL_SETTLE", "0s", nil, source(func(c foreman.Config) any { return c.Settle < 0 }), true},
+		{"missing-files-grace", "ROLLCALL_MISSING_FILES_GRACE", "2m", nil, source(func(c foreman.Config) any { return c.MissingFilesGrace }), 2 * time.Minute},
+		{"missing-files-grace", "ROLLCALL_MISSING_FILES_GRACE", "0s", nil, source(func(c foreman.Config) any { return c.MissingFilesGrace < 0 }), true},
+		{"startup-wait", "ROLLCALL_STARTUP_WAIT", "0s", nil, source(func(c foreman.Config) any { return c.StartupWait < 0 }), true},
 		{"listen", "ROLLCALL_GATEWAY_LISTEN", "127.0.0.1:1", nil, func(c *commands) any { return c.Gateway.Listen }, "127.0.0.1:1"},
-		{"state", "ROLLCALL_STATE", "/s", nil, source(func(c foreman.Config) any { return c.State }), "/s"},
-		{"node", "ROLLCALL_NODE", "host-1", nil, source(func(c foreman.Config) any { return c.Node }), "host-1"},
+		{"state-dir", "ROLLCALL_GATEWAY_STATE_DIR", "/s", nil, source(func(c foreman.Config) any { return c.StateDir }), "/s"},
+		{"host", "ROLLCALL_HOST", "host-1", nil, source(func(c foreman.Config) any { return c.Node }), "host-1"},
 		{"allow-remote", "ROLLCALL_GATEWAY_ALLOW_REMOTE", "true", nil, func(c *commands) any { return c.Gateway.AllowRemote }, true},
 		{"hosts", "ROLLCALL_GATEWAY_HOSTS", "a,b", nil, func(c *commands) any { return c.Gateway.Hosts }, []string{"a", "b"}},
-		{"leave", "ROLLCALL_LEAVE", "true", nil, gw(func(c gateway.Config) any { return c.Leave }), true},
+		{"deregister-on-stop", "ROLLCALL_DEREGISTER_ON_STOP", "true", nil, gw(func(c gateway.Config) any { return c.DeregisterOnStop }), true},
 		{"health-check-timeout-ms", "HEALTH_CHECK_TIMEOUT_MS", "700", nil, check(func(c health.Config) any { return c.Timeout }), 700 * time.Millisecond},
 		{"health-check-connect-timeout-ms", "HEALTH_CHECK_CONNECT_TIMEOUT_MS", "100", nil, check(func(c health.Config) any { return c.ConnectTimeout }), 100 * time.Millisecond},
 		{"health-check-path", "HEALTH_CHECK_PATH", "/x", nil, check(func(c health.Config) any { return c.Path }), "/x"},
@@ -404,9 +404,9 @@ func TestGatewaySettings(t *testing.T) {
 		`ROLLCALL_COORDINATORS in the environment: "a" is not host:port`:                        {"ROLLCALL_COORDINATORS": "a"},
 		`ROLLCALL_GATEWAY_LISTEN in the environment: "x" is not an address`:                     {"ROLLCALL_GATEWAY_LISTEN": "x"},
 		`"0.0.0.0:7401" is not a loopback address; listen at 127.0.0.1, or give --allow-remote`: {"ROLLCALL_GATEWAY_LISTEN": "0.0.0.0:7401"},
-		`"1h" is above 2m`: {"ROLLCALL_REREGISTER": "1h"},
+		`"1h" is above 2m`: {"ROLLCALL_RESYNC_INTERVAL": "1h"},
 		`HEALTH_CHECK_PATH in the environment: "//health" is not a path`: {"HEALTH_CHECK_PATH": "//health"},
-		"ROLLCALL_NODE in the environment: has 254 bytes":                {"ROLLCALL_NODE": strings.Repeat("n", 254)},
+		"ROLLCALL_HOST in the environment: has 254 bytes":                {"ROLLCALL_HOST": strings.Repeat("n", 254)},
 	} {
 		_, err := parseCommand(t, env, "gateway")
 		require.ErrorContains(t, err, want)

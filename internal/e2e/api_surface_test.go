@@ -53,7 +53,7 @@ func TestMetricsOfALeader(t *testing.T) {
 	_, body := n.page(t, "/metrics")
 	for _, family := range []string{
 		"rollcall_check_successes_total", "rollcall_check_failures_total", "rollcall_check_duration_seconds",
-		"rollcall_removals_total", "rollcall_recoveries_total", "rollcall_active", "rollcall_configured",
+		"rollcall_removals_total", "rollcall_service_recoveries_total", "rollcall_active", "rollcall_configured",
 		"rollcall_leader", "rollcall_epoch", "rollcall_leadership_changes_total",
 		"rollcall_mirror_writes_total", "rollcall_mirror_errors_total", "rollcall_mirror_repairs_total", "rollcall_mirror_lag_seconds",
 		"rollcall_registration_batch_services", "rollcall_raft_commitTime", "rollcall_raft_term", "rollcall_raft_commit_index",
@@ -65,7 +65,7 @@ func TestMetricsOfALeader(t *testing.T) {
 	require.InDelta(t, 3, n.metric(t, `rollcall_active{kind="relayer"}`), 0)
 	require.InDelta(t, 3, n.metric(t, `rollcall_configured{kind="relayer"}`), 0)
 	require.GreaterOrEqual(t, n.metric(t, `rollcall_removals_total{reason="health"}`), 1.0)
-	require.GreaterOrEqual(t, n.metric(t, "rollcall_recoveries_total"), 1.0)
+	require.GreaterOrEqual(t, n.metric(t, "rollcall_service_recoveries_total"), 1.0)
 	require.Zero(t, c.follower().metric(t, "rollcall_leader"))
 }
 
@@ -76,7 +76,7 @@ func TestAllWrongSettingsAreReportedAtOnce(t *testing.T) {
 		"ROLLCALL_NODE_ID": "Not A Label", "ROLLCALL_PEERS": "a=b", "ROLLCALL_LISTEN": "nowhere", "ROLLCALL_RAFT_TIMING": "quick",
 		"RELAYER_COUNT": "11", "HEALTH_CHECK_INTERVAL_MS": "999", "HEALTH_CHECK_TIMEOUT_MS": "none", "HEALTH_CHECK_PATH": "health",
 		"HEALTH_CHECK_EXPECTED_CODES": "99", "HEALTH_CHECK_RISE": "0", "REDIS_URL": "http://x", "ROLLCALL_TLS_CERT": "x.crt",
-		"ROLLCALL_REQUIRE": "relayer=many", "ROLLCALL_GUARD_SHARE": "2", "ROLLCALL_LOG_LEVEL": "loud",
+		"ROLLCALL_MIN_LIVE": "relayer=many", "ROLLCALL_MASS_FAILURE_THRESHOLD": "2", "ROLLCALL_LOG_LEVEL": "loud",
 	}
 	var env []string
 	for name, value := range wrong {

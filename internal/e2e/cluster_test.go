@@ -140,7 +140,7 @@ func (c *cluster) start(id string) *node {
 	n := c.nodes[id]
 	env := map[string]string{
 		"ROLLCALL_NODE_ID": id, "ROLLCALL_PEERS": c.peers(), "ROLLCALL_LISTEN": n.address, "ROLLCALL_ADVERTISE": n.address,
-		"ROLLCALL_HTTP_LISTEN": n.http, "ROLLCALL_DATA": n.data, "ROLLCALL_LOG_LEVEL": "debug",
+		"ROLLCALL_HTTP_LISTEN": n.http, "ROLLCALL_DATA_DIR": n.data, "ROLLCALL_LOG_LEVEL": "debug",
 		"REDIS_URL": c.redis.URL(), "RELAYER_COUNT": "0", "HEALTH_CHECK_INTERVAL_MS": "1000",
 	}
 	maps.Copy(env, c.opts.env)

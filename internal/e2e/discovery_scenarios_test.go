@@ -104,7 +104,7 @@ func (c *cluster) awaitDirector(state rollcallv1.DirectorState, stalls ...*rollc
 func TestDiscovery_LateRegistrationEndsAStall(t *testing.T) {
 	t.Parallel()
 	relayers, ids := fleet(t, 2)
-	c := startCluster(t, options{env: map[string]string{"ROLLCALL_REQUIRE": "relayer=1"}})
+	c := startCluster(t, options{env: map[string]string{"ROLLCALL_MIN_LIVE": "relayer=1"}})
 	stalled, running := rollcallv1.DirectorState_DIRECTOR_STATE_STALLED, rollcallv1.DirectorState_DIRECTOR_STATE_RUNNING
 	none := &rollcallv1.Stall{Kind: "relayer", Needed: 1}
 	c.awaitDirector(stalled, none)
@@ -149,7 +149,7 @@ func TestDiscovery_LateRegistrationEndsAStall(t *testing.T) {
 func TestDiscovery_LeaderChangeInheritsTheDirectory(t *testing.T) {
 	t.Parallel()
 	relayers, ids := fleet(t, 4)
-	c := startCluster(t, options{env: map[string]string{"ROLLCALL_REQUIRE": "relayer=4"}})
+	c := startCluster(t, options{env: map[string]string{"ROLLCALL_MIN_LIVE": "relayer=4"}})
 	g := c.embed("edge-1", gateway.Static(services(relayers...)...))
 	c.awaitActive(patience, ids...)
 	require.NoError(t, g.stop())

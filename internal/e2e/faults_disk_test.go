@@ -46,7 +46,7 @@ func TestFullDiskEndsOneNode(t *testing.T) {
 			t.Parallel()
 			const id, size = "coordinator-1", 2 << 20
 			small, problem := t.TempDir(), "no space left on device"
-			opts := options{nodeEnv: map[string]map[string]string{id: {"ROLLCALL_DATA": small}}}
+			opts := options{nodeEnv: map[string]map[string]string{id: {"ROLLCALL_DATA_DIR": small}}}
 			if !mountSmall(t, small, size) { // where that is not allowed, a limit does much the same
 				opts.fileLimit, problem = map[string]int{id: size}, "file too large"
 			}

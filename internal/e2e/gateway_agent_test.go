@@ -46,7 +46,7 @@ func (a *agent) start() {
 func (a *agent) run() {
 	env := map[string]string{
 		"ROLLCALL_GATEWAY_ID": a.id, "ROLLCALL_COORDINATORS": a.c.addresses(), "ROLLCALL_DEFINITIONS": a.definitions,
-		"ROLLCALL_GATEWAY_LISTEN": a.http, "ROLLCALL_STATE": a.memory, "ROLLCALL_LOG_LEVEL": "debug",
+		"ROLLCALL_GATEWAY_LISTEN": a.http, "ROLLCALL_GATEWAY_STATE_DIR": a.memory, "ROLLCALL_LOG_LEVEL": "debug",
 	}
 	maps.Copy(env, a.env)
 	var list []string
@@ -314,7 +314,7 @@ func TestGatewayProcessesClaimOneID(t *testing.T) {
 	relayers, ids := fleet(t, 2)
 	c := startCluster(t, options{})
 	older, newer := c.defineAgent("edge-1"), c.defineAgent("edge-1")
-	older.env["ROLLCALL_REREGISTER"] = "1s"
+	older.env["ROLLCALL_RESYNC_INTERVAL"] = "1s"
 	older.write("a.json", definition(ids[0], relayers[0].url()))
 	older.start()
 	older.await("/readyz", http.StatusOK)

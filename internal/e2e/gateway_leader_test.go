@@ -24,9 +24,9 @@ func TestGatewayFollowsALeaderThatTurnsFollower(t *testing.T) {
 	c := startCluster(t, options{})
 	_, first := c.leader()
 	const poll = 300 * time.Millisecond
-	idle := c.embed("idle", gateway.Static(services(relayers[0])...), func(cfg *gateway.Config) { cfg.Poll = poll })
+	idle := c.embed("idle", gateway.Static(services(relayers[0])...), func(cfg *gateway.Config) { cfg.PingInterval = poll })
 	source := newSettable(services(relayers[1])...)
-	busy := c.embed("busy", source, func(cfg *gateway.Config) { cfg.Poll = time.Minute })
+	busy := c.embed("busy", source, func(cfg *gateway.Config) { cfg.PingInterval = time.Minute })
 	idle.awaitSynced(first)
 	busy.awaitSynced(first)
 	c.awaitActive(patience, ids...)
@@ -173,7 +173,7 @@ func TestTwoGatewaysClaimOneID(t *testing.T) {
 	t.Parallel()
 	relayers, ids := fleet(t, 3)
 	c := startCluster(t, options{})
-	each := func(cfg *gateway.Config) { cfg.Reregister = time.Second }
+	each := func(cfg *gateway.Config) { cfg.ResyncInterval = time.Second }
 	older := c.embed("edge-1", gateway.Static(services(relayers[0], relayers[1])...), each)
 	older.awaitSynced(1)
 	c.awaitActive(patience, ids[:2]...)

@@ -74,7 +74,7 @@ func TestGatewayConfigFile(t *testing.T) {
 	settings := fmt.Sprintf("id: from-file\ncoordinators: [%s]\ndefinitions: %s\nlisten: %s\nstate: %s\nnode: host-9\nlog-format: text\nsettle: 0s\n",
 		strings.ReplaceAll(c.addresses(), ",", ", "), a.definitions, a.http, a.memory)
 	require.NoError(t, os.WriteFile(file, []byte(settings), 0o600))
-	a.process = launch(t, "edge-1", []string{"ROLLCALL_CONFIG=" + file, "ROLLCALL_NODE=host-1"}, "gateway")
+	a.process = launch(t, "edge-1", []string{"ROLLCALL_CONFIG=" + file, "ROLLCALL_HOST=host-1"}, "gateway")
 	a.await("/readyz", http.StatusOK)
 	list := c.mustCLI("services", "get", ids[0])
 	require.Contains(t, list, "gateway/from-file")
@@ -101,7 +101,7 @@ func TestGatewayLogVariables(t *testing.T) {
 	} {
 		level, format, _ := strings.Cut(variables, ",")
 		a := c.defineAgent("edge-1")
-		a.env = map[string]string{"ROLLCALL_LOG_LEVEL": level, "ROLLCALL_LOG_FORMAT": format, "ROLLCALL_SETTLE": "0s"}
+		a.env = map[string]string{"ROLLCALL_LOG_LEVEL": level, "ROLLCALL_LOG_FORMAT": format, "ROLLCALL_STARTUP_WAIT": "0s"}
 		a.write("a.json", definition("a", "http://127.0.0.1:1"))
 		a.start()
 		a.advertise("b", "http://127.0.0.1:1") // which is told on debug
@@ -167,7 +167,7 @@ func TestGatewayChecksAsToldTo(t *testing.T) {
 	require.NoError(t, os.WriteFile(header, []byte("X-Key: secret\n"), 0o600))
 	all := map[string]string{
 		"HEALTH_CHECK_PATH": "/api/v1/health", "HEALTH_CHECK_EXPECTED_CODES": "204", "HEALTH_CHECK_TIMEOUT_MS": "20000",
-		"HEALTH_CHECK_AUTH_HEADER": "X-Key: secret", "HEALTH_CHECK_AUTH_HOSTS": "127.0.0.1", "ROLLCALL_SETTLE": "0s",
+		"HEALTH_CHECK_AUTH_HEADER": "X-Key: secret", "HEALTH_CHECK_AUTH_HOSTS": "127.0.0.1", "ROLLCALL_STARTUP_WAIT": "0s",
 	}
 	without := func(name string, instead ...string) map[string]string {
 		env := maps.Clone(all)
@@ -213,7 +213,7 @@ func TestGatewayWaitsAsToldTo(t *testing.T) {
 	relayers, ids := fleet(t, 2)
 	c := startCluster(t, options{})
 	a := c.defineAgent("edge-1")
-	a.env["ROLLCALL_SETTLE"] = "10m"
+	a.env["ROLLCALL_STARTUP_WAIT"] = "10m"
 	a.write("a.json", definition(ids[0], relayers[0].url()))
 	a.write("b.json", definition(ids[1], relayers[1].url()))
 	a.start()
@@ -222,7 +222,7 @@ func TestGatewayWaitsAsToldTo(t *testing.T) {
 	require.Empty(t, c.directory())
 	require.Zero(t, a.stop())
 
-	a.env = map[string]string{"ROLLCALL_SETTLE": "0s", "ROLLCALL_EMPTY_GRACE": "24h"}
+	a.env = map[string]string{"ROLLCALL_STARTUP_WAIT": "0s", "ROLLCALL_MISSING_FILES_GRACE": "24h"}
 	a.start()
 	c.awaitDirectory(ids...)
 	empty := func() {
@@ -247,7 +247,7 @@ func TestGatewayWaitsAsToldTo(t *testing.T) {
 	eventually(t, patience, func() bool { return folderError().FolderError == "" }, "they are back")
 	require.Zero(t, a.stop())
 
-	a.env["ROLLCALL_EMPTY_GRACE"] = "0s"
+	a.env["ROLLCALL_MISSING_FILES_GRACE"] = "0s"
 	a.start()
 	a.await("/readyz", http.StatusOK)
 	empty()
@@ -295,7 +295,7 @@ func TestGatewayProcessUnderTLS(t *testing.T) {
 	c.awaitActive(patience, ids...)
 	require.Zero(t, a.stop())
 	for _, name := range slices.Sorted(maps.Keys(files(dir, "gateway"))) {
-		env := []string{"ROLLCALL_GATEWAY_ID=gateway", "ROLLCALL_STATE=" + t.TempDir()}
+		env := []string{"ROLLCALL_GATEWAY_ID=gateway", "ROLLCALL_GATEWAY_STATE_DIR=" + t.TempDir()}
 		for k, v := range files(dir, "gateway") {
 			if k != name {
 				env = append(env, k+"="+v)

@@ -19,7 +19,7 @@ func TestGatewayVariables(t *testing.T) {
 	relayers, ids := fleet(t, 1)
 	c := startCluster(t, options{})
 	a := c.defineAgent("edge-7")
-	a.env = map[string]string{"ROLLCALL_REREGISTER": "1s", "ROLLCALL_NODE": "host-7", "ROLLCALL_LEAVE": "true"}
+	a.env = map[string]string{"ROLLCALL_RESYNC_INTERVAL": "1s", "ROLLCALL_HOST": "host-7", "ROLLCALL_DEREGISTER_ON_STOP": "true"}
 	a.write("a.json", definition(ids[0], relayers[0].url()))
 	a.start()
 	a.await("/readyz", 200)
@@ -84,7 +84,7 @@ func TestGatewayPollsAsToldTo(t *testing.T) {
 	for _, leads := range []bool{true, false} {
 		p := startPinged(t, leads)
 		a := c.defineAgent("edge-1")
-		a.env = map[string]string{"ROLLCALL_COORDINATORS": p.addr, "ROLLCALL_PING_TIMEOUT": "20s", "ROLLCALL_POLL": "2s", "ROLLCALL_POLL_LEADERLESS": "900ms"}
+		a.env = map[string]string{"ROLLCALL_COORDINATORS": p.addr, "ROLLCALL_PING_TIMEOUT": "20s", "ROLLCALL_PING_INTERVAL": "2s", "ROLLCALL_DISCOVERY_INTERVAL": "900ms"}
 		apart := 600 * time.Millisecond // 50 ms by default
 		if leads {
 			apart = 1500 * time.Millisecond // 500 ms by default

@@ -25,7 +25,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Name: "rollcall_webhook_attempts_total", Help: "Attempts to deliver a webhook, by outcome: delivered or failed.",
 		}, []string{"target", "outcome"}),
 		parkedTotal: f.NewCounterVec(prometheus.CounterOpts{
-			Name: "rollcall_webhook_parked_total", Help: "Webhooks that this process gave up; an operator can replay them.",
+			Name: "rollcall_webhook_dead_letters_total", Help: "Webhooks that this process gave up; an operator can replay them.",
 		}, []string{"target"}),
 		duration: f.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "rollcall_webhook_attempt_duration_seconds", Help: "Time of an attempt, from its begin to the answer.",
@@ -38,7 +38,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		inFlight: gauge("rollcall_webhook_in_flight", "Attempts running now."),
 		down:     gauge("rollcall_webhook_target_down", "1 while a target fails whatever it is sent, 0 otherwise."),
 		due:      gauge("rollcall_webhook_due", "Webhooks not delivered yet, of all processes."),
-		parked:   gauge("rollcall_webhook_parked", "Webhooks given up and not replayed, of all processes."),
+		parked:   gauge("rollcall_webhook_dead_letters", "Webhooks given up and not replayed, of all processes."),
 		age:      gauge("rollcall_webhook_oldest_due_seconds", "Age of the oldest webhook not delivered yet."),
 	}
 }

@@ -187,7 +187,7 @@ func TestRunShowsCountsPurgesAndParksOrphans(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, list)
 	eventually(t, "it shows", func() bool {
-		return gauge(t, reg, "rollcall_webhook_due", "former") == 1 && gauge(t, reg, "rollcall_webhook_parked", "former") == 1
+		return gauge(t, reg, "rollcall_webhook_due", "former") == 1 && gauge(t, reg, "rollcall_webhook_dead_letters", "former") == 1
 	})
 }
 

@@ -78,7 +78,7 @@ func (s *suite) startRelayer(ctx context.Context, databaseURL string, node *geth
 	r.process, err = start("relayer", dir, []string{
 		"RELAYER_LISTEN=" + r.addr, "DATABASE_URL=" + databaseURL, "RELAYER_POOL_ID=" + poolID,
 		fmt.Sprintf("RELAYER_CHAIN_ID=%d", chainID), "RELAYER_RPC_URLS=http://" + node.addr, "RELAYER_SUBSCRIBE_URL=ws://" + node.addr,
-		fmt.Sprintf("RELAYER_IN_FLIGHT=%d", inFlight), fmt.Sprintf("RELAYER_QUEUE=%d", 2*waitingCount), "RELAYER_RATE_LIMIT=0",
+		fmt.Sprintf("RELAYER_MAX_PENDING_PER_KEY=%d", inFlight), fmt.Sprintf("RELAYER_MAX_QUEUED=%d", 2*waitingCount), "RELAYER_RATE_LIMIT=0",
 		"RELAYER_WEBHOOK_URL=" + webhooks, "RELAYER_WEBHOOK_SIGNING_KEY=" + webhookKey, "RELAYER_WEBHOOK_ALLOW_PRIVATE=true",
 		"RELAYER_API_KEYS=bench:" + apiKey, signer.VarKeysJSON + "=" + string(list),
 	}, s.rollcall, "relayer")

@@ -82,7 +82,7 @@ func (c *rollcallCluster) start(i int) (err error) {
 		"RELAYER_COUNT=0",
 		"HEALTH_CHECK_INTERVAL_MS=" + strconv.FormatInt(c.interval.Milliseconds(), 10),
 	}, c.env...), c.binary, "coordinator", "--node-id", name, "--peers", strings.Join(peers, ","),
-		"--listen", c.cluster[i], "--http-listen", c.http[i], "--data", "data")
+		"--listen", c.cluster[i], "--http-listen", c.http[i], "--data-dir", "data")
 	return err
 }
 

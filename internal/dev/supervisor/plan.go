@@ -83,13 +83,13 @@ func (s *supervisor) plan() []*member {
 		all = append(all, s.child(id, kindCoordinator, "http://"+http+"/readyz", redis,
 			"coordinator", "--node-id", id, "--peers", strings.Join(peers, ","),
 			"--listen", cluster, "--advertise", cluster, "--advertise-client", cluster,
-			"--http-listen", http, "--data", filepath.Join(s.cfg.Data, id), "--raft-timing", "lan",
+			"--http-listen", http, "--data-dir", filepath.Join(s.cfg.Data, id), "--raft-timing", "lan",
 			"--relayer-count", "0", "--health-check-interval-ms", fmt.Sprint(s.cfg.Interval.Milliseconds())))
 	}
 	return append(all, s.child(gatewayID, kindGateway, "http://"+local(s.ports.Gateway)+"/healthz", nil,
 		"gateway", "--id", gatewayID, "--coordinators", strings.Join(s.coordinators(), ","),
 		"--definitions", filepath.Join(s.cfg.Data, "services"), "--listen", local(s.ports.Gateway),
-		"--state", filepath.Join(s.cfg.Data, gatewayID), "--settle", "0s")) // nobody has advertised here before
+		"--state-dir", filepath.Join(s.cfg.Data, gatewayID), "--startup-wait", "0s")) // nobody has advertised here before
 }
 
 // child is a member that is a process of this binary, and serves when a URL answers 200.

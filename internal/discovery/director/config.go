@@ -39,13 +39,13 @@ type Config struct {
 	// Mirror has the Redis client and the prefix; what identifies the leadership is filled in.
 	Mirror mirror.Config
 
-	// Require is how many live services of a kind there must be (none).
-	Require map[string]int
-	// GuardShare turns the mass-failure guard on: above this share of a kind's live services failing at once,
+	// MinLive is how many live services of a kind there must be (none).
+	MinLive map[string]int
+	// MassFailureThreshold turns the mass-failure guard on: above this share of a kind's live services failing at once,
 	// removals are held. 0 to 1; 0, the default, is off.
-	GuardShare float64
-	// GuardHold is for how long at most (1 minute).
-	GuardHold time.Duration
+	MassFailureThreshold float64
+	// MassFailureHold is for how long at most (1 minute).
+	MassFailureHold time.Duration
 
 	Logger  *slog.Logger // discards by default
 	Metrics *Metrics     // unregistered by default
@@ -54,7 +54,7 @@ type Config struct {
 // withDefaults returns a complete copy, or all that is wrong with it. The checker and the mirror
 // validate their own fields.
 func (c Config) withDefaults() (Config, error) {
-	c.GuardHold = cmp.Or(c.GuardHold, time.Minute)
+	c.MassFailureHold = cmp.Or(c.MassFailureHold, time.Minute)
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -65,17 +65,17 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Directory == nil {
 		errs = append(errs, errors.New("no directory"))
 	}
-	if c.GuardShare < 0 || c.GuardShare > 1 || math.IsNaN(c.GuardShare) {
-		errs = append(errs, fmt.Errorf("guard share %v must be 0 to 1", c.GuardShare))
+	if c.MassFailureThreshold < 0 || c.MassFailureThreshold > 1 || math.IsNaN(c.MassFailureThreshold) {
+		errs = append(errs, fmt.Errorf("mass-failure threshold %v must be 0 to 1", c.MassFailureThreshold))
 	}
-	if c.GuardHold < 0 {
-		errs = append(errs, fmt.Errorf("guard hold %v must not be negative", c.GuardHold))
+	if c.MassFailureHold < 0 {
+		errs = append(errs, fmt.Errorf("mass-failure hold %v must not be negative", c.MassFailureHold))
 	}
-	for _, kind := range slices.Sorted(maps.Keys(c.Require)) {
+	for _, kind := range slices.Sorted(maps.Keys(c.MinLive)) {
 		if err := rollcallv1.CheckDNSLabel(kind); err != nil {
 			errs = append(errs, fmt.Errorf("required kind %w", err))
 		}
-		if n := c.Require[kind]; n < 0 {
+		if n := c.MinLive[kind]; n < 0 {
 			errs = append(errs, fmt.Errorf("required number of %s, %d, must not be negative", kind, n))
 		}
 	}

@@ -368,7 +368,7 @@ func (d *Director) onVerdictChange(s *service, before health.Verdict) {
 		d.newlyHealthy = append(d.newlyHealthy, s)
 	case s.verdict() == health.Up:
 		// Inherited from the leader before, and still true.
-	case d.cfg.GuardShare > 0 && (listed || !d.writer.Status().Claimed): // it may be listed, while Redis is away
+	case d.cfg.MassFailureThreshold > 0 && (listed || !d.writer.Status().Claimed): // it may be listed, while Redis is away
 		s.held = true
 	case !listed:
 		d.log.Info("relayer found unhealthy", d.attrs(s)...)
@@ -543,12 +543,12 @@ func (d *Director) decide(now time.Time) {
 
 // missing are the kinds that have fewer live services than required. d.mu is held.
 func (d *Director) missing() (stalls []*rollcallv1.Stall) {
-	for _, name := range slices.Sorted(maps.Keys(d.cfg.Require)) {
+	for _, name := range slices.Sorted(maps.Keys(d.cfg.MinLive)) {
 		up := 0
 		if k := d.kinds[name]; k != nil {
 			up = k.up
 		}
-		if needed := d.cfg.Require[name]; up < needed {
+		if needed := d.cfg.MinLive[name]; up < needed {
 			stalls = append(stalls, &rollcallv1.Stall{Kind: name, Needed: uint32(needed), Available: uint32(up)})
 		}
 	}

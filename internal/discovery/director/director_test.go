@@ -83,7 +83,7 @@ func TestEmptyDirectoryIsRunning(t *testing.T) {
 func TestLateRegistrationEndsAStall(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := setup(t, Config{Require: map[string]int{"relayer": 2, "escrow": 1}}).start()
+		b := setup(t, Config{MinLive: map[string]int{"relayer": 2, "escrow": 1}}).start()
 		pause(time.Second)
 		require.Equal(t, "stalled", b.directorState())
 		stalls := b.Status().Stalls
@@ -385,7 +385,7 @@ func TestChangedLabelsKeepTheVerdictAChangedURLDoesNot(t *testing.T) {
 func TestServiceThatTurnsAnotherKind(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := setup(t, Config{Require: map[string]int{"relayer": 1}})
+		b := setup(t, Config{MinLive: map[string]int{"relayer": 1}})
 		b.dir.register(relayer("a"))
 		b.start()
 		pause(time.Second)
@@ -639,7 +639,7 @@ func TestStatusOfGarbledErrors(t *testing.T) {
 
 func TestConfigNamesEveryProblem(t *testing.T) {
 	t.Parallel()
-	_, err := New(Config{GuardShare: 1.5, GuardHold: -1, Require: map[string]int{"Relayer": 1, "escrow": -1}})
+	_, err := New(Config{MassFailureThreshold: 1.5, MassFailureHold: -1, MinLive: map[string]int{"Relayer": 1, "escrow": -1}})
 	for _, part := range []string{"no directory", "share 1.5", "hold -1ns", `"Relayer"`, "escrow, -1"} {
 		require.ErrorContains(t, err, part)
 	}
@@ -664,7 +664,7 @@ func TestChangesDuringRecovery(t *testing.T) {
 func changesDuringRecovery(t *testing.T, seed uint64) {
 	rnd := rand.New(rand.NewPCG(seed, 2))
 	ms := func(n int) time.Duration { return time.Duration(rnd.IntN(n)) * time.Millisecond }
-	b := setup(t, Config{Epoch: 2, Require: map[string]int{"relayer": 3}, Health: health.Config{
+	b := setup(t, Config{Epoch: 2, MinLive: map[string]int{"relayer": 3}, Health: health.Config{
 		Interval: time.Second, Rise: 1 + rnd.IntN(2), Fall: 1 + rnd.IntN(2),
 	}})
 	// What the leader before left: some live, some ghosts.

@@ -71,7 +71,7 @@ func (d *Director) guardKinds(now time.Time) time.Duration {
 			d.release(name, k, "all recovered or deregistered")
 		case expired:
 			d.release(name, k, "held for long enough")
-		case g.phase == holding && !k.massFailure(d.cfg.GuardShare):
+		case g.phase == holding && !k.massFailure(d.cfg.MassFailureThreshold):
 			// Those whose turn has not come yet may have recovered as well.
 			d.sample(name, k, now, func(s *service) bool { return s.held })
 		}
@@ -116,13 +116,13 @@ func (d *Director) sample(name string, k *kind, now time.Time, which func(*servi
 // hold decides, after a sample, whether removals are held. d.mu is held.
 func (d *Director) hold(name string, k *kind, now time.Time) {
 	g := &k.guard
-	if !k.massFailure(d.cfg.GuardShare) {
+	if !k.massFailure(d.cfg.MassFailureThreshold) {
 		d.release(name, k, "fewer fail")
 		return
 	}
 	g.phase = holding
 	if g.holdUntil.IsZero() {
-		g.holdUntil = now.Add(d.cfg.GuardHold)
+		g.holdUntil = now.Add(d.cfg.MassFailureHold)
 		d.metrics.holds.Inc()
 		d.log.Warn("guard holds removals", "kind", name, "failed", k.lost(), "of", k.alive(), "until", timefmt.Format(g.holdUntil))
 	}

@@ -16,7 +16,7 @@ import (
 
 // guarded has ten relayers that are up, and a guard that holds when more than half of them fail.
 func guarded(t *testing.T, cfg Config) *bench {
-	cfg.GuardShare = 0.5
+	cfg.MassFailureThreshold = 0.5
 	b := setup(t, cfg)
 	b.dir.register(relayers(10)...)
 	b.start()
@@ -28,7 +28,7 @@ func guarded(t *testing.T, cfg Config) *bench {
 func TestGuardHoldsAMassFailure(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := guarded(t, Config{GuardHold: 30 * time.Second})
+		b := guarded(t, Config{MassFailureHold: 30 * time.Second})
 		// The leader's own network fails, all but a little.
 		b.net.set(refuses, "*")
 		b.net.set(slow(time.Millisecond, nil), url("a-00"), url("a-01"))
@@ -109,7 +109,7 @@ func TestGuardLetsFewFailuresThrough(t *testing.T) {
 func TestGuardTakesOneFailureForWhatItIs(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := setup(t, Config{GuardShare: 0.1})
+		b := setup(t, Config{MassFailureThreshold: 0.1})
 		b.dir.register(relayer("only"))
 		b.start()
 		pause(time.Second)
@@ -122,7 +122,7 @@ func TestGuardTakesOneFailureForWhatItIs(t *testing.T) {
 func TestGuardEndsWithTheFailure(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := guarded(t, Config{GuardHold: time.Hour})
+		b := guarded(t, Config{MassFailureHold: time.Hour})
 		b.net.set(refuses, "*")
 		pause(10 * time.Second)
 		require.EqualValues(t, 10, b.Status().Mirror.Held)
@@ -139,7 +139,7 @@ func TestGuardEndsWithTheFailure(t *testing.T) {
 func TestGuardHoldsNoDeregistration(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := guarded(t, Config{GuardHold: time.Hour})
+		b := guarded(t, Config{MassFailureHold: time.Hour})
 		b.net.set(refuses, "*")
 		pause(10 * time.Second)
 		b.dir.deregister("a-00", "a-01", "a-02")
@@ -160,7 +160,7 @@ func TestGuardHoldsNoDeregistration(t *testing.T) {
 func TestGuardIsPerKind(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := guarded(t, Config{GuardHold: time.Hour})
+		b := guarded(t, Config{MassFailureHold: time.Hour})
 		for _, id := range []string{"e-1", "e-2"} {
 			b.dir.register(entry(id, "escrow", url(id), nil))
 		}
@@ -235,7 +235,7 @@ func TestGuardOfANewLeader(t *testing.T) {
 			require.NoError(t, old.stop())
 
 			b := setup(t, Config{
-				Epoch: 2, GuardShare: 0.5, Mirror: mirror.Config{Store: old.redis}, Health: health.Config{Fall: test.fall},
+				Epoch: 2, MassFailureThreshold: 0.5, Mirror: mirror.Config{Store: old.redis}, Health: health.Config{Fall: test.fall},
 			})
 			b.redis = old.redis
 			b.dir.register(relayers(10)...)
@@ -290,7 +290,7 @@ func TestGuardWaitsForALongSample(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const services = 300
-		b := setup(t, Config{GuardShare: 0.5, Health: health.Config{Interval: 10 * time.Second, MaxInFlight: 8}})
+		b := setup(t, Config{MassFailureThreshold: 0.5, Health: health.Config{Interval: 10 * time.Second, MaxInFlight: 8}})
 		b.dir.register(relayers(services)...)
 		b.start()
 		pause(20 * time.Second)
@@ -307,7 +307,7 @@ func TestGuardWaitsForALongSample(t *testing.T) {
 func TestGuardDoesNotWaitForVoidChecks(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := setup(t, Config{GuardShare: 0.5, Health: health.Config{Interval: time.Minute}})
+		b := setup(t, Config{MassFailureThreshold: 0.5, Health: health.Config{Interval: time.Minute}})
 		b.dir.register(relayers(300)...)
 		b.start()
 		pause(time.Minute)

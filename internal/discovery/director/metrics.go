@@ -26,7 +26,7 @@ var (
 		"Services in the set last written to Redis, on the leader.", []string{"kind"}, nil)
 	stateDesc = prometheus.NewDesc("rollcall_director_state",
 		"1 for the state that the director is in, on the leader.", []string{"state"}, nil)
-	heldDesc = prometheus.NewDesc("rollcall_removals_held",
+	heldDesc = prometheus.NewDesc("rollcall_guard_held_removals",
 		"Removals that the mass-failure guard holds back, on the leader.", []string{"kind"}, nil)
 )
 
@@ -41,7 +41,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		failed:       removals.WithLabelValues("health"),
 		deregistered: removals.WithLabelValues("deregistered"),
 		recoveries: f.NewCounter(prometheus.CounterOpts{
-			Name: "rollcall_recoveries_total", Help: "Services that were down and are up again.",
+			Name: "rollcall_service_recoveries_total", Help: "Services that were down and are up again.",
 		}),
 		stalls: f.NewCounter(prometheus.CounterOpts{
 			Name: "rollcall_director_stalls_total", Help: "Times that a kind fell below the required number of live services.",
@@ -79,7 +79,7 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 	defer d.mu.Unlock()
 	// A kind that is waited for is shown with zeros: an alert on a series that is missing would not fire.
 	shown := map[string]kind{"relayer": {}}
-	for name := range d.cfg.Require {
+	for name := range d.cfg.MinLive {
 		shown[name] = kind{}
 	}
 	for name, k := range d.kinds {

@@ -49,7 +49,7 @@ func TestMetricsShowTheLeadersViewOnly(t *testing.T) {
 			"rollcall_director_state{recovering} 0",
 			"rollcall_director_state{running} 1",
 			"rollcall_director_state{stalled} 0",
-			"rollcall_removals_held{relayer} 0",
+			"rollcall_guard_held_removals{relayer} 0",
 		}, gauges(t, reg))
 		require.NoError(t, b.stop())
 		require.Empty(t, gauges(t, reg))
@@ -61,7 +61,7 @@ func TestMetricsOfKindsWithoutServices(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		reg := prometheus.NewPedanticRegistry()
-		b := setup(t, Config{Metrics: NewMetrics(reg), Require: map[string]int{"escrow": 1}})
+		b := setup(t, Config{Metrics: NewMetrics(reg), MinLive: map[string]int{"escrow": 1}})
 		b.dir.register(relayer("a"), entry("other", "watcher", url("other"), nil))
 		b.start()
 		pause(time.Second)
@@ -77,8 +77,8 @@ func TestMetricsOfKindsWithoutServices(t *testing.T) {
 			"rollcall_director_state{recovering} 0",
 			"rollcall_director_state{running} 0",
 			"rollcall_director_state{stalled} 1",
-			"rollcall_removals_held{escrow} 0",
-			"rollcall_removals_held{relayer} 0",
+			"rollcall_guard_held_removals{escrow} 0",
+			"rollcall_guard_held_removals{relayer} 0",
 		}, gauges(t, reg))
 	})
 }

@@ -92,7 +92,7 @@ func (f *Foreman) useAdvertised(next map[string]*rollcallv1.Service) error {
 
 // saveState saves files and advertisements. The caller holds writing.
 func (f *Foreman) saveState(files map[string]file, advertised map[string]*rollcallv1.Service) error {
-	if f.cfg.State == "" {
+	if f.cfg.StateDir == "" {
 		return nil
 	}
 	m := persistedState{Files: map[string][]definition{}}
@@ -104,7 +104,7 @@ func (f *Foreman) saveState(files map[string]file, advertised map[string]*rollca
 	for _, id := range slices.Sorted(maps.Keys(advertised)) {
 		m.Advertised = append(m.Advertised, definitionOf(advertised[id]))
 	}
-	err := saveState(f.cfg.State, m)
+	err := saveState(f.cfg.StateDir, m)
 	f.mu.Lock()
 	f.stateErr = err
 	f.mu.Unlock()

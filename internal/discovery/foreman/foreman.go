@@ -24,8 +24,8 @@ import (
 type Config struct {
 	// Folder holds the definition files; none by default.
 	Folder string
-	// State is the folder to remember advertisements in, made if need be; by default nothing is remembered.
-	State string
+	// StateDir is the folder to remember advertisements in, made if need be; by default nothing is remembered.
+	StateDir string
 	// Node stands in for worker_ref.node where a definition leaves it out.
 	Node string
 	// Checker decides when a service is first offered; without one that is at once.
@@ -33,14 +33,14 @@ type Config struct {
 	// CheckPause is the longest pause between checks of a service not offered yet; 5 s by default. The first
 	// pause is a tenth of it.
 	CheckPause time.Duration
-	// Settle is how long the first set waits for processes to advertise when nothing is remembered; 2 s by
+	// StartupWait is how long the first set waits for processes to advertise when nothing is remembered; 2 s by
 	// default, negative for not at all.
-	Settle time.Duration
+	StartupWait time.Duration
 	// FirstVerdicts is how long the first set waits for each service to be checked once; 5 s by default.
 	FirstVerdicts time.Duration
-	// EmptyGrace is how long services stay defined when all files of the folder are gone at once; 1 min by default,
+	// MissingFilesGrace is how long services stay defined when all files of the folder are gone at once; 1 min by default,
 	// negative for not at all.
-	EmptyGrace time.Duration
+	MissingFilesGrace time.Duration
 	// Rescan is how often the folder is read even if the system reports no change; 10 s by default.
 	Rescan time.Duration
 	// Logger is silent by default.
@@ -51,9 +51,9 @@ type Config struct {
 
 func (c *Config) validate() error {
 	c.CheckPause = cmp.Or(c.CheckPause, 5*time.Second)
-	c.Settle = cmp.Or(c.Settle, 2*time.Second)
+	c.StartupWait = cmp.Or(c.StartupWait, 2*time.Second)
 	c.FirstVerdicts = cmp.Or(c.FirstVerdicts, 5*time.Second)
-	c.EmptyGrace = cmp.Or(c.EmptyGrace, time.Minute)
+	c.MissingFilesGrace = cmp.Or(c.MissingFilesGrace, time.Minute)
 	c.Rescan = cmp.Or(c.Rescan, 10*time.Second)
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
@@ -132,18 +132,18 @@ func New(cfg Config) (*Foreman, error) {
 }
 
 func (f *Foreman) loadState() error {
-	if f.cfg.State == "" {
+	if f.cfg.StateDir == "" {
 		return nil
 	}
-	if err := errors.Join(os.MkdirAll(f.cfg.State, 0o700), removeTemp(f.cfg.State)); err != nil {
+	if err := errors.Join(os.MkdirAll(f.cfg.StateDir, 0o700), removeTemp(f.cfg.StateDir)); err != nil {
 		return err
 	}
-	m, err := loadState(f.cfg.State)
+	m, err := loadState(f.cfg.StateDir)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		// Nothing is written yet: knowing nothing is not to be remembered as having nothing. But whether it can be
 		// written is better found out now than when the first process advertises.
-		return writable(f.cfg.State)
+		return writable(f.cfg.StateDir)
 	case err != nil:
 		return err
 	}
@@ -186,7 +186,7 @@ func (f *Foreman) Run(ctx context.Context) error {
 	case <-ctx.Done():
 		return nil
 	}
-	if !f.remembered && f.cfg.Settle > 0 && !sleep(ctx, f.cfg.Settle) {
+	if !f.remembered && f.cfg.StartupWait > 0 && !sleep(ctx, f.cfg.StartupWait) {
 		return nil
 	}
 	f.awaitVerdicts(ctx)

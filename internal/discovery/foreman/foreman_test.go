@@ -154,7 +154,7 @@ func TestFiles(t *testing.T) {
 	write(t, folder, ".hidden.yaml", define("hidden"))
 	write(t, folder, "readme.md", define("readme"))
 	require.NoError(t, os.Mkdir(filepath.Join(folder, "folder.yaml"), 0o700))
-	f := start(t, Config{Folder: folder, Settle: -1, Node: "host-1"})
+	f := start(t, Config{Folder: folder, StartupWait: -1, Node: "host-1"})
 	f.becomes("b-1,b-2,c")
 	require.Equal(t, "host-1", f.set().Services[0].GetWorkerRef().GetNode())
 
@@ -185,7 +185,7 @@ func TestBrokenFileKeepsItsLastGoodVersion(t *testing.T) {
 	write(t, folder, "a.yaml", define("a-1", "a-2"))
 	write(t, folder, "b.yaml", define("b"))
 	registry := prometheus.NewRegistry()
-	f := start(t, Config{Folder: folder, State: state, Settle: -1, Metrics: NewMetrics(registry)})
+	f := start(t, Config{Folder: folder, StateDir: state, StartupWait: -1, Metrics: NewMetrics(registry)})
 	f.becomes("a-1,a-2,b")
 
 	write(t, folder, "a.yaml", define("a-1", "a-2")[:40])
@@ -205,7 +205,7 @@ func TestBrokenFileKeepsItsLastGoodVersion(t *testing.T) {
 	// It stays what it was when the gateway is restarted, even killed.
 	f.stop()
 	write(t, folder, "b.yaml", define("b"))
-	f = start(t, Config{Folder: folder, State: state})
+	f = start(t, Config{Folder: folder, StateDir: state})
 	f.becomes("a-1,a-2,b")
 	require.NotEmpty(t, f.Status().Files[0].Error)
 
@@ -216,7 +216,7 @@ func TestBrokenFileKeepsItsLastGoodVersion(t *testing.T) {
 	// But one removed meanwhile is removed.
 	f.stop()
 	require.NoError(t, os.Remove(filepath.Join(folder, "a.yaml")))
-	f = start(t, Config{Folder: folder, State: state})
+	f = start(t, Config{Folder: folder, StateDir: state})
 	f.becomes("b")
 }
 
@@ -238,7 +238,7 @@ func gauge(t *testing.T, registry *prometheus.Registry, name, label string) floa
 func TestFilesAreRememberedOnceTheyCanBe(t *testing.T) {
 	t.Parallel()
 	folder, state := t.TempDir(), filepath.Join(t.TempDir(), "state")
-	f := start(t, Config{Folder: folder, State: state, Settle: -1, Rescan: 20 * time.Millisecond})
+	f := start(t, Config{Folder: folder, StateDir: state, StartupWait: -1, Rescan: 20 * time.Millisecond})
 	require.NoError(t, os.RemoveAll(state))
 	write(t, folder, "a.yaml", define("a"))
 	f.becomes("a") // used all the same: the file itself is the memory
@@ -255,7 +255,7 @@ func TestFileThatNeverWasGood(t *testing.T) {
 	folder := t.TempDir()
 	write(t, folder, "a.yaml", "oh no")
 	write(t, folder, "b.yaml", define("b"))
-	f := start(t, Config{Folder: folder, Settle: -1})
+	f := start(t, Config{Folder: folder, StartupWait: -1})
 	f.becomes("b ?")
 	write(t, folder, "a.yaml", define("a"))
 	f.becomes("a,b")
@@ -264,7 +264,7 @@ func TestFileThatNeverWasGood(t *testing.T) {
 func TestFolderThatCannotBeRead(t *testing.T) {
 	t.Parallel()
 	folder := filepath.Join(t.TempDir(), "definitions")
-	f := start(t, Config{Folder: folder, Settle: -1, Rescan: 20 * time.Millisecond})
+	f := start(t, Config{Folder: folder, StartupWait: -1, Rescan: 20 * time.Millisecond})
 	require.NoError(t, f.Advertise(some("a")))
 	f.becomes("a ?")
 	require.Contains(t, f.Status().FolderError, "no such file")
@@ -284,7 +284,7 @@ func TestDefinedTwice(t *testing.T) {
 	folder := t.TempDir()
 	write(t, folder, "a.yaml", define("x"))
 	write(t, folder, "b.yaml", define("x", "y"))
-	f := start(t, Config{Folder: folder, Settle: -1})
+	f := start(t, Config{Folder: folder, StartupWait: -1})
 	f.becomes("x,y")
 	require.Equal(t, []string{"x"}, f.Status().Files[1].Shadowed)
 	require.Equal(t, "a.yaml", f.Status().Services[0].File)
@@ -314,7 +314,7 @@ func TestDefinedTwice(t *testing.T) {
 func TestAdvertisementsAreRemembered(t *testing.T) {
 	t.Parallel()
 	state := filepath.Join(t.TempDir(), "made", "if", "need", "be")
-	f := start(t, Config{State: state, Settle: -1})
+	f := start(t, Config{StateDir: state, StartupWait: -1})
 	f.becomes(" ?")
 	require.NoError(t, f.Advertise(some("a", "b", "c")))
 	f.becomes("a,b,c")
@@ -328,7 +328,7 @@ func TestAdvertisementsAreRemembered(t *testing.T) {
 
 	// Killed: nothing was done at the end that had not been done before. Its temporary file is left.
 	require.NoError(t, os.WriteFile(filepath.Join(state, memoryName+".123"), []byte("{"), 0o600))
-	f2 := start(t, Config{State: state, Settle: time.Hour})
+	f2 := start(t, Config{StateDir: state, StartupWait: time.Hour})
 	f2.becomes("a,c")
 	require.Equal(t, "https://c:1", f2.set().Services[1].GetWorkerRef().GetUrl())
 	left, err := os.ReadDir(state)
@@ -337,17 +337,17 @@ func TestAdvertisementsAreRemembered(t *testing.T) {
 
 	_, err = f2.Withdraw([]string{"a", "c"})
 	require.NoError(t, err)
-	f3 := start(t, Config{State: state, Settle: time.Hour})
+	f3 := start(t, Config{StateDir: state, StartupWait: time.Hour})
 	f3.becomes("") // remembered: it is certainly nothing
 }
 
 func TestFirstStartRemembersNoEmptiness(t *testing.T) {
 	t.Parallel()
 	state := t.TempDir()
-	f := start(t, Config{State: state, Settle: -1})
+	f := start(t, Config{StateDir: state, StartupWait: -1})
 	f.becomes(" ?")
 	f.stop()
-	f = start(t, Config{State: state, Settle: -1})
+	f = start(t, Config{StateDir: state, StartupWait: -1})
 	f.becomes(" ?")
 }
 
@@ -362,7 +362,7 @@ func TestStateThatCannotBeRead(t *testing.T) {
 			t.Parallel()
 			state := t.TempDir()
 			write(t, state, memoryName, text)
-			_, err := New(Config{State: state})
+			_, err := New(Config{StateDir: state})
 			require.ErrorContains(t, err, filepath.Join(state, memoryName))
 			require.ErrorContains(t, err, "remove it to start without the advertisements")
 		})
@@ -371,7 +371,7 @@ func TestStateThatCannotBeRead(t *testing.T) {
 		t.Parallel()
 		blocked := filepath.Join(t.TempDir(), "file")
 		require.NoError(t, os.WriteFile(blocked, nil, 0o600))
-		_, err := New(Config{State: blocked})
+		_, err := New(Config{StateDir: blocked})
 		require.ErrorContains(t, err, "not a directory")
 	})
 }
@@ -379,7 +379,7 @@ func TestStateThatCannotBeRead(t *testing.T) {
 func TestWhatCannotBeRememberedIsNotUsed(t *testing.T) {
 	t.Parallel()
 	state := filepath.Join(t.TempDir(), "state")
-	f := start(t, Config{State: state, Settle: -1})
+	f := start(t, Config{StateDir: state, StartupWait: -1})
 	require.NoError(t, f.Advertise(some("a")))
 	require.NoError(t, os.RemoveAll(state))
 	err := f.Advertise(some("b"))
@@ -392,13 +392,13 @@ func TestWhatCannotBeRememberedIsNotUsed(t *testing.T) {
 	require.NoError(t, os.Mkdir(state, 0o700))
 	require.NoError(t, f.Advertise(some("a"))) // unchanged, but not safe on disk
 	require.Empty(t, f.Status().StateError)
-	f2 := start(t, Config{State: state})
+	f2 := start(t, Config{StateDir: state})
 	f2.becomes("a")
 }
 
 func TestTooManyServices(t *testing.T) {
 	t.Parallel()
-	f := start(t, Config{Settle: -1})
+	f := start(t, Config{StartupWait: -1})
 	var many []*rollcallv1.Service
 	for i := range rollcallv1.MaxServicesPerCall {
 		many = append(many, service(fmt.Sprintf("s-%d", i)))
@@ -424,7 +424,7 @@ func TestTooManyServicesInFiles(t *testing.T) {
 	}
 	folder, state := t.TempDir(), t.TempDir()
 	write(t, folder, "b.json", many("b", 5000))
-	f := start(t, Config{Folder: folder, State: state, Settle: -1})
+	f := start(t, Config{Folder: folder, StateDir: state, StartupWait: -1})
 	require.NoError(t, f.Advertise(some("ad")))
 	require.Len(t, f.set().Services, 5001)
 	refused := func(name string) func() bool {
@@ -447,7 +447,7 @@ func TestTooManyServicesInFiles(t *testing.T) {
 
 	// Also after a restart, in whatever order they are read.
 	f.stop()
-	f = start(t, Config{Folder: folder, State: state})
+	f = start(t, Config{Folder: folder, StateDir: state})
 	require.Len(t, f.set().Services, 5001)
 	require.Eventually(t, refused("a.json"), time.Minute, time.Millisecond)
 
@@ -469,7 +469,7 @@ func TestTooManyBytes(t *testing.T) {
 		}
 		return s
 	}
-	f := start(t, Config{Settle: -1, Node: "host-1"})
+	f := start(t, Config{StartupWait: -1, Node: "host-1"})
 	taken := 0
 	for {
 		var more []*rollcallv1.Service
@@ -495,7 +495,7 @@ func TestStateOfALaterVersion(t *testing.T) {
 	t.Parallel()
 	state := t.TempDir()
 	write(t, state, memoryName, `{"format":1,"more":{"x":1},"advertised":[{"id":"a","kind":"relayer","new":1,"worker_ref":{"url":"http://a:1","newer":2}}]}`)
-	f := start(t, Config{State: state})
+	f := start(t, Config{StateDir: state})
 	f.becomes("a")
 }
 
@@ -504,7 +504,7 @@ func TestEmptiedFolderIsReported(t *testing.T) {
 	folder, state := t.TempDir(), t.TempDir()
 	write(t, folder, "a.yaml", define("a"))
 	write(t, folder, "b.yaml", define("b"))
-	f := start(t, Config{Folder: folder, State: state, Settle: -1, Rescan: 20 * time.Millisecond, EmptyGrace: 300 * time.Millisecond})
+	f := start(t, Config{Folder: folder, StateDir: state, StartupWait: -1, Rescan: 20 * time.Millisecond, MissingFilesGrace: 300 * time.Millisecond})
 	f.becomes("a,b")
 	f.stop()
 
@@ -512,7 +512,7 @@ func TestEmptiedFolderIsReported(t *testing.T) {
 	for _, name := range []string{"a.yaml", "b.yaml"} {
 		require.NoError(t, os.Rename(filepath.Join(folder, name), filepath.Join(state, name)))
 	}
-	f = start(t, Config{Folder: folder, State: state, Rescan: 20 * time.Millisecond, EmptyGrace: 300 * time.Millisecond})
+	f = start(t, Config{Folder: folder, StateDir: state, Rescan: 20 * time.Millisecond, MissingFilesGrace: 300 * time.Millisecond})
 	f.becomes("a,b")
 	require.Contains(t, f.Status().FolderError, "no definition file, and there were some when this last ran")
 	for _, name := range []string{"a.yaml", "b.yaml"} {
@@ -531,7 +531,7 @@ func TestCheckDelaysTheFirstOfferOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &checker{}
 		c.answer("down", errors.New("connection refused"))
-		f := start(t, Config{Checker: c, Settle: -1})
+		f := start(t, Config{Checker: c, StartupWait: -1})
 		require.NoError(t, f.Advertise(some("up", "down")))
 		synctest.Wait()
 		require.Equal(t, "up | down", describe(f.set()))
@@ -610,7 +610,7 @@ func TestFirstSetWaits(t *testing.T) {
 	t.Run("not for ever", func(t *testing.T) {
 		t.Parallel()
 		synctest.Test(t, func(t *testing.T) {
-			f := start(t, Config{Checker: slow(time.Hour), Settle: time.Second})
+			f := start(t, Config{Checker: slow(time.Hour), StartupWait: time.Second})
 			require.NoError(t, f.Advertise(some("a")))
 			set, took := first(t, f)
 			require.Equal(t, " | a", set)
@@ -621,10 +621,10 @@ func TestFirstSetWaits(t *testing.T) {
 		t.Parallel()
 		state := t.TempDir()
 		synctest.Test(t, func(t *testing.T) {
-			f := start(t, Config{State: state})
+			f := start(t, Config{StateDir: state})
 			require.NoError(t, f.Advertise(some("a")))
 			f.stop()
-			f = start(t, Config{State: state, Checker: slow(100 * time.Millisecond)})
+			f = start(t, Config{StateDir: state, Checker: slow(100 * time.Millisecond)})
 			set, took := first(t, f)
 			require.Equal(t, "a", set)
 			require.Equal(t, 100*time.Millisecond, took)
@@ -633,7 +633,7 @@ func TestFirstSetWaits(t *testing.T) {
 	t.Run("and ends with its caller", func(t *testing.T) {
 		t.Parallel()
 		synctest.Test(t, func(t *testing.T) {
-			f := start(t, Config{Settle: time.Hour})
+			f := start(t, Config{StartupWait: time.Hour})
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
 			_, err := f.Services(ctx)
@@ -655,7 +655,7 @@ func (c byURL) Check(ctx context.Context, s *rollcallv1.Service) error {
 func TestVerdictOnWhatWasDefinedBefore(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		f := start(t, Config{Checker: byURL{"http://a:3000"}, Settle: -1, FirstVerdicts: time.Millisecond})
+		f := start(t, Config{Checker: byURL{"http://a:3000"}, StartupWait: -1, FirstVerdicts: time.Millisecond})
 		require.NoError(t, f.Advertise(some("a")))
 		pass(500 * time.Millisecond)
 		moved := service("a")
@@ -672,7 +672,7 @@ func TestVerdictOnWhatWasDefinedBefore(t *testing.T) {
 func TestChecksAreBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		f := start(t, Config{Checker: slow(time.Second), Settle: -1})
+		f := start(t, Config{Checker: slow(time.Second), StartupWait: -1})
 		var many []*rollcallv1.Service
 		for i := range 3 * maxChecks {
 			many = append(many, service(fmt.Sprintf("s-%d", i)))

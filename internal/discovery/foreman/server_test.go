@@ -25,7 +25,7 @@ import (
 // serve runs a server over a foreman at work, and returns its base URL.
 func serve(t *testing.T, cfg ServerConfig) (*working, string) {
 	t.Helper()
-	f := start(t, Config{Settle: -1})
+	f := start(t, Config{StartupWait: -1})
 	cfg.Foreman = f.Foreman
 	cfg.Listen = "127.0.0.1:0"
 	s, err := Open(cfg)
@@ -159,7 +159,7 @@ func TestConflictWithAFileOverHTTP(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
 	write(t, folder, "a.yaml", define("a"))
-	f := start(t, Config{Folder: folder, Settle: -1})
+	f := start(t, Config{Folder: folder, StartupWait: -1})
 	f.becomes("a")
 	s, err := Open(ServerConfig{Foreman: f.Foreman, Listen: "127.0.0.1:0"})
 	require.NoError(t, err)
@@ -238,7 +238,7 @@ func TestSlowClientsBlockNobody(t *testing.T) {
 
 func TestSlowBody(t *testing.T) {
 	t.Parallel()
-	f := start(t, Config{Settle: -1})
+	f := start(t, Config{StartupWait: -1})
 	s, err := Open(ServerConfig{Foreman: f.Foreman, Listen: "127.0.0.1:0"})
 	require.NoError(t, err)
 	s.http.ReadTimeout /= 50

@@ -88,7 +88,7 @@ func (f *Foreman) rescan() (again bool) {
 	errBefore := f.folderErr
 	f.mu.Unlock()
 
-	after, again, err := scan(f.cfg.Folder, before, time.Now(), f.cfg.EmptyGrace)
+	after, again, err := scan(f.cfg.Folder, before, time.Now(), f.cfg.MissingFilesGrace)
 	after.files = f.admit(before.files, after.files, advertised)
 	if err != nil && text(err) != text(errBefore) {
 		f.log.Error("folder of definitions cannot be taken as it is; what was read before stays", "err", err)

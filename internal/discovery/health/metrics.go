@@ -18,7 +18,7 @@ type Metrics struct {
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	f := promauto.With(reg)
 	voids := f.NewCounterVec(prometheus.CounterOpts{
-		Name: "rollcall_check_voids_total",
+		Name: "rollcall_check_inconclusive_total",
 		Help: "Failed checks that say nothing about the service, by cause: late (this process was) or local (it lacked files, ports or buffers).",
 	}, []string{"cause"})
 	return &Metrics{
@@ -33,7 +33,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .2, .3, .4, .5, .6, 1},
 		}),
 		lateness: f.NewHistogram(prometheus.HistogramOpts{
-			Name: "rollcall_check_lateness_seconds", Help: "Time from when a health check was due to when it began.",
+			Name: "rollcall_check_start_delay_seconds", Help: "Time from when a health check was due to when it began.",
 			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 5},
 		}),
 		voidLate:  voids.WithLabelValues("late"),
@@ -45,7 +45,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Name: "rollcall_checks_in_flight", Help: "Health checks running now.",
 		}),
 		behind: f.NewGauge(prometheus.GaugeOpts{
-			Name: "rollcall_check_behind_seconds", Help: "How late the health check is that is due for longest and has not begun.",
+			Name: "rollcall_check_schedule_lag_seconds", Help: "How late the health check is that is due for longest and has not begun.",
 		}),
 	}
 }

@@ -28,7 +28,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		errors: counter("rollcall_mirror_errors_total",
 			"Operations on Redis that failed: unreachable (no answer), or refused (it answered with an error).", "reason",
 			reasonUnreachable, reasonRefused),
-		refusals: counter("rollcall_mirror_refusals_total",
+		refusals: counter("rollcall_mirror_fenced_writes_total",
 			"Writes held back or refused by the fence.", "reason",
 			reasonUnconfirmed, string(Mismatch), string(Expired), string(Older), string(Foreign)),
 		repairs: counter("rollcall_mirror_repairs_total",

@@ -50,7 +50,7 @@ func newError(path, op string, err error) *Error {
 	case is(err, syscall.EIO):
 		e.Remedy = "check the disk, then " + startOver
 	case op == makeFolder: // nothing was stored there yet
-		e.Remedy = "name a data folder that this user can make: --data, ROLLCALL_DATA"
+		e.Remedy = "name a data folder that this user can make: --data-dir, ROLLCALL_DATA_DIR"
 	}
 	return e
 }

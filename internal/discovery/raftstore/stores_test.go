@@ -305,6 +305,6 @@ func TestOpen_FolderThatCannotBeMade(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	require.NoError(t, os.WriteFile(file, nil, 0o600))
 	_, err := raftstore.Open(raftstore.Config{Dir: filepath.Join(file, "x"), Fatal: func(error) {}})
-	require.ErrorContains(t, err, "name a data folder that this user can make: --data, ROLLCALL_DATA")
+	require.ErrorContains(t, err, "name a data folder that this user can make: --data-dir, ROLLCALL_DATA_DIR")
 	require.NotContains(t, err.Error(), startOver)
 }

@@ -79,7 +79,7 @@ func mapError(err error, c *exchange) refusal {
 	case errors.Is(err, relayer.ErrPaused):
 		return said(http.StatusForbidden, "Relayer paused")
 	case errors.Is(err, relayer.ErrSigningOff):
-		return said(http.StatusForbidden, "this relayer signs no messages: RELAYER_SIGNING is off, or auto with RELAYER_RECEIVERS listed")
+		return said(http.StatusForbidden, "this relayer signs no messages: RELAYER_ALLOW_MESSAGE_SIGNING is off, or auto with RELAYER_ALLOWED_RECEIVERS listed")
 	case errors.Is(err, relayer.ErrKeyReused):
 		return said(http.StatusUnprocessableEntity, "this Idempotency-Key has been used with another body")
 	case errors.Is(err, relayer.ErrForgotten):

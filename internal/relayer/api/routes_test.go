@@ -155,7 +155,7 @@ func TestErrorsBecomeAnswers(t *testing.T) {
 		"ErrNotFound":    {relayer.ErrNotFound, 404, "relayer pool-1 not found", ""},
 		"ErrDisabled":    {relayer.ErrDisabled, 403, "Relayer disabled", ""},
 		"ErrPaused":      {relayer.ErrPaused, 403, "Relayer paused", ""},
-		"ErrSigningOff":  {relayer.ErrSigningOff, 403, "signs no messages: RELAYER_SIGNING", ""},
+		"ErrSigningOff":  {relayer.ErrSigningOff, 403, "signs no messages: RELAYER_ALLOW_MESSAGE_SIGNING", ""},
 		"ErrUnavailable": {relayer.ErrUnavailable, 503, "nothing was stored", "1"},
 		"ErrUnknown":     {relayer.ErrUnknown, 504, "ask again with the same Idempotency-Key", "1"},
 		"ErrKeyReused":   {relayer.ErrKeyReused, 422, "another body", ""},

@@ -126,7 +126,7 @@ func (sc *scene) recruit(s setting) {
 			"RELAYER_PRIVATE_KEYS_JSON=" + string(keys), "RELAYER_API_KEYS=torture:" + apiKey, "RELAYER_POOL_ID=" + poolID,
 			"DATABASE_URL=" + sc.postgres.URL(), fmt.Sprintf("RELAYER_CHAIN_ID=%d", testchain.ChainID),
 			"RELAYER_RPC_URLS=" + strings.Join(urls, ","), "RELAYER_RPC_TIMEOUT=2s", "RELAYER_POLL_INTERVAL=200ms",
-			fmt.Sprintf("RELAYER_IN_FLIGHT=%d", s.inFlight), "RELAYER_RATE_LIMIT=0", fmt.Sprintf("RELAYER_CONFIRMATIONS=%d", s.confirmations),
+			fmt.Sprintf("RELAYER_MAX_PENDING_PER_KEY=%d", s.inFlight), "RELAYER_RATE_LIMIT=0", fmt.Sprintf("RELAYER_CONFIRMATIONS=%d", s.confirmations),
 			fmt.Sprintf("RELAYER_BROADCAST_ALL=%t", i%2 == 1),
 		}
 		if i%3 != 2 {

@@ -173,7 +173,7 @@ func TestLimitsAnswerWithWhenToComeBack(t *testing.T) {
 	a.limited(a.post(body("1", "z", "21000"), oneKey), "rate limit of the API key")
 	require.Equal(t, 200, a.post(body("1", "z", "21000"), otherKey).code, "others are not held up")
 	for limit, n := range map[string]float64{"daily gas budget of the trader": 1, "funds": 1, "rate limit of the API key": 1} {
-		requireMetric(t, o.Registry, "rollcall_relayer_limited_total", map[string]string{"limit": limit}, n)
+		requireMetric(t, o.Registry, "rollcall_relayer_rate_limited_total", map[string]string{"limit": limit}, n)
 	}
 	requireMetric(t, o.Registry, "rollcall_relayer_submissions_total", map[string]string{"outcome": "accepted"}, 3)
 	requireMetric(t, o.Registry, "rollcall_relayer_submissions_total", map[string]string{"outcome": "refused"}, 4)

@@ -159,8 +159,8 @@ func TestAKeyIsTakenOutOnLowBalanceAndComesBackAFifthAboveIt(t *testing.T) {
 	require.True(t, back.Paused)
 	require.Equal(t, []string{"relayer_disabled 1 low balance true", "relayer_enabled 2  false"}, f.events(poor))
 	require.Empty(t, f.events(f.keys[0]))
-	requireMetric(t, o.Registry, "rollcall_relayer_key_switches_total", map[string]string{"to": "disabled"}, 1)
-	requireMetric(t, o.Registry, "rollcall_relayer_key_switches_total", map[string]string{"to": "enabled"}, 1)
+	requireMetric(t, o.Registry, "rollcall_relayer_key_state_changes_total", map[string]string{"to": "disabled"}, 1)
+	requireMetric(t, o.Registry, "rollcall_relayer_key_state_changes_total", map[string]string{"to": "enabled"}, 1)
 }
 
 // health waits for a look that is newer than now.

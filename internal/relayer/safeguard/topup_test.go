@@ -249,7 +249,7 @@ func TestAFundingKeyThatMayNotPayIsNoFailedLook(t *testing.T) {
 				n, _ := metric(t, o.Registry, "rollcall_relayer_topups_total", map[string]string{"outcome": "paused"})
 				return n >= 4 // each of the two, and again
 			}, patience, 10*time.Millisecond)
-			requireMetric(t, o.Registry, "rollcall_relayer_keeper_failures_total", nil, 0)
+			requireMetric(t, o.Registry, "rollcall_relayer_balance_check_failures_total", nil, 0)
 			requireMetric(t, o.Registry, "rollcall_relayer_topups_total", map[string]string{"outcome": "failed"}, 0)
 			_, err = l.ChangeKey(t.Context(), from, may(true))
 			require.NoError(t, err)
@@ -285,7 +285,7 @@ func TestATopUpThatFailsIsNoFailedLook(t *testing.T) {
 		n, _ := metric(t, o.Registry, "rollcall_relayer_topups_total", map[string]string{"outcome": "failed"})
 		return n >= 2
 	}, patience, 10*time.Millisecond)
-	requireMetric(t, o.Registry, "rollcall_relayer_keeper_failures_total", nil, 0)
+	requireMetric(t, o.Registry, "rollcall_relayer_balance_check_failures_total", nil, 0)
 	nodes.is.Store(false)
 	f.mine("it is topped up", func() bool { return f.balance(f.keys[0]).Cmp(milli(5000)) == 0 })
 }

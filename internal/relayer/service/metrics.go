@@ -64,14 +64,14 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		refused: submissions.WithLabelValues("refused"), failed: submissions.WithLabelValues("failed"),
 		abandoned: submissions.WithLabelValues("abandoned"),
 		limited: f.NewCounterVec(prometheus.CounterOpts{
-			Name: "rollcall_relayer_limited_total", Help: "Requests that met a limit or a budget, by its name, or that no key could pay for (funds).",
+			Name: "rollcall_relayer_rate_limited_total", Help: "Requests that met a limit or a budget, by its name, or that no key could pay for (funds).",
 		}, []string{"limit"}),
 		groupSize: f.NewHistogram(prometheus.HistogramOpts{
-			Name: "rollcall_relayer_group_size", Help: "Transactions that one database transaction has accepted.",
+			Name: "rollcall_relayer_accept_batch_size", Help: "Transactions that one database transaction has accepted.",
 			Buckets: prometheus.ExponentialBuckets(1, 2, 10),
 		}),
 		groupDuration: f.NewHistogram(prometheus.HistogramOpts{
-			Name: "rollcall_relayer_group_duration_seconds", Help: "Time of such a database transaction.",
+			Name: "rollcall_relayer_accept_batch_duration_seconds", Help: "Time of such a database transaction.",
 			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10},
 		}),
 	}

@@ -95,7 +95,7 @@ func failedRounds(t *testing.T, reg *prometheus.Registry) float64 {
 	families, err := reg.Gather()
 	require.NoError(t, err)
 	for _, family := range families {
-		if family.GetName() != "rollcall_relayer_rounds_total" {
+		if family.GetName() != "rollcall_relayer_tracker_rounds_total" {
 			continue
 		}
 		for _, m := range family.Metric {

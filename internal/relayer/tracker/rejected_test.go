@@ -87,7 +87,7 @@ func TestGivenUpOnce(t *testing.T) {
 		families, err := reg.Gather()
 		require.NoError(t, err)
 		for _, family := range families {
-			if family.GetName() == "rollcall_relayer_hopeless_total" {
+			if family.GetName() == "rollcall_relayer_permanently_rejected_total" {
 				return family.Metric[0].Counter.GetValue()
 			}
 		}
