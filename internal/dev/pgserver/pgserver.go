@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -270,6 +271,10 @@ func (s *Server) create(ctx context.Context) error {
 	cmd.Dir = s.cfg.Dir
 	cmd.Env = environment()
 	cmd.SysProcAttr = s.who.dress(childAttributes())
+	// Linux kills a child when the thread that started it ends. Unlocked, the thread may run another goroutine meanwhile, and end with
+	// that.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("initdb: %w: %s", err, strings.TrimSpace(string(out)))
 	}
