@@ -330,17 +330,17 @@ func (c *txBumpCmd) Run(ctx context.Context, con *console) error {
 }
 
 type txReplayCmd struct {
-	ID     []string `arg:"" optional:"" help:"Ids of webhook deliveries, parked or delivered; \"rollcall tx get\" shows them."`
-	Tx     []string `placeholder:"TX" help:"All that is parked of these transactions."`
-	Parked string   `placeholder:"TARGET" help:"All that is parked for this target; all is every target."`
-	DryRun bool     `help:"Only list them. Without any choice: all that is parked."`
-	Limit  int      `default:"100" min:"1" max:"1000" help:"List at most so many."`
+	ID          []string `arg:"" optional:"" help:"Ids of webhook deliveries, dead letters or delivered; \"rollcall tx get\" shows them."`
+	Tx          []string `placeholder:"TX" help:"All dead letters of these transactions."`
+	DeadLetters string   `placeholder:"TARGET" help:"All dead letters for this target; all is every target."`
+	DryRun      bool     `help:"Only list them. Without any choice: all dead letters."`
+	Limit       int      `default:"100" min:"1" max:"1000" help:"List at most so many."`
 	outputFlags
 	poolFlags
 }
 
 func (txReplayCmd) Help() string {
-	return `A webhook that could not be delivered for a day is parked, and those of the same transaction that come after it go on without
+	return `A webhook that could not be delivered for a day becomes a dead letter, and those of the same transaction that come after it go on without
 it. Replayed, it has the same id as before, and its receiver can tell by the revision that it is old. A delivered one can be replayed
 by its id, for as long as it is kept: see RELAYER_WEBHOOK_RETENTION of "rollcall relayer".`
 }
@@ -348,13 +348,13 @@ by its id, for as long as it is kept: see RELAYER_WEBHOOK_RETENTION of "rollcall
 func (c *txReplayCmd) Check(p *config.Problems) {
 	c.check(p)
 	given := 0
-	for _, yes := range []bool{len(c.ID) > 0, len(c.Tx) > 0, c.Parked != ""} {
+	for _, yes := range []bool{len(c.ID) > 0, len(c.Tx) > 0, c.DeadLetters != ""} {
 		if yes {
 			given++
 		}
 	}
 	if given > 1 || given == 0 && !c.DryRun {
-		p.Addf(&c.Parked, "give deliveries' ids, or --tx, or --parked TARGET, or --parked all", "one choice is needed, and there are %d", given)
+		p.Addf(&c.DeadLetters, "give deliveries' ids, or --tx, or --dead-letters TARGET, or --dead-letters all", "one choice is needed, and there are %d", given)
 	}
 }
 
@@ -366,15 +366,15 @@ func (c *txReplayCmd) filters(ctx context.Context, a *admin.Admin, ids []uuid.UU
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", ref, err)
 		}
-		filters = append(filters, webhook.Filter{Transaction: tx.ID, State: webhook.Parked})
+		filters = append(filters, webhook.Filter{Transaction: tx.ID, State: webhook.DeadLetter})
 	}
 	switch {
 	case len(ids) > 0:
 		filters = append(filters, webhook.Filter{IDs: ids})
-	case c.Parked != "" && c.Parked != "all":
-		filters = append(filters, webhook.Filter{Target: c.Parked, State: webhook.Parked})
+	case c.DeadLetters != "" && c.DeadLetters != "all":
+		filters = append(filters, webhook.Filter{Target: c.DeadLetters, State: webhook.DeadLetter})
 	case len(wanted) == 0:
-		filters = append(filters, webhook.Filter{State: webhook.Parked})
+		filters = append(filters, webhook.Filter{State: webhook.DeadLetter})
 	}
 	return filters, nil
 }
@@ -438,7 +438,7 @@ func known(ctx context.Context, a *admin.Admin, ids []uuid.UUID) error {
 	}
 	if len(missing) > 0 {
 		return withFix(fmt.Errorf("no such delivery: %s", strings.Join(missing, ", ")),
-			"\"rollcall tx replay --dry-run\" lists what is parked, \"rollcall tx get\" those of a transaction; delivered ones are kept for RELAYER_WEBHOOK_RETENTION; for a whole transaction use --tx.")
+			"\"rollcall tx replay --dry-run\" lists dead letters, \"rollcall tx get\" those of a transaction; delivered ones are kept for RELAYER_WEBHOOK_RETENTION; for a whole transaction use --tx.")
 	}
 	return nil
 }

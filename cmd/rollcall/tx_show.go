@@ -166,7 +166,7 @@ type delivery struct {
 	Target      string  `json:"target"`
 	Event       string  `json:"event"`
 	Revision    int     `json:"revision"`
-	State       string  `json:"state"` // due, delivered, parked
+	State       string  `json:"state"` // due, delivered, dead_letter
 	Attempts    int     `json:"attempts"`
 	NextAt      *string `json:"nextAt"` // of one that is due
 	CreatedAt   string  `json:"createdAt"`

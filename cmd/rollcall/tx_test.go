@@ -203,35 +203,35 @@ func TestWebhooksAreReplayed(t *testing.T) {
 	r.confirm(t, two, relayer.Confirmed)
 	r.confirm(t, one, relayer.Confirmed)
 	park := func() {
-		_, err := r.db.Exec(t.Context(), `UPDATE relayer_deliveries SET state = 'parked', attempts = 5, last_error = 'status 500'`)
+		_, err := r.db.Exec(t.Context(), `UPDATE relayer_deliveries SET state = 'dead_letter', attempts = 5, last_error = 'status 500'`)
 		require.NoError(t, err)
 	}
 	park()
 	type deliveryList struct {
 		Deliveries []delivery `json:"deliveries"`
 	}
-	parked := func(args ...string) []delivery {
+	dead := func(args ...string) []delivery {
 		return read[deliveryList](t, r.operator(append([]string{"tx", "replay", "--dry-run"}, args...)...)...).Deliveries
 	}
-	all := parked()
+	all := dead()
 	require.Len(t, all, 12)
-	require.Len(t, parked("--parked", "audit"), 6)
-	require.Len(t, parked("--tx", one.ID.String()), 6)
-	require.Len(t, parked(all[0].ID), 1)
+	require.Len(t, dead("--dead-letters", "audit"), 6)
+	require.Len(t, dead("--tx", one.ID.String()), 6)
+	require.Len(t, dead(all[0].ID), 1)
 	require.Contains(t, succeed(t, r.operator("tx", "replay", "--dry-run", "--limit", "3")...), "the oldest 3 webhooks\n")
 
 	require.Equal(t, "1 webhook to be delivered again\n", succeed(t, r.operator("tx", "replay", all[0].ID)...))
-	require.Len(t, parked(), 11)
+	require.Len(t, dead(), 11)
 	require.Contains(t, succeed(t, r.operator("tx", "replay", "--tx", one.Hash.Hex(), "--tx", two.ID.String(), "-o", "json")...), `"replayed": 11`)
-	require.Empty(t, parked())
+	require.Empty(t, dead())
 	park()
-	require.Equal(t, "6 webhooks to be delivered again\n", succeed(t, r.operator("tx", "replay", "--parked", "api")...))
-	require.Equal(t, "6 webhooks to be delivered again\n", succeed(t, r.operator("tx", "replay", "--parked", "all")...))
-	require.Equal(t, "0 webhooks to be delivered again\n", succeed(t, r.operator("tx", "replay", "--parked", "all")...))
+	require.Equal(t, "6 webhooks to be delivered again\n", succeed(t, r.operator("tx", "replay", "--dead-letters", "api")...))
+	require.Equal(t, "6 webhooks to be delivered again\n", succeed(t, r.operator("tx", "replay", "--dead-letters", "all")...))
+	require.Equal(t, "0 webhooks to be delivered again\n", succeed(t, r.operator("tx", "replay", "--dead-letters", "all")...))
 
 	for want, args := range map[string][]string{
 		"one choice is needed, and there are 0": {},
-		"one choice is needed, and there are 2": {"--parked", "all", "--tx", one.ID.String()},
+		"one choice is needed, and there are 2": {"--dead-letters", "all", "--tx", one.ID.String()},
 		`"x" is not the id of a delivery`:       {"x"},
 		`"y" is no transaction's id`:            {"--tx", "y"},
 	} {

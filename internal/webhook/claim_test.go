@@ -87,8 +87,8 @@ func TestALateSettlementOfAnExpiredClaimChangesNothingButASuccess(t *testing.T) 
 		"late failure, second delivered": {new(delivered), failed, Delivered, ""},
 		"late success, second failed":    {new(failed), delivered, Delivered, ""},
 		"late failure, second failed":    {new(failed), failed, Due, "second"},
-		"late success, second parked":    {new(permanent), delivered, Delivered, ""},
-		"late failure, second parked":    {new(permanent), failed, Parked, "second"},
+		"late success, second dead":      {new(permanent), delivered, Delivered, ""},
+		"late failure, second dead":      {new(permanent), failed, DeadLetter, "second"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -116,7 +116,7 @@ func TestALateSettlementOfAnExpiredClaimChangesNothingButASuccess(t *testing.T) 
 	}
 }
 
-func TestWhatIsTriedForLongEnoughIsParkedAndTheRestGoesOn(t *testing.T) {
+func TestRetryFor_Over_DeadLetterAndTheRestGoesOn(t *testing.T) {
 	t.Parallel()
 	db := database(t)
 	d := claimer(t, db, func(c *Config) { c.RetryFor, c.MaxBackoff = time.Hour, time.Hour })
@@ -138,9 +138,9 @@ func TestWhatIsTriedForLongEnoughIsParkedAndTheRestGoesOn(t *testing.T) {
 	require.Equal(t, []deadLetter{{id: second[0].id, target: "here", subject: id, reason: "never"}}, gaveUp)
 	require.Len(t, claims, 1)
 	require.Equal(t, 2, claims[0].revision)
-	require.Equal(t, Parked, only(t, db, id, 1).State)
+	require.Equal(t, DeadLetter, only(t, db, id, 1).State)
 
-	n, err := d.Replay(t.Context(), Filter{State: Parked})
+	n, err := d.Replay(t.Context(), Filter{State: DeadLetter})
 	require.NoError(t, err)
 	require.Equal(t, 1, n)
 	again := claimAll(t, d)
@@ -204,7 +204,7 @@ func TestAClaimThatWouldEndOnTheWayIsGivenBack(t *testing.T) {
 	require.Empty(t, got)
 }
 
-func TestASnapshotThatCannotBeReadIsParkedAtOnceAndBlamesNobody(t *testing.T) {
+func TestSnapshot_Unreadable_DeadLetterAtOnce(t *testing.T) {
 	t.Parallel()
 	db := database(t)
 	r := newReceiver(t, nil)
@@ -221,8 +221,8 @@ func TestASnapshotThatCannotBeReadIsParkedAtOnceAndBlamesNobody(t *testing.T) {
 	change(t, db, good, 1, "here")
 	d, _ := run(t, db, settings(r.target("here")))
 	require.Equal(t, good.String(), r.waitTaken(1)[0].Payload.ID)
-	eventually(t, "the others are parked", func() bool {
-		list, err := d.List(t.Context(), Filter{State: Parked})
+	eventually(t, "the others become dead letters", func() bool {
+		list, err := d.List(t.Context(), Filter{State: DeadLetter})
 		return err == nil && len(list) == 6
 	})
 	require.Contains(t, only(t, db, bad, 1).LastError, "its transaction was deleted")

@@ -20,7 +20,7 @@ type Config struct {
 	// ChainID and Pool are whose deliveries are made: those of other pools in the same database are left alone.
 	ChainID uint64
 	Pool    string
-	// Targets may be none: then nothing is delivered, and what earlier configurations left is parked after RetryFor.
+	// Targets may be none: then nothing is delivered, and what earlier configurations left becomes a dead letter after RetryFor.
 	Targets []Target
 	// AllowPrivate allows targets at loopback, private and carrier-grade NAT addresses, and plain http.
 	// Link-local addresses, metadata services and multicast groups are never allowed.
@@ -29,13 +29,13 @@ type Config struct {
 	Timeout time.Duration
 	// Concurrency is how many attempts run at the same time, divided among the targets; at least one for each. Default 64.
 	Concurrency int
-	// RetryFor is how long a delivery is tried before it is parked, 1 min to 30 days. Default a day.
+	// RetryFor is how long a delivery is tried before it becomes a dead letter, 1 min to 30 days. Default a day.
 	RetryFor time.Duration
 	// MaxBackoff bounds the pause between two attempts, also the one that a target asks for. 1 s to RetryFor. Default
 	// 10 min.
 	MaxBackoff time.Duration
 	// Retention is how long delivered ones are kept, for [Outbox.Replay]: up to 10 years, or [KeepNone]. Default 3 days. A delivered one
-	// also goes with its transaction, when the store purges that. Parked ones stay until an operator replays them.
+	// also goes with its transaction, when the store purges that. Dead letters stay until an operator replays them.
 	Retention time.Duration
 	// CAs verify targets' certificates. Default: the system's.
 	CAs *x509.CertPool
@@ -60,7 +60,7 @@ type tuning struct {
 	backoff             time.Duration // the first one
 	pause               time.Duration // the first one of a target that is down
 	maxPause            time.Duration
-	maintenanceInterval time.Duration // between two looks at what is due, parked and old
+	maintenanceInterval time.Duration // between two looks at what is due, dead and old
 	drainTimeout        time.Duration // how long attempts may go on after Run is told to stop
 	resolver            *net.Resolver
 	jitter              func() float64 // in [0, 1)

@@ -172,8 +172,8 @@ func (d *Deliverer) work(ctx, requests context.Context) error {
 		return err
 	}
 	for _, p := range gaveUp {
-		d.cfg.Metrics.parkedTotal.WithLabelValues(p.target).Inc()
-		d.log.Warn("webhook parked", "target", p.target, "webhook", p.id, "subject", p.subject, "err", p.reason)
+		d.cfg.Metrics.deadLettersTotal.WithLabelValues(p.target).Inc()
+		d.log.Warn("webhook given up", "target", p.target, "webhook", p.id, "subject", p.subject, "err", p.reason)
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -350,9 +350,9 @@ func (d *Deliverer) purge(ctx context.Context) {
 	}
 	n, err = d.parkOrphans(ctx, d.names, d.cfg.RetryFor)
 	if n > 0 {
-		d.log.Warn("webhooks parked: no target has their name any more", "count", n)
+		d.log.Warn("webhooks given up: no target has their name any more", "count", n)
 	}
 	if err != nil && ctx.Err() == nil {
-		d.log.Warn("webhooks of former targets not parked", "err", err)
+		d.log.Warn("webhooks of former targets not given up", "err", err)
 	}
 }

@@ -25,7 +25,7 @@
 // request arrive late; and what an operator replays comes late by nature. A receiver that keeps the highest revision
 // it has seen is right in each case.
 //
-// Parked: what has been tried for a day is set aside, for [Outbox.List] and [Outbox.Replay]. Later revisions of the
+// Dead letters: a delivery that failed for a day is set aside, for [Outbox.List] and [Outbox.Replay]. Later revisions of the
 // same transaction go on then: each carries the whole transaction, so the receiver lacks a step, not the state. A
 // delivery that was never tried, because its target was down, stays due until the target is back.
 //

@@ -118,7 +118,7 @@ func (c *claim) scan(row pgx.CollectableRow) (deferred int, err error) {
 	return deferred, nil
 }
 
-// errPurged is the reason that a replayed delivery is parked for, if its transaction was deleted meanwhile.
+// errPurged is the reason that a replayed delivery becomes a dead letter for, if its transaction was deleted meanwhile.
 var errPurged = errors.New("its transaction was deleted because of its age")
 
 // transaction returns the transaction with the contents that it had at the change.

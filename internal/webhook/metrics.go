@@ -7,11 +7,11 @@ import (
 
 // Metrics of the deliveries, by target. A process registers them once.
 type Metrics struct {
-	attempts         *prometheus.CounterVec
-	parkedTotal      *prometheus.CounterVec
-	duration, delay  *prometheus.HistogramVec
-	inFlight, down   *prometheus.GaugeVec
-	due, parked, age *prometheus.GaugeVec
+	attempts              *prometheus.CounterVec
+	deadLettersTotal      *prometheus.CounterVec
+	duration, delay       *prometheus.HistogramVec
+	inFlight, down        *prometheus.GaugeVec
+	due, deadLetters, age *prometheus.GaugeVec
 }
 
 // NewMetrics registers the metrics with reg; nil leaves them unregistered.
@@ -24,7 +24,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		attempts: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "rollcall_webhook_attempts_total", Help: "Attempts to deliver a webhook, by outcome: delivered or failed.",
 		}, []string{"target", "outcome"}),
-		parkedTotal: f.NewCounterVec(prometheus.CounterOpts{
+		deadLettersTotal: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "rollcall_webhook_dead_letters_total", Help: "Webhooks that this process gave up; an operator can replay them.",
 		}, []string{"target"}),
 		duration: f.NewHistogramVec(prometheus.HistogramOpts{
@@ -35,22 +35,22 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Name: "rollcall_webhook_delay_seconds", Help: "Time from the change to the answer of the target that took it.",
 			Buckets: []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 7200, 28800, 86400},
 		}, []string{"target"}),
-		inFlight: gauge("rollcall_webhook_in_flight", "Attempts running now."),
-		down:     gauge("rollcall_webhook_target_down", "1 while a target fails whatever it is sent, 0 otherwise."),
-		due:      gauge("rollcall_webhook_due", "Webhooks not delivered yet, of all processes."),
-		parked:   gauge("rollcall_webhook_dead_letters", "Webhooks given up and not replayed, of all processes."),
-		age:      gauge("rollcall_webhook_oldest_due_seconds", "Age of the oldest webhook not delivered yet."),
+		inFlight:    gauge("rollcall_webhook_in_flight", "Attempts running now."),
+		down:        gauge("rollcall_webhook_target_down", "1 while a target fails whatever it is sent, 0 otherwise."),
+		due:         gauge("rollcall_webhook_due", "Webhooks not delivered yet, of all processes."),
+		deadLetters: gauge("rollcall_webhook_dead_letters", "Webhooks given up and not replayed, of all processes."),
+		age:         gauge("rollcall_webhook_oldest_due_seconds", "Age of the oldest webhook not delivered yet."),
 	}
 }
 
 // show sets what Counts found.
 func (m *Metrics) show(counts []Count) {
 	m.due.Reset()
-	m.parked.Reset()
+	m.deadLetters.Reset()
 	m.age.Reset()
 	for _, c := range counts {
 		m.due.WithLabelValues(c.Target).Set(float64(c.Due))
-		m.parked.WithLabelValues(c.Target).Set(float64(c.Parked))
+		m.deadLetters.WithLabelValues(c.Target).Set(float64(c.DeadLetters))
 		m.age.WithLabelValues(c.Target).Set(c.OldestDue.Seconds())
 	}
 }

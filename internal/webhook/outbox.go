@@ -16,9 +16,9 @@ type State string
 
 // The states.
 const (
-	Due       State = "due"
-	Delivered State = "delivered"
-	Parked    State = "parked"
+	Due        State = "due"
+	Delivered  State = "delivered"
+	DeadLetter State = "dead_letter"
 )
 
 // Outbox is the deliveries of one pool, for operators and for those who write into it. It is safe for concurrent use.
@@ -111,7 +111,7 @@ func (o *Outbox) List(ctx context.Context, f Filter) ([]Delivery, error) {
 }
 
 // Replay makes deliveries due again, with the same ids and as many attempts as new ones. Of those that the filter
-// fits it takes the parked; where it names IDs, the delivered ones too. It returns how many there were; on an error some
+// fits it takes the dead letters; where it names IDs, the delivered ones too. It returns how many there were; on an error some
 // may have been done, and calling it again does the rest.
 func (o *Outbox) Replay(ctx context.Context, f Filter) (int, error) {
 	const again = `SET state = 'due', attempts = 0, next_at = now(), retry_until = NULL, claimed_until = '-infinity',
@@ -125,7 +125,7 @@ func (o *Outbox) Replay(ctx context.Context, f Filter) (int, error) {
 	}
 	for done := 0; ; {
 		tag, err := o.db.Exec(ctx, `UPDATE relayer_deliveries `+again+`WHERE id = ANY(ARRAY(
-			SELECT id FROM relayer_deliveries WHERE `+where+` AND state = 'parked'
+			SELECT id FROM relayer_deliveries WHERE `+where+` AND state = 'dead_letter'
 			ORDER BY created_at LIMIT $7 FOR UPDATE SKIP LOCKED))`, append(o.args(f), chunk)...)
 		if err != nil {
 			return done, fmt.Errorf("replay webhook deliveries: %w", err)
@@ -139,29 +139,29 @@ func (o *Outbox) Replay(ctx context.Context, f Filter) (int, error) {
 
 // Count is how a target stands.
 type Count struct {
-	Target      string
-	Due, Parked int
-	OldestDue   time.Duration // since the change that it tells of; 0 where nothing is due
+	Target           string
+	Due, DeadLetters int
+	OldestDue        time.Duration // since the change that it tells of; 0 where nothing is due
 }
 
-// Counts gives every target that something is due or parked for, by name.
+// Counts gives every target that something is due or a dead letter for, by name.
 func (o *Outbox) Counts(ctx context.Context) ([]Count, error) {
 	// Two queries in one, so that each has its partial index.
 	rows, err := o.db.Query(ctx, `
-		SELECT target, sum(due)::bigint, sum(parked)::bigint, coalesce(extract(epoch FROM now() - min(oldest)), 0)::float8
+		SELECT target, sum(due)::bigint, sum(dead)::bigint, coalesce(extract(epoch FROM now() - min(oldest)), 0)::float8
 		FROM (
-			SELECT target, count(*) AS due, 0 AS parked, min(created_at) AS oldest FROM relayer_deliveries
+			SELECT target, count(*) AS due, 0 AS dead, min(created_at) AS oldest FROM relayer_deliveries
 			WHERE state = 'due' AND chain_id = $1 AND pool_id = $2 GROUP BY target
 			UNION ALL
 			SELECT target, 0, count(*), NULL FROM relayer_deliveries
-			WHERE state = 'parked' AND chain_id = $1 AND pool_id = $2 GROUP BY target
+			WHERE state = 'dead_letter' AND chain_id = $1 AND pool_id = $2 GROUP BY target
 		) AS each GROUP BY target ORDER BY target`, int64(o.chain), o.pool)
 	if err != nil {
 		return nil, fmt.Errorf("count webhook deliveries: %w", err)
 	}
 	counts, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (c Count, err error) {
 		var seconds float64
-		err = row.Scan(&c.Target, &c.Due, &c.Parked, &seconds)
+		err = row.Scan(&c.Target, &c.Due, &c.DeadLetters, &seconds)
 		c.OldestDue = time.Duration(max(0, seconds) * float64(time.Second))
 		return c, err
 	})
@@ -201,7 +201,7 @@ func (o *Outbox) Purge(ctx context.Context, older time.Duration) (int, error) {
 func (o *Outbox) parkOrphans(ctx context.Context, known []string, older time.Duration) (int, error) {
 	for done := 0; ; {
 		tag, err := o.db.Exec(ctx, `UPDATE relayer_deliveries
-			SET state = 'parked', claimant = NULL, last_error = 'no target has this name'
+			SET state = 'dead_letter', claimant = NULL, last_error = 'no target has this name'
 			WHERE id = ANY(ARRAY(SELECT id FROM relayer_deliveries
 				WHERE state = 'due' AND chain_id = $1 AND pool_id = $2 AND target <> ALL($3::text[])
 					AND GREATEST(next_at, claimed_until) < now() - $4::interval LIMIT $5 FOR UPDATE SKIP LOCKED))`,

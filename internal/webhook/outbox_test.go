@@ -36,7 +36,7 @@ func TestListGivesEachDeliveryOnceOldestFirst(t *testing.T) {
 		change(t, db, ids[i], 1, "here", "there")
 	}
 	write(t, db, "UPDATE relayer_deliveries SET created_at = '2026-01-01' WHERE revision = 1") // those of one claim have one time
-	write(t, db, "UPDATE relayer_deliveries SET state = 'parked', last_error = 'no' WHERE target = 'there' AND subject = $1", ids[3])
+	write(t, db, "UPDATE relayer_deliveries SET state = 'dead_letter', last_error = 'no' WHERE target = 'there' AND subject = $1", ids[3])
 
 	var got []Delivery
 	seen := map[uuid.UUID]bool{}
@@ -64,9 +64,9 @@ func TestListGivesEachDeliveryOnceOldestFirst(t *testing.T) {
 		want   int
 	}{
 		"target":              {Filter{Target: "here"}, 7},
-		"state":               {Filter{State: Parked}, 1},
+		"state":               {Filter{State: DeadLetter}, 1},
 		"transaction":         {Filter{Transaction: ids[3]}, 2},
-		"target and state":    {Filter{Target: "here", State: Parked}, 0},
+		"target and state":    {Filter{Target: "here", State: DeadLetter}, 0},
 		"ids":                 {Filter{IDs: []uuid.UUID{got[0].ID, got[5].ID, uuid.New()}}, 2},
 		"another transaction": {Filter{Transaction: uuid.New()}, 0},
 	} {
@@ -81,18 +81,18 @@ func TestListGivesEachDeliveryOnceOldestFirst(t *testing.T) {
 	require.Empty(t, other)
 }
 
-func TestReplayTakesParkedOnesAndThoseNamed(t *testing.T) {
+func TestReplay_DeadLettersAndNamedDeliveries(t *testing.T) {
 	t.Parallel()
 	db := database(t)
 	o := NewOutbox(db, testChain, testPool)
-	due, delivered, parked := newTx(t), newTx(t), newTx(t)
-	for _, id := range []uuid.UUID{due, delivered, parked} {
+	due, delivered, dead := newTx(t), newTx(t), newTx(t)
+	for _, id := range []uuid.UUID{due, delivered, dead} {
 		change(t, db, id, 1, "here", "there")
 	}
 	reset := func() {
 		write(t, db, "UPDATE relayer_deliveries SET state = 'due', attempts = 3, next_at = now() + interval '1 h', claimant = gen_random_uuid()")
 		write(t, db, "UPDATE relayer_deliveries SET state = 'delivered', delivered_at = now() WHERE subject = $1", delivered)
-		write(t, db, "UPDATE relayer_deliveries SET state = 'parked' WHERE subject = $1", parked)
+		write(t, db, "UPDATE relayer_deliveries SET state = 'dead_letter' WHERE subject = $1", dead)
 	}
 	all, err := o.List(t.Context(), Filter{Target: "here"})
 	require.NoError(t, err)
@@ -108,8 +108,8 @@ func TestReplayTakesParkedOnesAndThoseNamed(t *testing.T) {
 		"one target":           {Filter{Target: "here"}, 1},
 		"delivered, not named": {Filter{State: Delivered}, 0},
 		"by id":                {Filter{IDs: ids}, 2}, // what is due may be on its way
-		"by id and parked":     {Filter{IDs: ids, State: Parked}, 1},
-		"by transaction":       {Filter{Transaction: parked}, 2},
+		"by id and dead":       {Filter{IDs: ids, State: DeadLetter}, 1},
+		"by transaction":       {Filter{Transaction: dead}, 2},
 		"of a due transaction": {Filter{Transaction: due}, 0},
 		"of an unknown target": {Filter{Target: "elsewhere"}, 0},
 		"unknown id":           {Filter{IDs: []uuid.UUID{uuid.New()}}, 0},
@@ -138,7 +138,7 @@ func TestReplayOfMoreThanAChunk(t *testing.T) {
 	t.Parallel()
 	db := database(t)
 	write(t, db, `INSERT INTO relayer_deliveries (chain_id, pool_id, target, subject, revision, payload, state)
-		SELECT $1, $2, 'here', md5(n::text)::uuid, 1, '{}', 'parked' FROM generate_series(1, 2500) n`, testChain, testPool)
+		SELECT $1, $2, 'here', md5(n::text)::uuid, 1, '{}', 'dead_letter' FROM generate_series(1, 2500) n`, testChain, testPool)
 	n, err := NewOutbox(db, testChain, testPool).Replay(t.Context(), Filter{})
 	require.NoError(t, err)
 	require.Equal(t, 2500, n)
@@ -155,7 +155,7 @@ func TestPurgeRemovesWhatIsDeliveredAndOld(t *testing.T) {
 	o := NewOutbox(db, testChain, testPool)
 	write(t, db, `INSERT INTO relayer_deliveries (id, chain_id, pool_id, target, subject, revision, payload, state, created_at)
 		SELECT `+idOfAge("age * interval '1 h'")+`, $1, $2, 'here', md5(state || age || n)::uuid, 1, '{}', state, now() - age * interval '1 h'
-		FROM generate_series(1, 1100) n, unnest(ARRAY['due', 'delivered', 'parked']) state, unnest(ARRAY[1, 3]) age`, testChain, testPool)
+		FROM generate_series(1, 1100) n, unnest(ARRAY['due', 'delivered', 'dead_letter']) state, unnest(ARRAY[1, 3]) age`, testChain, testPool)
 	n, err := o.Purge(t.Context(), 2*time.Hour)
 	require.NoError(t, err)
 	require.Equal(t, 1100, n)
@@ -181,7 +181,7 @@ func TestRunShowsCountsPurgesAndParksOrphans(t *testing.T) {
 	cfg.Metrics = NewMetrics(reg)
 	cfg.tuning.maintenanceInterval = 10 * time.Millisecond
 	run(t, db, cfg)
-	eventually(t, "the orphan is parked", func() bool { return only(t, db, orphan, 1).State == Parked })
+	eventually(t, "the orphan becomes a dead letter", func() bool { return only(t, db, orphan, 1).State == DeadLetter })
 	require.Equal(t, Due, only(t, db, young, 1).State)
 	list, err := NewOutbox(db, testChain, testPool).List(t.Context(), Filter{Transaction: old})
 	require.NoError(t, err)
@@ -214,7 +214,7 @@ func TestKeepNoneDeletesWhatIsDelivered(t *testing.T) {
 	kept, fresh, gone := newTx(t), newTx(t), newTx(t)
 	change(t, db, kept, 1, "here", "there")
 	write(t, db, "UPDATE relayer_deliveries SET state = 'delivered', delivered_at = now() WHERE target = 'here'")
-	write(t, db, "UPDATE relayer_deliveries SET state = 'parked' WHERE target = 'there'")
+	write(t, db, "UPDATE relayer_deliveries SET state = 'dead_letter' WHERE target = 'there'")
 	for revision := range 3 {
 		change(t, db, fresh, revision+1, "here")
 	}
@@ -228,7 +228,7 @@ func TestKeepNoneDeletesWhatIsDelivered(t *testing.T) {
 	}
 	eventually(t, "only what is not delivered is left", func() bool {
 		list, err := d.List(t.Context(), Filter{})
-		return err == nil && len(list) == 2 && list[0].State == Parked && list[1].State == Due
+		return err == nil && len(list) == 2 && list[0].State == DeadLetter && list[1].State == Due
 	})
 }
 
@@ -275,7 +275,7 @@ func TestADeliveredWebhookIsReplayedAsItWas(t *testing.T) {
 	require.Equal(t, first, bodies())
 }
 
-func TestOnlyOrphansAreParked(t *testing.T) {
+func TestOrphans_OnlyTheyBecomeDeadLetters(t *testing.T) {
 	t.Parallel()
 	db := database(t)
 	id := newTx(t)
@@ -285,7 +285,7 @@ func TestOnlyOrphansAreParked(t *testing.T) {
 	n, err := o.parkOrphans(t.Context(), []string{"here"}, 24*time.Hour)
 	require.NoError(t, err)
 	require.Equal(t, 1, n)
-	list, err := o.List(t.Context(), Filter{State: Parked})
+	list, err := o.List(t.Context(), Filter{State: DeadLetter})
 	require.NoError(t, err)
 	require.Len(t, list, 1)
 	require.Equal(t, "former", list[0].Target)
@@ -297,13 +297,13 @@ func TestCountsTellTheOldest(t *testing.T) {
 	change(t, db, newTx(t), 1, "here", "there")
 	write(t, db, "UPDATE relayer_deliveries SET created_at = now() - interval '1 h' WHERE target = 'here'")
 	change(t, db, newTx(t), 1, "here")
-	write(t, db, "UPDATE relayer_deliveries SET state = 'parked' WHERE target = 'there'")
+	write(t, db, "UPDATE relayer_deliveries SET state = 'dead_letter' WHERE target = 'there'")
 	counts, err := NewOutbox(db, testChain, testPool).Counts(t.Context())
 	require.NoError(t, err)
 	require.Len(t, counts, 2)
 	require.InDelta(t, time.Hour, counts[0].OldestDue, float64(time.Minute))
 	counts[0].OldestDue = 0
-	require.Equal(t, []Count{{Target: "here", Due: 2}, {Target: "there", Parked: 1}}, counts)
+	require.Equal(t, []Count{{Target: "here", Due: 2}, {Target: "there", DeadLetters: 1}}, counts)
 }
 
 func TestARelayersEventsAreDeliveredInOrder(t *testing.T) {

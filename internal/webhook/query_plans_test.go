@@ -190,10 +190,10 @@ func TestClaimReadsLittleBehindManyDeliveredOnes(t *testing.T) {
 	require.Equal(t, 1, only(t, db, id, 1).Attempts)
 }
 
-// A deferred revision does not wait for its time once the lower one is delivered or parked.
+// A deferred revision does not wait for its time once the lower one is delivered or dead.
 func TestADeferredRevisionIsClaimableOnceTheLowerOneHasEnded(t *testing.T) {
 	t.Parallel()
-	for name, verdict := range map[string]verdict{"delivered": delivered, "parked": permanent} {
+	for name, verdict := range map[string]verdict{"delivered": delivered, "dead": permanent} {
 		for _, retention := range []time.Duration{time.Hour, -1} {
 			t.Run(fmt.Sprint(name, retention), func(t *testing.T) {
 				t.Parallel()

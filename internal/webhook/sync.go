@@ -33,7 +33,7 @@ type verdict int
 const (
 	delivered verdict = iota
 	failed            // to be tried again after delay, unless it has been tried for long enough
-	permanent         // to be parked
+	permanent         // a dead letter
 	returned          // nobody tried
 )
 
@@ -83,11 +83,11 @@ const (
 
 	// The last attempt comes when the time is up, not a backoff earlier.
 	sqlFailed = `UPDATE relayer_deliveries d
-		SET state = CASE WHEN f.hopeless OR now() >= d.retry_until THEN 'parked' ELSE 'due' END, claimed_until = '-infinity',
+		SET state = CASE WHEN f.hopeless OR now() >= d.retry_until THEN 'dead_letter' ELSE 'due' END, claimed_until = '-infinity',
 			next_at = LEAST(now() + f.delay, GREATEST(d.retry_until, now())), last_error = f.reason, claimant = NULL
 		FROM unnest($1::uuid[], $2::int[], $3::interval[], $4::bool[], $5::text[]) AS f (id, attempt, delay, hopeless, reason)
 		WHERE d.id = ANY($1) AND d.id = f.id AND d.claimant = $6 AND d.attempts = f.attempt
-		RETURNING d.id, d.target, d.subject, d.last_error, d.state = 'parked'`
+		RETURNING d.id, d.target, d.subject, d.last_error, d.state = 'dead_letter'`
 
 	// A delivery that was never tried keeps its full retry window.
 	sqlReturned = `UPDATE relayer_deliveries d SET claimed_until = '-infinity', attempts = d.attempts - 1, claimant = NULL,
@@ -214,9 +214,9 @@ func (d *Deliverer) queueSettlements(batch *pgx.Batch, settled []deliveryResult,
 	if len(lost) > 0 {
 		batch.Queue(sqlFailed, lost, lostAttempts, delays, vain, reasons, d.name).Query(func(rows pgx.Rows) error {
 			var p deadLetter
-			var isParked bool
-			_, err := pgx.ForEachRow(rows, []any{&p.id, &p.target, &p.subject, &p.reason, &isParked}, func() error {
-				if isParked {
+			var dead bool
+			_, err := pgx.ForEachRow(rows, []any{&p.id, &p.target, &p.subject, &p.reason, &dead}, func() error {
+				if dead {
 					*gaveUp = append(*gaveUp, p)
 				}
 				return nil

@@ -2,60 +2,34 @@ package store
 
 import (
 	"io/fs"
+	"strings"
 	"testing"
-	"testing/fstest"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/rollcall-dev/rollcall/internal/platform/postgres"
 	testpostgres "github.com/rollcall-dev/rollcall/internal/testutil/postgres"
 )
 
-// before are the migrations up to the one with that name.
-func before(t *testing.T, name string) postgres.Migrations {
-	t.Helper()
-	m := Migrations()
-	names, err := fs.Glob(m.FS, "*.sql")
-	require.NoError(t, err)
-	some := fstest.MapFS{}
-	for _, n := range names {
-		if n < name {
-			content, err := fs.ReadFile(m.FS, n)
-			require.NoError(t, err)
-			some[n] = &fstest.MapFile{Data: content}
-		}
-	}
-	m.FS = some
-	return m
-}
-
-// Every pool of a chain goes on under the timeline that the chain had: a failover that nobody has reconciled is none that is
-// forgotten.
-func TestPoolsInheritWhatTheirChainHad(t *testing.T) {
+func TestMigrations_DownLeavesNothingAndUpMakesItAgain(t *testing.T) {
 	t.Parallel()
-	server := testpostgres.New(t, testpostgres.Migrated(before(t, "00004")))
-	db := server.Pool(t)
-	_, err := db.Exec(t.Context(), `INSERT INTO relayer_chains (chain_id, genesis_hash, anchor_hash, timeline, tracker, tracker_epoch, tracker_until)
-		VALUES (1337, '0x01', '0x01', '0000000A', 'somebody', 7, now() + interval '1 hour')`)
-	require.NoError(t, err)
-	_, err = db.Exec(t.Context(), `INSERT INTO relayer_pools (chain_id, pool_id, targets) VALUES (1337, 'pool', '{}'), (1337, 'pond', '{}'), (1, 'pool', '{}')`)
-	require.NoError(t, err)
+	server := testpostgres.New(t)
 	migrate(t, server.URL())
-	for _, pool := range []string{"pool", "pond"} {
-		l := New(db, Config{ChainID: 1337, Pool: pool})
-		over, err := l.FailedOver(t.Context())
-		require.NoError(t, err)
-		require.True(t, over)
-		ok, _, err := l.AcquireTrackerLease(t.Context(), "another", time.Minute, 0)
-		require.NoError(t, err)
-		require.False(t, ok)
-		ok, epoch, err := l.AcquireTrackerLease(t.Context(), "somebody", time.Minute, 0)
-		require.NoError(t, err)
-		require.True(t, ok)
-		require.Equal(t, int64(7), epoch)
+	db := server.Pool(t)
+	objects := func() (n int) {
+		t.Helper()
+		require.NoError(t, db.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM pg_class WHERE relname LIKE 'relayer%' AND relname NOT LIKE 'relayer_migrations%')
+			+ (SELECT count(*) FROM pg_proc WHERE proname LIKE 'relayer%')`).Scan(&n))
+		return n
 	}
-	over, err := New(db, Config{ChainID: 1, Pool: "pool"}).FailedOver(t.Context())
+	before := objects()
+	content, err := fs.ReadFile(Migrations().FS, "00001_relayer.sql")
 	require.NoError(t, err)
-	require.False(t, over)
+	up, down, found := strings.Cut(string(content), "-- +goose Down")
+	require.True(t, found)
+	_, err = db.Exec(t.Context(), down)
+	require.NoError(t, err)
+	require.Zero(t, objects())
+	_, err = db.Exec(t.Context(), up)
+	require.NoError(t, err)
+	require.Equal(t, before, objects())
 }

@@ -77,7 +77,7 @@ type BumpRequest struct {
 // BumpRequestOf reads what was asked for a transaction.
 func (l *Store) BumpRequestOf(ctx context.Context, id uuid.UUID) (w BumpRequest, err error) {
 	var asked *time.Time
-	err = l.db.QueryRow(ctx, `SELECT intent_reason, bump_asked_at FROM relayer_txs WHERE id = $1 AND chain_id = $2 AND pool_id = $3`,
+	err = l.db.QueryRow(ctx, `SELECT intent_reason, bump_requested_at FROM relayer_txs WHERE id = $1 AND chain_id = $2 AND pool_id = $3`,
 		id, l.ChainID, l.Pool).Scan(&w.IntentReason, &asked)
 	if err != nil {
 		return w, fmt.Errorf("read what was asked for a transaction: %w", err)
@@ -95,7 +95,7 @@ var ErrUnsigned = errors.New("nothing was signed for it yet")
 // the next look, or, where that is above the cap, once it no longer is. Nothing is asked of one that is mined or final (a
 // [relayer.StateError]), or has no attempt ([ErrUnsigned]). An error that wraps [relayer.ErrUnknown] is as that of [Store.SetIntent].
 func (l *Store) RequestBump(ctx context.Context, id uuid.UUID) (*relayer.Transaction, error) {
-	tag, err := l.db.Exec(ctx, `UPDATE relayer_txs t SET bump_asked_at = now() WHERE id = $1 AND chain_id = $2 AND pool_id = $3
+	tag, err := l.db.Exec(ctx, `UPDATE relayer_txs t SET bump_requested_at = now() WHERE id = $1 AND chain_id = $2 AND pool_id = $3
 		AND open AND status <> 'mined' AND nonce IS NOT NULL
 		AND EXISTS (SELECT FROM relayer_attempts a WHERE a.tx_id = t.id AND a.nonce = t.nonce AND a.address = t.relayer_address)`, id, l.ChainID, l.Pool)
 	if err != nil {
@@ -117,8 +117,8 @@ func (l *Store) RequestBump(ctx context.Context, id uuid.UUID) (*relayer.Transac
 // ListBumpRequests are transactions that a higher fee was asked for, and that have no attempt since; at most limit.
 func (l *Store) ListBumpRequests(ctx context.Context, limit int) ([]*relayer.Transaction, error) {
 	return l.list(ctx, "list what is to be bumped", selectTransactions+` WHERE chain_id = $1 AND pool_id = $2 AND open
-		AND bump_asked_at IS NOT NULL AND nonce IS NOT NULL AND status <> 'mined' AND NOT EXISTS (SELECT FROM relayer_attempts a
-			WHERE a.tx_id = relayer_txs.id AND a.nonce = relayer_txs.nonce AND a.address = relayer_txs.relayer_address AND a.created_at >= bump_asked_at)
+		AND bump_requested_at IS NOT NULL AND nonce IS NOT NULL AND status <> 'mined' AND NOT EXISTS (SELECT FROM relayer_attempts a
+			WHERE a.tx_id = relayer_txs.id AND a.nonce = relayer_txs.nonce AND a.address = relayer_txs.relayer_address AND a.created_at >= bump_requested_at)
 		ORDER BY nonce LIMIT $3`, l.ChainID, l.Pool, limit)
 }
 

@@ -2,10 +2,8 @@ package store
 
 import (
 	"fmt"
-	"io/fs"
 	"math/big"
 	"math/rand/v2"
-	"strings"
 	"testing"
 	"time"
 
@@ -15,7 +13,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rollcall-dev/rollcall/internal/relayer"
-	testpostgres "github.com/rollcall-dev/rollcall/internal/testutil/postgres"
 )
 
 // rowsRead returns how many rows of relayer_txs scans have read so far.
@@ -100,33 +97,6 @@ func counters(t *testing.T, l *Store, after string) {
 		(SELECT coalesce(string_agg(concat_ws(' ', chain_id, pool_id, target, n), ', ' ORDER BY chain_id, pool_id, target), '') FROM (
 			SELECT chain_id, pool_id, target, count(*) AS n FROM relayer_txs WHERE open AND nonce IS NULL GROUP BY 1, 2, 3) AS q)`).Scan(&stored, &rows))
 	require.Equal(t, rows, stored, after)
-}
-
-// The migration counts what waits already, and can be taken back and applied again.
-func TestQueues_Migration(t *testing.T) {
-	t.Parallel()
-	server := testpostgres.New(t, testpostgres.Migrated(before(t, "00011")))
-	db := server.Pool(t)
-	_, err := db.Exec(t.Context(), `INSERT INTO relayer_txs (id, chain_id, pool_id, target, caller, kind, status, open, relayer_address, nonce) VALUES
-		(gen_random_uuid(), 1337, 'pool', 'pool', '', 'transaction', 'allocated', true, NULL, NULL),
-		(gen_random_uuid(), 1337, 'pool', 'pool', '', 'transaction', 'allocated', true, NULL, NULL),
-		(gen_random_uuid(), 1337, 'pool', 'pool', '', 'transaction', 'canceled', false, NULL, NULL),
-		(gen_random_uuid(), 1337, 'pond', 'pond', '', 'transaction', 'allocated', true, '0x0000000000000000000000000000000000000001', 0)`)
-	require.NoError(t, err)
-	migrate(t, server.URL())
-	l := New(db, Config{ChainID: 1337, Pool: "pool"})
-	counters(t, l, "up")
-	content, err := fs.ReadFile(Migrations().FS, "00011_queues.sql")
-	require.NoError(t, err)
-	up, down, _ := strings.Cut(string(content), "-- +goose Down")
-	_, err = db.Exec(t.Context(), down)
-	require.NoError(t, err)
-	_, err = db.Exec(t.Context(), up)
-	require.NoError(t, err)
-	counters(t, l, "down and up")
-	n, err := l.Queued(t.Context())
-	require.NoError(t, err)
-	require.Equal(t, 2, n)
 }
 
 // A counter that differs from its rows is found and corrected, and the others stay.

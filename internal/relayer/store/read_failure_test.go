@@ -44,7 +44,7 @@ func TestWhatIsAskedForStandsThoughItCannotBeRead(t *testing.T) {
 			_, err := l.SetIntent(ctx, tx.ID, relayer.IntentCancel, "canceled")
 			return err
 		}},
-		"AskBump": {"SET bump_asked_at", func(ctx context.Context, l *Store, tx *relayer.Transaction) error {
+		"AskBump": {"SET bump_requested_at", func(ctx context.Context, l *Store, tx *relayer.Transaction) error {
 			_, err := l.RequestBump(ctx, tx.ID)
 			return err
 		}},

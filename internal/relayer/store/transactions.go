@@ -217,7 +217,7 @@ func indexed(statuses []relayer.Status) (conditions []string) {
 		case s == relayer.Confirmed:
 			return nil
 		case s.Final():
-			arms = append(arms, "amiss")
+			arms = append(arms, "unsuccessful")
 		default:
 			arms = append(arms, "open AND nonce IS NOT NULL", "open AND nonce IS NULL")
 		}

@@ -46,7 +46,7 @@ func TestBumpThatComesAfterACancelation(t *testing.T) {
 	db, err := pgx.Connect(t.Context(), f.options.DatabaseURL)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, db.Close(context.WithoutCancel(t.Context()))) }()
-	_, err = db.Exec(t.Context(), `UPDATE relayer_txs SET intent = CASE WHEN id = $2 THEN 'cancel' ELSE intent END, bump_asked_at = CASE WHEN id = $1 THEN now() END
+	_, err = db.Exec(t.Context(), `UPDATE relayer_txs SET intent = CASE WHEN id = $2 THEN 'cancel' ELSE intent END, bump_requested_at = CASE WHEN id = $1 THEN now() END
 		WHERE id IN ($1, $2)`, tx.ID, other.ID) // at once, so that the same look finds both
 	require.NoError(t, err)
 	<-arrived
