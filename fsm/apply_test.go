@@ -497,7 +497,7 @@ func TestIdleOwnersAreForgottenInTheEnd(t *testing.T) {
 }
 
 // A refused owner of nothing is as well remembered as any other, with a part of what its refusal said.
-func TestWhatIsRememberedOfARefusal(t *testing.T) {
+func TestApply_RefusedOwner_IsRemembered(t *testing.T) {
 	t.Parallel()
 	ids := make([]string, 10*maxConflicts)
 	for i := range ids {

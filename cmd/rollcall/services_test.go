@@ -117,7 +117,7 @@ func TestServicesForce(t *testing.T) {
 	require.Contains(t, succeed(t, c.remote("services", "deregister", "--force", "oz-relayer-2")...), "removed 1")
 }
 
-func TestNobodyAnswers(t *testing.T) {
+func TestServicesList_NoCoordinatorAnswers(t *testing.T) {
 	t.Parallel()
 	r := rollcall(t, "services", "list", "--coordinators", freeAddress(t), "--timeout", "300ms")
 	require.Equal(t, exitNotDone, r.code)

@@ -178,7 +178,7 @@ func TestAnEndpointOfAnotherChainIsNeverUsed(t *testing.T) {
 	require.NoError(t, err)
 }
 
-func TestWhatSeveralEndpointsSayIsPutTogether(t *testing.T) {
+func TestSend_SeveralEndpoints_ResultsAreCombined(t *testing.T) {
 	t.Parallel()
 	const (
 		tooLow = `{"code":-32000,"message":"nonce too low"}`

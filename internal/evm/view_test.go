@@ -87,7 +87,7 @@ func TestAReorganisationIsSeen(t *testing.T) {
 	require.ErrorIs(t, err, ErrMissing)
 }
 
-func TestWhoUsedANonceIsFound(t *testing.T) {
+func TestFindForeign_UsedNonce(t *testing.T) {
 	t.Parallel()
 	s := newSim(t)
 	c := open(t, Config{Endpoints: []string{s.URL()}})
@@ -179,7 +179,7 @@ func pruned(f *fake, addr common.Address, nonce, block, kept uint64) {
 }
 
 // A node that keeps the state of some blocks only is searched as far as that goes.
-func TestWhoUsedANonceIsFoundAsFarAsANodeHasState(t *testing.T) {
+func TestFindForeign_NodeHasStateOfFewBlocks(t *testing.T) {
 	t.Parallel()
 	addr := common.Address{9}
 	for back, found := range map[uint64]bool{0: true, 1: true, 63: true, 64: true, 65: true, 100: true, 126: true, 127: true, 128: false, 5000: false} {

@@ -39,7 +39,7 @@ func child(database, target string) int {
 	return 0
 }
 
-func TestWhatAKilledProcessHadClaimedIsDeliveredByAnother(t *testing.T) {
+func TestDeliverer_ProcessKilled_AnotherDeliversItsClaims(t *testing.T) {
 	t.Parallel()
 	server := testpostgres.New(t, testpostgres.Migrated(store.Migrations()))
 	db := server.Pool(t)

@@ -228,7 +228,7 @@ func TestSnapshot_Unreadable_DeadLetterAtOnce(t *testing.T) {
 	require.Contains(t, only(t, db, bad, 1).LastError, "its transaction was deleted")
 }
 
-func TestNothingIsLostWhenPostgresRestarts(t *testing.T) {
+func TestDeliverer_PostgresRestarts_LosesNothing(t *testing.T) {
 	t.Parallel()
 	server := testpostgres.Own(t)
 	require.NoError(t, postgres.Migrate(t.Context(), server.URL(), store.Migrations()))

@@ -361,7 +361,7 @@ func TestARequestThatRunsMayEndWhenTheProcessStops(t *testing.T) {
 	require.WithinDuration(t, time.Now(), given.NextAt, 5*time.Second) // not at the end of a lease
 }
 
-func TestWhatHangsAndWhatWaitsIsGivenBackWhenTheProcessStops(t *testing.T) {
+func TestDeliverer_Stops_ReleasesItsClaims(t *testing.T) {
 	t.Parallel()
 	db := database(t)
 	release := make(chan struct{})

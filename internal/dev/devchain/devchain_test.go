@@ -312,7 +312,7 @@ func TestRunSealsByTheClock(t *testing.T) {
 	require.ErrorIs(t, s.Run(t.Context()), devchain.ErrClosed)
 }
 
-func TestEverythingAtOnce(t *testing.T) {
+func TestChain_ConcurrentUse(t *testing.T) {
 	t.Parallel()
 	s := open(t, devchain.Config{BlockTime: time.Millisecond})
 	base := s.commit()

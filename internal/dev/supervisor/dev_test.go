@@ -202,7 +202,7 @@ func TestSocketFitsItsAddress(t *testing.T) {
 	require.NotEqual(t, a, b)
 }
 
-func TestNothingRuns(t *testing.T) {
+func TestKill_NoClusterRuns(t *testing.T) {
 	t.Parallel()
 	_, err := Kill(t.Context(), t.TempDir(), "leader")
 	require.ErrorIs(t, err, ErrNotRunning)

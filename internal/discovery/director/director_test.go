@@ -236,7 +236,7 @@ func TestNewLeaderInheritsWhatIsListed(t *testing.T) {
 	})
 }
 
-func TestNothingIsProbedBeforeTheClaim(t *testing.T) {
+func TestDirector_ProbesNothingBeforeTheClaim(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, Config{})

@@ -146,7 +146,7 @@ func TestBrokenFiles(t *testing.T) {
 	require.ErrorContains(t, s.known.files["a.yaml"].err, "file of 4194305 bytes")
 }
 
-func TestWhatIsNoFile(t *testing.T) {
+func TestLoad_NotAFile(t *testing.T) {
 	t.Parallel()
 	s := newScanned(t)
 	require.NoError(t, os.Mkdir(filepath.Join(s.folder, "a.yaml"), 0o700))

@@ -376,7 +376,7 @@ func TestStateThatCannotBeRead(t *testing.T) {
 	})
 }
 
-func TestWhatCannotBeRememberedIsNotUsed(t *testing.T) {
+func TestAdvertise_NotSaved_IsNotUsed(t *testing.T) {
 	t.Parallel()
 	state := filepath.Join(t.TempDir(), "state")
 	f := start(t, Config{StateDir: state, StartupWait: -1})

@@ -22,7 +22,7 @@ func (s slowToClose) close() {
 	s.closed()
 }
 
-func TestNobodyWaitsForConnectionsToClose(t *testing.T) {
+func TestChecker_DoesNotWaitForConnectionsToClose(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := start(t, new(world), Config{Interval: time.Minute})

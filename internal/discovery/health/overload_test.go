@@ -149,7 +149,7 @@ func TestReadyAtOnceForAChangeAndSeldomForNone(t *testing.T) {
 	})
 }
 
-func TestWhatIsKnownAlreadyWakesNobody(t *testing.T) {
+func TestChecker_UnchangedResult_DoesNotNotify(t *testing.T) {
 	t.Parallel()
 	c, err := New(Config{})
 	require.NoError(t, err)

@@ -273,8 +273,8 @@ func TestUndecodableEntryIsFatal(t *testing.T) {
 	requireError(t, err, path, startOver)
 }
 
-// TestOthersBlockToo: all that Raft does after the first failure waits for the end of the process.
-func TestOthersBlockToo(t *testing.T) {
+// TestFailure_OtherCallersBlock: all that Raft does after the first failure waits for the end of the process.
+func TestFailure_OtherCallersBlock(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	path := write(t, dir, 2000)

@@ -27,7 +27,7 @@ func (a *api) serve(method, path, body string, headers ...string) *httptest.Resp
 	return w
 }
 
-func TestNobodyGetsInWithoutAKey(t *testing.T) {
+func TestAuth_WithoutKey_IsRefused(t *testing.T) {
 	t.Parallel()
 	a := setup(t)
 	for _, authorization := range [][]string{
@@ -166,7 +166,7 @@ func TestPathsAreNotRedirected(t *testing.T) {
 	}
 }
 
-func TestWhatIsNotThereIsSaid(t *testing.T) {
+func TestRoutes_NotImplemented_SaysSo(t *testing.T) {
 	t.Parallel()
 	a := setup(t)
 	for _, path := range []string{"/", "/api/v1", "/api/v1/nothing", "/api/v1/relayers/a/nothing", "/metrics", "/api/v1/relayers/a/transactions/b/c"} {

@@ -116,7 +116,7 @@ func length(t *testing.T, conn net.Conn) (read int64, err error) {
 }
 
 // A place is held until the answer is written.
-func TestWhoReadsSlowlyKeepsItsPlace(t *testing.T) {
+func TestLimits_SlowReader_KeepsItsSlot(t *testing.T) {
 	t.Parallel()
 	for _, b := range bounded {
 		taken, addr := takeAllSlots(t, time.Hour)
@@ -134,7 +134,7 @@ func TestWhoReadsSlowlyKeepsItsPlace(t *testing.T) {
 }
 
 // But not for long.
-func TestWhoReadsTooSlowlyIsCutOff(t *testing.T) {
+func TestLimits_TooSlowReader_IsCutOff(t *testing.T) {
 	t.Parallel()
 	for _, b := range bounded {
 		taken, addr := takeAllSlots(t, 300*time.Millisecond)

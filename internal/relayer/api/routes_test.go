@@ -291,7 +291,7 @@ func TestARelayersStateIsExact(t *testing.T) {
 	require.Contains(t, *e.Error, "network")
 }
 
-func TestWhatIsSignedIsWhatWasSent(t *testing.T) {
+func TestSign_MessageIsSignedAsSent(t *testing.T) {
 	t.Parallel()
 	a := setup(t)
 	e := read(t, a.do("POST", "/api/v1/relayers/pool-1/sign", `{"message":"0x\u00e9"}`), 200)
@@ -412,7 +412,7 @@ func TestHealthSaysWhyNot(t *testing.T) {
 }
 
 // Whoever only looked has nothing to be stored.
-func TestWhatIsLackingIsAskedOfHealth(t *testing.T) {
+func TestErrors_NotReady_PointsAtHealth(t *testing.T) {
 	t.Parallel()
 	a := setup(t)
 	a.fail = relayer.ErrUnavailable

@@ -215,7 +215,7 @@ func (sc *scene) storm(n, clients int, p plan, settle time.Duration) *chaos {
 }
 
 // Whatever is done to processes, nodes and database, what was accepted is mined exactly once.
-func TestWhatWasAcceptedIsMinedExactlyOnce(t *testing.T) {
+func TestCrash_AcceptedTransactionsAreMinedExactlyOnce(t *testing.T) {
 	sc := open(t, setting{keys: 4, relayers: 3, inFlight: 64, confirmations: 3, geth: pool(100_000), env: priced(), rules: dearGas})
 	c := sc.storm(500, 16, plan{
 		length: 24 * time.Second, killEvery: 3 * time.Second,

@@ -8,7 +8,7 @@ import (
 )
 
 // A node whose pool holds less than relayers send drops what it has accepted, without a word.
-func TestWhatANodeDropsIsMined(t *testing.T) {
+func TestMempoolDrop_TransactionsAreMined(t *testing.T) {
 	t.Parallel()
 	sc := open(t, setting{
 		keys: 4, relayers: 2, inFlight: 100, confirmations: 2,

@@ -23,7 +23,7 @@ import (
 )
 
 // A block with transactions of ours goes, and the pool with it: nobody has them any more but the store.
-func TestWhatVanishesInAReorganizationIsMinedOnceMore(t *testing.T) {
+func TestReorganization_VanishedTransactionsAreMinedAgain(t *testing.T) {
 	t.Parallel()
 	chain := testchain.Simulated(t, testchain.SimulatedOptions{})
 	counter := chain.Counter()

@@ -267,7 +267,7 @@ func TestOnlyKeysThatCanPayGetSomething(t *testing.T) {
 }
 
 // What is mined and paid gives its place back: a key that spends all the time is not held up by what it has spent.
-func TestWhatWasPaidIsNotPromisedAnyMore(t *testing.T) {
+func TestCommitted_PaidTransaction_IsReleased(t *testing.T) {
 	t.Parallel()
 	f := setup(t, 1000)
 	r := relayertest.Start(t, f.options())
@@ -309,7 +309,7 @@ func TestAKeyIsOutWhileItsSignerFails(t *testing.T) {
 	f.key(r, f.keys[0], "is enabled", func(k *relayer.Key) bool { return k.Enabled })
 }
 
-func TestWhatATransactionCostsIsShown(t *testing.T) {
+func TestTransaction_ShowsItsCost(t *testing.T) {
 	t.Parallel()
 	f := setup(t, 1000)
 	o := f.options()

@@ -82,7 +82,7 @@ func TestEachLimitRefusesAndSaysWhenItIsWorthTryingAgain(t *testing.T) {
 }
 
 // Who is over a limit of its own does not use up what all share.
-func TestWhatIsRefusedUsesNothingUp(t *testing.T) {
+func TestGuard_RefusedRequest_UsesNoAllowance(t *testing.T) {
 	t.Parallel()
 	g, _ := clocked(Rates{Global: Rate{1, 10}, Caller: Rate{1, 5}, Trader: Rate{1, 2}})
 	for range 2 {

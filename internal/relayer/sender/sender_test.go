@@ -133,7 +133,7 @@ func TestStoredThenSentInOrder(t *testing.T) {
 	}
 }
 
-func TestWhatIsNotStoredIsNotSent(t *testing.T) {
+func TestSender_AttemptNotStored_IsNotBroadcast(t *testing.T) {
 	t.Parallel()
 	s, p, keys := setup(t)
 	ours, theirs := NewJob(tx(keys[0], 0)), NewJob(tx(keys[0], 1))
@@ -149,7 +149,7 @@ func TestWhatIsNotStoredIsNotSent(t *testing.T) {
 	require.Empty(t, p.sent)
 }
 
-func TestNothingIsSentWhileNotReady(t *testing.T) {
+func TestSender_NotReady_SendsNothing(t *testing.T) {
 	t.Parallel()
 	foreign := errors.New("another chain")
 	s, p, keys := setup(t, func(c *Config) { c.Ready = func() error { return foreign } })
@@ -160,7 +160,7 @@ func TestNothingIsSentWhileNotReady(t *testing.T) {
 	require.Empty(t, p.sent)
 }
 
-func TestWhatNodesSay(t *testing.T) {
+func TestSender_NodeOutcome_DecidesTheStatus(t *testing.T) {
 	t.Parallel()
 	for outcome, want := range map[evm.Outcome]relayer.Status{
 		evm.Accepted: relayer.Broadcasted, evm.AlreadyKnown: relayer.Broadcasted, evm.NonceTooLow: relayer.Broadcasted,

@@ -13,7 +13,7 @@ import (
 )
 
 // Everything that is pending is canceled: what waits at once, what has a nonce by no-ops that the tracker signs.
-func TestEverythingPendingIsCanceled(t *testing.T) {
+func TestCancelPending_CancelsAll(t *testing.T) {
 	f := setup(t, 1)
 	r := f.start(t, func(c *service.Config) { c.Cap = 2 })
 	var want []uuid.UUID

@@ -59,7 +59,7 @@ func TestCancelationWithoutAnAnswerIsUnknown(t *testing.T) {
 }
 
 // What a transaction's state does not allow is said with the reason, in the API's words.
-func TestWhatIsNotPossibleIsSaidWithItsReason(t *testing.T) {
+func TestStateError_GivesTheReason(t *testing.T) {
 	f := setup(t, 1)
 	r := f.start(t, func(c *service.Config) { c.Cap = 2 })
 	to := f.chain.Accounts[0].Address
@@ -122,7 +122,7 @@ func TestReplacementKeepsItsMetadata(t *testing.T) {
 }
 
 // Whoever asks and goes away does not keep the nodes from hearing of what was stored for it.
-func TestWhatWasStoredIsSentThoughItsCallerIsGone(t *testing.T) {
+func TestReplace_CallerIsGone_StoredAttemptIsSent(t *testing.T) {
 	f := setup(t, 1)
 	f.start(t).Stop() // the next one follows the chain at once
 	signer, ring := signertest.Faked(t, f.ring)

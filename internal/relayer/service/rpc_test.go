@@ -36,7 +36,7 @@ func (f *fixture) asked(t *testing.T, answer *atomic.Pointer[http.HandlerFunc]) 
 }
 
 // What a node says is an answer, and which node it was is not in it. Without a node the relayer lacks something.
-func TestWhatCallersAskOfNodesIsAnsweredOrUnavailable(t *testing.T) {
+func TestRPC_Callers_AnsweredOrUnavailable(t *testing.T) {
 	f := setup(t, 2)
 	var answer atomic.Pointer[http.HandlerFunc]
 	at, err := url.Parse(f.chain.URL())

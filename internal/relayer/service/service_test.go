@@ -184,7 +184,7 @@ func (f *fixture) received(t *testing.T) *big.Int {
 }
 
 // While a signer takes its time nothing is held: the key's row can be locked, and other requests go through.
-func TestNothingIsHeldWhileASignerSigns(t *testing.T) {
+func TestSubmit_SlowSigner_HoldsNoLock(t *testing.T) {
 	f := setup(t, 1)
 	slow := signertest.NewFake(signertest.Keys(t, t.Name()+" slow", 1)[0].Signer)
 	ring, err := signer.New(slow)
@@ -211,7 +211,7 @@ func TestNothingIsHeldWhileASignerSigns(t *testing.T) {
 	r.Reaches(t, second, relayer.Broadcasted)
 }
 
-func TestWhatIsRefusedTakesNoNonce(t *testing.T) {
+func TestSubmit_Refused_TakesNoNonce(t *testing.T) {
 	f := setup(t, 1)
 	counter := f.chain.Counter()
 	other := common.HexToAddress("0xdead")

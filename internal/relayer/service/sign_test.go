@@ -35,7 +35,7 @@ func (l lines) about(text string) string {
 }
 
 // That a message was signed is written down once it was, and for whom; that it was not, its error says.
-func TestWhatIsSignedIsLogged(t *testing.T) {
+func TestSign_IsLogged(t *testing.T) {
 	f := setup(t, 1)
 	remote, ring := signertest.Faked(t, f.ring)
 	f.options.Ring = ring
@@ -58,7 +58,7 @@ func TestWhatIsSignedIsLogged(t *testing.T) {
 }
 
 // That it signs nothing is another answer than that it is switched off.
-func TestWhoSignsNothingSaysSo(t *testing.T) {
+func TestSign_SwitchedOff_SaysSo(t *testing.T) {
 	f := setup(t, 1)
 	r := f.start(t, func(c *service.Config) { c.Signing = false })
 	key := strings.ToLower(f.ring.Addresses()[0].Hex())

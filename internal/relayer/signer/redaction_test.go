@@ -108,7 +108,7 @@ type holder struct {
 	List    []signer.Signer
 }
 
-func TestNothingThatPrintsShowsAKey(t *testing.T) {
+func TestPrinting_ShowsNoKey(t *testing.T) {
 	t.Parallel()
 	k := signertest.Keys(t, "secrecy", 2)
 	s := k[0].Signer

@@ -117,7 +117,7 @@ func TestQueueOfOneKeyHoldsUpNobody(t *testing.T) {
 	require.Equal(t, []int{2, 2}, pending(t, l))
 }
 
-func TestWhoGetsNothing(t *testing.T) {
+func TestAccept_NoKeyAvailable(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 3)
 	change := func(i int, c KeyChange) {

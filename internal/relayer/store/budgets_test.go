@@ -175,7 +175,7 @@ func TestAQueuedTransactionTakesFromItsKeysBudgetWhenItGetsTheKey(t *testing.T) 
 	require.EqualValues(t, 125, spent(t, l, scopeCaller, "a"))
 }
 
-func TestWhatIsFinalCountsWithWhatItHasCost(t *testing.T) {
+func TestBudgets_FinalTransaction_CountsItsCost(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 1)
 	l.Budgets = Budgets{Caller: big.NewInt(1_000_000), Trader: big.NewInt(1_000_000), Key: big.NewInt(1_000_000)}
@@ -232,7 +232,7 @@ func TestWithoutBudgetsNothingIsWrittenDown(t *testing.T) {
 
 // What was reserved is given back by whoever ends a transaction: an operator's command, which has no budgets, and a process
 // that was started without them.
-func TestWhatWasReservedIsGivenBackByAnybody(t *testing.T) {
+func TestBudgets_Reserve_IsReturnedByAnyProcess(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 1)
 	l.Budgets = Budgets{Caller: big.NewInt(100), Trader: big.NewInt(100), Key: big.NewInt(100)}

@@ -35,7 +35,7 @@ func beside(t *testing.T, l *Store, other func(pgx.Tx), do func() error, look ..
 }
 
 // Bytes are not stored for a transaction that is dropped at this moment: nobody may broadcast them.
-func TestNothingIsStoredBesideADrop(t *testing.T) {
+func TestStoreAttempts_BesideADrop_StoresNothing(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 1)
 	txs := accept(t, l, terms, draft(l), draft(l))

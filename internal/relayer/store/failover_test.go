@@ -14,7 +14,7 @@ import (
 )
 
 // After a promotion nothing is given out until the nodes were asked; then above what they know.
-func TestNothingIsGivenOutAfterAFailover(t *testing.T) {
+func TestAccept_AfterFailover_GivesOutNothing(t *testing.T) {
 	t.Parallel()
 	server := testpostgres.Own(t)
 	migrate(t, server.URL())

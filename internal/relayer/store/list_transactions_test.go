@@ -80,7 +80,7 @@ func TestListsDoNotReadTheHistory(t *testing.T) {
 }
 
 // What waits for one very key is listed under it, as is what was canceled while it did; what waits for the pool is not.
-func TestWhatWaitsForAKeyIsListedUnderIt(t *testing.T) {
+func TestTransactions_QueuedForAKey_AreListedUnderIt(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 2)
 	terms.Cap = 1

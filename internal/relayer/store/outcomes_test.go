@@ -87,7 +87,7 @@ func TestRevertedIsFinalOnlyWhenDeep(t *testing.T) {
 }
 
 // A row that nobody signed for, and one that nobody sent, are found by others; the second signer stores nothing.
-func TestOthersTakeOver(t *testing.T) {
+func TestUnsignedAndUnsent_AnotherProcessFindsThem(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 1)
 	txs := accept(t, l, terms, draft(l), draft(l))

@@ -26,7 +26,7 @@ func ids(txs []*relayer.Transaction) (all []uuid.UUID) {
 
 // What no key can pay for at present waits, however much it is, and nothing else waits for it: neither what is new, nor what
 // is in the queue behind it.
-func TestWhatNobodyCanPayHoldsUpNobody(t *testing.T) {
+func TestDispatch_UnaffordableTransaction_DoesNotBlockTheQueue(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 2)
 	terms.Cap = 4

@@ -32,7 +32,7 @@ func (h *hangup) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQuer
 }
 
 // What stands although it cannot be read any more is not called undone: whoever hears that does it again, or believes that it runs on.
-func TestWhatIsAskedForStandsThoughItCannotBeRead(t *testing.T) {
+func TestIntent_ReadFails_IsNotReportedAsFailed(t *testing.T) {
 	t.Parallel()
 	database := testpostgres.New(t, testpostgres.Migrated(Migrations()))
 	l, terms := open(t, database.Pool(t), 1)

@@ -10,7 +10,7 @@ import (
 )
 
 // Whether a server's word leaves a commit open depends on neither its language nor how it is put.
-func TestWhatAServerSaysOfACommit(t *testing.T) {
+func TestUncertain_ServerErrors(t *testing.T) {
 	t.Parallel()
 	l, _ := setup(t, 1)
 	for code, unknown := range map[string]bool{

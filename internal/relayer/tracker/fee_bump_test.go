@@ -73,7 +73,7 @@ var known = proxy.Rule{
 }
 
 // A fee cannot be too low for blocks that are not made: it is raised once a block, and not while there is none.
-func TestNothingIsOutbidWithoutABlock(t *testing.T) {
+func TestBump_WithoutABlock_DoesNothing(t *testing.T) {
 	rounds := make(chan struct{})
 	f := setup(t, 1, func(o *relayertest.Options) {
 		before(t, o).SetRules(known)

@@ -45,7 +45,7 @@ func (f *fixture) startByHeads() *relayertest.Relayer {
 }
 
 // What waits for a key gets it with the block that makes room, to be in the next one, and not when it is time to tend.
-func TestWhatWaitsGetsAPlaceWithTheBlockThatMakesIt(t *testing.T) {
+func TestRound_BlockMakesRoom_DispatchesQueued(t *testing.T) {
 	f := setup(t, 1)
 	f.Stop()
 	f.options.Tracker = func(c *tracker.Config) { c.Tend, c.ChainIdentity = time.Hour, nil }

@@ -36,7 +36,7 @@ func TestHeadsAreFollowedWhileSomethingIsTended(t *testing.T) {
 }
 
 // A node that has no receipts to give, so that nothing can be recorded as mined, is sent what its pool lacks all the same.
-func TestWhatIsPendingIsTendedWhileHeadsCannotBeFollowed(t *testing.T) {
+func TestMaintenance_HeadsCannotBeFollowed_GoesOn(t *testing.T) {
 	var node *proxy.Proxy
 	f := setup(t, 1, func(o *relayertest.Options) { node = before(t, o) })
 	first := f.send()

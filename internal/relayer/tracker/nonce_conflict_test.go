@@ -79,7 +79,7 @@ func searches(name string, fault proxy.Fault) proxy.Rule {
 }
 
 // Who used a nonce is found while nodes have the state for it, and not forgotten when they have dropped that.
-func TestWhoUsedANonceIsRememberedUntilItIsFinal(t *testing.T) {
+func TestNonceConflict_IsRememberedUntilFinal(t *testing.T) {
 	var node *proxy.Proxy
 	f, commit := paced(t, 12, func(o *relayertest.Options) { node = before(t, o) })
 	node.SetRules(searches("searched", proxy.Fault{Kind: proxy.Delay}))
@@ -104,7 +104,7 @@ func TestWhoUsedANonceIsRememberedUntilItIsFinal(t *testing.T) {
 }
 
 // What was found in a block that is gone counts for nothing: it is looked for again.
-func TestWhoUsedANonceInABlockThatIsGone(t *testing.T) {
+func TestNonceConflict_BlockIsReorganizedAway(t *testing.T) {
 	var node *proxy.Proxy
 	f, commit := paced(t, 8, func(o *relayertest.Options) { node = before(t, o) })
 	for range 30 { // the fork stays above the block that the chain is recognised by

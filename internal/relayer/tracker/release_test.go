@@ -17,7 +17,7 @@ import (
 )
 
 // Who follows the chain without a key lets others do it when nothing of that key gets on: one of them may hold it.
-func TestWhoLacksAKeyLetsOthersFollow(t *testing.T) {
+func TestLease_ProcessLacksAKey_ReleasesIt(t *testing.T) {
 	var missing common.Address
 	var all *signer.Ring
 	f := setup(t, 2, func(o *relayertest.Options) {

@@ -203,7 +203,7 @@ func TestCutCatchesBytesUnderWay(t *testing.T) {
 	})
 }
 
-func TestNobodyHearsOfAClosingAcrossACut(t *testing.T) {
+func TestClose_AcrossAPartition_IsNotDelivered(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		n := memnet.New()

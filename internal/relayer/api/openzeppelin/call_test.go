@@ -39,7 +39,7 @@ func TestACallIsReadAsItStands(t *testing.T) {
 	}
 }
 
-func TestWhatIsToBeSignedIsReadExactly(t *testing.T) {
+func TestDecode_SignRequest_IsExact(t *testing.T) {
 	t.Parallel()
 	message, err := DecodeSign([]byte(`{"message":"h\u00e9 \ud83d\ude00"}`))
 	require.NoError(t, err)

@@ -66,7 +66,7 @@ func TestFeesThatAreOfferedAreShown(t *testing.T) {
 }
 
 // What was posted to a key is sent by that one, and by no other; the pool's id says nothing yet.
-func TestWhatWaitsForAKeyIsFromIt(t *testing.T) {
+func TestTransaction_QueuedForAKey_IsFromIt(t *testing.T) {
 	t.Parallel()
 	key := common.HexToAddress(to)
 	for _, c := range []struct {
