@@ -1,7 +1,6 @@
 package service
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,11 +11,10 @@ import (
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
-	"github.com/ethereum/go-ethereum/core"
 	"github.com/ethereum/go-ethereum/params"
 	"github.com/google/uuid"
-	"github.com/holiman/uint256"
 
+	"github.com/rollcall-dev/rollcall/internal/evm"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 	"github.com/rollcall-dev/rollcall/internal/relayer/api"
 	"github.com/rollcall-dev/rollcall/internal/relayer/sender"
@@ -164,9 +162,6 @@ func (p *Service) check(r *relayer.Request) error {
 	if err := p.checkFees(r); err != nil {
 		return err
 	}
-	if _, err := intrinsicGas(r); err != nil {
-		return relayer.Invalidf("data", "%v", err)
-	}
 	if r.To == nil && len(r.Data) > params.MaxInitCodeSize {
 		return relayer.Invalidf("data", "creates a contract with more than %d bytes", params.MaxInitCodeSize)
 	}
@@ -179,10 +174,7 @@ func (p *Service) check(r *relayer.Request) error {
 
 // checkGas checks a request's gas limit.
 func (p *Service) checkGas(r *relayer.Request) error {
-	least, err := intrinsicGas(r)
-	if err != nil {
-		return relayer.Invalidf("data", "%v", err)
-	}
+	least := evm.IntrinsicGasOf(r.Data, r.To == nil)
 	most := uint64(math.MaxInt64)
 	if head := p.cfg.Chain.Head(); !head.IsZero() {
 		most = head.GasLimit
@@ -201,20 +193,6 @@ func (p *Service) checkGas(r *relayer.Request) error {
 
 // maxData is how much data a transaction may have, bytes.
 const maxData = 127 << 10
-
-// rules of today's chains. On older ones some transactions cost less; nobody asks for so little.
-var rules = params.Rules{IsHomestead: true, IsIstanbul: true, IsShanghai: true, IsPrague: true}
-
-// intrinsicGas is what a transaction costs before it runs.
-func intrinsicGas(r *relayer.Request) (uint64, error) {
-	value, _ := uint256.FromBig(cmp.Or(r.Value, new(big.Int)))
-	least, err := core.IntrinsicGas(r.Data, nil, nil, common.Address{}, r.To, value, rules)
-	if err != nil {
-		return 0, err
-	}
-	floor, err := core.FloorDataGas(rules, common.Address{}, r.To, value, r.Data, nil)
-	return max(least, floor), err
-}
 
 func (p *Service) checkFees(r *relayer.Request) error {
 	if limit := p.cfg.MaxFee; limit != nil {

@@ -35,7 +35,7 @@ func TestTraceOfAPanicShowsNoKey(t *testing.T) {
 		trace(func() { panic(s) }),
 		trace(func() { panic(fmt.Sprintf("%s %#v", s, s)) }),
 	} {
-		require.Contains(t, text, "keyring")
+		require.Contains(t, text, "relayer/signer")
 		lower := strings.ToLower(text)
 		for at := 0; at+8 <= len(key); at++ {
 			word := key[at : at+8]
