@@ -25,14 +25,14 @@ type tlsInitCmd struct {
 
 func (c *tlsInitCmd) Run(con *console) error {
 	cfg := pki.Config{Dir: c.Dir, Days: c.Days, Force: c.Force}
-	add := func(role clusterport.Role, hosts []string, names ...string) {
+	add := func(role pki.Role, hosts []string, names ...string) {
 		for _, name := range names {
 			cfg.Certificates = append(cfg.Certificates, pki.Certificate{Name: name, Role: role, Hosts: hosts})
 		}
 	}
-	add(clusterport.RoleCoordinator, c.Hosts, c.Coordinators...)
-	add(clusterport.RoleGateway, nil, c.Gateways...)
-	add(clusterport.RoleOperator, nil, c.Operators...)
+	add(pki.RoleCoordinator, c.Hosts, c.Coordinators...)
+	add(pki.RoleGateway, nil, c.Gateways...)
+	add(pki.RoleOperator, nil, c.Operators...)
 	written, err := pki.Issue(cfg)
 	for _, file := range written {
 		fmt.Fprintln(con.stdout, file)

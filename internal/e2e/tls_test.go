@@ -25,6 +25,7 @@ import (
 
 	"github.com/rollcall-dev/rollcall/gateway"
 	"github.com/rollcall-dev/rollcall/internal/discovery/clusterport"
+	"github.com/rollcall-dev/rollcall/internal/platform/pki"
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
@@ -132,7 +133,7 @@ func TestSecurePortRefusesWhoHasNoBusinessThere(t *testing.T) {
 		"plain text":     insecure.NewCredentials(),
 		"no certificate": credentials.NewTLS(with(ours())),
 		"another CA":     credentials.NewTLS(with(ours(), pair(foreign, "coordinator-1"))),
-		"expired":        credentials.NewTLS(with(ours(), expired(t, dir, clusterport.RoleCoordinator))),
+		"expired":        credentials.NewTLS(with(ours(), expired(t, dir, pki.RoleCoordinator))),
 	} {
 		require.Equal(t, codes.Unavailable, status.Code(ping(creds)), name)
 	}
@@ -157,7 +158,7 @@ func TestSecurePortRefusesWhoHasNoBusinessThere(t *testing.T) {
 		require.NotErrorIs(t, err, os.ErrDeadlineExceeded, "%s was let in", name)
 	}
 	require.NotErrorIs(t, raft(with(party(t, dir, "coordinator-2", clusterport.ALPNRaft), pair(foreign, "coordinator-1"))), os.ErrDeadlineExceeded)
-	require.NotErrorIs(t, raft(with(party(t, dir, "coordinator-2", clusterport.ALPNRaft), expired(t, dir, clusterport.RoleCoordinator))), os.ErrDeadlineExceeded)
+	require.NotErrorIs(t, raft(with(party(t, dir, "coordinator-2", clusterport.ALPNRaft), expired(t, dir, pki.RoleCoordinator))), os.ErrDeadlineExceeded)
 	require.ErrorIs(t, raft(party(t, dir, "coordinator-2", clusterport.ALPNRaft)), os.ErrDeadlineExceeded, "a coordinator is let in")
 
 	// So is what coordinators say to each other; the administration is for operators.
@@ -232,7 +233,7 @@ func TestRenewedCertificateIsUsed(t *testing.T) {
 }
 
 // expired is a certificate of our CA that was valid until a minute ago.
-func expired(t *testing.T, dir string, role clusterport.Role) tls.Certificate {
+func expired(t *testing.T, dir string, role pki.Role) tls.Certificate {
 	ca, err := tls.LoadX509KeyPair(filepath.Join(dir, "ca.crt"), filepath.Join(dir, "ca.key"))
 	require.NoError(t, err)
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
+
+	"github.com/rollcall-dev/rollcall/internal/platform/pki"
 )
 
 // What a plain connection starts with. Both have the same length, so that one read decides and nothing beyond
@@ -68,7 +70,7 @@ func (c *Config) withDefaults() error {
 		problems = append(problems, fmt.Errorf("max pending %d is negative", c.MaxPending))
 	}
 	if c.TLS != nil {
-		if err := c.TLS.requireRole(RoleCoordinator); err != nil {
+		if err := c.TLS.requireRole(pki.RoleCoordinator); err != nil {
 			problems = append(problems, err)
 		}
 	}

@@ -26,6 +26,7 @@ import (
 	"google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/rollcall-dev/rollcall/internal/discovery/clusterport"
+	"github.com/rollcall-dev/rollcall/internal/platform/pki"
 	"github.com/rollcall-dev/rollcall/internal/testutil/memnet"
 )
 
@@ -39,7 +40,7 @@ type node struct {
 	grpc    *grpc.Server
 	logs    *logs
 	metrics *prometheus.Registry
-	roles   chan []clusterport.Role // of the peer, for each call
+	roles   chan []pki.Role // of the peer, for each call
 	stop    func() error
 }
 
@@ -52,7 +53,7 @@ func start(t *testing.T, cfg clusterport.Config) *node {
 		addr:    cfg.Listener.Addr().String(),
 		logs:    new(logs),
 		metrics: prometheus.NewRegistry(),
-		roles:   make(chan []clusterport.Role, 10_000),
+		roles:   make(chan []pki.Role, 10_000),
 	}
 	cfg.Logger = slog.New(slog.NewJSONHandler(n.logs, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	cfg.Metrics = clusterport.NewMetrics(n.metrics)
@@ -220,7 +221,7 @@ func TestOnePortForBoth(t *testing.T) {
 	require.NoError(t, echo(stream, "append entries"))
 	require.NoError(t, call(t.Context(), newClient(t, n.Port, n)))
 	require.NoError(t, echo(stream, strings.Repeat("more ", 100_000)))
-	require.Equal(t, clusterport.AllRoles(), <-n.roles, "without TLS anybody may do everything")
+	require.Equal(t, pki.AllRoles(), <-n.roles, "without TLS anybody may do everything")
 	require.Equal(t, "node-1:7400", n.raft.Addr().String())
 	require.Equal(t, "tcp", n.raft.Addr().Network())
 	require.Equal(t, n.addr, n.Addr().String())

@@ -11,24 +11,13 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/peer"
+
+	"github.com/rollcall-dev/rollcall/internal/platform/pki"
 )
-
-// Role is what a certificate allows its holder to do: one of its DNS names.
-type Role string
-
-// The roles a certificate can name.
-const (
-	RoleCoordinator Role = "coordinator.rollcall.internal"
-	RoleGateway     Role = "gateway.rollcall.internal"
-	RoleOperator    Role = "operator.rollcall.internal"
-)
-
-// AllRoles returns every role.
-func AllRoles() []Role { return []Role{RoleCoordinator, RoleGateway, RoleOperator} }
 
 // Roles returns the roles of the peer behind ctx, the context of a gRPC handler: those that its certificate
 // names, all on a port without TLS, none for anything else.
-func Roles(ctx context.Context) []Role {
+func Roles(ctx context.Context) []pki.Role {
 	p, ok := peer.FromContext(ctx)
 	if !ok || p.AuthInfo == nil {
 		return nil
@@ -38,26 +27,26 @@ func Roles(ctx context.Context) []Role {
 		return certificateRoles(info.State)
 	default:
 		if info.AuthType() == insecure.NewCredentials().Info().SecurityProtocol {
-			return AllRoles()
+			return pki.AllRoles()
 		}
 		return nil
 	}
 }
 
 // HasRole reports whether the peer behind ctx has at least one of roles; see [Roles].
-func HasRole(ctx context.Context, roles ...Role) bool {
-	return slices.ContainsFunc(Roles(ctx), func(r Role) bool { return slices.Contains(roles, r) })
+func HasRole(ctx context.Context, roles ...pki.Role) bool {
+	return slices.ContainsFunc(Roles(ctx), func(r pki.Role) bool { return slices.Contains(roles, r) })
 }
 
-func certificateRoles(state tls.ConnectionState) []Role {
+func certificateRoles(state tls.ConnectionState) []pki.Role {
 	if len(state.PeerCertificates) == 0 {
 		return nil
 	}
 	return leafRoles(state.PeerCertificates[0])
 }
 
-func leafRoles(leaf *x509.Certificate) []Role {
-	return slices.DeleteFunc(AllRoles(), func(r Role) bool { return !slices.Contains(leaf.DNSNames, string(r)) })
+func leafRoles(leaf *x509.Certificate) []pki.Role {
+	return slices.DeleteFunc(pki.AllRoles(), func(r pki.Role) bool { return !slices.Contains(leaf.DNSNames, string(r)) })
 }
 
 // ServerCredentials returns what a grpc.Server on [Port.GRPC] needs so that handlers know their peers: the

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/rollcall-dev/rollcall/internal/platform/pki"
 )
 
 // Application protocols of the port, as agreed on by ALPN.
@@ -82,7 +84,7 @@ func (t *TLS) ClientConfig(alpn string) *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13,
 		NextProtos: []string{alpn},
-		ServerName: string(RoleCoordinator),
+		ServerName: string(pki.RoleCoordinator),
 		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 			return &t.fresh().certificate, nil
 		},
@@ -101,7 +103,7 @@ func (t *TLS) verifyServer(state tls.ConnectionState) error {
 	_, err := state.PeerCertificates[0].Verify(x509.VerifyOptions{
 		Roots:         t.fresh().roots,
 		Intermediates: intermediates,
-		DNSName:       string(RoleCoordinator),
+		DNSName:       string(pki.RoleCoordinator),
 	})
 	return err
 }
@@ -119,8 +121,8 @@ func (t *TLS) serverConfig() *tls.Config {
 		SessionTicketsDisabled: true,
 		VerifyConnection: func(state tls.ConnectionState) error {
 			roles := certificateRoles(state)
-			if state.NegotiatedProtocol == ALPNRaft && !slices.Contains(roles, RoleCoordinator) {
-				return fmt.Errorf("raft needs the role %s, the certificate has %v", RoleCoordinator, roles)
+			if state.NegotiatedProtocol == ALPNRaft && !slices.Contains(roles, pki.RoleCoordinator) {
+				return fmt.Errorf("raft needs the role %s, the certificate has %v", pki.RoleCoordinator, roles)
 			}
 			return nil
 		},
@@ -130,7 +132,7 @@ func (t *TLS) serverConfig() *tls.Config {
 // Expiry is when the certificate in use ends.
 func (t *TLS) Expiry() time.Time { return t.fresh().certificate.Leaf.NotAfter }
 
-func (t *TLS) requireRole(role Role) error {
+func (t *TLS) requireRole(role pki.Role) error {
 	if roles := leafRoles(t.fresh().certificate.Leaf); !slices.Contains(roles, role) {
 		return fmt.Errorf("certificate %s has the roles %v, not %s", t.CertFile, roles, role)
 	}

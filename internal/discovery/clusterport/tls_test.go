@@ -26,12 +26,13 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/rollcall-dev/rollcall/internal/discovery/clusterport"
+	"github.com/rollcall-dev/rollcall/internal/platform/pki"
 )
 
 const (
-	coordinator = clusterport.RoleCoordinator
-	gateway     = clusterport.RoleGateway
-	operator    = clusterport.RoleOperator
+	coordinator = pki.RoleCoordinator
+	gateway     = pki.RoleGateway
+	operator    = pki.RoleOperator
 )
 
 // authority issues certificates that pki would not.
@@ -95,7 +96,7 @@ func load(t *testing.T, cfg clusterport.TLSConfig) *clusterport.TLS {
 }
 
 // load returns a fresh certificate with these roles.
-func (a *authority) load(t *testing.T, roles ...clusterport.Role) *clusterport.TLS {
+func (a *authority) load(t *testing.T, roles ...pki.Role) *clusterport.TLS {
 	t.Helper()
 	names := []string{"node-1"}
 	for _, role := range roles {
@@ -117,12 +118,12 @@ func TestRolesOfCallers(t *testing.T) {
 	t.Parallel()
 	ca := newCA(t)
 	n := start(t, clusterport.Config{TLS: ca.load(t, coordinator)})
-	for _, roles := range [][]clusterport.Role{{coordinator}, {gateway}, {operator}, {gateway, operator}, nil} {
+	for _, roles := range [][]pki.Role{{coordinator}, {gateway}, {operator}, {gateway, operator}, nil} {
 		require.NoError(t, call(t.Context(), clientOf(t, ca.load(t, roles...).ClientConfig(clusterport.ALPNgRPC), n)))
 		require.ElementsMatch(t, roles, <-n.roles)
 	}
 	require.Empty(t, clusterport.Roles(t.Context()), "no peer at all")
-	require.False(t, clusterport.HasRole(t.Context(), clusterport.AllRoles()...))
+	require.False(t, clusterport.HasRole(t.Context(), pki.AllRoles()...))
 }
 
 func TestPeersOverTLS(t *testing.T) {
@@ -131,7 +132,7 @@ func TestPeersOverTLS(t *testing.T) {
 	a := start(t, clusterport.Config{TLS: ca.load(t, coordinator)})
 	b := start(t, clusterport.Config{TLS: ca.load(t, coordinator)})
 	require.NoError(t, call(t.Context(), newClient(t, a.Port, b)))
-	require.Equal(t, []clusterport.Role{coordinator}, <-b.roles)
+	require.Equal(t, []pki.Role{coordinator}, <-b.roles)
 	require.NoError(t, echo(dialRaft(t, b.Port, a), "append entries"))
 }
 

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/rollcall-dev/rollcall/internal/discovery/clusterport"
+	"github.com/rollcall-dev/rollcall/internal/platform/pki"
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
@@ -101,9 +102,9 @@ func (n *Node) intercept(ctx context.Context, req any, info *grpc.UnaryServerInf
 // authorizeWriter lets an operator's certificate write as an operator, who may take what others own, and a gateway's
 // only as a gateway.
 func authorizeWriter(ctx context.Context, w *rollcallv1.Writer) error {
-	allowed := []clusterport.Role{clusterport.RoleCoordinator, clusterport.RoleOperator}
+	allowed := []pki.Role{pki.RoleCoordinator, pki.RoleOperator}
 	if w.GetOwner().GetKind() != rollcallv1.OwnerKind_OWNER_KIND_OPERATOR {
-		allowed = append(allowed, clusterport.RoleGateway)
+		allowed = append(allowed, pki.RoleGateway)
 	}
 	if !clusterport.HasRole(ctx, allowed...) {
 		return status.Errorf(codes.PermissionDenied, "to write as %v takes a certificate of one of the roles %v", w.GetOwner().GetKind(), allowed)
@@ -114,12 +115,12 @@ func authorizeWriter(ctx context.Context, w *rollcallv1.Writer) error {
 // authorize keeps the peers' service to coordinators and the cluster's administration to operators. Without TLS
 // every caller has every role.
 func authorize(ctx context.Context, method string) error {
-	var allowed []clusterport.Role
+	var allowed []pki.Role
 	switch service, _, _ := strings.Cut(strings.TrimPrefix(method, "/"), "/"); service {
 	case rollcallv1.PeerService_ServiceDesc.ServiceName:
-		allowed = []clusterport.Role{clusterport.RoleCoordinator}
+		allowed = []pki.Role{pki.RoleCoordinator}
 	case rollcallv1.ClusterService_ServiceDesc.ServiceName:
-		allowed = []clusterport.Role{clusterport.RoleCoordinator, clusterport.RoleOperator}
+		allowed = []pki.Role{pki.RoleCoordinator, pki.RoleOperator}
 	default:
 		return nil
 	}

@@ -1,6 +1,6 @@
 // Package pki issues the certificates of a cluster from a certificate authority of its own, kept in one folder.
 // It is for development and for small installations; whoever has a CA issues the same certificates there: what
-// counts is the role among the DNS names, see package clusterport.
+// counts is the role among the DNS names.
 package pki
 
 import (
@@ -21,8 +21,6 @@ import (
 	"regexp"
 	"slices"
 	"time"
-
-	"github.com/rollcall-dev/rollcall/internal/discovery/clusterport"
 )
 
 const (
@@ -49,7 +47,7 @@ type Config struct {
 type Certificate struct {
 	// Name is the node's id, a DNS label; it names the files too.
 	Name string
-	Role clusterport.Role
+	Role Role
 	// Hosts are names and IP addresses it is valid for besides Name, localhost, 127.0.0.1 and ::1.
 	Hosts []string
 }
@@ -77,8 +75,8 @@ func (c *Config) withDefaults() error {
 			complain("name %q appears twice", cert.Name)
 		}
 		names[cert.Name] = true
-		if !slices.Contains(clusterport.AllRoles(), cert.Role) {
-			complain("%s: role %q: use one of %v", cert.Name, cert.Role, clusterport.AllRoles())
+		if !slices.Contains(AllRoles(), cert.Role) {
+			complain("%s: role %q: use one of %v", cert.Name, cert.Role, AllRoles())
 		}
 		if slices.Contains(cert.Hosts, "") {
 			complain("%s: an empty host", cert.Name)
@@ -182,7 +180,7 @@ func issue(ca pair, wanted Certificate, days int) (pair, error) {
 	if template.NotAfter.After(ca.cert.NotAfter) {
 		template.NotAfter = ca.cert.NotAfter
 	}
-	if wanted.Role == clusterport.RoleCoordinator {
+	if wanted.Role == RoleCoordinator {
 		template.ExtKeyUsage = append(template.ExtKeyUsage, x509.ExtKeyUsageServerAuth)
 	}
 	for _, host := range wanted.Hosts {

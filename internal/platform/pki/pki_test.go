@@ -33,7 +33,7 @@ func certificate(t *testing.T, dir, name string) *x509.Certificate {
 }
 
 func node(name string, hosts ...string) pki.Certificate {
-	return pki.Certificate{Name: name, Role: clusterport.RoleCoordinator, Hosts: hosts}
+	return pki.Certificate{Name: name, Role: pki.RoleCoordinator, Hosts: hosts}
 }
 
 func TestIssue(t *testing.T) {
@@ -41,7 +41,7 @@ func TestIssue(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "tls")
 	written, err := pki.Issue(pki.Config{Dir: dir, Days: 30, Certificates: []pki.Certificate{
 		node("node-1", "node-1.example.org", "192.0.2.1"),
-		{Name: "edge-1", Role: clusterport.RoleGateway},
+		{Name: "edge-1", Role: pki.RoleGateway},
 	}})
 	require.NoError(t, err)
 	var names []string
@@ -135,7 +135,7 @@ func TestBrokenCAIsNotReplaced(t *testing.T) {
 func TestConfigIsChecked(t *testing.T) {
 	t.Parallel()
 	_, err := pki.Issue(pki.Config{Days: 4000, Certificates: []pki.Certificate{
-		{Name: "../evil", Role: clusterport.RoleGateway},
+		{Name: "../evil", Role: pki.RoleGateway},
 		{Name: "ca", Role: "boss"},
 		node("twice"), node("twice", ""),
 	}})
@@ -152,8 +152,8 @@ func TestFilesServeAPort(t *testing.T) {
 	dir := t.TempDir()
 	_, err := pki.Issue(pki.Config{Dir: dir, Certificates: []pki.Certificate{
 		node("node-1"),
-		{Name: "edge-1", Role: clusterport.RoleGateway},
-		{Name: "ops", Role: clusterport.RoleOperator},
+		{Name: "edge-1", Role: pki.RoleGateway},
+		{Name: "ops", Role: pki.RoleOperator},
 	}})
 	require.NoError(t, err)
 	load := func(name string) *clusterport.TLS {
