@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io/fs"
 
-	"github.com/rollcall-dev/rollcall/internal/discovery/clusterport"
 	"github.com/rollcall-dev/rollcall/internal/platform/pki"
 )
 
