@@ -82,11 +82,11 @@ published() { [ -n "$(docker ps --quiet --filter "label=com.docker.compose.proje
 up() {
   check_ports
   build
-  # A chain that is started anew is another one, which is no place for the data of the one before.
-  printf 'compose: the chain begins anew at each start, and the relayers'"'"' data with it\n'
+  # A chain that is started again is another one: the data of the one before means nothing on it.
+  printf 'compose: the chain begins again at each start, and the relayers'"'"' data with it\n'
   in_project rm --force --stop -v oz-relayer-0 oz-relayer-1 oz-relayer-2 postgres chain >/dev/null 2>&1 || true
   # docker-compose 1.29 cannot replace containers on newer engines (KeyError: 'ContainerConfig'). It can start
-  # anew, and the volumes stay.
+  # new ones, and the volumes stay.
   in_project up --detach --remove-orphans || {
     $v2 && not_started
     in_project down --remove-orphans --timeout 20
@@ -114,8 +114,8 @@ await_healthy() {
   done
 }
 
-# drill works in a project of its own, on ports that Docker picks, so that nobody's cluster is in its way. What
-# the containers logged stays in build/drill.log.
+# drill works in a project of its own, on ports that Docker picks, so that no other cluster is in its way. The
+# containers' logs stay in build/drill.log.
 drill() {
   project=rollcall-drill
   export COORDINATOR_1_HTTP='' COORDINATOR_2_HTTP='' COORDINATOR_3_HTTP='' HEALTH_CHECK_INTERVAL_MS=2000

@@ -22,8 +22,8 @@ code() { (cd "$1" && golangci-lint run --allow-parallel-runners ./...); }
 
 tidy() { (cd "$1" && go mod tidy -diff >/dev/null) || { echo "$1/go.mod or go.sum: go mod tidy" && return 1; }; }
 
-# What the contract must stay compatible with: the last release; before the first one, the branch that this
-# one left, or else the commit before.
+# The revision that the contract must stay compatible with: the last release; before the first one, the branch that this one
+# left, or else the commit before.
 baseline() {
   git describe --tags --abbrev=0 2>/dev/null && return
   local base
@@ -62,5 +62,6 @@ check 'buf breaking' compatible
 check 'generated code is fresh' fresh
 check 'alert rules' promtool check rules --lint-fatal deploy/prometheus/*.rules.yml
 check 'alert rules, tests' promtool test rules deploy/prometheus/*.test.yml
+check 'plain words' scripts/words.sh
 check shellcheck shellcheck scripts/*.sh .ci/run
 exit $failed

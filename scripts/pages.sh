@@ -71,7 +71,7 @@ try() {
 start_dev() {
   [ -z "$dev" ] || return 0
   mkdir -p build
-  # Compiling everything anew takes minutes, and is not what is waited for below.
+  # Compiling everything again takes minutes, and is not what is waited for below.
   make build >build/pages-dev.log 2>&1 || { tail -n 40 build/pages-dev.log && return 1; }
   # In a process group of its own, so that stopping it reaches all it started, as Ctrl-C does.
   set -m

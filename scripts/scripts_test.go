@@ -114,7 +114,7 @@ esac`
 	require.Equal(t, outcome{stderr: "image: redis or postgres?\n", code: 2, calls: []string{}}, got)
 }
 
-// Whatever is going to be installed is listed before anything is.
+// setup.sh lists what it is going to install before it installs anything.
 func TestSetup_ListsWhatIsMissing(t *testing.T) {
 	t.Parallel()
 	setup, err := os.ReadFile("setup.sh")
@@ -206,7 +206,7 @@ func TestCompose_EitherVersion(t *testing.T) {
 	}
 }
 
-// Whatever Go a machine has, if any: it gets one that builds this, or is told what to do.
+// setup.sh finds a Go that builds the project, whichever Go the machine has, or says how to get one.
 func TestGoIsBrought(t *testing.T) {
 	t.Parallel()
 	chmod, err := exec.LookPath("chmod")

@@ -8,7 +8,7 @@
 #   scripts/setup.sh standin  … and what builds the stand-ins for images of Redis and PostgreSQL
 #
 # Debian and Ubuntu: through apt, as root or with sudo. Elsewhere it says what to install.
-# Whatever Go there is fetches the one that go.mod asks for, through the module proxy, into the module cache.
+# Any Go fetches the one that go.mod asks for, through the module proxy, into the module cache.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PATH=$PWD/build/go/bin:$PATH
@@ -114,7 +114,7 @@ need() {
     case $thing in
       postgres) has_postgres ;;
       /*) [ "$(uname)" != Linux ] || [ -e "$thing" ] ;;
-      # What an administrator runs is not in everybody's PATH.
+      # Programs of administrators are not in every user's PATH.
       *) PATH=$PATH:/usr/sbin:/sbin command -v "$thing" >/dev/null ;;
     esac || packages+=("${pair##*:}")
   done

@@ -94,7 +94,7 @@ func pids(info *supervisor.Info) map[string]int {
 	return all
 }
 
-// What the README promises a newcomer, with real processes.
+// The README's promises to a newcomer hold, with real processes.
 func TestDev(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
@@ -128,7 +128,7 @@ func TestDev(t *testing.T) {
 		code, _ := get(r.URL + "/health")
 		require.Equal(t, http.StatusOK, code)
 	}
-	require.Contains(t, d.out.String(), "the chain begins anew at each start, and the relayers' data with it\n")
+	require.Contains(t, d.out.String(), "the chain begins again at each start, and the relayers' data with it\n")
 	require.Equal(t, info.Relayers[1].APIKey, strings.TrimSpace(d.here(t, folder, "dev", "api-key", "oz-relayer-1")))
 	tx := mine(t, info)
 	require.Eventually(t, func() bool {

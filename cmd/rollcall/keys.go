@@ -356,7 +356,7 @@ type keysResyncCmd struct {
 }
 
 func (keysResyncCmd) Help() string {
-	return `It counts anew what is pending, by the transactions that there are; moves the next nonce up to the chain's count, if somebody
+	return `It counts the pending transactions again; moves the next nonce up to the chain's count, if somebody
 else has used the key; and fills nonces below it that no transaction has with no-ops, which relayers sign. It never moves a
 nonce down and drops nothing. It enables a key again that was stopped for a nonce jump. It refuses nodes that count differently.
 
@@ -588,7 +588,7 @@ func (c *keysResyncCmd) startOver(ctx context.Context, con *console, client *evm
 	if err != nil {
 		return err
 	}
-	if err := c.confirm(con, func(w io.Writer) { describe(w, plan) }, "Drop that, and begin anew on the chain as it is now?"); err != nil {
+	if err := c.confirm(con, func(w io.Writer) { describe(w, plan) }, "Drop that, and start again on the chain as it is now?"); err != nil {
 		return err
 	}
 	// A person may have taken long.

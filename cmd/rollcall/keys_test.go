@@ -195,7 +195,7 @@ func TestADrainThatDoesNotWaitPausesAllTheSame(t *testing.T) {
 	}
 }
 
-// What is wrong with a key's counts is mended: here by somebody else's transaction, a wrong count and a gap.
+// keys resync mends a key's counts: here after another sender's transaction, a wrong count and a gap.
 func TestKeysAreResynced(t *testing.T) {
 	t.Parallel()
 	r := startRelay(t, 1, nil)

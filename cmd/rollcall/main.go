@@ -45,7 +45,7 @@ type commands struct {
 	Version    versionCmd    `cmd:"" help:"Print the version."`
 
 	DevSecrets  devSecretsCmd  `cmd:"" hidden:"" help:"Make keys for development in a folder, unless they are there, and print their addresses."`
-	DevChain    devChainCmd    `cmd:"" hidden:"" help:"Run an EVM chain for development, which begins anew at each start."`
+	DevChain    devChainCmd    `cmd:"" hidden:"" help:"Run an EVM chain for development, which begins again at each start."`
 	Healthcheck healthcheckCmd `cmd:"" hidden:"" help:"Ask one URL whether it is well, for a container's health check."`
 }
 

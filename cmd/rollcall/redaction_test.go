@@ -277,7 +277,7 @@ func TestARelayerShowsNoSecrets(t *testing.T) {
 	require.Regexp(t, `(?m)^goroutine \d+ `, out.String(), "the stacks are there")
 	e.add("the process", out.String())
 
-	// What is wrong at a start is said without showing it.
+	// An error at start does not show the secret.
 	half := keys[0].Hex()[:40]
 	for name, change := range map[string][]string{
 		"a key that is too short":    {"RELAYER_PRIVATE_KEY_0=" + half},

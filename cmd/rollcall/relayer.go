@@ -371,8 +371,8 @@ func (c *relayerCmd) relay(stages *shutdownStages, log *slog.Logger, reg *promet
 		return err
 	}
 	defer client.Close()
-	// What callers ask the chain themselves goes through connections of its own: a slow or huge answer is not to make a
-	// node look bad that transactions are sent through.
+	// Callers' own calls to the chain go through connections of their own, because a slow or huge answer must not count against a
+	// node that transactions are sent through.
 	asked := c.Chain.config()
 	asked.Logger, asked.Metrics, asked.MaxResponse, asked.MaxHeadAge = log, nodes.Metrics, 4<<20, 0
 	passthrough, err := evm.Open(asked)

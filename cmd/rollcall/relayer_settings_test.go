@@ -203,7 +203,7 @@ func showsNothing(t *testing.T, text, key string) {
 	}
 }
 
-// What is no flag has to be said elsewhere.
+// Settings that have no flag are documented elsewhere.
 func TestHelpTellsWhereKeysComeFrom(t *testing.T) {
 	t.Parallel()
 	help := succeed(t, "relayer", "--help")
@@ -234,7 +234,7 @@ func TestAnOperatorsDatabaseURLIsChecked(t *testing.T) {
 	}
 }
 
-// Whatever is wrong is told at once, by the names of variables, before anything is started.
+// The relayer reports all wrong settings together, by the names of their variables, before it starts anything.
 func TestARelayersSettingsAreCheckedTogether(t *testing.T) {
 	for name, value := range relayerSettings(t, map[string]string{
 		"RELAYER_API_KEYS": "me:short,me/read:" + someAPIKey, "RELAYER_CHAIN_ID": "0", "RELAYER_TOPUP_KEY": "x",

@@ -73,7 +73,7 @@ func TestDefinitionsFromStandardInput(t *testing.T) {
 	require.ErrorContains(t, err, "standard input: invalid services in services[0].kind")
 }
 
-// What is wrong shows before anything is sent.
+// The command reports wrong input before it sends anything.
 func TestServicesUsage(t *testing.T) {
 	t.Parallel()
 	for want, args := range map[string][]string{

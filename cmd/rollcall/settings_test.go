@@ -413,7 +413,7 @@ func TestGatewaySettings(t *testing.T) {
 	}
 }
 
-// What ends a role is the last that it says, whatever still runs.
+// The error that ends a role is its last log line, even while parts of it still run.
 func TestFailureIsTheLastLine(t *testing.T) {
 	t.Parallel()
 	for format, want := range map[string]string{"json": `"msg":"role failed","err":"the disk is full"}`, "text": `msg="role failed" err="the disk is full"`} {

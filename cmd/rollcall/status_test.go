@@ -50,7 +50,7 @@ func TestStatusOutput(t *testing.T) {
 	golden(t, "status-empty.json", out.String())
 }
 
-// What the checks of a real coordinator found, and what it wrote to Redis.
+// The status shows the results of a real coordinator's checks, and the mirror that it wrote to Redis.
 func TestStatusAndMirror(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1)

@@ -165,7 +165,7 @@ func TestBumpedByAnOperator(t *testing.T) {
 	require.Len(t, before, 1)
 	require.Regexp(t, "^"+second.ID.String()+`: attempt 2 offers \d+ wei for a unit of gas, attempt 1 did `+before[0].MaxFee+"\n$",
 		succeed(t, r.operator("tx", "bump", second.ID.String())...))
-	require.Regexp(t, "attempt 3 offers", succeed(t, r.operator("tx", "bump", second.Hash.Hex())...), "once more, by its first hash")
+	require.Regexp(t, "attempt 3 offers", succeed(t, r.operator("tx", "bump", second.Hash.Hex())...), "again, by its first hash")
 	h := read[gotten](t, r.operator("tx", "get", second.ID.String())...).Transactions[0]
 	require.Len(t, h.Signed, 3)
 	require.NotNil(t, h.BumpAskedAt)
@@ -246,7 +246,7 @@ func TestWebhooksAreReplayed(t *testing.T) {
 	require.Equal(t, exitNotDone, res.code)
 }
 
-// What nobody knows has an exit code of its own, whatever else happened.
+// An unknown outcome has an exit code of its own, and it wins over other failures.
 func TestThreeOutcomes(t *testing.T) {
 	t.Parallel()
 	done, not := deedOf("a", "is done", nil), deedOf("b", "", relayer.ErrNotFound)

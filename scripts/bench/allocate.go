@@ -73,7 +73,7 @@ func allocation(ctx context.Context, s *suite) error {
 	return nil
 }
 
-// What else is known of a way to allocate.
+// Suffixes of the rows beside a way to allocate.
 const (
 	latencySuffix  = ": a caller's wait, p50"
 	ownSuffix      = ": own processor time each"

@@ -217,7 +217,7 @@ func checker(ctx context.Context, args []string) error {
 		c.Set(health.Target{ID: service.Id, Kind: service.Kind, URL: service.WorkerRef.Url})
 	}
 	go func() {
-		// Somebody has to take what it finds.
+		// Its results have to be read, or it blocks.
 		var results []health.Result
 		for range c.Ready() {
 			results = c.Take(results[:0])

@@ -223,7 +223,7 @@ func (s *suite) inRounds(ctx context.Context, steps ...step) error {
 			err := step(ctx)
 			for tries := 1; err != nil && tries < 3 && ctx.Err() == nil; tries++ {
 				// An election, of a peer even, spoils one measurement, not the rest.
-				progress("once more: %v", err)
+				progress("again: %v", err)
 				s.repeated++
 				err = step(ctx)
 			}

@@ -23,7 +23,7 @@ type VersionError struct {
 }
 
 func (e *VersionError) Error() string {
-	return fmt.Sprintf("the data in %s is of PostgreSQL %s and %s is installed: install %[2]s beside it, or remove the folder to begin anew",
+	return fmt.Sprintf("the data in %s is of PostgreSQL %s and %s is installed: install %[2]s as well, or remove the folder to start again",
 		e.Dir, e.Data, e.Installed)
 }
 

@@ -239,7 +239,7 @@ func (s *Server) prepare(ctx context.Context) (err error) {
 	if written != "" {
 		password, err := os.ReadFile(s.passwordFile())
 		if err != nil {
-			return fmt.Errorf("the password of the data in %s: %w; remove the folder to begin anew", s.cfg.Dir, err)
+			return fmt.Errorf("the password of the data in %s: %w; remove the folder to start again", s.cfg.Dir, err)
 		}
 		s.password = strings.TrimSpace(string(password))
 		return nil

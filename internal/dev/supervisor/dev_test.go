@@ -567,7 +567,7 @@ func TestSecretsAreKept(t *testing.T) {
 	require.NotContains(t, err.Error(), "s3cret")
 	require.NoError(t, os.WriteFile(filepath.Join(folder, "keys.json"), []byte(`["s3cret"]`), 0o600))
 	_, err = OpenSecrets(t.Context(), folder, 1)
-	require.ErrorContains(t, err, "remove the file to have keys made anew")
+	require.ErrorContains(t, err, "remove the file to have keys made again")
 	require.NotContains(t, err.Error(), "s3cret")
 }
 

@@ -47,7 +47,7 @@ func OpenSecrets(ctx context.Context, folder string, relayers int) (*Secrets, er
 	}
 	ring, err := signer.Load(ctx, signer.Source{Environ: []string{s.variable()}})
 	if err != nil {
-		return nil, fmt.Errorf("%w; remove the file to have keys made anew", err)
+		return nil, fmt.Errorf("%w; remove the file to have keys made again", err)
 	}
 	s.Addresses = ring.Addresses()
 	for i := range relayers {
@@ -61,7 +61,7 @@ func OpenSecrets(ctx context.Context, folder string, relayers int) (*Secrets, er
 		}
 		_, key, ok := strings.Cut(strings.TrimSpace(string(content)), ":")
 		if !ok {
-			return nil, fmt.Errorf("%s does not hold name:key; remove it to have one made anew", file)
+			return nil, fmt.Errorf("%s does not hold name:key; remove it to have one made again", file)
 		}
 		s.apiKeys = append(s.apiKeys, key)
 	}

@@ -98,7 +98,7 @@ func Run(ctx context.Context, cfg Config) (err error) {
 
 	s := &supervisor{cfg: cfg}
 	s.printf("starting three coordinators, a gateway, and three relayers with PostgreSQL and a chain; their data is in %s", cfg.Data)
-	s.printf("the chain begins anew at each start, and the relayers' data with it")
+	s.printf("the chain begins again at each start, and the relayers' data with it")
 	starting, cancel := context.WithTimeoutCause(ctx, startLimit, fmt.Errorf("not up within %v", startLimit))
 	defer cancel()
 	if s.ports, err = choosePorts(starting, cfg.Data, preferred); err != nil {

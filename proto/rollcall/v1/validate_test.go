@@ -167,7 +167,7 @@ func TestCheckDNSLabel(t *testing.T) {
 	}
 }
 
-// What passes Validate can be encoded, and reached.
+// A message that passes Validate can be encoded, and its service reached.
 func FuzzValidate(f *testing.F) {
 	f.Add("oz-relayer-1", "relayer", "http://oz-relayer-1:3000", "host-1", "chain", "1")
 	f.Add("", "-", "tcp://user:secret@:99999", "\xff", "", "\x1b")

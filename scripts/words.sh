@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# Rejects words and forms that the project does not use, in the tracked files of the current folder. Each complaint names the line.
+#
+#   scripts/words.sh
+set -uo pipefail
+failed=0
+
+# reject prints the lines of the files that match a pattern, and why they are rejected.
+reject() {
+  local why=$1 pattern=$2 found
+  shift 2
+  found=$(git ls-files -z -- "$@" ':!:scripts/words.sh' ':!:*.pb.go' | xargs -0 --no-run-if-empty grep -nHP -e "$pattern")
+  if [ -n "$found" ]; then
+    printf '%s\n' "$found"
+    printf 'words: %s\n' "$why"
+    failed=1
+  fi
+}
+
+start='(What|Who|Whoever|Whatever|Nobody|Somebody)\b'
+reject 'a comment names the actor; no sentence begins with what, who or nobody' "(//|--)\\s+$start|//.*[.;:]\\s+$start" '*.go' '*.sql'
+reject 'a comment names the actor; no sentence begins with what, who or nobody' "^\\s*#\\s+$start|^\\s*#.*[.;:]\\s+$start" '*.sh' '*.yml' '*.yaml' Makefile '.ci/*'
+reject 'write again, another, cancellation' '(?i)\b(anew|once more|cancelations?|canceler)\b' '*.go' '*.sql' '*.sh' '*.yml' '*.yaml' '*.proto' '*.md' Makefile
+reject 'the key of an error in a log line is err' '"error", ?err\b' '*.go'
+reject 'a test is named after its subject: TestFunc_Condition' '^func Test(What|Who|Whoever|Nobody|Somebody|Nothing|That|Which|Those|Others)' '*_test.go'
+exit $failed
