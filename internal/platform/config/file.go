@@ -1,16 +1,17 @@
 package config
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"os"
+	"regexp"
 	"strings"
 
 	"github.com/alecthomas/kong"
-	"github.com/goccy/go-yaml"
-	"github.com/goccy/go-yaml/ast"
-	"github.com/goccy/go-yaml/parser"
+	"go.yaml.in/yaml/v3"
 )
 
 const (
@@ -38,15 +39,6 @@ func readFile(path string, flags []*kong.Flag) (*file, []Problem) {
 	if err != nil {
 		return fail(path, "name a readable file with --config or ROLLCALL_CONFIG", "%v", err)
 	}
-	doc, err := parser.ParseBytes(content, 0, parser.AllowDuplicateMapKey())
-	if err != nil {
-		where, what := path, err.Error()
-		if syntax, ok := errors.AsType[yaml.Error](err); ok {
-			where = fmt.Sprintf("%s:%d", path, syntax.GetToken().Position.Line)
-			what = syntax.GetMessage()
-		}
-		return fail(where, "", "is not valid YAML: %s", what)
-	}
 	byName := map[string]*kong.Flag{}
 	var known []string
 	for _, flag := range flags {
@@ -56,19 +48,28 @@ func readFile(path string, flags []*kong.Flag) (*file, []Problem) {
 		}
 	}
 	var problems []Problem
-	for _, d := range doc.Docs {
-		if d.Body == nil || d.Body.Type() == ast.NullType || d.Body.Type() == ast.CommentType {
+	for decoder := yaml.NewDecoder(bytes.NewReader(content)); ; {
+		var doc yaml.Node
+		if err := decoder.Decode(&doc); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			where, what := path, strings.TrimPrefix(err.Error(), "yaml: ")
+			if m := yamlLine.FindStringSubmatch(what); m != nil {
+				where, what = path+":"+m[1], m[2]
+			}
+			return fail(where, "", "is not valid YAML: %s", what)
+		}
+		body := doc.Content[0]
+		if isNull(body) {
 			continue
 		}
-		entries, ok := mapping(d.Body)
-		if !ok {
-			return fail(fmt.Sprintf("%s:%d", path, line(d.Body)), "", "must hold a mapping from settings to values")
+		if body.Kind != yaml.MappingNode {
+			return fail(fmt.Sprintf("%s:%d", path, body.Line), "", "must hold a mapping from settings to values")
 		}
-		for _, entry := range entries {
-			name := entry.Key.GetToken().Value
-			where := fmt.Sprintf("%s:%d", path, line(entry.Key))
+		for key, value := range entries(body) {
+			name, where := key.Value, fmt.Sprintf("%s:%d", path, key.Line)
 			flag := byName[name]
-			text, err := text(entry.Value, flag)
+			text, err := text(value, flag)
 			_, again := f.values[name]
 			switch {
 			case flag == nil:
@@ -98,20 +99,22 @@ func readBounded(path string) ([]byte, error) {
 	return content, err
 }
 
-func mapping(n ast.Node) ([]*ast.MappingValueNode, bool) {
-	switch n := n.(type) {
-	case *ast.MappingNode:
-		return n.Values, true
-	case *ast.MappingValueNode:
-		return []*ast.MappingValueNode{n}, true
+// yamlLine matches the library's errors that name a line.
+var yamlLine = regexp.MustCompile(`^line (\d+): (.*)$`)
+
+// entries returns the keys and values of a mapping, in the order of the file.
+func entries(mapping *yaml.Node) iter.Seq2[*yaml.Node, *yaml.Node] {
+	return func(yield func(key, value *yaml.Node) bool) {
+		for i := 0; i+1 < len(mapping.Content); i += 2 {
+			if !yield(mapping.Content[i], mapping.Content[i+1]) {
+				return
+			}
+		}
 	}
-	return nil, false
 }
 
-func line(n ast.Node) int { return n.GetToken().Position.Line }
-
 // text is the value as the flag would be given it.
-func text(n ast.Node, flag *kong.Flag) (string, error) {
+func text(n *yaml.Node, flag *kong.Flag) (string, error) {
 	if flag != nil && flag.IsSlice() {
 		joined, err := list(n, flag)
 		if err == nil && joined == "" { // which may be meant as nobody, and would be everybody where that is the default
@@ -123,14 +126,14 @@ func text(n ast.Node, flag *kong.Flag) (string, error) {
 		return "", nil
 	}
 	if flag != nil && flag.IsMap() {
-		if entries, ok := mapping(n); ok {
+		if n.Kind == yaml.MappingNode {
 			var items []string
-			for _, entry := range entries {
-				s, err := scalar(entry.Value)
+			for key, value := range entries(n) {
+				s, err := scalar(value)
 				if err != nil {
 					return "", err
 				}
-				items = append(items, entry.Key.GetToken().Value+"="+s)
+				items = append(items, key.Value+"="+s)
 			}
 			return kong.JoinEscaped(items, flag.Tag.MapSep), nil
 		}
@@ -138,19 +141,18 @@ func text(n ast.Node, flag *kong.Flag) (string, error) {
 	return scalar(n)
 }
 
-func isNull(n ast.Node) bool { return n == nil || n.Type() == ast.NullType }
+func isNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" }
 
 // list is a list's text, which may also be written as the flag would be given it.
-func list(n ast.Node, flag *kong.Flag) (string, error) {
+func list(n *yaml.Node, flag *kong.Flag) (string, error) {
 	if isNull(n) {
 		return "", nil
 	}
-	sequence, ok := n.(*ast.SequenceNode)
-	if !ok {
+	if n.Kind != yaml.SequenceNode {
 		return scalar(n)
 	}
 	var items []string
-	for _, item := range sequence.Values {
+	for _, item := range n.Content {
 		s, err := scalar(item)
 		if err != nil {
 			return "", err
@@ -160,14 +162,17 @@ func list(n ast.Node, flag *kong.Flag) (string, error) {
 	return kong.JoinEscaped(items, flag.Tag.Sep), nil
 }
 
-func scalar(n ast.Node) (string, error) {
-	switch n := n.(type) {
-	case *ast.StringNode:
-		return n.Value, nil
-	case *ast.LiteralNode:
-		return n.Value.Value, nil
-	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode, *ast.InfinityNode, *ast.NanNode:
-		return strings.TrimSpace(n.GetToken().Value), nil
+// kinds are the names of nodes that are no plain values.
+var kinds = map[yaml.Kind]string{yaml.MappingNode: "mapping", yaml.SequenceNode: "sequence", yaml.AliasNode: "alias"}
+
+func scalar(n *yaml.Node) (string, error) {
+	switch {
+	case n.Anchor != "":
+		return "", errors.New("must be a plain value (it is: anchor)")
+	case n.Kind != yaml.ScalarNode:
+		return "", fmt.Errorf("must be a plain value (it is: %s)", kinds[n.Kind])
+	case isNull(n):
+		return "", errors.New("must be a plain value (it is: null)")
 	}
-	return "", fmt.Errorf("must be a plain value (it is: %s)", strings.ToLower(n.Type().String()))
+	return n.Value, nil
 }
