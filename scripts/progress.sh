@@ -6,14 +6,14 @@ set -uo pipefail
 every=$1 what=$2
 shift 2
 
-# A sleep that outlived this script would keep a pipe that it prints into open.
+# A sleep that outlives this script must not keep a pipe open that the script prints into. The signal may come before the shell has
+# noted the process id of a sleep, so the trap asks for the jobs.
 ticker() {
-  local start=$SECONDS pause=
-  trap 'kill "$pause" 2>/dev/null; exit' TERM
+  local start=$SECONDS
+  trap 'kill $(jobs -p) 2>/dev/null; exit' TERM
   while :; do
-    sleep "$every" &
-    pause=$!
-    wait "$pause"
+    sleep "$every" >/dev/null 2>&1 &
+    wait $!
     kill -0 $$ 2>/dev/null || exit # the script was killed
     printf '%s: %d s so far\n' "$what" $((SECONDS - start)) >&2
   done
