@@ -161,7 +161,7 @@ func TestCoordinatorProcess(t *testing.T) {
 	cmd := exec.Command(self, "coordinator")
 	var log lockedBuffer
 	cmd.Stderr = &log
-	file := writeFile(t, "rollcall.yaml", "data: "+filepath.Join(s.data, "raft")+"\nrelayer-count: 1\n")
+	file := writeFile(t, "rollcall.yaml", "data-dir: "+filepath.Join(s.data, "raft")+"\nrelayer-count: 1\n")
 	cmd.Env = append(os.Environ(), "ROLLCALL_TEST_MAIN=1", "ROLLCALL_CONFIG="+file, "ROLLCALL_NODE_ID=c1", "ROLLCALL_PEERS=c1="+s.address,
 		"ROLLCALL_LISTEN="+s.address, "ROLLCALL_HTTP_LISTEN="+s.http, "REDIS_URL=redis://"+s.redis.Addr(), "ROLLCALL_LOG_FORMAT=text")
 	require.NoError(t, cmd.Start())
