@@ -71,7 +71,7 @@ func TestGatewayConfigFile(t *testing.T) {
 	a := c.defineAgent("edge-1")
 	a.write("a.json", definition(ids[0], relayers[0].url()))
 	file := filepath.Join(t.TempDir(), "gateway.yaml")
-	settings := fmt.Sprintf("id: from-file\ncoordinators: [%s]\ndefinitions: %s\nlisten: %s\nstate: %s\nnode: host-9\nlog-format: text\nsettle: 0s\n",
+	settings := fmt.Sprintf("id: from-file\ncoordinators: [%s]\ndefinitions: %s\nlisten: %s\nstate-dir: %s\nhost: host-9\nlog-format: text\nstartup-wait: 0s\n",
 		strings.ReplaceAll(c.addresses(), ",", ", "), a.definitions, a.http, a.memory)
 	require.NoError(t, os.WriteFile(file, []byte(settings), 0o600))
 	a.process = launch(t, "edge-1", []string{"ROLLCALL_CONFIG=" + file, "ROLLCALL_HOST=host-1"}, "gateway")
@@ -82,7 +82,7 @@ func TestGatewayConfigFile(t *testing.T) {
 	require.Contains(t, strings.Join(a.output(), "\n"), "level=INFO msg=")
 	require.Zero(t, a.stop())
 
-	require.NoError(t, os.WriteFile(file, []byte("id: UPPER\nlissten: x\nreregister: 1h\n"), 0o600))
+	require.NoError(t, os.WriteFile(file, []byte("id: UPPER\nlissten: x\nresync-interval: 1h\n"), 0o600))
 	_, stderr, code := rollcall(t, []string{"ROLLCALL_CONFIG=" + file}, "gateway")
 	require.Equal(t, 2, code)
 	for _, want := range []string{`"UPPER" is not a DNS label`, "lissten", `"1h" is above 2m`, file} {
