@@ -14,8 +14,8 @@ import (
 	testpostgres "github.com/rollcall-dev/rollcall/internal/testutil/postgres"
 )
 
-// A process whose clock is wrong, here by the years since 2000, dates its rows like everybody else: they are compared with the
-// database's time, to see what was abandoned, and what was pending when everything was canceled.
+// A process with a wrong clock (here in the year 2000) dates its rows by the database's clock. Rows are compared with the
+// database's time, to find abandoned ones, and those that were pending at a cancellation of all.
 func TestRowsAreDatedByTheDatabasesClock(t *testing.T) {
 	t.Parallel()
 	url := testpostgres.New(t, testpostgres.Migrated(Migrations())).URL()

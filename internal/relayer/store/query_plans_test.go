@@ -8,7 +8,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 )
 
-// Plans are kept, and made when there is next to nothing to read.
+// Postgres keeps plans that it made when the tables were nearly empty: those must read by index.
 func TestPlansMadeForSmallTablesReadByIndex(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 2)
@@ -30,7 +30,7 @@ func TestPlansMadeForSmallTablesReadByIndex(t *testing.T) {
 	require.Equal(t, before, scans())
 }
 
-// More than one statement takes.
+// A block with more transactions than one statement takes is confirmed.
 func TestABlockFullIsConfirmed(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 2)

@@ -35,7 +35,7 @@ func TestUnsent_RefusedAttempts_WaitForTheirPause(t *testing.T) {
 		}
 		return found
 	}
-	// elapse moves all pauses so far into the past.
+	// elapse moves all pauses into the past by d.
 	elapse := func(d time.Duration) {
 		_, err := l.db.Exec(t.Context(), `UPDATE relayer_attempts SET next_send_at = next_send_at - $1::interval`, d)
 		require.NoError(t, err)
