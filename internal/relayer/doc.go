@@ -23,7 +23,7 @@
 //	confirmed                  confirmed      confirmed    in a block that is deep enough, and it succeeded
 //	reverted                   failed         failed       in a block that is deep enough, and its execution failed
 //	failed                     failed         failed       a no-op took its nonce, because no node would ever have accepted it
-//	replaced                   failed         failed       another sender's transaction took its nonce, and it was no longer to be sent
+//	replaced                   failed         failed       another sender's transaction took its nonce, and it was not to be resent
 //	dropped                    failed         failed       the chain that it was sent on was reset
 //	canceled                   canceled       canceled     canceled before it was signed, or a no-op took its nonce
 //	expired                    expired        expired      past its valid_until before it was signed, or a no-op took its nonce
