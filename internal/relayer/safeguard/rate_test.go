@@ -12,7 +12,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 )
 
-// clocked is a guard whose time stands still until it is moved.
+// clocked returns a guard with a clock that only pass moves.
 func clocked(r Rates) (g *Guard, pass func(time.Duration)) {
 	g = NewGuard(r)
 	now := time.Unix(1_000_000, 0)
@@ -52,7 +52,7 @@ func TestEachLimitRefusesAndSaysWhenItIsWorthTryingAgain(t *testing.T) {
 	for name, c := range map[string]struct {
 		rates Rates
 		limit string
-		other [2]string // caller and trader who are refused too, or not
+		other [2]string // caller and trader of another request, accepted if free
 		free  bool
 	}{
 		"global":          {Rates{Global: two}, "global rate limit", [2]string{"b", "y"}, false},
@@ -81,7 +81,7 @@ func TestEachLimitRefusesAndSaysWhenItIsWorthTryingAgain(t *testing.T) {
 	}
 }
 
-// Who is over a limit of its own does not use up what all share.
+// A request over its own limit does not consume the shared limit.
 func TestGuard_RefusedRequest_UsesNoAllowance(t *testing.T) {
 	t.Parallel()
 	g, _ := clocked(Rates{Global: Rate{1, 10}, Caller: Rate{1, 5}, Trader: Rate{1, 2}})
