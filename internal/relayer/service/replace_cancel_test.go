@@ -129,7 +129,8 @@ func TestReplace_CallerIsGone_StoredAttemptIsSent(t *testing.T) {
 	nodes := new(hooked)
 	f.options.Ring = ring
 	f.options.Sender = func(c *sender.Config) { nodes.Chain, c.Chain = c.Chain, nodes }
-	f.options.Tracker = func(c *tracker.Config) { c.Tend, c.Abandoned, c.ChainIdentity = time.Hour, time.Hour, nil } // the tracker would too
+	// Otherwise the tracker would send it.
+	f.options.Tracker = func(c *tracker.Config) { c.Tend, c.Abandoned, c.ChainIdentity = time.Hour, time.Hour, nil }
 	r := relayertest.Launch(t, f.options)
 	require.Eventually(t, func() bool { // with a block, its keys are compared
 		f.chain.Commit()
