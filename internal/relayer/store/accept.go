@@ -58,15 +58,15 @@ const queueRetry = time.Second
 // room and no queued transaction could use that key. Otherwise it is queued, or gets a [relayer.LimitError] if the queue is
 // full. The results are in the order of the drafts.
 //
-// An error reports that nothing was stored, unless it wraps [relayer.ErrUnknown]: the connection broke during the commit,
-// and the outcome could not be read afterwards either.
+// An error reports that nothing was stored, unless it wraps [relayer.ErrUnknown]. Then the connection broke during the
+// commit, and the outcome could not be read afterwards either.
 func (l *Store) Accept(ctx context.Context, terms AllocationLimits, drafts []*NewTransaction) ([]AcceptResult, error) {
 	return l.AcceptNotify(ctx, terms, drafts, nil)
 }
 
 // AcceptNotify is Accept with a callback. It calls unlocked, if not nil, when it has released the keys' locks and waits for
-// the disk, or when the response to its commit was lost. It does not call it if nothing was stored. The next call should
-// begin then, because two calls that wait for the locks in the server take longer than one after the other.
+// the disk. It also calls it if the response to its commit was lost. It does not call it if nothing was stored. The next
+// call should begin then, because two calls that wait for the locks in the server take longer than one after the other.
 func (l *Store) AcceptNotify(ctx context.Context, terms AllocationLimits, drafts []*NewTransaction, unlocked func()) ([]AcceptResult, error) {
 	a := &acceptBatch{store: l, terms: terms, drafts: drafts, verdicts: make([]AcceptResult, len(drafts))}
 	err := l.transaction(ctx, a.lock, a.write, unlocked)

@@ -12,8 +12,8 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 )
 
-// StoreAttempts stores signed bytes and reports for each attempt whether it was stored. It does not store an attempt if the
-// transaction already has one with that number from another process, no longer has that nonce, or is final. Only stored
+// StoreAttempts stores signed bytes and reports for each attempt whether it was stored. It does not store an attempt if
+// another process has stored that number. Nor does it if the transaction no longer has that nonce, or is final. Only stored
 // bytes may be broadcasted, and they count as possibly sent from here on. An unknown outcome counts as not stored: Unsent
 // finds the bytes. A second or later attempt sets the transaction's status to unknown until a node responds to it.
 // Responses to earlier attempts no longer count.
@@ -139,7 +139,7 @@ func (p *pauses) add(b Broadcast) {
 }
 
 // queue adds the update. A pause that ended long ago does not count, because it had another reason. Nor does a pause during
-// which a node accepted the attempt: the tracker sends that early after a lower nonce was mined, which made room in the
+// which a node accepted the attempt. The tracker sends that early after a lower nonce was mined, which made room in the
 // node's pool.
 func (p *pauses) queue(b *pgx.Batch) {
 	if len(p.ids) == 0 {

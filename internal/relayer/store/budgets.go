@@ -16,9 +16,9 @@ import (
 //
 // A transaction counts with its draft's Reserve from its acceptance on, and with its actual cost once it is final. Both
 // happen in the database transactions that accept it and make it final, under locks of the accounts' rows. So the reserved
-// sum never exceeds a budget, however many processes accept concurrently. The actual cost can: a bump that gets a stuck
-// transaction mined is never rejected, and is charged to the account only when the transaction is final. No-ops that fill
-// gaps are not counted. Nor are fees that a chain charges in addition to gas times price, as some rollups do.
+// sum never exceeds a budget, however many processes accept concurrently. The actual cost can: a bump of a stuck
+// transaction is never rejected, and is charged to the account only when the transaction is final. No-ops that fill gaps
+// are not counted. Nor are fees that a chain charges in addition to gas times price, as some rollups do.
 type Budgets struct {
 	Caller *big.Int // per API key
 	Trader *big.Int // per trader that is named

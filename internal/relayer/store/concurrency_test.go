@@ -86,7 +86,7 @@ func TestRecordingLeavesWhatIsMinedAlone(t *testing.T) {
 	require.NoError(t, l.RecordMined(t.Context(), []Mined{mined(txs[0], 1, relayer.PurposeSend, 3)}))
 	holder, err := l.db.Begin(t.Context())
 	require.NoError(t, err)
-	defer holder.Rollback(t.Context()) //nolint:errcheck // for the end
+	defer holder.Rollback(t.Context()) //nolint:errcheck // at the end
 	_, err = holder.Exec(t.Context(), `SELECT FROM relayer_txs WHERE id = $1 FOR UPDATE`, txs[0].ID)
 	require.NoError(t, err)
 	var broadcasts []Broadcast

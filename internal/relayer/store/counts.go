@@ -246,7 +246,7 @@ func (l *Store) SetNonce(ctx context.Context, key common.Address, known int, nex
 	if errors.Is(err, pgx.ErrNoRows) {
 		err = ErrChainChanged
 	}
-	if err == error(used) { //nolint:errorlint // it says what it is about
+	if err == error(used) { //nolint:errorlint // returned as is, because it names the key
 		return 0, err
 	}
 	if err != nil {

@@ -39,9 +39,9 @@
 //
 // # Lock order
 //
-// The order is: idempotency keys (sorted), relayer_keys (by address), relayer_txs (by address and nonce, then queued rows
-// by id), relayer_budgets (by day, scope and subject), relayer_queues (by target). New rows may come later, because no
-// other transaction can hold them.
+// The order begins with idempotency keys (sorted) and relayer_keys (by address). Next is relayer_txs, by address and nonce,
+// then queued rows by id. Last are relayer_budgets (by day, scope and subject) and relayer_queues (by target). New rows may
+// come later, because no other transaction can hold them.
 //
 // RecordMined reverses the order: relayer_txs, then keys. Otherwise it would hold the keys while it updates hundreds of
 // rows, and every caller that posts waits for them. It may deadlock where two processes both act as the tracker of the

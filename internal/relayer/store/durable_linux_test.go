@@ -86,8 +86,8 @@ func unflushed(t *testing.T, l *Store, terms AllocationLimits, drafts ...*NewTra
 	require.False(t, flushed(t, l, position(t, l)))
 }
 
-// A repeated request or a read of its transaction returns after the transaction is on disk, even if the process that stores
-// it has not waited yet.
+// A repeated request, or a read of its transaction, returns after the transaction is on disk. The process that stores it
+// need not have waited yet.
 func TestTransaction_AcceptedLately_IsOnTheDisk(t *testing.T) {
 	t.Parallel()
 	for name, read := range map[string]func(*Store, AllocationLimits, *NewTransaction) error{

@@ -84,7 +84,7 @@ func (l *Store) Register(ctx context.Context, keys []Registration) error {
 		return &ForeignKeyError{Address: common.HexToAddress(address), Pool: pool}
 	})
 	if since := l.registered.Load(); err == nil && since != nil && since.IsZero() {
-		l.registered.Store(&now) // the first registration: keys that come later were never compared
+		l.registered.Store(&now) // the first registration: later keys were never compared
 	}
 	return err
 }

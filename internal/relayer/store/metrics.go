@@ -8,7 +8,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 )
 
-// Metrics of a Store. A process registers them once.
+// Metrics are the metrics of a Store. A process registers them once.
 type Metrics struct {
 	statuses *prometheus.CounterVec
 	mined    prometheus.Histogram

@@ -67,9 +67,9 @@ func (l *Store) Now(ctx context.Context) (now time.Time, err error) {
 	return now, nil
 }
 
-// CancelPending cancels up to limit of callers' pending transactions that were created by the given time (see [Store.Now]),
-// as SetIntent does with one, and returns their ids. There may be others until it returns none. The zero key selects the
-// whole pool.
+// CancelPending cancels up to limit of callers' pending transactions, as SetIntent does with one, and returns their ids. It
+// selects those created by the given time (see [Store.Now]). There may be others until it returns none. The zero key
+// selects the whole pool.
 func (l *Store) CancelPending(ctx context.Context, key common.Address, by time.Time, reason string, limit int) (canceled []uuid.UUID, err error) {
 	address := hexAddress(key)
 	if key == (common.Address{}) {

@@ -125,7 +125,7 @@ func (l *Store) ListBumpRequests(ctx context.Context, limit int) ([]*relayer.Tra
 
 // Load counts a key's transactions.
 type Load struct {
-	Pending int // nonces claimed and not mined
+	Pending int // nonces allocated and not mined
 	Mined   int // in blocks that are not deep enough yet
 	Waiting int // queued for this very key
 }

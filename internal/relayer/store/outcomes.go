@@ -25,7 +25,7 @@ type Mined struct {
 	Succeeded   bool
 	GasUsed     uint64
 	GasPrice    *big.Int // wei, paid for each unit of gas
-	Reason      string   // why it reverted, where that is known
+	Reason      string   // why it reverted, if that is available
 }
 
 // settleLimit bounds how many rows one database transaction settles. Callers that post wait for the keys and budgets that
@@ -33,7 +33,7 @@ type Mined struct {
 const settleLimit = 50
 
 // relaxed begins a batch whose commit does not wait for the disk. Use it for changes that the chain or the nodes can report
-// again: a server crash may lose such a change completely, and the tracker repeats it. Attempts and intents must never be
+// again. A server crash may lose such a change completely, and the tracker repeats it. Attempts and intents must never be
 // relaxed. An allocation of nonces waits for the disk with a second commit, see [Store.transaction]. A webhook about a
 // relaxed change is sent only after a later commit, the claim of the delivery, has waited for the disk. That wait covers
 // all commits before it.

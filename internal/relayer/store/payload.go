@@ -68,9 +68,10 @@ func (l *Store) HasForeign(ctx context.Context, key common.Address, era int, non
 	return has, nil
 }
 
-// DropForeignTransactions drops recorded transactions of other senders whose nonces the key has not used after all: those
-// from the given nonce on, found in blocks up to head, where the chain has used only the nonces below. A reorganization
-// removed them, and [Store.FillNonceGaps] finds their nonces free. era is that of the chain on which this was observed.
+// DropForeignTransactions drops recorded transactions of other senders whose nonces the key has not used after all. These
+// are the ones from the given nonce on, found in blocks up to head, where the chain has used only the nonces below. A
+// reorganization removed them, and [Store.FillNonceGaps] finds their nonces free. era is that of the chain on which this
+// was observed.
 func (l *Store) DropForeignTransactions(ctx context.Context, key common.Address, era int, nonce, head uint64) error {
 	_, err := l.db.Exec(ctx, `UPDATE relayer_txs SET nonce = NULL, status = 'dropped', status_reason = 'its block is no longer part of the chain',
 			revision = revision + 1, updated_at = now()

@@ -13,8 +13,8 @@ import (
 )
 
 // roundRobinOrderSQL is the end of a statement that selects rows of several keys. It orders the lowest nonce of each key
-// first, then the second of each, so that one key with many rows does not delay the others. what is the alias of the rows,
-// limit is the parameter.
+// first, then the second of each. So one key with many rows does not delay the others. what is the alias of the rows, limit
+// is the parameter.
 func roundRobinOrderSQL(what, address, limit string) string {
 	return fmt.Sprintf(` ORDER BY row_number() OVER (PARTITION BY %[1]s.%[2]s ORDER BY %[1]s.nonce), %[1]s.%[2]s LIMIT %[3]s`, what, address, limit)
 }
@@ -130,9 +130,9 @@ type Resends struct {
 	AtOnce []common.Address
 }
 
-// Unsent returns the latest attempts that no node is recorded to have accepted, whatever is recorded of earlier ones (see
-// [Store.StoreAttempts]), whose row has not changed for age and that may be sent again. It reads from the given nonces on,
-// each key in turn, its lowest first; at most limit.
+// Unsent returns the latest attempts that no node is recorded to have accepted, and that may be sent again. The records of
+// earlier attempts do not matter (see [Store.StoreAttempts]). The row must not have changed for age. It reads from the
+// given nonces on, each key in turn, its lowest first; at most limit.
 func (l *Store) Unsent(ctx context.Context, froms []KeyNonce, age time.Duration, resends Resends, limit int) ([]*relayer.Attempt, error) {
 	addresses, nonces := l.keyNonces(froms)
 	return l.listAttempts(ctx, "list unsent attempts", `SELECT s.* FROM unnest($2::text[], $3::bigint[]) AS f (address, nonce)

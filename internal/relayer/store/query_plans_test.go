@@ -14,7 +14,7 @@ func TestPlansMadeForSmallTablesReadByIndex(t *testing.T) {
 	l, terms := setup(t, 2)
 	terms.Cap = 1000
 	scans := func() (n int) {
-		l.db.Reset() // a session's counts are there when it has ended
+		l.db.Reset() // a session reports its counts when it ends
 		require.NoError(t, l.db.QueryRow(t.Context(), `SELECT seq_scan FROM pg_stat_user_tables WHERE relname = 'relayer_txs'`).Scan(&n))
 		return n
 	}

@@ -73,9 +73,9 @@ func (l *Store) Dispatch(ctx context.Context, terms AllocationLimits, limit int)
 }
 
 // dispatchable lists queued transactions that a key could take at present, the oldest first. It lists as many per target as
-// there may be room for, because transactions queued for a full key, or for ether, must not hide others. It reads no
-// further for a target whose cheapest transaction no key can pay for. It takes no locks: skipping a long queue of
-// unaffordable transactions takes time, and callers that post wait for the keys' locks.
+// there may be room for. Transactions queued for a full key, or for ether, must not hide others. It reads no further for a
+// target whose cheapest transaction no key can pay for. It takes no locks: skipping a long queue of unaffordable
+// transactions takes time, and callers that post wait for the keys' locks.
 func (l *Store) dispatchable(ctx context.Context, terms AllocationLimits, limit int) ([][16]byte, error) {
 	rows, err := l.db.Query(ctx, `WITH room AS MATERIALIZED (SELECT k.address, $6::text::numeric - coalesce(b.spent_wei, 0) AS budget,
 			CASE WHEN k.balance_at > now() - $5::interval THEN k.balance_wei - k.committed_wei END AS free

@@ -80,7 +80,7 @@ func TestDispatch_NothingToDispatch_LocksNoKey(t *testing.T) {
 	require.Nil(t, accept(t, l, terms, worth(l, 9))[0].Nonce, "it waits for ether")
 	holder, err := l.db.Begin(t.Context())
 	require.NoError(t, err)
-	defer holder.Rollback(t.Context()) //nolint:errcheck // for the end
+	defer holder.Rollback(t.Context()) //nolint:errcheck // at the end
 	_, err = holder.Exec(t.Context(), `SELECT FROM relayer_keys FOR UPDATE`)
 	require.NoError(t, err)
 	seated, err := l.Dispatch(t.Context(), terms, 10)
