@@ -76,7 +76,7 @@ type Config struct {
 	// RoundsWithin is how long rounds may fail, or no process track the chain, until /health reports it. Default 20 s, four
 	// terms of the tracker's lease.
 	RoundsWithin time.Duration
-	// RPCProxy serves callers' own requests to the chain. It should not be Chain: those requests may be slow or too many,
+	// RPCProxy serves callers' own requests to the chain. It should not be Chain. Those requests may be slow or too many,
 	// and must not degrade the health of nodes that transactions are sent through.
 	RPCProxy RPCProxy
 	// RevertData reports to callers that the status of a reverted transaction includes the data.

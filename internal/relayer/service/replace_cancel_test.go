@@ -132,7 +132,7 @@ func TestReplace_CallerIsGone_StoredAttemptIsSent(t *testing.T) {
 	// Otherwise the tracker would send it.
 	f.options.Tracker = func(c *tracker.Config) { c.Tend, c.Abandoned, c.ChainIdentity = time.Hour, time.Hour, nil }
 	r := relayertest.Launch(t, f.options)
-	require.Eventually(t, func() bool { // with a block, its keys are compared
+	require.Eventually(t, func() bool { // the relayer compares its keys with each block
 		f.chain.Commit()
 		return r.Health().Ready
 	}, 20*time.Second, 100*time.Millisecond)
