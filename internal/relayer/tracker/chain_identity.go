@@ -16,7 +16,7 @@ import (
 )
 
 // ChainIdentity checks whether the nodes' chain is the recorded one. Every process has one, and sends nothing while Err
-// returns an error, because on a chain that was reset the same nonces belong to other transactions.
+// returns an error. On a chain that was reset the same nonces belong to other transactions.
 type ChainIdentity struct {
 	chain          Chain
 	store          *store.Store

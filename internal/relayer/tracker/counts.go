@@ -32,8 +32,8 @@ type ahead struct {
 
 // checkCounts compares the keys with the chain. If the round's endpoint counts more than was allocated, it queries all
 // endpoints for the same block, and the round continues with the lowest count. One endpoint must not decide alone. If
-// several rounds and all responding endpoints agree on a count, it advances the key's next nonce, or stops the key where
-// the jump is above the bound.
+// several rounds and all responding endpoints agree on a count, it advances the key's next nonce. If the jump is above the
+// bound, it stops the key instead.
 //
 // For a key that was not compared since a process registered it, the endpoints' pending counts are compared too.
 func (r *round) checkCounts(ctx context.Context) error {

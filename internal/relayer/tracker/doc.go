@@ -1,9 +1,9 @@
 // Package tracker tracks the chain for a pool of keys, and maintains pending transactions.
 //
-// One process of a pool does so at a time: the holder of a lease in the store, so that another takes over when it dies or
-// freezes. The lease only saves work. Two holders at once do no harm: every change compares with the stored state, signed
-// bytes are stored before they are sent, and only one process can store an attempt number. A process that does not hold all
-// keys releases the lease when a key that it lacks makes no progress.
+// One process of a pool does so at a time: the holder of a lease in the store. Another takes over when it dies or freezes.
+// The lease only saves work. Two holders at once do no harm. Every change compares with the stored state, signed bytes are
+// stored before they are sent, and only one process can store an attempt number. A process that does not hold all keys
+// releases the lease when a key that it lacks makes no progress.
 //
 // On each head it does the following, with everything read from one endpoint at one block:
 //

@@ -18,7 +18,7 @@ type lease struct {
 // yieldTerms is for how many terms a process without a successful round lets other processes go first.
 const yieldTerms = 3
 
-// yieldTends is how long the lease must then be free before this process takes it, in units of Config.Tend, the interval at
+// yieldTends is how long the lease must then be free before this process takes it. The unit is Config.Tend, the interval at
 // which the others check. A single process therefore resumes within that time when its nodes are back.
 const yieldTends = 3
 

@@ -231,8 +231,8 @@ func (r *round) resendPreviousAttempt(ctx context.Context, a *relayer.Attempt) (
 
 // permanentlyRejected reports that no node will ever accept the bytes. Some outcomes are caused by the bytes alone, at any
 // time and node. A rejection for another reason (the size, the gas, the whole fee) may come from one node's policy, its
-// newest block or its operator's mistake, while the node that would accept them is unavailable. Such a rejection gets time
-// to pass. The bytes still count as possibly sent.
+// newest block or its operator's mistake. The node that would accept the bytes may be unavailable. Such a rejection gets
+// time to pass. The bytes still count as possibly sent.
 func (r *round) permanentlyRejected(a *relayer.Attempt, o evm.Outcome) bool {
 	switch o {
 	case evm.IntrinsicGas, evm.TipAboveCap:
@@ -245,8 +245,8 @@ func (r *round) permanentlyRejected(a *relayer.Attempt, o evm.Outcome) bool {
 }
 
 // missing sends attempts again that a node's pool does not have (any more), and fills nonces without a row. A node that has
-// accepted an attempt before does not receive it within its pause, unless transactions of the key were mined since: a full
-// pool then has room again.
+// accepted an attempt before does not receive it within its pause. It does if transactions of the key were mined since,
+// because a full pool then has room again.
 func (r *round) missing(ctx context.Context, todo signerTasks) error {
 	pending, err := r.view.PendingNonces(ctx, r.addresses)
 	if err != nil {
@@ -292,7 +292,7 @@ func (r *round) missing(ctx context.Context, todo signerTasks) error {
 }
 
 // fill fills nonces without a row with no-ops, because all nonces above them are blocked. One endpoint's count does not
-// decide where they begin: a no-op at a nonce that was used long ago is never mined, and counts against the key's Cap.
+// decide where they begin. A no-op at a nonce that was used long ago is never mined, and counts against the key's Cap.
 func (r *round) fill(ctx context.Context, k *relayer.Key, mined uint64) error {
 	missing, err := r.cfg.Store.Gap(ctx, k.Address, k.Era, mined)
 	if err != nil {

@@ -90,8 +90,8 @@ func (r *round) displace(ctx context.Context, s store.MinedCandidate, l *unexpla
 	return nil
 }
 
-// trace finds the transaction that used a nonce. It keeps the result while the block is part of the chain, because nodes
-// may discard the state that it was found by before the block is deep enough.
+// trace finds the transaction that used a nonce. It keeps the result while the block is part of the chain. Nodes may
+// discard the state that it was found by before the block is deep enough.
 func (r *round) trace(ctx context.Context, s store.MinedCandidate, l *unexplainedNonce) error {
 	if l.used != nil {
 		headers, err := r.view.Headers(ctx, l.used.BlockNumber, l.used.BlockNumber)

@@ -51,7 +51,7 @@ func (f *fixture) executedOnce(r *relayertest.Relayer, txs []*relayer.Transactio
 	require.EqualValues(f.t, len(txs), f.balance(receiver).Int64(), "executions")
 }
 
-// strictNonces is the rule of a chain without a pool of future transactions, such as Arbitrum's sequencer: it rejects every
+// strictNonces is the rule of a chain without a pool of future transactions, such as Arbitrum's sequencer. It rejects every
 // nonce above the account's next one.
 func strictNonces() proxy.Rule {
 	var mu sync.Mutex

@@ -25,7 +25,8 @@ type conditions struct {
 }
 
 // eager returns the keys whose rejected transactions are sent again before their pause is over, because the reason may have
-// passed: a node is reachable again, fees fell by a tenth, the key has more ether, or a lower nonce was accepted or mined.
+// passed. It may have if a node is reachable again, fees fell by a tenth, the key has more ether, or a lower nonce was
+// accepted or mined.
 func (r *round) eager(ctx context.Context) ([]common.Address, error) {
 	first, err := r.cfg.Store.FirstUnsent(ctx, r.mined())
 	if err != nil {

@@ -183,7 +183,7 @@ type observations struct {
 	price      *big.Int // the highest since fees fell; nil before the first
 }
 
-// New makes a Tracker; Run runs it.
+// New returns a Tracker; Run runs it.
 func New(cfg Config) *Tracker {
 	cfg.Confirmations = cmp.Or(cfg.Confirmations, 12)
 	cfg.AnchorDepth = cmp.Or(cfg.AnchorDepth, 64)
@@ -299,9 +299,9 @@ func (t *Tracker) await(ctx context.Context, heads bool) {
 	<-ctx.Done()
 }
 
-// round reads the chain, updates the store to it, and starts maintenance. If the endpoint that it reads from does not
-// respond, it repeats the whole round with another endpoint, because reads of two endpoints need not agree. It tries each
-// endpoint once. If none returns its newest block, the round fails.
+// round reads the chain, updates the store to it, and starts maintenance. If its endpoint does not respond, it repeats the
+// whole round with another one, because reads of two endpoints need not agree. It tries each endpoint once. If none returns
+// its newest block, the round fails.
 func (t *Tracker) round(ctx context.Context) error {
 	var failed error
 	for tried := map[string]bool{}; ; {
