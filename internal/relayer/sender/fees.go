@@ -85,8 +85,8 @@ func (o FeeBid) capped(limit *big.Int) FeeBid {
 // ErrAtCap means that a replacement would need a fee above the cap.
 var ErrAtCap = errors.New("the next replacement would be above the cap")
 
-// Bump returns the fee of a replacement: the chain's current fee, and at least a tenth more than before in both parts,
-// which nodes require (geth: legacypool's PriceBump). It fails with [ErrAtCap].
+// Bump returns the fee of a replacement: the chain's current fee, and at least a tenth more than before in both parts.
+// Nodes require that (geth: legacypool's PriceBump). It fails with [ErrAtCap].
 func Bump(before, now FeeBid, limit *big.Int) (FeeBid, error) {
 	next := FeeBid{MaxFee: larger(bumpTenPercent(before.MaxFee), now.MaxFee)}
 	if before.Tip != nil {
