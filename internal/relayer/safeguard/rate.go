@@ -99,7 +99,7 @@ func (g *Guard) Admit(_ context.Context, caller string, r *relayer.Request) erro
 }
 
 // AdmitCalls accepts several calls together, or none, as Admit does. More calls than the burst are accepted once the bucket
-// is full, and all of them count: nothing else is accepted until they are made up for.
+// is full. All of them count: nothing else is accepted until they are made up for.
 func (g *Guard) AdmitCalls(caller string, n int) error { return g.admit(caller, "", n) }
 
 func (g *Guard) admit(caller, trader string, n int) error {
