@@ -231,8 +231,8 @@ func (a *Admin) resync(ctx context.Context, k *relayer.Key, mined uint64) (r Res
 
 // SetNonce moves a key's next nonce, up or down, and enables the key if it was stopped for a nonce jump. It returns the
 // previous nonce. It rejects a nonce at or below one that was signed for, or that a node counts as mined or pending. It
-// also rejects one that leaves more than fillable nonces without a transaction, because a nonce cannot be lowered once the
-// key has used a higher one.
+// also rejects one that leaves more than fillable nonces without a transaction. It could not be lowered any more once the
+// key has used a higher nonce.
 func (a *Admin) SetNonce(ctx context.Context, client *evm.Client, k *relayer.Key, next uint64) (was uint64, enabled bool, err error) {
 	counts, err := a.count(ctx, client, []*relayer.Key{k})
 	if err != nil {

@@ -133,8 +133,8 @@ func (a *Admin) present(ctx context.Context, client *evm.Client) (*Reorganized, 
 const placedLimit = 500
 
 // vanished calls take with transactions of one key, of any pool, whose blocks do not lead to the view's. It reads each
-// key's transactions from the highest nonce down, until a whole page of them is on the chain, because lower nonces were
-// mined before.
+// key's transactions from the highest nonce down, until a whole page of them is on the chain. Lower nonces were mined
+// before.
 func (a *Admin) vanished(ctx context.Context, plan *Reorganized, view *evm.View, take func(key common.Address, gone []store.Placed) error) error {
 	addresses, err := a.Store.Addresses(ctx)
 	if err != nil {
