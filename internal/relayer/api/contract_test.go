@@ -11,8 +11,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// These are the facts that OpenZeppelin Relayer publishes of its EVM API: its openapi.json (info.version 1.3.0 to 1.5.0;
-// the document lags behind the program) together with the responses of version 1.8.0. The form is this test's own.
+// These are the facts that OpenZeppelin Relayer publishes of its EVM API: its openapi.json together with the responses of
+// version 1.8.0. That document is at info.version 1.3.0 to 1.5.0, because it lags behind the program. The form is this
+// test's own.
 
 // theirRoutes are OpenZeppelin's routes, and the status codes that are published for each.
 var theirRoutes = map[string]string{

@@ -2,11 +2,11 @@
 //
 // # Routes
 //
-// The routes are those of OpenZeppelin's under /api/v1/relayers, /api/v1/health and /api/v1/ready, and two more: /health,
-// which is 200 only if the relayer can relay, and /api-docs/openapi.json, the description of all routes. The table in
-// routes.go is the only place where a route is declared; the description is generated from it. A route of OpenZeppelin's
-// that this relayer lacks, such as creating relayers and signers over HTTP, responds with 501 and names the setting to use
-// instead.
+// The routes are those of OpenZeppelin's under /api/v1/relayers, /api/v1/health and /api/v1/ready, and two more. These are
+// /health, which is 200 only if the relayer can relay, and /api-docs/openapi.json, the description of all routes. The table
+// in routes.go is the only place where a route is declared; the description is generated from it. A route of OpenZeppelin's
+// that this relayer lacks responds with 501 and names the setting to use instead. An example is creating relayers and
+// signers over HTTP.
 //
 // # Callers
 //
@@ -17,7 +17,7 @@
 // # Idempotency
 //
 // A submission may carry an Idempotency-Key, 1 to 255 visible ASCII characters. The same key of the same caller with an
-// equivalent body (see openzeppelin.CanonicalHash) returns the same transaction, whatever its status; with another body it
+// equivalent body (see openzeppelin.CanonicalHash) returns the same transaction, whatever its status. With another body it
 // is a 422. Without a key, the caller must look for the transaction after a 504.
 //
 // # Errors

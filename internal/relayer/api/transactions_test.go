@@ -229,7 +229,7 @@ func (l *listing) Transactions(ctx context.Context, id string, f Filter, offset,
 func TestListsLeaveRoomForOthers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		a := setup(t) // in here: time stands still while one waits for a channel of outside
+		a := setup(t) // inside the bubble: its time stops while a goroutine waits for a channel from outside
 		l := &listing{fake: a.fake, begun: make(chan struct{}), end: make(chan struct{})}
 		a.handler.service = l
 		codes := make(chan int, 10)
