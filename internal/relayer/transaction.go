@@ -107,8 +107,8 @@ type Transaction struct {
 	SentAt, MinedAt, ConfirmedAt time.Time // first broadcast; the block's time; past the finality depth
 }
 
-// OnlyKey returns the only key that may send the transaction: its own, or the one that it was posted to; zero for any of
-// its pool.
+// OnlyKey returns the only key that may send the transaction: its own, or the one that it was posted to. It is zero for any
+// of its pool.
 func (t *Transaction) OnlyKey() common.Address {
 	if t.From == (common.Address{}) && t.Target != t.Pool {
 		return common.HexToAddress(t.Target)
