@@ -59,7 +59,7 @@ func TestCallsOfNodesAreBounded(t *testing.T) {
 		require.Equal(t, 429, w.Code)
 		require.Contains(t, w.Body.String(), "too many calls of nodes at once: try again in 1 s")
 		require.Equal(t, "1", w.Header().Get("Retry-After"))
-		require.Equal(t, before, spent, "what was not asked is not counted")
+		require.Equal(t, before, spent, "a rejected call is not counted")
 		close(q.end)
 		for range maxRPCs {
 			require.Equal(t, 200, <-codes)

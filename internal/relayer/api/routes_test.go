@@ -273,7 +273,7 @@ func TestARelayersStateIsExact(t *testing.T) {
 		"system_disabled":false,"paused":false,"nonce":"0"}`, string(e.Data), "clients of theirs expect all that they did not decline")
 	e = read(t, a.do("GET", "/api/v1/relayers/"+keyID+"/status?include_balance=false&include_pending_count=false&include_last_confirmed_tx=false", ""), 200)
 	require.JSONEq(t, `{"network_type":"evm","system_disabled":true,"paused":true,"nonce":"7"}`, string(e.Data))
-	require.Zero(t, a.want, "what is not asked for is not looked up")
+	require.Zero(t, a.want, "parts that were not requested are not read")
 	e = read(t, a.do("GET", "/api/v1/relayers/"+keyID+"/status?include_balance=true&include_pending_count=false", ""), 200)
 	require.Contains(t, string(e.Data), maxText)
 	require.Equal(t, StatusParts{Balance: true, LastConfirmed: true}, a.want)

@@ -190,7 +190,7 @@ func TestAClientThatSendsWithoutEndIsCutOff(t *testing.T) {
 	require.NoError(t, err)
 	chunk := "100000\r\n" + strings.Repeat("0", 1<<20) + "\r\n"
 	for sent := 0; err == nil; sent++ {
-		require.Less(t, sent, 100, "what is read, and what lies in buffers, is less")
+		require.Less(t, sent, 100, "the server reads and buffers less")
 		_, err = io.WriteString(conn, chunk)
 	}
 	require.NotErrorIs(t, err, os.ErrDeadlineExceeded)

@@ -140,7 +140,7 @@ func TestPoliciesAnswerWithWhatIsWrong(t *testing.T) {
 		require.Equal(t, 200, a.post(body, oneKey).code, name)
 	}
 	key := f.key(r, f.keys[0], "there", func(*relayer.Key) bool { return true })
-	require.EqualValues(t, 2, key.NextNonce, "what was refused took no nonce")
+	require.EqualValues(t, 2, key.NextNonce, "a rejected request took no nonce")
 }
 
 func TestLimitsAnswerWithWhenToComeBack(t *testing.T) {

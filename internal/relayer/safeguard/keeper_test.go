@@ -255,7 +255,7 @@ func TestOnlyKeysThatCanPayGetSomething(t *testing.T) {
 	require.Nil(t, waits.Nonce)
 	small, err := send(t, r, f.keys[1].Hex(), to, milli(1))
 	require.NoError(t, err)
-	require.NotNil(t, small.Nonce, "what waits for another key holds nobody up")
+	require.NotNil(t, small.Nonce, "a transaction queued for another key blocks no other")
 	for range 3 {
 		f.chain.Commit()
 		f.looks(2)

@@ -74,7 +74,7 @@ func TestEachLimitRefusesAndSaysWhenItIsWorthTryingAgain(t *testing.T) {
 			require.NotNil(t, ask(t, g, "a", "x"))
 			pass(time.Hour)
 			for range 3 {
-				require.Nil(t, ask(t, g, "a", "x"), "a pause saves up a burst, and no more")
+				require.Nil(t, ask(t, g, "a", "x"), "a pause refills a burst, and no more")
 			}
 			require.NotNil(t, ask(t, g, "a", "x"))
 		})
@@ -108,7 +108,7 @@ func TestCallsCountOneByOneAndComeTogether(t *testing.T) {
 	g, pass := clocked(Rates{Global: Rate{1, 10}, Caller: Rate{1, 5}})
 	require.NoError(t, g.AdmitCalls("a", 3))
 	require.Equal(t, &relayer.LimitError{Limit: "rate limit of the API key", After: time.Second}, g.AdmitCalls("a", 3))
-	require.NoError(t, g.AdmitCalls("a", 2), "what was refused has used nothing up")
+	require.NoError(t, g.AdmitCalls("a", 2), "a rejected request consumed no tokens")
 	require.Error(t, g.AdmitCalls("a", 1))
 	pass(time.Hour)
 	require.NoError(t, g.AdmitCalls("a", 50), "more than may ever come at once")

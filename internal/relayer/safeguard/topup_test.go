@@ -80,7 +80,7 @@ func TestKeysAreToppedUpOnceByAnyNumberOfProcesses(t *testing.T) {
 		require.Equal(t, want, sum, "key %d", i)
 		require.LessOrEqual(t, n, 1)
 	}
-	require.Equal(t, milli(1000), f.balance(f.keys[1]), "what has the threshold gets nothing")
+	require.Equal(t, milli(1000), f.balance(f.keys[1]), "a key at the threshold gets no top-up")
 
 	// Callers cannot use the funding key as a relayer.
 	_, err := send(t, r, from.Hex(), f.keys[0], big.NewInt(1))
@@ -226,7 +226,7 @@ func TestAKeyThatWasToppedUpJustNowGetsNoOther(t *testing.T) {
 	_, err = l.TopUp(t.Context(), store.TopUp{From: second, To: key, Amount: big.NewInt(30), Fee: big.NewInt(1), Gas: 21_000, Cap: 100})
 	require.ErrorIs(t, err, store.ErrToppedUp)
 	_, err = l.TopUp(t.Context(), store.TopUp{From: key, To: second, Amount: big.NewInt(30), Fee: big.NewInt(1), Gas: 21_000, Cap: 100})
-	require.ErrorIs(t, err, relayer.ErrUnavailable, "a relayer's key funds nobody")
+	require.ErrorIs(t, err, relayer.ErrUnavailable, "a relayer's key tops up no other key")
 }
 
 // A funding key that may not pay must not count as a failed balance check.

@@ -294,7 +294,7 @@ func TestNoopOfWhatFailedNeedsNotOutbidAtTheCap(t *testing.T) {
 	_, err = s.Next(t.Context(), failed, relayer.PurposeNoop, append(attempts, &relayer.Attempt{
 		Number: 2, From: keys[0], Nonce: 3, MaxFee: wei(1000), MaxPriorityFee: wei(500), Purpose: relayer.PurposeNoop,
 	}))
-	require.ErrorIs(t, err, ErrAtCap, "the same bytes once more are no attempt")
+	require.ErrorIs(t, err, ErrAtCap, "the same bytes again are no new attempt")
 }
 
 func TestNext_NoopExceedsTheCapByTheFactor(t *testing.T) {
@@ -360,7 +360,7 @@ func TestNext_NoopThatLacksGas_GrowsUpToABound(t *testing.T) {
 	require.EqualValues(t, 100_000, gas)
 	require.Equal(t, first.MaxFee, second.MaxFee)
 	third, gas := next(evm.Accepted, second)
-	require.EqualValues(t, 100_000, gas, "what was enough once stays")
+	require.EqualValues(t, 100_000, gas, "an accepted gas limit is kept")
 	require.Positive(t, third.MaxFee.Cmp(second.MaxFee))
 	_, gas = next(evm.InsufficientFunds, second)
 	require.EqualValues(t, 50_000, gas)

@@ -152,7 +152,7 @@ func TestReplacementIsHeldAgainstWhatItsKeyOwns(t *testing.T) {
 	var poor *relayer.FundsError
 	require.ErrorAs(t, replace(replaced, new(big.Int).Lsh(common.Big1, 255)), &invalid)
 	require.Equal(t, "value", invalid.Field)
-	require.ErrorAs(t, replace(replaced, testchain.Ether(7)), &poor, "beside the other, which has 4 of 10")
+	require.ErrorAs(t, replace(replaced, testchain.Ether(7)), &poor, "the other transaction has committed 4 of 10")
 	require.ErrorAs(t, replace(replaced, testchain.Ether(10)), &poor, "gas has to be paid for, too")
 	attempts, err := r.Store.Attempts(t.Context(), replaced.ID)
 	require.NoError(t, err)

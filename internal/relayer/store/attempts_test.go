@@ -53,7 +53,7 @@ func TestLaterBytesAreUnsentUntilThereIsAWordAboutThem(t *testing.T) {
 				store(t, l, two)
 				require.Equal(t, []string{two.Hash.Hex()}, unsent())
 				said(1, relayer.Broadcasted) // a late report of the process that sent them
-				require.Equal(t, []string{two.Hash.Hex()}, unsent(), "a late word about the first bytes was taken for one about the second")
+				require.Equal(t, []string{two.Hash.Hex()}, unsent(), "a late report about the first attempt was recorded for the second")
 
 				stored := read(t, l, tx)
 				require.Equal(t, before.Status.API(true), stored.Status.API(true))
@@ -64,7 +64,7 @@ func TestLaterBytesAreUnsentUntilThereIsAWordAboutThem(t *testing.T) {
 				require.Equal(t, two.Hash, *now.Hash)
 				require.Equal(t, stored.Revision+1, now.Revision)
 				if name == "outbid" {
-					require.Equal(t, before.Revision, stored.Revision, "one change is told once")
+					require.Equal(t, before.Revision, stored.Revision, "storing an attempt is not delivered")
 				}
 				var told int
 				require.NoError(t, l.db.QueryRow(t.Context(), `SELECT count(*) FROM relayer_deliveries WHERE subject = $1`, tx.ID).Scan(&told))

@@ -55,11 +55,11 @@ func TestBudgetsOfCallersAndTradersHoldUpOnlyThem(t *testing.T) {
 	requireLimit(t, verdict(t, l, terms, costly(l, 41, "a", "y")).Err, "API key")
 	requireLimit(t, verdict(t, l, terms, costly(l, 1, "b", "x")).Err, "trader")
 	accept(t, l, terms, costly(l, 40, "a", "y"), costly(l, 60, "b", "z"), costly(l, 40, "b", ""))
-	require.EqualValues(t, 100, spent(t, l, scopeCaller, "a"), "what was refused has reserved nothing")
+	require.EqualValues(t, 100, spent(t, l, scopeCaller, "a"), "a rejected draft reserves nothing")
 	require.EqualValues(t, 100, spent(t, l, scopeCaller, "b"))
 	require.EqualValues(t, 60, spent(t, l, scopeTrader, "x"))
 	require.EqualValues(t, 40, spent(t, l, scopeTrader, "y"))
-	require.EqualValues(t, 0, spent(t, l, scopeTrader, ""), "nobody is no trader")
+	require.EqualValues(t, 0, spent(t, l, scopeTrader, ""), "an empty name is no trader")
 
 	// Within one group the first drafts get the budget.
 	verdicts, err := l.Accept(t.Context(), terms, []*NewTransaction{costly(l, 70, "c", ""), costly(l, 70, "c", ""), costly(l, 30, "c", "")})
@@ -149,7 +149,7 @@ func TestAKeyOverItsBudgetGetsNothingNewAndOthersDo(t *testing.T) {
 		require.Equal(t, terms.Held[1], accept(t, l, terms, costly(l, 20, "a", ""))[0].From)
 	}
 	requireLimit(t, verdict(t, l, terms, costly(l, 21, "a", "")).Err, "every key")
-	require.Equal(t, terms.Held[0], accept(t, l, terms, costly(l, 10, "a", ""))[0].From, "what fits still goes")
+	require.Equal(t, terms.Held[0], accept(t, l, terms, costly(l, 10, "a", ""))[0].From, "a draft that fits is accepted")
 }
 
 // A queued transaction is charged to the key's budget when it gets the key.
@@ -184,7 +184,7 @@ func TestBudgets_FinalTransaction_CountsItsCost(t *testing.T) {
 	txs := accept(t, l, terms, costly(l, 500_000, "a", "x"), costly(l, 300_000, "a", "y"))
 	broadcast(t, l, txs[0])
 	require.NoError(t, l.RecordMined(t.Context(), []Mined{mined(txs[0], 1, relayer.PurposeSend, 5)}))
-	require.EqualValues(t, 800_000, spent(t, l, scopeCaller, "a"), "what is mined may be gone again")
+	require.EqualValues(t, 800_000, spent(t, l, scopeCaller, "a"), "a mined transaction may be reorganized away")
 	for range 2 { // repeating it changes nothing
 		_, err := l.Confirm(t.Context(), []Block{{Number: 5, Hash: blockHash(5)}})
 		require.NoError(t, err)
@@ -217,7 +217,7 @@ func TestABudgetBeginsAnewEachDay(t *testing.T) {
 	require.NoError(t, err)
 	spending, err := l.BudgetUsage(t.Context())
 	require.NoError(t, err)
-	require.Equal(t, []Usage{{Scope: "caller", Subject: "a", Wei: big.NewInt(30)}}, spending, "what is final settles the day that it was accepted on")
+	require.Equal(t, []Usage{{Scope: "caller", Subject: "a", Wei: big.NewInt(30)}}, spending, "a final transaction is settled on the day of its acceptance")
 }
 
 func TestWithoutBudgetsNothingIsWrittenDown(t *testing.T) {

@@ -48,7 +48,7 @@ func TestRowsAreDatedByTheDatabasesClock(t *testing.T) {
 
 		fresh, err := l.Unsigned(t.Context(), all(terms), time.Minute, 10)
 		require.NoError(t, err)
-		require.Empty(t, fresh, "who claimed them may be signing")
+		require.Empty(t, fresh, "the process that allocated them may be signing")
 		later := accept(t, l, AllocationLimits{Held: terms.Held, Cap: 4, Queue: 10}, draft(l))
 		canceled, err := l.CancelPending(t.Context(), terms.Held[0], by, "all", 10)
 		require.NoError(t, err)

@@ -177,7 +177,7 @@ func TestCancelPending(t *testing.T) {
 	canceled, err = l.CancelPending(t.Context(), common.Address{}, by, "everything", 100)
 	require.NoError(t, err)
 	require.ElementsMatch(t, ids(others), canceled)
-	require.Equal(t, relayer.IntentSend, read(t, l, later[0]).Intent, "what came after the request stays")
+	require.Equal(t, relayer.IntentSend, read(t, l, later[0]).Intent, "later transactions are not canceled")
 	var deliveries int
 	require.NoError(t, l.db.QueryRow(t.Context(), `SELECT count(*) FROM relayer_deliveries WHERE status = 'canceled'`).Scan(&deliveries))
 	require.Equal(t, 2, deliveries)

@@ -386,7 +386,7 @@ func TestTheSameBytesOnAChainThatBeganAnew(t *testing.T) {
 	n, err := l.ResetChain(t.Context(), known(t, l), common.HexToHash("0x02"), Block{0, common.HexToHash("0x02")}, nil)
 	require.NoError(t, err)
 	require.Equal(t, 1, n)
-	require.Equal(t, before, version(), "what is final is not written anew")
+	require.Equal(t, before, version(), "final rows are not written again")
 	for nonce := range uint64(3) {
 		_, err := l.TransactionByNonce(t.Context(), key, nonce)
 		require.ErrorIs(t, err, relayer.ErrNotFound, "on the chain as it is now")

@@ -57,7 +57,7 @@ func TestClaims_LongQueue_ReadFewRows(t *testing.T) {
 	for range 5 {
 		require.Nil(t, accept(t, l, terms, draft(l))[0].Nonce)
 	}
-	require.Less(t, rowsRead(t, l)-before, 1000, "accepting where others wait for the room that there is")
+	require.Less(t, rowsRead(t, l)-before, 1000, "accepting while other transactions are queued for the room")
 
 	_, err := l.db.Exec(t.Context(), `UPDATE relayer_keys SET balance_wei = 0, balance_at = now()`)
 	require.NoError(t, err)
@@ -67,7 +67,7 @@ func TestClaims_LongQueue_ReadFewRows(t *testing.T) {
 		require.NoError(t, err)
 		require.Empty(t, seated)
 	}
-	require.Less(t, rowsRead(t, l)-before, 1000, "dispatching where all wait for ether")
+	require.Less(t, rowsRead(t, l)-before, 1000, "dispatching while all queued transactions lack ether")
 }
 
 // Dispatch takes the keys' locks only if a key could take a transaction, because callers that post wait for them.
@@ -77,7 +77,7 @@ func TestDispatch_NothingToDispatch_LocksNoKey(t *testing.T) {
 	_, err := l.db.Exec(t.Context(), `UPDATE relayer_keys SET balance_wei = 10, balance_at = now()`)
 	require.NoError(t, err)
 	accept(t, l, terms, worth(l, 7))
-	require.Nil(t, accept(t, l, terms, worth(l, 9))[0].Nonce, "it waits for ether")
+	require.Nil(t, accept(t, l, terms, worth(l, 9))[0].Nonce, "it is queued for lack of ether")
 	holder, err := l.db.Begin(t.Context())
 	require.NoError(t, err)
 	defer holder.Rollback(t.Context()) //nolint:errcheck // at the end

@@ -32,7 +32,7 @@ func TestLateWordAboutAnEarlierNonceChangesNothing(t *testing.T) {
 	require.NoError(t, l.RecordBroadcasts(t.Context(), late))
 	unsigned, err := l.Unsigned(t.Context(), all(terms), -time.Minute, 10)
 	require.NoError(t, err)
-	require.Len(t, unsigned, 1, "nobody would sign for it")
+	require.Len(t, unsigned, 1, "no process would sign for it")
 	require.Equal(t, again[0].Nonce, unsigned[0].Nonce)
 }
 

@@ -76,7 +76,7 @@ func TestViewThatContradictsIsBelievedAtOnce(t *testing.T) {
 	o := &oracle{anchors: []evm.Anchor{{Genesis: here.block(0).Hash, Block: here.block(9)}}, onCall: func() {}}
 	g := tracker.NewLineage(o, another, slog.New(slog.DiscardHandler))
 	require.NoError(t, g.Verify(t.Context(), here))
-	require.Error(t, g.Err(), "it is the nodes' word that says yes")
+	require.Error(t, g.Err(), "only the nodes' responses enable sending")
 	require.NoError(t, g.Check(t.Context()))
 
 	checked, asked, answered := make(chan error, 1), make(chan struct{}), make(chan struct{})

@@ -59,7 +59,7 @@ func TestBumpAboveTheNodesFeeCap(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, attempts, 2)
 	now := f.Reaches(t, tx, relayer.Broadcasted)
-	require.Equal(t, attempts[0].Hash, *now.Hash, "what a node has")
+	require.Equal(t, attempts[0].Hash, *now.Hash, "the attempt that a node has")
 	require.Equal(t, relayer.IntentSend, now.Intent)
 	f.commitUntil(tx, relayer.Confirmed)
 	f.settled()

@@ -51,7 +51,7 @@ func TestMaintenance_HeadsCannotBeFollowed_GoesOn(t *testing.T) {
 	f.oneIsPending()
 	now, err := f.Transaction(t.Context(), relayertest.PoolID, first.ID)
 	require.NoError(t, err)
-	require.Equal(t, relayer.Broadcasted, now.Status, "nobody knows yet what became of it")
+	require.Equal(t, relayer.Broadcasted, now.Status, "its outcome is not recorded yet")
 	node.SetRules()
 	f.chain.Commit()
 	f.Reaches(t, second, relayer.Mined)

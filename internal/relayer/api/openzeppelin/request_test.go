@@ -56,7 +56,7 @@ func TestARequestIsReadWhole(t *testing.T) {
 
 	r, err = DecodeReplacement([]byte(body(`"data":"0xa9059cbb00ff","metadata":{"trader":"t"}`)))
 	require.NoError(t, err)
-	require.Equal(t, relayer.Metadata{Trader: "t"}, r.Metadata, "what was not given is not made up")
+	require.Equal(t, relayer.Metadata{Trader: "t"}, r.Metadata, "a replacement gets no default metadata")
 }
 
 func TestAmountsAreExact(t *testing.T) {
