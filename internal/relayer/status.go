@@ -1,6 +1,6 @@
 package relayer
 
-// Status of a transaction as it is stored; the package's documentation maps it to the other vocabularies.
+// Status is the stored status of a transaction. The package's documentation maps it to OpenZeppelin's and the relay path's.
 type Status string
 
 // The stored statuses.
@@ -18,12 +18,12 @@ const (
 	Expired     Status = "expired"
 )
 
-// Statuses are all of them, in the order in which a transaction may go through them.
+// Statuses are all statuses, in the order in which a transaction may go through them.
 var Statuses = []Status{
 	Allocated, Broadcasted, Unknown, Mined, Confirmed, Reverted, Failed, Replaced, Dropped, Canceled, Expired,
 }
 
-// Final reports whether nothing comes after it.
+// Final reports whether the status is final.
 func (s Status) Final() bool {
 	switch s {
 	case Allocated, Broadcasted, Unknown, Mined:
@@ -33,7 +33,7 @@ func (s Status) Final() bool {
 	}
 }
 
-// APIStatus is a status in OpenZeppelin's words.
+// APIStatus is a status of OpenZeppelin's API.
 type APIStatus string
 
 // OpenZeppelin's statuses.
@@ -48,7 +48,7 @@ const (
 	APIExpired   APIStatus = "expired"
 )
 
-// API translates a status; signed says whether anything was signed for the transaction.
+// API returns the API status of a transaction. signed reports whether it has an attempt.
 func (s Status) API(signed bool) APIStatus {
 	switch s {
 	case Allocated:
@@ -71,8 +71,8 @@ func (s Status) API(signed bool) APIStatus {
 	}
 }
 
-// Stored is the inverse: every stored status that shows as s, and whether only signed, or only unsigned, transactions
-// with it do (nil: both). It is empty for a word that is not OpenZeppelin's.
+// Stored returns every stored status that maps to s, and whether only signed, or only unsigned, transactions with it do
+// (nil: both). It returns none for a status that is not OpenZeppelin's.
 func (s APIStatus) Stored() (statuses []Status, signed *bool) {
 	for _, status := range Statuses {
 		if status.API(true) == s || status.API(false) == s {

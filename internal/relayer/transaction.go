@@ -9,7 +9,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// Speed says how much a transaction may pay to be mined soon, in OpenZeppelin's words.
+// Speed selects how much a transaction may pay to be mined soon, in OpenZeppelin's terms.
 type Speed string
 
 // The speeds, the cheapest first.
@@ -20,15 +20,15 @@ const (
 	Fastest Speed = "fastest"
 )
 
-// Speeds are all of them, the cheapest first.
+// Speeds are all speeds, the cheapest first.
 var Speeds = []Speed{SafeLow, Average, Fast, Fastest}
 
-// Metadata is what a caller says about a request, to find it again. Each field may be empty and has at most
+// Metadata is the caller's description of a request, to find it again. Each field may be empty and has at most
 // [MaxMetadataBytes].
 type Metadata struct {
 	Method    string // what it does, such as "fillOrder"; by default the selector of its data
 	Orderbook string
-	Trader    string // on whose behalf; limits and budgets apply to each
+	Trader    string // the trader on whose behalf it is sent; limits and budgets apply to each
 	RequestID string
 	TraceID   string
 }
@@ -36,14 +36,14 @@ type Metadata struct {
 // MaxMetadataBytes bounds each field of a request's metadata.
 const MaxMetadataBytes = 256
 
-// Request is what a caller wants to have sent. Amounts are wei, never negative and below 2^256.
+// Request is a caller's request to send a transaction. Amounts are wei, never negative and below 2^256.
 type Request struct {
 	To    *common.Address // nil: the data creates a contract
 	Value *big.Int
 	Data  []byte
 
 	GasLimit uint64 // 0: estimated
-	// Fees: a legacy gas price, or EIP-1559's two, or none of them: then Speed decides.
+	// Fees: a legacy gas price, or the two of EIP-1559, or none: then Speed decides.
 	GasPrice, MaxFee, MaxPriorityFee *big.Int
 	Speed                            Speed
 
@@ -51,18 +51,18 @@ type Request struct {
 	Metadata   Metadata
 }
 
-// Kind says whose transaction a row is.
+// Kind is the origin of a row's transaction.
 type Kind string
 
 // The kinds.
 const (
 	KindTransaction Kind = "transaction" // a caller's
-	KindNoop        Kind = "noop"        // ours, from a key to itself: it fills a nonce that nobody else would
+	KindNoop        Kind = "noop"        // ours, from a key to itself: it fills a nonce without another transaction
 	KindTopUp       Kind = "topup"       // ours: it funds a key
-	KindForeign     Kind = "foreign"     // somebody else sent it with our key
+	KindForeign     Kind = "foreign"     // sent with our key by another sender
 )
 
-// Intent is what a transaction's nonce is to be used for.
+// Intent is the intended use of a transaction's nonce.
 type Intent string
 
 // The intents. All but the first mean that a no-op takes, or has taken, the nonce.
@@ -73,12 +73,12 @@ const (
 	IntentFail   Intent = "fail"
 )
 
-// Transaction is a request and its outcome so far. Fields that the row does not have yet are zero or nil.
+// Transaction is a request and its outcome so far. Missing values are zero or nil.
 type Transaction struct {
 	ID      uuid.UUID // version 7: sorts by time of acceptance
 	ChainID uint64
 	Pool    string
-	Target  string // what it was posted to: the pool's id, or a key's address
+	Target  string // the target that it was posted to: the pool's id, or a key's address
 	Caller  string // the name of the API key that it came with
 	Kind    Kind
 	Request
@@ -87,15 +87,15 @@ type Transaction struct {
 	StatusReason string
 	Intent       Intent
 	Revision     int // grows with every change of status
-	// Reserve is what its gas may cost by the fees at acceptance, wei; nil where nobody reckoned.
+	// Reserve is its maximum gas cost by the fees at acceptance, wei; nil if that was not computed.
 	Reserve *big.Int
 
 	From     common.Address // zero until a key is chosen
-	Nonce    *uint64        // nil until then; one for life, but for what the store's documentation says of foreign transactions
+	Nonce    *uint64        // nil until then; it changes only as package store's documentation describes
 	Attempts int            // signed so far
-	Hash     *common.Hash   // of the latest attempt that was broadcasted, or of the one that was mined
-	// OfferedFee, or the legacy gas price, and OfferedTip, nil for a legacy transaction, are that attempt's; wei. Nil where a
-	// transaction is not read to be shown.
+	Hash     *common.Hash   // of the latest attempt that was broadcasted, or of the mined one
+	// OfferedFee (or the legacy gas price) and OfferedTip (nil for a legacy transaction) are those of that attempt, wei.
+	// They are nil unless the transaction was read to be shown.
 	OfferedFee, OfferedTip *big.Int
 
 	BlockNumber       uint64
@@ -104,11 +104,11 @@ type Transaction struct {
 	EffectiveGasPrice *big.Int
 
 	CreatedAt, UpdatedAt         time.Time
-	SentAt, MinedAt, ConfirmedAt time.Time // first broadcast; in the block's own time; past the finality depth
+	SentAt, MinedAt, ConfirmedAt time.Time // first broadcast; the block's time; past the finality depth
 }
 
-// OnlyKey is the only key that may send the transaction: the one that has it, or the one that it was posted to; zero for any of
-// its pool.
+// OnlyKey returns the only key that may send the transaction: its own, or the one that it was posted to. It is zero for any
+// of its pool.
 func (t *Transaction) OnlyKey() common.Address {
 	if t.From == (common.Address{}) && t.Target != t.Pool {
 		return common.HexToAddress(t.Target)
@@ -116,18 +116,19 @@ func (t *Transaction) OnlyKey() common.Address {
 	return t.From
 }
 
-// Cost is what a transaction with a value may take from its key at most, wei, if its gas may cost reserve; nil stands for nothing.
+// Cost returns the most that a transaction may take from its key, wei: value plus reserve, the maximum gas cost. Nil counts
+// as zero.
 func Cost(value, reserve *big.Int) *big.Int {
 	return new(big.Int).Add(cmp.Or(value, new(big.Int)), cmp.Or(reserve, new(big.Int)))
 }
 
-// Purpose says what the bytes of an attempt do.
+// Purpose is the purpose of an attempt.
 type Purpose string
 
 // The purposes.
 const (
-	PurposeSend    Purpose = "send"    // what the caller asked for
-	PurposeReplace Purpose = "replace" // what the caller asked for later, with the same nonce
+	PurposeSend    Purpose = "send"    // the caller's request
+	PurposeReplace Purpose = "replace" // the caller's later request, with the same nonce
 	PurposeNoop    Purpose = "noop"    // nothing, from the key to itself
 )
 
@@ -144,12 +145,12 @@ type Attempt struct {
 	// MaxPriorityFee is nil for a legacy transaction.
 	MaxPriorityFee *big.Int
 	CreatedAt      time.Time
-	LastError      string // what a node last said against it
-	// Paused reports whether it was sent a short while ago, and is not to be sent again yet.
+	LastError      string // the last rejection by a node
+	// Paused reports whether it was sent a short while ago, and must not be sent again yet.
 	Paused bool
 }
 
-// Supersedes reports whether the attempt is a no-op with the nonce that the transaction has now.
+// Supersedes reports whether the attempt is a no-op with the transaction's current nonce.
 func (a *Attempt) Supersedes(t *Transaction) bool {
 	return a.Purpose == PurposeNoop && t.Nonce != nil && a.Nonce == *t.Nonce && a.From == t.From
 }

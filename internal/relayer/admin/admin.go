@@ -1,5 +1,5 @@
-// Package admin is what an operator does with a pool of keys from outside, through its store: no relayer has to run, and no
-// key is at hand. Admin stores requests for signatures, and the relayer that follows the chain signs them.
+// Package admin implements an operator's operations on a pool of keys, through its store. No relayer has to run, and no key
+// is needed. Admin stores requests for signatures, and the relayer that tracks the chain signs them.
 package admin
 
 import (
@@ -20,7 +20,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/webhook"
 )
 
-// poll is how often the store is asked whether relayers have done what they were asked for.
+// poll is the interval at which the store is checked for the result of a request.
 const poll = 100 * time.Millisecond
 
 // Admin works on one pool. It is safe for concurrent use.
@@ -29,7 +29,7 @@ type Admin struct {
 	Outbox *webhook.Outbox
 }
 
-// Open gives the pool of a database, which it does not close. It fails with a [postgres.OlderError], a
+// Open returns the Admin of a pool in a database, which it does not close. It fails with a [postgres.OlderError], a
 // [postgres.NewerError] or a [store.UnknownPoolError].
 func Open(ctx context.Context, db *pgxpool.Pool, chainID uint64, pool string) (*Admin, error) {
 	if err := postgres.Check(ctx, db, store.Migrations()); err != nil {
@@ -42,17 +42,17 @@ func Open(ctx context.Context, db *pgxpool.Pool, chainID uint64, pool string) (*
 	return &Admin{Store: l, Outbox: webhook.NewOutbox(db, chainID, pool)}, nil
 }
 
-// Outcome of something that was to be changed.
+// Outcome is the outcome of a change.
 type Outcome string
 
-// The three there are.
+// The three outcomes.
 const (
 	Done    Outcome = "done"
 	NotDone Outcome = "not done"
-	Unknown Outcome = "unknown" // the connection to the database broke at the wrong moment
+	Unknown Outcome = "unknown" // the connection to the database broke during the commit
 )
 
-// OutcomeOf tells what an error of this package, or of the store or the outbox, says of a change.
+// OutcomeOf returns the outcome of a change, by its error from this package, the store or the outbox.
 func OutcomeOf(err error) Outcome {
 	_, state := errors.AsType[*relayer.StateError](err)
 	switch {
@@ -68,15 +68,15 @@ func OutcomeOf(err error) Outcome {
 	return NotDone
 }
 
-// errRefused is within errors of this package that come before any change.
+// errRefused is wrapped by errors of this package that precede any change.
 var errRefused = errors.New("nothing was changed")
 
-// refused keeps the text of an error as it is.
+// refused adds errRefused to an error and keeps its text.
 type refused struct{ error }
 
 func (r refused) Unwrap() []error { return []error{r.error, errRefused} }
 
-// Ref names a transaction in one of the ways in which people know one.
+// Ref names a transaction by its id, a hash, or its key and nonce.
 type Ref struct {
 	text string
 
@@ -86,7 +86,7 @@ type Ref struct {
 	nonce uint64
 }
 
-// ParseRef reads an id, the hash of any attempt, or KEY:NONCE.
+// ParseRef parses an id, the hash of any attempt, or KEY:NONCE.
 func ParseRef(text string) (Ref, error) {
 	r := Ref{text: text}
 	address, nonce, pair := strings.Cut(text, ":")
@@ -106,10 +106,10 @@ func ParseRef(text string) (Ref, error) {
 	return r, nil
 }
 
-// String is the reference as it was given.
+// String returns the reference as it was given.
 func (r Ref) String() string { return r.text }
 
-// Find reads the transaction that is meant. It fails with [relayer.ErrNotFound].
+// Find returns the transaction that a reference names. It fails with [relayer.ErrNotFound].
 func (a *Admin) Find(ctx context.Context, r Ref) (*relayer.Transaction, error) {
 	switch {
 	case r.hash != common.Hash{}:
@@ -121,8 +121,8 @@ func (a *Admin) Find(ctx context.Context, r Ref) (*relayer.Transaction, error) {
 	}
 }
 
-// Cancel asks for a transaction to be taken back, and returns it as it is then: what has no nonce is canceled at once,
-// for anything else a relayer signs a no-op that competes with it.
+// Cancel requests the cancellation of a transaction, and returns it as it is then. A transaction without a nonce is
+// canceled at once; for any other a relayer signs a no-op that competes with it.
 func (a *Admin) Cancel(ctx context.Context, r Ref, by string) (*relayer.Transaction, error) {
 	tx, err := a.Find(ctx, r)
 	if err != nil {
@@ -131,7 +131,7 @@ func (a *Admin) Cancel(ctx context.Context, r Ref, by string) (*relayer.Transact
 	return a.Store.SetIntent(ctx, tx.ID, relayer.IntentCancel, "canceled by "+by)
 }
 
-// Bump asks for a higher fee, and returns the transaction's latest attempt as it was before.
+// Bump requests a higher fee, and returns the transaction's latest attempt before that.
 func (a *Admin) Bump(ctx context.Context, r Ref) (*relayer.Transaction, *relayer.Attempt, error) {
 	tx, err := a.Find(ctx, r)
 	if err != nil {
@@ -150,7 +150,7 @@ func (a *Admin) Bump(ctx context.Context, r Ref) (*relayer.Transaction, *relayer
 	return tx, attempts[len(attempts)-1], nil
 }
 
-// asRefused marks the failure of what only reads.
+// asRefused marks an error of an operation that only reads.
 func asRefused(err error) error {
 	if err == nil || errors.Is(err, relayer.ErrNotFound) {
 		return err
@@ -158,23 +158,23 @@ func asRefused(err error) error {
 	return refused{err}
 }
 
-// AwaitNoop waits until a no-op was signed for a transaction that is to be canceled, or needs none any more. It is nil when
-// ctx ends before.
+// AwaitNoop waits until a no-op was signed for a transaction that is being canceled, or none is needed any more. It returns
+// nil if ctx ends before.
 func (a *Admin) AwaitNoop(ctx context.Context, id uuid.UUID) (*relayer.Transaction, *relayer.Attempt) {
 	return a.await(ctx, id, func(tx *relayer.Transaction, last *relayer.Attempt) bool {
 		return last.Purpose == relayer.PurposeNoop || tx.Status.Final() || tx.Status == relayer.Mined
 	})
 }
 
-// AwaitAttempt waits until there is an attempt with a higher number, or the transaction needs none any more. It is nil
-// when ctx ends before.
+// AwaitAttempt waits until there is an attempt with a higher number, or none is needed any more. It returns nil if ctx ends
+// before.
 func (a *Admin) AwaitAttempt(ctx context.Context, id uuid.UUID, after int) (*relayer.Transaction, *relayer.Attempt) {
 	return a.await(ctx, id, func(tx *relayer.Transaction, last *relayer.Attempt) bool {
 		return last.Number > after || tx.Status.Final() || tx.Status == relayer.Mined
 	})
 }
 
-// await looks until it is enough. That the database is away for a while only means that it looks again.
+// await polls until enough returns true. While the database is unavailable it keeps polling.
 func (a *Admin) await(ctx context.Context, id uuid.UUID, enough func(*relayer.Transaction, *relayer.Attempt) bool) (*relayer.Transaction, *relayer.Attempt) {
 	for {
 		tx, err := a.Store.Transaction(ctx, id)
@@ -195,7 +195,7 @@ func (a *Admin) await(ctx context.Context, id uuid.UUID, enough func(*relayer.Tr
 	}
 }
 
-// pause is between two looks.
+// pause waits between two polls.
 func pause(ctx context.Context) error {
 	select {
 	case <-ctx.Done():

@@ -56,7 +56,7 @@ func TestOutcomes(t *testing.T) {
 		&relayer.StateError{Status: relayer.Mined}:                            NotDone,
 		store.ErrUnsigned:                                                     NotDone,
 		ErrResumed:                                                            NotDone,
-		asRefused(io.ErrUnexpectedEOF):                                        NotDone, // it only read
+		asRefused(io.ErrUnexpectedEOF):                                        NotDone, // only a read failed
 		&pgconn.PgError{Severity: "ERROR", Code: "23505"}:                     NotDone,
 		&pgconn.PgError{Severity: "FATAL", Code: "57P01"}:                     Unknown,
 		fmt.Errorf("commit: %w", io.ErrUnexpectedEOF):                         Unknown,
@@ -71,7 +71,7 @@ func TestOutcomes(t *testing.T) {
 	require.NoError(t, asRefused(nil))
 }
 
-// open has a pool with one key that knows the chain's genesis block.
+// open returns a pool with one key and the given recorded genesis block.
 func open(t *testing.T, genesis common.Hash, key common.Address) *Admin {
 	t.Helper()
 	db := testpostgres.New(t, testpostgres.Migrated(store.Migrations())).Pool(t)
@@ -103,7 +103,7 @@ func genesisOf(t *testing.T, c *testchain.Chain) common.Hash {
 	return header.Hash()
 }
 
-// Whether the chain is another one is said only where all nodes that answer agree.
+// NewChain reports another chain only if all nodes respond and agree.
 func TestNewChainNeedsNodesThatAgree(t *testing.T) {
 	t.Parallel()
 	one, other := testchain.Simulated(t, testchain.SimulatedOptions{}), testchain.Simulated(t, testchain.SimulatedOptions{})
@@ -124,7 +124,7 @@ func TestNewChainNeedsNodesThatAgree(t *testing.T) {
 	_, err = a.NewChain(t.Context(), nodes(t, third, other))
 	require.ErrorContains(t, err, "the nodes disagree about the genesis block")
 
-	// The same beginning, and a block that has been seen and is not there.
+	// The genesis block is the recorded one, and the anchor's block is missing.
 	require.NoError(t, a.Store.MoveAnchor(t.Context(), 0, store.Block{Number: 1000, Hash: common.Hash{1}}))
 	_, err = a.NewChain(t.Context(), nodes(t, one))
 	require.ErrorIs(t, err, ErrSameGenesis)
@@ -138,7 +138,7 @@ func TestNewChainNeedsNodesThatAgree(t *testing.T) {
 	require.ErrorContains(t, err, "no node has block 1000")
 	require.Equal(t, NotDone, OutcomeOf(err))
 
-	// One that does not answer may have the known history.
+	// A node that does not respond may have the recorded history.
 	client, err := evm.Open(evm.Config{ChainID: testchain.ChainID, Endpoints: []string{other.URL(), "http://127.0.0.1:1/secret"}})
 	require.NoError(t, err)
 	defer client.Close()
@@ -147,7 +147,7 @@ func TestNewChainNeedsNodesThatAgree(t *testing.T) {
 	require.NotContains(t, err.Error(), "secret")
 }
 
-// Nodes that were asked for the plan may be others, or have another chain, when the operator has decided.
+// StartOver checks the nodes again: between the plan and the operator's decision they may have changed.
 func TestStartingOverLooksAgain(t *testing.T) {
 	t.Parallel()
 	one, other := testchain.Simulated(t, testchain.SimulatedOptions{}), testchain.Simulated(t, testchain.SimulatedOptions{})
@@ -207,7 +207,7 @@ func TestDrainEndsWithItsContext(t *testing.T) {
 	require.ErrorAs(t, err, &unknown)
 	require.ErrorIs(t, err, relayer.ErrNotFound)
 
-	// An attempt that never comes.
+	// This attempt never comes.
 	short, end := context.WithTimeout(t.Context(), 250*time.Millisecond)
 	defer end()
 	tx, last := a.AwaitAttempt(short, verdicts[0].Tx.ID, 0)

@@ -16,7 +16,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer/tracker"
 )
 
-// UnknownKeyError is an address that the pool has no key for.
+// UnknownKeyError reports an address that the pool has no key for.
 type UnknownKeyError struct {
 	Address common.Address
 	Pool    string
@@ -26,10 +26,10 @@ func (e *UnknownKeyError) Error() string {
 	return fmt.Sprintf("pool %q has no key %s", e.Pool, e.Address)
 }
 
-// Is reports that it is a [relayer.ErrNotFound].
+// Is reports whether target is [relayer.ErrNotFound].
 func (e *UnknownKeyError) Is(target error) bool { return target == relayer.ErrNotFound }
 
-// Keys reads the given ones, or all where none is given; an [UnknownKeyError] if the pool lacks one.
+// Keys returns the given keys, or all if none is given. It fails with an [UnknownKeyError] if the pool lacks one.
 func (a *Admin) Keys(ctx context.Context, addresses ...common.Address) ([]*relayer.Key, error) {
 	all, err := a.Store.Keys(ctx)
 	if err != nil || len(addresses) == 0 {
@@ -46,17 +46,17 @@ func (a *Admin) Keys(ctx context.Context, addresses ...common.Address) ([]*relay
 	return keys, nil
 }
 
-// Pause keeps new work from a key, or, with false, lets it have some again. It also ends a drain.
+// Pause stops new transactions of a key, or, with false, allows them again. It also ends a drain.
 func (a *Admin) Pause(ctx context.Context, key common.Address, paused bool) error {
 	_, err := a.Store.ChangeKey(ctx, key, store.KeyChange{Paused: &paused, Draining: new(false)})
 	return err
 }
 
-// ErrResumed means that somebody let the key have new work while it was drained.
+// ErrResumed means that the key was resumed while it was drained.
 var ErrResumed = refused{errors.New("somebody has resumed the key")}
 
-// Drain keeps new work from a key, and looks once at what it has: all of it is over, or [Admin.AwaitDrained] has to wait. An error
-// of the look says that the key is paused.
+// Drain stops new transactions of a key, and checks once what is left. If over is false, [Admin.AwaitDrained] has to wait.
+// If only the check fails, the key is paused, and the error's text reports that.
 func (a *Admin) Drain(ctx context.Context, key common.Address) (left store.Load, over bool, err error) {
 	if _, err := a.Store.ChangeKey(ctx, key, store.KeyChange{Paused: new(true), Draining: new(true)}); err != nil {
 		return left, false, err
@@ -67,9 +67,9 @@ func (a *Admin) Drain(ctx context.Context, key common.Address) (left store.Load,
 	return left, over, err
 }
 
-// AwaitDrained returns when nothing that a key has can change any more: all is mined, and deep enough. It calls progress
-// whenever what is left is not what it was, by [Admin.Drain] at first. When it ends before, with an error, the key stays paused;
-// with [ErrResumed] it does not.
+// AwaitDrained returns when no transaction of a key can change any more: all are mined, and deep enough. It calls progress
+// whenever the rest differs from the previous one, at first from was, the result of [Admin.Drain]. If it fails, the key
+// stays paused, except with [ErrResumed].
 func (a *Admin) AwaitDrained(ctx context.Context, key common.Address, was store.Load, progress func(store.Load)) error {
 	for {
 		if err := pause(ctx); err != nil {
@@ -89,7 +89,7 @@ func (a *Admin) AwaitDrained(ctx context.Context, key common.Address, was store.
 	}
 }
 
-// left is what a key that is drained has yet; when that is nothing, the drain is over.
+// left returns what a drained key has left; if that is nothing, it ends the drain.
 func (a *Admin) left(ctx context.Context, key common.Address) (left store.Load, over bool, err error) {
 	if left, err = a.Store.LoadOf(ctx, key); err != nil {
 		return left, false, asRefused(err)
@@ -106,28 +106,30 @@ func (a *Admin) left(ctx context.Context, key common.Address) (left store.Load, 
 	return left, true, a.Pause(ctx, key, true)
 }
 
-// Resync is what was found of a key, and mended.
+// Resync is the result of comparing and correcting one key.
 type Resync struct {
 	Key                   common.Address
 	PendingWas, PendingIs int
 	NextWas, NextIs       uint64
 	Mined                 uint64   // the chain's count
-	Filled                []uint64 // nonces that nobody had; relayers sign no-ops for them
-	// Sought are transactions whose nonce the chain has used and that are not known to be mined: relayers look for them.
+	Filled                []uint64 // nonces without a transaction; relayers sign no-ops for them
+	// Sought is the number of transactions whose nonce the chain has used and that are not recorded as mined. Relayers look
+	// for them.
 	Sought int
-	// Enabled: the key was stopped for a nonce jump, and no longer is.
+	// Enabled reports that the key was stopped for a nonce jump, and no longer is.
 	Enabled bool
 }
 
-// soughtLimit bounds how many are counted.
+// soughtLimit bounds how many transactions are counted.
 const soughtLimit = 10_000
 
 // fillable is how many nonces without a transaction a resync fills. Each costs a no-op's fee.
 const fillable = 1000
 
-// Resync compares keys with the chain and with their rows, and mends what it finds. It also enables keys that were stopped for
-// a nonce jump. Every step is right by itself: on an error those before it are done, and repeating it does the rest. It refuses a
-// chain with another history than the known one, where counts mean nothing, and nodes that count differently.
+// Resync compares keys with the chain and with their rows, and corrects differences. It also enables keys that were stopped
+// for a nonce jump. Every step is valid by itself: on an error the earlier steps are done, and a repetition does the rest.
+// It rejects a chain with another history than the recorded one, where counts are meaningless, and nodes that count
+// differently.
 func (a *Admin) Resync(ctx context.Context, client *evm.Client, keys []*relayer.Key) ([]Resync, error) {
 	counts, err := a.count(ctx, client, keys)
 	if err != nil {
@@ -144,13 +146,13 @@ func (a *Admin) Resync(ctx context.Context, client *evm.Client, keys []*relayer.
 	return all, nil
 }
 
-// counted is how many transactions of a key the nodes count.
+// counted is how many transactions of a key the nodes report.
 type counted struct{ mined, pending uint64 }
 
-// countsTimeout is how long the nodes have for their counts.
+// countsTimeout is how long the nodes have to return their counts.
 const countsTimeout = 5 * time.Second
 
-// count asks all nodes for their counts at the same block. It leaves out nodes that do not answer.
+// count queries all nodes for their counts at the same block. It leaves out nodes that do not respond.
 func (a *Admin) count(ctx context.Context, client *evm.Client, keys []*relayer.Key) ([]counted, error) {
 	if err := tracker.NewLineage(tracker.Nodes(client), a.Store, slog.New(slog.DiscardHandler), client).Check(ctx); err != nil {
 		return nil, refused{err}
@@ -227,9 +229,10 @@ func (a *Admin) resync(ctx context.Context, k *relayer.Key, mined uint64) (r Res
 	return r, asRefused(err)
 }
 
-// SetNonce moves a key's next nonce, up or down, and enables the key if it was stopped for a nonce jump. It returns what the
-// nonce was. It refuses a nonce below one that was signed for, or that a node counts as mined or pending, and one that leaves more
-// than fillable nonces without a transaction: after the key has given one out above them, nothing can lower it.
+// SetNonce moves a key's next nonce, up or down, and enables the key if it was stopped for a nonce jump. It returns the
+// previous nonce. It rejects a nonce at or below one that was signed for, or that a node counts as mined or pending. It
+// also rejects one that leaves more than fillable nonces without a transaction. It could not be lowered any more once the
+// key has used a higher nonce.
 func (a *Admin) SetNonce(ctx context.Context, client *evm.Client, k *relayer.Key, next uint64) (was uint64, enabled bool, err error) {
 	counts, err := a.count(ctx, client, []*relayer.Key{k})
 	if err != nil {
@@ -259,20 +262,20 @@ func (a *Admin) SetNonce(ctx context.Context, client *evm.Client, k *relayer.Key
 // NewChain is the plan to start over on a chain with another genesis block.
 type NewChain struct {
 	Genesis common.Hash // of the nodes
-	Known   store.Chain // recorded by the store, which gives it up
+	Known   store.Chain // the store's record, which is replaced
 	Doomed  []store.DropPreview
 }
 
-// ErrSameChain means that the nodes have the history that the store records.
+// ErrSameChain means that the nodes have the recorded history.
 var ErrSameChain = refused{errors.New("the nodes have the very history that transactions were sent on: there is nothing to start over")}
 
-// ErrSameGenesis means that the nodes have the recorded genesis block: bytes that were signed before are still valid, and a transaction
-// that is reported as dropped could be mined.
+// ErrSameGenesis means that the nodes have the recorded genesis block. Bytes signed before are still valid, so a
+// transaction reported as dropped could be mined.
 var ErrSameGenesis = refused{errors.New("the nodes have the genesis block that transactions were sent on, so these can still be mined, " +
 	"and none may be dropped: after a reorganization, use `rollcall keys resync --reorganized`")}
 
-// NewChain plans to start over. It fails with [ErrSameChain] or [ErrSameGenesis], and where the nodes disagree or one does
-// not answer: that one may have the recorded history.
+// NewChain plans to start over. It fails with [ErrSameChain] or [ErrSameGenesis], and if the nodes disagree or one does not
+// respond, because that one may have the recorded history.
 func (a *Admin) NewChain(ctx context.Context, client *evm.Client) (*NewChain, error) {
 	known, err := a.Store.Chain(ctx)
 	if err != nil {
@@ -295,14 +298,14 @@ func (a *Admin) NewChain(ctx context.Context, client *evm.Client) (*NewChain, er
 	return n, asRefused(err)
 }
 
-// history asks all nodes for the recorded anchor's block and for their genesis block, on which they have to agree.
+// history queries all nodes for the recorded anchor's block and for their genesis block, on which they must agree.
 func history(ctx context.Context, client *evm.Client, known store.Chain) (anchors []evm.Anchor, genesis common.Hash, err error) {
 	anchors = client.Anchors(ctx, known.Anchor.Number, 0)
 	for _, anchor := range anchors {
 		switch {
 		case anchor.Err != nil:
 			return nil, genesis, refused{fmt.Errorf("%s does not tell its history, and may have the known one: %w", anchor.Endpoint, anchor.Err)}
-		case anchor.Genesis == (common.Hash{}): // it does not keep that
+		case anchor.Genesis == (common.Hash{}): // the node does not keep its genesis block
 		case genesis != (common.Hash{}) && anchor.Genesis != genesis:
 			return nil, genesis, refused{fmt.Errorf("the nodes disagree about the genesis block: %s and %s", genesis, anchor.Genesis)}
 		default:
@@ -315,9 +318,9 @@ func history(ctx context.Context, client *evm.Client, known store.Chain) (anchor
 	return anchors, genesis, nil
 }
 
-// StartOver accepts the chain as it is now, drops what was pending on the one before, and returns how many that were. It looks at
-// the nodes again, since whoever was shown the plan may have taken long: those that were only syncing have the known chain by
-// then, and would mine what was dropped. It fails as [Admin.NewChain] does, and where there is another plan by now.
+// StartOver accepts the chain's current history, drops the transactions pending on the previous one, and returns how many.
+// It checks the nodes again, because time may have passed since the plan. Nodes that were only syncing have the recorded
+// chain by then, and would mine dropped transactions. It fails as [Admin.NewChain] does, and if the plan has changed.
 func (a *Admin) StartOver(ctx context.Context, client *evm.Client, plan *NewChain) (dropped int, err error) {
 	now, err := a.NewChain(ctx, client)
 	if err != nil {

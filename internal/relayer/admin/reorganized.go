@@ -17,10 +17,10 @@ import (
 // Reorganized is the plan to follow a chain that was reorganized deeper than the blocks that count as final.
 type Reorganized struct {
 	Known store.Chain // recorded by the store
-	// Anchor is the block to recognize the chain by from now on; the recorded one where the nodes still have it.
+	// Anchor is the block to recognize the chain by from now on. It is the recorded one if the nodes still have it.
 	Anchor store.Block
 	Head   uint64 // newest block of the node that was read
-	// Behind: that comes before the recorded anchor. The node is syncing, or the chain became shorter.
+	// Behind reports that Head is below the recorded anchor. The node is syncing, or the chain became shorter.
 	Behind bool
 	// Vanished counts the transactions whose blocks are gone, by key; keys without any are left out.
 	Vanished []Vanished
@@ -31,11 +31,11 @@ type Vanished struct {
 	Pool    string
 	Address common.Address
 	Final   int // reported as final
-	Mined   int // not yet
+	Mined   int // mined, and not final
 }
 
-// Reorganized plans to follow the chain as it is, for all pools on it. It changes nothing. It fails where the nodes have another genesis
-// block, where they disagree, and where one does not answer.
+// Reorganized plans to follow the chain's current history, for all pools on it. It changes nothing. It fails if the nodes
+// have another genesis block, if they disagree, and if one does not respond.
 func (a *Admin) Reorganized(ctx context.Context, client *evm.Client) (*Reorganized, error) {
 	plan, view, err := a.present(ctx, client)
 	if err != nil {
@@ -62,9 +62,9 @@ func (a *Admin) Reorganized(ctx context.Context, client *evm.Client) (*Reorganiz
 	return plan, nil
 }
 
-// TakeBack makes transactions pending again whose blocks are gone, and then moves the anchor, so that relayers go on. It returns how
-// many it took back. A repetition finishes it where it failed or was interrupted. It reads nodes and store again, and fails as
-// [Admin.Reorganized] does.
+// TakeBack makes transactions pending again whose blocks are gone, and then moves the anchor, so that relayers continue. It
+// returns how many it took back. After a failure or an interruption, a repetition finishes the work. It reads nodes and
+// store again, and fails as [Admin.Reorganized] does.
 func (a *Admin) TakeBack(ctx context.Context, client *evm.Client, plan *Reorganized) (taken int, err error) {
 	now, view, err := a.present(ctx, client)
 	switch {
@@ -80,14 +80,14 @@ func (a *Admin) TakeBack(ctx context.Context, client *evm.Client, plan *Reorgani
 		taken += n
 		return err
 	})
-	// The anchor comes last: until it moves nothing is sent, and a repetition finds the transactions that are left.
+	// The anchor comes last: until it moves nothing is sent, and a repetition finds the remaining transactions.
 	if err == nil && now.Anchor != now.Known.Anchor {
 		err = a.Store.Reanchor(ctx, now.Known, now.Anchor)
 	}
 	return taken, err
 }
 
-// present compares the nodes with the recorded chain. The view is of the chain to follow.
+// present compares the nodes with the recorded chain. The returned view is of the chain to follow.
 func (a *Admin) present(ctx context.Context, client *evm.Client) (*Reorganized, *evm.View, error) {
 	known, err := a.Store.Chain(ctx)
 	if err != nil {
@@ -109,7 +109,7 @@ func (a *Admin) present(ctx context.Context, client *evm.Client) (*Reorganized, 
 	plan.Behind = plan.Head < known.Anchor.Number
 	number := known.Anchor.Number
 	if plan.Behind {
-		number = plan.Head / 2 // as relayers do on a young chain
+		number = plan.Head / 2 // as the tracker does on a young chain
 	}
 	headers, err := view.Headers(ctx, number, number)
 	if err != nil {
@@ -132,8 +132,9 @@ func (a *Admin) present(ctx context.Context, client *evm.Client) (*Reorganized, 
 // placedLimit is how many transactions of a key are compared at once.
 const placedLimit = 500
 
-// vanished calls take with transactions of one key, of any pool, whose blocks do not lead to the view's. It reads each key's
-// transactions from the highest nonce down, until a whole page of them is on the chain: those below were mined before.
+// vanished calls take with transactions of one key, of any pool, whose blocks do not lead to the view's. It reads each
+// key's transactions from the highest nonce down, until a whole page of them is on the chain. Lower nonces were mined
+// before.
 func (a *Admin) vanished(ctx context.Context, plan *Reorganized, view *evm.View, take func(key common.Address, gone []store.Placed) error) error {
 	addresses, err := a.Store.Addresses(ctx)
 	if err != nil {
@@ -178,10 +179,10 @@ func (a *Admin) vanished(ctx context.Context, plan *Reorganized, view *evm.View,
 	return nil
 }
 
-// maxRange bounds how many headers are read at once, maxGap how many among them that are not needed.
+// maxRange bounds how many headers are read at once, maxGap how many consecutive ones among them are not needed.
 const maxRange, maxGap = 200, 10
 
-// read adds the hashes of the blocks that transactions are recorded in, as the view has them. Blocks above the view's have none.
+// read adds the view's hashes of the blocks that transactions are recorded in. It adds none for blocks above the view's.
 func read(ctx context.Context, view *evm.View, page []store.Placed, blocks map[uint64]common.Hash) error {
 	missing := map[uint64]bool{}
 	for _, p := range page {

@@ -33,8 +33,8 @@ type reorg struct {
 	*relayertest.Relayer
 	registry *prometheus.Registry
 	admin    *Admin
-	hits     []common.Hash          // calls of the counter, each of one transaction
-	txs      []*relayer.Transaction // that make them; the last one was canceled
+	hits     []common.Hash          // each is called by one of txs
+	txs      []*relayer.Transaction // the last one was canceled
 	fork     common.Hash
 }
 
@@ -98,7 +98,7 @@ func startReorg(t *testing.T, depth uint64) *reorg {
 	var err error
 	r.admin, err = Open(t.Context(), r.db.Pool(t), testchain.ChainID, relayertest.PoolID)
 	require.NoError(t, err)
-	for r.head() < 150 { // the anchor is not a young chain's
+	for r.head() < 150 { // so that the anchor is at its full depth
 		r.node.Commit()
 	}
 	r.fork = r.node.Commit()
@@ -129,20 +129,20 @@ func startReorg(t *testing.T, depth uint64) *reorg {
 	return r
 }
 
-// reorganize makes another branch from the fork the chain, with nothing of ours in it.
+// reorganize makes another branch from the fork the chain, without our transactions.
 func (r *reorg) reorganize() {
 	r.t.Helper()
 	was := r.head()
 	r.node.Fork(r.fork)
 	r.node.Rollback()
-	r.node.AdjustTime(time.Hour) // otherwise the same blocks come again
+	r.node.AdjustTime(time.Hour) // otherwise the blocks would be the same
 	for r.head() < was+2 {
 		r.node.Commit()
 	}
 	require.Equal(r.t, make([]uint64, len(r.hits)), r.counts())
 }
 
-// rebroadcast gives the node the first bytes of a transaction, as another node's pool does that still has them.
+// rebroadcast gives the node the first bytes of a transaction, as another node's pool that still has them would.
 func (r *reorg) rebroadcast(tx *relayer.Transaction) {
 	r.t.Helper()
 	attempts, err := r.Store.Attempts(r.t.Context(), tx.ID)
@@ -153,7 +153,7 @@ func (r *reorg) rebroadcast(tx *relayer.Transaction) {
 	r.node.Commit()
 }
 
-// stopped waits until the relayer refuses the chain, and names the command.
+// stopped waits until the relayer rejects the chain, with an error that names the command.
 func (r *reorg) stopped() {
 	r.t.Helper()
 	require.Eventually(r.t, func() bool {
@@ -162,7 +162,7 @@ func (r *reorg) stopped() {
 	}, 20*time.Second, 10*time.Millisecond)
 }
 
-// told returns the statuses that the webhook target is told of a transaction, in their order.
+// told returns the statuses of a transaction that the webhook target received, in their order.
 func (r *reorg) told(tx *relayer.Transaction) (statuses []string) {
 	r.t.Helper()
 	rows, err := r.db.Pool(r.t).Query(r.t.Context(), `SELECT status FROM relayer_deliveries WHERE subject = $1 ORDER BY revision`, tx.ID)
@@ -172,8 +172,9 @@ func (r *reorg) told(tx *relayer.Transaction) (statuses []string) {
 	return statuses
 }
 
-// A reorganization deeper than the anchor takes blocks of final transactions away. On an operator's word they are pending again, with
-// their nonces and bytes, and each is executed once; also one that another node brings back meanwhile, or that was still pending.
+// A reorganization deeper than the anchor removes blocks of final transactions. An operator's command makes them pending
+// again, with their nonces and bytes, and each is executed once. That includes one that another node sends again meanwhile,
+// and one that was still pending.
 func TestTakeBack_DeepReorganization_EachIsExecutedOnce(t *testing.T) {
 	for _, depth := range []uint64{70, 200} {
 		t.Run(strconv.FormatUint(depth, 10), func(t *testing.T) {
@@ -228,13 +229,13 @@ func TestTakeBack_DeepReorganization_EachIsExecutedOnce(t *testing.T) {
 					require.Greater(t, now.Revision, before[i].Revision)
 				}
 			}
-			// Budgets are charged once for each, with what it has cost.
+			// Budgets are charged once for each, with its actual cost.
 			var wrong int
 			require.NoError(t, r.db.Pool(t).QueryRow(t.Context(), `SELECT count(*) FROM
 				(SELECT scope, sum(spent_wei) AS spent FROM relayer_budgets GROUP BY scope) AS b,
 				(SELECT sum(gas_used * gas_price_paid) AS cost FROM relayer_txs) AS t WHERE b.spent <> t.cost`).Scan(&wrong))
 			require.Zero(t, wrong)
-			// The first one is mined while it is taken back: it may be told at once.
+			// The first one is mined while it is taken back: that may be delivered at once.
 			told := r.told(r.txs[1])
 			at := slices.Index(told, "confirmed")
 			require.Equal(t, []string{"broadcasted", "mined", "confirmed"}, slices.Compact(told[at+1:]))
@@ -242,7 +243,7 @@ func TestTakeBack_DeepReorganization_EachIsExecutedOnce(t *testing.T) {
 	}
 }
 
-// A command that ends half-way leaves the anchor, so that nothing is sent, and a repetition does the rest.
+// A command that is interrupted leaves the anchor, so that nothing is sent, and a repetition does the rest.
 func TestTakeBack_Interrupted_RepetitionFinishes(t *testing.T) {
 	t.Parallel()
 	r := startReorg(t, 70)
@@ -251,7 +252,7 @@ func TestTakeBack_Interrupted_RepetitionFinishes(t *testing.T) {
 	client := nodes(t, r.node)
 	plan, err := r.admin.Reorganized(t.Context(), client)
 	require.NoError(t, err)
-	// One key, and of that one transaction: as far as an interrupted command may get.
+	// An interrupted command may get as far as one key, and one transaction of it.
 	placed, err := r.Store.Placed(t.Context(), r.txs[0].From, *r.txs[0].Nonce+1, 1)
 	require.NoError(t, err)
 	taken, err := r.Store.TakeBack(t.Context(), plan.Known, r.txs[0].From, placed)
@@ -284,7 +285,8 @@ func gathered(t *testing.T, reg *prometheus.Registry, name string) float64 {
 	return 0
 }
 
-// A reorganization that takes final transactions away and leaves the anchor does not stop relayers, and the command mends the statuses.
+// A reorganization that removes final transactions and keeps the anchor does not stop relayers, and the command corrects
+// the statuses.
 func TestTakeBack_ShallowReorganization_MendsFinal(t *testing.T) {
 	t.Parallel()
 	r := startReorg(t, 3)
@@ -302,7 +304,7 @@ func TestTakeBack_ShallowReorganization_MendsFinal(t *testing.T) {
 	require.Equal(t, []uint64{1, 1, 1, 1, 1, 0}, r.counts())
 }
 
-// Nodes that disagree, and another genesis block, are refused.
+// Nodes with another genesis block are rejected. Nodes with the recorded history give an empty plan.
 func TestReorganized_Refuses(t *testing.T) {
 	t.Parallel()
 	r := startReorg(t, 70)
@@ -316,13 +318,14 @@ func TestReorganized_Refuses(t *testing.T) {
 	require.Equal(t, plan.Known.Anchor, plan.Anchor)
 }
 
-// On a real node: what a short reorganization takes away is sent again by itself, and after a deep one on an operator's word.
+// On a real node, transactions removed by a short reorganization are sent again automatically, and after a deep one by an
+// operator's command.
 func TestReorganization_Geth_EachIsExecutedOnce(t *testing.T) {
 	for _, depth := range []uint64{3, 70, 200} {
 		t.Run(strconv.FormatUint(depth, 10), func(t *testing.T) {
 			t.Parallel()
 			deep := depth > 64
-			node := testchain.Geth(t, testchain.GethOptions{Durable: true, Args: []string{"--dev.period", "0"}}) // a block for each transaction
+			node := testchain.Geth(t, testchain.GethOptions{Durable: true, Args: []string{"--dev.period", "0"}}) // a block per transaction
 			counter, ring := node.Counter(), signertest.Ring(t, t.Name(), 2)
 			node.Fund(testchain.Ether(10), ring.Addresses()...)
 			head := func() uint64 {
@@ -343,7 +346,7 @@ func TestReorganization_Geth_EachIsExecutedOnce(t *testing.T) {
 				}
 			}})
 			if deep {
-				mineTo(140 - min(depth, 130)) // the anchor is not a young chain's in the end
+				mineTo(140 - min(depth, 130)) // the anchor reaches its full depth in the end
 			}
 			fork := head()
 			var hits []common.Hash

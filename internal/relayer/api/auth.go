@@ -11,26 +11,26 @@ import (
 	"strings"
 )
 
-// MinKeyLength of an API key, in characters.
+// MinKeyLength is the minimum length of an API key, in characters.
 const MinKeyLength = 32
 
-// Role is what a key may do: what those after it may, and more.
+// Role is what a key may do. Each role includes the later ones.
 type Role uint8
 
 // The roles.
 const (
-	Full      Role = iota // everything: also pause, sign, and cancel all that is pending
+	Full      Role = iota // everything: also pause, sign, and cancel all pending transactions
 	Submitter             // send, replace and cancel transactions
-	Reader                // look, and ask nodes
+	Reader                // read, and call nodes
 )
 
-// roles by the names that they have in a configuration; without one a key may do everything.
+// roles maps the roles' names in a configuration; a key without one has all rights.
 var roles = map[string]Role{"submit": Submitter, "read": Reader}
 
-// APIKey is what a caller shows, and who that makes it: keys of one name are one caller, and have one role. So a key is
-// rotated: the new one is added, callers take it, the old one is removed. It never prints its key.
+// APIKey is a caller's key, with its name: keys of one name are one caller, and have one role. To rotate a key, an operator
+// adds the new one, callers switch to it, and the operator removes the old one. It never prints its key.
 type APIKey struct {
-	Name string // 1 to 64 letters, digits, dots, dashes and underscores: it stands in the store, in logs and metrics
+	Name string // 1 to 64 letters, digits, dots, dashes and underscores: it is used in the store, in logs and metrics
 	Key  string // at least [MinKeyLength] visible ASCII characters
 	Role Role
 }
@@ -38,14 +38,15 @@ type APIKey struct {
 // Format prints the name, whatever the verb.
 func (k APIKey) Format(s fmt.State, _ rune) { _, _ = io.WriteString(s, k.Name) }
 
-// MarshalText is the name.
+// MarshalText returns the name.
 func (k APIKey) MarshalText() ([]byte, error) { return []byte(k.Name), nil }
 
-// LogValue is the name.
+// LogValue returns the name.
 func (k APIKey) LogValue() slog.Value { return slog.StringValue(k.Name) }
 
-// ParseKeys reads keys as name:key or name/role:key, where the role is read or submit, between commas or white space; lines
-// that begin with # are comments. It does not check them. Its error joins all that cannot be read, and does not show what it is about.
+// ParseKeys reads keys as name:key or name/role:key, where the role is read or submit, separated by commas or white space.
+// Lines that begin with # are comments. It does not check the keys. Its error joins all entries that cannot be read, by
+// number, without their text.
 func ParseKeys(s string) ([]APIKey, error) {
 	var keys []APIKey
 	var problems []error
@@ -71,14 +72,14 @@ func ParseKeys(s string) ([]APIKey, error) {
 	return keys, errors.Join(problems...)
 }
 
-// CheckKeys joins everything that is wrong with keys: too short, unnamed, there twice, one name with two roles, or none at
-// all. It shows none.
+// CheckKeys returns a joined error of all problems: keys too short, unnamed or duplicate, one name with two roles, or no
+// keys at all. The error shows no key.
 func CheckKeys(keys []APIKey) error {
 	_, err := newAuthority(keys)
 	return err
 }
 
-// apiKeys knows the keys by their hashes.
+// apiKeys holds the keys' hashes.
 type apiKeys []struct {
 	name string
 	role Role
@@ -101,7 +102,7 @@ func newAuthority(keys []APIKey) (apiKeys, error) {
 		case !isVisible(k.Key):
 			problems = append(problems, fmt.Errorf("API key %d: must be visible ASCII", i+1))
 		}
-		// By number: where name and key were swapped the name is the secret.
+		// Keys are reported by number: if name and key were swapped, the name is the secret.
 		for j, other := range a[:i] {
 			if other.name == k.Name && other.role != k.Role {
 				problems = append(problems, fmt.Errorf("API keys %d and %d have the same name and different roles", j+1, i+1))
@@ -114,8 +115,8 @@ func newAuthority(keys []APIKey) (apiKeys, error) {
 	return a, errors.Join(problems...)
 }
 
-// caller is whose key a request carries, and what that may do; "" if it is nobody's. The time that it takes does not depend
-// on the keys.
+// caller returns the name and the role of a request's key; "" if it has no valid one. Its duration does not depend on the
+// keys.
 func (a apiKeys) caller(r *http.Request) (name string, role Role) {
 	headers := r.Header["Authorization"]
 	if len(headers) != 1 {

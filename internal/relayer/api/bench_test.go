@@ -14,7 +14,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 )
 
-// accepting is a relayer that costs nothing.
+// accepting is a relayer without costs.
 type accepting struct {
 	Service
 	tx relayer.Transaction
@@ -26,7 +26,7 @@ func (s *accepting) Submit(_ context.Context, sub Submission) (*relayer.Transact
 	return &tx, nil
 }
 
-// BenchmarkSubmit is the API's own part of a submission: a token transfer with an idempotency key.
+// BenchmarkSubmit measures the API's own part of a submission: a token transfer with an idempotency key.
 func BenchmarkSubmit(b *testing.B) {
 	service := &accepting{tx: relayer.Transaction{ID: uuid.Must(uuid.NewV7()), Status: relayer.Allocated, Target: poolID, CreatedAt: created}}
 	h, err := NewHandler(Config{Service: service, Keys: []APIKey{{Name: "first", Key: testKey}, {Name: "other", Key: otherKey}}})

@@ -18,24 +18,24 @@ import (
 // maxBody bounds the body of a request, in bytes.
 const maxBody = 1 << 20
 
-// exchange is a request being answered, and the writer of its answer.
+// exchange is a request and the writer of its response.
 type exchange struct {
 	w                 http.ResponseWriter
 	r                 *http.Request
 	route             *route // never nil; empty until one is found
 	caller            string // the name of the API key; "" for public routes
-	role              Role   // what that key may do
+	role              Role   // the role of that key
 	requestID         string
 	code              int
-	err               error // what is wrong with the relayer, for the log
+	err               error // the relayer's failure, for the log
 	scratch           *bytes.Buffer
-	slowReaderTimeout time.Duration // with who reads the answer; 0: the server's
+	slowReaderTimeout time.Duration // of the response's reader; 0: the server's
 }
 
-// Header is the answer's.
+// Header returns the response's header.
 func (c *exchange) Header() http.Header { return c.w.Header() }
 
-// WriteHeader begins the answer.
+// WriteHeader begins the response.
 func (c *exchange) WriteHeader(code int) {
 	if c.code == 0 {
 		c.code = code
@@ -43,7 +43,7 @@ func (c *exchange) WriteHeader(code int) {
 	c.w.WriteHeader(code)
 }
 
-// Write goes on with the answer.
+// Write continues the response.
 func (c *exchange) Write(p []byte) (int, error) {
 	if c.code == 0 {
 		c.code = http.StatusOK
@@ -51,10 +51,10 @@ func (c *exchange) Write(p []byte) (int, error) {
 	return c.w.Write(p)
 }
 
-// Unwrap is for [http.ResponseController].
+// Unwrap returns the writer for [http.ResponseController].
 func (c *exchange) Unwrap() http.ResponseWriter { return c.w }
 
-// bufferPool are buffers for a request's body and its answer. One that has grown large is left to the collector.
+// bufferPool holds buffers for a request's body and its response. A buffer that has grown large is not returned to it.
 var bufferPool = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 
 func (c *exchange) buffer() *bytes.Buffer {
@@ -72,10 +72,10 @@ func (c *exchange) release() {
 	c.scratch = nil
 }
 
-// body reads the request's, which is JSON and bounded. It is good until the answer.
+// body reads the request's body, which must be JSON and is bounded. The result is valid until the response.
 func (c *exchange) body() ([]byte, error) {
 	if c.r.ContentLength > maxBody {
-		c.Header().Set("Connection", "close") // rather than read it all
+		c.Header().Set("Connection", "close") // instead of reading it all
 		return nil, errTooLarge
 	}
 	if ct := c.r.Header.Get("Content-Type"); ct != "" && ct != "application/json" {
@@ -100,7 +100,7 @@ func (c *exchange) body() ([]byte, error) {
 
 var errTooLarge = &httpError{http.StatusRequestEntityTooLarge, "the body must not have more than " + strconv.Itoa(maxBody) + " bytes"}
 
-// ok answers with data in its envelope.
+// ok responds with data in its envelope.
 func (c *exchange) ok(v any) error {
 	c.answer(http.StatusOK, v)
 	return nil
@@ -112,7 +112,7 @@ func (c *exchange) answer(code int, v any) {
 	enc := json.NewEncoder(b)
 	enc.SetEscapeHTML(false)
 	if err := enc.Encode(v); err != nil {
-		// Nothing of ours fails to encode, but what a node answered might.
+		// The relayer's own values always encode, but a node's response might not.
 		c.err = errors.Join(c.err, err)
 		b.Reset()
 		code = http.StatusInternalServerError
@@ -128,13 +128,13 @@ func (c *exchange) write(code int, body []byte) {
 	}
 	h["Content-Length"] = []string{strconv.Itoa(len(body))}
 	if c.slowReaderTimeout > 0 {
-		_ = http.NewResponseController(c.w).SetWriteDeadline(time.Now().Add(c.slowReaderTimeout)) // or the server's
+		_ = http.NewResponseController(c.w).SetWriteDeadline(time.Now().Add(c.slowReaderTimeout)) // the server's applies if this fails
 	}
 	c.WriteHeader(code)
-	_, _ = c.Write(body) // to a client that went away: nobody is left to tell
+	_, _ = c.Write(body) // the client may have gone; there is no one to report an error to
 }
 
-// Shared values of headers: nobody changes them.
+// These are shared values of headers, which must not be changed.
 var (
 	jsonType = []string{"application/json"}
 	textType = []string{"text/plain; charset=utf-8"}

@@ -11,10 +11,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What OpenZeppelin Relayer publishes of its API, as far as it concerns EVM: its openapi.json (info.version 1.3.0 to 1.5.0;
-// the document lags behind the program) together with what version 1.8.0 answers. The facts, in our own form.
+// These are the facts that OpenZeppelin Relayer publishes of its EVM API: its openapi.json together with the responses of
+// version 1.8.0. That document is at info.version 1.3.0 to 1.5.0, because it lags behind the program. The form is this
+// test's own.
 
-// theirRoutes are routes, and the status codes that are published for each.
+// theirRoutes are OpenZeppelin's routes, and the status codes that are published for each.
 var theirRoutes = map[string]string{
 	"GET /api/v1/relayers":                                               "200 400 401 429 500",
 	"GET /api/v1/relayers/{relayer_id}":                                  "200 400 401 404 429 500",
@@ -50,7 +51,7 @@ var theirRoutes = map[string]string{
 	"GET /api/v1/api-keys/{id}/permissions":                              "501",
 }
 
-// theirFields are the fields of their answers: a JSON type, ? where it may be null, - where it may be left out, and the
+// theirFields are the fields of OpenZeppelin's responses: a JSON type, ? if it may be null, - if it may be omitted, and the
 // values of an enum after a colon. A JSON integer of 128 bits is one here too.
 var theirFields = map[string]string{
 	"Transaction": `id string, hash string?, status string:canceled|pending|sent|submitted|mined|confirmed|failed|expired,
@@ -72,11 +73,11 @@ var theirFields = map[string]string{
 	"RPCResponse":     `jsonrpc string, result any-, error RPCError-, id any-`,
 	"RPCError":        `code integer, message string, description string, data any-`,
 	"Refused":         `success boolean, code integer, error string, message string, after integer-`,
-	// Its components are system, redis, queue and plugins there, and ours here.
+	// OpenZeppelin's components are system, redis, queue and plugins; this relayer has its own.
 	"Readiness": `ready boolean, status string:healthy|degraded|unhealthy, reason string-, components object, timestamp string`,
 }
 
-// theirRequest is what a client of theirs may send, all of it in one body but for what excludes each other.
+// theirRequests are the fields that a client of OpenZeppelin's may send, all in one body except for exclusive ones.
 var theirRequests = map[string][]string{
 	"transactions": {
 		`{"to":"` + target + `","value":1000000000000000,"data":"0x","gas_limit":21000,"gas_price":1000000000,"valid_until":"2030-01-02T15:04:05.123456789+00:00"}`,
@@ -89,12 +90,12 @@ var theirRequests = map[string][]string{
 	"rpc":             {`{"jsonrpc":"2.0","method":"eth_getBalance","params":["` + target + `","latest"],"id":1}`},
 }
 
-// ourAdditions are fields that our answers have and theirs lack.
+// ourAdditions are fields that this relayer's responses have and OpenZeppelin's lack.
 var ourAdditions = map[string]string{
 	"Transaction.metadata": "what the request said about itself, by which transactions can be listed",
 }
 
-// Where we differ: each has its reason in the documentation of openzeppelin and api.
+// ourDifferences are documented, with the reasons, in the packages openzeppelin and api.
 var ourDifferences = map[string]string{
 	"Relayer.notification_id":       "webhooks are configured, not referred to by id",
 	"Relayer.custom_rpc_urls":       "a provider's URL may hold its key: it stays in the configuration",
@@ -150,7 +151,7 @@ func TestTheirFieldsAreOurs(t *testing.T) {
 				for _, v := range values {
 					require.Contains(t, strings.Split(enum, "|"), v, "%s.%s", name, field)
 				}
-				if strings.HasPrefix(field, "s") { // status, speed: all of theirs
+				if strings.HasPrefix(field, "s") { // status and speed have all of OpenZeppelin's values
 					require.Len(t, values, strings.Count(enum, "|")+1, "%s.%s", name, field)
 				}
 			}
@@ -166,7 +167,7 @@ func TestTheirFieldsAreOurs(t *testing.T) {
 	}
 }
 
-// kindOfSchema is a schema in the words of theirFields.
+// kindOfSchema returns a schema in the form of theirFields.
 func kindOfSchema(schema map[string]any) string {
 	if ref, ok := schema["$ref"].(string); ok {
 		return strings.TrimPrefix(ref, "#/components/schemas/")
@@ -208,9 +209,9 @@ func TestTheirRequestsAreTaken(t *testing.T) {
 	}
 }
 
-// Unknown query parameters and body fields are ignored where OpenZeppelin ignores them, which is everywhere but in the
-// patch of a relayer. In v1.8 EvmTransactionRequest, SignDataRequest, SignTypedDataRequest, PaginationQuery and
-// StatusQuery derive serde's Deserialize without deny_unknown_fields; UpdateRelayerRequestRaw has it.
+// Unknown query parameters and body fields are ignored where OpenZeppelin ignores them: everywhere except in the patch of a
+// relayer. In v1.8 EvmTransactionRequest, SignDataRequest, SignTypedDataRequest, PaginationQuery and StatusQuery derive
+// serde's Deserialize without deny_unknown_fields; UpdateRelayerRequestRaw has it.
 func TestUnknownNames_AreTakenAsTheirsTakesThem(t *testing.T) {
 	t.Parallel()
 	a := setup(t)
@@ -228,7 +229,7 @@ func TestUnknownNames_AreTakenAsTheirsTakesThem(t *testing.T) {
 	require.Contains(t, w.Body.String(), "unknown: is unknown: paused and policies.min_balance can be changed")
 }
 
-// The envelope's null fields are there, pagination is there for lists only, and errors are envelopes too.
+// The envelope's null fields are present, pagination is present for lists only, and errors are envelopes too.
 func TestTheirEnvelopeIsOurs(t *testing.T) {
 	t.Parallel()
 	a := setup(t)

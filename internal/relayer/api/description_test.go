@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// description is the API's own, and which of its parts have been seen in answers.
+// description is the API's description, with the parts that have occurred in responses.
 type description struct {
 	Paths      map[string]map[string]operationDoc `json:"paths"`
 	Components struct {
@@ -42,7 +42,7 @@ func readDescription(t testing.TB, raw []byte) *description {
 	return d
 }
 
-// operation is that of a request, nil for one that the description does not have.
+// operation returns the operation of a request, nil for one that is not described.
 func (d *description) operation(r *http.Request) *operationDoc {
 	path := strings.Split(strings.TrimRight(r.URL.Path, "/"), "/")
 	var best *operationDoc
@@ -68,7 +68,7 @@ func (d *description) operation(r *http.Request) *operationDoc {
 	return best
 }
 
-// check holds an answer against the description: its status code, its headers and every field.
+// check compares a response with the description: its status code, its headers and every field.
 func (d *description) check(t testing.TB, r *http.Request, w *httptest.ResponseRecorder) {
 	t.Helper()
 	require.NotEmpty(t, w.Header().Get("X-Request-Id"))
@@ -98,7 +98,7 @@ func (d *description) check(t testing.TB, r *http.Request, w *httptest.ResponseR
 	require.NoError(t, d.validate(op.ID, content.Schema, value), "%s %d: %s", op.ID, w.Code, w.Body)
 }
 
-// validate knows as much of JSON Schema as the description uses. A field that is not described is an error.
+// validate implements the part of JSON Schema that the description uses. An undescribed field is an error.
 func (d *description) validate(at string, schema map[string]any, value any) error {
 	if name, ok := schema["$ref"].(string); ok {
 		name = strings.TrimPrefix(name, "#/components/schemas/")

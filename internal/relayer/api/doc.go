@@ -2,37 +2,37 @@
 //
 // # Routes
 //
-// Those of OpenZeppelin's under /api/v1/relayers, /api/v1/health and /api/v1/ready, and ours: /health, which is 200 only
-// when the relayer can really relay, and /api-docs/openapi.json, the description of it all. The table in routes.go is the
-// one place where a route is declared; the description is made from it. A route that OpenZeppelin has and this relayer has not,
-// such as making relayers and signers over HTTP, answers 501 and names the setting to use instead.
+// The routes are those of OpenZeppelin's under /api/v1/relayers, /api/v1/health and /api/v1/ready, and two more. These are
+// /health, which is 200 only if the relayer can relay, and /api-docs/openapi.json, the description of all routes. The table
+// in routes.go is the only place where a route is declared; the description is generated from it. A route of OpenZeppelin's
+// that this relayer lacks responds with 501 and names the setting to use instead. An example is creating relayers and
+// signers over HTTP.
 //
 // # Callers
 //
-// Every request but the public ones carries exactly one header "Authorization: Bearer <key>". A key has a name, which is
-// the caller of what it asks for; keys are kept and compared as hashes. Anything else, unknown paths too, is a 401, after which the
-// connection is closed. A key may have a role: what it may not do then is a 403.
+// Every request but the public ones carries exactly one header "Authorization: Bearer <key>". The key's name is the caller
+// of the request. Keys are kept and compared as hashes. Any other request, also one to an unknown path, gets a 401, after
+// which the connection is closed. A key may have a role: an operation beyond it gets a 403.
 //
 // # Idempotency
 //
-// A submission may carry an Idempotency-Key, 1 to 255 visible ASCII characters. The same key of the same caller with a
-// body that means the same (see openzeppelin.CanonicalHash) gives the same transaction, whatever became of it; with another
-// body it is a 422. Without a key, a 504 leaves the caller to look for the transaction.
+// A submission may carry an Idempotency-Key, 1 to 255 visible ASCII characters. The same key of the same caller with an
+// equivalent body (see openzeppelin.CanonicalHash) returns the same transaction, whatever its status. With another body it
+// is a 422. Without a key, the caller must look for the transaction after a 504.
 //
 // # Errors
 //
-//	400  what is asked for is wrong in itself, would revert, has a value that no key owns, or is not possible for a
-//	     transaction of that status
+//	400  the request is invalid, would revert, has a value that no key owns, or is not possible for a transaction of that status
 //	401  no valid API key
 //	403  relayer disabled, relayer paused, it signs no messages, or beyond the API key's role
 //	404  no such relayer, transaction or route; 405 with Allow: no such method
 //	410  the idempotency key has been used, and the history of its transaction is no longer kept
-//	413  a body above 1 MiB; what comes of it after the answer, to 16 MiB and 3 s, is read and thrown away
+//	413  a body above 1 MiB; the rest that arrives after the response, up to 16 MiB and 3 s, is read and discarded
 //	415  a body that is not JSON by its header
 //	422  the idempotency key has been used with another body
 //	429  a limit, with Retry-After
-//	500  a mistake of ours; the log says which, under the request's X-Request-Id
-//	501  part of OpenZeppelin's API that this relayer has not
-//	503  what the relayer needs is away, or no key can pay for it just now; nothing was stored; with Retry-After
-//	504  done or not done: ask again with the same Idempotency-Key
+//	500  a bug in the relayer; the log has the details, under the request's X-Request-Id
+//	501  part of OpenZeppelin's API that this relayer lacks
+//	503  a dependency is unavailable, or no key can pay for the transaction now; nothing was stored; with Retry-After
+//	504  the outcome is unknown: retry with the same Idempotency-Key
 package api

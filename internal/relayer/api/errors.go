@@ -12,7 +12,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer/api/openzeppelin"
 )
 
-// httpError is a refusal by the API itself.
+// httpError is a rejection by the API itself.
 type httpError struct {
 	code    int
 	message string
@@ -24,26 +24,26 @@ func notImplemented(instead string) error {
 	return &httpError{http.StatusNotImplemented, "not supported by this relayer: " + instead}
 }
 
-// refusal is how an error is answered.
+// refusal is the response to an error.
 type refusal struct {
 	code       int
 	body       any
 	retryAfter int64 // seconds; 0: no header
-	// internal: it is ours to look into, and what it says is not for the caller.
+	// internal reports that an operator has to look into it. The error is logged, and its text is not for the caller.
 	internal bool
 }
 
-// fundsRetry is in seconds: somebody has to send ether first.
+// fundsRetry is in seconds. It is long because ether has to be sent first.
 const fundsRetry = 30
 
-// mapError is where errors become answers. Its cases go from what must not be mistaken for anything else to the rest.
+// mapError maps errors to responses. Its cases begin with errors that must not be mistaken for others.
 func mapError(err error, c *exchange) refusal {
 	said := func(code int, message string) refusal { return refusal{code: code, body: openzeppelin.Failed(message)} }
 
 	if own, ok := errors.AsType[*httpError](err); ok {
 		return said(own.code, own.message)
 	}
-	// Whoever says that nothing was stored knows it, also where a deadline is the reason.
+	// ErrUnavailable reports that nothing was stored, even if a deadline is the cause.
 	late := errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
 	if errors.Is(err, relayer.ErrUnknown) || late && !errors.Is(err, relayer.ErrUnavailable) {
 		r := said(http.StatusGatewayTimeout, unknownMessage(c))
@@ -68,7 +68,7 @@ func mapError(err error, c *exchange) refusal {
 	}
 	if funds, ok := errors.AsType[*relayer.FundsError](err); ok {
 		r := said(http.StatusServiceUnavailable, funds.Error())
-		r.retryAfter, r.internal = fundsRetry, true // an operator wants to know
+		r.retryAfter, r.internal = fundsRetry, true // an operator needs this in the log
 		return r
 	}
 	switch {
@@ -102,7 +102,7 @@ func unavailableMessage(c *exchange) string {
 	return what + "; nothing was stored: try again once it is there"
 }
 
-// reads reports whether a call only looks.
+// reads reports whether a call only reads.
 func (c *exchange) reads() bool { return c.r.Method == http.MethodGet || c.r.Method == http.MethodHead }
 
 func unknownMessage(c *exchange) string {
@@ -130,7 +130,7 @@ func notFoundMessage(c *exchange) string {
 	return fmt.Sprintf("relayer %s not found", id)
 }
 
-// fail answers with an error.
+// fail responds with an error.
 func (c *exchange) fail(err error) {
 	r := mapError(err, c)
 	if r.internal {

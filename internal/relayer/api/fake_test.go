@@ -37,14 +37,14 @@ var (
 	maxAmount = new(big.Int).Sub(new(big.Int).Lsh(big.NewInt(1), 256), big.NewInt(1))
 )
 
-// fake is a relayer in memory. It keeps the promises of [Service], and fails when it is told to.
+// fake is a relayer in memory. It implements the contract of [Service], and fails on request.
 type fake struct {
 	mu         sync.Mutex
-	fail       error // what every method answers; nil: what it should
-	hang       bool  // until the context ends
+	fail       error // the error of every method; nil: none
+	hang       bool  // every method blocks until the context ends
 	panics     any
 	txs        []*relayer.Transaction
-	byKey      map[string]int // caller and idempotency key, to txs
+	byKey      map[string]int // index in txs, by caller and idempotency key
 	hashes     map[string][32]byte
 	patch      openzeppelin.Patch
 	filter     Filter
@@ -280,7 +280,7 @@ func (f *fake) RPC(ctx context.Context, id, _ string, _ json.RawMessage) (json.R
 
 func (f *fake) Health() Health { return f.health }
 
-// api is a handler over a fake, and what it logs and measures.
+// api is a handler on a fake, with its log and metrics.
 type api struct {
 	t testing.TB
 	*fake
@@ -307,8 +307,8 @@ func setup(t testing.TB, change ...func(*Config)) *api {
 	return a
 }
 
-// do sends a request with the first caller's key; headers are name, value, …; an empty value drops a header. The answer
-// must be as the API's description has it.
+// do sends a request with the first caller's key; headers are name, value, …; an empty value drops a header. The response
+// must match the API's description.
 func (a *api) do(method, path, body string, headers ...string) *httptest.ResponseRecorder {
 	a.t.Helper()
 	r := httptest.NewRequest(method, path, strings.NewReader(body))
@@ -330,7 +330,7 @@ func (a *api) do(method, path, body string, headers ...string) *httptest.Respons
 	return w
 }
 
-// answer is an envelope, read plainly.
+// answer is a decoded envelope.
 type answer struct {
 	Success    bool            `json:"success"`
 	Data       json.RawMessage `json:"data"`
@@ -349,7 +349,7 @@ func read(t testing.TB, w *httptest.ResponseRecorder, code int) answer {
 
 func submission(value string) string { return `{"to":"` + target + `","value":` + value + `}` }
 
-// submitted is the id of a new transaction.
+// submitted returns the id of a new transaction.
 func (a *api) submitted() string {
 	a.t.Helper()
 	var tx openzeppelin.Transaction

@@ -22,28 +22,28 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer/api/openzeppelin"
 )
 
-// Config of the API. Fields without a default are required.
+// Config configures the API. Fields without a default are required.
 type Config struct {
-	// Service is the relayer; without one the Handler answers that the relayer is starting, until Start.
+	// Service is the relayer. Without one the Handler responds that the relayer is starting, until Start.
 	Service Service
 	Keys    []APIKey
-	// Version of the program, for the API's description.
+	// Version is the program's version, for the API's description.
 	Version string
-	// Limit bounds what callers ask of nodes and signers: it lets so many calls of a caller in, or fails with a
-	// [relayer.LimitError]. By default nothing does.
+	// Limit bounds callers' requests to nodes and signers: it accepts this many calls of a caller, or fails with a
+	// [relayer.LimitError]. Default: no limit.
 	Limit func(caller string, calls int) error
-	// RequestTimeout bounds what a request may take; 25 s by default, at most 30 s.
+	// RequestTimeout bounds the duration of a request; 25 s by default, at most 30 s.
 	RequestTimeout time.Duration
-	// Metrics, when there is one, is served at /metrics without a key.
+	// Metrics, if not nil, is served at /metrics without a key.
 	Metrics http.Handler
-	// Registerer of the API's own metrics; nil leaves them unregistered.
+	// Registerer registers the API's own metrics; nil leaves them unregistered.
 	Registerer prometheus.Registerer
 	Logger     *slog.Logger // discards by default
 }
 
-// Handler answers the API's requests.
+// Handler serves the API's requests.
 type Handler struct {
-	service Service // once started is true
+	service Service // set once started is true
 	started atomic.Bool
 	waits   atomic.Pointer[string] // why it is not started yet
 	keys    apiKeys
@@ -55,10 +55,10 @@ type Handler struct {
 	openAPI []byte
 
 	lists, rpcs       semaphore
-	slowReaderTimeout time.Duration // with who has one of them, and reads slowly
+	slowReaderTimeout time.Duration // for a response that holds a slot
 }
 
-// NewHandler makes the handler. It fails for keys that [CheckKeys] finds wrong.
+// NewHandler returns a Handler. It fails for keys that [CheckKeys] rejects.
 func NewHandler(cfg Config) (*Handler, error) {
 	keys, err := newAuthority(cfg.Keys)
 	if err != nil {
@@ -99,7 +99,7 @@ func NewHandler(cfg Config) (*Handler, error) {
 	}
 	for path, methods := range allowed {
 		if path == pendingPath {
-			continue // Other methods are those of a transaction called pending, and ServeMux sees it so too.
+			continue // Other methods are those of a transaction called pending, and ServeMux routes them so too.
 		}
 		allow := []string{strings.Join(methods, ", ")}
 		h.mux.HandleFunc(path, func(w http.ResponseWriter, _ *http.Request) {
@@ -119,13 +119,14 @@ func NewHandler(cfg Config) (*Handler, error) {
 	return h, nil
 }
 
-// callOf is the call that the mux hands through.
+// callOf returns the exchange that the mux passes on.
 func callOf(w http.ResponseWriter) *exchange {
 	c, _ := w.(*exchange)
 	return c
 }
 
-// publicPaths need no key; what ends in a slash stands for all below it. They are OpenZeppelin's, and ours.
+// publicPaths need no key; one that ends in a slash covers all paths below it. They are OpenZeppelin's, and this relayer's
+// own.
 var publicPaths = []string{"/api/v1/health", "/api/v1/ready", "/health", "/metrics", "/api-docs/", "/swagger-ui/"}
 
 func isPublic(path string) bool {
@@ -142,10 +143,10 @@ var (
 	errNoRoute = &httpError{http.StatusNotFound, "no such route: /api-docs/openapi.json lists them"}
 )
 
-// ServeHTTP answers one request: who asks, what for, and what it came to in log and metrics.
+// ServeHTTP serves one request: it authenticates the caller, routes the request, and records it in log and metrics.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	start := time.Now()
-	// As it is written: what a proxy takes for a part of a name must not become a slash here.
+	// The path is used as written: a character that a proxy treats as part of a name must not become a slash here.
 	if escaped := normalizePath(r.URL.EscapedPath()); escaped != r.URL.EscapedPath() {
 		if path, err := url.PathUnescape(escaped); err == nil {
 			r2 := *r
@@ -166,7 +167,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		h.metrics.inFlight.Dec()
 		h.done(r.Context(), c, time.Since(start))
 		c.release()
-		if panicked == http.ErrAbortHandler { //nolint:errorlint // it is this value that net/http looks for
+		if panicked == http.ErrAbortHandler { //nolint:errorlint // net/http compares this very value
 			panic(http.ErrAbortHandler)
 		}
 	}()
@@ -182,13 +183,13 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if escaped := r.URL.EscapedPath(); path.Clean(escaped) != escaped {
-		c.fail(errNoRoute) // where ServeMux would redirect, in HTML
+		c.fail(errNoRoute) // ServeMux would redirect, in HTML
 		return
 	}
 	h.mux.ServeHTTP(c, r)
 }
 
-// normalizePath is a path as OpenZeppelin's takes it: slashes that follow each other are one, and one at the end is none.
+// normalizePath normalizes a path as OpenZeppelin's does: successive slashes become one, and a trailing one is dropped.
 func normalizePath(path string) string {
 	for strings.Contains(path, "//") {
 		path = strings.ReplaceAll(path, "//", "/")
@@ -199,7 +200,7 @@ func normalizePath(path string) string {
 	return path
 }
 
-// identify takes the request's id from its header, or gives it one.
+// identify sets the request's id from its header, or a new one.
 func (c *exchange) identify() error {
 	ids := c.r.Header["X-Request-Id"]
 	if len(ids) == 1 && ids[0] != "" {
@@ -219,7 +220,7 @@ func (c *exchange) identify() error {
 	return nil
 }
 
-// newRequestID is for finding a request again: it need not be hard to guess.
+// newRequestID returns an id for finding a request again: it need not be hard to guess.
 func newRequestID() string {
 	const digits = 16
 	s := strconv.FormatUint(rand.Uint64(), 16) //nolint:gosec // see above
@@ -231,7 +232,7 @@ func (h *Handler) serve(r *route) http.HandlerFunc {
 	return func(w http.ResponseWriter, req *http.Request) {
 		c := callOf(w)
 		c.r, c.route = req, r
-		if !r.public && c.caller == "" { // whatever made the path look public
+		if !r.public && c.caller == "" { // for any reason that the path looked public
 			c.unauthorized()
 			return
 		}
@@ -252,10 +253,10 @@ func (h *Handler) serve(r *route) http.HandlerFunc {
 	}
 }
 
-// errStarting is the answer to everything but health until Start.
+// errStarting is the response to every request but health until Start.
 var errStarting = &httpError{http.StatusServiceUnavailable, "the relayer is starting, see /health; nothing was stored: try again"}
 
-// Start gives the handler its relayer. It is called once, where Config had none.
+// Start sets the handler's relayer. It is called once, if Config had none.
 func (h *Handler) Start(s Service) {
 	h.service = s
 	h.started.Store(true)
@@ -264,7 +265,7 @@ func (h *Handler) Start(s Service) {
 // Starting sets the reason that /health reports until Start.
 func (h *Handler) Starting(reason string) { h.waits.Store(&reason) }
 
-// health is the relayer's, or why there is none yet.
+// health returns the relayer's health, or why there is none yet.
 func (h *Handler) health() Health {
 	if h.started.Load() {
 		return h.service.Health()
@@ -280,23 +281,23 @@ var errRole = &httpError{http.StatusForbidden, "this API key may not do that"}
 
 func (c *exchange) unauthorized() {
 	c.Header()["Www-Authenticate"] = []string{"Bearer"}
-	c.Header()["Connection"] = []string{"close"} // an idle one would keep a place that callers need
+	c.Header()["Connection"] = []string{"close"} // an idle one would keep a slot that callers need
 	c.answer(http.StatusUnauthorized, openzeppelin.Unauthorized())
 }
 
 func (h *Handler) panicked(c *exchange, value any) {
-	if value == http.ErrAbortHandler { //nolint:errorlint // it is this value that net/http looks for
+	if value == http.ErrAbortHandler { //nolint:errorlint // net/http compares this very value
 		return
 	}
 	h.log.Error("a request panicked", "route", c.route.name(), "request_id", c.requestID, "panic", fmt.Sprint(value),
 		"stack", string(debug.Stack()))
 	if c.code == 0 {
 		c.fail(errors.New("panic"))
-		c.err = nil // it is logged
+		c.err = nil // it was logged above
 	}
 }
 
-// done counts and logs a request. Bodies and keys stay out of it.
+// done counts and logs a request. Bodies and keys are not logged.
 func (h *Handler) done(ctx context.Context, c *exchange, took time.Duration) {
 	h.metrics.observe(c, took)
 	level, message := slog.LevelDebug, "request answered"

@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// serve is do without the description, for what runs beside the test.
+// serve is do without the check against the description, for use in other goroutines.
 func (a *api) serve(method, path, body string, headers ...string) *httptest.ResponseRecorder {
 	r := httptest.NewRequest(method, path, strings.NewReader(body))
 	r.Header.Set("Authorization", "Bearer "+testKey)
@@ -91,7 +91,7 @@ func TestKeysMustBeGood(t *testing.T) {
 	require.NotContains(t, log.String(), good)
 }
 
-// While a key is rotated both are good, and the same caller's: limits, budgets and idempotency keys go by its name.
+// During a rotation both keys are valid, and the same caller's: limits, budgets and idempotency keys depend on its name.
 func TestAKeyIsRotatedUnderOneName(t *testing.T) {
 	t.Parallel()
 	var limited []string
@@ -112,7 +112,7 @@ func TestAKeyIsRotatedUnderOneName(t *testing.T) {
 	require.Equal(t, []string{"first", "first"}, limited)
 }
 
-// A key does what its role allows, and no more: nothing reaches the relayer.
+// A key may do what its role allows; any other request does not reach the relayer.
 func TestAKeyDoesWhatItsRoleAllows(t *testing.T) {
 	t.Parallel()
 	a := setup(t, func(c *Config) {
@@ -142,7 +142,7 @@ func TestAKeyDoesWhatItsRoleAllows(t *testing.T) {
 	}
 }
 
-// Nobody is redirected: slashes too many are passed over, as OpenZeppelin's does, and dots are no way to anything.
+// No path is redirected: extra slashes are ignored, as OpenZeppelin's does, and paths with dots are not found.
 func TestPathsAreNotRedirected(t *testing.T) {
 	t.Parallel()
 	a := setup(t)
@@ -199,7 +199,7 @@ func TestRoutes_NotImplemented_SaysSo(t *testing.T) {
 		require.Contains(t, *e.Error, "not supported by this relayer")
 		require.Contains(t, *e.Error, c.says)
 	}
-	// A slash at the end is as good as none.
+	// A trailing slash is ignored.
 	for _, path := range []string{"/api/v1/relayers/", "/health/", poolTransactions + "//"} {
 		require.Equal(t, 200, a.serve("GET", path, "").Code, path)
 	}

@@ -18,7 +18,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 )
 
-// asking is a relayer whose nodes answer when they are told to.
+// asking is a relayer whose nodes respond when the test lets them.
 type asking struct {
 	*fake
 	begun, end chan struct{}
@@ -32,7 +32,7 @@ func (q *asking) RPC(ctx context.Context, id, method string, params json.RawMess
 
 const oneCall = `{"jsonrpc":"2.0","id":1,"method":"eth_getLogs","params":[{}]}`
 
-// What nodes answer is large, and in memory until it is written.
+// Concurrent calls of nodes are limited, because their responses are large, and in memory until they are written.
 func TestCallsOfNodesAreBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -59,7 +59,7 @@ func TestCallsOfNodesAreBounded(t *testing.T) {
 		require.Equal(t, 429, w.Code)
 		require.Contains(t, w.Body.String(), "too many calls of nodes at once: try again in 1 s")
 		require.Equal(t, "1", w.Header().Get("Retry-After"))
-		require.Equal(t, before, spent, "what was not asked is not counted")
+		require.Equal(t, before, spent, "a rejected call is not counted")
 		close(q.end)
 		for range maxRPCs {
 			require.Equal(t, 200, <-codes)
@@ -68,7 +68,8 @@ func TestCallsOfNodesAreBounded(t *testing.T) {
 	})
 }
 
-// takeAllSlots has one place, and answers to calls and lists that no buffer between server and client holds.
+// takeAllSlots starts a server with one slot, whose responses to calls and lists exceed the buffers between server and
+// client.
 func takeAllSlots(t *testing.T, patience time.Duration) (taken chan struct{}, addr net.Addr) {
 	a := setup(t, func(c *Config) { c.Logger = nil })
 	a.handler.lists = newPlaces(1, "full")
@@ -80,7 +81,7 @@ func takeAllSlots(t *testing.T, patience time.Duration) (taken chan struct{}, ad
 	return a.handler.lists.taken, running(t, a).Addr()
 }
 
-// request is one on a connection of its own, whose answer nobody reads yet.
+// request sends a request on a new connection without reading the response.
 func request(t *testing.T, to net.Addr, head, body string) *net.TCPConn {
 	t.Helper()
 	dialed, err := new(net.Dialer).DialContext(t.Context(), "tcp", to.String())
@@ -102,7 +103,7 @@ var bounded = []struct {
 	{"GET " + poolTransactions + "?per_page=100", ""},
 }
 
-// length is how much of an answer is there.
+// length reads a response and returns its length.
 func length(t *testing.T, conn net.Conn) (read int64, err error) {
 	t.Helper()
 	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
@@ -115,7 +116,7 @@ func length(t *testing.T, conn net.Conn) (read int64, err error) {
 	return read, err
 }
 
-// A place is held until the answer is written.
+// A slot is held until the response is written.
 func TestLimits_SlowReader_KeepsItsSlot(t *testing.T) {
 	t.Parallel()
 	for _, b := range bounded {
@@ -133,7 +134,7 @@ func TestLimits_SlowReader_KeepsItsSlot(t *testing.T) {
 	}
 }
 
-// But not for long.
+// The slot of a slow reader is released after the timeout.
 func TestLimits_TooSlowReader_IsCutOff(t *testing.T) {
 	t.Parallel()
 	for _, b := range bounded {

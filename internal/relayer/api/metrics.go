@@ -28,7 +28,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	}
 }
 
-// observe counts a request under its route's pattern: what a caller makes up must not make up series.
+// observe counts a request under its route's pattern, because paths that callers invent must not create series.
 func (m *metrics) observe(c *exchange, took time.Duration) {
 	m.duration.WithLabelValues(c.route.name(), knownMethod(c.r.Method), strconv.Itoa(c.code)).Observe(took.Seconds())
 }

@@ -18,7 +18,7 @@ import (
 
 type object = map[string]any
 
-// mayAnswer are the status codes of a route.
+// mayAnswer returns the status codes of a route.
 func (r *route) mayAnswer() []int {
 	codes := append([]int{http.StatusOK, http.StatusBadRequest}, r.codes...)
 	if !r.public {
@@ -29,7 +29,7 @@ func (r *route) mayAnswer() []int {
 	return slices.Compact(codes)
 }
 
-// describe makes the OpenAPI document of the routes.
+// describe returns the OpenAPI document of the routes.
 func describe(version string) ([]byte, error) {
 	schemas := maps.Clone(requestSchemas)
 	paths := map[string]object{}
@@ -102,7 +102,7 @@ func response(r *route, code int, schemas object) object {
 		out["content"] = object{"text/plain": object{"schema": object{"type": "string"}}}
 	case r.bare != nil && (code == http.StatusOK || r.public && code == http.StatusServiceUnavailable):
 		schema := schemaOf(reflect.TypeOf(r.bare), schemas)
-		if _, ok := r.bare.(openzeppelin.RPCResponse); ok { // or a batch's
+		if _, ok := r.bare.(openzeppelin.RPCResponse); ok { // a call's response or a batch's
 			schema = object{"oneOf": []any{schema, object{"type": "array", "items": schema}}}
 		}
 		out["content"] = jsonContent(schema)
@@ -146,8 +146,8 @@ func jsonContent(schema object) object {
 
 func ref(name string) object { return object{"$ref": "#/components/schemas/" + name} }
 
-// schemaOf describes a type of package openzeppelin by its fields' tags: json, and enum for the values that a string may have.
-// Structs go to schemas, by name.
+// schemaOf returns the schema of a type of package openzeppelin by its fields' tags: json, and enum for the values of a
+// string. It adds structs to schemas, by name.
 func schemaOf(t reflect.Type, schemas object) object {
 	switch t {
 	case reflect.TypeFor[json.RawMessage]():
@@ -236,7 +236,7 @@ var (
 	hashSchema = object{"type": "string", "pattern": "^(0x)?[0-9a-fA-F]{64}$"}
 )
 
-// requestSchemas are the bodies that openzeppelin's decoders read.
+// requestSchemas are the schemas of the bodies that openzeppelin's decoders read.
 var requestSchemas = object{
 	"EvmTransactionRequest": object{
 		"type": "object", "required": []string{"value"},

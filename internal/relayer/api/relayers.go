@@ -18,7 +18,7 @@ import (
 
 const networkType = "evm"
 
-// What a status holds unless it is declined.
+// A status includes these parts unless the request declines them.
 const (
 	includeBalance       = "include_balance"
 	includePending       = "include_pending_count"
@@ -105,7 +105,7 @@ func (h *Handler) status(ctx context.Context, c *exchange) error {
 }
 
 func (h *Handler) balance(ctx context.Context, c *exchange) error {
-	if err := h.limit(c.caller, 1); err != nil { // nodes are asked
+	if err := h.limit(c.caller, 1); err != nil { // the call queries nodes
 		return err
 	}
 	b, err := h.service.Balance(ctx, c.relayerID())
@@ -115,7 +115,7 @@ func (h *Handler) balance(ctx context.Context, c *exchange) error {
 	return c.ok(openzeppelin.OK(openzeppelin.Balance{Balance: b, Unit: "wei"}))
 }
 
-// Describe shows a relayer in OpenZeppelin's words.
+// Describe returns a relayer in OpenZeppelin's format.
 func Describe(r *Relayer) openzeppelin.Relayer {
 	out := openzeppelin.Relayer{
 		ID: r.ID, Name: r.Name, Network: r.Network, NetworkType: networkType, Paused: r.Paused, SignerID: r.SignerID,
@@ -143,7 +143,7 @@ func Describe(r *Relayer) openzeppelin.Relayer {
 	return out
 }
 
-// disabledReason puts a reason of ours under the nearest of theirs.
+// disabledReason maps the relayer's reason to the nearest of OpenZeppelin's types.
 func disabledReason(reason string) *openzeppelin.DisabledReason {
 	kind := openzeppelin.RPCValidationFailed
 	switch {
@@ -232,9 +232,9 @@ func (h *Handler) description(_ context.Context, c *exchange) error {
 	return nil
 }
 
-// query is the request's, which has to be well formed: what is dropped from it would be missing unseen. Parameters that the
-// API does not know are ignored, as OpenZeppelin's (v1.8) ignores them: its PaginationQuery and StatusQuery are read by
-// actix's web::Query without deny_unknown_fields.
+// query returns the request's query. A malformed query is an error, because parameters dropped from it would be missing
+// silently. Unknown parameters are ignored, as OpenZeppelin's (v1.8) ignores them: its PaginationQuery and StatusQuery are
+// read by actix's web::Query without deny_unknown_fields.
 func (c *exchange) query() (url.Values, error) {
 	query, err := url.ParseQuery(c.r.URL.RawQuery)
 	if err != nil {
@@ -250,7 +250,7 @@ const (
 	defaultPerPage = 10
 	maxPerPage     = 100 // a transaction may have 127 KiB of data
 	maxPage        = 100_000
-	maxOffset      = 100_000 // what comes before a page is read and counted
+	maxOffset      = 100_000 // the rows before a page are read and counted
 )
 
 func (p paging) offset() int { return int(p.number-1) * int(p.size) }

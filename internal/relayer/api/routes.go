@@ -8,25 +8,25 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer/api/openzeppelin"
 )
 
-// route is one of the API's, with what its description says.
+// route is one of the API's routes, with its description.
 type route struct {
 	method, path string
 	handle       func(*Handler, context.Context, *exchange) error
 	public       bool // needs no key
-	idempotent   bool // takes an Idempotency-Key
-	role         Role // that a key needs for it, unless it only reads
+	idempotent   bool // accepts an Idempotency-Key
+	role         Role // the role that a key needs for it, unless it only reads
 
 	id, summary string
 	query       []string // names of [queries]
 	request     string   // the schema of its body, one of [requestSchemas]
-	data        any      // the type of what it answers in an envelope
+	data        any      // the type of its response in an envelope
 	list        bool     // a list of data, with pagination
-	bare        any      // the type of what it answers without an envelope
-	// codes beside 200 and those that every route has.
+	bare        any      // the type of its response without an envelope
+	// codes are those besides 200 and those that every route has.
 	codes []int
 }
 
-// requiredRole is the least that a key has to be allowed for it.
+// requiredRole returns the minimum role of a key for the route.
 func (r *route) requiredRole() Role {
 	if r.method == http.MethodGet {
 		return Reader
@@ -51,8 +51,8 @@ const (
 	pendingPath      = transactionsPath + "/pending"
 )
 
-// What routes may answer beside 200. Every route may answer 400, for its header X-Request-Id; each that needs a key may
-// answer 401, 429, 500, 503 and 504 too, see [route.mayAnswer].
+// These are the possible codes of routes besides 200. Every route may respond with 400, because of its header X-Request-Id.
+// Each that needs a key may respond with 401, 429, 500, 503 and 504 too, see [route.mayAnswer].
 var (
 	reads  = []int{http.StatusNotFound}
 	writes = []int{http.StatusForbidden, http.StatusNotFound}
@@ -152,7 +152,7 @@ var routes = []route{
 	},
 }
 
-// unsupported is what OpenZeppelin's has and this relayer has not.
+// unsupported are the routes of OpenZeppelin's that this relayer lacks.
 var unsupported = func() (out []struct{ pattern, instead string }) {
 	add := func(instead string, patterns ...string) {
 		for _, p := range patterns {

@@ -22,7 +22,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer/api/openzeppelin"
 )
 
-// requests is one good request to each route.
+// requests returns one valid request for each route.
 func requests(tx string) map[string]struct{ method, path, body string } {
 	const at = "/api/v1/relayers/" + keyID
 	hash := strings.Repeat("ab", 32)
@@ -49,8 +49,7 @@ func requests(tx string) map[string]struct{ method, path, body string } {
 	}
 }
 
-// Each route gives every answer that the description has of it, and (see api.do) no other; every field that is described
-// is in some answer.
+// Each route returns every described response, and (see api.do) no other; every described field occurs in some response.
 func TestTheDescriptionIsWhatTheServerDoes(t *testing.T) {
 	t.Parallel()
 	a := setup(t, func(c *Config) { c.RequestTimeout = 20 * time.Millisecond })
@@ -65,7 +64,7 @@ func TestTheDescriptionIsWhatTheServerDoes(t *testing.T) {
 			}
 		}
 	}
-	// The rest of the fields.
+	// The remaining fields are provoked here.
 	a.do("GET", "/api/v1/relayers/pool-1", "")
 	a.rpcErr = nodeFailure
 	a.do("POST", "/api/v1/relayers/pool-1/rpc", `[{"jsonrpc":"2.0","id":"x","method":"eth_call"}]`)
@@ -98,7 +97,7 @@ func TestTheDescriptionIsWhatTheServerDoes(t *testing.T) {
 	require.Len(t, all, len(routes))
 }
 
-// provoke makes a route answer with a status code.
+// provoke makes a route respond with a status code.
 func (a *api) provoke(code, id, method, path, body string) {
 	a.t.Helper()
 	var headers []string
@@ -143,7 +142,7 @@ var nodeFailure = &openzeppelin.RPCError{
 	Code: 3, Message: "execution reverted", Description: "the node answered with an error", Data: json.RawMessage(`"0x08c379a0"`),
 }
 
-// Every error of package relayer has its answer.
+// Every error of package relayer is mapped to a response.
 func TestErrorsBecomeAnswers(t *testing.T) {
 	t.Parallel()
 	cases := map[string]struct {
@@ -274,7 +273,7 @@ func TestARelayersStateIsExact(t *testing.T) {
 		"system_disabled":false,"paused":false,"nonce":"0"}`, string(e.Data), "clients of theirs expect all that they did not decline")
 	e = read(t, a.do("GET", "/api/v1/relayers/"+keyID+"/status?include_balance=false&include_pending_count=false&include_last_confirmed_tx=false", ""), 200)
 	require.JSONEq(t, `{"network_type":"evm","system_disabled":true,"paused":true,"nonce":"7"}`, string(e.Data))
-	require.Zero(t, a.want, "what is not asked for is not looked up")
+	require.Zero(t, a.want, "parts that were not requested are not read")
 	e = read(t, a.do("GET", "/api/v1/relayers/"+keyID+"/status?include_balance=true&include_pending_count=false", ""), 200)
 	require.Contains(t, string(e.Data), maxText)
 	require.Equal(t, StatusParts{Balance: true, LastConfirmed: true}, a.want)
@@ -347,7 +346,7 @@ func TestOnlyReadsReachTheNode(t *testing.T) {
 	}
 }
 
-// What callers ask of nodes and signers counts, each call of a batch by itself, and nothing else does.
+// Requests to nodes and signers are limited, each call of a batch by itself, and no others.
 func TestCallsOfNodesAndSignersAreLimited(t *testing.T) {
 	t.Parallel()
 	var asked []int
@@ -411,7 +410,7 @@ func TestHealthSaysWhyNot(t *testing.T) {
 	}
 }
 
-// Whoever only looked has nothing to be stored.
+// An error of a read-only request does not report that nothing was stored.
 func TestErrors_NotReady_PointsAtHealth(t *testing.T) {
 	t.Parallel()
 	a := setup(t)

@@ -8,7 +8,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer/api/openzeppelin"
 )
 
-// readMethods are what a node may be asked: it keeps nothing of it, and nothing is signed or sent.
+// readMethods are the methods that may be called on a node: they change no state of it, and nothing is signed or sent.
 var readMethods = map[string]bool{
 	"eth_blobBaseFee": true, "eth_blockNumber": true, "eth_call": true, "eth_chainId": true, "eth_createAccessList": true,
 	"eth_estimateGas": true, "eth_feeHistory": true, "eth_gasPrice": true, "eth_getBalance": true, "eth_getBlockByHash": true,
@@ -20,7 +20,7 @@ var readMethods = map[string]bool{
 	"web3_clientVersion": true, "web3_sha3": true,
 }
 
-// maxAnswers bounds what nodes answer to the calls of a request together, in bytes.
+// maxAnswers bounds the size of the nodes' responses to all calls of a request, in bytes.
 const maxAnswers = 8 << 20
 
 func (h *Handler) rpc(ctx context.Context, c *exchange) error {
@@ -43,7 +43,7 @@ func (h *Handler) rpc(ctx context.Context, c *exchange) error {
 	answers := make([]openzeppelin.RPCResponse, len(calls))
 	size := 0
 	for i := range calls {
-		if size <= maxAnswers { // beyond it nobody is asked any more
+		if size <= maxAnswers { // beyond it no node is called any more
 			if answers[i], err = h.callNode(ctx, c.relayerID(), &calls[i]); err != nil {
 				return err
 			}
@@ -64,11 +64,11 @@ func (h *Handler) rpc(ctx context.Context, c *exchange) error {
 	return c.ok(answers[0])
 }
 
-// callNode answers a call. An error is the relayer's own; a node's is an answer.
+// callNode responds to a call. An error is the relayer's own; a node's error is a response.
 func (h *Handler) callNode(ctx context.Context, id string, call *openzeppelin.RPCRequest) (openzeppelin.RPCResponse, error) {
 	out := openzeppelin.RPCResponse{Version: "2.0", ID: call.ID}
 	if !readMethods[call.Method] {
-		// The relayer is looked up nevertheless, so that a wrong id is told as such.
+		// The relayer is looked up nevertheless, so that a wrong id is reported as such.
 		if _, err := h.service.Relayer(ctx, id); err != nil {
 			return out, err
 		}

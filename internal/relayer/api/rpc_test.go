@@ -12,7 +12,7 @@ import (
 
 const poolRPC = "/api/v1/relayers/pool-1/rpc"
 
-// Nodes are asked with arrays. Parameters that are no array fail their own call, and no other of the batch.
+// Parameters that are not an array fail their own call, and no other of the batch.
 func TestParametersAreAnArray(t *testing.T) {
 	t.Parallel()
 	a := setup(t)
@@ -28,7 +28,7 @@ func TestParametersAreAnArray(t *testing.T) {
 	require.Equal(t, 200, a.do("POST", poolRPC, `{"jsonrpc":"2.0","id":1,"method":"eth_chainId","params":null}`).Code)
 }
 
-// A batch's answers are bounded together: what is beyond is an error of its call, and not even asked for.
+// The responses of a batch are bounded together: a call beyond the bound gets an error, and no node is called.
 func TestABatchsAnswersAreBounded(t *testing.T) {
 	t.Parallel()
 	a := setup(t)

@@ -11,7 +11,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer/api/openzeppelin"
 )
 
-// Bounds of what a client may take.
+// These are the bounds of a client.
 const (
 	headerTimeout  = 5 * time.Second
 	readTimeout    = 15 * time.Second
@@ -23,14 +23,14 @@ const (
 
 	maxRequestTimeout = 30 * time.Second
 
-	// net/http itself reads the rest of a body of up to so much before it answers.
+	// maxDiscarded, in bytes, is the size up to which net/http itself reads the rest of a body before it responds.
 	maxDiscarded = 256 << 10
-	// maxIgnored, in bytes, and ignoreTimeout bound what is read of a larger one after the answer.
+	// maxIgnored, in bytes, and ignoreTimeout bound how much of a larger body is read after the response.
 	maxIgnored    = 16 << 20
-	ignoreTimeout = 3 * time.Second // of a stop's, too
+	ignoreTimeout = 3 * time.Second // also delays a stop
 )
 
-// Open starts listening at a host:port; port 0 takes a free one.
+// Open starts listening at a host:port; port 0 selects a free one.
 func Open(ctx context.Context, listen string, h *Handler) (*httpserver.Server, error) {
 	return httpserver.Open(ctx, httpserver.Config{
 		Listen: listen, Connections: maxConnections, Crowded: http.HandlerFunc(h.overloaded), Stop: stopTimeout, Logger: h.log,
@@ -46,12 +46,12 @@ func Open(ctx context.Context, listen string, h *Handler) (*httpserver.Server, e
 	})
 }
 
-// drainBody reads what a client still sends when it has its answer, up to [maxIgnored] and for as long as patience. Many
-// clients read only once they have sent everything. A connection that is closed while something of theirs is unread is
-// reset, and the answer is lost with it.
+// drainBody reads the rest of a request's body after the response, up to [maxIgnored] and for at most patience. Many
+// clients read only after they have sent everything. A connection that is closed with unread data is reset, and the client
+// loses the response.
 func drainBody(next http.Handler, patience time.Duration) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		// Who expects a 100 sends nothing after another answer, or its next request.
+		// A client that expects a 100 sends nothing after another response, or sends its next request.
 		if r.ContentLength >= 0 && r.ContentLength <= maxDiscarded || r.Header.Get("Expect") != "" {
 			next.ServeHTTP(w, r)
 			return
@@ -63,13 +63,13 @@ func drainBody(next http.Handler, patience time.Duration) http.Handler {
 		}
 		next.ServeHTTP(w, r)
 		if control.Flush() == nil && control.SetReadDeadline(time.Now().Add(patience)) == nil {
-			_, _ = io.CopyN(io.Discard, body, maxIgnored) // to a client that went away there is nothing to say
+			_, _ = io.CopyN(io.Discard, body, maxIgnored) // an error is ignored, because the client has gone
 		}
 	})
 }
 
-// overloaded answers while there are more requests than the server takes: whoever asks for its health hears of it, all others
-// are sent away.
+// overloaded responds while there are more requests than the server accepts. It serves public paths, such as health, and
+// rejects all others.
 func (h *Handler) overloaded(w http.ResponseWriter, r *http.Request) {
 	if isPublic(r.URL.Path) {
 		h.ServeHTTP(w, r)

@@ -87,7 +87,7 @@ func post(ctx context.Context, c *http.Client, at net.Addr, value, key string) e
 	return nil
 }
 
-// A connection without a valid key is closed after its 401, so that it does not keep a place that callers need.
+// A connection without a valid key is closed after its 401, so that it does not keep a slot that callers need.
 func TestUnauthorized_ClosesConnection(t *testing.T) {
 	t.Parallel()
 	s := running(t, setup(t))
@@ -137,7 +137,7 @@ func TestTenMegabytesAreNotRead(t *testing.T) {
 	}
 }
 
-// Many clients read only once they have sent everything.
+// A client that reads only after it has sent everything receives its response.
 func TestAClientThatSendsItAllFirstReadsItsAnswer(t *testing.T) {
 	t.Parallel()
 	s := running(t, setup(t))
@@ -190,13 +190,13 @@ func TestAClientThatSendsWithoutEndIsCutOff(t *testing.T) {
 	require.NoError(t, err)
 	chunk := "100000\r\n" + strings.Repeat("0", 1<<20) + "\r\n"
 	for sent := 0; err == nil; sent++ {
-		require.Less(t, sent, 100, "what is read, and what lies in buffers, is less")
+		require.Less(t, sent, 100, "the server reads and buffers less")
 		_, err = io.WriteString(conn, chunk)
 	}
 	require.NotErrorIs(t, err, os.ErrDeadlineExceeded)
 }
 
-// One that announces much and then says nothing is not waited for long.
+// A client that announces a large body and then stops sending is cut off soon.
 func TestAClientThatFallsSilentIsCutOff(t *testing.T) {
 	t.Parallel()
 	s := httptest.NewUnstartedServer(drainBody(setup(t).handler, 200*time.Millisecond))
@@ -260,7 +260,7 @@ func TestAStoppingServerFinishesWhatItHasBegun(t *testing.T) {
 	require.NoError(t, s.Close())
 }
 
-// slow is a relayer that takes its time over a submission.
+// slow is a relayer whose submissions are slow.
 type slow struct {
 	*fake
 	begun, finish chan struct{}
@@ -272,7 +272,7 @@ func (s *slow) Submit(ctx context.Context, sub Submission) (*relayer.Transaction
 	return s.fake.Submit(ctx, sub)
 }
 
-// Clients that keep as many connections as there may be, and ask nothing, do not keep /health from whoever checks it.
+// Idle clients that use all connections do not block health checks.
 func TestIdleClientsDoNotKeepOthersOut(t *testing.T) {
 	t.Parallel()
 	a := setup(t, func(c *Config) { c.Logger = nil })
@@ -289,7 +289,7 @@ func TestIdleClientsDoNotKeepOthersOut(t *testing.T) {
 		require.NoError(t, resp.Body.Close())
 		require.False(t, resp.Close)
 	}
-	// Well below what idle connections may last.
+	// The timeout is far below the limit of idle connections.
 	ctx, cancel := context.WithTimeout(t.Context(), idleTimeout/3)
 	defer cancel()
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+s.Addr().String()+"/health", nil)

@@ -13,43 +13,42 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer/api/openzeppelin"
 )
 
-// Service is the relayer that the API speaks for. Its methods are called concurrently. An id names the pool, or one of
-// its keys; an unknown one is [relayer.ErrNotFound]. Errors are those of package relayer; the text of any other stays in
-// the log.
+// Service is the relayer behind the API. Its methods are called concurrently. An id names the pool, or one of its keys; an
+// unknown one is [relayer.ErrNotFound]. Errors are those of package relayer. The text of any other error is only logged.
 type Service interface {
 	// Relayers lists the pool, and then its keys in a fixed order.
 	Relayers(ctx context.Context, offset, limit int) (page []Relayer, total int, err error)
 	Relayer(ctx context.Context, id string) (Relayer, error)
-	// Update changes what the patch holds, all or nothing.
+	// Update applies a patch, completely or not at all.
 	Update(ctx context.Context, id, caller string, p openzeppelin.Patch) (Relayer, error)
 	Status(ctx context.Context, id string, want StatusParts) (RelayerStatus, error)
-	// Balance is in wei; a pool's is the sum of its keys'.
+	// Balance returns wei; a pool's is the sum of its keys'.
 	Balance(ctx context.Context, id string) (*big.Int, error)
 
-	// Submit stores a request durably, and answers with its transaction. With an idempotency key that the caller has used
-	// before it answers with the transaction of that time, or with [relayer.ErrKeyReused] when the hash is another. A
-	// request that has expired is its to refuse: a repeated one is answered nevertheless.
+	// Submit stores a request durably, and returns its transaction. With an idempotency key that the caller has used before
+	// it returns the earlier transaction, or [relayer.ErrKeyReused] if the hash differs. It must reject an expired request
+	// itself, because a repeated one returns its transaction nevertheless.
 	Submit(context.Context, Submission) (*relayer.Transaction, error)
-	// Transactions lists the newest first.
+	// Transactions lists transactions, the newest first.
 	Transactions(ctx context.Context, id string, f Filter, offset, limit int) (page []*relayer.Transaction, total int, err error)
 	Transaction(ctx context.Context, id string, tx uuid.UUID) (*relayer.Transaction, error)
-	// TransactionByNonce finds a key's transaction; a pool has no nonces.
+	// TransactionByNonce returns a key's transaction; a pool has no nonces.
 	TransactionByNonce(ctx context.Context, id string, nonce uint64) (*relayer.Transaction, error)
-	// Replace asks for something else at the same nonce, Cancel for nothing.
+	// Replace requests other contents at the same nonce, Cancel a no-op.
 	Replace(ctx context.Context, id string, tx uuid.UUID, caller string, r relayer.Request) (*relayer.Transaction, error)
 	Cancel(ctx context.Context, id string, tx uuid.UUID, caller string) (*relayer.Transaction, error)
-	// CancelPending cancels everything that is not mined. One that could not be canceled is no error.
+	// CancelPending cancels everything that is not mined. A transaction that could not be canceled is no error.
 	CancelPending(ctx context.Context, id, caller string) (Canceled, error)
 
-	// Sign signs a message as EIP-191 has it, SignTypedData the two hashes of EIP-712; v may be 0 or 1, or 27 or 28.
-	// A pool does not sign.
+	// Sign signs a message by EIP-191, SignTypedData the two hashes of EIP-712; v may be 0 or 1, or 27 or 28. A pool does
+	// not sign.
 	Sign(ctx context.Context, id, caller string, message []byte) ([65]byte, error)
 	SignTypedData(ctx context.Context, id, caller string, domainSeparator, hashStruct common.Hash) ([65]byte, error)
-	// RPC calls a node. params is a JSON array or null, or empty. The node's error answer is an
-	// [*openzeppelin.RPCError], and so is an answer that is too large.
+	// RPC calls a node. params is a JSON array or null, or empty. The node's error is returned as an
+	// [*openzeppelin.RPCError], and so is a response that is too large.
 	RPC(ctx context.Context, id, method string, params json.RawMessage) (json.RawMessage, error)
 
-	// Health says at once what is known: anybody can ask.
+	// Health returns the last known state at once, because any client can request it.
 	Health() Health
 }
 
@@ -59,7 +58,7 @@ type Relayer struct {
 	Name    string // the id by default
 	Network string
 	Address common.Address // zero for the pool
-	// SignerID names what signs, never the key.
+	// SignerID names the signer, never the key.
 	SignerID       string
 	Paused         bool
 	Disabled       bool   // by the system
@@ -68,21 +67,21 @@ type Relayer struct {
 	MinBalance *big.Int // wei; nil: none
 	// GasPriceCap is in wei; nil: none.
 	GasPriceCap        *big.Int
-	WhitelistReceivers []common.Address // nil: everybody
+	WhitelistReceivers []common.Address // nil: any receiver
 	EIP1559            bool
 	IncludeRevertData  bool // in the status of a transaction that reverted
 }
 
 // RelayerStatus is a relayer's load and state. A pool's is the sum of its keys'.
 type RelayerStatus struct {
-	Balance          *big.Int  // wei; nil only where it was not asked for
+	Balance          *big.Int  // wei; nil only if it was not requested
 	Pending          uint64    // accepted and not mined
 	LastConfirmed    time.Time // zero: none
 	Disabled, Paused bool
 	NextNonce        uint64 // 0 for a pool
 }
 
-// StatusParts are those of a [RelayerStatus] that are looked up; the others may stay zero.
+// StatusParts are the requested parts of a [RelayerStatus]; the others may stay zero.
 type StatusParts struct{ Balance, Pending, LastConfirmed bool }
 
 // Submission is a request to have a transaction sent.
@@ -90,12 +89,12 @@ type Submission struct {
 	RelayerID      string
 	Caller         string // the name of the API key
 	IdempotencyKey string // "" for none; scoped by caller
-	// BodyHash is equal for requests that mean the same.
+	// BodyHash is equal for equivalent requests.
 	BodyHash [32]byte
 	Request  relayer.Request
 }
 
-// Filter restricts a list of transactions; what is empty does not.
+// Filter restricts a list of transactions; empty fields match all.
 type Filter struct {
 	Statuses []relayer.Status
 	Signed   *bool // with Statuses: only those that are signed, or not yet
@@ -103,21 +102,21 @@ type Filter struct {
 	Method, Orderbook, Trader, RequestID, TraceID string
 }
 
-// Canceled is what became of an order to cancel everything that is pending.
+// Canceled is the result of canceling all pending transactions.
 type Canceled struct{ Queued, Failed []uuid.UUID }
 
-// Health says whether the relayer can really relay.
+// Health reports whether the relayer can relay.
 type Health struct {
 	Ready      bool
-	Reason     string // why not, or what is wrong nevertheless
+	Reason     string // why it is not ready, or what is degraded
 	Components []Component
-	At         time.Time // when this was found out; now by default
+	At         time.Time // when this was checked; now by default
 }
 
-// Component is a part of the relayer, or what it needs, such as the database.
+// Component is a part of the relayer, or a dependency such as the database.
 type Component struct {
 	Name    string
-	Problem string // "" when it is well
-	// Degraded says that the relayer relays in spite of the problem.
+	Problem string // "" if there is none
+	// Degraded reports that the relayer relays despite the problem.
 	Degraded bool
 }

@@ -27,7 +27,7 @@ func (h *Handler) submit(ctx context.Context, c *exchange) error {
 	return c.tx(tx, err)
 }
 
-// idempotencyKey is the request's; "" for none.
+// idempotencyKey returns the request's key; "" for none.
 func (c *exchange) idempotencyKey() (string, error) {
 	const longest = 255
 	switch keys := c.r.Header[idempotencyKey]; {
@@ -42,7 +42,7 @@ func (c *exchange) idempotencyKey() (string, error) {
 	}
 }
 
-// request reads the transaction that the body asks for. Metadata that the body lacks come from headers.
+// request reads the transaction from the body. Metadata that the body lacks is read from headers.
 func (c *exchange) request() (relayer.Request, error) {
 	body, err := c.body()
 	if err != nil {
@@ -61,7 +61,7 @@ func (c *exchange) request() (relayer.Request, error) {
 	return r, nil
 }
 
-// traceID is that of a W3C trace context; "" when it is none, as the standard wants it.
+// traceID returns the trace id of a W3C trace context; "" if that is invalid, as the standard requires.
 func traceID(parent string) string {
 	parts := strings.Split(parent, "-")
 	const version, trace, span = 2, 32, 16
@@ -72,7 +72,7 @@ func traceID(parent string) string {
 	return parts[1]
 }
 
-// tx answers with a transaction.
+// tx responds with a transaction.
 func (c *exchange) tx(tx *relayer.Transaction, err error) error {
 	if err != nil {
 		return err
@@ -138,9 +138,9 @@ func (c *exchange) filter() (Filter, error) {
 	return f, nil
 }
 
-// transactionID is the path's. An invalid id is not found, as with OpenZeppelin, where an id can be anything.
+// transactionID returns the path's id. An invalid id is not found, as with OpenZeppelin, where an id can be any string.
 func (c *exchange) transactionID() (uuid.UUID, error) {
-	const textLen = 36 // without the braces and prefixes that Parse takes too
+	const textLen = 36 // without the braces and prefixes that Parse accepts too
 	s := c.r.PathValue("transaction_id")
 	id, err := uuid.Parse(s)
 	if err != nil || len(s) != textLen {
@@ -176,7 +176,7 @@ func (h *Handler) replace(ctx context.Context, c *exchange) error {
 	if err != nil {
 		return err
 	}
-	r, err := openzeppelin.DecodeReplacement(body) // without the headers' ids: its metadata stays what it was
+	r, err := openzeppelin.DecodeReplacement(body) // without the headers' ids, because its metadata does not change
 	if err != nil {
 		return err
 	}

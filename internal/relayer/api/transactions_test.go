@@ -44,7 +44,7 @@ func TestASubmissionIsAnsweredWithItsTransaction(t *testing.T) {
 	require.Equal(t, relayer.Metadata{RequestID: w.Header().Get("X-Request-Id")}, a.submission.Request.Metadata)
 }
 
-// What a body says wrong is tested with its decoder; here it is that nothing of it reaches the relayer.
+// An invalid submission does not reach the relayer. The decoder's tests cover the kinds of invalid bodies.
 func TestABadSubmissionIsRefused(t *testing.T) {
 	t.Parallel()
 	a := setup(t)
@@ -164,7 +164,7 @@ func TestTransactionsAreFoundChangedAndCanceled(t *testing.T) {
 	}
 	e := read(t, a.do("PUT", poolTransactions+"/"+id, submission("7")), 200)
 	require.Contains(t, string(e.Data), `"value":"0x7"`)
-	// Nothing is made up for a replacement: the metadata is the submission's.
+	// A replacement gets no default metadata: the submission's is kept.
 	read(t, a.do("PUT", poolTransactions+"/"+id, `{"value":0,"to":"`+target+`","data":"0xa9059cbb","metadata":{"trader":"t"}}`,
 		"Idempotency-Key", "", "X-Request-Id", "put-1", "Traceparent", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"), 200)
 	require.Equal(t, relayer.Metadata{Trader: "t"}, a.submission.Request.Metadata)
@@ -197,7 +197,7 @@ func TestTransactionsAreFoundChangedAndCanceled(t *testing.T) {
 		"queued_for_cancellation_transaction_ids":["01000000-0000-0000-0000-000000000000","02000000-0000-0000-0000-000000000000"]}`, string(e.Data))
 }
 
-// FuzzSubmit: whatever is posted is answered as described, and what is wrong stores nothing.
+// FuzzSubmit checks that every post gets a described response, and that an invalid one stores nothing.
 func FuzzSubmit(f *testing.F) {
 	f.Add([]byte(submission("1")), "k", "r")
 	f.Add([]byte(`{"to":null,"value":"0xff","data":"0x6000"}`), "", "")
@@ -213,7 +213,7 @@ func FuzzSubmit(f *testing.F) {
 	})
 }
 
-// listing is a relayer whose lists are looked up until they are told to end.
+// listing is a relayer whose lists block until the test ends them.
 type listing struct {
 	*fake
 	begun, end chan struct{}
@@ -225,11 +225,11 @@ func (l *listing) Transactions(ctx context.Context, id string, f Filter, offset,
 	return l.fake.Transactions(ctx, id, f, offset, limit)
 }
 
-// Lists take but some of the database's connections; what comes on top waits a moment, and is sent away.
+// Lists use only some of the database's connections; further ones wait for a moment, and are rejected.
 func TestListsLeaveRoomForOthers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		a := setup(t) // in here: time stands still while one waits for a channel of outside
+		a := setup(t) // inside the bubble: its time stops while a goroutine waits for a channel from outside
 		l := &listing{fake: a.fake, begun: make(chan struct{}), end: make(chan struct{})}
 		a.handler.service = l
 		codes := make(chan int, 10)

@@ -18,7 +18,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/webhook"
 )
 
-// names notes what is registered, also what has no series yet.
+// names records the names of registered metrics, also of those without series.
 type names struct {
 	prometheus.Registerer
 	known map[string]bool
@@ -49,7 +49,7 @@ var (
 	alertName  = regexp.MustCompile(`(?m)alert(?:name)?: (\w+)`)
 )
 
-// An alert on a metric that nobody has never fires.
+// Every metric in an alert exists; an alert on a missing metric never fires.
 func TestAlertsAreAboutMetricsThatExist(t *testing.T) {
 	t.Parallel()
 	reg := names{Registerer: prometheus.NewRegistry(), known: map[string]bool{}}

@@ -22,7 +22,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer/store"
 )
 
-// apiServer is a relayer's HTTP.
+// apiServer is a relayer's HTTP server.
 type apiServer struct {
 	t       *testing.T
 	handler http.Handler
@@ -37,7 +37,7 @@ func serve(t *testing.T, r *relayertest.Relayer) *apiServer {
 	return &apiServer{t: t, handler: handler}
 }
 
-// answer is what the API said.
+// answer is a response of the API.
 type answer struct {
 	code   int
 	header http.Header
@@ -98,7 +98,7 @@ func TestSwitchedOffTakesNothingNewAndFinishesTheRest(t *testing.T) {
 		require.Equal(t, http.StatusForbidden, refused.code, refused.text)
 	}
 	require.Equal(t, http.StatusForbidden, a.ask("PUT", "/api/v1/relayers/pool/transactions/"+accepted.ID, good, oneKey, "").code)
-	// What was accepted is answered for, and brought to its end.
+	// An accepted transaction is still returned by a replay, and finished.
 	replayed := a.ask("POST", "/api/v1/relayers/pool/transactions", good, oneKey, "key-1")
 	require.Equal(t, 200, replayed.code, replayed.text)
 	require.Equal(t, accepted.ID, replayed.ID)
@@ -140,7 +140,7 @@ func TestPoliciesAnswerWithWhatIsWrong(t *testing.T) {
 		require.Equal(t, 200, a.post(body, oneKey).code, name)
 	}
 	key := f.key(r, f.keys[0], "there", func(*relayer.Key) bool { return true })
-	require.EqualValues(t, 2, key.NextNonce, "what was refused took no nonce")
+	require.EqualValues(t, 2, key.NextNonce, "a rejected request took no nonce")
 }
 
 func TestLimitsAnswerWithWhenToComeBack(t *testing.T) {
@@ -164,7 +164,7 @@ func TestLimitsAnswerWithWhenToComeBack(t *testing.T) {
 	over := a.post(body("1", "x", "60000"), oneKey)
 	a.limited(over, "daily gas budget of the trader")
 	require.Equal(t, 200, a.post(body("1", "y", "60000"), oneKey).code)
-	more := a.post(body("10000000000000000001", "z", "21000"), oneKey) // than the key has
+	more := a.post(body("10000000000000000001", "z", "21000"), oneKey) // more than the key has
 	require.Equal(t, http.StatusBadRequest, more.code, more.text)
 	require.Contains(t, more.text, "value: is more than the relayer has")
 	poor := a.post(body("10000000000000000000", "z", "21000"), otherKey)
@@ -178,7 +178,8 @@ func TestLimitsAnswerWithWhenToComeBack(t *testing.T) {
 	requireMetric(t, o.Registry, "rollcall_relayer_submissions_total", map[string]string{"outcome": "accepted"}, 3)
 	requireMetric(t, o.Registry, "rollcall_relayer_submissions_total", map[string]string{"outcome": "refused"}, 4)
 
-	// A replacement that may cost more than is left is refused as well, and one that costs less gives back.
+	// A replacement that may cost more than the remaining budget is rejected as well, and a cheaper one refunds the
+	// difference.
 	accepted := a.post(body("1", "w", "60000"), otherKey)
 	require.Equal(t, 200, accepted.code, accepted.text)
 	at := "/api/v1/relayers/pool/transactions/" + accepted.ID

@@ -1,34 +1,33 @@
-// Package safeguard keeps a relayer from doing harm, and its keys from running dry: rate limits, and a Keeper that takes
-// keys out and in again, and tops them up.
+// Package safeguard protects a relayer and its keys: rate limits, and a KeyMonitor that disables, enables and tops up keys.
 //
 // # Where each safeguard is
 //
-//	switch                         pool       RELAYER_ENABLED=false: nothing new; what was accepted is finished
-//	receivers, gas price, gas      pool       each request is held against them before anything is stored
-//	rate limits                    here       token buckets in this process's memory; others of the same size for what
-//	                                          callers ask nodes and signers
-//	budgets of a day               store      in the database transaction that accepts
-//	keys that cannot pay           store      passed over under their locks, by the balance that the Keeper wrote down
-//	low balance, repeated errors   here       the Keeper decides, the store writes down and announces
-//	top-ups                        here       the Keeper asks, the store bounds them
+//	switch                         service    RELAYER_ENABLED=false: nothing new; accepted transactions are finished
+//	receivers, gas price, gas      service    each request is checked before anything is stored
+//	rate limits                    here       token buckets in this process's memory; separate ones of the same size for
+//	                                          callers' requests to nodes and signers
+//	daily budgets                  store      in the database transaction that accepts
+//	keys that cannot pay           store      skipped under their locks, by the balance that the KeyMonitor stored
+//	low balance, repeated errors   here       the KeyMonitor decides, the store records and announces
+//	top-ups                        here       the KeyMonitor requests them, the store bounds them
 //
-// # What is not guaranteed
+// # Limits of the guarantees
 //
-// Rate limits count per process: n processes behind a load balancer let n times as much pass, and a restart forgets. They
-// protect the process; budgets, which are exact across processes, protect the money.
+// Rate limits count per process: n processes behind a load balancer admit n times as many requests, and a restart resets
+// the counts. They protect the process. Budgets, which are exact across processes, protect the money.
 //
-// Balances are read every few seconds. In between a key may be given more than it can pay; what is given is then sent
-// all the same, refused by nodes, sent again when there is ether, and the key taken out after some refusals.
+// Balances are read every few seconds. In between a key may get more transactions than it can pay for. These are sent
+// anyway, rejected by nodes, and sent again when there is ether. After several rejections the key is disabled.
 //
-// # Who does it
+// # Which process
 //
-// One process of a pool follows the chain. The Keeper of that process reads the balances, decides, and tops up. Two that
-// believe it at once decide the same under the same locks, and a key gets no two top-ups. Refused broadcasts, and signers
-// that fail, are counted by each process for what it has sent itself.
+// One process of a pool holds the tracker lease. The KeyMonitor of that process reads the balances, decides, and tops up.
+// Two processes that act at once decide the same under the same locks, and a key gets no two top-ups. Each process counts
+// rejected broadcasts and signer failures of its own sends.
 //
-// # On and off
+// # Disabling and enabling
 //
-// The system disables and enables; an operator pauses and resumes. Neither undoes what the other did. A key goes off
-// below its lowest balance and comes back a fifth above it, so that it does not flap around it. After repeated errors it
-// stays off for a time, twice as long after each look that finds the node still refusing what the key has pending.
+// The system disables and enables; an operator pauses and resumes. Neither undoes the other's change. A key is disabled
+// below its minimum balance, and enabled a fifth above it, so that it does not flap. After repeated errors it stays
+// disabled for a time. That time doubles after each check at which nodes still reject the key's pending transactions.
 package safeguard

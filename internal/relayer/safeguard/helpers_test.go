@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// metric is a series' value, and whether it is there.
+// metric returns a series' value, and whether it exists.
 func metric(t testing.TB, reg prometheus.Gatherer, name string, labels map[string]string) (float64, bool) {
 	t.Helper()
 	families, err := reg.Gather()

@@ -21,73 +21,73 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/webhook"
 )
 
-// Chain is what a Keeper needs of the nodes.
+// Chain is the part of the nodes' client that a KeyMonitor uses.
 type Chain interface {
 	Balances(context.Context, []common.Address) ([]*big.Int, error)
 	Fees(context.Context) (evm.Fees, error)
 	TransferGas(ctx context.Context, from, to common.Address, fresh bool) uint64
 }
 
-// Config configures a Keeper. Fields without a default are required.
+// Config configures a KeyMonitor. Fields without a default are required.
 type Config struct {
 	Store *store.Store
 	Chain Chain
 	Log   *slog.Logger
-	// Outbox is where it announces what became of keys, to the store's targets.
+	// Outbox queues announcements of key changes for the store's targets.
 	Outbox *webhook.Outbox
-	// Describe shows a key as the API does.
+	// Describe returns a key in the API's format.
 	Describe func(*relayer.Key) openzeppelin.Relayer
-	// Sign passes a top-up on to be signed and sent. Default: whoever follows the chain finds it after some seconds.
+	// Sign passes a top-up on to be signed and sent. Default: the tracker finds it after some seconds.
 	Sign func(...*sender.Job)
-	// Metrics, by default unregistered.
+	// Metrics are unregistered by default.
 	Metrics *Metrics
 
-	// Interval is how often balances are read. Default 5 s.
+	// Interval is the interval at which balances are read. Default 5 s.
 	Interval time.Duration
-	// Margin is by how many percent of its lowest balance a key has to be above it to come back. Default 20.
+	// Margin is how far above its minimum balance, in percent, a key's balance must be to enable it again. Default 20.
 	Margin int
-	// Refusals is how many broadcasts of a key nodes have to refuse, for want of funds or for good, with none taken in
-	// between, for it to be taken out; or how many signatures its signer has to fail to make. Default 5.
+	// Refusals is how many broadcasts of a key nodes must reject, for lack of funds or permanently, with none accepted in
+	// between, to disable it. The same number of its signer's failures in a row disables it too. Default 5.
 	Refusals int
-	// Cooldown is how long it is out at first. Default 1 min.
+	// Cooldown is how long a key is disabled at first. Default 1 min.
 	Cooldown time.Duration
-	// TopUp, if not nil, is how keys are topped up.
+	// TopUp, if not nil, configures top-ups.
 	TopUp *TopUp
-	// SwitchedOff stops new top-ups; those on their way go on. It is the relayer's kill switch.
+	// SwitchedOff stops new top-ups; pending ones are finished. It is the relayer's kill switch.
 	SwitchedOff bool
 }
 
-// TopUp says how keys are topped up.
+// TopUp configures top-ups.
 type TopUp struct {
 	From      common.Address // the funding key
-	Threshold *big.Int       // wei: a key with less gets a top-up
-	Target    *big.Int       // wei: to this; above Threshold
-	Most      *big.Int       // wei in one top-up; nil: what it takes
-	PerDay    *big.Int       // wei in all top-ups of a UTC day; nil: no ceiling
-	MaxFee    *big.Int       // wei for a unit of gas; nil: no bound
+	Threshold *big.Int       // wei; a key with less gets a top-up
+	Target    *big.Int       // wei; the balance after a top-up; above Threshold
+	Most      *big.Int       // wei; the maximum of one top-up; nil: no maximum
+	PerDay    *big.Int       // wei; the maximum of all top-ups of a UTC day; nil: no maximum
+	MaxFee    *big.Int       // wei; the maximum per unit of gas; nil: no maximum
 	// Cooldown is how long after a top-up a key gets no other. Default 1 min.
 	Cooldown time.Duration
 }
 
-// KeyMonitor takes keys out and in again, and tops them up. It has one Run.
+// KeyMonitor disables, enables and tops up keys. Run may be called once.
 type KeyMonitor struct {
 	cfg    Config
-	rounds chan struct{} // holds one: this process follows the chain
-	failed chan struct{} // holds one: there is something in due
+	rounds chan struct{} // holds one: the tracker ran a round in this process
+	failed chan struct{} // holds one: due is not empty
 
 	mu       sync.Mutex
 	refusals map[common.Address]int
-	due      map[common.Address]string // to be taken out, and what for
+	due      map[common.Address]string // keys to be disabled, and the reason
 	unsigned map[common.Address]signerFailures
 }
 
-// signerFailures of a key's signer.
+// signerFailures counts the failures of a key's signer.
 type signerFailures struct {
 	failures int // in a row
 	last     time.Time
 }
 
-// New makes a Keeper; Run runs it.
+// New returns a KeyMonitor; Run runs it.
 func New(cfg Config) *KeyMonitor {
 	cfg.Interval = cmp.Or(cfg.Interval, 5*time.Second)
 	cfg.Margin = cmp.Or(cfg.Margin, 20)
@@ -107,7 +107,7 @@ func New(cfg Config) *KeyMonitor {
 	}
 }
 
-// Round tells that this process follows the chain; it does not wait. It is the tracker's hook.
+// Round reports that this process tracks the chain; it does not wait. It is the tracker's hook.
 func (k *KeyMonitor) Round(context.Context, []*relayer.Key, evm.Header) { signal(k.rounds) }
 
 func signal(c chan<- struct{}) {
@@ -117,7 +117,7 @@ func signal(c chan<- struct{}) {
 	}
 }
 
-// Broadcasted tells what became of a broadcast; it does not wait. It is the sender's hook.
+// Broadcasted counts the outcome of a broadcast; it does not wait. It is the sender's hook.
 func (k *KeyMonitor) Broadcasted(key common.Address, o evm.Outcome) {
 	against, known := countsAgainstKey(o)
 	if !known {
@@ -136,7 +136,7 @@ func (k *KeyMonitor) Broadcasted(key common.Address, o evm.Outcome) {
 	}
 }
 
-// Signed tells whether a key's signer has signed; it does not wait. It is the sender's hook.
+// Signed counts whether a key's signer has signed; it does not wait. It is the sender's hook.
 func (k *KeyMonitor) Signed(key common.Address, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -152,7 +152,7 @@ func (k *KeyMonitor) Signed(key common.Address, err error) {
 	}
 }
 
-// signerFailing reports whether a key's signer has failed lately, repeatedly, and not signed since.
+// signerFailing reports whether a key's signer has failed repeatedly within Cooldown, and not signed since.
 func (k *KeyMonitor) signerFailing(key common.Address) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -160,10 +160,10 @@ func (k *KeyMonitor) signerFailing(key common.Address) bool {
 	return s.failures >= k.cfg.Refusals && time.Since(s.last) < k.cfg.Cooldown
 }
 
-// idleAfter is how long after the last round this process surely follows no longer.
+// idleAfter is the time since the last round after which this process certainly no longer holds the tracker lease.
 const idleAfter = 10 * time.Second
 
-// Run looks after the keys until ctx ends, and returns nil then.
+// Run monitors the keys until ctx ends, and returns nil then.
 func (k *KeyMonitor) Run(ctx context.Context) error {
 	if k.cfg.TopUp != nil && k.cfg.SwitchedOff {
 		k.cfg.Log.Warn("top-ups stopped", "reason", "RELAYER_ENABLED is false")
@@ -177,14 +177,14 @@ func (k *KeyMonitor) Run(ctx context.Context) error {
 			return nil
 		case <-idle.C:
 			if time.Since(followed) > max(3*k.cfg.Interval, idleAfter) {
-				k.cfg.Metrics.spent.Reset() // another process follows now, and shows them
+				k.cfg.Metrics.spent.Reset() // another process tracks the chain now, and shows them
 				k.cfg.Metrics.cost.Reset()
 			}
 		case <-k.failed:
 			k.disableKeys(ctx)
 		case <-k.rounds:
 			followed = time.Now()
-			k.disableKeys(ctx) // what failed before
+			k.disableKeys(ctx) // failures reported before the round
 			if time.Since(looked) < k.cfg.Interval {
 				continue
 			}
@@ -197,7 +197,7 @@ func (k *KeyMonitor) Run(ctx context.Context) error {
 	}
 }
 
-// disableKeys disables the keys that nodes refuse. It retries a failed write later.
+// disableKeys disables the keys that nodes or signers reject. It retries a failed write later.
 func (k *KeyMonitor) disableKeys(ctx context.Context) {
 	k.mu.Lock()
 	due := k.due
@@ -219,7 +219,7 @@ func (k *KeyMonitor) disableKeys(ctx context.Context) {
 	}
 }
 
-// refreshBalances reads balances, writes them down, decides, and tops up.
+// refreshBalances reads balances, stores them, decides on each key, and tops up.
 func (k *KeyMonitor) refreshBalances(ctx context.Context) error {
 	if err := k.count(ctx); err != nil {
 		return err
@@ -254,7 +254,7 @@ func (k *KeyMonitor) refreshBalances(ctx context.Context) error {
 	return nil
 }
 
-// observe writes down, announces and logs.
+// observe stores, announces and logs key changes.
 func (k *KeyMonitor) observe(ctx context.Context, looks []store.BalanceReading, decide func(*relayer.Key, time.Time) *store.KeyStateChange) ([]*relayer.Key, error) {
 	switched, err := k.cfg.Store.RecordBalances(ctx, looks, decide, k.announce)
 	for _, key := range switched {
@@ -282,8 +282,8 @@ func (k *KeyMonitor) announce(ctx context.Context, tx pgx.Tx, key *relayer.Key) 
 	return k.cfg.Outbox.Announce(ctx, tx, k.cfg.Store.Targets, shown.ID, event)
 }
 
-// topUp gives ether to the keys that lack it. That one gets none is no reason for the others, nor is it a look that failed:
-// the balances are known.
+// topUp tops up the keys below the threshold. A failed top-up affects neither the other keys nor the balance check, because
+// the balances are recorded.
 func (k *KeyMonitor) topUp(ctx context.Context, looks []store.BalanceReading) {
 	for _, look := range looks {
 		key := look.Funds.Key
@@ -298,10 +298,10 @@ func (k *KeyMonitor) topUp(ctx context.Context, looks []store.BalanceReading) {
 	}
 }
 
-// topUpsPending is how many top-ups may be on their way at once.
+// topUpsPending is the maximum number of pending top-ups.
 const topUpsPending = 16
 
-// fund writes a top-up down for a key with so much.
+// fund stores a top-up for a key with this balance.
 func (k *KeyMonitor) fund(ctx context.Context, key common.Address, balance *big.Int) (*relayer.Transaction, error) {
 	top := k.cfg.TopUp
 	fees, err := k.cfg.Chain.Fees(ctx)
@@ -319,7 +319,7 @@ func (k *KeyMonitor) fund(ctx context.Context, key common.Address, balance *big.
 	})
 }
 
-// toppedUp counts, logs and passes on.
+// toppedUp counts and logs the outcome of a top-up, and passes it on to be signed.
 func (k *KeyMonitor) toppedUp(key *relayer.Key, tx *relayer.Transaction, err error) {
 	outcome := "sent"
 	_, limited := errors.AsType[*relayer.LimitError](err)
@@ -348,10 +348,10 @@ func (k *KeyMonitor) toppedUp(key *relayer.Key, tx *relayer.Transaction, err err
 	}
 }
 
-// typicalGas is what a transaction uses that does a little more than move ether.
+// typicalGas is the gas of a transaction that does a little more than transfer ether.
 const typicalGas = 100_000
 
-// price shows what a transaction costs. Where no node tells, what was known stays.
+// price sets the metric of a transaction's cost. If no node responds, it keeps the last value.
 func (k *KeyMonitor) price(ctx context.Context) {
 	fees, err := k.cfg.Chain.Fees(ctx)
 	if err != nil {
@@ -361,7 +361,7 @@ func (k *KeyMonitor) price(ctx context.Context) {
 	k.cfg.Metrics.cost.WithLabelValues().Set(ether(new(big.Int).Mul(fee, big.NewInt(typicalGas))))
 }
 
-// count shows what today's budgets have spent.
+// count sets the metric of today's budgets.
 func (k *KeyMonitor) count(ctx context.Context) error {
 	spending, err := k.cfg.Store.BudgetUsage(ctx)
 	if err != nil {

@@ -36,7 +36,7 @@ var errSigner = errors.New("the signer is away")
 
 const patience = time.Minute
 
-// milli is thousandths of an ether.
+// milli returns n thousandths of an ether.
 func milli(n int64) *big.Int { return new(big.Int).Div(testchain.Ether(n), big.NewInt(1000)) }
 
 // fixture is a chain, a database and keys, for any number of relayers.
@@ -48,7 +48,7 @@ type fixture struct {
 	keys  []common.Address
 }
 
-// setup funds each key with so many thousandths of an ether.
+// setup funds each key with this many thousandths of an ether.
 func setup(t *testing.T, funds ...int64) *fixture {
 	t.Helper()
 	f := &fixture{
@@ -70,7 +70,7 @@ func (f *fixture) options() relayertest.Options {
 	}
 }
 
-// key waits until a key is as wanted, by the store.
+// key waits until a key's stored state meets a condition.
 func (f *fixture) key(r *relayertest.Relayer, address common.Address, what string, is func(*relayer.Key) bool) *relayer.Key {
 	f.t.Helper()
 	var last *relayer.Key
@@ -86,14 +86,14 @@ func (f *fixture) key(r *relayertest.Relayer, address common.Address, what strin
 	return last
 }
 
-// owns waits until the store knows a balance, and a look at the keys has ended since.
+// owns waits until a balance is stored, and a balance check has ended since.
 func (f *fixture) owns(r *relayertest.Relayer, address common.Address, wei *big.Int) {
 	f.t.Helper()
 	f.key(r, address, "its balance is known", func(k *relayer.Key) bool { return k.Balance != nil && k.Balance.Cmp(wei) == 0 })
 	f.looks(3)
 }
 
-// looks waits until keys have been looked at so many times from now on.
+// looks waits for n balance checks from now on.
 func (f *fixture) looks(n int) {
 	f.t.Helper()
 	read := func() (at time.Time) {
@@ -106,7 +106,7 @@ func (f *fixture) looks(n int) {
 	}
 }
 
-// events are what was announced of a key, in order.
+// events returns the announcements of a key, in order.
 func (f *fixture) events(address common.Address) (events []string) {
 	f.t.Helper()
 	rows, err := f.db.Pool(f.t).Query(f.t.Context(), `SELECT payload->>'payload_type' || ' ' || revision || ' '
@@ -146,7 +146,7 @@ func TestAKeyIsTakenOutOnLowBalanceAndComesBackAFifthAboveIt(t *testing.T) {
 	require.ErrorIs(t, err, relayer.ErrDisabled)
 	require.ErrorContains(t, err, "low balance")
 
-	// An operator's pause is something else.
+	// An operator's pause is independent of the system's state.
 	_, err = r.Store.ChangeKey(t.Context(), poor, store.KeyChange{Paused: new(true)})
 	require.NoError(t, err)
 
@@ -163,7 +163,7 @@ func TestAKeyIsTakenOutOnLowBalanceAndComesBackAFifthAboveIt(t *testing.T) {
 	requireMetric(t, o.Registry, "rollcall_relayer_key_state_changes_total", map[string]string{"to": "enabled"}, 1)
 }
 
-// health waits for a look that is newer than now.
+// health waits for a health check that is newer than now.
 func (f *fixture) health(r *relayertest.Relayer) string {
 	f.t.Helper()
 	now := time.Now()
@@ -171,7 +171,7 @@ func (f *fixture) health(r *relayertest.Relayer) string {
 	return r.Health().Reason
 }
 
-// refusing is a chain whose nodes refuse what they are sent, while it is told so.
+// refusing is a chain whose nodes reject what they receive while outcome is set.
 type refusing struct {
 	sender.Chain
 	outcome atomic.Int64
@@ -200,7 +200,7 @@ func TestAKeyIsTakenOutAfterRepeatedRefusalsAndProbed(t *testing.T) {
 	o.Sender = func(c *sender.Config) { nodes.Chain, c.Chain = c.Chain, nodes }
 	o.Keeper = func(c *safeguard.Config) { c.Refusals, c.Cooldown = 3, 100*time.Millisecond }
 	r := relayertest.Start(t, o)
-	// A node's own troubles are no reason.
+	// A node's own failures do not count against the key.
 	nodes.outcome.Store(int64(evm.PoolFull))
 	first, err := send(t, r, relayertest.PoolID, f.chain.Accounts[0].Address, big.NewInt(1))
 	require.NoError(t, err)
@@ -215,7 +215,7 @@ func TestAKeyIsTakenOutAfterRepeatedRefusalsAndProbed(t *testing.T) {
 	require.False(t, out.DisabledUntil.IsZero())
 	_, err = send(t, r, relayertest.PoolID, f.chain.Accounts[0].Address, big.NewInt(1))
 	require.ErrorIs(t, err, relayer.ErrUnavailable)
-	// As long as nodes refuse what is pending it stays out, and is looked into less and less often.
+	// While nodes reject its pending transactions the key stays disabled, and is checked at growing intervals.
 	f.key(r, key, "was probed", func(k *relayer.Key) bool {
 		return !k.Enabled && k.Checks >= 2 && k.DisabledUntil.After(out.DisabledUntil)
 	})
@@ -237,25 +237,25 @@ func TestOnlyKeysThatCanPayGetSomething(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, f.keys[0], tx.From, "the other one has fewer pending, and too little")
 	}
-	// Nobody has so much, or not the one who is asked.
+	// No key has the value, or the requested one does not.
 	for target, value := range map[string]*big.Int{relayertest.PoolID: testchain.Ether(11), f.keys[1].Hex(): testchain.Ether(2)} {
 		_, err := send(t, r, target, to, value)
 		var invalid *relayer.InvalidError
 		require.ErrorAs(t, err, &invalid)
 		require.Equal(t, "value", invalid.Field)
 	}
-	// It has, and lacks the gas.
+	// The key has the value, and lacks ether for the gas.
 	_, err := send(t, r, f.keys[1].Hex(), to, testchain.Ether(1))
 	var funds *relayer.FundsError
 	require.ErrorAs(t, err, &funds)
 	require.Positive(t, funds.Need.Cmp(testchain.Ether(1)))
-	// Somebody has, and has promised it: it waits.
+	// A key has the value, and has committed it: the transaction is queued.
 	waits, err := send(t, r, relayertest.PoolID, to, testchain.Ether(2))
 	require.NoError(t, err)
 	require.Nil(t, waits.Nonce)
 	small, err := send(t, r, f.keys[1].Hex(), to, milli(1))
 	require.NoError(t, err)
-	require.NotNil(t, small.Nonce, "what waits for another key holds nobody up")
+	require.NotNil(t, small.Nonce, "a transaction queued for another key blocks no other")
 	for range 3 {
 		f.chain.Commit()
 		f.looks(2)
@@ -266,7 +266,7 @@ func TestOnlyKeysThatCanPayGetSomething(t *testing.T) {
 	r.Reaches(t, waits, relayer.Mined)
 }
 
-// What is mined and paid gives its place back: a key that spends all the time is not held up by what it has spent.
+// A mined and paid transaction is no longer committed: past spending does not block a key that sends continuously.
 func TestCommitted_PaidTransaction_IsReleased(t *testing.T) {
 	t.Parallel()
 	f := setup(t, 1000)
@@ -286,7 +286,7 @@ func TestCommitted_PaidTransaction_IsReleased(t *testing.T) {
 	}
 }
 
-// A signer that is away takes its key out, for as long as it fails, so that nothing new waits for it.
+// A key whose signer fails is disabled while it fails, so that no new transaction waits for it.
 func TestAKeyIsOutWhileItsSignerFails(t *testing.T) {
 	t.Parallel()
 	f := setup(t, 10_000)

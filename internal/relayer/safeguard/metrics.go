@@ -5,14 +5,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
-// Metrics of a Keeper. A process registers them once.
+// Metrics are the metrics of a KeyMonitor. A process registers them once.
 type Metrics struct {
 	switches *prometheus.CounterVec
 	failures prometheus.Counter
 	topUps   *prometheus.CounterVec
 	toppedUp prometheus.Counter
 	spent    *prometheus.GaugeVec
-	cost     *prometheus.GaugeVec // of no labels: it is not there where nobody looks
+	cost     *prometheus.GaugeVec // without labels: it does not exist in a process that never read fees
 }
 
 // NewMetrics registers the metrics with reg; nil leaves them unregistered.

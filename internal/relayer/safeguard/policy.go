@@ -10,17 +10,17 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer/store"
 )
 
-// Why the system takes a key out. Keys that are out for another reason are none of this package's business.
+// These are the reasons for which the system disables a key. This package ignores keys disabled for another reason.
 const (
 	lowBalance     = "low balance"
 	repeatedErrors = "repeated errors"
 )
 
-// maxCooldown bounds how long a key is out between two looks.
+// maxCooldown bounds how long a key is disabled between two checks.
 const maxCooldown = 30 * time.Minute
 
-// evaluateBalance decides about a key as it is now; nil: it stays as it is. refused says whether nodes still refuse what it has
-// pending.
+// evaluateBalance decides on a key in its current state; nil: no change. refused reports whether nodes still reject its
+// pending transactions.
 func (c *Config) evaluateBalance(k *relayer.Key, refused bool, now time.Time) *store.KeyStateChange {
 	if k.Enabled {
 		if below(k.Balance, k.MinBalance) {
@@ -54,7 +54,7 @@ func below(balance, limit *big.Int) bool {
 	return balance != nil && limit != nil && balance.Cmp(limit) < 0
 }
 
-// recovered is the balance at which a key comes back.
+// recovered returns the balance at which a key is enabled again.
 func (c *Config) recovered(least *big.Int) *big.Int {
 	if least == nil {
 		return new(big.Int)
@@ -64,13 +64,13 @@ func (c *Config) recovered(least *big.Int) *big.Int {
 	return more.Add(more, least)
 }
 
-// cooldown is how long a key is out after so many looks that changed nothing.
+// cooldown returns how long a key stays disabled after so many checks without a change.
 func (c *Config) cooldown(checks int) time.Duration {
 	return min(c.Cooldown<<min(checks, 10), max(c.Cooldown, maxCooldown))
 }
 
-// countsAgainstKey reports whether an outcome is the key's, counts (true) against it or (false) for it; known is false for what says
-// nothing about the key: the node's troubles, the transaction's own.
+// countsAgainstKey reports whether an outcome is caused by the key, and counts against it (true) or for it (false). known
+// is false for outcomes caused by the node or the transaction.
 func countsAgainstKey(o evm.Outcome) (against, known bool) {
 	switch o {
 	case evm.InsufficientFunds, evm.WrongChain:

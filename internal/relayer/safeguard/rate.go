@@ -15,20 +15,20 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 )
 
-// Rate is how many requests may come in a second, and at once after a pause. Zero: any number.
+// Rate is how many requests are admitted per second, and at once after a pause. Zero: unlimited.
 type Rate struct {
 	PerSecond float64
 	Burst     int
 }
 
-// burstSeconds is how long a rate lets requests save up, unless it says so itself.
+// burstSeconds is the default burst, in seconds of the rate.
 const burstSeconds = 3
 
-// maxRate is far above what a process can do.
+// maxRate is far above the capacity of a process.
 const maxRate = 1e6
 
-// ParseRate reads a number of requests a second, and after a colon how many may come at once: by default what comes in
-// three seconds. "0" is no limit.
+// ParseRate parses a number of requests per second, optionally followed by a colon and the burst. The default burst is
+// three seconds of the rate. "0" is no limit.
 func ParseRate(s string) (r Rate, err error) {
 	perSecond, burst, told := strings.Cut(s, ":")
 	r.PerSecond, err = strconv.ParseFloat(perSecond, 64)
@@ -57,23 +57,23 @@ func (r Rate) limiter() *rate.Limiter {
 // Rates are the limits of a Guard.
 type Rates struct {
 	Global Rate
-	Caller Rate // each API key's
-	Trader Rate // each trader's that is named
-	// Traders is how many of them are remembered: past it the one that has been silent for longest begins again.
-	// Default 65,536, about 15 MB.
+	Caller Rate // per API key
+	Trader Rate // per trader that is named
+	// Traders is how many traders are remembered: past it the least recent one is dropped, and starts again with a full
+	// bucket. Default 65,536, about 15 MB.
 	Traders int
 }
 
-// Guard judges requests by their number. It is safe for concurrent use, and [pool.Guard] for one process.
+// Guard limits the rate of requests. It is safe for concurrent use, and implements [service.Guard] for one process.
 type Guard struct {
 	rates Rates
 	now   func() time.Time
 
 	mu      sync.Mutex
 	global  *rate.Limiter
-	callers map[string]*rate.Limiter // as many as there are API keys
-	traders map[string]*list.Element // of recent
-	recent  *list.List               // of *trader, the latest one first
+	callers map[string]*rate.Limiter // one per API key
+	traders map[string]*list.Element // elements of recent
+	recent  *list.List               // values of *trader, the latest one first
 }
 
 type trader struct {
@@ -81,7 +81,7 @@ type trader struct {
 	bucket *rate.Limiter
 }
 
-// NewGuard makes a Guard whose buckets are full.
+// NewGuard returns a Guard with full buckets.
 func NewGuard(r Rates) *Guard {
 	if r.Traders <= 0 {
 		r.Traders = 1 << 16
@@ -92,14 +92,14 @@ func NewGuard(r Rates) *Guard {
 	}
 }
 
-// Admit lets a request in, or fails with a [relayer.LimitError] that says when the next one may come. A refused request
-// uses up no limit, so that a caller above its own limit takes nothing from the others.
+// Admit accepts a request, or fails with a [relayer.LimitError] with the time until the next one is possible. A rejected
+// request consumes no tokens, so a caller above its own limit takes none from the others.
 func (g *Guard) Admit(_ context.Context, caller string, r *relayer.Request) error {
 	return g.admit(caller, r.Metadata.Trader, 1)
 }
 
-// AdmitCalls lets as many calls in together, or none of them, as Admit does. More than may ever come at once come in once
-// that many may, and all of them count: until they are made up for, nothing else comes in.
+// AdmitCalls accepts several calls together, or none, as Admit does. More calls than the burst are accepted once the bucket
+// is full. All of them count: nothing else is accepted until they are made up for.
 func (g *Guard) AdmitCalls(caller string, n int) error { return g.admit(caller, "", n) }
 
 func (g *Guard) admit(caller, trader string, n int) error {
@@ -129,7 +129,7 @@ func (g *Guard) admit(caller, trader string, n int) error {
 		if limit.bucket == nil {
 			continue
 		}
-		for left := n; left > 0; left -= limit.bucket.Burst() { // a bucket gives no more than its burst at once
+		for left := n; left > 0; left -= limit.bucket.Burst() { // a bucket reserves at most its burst at once
 			limit.bucket.ReserveN(now, min(left, limit.bucket.Burst()))
 		}
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 )
 
-// clocked is a guard whose time stands still until it is moved.
+// clocked returns a guard with a clock that only pass moves.
 func clocked(r Rates) (g *Guard, pass func(time.Duration)) {
 	g = NewGuard(r)
 	now := time.Unix(1_000_000, 0)
@@ -52,7 +52,7 @@ func TestEachLimitRefusesAndSaysWhenItIsWorthTryingAgain(t *testing.T) {
 	for name, c := range map[string]struct {
 		rates Rates
 		limit string
-		other [2]string // caller and trader who are refused too, or not
+		other [2]string // caller and trader of another request, accepted if free
 		free  bool
 	}{
 		"global":          {Rates{Global: two}, "global rate limit", [2]string{"b", "y"}, false},
@@ -74,14 +74,14 @@ func TestEachLimitRefusesAndSaysWhenItIsWorthTryingAgain(t *testing.T) {
 			require.NotNil(t, ask(t, g, "a", "x"))
 			pass(time.Hour)
 			for range 3 {
-				require.Nil(t, ask(t, g, "a", "x"), "a pause saves up a burst, and no more")
+				require.Nil(t, ask(t, g, "a", "x"), "a pause refills a burst, and no more")
 			}
 			require.NotNil(t, ask(t, g, "a", "x"))
 		})
 	}
 }
 
-// Who is over a limit of its own does not use up what all share.
+// A request over its own limit does not consume the shared limit.
 func TestGuard_RefusedRequest_UsesNoAllowance(t *testing.T) {
 	t.Parallel()
 	g, _ := clocked(Rates{Global: Rate{1, 10}, Caller: Rate{1, 5}, Trader: Rate{1, 2}})
@@ -108,7 +108,7 @@ func TestCallsCountOneByOneAndComeTogether(t *testing.T) {
 	g, pass := clocked(Rates{Global: Rate{1, 10}, Caller: Rate{1, 5}})
 	require.NoError(t, g.AdmitCalls("a", 3))
 	require.Equal(t, &relayer.LimitError{Limit: "rate limit of the API key", After: time.Second}, g.AdmitCalls("a", 3))
-	require.NoError(t, g.AdmitCalls("a", 2), "what was refused has used nothing up")
+	require.NoError(t, g.AdmitCalls("a", 2), "a rejected request consumed no tokens")
 	require.Error(t, g.AdmitCalls("a", 1))
 	pass(time.Hour)
 	require.NoError(t, g.AdmitCalls("a", 50), "more than may ever come at once")

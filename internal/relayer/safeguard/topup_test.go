@@ -26,7 +26,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/testutil/chain/proxy"
 )
 
-// funded is a fixture with a funding key.
+// funded returns a fixture with a funding key.
 func funded(t *testing.T, funder int64, funds ...int64) (f *fixture, o relayertest.Options, from common.Address) {
 	t.Helper()
 	f = setup(t, funds...)
@@ -38,7 +38,7 @@ func funded(t *testing.T, funder int64, funds ...int64) (f *fixture, o relayerte
 	return f, o, from
 }
 
-// mine seals blocks until something is so.
+// mine seals blocks until a condition holds.
 func (f *fixture) mine(what string, is func() bool) {
 	f.t.Helper()
 	require.Eventually(f.t, func() bool { f.chain.Commit(); return is() }, patience, 100*time.Millisecond, what)
@@ -51,7 +51,7 @@ func (f *fixture) balance(of common.Address) *big.Int {
 	return wei
 }
 
-// topUps are how many a key has got, and their sum in thousandths of an ether.
+// topUps returns the number of a key's top-ups, and their sum in thousandths of an ether.
 func (f *fixture) topUps(key common.Address) (n int, sum int64) {
 	f.t.Helper()
 	require.NoError(f.t, f.db.Pool(f.t).QueryRow(f.t.Context(), `SELECT count(*), (coalesce(sum(value_wei), 0) / 1e15)::bigint FROM relayer_txs
@@ -59,7 +59,7 @@ func (f *fixture) topUps(key common.Address) (n int, sum int64) {
 	return n, sum
 }
 
-// Several processes see the same poor keys at the same time; each key gets what it lacks, once.
+// Several processes find the same keys low at the same time; each key gets its top-up once.
 func TestKeysAreToppedUpOnceByAnyNumberOfProcesses(t *testing.T) {
 	t.Parallel()
 	f, o, from := funded(t, 100_000, 100, 1000, 0)
@@ -80,9 +80,9 @@ func TestKeysAreToppedUpOnceByAnyNumberOfProcesses(t *testing.T) {
 		require.Equal(t, want, sum, "key %d", i)
 		require.LessOrEqual(t, n, 1)
 	}
-	require.Equal(t, milli(1000), f.balance(f.keys[1]), "what has the threshold gets nothing")
+	require.Equal(t, milli(1000), f.balance(f.keys[1]), "a key at the threshold gets no top-up")
 
-	// The funding key is nobody's relayer.
+	// Callers cannot use the funding key as a relayer.
 	_, err := send(t, r, from.Hex(), f.keys[0], big.NewInt(1))
 	require.ErrorIs(t, err, relayer.ErrNotFound)
 	listed, total, err := r.Relayers(t.Context(), 0, 100)
@@ -133,12 +133,12 @@ func TestAFundingKeyThatRunsDryPromisesNothing(t *testing.T) {
 	})
 }
 
-// A process that dies after it wrote a top-up down leaves it to the others.
+// If a process dies after it stored a top-up, another process sends it.
 func TestATopUpOutlivesItsProcess(t *testing.T) {
 	t.Parallel()
 	f, o, from := funded(t, 100_000, 0)
 	topUp := o.TopUp
-	// It can do everything but sign.
+	// This process can do everything except sign.
 	fake := signertest.NewFake(o.Funder)
 	fake.Fail(errSigner)
 	mute := o
@@ -158,7 +158,7 @@ func TestATopUpOutlivesItsProcess(t *testing.T) {
 	require.EqualValues(t, 1, nonce)
 }
 
-// Whoever asks, and however many at once: a key has one, and the day's ceiling holds to the wei.
+// A key has at most one pending top-up, and the daily limit is exact to the wei, under any concurrency.
 func TestTopUpsAreExactUnderConcurrency(t *testing.T) {
 	t.Parallel()
 	f := setup(t, 0)
@@ -202,7 +202,7 @@ func TestTopUpsAreExactUnderConcurrency(t *testing.T) {
 	require.Equal(t, []store.Usage{{Scope: "topup", Wei: big.NewInt(100)}}, spending)
 }
 
-// Balances may be read from a node that lags behind a top-up that is final already.
+// A key gets no second top-up soon after the first is final, because balances may be read from a node that lags behind.
 func TestAKeyThatWasToppedUpJustNowGetsNoOther(t *testing.T) {
 	t.Parallel()
 	f := setup(t, 0)
@@ -220,16 +220,16 @@ func TestAKeyThatWasToppedUpJustNowGetsNoOther(t *testing.T) {
 	require.NoError(t, err)
 	require.ErrorIs(t, ask(time.Minute), store.ErrToppedUp)
 	require.NoError(t, ask(0))
-	// Nor does one key that funds step in for another.
+	// Nor does another funding key top it up.
 	second := common.HexToAddress("0xf1")
 	require.NoError(t, l.Register(t.Context(), []store.Registration{{Address: second, Funding: true}}))
 	_, err = l.TopUp(t.Context(), store.TopUp{From: second, To: key, Amount: big.NewInt(30), Fee: big.NewInt(1), Gas: 21_000, Cap: 100})
 	require.ErrorIs(t, err, store.ErrToppedUp)
 	_, err = l.TopUp(t.Context(), store.TopUp{From: key, To: second, Amount: big.NewInt(30), Fee: big.NewInt(1), Gas: 21_000, Cap: 100})
-	require.ErrorIs(t, err, relayer.ErrUnavailable, "a relayer's key funds nobody")
+	require.ErrorIs(t, err, relayer.ErrUnavailable, "a relayer's key tops up no other key")
 }
 
-// That the funding key may not pay says nothing about balances, which were read.
+// A funding key that may not pay must not count as a failed balance check.
 func TestAFundingKeyThatMayNotPayIsNoFailedLook(t *testing.T) {
 	t.Parallel()
 	for outcome, may := range map[string]func(bool) store.KeyChange{
@@ -247,7 +247,7 @@ func TestAFundingKeyThatMayNotPayIsNoFailedLook(t *testing.T) {
 			relayertest.Start(t, o)
 			require.Eventually(t, func() bool {
 				n, _ := metric(t, o.Registry, "rollcall_relayer_topups_total", map[string]string{"outcome": "paused"})
-				return n >= 4 // each of the two, and again
+				return n >= 4 // both keys, twice
 			}, patience, 10*time.Millisecond)
 			requireMetric(t, o.Registry, "rollcall_relayer_balance_check_failures_total", nil, 0)
 			requireMetric(t, o.Registry, "rollcall_relayer_topups_total", map[string]string{"outcome": "failed"}, 0)
@@ -260,7 +260,7 @@ func TestAFundingKeyThatMayNotPayIsNoFailedLook(t *testing.T) {
 	}
 }
 
-// feeless is a chain that does not tell its fees while it is told so.
+// feeless is a chain whose fees are unavailable while it is set so.
 type feeless struct {
 	safeguard.Chain
 	is atomic.Bool
@@ -290,7 +290,7 @@ func TestATopUpThatFailsIsNoFailedLook(t *testing.T) {
 	f.mine("it is topped up", func() bool { return f.balance(f.keys[0]).Cmp(milli(5000)) == 0 })
 }
 
-// The kill switch stops top-ups too: with it off, balances are still read, and no ether leaves the funding key.
+// The kill switch stops top-ups too: balances are still read, and no ether leaves the funding key.
 func TestTopUp_StopsWhenSwitchedOff(t *testing.T) {
 	t.Parallel()
 	f, o, from := funded(t, 100_000, 0)
@@ -308,7 +308,7 @@ func TestTopUp_StopsWhenSwitchedOff(t *testing.T) {
 	f.mine("switched on, it is topped up", func() bool { return f.balance(f.keys[0]).Cmp(milli(5000)) == 0 })
 }
 
-// A transfer costs 60,000 gas before it runs, by the node's estimates or, worse, against them.
+// A top-up arrives on a chain where a transfer needs 60,000 gas, whether or not the node's estimate includes that.
 func TestTopUp_IntrinsicGasAbove21000_Arrives(t *testing.T) {
 	t.Parallel()
 	for name, more := range map[string][]proxy.Rule{

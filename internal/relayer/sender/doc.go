@@ -1,11 +1,11 @@
-// Package sender turns transactions that have a nonce into signed bytes, stores them, and broadcasts what was stored.
+// Package sender signs transactions that have a nonce, stores the signed bytes, and broadcasts the stored ones.
 //
-// Work flows through three stages, each of which collects what waits while the one before, or after, is busy:
+// Work flows through three stages. Each collects jobs while the stage before or after it is busy:
 //
-//	sign       each key beside the others, several at once; nothing is held meanwhile, and a signer that hangs holds up its key only
-//	store      one statement for all that were signed meanwhile; who lost the race for an attempt's number stops here
-//	broadcast  one call for all that were stored meanwhile, in the order of nonces, one lane a key
+//	sign       concurrently per key, several at once; no lock is held, and a signer that hangs delays only its own key
+//	store      one statement for all attempts signed meanwhile; an attempt whose number is already stored stops here
+//	broadcast  one call for all attempts stored meanwhile, in the order of nonces; all attempts of a key use one lane
 //
-// What a stage cannot do is logged and dropped here: the store has it, and whoever follows the chain takes it up again. So
-// nothing is retried in this package, and nothing has to survive it.
+// A job that fails in a stage is logged and dropped here: its transaction is in the store, and the tracker handles it
+// again. So this package retries nothing, and none of its state has to survive it.
 package sender

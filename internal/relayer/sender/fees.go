@@ -10,26 +10,26 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 )
 
-// FeeBid is what a transaction offers for each unit of gas, wei.
+// FeeBid is the fee that a transaction offers per unit of gas, wei.
 type FeeBid struct {
-	// MaxFee, or the gas price of a transaction of the old kind.
+	// MaxFee is the gas price of a legacy transaction.
 	MaxFee *big.Int
-	// Tip is nil for the old kind.
+	// Tip is nil for a legacy transaction.
 	Tip *big.Int
 }
 
-// FeeBidOf is what an attempt offered.
+// FeeBidOf returns the fee of an attempt.
 func FeeBidOf(a *relayer.Attempt) FeeBid { return FeeBid{MaxFee: a.MaxFee, Tip: a.MaxPriorityFee} }
 
 var speeds = map[relayer.Speed]evm.Speed{
 	relayer.SafeLow: evm.SafeLow, relayer.Average: evm.Average, relayer.Fast: evm.Fast, relayer.Fastest: evm.Fastest,
 }
 
-// baseFeeRoom is by how much the base fee may grow, as a factor, before a transaction has to be bumped: six full blocks.
+// baseFeeRoom is the factor by which the base fee may grow before a transaction has to be bumped: six full blocks.
 const baseFeeRoom = 2
 
-// Price decides what to offer for a request: what it asks for itself, else what its speed and the chain say. cap, if not
-// nil, bounds what comes of the chain; what a caller asked for was bounded when it was accepted.
+// Price returns the fee to offer for a request: the request's own, or else by its speed and the chain's fees. limit, if not
+// nil, bounds the latter; the former were checked when the request was accepted.
 func Price(r *relayer.Request, fees evm.Fees, limit *big.Int) FeeBid {
 	switch {
 	case r.GasPrice != nil:
@@ -54,7 +54,7 @@ func Price(r *relayer.Request, fees evm.Fees, limit *big.Int) FeeBid {
 	return FeeBid{MaxFee: most.Add(most, tip), Tip: tip}.capped(limit)
 }
 
-// MarketFee is what the chain asks for at a speed, for a transaction of the old kind or the new one.
+// MarketFee returns the chain's current fee for a speed, for a legacy (old) or a dynamic-fee transaction.
 func MarketFee(s relayer.Speed, old bool, fees evm.Fees, limit *big.Int) FeeBid {
 	if old {
 		return FeeBid{MaxFee: fees.Price(speed(s))}.capped(limit)
@@ -82,11 +82,11 @@ func (o FeeBid) capped(limit *big.Int) FeeBid {
 	return o
 }
 
-// ErrAtCap means that a replacement would have to offer more than the cap allows.
+// ErrAtCap means that a replacement would need a fee above the cap.
 var ErrAtCap = errors.New("the next replacement would be above the cap")
 
-// Bump decides what a replacement offers: what the chain asks for now, and at least a tenth more than before in both,
-// which is what nodes want to see (geth: legacypool's PriceBump). It fails with [ErrAtCap].
+// Bump returns the fee of a replacement: the chain's current fee, and at least a tenth more than before in both parts.
+// Nodes require that (geth: legacypool's PriceBump). It fails with [ErrAtCap].
 func Bump(before, now FeeBid, limit *big.Int) (FeeBid, error) {
 	next := FeeBid{MaxFee: larger(bumpTenPercent(before.MaxFee), now.MaxFee)}
 	if before.Tip != nil {
@@ -99,7 +99,7 @@ func Bump(before, now FeeBid, limit *big.Int) (FeeBid, error) {
 	if limit == nil || next.MaxFee.Cmp(limit) <= 0 {
 		return next, nil
 	}
-	// What the chain asks for may be above the cap, where a tenth more is not.
+	// The chain's fee may be above the cap although a tenth more is not.
 	next.MaxFee = limit
 	if least := bumpTenPercent(before.MaxFee); limit.Cmp(least) < 0 {
 		return FeeBid{}, ErrAtCap
@@ -112,7 +112,7 @@ func Bump(before, now FeeBid, limit *big.Int) (FeeBid, error) {
 	return next, nil
 }
 
-// headroom returns the highest price that two bumps of a tenth lift to the limit at most; nil for no limit.
+// headroom returns the highest price that two bumps of a tenth keep at or below the limit; nil for no limit.
 func headroom(limit *big.Int) *big.Int {
 	if limit == nil {
 		return nil
@@ -124,7 +124,7 @@ func headroom(limit *big.Int) *big.Int {
 	return room
 }
 
-// bumpTenPercent rounds up, and adds at least one.
+// bumpTenPercent returns n plus a tenth, rounded up, and at least n+1.
 func bumpTenPercent(n *big.Int) *big.Int {
 	more := new(big.Int).Mul(n, big.NewInt(110))
 	more.Add(more, big.NewInt(99)).Div(more, big.NewInt(100))
@@ -150,7 +150,7 @@ func larger(a, b *big.Int) *big.Int {
 	return b
 }
 
-// build makes the transaction to be signed.
+// build returns the transaction to be signed.
 func build(tx *relayer.Transaction, purpose relayer.Purpose, gas uint64, offer FeeBid, chainID *big.Int) *types.Transaction {
 	to, value, data := tx.To, tx.Value, tx.Data
 	if purpose == relayer.PurposeNoop {

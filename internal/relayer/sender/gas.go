@@ -10,8 +10,8 @@ import (
 )
 
 // gasLimit returns the gas limit of the attempt after last, the latest at the same nonce; nil if there is none. A caller's
-// transaction has its own. A no-op gets what nodes estimate for a transfer, a top-up at least that, and both get twice as much
-// as nodes last refused for having too little gas, up to [evm.MaxTransferGas].
+// transaction has its own. A no-op gets the nodes' estimate for a transfer, a top-up at least that. Both get twice the
+// limit that nodes last rejected as too little gas, up to [evm.MaxTransferGas].
 func (s *Sender) gasLimit(ctx context.Context, tx *relayer.Transaction, purpose relayer.Purpose, last *relayer.Attempt) uint64 {
 	to := tx.From
 	switch {
@@ -36,19 +36,19 @@ func (s *Sender) gasLimit(ctx context.Context, tx *relayer.Transaction, purpose 
 	case refusedFor(tx, evm.IntrinsicGas):
 		gas = max(gas, 2*min(was, evm.MaxTransferGas))
 	case refusedFor(tx, evm.ExceedsBlockGas), refusedFor(tx, evm.InsufficientFunds), refusedFor(tx, evm.FeeCapExceeded):
-		// A false estimate may have been too high.
+		// The rejected limit may come from a wrong estimate that was too high.
 	default:
 		gas = max(gas, was)
 	}
 	return min(gas, evm.MaxTransferGas)
 }
 
-// lacksGas reports whether nodes refused the last attempt for too little gas, and the next one has more.
+// lacksGas reports whether nodes rejected the last attempt for too little gas, and the next one has more.
 func lacksGas(tx *relayer.Transaction, purpose relayer.Purpose, last *relayer.Attempt, gas uint64) bool {
 	return last.Purpose == purpose && refusedFor(tx, evm.IntrinsicGas) && gasOf(last) < gas
 }
 
-// refusedFor reports whether no node took the latest attempt, and that was the reason.
+// refusedFor reports whether no node accepted the latest attempt, for this reason.
 func refusedFor(tx *relayer.Transaction, o evm.Outcome) bool {
 	return tx.Status == relayer.Allocated && tx.StatusReason == o.String()
 }

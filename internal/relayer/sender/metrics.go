@@ -10,7 +10,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 )
 
-// Metrics of a Sender. A process registers them once.
+// Metrics are the metrics of a Sender. A process registers them once.
 type Metrics struct {
 	attempts   *prometheus.CounterVec
 	broadcasts *prometheus.CounterVec

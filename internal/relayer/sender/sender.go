@@ -21,14 +21,14 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer/store"
 )
 
-// Chain is what a Sender needs of the nodes.
+// Chain is the part of the nodes' client that a Sender uses.
 type Chain interface {
 	Fees(context.Context) (evm.Fees, error)
 	TransferGas(ctx context.Context, from, to common.Address, fresh bool) uint64
 	Send(context.Context, []evm.Raw) []evm.Result
 }
 
-// Store is what a Sender needs of the store.
+// Store is the part of the store that a Sender uses.
 type Store interface {
 	StoreAttempts(context.Context, []*relayer.Attempt) ([]bool, error)
 	RecordBroadcasts(context.Context, []store.Broadcast) error
@@ -41,24 +41,24 @@ type Config struct {
 	Chain   Chain
 	Store   Store
 	Log     *slog.Logger
-	// Broadcasted, if not nil, hears what became of each broadcast; it must not block.
+	// Broadcasted, if not nil, receives the outcome of each broadcast; it must not block.
 	Broadcasted func(key common.Address, o evm.Outcome)
-	// Signed, if not nil, hears whether a key's signer has signed, err saying why not; it must not block.
+	// Signed, if not nil, receives the result of each signing, with the signer's error; it must not block.
 	Signed func(key common.Address, err error)
-	// Metrics, by default unregistered.
+	// Metrics are unregistered by default.
 	Metrics *Metrics
-	// Ready says why nothing may be signed or broadcasted; nil when it may. Default: it always may.
+	// Ready returns why nothing may be signed or broadcasted, or nil if it may. Default: always nil.
 	Ready func() error
-	// MaxFee bounds what is offered for a unit of gas, wei; nil: nothing does.
+	// MaxFee bounds the offered price per unit of gas, wei; nil: no bound.
 	MaxFee *big.Int
-	// NoopFactor is by how much no-ops may exceed MaxFee, as a factor of 1 or more. Default 2.
+	// NoopFactor is the factor, 1 or more, by which no-ops may exceed MaxFee. Default 2.
 	NoopFactor int
-	// Signers is how many signatures each key makes at once. Default: one a processor; more for remote signers.
+	// Signers is how many signatures each key makes concurrently. Default: one per processor; use more for remote signers.
 	Signers int
-	// Lanes is how many broadcasts are on their way at once, each for keys of its own. Default 4.
+	// Lanes is how many broadcasts run concurrently, each for its own keys. Default 4.
 	Lanes int
-	// Pause is how long an attempt that nodes refused is not sent again. It doubles with each send, up to MaxPause. Defaults: 1 s
-	// and 30 s.
+	// Pause is how long a rejected attempt is not sent again. It doubles with each send, up to MaxPause. Defaults: 1 s and
+	// 30 s.
 	Pause, MaxPause time.Duration
 }
 
@@ -74,8 +74,8 @@ type Sender struct {
 	signers sync.WaitGroup
 	mu      sync.Mutex
 	desks   map[common.Address]*signQueue
-	begin   func(*signQueue) // works at a desk; nil before Run
-	stopped bool             // nothing more is taken
+	begin   func(*signQueue) // runs a worker of a queue; nil before Run
+	stopped bool             // no more jobs are accepted
 }
 
 // Job is a transaction to sign for.
@@ -84,15 +84,15 @@ type Job struct {
 	Tx      *relayer.Transaction
 	Number  int // of the attempt
 	Purpose relayer.Purpose
-	// Bid as decided; zero: as the request and the chain say.
+	// Bid is the fee to offer; zero: by the request and the chain.
 	Bid FeeBid
-	// Gas limit as decided; 0: see [Sender.gasLimit].
+	// Gas is the gas limit; 0: see [Sender.gasLimit].
 	Gas uint64
 
 	attempt *relayer.Attempt
 }
 
-// NewJob is the job for the next attempt of a transaction that has a nonce without bytes.
+// NewJob returns the job for the next attempt of a transaction that has a nonce and no attempt.
 func NewJob(tx *relayer.Transaction) *Job {
 	j := &Job{Tx: tx, Number: tx.Attempts + 1, Purpose: relayer.PurposeSend}
 	if tx.Kind == relayer.KindNoop || tx.Intent != relayer.IntentSend {
@@ -108,18 +108,18 @@ const (
 	stopLimit = 5 * time.Second
 )
 
-// group bounds what one statement stores, or one call broadcasts.
+// group bounds the attempts of one statement, and of one broadcast call.
 const group = 256
 
-// recordBatchWindow is how long results of broadcasts may wait to be stored together with later ones. No caller waits for them,
-// and each commit delays the commits of callers who post.
+// recordBatchWindow is how long results of broadcasts may wait to be stored together with later ones. No caller waits for
+// them, and each commit delays the commits of callers that post.
 const recordBatchWindow = 25 * time.Millisecond
 
 // storePause is how long signed attempts may wait to be stored together with later ones. No caller waits for them, and each
-// commit delays the commits of callers who post.
+// commit delays the commits of callers that post.
 const storePause = 10 * time.Millisecond
 
-// New makes a Sender; Run runs it.
+// New returns a Sender; Run runs it.
 func New(cfg Config) *Sender {
 	cfg.Signers = cmp.Or(cfg.Signers, runtime.GOMAXPROCS(0))
 	cfg.Lanes = cmp.Or(cfg.Lanes, 4)
@@ -147,10 +147,10 @@ func New(cfg Config) *Sender {
 	return s
 }
 
-// Run works until ctx ends, and then finishes what it was given, but for what signers leave lying. It returns nil, and may be
-// called once.
+// Run runs the stages until ctx ends, and then finishes the accepted jobs, except those that signers do not sign in time.
+// It returns nil, and may be called once.
 func (s *Sender) Run(ctx context.Context) error {
-	// Each stage ends when the one before it has: what was taken is brought to its end.
+	// Each stage ends after the one before it, so that accepted jobs are finished.
 	var lanes, rest errgroup.Group
 	work := context.WithoutCancel(ctx)
 	signing, giveUp := context.WithCancel(work)
@@ -176,8 +176,8 @@ func (s *Sender) Run(ctx context.Context) error {
 	return recorder.Wait()
 }
 
-// Resend broadcasts attempts that were stored, in the given order, and records what was said. It returns when that is
-// done: whoever calls it paces it.
+// Resend broadcasts stored attempts in the given order, and records the results. It returns when that is done, so its
+// caller sets the pace.
 func (s *Sender) Resend(ctx context.Context, attempts []*relayer.Attempt) ([]evm.Result, error) {
 	if err := s.cfg.Ready(); err != nil {
 		return nil, err
@@ -191,14 +191,15 @@ func (s *Sender) Resend(ctx context.Context, attempts []*relayer.Attempt) ([]evm
 	return results, s.cfg.Store.RecordBroadcasts(ctx, said)
 }
 
-// Next signs the attempt that comes after the given ones, the transaction's whole history, with what the caller asks for, or
-// the chain, and with fees that beat the last one's. It neither stores nor broadcasts. It fails with [ErrAtCap] where that is above the cap.
+// Next signs the attempt after the given ones, which are the transaction's whole history. Its fee is the request's or the
+// chain's, and exceeds the last attempt's. Next neither stores nor broadcasts it. It fails with [ErrAtCap] if the fee is
+// above the cap.
 func (s *Sender) Next(ctx context.Context, tx *relayer.Transaction, purpose relayer.Purpose, attempts []*relayer.Attempt) (*relayer.Attempt, error) {
 	return s.nextAttempt(ctx, tx, purpose, attempts, false)
 }
 
-// NextAtMarketPrice is Next for what has waited in vain: it offers no less than the chain asks for now, whatever the caller did. A price that
-// is far too low would take hours to get there by tenths, and hold up all that comes after it.
+// NextAtMarketPrice is Next for a transaction that has waited too long: it offers at least the chain's current fee,
+// whatever the request set. Bumping a far-too-low fee by 10% a round would take hours and block later nonces.
 func (s *Sender) NextAtMarketPrice(ctx context.Context, tx *relayer.Transaction, purpose relayer.Purpose, attempts []*relayer.Attempt) (*relayer.Attempt, error) {
 	return s.nextAttempt(ctx, tx, purpose, attempts, true)
 }
@@ -220,7 +221,7 @@ func (s *Sender) nextAttempt(ctx context.Context, tx *relayer.Transaction, purpo
 		return s.Attempt(ctx, job)
 	}
 	before := FeeBidOf(last)
-	asked := s.first(tx, purpose, fees) // a tenth more than before may still lift it into the headroom
+	asked := s.first(tx, purpose, fees) // a tenth more than before may still raise it into the headroom
 	if market {
 		asked = MarketFee(tx.Speed, before.Tip == nil, fees, limit)
 	}
@@ -248,7 +249,7 @@ func latestAt(tx *relayer.Transaction, attempts []*relayer.Attempt) *relayer.Att
 	return nil
 }
 
-// limit returns the most that an attempt may offer for a unit of gas; nil is no limit. No-ops may exceed the cap, so that a
+// limit returns the maximum fee of an attempt per unit of gas; nil is no limit. No-ops may exceed the cap, so that a
 // cancellation, an expiry or a failure can replace an original at the cap. They use little gas.
 func (s *Sender) limit(purpose relayer.Purpose) *big.Int {
 	if s.cfg.MaxFee == nil || purpose != relayer.PurposeNoop {
@@ -257,13 +258,13 @@ func (s *Sender) limit(purpose relayer.Purpose) *big.Int {
 	return new(big.Int).Mul(s.cfg.MaxFee, big.NewInt(int64(s.cfg.NoopFactor)))
 }
 
-// first returns the offer of the first attempt at a nonce. It leaves room for two replacements below the limit, except where
-// the caller set a higher price.
+// first returns the fee of the first attempt at a nonce. It leaves room for two replacements below the limit, except if the
+// caller set a higher price.
 func (s *Sender) first(tx *relayer.Transaction, purpose relayer.Purpose, fees evm.Fees) FeeBid {
 	return price(tx, purpose, fees, headroom(s.limit(purpose)))
 }
 
-// price returns what the caller asked for, or the chain. A no-op's price does not depend on the caller's.
+// price returns the request's fee, or the chain's. A no-op's fee does not depend on the request's.
 func price(tx *relayer.Transaction, purpose relayer.Purpose, fees evm.Fees, limit *big.Int) FeeBid {
 	request := &tx.Request
 	if purpose == relayer.PurposeNoop {
@@ -272,7 +273,7 @@ func price(tx *relayer.Transaction, purpose relayer.Purpose, fees evm.Fees, limi
 	return Price(request, fees, limit)
 }
 
-// Underbids reports whether an attempt offers less than the chain asks for now, as far as the caps allow that.
+// Underbids reports whether an attempt offers less than the chain's current fee, as far as the caps allow that fee.
 func (s *Sender) Underbids(ctx context.Context, tx *relayer.Transaction, a *relayer.Attempt) (bool, error) {
 	fees, err := s.cfg.Chain.Fees(ctx)
 	if err != nil {
@@ -283,7 +284,8 @@ func (s *Sender) Underbids(ctx context.Context, tx *relayer.Transaction, a *rela
 	return a.MaxFee.Cmp(market.MaxFee) < 0 || tip != nil && market.Tip != nil && tip.Cmp(market.Tip) < 0, nil
 }
 
-// Attempt signs, and neither stores nor broadcasts. The job has an offer and a gas limit. It fails with [ErrNotSigned] where the signer does.
+// Attempt signs a job that has a fee and a gas limit. It neither stores nor broadcasts. It fails with [ErrNotSigned] if the
+// signer does.
 func (s *Sender) Attempt(ctx context.Context, j *Job) (*relayer.Attempt, error) {
 	if err := s.cfg.Ready(); err != nil {
 		return nil, err
@@ -295,7 +297,7 @@ func (s *Sender) Attempt(ctx context.Context, j *Job) (*relayer.Attempt, error) 
 	limited, cancel := context.WithTimeout(ctx, signLimit)
 	defer cancel()
 	signed, err := signer.SignRaw(limited, keySigner, build(j.Tx, j.Purpose, j.Gas, j.Bid, s.chainID), s.chainID)
-	if ctx.Err() == nil { // otherwise it is the caller who gave up
+	if ctx.Err() == nil { // otherwise the caller gave up
 		s.cfg.Signed(j.Tx.From, err)
 	}
 	if err != nil {
@@ -312,7 +314,7 @@ var ErrNotSigned = errors.New("not signed")
 
 var errNotHeld = errors.New("no signer")
 
-// Store stores an attempt that was signed outside of the pipeline, and broadcasts it if it was the first of its number.
+// Store stores an attempt signed outside of the pipeline, and broadcasts it if it was the first of its number.
 func (s *Sender) Store(ctx context.Context, a *relayer.Attempt) (stored bool, err error) {
 	won, err := s.cfg.Store.StoreAttempts(ctx, []*relayer.Attempt{a})
 	if err != nil || !won[0] {
@@ -369,13 +371,13 @@ func raws(attempts []*relayer.Attempt) []evm.Raw {
 	return out
 }
 
-// toBroadcast says what a node's word means. Whatever it said, the bytes count as possibly sent.
+// toBroadcast converts a node's response. Whatever the response, the bytes count as possibly sent.
 func (s *Sender) toBroadcast(a *relayer.Attempt, r evm.Result) store.Broadcast {
 	s.cfg.Metrics.broadcasts.WithLabelValues(outcomeLabel(r.Outcome)).Inc()
 	s.cfg.Broadcasted(a.From, r.Outcome)
 	b := store.Broadcast{TxID: a.TxID, Number: a.Number, From: a.From, Nonce: a.Nonce, Hash: a.Hash, Status: relayer.Allocated}
 	switch {
-	case r.Outcome.Done(), r.Outcome == evm.NonceTooLow: // the latter: mined, by this or another; the tracker looks
+	case r.Outcome.Done(), r.Outcome == evm.NonceTooLow: // NonceTooLow: this or another one is mined; the tracker checks
 		b.Status = relayer.Broadcasted
 	case r.Outcome == evm.Unknown:
 		b.Status = relayer.Unknown
@@ -390,7 +392,7 @@ func (s *Sender) toBroadcast(a *relayer.Attempt, r evm.Result) store.Broadcast {
 
 func (s *Sender) record(ctx context.Context) {
 	for said := range groups(s.results, recordBatchWindow) {
-		// Of one transaction the last word about its latest attempt counts: lanes are in order, what is resent is not.
+		// Per transaction only the last result of its latest attempt is kept: lanes preserve the order, resends do not.
 		latest := map[[16]byte]int{}
 		for i, b := range said {
 			if was, heard := latest[b.TxID]; !heard || b.Number >= said[was].Number {
@@ -410,8 +412,8 @@ func (s *Sender) record(ctx context.Context) {
 	}
 }
 
-// groups takes elements from a channel, at least one and at most [group] at a time, until it is closed. A group waits until
-// pause has passed since the one before, so that more elements join it.
+// groups yields batches of at least one and at most [group] elements from a channel, until it is closed. A batch waits
+// until pause has passed since the previous one, so that more elements join it.
 func groups[T any](c <-chan T, pause time.Duration) func(yield func([]T) bool) {
 	return func(yield func([]T) bool) {
 		var next time.Time
@@ -426,7 +428,7 @@ func groups[T any](c <-chan T, pause time.Duration) func(yield func([]T) bool) {
 	}
 }
 
-// collectBatch adds what comes while there is room and time.
+// collectBatch adds elements while there is room and time.
 func collectBatch[T any](all *[]T, c <-chan T, wait time.Duration) {
 	var late <-chan time.Time
 	if wait > 0 {

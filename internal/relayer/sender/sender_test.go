@@ -25,14 +25,14 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// parts are the chain and the store, which do as they are told and remember what they were.
+// parts implements the chain and the store, with settable results, and records the calls.
 type parts struct {
 	mu        sync.Mutex
 	stored    map[common.Hash]bool
 	storeErr  error
-	lost      map[uuid.UUID]bool // somebody else was first
+	lost      map[uuid.UUID]bool // another process was first
 	sent      []common.Hash
-	premature []common.Hash // sent, and not stored
+	premature []common.Hash // sent without being stored
 	outcome   evm.Outcome
 	recorded  []store.Broadcast
 	groups    []int // how many attempts each call stored
@@ -99,18 +99,18 @@ func tx(from common.Address, nonce uint64) *relayer.Transaction {
 	return &relayer.Transaction{ID: uuid.New(), From: from, Nonce: &nonce, Request: relayer.Request{To: &common.Address{1}, GasLimit: 21_000}}
 }
 
-// run has the sender work on jobs, and to their end.
+// run has the sender finish jobs.
 func run(t *testing.T, s *Sender, jobs ...*Job) {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- s.Run(ctx) }()
 	s.Sign(jobs...)
-	stop() // what it was given it brings to its end
+	stop() // the sender finishes accepted jobs
 	require.NoError(t, <-done)
 }
 
-// Everything is stored before it is sent, each key's in the order of nonces, and recorded.
+// Every attempt is stored before it is sent, in the order of each key's nonces, and its result is recorded.
 func TestStoredThenSentInOrder(t *testing.T) {
 	t.Parallel()
 	s, p, keys := setup(t)
@@ -191,7 +191,7 @@ func TestNoopsAreSentToOneself(t *testing.T) {
 	require.Equal(t, uint64(30_000), built.Gas())
 }
 
-// The next attempt beats the last one of the same nonce; after another nonce it begins afresh.
+// The next attempt outbids the last one of the same nonce; at another nonce it starts from the market fee.
 func TestNextAttempt(t *testing.T) {
 	t.Parallel()
 	s, _, keys := setup(t)
@@ -206,7 +206,7 @@ func TestNextAttempt(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 5, next.Number)
 	require.Equal(t, "203", next.MaxFee.String())
-	for _, tip := range []*big.Int{nil, wei(1)} { // what a caller has priced far too low
+	for _, tip := range []*big.Int{nil, wei(1)} { // far below the market fee, set by the caller
 		pending.GasPrice, pending.MaxFee = nil, nil
 		cheap := &relayer.Attempt{Number: 1, From: keys[0], Nonce: 3, MaxFee: wei(1), MaxPriorityFee: tip}
 		own, market := "2", "103" // by a tenth, which is 1 wei at least
@@ -227,7 +227,7 @@ func TestNextAttempt(t *testing.T) {
 	require.ErrorIs(t, err, errNotHeld)
 }
 
-// Of what was said about a transaction at once, that of its latest attempt is recorded, in whatever order it came.
+// Of concurrent results of a transaction, that of its latest attempt is recorded, in whatever order they arrive.
 func TestWordOfTheLatestAttemptIsRecorded(t *testing.T) {
 	t.Parallel()
 	s, p, keys := setup(t)
@@ -246,7 +246,7 @@ func TestWordOfTheLatestAttemptIsRecorded(t *testing.T) {
 	}, p.recorded)
 }
 
-// Whoever looks after the keys hears what their signers do, but not of a caller who gave up.
+// The hook receives the results of signers, but not of a caller that gave up.
 func TestSignersAreHeardOf(t *testing.T) {
 	t.Parallel()
 	key := signertest.Keys(t, t.Name(), 1)[0]
@@ -276,7 +276,7 @@ func TestSignersAreHeardOf(t *testing.T) {
 	require.ErrorIs(t, heard[1], away)
 }
 
-// What no node takes is given up also where its no-op may not offer more.
+// A transaction that no node accepts is given up even if its no-op cannot outbid it under the cap.
 func TestNoopOfWhatFailedNeedsNotOutbidAtTheCap(t *testing.T) {
 	t.Parallel()
 	s, _, keys := setup(t, func(c *Config) { c.MaxFee, c.NoopFactor = wei(1000), 1 })
@@ -294,7 +294,7 @@ func TestNoopOfWhatFailedNeedsNotOutbidAtTheCap(t *testing.T) {
 	_, err = s.Next(t.Context(), failed, relayer.PurposeNoop, append(attempts, &relayer.Attempt{
 		Number: 2, From: keys[0], Nonce: 3, MaxFee: wei(1000), MaxPriorityFee: wei(500), Purpose: relayer.PurposeNoop,
 	}))
-	require.ErrorIs(t, err, ErrAtCap, "the same bytes once more are no attempt")
+	require.ErrorIs(t, err, ErrAtCap, "the same bytes again are no new attempt")
 }
 
 func TestNext_NoopExceedsTheCapByTheFactor(t *testing.T) {
@@ -360,7 +360,7 @@ func TestNext_NoopThatLacksGas_GrowsUpToABound(t *testing.T) {
 	require.EqualValues(t, 100_000, gas)
 	require.Equal(t, first.MaxFee, second.MaxFee)
 	third, gas := next(evm.Accepted, second)
-	require.EqualValues(t, 100_000, gas, "what was enough once stays")
+	require.EqualValues(t, 100_000, gas, "an accepted gas limit is kept")
 	require.Positive(t, third.MaxFee.Cmp(second.MaxFee))
 	_, gas = next(evm.InsufficientFunds, second)
 	require.EqualValues(t, 50_000, gas)
@@ -372,7 +372,7 @@ func TestNext_NoopThatLacksGas_GrowsUpToABound(t *testing.T) {
 	require.NotEqual(t, most.Hash, dearer.Hash, "the same bytes again are no attempt")
 }
 
-// A stop waits for a signer that hangs, but not for all that waits for that signer.
+// A stop waits for a signer that hangs, but not for all jobs queued for that signer.
 func TestAStopDoesNotWaitForSignersLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		local := signertest.Keys(t, t.Name(), 1)[0]
@@ -398,8 +398,7 @@ func TestAStopDoesNotWaitForSignersLong(t *testing.T) {
 	})
 }
 
-// However much waits for a signer that hangs, other keys' transactions are signed and sent; and what is given again meanwhile
-// is signed once.
+// A long queue for a signer that hangs does not delay other keys' transactions, and duplicate jobs are signed once.
 func TestHangingSignerHoldsUpItsOwnKeyOnly(t *testing.T) {
 	t.Parallel()
 	keys := signertest.Keys(t, t.Name(), 2)
@@ -430,11 +429,11 @@ func TestHangingSignerHoldsUpItsOwnKeyOnly(t *testing.T) {
 	require.NoError(t, <-done)
 	require.Equal(t, len(jobs), remote.Signed())
 	require.Len(t, p.sent, len(jobs)+1)
-	s.Sign(jobs...) // nobody would sign
+	s.Sign(jobs...) // after Run the sender drops them
 	require.Len(t, p.sent, len(jobs)+1)
 }
 
-// Attempts that are signed soon after others were stored wait for each other: each call is a commit.
+// Attempts that are signed soon after others were stored are grouped, because each call is a commit.
 func TestStore_SoonAfterAnother_Grouped(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -7,15 +7,15 @@ import (
 	"github.com/google/uuid"
 )
 
-// signQueue is where one key's jobs are signed, by goroutines of its own that end when nothing is left to do: a signer that hangs
-// holds up its own key only. The Sender's mutex guards it.
+// signQueue is one key's queue of jobs to sign. It has its own goroutines, which end when it is empty, so a signer that
+// hangs delays only its own key. The Sender's mutex guards it.
 type signQueue struct {
 	jobs  []*Job
-	known map[jobID]bool // waiting, or being signed
-	busy  int            // goroutines
+	known map[jobID]bool // queued, or being signed
+	busy  int            // running goroutines
 }
 
-// jobID is what two jobs for the same bytes have in common.
+// jobID identifies the bytes that a job produces; duplicate jobs have the same.
 type jobID struct {
 	tx     uuid.UUID
 	number int
@@ -24,8 +24,8 @@ type jobID struct {
 
 func (j *Job) id() jobID { return jobID{j.Tx.ID, j.Number, *j.Tx.Nonce} }
 
-// Sign takes jobs, and does not wait. A job that it has already is one: whoever follows the chain gives again, each second, what
-// a slow signer has not got to yet. So there are never more than what keys may have pending. After Run it drops them.
+// Sign queues jobs without waiting. Duplicate jobs are ignored: the tracker submits unsigned jobs again every second. So
+// there are never more jobs than keys may have pending transactions. After Run it drops them.
 func (s *Sender) Sign(jobs ...*Job) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -47,7 +47,7 @@ func (s *Sender) Sign(jobs ...*Job) {
 	}
 }
 
-// startWorker has one more goroutine work at a desk, as long as there may be more. s.mu is held.
+// startWorker starts one more goroutine for a queue, up to the limit. s.mu is held.
 func (s *Sender) startWorker(d *signQueue) {
 	if s.begin != nil && d.busy < s.cfg.Signers {
 		d.busy++
@@ -55,7 +55,7 @@ func (s *Sender) startWorker(d *signQueue) {
 	}
 }
 
-// startSigning has what was given before Run signed, and what comes from here on, until ctx ends.
+// startSigning signs the jobs queued before Run, and later ones, until ctx ends.
 func (s *Sender) startSigning(ctx context.Context) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -71,7 +71,7 @@ func (s *Sender) startSigning(ctx context.Context) {
 	}
 }
 
-// stopSigning takes nothing more, and returns when nobody signs any more.
+// stopSigning rejects further jobs, and returns when all signing goroutines have ended.
 func (s *Sender) stopSigning() {
 	s.mu.Lock()
 	s.stopped = true
@@ -79,7 +79,7 @@ func (s *Sender) stopSigning() {
 	s.signers.Wait()
 }
 
-// next takes a desk's next job, if there is one; the one before is done.
+// next returns a queue's next job, nil if it is empty. done is the finished job, which may be queued again from here on.
 func (s *Sender) next(d *signQueue, done *Job) *Job {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -96,7 +96,7 @@ func (s *Sender) next(d *signQueue, done *Job) *Job {
 	return j
 }
 
-// sign makes a job's attempt and passes it on.
+// sign signs a job's attempt and passes it on.
 func (s *Sender) sign(ctx context.Context, j *Job) {
 	if err := s.signOne(ctx, j); err != nil {
 		s.cfg.Metrics.lost.WithLabelValues("sign").Inc()
@@ -106,7 +106,7 @@ func (s *Sender) sign(ctx context.Context, j *Job) {
 	s.signed <- j
 }
 
-// signOne makes the attempt.
+// signOne signs the attempt.
 func (s *Sender) signOne(ctx context.Context, j *Job) error {
 	if j.Bid.MaxFee == nil {
 		fees, err := s.cfg.Chain.Fees(ctx)

@@ -12,7 +12,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer/service"
 )
 
-// Everything that is pending is canceled: what waits at once, what has a nonce by no-ops that the tracker signs.
+// Everything pending is canceled: queued transactions at once, those with a nonce by no-ops that the tracker signs.
 func TestCancelPending_CancelsAll(t *testing.T) {
 	f := setup(t, 1)
 	r := f.start(t, func(c *service.Config) { c.Cap = 2 })
@@ -35,7 +35,7 @@ func TestCancelPending_CancelsAll(t *testing.T) {
 			if err != nil || attempts[len(attempts)-1].Purpose != relayer.PurposeNoop {
 				return false
 			}
-			now, err := r.Transaction(t.Context(), relayertest.PoolID, tx.ID) // with what was broadcasted, not only stored
+			now, err := r.Transaction(t.Context(), relayertest.PoolID, tx.ID) // wait until the hash is that of the broadcasted no-op
 			return err == nil && *now.Hash == attempts[len(attempts)-1].Hash
 		}, 20*time.Second, 10*time.Millisecond)
 	}

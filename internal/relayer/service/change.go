@@ -16,7 +16,8 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer/store"
 )
 
-// Cancel implements [api.Service]: what has no nonce yet is canceled at once, anything else by a no-op with its nonce.
+// Cancel implements [api.Service]. It cancels a transaction without a nonce at once, and any other with a no-op that takes
+// its nonce.
 func (p *Service) Cancel(ctx context.Context, id string, tx uuid.UUID, caller string) (*relayer.Transaction, error) {
 	if _, err := p.Transaction(ctx, id, tx); err != nil {
 		return nil, err
@@ -31,7 +32,7 @@ func (p *Service) Cancel(ctx context.Context, id string, tx uuid.UUID, caller st
 		return nil, wrapUnknownOutcome(err, postgres.Uncertain(err))
 	}
 	p.cfg.Log.Info("transaction canceled", "tx", tx, "caller", caller, "status", canceled.Status)
-	// Should this fail, the tracker sees what is intended and signs for it.
+	// If this fails, the tracker reads the stored intent and signs the no-op.
 	work, cancel := detachedContext(ctx)
 	defer cancel()
 	if err := p.supersede(work, canceled); err != nil {
@@ -40,10 +41,10 @@ func (p *Service) Cancel(ctx context.Context, id string, tx uuid.UUID, caller st
 	if now, err := p.cfg.Store.Transaction(ctx, tx); err == nil {
 		return now, nil
 	}
-	return canceled, nil // that much is certain
+	return canceled, nil // the intent is stored
 }
 
-// stateError says why a transaction's state does not allow something, in the API's words.
+// stateError returns the error for a transaction whose state does not allow an operation, in the API's terms.
 func stateError(tx *relayer.Transaction, doing string) error {
 	e := &relayer.StateError{Status: tx.Status, Doing: doing, Why: fmt.Sprintf("the transaction is %s", tx.Status.API(tx.Attempts > 0))}
 	if tx.Status.Final() || tx.Status == relayer.Mined {
@@ -62,7 +63,8 @@ func stateError(tx *relayer.Transaction, doing string) error {
 	return e
 }
 
-// wrapUnknownOutcome is what a failing database means to callers who wanted something changed; lost says that it may be.
+// wrapUnknownOutcome returns the caller's error for a failed change in the database. lost reports that the change may have
+// been made.
 func wrapUnknownOutcome(err error, lost bool) error {
 	known := unavailable(err)
 	if lost && errors.Is(known, relayer.ErrUnavailable) && !errors.Is(err, relayer.ErrUnavailable) {
@@ -71,21 +73,22 @@ func wrapUnknownOutcome(err error, lost bool) error {
 	return known
 }
 
-// maxConflictRetries is how often somebody else may sign for a transaction before we give up to be first.
+// maxConflictRetries is how often another process may sign first for the transaction before the service gives up.
 const maxConflictRetries = 5
 
-// errConflict is after that.
+// errConflict is returned after maxConflictRetries.
 var errConflict = fmt.Errorf("%w: others sign for the transaction at the same time; nothing was changed", relayer.ErrUnavailable)
 
-// finishLimit bounds what is done about something that is stored; what is left then is the tracker's.
+// finishLimit bounds the work on a stored change; the tracker does the rest.
 const finishLimit = 10 * time.Second
 
-// detachedContext is the context for that: whoever asked may be gone by now, and what is stored has to be sent all the same.
+// detachedContext returns the context for that work: the caller may have disconnected, but a stored change must still be
+// sent.
 func detachedContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), finishLimit)
 }
 
-// supersede has the attempt that a transaction's intent asks for signed, stored and broadcasted, if it has a nonce.
+// supersede signs, stores and broadcasts the no-op that a transaction's intent requires, if the transaction has a nonce.
 func (p *Service) supersede(ctx context.Context, tx *relayer.Transaction) error {
 	if tx.Nonce == nil || tx.Status.Final() {
 		return nil
@@ -96,7 +99,7 @@ func (p *Service) supersede(ctx context.Context, tx *relayer.Transaction) error 
 			return err
 		}
 		if n := len(attempts); n > 0 && attempts[n-1].Supersedes(tx) {
-			return nil // somebody else was faster
+			return nil // another process was faster
 		}
 		attempt, err := p.cfg.Sender.Next(ctx, tx, relayer.PurposeNoop, attempts)
 		if err != nil {
@@ -109,11 +112,11 @@ func (p *Service) supersede(ctx context.Context, tx *relayer.Transaction) error 
 	return errConflict
 }
 
-// cancelGroup is how many are canceled in one statement.
+// cancelGroup is how many transactions one statement cancels.
 const cancelGroup = 500
 
-// CancelPending implements [api.Service]. Transactions that are posted after the call stay: otherwise it might never end.
-// The tracker makes the no-ops, of which there may be many.
+// CancelPending implements [api.Service]. It does not cancel transactions posted after the call, because otherwise it might
+// never end. The tracker signs the no-ops, of which there may be many.
 func (p *Service) CancelPending(ctx context.Context, id, caller string) (api.Canceled, error) {
 	var done api.Canceled
 	key, err := p.target(id)
@@ -126,7 +129,7 @@ func (p *Service) CancelPending(ctx context.Context, id, caller string) (api.Can
 	}
 	for {
 		some, err := p.cfg.Store.CancelPending(ctx, key, by, "canceled by "+caller, cancelGroup)
-		if err != nil { // what was canceled before it stays so
+		if err != nil { // the transactions canceled before stay canceled
 			return done, wrapUnknownOutcome(err, len(done.Queued) > 0 || postgres.Uncertain(err))
 		}
 		if len(some) == 0 {
@@ -137,7 +140,7 @@ func (p *Service) CancelPending(ctx context.Context, id, caller string) (api.Can
 	}
 }
 
-// Replace implements [api.Service]: other contents with the same nonce, and the same metadata.
+// Replace implements [api.Service]. It replaces the contents and keeps nonce and metadata.
 func (p *Service) Replace(ctx context.Context, id string, tx uuid.UUID, caller string, r relayer.Request) (*relayer.Transaction, error) {
 	if _, err := p.target(id); err != nil {
 		return nil, err
@@ -152,7 +155,7 @@ func (p *Service) Replace(ctx context.Context, id string, tx uuid.UUID, caller s
 	if err := checkMetadataUnchanged(was.Metadata, r.Metadata); err != nil {
 		return nil, err
 	}
-	r.Metadata = was.Metadata // by whose limits it is judged
+	r.Metadata = was.Metadata // the guard checks the limits of this metadata
 	if p.cfg.Guard != nil {
 		if err := p.cfg.Guard.Admit(ctx, caller, &r); err != nil {
 			return nil, err
@@ -172,7 +175,7 @@ func (p *Service) Replace(ctx context.Context, id string, tx uuid.UUID, caller s
 		if err != nil {
 			return nil, err
 		}
-		if was.OnlyKey() != key { // it got a nonce meanwhile, or lost it
+		if was.OnlyKey() != key { // it got or lost a nonce meanwhile
 			r, key = asked, was.OnlyKey()
 			if only, err = p.prepare(ctx, key, &r); err != nil {
 				return nil, err
@@ -205,7 +208,7 @@ func (p *Service) Replace(ctx context.Context, id string, tx uuid.UUID, caller s
 		}
 		err = p.cfg.Store.Replace(ctx, replacement)
 		if _, ok := errors.AsType[*relayer.StateError](err); ok || errors.Is(err, store.ErrRaced) {
-			continue // and see what it is now
+			continue // and read its current state
 		}
 		if err != nil {
 			return nil, wrapUnknownOutcome(err, errors.Is(err, postgres.ErrUnknown))
@@ -221,12 +224,12 @@ func (p *Service) Replace(ctx context.Context, id string, tx uuid.UUID, caller s
 		if now, err := p.Transaction(ctx, id, tx); err == nil {
 			return now, nil
 		}
-		return was, nil // with what it asks for now: that much is certain
+		return was, nil // with the new contents, which are stored
 	}
 	return nil, errConflict
 }
 
-// checkMetadataUnchanged refuses metadata that a replacement would change; what it leaves out stays.
+// checkMetadataUnchanged rejects a replacement that changes metadata. Omitted fields are kept.
 func checkMetadataUnchanged(was, given relayer.Metadata) error {
 	for _, m := range []struct{ name, was, given string }{
 		{"method", was.Method, given.Method},

@@ -16,43 +16,43 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer/store"
 )
 
-// Chain is what a Pool needs of the nodes.
+// Chain is the part of the chain's client that a Service uses.
 type Chain interface {
 	EstimateGas(context.Context, evm.Message) (uint64, error)
 	Fees(context.Context) (evm.Fees, error)
 	Balances(context.Context, []common.Address) ([]*big.Int, error)
-	// Counts are how many transactions of each address every endpoint reports.
+	// Counts returns each endpoint's transaction counts of the addresses.
 	Counts(ctx context.Context, block common.Hash, addrs []common.Address) []evm.Counts
 	Head() evm.Header
 	Status() evm.Status
 }
 
-// RPCProxy are nodes that callers ask themselves.
+// RPCProxy sends callers' own requests to nodes.
 type RPCProxy interface {
 	Call(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error)
 	Balances(context.Context, []common.Address) ([]*big.Int, error)
 }
 
-// Guard judges requests by limits that are not the store's.
+// Guard checks requests against limits that the store does not enforce.
 type Guard interface {
-	// Admit lets a request in, or fails with a [relayer.LimitError] or a [relayer.InvalidError].
+	// Admit accepts a request, or fails with a [relayer.LimitError] or a [relayer.InvalidError].
 	Admit(ctx context.Context, caller string, r *relayer.Request) error
 }
 
-// Policies are the rules that every request has to keep.
+// Policies are the rules for every request.
 type Policies struct {
-	// MaxFee bounds the price of a unit of gas, wei; nil: nothing does.
+	// MaxFee bounds the price of a unit of gas, wei; nil: no bound.
 	MaxFee *big.Int
-	// MaxGas bounds a transaction's gas limit; 0: the block does.
+	// MaxGas bounds a transaction's gas limit; 0: only the block's gas limit does.
 	MaxGas uint64
-	// MinBalance below which a key is disabled, wei, unless the key has its own; nil: none.
+	// MinBalance is the balance below which a key is disabled, wei, unless the key has its own; nil: none.
 	MinBalance *big.Int
-	// Receivers are who may be sent to, besides the keys themselves; then no contracts are created either, since those
-	// could send to anybody. Nil: everybody.
+	// Receivers are the allowed recipients, besides the keys themselves. If set, no contracts are created either, because
+	// those could send to any address. Nil: any recipient.
 	Receivers []common.Address
 }
 
-// Config of a Pool. Everything without a default is required.
+// Config configures a Service. Every field without a default is required.
 type Config struct {
 	ID     string
 	Store  *store.Store
@@ -60,36 +60,37 @@ type Config struct {
 	Chain  Chain
 	Ring   *signer.Ring
 	Log    *slog.Logger
-	Guard  Guard // default: admits everything
-	// Funding are keys that fund the others; they are registered, and take nobody's transactions. None by default.
+	Guard  Guard // default: accepts everything
+	// Funding are keys that fund the other keys. They are registered, and send no caller's transactions. None by default.
 	Funding []common.Address
 
-	// Metrics, by default unregistered.
+	// Metrics are unregistered by default.
 	Metrics *Metrics
 
 	Policies
-	// Ready says why nothing may be sent on the chain; nil when it may. Default: it always may.
+	// Ready returns why nothing may be sent on the chain, or nil if sending is allowed. Default: always nil.
 	Ready func() error
-	// Rounds reports whether this process follows the chain, when a round of it last succeeded, and why the last one failed.
-	// Default: rounds are not looked at.
+	// Rounds reports whether this process tracks the chain, when its last round succeeded, and why the last one failed.
+	// Default: rounds are not checked.
 	Rounds func() (following bool, succeeded time.Time, failure error)
-	// RoundsWithin is how long rounds may fail, or no process follow the chain, until /health reports it. Default 20 s, four
-	// terms of the process that follows.
+	// RoundsWithin is how long rounds may fail, or no process track the chain, until /health reports it. Default 20 s, four
+	// terms of the tracker's lease.
 	RoundsWithin time.Duration
-	// RPCProxy answers callers' own questions to the chain. It should not be Chain: what they ask may be slow, or too
-	// much, and must not make nodes look bad that transactions are sent through.
+	// RPCProxy serves callers' own requests to the chain. It should not be Chain. Those requests may be slow or too many,
+	// and must not degrade the health of nodes that transactions are sent through.
 	RPCProxy RPCProxy
-	// RevertData tells callers that the status of a transaction that reverted has the data.
+	// RevertData reports to callers that the status of a reverted transaction includes the data.
 	RevertData bool
-	// Signing allows callers to have messages signed.
+	// Signing allows callers to request message signatures.
 	Signing bool
-	// Enabled is the kill switch: false refuses everything new.
+	// Enabled is the kill switch: false rejects every new request.
 	Enabled bool
-	// Cap is how many transactions a key may have pending. Default 16, what geth guarantees an account in its pool.
+	// Cap is the maximum number of pending transactions per key. Default 16, the number that geth guarantees an account in
+	// its pool.
 	Cap int
-	// Queue is how many may wait where no key has room; 0, the default: none.
+	// Queue is the maximum number of queued transactions when no key has room. Default 0: none.
 	Queue int
-	// Group bounds what one database transaction accepts. Default 256.
+	// Group is the maximum number of transactions that one database transaction accepts. Default 256.
 	Group int
 	// DatabaseTimeout is how long a caller waits for the database. Default 10 s.
 	DatabaseTimeout time.Duration

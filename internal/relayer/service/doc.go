@@ -1,6 +1,6 @@
-// Package service is the relayer at work: it accepts requests, gives them to the sender, and answers what its API asks.
+// Package service accepts requests, passes them to the sender, and serves the relayer's API.
 //
-// A request is checked, priced by a simulation where it does not say its gas limit, and only then handed to the intake,
-// which collects what arrives while the database is busy and stores it as a group. The answer goes out when the group's commit is
-// on the disk: from then on the transaction is sent, whatever happens to this process.
+// The service checks a request, and simulates it if it has no gas limit, before it passes it to the intake. The intake
+// collects requests that arrive while the database is busy, and stores them as a group. The service responds when the
+// group's commit is on disk: from then on the transaction is sent, even if this process dies.
 package service

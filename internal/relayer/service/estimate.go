@@ -19,17 +19,18 @@ import (
 )
 
 const (
-	// comparedKeys bounds the keys that a request is simulated from, and comparedAtOnce how many concurrently.
+	// comparedKeys bounds the keys that a request is simulated from, and comparedAtOnce how many of them concurrently.
 	comparedKeys, comparedAtOnce = 16, 4
-	// senderCheckAge is how long a contract's function that treated all keys alike is expected to do so.
+	// senderCheckAge is how long a result stays valid that a contract's function treats all keys alike.
 	senderCheckAge = time.Minute
-	// senderCheckLimit bounds the functions that are remembered.
+	// senderCheckLimit bounds the number of remembered functions.
 	senderCheckLimit = 1024
 )
 
-// estimate simulates the request, from its key, or the richest; from any where no value is sent, since gas costs nothing there.
-// The gas limit gets a tenth more than the simulation used, for what changes until the transaction runs. It returns the only key
-// that may send the request, zero for any: where a contract checks its sender, that is one that the simulation passed for.
+// estimate simulates the request from its key. Without a key it uses the richest, or, if no value is sent, any, because gas
+// costs nothing in a simulation. The gas limit is the simulated gas plus 10%, for changes until the transaction runs. It
+// returns the only key that may send the request, zero for any. If a contract checks its sender, that is a key for which
+// the simulation passed.
 func (p *Service) estimate(ctx context.Context, key common.Address, r *relayer.Request) (only common.Address, err error) {
 	from := key
 	if from == (common.Address{}) {
@@ -66,7 +67,8 @@ func reverts(err error) bool {
 	return ok
 }
 
-// maySenderMatter reports whether a request to the pool, of whose simulation err came, is to be simulated from other keys too.
+// maySenderMatter reports whether a request to the pool has to be simulated from other keys too. err is the result of its
+// simulation.
 func (p *Service) maySenderMatter(r *relayer.Request, err error) bool {
 	if len(p.terms.Held) == 1 || r.To == nil || len(r.Data) == 0 {
 		return false
@@ -74,8 +76,8 @@ func (p *Service) maySenderMatter(r *relayer.Request, err error) bool {
 	return reverts(err) || err == nil && !p.senders.alike(functionOf(r))
 }
 
-// compare simulates the request from the other keys that may get it. If it passes for some keys and reverts for others, it returns
-// one of the former as the only key that may send it; otherwise gas is enough for all.
+// compare simulates the request from the other usable keys. If it passes for some keys and reverts for others, compare
+// returns one of the former as the only key that may send it. Otherwise the returned gas is enough for all.
 func (p *Service) compare(ctx context.Context, from common.Address, r *relayer.Request, gas uint64, first error) (common.Address, uint64, error) {
 	keys, err := p.keys(ctx)
 	if err != nil {
@@ -105,7 +107,7 @@ func (p *Service) compare(ctx context.Context, from common.Address, r *relayer.R
 			return nil
 		})
 	}
-	_ = simulations.Wait() // none fails
+	_ = simulations.Wait() // the functions return no errors
 	var passed []result
 	reverted, unknown := reverts(first), 0
 	for _, one := range results {
@@ -114,7 +116,7 @@ func (p *Service) compare(ctx context.Context, from common.Address, r *relayer.R
 			passed = append(passed, one)
 		case reverts(one.err):
 			reverted = true
-		default: // no answer, or no funds for the value
+		default: // no response, or no funds for the value
 			unknown++
 		}
 	}
@@ -134,7 +136,7 @@ func (p *Service) compare(ctx context.Context, from common.Address, r *relayer.R
 	return common.Address{}, gas, nil
 }
 
-// refusal is what the error of a simulation means to the caller.
+// refusal returns the caller's error for a failed simulation.
 func (p *Service) refusal(ctx context.Context, key common.Address, r *relayer.Request, err error) error {
 	if revert, ok := errors.AsType[*evm.RevertError](err); ok {
 		return &relayer.RevertError{Reason: revert.Reason, Data: revert.Data}
@@ -143,7 +145,7 @@ func (p *Service) refusal(ctx context.Context, key common.Address, r *relayer.Re
 	switch {
 	case errors.Is(err, evm.ErrInsufficientFunds) && p.exceedsBalance(ctx, key, r.Value):
 		return errValueExceedsBalance
-	case errors.Is(err, evm.ErrInsufficientFunds): // beside what it has pending, or since its balance was read
+	case errors.Is(err, evm.ErrInsufficientFunds): // its balance was committed to pending transactions, or changed since it was read
 		return &relayer.FundsError{Need: cmp.Or(r.Value, new(big.Int))}
 	case errors.Is(err, evm.ErrGasAllowance):
 		return relayer.Invalidf("", "the simulation ran out of gas")
@@ -153,7 +155,7 @@ func (p *Service) refusal(ctx context.Context, key common.Address, r *relayer.Re
 	return fmt.Errorf("%w: the transaction could not be simulated: %w", relayer.ErrUnavailable, err)
 }
 
-// function names a contract's function.
+// function identifies a contract's function.
 type function struct {
 	contract common.Address
 	selector [4]byte
@@ -165,7 +167,7 @@ func functionOf(r *relayer.Request) function {
 	return f
 }
 
-// senderChecks remembers functions that treated all keys alike.
+// senderChecks records functions that treated all keys alike.
 type senderChecks struct {
 	mu   sync.Mutex
 	seen map[function]time.Time

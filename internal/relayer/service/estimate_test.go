@@ -22,12 +22,12 @@ import (
 	testpostgres "github.com/rollcall-dev/rollcall/internal/testutil/postgres"
 )
 
-// only is a contract that reverts unless the caller is the address.
+// only returns a contract that reverts unless the caller is the address.
 func only(caller common.Address) []byte {
 	return slices.Concat([]byte{0x33, 0x73}, caller[:], []byte{0x14, 0x60, 29, 0x57, 0x5f, 0x5f, 0xfd, 0x5b, 0x00})
 }
 
-// guarded starts a pool of three keys, and a contract that lets one of them in.
+// guarded starts a pool of three keys, and a contract that accepts one of them.
 func guarded(t *testing.T, change ...func(*service.Config)) (f *fixture, r *relayertest.Relayer, let, door common.Address) {
 	t.Helper()
 	ring := signertest.Ring(t, t.Name(), 3)
@@ -54,7 +54,7 @@ func (f *fixture) confirmed(t *testing.T, r *relayertest.Relayer, tx *relayer.Tr
 	return now
 }
 
-// A contract lets one of the pool's keys in. A post to the pool is estimated from that key, and sent by it.
+// A contract accepts one of the pool's keys. A submission to the pool is estimated from that key, and sent by it.
 func TestSubmit_ContractChecksItsSender_ThatKeySends(t *testing.T) {
 	t.Parallel()
 	f, r, let, door := guarded(t)
@@ -72,7 +72,7 @@ func TestSubmit_ContractChecksItsSender_ThatKeySends(t *testing.T) {
 	for _, tx := range txs {
 		require.Equal(t, let, f.confirmed(t, r, tx).From)
 	}
-	// Without the key that it lets in, all are refused with its revert.
+	// While the accepted key is paused, every submission is rejected with the contract's revert.
 	_, err := r.Store.ChangeKey(t.Context(), let, store.KeyChange{Paused: new(true)})
 	require.NoError(t, err)
 	var revert *relayer.RevertError
@@ -83,7 +83,7 @@ func TestSubmit_ContractChecksItsSender_ThatKeySends(t *testing.T) {
 	require.ErrorAs(t, err, &revert)
 }
 
-// New contents of a transaction that waits may be such that only one key of the pool may send them.
+// The new contents of a queued transaction may allow only one key of the pool to send it.
 func TestReplace_ContractChecksItsSender_ThatKeySends(t *testing.T) {
 	t.Parallel()
 	f, r, let, door := guarded(t, func(c *service.Config) { c.Cap, c.Queue = 1, 100 })
@@ -104,7 +104,7 @@ func TestReplace_ContractChecksItsSender_ThatKeySends(t *testing.T) {
 	}
 }
 
-// Where all keys are alike, transactions are spread over them, and one estimate does for each after the first.
+// If a contract treats all keys alike, transactions are spread over them, and each needs one estimate after the first.
 func TestSubmit_ContractLetsAllIn_KeysShareTheLoad(t *testing.T) {
 	f := setup(t, 3)
 	node := f.behind(t)

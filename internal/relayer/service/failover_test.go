@@ -15,8 +15,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer/tracker"
 )
 
-// As long as no nonces are given out, since the database failed over, the relayer is not healthy: what checks it sends its
-// transactions elsewhere.
+// While no nonces are allocated after a database failover, the relayer reports unhealthy, so that callers use another one.
 func TestHealthAfterAFailover(t *testing.T) {
 	f := setup(t, 1)
 	var down atomic.Bool

@@ -12,8 +12,8 @@ import (
 
 var errValueExceedsBalance = relayer.Invalidf("value", "is more than the relayer has")
 
-// exceedsBalance reports whether a value is more than all that the richest key has, or the one that is asked: to wait for what is
-// pending would be in vain. Where a balance is not known it is not.
+// exceedsBalance reports whether a value is more than the whole balance of the given key, or of the richest key. Then
+// waiting for pending transactions would not help. If a balance is missing, it returns false.
 func (p *Service) exceedsBalance(ctx context.Context, key common.Address, value *big.Int) bool {
 	keys, err := p.keys(ctx)
 	if err != nil || value == nil {
@@ -29,16 +29,16 @@ func (p *Service) exceedsBalance(ctx context.Context, key common.Address, value 
 		}
 		beyond = true
 	}
-	return beyond // also not while no key is registered
+	return beyond // false also while no key is registered
 }
 
-// richest is the key that owns most, as far as that is known, of those that get something new. Otherwise keys are alike.
+// richest returns the usable key with the highest recorded balance, or the first key if none is usable.
 func (p *Service) richest(ctx context.Context) (common.Address, error) {
 	keys, err := p.keys(ctx)
 	if err != nil {
 		return common.Address{}, err
 	}
-	best, most := p.terms.Held[0], big.NewInt(-1) // where none gets anything, the store says so
+	best, most := p.terms.Held[0], big.NewInt(-1) // if no key is usable, the store returns the error
 	for _, k := range keys {
 		owns := cmp.Or(k.Balance, new(big.Int))
 		if k.Enabled && !k.Paused && !k.Funding && owns.Cmp(most) > 0 {
@@ -48,8 +48,8 @@ func (p *Service) richest(ctx context.Context) (common.Address, error) {
 	return best, nil
 }
 
-// checkFunds refuses a replacement that no key which may send it can pay for, as the store does with a submission. It never
-// refuses what costs no more than before, and like the store it is a help, not a guarantee.
+// checkFunds rejects a replacement that no key allowed to send it can pay for, as the store does with a submission. It
+// never rejects one that costs no more than before. Like the store's check it gives no guarantee.
 func (p *Service) checkFunds(ctx context.Context, was *relayer.Transaction, r *relayer.Request, reserve *big.Int) error {
 	before, cost := relayer.Cost(was.Value, was.Reserve), relayer.Cost(r.Value, cmp.Or(reserve, was.Reserve))
 	if cost.Cmp(before) <= 0 {
@@ -65,10 +65,10 @@ func (p *Service) checkFunds(ctx context.Context, was *relayer.Transaction, r *r
 			continue
 		}
 		if f.Key.Balance == nil {
-			return nil // nobody has read it yet
+			return nil // the balance was not read yet
 		}
 		left := new(big.Int).Set(f.Key.Balance)
-		if was.Nonce != nil { // beside what else the key has pending, which what has no nonce waits for
+		if was.Nonce != nil { // subtract the key's other pending transactions; a queued transaction waits for those anyway
 			left.Sub(left, f.Pending).Add(left, before)
 		}
 		if left.Cmp(cost) >= 0 {

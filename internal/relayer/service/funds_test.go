@@ -17,7 +17,7 @@ import (
 	testchain "github.com/rollcall-dev/rollcall/internal/testutil/chain"
 )
 
-// watched starts a relayer that reads its keys' balances, once it has read them.
+// watched starts a relayer that reads its keys' balances, and waits until it has read them.
 func (f *fixture) watched(t *testing.T, edit ...func(*service.Config)) *relayertest.Relayer {
 	t.Helper()
 	f.options.Keeper = func(*safeguard.Config) {}
@@ -26,7 +26,7 @@ func (f *fixture) watched(t *testing.T, edit ...func(*service.Config)) *relayert
 	return r
 }
 
-// known waits until all balances are written down as they are.
+// known waits until all current balances are stored.
 func (f *fixture) known(t *testing.T, r *relayertest.Relayer) {
 	t.Helper()
 	require.Eventually(t, func() bool {
@@ -44,7 +44,7 @@ func (f *fixture) known(t *testing.T, r *relayertest.Relayer) {
 	}, 30*time.Second, 10*time.Millisecond)
 }
 
-// What one key could not pay for is not refused while another can.
+// A transaction that one key cannot pay for is accepted while another key can.
 func TestSimulatedIsWhatTheRichestKeyWouldSend(t *testing.T) {
 	f := setup(t, 2)
 	rich := f.ring.Addresses()[1]
@@ -65,7 +65,8 @@ func TestSimulatedIsWhatTheRichestKeyWouldSend(t *testing.T) {
 	require.Equal(t, "value", invalid.Field)
 }
 
-// Only what is more than all that the keys own is refused for good: what is pending now, or was not read yet, may pass.
+// Only a value above every key's balance is rejected permanently. A transaction that lacks funds because of pending ones,
+// or because balances were not read yet, may pass later.
 func TestNoFundsJustNowIsNotForGood(t *testing.T) {
 	f := setup(t, 1)
 	r := f.watched(t)
@@ -100,7 +101,7 @@ func TestBalancesThatNobodyHasReadRefuseNothingForGood(t *testing.T) {
 	require.ErrorAs(t, err, &poor)
 }
 
-// A replacement is simulated as what its own key sends, under whatever id it is asked for.
+// A replacement is simulated from its own key, under whichever relayer id it is requested.
 func TestReplacementIsSimulatedFromItsKey(t *testing.T) {
 	f := setup(t, 2)
 	own, rich := f.ring.Addresses()[0], f.ring.Addresses()[1]
@@ -125,7 +126,8 @@ func TestReplacementIsSimulatedFromItsKey(t *testing.T) {
 	}
 }
 
-// A replacement that its key cannot pay for is refused as a submission is: no node would take it, and the key would be blamed.
+// A replacement that its key cannot pay for is rejected like a submission. No node would accept it, and the rejections
+// would count against the key.
 func TestReplacementIsHeldAgainstWhatItsKeyOwns(t *testing.T) {
 	f := setup(t, 1)
 	r := f.watched(t, func(c *service.Config) { c.Cap = 2 })
@@ -150,7 +152,7 @@ func TestReplacementIsHeldAgainstWhatItsKeyOwns(t *testing.T) {
 	var poor *relayer.FundsError
 	require.ErrorAs(t, replace(replaced, new(big.Int).Lsh(common.Big1, 255)), &invalid)
 	require.Equal(t, "value", invalid.Field)
-	require.ErrorAs(t, replace(replaced, testchain.Ether(7)), &poor, "beside the other, which has 4 of 10")
+	require.ErrorAs(t, replace(replaced, testchain.Ether(7)), &poor, "the other transaction has committed 4 of 10")
 	require.ErrorAs(t, replace(replaced, testchain.Ether(10)), &poor, "gas has to be paid for, too")
 	attempts, err := r.Store.Attempts(t.Context(), replaced.ID)
 	require.NoError(t, err)
@@ -158,13 +160,13 @@ func TestReplacementIsHeldAgainstWhatItsKeyOwns(t *testing.T) {
 	require.NoError(t, replace(replaced, testchain.Ether(5)))
 	require.NoError(t, replace(replaced, new(big.Int).Rsh(testchain.Ether(11), 1)), "the former 5 are free again")
 
-	// What has no nonce waits for what is pending.
+	// A transaction without a nonce waits for the pending ones.
 	require.ErrorAs(t, replace(waiting, testchain.Ether(11)), &invalid)
 	require.ErrorAs(t, replace(waiting, testchain.Ether(10)), &poor)
 	require.NoError(t, replace(waiting, testchain.Ether(9)))
 }
 
-// Where no balance is known nothing is held up by it, and what costs no more than before never is.
+// Without a known balance no replacement is rejected, and one that costs no more than before never is.
 func TestReplacementThatCostsNoMoreIsTaken(t *testing.T) {
 	f := setup(t, 1)
 	r := f.start(t)

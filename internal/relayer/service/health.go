@@ -13,12 +13,12 @@ import (
 )
 
 const (
-	// healthInterval is how often health is looked into; healthLimit how long the database may take for it.
+	// healthInterval is the interval of health checks; healthLimit bounds the database's part of one.
 	healthInterval = time.Second
 	healthLimit    = 3 * time.Second
 )
 
-// Health implements [api.Service]: what the last look has found.
+// Health implements [api.Service]. It returns the result of the last check.
 func (p *Service) Health() api.Health {
 	h := p.health.Load()
 	if h == nil {
@@ -30,7 +30,7 @@ func (p *Service) Health() api.Health {
 	return *h
 }
 
-// healthLoop looks into the relayer's health until ctx ends.
+// healthLoop checks the relayer's health until ctx ends.
 func (p *Service) healthLoop(ctx context.Context) {
 	rounds := &roundsWatch{good: time.Now()}
 	for tick := time.NewTicker(healthInterval); ; {
@@ -39,7 +39,7 @@ func (p *Service) healthLoop(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			tick.Stop()
-			// Whoever checks sees at once that nothing new is taken.
+			// A health check returns at once that no new request is accepted.
 			p.health.Store(&api.Health{Reason: "shutting down", At: time.Now()})
 			return
 		case <-tick.C:
@@ -47,11 +47,11 @@ func (p *Service) healthLoop(ctx context.Context) {
 	}
 }
 
-// checkHealth finds out whether the relayer can really relay.
+// checkHealth checks everything that the relayer needs to relay.
 func (p *Service) checkHealth(ctx context.Context, rounds *roundsWatch) api.Health {
 	ctx, cancel := context.WithTimeout(ctx, healthLimit)
 	defer cancel()
-	// A node that hangs is not to use up the time that the database has.
+	// The fees are read concurrently, so that a node that hangs does not use up the database's time.
 	fees := make(chan error, 1)
 	go func() {
 		_, err := p.cfg.Chain.Fees(ctx)
@@ -129,7 +129,7 @@ func (p *Service) checkHealth(ctx context.Context, rounds *roundsWatch) api.Heal
 	return h
 }
 
-// failing lists methods that an endpoint fails, with the reasons.
+// failing lists the methods that an endpoint fails, with the reasons.
 func failing(methods map[string]string) string {
 	var out []string
 	for _, method := range slices.Sorted(maps.Keys(methods)) {
@@ -138,7 +138,7 @@ func failing(methods map[string]string) string {
 	return strings.Join(out, ", ")
 }
 
-// short is an error's text on one line of bounded length.
+// short returns an error's text on one line of bounded length.
 func short(err error) string { return limited(err.Error()) }
 
 func limited(text string) string {
@@ -149,15 +149,15 @@ func limited(text string) string {
 	return text
 }
 
-// roundsWatch is what the looks so far have found of the rounds that follow the chain. watch alone uses it.
+// roundsWatch is the state of the tracker's rounds across health checks. Only healthLoop uses it.
 type roundsWatch struct {
-	good  time.Time // when rounds were last known to succeed; the start at first
-	epoch int64     // of the process that follows, as last read
+	good  time.Time // when rounds last succeeded; initially the start time
+	epoch int64     // of the tracker lease, as last read
 	since time.Time // when that epoch was first read
 }
 
-// roundsProblem tells why rounds don't succeed; empty while they do. The process that follows knows. Others see that it keeps its
-// lease, which it renews after rounds that succeed.
+// roundsProblem returns why rounds do not succeed; empty if they do. The tracking process reads its own state. Other
+// processes check that it keeps its lease, which it renews after successful rounds.
 func (p *Service) roundsProblem(ctx context.Context, w *roundsWatch) string {
 	following, succeeded, failure := p.cfg.Rounds()
 	now := time.Now()
@@ -189,7 +189,8 @@ func (p *Service) roundsProblem(ctx context.Context, w *roundsWatch) string {
 	}
 }
 
-// uncompared names the keys that were not compared with the chain since this process registered, and reports whether others were.
+// uncompared lists the keys that were not compared with the chain since this process registered, and reports whether others
+// were.
 func (p *Service) uncompared(keys []*relayer.Key) (problem string, others bool) {
 	var out []string
 	for _, k := range keys {
@@ -204,7 +205,7 @@ func (p *Service) uncompared(keys []*relayer.Key) (problem string, others bool) 
 	return "not compared with the chain yet, so that transactions wait: " + strings.Join(out, ", "), len(out) < len(keys)
 }
 
-// keyProblem tells what is wrong with keys, and whether others are left.
+// keyProblem returns the problems of keys, and whether other keys are usable.
 func keyProblem(keys []*relayer.Key) (problem string, others bool) {
 	if len(keys) == 0 {
 		return "none is registered yet", false

@@ -12,15 +12,16 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer/store"
 )
 
-// submitRequest is a draft and who waits for what becomes of it.
+// submitRequest is a draft and the channel for its result.
 type submitRequest struct {
 	draft   *store.NewTransaction
-	verdict chan store.AcceptResult // holds one
+	verdict chan store.AcceptResult // buffers one
 }
 
-// accept hands a draft to the intake and waits for its verdict.
+// accept passes a draft to the intake and waits for its result.
 //
-// A caller that gives up gets [relayer.ErrUnknown]: the draft may have been stored, or be stored yet.
+// If the caller's context ends first, it returns [relayer.ErrUnknown]: the draft may have been stored, or may be stored
+// later.
 func (p *Service) accept(ctx context.Context, d *store.NewTransaction) (store.AcceptResult, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, p.cfg.DatabaseTimeout, errPatience)
 	defer cancel()
@@ -42,17 +43,17 @@ func (p *Service) accept(ctx context.Context, d *store.NewTransaction) (store.Ac
 
 var errPatience = errors.New("the database takes too long")
 
-// intakes is how many groups are stored at once: one has the keys' locks, the others wait for the disk.
+// intakes is how many groups are stored concurrently: one holds the keys' locks, the others wait for the disk.
 const intakes = 4
 
-// batcher stores what arrives, in groups, until ctx ends.
+// batcher stores incoming drafts, in groups, until ctx ends.
 func (p *Service) batcher(ctx context.Context) {
 	for ctx.Err() == nil {
 		p.takeTurn(ctx)
 	}
 }
 
-// takeTurn stores one group. The intakes take turns: the next one begins when the keys' locks are free.
+// takeTurn stores one group. The intakes take turns: the next one begins when the keys' locks are released.
 func (p *Service) takeTurn(ctx context.Context) {
 	p.turn.Lock()
 	next := sync.OnceFunc(p.turn.Unlock)
@@ -64,7 +65,7 @@ func (p *Service) takeTurn(ctx context.Context) {
 	}
 }
 
-// collect adds to a group what has arrived.
+// collect adds the drafts that have arrived to a group.
 func (p *Service) collect(first *submitRequest) []*submitRequest {
 	group := []*submitRequest{first}
 	for len(group) < p.cfg.Group {
@@ -78,7 +79,8 @@ func (p *Service) collect(first *submitRequest) []*submitRequest {
 	return group
 }
 
-// store has a group accepted, answers its callers, and passes on what got a nonce. It calls next when another group may be stored.
+// store accepts a group, returns the results to its callers, and passes transactions with a nonce to the sender. It calls
+// next when another group may be stored.
 func (p *Service) store(ctx context.Context, group []*submitRequest, next func()) {
 	drafts := make([]*store.NewTransaction, len(group))
 	for i, a := range group {

@@ -15,8 +15,8 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer/store"
 )
 
-// Metrics of a Pool. A process registers them once. Metrics of keys are by address, which configuration bounds, and of
-// all processes, because the store has them; metrics of requests are this process's.
+// Metrics are the metrics of a Service. A process registers them once. Key metrics are labeled by address, which
+// configuration bounds, and cover all processes, because they come from the store. Request metrics cover this process.
 type Metrics struct {
 	enabled                             prometheus.Gauge
 	ready                               prometheus.Gauge
@@ -75,14 +75,14 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10},
 		}),
 	}
-	// There from the start, so that the first one is an increase.
+	// The series exist from the start, so that the first event is an increase.
 	for _, name := range append(store.BudgetLimits(), "funds") {
 		m.limited.WithLabelValues(name)
 	}
 	return m
 }
 
-// submitted counts a request; ctx is its caller's.
+// submitted counts a request; ctx is the caller's.
 func (m *Metrics) submitted(ctx context.Context, replayed bool, err error) {
 	limit, limited := errors.AsType[*relayer.LimitError](err)
 	_, poor := errors.AsType[*relayer.FundsError](err)
@@ -109,7 +109,7 @@ func (m *Metrics) submitted(ctx context.Context, replayed bool, err error) {
 	}
 }
 
-// show sets what a look has found; keys are nil where the database did not answer.
+// show sets the gauges from a health check; keys are nil if the database did not respond.
 func (m *Metrics) show(h *api.Health, keys []*relayer.Key) {
 	m.ready.Set(float(h.Ready))
 	for _, c := range h.Components {

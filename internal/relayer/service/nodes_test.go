@@ -31,7 +31,7 @@ func refuse(code int, message string, methods ...string) proxy.Rule {
 	return proxy.Rule{Name: message, Methods: methods, Fault: proxy.Fault{Kind: proxy.Refuse, Code: code, Message: message}}
 }
 
-// A node's own trouble is not the caller's mistake, whatever code it comes with.
+// A node's own failure is not reported as the caller's mistake, whatever its error code.
 func TestSubmit_EstimateFailsAtTheNode_Unavailable(t *testing.T) {
 	f := setup(t, 1)
 	node := f.behind(t)
@@ -53,7 +53,7 @@ func TestSubmit_EstimateFailsAtTheNode_Unavailable(t *testing.T) {
 		refuse(-32602, "invalid argument", "eth_estimateGas"),
 	} {
 		node.SetRules(rule)
-		// A refusal for the rate, before, has the method left alone for a second.
+		// After an earlier rate-limit error the method is not called for a second.
 		require.Eventually(t, func() bool {
 			_, err := r.Submit(t.Context(), f.submission())
 			_, invalid := errors.AsType[*relayer.InvalidError](err)
@@ -83,7 +83,7 @@ func awaitProblem(t *testing.T, r *relayertest.Relayer, component, want string) 
 	}, 30*time.Second, 20*time.Millisecond)
 }
 
-// The process that follows the chain fails its rounds, though its node shows its head. It reports that, until they succeed.
+// The tracking process reports failing rounds, although its node returns its head, until they succeed.
 func TestHealth_RoundsFail_NotReady(t *testing.T) {
 	f := setup(t, 1)
 	node := f.behind(t)
@@ -94,7 +94,7 @@ func TestHealth_RoundsFail_NotReady(t *testing.T) {
 	awaitProblem(t, r, "rounds", "")
 }
 
-// A round that never ends is a round that does not succeed.
+// A round that hangs counts as failing.
 func TestHealth_RoundHangs_NotReady(t *testing.T) {
 	f := setup(t, 1)
 	nodes := &hanging{hung: make(chan struct{}), resumed: make(chan struct{})}
@@ -108,7 +108,7 @@ func TestHealth_RoundHangs_NotReady(t *testing.T) {
 	awaitProblem(t, r, "rounds", "")
 }
 
-// One of two processes follows, and both are ready for longer than either would be without rounds.
+// One of two processes tracks the chain, and both stay ready for longer than either would without rounds.
 func TestHealth_AnotherProcessFollows_Ready(t *testing.T) {
 	f := setup(t, 1)
 	within := func(c *service.Config) { c.RoundsWithin = 3 * time.Second } // three terms: on a busy machine the lease may move
@@ -120,7 +120,7 @@ func TestHealth_AnotherProcessFollows_Ready(t *testing.T) {
 	}, 6*time.Second, 50*time.Millisecond)
 }
 
-// hanging is a chain that answers at first. Once it hangs, reads wait until it is resumed.
+// hanging is a chain that responds at first. Once it hangs, reads wait until it is resumed.
 type hanging struct {
 	tracker.Chain
 	hung, resumed chan struct{}
@@ -140,7 +140,7 @@ func (h *hanging) Latest(ctx context.Context) (tracker.View, error) {
 	}
 }
 
-// Nothing can be signed while the fees are unknown. A minute of failures is bridged by the last fees known.
+// Nothing can be signed while the fees are unknown. The last known fees are used during a minute of failures.
 func TestHealth_FeesUnknown_NotReady(t *testing.T) {
 	f := setup(t, 1)
 	node := f.behind(t)
@@ -155,7 +155,7 @@ func TestHealth_FeesUnknown_NotReady(t *testing.T) {
 	require.Eventually(t, func() bool { return r.Health().Ready }, 30*time.Second, 20*time.Millisecond)
 }
 
-// An endpoint that fails one method of many is shown, and does not make the relayer unready.
+// An endpoint that fails one method of many is reported, and does not make the relayer unready.
 func TestHealth_EndpointFailsOneMethod_Degraded(t *testing.T) {
 	f := setup(t, 1)
 	node := f.behind(t)

@@ -15,15 +15,16 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer/store"
 )
 
-// registerRetry bounds the pause between two tries to register.
+// registerRetry is the longest pause between two attempts to register.
 const registerRetry = time.Second
 
-// register has the store know all keys, and tries until it does, or ctx ends. A key that is not registered gets nothing.
+// register registers all keys with the store, and retries until that succeeds or ctx ends. A key that is not registered
+// gets no transactions.
 func (p *Service) register(ctx context.Context) {
 	pause := backoff.NewExponentialBackOff()
 	pause.InitialInterval, pause.MaxInterval = registerRetry/64, registerRetry
 	for began := time.Now(); ; {
-		level, err := slog.LevelDebug, p.cfg.Ready() // which logs the cause itself
+		level, err := slog.LevelDebug, p.cfg.Ready() // Ready logs the cause itself
 		if err == nil {
 			level, err = slog.LevelWarn, p.registerOnce(ctx)
 		}
@@ -31,7 +32,7 @@ func (p *Service) register(ctx context.Context) {
 			p.cfg.Log.Info("keys registered", "keys", len(p.terms.Held))
 			return
 		}
-		if time.Since(began) > registerRetry { // what passes by itself at a start is not worth a word
+		if time.Since(began) > registerRetry { // transient failures at startup are not logged
 			p.cfg.Log.Log(ctx, level, "keys not registered, trying again", "err", err)
 		}
 		select {
@@ -42,7 +43,7 @@ func (p *Service) register(ctx context.Context) {
 	}
 }
 
-// registerOnce registers the keys that the store knows, once, and then those that are new.
+// registerOnce registers the keys that the store has already, once per process, and then the new ones.
 func (p *Service) registerOnce(ctx context.Context) error {
 	all := slices.Concat(p.terms.Held, p.cfg.Funding)
 	unknown, err := p.cfg.Store.Unknown(ctx, all)
@@ -78,12 +79,12 @@ func (p *Service) registrations(keys []common.Address, nonces map[common.Address
 	return all
 }
 
-// disagreement is how far apart the counts of a new key may be, over endpoints and readings.
+// disagreement is the largest accepted difference between the counts of a new key, over endpoints and readings.
 const disagreement = 64
 
-// firstNonces are where keys begin that the store does not know: the highest count, mined or pending, of any endpoint in two
-// readings. A key for which these are far apart gets none, and the error names it: one of the endpoints is wrong. An endpoint that is
-// known to lag may count less than the others: it is still syncing.
+// firstNonces returns the first nonces of keys that the store does not have: the highest count, mined or pending, of any
+// endpoint in two readings. A key whose counts differ too much gets none, and the error names it, because one of the
+// endpoints is wrong. An endpoint that is reported as lagging may count less than the others, because it is still syncing.
 func (p *Service) firstNonces(ctx context.Context, keys []common.Address) (map[common.Address]uint64, error) {
 	reports := p.cfg.Chain.Counts(ctx, common.Hash{}, keys)
 	reports = append(reports, p.cfg.Chain.Counts(ctx, common.Hash{}, keys)...)

@@ -28,12 +28,12 @@ func (f *fixture) beside(t *testing.T, rules ...proxy.Rule) *proxy.Proxy {
 	return p
 }
 
-// counting has a node count so many transactions, whatever the account; 0 times is always.
+// counting returns a rule by which a node returns this count for every account; times 0 is always.
 func counting(count string, times uint64) proxy.Rule {
 	return proxy.Rule{Name: "count", Methods: []string{"eth_getTransactionCount"}, Limit: times, Fault: proxy.Fault{Kind: proxy.Answer, Result: `"` + count + `"`}}
 }
 
-// used has another sender use nonces of a key.
+// used makes another sender use nonces of a key.
 func (f *fixture) used(t *testing.T, key signer.Signer, nonces uint64) {
 	t.Helper()
 	for nonce := range nonces {
@@ -46,7 +46,7 @@ func (f *fixture) used(t *testing.T, key signer.Signer, nonces uint64) {
 	}
 }
 
-// nextNonces are where the keys of the pool go on.
+// nextNonces returns the number of keys of the pool by their next nonce.
 func nextNonces(t *testing.T, r *relayertest.Relayer) map[uint64]int {
 	t.Helper()
 	keys, err := r.Store.Keys(t.Context())
@@ -58,7 +58,7 @@ func nextNonces(t *testing.T, r *relayertest.Relayer) map[uint64]int {
 	return nonces
 }
 
-// A new key begins above what any endpoint has mined or pending, although the preferred one lags.
+// A new key begins above every endpoint's mined and pending count, although the preferred endpoint lags.
 func TestRegister_PreferredNodeLags_TakesTheHighest(t *testing.T) {
 	f := setup(t, 1)
 	key, _ := f.ring.Signer(f.ring.Addresses()[0])
@@ -75,7 +75,7 @@ func TestRegister_PreferredNodeLags_TakesTheHighest(t *testing.T) {
 	r.Reaches(t, tx, relayer.Mined)
 }
 
-// A node that syncs counts far fewer transactions than the other one: that keeps no new key out.
+// A syncing node counts far fewer transactions than the other one, which does not prevent a new key's registration.
 func TestRegister_NodeSyncs_TakesTheHighest(t *testing.T) {
 	f := setup(t, 1)
 	key, _ := f.ring.Signer(f.ring.Addresses()[0])
@@ -94,7 +94,7 @@ func TestRegister_FalseCountOnce_IsNotBelieved(t *testing.T) {
 	require.Equal(t, map[uint64]int{0: 1}, nextNonces(t, f.start(t)))
 }
 
-// An endpoint that counts too much always keeps a new key out, and those that are known go on.
+// An endpoint that always counts too many prevents a new key's registration; known keys continue.
 func TestRegister_EndpointsDisagree_KnownKeysGoOn(t *testing.T) {
 	f := setup(t, 1)
 	f.start(t).Stop()

@@ -25,7 +25,7 @@ import (
 
 var _ api.Service = (*Service)(nil)
 
-// keys are those of the pool that this process holds, by address.
+// keys returns the pool's keys that this process holds, by address.
 func (p *Service) keys(ctx context.Context) ([]*relayer.Key, error) {
 	keys, err := p.cfg.Store.Keys(ctx)
 	if err != nil {
@@ -61,7 +61,7 @@ func (p *Service) Relayer(ctx context.Context, id string) (api.Relayer, error) {
 	}
 }
 
-// find reads the keys, and which of them an id names; nil for the pool.
+// find returns the keys, and the key that an id names; nil for the pool.
 func (p *Service) find(ctx context.Context, id string) (keys []*relayer.Key, key *relayer.Key, err error) {
 	address, err := p.target(id)
 	if err != nil {
@@ -103,7 +103,7 @@ func (p *Service) describePool(keys []*relayer.Key) api.Relayer {
 	return r
 }
 
-// switchedOff is why a relayer is disabled while the kill switch is off.
+// switchedOff is the reason of a disabled relayer while the kill switch is off.
 const switchedOff = "switched off: RELAYER_ENABLED is false"
 
 func (p *Service) describe(k *relayer.Key) api.Relayer {
@@ -122,7 +122,7 @@ func (p *Service) describe(k *relayer.Key) api.Relayer {
 	}
 }
 
-// Describe shows a key as the API does.
+// Describe returns a key in the API's format.
 func (p *Service) Describe(k *relayer.Key) openzeppelin.Relayer {
 	r := p.describe(k)
 	return api.Describe(&r)
@@ -130,7 +130,8 @@ func (p *Service) Describe(k *relayer.Key) openzeppelin.Relayer {
 
 func (p *Service) network() string { return fmt.Sprintf("evm:%d", p.cfg.Store.ChainID) }
 
-// Update implements [api.Service]: pause and resume, the lowest balance. A pool's patch goes to all of its keys.
+// Update implements [api.Service]: it pauses, resumes, and sets the minimum balance. A pool's patch applies to all of its
+// keys.
 func (p *Service) Update(ctx context.Context, id, caller string, patch openzeppelin.Patch) (api.Relayer, error) {
 	keys, key, err := p.find(ctx, id)
 	if err != nil {
@@ -143,7 +144,7 @@ func (p *Service) Update(ctx context.Context, id, caller string, patch openzeppe
 	if key != nil {
 		name = strings.ToLower(key.Address.Hex())
 	}
-	if patch.Name != nil && *patch.Name != name { // clients send back what they have read
+	if patch.Name != nil && *patch.Name != name { // clients return the name that they have read
 		return api.Relayer{}, relayer.Invalidf("name", "is the relayer's id, and cannot be changed")
 	}
 	change := store.KeyChange{Paused: patch.Paused}
@@ -156,7 +157,7 @@ func (p *Service) Update(ctx context.Context, id, caller string, patch openzeppe
 	}
 	for _, k := range keys {
 		if _, err := p.cfg.Store.ChangeKey(ctx, k.Address, change); err != nil {
-			return api.Relayer{}, wrapUnknownOutcome(err, true) // this one, or others before
+			return api.Relayer{}, wrapUnknownOutcome(err, true) // this change or an earlier one may be stored
 		}
 		if change.Paused != nil {
 			k.Paused = *change.Paused
@@ -188,7 +189,7 @@ func (p *Service) Status(ctx context.Context, id string, want api.StatusParts) (
 	if key != nil {
 		s.NextNonce, address = key.NextNonce, key.Address
 	}
-	if want.Balance && s.Balance == nil { // none is stored yet, at the very start: clients expect one all the same
+	if want.Balance && s.Balance == nil { // no balance is stored yet at startup, but clients expect one
 		if s.Balance, err = p.Balance(ctx, id); err != nil {
 			return s, err
 		}
@@ -209,7 +210,7 @@ func (p *Service) Status(ctx context.Context, id string, want api.StatusParts) (
 	return s, unavailable(err)
 }
 
-// waiting counts what waits for a key, or with the zero address for any.
+// waiting counts the transactions queued for a key, or with the zero address all queued ones.
 func (p *Service) waiting(ctx context.Context, key common.Address) (int, error) {
 	if key == (common.Address{}) {
 		return p.cfg.Store.Queued(ctx)
@@ -218,7 +219,7 @@ func (p *Service) waiting(ctx context.Context, key common.Address) (int, error) 
 	return load.Waiting, err
 }
 
-// balanceOf is the sum of what keys have; nil where that of one is not known, or there is none.
+// balanceOf returns the sum of the keys' balances; nil if one is missing, or there is no key.
 func balanceOf(keys []*relayer.Key) (sum *big.Int) {
 	for _, k := range keys {
 		if k.Balance == nil {
@@ -341,7 +342,7 @@ func (p *Service) RPC(ctx context.Context, id, method string, params json.RawMes
 	if err == nil {
 		return result, nil
 	}
-	if said, ok := errors.AsType[*evm.RPCError](err); ok { // which node it was is not for callers
+	if said, ok := errors.AsType[*evm.RPCError](err); ok { // callers do not receive the name of the node
 		return nil, &openzeppelin.RPCError{Code: said.Code, Message: said.Message, Description: "the node answered with an error", Data: said.Data}
 	}
 	if errors.Is(err, evm.ErrTooLarge) {

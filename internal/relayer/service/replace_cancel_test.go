@@ -19,7 +19,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer/tracker"
 )
 
-// Whoever never is the first to store an attempt hears of it, and what is intended is the tracker's.
+// A replacement that is never the first to store its attempt fails. A cancellation leaves its stored intent to the tracker.
 func TestRacesThatAreAlwaysLostEnd(t *testing.T) {
 	f := setup(t, 1)
 	r := f.start(t)
@@ -42,7 +42,7 @@ func TestRacesThatAreAlwaysLostEnd(t *testing.T) {
 	require.Equal(t, relayer.IntentCancel, canceled.Intent)
 }
 
-// A cancellation whose statement gets no answer may be done.
+// A cancellation whose statement gets no response has an unknown outcome.
 func TestCancelationWithoutAnAnswerIsUnknown(t *testing.T) {
 	f := setup(t, 1)
 	r := f.start(t)
@@ -58,7 +58,7 @@ func TestCancelationWithoutAnAnswerIsUnknown(t *testing.T) {
 	require.ErrorIs(t, err, relayer.ErrUnknown)
 }
 
-// What a transaction's state does not allow is said with the reason, in the API's words.
+// The error of an operation that the state does not allow has the reason, in the API's terms.
 func TestStateError_GivesTheReason(t *testing.T) {
 	f := setup(t, 1)
 	r := f.start(t, func(c *service.Config) { c.Cap = 2 })
@@ -83,7 +83,7 @@ func TestStateError_GivesTheReason(t *testing.T) {
 	require.NoError(t, err)
 	require.EqualError(t, cancel(waiting), "cancel: the transaction is failed")
 
-	// As it is told while another process takes it back, and where the stored word is another.
+	// The stored status differs from the API's.
 	db, err := pgx.Connect(t.Context(), f.options.DatabaseURL)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, db.Close(context.WithoutCancel(t.Context()))) }()
@@ -92,7 +92,7 @@ func TestStateError_GivesTheReason(t *testing.T) {
 	require.EqualError(t, replace(waiting), "replace: the transaction is failed")
 }
 
-// A replacement is judged by the metadata that was accepted, so it can't bring others.
+// A replacement must have the accepted metadata, because limits were checked with them.
 func TestReplacementKeepsItsMetadata(t *testing.T) {
 	f := setup(t, 1)
 	r := f.start(t)
@@ -121,17 +121,18 @@ func TestReplacementKeepsItsMetadata(t *testing.T) {
 	}
 }
 
-// Whoever asks and goes away does not keep the nodes from hearing of what was stored for it.
+// If the caller disconnects, the attempt stored for it is still sent.
 func TestReplace_CallerIsGone_StoredAttemptIsSent(t *testing.T) {
 	f := setup(t, 1)
-	f.start(t).Stop() // the next one follows the chain at once
+	f.start(t).Stop() // the next process takes the lease at once
 	signer, ring := signertest.Faked(t, f.ring)
 	nodes := new(hooked)
 	f.options.Ring = ring
 	f.options.Sender = func(c *sender.Config) { nodes.Chain, c.Chain = c.Chain, nodes }
-	f.options.Tracker = func(c *tracker.Config) { c.Tend, c.Abandoned, c.ChainIdentity = time.Hour, time.Hour, nil } // which would do it, too
+	// Otherwise the tracker would send it.
+	f.options.Tracker = func(c *tracker.Config) { c.Tend, c.Abandoned, c.ChainIdentity = time.Hour, time.Hour, nil }
 	r := relayertest.Launch(t, f.options)
-	require.Eventually(t, func() bool { // with a block, its keys are compared
+	require.Eventually(t, func() bool { // the relayer compares its keys with each block
 		f.chain.Commit()
 		return r.Health().Ready
 	}, 20*time.Second, 100*time.Millisecond)

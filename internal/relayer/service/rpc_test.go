@@ -22,7 +22,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer/service"
 )
 
-// asked gives the pool a node of its own for what callers ask, which answers as it is told.
+// asked gives the pool its own node for callers' requests, with a settable handler.
 func (f *fixture) asked(t *testing.T, answer *atomic.Pointer[http.HandlerFunc]) *relayertest.Relayer {
 	t.Helper()
 	node := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { (*answer.Load())(w, r) }))
@@ -35,7 +35,7 @@ func (f *fixture) asked(t *testing.T, answer *atomic.Pointer[http.HandlerFunc]) 
 	return f.start(t, func(c *service.Config) { c.RPCProxy = client })
 }
 
-// What a node says is an answer, and which node it was is not in it. Without a node the relayer lacks something.
+// A node's error is returned without the node's name. Without a node the relayer is unavailable.
 func TestRPC_Callers_AnsweredOrUnavailable(t *testing.T) {
 	f := setup(t, 2)
 	var answer atomic.Pointer[http.HandlerFunc]
@@ -83,7 +83,7 @@ func TestRPC_Callers_AnsweredOrUnavailable(t *testing.T) {
 	require.ErrorIs(t, err, relayer.ErrUnavailable, "a balance is asked of the same nodes")
 }
 
-// A pool's lowest balance is that of its keys. Its name, and theirs, is the id: it may be sent back, and nothing else.
+// A pool's minimum balance is that of its keys. A relayer's name is its id: a patch may contain it, and no other name.
 func TestAPatchMaySendTheNameBack(t *testing.T) {
 	f := setup(t, 2)
 	r := f.start(t, func(c *service.Config) { c.MinBalance = big.NewInt(7) })

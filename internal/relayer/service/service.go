@@ -22,15 +22,15 @@ type Service struct {
 	cfg      Config
 	terms    store.AllocationLimits
 	requests chan *submitRequest
-	turn     sync.Mutex // of the intake that may have the keys' locks
+	turn     sync.Mutex // of the intake that may take the keys' locks
 	stopped  chan struct{}
 	health   atomic.Pointer[api.Health]
 	senders  senderChecks
 
-	registered bool // the keys that the store knew; the registering goroutine's
+	registered bool // whether the keys that the store had are registered; used only by the registering goroutine
 }
 
-// New makes a Pool; Run runs it.
+// New returns a Service; Run runs it.
 func New(cfg Config) *Service {
 	cfg.Cap = cmp.Or(cfg.Cap, 16)
 	cfg.Group = cmp.Or(cfg.Group, 256)
@@ -50,7 +50,8 @@ func New(cfg Config) *Service {
 	}
 }
 
-// Run accepts until ctx ends, and returns nil when what it had begun to store is stored, or not. It may be called once.
+// Run accepts requests until ctx ends, and returns nil when the outcome of every started group is decided. It may be called
+// once.
 func (p *Service) Run(ctx context.Context) error {
 	defer close(p.stopped)
 	var running errgroup.Group
@@ -62,10 +63,10 @@ func (p *Service) Run(ctx context.Context) error {
 	return running.Wait()
 }
 
-// Terms are what nonces are given out under.
+// Terms returns the limits of nonce allocation.
 func (p *Service) Terms() store.AllocationLimits { return p.terms }
 
-// target finds the key that an id names; zero for the pool.
+// target returns the key that an id names; zero for the pool.
 func (p *Service) target(id string) (common.Address, error) {
 	if id == p.cfg.ID {
 		return common.Address{}, nil

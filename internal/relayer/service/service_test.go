@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(testpostgres.Main(m), testchain.Leftovers()...)
 }
 
-// fixture is a chain, a database, and keys with money on the chain.
+// fixture is a chain, a database, and funded keys.
 type fixture struct {
 	chain   *testchain.Chain
 	ring    *signer.Ring
@@ -80,8 +80,8 @@ func TestSubmittedIsMinedAndConfirmed(t *testing.T) {
 	r.Reaches(t, tx, relayer.Confirmed)
 }
 
-// A thousand posts with one key, on three processes at once, are one transaction; also after it was mined, and on a
-// process that was not there then.
+// A thousand submissions with one idempotency key, to three processes at once, store one transaction. That holds after it
+// was mined, and for a process that was started later.
 func TestOneIdempotencyKeyIsOneTransaction(t *testing.T) {
 	f := setup(t, 2)
 	var processes []*relayertest.Relayer
@@ -129,7 +129,8 @@ func TestOneIdempotencyKeyIsOneTransaction(t *testing.T) {
 	require.Equal(t, uint64(1), nonces)
 }
 
-// A burst over several processes leaves no key with more than one above any other; what does not fit waits, then is refused.
+// A burst over several processes leaves no key with more than one transaction above any other. The rest is queued, then
+// rejected.
 func TestBurstIsSpreadAndThenQueued(t *testing.T) {
 	f := setup(t, 8)
 	before := f.received(t)
@@ -143,7 +144,7 @@ func TestBurstIsSpreadAndThenQueued(t *testing.T) {
 		for i := range n {
 			all.Go(func() {
 				_, err := processes[i%3].Submit(t.Context(), f.submission())
-				if _, full := err.(*relayer.LimitError); full { //nolint:errorlint // it comes bare
+				if _, full := err.(*relayer.LimitError); full { //nolint:errorlint // the error is not wrapped
 					mu.Lock()
 					defer mu.Unlock()
 					refused++
@@ -183,7 +184,7 @@ func (f *fixture) received(t *testing.T) *big.Int {
 	return b
 }
 
-// While a signer takes its time nothing is held: the key's row can be locked, and other requests go through.
+// While a signer is slow, no lock is held: another session can lock the key's row, and other requests succeed.
 func TestSubmit_SlowSigner_HoldsNoLock(t *testing.T) {
 	f := setup(t, 1)
 	slow := signertest.NewFake(signertest.Keys(t, t.Name()+" slow", 1)[0].Signer)
@@ -193,14 +194,14 @@ func TestSubmit_SlowSigner_HoldsNoLock(t *testing.T) {
 	f.chain.Fund(testchain.Ether(10), slow.Address())
 	r := f.start(t)
 	arrived, release := slow.Block()
-	defer release() // whatever fails: the relayer ends only when the signer has
+	defer release() // whatever fails: the relayer ends only after the signer
 	first, err := r.Submit(t.Context(), f.submission())
 	require.NoError(t, err)
 	<-arrived
 	db, err := pgx.Connect(t.Context(), f.options.DatabaseURL)
 	require.NoError(t, err)
 	defer db.Close(t.Context())
-	// Others have it for moments; the signer has it for as long as it takes.
+	// Other sessions hold the row briefly; a blocked signer would hold it until released.
 	_, err = db.Exec(t.Context(), `SET lock_timeout = '10s'; SELECT 1 FROM relayer_keys FOR UPDATE`)
 	require.NoError(t, err)
 	second, err := r.Submit(t.Context(), f.submission())
@@ -283,7 +284,7 @@ func TestSwitchedOffRefusesAndStillAnswers(t *testing.T) {
 		require.NoError(t, err)
 		require.True(t, r.Disabled)
 		require.Equal(t, "switched off: RELAYER_ENABLED is false", r.DisabledReason)
-		// No balance is stored yet: the node is asked, because clients expect one.
+		// No balance is stored yet: the relayer queries the node, because clients expect one.
 		status, err := off.Status(t.Context(), id, api.StatusParts{Balance: true})
 		require.NoError(t, err)
 		require.Positive(t, status.Balance.Sign())
@@ -297,7 +298,7 @@ func TestSwitchedOffRefusesAndStillAnswers(t *testing.T) {
 	}, 20*time.Second, 10*time.Millisecond)
 }
 
-// Without its database the relayer takes nothing, says so, and is back by itself.
+// Without its database the relayer accepts nothing, reports that, and recovers by itself.
 func TestDatabaseAway(t *testing.T) {
 	f := setup(t, 1)
 	server := testpostgres.Own(t)
@@ -314,7 +315,7 @@ func TestDatabaseAway(t *testing.T) {
 	r.Reaches(t, tx, relayer.Broadcasted)
 }
 
-// simulating are nodes that something happens before whatever is simulated on them.
+// simulating are nodes that call a hook before each simulation.
 type simulating struct {
 	service.Chain
 	before func()
@@ -325,7 +326,7 @@ func (s *simulating) EstimateGas(ctx context.Context, m evm.Message) (uint64, er
 	return s.Chain.EstimateGas(ctx, m)
 }
 
-// A caller that goes away is told nothing, and has lost nothing: its key tells.
+// If a caller disconnects, no transaction is lost: a retry with the same idempotency key returns it.
 func TestCallerGoesAway(t *testing.T) {
 	f := setup(t, 1)
 	f.options.Registry = prometheus.NewRegistry()
@@ -347,7 +348,7 @@ func TestCallerGoesAway(t *testing.T) {
 	require.Equal(t, 1, total)
 }
 
-// outcomes are how often requests came to which, where that is not never.
+// outcomes returns the counters of requests by outcome, without zeros.
 func (f *fixture) outcomes(t *testing.T) map[string]float64 {
 	t.Helper()
 	families, err := f.options.Registry.Gather()

@@ -16,7 +16,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer/signer/signertest"
 )
 
-// lines are what a logger writes.
+// lines receives the lines of a logger.
 type lines chan string
 
 func (l lines) Write(p []byte) (int, error) {
@@ -24,7 +24,7 @@ func (l lines) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// about is the next line that has a text.
+// about returns the next line that contains a text.
 func (l lines) about(text string) string {
 	for line := range l {
 		if strings.Contains(line, text) {
@@ -34,7 +34,7 @@ func (l lines) about(text string) string {
 	return ""
 }
 
-// That a message was signed is written down once it was, and for whom; that it was not, its error says.
+// A signed message is logged after signing, with its caller; a failure is in the error.
 func TestSign_IsLogged(t *testing.T) {
 	f := setup(t, 1)
 	remote, ring := signertest.Faked(t, f.ring)
@@ -57,7 +57,7 @@ func TestSign_IsLogged(t *testing.T) {
 	require.ErrorContains(t, err, "the signer is away")
 }
 
-// That it signs nothing is another answer than that it is switched off.
+// A relayer with signing off returns another error than a disabled one.
 func TestSign_SwitchedOff_SaysSo(t *testing.T) {
 	f := setup(t, 1)
 	r := f.start(t, func(c *service.Config) { c.Signing = false })

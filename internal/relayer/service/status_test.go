@@ -11,7 +11,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer/service"
 )
 
-// Pending is what is accepted and not mined, under a key also what waits for it.
+// The pending count includes accepted transactions that are not mined, and for a key those queued for it.
 func TestStatusCountsWhatWaits(t *testing.T) {
 	f := setup(t, 2)
 	r := f.start(t, func(c *service.Config) { c.Cap = 2 })

@@ -36,8 +36,9 @@ func (p *Service) submit(ctx context.Context, s api.Submission) (v store.AcceptR
 	if err != nil {
 		return v, err
 	}
-	// A repeated request must be answered also when it would fail by now. Where it would not, storing it finds the first
-	// one, and most requests, which are new, cost no look; but it takes no simulation with it.
+	// A repeated request must get its transaction even if it would fail by now. Otherwise storing it finds the first one,
+	// so that most requests, which are new, need no lookup. Without a gas limit the lookup comes first, which saves the
+	// simulation.
 	looked := false
 	if s.IdempotencyKey != "" && s.Request.GasLimit == 0 {
 		looked = true
@@ -52,19 +53,19 @@ func (p *Service) submit(ctx context.Context, s api.Submission) (v store.AcceptR
 	switch {
 	case first.Tx != nil:
 		return first, nil
-	case missed != nil && !errors.Is(err, relayer.ErrUnknown): // which stays what is known, that is nothing
+	case missed != nil && !errors.Is(err, relayer.ErrUnknown): // ErrUnknown stays: the lookup has not decided the outcome
 		return v, missed
 	}
 	return v, err
 }
 
-// replay finds what the idempotency key of a request stands for; an empty verdict where it is new.
+// replay returns the transaction of a request's idempotency key; an empty result if the key is new.
 func (p *Service) replay(ctx context.Context, s api.Submission) (store.AcceptResult, error) {
 	tx, err := p.cfg.Store.Replay(ctx, s.Caller, s.IdempotencyKey, s.BodyHash)
 	return store.AcceptResult{Tx: tx, Replayed: tx != nil}, unavailable(err)
 }
 
-// admit checks a request, and has it stored.
+// admit checks a request and stores it.
 func (p *Service) admit(ctx context.Context, key common.Address, s api.Submission) (v store.AcceptResult, err error) {
 	if !p.cfg.Enabled {
 		return v, fmt.Errorf("%w: RELAYER_ENABLED is false", relayer.ErrDisabled)
@@ -98,8 +99,8 @@ func (p *Service) admit(ctx context.Context, key common.Address, s api.Submissio
 	return v, err
 }
 
-// reserve is what the gas of a request may cost, by what would be offered for it now. Where nobody knows, that is
-// fatal only to those who have budgets.
+// reserve returns the maximum gas cost of a request at the fees that would be offered now. If the fees are unavailable, it
+// fails only if there are budgets.
 func (p *Service) reserve(ctx context.Context, r *relayer.Request) (*big.Int, error) {
 	fees, err := p.cfg.Chain.Fees(ctx)
 	switch {
@@ -116,7 +117,7 @@ func (p *Service) reserve(ctx context.Context, r *relayer.Request) (*big.Int, er
 	return reserve, nil
 }
 
-// unavailable is what a failing database means to callers.
+// unavailable returns the caller's error for a failed database.
 func unavailable(err error) error {
 	switch {
 	case err == nil, errors.Is(err, relayer.ErrKeyReused), errors.Is(err, relayer.ErrNotFound), errors.Is(err, relayer.ErrUnavailable),
@@ -132,7 +133,7 @@ func unavailable(err error) error {
 	return fmt.Errorf("%w: %w", relayer.ErrUnavailable, err)
 }
 
-// prepare checks a request against policies and the chain, and fills in what it left open. It returns the only key that may
+// prepare checks a request against policies and the chain, and fills in omitted fields. It returns the only key that may
 // send it, zero for any. No nonce has been taken yet.
 func (p *Service) prepare(ctx context.Context, key common.Address, r *relayer.Request) (only common.Address, err error) {
 	if err := p.check(r); err != nil {
@@ -146,7 +147,7 @@ func (p *Service) prepare(ctx context.Context, key common.Address, r *relayer.Re
 	return key, p.checkGas(r)
 }
 
-// check checks what a request has by itself.
+// check checks the parts of a request that need no node.
 func (p *Service) check(r *relayer.Request) error {
 	if !r.ValidUntil.IsZero() && !r.ValidUntil.After(time.Now()) {
 		return relayer.Invalidf("valid_until", "is in the past")
@@ -165,7 +166,7 @@ func (p *Service) check(r *relayer.Request) error {
 	if r.To == nil && len(r.Data) > params.MaxInitCodeSize {
 		return relayer.Invalidf("data", "creates a contract with more than %d bytes", params.MaxInitCodeSize)
 	}
-	// What nodes take at most (geth: txMaxSize), with room for the envelope.
+	// This is the most that nodes accept (geth: txMaxSize), minus room for the envelope.
 	if len(r.Data) > maxData {
 		return relayer.Invalidf("data", "has %d bytes, and nodes take %d at most", len(r.Data), maxData)
 	}
@@ -191,7 +192,7 @@ func (p *Service) checkGas(r *relayer.Request) error {
 	return nil
 }
 
-// maxData is how much data a transaction may have, bytes.
+// maxData is the maximum size of a transaction's data, bytes.
 const maxData = 127 << 10
 
 func (p *Service) checkFees(r *relayer.Request) error {

@@ -19,7 +19,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer/service"
 )
 
-// connect is a session with the database beside the relayer's.
+// connect opens a database session separate from the relayer's.
 func (f *fixture) connect(t *testing.T) *pgx.Conn {
 	t.Helper()
 	db, err := pgx.Connect(t.Context(), f.options.DatabaseURL)
@@ -28,7 +28,7 @@ func (f *fixture) connect(t *testing.T) *pgx.Conn {
 	return db
 }
 
-// hooked are nodes that something happens before whatever is sent to them.
+// hooked are nodes that call a hook before each send.
 type hooked struct {
 	sender.Chain
 	before atomic.Pointer[func()]
@@ -41,7 +41,8 @@ func (h *hooked) Send(ctx context.Context, txs []evm.Raw) []evm.Result {
 	return h.Chain.Send(ctx, txs)
 }
 
-// An order to cancel everything that fails after its first part is done in part, and not "nothing was stored".
+// A cancellation of everything that fails after its first part is partly done, and must not be reported as "nothing was
+// stored".
 func TestCancelingEverythingInPartIsUnknown(t *testing.T) {
 	f := setup(t, 1)
 	r := f.start(t, func(c *service.Config) { c.Cap = 1 })
@@ -83,7 +84,7 @@ func TestCancelingEverythingWithoutAnAnswerIsUnknown(t *testing.T) {
 	require.ErrorIs(t, err, relayer.ErrUnknown)
 }
 
-// A replacement that is stored is answered as that, whatever can be read afterwards.
+// A stored replacement is reported as stored, even if reads fail afterwards.
 func TestReplacedIsNotDenied(t *testing.T) {
 	f := setup(t, 1)
 	nodes := new(hooked)
@@ -103,7 +104,7 @@ func TestReplacedIsNotDenied(t *testing.T) {
 	require.Equal(t, int64(7), stored.Value.Int64())
 }
 
-// A change of keys that is written down is answered as that, whatever can be read afterwards.
+// A stored change of keys is reported as stored, even if reads fail afterwards.
 func TestUpdatedIsNotDenied(t *testing.T) {
 	f := setup(t, 1)
 	r := f.start(t)
@@ -116,7 +117,7 @@ func TestUpdatedIsNotDenied(t *testing.T) {
 			return err == nil && n == 1
 		}, 20*time.Second, 10*time.Millisecond)
 	}
-	// The change waits for its row, whoever reads afterwards for the whole table.
+	// The change waits for its row; later reads wait for the whole table.
 	_, err := holder.Exec(t.Context(), "BEGIN; SELECT FROM relayer_keys FOR UPDATE")
 	require.NoError(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
@@ -139,7 +140,7 @@ func TestUpdatedIsNotDenied(t *testing.T) {
 	waiting(`'%ACCESS EXCLUSIVE%'`)
 	_, err = holder.Exec(t.Context(), "COMMIT")
 	require.NoError(t, err)
-	locked.Wait() // what was changed is committed, and nobody can read it
+	locked.Wait() // the change is committed, and reads are blocked
 	updated.Wait()
 	_, err = reader.Exec(t.Context(), "COMMIT")
 	require.NoError(t, err)

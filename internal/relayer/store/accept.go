@@ -16,56 +16,57 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 )
 
-// AllocationLimits are what nonces are given out under.
+// AllocationLimits are the limits of one allocation of nonces.
 type AllocationLimits struct {
-	// Held are the keys that this process signs with: no other key gets anything from it.
+	// Held are the keys that this process signs with. It allocates nonces of no other key.
 	Held []common.Address
-	// Cap is how many transactions a key may have pending, 1 or more.
+	// Cap is the maximum number of pending transactions per key, 1 or more.
 	Cap int
-	// Queue is how many may wait where no key has room, 0 or more.
+	// Queue is the maximum number of queued transactions when no key has room, 0 or more.
 	Queue int
 }
 
 // NewTransaction is a transaction to be accepted.
 type NewTransaction struct {
 	ID     uuid.UUID      // version 7
-	Target string         // what it was posted to
+	Target string         // the target that it was posted to
 	Key    common.Address // the only key that may send it; zero: any
 	Caller string
 	Kind   relayer.Kind
 	relayer.Request
-	// Reserve is what its gas may cost by today's fees, wei. Nil: unknown; then neither budgets nor balances hold it up.
+	// Reserve is the maximum gas cost at today's fees, wei. Nil: unknown; then neither budgets nor balances hold it up.
 	Reserve *big.Int
 
 	IdempotencyKey string // "" for none; scoped by pool and caller
 	BodyHash       [32]byte
 }
 
-// AcceptResult is what became of a draft: one of the two is nil.
+// AcceptResult is the outcome of one draft: one of Tx and Err is nil.
 type AcceptResult struct {
 	Tx *relayer.Transaction
 	// Replayed: Tx is not new; an earlier request had the same idempotency key.
 	Replayed bool
-	// Err is relayer's: ErrDisabled, ErrPaused, ErrUnavailable, ErrKeyReused, ErrForgotten, ErrNotFound, a *LimitError or a *FundsError. Nothing was stored.
+	// Err is one of package relayer: ErrDisabled, ErrPaused, ErrUnavailable, ErrKeyReused, ErrForgotten, ErrNotFound, a
+	// *LimitError or a *FundsError. Nothing was stored.
 	Err error
 }
 
-// queueRetry is what callers are told when the queue is full.
+// queueRetry is the retry delay returned to callers when the queue is full.
 const queueRetry = time.Second
 
-// Accept stores drafts durably, all in one database transaction, in the order in which they are given. Each gets a key
-// and a nonce where a key has room and nobody waits who could have it, else a place in the queue, else a
-// [relayer.LimitError]. The verdicts stand in the order of the drafts.
+// Accept stores drafts durably in one database transaction, in the given order. A draft gets a key and a nonce if a key has
+// room and no queued transaction could use that key. Otherwise it is queued, or gets a [relayer.LimitError] if the queue is
+// full. The results are in the order of the drafts.
 //
-// An error means that nothing was stored, but one that wraps [relayer.ErrUnknown]: the connection broke at the wrong
-// moment, and also afterwards nobody could be asked.
+// An error reports that nothing was stored, unless it wraps [relayer.ErrUnknown]. Then the connection broke during the
+// commit, and the outcome could not be read afterwards either.
 func (l *Store) Accept(ctx context.Context, terms AllocationLimits, drafts []*NewTransaction) ([]AcceptResult, error) {
 	return l.AcceptNotify(ctx, terms, drafts, nil)
 }
 
-// AcceptNotify is Accept, and calls unlocked, if that is not nil, when it has ended the keys' locks and waits for the disk, or has lost
-// the answer to its commit. It does not call it where nothing was stored. The next call should begin then, because two that wait for
-// the locks in the server take longer than one after the other.
+// AcceptNotify is Accept with a callback. It calls unlocked, if not nil, when it has released the keys' locks and waits for
+// the disk. It also calls it if the response to its commit was lost. It does not call it if nothing was stored. The next
+// call should begin then, because two calls that wait for the locks in the server take longer than one after the other.
 func (l *Store) AcceptNotify(ctx context.Context, terms AllocationLimits, drafts []*NewTransaction, unlocked func()) ([]AcceptResult, error) {
 	a := &acceptBatch{store: l, terms: terms, drafts: drafts, verdicts: make([]AcceptResult, len(drafts))}
 	err := l.transaction(ctx, a.lock, a.write, unlocked)
@@ -89,12 +90,12 @@ type acceptBatch struct {
 	drafts   []*NewTransaction
 	verdicts []AcceptResult
 
-	allocation keyAllocation // and its till
-	repeated   map[int]bool  // drafts whose idempotency key was there before
+	allocation keyAllocation // with its budgets
+	repeated   map[int]bool  // drafts whose idempotency key existed before
 	rows       []*relayer.Transaction
 }
 
-// lock is the first round trip.
+// lock queues the statements of the first round trip.
 func (a *acceptBatch) lock(b *pgx.Batch) error {
 	a.repeated = map[int]bool{}
 	a.queueKeys(b)
@@ -110,7 +111,8 @@ func (a *acceptBatch) lock(b *pgx.Batch) error {
 	return nil
 }
 
-// queueKeys inserts the idempotency keys. A key that another transaction has inserted makes it wait for that transaction's end.
+// queueKeys inserts the idempotency keys. If another transaction has inserted a key, the insert waits for that
+// transaction's end.
 func (a *acceptBatch) queueKeys(b *pgx.Batch) {
 	var order []int
 	for i, d := range a.drafts {
@@ -122,14 +124,14 @@ func (a *acceptBatch) queueKeys(b *pgx.Batch) {
 	if len(order) == 0 {
 		return
 	}
-	// Sorted, so that two batches with the same keys do not wait for each other.
+	// The order is sorted, so that two batches with the same keys do not wait for each other.
 	slices.SortStableFunc(order, func(i, j int) int {
 		x, y := a.drafts[i], a.drafts[j]
 		return cmp.Or(cmp.Compare(x.Caller, y.Caller), cmp.Compare(x.IdempotencyKey, y.IdempotencyKey))
 	})
 	var callers, keys []string
 	var hashes [][]byte
-	var ids [][16]byte // the driver is slow with types of one's own
+	var ids [][16]byte // the driver is slow with user-defined types
 	byID := map[uuid.UUID]int{}
 	for _, i := range order {
 		d := a.drafts[i]
@@ -149,9 +151,9 @@ func (a *acceptBatch) queueKeys(b *pgx.Batch) {
 	})
 }
 
-// write is the second round trip: it decides, and writes down what it has decided.
+// write queues the statements of the second round trip: it decides on each draft and stores the result.
 func (a *acceptBatch) write(b *pgx.Batch) error {
-	var callers, keys []string // of those that are refused
+	var callers, keys []string // of rejected drafts
 	for i, d := range a.drafts {
 		if a.repeated[i] {
 			continue
@@ -171,7 +173,7 @@ func (a *acceptBatch) write(b *pgx.Batch) error {
 		a.verdicts[i].Tx = tx
 		a.rows = append(a.rows, tx)
 	}
-	if len(keys) > 0 { // theirs alone: this transaction wrote them
+	if len(keys) > 0 { // only those: this database transaction inserted them
 		b.Queue(`DELETE FROM relayer_idempotency i USING unnest($3::text[], $4::text[]) AS r (caller, key)
 			WHERE (i.chain_id, i.pool_id, i.caller, i.key) = ($1, $2, r.caller, r.key)`, a.store.ChainID, a.store.Pool, callers, keys)
 	}
@@ -180,7 +182,8 @@ func (a *acceptBatch) write(b *pgx.Batch) error {
 	return nil
 }
 
-// allocate finds a draft's place, if it is within the budgets, and takes from those of its caller and trader.
+// allocate finds a key or a queue place for a draft that is within its budgets, and charges its caller's and trader's
+// budgets.
 func (a *acceptBatch) allocate(d *NewTransaction) (*lockedKey, error) {
 	till, accounts := &a.allocation.budgets, []account{{scopeCaller, d.Caller}, {scopeTrader, d.Metadata.Trader}}
 	for _, account := range accounts {
@@ -198,7 +201,8 @@ func (a *acceptBatch) allocate(d *NewTransaction) (*lockedKey, error) {
 	return seat, nil
 }
 
-// transactionOf is a new row. now is the database's, with whose clock rows are compared later: this process's may be wrong.
+// transactionOf returns a new row. now is the database's time, because rows are compared with that clock later: this
+// process's may be wrong.
 func (l *Store) transactionOf(d *NewTransaction, now time.Time) *relayer.Transaction {
 	now = now.UTC()
 	return &relayer.Transaction{
@@ -207,7 +211,7 @@ func (l *Store) transactionOf(d *NewTransaction, now time.Time) *relayer.Transac
 	}
 }
 
-// insert queues new rows; day is that of the budgets they take part in, nil for none.
+// insert queues the statement that inserts rows. day is the day of the budgets that they are charged to, nil for none.
 func (l *Store) insert(b *pgx.Batch, txs []*relayer.Transaction, day *time.Time) {
 	if len(txs) == 0 {
 		return
@@ -258,8 +262,8 @@ func (l *Store) insert(b *pgx.Batch, txs []*relayer.Transaction, day *time.Time)
 		fees, tips, untils, methods, books, traders, requests, traces, created, intents, reserves, day)
 }
 
-// resolve finds out what became of a commit whose answer was lost. The locks that it took are taken again: the
-// server gives them only after it has finished the first. A commit of its own makes the rows found durable.
+// resolve finds the outcome of a commit whose response was lost. It takes the commit's locks again, which the server grants
+// only after it has finished the first transaction. A commit of its own makes the rows found durable.
 func (a *acceptBatch) resolve(ctx context.Context, lost error) error {
 	ids := make([][16]byte, len(a.rows))
 	for i, tx := range a.rows {
@@ -291,14 +295,14 @@ func (a *acceptBatch) resolve(ctx context.Context, lost error) error {
 
 var errNotCommitted = fmt.Errorf("%w: the connection to the database broke, or its server crashed, before the commit was on its disk", relayer.ErrUnavailable)
 
-// replay answers drafts whose idempotency key was there before. The outcome of the others is certain by now, whatever
-// fails here: a caller without an answer asks again.
+// replay fills in the results of drafts whose idempotency key existed before. The outcome of the other drafts is certain by
+// now, whatever fails here: a caller without a response retries.
 func (a *acceptBatch) replay(ctx context.Context) {
 	type question struct {
 		caller, key string
 		hash        [32]byte
 	}
-	answers := map[question]AcceptResult{} // many may ask the same
+	answers := map[question]AcceptResult{} // several drafts may have the same key
 	for i, d := range a.drafts {
 		if !a.repeated[i] {
 			continue
@@ -322,8 +326,8 @@ func (a *acceptBatch) replay(ctx context.Context) {
 	}
 }
 
-// Replay returns what an idempotency key stands for: nil when it is new, [relayer.ErrKeyReused] when it came with another body,
-// [relayer.ErrForgotten] when its transaction has been purged.
+// Replay returns the transaction of an idempotency key. It returns nil if the key is new, [relayer.ErrKeyReused] if it came
+// with another body, and [relayer.ErrForgotten] if its transaction was purged.
 func (l *Store) Replay(ctx context.Context, caller, key string, bodyHash [32]byte) (*relayer.Transaction, error) {
 	var hash []byte
 	var id uuid.UUID

@@ -32,7 +32,7 @@ func TestAcceptedIsReadBack(t *testing.T) {
 	require.Equal(t, got, byNonce)
 }
 
-// Whatever is pending is spread evenly, also by several processes at once, and no nonce is given twice or left out.
+// Concurrent processes spread pending transactions evenly over the keys, and no nonce is used twice or skipped.
 func TestNoncesAreSpreadWithoutGaps(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 4)
@@ -83,7 +83,7 @@ func TestFullKeysQueueAndThenRefuse(t *testing.T) {
 			require.Positive(t, limit.After)
 		}
 	}
-	// One more comes after those that wait, also when there is room.
+	// A later transaction is queued behind the queued ones, even if there is room.
 	terms.Cap = 3
 	late := draft(l)
 	_, err = l.Accept(t.Context(), AllocationLimits{Held: terms.Held, Cap: 3, Queue: 100}, []*NewTransaction{late})
@@ -99,7 +99,7 @@ func TestFullKeysQueueAndThenRefuse(t *testing.T) {
 	require.Equal(t, 2, n)
 }
 
-// What waits for one full key does not keep others from being seen, however much it is.
+// A long queue for one full key does not hide the transactions queued for other keys.
 func TestQueueOfOneKeyHoldsUpNobody(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 2)
@@ -143,7 +143,7 @@ func TestAccept_NoKeyAvailable(t *testing.T) {
 	change(1, KeyChange{Enabled: new(false)})
 	require.ErrorIs(t, refuse(common.Address{}), relayer.ErrUnavailable)
 	change(2, KeyChange{Enabled: new(true)})
-	// What was refused has used its idempotency key up as little as a nonce.
+	// A rejected draft uses up neither its idempotency key nor a nonce.
 	require.NoError(t, refuse(terms.Held[2]))
 	for i := range terms.Held {
 		change(i, KeyChange{Enabled: new(true), Paused: new(true)})

@@ -12,21 +12,21 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 )
 
-// keyAllocation is the keys as they stand while their rows are locked, and who waits for one.
+// keyAllocation holds the locked key rows and the queued demand per target while a batch is allocated.
 type keyAllocation struct {
 	cap, queueLimit int
-	keys            []*lockedKey // of this process's keys, at random: of equals the first one is taken
+	keys            []*lockedKey // of this process, shuffled: of equal keys the first one is taken
 	queuedByTarget  map[string]*queueDemand
 	queued          int
 	budgets         budgetTracker
 	failedOver      bool
-	now             time.Time // by the database's clock, once the rows are locked: what is written down has that time
+	now             time.Time // by the database's clock, once the rows are locked: stored rows get that time
 }
 
-// queueDemand is those who wait for the same: the pool, or one key.
-type queueDemand struct{ cost, reserve *big.Int } // the least of any of them, wei
+// queueDemand is the minimum cost and reserve of the transactions queued for one target (the pool or a key).
+type queueDemand struct{ cost, reserve *big.Int } // each the minimum of any of them, wei
 
-// addMin puts somebody into the line; nil stands for nothing.
+// addMin adds a transaction to the demand. A nil reserve counts as zero.
 func (l *queueDemand) addMin(cost, reserve *big.Int) {
 	if reserve == nil {
 		reserve = new(big.Int)
@@ -39,7 +39,7 @@ func (l *queueDemand) addMin(cost, reserve *big.Int) {
 	}
 }
 
-// lockedKey is a locked key.
+// lockedKey is a key whose row is locked.
 type lockedKey struct {
 	address  common.Address
 	text     string // the address as it is stored
@@ -52,12 +52,13 @@ type lockedKey struct {
 	compared bool // with the chain, since this process registered
 	disabled string
 	funding  bool
-	// What it has, if that was read lately, and what the pending ones may cost of it; wei.
+	// balance is the key's balance, nil if it was not read lately. committed is the maximum cost of its pending
+	// transactions. Wei.
 	balance, committed *big.Int
-	given              *big.Int // of committed: since the row was locked
+	given              *big.Int // part of committed: since the row was locked
 }
 
-// assignNonce takes the next nonce of a seat that was found for a transaction.
+// assignNonce takes the next nonce of a key for a transaction with this value and reserve.
 func (h *keyAllocation) assignNonce(s *lockedKey, value, reserve *big.Int) (nonce uint64) {
 	nonce = s.next + uint64(s.taken)
 	s.taken++
@@ -68,10 +69,10 @@ func (h *keyAllocation) assignNonce(s *lockedKey, value, reserve *big.Int) (nonc
 	return nonce
 }
 
-// covers reports whether its balance covers a cost, beside what is pending if all is set.
+// covers reports whether the key's balance covers a cost, in addition to the pending transactions if all is set.
 //
-// It is a help, not a guarantee: the balance is some seconds old, fees rise, and others may use the key. It is stricter than
-// the chain, since what was mined in these seconds counts twice. Without a fresh balance it lets everything pass.
+// It gives no guarantee: the balance is some seconds old, fees rise, and another sender may use the key. It is stricter
+// than the chain, because transactions mined in these seconds count twice. Without a fresh balance it accepts everything.
 func (s *lockedKey) covers(cost *big.Int, all bool) bool {
 	if s.balance == nil {
 		return true
@@ -84,7 +85,8 @@ func (s *lockedKey) covers(cost *big.Int, all bool) bool {
 
 func (s *lockedKey) load() int { return s.pending + s.taken }
 
-// lock queues what reads the hall. The rows of the keys stay locked to the end of the transaction.
+// lock queues the statements that lock and read the keys. The keys' rows stay locked until the end of the database
+// transaction.
 func (h *keyAllocation) lock(b *pgx.Batch, l *Store, terms AllocationLimits) {
 	h.cap, h.queueLimit = terms.Cap, terms.Queue
 	b.Queue(`SELECT address, next_nonce, pending_count, enabled, disabled_reason, paused, stuck_since IS NOT NULL, funding,
@@ -112,14 +114,14 @@ func (h *keyAllocation) lock(b *pgx.Batch, l *Store, terms AllocationLimits) {
 	})
 }
 
-// expiredPassed is how many of a target's cheapest transactions are looked at to find one that has not expired. Where all of
-// these have, the target counts as one that nothing waits for: the next transaction may overtake the rest, until the tracker
-// has taken the expired ones back.
+// expiredPassed is how many of a target's cheapest transactions are read to find one that has not expired. If all of these
+// have expired, the target counts as an empty queue. The next transaction may then overtake the rest, until the tracker has
+// canceled the expired ones.
 const expiredPassed = 20
 
-// readQueue queues what reads how many transactions wait for each target, and the minimum of their costs and of their
-// reserves. It reads a counter and two ends of indexes a target, however many wait. Expired transactions count towards the
-// limit and not towards the minimum.
+// readQueue queues the query for the number of queued transactions per target, and for the minimum of their costs and of
+// their reserves. It reads a counter and the ends of two indexes per target, however many are queued. Expired transactions
+// count towards the limit but not towards the minimum.
 func (h *keyAllocation) readQueue(b *pgx.Batch, l *Store) {
 	h.queuedByTarget = map[string]*queueDemand{}
 	b.Queue(`SELECT q.target, q.waiting, `+minimum("t.value_wei + coalesce(t.reserve_wei, 0)")+`, `+minimum("coalesce(t.reserve_wei, 0)")+`
@@ -138,19 +140,19 @@ func (h *keyAllocation) readQueue(b *pgx.Batch, l *Store) {
 	})
 }
 
-// minimum is an expression that reads the smallest amount of those that wait for the target of q and have not expired. The
-// amount is one that has an index.
+// minimum returns an SQL expression for the smallest amount of the unexpired transactions queued for the target of q. The
+// amount must be indexed.
 func minimum(amount string) string {
 	return fmt.Sprintf(`(SELECT min(least.amount)::text FROM (SELECT %[1]s AS amount, t.valid_until FROM relayer_txs t
 		WHERE t.chain_id = q.chain_id AND t.pool_id = q.pool_id AND t.target = q.target AND t.open AND t.nonce IS NULL
 		ORDER BY %[1]s LIMIT %[2]d) AS least WHERE least.valid_until IS NULL OR least.valid_until > now())`, amount, expiredPassed)
 }
 
-// balanceAge is how long a balance is used. Pending amounts are added all the while and taken off only when the balance
-// is read again: without a reading, the sum must not block keys for ever.
+// balanceAge is how long a balance is used. Pending amounts are added continuously and subtracted only when the balance is
+// read again. So without a reading, the sum must not block keys indefinitely.
 const balanceAge = time.Minute
 
-// lockBudgets queues what reads the budgets of the keys, and of other accounts.
+// lockBudgets queues the statement that locks and reads the budgets of the keys and of other accounts.
 func (h *keyAllocation) lockBudgets(b *pgx.Batch, l *Store, terms AllocationLimits, others ...account) {
 	h.budgets.open(l.Budgets)
 	for _, key := range terms.Held {
@@ -159,7 +161,7 @@ func (h *keyAllocation) lockBudgets(b *pgx.Batch, l *Store, terms AllocationLimi
 	h.budgets.lock(b, l, others)
 }
 
-// findKey finds the place of what has a value and may cost reserve: a key, or, nil, the queue.
+// findKey returns the key for a transaction with this value and reserve, or nil if it is queued.
 func (h *keyAllocation) findKey(target string, key common.Address, value, reserve *big.Int) (*lockedKey, error) {
 	if h.failedOver {
 		return nil, errFailedOver
@@ -183,10 +185,11 @@ func (h *keyAllocation) findKey(target string, key common.Address, value, reserv
 	return nil, nil
 }
 
-// mustQueue reports whether a key could be had for something that has waited before. A transaction that no key can pay for
+// mustQueue reports whether a key could take a transaction that was queued earlier. A transaction that no key can pay for
 // at present blocks no other: it may have to wait for ether, or for tomorrow's budget.
 //
-// The least cost and the least reserve may be those of two. Then what comes waits without need, until the next Dispatch.
+// The minimum cost and the minimum reserve may belong to two transactions. Then a new one is queued needlessly, until the
+// next Dispatch.
 func (h *keyAllocation) mustQueue(target string, key common.Address) bool {
 	l := h.queuedByTarget[target]
 	if l == nil {
@@ -198,8 +201,8 @@ func (h *keyAllocation) mustQueue(target string, key common.Address) bool {
 
 var errNoKey = fmt.Errorf("%w: no key of this relayer may be used", relayer.ErrUnavailable)
 
-// pickKey is the key with room that has the fewest pending; nil when all are full, or have promised what they own to what is
-// pending; an error when none may take it.
+// pickKey returns the key with room that has the fewest pending. It returns nil if all are full, or have committed their
+// balance to pending transactions, and an error if no key may take it.
 func (h *keyAllocation) pickKey(key common.Address, cost, reserve *big.Int) (best *lockedKey, why error) {
 	var able, poor, spent bool
 	why = errNoKey
@@ -238,17 +241,17 @@ func (h *keyAllocation) pickKey(key common.Address, cost, reserve *big.Int) (bes
 	switch {
 	case able:
 		return best, nil
-	case poor: // also where others have spent their budgets: those are there again tomorrow
+	case poor: // also if other keys have spent their budgets: budgets are reset tomorrow
 		return nil, &relayer.FundsError{Need: cost}
 	case spent:
 		return nil, h.budgets.refusal(scopeKey)
-	case paused > 0 && !disabled: // what the system has disabled it may enable again
+	case paused > 0 && !disabled: // the system may enable again the keys that it has disabled
 		return nil, relayer.ErrPaused
 	}
 	return nil, why
 }
 
-// store queues what the taken nonces have changed.
+// store queues the updates for the assigned nonces.
 func (h *keyAllocation) store(b *pgx.Batch, l *Store) {
 	h.budgets.store(b, l)
 	var addresses, given []string

@@ -12,15 +12,16 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 )
 
-// StoreAttempts writes signed bytes down, and reports for each whether it was: not if the transaction has an
-// attempt with that number already, from somebody else, nor if it does not have that nonce any more, or is final. Only what was stored may be broadcasted, and counts as possibly
-// sent from here on. An unknown outcome counts as not stored: the bytes are found by Unsent. The second and later bytes of a
-// transaction make its status unknown until there is a word about them: what nodes said of earlier ones does not count any more.
+// StoreAttempts stores signed bytes and reports for each attempt whether it was stored. It does not store an attempt if
+// another process has stored that number. Nor does it if the transaction no longer has that nonce, or is final. Only stored
+// bytes may be broadcasted, and they count as possibly sent from here on. An unknown outcome counts as not stored: Unsent
+// finds the bytes. A second or later attempt sets the transaction's status to unknown until a node responds to it.
+// Responses to earlier attempts no longer count.
 func (l *Store) StoreAttempts(ctx context.Context, attempts []*relayer.Attempt) (stored []bool, err error) {
 	return l.storeAttempts(ctx, l.db, attempts)
 }
 
-// querier is the database, or a transaction.
+// querier is the database or a transaction.
 type querier interface {
 	Query(ctx context.Context, query string, args ...any) (pgx.Rows, error)
 }
@@ -35,9 +36,9 @@ func (l *Store) storeAttempts(ctx context.Context, db querier, attempts []*relay
 		purposes[i], hashes[i], raws[i] = string(a.Purpose), a.Hash.Hex(), a.Raw
 		fees[i], tips[i] = a.MaxFee.String(), decimal(a.MaxPriorityFee)
 	}
-	// The rows are locked: one that loses its nonce at this moment, or its chain, would have bytes that nobody may broadcast any more.
-	// Nobody is told that a status is unknown now: it is told with the first word about the bytes. Their number keeps late words about
-	// earlier ones out.
+	// The rows are locked. Otherwise a row that loses its nonce or its chain at this moment would have bytes that no
+	// process may broadcast. The change to unknown is not delivered to webhooks now, but with the first response to the
+	// bytes. The attempt number keeps late responses to earlier bytes out.
 	rows, err := db.Query(ctx, `WITH held AS MATERIALIZED (
 			SELECT id, relayer_address, nonce FROM relayer_txs WHERE id = ANY($2) AND open ORDER BY relayer_address, nonce FOR UPDATE
 		), stored AS (
@@ -69,24 +70,24 @@ func (l *Store) storeAttempts(ctx context.Context, db querier, attempts []*relay
 	return stored, nil
 }
 
-// Broadcast is what nodes said to an attempt.
+// Broadcast is the nodes' response to an attempt.
 type Broadcast struct {
 	TxID   uuid.UUID
 	Number int
 	From   common.Address
 	Nonce  uint64
 	Hash   common.Hash
-	// Status is relayer.Broadcasted, relayer.Unknown, or relayer.Allocated where no node took it.
+	// Status is relayer.Broadcasted, relayer.Unknown, or relayer.Allocated if no node accepted it.
 	Status relayer.Status
 	Error  string // of the nodes; "" for none
-	// Pause is how long the attempt is not sent again: doubled for each send before it, up to MaxPause. An attempt that is
-	// accepted before its last pause is over has the first pause again. Zero for an attempt that was accepted at its first
-	// send, whose row stays unchanged.
+	// Pause is how long the attempt is not sent again. It doubles for each earlier send, up to MaxPause. An attempt that is
+	// accepted before its last pause is over starts again with the first pause. Pause is zero for an attempt that was
+	// accepted at its first send, whose row stays unchanged.
 	Pause, MaxPause time.Duration
 }
 
-// RecordBroadcasts stores the results of broadcasts. It leaves rows that are mined or final meanwhile, and rows
-// with another nonce: a late result about bytes that no longer count would make them look sent.
+// RecordBroadcasts stores the results of broadcasts. It skips rows that are mined or final by now, and rows with another
+// nonce. A late result about bytes that no longer count would make them look sent.
 func (l *Store) RecordBroadcasts(ctx context.Context, broadcasts []Broadcast) error {
 	n := len(broadcasts)
 	ids, numbers, hashes := make([][16]byte, n), make([]int32, n), make([]string, n)
@@ -99,7 +100,7 @@ func (l *Store) RecordBroadcasts(ctx context.Context, broadcasts []Broadcast) er
 		paused.add(b)
 	}
 	batch, counts := relaxed(), statusCounts{}
-	// A bump changes the hash and not the status; whoever follows the hash wants to hear of it as well.
+	// A bump changes the hash and not the status. Webhook targets receive that as well, because they may look the hash up.
 	batch.Queue(`WITH held AS MATERIALIZED (
 		SELECT id FROM relayer_txs WHERE id = ANY($2) AND open AND status IN ('allocated', 'broadcasted', 'unknown') ORDER BY relayer_address, nonce FOR UPDATE
 	), changed AS (
@@ -121,7 +122,7 @@ func (l *Store) RecordBroadcasts(ctx context.Context, broadcasts []Broadcast) er
 	return nil
 }
 
-// pauses are the attempts that are not to be sent again for a while.
+// pauses are the attempts that must not be sent again for a while.
 type pauses struct {
 	ids         [][16]byte
 	numbers     []int32
@@ -137,8 +138,9 @@ func (p *pauses) add(b Broadcast) {
 	p.first, p.most = append(p.first, b.Pause.Milliseconds()), append(p.most, b.MaxPause.Milliseconds())
 }
 
-// queue adds the update. A pause that ended long ago does not count, because it was for another reason. Nor does one during which
-// a node accepted the attempt: the tracker sends so early after a lower nonce was mined, which made room in the node's pool.
+// queue adds the update. A pause that ended long ago does not count, because it had another reason. Nor does a pause during
+// which a node accepted the attempt. The tracker sends that early after a lower nonce was mined, which made room in the
+// node's pool.
 func (p *pauses) queue(b *pgx.Batch) {
 	if len(p.ids) == 0 {
 		return
@@ -152,7 +154,7 @@ func (p *pauses) queue(b *pgx.Batch) {
 		WHERE a.tx_id = v.id AND a.attempt = v.number`, p.ids, p.numbers, p.errs, p.first, p.most)
 }
 
-// Attempts are all that was signed for a transaction, the first one first.
+// Attempts returns all attempts signed for a transaction, the first one first.
 func (l *Store) Attempts(ctx context.Context, id uuid.UUID) ([]*relayer.Attempt, error) {
 	return l.listAttempts(ctx, "read attempts", selectAttempts+` WHERE tx_id = $1 ORDER BY attempt`, id)
 }
@@ -169,7 +171,7 @@ func (l *Store) listAttempts(ctx context.Context, doing, query string, args ...a
 	return attempts, nil
 }
 
-// HasHash reports whether a hash was signed for another transaction than the given one, on the chain as it is now.
+// HasHash reports whether a hash was signed for a transaction other than the given one, in the chain's current era.
 func (l *Store) HasHash(ctx context.Context, hash common.Hash, except uuid.UUID) (has bool, err error) {
 	err = l.db.QueryRow(ctx, `SELECT EXISTS (SELECT FROM relayer_attempts a JOIN relayer_txs t ON t.id = a.tx_id
 		WHERE a.tx_hash = $2 AND a.tx_id <> $3 AND a.chain_id = $1 AND t.era = `+generationSQL("$1")+`)`, l.ChainID, hash.Hex(), except).Scan(&has)

@@ -11,7 +11,8 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 )
 
-// Whoever stores the second bytes of a transaction may die before it sends them: that nodes have the first does not hide them.
+// A process may die between storing the second bytes of a transaction and sending them. They count as unsent, although
+// nodes have the first.
 func TestLaterBytesAreUnsentUntilThereIsAWordAboutThem(t *testing.T) {
 	t.Parallel()
 	for name, store := range map[string]func(*testing.T, *Store, *relayer.Attempt){
@@ -51,8 +52,8 @@ func TestLaterBytesAreUnsentUntilThereIsAWordAboutThem(t *testing.T) {
 				before := read(t, l, tx)
 				store(t, l, two)
 				require.Equal(t, []string{two.Hash.Hex()}, unsent())
-				said(1, relayer.Broadcasted) // which its process had long been told
-				require.Equal(t, []string{two.Hash.Hex()}, unsent(), "a late word about the first bytes was taken for one about the second")
+				said(1, relayer.Broadcasted) // a late report of the process that sent them
+				require.Equal(t, []string{two.Hash.Hex()}, unsent(), "a late report about the first attempt was recorded for the second")
 
 				stored := read(t, l, tx)
 				require.Equal(t, before.Status.API(true), stored.Status.API(true))
@@ -63,7 +64,7 @@ func TestLaterBytesAreUnsentUntilThereIsAWordAboutThem(t *testing.T) {
 				require.Equal(t, two.Hash, *now.Hash)
 				require.Equal(t, stored.Revision+1, now.Revision)
 				if name == "outbid" {
-					require.Equal(t, before.Revision, stored.Revision, "one change is told once")
+					require.Equal(t, before.Revision, stored.Revision, "storing an attempt is not delivered")
 				}
 				var told int
 				require.NoError(t, l.db.QueryRow(t.Context(), `SELECT count(*) FROM relayer_deliveries WHERE subject = $1`, tx.ID).Scan(&told))
@@ -73,7 +74,8 @@ func TestLaterBytesAreUnsentUntilThereIsAWordAboutThem(t *testing.T) {
 	}
 }
 
-// What is mined, or final, stays what it is: a chain that gave a block up needs the bytes all the same.
+// Attempts of mined or final transactions are stored without changing the row: a chain that drops a block needs the bytes
+// again.
 func TestBytesOfWhatIsMinedChangeNothing(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 1)
@@ -87,7 +89,7 @@ func TestBytesOfWhatIsMinedChangeNothing(t *testing.T) {
 	require.Equal(t, before, read(t, l, tx))
 }
 
-// What is shown has the fees of the bytes that its hash names.
+// A shown transaction has the fees of the attempt that its hash names.
 func TestOfferedFeesAreShown(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 1)
@@ -108,7 +110,7 @@ func TestOfferedFeesAreShown(t *testing.T) {
 	legacy.MaxFee, legacy.MaxPriorityFee = big.NewInt(7), nil
 	_, err := l.StoreAttempts(t.Context(), []*relayer.Attempt{legacy})
 	require.NoError(t, err)
-	shown(big.NewInt(2), big.NewInt(1)) // nobody has seen it
+	shown(big.NewInt(2), big.NewInt(1)) // no node has accepted the second attempt
 	require.NoError(t, l.RecordBroadcasts(t.Context(), []Broadcast{{TxID: tx.ID, Number: 2, From: tx.From, Nonce: *tx.Nonce, Hash: legacy.Hash, Status: relayer.Broadcasted}}))
 	shown(big.NewInt(7), nil)
 	require.NoError(t, onlyErr(l.RecordNonceConflicts(t.Context(), tx.ID, tx.From, 0, *tx.Nonce, common.Hash{0xee}, Block{Number: 7, Hash: blockHash(7)})))

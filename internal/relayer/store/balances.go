@@ -12,20 +12,20 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 )
 
-// Funds are what a key's transactions may cost, at one moment.
+// Funds are the amounts that a key's transactions may cost, at one moment.
 type Funds struct {
 	Key *relayer.Key
-	// Pending is what those may cost that are not mined, wei.
+	// Pending is the maximum cost of the transactions that are not mined, wei.
 	Pending *big.Int
-	// Refused: a node has refused the latest bytes of one of them, and none has taken them since.
+	// Refused reports that a node rejected the latest bytes of one of them, and none has accepted them since.
 	Refused bool
 
-	committed string     // as it was written down then
-	read      *time.Time // when the balance had been
+	committed string     // as stored then
+	read      *time.Time // when the balance was read
 }
 
-// Funds reads those of all keys, in one snapshot: whatever is accepted later is not among them. Read the balances
-// after it, and give both to [Store.RecordBalances].
+// Funds reads the funds of all keys in one snapshot, which excludes transactions accepted later. Read the balances after
+// it, and pass both to [Store.RecordBalances].
 func (l *Store) Funds(ctx context.Context) ([]*Funds, error) {
 	keys, err := l.Keys(ctx)
 	if err != nil {
@@ -50,7 +50,7 @@ func (l *Store) Funds(ctx context.Context) ([]*Funds, error) {
 	var read *time.Time
 	var refused bool
 	if _, err := pgx.ForEachRow(rows, []any{&address, &committed, &read, &pending, &refused}, func() error {
-		if f := byAddress[address]; f != nil { // otherwise the key is newer than the list of them
+		if f := byAddress[address]; f != nil { // otherwise the key is newer than the list of keys
 			f.committed, f.read, f.Pending, f.Refused = committed, read, parseDecimal(&pending), refused
 		}
 		return nil
@@ -60,25 +60,25 @@ func (l *Store) Funds(ctx context.Context) ([]*Funds, error) {
 	return all, nil
 }
 
-// BalanceReading is what a look at a key has found.
+// BalanceReading is the result of one balance check of a key.
 type BalanceReading struct {
 	Key common.Address
-	// Balance in wei, read after Funds was; nil: it was not looked at.
+	// Balance in wei, read after Funds; nil if it was not read.
 	Balance *big.Int
 	Funds   *Funds
 }
 
-// KeyStateChange is what the system makes of a key.
+// KeyStateChange is the state that the balance policy gives a key.
 type KeyStateChange struct {
 	Enabled bool
-	Reason  string    // why it is not
-	Until   time.Time // when it is looked into again; zero: at each look
-	Error   string    // "": the last one stays
+	Reason  string    // why it is not enabled
+	Until   time.Time // when it is checked again; zero: at each check
+	Error   string    // "": keep the last one
 }
 
-// RecordBalances writes down what a look has found, and what the system makes of each key: decide gets the key as it is now,
-// under its lock, with the database's time, and returns nil where all stays as it is. Where a key is switched on or off,
-// announce is called within the same database transaction. An operator's pause is another matter, and stays.
+// RecordBalances stores balance readings and the resulting state of each key. decide receives the key as it is now, under
+// its lock, with the database's time; it returns nil to change nothing. Where a key is enabled or disabled, announce is
+// called within the same database transaction. An operator's pause is separate and is kept.
 func (l *Store) RecordBalances(ctx context.Context, looks []BalanceReading, decide func(k *relayer.Key, now time.Time) *KeyStateChange,
 	announce func(context.Context, pgx.Tx, *relayer.Key) error,
 ) (switched []*relayer.Key, err error) {
@@ -145,9 +145,10 @@ func (l *Store) RecordBalances(ctx context.Context, looks []BalanceReading, deci
 	return switched, nil
 }
 
-// fund queues a key's balance. It has promised the amounts that were pending when the funds were read, and later ones.
-// The balance was read later, and the funds of what was mined in between are taken off twice, until the next look: a key
-// owns what is written down, or more. If somebody else has looked meanwhile, that stays.
+// fund queues the update of a key's balance. The amounts that were pending when the funds were read, and later ones, stay
+// committed. The balance was read later, so the cost of transactions mined in between is subtracted twice, until the next
+// check. A key therefore owns the recorded amount or more. If another process has stored a balance meanwhile, that one is
+// kept.
 func (l *Store) fund(b *pgx.Batch, look BalanceReading) {
 	f := look.Funds
 	b.Queue(`UPDATE relayer_keys SET balance_wei = $3::text::numeric, balance_at = now(), last_seen_at = now(),

@@ -10,7 +10,7 @@ import (
 	testpostgres "github.com/rollcall-dev/rollcall/internal/testutil/postgres"
 )
 
-// BenchmarkAccept is what accepting and storing one transaction costs in groups, everything durable, without signing.
+// BenchmarkAccept measures accepting and storing one transaction in groups, everything durable, without signing.
 func BenchmarkAccept(b *testing.B) {
 	for _, group := range []int{1, 64, 512} {
 		b.Run(fmt.Sprintf("group=%d", group), func(b *testing.B) {
@@ -28,7 +28,7 @@ func BenchmarkAccept(b *testing.B) {
 	}
 }
 
-// BenchmarkAcceptQueued is what it costs to accept into a queue that others wait in already, in groups.
+// BenchmarkAcceptQueued measures accepting into a non-empty queue, in groups.
 func BenchmarkAcceptQueued(b *testing.B) {
 	for _, waiting := range []int{0, 1000, 100_000} {
 		b.Run(fmt.Sprintf("waiting=%d", waiting), func(b *testing.B) {
@@ -51,7 +51,7 @@ func BenchmarkAcceptQueued(b *testing.B) {
 	}
 }
 
-// BenchmarkLifecycle is a group's way from acceptance to confirmation. It reports how often Postgres waited for the disk.
+// BenchmarkLifecycle measures a group from acceptance to confirmation. It reports how often Postgres waited for the disk.
 func BenchmarkLifecycle(b *testing.B) {
 	server := testpostgres.Own(b)
 	migrate(b, server.URL())

@@ -12,17 +12,17 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 )
 
-// Budgets are what the gas of one day's transactions may cost, in wei, by UTC; nil: anything.
+// Budgets limit the gas cost of one day's transactions, in wei, by UTC; nil: no limit.
 //
-// A transaction counts with its draft's Reserve from its acceptance on, and with what it has cost once it is final. All of
-// it happens in the database transactions that accept it and make it final, under locks of the accounts' rows: however many
-// processes accept at once, what is reserved never exceeds a budget. The cost can: a bump that gets a stuck
-// transaction through is never refused, and shows in the account only when the transaction is final. No-ops that fill
-// gaps are not counted, nor is what a chain takes beside gas times price, as some rollups do.
+// A transaction counts with its draft's Reserve from its acceptance on, and with its actual cost once it is final. Both
+// happen in the database transactions that accept it and make it final, under locks of the accounts' rows. So the reserved
+// sum never exceeds a budget, however many processes accept concurrently. The actual cost can: a bump of a stuck
+// transaction is never rejected, and is charged to the account only when the transaction is final. No-ops that fill gaps
+// are not counted. Nor are fees that a chain charges in addition to gas times price, as some rollups do.
 type Budgets struct {
-	Caller *big.Int // each API key's
-	Trader *big.Int // each trader's that is named
-	Key    *big.Int // each relayer key's: past it others are used
+	Caller *big.Int // per API key
+	Trader *big.Int // per trader that is named
+	Key    *big.Int // per relayer key: past it other keys are used
 }
 
 func (b Budgets) any() bool { return b.Caller != nil || b.Trader != nil || b.Key != nil }
@@ -39,13 +39,13 @@ const (
 
 var scopeNames = map[scope]string{scopeCaller: "the API key", scopeTrader: "the trader", scopeKey: "every key that may send it"}
 
-// account is what a budget is for.
+// account is the subject of a budget.
 type account struct {
 	scope   scope
 	subject string
 }
 
-// budgetTracker holds today's accounts while their rows are locked. In the zero till everything fits.
+// budgetTracker holds today's accounts while their rows are locked. In its zero value everything fits.
 type budgetTracker struct {
 	limits map[scope]*big.Int
 	day    time.Time // its midnight, UTC, by the database's clock
@@ -53,7 +53,7 @@ type budgetTracker struct {
 	taken  map[account]*big.Int
 }
 
-// open takes the limits. A till without any costs nothing.
+// open sets the limits. Without any, lock queues nothing.
 func (t *budgetTracker) open(b Budgets) {
 	t.limits, t.spent, t.taken = map[scope]*big.Int{}, map[account]*big.Int{}, map[account]*big.Int{}
 	for s, limit := range map[scope]*big.Int{scopeCaller: b.Caller, scopeTrader: b.Trader, scopeKey: b.Key} {
@@ -63,8 +63,8 @@ func (t *budgetTracker) open(b Budgets) {
 	}
 }
 
-// lock queues what reads the accounts that have a limit. They are made where there are none yet: only what is there can be
-// locked.
+// lock queues the statement that locks and reads the accounts with a limit. It creates missing accounts, because only an
+// existing row can be locked.
 func (t *budgetTracker) lock(b *pgx.Batch, l *Store, accounts []account) {
 	accounts = slices.DeleteFunc(accounts, func(a account) bool { return t.limits[a.scope] == nil || a.subject == "" && a.scope == scopeTrader })
 	if len(accounts) == 0 {
@@ -94,7 +94,7 @@ func (t *budgetTracker) lock(b *pgx.Batch, l *Store, accounts []account) {
 	})
 }
 
-// left is what an account may still spend; nil: anything.
+// left returns the amount that an account may still spend; nil: no limit.
 func (t *budgetTracker) left(a account) *big.Int {
 	limit, spent := t.limits[a.scope], t.spent[a]
 	if limit == nil || spent == nil {
@@ -112,7 +112,7 @@ func (t *budgetTracker) fits(a account, wei *big.Int) bool {
 	return left == nil || wei == nil || left.Cmp(wei) >= 0
 }
 
-// take is for what fits.
+// take charges an amount that fits.
 func (t *budgetTracker) take(a account, wei *big.Int) {
 	if t.spent[a] == nil || wei == nil {
 		return
@@ -123,7 +123,7 @@ func (t *budgetTracker) take(a account, wei *big.Int) {
 	t.taken[a].Add(t.taken[a], wei)
 }
 
-// BudgetLimits are the names of the budgets, as a [relayer.LimitError] has them.
+// BudgetLimits returns the names of the budgets, as used in [relayer.LimitError].
 func BudgetLimits() (names []string) {
 	for _, s := range []scope{scopeCaller, scopeTrader, scopeKey} {
 		names = append(names, budgetLimit(s))
@@ -133,15 +133,15 @@ func BudgetLimits() (names []string) {
 
 func budgetLimit(s scope) string { return "daily gas budget of " + scopeNames[s] }
 
-// refusal tells whoever does not fit to come back tomorrow.
+// refusal returns the error for an amount that does not fit: retry tomorrow.
 func (t *budgetTracker) refusal(s scope) error {
 	return &relayer.LimitError{Limit: budgetLimit(s), After: max(time.Second, time.Until(t.day.AddDate(0, 0, 1)))}
 }
 
-// today is what is written down with what takes part; nil where nothing was locked.
+// today returns the day to store with charged rows; nil if nothing was locked.
 func (t *budgetTracker) today() *time.Time { return timeOrNil(t.day) }
 
-// store queues what was taken.
+// store queues the update of the charged accounts.
 func (t *budgetTracker) store(b *pgx.Batch, l *Store) {
 	var scopes, subjects, wei []string
 	for a, n := range t.taken {
@@ -156,13 +156,14 @@ func (t *budgetTracker) store(b *pgx.Batch, l *Store) {
 		l.ChainID, l.Pool, t.day, scopes, subjects, wei)
 }
 
-// settleBudgetSQL is the part of a statement whose part "changed" returns rows of relayer_txs: where they are final, what was
-// reserved for them becomes what they have cost. The accounts are locked in the order of [budgetTracker.lock]. Rows carry what was reserved
-// for them, and where: it is given back whatever budgets this process has, and by an operator's command, which has none.
+// settleBudgetSQL is a CTE suffix for rows of relayer_txs that the CTE "changed" returns. For rows that are final it
+// replaces the reserved amount by the actual cost. It locks the accounts in the order of [budgetTracker.lock]. A row holds
+// its reserved amount and account days. So the amount is refunded whatever budgets this process has, also by an operator's
+// command, which has none.
 var settleBudgetSQL = chargeBudgetSQL("")
 
-// chargeBudgetSQL is [settleBudgetSQL], with rows (chain_id, pool_id, day, scope, subject, wei) of another query, which begins with UNION ALL, among
-// what is charged: all accounts are locked in one order.
+// chargeBudgetSQL is [settleBudgetSQL] with additional charges: rows (chain_id, pool_id, day, scope, subject, wei) of
+// another query, which begins with UNION ALL. All accounts are locked in one order.
 func chargeBudgetSQL(more string) string {
 	return `, charges AS (
 	SELECT chain_id, pool_id, day, scope, subject, sum(wei) AS wei FROM (
@@ -179,8 +180,8 @@ func chargeBudgetSQL(more string) string {
 `
 }
 
-// reserveAgain takes what a transaction may cost more than before from the budgets that it takes part in, or gives back what
-// it may cost less. The row is locked.
+// reserveAgain charges a transaction's budgets for the amount by which its reserve grows, or refunds the amount by which it
+// shrinks. The transaction's row is locked.
 func (l *Store) reserveAgain(ctx context.Context, tx pgx.Tx, was *relayer.Transaction, reserve *big.Int) error {
 	if was.Reserve == nil || reserve == nil {
 		return nil
@@ -217,19 +218,20 @@ func (l *Store) reserveAgain(ctx context.Context, tx pgx.Tx, was *relayer.Transa
 	return tx.SendBatch(ctx, batch).Close()
 }
 
-// refundBudgetSQL is [settleBudgetSQL], and gives a key back what was reserved for a transaction that it lost; the part "displaced" has the row as
-// it was.
+// refundBudgetSQL is [settleBudgetSQL] and refunds a key the amount reserved for a transaction that it lost. The CTE
+// "displaced" has the row as it was.
 var refundBudgetSQL = chargeBudgetSQL(` UNION ALL
 		SELECT d.chain_id, d.pool_id, d.key_budget_day, 'key', d.relayer_address, -d.reserve_wei FROM displaced d JOIN changed c USING (id)
 		WHERE d.reserve_wei IS NOT NULL AND d.key_budget_day IS NOT NULL`)
 
-// Usage is what an account has spent today, and what it has reserved.
+// Usage is the amount that an account has spent and reserved today.
 type Usage struct {
 	Scope, Subject string
 	Wei            *big.Int
 }
 
-// BudgetUsage returns today's accounts of API keys, relayer keys and top-ups. Traders are not among them: there may be any number.
+// BudgetUsage returns today's accounts of API keys, relayer keys and top-ups. It leaves traders out, because there may be
+// any number.
 func (l *Store) BudgetUsage(ctx context.Context) ([]Usage, error) {
 	rows, err := l.db.Query(ctx, `SELECT scope, subject, spent_wei::text FROM relayer_budgets
 		WHERE chain_id = $1 AND pool_id = $2 AND day = (now() AT TIME ZONE 'utc')::date AND scope <> 'trader' ORDER BY 1, 2`, l.ChainID, l.Pool)

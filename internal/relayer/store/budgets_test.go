@@ -14,7 +14,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 )
 
-// costly is a draft whose gas may cost so much, of a caller and a trader.
+// costly returns a draft of a caller and a trader with this reserve.
 func costly(l *Store, wei int64, caller, trader string) *NewTransaction {
 	d := draft(l)
 	d.Reserve, d.Caller, d.Metadata.Trader = big.NewInt(wei), caller, trader
@@ -29,7 +29,7 @@ func spent(t testing.TB, l *Store, s scope, subject string) int64 {
 	return wei
 }
 
-// verdict is what becomes of one draft.
+// verdict returns the result of accepting one draft.
 func verdict(t testing.TB, l *Store, terms AllocationLimits, d *NewTransaction) AcceptResult {
 	t.Helper()
 	verdicts, err := l.Accept(t.Context(), terms, []*NewTransaction{d})
@@ -55,13 +55,13 @@ func TestBudgetsOfCallersAndTradersHoldUpOnlyThem(t *testing.T) {
 	requireLimit(t, verdict(t, l, terms, costly(l, 41, "a", "y")).Err, "API key")
 	requireLimit(t, verdict(t, l, terms, costly(l, 1, "b", "x")).Err, "trader")
 	accept(t, l, terms, costly(l, 40, "a", "y"), costly(l, 60, "b", "z"), costly(l, 40, "b", ""))
-	require.EqualValues(t, 100, spent(t, l, scopeCaller, "a"), "what was refused has reserved nothing")
+	require.EqualValues(t, 100, spent(t, l, scopeCaller, "a"), "a rejected draft reserves nothing")
 	require.EqualValues(t, 100, spent(t, l, scopeCaller, "b"))
 	require.EqualValues(t, 60, spent(t, l, scopeTrader, "x"))
 	require.EqualValues(t, 40, spent(t, l, scopeTrader, "y"))
-	require.EqualValues(t, 0, spent(t, l, scopeTrader, ""), "nobody is no trader")
+	require.EqualValues(t, 0, spent(t, l, scopeTrader, ""), "an empty name is no trader")
 
-	// Within one group the first ones get it.
+	// Within one group the first drafts get the budget.
 	verdicts, err := l.Accept(t.Context(), terms, []*NewTransaction{costly(l, 70, "c", ""), costly(l, 70, "c", ""), costly(l, 30, "c", "")})
 	require.NoError(t, err)
 	require.NoError(t, verdicts[0].Err)
@@ -86,14 +86,14 @@ func TestRepeatedRequestsCostNoBudget(t *testing.T) {
 		require.Equal(t, tx.ID, v.Tx.ID)
 	}
 	require.EqualValues(t, 80, spent(t, l, scopeCaller, "a"))
-	// What was refused has not used its idempotency key up either.
+	// A rejected draft does not use up its idempotency key either.
 	requireLimit(t, verdict(t, l, terms, refused).Err, "API key")
 	l.Budgets.Caller = big.NewInt(160)
 	require.False(t, verdict(t, l, terms, refused).Replayed)
 	require.EqualValues(t, 160, spent(t, l, scopeCaller, "a"))
 }
 
-// However many processes accept at once, what they reserve is never more than the budget, and never less than fits.
+// The reserved sum never exceeds the budget under concurrency, and uses all of it that fits.
 func TestBudgetsAreExactUnderConcurrency(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 4)
@@ -102,7 +102,7 @@ func TestBudgetsAreExactUnderConcurrency(t *testing.T) {
 	var accepted, limited atomic.Int64
 	var all sync.WaitGroup
 	for i := range 8 {
-		// Each a process of its own: with its own keys, so that the keys' locks are not what keeps them apart.
+		// Each is a process with its own keys, so that the keys' locks do not serialize them.
 		process := New(l.db, l.Config)
 		own := terms
 		own.Held = terms.Held[i%2*2 : i%2*2+2]
@@ -149,10 +149,10 @@ func TestAKeyOverItsBudgetGetsNothingNewAndOthersDo(t *testing.T) {
 		require.Equal(t, terms.Held[1], accept(t, l, terms, costly(l, 20, "a", ""))[0].From)
 	}
 	requireLimit(t, verdict(t, l, terms, costly(l, 21, "a", "")).Err, "every key")
-	require.Equal(t, terms.Held[0], accept(t, l, terms, costly(l, 10, "a", ""))[0].From, "what fits still goes")
+	require.Equal(t, terms.Held[0], accept(t, l, terms, costly(l, 10, "a", ""))[0].From, "a draft that fits is accepted")
 }
 
-// What waits for a key takes from that key's budget when it gets it.
+// A queued transaction is charged to the key's budget when it gets the key.
 func TestAQueuedTransactionTakesFromItsKeysBudgetWhenItGetsTheKey(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 1)
@@ -168,7 +168,7 @@ func TestAQueuedTransactionTakesFromItsKeysBudgetWhenItGetsTheKey(t *testing.T) 
 	require.Len(t, seated, 1)
 	require.Equal(t, txs[1].ID, seated[0].ID, "60, 30 and 35 are more than 100")
 	require.EqualValues(t, 90, spent(t, l, scopeKey, key))
-	// It is given back to the key when somebody else's transaction takes the nonce, and not to the caller.
+	// If another sender's transaction takes the nonce, the key's budget is refunded, and the caller's is not.
 	broadcast(t, l, seated[0])
 	require.NoError(t, onlyErr(l.RecordNonceConflicts(t.Context(), seated[0].ID, terms.Held[0], 0, *seated[0].Nonce, common.HexToHash("0xf0"), Block{Number: 1})))
 	require.EqualValues(t, 60, spent(t, l, scopeKey, key))
@@ -184,7 +184,7 @@ func TestBudgets_FinalTransaction_CountsItsCost(t *testing.T) {
 	txs := accept(t, l, terms, costly(l, 500_000, "a", "x"), costly(l, 300_000, "a", "y"))
 	broadcast(t, l, txs[0])
 	require.NoError(t, l.RecordMined(t.Context(), []Mined{mined(txs[0], 1, relayer.PurposeSend, 5)}))
-	require.EqualValues(t, 800_000, spent(t, l, scopeCaller, "a"), "what is mined may be gone again")
+	require.EqualValues(t, 800_000, spent(t, l, scopeCaller, "a"), "a mined transaction may be reorganized away")
 	for range 2 { // repeating it changes nothing
 		_, err := l.Confirm(t.Context(), []Block{{Number: 5, Hash: blockHash(5)}})
 		require.NoError(t, err)
@@ -192,7 +192,7 @@ func TestBudgets_FinalTransaction_CountsItsCost(t *testing.T) {
 	require.EqualValues(t, 300_000+21_000*7, spent(t, l, scopeCaller, "a"))
 	require.EqualValues(t, 21_000*7, spent(t, l, scopeTrader, "x"))
 	require.EqualValues(t, 21_000*7, spent(t, l, scopeKey, key))
-	// What never had a nonce has cost nothing.
+	// A transaction that never had a nonce costs nothing.
 	_, err := l.SetIntent(t.Context(), txs[1].ID, relayer.IntentCancel, "canceled")
 	require.NoError(t, err)
 	require.EqualValues(t, 21_000*7, spent(t, l, scopeCaller, "a"))
@@ -205,7 +205,7 @@ func TestABudgetBeginsAnewEachDay(t *testing.T) {
 	l.Budgets = Budgets{Caller: big.NewInt(100)}
 	tx := accept(t, l, terms, costly(l, 100, "a", ""))[0]
 	requireLimit(t, verdict(t, l, terms, costly(l, 1, "a", "")).Err, "API key")
-	// Yesterday is what it was.
+	// Yesterday's accounts do not change.
 	for _, change := range []string{`UPDATE relayer_budgets SET day = day - 1`, `UPDATE relayer_txs SET budget_day = budget_day - 1`} {
 		_, err := l.db.Exec(t.Context(), change)
 		require.NoError(t, err)
@@ -217,7 +217,7 @@ func TestABudgetBeginsAnewEachDay(t *testing.T) {
 	require.NoError(t, err)
 	spending, err := l.BudgetUsage(t.Context())
 	require.NoError(t, err)
-	require.Equal(t, []Usage{{Scope: "caller", Subject: "a", Wei: big.NewInt(30)}}, spending, "what is final settles the day that it was accepted on")
+	require.Equal(t, []Usage{{Scope: "caller", Subject: "a", Wei: big.NewInt(30)}}, spending, "a final transaction is settled on the day of its acceptance")
 }
 
 func TestWithoutBudgetsNothingIsWrittenDown(t *testing.T) {
@@ -230,8 +230,8 @@ func TestWithoutBudgetsNothingIsWrittenDown(t *testing.T) {
 	require.Zero(t, rows)
 }
 
-// What was reserved is given back by whoever ends a transaction: an operator's command, which has no budgets, and a process
-// that was started without them.
+// Any process that ends a transaction refunds its reserve: also an operator's command, which has no budgets, and a process
+// without budgets.
 func TestBudgets_Reserve_IsReturnedByAnyProcess(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 1)
@@ -256,8 +256,7 @@ func TestBudgets_Reserve_IsReturnedByAnyProcess(t *testing.T) {
 	require.Equal(t, []int64{4, 4, 0}, accounts())
 }
 
-// Whoever displaces a transaction waits for the caller's account before it has its key's and the trader's: these come after that
-// everywhere.
+// RecordNonceConflicts locks the caller's account before those of its key and trader, as all statements do.
 func TestAccountsOfWhatIsDisplacedAreLockedInOrder(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 1)

@@ -13,20 +13,20 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 )
 
-// Chain is what is remembered of the chain.
+// Chain is the recorded state of the chain.
 type Chain struct {
 	Genesis common.Hash
-	Anchor  Block // deeper than any reorganization
-	Era     int   // how often it has lost its history
+	Anchor  Block // a block deeper than any reorganization
+	Era     int   // how often the chain has lost its history
 }
 
-// ErrChainChanged means that something else is known of the chain than what a decision was made by.
+// ErrChainChanged means that the recorded chain differs from the one that a decision was based on.
 var ErrChainChanged = errors.New("what is known of the chain has changed meanwhile")
 
-// ErrNoChain means that nothing is remembered of the chain yet.
+// ErrNoChain means that no chain is recorded yet.
 var ErrNoChain = errors.New("the chain is not known yet")
 
-// Chain returns what is remembered, or fails with [ErrNoChain].
+// Chain returns the recorded chain, or fails with [ErrNoChain].
 func (l *Store) Chain(ctx context.Context) (c Chain, err error) {
 	var hash, anchor string
 	err = l.db.QueryRow(ctx, `SELECT genesis_hash, anchor_number, anchor_hash, era FROM relayer_chains WHERE chain_id = $1`,
@@ -41,7 +41,7 @@ func (l *Store) Chain(ctx context.Context) (c Chain, err error) {
 	return c, nil
 }
 
-// InitChain writes down what the chain is recognised by, unless something is written down, and returns what is.
+// InitChain records the chain's genesis hash unless a chain is recorded, and returns the recorded chain.
 func (l *Store) InitChain(ctx context.Context, genesis common.Hash) (Chain, error) {
 	if _, err := l.db.Exec(ctx, `INSERT INTO relayer_chains (chain_id, genesis_hash, anchor_hash) VALUES ($1, $2, $2)
 		ON CONFLICT DO NOTHING`, l.ChainID, genesis.Hex()); err != nil {
@@ -50,7 +50,7 @@ func (l *Store) InitChain(ctx context.Context, genesis common.Hash) (Chain, erro
 	return l.Chain(ctx)
 }
 
-// MoveAnchor remembers a later block of the given era's chain; in another era it does nothing.
+// MoveAnchor records a later block of the given era's chain. In another era it does nothing.
 func (l *Store) MoveAnchor(ctx context.Context, era int, b Block) error {
 	_, err := l.db.Exec(ctx, `UPDATE relayer_chains SET anchor_number = $2, anchor_hash = $3
 		WHERE chain_id = $1 AND anchor_number < $2 AND era = $4`, l.ChainID, int64(b.Number), b.Hash.Hex(), era)
@@ -60,7 +60,7 @@ func (l *Store) MoveAnchor(ctx context.Context, era int, b Block) error {
 	return nil
 }
 
-// Addresses are those of all keys on the chain, of any pool.
+// Addresses returns the addresses of all keys on the chain, of any pool.
 func (l *Store) Addresses(ctx context.Context) ([]common.Address, error) {
 	rows, err := l.db.Query(ctx, `SELECT address FROM relayer_keys WHERE chain_id = $1 ORDER BY address`, l.ChainID)
 	if err != nil {
@@ -77,17 +77,17 @@ func (l *Store) Addresses(ctx context.Context) ([]common.Address, error) {
 	return addresses, nil
 }
 
-// generationSQL is the part of a statement that reads how often the chain has lost its history, under the lock of a key: nonces are those
-// of an era. chain is the parameter that has the chain's id.
+// generationSQL returns an SQL expression that reads the chain's era (how often it has lost its history) under the lock of
+// a key. Nonces belong to an era. chain is the parameter with the chain's id.
 func generationSQL(chain string) string {
 	return `coalesce((SELECT c.era FROM relayer_chains c WHERE c.chain_id = ` + chain + `), 0)`
 }
 
-// ResetChain accepts that the chain has another history: what was pending on the old one is dropped, and each key begins
-// at the nonce that the new one has for it. A key that nonces does not name begins at 0: it should name all Addresses.
-// It takes as long as there is something pending or waiting; what is final is not touched. Of what it drops, each pool's own webhook
-// targets are told. It fails with [ErrChainChanged], and
-// drops nothing, unless the chain that is given up is still the known one.
+// ResetChain accepts that the chain has another history. It drops the transactions pending on the old one and sets each
+// key's next nonce from nonces. A key that nonces does not list begins at 0: nonces should list all Addresses. Its duration
+// grows with the number of pending and queued transactions; final ones are unchanged. Each pool's own webhook targets
+// receive the dropped transactions. It fails with [ErrChainChanged], and drops nothing, unless known is still the recorded
+// chain.
 func (l *Store) ResetChain(ctx context.Context, known Chain, genesis common.Hash, anchor Block, nonces map[common.Address]uint64) (dropped int, err error) {
 	var addresses []string
 	var next []int64
@@ -113,7 +113,8 @@ func (l *Store) ResetChain(ctx context.Context, known Chain, genesis common.Hash
 				revision = revision + 1, updated_at = now()
 			FROM doomed WHERE t.id = doomed.id RETURNING t.*)`+settleBudgetSQL+enqueueDeliveriesByPoolSQL+`SELECT count(*) FROM changed`,
 			l.ChainID).QueryRow(func(row pgx.Row) error { return row.Scan(&dropped) })
-		// What waits may have lost a nonce before, and get the same one now: bytes of the chain that is gone are not for that.
+		// A queued transaction may have lost a nonce before, and may get the same nonce again. The attempts of the previous
+		// chain must not be used for it.
 		batch.Queue(`DELETE FROM relayer_attempts WHERE tx_id IN (SELECT id FROM relayer_txs WHERE chain_id = $1 AND open AND nonce IS NULL)`, l.ChainID)
 		batch.Queue(`UPDATE relayer_txs SET attempts = 0 WHERE chain_id = $1 AND open AND nonce IS NULL AND attempts > 0`, l.ChainID)
 		batch.Queue(`UPDATE relayer_keys k SET pending_count = 0, committed_wei = 0, balance_at = NULL, stuck_since = NULL, updated_at = now(), next_nonce =
@@ -128,9 +129,10 @@ func (l *Store) ResetChain(ctx context.Context, known Chain, genesis common.Hash
 	return dropped, nil
 }
 
-// AcquireTrackerLease makes holder the process that follows the chain for the pool, for term from now on by the database's clock, unless
-// another is it, or the pool has not registered yet. With free above 0, holder lets others go first: it takes the lease only when
-// that has been free for so long. It returns whether holder is, and a number that grows with each change of holder.
+// AcquireTrackerLease gives holder the pool's tracker lease for term, by the database's clock, or renews it. It fails if
+// another process holds the lease or the pool is not registered. If free is above 0, holder yields to others: it takes the
+// lease only when that has been free for so long. It reports whether holder has the lease, and returns a number that grows
+// with each change of holder.
 func (l *Store) AcquireTrackerLease(ctx context.Context, holder string, term, free time.Duration) (following bool, epoch int64, err error) {
 	err = l.db.QueryRow(ctx, `UPDATE relayer_pools SET tracker = $3, tracker_until = now() + $4::interval,
 			tracker_epoch = tracker_epoch + CASE WHEN tracker = $3 THEN 0 ELSE 1 END
@@ -145,7 +147,7 @@ func (l *Store) AcquireTrackerLease(ctx context.Context, holder string, term, fr
 	return true, epoch, nil
 }
 
-// Followed returns whether a process follows the chain for the pool now, and the number of its turn.
+// Followed reports whether a process holds the pool's tracker lease now, and returns the lease's epoch.
 func (l *Store) Followed(ctx context.Context) (epoch int64, held bool, err error) {
 	err = l.db.QueryRow(ctx, `SELECT tracker_epoch, tracker_until > now() FROM relayer_pools WHERE chain_id = $1 AND pool_id = $2`,
 		l.ChainID, l.Pool).Scan(&epoch, &held)
@@ -155,7 +157,7 @@ func (l *Store) Followed(ctx context.Context) (epoch int64, held bool, err error
 	return epoch, held, nil
 }
 
-// ReleaseTrackerLease lets another process follow at once.
+// ReleaseTrackerLease releases the lease, so that another process can take it at once.
 func (l *Store) ReleaseTrackerLease(ctx context.Context, holder string) error {
 	_, err := l.db.Exec(ctx, `UPDATE relayer_pools SET tracker_until = now(), tracker = '' WHERE chain_id = $1 AND pool_id = $2 AND tracker = $3`,
 		l.ChainID, l.Pool, holder)

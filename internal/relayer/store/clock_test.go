@@ -14,8 +14,8 @@ import (
 	testpostgres "github.com/rollcall-dev/rollcall/internal/testutil/postgres"
 )
 
-// A process whose clock is wrong, here by the years since 2000, dates its rows like everybody else: they are compared with the
-// database's time, to see what was abandoned, and what was pending when everything was canceled.
+// A process with a wrong clock (here in the year 2000) dates its rows by the database's clock. Rows are compared with the
+// database's time, to find abandoned ones, and those that were pending at a cancellation of all.
 func TestRowsAreDatedByTheDatabasesClock(t *testing.T) {
 	t.Parallel()
 	url := testpostgres.New(t, testpostgres.Migrated(Migrations())).URL()
@@ -48,7 +48,7 @@ func TestRowsAreDatedByTheDatabasesClock(t *testing.T) {
 
 		fresh, err := l.Unsigned(t.Context(), all(terms), time.Minute, 10)
 		require.NoError(t, err)
-		require.Empty(t, fresh, "who claimed them may be signing")
+		require.Empty(t, fresh, "the process that allocated them may be signing")
 		later := accept(t, l, AllocationLimits{Held: terms.Held, Cap: 4, Queue: 10}, draft(l))
 		canceled, err := l.CancelPending(t.Context(), terms.Held[0], by, "all", 10)
 		require.NoError(t, err)

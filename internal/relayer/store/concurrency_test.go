@@ -11,8 +11,8 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 )
 
-// beside does something while another database transaction has done its work and not committed: that commits once what is done
-// waits for it, or is over, and what is to be seen then was looked at.
+// beside runs do while another database transaction has done its work and not committed. That one commits once do waits for
+// it, or is over. look runs before that.
 func beside(t *testing.T, l *Store, other func(pgx.Tx), do func() error, look ...func()) {
 	t.Helper()
 	tx, err := l.db.Begin(t.Context())
@@ -34,7 +34,7 @@ func beside(t *testing.T, l *Store, other func(pgx.Tx), do func() error, look ..
 	require.NoError(t, <-done)
 }
 
-// Bytes are not stored for a transaction that is dropped at this moment: nobody may broadcast them.
+// No bytes are stored for a transaction that is dropped concurrently, because no process may broadcast them.
 func TestStoreAttempts_BesideADrop_StoresNothing(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 1)
@@ -50,7 +50,7 @@ func TestStoreAttempts_BesideADrop_StoresNothing(t *testing.T) {
 	require.Equal(t, []bool{false, true}, stored)
 }
 
-// An attempt that is being stored while its transaction loses the nonce is counted by whoever signs for the next one.
+// An attempt that is stored while its transaction loses the nonce is counted when the next one is signed.
 func TestAttemptBesideADisplacementIsCounted(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 1)
@@ -77,7 +77,7 @@ func TestAttemptBesideADisplacementIsCounted(t *testing.T) {
 	require.Equal(t, []bool{true}, stored)
 }
 
-// What was mined meanwhile is not waited for to hear that a node took it.
+// Recording broadcasts does not wait for rows that were mined meanwhile.
 func TestRecordingLeavesWhatIsMinedAlone(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 1)
@@ -86,7 +86,7 @@ func TestRecordingLeavesWhatIsMinedAlone(t *testing.T) {
 	require.NoError(t, l.RecordMined(t.Context(), []Mined{mined(txs[0], 1, relayer.PurposeSend, 3)}))
 	holder, err := l.db.Begin(t.Context())
 	require.NoError(t, err)
-	defer holder.Rollback(t.Context()) //nolint:errcheck // for the end
+	defer holder.Rollback(t.Context()) //nolint:errcheck // at the end
 	_, err = holder.Exec(t.Context(), `SELECT FROM relayer_txs WHERE id = $1 FOR UPDATE`, txs[0].ID)
 	require.NoError(t, err)
 	var broadcasts []Broadcast
@@ -106,7 +106,7 @@ func TestRecordingLeavesWhatIsMinedAlone(t *testing.T) {
 	}
 }
 
-// Whoever froze while an operator started over writes nothing of the chain before into the new era.
+// A process that was frozen while an operator reset the chain writes nothing of the previous chain into the new era.
 func TestWordsAboutTheChainBefore(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 1)
@@ -145,8 +145,8 @@ func TestWordsAboutTheChainBefore(t *testing.T) {
 	require.Equal(t, uint64(100), known(t, l).Anchor.Number)
 }
 
-// A transaction that lost its nonce on the chain before may have the same one in the new era: that somebody else had it then is
-// not said of it now.
+// A transaction that lost its nonce on the previous chain may have the same nonce in the new era. A nonce conflict found on
+// the previous chain is not recorded for it.
 func TestDisplacedOnTheChainBefore(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 1)
@@ -171,7 +171,7 @@ func TestDisplacedOnTheChainBefore(t *testing.T) {
 	require.Equal(t, []int{0}, pending(t, l))
 }
 
-// The key is raised only where it still is in the era, once whoever starts over at this moment has committed.
+// AdvanceNonce waits for a concurrent reset to commit, and then changes nothing, because the era has changed.
 func TestRaiseBesideStartingOver(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 1)
@@ -188,7 +188,7 @@ func TestRaiseBesideStartingOver(t *testing.T) {
 	require.False(t, raised)
 }
 
-// A transaction that two receipts were given for leaves its key once, whatever plan Postgres makes.
+// A transaction with two receipts decrements its key's pending count once, whatever plan Postgres makes.
 func TestMinedTwiceInOneCallCountsOnce(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 1)
@@ -202,8 +202,8 @@ func TestMinedTwiceInOneCallCountsOnce(t *testing.T) {
 	require.Equal(t, []int{2}, pending(t, l))
 }
 
-// Rows are locked by their nonces in whatever order they lie, so that two who change the same ones wait for each other, and
-// do not end each other.
+// Rows are locked in the order of their nonces, however they are stored, so that two concurrent statements wait for each
+// other without a deadlock.
 func TestRowsAreLockedInOrder(t *testing.T) {
 	t.Parallel()
 	for name, do := range map[string]func(*Store) error{

@@ -19,13 +19,13 @@ import (
 // MaxNonce is the highest nonce that a key is moved to. No account has as many transactions.
 const MaxNonce = 1 << 53
 
-// RequireComparison has the store give out no nonce of a key before [Store.Compared] has recorded a comparison that began after
-// this process registered. Requests wait in the queue meanwhile.
+// RequireComparison makes the store allocate no nonce of a key before [Store.Compared] has recorded a comparison that began
+// after this process registered. Requests are queued meanwhile.
 func (l *Store) RequireComparison() {
 	l.registered.CompareAndSwap(nil, new(time.Time))
 }
 
-// comparedSince returns the time since which a key has to be compared to be used.
+// comparedSince returns the time since which a key must have been compared to be used.
 func (l *Store) comparedSince() pgtype.Timestamptz {
 	since := l.registered.Load()
 	switch {
@@ -38,14 +38,14 @@ func (l *Store) comparedSince() pgtype.Timestamptz {
 	}
 }
 
-// Trusts reports whether nonces of a key may be given out, as far as comparisons go.
+// Trusts reports whether nonces of a key may be allocated, as far as comparisons are concerned.
 func (l *Store) Trusts(k *relayer.Key) bool {
 	since := l.registered.Load()
 	return since == nil || !since.IsZero() && !k.ComparedAt.Before(*since)
 }
 
-// Compared records that keys were compared with the chain of the given era by a round that began at a time; in another era it
-// does nothing.
+// Compared records that a round that began at the given time compared keys with the chain of the given era. In another era
+// it does nothing.
 func (l *Store) Compared(ctx context.Context, keys []common.Address, known int, at time.Time) error {
 	_, err := l.db.Exec(ctx, `UPDATE relayer_keys k SET compared_at = $4
 		FROM (SELECT address FROM relayer_keys WHERE chain_id = $1 AND pool_id = $2 AND address = ANY($3) ORDER BY address FOR UPDATE) AS locked
@@ -57,14 +57,14 @@ func (l *Store) Compared(ctx context.Context, keys []common.Address, known int, 
 	return nil
 }
 
-// AdvanceNonce moves a key's next nonce up to where the chain is, because another sender has used the key. It never moves it down,
-// and reports whether it moved. In another era than the given one, of whose chain next is, it does nothing.
+// AdvanceNonce moves a key's next nonce up to the chain's, because another sender has used the key. It never moves it down.
+// It reports whether it moved. next belongs to the chain of the given era; in another era it does nothing.
 func (l *Store) AdvanceNonce(ctx context.Context, key common.Address, known int, next uint64) (raised bool, err error) {
 	if next > MaxNonce {
 		return false, fmt.Errorf("raise the nonce of %s: %d is above %d", key, next, uint64(MaxNonce))
 	}
 	batch := new(pgx.Batch) // one database transaction
-	// A statement of its own: the next one has to see what this one waited for.
+	// This is a separate statement, because the next one must see the changes that this one waited for.
 	batch.Queue(`SELECT FROM relayer_keys WHERE chain_id = $1 AND pool_id = $2 AND address = $3 FOR UPDATE`, l.ChainID, l.Pool, hexAddress(key))
 	batch.Queue(`UPDATE relayer_keys SET next_nonce = $4, updated_at = now()
 		WHERE chain_id = $1 AND pool_id = $2 AND address = $3 AND next_nonce < $4 AND `+generationSQL("$1")+` = $5`,
@@ -78,8 +78,8 @@ func (l *Store) AdvanceNonce(ctx context.Context, key common.Address, known int,
 	return raised, nil
 }
 
-// gapRows is how many rows of a key are searched for gaps at once, the lowest first. A gap above them is found later, when those
-// are mined.
+// gapRows is how many rows of a key are searched for gaps at once, the lowest first. A gap above them is found later, when
+// those are mined.
 const gapRows = 5000
 
 // fillLimit bounds how many nonces one call fills.
@@ -88,8 +88,8 @@ const fillLimit = 1000
 // gap is a range of nonces without rows, both ends included.
 type gap struct{ low, high uint64 }
 
-// queueGaps queues the query for the gaps of a key below next_nonce and not below mined, the lowest first. It reads an index and no
-// more rows than gapRows, however large a gap is.
+// queueGaps queues the query for the gaps of a key below next_nonce and not below mined, the lowest first. It reads an
+// index, and at most gapRows rows however large a gap is.
 func (l *Store) queueGaps(b *pgx.Batch, key common.Address, known int, mined uint64, gaps *[]gap) {
 	b.Queue(`WITH next AS (
 			SELECT next_nonce AS nonce FROM relayer_keys WHERE chain_id = $1 AND pool_id = $2 AND address = $3 AND next_nonce > $4 AND `+generationSQL("$1")+` = $5
@@ -111,7 +111,7 @@ func (l *Store) queueGaps(b *pgx.Batch, key common.Address, known int, mined uin
 	})
 }
 
-// Gap returns how many nonces of a key have no row: below next_nonce, not below mined.
+// Gap returns how many nonces of a key have no row, below next_nonce and not below mined.
 func (l *Store) Gap(ctx context.Context, key common.Address, known int, mined uint64) (missing uint64, err error) {
 	var gaps []gap
 	b := new(pgx.Batch)
@@ -125,12 +125,13 @@ func (l *Store) Gap(ctx context.Context, key common.Address, known int, mined ui
 	return missing, nil
 }
 
-// ErrFillLimit means that a key has gaps, and that as many were filled in this hour as may be.
+// ErrFillLimit means that a key has gaps, and that this hour's limit of fills is reached.
 var ErrFillLimit = errors.New("no more nonces of the key are filled with no-ops in this hour")
 
-// FillNonceGaps writes no-ops down for nonces of a key that have no row: below next_nonce, not below mined. They are then signed like
-// everything that has a nonce. It returns them, at most fillLimit, and with perHour above 0 at most so many in an hour. Then
-// [ErrFillLimit] comes with those that were filled. In another era than the given one, of whose chain mined is, it does nothing.
+// FillNonceGaps stores no-ops for nonces of a key that have no row, below next_nonce and not below mined. They are then
+// signed like every row with a nonce. It returns them, at most fillLimit, and with perHour above 0 at most perHour in an
+// hour. At that limit it returns [ErrFillLimit] along with the filled ones. mined belongs to the chain of the given era; in
+// another era it does nothing.
 func (l *Store) FillNonceGaps(ctx context.Context, key common.Address, known int, mined uint64, perHour int) (filled []*relayer.Transaction, err error) {
 	if missing, err := l.Gap(ctx, key, known, mined); err != nil || missing == 0 { // without the key's lock
 		return nil, err
@@ -179,7 +180,8 @@ func (l *Store) FillNonceGaps(ctx context.Context, key common.Address, known int
 	return filled, nil
 }
 
-// NonceUsedError is a nonce that a key cannot go back below, because a transaction was signed for it or another sender has used it.
+// NonceUsedError reports a nonce that a key cannot go back below, because a transaction was signed for it or another sender
+// has used it.
 type NonceUsedError struct {
 	Key         common.Address
 	Next, Nonce uint64
@@ -189,15 +191,16 @@ func (e *NonceUsedError) Error() string {
 	return fmt.Sprintf("the next nonce of %s cannot be %d: nonce %d may have been sent, and would be used twice; give %d or more", e.Key, e.Next, e.Nonce, e.Nonce+1)
 }
 
-// SetNonce moves a key's next nonce up or down and returns what it was. Rows above it for which nothing was signed lose their
-// nonce: callers' transactions wait in the queue again. It fails with a [NonceUsedError] if an attempt at or above next was ever
-// stored, or with [ErrChainChanged] in another era; nothing is changed then.
+// SetNonce moves a key's next nonce up or down and returns the previous one. Rows at or above next for which nothing was
+// signed lose their nonce, and callers' transactions are queued again. It fails with a [NonceUsedError] if an attempt at or
+// above next was ever stored, or with [ErrChainChanged] in another era; nothing is changed then.
 func (l *Store) SetNonce(ctx context.Context, key common.Address, known int, next uint64) (was uint64, err error) {
 	if next > MaxNonce {
 		return 0, fmt.Errorf("set the next nonce of %s: %d is above %d", key, next, uint64(MaxNonce))
 	}
 	used := &NonceUsedError{Key: key, Next: next}
-	// There is no index for this, so it comes before the lock. Attempts that are stored meanwhile belong to rows that have such a nonce.
+	// There is no index for this query, so it comes before the lock. Attempts stored meanwhile belong to rows that have
+	// such a nonce.
 	var highest *uint64
 	if err := l.db.QueryRow(ctx, `SELECT max(a.nonce) FROM relayer_attempts a JOIN relayer_txs t ON t.id = a.tx_id
 		WHERE a.chain_id = $1 AND a.address = $2 AND a.nonce >= $3 AND t.era = $4`, l.ChainID, hexAddress(key), int64(next), known).Scan(&highest); err != nil {
@@ -209,7 +212,7 @@ func (l *Store) SetNonce(ctx context.Context, key common.Address, known int, nex
 	}
 	counts := statusCounts{}
 	err = pgx.BeginFunc(ctx, l.db, func(tx pgx.Tx) error {
-		// Each statement has to see what the one before waited for.
+		// Each statement must see the changes that the previous one waited for.
 		batch := new(pgx.Batch)
 		batch.Queue(`SELECT next_nonce FROM relayer_keys WHERE chain_id = $1 AND pool_id = $2 AND address = $3 AND `+generationSQL("$1")+` = $4 FOR UPDATE`,
 			l.ChainID, l.Pool, hexAddress(key), known).QueryRow(func(row pgx.Row) error { return row.Scan(&was) })
@@ -243,7 +246,7 @@ func (l *Store) SetNonce(ctx context.Context, key common.Address, known int, nex
 	if errors.Is(err, pgx.ErrNoRows) {
 		err = ErrChainChanged
 	}
-	if err == error(used) { //nolint:errorlint // it says what it is about
+	if err == error(used) { //nolint:errorlint // returned as is, because it names the key
 		return 0, err
 	}
 	if err != nil {
@@ -269,7 +272,7 @@ func (l *Store) StopJump(ctx context.Context, key common.Address, known int, cou
 	return tag.RowsAffected() > 0, nil
 }
 
-// EndJump enables a key again that [Store.StopJump] has disabled, and reports whether it was.
+// EndJump enables a key again that [Store.StopJump] has disabled, and reports whether it did.
 func (l *Store) EndJump(ctx context.Context, key common.Address) (ended bool, err error) {
 	tag, err := l.db.Exec(ctx, `UPDATE relayer_keys SET enabled = true, disabled_reason = '', updated_at = now()
 		WHERE chain_id = $1 AND pool_id = $2 AND address = $3 AND NOT enabled AND starts_with(disabled_reason, $4)`,
@@ -280,7 +283,7 @@ func (l *Store) EndJump(ctx context.Context, key common.Address) (ended bool, er
 	return tag.RowsAffected() > 0, nil
 }
 
-// Unknown returns those of the addresses that are not registered yet.
+// Unknown returns the addresses that are not registered yet.
 func (l *Store) Unknown(ctx context.Context, addresses []common.Address) ([]common.Address, error) {
 	known, err := l.Addresses(ctx)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 )
 
-// next reads a key's next nonce.
+// next returns a key's next nonce.
 func next(t *testing.T, l *Store) uint64 {
 	t.Helper()
 	keys, err := l.Keys(t.Context())
@@ -19,7 +19,7 @@ func next(t *testing.T, l *Store) uint64 {
 	return keys[0].NextNonce
 }
 
-// A gap of 2^40 nonces is found at once, and filled no faster than the hour's limit allows.
+// A gap of 2^40 nonces is found at once, and filled within the hourly limit.
 func TestFill_HugeGap_IsBounded(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 1)
@@ -51,7 +51,7 @@ func TestFill_HugeGap_IsBounded(t *testing.T) {
 	require.Len(t, filled, fillLimit)
 }
 
-// Gaps between rows and above them are found, and none where the chain has used the nonces.
+// Gaps between rows and above them are found; used nonces are not gaps.
 func TestFill_SeveralGaps(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 1)
@@ -76,7 +76,7 @@ func TestFill_SeveralGaps(t *testing.T) {
 	require.Empty(t, filled)
 }
 
-// A key goes back below nonces that nothing was signed for, and below no other.
+// A key's next nonce can be lowered to nonces that nothing was signed for, and no further.
 func TestSetNonce(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 1)
@@ -120,7 +120,6 @@ func TestSetNonce(t *testing.T) {
 	require.Equal(t, uint64(4), next(t, l))
 }
 
-// A nonce that another sender has used stays used.
 func TestSetNonce_BelowForeign_IsRefused(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 1)
@@ -132,7 +131,7 @@ func TestSetNonce_BelowForeign_IsRefused(t *testing.T) {
 	require.Equal(t, uint64(1), next(t, l))
 }
 
-// After a registration nothing is given out before a comparison that is younger. Requests wait meanwhile.
+// After a registration no nonce is allocated before a later comparison. Requests are queued meanwhile.
 func TestAccept_KeyNotCompared_Queues(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 1)
@@ -168,7 +167,7 @@ func TestAccept_KeyNotCompared_Queues(t *testing.T) {
 	require.True(t, again.Trusts(keys[0]))
 }
 
-// A key that is far behind what nodes count is stopped until an operator acts.
+// A key far below the nodes' count is stopped until an operator acts.
 func TestStopJump(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 1)

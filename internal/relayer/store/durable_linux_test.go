@@ -15,8 +15,8 @@ import (
 	testpostgres "github.com/rollcall-dev/rollcall/internal/testutil/postgres"
 )
 
-// lazy opens a store on a server that writes nothing to its disk before a commit waits for it: the process that otherwise writes in
-// the background stands still.
+// lazy opens a store on a server that writes nothing to its disk before a commit waits for it: its background writer is
+// stopped.
 func lazy(t *testing.T) (*testpostgres.Server, *Store, AllocationLimits) {
 	t.Helper()
 	server := testpostgres.Own(t)
@@ -33,21 +33,21 @@ func lazy(t *testing.T) (*testpostgres.Server, *Store, AllocationLimits) {
 	return server, l, terms
 }
 
-// flushed reports whether the server's log is on the disk up to a position.
+// flushed reports whether the server's log is on disk up to a position.
 func flushed(t *testing.T, l *Store, position string) (is bool) {
 	t.Helper()
 	require.NoError(t, l.db.QueryRow(t.Context(), `SELECT pg_current_wal_flush_lsn() >= $1::text::pg_lsn`, position).Scan(&is))
 	return is
 }
 
-// position is how far the server's log goes.
+// position returns the current position of the server's log.
 func position(t *testing.T, l *Store) (at string) {
 	t.Helper()
 	require.NoError(t, l.db.QueryRow(t.Context(), `SELECT pg_current_wal_insert_lsn()::text`).Scan(&at))
 	return at
 }
 
-// Accept and Dispatch return when the nonces that they give out are on the disk, although the commits of these do not wait for that.
+// Accept and Dispatch return when the allocated nonces are on disk, although their first commits do not wait for that.
 func TestAccept_Returned_IsOnTheDisk(t *testing.T) {
 	t.Parallel()
 	server, l, terms := lazy(t)
@@ -71,7 +71,7 @@ func TestAccept_Returned_IsOnTheDisk(t *testing.T) {
 	require.Equal(t, map[uint64]int{0: 2, 1: 2}, nonces)
 }
 
-// unflushed has drafts stored in the server's memory alone, as they are for a moment before Accept returns.
+// unflushed stores drafts in the server's memory only, as they are for a moment before Accept returns.
 func unflushed(t *testing.T, l *Store, terms AllocationLimits, drafts ...*NewTransaction) {
 	t.Helper()
 	a := &acceptBatch{store: l, terms: terms, drafts: drafts, verdicts: make([]AcceptResult, len(drafts))}
@@ -86,8 +86,8 @@ func unflushed(t *testing.T, l *Store, terms AllocationLimits, drafts ...*NewTra
 	require.False(t, flushed(t, l, position(t, l)))
 }
 
-// Callers that repeat a request, or read its transaction, are answered when it is on the disk, also where the process that stores it
-// has not waited yet.
+// A repeated request, or a read of its transaction, returns after the transaction is on disk. The process that stores it
+// need not have waited yet.
 func TestTransaction_AcceptedLately_IsOnTheDisk(t *testing.T) {
 	t.Parallel()
 	for name, read := range map[string]func(*Store, AllocationLimits, *NewTransaction) error{
@@ -125,8 +125,8 @@ func TestTransaction_AcceptedLately_IsOnTheDisk(t *testing.T) {
 	}
 }
 
-// A server that crashes before a commit is on its disk forgets it. Bytes that were signed meanwhile are not stored, and so not
-// broadcasted; the nonce is given out again.
+// A server that crashes before a commit is on its disk loses it. Bytes signed meanwhile are not stored, and so not
+// broadcasted; the nonce is allocated again.
 func TestStoreAttempts_CrashTookTheTransaction_StoresNothing(t *testing.T) {
 	t.Parallel()
 	server, l, terms := lazy(t)
@@ -146,7 +146,7 @@ func TestStoreAttempts_CrashTookTheTransaction_StoresNothing(t *testing.T) {
 	require.Zero(t, *accept(t, l, terms, again)[0].Nonce)
 }
 
-// A commit whose answer was lost may happen yet, as long as the server has its locks.
+// A commit whose response was lost may still happen while the server holds its locks.
 func TestAccept_AnswerWasLost_FindsOut(t *testing.T) {
 	t.Parallel()
 	server, l, terms := lazy(t)

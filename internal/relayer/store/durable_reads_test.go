@@ -10,8 +10,8 @@ import (
 	testpostgres "github.com/rollcall-dev/rollcall/internal/testutil/postgres"
 )
 
-// A caller that has read that its transaction is mined or final never reads an earlier status, also where Postgres crashes. Its own
-// writer of the log is too late for that here.
+// A caller that has read a mined or final status never reads an earlier one, even if Postgres crashes. Its background
+// writer of the log is too slow to help here.
 func TestTransaction_ReadAsSettled_SurvivesACrash(t *testing.T) {
 	t.Parallel()
 	server := testpostgres.Own(t, map[string]string{"wal_writer_delay": "10s"})

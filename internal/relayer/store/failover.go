@@ -10,21 +10,24 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 )
 
-// timeline is Postgres's own name for its present history: another one after each promotion of a replica.
+// timeline is an SQL expression for Postgres's name of its current timeline, which changes with each promotion of a
+// replica.
 const timeline = `substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)`
 
-// transactionID is the id of the present database transaction, as xmin has it in the rows that it writes.
+// transactionID is an SQL expression for the id of the current database transaction, as xmin has it in the rows that it
+// writes.
 const transactionID = `pg_current_xact_id()::xid::text::bigint`
 
-// otherHistory is the condition that nonces of the pool p were given out under another timeline, or before p was restored from a dump.
+// otherHistory is an SQL condition: nonces of the pool p were allocated under another timeline, or before p was restored
+// from a dump.
 const otherHistory = `(p.timeline <> ` + timeline + ` OR NOT EXISTS (SELECT FROM relayer_origins o
 	WHERE (o.chain_id, o.pool_id) = (p.chain_id, p.pool_id) AND o.origin = o.xmin::text::bigint))`
 
-// errFailedOver is what is said of requests until Reconcile.
+// errFailedOver is returned for requests until Reconcile.
 var errFailedOver = fmt.Errorf("%w: the database failed over or was restored, and its nonces are being compared with the nodes'", relayer.ErrUnavailable)
 
-// FailedOver reports whether Postgres has another timeline than the one under which nonces were given out, or was restored from a
-// dump since. A replica that did not have the last commits, or a dump, may give out nonces a second time, so nothing is given out
+// FailedOver reports whether Postgres's timeline changed since nonces were allocated, or whether it was restored from a
+// dump since. A dump, or a replica without the last commits, may allocate nonces a second time. So no nonce is allocated
 // until Reconcile.
 func (l *Store) FailedOver(ctx context.Context) (over bool, err error) {
 	err = l.db.QueryRow(ctx, `SELECT EXISTS (SELECT FROM relayer_pools p WHERE chain_id = $1 AND pool_id = $2 AND `+otherHistory+`)`,
@@ -35,8 +38,9 @@ func (l *Store) FailedOver(ctx context.Context) (over bool, err error) {
 	return over, nil
 }
 
-// Reconcile ends what FailedOver reports: each key of the pool goes on above the nonces that nodes know of, if those are higher.
-// pending is the highest that any node has of each key, mined or in its pool, on the chain of the given era; in another one nothing is done.
+// Reconcile ends the state that FailedOver reports. Each key of the pool continues above the nonces that nodes report, if
+// those are higher. pending is the highest pending count that any node reports of each key, mined or in its pool, on the
+// chain of the given era. In another era nothing is changed.
 func (l *Store) Reconcile(ctx context.Context, known int, pending map[common.Address]uint64) error {
 	var addresses []string
 	var next []int64

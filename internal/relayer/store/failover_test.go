@@ -13,7 +13,7 @@ import (
 	testpostgres "github.com/rollcall-dev/rollcall/internal/testutil/postgres"
 )
 
-// After a promotion nothing is given out until the nodes were asked; then above what they know.
+// After a promotion no nonce is allocated until the nodes were queried; then only nonces above theirs.
 func TestAccept_AfterFailover_GivesOutNothing(t *testing.T) {
 	t.Parallel()
 	server := testpostgres.Own(t)
@@ -46,7 +46,7 @@ func TestAccept_AfterFailover_GivesOutNothing(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, uint64(7), keys[0].NextNonce)
 	require.LessOrEqual(t, keys[1].NextNonce, uint64(1))
-	// The nodes have said nothing of another pool's keys.
+	// The nodes were not queried about another pool's keys.
 	over, err = other.FailedOver(t.Context())
 	require.NoError(t, err)
 	require.True(t, over)
@@ -54,8 +54,8 @@ func TestAccept_AfterFailover_GivesOutNothing(t *testing.T) {
 	accept(t, l, terms, draft(l))
 }
 
-// A dump that is restored under processes that run has given out fewer nonces than they have. Nothing is given out until the nodes were
-// asked, and another restore of the same dump is noticed as well.
+// A dump restored under running processes has allocated fewer nonces than they have. No nonce is allocated until the nodes
+// were queried. Another restore of the same dump is detected as well.
 func TestAccept_RestoredDump_WaitsForReconcile(t *testing.T) {
 	t.Parallel()
 	server := testpostgres.Own(t)

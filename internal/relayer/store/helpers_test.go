@@ -42,7 +42,7 @@ func open(t testing.TB, db *pgxpool.Pool, keys int, targets ...string) (*Store, 
 	return l, terms
 }
 
-// pond opens another pool of the same chain, with a key of its own.
+// pond opens another pool of the same chain, with its own key.
 func pond(t testing.TB, db *pgxpool.Pool, targets ...string) (*Store, AllocationLimits) {
 	t.Helper()
 	l := New(db, Config{ChainID: 1337, Pool: "pond", Targets: targets})
@@ -63,10 +63,10 @@ func known(t testing.TB, l *Store) Chain {
 	return c
 }
 
-// onlyErr is for those who do not care whether anything changed.
+// onlyErr drops the result that reports a change.
 func onlyErr(_ bool, err error) error { return err }
 
-// all are the nonces of all keys.
+// all returns nonce 0 of each key, as the start of a range.
 func all(terms AllocationLimits) (froms []KeyNonce) {
 	for _, key := range terms.Held {
 		froms = append(froms, KeyNonce{Key: key})
@@ -92,7 +92,7 @@ func drafts(l *Store, n int) []*NewTransaction {
 	return all
 }
 
-// accept wants all of them accepted.
+// accept requires all drafts to be accepted.
 func accept(t testing.TB, l *Store, terms AllocationLimits, drafts ...*NewTransaction) []*relayer.Transaction {
 	t.Helper()
 	verdicts, err := l.Accept(t.Context(), terms, drafts)
@@ -105,7 +105,7 @@ func accept(t testing.TB, l *Store, terms AllocationLimits, drafts ...*NewTransa
 	return txs
 }
 
-// signed stores a first attempt for each, with made-up bytes, and records that nodes took them.
+// broadcast stores a first attempt for each, with made-up bytes, and records that nodes accepted them.
 func broadcast(t testing.TB, l *Store, txs ...*relayer.Transaction) {
 	t.Helper()
 	var attempts []*relayer.Attempt
@@ -154,7 +154,7 @@ func read(t testing.TB, l *Store, tx *relayer.Transaction) *relayer.Transaction 
 	return now
 }
 
-// pending is what each key has pending, by the store.
+// pending returns each key's stored pending count.
 func pending(t testing.TB, l *Store) []int {
 	t.Helper()
 	keys, err := l.Keys(t.Context())

@@ -17,16 +17,16 @@ import (
 // Registration is a key that a process holds.
 type Registration struct {
 	Address common.Address
-	// NextNonce is where a key that the store does not know yet begins: the chain's pending count.
+	// NextNonce is the first nonce of a key that the store does not have yet: the chain's pending count.
 	NextNonce uint64
-	// Funding: it funds the others, and takes nobody's transactions.
+	// Funding: it funds the other keys, and sends no caller's transactions.
 	Funding bool
-	// MinBalance below which the key is disabled, wei; nil for none. It is updated also for a key that
-	// is known, unless that was given one of its own.
+	// MinBalance is the balance below which the key is disabled, wei; nil for none. Registering a known key updates it too,
+	// unless an operator set the key's own.
 	MinBalance *big.Int
 }
 
-// ForeignKeyError is a key that another pool of this database has.
+// ForeignKeyError reports a key that belongs to another pool of this database.
 type ForeignKeyError struct {
 	Address common.Address
 	Pool    string
@@ -37,9 +37,9 @@ func (e *ForeignKeyError) Error() string {
 		e.Address, e.Pool)
 }
 
-// Register writes down keys that are new, and which webhook targets the pool has. It fails with a [ForeignKeyError] if
-// one belongs to another pool, and changes nothing then. After [Store.RequireComparison] no nonce of a key is given out
-// before the key was compared with the chain since.
+// Register stores new keys and the webhook targets of the pool. It fails with a [ForeignKeyError], and changes nothing, if
+// a key belongs to another pool. After [Store.RequireComparison] no nonce of a key is allocated before the key was compared
+// with the chain since.
 func (l *Store) Register(ctx context.Context, keys []Registration) error {
 	addresses, nonces, balances, funding := make([]string, len(keys)), make([]int64, len(keys)), make([]string, len(keys)), make([]bool, len(keys))
 	for i, k := range keys {
@@ -84,12 +84,12 @@ func (l *Store) Register(ctx context.Context, keys []Registration) error {
 		return &ForeignKeyError{Address: common.HexToAddress(address), Pool: pool}
 	})
 	if since := l.registered.Load(); err == nil && since != nil && since.IsZero() {
-		l.registered.Store(&now) // the first registration: keys that come later were never compared
+		l.registered.Store(&now) // the first registration: later keys were never compared
 	}
 	return err
 }
 
-// Keys returns all keys of the pool, by address, whoever holds them.
+// Keys returns all keys of the pool, by address, whichever process holds them.
 func (l *Store) Keys(ctx context.Context) ([]*relayer.Key, error) {
 	rows, err := l.db.Query(ctx, selectKeys+` WHERE chain_id = $1 AND pool_id = $2 ORDER BY address`, l.ChainID, l.Pool)
 	if err != nil {
@@ -137,7 +137,7 @@ func scanKey(row pgx.CollectableRow) (*relayer.Key, error) {
 	return k, nil
 }
 
-// KeyChange is what is to become of a key; what is nil stays.
+// KeyChange is a change of a key; nil fields are kept.
 type KeyChange struct {
 	Enabled        *bool
 	DisabledReason *string
@@ -147,10 +147,11 @@ type KeyChange struct {
 	LastError      *string
 	Balance        *big.Int
 	MinBalance     *big.Int
-	OwnMinBalance  *bool // whether it stays, whatever processes that start are told
+	OwnMinBalance  *bool // whether MinBalance is kept when a process registers the key with another
 }
 
-// ChangeKey applies a change, and reports whether it changed whether the key is enabled. It fails with [relayer.ErrNotFound].
+// ChangeKey applies a change, and reports whether the key was enabled or disabled by it. It fails with
+// [relayer.ErrNotFound].
 func (l *Store) ChangeKey(ctx context.Context, address common.Address, c KeyChange) (switched bool, err error) {
 	err = l.db.QueryRow(ctx, `
 		WITH old AS (SELECT enabled FROM relayer_keys WHERE chain_id = $1 AND pool_id = $2 AND address = $3 FOR UPDATE)

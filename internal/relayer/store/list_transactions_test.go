@@ -13,7 +13,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 )
 
-// history writes down so many transactions, nearly all of them confirmed.
+// history stores this many transactions, nearly all of them confirmed.
 func history(t *testing.T, l *Store, n int) {
 	t.Helper()
 	_, err := l.db.Exec(t.Context(), `INSERT INTO relayer_txs (id, chain_id, pool_id, target, caller, kind, relayer_address, nonce, status, open,
@@ -27,7 +27,7 @@ func history(t *testing.T, l *Store, n int) {
 	require.NoError(t, err)
 }
 
-// requireIndexed wants a query that reads no more of the history than it is about.
+// requireIndexed requires a query to read only the rows of the history that it needs.
 func requireIndexed(t *testing.T, l *Store, name, query string, args []any) {
 	t.Helper()
 	rows, err := l.db.Query(t.Context(), `EXPLAIN `+query, args...)
@@ -39,7 +39,7 @@ func requireIndexed(t *testing.T, l *Store, name, query string, args []any) {
 	require.NotContains(t, plan, "relayer_txs_pkey", name)
 }
 
-// However long the history is, to find little in it takes little.
+// The cost of listing few transactions does not depend on the length of the history.
 func TestListsDoNotReadTheHistory(t *testing.T) {
 	t.Parallel()
 	l, _ := setup(t, 1)
@@ -67,7 +67,7 @@ func TestListsDoNotReadTheHistory(t *testing.T) {
 			requireIndexed(t, l, name, query, args)
 		}
 	}
-	// What is much is not counted to its end.
+	// Totals are capped.
 	for _, f := range []Filter{{}, {Statuses: []relayer.Status{relayer.Confirmed}}} {
 		txs, total, err := l.Transactions(t.Context(), f, 40, 20)
 		require.NoError(t, err)
@@ -79,7 +79,8 @@ func TestListsDoNotReadTheHistory(t *testing.T) {
 	require.Equal(t, n, total)
 }
 
-// What waits for one very key is listed under it, as is what was canceled while it did; what waits for the pool is not.
+// A key's list includes transactions queued for that key, and those canceled while queued for it. It excludes those queued
+// for the pool.
 func TestTransactions_QueuedForAKey_AreListedUnderIt(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 2)
@@ -87,7 +88,7 @@ func TestTransactions_QueuedForAKey_AreListedUnderIt(t *testing.T) {
 	key := terms.Held[0]
 	const n = 20_000
 	for _, key := range terms.Held {
-		require.NoError(t, onlyErr(l.AdvanceNonce(t.Context(), key, known(t, l).Era, n))) // the history has those below
+		require.NoError(t, onlyErr(l.AdvanceNonce(t.Context(), key, known(t, l).Era, n))) // the history has the lower nonces
 	}
 	own := func() *NewTransaction {
 		d := draft(l)
@@ -111,7 +112,7 @@ func TestTransactions_QueuedForAKey_AreListedUnderIt(t *testing.T) {
 	require.Equal(t, []uuid.UUID{waiting[2].ID, sent[0].ID}, list(Filter{Statuses: []relayer.Status{relayer.Allocated}}))
 	require.Equal(t, []uuid.UUID{waiting[0].ID}, list(Filter{Statuses: []relayer.Status{relayer.Canceled}}))
 
-	// Nor does a key that has done little need the history of the others for that.
+	// A key with few transactions does not need the other keys' history for that either.
 	history(t, l, n)
 	_, err = l.db.Exec(t.Context(), `UPDATE relayer_txs SET relayer_address = $1 WHERE relayer_address = $2 AND nonce BETWEEN 4 AND $3`,
 		hexAddress(common.HexToAddress("0x63")), hexAddress(key), n-1)
@@ -125,7 +126,7 @@ func TestTransactions_QueuedForAKey_AreListedUnderIt(t *testing.T) {
 	}
 }
 
-// What is canceled at once, in parts, is all that callers have pending of the pool, or of a key, and nothing else.
+// A cancellation of everything, in parts, cancels all pending transactions of the pool's or a key's callers, and no others.
 func TestCancelPending(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 2, "target")
@@ -176,7 +177,7 @@ func TestCancelPending(t *testing.T) {
 	canceled, err = l.CancelPending(t.Context(), common.Address{}, by, "everything", 100)
 	require.NoError(t, err)
 	require.ElementsMatch(t, ids(others), canceled)
-	require.Equal(t, relayer.IntentSend, read(t, l, later[0]).Intent, "what came after the request stays")
+	require.Equal(t, relayer.IntentSend, read(t, l, later[0]).Intent, "later transactions are not canceled")
 	var deliveries int
 	require.NoError(t, l.db.QueryRow(t.Context(), `SELECT count(*) FROM relayer_deliveries WHERE status = 'canceled'`).Scan(&deliveries))
 	require.Equal(t, 2, deliveries)

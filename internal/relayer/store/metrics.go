@@ -8,7 +8,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 )
 
-// Metrics of a Store. A process registers them once.
+// Metrics are the metrics of a Store. A process registers them once.
 type Metrics struct {
 	statuses *prometheus.CounterVec
 	mined    prometheus.Histogram
@@ -33,19 +33,19 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	return m
 }
 
-// statusCountsSQL is the end of a statement whose part "changed" returns rows of relayer_txs.
+// statusCountsSQL is a statement suffix. It counts the rows of relayer_txs that the CTE "changed" returns, by status.
 const statusCountsSQL = ` SELECT status, count(*)::int, coalesce(array_agg(greatest(0, extract(epoch FROM updated_at - created_at)))
 	FILTER (WHERE status = 'mined' AND kind = 'transaction'), '{}')::float8[],
 	coalesce(array_agg(DISTINCT relayer_address) FILTER (WHERE status = 'confirmed'), '{}') FROM changed GROUP BY status`
 
-// statusCounts reads what tally returns, to be counted when the transaction has committed.
+// statusCounts holds the rows of statusCountsSQL, to be counted when the transaction has committed.
 type statusCounts map[string]changes
 
-// changes are those to one status.
+// changes are the changes to one status.
 type changes struct {
 	n     int
 	mined []float64 // how long each took to be mined, seconds
-	keys  []string  // of those that were confirmed
+	keys  []string  // of confirmed transactions
 }
 
 func (t statusCounts) read(rows pgx.Rows) error {
@@ -59,7 +59,7 @@ func (t statusCounts) read(rows pgx.Rows) error {
 	return err
 }
 
-// recordStatusCounts adds a tally to the metrics, and returns how many changes it holds.
+// recordStatusCounts adds the counts to the metrics, and returns the number of changes.
 func (l *Store) recordStatusCounts(t statusCounts) (n int) {
 	for status, changes := range t {
 		n += changes.n

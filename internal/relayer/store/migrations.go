@@ -10,11 +10,11 @@ import (
 //go:embed migrations/*.sql
 var files embed.FS
 
-// Migrations make the store's tables.
+// Migrations returns the migrations that create the store's tables.
 func Migrations() postgres.Migrations {
 	folder, err := fs.Sub(files, "migrations")
 	if err != nil {
-		panic(err) // the folder is part of the program
+		panic(err) // the folder is embedded
 	}
 	return postgres.Migrations{FS: folder, Table: "relayer_migrations"}
 }

@@ -15,12 +15,12 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 )
 
-// SetIntent says that a transaction's nonce is to be used for a no-op from now on. One that has no nonce yet is final at
-// once: canceled, expired or failed. It returns the row as it is then; the caller sees to it that the no-op is signed.
+// SetIntent records that a no-op shall take a transaction's nonce. A transaction without a nonce becomes final at once:
+// canceled, expired or failed. SetIntent returns the row after that; the caller has to get the no-op signed.
 //
-// It fails with [relayer.ErrNotFound], or with a [relayer.StateError] if the transaction is mined or final, or
-// something else is intended. To intend what is intended already changes nothing. An error that wraps [relayer.ErrUnknown] says
-// that it is intended, and that the row could not be read.
+// It fails with [relayer.ErrNotFound], or with a [relayer.StateError] if the transaction is mined or final, or has another
+// intent. Setting the same intent again changes nothing. An error that wraps [relayer.ErrUnknown] reports that the intent
+// is stored, but the row could not be read.
 func (l *Store) SetIntent(ctx context.Context, id uuid.UUID, intent relayer.Intent, reason string) (*relayer.Transaction, error) {
 	final := map[relayer.Intent]relayer.Status{
 		relayer.IntentCancel: relayer.Canceled, relayer.IntentExpire: relayer.Expired, relayer.IntentFail: relayer.Failed,
@@ -49,8 +49,8 @@ func (l *Store) SetIntent(ctx context.Context, id uuid.UUID, intent relayer.Inte
 	return tx, nil
 }
 
-// reload reads a transaction after a statement that has, or has not, written something down for it. A failure
-// to read does not undo the write.
+// reload reads a transaction after a statement that may have written to it. A failed read does not undo the write, so after
+// a write the error wraps [relayer.ErrUnknown].
 func (l *Store) reload(ctx context.Context, id uuid.UUID, written bool) (*relayer.Transaction, error) {
 	tx, err := l.Transaction(ctx, id)
 	if err != nil && written {
@@ -59,7 +59,7 @@ func (l *Store) reload(ctx context.Context, id uuid.UUID, written bool) (*relaye
 	return tx, err
 }
 
-// Now is the time by the database's clock, by which rows are created.
+// Now returns the time by the database's clock, which sets the creation time of rows.
 func (l *Store) Now(ctx context.Context) (now time.Time, err error) {
 	if err := l.db.QueryRow(ctx, `SELECT now()`).Scan(&now); err != nil {
 		return now, fmt.Errorf("read the database's clock: %w", err)
@@ -67,8 +67,9 @@ func (l *Store) Now(ctx context.Context) (now time.Time, err error) {
 	return now, nil
 }
 
-// CancelPending does with up to limit of what callers have pending, and was created by the given time (see [Store.Now]), what
-// Intend does with one, and returns which those are. There may be others until it returns none. The zero key is the whole pool.
+// CancelPending cancels up to limit of callers' pending transactions, as SetIntent does with one, and returns their ids. It
+// selects those created by the given time (see [Store.Now]). There may be others until it returns none. The zero key
+// selects the whole pool.
 func (l *Store) CancelPending(ctx context.Context, key common.Address, by time.Time, reason string, limit int) (canceled []uuid.UUID, err error) {
 	address := hexAddress(key)
 	if key == (common.Address{}) {
@@ -106,23 +107,23 @@ func (l *Store) CancelPending(ctx context.Context, key common.Address, by time.T
 	return canceled, nil
 }
 
-// Replacement are new contents for a transaction that is not mined.
+// Replacement holds new contents for a transaction that is not mined.
 type Replacement struct {
 	ID uuid.UUID
 	relayer.Request
-	// Reserve is what its gas may cost now, wei; nil: as before.
+	// Reserve is the maximum gas cost of the new contents, wei; nil: unchanged.
 	Reserve *big.Int
-	// Attempt holds them, signed, for the same nonce; nil for a transaction without a nonce.
+	// Attempt is the signed attempt with the new contents, for the same nonce; nil for a transaction without a nonce.
 	Attempt *relayer.Attempt
-	// Only is the only key that may send them; zero: those that might before.
+	// Only is the only key that may send them; zero: unchanged.
 	Only common.Address
 }
 
-// ErrRaced means that somebody else has signed for the transaction meanwhile: read it again.
+// ErrRaced means that another process has signed for the transaction meanwhile: read it again.
 var ErrRaced = errors.New("somebody else signed for the transaction at the same time")
 
-// Replace changes a transaction's contents and stores the attempt that holds them, in one step. It fails with [ErrRaced],
-// [relayer.ErrNotFound] or a [relayer.StateError]; nothing is changed then, unless it is [postgres.ErrUnknown].
+// Replace changes a transaction's contents and stores the attempt with them, in one step. It fails with [ErrRaced],
+// [relayer.ErrNotFound] or a [relayer.StateError]. Nothing is changed then, unless the error is [postgres.ErrUnknown].
 func (l *Store) Replace(ctx context.Context, r *Replacement) error {
 	return postgres.InTx(ctx, l.db, func(tx pgx.Tx) error {
 		rows, err := tx.Query(ctx, selectTransactions+` WHERE id = $1 AND chain_id = $2 AND pool_id = $3 FOR UPDATE`, r.ID, l.ChainID, l.Pool)
@@ -179,10 +180,10 @@ func (l *Store) Replace(ctx context.Context, r *Replacement) error {
 	})
 }
 
-// RecordNonceConflicts writes down that somebody else's transaction, found by its hash in a block that is deep enough, stands at a
-// nonce of ours. The row that had the nonce gets back into the queue, to be sent under another one; or is final where it was
-// not to be sent any more. The foreign one is written down in its place. It reports whether it did: in another era than the given
-// one, on whose chain it was found, it does nothing.
+// RecordNonceConflicts records that another sender's transaction used one of our nonces. The caller found it by its hash in
+// a block that is deep enough. The row with that nonce is queued again, to be sent under another one, or becomes final if
+// it was no longer to be sent. The foreign transaction is stored in its place. RecordNonceConflicts reports whether it did
+// so. The block belongs to the chain of the given era; in another era it does nothing.
 func (l *Store) RecordNonceConflicts(ctx context.Context, id uuid.UUID, key common.Address, known int, nonce uint64, hash common.Hash, block Block) (bool, error) {
 	n, err := l.withLockedKeys(ctx, "displace a transaction", `WITH displaced AS MATERIALIZED (
 		SELECT id, chain_id, pool_id, relayer_address, key_budget_day, reserve_wei FROM relayer_txs

@@ -9,7 +9,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 )
 
-// A no-op is due until the latest attempt is one, whatever was signed before that.
+// A no-op is pending until the latest attempt is a no-op, whatever was signed before.
 func TestNoopIsDueWhileTheLatestAttemptIsNone(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 1)

@@ -16,13 +16,13 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 )
 
-// What operators do with the store, beside the relayers that run.
+// Operators' commands use the methods of this file while relayers run.
 
-// UnknownPoolError is a pool that no relayer has registered keys for.
+// UnknownPoolError reports a pool that no relayer has registered keys for.
 type UnknownPoolError struct {
 	ChainID uint64
 	Pool    string
-	// Known are those that there are, as name@chain.
+	// Known are the registered pools, as name@chain.
 	Known []string
 }
 
@@ -34,8 +34,8 @@ func (e *UnknownPoolError) Error() string {
 	return fmt.Sprintf("no relayer has registered keys for pool %q on chain %d: %s", e.Pool, e.ChainID, known)
 }
 
-// Attach makes a Store for somebody who is no relayer: its webhook targets are those that the pool's relayers have, so
-// that what is changed through it is told as theirs is. It fails with an [UnknownPoolError].
+// Attach returns a Store for an operator's command. Its webhook targets are those of the pool's relayers, so its changes
+// are delivered like theirs. It fails with an [UnknownPoolError].
 func Attach(ctx context.Context, db *pgxpool.Pool, chainID uint64, pool string) (*Store, error) {
 	cfg := Config{ChainID: chainID, Pool: pool}
 	err := db.QueryRow(ctx, `SELECT targets FROM relayer_pools WHERE chain_id = $1 AND pool_id = $2`, chainID, pool).Scan(&cfg.Targets)
@@ -56,25 +56,25 @@ func Attach(ctx context.Context, db *pgxpool.Pool, chainID uint64, pool string) 
 	return nil, &UnknownPoolError{ChainID: chainID, Pool: pool, Known: known}
 }
 
-// TransactionByHash reads the one that any attempt with the hash was signed for, or that the hash is written down for: the latest,
-// where a chain that lost its history has had several.
+// TransactionByHash returns the transaction with an attempt of that hash, or with that recorded hash. It returns the
+// latest, because a chain that lost its history may have had several.
 func (l *Store) TransactionByHash(ctx context.Context, hash common.Hash) (*relayer.Transaction, error) {
 	tx, err := l.one(ctx, ` WHERE chain_id = $1 AND pool_id = $2
 		AND id = (SELECT tx_id FROM relayer_attempts WHERE chain_id = $1 AND tx_hash = $3 ORDER BY created_at DESC LIMIT 1)`, l.ChainID, l.Pool, hash.Hex())
 	if !errors.Is(err, relayer.ErrNotFound) {
 		return tx, err
 	}
-	// Somebody else's has no attempts. There is no index for that: nobody asks often.
+	// A foreign transaction has no attempts. There is no index for this query, because it is rare.
 	return l.one(ctx, ` WHERE chain_id = $1 AND pool_id = $2 AND kind = 'foreign' AND tx_hash = $3 ORDER BY id DESC LIMIT 1`, l.ChainID, l.Pool, hash.Hex())
 }
 
-// BumpRequest is what was asked for a transaction beside what it was accepted with.
+// BumpRequest holds the requests made for a transaction after its acceptance.
 type BumpRequest struct {
-	IntentReason string    // who or what canceled it; "" unless something did
-	BumpAskedAt  time.Time // when an operator last asked for a higher fee; zero for never
+	IntentReason string    // why it was canceled, expired or failed; "" if it was not
+	BumpAskedAt  time.Time // when an operator last requested a higher fee; zero for never
 }
 
-// BumpRequestOf reads what was asked for a transaction.
+// BumpRequestOf returns the requests made for a transaction.
 func (l *Store) BumpRequestOf(ctx context.Context, id uuid.UUID) (w BumpRequest, err error) {
 	var asked *time.Time
 	err = l.db.QueryRow(ctx, `SELECT intent_reason, bump_requested_at FROM relayer_txs WHERE id = $1 AND chain_id = $2 AND pool_id = $3`,
@@ -88,12 +88,13 @@ func (l *Store) BumpRequestOf(ctx context.Context, id uuid.UUID) (w BumpRequest,
 	return w, nil
 }
 
-// ErrUnsigned means that nothing was signed for the transaction yet, so there is nothing to outbid.
+// ErrUnsigned means that the transaction has no attempt yet, so there is nothing to outbid.
 var ErrUnsigned = errors.New("nothing was signed for it yet")
 
-// RequestBump asks for a higher fee than that of the transaction's latest attempt. The relayer that follows the chain signs for it, at
-// the next look, or, where that is above the cap, once it no longer is. Nothing is asked of one that is mined or final (a
-// [relayer.StateError]), or has no attempt ([ErrUnsigned]). An error that wraps [relayer.ErrUnknown] is as that of [Store.SetIntent].
+// RequestBump requests a higher fee than that of the transaction's latest attempt. The relayer that tracks the chain signs
+// it in its next round, or, if the fee is above the cap, once it no longer is. RequestBump fails for a transaction that is
+// mined or final (a [relayer.StateError]), or has no attempt ([ErrUnsigned]). An error that wraps [relayer.ErrUnknown] is
+// as that of [Store.SetIntent].
 func (l *Store) RequestBump(ctx context.Context, id uuid.UUID) (*relayer.Transaction, error) {
 	tag, err := l.db.Exec(ctx, `UPDATE relayer_txs t SET bump_requested_at = now() WHERE id = $1 AND chain_id = $2 AND pool_id = $3
 		AND open AND status <> 'mined' AND nonce IS NOT NULL
@@ -114,7 +115,7 @@ func (l *Store) RequestBump(ctx context.Context, id uuid.UUID) (*relayer.Transac
 	}
 }
 
-// ListBumpRequests are transactions that a higher fee was asked for, and that have no attempt since; at most limit.
+// ListBumpRequests returns transactions with a requested bump and no attempt since; at most limit.
 func (l *Store) ListBumpRequests(ctx context.Context, limit int) ([]*relayer.Transaction, error) {
 	return l.list(ctx, "list what is to be bumped", selectTransactions+` WHERE chain_id = $1 AND pool_id = $2 AND open
 		AND bump_requested_at IS NOT NULL AND nonce IS NOT NULL AND status <> 'mined' AND NOT EXISTS (SELECT FROM relayer_attempts a
@@ -122,11 +123,11 @@ func (l *Store) ListBumpRequests(ctx context.Context, limit int) ([]*relayer.Tra
 		ORDER BY nonce LIMIT $3`, l.ChainID, l.Pool, limit)
 }
 
-// Load is what a key has to do.
+// Load counts a key's transactions.
 type Load struct {
-	Pending int // nonces claimed and not mined
+	Pending int // nonces allocated and not mined
 	Mined   int // in blocks that are not deep enough yet
-	Waiting int // posted to this very key, and waiting for it
+	Waiting int // queued for this very key
 }
 
 // LoadOf counts a key's transactions.
@@ -142,11 +143,11 @@ func (l *Store) LoadOf(ctx context.Context, key common.Address) (n Load, err err
 	return n, nil
 }
 
-// Recount sets a key's pending count to what its rows say, and returns what it was and what it is. It fails with
+// Recount sets a key's pending count from its rows, and returns the old and the new count. It fails with
 // [relayer.ErrNotFound], or a [postgres.UnknownError].
 func (l *Store) Recount(ctx context.Context, key common.Address) (was, is int, err error) {
 	err = postgres.InTx(ctx, l.db, func(tx pgx.Tx) error {
-		// A statement of its own: the next one has to see what this one waited for.
+		// This is a separate statement, because the next one must see the changes that this one waited for.
 		err := tx.QueryRow(ctx, `SELECT pending_count FROM relayer_keys WHERE chain_id = $1 AND pool_id = $2 AND address = $3 FOR UPDATE`,
 			l.ChainID, l.Pool, hexAddress(key)).Scan(&was)
 		if errors.Is(err, pgx.ErrNoRows) {
@@ -165,7 +166,7 @@ func (l *Store) Recount(ctx context.Context, key common.Address) (was, is int, e
 	return was, is, nil
 }
 
-// DropPreview is what [Store.ResetChain] would drop of a key, of any pool of the chain.
+// DropPreview counts the transactions of a key, of any pool of the chain, that [Store.ResetChain] would drop.
 type DropPreview struct {
 	Pool    string
 	Address common.Address
@@ -173,7 +174,7 @@ type DropPreview struct {
 	Mined   int // not yet final
 }
 
-// PreviewDrop lists what starting over would drop, by pool and address.
+// PreviewDrop lists the transactions that ResetChain would drop, by pool and address.
 func (l *Store) PreviewDrop(ctx context.Context) ([]DropPreview, error) {
 	rows, err := l.db.Query(ctx, `SELECT pool_id, relayer_address, count(*) FILTER (WHERE status <> 'mined'), count(*) FILTER (WHERE status = 'mined')
 		FROM relayer_txs WHERE chain_id = $1 AND open AND nonce IS NOT NULL GROUP BY 1, 2 ORDER BY 1, 2`, l.ChainID)

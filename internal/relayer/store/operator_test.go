@@ -10,7 +10,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 )
 
-// What an operator changes is told to the targets that the relayers have.
+// An operator's changes are delivered to the webhook targets of the pool's relayers.
 func TestAttachedTellsTheRelayersTargets(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 1, "here", "there")
@@ -68,7 +68,7 @@ func TestByHashOfAnyAttempt(t *testing.T) {
 	require.Equal(t, relayer.KindForeign, got.Kind)
 }
 
-// A bump is asked for until there is an attempt that is younger, however often it is asked for.
+// A bump request is listed until there is a later attempt, however often it is made.
 func TestBumpIsAskedForUntilItIsThere(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 1)

@@ -25,25 +25,25 @@ type Mined struct {
 	Succeeded   bool
 	GasUsed     uint64
 	GasPrice    *big.Int // wei, paid for each unit of gas
-	Reason      string   // why it reverted, where that is known
+	Reason      string   // why it reverted, if that is available
 }
 
-// settleLimit bounds what is settled in one database transaction: those who post wait for the keys and budgets that it holds
-// at its end.
+// settleLimit bounds how many rows one database transaction settles. Callers that post wait for the keys and budgets that
+// it locks at its end.
 const settleLimit = 50
 
-// relaxed begins a batch whose commit does not wait for the disk. It is for what the chain or the nodes can tell again: a
-// server that crashes may lose such a change, all of it, and the tracker makes it again. Attempts and intents must never be
-// relaxed. A claim of nonces waits for the disk by a second commit, see [Store.transaction]. A webhook that tells of a relaxed
-// change goes out only after a later commit, the claim of the delivery, has waited for the disk, and with that for all commits before
-// it.
+// relaxed begins a batch whose commit does not wait for the disk. Use it for changes that the chain or the nodes can report
+// again. A server crash may lose such a change completely, and the tracker repeats it. Attempts and intents must never be
+// relaxed. An allocation of nonces waits for the disk with a second commit, see [Store.transaction]. A webhook about a
+// relaxed change is sent only after a later commit, the claim of the delivery, has waited for the disk. That wait covers
+// all commits before it.
 func relaxed() *pgx.Batch {
 	batch := new(pgx.Batch)
 	batch.Queue(`SELECT set_config('synchronous_commit', 'off', true)`)
 	return batch
 }
 
-// RecordMined writes down what stands in blocks. Repeating it changes nothing; another block replaces the first.
+// RecordMined records the blocks of mined transactions. Repeating it changes nothing; another block replaces the first.
 func (l *Store) RecordMined(ctx context.Context, mined []Mined) error {
 	for part := range slices.Chunk(mined, settleLimit) {
 		if err := l.recordMined(ctx, part); err != nil {
@@ -64,7 +64,7 @@ func (l *Store) recordMined(ctx context.Context, mined []Mined) error {
 	}
 	counts := statusCounts{}
 	batch := relaxed()
-	// The keys come last and are held for the end of this alone, since whatever is to be accepted waits for them.
+	// The keys are locked last and only for the end of this statement, because every accepted transaction waits for them.
 	batch.Queue(`WITH found AS (
 		SELECT v.*, a.purpose, t.status AS was, t.relayer_address AS address FROM unnest($2::uuid[], $3::text[], $4::text[], $5::bigint[], $6::timestamptz[],
 			$7::boolean[], $8::bigint[], $9::text[], $10::text[]) AS v (id, hash, block, number, mined, succeeded, used, price, reason)
@@ -85,7 +85,7 @@ func (l *Store) recordMined(ctx context.Context, mined []Mined) error {
 	return nil
 }
 
-// updatePendingSQL is the part of a statement whose part "counted" says by how much each key's pending has changed.
+// updatePendingSQL is a CTE suffix. It adds the per-key changes that the CTE "counted" returns to the keys' pending counts.
 func (l *Store) updatePendingSQL() string {
 	return `, locked AS (
 		SELECT k.chain_id, k.address, c.n FROM counted c JOIN relayer_keys k ON k.chain_id = ` + fmt.Sprint(l.ChainID) + ` AND k.address = c.address
@@ -95,8 +95,8 @@ func (l *Store) updatePendingSQL() string {
 		FROM locked c WHERE (k.chain_id, k.address) = (c.chain_id, c.address))`
 }
 
-// withLockedKeys runs a statement that changes rows and counts by how much each key's pending has changed, and returns how many
-// rows that were. The keys' rows are locked first.
+// withLockedKeys locks the rows of the pool's keys, then runs a statement whose CTE "counted" returns the change of each
+// key's pending count. It returns how many rows changed.
 func (l *Store) withLockedKeys(ctx context.Context, doing, statement string, args ...any) (changed int, err error) {
 	counts := statusCounts{}
 	err = pgx.BeginFunc(ctx, l.db, func(tx pgx.Tx) error {
@@ -118,7 +118,7 @@ type Block struct {
 	Hash   common.Hash
 }
 
-// MinedBlocks are those that transactions which can still change stand in, the lowest first.
+// MinedBlocks returns the blocks of mined transactions that are not final yet, the lowest first.
 func (l *Store) MinedBlocks(ctx context.Context) ([]Block, error) {
 	rows, err := l.db.Query(ctx, `SELECT DISTINCT block_number, block_hash FROM relayer_txs
 		WHERE chain_id = $1 AND open AND nonce IS NOT NULL AND status = 'mined' AND pool_id = $2 ORDER BY block_number`, l.ChainID, l.Pool)
@@ -137,7 +137,7 @@ func (l *Store) MinedBlocks(ctx context.Context) ([]Block, error) {
 	return blocks, nil
 }
 
-// MarkReorged puts back what stands in blocks that are no longer part of the chain, and returns how many that were.
+// MarkReorged sets transactions in blocks that left the chain back to broadcasted, and returns how many.
 func (l *Store) MarkReorged(ctx context.Context, gone []Block) (int, error) {
 	hashes := make([]string, len(gone))
 	for i, b := range gone {
@@ -155,14 +155,14 @@ func (l *Store) MarkReorged(ctx context.Context, gone []Block) (int, error) {
 		l.targets(), l.ChainID, l.Pool, hashes)
 }
 
-// Confirm makes final what stands in one of the blocks, which the caller knows to be deep enough and part of the chain.
-// It returns how many that were.
+// Confirm makes the transactions in the given blocks final. The caller has checked that these are deep enough and part of
+// the chain. It returns how many became final.
 func (l *Store) Confirm(ctx context.Context, blocks []Block) (int, error) {
 	hashes := make([]string, len(blocks))
 	for i, b := range blocks {
 		hashes[i] = b.Hash.Hex()
 	}
-	// Found once: there is no index of blocks, and each look reads all that is open.
+	// The rows are found once: there is no index of blocks, and each query reads all open rows.
 	rows, err := l.db.Query(ctx, `SELECT id FROM relayer_txs WHERE chain_id = $1 AND pool_id = $2 AND open AND nonce IS NOT NULL
 		AND status = 'mined' AND block_hash = ANY($3) ORDER BY relayer_address, nonce`, l.ChainID, l.Pool, hashes)
 	if err != nil {
@@ -186,8 +186,8 @@ func (l *Store) Confirm(ctx context.Context, blocks []Block) (int, error) {
 	return confirmed, l.noteConfirmed(ctx, slices.Collect(maps.Keys(keys)))
 }
 
-// noteConfirmed stores that keys had a transaction confirmed now. It is a database transaction of its own, because keys are
-// locked before budgets everywhere, and it does not wait for the disk with the keys' locks in hand.
+// noteConfirmed stores that keys had a transaction confirmed now. It is a separate database transaction, because keys are
+// locked before budgets everywhere. It does not wait for the disk while it holds the keys' locks.
 func (l *Store) noteConfirmed(ctx context.Context, keys []string) error {
 	if len(keys) == 0 {
 		return nil
@@ -202,11 +202,10 @@ func (l *Store) noteConfirmed(ctx context.Context, keys []string) error {
 	return nil
 }
 
-// confirm makes final what of ids stands in one of the blocks. It returns how many those were, and the keys of those that
-// were confirmed.
+// confirm makes those of ids final that are in one of the blocks. It returns how many, and the keys of the confirmed ones.
 func (l *Store) confirm(ctx context.Context, ids [][16]byte, hashes []string) (int, []string, error) {
 	batch, counts := relaxed(), statusCounts{}
-	// What a no-op did is what was intended with it; that a caller's own bytes were mined after all beats any intent.
+	// A mined no-op gets the status of its intent. If a caller's own bytes were mined after all, that overrides any intent.
 	batch.Queue(`WITH deep AS MATERIALIZED (
 		SELECT id FROM relayer_txs WHERE id = ANY($2) AND open AND status = 'mined' AND block_hash = ANY($3)
 			ORDER BY relayer_address, nonce FOR UPDATE

@@ -13,7 +13,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 )
 
-// The whole life of a transaction, with what its target hears of it.
+// A transaction's whole life, with the deliveries to its target.
 func TestLife(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 1, "target")
@@ -86,7 +86,7 @@ func TestRevertedIsFinalOnlyWhenDeep(t *testing.T) {
 	require.Equal(t, relayer.Reverted, read(t, l, tx).Status)
 }
 
-// A row that nobody signed for, and one that nobody sent, are found by others; the second signer stores nothing.
+// Other processes find a row without an attempt, and an unsent one. A second signer's attempt is not stored.
 func TestUnsignedAndUnsent_AnotherProcessFindsThem(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 1)
@@ -122,14 +122,14 @@ func TestUnsignedAndUnsent_AnotherProcessFindsThem(t *testing.T) {
 	require.Equal(t, []MinedCandidate{{txs[0].ID, terms.Held[0], 0, []common.Hash{attempt(txs[0], 1, relayer.PurposeSend).Hash}}}, sought)
 }
 
-// However much one key has to have done, the others get their share, and each its lowest nonces first.
+// A key with many rows leaves the other keys their share, and each key's lowest nonces come first.
 func TestNoKeyIsHeldBackByAnother(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 2)
 	one := terms
 	one.Held = terms.Held[:1]
 	txs := append(accept(t, l, one, drafts(l, 10)...), accept(t, l, AllocationLimits{Held: terms.Held[1:], Cap: 16}, drafts(l, 2)...)...)
-	// A key that has been used for long has higher nonces than a new one.
+	// A key with a long history has higher nonces than a new one.
 	_, err := l.db.Exec(t.Context(), `UPDATE relayer_txs SET nonce = nonce + 1000 WHERE relayer_address = $1`, hexAddress(terms.Held[1]))
 	require.NoError(t, err)
 	for i, tx := range txs {
@@ -196,7 +196,7 @@ func TestCancel(t *testing.T) {
 	require.ErrorIs(t, err, relayer.ErrNotFound)
 }
 
-// Somebody else's transaction, once final, frees ours from its nonce; it goes back into the queue and gets another.
+// Another sender's final transaction takes the nonce of ours, which is queued again and gets another nonce.
 func TestDisplaced(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 1)
@@ -223,7 +223,7 @@ func TestDisplaced(t *testing.T) {
 	require.Equal(t, []int{1}, pending(t, l))
 }
 
-// Bytes for a nonce that the transaction has lost, or that came too late, are not stored: nobody broadcasts them.
+// Bytes for a nonce that the transaction has lost, or that came too late, are not stored, and so not broadcasted.
 func TestBytesForAnotherNonceAreNotStored(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 1)
@@ -298,7 +298,7 @@ func TestOneFollows(t *testing.T) {
 	require.Equal(t, first+1, next)
 }
 
-// Each pool has somebody who follows the chain for it.
+// Each pool has its own tracker lease.
 func TestOneFollowsForEachPool(t *testing.T) {
 	t.Parallel()
 	l, _ := setup(t, 1)
@@ -318,7 +318,8 @@ func TestOneFollowsForEachPool(t *testing.T) {
 	require.False(t, ok, "it has not registered")
 }
 
-// An operator starts over by way of one pool; what that drops of another is told to those whom its own relayers tell.
+// An operator resets the chain through one pool. Dropped transactions of another pool are delivered to that pool's own
+// targets.
 func TestStartOverTellsEachPoolsTargets(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 1, "a", "b")
@@ -354,7 +355,7 @@ func TestStartOver(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, Chain{Genesis: common.HexToHash("0x02"), Anchor: Block{0, common.HexToHash("0x02")}, Era: 1}, c)
 	again := accept(t, l, terms, draft(l), draft(l))
-	// What was decided by what was known then is not done.
+	// A decision based on an outdated record changes nothing.
 	for _, old := range []Chain{{Genesis: genesis, Anchor: Block{Hash: genesis}}, {Genesis: c.Genesis, Anchor: c.Anchor}, {Genesis: c.Genesis, Anchor: Block{1, c.Anchor.Hash}, Era: 1}} {
 		_, err = l.ResetChain(t.Context(), old, common.HexToHash("0x03"), Block{0, common.HexToHash("0x03")}, nil)
 		require.ErrorIs(t, err, ErrChainChanged)
@@ -364,8 +365,8 @@ func TestStartOver(t *testing.T) {
 	require.Equal(t, c, known(t, l))
 }
 
-// On a chain that began again the same request gets the same nonce, and with it the same bytes. They are stored, found and
-// mined as those of the new transaction, and the history of the chain before stays as it is.
+// On a chain that was reset the same request gets the same nonce, and so the same bytes. They are stored, found and mined
+// as those of the new transaction. The history of the previous chain is unchanged.
 func TestTheSameBytesOnAChainThatBeganAnew(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 1)
@@ -385,7 +386,7 @@ func TestTheSameBytesOnAChainThatBeganAnew(t *testing.T) {
 	n, err := l.ResetChain(t.Context(), known(t, l), common.HexToHash("0x02"), Block{0, common.HexToHash("0x02")}, nil)
 	require.NoError(t, err)
 	require.Equal(t, 1, n)
-	require.Equal(t, before, version(), "what is final is not written anew")
+	require.Equal(t, before, version(), "final rows are not written again")
 	for nonce := range uint64(3) {
 		_, err := l.TransactionByNonce(t.Context(), key, nonce)
 		require.ErrorIs(t, err, relayer.ErrNotFound, "on the chain as it is now")
@@ -419,21 +420,22 @@ func TestTheSameBytesOnAChainThatBeganAnew(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, latest, 1, "of the new chain alone")
 
-	// A gap is filled though a transaction of the chain before had the nonce.
+	// A gap is filled although a transaction of the previous chain had the nonce.
 	_, err = l.AdvanceNonce(t.Context(), key, known(t, l).Era, 3)
 	require.NoError(t, err)
 	filled, err := l.FillNonceGaps(t.Context(), key, known(t, l).Era, 0, 0)
 	require.NoError(t, err)
 	require.Len(t, filled, 1)
 	require.Equal(t, uint64(2), *filled[0].Nonce)
-	// Somebody else's transaction is written down in the new era.
+	// Another sender's transaction is stored in the new era.
 	require.NoError(t, onlyErr(l.RecordNonceConflicts(t.Context(), filled[0].ID, key, known(t, l).Era, 2, common.HexToHash("0xf1"), Block{4, blockHash(4)})))
 	foreign, err := l.TransactionByNonce(t.Context(), key, 2)
 	require.NoError(t, err)
 	require.Equal(t, relayer.KindForeign, foreign.Kind)
 }
 
-// Without its transaction's row a delivered webhook cannot be replayed as it was.
+// A purge deletes delivered webhooks along with their transaction, because they cannot be replayed correctly without its
+// row.
 func TestPurgeDeletesDeliveredWebhooksWithTheirTransaction(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 1, "here", "there")
@@ -471,7 +473,7 @@ func TestPurge(t *testing.T) {
 	_, err = l.Transaction(t.Context(), txs[0].ID)
 	require.ErrorIs(t, err, relayer.ErrNotFound)
 	read(t, l, txs[1])
-	// The key is kept, and says that it was used.
+	// The idempotency key is kept, and a repetition reports that it was used.
 	again := draft(l)
 	again.IdempotencyKey = "key"
 	verdicts, err := l.Accept(t.Context(), terms, []*NewTransaction{again})

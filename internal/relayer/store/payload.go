@@ -11,8 +11,8 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 )
 
-// ReplacedAttempts are those of the given hashes that do what a caller asked for, of transactions whose contents were
-// replaced at some time: only these may hold other contents than their row.
+// ReplacedAttempts returns the attempts with the given hashes that carry a caller's contents, of transactions whose
+// contents were ever replaced. Only these may hold other contents than their row.
 func (l *Store) ReplacedAttempts(ctx context.Context, ids []uuid.UUID, hashes []common.Hash) ([]*relayer.Attempt, error) {
 	texts := make([]string, len(hashes))
 	for i, h := range hashes {
@@ -22,15 +22,15 @@ func (l *Store) ReplacedAttempts(ctx context.Context, ids []uuid.UUID, hashes []
 		AND EXISTS (SELECT FROM relayer_attempts r WHERE r.tx_id = a.tx_id AND r.purpose = 'replace')`, ids, texts)
 }
 
-// keepContents copies the contents of transaction $1 into its deliveries, which read them from the transaction's row otherwise. It
-// comes before each statement that replaces contents.
+// keepContents copies the contents of transaction $1 into its deliveries, which otherwise read them from the transaction's
+// row. It must precede each statement that replaces contents.
 const keepContents = `UPDATE relayer_deliveries d SET contents = jsonb_build_object('to_address', t.to_address, 'value_wei', t.value_wei,
 		'data', '\x' || encode(t.data, 'hex'), 'gas_limit', t.gas_limit, 'speed', t.speed, 'gas_price', t.gas_price, 'max_fee', t.max_fee,
 		'max_priority', t.max_priority, 'valid_until', t.valid_until)
 	FROM relayer_txs t WHERE t.id = $1 AND d.subject = $1 AND d.contents IS NULL`
 
-// SetMinedPayload gives a transaction the contents and fees that bytes of it hold which the chain has taken, unless it has these
-// contents. That nobody is told is on purpose: whoever calls it records next what became of the transaction.
+// SetMinedPayload sets a transaction's contents and fees to those of the attempt that was mined, unless it has these
+// contents. It queues no delivery on purpose: its caller records the transaction's outcome next.
 func (l *Store) SetMinedPayload(ctx context.Context, id uuid.UUID, r *relayer.Request) error {
 	var to *string
 	if r.To != nil {
@@ -41,7 +41,7 @@ func (l *Store) SetMinedPayload(ctx context.Context, id uuid.UUID, r *relayer.Re
 		data = []byte{}
 	}
 	batch := new(pgx.Batch) // one database transaction
-	// A statement of its own: the next ones have to see what this one waited for.
+	// This is a separate statement, because the next ones must see the changes that this one waited for.
 	batch.Queue(`SELECT FROM relayer_txs WHERE id = $1 FOR UPDATE`, id)
 	batch.Queue(keepContents, id)
 	batch.Queue(`UPDATE relayer_txs SET to_address = $4, value_wei = $5::text::numeric, data = $6, gas_limit = $7,
@@ -55,10 +55,10 @@ func (l *Store) SetMinedPayload(ctx context.Context, id uuid.UUID, r *relayer.Re
 	return nil
 }
 
-// foreignAbove is the condition for the rows that [Store.DropForeignTransactions] gives up.
+// foreignAbove is the condition for the rows that [Store.DropForeignTransactions] drops.
 const foreignAbove = `chain_id = $1 AND pool_id = $2 AND relayer_address = $3 AND nonce >= $4 AND kind = 'foreign' AND block_number <= $5 AND era = $6`
 
-// HasForeign reports whether there are transactions that [Store.DropForeignTransactions] gives up.
+// HasForeign reports whether there are transactions that [Store.DropForeignTransactions] would drop.
 func (l *Store) HasForeign(ctx context.Context, key common.Address, era int, nonce, head uint64) (has bool, err error) {
 	err = l.db.QueryRow(ctx, `SELECT EXISTS (SELECT FROM relayer_txs WHERE `+foreignAbove+`)`,
 		l.ChainID, l.Pool, hexAddress(key), int64(nonce), int64(head), era).Scan(&has)
@@ -68,9 +68,10 @@ func (l *Store) HasForeign(ctx context.Context, key common.Address, era int, non
 	return has, nil
 }
 
-// DropForeignTransactions gives up what is written down of somebody else's transactions that a key has not used the nonces of: those from
-// the given nonce on that were found in blocks up to head, where the chain has used up only the nonces below. A
-// reorganization took them away, and [Store.FillNonceGaps] finds their nonces free. era is that of the chain that this was seen on.
+// DropForeignTransactions drops recorded transactions of other senders whose nonces the key has not used after all. These
+// are the ones from the given nonce on, found in blocks up to head, where the chain has used only the nonces below. A
+// reorganization removed them, and [Store.FillNonceGaps] finds their nonces free. era is that of the chain on which this
+// was observed.
 func (l *Store) DropForeignTransactions(ctx context.Context, key common.Address, era int, nonce, head uint64) error {
 	_, err := l.db.Exec(ctx, `UPDATE relayer_txs SET nonce = NULL, status = 'dropped', status_reason = 'its block is no longer part of the chain',
 			revision = revision + 1, updated_at = now()

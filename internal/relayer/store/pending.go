@@ -12,14 +12,15 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 )
 
-// roundRobinOrderSQL is the end of a statement that has taken rows of each key: the lowest nonce of each key comes first, then the second
-// of each, so that one key with many does not keep the others waiting. what names them, limit is the parameter.
+// roundRobinOrderSQL is the end of a statement that selects rows of several keys. It orders the lowest nonce of each key
+// first, then the second of each. So one key with many rows does not delay the others. what is the alias of the rows, limit
+// is the parameter.
 func roundRobinOrderSQL(what, address, limit string) string {
 	return fmt.Sprintf(` ORDER BY row_number() OVER (PARTITION BY %[1]s.%[2]s ORDER BY %[1]s.nonce), %[1]s.%[2]s LIMIT %[3]s`, what, address, limit)
 }
 
-// Unsigned are transactions whose nonce was claimed and for which nothing was signed within age: whoever claimed
-// it may have died. From the given nonces on, of each key in turn, its lowest first; at most limit.
+// Unsigned returns transactions that have a nonce and no attempt and did not change for age: the process that allocated the
+// nonce may have died. It reads from the given nonces on, each key in turn, its lowest first; at most limit.
 func (l *Store) Unsigned(ctx context.Context, froms []KeyNonce, age time.Duration, limit int) ([]*relayer.Transaction, error) {
 	addresses, nonces := l.keyNonces(froms)
 	return l.list(ctx, "list unsigned transactions", `SELECT t.* FROM unnest($2::text[], $3::bigint[]) AS f (address, nonce) CROSS JOIN LATERAL (
@@ -41,7 +42,7 @@ func (l *Store) list(ctx context.Context, doing, query string, args ...any) ([]*
 	return txs, nil
 }
 
-// KeyNonce is a key and a nonce: this one and those above.
+// KeyNonce is a key and a nonce. As a range it includes this nonce and those above.
 type KeyNonce struct {
 	Key   common.Address
 	Nonce uint64
@@ -54,10 +55,10 @@ func (l *Store) keyNonces(keyNonces []KeyNonce) (addresses []string, nonces []in
 	return addresses, nonces
 }
 
-// ListUnconfirmed are the latest attempts of whatever is not mined in a block that is known, from the given nonces on, whose row has
-// not changed for age; the lowest nonce of each key first, at most limit of each key. Final ones are among them if their nonce is:
-// a chain that gave a deep block up needs them again. [Store.Unsent] has those that no node accepted. Paused ones are left out,
-// except of the keys in atOnce.
+// ListUnconfirmed returns the latest attempts of transactions not mined in a known block, from the given nonces on, whose
+// row has not changed for age. The lowest nonce of each key comes first, at most limit of each key. Final transactions are
+// included if their nonce is in the range: a chain that dropped a deep block needs them again. [Store.Unsent] returns those
+// that no node accepted. Paused attempts are left out, except of the keys in atOnce.
 func (l *Store) ListUnconfirmed(ctx context.Context, froms []KeyNonce, age time.Duration, atOnce []common.Address, limit int) ([]*relayer.Attempt, error) {
 	addresses, nonces := l.keyNonces(froms)
 	return l.listAttempts(ctx, "list unmined attempts", `SELECT a.* FROM unnest($2::text[], $3::bigint[]) AS f (address, nonce)
@@ -70,14 +71,14 @@ func (l *Store) ListUnconfirmed(ctx context.Context, froms []KeyNonce, age time.
 		ORDER BY t.nonce, t.relayer_address`, l.ChainID, addresses, nonces, age, limit, hexAddresses(atOnce))
 }
 
-// ListLowestPending are the transactions that stand exactly at the given nonces and are not mined: each holds up its key.
+// ListLowestPending returns the transactions exactly at the given nonces that are not mined. Each blocks its key.
 func (l *Store) ListLowestPending(ctx context.Context, froms []KeyNonce) ([]*relayer.Transaction, error) {
 	addresses, nonces := l.keyNonces(froms)
 	return l.list(ctx, "list what holds keys up", selectTransactions+` WHERE chain_id = $1 AND open AND status <> 'mined'
 		AND (relayer_address, nonce) IN (SELECT * FROM unnest($2::text[], $3::bigint[]))`, l.ChainID, addresses, nonces)
 }
 
-// MinedCandidate is a transaction that the chain has used the nonce of, and all hashes under which it may stand there.
+// MinedCandidate is a transaction whose nonce the chain has used, and all hashes under which it may be mined.
 type MinedCandidate struct {
 	ID     uuid.UUID
 	Key    common.Address
@@ -85,7 +86,8 @@ type MinedCandidate struct {
 	Hashes []common.Hash
 }
 
-// ListMinedCandidates are transactions that are not known to be mined and whose nonce is below the chain's count; at most limit.
+// ListMinedCandidates returns transactions that are not recorded as mined and whose nonce is below the chain's count; at
+// most limit.
 func (l *Store) ListMinedCandidates(ctx context.Context, mined []KeyNonce, limit int) ([]MinedCandidate, error) {
 	addresses, nonces := l.keyNonces(mined)
 	rows, err := l.db.Query(ctx, `SELECT t.id, t.relayer_address, t.nonce,
@@ -113,23 +115,24 @@ func (l *Store) ListMinedCandidates(ctx context.Context, mined []KeyNonce, limit
 	return sought, nil
 }
 
-// ListExpired are transactions past their valid_until that nothing has been done about; at most limit.
+// ListExpired returns transactions past their valid_until that have no intent yet; at most limit.
 func (l *Store) ListExpired(ctx context.Context, limit int) ([]*relayer.Transaction, error) {
 	return l.list(ctx, "list what expires", selectTransactions+` WHERE open AND valid_until IS NOT NULL AND valid_until <= now()
 		AND chain_id = $1 AND pool_id = $2 AND intent = 'send' AND status <> 'mined' ORDER BY valid_until LIMIT $3`, l.ChainID, l.Pool, limit)
 }
 
-// Resends says which refused attempts may be sent again.
+// Resends selects the rejected attempts that may be sent again.
 type Resends struct {
-	// LowestOnly are the reasons for which only the lowest nonce of a key is sent again: nodes would refuse the others likewise.
+	// LowestOnly are the rejection reasons for which only the lowest nonce of a key is sent again, because nodes would
+	// reject the others likewise.
 	LowestOnly []string
-	// AtOnce are the keys of which everything that was refused is sent again now: the reason may have passed.
+	// AtOnce are the keys whose rejected attempts are all sent again now, because the reason may have passed.
 	AtOnce []common.Address
 }
 
-// Unsent are the latest attempts of transactions where no node is known to have taken these bytes, whatever is known of earlier
-// ones (see [Store.StoreAttempts]), whose row has not changed for age and that may be sent again;
-// from the given nonces on, of each key in turn, its lowest first; at most limit.
+// Unsent returns the latest attempts that no node is recorded to have accepted, and that may be sent again. The records of
+// earlier attempts do not matter (see [Store.StoreAttempts]). The row must not have changed for age. It reads from the
+// given nonces on, each key in turn, its lowest first; at most limit.
 func (l *Store) Unsent(ctx context.Context, froms []KeyNonce, age time.Duration, resends Resends, limit int) ([]*relayer.Attempt, error) {
 	addresses, nonces := l.keyNonces(froms)
 	return l.listAttempts(ctx, "list unsent attempts", `SELECT s.* FROM unnest($2::text[], $3::bigint[]) AS f (address, nonce)
@@ -147,8 +150,8 @@ func (l *Store) Unsent(ctx context.Context, froms []KeyNonce, age time.Duration,
 		l.ChainID, addresses, nonces, age, limit, append([]string{}, resends.LowestOnly...), hexAddresses(resends.AtOnce))
 }
 
-// FirstUnsent returns the lowest nonce of each key, from the given ones on, whose latest bytes no node is known to have. A key
-// that has none is left out.
+// FirstUnsent returns the lowest nonce of each key, from the given ones on, whose latest attempt no node is recorded to
+// have accepted. It leaves out keys without one.
 func (l *Store) FirstUnsent(ctx context.Context, froms []KeyNonce) (map[common.Address]uint64, error) {
 	addresses, nonces := l.keyNonces(froms)
 	rows, err := l.db.Query(ctx, `SELECT f.address, lowest.nonce FROM unnest($2::text[], $3::bigint[]) AS f (address, nonce)
@@ -171,8 +174,8 @@ func (l *Store) FirstUnsent(ctx context.Context, froms []KeyNonce) (map[common.A
 	return first, nil
 }
 
-// ListPendingNoops are transactions whose nonce is to be used for a no-op, and whose latest attempt is none; from the given nonces on, of
-// each key in turn, its lowest first; at most limit.
+// ListPendingNoops returns transactions whose nonce a no-op shall take, and whose latest attempt is not one. It reads from
+// the given nonces on, each key in turn, its lowest first; at most limit.
 func (l *Store) ListPendingNoops(ctx context.Context, froms []KeyNonce, limit int) ([]*relayer.Transaction, error) {
 	addresses, nonces := l.keyNonces(froms)
 	return l.list(ctx, "list what is to be superseded", `SELECT t.* FROM unnest($2::text[], $3::bigint[]) AS f (address, nonce) CROSS JOIN LATERAL (

@@ -8,10 +8,11 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Purge deletes transactions that are final and were accepted longer than history ago, unless that is 0, and idempotency
-// keys older than keys, of transactions that are final; at most limit of each. It returns how many it deleted: while
-// that is limit or more there may be others. A transaction with undelivered webhooks stays. Its delivered webhooks are deleted with
-// it: they could not be replayed truthfully without its row. Budgets of days that are over for a month go as well.
+// Purge deletes final transactions accepted longer than history ago, unless that is 0. It also deletes idempotency keys
+// older than keys whose transactions are final. It deletes at most limit of each. It returns how many it deleted; if that
+// is limit or more, there may be others. A transaction with undelivered webhooks is kept. Its delivered webhooks are
+// deleted with it, because they could not be replayed correctly without its row. Budgets more than a month old are deleted
+// as well.
 func (l *Store) Purge(ctx context.Context, history, keys time.Duration, limit int) (deleted int, err error) {
 	batch := new(pgx.Batch)
 	count := func(row pgx.Row) error {

@@ -8,13 +8,13 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 )
 
-// Plans are kept, and made when there is next to nothing to read.
+// Postgres keeps plans that it made when the tables were nearly empty: those must read by index.
 func TestPlansMadeForSmallTablesReadByIndex(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 2)
 	terms.Cap = 1000
 	scans := func() (n int) {
-		l.db.Reset() // a session's counts are there when it has ended
+		l.db.Reset() // a session reports its counts when it ends
 		require.NoError(t, l.db.QueryRow(t.Context(), `SELECT seq_scan FROM pg_stat_user_tables WHERE relname = 'relayer_txs'`).Scan(&n))
 		return n
 	}
@@ -30,7 +30,7 @@ func TestPlansMadeForSmallTablesReadByIndex(t *testing.T) {
 	require.Equal(t, before, scans())
 }
 
-// More than one statement takes.
+// A block with more transactions than one statement takes is confirmed.
 func TestABlockFullIsConfirmed(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 2)

@@ -11,9 +11,9 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 )
 
-// Dispatch gives keys and nonces to what waits, the oldest first, at most limit of them, and returns those. It passes over transactions that no
-// key can pay for at present. While it returns any there may be others. An unknown outcome needs no resolving: what
-// was claimed is found by Unsigned.
+// Dispatch allocates keys and nonces to queued transactions, the oldest first, at most limit, and returns those. It skips
+// transactions that no key can pay for at present. If it returns any, there may be others. An unknown outcome needs no
+// resolving: Unsigned finds the allocated rows.
 func (l *Store) Dispatch(ctx context.Context, terms AllocationLimits, limit int) ([]*relayer.Transaction, error) {
 	candidates, err := l.dispatchable(ctx, terms, limit)
 	if err != nil || len(candidates) == 0 {
@@ -23,7 +23,8 @@ func (l *Store) Dispatch(ctx context.Context, terms AllocationLimits, limit int)
 	var queue, seated []*relayer.Transaction
 	err = l.transaction(ctx, func(b *pgx.Batch) error {
 		h.lock(b, l, terms)
-		// Locked and looked at again: another process may have dispatched them since, or a caller canceled them.
+		// The candidates are locked and read again: another process may have dispatched them since, or a caller canceled
+		// them.
 		b.Queue(selectTransactions+` WHERE id = ANY($1) AND open AND nonce IS NULL AND (valid_until IS NULL OR valid_until > now())
 			ORDER BY id FOR UPDATE`, candidates).Query(func(rows pgx.Rows) (err error) {
 			queue, err = pgx.CollectRows(rows, scanTransaction)
@@ -39,7 +40,7 @@ func (l *Store) Dispatch(ctx context.Context, terms AllocationLimits, limit int)
 		}
 		for _, tx := range queue {
 			s, err := h.pickKey(tx.OnlyKey(), relayer.Cost(tx.Value, tx.Reserve), tx.Reserve)
-			if err != nil || s == nil { // those before it have taken what there was
+			if err != nil || s == nil { // earlier candidates have taken the room
 				continue
 			}
 			tx.From, tx.Nonce = s.address, new(h.assignNonce(s, tx.Value, tx.Reserve))
@@ -71,10 +72,10 @@ func (l *Store) Dispatch(ctx context.Context, terms AllocationLimits, limit int)
 	return slices.Clip(seated), nil
 }
 
-// dispatchable lists what waits and a key could take by itself at present, the oldest first: of each target as many as there
-// may be room for, since what waits for a full key, or for ether, must not keep others from being seen. A target whose cheapest
-// transaction no key can pay for is not read any further. It takes no locks, because passing over a long queue of what no key
-// can pay for takes time, and those who post wait for the keys' locks.
+// dispatchable lists queued transactions that a key could take at present, the oldest first. It lists as many per target as
+// there may be room for. Transactions queued for a full key, or for ether, must not hide others. It reads no further for a
+// target whose cheapest transaction no key can pay for. It takes no locks: skipping a long queue of unaffordable
+// transactions takes time, and callers that post wait for the keys' locks.
 func (l *Store) dispatchable(ctx context.Context, terms AllocationLimits, limit int) ([][16]byte, error) {
 	rows, err := l.db.Query(ctx, `WITH room AS MATERIALIZED (SELECT k.address, $6::text::numeric - coalesce(b.spent_wei, 0) AS budget,
 			CASE WHEN k.balance_at > now() - $5::interval THEN k.balance_wei - k.committed_wei END AS free
@@ -107,7 +108,7 @@ func (l *Store) dispatchable(ctx context.Context, terms AllocationLimits, limit 
 	return ids, nil
 }
 
-// Queued returns how many transactions wait for a key.
+// Queued returns how many transactions are queued.
 func (l *Store) Queued(ctx context.Context) (n int, err error) {
 	err = l.db.QueryRow(ctx, `SELECT coalesce(sum(greatest(0, waiting)), 0) FROM relayer_queues WHERE chain_id = $1 AND pool_id = $2`,
 		l.ChainID, l.Pool).Scan(&n)
@@ -115,21 +116,21 @@ func (l *Store) Queued(ctx context.Context) (n int, err error) {
 }
 
 // RecountQueues compares the counters of the pool's queues with the rows, corrects those that differ, and returns their
-// targets. Triggers keep the counters, so that none should ever differ.
+// targets. Triggers maintain the counters, so none should ever differ.
 func (l *Store) RecountQueues(ctx context.Context) (corrected []string, err error) {
 	const differing = `SELECT coalesce(q.target, t.target), coalesce(q.waiting, 0), coalesce(t.n, 0)
 		FROM (SELECT target, waiting FROM relayer_queues WHERE chain_id = $1 AND pool_id = $2) AS q
 		FULL JOIN (SELECT target, count(*) AS n FROM relayer_txs WHERE chain_id = $1 AND pool_id = $2 AND open AND nonce IS NULL GROUP BY 1) AS t
 			ON t.target = q.target WHERE coalesce(q.waiting, 0) <> coalesce(t.n, 0) ORDER BY 1 LIMIT 100`
 	var differ bool
-	// One statement sees counters and rows at one moment, so that without a difference no lock is taken.
+	// One statement reads counters and rows in one snapshot, so that without a difference no lock is taken.
 	if err := l.db.QueryRow(ctx, `SELECT EXISTS (`+differing+`)`, l.ChainID, l.Pool).Scan(&differ); err != nil || !differ {
 		return nil, err
 	}
 	err = pgx.BeginFunc(ctx, l.db, func(tx pgx.Tx) error {
 		batch := new(pgx.Batch)
-		// A transaction that changes a queue changes its counter before it commits, and waits for these locks there. A statement of
-		// its own: the next one has to see the changes that this one waited for.
+		// A transaction that changes a queue changes its counter before it commits, and waits for these locks there. This
+		// is a separate statement, because the next one must see the changes that this one waited for.
 		batch.Queue(`SELECT FROM relayer_queues WHERE chain_id = $1 AND pool_id = $2 ORDER BY target FOR UPDATE`, l.ChainID, l.Pool)
 		batch.Queue(`INSERT INTO relayer_queues AS q (chain_id, pool_id, target, waiting) SELECT $1, $2, d.target, d.rows FROM (`+differing+`) AS d (target, counted, rows)
 			ON CONFLICT (chain_id, pool_id, target) DO UPDATE SET waiting = excluded.waiting RETURNING q.target`, l.ChainID, l.Pool).Query(func(rows pgx.Rows) (err error) {

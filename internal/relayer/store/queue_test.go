@@ -10,7 +10,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 )
 
-// worth is a draft with a value; nobody knows what its gas may cost.
+// worth returns a draft with a value and an unknown reserve.
 func worth(l *Store, wei int64) *NewTransaction {
 	d := draft(l)
 	d.Value = big.NewInt(wei)
@@ -24,8 +24,8 @@ func ids(txs []*relayer.Transaction) (all []uuid.UUID) {
 	return all
 }
 
-// What no key can pay for at present waits, however much it is, and nothing else waits for it: neither what is new, nor what
-// is in the queue behind it.
+// Transactions that no key can pay for at present are queued, however many, and block no others: neither new ones nor those
+// queued behind them.
 func TestDispatch_UnaffordableTransaction_DoesNotBlockTheQueue(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 2)
@@ -52,7 +52,7 @@ func TestDispatch_UnaffordableTransaction_DoesNotBlockTheQueue(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, append(ids(cheap), late.ID), ids(seated))
 
-	// They get their turn, the oldest first, when there is ether.
+	// They are dispatched, the oldest first, when there is ether.
 	_, err = l.db.Exec(t.Context(), `UPDATE relayer_keys SET balance_wei = 20, balance_at = now()`)
 	require.NoError(t, err)
 	seated, err = l.Dispatch(t.Context(), terms, 100)
@@ -61,7 +61,7 @@ func TestDispatch_UnaffordableTransaction_DoesNotBlockTheQueue(t *testing.T) {
 	require.Equal(t, "9", seated[0].Value.String())
 }
 
-// The same where it is the budgets of the keys that are spent for today.
+// Spent budgets of the keys block only transactions that need them.
 func TestSpentBudgetsHoldUpOnlyWhatNeedsThem(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 1)

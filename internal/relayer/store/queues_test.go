@@ -28,7 +28,7 @@ func rowsRead(t *testing.T, l *Store) (n int) {
 	return n
 }
 
-// Accepting and dispatching read as much of a long queue as they need, not all of it.
+// Accept and Dispatch read only the rows of a long queue that they need.
 func TestClaims_LongQueue_ReadFewRows(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 2)
@@ -57,7 +57,7 @@ func TestClaims_LongQueue_ReadFewRows(t *testing.T) {
 	for range 5 {
 		require.Nil(t, accept(t, l, terms, draft(l))[0].Nonce)
 	}
-	require.Less(t, rowsRead(t, l)-before, 1000, "accepting where others wait for the room that there is")
+	require.Less(t, rowsRead(t, l)-before, 1000, "accepting while other transactions are queued for the room")
 
 	_, err := l.db.Exec(t.Context(), `UPDATE relayer_keys SET balance_wei = 0, balance_at = now()`)
 	require.NoError(t, err)
@@ -67,20 +67,20 @@ func TestClaims_LongQueue_ReadFewRows(t *testing.T) {
 		require.NoError(t, err)
 		require.Empty(t, seated)
 	}
-	require.Less(t, rowsRead(t, l)-before, 1000, "dispatching where all wait for ether")
+	require.Less(t, rowsRead(t, l)-before, 1000, "dispatching while all queued transactions lack ether")
 }
 
-// Dispatch takes the keys' locks only where a key could take something: those who post wait for them.
+// Dispatch takes the keys' locks only if a key could take a transaction, because callers that post wait for them.
 func TestDispatch_NothingToDispatch_LocksNoKey(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 1)
 	_, err := l.db.Exec(t.Context(), `UPDATE relayer_keys SET balance_wei = 10, balance_at = now()`)
 	require.NoError(t, err)
 	accept(t, l, terms, worth(l, 7))
-	require.Nil(t, accept(t, l, terms, worth(l, 9))[0].Nonce, "it waits for ether")
+	require.Nil(t, accept(t, l, terms, worth(l, 9))[0].Nonce, "it is queued for lack of ether")
 	holder, err := l.db.Begin(t.Context())
 	require.NoError(t, err)
-	defer holder.Rollback(t.Context()) //nolint:errcheck // for the end
+	defer holder.Rollback(t.Context()) //nolint:errcheck // at the end
 	_, err = holder.Exec(t.Context(), `SELECT FROM relayer_keys FOR UPDATE`)
 	require.NoError(t, err)
 	seated, err := l.Dispatch(t.Context(), terms, 10)
@@ -88,7 +88,7 @@ func TestDispatch_NothingToDispatch_LocksNoKey(t *testing.T) {
 	require.Empty(t, seated)
 }
 
-// counters compares what is counted of each target's queue with the rows.
+// counters compares the counter of each target's queue with the rows.
 func counters(t *testing.T, l *Store, after string) {
 	t.Helper()
 	var stored, rows string
@@ -99,7 +99,7 @@ func counters(t *testing.T, l *Store, after string) {
 	require.Equal(t, rows, stored, after)
 }
 
-// A counter that differs from its rows is found and corrected, and the others stay.
+// RecountQueues finds and corrects a counter that differs from its rows, and leaves the others unchanged.
 func TestRecountQueues_WrongCounters(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 1)
@@ -128,7 +128,7 @@ func TestRecountQueues_WrongCounters(t *testing.T) {
 	require.Equal(t, 3, n)
 }
 
-// A correction waits for those who are changing a queue at that moment, and counts what they have done.
+// A correction waits for concurrent changes of a queue, and counts them.
 func TestRecountQueues_BesideAChange(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 1)
@@ -146,7 +146,7 @@ func TestRecountQueues_BesideAChange(t *testing.T) {
 	counters(t, l, "a cancelation that committed meanwhile")
 }
 
-// Expired transactions do not hold up new ones, and the cheapest that has not expired does.
+// Expired transactions do not block new ones; the cheapest unexpired one does.
 func TestAccept_BehindExpired(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 1)
@@ -164,7 +164,7 @@ func TestAccept_BehindExpired(t *testing.T) {
 	require.Nil(t, accept(t, l, terms, draft(l))[0].Nonce)
 }
 
-// Whatever happens to transactions, the counters of the queues equal the number of rows.
+// The counters of the queues equal the numbers of rows after random operations.
 func TestQueues_RandomOperations_CountersAreExact(t *testing.T) {
 	t.Parallel()
 	seed := uint64(time.Now().UnixNano())

@@ -13,7 +13,7 @@ import (
 	testpostgres "github.com/rollcall-dev/rollcall/internal/testutil/postgres"
 )
 
-// hangup ends a context once a statement that has the text is through.
+// hangup cancels a context after a statement that contains a text.
 type hangup struct {
 	text string
 	end  context.CancelFunc
@@ -31,7 +31,7 @@ func (h *hangup) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQuer
 	}
 }
 
-// What stands although it cannot be read any more is not called undone: whoever hears that does it again, or believes that it runs on.
+// A committed change must not be reported as failed when the read after it fails, or callers would repeat it.
 func TestIntent_ReadFails_IsNotReportedAsFailed(t *testing.T) {
 	t.Parallel()
 	database := testpostgres.New(t, testpostgres.Migrated(Migrations()))
@@ -67,7 +67,7 @@ func TestIntent_ReadFails_IsNotReportedAsFailed(t *testing.T) {
 			require.NoError(t, err)
 			require.NotEqual(t, BumpRequest{}, wish)
 
-			// One that changes nothing, and is not read, is an error like any.
+			// A failed call that changes nothing, and reads nothing, returns an ordinary error.
 			ctx, cancel = context.WithCancel(t.Context())
 			defer cancel()
 			cfg.ConnConfig.Tracer = &hangup{c.text, cancel}

@@ -11,11 +11,11 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 )
 
-// Only commits of changes that the chain or the nodes can tell again return before they are on the disk.
+// Only commits of changes that the chain or the nodes can report again return before they are on disk.
 func TestCommits_WaitForTheDisk_UnlessRepeatable(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 1, "target")
-	// Deferred triggers run at the commit, and note how it is going to be done.
+	// Deferred triggers run at the commit, and record its synchronous_commit setting.
 	_, err := l.db.Exec(t.Context(), `CREATE TABLE commits (setting text);
 		CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS
 			'BEGIN INSERT INTO commits VALUES (current_setting(''synchronous_commit'')); RETURN NULL; END';
@@ -77,7 +77,7 @@ func TestCommits_WaitForTheDisk_UnlessRepeatable(t *testing.T) {
 	commits("off", "fill") // likewise
 }
 
-// While what was mined is stored, with the webhooks that tell of it, the keys are free: those who post wait for them.
+// While mined transactions and their webhooks are stored, the keys are not locked, because callers that post wait for them.
 func TestRecordMined_StoringWebhooks_LocksNoKey(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 1, "target")

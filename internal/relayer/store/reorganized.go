@@ -12,20 +12,21 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/platform/postgres"
 )
 
-// A reorganization that is deeper than the anchor takes blocks of final transactions away. The chain keeps its genesis block, so all
-// signed bytes stay valid, and nonces keep their meaning. An operator has the rows taken back, and the anchor moved.
+// A reorganization deeper than the anchor removes blocks of final transactions. The chain keeps its genesis block, so all
+// signed bytes stay valid and nonces keep their meaning. An operator runs a command that takes the rows back and moves the
+// anchor.
 
-// Placed is a transaction with a nonce, and the block that it is recorded in.
+// Placed is a transaction with a nonce, and its recorded block.
 type Placed struct {
 	ID    uuid.UUID
 	Pool  string
 	Nonce uint64
 	Final bool
-	Block Block // zero where it is in none
+	Block Block // zero if it is in none
 }
 
-// Placed returns transactions of a key, of any pool, in the present era: those with nonces below the given one, the highest first; at
-// most limit. A transaction of another sender is none of them.
+// Placed returns transactions of a key, of any pool, in the current era, with nonces below the given one, the highest
+// first; at most limit. It excludes other senders' transactions.
 func (l *Store) Placed(ctx context.Context, key common.Address, below uint64, limit int) ([]Placed, error) {
 	rows, err := l.db.Query(ctx, `SELECT id, pool_id, nonce, NOT open, block_number, block_hash FROM relayer_txs
 		WHERE chain_id = $1 AND relayer_address = $2 AND nonce < $3 AND era = `+generationSQL("$1")+` AND kind <> 'foreign'
@@ -48,18 +49,20 @@ func (l *Store) Placed(ctx context.Context, key common.Address, below uint64, li
 	return placed, nil
 }
 
-// reopenedBudgets adds to what is charged: a transaction that was final reserves again what it may cost, in place of what it has cost.
+// reopenedBudgets adds charges for reopened transactions: one that was final reserves its maximum cost again, in place of
+// its actual cost.
 var reopenedBudgets = chargeBudgetSQL(` UNION ALL
 		SELECT g.chain_id, g.pool_id, e.day, e.scope, e.subject, g.reserve_wei - coalesce(g.gas_used * g.gas_price_paid, 0)
 		FROM gone g CROSS JOIN LATERAL (VALUES (g.budget_day, 'caller', g.caller), (g.budget_day, 'trader', g.trader),
 			(g.key_budget_day, 'key', g.relayer_address)) AS e (day, scope, subject)
 		WHERE NOT g.open AND g.reserve_wei IS NOT NULL AND e.day IS NOT NULL`)
 
-// TakeBack makes transactions of a key pending again whose blocks the chain has lost, final ones too, and returns how many those were.
-// They keep nonces and bytes; the webhook targets of their pools are told. A transaction that is in another block by now stays as it is.
-// It fails with [ErrChainChanged], and takes nothing back, where another genesis block or era than known's is recorded by now.
+// TakeBack makes transactions of a key pending again whose blocks the chain has lost, final ones too, and returns how many.
+// They keep nonces and bytes. The webhook targets of their pools receive the change. A transaction that is in another block
+// by now is unchanged. TakeBack fails with [ErrChainChanged], and changes nothing, if the recorded genesis block or era
+// differs from known's by now.
 //
-// This is the one change that a final transaction accepts, and only an operator asks for it.
+// This is the only change of a final transaction, and only an operator requests it.
 func (l *Store) TakeBack(ctx context.Context, known Chain, key common.Address, gone []Placed) (taken int, err error) {
 	if len(gone) == 0 {
 		return 0, nil
@@ -93,7 +96,7 @@ func (l *Store) TakeBack(ctx context.Context, known Chain, key common.Address, g
 	return l.recordStatusCounts(counts), nil
 }
 
-// unchanged reads whether the recorded chain is the one that a decision was made by.
+// unchanged fails with [ErrChainChanged] if the recorded chain is not the one that a decision was based on.
 func unchanged(row pgx.Row) error {
 	var same bool
 	err := row.Scan(&same)
@@ -103,8 +106,8 @@ func unchanged(row pgx.Row) error {
 	return err
 }
 
-// Reanchor records another block to recognize the chain by, of the same genesis and in the same era. It fails with [ErrChainChanged]
-// unless known is still recorded.
+// Reanchor records another anchor block, of the same genesis and in the same era. It fails with [ErrChainChanged] unless
+// known is still recorded.
 func (l *Store) Reanchor(ctx context.Context, known Chain, anchor Block) error {
 	tag, err := l.db.Exec(ctx, `UPDATE relayer_chains SET anchor_number = $2, anchor_hash = $3
 		WHERE chain_id = $1 AND (genesis_hash, anchor_number, anchor_hash, era) = ($4, $5, $6, $7)`,

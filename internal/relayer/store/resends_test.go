@@ -35,7 +35,7 @@ func TestUnsent_RefusedAttempts_WaitForTheirPause(t *testing.T) {
 		}
 		return found
 	}
-	// elapse moves all pauses so far into the past.
+	// elapse moves all pauses into the past by d.
 	elapse := func(d time.Duration) {
 		_, err := l.db.Exec(t.Context(), `UPDATE relayer_attempts SET next_send_at = next_send_at - $1::interval`, d)
 		require.NoError(t, err)
@@ -58,7 +58,7 @@ func TestUnsent_RefusedAttempts_WaitForTheirPause(t *testing.T) {
 	require.Equal(t, []uint64{0, 1, 2}, nonces(Resends{}))
 	require.Equal(t, []uint64{0}, nonces(Resends{LowestOnly: []string{"poor"}}))
 	refuse(0, "poor")
-	require.Empty(t, nonces(Resends{LowestOnly: []string{"poor"}}), "the others wait for the lowest, which waits")
+	require.Empty(t, nonces(Resends{LowestOnly: []string{"poor"}}), "only the lowest is sent again, and it is paused")
 	require.Equal(t, 2*time.Minute, next(0))
 	for range 10 {
 		refuse(0, "poor")
@@ -66,7 +66,7 @@ func TestUnsent_RefusedAttempts_WaitForTheirPause(t *testing.T) {
 	require.Equal(t, time.Hour, next(0))
 	elapse(4 * time.Hour)
 	refuse(0, "poor")
-	require.Equal(t, time.Minute, next(0), "what was long ago does not count")
+	require.Equal(t, time.Minute, next(0), "a pause that ended long ago does not count")
 
 	first, err := l.FirstUnsent(t.Context(), all(terms))
 	require.NoError(t, err)

@@ -10,7 +10,8 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 )
 
-// A process may freeze between a broadcast and its record, for as long as it takes the transaction to get another nonce.
+// A process may freeze between a broadcast and its record, until the transaction has another nonce. Its late report changes
+// nothing.
 func TestLateWordAboutAnEarlierNonceChangesNothing(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 1)
@@ -24,18 +25,19 @@ func TestLateWordAboutAnEarlierNonceChangesNothing(t *testing.T) {
 	require.NoError(t, l.RecordBroadcasts(t.Context(), late))
 	require.Equal(t, waiting, read(t, l, tx))
 
-	// Whoever gave it the other nonce dies before it signs.
+	// The process that assigned the other nonce dies before it signs.
 	again, err := l.Dispatch(t.Context(), terms, 10)
 	require.NoError(t, err)
 	require.Len(t, again, 1)
 	require.NoError(t, l.RecordBroadcasts(t.Context(), late))
 	unsigned, err := l.Unsigned(t.Context(), all(terms), -time.Minute, 10)
 	require.NoError(t, err)
-	require.Len(t, unsigned, 1, "nobody would sign for it")
+	require.Len(t, unsigned, 1, "no process would sign for it")
 	require.Equal(t, again[0].Nonce, unsigned[0].Nonce)
 }
 
-// A transaction that waits while the chain begins again has no bytes any more: a result about its first bytes there counts.
+// A transaction that is queued while the chain is reset has no attempts any more. A report about its first attempt on the
+// new chain counts.
 func TestAWordAboutTheFirstBytesOnAChainThatBeganAnew(t *testing.T) {
 	t.Parallel()
 	l, terms := setup(t, 1)
@@ -47,7 +49,7 @@ func TestAWordAboutTheFirstBytesOnAChainThatBeganAnew(t *testing.T) {
 	again, err := l.Dispatch(t.Context(), terms, 10)
 	require.NoError(t, err)
 	require.Len(t, again, 1)
-	unsigned, err := l.Unsigned(t.Context(), all(terms), -time.Minute, 10) // by whoever finds that nobody signed
+	unsigned, err := l.Unsigned(t.Context(), all(terms), -time.Minute, 10) // for a process that finds it without an attempt
 	require.NoError(t, err)
 	require.Len(t, unsigned, 1)
 	require.Equal(t, again[0].Attempts, unsigned[0].Attempts)

@@ -17,17 +17,17 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 )
 
-// Config is whose rows a Store reads and writes.
+// Config selects the rows that a Store reads and writes.
 type Config struct {
 	ChainID uint64
 	Pool    string
-	// Targets are the names of the webhook targets that hear of each change. None by default.
+	// Targets are the names of the webhook targets that receive each change. None by default.
 	Targets []string
-	// OnDeliveryQueued, if not nil, is called after a change that targets hear of; it must not block.
+	// OnDeliveryQueued, if not nil, is called after a change that was queued for webhook targets. It must not block.
 	OnDeliveryQueued func()
-	// Budgets of a day; all processes of a pool must have the same. None by default.
+	// Budgets are the daily budgets. All processes of a pool must have the same. None by default.
 	Budgets Budgets
-	// Metrics, by default unregistered.
+	// Metrics are unregistered by default.
 	Metrics *Metrics
 }
 
@@ -40,7 +40,7 @@ type Store struct {
 	registered atomic.Pointer[time.Time] // see RequireComparison
 }
 
-// New makes a Store of a database that has been migrated. It does not close db.
+// New returns a Store on a migrated database. It does not close db.
 func New(db *pgxpool.Pool, cfg Config) *Store {
 	l := &Store{db: db, Config: cfg, metrics: cfg.Metrics}
 	if l.metrics == nil {
@@ -49,19 +49,20 @@ func New(db *pgxpool.Pool, cfg Config) *Store {
 	return l
 }
 
-// resolveLimit is how long the outcome of a commit whose answer was lost is looked for.
+// resolveLimit is how long Accept looks for the outcome of a commit whose response was lost.
 const resolveLimit = 30 * time.Second
 
-// waitForDisk ends with a commit that waits for the disk, and with that for all commits before it. It writes a record to the server's
-// log, because a commit that has written nothing does not wait.
+// waitForDisk commits and waits until that commit, and with it all earlier commits, is on disk. It writes a record to the
+// server's log, because a commit that has written nothing does not wait.
 const waitForDisk = `SELECT pg_logical_emit_message(true, 'rollcall', '')`
 
-// transaction runs a database transaction in two round trips: what first queues decides what second queues, which
-// the commit follows at once. The error wraps [relayer.ErrUnknown] if the commit may have happened; otherwise nothing did.
+// transaction runs a database transaction in two round trips. The results of first decide the statements that second
+// queues; the commit follows these at once. The error wraps [relayer.ErrUnknown] if the commit may have happened; otherwise
+// nothing was committed.
 //
-// The commit ends the locks before it is on the disk, so that others need not wait for them as long. Then transaction calls
-// unlocked, if that is not nil, and waits for the disk by a second commit on the same connection: a server that crashes in between
-// ends that.
+// The commit releases the locks before it is on disk, so that other transactions wait less. Then transaction calls
+// unlocked, if not nil, and waits for the disk with a second commit on the same connection. A server crash in between
+// breaks that connection.
 func (l *Store) transaction(ctx context.Context, first, second func(*pgx.Batch) error, unlocked func()) error {
 	conn, err := l.db.Acquire(ctx)
 	if err != nil {
@@ -86,7 +87,7 @@ func (l *Store) transaction(ctx context.Context, first, second func(*pgx.Batch) 
 	if err != nil && !postgres.Uncertain(err) {
 		return errors.Join(err, rollback(ctx, conn))
 	}
-	if unlocked != nil { // also where the answer was lost: it may take long to find out, and others need not wait for that
+	if unlocked != nil { // also if the response was lost: resolving it may take long, and other calls need not wait for that
 		unlocked()
 	}
 	if err == nil {
@@ -106,12 +107,13 @@ func rollback(ctx context.Context, conn *pgxpool.Conn) error {
 	return err
 }
 
-// enqueueDeliveriesSQL is a CTE suffix. It inserts a webhook delivery per target for each row that the CTE "changed" returns. Its parameter, the
-// targets' names, is the statement's first. It stores only columns that change; the deliverer reads the others from the transaction's
-// row (see keepContents).
+// enqueueDeliveriesSQL is a CTE suffix. It inserts a webhook delivery per target for each row that the CTE "changed"
+// returns. Its parameter, the targets' names, is the first of the statement. It stores only columns that change; the
+// deliverer reads the others from the transaction's row (see keepContents).
 var enqueueDeliveriesSQL = deliveriesCTE(`unnest($1::text[])`)
 
-// enqueueDeliveriesByPoolSQL is [enqueueDeliveriesSQL] for rows of any pool, without the parameter: each row has the targets of its own pool.
+// enqueueDeliveriesByPoolSQL is [enqueueDeliveriesSQL] for rows of any pool, without the parameter: each row gets the
+// targets of its own pool.
 var enqueueDeliveriesByPoolSQL = deliveriesCTE(`unnest((SELECT p.targets FROM relayer_pools p WHERE (p.chain_id, p.pool_id) = (c.chain_id, c.pool_id)))`)
 
 func deliveriesCTE(targets string) string {
@@ -124,7 +126,7 @@ func deliveriesCTE(targets string) string {
 `
 }
 
-// notifyDeliveries tells that there is something to deliver.
+// notifyDeliveries reports that deliveries were queued.
 func (l *Store) notifyDeliveries() {
 	if l.OnDeliveryQueued != nil && len(l.Targets) > 0 {
 		l.OnDeliveryQueued()
@@ -138,7 +140,7 @@ func (l *Store) targets() []string {
 	return l.Targets
 }
 
-// hexAddress is how addresses are stored.
+// hexAddress formats an address as it is stored.
 func hexAddress(a common.Address) string { return hexutil.Encode(a[:]) } // without the checksum, which costs ten times as much
 
 func hexAddresses(addresses []common.Address) []string {
@@ -149,8 +151,8 @@ func hexAddresses(addresses []common.Address) []string {
 	return out
 }
 
-// decimal is how amounts travel: as text, cast to numeric by the server. The driver's own encoding of numeric takes
-// several times as long.
+// decimal formats an amount as text, which the server casts to numeric. The driver's own encoding of numeric takes several
+// times as long.
 func decimal(n *big.Int) *string {
 	if n == nil {
 		return nil

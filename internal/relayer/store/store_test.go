@@ -9,7 +9,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 )
 
-// Whether a server's word leaves a commit open depends on neither its language nor how it is put.
+// Whether a server's error leaves the outcome of a commit open depends on neither its language nor its wording.
 func TestUncertain_ServerErrors(t *testing.T) {
 	t.Parallel()
 	l, _ := setup(t, 1)

@@ -9,14 +9,14 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Timer is how long something has been the same of a key, whichever process has looked.
+// Timer is how long a condition of a key has been unchanged, across processes.
 type Timer struct {
 	Age  time.Duration // by the database's clock
 	Head uint64        // the chain's head when it began
 }
 
-// Timers sets the timers of a name and returns those of the given keys. A timer with another mark than before begins again, at the
-// given head. The mark "" removes a timer. A key that is not given keeps its timer.
+// Timers sets the timers with the given name and returns those of the given keys. A timer whose mark differs from the
+// stored one restarts at the given head. The mark "" removes a timer. A key that is not given keeps its timer.
 func (l *Store) Timers(ctx context.Context, name string, head uint64, marks map[common.Address]string) (map[common.Address]Timer, error) {
 	if len(marks) == 0 {
 		return nil, nil
@@ -35,7 +35,8 @@ func (l *Store) Timers(ctx context.Context, name string, head uint64, marks map[
 		batch.Queue(`DELETE FROM relayer_timers WHERE chain_id = $1 AND name = $2 AND address = ANY($3)`, l.ChainID, name, removed)
 	}
 	if len(set) > 0 {
-		// A timer that stays the same is not touched, because even a lock would write. In order, so that two processes do not wait for each other.
+		// An unchanged timer is not touched, because even a lock would write. The rows are sorted, so that two processes do
+		// not wait for each other.
 		batch.Queue(`INSERT INTO relayer_timers (chain_id, address, name, mark, head)
 			SELECT $1, m.address, $2, m.mark, $5 FROM unnest($3::text[], $4::text[]) AS m (address, mark)
 			WHERE NOT EXISTS (SELECT FROM relayer_timers t WHERE (t.chain_id, t.address, t.name, t.mark) = ($1, m.address, $2, m.mark)) ORDER BY m.address

@@ -15,27 +15,27 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 )
 
-// TopUp is ether for a key, from a key that funds the others.
+// TopUp is a transfer of ether to a key from a funding key.
 type TopUp struct {
 	From, To common.Address
 	Amount   *big.Int // wei
-	// PerDay bounds what From gives away in a day, by UTC, wei; the amount is cut down to it. Nil: nothing does.
+	// PerDay limits the amount that From sends in a day, by UTC, wei. The amount is reduced to it. Nil: no limit.
 	PerDay *big.Int
-	Fee    *big.Int // for a unit of gas, wei
+	Fee    *big.Int // per unit of gas, wei
 	Gas    uint64   // limit
-	// Quiet is how long after a top-up the same key gets no other: balances may be read from nodes that lag.
+	// Quiet is how long after a top-up the same key gets no other, because balances may be read from nodes that lag.
 	Quiet time.Duration
-	// Cap is how many transactions From may have pending.
+	// Cap is the maximum number of pending transactions of From.
 	Cap int
 }
 
-// ErrToppedUp means that the key has a top-up on its way, or has just had one.
+// ErrToppedUp means that the key has a pending top-up, or a recent one.
 var ErrToppedUp = errors.New("the key is being topped up")
 
-// TopUp writes a top-up down with its nonce, as Accept does with a caller's transaction; it is then signed and sent like
-// one. It fails with [ErrToppedUp], with a [relayer.LimitError] where the day's ceiling is reached, or a
-// [relayer.FundsError]; nothing is stored then. The funding key's lock, which each of them takes, makes the
-// ceilings exact and keeps a key from getting two at once, whoever asks for them.
+// TopUp stores a top-up with its nonce, as Accept does with a caller's transaction; it is then signed and sent like one. It
+// fails with [ErrToppedUp], with a [relayer.LimitError] if the day's limit is reached, or with a [relayer.FundsError];
+// nothing is stored then. Each top-up locks the funding key. That makes the limits exact, and prevents two concurrent
+// top-ups of a key, whichever process requests them.
 func (l *Store) TopUp(ctx context.Context, t TopUp) (*relayer.Transaction, error) {
 	var h keyAllocation
 	var tx *relayer.Transaction
@@ -89,7 +89,7 @@ func (l *Store) TopUp(ctx context.Context, t TopUp) (*relayer.Transaction, error
 		return nil
 	}, nil)
 	if taken := new(pgconn.PgError); errors.As(err, &taken) && taken.ConstraintName == "relayer_txs_topup" {
-		err = ErrToppedUp // by another funding key
+		err = ErrToppedUp // a concurrent top-up by another funding key
 	}
 	if err != nil {
 		return nil, fmt.Errorf("top %s up: %w", t.To, err)
@@ -97,7 +97,7 @@ func (l *Store) TopUp(ctx context.Context, t TopUp) (*relayer.Transaction, error
 	return tx, nil
 }
 
-// fundingKey is the only seat, if it may be used.
+// fundingKey returns the only locked key, if it may be used.
 func (h *keyAllocation) fundingKey() (*lockedKey, error) {
 	switch {
 	case len(h.keys) == 0 || !h.keys[0].funding:

@@ -16,12 +16,14 @@ import (
 
 const selectTransactions = selectBefore + `attempts` + selectAfter + `NULL::text[] AS offer FROM relayer_txs`
 
-// selectToSign is selectTransactions with the number of attempts that there really are. The row's own comes with what nodes said,
-// and misses one that was being stored while the row lost its nonce: whoever signs next would take its number for ever.
+// selectToSign is selectTransactions with the actual number of attempts. The row's own number is updated with node
+// responses, and misses an attempt that was being stored while the row lost its nonce. The next attempt would then reuse
+// that number and never be stored.
 const selectToSign = selectBefore + `coalesce((SELECT max(a.attempt) FROM relayer_attempts a WHERE a.tx_id = relayer_txs.id), 0)` +
 	selectAfter + `NULL::text[] AS offer FROM relayer_txs`
 
-// selectToShow is selectTransactions with what the attempt offers whose hash the row has; from where follows.
+// selectToShow is selectTransactions with the fees of the attempt whose hash the row has. The caller appends the FROM
+// table.
 const selectToShow = selectBefore + `attempts` + selectAfter + `(SELECT ARRAY[a.max_fee::text, a.max_priority::text] FROM relayer_attempts a
 	WHERE a.tx_hash = relayer_txs.tx_hash AND a.tx_id = relayer_txs.id) AS offer FROM `
 
@@ -82,12 +84,12 @@ func scanTransaction(row pgx.CollectableRow) (*relayer.Transaction, error) {
 	return t, nil
 }
 
-// Transaction reads one; [relayer.ErrNotFound] if the pool has none with that id.
+// Transaction returns one transaction, or [relayer.ErrNotFound] if the pool has none with that id.
 func (l *Store) Transaction(ctx context.Context, id uuid.UUID) (*relayer.Transaction, error) {
 	return l.one(ctx, ` WHERE id = $1 AND chain_id = $2 AND pool_id = $3`, id, l.ChainID, l.Pool)
 }
 
-// TransactionByNonce reads the one that has a key's nonce, on the chain as it is now.
+// TransactionByNonce returns the transaction with a key's nonce, in the chain's current era.
 func (l *Store) TransactionByNonce(ctx context.Context, key common.Address, nonce uint64) (*relayer.Transaction, error) {
 	return l.one(ctx, ` WHERE relayer_address = $1 AND nonce = $2 AND chain_id = $3 AND pool_id = $4 AND era = `+generationSQL("$3"),
 		hexAddress(key), int64(nonce), l.ChainID, l.Pool)
@@ -108,9 +110,10 @@ func (l *Store) one(ctx context.Context, where string, args ...any) (*relayer.Tr
 // flushDelay is how long a relaxed commit may take to get to the disk: Postgres's longest wal_writer_delay, three times.
 const flushDelay = 30 * time.Second
 
-// show runs a query for transactions after the batch. A server that crashes may lose commits that have not waited for the disk: those
-// that give out nonces, and those that make transactions mined or final. So where the query returns such a row, show waits until that is on the
-// disk: callers never read such a row that a crash takes back. The same connection does both, because a server that crashes in between ends it.
+// show runs a query for transactions after the batch. A server crash may lose commits that have not waited for the disk:
+// those that allocate nonces, and those that make transactions mined or final. So if the query returns such a row, show
+// waits until it is on disk. Callers never read such a row that a crash then removes. Both use one connection, because a
+// server crash in between breaks it.
 func (l *Store) show(ctx context.Context, batch *pgx.Batch, query string, args ...any) (txs []*relayer.Transaction, err error) {
 	conn, err := l.db.Acquire(ctx)
 	if err != nil {
@@ -121,7 +124,7 @@ func (l *Store) show(ctx context.Context, batch *pgx.Batch, query string, args .
 		txs, err = pgx.CollectRows(rows, scanTransaction)
 		return err
 	})
-	var behind bool // some of what was read may not be on the disk
+	var behind bool // some of the rows read may not be on disk
 	var now time.Time
 	batch.Queue(`SELECT pg_current_wal_insert_lsn() > pg_current_wal_flush_lsn(), now()`).QueryRow(func(row pgx.Row) error {
 		return row.Scan(&behind, &now)
@@ -141,23 +144,23 @@ func (l *Store) show(ctx context.Context, batch *pgx.Batch, query string, args .
 	return txs, nil
 }
 
-// Filter chooses transactions; what is zero does not matter.
+// Filter selects transactions; zero fields match all.
 type Filter struct {
-	Key      common.Address // that has it, or that it waits for
+	Key      common.Address // the transaction's key, or the key that it is queued for
 	Statuses []relayer.Status
-	// Signed: only those that were (true) or were not (false) signed; nil: both.
+	// Signed selects transactions that were (true) or were not (false) signed; nil: both.
 	Signed *bool
 	// Metadata compares each field that is not empty.
 	Metadata relayer.Metadata
-	// All shows also what is not a caller's: no-ops, top-ups, foreign ones.
+	// All includes transactions that are not a caller's: no-ops, top-ups, foreign ones.
 	All bool
 }
 
-// CountLimit is how far beyond a page is counted: a whole history takes seconds to count.
+// CountLimit is how far beyond a page rows are counted, because counting a whole history takes seconds.
 const CountLimit = 10_000
 
-// Transactions lists, the newest first, and counts all that match, but no further than [CountLimit] beyond the
-// page: a total of that is a least one.
+// Transactions lists a page, the newest first, and counts all matches, but no further than [CountLimit] beyond the page. A
+// total of that size is a lower bound.
 func (l *Store) Transactions(ctx context.Context, f Filter, offset, limit int) (txs []*relayer.Transaction, total int, err error) {
 	where, args := f.where(l)
 	batch := new(pgx.Batch)
@@ -169,7 +172,8 @@ func (l *Store) Transactions(ctx context.Context, f Filter, offset, limit int) (
 	return txs, total, nil
 }
 
-// page reads a part of a list. It joins the other tables for the rows of that part alone, not for the rows before it.
+// page returns the query for one page of a list. It joins the other tables only for the rows of that page, not for the rows
+// before it.
 func page(where string, offset, limit int) string {
 	return selectToShow + `(SELECT * FROM relayer_txs` + where + fmt.Sprintf(` ORDER BY id DESC OFFSET %d LIMIT %d) AS relayer_txs ORDER BY id DESC`, offset, limit)
 }
@@ -200,7 +204,7 @@ func (f *Filter) where(l *Store) (where string, args []any) {
 		{"method", m.Method}, {"orderbook", m.Orderbook}, {"trader", m.Trader}, {"request_id", m.RequestID}, {"trace_id", m.TraceID},
 	} {
 		if is.value != "" {
-			add(is.column+" <> '' AND "+is.column+" = $%d", is.value) // the former is what the indexes have
+			add(is.column+" <> '' AND "+is.column+" = $%d", is.value) // the first condition is that of the partial indexes
 		}
 	}
 	if !f.All {
@@ -209,7 +213,8 @@ func (f *Filter) where(l *Store) (where string, args []any) {
 	return " WHERE " + strings.Join(conditions, " AND "), args
 }
 
-// indexed says of rows with one of the statuses what indexes know of them. Most of a history is confirmed: that needs none.
+// indexed returns the conditions of the partial indexes that apply to rows with these statuses. Most of a history is
+// confirmed, which needs no index.
 func indexed(statuses []relayer.Status) (conditions []string) {
 	var arms []string
 	for _, s := range statuses {
@@ -226,7 +231,7 @@ func indexed(statuses []relayer.Status) (conditions []string) {
 	return []string{"(" + strings.Join(slices.Compact(arms), " OR ") + ")"}
 }
 
-// LastConfirmed is when a key's transaction, or with the zero address any, was last confirmed; zero for never.
+// LastConfirmed returns when a key's transaction, or with the zero address any, was last confirmed; zero for never.
 func (l *Store) LastConfirmed(ctx context.Context, key common.Address) (time.Time, error) {
 	address := hexAddress(key)
 	if key == (common.Address{}) {

@@ -11,7 +11,8 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer/tracker"
 )
 
-// A follower never follows for as long as anything takes: transactions are bumped and keys found stuck all the same.
+// The lease moves so often that no process holds it for any waiting time. Transactions are bumped and keys found stuck
+// nevertheless.
 func TestAges_LeaseMovesOften_BumpsAndFindsStuck(t *testing.T) {
 	f := setup(t, 1, func(o *relayertest.Options) {
 		before(t, o).SetRules(known)
@@ -20,7 +21,7 @@ func TestAges_LeaseMovesOften_BumpsAndFindsStuck(t *testing.T) {
 		}
 	})
 	tx := f.send()
-	away := func() { // another process follows for a moment
+	away := func() { // another process holds the lease for a moment
 		f.exec(`UPDATE relayer_pools SET tracker = 'another', tracker_until = now() + interval '200 milliseconds'`)
 	}
 	require.Eventually(t, func() bool {

@@ -15,34 +15,34 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer/store"
 )
 
-// ChainIdentity watches whether the chain is the one that the store knows. Every process has one, and sends nothing while it
-// says no: on a chain that was reset the same nonces mean other transactions.
+// ChainIdentity checks whether the nodes' chain is the recorded one. Every process has one, and sends nothing while Err
+// returns an error. On a chain that was reset the same nonces belong to other transactions.
 type ChainIdentity struct {
 	chain          Chain
 	store          *store.Store
 	log            *slog.Logger
 	state          atomic.Pointer[error]
 	logged         atomic.Int64 // when the state was last logged, Unix seconds
-	contradictions atomic.Int64 // raised by views
+	contradictions atomic.Int64 // incremented by Verify
 
 	clients []Excluder
 
 	mu       sync.Mutex
-	faults   map[string]error // what each node said last, where that was wrong
+	faults   map[string]error // the last fault found with each node
 	compared map[string]bool  // nodes that have had the recorded history since this process started
 	excluded map[string]bool
 }
 
-// Excluder keeps an endpoint from being used, or ends that; [evm.Client] does.
+// Excluder excludes an endpoint from use, or includes it again; [evm.Client] implements it.
 type Excluder interface {
 	Exclude(endpoint string, e evm.Exclusion)
 }
 
-// errNotChecked is the state before the first answer of a node.
+// errNotChecked is the state before the first response of a node.
 var errNotChecked = errors.New("no node has confirmed yet that the chain is the one that transactions were sent on")
 
-// NewLineage makes a Lineage; Run runs it. The clients do not use endpoints with another history while a majority of the nodes that
-// answer has the recorded one.
+// NewLineage returns a ChainIdentity; Run runs it. The clients do not use endpoints with another history while a majority
+// of the responding nodes has the recorded one.
 func NewLineage(c Chain, l *store.Store, log *slog.Logger, clients ...Excluder) *ChainIdentity {
 	g := &ChainIdentity{
 		chain: c, store: l, log: log, clients: clients, faults: map[string]error{}, compared: map[string]bool{}, excluded: map[string]bool{},
@@ -51,13 +51,13 @@ func NewLineage(c Chain, l *store.Store, log *slog.Logger, clients ...Excluder) 
 	return g
 }
 
-// Err is nil while transactions may be sent, and says why not otherwise. It asks nobody.
+// Err returns nil while transactions may be sent, and the reason otherwise. It calls no node.
 func (g *ChainIdentity) Err() error { return *g.state.Load() }
 
-// Run looks at each head, and each second where there is none, until ctx ends. It returns nil.
+// Run checks the chain at each head, and each second without one, until ctx ends. It returns nil.
 func (g *ChainIdentity) Run(ctx context.Context) error {
 	var head common.Hash
-	patience := slowNodeGrace // to be ready soon, although a node may hang
+	patience := slowNodeGrace // wait for a slow node, so that sending starts soon
 	for ctx.Err() == nil {
 		err := g.check(ctx, patience)
 		if patience = 0; errors.Is(g.Err(), errNotChecked) {
@@ -75,14 +75,14 @@ func (g *ChainIdentity) Run(ctx context.Context) error {
 	return nil
 }
 
-// errForeign is a chain with another history.
+// errForeign reports a chain with another history.
 var errForeign = errors.New("the chain has another history than the one that transactions were sent on")
 
-// slowNodeGrace is how much longer than the first one other nodes may take where somebody waits for what they say.
+// slowNodeGrace is how much longer than the first node the others may take where a caller waits for their responses.
 const slowNodeGrace = time.Second
 
-// Check asks all nodes now, and returns what keeps transactions from being sent. Where no node answers, what was known
-// stays, and so does what a node said that was not waited for.
+// Check queries all nodes now, and returns the reason why no transactions may be sent. If no node responds, the previous
+// state is kept. A node that was not waited for keeps its previous fault.
 func (g *ChainIdentity) Check(ctx context.Context) error { return g.check(ctx, slowNodeGrace) }
 
 func (g *ChainIdentity) check(ctx context.Context, patience time.Duration) error {
@@ -99,10 +99,10 @@ func (g *ChainIdentity) check(ctx context.Context, patience time.Duration) error
 	for _, a := range anchors {
 		fault := g.faults[a.Endpoint]
 		switch {
-		case !a.Block.IsZero() && a.Block.Hash == known.Anchor.Hash: // also where it does not show its genesis block
+		case !a.Block.IsZero() && a.Block.Hash == known.Anchor.Hash: // also if it does not return its genesis block
 			fault = nil
 			matching[a.Endpoint], g.compared[a.Endpoint] = true, true
-		case errors.Is(a.Err, context.Canceled): // it was not waited for
+		case errors.Is(a.Err, context.Canceled): // not waited for
 		case a.Err != nil:
 			fault = nil
 		case a.Genesis != (common.Hash{}) && a.Genesis != known.Genesis:
@@ -118,13 +118,13 @@ func (g *ChainIdentity) check(ctx context.Context, patience time.Duration) error
 			faults = append(faults, fault)
 		}
 	}
-	quorum := len(matching) > len(faults) // of the nodes that answered; others have nothing to compare
+	quorum := len(matching) > len(faults) // of the nodes that could be compared
 	for _, a := range anchors {
 		fault := g.faults[a.Endpoint]
 		switch {
 		case matching[a.Endpoint]:
 			g.exclude(a.Endpoint, evm.Exclusion{})
-		case !quorum: // no node is known to be right: nothing is sent, and an endpoint that was excluded stays so
+		case !quorum: // no majority is right: nothing is sent, and an excluded endpoint stays excluded
 		case fault != nil:
 			g.exclude(a.Endpoint, evm.Exclusion{Reason: fault.Error()})
 		case behind[a.Endpoint]:
@@ -137,7 +137,7 @@ func (g *ChainIdentity) check(ctx context.Context, patience time.Duration) error
 	}
 	switch {
 	case quorum:
-		if g.contradictions.Load() == doubts { // what these nodes said may be older than what a view has shown meanwhile
+		if g.contradictions.Load() == doubts { // these responses may be older than a view that contradicted meanwhile
 			g.set(nil)
 		}
 	case len(faults) > 0 && len(matching) > 0:
@@ -151,8 +151,8 @@ func (g *ChainIdentity) check(ctx context.Context, patience time.Duration) error
 	return g.Err()
 }
 
-// exclude keeps an endpoint from being used, or ends that. An endpoint that was excluded stays so until it has the recorded history,
-// also while it does not answer. g.mu is held.
+// exclude excludes an endpoint from use, or includes it again. An excluded endpoint stays excluded until it has the
+// recorded history, also while it does not respond. g.mu is held.
 func (g *ChainIdentity) exclude(endpoint string, e evm.Exclusion) {
 	out := e != (evm.Exclusion{})
 	switch {
@@ -174,8 +174,9 @@ func reorganized(node string, has evm.Header, known store.Chain) error {
 		errForeign, node, has.Hash, known.Anchor.Number, known.Anchor.Hash)
 }
 
-// Verify compares a view with what the store knows, without asking other nodes, of which one may hang. Where the view
-// has another history, nothing is sent from here on. It fails where nothing is to be concluded from the view.
+// Verify compares a view with the recorded chain. It does not query other nodes unless the view is too short, because one
+// of them may hang. If the view has another history, sending stops from here on. Verify fails if the round must not draw
+// conclusions from the view.
 func (g *ChainIdentity) Verify(ctx context.Context, v View) error {
 	known, err := g.store.Chain(ctx)
 	if errors.Is(err, store.ErrNoChain) {
@@ -185,14 +186,14 @@ func (g *ChainIdentity) Verify(ctx context.Context, v View) error {
 		return err
 	}
 	number := known.Anchor.Number
-	if number > v.Header().Number { // it syncs, or it began again: what the others say decides
+	if number > v.Header().Number { // it is syncing, or the chain was reset: the other nodes decide
 		if err := g.Check(ctx); err != nil {
 			return err
 		}
 		return fmt.Errorf("the node has no block %d, which has been seen on this chain", number)
 	}
 	headers, err := v.Headers(ctx, number, number)
-	if errors.Is(err, evm.ErrMissing) { // it keeps no block that old
+	if errors.Is(err, evm.ErrMissing) { // the node keeps no block that old
 		return nil
 	}
 	if err != nil {
@@ -207,7 +208,7 @@ func (g *ChainIdentity) Verify(ctx context.Context, v View) error {
 	return err
 }
 
-// remembered is what the store knows of the chain. A store that knows nothing yet takes the word of the nodes, if they agree.
+// remembered returns the recorded chain. If none is recorded, it records the genesis block of the nodes, if they agree.
 func (g *ChainIdentity) remembered(ctx context.Context) (store.Chain, error) {
 	known, err := g.store.Chain(ctx)
 	if err == nil || !errors.Is(err, store.ErrNoChain) {
@@ -231,7 +232,7 @@ func (g *ChainIdentity) remembered(ctx context.Context) (store.Chain, error) {
 	return g.store.InitChain(ctx, genesis)
 }
 
-// faultLogged is how often a fault is logged while it lasts.
+// faultLogged is the interval at which a lasting fault is logged.
 const faultLogged = time.Minute
 
 func (g *ChainIdentity) set(now error) {
@@ -245,8 +246,7 @@ func (g *ChainIdentity) set(now error) {
 	}
 }
 
-// StartOver takes the chain as it is now for the one to send on, in place of the known one; see [store.Store.ResetChain]. It is an
-// operator's word.
+// StartOver replaces the known chain by the nodes' current one; see [store.Store.ResetChain]. Only an operator calls it.
 func StartOver(ctx context.Context, c *evm.Client, l *store.Store, known store.Chain) (dropped int, err error) {
 	view, err := c.Latest(ctx)
 	if err != nil {

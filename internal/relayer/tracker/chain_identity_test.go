@@ -18,7 +18,7 @@ import (
 	testpostgres "github.com/rollcall-dev/rollcall/internal/testutil/postgres"
 )
 
-// oracle is a chain of which nothing but its anchors is asked.
+// oracle is a chain that only returns anchors.
 type oracle struct {
 	tracker.Chain
 	anchors []evm.Anchor
@@ -30,7 +30,7 @@ func (o *oracle) Anchors(context.Context, uint64, time.Duration) []evm.Anchor {
 	return o.anchors
 }
 
-// sight is a view of a chain whose blocks all have the same first byte.
+// sight is a view of a chain whose block hashes all have the same first byte.
 type sight struct {
 	tracker.View
 	number uint64
@@ -47,7 +47,7 @@ func (s sight) Headers(_ context.Context, from, _ uint64) ([]evm.Header, error) 
 	return []evm.Header{s.block(from)}, nil
 }
 
-// A node that nobody waits for has not taken back what it said; one that is gone says nothing any more.
+// A node that was not waited for keeps its last fault; a node that is down loses it.
 func TestNodeThatIsNotWaitedForStandsByItsWord(t *testing.T) {
 	t.Parallel()
 	here, elsewhere := sight{number: 40, branch: 1}, sight{number: 40, branch: 2}
@@ -64,8 +64,8 @@ func TestNodeThatIsNotWaitedForStandsByItsWord(t *testing.T) {
 	require.NoError(t, g.Check(t.Context()))
 }
 
-// What a view shows counts at once, also while other nodes are being asked that take their time, and what those have said
-// before does not undo it.
+// A contradicting view stops sending at once, even while slow nodes are being queried, and their older responses do not
+// undo that.
 func TestViewThatContradictsIsBelievedAtOnce(t *testing.T) {
 	t.Parallel()
 	here := sight{number: 40, branch: 1}
@@ -76,7 +76,7 @@ func TestViewThatContradictsIsBelievedAtOnce(t *testing.T) {
 	o := &oracle{anchors: []evm.Anchor{{Genesis: here.block(0).Hash, Block: here.block(9)}}, onCall: func() {}}
 	g := tracker.NewLineage(o, another, slog.New(slog.DiscardHandler))
 	require.NoError(t, g.Verify(t.Context(), here))
-	require.Error(t, g.Err(), "it is the nodes' word that says yes")
+	require.Error(t, g.Err(), "only the nodes' responses enable sending")
 	require.NoError(t, g.Check(t.Context()))
 
 	checked, asked, answered := make(chan error, 1), make(chan struct{}), make(chan struct{})
@@ -94,12 +94,12 @@ func TestViewThatContradictsIsBelievedAtOnce(t *testing.T) {
 	require.NoError(t, g.Err(), "one node that is behind is no other chain")
 }
 
-// Rounds look for themselves.
+// Each round checks the chain itself.
 func TestRoundsRecogniseTheChain(t *testing.T) {
 	var own *tracker.ChainIdentity
 	f := setup(t, 1, func(o *relayertest.Options) {
 		o.Tracker = func(c *tracker.Config) {
-			own = tracker.NewLineage(c.Chain, c.Store, c.Log) // which nobody runs
+			own = tracker.NewLineage(c.Chain, c.Store, c.Log) // without a Run
 			c.ChainIdentity = own
 			require.NoError(t, own.Check(t.Context()))
 		}
@@ -114,7 +114,7 @@ func TestRoundsRecogniseTheChain(t *testing.T) {
 	head, err := f.chain.Client().BlockNumber(t.Context())
 	require.NoError(t, err)
 	f.chain.Fork(early.Hash())
-	f.chain.AdjustTime(time.Hour) // otherwise the same blocks come again
+	f.chain.AdjustTime(time.Hour) // otherwise the blocks would be the same
 	for range head {
 		f.chain.Commit()
 	}

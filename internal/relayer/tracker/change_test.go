@@ -30,7 +30,7 @@ func before(t *testing.T, o *relayertest.Options) *proxy.Proxy {
 	return p
 }
 
-// commitUntil seals blocks, each once the relayer has had time for the one before, until a transaction has a status.
+// commitUntil seals blocks, with time for the relayer in between, until a transaction has a status.
 func (f *fixture) commitUntil(tx *relayer.Transaction, status relayer.Status) *relayer.Transaction {
 	f.t.Helper()
 	var now *relayer.Transaction
@@ -43,7 +43,7 @@ func (f *fixture) commitUntil(tx *relayer.Transaction, status relayer.Status) *r
 	return now
 }
 
-// foreign has somebody else send with the relayer's first key.
+// foreign sends as another sender with the relayer's first key.
 func (f *fixture) foreign(nonce uint64) {
 	f.t.Helper()
 	address := f.ring.Addresses()[0]
@@ -56,7 +56,7 @@ func (f *fixture) foreign(nonce uint64) {
 	require.NoError(f.t, f.chain.Client().SendTransaction(f.t.Context(), tx))
 }
 
-// What is shown is what was mined: a replacement may lose, and may win yet where the chain takes that back.
+// A transaction shows the mined contents: a replacement may lose, and may win later if a reorganization removes that block.
 func TestReplacementThatLosesIsNotShown(t *testing.T) {
 	var node *proxy.Proxy
 	f := setup(t, 1, func(o *relayertest.Options) { node = before(t, o) })
@@ -89,10 +89,10 @@ func TestReplacementThatLosesIsNotShown(t *testing.T) {
 	f.settled()
 }
 
-// A nonce that only somebody else's transaction had, of a block that is no longer there, is nobody's.
+// A nonce is filled if only another sender's transaction had it, in a block that a reorganization removed.
 func TestForeignTransactionThatIsGoneLeavesNoHole(t *testing.T) {
 	f := setup(t, 1)
-	for range 30 { // the fork stays above the block that the chain is recognised by
+	for range 30 { // the fork stays above the anchor
 		f.chain.Commit()
 	}
 	tx, parent := f.send(), f.head()
@@ -104,7 +104,7 @@ func TestForeignTransactionThatIsGoneLeavesNoHole(t *testing.T) {
 	require.NoError(t, err)
 	f.chain.Fork(parent)
 	f.chain.Rollback()
-	for { // as high as before, and then some
+	for { // to more than the previous height
 		f.chain.Commit()
 		now, err := f.chain.Client().BlockNumber(t.Context())
 		require.NoError(t, err)
@@ -118,7 +118,7 @@ func TestForeignTransactionThatIsGoneLeavesNoHole(t *testing.T) {
 	f.settled()
 }
 
-// The same, where nothing of ours was in the way, so that nothing is written down of it.
+// The same, for a foreign transaction at a nonce without a row, of which nothing is stored.
 func TestForeignTransactionThatIsGoneAndWasNotInTheWay(t *testing.T) {
 	f := setup(t, 1)
 	for range 30 {
@@ -139,8 +139,8 @@ func TestForeignTransactionThatIsGoneAndWasNotInTheWay(t *testing.T) {
 	f.settled()
 }
 
-// A whole fee above what the only node's operator allows is given up after a while: its nonce goes to a no-op, also where that
-// cannot outbid it, and the key stays.
+// A transaction whose whole fee exceeds the only node's cap fails after a while. A no-op takes its nonce, even if it cannot
+// outbid it, and the key stays enabled.
 func TestFeeAboveTheNodesCapFails(t *testing.T) {
 	limit := big.NewInt(30_000_000_000)
 	f := setup(t, 1, func(o *relayertest.Options) {

@@ -13,7 +13,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer/store"
 )
 
-// payload are what signed bytes do, and offer.
+// payload returns the contents and fees of signed bytes.
 func payload(raw []byte) (*relayer.Request, error) {
 	tx := new(types.Transaction)
 	if err := tx.UnmarshalBinary(raw); err != nil {
@@ -28,7 +28,7 @@ func payload(raw []byte) (*relayer.Request, error) {
 	return r, nil
 }
 
-// samePayload says that signed bytes do the same, whatever they offer.
+// samePayload reports whether two signed attempts have the same contents, whatever their fees.
 func samePayload(a, b []byte) (bool, error) {
 	x, err := payload(a)
 	if err != nil {
@@ -42,8 +42,8 @@ func samePayload(a, b []byte) (bool, error) {
 	return sameTo && x.Value.Cmp(y.Value) == 0 && bytes.Equal(x.Data, y.Data) && x.GasLimit == y.GasLimit, nil
 }
 
-// restore sees to it that transactions have the contents that were mined: a replacement may lose to what it was to
-// replace. It comes before they are recorded as mined, which is what everybody is told.
+// restore sets transactions' contents to those that were mined, because a replacement may lose to the attempt that it was
+// to replace. It runs before they are recorded as mined, because that record is delivered to webhooks.
 func (r *round) restore(ctx context.Context, sought []store.MinedCandidate, found []store.Mined) error {
 	several := map[uuid.UUID]bool{}
 	for _, s := range sought {

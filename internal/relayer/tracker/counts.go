@@ -15,25 +15,27 @@ import (
 )
 
 const (
-	// agreeingRounds is how many rounds have to report that a key has more transactions than were given out.
+	// agreeingRounds is how many rounds must report that a key has more transactions than were allocated.
 	agreeingRounds = 3
-	// countsTimeout is how long a round waits for the counts of all endpoints. An endpoint that takes longer counts as away.
+	// countsTimeout is how long a round waits for the counts of all endpoints. An endpoint that takes longer counts as
+	// unavailable.
 	countsTimeout = 2 * time.Second
 )
 
-// ahead is a count of a key above its next nonce, as successive rounds have found it.
+// ahead is a key's count above its next nonce, over successive rounds.
 type ahead struct {
 	rounds      int       // since it was last decided that endpoints disagree
-	lowestCount uint64    // that any endpoint has reported in any of these rounds
+	lowestCount uint64    // the lowest that any endpoint has reported in any of these rounds
 	last        time.Time // the last of them
-	warned      bool      // of the disagreement
+	warned      bool      // about the disagreement
 }
 
-// checkCounts compares the keys with the chain. Where the round's endpoint counts more than was given out, all endpoints are
-// asked for the same block, and the round goes on with the lowest count: one endpoint must not decide anything. A count on
-// which several rounds and all endpoints that answer agree raises the key, or stops it where the jump is above the bound.
+// checkCounts compares the keys with the chain. If the round's endpoint counts more than was allocated, it queries all
+// endpoints for the same block, and the round continues with the lowest count. One endpoint must not decide alone. If
+// several rounds and all responding endpoints agree on a count, it advances the key's next nonce. If the jump is above the
+// bound, it stops the key instead.
 //
-// A key that was not compared since a process registered it is compared with what the endpoints have pending, too.
+// For a key that was not compared since a process registered it, the endpoints' pending counts are compared too.
 func (r *round) checkCounts(ctx context.Context) error {
 	var suspects []int
 	var addresses []common.Address
@@ -63,14 +65,14 @@ func (r *round) checkCounts(ctx context.Context) error {
 	if len(compared) == 0 {
 		return nil
 	}
-	r.freed = true // what waits for these keys
+	r.freed = true // transactions queued for these keys may be dispatched
 	return r.cfg.Store.Compared(ctx, compared, r.keys[0].Era, r.keys[0].ReadAt)
 }
 
-// report is what the endpoints that answer count of one key.
+// report summarizes the counts of one key by the endpoints that responded.
 type report struct {
 	mined                uint64 // the lowest
-	lowestCount, highest uint64 // mined or, if that was asked for, pending
+	lowestCount, highest uint64 // mined or, if requested, pending
 	answers              int
 }
 
@@ -92,11 +94,11 @@ func reportsOf(all []evm.Counts, key int, pending bool) (n report) {
 	return n
 }
 
-// checkCount decides about one key, and reports whether its nonces may be given out.
+// checkCount decides on one key, and reports whether its nonces may be allocated.
 func (r *round) checkCount(ctx context.Context, i int, n report) (done bool, err error) {
 	k := r.keys[i]
 	if n.answers == 0 {
-		return false, nil // at the next round
+		return false, nil // retry in the next round
 	}
 	n.highest = max(n.highest, r.counts[i])
 	r.counts[i] = min(r.counts[i], n.mined)
@@ -109,7 +111,7 @@ func (r *round) checkCount(ctx context.Context, i int, n report) (done bool, err
 	case a == nil:
 		a = &ahead{lowestCount: n.lowestCount}
 		r.ahead[k.Address] = a
-	case time.Since(a.last) < r.cfg.Tend: // too soon to be another answer
+	case time.Since(a.last) < r.cfg.Tend: // too early to be an independent response
 		return false, nil
 	}
 	a.rounds, a.lowestCount, a.last = a.rounds+1, min(a.lowestCount, n.lowestCount), time.Now()
@@ -122,7 +124,7 @@ func (r *round) checkCount(ctx context.Context, i int, n report) (done bool, err
 			a.warned = true
 			log.Warn("endpoints disagree about a key's transactions; the lowest count is used")
 		}
-		a.rounds, a.lowestCount = 0, store.MaxNonce // one answer that is too low must not decide for good
+		a.rounds, a.lowestCount = 0, store.MaxNonce // one response that is too low must not decide permanently
 		return true, nil
 	case a.lowestCount-k.NextNonce > r.cfg.MaxNonceJump:
 		stopped, err := r.cfg.Store.StopJump(ctx, k.Address, k.Era, a.lowestCount, r.cfg.MaxNonceJump)
@@ -144,8 +146,8 @@ func (r *round) checkCount(ctx context.Context, i int, n report) (done bool, err
 	return true, nil
 }
 
-// countOfMost returns a key's mined count at the round's block as most endpoints report it, the higher one where as many report
-// another; answered is false where none does.
+// countOfMost returns the median of the endpoints' mined counts of a key at the round's block; of an even number the higher
+// middle one. answered is false if no endpoint responds.
 func (r *round) countOfMost(ctx context.Context, key common.Address) (mined uint64, answered bool) {
 	ctx, cancel := context.WithTimeout(ctx, countsTimeout)
 	defer cancel()
@@ -162,9 +164,10 @@ func (r *round) countOfMost(ctx context.Context, key common.Address) (mined uint
 	return counts[len(counts)/2], true
 }
 
-// reconcile has the store's nonces compared with all nodes' after the database failed over or was restored. That is not waited for,
-// and begun again in each round until it succeeds: a node that is down may take its time to say so. The store gives nothing out
-// until then, and nothing else depends on it: what has a nonce keeps it, and what a key has next only ever rises.
+// reconcile starts a comparison of the store's nonces with all nodes' after the database failed over or was restored. It
+// does not wait, and starts it again in each round until it succeeds, because a node that is down may take long to fail.
+// The store allocates no nonces until then. Nothing else depends on it: a row keeps its nonce, and a key's next nonce only
+// increases.
 func (r *round) reconcile(ctx context.Context) error {
 	over, err := r.cfg.Store.FailedOver(ctx)
 	if err != nil || !over {
@@ -178,11 +181,11 @@ func (r *round) reconcile(ctx context.Context) error {
 	return nil
 }
 
-// errUnsteady means that nodes have reported a nonce once so far. It is believed when they report it again.
+// errUnsteady means that nodes have reported a nonce only once so far. It is accepted when they report it again.
 var errUnsteady = errors.New("nodes have to report the same nonces twice")
 
-// compare brings keys up to the highest nonce that any node reports, twice in a row. Where that is more than the bound above the
-// next nonce, the key is stopped.
+// compare advances keys to the highest nonce that any node reports, twice in a row. If that is more than the bound above
+// the next nonce, it stops the key.
 func (r *round) compare(ctx context.Context) error {
 	everywhere := r.cfg.Everywhere
 	if everywhere == nil {
@@ -226,7 +229,7 @@ func (r *round) compare(ctx context.Context) error {
 	return nil
 }
 
-// stopJump stops a key where the nodes' count is above the bound.
+// stopJump stops a key if the nodes' count is above the bound.
 func (r *round) stopJump(ctx context.Context, k *relayer.Key, count uint64) (stopped bool, err error) {
 	if count <= k.NextNonce+r.cfg.MaxNonceJump {
 		return false, nil

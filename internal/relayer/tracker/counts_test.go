@@ -17,14 +17,14 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/testutil/chain/proxy"
 )
 
-// mined has a node report a count at the block of a round, so many times; 0 is always.
+// mined returns a rule by which a node returns this count at the block of a round; times 0 is always.
 func mined(count string, times uint64) proxy.Rule {
 	r := counting(count, times)
 	r.When = func(c proxy.Call) bool { return strings.Contains(string(c.Params), "blockHash") }
 	return r
 }
 
-// key reads the first key.
+// key returns the first key.
 func (f *fixture) key() *relayer.Key {
 	f.t.Helper()
 	keys, err := f.Store.Keys(f.t.Context())
@@ -32,7 +32,7 @@ func (f *fixture) key() *relayer.Key {
 	return keys[0]
 }
 
-// executed wants a transaction mined and final.
+// executed requires a transaction to be mined and final.
 func (f *fixture) executed() {
 	f.t.Helper()
 	f.commitUntil(f.send(), relayer.Confirmed)
@@ -51,7 +51,7 @@ func rounds(o *relayertest.Options) <-chan struct{} {
 	return c
 }
 
-// A count of 2^40 in one answer, or two, changes nothing.
+// A count of 2^40 in one or two responses changes nothing.
 func TestCheckCounts_FalseOnce_IsIgnored(t *testing.T) {
 	for name, count := range map[string]string{"plus 3000": "0xbb8", "2^40": "0x10000000000", "2^64-1": "0xffffffffffffffff"} {
 		t.Run(name, func(t *testing.T) {
@@ -75,7 +75,8 @@ func TestCheckCounts_FalseOnce_IsIgnored(t *testing.T) {
 	}
 }
 
-// A count that the only endpoint insists on stops the key above the bound. Nothing is signed for it, and an operator ends it.
+// A count above the bound that the only endpoint repeats stops the key. Nothing is signed for it until an operator enables
+// it.
 func TestCheckCounts_Jump_StopsTheKey(t *testing.T) {
 	var node *proxy.Proxy
 	f := setup(t, 2, func(o *relayertest.Options) { node = before(t, o) })
@@ -94,7 +95,7 @@ func TestCheckCounts_Jump_StopsTheKey(t *testing.T) {
 	missing, err := f.Store.Gap(t.Context(), key, f.key().Era, 0)
 	require.NoError(t, err)
 	require.Zero(t, missing)
-	f.executed() // by the other one
+	f.executed() // by the other key
 	node.SetRules()
 	f.executed()
 	require.False(t, f.key().Enabled, "an operator decides")
@@ -107,7 +108,7 @@ func TestCheckCounts_Jump_StopsTheKey(t *testing.T) {
 	f.settled()
 }
 
-// The preferred endpoint counts too much, always. The other one does not, and everything goes on.
+// The preferred endpoint always counts too many. The other one does not, and the relayer works.
 func TestCheckCounts_OneEndpointLies_TheOtherDecides(t *testing.T) {
 	for name, count := range map[string]string{"plus 20": "0x14", "plus 3000": "0xbb8", "2^40": "0x10000000000"} {
 		t.Run(name, func(t *testing.T) {
@@ -133,7 +134,7 @@ func TestCheckCounts_OneEndpointLies_TheOtherDecides(t *testing.T) {
 	}
 }
 
-// Another sender uses the key: what all endpoints agree on raises it, with no gap to fill.
+// Another sender uses the key: the count that all endpoints agree on advances its next nonce, without a gap to fill.
 func TestCheckCounts_OthersUseTheKey_Raises(t *testing.T) {
 	f := setup(t, 1, func(o *relayertest.Options) { o.RPC = append(o.RPC, o.RPC[0]) })
 	for nonce := range uint64(3) {
@@ -145,13 +146,14 @@ func TestCheckCounts_OthersUseTheKey_Raises(t *testing.T) {
 	f.settled()
 }
 
-// One answer that is too low, while another sender's transactions are mined, does not keep the key from being raised for good.
+// One response that is too low, while another sender's transactions are mined, does not permanently prevent advancing the
+// nonce.
 func TestCheckCounts_TooLowOnce_RaisesLater(t *testing.T) {
 	var node *proxy.Proxy
 	f := setup(t, 1, func(o *relayertest.Options) {
 		honest := o.RPC[0]
 		node = before(t, o)
-		o.RPC = []string{honest, node.URL()} // rounds read from the first, and only comparisons ask the second
+		o.RPC = []string{honest, node.URL()} // rounds read from the first; only comparisons query the second
 	})
 	f.executed()
 	node.SetRules(mined("0x0", 1))
@@ -165,13 +167,14 @@ func TestCheckCounts_TooLowOnce_RaisesLater(t *testing.T) {
 	f.settled()
 }
 
-// A process that starts gives out no nonce before a round has compared its keys, although others have before. Requests wait.
+// A new process allocates no nonce before a round has compared its keys, although other processes have before. Requests are
+// queued.
 func TestCheckCounts_AtStart_NothingIsGivenOutBefore(t *testing.T) {
 	f := setup(t, 1)
 	f.executed()
 	f.Stop()
 	for nonce := uint64(1); nonce < 4; nonce++ {
-		f.identical(nonce) // by a process whose record of it is lost
+		f.identical(nonce) // by a process whose record of it was lost
 	}
 	f.chain.Commit()
 	held := make(chan struct{})
@@ -189,7 +192,7 @@ func TestCheckCounts_AtStart_NothingIsGivenOutBefore(t *testing.T) {
 	f.settled()
 }
 
-// heldCounts holds comparisons up until a channel is closed.
+// heldCounts blocks comparisons until a channel is closed.
 type heldCounts struct {
 	tracker.Chain
 	held <-chan struct{}
@@ -204,7 +207,7 @@ func (h *heldCounts) Counts(ctx context.Context, block common.Hash, addrs []comm
 	}
 }
 
-// One false count while a database that failed over is compared moves no key.
+// One false count during the comparison after a database failover moves no key.
 func TestCompare_FalseOnce_IsIgnored(t *testing.T) {
 	var node *proxy.Proxy
 	f := setup(t, 1, func(o *relayertest.Options) { node = before(t, o) })
@@ -222,7 +225,8 @@ func TestCompare_FalseOnce_IsIgnored(t *testing.T) {
 	f.settled()
 }
 
-// The preferred endpoint counts nothing of a key that another sender has used before. The other endpoint knows that there is no gap.
+// The preferred endpoint counts nothing of a key that another sender has used before. The other endpoint's count shows that
+// there is no gap.
 func TestFill_OneEndpointCountsTooLow_FillsNothing(t *testing.T) {
 	var node *proxy.Proxy
 	f := setup(t, 1, func(o *relayertest.Options) {
@@ -244,7 +248,7 @@ func TestFill_OneEndpointCountsTooLow_FillsNothing(t *testing.T) {
 	f.settled()
 }
 
-// A gap that was caused before is filled no faster than the limit allows.
+// An existing gap is filled within the hourly limit.
 func TestFill_PerHour_IsBounded(t *testing.T) {
 	f := setup(t, 1, func(o *relayertest.Options) {
 		o.Tracker = func(c *tracker.Config) { c.NoopsPerHour = 3 }

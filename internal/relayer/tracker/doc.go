@@ -1,34 +1,35 @@
-// Package tracker follows the chain for a pool of keys, and tends what is pending.
+// Package tracker tracks the chain for a pool of keys, and maintains pending transactions.
 //
-// One process of a pool does it at a time; which one is a row in the store with a term, so that another takes over when it
-// dies or freezes. That is for economy only. Two that believe it at once do no harm: every change compares with what is
-// stored, signed bytes are stored before they are sent, and one attempt number has one winner. One that does not hold all
-// keys lets others follow when a key that it lacks gets nowhere.
+// One process of a pool does so at a time: the holder of a lease in the store. Another takes over when it dies or freezes.
+// The lease only saves work. Two holders at once do no harm. Every change compares with the stored state, signed bytes are
+// stored before they are sent, and only one process can store an attempt number. A process that does not hold all keys
+// releases the lease when a key that it lacks makes no progress.
 //
-// On each head, with everything read from one endpoint at one block:
+// On each head it does the following, with everything read from one endpoint at one block:
 //
-//	put back      what stood in blocks that are no longer part of the chain
-//	mined         what has a receipt in a block that leads to the head
-//	displaced     what somebody else's transaction has the nonce of, once that is deep enough
-//	confirmed     what stands deep enough
+//	reorganized   transactions in blocks that are no longer part of the chain become pending again
+//	mined         transactions with a receipt in a block that leads to the head
+//	conflict      another sender's transaction used the nonce and is final
+//	confirmed     mined transactions whose block is deep enough
 //
-// And each second, whatever the chain does, beside that and without holding it up:
+// Each second it does the following, concurrently with the above and without delaying it:
 //
-//	unsigned      nonces that were claimed by a process that did not get further
-//	unsent        bytes that no node is known to have
-//	missing       bytes that a node had and has dropped without a word
-//	gaps          nonces that nobody has: a no-op fills them
-//	intended      cancelations, expiries and failures that still need their no-op
-//	asked         what an operator wants to have outbid
-//	stuck         the lowest pending nonce of each key gets a higher fee when it has waited too long and blocks were made without it
-//	waiting       what had no key gets one
+//	unsigned      sign for nonces that were allocated by a process that did not sign
+//	unsent        send bytes that no node is recorded to have accepted
+//	missing       send bytes again that a node had and dropped silently
+//	gaps          fill nonces without a row with no-ops
+//	no-ops        sign the no-ops that cancellations, expiries and failures still need
+//	requested     bump transactions for which an operator requested it
+//	stuck         bump the lowest pending nonce of each key when it has waited too long and blocks were made without it
+//	queued        allocate keys to queued transactions
 //
-// What signers are needed for there is done for each key beside the others: one that hangs keeps only its own key waiting.
+// Steps that need signers run concurrently per key: a signer that hangs delays only its own key.
 //
-// The process that follows renews its term only after a round that succeeded. Otherwise it releases it, and lets others go first.
+// The tracker renews its lease only after a round that succeeded. Otherwise it releases the lease, and lets others go
+// first.
 //
-// Before all that a round compares the block that the chain is recognised by with its own view; see Lineage.
+// Before these steps a round compares the recorded anchor block with its own view; see ChainIdentity.
 //
-// An error of a node ends what it happens in, and decides nothing. A block that a lagging endpoint does not have yet is no
+// A node's error ends the current step, and decides nothing. A block that a lagging endpoint does not have yet is no
 // reorganization: only another block of the same number is.
 package tracker

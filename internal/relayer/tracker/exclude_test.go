@@ -31,14 +31,14 @@ func (e *endpoints) open(node, listen string) *proxy.Proxy {
 	p, err := proxy.Open(proxy.Config{HTTP: node, Listen: listen})
 	require.NoError(e.t, err)
 	e.t.Cleanup(func() { require.NoError(e.t, p.Close()) })
-	// It counts, and does nothing.
+	// The rule only counts calls.
 	p.SetRules(proxy.Rule{Name: "used", Fault: proxy.Fault{Kind: proxy.Delay}, Methods: []string{
 		"eth_sendRawTransaction", "eth_getTransactionCount", "eth_estimateGas", "eth_feeHistory", "eth_getTransactionReceipt", "eth_getBalance",
 	}})
 	return p
 }
 
-// move has an endpoint lead to another node.
+// move redirects an endpoint to another node.
 func (e *endpoints) move(i int, node string) {
 	e.t.Helper()
 	listen := strings.TrimPrefix(e.all[i].URL(), "http://")
@@ -46,12 +46,12 @@ func (e *endpoints) move(i int, node string) {
 	e.all[i] = e.open(node, listen)
 }
 
-// One endpoint of three with another chain, the preferred one, is neither read nor sent to, and the others go on. With two of them nothing
-// is sent. An endpoint that has the recorded chain again is used again.
+// If one endpoint of three (the preferred one) has another chain, it is neither read nor sent to, and the others are used.
+// If two have, nothing is sent. An endpoint that has the recorded chain again is used again.
 func TestLineage_ForeignEndpoint_IsExcludedWhileMajorityMatches(t *testing.T) {
 	foreign := testchain.Simulated(t, testchain.SimulatedOptions{})
 	for range 40 {
-		foreign.Commit() // far above the others, which must not look late beside it
+		foreign.Commit() // far above the others, which must not count as lagging
 	}
 	e := &endpoints{t: t}
 	f := setup(t, 1, func(o *relayertest.Options) {
@@ -89,7 +89,7 @@ func TestLineage_ForeignEndpoint_IsExcludedWhileMajorityMatches(t *testing.T) {
 	f.settled()
 }
 
-// exclusions records them.
+// exclusions records calls of Exclude.
 type exclusions map[string]evm.Exclusion
 
 func (x exclusions) Exclude(endpoint string, e evm.Exclusion) {
@@ -98,7 +98,7 @@ func (x exclusions) Exclude(endpoint string, e evm.Exclusion) {
 	}
 }
 
-// A majority of the nodes that answer decides. An excluded one that stops to answer stays excluded.
+// A majority of the responding nodes decides. An excluded node that stops responding stays excluded.
 func TestLineage_Quorum(t *testing.T) {
 	t.Parallel()
 	here, elsewhere := sight{number: 40, branch: 1}, sight{number: 40, branch: 2}

@@ -17,7 +17,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer/tracker"
 )
 
-// exec changes what is stored.
+// exec changes the stored rows.
 func (f *fixture) exec(statement string, args ...any) {
 	f.t.Helper()
 	db, err := pgx.Connect(f.t.Context(), f.options.DatabaseURL)
@@ -27,8 +27,8 @@ func (f *fixture) exec(statement string, args ...any) {
 	require.NoError(f.t, err)
 }
 
-// After a failover of the database nonces wait for all nodes, of which one may hang or be down. Transactions that have a nonce do not:
-// they are sent again, followed and made final. Each round asks again.
+// After a failover of the database new nonces wait for all nodes, of which one may hang or be down. Transactions with a
+// nonce do not wait: they are sent again, tracked and made final. Each round queries the nodes again.
 func TestOneNodeIsDownWhenTheDatabaseFailsOver(t *testing.T) {
 	var calls atomic.Int32
 	var answer atomic.Pointer[func(context.Context, []common.Address) ([]uint64, error)]
@@ -58,7 +58,7 @@ func TestOneNodeIsDownWhenTheDatabaseFailsOver(t *testing.T) {
 		}
 		return nil, errors.New("endpoint b: timeout")
 	})
-	f.exec(`UPDATE relayer_pools SET timeline = '00000000'`) // as that of a server that is no more
+	f.exec(`UPDATE relayer_pools SET timeline = '00000000'`) // as if allocated under another timeline
 
 	f.chain.Rollback()
 	f.oneIsPending()

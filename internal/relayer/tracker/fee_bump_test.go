@@ -19,7 +19,8 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/testutil/chain/proxy"
 )
 
-// What was canceled while a bump of it waited for its key's signer stays canceled: the bump does not outbid the no-op.
+// A transaction that was canceled while its bump waited for the key's signer stays canceled: the bump does not outbid the
+// no-op.
 func TestBumpThatComesAfterACancelation(t *testing.T) {
 	var remote *signertest.Fake
 	f := setup(t, 1, func(o *relayertest.Options) {
@@ -28,7 +29,7 @@ func TestBumpThatComesAfterACancelation(t *testing.T) {
 	tx, other, last := f.send(), f.send(), f.send()
 	before := f.balance(f.chain.Accounts[0].Address)
 
-	// The signature for the other one comes first, and takes its time.
+	// The other transaction's signature comes first, and is slow.
 	arrived, released := make(chan struct{}), make(chan struct{})
 	var busy atomic.Bool
 	remote.Before(func(ctx context.Context, _ [32]byte) error {
@@ -47,7 +48,7 @@ func TestBumpThatComesAfterACancelation(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { require.NoError(t, db.Close(context.WithoutCancel(t.Context()))) }()
 	_, err = db.Exec(t.Context(), `UPDATE relayer_txs SET intent = CASE WHEN id = $2 THEN 'cancel' ELSE intent END, bump_requested_at = CASE WHEN id = $1 THEN now() END
-		WHERE id IN ($1, $2)`, tx.ID, other.ID) // at once, so that the same look finds both
+		WHERE id IN ($1, $2)`, tx.ID, other.ID) // at once, so that the same maintenance finds both
 	require.NoError(t, err)
 	<-arrived
 	_, err = f.Cancel(t.Context(), relayertest.PoolID, tx.ID, "test")
@@ -55,7 +56,7 @@ func TestBumpThatComesAfterACancelation(t *testing.T) {
 	require.Equal(t, relayer.PurposeNoop, f.latest(tx).Purpose)
 	close(released)
 
-	// Once a no-op is signed that nobody else would sign, the key was through with what it had to do.
+	// Only the tracker signs this no-op, so once it is signed, the key's earlier tasks are done.
 	_, err = f.Store.SetIntent(t.Context(), last.ID, relayer.IntentCancel, "by a test")
 	require.NoError(t, err)
 	require.Eventually(t, func() bool { return f.latest(last).Purpose == relayer.PurposeNoop }, 20*time.Second, 10*time.Millisecond)
@@ -67,12 +68,12 @@ func TestBumpThatComesAfterACancelation(t *testing.T) {
 	f.settled()
 }
 
-// known has a node claim that it knows what it is sent: blocks come without it.
+// known is a rule by which a node responds "already known" to every send: blocks do not include the transaction.
 var known = proxy.Rule{
 	Name: "known", Methods: []string{"eth_sendRawTransaction"}, Fault: proxy.Fault{Kind: proxy.Refuse, Message: "already known"},
 }
 
-// A fee cannot be too low for blocks that are not made: it is raised once a block, and not while there is none.
+// Without new blocks a fee cannot be too low: it is raised once per block, and not while there is none.
 func TestBump_WithoutABlock_DoesNothing(t *testing.T) {
 	rounds := make(chan struct{})
 	f := setup(t, 1, func(o *relayertest.Options) {
@@ -90,7 +91,7 @@ func TestBump_WithoutABlock_DoesNothing(t *testing.T) {
 	}
 }
 
-// On a chain that makes blocks only where there is something in them, there is none before a price is high enough.
+// A chain that makes blocks only for transactions makes none before a price is high enough.
 func TestPriceThatIsTooLowNeedsNoBlock(t *testing.T) {
 	rounds := make(chan struct{})
 	f := setup(t, 1, func(o *relayertest.Options) { o.Tracker = outbidSoon(rounds) })
@@ -108,7 +109,7 @@ func TestPriceThatIsTooLowNeedsNoBlock(t *testing.T) {
 	require.Equal(t, f.latest(tx).Hash, *f.Reaches(t, tx, relayer.Mined).Hash)
 }
 
-// outbidSoon has what holds its key up outbid after a tenth of a second, and tells of rounds; see tell.
+// outbidSoon makes the tracker outbid blocking transactions after a tenth of a second, and reports rounds; see tell.
 func outbidSoon(rounds chan<- struct{}) func(*tracker.Config) {
 	return func(c *tracker.Config) {
 		c.BumpAfter = map[relayer.Speed]time.Duration{relayer.Fast: 100 * time.Millisecond}
@@ -116,7 +117,7 @@ func outbidSoon(rounds chan<- struct{}) func(*tracker.Config) {
 	}
 }
 
-// tell tells of rounds while somebody listens.
+// tell reports rounds while the test listens.
 func tell(rounds chan<- struct{}) func(context.Context, []*relayer.Key, evm.Header) {
 	return func(context.Context, []*relayer.Key, evm.Header) {
 		select {
@@ -126,7 +127,7 @@ func tell(rounds chan<- struct{}) func(context.Context, []*relayer.Key, evm.Head
 	}
 }
 
-// latest is the last attempt that was signed for a transaction.
+// latest returns a transaction's last attempt.
 func (f *fixture) latest(tx *relayer.Transaction) *relayer.Attempt {
 	f.t.Helper()
 	attempts, err := f.Store.Attempts(f.t.Context(), tx.ID)

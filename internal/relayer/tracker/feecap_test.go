@@ -15,7 +15,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/testutil/chain/proxy"
 )
 
-// feeCap is the rule of a node that takes no more than so much for each unit of gas.
+// feeCap returns the rule of a node with a limit on the price per unit of gas.
 func feeCap(limit *big.Int) proxy.Rule {
 	return proxy.Rule{
 		Name: "fee cap", Methods: []string{"eth_sendRawTransaction"},
@@ -24,7 +24,7 @@ func feeCap(limit *big.Int) proxy.Rule {
 	}
 }
 
-// offered has a transaction accepted that offers so much for each unit of gas.
+// offered submits a transaction with this price per unit of gas.
 func (f *fixture) offered(fee *big.Int) *relayer.Transaction {
 	f.t.Helper()
 	tx, err := f.Submit(f.t.Context(), api.Submission{RelayerID: relayertest.PoolID, Caller: "test", Request: relayer.Request{
@@ -34,8 +34,8 @@ func (f *fixture) offered(fee *big.Int) *relayer.Transaction {
 	return tx
 }
 
-// A bump that lifts the whole fee above what the node allows costs the transaction nothing: what was signed before it stays,
-// is sent again when the node has lost it, however long that took, and is not outbid any more.
+// If a bump raises the whole fee above the node's limit, the earlier attempt stays valid. It is sent again when the node
+// has lost it, after any time, and is not outbid any more.
 func TestBumpAboveTheNodesFeeCap(t *testing.T) {
 	var node *proxy.Proxy
 	fee := big.NewInt(30_000_000_000)
@@ -48,24 +48,24 @@ func TestBumpAboveTheNodesFeeCap(t *testing.T) {
 	})
 	tx := f.offered(fee)
 	f.Reaches(t, tx, relayer.Broadcasted)
-	require.Eventually(t, func() bool { // due to be outbid with each block
+	require.Eventually(t, func() bool { // a bump is due with each block
 		f.chain.Commit()
 		keys, err := f.Store.Keys(t.Context())
 		return err == nil && !keys[0].StuckSince.IsZero() && f.latest(tx).Number > 1 && node.Injected()["fee cap"] > 5
 	}, 20*time.Second, 200*time.Millisecond)
-	node.SetRules(feeCap(fee)) // the node has lost it, or never had it
+	node.SetRules(feeCap(fee)) // the node does not have it
 	f.oneIsPending()
 	attempts, err := f.Store.Attempts(t.Context(), tx.ID)
 	require.NoError(t, err)
 	require.Len(t, attempts, 2)
 	now := f.Reaches(t, tx, relayer.Broadcasted)
-	require.Equal(t, attempts[0].Hash, *now.Hash, "what a node has")
+	require.Equal(t, attempts[0].Hash, *now.Hash, "the attempt that a node has")
 	require.Equal(t, relayer.IntentSend, now.Intent)
 	f.commitUntil(tx, relayer.Confirmed)
 	f.settled()
 }
 
-// One node that allows less is no reason to give up while the one that allows more is away.
+// A rejection by one node with a lower limit does not give the transaction up while the node with a higher limit is down.
 func TestFeeAboveOneNodesCap(t *testing.T) {
 	var capped, away *proxy.Proxy
 	fee := big.NewInt(30_000_000_000)

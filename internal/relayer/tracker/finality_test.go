@@ -16,7 +16,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/testutil/chain/proxy"
 )
 
-// followed has the tracker report the newest block that it has followed to.
+// followed makes the tracker report the newest block that it has processed.
 func followed(o *relayertest.Options, edit func(*tracker.Config)) *atomic.Uint64 {
 	head := new(atomic.Uint64)
 	o.Tracker = func(c *tracker.Config) {
@@ -26,7 +26,7 @@ func followed(o *relayertest.Options, edit func(*tracker.Config)) *atomic.Uint64
 	return head
 }
 
-// commitTo commits blocks up to a number, and waits until the tracker has followed.
+// commitTo commits blocks up to a number, and waits until the tracker has processed them.
 func (f *fixture) commitTo(number uint64, head *atomic.Uint64) {
 	f.t.Helper()
 	for {
@@ -40,8 +40,8 @@ func (f *fixture) commitTo(number uint64, head *atomic.Uint64) {
 	require.Eventually(f.t, func() bool { return head.Load() >= number }, 20*time.Second, 10*time.Millisecond)
 }
 
-// With the tag, a transaction is final once its block is finalized, however deep it is, and not while nodes lack the tag. The test's chain
-// finalizes each 32nd block.
+// With the tag, a transaction becomes final once its block is finalized, at any depth, and not while nodes lack the tag.
+// The test's chain finalizes each 32nd block.
 func TestConfirm_FinalizedTag(t *testing.T) {
 	var head *atomic.Uint64
 	var own *proxy.Proxy
@@ -69,7 +69,7 @@ func TestConfirm_FinalizedTag(t *testing.T) {
 	f.settled()
 }
 
-// The anchor is as deep as configured, and deeper where nodes have finalized only an older block.
+// The anchor is as deep as configured, and deeper if nodes have finalized only an older block.
 func TestMoveAnchor_Depth(t *testing.T) {
 	for name, c := range map[string]struct{ depth, head, most, least uint64 }{
 		"depth":     {100, 210, 110, 80},

@@ -14,13 +14,14 @@ import (
 )
 
 const (
-	// soughtLimit bounds what is looked for at once.
+	// soughtLimit bounds how many candidates are looked for at once.
 	soughtLimit = 2000
-	// headersLimit bounds how far back blocks are compared at once.
+	// headersLimit bounds how many blocks are compared at once.
 	headersLimit = 500
-	// fewReceipts are asked for one by one: above it whole blocks are cheaper.
+	// fewReceipts is the number of transactions up to which receipts are read one by one: above it whole blocks are
+	// cheaper.
 	fewReceipts = 32
-	// blocksLimit bounds how many whole blocks are read to find receipts; older ones are asked for by hash.
+	// blocksLimit bounds how many whole blocks are read to find receipts; older receipts are read by hash.
 	blocksLimit = 16
 )
 
@@ -49,8 +50,8 @@ func (r *round) follow(ctx context.Context) error {
 // noTagInterval is how often a missing tag is logged.
 const noTagInterval = time.Minute
 
-// readFinal finds the newest block that is final: deep enough, and where a tag is configured at or below the tagged block. Without the
-// tagged block nothing is final.
+// readFinal finds the newest final block: deep enough and, if a tag is configured, at or below the tagged block. Without
+// the tagged block nothing is final.
 func (r *round) readFinal(ctx context.Context) error {
 	if r.final = 0; r.head.Number+1 > r.cfg.Confirmations {
 		r.final = r.head.Number + 1 - r.cfg.Confirmations
@@ -74,7 +75,8 @@ func (r *round) readFinal(ctx context.Context) error {
 	return nil
 }
 
-// reorganize puts back what stands in blocks that are gone, and returns those with transactions that are part of the chain.
+// reorganize makes transactions in removed blocks pending again, and returns the blocks with transactions that are part of
+// the chain.
 func (r *round) reorganize(ctx context.Context) (canonical []store.Block, err error) {
 	blocks, err := r.cfg.Store.MinedBlocks(ctx)
 	if err != nil || len(blocks) == 0 {
@@ -93,7 +95,7 @@ func (r *round) reorganize(ctx context.Context) (canonical []store.Block, err er
 	var gone []store.Block
 	for _, b := range blocks {
 		switch hash, known := hashes[b.Number]; {
-		case !known: // the endpoint is not there yet
+		case !known: // the endpoint does not have it yet
 		case hash == b.Hash:
 			canonical = append(canonical, b)
 		default:
@@ -110,11 +112,11 @@ func (r *round) reorganize(ctx context.Context) (canonical []store.Block, err er
 	r.cfg.Metrics.reorgs.Inc()
 	r.cfg.Metrics.putBack.Add(float64(n))
 	r.cfg.Log.Warn("chain was reorganized", "blocks", len(gone), "lowest", gone[0].Number, "put_back", n)
-	r.tended = time.Time{} // what was put back may have to be sent again
+	r.tended = time.Time{} // transactions that are pending again may have to be sent again
 	return canonical, nil
 }
 
-// find looks for what the chain has used the nonce of, and returns the blocks in which it found something.
+// find looks for transactions whose nonce the chain has used, and returns the blocks in which it found some.
 func (r *round) find(ctx context.Context) (blocks []store.Block, err error) {
 	seen := map[common.Hash]bool{}
 	for {
@@ -152,7 +154,7 @@ func (r *round) find(ctx context.Context) (blocks []store.Block, err error) {
 	}
 }
 
-// receipts of whatever stands in blocks that lead to the head.
+// receipts returns the mined transactions among sought, in blocks that lead to the head.
 func (r *round) receipts(ctx context.Context, sought []store.MinedCandidate) ([]store.Mined, error) {
 	owner := map[common.Hash]uuid.UUID{}
 	for _, s := range sought {
@@ -226,7 +228,7 @@ func (r *round) receipts(ctx context.Context, sought []store.MinedCandidate) ([]
 	return found, nil
 }
 
-// blockTimes adds when the receipts' blocks were made.
+// blockTimes adds the times of the receipts' blocks.
 func (r *round) blockTimes(ctx context.Context, receipts []*evm.Receipt, times map[common.Hash]time.Time) error {
 	for _, receipt := range receipts {
 		if receipt == nil || !receipt.Canonical {
@@ -244,7 +246,7 @@ func (r *round) blockTimes(ctx context.Context, receipts []*evm.Receipt, times m
 	return nil
 }
 
-// confirm makes final what stands in those of the blocks, which are part of the chain, that are deep enough.
+// confirm makes transactions final in those of the canonical blocks that are deep enough.
 func (r *round) confirm(ctx context.Context, canonical []store.Block) error {
 	var deep []store.Block
 	for _, b := range canonical {
@@ -266,8 +268,8 @@ func (r *round) confirm(ctx context.Context, canonical []store.Block) error {
 	return nil
 }
 
-// checkConfirmed reports a reorganization that took a block away whose transactions this process has made final. Their bytes are sent
-// again; their statuses are for an operator to put right.
+// checkConfirmed reports a reorganization that removed a block whose transactions this process has made final. Their bytes
+// are sent again; an operator has to correct their statuses.
 func (r *round) checkConfirmed(ctx context.Context) error {
 	number := r.confirmed.Number
 	if number == 0 || number > r.head.Number || r.head.Parent == r.last.Hash {
@@ -284,11 +286,11 @@ func (r *round) checkConfirmed(ctx context.Context) error {
 	return nil
 }
 
-// anchorStep is after how many blocks another anchor is recorded.
+// anchorStep is the number of blocks after which another anchor is recorded.
 const anchorStep = 16
 
-// moveAnchor remembers a block by which the chain is recognised. A young chain, too, has one: development chains begin again
-// with the same genesis block.
+// moveAnchor records a block by which the chain is recognized. A young chain needs one too, because development chains
+// restart with the same genesis block.
 func (r *round) moveAnchor(ctx context.Context) error {
 	depth := max(min(r.cfg.AnchorDepth, r.head.Number/2), r.cfg.Confirmations)
 	if r.head.Number <= depth {
@@ -302,7 +304,7 @@ func (r *round) moveAnchor(ctx context.Context) error {
 	if err != nil && !errors.Is(err, evm.ErrMissing) {
 		return err
 	}
-	if finalized.Number > 0 { // a chain that tags its genesis block has finalized nothing, or never does
+	if finalized.Number > 0 { // a chain that tags its genesis block has finalized nothing yet, or never does
 		number = min(number, finalized.Number)
 	}
 	if !r.anchorDue(number) {
@@ -320,7 +322,7 @@ func (r *round) moveAnchor(ctx context.Context) error {
 	return nil
 }
 
-// anchorDue reports whether a block is enough above the recorded anchor to take its place.
+// anchorDue reports whether a block is far enough above the recorded anchor to replace it.
 func (r *round) anchorDue(number uint64) bool {
 	return r.anchor.Number == 0 || number >= r.anchor.Number+anchorStep
 }

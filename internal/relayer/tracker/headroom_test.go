@@ -66,7 +66,7 @@ func TestValidUntil_OriginalAtTheCap_IsHonored(t *testing.T) {
 	f.settled()
 }
 
-// The chain asks for more than the cap. The first attempt leaves room for two replacements, which the node accepts.
+// The market fee exceeds the cap. The first attempt leaves room for two replacements, which the node accepts.
 func TestReplace_MarketAboveTheCap_TwiceUnderTheCap(t *testing.T) {
 	limit := big.NewInt(1_500_000_000) // the simulated chain's base fee is 1 gwei, and the relayer offers twice that
 	f := setup(t, 1, withCap(limit))
@@ -82,7 +82,7 @@ func TestReplace_MarketAboveTheCap_TwiceUnderTheCap(t *testing.T) {
 	f.settled()
 }
 
-// The base fee is above the cap, so that nothing of a caller is mined. Its expiry must not wait for the fee to fall.
+// The base fee exceeds the cap, so no caller's transaction is mined. Its expiry must not wait for the fee to fall.
 func TestValidUntil_BaseFeeAboveTheCap_IsHonored(t *testing.T) {
 	f := setup(t, 1, withCap(big.NewInt(600_000_000)))
 	before := f.balance(f.chain.Accounts[0].Address)
@@ -91,7 +91,7 @@ func TestValidUntil_BaseFeeAboveTheCap_IsHonored(t *testing.T) {
 	}})
 	require.NoError(t, err)
 	f.Reaches(t, tx, relayer.Broadcasted)
-	f.noopIsSent(tx) // each empty block lowers the base fee: none is made before
+	f.noopIsSent(tx) // each empty block lowers the base fee, so none is made before
 	f.commitUntil(tx, relayer.Expired)
 	require.Zero(t, f.balance(f.chain.Accounts[0].Address).Cmp(before))
 	f.settled()

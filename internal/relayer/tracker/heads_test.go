@@ -15,7 +15,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer/tracker"
 )
 
-// A subscription's heads are followed when they come: nothing here polls within an hour.
+// Heads of a subscription are processed when they arrive: nothing here polls within an hour.
 func TestSubscribedHeadsAreFollowedAtOnce(t *testing.T) {
 	f := setup(t, 1, func(o *relayertest.Options) {
 		ws := "ws" + o.RPC[0][len("http"):]
@@ -24,7 +24,8 @@ func TestSubscribedHeadsAreFollowedAtOnce(t *testing.T) {
 		}
 	})
 	f.Stop()
-	f.options.Tracker = func(c *tracker.Config) { c.Tend, c.ChainIdentity = time.Hour, nil } // what is not believed yet is looked at again after that
+	// An unverified chain is retried after Tend.
+	f.options.Tracker = func(c *tracker.Config) { c.Tend, c.ChainIdentity = time.Hour, nil }
 	r := f.startByHeads()
 	for range 3 {
 		tx := r.Reaches(t, r.Send(t, f.chain.Accounts[0].Address, 1, nil), relayer.Broadcasted)
@@ -33,7 +34,7 @@ func TestSubscribedHeadsAreFollowedAtOnce(t *testing.T) {
 	}
 }
 
-// startByHeads starts a relayer whose tracker looks at heads alone, and seals blocks until that has compared the keys.
+// startByHeads starts a relayer whose tracker reacts only to heads, and seals blocks until it has compared the keys.
 func (f *fixture) startByHeads() *relayertest.Relayer {
 	f.t.Helper()
 	r := relayertest.Launch(f.t, f.options)
@@ -44,7 +45,8 @@ func (f *fixture) startByHeads() *relayertest.Relayer {
 	return r
 }
 
-// What waits for a key gets it with the block that makes room, to be in the next one, and not when it is time to tend.
+// A queued transaction is dispatched with the block that makes room, in time for the next block, and not only at the next
+// maintenance.
 func TestRound_BlockMakesRoom_DispatchesQueued(t *testing.T) {
 	f := setup(t, 1)
 	f.Stop()
@@ -62,7 +64,7 @@ func TestRound_BlockMakesRoom_DispatchesQueued(t *testing.T) {
 	}
 }
 
-// looks is a chain that tells of each look at it.
+// looks is a chain that reports each read.
 type looks struct {
 	tracker.Chain
 	ctx context.Context
@@ -72,13 +74,13 @@ type looks struct {
 func (l *looks) Latest(ctx context.Context) (tracker.View, error) {
 	select {
 	case l.at <- time.Now():
-	case <-l.ctx.Done(): // the test has seen enough
+	case <-l.ctx.Done(): // the test is over
 	}
 	return l.Chain.Latest(ctx)
 }
 
-// A head that was heard of from another node than the one that is asked counts once: that one is asked again at growing intervals,
-// for as long as it is behind, and followed soon after it has caught up.
+// A head that was announced by another node than the queried one counts once. The queried node is queried again at growing
+// intervals while it lags, and processed soon after it has caught up.
 func TestNodeBehindTheNewestHeadIsNotAskedWithoutAPause(t *testing.T) {
 	f := setup(t, 1)
 	f.Stop()
@@ -101,7 +103,7 @@ func TestNodeBehindTheNewestHeadIsNotAskedWithoutAPause(t *testing.T) {
 	behind.SetLag(2)
 	r := relayertest.Launch(t, f.options)
 	first := <-l.at
-	for range 5 { // the first one is of a head that was just heard of
+	for range 5 { // the first one follows an announced head
 		<-l.at
 	}
 	require.GreaterOrEqual(t, (<-l.at).Sub(first), 300*time.Millisecond)
@@ -118,7 +120,7 @@ func TestNodeBehindTheNewestHeadIsNotAskedWithoutAPause(t *testing.T) {
 	require.Greater(t, f.sumOf("rollcall_relayer_head_lag_seconds"), .3)
 }
 
-// sumOf is that of a histogram.
+// sumOf returns the sum of a histogram.
 func (f *fixture) sumOf(name string) float64 {
 	f.t.Helper()
 	families, err := f.options.Registry.Gather()

@@ -7,22 +7,22 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/evm"
 )
 
-// lease is the right to follow the chain, as this process knows it. Two processes that believe to hold it do no harm.
+// lease is this process's state of the tracker lease. Two processes that consider themselves its holder do no harm.
 type lease struct {
 	held    bool
-	good    time.Time // when a round last succeeded under it; zero: none has
+	good    time.Time // when a round last succeeded under it; zero: none did
 	failing bool      // the last round failed: the lease is not renewed
 	yield   time.Time // until then another process goes first
 }
 
-// yieldTerms is for how many terms a process without a successful round lets others go first.
+// yieldTerms is for how many terms a process without a successful round lets other processes go first.
 const yieldTerms = 3
 
-// yieldTends is how long the lease then has to be free before this process takes it, in units of the interval in which the others look.
-// A process alone is not kept waiting longer than that when its nodes are back.
+// yieldTends is how long the lease must then be free before this process takes it. The unit is Config.Tend, the interval at
+// which the others check. A single process therefore resumes within that time when its nodes are back.
 const yieldTends = 3
 
-// claim takes the lease, or renews it after a round that succeeded. After one that failed the lease runs out.
+// claim takes the lease, or renews it after a round that succeeded. After a failed round the lease expires.
 func (t *Tracker) claim(ctx context.Context) error {
 	if t.lease.held && t.lease.failing {
 		return nil
@@ -34,7 +34,7 @@ func (t *Tracker) claim(ctx context.Context) error {
 	}
 	ok, epoch, err := t.cfg.Store.AcquireTrackerLease(ctx, t.cfg.Name, t.cfg.Term, free)
 	if ok && !t.lease.held {
-		if !yielding { // otherwise it is a trial, and there may be one every few seconds
+		if !yielding { // a trial is not logged, because there may be one every few seconds
 			t.cfg.Log.Info("following the chain", "epoch", epoch)
 		}
 		t.last, t.hinted, t.heard, t.behind = evm.Header{}, evm.Header{}, time.Time{}, 0
@@ -49,8 +49,8 @@ func (t *Tracker) claim(ctx context.Context) error {
 	return err
 }
 
-// succeeded records a round's outcome, and reports whether one has succeeded within a term. A process that has just taken the lease has
-// one round for that.
+// succeeded records a round's outcome, and reports whether a round has succeeded within a term. A process that has just
+// taken the lease has one round for that.
 func (l *lease) succeeded(err error, term time.Duration) bool {
 	if l.failing = err != nil; !l.failing {
 		l.good, l.yield = time.Now(), time.Time{}
@@ -58,7 +58,7 @@ func (l *lease) succeeded(err error, term time.Duration) bool {
 	return time.Since(l.good) < term
 }
 
-// standBack releases the lease: with this process's nodes nothing gets on, and another's may be well.
+// standBack releases the lease: this process's nodes do not work, and another's may.
 func (t *Tracker) standBack(ctx context.Context) {
 	if !t.lease.good.IsZero() {
 		t.cfg.Log.Warn("lease released: no round has succeeded for a term", "term", t.cfg.Term)

@@ -13,7 +13,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/testutil/chain/proxy"
 )
 
-// holder returns what reads which process has the lease; empty if none has.
+// holder returns a function that reads which process has the lease; empty if none has.
 func (f *fixture) holder() func() string {
 	f.t.Helper()
 	db, err := postgres.Open(f.t.Context(), postgres.Config{URL: f.options.DatabaseURL})
@@ -25,7 +25,8 @@ func (f *fixture) holder() func() string {
 	}
 }
 
-// A process whose nodes are away, or refuse what a round needs, releases the lease, and the other one, whose nodes are well, goes on.
+// A process whose nodes are down, or reject a round's calls, releases the lease. Another process with working nodes takes
+// it.
 func TestLease_FollowersNodesAreAway_AnotherTakesOver(t *testing.T) {
 	for name, fail := range map[string]func(*proxy.Proxy){
 		"down": func(p *proxy.Proxy) { p.SetDown(true) },
@@ -65,7 +66,7 @@ func TestLease_FollowersNodesAreAway_AnotherTakesOver(t *testing.T) {
 	}
 }
 
-// A process alone goes on as soon as its nodes are back, however long they were away.
+// A single process resumes as soon as its nodes are back, after any outage.
 func TestLease_SingleProcess_GoesOnWhenNodesAreBack(t *testing.T) {
 	var own *proxy.Proxy
 	f := setup(t, 1, func(o *relayertest.Options) { own = before(t, o) })

@@ -15,11 +15,11 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer/store"
 )
 
-// tendLimit bounds what each step takes up at once.
+// tendLimit bounds how many transactions each step handles at once.
 const tendLimit = 500
 
-// maintain looks after what is pending. Its steps do not depend on each other. Steps that have to wait for signers come last, and
-// tend does not wait for them.
+// maintain maintains pending transactions. Its steps do not depend on each other. Steps that wait for signers come last,
+// and maintain does not wait for them.
 func (r *round) maintain(ctx context.Context) error {
 	todo := signerTasks{}
 	err := runAll(
@@ -37,16 +37,16 @@ func (r *round) maintain(ctx context.Context) error {
 	return err
 }
 
-// signerTasks are what each key's signer is needed for, in order.
+// signerTasks are the tasks that need each key's signer, in order.
 type signerTasks map[common.Address][]func() error
 
 func (c signerTasks) add(key common.Address, chore func() error) { c[key] = append(c[key], chore) }
 
-// outbidLimit bounds how many keys have something outbid at once.
+// outbidLimit bounds for how many keys signer tasks run concurrently.
 const outbidLimit = 32
 
-// runSignerTasks does what signers are needed for, of each key beside the others: one that hangs does not delay the others. A
-// chore that finds its key still busy, or too many others, is repeated at the next tending.
+// runSignerTasks runs the signer tasks of each key concurrently: a key that hangs does not delay the others. A task whose
+// key is still busy, or that exceeds outbidLimit, is repeated at the next maintenance.
 func (r *round) runSignerTasks(ctx context.Context, todo signerTasks) {
 	for key, of := range todo {
 		if !r.begin(key) {
@@ -65,14 +65,14 @@ func (r *round) runSignerTasks(ctx context.Context, todo signerTasks) {
 				r.cfg.Metrics.rounds.WithLabelValues("failed").Inc()
 				r.cfg.Log.Warn("outbidding what is pending", "relayer", key, "err", err)
 				if errors.Is(err, sender.ErrNotSigned) {
-					return // nor would the next one be
+					return // the next one would fail as well
 				}
 			}
 		})
 	}
 }
 
-// begin takes a key to be outbid for; it fails while that is being done, or too much else is.
+// begin reserves a key for its signer tasks; it fails while they run, or while too many other keys' do.
 func (t *Tracker) begin(key common.Address) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -89,7 +89,7 @@ func (t *Tracker) end(key common.Address) {
 	delete(t.signing, key)
 }
 
-// unsigned signs for nonces that were claimed by somebody who did not get further.
+// unsigned signs for nonces that another process allocated and did not sign for.
 func (r *round) unsigned(ctx context.Context) error {
 	held := slices.DeleteFunc(r.mined(), func(f store.KeyNonce) bool { return !slices.Contains(r.cfg.Terms.Held, f.Key) })
 	txs, err := r.cfg.Store.Unsigned(ctx, held, r.cfg.Abandoned, tendLimit)
@@ -109,7 +109,7 @@ func (r *round) sign(txs []*relayer.Transaction) {
 	r.cfg.Sender.Sign(jobs...)
 }
 
-// unsent broadcasts stored bytes that no node is known to have.
+// unsent broadcasts stored bytes that no node is recorded to have accepted.
 func (r *round) unsent(ctx context.Context, todo signerTasks) error {
 	atOnce, err := r.eager(ctx)
 	if err != nil {
@@ -122,7 +122,7 @@ func (r *round) unsent(ctx context.Context, todo signerTasks) error {
 	return r.resend(ctx, todo, attempts)
 }
 
-// resend broadcasts what has not been used up, and gives up what no node can ever take.
+// resend broadcasts attempts whose nonce is not used yet, and gives up those that no node can ever accept.
 func (r *round) resend(ctx context.Context, todo signerTasks, attempts []*relayer.Attempt) error {
 	open := slices.DeleteFunc(attempts, func(a *relayer.Attempt) bool { return r.used(a.From, a.Nonce) })
 	open, err := r.absent(ctx, open)
@@ -160,7 +160,7 @@ func (r *round) resend(ctx context.Context, todo signerTasks, attempts []*relaye
 	return nil
 }
 
-// moreGas has a no-op or a top-up signed with more gas, and reports whether it may have more.
+// moreGas schedules a no-op or a top-up to be signed with more gas, and reports whether it may have more.
 func (r *round) moreGas(ctx context.Context, todo signerTasks, a *relayer.Attempt) (bool, error) {
 	signed, err := payload(a.Raw)
 	if err != nil || signed.GasLimit >= evm.MaxTransferGas {
@@ -174,7 +174,8 @@ func (r *round) moreGas(ctx context.Context, todo signerTasks, a *relayer.Attemp
 	return true, nil
 }
 
-// giveUp has a no-op take the nonce of what no node is going to take, unless that is decided already, or it is mined after all.
+// giveUp sets the intent of a rejected transaction to fail, so that a no-op takes its nonce. It does nothing if the
+// transaction has an intent already, or is mined after all.
 func (r *round) giveUp(ctx context.Context, a *relayer.Attempt, o evm.Outcome, said error) error {
 	tx, err := r.cfg.Store.Transaction(ctx, a.TxID)
 	if err != nil || tx.Intent != relayer.IntentSend || tx.Status == relayer.Mined || tx.Status.Final() {
@@ -193,8 +194,9 @@ func (r *round) giveUp(ctx context.Context, a *relayer.Attempt, o evm.Outcome, s
 	return nil
 }
 
-// resendPreviousAttempt sends what was signed before an attempt whose whole fee is above what nodes allow, and does the same: a bump of ours
-// may have lifted it there. It returns what became of the last one that costs little enough, FeeCapExceeded if none does.
+// resendPreviousAttempt handles an attempt whose whole fee is above what nodes allow: one of our bumps may have raised it
+// that far. It sends the previous attempts with the same contents, the latest first. It returns the outcome of the first
+// that is cheap enough, FeeCapExceeded if none is.
 func (r *round) resendPreviousAttempt(ctx context.Context, a *relayer.Attempt) (evm.Outcome, error) {
 	attempts, err := r.cfg.Store.Attempts(ctx, a.TxID)
 	if err != nil {
@@ -216,7 +218,7 @@ func (r *round) resendPreviousAttempt(ctx context.Context, a *relayer.Attempt) (
 		}
 		switch outcome := results[0].Outcome; {
 		case outcome == evm.FeeCapExceeded:
-		case outcome.Done(): // what the row is told of an attempt before its latest does not count
+		case outcome.Done(): // the row ignores results of attempts before its latest
 			return outcome, r.cfg.Store.RecordBroadcasts(ctx, []store.Broadcast{{
 				TxID: a.TxID, Number: a.Number, From: a.From, Nonce: a.Nonce, Hash: before.Hash, Status: relayer.Broadcasted,
 			}})
@@ -227,10 +229,10 @@ func (r *round) resendPreviousAttempt(ctx context.Context, a *relayer.Attempt) (
 	return evm.FeeCapExceeded, nil
 }
 
-// permanentlyRejected says that no node is ever going to take the bytes. Some outcomes are the bytes' own fault, whatever the time and
-// the node. A refusal for another reason, for the size, the gas or the whole fee, may be one node's policy, its newest block's
-// or its operator's mistake, while the one that would take them is away: that is given time to pass. The bytes still count as
-// possibly sent.
+// permanentlyRejected reports that no node will ever accept the bytes. Some outcomes are caused by the bytes alone, at any
+// time and node. A rejection for another reason (the size, the gas, the whole fee) may come from one node's policy, its
+// newest block or its operator's mistake. The node that would accept the bytes may be unavailable. Such a rejection gets
+// time to pass. The bytes still count as possibly sent.
 func (r *round) permanentlyRejected(a *relayer.Attempt, o evm.Outcome) bool {
 	switch o {
 	case evm.IntrinsicGas, evm.TipAboveCap:
@@ -242,9 +244,9 @@ func (r *round) permanentlyRejected(a *relayer.Attempt, o evm.Outcome) bool {
 	}
 }
 
-// missing sends again what a node's pool does not have, or not any more, and fills nonces that nobody has. A node that has
-// accepted an attempt before is not sent it within its pause, unless transactions of the key were mined since: a full pool then
-// has room again.
+// missing sends attempts again that a node's pool does not have (any more), and fills nonces without a row. A node that has
+// accepted an attempt before does not receive it within its pause. It does if transactions of the key were mined since,
+// because a full pool then has room again.
 func (r *round) missing(ctx context.Context, todo signerTasks) error {
 	pending, err := r.view.PendingNonces(ctx, r.addresses)
 	if err != nil {
@@ -289,8 +291,8 @@ func (r *round) missing(ctx context.Context, todo signerTasks) error {
 	return r.resend(ctx, todo, attempts)
 }
 
-// fill gives nonces that nobody has to no-ops: everything above them waits. One endpoint's count does not decide where they begin:
-// a no-op at a nonce that was used long ago is never mined, and takes a place of the key.
+// fill fills nonces without a row with no-ops, because all nonces above them are blocked. One endpoint's count does not
+// decide where they begin. A no-op at a nonce that was used long ago is never mined, and counts against the key's Cap.
 func (r *round) fill(ctx context.Context, k *relayer.Key, mined uint64) error {
 	missing, err := r.cfg.Store.Gap(ctx, k.Address, k.Era, mined)
 	if err != nil {
@@ -304,7 +306,7 @@ func (r *round) fill(ctx context.Context, k *relayer.Key, mined uint64) error {
 	}
 	mined, answered := r.countOfMost(ctx, k.Address)
 	if !answered {
-		return nil // at the next round
+		return nil // retry in the next round
 	}
 	if err := r.cfg.Store.DropForeignTransactions(ctx, k.Address, k.Era, mined, r.head.Number); err != nil {
 		return err
@@ -327,7 +329,7 @@ func (r *round) fill(ctx context.Context, k *relayer.Key, mined uint64) error {
 	return nil
 }
 
-// expire gives up what is past its time.
+// expire sets the intent of transactions past their valid_until to expire.
 func (r *round) expire(ctx context.Context) error {
 	txs, err := r.cfg.Store.ListExpired(ctx, tendLimit)
 	if err != nil {
@@ -345,7 +347,7 @@ func (r *round) expire(ctx context.Context) error {
 	return nil
 }
 
-// intended signs the no-ops that cancellations, expiries and failures still lack.
+// intended schedules the no-ops that cancellations, expiries and failures still need.
 func (r *round) intended(ctx context.Context, todo signerTasks) error {
 	txs, err := r.cfg.Store.ListPendingNoops(ctx, r.mined(), tendLimit)
 	if err != nil {
@@ -357,7 +359,8 @@ func (r *round) intended(ctx context.Context, todo signerTasks) error {
 	return nil
 }
 
-// requestedBumps bumps what an operator wants to have bumped, whatever waits below it and for however short a time.
+// requestedBumps schedules the bumps that operators requested, regardless of lower pending nonces and of how long the
+// transactions have waited.
 func (r *round) requestedBumps(ctx context.Context, todo signerTasks) error {
 	txs, err := r.cfg.Store.ListBumpRequests(ctx, tendLimit)
 	if err != nil {
@@ -375,7 +378,7 @@ func (r *round) requestedBumps(ctx context.Context, todo signerTasks) error {
 	return nil
 }
 
-// dispatchQueued gives keys to what had none.
+// dispatchQueued allocates keys to queued transactions and signs them.
 func (r *round) dispatchQueued(ctx context.Context) error {
 	for {
 		seated, err := r.cfg.Store.Dispatch(ctx, r.cfg.Terms, tendLimit)
@@ -386,7 +389,8 @@ func (r *round) dispatchQueued(ctx context.Context) error {
 	}
 }
 
-// bumpLowestPending bumps each key's lowest pending transaction and marks keys that it has blocked for longer than StuckAfter as stuck.
+// bumpLowestPending bumps each key's lowest pending transaction, and marks keys that it has blocked for longer than
+// StuckAfter as stuck.
 func (r *round) bumpLowestPending(ctx context.Context, todo signerTasks) error {
 	lowest, err := r.cfg.Store.ListLowestPending(ctx, r.mined())
 	if err != nil {
@@ -403,9 +407,9 @@ func (r *round) bumpLowestPending(ctx context.Context, todo signerTasks) error {
 	for _, k := range r.keys {
 		tx, b := blocking[k.Address], blocked[k.Address]
 		if tx == nil && k.PendingCount > 0 {
-			continue // a round that was told too high a count must not end anything
+			continue // a round that received too high a count must not end anything
 		}
-		// A key that is stuck stays so until it moves on, also where this process is more patient than the one before.
+		// A stuck key stays stuck until it moves on, even if this process's StuckAfter is longer than the previous one's.
 		stuck := tx != nil && (b.age >= r.cfg.StuckAfter || !k.StuckSince.IsZero() && r.now().Sub(k.StuckSince) <= b.age)
 		if stuck == k.StuckSince.IsZero() {
 			if _, err := r.cfg.Store.ChangeKey(ctx, k.Address, store.KeyChange{Stuck: &stuck}); err != nil {
@@ -425,8 +429,8 @@ func (r *round) bumpLowestPending(ctx context.Context, todo signerTasks) error {
 	return nil
 }
 
-// bumpHelps says that a higher fee may have nodes take what they refuse for a reason. Where it cannot, each bump would only put off
-// that it is given up.
+// bumpHelps reports whether a higher fee may make nodes accept a transaction rejected for a reason. Where it cannot, each
+// bump would only delay giving it up.
 func bumpHelps(reason string) bool {
 	switch reason {
 	case evm.ExceedsBlockGas.String(), evm.Oversized.String(), evm.Refused.String(), evm.InsufficientFunds.String():
@@ -435,14 +439,14 @@ func bumpHelps(reason string) bool {
 	return true
 }
 
-// blocked is how long a key has waited for its lowest transaction: one that was sent long ago, behind many others, has not
-// waited to be mined before it was its turn.
+// blocked is how long a key has waited for its lowest transaction. A transaction sent long ago behind many others counts
+// only from when it became the lowest.
 type blocked struct {
 	age  time.Duration
 	head uint64 // when its number of attempts was first seen
 }
 
-// blocked reads for how long keys have waited, by the store, because the process that follows the chain may change often.
+// blocked reads from the store for how long keys have waited, because the tracking process may change often.
 func (r *round) blocked(ctx context.Context, by map[common.Address]*relayer.Transaction) (map[common.Address]blocked, error) {
 	since, attempts := map[common.Address]string{}, map[common.Address]string{}
 	for _, k := range r.keys {
@@ -468,7 +472,8 @@ func (r *round) blocked(ctx context.Context, by map[common.Address]*relayer.Tran
 	return all, nil
 }
 
-// bump outbids the last attempt of a transaction, if that has waited long enough, and a block was made that might have taken it.
+// bump outbids the last attempt of a transaction, if that has waited long enough, and a block was made since that could
+// have included it.
 func (r *round) bump(ctx context.Context, tx *relayer.Transaction, b blocked) error {
 	attempts, err := r.cfg.Store.Attempts(ctx, tx.ID)
 	if err != nil || len(attempts) == 0 {
@@ -483,8 +488,8 @@ func (r *round) bump(ctx context.Context, tx *relayer.Transaction, b blocked) er
 		return nil
 	}
 	if r.head.Number <= b.head {
-		// Where a chain stands still, its fees would grow beyond all measure, and be paid when it goes on. But one that waits
-		// for something to put into a block goes on only where it is offered what it asks for.
+		// On a chain that makes no blocks, repeated bumps would raise the fee without limit, and it would be paid when the
+		// chain continues. But a chain that makes blocks only for transactions continues only if one offers its price.
 		low, err := r.cfg.Sender.Underbids(ctx, tx, last)
 		if err != nil || !low {
 			return err
@@ -493,7 +498,7 @@ func (r *round) bump(ctx context.Context, tx *relayer.Transaction, b blocked) er
 	return r.outbid(ctx, tx, last.Number)
 }
 
-// supersede signs the no-op of a transaction that is not to be sent any more, unless somebody else has.
+// supersede signs the no-op of a transaction that must not be sent any more, unless another process has.
 func (r *round) supersede(ctx context.Context, tx *relayer.Transaction) error {
 	tx, attempts, err := r.unmined(ctx, tx)
 	if err != nil || tx == nil {
@@ -505,9 +510,9 @@ func (r *round) supersede(ctx context.Context, tx *relayer.Transaction) error {
 	return r.next(ctx, tx, relayer.PurposeNoop, attempts)
 }
 
-// outbid signs what does the same as the attempt of the given number and offers more. Time may have passed since that was the
-// last one: if it no longer is, or its no-op is to outbid it, there is nothing to do. Bytes of a transaction that was canceled
-// must not outbid its no-op, nor those that were replaced the new ones.
+// outbid signs an attempt with the contents of the attempt of the given number and a higher fee. That attempt may not be
+// the latest any more, or its no-op is to outbid it: then outbid does nothing. Bytes of a canceled transaction must not
+// outbid its no-op, nor replaced bytes the new ones.
 func (r *round) outbid(ctx context.Context, tx *relayer.Transaction, number int) error {
 	tx, attempts, err := r.unmined(ctx, tx)
 	if err != nil || tx == nil {
@@ -520,13 +525,14 @@ func (r *round) outbid(ctx context.Context, tx *relayer.Transaction, number int)
 	return r.next(ctx, tx, attempts[n-1].Purpose, attempts)
 }
 
-// unmined reads a transaction again, and what was signed for it; nil where its nonce is not open any more.
+// unmined reads a transaction and its attempts again; nil if its nonce is used or it is final.
 func (r *round) unmined(ctx context.Context, tx *relayer.Transaction) (*relayer.Transaction, []*relayer.Attempt, error) {
 	attempts, err := r.cfg.Store.Attempts(ctx, tx.ID)
 	if err != nil {
 		return nil, nil, err
 	}
-	// Read after its attempts: contents that were replaced in between came with an attempt, whose number is taken then.
+	// The transaction is read after its attempts. If its contents were replaced in between, that stored an attempt, so the
+	// next number is taken.
 	if tx, err = r.cfg.Store.Transaction(ctx, tx.ID); err != nil {
 		return nil, nil, err
 	}
@@ -536,13 +542,14 @@ func (r *round) unmined(ctx context.Context, tx *relayer.Transaction) (*relayer.
 	return tx, attempts, nil
 }
 
-// next signs, stores and broadcasts a transaction's next attempt. That somebody else is faster is fine: the number is taken.
+// next signs, stores and broadcasts a transaction's next attempt. If another process was faster, the attempt is not stored,
+// which is no error.
 func (r *round) next(ctx context.Context, tx *relayer.Transaction, purpose relayer.Purpose, attempts []*relayer.Attempt) error {
 	if err := r.affordable(ctx, tx, purpose, attempts); err != nil {
 		return err
 	}
 	if n := len(attempts); purpose == relayer.PurposeReplace && n > 0 {
-		// The row may have the contents of a loser that a reorganization has taken away again.
+		// The row may have the contents of an earlier attempt that was mined, and then removed by a reorganization.
 		replacement, err := payload(attempts[n-1].Raw)
 		if err != nil {
 			return err
@@ -562,8 +569,8 @@ func (r *round) next(ctx context.Context, tx *relayer.Transaction, purpose relay
 	return err
 }
 
-// affordable fails with [sender.ErrAtCap] where nodes refuse a transaction's last attempt for its whole fee, still: they would
-// refuse the next as well. A no-op needs less gas.
+// affordable fails with [sender.ErrAtCap] if nodes still reject a transaction's last attempt for its whole fee: they would
+// reject the next as well. A no-op passes, because it needs less gas.
 func (r *round) affordable(ctx context.Context, tx *relayer.Transaction, purpose relayer.Purpose, attempts []*relayer.Attempt) error {
 	n := len(attempts)
 	if n == 0 || purpose == relayer.PurposeNoop {
@@ -586,7 +593,7 @@ func (r *round) affordable(ctx context.Context, tx *relayer.Transaction, purpose
 // purgeInterval is how often old rows are deleted, purgeLimit how many at once.
 const purgeInterval, purgeLimit = time.Minute, 5000
 
-// purge deletes what is older than it has to be kept, a part at a time.
+// purge deletes rows that are past their retention, a batch at a time.
 func (r *round) purge(ctx context.Context) error {
 	if time.Since(r.purged) < purgeInterval {
 		return nil
@@ -595,13 +602,14 @@ func (r *round) purge(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if n < purgeLimit { // otherwise there is more
+	if n < purgeLimit { // otherwise there are more
 		r.purged = time.Now()
 	}
 	return r.recountQueues(ctx)
 }
 
-// recountQueues corrects counters of waiting transactions that differ from the rows: too high, they refuse callers for good.
+// recountQueues corrects counters of queued transactions that differ from the rows. A counter that is too high would reject
+// callers permanently.
 func (r *round) recountQueues(ctx context.Context) error {
 	corrected, err := r.cfg.Store.RecountQueues(ctx)
 	if len(corrected) > 0 {

@@ -15,7 +15,7 @@ import (
 	testpostgres "github.com/rollcall-dev/rollcall/internal/testutil/postgres"
 )
 
-// While a no-op waits for its signature, what is mined is recorded.
+// While a no-op waits for its signature, mined transactions are recorded.
 func TestHeadsAreFollowedWhileSomethingIsTended(t *testing.T) {
 	var remote *signertest.Fake
 	f := setup(t, 1, func(o *relayertest.Options) {
@@ -31,11 +31,12 @@ func TestHeadsAreFollowedWhileSomethingIsTended(t *testing.T) {
 	f.Reaches(t, tx, relayer.Mined)
 	release()
 	f.chain.Commit()
-	f.Reaches(t, canceled, relayer.Confirmed) // its own bytes were faster
+	f.Reaches(t, canceled, relayer.Confirmed) // its own bytes were mined first
 	f.settled()
 }
 
-// A node that has no receipts to give, so that nothing can be recorded as mined, is sent what its pool lacks all the same.
+// A node that returns no receipts, so that nothing can be recorded as mined, still receives transactions that its pool
+// lacks.
 func TestMaintenance_HeadsCannotBeFollowed_GoesOn(t *testing.T) {
 	var node *proxy.Proxy
 	f := setup(t, 1, func(o *relayertest.Options) { node = before(t, o) })
@@ -50,14 +51,14 @@ func TestMaintenance_HeadsCannotBeFollowed_GoesOn(t *testing.T) {
 	f.oneIsPending()
 	now, err := f.Transaction(t.Context(), relayertest.PoolID, first.ID)
 	require.NoError(t, err)
-	require.Equal(t, relayer.Broadcasted, now.Status, "nobody knows yet what became of it")
+	require.Equal(t, relayer.Broadcasted, now.Status, "its outcome is not recorded yet")
 	node.SetRules()
 	f.chain.Commit()
 	f.Reaches(t, second, relayer.Mined)
 	f.Reaches(t, first, relayer.Confirmed)
 }
 
-// A queue's counter that is too high would refuse callers for good. The tracker corrects it.
+// A queue's counter that is too high would reject callers permanently. The tracker corrects it.
 func TestTend_WrongQueueCounter_Corrected(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	f := setup(t, 1, func(o *relayertest.Options) {
@@ -73,7 +74,7 @@ func TestTend_WrongQueueCounter_Corrected(t *testing.T) {
 	require.Eventually(t, func() bool { return sum(t, reg, "rollcall_relayer_queue_corrections_total") == 1 }, 20*time.Second, 10*time.Millisecond)
 }
 
-// sum adds the counters of a family up.
+// sum returns the sum of a family's counters.
 func sum(t *testing.T, reg *prometheus.Registry, name string) (total float64) {
 	t.Helper()
 	families, err := reg.Gather()
@@ -89,7 +90,7 @@ func sum(t *testing.T, reg *prometheus.Registry, name string) (total float64) {
 	return total
 }
 
-// failedRounds counts rounds that failed. A tending that does is counted, too.
+// failedRounds returns the number of failed rounds, including failed maintenance.
 func failedRounds(t *testing.T, reg *prometheus.Registry) float64 {
 	t.Helper()
 	families, err := reg.Gather()
@@ -107,7 +108,7 @@ func failedRounds(t *testing.T, reg *prometheus.Registry) float64 {
 	return 0
 }
 
-// A database that says nothing holds up neither rounds nor the sender for ever, and all go on when it is back.
+// A database that does not respond blocks neither rounds nor the sender indefinitely, and all continue when it is back.
 func TestSilentDatabaseHoldsUpNobodyForEver(t *testing.T) {
 	server := testpostgres.Own(t)
 	reg := prometheus.NewRegistry()

@@ -15,9 +15,9 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer/store"
 )
 
-// matchForeign recognises a transaction that does exactly what ours was to do. It counts as ours, signed by a process whose record of
-// it was lost: sending ours again under another nonce would execute it twice, which cannot be undone. A block that is older
-// than our row, or a hash that another row has, proves that the transaction is not ours.
+// matchForeign recognizes a foreign transaction with exactly the contents of ours. It counts as ours, signed by a process
+// whose record of it was lost. Sending ours again under another nonce would execute it twice, which cannot be undone. A
+// block older than our row, or a hash that another row has, proves that the transaction is not ours.
 func (r *round) matchForeign(ctx context.Context, s store.MinedCandidate, used evm.Used) (bool, error) {
 	params, err := json.Marshal([]any{used.TxHash})
 	if err != nil {

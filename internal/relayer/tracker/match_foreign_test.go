@@ -17,14 +17,14 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/testutil/chain/proxy"
 )
 
-// counting has a node report a count of transactions, whatever the account and the block.
+// counting returns a rule by which a node returns this count for every account and block.
 func counting(result string, limit uint64) proxy.Rule {
 	return proxy.Rule{
 		Name: "count " + result, Methods: []string{"eth_getTransactionCount"}, Limit: limit, Fault: proxy.Fault{Kind: proxy.Answer, Result: `"` + result + `"`},
 	}
 }
 
-// identical has another sender do with the relayer's first key what send does.
+// identical sends the same transaction as send, as another sender with the relayer's first key.
 func (f *fixture) identical(nonce uint64) common.Hash {
 	f.t.Helper()
 	key, _ := f.ring.Signer(f.ring.Addresses()[0])
@@ -37,7 +37,7 @@ func (f *fixture) identical(nonce uint64) common.Hash {
 	return tx.Hash()
 }
 
-// outlast waits until the newest block's time is over.
+// outlast waits until the time is past that of the newest block.
 func (f *fixture) outlast() {
 	f.t.Helper()
 	h, err := f.chain.Client().HeaderByNumber(f.t.Context(), nil)
@@ -45,7 +45,7 @@ func (f *fixture) outlast() {
 	require.Eventually(f.t, func() bool { return time.Now().Unix() > int64(h.Time)+1 }, time.Minute, 50*time.Millisecond)
 }
 
-// A node that lags behind has a nonce given out that is used. An identical transaction that was mined before ours was accepted is
+// A lagging node causes the allocation of a used nonce. An identical transaction that was mined before ours was accepted is
 // another sender's: ours is executed as well.
 func TestAdopt_MinedBeforeAcceptance_IsForeign(t *testing.T) {
 	var node *proxy.Proxy
@@ -77,7 +77,7 @@ func TestAdopt_MinedBeforeAcceptance_IsForeign(t *testing.T) {
 	f.settled()
 }
 
-// A hash that was signed for another row is that row's, although it does what ours was to do.
+// A hash signed for another row belongs to that row, although the contents are the same.
 func TestAdopt_HashOfAnotherRow_IsForeign(t *testing.T) {
 	var node *proxy.Proxy
 	f := setup(t, 1, func(o *relayertest.Options) {

@@ -7,7 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
-// Metrics of a Tracker. A process registers them once.
+// Metrics are the metrics of a Tracker. A process registers them once.
 type Metrics struct {
 	following prometheus.Gauge
 	round     prometheus.Gauge
@@ -60,7 +60,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	return m
 }
 
-// show sets what a round has found.
+// show sets the gauges from a round.
 func (m *Metrics) show(r *round) {
 	m.nonceLag.Reset()
 	for i, k := range r.keys {
@@ -68,7 +68,7 @@ func (m *Metrics) show(r *round) {
 	}
 }
 
-// idle forgets what only the process that follows knows.
+// idle resets the gauges that only the tracking process sets.
 func (m *Metrics) idle() {
 	m.following.Set(0)
 	m.nonceLag.Reset()

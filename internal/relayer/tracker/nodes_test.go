@@ -14,7 +14,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/testutil/chain/proxy"
 )
 
-// refusals are JSON-RPC errors about a node, by the methods that give them.
+// refusals are JSON-RPC errors caused by a node, by the methods that return them.
 var refusals = map[string]proxy.Rule{
 	"counts":         {Methods: []string{"eth_getTransactionCount"}, Fault: proxy.Fault{Code: -32000, Message: "missing trie node 0a1b (path ) state 0x0a1b is not available"}},
 	"pending counts": {Methods: []string{"eth_getTransactionCount"}, When: ofPending, Fault: proxy.Fault{Code: -32603, Message: "internal error"}},
@@ -29,8 +29,8 @@ var refusals = map[string]proxy.Rule{
 func ofPending(c proxy.Call) bool { return strings.Contains(string(c.Params), `"pending"`) }
 func ofLatest(c proxy.Call) bool  { return strings.Contains(string(c.Params), `"latest"`) }
 
-// The first endpoint answers one kind of call with errors, and all others. The second endpoint is well: transactions are
-// mined as without the first.
+// The first endpoint responds to one kind of call with errors, and to all others. With a second working endpoint,
+// transactions are mined as without the first.
 func TestTransactionsSettle_FirstEndpointFailsSomeMethods(t *testing.T) {
 	for name, rule := range refusals {
 		t.Run(name, func(t *testing.T) {
@@ -52,7 +52,7 @@ func TestTransactionsSettle_FirstEndpointFailsSomeMethods(t *testing.T) {
 	}
 }
 
-// A round whose endpoint fails is done again from another endpoint at once. Nothing else would have one follow within an hour.
+// A round whose endpoint fails is repeated from another endpoint at once. Nothing else would start a round within an hour.
 func TestRound_EndpointFails_AnotherIsReadAtOnce(t *testing.T) {
 	f := setup(t, 1)
 	f.Stop()
@@ -66,7 +66,7 @@ func TestRound_EndpointFails_AnotherIsReadAtOnce(t *testing.T) {
 	})
 	r := relayertest.Launch(t, f.options)
 	require.Eventually(t, func() bool {
-		f.chain.Commit() // a key gets nonces after a round, and rounds come with blocks
+		f.chain.Commit() // a key is usable after a round, and rounds come with blocks
 		return r.Health().Ready
 	}, 30*time.Second, 50*time.Millisecond)
 	for range 3 {
@@ -77,8 +77,8 @@ func TestRound_EndpointFails_AnotherIsReadAtOnce(t *testing.T) {
 	require.Positive(t, broken.Injected()["counts"])
 }
 
-// A provider sells eth_getBlockReceipts on a larger plan, and the only endpoint is on a smaller one. More transactions are
-// looked for at once than receipts are asked for one by one.
+// The only endpoint lacks eth_getBlockReceipts, which its provider sells in a larger plan. More transactions are looked for
+// at once than receipts are read one by one.
 func TestTransactionsSettle_ProviderHasNoBlockReceipts(t *testing.T) {
 	var node *proxy.Proxy
 	f := setup(t, 3, func(o *relayertest.Options) { node = before(t, o) })

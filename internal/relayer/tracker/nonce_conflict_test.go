@@ -22,7 +22,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/testutil/chain/proxy"
 )
 
-// paced is setup with a relayer that sees each block: commit seals one and returns when it was followed.
+// paced is setup with a relayer that processes each block: commit seals one and returns when it was processed.
 func paced(t *testing.T, confirmations uint64, edit ...func(*relayertest.Options)) (f *fixture, commit func()) {
 	t.Helper()
 	followed := make(chan uint64)
@@ -47,7 +47,7 @@ func paced(t *testing.T, confirmations uint64, edit ...func(*relayertest.Options
 	}
 }
 
-// Many nonces that somebody else has used are looked into a few at each head, and none waits longer than those before it.
+// Many nonces used by another sender are searched a few per head, in turn.
 func TestManyForeignTransactionsAreFoundSoon(t *testing.T) {
 	const many, heads = 40, 20
 	f, commit := paced(t, 2, func(o *relayertest.Options) {
@@ -70,7 +70,7 @@ func TestManyForeignTransactionsAreFoundSoon(t *testing.T) {
 	}
 }
 
-// searches are what a node is asked for when somebody looks for who has used a nonce: the state of blocks by their number.
+// searches is the rule for the calls that search for the user of a nonce: the state of blocks by their number.
 func searches(name string, fault proxy.Fault) proxy.Rule {
 	return proxy.Rule{Name: name, Methods: []string{"eth_getTransactionCount"}, Fault: fault, When: func(c proxy.Call) bool {
 		var params []string
@@ -78,7 +78,7 @@ func searches(name string, fault proxy.Fault) proxy.Rule {
 	}}
 }
 
-// Who used a nonce is found while nodes have the state for it, and not forgotten when they have dropped that.
+// The user of a nonce is found while nodes have the state for it, and remembered after they have dropped that.
 func TestNonceConflict_IsRememberedUntilFinal(t *testing.T) {
 	var node *proxy.Proxy
 	f, commit := paced(t, 12, func(o *relayertest.Options) { node = before(t, o) })
@@ -103,11 +103,11 @@ func TestNonceConflict_IsRememberedUntilFinal(t *testing.T) {
 	require.Zero(t, node.Injected()["pruned"])
 }
 
-// What was found in a block that is gone counts for nothing: it is looked for again.
+// A result in a block that was reorganized away is dropped, and the search is repeated.
 func TestNonceConflict_BlockIsReorganizedAway(t *testing.T) {
 	var node *proxy.Proxy
 	f, commit := paced(t, 8, func(o *relayertest.Options) { node = before(t, o) })
-	for range 30 { // the fork stays above the block that the chain is recognised by
+	for range 30 { // the fork stays above the anchor
 		commit()
 	}
 	node.SetRules(searches("searched", proxy.Fault{Kind: proxy.Delay}))
@@ -141,11 +141,12 @@ func TestNonceConflict_BlockIsReorganizedAway(t *testing.T) {
 	require.Equal(t, other, *theirs.Hash)
 }
 
-// authorize has somebody else use a nonce of the relayer's first key with an authorization, and returns the transaction that has it.
+// authorize makes another sender use a nonce of the relayer's first key with an authorization, and returns the transaction
+// with it.
 func (f *fixture) authorize(nonce uint64) common.Hash {
 	f.t.Helper()
 	signer, _ := f.ring.Signer(f.ring.Addresses()[0])
-	auth := types.SetCodeAuthorization{ChainID: *uint256.NewInt(testchain.ChainID), Nonce: nonce} // of no code
+	auth := types.SetCodeAuthorization{ChainID: *uint256.NewInt(testchain.ChainID), Nonce: nonce} // without code
 	signature, err := signer.Sign(f.t.Context(), auth.SigHash())
 	require.NoError(f.t, err)
 	auth.R.SetBytes(signature[:32])
@@ -163,7 +164,7 @@ func (f *fixture) authorize(nonce uint64) common.Hash {
 	return tx.Hash()
 }
 
-// A nonce that an authorization has used is as lost as any, although the transaction that holds it does what ours was to do: it is
+// A nonce used by an authorization is lost, although the transaction that contains it has the same contents as ours: it is
 // another account's.
 func TestAuthorizationDisplacesOurs(t *testing.T) {
 	f := setup(t, 1)
@@ -177,7 +178,7 @@ func TestAuthorizationDisplacesOurs(t *testing.T) {
 	f.settled()
 }
 
-// What does the same, by the same account, is ours: signed by a process whose record of it was lost.
+// An identical transaction by the same account is ours: signed by a process whose record of it was lost.
 func TestSameTransactionCountsAsOurs(t *testing.T) {
 	f := setup(t, 1)
 	before := f.balance(f.chain.Accounts[0].Address)

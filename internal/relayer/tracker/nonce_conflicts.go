@@ -12,13 +12,13 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer/store"
 )
 
-// unexplainedNonce is a nonce that the chain has used, and by no bytes of ours that have a receipt.
+// unexplainedNonce is a used nonce for which none of our attempts has a receipt.
 type unexplainedNonce struct {
-	rounds int       // in which that was so
-	used   *evm.Used // by whom, once that was found
+	rounds int       // the number of rounds in which it was unexplained
+	used   *evm.Used // the transaction that used it, once found
 }
 
-// checkUnexplainedNonces looks into nonces that are used, and not by any bytes of ours: is it somebody else's transaction?
+// checkUnexplainedNonces looks for other senders' transactions at used nonces for which none of our attempts has a receipt.
 func (r *round) checkUnexplainedNonces(ctx context.Context, sought []store.MinedCandidate, found []store.Mined) error {
 	done := map[uuid.UUID]bool{}
 	for _, m := range found {
@@ -38,17 +38,18 @@ func (r *round) checkUnexplainedNonces(ctx context.Context, sought []store.Mined
 		}
 		r.unexplained[nonce] = l
 		l.rounds++
-		// A receipt may come later than the count. Searching is dear, and done again after twice as many heads each time.
+		// A receipt may come later than the count. Searching is expensive, so the interval between searches doubles each
+		// time, in heads.
 		n := l.rounds
 		if (n < 4 || n&(n-1) != 0) && (l.used == nil || l.used.BlockNumber > r.final) {
 			continue
 		}
 		if looked == 4 {
-			l.rounds-- // at the next head it is its turn again
+			l.rounds-- // it is searched at the next head
 			continue
 		}
 		looked++
-		// A node that does not keep old state cannot tell. That is no reason to let everything else wait.
+		// A node that does not keep old state cannot find the transaction. That must not block everything else.
 		if err := r.displace(ctx, s, l); err != nil {
 			r.cfg.Log.Warn("nonce was used, and it is not known by whom", "tx", s.ID, "relayer", s.Key, "nonce", s.Nonce, "err", err)
 		}
@@ -56,7 +57,7 @@ func (r *round) checkUnexplainedNonces(ctx context.Context, sought []store.Mined
 	return nil
 }
 
-// displace finds the transaction that has used a nonce of ours, and once it is deep enough sends ours under another.
+// displace finds the transaction that used a nonce of ours, and once it is deep enough queues ours for another nonce.
 func (r *round) displace(ctx context.Context, s store.MinedCandidate, l *unexplainedNonce) error {
 	known := l.used != nil
 	if err := r.trace(ctx, s, l); err != nil || l.used == nil {
@@ -75,7 +76,7 @@ func (r *round) displace(ctx context.Context, s store.MinedCandidate, l *unexpla
 		}
 		return nil
 	}
-	if !used.Authorization { // that is in another account's transaction
+	if !used.Authorization { // an authorization is part of another account's transaction
 		if same, err := r.matchForeign(ctx, s, *used); err != nil || same {
 			return err
 		}
@@ -89,8 +90,8 @@ func (r *round) displace(ctx context.Context, s store.MinedCandidate, l *unexpla
 	return nil
 }
 
-// trace finds who has used a nonce. It is remembered for as long as the block is part of the chain: the state by which it was
-// found may be gone from nodes before the block is deep enough.
+// trace finds the transaction that used a nonce. It keeps the result while the block is part of the chain. Nodes may
+// discard the state that it was found by before the block is deep enough.
 func (r *round) trace(ctx context.Context, s store.MinedCandidate, l *unexplainedNonce) error {
 	if l.used != nil {
 		headers, err := r.view.Headers(ctx, l.used.BlockNumber, l.used.BlockNumber)

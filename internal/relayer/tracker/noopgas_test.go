@@ -14,7 +14,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/testutil/chain/proxy"
 )
 
-// dearGas is the rule of a node where a transfer costs 60,000 gas before it runs.
+// dearGas is the rule of a node where a transfer's intrinsic gas is 60,000.
 var dearGas = proxy.Rule{
 	Name: "intrinsic gas", Methods: []string{"eth_sendRawTransaction"}, Fault: proxy.Fault{Kind: proxy.Refuse, Message: "intrinsic gas too low"},
 	When: proxy.Sends(func(tx *types.Transaction) bool { return tx.Gas() < 60_000 }),
@@ -56,7 +56,7 @@ func TestNoop_IntrinsicGasAbove21000_IsEstimated(t *testing.T) {
 	f.settled()
 }
 
-// The node's estimates are too low. The no-op grows until the node accepts it.
+// The node's estimates are too low. The no-op's gas limit is raised until the node accepts it.
 func TestNoop_IntrinsicGasAboveTheEstimate_Grows(t *testing.T) {
 	var node *proxy.Proxy
 	f := setup(t, 1, func(o *relayertest.Options) {
@@ -75,7 +75,7 @@ func TestNoop_IntrinsicGasAboveTheEstimate_Grows(t *testing.T) {
 	f.settled()
 }
 
-// A gap holds up all that follows. It is filled although a transfer costs more than 21,000 gas.
+// A gap blocks all later nonces. It is filled although a transfer needs more than 21,000 gas.
 func TestGap_IntrinsicGasAbove21000_IsFilled(t *testing.T) {
 	var node *proxy.Proxy
 	f := setup(t, 1, func(o *relayertest.Options) {

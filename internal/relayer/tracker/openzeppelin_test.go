@@ -21,14 +21,14 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/testutil/chain/proxy"
 )
 
-// The tests of this file are faults that were reported to OpenZeppelin's relayer (github.com/OpenZeppelin/openzeppelin-relayer),
+// The tests of this file cover faults reported for OpenZeppelin's relayer (github.com/OpenZeppelin/openzeppelin-relayer),
 // by the numbers of its issues.
 
-// receiver is an account that nothing was ever sent to.
+// receiver is an account without earlier transfers.
 var receiver = common.HexToAddress("0x00000000000000000000000000000000000c0ffe")
 
-// executedOnce seals blocks until all transactions, of 1 wei each, are confirmed. It wants nonces without a gap or a repetition,
-// the first of a key being 0, and each transaction executed once.
+// executedOnce seals blocks until all transactions, of 1 wei each, are confirmed. It requires nonces without a gap or a
+// repetition, from 0 for each key, and each transaction to be executed once.
 func (f *fixture) executedOnce(r *relayertest.Relayer, txs []*relayer.Transaction) {
 	f.t.Helper()
 	nonces := map[common.Address][]uint64{}
@@ -51,8 +51,8 @@ func (f *fixture) executedOnce(r *relayertest.Relayer, txs []*relayer.Transactio
 	require.EqualValues(f.t, len(txs), f.balance(receiver).Int64(), "executions")
 }
 
-// strictNonces is a chain without a pool of transactions to come, such as Arbitrum's sequencer: it refuses every nonce above
-// the account's next one.
+// strictNonces is the rule of a chain without a pool of future transactions, such as Arbitrum's sequencer. It rejects every
+// nonce above the account's next one.
 func strictNonces() proxy.Rule {
 	var mu sync.Mutex
 	next := map[common.Address]uint64{}
@@ -74,7 +74,7 @@ func strictNonces() proxy.Rule {
 	}
 }
 
-// unreachable breaks connections on which transactions are sent, as long as it is on.
+// unreachable breaks connections that send transactions while it is on.
 func unreachable(on *atomic.Bool) proxy.Rule {
 	return proxy.Rule{
 		Name: "unreachable", Methods: []string{"eth_sendRawTransaction"}, Fault: proxy.Fault{Kind: proxy.Cut},
@@ -82,25 +82,25 @@ func unreachable(on *atomic.Bool) proxy.Rule {
 	}
 }
 
-// #681: "nonce too low" with the code -32603, of a transaction that was mined, was taken for a fault of the provider. One after
-// the other was paused until the relayer had none.
+// #681: "nonce too low" with the code -32603, for a mined transaction, was treated as a fault of the provider. Providers
+// were paused one after the other until the relayer had none.
 func TestOpenZeppelin681_NonceTooLowAsInternalError(t *testing.T) {
 	var node *proxy.Proxy
 	f := setup(t, 1, func(o *relayertest.Options) { node = before(t, o) })
-	f.chain.Commit() // a lagging node has a block to lag behind
+	f.chain.Commit() // so that a node can lag behind a block
 	node.SetRules(
 		proxy.Rule{Name: "answer lost", Methods: []string{"eth_sendRawTransaction"}, When: proxy.At(1), Fault: proxy.Fault{Kind: proxy.Lose}},
 		proxy.Rule{
 			Name: "too low", Methods: []string{"eth_sendRawTransaction"}, Fault: proxy.Fault{Kind: proxy.Refuse, Code: -32603, Message: "Transaction nonce too low"},
 			When: proxy.Sends(func(tx *types.Transaction) bool { return tx.Nonce() == 0 }),
 		},
-		// Otherwise the relayer, which asks before it sends again, would not.
+		// Otherwise the relayer would find the transaction by its hash, and not send it again.
 		proxy.Rule{Name: "unknown hash", Methods: []string{"eth_getTransactionByHash"}, Fault: proxy.Fault{Kind: proxy.Answer, Result: "null"}},
 	)
 	node.SetLag(1)
 	txs := []*relayer.Transaction{f.Send(t, receiver, 1, nil)}
 	f.oneIsPending()
-	f.chain.Commit() // mined, and the node does not show it yet
+	f.chain.Commit() // mined, but the node does not return it yet
 	require.Eventually(t, func() bool { return node.Injected()["too low"] > 0 }, 20*time.Second, 10*time.Millisecond)
 	require.NotContains(t, f.Client.Status().Endpoints[0].Failing, "eth_sendRawTransaction")
 	for range 4 {
@@ -111,8 +111,8 @@ func TestOpenZeppelin681_NonceTooLowAsInternalError(t *testing.T) {
 	require.True(t, f.Health().Ready, f.Health().Reason)
 }
 
-// #683: the counter of nonces was compared with the chain at the start only, and parallel increments could leave gaps. Here the key
-// is used past the relayer, twice, while two processes take transactions.
+// #683: the nonce counter was compared with the chain only at the start, and parallel increments could leave gaps. Here
+// another sender uses the key twice, while two processes accept transactions.
 func TestOpenZeppelin683_CounterIsComparedWithTheChain(t *testing.T) {
 	f := setup(t, 1)
 	other := relayertest.Start(t, f.options)
@@ -144,8 +144,8 @@ func TestOpenZeppelin683_CounterIsComparedWithTheChain(t *testing.T) {
 	require.EqualValues(t, 40, f.balance(receiver).Int64())
 }
 
-// #818: nonces were claimed for transactions that were never sent. All later ones were refused for "nonce too high" for good, also
-// after a restart.
+// #818: nonces were allocated for transactions that were never sent. All later ones were rejected permanently with "nonce
+// too high", also after a restart.
 func TestOpenZeppelin818_SendsFailAndTheProcessRestarts(t *testing.T) {
 	var node *proxy.Proxy
 	var down atomic.Bool
@@ -166,8 +166,8 @@ func TestOpenZeppelin818_SendsFailAndTheProcessRestarts(t *testing.T) {
 	f.executedOnce(r, txs)
 }
 
-// #831 (the repair of #818): a nonce that was claimed, and for which nothing was signed, blocks the nonces above it. Their
-// transactions were sent again and again, and refused each time.
+// #831 (the fix of #818): an allocated nonce for which nothing was signed blocks the nonces above it. Their transactions
+// were sent repeatedly, and rejected each time.
 func TestOpenZeppelin831_NothingIsSignedForAClaimedNonce(t *testing.T) {
 	var node *proxy.Proxy
 	var remote *signertest.Fake
@@ -195,8 +195,8 @@ func TestOpenZeppelin831_NothingIsSignedForAClaimedNonce(t *testing.T) {
 	require.Greater(t, failed.Load(), int32(5))
 }
 
-// #836: two workers that prepared one transaction at once gave it two nonces, and it was executed twice. Here three processes give out
-// the nonces of whatever waits, and each may sign and send what another has claimed.
+// #836: two workers that prepared one transaction concurrently gave it two nonces, and it was executed twice. Here three
+// processes allocate nonces to queued transactions, and each may sign and send what another has allocated.
 func TestOpenZeppelin836_SeveralProcessesPrepareOneTransaction(t *testing.T) {
 	f := setup(t, 2, func(o *relayertest.Options) { o.Pool = func(c *service.Config) { c.Cap = 2 } })
 	processes := []*relayertest.Relayer{f.Relayer, relayertest.Start(t, f.options), relayertest.Start(t, f.options)}
@@ -209,8 +209,8 @@ func TestOpenZeppelin836_SeveralProcessesPrepareOneTransaction(t *testing.T) {
 	f.executedOnce(f.Relayer, txs)
 }
 
-// #843: after a while of transport errors on a chain that refuses nonces to come, all nonces above the chain's were taken by
-// transactions that no node had. The relayer was jammed for as long as callers went on submitting.
+// #843: after a while of transport errors on a chain that rejects future nonces, transactions that no node had occupied all
+// nonces above the chain's. The relayer was blocked while callers continued to submit.
 func TestOpenZeppelin843_TransportErrorsOnAStrictChain(t *testing.T) {
 	var node *proxy.Proxy
 	var down atomic.Bool

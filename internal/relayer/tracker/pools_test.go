@@ -14,7 +14,7 @@ import (
 	testchain "github.com/rollcall-dev/rollcall/internal/testutil/chain"
 )
 
-// Two pools on one chain and in one database: each has somebody who follows its transactions.
+// Of two pools on one chain and in one database, each has its own tracker.
 func TestEachPoolIsFollowed(t *testing.T) {
 	f := setup(t, 1)
 	other := f.options

@@ -20,7 +20,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/testutil/chain/proxy"
 )
 
-// much is a transaction that may use more gas than a node with the rule tooMuch puts into a block.
+// much returns a transaction that may use more gas than a node with the rule tooMuch puts into a block.
 func (f *fixture) much() *relayer.Transaction {
 	f.t.Helper()
 	tx, err := f.Submit(f.t.Context(), api.Submission{RelayerID: relayertest.PoolID, Caller: "test", Request: relayer.Request{
@@ -36,7 +36,7 @@ var tooMuch = proxy.Rule{
 	When:  proxy.Sends(func(tx *types.Transaction) bool { return tx.Gas() > 1_000_000 }),
 }
 
-// What a node puts into a block changes from block to block: what is too much for it now it may take later.
+// A node's block gas limit changes from block to block: a transaction that exceeds it now may be accepted later.
 func TestMoreGasThanANodeAllowsNow(t *testing.T) {
 	var node *proxy.Proxy
 	f := setup(t, 1, func(o *relayertest.Options) {
@@ -50,7 +50,8 @@ func TestMoreGasThanANodeAllowsNow(t *testing.T) {
 	f.settled()
 }
 
-// What stays too much is given up after a while. No fee would have a node take it: none is offered.
+// A transaction that still exceeds the limit is given up after a while. No fee would make a node accept it, so it is not
+// bumped.
 func TestMoreGasThanAnyNodeAllows(t *testing.T) {
 	f := setup(t, 1, func(o *relayertest.Options) {
 		before(t, o).SetRules(tooMuch)
@@ -69,7 +70,7 @@ func TestMoreGasThanAnyNodeAllows(t *testing.T) {
 	f.settled()
 }
 
-// That a transaction is given up is logged and counted once, however long its no-op takes.
+// Giving up a transaction is logged and counted once, however long its no-op takes.
 func TestGivenUpOnce(t *testing.T) {
 	var node *proxy.Proxy
 	var remote *signertest.Fake

@@ -9,9 +9,10 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 )
 
-// observe looks at how far keys get that this process does not hold, and names one that has made no progress for as long as makes
-// a key stuck. Other processes may hold it, and only they can sign what a dead process has claimed, outbid what waits, and fill gaps.
-// The time is stored, because the process that follows may change often. This process names a key once in that time.
+// observe tracks the progress of keys that this process does not hold. It selects one that has made no progress for
+// StuckAfter. Only a process that holds the key can sign for nonces allocated by a dead process, bump transactions, and
+// fill gaps. The time is stored, because the tracking process may change often. This process selects a key once in that
+// time.
 func (r *round) observe(ctx context.Context) error {
 	marks := map[common.Address]string{}
 	for i, k := range r.keys {
@@ -34,7 +35,7 @@ func (r *round) observe(ctx context.Context) error {
 	return nil
 }
 
-// handOver lets another process follow, and gives it time to notice. Where there is none, this one goes on.
+// handOver releases the lease and gives other processes time to take it. If there is none, this process continues.
 func (t *Tracker) handOver(ctx context.Context) {
 	t.cfg.Log.Warn("a key gets nowhere that this process does not hold: others may follow the chain. If none holds it, start one that does",
 		"relayer", t.strandedKeys)
@@ -42,7 +43,7 @@ func (t *Tracker) handOver(ctx context.Context) {
 	t.strandedKeys = common.Address{}
 	t.leave(context.WithoutCancel(ctx))
 	t.lease.held = false
-	for range 2 { // others look as often
+	for range 2 { // the interval at which others check
 		t.await(ctx, false)
 	}
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer/tracker"
 )
 
-// Who follows the chain without a key lets others do it when nothing of that key gets on: one of them may hold it.
+// A tracker that lacks a key releases the lease when that key makes no progress, because another process may hold it.
 func TestLease_ProcessLacksAKey_ReleasesIt(t *testing.T) {
 	var missing common.Address
 	var all *signer.Ring
@@ -28,11 +28,11 @@ func TestLease_ProcessLacksAKey_ReleasesIt(t *testing.T) {
 		require.NoError(t, err)
 		o.Tracker = func(c *tracker.Config) { c.StuckAfter = time.Second }
 	})
-	tx := f.send() // it follows
+	tx := f.send() // it takes the lease
 	f.options.Ring = all
 	relayertest.Start(t, f.options)
 
-	// What a process that is gone has claimed.
+	// This transaction was allocated by a process that is gone.
 	verdicts, err := f.Store.Accept(t.Context(), store.AllocationLimits{Held: []common.Address{missing}, Cap: 1}, []*store.NewTransaction{{
 		ID: uuid.Must(uuid.NewV7()), Target: relayertest.PoolID, Caller: "test", Kind: relayer.KindTransaction,
 		Request: relayer.Request{To: &f.chain.Accounts[0].Address, Value: big.NewInt(1), GasLimit: 21_000, Speed: relayer.Fast},

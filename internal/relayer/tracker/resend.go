@@ -12,10 +12,11 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer/store"
 )
 
-// lowestOnly are the reasons for which only the lowest nonce of a key is sent again. Nodes would refuse the others likewise.
+// lowestOnly are the rejection reasons for which only the lowest nonce of a key is sent again, because nodes would reject
+// the others likewise.
 var lowestOnly = []string{evm.Underpriced.String(), evm.FeeCapTooLow.String(), evm.InsufficientFunds.String()}
 
-// conditions are what a key's refused transactions wait for, as the last tending saw it.
+// conditions are the state on which a key's rejected transactions depend, as of the last maintenance.
 type conditions struct {
 	balance     *big.Int
 	mined       uint64
@@ -23,8 +24,9 @@ type conditions struct {
 	firstUnsent uint64
 }
 
-// eager returns the keys whose refused transactions are sent again before their pause is over, because the reason may have
-// passed: a node is reachable again, fees fell by a tenth, the key has more ether, or a lower nonce was accepted or mined.
+// eager returns the keys whose rejected transactions are sent again before their pause is over, because the reason may have
+// passed. It may have if a node is reachable again, fees fell by a tenth, the key has more ether, or a lower nonce was
+// accepted or mined.
 func (r *round) eager(ctx context.Context) ([]common.Address, error) {
 	first, err := r.cfg.Store.FirstUnsent(ctx, r.mined())
 	if err != nil {
@@ -46,7 +48,8 @@ func (r *round) eager(ctx context.Context) ([]common.Address, error) {
 	return keys, nil
 }
 
-// feesFell reports whether the chain asks for a tenth less than the most since it last did. Where no node tells, they did not.
+// feesFell reports whether the fees are a tenth or more below their maximum since they last fell. If no node responds, it
+// returns false.
 func (r *round) feesFell(ctx context.Context) bool {
 	fees, err := r.cfg.Chain.Fees(ctx)
 	if err != nil {
@@ -60,17 +63,18 @@ func (r *round) feesFell(ctx context.Context) bool {
 	return fell
 }
 
-// A node may have by hash what it lacks by its count. Both are multiples of Config.Abandoned.
+// A node may return by hash a transaction that its pending count lacks. Both constants are multiples of Config.Abandoned.
 const (
-	// foundPause is how long the node is not asked about the key again.
+	// foundPause is how long the node is not queried about the key again.
 	foundPause = 2
-	// foundTrust is the age of an attempt up to which that is believed. Providers remember by hash what their nodes have dropped.
+	// foundTrust is the age of an attempt up to which such a response is trusted. Providers return by hash transactions
+	// that their nodes have dropped.
 	foundTrust = 30
 )
 
-// absent returns the attempts that the round's node does not have, and those that are too old for its claim to have them. Such
-// a claim still counts while the attempt is paused. The others that it has are recorded as broadcasted. Where it does not answer,
-// all are sent again.
+// absent returns the attempts that the round's node does not have, and those that are too old to trust its response. While
+// an attempt is paused, the response is trusted. The other attempts that the node has are recorded as broadcasted. If the
+// node does not respond, all are sent again.
 func (r *round) absent(ctx context.Context, attempts []*relayer.Attempt) ([]*relayer.Attempt, error) {
 	if len(attempts) == 0 {
 		return nil, nil
@@ -85,7 +89,7 @@ func (r *round) absent(ctx context.Context, attempts []*relayer.Attempt) ([]*rel
 	}
 	var lacking []*relayer.Attempt
 	var known []store.Broadcast
-	found := map[common.Address]bool{} // whether all of a key's were
+	found := map[common.Address]bool{} // whether the node has all of a key's attempts
 	for i, a := range attempts {
 		if _, ok := found[a.From]; !ok {
 			found[a.From] = true

@@ -19,7 +19,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/testutil/chain/proxy"
 )
 
-// refused is the rule of a node that refuses what it is sent.
+// refused returns the rule of a node that rejects every send.
 func refused(message string) proxy.Rule {
 	return proxy.Rule{
 		Name: "refused", Methods: []string{"eth_sendRawTransaction"}, Fault: proxy.Fault{Kind: proxy.Refuse, Message: message},
@@ -28,7 +28,7 @@ func refused(message string) proxy.Rule {
 
 const lacksFunds = "insufficient funds for gas * price + value: balance 1, tx cost 2, overshot 1"
 
-// counted counts in n what a node is sent.
+// counted counts sends in n.
 func counted(n *atomic.Int32) proxy.Rule {
 	return proxy.Rule{
 		Name: "counted", Methods: []string{"eth_sendRawTransaction"}, Fault: proxy.Fault{Kind: proxy.Refuse},
@@ -36,16 +36,17 @@ func counted(n *atomic.Int32) proxy.Rule {
 	}
 }
 
-// pendingIsLatest is the rule of a provider whose "pending" is its newest block, in which a key has sent nothing.
+// pendingIsLatest is the rule of a provider whose "pending" block is its newest block, in which a key has sent nothing.
 var pendingIsLatest = proxy.Rule{
 	Name: "pending is latest", Methods: []string{"eth_getTransactionCount"}, Fault: proxy.Fault{Kind: proxy.Answer, Result: `"0x0"`},
 	When: func(c proxy.Call) bool { return bytes.Contains(c.Params, []byte(`"pending"`)) },
 }
 
-// mostResends bounds how often one refused transaction is sent again in a time: the pauses double from 0.1 s to 3 s.
+// mostResends returns the maximum number of sends of one rejected transaction since a time: the pauses double from 0.1 s to
+// 3 s.
 func mostResends(since time.Time) uint64 { return 6 + uint64(time.Since(since)/(3*time.Second)) }
 
-// wait waits for so many rounds of the tracker, which begin a tenth of a second apart.
+// wait waits for n rounds of the tracker, which begin a tenth of a second apart.
 func wait(rounds <-chan struct{}, n int) {
 	for range n {
 		<-rounds
@@ -96,7 +97,7 @@ func TestResend_PendingIsLatest_SendsNothingThatTheNodeHas(t *testing.T) {
 	rounds := make(chan struct{})
 	f := setup(t, 1, func(o *relayertest.Options) {
 		before(t, o).SetRules(pendingIsLatest, counted(&sends))
-		// The node is believed for thirty times as long.
+		// The node's response is trusted for thirty times as long.
 		o.Tracker = func(c *tracker.Config) { c.Round, c.Abandoned = tell(rounds), 2*time.Second }
 	})
 	var txs []*relayer.Transaction
@@ -105,7 +106,7 @@ func TestResend_PendingIsLatest_SendsNothingThatTheNodeHas(t *testing.T) {
 	}
 	wait(rounds, 30)
 	require.Equal(t, int32(5), sends.Load())
-	f.chain.Rollback() // now the node lacks them
+	f.chain.Rollback() // the node's pool loses them
 	f.arePending(5)
 	for _, tx := range txs {
 		f.commitUntil(tx, relayer.Confirmed)
@@ -122,7 +123,7 @@ func (f *fixture) arePending(n uint) {
 	}, 30*time.Second, 20*time.Millisecond)
 }
 
-// A provider claims to have what its node has lost. It is not believed for ever.
+// A provider claims to have transactions that its node has lost. The claim is not trusted indefinitely.
 func TestResend_NodeClaimsToKnowWhatItLost_SendsAgain(t *testing.T) {
 	var node *proxy.Proxy
 	f := setup(t, 1, func(o *relayertest.Options) { node = before(t, o) })
@@ -136,7 +137,7 @@ func TestResend_NodeClaimsToKnowWhatItLost_SendsAgain(t *testing.T) {
 	f.commitUntil(tx, relayer.Confirmed)
 }
 
-// A node whose pool is too small accepts a transaction and drops it, again and again. It has room when another one was mined.
+// A node whose pool is too small accepts a transaction and drops it repeatedly. It has room after another one was mined.
 func TestResend_DroppedAgain_SentOnceALowerNonceIsMined(t *testing.T) {
 	f := setup(t, 1, paused)
 	first, second := f.send(), f.send()
@@ -151,7 +152,7 @@ func TestResend_DroppedAgain_SentOnceALowerNonceIsMined(t *testing.T) {
 	f.settled()
 }
 
-// paused has a refused transaction wait for a minute.
+// paused makes a rejected transaction wait for a minute.
 func paused(o *relayertest.Options) {
 	o.Sender = func(c *sender.Config) { c.Pause, c.MaxPause = time.Minute, time.Minute }
 }
@@ -186,7 +187,7 @@ func TestResend_FeesFall_AtOnce(t *testing.T) {
 	}, 20*time.Second, 500*time.Millisecond)
 }
 
-// A pause ends when rounds succeed again. An outage between two rounds is shorter than the shortest pause.
+// A pause ends when rounds succeed again, because an outage between two rounds is shorter than the shortest pause.
 func TestResend_NodeIsBack_AtOnce(t *testing.T) {
 	var node *proxy.Proxy
 	reg := prometheus.NewRegistry()
@@ -201,13 +202,14 @@ func TestResend_NodeIsBack_AtOnce(t *testing.T) {
 		now, err := f.Transaction(t.Context(), relayertest.PoolID, tx.ID)
 		return err == nil && (now.StatusReason != "" || now.Status == relayer.Unknown)
 	}, 20*time.Second, 10*time.Millisecond)
-	// The first one may be the tending that was under way.
+	// The first one may be maintenance that was running.
 	require.Eventually(t, func() bool { return failedRounds(t, reg) > failed+1 }, 20*time.Second, 10*time.Millisecond)
 	node.SetDown(false)
 	f.Reaches(t, tx, relayer.Broadcasted)
 }
 
-// On a chain that takes nonces in their order only, what was refused for that follows as soon as the one before it is taken.
+// On a chain that accepts nonces only in order, an attempt rejected for that is sent as soon as the one before it is
+// accepted.
 func TestResend_NonceTooHigh_FollowsWhatWasTaken(t *testing.T) {
 	var node *proxy.Proxy
 	f := setup(t, 1, paused, func(o *relayertest.Options) {

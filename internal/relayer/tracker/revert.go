@@ -11,16 +11,16 @@ import (
 )
 
 const (
-	// revertLookups bounds the transactions of a round whose revert data are read, and revertsAtOnce how many concurrently.
+	// revertLookups bounds the transactions of a round whose revert data is read, and revertsAtOnce how many concurrently.
 	revertLookups, revertsAtOnce = 32, 4
-	// revertPatience is how long a round waits for them.
+	// revertPatience is how long a round waits for the data.
 	revertPatience = time.Second
-	// revertBytes of the data are shown.
+	// revertBytes is how many bytes of the data are stored.
 	revertBytes = 1024
 )
 
-// addRevertData adds the data to transactions that reverted, where an endpoint provides them in time. Nothing depends on it. The text is
-// that of OpenZeppelin's policy include_revert_data (openzeppelin-relayer #802).
+// addRevertData adds the revert data to reverted transactions, if an endpoint provides it in time. Nothing else depends on
+// it. The text is that of OpenZeppelin's policy include_revert_data (openzeppelin-relayer #802).
 func (r *round) addRevertData(ctx context.Context, mined []store.Mined) {
 	if r.cfg.RevertData == nil {
 		return
@@ -49,5 +49,5 @@ func (r *round) addRevertData(ctx context.Context, mined []store.Mined) {
 			return nil
 		})
 	}
-	_ = lookups.Wait() // none fails
+	_ = lookups.Wait() // the functions return no errors
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/testutil/chain/proxy"
 )
 
-// With the policy, the status of a transaction that reverted on the chain has the data. Where no node provides it, and without the
-// policy, the transaction is reverted all the same.
+// With the policy, the status of a transaction that reverted on the chain includes the revert data. Without the policy, or
+// if no node provides the data, the status is still reverted.
 func TestReverted_TellsTheData(t *testing.T) {
 	for name, test := range map[string]struct {
 		policy  bool

@@ -18,7 +18,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer/signer/signertest"
 )
 
-// A signer that hangs keeps only its own key waiting: what another's lacks is signed, and what waits for it is sent.
+// A signer that hangs delays only its own key: another key's no-ops are signed, and its queued transactions sent.
 func TestHangingSignerHoldsUpItsOwnKeyOnly(t *testing.T) {
 	var remote *signertest.Fake
 	f := setup(t, 2, func(o *relayertest.Options) {

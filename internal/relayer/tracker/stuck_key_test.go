@@ -11,7 +11,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer/tracker"
 )
 
-// Who takes over finds a stuck key stuck, until it moves on.
+// A process that takes over the lease finds a stuck key still stuck, until it moves on.
 func TestStuckKeyStaysStuckWhereAnotherFollows(t *testing.T) {
 	f := setup(t, 1, func(o *relayertest.Options) {
 		o.Tracker = func(c *tracker.Config) { c.StuckAfter = 100 * time.Millisecond }

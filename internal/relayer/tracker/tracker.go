@@ -19,10 +19,10 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer/store"
 )
 
-// View is one block as one endpoint knows it; [evm.View] is what it is outside of tests.
+// View is one endpoint's state at one block; [evm.View] is the production implementation.
 type View interface {
 	Header() evm.Header
-	Endpoint() string // the name of the one that it reads from
+	Endpoint() string // the name of the endpoint that it reads from
 	Nonces(context.Context, []common.Address) ([]uint64, error)
 	PendingNonces(context.Context, []common.Address) ([]uint64, error)
 	Headers(ctx context.Context, from, to uint64) ([]evm.Header, error)
@@ -33,7 +33,7 @@ type View interface {
 	FindNonce(ctx context.Context, addr common.Address, nonce, low uint64) (evm.Used, error)
 }
 
-// Chain is what a Tracker needs of the nodes.
+// Chain is the part of the nodes' client that a Tracker uses.
 type Chain interface {
 	Latest(context.Context) (View, error)
 	Next(ctx context.Context, after common.Hash) (evm.Header, error)
@@ -43,7 +43,7 @@ type Chain interface {
 	Call(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error)
 }
 
-// Nodes makes a Chain of a client.
+// Nodes returns a Chain that uses a client.
 func Nodes(c *evm.Client) Chain { return nodes{c} }
 
 type nodes struct{ *evm.Client }
@@ -51,14 +51,14 @@ type nodes struct{ *evm.Client }
 func (n nodes) Latest(ctx context.Context) (View, error) {
 	v, err := n.Client.Latest(ctx)
 	if err != nil {
-		return nil, err // not a nil *chain.View in an interface
+		return nil, err // not a nil *evm.View in an interface
 	}
 	return v, nil
 }
 
 // Config configures a Tracker. Fields without a default are required.
 type Config struct {
-	// Name tells this process from the others of the pool, and from its own earlier life.
+	// Name identifies this process among those of the pool, and differs after a restart.
 	Name   string
 	Store  *store.Store
 	Sender *sender.Sender
@@ -66,103 +66,105 @@ type Config struct {
 	Terms  store.AllocationLimits
 	Log    *slog.Logger
 
-	// Everywhere returns the highest nonce that any node has pending of each key, or an error unless all nodes answered.
-	// Default: what the node of the round has.
+	// Everywhere returns the highest pending nonce of each key over all nodes, or an error unless all nodes responded.
+	// Default: the pending nonces of the round's node.
 	Everywhere func(context.Context, []common.Address) ([]uint64, error)
-	// ChainIdentity says whether the chain is to be believed, and hears where a round's own view contradicts. Default: it always is.
+	// ChainIdentity reports whether the chain is the recorded one, and checks each round's view. Default: no check.
 	ChainIdentity *ChainIdentity
-	// Confirmations is how many blocks, its own included, make a transaction final. Default 12.
+	// Confirmations is how many blocks, the transaction's own included, make it final. Default 12.
 	Confirmations uint64
-	// Finality is the tag, "safe" or "finalized", that a final transaction's block has to have reached, too. Default: none.
+	// Finality is the tag, "safe" or "finalized", that a final transaction's block must have reached as well. Default:
+	// none.
 	Finality string
-	// AnchorDepth is how many blocks below the head the block is by which the chain is recognized; less on a young chain, more where
-	// nodes tag an older block as finalized, and not less than Confirmations. Default 64.
+	// AnchorDepth is the depth of the anchor block below the head. It is less on a young chain, more where nodes tag an
+	// older block as finalized, and not less than Confirmations. Default 64.
 	AnchorDepth uint64
-	// Term is how long this process follows without saying so again. Default 5 s.
+	// Term is the duration of the lease. Default 5 s.
 	Term time.Duration
-	// Tend is how often what is pending is looked after. Default 1 s.
+	// Tend is the interval of maintenance. Default 1 s.
 	Tend time.Duration
-	// Abandoned is how long nothing must have happened to a row before somebody else takes it up. Default 2 s.
+	// Abandoned is how long a row must be unchanged before another process handles it. Default 2 s.
 	Abandoned time.Duration
 	// BumpAfter is how long the lowest pending nonce of a key waits before it gets a higher fee, by speed. Default: 15 s,
 	// 30 s, 60 s and 120 s, the fastest first.
 	BumpAfter map[relayer.Speed]time.Duration
-	// StuckAfter is how long it waits before its key gets nothing new. Default 5 min.
+	// StuckAfter is how long it waits before its key gets no new transactions. Default 5 min.
 	StuckAfter time.Duration
-	// History is how long final transactions are kept; 0, the default: for ever.
+	// History is how long final transactions are kept. Default 0: forever.
 	History time.Duration
-	// IdempotencyKeys is how long these are kept, longer than any queue keeps a message. Default 30 days.
+	// IdempotencyKeys is how long idempotency keys are kept. It should exceed the time that a caller's queue keeps a
+	// message. Default 30 days.
 	IdempotencyKeys time.Duration
-	// AdoptMargin is how much older than a transaction a block may be in which an identical one counts as ours: clocks differ.
-	// Default 15 s.
+	// AdoptMargin is how much older than our transaction the block of an identical one may be for that to count as ours,
+	// because clocks differ. Default 15 s.
 	AdoptMargin time.Duration
-	// MaxNonceJump is by how much a key's next nonce follows nodes that count more transactions than were given out. A higher
-	// count stops the key. Default 64.
+	// MaxNonceJump is the most by which a key's next nonce is advanced to the nodes' count. A higher count stops the key.
+	// Default 64.
 	MaxNonceJump uint64
-	// NoopsPerHour is how many nonces of a key without a transaction are filled in an hour. Default 64.
+	// NoopsPerHour is how many nonces without a row are filled per key and hour. Default 64.
 	NoopsPerHour int
-	// RevertData reads what a mined transaction reverted with, for its status. Default: statuses do not have that.
+	// RevertData reads the revert data of a mined transaction, for its status. Default: statuses do not include it.
 	RevertData func(ctx context.Context, tx, block common.Hash) ([]byte, error)
-	// Metrics, by default unregistered.
+	// Metrics are unregistered by default.
 	Metrics *Metrics
-	// Round, if not nil, is called after each round that has followed the chain to its head, new or not, with the keys as
-	// they were before it; the next round waits for it.
+	// Round, if not nil, is called after each round that reached the chain's head, new or not, with the keys as they were
+	// before it. The next round waits for it.
 	Round func(ctx context.Context, keys []*relayer.Key, head evm.Header)
 }
 
-// Tracker follows the chain. It has one Run.
+// Tracker tracks the chain. Run may be called once.
 type Tracker struct {
 	cfg Config
 
 	last        evm.Header                           // of the last round that succeeded
-	hinted      evm.Header                           // the newest that was heard of; the node that is asked may be behind it
-	heard       time.Time                            // when one was heard of that was not followed yet; zero: none is
-	behind      int                                  // looks in a row that did not get to it
-	unexplained map[store.KeyNonce]*unexplainedNonce // used nonces whose transaction was not found
+	hinted      evm.Header                           // the newest known head; the queried node may be behind it
+	heard       time.Time                            // when a head arrived that was not processed yet; zero: none
+	behind      int                                  // successive rounds that did not reach it
+	unexplained map[store.KeyNonce]*unexplainedNonce // used nonces for which no transaction was found
 	anchor      store.Block
-	// confirmed is the newest block whose transactions this process has made final since it follows.
+	// confirmed is the newest block whose transactions this process has made final since it took the lease.
 	confirmed store.Block
 	noTag     time.Time                 // when it was last logged that the node has no block of the tag
-	ahead     map[common.Address]*ahead // keys that have more transactions than were given out
+	ahead     map[common.Address]*ahead // keys with more transactions than were allocated
 
 	lease lease
 
-	strandedKeys common.Address               // a key that this process does not hold, for which others are to follow
-	handed       map[common.Address]time.Time // when this process last let others follow for a key
+	strandedKeys common.Address               // a key that this process does not hold, for which it releases the lease
+	handed       map[common.Address]time.Time // when this process last released the lease for a key
 
-	// What is pending is tended beside the rounds, by one goroutine at a time: signing hundreds of no-ops, or a node that
-	// takes its time over what it is sent, is not to keep a new head waiting.
+	// Maintenance runs concurrently with the rounds, in one goroutine at a time. Signing hundreds of no-ops, or a slow node
+	// that receives transactions, must not delay the processing of a new head.
 	maintenance  sync.WaitGroup
-	busy         chan struct{} // holds one while it is
-	tended       time.Time     // when that last began
-	limited      time.Time     // when it was last logged that no more gaps are filled; the tending goroutine's
-	observations *observations // the tending goroutine's, like what follows
+	busy         chan struct{} // holds one while maintenance runs
+	tended       time.Time     // when maintenance last began
+	limited      time.Time     // when the fill limit was last logged; used by the maintenance goroutine only
+	observations *observations // used by the maintenance goroutine only, like purged
 	purged       time.Time
-	failed       bool // a round, since that last began
+	failed       bool // whether a round failed since maintenance last began
 
-	comparing chan struct{}             // holds one while nonces are being compared with the nodes'
-	reported  map[common.Address]uint64 // by nodes at the last comparison; the comparing goroutine's
+	comparing chan struct{}             // holds one while nonces are compared with the nodes'
+	reported  map[common.Address]uint64 // by nodes at the last comparison; used by the comparing goroutine only
 
 	mu      sync.Mutex
 	rounds  rounds
-	signing map[common.Address]bool // keys that something is being outbid for, however long their signers take
+	signing map[common.Address]bool // keys whose signer tasks are running, however long their signers take
 }
 
-// rounds is how the rounds of this process go.
+// rounds is the state that Rounds reports.
 type rounds struct {
 	following bool
 	succeeded time.Time
 	failure   error // of the last one; nil if it succeeded
 }
 
-// Rounds reports whether this process follows the chain, when a round of it last succeeded, and why the last one failed.
+// Rounds reports whether this process holds the tracker lease, when its last round succeeded, and why the last one failed.
 func (t *Tracker) Rounds() (following bool, succeeded time.Time, failure error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.rounds.following, t.rounds.succeeded, t.rounds.failure
 }
 
-// record takes note of how a round went, if this process follows.
+// record stores the outcome of a round for Rounds.
 func (t *Tracker) record(following bool, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -172,16 +174,16 @@ func (t *Tracker) record(following bool, err error) {
 	}
 }
 
-// observations is what tending has observed since this process follows.
+// observations are what maintenance has observed since this process took the lease.
 type observations struct {
-	found  map[common.Address]time.Time // when a node had by hash all that it lacked of a key by its count
-	resent map[common.Address]uint64    // a key's mined count when its missing transactions were last looked for
+	found  map[common.Address]time.Time // when a node returned by hash all attempts of a key that its count lacked
+	resent map[common.Address]uint64    // a key's mined count when its missing transactions were last searched
 
 	conditions map[common.Address]conditions
 	price      *big.Int // the highest since fees fell; nil before the first
 }
 
-// New makes a Tracker; Run runs it.
+// New returns a Tracker; Run runs it.
 func New(cfg Config) *Tracker {
 	cfg.Confirmations = cmp.Or(cfg.Confirmations, 12)
 	cfg.AnchorDepth = cmp.Or(cfg.AnchorDepth, 64)
@@ -206,15 +208,15 @@ func New(cfg Config) *Tracker {
 	return t
 }
 
-// forget begins observing again.
+// forget resets the observations.
 func (t *Tracker) forget() {
 	t.unexplained, t.confirmed, t.ahead = map[store.KeyNonce]*unexplainedNonce{}, store.Block{}, map[common.Address]*ahead{}
 	t.strandedKeys = common.Address{}
-	// The tending goroutine may still have the old one.
+	// The maintenance goroutine may still use the old ones.
 	t.observations = &observations{found: map[common.Address]time.Time{}, resent: map[common.Address]uint64{}, conditions: map[common.Address]conditions{}}
 }
 
-// Run follows, or waits for its turn to, until ctx ends. It returns nil then.
+// Run tracks the chain while it holds the lease, and otherwise tries to take it, until ctx ends. It returns nil then.
 func (t *Tracker) Run(ctx context.Context) error {
 	defer t.leave(context.WithoutCancel(ctx))
 	defer t.maintenance.Wait()
@@ -223,15 +225,15 @@ func (t *Tracker) Run(ctx context.Context) error {
 		level := slog.LevelWarn
 		if t.cfg.ChainIdentity != nil {
 			if err = t.cfg.ChainIdentity.Err(); err != nil {
-				level = slog.LevelDebug // the Lineage, and the endpoints, log the cause
-				// It may be another chain when it is ready again.
+				level = slog.LevelDebug // ChainIdentity and the endpoints log the cause
+				// The chain may be another one when sending is enabled again.
 				t.last, t.anchor, t.confirmed = evm.Header{}, store.Block{}, store.Block{}
 			}
 		}
 		if err == nil {
 			err = t.claim(ctx)
 		} else if !t.lease.held {
-			err = nil // it does not take the lease, and the others may be well
+			err = nil // it does not take the lease; other processes' nodes may work
 		}
 		if t.lease.held && err == nil {
 			err = t.round(ctx)
@@ -265,11 +267,12 @@ func (t *Tracker) leave(ctx context.Context) {
 	}
 }
 
-// headRetryDelay is after how long a node is asked again that does not have the newest head yet; twice as long each time.
+// headRetryDelay is the delay before a node that lacks the newest head is queried again; it doubles each time.
 const headRetryDelay = 25 * time.Millisecond
 
-// await returns at the next head, and at the latest when it is time to tend. A head counts once: it is a hint, mostly another
-// node's, and the one that is asked may be behind for long. That is asked again soon, and then less and less often.
+// await returns at the next head, and at the latest when maintenance is due. A head counts once: it is a hint, mostly from
+// another node, and the queried node may be behind for long. That node is queried again soon, and then at growing
+// intervals.
 func (t *Tracker) await(ctx context.Context, heads bool) {
 	pause := t.cfg.Tend
 	if t.hinted.Number < t.last.Number || t.hinted.Hash == t.last.Hash {
@@ -286,7 +289,7 @@ func (t *Tracker) await(ctx context.Context, heads bool) {
 			break
 		}
 		if t.hinted = head; head.Hash == t.last.Hash {
-			continue // it was found before it was heard of
+			continue // a round found it before the hint arrived
 		}
 		if t.heard.IsZero() {
 			t.heard = time.Now()
@@ -296,13 +299,13 @@ func (t *Tracker) await(ctx context.Context, heads bool) {
 	<-ctx.Done()
 }
 
-// round reads the chain, brings the store up to it, and has what is pending tended. If the endpoint that it reads from gives
-// no answer to something, the whole round is done again from another endpoint: reads of two endpoints need not agree. Each
-// endpoint has one try. Where none shows its newest block, the round fails.
+// round reads the chain, updates the store to it, and starts maintenance. If its endpoint does not respond, it repeats the
+// whole round with another one, because reads of two endpoints need not agree. It tries each endpoint once. If none returns
+// its newest block, the round fails.
 func (t *Tracker) round(ctx context.Context) error {
 	var failed error
 	for tried := map[string]bool{}; ; {
-		// First, since what is decided from the view holds in the era that was before it.
+		// The keys are read first, because decisions based on the view are valid in the era that was recorded before it.
 		all, err := t.cfg.Store.Keys(ctx)
 		if err != nil {
 			return err
@@ -322,11 +325,11 @@ func (t *Tracker) round(ctx context.Context) error {
 	}
 }
 
-// roundFrom does a round from one endpoint's view.
+// roundFrom runs a round on one endpoint's view.
 func (t *Tracker) roundFrom(ctx context.Context, view View, all []*relayer.Key) error {
 	r := &round{Tracker: t, view: view, head: view.Header(), keys: all, observations: t.observations, blocks: map[common.Hash][]evm.Receipt{}}
 	if len(all) == 0 {
-		t.last = r.head // nothing to do before the next one
+		t.last = r.head // nothing to do before the next head
 		return nil
 	}
 	for _, k := range all {
@@ -347,19 +350,19 @@ func (t *Tracker) roundFrom(ctx context.Context, view View, all []*relayer.Key) 
 		return err
 	}
 	err := t.catchUp(ctx, r)
-	// Tending needs no receipts. Where they cannot be had, what is pending is looked after all the same.
+	// Maintenance needs no receipts, so it runs even if they are unavailable.
 	if time.Since(t.tended) >= t.cfg.Tend {
 		r.recovered = t.failed
 		if t.startMaintenance(ctx, r.maintain) {
 			t.tended, t.failed = time.Now(), false
 		}
-	} else if r.freed { // what waits is to be in the next block
+	} else if r.freed { // queued transactions should be in the next block
 		t.startMaintenance(ctx, r.dispatchQueued)
 	}
 	return err
 }
 
-// catchUp brings the store up to the round's head.
+// catchUp updates the store to the round's head.
 func (t *Tracker) catchUp(ctx context.Context, r *round) error {
 	if r.head.Hash != t.last.Hash {
 		if err := r.follow(ctx); err != nil {
@@ -384,7 +387,7 @@ func (t *Tracker) catchUp(ctx context.Context, r *round) error {
 	return nil
 }
 
-// startMaintenance has what is pending looked after, by what a round has read, unless that is still being done.
+// startMaintenance starts maintenance with the data of a round, unless it is still running.
 func (t *Tracker) startMaintenance(ctx context.Context, tend func(context.Context) error) (begun bool) {
 	return t.tryGo(t.busy, func() {
 		if err := tend(ctx); err != nil && ctx.Err() == nil {
@@ -394,7 +397,7 @@ func (t *Tracker) startMaintenance(ctx context.Context, tend func(context.Contex
 	})
 }
 
-// tryGo does something beside the rounds, unless the place for that is taken.
+// tryGo runs do concurrently with the rounds, unless place is taken.
 func (t *Tracker) tryGo(place chan struct{}, do func()) (begun bool) {
 	select {
 	case place <- struct{}{}:
@@ -408,7 +411,7 @@ func (t *Tracker) tryGo(place chan struct{}, do func()) (begun bool) {
 	return true
 }
 
-// round is one look at the chain.
+// round is one pass over the chain.
 type round struct {
 	*Tracker
 	view         View
@@ -416,17 +419,17 @@ type round struct {
 	keys         []*relayer.Key
 	addresses    []common.Address
 	counts       []uint64                      // mined, of each key
-	blocks       map[common.Hash][]evm.Receipt // that were read
-	freed        bool                          // places of keys, by what was mined
+	blocks       map[common.Hash][]evm.Receipt // receipts read so far, by block
+	freed        bool                          // mined transactions freed room on keys
 	final        uint64                        // number of the newest final block; 0 while there is none
 	recovered    bool                          // rounds failed before this one
 	observations *observations
 }
 
-// now is when the round began, by the database's clock. Rows have their times from there.
+// now returns the start of the round by the database's clock, which sets the rows' times.
 func (r *round) now() time.Time { return r.keys[0].ReadAt }
 
-// used reports whether the chain has used a key's nonce: what stands there is mined, or displaced, and find sees to it.
+// used reports whether the chain has used a key's nonce. Its transaction is mined or conflicting, and find handles it.
 func (r *round) used(key common.Address, nonce uint64) bool {
 	for i, address := range r.addresses {
 		if address == key {
@@ -436,7 +439,7 @@ func (r *round) used(key common.Address, nonce uint64) bool {
 	return false
 }
 
-// mined are the nonces that each key has used up, as the first one that it has not.
+// mined returns the first unused nonce of each key: the chain has used those below.
 func (r *round) mined() []store.KeyNonce {
 	froms := make([]store.KeyNonce, len(r.keys))
 	for i, k := range r.keys {
@@ -445,7 +448,7 @@ func (r *round) mined() []store.KeyNonce {
 	return froms
 }
 
-// runAll goes on after an error, and joins what went wrong.
+// runAll runs all steps, also after an error, and joins their errors.
 func runAll(steps ...func() error) error {
 	var errs []error
 	for _, step := range steps {

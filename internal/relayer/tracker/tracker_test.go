@@ -63,13 +63,13 @@ func (f *fixture) oneIsPending() {
 	}, 20*time.Second, 20*time.Millisecond)
 }
 
-// send has a transaction accepted and waits until the node has it.
+// send submits a transaction and waits until the node has it.
 func (f *fixture) send() *relayer.Transaction {
 	f.t.Helper()
 	return f.Reaches(f.t, f.Send(f.t, f.chain.Accounts[0].Address, 1, nil), relayer.Broadcasted)
 }
 
-// received is what the receiver of send has got, in wei, beyond what it began with.
+// balance returns an account's balance, in wei, minus its initial balance.
 func (f *fixture) balance(of common.Address) *big.Int {
 	f.t.Helper()
 	b, err := f.chain.Client().BalanceAt(f.t.Context(), of, nil)
@@ -84,7 +84,7 @@ func (f *fixture) head() common.Hash {
 	return h.Hash()
 }
 
-// settled wants every key with nothing pending and next_nonce where the chain is.
+// settled requires every key to have nothing pending, and the chain's count as next_nonce.
 func (f *fixture) settled() {
 	f.t.Helper()
 	require.Eventually(f.t, func() bool {
@@ -102,7 +102,7 @@ func (f *fixture) settled() {
 	}, 20*time.Second, 20*time.Millisecond)
 }
 
-// A mined transaction whose block goes, and which the pool has lost as well, is sent again, and mined once.
+// A mined transaction whose block is reorganized away, and which the pool has lost as well, is sent again, and mined once.
 func TestReorganizedIsMinedAgain(t *testing.T) {
 	f := setup(t, 1)
 	to := f.chain.Accounts[0].Address
@@ -113,7 +113,7 @@ func TestReorganizedIsMinedAgain(t *testing.T) {
 	f.chain.Fork(parent)
 	f.chain.Rollback()
 	f.chain.Commit()
-	f.chain.Commit() // the other history is the longer one
+	f.chain.Commit() // the other branch is the longer one
 	again := f.Reaches(t, tx, relayer.Broadcasted)
 	require.Greater(t, again.Revision, mined.Revision)
 	require.Eventually(t, func() bool {
@@ -125,7 +125,7 @@ func TestReorganizedIsMinedAgain(t *testing.T) {
 	f.settled()
 }
 
-// What the node's pool has dropped without a word is sent again.
+// A transaction that the node's pool has dropped silently is sent again.
 func TestDroppedIsSentAgain(t *testing.T) {
 	f := setup(t, 1)
 	tx := f.send()
@@ -169,7 +169,7 @@ func TestReplacedContentsAreMined(t *testing.T) {
 	require.Equal(t, int64(7), new(big.Int).Sub(f.balance(to), before).Int64())
 }
 
-// What expires while it waits for a higher base fee gives its nonce to a no-op.
+// A no-op takes the nonce of a transaction that expires while it waits for a lower base fee.
 func TestExpiredGivesItsNonceAway(t *testing.T) {
 	f := setup(t, 1)
 	to := f.chain.Accounts[0].Address
@@ -191,7 +191,7 @@ func TestExpiredGivesItsNonceAway(t *testing.T) {
 	f.settled()
 }
 
-// The lowest pending nonce is outbid until it is mined, a tenth each time; never above the cap.
+// The lowest pending nonce is outbid until it is mined, by a tenth each time, and never above the cap.
 func TestStuckIsBumpedUpToTheCap(t *testing.T) {
 	var node *proxy.Proxy
 	limit := big.NewInt(10_000_000_000)
@@ -234,7 +234,7 @@ func TestStuckIsBumpedUpToTheCap(t *testing.T) {
 	f.commitUntil(next, relayer.Confirmed)
 }
 
-// Somebody else's transaction with our nonce: ours waits until that one is final, and is then sent under another.
+// Another sender's transaction uses our nonce: ours waits until that one is final, and is then sent under another.
 func TestForeignTransactionDisplacesOurs(t *testing.T) {
 	f := setup(t, 1)
 	to := f.chain.Accounts[0].Address
@@ -262,7 +262,7 @@ func TestForeignTransactionDisplacesOurs(t *testing.T) {
 	f.settled()
 }
 
-// A chain with another genesis block is refused: nothing is accepted, and nothing sent.
+// A chain with another genesis block is rejected: nothing is accepted, and nothing sent.
 func TestAnotherHistoryIsRefused(t *testing.T) {
 	f := setup(t, 1)
 	f.send()
@@ -283,7 +283,7 @@ func TestAnotherHistoryIsRefused(t *testing.T) {
 	count, err := other.Client().PendingTransactionCount(t.Context())
 	require.NoError(t, err)
 	require.Zero(t, count)
-	// An operator's word.
+	// An operator resets the chain.
 	known, err := r.Store.Chain(t.Context())
 	require.NoError(t, err)
 	dropped, err := tracker.StartOver(t.Context(), r.Client, r.Store, known)
@@ -292,7 +292,7 @@ func TestAnotherHistoryIsRefused(t *testing.T) {
 	require.Eventually(t, func() bool { return r.Lineage.Err() == nil }, 20*time.Second, 20*time.Millisecond)
 }
 
-// A server that crashes may lose what nodes and the chain have told. It is stored again, each change once.
+// A server crash may lose records that nodes and the chain can report again. They are stored again, each change once.
 func TestTracker_LostRecords_StoredAgain(t *testing.T) {
 	f := setup(t, 1)
 	to := f.chain.Accounts[0].Address
@@ -304,7 +304,7 @@ func TestTracker_LostRecords_StoredAgain(t *testing.T) {
 	conn, err := pgx.Connect(t.Context(), f.options.DatabaseURL)
 	require.NoError(t, err)
 	defer conn.Close(context.WithoutCancel(t.Context()))
-	// As the rows were when the attempts were stored, and as the key was then.
+	// The rows are set to their state when the attempts were stored, and so is the key.
 	_, err = conn.Exec(t.Context(), `WITH lost AS (UPDATE relayer_txs SET status = 'allocated', status_reason = '', tx_hash = NULL, block_number = NULL, block_hash = NULL,
 			mined_at = NULL, sent_at = NULL, succeeded = NULL, mined_purpose = NULL, gas_used = NULL, gas_price_paid = NULL, attempts = 0, revision = 1
 			WHERE open RETURNING 1)

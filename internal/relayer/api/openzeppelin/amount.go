@@ -11,7 +11,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 )
 
-// amount reads a JSON number, or a string with a decimal number or 0x hex: 0 to 2^256-1, never by way of a float.
+// amount reads a JSON number, or a string with a decimal number or 0x hex: 0 to 2^256-1, never through a float.
 func amount(field string, value []byte) (*big.Int, error) {
 	s := string(value)
 	switch c := value[0]; {
@@ -31,7 +31,7 @@ func parseAmount(field, s string) (*big.Int, error) {
 	if len(s) > 1 && s[0] == '0' && s[1]|0x20 == 'x' {
 		digits, base = s[2:], 16
 	}
-	// SetString takes signs and underscores too.
+	// SetString accepts signs and underscores too.
 	if digits == "" || !allDigits(digits, base) {
 		if strings.HasPrefix(s, "-") {
 			return nil, relayer.Invalidf(field, "must not be negative: %s", clip([]byte(s)))
@@ -46,7 +46,7 @@ func parseAmount(field, s string) (*big.Int, error) {
 		}
 		return new(big.Int).SetUint64(n), nil
 	}
-	// Long before its length costs anything.
+	// The length is checked first, because parsing a long number is expensive.
 	digits = strings.TrimLeft(digits, "0")
 	const mostDecimal = 78 // of 2^256-1
 	if len(digits) <= mostDecimal {
@@ -68,7 +68,7 @@ func allDigits(s string, base int) bool {
 	return true
 }
 
-// count is an amount that fits a uint64.
+// count reads an amount that fits a uint64.
 func count(field string, value []byte) (uint64, error) {
 	n, err := amount(field, value)
 	if err != nil {
@@ -80,7 +80,7 @@ func count(field string, value []byte) (uint64, error) {
 	return n.Uint64(), nil
 }
 
-// address reads an address in hex. One with letters of both cases must be spelled as its checksum wants it.
+// address reads an address in hex. One with letters of both cases must have the right checksum.
 func address(field string, value []byte) (*common.Address, error) {
 	s, err := text(field, value)
 	if err != nil {

@@ -2,7 +2,7 @@ package openzeppelin
 
 import "math/big"
 
-// Envelope is what most answers come in.
+// Envelope wraps most responses.
 type Envelope[T any] struct {
 	Success    bool        `json:"success"`
 	Data       *T          `json:"data"`
@@ -10,34 +10,34 @@ type Envelope[T any] struct {
 	Pagination *Pagination `json:"pagination,omitempty"`
 }
 
-// Pagination tells which part of a list an answer is.
+// Pagination describes which part of a list a response holds.
 type Pagination struct {
 	CurrentPage uint32 `json:"current_page"` // from 1
 	PerPage     uint32 `json:"per_page"`
 	TotalItems  uint64 `json:"total_items"`
 }
 
-// OK is the envelope of an answer.
+// OK returns the envelope of a result.
 func OK[T any](data T) Envelope[T] { return Envelope[T]{Success: true, Data: &data} }
 
-// Failed is the envelope of an error.
+// Failed returns the envelope of an error.
 func Failed(message string) Envelope[struct{}] { return Envelope[struct{}]{Error: &message} }
 
-// Refused is how a request without a valid key, or over a limit, is answered.
+// Refused is the response to a request without a valid key, or over a limit.
 type Refused struct {
 	Success bool   `json:"success"`
 	Code    int    `json:"code"`
 	Error   string `json:"error"`
 	Message string `json:"message"`
-	After   *int64 `json:"after,omitempty"` // seconds until it is worth trying again
+	After   *int64 `json:"after,omitempty"` // seconds until a retry may succeed
 }
 
-// Unauthorized is the answer to a request without a valid key.
+// Unauthorized returns the response to a request without a valid key.
 func Unauthorized() Refused {
 	return Refused{Code: 401, Error: "Unauthorized", Message: "Unauthorized"}
 }
 
-// TooManyRequests is the answer to a request over a limit.
+// TooManyRequests returns the response to a request over a limit.
 func TooManyRequests(message string, afterSeconds int64) Refused {
 	return Refused{Code: 429, Error: "TooManyRequests", Message: message, After: &afterSeconds}
 }
@@ -56,7 +56,7 @@ type Relayer struct {
 	DisabledReason *DisabledReason `json:"disabled_reason,omitempty"`
 }
 
-// Policies are an EVM relayer's. Amounts are wei, as JSON numbers of any size.
+// Policies are the policies of an EVM relayer. Amounts are wei, as JSON numbers of any size.
 type Policies struct {
 	MinBalance         *big.Int `json:"min_balance"`
 	GasLimitEstimation bool     `json:"gas_limit_estimation"`
@@ -66,7 +66,7 @@ type Policies struct {
 	IncludeRevertData  *bool    `json:"include_revert_data,omitempty"`
 }
 
-// DisabledReason says why the system has disabled a relayer.
+// DisabledReason is why the system has disabled a relayer.
 type DisabledReason struct {
 	Type    string `json:"type" enum:"NonceSyncFailed,RpcValidationFailed,BalanceCheckFailed,SequenceSyncFailed,Multiple"`
 	Details string `json:"details"`
@@ -79,8 +79,8 @@ const (
 	BalanceCheckFailed  = "BalanceCheckFailed"
 )
 
-// Status is a relayer's load and state. It leaves out only what the request declined: OpenZeppelin's clients (v1.8,
-// RelayerStatus) require the balance, and expect null where no transaction is confirmed.
+// Status is a relayer's load and state. It omits only parts that the request declined: OpenZeppelin's clients (v1.8,
+// RelayerStatus) require the balance, and expect null if no transaction is confirmed.
 type Status struct {
 	NetworkType              string   `json:"network_type" enum:"evm"`
 	Balance                  *string  `json:"balance,omitempty"` // wei, decimal
@@ -91,13 +91,13 @@ type Status struct {
 	Nonce                    string   `json:"nonce"` // decimal; the next one
 }
 
-// Balance is a relayer's.
+// Balance is the balance of a relayer.
 type Balance struct {
 	Balance *big.Int `json:"balance"` // a JSON number of any size
 	Unit    string   `json:"unit" enum:"wei"`
 }
 
-// CanceledPending is the answer to the cancellation of everything that is pending.
+// CanceledPending is the response to the cancellation of all pending transactions.
 type CanceledPending struct {
 	Queued []string `json:"queued_for_cancellation_transaction_ids"`
 	Failed []string `json:"failed_to_queue_transaction_ids"`
@@ -111,7 +111,7 @@ const (
 	Unhealthy = "unhealthy"
 )
 
-// Readiness tells whether the relayer can relay. Its components are this relayer's own, by name.
+// Readiness reports whether the relayer can relay. Its components are this relayer's own, by name.
 type Readiness struct {
 	Ready      bool                 `json:"ready"`
 	Status     string               `json:"status" enum:"healthy,degraded,unhealthy"`
@@ -120,7 +120,7 @@ type Readiness struct {
 	Timestamp  string               `json:"timestamp"`
 }
 
-// Component is a part of the relayer, or something that it needs.
+// Component is a part of the relayer, or a dependency.
 type Component struct {
 	Status string `json:"status" enum:"healthy,degraded,unhealthy"`
 	Error  string `json:"error,omitempty"`

@@ -20,7 +20,7 @@ type RPCRequest struct {
 	ID      json.RawMessage `json:"id"` // a string, a number or null
 }
 
-// RPCResponse answers a call; exactly one of Result and Error is there.
+// RPCResponse is the response to a call; exactly one of Result and Error is set.
 type RPCResponse struct {
 	Version string          `json:"jsonrpc"`
 	Result  json.RawMessage `json:"result,omitempty"`
@@ -28,19 +28,19 @@ type RPCResponse struct {
 	ID      json.RawMessage `json:"id,omitempty"`
 }
 
-// Codes of the errors that no node gave.
+// These are the codes of errors that no node returned.
 const (
 	MethodNotFound = -32601
 	InvalidParams  = -32602
-	TooLarge       = -32003 // as geth has it
+	TooLarge       = -32003 // geth's code
 )
 
-// RPCError is why a call failed.
+// RPCError is the error of a call.
 type RPCError struct {
 	Code        int             `json:"code"`
 	Message     string          `json:"message"`
 	Description string          `json:"description"`
-	Data        json.RawMessage `json:"data,omitempty"` // as the node gave it, such as a revert's
+	Data        json.RawMessage `json:"data,omitempty"` // as the node returned it, such as a revert's data
 }
 
 func (e *RPCError) Error() string { return e.Message }
@@ -85,7 +85,7 @@ func decodeCall(object []byte) (RPCRequest, error) {
 		case "method":
 			call.Method, err = text("method", value)
 		case "params":
-			call.Params = bytes.Clone(value) // what is no array is an error of this call alone
+			call.Params = bytes.Clone(value) // other values than arrays are an error of this call alone
 		case "id":
 			if value[0] == '[' || value[0] == '{' || value[0] == 't' || value[0] == 'f' {
 				err = relayer.Invalidf("id", "must be a string or a number")

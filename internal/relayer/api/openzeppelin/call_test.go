@@ -68,7 +68,7 @@ func TestDecode_SignRequest_IsExact(t *testing.T) {
 	}
 }
 
-// FuzzDecodeOthers: the smaller decoders refuse, or answer, and never panic.
+// FuzzDecodeOthers checks that the smaller decoders reject or accept, and never panic.
 func FuzzDecodeOthers(f *testing.F) {
 	f.Add([]byte(`[{"jsonrpc":"2.0","method":"a","params":[1,{"x":"]"}],"id":"x"}]`))
 	f.Add([]byte(`{"message":"\\\""}`))

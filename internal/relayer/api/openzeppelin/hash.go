@@ -9,11 +9,11 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 )
 
-// CanonicalHash tells whether two requests to a target mean the same: however their amounts and addresses were spelled,
-// and whether defaults were given or left out. The request's id and the trace's are not part of it, since a caller that
-// asks again may well number its tries. It needs a request as [DecodeRequest] makes it.
+// CanonicalHash returns equal hashes for requests to a target with the same meaning. The spelling of amounts and addresses
+// does not matter, nor whether defaults were given or omitted. The request id and the trace id are excluded, because a
+// caller may change them with each retry. It requires a request as [DecodeRequest] returns it.
 func CanonicalHash(target string, r *relayer.Request) [sha256.Size]byte {
-	// A version, since hashes are stored: should the form ever change, old ones must not match by accident.
+	// The form has a version because hashes are stored: if it changes, old hashes must not match by accident.
 	b := append(make([]byte, 0, 1024), 1)
 	b = appendPart(b, []byte(strings.ToLower(target)))
 	if r.To == nil {
@@ -44,7 +44,7 @@ func CanonicalHash(target string, r *relayer.Request) [sha256.Size]byte {
 	return sha256.Sum256(b)
 }
 
-// appendPart adds something whose length varies, so that no two sequences of parts look alike.
+// appendPart adds a part of variable length with its length, so that no two sequences of parts are equal by concatenation.
 func appendPart(b, part []byte) []byte {
 	b = binary.BigEndian.AppendUint32(b, uint32(len(part))) //nolint:gosec // a body is far smaller
 	return append(b, part...)

@@ -6,8 +6,8 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 )
 
-// DecodePatch reads a JSON merge patch (RFC 7396) of a relayer: null takes a setting back to its default, what is not
-// there stays. A setting that this relayer does not have is refused.
+// DecodePatch reads a JSON merge patch (RFC 7396) of a relayer: null resets a setting to its default, and a missing setting
+// is kept. A setting that this relayer does not have is rejected.
 func DecodePatch(body []byte) (Patch, error) {
 	var p Patch
 	body, err := object(body)
@@ -18,7 +18,7 @@ func DecodePatch(body []byte) (Patch, error) {
 		switch string(name) {
 		case "name":
 			if isNull(value) {
-				return nil // the default, and there is no other
+				return nil // null is the default, the only possible name
 			}
 			p.Name = new(string)
 			if *p.Name, err = text("name", value); err == nil {
@@ -62,9 +62,9 @@ func DecodePatch(body []byte) (Patch, error) {
 	return p, nil
 }
 
-// Patch is what to change of a relayer; nil stays.
+// Patch is a change of a relayer; nil fields are kept.
 type Patch struct {
-	Name       *string // sent back by clients; it has to be the present one
+	Name       *string // clients return it; it must be the current name
 	Paused     *bool
 	MinBalance struct {
 		Set   bool

@@ -10,13 +10,12 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 )
 
-// minGas is what the cheapest transaction needs.
+// minGas is the gas of the cheapest transaction.
 const minGas = 21_000
 
-// DecodeRequest reads the body of a submission. An invalid body fails with a
-// [*relayer.InvalidError] that names the field; what depends on the clock, the chain or the relayer's policies is for the
-// relayer to judge. Without fees the speed is [relayer.Fast], and without metadata.method that is the selector of the data.
-// The request shares no memory with the body.
+// DecodeRequest reads the body of a submission. An invalid body fails with a [*relayer.InvalidError] that names the field.
+// The relayer checks the rest, which depends on the clock, the chain or its policies. The default speed, without fees, is
+// [relayer.Fast]. The default of metadata.method is the selector of the data. The request shares no memory with the body.
 func DecodeRequest(body []byte) (relayer.Request, error) {
 	r, err := DecodeReplacement(body)
 	if err == nil && r.Metadata.Method == "" {
@@ -25,7 +24,7 @@ func DecodeRequest(body []byte) (relayer.Request, error) {
 	return r, err
 }
 
-// DecodeReplacement is [DecodeRequest] of the body of a replacement, whose metadata is no more than what is given.
+// DecodeReplacement is [DecodeRequest] for the body of a replacement. It adds no metadata.
 func DecodeReplacement(body []byte) (relayer.Request, error) {
 	var r relayer.Request
 	body, err := object(body)
@@ -71,7 +70,7 @@ func DecodeReplacement(body []byte) (relayer.Request, error) {
 	return r, nil
 }
 
-// complete checks what the fields say together, and fills in the defaults.
+// complete checks the combination of fields, and sets the defaults.
 func complete(r *relayer.Request) error {
 	switch {
 	case r.To == nil && len(r.Data) == 0:
@@ -95,7 +94,7 @@ func complete(r *relayer.Request) error {
 	return nil
 }
 
-// selector is the function that a request's data calls: 0x and eight digits, or nothing.
+// selector returns the selector of the function that a request's data calls: 0x and eight digits, or nothing.
 func selector(r *relayer.Request) string {
 	const size = 4
 	if r.To == nil || len(r.Data) < size {
@@ -159,8 +158,8 @@ func metadata(value []byte) (relayer.Metadata, error) {
 	})
 }
 
-// CheckMetadata refuses what can't be a field of a request's metadata: more than [relayer.MaxMetadataBytes], control
-// characters, or what is not UTF-8.
+// CheckMetadata rejects an invalid value of a request's metadata: more than [relayer.MaxMetadataBytes], control characters,
+// or invalid UTF-8.
 func CheckMetadata(field, s string) error {
 	if len(s) > relayer.MaxMetadataBytes {
 		return relayer.Invalidf(field, "has %d bytes, and at most %d are kept", len(s), relayer.MaxMetadataBytes)

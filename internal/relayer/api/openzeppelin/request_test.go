@@ -21,7 +21,7 @@ const (
 
 var maxAmount, _ = new(big.Int).SetString(maxText, 10)
 
-// body is a request with the fields given, and those that each needs.
+// body returns a request with the given fields, and the required ones.
 func body(fields string) string {
 	for _, need := range []string{`"to":"` + to + `"`, `"value":0`} {
 		name, _, _ := strings.Cut(need, ":")
@@ -56,7 +56,7 @@ func TestARequestIsReadWhole(t *testing.T) {
 
 	r, err = DecodeReplacement([]byte(body(`"data":"0xa9059cbb00ff","metadata":{"trader":"t"}`)))
 	require.NoError(t, err)
-	require.Equal(t, relayer.Metadata{Trader: "t"}, r.Metadata, "what was not given is not made up")
+	require.Equal(t, relayer.Metadata{Trader: "t"}, r.Metadata, "a replacement gets no default metadata")
 }
 
 func TestAmountsAreExact(t *testing.T) {
@@ -213,7 +213,7 @@ func TestEqualMeaningHasAnEqualHash(t *testing.T) {
 		require.NotContains(t, seen, h, "%s and %s", other, seen[h])
 		seen[h] = other
 	}
-	// The form is stored: a change of it must be a decision.
+	// The form is stored, so a change of it must be deliberate.
 	require.Equal(t, common.HexToHash("0xdb156be81bfb695c2cf6aabb0a9b58dd932e33c7d70a155476243645b28a82c6"), common.Hash(hash("pool", same[0])))
 }
 
@@ -250,7 +250,8 @@ func TestAPatchSaysWhatToChange(t *testing.T) {
 	}
 }
 
-// FuzzDecodeRequest: what is accepted is valid, within its bounds, and means the same once it is written out plainly.
+// FuzzDecodeRequest checks that an accepted request is valid, within its bounds, and has the same meaning once it is
+// written plainly.
 func FuzzDecodeRequest(f *testing.F) {
 	for _, seed := range []string{
 		body(`"value": 1`), body(`"value": "0xff","data":"0x00"`), body(`"metadata":{"trader":"\u00e9"}`),

@@ -9,13 +9,13 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 )
 
-// The bounds of an object in a request, far above what the API has.
+// These are the bounds of an object in a request, far above what the API uses.
 const (
 	maxDepth  = 32
 	maxFields = 64
 )
 
-// object is the JSON object that a body is. After it the other functions of this file need not look for mistakes.
+// object returns the JSON object of a body. The other functions of this file rely on its checks.
 func object(body []byte) ([]byte, error) {
 	body, err := wellFormed(body)
 	if err == nil && body[0] != '{' {
@@ -24,7 +24,7 @@ func object(body []byte) ([]byte, error) {
 	return body, err
 }
 
-// wellFormed refuses what is not one JSON value in UTF-8, or is nested too deep.
+// wellFormed rejects a body that is not one JSON value in UTF-8, or is nested too deep.
 func wellFormed(body []byte) ([]byte, error) {
 	if !utf8.Valid(body) {
 		return nil, relayer.Invalidf("", "the body is not UTF-8")
@@ -100,7 +100,7 @@ func fields(object []byte, path string, fn func(name, value []byte) error) error
 	return nil
 }
 
-// text is what a string literal says. One that Postgres could not store is an error.
+// text returns the value of a string literal. A string that Postgres cannot store is an error.
 func text(field string, literal []byte) (string, error) {
 	if literal[0] != '"' {
 		return "", relayer.Invalidf(field, "must be a string, not %s", clip(literal))
@@ -124,7 +124,7 @@ func text(field string, literal []byte) (string, error) {
 
 func isNull(value []byte) bool { return string(value) == "null" }
 
-// stringLen is the length of the string literal that b begins with.
+// stringLen returns the length of the string literal at the start of b.
 func stringLen(b []byte) int {
 	for i := 1; ; i++ {
 		switch b[i] {
@@ -136,7 +136,7 @@ func stringLen(b []byte) int {
 	}
 }
 
-// valueLen is the length of the value that b begins with.
+// valueLen returns the length of the value at the start of b.
 func valueLen(b []byte) int {
 	switch b[0] {
 	case '"':
@@ -166,7 +166,7 @@ func valueLen(b []byte) int {
 	}
 }
 
-// trim drops the white space that b begins with.
+// trim drops leading white space of b.
 func trim(b []byte) []byte {
 	for i, c := range b {
 		if c != ' ' && c != '\t' && c != '\r' && c != '\n' {
@@ -176,7 +176,7 @@ func trim(b []byte) []byte {
 	return nil
 }
 
-// clip is what an error shows of something that may be long.
+// clip shortens a value for an error.
 func clip(b []byte) string {
 	const most = 40
 	if len(b) <= most {

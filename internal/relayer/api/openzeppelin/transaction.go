@@ -10,7 +10,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 )
 
-// Transaction is a transaction as it is answered and as a webhook carries it. A nil field is null, never left out.
+// Transaction is a transaction in the API's responses and in webhooks. A nil field is null, never omitted.
 type Transaction struct {
 	ID           string            `json:"id"`
 	Hash         *string           `json:"hash"`
@@ -20,28 +20,27 @@ type Transaction struct {
 	SentAt       *string           `json:"sent_at"`
 	ConfirmedAt  *string           `json:"confirmed_at"`
 
-	// The fees that were asked for; where none were, those that the attempt offers which Hash names.
+	// The fees are the requested ones; if none were requested, those of the attempt that Hash names.
 	GasPrice *string `json:"gas_price"` // wei, decimal, as all fees
 	GasLimit *uint64 `json:"gas_limit"`
 	Nonce    *uint64 `json:"nonce"`
 	Value    string  `json:"value"` // wei, 0x hex
-	From     string  `json:"from"`  // "" as long as no key is chosen of a pool
-	To       *string `json:"to"`    // nil for the creation of a contract
-	// RelayerID is what it was posted to.
+	From     string  `json:"from"`  // "" until a pool's key is chosen
+	To       *string `json:"to"`    // nil for a contract creation
+	// RelayerID is the relayer that it was posted to.
 	RelayerID            string         `json:"relayer_id"`
 	Data                 *string        `json:"data"` // 0x hex
 	MaxFeePerGas         *string        `json:"max_fee_per_gas"`
 	MaxPriorityFeePerGas *string        `json:"max_priority_fee_per_gas"`
 	Signature            *Signature     `json:"signature"`
 	Speed                *relayer.Speed `json:"speed"`
-	IsCanceled           *bool          `json:"is_canceled"` // a no-op takes its nonce, or it was taken back before that
+	IsCanceled           *bool          `json:"is_canceled"` // a no-op takes its nonce, or it was canceled before it was signed
 
-	// Metadata is our addition: what the request said about itself. It is left out where there is none.
+	// Metadata is an addition to OpenZeppelin's API: the request's metadata. It is omitted if there is none.
 	Metadata *Metadata `json:"metadata,omitempty"`
 }
 
-// Metadata is that of a request, by which transactions can be listed. It includes the ids that came with the request's
-// headers.
+// Metadata is a request's metadata, by which transactions can be listed. It includes the ids from the request's headers.
 type Metadata struct {
 	Method    string `json:"method,omitempty"`
 	Orderbook string `json:"orderbook,omitempty"`
@@ -50,7 +49,7 @@ type Metadata struct {
 	TraceID   string `json:"trace_id,omitempty"`
 }
 
-// Signature is one made with a relayer's key, in hex without 0x.
+// Signature is a signature made with a relayer's key, in hex without 0x.
 type Signature struct {
 	R   string `json:"r"`
 	S   string `json:"s"`
@@ -58,7 +57,7 @@ type Signature struct {
 	Sig string `json:"sig"`
 }
 
-// FromTransaction is t in the API's words.
+// FromTransaction returns t in the API's format.
 func FromTransaction(t *relayer.Transaction) Transaction {
 	out := Transaction{
 		ID:                   t.ID.String(),
@@ -78,7 +77,7 @@ func FromTransaction(t *relayer.Transaction) Transaction {
 		IsCanceled:           new(t.Intent == relayer.IntentCancel || t.Status == relayer.Canceled),
 		Metadata:             orNil(Metadata(t.Metadata)),
 	}
-	if t.GasPrice == nil && t.MaxFee == nil && t.MaxPriorityFee == nil { // the request left it to us
+	if t.GasPrice == nil && t.MaxFee == nil && t.MaxPriorityFee == nil { // the request set no fees
 		if t.OfferedTip == nil {
 			out.GasPrice = decimal(t.OfferedFee)
 		} else {
@@ -116,7 +115,7 @@ func NewSignature(sig [65]byte) Signature {
 	}
 }
 
-// Time is t as the API writes times.
+// Time returns t in the API's format.
 func Time(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000000Z") }
 
 // TimeOrNull returns t as Time does, and nil for the zero time.

@@ -45,7 +45,7 @@ func TestATransactionHasEveryFieldAndItsNulls(t *testing.T) {
 		`"data":"0x0102","max_fee_per_gas":"2","max_priority_fee_per_gas":"0","signature":null,"speed":null,"is_canceled":true}`, string(got))
 }
 
-// Where the request named no fees, those are shown that are offered.
+// If the request set no fees, the transaction shows the offered ones.
 func TestFeesThatAreOfferedAreShown(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -65,7 +65,7 @@ func TestFeesThatAreOfferedAreShown(t *testing.T) {
 	}
 }
 
-// What was posted to a key is sent by that one, and by no other; the pool's id says nothing yet.
+// A transaction posted to a key is from that key; one posted to a pool has no from yet.
 func TestTransaction_QueuedForAKey_IsFromIt(t *testing.T) {
 	t.Parallel()
 	key := common.HexToAddress(to)
@@ -103,7 +103,7 @@ func TestASignatureIsSplit(t *testing.T) {
 	require.Equal(t, uint8(27), NewSignature(sig).V)
 }
 
-// Metadata comes back as it was posted, with what was filled in; a transaction without any has no such field.
+// Metadata is returned as posted, with the defaults; a transaction without any has no such field.
 func TestFromTransaction_ReturnsMetadata(t *testing.T) {
 	t.Parallel()
 	r, err := DecodeRequest([]byte(`{"to":"0x0000000000000000000000000000000000000001","value":0,"data":"0xaabbccdd",
