@@ -403,45 +403,42 @@ func (c *relayerCmd) relay(stages *shutdownStages, log *slog.Logger, reg *promet
 	if topUp != nil {
 		funding = append(funding, topUp.From)
 	}
-	var keeper *safeguard.KeyMonitor // which needs the sender, and hears of it
-	send := sender.New(sender.Config{
-		ChainID: c.Chain.ID, Ring: all, Chain: client, Store: store, Log: log.With("component", "sender"), Ready: lineage.Err,
-		MaxFee: policies.MaxFee, NoopFactor: c.Gas.NoopFactor, Metrics: sender.NewMetrics(reg),
-		Broadcasted: func(key common.Address, o evm.Outcome) { keeper.Broadcasted(key, o) },
-		Signed:      func(key common.Address, err error) { keeper.Signed(key, err) },
-	})
-	var track *tracker.Tracker // which needs the pool's terms
-	relay := service.New(service.Config{
-		Rounds: func() (bool, time.Time, error) { return track.Rounds() },
-		ID:     c.Store.PoolID, Store: store, Sender: send, Chain: client, Ring: c.ring, Log: log.With("component", "pool"),
+	relaying := service.Config{
+		ID: c.Store.PoolID, Store: store, Chain: client, Ring: c.ring, Log: log.With("component", "pool"),
 		Policies: policies, Ready: lineage.Err, Enabled: c.Enabled, Cap: c.MaxPendingPerKey, Queue: c.MaxQueued,
 		RevertData: c.RevertData, RPCProxy: passthrough, Signing: c.AllowMessageSigning == "on" || c.AllowMessageSigning == "auto" && policies.Receivers == nil,
 		Guard: safeguard.NewGuard(c.Guard.rates()), Funding: funding, Metrics: service.NewMetrics(reg),
-	})
-	keeper = safeguard.New(safeguard.Config{
+	}
+	keys := safeguard.New(safeguard.Config{
 		Store: store, Chain: client, Log: log.With("component", "safeguard"), Outbox: webhook.NewOutbox(db, c.Chain.ID, c.Store.PoolID),
-		Describe: relay.Describe, Sign: send.Sign, Metrics: safeguard.NewMetrics(reg), Interval: c.Guard.Interval, Margin: c.Guard.Margin,
+		Describe: relaying.Describe, Metrics: safeguard.NewMetrics(reg), Interval: c.Guard.Interval, Margin: c.Guard.Margin,
 		Refusals: c.Guard.MaxConsecutiveRejections, Cooldown: c.Guard.KeyDisabledFor, TopUp: topUp, SwitchedOff: !c.Enabled,
 	})
-	terms := relay.Terms()
+	send := sender.New(sender.Config{
+		ChainID: c.Chain.ID, Ring: all, Chain: client, Store: store, Log: log.With("component", "sender"), Ready: lineage.Err,
+		MaxFee: policies.MaxFee, NoopFactor: c.Gas.NoopFactor, Metrics: sender.NewMetrics(reg), Events: keys,
+	})
+	terms := relaying.Terms()
 	terms.Held = slices.Concat(terms.Held, funding)
 	var revertData func(ctx context.Context, tx, block common.Hash) ([]byte, error)
 	if c.RevertData { // not by the client that transactions are sent through: traces are slow
 		revertData = passthrough.RevertData
 	}
-	track = tracker.New(tracker.Config{
+	track := tracker.New(tracker.Config{
 		RevertData: revertData,
 		Name:       processName(), Store: store, Sender: send, Chain: follow, Terms: terms, Log: log.With("component", "tracker"),
 		Confirmations: c.Chain.Confirmations, Finality: c.Chain.tag(), AnchorDepth: c.Chain.AnchorDepth, ChainIdentity: lineage, Everywhere: client.PendingEverywhere,
-		MaxNonceJump: c.Guard.NonceJump, NoopsPerHour: c.Guard.Noops,
-		History: c.HistoryRetention, IdempotencyKeys: c.IdempotencyTTL, Round: keeper.Round, Metrics: tracker.NewMetrics(reg),
+		MaxNonceJump: c.Guard.NonceJump, NoopsPerHour: c.Guard.Noops, TopUps: keys.TakeTopUps,
+		History: c.HistoryRetention, IdempotencyKeys: c.IdempotencyTTL, Round: keys.Round, Metrics: tracker.NewMetrics(reg),
 	})
+	relaying.Sender, relaying.Rounds = send, track.Rounds
+	relay := service.New(relaying)
 	serve(relay)
 
 	// In the order in which they stop: HTTP, which runs already, takes nothing new, what was taken is stored, what was stored is
 	// signed and broadcasted, and only then do the parts that all of them need end.
 	stages.add(relay.Run)
-	stages.add(track.Run, keeper.Run)
+	stages.add(track.Run, keys.Run)
 	stages.add(send.Run)
 	stages.add(deliverer.Run, lineage.Run)
 	stages.add(client.Run)

@@ -256,7 +256,7 @@ func TestChildrenFollowTheirFlags(t *testing.T) {
 		"RELAYER_API_KEYS=x": true, "DATABASE_URL=x": true, "RELAYER_DATABASE_URL_FILE=x": true, "RELAYER_RPC_URLS=x": true,
 		"RELAYER_SUBSCRIBE_URL=x": true, "PGSSLMODE=require": true, "RELAYER_ENABLED=false": false,
 	} {
-		require.Equal(t, dropped, inheritedEnv(variable), variable)
+		require.Equal(t, dropped, strippedEnv(variable), variable)
 	}
 }
 

@@ -100,7 +100,7 @@ func (l *launcher) start(executable string, args, variables []string, logPath st
 	defer log.Close()
 	cmd := exec.Command(executable, args...)
 	cmd.Stdout, cmd.Stderr = log, log
-	cmd.Env = append(slices.DeleteFunc(os.Environ(), inheritedEnv), variables...)
+	cmd.Env = append(slices.DeleteFunc(os.Environ(), strippedEnv), variables...)
 	cmd.SysProcAttr = childAttributes()
 	started := make(chan error)
 	l.jobs <- func() { started <- cmd.Start() }
@@ -115,9 +115,9 @@ func (l *launcher) start(executable string, args, variables []string, logPath st
 	return c, nil
 }
 
-// inheritedEnv are the variables that could lead a child elsewhere than its flags say, that speak of other relayers than ours,
+// strippedEnv are the variables that could lead a child elsewhere than its flags say, that speak of other relayers than ours,
 // or that hold other relayers' secrets. The rest, such as HEALTH_CHECK_FALL, is for trying out.
-func inheritedEnv(variable string) bool {
+func strippedEnv(variable string) bool {
 	name, _, _ := strings.Cut(variable, "=")
 	switch name {
 	case "ROLLCALL_CONFIG", "HEALTH_CHECK_PATH", "HEALTH_CHECK_EXPECTED_CODES", "RELAYER_ALLOWED_ADDRESSES", "RELAYER_SUBSCRIBE_URL":

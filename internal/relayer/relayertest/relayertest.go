@@ -119,55 +119,45 @@ func Launch(t testing.TB, o Options) *Relayer {
 	sending := sender.Config{ChainID: o.ChainID, Ring: o.Ring, Chain: client, Store: r.Store, Log: log, Ready: r.Lineage.Err, Metrics: sender.NewMetrics(reg),
 		Pause: 100 * time.Millisecond, MaxPause: 3 * time.Second,
 	}
-	var keeper *safeguard.KeyMonitor
-	sending.Broadcasted = func(key common.Address, outcome evm.Outcome) {
-		if keeper != nil {
-			keeper.Broadcasted(key, outcome)
-		}
-	}
-	sending.Signed = func(key common.Address, err error) {
-		if keeper != nil {
-			keeper.Signed(key, err)
-		}
-	}
 	var funding []common.Address
 	if o.TopUp != nil {
 		funding = []common.Address{o.Funder.Address()}
 		sending.Ring = withSigner(t, o.Ring, o.Funder)
 	}
+	relaying := service.Config{
+		Queue: 10_000,
+		ID:    o.ID, RPCProxy: client, Signing: true, Store: r.Store, Chain: client, Ring: o.Ring, Log: log, Enabled: true, Ready: r.Lineage.Err,
+		Funding: funding, Metrics: service.NewMetrics(reg),
+	}
+	if o.Pool != nil {
+		o.Pool(&relaying)
+	}
+	tracking := tracker.Config{
+		Name: uuid.NewString(), Store: r.Store, Chain: follow, Terms: relaying.Terms(), Log: log, Confirmations: 2,
+		Tend: 100 * time.Millisecond, Abandoned: 300 * time.Millisecond, Term: time.Second, ChainIdentity: r.Lineage, Metrics: tracker.NewMetrics(reg),
+	}
+	tracking.Terms.Held = slices.Concat(tracking.Terms.Held, funding)
+	var keys *safeguard.KeyMonitor
+	if o.Keeper != nil {
+		monitoring := safeguard.Config{
+			Store: r.Store, Chain: client, Log: log, Outbox: webhook.NewOutbox(db, o.ChainID, o.ID), Describe: relaying.Describe,
+			Interval: 50 * time.Millisecond, TopUp: o.TopUp, SwitchedOff: !relaying.Enabled, Metrics: safeguard.NewMetrics(reg),
+		}
+		o.Keeper(&monitoring)
+		keys = safeguard.New(monitoring)
+		sending.Events, tracking.Round, tracking.TopUps = keys, keys.Round, keys.TakeTopUps
+	}
 	if o.Sender != nil {
 		o.Sender(&sending)
 	}
 	send := sender.New(sending)
-	pooling := service.Config{
-		Queue: 10_000,
-		ID:    o.ID, RPCProxy: client, Signing: true, Store: r.Store, Sender: send, Chain: client, Ring: o.Ring, Log: log, Enabled: true, Ready: r.Lineage.Err,
-		Funding: funding, Metrics: service.NewMetrics(reg),
-	}
-	if o.Pool != nil {
-		o.Pool(&pooling)
-	}
-	var track *tracker.Tracker
-	pooling.Rounds = func() (bool, time.Time, error) { return track.Rounds() }
-	r.Service = service.New(pooling)
-	tracking := tracker.Config{
-		Name: uuid.NewString(), Store: r.Store, Sender: send, Chain: follow, Terms: r.Terms(), Log: log, Confirmations: 2,
-		Tend: 100 * time.Millisecond, Abandoned: 300 * time.Millisecond, Term: time.Second, ChainIdentity: r.Lineage, Metrics: tracker.NewMetrics(reg),
-	}
-	tracking.Terms.Held = slices.Concat(tracking.Terms.Held, funding)
-	if o.Keeper != nil {
-		keeping := safeguard.Config{
-			Store: r.Store, Chain: client, Log: log, Outbox: webhook.NewOutbox(db, o.ChainID, o.ID), Describe: r.Describe, Sign: send.Sign,
-			Interval: 50 * time.Millisecond, TopUp: o.TopUp, SwitchedOff: !pooling.Enabled, Metrics: safeguard.NewMetrics(reg),
-		}
-		o.Keeper(&keeping)
-		keeper = safeguard.New(keeping)
-		tracking.Round = keeper.Round
-	}
+	tracking.Sender = send
 	if o.Tracker != nil {
 		o.Tracker(&tracking)
 	}
-	track = tracker.New(tracking)
+	track := tracker.New(tracking)
+	relaying.Sender, relaying.Rounds = send, track.Rounds
+	r.Service = service.New(relaying)
 
 	var parts errgroup.Group
 	senders, stopSender := context.WithCancel(context.WithoutCancel(ctx))
@@ -180,8 +170,8 @@ func Launch(t testing.TB, o Options) *Relayer {
 	})
 	parts.Go(func() error { return send.Run(senders) })
 	parts.Go(func() error { return r.Lineage.Run(ctx) })
-	if keeper != nil {
-		parts.Go(func() error { return keeper.Run(ctx) })
+	if keys != nil {
+		parts.Go(func() error { return keys.Run(ctx) })
 	}
 	parts.Go(func() error { return client.Run(ctx) })
 	go func() {

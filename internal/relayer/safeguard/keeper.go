@@ -37,8 +37,6 @@ type Config struct {
 	Outbox *webhook.Outbox
 	// Describe returns a key in the API's format.
 	Describe func(*relayer.Key) openzeppelin.Relayer
-	// Sign passes a top-up on to be signed and sent. Default: the tracker finds it after some seconds.
-	Sign func(...*sender.Job)
 	// Metrics are unregistered by default.
 	Metrics *Metrics
 
@@ -79,6 +77,7 @@ type KeyMonitor struct {
 	refusals map[common.Address]int
 	due      map[common.Address]string // keys to be disabled, and the reason
 	unsigned map[common.Address]signerFailures
+	topUps   []*relayer.Transaction // stored, and not taken yet
 }
 
 // signerFailures counts the failures of a key's signer.
@@ -109,6 +108,15 @@ func New(cfg Config) *KeyMonitor {
 
 // Round reports that this process tracks the chain; it does not wait. It is the tracker's hook.
 func (k *KeyMonitor) Round(context.Context, []*relayer.Key, evm.Header) { signal(k.rounds) }
+
+// TakeTopUps returns the top-ups that were stored since the last call: their caller signs them. Top-ups that no caller takes are found
+// by the process that follows the chain, as all unsigned transactions are.
+func (k *KeyMonitor) TakeTopUps() (stored []*relayer.Transaction) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	stored, k.topUps = k.topUps, nil
+	return stored
+}
 
 func signal(c chan<- struct{}) {
 	select {
@@ -343,9 +351,9 @@ func (k *KeyMonitor) toppedUp(key *relayer.Key, tx *relayer.Transaction, err err
 	}
 	k.cfg.Metrics.toppedUp.Add(ether(tx.Value))
 	k.cfg.Log.Info("key is topped up", "relayer", key.Address, "from", tx.From, "wei", tx.Value, "tx", tx.ID)
-	if k.cfg.Sign != nil {
-		k.cfg.Sign(sender.NewJob(tx))
-	}
+	k.mu.Lock()
+	k.topUps = append(k.topUps, tx)
+	k.mu.Unlock()
 }
 
 // typicalGas is the gas of a transaction that does a little more than transfer ether.

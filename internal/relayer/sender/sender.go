@@ -34,6 +34,19 @@ type Store interface {
 	RecordBroadcasts(context.Context, []store.Broadcast) error
 }
 
+// Events receives the results of a key's signatures and broadcasts. Its methods must not block.
+type Events interface {
+	// Signed reports a result of the key's signer; err is nil where it signed.
+	Signed(key common.Address, err error)
+	// Broadcasted reports the outcome of a broadcast of the key's bytes.
+	Broadcasted(key common.Address, outcome evm.Outcome)
+}
+
+type noEvents struct{}
+
+func (noEvents) Signed(common.Address, error)            {}
+func (noEvents) Broadcasted(common.Address, evm.Outcome) {}
+
 // Config configures a Sender. Fields without a default are required.
 type Config struct {
 	ChainID uint64
@@ -41,10 +54,8 @@ type Config struct {
 	Chain   Chain
 	Store   Store
 	Log     *slog.Logger
-	// Broadcasted, if not nil, receives the outcome of each broadcast; it must not block.
-	Broadcasted func(key common.Address, o evm.Outcome)
-	// Signed, if not nil, receives the result of each signing, with the signer's error; it must not block.
-	Signed func(key common.Address, err error)
+	// Events receives what happens to keys. Default: none.
+	Events Events
 	// Metrics are unregistered by default.
 	Metrics *Metrics
 	// Ready returns why nothing may be signed or broadcasted, or nil if it may. Default: always nil.
@@ -128,11 +139,8 @@ func New(cfg Config) *Sender {
 	if cfg.Ready == nil {
 		cfg.Ready = func() error { return nil }
 	}
-	if cfg.Broadcasted == nil {
-		cfg.Broadcasted = func(common.Address, evm.Outcome) {}
-	}
-	if cfg.Signed == nil {
-		cfg.Signed = func(common.Address, error) {}
+	if cfg.Events == nil {
+		cfg.Events = noEvents{}
 	}
 	if cfg.Metrics == nil {
 		cfg.Metrics = NewMetrics(nil)
@@ -298,7 +306,7 @@ func (s *Sender) Attempt(ctx context.Context, j *Job) (*relayer.Attempt, error) 
 	defer cancel()
 	signed, err := signer.SignRaw(limited, keySigner, build(j.Tx, j.Purpose, j.Gas, j.Bid, s.chainID), s.chainID)
 	if ctx.Err() == nil { // otherwise the caller gave up
-		s.cfg.Signed(j.Tx.From, err)
+		s.cfg.Events.Signed(j.Tx.From, err)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrNotSigned, err)
@@ -374,7 +382,7 @@ func raws(attempts []*relayer.Attempt) []evm.Raw {
 // toBroadcast converts a node's response. Whatever the response, the bytes count as possibly sent.
 func (s *Sender) toBroadcast(a *relayer.Attempt, r evm.Result) store.Broadcast {
 	s.cfg.Metrics.broadcasts.WithLabelValues(outcomeLabel(r.Outcome)).Inc()
-	s.cfg.Broadcasted(a.From, r.Outcome)
+	s.cfg.Events.Broadcasted(a.From, r.Outcome)
 	b := store.Broadcast{TxID: a.TxID, Number: a.Number, From: a.From, Nonce: a.Nonce, Hash: a.Hash, Status: relayer.Allocated}
 	switch {
 	case r.Outcome.Done(), r.Outcome == evm.NonceTooLow: // NonceTooLow: this or another one is mined; the tracker checks

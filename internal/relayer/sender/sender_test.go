@@ -246,8 +246,26 @@ func TestWordOfTheLatestAttemptIsRecorded(t *testing.T) {
 	}, p.recorded)
 }
 
+// events calls the functions that are not nil.
+type events struct {
+	signed      func(key common.Address, err error)
+	broadcasted func(key common.Address)
+}
+
+func (e events) Signed(key common.Address, err error) {
+	if e.signed != nil {
+		e.signed(key, err)
+	}
+}
+
+func (e events) Broadcasted(key common.Address, _ evm.Outcome) {
+	if e.broadcasted != nil {
+		e.broadcasted(key)
+	}
+}
+
 // The hook receives the results of signers, but not of a caller that gave up.
-func TestSignersAreHeardOf(t *testing.T) {
+func TestEvents_Signed_HasTheSignersError(t *testing.T) {
 	t.Parallel()
 	key := signertest.Keys(t, t.Name(), 1)[0]
 	remote := signertest.NewFake(key.Signer)
@@ -255,10 +273,10 @@ func TestSignersAreHeardOf(t *testing.T) {
 	require.NoError(t, err)
 	var heard []error
 	s, _, _ := setup(t, func(c *Config) {
-		c.Ring, c.Signed = ring, func(k common.Address, err error) {
+		c.Ring, c.Events = ring, events{signed: func(k common.Address, err error) {
 			require.Equal(t, key.Address, k)
 			heard = append(heard, err)
-		}
+		}}
 	})
 	pending := tx(key.Address, 0)
 	_, err = s.Next(t.Context(), pending, relayer.PurposeSend, nil)
@@ -408,7 +426,7 @@ func TestHangingSignerHoldsUpItsOwnKeyOnly(t *testing.T) {
 	sent := make(chan common.Address, 4*group)
 	s, p, _ := setup(t, func(c *Config) {
 		c.Ring, c.Signers = ring, 2
-		c.Broadcasted = func(key common.Address, _ evm.Outcome) { sent <- key }
+		c.Events = events{broadcasted: func(key common.Address) { sent <- key }}
 	})
 	arrived, release := remote.Block()
 	ctx, stop := context.WithCancel(t.Context())

@@ -1,6 +1,7 @@
 package service
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"log/slog"
@@ -94,4 +95,9 @@ type Config struct {
 	Group int
 	// DatabaseTimeout is how long a caller waits for the database. Default 10 s.
 	DatabaseTimeout time.Duration
+}
+
+// Terms returns the limits under which nonces are given out.
+func (c *Config) Terms() store.AllocationLimits {
+	return store.AllocationLimits{Held: c.Ring.Addresses(), Cap: cmp.Or(c.Cap, 16), Queue: c.Queue}
 }

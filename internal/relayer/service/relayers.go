@@ -42,7 +42,7 @@ func (p *Service) Relayers(ctx context.Context, offset, limit int) ([]api.Relaye
 	}
 	all := []api.Relayer{p.describePool(keys)}
 	for _, k := range keys {
-		all = append(all, p.describe(k))
+		all = append(all, p.cfg.describe(k))
 	}
 	first := min(offset, len(all))
 	return all[first:min(first+limit, len(all))], len(all), nil
@@ -57,7 +57,7 @@ func (p *Service) Relayer(ctx context.Context, id string) (api.Relayer, error) {
 	case key == nil:
 		return p.describePool(keys), nil
 	default:
-		return p.describe(key), nil
+		return p.cfg.describe(key), nil
 	}
 }
 
@@ -83,7 +83,7 @@ func (p *Service) find(ctx context.Context, id string) (keys []*relayer.Key, key
 
 func (p *Service) describePool(keys []*relayer.Key) api.Relayer {
 	r := api.Relayer{
-		ID: p.cfg.ID, Network: p.network(), SignerID: "local", GasPriceCap: p.cfg.MaxFee, WhitelistReceivers: p.cfg.Receivers,
+		ID: p.cfg.ID, Network: p.cfg.network(), SignerID: "local", GasPriceCap: p.cfg.MaxFee, WhitelistReceivers: p.cfg.Receivers,
 		EIP1559: true, IncludeRevertData: p.cfg.RevertData, Disabled: !p.cfg.Enabled, Paused: len(keys) > 0,
 	}
 	usable := false
@@ -106,29 +106,29 @@ func (p *Service) describePool(keys []*relayer.Key) api.Relayer {
 // switchedOff is the reason of a disabled relayer while the kill switch is off.
 const switchedOff = "switched off: RELAYER_ENABLED is false"
 
-func (p *Service) describe(k *relayer.Key) api.Relayer {
+func (c *Config) describe(k *relayer.Key) api.Relayer {
 	reason := k.DisabledReason
 	switch {
-	case p.cfg.Enabled:
+	case c.Enabled:
 	case k.Enabled:
 		reason = switchedOff
 	default:
 		reason += "; " + switchedOff
 	}
 	return api.Relayer{
-		ID: strings.ToLower(k.Address.Hex()), Network: p.network(), Address: k.Address, SignerID: "local", Paused: k.Paused,
-		Disabled: !k.Enabled || !p.cfg.Enabled, DisabledReason: reason, MinBalance: k.MinBalance, GasPriceCap: p.cfg.MaxFee,
-		WhitelistReceivers: p.cfg.Receivers, EIP1559: true, IncludeRevertData: p.cfg.RevertData,
+		ID: strings.ToLower(k.Address.Hex()), Network: c.network(), Address: k.Address, SignerID: "local", Paused: k.Paused,
+		Disabled: !k.Enabled || !c.Enabled, DisabledReason: reason, MinBalance: k.MinBalance, GasPriceCap: c.MaxFee,
+		WhitelistReceivers: c.Receivers, EIP1559: true, IncludeRevertData: c.RevertData,
 	}
 }
 
-// Describe returns a key in the API's format.
-func (p *Service) Describe(k *relayer.Key) openzeppelin.Relayer {
-	r := p.describe(k)
+// Describe returns a key in the API's format. It uses the store's chain, the policies and the switches, and no other field.
+func (c *Config) Describe(k *relayer.Key) openzeppelin.Relayer {
+	r := c.describe(k)
 	return api.Describe(&r)
 }
 
-func (p *Service) network() string { return fmt.Sprintf("evm:%d", p.cfg.Store.ChainID) }
+func (c *Config) network() string { return fmt.Sprintf("evm:%d", c.Store.ChainID) }
 
 // Update implements [api.Service]: it pauses, resumes, and sets the minimum balance. A pool's patch applies to all of its
 // keys.
@@ -166,7 +166,7 @@ func (p *Service) Update(ctx context.Context, id, caller string, patch openzeppe
 	}
 	p.cfg.Log.Info("relayer updated", "relayer", id, "caller", caller, "paused", change.Paused, "min_balance", change.MinBalance)
 	if key != nil {
-		return p.describe(key), nil
+		return p.cfg.describe(key), nil
 	}
 	return p.describePool(keys), nil
 }
@@ -179,7 +179,7 @@ func (p *Service) Status(ctx context.Context, id string, want api.StatusParts) (
 	}
 	described := p.describePool(keys)
 	if key != nil {
-		keys, described = []*relayer.Key{key}, p.describe(key)
+		keys, described = []*relayer.Key{key}, p.cfg.describe(key)
 	}
 	s := api.RelayerStatus{Disabled: described.Disabled, Paused: described.Paused, Balance: balanceOf(keys)}
 	for _, k := range keys {

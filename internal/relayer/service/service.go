@@ -32,7 +32,6 @@ type Service struct {
 
 // New returns a Service; Run runs it.
 func New(cfg Config) *Service {
-	cfg.Cap = cmp.Or(cfg.Cap, 16)
 	cfg.Group = cmp.Or(cfg.Group, 256)
 	cfg.RoundsWithin = cmp.Or(cfg.RoundsWithin, 20*time.Second)
 	cfg.DatabaseTimeout = cmp.Or(cfg.DatabaseTimeout, 10*time.Second)
@@ -46,7 +45,7 @@ func New(cfg Config) *Service {
 	cfg.Store.RequireComparison()
 	return &Service{
 		cfg: cfg, requests: make(chan *submitRequest), stopped: make(chan struct{}),
-		terms: store.AllocationLimits{Held: cfg.Ring.Addresses(), Cap: cfg.Cap, Queue: cfg.Queue},
+		terms: cfg.Terms(),
 	}
 }
 
@@ -63,7 +62,7 @@ func (p *Service) Run(ctx context.Context) error {
 	return running.Wait()
 }
 
-// Terms returns the limits of nonce allocation.
+// Terms returns the limits under which nonces are given out.
 func (p *Service) Terms() store.AllocationLimits { return p.terms }
 
 // target returns the key that an id names; zero for the pool.

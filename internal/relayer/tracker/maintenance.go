@@ -25,6 +25,7 @@ func (r *round) maintain(ctx context.Context) error {
 	err := runAll(
 		func() error { return r.unsent(ctx, todo) },
 		func() error { return r.missing(ctx, todo) },
+		func() error { return r.topUps() },
 		func() error { return r.unsigned(ctx) },
 		func() error { return r.expire(ctx) },
 		func() error { return r.dispatchQueued(ctx) },
@@ -107,6 +108,14 @@ func (r *round) sign(txs []*relayer.Transaction) {
 		jobs[i] = sender.NewJob(tx)
 	}
 	r.cfg.Sender.Sign(jobs...)
+}
+
+// topUps signs new top-ups at once.
+func (r *round) topUps() error {
+	if r.cfg.TopUps != nil {
+		r.sign(r.cfg.TopUps())
+	}
+	return nil
 }
 
 // unsent broadcasts stored bytes that no node is recorded to have accepted.

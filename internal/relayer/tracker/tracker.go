@@ -107,6 +107,8 @@ type Config struct {
 	RevertData func(ctx context.Context, tx, block common.Hash) ([]byte, error)
 	// Metrics are unregistered by default.
 	Metrics *Metrics
+	// TopUps, if not nil, returns top-ups that were stored since its last call and are to be signed.
+	TopUps func() []*relayer.Transaction
 	// Round, if not nil, is called after each round that reached the chain's head, new or not, with the keys as they were
 	// before it. The next round waits for it.
 	Round func(ctx context.Context, keys []*relayer.Key, head evm.Header)
