@@ -63,5 +63,4 @@
 // Private networks are allowed only if configured. Link-local addresses, cloud metadata services and multicast groups
 // are never allowed. The check uses the resolved address that is dialed, so a name whose address changes cannot bypass
 // it. Redirects are not followed, and the environment's proxies are not used.
-// it. Redirects are not followed, and the environment's proxies are not used.
 package webhook
