@@ -15,11 +15,11 @@ import (
 
 const (
 	configFlag = "config"
-	// maxFileBytes bounds the settings file; a real one has less than a tenth.
+	// maxFileBytes limits the settings file; a real one has less than a tenth.
 	maxFileBytes = 64 << 10
 )
 
-// file is a settings file, each value as a flag's text.
+// file is a settings file, with each value as the text of a flag.
 type file struct{ values map[string]fileValue }
 
 type fileValue struct {
@@ -27,8 +27,8 @@ type fileValue struct {
 	where string // file and line
 }
 
-// readFile reads a YAML mapping from flag names to scalars, lists and mappings of scalars. The values stay
-// text, so that what is right in a flag is right in the file and the other way round.
+// readFile reads a YAML mapping from flag names to scalars, lists and mappings of scalars. The values stay text, so
+// that flags and the file accept the same values.
 func readFile(path string, flags []*kong.Flag) (*file, []Problem) {
 	f := &file{values: map[string]fileValue{}}
 	fail := func(where, fix, format string, args ...any) (*file, []Problem) {
@@ -110,11 +110,11 @@ func mapping(n ast.Node) ([]*ast.MappingValueNode, bool) {
 
 func line(n ast.Node) int { return n.GetToken().Position.Line }
 
-// text is the value as the flag would be given it.
+// text returns the value as the text of the flag.
 func text(n ast.Node, flag *kong.Flag) (string, error) {
 	if flag != nil && flag.IsSlice() {
 		joined, err := list(n, flag)
-		if err == nil && joined == "" { // which may be meant as nobody, and would be everybody where that is the default
+		if err == nil && joined == "" { // an empty list may mean none, but would mean all where that is the default
 			err = errors.New("is an empty list: leave it out")
 		}
 		return joined, err
@@ -140,7 +140,7 @@ func text(n ast.Node, flag *kong.Flag) (string, error) {
 
 func isNull(n ast.Node) bool { return n == nil || n.Type() == ast.NullType }
 
-// list is a list's text, which may also be written as the flag would be given it.
+// list returns a list as the text of the flag. The list may also be written in that form.
 func list(n ast.Node, flag *kong.Flag) (string, error) {
 	if isNull(n) {
 		return "", nil
