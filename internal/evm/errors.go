@@ -95,7 +95,7 @@ type RevertError struct {
 	// Reason is readable: the text of Error(string), the meaning of a Panic(uint256), the selector of a custom error.
 	// Empty if the contract gave none.
 	Reason string
-	// Data is what the contract returned; nil if the node does not say.
+	// Data is what the contract returned; nil if the node does not report it.
 	Data []byte
 }
 

@@ -21,7 +21,7 @@ type watcher struct {
 	streams sync.WaitGroup
 
 	mu       sync.Mutex
-	seen     sync.Cond // signalled with each command
+	seen     sync.Cond // signaled with each command
 	ended    error     // set when a stream ended
 	commands []command
 	guarded  []string

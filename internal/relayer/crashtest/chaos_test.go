@@ -203,7 +203,7 @@ type shift struct {
 }
 
 // refusedFor is for how many shifts an endpoint refuses a method. It reports false counts for one shift only: the
-// relayers believe counts on which all answering endpoints agree for several rounds, and the other endpoint may be
+// relayers accept counts on which all answering endpoints agree for several rounds, and the other endpoint may be
 // down.
 const refusedFor = 3
 

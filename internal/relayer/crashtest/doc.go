@@ -3,8 +3,8 @@
 //
 // # The claim
 //
-// Whatever fails in processes, nodes, network and database, every accepted transaction is in the end executed exactly
-// once. The only exceptions are transactions that are final and were not executed: canceled by their client, or
+// Processes, nodes, network and database may fail. In the end every accepted transaction is executed exactly once. The
+// only exceptions are transactions that are final and were not executed: canceled by their client, or
 // expired. Nothing else is executed. A transaction is accepted if a POST was answered 200, or if it is stored under the
 // idempotency key of a POST whose answer was lost. A contract counts the executions. No nonce is used twice and none is
 // left out. No key is stuck. The store agrees with the chain about every key's next nonce and pending count.

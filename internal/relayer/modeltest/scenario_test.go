@@ -206,7 +206,7 @@ func (tr *trial) replace(ctx context.Context, p *process, r *request) {
 	tr.log.add("%s: replace request %d by content %d: %v", p.name, r.number, content, err)
 }
 
-// accepted returns the id of the transaction that the caller was told; zero if none.
+// accepted returns the id of the transaction that the caller received; zero if none.
 func (r *request) accepted() uuid.UUID {
 	r.mu.Lock()
 	defer r.mu.Unlock()
