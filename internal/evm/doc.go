@@ -1,4 +1,4 @@
-// Package evm talks to the nodes of one EVM chain over JSON-RPC.
+// Package evm calls the nodes of one EVM chain over JSON-RPC.
 //
 // # Endpoint selection
 //

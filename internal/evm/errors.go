@@ -90,7 +90,7 @@ func (e *WrongChainError) Error() string {
 	return fmt.Sprintf("endpoint %s: chain id is %d, not %d", e.Endpoint, e.Have, e.Want)
 }
 
-// RevertError is a call that the contract, or the lack of one, reverted.
+// RevertError means that the contract, or the lack of one, reverted a call.
 type RevertError struct {
 	// Reason is readable: the text of Error(string), the meaning of a Panic(uint256), the selector of a custom error.
 	// Empty if the contract gave none.
@@ -106,7 +106,7 @@ func (e *RevertError) Error() string {
 	return "execution reverted: " + e.Reason
 }
 
-// Selector is that of a custom error; false if the data hold none.
+// Selector returns the selector of a custom error; false if the data hold none.
 func (e *RevertError) Selector() (s [4]byte, ok bool) {
 	if len(e.Data) < 4 {
 		return s, false

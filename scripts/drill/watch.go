@@ -55,7 +55,7 @@ func (c command) removes(id string) bool {
 		return false
 	case name == "SREM" && len(c.args) > 2 && c.args[1] == activeKey:
 		return slices.Contains(c.args[2:], id)
-	case slices.Contains([]string{"DEL", "HDEL", "HSET", "SREM"}, name): // of keys that they name
+	case slices.Contains([]string{"DEL", "HDEL", "HSET", "SREM"}, name): // only the named keys
 		return slices.Contains(c.args[1:], activeKey)
 	default:
 		return true

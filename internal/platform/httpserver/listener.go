@@ -130,7 +130,7 @@ func (c *conn) Close() error {
 	return c.of.end(c)
 }
 
-// Close stops listening. It drops connections that wait for a place.
+// Close stops listening. It drops connections that wait for a slot.
 func (l *listener) Close() error {
 	l.closeOnce.Do(func() { close(l.closed) })
 	return l.Listener.Close()

@@ -190,7 +190,7 @@ func (v *truth) transactions() []stored {
 //   - One that was accepted between dump and restore is unknown to the store. It is executed once or not at all.
 //   - One that is accepted after the restore is executed once.
 //   - No transaction of the store is reported as final with a hash that was mined before it was accepted, or was signed for another one.
-//   - No nonce is given out that was used between dump and restore.
+//   - No nonce is assigned that was used between dump and restore.
 //
 // Calls are identical in groups, so that each may be mistaken for another one.
 func (sc *scene) restoreUnderLoad(r restoration) {
