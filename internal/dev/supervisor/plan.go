@@ -63,7 +63,8 @@ func (m *member) pid() int {
 // environment. Secrets are in files or variables, because all users can list the flags of processes.
 func (s *supervisor) plan() []*member {
 	all := []*member{
-		{id: postgresID, kind: kindPostgres, launch: s.database.start, ready: func(context.Context) error { return nil }}, // launch returns when it answers
+		// launch returns when it answers.
+		{id: postgresID, kind: kindPostgres, launch: s.database.start, ready: func(context.Context) error { return nil }},
 		s.child(chainID, kindChain, "http://"+local(s.ports.Chain), nil,
 			"dev-chain", "--listen", local(s.ports.Chain), "--fund", s.secrets.Funded()),
 	}
