@@ -1,5 +1,4 @@
-// Package scripts has what can be said about the scripts where nobody may install anything: with stand-ins for the
-// programs that they call.
+// Package scripts tests the scripts without installing anything: stand-ins replace the programs that the scripts call.
 package scripts
 
 import (
@@ -14,20 +13,20 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// programs are stand-ins for what a script calls, by name, written in shell.
+// programs are stand-ins for the programs that a script calls, by name, written in shell.
 type programs map[string]string
 
-// tools are what a script may call beside its stand-ins.
+// tools are the programs that a script may call besides its stand-ins.
 var tools = []string{"bash", "cat", "chmod", "cp", "dirname", "env", "head", "ln", "mkdir", "mv", "sed", "sort"}
 
-// outcome of a script.
+// outcome is the result of a script.
 type outcome struct {
 	stdout, stderr string
 	code           int
 	calls          []string // of the stand-ins
 }
 
-// script runs one with the stand-ins, and the tools, as all that there is in PATH. BIN is where they are.
+// script runs a script with only the stand-ins and the tools in PATH. BIN is their folder.
 func script(t *testing.T, stubs programs, env []string, path string, args ...string) outcome {
 	t.Helper()
 	bin, calls := t.TempDir(), filepath.Join(t.TempDir(), "calls")
@@ -56,10 +55,10 @@ func script(t *testing.T, stubs programs, env []string, path string, args ...str
 	return outcome{out.String(), errs.String(), cmd.ProcessState.ExitCode(), strings.FieldsFunc(string(noted), func(c rune) bool { return c == '\n' })}
 }
 
-// An image that somebody named is run, or nothing is: the stand-in is for those who named none.
+// A named image is run or the command fails: the stand-in image is used only if none is named.
 func TestImage(t *testing.T) {
 	t.Parallel()
-	// An engine that has the images of HERE, and finds those of ELSEWHERE in a registry.
+	// A container engine that has the images of HERE, and finds those of ELSEWHERE in a registry.
 	docker := `
 has() { case " $1 " in *" $2 "*) return 0 ;; esac; return 1; }
 case "$1 $2" in
@@ -135,7 +134,7 @@ func TestSetup_ListsWhatIsMissing(t *testing.T) {
 	require.Contains(t, got.calls, "apt-get update -qq")
 }
 
-// A command that takes long is seen to go on. Its output and its exit code are its own, and nothing is left behind.
+// A slow command is reported as still running. Its output and its exit code are unchanged, and no file is left behind.
 func TestProgress(t *testing.T) {
 	t.Parallel()
 	sleep, err := exec.LookPath("sleep")
@@ -154,7 +153,8 @@ printf x >>"$BIN/ticks"`,
 	require.Regexp(t, `^(working: \d+ s so far\n){1,2}$`, got.stderr)
 }
 
-// A port that something else has is reported with the variable that moves it, before anything is built. The project's own are not.
+// A port taken by another program is reported with the variable that changes it, before anything is built. The
+// project's own ports are not reported.
 func TestCompose_PortTaken(t *testing.T) {
 	t.Parallel()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -213,7 +213,7 @@ func TestGoIsBrought(t *testing.T) {
 	require.NoError(t, err)
 	setup, err := os.ReadFile("setup.sh")
 	require.NoError(t, err)
-	// A Go of version HAVE. From 1.21 on it fetches the one that go.mod asks for by itself, and then is that.
+	// A Go of version HAVE. From 1.21 on it downloads the version of go.mod by itself, and then is that version.
 	const golang = `
 case "$*" in
   "env "*) case $HAVE in
@@ -242,7 +242,7 @@ esac`
 		golang, apt bool
 		have, proxy string
 		calls       []string
-		says        string // last, of a failure
+		says        string // last line of an error
 	}{
 		"new enough, or fetches what is": {golang: true, have: "1.24.4", proxy: "yes", calls: version},
 		"too old":                        {golang: true, have: "1.19.8", proxy: "yes", calls: slices.Concat(version, fetch)},
@@ -266,7 +266,7 @@ esac`
 			require.NoError(t, os.WriteFile(filepath.Join(root, "go.mod"), []byte("module x\n\ngo 1.26.0\n"), 0o600))
 			stubs := programs{
 				"debian-go": golang, "id": "echo 0", "uname": "echo Linux",
-				// How services are kept from being started is no change for this machine.
+				// Preventing services from starting does not change this machine.
 				"tee": "cat >/dev/null", "rm": "", "chmod": `[ "$1" = 755 ] || "` + chmod + `" "$@"`,
 			}
 			if tc.golang {
@@ -283,7 +283,7 @@ esac`
 			require.Equal(t, append([]string{}, tc.calls...), calls, got.stderr)
 			require.Equal(t, tc.says != "", got.code != 0, got.stderr)
 			require.True(t, strings.HasSuffix(got.stderr, tc.says), got.stderr)
-			if tc.says == "" && slices.Contains(tc.calls, fetch[2]) { // what was fetched is there the next time
+			if tc.says == "" && slices.Contains(tc.calls, fetch[2]) { // the downloaded file exists at the next run
 				got, calls = run()
 				require.Zero(t, got.code, got.stderr)
 				require.Empty(t, calls)
@@ -292,7 +292,7 @@ esac`
 	}
 }
 
-// A PostgreSQL is found where packages put it, out of PATH. One that is installed serves nobody but who starts it.
+// PostgreSQL is found where packages install it, outside of PATH. An installed one starts no server by itself.
 func TestPostgresIsBrought(t *testing.T) {
 	t.Parallel()
 	setup, err := os.ReadFile("setup.sh")
@@ -307,7 +307,7 @@ func TestPostgresIsBrought(t *testing.T) {
 		uname, at string
 		path      bool
 		installs  bool
-		says      string // last, of a failure
+		says      string // last line of an error
 	}{
 		"none":                   {uname: "Linux", installs: true},
 		"Debian's":               {uname: "Linux", at: "/usr/lib/postgresql/15/bin"},

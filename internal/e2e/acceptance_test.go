@@ -15,10 +15,10 @@ import (
 
 // The nine acceptance criteria. Time limits are the criteria's own; they are not a benchmark.
 
-// intervalMS is the interval of most of these tests, which would otherwise take minutes.
+// intervalMS is the check interval of most of these tests, which would otherwise take minutes.
 const intervalMS = 1000
 
-// removal is how soon a failure must show: one interval and a second.
+// removal is the time limit for the detection of a failure: one interval and a second.
 const removal = intervalMS*time.Millisecond + time.Second
 
 func fleet(t *testing.T, n int) (relayers []*relayer, ids []string) {
@@ -30,7 +30,7 @@ func fleet(t *testing.T, n int) (relayers []*relayer, ids []string) {
 }
 
 // staticFleet starts relayers at consecutive numbers of one URL template. The relayers' ports differ only in the
-// number, which goes where {N} is.
+// number, which replaces {N}.
 func staticFleet(t *testing.T, n int) (relayers []*relayer, template string) {
 	for base := 0; len(relayers) < n; {
 		if len(relayers) == 0 {
@@ -54,7 +54,7 @@ func TestAC001_HealthyRelayersAreActiveWithin15Seconds(t *testing.T) {
 	t.Parallel()
 	_, template := staticFleet(t, 3)
 	started := time.Now()
-	// The default interval: a new leader checks at once and does not wait for it.
+	// The default interval: a new leader checks at once and does not wait for the interval.
 	c := startCluster(t, options{env: map[string]string{"RELAYER_COUNT": "3", "RELAYER_URL_TEMPLATE": template, "HEALTH_CHECK_INTERVAL_MS": "10000"}})
 	c.awaitActive(15*time.Second-time.Since(started), "oz-relayer-0", "oz-relayer-1", "oz-relayer-2")
 }
@@ -69,8 +69,8 @@ func TestAC002_EachCheckEndsWithin500Milliseconds(t *testing.T) {
 	eventually(t, patience, func() bool {
 		return len(c.logged("health check")) >= 8 && len(c.logged("health check failed")) >= 8
 	}, "checks of both kinds in the log")
-	// The product's own measure of each check that counted. One that this machine held up for more than 50 ms is
-	// void and repeated, so no other may be longer than that.
+	// The product's own duration of each valid check. A check that this machine delayed by more than 50 ms is
+	// inconclusive and repeated, so no other may be longer than that.
 	durations := func(msg string) (all []time.Duration) {
 		for _, line := range c.logged(msg) {
 			require.Contains(t, ids, line["relayer"])
@@ -81,8 +81,8 @@ func TestAC002_EachCheckEndsWithin500Milliseconds(t *testing.T) {
 	}
 	answered, hung := durations("health check"), durations("health check failed")
 	require.LessOrEqual(t, slices.Max(slices.Concat(answered, hung)), 550*time.Millisecond)
-	// Those of the one that does not answer end by the limit itself, which is 500 ms from the dial: what is beyond
-	// is the time in which the timer's goroutine got a processor, most often well below 20 ms on a busy machine too.
+	// The checks of the relayer that does not answer end by the limit itself, which is 500 ms from the dial. Any excess
+	// is the timer goroutine's wait for a processor, mostly well below 20 ms, even on a busy machine.
 	require.InDelta(t, 500, float64(median(hung))/float64(time.Millisecond), 20, "%v", hung)
 }
 
@@ -146,7 +146,7 @@ func TestAC005_RelayerCountTwoWatchesTwo(t *testing.T) {
 	c.awaitActive(patience, "oz-relayer-0", "oz-relayer-1", "oz-relayer-2")
 	stop := c.watchSet("oz-relayer-0", "oz-relayer-1")
 
-	// Restarted one by one with two.
+	// Restarted one by one with two relayers.
 	env["RELAYER_COUNT"] = "2"
 	for _, id := range c.ids {
 		require.Zero(t, c.nodes[id].stop())
@@ -155,7 +155,7 @@ func TestAC005_RelayerCountTwoWatchesTwo(t *testing.T) {
 	c.awaitActive(patience, "oz-relayer-0", "oz-relayer-1")
 	require.ElementsMatch(t, []string{"oz-relayer-0", "oz-relayer-1"}, c.directory())
 
-	// And so it stays across a failover.
+	// The setting also applies after a failover.
 	leader, epoch := c.leader()
 	leader.kill()
 	_, epoch = c.leaderAfter(epoch)
@@ -176,7 +176,7 @@ func TestAC006_ChecksAreAnIntervalApart(t *testing.T) {
 	c.awaitActive(patience, ids...)
 	eventually(t, 2*patience, func() bool { return len(relayers[0].times()) >= 5 && len(relayers[1].times()) >= 5 }, "five checks")
 	for _, r := range relayers {
-		// The first check is at once; each later one at the relayer's own phase of the interval.
+		// The first check is immediate; each later one is at the relayer's own phase of the interval.
 		times := r.times()[1:]
 		for i := 1; i < len(times); i++ {
 			require.InDelta(t, 5000, float64(times[i].Sub(times[i-1]))/float64(time.Millisecond), 100, "check %d of %s", i, r.id)
@@ -184,7 +184,7 @@ func TestAC006_ChecksAreAnIntervalApart(t *testing.T) {
 	}
 }
 
-// Relayers that fail and recover all the time, side by side, leave the set exact once they rest.
+// Relayers that concurrently fail and recover again and again leave the set exact once they stop.
 func TestAC007_HundredConcurrentCyclesLeaveTheSetExact(t *testing.T) {
 	t.Parallel()
 	relayers, ids := fleet(t, 100)
@@ -193,7 +193,7 @@ func TestAC007_HundredConcurrentCyclesLeaveTheSetExact(t *testing.T) {
 	c.awaitActive(patience, ids...)
 	var wg sync.WaitGroup
 	for i, r := range relayers {
-		wg.Go(func() { // a hundred side by side, five times over
+		wg.Go(func() { // a hundred concurrently, five times
 			for cycle := range 5 {
 				seen := len(r.times())
 				r.answer([]int{503, 200}[(i+cycle)%2])
@@ -241,7 +241,7 @@ func TestAC008_RedisMayStopAndStart(t *testing.T) {
 	eventually(t, patience, func() bool {
 		for _, n := range c.nodes {
 			failures = n.logged("Redis connection failed")
-			// The last attempts in a row: a leader that loses and regains the leadership counts from 1 again.
+			// The last attempts in a row, because a leader that loses and regains the leadership counts from 1 again.
 			for i, line := range slices.Backward(failures) {
 				if line["attempt"] == 1.0 {
 					failures = failures[i:]
@@ -269,7 +269,8 @@ func TestAC008_RedisMayStopAndStart(t *testing.T) {
 		require.NoError(t, err)
 		return when
 	}
-	// It backs off: each pause is longer than the one before, and none is cut short. A busy machine may stretch any.
+	// Backoff: each pause is longer than the one before, and none is shorter than logged. A busy machine may stretch
+	// any.
 	for i := range 5 {
 		pause, next := retryIn(t, failures[i]), retryIn(t, failures[i+1])
 		require.Greater(t, next, pause, "after attempt %d", i+1)
@@ -279,7 +280,7 @@ func TestAC008_RedisMayStopAndStart(t *testing.T) {
 	require.Greater(t, at(failures[5]).Sub(at(failures[4])), 500*time.Millisecond, "of 50 ms that are doubled four times")
 }
 
-// retryIn is how long after a line of the log the next attempt comes.
+// retryIn returns the delay of the next attempt from a log line.
 func retryIn(t *testing.T, line map[string]any) time.Duration {
 	t.Helper()
 	nanoseconds, ok := line["retry_in"].(float64)
@@ -296,7 +297,7 @@ func TestAC009_StatusIsExactAndQuick(t *testing.T) {
 	relayers[2].crash()
 	c.awaitActive(patience, ids[0], ids[1])
 
-	// The leader has it as soon as Redis has answered it. The others are asked for the first time below.
+	// The leader has the state as soon as Redis has answered. The others are asked for the first time below.
 	leader, _ := c.leader()
 	eventually(t, patience, func() bool { p, code := leader.status(t); return code == 200 && p.TotalActive == 2 }, "two active")
 	exact := func(body string) {
@@ -318,7 +319,7 @@ func TestAC009_StatusIsExactAndQuick(t *testing.T) {
 	}
 	for _, n := range c.nodes { // a follower asks the leader
 		code, body := n.quickStatus(t)
-		if code != 200 { // on a busy machine the leader's first word may come too late; then that is said
+		if code != 200 { // on a busy machine the leader's first answer may be too late; then the page reports that
 			require.Equal(t, 503, code)
 			require.Contains(t, body, "no leader answers: nothing came within 80ms")
 			eventually(t, patience, func() bool { code, body = n.page(t, "/status"); return code == 200 }, "its next answer")
@@ -347,9 +348,9 @@ func TestAC009_StatusIsExactAndQuick(t *testing.T) {
 	eventually(t, patience, func() bool { _, code := leader.status(t); return code == 503 }, "503 without a leader")
 }
 
-// quickStatus reads /status, which has to come within 100 ms of what the same process takes meanwhile, at the worst, for
-// /healthz, about which it asks nobody and thinks nothing: on a machine at rest that is a millisecond, on a busy one
-// the wait for a processor, which says nothing of the product.
+// quickStatus reads /status, which must answer within 100 ms of the slowest concurrent /healthz of the same process.
+// /healthz involves no other process and no work. On an idle machine it takes a millisecond. On a busy one it takes the
+// wait for a processor, which is independent of the product.
 func (n *node) quickStatus(t *testing.T) (code int, body string) {
 	t.Helper()
 	begun, stop, worst := make(chan struct{}), make(chan struct{}), make(chan time.Duration)
@@ -379,8 +380,8 @@ func (n *node) quickStatus(t *testing.T) (code int, body string) {
 	return code, body
 }
 
-// requireContract holds a page of two active relayers against the contract, letter by letter: Go's decoder takes
-// names in any case, others' do not.
+// requireContract compares a page of two active relayers with the contract exactly. Go's decoder accepts names in any
+// case, other decoders do not.
 func requireContract(t *testing.T, n *node) {
 	t.Helper()
 	code, body := n.page(t, "/status")
@@ -398,7 +399,7 @@ func requireContract(t *testing.T, n *node) {
 		"service": `^"relayer-discovery"$`, "status": `^"(healthy|degraded|unhealthy)"$`, "timestamp": stamp,
 		"activeRelayers": `^\[.*\]$`, "totalConfigured": number, "totalActive": number, "healthCheckInterval": number,
 	})
-	require.Equal(t, []string{ // the contract's, and our own beside them
+	require.Equal(t, []string{ // the contract's fields, and our own
 		"activeRelayers", "ageMs", "cluster", "director", "epoch", "healthCheckInterval", "inactiveRelayers", "leader", "mirror", "node",
 		"notes", "otherKinds", "service", "stalls", "status", "timestamp", "totalActive", "totalConfigured", "version",
 	}, names)
@@ -418,7 +419,7 @@ func median(all []time.Duration) time.Duration {
 	return all[len(all)/2]
 }
 
-// stamp reads a time of the contract: three decimals and Z.
+// stamp parses a time of the contract: three decimals and Z.
 func stamp(t *testing.T, s string) time.Time {
 	t.Helper()
 	when, err := time.Parse("2006-01-02T15:04:05.000Z", s)

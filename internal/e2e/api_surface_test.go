@@ -9,7 +9,7 @@ import (
 	reflectionpb "google.golang.org/grpc/reflection/grpc_reflection_v1"
 )
 
-// grpcurl and load balancers find what they need.
+// The gRPC health and reflection services, which load balancers and grpcurl use, answer.
 func TestHealthAndReflectionAnswer(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, options{size: 1})
@@ -38,12 +38,12 @@ func TestHealthAndReflectionAnswer(t *testing.T) {
 	require.NotEmpty(t, file.GetFileDescriptorResponse().GetFileDescriptorProto())
 }
 
-// A leader's /metrics has a family for everything that a dashboard asks for.
+// A leader's /metrics has every metric family of the dashboard.
 func TestMetricsOfALeader(t *testing.T) {
 	t.Parallel()
 	c, relayers, ids := fleetInRedis(t, options{})
 	n, epoch := c.leader()
-	for seen := uint64(0); seen != epoch; n, epoch = c.leader() { // the same must see both
+	for seen := uint64(0); seen != epoch; n, epoch = c.leader() { // both readings must be of the same leader
 		seen = epoch
 		relayers[0].crash()
 		c.awaitActive(patience, ids[1:]...)
@@ -69,7 +69,7 @@ func TestMetricsOfALeader(t *testing.T) {
 	require.Zero(t, c.follower().metric(t, "rollcall_leader"))
 }
 
-// Everything wrong with the settings is said at once, each with its name.
+// All invalid settings are reported together, each with its name.
 func TestAllWrongSettingsAreReportedAtOnce(t *testing.T) {
 	t.Parallel()
 	wrong := map[string]string{
@@ -87,7 +87,7 @@ func TestAllWrongSettingsAreReportedAtOnce(t *testing.T) {
 	require.Empty(t, stdout)
 	for name := range wrong {
 		if name == "ROLLCALL_TLS_CERT" {
-			name = "--tls-key" // which is missing beside it
+			name = "--tls-key" // which is missing
 		}
 		require.Contains(t, stderr, name)
 	}

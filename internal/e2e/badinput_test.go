@@ -20,10 +20,10 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-// What comes over the wire that should not: refused with a reason, and nobody else notices.
+// Invalid input from the network: it is rejected with a reason, and other clients are not affected.
 
-// undisturbed registers one service after the other, until the function it returns is called. That fails the test
-// if one registration failed, or took longer than a disturbed leader would need.
+// undisturbed registers one service after the other, until the returned function is called. That function fails the
+// test if a registration failed, or took longer than a disturbed leader would need.
 func (c *cluster) undisturbed() (stop func()) {
 	c.t.Helper()
 	client, err := gateway.NewClient(gateway.ClientConfig{Coordinators: strings.Split(c.addresses(), ",")})
@@ -135,7 +135,7 @@ func TestBadHTTPIsCutOff(t *testing.T) {
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+leader.http+path, bytes.NewReader(make([]byte, 10<<20)))
 		require.NoError(t, err)
 		resp, err := new(http.Client).Do(req)
-		if err != nil { // cut off while it still sent
+		if err != nil { // the connection was closed during the request
 			require.ErrorContains(t, err, "reset by peer")
 			continue
 		}
@@ -161,8 +161,8 @@ func TestBadHTTPIsCutOff(t *testing.T) {
 	require.Equal(t, epoch, now, "nobody lost the lead")
 }
 
-// slowClients begins a request on hundreds of connections and goes on with a byte now and then. It returns a
-// channel that is closed when all are cut off.
+// slowClients starts a request on hundreds of connections and sends a byte now and then. It returns a channel that is
+// closed when all connections are closed.
 func slowClients(t *testing.T, address, begin string) (gone <-chan struct{}) {
 	t.Helper()
 	var cut sync.WaitGroup
@@ -184,7 +184,7 @@ func slowClients(t *testing.T, address, begin string) (gone <-chan struct{}) {
 					tick.Stop()
 					return
 				case <-tick.C:
-					_, _ = io.WriteString(conn, "a") // fails once it is cut off
+					_, _ = io.WriteString(conn, "a") // fails once the connection is closed
 				}
 			}
 		})
@@ -194,7 +194,7 @@ func slowClients(t *testing.T, address, begin string) (gone <-chan struct{}) {
 	return all
 }
 
-// A gateway, too, refuses what is too long or too slow, and serves others meanwhile.
+// A gateway, too, rejects requests that are too long or too slow, and still serves other clients.
 func TestBadHTTPOfAGatewayIsCutOff(t *testing.T) {
 	t.Parallel()
 	relayers, ids := fleet(t, 2)
@@ -207,7 +207,7 @@ func TestBadHTTPOfAGatewayIsCutOff(t *testing.T) {
 	head := slowClients(t, a.http, "POST /v1/services HTTP/1.1\r\nHost: localhost\r\nX-A: ")
 	body := slowClients(t, a.http, "POST /v1/services HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 1000000\r\n\r\n[")
 	code, answer := a.call(http.MethodPost, "/v1/services", "["+strings.Repeat(" ", 10<<20)+"]")
-	if code != 0 { // 0: cut off while it still sent
+	if code != 0 { // 0: the connection was closed during the request
 		require.Equal(t, http.StatusRequestEntityTooLarge, code, answer)
 	}
 	a.advertise(ids[1], relayers[1].url())
@@ -235,7 +235,7 @@ func TestSilenceAndGarbageOnTheClusterPortDisturbNobody(t *testing.T) {
 				_, err = io.WriteString(conn, "GET /status HTTP/1.1\r\nHost: x\r\n\r\n")
 			case 2:
 				_, err = conn.Write(bytes.Repeat([]byte{0x16, 0x03, 0x01, 0xff}, 64))
-			case 3: // as gRPC begins, and then nothing
+			case 3: // starts like gRPC, and sends nothing more
 				_, err = io.WriteString(conn, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
 			}
 			require.NoError(t, err)

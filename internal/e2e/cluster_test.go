@@ -24,24 +24,24 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-// options of a cluster. The zero value is three coordinators with a Redis of their own, no static fleet and checks
+// options configure a cluster. The zero value is three coordinators with their own Redis, no static fleet and checks
 // each second.
 type options struct {
 	size  int               // coordinators; 3
-	env   map[string]string // of every coordinator, over the defaults
+	env   map[string]string // of every coordinator, overriding the defaults
 	redis *testredis.Server
-	// nodeEnv is of one coordinator, by id, over env.
+	// nodeEnv is the environment of one coordinator, by id, overriding env.
 	nodeEnv map[string]map[string]string
-	// fileLimit is how long a coordinator's files may become, by id.
+	// fileLimit is the maximum size of a coordinator's files, by id.
 	fileLimit map[string]int
-	// program is run instead of the product itself, by id.
+	// program is the program to run instead of the product, by id.
 	program map[string][]string
 	cliEnv  []string // of the operator's commands
-	// creds are of the test's own connections; plain text.
+	// creds are the credentials of the test's own connections; default plain text.
 	creds credentials.TransportCredentials
 }
 
-// cluster is coordinators as processes, on loopback.
+// cluster is a set of coordinator processes on loopback.
 type cluster struct {
 	t     testing.TB
 	opts  options
@@ -50,7 +50,7 @@ type cluster struct {
 	nodes map[string]*node
 }
 
-// node is one coordinator and what stays of it between its runs.
+// node is one coordinator with its state between runs.
 type node struct {
 	*process
 	id, address, http, data string
@@ -65,8 +65,8 @@ func startCluster(t testing.TB, opts options) *cluster {
 	return c
 }
 
-// awaitVoters waits until all vote. A founder that was slow to start joins the others without a vote at first; to
-// lose one of them meanwhile is to lose the quorum.
+// awaitVoters waits until all coordinators vote. A founder that starts slowly joins as a non-voter at first. Meanwhile
+// the loss of another one would lose the quorum.
 func (c *cluster) awaitVoters() {
 	c.t.Helper()
 	for _, id := range c.ids {
@@ -80,7 +80,7 @@ func (c *cluster) startAll() {
 	}
 }
 
-// planCluster gives a cluster its addresses and its Redis; none of its coordinators runs yet.
+// planCluster gives a cluster its addresses and its Redis, without starting its coordinators.
 func planCluster(t testing.TB, opts options) *cluster {
 	t.Helper()
 	if opts.size == 0 {
@@ -105,7 +105,7 @@ func (c *cluster) define(id string) *node {
 	return n
 }
 
-// readdress says where a coordinator is to be reached.
+// readdress sets the addresses of a coordinator.
 func (c *cluster) readdress(n *node, address, http string) {
 	n.address, n.http = address, http
 	conn, err := grpc.NewClient("passthrough:///"+n.address, grpc.WithTransportCredentials(cmp.Or(c.opts.creds, insecure.NewCredentials())),
@@ -116,7 +116,7 @@ func (c *cluster) readdress(n *node, address, http string) {
 	c.t.Cleanup(func() { closeBody(conn) })
 }
 
-// peers is ROLLCALL_PEERS: the coordinators that the cluster starts with.
+// peers returns ROLLCALL_PEERS: the coordinators that the cluster starts with.
 func (c *cluster) peers() string {
 	var peers []string
 	for _, id := range c.ids[:c.opts.size] {
@@ -125,7 +125,7 @@ func (c *cluster) peers() string {
 	return strings.Join(peers, ",")
 }
 
-// addresses of all coordinators, for gateways and the command line.
+// addresses returns the addresses of all coordinators, for gateways and the command line.
 func (c *cluster) addresses() string {
 	var all []string
 	for _, id := range c.ids {
@@ -134,7 +134,7 @@ func (c *cluster) addresses() string {
 	return strings.Join(all, ",")
 }
 
-// start runs a coordinator, with the data of its earlier runs.
+// start starts a coordinator with the data of its earlier runs.
 func (c *cluster) start(id string) *node {
 	c.t.Helper()
 	n := c.nodes[id]
@@ -163,14 +163,14 @@ func (n *node) discovery() rollcallv1.DiscoveryServiceClient {
 	return rollcallv1.NewDiscoveryServiceClient(n.conn)
 }
 
-// client of a coordinator, by id.
+// client returns a client of a coordinator, by id.
 func (c *cluster) client(id string) rollcallv1.DiscoveryServiceClient { return c.nodes[id].discovery() }
 
 func (n *node) admin() rollcallv1.ClusterServiceClient {
 	return rollcallv1.NewClusterServiceClient(n.conn)
 }
 
-// ping asks the node who leads; nil when it does not answer.
+// ping returns a node's answer to Ping; nil if it does not answer.
 func (n *node) ping(t testing.TB) *rollcallv1.PingResponse {
 	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 	defer cancel()
@@ -181,13 +181,13 @@ func (n *node) ping(t testing.TB) *rollcallv1.PingResponse {
 	return resp
 }
 
-// leader waits for an established leader, and gives its epoch.
+// leader waits for an established leader, and returns it with its epoch.
 func (c *cluster) leader() (*node, uint64) {
 	c.t.Helper()
 	return c.leaderAfter(0)
 }
 
-// leaderAfter waits for one of an epoch above the given.
+// leaderAfter waits for a leader of an epoch above the given one.
 func (c *cluster) leaderAfter(epoch uint64) (leader *node, now uint64) {
 	c.t.Helper()
 	eventually(c.t, patience, func() bool {
@@ -205,7 +205,7 @@ func (c *cluster) leaderAfter(epoch uint64) (leader *node, now uint64) {
 	return leader, now
 }
 
-// follower is any running coordinator that does not lead.
+// follower returns a running coordinator that is not the leader.
 func (c *cluster) follower() *node {
 	c.t.Helper()
 	leader, _ := c.leader()
@@ -218,7 +218,7 @@ func (c *cluster) follower() *node {
 	return nil
 }
 
-// logged lists the lines with a message, of all coordinators.
+// logged returns the log lines with a message, of all coordinators.
 func (c *cluster) logged(msg string) (lines []map[string]any) {
 	for _, n := range c.nodes {
 		lines = append(lines, n.logged(msg)...)
@@ -226,7 +226,7 @@ func (c *cluster) logged(msg string) (lines []map[string]any) {
 	return lines
 }
 
-// awaitError waits until a coordinator has logged an error, and gives the line.
+// awaitError waits until a coordinator has logged an error, and returns the line.
 func (c *cluster) awaitError(msg string) map[string]any {
 	c.t.Helper()
 	eventually(c.t, patience, func() bool { return len(c.logged(msg)) > 0 }, "%q in a log", msg)
@@ -235,13 +235,13 @@ func (c *cluster) awaitError(msg string) map[string]any {
 	return line
 }
 
-// cli runs a command of the operator's on this cluster.
+// cli runs an operator's command on this cluster.
 func (c *cluster) cli(args ...string) (stdout, stderr string, code int) {
 	c.t.Helper()
 	return rollcall(c.t, append([]string{"ROLLCALL_COORDINATORS=" + c.addresses(), "REDIS_URL=" + c.redis.URL()}, c.opts.cliEnv...), args...)
 }
 
-// mustCLI runs a command that has to succeed, and returns what it printed.
+// mustCLI runs a command that must succeed, and returns its output.
 func (c *cluster) mustCLI(args ...string) string {
 	c.t.Helper()
 	stdout, stderr, code := c.cli(args...)
@@ -249,7 +249,7 @@ func (c *cluster) mustCLI(args ...string) string {
 	return stdout
 }
 
-// operator is the writer of the command line.
+// operator returns the writer of the command line.
 func operator() *rollcallv1.Writer {
 	return &rollcallv1.Writer{Owner: &rollcallv1.Owner{Kind: rollcallv1.OwnerKind_OWNER_KIND_OPERATOR}}
 }
@@ -258,7 +258,7 @@ func service(id, url string) *rollcallv1.Service {
 	return &rollcallv1.Service{Id: id, Kind: "relayer", WorkerRef: &rollcallv1.WorkerRef{Url: url}}
 }
 
-// register writes relayers as an operator, with whoever leads.
+// register writes relayers as an operator, at the current leader.
 func (c *cluster) register(relayers ...*relayer) {
 	c.t.Helper()
 	req := &rollcallv1.RegisterServicesRequest{Writer: operator()}
@@ -274,7 +274,7 @@ func (c *cluster) register(relayers ...*relayer) {
 	}, "a registration")
 }
 
-// directory lists the ids that the directory holds, linearizably.
+// directory returns the ids in the directory, by a linearizable read.
 func (c *cluster) directory() []string {
 	c.t.Helper()
 	var ids []string
@@ -297,7 +297,7 @@ func (c *cluster) directory() []string {
 
 const activeKey = "relayer:active"
 
-// active is the set as a consumer reads it, sorted; nil when Redis does not answer.
+// active returns the set as a consumer reads it, sorted; nil if Redis does not answer.
 func (c *cluster) active() []string {
 	ids, err := c.redis.Client().SMembers(c.t.Context(), activeKey).Result()
 	if err != nil {
@@ -307,14 +307,14 @@ func (c *cluster) active() []string {
 	return ids
 }
 
-// awaitActive waits until the set is exactly these.
+// awaitActive waits until the set is exactly ids.
 func (c *cluster) awaitActive(within time.Duration, ids ...string) {
 	c.t.Helper()
 	slices.Sort(ids)
 	eventually(c.t, within, func() bool { return slices.Equal(ids, c.active()) }, "the set is %v; it should be %v", c.active(), ids)
 }
 
-// meta is relayer:meta; empty when Redis does not answer or has none.
+// meta returns relayer:meta; empty if Redis does not answer or has none.
 func (c *cluster) meta() map[string]string {
 	m, err := c.redis.Client().HGetAll(c.t.Context(), "relayer:meta").Result()
 	if err != nil {
@@ -323,8 +323,8 @@ func (c *cluster) meta() map[string]string {
 	return m
 }
 
-// awaitEpochInRedis waits until the leader of an epoch has written, or one that came after it: on a busy machine that
-// may be soon.
+// awaitEpochInRedis waits until the leader of an epoch, or of a later one, has written. On a busy machine a later one
+// may follow soon.
 func (c *cluster) awaitEpochInRedis(epoch uint64) {
 	c.t.Helper()
 	eventually(c.t, patience, func() bool {
@@ -333,7 +333,7 @@ func (c *cluster) awaitEpochInRedis(epoch uint64) {
 	}, "epoch %d in Redis; meta was %v", epoch, c.meta())
 }
 
-// statusPage is /status as the contract has it.
+// statusPage is /status as the contract defines it.
 type statusPage struct {
 	Service       string `json:"service"`
 	Status        string `json:"status"`
@@ -347,7 +347,7 @@ type statusPage struct {
 	TotalConfigured     int `json:"totalConfigured"`
 	TotalActive         int `json:"totalActive"`
 	HealthCheckInterval int `json:"healthCheckInterval"`
-	// Our own fields, some of them.
+	// Some of our own fields.
 	Mirror struct {
 		Connected bool   `json:"connected"`
 		Error     string `json:"error"`
@@ -355,7 +355,7 @@ type statusPage struct {
 	Notes []string `json:"notes"`
 }
 
-// status reads a coordinator's page.
+// status reads a coordinator's /status.
 func (n *node) status(t testing.TB) (page statusPage, code int) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+n.http+"/status", nil)
@@ -369,7 +369,7 @@ func (n *node) status(t testing.TB) (page statusPage, code int) {
 	return page, resp.StatusCode
 }
 
-// get reads a page of a coordinator; 0 when it does not answer.
+// get returns the status code of a coordinator's page; 0 if it does not answer.
 func (n *node) get(t testing.TB, path string) (code int) {
 	t.Helper()
 	code, _ = n.page(t, path)

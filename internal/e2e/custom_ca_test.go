@@ -15,7 +15,7 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-// Relayers behind https:// and a Redis behind rediss://, whose certificates lead to a CA of one's own.
+// Relayers with https:// and a Redis with rediss://, whose certificates are from a custom CA.
 func TestOwnCAs(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -30,7 +30,7 @@ func TestOwnCAs(t *testing.T) {
 	ours.TLS = &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}
 	ours.StartTLS()
 	t.Cleanup(ours.Close)
-	stranger := httptest.NewTLSServer(well) // with a certificate of the test library's
+	stranger := httptest.NewTLSServer(well) // with a certificate of the test library
 	t.Cleanup(stranger.Close)
 
 	port := freePort(t)

@@ -12,7 +12,7 @@ import (
 	testredis "github.com/rollcall-dev/rollcall/internal/testutil/redis"
 )
 
-// A newcomer kills the leader of "rollcall dev", twice, and starts it again: nobody leaves the set meanwhile.
+// The leader of "rollcall dev" is killed twice and started again: no relayer leaves the set meanwhile.
 func TestDevKeepsTheSetWithoutItsLeader(t *testing.T) {
 	t.Parallel()
 	c := &cluster{t: t, redis: testredis.Start(t)}
@@ -20,7 +20,7 @@ func TestDevKeepsTheSetWithoutItsLeader(t *testing.T) {
 	data := []string{"--data", folder}
 	postgres, err := pgserver.Folder(t.Context(), filepath.Join(folder, "postgres"), "")
 	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, os.RemoveAll(postgres)) }) // root's is outside of the test's
+	t.Cleanup(func() { require.NoError(t, os.RemoveAll(postgres)) }) // for root it is outside of the test's folder
 	run := launch(t, "dev", []string{"REDIS_URL=" + c.redis.URL()}, append([]string{"dev", "--health-check-interval-ms", "1000"}, data...)...)
 	ids := []string{"oz-relayer-0", "oz-relayer-1", "oz-relayer-2"}
 	c.awaitActive(2*patience, ids...)

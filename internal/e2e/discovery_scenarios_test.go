@@ -36,7 +36,7 @@ func TestDiscovery_LeaderIsAlreadyThere(t *testing.T) {
 	require.Equal(t, ids, c.directory(), "what is not running right now is still defined")
 }
 
-// The gateway is there before the coordinators are, and at every election.
+// The gateway starts before the coordinators, and runs during every election.
 func TestDiscovery_GatewayPollsDuringAnElection(t *testing.T) {
 	t.Parallel()
 	relayers, ids := fleet(t, 2)
@@ -61,7 +61,7 @@ func TestDiscovery_GatewayPollsDuringAnElection(t *testing.T) {
 		more := startRelayer(t, "late-"+ids[0])
 		leader, old := c.leader()
 		leader.kill()
-		source.set(append(services(relayers...), service(more.id, more.url()))...) // while nobody leads
+		source.set(append(services(relayers...), service(more.id, more.url()))...) // while there is no leader
 		_, epoch := c.leaderAfter(old)
 		g.awaitSynced(epoch)
 		c.awaitActive(patience, append([]string{more.id}, ids...)...)
@@ -77,7 +77,7 @@ func TestDiscovery_GatewayPollsDuringAnElection(t *testing.T) {
 	}
 }
 
-// findings are the leader's, as GetStatus has them; nil while nobody answers.
+// findings returns the leader's GetStatus answer; nil while no coordinator answers.
 func (c *cluster) findings() *rollcallv1.GetStatusResponse {
 	for _, n := range c.nodes {
 		ctx, cancel := context.WithTimeout(c.t.Context(), time.Second)
@@ -90,7 +90,7 @@ func (c *cluster) findings() *rollcallv1.GetStatusResponse {
 	return nil
 }
 
-// awaitDirector waits for a state of the director, and for these stalls.
+// awaitDirector waits for a state of the director, with these stalls.
 func (c *cluster) awaitDirector(state rollcallv1.DirectorState, stalls ...*rollcallv1.Stall) {
 	c.t.Helper()
 	eventually(c.t, patience, func() bool {
@@ -99,8 +99,8 @@ func (c *cluster) awaitDirector(state rollcallv1.DirectorState, stalls ...*rollc
 	}, "%v %v", state, stalls)
 }
 
-// A fleet that lacks what is required is reported as stalled, until a registration that comes late ends that. A
-// removal, too, reaches the director.
+// A fleet below the required minimum is reported as stalled, until a late registration ends that. A removal also
+// reaches the director.
 func TestDiscovery_LateRegistrationEndsAStall(t *testing.T) {
 	t.Parallel()
 	relayers, ids := fleet(t, 2)
@@ -116,7 +116,7 @@ func TestDiscovery_LateRegistrationEndsAStall(t *testing.T) {
 	source := newSettable(services(relayers[0])...)
 	g := c.embed("edge-1", source)
 	eventually(t, patience, func() bool { return len(relayers[0].times()) > 0 }, "it is checked")
-	c.awaitDirector(stalled, none) // registered, but not alive
+	c.awaitDirector(stalled, none) // registered, but not healthy
 	source.set(services(relayers...)...)
 	c.awaitDirector(running)
 	c.awaitActive(patience, ids[1])
@@ -130,7 +130,7 @@ func TestDiscovery_LateRegistrationEndsAStall(t *testing.T) {
 	asked, other := len(relayers[1].times()), len(relayers[0].times())
 	eventually(t, patience, func() bool { return len(relayers[0].times()) >= other+3 }, "three more intervals")
 	require.LessOrEqual(t, len(relayers[1].times()), asked+1, "nobody checks it any more; one check may have been on its way")
-	// By whoever led then: on a busy machine that may be another one by now.
+	// Logged by the leader of that time: on a busy machine another one may lead by now.
 	require.True(t, slices.ContainsFunc(c.logged("relayer removed"), func(l map[string]any) bool {
 		return l["relayer"] == ids[1] && l["reason"] == "deregistered"
 	}), "%v", c.logged("relayer removed"))
@@ -144,8 +144,8 @@ func TestDiscovery_LateRegistrationEndsAStall(t *testing.T) {
 	require.NoError(t, g.stop())
 }
 
-// The next leader starts from the directory that the last one left, with nobody registering anything again, and so
-// do nodes that all come back from their disks.
+// The next leader starts from the directory of the last one, without any new registration. The same applies to nodes
+// that all restart from their disks.
 func TestDiscovery_LeaderChangeInheritsTheDirectory(t *testing.T) {
 	t.Parallel()
 	relayers, ids := fleet(t, 4)
@@ -173,7 +173,7 @@ func TestDiscovery_LeaderChangeInheritsTheDirectory(t *testing.T) {
 	require.Equal(t, ids, c.directory())
 	stopSet()
 
-	// Who comes back finds that the directory holds it all already, in the new epoch.
+	// A gateway that starts again finds all its services in the directory already, in the new epoch.
 	again := c.embed("edge-1", gateway.Static(services(relayers...)...))
 	again.awaitSynced(epoch)
 	w := again.written()[0]

@@ -15,10 +15,10 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-// What full disks, torn files and lost folders do: end or rebuild one node, and no more.
+// Full disks, damaged files and lost folders end or rebuild only the affected node.
 
-// requireLastWords: of all that the process wrote, one line is an error that ends it. It names the file, what is
-// wrong and what to do; nothing but log lines surrounds it.
+// requireLastWords requires that exactly one line of a process's output is the error that ends it. It names the file,
+// the problem and the remedy; all output is log lines.
 func requireLastWords(t *testing.T, p *process, file, problem, remedy string) {
 	t.Helper()
 	require.Equal(t, 1, p.exit(patience))
@@ -47,7 +47,7 @@ func TestFullDiskEndsOneNode(t *testing.T) {
 			const id, size = "coordinator-1", 2 << 20
 			small, problem := t.TempDir(), "no space left on device"
 			opts := options{nodeEnv: map[string]map[string]string{id: {"ROLLCALL_DATA_DIR": small}}}
-			if !mountSmall(t, small, size) { // where that is not allowed, a limit does much the same
+			if !mountSmall(t, small, size) { // without the permission, a size limit has nearly the same effect
 				opts.fileLimit, problem = map[string]int{id: size}, "file too large"
 			}
 			c := startCluster(t, opts)
@@ -78,7 +78,7 @@ func TestFullDiskEndsOneNode(t *testing.T) {
 			stop()
 			require.Subset(t, c.directory(), written, "nothing acknowledged is lost")
 
-			// With room on its disk it goes on where it was.
+			// With free space on its disk it continues with its data.
 			c.opts.nodeEnv, c.opts.fileLimit = nil, nil
 			require.NoError(t, os.CopyFS(full.data, os.DirFS(small)))
 			c.start(id)
@@ -88,7 +88,7 @@ func TestFullDiskEndsOneNode(t *testing.T) {
 	}
 }
 
-// registerBulk writes a few ids with much data, with whoever leads, and returns those acknowledged.
+// registerBulk writes a few ids with much data, at the current leader, and returns the acknowledged ones.
 func (c *cluster) registerBulk(n int) (ids []string) {
 	req := &rollcallv1.RegisterServicesRequest{Writer: operator()}
 	for i := range 8 {
@@ -117,8 +117,8 @@ func (c *cluster) write(req *rollcallv1.RegisterServicesRequest) {
 	}, "a registration")
 }
 
-// A node whose store is torn says so and ends; the others go on. Without its folder it comes back, first without a
-// vote, and then counts for a quorum.
+// A node with a damaged store reports that and ends; the others continue. Without its folder it rejoins, first as a
+// non-voter, and then as a voter.
 func TestTornStoreAndWipedNode(t *testing.T) {
 	t.Parallel()
 	relayers, ids := fleet(t, 2)
@@ -148,7 +148,7 @@ func TestTornStoreAndWipedNode(t *testing.T) {
 		require.True(t, m.Voter, "%+v", m)
 	}
 
-	// The quorum now needs it.
+	// The quorum now needs this node.
 	leader, epoch := c.leader()
 	if leader == torn {
 		leader = c.follower()
@@ -163,7 +163,7 @@ func TestTornStoreAndWipedNode(t *testing.T) {
 	stop()
 }
 
-// All coordinators gone, the set stays and its age shows; started from their disks, they go on where they were.
+// While all coordinators are stopped, the set stays and its age is visible. Started from their disks, they continue.
 func TestAllCoordinatorsRestartFromDisk(t *testing.T) {
 	t.Parallel()
 	relayers, ids := fleet(t, 3)
@@ -198,7 +198,7 @@ func TestAllCoordinatorsRestartFromDisk(t *testing.T) {
 	require.Equal(t, before["cluster"], c.meta()["cluster"])
 }
 
-// memberList is what "rollcall cluster status -o json" prints, as far as tests look at it.
+// memberList holds the fields of "rollcall cluster status -o json" that the tests read.
 type memberList struct {
 	Leader  string `json:"leader"`
 	Members []struct {

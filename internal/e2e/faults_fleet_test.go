@@ -15,7 +15,7 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-// Ten thousand healthy services and a failover: nobody is removed.
+// Ten thousand healthy services and a failover: no service is removed.
 func TestFailoverOfTenThousandServicesRemovesNobody(t *testing.T) {
 	const services, servers = 10_000, 4
 	var addrs []string
@@ -39,7 +39,7 @@ func TestFailoverOfTenThousandServicesRemovesNobody(t *testing.T) {
 	killed.kill()
 	_, epoch = c.leaderAfter(epoch)
 	c.awaitEpochInRedis(epoch)
-	// A busy machine may change the leader again, who begins again.
+	// A busy machine may change the leader again, which then starts again.
 	eventually(t, 2*patience, func() bool {
 		leader, _ := c.leader()
 		return leader.metric(t, `rollcall_director_state{state="running"}`) == 1
@@ -52,7 +52,7 @@ func TestFailoverOfTenThousandServicesRemovesNobody(t *testing.T) {
 		}
 		return all
 	}
-	// And two thirds of an ordinary interval's checks on top.
+	// And two thirds of the checks of an ordinary interval in addition.
 	checked := sum("rollcall_check_successes_total")
 	require.GreaterOrEqual(t, checked, float64(services))
 	eventually(t, 2*patience, func() bool { return sum("rollcall_check_successes_total") >= checked+services*2/3 }, "ordinary checks")
@@ -62,7 +62,7 @@ func TestFailoverOfTenThousandServicesRemovesNobody(t *testing.T) {
 	require.Len(t, c.active(), services)
 }
 
-// relayerAt marks this binary's run as a relayer; its value is where.
+// relayerAt, if set, makes this binary a relayer; its value is the address.
 const relayerAt = "E2E_RELAYER_AT"
 
 // serveRelayer answers checks until the process is killed.
@@ -72,7 +72,7 @@ func serveRelayer(addr string) (code int) {
 	return 1
 }
 
-// launchRelayer starts a healthy one in a process of its own and gives its address: the test's own process may be too
+// launchRelayer starts a healthy relayer in its own process and returns its address. The test's own process may be too
 // busy to answer in time.
 func launchRelayer(t *testing.T, id string) (addr string) {
 	t.Helper()
@@ -81,7 +81,7 @@ func launchRelayer(t *testing.T, id string) (addr string) {
 	return addr
 }
 
-// metric is a sample of /metrics; -1 when it is not there.
+// metric returns a sample of /metrics; -1 if it is missing.
 func (n *node) metric(t *testing.T, name string) float64 {
 	t.Helper()
 	_, body := n.page(t, "/metrics")

@@ -8,10 +8,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What killed, paused and frozen leaders do to the set: nothing.
+// Killed, paused and frozen leaders do not change the set.
 
-// A leader's successor inherits the set: no healthy relayer is ever missing from it, and relayers that fail together
-// with the leader, by a crash or by hanging, hold nobody up.
+// A leader's successor inherits the set: no healthy relayer is ever missing from it. Relayers that fail together with
+// the leader, by a crash or by hanging, delay nothing.
 func TestKilledLeaderLeavesTheSetWhole(t *testing.T) {
 	t.Parallel()
 	relayers, ids := fleet(t, 5)
@@ -37,7 +37,7 @@ func TestKilledLeaderLeavesTheSetWhole(t *testing.T) {
 	stop()
 }
 
-// A leader that was paused past its lease finds out before it writes anything, whatever Redis remembers.
+// A leader that was paused past its lease detects that before it writes anything, whatever Redis contains.
 func TestPausedLeaderWritesNothing(t *testing.T) {
 	t.Parallel()
 	for _, flushed := range []bool{false, true} {
@@ -54,11 +54,11 @@ func TestPausedLeaderWritesNothing(t *testing.T) {
 			paused.pause()
 			_, epoch := c.leaderAfter(old)
 			c.awaitEpochInRedis(epoch)
-			relayers[3].crash() // the paused one still takes it for healthy
+			relayers[3].crash() // the paused leader still regards it as healthy
 			c.awaitActive(patience, ids[:3]...)
 			if flushed {
 				stop()
-				// Redis has forgotten the epoch at the moment in which the paused one wakes up.
+				// Redis loses the epoch at the time when the paused leader resumes.
 				c.redis.FlushAll()
 				stop = c.watchReturningSet(ids[:3]...)
 			}
@@ -80,13 +80,13 @@ func TestPausedLeaderWritesNothing(t *testing.T) {
 				require.False(t, claimed && call.Epoch == old && len(call.writes) > 0, "%+v", call)
 			}
 			require.True(t, wroteUnder(calls, epoch))
-			_, now := c.leader() // on a busy machine it may be a later one
+			_, now := c.leader() // on a busy machine it may be a later leader
 			c.awaitEpochInRedis(now)
 		})
 	}
 }
 
-// A write that was on its way when the leader was paused, and that Redis comes to late, does nothing.
+// A write that was in flight when the leader was paused, and that Redis executes late, has no effect.
 func TestLateWriteOfAPausedLeaderIsRefused(t *testing.T) {
 	t.Parallel()
 	relayers, ids := fleet(t, 3)
@@ -97,7 +97,7 @@ func TestLateWriteOfAPausedLeaderIsRefused(t *testing.T) {
 	monitor := c.redis.Monitor()
 
 	c.redis.Pause()
-	// One that has given up waiting has sent its heartbeat, which lies in the socket.
+	// A leader that has given up waiting has sent its heartbeat, which is in the socket buffer.
 	var paused *node
 	var old uint64
 	eventually(t, patience, func() bool {
@@ -121,7 +121,7 @@ func TestLateWriteOfAPausedLeaderIsRefused(t *testing.T) {
 	c.awaitActive(patience, ids...)
 }
 
-// awaitWrites waits until the leader has written to Redis some more times.
+// awaitWrites waits until the leader has written to Redis n more times.
 func (c *cluster) awaitWrites(n int) {
 	c.t.Helper()
 	for range n {
@@ -133,7 +133,7 @@ func (c *cluster) awaitWrites(n int) {
 // frozen is how long processes are frozen.
 const frozen = 5 * time.Second
 
-// A checker that does not run must not look like a dead fleet, be it that somebody takes over or that nobody can.
+// A frozen checker must not look like a dead fleet, with a successor or without one.
 func TestFrozenCheckerRemovesNobody(t *testing.T) {
 	t.Parallel()
 	for _, size := range []int{1, 3} {

@@ -10,14 +10,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// awaitReady waits until the node says that it takes part.
+// awaitReady waits until the node reports that it is ready.
 func (c *cluster) awaitReady(n *node) {
 	c.t.Helper()
 	eventually(c.t, patience, func() bool { return n.get(c.t, "/readyz") == 200 }, "%s is ready", n.id)
 }
 
-// transfer has a coordinator lead. Again where need be: the one that is to take over may be too slow on a busy machine,
-// or the connection to it may still be that of its life before a restart.
+// transfer makes a coordinator the leader. It repeats the command if needed. On a busy machine the target may be too
+// slow, or the connection to it may still be the one from before a restart.
 func (c *cluster) transfer(to string) {
 	c.t.Helper()
 	eventually(c.t, patience, func() bool { _, _, code := c.cli("cluster", "transfer", to); return code == 0 }, "a transfer to %s", to)
@@ -48,7 +48,7 @@ func TestClusterGrowsToFiveAndShrinksToThree(t *testing.T) {
 	}
 	eventually(t, patience, voters(5), "five voters")
 
-	// Five survive the loss of two at once, the leader being one.
+	// Five survive the loss of two at once, one of them the leader.
 	leader, epoch := c.leader()
 	lost := c.follower()
 	leader.kill()
@@ -60,7 +60,7 @@ func TestClusterGrowsToFiveAndShrinksToThree(t *testing.T) {
 	}
 	eventually(t, patience, voters(5), "five again")
 
-	// Also a leader can be removed.
+	// A leader can also be removed.
 	leader, epoch = c.leader()
 	next := c.follower()
 	for _, n := range []*node{leader, next} {
@@ -77,7 +77,7 @@ func TestClusterGrowsToFiveAndShrinksToThree(t *testing.T) {
 	stop()
 }
 
-// The node that is to take over dies or stops in the middle of it: the cluster writes again within seconds.
+// The target of a transfer dies or freezes during it: the cluster accepts writes again within seconds.
 func TestInterruptedTransferLeavesAWritableCluster(t *testing.T) {
 	t.Parallel()
 	for name, interrupt := range map[string]func(*process){"killed": (*process).kill, "paused": (*process).pause} {
@@ -91,12 +91,12 @@ func TestInterruptedTransferLeavesAWritableCluster(t *testing.T) {
 			for round := range 3 {
 				target := c.follower()
 				interrupted := make(chan struct{})
-				if name == "paused" { // and before it hears of it
+				if name == "paused" { // and before it receives the request
 					interrupt(target.process)
 				}
 				go func() {
 					defer close(interrupted)
-					c.cli("cluster", "transfer", target.id, "--timeout", "3s") // whatever comes of it
+					c.cli("cluster", "transfer", target.id, "--timeout", "3s") // with any result
 				}()
 				if name == "killed" {
 					eventually(t, patience, func() bool {
@@ -132,7 +132,7 @@ func asked(c <-chan struct{}) bool {
 	}
 }
 
-// A restored snapshot is the directory again, on all nodes and in Redis, under a new epoch.
+// A restored snapshot replaces the directory, on all nodes and in Redis, under a new epoch.
 func TestSnapshotIsRestored(t *testing.T) {
 	t.Parallel()
 	relayers, ids := fleet(t, 3)
@@ -155,7 +155,7 @@ func TestSnapshotIsRestored(t *testing.T) {
 	leader, after := c.leaderAfter(epoch)
 	c.awaitEpochInRedis(after)
 
-	// Each node has it, also after a restart from disk and when another leads.
+	// Each node has it, also after a restart from disk and under another leader.
 	require.Zero(t, leader.stop())
 	_, _ = c.leaderAfter(after)
 	require.Equal(t, ids[:2], c.directory())
@@ -167,7 +167,7 @@ func TestSnapshotIsRestored(t *testing.T) {
 	c.awaitActive(patience, ids[:2]...)
 	stop()
 
-	// One of another cluster is refused, unless told otherwise.
+	// A snapshot of another cluster is rejected without --allow-foreign.
 	other := startCluster(t, options{size: 1})
 	other.leader()
 	_, said, code := other.cli("cluster", "restore", file)

@@ -17,15 +17,15 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-// `rollcall gateway` as a process: definition files, advertisements, and what survives its death.
+// `rollcall gateway` as a process: definition files, advertisements, and the state that survives its death.
 
-// agent is a gateway process and what stays of it between its runs.
+// agent is a gateway process with its state between runs.
 type agent struct {
 	*process
 	c                   *cluster
 	id, http            string
 	definitions, memory string
-	env                 map[string]string // over the defaults
+	env                 map[string]string // overrides the defaults
 }
 
 func (c *cluster) defineAgent(id string) *agent {
@@ -36,7 +36,7 @@ func (c *cluster) defineAgent(id string) *agent {
 	return a
 }
 
-// start runs it, and waits until it answers.
+// start starts the process, and waits until it answers.
 func (a *agent) start() {
 	a.c.t.Helper()
 	a.run()
@@ -56,13 +56,13 @@ func (a *agent) run() {
 	a.process = launch(a.c.t, a.id, list, "gateway")
 }
 
-// await waits for an answer of that code.
+// await waits for an answer with that code.
 func (a *agent) await(path string, code int) {
 	a.c.t.Helper()
 	eventually(a.c.t, patience, func() bool { got, _ := a.call(http.MethodGet, path, ""); return got == code }, "%s answers %d", path, code)
 }
 
-// call makes a request as a local process does; 0 when nobody answers.
+// call sends a request like a local process; the code is 0 if there is no answer.
 func (a *agent) call(method, path, body string) (code int, answer string) {
 	a.c.t.Helper()
 	req, err := http.NewRequestWithContext(a.c.t.Context(), method, "http://"+a.http+path, strings.NewReader(body))
@@ -80,14 +80,14 @@ func (a *agent) call(method, path, body string) (code int, answer string) {
 	return resp.StatusCode, string(content)
 }
 
-// advertise posts a service; it is remembered when that returns.
+// advertise posts a service, which is stored when it returns.
 func (a *agent) advertise(id, url string) {
 	a.c.t.Helper()
 	code, answer := a.call(http.MethodPost, "/v1/services", definition(id, url))
 	require.Equal(a.c.t, http.StatusAccepted, code, answer)
 }
 
-// write puts a definition file in place, as an editor would.
+// write writes a definition file like an editor would.
 func (a *agent) write(name, content string) {
 	a.c.t.Helper()
 	require.NoError(a.c.t, os.WriteFile(filepath.Join(a.definitions, name), []byte(content), 0o600))
@@ -102,7 +102,7 @@ func definition(id, url string) string {
 	return fmt.Sprintf(`{"id": %q, "kind": "relayer", "worker_ref": {"url": %q}}`, id, url)
 }
 
-// page is what the gateway says of its files and services.
+// page returns the gateway's report about its files and services.
 func (a *agent) page() (page struct {
 	Services []struct{ ID, State, Reason string }
 	Files    []struct {
@@ -135,8 +135,8 @@ func (c *cluster) urlOf(id string) string {
 	return resp.Records[0].Service.WorkerRef.Url
 }
 
-// Killed and started again, with files, advertisements and a program that registers itself beside it: nothing leaves
-// the directory nor the set, also while services are down for a moment, or no coordinator leads.
+// A gateway with files, advertisements and a separate self-registering program is killed and started again. Nothing
+// leaves the directory or the set, even while services are down for a moment, or there is no leader.
 func TestKilledGatewayLosesNothing(t *testing.T) {
 	t.Parallel()
 	relayers, ids := fleet(t, 5)
@@ -170,7 +170,7 @@ func TestKilledGatewayLosesNothing(t *testing.T) {
 		eventually(t, patience, func() bool { return len(a.logged("directory written")) > 0 }, "a write")
 		relayers[3].start()
 	})
-	kill(func() { a.write("one.json", "{") }, func() { // it broke while nobody looked: what it was is remembered
+	kill(func() { a.write("one.json", "{") }, func() { // it became invalid meanwhile: the stored definition is kept
 		a.await("/readyz", http.StatusOK)
 		eventually(t, patience, func() bool { return a.page().Files[0].Error != "" }, "it is reported")
 		a.write("one.json", definition(ids[0], relayers[0].url()))
@@ -220,14 +220,14 @@ func TestDefinitionFilesAreFollowed(t *testing.T) {
 	a.remove("b.json")
 	c.awaitActive(patience, ids[0], ids[3])
 	c.awaitDirectory(ids[0], ids[3])
-	// Files that come and go by renaming, as a deployment does it.
+	// Files are added and removed by renaming, like in a deployment.
 	a.write(".new", definition(ids[1], relayers[1].url()))
 	require.NoError(t, os.Rename(filepath.Join(a.definitions, ".new"), filepath.Join(a.definitions, "a.json")))
 	c.awaitDirectory(ids[1], ids[3])
 	require.Zero(t, a.stop())
 }
 
-// levelled lists the log lines of a level.
+// levelled returns the log lines of a level.
 func (p *process) levelled(level string) (lines []string) {
 	for _, line := range p.output() {
 		if strings.Contains(line, `"level":"`+level+`"`) {
@@ -262,14 +262,14 @@ func TestAdvertisements(t *testing.T) {
 	c.awaitDirectory(ids[0])
 	require.Zero(t, a.stop())
 
-	// Withdrawn stays withdrawn.
+	// A withdrawn service stays withdrawn.
 	a.start()
 	a.await("/readyz", http.StatusOK)
 	require.Equal(t, ids[:1], c.directory())
 }
 
-// A service that is unhealthy here when it is defined waits; one that has been offered once stays, whatever becomes
-// of it: that the leader's checks find out.
+// A service that is locally unhealthy when it is defined waits. A service that has been offered once stays, whatever
+// its state; the leader's checks decide.
 func TestLocalHealthDelaysOnlyTheFirstOffer(t *testing.T) {
 	t.Parallel()
 	relayers, ids := fleet(t, 3)
@@ -297,7 +297,7 @@ func TestLocalHealthDelaysOnlyTheFirstOffer(t *testing.T) {
 	relayers[2].crash()
 	c.awaitActive(patience, ids[0])
 	leader, epoch := c.leader()
-	leader.kill() // the gateway registers everything with the next one
+	leader.kill() // the gateway registers all services with the next one
 	_, epoch = c.leaderAfter(epoch)
 	eventually(t, patience, func() bool {
 		return slices.ContainsFunc(a.logged("directory written"), func(l map[string]any) bool { return l["epoch"] == float64(epoch) })
@@ -308,7 +308,7 @@ func TestLocalHealthDelaysOnlyTheFirstOffer(t *testing.T) {
 	stopSet()
 }
 
-// The process whose id another one claims ends, and says why.
+// Of two processes with one id, the older one ends and logs why.
 func TestGatewayProcessesClaimOneID(t *testing.T) {
 	t.Parallel()
 	relayers, ids := fleet(t, 2)

@@ -18,18 +18,18 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-// embedded is the gateway library in the test's own process, as a program has it that registers itself.
+// embedded is the gateway library in the test's own process, like in a self-registering program.
 type embedded struct {
 	*gateway.Gateway
 	t    testing.TB
-	stop func() error // ends it and gives what Run returned
+	stop func() error // stops it and returns the result of Run
 
 	mu      sync.Mutex
-	leaders []gateway.Leader // as they were found
+	leaders []gateway.Leader // in the order of their discovery
 	writes  []gateway.Write
 }
 
-// embed runs a gateway of these coordinators until stop is called or the test ends.
+// embed runs a gateway for these coordinators until stop is called or the test ends.
 func (c *cluster) embed(id string, source gateway.Source, adjust ...func(*gateway.Config)) *embedded {
 	c.t.Helper()
 	e := &embedded{t: c.t}
@@ -49,7 +49,7 @@ func (c *cluster) embed(id string, source gateway.Source, adjust ...func(*gatewa
 	done := make(chan error, 1)
 	go func() { done <- g.Run(ctx) }()
 	e.stop = sync.OnceValue(func() error { cancel(); return <-done })
-	c.t.Cleanup(func() { _ = e.stop() }) // tests that care call it themselves
+	c.t.Cleanup(func() { _ = e.stop() }) // tests that check the result call it themselves
 	return e
 }
 
@@ -65,14 +65,14 @@ func (e *embedded) written() []gateway.Write {
 	return slices.Clone(e.writes)
 }
 
-// awaitSynced waits until the directory holds what the source defines, in an epoch of at least the given.
+// awaitSynced waits until the directory holds the source's services, in an epoch of at least the given one.
 func (e *embedded) awaitSynced(epoch uint64) {
 	e.t.Helper()
 	eventually(e.t, patience, func() bool { s := e.Status(); return s.Synced && s.Leader.Epoch >= epoch },
 		"the gateway is up to date in epoch %d", epoch)
 }
 
-// startRegistrant starts a program that registers itself: this test binary, which then is nothing else.
+// startRegistrant starts a self-registering program: this test binary in that role.
 func (c *cluster) startRegistrant(id string, r *relayer) *process {
 	c.t.Helper()
 	self, err := os.Executable()
@@ -129,7 +129,7 @@ func (s *settable) Services(context.Context) (gateway.Set, error) {
 
 func (s *settable) Changed() <-chan struct{} { return s.changed }
 
-// services of relayers, as something that registers them defines them.
+// services returns the services of relayers, as a registering program defines them.
 func services(relayers ...*relayer) (all []*rollcallv1.Service) {
 	for _, r := range relayers {
 		all = append(all, service(r.id, r.url()))
@@ -137,8 +137,8 @@ func services(relayers ...*relayer) (all []*rollcallv1.Service) {
 	return all
 }
 
-// watchDirectory proves by WatchServices that ids never leave the directory, nor change. stop ends the watch, after
-// it has seen everything up to now, and fails the test if one did.
+// watchDirectory checks with WatchServices that ids never leave the directory, nor change. stop ends the watch after
+// all current events, and fails the test if one did.
 func (c *cluster) watchDirectory(ids ...string) (stop func()) {
 	c.t.Helper()
 	client, err := gateway.NewClient(gateway.ClientConfig{Coordinators: strings.Split(c.addresses(), ",")})
@@ -168,7 +168,7 @@ func (c *cluster) watchDirectory(ids ...string) (stop func()) {
 	}
 }
 
-// watch follows a directory.
+// watch is the state of a directory watch.
 type watch struct {
 	ids []string
 
@@ -195,7 +195,7 @@ func (w *watch) run(ctx context.Context, client *gateway.Client) {
 	for resp, err := range client.Watch(ctx, &rollcallv1.WatchServicesRequest{}) {
 		w.mu.Lock()
 		switch {
-		case errors.Is(err, gateway.ErrCompacted), ctx.Err() != nil: // from the start
+		case errors.Is(err, gateway.ErrCompacted), ctx.Err() != nil: // starts again with a snapshot
 		case err != nil:
 			w.faults = append(w.faults, err.Error())
 		case resp.GetSnapshotEnd() != nil:

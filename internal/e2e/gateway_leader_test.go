@@ -14,10 +14,10 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-// What gateways do while the leadership moves between coordinators that live on.
+// Gateways while the leadership moves between running coordinators.
 
-// A leader that turns follower without dying is noticed by the next ping, with nothing to write; and by the next
-// write, with no ping for a minute.
+// A leader that becomes a follower without dying is detected by the next ping, without any write; and by the next
+// write, without any ping for a minute.
 func TestGatewayFollowsALeaderThatTurnsFollower(t *testing.T) {
 	t.Parallel()
 	relayers, ids := fleet(t, 2)
@@ -35,7 +35,7 @@ func TestGatewayFollowsALeaderThatTurnsFollower(t *testing.T) {
 	for round := range 3 {
 		var before *node
 		var old uint64
-		eventually(t, patience, func() bool { // on a busy machine the one that is to take over may be too slow
+		eventually(t, patience, func() bool { // on a busy machine the target of the transfer may be too slow
 			before, old = c.leader()
 			_, _, code := c.cli("cluster", "transfer")
 			return code == 0
@@ -62,8 +62,8 @@ func TestGatewayFollowsALeaderThatTurnsFollower(t *testing.T) {
 	require.NoError(t, busy.stop())
 }
 
-// Coordinators restarted one after the other lose nothing of what gateways define meanwhile, and hold no write up
-// for much longer than an election takes.
+// A rolling restart of the coordinators loses no definition that gateways make meanwhile, and delays no write for much
+// longer than an election takes.
 func TestRollingRestartLosesNoRegistration(t *testing.T) {
 	t.Parallel()
 	const gateways, size = 3, 40
@@ -90,7 +90,7 @@ func TestRollingRestartLosesNoRegistration(t *testing.T) {
 	c.awaitActive(patience, constant...)
 	stopSet, stopDirectory := c.watchSet(constant...), c.watchDirectory(constant...)
 
-	// Each gateway's definitions change all the time: some come, some go, some become different.
+	// Each gateway's definitions change all the time: services are added, removed and changed.
 	var mu sync.Mutex
 	latest := make([]map[string]*rollcallv1.Service, gateways)
 	done := make(chan struct{})
@@ -167,8 +167,8 @@ func TestRollingRestartLosesNoRegistration(t *testing.T) {
 	stopSet()
 }
 
-// Of two gateways with one id the one that started later works, and the other ends: the directory does not swing
-// between what the two define.
+// Of two gateways with one id the one that started later works, and the other ends: the directory does not alternate
+// between their definitions.
 func TestTwoGatewaysClaimOneID(t *testing.T) {
 	t.Parallel()
 	relayers, ids := fleet(t, 3)

@@ -17,9 +17,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Settings of a gateway and of the operator's commands that only a process of its own shows.
+// Settings of a gateway and of the operator's commands that need a separate process.
 
-// services asks for them under a name.
+// services requests them under a host name.
 func (a *agent) services(host string) (code int, answer string) {
 	a.c.t.Helper()
 	req, err := http.NewRequestWithContext(a.c.t.Context(), http.MethodGet, "http://"+a.http+"/v1/services", nil)
@@ -44,7 +44,7 @@ func TestGatewayListensBeyondLoopbackOnlyWhenAllowed(t *testing.T) {
 	require.Equal(t, 2, a.exit(patience))
 	require.Contains(t, strings.Join(a.output(), "\n"), "is not a loopback address; listen at 127.0.0.1, or give --allow-remote")
 
-	// Allowed, it still takes only names that it knows: a web page's own could lead here.
+	// Even then the gateway accepts only known host names, because a web page's own name could resolve to this address.
 	a.env["ROLLCALL_GATEWAY_ALLOW_REMOTE"] = "true"
 	a.start()
 	for host, want := range map[string]int{"localhost": 200, "127.0.0.1:" + port: 200, "[::1]": 200, "relay-host": 403, "10.0.0.1": 403} {
@@ -63,7 +63,7 @@ func TestGatewayListensBeyondLoopbackOnlyWhenAllowed(t *testing.T) {
 	}
 }
 
-// A file has what flags have; a variable beats it.
+// A file accepts the settings of flags; an environment variable overrides it.
 func TestGatewayConfigFile(t *testing.T) {
 	t.Parallel()
 	relayers, ids := fleet(t, 1)
@@ -104,7 +104,7 @@ func TestGatewayLogVariables(t *testing.T) {
 		a.env = map[string]string{"ROLLCALL_LOG_LEVEL": level, "ROLLCALL_LOG_FORMAT": format, "ROLLCALL_STARTUP_WAIT": "0s"}
 		a.write("a.json", definition("a", "http://127.0.0.1:1"))
 		a.start()
-		a.advertise("b", "http://127.0.0.1:1") // which is told on debug
+		a.advertise("b", "http://127.0.0.1:1") // which is logged at level debug
 		require.Zero(t, a.stop())
 		all := strings.Join(a.output(), "\n")
 		if want == "" {
@@ -118,7 +118,7 @@ func TestGatewayLogVariables(t *testing.T) {
 	}
 }
 
-// demanding is a relayer that is well only to those who ask as it wants to be asked.
+// demanding starts a relayer that is healthy only with the configured path, header, status code and timeout.
 func demanding(t *testing.T) (url string) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -128,7 +128,7 @@ func demanding(t *testing.T) (url string) {
 			w.WriteHeader(http.StatusUnauthorized)
 			return
 		}
-		select { // slower than a check by default waits
+		select { // answers slower than the default check timeout
 		case <-time.After(700 * time.Millisecond):
 			w.WriteHeader(http.StatusNoContent)
 		case <-r.Context().Done():
@@ -140,7 +140,7 @@ func demanding(t *testing.T) (url string) {
 	return "http://" + l.Addr().String()
 }
 
-// deaf is an address at which connects neither succeed nor fail: nobody accepts, and no more may wait.
+// deaf returns an address at which connects neither succeed nor fail: nothing accepts, and the backlog is full.
 func deaf(t *testing.T) (url string) {
 	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)
 	require.NoError(t, err)
@@ -159,7 +159,8 @@ func deaf(t *testing.T) (url string) {
 	}
 }
 
-// Each variable of the first check is needed for this relayer: without it the service is held, and why is told.
+// Each variable of the first check is needed for this relayer: without it the service is held, and the reason is
+// reported.
 func TestGatewayChecksAsToldTo(t *testing.T) {
 	t.Parallel()
 	relayer := demanding(t)
@@ -207,7 +208,7 @@ func TestGatewayChecksAsToldTo(t *testing.T) {
 	}
 }
 
-// The first set waits as long as it is told to; a folder that is emptied is believed at the end of its grace.
+// The first set waits for the configured time; an emptied folder takes effect at the end of its grace period.
 func TestGatewayWaitsAsToldTo(t *testing.T) {
 	t.Parallel()
 	relayers, ids := fleet(t, 2)
@@ -256,7 +257,7 @@ func TestGatewayWaitsAsToldTo(t *testing.T) {
 
 func first(code int, _ string) int { return code }
 
-// An operator's command gives up when it is told to, and says how to give it longer.
+// An operator's command times out as configured, and its error describes how to extend the time.
 func TestTimeoutOfCommands(t *testing.T) {
 	t.Parallel()
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
@@ -276,7 +277,7 @@ func TestTimeoutOfCommands(t *testing.T) {
 	require.Contains(t, stderr, `ROLLCALL_TIMEOUT in the environment: "1ms" is below 100ms`)
 }
 
-// A gateway that is a process, under TLS: its certificate comes from the environment, and it needs one.
+// A gateway process with TLS: its certificate comes from the environment, and it needs one.
 func TestGatewayProcessUnderTLS(t *testing.T) {
 	t.Parallel()
 	dir := certificates(t)

@@ -13,7 +13,7 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-// The variables of a gateway do what they say, seen from outside: those that tests of other things do not show.
+// The variables of a gateway have their effect. These are the ones that no other test covers.
 func TestGatewayVariables(t *testing.T) {
 	t.Parallel()
 	relayers, ids := fleet(t, 1)
@@ -37,7 +37,7 @@ func TestGatewayVariables(t *testing.T) {
 	require.Empty(t, c.directory(), "it left for good")
 }
 
-// pinged is a coordinator as far as pings go. It notes when they come, and how long each may take.
+// pinged is a coordinator that only answers pings. It records their times and timeouts.
 type pinged struct {
 	rollcallv1.UnimplementedDiscoveryServiceServer
 	addr  string
@@ -77,7 +77,7 @@ func (p *pinged) RegisterServices(_ context.Context, req *rollcallv1.RegisterSer
 	return &rollcallv1.RegisterServicesResponse{Epoch: 1, Index: 1, Registered: uint32(len(req.Services))}, nil //nolint:gosec // few
 }
 
-// Pings come as far apart, and may take as long, as the variables say: both of them more than the defaults.
+// Pings have the configured interval and timeout: both longer than the defaults.
 func TestGatewayPollsAsToldTo(t *testing.T) {
 	t.Parallel()
 	c := planCluster(t, options{})

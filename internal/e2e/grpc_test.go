@@ -7,7 +7,7 @@ import (
 	"google.golang.org/grpc/backoff"
 )
 
-// quickReconnect keeps a test from waiting for gRPC after a coordinator came back.
+// quickReconnect limits how long a test waits for gRPC after a coordinator is started again.
 var quickReconnect = grpc.ConnectParams{
 	Backoff:           backoff.Config{BaseDelay: 20 * time.Millisecond, Multiplier: 1.5, Jitter: 0.2, MaxDelay: 200 * time.Millisecond},
 	MinConnectTimeout: time.Second,

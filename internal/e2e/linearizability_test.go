@@ -22,7 +22,7 @@ func TestKilledLeadersKeepTheDirectoryLinearizable(t *testing.T) {
 		clients = 8
 		calls   = 50_000
 	)
-	// The load takes the processors from everybody, relayers included; how quick these are is not tested here.
+	// The load slows all processes, including the relayers. Their speed is not tested here.
 	c := startCluster(t, options{env: map[string]string{
 		"ROLLCALL_LOG_LEVEL": "info", "HEALTH_CHECK_INTERVAL_MS": "5000", "HEALTH_CHECK_TIMEOUT_MS": "4000", "HEALTH_CHECK_CONNECT_TIMEOUT_MS": "4000",
 	}})
@@ -57,7 +57,7 @@ func TestKilledLeadersKeepTheDirectoryLinearizable(t *testing.T) {
 	}
 	for kill := range kills {
 		leader, _ := c.leader()
-		// Enough calls between two kills, however fast the machine.
+		// Enough calls between two kills, on any machine.
 		eventually(t, 2*time.Minute, func() bool { return history.Len() >= (kill+1)*calls/kills }, "%d calls before kill %d", history.Len(), kill)
 		leader.kill()
 		_, epoch = c.leaderAfter(epoch)

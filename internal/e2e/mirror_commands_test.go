@@ -11,7 +11,7 @@ import (
 	testredis "github.com/rollcall-dev/rollcall/internal/testutil/redis"
 )
 
-// The mirror commands find Redis by each of the variables that a coordinator takes.
+// The mirror commands find Redis by each of the coordinators' variables.
 func TestMirrorCommandsTakeRedisVariables(t *testing.T) {
 	t.Parallel()
 	redis := testredis.Start(t, "--requirepass", "s3cret")

@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// mountSmall puts a file system of a few bytes on dir, until the test ends. It reports whether this user may, which is
-// required where changes are let in.
+// mountSmall mounts a file system of a few bytes at dir, until the test ends. It reports whether this user may mount,
+// which is required in CI.
 func mountSmall(t *testing.T, dir string, bytes int) bool {
 	t.Helper()
 	err := syscall.Mount("tmpfs", dir, "tmpfs", 0, fmt.Sprint("size=", bytes))

@@ -15,12 +15,12 @@ import (
 	testredis "github.com/rollcall-dev/rollcall/internal/testutil/redis"
 )
 
-// Partitions of real hosts: each coordinator in a network namespace of its own, with a cable to its peers and another
-// one to Redis and the relayers.
+// Partitions of real hosts: each coordinator has its own network namespace, with one link to its peers and another one
+// to Redis and the relayers.
 
-// TestPartitionsOfNamespaces runs the tests of partitions in a process whose network, and list of networks, is its
-// own: nothing on this machine gets in the way, its firewall included, and nothing stays behind, however the process
-// ends.
+// TestPartitionsOfNamespaces runs the tests of partitions in a process with its own network and its own list of
+// namespaces. So this machine's configuration, including its firewall, has no influence. Nothing is left behind,
+// however the process ends.
 func TestPartitionsOfNamespaces(t *testing.T) {
 	if os.Getenv(insideNamespaces) != "" {
 		prepareNamespaces(t)
@@ -32,7 +32,7 @@ func TestPartitionsOfNamespaces(t *testing.T) {
 	t.Parallel()
 	attr, err := namespaces()
 	if err != nil {
-		// A developer's machine may forbid it. Where changes are let in, the test has to run.
+		// A developer's machine may forbid it. In CI the test must run.
 		require.NotEqual(t, "true", os.Getenv("CI"), "network namespaces: %v", err)
 		t.Logf("not tested, this user may make no network namespaces: %v", err)
 		return
@@ -50,8 +50,8 @@ func TestPartitionsOfNamespaces(t *testing.T) {
 	t.Logf("%s", out)
 }
 
-// namespaces gives what a process needs to begin in a network of its own, as root, or as somebody who is root in
-// there only; or why neither is possible.
+// namespaces returns the attributes that start a process in its own network, as root, or as a user that is root only
+// there; or why neither is possible.
 func namespaces() (*syscall.SysProcAttr, error) {
 	var errs []error
 	for _, attr := range []*syscall.SysProcAttr{
@@ -76,7 +76,7 @@ func namespaces() (*syscall.SysProcAttr, error) {
 	return nil, errors.Join(errs...)
 }
 
-// ip configures the network.
+// ip runs the ip command.
 func ip(t testing.TB, line string, args ...any) {
 	t.Helper()
 	cmd := exec.Command("ip", strings.Fields(fmt.Sprintf(line, args...))...)
@@ -84,11 +84,11 @@ func ip(t testing.TB, line string, args ...any) {
 	require.NoError(t, err, "ip %s: %s", strings.Join(cmd.Args[1:], " "), out)
 }
 
-// prepareNamespaces makes the two networks: the peers' and, with an address of the test's, that of Redis.
+// prepareNamespaces makes the two networks: that of the peers, and that of Redis with an address of the test.
 func prepareNamespaces(t *testing.T) {
 	t.Setenv("PATH", os.Getenv("PATH")+":/usr/sbin:/sbin")
 	require.NoError(t, syscall.Mount("", "/", "", syscall.MS_PRIVATE|syscall.MS_REC, ""))
-	require.NoError(t, syscall.Mount("tmpfs", "/run", "tmpfs", 0, "")) // where the names of namespaces stand
+	require.NoError(t, syscall.Mount("tmpfs", "/run", "tmpfs", 0, "")) // for the names of namespaces
 	ip(t, "link set lo up")
 	for _, network := range []string{"peers", "mirror"} {
 		ip(t, "link add %s type bridge", network)
@@ -97,10 +97,10 @@ func prepareNamespaces(t *testing.T) {
 	ip(t, "addr add %s/24 dev mirror", hostAddress)
 }
 
-// hostAddress is where the coordinators reach Redis and the relayers.
+// hostAddress is the address at which the coordinators reach Redis and the relayers.
 const hostAddress = "10.77.2.254"
 
-// host is a coordinator's: the namespace n1, n2 or n3.
+// host is a coordinator's host: the namespace n1, n2 or n3.
 type host struct{ name, peers, mirror string }
 
 func hostOf(i int) host {
@@ -114,8 +114,8 @@ type namespaced struct {
 	active   []string
 }
 
-// startNamespaced starts three hosts, a coordinator on each, and three relayers that all of them reach whatever
-// becomes of the network between the peers.
+// startNamespaced starts three hosts, a coordinator on each, and three relayers. All coordinators reach the relayers,
+// whatever the state of the network between the peers.
 func startNamespaced(t *testing.T) *namespaced {
 	t.Helper()
 	c := planCluster(t, options{
@@ -128,7 +128,7 @@ func startNamespaced(t *testing.T) *namespaced {
 		h := hostOf(i)
 		ip(t, "netns add %s", h.name)
 		t.Cleanup(func() {
-			for _, network := range []string{"peers", "mirror"} { // a namespace takes its time to go, and its cables with it
+			for _, network := range []string{"peers", "mirror"} { // the kernel removes a namespace and its links with a delay
 				ip(t, "link del %s-%s", h.name, network)
 			}
 			ip(t, "netns del %s", h.name)
@@ -144,7 +144,7 @@ func startNamespaced(t *testing.T) *namespaced {
 	}
 	for i, id := range c.ids {
 		h := hostOf(i)
-		c.readdress(c.nodes[id], h.mirror+":7400", h.mirror+":3001") // where the test reaches it
+		c.readdress(c.nodes[id], h.mirror+":7400", h.mirror+":3001") // the address for the test
 		c.opts.program[id] = []string{"ip", "netns", "exec", h.name, binary, "coordinator"}
 		c.opts.nodeEnv[id] = map[string]string{
 			"ROLLCALL_PEERS": strings.Join(peers, ","), "ROLLCALL_LISTEN": ":7400", "ROLLCALL_ADVERTISE": h.peers + ":7400",
@@ -166,12 +166,12 @@ func startNamespaced(t *testing.T) *namespaced {
 
 func (c *namespaced) host(n *node) host { return hostOf(slices.Index(c.ids, n.id)) }
 
-// unplug pulls the cable between a coordinator and its peers; the one to Redis stays. plug puts it back.
+// unplug disconnects a coordinator from its peers; the link to Redis stays. plug connects it again.
 func (c *namespaced) unplug(n *node) { ip(c.t, "link set %s-peers down", c.host(n).name) }
 func (c *namespaced) plug(n *node)   { ip(c.t, "link set %s-peers up", c.host(n).name) }
 
-// mute loses what one coordinator sends to another, as a switch would: packets go to an address without a listener. The
-// other's packets arrive.
+// mute drops all packets from one coordinator to another, like a switch would: they go to an address without a
+// listener. Packets in the other direction arrive.
 func (c *namespaced) mute(from, to *node) {
 	ip(c.t, "-n %s neigh replace %s lladdr 02:00:00:00:00:01 dev peers nud permanent", c.host(from).name, c.host(to).peers)
 }
@@ -180,7 +180,7 @@ func (c *namespaced) unmute(from, to *node) {
 	ip(c.t, "-n %s neigh del %s dev peers", c.host(from).name, c.host(to).peers)
 }
 
-// others are all coordinators but one.
+// others returns all coordinators but one.
 func (c *namespaced) others(than *node) (others []*node) {
 	for _, id := range c.ids {
 		if n := c.nodes[id]; n != than {
@@ -196,7 +196,7 @@ func (c *namespaced) reaches(from, to *node) bool {
 	return exec.Command("ip", "netns", "exec", c.host(from).name, binary, "healthcheck", "--timeout", "300ms", address).Run() == nil
 }
 
-// requireSilent proves that a coordinator changed nothing in Redis after a later epoch was claimed.
+// requireSilent checks that a coordinator changed nothing in Redis after a later epoch was claimed.
 func (c *namespaced) requireSilent(monitor *testredis.Monitor, n *node, epoch uint64) {
 	c.t.Helper()
 	commands := monitor.Commands()
@@ -215,7 +215,7 @@ func (c *namespaced) requireSilent(monitor *testredis.Monitor, n *node, epoch ui
 	require.NotEmpty(c.t, wrote, "the one that leads writes")
 }
 
-// follows waits until a coordinator follows another in an epoch of at least the given, and takes part again.
+// follows waits until a coordinator follows another in an epoch of at least the given one, and is ready again.
 func (c *namespaced) follows(n *node, epoch uint64) {
 	c.t.Helper()
 	eventually(c.t, patience, func() bool {
@@ -225,7 +225,7 @@ func (c *namespaced) follows(n *node, epoch uint64) {
 	c.awaitReady(n)
 }
 
-// newLeader waits for a leader of a higher epoch among others than the given.
+// newLeader waits for a leader of a higher epoch other than the given node.
 func (c *namespaced) newLeader(than *node, old uint64) (leader *node, epoch uint64) {
 	c.t.Helper()
 	eventually(c.t, patience, func() bool { leader, epoch = c.leaderAfter(old); return leader != than }, "another leader")
@@ -233,7 +233,7 @@ func (c *namespaced) newLeader(than *node, old uint64) (leader *node, epoch uint
 	return leader, epoch
 }
 
-// A leader that is cut off its peers, but not off Redis nor the relayers, is replaced and writes nothing more.
+// A leader that is cut off from its peers, but not from Redis and the relayers, is replaced and writes nothing more.
 func partitionLeader(t *testing.T) {
 	c := startNamespaced(t)
 	stop, monitor := c.watchSet(c.active...), c.redis.Monitor()
@@ -263,8 +263,8 @@ func partitionLeader(t *testing.T) {
 	requireFenced(t, scriptCalls(t, monitor.Commands()))
 }
 
-// A leader whose words get lost, while it hears all that its peers say, is replaced. So is one that is heard and
-// hears nothing.
+// A leader whose messages are lost, while it receives its peers' messages, is replaced. So is one whose messages arrive
+// and that receives nothing.
 func partitionOneWay(t *testing.T) {
 	for _, deaf := range []bool{false, true} {
 		t.Run(fmt.Sprintf("deaf=%v", deaf), func(t *testing.T) {
@@ -295,7 +295,7 @@ func partitionOneWay(t *testing.T) {
 	}
 }
 
-// A follower that is cut off costs the cluster nothing, nor does its return.
+// The cutting off of a follower, and its return, do not disturb the cluster.
 func partitionFollower(t *testing.T) {
 	c := startNamespaced(t)
 	stop, monitor := c.watchSet(c.active...), c.redis.Monitor()
@@ -306,7 +306,7 @@ func partitionFollower(t *testing.T) {
 		lost := c.follower()
 		c.unplug(lost)
 		c.registerBulk(round)
-		// It looks for a leader several times meanwhile.
+		// It starts several elections meanwhile.
 		sought := len(lost.logged("entering candidate state"))
 		eventually(t, patience, func() bool { return len(lost.logged("entering candidate state")) >= sought+3 }, "elections of its own")
 		c.registerBulk(100 + round)

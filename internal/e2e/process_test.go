@@ -23,10 +23,10 @@ import (
 	testproc "github.com/rollcall-dev/rollcall/internal/testutil/proc"
 )
 
-// binary is the product, built once by TestMain.
+// binary is the path of the product, built once by TestMain.
 var binary string
 
-// insideNamespaces marks this binary's run in a network of its own; its value is the product's path.
+// insideNamespaces, if set, marks this binary's run in its own network; its value is the product's path.
 const insideNamespaces = "E2E_INSIDE_NAMESPACES"
 
 func TestMain(m *testing.M) {
@@ -54,10 +54,10 @@ func TestMain(m *testing.M) {
 	}())
 }
 
-// patience bounds the waits for what takes a loaded machine a few seconds at the most.
+// patience limits waits for operations that take a loaded machine a few seconds at most.
 const patience = 30 * time.Second
 
-// eventually waits for a condition on processes, which offer no signal to wait on.
+// eventually polls a condition on processes, which offer no signal.
 func eventually(t testing.TB, within time.Duration, condition func() bool, what string, args ...any) {
 	t.Helper()
 	deadline := time.Now().Add(within)
@@ -80,10 +80,10 @@ type process struct {
 	done chan struct{} // closed when it has ended
 
 	mu    sync.Mutex
-	lines []string // what it wrote, stderr and stdout
+	lines []string // lines of stderr and stdout
 }
 
-// launch starts the product with arguments; env is added to an environment that holds nothing of its variables.
+// launch starts the product with arguments; env is added to an environment without the product's variables.
 func launch(t testing.TB, name string, env []string, args ...string) *process {
 	t.Helper()
 	return launchProgram(t, name, env, binary, args...)
@@ -116,7 +116,7 @@ func launchProgram(t testing.TB, name string, env []string, program string, args
 		}
 	}()
 	go func() {
-		_ = p.cmd.Wait() // the state says how it ended
+		_ = p.cmd.Wait() // ProcessState holds the result
 		<-read
 		close(p.done)
 	}()
@@ -138,7 +138,7 @@ func (p *process) signal(s os.Signal) {
 	}
 }
 
-// kill ends it at once, as a crash or the kernel would, and waits until it is gone.
+// kill ends the process at once, like a crash, and waits for the end.
 func (p *process) kill() {
 	p.signal(syscall.SIGKILL)
 	<-p.done
@@ -147,7 +147,7 @@ func (p *process) kill() {
 // stopSignal asks a process to end.
 const stopSignal = syscall.SIGTERM
 
-// pause freezes it: its ports accept connections and nothing answers.
+// pause freezes the process: its ports accept connections, and no request is answered.
 func (p *process) pause() {
 	p.t.Helper()
 	if err := testproc.Freeze(p.cmd.Process); !errors.Is(err, os.ErrProcessDone) {
@@ -157,14 +157,14 @@ func (p *process) pause() {
 
 func (p *process) resume() { p.signal(syscall.SIGCONT) }
 
-// stop asks it to end, as a supervisor would, and returns its exit code.
+// stop asks the process to end, like a supervisor would, and returns its exit code.
 func (p *process) stop() int {
 	p.t.Helper()
 	p.signal(syscall.SIGTERM)
 	return p.exit(patience)
 }
 
-// exit waits for it to end by itself, and returns its exit code; -1 for a signal.
+// exit waits for the process to end by itself, and returns its exit code; -1 for a signal.
 func (p *process) exit(within time.Duration) int {
 	p.t.Helper()
 	select {
@@ -184,7 +184,7 @@ func (p *process) running() bool {
 	}
 }
 
-// output is all it wrote so far, by line.
+// output returns the process's output so far, by line.
 func (p *process) output() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -196,7 +196,7 @@ func (p *process) tail(n int) []string {
 	return all[max(0, len(all)-n):]
 }
 
-// logged lists the JSON log lines with a message.
+// logged returns the JSON log lines with a message.
 func (p *process) logged(msg string) []map[string]any {
 	var found []map[string]any
 	for _, line := range p.output() {
@@ -227,10 +227,11 @@ var (
 	portNext = portFirst + rand.IntN(portLast-portFirst) //nolint:gosec // spreads test runs
 )
 
-// Ports below the range that the kernel hands out by itself, and above those of package testredis.
+// Ports below the kernel's range of ephemeral ports, and above those of package testredis.
 const portFirst, portLast = 30_000, 32_700
 
-// freePort picks a port that nobody else takes while the process that owns it is down. Its neighbour in the sequence is given out next.
+// freePort returns a port that no other test takes while its process is down. The next call returns its successor in
+// the sequence.
 func freePort(t testing.TB) int {
 	t.Helper()
 	portMu.Lock()

@@ -7,8 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The leader is killed while Redis is away: the next one says degraded, with a note, from its first moment on, and
-// lists who answers its own checks. Back again, Redis gets what became of the others.
+// The leader is killed while Redis is unavailable. The next one reports degraded, with a note, from its start, and
+// lists the relayers that answer its own checks. When Redis returns, it receives the changes of the others.
 func TestLeaderKilledWhileRedisIsAway(t *testing.T) {
 	t.Parallel()
 	c, relayers, ids := fleetInRedis(t, options{})
@@ -19,7 +19,7 @@ func TestLeaderKilledWhileRedisIsAway(t *testing.T) {
 	next, epoch := c.leaderAfter(epoch)
 	listsWhoAnswers := func() bool {
 		page, code := next.status(t)
-		if n, now := c.leader(); now != epoch { // a busy machine changes it by itself
+		if n, now := c.leader(); now != epoch { // a busy machine changes the leader by itself
 			next, epoch = n, now
 			return false
 		}
@@ -41,7 +41,7 @@ func TestLeaderKilledWhileRedisIsAway(t *testing.T) {
 	var removed []map[string]any
 	eventually(t, patience, func() bool { removed = c.logged("relayer removed"); return len(removed) == 1 }, "its removal is logged")
 	require.Equal(t, ids[2], removed[0]["relayer"])
-	counted := 0.0 // by whoever led then
+	counted := 0.0 // by the leader of that time
 	for _, n := range c.nodes {
 		if n != leader {
 			counted += n.metric(t, `rollcall_removals_total{reason="health"}`)

@@ -13,9 +13,9 @@ import (
 	testredis "github.com/rollcall-dev/rollcall/internal/testutil/redis"
 )
 
-// What becomes of the mirror when Redis loses, exchanges or garbles what it holds.
+// The mirror when Redis loses, replaces or damages its data.
 
-// fleetInRedis is a cluster whose three relayers are all active.
+// fleetInRedis returns a cluster with three active relayers.
 func fleetInRedis(t *testing.T, opts options) (c *cluster, relayers []*relayer, ids []string) {
 	relayers, ids = fleet(t, 3)
 	c = startCluster(t, opts)
@@ -41,7 +41,7 @@ func TestRedisRestartedEmptyIsWrittenAgain(t *testing.T) {
 	c, relayers, ids := fleetInRedis(t, options{})
 	_, epoch := c.leader()
 	c.redis.Kill()
-	relayers[2].crash() // what changes meanwhile shows afterwards
+	relayers[2].crash() // a change meanwhile is visible afterwards
 	c.redis.RestartEmpty()
 	c.awaitActive(patience, ids[:2]...)
 	c.awaitEpochInRedis(epoch)
@@ -50,8 +50,8 @@ func TestRedisRestartedEmptyIsWrittenAgain(t *testing.T) {
 	}, "the status of the failed one")
 }
 
-// A Redis that failed over to a copy from before the present leader, which also lists a relayer that has failed
-// since, is brought up to date.
+// A Redis failed over to a copy from before the current leader. The copy also lists a relayer that has failed since. It
+// is brought up to date.
 func TestRedisFailedOverToAStaleCopy(t *testing.T) {
 	t.Parallel()
 	master, replica := testredis.Start(t), testredis.Start(t)
@@ -60,7 +60,7 @@ func TestRedisFailedOverToAStaleCopy(t *testing.T) {
 	leader, old := c.leader()
 
 	replica.ReplicaOf(master)
-	replica.Promote() // from here on it misses everything
+	replica.Promote() // from here on it misses all writes
 	relayers[2].crash()
 	c.awaitActive(patience, ids[:2]...)
 	stop := c.watchSet(ids[:2]...)
@@ -81,7 +81,7 @@ func TestRedisFailedOverToAStaleCopy(t *testing.T) {
 	c.awaitEpochInRedis(epoch)
 	require.False(t, wroteUnder(scriptCalls(t, monitor.Commands()), old))
 
-	// And back to the old master, which now is the stale one.
+	// Back to the old master, which is now the stale one.
 	relayers[1].crash()
 	c.awaitActive(patience, ids[0])
 	c.redis = master
@@ -105,7 +105,7 @@ func TestKeysOfTheWrongTypeAreReplaced(t *testing.T) {
 	c.awaitWrites(2)
 }
 
-// Members that somebody else put in or took out are corrected.
+// Members that another client added or removed are corrected.
 func TestForeignMembersAreCorrected(t *testing.T) {
 	t.Parallel()
 	c, _, ids := fleetInRedis(t, options{})
@@ -114,8 +114,8 @@ func TestForeignMembersAreCorrected(t *testing.T) {
 	c.awaitActive(patience, ids...)
 }
 
-// A cluster rebuilt from nothing finds the mirror of its predecessor: it refuses to write, says so, and does once an
-// operator has given it the Redis.
+// A cluster rebuilt from nothing finds the mirror of its predecessor. It refuses to write and reports that, until an
+// operator makes it take over the Redis.
 func TestRebuiltClusterHasToTakeOver(t *testing.T) {
 	t.Parallel()
 	before, relayers, ids := fleetInRedis(t, options{})
@@ -153,8 +153,9 @@ func TestRebuiltClusterHasToTakeOver(t *testing.T) {
 	require.Contains(t, c.mustCLI("mirror", "take-over"), "already")
 }
 
-// An epoch that no leader of the cluster can have opened stops all writing, as another cluster's mirror does. It may be
-// the cluster's own fence, so that taking over what is its own already leaves it; an operator has to insist.
+// An epoch that no leader of the cluster can have opened stops all writes, like another cluster's mirror does. It may
+// be the cluster's own fence, so a normal takeover of its own mirror leaves it; the operator has to force
+// it.
 func TestEpochOutOfReachIsForgottenByForce(t *testing.T) {
 	t.Parallel()
 	before, relayers, ids := fleetInRedis(t, options{})
@@ -198,7 +199,7 @@ func TestEpochOutOfReachIsForgottenByForce(t *testing.T) {
 	}
 }
 
-// proxy passes TCP connections on to where it is told.
+// proxy forwards TCP connections to a changeable address.
 type proxy struct {
 	l net.Listener
 
@@ -226,7 +227,7 @@ func startProxy(t *testing.T, to string) *proxy {
 
 func (p *proxy) addr() string { return p.l.Addr().String() }
 
-// switchTo cuts every connection; those that come next go to the new address.
+// switchTo closes every connection; later ones go to the new address.
 func (p *proxy) switchTo(to string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -257,7 +258,7 @@ func (p *proxy) pass(conn net.Conn) {
 	var wg sync.WaitGroup
 	for _, way := range [][2]net.Conn{{conn, out}, {out, conn}} {
 		wg.Go(func() {
-			_, _ = io.Copy(way[0], way[1]) // ends with either
+			_, _ = io.Copy(way[0], way[1]) // ends when either side ends
 			closeBody(way[0])
 		})
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// relayer answers health checks, and can be told to fail. It notes when it was asked.
+// relayer answers health checks, and can be set to fail. It records the times of requests.
 type relayer struct {
 	t    testing.TB
 	id   string
@@ -25,7 +25,7 @@ type relayer struct {
 	header http.Header // of the last request
 }
 
-// startRelayer starts a healthy one on a port of its own.
+// startRelayer starts a healthy relayer on its own port.
 func startRelayer(t testing.TB, id string) *relayer {
 	for {
 		if r := tryRelayer(t, id, freePort(t)); r != nil { // nil: the port was taken meanwhile
@@ -34,7 +34,7 @@ func startRelayer(t testing.TB, id string) *relayer {
 	}
 }
 
-// tryRelayer starts a healthy one on the port; nil when that is taken.
+// tryRelayer starts a healthy relayer on the port; nil if the port is taken.
 func tryRelayer(t testing.TB, id string, port int) *relayer {
 	return tryRelayerAt(t, id, fmt.Sprintf("127.0.0.1:%d", port))
 }
@@ -75,21 +75,21 @@ func (r *relayer) crash() {
 	_ = s.Close()
 }
 
-// answer sets the status code of all that follow.
+// answer sets the status code of all later answers.
 func (r *relayer) answer(code int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.code, r.hang = code, false
 }
 
-// stopAnswering lets requests in and answers none.
+// stopAnswering accepts requests and answers none.
 func (r *relayer) stopAnswering() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.hang = true
 }
 
-// times are when it was asked.
+// times returns the times of the requests.
 func (r *relayer) times() []time.Time {
 	r.mu.Lock()
 	defer r.mu.Unlock()

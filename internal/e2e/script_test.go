@@ -11,21 +11,21 @@ import (
 	testredis "github.com/rollcall-dev/rollcall/internal/testutil/redis"
 )
 
-// scriptCall is one run of the mirror's writing script, as MONITOR shows it.
+// scriptCall is one run of the mirror's writing script, in MONITOR's output.
 type scriptCall struct {
 	Op     string `json:"op"`
 	Leader string `json:"leader"`
 	Epoch  uint64 `json:"epoch"`
 	Seq    uint64 `json:"seq"`
-	// writes are the commands by which it changed something; none when the fence refused it.
+	// writes are the commands that changed something; none if the fence rejected the call.
 	writes []testredis.Command
 }
 
-// scriptCalls picks the runs of the mirror's writing script. A command that writes from another script fails the
+// scriptCalls returns the runs of the mirror's writing script. A command that writes from another script fails the
 // test.
 func scriptCalls(t testing.TB, commands []testredis.Command) (calls []scriptCall) {
 	t.Helper()
-	reading := false // the script running now is not the writing one
+	reading := false // the running script is not the writing one
 	for _, cmd := range commands {
 		switch {
 		case !cmd.Script && (cmd.Args[0] == "EVALSHA" || cmd.Args[0] == "EVAL"):
@@ -49,8 +49,8 @@ func changesSomething(cmd testredis.Command) bool {
 	return !slices.Contains([]string{"TIME", "TYPE", "HMGET", "SMEMBERS", "SCARD"}, cmd.Args[0])
 }
 
-// requireFenced proves that nobody wrote under an epoch lower than one that had written before, and that an epoch
-// had one writer. It returns how many calls the fence refused.
+// requireFenced checks that no call wrote under a lower epoch than an earlier write, and that an epoch had one writer.
+// It returns how many calls the fence rejected.
 func requireFenced(t testing.TB, calls []scriptCall) (refused int) {
 	t.Helper()
 	var epoch uint64

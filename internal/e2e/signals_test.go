@@ -18,11 +18,11 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-// election bounds how long a registration may wait for another leader, on a busy machine too.
+// election is how long a registration may wait for another leader, even on a busy machine.
 const election = 1500 * time.Millisecond
 
-// stream registers one new service after the other with whoever leads. The function it returns ends it, and fails
-// the test if an acknowledged service is lost, one was refused, or one took longer than an election.
+// stream registers one new service after the other at the current leader. The returned function ends it. It fails the
+// test if an acknowledged service is lost, one was rejected, or one took longer than an election.
 func (c *cluster) stream() (stop func()) {
 	c.t.Helper()
 	client, err := gateway.NewClient(gateway.ClientConfig{Coordinators: strings.Split(c.addresses(), ",")})
@@ -73,7 +73,7 @@ func (c *cluster) stream() (stop func()) {
 	}
 }
 
-// A leader that is told to end hands over first: registrations go on, and the set stays.
+// A leader that is stopped transfers the leadership first: registrations continue, and the set stays.
 func TestStoppedLeaderHandsOver(t *testing.T) {
 	t.Parallel()
 	c, _, ids := fleetInRedis(t, options{})
@@ -93,7 +93,7 @@ func TestStoppedLeaderHandsOver(t *testing.T) {
 	unbroken()
 }
 
-// A check that runs when the signal comes is waited for.
+// The leader waits for a check that runs when the signal arrives.
 func TestStoppedLeaderFinishesItsChecks(t *testing.T) {
 	t.Parallel()
 	var armed atomic.Bool
@@ -128,7 +128,7 @@ func TestStoppedLeaderFinishesItsChecks(t *testing.T) {
 	require.Empty(t, leader.logged("relayer removed"))
 }
 
-// Checks that may take long, and do, do not hold a leader up that is told to end, nor the one that follows.
+// Checks with a long timeout that hang do not delay the stop of a leader, nor its successor.
 func TestStoppedLeaderBreaksLongChecksOff(t *testing.T) {
 	t.Parallel()
 	const limit = patience // of a check
@@ -175,14 +175,14 @@ func TestRollingRestartLosesNothing(t *testing.T) {
 	unbroken()
 }
 
-// A second signal does not wait.
+// A second signal ends the process at once.
 func TestSecondSignalEndsAtOnce(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, options{})
 	leader, epoch := c.leader()
 	for _, n := range c.nodes {
 		if n != leader {
-			n.pause() // nobody takes over
+			n.pause() // no other node takes over
 		}
 	}
 	leader.signal(stopSignal)

@@ -29,7 +29,7 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-// files are a party's certificate as the environment names it.
+// files returns the environment variables for a party's certificate.
 func files(dir, name string) map[string]string {
 	return map[string]string{
 		"ROLLCALL_TLS_CERT": filepath.Join(dir, name+".crt"), "ROLLCALL_TLS_KEY": filepath.Join(dir, name+".key"), "ROLLCALL_TLS_CA": filepath.Join(dir, "ca.crt"),
@@ -44,7 +44,7 @@ func party(t *testing.T, dir, name, alpn string) *tls.Config {
 	return loaded.ClientConfig(alpn)
 }
 
-// certificates are made as the documentation says; startSecureCluster uses them.
+// certificates makes certificates as the documentation describes; startSecureCluster uses them.
 func certificates(t *testing.T) (dir string) {
 	dir = filepath.Join(t.TempDir(), "certs")
 	_, stderr, code := rollcall(t, nil, "tls", "init", "--dir", dir)
@@ -85,7 +85,7 @@ func TestSecureClusterWorks(t *testing.T) {
 	require.NoError(t, register(1, relayers[0]))
 	c.awaitActive(patience, ids[0])
 
-	// The operator's commands work, and a failover.
+	// The operator's commands and a failover work.
 	require.Contains(t, c.mustCLI("services", "list"), ids[0])
 	stop := c.watchSet(ids[0])
 	leader, epoch := c.leader()
@@ -106,7 +106,7 @@ func TestSecurePortRefusesWhoHasNoBusinessThere(t *testing.T) {
 	c := startSecureCluster(t, dir)
 	n, epoch := c.leader()
 
-	foreign := certificates(t) // of a CA that is not ours
+	foreign := certificates(t) // of another CA
 	with := func(config *tls.Config, certs ...tls.Certificate) *tls.Config {
 		config.GetClientCertificate = nil
 		config.Certificates = certs
@@ -137,7 +137,7 @@ func TestSecurePortRefusesWhoHasNoBusinessThere(t *testing.T) {
 	} {
 		require.Equal(t, codes.Unavailable, status.Code(ping(creds)), name)
 	}
-	// And nobody takes a server of another CA, or one that is no coordinator, for a coordinator.
+	// A client rejects a server of another CA, or one that is not a coordinator.
 	require.Error(t, ping(credentials.NewTLS(party(t, foreign, "operator", clusterport.ALPNgRPC))))
 
 	// Raft is for coordinators.
@@ -147,7 +147,7 @@ func TestSecurePortRefusesWhoHasNoBusinessThere(t *testing.T) {
 			return err
 		}
 		defer closeBody(conn)
-		// With TLS 1.3 a client hears of its refusal when it reads.
+		// With TLS 1.3 a client detects its rejection when it reads.
 		require.NoError(t, conn.SetReadDeadline(time.Now().Add(500*time.Millisecond)))
 		_, err = conn.Read(make([]byte, 1))
 		return err
@@ -161,7 +161,7 @@ func TestSecurePortRefusesWhoHasNoBusinessThere(t *testing.T) {
 	require.NotErrorIs(t, raft(with(party(t, dir, "coordinator-2", clusterport.ALPNRaft), expired(t, dir, pki.RoleCoordinator))), os.ErrDeadlineExceeded)
 	require.ErrorIs(t, raft(party(t, dir, "coordinator-2", clusterport.ALPNRaft)), os.ErrDeadlineExceeded, "a coordinator is let in")
 
-	// So is what coordinators say to each other; the administration is for operators.
+	// Calls between coordinators are for coordinators, too; the administration is for operators.
 	call := func(name string) (rollcallv1.PeerServiceClient, rollcallv1.ClusterServiceClient) {
 		conn, err := grpc.NewClient("passthrough:///"+n.address, grpc.WithTransportCredentials(credentials.NewTLS(party(t, dir, name, clusterport.ALPNgRPC))))
 		require.NoError(t, err)
@@ -189,7 +189,7 @@ func TestSecurePortRefusesWhoHasNoBusinessThere(t *testing.T) {
 			require.Equal(t, allowed.cluster, status.Code(err))
 		}
 	}
-	// On the command line that is a sentence with its remedy.
+	// The command line prints the error with its remedy.
 	c.opts.cliEnv = nil
 	for k, v := range files(dir, "gateway") {
 		c.opts.cliEnv = append(c.opts.cliEnv, k+"="+v)
@@ -205,7 +205,7 @@ func TestSecurePortRefusesWhoHasNoBusinessThere(t *testing.T) {
 	require.Len(t, resp.Members, 3)
 }
 
-// A certificate that was renewed on disk is the one shown to who comes next, without a restart.
+// A certificate renewed on disk is used for the next connection, without a restart.
 func TestRenewedCertificateIsUsed(t *testing.T) {
 	t.Parallel()
 	dir := certificates(t)

@@ -19,17 +19,17 @@ import (
 	testredis "github.com/rollcall-dev/rollcall/internal/testutil/redis"
 )
 
-// The proof that a healthy relayer is never missing.
+// The check that a healthy relayer is never missing.
 
-// watchSet proves that ids never leave the set: from the commands that Redis executed, and by polling with redis-cli
-// as a consumer would. The watch is in force when it returns. stop ends it and fails the test if one was ever
-// missing, or if nothing was seen.
+// watchSet checks that ids never leave the set: from the commands that Redis executed, and by polling with redis-cli
+// like a consumer. The watch is active when it returns. stop ends it and fails the test if an id was ever missing, or
+// if the watch recorded nothing.
 func (c *cluster) watchSet(ids ...string) (stop func()) {
 	c.t.Helper()
 	return c.watch(ids, true)
 }
 
-// watchReturningSet is watchSet for a set that was lost just now: it has to come back, and from then on to stay.
+// watchReturningSet is watchSet for a set that has just been lost: it must return, and then stay.
 func (c *cluster) watchReturningSet(ids ...string) (stop func()) {
 	c.t.Helper()
 	return c.watch(ids, false)
@@ -44,8 +44,8 @@ func (c *cluster) watch(ids []string, whole bool) (stop func()) {
 	eventually(c.t, patience, func() bool { polls, _, err := p.seen(); return polls > 0 || err != nil }, "a first poll")
 	return func() {
 		c.t.Helper()
-		// What happened until now is in the second poll from here: one may be on its way. A leader keeps the mirror
-		// true each second; a watch that has not seen as much proves nothing.
+		// All events until now are in the second poll from here, because one may be in flight. A leader refreshes the
+		// mirror each second. A watch without such a refresh proves nothing.
 		before, _, _ := p.seen()
 		eventually(c.t, patience, func() bool {
 			polls, complete, err := p.seen()
@@ -62,7 +62,7 @@ func (c *cluster) watch(ids []string, whole bool) (stop func()) {
 	}
 }
 
-// poller is a redis-cli that prints the set again and again.
+// poller is a redis-cli that prints the set repeatedly.
 type poller struct {
 	cmd  *exec.Cmd
 	done chan struct{}
@@ -71,12 +71,12 @@ type poller struct {
 	mu              sync.Mutex
 	ending          bool
 	polls, complete int
-	err             error // what was wrong first
+	err             error // the first problem
 }
 
 func (c *cluster) pollSet(ids []string, whole bool) *poller {
 	c.t.Helper()
-	// A large set is some work to print and to read.
+	// Printing and parsing a large set takes time.
 	pause := max(5*time.Millisecond, time.Duration(len(ids))*10*time.Microsecond)
 	host, port, ok := strings.Cut(c.redis.Addr(), ":")
 	require.True(c.t, ok)
@@ -130,7 +130,7 @@ func (p *poller) note(f func()) {
 	f()
 }
 
-// seen is how many polls came, how many of them were complete, and what was wrong.
+// seen returns the number of polls, the number of complete ones, and the first problem.
 func (p *poller) seen() (polls, complete int, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -141,20 +141,20 @@ func (p *poller) seen() (polls, complete int, err error) {
 func (p *poller) end() {
 	p.once.Do(func() {
 		p.note(func() { p.ending = true })
-		_ = p.cmd.Process.Kill() // it may have ended by itself, which is noted
+		_ = p.cmd.Process.Kill() // it may have ended by itself, which is recorded
 		<-p.done
 		_ = p.cmd.Wait() // killed
 	})
 }
 
-// Commands that change nothing, by themselves: what a script does stands in lines of its own.
+// readingCommands are the commands that change nothing by themselves: a script's commands have their own lines.
 var readingCommands = []string{
 	"CLIENT", "COMMAND", "ECHO", "EVAL", "EVALSHA", "EXISTS", "GET", "HELLO", "HGET", "HGETALL", "HMGET", "INFO", "PING", "PUBLISH",
 	"SCARD", "SCRIPT", "SELECT", "SISMEMBER", "SMEMBERS", "SMISMEMBER", "SUBSCRIBE", "TIME", "TTL", "TYPE",
 }
 
-// keepsSet reports whether a command is known to leave each of the ids in the set, also for the rest of its script.
-// What is not known here counts as one that takes them out.
+// keepsSet reports whether a command is known to leave each of the ids in the set, also for the rest of its script. An
+// unknown command counts as removing them.
 func keepsSet(args, ids []string) bool {
 	name, rest := strings.ToUpper(args[0]), args[1:]
 	switch {
@@ -162,7 +162,7 @@ func keepsSet(args, ids []string) bool {
 		return true
 	case name == "SREM" && len(rest) > 0 && rest[0] == activeKey:
 		return !slices.ContainsFunc(rest[1:], func(id string) bool { return slices.Contains(ids, id) })
-	case slices.Contains([]string{"DEL", "HDEL", "HSET", "SREM"}, name): // of keys that they name
+	case slices.Contains([]string{"DEL", "HDEL", "HSET", "SREM"}, name): // only the named keys
 		return !slices.Contains(rest, activeKey)
 	default:
 		return false
@@ -213,7 +213,7 @@ func TestOnlyKnownCommandsKeepTheSet(t *testing.T) {
 	}
 }
 
-// failing is a test that may fail.
+// failing is a testing.TB that records a failure.
 type failing struct {
 	testing.TB
 	mu   sync.Mutex
@@ -229,14 +229,14 @@ func (f *failing) Errorf(format string, args ...any) {
 func (*failing) FailNow() { runtime.Goexit() }
 func (*failing) Helper()  {}
 
-// A watch that could not fail would prove nothing.
+// The watch must fail if an id leaves the set.
 func TestWatchSeesWhatLeavesTheSet(t *testing.T) {
 	t.Parallel()
 	const write = "redis.call('SADD', KEYS[1], 'a') "
 	for name, tc := range map[string]struct {
-		before []any  // a command ahead of the watch
-		script string // under it
-		says   string // empty: nothing is wrong
+		before []any  // a command before the watch
+		script string // during the watch
+		says   string // empty: no problem
 	}{
 		"nothing":            {nil, write, ""},
 		"out and in at once": {nil, "redis.call('SREM', KEYS[1], 'a') " + write, `may have taken a healthy relayer out: ["SREM" "relayer:active" "a"]`},

@@ -2,12 +2,12 @@ package evm
 
 import "strings"
 
-// Nodes say what is wrong in words, each client in its own. All words that anything depends on are in this file, with
-// where they come from.
+// Nodes report errors as text, each client in its own words. All texts that any code depends on are in this file, with
+// their sources.
 
-// row recognises an error by a part of its message, in lower case, or by its code if the text is empty. The first row
-// that fits decides; so texts come before codes, which clients use for different things, and longer texts before those
-// that they contain.
+// row recognizes an error by a part of its message, in lower case, or by its code if the text is empty. The first row
+// that matches decides. So texts come before codes, which clients use for different errors. Longer texts come before
+// those that they contain.
 type row[T any] struct {
 	text   string
 	code   int
@@ -49,9 +49,9 @@ const (
 	arbitrum = "smartcontractkit/chainlink core/chains/evm/client/errors.go, of the Arbitrum sequencer"
 )
 
-// sendRows are the refusals of eth_sendRawTransaction. Where clients share geth's words, only geth is named.
+// sendRows are the errors of eth_sendRawTransaction. Where clients share geth's text, only geth is named.
 var sendRows = []row[Outcome]{
-	// Not to be taken for what stands below: that the node has it.
+	// Comes before "known transaction" below, which it contains.
 	{text: "unknown transaction", means: Refused, source: erigonIn}, // … type
 
 	// The node has it.
@@ -116,7 +116,7 @@ var sendRows = []row[Outcome]{
 	{text: "gaslimitexceeded", means: ExceedsBlockGas, source: netherOld},
 	{text: "txgaslimitcapexceeded", means: ExceedsBlockGas, source: netherTx},
 
-	// Room.
+	// Pool capacity.
 	{text: "txpool is full", means: PoolFull, source: gethLegacy}, // also Reth
 	{text: "sub-pool is full", means: PoolFull, source: erigon},   // pending, baseFee, queued
 	{text: "sequencer pending tx pool full", means: PoolFull, source: arbitrum},
@@ -158,10 +158,10 @@ var sendRows = []row[Outcome]{
 	{text: "maxtxsizeexceeded", means: Oversized, source: netherOld},
 	{text: "rlptoolong", means: Oversized, source: erigon},
 
-	// The rate of one sender, of which other senders through the same endpoint know nothing.
+	// The rate limit of one sender, which does not affect other senders through the same endpoint.
 	{text: "sender is over rate limit", means: RateLimited, source: proxyd},
 
-	// For good.
+	// Permanent.
 	{text: "transaction type not supported", means: Refused, source: gethTypes}, // also Reth
 	{text: "unsupported transaction type", means: Refused, source: netherPool},
 	{text: "invalidtxtype", means: Refused, source: netherTx},
@@ -190,13 +190,13 @@ var sendRows = []row[Outcome]{
 	{code: -32601, means: NotSent, source: "JSON-RPC 2.0, method not found"},
 }
 
-// limitRows are answers that an endpoint did nothing because it was asked too often.
+// limitRows are errors of an endpoint that executed nothing because of a rate limit.
 var limitRows = []row[bool]{
-	// Besu gives -32005 to these, too.
+	// Besu returns -32005 for these, too.
 	{text: "exceeds block gas limit", means: false, source: besu},
 	{text: "exceeds maximum rpc range limit", means: false, source: besu},
 	{text: "number of requests exceeds max batch size", means: false, source: besu},
-	{text: "sender is over rate limit", means: false, source: proxyd}, // nothing against other senders
+	{text: "sender is over rate limit", means: false, source: proxyd}, // no limit for other senders
 
 	{text: "over rate limit", means: true, source: proxyd},
 	{text: "backend is over capacity", means: true, source: proxyd},
@@ -207,8 +207,8 @@ var limitRows = []row[bool]{
 
 func rateLimited(e *RPCError) bool { return match(limitRows, e, false) }
 
-// staleRows are answers that an endpoint does not know, or no longer counts as its own, the block that it was asked
-// about, or has no state of it.
+// staleRows are errors of an endpoint that does not know the requested block, no longer has it on its chain, or has no
+// state of it.
 var staleRows = []row[bool]{
 	{text: "is not currently canonical", means: true, source: gethBlocks}, // also Erigon
 	{text: "header for hash not found", means: true, source: gethBlocks},
@@ -224,7 +224,7 @@ var staleRows = []row[bool]{
 
 func blockUnknown(e *RPCError) bool { return match(staleRows, e, false) }
 
-// pendingRows are answers that an endpoint knows no state after what is pending.
+// pendingRows are errors of an endpoint that has no pending state.
 var pendingRows = []row[bool]{
 	{text: "pending state is not available", means: true, source: gethBlocks},
 	{text: "pending block is not available", means: true, source: gethBlocks},
@@ -233,7 +233,7 @@ var pendingRows = []row[bool]{
 
 func noPending(e *RPCError) bool { return match(pendingRows, e, false) || blockUnknown(e) }
 
-// batchRows are answers to a call of a batch that is too big.
+// batchRows are errors for a call in a batch that is too big.
 var batchRows = []row[bool]{
 	{text: "batch too large", means: true, source: gethRPC},
 	{text: "response too large", means: true, source: gethRPC}, // also proxyd
@@ -243,20 +243,20 @@ var batchRows = []row[bool]{
 
 func batchTooBig(e *RPCError) bool { return match(batchRows, e, false) }
 
-// failure is what went wrong in a simulated call.
+// failure is the kind of error of a simulated call.
 type failure int
 
 const (
-	failureOther failure = iota // none of the call's: the node's
+	failureOther failure = iota // an error of the node, not of the call
 	failureRevert
 	failureFunds
 	failureGas
-	failureCall // another that every node would report
+	failureCall // another error that every node would report
 )
 
-// callRows are the refusals of eth_estimateGas and eth_call.
+// callRows are the errors of eth_estimateGas and eth_call.
 var callRows = []row[failure]{
-	// A contract's own words follow these.
+	// The contract's own text follows these.
 	{text: "execution reverted", means: failureRevert, source: gethVM}, // also Nethermind, Besu, Erigon, Reth
 	{code: 3, means: failureRevert, source: "ethereum/go-ethereum internal/ethapi/errors.go"},
 
@@ -284,7 +284,7 @@ var callRows = []row[failure]{
 	{text: "invalid opcode", means: failureCall, source: gethVM},
 	{text: "evm error", means: failureCall, source: reth},
 
-	// Calls that cannot begin.
+	// Calls that cannot start.
 	{text: "intrinsic gas too low", means: failureCall, source: gethCore},
 	{text: "insufficient gas for floor data gas cost", means: failureCall, source: gethCore},
 	{text: "intrinsic gas exceeds gas limit", means: failureCall, source: besu},
@@ -298,7 +298,7 @@ func answersCall(e *RPCError) bool {
 	return !rateLimited(e) && match(callRows, e, failureOther) != failureOther
 }
 
-// unsupported reports whether the endpoint does not offer the method or this form of its parameters.
+// unsupported reports whether the endpoint does not support the method or this form of its parameters.
 func unsupported(e *RPCError) bool {
 	switch e.Code {
 	case -32601, -32602: // JSON-RPC 2.0: method not found, invalid params
@@ -307,10 +307,10 @@ func unsupported(e *RPCError) bool {
 	return false
 }
 
-// notOffered reports whether the endpoint does not offer a method, or not on the caller's plan, until that is changed.
+// notOffered reports whether the endpoint does not support a method, or not on the current plan, until that is changed.
 func notOffered(e *RPCError) bool {
 	switch e.Code {
-	case -32600, -32604: // JSON-RPC 2.0: invalid request, by which providers mean the plan; EIP-1474: method not supported
+	case -32600, -32604: // JSON-RPC 2.0: invalid request, which providers return for a plan limit; EIP-1474: method not supported
 		return true
 	}
 	return unsupported(e)

@@ -14,7 +14,7 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 )
 
-// Client talks to the nodes of one chain. Its methods are safe for concurrent use, before and while Run runs.
+// Client calls the nodes of one chain. Its methods are safe for concurrent use, before and while Run runs.
 type Client struct {
 	cfg       Config
 	log       *slog.Logger
@@ -23,13 +23,13 @@ type Client struct {
 	fees      feeCache
 	transfers transferGasCache
 
-	// background holds sends that go on after their caller has its answer; they end with stop.
+	// background tracks sends that continue after the caller has its answer; stop ends them.
 	background sync.WaitGroup
 	life       context.Context
 	stop       context.CancelFunc
 }
 
-// Open checks the configuration. Nothing is dialed yet. The Client has to be closed.
+// Open checks the configuration and returns a Client. It dials nothing yet. The caller must close the Client.
 func Open(cfg Config) (*Client, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -53,7 +53,7 @@ func Open(cfg Config) (*Client, error) {
 	return c, nil
 }
 
-// Close ends what is under way and closes all connections. It may be called again.
+// Close cancels background sends and closes all connections. It may be called again.
 func (c *Client) Close() {
 	c.stop()
 	c.background.Wait()
@@ -62,11 +62,11 @@ func (c *Client) Close() {
 	}
 }
 
-// ChainID is the configured one.
+// ChainID returns the configured chain id.
 func (c *Client) ChainID() uint64 { return c.cfg.ChainID }
 
-// Run watches the endpoints and their heads until ctx ends; then it returns nil. Without it, calls work, but no heads
-// are learnt, and an endpoint's faults are only found by calls that fail over.
+// Run watches the endpoints and their heads until ctx ends; then it returns nil. Without Run, calls work, but no heads
+// are received. Faults of an endpoint are then found only by calls that fail over.
 func (c *Client) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	for _, ep := range c.endpoints {
@@ -79,7 +79,7 @@ func (c *Client) Run(ctx context.Context) error {
 	return nil
 }
 
-// candidates are the endpoints worth asking for the methods, the best first.
+// candidates returns the usable endpoints for the methods, the best first.
 func (c *Client) candidates(methods ...string) []*endpoint {
 	now := time.Now()
 	type ranked struct {
@@ -100,7 +100,7 @@ func (c *Client) candidates(methods ...string) []*endpoint {
 	return eps
 }
 
-// none explains why there are no candidates for the methods.
+// none returns an error that explains why there are no candidates for the methods.
 func (c *Client) none(methods ...string) error {
 	var reasons []error
 	for _, ep := range c.endpoints {
@@ -129,8 +129,8 @@ func (c *Client) none(methods ...string) error {
 	return fmt.Errorf("%w: %w", ErrNoEndpoint, errors.Join(reasons...))
 }
 
-// each tries f, which calls the methods, on one endpoint after the other until one answers. An error that is an answer is
-// returned as it is; otherwise all that went wrong is.
+// each runs f, which calls the methods, on one endpoint after another until one answers. It returns an error that is an
+// answer as it is. If no endpoint answers, it returns all errors joined.
 func (c *Client) each(ctx context.Context, methods []string, f func(ctx context.Context, ep *endpoint) error) error {
 	eps := c.candidates(methods...)
 	if len(eps) == 0 {
@@ -152,8 +152,8 @@ func (c *Client) each(ctx context.Context, methods []string, f func(ctx context.
 	return errors.Join(problems...)
 }
 
-// share gives an attempt its part of the time that the caller leaves: what hangs must not use up what the n-1 others
-// could need.
+// share returns a context with 1/n of the time that is left in ctx. An endpoint that hangs must not use up the time of
+// the n-1 others.
 func share(ctx context.Context, n int) (context.Context, context.CancelFunc) {
 	deadline, ok := ctx.Deadline()
 	if !ok || n <= 1 {
@@ -162,9 +162,9 @@ func share(ctx context.Context, n int) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, time.Until(deadline)/time.Duration(n))
 }
 
-// Call passes a call through and returns the result as it came. params is a JSON array, or nil for none. An endpoint
-// that gives no answer is followed by the next, so the method should be one that may be repeated; use Send for
-// transactions. Errors wrap a *RPCError if a node answered with one.
+// Call forwards a call and returns the raw result. params is a JSON array, or nil for none. If an endpoint gives no
+// answer, the next one is asked, so the method should be safe to repeat; use Send for transactions. Errors wrap a
+// *RPCError if a node answered with one.
 func (c *Client) Call(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error) {
 	var list []json.RawMessage
 	if len(params) > 0 {

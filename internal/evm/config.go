@@ -12,36 +12,36 @@ import (
 	"time"
 )
 
-// Config names the nodes of one chain.
+// Config lists the nodes of one chain and how to call them.
 type Config struct {
-	// ChainID that every endpoint has to report; one that reports another is never used. Required.
+	// ChainID is the id that every endpoint must report; an endpoint that reports another is never used. Required.
 	ChainID uint64
 	// Endpoints are http, https, ws or wss URLs, the preferred one first. At least one. They may hold keys in their
-	// path, query or user info: nothing but the host is ever shown.
+	// path, query or user info: only the host is ever shown.
 	Endpoints []string
-	// Subscribe is a ws or wss URL to learn of new heads from. Default: the first such URL of Endpoints, if any;
+	// Subscribe is a ws or wss URL to receive new heads from. Default: the first such URL of Endpoints, if any;
 	// otherwise the chain is polled.
 	Subscribe string
-	// Timeout of one request to one endpoint. Default 5 s.
+	// Timeout is the limit of one request to one endpoint. Default 5 s.
 	Timeout time.Duration
-	// PollInterval is how often the preferred endpoint is asked for its head while no subscription tells it.
-	// Default 1 s.
+	// PollInterval is how often the preferred endpoint is asked for its head while no subscription is live. Default 1
+	// s.
 	PollInterval time.Duration
-	// HealthInterval is how often each endpoint is asked otherwise, so that its state is known. Default 5 s, or
-	// PollInterval if that is more.
+	// HealthInterval is how often each other endpoint is asked for its head. Default 5 s, or PollInterval if that is
+	// longer.
 	HealthInterval time.Duration
-	// Silence is how long a subscription may bring nothing before the chain is polled beside it. Default 10 s.
+	// Silence is how long a subscription may bring no head before the chain is polled as well. Default 10 s.
 	Silence time.Duration
 	// BroadcastAll sends transactions to every endpoint instead of the first that accepts them.
 	BroadcastAll bool
 	// MaxLag is how many blocks an endpoint may be behind the best one before others are preferred to it. Default 3.
 	MaxLag uint64
-	// MaxHeadAge is how old the newest block may be before an endpoint is reported as stuck. 0, the default: any age;
-	// a chain without traffic may make no blocks.
+	// MaxHeadAge is how old the newest block may be before an endpoint is reported as stuck. Default 0, which allows
+	// any age, because a chain without traffic may make no blocks.
 	MaxHeadAge time.Duration
 	// BatchSize bounds the calls of one batch, 1 to 1000. Default 100.
 	BatchSize int
-	// MaxResponse bounds an answer, in bytes. Default 64 MiB.
+	// MaxResponse limits an answer, in bytes. Default 64 MiB.
 	MaxResponse int64
 
 	Logger  *slog.Logger // default: discard
@@ -109,8 +109,8 @@ func (cfg Config) withDefaults() (Config, error) {
 	return cfg, errors.Join(problems...)
 }
 
-// parseEndpoint reads a URL of one of the schemes. Its errors show nothing of the text, which may hold a key anywhere
-// if it is malformed.
+// parseEndpoint parses a URL of one of the schemes. Its errors do not contain the text, because a malformed URL may
+// hold a key anywhere.
 func parseEndpoint(raw string, schemes ...string) (*url.URL, error) {
 	u, err := url.Parse(raw)
 	if err != nil || u.Host == "" {
@@ -122,7 +122,8 @@ func parseEndpoint(raw string, schemes ...string) (*url.URL, error) {
 	return nil, fmt.Errorf("its scheme is none of %s", strings.Join(schemes, ", "))
 }
 
-// isLocal says that the host is this machine, where compressing answers costs more than carrying them.
+// isLocal reports whether the host is this machine. There, compressing answers costs more than sending them
+// uncompressed.
 func isLocal(u *url.URL) bool {
 	host := u.Hostname()
 	if host == "localhost" {
@@ -132,7 +133,8 @@ func isLocal(u *url.URL) bool {
 	return ip != nil && ip.IsLoopback()
 }
 
-// redactor hides what may be a key in texts that come from an endpoint: providers repeat keys in their refusals.
+// redactor returns a replacer that hides possible keys in texts from an endpoint, because providers repeat keys in
+// errors.
 func redactor(u *url.URL) *strings.Replacer {
 	var pairs []string
 	hide := func(s string) {

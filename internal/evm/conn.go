@@ -23,17 +23,18 @@ import (
 	"github.com/gorilla/websocket"
 )
 
-// call is one JSON-RPC call. Parameters are what encoding/json can write.
+// call is one JSON-RPC call. encoding/json must be able to encode the parameters.
 type call struct {
 	method string
 	params []any
-	// answers reports whether an error of this call is an answer that a healthy endpoint may give. Nil: none is. All
-	// other errors count against the endpoint for the method, and the next endpoint is asked.
+	// answers reports whether an error of this call is an answer that a healthy endpoint may give. Nil: no error is.
+	// All other errors count against the endpoint for the method, and the next endpoint is asked.
 	answers func(*RPCError) bool
 }
 
-// key names the call in an endpoint's health: its method. A call for the pending state has a key of its own, because nodes
-// without a pool fail only that, and so has the newest block, because nodes without old blocks answer only that.
+// key returns the key of the call in an endpoint's health: its method. A call for the pending state has its own key,
+// because nodes without a pool fail only that. The newest block has its own key, because nodes without old blocks
+// answer only that.
 func (c call) key() string {
 	switch {
 	case slices.Contains(c.params, any("pending")):
@@ -46,33 +47,33 @@ func (c call) key() string {
 
 const (
 	pendingKey = " pending"
-	// headMethod is what heads are read with.
+	// headMethod is the key of the call that reads heads.
 	headMethod = "eth_getBlockByNumber latest"
 )
 
 func (c call) isAnswer(e *RPCError) bool { return c.answers != nil && c.answers(e) }
 
-// answer is what an endpoint said to one call: a result, which is raw JSON, or an error.
+// answer is an endpoint's answer to one call: a result, which is raw JSON, or an error.
 type answer struct {
 	result []byte
 	err    error // *RPCError, or errMissing
 }
 
-// errMissing stands for an answer that was not among those to a batch.
+// errMissing marks a call whose answer is missing from a batch.
 var errMissing = errors.New("the answer is missing from the batch")
 
-// conn carries calls to one endpoint. Its errors are about the request as a whole: *TransportError, *RateLimitError, or
+// conn sends calls to one endpoint. Its errors are about the request as a whole: *TransportError, *RateLimitError, or
 // *batchRefusedError.
 type conn interface {
-	// do sends calls, as a batch or else one single call, and returns an answer for each.
+	// do sends calls, as a batch or as one single call, and returns an answer for each.
 	do(ctx context.Context, calls []call, batch bool) ([]answer, error)
 	close()
 }
 
-// batchRefusedError is one error as the answer to a batch.
+// batchRefusedError is a single error returned for a whole batch.
 type batchRefusedError struct{ *RPCError }
 
-// identity is what errors say about an endpoint.
+// identity is the part of an endpoint that errors contain: its name and a redactor.
 type identity struct {
 	name   string
 	redact *strings.Replacer
@@ -89,7 +90,7 @@ func (id identity) rpcError(method string, code int, message string, data json.R
 	return &RPCError{Endpoint: id.name, Method: method, Code: code, Message: message, Data: data}
 }
 
-// transportError hides what err may say about the URL.
+// transportError returns a *TransportError without the parts of err that may contain the URL.
 func (id identity) transportError(sent bool, err error) *TransportError {
 	if e, ok := errors.AsType[*url.Error](err); ok {
 		err = e.Err // without the URL
@@ -100,7 +101,7 @@ func (id identity) transportError(sent bool, err error) *TransportError {
 	return &TransportError{Endpoint: id.name, Sent: sent, Err: err}
 }
 
-// httpConn sends each request as one POST over kept connections.
+// httpConn sends each request as one POST over keep-alive connections.
 type httpConn struct {
 	identity
 	url    string
@@ -116,7 +117,7 @@ func newHTTPConn(id identity, u *url.URL, limit int64) *httpConn {
 	transport.DisableCompression = isLocal(u)
 	return &httpConn{identity: id, url: u.String(), limit: limit, client: &http.Client{
 		Transport: transport,
-		// A redirected POST turns into a GET, and may carry the key elsewhere.
+		// A redirected POST turns into a GET, and may send the key to another host.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}
 }
@@ -128,7 +129,7 @@ func (c *httpConn) do(ctx context.Context, calls []call, batch bool) ([]answer, 
 	if err != nil {
 		return nil, c.transportError(false, err)
 	}
-	// From the moment that a connection is there, bytes may have reached the node.
+	// Once there is a connection, bytes may have reached the node.
 	var sent atomic.Bool
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { sent.Store(true) }})
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url, bytes.NewReader(body))
@@ -155,7 +156,7 @@ func (c *httpConn) do(ctx context.Context, calls []call, batch bool) ([]answer, 
 	if resp.StatusCode >= 200 && resp.StatusCode < 300 {
 		return c.decode(calls, text, batch)
 	}
-	// Some nodes answer a bad call with 400 and say in the body what is bad. Behind 5xx anything may have happened.
+	// Some nodes answer a bad call with 400 and describe the error in the body. After a 5xx the outcome is unknown.
 	if resp.StatusCode >= 400 && resp.StatusCode < 500 {
 		switch resp.StatusCode {
 		case http.StatusUnauthorized, http.StatusForbidden, http.StatusProxyAuthRequired, http.StatusRequestTimeout:
@@ -171,7 +172,7 @@ func (c *httpConn) do(ctx context.Context, calls []call, batch bool) ([]answer, 
 	return nil, c.transportError(true, fmt.Errorf("HTTP status %d", resp.StatusCode))
 }
 
-// read returns the body, or an error if that is too long or cut short.
+// read returns the body, or an error if it is too long or truncated.
 func (c *httpConn) read(resp *http.Response) ([]byte, error) {
 	if resp.ContentLength > c.limit {
 		return nil, fmt.Errorf("%w: %d bytes, above the limit of %d", ErrTooLarge, resp.ContentLength, c.limit)
@@ -203,7 +204,7 @@ func (c *httpConn) limited(h http.Header, text []byte) *RateLimitError {
 	return e
 }
 
-// encode writes the request. Ids count from 1.
+// encode returns the request body. Ids start at 1.
 func encode(calls []call, batch bool) ([]byte, error) {
 	size := 0
 	for _, c := range calls {
@@ -250,7 +251,7 @@ func encode(calls []call, batch bool) ([]byte, error) {
 }
 
 func appendQuoted(b []byte, s string) []byte {
-	text, _ := json.Marshal(s) // strings can be marshalled
+	text, _ := json.Marshal(s) // strings can be marshaled
 	return append(b, text...)
 }
 
@@ -278,7 +279,7 @@ func appendHex(b, data []byte) []byte {
 	return append(b, '"')
 }
 
-// decode sorts the answers by their ids.
+// decode parses the response and orders the answers by id.
 func (c *httpConn) decode(calls []call, text []byte, batch bool) ([]answer, error) {
 	text = bytes.TrimSpace(text)
 	answers := make([]answer, len(calls))
@@ -311,7 +312,7 @@ func (c *httpConn) decode(calls []call, text []byte, batch bool) ([]answer, erro
 	err := elements(text, func(one []byte) error {
 		i, err := answerID(one)
 		if err != nil || i < 1 || i > len(calls) {
-			return err // an id of nobody's
+			return err // the id matches no call
 		}
 		result, rpcErr, err := c.envelope(one, calls[i-1].method)
 		if err != nil {
@@ -329,7 +330,7 @@ func (c *httpConn) decode(calls []call, text []byte, batch bool) ([]answer, erro
 	return c.extractRateLimit(calls, answers)
 }
 
-// extractRateLimit turns answers that are all about the rate into that error.
+// extractRateLimit returns a rate limit error if all answers are one.
 func (c *httpConn) extractRateLimit(calls []call, answers []answer) ([]answer, error) {
 	return answers, siftLimited(c.name, calls, answers)
 }
@@ -346,7 +347,7 @@ func siftLimited(endpoint string, calls []call, answers []answer) error {
 	return &RateLimitError{Endpoint: endpoint, Method: onlyMethod(calls), Reason: reason}
 }
 
-// answerID returns the id of an answer; 0 if it is null or none of ours.
+// answerID returns the id of an answer; 0 if it is null or not a number.
 func answerID(text []byte) (id int, err error) {
 	err = fields(text, func(key string, value []byte) error {
 		if key == "id" {
@@ -357,7 +358,7 @@ func answerID(text []byte) (id int, err error) {
 	return id, err
 }
 
-// envelope takes an answer apart.
+// envelope splits an answer into its result or its error.
 func (c *httpConn) envelope(text []byte, method string) (result []byte, rpcErr *RPCError, err error) {
 	err = fields(text, func(key string, value []byte) error {
 		switch key {
@@ -373,7 +374,7 @@ func (c *httpConn) envelope(text []byte, method string) (result []byte, rpcErr *
 				Data    json.RawMessage `json:"data"`
 			}
 			if err := json.Unmarshal(value, &e); err != nil {
-				// Gateways write a bare string.
+				// Gateways return a bare string.
 				if json.Unmarshal(value, &e.Message) != nil {
 					return fmt.Errorf("%w: error of unknown form", errMalformed)
 				}
@@ -398,13 +399,13 @@ func isRateLimit(err error) bool {
 	return ok
 }
 
-// wsConn carries calls over one websocket, dialed when first needed; the library dials it again when it is lost.
+// wsConn sends calls over one websocket, dialed on first use; the library redials it when it is lost.
 type wsConn struct {
 	identity
 	url   string
 	limit int64
 
-	mu     sync.Mutex // held while dialing: who else needs the connection waits with it
+	mu     sync.Mutex // held while dialing: other callers wait for the connection with it
 	client *rpc.Client
 	closed bool
 }
@@ -445,7 +446,8 @@ func (c *wsConn) do(ctx context.Context, calls []call, batch bool) ([]answer, er
 	}
 	answers, err := c.over(ctx, client, calls, batch)
 	if errors.Is(err, websocket.ErrReadLimit) {
-		// That ended the connection for all who waited there, and says not whose answer it was: each asks again, alone.
+		// ErrReadLimit closed the connection for all waiting callers, and does not identify the answer: each caller
+		// repeats its request over a connection of its own.
 		if client, err = c.connect(ctx); err == nil {
 			answers, err = c.over(ctx, client, calls, batch)
 			client.Close()
@@ -460,7 +462,7 @@ func (c *wsConn) do(ctx context.Context, calls []call, batch bool) ([]answer, er
 	return answers, siftLimited(c.name, calls, answers)
 }
 
-// over sends calls over a connection. It fails where that gives no answers.
+// over sends calls over a connection. It returns an error if the connection gives no answers.
 func (c *wsConn) over(ctx context.Context, client *rpc.Client, calls []call, batch bool) ([]answer, error) {
 	answers := make([]answer, len(calls))
 	fail := func(i int, err error) {

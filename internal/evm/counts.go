@@ -9,20 +9,20 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 )
 
-// Counts is the number of transactions of some accounts, as one endpoint reports it.
+// Counts holds the transaction counts of some accounts, as one endpoint reports them.
 type Counts struct {
 	Endpoint string
 	Mined    []uint64 // up to the block, in the order of the accounts
 	Pending  []uint64 // mined or, without a gap, in the endpoint's pool
-	Err      error    // it did not answer, or does not have the block; Mined and Pending are empty then
+	Err      error    // no answer, or the endpoint does not have the block; then Mined and Pending are empty
 }
 
-// countsRetry is the pause before an endpoint is asked again that does not have the block yet.
+// countsRetry is the pause before an endpoint that does not have the block yet is asked again.
 const countsRetry = 100 * time.Millisecond
 
-// Counts asks all endpoints concurrently for the counts of accounts at one block, so that endpoints that do not lie agree. An
-// endpoint that does not have the block is asked again until ctx ends: it lags, or is on another chain. The zero block is each
-// endpoint's newest.
+// Counts asks all endpoints concurrently for the counts of accounts at one block, so that honest endpoints agree. An
+// endpoint that does not have the block is asked again until ctx ends: it lags, or is on another chain. The zero block
+// is the newest block of each endpoint.
 func (c *Client) Counts(ctx context.Context, block common.Hash, addrs []common.Address) []Counts {
 	all := make([]Counts, len(c.endpoints))
 	var wg sync.WaitGroup

@@ -9,7 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Endpoints of one chain count alike at one block. One of another chain does not have the block, and one that is down has no say.
+// Endpoints of one chain report equal counts at one block. An endpoint of another chain does not have the block, and a
+// stopped endpoint reports an error.
 func TestCounts(t *testing.T) {
 	t.Parallel()
 	node, other := newSim(t), newSim(t)
@@ -40,7 +41,7 @@ func TestCounts(t *testing.T) {
 		require.Empty(t, n.Pending)
 	}
 
-	all = c.Counts(t.Context(), common.Hash{}, []common.Address{from}) // of each one's own newest block
+	all = c.Counts(t.Context(), common.Hash{}, []common.Address{from}) // at the newest block of each endpoint
 	require.Equal(t, []uint64{1}, all[0].Mined)
 	require.Equal(t, []uint64{0}, all[2].Mined)
 }

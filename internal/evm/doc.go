@@ -1,42 +1,44 @@
-// Package evm talks to the nodes of one EVM chain over JSON-RPC.
+// Package evm calls the nodes of one EVM chain over JSON-RPC.
 //
-// # Whom it asks
+// # Endpoint selection
 //
-// A Client has several endpoints in order of preference. Every one has to name the configured chain before it is used,
-// again each minute and after each failure; one of another chain is never asked for anything else, nor sent to. A call
-// goes to the first endpoint that is well; one that lags more blocks than configured behind the best comes after those
-// that do not, one that failed lately after them, and one that asked to be left alone is left alone.
+// A Client has several endpoints in order of preference. Every endpoint must report the configured chain id before it
+// is used, again each minute and after each failure. An endpoint of another chain is asked for nothing but its chain
+// id, and receives no transactions. A call goes to the first healthy endpoint. An endpoint that lags more than
+// Config.MaxLag blocks behind the best one comes after those that do not. An endpoint that failed recently comes last.
+// A rate-limited endpoint is not used.
 //
-// Only the lack of an answer lets a call go on to the next endpoint: no connection, a timeout, 5xx, an answer that is
-// cut short or that is not JSON, a refusal for the rate, or a JSON-RPC error about the node instead of the call. An
-// endpoint that hangs costs one timeout, or its share of the time that the caller gave; then it is out of the way.
+// A call goes on to the next endpoint only if there is no answer: no connection, a timeout, 5xx, an answer that is
+// truncated or not JSON, a rate limit, or a JSON-RPC error about the node instead of the call. An endpoint that hangs
+// costs one timeout, or its share of the caller's deadline. After that it is not preferred.
 //
-// A JSON-RPC error is an answer if every healthy node would give it: a revert, insufficient funds, a gas allowance, invalid
-// parameters of the caller's, and what eth_sendRawTransaction refuses of the bytes. Any other counts against the endpoint
-// for that method (methods.go). Other endpoints are preferred for the method during a pause that grows with each failure
-// in a row. The endpoint is still asked for its other methods, and for this one where no other endpoint is well.
+// A JSON-RPC error is an answer if every healthy node would return it: a revert, insufficient funds, a gas allowance,
+// invalid parameters of the caller, and a refusal of the transaction by eth_sendRawTransaction. Any other error counts
+// against the endpoint for that method (methods.go). Other endpoints are preferred for the method during a pause, which
+// grows with each consecutive failure. The endpoint is still asked for its other methods, and for this one if no other
+// endpoint is healthy.
 //
-// # What may be concluded
+// # Consistent reads
 //
-// Two endpoints, or one asked twice, may be at different blocks. Values that are compared are read through a
-// View: one endpoint, one block, by hash where the node can (EIP-1898), otherwise with the block looked at again
-// afterwards. ErrStale and errors without an answer say nothing about the chain; whoever gets one decides nothing. A View
-// never asks another endpoint: its reads would not agree. The caller starts over with a new View, which is another
-// endpoint's if the last one failed to answer.
+// Two endpoints, or one asked twice, may be at different blocks. Values that are compared are read through a View: one
+// endpoint and one block. The block is read by hash if the node supports it (EIP-1898). Otherwise the View reads the
+// block again afterwards. ErrStale and errors without an answer carry no information about the chain: a caller must not
+// decide on them. A View never asks another endpoint, because the reads would not agree. The caller starts over with a
+// new View. That View is of another endpoint if the last one failed to answer.
 //
 // # Sending
 //
-// Outcomes are three: the node has the transaction (Accepted, AlreadyKnown), it certainly has not, or that is Unknown.
-// Nodes say which in words only; classify.go has all of them. An unrecognized answer is Unknown. Sending the same bytes
-// again is always harmless. How several endpoints' words are put together stands at Client.Send.
+// A send has three outcomes: the node has the transaction (Accepted, AlreadyKnown), it certainly has not, or Unknown.
+// Nodes report the reason only as text; classify.go lists all texts. An unrecognized answer is Unknown. Sending the
+// same bytes again is always harmless. Client.Send documents how the results of several endpoints are combined.
 //
 // # Heads
 //
-// Run learns heads from a subscription if there is one, from polls of the preferred endpoint otherwise, while the
-// subscription is away and when it has been silent for long. A head is a hint to look.
+// Run receives heads from a subscription if there is one. It polls the preferred endpoint if there is none, while it is
+// down, and when it has been silent for longer than Config.Silence. A head is a hint to read the chain.
 //
 // # Secrets
 //
-// Endpoints' URLs hold keys. Nothing of them but the host shows in errors, logs, metrics or Status, and what nodes
-// repeat of them is cut out of their messages.
+// The URLs of endpoints hold keys. Errors, logs, metrics and Status contain only the host. Keys that nodes repeat are
+// removed from their messages.
 package evm

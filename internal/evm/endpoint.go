@@ -15,57 +15,58 @@ import (
 )
 
 const (
-	// verifyEvery is how often an endpoint has to name its chain again: a name may come to point elsewhere.
+	// verifyEvery is how often an endpoint must report its chain again, because its host name may start to point
+	// elsewhere.
 	verifyEvery = time.Minute
-	// An endpoint that fails is left alone, doubling from the first to the last of these.
+	// A failing endpoint is not asked for a pause that doubles from minBackoff to maxBackoff.
 	minBackoff = 250 * time.Millisecond
 	maxBackoff = 30 * time.Second
-	// An endpoint that refuses for the rate is left alone, doubling between these if it does not say for how long.
+	// A rate-limited endpoint that names no delay is not asked for a pause that doubles between these.
 	minLimitBackoff = time.Second
 	maxLimitBackoff = time.Minute
-	// batchPardon is when batches are tried again on an endpoint that refused them.
+	// batchPardon is when batches are tried again on an endpoint that rejected them.
 	batchPardon = 10 * time.Minute
-	// pendingPardon is when an endpoint that knew nothing of what is pending is asked for that again: it may have been
-	// starting, and who simulates without it takes what depends on a pending transaction for a failure.
+	// pendingPardon is when an endpoint without pending state is asked for it again. It may have been starting up. A
+	// simulation without pending state reports a failure for calls that depend on a pending transaction.
 	pendingPardon = time.Minute
 	// unsupportedPardon is when an endpoint is asked again for a method, or a form of its parameters, that it did not support.
 	unsupportedPardon = 10 * time.Minute
-	// singles is how many calls run beside each other on an endpoint that takes no batches.
+	// singles is how many calls run concurrently on an endpoint that accepts no batches.
 	singles = 8
 )
 
-// endpoint is one node, or what a provider puts in front of many, and what is known of it.
+// endpoint is one node, or a provider's front for many, with its recorded state.
 type endpoint struct {
 	identity
-	index int // its place in Config.Endpoints
+	index int // in Config.Endpoints
 	cfg   *Config
 	log   *slog.Logger
 	conn  conn
-	wake  chan struct{} // its watcher has to look again
+	wake  chan struct{} // wakes the watcher
 
-	noBlockHash     atomic.Pointer[time.Time] // until when it is not asked with EIP-1898's block parameter
-	noBlockReceipts atomic.Pointer[time.Time] // until when receipts are asked for by hash only
-	noPending       atomic.Pointer[time.Time] // until when it simulates on top of the newest block only
+	noBlockHash     atomic.Pointer[time.Time] // until then EIP-1898's block parameter is not used
+	noBlockReceipts atomic.Pointer[time.Time] // until then receipts are read by transaction hash only
+	noPending       atomic.Pointer[time.Time] // until then it simulates on top of the newest block only
 
-	verifying chan struct{} // full while its chain is asked for; all others wait for that
+	verifying chan struct{} // full while its chain id is read; all other callers wait for that
 
 	mu       sync.Mutex
-	verified time.Time // when it last named the right chain; zero if it has to before it is used
-	chainID  uint64    // as last named
+	verified time.Time // when it last reported the right chain; zero if it must do so before it is used
+	chainID  uint64    // as last reported
 	genesis  common.Hash
 	head     Header
 	seen     time.Time // when head was read
 	lag      uint64    // blocks behind the best endpoint, when head was read
 	failures int       // in a row
-	failedAt time.Time // when it last gave no answer
-	until    time.Time // it is left alone until then
-	limited  bool      // because it asked for that
+	failedAt time.Time // when a request last got no answer
+	until    time.Time // not asked until then
+	limited  bool      // until comes from a rate limit
 	warned   time.Time // when its failure was last logged
-	reason   string    // of the last failure; empty if it is well
-	batchMax int       // calls it takes in a batch
-	refused  time.Time // when it last refused a batch
+	reason   string    // of the last failure; empty if it is healthy
+	batchMax int       // maximum calls in a batch
+	refused  time.Time // when it last rejected a batch
 	methods  map[string]*methodHealth
-	excluded Exclusion // why it must not be used
+	excluded Exclusion // why it must not be used; zero if it may be
 }
 
 func newEndpoint(cfg *Config, index int, name string, u *url.URL) *endpoint {
@@ -80,24 +81,24 @@ func newEndpoint(cfg *Config, index int, name string, u *url.URL) *endpoint {
 	} else {
 		ep.conn = newHTTPConn(id, u, cfg.MaxResponse)
 	}
-	cfg.Metrics.up.WithLabelValues(name) // 0 until it shows its head
+	cfg.Metrics.up.WithLabelValues(name) // 0 until it reports its head
 	return ep
 }
 
-// endpointHealth orders endpoints by how good a choice they are.
+// endpointHealth ranks endpoints, the best first.
 type endpointHealth int
 
 const (
 	standingGood       endpointHealth = iota // answers, right chain
-	standingUnverified                       // has to name its chain first
+	standingUnverified                       // must report its chain first
 	standingLagging                          // answers, behind the others
-	standingFailing                          // gave no answer lately, or failed one of the methods
-	standingLimited                          // asked to be left alone, or not to be asked one of the methods: not used until then
+	standingFailing                          // gave no answer recently, or failed one of the methods
+	standingLimited                          // rate-limited, as a whole or for one of the methods: not used until that ends
 	standingWrong                            // another chain: not used
 	standingExcluded                         // by Client.Exclude: not used
 )
 
-// healthOf tells how good a choice the endpoint is for calls of the methods.
+// healthOf returns the health of the endpoint for calls of the methods.
 func (ep *endpoint) healthOf(now time.Time, methods ...string) endpointHealth {
 	ep.mu.Lock()
 	defer ep.mu.Unlock()
@@ -122,9 +123,9 @@ func (ep *endpoint) healthOf(now time.Time, methods ...string) endpointHealth {
 	return s
 }
 
-// ask verifies the endpoint's chain if that is due and sends the calls, split as the endpoint demands. It returns an
-// answer for each call, or an error if the endpoint gave none to some; then the answers before that are there too, and
-// those after have errMissing.
+// ask verifies the endpoint's chain if that is due and sends the calls, split into batches that the endpoint accepts.
+// It returns an answer for each call. If the endpoint gives no answer to some, ask returns an error. Then the earlier
+// answers are filled in, and the later ones have errMissing.
 func (ep *endpoint) ask(ctx context.Context, calls []call) ([]answer, error) {
 	if err := ep.verify(ctx); err != nil {
 		return nil, err
@@ -132,7 +133,7 @@ func (ep *endpoint) ask(ctx context.Context, calls []call) ([]answer, error) {
 	return ep.send(ctx, calls, true)
 }
 
-// send is ask without verifying. Calls are sent in order; with parallel, single ones may overtake each other.
+// send is ask without verification. Calls are sent in order; with parallel, single calls may overtake each other.
 func (ep *endpoint) send(ctx context.Context, calls []call, parallel bool) ([]answer, error) {
 	answers := make([]answer, len(calls))
 	for i := range answers {
@@ -155,7 +156,7 @@ func (ep *endpoint) send(ctx context.Context, calls []call, parallel bool) ([]an
 			ep.shrinkBatches(n, errMissing)
 			continue
 		} else if first > 0 && first < n {
-			// The node stopped in the middle, as the whole would have become too long: go on from there.
+			// The node stopped in the middle, because the whole answer would have become too long: continue from there.
 			copy(answers[done:], got[:first])
 			done += first
 			continue
@@ -166,8 +167,8 @@ func (ep *endpoint) send(ctx context.Context, calls []call, parallel bool) ([]an
 	return answers, nil
 }
 
-// firstCut is the index of the first answer that is missing or was not given because the batch is too big; -1 if there
-// is none.
+// firstCut returns the index of the first answer that is missing, or was not given because the batch is too big. It
+// returns -1 if there is none.
 func firstCut(answers []answer) int {
 	for i, a := range answers {
 		if errors.Is(a.err, errMissing) {
@@ -207,7 +208,7 @@ func (ep *endpoint) sendSingles(ctx context.Context, calls []call, answers []ans
 	return nil
 }
 
-// exchange is one request, within the timeout, counted and remembered.
+// exchange sends one request, within the timeout, and records its outcome.
 func (ep *endpoint) exchange(ctx context.Context, calls []call, batch bool) ([]answer, error) {
 	asked := ctx
 	ctx, cancel := context.WithTimeout(ctx, ep.cfg.Timeout)
@@ -231,7 +232,7 @@ func (ep *endpoint) exchange(ctx context.Context, calls []call, batch bool) ([]a
 		if ctx.Err() != nil {
 			outcome = outcomeTimeout
 		}
-		// A caller who gave up early says nothing about the endpoint.
+		// A request that its caller canceled early proves nothing about the endpoint.
 		if asked.Err() == nil || took >= min(ep.cfg.Timeout, time.Second) && !errors.Is(asked.Err(), context.Canceled) {
 			ep.failed(err)
 			ep.methodsFailed(calls, err)
@@ -250,7 +251,7 @@ func (ep *endpoint) batchLimit() int {
 	return ep.batchMax
 }
 
-// shrinkBatches takes note that a batch of n was refused.
+// shrinkBatches records that a batch of n was rejected.
 func (ep *endpoint) shrinkBatches(n int, why error) {
 	ep.mu.Lock()
 	defer ep.mu.Unlock()
@@ -272,7 +273,7 @@ func (ep *endpoint) succeeded() {
 func (ep *endpoint) failed(err error) {
 	ep.mu.Lock()
 	defer ep.mu.Unlock()
-	ep.verified = time.Time{} // who comes back may be another
+	ep.verified = time.Time{} // another node may answer after the failure
 	ep.failedAt = time.Now()
 	ep.reason = reasonOf(err)
 	ep.backOff(backoff(ep.failures, minBackoff, maxBackoff), false)
@@ -288,7 +289,7 @@ func (ep *endpoint) limit(err error) {
 	}
 	ep.mu.Lock()
 	defer ep.mu.Unlock()
-	// An endpoint that cannot name its chain is of no use for other methods.
+	// An endpoint that cannot report its chain is of no use for other methods.
 	if tracked(e.Method) && e.Method != "eth_chainId" {
 		ep.methodFailed(e.Method, limitPrefix+e.Reason, true)
 		e.RetryAfter = max(0, time.Until(ep.methods[e.Method].until))
@@ -307,7 +308,7 @@ func (ep *endpoint) limit(err error) {
 // warnEvery is how often the failure of an endpoint is logged while it lasts.
 const warnEvery = time.Minute
 
-// warns reports whether a failure is due to be logged: the first, and one a minute. ep.mu is held.
+// warns reports whether a failure should be logged: the first one, then one a minute. ep.mu is held.
 func (ep *endpoint) warns() bool {
 	if time.Since(ep.warned) < warnEvery {
 		return false
@@ -316,7 +317,7 @@ func (ep *endpoint) warns() bool {
 	return true
 }
 
-// backOff leaves the endpoint alone for a while. Of requests that fail beside each other only the first counts.
+// backOff stops use of the endpoint for d. Of concurrent failures only the first counts.
 func (ep *endpoint) backOff(d time.Duration, limited bool) {
 	now := time.Now()
 	if now.Before(ep.until) && ep.limited == limited {
@@ -327,8 +328,9 @@ func (ep *endpoint) backOff(d time.Duration, limited bool) {
 	ep.down()
 }
 
-// down counts the endpoint as not to be used, where it has shown its head. A client that only passes calls on, and shares its
-// metrics with the one that watches heads, is told odd things by callers, and would not count it as up again. ep.mu is held.
+// down sets the up metric of the endpoint to 0, if it has reported a head. A client that only forwards calls shares its
+// metrics with the client that watches heads. Its callers' requests fail for odd reasons, and it would not set the
+// metric to 1 again. ep.mu is held.
 func (ep *endpoint) down() {
 	if !ep.seen.IsZero() {
 		ep.cfg.Metrics.up.WithLabelValues(ep.name).Set(0)
@@ -345,13 +347,14 @@ func reasonOf(err error) string {
 	return err.Error()
 }
 
-// backoff doubles from least to most with each failure, less up to a quarter, so that processes do not march in step.
+// backoff returns a delay that doubles from least to most with each failure, minus up to a quarter of jitter, so that
+// processes do not retry in step.
 func backoff(failures int, least, most time.Duration) time.Duration {
 	d := min(least<<min(failures, 16), most)
 	return d - rand.N(d/4+1)
 }
 
-// verify makes sure, once a minute and after each failure, that the endpoint is of the right chain.
+// verify checks, once a minute and after each failure, that the endpoint is on the right chain.
 func (ep *endpoint) verify(ctx context.Context) error {
 	if err := ep.exclusion(); err != nil {
 		return err
@@ -374,12 +377,12 @@ func (ep *endpoint) verify(ctx context.Context) error {
 	}
 	_, err := ep.identify(ctx)
 	if e, ok := errors.AsType[*TransportError](err); ok {
-		return &TransportError{Endpoint: ep.name, Err: e.Err} // whatever was sent, it was not what the caller wants sent
+		return &TransportError{Endpoint: ep.name, Err: e.Err} // a request may have been sent, but not the caller's
 	}
 	return err
 }
 
-// failedSince tells those who waited for another's attempt that it failed.
+// failedSince reports to waiting callers whether the attempt that they waited for failed.
 func (ep *endpoint) failedSince(t time.Time) (reason string, failed bool) {
 	ep.mu.Lock()
 	defer ep.mu.Unlock()
@@ -392,8 +395,8 @@ func (ep *endpoint) isVerified() bool {
 	return !ep.verified.IsZero() && time.Since(ep.verified) < verifyEvery
 }
 
-// identify asks the endpoint for its chain and its first block, and more in the same batch if wanted. It returns the
-// answers from that about the first block on.
+// identify reads the endpoint's chain id and first block, with further calls in the same batch if given. It returns the
+// answers from the one about the first block on.
 func (ep *endpoint) identify(ctx context.Context, more ...call) ([]answer, error) {
 	answers, err := ep.send(ctx, append([]call{{method: "eth_chainId"}, genesisBlock()}, more...), true)
 	if err != nil {
@@ -435,14 +438,14 @@ func (ep *endpoint) identify(ctx context.Context, more ...call) ([]answer, error
 	return answers[1:], nil
 }
 
-// rejectEndpoint is for an endpoint that answers but cannot say which chain it is of.
+// rejectEndpoint records a failure of an endpoint that answers without a valid result, such as its chain id.
 func (ep *endpoint) rejectEndpoint(err error) error {
 	e := ep.transportError(true, err)
 	ep.failed(e)
 	return e
 }
 
-// observe takes note of the endpoint's head.
+// observe records the endpoint's head.
 func (ep *endpoint) observe(h Header, best uint64) {
 	ep.mu.Lock()
 	defer ep.mu.Unlock()

@@ -10,10 +10,10 @@ import (
 )
 
 var (
-	// ErrNoEndpoint means that nothing was asked: every endpoint reports another chain or wants to be left alone.
+	// ErrNoEndpoint means that no endpoint was asked: each is on another chain, excluded, or rate-limited.
 	ErrNoEndpoint = errors.New("no usable endpoint")
 	// ErrStale means that a View's block is not, or no longer, on its endpoint's chain, or that the endpoint no longer
-	// knows it. Nothing may be concluded; take a new View.
+	// knows it. The caller must conclude nothing from it and take a new View.
 	ErrStale = errors.New("the block is not on the endpoint's chain")
 	// ErrInsufficientFunds means that the sender cannot pay for the call at any price asked.
 	ErrInsufficientFunds = errors.New("insufficient funds")
@@ -26,26 +26,26 @@ var (
 	ErrNonceUnused = errors.New("the nonce is not used")
 	// ErrMissing means that the endpoint has no such block.
 	ErrMissing = errors.New("no such block")
-	// ErrTooLarge is an answer above [Config.MaxResponse], wrapped in a *TransportError.
+	// ErrTooLarge means that an answer exceeds [Config.MaxResponse]. It is wrapped in a *TransportError.
 	ErrTooLarge = errors.New("the answer is too large")
 )
 
-// RPCError is an endpoint's answer that a call failed. Unless it is a Fault, another endpoint would answer the same.
+// RPCError is a JSON-RPC error of an endpoint. Unless it is a Fault, another endpoint would return the same.
 type RPCError struct {
 	Endpoint string
 	Method   string
 	Code     int
-	Message  string          // without keys that stand in the endpoint's URL
+	Message  string          // without keys of the endpoint's URL
 	Data     json.RawMessage // as sent; nil if absent
-	// Fault marks an error about the endpoint instead of the call: an internal error, missing state, a method that is not on
-	// the provider's plan. It is no answer: another endpoint may have one.
+	// Fault marks an error about the endpoint instead of the call: an internal error, missing state, or a method that
+	// the provider's plan lacks. It is no answer: another endpoint may have one.
 	Fault bool
 }
 
-// ErrorCode and ErrorData are how go-ethereum's errors tell theirs.
+// ErrorCode returns the code, as the errors of go-ethereum do.
 func (e *RPCError) ErrorCode() int { return e.Code }
 
-// ErrorData is nil where the node gave none.
+// ErrorData returns the data, nil if the node gave none.
 func (e *RPCError) ErrorData() any {
 	if e.Data == nil {
 		return nil
@@ -57,10 +57,10 @@ func (e *RPCError) Error() string {
 	return fmt.Sprintf("%s at %s: %s (code %d)", e.Method, e.Endpoint, e.Message, e.Code)
 }
 
-// TransportError means that an endpoint gave no answer that can be understood.
+// TransportError means that an endpoint gave no usable answer.
 type TransportError struct {
 	Endpoint string
-	// Sent is false if the request certainly did not reach the endpoint. Otherwise what became of it is unknown.
+	// Sent is false if the request certainly did not reach the endpoint. Otherwise its outcome is unknown.
 	Sent bool
 	Err  error
 }
@@ -68,7 +68,7 @@ type TransportError struct {
 func (e *TransportError) Error() string { return fmt.Sprintf("endpoint %s: %s", e.Endpoint, e.Err) }
 func (e *TransportError) Unwrap() error { return e.Err }
 
-// RateLimitError means that an endpoint did nothing, because it was asked too often.
+// RateLimitError means that an endpoint executed nothing because of a rate limit.
 type RateLimitError struct {
 	Endpoint   string
 	Method     string        // the limited method; empty if the limit is for all
@@ -90,12 +90,12 @@ func (e *WrongChainError) Error() string {
 	return fmt.Sprintf("endpoint %s: chain id is %d, not %d", e.Endpoint, e.Have, e.Want)
 }
 
-// RevertError is a call that the contract, or the lack of one, reverted.
+// RevertError means that the contract, or the lack of one, reverted a call.
 type RevertError struct {
 	// Reason is readable: the text of Error(string), the meaning of a Panic(uint256), the selector of a custom error.
 	// Empty if the contract gave none.
 	Reason string
-	// Data is what the contract returned; nil if the node does not say.
+	// Data is what the contract returned; nil if the node does not report it.
 	Data []byte
 }
 
@@ -106,7 +106,7 @@ func (e *RevertError) Error() string {
 	return "execution reverted: " + e.Reason
 }
 
-// Selector is that of a custom error; false if the data hold none.
+// Selector returns the selector of a custom error; false if the data hold none.
 func (e *RevertError) Selector() (s [4]byte, ok bool) {
 	if len(e.Data) < 4 {
 		return s, false

@@ -2,19 +2,20 @@ package evm
 
 import "errors"
 
-// Exclusion is why an endpoint must not be used. The zero value ends it.
+// Exclusion is the reason why an endpoint must not be used. The zero value ends the exclusion.
 type Exclusion struct {
 	Reason string
-	// Undecided: the endpoint may turn out to be right. [Client.PendingEverywhere] fails rather than leave it out.
+	// Undecided marks an endpoint that may turn out to be right. [Client.PendingEverywhere] then fails instead of
+	// skipping it.
 	Undecided bool
 }
 
-// Exclude keeps an endpoint, named as in Status, from being read from and sent to. Only [Client.Anchors] asks it meanwhile. Views of it
-// fail. The caller judges by several endpoints.
+// Exclude stops reads from and sends to an endpoint, named as in Status. Only [Client.Anchors] still asks it. Views of
+// it fail. The caller decides by comparing several endpoints.
 func (c *Client) Exclude(endpoint string, e Exclusion) {
 	ep, err := c.named(endpoint)
 	if err != nil {
-		return // another client's
+		return // it belongs to another client
 	}
 	ep.mu.Lock()
 	defer ep.mu.Unlock()
@@ -29,7 +30,7 @@ func (c *Client) Exclude(endpoint string, e Exclusion) {
 	ep.cfg.Metrics.excluded.WithLabelValues(ep.name).Set(value)
 }
 
-// exclusion returns why the endpoint must not be used, as an endpoint's failure to answer; nil: it may be.
+// exclusion returns a *TransportError if the endpoint must not be used, and nil if it may be.
 func (ep *endpoint) exclusion() error {
 	ep.mu.Lock()
 	defer ep.mu.Unlock()
@@ -39,7 +40,7 @@ func (ep *endpoint) exclusion() error {
 	return &TransportError{Endpoint: ep.name, Err: errors.New("excluded: " + ep.excluded.Reason)}
 }
 
-// exclusion returns why the endpoint of a host must not be used; nil where it may be, or there is none.
+// exclusion returns why the endpoint of a host must not be used; nil if it may be, or if there is no such endpoint.
 func (c *Client) exclusion(host string) error {
 	ep, err := c.named(host)
 	if err != nil {
@@ -48,7 +49,7 @@ func (c *Client) exclusion(host string) error {
 	return ep.exclusion()
 }
 
-// leftOut reports whether the endpoint is excluded for good reason, so that what it has does not count.
+// leftOut reports whether the endpoint is definitely excluded, so that its data does not count.
 func (ep *endpoint) leftOut() bool {
 	ep.mu.Lock()
 	defer ep.mu.Unlock()

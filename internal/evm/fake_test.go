@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// fake is a node that answers what a test says. Without anything said it is a healthy node of the simulated chain's id,
-// which makes no blocks and accepts all transactions.
+// fake is a node that returns the answers that a test sets. Without any it is a healthy node of the simulated chain's
+// id, which makes no blocks and accepts all transactions.
 type fake struct {
 	t   *testing.T
 	srv *httptest.Server
@@ -23,9 +23,9 @@ type fake struct {
 	mu      sync.Mutex
 	chainID uint64
 	head    uint64
-	hash    byte // of all blocks
+	hash    byte // chain byte of all block hashes
 	answers map[string]func(params []json.RawMessage) (result string, err string)
-	whole   func(w http.ResponseWriter, calls []fakeCall, batch bool) bool // true: has answered
+	whole   func(w http.ResponseWriter, calls []fakeCall, batch bool) bool // returns true if it has answered
 	seen    []fakeCall
 	batches []int // sizes
 }
@@ -52,7 +52,7 @@ func newFake(t *testing.T) *fake {
 
 func (f *fake) url() string { return f.srv.URL }
 
-// on sets the answer to a method: a result, which is JSON, or an error object, which is too.
+// on sets the answer to a method: a JSON result, or a JSON error object.
 func (f *fake) on(method string, answer func(params []json.RawMessage) (result string, err string)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -63,7 +63,7 @@ func (f *fake) always(method, result, err string) {
 	f.on(method, func([]json.RawMessage) (string, string) { return result, err })
 }
 
-// onRequest sees whole requests first.
+// onRequest sets a handler that receives each whole request first.
 func (f *fake) onRequest(whole func(w http.ResponseWriter, calls []fakeCall, batch bool) bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -76,7 +76,7 @@ func (f *fake) set(change func()) {
 	change()
 }
 
-// count is how often a method was called.
+// count returns how often a method was called.
 func (f *fake) count(method string) (n int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -118,7 +118,7 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (f *fake) answer(calls []fakeCall, batch bool) string {
 	text := ""
 	for i := range calls {
-		c := calls[len(calls)-1-i] // in any order, as is allowed
+		c := calls[len(calls)-1-i] // JSON-RPC allows any order
 		if text != "" {
 			text += ","
 		}
@@ -154,7 +154,7 @@ func (f *fake) answerOne(c fakeCall) string {
 	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":%s}`, c.ID, result)
 }
 
-// numberOf reads a block parameter.
+// numberOf returns the block number of a block parameter.
 func numberOf(param json.RawMessage, head uint64) uint64 {
 	if string(param) == `"latest"` {
 		return head
@@ -163,7 +163,7 @@ func numberOf(param json.RawMessage, head uint64) uint64 {
 	return n
 }
 
-// blockJSON is block n of the chain that the byte names.
+// blockJSON returns block n of the chain with the given byte.
 func blockJSON(n uint64, chain byte) string {
 	return fmt.Sprintf(`{"number":"%#x","hash":"0x%02x%062x","parentHash":"0x%02x%062x","timestamp":"0x1","transactions":[]}`,
 		n, chain, n, chain, n-1)

@@ -22,11 +22,11 @@ import (
 )
 
 const (
-	short   = time.Second      // a timeout that is meant to expire, yet enough for who answers
-	patient = 20 * time.Second // one that is not
+	short   = time.Second      // a timeout that should expire, yet is enough for a node that answers
+	patient = 20 * time.Second // a timeout that should not expire
 )
 
-// faults are ways to give no answer; each holds for calls of the method only.
+// faults are the ways in which a node gives no answer; each applies only to calls of one method.
 var faults = map[string]struct {
 	apply   func(f *fake, w http.ResponseWriter)
 	outcome Outcome // of a transaction sent that way
@@ -171,7 +171,7 @@ func TestAnEndpointOfAnotherChainIsNeverUsed(t *testing.T) {
 	require.Equal(t, "chain id is 5, not 1337", s.Endpoints[0].Reason)
 	require.ErrorAs(t, c.Anchors(t.Context(), 1, 0)[0].Err, &wrong)
 
-	// Found again in passing once it is corrected.
+	// A poll uses the endpoint again once its chain is corrected.
 	f.set(func() { f.chainID = simulatedID })
 	c.poll(t.Context(), c.endpoints[0])
 	_, err = c.Latest(t.Context())
@@ -191,7 +191,7 @@ func TestSend_SeveralEndpoints_ResultsAreCombined(t *testing.T) {
 	for _, test := range []struct {
 		name, first, second string
 		want                Outcome
-		one                 Outcome // without BroadcastAll, if that is another
+		one                 Outcome // without BroadcastAll, if different
 	}{
 		{name: "both accept", want: Accepted},
 		{name: "first refuses", first: full, want: Accepted},
@@ -237,7 +237,7 @@ func TestAHangingEndpointDoesNotHoldABroadcast(t *testing.T) {
 	slow, quick := newFake(t), newFake(t)
 	slow.breakFor("eth_sendRawTransaction", faults["hangs"].apply)
 	c := open(t, Config{Endpoints: []string{slow.url(), quick.url()}, BroadcastAll: true, Timeout: time.Hour})
-	requireOutcomes(t, c.Send(t.Context(), []Raw{{Bytes: []byte{1}}}), Accepted) // at once; Close ends the other
+	requireOutcomes(t, c.Send(t.Context(), []Raw{{Bytes: []byte{1}}}), Accepted) // at once; Close ends the other send
 }
 
 func TestACallerWhoGivesUpKnowsNothing(t *testing.T) {
@@ -255,7 +255,7 @@ func TestACallerWhoGivesUpKnowsNothing(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		asked := 1
 		if all {
-			asked = 2 // who is asked later has not named its chain yet
+			asked = 2 // an endpoint that is asked later has not reported its chain yet
 		}
 		go func() {
 			for range asked {
@@ -324,7 +324,7 @@ func TestBatchesFitWhatEndpointsTake(t *testing.T) {
 			for i, r := range results {
 				require.Equal(t, Accepted, r.Outcome, "%d: %v", i, r.Err)
 			}
-			// In order, what was repeated counting when it came last.
+			// Transactions are in order; a repeated one counts when it came last.
 			last := map[string]int{}
 			for i, call := range f.seen {
 				last[string(call.Params[0])] = i
@@ -431,7 +431,8 @@ func TestCallsAreCounted(t *testing.T) {
 	}, got)
 }
 
-// What fails for a client that only passes calls on does not count against the endpoint, whose head another client watches.
+// A failed call of a client that only forwards calls does not set the up metric to 0, because another client watches
+// the head.
 func TestCallsPassedOnDoNotCountAnEndpointAsDown(t *testing.T) {
 	t.Parallel()
 	f := newFake(t)
@@ -564,7 +565,7 @@ func TestRedirectsAreNotFollowed(t *testing.T) {
 	f, elsewhere := newFake(t), newFake(t)
 	f.breakFor("eth_getBalance", func(_ *fake, w http.ResponseWriter) {
 		w.Header().Set("Location", elsewhere.url())
-		w.WriteHeader(http.StatusTemporaryRedirect) // which would repeat the body
+		w.WriteHeader(http.StatusTemporaryRedirect) // the body would be sent again
 	})
 	elsewhere.always("eth_getBalance", `"0x1"`, "")
 	c := open(t, Config{Endpoints: []string{f.url()}})
@@ -573,7 +574,7 @@ func TestRedirectsAreNotFollowed(t *testing.T) {
 	require.Zero(t, elsewhere.count("eth_getBalance"))
 }
 
-// Nobody waits for a node that hangs where another has answered, and that says nothing about the one that hangs.
+// Anchors does not wait for a hanging node once another has answered, and records no failure of the hanging node.
 func TestAnchorsDoNotWaitForOneThatHangs(t *testing.T) {
 	t.Parallel()
 	hanging, well := newFake(t), newFake(t)
@@ -589,7 +590,7 @@ func TestAnchorsDoNotWaitForOneThatHangs(t *testing.T) {
 	require.Equal(t, standingUnverified, c.endpoints[0].healthOf(time.Now()))
 }
 
-// A node that knows nothing of what is pending simulates on top of its newest block, and is not asked for more again.
+// A node without pending state simulates on top of its newest block, and is not asked for pending state again.
 func TestGasIsEstimatedWhereNothingIsPending(t *testing.T) {
 	t.Parallel()
 	for name, refusal := range map[string]string{

@@ -25,26 +25,27 @@ const (
 )
 
 const (
-	feeBlocks = 10          // looked back upon
-	feeAge    = time.Minute // that fees are kept for without a new head
+	feeBlocks = 10          // blocks of fee history to read
+	feeAge    = time.Minute // how long fees are used without a new head
 )
 
-// feePercentiles are where each speed wants to be among what recent blocks' gas paid.
+// feePercentiles are, for each speed, the percentile among the tips that recent blocks' gas paid.
 var feePercentiles = []float64{30, 50, 85, 99}
 
-// Fees are what to offer now, in wei. They are shared: not to be changed.
+// Fees are the current fees to offer, in wei. They are shared: callers must not change them.
 type Fees struct {
-	// EIP1559 says that the chain has a base fee. Without it there is only GasPrice.
+	// EIP1559 reports whether the chain has a base fee. Without it only GasPrice is set.
 	EIP1559 bool
 	BaseFee *big.Int // of the next block; nil without EIP1559
-	// Tips are the priority fees for each Speed, never falling; nil without EIP1559.
+	// Tips are the priority fees for each Speed, non-decreasing; nil without EIP1559.
 	Tips [speeds]*big.Int
-	// GasPrice is what the node suggests for transactions of the old kind.
+	// GasPrice is the node's suggestion for legacy transactions.
 	GasPrice *big.Int
-	Head     Header // that they are from
+	Head     Header // the block that the fees were read at
 }
 
-// Price for a transaction of the old kind: the base fee and the speed's tip, or what the node suggests.
+// Price returns the gas price of a legacy transaction: the base fee plus the speed's tip, or the node's suggestion.
+// From Average on it is at least that suggestion.
 func (f Fees) Price(s Speed) *big.Int {
 	if !f.EIP1559 {
 		return f.GasPrice
@@ -56,14 +57,14 @@ func (f Fees) Price(s Speed) *big.Int {
 	return price
 }
 
-// feeCache keeps the fees until the next head.
+// feeCache holds the fees until the next head.
 type feeCache struct {
-	loading chan struct{} // full while somebody asks; a channel, so that others wait no longer than they want to
+	loading chan struct{} // full while one caller reads the fees; a channel, so that other callers can stop waiting
 	once    sync.Once
 
 	mu   sync.Mutex
 	fees Fees
-	head common.Hash // newest known when they were asked for
+	head common.Hash // newest known head when the fees were read
 	at   time.Time
 }
 
@@ -73,8 +74,8 @@ func (fc *feeCache) get(head common.Hash) (Fees, bool) {
 	return fc.fees, !fc.at.IsZero() && fc.head == head && time.Since(fc.at) < feeAge
 }
 
-// Fees to offer. They are asked for once a head, by the first who wants them. While no endpoint answers, those of the
-// last minute are returned.
+// Fees returns the current fees. They are read once per head, by the first caller. While no endpoint answers, Fees
+// returns those of the last minute.
 func (c *Client) Fees(ctx context.Context) (Fees, error) {
 	fc := &c.fees
 	fc.once.Do(func() { fc.loading = make(chan struct{}, 1) })
@@ -104,10 +105,10 @@ func (c *Client) Fees(ctx context.Context) (Fees, error) {
 	return fees, nil
 }
 
-// feeMethods are those that fees are read with, except for the suggested tip, without which they are known.
+// feeMethods are the methods that fees are read with, except for the suggested tip, which is optional.
 var feeMethods = []string{headMethod, "eth_gasPrice", "eth_feeHistory"}
 
-// readFees reads the fees at one endpoint. Where none has a history of fees, an endpoint's own suggestion has to do.
+// readFees reads the fees at one endpoint. If none has a fee history, it returns an endpoint's own suggestion.
 func (c *Client) readFees(ctx context.Context) (Fees, error) {
 	var fees Fees
 	err := c.each(ctx, feeMethods, func(ctx context.Context, ep *endpoint) error {
@@ -124,7 +125,7 @@ func (c *Client) readFees(ctx context.Context) (Fees, error) {
 	return fees, err
 }
 
-// readFees returns an error with the fees of the node's suggestion if only the history is missing.
+// readFees returns an error together with the node's suggested fees if only the history is missing.
 func (ep *endpoint) readFees(ctx context.Context) (Fees, error) {
 	answers, err := ep.ask(ctx, []call{
 		blockByTag("latest"),
@@ -154,7 +155,7 @@ func (ep *endpoint) readFees(ctx context.Context) (Fees, error) {
 	if !f.EIP1559 {
 		return f, nil
 	}
-	// Where blocks are empty nothing says what a tip should be but the node's own suggestion.
+	// If blocks are empty, the node's suggestion is the only source for a tip.
 	suggested := new(big.Int)
 	if tip, err := parseBig(answers[2].result); answers[2].err == nil && err == nil {
 		suggested = tip
@@ -166,7 +167,7 @@ func (ep *endpoint) readFees(ctx context.Context) (Fees, error) {
 		f.Tips[i] = suggested
 	}
 	if e, ok := errors.AsType[*RPCError](answers[3].err); ok && unsupported(e) {
-		return f, nil // the chain has none
+		return f, nil // the chain has no fee history
 	}
 	if answers[3].err != nil {
 		return f, answers[3].err
@@ -178,7 +179,7 @@ func (ep *endpoint) readFees(ctx context.Context) (Fees, error) {
 	return learnt, nil
 }
 
-// learn takes the next base fee and the tips out of the answer to eth_feeHistory.
+// learn sets the next base fee and the tips from the answer to eth_feeHistory.
 func (f *Fees) learn(raw []byte) error {
 	var bases []*big.Int
 	var ratios []string
@@ -216,7 +217,7 @@ func (f *Fees) learn(raw []byte) error {
 	if err != nil {
 		return err
 	}
-	if len(bases) == len(ratios)+1 { // one more than blocks: that of the next
+	if len(bases) == len(ratios)+1 { // one more than blocks: that of the next block
 		f.BaseFee = bases[len(bases)-1]
 	}
 	for s := range f.Tips {

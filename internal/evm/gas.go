@@ -15,16 +15,16 @@ import (
 	"github.com/ethereum/go-ethereum/common/hexutil"
 )
 
-// Message is a call to simulate. Fees are left out, so that the sender's balance limits nothing but the value.
+// Message is a call to simulate. It has no fees, so that the sender's balance limits only the value.
 type Message struct {
 	From  common.Address
 	To    *common.Address // nil creates a contract
 	Value *big.Int        // wei; nil is none
 	Data  []byte
-	Gas   uint64 // limit; 0 is the node's
+	Gas   uint64 // limit; 0 uses the node's
 }
 
-// MarshalJSON writes what eth_estimateGas takes.
+// MarshalJSON returns the parameter of eth_estimateGas.
 func (m Message) MarshalJSON() ([]byte, error) {
 	fields := map[string]any{"from": m.From}
 	if m.To != nil {
@@ -34,7 +34,7 @@ func (m Message) MarshalJSON() ([]byte, error) {
 		fields["value"] = (*hexutil.Big)(m.Value)
 	}
 	if len(m.Data) > 0 {
-		// The older name of the two that nodes know, which all of them take.
+		// The older of the two names that nodes accept; all of them accept it.
 		fields["data"] = hexutil.Bytes(m.Data)
 	}
 	if m.Gas != 0 {
@@ -43,9 +43,9 @@ func (m Message) MarshalJSON() ([]byte, error) {
 	return json.Marshal(fields)
 }
 
-// EstimateGas says how much gas the call needs on top of what is pending, or of the newest block where the endpoint
-// cannot tell the former. Errors: *RevertError, ErrInsufficientFunds, ErrGasAllowance, and *RPCError for another answer;
-// those that [IsNoAnswer] reports are none.
+// EstimateGas returns the gas that the call needs on top of the pending state, or of the newest block if the endpoint
+// has no pending state. Errors: *RevertError, ErrInsufficientFunds, ErrGasAllowance, and *RPCError for another answer.
+// Errors for which [IsNoAnswer] is true are not answers.
 func (c *Client) EstimateGas(ctx context.Context, m Message) (uint64, error) {
 	var gas uint64
 	err := c.each(ctx, []string{"eth_estimateGas"}, func(ctx context.Context, ep *endpoint) error {
@@ -90,7 +90,7 @@ func (ep *endpoint) estimate(ctx context.Context, m Message) (answer, error) {
 	return said, err
 }
 
-// explain gives an error of a simulated call its meaning.
+// explain returns the typed error for an error of a simulated call.
 func explain(err error) error {
 	e, ok := errors.AsType[*RPCError](err)
 	if !ok || IsNoAnswer(err) {
@@ -107,7 +107,7 @@ func explain(err error) error {
 	return err
 }
 
-// revert reads the reason out of the data, wherever the node puts them, or else out of the message.
+// revert returns the revert reason from the error data, in any node's format, or else from the message.
 func revert(e *RPCError) *RevertError {
 	r := &RevertError{Data: revertData(e.Data)}
 	if len(r.Data) > 0 {
@@ -118,7 +118,8 @@ func revert(e *RPCError) *RevertError {
 	return r
 }
 
-// revertData finds the hex string in an error's data: itself, after a word such as "Reverted ", or in a field "data".
+// revertData returns the hex string in an error's data: the whole text, after a word such as "Reverted ", or a field
+// "data".
 func revertData(raw json.RawMessage) []byte {
 	var inner struct {
 		Data json.RawMessage `json:"data"`
@@ -141,7 +142,7 @@ func revertData(raw json.RawMessage) []byte {
 	return data
 }
 
-// reason makes revert data readable.
+// reason returns revert data as readable text.
 func reason(data []byte) string {
 	if text, err := abi.UnpackRevert(data); err == nil {
 		return text

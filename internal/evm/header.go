@@ -9,8 +9,8 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 )
 
-// Header is what matters here of a block. Its hash is the node's word: chains add fields of their own to headers, so
-// that it could not be computed.
+// Header holds the fields of a block that this package needs. The node reports the hash. It cannot be computed, because
+// chains add their own fields to headers.
 type Header struct {
 	Number   uint64
 	Hash     common.Hash
@@ -21,10 +21,10 @@ type Header struct {
 	BaseFee  *big.Int // wei; nil on a chain without EIP-1559. Not to be changed
 }
 
-// IsZero says that there is no block.
+// IsZero reports whether there is no block.
 func (h Header) IsZero() bool { return h.Hash == common.Hash{} }
 
-// UnmarshalJSON reads a block or header as nodes write it.
+// UnmarshalJSON decodes a block or header in the nodes' format.
 func (h *Header) UnmarshalJSON(b []byte) error {
 	var err error
 	*h, err = parseHeader(b)
@@ -73,7 +73,8 @@ func parseHeader(b []byte) (h Header, err error) {
 	return h, err
 }
 
-// headerOf reads the answer to eth_getBlockByNumber or ByHash. ErrMissing: there is no such block.
+// headerOf returns the header in the answer to eth_getBlockByNumber or ByHash. ErrMissing means that there is no such
+// block.
 func headerOf(a answer) (Header, error) {
 	if a.err != nil {
 		if e, ok := errors.AsType[*RPCError](a.err); ok && blockUnknown(e) {

@@ -13,12 +13,12 @@ import (
 	"github.com/ethereum/go-ethereum/rpc"
 )
 
-// heads is the newest head, from whichever source.
+// heads holds the newest head, from any source.
 type heads struct {
 	mu      sync.Mutex
 	cur     Header
-	source  string        // who reported cur
-	at      time.Time     // when
+	source  string        // endpoint or subscription that reported cur
+	at      time.Time     // when cur was reported
 	changed chan struct{} // closed when cur changes
 	live    bool          // the subscription brings heads
 	pushed  Header        // the last that the subscription brought
@@ -27,9 +27,9 @@ type heads struct {
 // subscription is the name of the subscription as a source of heads.
 const subscription = "subscription"
 
-// offer takes a head in if it is news: a higher one, or another of the same source, which has reorganised or lost
-// blocks. A lower one of another source is only behind, unless nothing can be expected any more of the first; gone
-// tells that of endpoints. One that was asked for before the current one came is no news, unless it is higher.
+// offer stores a head if it is new: a higher one, or a different one of the same source, which has reorganized or lost
+// blocks. A lower head of another source only lags, unless the first source is gone; gone reports that of endpoints. A
+// head that was requested before the current one arrived is not new, unless it is higher.
 func (hs *heads) offer(source string, h Header, asked time.Time, gone func(endpoint string) bool) {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
@@ -65,14 +65,14 @@ func (hs *heads) isLive() bool {
 	return hs.live
 }
 
-// Head is the newest known, the zero Header before the first.
+// Head returns the newest known head, the zero Header before the first.
 func (c *Client) Head() Header {
 	h, _ := c.heads.get()
 	return h
 }
 
-// Next waits for a head other than after and returns the newest: a caller that takes its time misses those between.
-// It is a hint to look, not yet a statement about the chain; a View is one. The only error is that of ctx.
+// Next waits for a head other than after and returns the newest. A slow caller misses those between. The head is only a
+// hint; read the chain through a View. The only error is that of ctx.
 func (c *Client) Next(ctx context.Context, after common.Hash) (Header, error) {
 	for {
 		h, changed := c.heads.get()
@@ -87,7 +87,7 @@ func (c *Client) Next(ctx context.Context, after common.Hash) (Header, error) {
 	}
 }
 
-// best is the highest head that an endpoint in use, or the subscription, has reported.
+// best returns the highest head that a usable endpoint, or the subscription, has reported.
 func (c *Client) best() uint64 {
 	var best uint64
 	for _, ep := range c.endpoints {
@@ -105,13 +105,13 @@ func (c *Client) best() uint64 {
 	return best
 }
 
-// gone says that nothing can be expected of an endpoint for now.
+// gone reports whether an endpoint cannot be expected to report heads for now.
 func (c *Client) gone(endpoint string) bool {
 	ep, err := c.named(endpoint)
 	return err != nil || ep.healthOf(time.Now(), headMethod) > standingLagging
 }
 
-// watch keeps an endpoint's state up to date and learns heads from it.
+// watch keeps an endpoint's state up to date and reads heads from it.
 func (c *Client) watch(ctx context.Context, ep *endpoint) {
 	wasGood := true
 	for ctx.Err() == nil {
@@ -135,7 +135,7 @@ func (c *Client) watch(ctx context.Context, ep *endpoint) {
 	}
 }
 
-// pause is how long to wait before the endpoint is asked for its head again.
+// pause returns how long to wait before the endpoint is asked for its head again.
 func (c *Client) pause(ep *endpoint) time.Duration {
 	ep.mu.Lock()
 	rest := time.Until(ep.until)
@@ -156,12 +156,12 @@ func (c *Client) pause(ep *endpoint) time.Duration {
 
 func (c *Client) poll(ctx context.Context, ep *endpoint) {
 	if s := ep.healthOf(time.Now(), headMethod); s == standingWrong {
-		_, _ = ep.identify(ctx) // somebody may have corrected it; errors are remembered
+		_, _ = ep.identify(ctx) // its operator may have corrected it; errors are recorded
 		return
 	} else if s == standingLimited {
 		return
 	}
-	_, _ = c.newest(ctx, ep) // remembered, too
+	_, _ = c.newest(ctx, ep) // errors are recorded, too
 }
 
 // newest reads an endpoint's head.
@@ -183,11 +183,11 @@ func (c *Client) newest(ctx context.Context, ep *endpoint) (Header, error) {
 	return h, nil
 }
 
-// follow subscribes to heads, again and again.
+// follow subscribes to heads and subscribes again whenever the subscription ends.
 func (c *Client) follow(ctx context.Context) {
 	u, err := url.Parse(c.cfg.Subscribe)
 	if err != nil {
-		return // has been checked
+		return // checked by Open
 	}
 	id := identity{name: u.Host, redact: redactor(u)}
 	log := c.log.With("endpoint", id.name)
@@ -224,7 +224,7 @@ func (c *Client) setLive(live bool) {
 
 var errSilent = errors.New("the chain has heads that the subscription did not bring")
 
-// subscribe passes heads on until the subscription ends or misses some. brought says whether there were any.
+// subscribe offers heads until the subscription ends or misses some. brought reports whether there were any.
 func (c *Client) subscribe(ctx context.Context, id identity) (brought bool, err error) {
 	setup, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
 	defer cancel()
@@ -252,7 +252,7 @@ func (c *Client) subscribe(ctx context.Context, id identity) (brought bool, err 
 	}
 	defer sub.Unsubscribe()
 	c.log.Debug("subscribed to heads", "endpoint", id.name)
-	told := c.Head().Number // the highest that this subscription need not tell any more
+	told := c.Head().Number // the subscription need not bring heads up to this one
 	c.setLive(true)
 	silence := time.NewTimer(c.cfg.Silence)
 	defer silence.Stop()
@@ -267,7 +267,7 @@ func (c *Client) subscribe(ctx context.Context, id identity) (brought bool, err 
 			c.setLive(true)
 			silence.Reset(c.cfg.Silence)
 		case <-silence.C:
-			// A chain may make no blocks for long. Polls tell whether it is that.
+			// A chain may make no blocks for long. Polls show whether it does.
 			c.setLive(false)
 			if c.Head().Number > told {
 				return brought, errSilent

@@ -27,7 +27,7 @@ func TestOnlyNewsMovesTheHead(t *testing.T) {
 	hs := heads{changed: make(chan struct{})}
 	offer := func(source string, h Header) bool {
 		_, changed := hs.get()
-		now = time.Now().Add(time.Second) // asked for after all before
+		now = time.Now().Add(time.Second) // requested after all previous ones
 		hs.offer(source, h, now, isGone)
 		select {
 		case <-changed:
@@ -73,14 +73,14 @@ func TestASlowReaderGetsTheNewestHead(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 }
 
-// pusher is a node's subscriptions.
+// pusher serves the subscriptions of a node.
 type pusher struct {
 	mu   sync.Mutex
 	subs []func(header any)
 	came chan struct{} // one for each subscription
 }
 
-// NewHeads is eth_subscribe("newHeads").
+// NewHeads serves eth_subscribe("newHeads").
 func (p *pusher) NewHeads(ctx context.Context) (*rpc.Subscription, error) {
 	notifier, ok := rpc.NotifierFromContext(ctx)
 	if !ok {
@@ -94,7 +94,7 @@ func (p *pusher) NewHeads(ctx context.Context) (*rpc.Subscription, error) {
 	return sub, nil
 }
 
-// ChainId is eth_chainId.
+// ChainId serves eth_chainId.
 func (p *pusher) ChainId() hexutil.Uint64 { return simulatedID }
 
 func (p *pusher) push(n uint64) {
@@ -145,7 +145,7 @@ func TestASilentSubscriptionIsPolledBesideAndReplaced(t *testing.T) {
 	require.NoError(t, err)
 	require.EqualValues(t, 101, h.Number)
 
-	f.set(func() { f.head = 120 }) // of which the subscription says nothing
+	f.set(func() { f.head = 120 }) // the subscription does not bring it
 	h, err = c.Next(ctx, h.Hash)
 	require.NoError(t, err)
 	require.EqualValues(t, 120, h.Number)
@@ -184,7 +184,7 @@ func TestAFailingEndpointIsLeftAloneForLongerEachTime(t *testing.T) {
 		var last time.Duration
 		for i := range 12 {
 			ep.failed(&TransportError{Endpoint: "a", Err: context.DeadlineExceeded})
-			ep.failed(&TransportError{Endpoint: "a", Err: context.DeadlineExceeded}) // beside it: counts once
+			ep.failed(&TransportError{Endpoint: "a", Err: context.DeadlineExceeded}) // concurrent: counts once
 			require.Equal(t, i+1, ep.failures)
 			require.Equal(t, "b", c.candidates()[0].name)
 			require.Len(t, c.candidates(), 2, "as a last resort it is still there")

@@ -11,6 +11,6 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	log.SetDefault(log.NewLogger(slog.DiscardHandler)) // the simulated nodes'
+	log.SetDefault(log.NewLogger(slog.DiscardHandler)) // of the simulated nodes
 	goleak.VerifyTestMain(m, testchain.Leftovers()...)
 }

@@ -9,18 +9,18 @@ import (
 // methodLogInterval bounds how often the log reports that an endpoint fails one method.
 const methodLogInterval = time.Minute
 
-// methodHealth records how an endpoint answers one method. A half-broken endpoint fails some methods and answers others,
-// so that its success at one proves nothing about another.
+// methodHealth records how an endpoint answers one method. A half-broken endpoint fails some methods and answers
+// others. So a success of one method proves nothing about another.
 type methodHealth struct {
 	failures int       // in a row
 	until    time.Time // other endpoints are preferred until then
-	limited  bool      // the endpoint refused for the rate: it is not asked until then
+	limited  bool      // the endpoint is rate-limited: it is not asked until then
 	reason   string    // of the last failure
 	logged   time.Time // when the log last reported a failure
 }
 
-// IsNoAnswer reports whether an error is an endpoint's failure to answer, so that it says nothing about the chain or the
-// call and another endpoint may answer.
+// IsNoAnswer reports whether an error is an endpoint's failure to answer. Such an error carries no information about
+// the chain or the call, and another endpoint may answer.
 func IsNoAnswer(err error) bool {
 	if _, ok := errors.AsType[*TransportError](err); ok {
 		return true
@@ -34,14 +34,14 @@ func IsNoAnswer(err error) bool {
 	return isRateLimit(err)
 }
 
-// tracked reports whether health is kept for a method. Callers of [Client.Call] choose methods freely; those that the
-// metrics don't know either are not kept, which bounds the map.
+// tracked reports whether health is kept for a method. Callers of [Client.Call] choose methods freely. Methods without
+// a metrics label are not kept, which limits the size of the map.
 func tracked(key string) bool {
 	method, _, _ := strings.Cut(key, " ")
 	return methodLabels[method]
 }
 
-// judge marks the errors among the answers that are faults of the endpoint, and records how it answered each method.
+// judge marks the errors among the answers that are faults of the endpoint, and records the health of each method.
 func (ep *endpoint) judge(calls []call, answers []answer) {
 	var failed, well map[string]error
 	for i, a := range answers {
@@ -90,8 +90,8 @@ func (ep *endpoint) methodsFailed(calls []call, err error) {
 	}
 }
 
-// methodFailed has other endpoints preferred for the method for a pause, which grows with each failure. Concurrent
-// failures count once. ep.mu is held.
+// methodFailed makes the client prefer other endpoints for the method for a pause, which grows with each failure.
+// Concurrent failures count once. ep.mu is held.
 func (ep *endpoint) methodFailed(method, reason string, limited bool) {
 	if !tracked(method) {
 		return
@@ -127,12 +127,12 @@ func (ep *endpoint) methodAnswers(method string) {
 	if m == nil || m.failures == 0 {
 		return
 	}
-	// The entry stays, to bound how often a method that comes and goes is logged.
+	// The entry is kept, to limit how often a method that fails and recovers is logged.
 	m.failures, m.until, m.limited, m.reason = 0, time.Time{}, false, ""
 	ep.log.Debug("endpoint answers the method again", "method", method)
 }
 
-// methodStanding is how good a choice the endpoint is for a method, as far as that method says. ep.mu is held.
+// methodStanding returns the health of the endpoint for one method, from that method alone. ep.mu is held.
 func (ep *endpoint) methodStanding(method string, now time.Time) endpointHealth {
 	m := ep.methods[method]
 	switch {
@@ -160,7 +160,7 @@ func (ep *endpoint) failing() map[string]string {
 	return failing
 }
 
-// methodsOf returns the methods of calls, each once where equal ones follow each other.
+// methodsOf returns the methods of calls, with runs of equal ones reduced to one.
 func methodsOf(calls []call) []string {
 	var methods []string
 	for i, c := range calls {
@@ -182,7 +182,7 @@ func onlyMethod(calls []call) string {
 // anyError accepts every error as an answer of a healthy endpoint.
 func anyError(*RPCError) bool { return true }
 
-// limitReason is the endpoint's reason in a refusal for the rate.
+// limitReason returns the endpoint's reason for a rate limit, without the prefix.
 func limitReason(reason string) string { return strings.TrimPrefix(reason, limitPrefix) }
 
 const limitPrefix = "rate limited: "

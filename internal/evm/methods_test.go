@@ -115,7 +115,7 @@ func TestMethodFailure_PauseGrowsAndEnds(t *testing.T) {
 	require.Equal(t, asked, second.count("eth_getBalance"), "the first endpoint is used again")
 }
 
-// An endpoint that answers all else, and hangs or breaks at one method, costs a timeout once, not at each call.
+// An endpoint that hangs or breaks at one method only, costs one timeout, not one per call.
 func TestMethodFailure_TransportFailsForOneMethod_OtherMethodsDoNotReset(t *testing.T) {
 	t.Parallel()
 	first, second := newFake(t), newFake(t)
@@ -126,7 +126,7 @@ func TestMethodFailure_TransportFailsForOneMethod_OtherMethodsDoNotReset(t *test
 	for i := range 4 {
 		_, err := c.Balances(t.Context(), []common.Address{{1}})
 		require.NoError(t, err)
-		_, err = c.endpoints[0].ask(t.Context(), []call{{method: "eth_gasPrice"}}) // answers, and so the endpoint is up again
+		_, err = c.endpoints[0].ask(t.Context(), []call{{method: "eth_gasPrice"}}) // answers, so the endpoint is up again
 		require.NoError(t, err)
 		c.endpoints[0].mu.Lock()
 		m := c.endpoints[0].methods["eth_getBalance"]
@@ -151,7 +151,7 @@ func TestMethodHealth_UnknownMethodsAreNotKept(t *testing.T) {
 	require.LessOrEqual(t, len(c.endpoints[0].methods), 1)
 }
 
-// The errors that say something about the call are answers: no other endpoint is asked, and nothing counts against this one.
+// Errors about the call are answers: no other endpoint is asked, and nothing counts against this one.
 func TestEstimateGas_ErrorsAboutTheCallAreAnswers(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -240,7 +240,7 @@ func TestFees_MethodFailsAtOneEndpoint_NextEndpointAnswers(t *testing.T) {
 	for _, method := range []string{"eth_getBlockByNumber", "eth_gasPrice", "eth_feeHistory"} {
 		for name, fault := range nodeFaults {
 			if method == "eth_feeHistory" && name == "no such method" {
-				continue // a chain may have none: that is an answer
+				continue // a chain may lack the tag: that is an answer
 			}
 			t.Run(method+", "+name, func(t *testing.T) {
 				t.Parallel()
@@ -261,7 +261,7 @@ func TestFees_MethodFailsAtOneEndpoint_NextEndpointAnswers(t *testing.T) {
 	}
 }
 
-// Without a history of fees anywhere, the node's own suggestion is better than no fees.
+// If no endpoint has a fee history, the node's own suggestion is used.
 func TestFees_NoHistoryAnywhere_NodesSuggestion(t *testing.T) {
 	t.Parallel()
 	f := feeNode(t)
@@ -272,7 +272,7 @@ func TestFees_NoHistoryAnywhere_NodesSuggestion(t *testing.T) {
 	require.EqualValues(t, 100, fees.Tips[Fast].Int64())
 }
 
-// Fees that were read within the last minute are used while no endpoint answers.
+// Fees read within the last minute are used while no endpoint answers.
 func TestFees_EndpointsStopAnswering_RecentFees(t *testing.T) {
 	t.Parallel()
 	f := feeNode(t)
@@ -315,7 +315,7 @@ func TestLatest_HeadFailsAtOneEndpoint_NextEndpointAnswers(t *testing.T) {
 	}
 }
 
-// All reads of a round come from one endpoint. After one of them failed there, the next round is read from another.
+// All reads of a round come from one endpoint. After one of them fails, the next round reads from another endpoint.
 func TestView_ReadFails_NextViewIsOfAnotherEndpoint(t *testing.T) {
 	t.Parallel()
 	for method, read := range map[string]func(v *View) error{
@@ -348,7 +348,7 @@ func TestView_ReadFails_NextViewIsOfAnotherEndpoint(t *testing.T) {
 	}
 }
 
-// The search for a used nonce probes old blocks, whose state healthy nodes do not keep.
+// The search for a used nonce reads old blocks, whose state healthy nodes may lack.
 func TestFindNonce_OldStateIsPruned_EndpointStaysWell(t *testing.T) {
 	t.Parallel()
 	f := newFake(t)
@@ -391,7 +391,7 @@ func TestSend_MethodFailsAtOneEndpoint_NextEndpointAccepts(t *testing.T) {
 	}
 }
 
-// A node's refusal of the bytes is an answer, whatever its error code.
+// A node's refusal of the transaction is an answer, regardless of its error code.
 func TestSend_RefusalOfTheBytes_CountsForNothing(t *testing.T) {
 	t.Parallel()
 	for refusal, want := range map[string]Outcome{
@@ -470,7 +470,7 @@ func TestBlockReceipts_MethodFails_ReceiptsByHash(t *testing.T) {
 			require.Equal(t, 1, f.count("eth_getBlockReceipts"), "once in a round")
 			read()
 			want := 2
-			if test.remembered || name == "plan limit" { // which asks to be left alone
+			if test.remembered || name == "plan limit" { // rate-limited
 				want = 1
 			}
 			require.Equal(t, want, f.count("eth_getBlockReceipts"))
@@ -497,7 +497,7 @@ func TestBlockReceipts_AnswerIsTooLarge_ReceiptsByHash(t *testing.T) {
 	require.Len(t, receipts, 2)
 }
 
-// An endpoint without old blocks is as good as any for new ones.
+// An endpoint without old blocks is healthy for new ones.
 func TestHead_OldBlocksFail_EndpointStaysOK(t *testing.T) {
 	t.Parallel()
 	f := newFake(t)
@@ -517,7 +517,7 @@ func TestHead_OldBlocksFail_EndpointStaysOK(t *testing.T) {
 	require.NotEmpty(t, s.Endpoints[0].Failing["eth_getBlockByNumber"])
 }
 
-// An endpoint that limits the rate of the question for its chain is left alone altogether.
+// An endpoint that limits the rate of eth_chainId is not asked for anything.
 func TestVerify_RateLimited_EndpointIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	first, second := newFake(t), newFake(t)

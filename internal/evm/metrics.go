@@ -52,7 +52,7 @@ const (
 	outcomeTransport = "transport"
 )
 
-// methodLabels are the methods that have a label of their own; a caller of Call may ask for anything.
+// methodLabels are the methods with a label of their own. A caller of Call may use any method.
 var methodLabels = func() map[string]bool {
 	known := map[string]bool{}
 	for _, m := range []string{
@@ -74,8 +74,8 @@ func methodLabel(method string) string {
 	return "other"
 }
 
-// count records calls that took the same time because they were one request. The method of the first stands for its
-// duration.
+// count records calls of one request, which all took the same time. The duration is recorded for the method of the
+// first.
 func (m *Metrics) count(endpoint string, calls []call, answers []answer, took time.Duration, failed string) {
 	if len(calls) == 0 {
 		return

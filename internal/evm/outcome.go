@@ -2,52 +2,54 @@ package evm
 
 import "errors"
 
-// Outcome of sending a transaction. Nodes tell why they refuse one in words only, each client in its own; the
-// words are all in classify.go.
+// Outcome is the result of sending a transaction. Nodes report a refusal only as text, each client in its own words.
+// All texts are in classify.go.
 type Outcome int
 
-// Outcomes. The node surely took the transaction with the first two, surely did not with the others but Unknown.
+// Outcomes. With Accepted and AlreadyKnown the node has the transaction. With all others but Unknown it certainly has
+// not.
 const (
-	// Unknown is whatever does not say: a timeout, a connection that broke, 5xx, an answer that is not understood.
-	// The node may have the transaction.
+	// Unknown covers a timeout, a broken connection, 5xx, and an unrecognized answer. The node may have the
+	// transaction.
 	Unknown Outcome = iota
-	// Accepted into the pool.
+	// Accepted means that the pool accepted the transaction.
 	Accepted
-	// AlreadyKnown is as good: the node has this very transaction.
+	// AlreadyKnown is equivalent: the node has this very transaction.
 	AlreadyKnown
-	// NonceTooLow means that the nonce is mined, be it by this transaction or another: look.
+	// NonceTooLow means that the nonce is mined, by this transaction or another. The caller must find out which.
 	NonceTooLow
-	// NonceTooHigh means that the node does not keep transactions whose predecessors it misses.
+	// NonceTooHigh means that the node does not keep transactions after a nonce gap.
 	NonceTooHigh
-	// ReplacementUnderpriced means that the pool has another transaction of this nonce, whose fees this one does not
-	// beat by enough.
+	// ReplacementUnderpriced means that the pool has another transaction of this nonce, and the new fees are not enough
+	// higher.
 	ReplacementUnderpriced
-	// Underpriced means that the fees are below what the pool takes, now or ever.
+	// Underpriced means that the fees are below the pool's minimum, now or ever.
 	Underpriced
 	// FeeCapTooLow means that the maximal fee is below the base fee.
 	FeeCapTooLow
-	// InsufficientFunds for gas, value and what the account has in the pool.
+	// InsufficientFunds means that the account cannot pay for gas, value and its transactions in the pool.
 	InsufficientFunds
-	// IntrinsicGas means that the gas limit is below what the transaction costs before it runs.
+	// IntrinsicGas means that the gas limit is below the cost of the transaction before it runs.
 	IntrinsicGas
-	// ExceedsBlockGas means that the gas limit is above what the node puts into a block, or one transaction.
+	// ExceedsBlockGas means that the gas limit is above the node's limit for a block, or for one transaction.
 	ExceedsBlockGas
 	// TipAboveCap means that the maximal tip is above the maximal fee.
 	TipAboveCap
-	// PoolFull means that the pool has no room, at all or for this account, or takes nothing now. Later it may.
+	// PoolFull means that the pool has no room, at all or for this account, or accepts nothing now. A later attempt may
+	// succeed.
 	PoolFull
-	// WrongChain means that the signature is not one for this chain.
+	// WrongChain means that the signature is not for this chain.
 	WrongChain
-	// Oversized means that the transaction has more bytes than the node takes.
+	// Oversized means that the transaction has more bytes than the node accepts.
 	Oversized
-	// RateLimited means that the endpoint did nothing, because it was asked too often.
+	// RateLimited means that the endpoint executed nothing because of a rate limit.
 	RateLimited
-	// FeeCapExceeded means that the whole fee, the gas limit times the maximal fee, is above what the node's operator lets
-	// anybody pay.
+	// FeeCapExceeded means that the whole fee, the gas limit times the maximal fee, is above the cap that the node's
+	// operator configured.
 	FeeCapExceeded
-	// Refused for another reason that is going to stay.
+	// Refused means that the node rejected the transaction for another, permanent reason.
 	Refused
-	// NotSent means that no endpoint could be reached, or none offers to send.
+	// NotSent means that no endpoint could be reached, or none supports sending.
 	NotSent
 )
 
@@ -60,13 +62,13 @@ var outcomeNames = map[Outcome]string{
 	NotSent: "not sent",
 }
 
-// String is lower-case words.
+// String returns the name in lower case.
 func (o Outcome) String() string { return outcomeNames[o] }
 
-// Done says that the node has the transaction.
+// Done reports whether the node has the transaction.
 func (o Outcome) Done() bool { return o == Accepted || o == AlreadyKnown }
 
-// answersSend reports whether a refusal is about the transaction. Others are about the endpoint.
+// answersSend reports whether an error is about the transaction. Other errors are about the endpoint.
 func answersSend(e *RPCError) bool {
 	switch Classify(e) {
 	case Unknown, NotSent:
@@ -77,7 +79,7 @@ func answersSend(e *RPCError) bool {
 	return true
 }
 
-// Classify tells the outcome of sending a transaction from the error that it ended with, nil for none.
+// Classify returns the outcome for the error of a send; nil is Accepted.
 func Classify(err error) Outcome {
 	if err == nil {
 		return Accepted

@@ -11,7 +11,7 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 )
 
-// Receipt is what matters here of a mined transaction.
+// Receipt holds the fields of a mined transaction's receipt that this package needs.
 type Receipt struct {
 	TxHash      common.Hash
 	BlockHash   common.Hash
@@ -19,9 +19,9 @@ type Receipt struct {
 	Index       uint     // in the block
 	Succeeded   bool     // false: it was mined and reverted
 	GasUsed     uint64   //
-	GasPrice    *big.Int // wei paid for each gas; nil if the node does not say
-	// Canonical says that the block leads to the View's. Otherwise the receipt is of a block after that, or of one that
-	// is on no chain any more.
+	GasPrice    *big.Int // wei paid for each gas; nil if the node does not report it
+	// Canonical reports whether the block leads to the View's. Otherwise the receipt is of a later block, or of one
+	// that is on no chain any more.
 	Canonical bool
 }
 
@@ -66,7 +66,7 @@ func parseReceipt(b []byte) (r Receipt, err error) {
 	return r, err
 }
 
-// Receipts returns those of transactions, in the order of the hashes; nil for one that has none.
+// Receipts returns the receipts of transactions, in the order of the hashes; nil for one without a receipt.
 func (v *View) Receipts(ctx context.Context, hashes []common.Hash) ([]*Receipt, error) {
 	if len(hashes) == 0 {
 		return nil, nil
@@ -75,7 +75,7 @@ func (v *View) Receipts(ctx context.Context, hashes []common.Hash) ([]*Receipt, 
 	if err != nil {
 		return nil, fmt.Errorf("read receipts: %w", err)
 	}
-	// A receipt counts only if its block leads to the View's, and the blocks of some have not been looked at.
+	// A receipt counts only if its block leads to the View's, and some of those blocks have not been read yet.
 	var check []uint64
 	v.mu.Lock()
 	for _, r := range receipts {
@@ -85,7 +85,7 @@ func (v *View) Receipts(ctx context.Context, hashes []common.Hash) ([]*Receipt, 
 	}
 	v.mu.Unlock()
 	slices.Sort(check)
-	// Also without any to look at: that there are none is said about the View's block, too.
+	// The View's block is checked even without any receipt: their absence is also a statement about that block.
 	if _, err := v.ask(ctx, nil, append(slices.Compact(check), v.h.Number)...); err != nil {
 		return nil, fmt.Errorf("read the blocks of receipts: %w", err)
 	}
@@ -128,8 +128,8 @@ func (v *View) receipts(ctx context.Context, hashes []common.Hash) ([]*Receipt, 
 	return receipts, nil
 }
 
-// BlockReceipts returns those of all transactions of a block, in its order. The hash should be one that Header or
-// Headers gave; then they are Canonical.
+// BlockReceipts returns the receipts of all transactions of a block, in its order. If the hash comes from Header or
+// Headers, the receipts are Canonical.
 func (v *View) BlockReceipts(ctx context.Context, block common.Hash) ([]Receipt, error) {
 	receipts, err := v.blockReceipts(ctx, block)
 	if err != nil {
@@ -144,7 +144,7 @@ func (v *View) BlockReceipts(ctx context.Context, block common.Hash) ([]Receipt,
 	return receipts, nil
 }
 
-// blockReceipts reads a block's receipts in one call, or one by one where that fails. The call is optional: providers sell
+// blockReceipts reads a block's receipts in one call, or one by one if that fails. The call is optional: providers sell
 // it on larger plans, and its answer may be too large.
 func (v *View) blockReceipts(ctx context.Context, block common.Hash) ([]Receipt, error) {
 	if until := v.ep.noBlockReceipts.Load(); v.oneByOne.Load() || until != nil && time.Now().Before(*until) ||

@@ -10,8 +10,8 @@ import (
 	"github.com/ethereum/go-ethereum/common/hexutil"
 )
 
-// RevertData returns what the execution of a mined transaction returned when it reverted: from a trace, or, where no endpoint
-// offers that, from the same call on top of the transaction's block, whose state is close to the one that it ran on. It
+// RevertData returns the data that a mined transaction returned when it reverted. It reads a trace. If no endpoint
+// offers traces, it repeats the call on top of the transaction's block, whose state is close to the original one. It
 // returns nil if neither yields data.
 func (c *Client) RevertData(ctx context.Context, tx, block common.Hash) ([]byte, error) {
 	data, traced := c.traceRevert(ctx, tx)
@@ -75,7 +75,7 @@ func (c *Client) callAgain(ctx context.Context, tx, block common.Hash) ([]byte, 
 	}
 	_, err = c.Call(ctx, "eth_call", params)
 	if err == nil {
-		return nil, nil // it passes there
+		return nil, nil // the call succeeds there
 	}
 	if revert, ok := errors.AsType[*RevertError](explain(err)); ok {
 		return revert.Data, nil

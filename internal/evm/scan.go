@@ -11,9 +11,9 @@ import (
 	"github.com/ethereum/go-ethereum/common/hexutil"
 )
 
-// The answer to a request about a full block is megabytes of logs and blooms of which a few numbers are wanted. So
-// answers are not decoded as a whole: fields and elements walk over the text, skip what nobody asked for at the speed
-// of a search, and hand out the rest as slices of it. Skipped text is checked only as far as finding its end needs.
+// The answer to a request for a full block is megabytes of logs and blooms, of which only a few numbers are needed. So
+// answers are not decoded as a whole. fields and elements scan the text, skip unused values quickly, and return the
+// others as slices of it. Skipped text is checked only as far as needed to find its end.
 
 var errMalformed = errors.New("malformed JSON")
 
@@ -113,7 +113,7 @@ func elements(b []byte, f func(value []byte) error) error {
 	})
 }
 
-// walk goes over what stands between open and end, separated by commas; item returns the index after the one at i.
+// walk scans the comma-separated items between open and end; item returns the index after the item at i.
 func walk(b []byte, open, end byte, item func(i int) (int, error)) error {
 	i := skipSpace(b, 0)
 	if i >= len(b) || b[i] != open {
@@ -143,7 +143,7 @@ func walk(b []byte, open, end byte, item func(i int) (int, error)) error {
 
 func isNull(b []byte) bool { return len(b) == 0 || string(b) == "null" }
 
-// quoted is the text of a string without escapes.
+// quoted returns the text of a string without escapes.
 func quoted(b []byte) ([]byte, error) {
 	if len(b) < 2 || b[0] != '"' || b[len(b)-1] != '"' {
 		return nil, fmt.Errorf("%w: not a string", errMalformed)
@@ -151,7 +151,7 @@ func quoted(b []byte) ([]byte, error) {
 	return b[1 : len(b)-1], nil
 }
 
-// digits are those of "0x…".
+// digits returns the digits after "0x".
 func digits(b []byte) ([]byte, error) {
 	s, err := quoted(b)
 	if err != nil {
@@ -163,7 +163,7 @@ func digits(b []byte) ([]byte, error) {
 	return s[2:], nil
 }
 
-// parseUint reads a quantity. Leading zeros, which the specification forbids and some nodes write, are accepted.
+// parseUint parses a quantity. Leading zeros, which the specification forbids and some nodes write, are accepted.
 func parseUint(b []byte) (n uint64, err error) {
 	s, err := digits(b)
 	if err != nil {
@@ -192,7 +192,7 @@ func fromHex(c byte) byte {
 	return 255
 }
 
-// parseBig reads a quantity of up to 256 bits.
+// parseBig parses a quantity of up to 256 bits.
 func parseBig(b []byte) (*big.Int, error) {
 	s, err := digits(b)
 	if err != nil {
@@ -208,7 +208,7 @@ func parseBig(b []byte) (*big.Int, error) {
 	return hexutil.DecodeBig("0x" + string(s))
 }
 
-// parseFixed fills to with exactly as many bytes as it has.
+// parseFixed decodes b into to, which must have exactly that length.
 func parseFixed(to, b []byte) error {
 	s, err := digits(b)
 	if err != nil {

@@ -55,9 +55,9 @@ func FuzzWalkAgreesWithTheStandardLibrary(f *testing.F) {
 		})
 		if json.Unmarshal(data, &object) == nil && object != nil {
 			require.NoError(t, err)
-			if !bytes.ContainsAny(data, `\`) { // keys are taken as they are written
+			if !bytes.ContainsAny(data, `\`) { // keys are not unescaped
 				for key, value := range object {
-					if raw, ok := got[key]; ok { // else it was not UTF-8
+					if raw, ok := got[key]; ok { // otherwise it was not UTF-8
 						require.Equal(t, string(value), raw)
 					}
 				}
@@ -81,7 +81,7 @@ func FuzzWalkAgreesWithTheStandardLibrary(f *testing.F) {
 	})
 }
 
-// receiptsJSON is the answer to eth_getBlockReceipts, each with two logs.
+// receiptsJSON returns an answer to eth_getBlockReceipts with n receipts of two logs each.
 func receiptsJSON(n int) []byte {
 	log := fmt.Sprintf(`{"address":"0x%040x","topics":["0x%064x","0x%064x","0x%064x"],"data":"0x%0128x","blockNumber":"0x64",`+
 		`"transactionHash":"0x%064x","transactionIndex":"0x0","blockHash":"0x%064x","logIndex":"0x0","removed":false}`, 1, 2, 3, 4, 5, 6, 7)

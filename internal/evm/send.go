@@ -15,28 +15,27 @@ const sendMethod = "eth_sendRawTransaction"
 
 // Raw is a signed transaction.
 type Raw struct {
-	Hash  common.Hash // in errors; and what the node answers has to be the same
-	Bytes []byte      // as eth_sendRawTransaction takes it
+	Hash  common.Hash // in errors; the node's answer must equal it
+	Bytes []byte      // the parameter of eth_sendRawTransaction
 }
 
-// Result is what became of sending one transaction.
+// Result is the outcome of sending one transaction.
 type Result struct {
 	Outcome  Outcome
-	Endpoint string // whose answer Outcome is; empty if there is none
-	Err      error  // what was said; nil if Accepted
+	Endpoint string // endpoint that returned Outcome; empty if there is none
+	Err      error  // the endpoint's error; nil if Accepted
 }
 
-// Send broadcasts transactions, each endpoint getting them in the order given. The result has one entry for each.
+// Send broadcasts transactions, to each endpoint in the given order. The result has one entry for each.
 //
-// Without Config.BroadcastAll the preferred endpoint gets all of them, and the next gets those for which the answer
-// may be another there: it was not reached, it limits the rate, its pool is full, its head lags behind. With it all
-// endpoints get all; Send returns as soon as each transaction has been accepted somewhere, and the others finish on
-// their own.
+// Without Config.BroadcastAll the preferred endpoint receives all of them. The next one receives those for which it may
+// answer otherwise: the first was not reached, limits the rate, has a full pool, or its head lags. With BroadcastAll
+// all endpoints receive all. Send returns as soon as each transaction has been accepted by one endpoint; the other
+// sends continue in the background.
 //
-// What several endpoints say is put together like this: accepted by any is Accepted. Otherwise, if one may have it
-// without having said so, that is Unknown. Otherwise none has it, and the answer that asks for the least final
-// conclusion stands: one about the nonce before one that may pass before one that stays before not having been
-// reached.
+// The results of several endpoints are combined as follows. Accepted by any is Accepted. Otherwise, if one endpoint may
+// have the transaction, the result is Unknown. Otherwise no endpoint has it, and the least final answer is returned:
+// first one about the nonce, then a temporary one, then a permanent one, then not having reached an endpoint.
 func (c *Client) Send(ctx context.Context, txs []Raw) []Result {
 	t := newTally(len(txs))
 	eps := c.candidates(sendMethod)
@@ -66,13 +65,13 @@ func (c *Client) Send(ctx context.Context, txs []Raw) []Result {
 	return t.results
 }
 
-// sendAll sends to all endpoints beside each other.
+// sendAll sends to all endpoints concurrently.
 func (c *Client) sendAll(ctx context.Context, eps []*endpoint, txs []Raw, t *results) []Result {
 	every := make([]int, len(txs))
 	for i := range every {
 		every[i] = i
 	}
-	// A caller who has its answer, or gives up, does not end what is under way to the others.
+	// A caller that has its answer, or gives up, does not cancel the other sends.
 	detached, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	unlink := context.AfterFunc(c.life, cancel)
 	var wg sync.WaitGroup
@@ -98,7 +97,7 @@ func (c *Client) sendAll(ctx context.Context, eps []*endpoint, txs []Raw, t *res
 	return t.snapshot(ctx.Err())
 }
 
-// broadcast sends some of the transactions to the endpoint and adds what it says to the tally.
+// broadcast sends some of the transactions to the endpoint and adds its answers to t.
 func (ep *endpoint) broadcast(ctx context.Context, txs []Raw, which []int, t *results) {
 	err := ep.verify(ctx)
 	for len(which) > 0 && err == nil {
@@ -111,7 +110,7 @@ func (ep *endpoint) broadcast(ctx context.Context, txs []Raw, which []int, t *re
 		var answers []answer
 		answers, err = ep.exchange(ctx, calls, n > 1)
 		if e, ok := errors.AsType[*batchRefusedError](err); ok {
-			// Sending the same bytes again is harmless, should the endpoint have read any.
+			// Sending the same bytes again is harmless if the endpoint has read any.
 			ep.shrinkBatches(n, e)
 			err = nil
 			continue
@@ -134,7 +133,8 @@ func (ep *endpoint) broadcast(ctx context.Context, txs []Raw, which []int, t *re
 		}
 		which = which[len(answers):]
 	}
-	// What follows a request that failed was not sent to this endpoint: in order or not at all.
+	// The transactions after a failed request were not sent to this endpoint, because they are sent in order or not at
+	// all.
 	for _, k := range which {
 		outcome := NotSent
 		if isRateLimit(err) {
@@ -158,7 +158,7 @@ func (ep *endpoint) result(a answer, want common.Hash) Result {
 	return Result{Outcome: Classify(err), Endpoint: ep.name, Err: fmt.Errorf("send %s: %w", want, err)}
 }
 
-// precedence puts outcomes in the order in which they stand when endpoints disagree.
+// precedence orders outcomes; when endpoints disagree, the first is returned.
 var precedence = []Outcome{
 	Accepted, AlreadyKnown, Unknown,
 	NonceTooLow, ReplacementUnderpriced, NonceTooHigh,
@@ -175,7 +175,7 @@ var rank = func() map[Outcome]int {
 	return ranks
 }()
 
-// combine is what two endpoints say together.
+// combine returns the result of two endpoints that takes precedence.
 func combine(a, b Result) Result {
 	if rank[b.Outcome] < rank[a.Outcome] {
 		return b
@@ -183,7 +183,8 @@ func combine(a, b Result) Result {
 	return a
 }
 
-// nodeSpecific says that another endpoint may well answer otherwise: the outcome is about this node, its pool or its head.
+// nodeSpecific reports whether another endpoint may answer otherwise: the outcome is about this node, its pool or its
+// head.
 func (o Outcome) nodeSpecific() bool {
 	switch o {
 	case Unknown, NonceTooHigh, Underpriced, FeeCapTooLow, InsufficientFunds, PoolFull, RateLimited, ExceedsBlockGas, Oversized,
@@ -193,13 +194,13 @@ func (o Outcome) nodeSpecific() bool {
 	return false
 }
 
-// results collects what endpoints say of transactions.
+// results collects the answers of endpoints for each transaction.
 type results struct {
 	mu      sync.Mutex
 	results []Result
 	heard   []bool
-	open    int           // not known to be done
-	allDone chan struct{} // closed when none is open
+	open    int           // number of transactions not known to be done
+	allDone chan struct{} // closed when open is 0
 }
 
 func newTally(n int) *results {
@@ -226,7 +227,7 @@ func (t *results) add(i int, r Result) {
 	}
 }
 
-// needRetry are the transactions that should go to another endpoint.
+// needRetry returns the indexes of transactions that should go to another endpoint.
 func (t *results) needRetry() []int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -239,7 +240,7 @@ func (t *results) needRetry() []int {
 	return left
 }
 
-// snapshot is what is known when the caller stops waiting; gaveUp is why, nil if all that matters is known.
+// snapshot returns the results when the caller stops waiting. gaveUp is the reason, nil if the results are complete.
 func (t *results) snapshot(gaveUp error) []Result {
 	t.mu.Lock()
 	defer t.mu.Unlock()

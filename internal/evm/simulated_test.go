@@ -19,7 +19,7 @@ import (
 
 const simulatedID = testchain.ChainID
 
-// sim is a real node that mines when told to.
+// sim is a real node that mines on request.
 type sim struct {
 	*testchain.Chain
 	t    *testing.T
@@ -60,7 +60,7 @@ func (s *sim) tx(key int, nonce uint64, change ...func(*types.DynamicFeeTx)) Raw
 func gwei(n int64) *big.Int  { return new(big.Int).Mul(big.NewInt(n), big.NewInt(params.GWei)) }
 func ether(n int64) *big.Int { return new(big.Int).Mul(big.NewInt(n), big.NewInt(params.Ether)) }
 
-// open returns a client that is closed with the test.
+// open returns a client that is closed at the end of the test.
 func open(t *testing.T, cfg Config) *Client {
 	t.Helper()
 	if cfg.ChainID == 0 {

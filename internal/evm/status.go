@@ -10,7 +10,7 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 )
 
-// Status is what is known of the chain and its endpoints; nothing is asked for it.
+// Status is the recorded state of the chain and its endpoints; it sends no requests.
 type Status struct {
 	ChainID    uint64           `json:"chain_id"` // as configured
 	Head       uint64           `json:"head"`     // of the best endpoint
@@ -18,7 +18,7 @@ type Status struct {
 	Endpoints  []EndpointStatus `json:"endpoints"` // in the configured order
 }
 
-// OK says that at least one endpoint can be relied on.
+// OK reports whether at least one endpoint is healthy.
 func (s Status) OK() bool {
 	for _, ep := range s.Endpoints {
 		if ep.OK {
@@ -28,22 +28,22 @@ func (s Status) OK() bool {
 	return false
 }
 
-// EndpointStatus is what is known of one endpoint.
+// EndpointStatus is the recorded state of one endpoint.
 type EndpointStatus struct {
 	Endpoint string `json:"endpoint"` // its host
 	OK       bool   `json:"ok"`
 	Reason   string `json:"reason,omitempty"` // why not OK
-	// Failing are the methods that the endpoint failed when it was last asked, with the reasons. It may answer all others.
+	// Failing maps each method that the endpoint failed when last asked to the reason. It may answer all others.
 	Failing  map[string]string `json:"failing,omitempty"`
-	ChainID  uint64            `json:"chain_id"` // as it says; 0 if it has not said
-	Genesis  common.Hash       `json:"genesis"`  // hash of its first block; zero if not known
+	ChainID  uint64            `json:"chain_id"` // as reported; 0 before the first report
+	Genesis  common.Hash       `json:"genesis"`  // hash of its first block; zero if unknown
 	Head     uint64            `json:"head"`
 	HeadTime time.Time         `json:"head_time"` // of the block
 	SeenAt   time.Time         `json:"seen_at"`   // when the head was read
 	Lag      uint64            `json:"lag"`       // blocks behind the best endpoint then
 }
 
-// Status of all endpoints.
+// Status returns the state of all endpoints.
 func (c *Client) Status() Status {
 	now := time.Now()
 	s := Status{ChainID: c.cfg.ChainID, Head: c.best(), Subscribed: c.heads.isLive()}
@@ -82,17 +82,18 @@ func (c *Client) Status() Status {
 	return s
 }
 
-// Anchor is an endpoint's word on what a chain that keeps its history never changes.
+// Anchor is an endpoint's answer about blocks that never change on a chain that keeps its history.
 type Anchor struct {
 	Endpoint string
-	Genesis  common.Hash // of its first block; zero if it does not keep that
-	Block    Header      // the block asked for; zero if it has none of that number
-	Err      error       // no answer: nothing is known
+	Genesis  common.Hash // of its first block; zero if the node has pruned it
+	Block    Header      // the requested block; zero if it has none of that number
+	Err      error       // the endpoint gave no answer
 }
 
-// Anchors asks all endpoints of the right chain for their first block and that of the given number, to recognise a
-// chain that has lost its history. An endpoint of another chain has a *WrongChainError. With stragglers above 0, those that
-// take longer than the first answer by that have an error, once one has answered; otherwise all are waited for.
+// Anchors asks all endpoints of the right chain for their first block and the block of the given number, to recognize a
+// chain that has lost its history. An endpoint of another chain has a *WrongChainError. With stragglers above 0,
+// endpoints that answer later than the first answer plus stragglers have an error. Otherwise Anchors waits for all of
+// them.
 func (c *Client) Anchors(ctx context.Context, number uint64, stragglers time.Duration) []Anchor {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -12,7 +12,7 @@ import (
 	"github.com/ethereum/go-ethereum/core/types"
 )
 
-// Presence is what an endpoint knows of a transaction.
+// Presence is where an endpoint has a transaction.
 type Presence int
 
 // Presences.
@@ -22,10 +22,10 @@ const (
 	Mined                   // in a block of the endpoint's chain now, which need not lead to the View's
 )
 
-// String is a lower-case word.
+// String returns the name in lower case.
 func (p Presence) String() string { return [...]string{"absent", "pending", "mined"}[p] }
 
-// Transactions says what the endpoint knows now of transactions, in the order of the hashes.
+// Transactions returns where the endpoint has each transaction now, in the order of the hashes.
 func (v *View) Transactions(ctx context.Context, hashes []common.Hash) ([]Presence, error) {
 	if len(hashes) == 0 {
 		return nil, nil
@@ -63,16 +63,17 @@ type Used struct {
 	BlockHash   common.Hash
 	BlockNumber uint64
 	To          *common.Address // nil for one that creates a contract
-	// Authorization says that it did so by an authorization of the account (EIP-7702) that it holds, whoever sent it.
+	// Authorization reports that the nonce was used by an authorization of the account (EIP-7702) in a transaction of
+	// any sender.
 	Authorization bool
 }
 
-// probes is how many blocks are looked at in one batch of a search.
+// probes is how many blocks are read in one batch of a search.
 const probes = 15
 
-// FindNonce finds the transaction, on the chain that leads to the View's block, that used an account's nonce in a
-// block after low, where it was not used yet; 0 searches the whole chain, as far as the node keeps old state.
-// Errors: ErrNonceUnused, ErrNonceUntraced, ErrStale, and whatever the node says of older state.
+// FindNonce returns the transaction, on the chain that leads to the View's block, that used an account's nonce in a
+// block after low, where it was not used yet. A low of 0 searches the whole chain, as far as the node keeps old state.
+// Errors: ErrNonceUnused, ErrNonceUntraced, ErrStale, and the node's errors about older state.
 func (v *View) FindNonce(ctx context.Context, addr common.Address, nonce, low uint64) (Used, error) {
 	used, err := v.findNonce(ctx, addr, nonce, low)
 	if err != nil {
@@ -89,10 +90,10 @@ func (v *View) findNonce(ctx context.Context, addr common.Address, nonce, low ui
 	if now[0] <= nonce {
 		return Used{}, ErrNonceUnused
 	}
-	// The nonce is used at high, and not at low-1, if there is such a block, and the node has its state. The first points are
-	// close to high: it is mostly about what happened a moment ago.
+	// The nonce is used at high, and not at low-1, if that block exists and the node has its state. The first points
+	// are close to high, because most searches are about recent blocks.
 	high := v.h.Number
-	var blind error // what the node says where the state of low-1 is missing
+	var blind error // the node's error if the state of low-1 is missing
 	for first := true; low < high; first = false {
 		points := spread(low, high, first)
 		calls := make([]call, len(points))
@@ -104,7 +105,7 @@ func (v *View) findNonce(ctx context.Context, addr common.Address, nonce, low ui
 		if err != nil {
 			return Used{}, err
 		}
-		// From the newest point down: one whose state the node does not keep matters only if the search gets there.
+		// From the newest point down: missing state of a point matters only if the search gets there.
 		for i, point := range slices.Backward(points) {
 			if answers[i].err != nil {
 				low, blind = point+1, answers[i].err
@@ -122,13 +123,14 @@ func (v *View) findNonce(ctx context.Context, addr common.Address, nonce, low ui
 		}
 	}
 	used, err := v.usedIn(ctx, addr, nonce, high)
-	if blind != nil && errors.Is(err, ErrNonceUntraced) { // it was used before that
+	if blind != nil && errors.Is(err, ErrNonceUntraced) { // the nonce was used before the kept state
 		err = blind
 	}
 	return used, err
 }
 
-// spread returns rising block numbers from low to below high, either evenly or, with near, the closer to each other the closer to high.
+// spread returns rising block numbers from low to below high. They are even, or, with near, closer to each other
+// towards high.
 func spread(low, high uint64, near bool) []uint64 {
 	if high-low <= probes {
 		points := make([]uint64, 0, probes)
@@ -152,8 +154,8 @@ func spread(low, high uint64, near bool) []uint64 {
 	return points
 }
 
-// usedIn looks for the transaction in the block, which is to lead to the View's. An authorization of the nonce has not used it if
-// a transaction of the account has.
+// usedIn searches for the transaction in the block, which must lead to the View's. An authorization of the nonce has
+// not used it if a transaction of the account has.
 func (v *View) usedIn(ctx context.Context, addr common.Address, nonce, number uint64) (Used, error) {
 	answers, err := v.ask(ctx, []call{{
 		method: "eth_getBlockByNumber", params: []any{hexutil.Uint64(number), true},
@@ -211,10 +213,10 @@ func (v *View) usedIn(ctx context.Context, addr common.Address, nonce, number ui
 	return used, nil
 }
 
-// authorizes says that one of a transaction's authorizations uses an account's nonce.
+// authorizes reports whether one of a transaction's authorizations uses an account's nonce.
 func authorizes(list []byte, addr common.Address, nonce uint64) bool {
 	var all []types.SetCodeAuthorization
-	if json.Unmarshal(list, &all) != nil { // of a kind that is not known here
+	if json.Unmarshal(list, &all) != nil { // an unknown kind of transaction
 		return false
 	}
 	return slices.ContainsFunc(all, func(a types.SetCodeAuthorization) bool {

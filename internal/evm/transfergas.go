@@ -9,8 +9,8 @@ import (
 	"github.com/ethereum/go-ethereum/params"
 )
 
-// MaxTransferGas is the most gas that a transfer without data gets, whatever nodes estimate. Rollups that charge for the data of
-// their base chain estimate up to a few million.
+// MaxTransferGas is the highest gas limit of a transfer without data, regardless of the nodes' estimate. Rollups that
+// charge for the data of their base chain estimate up to a few million.
 const MaxTransferGas = 10_000_000
 
 const (
@@ -47,9 +47,9 @@ func (tc *transferGasCache) put(to common.Address, gas uint64, age time.Duration
 	tc.known[to] = transferGas{gas: gas, expires: time.Now().Add(age)}
 }
 
-// TransferGas returns the gas limit for a transfer without data, as the nodes estimate it. An estimate is kept for ten minutes;
-// fresh asks for a new one. Where none can be had it returns the last one, or else Ethereum's 21,000: a transaction that nodes
-// refuse can be replaced, and one that is not sent blocks its key.
+// TransferGas returns the gas limit for a transfer without data, from the nodes' estimate. An estimate is kept for ten
+// minutes; fresh requests a new one. Without an estimate TransferGas returns the last one, or else Ethereum's 21,000. A
+// transaction that nodes refuse can be replaced; one that is not sent blocks its key.
 func (c *Client) TransferGas(ctx context.Context, from, to common.Address, fresh bool) uint64 {
 	last, known := c.transfers.get(to)
 	if known && !fresh && time.Now().Before(last.expires) {
@@ -68,7 +68,7 @@ func (c *Client) TransferGas(ctx context.Context, from, to common.Address, fresh
 		return gas
 	}
 	if gas > params.TxGas {
-		gas += gas / 4 // room for what changes until the transfer is mined; what is not used is not paid for
+		gas += gas / 4 // margin for changes until the transfer is mined; unused gas is not paid for
 	}
 	gas = min(max(gas, params.TxGas), MaxTransferGas)
 	c.transfers.put(to, gas, transferGasAge)

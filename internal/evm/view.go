@@ -12,10 +12,10 @@ import (
 	"github.com/ethereum/go-ethereum/common/hexutil"
 )
 
-// View reads the chain as one endpoint sees it up to one block, so that what it returns agrees: a count of mined
-// transactions, a receipt and a header can be put side by side. Where the endpoint no longer has the block, because of
-// a reorganisation or because another node answers behind the same name, reads fail with ErrStale; take a new View
-// then. A View never asks another endpoint; an error without an answer says nothing about the chain.
+// View reads the chain as one endpoint has it up to one block, so that its results agree: a count of mined
+// transactions, a receipt and a header can be compared. If the endpoint no longer has the block, reads fail with
+// ErrStale: after a reorganization, or when another node answers behind the same name. Take a new View then. A View
+// never asks another endpoint. An error without an answer carries no information about the chain.
 //
 // Its methods are safe for concurrent use.
 type View struct {
@@ -23,18 +23,18 @@ type View struct {
 	ep *endpoint
 	h  Header
 
-	oneByOne atomic.Bool // receipts are not asked for by block
+	oneByOne atomic.Bool // receipts are not read by block
 
 	mu        sync.Mutex
 	canonical map[uint64]common.Hash // blocks known to lead to h
 }
 
-// blockByNumber asks for a block, which a healthy endpoint may not have.
+// blockByNumber returns the call for a block, which a healthy endpoint may lack.
 func blockByNumber(n uint64) call {
 	return call{method: "eth_getBlockByNumber", params: []any{hexutil.Uint64(n), false}, answers: blockUnknown}
 }
 
-// genesisBlock asks for the first block, which nodes that prune old blocks refuse in their own ways.
+// genesisBlock returns the call for the first block. Nodes that prune old blocks refuse it with different errors.
 func genesisBlock() call {
 	c := blockByNumber(0)
 	c.answers = anyError
@@ -49,13 +49,13 @@ func blockByTag(tag string) call {
 	return call{method: "eth_getBlockByNumber", params: []any{tag, false}}
 }
 
-// viewMethods are those that a View reads with. An endpoint that fails one of them is no choice for a View.
+// viewMethods are the methods that a View reads with. An endpoint that fails one of them is a bad choice for a View.
 var viewMethods = []string{
 	headMethod, "eth_getBlockByNumber", "eth_getTransactionCount", "eth_getTransactionCount" + pendingKey, "eth_getTransactionReceipt",
 }
 
-// Latest returns a View of the newest block of the best endpoint that answers. An endpoint at which a View's read failed
-// lately comes after the others, so that a caller that starts over reads everything from another endpoint.
+// Latest returns a View of the newest block of the best endpoint that answers. An endpoint at which a View's read
+// failed recently comes after the others. So a caller that starts over reads everything from another endpoint.
 func (c *Client) Latest(ctx context.Context) (*View, error) {
 	var v *View
 	err := c.each(ctx, viewMethods, func(ctx context.Context, ep *endpoint) error {
@@ -69,7 +69,7 @@ func (c *Client) Latest(ctx context.Context) (*View, error) {
 	return v, nil
 }
 
-// LatestOf is Latest for one endpoint, named as View.Endpoint and Status do.
+// LatestOf returns a View of the newest block of one endpoint, named as View.Endpoint and Status do.
 func (c *Client) LatestOf(ctx context.Context, endpoint string) (*View, error) {
 	ep, err := c.named(endpoint)
 	if err != nil {
@@ -82,7 +82,7 @@ func (c *Client) LatestOf(ctx context.Context, endpoint string) (*View, error) {
 	return c.view(ep, h), nil
 }
 
-// ViewAt returns a View of a block at one endpoint. ErrStale: that is not on the endpoint's chain.
+// ViewAt returns a View of a block at one endpoint. ErrStale means that the block is not on the endpoint's chain.
 func (c *Client) ViewAt(ctx context.Context, endpoint string, hash common.Hash) (*View, error) {
 	ep, err := c.named(endpoint)
 	if err != nil {
@@ -118,8 +118,8 @@ func (c *Client) view(ep *endpoint, h Header) *View {
 	return &View{c: c, ep: ep, h: h, canonical: map[uint64]common.Hash{h.Number: h.Hash}}
 }
 
-// PendingEverywhere is the highest that any endpoint says in [View.PendingNonces]. It fails unless all of them answer.
-// One whose history differs is not asked.
+// PendingEverywhere returns the highest count that any endpoint reports for [View.PendingNonces]. It fails unless all
+// of them answer. An endpoint whose history differs is not asked.
 func (c *Client) PendingEverywhere(ctx context.Context, addrs []common.Address) ([]uint64, error) {
 	highest := make([]uint64, len(addrs))
 	for _, ep := range c.endpoints {
@@ -141,15 +141,15 @@ func (c *Client) PendingEverywhere(ctx context.Context, addrs []common.Address) 
 	return highest, nil
 }
 
-// Header of the block.
+// Header returns the header of the block.
 func (v *View) Header() Header { return v.h }
 
-// Endpoint is the name of the one that answers.
+// Endpoint returns the name of the endpoint that the View reads from.
 func (v *View) Endpoint() string { return v.ep.name }
 
-// ask sends calls, and asks for the headers of some blocks, to see what is on the chain that leads to the View's block.
-// Then, in a request of its own, as nodes may work on a batch in any order, it asks for the View's block: if that is
-// still there, the others lead to it. With no blocks to check, not even the View's, the answers are taken as they are.
+// ask sends calls, and reads the headers of some blocks, to find out what is on the chain that leads to the View's
+// block. Then it reads the View's block in a separate request, because nodes may process a batch in any order. If that
+// block is still there, the others lead to it. Without blocks to check, ask returns the answers unchecked.
 func (v *View) ask(ctx context.Context, calls []call, check ...uint64) ([]answer, error) {
 	n := len(calls)
 	for _, number := range check {
@@ -199,7 +199,7 @@ func (v *View) ask(ctx context.Context, calls []call, check ...uint64) ([]answer
 
 func (v *View) stale(why string) error { return staleError(v.ep.name, v.h.Number, v.h.Hash, why) }
 
-// fault is the error of an answer that concerns the View's block.
+// fault returns the error of an answer about the View's block: ErrStale if the endpoint does not know that block.
 func (v *View) fault(err error) error {
 	if e, ok := errors.AsType[*RPCError](err); ok && blockUnknown(e) {
 		return v.stale(e.Message)
@@ -207,12 +207,12 @@ func (v *View) fault(err error) error {
 	return err
 }
 
-// atBlock is EIP-1898's parameter for the View's block.
+// atBlock returns EIP-1898's parameter for the View's block.
 func (v *View) atBlock() any {
 	return map[string]any{"blockHash": v.h.Hash, "requireCanonical": true}
 }
 
-// Nonces returns how many transactions of each account are mined up to the View's block.
+// Nonces returns the number of mined transactions of each account up to the View's block.
 func (v *View) Nonces(ctx context.Context, addrs []common.Address) ([]uint64, error) {
 	if until := v.ep.noBlockHash.Load(); until != nil && time.Now().Before(*until) {
 		return v.noncesByNumber(ctx, addrs)
@@ -229,8 +229,8 @@ func (v *View) Nonces(ctx context.Context, addrs []common.Address) ([]uint64, er
 	return counts, byNumber
 }
 
-// noncesByNumber is for endpoints that cannot be asked by hash: if the number means the View's block before, which
-// it was made from, and after, it did between.
+// noncesByNumber is Nonces for endpoints that do not accept block hashes. The number refers to the View's block before
+// the read, when the View was made, and afterwards; so it did in between.
 func (v *View) noncesByNumber(ctx context.Context, addrs []common.Address) ([]uint64, error) {
 	counts, err := v.counts(ctx, addrs, hexutil.Uint64(v.h.Number), nil)
 	if err != nil {
@@ -241,12 +241,12 @@ func (v *View) noncesByNumber(ctx context.Context, addrs []common.Address) ([]ui
 }
 
 // PendingNonces returns the number of transactions of each account that are mined or, without a gap, in the endpoint's
-// pool. It is what the endpoint says now, whatever the View's block.
+// pool. The endpoint reports its current state, regardless of the View's block.
 func (v *View) PendingNonces(ctx context.Context, addrs []common.Address) ([]uint64, error) {
 	return v.counts(ctx, addrs, "pending", nil)
 }
 
-// counts reads transaction counts; answered tells which errors are answers, as in call.
+// counts reads transaction counts; answered reports which errors are answers, as in call.
 func (v *View) counts(ctx context.Context, addrs []common.Address, block any, answered func(*RPCError) bool) ([]uint64, error) {
 	if len(addrs) == 0 {
 		return nil, nil
@@ -272,8 +272,8 @@ func (v *View) counts(ctx context.Context, addrs []common.Address, block any, an
 	return counts, nil
 }
 
-// Tagged returns the header of the block that the endpoint tags as "safe" or "finalized", at most the View's own. ErrMissing: it has none
-// that leads to the View's block, or does not know the tag.
+// Tagged returns the header of the block that the endpoint tags as "safe" or "finalized", at most the View's own.
+// ErrMissing means that no such block leads to the View's block, or that the endpoint does not support the tag.
 func (v *View) Tagged(ctx context.Context, tag string) (Header, error) {
 	answers, err := v.ep.ask(ctx, []call{blockByTag(tag)})
 	if err != nil {
@@ -299,8 +299,8 @@ func (v *View) Tagged(ctx context.Context, tag string) (Header, error) {
 	return h, nil
 }
 
-// Headers returns those of the blocks from and to and all between, which lead to the View's block; to is at most that.
-// They are linked: each is the parent of the next.
+// Headers returns the headers of the blocks from from to to, which lead to the View's block; to is at most that. They
+// are linked: each is the parent of the next.
 func (v *View) Headers(ctx context.Context, from, to uint64) ([]Header, error) {
 	if from > to || to > v.h.Number {
 		return nil, fmt.Errorf("headers %d to %d at block %d: %w", from, to, v.h.Number, ErrMissing)

@@ -36,7 +36,7 @@ func TestAReorganisationIsSeen(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, mined[0].Canonical)
 
-	// A longer branch without the transaction, in which the other key's gets mined.
+	// A longer branch without the transaction, in which the other key's transaction is mined.
 	s.Fork(base)
 	other := s.tx(1, 0)
 	requireOutcomes(t, c.Send(ctx, []Raw{other}), Accepted)
@@ -76,7 +76,7 @@ func TestAReorganisationIsSeen(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, receipts[0].Canonical, "in a block before the view's")
 
-	// What is mined after the view's block is there, but does not count for it.
+	// A transaction mined after the view's block exists, but does not count for the view.
 	late := s.tx(2, 0)
 	requireOutcomes(t, c.Send(ctx, []Raw{late}), Accepted)
 	s.Commit()
@@ -152,7 +152,7 @@ func TestANonceUsedByAnAuthorizationIsFound(t *testing.T) {
 	require.False(t, used.Authorization)
 }
 
-// pruned has a node keep the state of its latest blocks only, of which one used a nonce.
+// pruned makes a node keep the state of its latest blocks only. The given block used the nonce.
 func pruned(f *fake, addr common.Address, nonce, block, kept uint64) {
 	const head = 100_000
 	f.set(func() { f.head = head })
@@ -178,7 +178,7 @@ func pruned(f *fake, addr common.Address, nonce, block, kept uint64) {
 	})
 }
 
-// A node that keeps the state of some blocks only is searched as far as that goes.
+// FindNonce searches a node with the state of some blocks as far as that state reaches.
 func TestFindForeign_NodeHasStateOfFewBlocks(t *testing.T) {
 	t.Parallel()
 	addr := common.Address{9}

@@ -12,19 +12,19 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// hoard is a node with much to tell.
+// hoard is a node with large answers.
 type hoard struct {
 	arrived  chan struct{}
 	released chan struct{}
 }
 
-// ChainId is eth_chainId.
+// ChainId serves eth_chainId.
 func (hoard) ChainId() hexutil.Uint64 { return simulatedID }
 
-// Blob is eth_blob: as long an answer as asked for.
+// Blob serves eth_blob: an answer of the requested length.
 func (hoard) Blob(n int) string { return strings.Repeat("x", n) }
 
-// Wait is eth_wait: an answer that comes when the test says so.
+// Wait serves eth_wait: an answer that comes when the test releases it.
 func (h hoard) Wait(ctx context.Context) string {
 	h.arrived <- struct{}{}
 	select {
@@ -34,8 +34,8 @@ func (h hoard) Wait(ctx context.Context) string {
 	return "waited"
 }
 
-// An answer above the limit ends a websocket's connection. Whose answer it was is told so, alone or in a batch, and who waited
-// beside it gets an answer all the same.
+// An answer above the limit closes the websocket. Its caller receives ErrTooLarge, alone or in a batch. Concurrent
+// callers still receive their answers.
 func TestAnAnswerThatIsTooLargeForAWebsocket(t *testing.T) {
 	t.Parallel()
 	node := hoard{arrived: make(chan struct{}, 10), released: make(chan struct{})}

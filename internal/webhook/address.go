@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// AddressError is an address that no webhook may be sent to.
+// AddressError means that webhooks may not be sent to an address.
 type AddressError struct {
 	Addr  netip.Addr
 	Class string // such as "loopback"
@@ -31,9 +31,10 @@ func prefixes(list ...string) []netip.Prefix {
 	return out
 }
 
-// classes are those that are not the public internet. The first that an address is in counts.
+// classes are the address ranges outside the public internet. The first class that contains an address applies.
 var classes = []class{
-	// Addresses of services that give credentials to whoever asks from inside: AWS, Azure, Alibaba, Oracle, Google, Scaleway.
+	// Addresses of metadata services, which give credentials to any caller on the machine: AWS, Azure, Alibaba, Oracle,
+	// Google, Scaleway.
 	{name: "metadata", in: prefixes("169.254.169.254/32", "169.254.170.2/32", "fd00:ec2::/32", "168.63.129.16/32",
 		"100.100.100.200/32", "192.0.0.192/32", "fd20:ce::254/128", "fd00:42::42/128")},
 	{name: "link-local", in: prefixes("169.254.0.0/16", "fe80::/10")},
@@ -47,13 +48,13 @@ var classes = []class{
 		"192.88.99.0/24", "240.0.0.0/4", "::/96", "100::/64", "2001::/23", "2001:db8::/32", "3fff::/20", "5f00::/16")},
 }
 
-// checkAddress returns an *AddressError where no webhook may be sent.
+// checkAddress returns an *AddressError if no webhook may be sent to addr.
 func checkAddress(addr netip.Addr, allowPrivate bool) error {
 	plain := addr.Unmap().WithZone("")
 	for _, c := range classes {
 		if allowPrivate && c.private {
 			if slices.ContainsFunc(c.in, func(p netip.Prefix) bool { return p.Contains(plain) }) {
-				return nil // also ::1, which ::/96 holds
+				return nil // also ::1, which is in ::/96
 			}
 			continue
 		}
@@ -61,7 +62,7 @@ func checkAddress(addr netip.Addr, allowPrivate bool) error {
 			return &AddressError{Addr: addr, Class: c.name}
 		}
 	}
-	// What a gateway turns into an IPv4 address is judged as that.
+	// An address that a gateway translates to IPv4 is checked as that IPv4 address.
 	if inner, ok := embedded(plain); ok {
 		return checkAddress(inner, allowPrivate)
 	}
@@ -74,7 +75,7 @@ var (
 	sixToIV = netip.MustParsePrefix("2002::/16")
 )
 
-// embedded is the IPv4 address that an IPv6 address stands for.
+// embedded returns the IPv4 address that an IPv6 address contains.
 func embedded(addr netip.Addr) (netip.Addr, bool) {
 	b := addr.As16()
 	switch {

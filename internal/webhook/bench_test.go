@@ -7,8 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// BenchmarkDeliver is what one process delivers to one target at once, four changes of each transaction, with Postgres
-// and the target on the same machine.
+// BenchmarkDeliver measures how fast one process delivers to one target, four changes of each transaction. Postgres and
+// the target are on the same machine.
 func BenchmarkDeliver(b *testing.B) {
 	db := database(b)
 	r := newReceiver(b, nil)

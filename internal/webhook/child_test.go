@@ -15,7 +15,7 @@ import (
 	testpostgres "github.com/rollcall-dev/rollcall/internal/testutil/postgres"
 )
 
-// With these in its environment the test binary is a process that delivers, until it is killed.
+// With these environment variables the test binary is a process that delivers until it is killed.
 const (
 	childDatabase = "ROLLCALL_WEBHOOK_TEST_DATABASE"
 	childTarget   = "ROLLCALL_WEBHOOK_TEST_TARGET"
@@ -35,7 +35,7 @@ func child(database, target string) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	_ = d.Run(ctx) // returns nil, and not before it is killed
+	_ = d.Run(ctx) // returns nil, and only after it is killed
 	return 0
 }
 

@@ -17,7 +17,7 @@ import (
 
 const shortLease = 10*time.Second + 500*time.Millisecond // above the attempts' timeout
 
-// claimer is a Deliverer that does nothing by itself.
+// claimer returns a Deliverer that is not running.
 func claimer(t testing.TB, db *pgxpool.Pool, change func(*Config)) *Deliverer {
 	t.Helper()
 	cfg := settings(Target{Name: "here", URL: "http://127.0.0.1:1", SigningKeys: []string{secret}})
@@ -56,12 +56,12 @@ func TestOnlyTheLowestDueRevisionIsClaimedAndByOneOnly(t *testing.T) {
 	require.Equal(t, []byte{1, 2}, claims[0].change.tx.Data)
 	require.Empty(t, claimAll(t, b))
 
-	// The settlement and the claim of the next share a turn.
+	// The result and the next claim share a turn.
 	claims = claimAll(t, a, deliveryResult{claim: claims[0], verdict: delivered})
 	require.Len(t, claims, 1)
 	require.Equal(t, 2, claims[0].revision)
 
-	// In its backoff it still keeps the next one from overtaking.
+	// A delivery in backoff still blocks the next revision.
 	require.Empty(t, claimAll(t, a, deliveryResult{claim: claims[0], verdict: failed, delay: time.Hour, reason: "no"}))
 	list, err := a.List(t.Context(), Filter{Target: "here", Transaction: id})
 	require.NoError(t, err)
@@ -76,7 +76,7 @@ func TestOnlyTheLowestDueRevisionIsClaimedAndByOneOnly(t *testing.T) {
 func TestALateSettlementOfAnExpiredClaimChangesNothingButASuccess(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
-		second *verdict // of the one who claimed after it; nil: still at it
+		second *verdict // of the later claimant; nil: still delivering
 		late   verdict
 		want   State
 		error  string
@@ -124,7 +124,7 @@ func TestRetryFor_Over_DeadLetterAndTheRestGoesOn(t *testing.T) {
 	change(t, db, id, 1, "here")
 	change(t, db, id, 2, "here")
 	first := claimAll(t, d)
-	// The last attempt comes at the end of the hour, not after it.
+	// The last attempt is at the end of the hour, not after it.
 	claimAll(t, d, deliveryResult{claim: first[0], verdict: failed, delay: 3 * time.Hour, reason: "no"})
 	require.WithinDuration(t, time.Now().Add(time.Hour), only(t, db, id, 1).NextAt, time.Minute)
 
@@ -147,12 +147,13 @@ func TestRetryFor_Over_DeadLetterAndTheRestGoesOn(t *testing.T) {
 	require.Len(t, again, 1)
 	require.Equal(t, first[0].id, again[0].id)
 	require.Equal(t, 1, again[0].attempt)
-	// It gets the full time again.
+	// A replayed delivery has the full retry window again.
 	claimAll(t, d, deliveryResult{claim: again[0], verdict: failed, delay: time.Second, reason: "no"})
 	require.Equal(t, Due, only(t, db, id, 1).State)
 }
 
-// Its time to be tried for begins when it is: what was claimed ahead, for a target that is down, keeps the whole of it.
+// The retry window begins with the first attempt. A delivery that was claimed ahead, for a target that is down, keeps
+// all of it.
 func TestAReturnedClaimIsDueAtOnceAndWasNoAttempt(t *testing.T) {
 	t.Parallel()
 	db := database(t)
@@ -171,7 +172,7 @@ func TestAReturnedClaimIsDueAtOnceAndWasNoAttempt(t *testing.T) {
 	require.Len(t, claims, 1)
 	require.Equal(t, 1, claims[0].attempt)
 
-	// Once it was tried, its time runs.
+	// After an attempt the retry window runs.
 	_, _, _, err = d.syncBatch(t.Context(), []deliveryResult{{claim: claims[0], verdict: failed, reason: "no"}}, nil)
 	require.NoError(t, err)
 	first := until()
@@ -277,7 +278,7 @@ func TestDeliverer_PostgresRestarts_LosesNothing(t *testing.T) {
 	step(revisions - 13)
 	require.NoError(t, <-written)
 
-	// At least once, and a revision never before those below it. A delivery repeated after a crash may carry an old revision.
+	// At least once, and never before a lower revision. A delivery repeated after a crash may carry an old revision.
 	highest := map[string]int{}
 	_, taken := r.wait("all revisions", func(_, taken []request) bool {
 		seen := map[[2]any]bool{}
@@ -292,7 +293,7 @@ func TestDeliverer_PostgresRestarts_LosesNothing(t *testing.T) {
 	}
 }
 
-// insist writes a change until it is written; once, whatever becomes of the answers.
+// insist writes a change until it is stored once, even if answers are lost.
 func insist(ctx context.Context, db *pgxpool.Pool, id uuid.UUID, revision int) error {
 	for {
 		err := tryChange(ctx, db, id, revision, "here")
@@ -309,12 +310,12 @@ func insist(ctx context.Context, db *pgxpool.Pool, id uuid.UUID, revision int) e
 	}
 }
 
-// A turn that claims waits for the disk, because the change that is told of must be there before it is told. One that only
-// settles does not.
+// A turn that claims waits for the disk, because the change must be stored there before its webhook is sent. A turn
+// that only stores results does not wait.
 func TestTurn_WaitsForTheDisk_WhereItClaims(t *testing.T) {
 	t.Parallel()
 	db := database(t)
-	// A deferred trigger runs at the commit, and notes how it is going to be done.
+	// A deferred trigger runs at the commit, and records the setting that the commit uses.
 	_, err := db.Exec(t.Context(), `CREATE TABLE commits (setting text);
 		CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS
 			'BEGIN INSERT INTO commits VALUES (current_setting(''synchronous_commit'')); RETURN NULL; END';

@@ -15,27 +15,30 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/webhook/signature"
 )
 
-// Config says what is delivered where. It holds secrets, which nothing that prints it shows.
+// Config configures the targets and the delivery. It holds secrets, which are never printed.
 type Config struct {
-	// ChainID and Pool are whose deliveries are made: those of other pools in the same database are left alone.
+	// ChainID and Pool select the deliveries; those of other pools in the same database are ignored.
 	ChainID uint64
 	Pool    string
-	// Targets may be none: then nothing is delivered, and what earlier configurations left becomes a dead letter after RetryFor.
+	// Targets may be empty. Then nothing is delivered, and deliveries of earlier configurations become dead letters
+	// after RetryFor.
 	Targets []Target
 	// AllowPrivate allows targets at loopback, private and carrier-grade NAT addresses, and plain http.
 	// Link-local addresses, metadata services and multicast groups are never allowed.
 	AllowPrivate bool
-	// Timeout of one attempt, from the name's resolution to the answer's header, 100 ms to 1 min. Default 10 s.
+	// Timeout is the limit of one attempt, from the name resolution to the response header, 100 ms to 1 min. Default 10
+	// s.
 	Timeout time.Duration
-	// Concurrency is how many attempts run at the same time, divided among the targets; at least one for each. Default 64.
+	// Concurrency is how many attempts run concurrently, divided among the targets; at least one for each. Default 64.
 	Concurrency int
 	// RetryFor is how long a delivery is tried before it becomes a dead letter, 1 min to 30 days. Default a day.
 	RetryFor time.Duration
-	// MaxBackoff bounds the pause between two attempts, also the one that a target asks for. 1 s to RetryFor. Default
+	// MaxBackoff limits the pause between two attempts, also the one that a target asks for. 1 s to RetryFor. Default
 	// 10 min.
 	MaxBackoff time.Duration
-	// Retention is how long delivered ones are kept, for [Outbox.Replay]: up to 10 years, or [KeepNone]. Default 3 days. A delivered one
-	// also goes with its transaction, when the store purges that. Dead letters stay until an operator replays them.
+	// Retention is how long delivered rows are kept, for [Outbox.Replay]: up to 10 years, or [KeepNone]. Default 3
+	// days. A delivered row is also deleted with its transaction, when the store purges that. Dead letters stay until
+	// an operator replays them.
 	Retention time.Duration
 	// CAs verify targets' certificates. Default: the system's.
 	CAs *x509.CertPool
@@ -46,22 +49,22 @@ type Config struct {
 	tuning tuning
 }
 
-// KeepNone as Config.Retention deletes each delivery as soon as it is delivered.
+// KeepNone as Config.Retention deletes each delivery when it is delivered.
 const KeepNone time.Duration = -1
 
-// maxRetention bounds Config.Retention.
+// maxRetention limits Config.Retention.
 const maxRetention = 10 * 365 * 24 * time.Hour
 
-// tuning is what only tests have a reason to change.
+// tuning holds values that only tests change.
 type tuning struct {
-	poll                time.Duration // how often the database is asked without a reason
+	poll                time.Duration // how often the database is polled without a notification
 	minInterval         time.Duration // between two turns
 	lease               time.Duration // of a claim
 	backoff             time.Duration // the first one
 	pause               time.Duration // the first one of a target that is down
 	maxPause            time.Duration
-	maintenanceInterval time.Duration // between two looks at what is due, dead and old
-	drainTimeout        time.Duration // how long attempts may go on after Run is told to stop
+	maintenanceInterval time.Duration // between two runs of maintain's work
+	drainTimeout        time.Duration // how long attempts may continue after Run's context ends
 	resolver            *net.Resolver
 	jitter              func() float64 // in [0, 1)
 	sentAfter           func(c *claim) // called between the target's answer and its settlement
@@ -69,30 +72,30 @@ type tuning struct {
 
 // Target is one receiver.
 type Target struct {
-	// Name is how it is called in the tables, logs and metrics: 1 to 64 of a-z, 0-9, '-', '_' and '.'.
-	// Deliveries belong to names: a target that gets another name gets nothing that was written for the old one.
+	// Name identifies the target in the tables, logs and metrics: 1 to 64 of a-z, 0-9, '-', '_' and '.'. Deliveries
+	// belong to names: a renamed target does not receive deliveries that were written for the old name.
 	Name string
-	// URL may hold a token. It is never shown; errors and logs may name its host.
+	// URL may hold a token. It is never shown; errors and logs may contain its host.
 	URL string `json:"-"`
-	// SigningKeys are one or more, the newest first; see package signature about rotation.
+	// SigningKeys are one or more keys, the newest first; see package signature about rotation.
 	SigningKeys []string `json:"-"`
-	// Concurrency bounds what it is sent at the same time, below its share. Default: its share.
+	// Concurrency limits concurrent attempts to this target, below its share. Default: its share.
 	Concurrency int
 }
 
-// String shows the name only.
+// String returns the name only.
 func (t Target) String() string { return t.Name }
 
-// GoString shows the name only.
+// GoString returns the name only.
 func (t Target) GoString() string { return t.Name }
 
-// Format shows the name only, whatever the verb.
+// Format writes the name only, whatever the verb.
 func (t Target) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte(t.Name)) }
 
-// LogValue shows the name only.
+// LogValue returns the name only.
 func (t Target) LogValue() slog.Value { return slog.StringValue(t.Name) }
 
-// Names of the targets, as the store wants them.
+// Names returns the names of the targets, in the form that the store takes.
 func (c Config) Names() []string {
 	names := make([]string, len(c.Targets))
 	for i, t := range c.Targets {
@@ -101,13 +104,13 @@ func (c Config) Names() []string {
 	return names
 }
 
-// Validate returns all that is wrong, joined.
+// Validate returns all problems of the configuration, joined.
 func (c Config) Validate() error {
 	_, _, err := c.complete()
 	return err
 }
 
-// destination is a target as it is worked with.
+// destination is a validated target.
 type destination struct {
 	name  string
 	url   *url.URL
@@ -119,7 +122,7 @@ const maxName = 64
 
 var validName = regexp.MustCompile(`^[a-z0-9._-]+$`)
 
-// complete returns a copy with defaults and its targets, or all that is wrong.
+// complete returns a copy with defaults and the validated targets, or all problems, joined.
 func (c Config) complete() (Config, []destination, error) {
 	c.Timeout = cmp.Or(c.Timeout, 10*time.Second)
 	c.Concurrency = cmp.Or(c.Concurrency, 64)
@@ -187,13 +190,13 @@ func (c Config) complete() (Config, []destination, error) {
 	return c, targets, errors.Join(errs...)
 }
 
-// CheckURL says what keeps a URL from being a target's. It shows none of it but its host.
+// CheckURL returns an error if a URL cannot be a target's. The error contains only its host.
 func CheckURL(raw string, allowPrivate bool) error {
 	_, err := checkURL(raw, allowPrivate)
 	return err
 }
 
-// checkURL parses a target's URL. No error shows any of it but its host.
+// checkURL parses a target's URL. Its errors contain only the host.
 func checkURL(raw string, allowPrivate bool) (*url.URL, error) {
 	u, err := url.Parse(raw)
 	switch {

@@ -30,17 +30,17 @@ func (t tuning) withDefaults(timeout time.Duration) tuning {
 }
 
 const (
-	// shutdownTimeout bounds what is said to the database when the process stops.
+	// shutdownTimeout limits database access while the process stops.
 	shutdownTimeout = 3 * time.Second
-	// maxTurn bounds a turn: above what the server bounds statements to, for a server that is cut off.
+	// maxTurn limits a turn. It is above the server's statement timeout, and applies if the server is unreachable.
 	maxTurn = 20 * time.Second
-	// maxDBBackoff bounds the pause between two turns while the database is away.
+	// maxDBBackoff limits the pause between two turns while the database is unavailable.
 	maxDBBackoff = 5 * time.Second
-	// purgeEvery is how often what is old is removed.
+	// purgeEvery is how often old deliveries are removed.
 	purgeEvery = 10 * time.Minute
 )
 
-// Deliverer delivers. Any number of them, in any number of processes, share the work of a pool.
+// Deliverer delivers webhooks. Any number of them, in any number of processes, share the work of a pool.
 type Deliverer struct {
 	*Outbox
 	cfg   Config
@@ -53,11 +53,11 @@ type Deliverer struct {
 
 	mu       sync.Mutex
 	lanes    []*targetQueue
-	settled  []deliveryResult // not in the database yet
+	settled  []deliveryResult // results not stored yet
 	stopping bool
 }
 
-// New returns a Deliverer, or an error with all that is wrong with the Config. It does not close db.
+// New returns a Deliverer, or an error with all problems of the Config. It does not close db.
 func New(db *pgxpool.Pool, cfg Config) (*Deliverer, error) {
 	cfg, targets, err := cfg.complete()
 	if err != nil {
@@ -77,10 +77,10 @@ func New(db *pgxpool.Pool, cfg Config) (*Deliverer, error) {
 	return d, nil
 }
 
-// Names of the targets, as the store wants them.
+// Names returns the names of the targets, in the form that the store takes.
 func (d *Deliverer) Names() []string { return d.cfg.Names() }
 
-// Notify tells that there may be something to deliver. It never blocks; without it a delivery waits for a second at most.
+// Notify wakes the delivery loop. It never blocks; without it a delivery waits for a second at most.
 func (d *Deliverer) Notify() {
 	select {
 	case d.wake <- struct{}{}:
@@ -88,10 +88,10 @@ func (d *Deliverer) Notify() {
 	}
 }
 
-// Run delivers until ctx ends; then it claims nothing more, gives back what it has not begun, and waits for what runs,
-// for some seconds. It returns nil. Call it once.
+// Run delivers until ctx ends. Then it claims nothing more, releases claims that it has not started, and waits some
+// seconds for running attempts. It returns nil. Call it once.
 func (d *Deliverer) Run(ctx context.Context) error {
-	// What runs when ctx ends may go on for a while. A turn that was broken off would leave claims that nobody knows.
+	// Running attempts may continue after ctx ends. An interrupted turn would leave claims that no process uses.
 	requests, abandon := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer abandon(errStopped)
 	turns, endTurns := context.WithCancel(context.WithoutCancel(ctx))
@@ -105,7 +105,7 @@ func (d *Deliverer) Run(ctx context.Context) error {
 	return nil
 }
 
-// loop makes turns until ctx ends.
+// loop runs turns until ctx ends.
 func (d *Deliverer) loop(ctx, turns, requests context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -122,7 +122,7 @@ func (d *Deliverer) loop(ctx, turns, requests context.Context) {
 			if troubles++; troubles == 1 {
 				d.log.Warn("webhook database unavailable", "err", err)
 			}
-			// Kicks do not make it come back sooner.
+			// While the database is unavailable, Notify does not shorten the pause.
 			wake = nil
 			timer.Reset(spread(min(d.cfg.tuning.poll<<min(troubles-1, 10), maxDBBackoff), d.cfg.tuning))
 			continue
@@ -132,7 +132,7 @@ func (d *Deliverer) loop(ctx, turns, requests context.Context) {
 			d.log.Info("webhook database available again")
 		}
 		wake = d.wake
-		// What comes within the next moment shares a turn.
+		// Deliveries of the next moment share a turn.
 		timer.Reset(d.cfg.tuning.minInterval)
 		select {
 		case <-ctx.Done():
@@ -143,7 +143,7 @@ func (d *Deliverer) loop(ctx, turns, requests context.Context) {
 	}
 }
 
-// work makes one turn and starts what it claimed.
+// work runs one turn and starts the claimed deliveries.
 func (d *Deliverer) work(ctx, requests context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, maxTurn)
 	defer cancel()
@@ -184,14 +184,14 @@ func (d *Deliverer) work(ctx, requests context.Context) error {
 		}
 		d.start(requests, l)
 	}
-	// There may be more to claim. Whatever ends next asks; where none was begun, nothing would.
+	// There may be more to claim. The next attempt that ends starts a turn; without a running attempt only this does.
 	if more {
 		d.Notify()
 	}
 	return nil
 }
 
-// start sends what a lane has room for. d.mu is held.
+// start sends as many deliveries of a queue as its window allows. d.mu is held.
 func (d *Deliverer) start(requests context.Context, l *targetQueue) {
 	for {
 		now := time.Now()
@@ -204,7 +204,7 @@ func (d *Deliverer) start(requests context.Context, l *targetQueue) {
 			return
 		}
 		if now.Add(d.cfg.Timeout).After(c.until) {
-			// Its claim would end while it is on its way. It waited for slower ones; or this process was frozen.
+			// The claim would expire during the attempt. It waited for slower attempts, or this process was frozen.
 			l.abandoned()
 			d.queueResult(deliveryResult{claim: c, verdict: returned})
 			continue
@@ -213,20 +213,20 @@ func (d *Deliverer) start(requests context.Context, l *targetQueue) {
 	}
 }
 
-// releaseClaims returns what a lane has claimed and not begun. d.mu is held.
+// releaseClaims releases the claims of a queue that have not been started. d.mu is held.
 func (d *Deliverer) releaseClaims(l *targetQueue) {
 	for _, c := range l.drop() {
 		d.queueResult(deliveryResult{claim: c, verdict: returned})
 	}
 }
 
-// queueResult has the next turn write something down. d.mu is held.
+// queueResult queues a result to be stored in the next turn. d.mu is held.
 func (d *Deliverer) queueResult(s deliveryResult) {
 	d.settled = append(d.settled, s)
 	d.Notify()
 }
 
-// deliver makes one attempt and takes in what became of it.
+// deliver makes one attempt and records its result.
 func (d *Deliverer) deliver(requests context.Context, l *targetQueue, c *claim) {
 	m := d.cfg.Metrics
 	inFlight := m.inFlight.WithLabelValues(l.name)
@@ -275,7 +275,7 @@ func (d *Deliverer) failed(requests context.Context, l *targetQueue, c *claim, f
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if fail.permanent {
-		l.abandoned() // the target had no part in it
+		l.abandoned() // the failure is not the target's
 		d.queueResult(deliveryResult{claim: c, verdict: permanent, reason: fail.reason})
 		d.start(requests, l)
 		return
@@ -291,7 +291,7 @@ func (d *Deliverer) failed(requests context.Context, l *targetQueue, c *claim, f
 	d.start(requests, l)
 }
 
-// stop gives back what was not begun, waits for what runs, and writes down what became of it.
+// stop releases claims that have not been started, waits for running attempts, and stores their results.
 func (d *Deliverer) stop(abandon context.CancelCauseFunc) {
 	d.mu.Lock()
 	d.stopping = true
@@ -315,7 +315,7 @@ func (d *Deliverer) stop(abandon context.CancelCauseFunc) {
 	}
 }
 
-// maintain looks after what nobody waits for, until ctx ends.
+// maintain updates metrics and purges old deliveries until ctx ends.
 func (d *Deliverer) maintain(ctx context.Context) {
 	ticker := time.NewTicker(d.cfg.tuning.maintenanceInterval)
 	defer ticker.Stop()
@@ -338,9 +338,9 @@ func (d *Deliverer) maintain(ctx context.Context) {
 	}
 }
 
-// purge removes what is old and parks what nobody will ever deliver.
+// purge removes old deliveries. It makes those whose target is no longer configured dead letters.
 func (d *Deliverer) purge(ctx context.Context) {
-	// Also where none is kept: an earlier configuration may have kept some.
+	// It runs even if Retention keeps none, because an earlier configuration may have kept some.
 	n, err := d.Purge(ctx, max(0, d.cfg.Retention))
 	if n > 0 {
 		d.log.Debug("old webhooks removed", "count", n)

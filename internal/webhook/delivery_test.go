@@ -38,7 +38,7 @@ func TestBodyIsTheTransactionAsItWasExactToTheLastDigit(t *testing.T) {
 			decode(substr(c.relayer_address, 3), 'hex'), c.nonce, decode(substr(c.tx_hash, 3), 'hex'), c.sent_at
 		FROM changed c`, id, testChain, testPool)
 	require.NoError(t, err)
-	// What happens later is not told by this one.
+	// Later changes are not part of this delivery.
 	_, err = db.Exec(t.Context(), "UPDATE relayer_txs SET status = 'confirmed', status_reason = '', nonce = 1, tx_hash = NULL, confirmed_at = now()")
 	require.NoError(t, err)
 	begin := time.Now().Truncate(time.Microsecond)
@@ -117,7 +117,7 @@ func TestFailedAttemptsAreRepeatedWithTheSameIDAndTheirOwnTime(t *testing.T) {
 			id := newTx(t)
 			change(t, db, id, 1, "here")
 			cfg := settings(r.target("here"))
-			// Backoffs that straddle a second, so that attempts have different times.
+			// Backoffs longer than half a second, so that attempts have different timestamps.
 			cfg.tuning.backoff = 600 * time.Millisecond
 			cfg.MaxBackoff = time.Second
 			seen := make(chan string, 8)
@@ -160,7 +160,7 @@ func TestAnAnswerThatComesTooLateCausesARepetition(t *testing.T) {
 	var n atomic.Int32
 	r := newReceiver(t, func(http.ResponseWriter, request) {
 		if n.Add(1) == 1 {
-			<-release // it will say 200, to nobody
+			<-release // answers 200 after the client is gone
 		}
 	})
 	change(t, db, newTx(t), 1, "here")
@@ -184,9 +184,9 @@ func TestATargetThatWasDownGetsEverythingInOrderWithoutDelay(t *testing.T) {
 		}
 	})
 	cfg := settings(r.target("here"))
-	// Longer than the test may take: what was tried must not have to wait for that once the target is back.
+	// Longer than the test may take: failed deliveries must not wait for it once the target is back.
 	cfg.tuning.backoff, cfg.MaxBackoff = time.Hour, time.Hour
-	// Less than there are transactions: some have not been tried, and find out that it is back.
+	// Less than the number of transactions, so that some are tried first when the target is back.
 	cfg.Concurrency = 10
 	d, _ := run(t, db, cfg)
 	var ids []uuid.UUID
@@ -199,14 +199,14 @@ func TestATargetThatWasDownGetsEverythingInOrderWithoutDelay(t *testing.T) {
 		}
 		d.Notify()
 	}
-	// Once it is known to be down it is left alone but for one at a time.
+	// Once the target is down it gets one delivery at a time.
 	got, _ := r.wait("it is known to be down", func(got, _ []request) bool { return len(got) >= 10 })
 	require.Less(t, len(got), 40+10)
 	up.Store(true)
 	inOrder(t, r.waitTaken(120), ids, 3)
 }
 
-// inOrder requires that each revision of each transaction was taken once, and after those before it.
+// inOrder requires that each revision of each transaction was accepted once, and after the lower ones.
 func inOrder(t testing.TB, taken []request, ids []uuid.UUID, revisions int) {
 	t.Helper()
 	seen := map[string]int{}
@@ -279,7 +279,7 @@ func TestASlowTargetKeepsNobodyWaiting(t *testing.T) {
 	fast := newReceiver(t, nil)
 	cfg := settings(slow.target("slow"), fast.target("fast"))
 	cfg.Concurrency = 8
-	cfg.Timeout = time.Minute // an attempt that ends by itself would make room for another
+	cfg.Timeout = time.Minute // an attempt that ends would make room for another
 	letGo := sync.OnceFunc(func() { close(release) })
 	t.Cleanup(letGo)
 	run(t, db, cfg)

@@ -18,13 +18,13 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer/api/openzeppelin"
 )
 
-// The events, in OpenZeppelin's words.
+// The events, with OpenZeppelin's names.
 const (
 	EventTransaction  = "transaction_update"
 	EventRelayerState = "relayer_state_update"
 )
 
-// Body is a webhook.
+// Body is the body of a webhook.
 type Body[P any] struct {
 	ID        string `json:"id"` // the delivery's: the same in each attempt
 	Event     string `json:"event"`
@@ -36,33 +36,33 @@ type Body[P any] struct {
 type TransactionUpdate struct {
 	PayloadType string `json:"payload_type"` // "transaction"
 	openzeppelin.Transaction
-	// Revision grows with each change of the transaction: what has a lower one than the highest seen is old.
+	// Revision grows with each change of the transaction: a lower revision than the highest seen is outdated.
 	Revision int `json:"revision"`
 }
 
-// RelayerDisabled is the payload of [EventRelayerState] when the system took a relayer out.
+// RelayerDisabled is the payload of [EventRelayerState] when the system disabled a relayer.
 type RelayerDisabled struct {
 	PayloadType   string               `json:"payload_type"` // "relayer_disabled"
 	Relayer       openzeppelin.Relayer `json:"relayer"`
 	DisableReason string               `json:"disable_reason"`
 }
 
-// RelayerEnabled is the payload of [EventRelayerState] when it came back.
+// RelayerEnabled is the payload of [EventRelayerState] when a relayer is enabled again.
 type RelayerEnabled struct {
 	PayloadType string               `json:"payload_type"` // "relayer_enabled"
 	Relayer     openzeppelin.Relayer `json:"relayer"`
-	RetryCount  uint32               `json:"retry_count"` // how many checks it took
+	RetryCount  uint32               `json:"retry_count"` // number of checks until then
 }
 
 // txChange is a transaction as it was at one change.
 type txChange struct {
-	tx *relayer.Transaction // nil where its row was deleted
-	// contents are those at the change; nil where the row still has them.
+	tx *relayer.Transaction // nil if its row was deleted
+	// contents are those at the change; nil if the row still has them.
 	contents json.RawMessage
 }
 
-// contents are a transaction's contents as the store copies them. Amounts exceed the range of a float; big.Int reads
-// them digit by digit.
+// contents are a transaction's contents as the store copies them. Amounts exceed the range of a float; big.Int parses
+// them exactly.
 type contents struct {
 	ToAddress   *common.Address `json:"to_address"`
 	ValueWei    *big.Int        `json:"value_wei"`
@@ -75,7 +75,7 @@ type contents struct {
 	ValidUntil  *time.Time      `json:"valid_until"`
 }
 
-// scan reads a row of a claim, which leaves c without an id where it has none, and returns the number of deferred rows.
+// scan reads a row of a claim into c, without an id if the row has none. It returns the number of deferred rows.
 func (c *claim) scan(row pgx.CollectableRow) (deferred int, err error) {
 	tx := new(relayer.Transaction)
 	m := &tx.Metadata
@@ -118,7 +118,7 @@ func (c *claim) scan(row pgx.CollectableRow) (deferred int, err error) {
 	return deferred, nil
 }
 
-// errPurged is the reason that a replayed delivery becomes a dead letter for, if its transaction was deleted meanwhile.
+// errPurged is why a replayed delivery becomes a dead letter if its transaction has been deleted.
 var errPurged = errors.New("its transaction was deleted because of its age")
 
 // transaction returns the transaction with the contents that it had at the change.
@@ -133,7 +133,7 @@ func (c *txChange) transaction() (*relayer.Transaction, error) {
 	if err := json.Unmarshal(c.contents, &was); err != nil {
 		return nil, fmt.Errorf("read contents: %w", err)
 	}
-	data, err := hex.DecodeString(strings.TrimPrefix(was.Data, `\x`)) // as Postgres writes bytes
+	data, err := hex.DecodeString(strings.TrimPrefix(was.Data, `\x`)) // the format of bytea in Postgres
 	if err != nil {
 		return nil, fmt.Errorf("read contents: data: %w", err)
 	}
@@ -143,7 +143,7 @@ func (c *txChange) transaction() (*relayer.Transaction, error) {
 	return &tx, nil
 }
 
-// decimal reads an amount as the database writes it.
+// decimal parses an amount in the database's format.
 func decimal(s *string) *big.Int {
 	if s == nil {
 		return nil
@@ -159,7 +159,7 @@ func orZero[T any](p *T) (v T) {
 	return v
 }
 
-// body is what is sent for a claim at a time.
+// body returns the body to send for a claim at a time.
 func (c *claim) body(at time.Time) ([]byte, error) {
 	var payload any = c.payload
 	event := EventRelayerState

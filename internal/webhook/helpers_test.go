@@ -43,7 +43,7 @@ func database(t testing.TB) *pgxpool.Pool {
 	return testpostgres.New(t, testpostgres.Migrated(store.Migrations())).Pool(t)
 }
 
-// settings are for receivers of these tests, which are on the loopback interface, and impatient.
+// settings returns a Config with short pauses for receivers on the loopback interface.
 func settings(targets ...Target) Config {
 	return Config{
 		ChainID: testChain, Pool: testPool, Targets: targets, AllowPrivate: true, Timeout: 10 * time.Second,
@@ -76,14 +76,14 @@ func run(t testing.TB, db *pgxpool.Pool, cfg Config) (d *Deliverer, stop func())
 	return d, stop
 }
 
-// request is one that a receiver got.
+// request is a request that a receiver got.
 type request struct {
 	header http.Header
 	body   []byte
 	webhook
 }
 
-// webhook is what receivers read of a body.
+// webhook holds the fields of a body that receivers read.
 type webhook struct {
 	ID      string `json:"id"`
 	Event   string `json:"event"`
@@ -96,7 +96,7 @@ type webhook struct {
 	Timestamp time.Time `json:"timestamp"`
 }
 
-// receiver is a target. answer decides about each request, after it was noted; nil is 200.
+// receiver is a target. answer handles each request after it is recorded; nil answers 200.
 type receiver struct {
 	t      testing.TB
 	server *httptest.Server
@@ -104,8 +104,8 @@ type receiver struct {
 
 	mu      sync.Mutex
 	got     []request
-	taken   []request     // those that were answered with 200
-	changed chan struct{} // closed and renewed with each request
+	taken   []request     // requests that were answered with 200
+	changed chan struct{} // closed and replaced with each request
 }
 
 func newReceiver(t testing.TB, answer func(http.ResponseWriter, request)) *receiver {
@@ -135,7 +135,7 @@ func (w *statusWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 func (r *receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	body, err := io.ReadAll(req.Body)
 	if err != nil {
-		return // broken off
+		return // connection closed early
 	}
 	got := request{header: req.Header.Clone(), body: body}
 	if err := json.Unmarshal(body, &got.webhook); err != nil {
@@ -163,7 +163,7 @@ func (r *receiver) note(list *[]request, got request) {
 	r.changed = make(chan struct{})
 }
 
-// wait returns when the requests are as wanted.
+// wait returns when enough returns true for the requests.
 func (r *receiver) wait(what string, enough func(got, taken []request) bool) (got, taken []request) {
 	r.t.Helper()
 	limit := time.After(patience)
@@ -188,7 +188,7 @@ func (r *receiver) waitTaken(n int) []request {
 	return taken
 }
 
-// change writes a transaction's change and its deliveries as the store does: in one statement.
+// change writes a transaction's change and its deliveries like the store does: in one statement.
 func change(t testing.TB, db *pgxpool.Pool, id uuid.UUID, revision int, targets ...string) {
 	t.Helper()
 	require.NoError(t, tryChange(t.Context(), db, id, revision, targets...))
@@ -216,7 +216,7 @@ func newTx(t testing.TB) uuid.UUID {
 	return id
 }
 
-// only gives the delivery of a transaction's revision.
+// only returns the delivery of a transaction's revision.
 func only(t testing.TB, db *pgxpool.Pool, tx uuid.UUID, revision int) Delivery {
 	t.Helper()
 	list, err := NewOutbox(db, testChain, testPool).List(t.Context(), Filter{Transaction: tx})
@@ -230,7 +230,7 @@ func only(t testing.TB, db *pgxpool.Pool, tx uuid.UUID, revision int) Delivery {
 	return Delivery{}
 }
 
-// eventually waits for what only the database tells.
+// eventually waits until a condition on the database is true.
 func eventually(t testing.TB, what string, holds func() bool) {
 	t.Helper()
 	limit := time.After(patience)
@@ -245,7 +245,7 @@ func eventually(t testing.TB, what string, holds func() bool) {
 	}
 }
 
-// journal is a log that tests read.
+// journal is a log that tests can read.
 type journal struct {
 	mu   sync.Mutex
 	text []byte

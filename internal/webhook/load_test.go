@@ -26,9 +26,9 @@ const (
 	loadKeys  = 16
 )
 
-// BenchmarkSustained takes transactions through the store at a fixed rate, with a deliverer and a fast target beside it: accepted,
-// signed, broadcast, mined a second later and confirmed two seconds after that. b.N is the number of seconds; -benchtime=60x runs
-// for a minute. It reports the backlog of webhooks and the WAL of each transaction.
+// BenchmarkSustained takes transactions through the store at a fixed rate, while a deliverer serves a fast target. They
+// are accepted, signed, broadcast, mined a second later and confirmed two seconds after that. b.N is the number of
+// seconds; -benchtime=60x runs for a minute. It reports the backlog of webhooks and the WAL of each transaction.
 func BenchmarkSustained(b *testing.B) {
 	for _, targets := range []int{0, 1} {
 		b.Run(fmt.Sprintf("targets=%d", targets), func(b *testing.B) { sustain(b, targets) })
@@ -119,7 +119,7 @@ func sustain(b *testing.B, targets int) {
 	stop()
 }
 
-// acceptAndBroadcast returns what a block with the new transactions holds.
+// acceptAndBroadcast returns the contents of a block with the new transactions.
 func acceptAndBroadcast(b *testing.B, l *store.Store, terms store.AllocationLimits, n int) (mined []store.Mined) {
 	drafts := make([]*store.NewTransaction, n)
 	for i := range drafts {

@@ -5,7 +5,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
-// Metrics of the deliveries, by target. A process registers them once.
+// Metrics holds the metrics of deliveries, by target. A process registers them once.
 type Metrics struct {
 	attempts              *prometheus.CounterVec
 	deadLettersTotal      *prometheus.CounterVec
@@ -43,7 +43,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	}
 }
 
-// show sets what Counts found.
+// show sets the gauges to the result of Counts.
 func (m *Metrics) show(counts []Count) {
 	m.due.Reset()
 	m.deadLetters.Reset()

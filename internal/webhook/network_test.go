@@ -17,7 +17,7 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 )
 
-// names serves DNS on the loopback interface: each question for an address gets what answer says.
+// names serves DNS on the loopback interface: each address query gets the result of answer.
 func names(t testing.TB, answer func(name string) netip.Addr) *net.Resolver {
 	t.Helper()
 	conn, err := net.ListenPacket("udp4", "127.0.0.1:0")
@@ -61,7 +61,7 @@ func names(t testing.TB, answer func(name string) netip.Addr) *net.Resolver {
 	}}
 }
 
-// one is a sender to a URL, and one attempt of it.
+// one makes one attempt with a sender to a URL.
 func one(t testing.TB, raw string, change func(*Config)) *failure {
 	t.Helper()
 	cfg := settings(Target{Name: "here", URL: raw, SigningKeys: []string{secret}})
@@ -94,7 +94,7 @@ func TestANameThatLeadsIntoThePrivateNetworkIsNotDialed(t *testing.T) {
 				c.tuning.resolver = names(t, func(string) netip.Addr { return address })
 			})
 			require.Equal(t, address.String()+" is a "+name+" address, which webhooks are not sent to", fail.reason)
-			require.False(t, fail.permanent) // the name may lead elsewhere tomorrow
+			require.False(t, fail.permanent) // the name may resolve to another address later
 		})
 	}
 	t.Run("localhost", func(t *testing.T) {
@@ -159,7 +159,7 @@ func TestAnAnswerWithoutEndHoldsNobody(t *testing.T) {
 		}
 	})
 	require.Nil(t, one(t, r.server.URL, func(*Config) {}))
-	require.Less(t, sent.Load(), int64(64<<20)) // what sockets hold, not what it would have sent in the timeout
+	require.Less(t, sent.Load(), int64(64<<20)) // the capacity of sockets, not what it would have sent in the timeout
 }
 
 func TestTheTargetsPauseIsBounded(t *testing.T) {

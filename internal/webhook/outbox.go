@@ -21,29 +21,30 @@ const (
 	DeadLetter State = "dead_letter"
 )
 
-// Outbox is the deliveries of one pool, for operators and for those who write into it. It is safe for concurrent use.
+// Outbox gives access to the deliveries of one pool, for operators and for writers of events. It is safe for concurrent
+// use.
 type Outbox struct {
 	db    *pgxpool.Pool
 	chain uint64
 	pool  string
 }
 
-// NewOutbox gives the deliveries of a pool on a chain. It does not close db.
+// NewOutbox returns the Outbox of a pool on a chain. It does not close db.
 func NewOutbox(db *pgxpool.Pool, chain uint64, pool string) *Outbox {
 	return &Outbox{db: db, chain: chain, pool: pool}
 }
 
-// Delivery is one webhook to one target, as an operator sees it.
+// Delivery is one webhook to one target, in the form that operators see.
 type Delivery struct {
 	ID          uuid.UUID
 	Target      string
 	Event       string
 	Transaction *uuid.UUID // nil for events of a relayer
-	Subject     uuid.UUID  // whose deliveries are ordered: the transaction's id, or a hash of the relayer's name
+	Subject     uuid.UUID  // orders the deliveries: the transaction's id, or a hash of the relayer's name
 	Revision    int
 	State       State
 	Attempts    int
-	NextAt      time.Time // of a due one: when it may be tried, or until when somebody is at it
+	NextAt      time.Time // of a due one: when it may be tried, or when its claim ends
 	CreatedAt   time.Time
 	DeliveredAt *time.Time
 	LastError   string
@@ -55,7 +56,7 @@ type Filter struct {
 	State       State
 	Target      string
 	Transaction uuid.UUID
-	// After is the last one of the page before.
+	// After is the last delivery of the previous page.
 	After *Delivery
 	// Limit is 1 to 1,000. Default 100.
 	Limit int
@@ -64,13 +65,14 @@ type Filter struct {
 const (
 	defaultPage = 100
 	maxPage     = 1000
-	// chunk is how many rows one statement of an operator's changes.
+	// chunk is how many rows one statement for an operator changes.
 	chunk = 1000
-	// hurryLimit is how many deliveries in backoff are tried at once when a target is back; the others keep their times.
+	// hurryLimit is how many deliveries in backoff become due at once when a target is back; the others keep their
+	// times.
 	hurryLimit = "1000"
 )
 
-// where is the condition for a filter's rows; what it does not say fits all.
+// where is the condition for a filter's rows; zero fields match all rows.
 const where = `chain_id = $1 AND pool_id = $2
 	AND ($3::uuid[] IS NULL OR id = ANY($3)) AND ($4 = '' OR state = $4) AND ($5 = '' OR target = $5)
 	AND ($6::uuid IS NULL OR subject = $6)`
@@ -83,7 +85,7 @@ func (o *Outbox) args(f Filter) []any {
 	return []any{int64(o.chain), o.pool, f.IDs, string(f.State), f.Target, tx}
 }
 
-// List gives the deliveries that fit, the oldest first.
+// List returns the matching deliveries, the oldest first.
 func (o *Outbox) List(ctx context.Context, f Filter) ([]Delivery, error) {
 	var afterTime *time.Time
 	var afterID *uuid.UUID
@@ -110,9 +112,9 @@ func (o *Outbox) List(ctx context.Context, f Filter) ([]Delivery, error) {
 	return list, nil
 }
 
-// Replay makes deliveries due again, with the same ids and as many attempts as new ones. Of those that the filter
-// fits it takes the dead letters; where it names IDs, the delivered ones too. It returns how many there were; on an error some
-// may have been done, and calling it again does the rest.
+// Replay makes deliveries due again, with the same ids and the full number of attempts. Of those that match the filter
+// it takes the dead letters; if the filter has IDs, the delivered ones too. It returns how many it changed. After an
+// error some may have been changed, and another call changes the rest.
 func (o *Outbox) Replay(ctx context.Context, f Filter) (int, error) {
 	const again = `SET state = 'due', attempts = 0, next_at = now(), retry_until = NULL, claimed_until = '-infinity',
 		claimant = NULL, delivered_at = NULL `
@@ -137,14 +139,14 @@ func (o *Outbox) Replay(ctx context.Context, f Filter) (int, error) {
 	}
 }
 
-// Count is how a target stands.
+// Count is the number of deliveries of a target, by state.
 type Count struct {
 	Target           string
 	Due, DeadLetters int
-	OldestDue        time.Duration // since the change that it tells of; 0 where nothing is due
+	OldestDue        time.Duration // since the change; 0 if no delivery is due
 }
 
-// Counts gives every target that something is due or a dead letter for, by name.
+// Counts returns a Count for every target with due deliveries or dead letters, by name.
 func (o *Outbox) Counts(ctx context.Context) ([]Count, error) {
 	// Two queries in one, so that each has its partial index.
 	rows, err := o.db.Query(ctx, `
@@ -171,8 +173,8 @@ func (o *Outbox) Counts(ctx context.Context) ([]Count, error) {
 	return counts, nil
 }
 
-// Purge deletes delivered ones that are older than given, and returns their number. It walks through the ids, which grow with
-// time, once: rows that are deleted and not vacuumed yet are passed once, not for each chunk.
+// Purge deletes delivered rows that are older than given, and returns their number. It scans the ids, which grow with
+// time, once. Rows that are deleted and not vacuumed yet are read once, not for each chunk.
 func (o *Outbox) Purge(ctx context.Context, older time.Duration) (int, error) {
 	done, after := 0, uuid.Nil
 	for {
@@ -196,8 +198,8 @@ func (o *Outbox) Purge(ctx context.Context, older time.Duration) (int, error) {
 	}
 }
 
-// parkOrphans parks deliveries that have been due for longer than given and have a target that is not configured any more. It returns
-// their number.
+// parkOrphans makes deliveries dead letters that have been due for longer than given and whose target is no longer
+// configured. It returns their number.
 func (o *Outbox) parkOrphans(ctx context.Context, known []string, older time.Duration) (int, error) {
 	for done := 0; ; {
 		tag, err := o.db.Exec(ctx, `UPDATE relayer_deliveries
@@ -216,9 +218,9 @@ func (o *Outbox) parkOrphans(ctx context.Context, known []string, older time.Dur
 	}
 }
 
-// Announce writes an event of a relayer, a [RelayerDisabled] or a [RelayerEnabled], for each of the targets. It belongs
-// to tx: it is delivered if and when that commits. Announcements of one relayer are delivered in their order, for which
-// each holds a lock of the relayer until tx ends.
+// Announce writes an event of a relayer, a [RelayerDisabled] or a [RelayerEnabled], for each of the targets. The event
+// belongs to tx: it is delivered if and when tx commits. Events of one relayer are delivered in their order. For that,
+// each call holds a lock of the relayer until tx ends.
 func (o *Outbox) Announce(ctx context.Context, tx pgx.Tx, targets []string, relayerID string, payload any) error {
 	switch p := payload.(type) {
 	case RelayerDisabled:
@@ -234,11 +236,11 @@ func (o *Outbox) Announce(ctx context.Context, tx pgx.Tx, targets []string, rela
 	if err != nil {
 		return fmt.Errorf("announce a relayer's event: %w", err)
 	}
-	// An address is a relayer on several chains.
+	// One address is a relayer on each of several chains.
 	subject := uuid.NewSHA1(uuid.NameSpaceURL, fmt.Appendf(nil, "%d/%s/%s", o.chain, o.pool, relayerID))
 	batch := new(pgx.Batch)
 	batch.Queue(`SELECT pg_advisory_xact_lock(hashtextextended('relayer_deliveries ' || $1::uuid, 0))`, subject)
-	// A statement of its own: it has to see what the lock waited for.
+	// A separate statement, because it must see the rows of the transaction that held the lock.
 	batch.Queue(`
 		INSERT INTO relayer_deliveries (chain_id, pool_id, target, subject, revision, payload)
 		SELECT $1, $2, target, $3, 1 + coalesce(

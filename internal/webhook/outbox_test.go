@@ -107,7 +107,7 @@ func TestReplay_DeadLettersAndNamedDeliveries(t *testing.T) {
 		"everything":           {Filter{}, 2},
 		"one target":           {Filter{Target: "here"}, 1},
 		"delivered, not named": {Filter{State: Delivered}, 0},
-		"by id":                {Filter{IDs: ids}, 2}, // what is due may be on its way
+		"by id":                {Filter{IDs: ids}, 2}, // a due delivery may be in flight
 		"by id and dead":       {Filter{IDs: ids, State: DeadLetter}, 1},
 		"by transaction":       {Filter{Transaction: dead}, 2},
 		"of a due transaction": {Filter{Transaction: due}, 0},
@@ -144,7 +144,7 @@ func TestReplayOfMoreThanAChunk(t *testing.T) {
 	require.Equal(t, 2500, n)
 }
 
-// idOfAge is SQL for the id of a delivery that was made so long ago.
+// idOfAge returns SQL for the id of a delivery that was created the interval ago.
 func idOfAge(interval string) string {
 	return `(lpad(to_hex((extract(epoch FROM now() - ` + interval + `) * 1000)::bigint), 12, '0') || '7' || right(md5(random()::text), 19))::uuid`
 }
@@ -191,7 +191,7 @@ func TestRunShowsCountsPurgesAndParksOrphans(t *testing.T) {
 	})
 }
 
-// gauge reads a metric of a target; -1 where there is none.
+// gauge returns a metric of a target; -1 if there is none.
 func gauge(t testing.TB, reg *prometheus.Registry, name, target string) float64 {
 	t.Helper()
 	families, err := reg.Gather()
@@ -206,7 +206,7 @@ func gauge(t testing.TB, reg *prometheus.Registry, name, target string) float64 
 	return -1
 }
 
-// Nothing is left of a delivered webhook where none is kept, neither of new ones nor of those that an earlier configuration kept.
+// With KeepNone all delivered rows are deleted: new ones, and those that an earlier configuration kept.
 func TestKeepNoneDeletesWhatIsDelivered(t *testing.T) {
 	t.Parallel()
 	db := database(t)
@@ -232,7 +232,7 @@ func TestKeepNoneDeletesWhatIsDelivered(t *testing.T) {
 	})
 }
 
-// A delivered webhook that is replayed is delivered as it was the first time, whatever has become of its transaction.
+// A replayed delivery has the body of the first one, whatever has happened to its transaction since.
 func TestADeliveredWebhookIsReplayedAsItWas(t *testing.T) {
 	t.Parallel()
 	db := database(t)
@@ -258,7 +258,7 @@ func TestADeliveredWebhookIsReplayedAsItWas(t *testing.T) {
 	first := bodies()
 	require.Len(t, first, 1)
 	require.Contains(t, first[0], `"nonce":0`)
-	// Another sender's transaction takes the nonce, and the row gets back into the queue.
+	// Another sender's transaction uses the nonce, and the row returns to the queue.
 	displaced, err := l.RecordNonceConflicts(t.Context(), tx.ID, tx.From, 0, 0, common.HexToHash("0xf0"), store.Block{Number: 3, Hash: common.HexToHash("0x03")})
 	require.NoError(t, err)
 	require.True(t, displaced)
@@ -321,7 +321,7 @@ func TestARelayersEventsAreDeliveredInOrder(t *testing.T) {
 			return o.Announce(t.Context(), tx, []string{"here"}, "0xaa", RelayerEnabled{Relayer: key, RetryCount: n})
 		}))
 	}
-	// What is rolled back is not told.
+	// A rolled back event is not delivered.
 	tx, err := db.Begin(t.Context())
 	require.NoError(t, err)
 	require.NoError(t, o.Announce(t.Context(), tx, []string{"here"}, "0xaa", RelayerEnabled{}))

@@ -13,13 +13,13 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// turnPlans are the statements of a turn, prepared on a connection that keeps the first plan of each.
+// turnPlans holds the statements of a turn, prepared on a connection that keeps the first plan of each.
 type turnPlans struct {
 	t    testing.TB
 	conn *pgxpool.Conn
 }
 
-// planned prepares the statements and executes each once, so that their plans fit the table as it is now.
+// planned prepares the statements and executes each once, so that their plans fit the current table.
 func planned(t testing.TB, db *pgxpool.Pool) *turnPlans {
 	t.Helper()
 	conn, err := db.Acquire(t.Context())
@@ -52,7 +52,7 @@ func (p *turnPlans) exec(sql string) {
 	require.NoError(p.t, err)
 }
 
-// ids is a literal of deliveries' ids.
+// ids returns a literal of deliveries' ids.
 func (p *turnPlans) ids(where string) (literal string) {
 	p.t.Helper()
 	require.NoError(p.t, p.conn.QueryRow(p.t.Context(),
@@ -115,7 +115,7 @@ func backlog(t testing.TB, db *pgxpool.Pool, subjects int) {
 		FROM generate_series(1, $3) n, generate_series(1, 4) revision`, testChain, testPool, subjects)
 }
 
-// Postgres keeps plans, and makes them when there is next to nothing to read.
+// Postgres keeps plans that it made while the table was almost empty.
 func TestTurnPlannedOnAnEmptyTableReadsLittleOfALargeBacklog(t *testing.T) {
 	t.Parallel()
 	const (
@@ -144,8 +144,8 @@ func TestTurnPlannedOnAnEmptyTableReadsLittleOfALargeBacklog(t *testing.T) {
 	}
 }
 
-// A target that refuses some transactions for hours, and takes the others, must not have each claim read all later changes of
-// the refused ones, nor have them hold up the others.
+// A target rejects some transactions for hours and accepts the others. A claim must not read all later revisions of the
+// rejected ones, nor may these delay the others.
 func TestClaimReadsLittleWhileManySubjectsWaitForALowerRevision(t *testing.T) {
 	t.Parallel()
 	db := database(t)
@@ -154,7 +154,7 @@ func TestClaimReadsLittleWhileManySubjectsWaitForALowerRevision(t *testing.T) {
 	write(t, db, "UPDATE relayer_deliveries SET next_at = now() + interval '1 h' WHERE revision = 2") // the lowest due ones
 	r := newReceiver(t, nil)
 	cfg := settings(r.target("here"))
-	cfg.tuning.poll = time.Hour // it asks again without being told
+	cfg.tuning.poll = time.Hour // turns run without notifications
 	id := newTx(t)
 	change(t, db, id, 1, "here")
 	_, stop := run(t, db, cfg)
@@ -169,8 +169,8 @@ func TestClaimReadsLittleWhileManySubjectsWaitForALowerRevision(t *testing.T) {
 	require.Equal(t, 1, only(t, db, id, 1).Attempts)
 }
 
-// Index entries of delivered ones stay as long as a transaction is open that may see them, or until a table with a long history is
-// vacuumed. Only a sweep passes by them.
+// Index entries of delivered rows stay while a transaction is open that may see them, or until a table with a long
+// history is vacuumed. Only a sweep reads past them.
 func TestClaimReadsLittleBehindManyDeliveredOnes(t *testing.T) {
 	t.Parallel()
 	db := database(t)
@@ -214,7 +214,7 @@ func TestADeferredRevisionIsClaimableOnceTheLowerOneHasEnded(t *testing.T) {
 				claims = claimAll(t, d, deliveryResult{claim: claims[0], verdict: verdict})
 				require.Len(t, claims, 1)
 				require.Equal(t, 3, claims[0].revision)
-				// One that failed and stays due keeps the later ones where they are.
+				// A failed delivery that stays due keeps the later ones deferred.
 				change(t, db, id, 4, "here")
 				require.Empty(t, claimAll(t, d, deliveryResult{claim: claims[0], verdict: failed, delay: time.Hour, reason: "no"}))
 				require.WithinDuration(t, time.Now().Add(time.Hour), only(t, db, id, 4).NextAt, time.Minute)

@@ -22,11 +22,12 @@ import (
 )
 
 const (
-	// maxAnswer is how much of an answer is read so that its connection can be used again. It is discarded.
+	// maxAnswer is how many bytes of a response body are read, so that its connection can be reused. They are
+	// discarded.
 	maxAnswer = 64 << 10
-	// maxHeader bounds an answer's header.
+	// maxHeader limits a response header.
 	maxHeader = 64 << 10
-	// maxReason is how much of an error is stored.
+	// maxReason is how many bytes of an error are stored.
 	maxReason = 300
 )
 
@@ -40,7 +41,7 @@ type sender struct {
 func newSender(to destination, cfg Config) *sender {
 	dialer := &net.Dialer{
 		Resolver: cfg.tuning.resolver,
-		// After the resolution, for each address that is dialed.
+		// After the name resolution, for each address that is dialed.
 		Control: func(_, address string, _ syscall.RawConn) error {
 			dialed, err := netip.ParseAddrPort(address)
 			if err != nil {
@@ -65,16 +66,16 @@ func newSender(to destination, cfg Config) *sender {
 	}}
 }
 
-// failure is an attempt that came to nothing.
+// failure is a failed attempt.
 type failure struct {
 	reason string
-	// retryAfter is how long the target wants to be left alone; 0: it did not say.
+	// retryAfter is the pause that the target asked for; 0: it asked for none.
 	retryAfter time.Duration
-	// permanent: it will fail again however often it is tried, without the target being to blame.
+	// permanent: every retry would fail as well, and the target is not the cause.
 	permanent bool
 }
 
-// send makes one attempt; nil is success.
+// send makes one attempt; nil means success.
 func (s *sender) send(ctx context.Context, c *claim) *failure {
 	at := time.Now()
 	body, err := c.body(at)
@@ -85,7 +86,7 @@ func (s *sender) send(ctx context.Context, c *claim) *failure {
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.to.url.String(), bytes.NewReader(body))
 	if err != nil {
-		return &failure{reason: "the request could not be made"} // err has the URL in it
+		return &failure{reason: "the request could not be made"} // err contains the URL
 	}
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("User-Agent", "rollcall")
@@ -94,7 +95,7 @@ func (s *sender) send(ctx context.Context, c *claim) *failure {
 	if err != nil {
 		return &failure{reason: s.reason(ctx, err)}
 	}
-	// The status decides. Whether the body arrives, and what it says, does not.
+	// Only the status decides, not the body or whether it arrives.
 	_, _ = io.CopyN(io.Discard, resp.Body, maxAnswer)
 	_ = resp.Body.Close()
 	switch {
@@ -110,7 +111,7 @@ func (s *sender) send(ctx context.Context, c *claim) *failure {
 	}
 }
 
-// reason says why a request failed, without the URL that net/http puts into its errors.
+// reason returns why a request failed, without the URL that net/http puts into its errors.
 func (s *sender) reason(ctx context.Context, err error) string {
 	if failed, ok := errors.AsType[*url.Error](err); ok {
 		err = failed.Err
@@ -127,7 +128,7 @@ func (s *sender) reason(ctx context.Context, err error) string {
 	return reason(err)
 }
 
-// reason is a text that Postgres takes and a terminal shows.
+// reason returns the error's text in a form that Postgres stores and a terminal prints.
 func reason(err error) string {
 	text := strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
@@ -141,7 +142,7 @@ func reason(err error) string {
 	return text
 }
 
-// retryAfter reads the header; 0 where it says nothing.
+// retryAfter parses the header; it returns 0 if the header has no valid value.
 func retryAfter(value string, now time.Time) time.Duration {
 	if seconds, err := strconv.ParseUint(strings.TrimSpace(value), 10, 31); err == nil {
 		return time.Duration(seconds) * time.Second

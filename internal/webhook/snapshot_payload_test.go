@@ -15,7 +15,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer/store"
 )
 
-// accepted writes a transaction down as a relayer does that tells the target "here".
+// accepted stores a transaction like a relayer with the webhook target "here".
 func accepted(t *testing.T, l *store.Store, request relayer.Request) *relayer.Transaction {
 	t.Helper()
 	key := common.HexToAddress("0x01")
@@ -30,7 +30,7 @@ func accepted(t *testing.T, l *store.Store, request relayer.Request) *relayer.Tr
 	return verdicts[0].Tx
 }
 
-// signed is made-up bytes for a transaction.
+// signed returns an attempt with made-up bytes for a transaction.
 func signed(tx *relayer.Transaction, number int, purpose relayer.Purpose) *relayer.Attempt {
 	return &relayer.Attempt{
 		TxID: tx.ID, Number: number, From: tx.From, Nonce: *tx.Nonce, Purpose: purpose, Hash: common.BigToHash(big.NewInt(int64(number))),
@@ -46,7 +46,7 @@ func sent(t *testing.T, l *store.Store, a *relayer.Attempt) {
 	}}))
 }
 
-// payload is what receivers read of a transaction.
+// payload holds the fields of a transaction that receivers read.
 type payload struct {
 	Hash  string  `json:"hash"`
 	To    string  `json:"to"`
@@ -57,7 +57,7 @@ type payload struct {
 	Tip   *string `json:"max_priority_fee_per_gas"`
 }
 
-// payloads are what all that is due tells, in its order.
+// payloads returns the payloads of all due deliveries, in their order.
 func payloads(t *testing.T, d *Deliverer) (all []payload) {
 	t.Helper()
 	var settled []deliveryResult
@@ -80,7 +80,7 @@ func payloads(t *testing.T, d *Deliverer) (all []payload) {
 	}
 }
 
-// What was told late, or is told again, is told with the data that the transaction had, not with what came after it.
+// A late or replayed delivery has the data that the transaction had at the change, not later data.
 func TestReplacedContentsAreToldAsTheyWere(t *testing.T) {
 	t.Parallel()
 	db := database(t)
@@ -130,14 +130,14 @@ func TestReplacedContentsAreToldAsTheyWere(t *testing.T) {
 	require.Equal(t, []string{was, is, is, was}, told)
 }
 
-// Fees that nobody named are told as they were offered at that change.
+// Fees without a value in the request are delivered as they were offered at that change.
 func TestOfferedFeesAreTold(t *testing.T) {
 	t.Parallel()
 	db := database(t)
 	l := store.New(db, store.Config{ChainID: testChain, Pool: testPool, Targets: []string{"here"}})
 	request := relayer.Request{To: new(common.HexToAddress("0x0a")), Value: new(big.Int), GasLimit: 21_000, Speed: relayer.Fast}
 	tx := accepted(t, l, request)
-	_, err := l.SetIntent(t.Context(), tx.ID, relayer.IntentCancel, "canceled") // before anything is signed
+	_, err := l.SetIntent(t.Context(), tx.ID, relayer.IntentCancel, "canceled") // before any attempt is signed
 	require.NoError(t, err)
 	legacy := signed(tx, 1, relayer.PurposeNoop)
 	legacy.MaxPriorityFee = nil

@@ -12,29 +12,29 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// claim is a delivery that this process may make, until its lease ends.
+// claim is a delivery that this process may make until its lease ends.
 type claim struct {
 	id       uuid.UUID
 	target   string
 	subject  uuid.UUID
 	revision int
-	attempt  int             // 1 for the first; with the claimant it names the claim
+	attempt  int             // 1 for the first; with the claimant it identifies the claim
 	payload  json.RawMessage // of a relayer's event; nil for a change of a transaction
 	change   txChange        // of a transaction
 	created  time.Time
-	nextAt   time.Time // when it might be tried
-	// until is when the claim ends, by this process's clock and counted from before it was asked for.
+	nextAt   time.Time // when it became due
+	// until is when the claim ends, by this process's clock and counted from before the request.
 	until time.Time
 }
 
-// verdict is what became of a claim.
+// verdict is the result of a claim.
 type verdict int
 
 const (
 	delivered verdict = iota
-	failed            // to be tried again after delay, unless it has been tried for long enough
+	failed            // retried after delay, unless its retry window is over
 	permanent         // a dead letter
-	returned          // nobody tried
+	returned          // not tried
 )
 
 // deliveryResult ends a claim.
@@ -45,16 +45,16 @@ type deliveryResult struct {
 	reason  string
 }
 
-// demand is how many a target may be sent.
+// demand is how many deliveries to claim for a target.
 type demand struct {
 	target string
 	n      int
 	since  time.Time
-	// retryNow: it is back, so what waits out its backoff is due.
+	// retryNow: the target is back, so deliveries in backoff are due.
 	retryNow bool
 }
 
-// deadLetter is a delivery that a turn gave up.
+// deadLetter is a delivery that became a dead letter in a turn.
 type deadLetter struct {
 	id      uuid.UUID
 	target  string
@@ -62,26 +62,26 @@ type deadLetter struct {
 	reason  string
 }
 
-// No plan may depend on the planner's belief about the table's size: a plan is kept, and may have been made when the table was
-// empty. So in a turn the planner may neither sort, hash nor read a whole table, and rows are changed by an array of ids where a join
-// would be shorter. That leaves the one index that each query is for.
+// No plan may depend on the planner's estimate of the table's size: Postgres keeps plans, and may have made them when
+// the table was empty. So in a turn the planner may not sort, hash or scan a whole table. Rows are updated by an array
+// of ids where a join would be shorter. That leaves one index for each query.
 const (
-	// sqlPlan keeps the planner to the one index that each query is for.
+	// sqlPlan restricts the planner to the one index of each query.
 	sqlPlan = `SELECT set_config('enable_seqscan', 'off', true), set_config('enable_sort', 'off', true),
 		set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true), set_config('enable_bitmapscan', 'off', true)`
 
-	// For turns that claim nothing. A claim waits for the disk, and with that for the change that the webhook tells of: the store
-	// does not wait where the chain can tell a change again, and a server that crashes may lose it. The receiver would then have
-	// its revision, and get another change with the same one.
+	// sqlNoWait is for turns that claim nothing. A turn with a claim waits for the disk, and so for the change that the
+	// webhook reports. The store does not wait for changes that it can derive from the chain again, and a crash of the
+	// server may lose one. The receiver would then have its revision, and get another change with the same revision.
 	sqlNoWait = `SELECT set_config('synchronous_commit', 'off', true)`
 
 	sqlDelivered = `UPDATE relayer_deliveries SET state = 'delivered', delivered_at = now(), claimant = NULL, last_error = ''
 		WHERE id = ANY($1::uuid[]) AND state <> 'delivered'`
 
-	// sqlDelete is sqlDelivered where delivered ones are not kept.
+	// sqlDelete replaces sqlDelivered if delivered rows are not kept.
 	sqlDelete = `DELETE FROM relayer_deliveries WHERE id = ANY($1::uuid[])`
 
-	// The last attempt comes when the time is up, not a backoff earlier.
+	// The last attempt is made at the end of the retry window, not a backoff earlier.
 	sqlFailed = `UPDATE relayer_deliveries d
 		SET state = CASE WHEN f.hopeless OR now() >= d.retry_until THEN 'dead_letter' ELSE 'due' END, claimed_until = '-infinity',
 			next_at = LEAST(now() + f.delay, GREATEST(d.retry_until, now())), last_error = f.reason, claimant = NULL
@@ -95,24 +95,25 @@ const (
 		FROM unnest($1::uuid[], $2::int[]) AS f (id, attempt)
 		WHERE d.id = ANY($1) AND d.id = f.id AND d.claimant = $3 AND d.attempts = f.attempt`
 
-	// sqlFollow makes the next revision claimable where a claim has deferred it because of a lower one that is no longer due.
+	// sqlFollow makes the next revision claimable if a claim has deferred it because of a lower one that is no longer
+	// due.
 	sqlFollow = `UPDATE relayer_deliveries SET next_at = now() WHERE id = ANY(ARRAY(
 		SELECT lowest.id FROM unnest($1::uuid[], $2::text[], $3::int[]) AS f (subject, target, revision)
 		CROSS JOIN LATERAL (SELECT n.id, n.revision, n.next_at FROM relayer_deliveries n
 			WHERE n.subject = f.subject AND n.target = f.target AND n.state = 'due' ORDER BY n.revision LIMIT 1) AS lowest
 		WHERE lowest.revision > f.revision AND lowest.next_at > now()))`
 
-	// Not now(): the oldest are tried first again, because their later revisions wait for them.
+	// created_at instead of now(): the oldest are tried first, because later revisions wait for them.
 	sqlHurry = `UPDATE relayer_deliveries SET next_at = created_at WHERE id = ANY(ARRAY(
 		SELECT id FROM relayer_deliveries WHERE state = 'due' AND chain_id = $1 AND pool_id = $2 AND target = $3
 			AND next_at > now() AND claimed_until <= now()
 		ORDER BY next_at LIMIT ` + hurryLimit + ` FOR UPDATE SKIP LOCKED))`
 
-	// sqlClaim claims up to $4 deliveries that may be tried since $8 or later (see lane.since). A lower revision that is due keeps a row
-	// from being claimed, and stays due while it is claimed. So it does not matter that one of several claimers may not see yet what
-	// another did. The row is deferred to a second after the lower one, so that later claims do not read it again; sqlFollow takes that
-	// back. Where sqlFollow and the deferral do not see each other, the row waits for its time. Where no row is claimed, the result is
-	// one row that has only the number of deferred ones.
+	// sqlClaim claims up to $4 deliveries that may be tried since $8 or later (see targetQueue.since). A due lower
+	// revision prevents the claim of a row, and stays due while it is claimed. So concurrent claimers need not see each
+	// other's changes. The row is deferred to a second after the lower one, so that later claims do not read it again;
+	// sqlFollow reverts that. If sqlFollow and the deferral do not see each other, the row waits for its time. If no
+	// row is claimed, the result is one row that has only the number of deferred ones.
 	sqlClaim = `WITH found AS MATERIALIZED (
 			SELECT d.id, d.subject, d.revision FROM relayer_deliveries d
 			WHERE d.state = 'due' AND d.chain_id = $1 AND d.pool_id = $2 AND d.target = $3 AND d.next_at <= now() AND d.next_at >= $8
@@ -139,9 +140,9 @@ const (
 			LIMIT 1) AS a ON true`
 )
 
-// syncBatch settles, then claims, in one transaction and one round trip. On an error either all of it was done or nothing;
-// settling again does no harm, and what was claimed without being known comes back when the claims end. more reports that rows were
-// deferred, so that there may be others to claim behind them.
+// syncBatch stores results and then claims, in one transaction and one round trip. An error means that all of it was
+// done or nothing. Storing results again is harmless, and rows claimed without an answer are claimable when the claims
+// end. more reports that rows were deferred, so that there may be others to claim after them.
 func (d *Deliverer) syncBatch(ctx context.Context, settled []deliveryResult, wants []demand) (claims []*claim, gaveUp []deadLetter, more bool, err error) {
 	var batch pgx.Batch
 	batch.Queue(sqlPlan)
@@ -229,5 +230,5 @@ func (d *Deliverer) queueSettlements(batch *pgx.Batch, settled []deliveryResult,
 	}
 }
 
-// errStopped ends what still runs when the process has waited for long enough.
+// errStopped cancels running attempts after the drain timeout.
 var errStopped = errors.New("this process stops")

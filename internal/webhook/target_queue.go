@@ -8,31 +8,34 @@ import (
 )
 
 const (
-	// downAfter is for how many subjects in a row a target fails before it counts as down. One alone may be to blame itself.
+	// downAfter is for how many consecutive subjects a target fails before it counts as down. One subject alone may be
+	// at fault itself.
 	downAfter = 3
-	// prefetchFactor is how many are claimed for each that may run: enough to go on with during a turn, few enough to be begun
-	// before their claims end.
+	// prefetchFactor is how many deliveries are claimed for each that may run concurrently: enough for the duration of
+	// a turn, few enough to be started before their claims end.
 	prefetchFactor = 4
-	// sweepEvery is how often a claim begins at the oldest delivery that is due, and sweepMargin is how far before the last one claimed
-	// the other claims begin: a delivery is due since the begin of the transaction that writes it, which may commit later than others.
+	// sweepEvery is how often a claim begins at the oldest due delivery. The other claims begin sweepMargin before the
+	// last one claimed. A delivery is due since the begin of the transaction that writes it, which may commit later
+	// than others.
 	sweepEvery  = time.Second
 	sweepMargin = 5 * time.Second
 )
 
-// targetQueue is what is sent to one target. It starts nothing itself and has no clock; the Deliverer holds its lock.
+// targetQueue holds the claims for one target. It starts nothing itself and reads no clock; the Deliverer holds its
+// lock.
 type targetQueue struct {
 	name   string
 	sender *sender
 	limit  int // of window
 
-	window   int // how many may run now
+	window   int // how many attempts may run now
 	queue    []*claim
 	inFlight int
 
 	failing  map[uuid.UUID]struct{} // subjects that failed since the last success
-	pause    time.Duration          // the latest, of a target that is down
-	resumeAt time.Time              // nothing is sent before
-	retryNow bool                   // it is back: see want
+	pause    time.Duration          // the latest pause of a target that is down
+	resumeAt time.Time              // no delivery is sent before
+	retryNow bool                   // the target is back: see demand
 	newest   time.Time              // the latest next_at among the last claims
 	sweepAt  time.Time              // when a claim begins at the oldest delivery again
 }
@@ -41,10 +44,10 @@ func newLane(s *sender) *targetQueue {
 	return &targetQueue{name: s.to.name, sender: s, limit: s.to.limit, window: s.to.limit, failing: map[uuid.UUID]struct{}{}}
 }
 
-// down reports whether the target fails whatever it is sent.
+// down reports whether the target fails every delivery.
 func (l *targetQueue) down() bool { return len(l.failing) >= downAfter }
 
-// demand is how many to claim: none while what is there keeps the window busy.
+// demand returns how many deliveries to claim: none while the queue keeps the window busy.
 func (l *targetQueue) demand(now time.Time) int {
 	if now.Before(l.resumeAt) {
 		return 0
@@ -58,8 +61,8 @@ func (l *targetQueue) demand(now time.Time) int {
 	return max(0, prefetchFactor*l.window-l.inFlight-len(l.queue))
 }
 
-// since returns the time at which a claim begins, by the deliveries' next_at. An index keeps entries of delivered ones until it is
-// vacuumed, and behind a long history, or beside a long transaction, that may be a while. So not each claim passes by all of them.
+// since returns the lowest next_at of a claim. An index keeps entries of delivered rows until it is vacuumed. With a
+// long history, or during a long transaction, that takes a while. So not every claim reads past all of them.
 func (l *targetQueue) since(now time.Time) time.Time {
 	if l.retryNow || l.newest.IsZero() || !now.Before(l.sweepAt) {
 		l.sweepAt = now.Add(sweepEvery)
@@ -68,8 +71,8 @@ func (l *targetQueue) since(now time.Time) time.Time {
 	return l.newest.Add(-sweepMargin)
 }
 
-// add queues the claims of a turn. They were the oldest, so the next ones begin at the latest of them, also where that is earlier
-// than before: there may be many old ones.
+// add queues the claims of a turn. They were the oldest, so the next claim begins at the latest of them. That may be
+// earlier than before, because there may be many old ones.
 func (l *targetQueue) add(claims []*claim) {
 	if len(claims) == 0 {
 		return
@@ -78,7 +81,7 @@ func (l *targetQueue) add(claims []*claim) {
 	l.newest = slices.MaxFunc(claims, func(a, b *claim) int { return a.nextAt.Compare(b.nextAt) }).nextAt
 }
 
-// next takes what is to be sent now; nil when nothing is.
+// next returns the next claim to send; nil if there is none.
 func (l *targetQueue) next(now time.Time) *claim {
 	if len(l.queue) == 0 || l.inFlight >= l.window || now.Before(l.resumeAt) {
 		return nil
@@ -90,14 +93,14 @@ func (l *targetQueue) next(now time.Time) *claim {
 	return c
 }
 
-// drop empties the queue.
+// drop empties the queue and returns its claims.
 func (l *targetQueue) drop() []*claim {
 	queue := l.queue
 	l.queue = nil
 	return queue
 }
 
-// succeeded takes in a success; back says that the target had been down.
+// succeeded records a success; back reports whether the target had been down.
 func (l *targetQueue) succeeded() (back bool) {
 	l.inFlight--
 	back = l.down()
@@ -111,8 +114,8 @@ func (l *targetQueue) succeeded() (back bool) {
 	return back
 }
 
-// failed takes in a failure; down says that the target is so from now on. wait is how long the target itself wants to
-// be left alone.
+// failed records a failure; down reports whether the target is down from now on. wait is the pause that the target
+// itself asked for.
 func (l *targetQueue) failed(now time.Time, subject uuid.UUID, wait time.Duration, t tuning) (down bool) {
 	l.inFlight--
 	was := l.down()
@@ -120,7 +123,7 @@ func (l *targetQueue) failed(now time.Time, subject uuid.UUID, wait time.Duratio
 		l.failing[subject] = struct{}{}
 	}
 	if l.down() {
-		if !was || now.After(l.resumeAt) { // of several that failed together only one makes the pause longer
+		if !was || now.After(l.resumeAt) { // of several concurrent failures only one makes the pause longer
 			l.pause = min(max(t.pause, 2*l.pause), t.maxPause)
 			l.resumeAt = now.Add(spread(l.pause, t))
 		}
@@ -132,15 +135,15 @@ func (l *targetQueue) failed(now time.Time, subject uuid.UUID, wait time.Duratio
 	return l.down() && !was
 }
 
-// abandoned takes in an attempt that was broken off.
+// abandoned records that an attempt ended without a result.
 func (l *targetQueue) abandoned() { l.inFlight-- }
 
-// spread keeps those that failed together from coming back together: it takes up to half of a pause away.
+// spread subtracts up to half of a pause as jitter, so that deliveries that failed together are not retried together.
 func spread(d time.Duration, t tuning) time.Duration {
 	return d - time.Duration(t.jitter()*float64(d/2))
 }
 
-// backoff is the pause after the given attempt, counted from 1.
+// backoff returns the pause after the given attempt, counted from 1.
 func backoff(attempt int, limit time.Duration, t tuning) time.Duration {
 	d := t.backoff
 	for range attempt - 1 {

@@ -11,14 +11,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// steady is the tuning of a process, without chance.
+// steady is the default tuning without jitter.
 var steady = tuning{jitter: func() float64 { return 0 }}.withDefaults(10 * time.Second)
 
 func idle(limit int) *targetQueue {
 	return newLane(&sender{to: destination{name: "here", limit: limit}})
 }
 
-// begin lets the lane send up to n.
+// begin makes the queue start up to n deliveries.
 func begin(l *targetQueue, now time.Time, n int) (begun int) {
 	for range n {
 		l.queue = append(l.queue, &claim{})
@@ -35,18 +35,18 @@ func TestATargetIsDownAfterDifferentTransactionsFailed(t *testing.T) {
 	now := time.Now()
 	l := idle(8)
 	require.Equal(t, 8, begin(l, now, 20))
-	for range 3 { // one transaction alone may be to blame itself
+	for range 3 { // one transaction alone may be at fault itself
 		require.False(t, l.failed(now, named("a"), 0, steady))
 	}
 	require.False(t, l.failed(now, named("b"), 0, steady))
 	require.False(t, l.succeeded())
-	require.False(t, l.failed(now, named("c"), 0, steady)) // counted again
+	require.False(t, l.failed(now, named("c"), 0, steady)) // the count starts again
 	require.False(t, l.failed(now, named("a"), 0, steady))
 	require.True(t, l.failed(now, named("b"), 0, steady))
 	require.True(t, l.down())
 }
 
-// downLane has just been found to be down, with nothing on its way.
+// downLane returns a queue that has just been found to be down, with nothing in flight.
 func downLane(now time.Time) *targetQueue {
 	l := idle(8)
 	begin(l, now, 3)
@@ -73,7 +73,7 @@ func TestATargetThatIsDownGetsOneAtATimeWithGrowingPauses(t *testing.T) {
 	}
 	s := time.Second
 	require.Equal(t, []time.Duration{s, 2 * s, 4 * s, 8 * s, 16 * s, 30 * s, 30 * s, 30 * s}, pauses)
-	require.Len(t, l.failing, downAfter) // it does not keep what fails
+	require.Len(t, l.failing, downAfter) // it does not record further subjects
 }
 
 func TestOfSeveralFailuresAtOnceOneMakesThePauseLonger(t *testing.T) {
@@ -109,7 +109,7 @@ func TestATargetsOwnPauseIsKept(t *testing.T) {
 	l := idle(8)
 	begin(l, now, 2)
 	require.False(t, l.failed(now, named("a"), time.Minute, steady))
-	require.False(t, l.succeeded()) // one that was on its way does not end it
+	require.False(t, l.succeeded()) // a success of an earlier attempt does not end it
 	require.Zero(t, l.demand(now.Add(59*time.Second)))
 	require.Zero(t, begin(l, now.Add(59*time.Second), 1))
 	require.Positive(t, l.demand(now.Add(time.Minute)))
@@ -176,7 +176,7 @@ func TestClaimsBeginAtTheOldestOnceASecond(t *testing.T) {
 	l.add(nil)
 	now = now.Add(sweepEvery / 2)
 	require.Equal(t, now.Add(-sweepEvery/2-time.Hour-sweepMargin), l.since(now))
-	l.add([]*claim{{nextAt: now.Add(-3 * time.Hour)}}) // it is of many old ones
+	l.add([]*claim{{nextAt: now.Add(-3 * time.Hour)}}) // one of many old ones
 	require.Equal(t, now.Add(-3*time.Hour-sweepMargin), l.since(now))
 	l.retryNow = true
 	require.Zero(t, l.since(now))
@@ -186,5 +186,5 @@ func TestClaimsBeginAtTheOldestOnceASecond(t *testing.T) {
 	require.Zero(t, l.since(now.Add(1)))
 }
 
-// named is a subject.
+// named returns the id of a subject.
 func named(name string) uuid.UUID { return uuid.NewSHA1(uuid.Nil, []byte(name)) }

@@ -7,8 +7,9 @@ import (
 	"fmt"
 )
 
-// ParseTargets reads targets as they are configured: a JSON array of objects with a name, a url, and signingKeys, the
-// newest first. It does not check them, see [Config.Validate]. Its error joins all that cannot be read, and shows none of it.
+// ParseTargets parses configured targets: a JSON array of objects with a name, a url, and signingKeys, the newest key
+// first. It does not check them, see [Config.Validate]. Its error joins all parse errors, and contains none of the
+// text.
 func ParseTargets(text string) ([]Target, error) {
 	var list []json.RawMessage
 	if err := json.Unmarshal([]byte(text), &list); err != nil || len(list) == 0 {
@@ -24,7 +25,7 @@ func ParseTargets(text string) ([]Target, error) {
 		}
 		decoder := json.NewDecoder(bytes.NewReader(raw))
 		decoder.DisallowUnknownFields()
-		if err := decoder.Decode(&t); err != nil { // what it says may quote a secret
+		if err := decoder.Decode(&t); err != nil { // the error may quote a secret
 			errs = append(errs, fmt.Errorf("webhook target %d: it takes an object of name, url and signingKeys, an array", i+1))
 		}
 		targets[i] = Target{Name: t.Name, URL: t.URL, SigningKeys: t.SigningKeys}

@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// allocation: a nonce, a signature and a durable row for a transaction, in several forms on one Postgres.
+// allocation measures several forms of allocation on one Postgres: a nonce, a signature and a durable row per
+// transaction.
 func allocation(ctx context.Context, s *suite) error {
 	db, err := s.startPostgres(ctx)
 	if err != nil {
@@ -90,7 +91,7 @@ func allocationRow(f form, keys int) string {
 	}[f] + ", " + plural(keys, "key")
 }
 
-// contender is a form with so many callers.
+// contender is a form with a number of callers.
 type contender struct {
 	form          form
 	keys, callers int
@@ -100,8 +101,8 @@ func (c contender) name() string {
 	return allocationRow(c.form, c.keys) + ", " + plural(c.callers, "caller")
 }
 
-// bestContenders tries numbers of callers for a short time each, and returns the two fastest. The short form tries none: its figures
-// are compared with nothing.
+// bestContenders tries numbers of callers for a short time each, and returns the two fastest. The short form tries
+// none, because its figures are compared with nothing.
 func (s *suite) bestContenders(ctx context.Context, db *database, f form, keys int) ([]contender, error) {
 	tried := []int{1, 2, 4, 8, 16, 32, 64, 128}
 	if f == formPool || f == formRecorded {
@@ -125,7 +126,7 @@ func (s *suite) bestContenders(ctx context.Context, db *database, f form, keys i
 	return all[:2], nil
 }
 
-// elect has a form stand for what its faster contender has reached.
+// elect uses the faster contender's samples as those of its form.
 func (s *suite) elect(all []contender, f form, keys int) {
 	var winner contender
 	for _, c := range all {
@@ -140,7 +141,7 @@ func (s *suite) elect(all []contender, f form, keys int) {
 	s.samples[row+callersSuffix] = []float64{float64(winner.callers)}
 }
 
-// allocate runs an allocator, on a new database.
+// allocate runs an allocator on a new database.
 func (s *suite) allocate(ctx context.Context, db *database, c contender, warm, window time.Duration) (got allocated, err error) {
 	url, err := db.fresh(ctx, "allocation")
 	if err != nil {

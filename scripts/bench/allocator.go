@@ -25,12 +25,12 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer/store"
 )
 
-// form is a way to give transactions nonces, sign them, and store both, durably.
+// form is a way to give transactions nonces, sign them, and store both durably.
 type form string
 
 const (
 	formPool     form = "pool"     // the product's
-	formRecorded form = "recorded" // the product's, which also writes down what nodes said
+	formRecorded form = "recorded" // the product's, which also records the nodes' answers
 	formSix      form = "six"      // six round trips under an advisory lock
 	formTwo      form = "two"      // one statement to claim and insert, one to store the signed bytes, each committed
 )
@@ -40,13 +40,13 @@ var forms = []form{formPool, formRecorded, formSix, formTwo}
 // databaseVar holds the URL of the allocator's database, a secret.
 const databaseVar = "BENCH_DATABASE_URL"
 
-// allocated is what an allocator did in its window.
+// allocated is the result of an allocator in its window.
 type allocated struct {
 	result
 	Own, Postgres float64 // processor time of each for one transaction, in µs
 }
 
-// allocator is a process that allocates as fast as it can in one form, and prints what it did.
+// allocator is a process that allocates as fast as it can in one form, and prints its result.
 func allocator(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("allocator", flag.ExitOnError)
 	name := flags.String("form", "", "pool, recorded, six or two")
@@ -89,7 +89,7 @@ func allocator(ctx context.Context, args []string) error {
 	})
 }
 
-// usage is processor time so far.
+// usage is the processor time so far.
 type usage struct{ own, postgres time.Duration }
 
 func readUsage(postmaster int) (u usage, err error) {
@@ -100,13 +100,13 @@ func readUsage(postmaster int) (u usage, err error) {
 	return u, err
 }
 
-// allocate does one for a caller, or has it done, and returns how many have been stored since it was last asked.
+// allocate makes one allocation for a caller, and returns how many have been stored since its last call.
 type allocate func(ctx context.Context, caller int) (int, error)
 
-// anybody is whom all transactions go to.
+// anybody is the receiver of all transactions.
 var anybody = common.HexToAddress("0xd1e5000000000000000000000000000000000000")
 
-// fees never change.
+// fees are constant.
 var fees = evm.Fees{
 	EIP1559: true, BaseFee: big.NewInt(1_000_000_000), GasPrice: big.NewInt(2_000_000_000),
 	Tips: [4]*big.Int{big.NewInt(1_000_000_000), big.NewInt(1_000_000_000), big.NewInt(1_000_000_000), big.NewInt(1_000_000_000)},
@@ -166,7 +166,8 @@ func poolOf(record bool) func(ctx context.Context, url string, keys, callers int
 	}
 }
 
-// compare records that the keys were compared with the chain, as a tracker's round does: before that the pool gives out no nonce.
+// compare records that the keys were compared with the chain, like a tracker's round: before that the pool assigns no
+// nonce.
 func compare(ctx context.Context, store *store.Store) error {
 	return until(ctx, 10*time.Second, func(ctx context.Context) error {
 		keys, err := store.Keys(ctx)
@@ -190,8 +191,8 @@ func compare(ctx context.Context, store *store.Store) error {
 	})
 }
 
-// counted counts the first attempts that are stored. Unless it is to record, what nodes said is not written down: that
-// comes after what is measured.
+// counted counts the first attempts that are stored. Unless record is set, it does not store the nodes' answers, which
+// come after the measured part.
 type counted struct {
 	*store.Store
 	record bool
@@ -215,7 +216,8 @@ func (c *counted) RecordBroadcasts(ctx context.Context, broadcasts []store.Broad
 	return c.Store.RecordBroadcasts(ctx, broadcasts)
 }
 
-// agreeable is a chain that takes everything at once. It knows of no blocks: nobody registers keys or tracks by it.
+// agreeable is a chain that accepts every transaction at once. It has no blocks: no keys are registered or tracked with
+// it.
 type agreeable struct{}
 
 func (agreeable) Fees(context.Context) (evm.Fees, error) { return fees, nil }

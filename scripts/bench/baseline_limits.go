@@ -17,7 +17,7 @@ const (
 
 const insertFloor = "INSERT INTO floor DEFAULT VALUES"
 
-// floorConnections opens as many connections to the database as clients post over, each of which has inserted one row.
+// floorConnections opens as many connections to the database as there are posting clients. Each has inserted one row.
 func floorConnections(ctx context.Context, url string) (conns []*pgx.Conn, err error) {
 	for len(conns) < relayConnections {
 		conn, err := pgx.Connect(ctx, url)
@@ -36,8 +36,8 @@ func floorConnections(ctx context.Context, url string) (conns []*pgx.Conn, err e
 	return conns, nil
 }
 
-// withFloor measures, while do runs, what a POST cannot be faster than on this machine at that load: a small row that is
-// inserted and committed by itself, and an answer of the same process that asks nobody.
+// withFloor measures, while do runs, the lower bounds of a POST on this machine at that load: a small row, inserted and
+// committed alone, and an answer of the same process that needs no other process.
 func (s *suite) withFloor(ctx context.Context, r *relayed, do func(context.Context) error) error {
 	conns, err := floorConnections(ctx, r.db.server.DatabaseURL("relay"))
 	defer func() {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// batches: many services or keys a call.
+// batches measures calls with many services or keys.
 func batches(ctx context.Context, s *suite) error {
 	best, err := s.etcdBestTxns(ctx)
 	if err != nil {
@@ -67,7 +67,7 @@ func batches(ctx context.Context, s *suite) error {
 		}
 	}
 	for _, size := range sizes {
-		// The target is for the best number of clients, as it is for etcd.
+		// The target applies to the best number of clients, as for etcd.
 		winner := slices.MaxFunc(clients, func(a, b int) int {
 			return cmp.Compare(median(s.samples[registerRow(size, a)]), median(s.samples[registerRow(size, b)]))
 		})
@@ -94,11 +94,11 @@ func (t etcdTxn) name() string {
 	return fmt.Sprintf("etcd: keys in transactions of %d, %s", t.keys, plural(t.clients, "client"))
 }
 
-// etcdStandardOps is how many operations a transaction may have unless etcd is told otherwise.
+// etcdStandardOps is etcd's default limit of operations in a transaction.
 const etcdStandardOps = 128
 
-// etcdBestTxns tries a grid for a short time each and returns the three best, and the two best of those that
-// etcd takes as it comes.
+// etcdBestTxns tries a grid for a short time each and returns the three best, and the two best of those within etcd's
+// default limit.
 func (s *suite) etcdBestTxns(ctx context.Context) (best []etcdTxn, err error) {
 	sizes, callers := []int{50, 100, 128, 250, 500, 1000, 2500}, []int{1, 4, 16, 64}
 	if s.short {

@@ -14,7 +14,7 @@ import (
 
 const checkedServices = 10_000
 
-// checks: how punctual health checks are, and what they cost.
+// checks measures how punctual health checks are, and their cost.
 func checks(ctx context.Context, s *suite) error {
 	f, err := s.startFleet(ctx)
 	if err != nil {
@@ -29,7 +29,7 @@ func checks(ctx context.Context, s *suite) error {
 	return nil
 }
 
-// punctuality checks a fleet through a whole cluster.
+// punctuality measures the checks of a fleet by a whole cluster.
 func (s *suite) punctuality(ctx context.Context, f *fleet, interval time.Duration) error {
 	c, err := s.startRollcall(ctx, interval)
 	if err != nil {
@@ -64,13 +64,13 @@ func (s *suite) punctuality(ctx context.Context, f *fleet, interval time.Duratio
 	return nil
 }
 
-// checksMeasured is what was seen at the services' end, and what it cost.
+// checksMeasured is the result at the services' end, and its cost.
 type checksMeasured struct {
 	arrivals
 	cores, fleetCores, redisCores float64
 }
 
-// measureChecks watches a checker for some time. redis may be nil.
+// measureChecks measures a checker for a time. redis may be nil.
 func measureChecks(ctx context.Context, f *fleet, checker, redis *process, interval, window time.Duration) (m checksMeasured, err error) {
 	processes := []*process{checker, f.process, redis}
 	var cores [3]float64
@@ -99,7 +99,7 @@ func measureChecks(ctx context.Context, f *fleet, checker, redis *process, inter
 	return m, err
 }
 
-// fill registers so many services.
+// fill registers the given number of services.
 func (c *rollcallCluster) fill(ctx context.Context, f *fleet, services int) error {
 	all, closeAll, err := c.registrars(ctx, f, 1, services, true)
 	if err != nil {
@@ -109,8 +109,8 @@ func (c *rollcallCluster) fill(ctx context.Context, f *fleet, services int) erro
 	return all[0].registerAll(ctx)
 }
 
-// saturation: more services than can be checked, by the checker alone and in a whole cluster, beside a bare
-// net/http client on the same addresses, alone too.
+// saturation measures more services than can be checked, by the checker alone and in a whole cluster. It compares them
+// with a bare net/http client on the same addresses, also alone.
 func saturation(ctx context.Context, s *suite) error {
 	const (
 		services = 4 * maxHosts
@@ -199,7 +199,7 @@ func saturation(ctx context.Context, s *suite) error {
 	return nil
 }
 
-// checker is the product's checker in a process of its own.
+// checker runs the product's checker in its own process.
 func checker(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("checker", flag.ExitOnError)
 	port := flags.Int("port", 0, "the services' port")

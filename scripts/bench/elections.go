@@ -12,8 +12,8 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-// elections: none may happen, however much is going on: 64 gateways registering one service a call as fast as
-// they can, one that writes 10,000 a call each second, and 10,000 checks a second.
+// elections checks that no election happens under load: 64 gateways register one service a call as fast as they can,
+// one writes 10,000 a call each second, and there are 10,000 checks a second.
 func elections(ctx context.Context, s *suite) error {
 	const batch, singles = 10_000, 64
 	f, err := s.startFleet(ctx)
@@ -37,7 +37,7 @@ func elections(ctx context.Context, s *suite) error {
 		return err
 	}
 	defer closeLarge()
-	// Ids of its own, beside those of the others.
+	// Its ids differ from those of the others.
 	for i, service := range large[0].services {
 		service.Id = fmt.Sprintf("big-%07d", i)
 		service.WorkerRef.Url = f.url(singles + i)
@@ -153,7 +153,7 @@ func elections(ctx context.Context, s *suite) error {
 	return nil
 }
 
-// terms is how many elections and leaders there have been.
+// terms are the numbers of elections and leaders so far.
 type terms struct{ term, epoch uint64 }
 
 func (c *rollcallCluster) terms(ctx context.Context) (t terms, err error) {
@@ -180,7 +180,7 @@ func (c *rollcallCluster) terms(ctx context.Context) (t terms, err error) {
 	return t, err
 }
 
-// cpu is what all coordinators have used.
+// cpu returns the processor time of all coordinators.
 func (c *rollcallCluster) cpu() (total time.Duration, err error) {
 	for _, p := range c.nodes {
 		used, e := p.cpu()
@@ -189,7 +189,7 @@ func (c *rollcallCluster) cpu() (total time.Duration, err error) {
 	return total, err
 }
 
-// followers are registrars that stay with the leader as gateways do, whoever it is.
+// followers returns registrars that follow the current leader, like gateways do.
 func (c *rollcallCluster) followers(f *fleet, n, services int) ([]*registrar, func(), error) {
 	var clients []*gateway.Client
 	closeAll := func() {

@@ -45,7 +45,7 @@ func (s *suite) startEtcd(ctx context.Context) (*etcdCluster, error) {
 			"--listen-client-urls", "http://"+c.endpoints[i], "--advertise-client-urls", "http://"+c.endpoints[i],
 			"--initial-cluster", strings.Join(members, ","), "--initial-cluster-state", "new",
 			"--log-level", "warn", "--quota-backend-bytes", strconv.Itoa(8<<30),
-			// So that it may find its best size of transaction; the defaults are 128 operations and 1.5 MiB.
+			// For the best size of transaction; the defaults are 128 operations and 1.5 MiB.
 			"--max-txn-ops", "10000", "--max-request-bytes", strconv.Itoa(8<<20))
 		if err != nil {
 			c.close()
@@ -61,7 +61,7 @@ func (s *suite) startEtcd(ctx context.Context) (*etcdCluster, error) {
 	return c, nil
 }
 
-// leader is the position of the node that leads.
+// leader returns the index of the node that leads.
 func (c *etcdCluster) leader(ctx context.Context) (int, error) {
 	for i := range c.nodes {
 		if err := c.nodes[i].running(); err != nil {
@@ -92,7 +92,7 @@ func newEtcdClient(endpoints ...string) (*clientv3.Client, error) {
 		MaxCallSendMsgSize: 16 << 20})
 }
 
-// etcdShape is how callers reach the cluster. Which is fastest depends on the machine, so all are tried.
+// etcdShape is how callers connect to the cluster. The fastest way depends on the machine, so all are tried.
 type etcdShape struct {
 	shared bool // one connection for all callers, not one each
 	spread bool // to all nodes, not to the leader only
@@ -109,7 +109,7 @@ func (e etcdShape) String() string {
 	return name
 }
 
-// clients returns a client for each of n callers, and what closes them.
+// clients returns a client for each of n callers, and a function that closes them.
 func (c *etcdCluster) clients(ctx context.Context, n int, shape etcdShape) ([]*clientv3.Client, func(), error) {
 	leader, err := c.leader(ctx)
 	if err != nil {
@@ -143,7 +143,7 @@ func (c *etcdCluster) clients(ctx context.Context, n int, shape etcdShape) ([]*c
 	return clients, closeAll, nil
 }
 
-// keysPerCaller is how many keys or services a caller changes in turn. Both sides change values of as many.
+// keysPerCaller is how many keys or services a caller changes in turn. Both sides change as many values.
 const keysPerCaller = 16
 
 func etcdKey(caller, n int) string { return fmt.Sprintf("services/%03d-%05d", caller, n) }
@@ -187,7 +187,7 @@ func (c *etcdCluster) txns(ctx context.Context, l load, keys int) (result, error
 	})
 }
 
-// gets reads one key, linearizable, which is etcd's default.
+// gets measures linearizable reads of one key, which is etcd's default.
 func (c *etcdCluster) gets(ctx context.Context, l load, shape etcdShape) (result, error) {
 	clients, closeAll, err := c.clients(ctx, l.Callers, shape)
 	if err != nil {
@@ -209,8 +209,8 @@ func (c *etcdCluster) gets(ctx context.Context, l load, shape etcdShape) (result
 	})
 }
 
-// failover kills the leader and returns how long no write succeeded. A writer a surviving node, so that none
-// waits for another; short attempts, so that none waits for an answer that was lost.
+// failover kills the leader and returns how long no write succeeded. Each surviving node has its own writer, so that
+// none waits for another. Attempts are short, so that none waits for a lost answer.
 func (c *etcdCluster) failover(ctx context.Context) (time.Duration, error) {
 	leader, err := c.leader(ctx)
 	if err != nil {
@@ -249,7 +249,7 @@ func (c *etcdCluster) failover(ctx context.Context) (time.Duration, error) {
 	}
 	killed = time.Now()
 	c.nodes[leader].kill()
-	// Only then: what was accepted before the kill does not count.
+	// Writes start only now, because writes accepted before the kill do not count.
 	close(begin)
 	select {
 	case at := <-done:

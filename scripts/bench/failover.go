@@ -12,7 +12,7 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-// failover: kill -9 of the leader, of a new cluster each time, after it has settled.
+// failover measures kill -9 of the leader, of a new cluster each time, after it has settled.
 func failover(ctx context.Context, s *suite) error {
 	const (
 		peer       = "etcd: leader killed to next write"
@@ -62,8 +62,8 @@ func failover(ctx context.Context, s *suite) error {
 	return nil
 }
 
-// failover kills the leader and returns how long it took until a gateway, which polls as it does by default, had
-// written with a new one, and until Redis had a write of the new epoch.
+// failover kills the leader. It returns the time until a gateway, with the default polling, had written with a new
+// leader, and the time until Redis had a write of the new epoch.
 func (c *rollcallCluster) failover(ctx context.Context, f *fleet, settle time.Duration) (registered, mirrored time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -82,7 +82,7 @@ func (c *rollcallCluster) failover(ctx context.Context, f *fleet, settle time.Du
 	}
 	running, stop := context.WithCancel(ctx)
 	defer stop()
-	wg.Go(func() { _ = g.Run(running) }) // what goes wrong shows as a write that does not come
+	wg.Go(func() { _ = g.Run(running) }) // an error shows as a missing write
 	if _, err := next(ctx, writes, 0); err != nil {
 		return 0, 0, fmt.Errorf("first registration: %w", err)
 	}
@@ -94,7 +94,7 @@ func (c *rollcallCluster) failover(ctx context.Context, f *fleet, settle time.Du
 	}
 	claims := make(chan write, 1)
 	wg.Go(func() {
-		// A millisecond apart, so that this much is the error.
+		// The pause of a millisecond is the error of the measurement.
 		for running.Err() == nil {
 			value, err := c.redis.HGet(running, "relayer:meta", "epoch").Result()
 			if seen, _ := strconv.ParseUint(value, 10, 64); err == nil && seen > epoch {
@@ -117,7 +117,7 @@ func (c *rollcallCluster) failover(ctx context.Context, f *fleet, settle time.Du
 	return byGateway.at.Sub(killed), byMirror.at.Sub(killed), nil
 }
 
-// write is one seen to be done in an epoch.
+// write is an observed write of an epoch.
 type write struct {
 	epoch uint64
 	at    time.Time
@@ -137,7 +137,7 @@ func next(ctx context.Context, writes <-chan write, after uint64) (write, error)
 	}
 }
 
-// source defines services that are different each time they are asked for, so that registering them is a write.
+// source defines services that differ each time, so that registering them is a write.
 type source struct {
 	fleet *fleet
 	n     int

@@ -16,10 +16,10 @@ import (
 	"github.com/ethereum/go-ethereum/rpc"
 )
 
-// chainID is that of geth's development mode.
+// chainID is the chain id of geth's development mode.
 const chainID = 1337
 
-// geth is a node with a chain of its own, on disk, that seals a block each second, and whose pool takes whatever comes.
+// geth is a node with its own chain on disk, that seals a block each second, and whose pool accepts everything.
 type geth struct {
 	*process
 	dir    string
@@ -69,7 +69,7 @@ func (s *suite) startGeth(ctx context.Context, fund []common.Address) (g *geth, 
 	return g, g.fund(ctx, fund)
 }
 
-// fund gives each address a million ether of geth's own account, and waits until it has them.
+// fund transfers a million ether of geth's own account to each address, and waits until it is mined.
 func (g *geth) fund(ctx context.Context, to []common.Address) error {
 	var faucets []common.Address
 	if err := g.client.CallContext(ctx, &faucets, "eth_accounts"); err != nil {
@@ -83,7 +83,7 @@ func (g *geth) fund(ctx context.Context, to []common.Address) error {
 		var hash common.Hash
 		err := g.client.CallContext(ctx, &hash, "eth_sendTransaction", map[string]any{
 			"from": faucets[0], "to": address, "value": amount, "gas": hexutil.Uint64(params.TxGas),
-			"nonce": hexutil.Uint64(i), // the chain is new; the pool's own count goes back for a moment with each block
+			"nonce": hexutil.Uint64(i), // the chain is new; the pool's own count drops for a moment with each block
 		})
 		if err != nil {
 			return fmt.Errorf("fund %s: %w", address, err)
@@ -111,7 +111,7 @@ func (g *geth) close() {
 	os.RemoveAll(g.dir)
 }
 
-// count is how many transactions of the addresses are mined.
+// count returns how many transactions of the addresses are mined.
 func (g *geth) count(ctx context.Context, addresses []common.Address) (total uint64, err error) {
 	counts := make([]hexutil.Uint64, len(addresses))
 	calls := make([]rpc.BatchElem, len(addresses))
@@ -131,13 +131,13 @@ func (g *geth) count(ctx context.Context, addresses []common.Address) (total uin
 }
 
 const (
-	// minedPoll is how often the node is asked for its head: what it costs should not be seen in what is measured.
+	// minedPoll is how often the node is asked for its head: its cost should not affect the measurement.
 	minedPoll = 20 * time.Millisecond
-	// minedLimit is how long nothing may be mined.
+	// minedLimit is how long no transaction may be mined.
 	minedLimit = 30 * time.Second
 )
 
-// mined returns when so many transactions of the addresses are mined, and no more than that.
+// mined returns when exactly this many transactions of the addresses are mined.
 func (g *geth) mined(ctx context.Context, addresses []common.Address, want uint64) (time.Time, error) {
 	var last hexutil.Uint64
 	var before uint64
@@ -166,7 +166,7 @@ func (g *geth) mined(ctx context.Context, addresses []common.Address, want uint6
 	return time.Time{}, fmt.Errorf("%d of %d transactions are mined, and no more came for %s", before, want, minedLimit)
 }
 
-// tip is what the node suggests to offer, and fee twice the present base fee beside it.
+// offer returns the node's suggested tip, and a fee of that plus twice the current base fee.
 func (g *geth) offer(ctx context.Context) (tip, fee *big.Int, err error) {
 	var suggested hexutil.Big
 	var block struct {

@@ -12,8 +12,8 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-// bareServer answers the product's calls over gRPC and does nothing else: what is left of a machine's cores when
-// client and server share them is the most that any service on gRPC can do there.
+// bareServer answers the product's calls over gRPC and does nothing else. If client and server share a machine's cores,
+// its rate is the upper bound for every gRPC service there.
 type bareServer struct {
 	rollcallv1.UnimplementedDiscoveryServiceServer
 	records []*rollcallv1.ServiceRecord
@@ -48,10 +48,10 @@ func grpcServer(ctx context.Context, args []string) error {
 	return nil
 }
 
-// bareName is the row of the bare call that a row of ours cannot outdo.
+// bareName returns the row of the bare call that limits a row of the product.
 func (r callRow) bareName() string { return "gRPC alone: " + r.what + ", " + r.clients() }
 
-// onBare measures the bare calls behind rows.
+// onBare measures the bare calls for rows.
 func (s *suite) onBare(f *fleet, rows []callRow) step {
 	return func(ctx context.Context) error {
 		dir, err := s.freshDir("grpc")

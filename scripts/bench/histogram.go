@@ -11,13 +11,13 @@ import (
 	"strings"
 )
 
-// bucket is how many values were at most so big.
+// bucket is the number of values up to a limit.
 type bucket struct{ atMost, count float64 }
 
-// histogram is one of Prometheus', with its buckets in order.
+// histogram is a Prometheus histogram, with its buckets in order.
 type histogram []bucket
 
-// readHistogram finds one that has no labels of its own among metrics in Prometheus' text format.
+// readHistogram returns a histogram without labels from metrics in Prometheus' text format.
 func readHistogram(metrics []byte, name string) (h histogram, err error) {
 	for lines := bufio.NewScanner(bytes.NewReader(metrics)); lines.Scan(); {
 		rest, is := strings.CutPrefix(lines.Text(), name+`_bucket{le="`)
@@ -41,7 +41,7 @@ func readHistogram(metrics []byte, name string) (h histogram, err error) {
 	return h, nil
 }
 
-// since is what came after an earlier reading of the same histogram.
+// since returns the values after an earlier reading of the same histogram.
 func (h histogram) since(earlier histogram) histogram {
 	h = slices.Clone(h)
 	for i := range min(len(h), len(earlier)) {
@@ -50,7 +50,7 @@ func (h histogram) since(earlier histogram) histogram {
 	return h
 }
 
-// quantile takes values to lie evenly in their buckets, as Prometheus' histogram_quantile does; NaN of none.
+// quantile interpolates linearly in the buckets, like Prometheus' histogram_quantile; NaN without values.
 func (h histogram) quantile(q float64) float64 {
 	total := h[len(h)-1].count
 	if total == 0 {

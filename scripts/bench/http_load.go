@@ -14,32 +14,32 @@ import (
 	"time"
 )
 
-// posts are requests to one server over kept connections, each with one at a time. They are bytes made beforehand, and
-// what is answered is hardly looked at: whoever asks shares the machine's cores with who is measured.
+// posts are requests to one server over keep-alive connections, one at a time on each. The requests are prepared bytes,
+// and the answers are hardly parsed, because the clients share the machine's cores with the measured process.
 type posts struct {
 	addr        string
 	connections int
-	// request returns the bytes of the n-th; they are not changed.
+	// request returns the bytes of the n-th request; they are not changed.
 	request func(n int) []byte
-	// done is part of the body of each answer that means that it worked.
+	// done is a part of the body of each successful answer.
 	done string
 }
 
-// postRequest is a whole request with a JSON body.
+// postRequest returns a whole request with a JSON body.
 func postRequest(path, headers, body string) []byte {
 	return fmt.Appendf(nil, "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n%sContent-Length: %d\r\n\r\n%s",
 		path, headers, len(body), body)
 }
 
-// posted is what became of them.
+// posted is the result of posts.
 type posted struct {
-	began, ended time.Time // of the first one, of the last answer
+	began, ended time.Time // of the first request, of the last answer
 	p50, p99     time.Duration
 }
 
-// send sends n requests, in their order but for what overtakes on another connection. With a rate, each is due at its
-// time, and its latency counts from there, whenever a connection got round to it; with 0 all are due at once, and it
-// counts from when it was sent.
+// send sends n requests, in order except between connections. With a rate, each is due at its time, and its latency
+// counts from that time, regardless of when a connection was free. With 0 all are due at once, and the latency counts
+// from the send.
 func (p posts) send(ctx context.Context, n int, rate float64) (posted, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -52,7 +52,7 @@ func (p posts) send(ctx context.Context, n int, rate float64) (posted, error) {
 		defer raw.Close()
 		conns[i] = &postConn{conn: raw, reader: bufio.NewReader(raw)}
 	}
-	// A read that waits ends with ctx.
+	// When ctx ends, a waiting read ends.
 	defer context.AfterFunc(ctx, func() {
 		for _, c := range conns {
 			c.conn.Close()

@@ -8,26 +8,26 @@ import (
 	"time"
 )
 
-// load is a closed loop: so many callers, each calling again as soon as it is answered.
+// load is a closed loop: a number of callers, each calling again as soon as it is answered.
 type load struct {
 	Callers      int
 	Warm, Window time.Duration
-	// Mark, if not nil, is called when the window begins and when it ends. It stays in this process: a raft node, which gets
-	// the rest as JSON, has none.
+	// Mark, if not nil, is called when the window begins and when it ends. It is not part of the JSON that a raft node
+	// receives.
 	Mark func() error `json:"-"`
 }
 
 func (s *suite) load(callers int) load { return load{Callers: callers, Warm: s.warm, Window: s.window} }
 
-// result of a load. Operations are counted when they end within the window.
+// result is the result of a load. Operations are counted if they end within the window.
 type result struct {
 	PerSecond  float64
 	Operations int64
 	P50, P99   time.Duration
 }
 
-// run calls do, which returns how many operations it did, from all callers. The first error ends it: nothing
-// fails in a healthy cluster, and the time of a refusal is not a time of work.
+// run calls do, which returns how many operations it did, from all callers. The first error ends it, because no call
+// fails in a healthy cluster, and the time of a rejected call is not a time of work.
 func (l load) run(ctx context.Context, do func(ctx context.Context, caller int) (int, error)) (result, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -90,7 +90,7 @@ func (l load) mark(fail context.CancelCauseFunc) {
 	}
 }
 
-// pause waits; ctx may cut it short.
+// pause waits for d, or until ctx ends.
 func pause(ctx context.Context, d time.Duration) {
 	select {
 	case <-ctx.Done():

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// machineUse is the processor time used so far: by everything on this machine, and by this program with the
-// children that have ended.
+// machineUse is the processor time so far: of all processes on this machine, and of this program with its ended
+// children.
 type machineUse struct {
 	at        time.Time
 	all, ours time.Duration
@@ -46,8 +46,8 @@ func readMachineUse() (u machineUse, err error) {
 	return u, nil
 }
 
-// others is how many cores were busy with something else since an earlier reading: whatever it is, the figures
-// suffer from it.
+// others returns how many cores were busy with other processes since an earlier reading. Such load distorts the
+// figures.
 func (u machineUse) others(since machineUse) float64 {
 	return max(0, ((u.all-since.all)-(u.ours-since.ours)).Seconds()) / u.at.Sub(since.at).Seconds()
 }

@@ -1,9 +1,9 @@
-// Command bench measures Rollcall beside the parts and peers it is compared with: raw hashicorp/raft on bolt,
-// an etcd cluster, a bare net/http client, a bare geth. Everything is a process of its own on loopback and the same disk;
-// contenders take turns, and the figures are medians over the rounds.
+// Command bench measures Rollcall and the parts and peers that it is compared with: raw hashicorp/raft on bolt, an etcd
+// cluster, a bare net/http client, and a bare geth. Each runs in its own process on loopback and the same disk.
+// Contenders take turns, and the figures are medians over the rounds.
 //
-// Started without a subcommand it conducts: it starts the processes, loads them, prints a table and writes JSON.
-// The subcommands are the processes it starts of itself.
+// Without a subcommand it starts the processes, loads them, prints a table and writes JSON. The subcommands are the
+// processes that it starts of itself.
 package main
 
 import (
@@ -72,19 +72,19 @@ var sections = []section{
 	{"memory", memory},
 }
 
-// suite is what the sections share.
+// suite is the state that the sections share.
 type suite struct {
 	scale
 	rollcall, etcd, geth string // binaries
 	dir                  string // of this run's processes
 	rows                 []row
-	missing              []string // rows that were to be reported and have no value
+	missing              []string // rows without a value
 	samples              map[string][]float64
 	repeated             int  // measurements, after an error
 	statements           bool // Postgres counts them
 }
 
-// scale is how long and how large the measurements are.
+// scale is the duration and the size of the measurements.
 type scale struct {
 	short        bool
 	rounds       int
@@ -182,7 +182,7 @@ func conduct(ctx context.Context, args []string) error {
 		}
 		progress("%.2f cores were busy with others", after.others(before))
 		before = after
-		// After each section: what is measured is not lost to a later failure.
+		// Written after each section, so that a later failure loses no results.
 		if err := writeJSON(*out, s.rows); err != nil {
 			return err
 		}
@@ -210,8 +210,7 @@ func sectionNames() []string {
 // step measures one contender.
 type step func(context.Context) error
 
-// inRounds runs each step once a round, and turns the order around every other round, so that no contender
-// always comes first.
+// inRounds runs each step once a round, in reversed order every other round, so that no contender is always first.
 func (s *suite) inRounds(ctx context.Context, steps ...step) error {
 	for round := range s.rounds {
 		progress("round %d of %d", round+1, s.rounds)
@@ -235,7 +234,7 @@ func (s *suite) inRounds(ctx context.Context, steps ...step) error {
 	return nil
 }
 
-// onRaft, onEtcd and onRollcall make steps that have a new cluster for themselves.
+// onRaft, onEtcd and onRollcall return steps that each have a new cluster.
 func (s *suite) onRaft(variant string, measure func(context.Context, *raftCluster) error) step {
 	return onCluster(variant, func(ctx context.Context) (*raftCluster, error) { return s.startRaft(ctx, variant) }, measure)
 }
@@ -262,7 +261,7 @@ func onCluster[C interface{ close() }](name string, start func(context.Context) 
 	}
 }
 
-// sample adds a measured value to those of its name.
+// sample adds a measured value to the samples of its name.
 func (s *suite) sample(name string, value float64, unit string) {
 	s.samples[name] = append(s.samples[name], value)
 	progress("%-66s %12s %s", name, number(value), unit)

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// memory: what a relayer keeps in memory under a load that lasts.
+// memory measures the memory of a relayer under a sustained load.
 func memory(ctx context.Context, s *suite) error {
 	ring, err := newRing(relayerKeys)
 	if err != nil {
@@ -53,11 +53,11 @@ func memory(ctx context.Context, s *suite) error {
 	return nil
 }
 
-// steadySpan is over how much time before its mark memory is sampled: garbage comes and goes.
+// steadySpan is the time before a mark in which memory is sampled, because garbage comes and goes.
 const steadySpan = 10 * time.Second
 
-// residentUntil is the median of what the relayer has resident in the last seconds before a time, in MiB. It ends when
-// the load does.
+// residentUntil returns the median of the relayer's resident memory in the last seconds before end, in MiB. It fails if
+// the load ends early.
 func (r *relayed) residentUntil(ctx context.Context, end time.Time, ended chan error) (float64, error) {
 	var samples []float64
 	for time.Now().Before(end) {

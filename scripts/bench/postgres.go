@@ -18,8 +18,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/dev/pgserver"
 )
 
-// database is a PostgreSQL of its own, with the settings that the product gives it: fsync on, a commit answers when it
-// is on the disk.
+// database is a separate PostgreSQL, with the product's settings: fsync on, a commit answers when it is on the disk.
 type database struct {
 	server *pgserver.Server
 	dirs   []string
@@ -56,7 +55,7 @@ func (s *suite) startPostgres(ctx context.Context) (d *database, err error) {
 	return d, d.durable(ctx)
 }
 
-// durable refuses a server that answers before a commit is on the disk: nothing measured on it would count.
+// durable fails for a server that answers before a commit is on the disk, because measurements on it would be invalid.
 func (d *database) durable(ctx context.Context) error {
 	return d.do(ctx, d.server.URL(), func(conn *pgx.Conn) error {
 		for _, setting := range []string{"fsync", "synchronous_commit", "full_page_writes"} {
@@ -72,7 +71,7 @@ func (d *database) durable(ctx context.Context) error {
 	})
 }
 
-// fresh makes an empty database, has what came before written out, and returns the database's URL, a secret.
+// fresh makes an empty database, flushes earlier writes, and returns the database's URL, a secret.
 func (d *database) fresh(ctx context.Context, name string) (string, error) {
 	err := d.do(ctx, d.server.URL(), func(conn *pgx.Conn) error {
 		for _, sql := range []string{"DROP DATABASE IF EXISTS " + name + " WITH (FORCE)", "CREATE DATABASE " + name, "CHECKPOINT"} {
@@ -98,14 +97,15 @@ func (d *database) cpu() (time.Duration, error) { return postgresCPU(d.server.PI
 
 func (d *database) close() {
 	if d.server != nil {
-		_ = d.server.Kill() // its data goes with it
+		_ = d.server.Kill() // its data is deleted with it
 	}
 	for _, dir := range d.dirs {
 		os.RemoveAll(dir)
 	}
 }
 
-// postgresCPU is the processor time of a server so far: of the postmaster, its children, and those that have ended.
+// postgresCPU returns the processor time of a server so far: of the postmaster, its children, and those that have
+// ended.
 func postgresCPU(postmaster int) (time.Duration, error) {
 	own, err := readTimes(postmaster)
 	if err != nil {
@@ -133,7 +133,7 @@ func postgresCPU(postmaster int) (time.Duration, error) {
 	return used, nil
 }
 
-// times are processor time, by user code and kernel together.
+// times are processor times of user code and kernel together.
 type times struct {
 	parent         int
 	used, children time.Duration // of the process, and of its children that have ended
@@ -156,7 +156,7 @@ func readTimes(pid int) (t times, err error) {
 	for i := range ticks {
 		ticks[i], errs[i] = strconv.ParseInt(fields[11+i], 10, 64)
 	}
-	// The kernel counts here in hundredths of a second, whatever its own ticks.
+	// The kernel reports hundredths of a second here, regardless of its own ticks.
 	const tick = 10 * time.Millisecond
 	t.used, t.children = time.Duration(ticks[0]+ticks[1])*tick, time.Duration(ticks[2]+ticks[3])*tick
 	return t, errors.Join(errs...)

@@ -15,9 +15,9 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer/signer"
 )
 
-// The peers of the product's allocation: each caller has a connection, and does one transaction at a time, as services
-// do that lock a key in Postgres. Their tables hold what was asked for and what was signed, and have no index but those
-// that they need.
+// The peers of the product's allocation: each caller has a connection, and does one transaction at a time, like
+// services that lock a key in Postgres. Their tables hold the request and the signed bytes, and only the indexes that
+// they need.
 const plainTables = `
 	CREATE TABLE keys (
 		chain_id   bigint NOT NULL,
@@ -45,14 +45,14 @@ const plainTables = `
 
 const transferGas = params.TxGas
 
-// plainKey is a key as the peers see it.
+// plainKey is a key of the peers.
 type plainKey struct {
 	number  int // of its lock
 	address string
 	signer  signer.Signer
 }
 
-// plainOf makes a form of one way to do a transaction on a connection.
+// plainOf returns a form from a function that does one transaction on a connection.
 func plainOf(do func(context.Context, *pgx.Conn, *plainKey) error) func(context.Context, string, int, int) (allocate, func(), error) {
 	return func(ctx context.Context, url string, keys, callers int) (allocate, func(), error) {
 		ring, err := newRing(keys)
@@ -63,7 +63,7 @@ func plainOf(do func(context.Context, *pgx.Conn, *plainKey) error) func(context.
 		end := func() {
 			for _, conn := range conns {
 				if conn != nil {
-					_ = conn.Close(context.WithoutCancel(ctx)) // nothing is lost with it
+					_ = conn.Close(context.WithoutCancel(ctx)) // no data is lost
 				}
 			}
 		}
@@ -87,13 +87,13 @@ func plainOf(do func(context.Context, *pgx.Conn, *plainKey) error) func(context.
 			}
 		}
 		return func(ctx context.Context, caller int) (int, error) {
-			// Each caller stays with a key: fewer wait for one another than with any other choice.
+			// Each caller uses one key: this minimizes waiting between callers.
 			return 1, do(ctx, conns[caller], held[caller%keys])
 		}, end, nil
 	}
 }
 
-// insertTx takes the nonce from what comes before.
+// insertTx takes the nonce from the preceding statement.
 const insertTx = ` INSERT INTO txs (id, chain_id, address, nonce, status, caller, recipient, value_wei, data, gas_limit, speed) `
 
 const storeRaw = `UPDATE txs SET tx_hash = $2, raw = $3 WHERE id = $1`
@@ -124,8 +124,8 @@ func sixTrips(ctx context.Context, conn *pgx.Conn, key *plainKey) error {
 	return err
 }
 
-// twoStatements claims and inserts in one statement, which commits by itself and so holds the key for as short as it
-// can be held, and stores what it signed in another.
+// twoStatements claims and inserts in one statement, which commits by itself and so locks the key for the shortest
+// time. It stores the signed bytes in another.
 func twoStatements(ctx context.Context, conn *pgx.Conn, key *plainKey) error {
 	id := uuid.Must(uuid.NewV7())
 	var nonce int64
@@ -139,7 +139,7 @@ func twoStatements(ctx context.Context, conn *pgx.Conn, key *plainKey) error {
 	return key.store(ctx, conn, id, uint64(nonce))
 }
 
-// store signs as the product does, and stores that.
+// store signs like the product, and stores the result.
 func (k *plainKey) store(ctx context.Context, conn *pgx.Conn, id uuid.UUID, nonce uint64) error {
 	tip := fees.Tips[0]
 	signed, err := signTransfer(ctx, k.signer, nonce, tip, new(big.Int).Add(new(big.Int).Lsh(fees.BaseFee, 1), tip))
@@ -153,7 +153,7 @@ func (k *plainKey) store(ctx context.Context, conn *pgx.Conn, id uuid.UUID, nonc
 	return err
 }
 
-// signTransfer signs what all contenders send: a transfer of one wei.
+// signTransfer signs the transaction of all contenders: a transfer of one wei.
 func signTransfer(ctx context.Context, key signer.Signer, nonce uint64, tip, fee *big.Int) (signer.Signed, error) {
 	id := big.NewInt(chainID)
 	return signer.SignRaw(ctx, key, types.NewTx(&types.DynamicFeeTx{

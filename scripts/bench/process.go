@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// process is a child whose output goes to a file beside its data.
+// process is a child whose output goes to a file next to its data.
 type process struct {
 	name string
 	log  string
@@ -24,7 +24,7 @@ type process struct {
 	done chan struct{} // closed once it has ended
 }
 
-// start runs a program. It ends with this one, however this one ends.
+// start runs a program. It is killed when this program ends for any reason.
 func start(name, dir string, env []string, program string, args ...string) (*process, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
@@ -44,7 +44,7 @@ func start(name, dir string, env []string, program string, args ...string) (*pro
 		return nil, fmt.Errorf("start %s: %w", name, err)
 	}
 	go func() {
-		_ = p.cmd.Wait() // ProcessState holds what it says
+		_ = p.cmd.Wait() // ProcessState holds the result
 		close(p.done)
 	}()
 	return p, nil
@@ -59,7 +59,7 @@ func self(name, dir string, args ...string) (*process, error) {
 	return start(name, dir, nil, program, args...)
 }
 
-// selfJSON runs a subcommand of this program to its end, and reads what it printed.
+// selfJSON runs a subcommand of this program to its end, and parses its output.
 func selfJSON[T any](ctx context.Context, dir, name string, env []string, args ...string) (out T, err error) {
 	program, err := os.Executable()
 	if err != nil {
@@ -86,7 +86,7 @@ func selfJSON[T any](ctx context.Context, dir, name string, env []string, args .
 	return out, nil
 }
 
-// running tells an end that nobody asked for.
+// running returns an error if the process has ended unexpectedly.
 func (p *process) running() error {
 	select {
 	case <-p.done:
@@ -96,19 +96,19 @@ func (p *process) running() error {
 	}
 }
 
-// kill is kill -9.
+// kill sends SIGKILL and waits.
 func (p *process) kill() {
-	_ = p.cmd.Process.Kill() // fails only where it has ended already
+	_ = p.cmd.Process.Kill() // fails only if it has ended already
 	<-p.done
 }
 
-// cpu is the processor time used so far, by user code and kernel together.
+// cpu returns the processor time so far, of user code and kernel together.
 func (p *process) cpu() (time.Duration, error) {
 	t, err := readTimes(p.cmd.Process.Pid)
 	return t.used, err
 }
 
-// memory is the resident set in bytes.
+// memory returns the resident set in bytes.
 func (p *process) memory() (float64, error) {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
 	if err != nil {
@@ -123,8 +123,8 @@ func (p *process) memory() (float64, error) {
 	return 0, errors.New("/proc: no VmRSS")
 }
 
-// freePorts finds ports without a listener. Another process may take one before it is used; the process that
-// wanted it then ends at once and logs that.
+// freePorts returns ports without a listener. Another process may take one before it is used; the process that needed
+// it then ends at once and logs that.
 func freePorts(n int) ([]int, error) {
 	ports := make([]int, n)
 	for i := range ports {
@@ -147,7 +147,7 @@ func freeAddresses(n int) ([]string, error) {
 	return addrs, err
 }
 
-// freshDir is an empty folder for one cluster.
+// freshDir returns an empty folder for one cluster.
 func (s *suite) freshDir(name string) (string, error) {
 	if err := os.MkdirAll(s.dir, 0o755); err != nil {
 		return "", err

@@ -20,8 +20,8 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/discovery/raftstore"
 )
 
-// raftNode is one process of a bare hashicorp/raft cluster on bolt, with a state machine that only counts.
-// Nothing is between the callers and Raft: they are goroutines of the leader, started over HTTP.
+// raftNode is one process of a bare hashicorp/raft cluster on bolt, with a state machine that only counts. The callers
+// use Raft directly: they are goroutines of the leader, started over HTTP.
 func raftNode(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("raft-node", flag.ExitOnError)
 	id := flags.Int("id", 0, "position among the peers")
@@ -88,13 +88,13 @@ func raftNode(ctx context.Context, args []string) error {
 	return errors.Join(r.Shutdown().Error(), store.Close())
 }
 
-// applyOrder asks a leader to load itself.
+// applyOrder requests a leader to load itself.
 type applyOrder struct {
 	Load  load
 	Bytes int
 }
 
-// countingFSM is as little as a state machine can do.
+// countingFSM is a minimal state machine.
 type countingFSM struct{ applied uint64 }
 
 func (f *countingFSM) ApplyBatch(logs []*raft.Log) []any {

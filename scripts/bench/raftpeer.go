@@ -20,7 +20,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/discovery/coordinator"
 )
 
-// Variants of the bare cluster: how the product sets Raft up, and what it chose not to use.
+// Variants of the bare cluster: the product's options for Raft, and options that it rejected.
 const (
 	raftOwn       = "raw raft" // the product's own options
 	raftPlain     = "raw raft, BatchApplyCh off"
@@ -31,8 +31,8 @@ var raftVariants = []string{raftOwn, raftPlain, raftPipelined}
 
 func raftOptions(variant string) (config *raft.Config, inFlight int) {
 	config, inFlight = coordinator.RaftConfig(coordinator.LAN), 1
-	// The product packs what comes at the same time into one command, so its limits of commands a message, and
-	// of commands between snapshots, are for few and large ones. Here each is 200 B.
+	// The product packs concurrent commands into one. So its limits of commands per message, and of commands between
+	// snapshots, are for few and large ones. Here each is 200 B.
 	standard := raft.DefaultConfig()
 	config.MaxAppendEntries = standard.MaxAppendEntries
 	config.TrailingLogs = standard.TrailingLogs
@@ -45,7 +45,7 @@ func raftOptions(variant string) (config *raft.Config, inFlight int) {
 	return config, inFlight
 }
 
-// tcpLayer is Raft's stream on a plain listener. Raft's own refuses to be advertised from some addresses.
+// tcpLayer is Raft's stream on a plain listener. Raft's own refuses some advertised addresses.
 type tcpLayer struct{ net.Listener }
 
 func newTCPLayer(addr string) (tcpLayer, error) {

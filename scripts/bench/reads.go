@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// reads: one service or key a call, linearizable.
+// reads measures linearizable reads of one service or key a call.
 func reads(ctx context.Context, s *suite) error {
 	f, err := s.startFleet(ctx)
 	if err != nil {

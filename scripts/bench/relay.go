@@ -13,7 +13,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer/signer"
 )
 
-// relayConnections is how many clients post at once, to the relayer and to the bare node.
+// relayConnections is how many clients post concurrently, to the relayer and to the bare node.
 const relayConnections = 128
 
 const (
@@ -30,13 +30,14 @@ const (
 	headRow       = "head to recorded, 50 transactions a second"
 )
 
-// headRate is how many transactions a second there are while it is measured how soon heads are recorded: a modest load.
+// headRate is the number of transactions a second while the recording of heads is measured: a modest load.
 const headRate = 50
 
-// settling is how long it takes until what was sent before is final: the relayer waits for 12 blocks, of a second each.
+// settling is how long it takes until earlier transactions are final: the relayer waits for 12 blocks, of a second
+// each.
 const settling = 14 * time.Second
 
-// relay: a relayer, its Postgres, a webhook target and a node, from POST to mined, beside the node alone.
+// relay measures a relayer, its Postgres, a webhook target and a node, from POST to mined, and the node alone.
 func relay(ctx context.Context, s *suite) error {
 	ring, err := newRing(relayerKeys)
 	if err != nil {
@@ -88,7 +89,7 @@ func syncsRow(of string) string { return of + ": fsyncs of Postgres' log each" }
 
 func cpuRow(of, who string) string { return of + ": processor time each, " + who }
 
-// bareNode has a node take what was signed beforehand.
+// bareNode measures a node with transactions that were signed beforehand.
 func (s *suite) bareNode(ctx context.Context, ring *signer.Ring) error {
 	addresses := ring.Addresses()
 	node, err := s.startGeth(ctx, addresses)
@@ -129,7 +130,7 @@ func (s *suite) bareNode(ctx context.Context, ring *signer.Ring) error {
 	return used(bareMinedRow, s.burst)
 }
 
-// relayed is a relayer with all that it needs, new and empty.
+// relayed is a new, empty relayer with everything that it needs.
 type relayed struct {
 	relayer *relayerProcess
 	db      *database
@@ -139,12 +140,12 @@ type relayed struct {
 	total   int // posted so far
 }
 
-// onRelayed makes a step that has a new one for itself.
+// onRelayed returns a step that has its own new relayer.
 func (s *suite) onRelayed(ring *signer.Ring, measure func(context.Context, *relayed) error) step {
 	return onCluster("relayer", func(ctx context.Context) (*relayed, error) { return s.startRelayed(ctx, ring) }, measure)
 }
 
-// startRelayed returns when connections are open and statements prepared. The node alone has nothing of the kind.
+// startRelayed returns when connections are open and statements prepared. The node alone needs neither.
 func (s *suite) startRelayed(ctx context.Context, ring *signer.Ring) (r *relayed, err error) {
 	r = &relayed{keys: ring.Addresses()}
 	defer func() {
@@ -187,13 +188,14 @@ func (r *relayed) close() {
 	}
 }
 
-// transfer is a request that posts a transfer of one wei to a relayer. headers end with a line break, if there are any.
+// transfer returns a request that posts a transfer of one wei to a relayer. headers must end with a line break, unless
+// empty.
 func (r *relayed) transfer(relayer, headers string) []byte {
 	return postRequest("/api/v1/relayers/"+relayer+"/transactions", "Authorization: Bearer "+apiKey+"\r\n"+headers,
 		fmt.Sprintf(`{"to":"%s","value":1,"data":"0x","gas_limit":%d,"speed":"fast"}`, anybody.Hex(), transferGas))
 }
 
-// posts are transfers that are posted to the pool, with idempotency keys or without.
+// posts returns transfers for the pool, with or without idempotency keys.
 func (r *relayed) posts(idempotent bool) posts {
 	plain, first := r.transfer(poolID, ""), r.total
 	return posts{
@@ -218,7 +220,7 @@ func (r *relayed) send(ctx context.Context, n int, rate float64, idempotent bool
 	return sent, mined, err
 }
 
-// full posts as fast as possible, until all is mined, and returns how many that were a second.
+// full posts as fast as possible, until all are mined, and returns the number per second.
 func (s *suite) full(ctx context.Context, r *relayed, row string, idempotent bool) (posted, float64, error) {
 	used, err := s.processorTime(map[string]cpuReader{
 		"relayer": r.relayer.cpu, "Postgres": r.db.cpu, "geth": r.node.cpu, "clients": ownCPU,
@@ -244,7 +246,7 @@ func (s *suite) full(ctx context.Context, r *relayed, row string, idempotent boo
 	return sent, rate, errors.Join(used(row, s.burst), r.tellStatements(ctx))
 }
 
-// plain measures how soon heads are recorded, then at full load, and then at half of what that was.
+// plain measures the delay of recorded heads, then full load, and then half of that load.
 func (s *suite) plain(ctx context.Context, r *relayed) error {
 	if err := s.heads(ctx, r); err != nil {
 		return err
@@ -280,7 +282,7 @@ func (s *suite) plain(ctx context.Context, r *relayed) error {
 	})
 }
 
-// waiting measures at full load, while as many wait for another key.
+// waiting measures full load while transactions wait for another key.
 func (s *suite) waiting(ctx context.Context, r *relayed) error {
 	if err := r.fillQueue(ctx); err != nil {
 		return err
@@ -289,8 +291,8 @@ func (s *suite) waiting(ctx context.Context, r *relayed) error {
 	return err
 }
 
-// heads measures how long the relayer takes from hearing of a block, by its subscription, to having written down what it
-// changed, as the relayer itself says.
+// heads measures how long the relayer takes from a block's arrival, by its subscription, until the changes are stored,
+// by the relayer's own metric.
 func (s *suite) heads(ctx context.Context, r *relayed) error {
 	read := func() (histogram, error) {
 		metrics, err := httpGet(ctx, "http://"+r.relayer.addr+"/metrics")

@@ -14,15 +14,15 @@ import (
 
 const (
 	relayerKeys = 16
-	// inFlight is what a key may have pending: as much as the node's pool takes of one.
+	// inFlight is how many transactions a key may have pending: as many as the node's pool accepts of one.
 	inFlight = 100_000
 	apiKey   = "a-key-that-nothing-but-a-benchmark-has"
 	poolID   = "pool"
-	// webhookKey signs what only the benchmark's own target reads.
+	// webhookKey signs webhooks for the benchmark's own target.
 	webhookKey = "a-webhook-key-that-nothing-but-a-benchmark-has"
 )
 
-// privateKeys returns n keys, the same ones each time. Nothing may ever be paid to them on a chain that matters.
+// privateKeys returns n keys, the same ones each time. Never pay to them on a chain with value.
 func privateKeys(n int) [][]byte {
 	keys := make([][]byte, n)
 	for i := range keys {
@@ -44,14 +44,15 @@ func newRing(n int) (*signer.Ring, error) {
 	return signer.New(signers...)
 }
 
-// relayerProcess is one process of the product, as a user runs it.
+// relayerProcess is one process of the product, started like a user does.
 type relayerProcess struct {
 	*process
 	dir  string
 	addr string
 }
 
-// startRelayer starts one with so many keys and one webhook target, on a database that is new, and returns when it can relay.
+// startRelayer starts a relayer with keyCount keys and one webhook target, on a new database. It returns when the
+// relayer can relay.
 func (s *suite) startRelayer(ctx context.Context, databaseURL string, node *geth, keyCount int, webhooks string) (r *relayerProcess, err error) {
 	dir, err := s.freshDir("relayer")
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-// rollcallCluster is three coordinators as a user runs them, and their Redis.
+// rollcallCluster is three coordinators, started like a user does, and their Redis.
 type rollcallCluster struct {
 	dir      string
 	nodes    []*process
@@ -33,7 +33,7 @@ type rollcallCluster struct {
 	redis  *redis.Client
 }
 
-// startRollcall takes settings beside those that all have in env.
+// startRollcall starts a cluster. env has settings in addition to the common ones.
 func (s *suite) startRollcall(ctx context.Context, interval time.Duration, env ...string) (c *rollcallCluster, err error) {
 	dir, err := s.freshDir("rollcall")
 	if err != nil {
@@ -70,7 +70,7 @@ func (s *suite) startRollcall(ctx context.Context, interval time.Duration, env .
 	return c, nil
 }
 
-// start runs the i-th coordinator, in the same folder each time.
+// start starts the i-th coordinator, in the same folder each time.
 func (c *rollcallCluster) start(i int) (err error) {
 	var peers []string
 	for i, addr := range c.cluster {
@@ -101,7 +101,7 @@ func (c *rollcallCluster) close() {
 	os.RemoveAll(c.dir)
 }
 
-// leader is the position of the node that says it leads, and its epoch.
+// leader returns the index of the node that reports that it leads, and its epoch.
 func (c *rollcallCluster) leader(ctx context.Context) (int, uint64, error) {
 	for i := range c.nodes {
 		conn, err := dialRollcall(c.cluster[i])
@@ -127,8 +127,8 @@ func dialRollcall(addr string) (*grpc.ClientConn, error) {
 		grpc.WithDefaultCallOptions(grpc.MaxCallSendMsgSize(16<<20), grpc.MaxCallRecvMsgSize(16<<20)))
 }
 
-// registrar is one gateway as the coordinators see it: an owner whose writes are numbered. Its services change
-// with every call. Not safe for concurrent use.
+// registrar is one gateway for the coordinators: an owner whose writes are numbered. Its services change with every
+// call. It is not safe for concurrent use.
 type registrar struct {
 	send     func(context.Context, *rollcallv1.RegisterServicesRequest) (*rollcallv1.RegisterServicesResponse, error)
 	writer   *rollcallv1.Writer
@@ -138,8 +138,8 @@ type registrar struct {
 	turn     int
 }
 
-// newRegistrar makes the i-th of several with as many services each. Their URLs are the fleet's, so that what
-// the leader checks meanwhile is healthy.
+// newRegistrar returns the i-th of several registrars with as many services each. Their URLs are the fleet's, so that
+// the leader's checks succeed.
 func newRegistrar(send func(context.Context, *rollcallv1.RegisterServicesRequest) (*rollcallv1.RegisterServicesResponse, error),
 	f *fleet, i, services int) *registrar {
 	r := &registrar{
@@ -150,7 +150,7 @@ func newRegistrar(send func(context.Context, *rollcallv1.RegisterServicesRequest
 		},
 		services: make([]*rollcallv1.Service, services),
 		widths:   make([]int, services),
-		// Above that of any registrar before, so that the values differ from theirs.
+		// Higher than that of any earlier registrar, so that the values differ.
 		turn: int(time.Now().UnixNano()),
 	}
 	for j := range r.services {
@@ -161,7 +161,7 @@ func newRegistrar(send func(context.Context, *rollcallv1.RegisterServicesRequest
 	return r
 }
 
-// registrars connects n of them to the leader, over bare gRPC as etcd's client is: a connection each or one for
+// registrars connects n registrars to the leader, over bare gRPC like etcd's client: with a connection each or one for
 // all.
 func (c *rollcallCluster) registrars(ctx context.Context, f *fleet, n, services int, shared bool) ([]*registrar, func(), error) {
 	stubs, closeAll, err := c.stubs(ctx, n, shared)
@@ -177,7 +177,7 @@ func (c *rollcallCluster) registrars(ctx context.Context, f *fleet, n, services 
 	return all, closeAll, nil
 }
 
-// stubs call the leader.
+// stubs returns clients of the leader.
 func (c *rollcallCluster) stubs(ctx context.Context, n int, shared bool) ([]rollcallv1.DiscoveryServiceClient, func(), error) {
 	leader, _, err := c.leader(ctx)
 	if err != nil {
@@ -186,7 +186,7 @@ func (c *rollcallCluster) stubs(ctx context.Context, n int, shared bool) ([]roll
 	return dialStubs(c.cluster[leader], n, shared)
 }
 
-// dialStubs makes n clients of one server, over one connection or over one each.
+// dialStubs returns n clients of one server, over one connection or over one each.
 func dialStubs(addr string, n int, shared bool) ([]rollcallv1.DiscoveryServiceClient, func(), error) {
 	var conns []*grpc.ClientConn
 	closeAll := func() {
@@ -209,7 +209,7 @@ func dialStubs(addr string, n int, shared bool) ([]rollcallv1.DiscoveryServiceCl
 	return stubs, closeAll, nil
 }
 
-// widen gives a service's label the length that makes serviceBytes of the whole, and returns it.
+// widen sets the length of a service's label so that the whole has serviceBytes, and returns it.
 func widen(s *rollcallv1.Service) int {
 	width := 0
 	for proto.Size(s) < serviceBytes {
@@ -240,7 +240,7 @@ func (r *registrar) register(ctx context.Context, n int) (int, error) {
 	return n, nil
 }
 
-// registerAll writes all services in as few calls as may be.
+// registerAll writes all services in the fewest possible calls.
 func (r *registrar) registerAll(ctx context.Context) error {
 	for done := 0; done < len(r.services); {
 		n, err := r.register(ctx, min(rollcallv1.MaxServicesPerCall, len(r.services)-done))
@@ -252,7 +252,7 @@ func (r *registrar) registerAll(ctx context.Context) error {
 	return nil
 }
 
-// registrations measures RegisterServices of so many services a call.
+// registrations measures RegisterServices with perCall services a call.
 func (c *rollcallCluster) registrations(ctx context.Context, f *fleet, l load, perCall int, shared bool) (result, error) {
 	all, closeAll, err := c.registrars(ctx, f, l.Callers, max(perCall, keysPerCaller), shared)
 	if err != nil {

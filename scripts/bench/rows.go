@@ -16,9 +16,9 @@ import (
 // row is one line of the result. Fields that do not apply are null.
 type row struct {
 	Name  string  `json:"name"`
-	Value float64 `json:"value"` // the median, where there were several rounds
+	Value float64 `json:"value"` // the median if there were several rounds
 	Unit  string  `json:"unit"`
-	// Min and Max are over the rounds, and Rounds is how many there were; null and 0 where a row was measured once.
+	// Min and Max are over the rounds, and Rounds is their number; null and 0 if a row was measured once.
 	Min       *float64 `json:"min"`
 	Max       *float64 `json:"max"`
 	Rounds    int      `json:"rounds"`
@@ -39,8 +39,8 @@ func (s *suite) add(name string, value float64, unit string) *row {
 	return &s.rows[len(s.rows)-1]
 }
 
-// report appends a row with the median, the least and the greatest of the samples of that name. It returns nil, and records the row
-// as missing, if there are none.
+// report appends a row with the median, the minimum and the maximum of the samples of that name. It returns nil, and
+// records the row as missing, if there are none.
 func (s *suite) report(name, unit string) *row {
 	samples := s.samples[name]
 	r := s.add(name, median(samples), unit)
@@ -50,7 +50,7 @@ func (s *suite) report(name, unit string) *row {
 	return r
 }
 
-// beside names the best of the peers, by the median of their samples: the highest.
+// beside sets the best of the peers, by the highest median of their samples.
 func (r *row) beside(s *suite, peers ...string) *row {
 	if r == nil {
 		return nil
@@ -97,7 +97,7 @@ func (r *row) within(limit float64) *row {
 	return r
 }
 
-// notAfter sets a target for the value: the peer's and so much.
+// notAfter sets a target for the value: the peer's plus more.
 func (r *row) notAfter(more float64) *row {
 	if r != nil && r.PeerValue != nil {
 		r.judge(fmt.Sprintf("<= peer + %g %s", more, r.Unit), r.Value <= *r.PeerValue+more)
@@ -140,7 +140,7 @@ func printTable(w io.Writer, rows []row) {
 	t.Flush()
 }
 
-// number prints three significant digits, and whole numbers from a thousand on.
+// number formats three significant digits, and whole numbers from a thousand on.
 func number(v float64) string {
 	if math.Abs(v) >= 1000 {
 		return strconv.FormatFloat(v, 'f', 0, 64)
@@ -150,7 +150,7 @@ func number(v float64) string {
 
 func median(values []float64) float64 { return quantile(values, 0.5) }
 
-// quantile of unsorted values; NaN of none.
+// quantile returns a quantile of unsorted values; NaN if there are none.
 func quantile(values []float64, q float64) float64 {
 	if len(values) == 0 {
 		return math.NaN()

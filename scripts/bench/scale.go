@@ -15,15 +15,15 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-// million: a directory far larger than anybody's.
+// million measures a directory far larger than any real one.
 func million(ctx context.Context, s *suite) error {
 	f, err := s.startFleet(ctx)
 	if err != nil {
 		return err
 	}
 	defer f.close()
-	// As many checks as are due each minute keep both processors busy without a pause for as long as this takes. Virtual
-	// ones then stand still for longer than the lease of lan at times.
+	// The checks that are due each minute keep both processors busy all the time. Virtual processors then sometimes
+	// stop for longer than the lease of lan timing.
 	c, err := s.startRollcall(ctx, time.Minute, "ROLLCALL_RAFT_TIMING=wan")
 	if err != nil {
 		return err
@@ -55,7 +55,7 @@ func million(ctx context.Context, s *suite) error {
 		s.add(what+"memory of "+node.name, rss/1e6, "MB")
 	}
 
-	// Killed, so that nothing is prepared for the start.
+	// Killed, so that it cannot prepare for the start.
 	want, err := c.describe(ctx, leader)
 	if err != nil {
 		return err
@@ -149,7 +149,7 @@ func (s *suite) duringSnapshots(ctx context.Context, what string, c *rollcallClu
 	}
 	var byRaft, byClient []span
 	wg.Go(func() {
-		// Of any node: they share the disk and the processors.
+		// Snapshots of any node count, because the nodes share the disk and the processors.
 		var began time.Time
 		for loaded.Err() == nil {
 			switch underWay := c.snapshotUnderWay(); {
@@ -163,7 +163,7 @@ func (s *suite) duringSnapshots(ctx context.Context, what string, c *rollcallClu
 	})
 	pause(loaded, s.warm)
 	began := time.Now()
-	// Raft looks every one to two minutes whether a snapshot is due.
+	// Raft checks every one to two minutes whether a snapshot is due.
 	pause(loaded, map[bool]time.Duration{false: 150 * time.Second, true: 5 * time.Second}[s.short])
 	before := span{began, time.Now()}
 	size := int64(0)
@@ -211,7 +211,7 @@ func (s *suite) duringSnapshots(ctx context.Context, what string, c *rollcallClu
 	return nil
 }
 
-// span is when something went on.
+// span is a period of time.
 type span struct{ began, ended time.Time }
 
 func (s span) took() time.Duration { return s.ended.Sub(s.began) }
@@ -228,7 +228,7 @@ func meanSeconds(spans []span) float64 {
 	return total.Seconds() / float64(len(spans))
 }
 
-// snapshotUnderWay looks for what Raft writes a snapshot into before it is complete.
+// snapshotUnderWay reports whether a folder of an incomplete Raft snapshot exists.
 func (c *rollcallCluster) snapshotUnderWay() bool {
 	for i := range c.nodes {
 		found := false

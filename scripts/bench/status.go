@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// status: GET /status with a large fleet, from the leader and from a follower, which asks the leader.
+// status measures GET /status with a large fleet, from the leader and from a follower, which asks the leader.
 func status(ctx context.Context, s *suite) error {
 	f, err := s.startFleet(ctx)
 	if err != nil {
@@ -50,7 +50,7 @@ func status(ctx context.Context, s *suite) error {
 	}{{"leader", leader}, {"follower", (leader + 1) % len(c.nodes)}} {
 		size, refused := 0, 0
 		var took []float64
-		// A reader comes now and then, not one after the other.
+		// Readers come at intervals, not one directly after the other.
 		for deadline := time.Now().Add(3 * s.window); time.Now().Before(deadline); pause(ctx, 10*time.Millisecond) {
 			began := time.Now()
 			body, err := httpGet(ctx, url(from.node))
@@ -59,7 +59,7 @@ func status(ctx context.Context, s *suite) error {
 			case ctx.Err() != nil:
 				return ctx.Err()
 			case err != nil:
-				refused++ // 503: a follower that did not get an answer from the leader in time
+				refused++ // 503: a follower that got no answer from the leader in time
 			default:
 				size = len(body)
 			}

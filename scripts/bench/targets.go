@@ -17,9 +17,9 @@ import (
 	"time"
 )
 
-// targets is the process that gets checked: any number of services, each at an address of its own in
-// 127.0.0.0/8 with one port for all. It answers 200 with as little work as can be, since its processor time is
-// taken from the checker's, and writes down when each check arrived.
+// targets is the process that is checked: any number of services, each at its own address in 127.0.0.0/8 with one port
+// for all. It answers 200 with minimal work, because it shares the processors with the checker. It records when each
+// check arrived.
 func targets(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("targets", flag.ExitOnError)
 	port := flags.Int("port", 0, "port of all services")
@@ -27,7 +27,7 @@ func targets(ctx context.Context, args []string) error {
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	// All addresses of the loopback interface, and no other interface.
+	// Listens on all addresses of the loopback interface only.
 	lc := net.ListenConfig{Control: func(_, _ string, conn syscall.RawConn) error {
 		var err error
 		return errors.Join(conn.Control(func(fd uintptr) {
@@ -123,16 +123,16 @@ func (t *targetServer) arrived(service string) {
 	}
 }
 
-// arrivals is what came in since record.
+// arrivals are the checks received since record.
 type arrivals struct {
 	Seconds  float64
-	Services int // that were checked
+	Services int // number that were checked
 	Checks   int
 	Conns    int // opened meanwhile
-	// Lateness of each check against its service's own cadence: multiples of the interval after whichever of
-	// its checks was the earliest. In milliseconds.
+	// Lateness of each check against its service's own schedule: multiples of the interval after the earliest of its
+	// checks. In milliseconds.
 	P50, P99, Max float64
-	// Missed are checks of a cadence that did not come.
+	// Missed are checks of a schedule that did not arrive.
 	Missed int
 }
 
@@ -204,8 +204,8 @@ func (f *fleet) close() {
 	os.RemoveAll(f.dir)
 }
 
-// url of the n-th service: its own address up to maxHosts, and a path besides from there on, since both ends may
-// only have so many connections open.
+// url returns the URL of the n-th service. Up to maxHosts each has its own address. From there on they also have a
+// path, because both ends have a limit of open connections.
 func (f *fleet) url(n int) string {
 	path := ""
 	if n >= maxHosts {
@@ -215,7 +215,7 @@ func (f *fleet) url(n int) string {
 	return fmt.Sprintf("http://127.%d.%d.%d:%d%s", 1+n/62500, n/250%250, 1+n%250, f.port, path)
 }
 
-// maxHosts is how many connections to different hosts a checker keeps that may have 20,000 files open.
+// maxHosts is how many connections to different hosts a checker with 20,000 open files keeps.
 const maxHosts = 10_000
 
 func (f *fleet) record(ctx context.Context) error {
@@ -231,8 +231,8 @@ func (f *fleet) arrivals(ctx context.Context, interval time.Duration) (a arrival
 	return a, json.Unmarshal(body, &a)
 }
 
-// httpClient is a bare net/http client that gets the same addresses as the checker, in turn, as fast as it can,
-// and prints a result.
+// httpClient is a bare net/http client that requests the checker's addresses, in turn, as fast as it can, and prints a
+// result.
 func httpClient(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("http-client", flag.ExitOnError)
 	port := flags.Int("port", 0, "the services' port")
@@ -253,7 +253,7 @@ func httpClient(ctx context.Context, args []string) error {
 		Timeout:   500 * time.Millisecond,
 		Transport: &http.Transport{MaxIdleConnsPerHost: 1, DisableKeepAlives: *fresh, DisableCompression: true},
 	}
-	// Each worker has services of its own, so that no two meet at one kept connection.
+	// Each worker has its own services, so that no two use one kept connection.
 	turn := make([]int, *workers)
 	res, err := load{Callers: *workers, Warm: *warm, Window: *window}.run(ctx, func(ctx context.Context, worker int) (int, error) {
 		url := urls[(worker+turn[worker]**workers)%len(urls)]
@@ -264,7 +264,7 @@ func httpClient(ctx context.Context, args []string) error {
 		}
 		resp, err := client.Do(req)
 		if err != nil {
-			return 0, ctx.Err() // out of time, as a check may be: one that does not count
+			return 0, ctx.Err() // timed out, like a check may: not counted
 		}
 		defer resp.Body.Close()
 		if _, err := io.Copy(io.Discard, resp.Body); err != nil {
@@ -281,7 +281,7 @@ func httpClient(ctx context.Context, args []string) error {
 	return json.NewEncoder(os.Stdout).Encode(res)
 }
 
-// bareClient runs it.
+// bareClient runs httpClient.
 func (s *suite) bareClient(ctx context.Context, f *fleet, services, workers int, fresh bool) (res result, err error) {
 	return selfJSON[result](ctx, f.dir, fmt.Sprintf("http-client-%d", workers), nil, "http-client", "-port", strconv.Itoa(f.port),
 		"-services", strconv.Itoa(services), "-workers", strconv.Itoa(workers), "-fresh="+strconv.FormatBool(fresh),

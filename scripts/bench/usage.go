@@ -12,14 +12,15 @@ import (
 // cpuReader returns processor time used so far.
 type cpuReader func() (time.Duration, error)
 
-// ownCPU is this program's.
+// ownCPU returns the processor time of this program.
 func ownCPU() (time.Duration, error) {
 	var r syscall.Rusage
 	err := syscall.Getrusage(syscall.RUSAGE_SELF, &r)
 	return time.Duration(r.Utime.Nano() + r.Stime.Nano()), err
 }
 
-// processorTime begins to count what each uses; what it returns ends that, with a sample for each of n operations.
+// processorTime starts counting the use of each reader; the returned function ends that, with a sample for each of n
+// operations.
 func (s *suite) processorTime(readers map[string]cpuReader) (end func(row string, n int) error, err error) {
 	read := func() (map[string]time.Duration, error) {
 		used := make(map[string]time.Duration, len(readers))
@@ -43,7 +44,8 @@ func (s *suite) processorTime(readers map[string]cpuReader) (end func(row string
 	}, err
 }
 
-// tellStatements says which statements have taken the server most of its time, if it counts them, and how tables were written.
+// tellStatements prints the statements that took the server most of its time, if it counts them, and how tables were
+// written.
 func (r *relayed) tellStatements(ctx context.Context) error {
 	const name = "relay"
 	return r.db.do(ctx, r.db.server.DatabaseURL(name), func(conn *pgx.Conn) error {

@@ -16,7 +16,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// webhookTarget is the process that takes a relayer's webhooks. It reads each, answers 200, and counts.
+// webhookTarget is the process that receives a relayer's webhooks. It reads each, answers 200, and counts.
 func webhookTarget(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("webhook-target", flag.ExitOnError)
 	listen := flags.String("listen", "", "address")
@@ -88,7 +88,7 @@ func (w *webhookProcess) close() {
 	os.RemoveAll(w.dir)
 }
 
-// withWebhooks measures, while do runs, how many webhooks arrive a second, and how many more wait at its end than at its beginning.
+// withWebhooks measures, while do runs, how many webhooks arrive a second, and how many more are waiting at its end.
 func (s *suite) withWebhooks(ctx context.Context, r *relayed, do func(context.Context) error) error {
 	waiting, err := r.due(ctx)
 	if err != nil {
@@ -123,7 +123,7 @@ func (r *relayed) due(ctx context.Context) (n int, err error) {
 	})
 }
 
-// settled returns when everything that was posted is final, and its webhooks are delivered.
+// settled returns when all posted transactions are final, and their webhooks are delivered.
 func (r *relayed) settled(ctx context.Context) error {
 	return until(ctx, time.Minute, func(ctx context.Context) error {
 		return r.db.do(ctx, r.db.server.DatabaseURL("relay"), func(conn *pgx.Conn) error {
@@ -155,8 +155,8 @@ func (r *relayed) syncs(ctx context.Context) (n float64, err error) {
 // waitingCount is how many transactions wait for a key while others are posted.
 const waitingCount = 10_000
 
-// fillQueue has transactions wait for the last key. It raises the key's count of pending transactions in the store above any that
-// the relayer allows, so that those which it had before free no place.
+// fillQueue makes transactions wait for the last key. It raises the key's count of pending transactions in the store
+// above the relayer's limit, so that the end of earlier ones does not free a slot.
 func (r *relayed) fillQueue(ctx context.Context) error {
 	full := r.keys[len(r.keys)-1]
 	address := strings.ToLower(full.Hex())

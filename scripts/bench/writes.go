@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// writes: one service, key or command a call.
+// writes measures calls with one service, key or command.
 func writes(ctx context.Context, s *suite) error {
 	f, err := s.startFleet(ctx)
 	if err != nil {
@@ -75,7 +75,7 @@ func raftRow(variant string, callers int) string {
 	return fmt.Sprintf("%s: Apply of %d B, %s", variant, serviceBytes, plural(callers, "caller"))
 }
 
-// callRow is a kind of call to Rollcall, from so many clients, each with its own connection unless shared.
+// callRow is a kind of call to Rollcall, from a number of clients, each with its own connection unless shared.
 type callRow struct {
 	what    string
 	callers int
@@ -101,7 +101,7 @@ func (r callRow) clients() string {
 	return fmt.Sprintf("%d clients%s", r.callers, etcdShape{shared: r.shared})
 }
 
-// etcd is the same in etcd.
+// etcd returns the same kind of call for etcd.
 func (r callRow) etcd(what string) etcdRow {
 	return etcdRow{what, r.callers, etcdShape{shared: r.shared}}
 }

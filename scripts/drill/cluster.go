@@ -14,13 +14,13 @@ import (
 	"time"
 )
 
-// cluster is a Compose project. Its parts are named as in deploy/compose.yaml.
+// cluster is a Compose project. Its parts have the names of deploy/compose.yaml.
 type cluster struct {
 	project string
-	secrets string // folder of what scripts/compose.sh made
+	secrets string // folder with the secrets that scripts/compose.sh made
 }
 
-// exitError is a program that ran and ended with another code than 0.
+// exitError is the error of a program that ended with an exit code other than 0.
 type exitError struct {
 	code   int
 	output string
@@ -28,7 +28,7 @@ type exitError struct {
 
 func (e *exitError) Error() string { return fmt.Sprintf("exit code %d: %s", e.code, e.output) }
 
-// docker runs a command of the Docker client and returns what it printed, without space around it.
+// docker runs a command of the Docker client and returns its output, without surrounding space.
 func docker(ctx context.Context, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -45,8 +45,8 @@ func docker(ctx context.Context, args ...string) (string, error) {
 	return strings.TrimSpace(stdout.String()), nil
 }
 
-// container finds the container of a service, running or not. Both generations of Compose set these labels,
-// while they name containers differently.
+// container returns the container of a service, running or not. Both generations of Compose set these labels, while
+// they name containers differently.
 func (c *cluster) container(ctx context.Context, service string) (string, error) {
 	id, err := docker(ctx, "ps", "--all", "--quiet", "--filter", "label=com.docker.compose.project="+c.project,
 		"--filter", "label=com.docker.compose.service="+service)
@@ -81,7 +81,7 @@ func (c *cluster) each(ctx context.Context, services []string, command ...string
 	return err
 }
 
-// kill ends a container with SIGKILL; Docker does not restart what was killed by hand.
+// kill ends a container with SIGKILL; Docker does not restart a container that was killed by command.
 func (c *cluster) kill(ctx context.Context, service string) error {
 	return c.each(ctx, []string{service}, "kill")
 }
@@ -103,7 +103,7 @@ func (c *cluster) start(ctx context.Context, services ...string) error {
 	return c.each(ctx, services, "start")
 }
 
-// started is when the container's process began, by the engine's clock.
+// started returns when the container's process started, by the engine's clock.
 func (c *cluster) started(ctx context.Context, service string) (time.Time, error) {
 	id, err := c.container(ctx, service)
 	if err != nil {
@@ -125,7 +125,7 @@ func (c *cluster) exitCodes(ctx context.Context, services ...string) (string, er
 	return strings.Join(strings.Fields(codes), " "), err
 }
 
-// disconnect takes a container off one network; it stays on the others.
+// disconnect disconnects a container from one network; it stays on the others.
 func (c *cluster) disconnect(ctx context.Context, service, network string) error {
 	id, err := c.container(ctx, service)
 	if err != nil {
@@ -135,7 +135,7 @@ func (c *cluster) disconnect(ctx context.Context, service, network string) error
 	return err
 }
 
-// connect puts a container back, under the names that deploy/compose.yaml gave it there.
+// connect connects a container again, under its names in deploy/compose.yaml.
 func (c *cluster) connect(ctx context.Context, service, network string) error {
 	id, err := c.container(ctx, service)
 	if err != nil {
@@ -145,7 +145,7 @@ func (c *cluster) connect(ctx context.Context, service, network string) error {
 	return err
 }
 
-// address is a container's IP address on one network.
+// address returns a container's IP address on one network.
 func (c *cluster) address(ctx context.Context, service, network string) (string, error) {
 	id, err := c.container(ctx, service)
 	if err != nil {
@@ -180,7 +180,7 @@ const (
 	metaKey   = "relayer:meta"
 )
 
-// active is the set of live relayers, sorted.
+// active returns the set of live relayers, sorted.
 func (c *cluster) active(ctx context.Context) ([]string, error) {
 	out, err := c.redis(ctx, "SMEMBERS", activeKey)
 	ids := strings.Fields(out)
@@ -188,15 +188,15 @@ func (c *cluster) active(ctx context.Context) ([]string, error) {
 	return ids, err
 }
 
-// meta is what the leader keeps true about itself in Redis.
+// meta is the leader's record about itself in Redis.
 type meta struct {
 	cluster, leader string
 	epoch           uint64
 	updatedAt       time.Time
-	now             time.Time // Redis's clock, by which updatedAt was written
+	now             time.Time // Redis's clock, as in updatedAt
 }
 
-// age of what the leader last kept true.
+// age returns the time since the leader's last update.
 func (m meta) age() time.Duration { return m.now.Sub(m.updatedAt).Round(time.Millisecond) }
 
 func (c *cluster) meta(ctx context.Context) (meta, error) {
@@ -216,7 +216,7 @@ func (c *cluster) meta(ctx context.Context) (meta, error) {
 	return meta{f[2], f[3], epoch, updated, time.Unix(seconds, micros*1000)}, errors.Join(err1, err2, err3, err4)
 }
 
-// status is what a coordinator answers at /status.
+// status is a coordinator's answer at /status.
 type status struct {
 	code            int
 	Status          string
@@ -224,7 +224,7 @@ type status struct {
 	TotalActive     int
 }
 
-// status asks a coordinator the way a person does, at the port that Docker publishes on loopback.
+// status reads a coordinator's status like a user, at the port that Docker publishes on loopback.
 func (c *cluster) status(ctx context.Context, service string) (s status, err error) {
 	id, err := c.container(ctx, service)
 	if err != nil {
@@ -247,8 +247,8 @@ func (c *cluster) status(ctx context.Context, service string) (s status, err err
 	return s, json.NewDecoder(resp.Body).Decode(&s)
 }
 
-// directory lists the services with their versions, by a linearizable read: a service that left and came back
-// has another version.
+// directory returns the services with their versions, by a linearizable read: a service that left and returned has
+// another version.
 func (c *cluster) directory(ctx context.Context) ([]string, error) {
 	out, err := c.rollcall(ctx, "coordinator-1", "services", "list", "-o", "json")
 	if err != nil {

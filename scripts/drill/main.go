@@ -1,8 +1,8 @@
-// Command drill breaks a composed cluster in every way Rollcall promises to survive and prints what it saw.
+// Command drill breaks a composed cluster in every way that Rollcall must survive, and prints the observations.
 //
-// It expects the project of deploy/compose.yaml up and healthy, talks to nothing but its containers, and ends
-// with 1 when anything differs from what was promised. That no healthy relayer is ever missing it proves
-// twice: no command in Redis's own MONITOR takes one out, and a reader that polls sees each of them always.
+// It expects a running, healthy project of deploy/compose.yaml, uses only its containers, and exits with 1 if any
+// result differs from the guarantees. Two checks prove that no healthy relayer is ever missing: no command in Redis's
+// own MONITOR removes one, and a reader that polls always finds each of them.
 package main
 
 import (
@@ -93,9 +93,9 @@ func (d *drill) row(step, expected, seen string, took time.Duration, ok bool) {
 	fmt.Fprintf(d.out, rowFormat, step, expected, seen, fmt.Sprintf("%.1f", took.Seconds()), verdict)
 }
 
-// await acts, if there is anything to do, calls look until it says that it saw what it should, and makes a row of
-// it with the last thing seen, or its error. The time shown is what the limit bounds: from before the act, and so with
-// what Docker takes for it, to what was seen.
+// await calls act, if it is not nil, and then look until it reports success. It prints a row with the last observation,
+// or the error. The printed time is the one that the limit applies to: from before act, including Docker's time for it,
+// to the observation.
 func (d *drill) await(ctx context.Context, step, expected string, limit time.Duration, act func() error, look func() (seen string, ok bool, err error)) error {
 	start := time.Now()
 	if act != nil {
@@ -106,7 +106,7 @@ func (d *drill) await(ctx context.Context, step, expected string, limit time.Dur
 	return d.awaitSince(ctx, start, step, expected, limit, look)
 }
 
-// awaitSince is await for what began at a known time.
+// awaitSince is await for an event that began at a known time.
 func (d *drill) awaitSince(ctx context.Context, start time.Time, step, expected string, limit time.Duration, look func() (seen string, ok bool, err error)) error {
 	for ; ; pause(ctx, 50*time.Millisecond) {
 		seen, ok, err := look()
@@ -121,7 +121,7 @@ func (d *drill) awaitSince(ctx context.Context, start time.Time, step, expected 
 	}
 }
 
-// guarded runs act while every id given has to stay in the active set, and makes a row of what left.
+// guarded runs act while every given id must stay in the active set, and prints a row with the ids that left.
 func (d *drill) guarded(ctx context.Context, step string, ids []string, act func() error) error {
 	start := time.Now()
 	if err := d.watcher.guard(ctx, ids); err != nil {
@@ -138,7 +138,7 @@ func (d *drill) guarded(ctx context.Context, step string, ids []string, act func
 	if len(missing) > 0 {
 		seen = strings.Join(missing, "; ")
 	}
-	// A watch that saw nothing proves nothing.
+	// A guard that saw no poll and no command proves nothing.
 	d.row(step, "no healthy relayer ever missing", seen, time.Since(start), len(missing) == 0 && polls > 0 && writes > 0)
 	return nil
 }
@@ -159,7 +159,7 @@ func (d *drill) lookAtSet(ctx context.Context, ids []string) func() (seen string
 	}
 }
 
-// awaitClaim waits until another leader than old has claimed Redis under a higher epoch, and returns its claim.
+// awaitClaim waits until another leader than old has claimed Redis under a higher epoch, and returns that claim.
 func (d *drill) awaitClaim(ctx context.Context, step string, old meta, act func() error) (now meta, err error) {
 	const limit = 5 * time.Second
 	expected := fmt.Sprintf("another leader, epoch above %d, within %s", old.epoch, limit)
@@ -171,7 +171,7 @@ func (d *drill) awaitClaim(ctx context.Context, step string, old meta, act func(
 	return now, err
 }
 
-// awaitReady waits until every coordinator says that it takes part.
+// awaitReady waits until every coordinator reports that it is ready.
 func (d *drill) awaitReady(ctx context.Context, step string, act func() error) error {
 	return d.await(ctx, step, "3 coordinators ready", 30*time.Second, act, func() (string, bool, error) {
 		var ready []string
@@ -184,9 +184,9 @@ func (d *drill) awaitReady(ctx context.Context, step string, act func() error) e
 	})
 }
 
-// awaitDirectory waits until the directory holds exactly the services it held before.
+// awaitDirectory waits until the directory holds exactly the previous services.
 func (d *drill) awaitDirectory(ctx context.Context, step string, before []string, act func() error) error {
-	limit := 10*time.Second + 2*d.interval // that an act may wait for
+	limit := 10*time.Second + 2*d.interval // includes the wait for an act
 	return d.await(ctx, step, fmt.Sprintf("the same %d services", len(before)), limit, act, func() (string, bool, error) {
 		now, err := d.cluster.directory(ctx)
 		return short(now), slices.Equal(now, before), err
@@ -196,7 +196,7 @@ func (d *drill) awaitDirectory(ctx context.Context, step string, before []string
 const readyURL = "http://127.0.0.1:3001/readyz"
 
 func (d *drill) allUp(ctx context.Context) error {
-	// Not how long that took: Compose has waited for healthy containers before.
+	// The time is not measured, because Compose has waited for healthy containers before.
 	if err := d.await(ctx, "all up", "3 active", 15*time.Second, nil, d.lookAtSet(ctx, relayers)); err != nil {
 		return err
 	}
@@ -218,15 +218,15 @@ func (d *drill) allUp(ctx context.Context) error {
 	return err
 }
 
-// allowance is what a removal may take beyond the interval: the 500 ms that a check may last which meets a container
-// half torn down, and what docker needs to signal that container and to read Redis.
+// allowance is how long a removal may take beyond the interval: the 500 ms of a check that meets a half-stopped
+// container, and docker's time to signal that container and to read Redis.
 const allowance = 750 * time.Millisecond
 
 func (d *drill) relayerStops(ctx context.Context) error {
 	const victim = "oz-relayer-1"
 	others := []string{"oz-relayer-0", "oz-relayer-2"}
 	return d.guarded(ctx, "  the others meanwhile", others, func() error {
-		// The clock runs from the beginning of the stop: until that has ended the checks may long have seen it.
+		// The time counts from the start of the stop, because the checks may fail long before the stop has ended.
 		stopped := make(chan error, 1)
 		go func() { stopped <- d.cluster.stop(ctx, victim) }()
 		err := d.awaitSet(ctx, "stop "+victim, others, d.interval+allowance, nil)
@@ -236,7 +236,8 @@ func (d *drill) relayerStops(ctx context.Context) error {
 		if err := d.cluster.start(ctx, victim); err != nil {
 			return err
 		}
-		// From the moment at which its process began, which is not when Docker was asked, nor when that has answered.
+		// The time counts from the start of the process, which is neither the time of the command nor that of Docker's
+		// answer.
 		started, err := d.cluster.started(ctx, victim)
 		if err != nil {
 			return err
@@ -261,7 +262,7 @@ func (d *drill) leaderKilled(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		// The new leader's first round of checks, and a second one.
+		// The first and the second round of checks of the new leader.
 		pause(ctx, 2*d.interval)
 		return d.awaitReady(ctx, "start "+old.leader, func() error {
 			return d.cluster.start(ctx, old.leader)
@@ -275,7 +276,7 @@ func (d *drill) leaderCutOff(ctx context.Context) error {
 		return err
 	}
 	return d.guarded(ctx, "  the relayers meanwhile", relayers, func() error {
-		var shared, own []string // by which its peers answer now; by which they never do
+		var shared, own []string // addresses at which its peers answer now; and at which they never do
 		for _, peer := range coordinators {
 			if peer == old.leader {
 				continue
@@ -334,7 +335,7 @@ func (d *drill) leaderPaused(ctx context.Context) error {
 			return err
 		}
 		pause(ctx, 2*d.interval)
-		// Awake it may be elected again.
+		// Once it runs again, it may be elected again.
 		if err := d.silent(ctx, "wake "+old.leader, old.leader, claim, start, true); err != nil {
 			return err
 		}
@@ -342,7 +343,7 @@ func (d *drill) leaderPaused(ctx context.Context) error {
 	})
 }
 
-// reach makes a row of whether an address answers from inside a coordinator's container.
+// reach prints a row about whether an address answers from inside a coordinator's container.
 func (d *drill) reach(ctx context.Context, from, url string, want bool) {
 	word := map[bool]string{true: "answers", false: "does not answer"}
 	start := time.Now()
@@ -352,15 +353,15 @@ func (d *drill) reach(ctx context.Context, from, url string, want bool) {
 	}
 	_, err := d.cluster.rollcall(ctx, from, "healthcheck", "--timeout", limit, url)
 	got, seen := err == nil, word[err == nil]
-	// Anything else than the program's own verdict is no proof.
+	// Only the program's own exit code 1 counts as no answer.
 	if exit, ok := errors.AsType[*exitError](err); err != nil && (!ok || exit.code != 1) {
 		got, seen = !want, err.Error()
 	}
 	d.row("  "+url+" from inside", word[want], seen, time.Since(start), got == want)
 }
 
-// silent makes a row of the commands by which a deposed leader changed anything in Redis after another's claim. One
-// that may lead again writes from its own next claim on.
+// silent prints a row of the commands with which a deposed leader changed Redis after another's claim. If it may lead
+// again, it writes from its own next claim on.
 func (d *drill) silent(ctx context.Context, step, deposed string, claim meta, start time.Time, mayLead bool) error {
 	address, err := d.cluster.address(ctx, deposed, mirrorOf(deposed))
 	if err != nil {
@@ -381,7 +382,7 @@ func (d *drill) silent(ctx context.Context, step, deposed string, claim meta, st
 	return nil
 }
 
-// mirrorOf is the network on which a coordinator reaches Redis, and nobody else.
+// mirrorOf returns the network on which only this coordinator reaches Redis.
 func mirrorOf(coordinator string) string {
 	return "mirror-" + strings.TrimPrefix(coordinator, "coordinator-")
 }
@@ -495,13 +496,13 @@ func (d *drill) coordinatorsStopped(ctx context.Context) error {
 		if err := d.awaitReady(ctx, "  the coordinators", nil); err != nil {
 			return err
 		}
-		// The new leader's first round of checks, and a second one.
+		// The first and the second round of checks of the new leader.
 		pause(ctx, 2*d.interval)
 		return nil
 	})
 }
 
-// short lists names without what they share.
+// short returns the names as one text.
 func short(names []string) string {
 	if len(names) == 0 {
 		return "none"
@@ -509,7 +510,7 @@ func short(names []string) string {
 	return strings.Join(names, " ")
 }
 
-// pause waits, unless ctx ends before.
+// pause waits for d, or until ctx ends.
 func pause(ctx context.Context, d time.Duration) {
 	select {
 	case <-ctx.Done():

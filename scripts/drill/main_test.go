@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The seconds of a row are those that its limit bounds, the act's own included, or those since a known moment.
+// The time of a row is the one that its limit applies to: it includes the act, or counts from a known time.
 func TestRowsShowWhatTheyBound(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -19,31 +19,31 @@ import (
 	"time"
 )
 
-// pool is the relayers', as deploy/compose.yaml has it.
+// pool is the id of the relayers' pool in deploy/compose.yaml.
 const pool = "pool"
 
-// answer is what a relayer's API says.
+// answer is an answer of a relayer's API.
 type answer struct {
 	code  int
 	Data  json.RawMessage `json:"data"`
 	Error any             `json:"error"`
-	// Result is a node's, at /rpc.
+	// Result is the node's answer, at /rpc.
 	Result string `json:"result"`
 }
 
-// transaction is what the API shows of one.
+// transaction holds the fields of a transaction in the API.
 type transaction struct {
 	ID     string
 	Status string
 }
 
-// health is what a relayer says of itself.
+// health is a relayer's answer at /health.
 type health struct {
 	code   int
 	Reason string `json:"reason"`
 }
 
-// url is a relayer's, at the port that Docker publishes on loopback; another one after each start.
+// url returns a relayer's URL, at the port that Docker publishes on loopback; the port changes with each start.
 func (c *cluster) url(ctx context.Context, relayer string) (string, error) {
 	id, err := c.container(ctx, relayer)
 	if err != nil {
@@ -56,10 +56,11 @@ func (c *cluster) url(ctx context.Context, relayer string) (string, error) {
 	return "http://" + port, err
 }
 
-// client of the relayers. A connection's port may be another container's the next time.
+// client is the HTTP client for the relayers. It keeps no connections, because a port may belong to another container
+// later.
 var client = &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
 
-// call asks for a path of the relayers' pool, as who may.
+// call sends an authorized request for a path of the relayers' pool.
 func (c *cluster) call(ctx context.Context, relayer, method, path, idempotency string, body any) (a answer, err error) {
 	url, err := c.url(ctx, relayer)
 	if err != nil {
@@ -100,7 +101,7 @@ func (c *cluster) callAt(ctx context.Context, url, relayer, method, path, idempo
 	return a, json.NewDecoder(res.Body).Decode(&a)
 }
 
-// health asks a relayer as the leader does.
+// health reads a relayer's health like the leader does.
 func (c *cluster) health(ctx context.Context, relayer string) (h health, err error) {
 	url, err := c.url(ctx, relayer)
 	if err != nil {
@@ -119,10 +120,10 @@ func (c *cluster) health(ctx context.Context, relayer string) (h health, err err
 	return h, json.NewDecoder(res.Body).Decode(&h)
 }
 
-// payment is of one wei.
+// payment returns the body of a transaction of one wei.
 func payment(to string) map[string]any { return map[string]any{"to": to, "value": 1} }
 
-// post submits a payment, and fails unless it was accepted.
+// post submits a payment, and fails unless it is accepted.
 func (c *cluster) post(ctx context.Context, relayer, idempotency, to string) (tx transaction, err error) {
 	a, err := c.call(ctx, relayer, http.MethodPost, "/transactions", idempotency, payment(to))
 	return a.transaction(relayer, err)
@@ -143,7 +144,7 @@ func (c *cluster) transaction(ctx context.Context, relayer, id string) (transact
 	return a.transaction(relayer, err)
 }
 
-// balance of an address, in wei, as a relayer's node knows it.
+// balance returns the balance of an address in wei, from a relayer's node.
 func (c *cluster) balance(ctx context.Context, relayer, address string) (*big.Int, error) {
 	a, err := c.call(ctx, relayer, http.MethodPost, "/rpc", "", map[string]any{
 		"jsonrpc": "2.0", "id": 1, "method": "eth_getBalance", "params": []string{address, "latest"},
@@ -158,17 +159,17 @@ func (c *cluster) balance(ctx context.Context, relayer, address string) (*big.In
 	return n, nil
 }
 
-// nobody is an address that nobody has sent to.
+// nobody returns a random address, which has received nothing.
 func nobody() string {
 	var b [20]byte
 	_, _ = rand.Read(b[:]) // never fails
 	return "0x" + hex.EncodeToString(b[:])
 }
 
-// confirmation is how long a transaction may take: two blocks, a second each, and what is around them.
+// confirmation is how long a transaction may take: two blocks, a second each, and some overhead.
 const confirmation = 10 * time.Second
 
-// awaitConfirmed waits until a relayer calls all transactions confirmed.
+// awaitConfirmed waits until a relayer reports all transactions as confirmed.
 func (d *drill) awaitConfirmed(ctx context.Context, step, relayer string, ids []string, limit time.Duration) error {
 	open := slices.Clone(ids)
 	expected := fmt.Sprintf("%d confirmed, says %s", len(ids), relayer)
@@ -187,7 +188,7 @@ func (d *drill) awaitConfirmed(ctx context.Context, step, relayer string, ids []
 	})
 }
 
-// awaitPaid waits until an address has what so many payments bring, and not more.
+// awaitPaid waits until an address has received exactly the given number of payments.
 func (d *drill) awaitPaid(ctx context.Context, relayer, to string, payments int) error {
 	return d.await(ctx, "  what was paid", fmt.Sprintf("%d wei", payments), confirmation, nil, func() (string, bool, error) {
 		wei, err := d.cluster.balance(ctx, relayer, to)
@@ -198,7 +199,7 @@ func (d *drill) awaitPaid(ctx context.Context, relayer, to string, payments int)
 	})
 }
 
-// awaitHealth waits until a relayer answers so at /health, and returns why.
+// awaitHealth waits until a relayer answers with the code and the reason at /health.
 func (d *drill) awaitHealth(ctx context.Context, step, relayer string, code int, reason string, limit time.Duration) error {
 	expected := strings.TrimSpace(fmt.Sprintf("/health %d %s", code, reason))
 	return d.await(ctx, step, expected, limit, nil, d.lookAtHealth(ctx, relayer, code, reason))
@@ -211,7 +212,7 @@ func (d *drill) lookAtHealth(ctx context.Context, relayer string, code int, reas
 	}
 }
 
-// transactionsMined posts to each relayer, and asks another one.
+// transactionsMined posts to each relayer, and reads the status from another one.
 func (d *drill) transactionsMined(ctx context.Context) error {
 	to := nobody()
 	for i, r := range relayers {
@@ -235,8 +236,8 @@ func (d *drill) transactionsMined(ctx context.Context) error {
 	return d.awaitPaid(ctx, relayers[0], to, len(relayers))
 }
 
-// relayerKilled kills one while it takes transactions. Other relayers finish the transactions that it accepted. The
-// drill repeats unanswered posts under the same idempotency keys.
+// relayerKilled kills a relayer while it accepts transactions. Other relayers finish the transactions that it accepted.
+// The drill repeats unanswered posts under the same idempotency keys.
 func (d *drill) relayerKilled(ctx context.Context) error {
 	const victim, other, burst = "oz-relayer-0", "oz-relayer-2", 30
 	url, err := d.cluster.url(ctx, victim)
@@ -244,7 +245,7 @@ func (d *drill) relayerKilled(ctx context.Context) error {
 		return err
 	}
 	to := nobody()
-	accepted := make([]string, burst) // ids, where it answered
+	accepted := make([]string, burst) // ids, if it answered
 	first := make(chan struct{})
 	var once sync.Once
 	var posts sync.WaitGroup
@@ -307,8 +308,8 @@ func (d *drill) relayerKilled(ctx context.Context) error {
 	return d.awaitSet(ctx, "  the set", relayers, d.interval+time.Second, nil)
 }
 
-// storeStopped stops PostgreSQL: nothing is accepted meanwhile, all say why, and what was accepted before comes to its
-// end after.
+// storeStopped stops PostgreSQL. Meanwhile the relayers accept nothing and report the reason. Earlier accepted
+// transactions are finished afterwards.
 func (d *drill) storeStopped(ctx context.Context) error {
 	to := nobody()
 	before, err := d.cluster.post(ctx, relayers[0], to+"before", to)

@@ -13,19 +13,19 @@ import (
 	"time"
 )
 
-// watcher sees everything that happens in Redis: each command, from MONITOR, and the active set as a reader
-// finds it every 10 ms.
+// watcher records everything that happens in Redis: each command, from MONITOR, and the active set, from a reader that
+// polls every 10 ms.
 type watcher struct {
 	cluster *cluster
 	cancel  context.CancelFunc
 	streams sync.WaitGroup
 
 	mu       sync.Mutex
-	seen     sync.Cond // signalled with each command
+	seen     sync.Cond // signaled with each command
 	ended    error     // set when a stream ended
 	commands []command
 	guarded  []string
-	missing  []string // what the guard saw leave
+	missing  []string // ids that left while guarded
 	polls    int      // since the guard was set
 	writes   int      // since the guard was set
 	marks    int
@@ -40,7 +40,7 @@ type command struct {
 
 func (c command) String() string { return strings.Join(c.args, " ") }
 
-// reading are the commands that change nothing. Every other command counts as a write.
+// reading are the read-only commands. Every other command counts as a write.
 var reading = []string{
 	"AUTH", "CLIENT", "COMMAND", "ECHO", "EVAL", "EVALSHA", "EXISTS", "GET", "HELLO", "HGET", "HGETALL", "HMGET", "INFO",
 	"MONITOR", "PING", "PUBSUB", "SCARD", "SCRIPT", "SELECT", "SISMEMBER", "SMEMBERS", "SMISMEMBER", "SUBSCRIBE", "TIME", "TTL", "TYPE",
@@ -48,21 +48,21 @@ var reading = []string{
 
 func (c command) writes() bool { return !slices.Contains(reading, strings.ToUpper(c.args[0])) }
 
-// removes says whether the command may take id out of the active set. An unknown command may.
+// removes reports whether the command may remove id from the active set. An unknown command may.
 func (c command) removes(id string) bool {
 	switch name := strings.ToUpper(c.args[0]); {
 	case name == "SADD", name == "PUBLISH", !c.writes():
 		return false
 	case name == "SREM" && len(c.args) > 2 && c.args[1] == activeKey:
 		return slices.Contains(c.args[2:], id)
-	case slices.Contains([]string{"DEL", "HDEL", "HSET", "SREM"}, name): // of keys that they name
+	case slices.Contains([]string{"DEL", "HDEL", "HSET", "SREM"}, name): // only the named keys
 		return slices.Contains(c.args[1:], activeKey)
 	default:
 		return true
 	}
 }
 
-// claims is the epoch that the command writes into relayer:meta; 0 when it writes none.
+// claims returns the epoch that the command writes into relayer:meta; 0 if it writes none.
 func (c command) claims() uint64 {
 	i := slices.Index(c.args, "epoch")
 	if !strings.EqualFold(c.args[0], "HSET") || len(c.args) < 2 || c.args[1] != metaKey || i < 0 || i+1 == len(c.args) {
@@ -75,7 +75,7 @@ func (c command) claims() uint64 {
 	return epoch
 }
 
-// watch starts watching and returns once it sees.
+// watch starts a watcher and returns once it receives commands.
 func watch(ctx context.Context, c *cluster) (*watcher, error) {
 	id, err := c.container(ctx, "redis")
 	if err != nil {
@@ -89,7 +89,7 @@ func watch(ctx context.Context, c *cluster) (*watcher, error) {
 		err = w.stream(ctx, w.poll, "exec", id, "redis-cli", "--csv", "-r", "-1", "-i", "0.01", "SMEMBERS", activeKey)
 	}
 	if err == nil {
-		// MONITOR may not be in force yet: a marker that comes before it is not seen, and another one is sent.
+		// MONITOR may not be active yet: a marker that comes before it is not recorded, and another one is sent.
 		_, err = w.mark(ctx)
 	}
 	if err != nil {
@@ -99,7 +99,7 @@ func watch(ctx context.Context, c *cluster) (*watcher, error) {
 	return w, nil
 }
 
-// stream feeds each line that a docker command prints to line, until close.
+// stream calls line with each line that a docker command prints, until close.
 func (w *watcher) stream(ctx context.Context, line func(string), args ...string) error {
 	cmd := exec.CommandContext(ctx, "docker", args...)
 	out, err := cmd.StdoutPipe()
@@ -136,9 +136,9 @@ func (w *watcher) close() {
 	w.streams.Wait()
 }
 
-// command returns what handles the lines of MONITOR.
+// command returns the handler for the lines of MONITOR.
 func (w *watcher) command() func(string) {
-	var client string // whose script runs
+	var client string // of the running script
 	return func(line string) {
 		c, ok := parseMonitor(line)
 		if !ok {
@@ -164,7 +164,7 @@ func (w *watcher) command() func(string) {
 	}
 }
 
-// parseMonitor reads a line like: 1700000000.123456 [0 172.18.0.3:41234] "evalsha" "…"
+// parseMonitor parses a line like: 1700000000.123456 [0 172.18.0.3:41234] "evalsha" "…"
 func parseMonitor(line string) (command, bool) {
 	_, line, ok := strings.Cut(line, " [")
 	if !ok {
@@ -194,7 +194,7 @@ func parseMonitor(line string) (command, bool) {
 	return c, len(c.args) > 0
 }
 
-// poll handles what the polling reader prints: "oz-relayer-0","oz-relayer-1"
+// poll handles a line of the polling reader: "oz-relayer-0","oz-relayer-1"
 func (w *watcher) poll(line string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -206,7 +206,7 @@ func (w *watcher) poll(line string) {
 	}
 }
 
-// mark returns how many commands have been seen, all that came before it included.
+// mark returns how many commands were recorded, including all that came before it.
 func (w *watcher) mark(ctx context.Context) (int, error) {
 	for ctx.Err() == nil {
 		w.mu.Lock()
@@ -223,7 +223,7 @@ func (w *watcher) mark(ctx context.Context) (int, error) {
 	return 0, context.Cause(ctx)
 }
 
-// find waits, at most two seconds, for a marker to be seen, and returns its position, or -1.
+// find waits at most two seconds for a marker, and returns its position, or -1.
 func (w *watcher) find(marker string, from int) (int, error) {
 	late := false
 	timer := time.AfterFunc(2*time.Second, func() {
@@ -248,7 +248,7 @@ func (w *watcher) find(marker string, from int) (int, error) {
 	}
 }
 
-// guard starts recording any of ids that leaves the active set or that a reader misses.
+// guard starts recording each of ids that leaves the active set or that the reader misses.
 func (w *watcher) guard(ctx context.Context, ids []string) error {
 	if _, err := w.mark(ctx); err != nil {
 		return err
@@ -259,7 +259,7 @@ func (w *watcher) guard(ctx context.Context, ids []string) error {
 	return nil
 }
 
-// release ends the guard and returns what was missing, how often the set was polled, and how many commands wrote.
+// release ends the guard and returns the missing ids, the number of polls, and the number of commands that wrote.
 func (w *watcher) release(ctx context.Context) (missing []string, polls, writes int, err error) {
 	if _, err := w.mark(ctx); err != nil {
 		return nil, 0, 0, err
@@ -271,8 +271,8 @@ func (w *watcher) release(ctx context.Context) (missing []string, polls, writes 
 	return missing, polls, writes, nil
 }
 
-// writesFrom returns the commands from one address, scripts' own included, that changed anything after epoch was
-// claimed, up to where the same address claims a higher one, again.
+// writesFrom returns the commands from one address, including those of scripts, that changed anything after epoch was
+// claimed. It stops where the same address claims a higher epoch, again.
 func (w *watcher) writesFrom(ctx context.Context, address string, epoch uint64) (writes []command, again uint64, err error) {
 	if _, err := w.mark(ctx); err != nil {
 		return nil, 0, err

@@ -1,12 +1,12 @@
 // Package devchain is an EVM chain for development and tests: go-ethereum's own node, transaction pool, EVM and
-// JSON-RPC in this process, with a simulated beacon that seals blocks on demand or by the clock.
+// JSON-RPC in this process, with a simulated beacon that seals blocks on demand or periodically.
 //
-// The chain lives in memory and begins again at each [Open], with a genesis block unlike any before, so that a store
-// that outlives it can tell. It has chain id 1337 and the rules of Osaka. No account is unlocked.
+// The chain is in memory and starts again at each [Open], with a new genesis block, so that a store that outlives it
+// can detect the change. It has chain id 1337 and the rules of Osaka. No account is unlocked.
 //
-// It is assembled from the parts that go-ethereum's ethclient/simulated is made of, instead of from that package, which
-// panics where a port is taken, cannot listen on a port that the system picks, and refuses to fork while transactions
-// wait, as they always do beside a relayer.
+// It is assembled from the parts of go-ethereum's ethclient/simulated, and does not use that package. That package
+// panics if a port is taken, and cannot listen on a port that the system picks. It also refuses to fork while
+// transactions are in the pool, as they always are with a relayer.
 package devchain
 
 import (
@@ -42,39 +42,41 @@ import (
 // ChainID is the same for every dev chain.
 const ChainID = 1337
 
-// Errors that callers branch on.
+// Errors for callers to compare with.
 var (
-	// ErrClosed: the chain was closed.
+	// ErrClosed means that the chain was closed.
 	ErrClosed = errors.New("dev chain is closed")
-	// ErrNotSealed: no block was sealed; go-ethereum does not say why.
+	// ErrNotSealed means that no block was sealed; go-ethereum reports no reason.
 	ErrNotSealed = errors.New("no block was sealed")
 )
 
-// Config says what a chain is like. The zero value is useful: in-process only, a block a second, nobody funded.
+// Config configures a chain. The zero value is useful: in-process only, one block a second, no funded accounts.
 type Config struct {
-	// Listen is host:port of the JSON-RPC endpoint, HTTP and websocket alike; port 0 lets the system pick one. Empty: no
-	// endpoint. Beyond loopback any Host header is accepted, since containers know the chain by names of their own.
+	// Listen is host:port of the JSON-RPC endpoint, HTTP and websocket alike; port 0 lets the system pick one. Empty:
+	// no endpoint. If not on loopback, any Host header is accepted, because containers use their own names for the
+	// chain.
 	Listen string
-	// Modules are the JSON-RPC namespaces at the endpoint; eth, net, web3 and txpool by default. debug, admin and miner
+	// Modules are the JSON-RPC namespaces at the endpoint. Default: eth, net, web3 and txpool. debug, admin and miner
 	// let callers rewind the chain and worse.
 	Modules []string
-	// Fund are the accounts with a Balance from the start.
+	// Fund are the accounts that start with Balance.
 	Fund []common.Address
-	// Balance is in wei; a million ether by default.
+	// Balance is in wei. Default: a million ether.
 	Balance *big.Int
-	// Alloc is put in the genesis block beside the funded accounts, and wins over them.
+	// Alloc is added to the genesis block, and overrides the funded accounts.
 	Alloc types.GenesisAlloc
-	// BlockTime is how often Run seals a block, 1 s by default. Under 1 s the chain's clock, which counts whole seconds
-	// and a different one for each block, runs ahead of ours.
+	// BlockTime is how often Run seals a block. Default 1 s. Below 1 s the chain's clock runs ahead of real time,
+	// because it counts whole seconds and each block needs a later one.
 	BlockTime time.Duration
-	// GasLimit of each block; go-ethereum's own default (60 million) by default.
+	// GasLimit of each block. Default: go-ethereum's own (60 million).
 	GasLimit uint64
-	// BaseFee of the genesis block, in wei; 1 gwei by default. It moves with demand from there: by an eighth down with
-	// each empty block, such as block 1.
+	// BaseFee of the genesis block, in wei. Default: 1 gwei. Demand changes it from there: each empty block, such as
+	// block 1, reduces it by an eighth.
 	BaseFee *big.Int
-	// Pool sets the limits of the transaction pool; go-ethereum's own by default, at which it drops what it accepted.
+	// Pool sets the limits of the transaction pool. Default: go-ethereum's own, with which the pool drops accepted
+	// transactions.
 	Pool *legacypool.Config
-	// Log hears of blocks that could not be sealed by Run; nobody does by default.
+	// Log receives a line for each block that Run could not seal. Default: discard.
 	Log *slog.Logger
 }
 
@@ -93,7 +95,7 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Chain is a running chain. Its methods may be called from any number of goroutines.
+// Chain is a running chain. Its methods are safe for concurrent use.
 type Chain struct {
 	blockTime time.Duration
 	log       *slog.Logger
@@ -102,16 +104,17 @@ type Chain struct {
 	client    *ethclient.Client
 	addr      string
 
-	mu     sync.Mutex // one change of the chain at a time
+	mu     sync.Mutex // held during each change of the chain
 	beacon *catalyst.SimulatedBeacon
 	closed bool
-	// A transaction that no pool takes, since nobody can pay for it: whoever offers it waits until all before it are sorted.
+	// nobodys is a transaction that every pool rejects, because its sender cannot pay. Adding it waits until the pool has
+	// processed all earlier ones.
 	nobodys *types.Transaction
 }
 
-// Open starts a chain at a new genesis block, and seals an empty block 1: without one, go-ethereum answers questions
-// about unknown transactions with an error. In one of some hundred chains it does so still, and Open seals block 2. Further
-// blocks are sealed by [Chain.Commit], or by [Chain.Run].
+// Open starts a chain at a new genesis block, and seals an empty block 1: without one, go-ethereum answers requests for
+// unknown transactions with an error. In about one of a hundred chains it still does, and Open seals block 2.
+// [Chain.Commit] or [Chain.Run] seal further blocks.
 func Open(config Config) (*Chain, error) {
 	config = config.withDefaults()
 	nodeConfig, err := config.node()
@@ -136,8 +139,8 @@ func Open(config Config) (*Chain, error) {
 	return c, nil
 }
 
-// free finds out whether the endpoint's address is. A chain is not made where it is not: one whose node could not start
-// leaves goroutines that nothing ends.
+// free returns an error if the endpoint's address is taken. In that case Open makes no chain, because a node that could
+// not start leaves goroutines that never end.
 func free(c *node.Config) error {
 	if c.HTTPHost == "" {
 		return nil
@@ -160,7 +163,7 @@ func (c *Chain) start(config *ethconfig.Config) (err error) {
 	if err := c.node.Start(); err != nil {
 		return fmt.Errorf("start: %w", err)
 	}
-	// Period 0: it seals when told to, and starts no goroutine.
+	// Period 0: the beacon seals on demand, and starts no goroutine.
 	if c.beacon, err = catalyst.NewSimulatedBeacon(0, common.Address{}, c.eth); err != nil {
 		return fmt.Errorf("make a beacon: %w", err)
 	}
@@ -183,9 +186,9 @@ func unpayable(config *params.ChainConfig) (*types.Transaction, error) {
 	})
 }
 
-// indexed waits until the index of transactions stands. It is built in the background, which takes a millisecond and
-// offers no signal. go-ethereum begins with it at a new head, but not at one that comes while it still looks at the
-// genesis block, and then not before the next one.
+// indexed waits until the index of transactions is complete. go-ethereum builds it in the background, which takes a
+// millisecond and offers no signal. It starts at a new head. If that head arrives while it still reads the genesis
+// block, it starts only at the next one.
 func (c *Chain) indexed() error {
 	const patience, another = 30 * time.Second, time.Second
 	sealed := time.Now()
@@ -204,7 +207,7 @@ func (c *Chain) indexed() error {
 	return nil
 }
 
-// node is the configuration of what is around the chain: no peers, no disk, an endpoint perhaps.
+// node returns the configuration of the node: no peers, no disk, an endpoint if configured.
 func (c Config) node() (*node.Config, error) {
 	n := node.DefaultConfig
 	n.DataDir, n.IPCPath = "", ""
@@ -223,7 +226,7 @@ func (c Config) node() (*node.Config, error) {
 	if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
 		n.HTTPVirtualHosts = []string{"*"}
 	}
-	// A node without a host has no endpoint at all.
+	// A node with an empty host has no endpoint at all.
 	n.HTTPHost, n.HTTPPort = cmp.Or(host, "0.0.0.0"), int(number)
 	n.WSHost, n.WSPort = n.HTTPHost, n.HTTPPort
 	n.HTTPModules, n.WSModules = c.Modules, c.Modules
@@ -236,9 +239,9 @@ func (c Config) eth() *ethconfig.Config {
 		alloc[a] = types.Account{Balance: c.Balance}
 	}
 	maps.Copy(alloc, c.Alloc)
-	extra := make([]byte, 32) // no genesis is like another
+	extra := make([]byte, 32) // makes each genesis block unique
 	_, _ = rand.Read(extra)   // never fails
-	// go-ethereum's own dev chain is ahead of every network, with prices of gas that none has.
+	// go-ethereum's own dev chain has rules newer than every network's, with gas prices of no real network.
 	rules := *params.AllDevChainProtocolChanges
 	rules.AmsterdamTime, rules.BogotaTime = nil, nil
 	e := ethconfig.Defaults
@@ -248,21 +251,21 @@ func (c Config) eth() *ethconfig.Config {
 	}
 	e.Miner.GasCeil = c.GasLimit
 	e.SyncMode = ethconfig.FullSync
-	e.LogNoHistory = true // logs are searched for in the few blocks there are, without an index
+	e.LogNoHistory = true // logs are searched in the few existing blocks, without an index
 	if c.Pool != nil {
 		e.TxPool = *c.Pool
 	}
-	e.TxPool.NoLocals = true // no journal of transactions: nothing outlives the process
+	e.TxPool.NoLocals = true // no journal of transactions, because the chain is in memory
 	return &e
 }
 
-// Addr is host:port of the endpoint, with the port that it got; empty without one.
+// Addr returns host:port of the endpoint, with the actual port; empty without an endpoint.
 func (c *Chain) Addr() string { return c.addr }
 
-// URL is http://host:port of the endpoint as this machine reaches it; empty without one.
+// URL returns http://host:port of the endpoint for this machine; empty without an endpoint.
 func (c *Chain) URL() string { return c.url("http") }
 
-// WSURL is ws://host:port of the endpoint as this machine reaches it; empty without one.
+// WSURL returns ws://host:port of the endpoint for this machine; empty without an endpoint.
 func (c *Chain) WSURL() string { return c.url("ws") }
 
 func (c *Chain) url(scheme string) string {
@@ -276,13 +279,13 @@ func (c *Chain) url(scheme string) string {
 	return scheme + "://" + net.JoinHostPort(host, port)
 }
 
-// Genesis is the hash of block 0.
+// Genesis returns the hash of block 0.
 func (c *Chain) Genesis() common.Hash { return c.eth.BlockChain().Genesis().Hash() }
 
-// Client reaches the chain in this process, every JSON-RPC namespace included. It is closed with the chain.
+// Client returns an in-process client with every JSON-RPC namespace. It is closed with the chain.
 func (c *Chain) Client() *ethclient.Client { return c.client }
 
-// Run seals a block each BlockTime until ctx ends, and returns nil then; it fails only when the chain is closed.
+// Run seals a block each BlockTime until ctx ends, and then returns nil. It fails only if the chain is closed.
 func (c *Chain) Run(ctx context.Context) error {
 	ticker := time.NewTicker(c.blockTime)
 	defer ticker.Stop()
@@ -301,15 +304,15 @@ func (c *Chain) Run(ctx context.Context) error {
 	}
 }
 
-// Commit seals a block with what waits in the pool and fits, and returns its hash.
+// Commit seals a block with the pool's transactions that fit, and returns its hash.
 func (c *Chain) Commit() (common.Hash, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
 		return common.Hash{}, fmt.Errorf("commit: %w", ErrClosed)
 	}
-	// What was sent before must be in the block. go-ethereum sorts it in the background, and what it has not sorted when
-	// it resets its pool, which it does first of all here, stays behind for a block.
+	// Transactions that were sent before must be in the block. go-ethereum processes them in the background. Those that
+	// it has not processed when it resets its pool, which is the first step here, would miss the block.
 	c.eth.TxPool().Add([]*types.Transaction{c.nobodys}, true)
 	before := c.eth.BlockChain().CurrentBlock()
 	after := c.beacon.Commit()
@@ -319,9 +322,9 @@ func (c *Chain) Commit() (common.Hash, error) {
 	return after, nil
 }
 
-// Fork makes an earlier block the head again. The transactions of the blocks after it wait in the pool again (up to
-// 64 blocks back: beyond, they are lost), and the next commits build another history; [Chain.Rollback] in between makes
-// them vanish.
+// Fork makes an earlier block the head again. The transactions of the later blocks return to the pool (up to 64 blocks
+// back; those of older forks are lost), and the next commits build another history. [Chain.Rollback] in between removes
+// them.
 func (c *Chain) Fork(parent common.Hash) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -338,7 +341,7 @@ func (c *Chain) Fork(parent common.Hash) error {
 	return c.syncPool("fork")
 }
 
-// Rollback empties the pool: what waited there is gone without a word.
+// Rollback empties the pool, without any notification.
 func (c *Chain) Rollback() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -349,8 +352,8 @@ func (c *Chain) Rollback() error {
 	return c.syncPool("roll back")
 }
 
-// AdjustTime seals an empty block that is so much later than its parent, in whole seconds, at least one. It is refused
-// while transactions wait.
+// AdjustTime seals an empty block that is by later than its parent, in whole seconds, at least one. It fails while the
+// pool has transactions.
 func (c *Chain) AdjustTime(by time.Duration) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -374,7 +377,7 @@ func (c *Chain) syncPool(doing string) error {
 	return nil
 }
 
-// Close ends the chain, and its endpoint with it. Closing again does nothing.
+// Close stops the chain and its endpoint. It may be called again.
 func (c *Chain) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -389,7 +392,7 @@ func (c *Chain) Close() error {
 	return nil
 }
 
-// closeNode closes one that may not have started, or have ended by itself.
+// closeNode closes a node that may not have started, or may have stopped already.
 func closeNode(n *node.Node) error {
 	if err := n.Close(); !errors.Is(err, node.ErrNodeStopped) {
 		return err

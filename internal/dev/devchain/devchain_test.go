@@ -47,7 +47,7 @@ func open(t *testing.T, config devchain.Config) *setup {
 	return s
 }
 
-// transfer is signed and not sent.
+// transfer returns a signed transaction without sending it.
 func (s *setup) transfer(nonce uint64) *types.Transaction {
 	s.t.Helper()
 	tx, err := types.SignNewTx(s.key, types.LatestSignerForChainID(big.NewInt(devchain.ChainID)), &types.DynamicFeeTx{
@@ -72,7 +72,7 @@ func (s *setup) commit() common.Hash {
 	return hash
 }
 
-// minedIn is the block of a transaction, nil if none.
+// minedIn returns the block number of a transaction, nil if it is not mined.
 func (s *setup) minedIn(tx common.Hash) *big.Int {
 	s.t.Helper()
 	receipt, err := s.Client().TransactionReceipt(s.t.Context(), tx)
@@ -106,7 +106,7 @@ func TestCommitMinesWhatWaits(t *testing.T) {
 	require.EqualValues(t, devchain.ChainID, id.Int64())
 }
 
-// However fast it was sent: several chains at once, so that pools are slow to sort.
+// Several chains run concurrently, so that the pools are slow.
 func TestCommitMinesAllThatWasSentBefore(t *testing.T) {
 	t.Parallel()
 	for range 4 {
@@ -169,7 +169,7 @@ func TestForkPutsTransactionsBackIntoThePool(t *testing.T) {
 	base := s.commit()
 	first := s.send(0)
 	s.commit()
-	second := s.send(1) // waits while the chain forks
+	second := s.send(1) // in the pool while the chain forks
 	require.NoError(t, s.Fork(base))
 	require.Nil(t, s.minedIn(first))
 	s.commit()
@@ -307,7 +307,7 @@ func TestRunSealsByTheClock(t *testing.T) {
 	}
 	cancel()
 	wg.Wait()
-	// Whoever changes the chain while it runs waits for his turn.
+	// After Close, Run returns ErrClosed.
 	require.NoError(t, s.Close())
 	require.ErrorIs(t, s.Run(t.Context()), devchain.ErrClosed)
 }
@@ -329,7 +329,7 @@ func TestChain_ConcurrentUse(t *testing.T) {
 		})
 	}
 	for nonce := range uint64(5) {
-		_ = s.Client().SendTransaction(t.Context(), s.transfer(nonce)) // may be there already, or be gone
+		_ = s.Client().SendTransaction(t.Context(), s.transfer(nonce)) // it may be in the pool already, or be lost
 	}
 	cancel()
 	wg.Wait()
@@ -338,7 +338,7 @@ func TestChain_ConcurrentUse(t *testing.T) {
 func TestPoolHasDefaultLimitsUnlessSet(t *testing.T) {
 	t.Parallel()
 	s := open(t, devchain.Config{})
-	// 64 beyond a gap are kept for an account, and the next is refused.
+	// The pool keeps 64 transactions of an account beyond a gap, and rejects the next.
 	for nonce := uint64(1); nonce <= 64; nonce++ {
 		s.send(nonce)
 	}

@@ -6,17 +6,17 @@ import (
 )
 
 var (
-	// ErrNotInstalled says that there is no PostgreSQL on this machine, or only one too old.
+	// ErrNotInstalled means that there is no PostgreSQL on this machine, or only too old a version.
 	ErrNotInstalled = errors.New("PostgreSQL is not installed")
-	// ErrPortTaken says that somebody else listens on the port.
+	// ErrPortTaken means that another process listens on the port.
 	ErrPortTaken = errors.New("the port is taken")
-	// ErrRunning says that another server works in the folder.
+	// ErrRunning means that another server uses the folder.
 	ErrRunning = errors.New("a server runs in the folder already")
-	// ErrStopped says that the server does not run.
+	// ErrStopped means that the server does not run.
 	ErrStopped = errors.New("the server does not run")
 )
 
-// VersionError is a folder whose data another major version of PostgreSQL wrote.
+// VersionError means that another major version of PostgreSQL wrote the data in a folder.
 type VersionError struct {
 	Dir             string
 	Data, Installed string // major versions
@@ -27,11 +27,11 @@ func (e *VersionError) Error() string {
 		e.Dir, e.Data, e.Installed)
 }
 
-// FolderError is a folder that the server's user cannot use.
+// FolderError means that the server's user cannot use a folder.
 type FolderError struct {
 	Dir  string
 	User string
-	// Blocked is the parent that keeps the user out, where it is known.
+	// Blocked is the parent folder that the user cannot enter, if it is known.
 	Blocked string
 	Err     error
 }

@@ -12,16 +12,17 @@ import (
 	"strings"
 )
 
-// oldest major version that is good enough.
+// oldest is the minimum major version.
 const oldest = 15
 
-// where packages put the programs that they keep out of PATH: Debian, Red Hat's repository, Homebrew on either chip.
+// places are where packages install the programs outside of PATH: Debian, Red Hat's repository, Homebrew on either
+// chip.
 var places = []string{
 	"/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin",
 	"/opt/homebrew/opt/postgresql*/bin", "/usr/local/opt/postgresql*/bin",
 }
 
-// installation is a folder of PostgreSQL's programs.
+// installation is a folder with PostgreSQL's programs.
 type installation struct {
 	bin   string
 	major int
@@ -29,7 +30,7 @@ type installation struct {
 
 func (i installation) program(name string) string { return filepath.Join(i.bin, name) }
 
-// choose finds the installation for data of a major version, or the newest where want is 0.
+// choose returns the installation for data of a major version, or the newest if want is 0.
 func choose(ctx context.Context, bin string, want int) (installation, error) {
 	var bins []string
 	if bin != "" {
@@ -70,7 +71,7 @@ func choose(ctx context.Context, bin string, want int) (installation, error) {
 
 var versionPattern = regexp.MustCompile(`PostgreSQL\) (\d+)`)
 
-// inspect asks the programs in a folder for their version, and whether those needed are there.
+// inspect runs the programs in a folder to get their version, and checks that all needed ones exist.
 func inspect(ctx context.Context, bin string) (installation, error) {
 	i := installation{bin: bin}
 	if _, err := exec.LookPath(i.program("initdb")); err != nil {

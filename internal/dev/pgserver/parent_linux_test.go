@@ -24,10 +24,10 @@ func TestServerDiesWithItsParent(t *testing.T) {
 		}
 		return err != nil
 	}, time.Minute, 10*time.Millisecond)
-	write(t, begin(t, dir), 1) // its folder is free
+	write(t, begin(t, dir), 1) // the folder is free
 }
 
-// orphan starts a server from another process, kills that, and returns the port that the server had.
+// orphan starts a server from another process, kills that process, and returns the port of the server.
 func orphan(t *testing.T, dir string) int {
 	t.Helper()
 	port := freePort(t)

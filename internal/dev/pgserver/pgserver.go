@@ -26,27 +26,27 @@ import (
 const (
 	superuser = "rollcall"
 	pidFile   = "postmaster.pid"
-	logLimit  = 8 << 20 // bytes after which a start begins a new log
+	logLimit  = 8 << 20 // size in bytes from which a start begins a new log
 
-	startLimit = time.Minute            // recovery after a crash may take its time
-	stopLimit  = 30 * time.Second       // then it is killed
-	pollEvery  = 10 * time.Millisecond  // of what gives no signal
+	startLimit = time.Minute            // recovery after a crash may take long
+	stopLimit  = 30 * time.Second       // after that it is killed
+	pollEvery  = 10 * time.Millisecond  // for conditions without a signal
 	lingering  = 10 * time.Second       // a server whose parent was killed a moment ago may still be ending
-	dialLimit  = 500 * time.Millisecond // one try to connect to a server that starts
+	dialLimit  = 500 * time.Millisecond // one attempt to connect to a starting server
 )
 
-// Config says how to run a server.
+// Config configures a server.
 type Config struct {
-	// Dir is the folder for its files, see the package. It is created, and belongs to this server alone.
+	// Dir is the folder for its files, see the package comment. It is created, and used by this server alone.
 	Dir string
-	// Port on 127.0.0.1. Required: a server's URL outlives its restarts.
+	// Port on 127.0.0.1. Required, because a server's URL stays valid after restarts.
 	Port int
-	// Database in URL, created where it is missing. Default "rollcall". Lower-case letters, digits and underscores.
+	// Database is the one in URL, created if missing. Default "rollcall". Lower-case letters, digits and underscores.
 	Database string
-	// Settings go before those of this package, such as "fsync": "off".
+	// Settings override this package's defaults, such as "fsync": "off".
 	Settings map[string]string
-	// Bin is the folder of PostgreSQL's programs. Default: where PATH and the usual packages have them; of several
-	// versions, the one that wrote the data, else the newest.
+	// Bin is the folder of PostgreSQL's programs. Default: the one in PATH or of the usual packages. Of several
+	// versions, the one that wrote the data is used, else the newest.
 	Bin string
 }
 
@@ -64,7 +64,7 @@ func (c *Config) validate() error {
 	return errors.Join(errs...)
 }
 
-// Server is a PostgreSQL. Its methods may be called from several goroutines.
+// Server is a PostgreSQL server. Its methods are safe for concurrent use.
 type Server struct {
 	cfg      Config
 	who      account
@@ -76,8 +76,8 @@ type Server struct {
 	proc *process // the last run
 }
 
-// Start makes the folder's contents where they are missing, starts the server, and returns when it answers. ctx bounds
-// the start, not the server's life. Errors: ErrNotInstalled, ErrPortTaken, ErrRunning, *VersionError, *FolderError.
+// Start creates missing contents of the folder, starts the server, and returns when it answers. ctx limits the start,
+// not the server's lifetime. Errors: ErrNotInstalled, ErrPortTaken, ErrRunning, *VersionError, *FolderError.
 func Start(ctx context.Context, cfg Config) (*Server, error) {
 	if cfg.Database == "" {
 		cfg.Database = superuser
@@ -97,10 +97,10 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 	return s, nil
 }
 
-// Port that the server listens on, at 127.0.0.1.
+// Port returns the port at 127.0.0.1 that the server listens on.
 func (s *Server) Port() int { return s.cfg.Port }
 
-// PID of the postmaster, or 0 while the server does not run.
+// PID returns the pid of the postmaster, or 0 while the server does not run.
 func (s *Server) PID() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -110,13 +110,13 @@ func (s *Server) PID() int {
 	return s.proc.cmd.Process.Pid
 }
 
-// Log is the path of the server's log.
+// Log returns the path of the server's log.
 func (s *Server) Log() string { return filepath.Join(s.cfg.Dir, "postgres.log") }
 
-// URL of the database, with the superuser's password: a secret.
+// URL returns the URL of the database, with the superuser's password: a secret.
 func (s *Server) URL() string { return s.DatabaseURL(s.cfg.Database) }
 
-// DatabaseURL is URL for another database of the server.
+// DatabaseURL returns the URL of another database of the server.
 func (s *Server) DatabaseURL(name string) string {
 	u := url.URL{
 		Scheme: "postgres", User: url.UserPassword(superuser, s.password),
@@ -125,22 +125,23 @@ func (s *Server) DatabaseURL(name string) string {
 	return u.String()
 }
 
-// Program is the path of one of PostgreSQL's programs, such as pg_dump, of the server's version.
+// Program returns the path of one of PostgreSQL's programs, such as pg_dump, of the server's version.
 func (s *Server) Program(name string) string { return s.programs.program(name) }
 
-// Done is closed when the present run of the server has ended, for whatever reason.
+// Done returns a channel that is closed when the current run of the server has ended for any reason.
 func (s *Server) Done() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.proc.done
 }
 
-// Stop ends the server in order: open transactions are rolled back, its data is written out. It does nothing when the
-// server does not run. A process that has not ended when ctx does, or within 30 s, is killed, which is an error but loses nothing.
+// Stop ends the server in order: it rolls back open transactions and writes its data. It does nothing if the server
+// does not run. A process that has not ended when ctx does, or within 30 s, is killed, which is an error but loses no
+// data.
 func (s *Server) Stop(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	// SIGINT is PostgreSQL's fast shutdown; SIGTERM would wait for the clients to go.
+	// SIGINT is PostgreSQL's fast shutdown; SIGTERM would wait for the clients to disconnect.
 	if err := s.proc.signal(syscall.SIGINT, false); err != nil {
 		return nil //nolint:nilerr // it has ended
 	}
@@ -154,8 +155,8 @@ func (s *Server) Stop(ctx context.Context) error {
 	}
 }
 
-// Kill ends the server and its backends at once, as a crash of the machine would, but for what the kernel has yet to
-// write. It does nothing when the server does not run.
+// Kill ends the server and its backends at once, like a crash of the machine, except that the kernel still writes its
+// buffers. It does nothing if the server does not run.
 func (s *Server) Kill() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -174,7 +175,7 @@ func (s *Server) kill() error {
 	return nil
 }
 
-// Pause freezes the server and its backends: connections are accepted by the kernel, and nobody answers.
+// Pause freezes the server and its backends: the kernel accepts connections, and no request is answered.
 func (s *Server) Pause() error { return s.signalAll(syscall.SIGSTOP) }
 
 // Resume ends a Pause. The server executes the requests that arrived meanwhile.
@@ -189,8 +190,8 @@ func (s *Server) signalAll(sig syscall.Signal) error {
 	return nil
 }
 
-// Restart starts a server that was stopped or killed, on its port and with its data, and returns when it answers.
-// One that runs is left alone.
+// Restart starts a server that was stopped or killed, on its port and with its data, and returns when it answers. If it
+// runs, Restart does nothing.
 func (s *Server) Restart(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -204,7 +205,7 @@ func (s *Server) Restart(ctx context.Context) error {
 		if err == nil {
 			return nil
 		}
-		// Backends of a server that was killed may take a moment to notice.
+		// Backends of a killed server may take a moment to end.
 		if !errors.Is(err, errRemains) || pause(ctx) != nil {
 			return fmt.Errorf("postgres server: %w", err)
 		}
@@ -213,7 +214,7 @@ func (s *Server) Restart(ctx context.Context) error {
 
 func (s *Server) data() string { return filepath.Join(s.cfg.Dir, "data") }
 
-// prepare brings the folder to where a server can start in it.
+// prepare makes the folder ready for a start of the server.
 func (s *Server) prepare(ctx context.Context) (err error) {
 	if s.cfg.Dir, err = filepath.Abs(s.cfg.Dir); err != nil {
 		return err
@@ -226,7 +227,7 @@ func (s *Server) prepare(ctx context.Context) (err error) {
 		return err
 	}
 	written := strings.TrimSpace(string(version))
-	major, _ := strconv.Atoi(written) // 0, any, where there is none or one such as 9.6
+	major, _ := strconv.Atoi(written) // 0 means any version: there is no data, or a version such as 9.6
 	if s.programs, err = choose(ctx, s.cfg.Bin, major); err != nil {
 		return err
 	}
@@ -249,7 +250,7 @@ func (s *Server) prepare(ctx context.Context) (err error) {
 
 func (s *Server) passwordFile() string { return filepath.Join(s.cfg.Dir, "password") }
 
-// create makes the data folder. Interrupted anywhere, it begins again at the next start.
+// create makes the data folder. If it is interrupted at any point, the next start repeats it.
 func (s *Server) create(ctx context.Context) error {
 	s.password = rand.Text()
 	fresh := s.data() + ".new"
@@ -265,14 +266,14 @@ func (s *Server) create(ctx context.Context) error {
 	if err := s.who.own(s.passwordFile()); err != nil {
 		return err
 	}
-	// The locale C orders text by its bytes, on every system alike.
+	// The locale C orders text by its bytes, identically on every system.
 	cmd := exec.CommandContext(ctx, s.programs.program("initdb"), "--pgdata", fresh, "--username", superuser,
 		"--pwfile", s.passwordFile(), "--auth", "scram-sha-256", "--locale", "C", "--encoding", "UTF8")
 	cmd.Dir = s.cfg.Dir
 	cmd.Env = environment()
 	cmd.SysProcAttr = s.who.dress(childAttributes())
-	// Linux kills a child when the thread that started it ends. Unlocked, the thread may run another goroutine meanwhile, and end with
-	// that.
+	// Linux kills a child when the thread that started it ends. An unlocked thread may run another goroutine meanwhile,
+	// and end with it.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -281,8 +282,8 @@ func (s *Server) create(ctx context.Context) error {
 	return os.Rename(fresh, s.data())
 }
 
-// environment is this process's, without what would lead PostgreSQL's programs elsewhere, or have them speak another
-// language than the one that is looked for in their log.
+// environment returns this process's environment, without variables that change the target of PostgreSQL's programs, or
+// the language of the log, which said's callers search for texts.
 func environment() []string {
 	env := slices.DeleteFunc(os.Environ(), func(v string) bool {
 		return strings.HasPrefix(v, "PG") || strings.HasPrefix(v, "LC_") || strings.HasPrefix(v, "LANG")
@@ -290,7 +291,7 @@ func environment() []string {
 	return append(env, "LC_ALL=C")
 }
 
-// errRemains says that something of a server that ended is still there.
+// errRemains means that a part of an earlier server still exists.
 var errRemains = errors.New("an earlier run has not ended yet")
 
 // launch starts a process and waits until it answers.
@@ -308,7 +309,7 @@ func (s *Server) launch(ctx context.Context) error {
 		"log_checkpoints": "off",
 	}
 	maps.Copy(settings, s.cfg.Settings)
-	// These make it the server that the package promises.
+	// These settings implement the package's guarantees.
 	settings["listen_addresses"], settings["port"] = "127.0.0.1", strconv.Itoa(s.cfg.Port)
 	settings["unix_socket_directories"], settings["logging_collector"] = "", "off"
 	args := []string{"-D", s.data()}
@@ -328,8 +329,8 @@ func (s *Server) launch(ctx context.Context) error {
 	return nil
 }
 
-// clear sees to a postmaster.pid that an earlier run left. PostgreSQL does so too, unless its pid is by now another
-// process of the same user, as happens in containers.
+// clear handles a postmaster.pid that an earlier run left. PostgreSQL does so too, unless another process of the same
+// user has that pid by now, as happens in containers.
 func (s *Server) clear(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, lingering)
 	defer cancel()
@@ -351,7 +352,7 @@ func (s *Server) clear(ctx context.Context) error {
 	return nil
 }
 
-// await returns when the server answers, and its database is there.
+// await returns when the server answers, and its database exists.
 func (s *Server) await(ctx context.Context) error {
 	for {
 		err := s.ask(ctx)
@@ -368,7 +369,7 @@ func (s *Server) await(ctx context.Context) error {
 	}
 }
 
-// ended explains why the server did not start.
+// ended returns why the server did not start.
 func (s *Server) ended() error {
 	said := s.proc.said()
 	switch {
@@ -382,7 +383,7 @@ func (s *Server) ended() error {
 	return fmt.Errorf("it ended, and said in %s:\n%s", s.Log(), said)
 }
 
-// ask finds out whether the server takes connections.
+// ask returns nil if the server accepts connections.
 func (s *Server) ask(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, dialLimit)
 	defer cancel()
@@ -393,7 +394,7 @@ func (s *Server) ask(ctx context.Context) error {
 	return conn.Close(ctx)
 }
 
-// createDatabase creates the database where it is missing.
+// createDatabase creates the database if it is missing.
 func (s *Server) createDatabase(ctx context.Context) error {
 	conn, err := pgx.Connect(ctx, s.DatabaseURL("postgres"))
 	if err != nil {
@@ -409,7 +410,7 @@ func (s *Server) createDatabase(ctx context.Context) error {
 	return err
 }
 
-// pause waits a moment, or tells why it is too late for that.
+// pause waits a moment, or returns the cause if ctx has ended.
 func pause(ctx context.Context) error {
 	select {
 	case <-ctx.Done():

@@ -19,7 +19,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/dev/pgserver"
 )
 
-// parentOf, set, makes the test binary a process that starts a server in that folder and lives until it is killed.
+// parentOf, if set, makes the test binary a process that starts a server in that folder and runs until it is killed.
 const parentOf = "PGSERVER_TEST_PARENT_OF"
 
 func TestMain(m *testing.M) {
@@ -48,7 +48,7 @@ func freePort(t *testing.T) int {
 	return l.Addr().(*net.TCPAddr).Port
 }
 
-// begin starts a server in the folder, on a port that nobody took between its choice and its use.
+// begin starts a server in the folder, on a port that no other process took between its choice and its use.
 func begin(t *testing.T, dir string) *pgserver.Server {
 	t.Helper()
 	for {
@@ -62,7 +62,7 @@ func begin(t *testing.T, dir string) *pgserver.Server {
 	}
 }
 
-// folder is one for a server, open to the user that the server runs as where root tests.
+// folder returns a folder for a server. If root runs the test, the server's user can access it.
 func folder(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -98,7 +98,7 @@ func TestDataOutlivesStopKillAndANewServer(t *testing.T) {
 	dir := folder(t)
 	s := begin(t, dir)
 	write(t, s, 1)
-	connect(t, s.URL()) // does not hold up a stop
+	connect(t, s.URL()) // an open connection does not delay a stop
 	require.NoError(t, s.Stop(t.Context()))
 	require.Zero(t, s.PID())
 	<-s.Done()
@@ -214,7 +214,7 @@ func TestFolderInUse(t *testing.T) {
 	write(t, s, 1)
 }
 
-// After a kill, a postmaster.pid names a process that by now may be anybody.
+// After a kill, another process may have the pid in postmaster.pid.
 func TestStalePIDFile(t *testing.T) {
 	t.Parallel()
 	dir := folder(t)
@@ -289,7 +289,7 @@ func TestBadConfig(t *testing.T) {
 	require.ErrorContains(t, err, "database")
 }
 
-// Root's server runs as another user, who has to get to its folder.
+// If root runs the test, the server runs as another user, which needs access to its folder.
 func TestFolder(t *testing.T) {
 	t.Parallel()
 	closed := filepath.Join(filepath.Dir(folder(t)), "closed")
@@ -315,7 +315,7 @@ func TestFolder(t *testing.T) {
 	}
 	write(t, begin(t, dir), 1)
 
-	// A folder that is somebody else's link is none.
+	// A symbolic link is not accepted as the folder.
 	link := filepath.Join(filepath.Dir(folder(t)), "link")
 	require.NoError(t, os.Symlink(dir, link))
 	_, err = pgserver.Start(t.Context(), pgserver.Config{Dir: link, Port: freePort(t)})

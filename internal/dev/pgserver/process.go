@@ -16,15 +16,16 @@ import (
 	"syscall"
 )
 
-// process is one run of the server: the postmaster.
+// process is one run of the server, as its postmaster.
 type process struct {
 	cmd   *exec.Cmd
-	done  chan struct{} // closed when it has ended
+	done  chan struct{} // closed when the process has ended
 	log   string
-	since int64 // where the log of this run begins
+	since int64 // offset in the log where this run begins
 }
 
-// start begins a run. Linux kills a child when the thread that made it ends, so one thread makes it and waits for it.
+// start starts a run. Linux kills a child when the thread that started it ends, so one thread starts it and waits for
+// it.
 func start(cmd *exec.Cmd, log string) (*process, error) {
 	out, err := os.OpenFile(log, os.O_WRONLY|os.O_CREATE|os.O_APPEND|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {
@@ -39,14 +40,14 @@ func start(cmd *exec.Cmd, log string) (*process, error) {
 	started := make(chan error)
 	go func() {
 		defer close(p.done)
-		// The kernel ends the server when the thread that started it ends. Unlocked, the thread lives on: it may have started
-		// other processes before, which would end with it.
+		// The kernel kills the server when the thread that started it ends. The thread is unlocked afterwards, so that
+		// it stays: it may have started other processes before, which would be killed with it.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		err := cmd.Start()
 		started <- err
 		if err == nil {
-			_ = cmd.Wait() // its end is what was waited for
+			_ = cmd.Wait() // only the end matters
 		}
 	}()
 	if err := <-started; err != nil {
@@ -64,7 +65,7 @@ func (p *process) running() bool {
 	}
 }
 
-// said is the log of this run, at most its last 8 KiB.
+// said returns the log of this run, at most its last 8 KiB.
 func (p *process) said() string {
 	f, err := os.Open(p.log)
 	if err != nil {
@@ -78,11 +79,11 @@ func (p *process) said() string {
 	if _, err := f.Seek(from, io.SeekStart); err != nil {
 		return ""
 	}
-	text, _ := io.ReadAll(f) // what can be read of it
+	text, _ := io.ReadAll(f) // as much as can be read
 	return strings.TrimSpace(string(text))
 }
 
-// signal reaches the postmaster and, where all, each of its backends, which have process groups of their own.
+// signal signals the postmaster and, if all, each of its backends, which have their own process groups.
 func (p *process) signal(sig syscall.Signal, all bool) error {
 	if !p.running() {
 		return ErrStopped
@@ -92,14 +93,14 @@ func (p *process) signal(sig syscall.Signal, all bool) error {
 		return p.cmd.Process.Signal(sig)
 	}
 	if sig == syscall.SIGCONT {
-		// The postmaster comes last: it would take a backend that does not move for one that hangs.
+		// The postmaster resumes last, because it would treat a frozen backend as hanging.
 		backends, err := children(postmaster)
 		for _, pid := range backends {
 			err = errors.Join(err, tell(pid, sig))
 		}
 		return errors.Join(err, p.cmd.Process.Signal(sig))
 	}
-	// Frozen, it starts no more of them while they are counted.
+	// A frozen postmaster starts no backends while they are listed.
 	if err := p.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		return err
 	}
@@ -113,7 +114,7 @@ func (p *process) signal(sig syscall.Signal, all bool) error {
 	return err
 }
 
-// tell signals a process that may be gone.
+// tell signals a process that may have ended.
 func tell(pid int, sig syscall.Signal) error {
 	if err := syscall.Kill(pid, sig); err != nil && !errors.Is(err, syscall.ESRCH) {
 		return fmt.Errorf("%v to %d: %w", sig, pid, err)
@@ -121,7 +122,7 @@ func tell(pid int, sig syscall.Signal) error {
 	return nil
 }
 
-// children of a process, from /proc or, where there is none, from ps.
+// children returns the children of a process, from /proc or, if that is missing, from ps.
 func children(parent int) (pids []int, err error) {
 	stats, _ := filepath.Glob("/proc/[0-9]*/stat") // only a malformed pattern is an error
 	if len(stats) == 0 {
@@ -166,8 +167,8 @@ func childrenByPS(parent int) (pids []int, err error) {
 	return pids, nil
 }
 
-// holder is the pid in a postmaster.pid whose process is a server in that folder, or 0: after a kill the file stays, and
-// its pid may be anybody's by now.
+// holder returns the pid in a postmaster.pid if its process is a server in that folder, and otherwise 0. After a kill
+// the file stays, and another process may have its pid.
 func holder(data string) (int, error) {
 	text, err := os.ReadFile(filepath.Join(data, pidFile))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -179,12 +180,12 @@ func holder(data string) (int, error) {
 	first, _, _ := strings.Cut(string(text), "\n")
 	pid, err := strconv.Atoi(strings.TrimSpace(first))
 	if err != nil || pid <= 0 {
-		return 0, nil // PostgreSQL has words for that
+		return 0, nil // PostgreSQL reports that itself
 	}
 	if err := syscall.Kill(pid, 0); errors.Is(err, syscall.ESRCH) {
 		return 0, nil
 	}
-	// A server works inside of its data folder. Where nobody says where a process works, its name has to do.
+	// A server's working directory is its data folder. Without that information the process name decides.
 	at, err := os.Readlink(fmt.Sprintf("/proc/%d/cwd", pid))
 	if err == nil {
 		folder, err := filepath.EvalSymlinks(data)
@@ -194,7 +195,7 @@ func holder(data string) (int, error) {
 		return pid, nil
 	}
 	if _, proc := os.Stat("/proc/self"); proc == nil && errors.Is(err, fs.ErrNotExist) {
-		return 0, nil // it ended, though nobody has asked how
+		return 0, nil // it has ended, and its parent has not waited for it
 	}
 	name, err := exec.Command("ps", "-o", "comm=", "-p", strconv.Itoa(pid)).Output()
 	if err == nil && slices.Contains([]string{"postgres", "postmaster"}, filepath.Base(strings.TrimSpace(string(name)))) {

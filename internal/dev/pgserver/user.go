@@ -14,14 +14,14 @@ import (
 	"syscall"
 )
 
-// account is whom the server runs as.
+// account is the user that the server runs as.
 type account struct {
 	name     string
 	uid, gid uint32
-	other    bool // than the user of this process
+	other    bool // differs from the user of this process
 }
 
-// runner is the account for a server that this process starts.
+// runner returns the account for a server that this process starts.
 func runner() (account, error) {
 	if os.Geteuid() != 0 {
 		return account{name: "uid " + strconv.Itoa(os.Geteuid()), uid: uint32(os.Geteuid()), gid: uint32(os.Getegid())}, nil
@@ -52,7 +52,7 @@ func (a account) dress(attr *syscall.SysProcAttr) *syscall.SysProcAttr {
 	return attr
 }
 
-// own makes a folder or file the account's.
+// own makes the account the owner of a folder or file.
 func (a account) own(path string) error {
 	if !a.other {
 		return nil
@@ -60,7 +60,7 @@ func (a account) own(path string) error {
 	return os.Chown(path, int(a.uid), int(a.gid))
 }
 
-// enters finds out whether the account can work in a folder, by having one of PostgreSQL's programs begin there.
+// enters checks whether the account can work in a folder, by starting one of PostgreSQL's programs there.
 func (a account) enters(ctx context.Context, i installation, dir string) error {
 	cmd := exec.CommandContext(ctx, i.program("postgres"), "--version")
 	cmd.Dir = dir
@@ -72,7 +72,7 @@ func (a account) enters(ctx context.Context, i installation, dir string) error {
 	return &FolderError{Dir: dir, User: a.name, Blocked: a.blocked(dir), Err: err}
 }
 
-// blocked is the uppermost parent whose mode keeps the account out; of access lists it knows nothing.
+// blocked returns the uppermost parent whose mode excludes the account; it ignores access lists.
 func (a account) blocked(dir string) (closed string) {
 	for path := dir; ; path = filepath.Dir(path) {
 		if info, err := os.Stat(path); err == nil {
@@ -95,9 +95,9 @@ func (a account) blocked(dir string) (closed string) {
 	}
 }
 
-// Folder is where a server can have its files: preferred, created where it is missing, or where the server's user cannot
-// reach that, a folder of the same name's own below /var/tmp, which whoever asked removes when it is done with it. bin is as
-// in Config.
+// Folder returns a folder for a server's files: preferred, created if missing. If the server's user cannot access that,
+// it returns a folder below /var/tmp, whose name is derived from preferred. The caller removes that one after use. bin
+// is as in Config.
 func Folder(ctx context.Context, preferred, bin string) (string, error) {
 	dir, err := filepath.Abs(preferred)
 	if err != nil {
@@ -114,8 +114,8 @@ func Folder(ctx context.Context, preferred, bin string) (string, error) {
 	if err := prepare(ctx, who, programs, dir); err == nil || !who.other {
 		return dir, err
 	}
-	_ = os.Remove(dir) // which is empty, or not ours to remove
-	base := "/var/tmp" // outlasts a restart of the machine, unlike /tmp
+	_ = os.Remove(dir) // it is empty, or another user's
+	base := "/var/tmp" // survives a restart of the machine, unlike /tmp
 	if _, err := os.Stat(base); err != nil {
 		base = os.TempDir()
 	}
@@ -124,7 +124,7 @@ func Folder(ctx context.Context, preferred, bin string) (string, error) {
 	return dir, prepare(ctx, who, programs, dir)
 }
 
-// prepare makes the folder, and makes it the account's alone.
+// prepare makes the folder, with access for the account only.
 func prepare(ctx context.Context, who account, programs installation, dir string) error {
 	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
 		return err
@@ -132,7 +132,7 @@ func prepare(ctx context.Context, who account, programs installation, dir string
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
-	// In a folder where everybody may write, somebody else may have been there first.
+	// In a folder that all users may write, another user may have created it first.
 	info, err := os.Lstat(dir)
 	if err != nil {
 		return err

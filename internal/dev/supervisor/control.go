@@ -17,17 +17,17 @@ import (
 	"time"
 )
 
-// A "rollcall dev kill" asks the supervisor, over a socket in the data folder: only it knows who leads and may
-// keep what was killed dead, and a pid from a file could by now be another process's.
+// "rollcall dev kill" sends a request to the supervisor, over a socket in the data folder. Only the supervisor has the
+// current leader and can keep a killed member stopped. A pid from a file could belong to another process by now.
 
 var (
-	// ErrNotRunning says that no cluster runs from the data folder.
+	// ErrNotRunning means that no cluster runs from the data folder.
 	ErrNotRunning = errors.New("no cluster runs there")
-	// ErrStarting says that one is being started.
+	// ErrStarting means that a cluster is being started.
 	ErrStarting = errors.New("the cluster there is being started; try again when it has printed where everything is")
 )
 
-// Absent is why there is nothing to talk to in the data folder: ErrStarting or ErrNotRunning.
+// Absent returns why no supervisor answers in the data folder: ErrStarting or ErrNotRunning.
 func Absent(data string) error {
 	if locked(data) {
 		return ErrStarting
@@ -35,21 +35,21 @@ func Absent(data string) error {
 	return ErrNotRunning
 }
 
-// Result of a control command.
+// Result is the result of a control command.
 type Result struct {
-	// Member is the process's name: who leads, where "leader" was asked for.
+	// Member is the process's name; for "leader", the coordinator that leads.
 	Member string `json:"member"`
 	PID    int    `json:"pid"`
 }
 
 const controlLimit = 15 * time.Second
 
-// Kill ends a member as a crash would: "leader", or an id from dev.json.
+// Kill ends a member like a crash: "leader", or an id from dev.json.
 func Kill(ctx context.Context, data, member string) (Result, error) {
 	return command(ctx, data, "kill", member)
 }
 
-// Start starts a member again, and waits until it serves.
+// Start starts a stopped member, and waits until it serves.
 func Start(ctx context.Context, data, member string) (Result, error) {
 	return command(ctx, data, "start", member)
 }
@@ -95,7 +95,7 @@ func command(ctx context.Context, data, verb, member string) (Result, error) {
 	return answer.Result, nil
 }
 
-// socketPath is in the data folder, unless that is deeper than a socket's name may be long.
+// socketPath returns a path in the data folder, or a shorter one if that exceeds the limit of a socket's name.
 func socketPath(data string) (string, error) {
 	const longest = 100
 	abs, err := filepath.Abs(data)
@@ -128,7 +128,7 @@ func (s *supervisor) listenControl(ctx context.Context) (net.Listener, error) {
 	return listener, nil
 }
 
-// serveControl answers commands until ctx ends, and those under way have.
+// serveControl answers commands until ctx ends, and then waits for running ones.
 func (s *supervisor) serveControl(ctx context.Context, listener net.Listener) error {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /kill", s.control(func(_ context.Context, m *member) (int, error) { return s.kill(m) }))
@@ -154,7 +154,7 @@ func (s *supervisor) serveControl(ctx context.Context, listener net.Listener) er
 	stopped := make(chan struct{})
 	defer context.AfterFunc(ctx, func() {
 		defer close(stopped)
-		// Commands end with ctx; no client holds this up for longer than it may take over a request's head.
+		// Commands end with ctx. The timeout limits the wait for a client that is still sending its request's header.
 		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 		defer cancel()
 		if server.Shutdown(limited) != nil {

@@ -14,10 +14,10 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/dev/pgserver"
 )
 
-// databaseName of the relayers' store.
+// databaseName is the database of the relayers' store.
 const databaseName = "rollcall"
 
-// database is the relayers' PostgreSQL. Its calls are made one at a time.
+// database is the relayers' PostgreSQL. Its calls are not concurrent.
 type database struct {
 	data    string // the cluster's folder
 	port    int
@@ -27,7 +27,7 @@ type database struct {
 	server *pgserver.Server // nil before the first start
 }
 
-// start starts it; the first time with an empty database, since the chain begins again, too.
+// start starts the server; the first time with an empty database, because the chain starts again, too.
 func (d *database) start(ctx context.Context) (process, error) {
 	if d.server != nil {
 		if err := d.server.Restart(ctx); err != nil {
@@ -52,7 +52,7 @@ func (d *database) start(ctx context.Context) (process, error) {
 	return r, nil
 }
 
-// empty drops what the last run has left.
+// empty drops the data of the last run.
 func (d *database) empty(ctx context.Context) error {
 	conn, err := pgx.Connect(ctx, d.server.DatabaseURL("postgres"))
 	if err != nil {
@@ -67,8 +67,8 @@ func (d *database) empty(ctx context.Context) error {
 	return nil
 }
 
-// tidy removes the server's folder where that is not in the cluster's, once the server has ended: the next start begins with
-// an empty database anyway, and nobody would look for it there.
+// tidy removes the server's folder if it is outside of the cluster's, once the server has ended. The next start begins
+// with an empty database anyway, and a user would not look for it there.
 func (d *database) tidy() error {
 	own, err := filepath.Abs(filepath.Join(d.data, postgresID))
 	if err != nil || d.server == nil || d.folder == own {
@@ -77,7 +77,7 @@ func (d *database) tidy() error {
 	return os.RemoveAll(d.folder)
 }
 
-// url is the database's, with its password; empty before the first start.
+// url returns the URL of the database, with its password; empty before the first start.
 func (d *database) url() string {
 	if d.server == nil {
 		return ""
@@ -94,7 +94,7 @@ type databaseRun struct {
 	server  *pgserver.Server
 	id      int
 	ended   <-chan struct{}
-	stopped atomic.Bool // by stop, in order
+	stopped atomic.Bool // by stop, without a kill
 }
 
 func (r *databaseRun) pid() int              { return r.id }
@@ -108,14 +108,14 @@ func (r *databaseRun) err() error {
 }
 
 func (r *databaseRun) kill() {
-	_ = r.server.Kill() // nothing more can be done
+	_ = r.server.Kill() // there is nothing else to do
 	<-r.ended
 }
 
 func (r *databaseRun) stop(limit time.Duration) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
-	r.stopped.Store(true) // if it is not, the caller is told
+	r.stopped.Store(true) // on failure the caller gets false
 	err := r.server.Stop(ctx)
 	<-r.ended
 	return err == nil

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Root's PostgreSQL has its files outside of the cluster's folder, and leaves none of them there.
+// If root runs it, PostgreSQL has its files outside of the cluster's folder, and tidy removes all of them.
 func TestTheDatabaseLeavesNothingOutsideOfTheData(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -5,7 +5,7 @@ import (
 	"path/filepath"
 )
 
-// writeDefinitions defines the relayers for the gateway, a file each.
+// writeDefinitions writes the relayers' definition files for the gateway, one for each.
 func (s *supervisor) writeDefinitions() error {
 	for i, port := range s.ports.Relayer {
 		id := relayerID(i)

@@ -23,7 +23,7 @@ import (
 	"github.com/rollcall-dev/rollcall/gateway"
 )
 
-// TestMain keeps the tests' clusters out of the list of the user's.
+// TestMain keeps the tests' clusters out of the user's register.
 func TestMain(m *testing.M) {
 	cache, err := os.MkdirTemp("", "rollcall-dev-")
 	if err == nil {
@@ -40,8 +40,8 @@ func TestMain(m *testing.M) {
 
 var wished atomic.Int32
 
-// wish returns ports that nothing listens at, which no cluster prefers, and below those that are drawn by lot, here and
-// for the Redis servers of other tests.
+// wish returns ports without a listener. No cluster prefers them, and they are below the range of random ports, here
+// and for the Redis servers of other tests.
 func wish(t *testing.T) (p ports) {
 	t.Helper()
 	next := 9_000 + 100*int(wished.Add(1))
@@ -71,9 +71,9 @@ func TestPreferredPortsAreTaken(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, &wish, again)
 
-	// Where something listens, another is taken, and kept as long as something does. Raft's are kept beyond that.
+	// If a port is taken, another is chosen, and kept while it is taken. Raft's ports are kept longer than that.
 	elsewhere := t.TempDir()
-	require.NoError(t, os.RemoveAll(data)) // a folder that is gone holds nothing
+	require.NoError(t, os.RemoveAll(data)) // a missing folder holds no ports
 	leave := []func(){occupy(t, wish.Redis), occupy(t, wish.Cluster[1])}
 	first, err = choosePorts(t.Context(), elsewhere, wish)
 	require.NoError(t, err)
@@ -97,7 +97,7 @@ func TestPreferredPortsAreTaken(t *testing.T) {
 	require.ErrorContains(t, err, "which a coordinator of "+elsewhere+" uses, is taken by another process")
 	leave[0]()
 
-	// A folder of an older version knows nothing of some of the ports.
+	// The ports.json of an older version lacks some of the ports.
 	again.Chain, again.Postgres = 0, 0
 	require.NoError(t, writeJSON(filepath.Join(elsewhere, portsFile), again))
 	leave = []func(){occupy(t, wish.Chain)}
@@ -112,7 +112,7 @@ func TestPreferredPortsAreTaken(t *testing.T) {
 	require.ErrorContains(t, err, "remove the file to choose ports anew")
 }
 
-// A cluster that runs may have a member down, one that does not has its coordinators' ports in Raft.
+// A running cluster may have a stopped member. A stopped cluster has its coordinators' ports in Raft's configuration.
 func TestPortsOfOthersAreLeftAlone(t *testing.T) {
 	t.Parallel()
 	wish, theirs := wish(t), t.TempDir()
@@ -208,7 +208,7 @@ func TestKill_NoClusterRuns(t *testing.T) {
 	require.ErrorIs(t, err, ErrNotRunning)
 }
 
-// Whoever is told that a member is killed finds that in dev.json, also before anybody else noticed its end.
+// After the answer to a kill dev.json is up to date, even before the end of the process is noticed.
 func TestKilledIsWrittenDown(t *testing.T) {
 	t.Parallel()
 	s := sleepers(t, new(strings.Builder))
@@ -226,7 +226,7 @@ func TestKilledIsWrittenDown(t *testing.T) {
 	s.stopAll()
 }
 
-// sleepers is a supervisor whose members do nothing but wait for their end.
+// sleepers returns a supervisor whose members only wait for their end.
 func sleepers(t *testing.T, out io.Writer) *supervisor {
 	t.Helper()
 	s := &supervisor{published: true, cfg: Config{Data: t.TempDir(), Out: out}, ports: new(ports), launcher: newLauncher(), database: new(database)}
@@ -272,7 +272,8 @@ func TestLastLine(t *testing.T) {
 	require.Equal(t, "relayer started", lastLine(path))
 }
 
-// A process that is stopped while it starts may fail because of that, which is not reported. One that served is.
+// A process that is stopped while it starts may fail because of that, which is not reported. A failure after it served
+// is.
 func TestStopAll_DuringStart(t *testing.T) {
 	t.Parallel()
 	for served, want := range map[bool]string{
@@ -303,7 +304,7 @@ func TestStopAll_DuringStart(t *testing.T) {
 	}
 }
 
-// dev.json appears when everything serves, follows what changes from then on, and is complete whenever it is there.
+// dev.json is written when the whole cluster serves, follows later changes, and is complete whenever it exists.
 func TestInfo_AppearsOncePublished(t *testing.T) {
 	t.Parallel()
 	s := sleepers(t, new(strings.Builder))
@@ -331,7 +332,7 @@ func TestInfo_AppearsOncePublished(t *testing.T) {
 	s.stopAll()
 }
 
-// leaderlessCluster is a supervisor whose coordinators, sleepers, never elect a leader.
+// leaderlessCluster returns a supervisor whose coordinators are sleepers and never elect a leader.
 func leaderlessCluster(t *testing.T, out io.Writer) *supervisor {
 	t.Helper()
 	s := sleepers(t, out)
@@ -348,7 +349,7 @@ func leaderlessCluster(t *testing.T, out io.Writer) *supervisor {
 	return s
 }
 
-// "leader" without a leader is answered soon, with what to do.
+// Without a leader, find("leader") fails soon, with a hint.
 func TestFind_NoLeader(t *testing.T) {
 	t.Parallel()
 	s := leaderlessCluster(t, new(strings.Builder))
@@ -433,7 +434,7 @@ func TestAbsent(t *testing.T) {
 	require.ErrorIs(t, err, ErrStarting)
 }
 
-// lockedBuilder is a strings.Builder for several goroutines.
+// lockedBuilder is a strings.Builder for concurrent use.
 type lockedBuilder struct {
 	mu sync.Mutex
 	b  strings.Builder
@@ -451,7 +452,7 @@ func (l *lockedBuilder) String() string {
 	return l.b.String()
 }
 
-// A member that is started again at once was killed all the same.
+// A member that is killed and started again at once is reported as killed.
 func TestKilledAndStarted(t *testing.T) {
 	t.Parallel()
 	var out strings.Builder
@@ -465,11 +466,11 @@ func TestKilledAndStarted(t *testing.T) {
 	require.NoError(t, err)
 	require.NotEqual(t, first.pid(), second.pid())
 	s.ended(m, first)
-	s.stopAll() // and with it whoever else says something
+	s.stopAll() // ends all goroutines that print
 	require.Contains(t, out.String(), "oz-relayer-1 was killed; ")
 }
 
-// Whoever stops, starts and kills at once, nothing runs afterwards, and dev.json is gone for good.
+// After concurrent stops, starts and kills no process runs, and dev.json stays removed.
 func TestStopWhileOthersStartAndKill(t *testing.T) {
 	t.Parallel()
 	for range 20 {
@@ -482,7 +483,7 @@ func TestStopWhileOthersStartAndKill(t *testing.T) {
 		require.NoError(t, err)
 		var all sync.WaitGroup
 		for _, m := range s.members {
-			all.Go(func() { _, _ = s.start(t.Context(), m) }) // before it is too late, or not
+			all.Go(func() { _, _ = s.start(t.Context(), m) }) // may be too late
 			all.Go(func() { _, _ = s.kill(m) })               // likewise
 		}
 		for range 2 {
@@ -499,7 +500,7 @@ func TestStopWhileOthersStartAndKill(t *testing.T) {
 	}
 }
 
-// A command that is being carried out when the cluster stops has ended before it has.
+// A command that runs when the cluster stops ends before the supervisor does.
 func TestStopWaitsForCommands(t *testing.T) {
 	t.Parallel()
 	var out strings.Builder
@@ -540,7 +541,7 @@ func TestStopWaitsForCommands(t *testing.T) {
 	s.stopAll()
 }
 
-// Secrets are made once, and nobody but their owner reads them.
+// Secrets are made once, and only their owner can read them.
 func TestSecretsAreKept(t *testing.T) {
 	t.Parallel()
 	folder := filepath.Join(t.TempDir(), "secrets")
@@ -571,8 +572,8 @@ func TestSecretsAreKept(t *testing.T) {
 	require.NotContains(t, err.Error(), "s3cret")
 }
 
-// A PostgreSQL that was killed has its data when it is started again; with a new supervisor it begins again, since the
-// chain does.
+// A killed PostgreSQL has its data when it is started again. With a new supervisor its database is empty, because the
+// chain starts again, too.
 func TestDatabaseBeginsAnewWithItsSupervisor(t *testing.T) {
 	t.Parallel()
 	data := t.TempDir()
@@ -583,7 +584,7 @@ func TestDatabaseBeginsAnewWithItsSupervisor(t *testing.T) {
 		require.NoError(t, err)
 		t.Cleanup(func() {
 			p.kill()
-			require.NoError(t, os.RemoveAll(d.folder)) // root's may be elsewhere
+			require.NoError(t, os.RemoveAll(d.folder)) // for root it may be outside of the data folder
 		})
 		return d, p
 	}

@@ -1,24 +1,24 @@
-// Package supervisor is the supervisor behind "rollcall dev": a whole cluster on one machine, to try things out.
+// Package supervisor is the supervisor of "rollcall dev": a whole cluster on one machine, for trials.
 //
 // Coordinators, relayers, their chain and the gateway are child processes of the same binary, so that a kill is a real
-// kill, and PostgreSQL is one of its own. Redis is a miniredis in the supervisor, on a real port, unless one is given.
-// Everything lives in one data folder, which a second run continues from:
+// kill. PostgreSQL is a private server. Redis is a miniredis in the supervisor, on a real port, unless one is
+// configured. All files are in one data folder, which a second run continues from:
 //
-//	dev.json          where everything is, for scripts; there from when everything serves until the cluster stops, and its owner's only
+//	dev.json          all addresses, for scripts; exists while the whole cluster serves; readable by its owner only
 //	ports.json        the ports chosen at the first run
 //	lock              held by the supervisor
 //	coordinator-1/ …  Raft's stores
 //	gateway/          the gateway's state
-//	postgres/         the relayers' store; root's may be below /var/tmp, where PostgreSQL's user can reach it, until the cluster stops
+//	postgres/         the relayers' store; for root maybe below /var/tmp, where PostgreSQL's user has access; then until the end
 //	secrets/          the relayers' keys, their API keys, and the URL of their store; see Secrets
-//	services/         definition files the gateway reads; more may be put beside ours
-//	logs/             what each process says, JSON lines
+//	services/         definition files that the gateway reads; the user may add more
+//	logs/             the log of each process, JSON lines
 //
-// The chain lives in memory. Each run has another one, and empties the relayers' store, whose transactions mean nothing
-// there. Within a run it is nobody's place to forget them: a chain that was killed and started is another one, too, and
-// the relayers refuse it, until an operator's word or the next run.
+// The chain is in memory. Each run has another one, and empties the relayers' store, whose transactions do not exist on
+// the new chain. Within a run the store is never emptied automatically. A chain that was killed and started is another
+// one, too. The relayers refuse it until an operator resyncs them, or until the next run.
 //
-// A process that is killed, by "rollcall dev kill" or otherwise, stays dead until "rollcall dev start": what a
-// cluster does meanwhile is what there is to see. The children die with the supervisor, also when that is killed
-// (on Linux; elsewhere they have to be ended by hand then).
+// A killed process, by "rollcall dev kill" or otherwise, stays stopped until "rollcall dev start", so that the user can
+// watch the cluster's reaction. The children end with the supervisor, even if it is killed (on Linux; on other systems
+// the user has to end them then).
 package supervisor

@@ -12,26 +12,26 @@ import (
 	"time"
 )
 
-// DefaultData is where "rollcall dev" keeps its data, below the current folder.
+// DefaultData is the default data folder of "rollcall dev", below the current folder.
 const DefaultData = "build/dev"
 
-// Info is dev.json: where everything is, for scripts. It is written when everything serves, and again with each change.
-// A process that does not run has no pid.
+// Info is the content of dev.json: all addresses, for scripts. It is written when the whole cluster serves, and again
+// after each change. A process that does not run has no pid.
 type Info struct {
 	RedisURL     string        `json:"redis_url"`
 	KeyPrefix    string        `json:"redis_key_prefix"`
 	Coordinators []Coordinator `json:"coordinators"`
 	Relayers     []Relayer     `json:"relayers"`
 	Gateways     []Gateway     `json:"gateways"`
-	// PoolID is the relayers' pool, by which their API knows it.
+	// PoolID is the id of the relayers' pool in their API.
 	PoolID string `json:"pool_id"`
 	Chain  Chain  `json:"chain"`
-	// DatabaseURL is the relayers' store, with its password.
+	// DatabaseURL is the URL of the relayers' store, with its password.
 	DatabaseURL string `json:"database_url"`
 	DatabasePID int    `json:"database_pid,omitempty"`
 }
 
-// Coordinator as dev.json shows it. Cluster is host:port, as commands take it; HTTP is a URL.
+// Coordinator is a coordinator in dev.json. Cluster is host:port, as commands take it; HTTP is a URL.
 type Coordinator struct {
 	ID      string `json:"id"`
 	PID     int    `json:"pid,omitempty"`
@@ -39,16 +39,16 @@ type Coordinator struct {
 	HTTP    string `json:"http"`
 }
 
-// Relayer as dev.json shows it.
+// Relayer is a relayer in dev.json.
 type Relayer struct {
 	ID  string `json:"id"`
 	URL string `json:"url"`
 	PID int    `json:"pid,omitempty"`
-	// APIKey is what its API wants as a bearer token: a secret.
+	// APIKey is the bearer token of its API: a secret.
 	APIKey string `json:"api_key"`
 }
 
-// Chain as dev.json shows it.
+// Chain is the chain in dev.json.
 type Chain struct {
 	RPCURL  string `json:"rpc_url"`
 	WSURL   string `json:"ws_url"`
@@ -56,7 +56,7 @@ type Chain struct {
 	PID     int    `json:"pid,omitempty"`
 }
 
-// Gateway as dev.json shows it. HTTP is a URL.
+// Gateway is a gateway in dev.json. HTTP is a URL.
 type Gateway struct {
 	ID   string `json:"id"`
 	PID  int    `json:"pid,omitempty"`
@@ -76,7 +76,7 @@ func ReadInfo(data string) (*Info, error) {
 	return info, nil
 }
 
-// Running describes the cluster that runs from the data folder; nil when none does.
+// Running returns the cluster that runs from the data folder; nil if there is none.
 func Running(data string) *Info {
 	if !locked(data) {
 		return nil
@@ -88,7 +88,7 @@ func Running(data string) *Info {
 	return info
 }
 
-// ClusterPorts are those of the coordinators, host:port.
+// ClusterPorts returns the cluster addresses of the coordinators, host:port.
 func (i *Info) ClusterPorts() []string {
 	var addresses []string
 	for _, c := range i.Coordinators {
@@ -97,7 +97,7 @@ func (i *Info) ClusterPorts() []string {
 	return addresses
 }
 
-// locked reports whether a cluster runs from the data folder, or starts.
+// locked reports whether a cluster runs from the data folder, or is being started.
 func locked(data string) bool {
 	lock, err := tryLock(filepath.Join(data, lockFile), syscall.LOCK_SH)
 	if err == nil {
@@ -112,7 +112,7 @@ const (
 	lockFile  = "lock"
 )
 
-// APIKey of a relayer, by its id.
+// APIKey returns the API key of a relayer, by its id.
 func (i *Info) APIKey(relayer string) (string, error) {
 	var known []string
 	for _, r := range i.Relayers {
@@ -124,7 +124,7 @@ func (i *Info) APIKey(relayer string) (string, error) {
 	return "", fmt.Errorf("there is no relayer %q; there are %s", relayer, strings.Join(known, ", "))
 }
 
-// writeJSON replaces a file in one step, readable by its owner only: it holds secrets.
+// writeJSON replaces a file atomically, readable by its owner only, because it holds secrets.
 func writeJSON(path string, v any) error {
 	content, err := json.MarshalIndent(v, "", "  ")
 	if err != nil {
@@ -147,11 +147,11 @@ func replace(path string, content []byte) error {
 
 var errLocked = errors.New("another process holds the lock")
 
-// tryLock takes an advisory lock that ends with the file's Close, or the process.
+// tryLock takes an advisory lock that ends when the file is closed, or with the process.
 func tryLock(path string, how int) (*os.File, error) {
 	flags := os.O_RDWR | os.O_CREATE
 	if how == syscall.LOCK_SH {
-		flags = os.O_RDONLY // who only asks leaves no trace
+		flags = os.O_RDONLY // a mere check must not create the file
 	}
 	f, err := os.OpenFile(path, flags, 0o600)
 	if err != nil {
@@ -167,7 +167,7 @@ func tryLock(path string, how int) (*os.File, error) {
 	return f, nil
 }
 
-// lockAlone takes the lock from everybody else, waiting for it as long as patience.
+// lockAlone takes the exclusive lock, waiting for it at most patience.
 func lockAlone(ctx context.Context, path string, patience time.Duration) (*os.File, error) {
 	for limit := time.After(patience); ; {
 		f, err := tryLock(path, syscall.LOCK_EX)

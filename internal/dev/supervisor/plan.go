@@ -16,13 +16,13 @@ const (
 	chainID    = "chain"
 	postgresID = "postgres"
 
-	// poolID is the relayers' own default.
+	// poolID is the relayers' default.
 	poolID = "pool"
-	// confirmations are few: this chain's history does not change.
+	// confirmations are few, because this chain's history does not change.
 	confirmations = 2
 )
 
-// kind of a member.
+// kind is the kind of a member.
 type kind string
 
 const (
@@ -33,8 +33,9 @@ const (
 	kindGateway     kind = "gateway"
 )
 
-// stages of a start: what is begun, in this order, and what then has to serve. The coordinators elect while PostgreSQL and the chain come up, which relayers need. The gateway
-// comes when the relayers are well: one that it finds unwell has to wait for its next check.
+// stages are the steps of a start: the members to start, in this order, and the members that must serve before the next
+// step. The coordinators elect while PostgreSQL and the chain start, which relayers need. The gateway starts when the
+// relayers are healthy, because one that it finds unhealthy has to wait for its next check.
 var stages = []struct{ started, awaited []kind }{
 	{started: []kind{kindCoordinator, kindChain, kindPostgres}, awaited: []kind{kindPostgres, kindChain}},
 	{started: []kind{kindRelayer}, awaited: []kind{kindRelayer, kindCoordinator}},
@@ -46,9 +47,9 @@ type member struct {
 	id     string
 	kind   kind
 	launch func(context.Context) (process, error)
-	ready  func(context.Context) error // nil when it serves
+	ready  func(context.Context) error // returns nil if the member serves
 
-	run *run // the last one; nil before
+	run *run // the last one; nil before the first
 }
 
 func (m *member) pid() int {
@@ -58,11 +59,12 @@ func (m *member) pid() int {
 	return m.run.pid()
 }
 
-// plan says which members there are, in the order in which they are shown. Their settings are flags, which beat what is
-// in the user's environment; secrets are in files, or in variables, which are not for everybody who lists processes.
+// plan returns the members, in the order in which they are listed. Their settings are flags, which override the user's
+// environment. Secrets are in files or variables, because all users can list the flags of processes.
 func (s *supervisor) plan() []*member {
 	all := []*member{
-		{id: postgresID, kind: kindPostgres, launch: s.database.start, ready: func(context.Context) error { return nil }}, // it answers when it is launched
+		// launch returns when it answers.
+		{id: postgresID, kind: kindPostgres, launch: s.database.start, ready: func(context.Context) error { return nil }},
 		s.child(chainID, kindChain, "http://"+local(s.ports.Chain), nil,
 			"dev-chain", "--listen", local(s.ports.Chain), "--fund", s.secrets.Funded()),
 	}
@@ -89,10 +91,10 @@ func (s *supervisor) plan() []*member {
 	return append(all, s.child(gatewayID, kindGateway, "http://"+local(s.ports.Gateway)+"/healthz", nil,
 		"gateway", "--id", gatewayID, "--coordinators", strings.Join(s.coordinators(), ","),
 		"--definitions", filepath.Join(s.cfg.Data, "services"), "--listen", local(s.ports.Gateway),
-		"--state-dir", filepath.Join(s.cfg.Data, gatewayID), "--startup-wait", "0s")) // nobody has advertised here before
+		"--state-dir", filepath.Join(s.cfg.Data, gatewayID), "--startup-wait", "0s")) // no other process has advertised here before
 }
 
-// child is a member that is a process of this binary, and serves when a URL answers 200.
+// child returns a member that is a process of this binary, and serves when a URL answers 200.
 func (s *supervisor) child(id string, k kind, url string, variables []string, args ...string) *member {
 	m := &member{id: id, kind: k, ready: answers(url)}
 	m.launch = func(context.Context) (process, error) {
@@ -112,7 +114,7 @@ func (s *supervisor) coordinators() []string {
 	return addresses
 }
 
-// answers is a check that a URL answers 200.
+// answers returns a check that a URL answers 200.
 func answers(url string) func(context.Context) error {
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: time.Second}
 	return func(ctx context.Context) error {
@@ -132,7 +134,7 @@ func answers(url string) func(context.Context) error {
 	}
 }
 
-// publish writes dev.json for the first time. From now on it follows every change.
+// publish writes dev.json for the first time. Every later change updates it.
 func (s *supervisor) publish() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -140,8 +142,8 @@ func (s *supervisor) publish() error {
 	return s.writeInfo()
 }
 
-// writeInfo brings dev.json up to date, unless it has not been published, or everything is being stopped, at the end of
-// which the file is removed. The caller holds mu.
+// writeInfo updates dev.json, unless it has not been published, or the cluster is being stopped, which removes the file
+// in the end. The caller holds mu.
 func (s *supervisor) writeInfo() error {
 	if !s.published || s.stopping {
 		return nil

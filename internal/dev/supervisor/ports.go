@@ -16,7 +16,8 @@ import (
 	"strings"
 )
 
-// ports of a cluster. The coordinators' ports are chosen once and then kept, since Raft's configuration has them.
+// ports are the ports of a cluster. The coordinators' ports are chosen once and then kept, because Raft's configuration
+// contains them.
 type ports struct {
 	Redis    int         `json:"redis"`
 	Gateway  int         `json:"gateway"`
@@ -27,7 +28,7 @@ type ports struct {
 	Postgres int         `json:"postgres"`
 }
 
-// preferred are the ports of a machine where nothing else runs: those in the README and in people's heads.
+// preferred are the ports on a machine where nothing else runs: those in the README.
 var preferred = ports{
 	Redis: 6390, Gateway: 7401,
 	Cluster: [nodes]int{7411, 7412, 7413},
@@ -36,8 +37,8 @@ var preferred = ports{
 	Chain:   8545, Postgres: 5439,
 }
 
-// Where those are taken, another is picked from here: below the range from which kernels take the ports of
-// outgoing connections.
+// A replacement for a taken port is picked from this range. It is below the range that kernels use for outgoing
+// connections.
 const firstPort, lastPort = 20_000, 32_000
 
 func readPorts(data string) (p ports, err error) {
@@ -52,7 +53,7 @@ func readPorts(data string) (p ports, err error) {
 	return p, nil
 }
 
-// all points to every port. The first of them are those that Raft remembers.
+// all returns pointers to every port. The first remembered ones are in Raft's configuration.
 func (p *ports) all() (ports []*int, remembered int) {
 	for i := range nodes {
 		ports = append(ports, &p.Cluster[i])
@@ -66,10 +67,9 @@ func (p *ports) all() (ports []*int, remembered int) {
 	return append(ports, &p.Redis, &p.Gateway, &p.Chain, &p.Postgres), nodes
 }
 
-// choosePorts takes each port that is preferred where nobody else has it, else that of the last run, else any.
-// Somebody has a port if something listens there, or if another data folder's cluster is to find it free: all its
-// ports while that cluster runs, since a killed member comes back to them; those that Raft remembers also while it
-// does not run.
+// choosePorts picks each preferred port if it is free, else that of the last run, else any. A port is taken if a
+// process listens on it, or if the cluster of another data folder needs it. While that cluster runs, it needs all its
+// ports, because a killed member uses them again. While it does not run, it needs those in Raft's configuration.
 func choosePorts(ctx context.Context, data string, preferred ports) (*ports, error) {
 	last, err := readPorts(data)
 	again := err == nil
@@ -103,7 +103,7 @@ func choosePorts(ctx context.Context, data string, preferred ports) (*ports, err
 		if again && (taken[*port] || !free(*port)) {
 			*port = *lastAll[i]
 		}
-		for *port == 0 || taken[*port] || !free(*port) { // 0: the last run had none for this
+		for *port == 0 || taken[*port] || !free(*port) { // 0: the last run had no such port
 			*port = firstPort + rand.IntN(lastPort-firstPort)
 		}
 		taken[*port] = true
@@ -128,8 +128,8 @@ func free(port int) bool {
 
 func local(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
 
-// register lists the data folders of this user's clusters on this machine, a line each, so that each finds the
-// ports of the others. One process at a time has it open.
+// register lists the data folders of this user's clusters on this machine, one per line, so that each finds the ports
+// of the others. One process at a time has it open.
 type register struct {
 	*os.File
 	folders []string
@@ -137,7 +137,7 @@ type register struct {
 
 func openRegister(ctx context.Context) (*register, error) {
 	cache, err := os.UserCacheDir()
-	if err != nil { // a process without a home
+	if err != nil { // a process without a home directory
 		cache = os.TempDir()
 	}
 	cache = filepath.Join(cache, "rollcall")
@@ -155,7 +155,7 @@ func openRegister(ctx context.Context) (*register, error) {
 	return &register{File: f, folders: strings.FieldsFunc(string(content), func(c rune) bool { return c == '\n' })}, nil
 }
 
-// portsBut collects the ports that every cluster but one holds. A folder that is gone holds none.
+// portsBut returns the ports that every cluster but one holds. A missing folder holds none.
 func (r *register) portsBut(self string) map[int]bool {
 	taken := map[int]bool{}
 	for _, folder := range r.folders {
@@ -177,7 +177,7 @@ func (r *register) portsBut(self string) map[int]bool {
 	return taken
 }
 
-// add writes the folder down, without those that are gone.
+// add writes the folder into the register, and removes missing ones.
 func (r *register) add(self string) error {
 	folders := slices.DeleteFunc(append(r.folders, self), func(folder string) bool {
 		_, err := os.Stat(filepath.Join(folder, portsFile))

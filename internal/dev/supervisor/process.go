@@ -19,17 +19,17 @@ import (
 // process is one run of a member.
 type process interface {
 	pid() int
-	done() <-chan struct{} // closed when it has ended
-	err() error            // how, once done is closed
-	kill()                 // ends it as a crash would, and waits for the end
-	// stop asks it to end, and kills it after the limit. It reports whether it ended by itself.
+	done() <-chan struct{} // closed when the process has ended
+	err() error            // how it ended, once done is closed
+	kill()                 // ends it like a crash, and waits for the end
+	// stop asks the process to end, and kills it after the limit. It reports whether the process ended by itself.
 	stop(limit time.Duration) bool
 }
 
-// run is a process with what the supervisor knows of it.
+// run is a process with its state in the supervisor.
 type run struct {
 	process
-	killed bool        // on the user's word; guarded by the supervisor's mu
+	killed bool        // by a user's command; guarded by the supervisor's mu
 	served atomic.Bool // its check succeeded
 }
 
@@ -42,7 +42,7 @@ func (r *run) running() bool {
 	}
 }
 
-// await calls check until it succeeds, the process ends, or ctx does.
+// await calls check until it succeeds, the process ends, or ctx ends.
 func (r *run) await(ctx context.Context, check func(context.Context) error) error {
 	for {
 		err := check(ctx)
@@ -64,15 +64,15 @@ func (r *run) await(ctx context.Context, check func(context.Context) error) erro
 type child struct {
 	cmd   *exec.Cmd
 	ended chan struct{}
-	how   error // once ended is closed
+	how   error // the exit error, once ended is closed
 }
 
 func (c *child) pid() int              { return c.cmd.Process.Pid }
 func (c *child) done() <-chan struct{} { return c.ended }
 func (c *child) err() error            { return c.how }
 
-// launcher starts children, all from one thread: Linux kills a child when the thread that made it ends, which
-// ties their lives to the supervisor's.
+// launcher starts children, all from one thread. Linux kills a child when the thread that started it ends. So the
+// children end with the supervisor.
 type launcher struct {
 	jobs chan func()
 }
@@ -88,10 +88,10 @@ func newLauncher() *launcher {
 	return l
 }
 
-// close ends the thread, and on Linux what children are left.
+// close ends the thread, and on Linux the remaining children.
 func (l *launcher) close() { close(l.jobs) }
 
-// start runs the program with variables beside those of this process.
+// start runs the program with variables in addition to those of this process.
 func (l *launcher) start(executable string, args, variables []string, logPath string) (process, error) {
 	log, err := os.OpenFile(logPath, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {
@@ -130,7 +130,7 @@ func strippedEnv(variable string) bool {
 }
 
 func (c *child) kill() {
-	_ = c.cmd.Process.Kill() // it fails only for one that has ended
+	_ = c.cmd.Process.Kill() // it fails only if the process has ended
 	<-c.ended
 }
 
@@ -145,7 +145,7 @@ func (c *child) stop(limit time.Duration) bool {
 	}
 }
 
-// lastLine is the end of a log, to say why a process ended.
+// lastLine returns the last line of a log, to report why a process ended.
 func lastLine(logPath string) string {
 	f, err := os.Open(logPath)
 	if err != nil {
@@ -160,7 +160,7 @@ func lastLine(logPath string) string {
 	return plainLine(lines[len(lines)-1])
 }
 
-// plainLine returns a JSON log line as "message: error", and any other line as it is.
+// plainLine returns a JSON log line as "message: error", and any other line unchanged.
 func plainLine(line []byte) string {
 	var entry struct{ Msg, Err string }
 	if json.Unmarshal(line, &entry) != nil || entry.Msg == "" {

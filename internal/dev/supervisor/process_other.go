@@ -4,5 +4,5 @@ package supervisor
 
 import "syscall"
 
-// childAttributes keep the terminal's Ctrl-C from the children, which the supervisor stops in order.
+// childAttributes keep the terminal's Ctrl-C from the children, because the supervisor stops them in order.
 func childAttributes() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }

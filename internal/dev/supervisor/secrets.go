@@ -18,25 +18,26 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer/signer"
 )
 
-// keyCount is how many keys the relayers' pool has.
+// keyCount is the number of keys in the relayers' pool.
 const keyCount = 4
 
-// caller is whose API keys these are. It is the same at every relayer, so that an idempotency key means the same
-// transaction at each.
+// caller is the name of the caller with these API keys. It is the same at every relayer, so that an idempotency key
+// refers to the same transaction at each.
 const caller = "dev"
 
-// Secrets of a pool of relayers for development: files in a folder of its owner's alone, made at the first use.
+// Secrets are the secrets of a pool of relayers for development. They are files in a folder with access for its owner
+// only, made at the first use.
 //
-//	keys.json             private keys, as RELAYER_PRIVATE_KEYS_JSON_FILE takes them
-//	oz-relayer-N.api-key  name and API key of relayer N, as RELAYER_API_KEYS_FILE takes them
+//	keys.json             private keys, in the format of RELAYER_PRIVATE_KEYS_JSON_FILE
+//	oz-relayer-N.api-key  name and API key of relayer N, in the format of RELAYER_API_KEYS_FILE
 type Secrets struct {
 	folder string
-	// Addresses of the private keys.
+	// Addresses are the addresses of the private keys.
 	Addresses []common.Address
 	apiKeys   []string // by relayer
 }
 
-// OpenSecrets reads the secrets of so many relayers, and makes those that are missing.
+// OpenSecrets reads the secrets of a number of relayers, and makes missing ones.
 func OpenSecrets(ctx context.Context, folder string, relayers int) (*Secrets, error) {
 	if err := os.MkdirAll(folder, 0o700); err != nil {
 		return nil, err
@@ -75,7 +76,7 @@ func (s *Secrets) variable() string {
 	return signer.VarKeysJSON + signer.FileSuffix + "=" + s.keysFile()
 }
 
-// Funded is the addresses, as dev-chain takes them.
+// Funded returns the addresses in the format of dev-chain's flag.
 func (s *Secrets) Funded() string {
 	var addresses []string
 	for _, a := range s.Addresses {
@@ -84,7 +85,7 @@ func (s *Secrets) Funded() string {
 	return strings.Join(addresses, ",")
 }
 
-// once makes a file unless it is there.
+// once makes a file unless it exists.
 func once(path string, content func() ([]byte, error)) error {
 	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
 		return err

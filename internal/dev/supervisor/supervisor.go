@@ -25,27 +25,27 @@ const (
 	relays = 3 // relayers, of one pool
 
 	startLimit = 30 * time.Second
-	// stopLimit is more than a coordinator takes to hand over and close.
+	// stopLimit is longer than a coordinator needs to transfer leadership and close.
 	stopLimit = 10 * time.Second
-	// leaderWait is how long a command waits for an election that is under way.
+	// leaderWait is how long a command waits for a running election.
 	leaderWait = time.Second
 )
 
-// Config of a cluster on this machine.
+// Config configures a cluster on this machine.
 type Config struct {
-	// Data is the folder for everything; DefaultData by default.
+	// Data is the folder for all files. Default: DefaultData.
 	Data string
-	// RedisURL of a Redis to use; by default one is embedded.
+	// RedisURL is the URL of an existing Redis. Default: an embedded one.
 	RedisURL string
-	// KeyPrefix of the keys in Redis, as the coordinators have it.
+	// KeyPrefix is the prefix of the keys in Redis, as configured at the coordinators.
 	KeyPrefix string
-	// Interval between two health checks; 2 s by default.
+	// Interval is the time between two health checks. Default 2 s.
 	Interval time.Duration
-	// Executable is the rollcall binary to start; this process's own by default.
+	// Executable is the rollcall binary to start. Default: that of this process.
 	Executable string
-	// Command is how the user calls it, for hints; the Executable by default.
+	// Command is the name that hints print for the binary. Default: Executable.
 	Command string
-	// Out gets a line for everything that happens.
+	// Out receives a line for every event.
 	Out io.Writer
 }
 
@@ -56,7 +56,7 @@ type supervisor struct {
 	redisURL string
 	secrets  *Secrets
 	database *database
-	members  []*member // in start order; what they hold is guarded by mu
+	members  []*member // in start order; mu guards their contents
 	launcher *launcher
 	client   *gateway.Client
 
@@ -68,8 +68,8 @@ type supervisor struct {
 	outMu sync.Mutex
 }
 
-// Run runs the cluster until ctx ends, then stops it in order and returns nil. It fails when the folder is in
-// use by another Run, or the cluster does not start.
+// Run runs the cluster until ctx ends, then stops it in order and returns nil. It fails if another Run uses the folder,
+// or the cluster does not start.
 func Run(ctx context.Context, cfg Config) (err error) {
 	cfg.Data = cmp.Or(cfg.Data, DefaultData)
 	cfg.Interval = cmp.Or(cfg.Interval, 2*time.Second)
@@ -84,7 +84,7 @@ func Run(ctx context.Context, cfg Config) (err error) {
 			return fmt.Errorf("the data folder cannot be made: %w; name one that you may write to with --data", err)
 		}
 	}
-	lock, err := lockAlone(ctx, filepath.Join(cfg.Data, lockFile), 500*time.Millisecond) // those who only ask are quick
+	lock, err := lockAlone(ctx, filepath.Join(cfg.Data, lockFile), 500*time.Millisecond) // a mere check holds it briefly
 	if errors.Is(err, errLocked) {
 		return fmt.Errorf("a cluster runs from %s already; stop it with Ctrl-C where it was started, or name another folder with --data", cfg.Data)
 	}
@@ -163,7 +163,7 @@ func (s *supervisor) startAll(ctx context.Context) error {
 	return nil
 }
 
-// of yields the members of some kinds, kind by kind.
+// of yields the members of the given kinds, kind by kind.
 func (s *supervisor) of(kinds []kind) iter.Seq[*member] {
 	return func(yield func(*member) bool) {
 		for _, k := range kinds {
@@ -176,7 +176,7 @@ func (s *supervisor) of(kinds []kind) iter.Seq[*member] {
 	}
 }
 
-// await waits until what was started of a member serves.
+// await waits until the current run of a member serves.
 func (s *supervisor) await(ctx context.Context, m *member) error {
 	s.mu.Lock()
 	r := m.run
@@ -187,7 +187,7 @@ func (s *supervisor) await(ctx context.Context, m *member) error {
 	return nil
 }
 
-// logPath is where a member says what it does; PostgreSQL's is beside its data.
+// logPath returns the path of a member's log; PostgreSQL's is in the server's folder.
 func (s *supervisor) logPath(m *member) string {
 	if m.kind == kindPostgres && s.database.server != nil {
 		return s.database.server.Log()
@@ -201,7 +201,7 @@ var (
 	errStopping   = errors.New("the cluster is being stopped")
 )
 
-// start starts a member that does not run; whether it serves is for await to find out.
+// start starts a member that does not run. It does not wait until the member serves; await does.
 func (s *supervisor) start(ctx context.Context, m *member) (*run, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -224,7 +224,7 @@ func (s *supervisor) start(ctx context.Context, m *member) (*run, error) {
 	return r, s.writeInfo()
 }
 
-// kill ends a member as a crash would.
+// kill ends a member like a crash.
 func (s *supervisor) kill(m *member) (pid int, err error) {
 	s.mu.Lock()
 	r := m.run
@@ -237,17 +237,17 @@ func (s *supervisor) kill(m *member) (pid int, err error) {
 	r.kill()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return pid, s.writeInfo() // whoever asked may look at dev.json next
+	return pid, s.writeInfo() // the client may read dev.json next
 }
 
-// ended says that a process is gone, unless everything is being stopped.
+// ended reports the end of a process, unless the cluster is being stopped.
 func (s *supervisor) ended(m *member, r *run) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.stopping {
 		return
 	}
-	_ = s.writeInfo() // it could be written a moment ago
+	_ = s.writeInfo() // the last write succeeded a moment ago
 	hint := fmt.Sprintf("start it again with: %s", s.hint("start", m.id))
 	if r.killed {
 		s.printf("%s was killed; %s", m.id, hint)
@@ -256,7 +256,7 @@ func (s *supervisor) ended(m *member, r *run) {
 	s.printf("%s ended: %v; %s\n          last words: %s", m.id, r.err(), hint, lastLine(s.logPath(m)))
 }
 
-// hint is a dev command that works from the user's folder.
+// hint returns a dev command for the user's current folder.
 func (s *supervisor) hint(args ...string) string {
 	line := []string{s.cfg.Command, "dev"}
 	line = append(line, args...)
@@ -266,7 +266,7 @@ func (s *supervisor) hint(args ...string) string {
 	return strings.Join(line, " ")
 }
 
-// find names a member, or "leader" for the coordinator that leads.
+// find returns a member by name, or for "leader" the coordinator that leads.
 func (s *supervisor) find(ctx context.Context, name string) (*member, error) {
 	if name == "leader" {
 		limited, cancel := context.WithTimeout(ctx, leaderWait)
@@ -288,11 +288,12 @@ func (s *supervisor) find(ctx context.Context, name string) (*member, error) {
 	return s.members[i], nil
 }
 
-// stopAll ends what runs: the gateway first, which has nothing to finish; then the coordinators, together, while
-// the relayers still answer, so that none is taken out of Redis; then the relayers, and what they need last.
+// stopAll stops the members. The gateway is first, because it has nothing to finish. The coordinators follow,
+// concurrently, while the relayers still answer, so that none is removed from Redis. Then come the relayers, and last
+// the chain and PostgreSQL.
 func (s *supervisor) stopAll() {
 	s.mu.Lock()
-	s.stopping = true // from here on no member has another process
+	s.stopping = true // from here on no member is started
 	s.mu.Unlock()
 	s.printf("stopping")
 	for _, kinds := range [][]kind{{kindGateway}, {kindCoordinator}, {kindRelayer}, {kindChain, kindPostgres}} {
@@ -302,7 +303,7 @@ func (s *supervisor) stopAll() {
 				wg.Go(func() {
 					if !m.run.stop(stopLimit) {
 						s.printf("%s did not stop within %v and was killed", m.id, stopLimit)
-					} else if err := m.run.err(); err != nil && m.run.served.Load() { // one that was starting may end as it likes
+					} else if err := m.run.err(); err != nil && m.run.served.Load() { // a starting member may end in any way
 						s.printf("%s stopped with an error: %v: %s", m.id, err, lastLine(s.logPath(m)))
 					}
 				})
@@ -319,7 +320,7 @@ func (s *supervisor) stopAll() {
 	s.printf("stopped; the same command goes on from the same data, on a new chain")
 }
 
-// printf prints a line, with the time.
+// printf prints a line with the time.
 func (s *supervisor) printf(format string, args ...any) {
 	s.outMu.Lock()
 	defer s.outMu.Unlock()

@@ -17,7 +17,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/discovery/mirror"
 )
 
-// watch prints where everything is, and a line for every change, until ctx ends.
+// watch prints the banner and a line for every change, until ctx ends.
 func (s *supervisor) watch(ctx context.Context) error {
 	client, err := mirror.NewClient(mirror.Options{URL: s.redisURL})
 	if err != nil {
@@ -45,10 +45,10 @@ func (s *supervisor) watch(ctx context.Context) error {
 	return g.Wait()
 }
 
-// patience is how long the relayers may take to become active before the user is told that they are waited for.
+// patience is how long the relayers may take to become active before the user is told about the wait.
 const patience = 15 * time.Second
 
-// awaitActive waits until the relayers are in Redis, so that what the banner says to try works, or until ctx ends.
+// awaitActive waits until the relayers are in Redis, so that the banner's commands work, or until ctx ends.
 func (s *supervisor) awaitActive(ctx context.Context, client redis.UniversalClient) {
 	late := time.NewTicker(patience)
 	defer late.Stop()
@@ -71,12 +71,12 @@ func (s *supervisor) awaitActive(ctx context.Context, client redis.UniversalClie
 	}
 }
 
-// activeKey is the set of the live services of a kind.
+// activeKey returns the key of the set of live services of a kind.
 func (s *supervisor) activeKey(kind string) string {
 	return mirror.Keys{Prefix: s.cfg.KeyPrefix}.Active(kind)
 }
 
-// banner says where everything is and what to try.
+// banner prints all addresses and some commands to try.
 func (s *supervisor) banner(ctx context.Context) {
 	var b strings.Builder
 	p := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
@@ -109,7 +109,7 @@ func (s *supervisor) banner(ctx context.Context) {
 	p("  %-44s # leaves the set within %v", s.hint("kill", "oz-relayer-1"), s.cfg.Interval)
 	p("  %s", s.hint("start", "oz-relayer-1"))
 	p("  %-44s # another leads, under a new epoch; no relayer leaves", s.hint("kill", "leader"))
-	if s.cfg.Data == DefaultData { // where the operator's commands look by themselves
+	if s.cfg.Data == DefaultData { // the default folder of the operator's commands
 		p("  %s status", s.cfg.Command)
 	} else {
 		p("  %s status --coordinators %s", s.cfg.Command, strings.Join(s.coordinators(), ","))
@@ -133,7 +133,7 @@ func (s *supervisor) redisCLI() string {
 	return "redis-cli -u " + redacted(s.redisURL)
 }
 
-// redacted is a URL without its password.
+// redacted returns a URL without its password.
 func redacted(raw string) string {
 	u, err := url.Parse(raw)
 	if err != nil {
@@ -143,9 +143,9 @@ func redacted(raw string) string {
 }
 
 const (
-	// leaderless is how long no coordinator may lead before that is reported: several times what an election takes.
+	// leaderless is how long there may be no leader before that is reported: several times the duration of an election.
 	leaderless = 2 * time.Second
-	// leaderPoll is how often the leader is compared with the one reported last. The client has it in memory.
+	// leaderPoll is how often the leader is compared with the last reported one. The client holds it in memory.
 	leaderPoll = 100 * time.Millisecond
 )
 
@@ -173,7 +173,7 @@ func (s *supervisor) reportLeaders(ctx context.Context) {
 	}
 }
 
-// quorum describes how many coordinators run and how many are needed.
+// quorum returns how many coordinators run and how many are needed.
 func (s *supervisor) quorum() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -193,7 +193,7 @@ func (s *supervisor) quorum() string {
 	return text
 }
 
-// subscribe to what the mirror publishes, from now on.
+// subscribe returns the events that the mirror publishes from now on.
 func (s *supervisor) subscribe(ctx context.Context, client redis.UniversalClient) <-chan *redis.Message {
 	sub := client.Subscribe(ctx, mirror.Keys{Prefix: s.cfg.KeyPrefix}.Events())
 	context.AfterFunc(ctx, func() { _ = sub.Close() })

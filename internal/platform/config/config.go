@@ -1,5 +1,5 @@
-// Package config reads a command's settings from flags, the environment and a file, and reports everything
-// that is wrong with them at once.
+// Package config reads a command's settings from flags, the environment and a file, and reports all problems with them
+// together.
 //
 // A command is a struct with kong's tags. This package adds:
 //
@@ -7,7 +7,7 @@
 //     environment variable, or a key without a value in the file, counts as not set.
 //   - the file: a YAML mapping from flag names to values, named by the flag "config" of commands that have
 //     one. Keys that are no flag of the command are errors.
-//   - the tags `min`, `max` (inclusive bounds of a number or duration) and `secret` (the value never shows in
+//   - the tags `min`, `max` (inclusive bounds of a number or duration) and `secret` (the value never appears in
 //     an error).
 //   - [Checker], for settings that depend on each other.
 package config
@@ -24,24 +24,24 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// Checker is a command whose settings depend on each other. Check is called when each of them is fine for
-// itself, or has its default's value and a problem already reported.
+// Checker is a command whose settings depend on each other. Check is called when every setting is valid, or has its
+// default value and a problem already reported.
 type Checker interface{ Check(*Problems) }
 
-// Options are what a command line needs besides its grammar.
+// Options are the parameters of a command line besides its grammar.
 type Options struct {
-	// Name is what the program is called in help and errors.
+	// Name is the program's name in help and errors.
 	Name        string
 	Description string
-	// LookupEnv reads the environment; os.LookupEnv by default.
+	// LookupEnv reads the environment. Default: os.LookupEnv.
 	LookupEnv      func(string) (string, bool)
 	Stdout, Stderr io.Writer
-	// Kong are more options for the parser.
+	// Kong are further options for the parser.
 	Kong []kong.Option
 }
 
-// New builds the parser for a grammar, a pointer to a struct with kong's tags.
-// It fails only for mistakes in the grammar.
+// New returns the parser for a grammar, a pointer to a struct with kong's tags. It fails only for mistakes in the
+// grammar.
 func New(grammar any, o Options) (*Parser, error) {
 	if o.LookupEnv == nil {
 		o.LookupEnv = os.LookupEnv
@@ -66,15 +66,15 @@ func New(grammar any, o Options) (*Parser, error) {
 		if !ok || flag == k.Model.HelpFlag {
 			return next(nil)
 		}
-		// From here on resolve reads the environment, not kong, which would put the file above it.
-		// flag.Envs keeps the names.
+		// From here on resolve reads the environment instead of kong, which would prefer the file to it. flag.Envs
+		// keeps the names.
 		flag.Tag.Envs = nil
 		flag.Mapper = &reportingMapper{Mapper: flag.Mapper, parser: p}
 		return next(nil)
 	})
 }
 
-// Parser is a command line. It is for one Parse.
+// Parser parses a command line. It is for one Parse.
 type Parser struct {
 	Kong *kong.Kong
 
@@ -83,14 +83,14 @@ type Parser struct {
 	file      *file
 }
 
-// exit is how kong's help leaves the parser: it has no other way than to end the process.
+// exit is the panic value by which kong's help returns to Parse, because kong can only end the process.
 type exit int
 
-// ErrHelp says that help was asked for and printed.
+// ErrHelp means that help was requested and printed.
 var ErrHelp = errors.New("help was printed")
 
-// Parse fills the grammar in. It fails with *Error when anything is wrong with the command line or the
-// settings, with ErrHelp when it printed help instead.
+// Parse fills in the grammar. It fails with *Error for any problem with the command line or the settings, and with
+// ErrHelp if it printed help instead.
 func (p *Parser) Parse(args []string) (kctx *kong.Context, err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -106,7 +106,7 @@ func (p *Parser) Parse(args []string) (kctx *kong.Context, err error) {
 		kctx = parseErr.Context
 		if kctx.Error != nil {
 			p.badCommandLine(kctx, args)
-			// The rest is worth reading nevertheless, for what is wrong with it.
+			// The rest is parsed nevertheless, to report its problems.
 			err = errors.Join(kctx.Reset(), kctx.Resolve())
 		}
 	}
@@ -129,8 +129,8 @@ func (p *Parser) Parse(args []string) (kctx *kong.Context, err error) {
 	return kctx, nil
 }
 
-// badCommandLine reports why kong could not follow the arguments: it stops at the first unknown flag, so look
-// for all of them.
+// badCommandLine reports why kong could not parse the arguments. kong stops at the first unknown flag, so this reports
+// all of them.
 func (p *Parser) badCommandLine(kctx *kong.Context, args []string) {
 	var known []string
 	for _, flag := range kctx.Flags() {
@@ -163,14 +163,14 @@ func (p *Parser) badCommandLine(kctx *kong.Context, args []string) {
 	p.problems.add(problem)
 }
 
-// unexpected describes a word that the command does not take, and lists the commands that there are instead.
+// unexpected describes a word that the command does not accept, and lists the valid commands.
 func unexpected(kctx *kong.Context, args []string, word string) (what, fix string) {
 	node := kctx.Selected()
 	if node == nil {
 		node = kctx.Model.Node
 	}
 	if node.Parent != nil && node.Parent.DefaultCmd == node && !slices.Contains(args, node.Name) {
-		node = node.Parent // the default command was not named: the word stands where one could be
+		node = node.Parent // the default command was not named: the word is in the place of a command
 	}
 	var names []string
 	for _, child := range node.Children {
@@ -194,7 +194,7 @@ func unexpected(kctx *kong.Context, args []string, word string) (what, fix strin
 	return fmt.Sprintf("%q is not a command of %s", word, node.FullPath()), fix
 }
 
-// resolve gives a flag that is not on the command line its value from the environment or else the file.
+// resolve returns the value of a flag that is not on the command line, from the environment or else the file.
 func (p *Parser) resolve(kctx *kong.Context, _ *kong.Path, flag *kong.Flag) (any, error) {
 	if p.file == nil {
 		p.file = p.openFile(kctx)

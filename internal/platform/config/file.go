@@ -16,11 +16,11 @@ import (
 
 const (
 	configFlag = "config"
-	// maxFileBytes bounds the settings file; a real one has less than a tenth.
+	// maxFileBytes limits the settings file; a real one has less than a tenth.
 	maxFileBytes = 64 << 10
 )
 
-// file is a settings file, each value as a flag's text.
+// file is a settings file, with each value as the text of a flag.
 type file struct{ values map[string]fileValue }
 
 type fileValue struct {
@@ -28,8 +28,8 @@ type fileValue struct {
 	where string // file and line
 }
 
-// readFile reads a YAML mapping from flag names to scalars, lists and mappings of scalars. The values stay
-// text, so that what is right in a flag is right in the file and the other way round.
+// readFile reads a YAML mapping from flag names to scalars, lists and mappings of scalars. The values stay text, so
+// that flags and the file accept the same values.
 func readFile(path string, flags []*kong.Flag) (*file, []Problem) {
 	f := &file{values: map[string]fileValue{}}
 	fail := func(where, fix, format string, args ...any) (*file, []Problem) {
@@ -117,7 +117,7 @@ func entries(mapping *yaml.Node) iter.Seq2[*yaml.Node, *yaml.Node] {
 func text(n *yaml.Node, flag *kong.Flag) (string, error) {
 	if flag != nil && flag.IsSlice() {
 		joined, err := list(n, flag)
-		if err == nil && joined == "" { // which may be meant as nobody, and would be everybody where that is the default
+		if err == nil && joined == "" { // an empty list may mean none, but would mean all where that is the default
 			err = errors.New("is an empty list: leave it out")
 		}
 		return joined, err

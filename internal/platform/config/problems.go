@@ -7,12 +7,12 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// Problem is one thing wrong with the settings.
+// Problem is one problem with the settings.
 type Problem struct {
-	// Where it comes from: a flag, a variable of the environment, or a file's line and key.
+	// Where is the source of the setting: a flag, an environment variable, or a file's line and key.
 	Where string
 	What  string
-	// Fix says how to mend it, where What does not.
+	// Fix is how to correct it, if What does not say so.
 	Fix string
 }
 
@@ -23,9 +23,9 @@ func (p Problem) String() string {
 	return p.Where + ": " + p.What + "; " + p.Fix
 }
 
-// Error is everything wrong with a command's settings.
+// Error holds all problems with a command's settings.
 type Error struct {
-	// Command as the user typed it, such as "rollcall coordinator".
+	// Command is the command as the user typed it, such as "rollcall coordinator".
 	Command  string
 	Problems []Problem
 }
@@ -52,13 +52,13 @@ const (
 	fromFile
 )
 
-// source is where a setting comes from; the zero value is the command line.
+// source is the origin of a setting; the zero value is the command line.
 type source struct {
 	kind sourceKind
-	name string // the variable, or the file's line
+	name string // the variable, or the file and line
 }
 
-// Problems collects what is wrong.
+// Problems collects problems.
 type Problems struct {
 	list    []Problem
 	sources map[*kong.Flag]source
@@ -66,7 +66,7 @@ type Problems struct {
 	context *kong.Context
 }
 
-// Add reports a problem with what is no flag, such as a variable of which there may be any number.
+// Add reports a problem that belongs to no flag, such as one with a variable of which there may be any number.
 func (p *Problems) Add(one Problem) { p.add(one) }
 
 func (p *Problems) add(list ...Problem) { p.list = append(p.list, list...) }
@@ -76,8 +76,8 @@ func (p *Problems) addAt(flag *kong.Flag, what, fix string) {
 	p.add(Problem{Where: p.where(flag), What: what, Fix: fix})
 }
 
-// Addf reports a problem with the setting held by the field that the pointer points to. It does nothing when
-// one has been reported for it before.
+// Addf reports a problem with the setting in the field that the pointer points to. It does nothing if one has been
+// reported for that setting before.
 func (p *Problems) Addf(field any, fix, format string, args ...any) {
 	flag := p.flag(field)
 	if !p.faulty[flag] {
@@ -85,7 +85,7 @@ func (p *Problems) Addf(field any, fix, format string, args ...any) {
 	}
 }
 
-// Where names the setting held by the field by where it comes from, for use in a problem with another one.
+// Where returns the origin of the setting in the field, for use in a problem with another setting.
 func (p *Problems) Where(field any) string { return p.where(p.flag(field)) }
 
 func (p *Problems) where(flag *kong.Flag) string {

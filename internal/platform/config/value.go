@@ -21,7 +21,7 @@ const (
 
 var durationType = reflect.TypeFor[time.Duration]()
 
-// checkValue holds a decoded value against the tags enum, min and max.
+// checkValue checks a decoded value against the tags enum, min and max.
 func checkValue(v *kong.Value, target reflect.Value) error {
 	if v.Enum != "" && !slices.Contains(v.EnumSlice(), fmt.Sprint(target.Interface())) {
 		return fmt.Errorf("is not one of %s", strings.Join(v.EnumSlice(), ", "))
@@ -41,7 +41,7 @@ func checkValue(v *kong.Value, target reflect.Value) error {
 	return nil
 }
 
-// number gives the value that min and max bound.
+// number returns the value that min and max limit.
 func number(target reflect.Value) (float64, bool) {
 	switch {
 	case target.CanInt():
@@ -74,7 +74,7 @@ func bounds(v *kong.Value, t reflect.Type) (low, high float64) {
 	return bound(minTag, math.Inf(-1)), bound(maxTag, math.Inf(1))
 }
 
-// rangeOf says which values are allowed, "" when all are.
+// rangeOf returns the allowed range, "" if all values are allowed.
 func rangeOf(v *kong.Value) string {
 	low, high := v.Tag.Get(minTag), v.Tag.Get(maxTag)
 	switch {
@@ -88,11 +88,11 @@ func rangeOf(v *kong.Value) string {
 	return ""
 }
 
-// kindOf says what a value should have been that cannot be read.
+// kindOf describes the expected type of a value that cannot be parsed.
 func kindOf(v *kong.Value, target reflect.Value, err error) string {
 	_, ownText := reflect.TypeAssert[encoding.TextUnmarshaler](target.Addr())
 	switch {
-	case ownText: // which knows best what it wants
+	case ownText: // its own error describes the format
 	case target.Type() == durationType:
 		return `a duration such as "500ms" or "10s"`
 	case target.CanInt():
@@ -115,7 +115,7 @@ func fixFor(v *kong.Value, target reflect.Value) string {
 	return ""
 }
 
-// describe is the help of a setting: what it is, which values are allowed, which variables set it.
+// describe returns the help of a setting: its description, the allowed values, and the variables that set it.
 func describe(v *kong.Value) string {
 	help := strings.TrimSuffix(v.Help, ".")
 	if r := rangeOf(v); r != "" {
@@ -130,7 +130,7 @@ func describe(v *kong.Value) string {
 	return help
 }
 
-// didYouMean offers the known name that is nearest to a mistyped one.
+// didYouMean suggests the known name that is nearest to a mistyped one.
 func didYouMean(name string, known []string) string {
 	best, distance := "", (len(name)+4)/3
 	for _, k := range known {
@@ -144,7 +144,7 @@ func didYouMean(name string, known []string) string {
 	return "did you mean " + best + "?"
 }
 
-// editDistance is Levenshtein's.
+// editDistance returns the Levenshtein distance.
 func editDistance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

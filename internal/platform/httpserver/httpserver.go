@@ -1,9 +1,9 @@
-// Package httpserver serves HTTP within bounds: so many connections, and no more, so that clients cannot use up the file
-// descriptors that the rest of the process needs, and health checks that are answered nevertheless.
+// Package httpserver serves HTTP over a limited number of connections. So clients cannot use up the file descriptors
+// that the rest of the process needs, and health checks are still answered.
 //
-// When all places are taken, a new connection gets that of the one that has been idle for longest, as net/http's own idle
-// timeout would take it, only sooner. Where every one has a request, some more are let in beyond the limit, for one
-// request each, which Config.Crowded answers. Past those, new ones wait.
+// At the limit, a new connection replaces the one that has been idle for longest, like net/http's own idle timeout,
+// only sooner. If every connection has a request, some more are accepted beyond the limit, for one request each, which
+// Config.Crowded answers. Beyond those, new connections wait.
 package httpserver
 
 import (
@@ -16,22 +16,22 @@ import (
 	"time"
 )
 
-// Config of a Server. Fields without a default are required.
+// Config configures a Server. Fields without a default are required.
 type Config struct {
 	// Listen is the address to serve at, host:port; port 0 takes a free one.
 	Listen string
-	// HTTP has the handler and the timeouts. It belongs to the server, which sets its ConnState and ConnContext.
+	// HTTP has the handler and the timeouts. The server owns it, and sets its ConnState and ConnContext.
 	HTTP *http.Server
-	// Connections is how many there may be at once.
+	// Connections is the maximum number of concurrent connections.
 	Connections int
-	// Crowded answers in the handler's place while every connection has a request. Default: the handler.
+	// Crowded replaces the handler while every connection has a request. Default: the handler.
 	Crowded http.Handler
-	// Stop is how long requests that have begun may go on after Run is told to stop.
+	// Stop is how long running requests may continue after Run's context ends.
 	Stop   time.Duration
 	Logger *slog.Logger
 }
 
-// Server answers on one address. It has a socket from Open on, and serves during Run.
+// Server serves HTTP at one address. It listens from Open on, and serves during Run.
 type Server struct {
 	cfg      Config
 	listener *listener
@@ -69,10 +69,10 @@ func Open(ctx context.Context, cfg Config) (*Server, error) {
 // crowded marks the context of requests on connections beyond the limit.
 type crowded struct{}
 
-// Addr is where the server listens.
+// Addr returns the address that the server listens at.
 func (s *Server) Addr() net.Addr { return s.listener.Addr() }
 
-// Run serves until ctx ends, finishes the requests it has begun, and returns nil.
+// Run serves until ctx ends, finishes running requests, and returns nil.
 func (s *Server) Run(ctx context.Context) error {
 	done := make(chan error, 1)
 	go func() { done <- s.cfg.HTTP.Serve(s.listener) }()
@@ -93,7 +93,7 @@ func (s *Server) Run(ctx context.Context) error {
 	return nil
 }
 
-// Close stops listening and drops what is open.
+// Close stops listening and closes all connections.
 func (s *Server) Close() error {
 	err := errors.Join(s.cfg.HTTP.Close(), s.listener.Close())
 	if errors.Is(err, net.ErrClosed) {

@@ -16,7 +16,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// site is a server with a page that answers when it is told to.
+// site is a server with a page that answers when the test releases it.
 type site struct {
 	t     *testing.T
 	s     *Server
@@ -90,12 +90,12 @@ func TestTheLongestIdleConnectionMakesRoom(t *testing.T) {
 	<-w.begun
 	w.ask(kept, "/")
 	require.False(t, w.answer(kept).Close)
-	require.Eventually(t, func() bool { // which the server knows a moment after the client
+	require.Eventually(t, func() bool { // the server learns of the connection a moment after the client
 		w.s.listener.mu.Lock()
 		defer w.s.listener.mu.Unlock()
 		return w.s.listener.idle.Len() == 2
 	}, 10*time.Second, time.Millisecond)
-	// The one that has never sent anything goes first, and then the one that has been answered.
+	// The connection that has never sent anything is replaced first, and then the one that has been answered.
 	for _, next := range []net.Conn{silent, kept} {
 		fresh := w.dial()
 		w.ask(fresh, "/slow")
@@ -109,7 +109,7 @@ func TestTheLongestIdleConnectionMakesRoom(t *testing.T) {
 
 func TestACrowdIsAnsweredBeyondTheLimitOnceEach(t *testing.T) {
 	t.Parallel()
-	w := start(t, 40) // and two more
+	w := start(t, 40) // and two extra connections
 	var busy []net.Conn
 	for range 40 {
 		c := w.dial()
@@ -125,7 +125,7 @@ func TestACrowdIsAnsweredBeyondTheLimitOnceEach(t *testing.T) {
 		require.True(t, r.Close)
 	}
 	var extra []net.Conn
-	for range 2 { // one after the other: an idle one would make room for the next
+	for range 2 { // one after the other, because an idle one would be replaced
 		c := w.dial()
 		w.ask(c, "/slow")
 		<-w.begun
@@ -133,7 +133,7 @@ func TestACrowdIsAnsweredBeyondTheLimitOnceEach(t *testing.T) {
 	}
 	waiting := w.dial()
 	w.ask(waiting, "/")
-	close(w.end) // now there is room again
+	close(w.end) // now a slot is free again
 	require.Contains(t, []int{http.StatusOK, http.StatusServiceUnavailable}, w.answer(waiting).StatusCode)
 	for _, c := range append(busy, extra...) {
 		require.Equal(t, http.StatusOK, w.answer(c).StatusCode)
@@ -143,14 +143,14 @@ func TestACrowdIsAnsweredBeyondTheLimitOnceEach(t *testing.T) {
 	require.Equal(t, http.StatusOK, w.answer(last).StatusCode)
 }
 
-// One that waits for a place does not keep the server from ending.
+// A connection that waits for a slot does not block the end of the server.
 func TestAServerEndsWhileSomebodyWaits(t *testing.T) {
 	t.Parallel()
 	socket, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	l := newListener(socket, 1)
 	var taken []net.Conn
-	for range 2 { // one, and one more
+	for range 2 { // one, and one extra
 		go func() { _, _ = net.Dial("tcp", socket.Addr().String()) }()
 		c, err := l.Accept()
 		require.NoError(t, err)

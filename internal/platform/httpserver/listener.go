@@ -7,15 +7,15 @@ import (
 	"sync"
 )
 
-// reserve is which part of the limit may come on top of it while every connection has a request.
+// reserve is the divisor of the limit that gives the number of extra connections while every connection has a request.
 const reserve = 32
 
-// listener bounds how many of its connections are open.
+// listener limits the number of its open connections.
 type listener struct {
 	net.Listener
 	most, mostExtra int
 	closed          chan struct{}
-	freed           chan struct{} // holds one: a connection has ended, or become idle
+	freed           chan struct{} // has a value when a connection has ended, or become idle
 
 	mu          sync.Mutex
 	open, extra int
@@ -38,7 +38,7 @@ type conn struct {
 	ended bool
 }
 
-// Accept waits for a connection, and then for a place for it. Only one goroutine calls it.
+// Accept waits for a connection, and then for a free slot. Only one goroutine calls it.
 func (l *listener) Accept() (net.Conn, error) {
 	socket, err := l.Listener.Accept()
 	if err != nil {
@@ -57,7 +57,7 @@ func (l *listener) Accept() (net.Conn, error) {
 	}
 }
 
-// admit gives a connection a place, or returns nil.
+// admit returns a connection with a slot for the socket, or nil if there is none.
 func (l *listener) admit(socket net.Conn) *conn {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -79,7 +79,7 @@ func (l *listener) admit(socket net.Conn) *conn {
 	return nil
 }
 
-// end closes a connection and gives its place back, once. l.mu is held.
+// end closes a connection and frees its slot, once. l.mu is held.
 func (l *listener) end(c *conn) error {
 	if !c.ended {
 		c.ended = true
@@ -108,7 +108,7 @@ func (l *listener) signal() {
 	}
 }
 
-// follow hears of what a connection does; it is net/http's hook. One that has not sent anything yet is idle, too.
+// follow updates a connection's state; it is net/http's hook. A connection that has not sent anything yet is idle, too.
 func (l *listener) follow(of net.Conn, state http.ConnState) {
 	c, ok := of.(*conn)
 	if !ok {
@@ -123,14 +123,14 @@ func (l *listener) follow(of net.Conn, state http.ConnState) {
 	}
 }
 
-// Close gives the connection's place back.
+// Close closes the connection and frees its slot.
 func (c *conn) Close() error {
 	c.of.mu.Lock()
 	defer c.of.mu.Unlock()
 	return c.of.end(c)
 }
 
-// Close stops listening. It drops connections that wait for a place.
+// Close stops listening. It drops connections that wait for a slot.
 func (l *listener) Close() error {
 	l.closeOnce.Do(func() { close(l.closed) })
 	return l.Listener.Close()

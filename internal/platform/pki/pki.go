@@ -26,24 +26,24 @@ import (
 const (
 	caName = "ca"
 	caDays = 3650
-	// backdated lets hosts whose clocks are behind use a certificate at once.
+	// backdated makes a certificate valid at once on hosts whose clocks are behind.
 	backdated = time.Hour
 )
 
-// Config says what to issue.
+// Config configures the certificates to issue.
 type Config struct {
-	// Dir holds ca.crt and ca.key, and gets NAME.crt and NAME.key for each certificate. Made if it doesn't exist;
-	// a CA found there is used, else one is made that is valid for ten years.
+	// Dir holds ca.crt and ca.key, and gets NAME.crt and NAME.key for each certificate. It is created if missing. A CA
+	// in it is used; otherwise Issue makes one that is valid for ten years.
 	Dir string
 	// Days is how long certificates are valid, at most as long as the CA: 1 to 3650, 365 by default.
 	Days int
-	// Certificates to issue.
+	// Certificates are the certificates to issue.
 	Certificates []Certificate
 	// Force replaces certificates and keys of the same names. A CA is never replaced.
 	Force bool
 }
 
-// Certificate describes one to issue.
+// Certificate describes one certificate to issue.
 type Certificate struct {
 	// Name is the node's id, a DNS label; it names the files too.
 	Name string
@@ -85,8 +85,8 @@ func (c *Config) withDefaults() error {
 	return errors.Join(problems...)
 }
 
-// Issue makes the CA if there is none, and the certificates. It returns the files it wrote, in order. Unless
-// cfg.Force is set it writes nothing when one of a certificate's files is there already.
+// Issue makes the CA if there is none, and the certificates. It returns the written files, in order. Unless cfg.Force
+// is set it writes nothing if a file of one of the certificates exists.
 func Issue(cfg Config) (written []string, err error) {
 	if err := cfg.withDefaults(); err != nil {
 		return nil, fmt.Errorf("issue certificates: %w", err)
@@ -129,7 +129,7 @@ type pair struct {
 	key  *ecdsa.PrivateKey
 }
 
-// loadCA returns fs.ErrNotExist only if neither file is there.
+// loadCA loads the CA. It returns fs.ErrNotExist only if neither file exists.
 func loadCA(dir string) (pair, error) {
 	certFile, keyFile := files(dir, caName)
 	if free(dir, caName) == nil {
@@ -137,7 +137,7 @@ func loadCA(dir string) (pair, error) {
 	}
 	loaded, err := tls.LoadX509KeyPair(certFile, keyFile)
 	if errors.Is(err, fs.ErrNotExist) {
-		return pair{}, fmt.Errorf("half of the CA is missing: %s", err) //nolint:errorlint // not as if there were none
+		return pair{}, fmt.Errorf("half of the CA is missing: %s", err) //nolint:errorlint // must not match fs.ErrNotExist
 	}
 	if err != nil {
 		return pair{}, fmt.Errorf("load CA %s: %w", certFile, err)
@@ -193,7 +193,7 @@ func issue(ca pair, wanted Certificate, days int) (pair, error) {
 	return sign(wanted.Name, template, &ca)
 }
 
-// sign makes a new key and has by certify it; nil is itself.
+// sign makes a new key and a certificate signed by by; nil makes it self-signed.
 func sign(name string, template *x509.Certificate, by *pair) (pair, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -214,7 +214,7 @@ func files(dir, name string) (certFile, keyFile string) {
 	return filepath.Join(dir, name+".crt"), filepath.Join(dir, name+".key")
 }
 
-// free returns an error if one of the files is there.
+// free returns an error if one of the files exists.
 func free(dir, name string) error {
 	certFile, keyFile := files(dir, name)
 	for _, path := range []string{certFile, keyFile} {
@@ -231,7 +231,7 @@ func (p pair) write(dir string) (written []string, err error) {
 		return nil, err
 	}
 	certFile, keyFile := files(dir, p.name)
-	// The key first: a node that reads the files again in between finds a pair that doesn't fit, and waits.
+	// The key is written first. A node that reads the files in between finds a pair that doesn't match, and waits.
 	if err := replace(keyFile, "PRIVATE KEY", der, 0o600); err != nil {
 		return nil, err
 	}
@@ -241,9 +241,9 @@ func (p pair) write(dir string) (written []string, err error) {
 	return []string{certFile, keyFile}, nil
 }
 
-// replace writes a file that is never there by half.
+// replace writes a file atomically.
 func replace(path, kind string, der []byte, mode os.FileMode) error {
-	// CreateTemp's files are for the owner only, before anything is in them.
+	// CreateTemp makes the file readable for the owner only, before it has content.
 	file, err := os.CreateTemp(filepath.Dir(path), ".new-*")
 	if err != nil {
 		return err

@@ -146,7 +146,7 @@ func TestConfigIsChecked(t *testing.T) {
 	}
 }
 
-// TestFilesServeAPort: the files are what a coordinator, a gateway and an operator need.
+// TestFilesServeAPort checks that the files are sufficient for a coordinator, a gateway and an operator.
 func TestFilesServeAPort(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -9,11 +9,11 @@ import (
 	"time"
 )
 
-// unacknowledged is how long the other end's kernel may leave unanswered what was sent, data or probes, before a
-// connection counts as lost. The kernel's own patience is a quarter of an hour for data, and two hours for probes.
+// unacknowledged is how long the peer's kernel may leave sent data or probes unacknowledged before a connection counts
+// as lost. The kernel's default is a quarter of an hour for data, and two hours for probes.
 const unacknowledged = 10 * time.Second
 
-// dialer makes connections that end soon after the other host vanished without a word.
+// dialer returns a dialer whose connections end soon after the other host disappears.
 func dialer() *net.Dialer {
 	return &net.Dialer{
 		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: unacknowledged / 2, Interval: unacknowledged / 5, Count: 3},
@@ -21,8 +21,8 @@ func dialer() *net.Dialer {
 	}
 }
 
-// dialWithin makes connections that also end where the other host is there and its server says nothing: it froze, or what
-// stands in between swallows everything. limit is for how long; 0: for ever.
+// dialWithin returns a dial function whose connections also end if the server does not answer: it froze, or a device in
+// between drops all packets. limit is the time for that; 0 means no limit.
 func dialWithin(limit time.Duration) func(ctx context.Context, network, address string) (net.Conn, error) {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		conn, err := dialer().DialContext(ctx, network, address)
@@ -33,14 +33,14 @@ func dialWithin(limit time.Duration) func(ctx context.Context, network, address 
 	}
 }
 
-// impatient is a connection on which a read or a write fails after some time. The driver does not read from an idle
-// connection, so a read waits for the answer to a statement, which the server itself bounds.
+// impatient is a connection on which a read or a write fails after limit. The driver does not read from an idle
+// connection. So a read waits for the answer to a statement, which the server itself limits.
 type impatient struct {
 	net.Conn
 	limit time.Duration
 
 	mu    sync.Mutex
-	bound bool // somebody has set a deadline, as pgx does when a context ends: that one holds
+	bound bool // the caller has set a deadline, as pgx does when a context ends: that one applies
 }
 
 func (c *impatient) SetDeadline(t time.Time) error {
@@ -73,8 +73,8 @@ func (c *impatient) bind(set func(time.Time) error) error {
 	return set(time.Now().Add(c.limit))
 }
 
-// answerLimit is how long a server that bounds its statements is waited for, a third longer than that; 0 where it does not
-// bound them. It takes the value of statement_timeout, in milliseconds or with a unit.
+// answerLimit returns how long to wait for the answer of a server with a statement timeout: a third longer than that.
+// It returns 0 if there is none. It takes the value of statement_timeout, in milliseconds or with a unit.
 func answerLimit(statementTimeout string) time.Duration {
 	text := strings.ReplaceAll(strings.ReplaceAll(statementTimeout, " ", ""), "min", "m")
 	if _, err := strconv.ParseUint(text, 10, 31); err == nil {

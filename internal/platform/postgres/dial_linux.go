@@ -6,10 +6,10 @@ import (
 	"syscall"
 )
 
-// tcpUserTimeout is TCP_USER_TIMEOUT of linux/tcp.h, which package syscall does not name.
+// tcpUserTimeout is TCP_USER_TIMEOUT of linux/tcp.h, which package syscall does not define.
 const tcpUserTimeout = 0x12
 
-// setUserTimeout has the kernel give up a connection whose data nobody acknowledges.
+// setUserTimeout makes the kernel close a connection whose data is not acknowledged.
 func setUserTimeout(network, _ string, raw syscall.RawConn) error {
 	if !strings.HasPrefix(network, "tcp") {
 		return nil

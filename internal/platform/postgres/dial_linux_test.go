@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// No test can have a network swallow packets without being root. That the kernel was told is what can be seen.
+// Without root a test cannot drop packets. It can only check that the socket option is set.
 func TestKernelGivesUpWhatNobodyAcknowledges(t *testing.T) {
 	t.Parallel()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

@@ -4,5 +4,5 @@ package postgres
 
 import "syscall"
 
-// setUserTimeout does nothing here: probes alone notice that the other host has vanished.
+// setUserTimeout does nothing here: only probes detect that the other host has disappeared.
 func setUserTimeout(string, string, syscall.RawConn) error { return nil }

@@ -11,7 +11,7 @@ import (
 	testpostgres "github.com/rollcall-dev/rollcall/internal/testutil/postgres"
 )
 
-// A server that freezes keeps its sockets open, and its kernel acknowledges everything: nothing but time tells.
+// A frozen server keeps its sockets open, and its kernel acknowledges all data. Only a timeout detects it.
 func TestSilentServerIsGivenUp(t *testing.T) {
 	t.Parallel()
 	server := testpostgres.Own(t)
@@ -24,7 +24,7 @@ func TestSilentServerIsGivenUp(t *testing.T) {
 	server.Pause()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	// More often than there are connections, by whoever has no deadline of his own: those without one, and a transaction.
+	// More calls than there are connections, by callers without a deadline: single statements, and a transaction.
 	for i := range 4 {
 		_, err := pool.Exec(context.WithoutCancel(ctx), "SELECT 1")
 		require.Error(t, err)
@@ -36,8 +36,7 @@ func TestSilentServerIsGivenUp(t *testing.T) {
 	require.Equal(t, 1, count(t, pool))
 }
 
-// What pgx does at the end of a context is not undone by the limit, and a connection that was idle for longer is as good
-// as before.
+// The limit does not override what pgx does at the end of a context. A connection that was idle for longer still works.
 func TestLimitIsOnlyForWhoWaits(t *testing.T) {
 	t.Parallel()
 	server := testpostgres.Own(t)
@@ -59,6 +58,6 @@ func TestLimitIsOnlyForWhoWaits(t *testing.T) {
 		return pid
 	}
 	first := pid()
-	<-time.After(time.Second) // the very thing that is tested: nothing happens meanwhile
+	<-time.After(time.Second) // nothing must happen meanwhile
 	require.Equal(t, first, pid())
 }

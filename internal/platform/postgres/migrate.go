@@ -17,21 +17,21 @@ import (
 	"github.com/pressly/goose/v3/database"
 )
 
-// Migrations of one part of the schema.
+// Migrations are the migrations of one part of the schema.
 type Migrations struct {
-	// FS has goose's files at its top: 00001_name.sql.
+	// FS has goose's files at its top level: 00001_name.sql.
 	FS fs.FS
-	// Table remembers which of them were applied. Every part of the schema has its own. Required.
+	// Table stores which of them were applied. Every part of the schema has its own. Required.
 	Table string
-	// Wait is how long another process that migrates, or a server that is not there yet, is waited for. Default 5 min.
+	// Wait is how long to wait for another process that migrates, or for a server that is not up yet. Default 5 min.
 	Wait time.Duration
-	// Waiting is called with what Migrate waits for, whenever it finds it: a failed attempt to connect, or ErrLocked.
+	// Waiting is called with each cause of waiting: a failed attempt to connect, or ErrLocked.
 	Waiting func(error)
-	// Log hears of each migration. Default: nobody.
+	// Log receives a line for each migration. Default: discard.
 	Log *slog.Logger
 }
 
-// NewerError is a database that a newer program has migrated. An older one might misread it.
+// NewerError means that a newer program has migrated the database. An older one might misread it.
 type NewerError struct {
 	Table         string
 	Database, Own int64 // versions
@@ -41,7 +41,7 @@ func (e *NewerError) Error() string {
 	return fmt.Sprintf("the database's schema (%s) is at version %d and this program knows %d: run a newer program", e.Table, e.Database, e.Own)
 }
 
-// ErrLocked says that another process migrates.
+// ErrLocked means that another process migrates.
 var ErrLocked = errors.New("another process migrates the database")
 
 const (
@@ -50,19 +50,19 @@ const (
 	attempts    = 3
 )
 
-// Migrate brings the database up to the newest of the migrations, and is done when it was there already. Any number of
-// processes may call it at once. Each migration is a transaction, unless it says otherwise; Migrate may be called again
-// after any error. It returns a *NewerError, having changed nothing, where the database is ahead.
+// Migrate applies all outstanding migrations. Any number of processes may call it concurrently. Each migration is a
+// transaction, unless it declares otherwise. Migrate may be called again after any error. It returns a *NewerError,
+// without any change, if the database is ahead.
 //
-// The lock is an advisory one of the very session that migrates. So it ends when the process dies or loses its
-// connection, never before the server has dropped what that session was at, and a process that froze holds it for at
-// most a minute. It needs a session: see the package about PgBouncer.
+// The lock is an advisory lock of the session that migrates. So it ends when the process dies or loses its connection,
+// and only after the server has ended that session's work. A frozen process holds it for at most a minute. The lock
+// needs a session: see the package comment about PgBouncer.
 func Migrate(ctx context.Context, url string, m Migrations) error {
 	c, err := pgx.ParseConfig(url)
 	if err != nil {
 		return urlError(err)
 	}
-	// A migration may take its time, but not to wait for a lock: whoever comes later would wait behind it.
+	// A migration may run long, but must not wait for a lock for long, because later transactions would wait behind it.
 	Config{
 		ApplicationName: "rollcall migrate", StatementTimeout: -1, LockTimeout: 30 * time.Second, IdleInTxTimeout: time.Minute,
 	}.apply(c)
@@ -71,7 +71,7 @@ func Migrate(ctx context.Context, url string, m Migrations) error {
 	if limit <= 0 {
 		limit = 5 * time.Minute
 	}
-	// A server that restarts may go away again after it answered. A migration that has begun and failed is not retried.
+	// A server that restarts may go away again after an answer. A migration that has started and failed is not retried.
 	for attempt := 1; ; attempt++ {
 		if err := await(ctx, c, limit, m.Waiting); err != nil {
 			return err
@@ -104,7 +104,7 @@ func (m Migrations) up(ctx context.Context, db *sql.DB, limit time.Duration) err
 	if err != nil {
 		return err
 	}
-	// Where the database is ahead this finds nothing to do: versions are applied in their order only.
+	// If the database is ahead this does nothing, because versions are applied in order.
 	results, err := p.Up(ctx)
 	if partial, ok := errors.AsType[*goose.PartialError](err); ok {
 		results = partial.Applied
@@ -125,8 +125,8 @@ func (m Migrations) up(ctx context.Context, db *sql.DB, limit time.Duration) err
 	return nil
 }
 
-// createTable creates the version table under the lock, as goose does without: on an empty database, processes that migrate at once
-// would all try to, and all but one would fail, and wait a second.
+// createTable creates the version table under the lock. goose creates it without the lock. Processes that migrate an
+// empty database concurrently would then all try to create it. All but one would fail, and wait a second.
 func (m Migrations) createTable(ctx context.Context, db *sql.DB, lock sessionLock) (err error) {
 	conn, err := db.Conn(ctx)
 	if err != nil {
@@ -144,7 +144,7 @@ func (m Migrations) createTable(ctx context.Context, db *sql.DB, lock sessionLoc
 		return err
 	}
 	defer func() { err = errors.Join(err, lock.SessionUnlock(context.WithoutCancel(ctx), conn)) }()
-	if yes, err := exists(); err != nil || yes { // another process was first
+	if yes, err := exists(); err != nil || yes { // another process created it
 		return err
 	}
 	store, err := database.NewStore(database.DialectPostgres, m.Table)
@@ -155,7 +155,7 @@ func (m Migrations) createTable(ctx context.Context, db *sql.DB, lock sessionLoc
 	if err != nil {
 		return err
 	}
-	defer func() { _ = tx.Rollback() }() // after a commit it does nothing
+	defer func() { _ = tx.Rollback() }() // no effect after a commit
 	if err := store.CreateVersionTable(ctx, tx); err != nil {
 		return err
 	}
@@ -165,15 +165,15 @@ func (m Migrations) createTable(ctx context.Context, db *sql.DB, lock sessionLoc
 	return tx.Commit()
 }
 
-// lockID of a version table, so that parts of the schema don't wait for each other.
+// lockID returns the lock id of a version table, so that parts of the schema do not wait for each other.
 func lockID(table string) int64 {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte("rollcall migrate " + table)) // never fails
 	return int64(h.Sum64())
 }
 
-// sessionLock is goose's lock.SessionLocker. It asks again and again instead of waiting inside of the server: a statement
-// that waits holds a snapshot, for the end of which a CREATE INDEX CONCURRENTLY of the lock's holder would wait in turn.
+// sessionLock is goose's lock.SessionLocker. It polls instead of waiting in the server. A waiting statement holds a
+// snapshot, and a CREATE INDEX CONCURRENTLY of the lock's holder would wait for the end of that snapshot.
 type sessionLock struct {
 	id      int64
 	limit   time.Duration
@@ -205,7 +205,7 @@ func (l sessionLock) SessionLock(ctx context.Context, conn *sql.Conn) error {
 	}
 }
 
-// SessionUnlock gives the lock back. Where that fails, the end of the session does.
+// SessionUnlock releases the lock. If that fails, the end of the session releases it.
 func (l sessionLock) SessionUnlock(ctx context.Context, conn *sql.Conn) error {
 	ctx, cancel := context.WithTimeout(ctx, unlockLimit)
 	defer cancel()

@@ -38,14 +38,14 @@ func withWait(m postgres.Migrations, d time.Duration) postgres.Migrations {
 	return m
 }
 
-// has tells whether a table or index exists.
+// has reports whether a table or index exists.
 func has(t *testing.T, pool *pgxpool.Pool, name string) (yes bool) {
 	t.Helper()
 	require.NoError(t, pool.QueryRow(t.Context(), "SELECT to_regclass($1) IS NOT NULL", name).Scan(&yes))
 	return yes
 }
 
-// Processes that start at once on an empty database take turns: none of them meets an error.
+// Processes that migrate an empty database concurrently take turns: none of them fails.
 func TestMigrate_EmptyDatabase_NoRaceForTheTable(t *testing.T) {
 	t.Parallel()
 	s := testpostgres.Own(t)
@@ -125,7 +125,7 @@ func TestFailedMigrationLeavesNothing(t *testing.T) {
 	require.NoError(t, postgres.Migrate(t.Context(), db.URL(), migrations(one, two)), "mended")
 }
 
-// A process that dies while it migrates holds up nobody, and one that is at it for long is waited for to a limit.
+// A process that dies while it migrates blocks no other one. Migrate waits for a slow one up to a limit.
 func TestMigratorDies(t *testing.T) {
 	t.Parallel()
 	db := testpostgres.New(t)

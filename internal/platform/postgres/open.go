@@ -16,36 +16,37 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// Config of a pool. Of the durations, 0 is the default and a negative one turns the limit off.
+// Config configures a pool. Of the durations, 0 is the default and a negative one disables the limit.
 type Config struct {
-	// URL as pgx reads it: postgres://user:password@host:port/database?sslmode=verify-full. Settings in it win over
-	// those below. A secret.
+	// URL in pgx's format: postgres://user:password@host:port/database?sslmode=verify-full. Its settings override those
+	// below. A secret.
 	URL string
-	// ApplicationName in pg_stat_activity and in the server's log. Default "rollcall".
+	// ApplicationName is the name in pg_stat_activity and in the server's log. Default "rollcall".
 	ApplicationName string
-	// MaxConns of the pool. Default four for each CPU that Go uses, at least 8 and at most 64.
+	// MaxConns is the maximum size of the pool. Default four for each CPU that Go uses, at least 8 and at most 64.
 	MaxConns int32
-	// Wait is how long Open waits for a server that is not there yet. Default 30 s; negative: one try.
+	// Wait is how long Open waits for a server that is not up yet. Default 30 s; negative: one attempt.
 	Wait time.Duration
-	// Waiting is called with each failed attempt to connect that Open tries again; [Reason] makes it fit for strangers.
+	// Waiting is called with each failed attempt to connect that Open retries; [Reason] removes user and database from
+	// it.
 	Waiting func(error)
-	// ConnectTimeout of one connection. Default 5 s; it can't be turned off.
+	// ConnectTimeout is the limit for one connection attempt. Default 5 s; it cannot be disabled.
 	ConnectTimeout time.Duration
-	// StatementTimeout after which the server cancels a statement. Default 15 s. A server that says nothing for a third
-	// longer than that, while a statement or a batch of them is under way, has its connection given up.
+	// StatementTimeout is when the server cancels a statement. Default 15 s. If the server does not answer a statement
+	// or a batch for a third longer than that, the connection is closed.
 	StatementTimeout time.Duration
-	// LockTimeout after which a statement stops waiting for a lock. Default 5 s.
+	// LockTimeout is when a statement stops waiting for a lock. Default 5 s.
 	LockTimeout time.Duration
-	// IdleInTxTimeout after which the server ends a connection that sits idle in a transaction, so that the locks of
-	// a process that froze come free. Default 10 s.
+	// IdleInTxTimeout is when the server ends a connection that is idle in a transaction, to release the locks of a
+	// frozen process. Default 10 s.
 	IdleInTxTimeout time.Duration
 }
 
 // openWait is the default of Config.Wait.
 const openWait = 30 * time.Second
 
-// Open connects to the server, waiting for one that is not there yet, and returns a pool of connections, which is the
-// caller's to close. A server that refuses, for its password or because there is no such database, is not waited for.
+// Open connects to the server, waiting for one that is not up yet, and returns a pool of connections. The caller closes
+// it. A server that refuses the password, or lacks the database, is not waited for.
 func Open(ctx context.Context, cfg Config) (*pgxpool.Pool, error) {
 	c, err := cfg.pool()
 	if err != nil {
@@ -61,21 +62,21 @@ func Open(ctx context.Context, cfg Config) (*pgxpool.Pool, error) {
 	return pool, nil
 }
 
-// CheckURL returns the error that Open and Migrate would have with a URL that they cannot read. It connects to nobody.
+// CheckURL returns the error of Open and Migrate for an invalid URL. It does not connect.
 func CheckURL(url string) error {
 	_, err := Config{URL: url}.pool()
 	return err
 }
 
-// ErrAsyncCommit refuses a server that confirms a COMMIT before it is on its disk.
+// ErrAsyncCommit means that a server confirms a COMMIT before it is on its disk.
 var ErrAsyncCommit = errors.New("synchronous_commit is off: a crash of the server would lose transactions that were accepted; " +
 	"set it to on, for the server, the database or the role")
 
-// checkCommit returns ErrAsyncCommit where the connection's transactions would not wait for the disk. A transaction may
-// still choose not to wait, where nothing is lost by it.
+// checkCommit returns ErrAsyncCommit if the connection's transactions would not wait for the disk. A transaction may
+// still disable the wait if it can afford the loss.
 func checkCommit(ctx context.Context, conn *pgx.Conn) error {
 	var mode string
-	// In the simple protocol, because it is one round trip for each new connection.
+	// The simple protocol needs one round trip for each new connection.
 	err := conn.QueryRow(ctx, "SELECT current_setting('synchronous_commit')", pgx.QueryExecModeSimpleProtocol).Scan(&mode)
 	if err != nil {
 		return fmt.Errorf("check synchronous_commit: %w", err)
@@ -86,7 +87,7 @@ func checkCommit(ctx context.Context, conn *pgx.Conn) error {
 	return nil
 }
 
-// pool is the configuration in pgx's words.
+// pool returns the configuration in pgx's form.
 func (cfg Config) pool() (*pgxpool.Config, error) {
 	c, err := pgxpool.ParseConfig(cfg.URL)
 	if err != nil {
@@ -108,7 +109,7 @@ func (cfg Config) pool() (*pgxpool.Config, error) {
 	return c, nil
 }
 
-// apply sets what the URL left open.
+// apply sets the parameters that the URL leaves unset.
 func (cfg Config) apply(c *pgx.ConnConfig) {
 	if c.ConnectTimeout == 0 {
 		c.ConnectTimeout = 5 * time.Second
@@ -122,7 +123,7 @@ func (cfg Config) apply(c *pgx.ConnConfig) {
 		}
 	}
 	limit := func(name string, d, standard time.Duration) {
-		// 0 turns these off at the server. Shorter than its unit must not come to mean that.
+		// 0 disables these at the server, so a limit below its unit must not be rounded down to that.
 		ms := max(orDefault(d, standard), 0)
 		if ms > 0 {
 			ms = max(ms, time.Millisecond)
@@ -137,10 +138,10 @@ func (cfg Config) apply(c *pgx.ConnConfig) {
 	limit("statement_timeout", cfg.StatementTimeout, 15*time.Second)
 	limit("lock_timeout", cfg.LockTimeout, 5*time.Second)
 	limit("idle_in_transaction_session_timeout", cfg.IdleInTxTimeout, 10*time.Second)
-	// Rows are read by index. A plan that was made while a table was small, and is kept, would read all of it each time
-	// until the server has analysed it, long after it has grown.
+	// Rows are read by index. Postgres keeps a plan that it made while a table was small. That plan would scan the
+	// whole table each time until the server has analyzed it, long after it has grown.
 	set("enable_seqscan", "off")
-	set("jit", "off") // which takes a scan that cannot be helped for a very dear one, and compiles it
+	set("jit", "off") // JIT overestimates the cost of an unavoidable scan, and compiles it
 	c.DialFunc = dialWithin(answerLimit(c.RuntimeParams["statement_timeout"]))
 }
 
@@ -151,11 +152,11 @@ func orDefault(d, standard time.Duration) time.Duration {
 	return d
 }
 
-// ErrURL says that a URL is not one of PostgreSQL's. Which part of it is wrong stays untold: what a parser takes for a
-// port or a host may be half a password.
+// ErrURL means that a URL is not a PostgreSQL URL. It does not name the wrong part, because a text in the place of a
+// port or host may be half a password.
 var ErrURL = errors.New("database URL: expected postgres://user:password@host:port/database?sslmode=…, with special characters of the password percent-encoded")
 
-// urlError keeps the URL out of what pgx says about it, but for a file that the URL names and nobody can read.
+// urlError removes the URL from pgx's error, except for an unreadable file that the URL names.
 func urlError(err error) error {
 	if file, ok := errors.AsType[*fs.PathError](err); ok {
 		return fmt.Errorf("database URL: %w", file)
@@ -163,7 +164,7 @@ func urlError(err error) error {
 	return ErrURL
 }
 
-// Reason is why a connection failed, in words that hold neither user nor database.
+// Reason returns why a connection failed, without user or database.
 func Reason(err error) string {
 	if answer, ok := errors.AsType[*pgconn.PgError](err); ok {
 		return answerReason(answer)
@@ -180,7 +181,8 @@ func Reason(err error) string {
 	return "the connection failed"
 }
 
-// answerReason is Reason for an answer of the server, or of a proxy before it. Many messages name the user or the database.
+// answerReason is Reason for an answer of the server or a proxy. Many of their messages contain the user or the
+// database.
 func answerReason(answer *pgconn.PgError) string {
 	switch answer.Code {
 	case "57P01", "57P02", "57P03": // it starts or stops
@@ -191,8 +193,8 @@ func answerReason(answer *pgconn.PgError) string {
 	return "it refuses connections, SQLSTATE " + answer.Code
 }
 
-// await returns when the server takes a connection that keeps what it commits. A negative limit allows for one try.
-// waiting, if there is one, is called with each error that is not the last.
+// await returns when the server accepts a connection whose commits are durable. A negative limit allows one attempt.
+// waiting, if not nil, is called with each error but the last.
 func await(ctx context.Context, c *pgx.ConnConfig, limit time.Duration, waiting func(error)) error {
 	var last error
 	wait := backoff.NewExponentialBackOff()
@@ -201,7 +203,7 @@ func await(ctx context.Context, c *pgx.ConnConfig, limit time.Duration, waiting 
 		var conn *pgx.Conn
 		if conn, last = pgx.ConnectConfig(ctx, c); last == nil {
 			last = checkCommit(ctx, conn)
-			_ = conn.Close(ctx) // its answer is known
+			_ = conn.Close(ctx) // the result is already known
 		}
 		if last == nil {
 			return none, nil
@@ -220,7 +222,7 @@ func await(ctx context.Context, c *pgx.ConnConfig, limit time.Duration, waiting 
 	return err
 }
 
-// refused tells an answer that waiting won't change from one of a server that starts, stops or is full.
+// refused distinguishes a permanent refusal from the answer of a server that starts, stops or is full.
 func refused(err error) bool {
 	answer, ok := errors.AsType[*pgconn.PgError](err)
 	return ok && !transient(answer.Code)

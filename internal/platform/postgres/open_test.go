@@ -23,7 +23,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(testpostgres.Main(m)) }
 
 const secret = "s3cr3t/pa?ss"
 
-// changed is a URL with another part.
+// changed returns a URL with one part changed.
 func changed(t *testing.T, raw string, change func(*url.URL)) string {
 	t.Helper()
 	u, err := url.Parse(raw)
@@ -169,8 +169,8 @@ func TestPasswordIsInNoError(t *testing.T) {
 	require.ErrorContains(t, err, "/none/ca.pem", "a file that is missing is named")
 }
 
-// A server that commits without waiting for its disk forgets accepted transactions when it crashes, and the relayer
-// would send them again under nonces that are taken. It is refused, wherever that was set.
+// A server that commits without waiting for its disk loses accepted transactions in a crash. The relayer would send
+// them again under nonces that are used. Open rejects the setting, wherever it was made.
 func TestOpen_RefusesAsynchronousCommit(t *testing.T) {
 	t.Parallel()
 	db := testpostgres.New(t)

@@ -14,30 +14,30 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// ErrUnknown is what every *UnknownError is.
+// ErrUnknown matches every *UnknownError.
 var ErrUnknown = errors.New("commit outcome unknown")
 
-// UnknownError is the loss of the answer to a COMMIT: the transaction may have been committed, may be rolled back, or
-// may yet be committed by a server that only froze.
+// UnknownError means that the answer to a COMMIT was lost. The transaction may have been committed or rolled back. A
+// frozen server may still commit it.
 type UnknownError struct{ Err error }
 
 func (e *UnknownError) Error() string   { return fmt.Sprintf("%v: %v", ErrUnknown, e.Err) }
 func (e *UnknownError) Unwrap() []error { return []error{ErrUnknown, e.Err} }
 
-// Beginner starts transactions: a pool, a connection, or a transaction, whose parts then are savepoints.
+// Beginner starts transactions: a pool, a connection, or a transaction, which starts savepoints.
 type Beginner interface {
 	Begin(ctx context.Context) (pgx.Tx, error)
 }
 
-// rollbackLimit bounds the farewell to a connection whose transaction failed.
+// rollbackLimit limits the rollback of a failed transaction.
 const rollbackLimit = 5 * time.Second
 
-// InTx runs do in a transaction and commits it. It returns nil when that was committed, an *UnknownError when the
-// answer to the COMMIT was lost, and any other error, such as that of do, when nothing of it was done. do must neither
+// InTx runs do in a transaction and commits it. It returns nil if the transaction was committed, and an *UnknownError
+// if the answer to the COMMIT was lost. With any other error, such as that of do, nothing was done. do must neither
 // commit nor roll back.
 //
-// When ctx ends during the COMMIT, the outcome is unknown. A caller that must know although its client hung up
-// passes context.WithoutCancel(ctx), with a deadline.
+// If ctx ends during the COMMIT, the outcome is unknown. A caller that needs the outcome although its client
+// disconnected passes context.WithoutCancel(ctx), with a deadline.
 func InTx(ctx context.Context, db Beginner, do func(pgx.Tx) error) error {
 	tx, err := db.Begin(ctx)
 	if err != nil {
@@ -48,7 +48,7 @@ func InTx(ctx context.Context, db Beginner, do func(pgx.Tx) error) error {
 		if committing {
 			return
 		}
-		// Also where do panics. A failure here closes the connection, which rolls back, too.
+		// This also runs if do panics. A failure here closes the connection, which rolls back, too.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackLimit)
 		defer cancel()
 		_ = tx.Rollback(ctx)
@@ -56,7 +56,7 @@ func InTx(ctx context.Context, db Beginner, do func(pgx.Tx) error) error {
 	if err := do(tx); err != nil {
 		return err
 	}
-	if tx.Conn().IsClosed() { // do lost it, and said nothing
+	if tx.Conn().IsClosed() { // do lost it, and returned no error
 		return fmt.Errorf("commit transaction: %w", pgconn.ErrConnClosed)
 	}
 	committing = true
@@ -68,8 +68,8 @@ func InTx(ctx context.Context, db Beginner, do func(pgx.Tx) error) error {
 	return nil
 }
 
-// Uncertain reports whether err, of a COMMIT or of a statement that is a transaction of its own, leaves open whether it
-// was done. When in doubt it is true: a statement that failed while it waited for a connection of a pool is one such.
+// Uncertain reports whether err, of a COMMIT or of a statement that is its own transaction, leaves its outcome open. In
+// doubt it is true. An example is a statement that failed while it waited for a connection of a pool.
 func Uncertain(err error) bool {
 	if err == nil || errors.Is(err, pgx.ErrTxCommitRollback) || errors.Is(err, pgx.ErrNoRows) {
 		return false
@@ -80,29 +80,29 @@ func Uncertain(err error) bool {
 			severity = answer.Severity
 		}
 		switch {
-		case connecting(err): // the refusal came before the statement
+		case connecting(err): // refused before the statement
 			return false
 		case answer.Code == "40003", answer.Code[:min(2, len(answer.Code))] == "08":
-			// statement_completion_unknown; and the 08s are a proxy's words for a server that it lost.
+			// statement_completion_unknown; a proxy reports the 08 codes for a server that it lost.
 			return true
 		}
-		// An ERROR aborts the transaction. The connection may end after the commit has been written: a
-		// shutdown, or the crash of another backend.
+		// An ERROR aborts the transaction. With other severities the connection may end after the commit was written,
+		// by a shutdown or the crash of another backend.
 		return severity != "ERROR"
 	}
-	// pgx says "conn closed", and that it were safe to retry, also when the connection ended while it read the answer.
+	// pgx returns "conn closed", and marks it safe to retry, also if the connection ended while it read the answer.
 	return errors.Is(err, pgconn.ErrConnClosed) || !connecting(err) && !pgconn.SafeToRetry(err)
 }
 
-// connecting reports whether err is of making a connection.
+// connecting reports whether err is from opening a connection.
 func connecting(err error) bool {
 	_, ok := errors.AsType[*pgconn.ConnectError](err)
 	return ok
 }
 
-// Retryable reports whether err, of a transaction run by InTx, says that nothing was done and that the same may succeed
-// now: it got in the way of another one, or its connection or server went away before the COMMIT. It is false for an
-// *UnknownError, and for the end of the caller's context. Of a statement outside of InTx, ask Uncertain first.
+// Retryable reports whether a transaction run by InTx ended with err without effect, and may succeed if repeated. It
+// conflicted with another one, or lost its connection or server before the COMMIT. It is false for an *UnknownError,
+// and for the end of the caller's context. For a statement outside of InTx, check Uncertain first.
 func Retryable(err error) bool {
 	if err == nil || errors.Is(err, ErrUnknown) {
 		return false
@@ -111,7 +111,7 @@ func Retryable(err error) bool {
 		return transient(answer.Code)
 	}
 	if connecting(err) {
-		return true // an attempt's own limit ends like a context does
+		return true // the timeout of one attempt looks like the end of a context
 	}
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return false
@@ -121,7 +121,7 @@ func Retryable(err error) bool {
 		return true
 	}
 	if _, ok := errors.AsType[syscall.Errno](err); ok {
-		return true // of a socket
+		return true // an error of a socket
 	}
 	_, ok := errors.AsType[net.Error](err)
 	return ok
@@ -146,13 +146,13 @@ func transient(code string) bool {
 	return false
 }
 
-// UniqueViolation reports whether err is a breach of uniqueness, and of which constraint or index.
+// UniqueViolation reports whether err violates a unique constraint or index, and which.
 func UniqueViolation(err error) (constraint string, ok bool) { return violation(err, "23505") }
 
-// ForeignKeyViolation reports whether err is a breach of a foreign key, and of which.
+// ForeignKeyViolation reports whether err violates a foreign key, and which.
 func ForeignKeyViolation(err error) (constraint string, ok bool) { return violation(err, "23503") }
 
-// CheckViolation reports whether err is a breach of a CHECK constraint, and of which.
+// CheckViolation reports whether err violates a CHECK constraint, and which.
 func CheckViolation(err error) (constraint string, ok bool) { return violation(err, "23514") }
 
 func violation(err error, code string) (constraint string, ok bool) {
@@ -163,12 +163,12 @@ func violation(err error, code string) (constraint string, ok bool) {
 	return answer.ConstraintName, true
 }
 
-// Retry calls do, which runs one InTx, again for as long as its error is Retryable and ctx lasts, with pauses from
-// 10 ms to 1 s. It calls do at least once, and returns the last error of do.
+// Retry calls do, which runs one InTx, again while its error is Retryable and ctx lasts, with pauses from 10 ms to 1 s.
+// It calls do at least once, and returns the last error of do.
 func Retry(ctx context.Context, do func(ctx context.Context) error) (err error) {
 	wait := backoff.NewExponentialBackOff()
 	wait.InitialInterval, wait.MaxInterval = 10*time.Millisecond, time.Second
-	_, _ = backoff.Retry(ctx, func() (none struct{}, _ error) { // what it returns is err, or the end of ctx
+	_, _ = backoff.Retry(ctx, func() (none struct{}, _ error) { // it returns err, or the end of ctx
 		if err = do(ctx); err != nil && !Retryable(err) {
 			return none, backoff.Permanent(err)
 		}

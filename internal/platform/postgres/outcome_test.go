@@ -19,7 +19,7 @@ import (
 	testpostgres "github.com/rollcall-dev/rollcall/internal/testutil/postgres"
 )
 
-// notes is a database with a table for them.
+// notes returns a database with a table of notes.
 func notes(t *testing.T) (*testpostgres.DB, *pgxpool.Pool) {
 	t.Helper()
 	db := testpostgres.New(t)
@@ -74,7 +74,7 @@ func TestLostCommitIsUnknown(t *testing.T) {
 				ctx, cancel = context.WithTimeout(t.Context(), tc.limit)
 				defer cancel()
 			} else {
-				// It hangs up once the server has done it.
+				// The caller gives up once the server has executed the commit.
 				go func() {
 					defer cancel()
 					for ctx.Err() == nil {
@@ -116,18 +116,18 @@ func TestLostBeforeCommitIsNotDone(t *testing.T) {
 		server.Kill()
 		return note(t.Context(), 2)(tx)
 	})
-	check(note(t.Context(), 1)) // nobody there
+	check(note(t.Context(), 1)) // the server is killed
 	server.Restart()
 	require.Zero(t, count(t, pool))
 
-	// do loses the connection, and says nothing.
+	// do loses the connection, and returns no error.
 	check(func(tx pgx.Tx) error {
 		require.NoError(t, note(t.Context(), 1)(tx))
 		_, _ = tx.Exec(t.Context(), "SELECT pg_terminate_backend(pg_backend_pid())")
 		return nil
 	})
 
-	// Nothing but a COMMIT is left to do when the server stops. Whether its loss is noticed before it was sent is chance.
+	// Only the COMMIT is left when the server stops. Whether the loss is noticed before it is sent is random.
 	err := postgres.InTx(t.Context(), pool, func(tx pgx.Tx) error {
 		require.NoError(t, note(t.Context(), 1)(tx))
 		server.Stop()
@@ -159,7 +159,7 @@ func TestRefusedCommitIsNotDone(t *testing.T) {
 	ctx := t.Context()
 	require.NoError(t, postgres.InTx(ctx, pool, note(ctx, 1)))
 
-	// A constraint that is checked at the end.
+	// A constraint that is checked at the commit.
 	err := postgres.InTx(ctx, pool, func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, "INSERT INTO notes VALUES (2, 1)")
 		require.NoError(t, err)
@@ -171,7 +171,7 @@ func TestRefusedCommitIsNotDone(t *testing.T) {
 	require.True(t, ok)
 	require.Equal(t, "notes_n_key", constraint)
 
-	// A statement whose failure nobody reported.
+	// A statement whose failure do does not return.
 	err = postgres.InTx(ctx, pool, func(tx pgx.Tx) error {
 		require.Error(t, note(ctx, 1)(tx))
 		return nil
@@ -179,7 +179,7 @@ func TestRefusedCommitIsNotDone(t *testing.T) {
 	require.ErrorIs(t, err, pgx.ErrTxCommitRollback)
 	require.NotErrorIs(t, err, postgres.ErrUnknown)
 
-	// A caller whose time is up before the COMMIT.
+	// A caller whose context ends before the COMMIT.
 	short, cancel := context.WithCancel(ctx)
 	err = postgres.InTx(short, pool, func(tx pgx.Tx) error {
 		defer cancel()
@@ -189,7 +189,7 @@ func TestRefusedCommitIsNotDone(t *testing.T) {
 	require.NotErrorIs(t, err, postgres.ErrUnknown)
 	require.False(t, postgres.Retryable(err))
 
-	// Whoever ends the transaction for InTx leaves it guessing.
+	// If do ends the transaction itself, InTx does not have the outcome.
 	err = postgres.InTx(ctx, pool, func(tx pgx.Tx) error { return tx.Commit(ctx) })
 	require.ErrorIs(t, err, postgres.ErrUnknown)
 	require.Equal(t, 1, count(t, pool))
@@ -218,7 +218,7 @@ func TestConflictsAreRetried(t *testing.T) {
 	t.Parallel()
 	_, pool := notes(t)
 	require.NoError(t, postgres.InTx(t.Context(), pool, note(t.Context(), 0)))
-	met := make(chan struct{}) // by both, having read
+	met := make(chan struct{}) // both have read
 	var runs [2]int
 	done := make(chan error)
 	for i := range 2 {

@@ -11,17 +11,17 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// fault is what becomes of a COMMIT, or of a connection, that passes a proxy.
+// fault is what a proxy does to a COMMIT, or to a connection.
 type fault int
 
 const (
 	loseCommit    fault = iota + 1 // it never reaches the server
-	loseAnswer                     // the server did it, and the connection ends before the answer
-	withholdReply                  // the server did it, and the answer never comes
-	endSecond                      // the second connection ends as soon as it is there
+	loseAnswer                     // the server executed it, and the connection ends before the answer
+	withholdReply                  // the server executed it, and the answer never arrives
+	endSecond                      // the second connection ends as soon as it is opened
 )
 
-// faulty puts a proxy before the database that lets everything pass but what the fault names.
+// faulty starts a proxy before the database that forwards everything except for the fault.
 func faulty(t *testing.T, database string, f fault) (through string) {
 	t.Helper()
 	u, err := url.Parse(database)
@@ -76,7 +76,7 @@ type link struct {
 	fault          fault
 
 	mu        sync.Mutex
-	committed bool // the server was sent a COMMIT
+	committed bool // a COMMIT was sent to the server
 }
 
 func (l *link) close() {

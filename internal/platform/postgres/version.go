@@ -11,7 +11,7 @@ import (
 	"github.com/pressly/goose/v3"
 )
 
-// OlderError is a database that lacks migrations that this program needs.
+// OlderError means that a database lacks migrations that this program needs.
 type OlderError struct {
 	Table         string
 	Database, Own int64 // versions; 0: none was ever applied
@@ -21,18 +21,18 @@ func (e *OlderError) Error() string {
 	return fmt.Sprintf("the database's schema (%s) is at version %d and this program needs %d", e.Table, e.Database, e.Own)
 }
 
-// Querier reads one row: a pool, a connection, a transaction.
+// Querier reads one row: a pool, a connection, or a transaction.
 type Querier interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-// Versions are the database's, 0 if nothing was ever applied, and the newest of the migrations. It changes nothing, and
-// asks once.
+// Versions returns the database's version, 0 if nothing was ever applied, and the newest of the migrations. It changes
+// nothing, and sends one query.
 func Versions(ctx context.Context, db Querier, m Migrations) (database, own int64, err error) {
 	if own, err = m.newest(); err != nil {
 		return 0, 0, fmt.Errorf("check %s: %w", m.Table, err)
 	}
-	// Migrations are applied in their order, and a version that was taken back has no row any more.
+	// Migrations are applied in order, and a version that was reverted has no row any more.
 	err = db.QueryRow(ctx, `SELECT coalesce(max(version_id), 0) FROM `+pgx.Identifier{m.Table}.Sanitize()).Scan(&database)
 	if answer, ok := errors.AsType[*pgconn.PgError](err); ok && answer.Code == "42P01" { // undefined_table
 		return 0, own, nil
@@ -43,9 +43,9 @@ func Versions(ctx context.Context, db Querier, m Migrations) (database, own int6
 	return database, own, nil
 }
 
-// Check returns nil where the database is at the newest of the migrations, and otherwise an *OlderError or a
-// *NewerError, as [Versions] finds it. A server that goes away is waited for as long as [Open] does by default: one that
-// restarts takes connections, and ends them, before it stops doing so.
+// Check returns nil if the database is at the newest of the migrations, and otherwise an *OlderError or a *NewerError,
+// from [Versions]. It waits for a server that goes away as long as [Open] does by default: a server that restarts
+// accepts and closes connections before it stops doing so.
 func Check(ctx context.Context, db Querier, m Migrations) error {
 	ctx, cancel := context.WithTimeout(ctx, openWait)
 	defer cancel()
@@ -65,7 +65,7 @@ func Check(ctx context.Context, db Querier, m Migrations) error {
 	return nil
 }
 
-// newest is the highest version among the files.
+// newest returns the highest version among the files.
 func (m Migrations) newest() (version int64, err error) {
 	names, err := fs.Glob(m.FS, "*.sql")
 	for _, name := range names {

@@ -9,7 +9,7 @@ import (
 	testpostgres "github.com/rollcall-dev/rollcall/internal/testutil/postgres"
 )
 
-// A server that restarts may take a connection, and be gone with the next.
+// A server that restarts may accept one connection and close the next.
 func TestServerThatGoesAwayAgainIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	db := testpostgres.New(t)

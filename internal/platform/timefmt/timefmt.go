@@ -1,17 +1,16 @@
-// Package timefmt writes times as Rollcall shows them everywhere, in Redis, on /status, in logs and to scripts: RFC 3339
-// in UTC with three decimals and a Z.
+// Package timefmt formats times for Redis, /status, logs and scripts: RFC 3339 in UTC with three decimals and a Z.
 package timefmt
 
 import "time"
 
-// layout, since the decimals are never left out, sorts as text.
+// layout sorts as text, because the decimals are never left out.
 const layout = "2006-01-02T15:04:05.000Z"
 
-// Format writes t.
+// Format returns t as text.
 func Format(t time.Time) string { return t.UTC().Format(layout) }
 
-// Append appends what Format returns. It is for thousands at a time: of the layouts, Go writes only its own RFC 3339
-// without going through the text of it, in a third of the time.
+// Append appends the result of Format. It is for thousands of calls: Go formats its own RFC 3339 without parsing the
+// layout, in a third of the time.
 func Append(b []byte, t time.Time) []byte {
 	b = t.UTC().AppendFormat(b, time.RFC3339)
 	ms := t.Nanosecond() / int(time.Millisecond)

@@ -1,4 +1,4 @@
-// Package warnings limits log lines that repeat a cause: one a minute for each, with the number of those left out.
+// Package warnings limits log lines with the same cause to one a minute, with the number of omitted lines.
 package warnings
 
 import (
@@ -10,27 +10,28 @@ import (
 	"time"
 )
 
-// Interval is the least time between two lines with the same cause: short enough that the cause is among the latest lines, long
-// enough that it does not fill the log.
+// Interval is the minimum time between two lines with the same cause. It is short enough to keep the cause among the
+// latest lines, and long enough not to fill the log.
 const Interval = time.Minute
 
-// maxCauses bounds how many causes are remembered. With more, all are forgotten, and logged again.
+// maxCauses limits how many causes are stored. With more, all are forgotten, and logged again.
 const maxCauses = 1024
 
-// Limit returns a handler that leaves out a warning or error whose cause was logged less than Interval ago, by any logger of that
-// handler. The cause is the text of the attribute "err". A record with further attributes is about one transaction, key or
-// request, and always passes; attributes that its logger adds, other than "component", are part of the cause.
+// Limit returns a handler that drops a warning or error whose cause was logged less than Interval ago, by any logger of
+// that handler. The cause is the text of the attribute "err". A record with further attributes is about one
+// transaction, key or request, and always passes. Attributes that its logger adds, other than "component", are part of
+// the cause.
 func Limit(next slog.Handler) slog.Handler {
 	return &handler{next: next, causes: &causes{seen: map[string]*cause{}}}
 }
 
 type handler struct {
 	next   slog.Handler
-	scope  string // what the logger adds
+	scope  string // attributes that the logger adds
 	causes *causes
 }
 
-// causes are shared by all loggers of one handler.
+// causes is shared by all loggers of one handler.
 type causes struct {
 	mu   sync.Mutex
 	seen map[string]*cause
@@ -61,10 +62,10 @@ func (h *handler) Handle(ctx context.Context, r slog.Record) error {
 	return h.next.Handle(ctx, r)
 }
 
-// connection is the local end of a connection, which differs each time.
+// connection matches the local end of a connection, which differs each time.
 var connection = regexp.MustCompile(`\S+:\d+->`)
 
-// onlyErr is the text of the attribute "err", empty if the record has none or has others.
+// onlyErr returns the text of the attribute "err", empty if the record has none or has others.
 func onlyErr(r slog.Record) (text string) {
 	r.Attrs(func(a slog.Attr) bool {
 		if a.Key != "err" || r.NumAttrs() != 1 {
@@ -76,7 +77,7 @@ func onlyErr(r slog.Record) (text string) {
 	return text
 }
 
-// admit reports whether a cause may be logged now, and how often it was left out before.
+// admit reports whether a cause may be logged now, and how many lines were omitted before.
 func (c *causes) admit(key string) (omitted int, ok bool) {
 	now := time.Now()
 	c.mu.Lock()

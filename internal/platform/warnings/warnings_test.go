@@ -31,7 +31,7 @@ func TestLimit(t *testing.T) {
 		require.Equal(t, 2, count("reset"))
 		require.Contains(t, out.String(), "omitted=119")
 
-		// Other levels, other endpoints, and lines about one thing are not limited.
+		// Other levels, other endpoints, and lines about one transaction are not limited.
 		out.Reset()
 		for range 3 {
 			log.Info("started", "err", "a")
@@ -42,7 +42,7 @@ func TestLimit(t *testing.T) {
 		}
 		require.Equal(t, []int{3, 3, 3, 1, 1}, []int{count("started"), count("signed"), count("without"), count("n1"), count("n2")})
 
-		// The number of remembered causes is bounded.
+		// The number of stored causes is limited.
 		out.Reset()
 		for i := range 3000 {
 			log.Warn("failed", "err", fmt.Sprintf("cause %d.", i))

@@ -22,27 +22,27 @@ import (
 	testpostgres "github.com/rollcall-dev/rollcall/internal/testutil/postgres"
 )
 
-// plan says what is done to a scene, and when.
+// plan lists the faults of a scene and their times.
 type plan struct {
 	length      time.Duration
-	killEvery   time.Duration // a process; 0: never
-	freezeEvery time.Duration // another one; 0: never
+	killEvery   time.Duration // kills of a process; 0: never
+	freezeEvery time.Duration // freezes of another process; 0: never
 	freezeFor   time.Duration
-	shiftEvery  time.Duration // how often the nodes' faults change; 0: never
-	restarts    int           // of Postgres, in turn killed and stopped
+	shiftEvery  time.Duration // changes of the nodes' faults; 0: never
+	restarts    int           // of Postgres, alternately killed and stopped
 	isolations  int           // how often the process that follows the chain loses its nodes
-	isolateFor  time.Duration // at least; it ends when another process follows
-	dearTimes   int           // how often the chain wants more than relayers may offer
+	isolateFor  time.Duration // at least; ends when another process follows
+	dearTimes   int           // how often the chain's price exceeds the relayers' cap
 	dearFor     time.Duration
 }
 
-// event of a plan.
+// event is an event of a plan.
 type event struct {
 	at time.Duration
 	do func()
 }
 
-// chaos does a plan to a scene.
+// chaos executes a plan on a scene.
 type chaos struct {
 	plan
 	random   *rand.Rand
@@ -51,7 +51,7 @@ type chaos struct {
 	proxies  [][endpoints]*proxy.Proxy // of each process
 	postgres *testpostgres.Server
 	db       *pgxpool.Pool
-	fixed    [endpoints][]proxy.Rule // stay when everything is well
+	fixed    [endpoints][]proxy.Rule // rules that are never lifted
 
 	windows [endpoints]atomic.Pointer[window]
 	dear    atomic.Bool
@@ -66,7 +66,7 @@ type chaos struct {
 	ended map[string]int // transactions by their last status
 }
 
-// run returns when everything is over, and everybody lives again. It belongs on the test's own goroutine.
+// run executes the plan and returns when it is over and every process runs again. Call it on the test's own goroutine.
 func (c *chaos) run(ctx context.Context) {
 	c.done, c.down = map[string]int{}, -1
 	for e := range endpoints {
@@ -110,11 +110,11 @@ func (c *chaos) calm() {
 	}
 }
 
-// events of the plan, in their order.
+// events returns the events of the plan, in order.
 func (c *chaos) events(ctx context.Context) []event {
 	var all []event
 	add := func(at time.Duration, do func()) { all = append(all, event{at, do}) }
-	busy := map[*member]time.Duration{} // frozen or dead until then
+	busy := map[*member]time.Duration{} // frozen or stopped until then
 	free := func(at time.Duration) *member {
 		for _, i := range c.random.Perm(len(c.fleet)) {
 			if m := c.fleet[i]; busy[m] <= at {
@@ -173,8 +173,8 @@ func (c *chaos) events(ctx context.Context) []event {
 	return all
 }
 
-// addPair adds what is done to a process and what undoes it, both of which are left out while the process is isolated: another one
-// follows then because of that alone.
+// addPair adds an event of a process and the one that reverts it. Both are skipped while the process is isolated,
+// because then the isolation makes another process follow.
 func (c *chaos) addPair(add func(time.Duration, func()), m *member, at, until time.Duration, do, undo func()) {
 	done := false
 	add(at, func() {
@@ -192,21 +192,22 @@ func (c *chaos) addPair(add func(time.Duration, func()), m *member, at, until ti
 	})
 }
 
-// shift is what is wrong with the endpoints for a while. All processes see an endpoint alike.
+// shift is the state of the endpoints for a time. All processes have the same faults at an endpoint.
 type shift struct {
-	well    int // the endpoint without passing faults; beyond the last: none
+	well    int // the endpoint without temporary faults; beyond the last: none
 	special string
 	which   int // the endpoint that has it
 	lag     uint64
 	window  window
-	shifts  int // how long the window is open; 0: there is none
+	shifts  int // how long the window is open; 0: there is no window
 }
 
-// refusedFor is for how many shifts an endpoint refuses a method. It lies about counts for one: what all endpoints that answer agree
-// on for several rounds is believed, and the other endpoint may be away.
+// refusedFor is for how many shifts an endpoint refuses a method. It reports false counts for one shift only: the
+// relayers accept counts on which all answering endpoints agree for several rounds, and the other endpoint may be
+// down.
 const refusedFor = 3
 
-// drawShift returns the n-th shift. The first ones have each special case once.
+// drawShift returns the n-th shift. The first ones include each special case once.
 func (c *chaos) drawShift(n int) shift {
 	specials := []string{"node down", "node lags"}
 	for _, f := range methodFaults {
@@ -231,7 +232,7 @@ func (c *chaos) drawShift(n int) shift {
 	return s
 }
 
-// shift changes what is wrong with the endpoints. Most of the time one of them does well, and not always the same.
+// shift changes the faults of the endpoints. Most of the time one of them has none, and not always the same.
 func (c *chaos) shift(s shift) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -269,7 +270,7 @@ func (c *chaos) shift(s shift) {
 	c.connect()
 }
 
-// connect has the endpoints up, but for one that is down, and for those of an isolated process. c.mu is held.
+// connect sets all endpoints up, except for one that is down, and those of an isolated process. c.mu is held.
 func (c *chaos) connect() {
 	for i, own := range c.proxies {
 		for e, p := range own {
@@ -285,7 +286,7 @@ func (c *chaos) isolate(m *member) {
 	c.connect()
 }
 
-// isolateFollower takes all nodes from the process that follows the chain, for a time and until another one follows.
+// isolateFollower cuts the process that follows the chain off all nodes, for a time and until another one follows.
 func (c *chaos) isolateFollower(ctx context.Context) {
 	var m *member
 	if !c.await(ctx, func() bool { m = c.follower(ctx); return m != nil && m.url() != "" && !m.isFrozen() }) {
@@ -306,7 +307,7 @@ func (c *chaos) isolateFollower(ctx context.Context) {
 	}
 }
 
-// await waits for a condition on processes, which offer no signal, and reports whether it holds.
+// await polls a condition on processes, which offer no signal, and reports whether it became true.
 func (c *chaos) await(ctx context.Context, condition func() bool) bool {
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
@@ -320,7 +321,7 @@ func (c *chaos) await(ctx context.Context, condition func() bool) bool {
 	return true
 }
 
-// follower is the process that follows the chain now; nil if there is none, or the database is away.
+// follower returns the process that follows the chain now; nil if there is none, or the database is unavailable.
 func (c *chaos) follower(ctx context.Context) *member {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
@@ -337,7 +338,8 @@ func (c *chaos) follower(ctx context.Context) *member {
 	return nil
 }
 
-// beginDear has the miner want more than relayers may offer for a transaction. The node drops cheaper transactions from its pool.
+// beginDear raises the miner's minimum price above the relayers' cap. The node drops cheaper transactions from its
+// pool.
 func (c *chaos) beginDear() {
 	c.count("chain dear")
 	c.dear.Store(true)
@@ -362,7 +364,7 @@ func (c *chaos) count(name string) {
 	c.done[name]++
 }
 
-// complete fails the test unless each kind of fault struck, but for those that may miss, and transactions ended in each way.
+// complete fails the test unless each kind of fault struck, except mayMiss, and transactions ended in each way.
 func (c *chaos) complete(t testing.TB, mayMiss ...string) {
 	t.Helper()
 	struck := c.struck()
@@ -385,7 +387,7 @@ func (c *chaos) complete(t testing.TB, mayMiss ...string) {
 	}
 }
 
-// struck is how often each fault of the nodes struck, reads and sends together.
+// struck returns how often each fault of the nodes struck, reads and sends together.
 func (c *chaos) struck() map[string]uint64 {
 	all := map[string]uint64{}
 	for _, own := range c.proxies {

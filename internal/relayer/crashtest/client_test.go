@@ -26,15 +26,15 @@ const (
 
 	transactionsPath = "/api/v1/relayers/" + poolID + "/transactions"
 
-	watchedShare = 5                     // one in so many transactions is polled
-	pollers      = 3                     // clients that poll
-	pollInterval = 25 * time.Millisecond // of each
+	watchedShare = 5                     // one in this many transactions is polled
+	pollers      = 3                     // number of clients that poll
+	pollInterval = 25 * time.Millisecond // of each poller
 )
 
-// web is one transport for all, without the limit of two idle connections a host.
+// web is the transport of all clients, without the limit of two idle connections per host.
 var web = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64, IdleConnTimeout: time.Second}}
 
-// healthy asks a relayer's /health.
+// healthy reports whether a relayer's /health answers 200.
 func healthy(t testing.TB, url string) bool {
 	code, _ := health(t, url)
 	return code == http.StatusOK
@@ -50,7 +50,7 @@ func health(t testing.TB, url string) (code int, body string) {
 	return code, string(answer)
 }
 
-// call makes one request, with an idempotency key if that is not empty.
+// call sends one request, with an idempotency key unless it is empty.
 func call(ctx context.Context, method, url, idempotency string, body []byte) (code int, answer []byte, err error) {
 	request, err := http.NewRequestWithContext(ctx, method, url, bytes.NewReader(body))
 	if err != nil {
@@ -70,24 +70,24 @@ func call(ctx context.Context, method, url, idempotency string, body []byte) (co
 	return response.StatusCode, answer, err
 }
 
-// hit is one transaction to be sent: a call of the counter with an id of its own.
+// hit is one transaction to send: a call of the counter with its own id.
 type hit struct {
 	id      common.Hash
 	request map[string]any
 	body    []byte // the request
-	// hasty ones are posted once, with little patience: whether they were stored nobody is told.
+	// hasty hits are posted once, with a short timeout: their clients do not learn whether they were stored.
 	hasty bool
 	// cancelAfter is how long after its acceptance the client cancels it; 0: it does not.
 	cancelAfter time.Duration
-	// validFor is how long after its first POST it is valid; 0: for ever.
+	// validFor is how long after its first POST it is valid; 0: always.
 	validFor time.Duration
 
 	tx    string // its id, once it was accepted
-	late  bool   // it was refused because it was not valid any more
+	late  bool   // it was rejected as expired
 	posts int
 }
 
-// write makes the body of the request.
+// write sets the body of the request.
 func (h *hit) write(t testing.TB) {
 	var err error
 	if h.body, err = json.Marshal(h.request); err != nil {
@@ -97,14 +97,14 @@ func (h *hit) write(t testing.TB) {
 
 func (h *hit) key() string { return h.id.Hex() }
 
-// load is a stream of hits, posted by several clients that turn from one process to another.
+// load is a stream of hits, posted by several clients that alternate between processes.
 type load struct {
 	t       testing.TB
 	fleet   fleet
 	hits    []*hit
 	clients int
 	pace    time.Duration // between the starts of two hits
-	reports *reportLog    // where clients record what they are answered
+	reports *reportLog    // records the answers that clients get
 
 	cancels sync.WaitGroup
 
@@ -114,7 +114,8 @@ type load struct {
 	latencies []time.Duration // of POSTs that were answered 200
 }
 
-// newLoad makes n hits of a counter. Every other leaves its gas limit to be estimated; one in twenty is hasty.
+// newLoad returns n hits of a counter. Every second one has no gas limit, so that it is estimated; one in twenty is
+// hasty.
 func newLoad(t testing.TB, f fleet, counter common.Address, n int, random *rand.Rand) *load {
 	t.Helper()
 	l := &load{t: t, fleet: f, reports: newReportLog(), outcomes: map[string]int{}}
@@ -134,7 +135,7 @@ func newLoad(t testing.TB, f fleet, counter common.Address, n int, random *rand.
 	return l
 }
 
-// withdraw has clients cancel one in eight hits, and has another one in eight expire soon.
+// withdraw makes clients cancel one in eight hits, and makes another one in eight expire soon.
 func (l *load) withdraw(random *rand.Rand) {
 	for _, h := range l.hits {
 		wait := time.Duration(random.IntN(2000)) * time.Millisecond
@@ -147,7 +148,7 @@ func (l *load) withdraw(random *rand.Rand) {
 	}
 }
 
-// run posts all hits, and returns when each has been accepted, or given up. It ends early with ctx.
+// run posts all hits, and returns when each has been accepted or given up. It ends early with ctx.
 func (l *load) run(ctx context.Context, random *rand.Rand) {
 	next := make(chan *hit)
 	var clients sync.WaitGroup
@@ -173,7 +174,7 @@ func (l *load) run(ctx context.Context, random *rand.Rand) {
 	l.cancels.Wait()
 }
 
-// post posts a hit until it is accepted, now here and now there.
+// post posts a hit until it is accepted, at changing processes.
 func (l *load) post(ctx context.Context, h *hit, random *rand.Rand) {
 	if h.validFor > 0 {
 		h.request["valid_until"] = time.Now().Add(h.validFor).UTC().Format(time.RFC3339Nano)
@@ -245,7 +246,7 @@ func (l *load) accepted(h *hit, tx string) {
 	h.tx = tx
 }
 
-// cancel cancels a hit that was accepted. It asks until it is answered, now here and now there.
+// cancel cancels an accepted hit. It repeats the request, at changing processes, until it is answered.
 func (l *load) cancel(ctx context.Context, h *hit, random *rand.Rand) {
 	wait := h.cancelAfter
 	for {
@@ -280,7 +281,7 @@ func (l *load) tryCancel(ctx context.Context, url string, h *hit) (outcome strin
 			l.t.Error(err)
 		}
 		return "200", true
-	case code == http.StatusBadRequest: // it is mined, final, or being canceled
+	case code == http.StatusBadRequest: // the transaction is mined, final, or being canceled
 		return "400", true
 	case code == http.StatusTooManyRequests, code == http.StatusServiceUnavailable, code == http.StatusGatewayTimeout:
 		return fmt.Sprint(code), false
@@ -290,7 +291,7 @@ func (l *load) tryCancel(ctx context.Context, url string, h *hit) (outcome strin
 	}
 }
 
-// poll has clients read the status of some transactions that were accepted, of one after the other, until ctx ends.
+// poll makes clients read the status of accepted transactions, one after the other, until ctx ends.
 func (l *load) poll(ctx context.Context, random *rand.Rand) {
 	for tick := time.NewTicker(pollInterval); ; {
 		select {
@@ -337,7 +338,7 @@ func (l *load) note(outcome string, took time.Duration) {
 	}
 }
 
-// summary of what clients saw.
+// summary returns the clients' results as text.
 func (l *load) summary() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -22,36 +22,36 @@ import (
 	testpostgres "github.com/rollcall-dev/rollcall/internal/testutil/postgres"
 )
 
-// setting says what a scene is made of.
+// setting configures a scene.
 type setting struct {
 	keys, relayers int
 	inFlight       int
 	confirmations  int
-	geth           []string // arguments
+	geth           []string // command line arguments
 	postgres       map[string]string
-	env            []string                // of all relayers, after the usual
-	rules          [endpoints][]proxy.Rule // of each endpoint, from beginning to end
+	env            []string                // of all relayers, after the common ones
+	rules          [endpoints][]proxy.Rule // of each endpoint, for the whole scene
 }
 
-// endpoints is how many each relayer has. All of them lead to one node.
+// endpoints is how many endpoints each relayer has. All of them lead to one node.
 const endpoints = 2
 
-// scene is a pool of relayers on a chain, with proxies between.
+// scene is a pool of relayers on a chain, with proxies in between.
 type scene struct {
 	t        testing.TB
 	random   *rand.Rand
 	rules    [endpoints][]proxy.Rule
 	node     *testchain.Node
 	counter  common.Address
-	proxies  []*proxy.Proxy // of each relayer one for each endpoint, in the order of the relayers
+	proxies  []*proxy.Proxy // one for each relayer's endpoint, in the order of the relayers
 	postgres *testpostgres.Server
 	keys     []signertest.Key
 	fleet    fleet
 	reports  *reportLog    // of all clients, and of the relayers' webhooks
-	sent     *atomic.Int64 // transactions that the proxies were asked to pass on, those sent again among them
+	sent     *atomic.Int64 // transactions that the proxies received, including repeated ones
 }
 
-// open starts everything, and returns when all relayers are healthy.
+// open starts all parts, and returns when all relayers are healthy.
 func open(t testing.TB, s setting) *scene {
 	t.Helper()
 	sc := prepare(t, s)
@@ -59,11 +59,11 @@ func open(t testing.TB, s setting) *scene {
 	return sc
 }
 
-// prepare starts everything but the relayers.
+// prepare starts all parts but the relayers.
 func prepare(t testing.TB, s setting) *scene {
 	t.Helper()
-	// The kernel kills what a thread started when the thread ends, as threads do on which package pgserver ran a server. On
-	// this one nobody else runs.
+	// The kernel kills the children of a thread when the thread ends. Threads on which package pgserver ran a server
+	// may end. This goroutine is the only one on its thread.
 	runtime.LockOSThread()
 	t.Cleanup(runtime.UnlockOSThread)
 	t.Logf("seed %d", *seed)
@@ -97,19 +97,19 @@ func (sc *scene) muster() {
 	sc.fleet.ready(sc.t)
 }
 
-// fixed are the rules of an endpoint that are never lifted.
+// fixed returns the rules of an endpoint that are never lifted.
 func (sc *scene) fixed(endpoint int) []proxy.Rule {
 	return append([]proxy.Rule{sc.listen()}, sc.rules[endpoint]...)
 }
 
-// listen is a rule that counts what is sent, and never strikes.
+// listen returns a rule that counts sent transactions, and never strikes.
 func (sc *scene) listen() proxy.Rule {
 	return proxy.Rule{Name: "listen", Methods: []string{"eth_sendRawTransaction"}, Permanent: true, Fault: proxy.Fault{Kind: proxy.Refuse},
 		When: func(proxy.Call) bool { sc.sent.Add(1); return false }}
 }
 
-// recruit makes the relayers. They differ in what an operator may choose: which node first, how new blocks are learnt,
-// where transactions are sent to.
+// recruit makes the relayers. They differ in the operator's options: the order of the nodes, how new blocks are
+// detected, and which nodes receive transactions.
 func (sc *scene) recruit(s setting) {
 	hex := make([]string, len(sc.keys))
 	for i, k := range sc.keys {
@@ -137,12 +137,12 @@ func (sc *scene) recruit(s setting) {
 	}
 }
 
-// endpoints are the proxies of a relayer.
+// endpoints returns the proxies of a relayer.
 func (sc *scene) endpoints(relayer int) [endpoints]*proxy.Proxy {
 	return [endpoints]*proxy.Proxy(sc.proxies[endpoints*relayer:])
 }
 
-// load is n hits of clients whose answers are recorded.
+// load returns n hits of clients whose answers are recorded.
 func (sc *scene) load(n int) *load {
 	sc.t.Helper()
 	l := newLoad(sc.t, sc.fleet, sc.counter, n, sc.random)
@@ -154,8 +154,8 @@ func (sc *scene) truth() *truth {
 	return &truth{t: sc.t, db: sc.postgres.Pool(sc.t), chain: sc.node.Client(), counter: sc.counter}
 }
 
-// storm posts n hits while a plan is carried out, waits for all to be mined, and proves the claim. It returns the chaos for
-// further questions.
+// storm posts n hits during a plan, waits for all to be mined, and checks the claim. It returns the chaos for further
+// checks.
 func (sc *scene) storm(n, clients int, p plan, settle time.Duration) *chaos {
 	t := sc.t
 	t.Helper()
@@ -214,21 +214,21 @@ func (sc *scene) storm(n, clients int, p plan, settle time.Duration) *chaos {
 	return c
 }
 
-// Whatever is done to processes, nodes and database, what was accepted is mined exactly once.
+// Faults of processes, nodes and database: each accepted transaction is mined exactly once.
 func TestCrash_AcceptedTransactionsAreMinedExactlyOnce(t *testing.T) {
 	sc := open(t, setting{keys: 4, relayers: 3, inFlight: 64, confirmations: 3, geth: pool(100_000), env: priced(), rules: dearGas})
 	c := sc.storm(500, 16, plan{
 		length: 24 * time.Second, killEvery: 3 * time.Second,
-		freezeEvery: 16 * time.Second, freezeFor: 16 * time.Second, // longer than the term, any patience and the statement timeout
+		freezeEvery: 16 * time.Second, freezeFor: 16 * time.Second, // longer than lease and timeouts
 		shiftEvery: time.Second, restarts: 2,
-		isolations: 1, isolateFor: 8 * time.Second, // longer than the term
+		isolations: 1, isolateFor: 8 * time.Second, // longer than the lease
 		dearTimes: 1, dearFor: 6 * time.Second,
 	}, 60*time.Second)
 	c.complete(t, planWithoutReceipts.Name) // blocks have too few transactions for that
 }
 
-// The chain wants more than relayers may offer. Transactions that are canceled or expire meanwhile are final at once, by no-ops above the
-// cap, and are not executed; all others are when the price falls.
+// The chain's price exceeds the relayers' cap. Transactions that are canceled or expire meanwhile become final at once,
+// by no-ops above the cap, and are not executed. All others are executed when the price falls.
 func TestPriceCap_ChainDear_WithdrawnAreFinalAtOnce(t *testing.T) {
 	t.Parallel()
 	sc := open(t, setting{
@@ -240,7 +240,7 @@ func TestPriceCap_ChainDear_WithdrawnAreFinalAtOnce(t *testing.T) {
 	}
 }
 
-// No endpoint offers receipts by block, and blocks have more transactions than are read one by one at first.
+// No endpoint offers receipts by block, and blocks have more transactions than are first read one by one.
 func TestNoBlockReceipts_FullBlocks_EachIsExecutedOnce(t *testing.T) {
 	t.Parallel()
 	sc := open(t, setting{
@@ -251,10 +251,10 @@ func TestNoBlockReceipts_FullBlocks_EachIsExecutedOnce(t *testing.T) {
 	require.NotZero(t, c.struck()[planWithoutReceipts.Name], "receipts were not read by block")
 }
 
-// priced are settings of relayers on a chain that becomes dear.
+// priced returns the settings of relayers on a chain whose price rises.
 func priced() []string { return []string{fmt.Sprintf("RELAYER_GAS_PRICE_CAP=%d", priceCap)} }
 
-// pool are geth's arguments for places in its pool, for an account and for all together.
+// pool returns geth's arguments for slots in its pool, for an account and for all together.
 func pool(n int) []string {
 	account, all := fmt.Sprint(n), fmt.Sprint(2*n)
 	return []string{

@@ -24,19 +24,20 @@ import (
 // restoration is a scene in which Postgres is restored from a dump.
 type restoration struct {
 	before, after, later int // hits posted before the dump, after it, and after the restore
-	// mined is how many of those posted after the dump are mined before the restore, at least.
+	// mined is the minimum number of hits posted after the dump that are mined before the restore.
 	mined int
-	// groups is how many different calls there are.
+	// groups is the number of different calls.
 	groups int
-	// killed is how many relayers are killed before the restore, and started again after it. The others go on.
+	// killed is how many relayers are killed before the restore, and started again after it. The others keep running.
 	killed int
-	// jump: nodes count so many transactions more than the dump that keys stop, and an operator has to resync them.
+	// jump makes nodes count so many more transactions than the dump that keys stop, and an operator has to resync
+	// them.
 	jump bool
 	// lag is how many blocks the first node is behind after the restore.
 	lag uint64
 }
 
-// identical makes the calls of a load identical in groups: those of a group hit one id.
+// identical makes the calls of a load identical in groups: those of a group hit the same id.
 func identical(t testing.TB, l *load, counter common.Address, groups int) *load {
 	t.Helper()
 	for i, h := range l.hits {
@@ -56,7 +57,7 @@ type dumped struct {
 	open   bool
 }
 
-// dumpedTransactions are those that a database has, by id.
+// dumpedTransactions returns the transactions of a database, by id.
 func dumpedTransactions(t testing.TB, db *pgxpool.Pool) map[string]dumped {
 	t.Helper()
 	rows, err := db.Query(t.Context(), `SELECT id::text, nonce IS NULL, open FROM relayer_txs WHERE kind = 'transaction'`)
@@ -69,7 +70,7 @@ func dumpedTransactions(t testing.TB, db *pgxpool.Pool) map[string]dumped {
 	return all
 }
 
-// signedHashes are the hashes of all bytes that a database has, and the transactions that they were signed for.
+// signedHashes returns the hashes of all attempts in a database, with the transactions that they were signed for.
 func signedHashes(t testing.TB, db *pgxpool.Pool) map[common.Hash]string {
 	t.Helper()
 	rows, err := db.Query(t.Context(), `SELECT tx_hash, tx_id::text FROM relayer_attempts`)
@@ -83,12 +84,12 @@ func signedHashes(t testing.TB, db *pgxpool.Pool) map[common.Hash]string {
 
 // execution is a call of the counter that the chain has executed.
 type execution struct {
-	id    common.Hash // that it has hit
+	id    common.Hash // the id of the hit
 	block uint64
 	time  time.Time
 }
 
-// executions are all calls of the counter, by the hashes of their transactions.
+// executions returns all calls of the counter, by the hashes of their transactions.
 func (v *truth) executions() map[common.Hash]execution {
 	v.t.Helper()
 	logs, err := v.chain.FilterLogs(v.t.Context(), ethereum.FilterQuery{FromBlock: new(big.Int), Addresses: []common.Address{v.counter}})
@@ -111,22 +112,22 @@ func (v *truth) executions() map[common.Hash]execution {
 	return all
 }
 
-// restored is what the claim about a restored dump is proved by.
+// restored is the data by which the claim about a restored dump is checked.
 type restored struct {
 	dump   map[string]dumped      // transactions of the dump
-	signed map[common.Hash]string // bytes of the database that was replaced
+	signed map[common.Hash]string // attempts of the replaced database
 	head   uint64                 // newest block at the restore, before anything was posted after it
 }
 
-// stored is a transaction in the store, in the end.
+// stored is a transaction in the store at the end.
 type stored struct {
 	ID, Status, Hash string
 	CreatedAt        time.Time
 	Data             []byte
 }
 
-// contradictions returns what is wrong with transactions of the store, executions on the chain, or both. It returns how often something
-// was executed that the store does not have, or has as executed by another hash, as README's table of failures says.
+// contradictions returns contradictions within the store, on the chain, or between both. It also returns how many
+// executions the store does not have, or has under another hash, as README's table of failures describes.
 func (r *restored) contradictions(rows []stored, executed map[common.Hash]execution) (wrong []string, again, unknown int) {
 	complain := func(format string, args ...any) { wrong = append(wrong, fmt.Sprintf(format, args...)) }
 	by := map[common.Hash]string{}
@@ -172,7 +173,7 @@ func (r *restored) contradictions(rows []stored, executed map[common.Hash]execut
 	return wrong, again, unknown
 }
 
-// transactions are those of callers that the store has.
+// transactions returns the callers' transactions in the store.
 func (v *truth) transactions() []stored {
 	v.t.Helper()
 	rows, err := v.db.Query(v.t.Context(), `SELECT id::text, status, coalesce(tx_hash, ''), created_at, data FROM relayer_txs WHERE kind = 'transaction'`)
@@ -182,14 +183,14 @@ func (v *truth) transactions() []stored {
 	return all
 }
 
-// restoreUnderLoad restores a dump that was made during a load, and proves what README promises for it:
+// restoreUnderLoad restores a dump that was made during a load, and checks README's guarantees for it:
 //
-//   - A transaction that was accepted before the dump is in the store, and is executed. It is executed once, unless it waited for a key in the
-//     dump: then it may be executed twice, by bytes from before the restore and by others.
+//   - A transaction that was accepted before the dump is in the store, and is executed. It is executed once, unless it
+//     waited for a key in the dump: then it may be executed twice, by an attempt from before the restore and another one.
 //   - One that was accepted between dump and restore is unknown to the store. It is executed once or not at all.
 //   - One that is accepted after the restore is executed once.
 //   - No transaction of the store is reported as final with a hash that was mined before it was accepted, or was signed for another one.
-//   - No nonce is given out that was used between dump and restore.
+//   - No nonce is assigned that was used between dump and restore.
 //
 // Calls are identical in groups, so that each may be mistaken for another one.
 func (sc *scene) restoreUnderLoad(r restoration) {
@@ -212,7 +213,7 @@ func (sc *scene) restoreUnderLoad(r restoration) {
 
 	first := post(2 * len(sc.keys))
 	eventually(t, patience, func() bool { return count(`SELECT count(*) FROM relayer_txs WHERE NOT open`) > 0 }, "nothing is final")
-	before := post(r.before) // more than keys have room for
+	before := post(r.before) // more than the keys accept
 	file := filepath.Join(t.TempDir(), "dump")
 	sc.postgres.Dump(file)
 	dump := dumpedTransactions(t, sc.postgres.Restored(file).Pool(t))
@@ -274,8 +275,8 @@ func (sc *scene) restoreUnderLoad(r restoration) {
 		len(dump), queued, pending, len(after.hits), len(rows), len(executed), again, foreign, v.extras(), sc.reports.summary())
 }
 
-// reportsAfterRestore compares statuses that clients received: a confirmation, whenever, has a hash that was executed, and what was open
-// in the dump or is new was not reported otherwise after the restore than it ended.
+// reportsAfterRestore compares statuses that clients received. A confirmation at any time has a hash that was executed.
+// For transactions that were open in the dump or are new, reports after the restore agree with the end.
 func (sc *scene) reportsAfterRestore(r *restored, rows []stored, executed map[common.Hash]execution, at time.Time) {
 	t, v := sc.t, sc.truth()
 	t.Helper()
@@ -309,7 +310,7 @@ func (sc *scene) reportsAfterRestore(r *restored, rows []stored, executed map[co
 	require.Empty(t, since.contradictions(ends, time.Time{}))
 }
 
-// resyncJumped waits until keys are stopped, and has an operator resync them.
+// resyncJumped waits until keys are stopped, and resyncs them like an operator.
 func (sc *scene) resyncJumped() {
 	sc.t.Helper()
 	sc.refuse(relayer.NonceJump)
@@ -321,8 +322,8 @@ func (sc *scene) resyncJumped() {
 	}
 }
 
-// A dump that is restored loses what was accepted since, and repeats what waited in it. It mistakes no transaction for another one. A relayer
-// that ran all the while gives out no nonce either that was used since the dump.
+// A restored dump loses later accepted transactions, and repeats those that waited in it. It mistakes no transaction
+// for another one. Even a relayer that ran all the time assigns no nonce that was used since the dump.
 func TestRestoredDump_IdenticalCalls_NoneIsMistakenForAnother(t *testing.T) {
 	t.Parallel()
 	sc := open(t, setting{keys: 3, relayers: 2, inFlight: 4, confirmations: 2, geth: pool(1000)})

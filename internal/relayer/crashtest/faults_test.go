@@ -15,14 +15,14 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/testutil/chain/proxy"
 )
 
-// faults of a connection strike before, in and after the node's work.
+// faults of a connection strike before, during and after the node's work.
 var faults = []struct {
 	name  string
 	fault proxy.Fault
-	send  float64 // probability for a transaction that is sent
+	send  float64 // probability for a sent transaction
 	read  float64 // for everything else; 0: never
 }{
-	// Only what is sent. Reads have faults of their own for that: methodFaults.
+	// For sends only. Reads have their own faults of this kind: methodFaults.
 	{"refused", proxy.Fault{Kind: proxy.Refuse, Message: "internal error"}, 0.03, 0},
 	{"pool full", proxy.Fault{Kind: proxy.Refuse, Message: "txpool is full"}, 0.03, 0},
 	{"503", proxy.Fault{Kind: proxy.Status}, 0.03, 0.005},
@@ -30,23 +30,23 @@ var faults = []struct {
 	{"cut before", proxy.Fault{Kind: proxy.Cut}, 0.03, 0.005},
 	{"cut after", proxy.Fault{Kind: proxy.Lose}, 0.03, 0.005},
 	{"no answer", proxy.Fault{Kind: proxy.Hang}, 0.02, 0.002},
-	{"late", proxy.Fault{Kind: proxy.Delay, Delay: 2500 * time.Millisecond}, 0.02, 0.002}, // later than callers wait
+	{"late", proxy.Fault{Kind: proxy.Delay, Delay: 2500 * time.Millisecond}, 0.02, 0.002}, // later than the callers' timeout
 	{"slow", proxy.Fault{Kind: proxy.Delay, Delay: 300 * time.Millisecond}, 0.02, 0.01},
 	{"left out", proxy.Fault{Kind: proxy.Omit}, 0.03, 0.003},
 	{"no JSON", proxy.Fault{Kind: proxy.Garble}, 0.02, 0.003},
 	{"half", proxy.Fault{Kind: proxy.Truncate}, 0.02, 0.003},
 }
 
-// reads are the questions that relayers ask.
+// reads are the methods with which relayers read.
 var reads = []string{
 	"eth_chainId", "eth_blockNumber", "eth_getBlockByNumber", "eth_getBlockByHash", "eth_getTransactionCount", "eth_getBlockReceipts",
 	"eth_getTransactionReceipt", "eth_feeHistory", "eth_gasPrice", "eth_maxPriorityFeePerGas", "eth_estimateGas", "eth_getBalance",
 }
 
-// methodFaults concern single methods of an endpoint, which answers the others well.
+// methodFaults are faults of single methods of an endpoint that answers all others.
 var methodFaults = []struct {
 	name    string
-	methods []string // the first is certain to be called often
+	methods []string // the first is called often for certain
 	fault   proxy.Fault
 	when    func(proxy.Call) bool // nil: each call
 	chance  float64
@@ -80,7 +80,7 @@ var (
 	noBlockReceipts = proxy.Fault{Kind: proxy.Refuse, Code: -32600, Message: "eth_getBlockReceipts is not available on the free plan"}
 )
 
-// moreCounts is the fault of a node that counts n transactions too many.
+// moreCounts returns the fault of a node that counts n transactions too many.
 func moreCounts(n uint64) proxy.Fault {
 	return proxy.Fault{Kind: proxy.Change, Alter: func(result json.RawMessage) json.RawMessage {
 		var count hexutil.Uint64
@@ -99,11 +99,11 @@ func pendingToLatest(params json.RawMessage) json.RawMessage {
 	return json.RawMessage(strings.ReplaceAll(string(params), "pending", "latest"))
 }
 
-// window has a fault strike each call of a method, for as long as it is open.
+// window makes a fault strike each call of a method, as long as it is open.
 type window struct{ fault, method string }
 
-// rules have each fault strike once and early, also an endpoint that does well, then while its window is open, and by chance. The
-// proxies of one endpoint share them, and with them the scripts.
+// rules make each fault strike once and early, even at an endpoint without faults, then while its window is open, and
+// by chance. The proxies of one endpoint share them and their scripts.
 func rules(open *atomic.Pointer[window]) (all []proxy.Rule) {
 	for _, f := range methodFaults { // scripts of one method strike one call after the other
 		all = append(all, proxy.Rule{Name: f.name, Methods: f.methods[:1], When: script(f.when, 1), Permanent: true, Fault: f.fault})
@@ -129,13 +129,13 @@ func rules(open *atomic.Pointer[window]) (all []proxy.Rule) {
 	return all
 }
 
-// script says when for the n-th of the calls that match.
+// script returns a When that selects the n-th of the calls that match.
 func script(match func(proxy.Call) bool, n uint64) func(proxy.Call) bool {
 	var matched atomic.Uint64
 	return func(c proxy.Call) bool { return (match == nil || match(c)) && matched.Add(1) == n }
 }
 
-// intrinsicGas is the rule of a chain where a transfer costs more than elsewhere.
+// intrinsicGas is the rule of a chain where a transfer costs more gas than on others.
 var intrinsicGas = proxy.Rule{
 	Name: "intrinsic gas", Methods: []string{"eth_sendRawTransaction"}, Permanent: true,
 	Fault: proxy.Fault{Kind: proxy.Refuse, Message: "intrinsic gas too low"},
@@ -147,17 +147,18 @@ var planWithoutReceipts = proxy.Rule{
 	Name: "no block receipts", Methods: []string{"eth_getBlockReceipts"}, Permanent: true, Fault: noBlockReceipts,
 }
 
-// dearGas are the rules of the endpoints of a chain where no-ops need more gas. The second one does not offer receipts by block.
+// dearGas are the rules of the endpoints of a chain where no-ops need more gas. The second one offers no receipts by
+// block.
 var dearGas = [endpoints][]proxy.Rule{{intrinsicGas}, {intrinsicGas, planWithoutReceipts}}
 
-// While the chain is dear its miner wants dearTip for each unit of gas. It is more than relayers may offer for a transaction, and
-// less than they may offer for a no-op.
+// While the chain is dear its miner requires dearTip for each unit of gas. That is above the relayers' cap for a
+// transaction, and below their cap for a no-op.
 const (
 	priceCap = int64(10 * params.GWei)
 	dearTip  = int64(15 * params.GWei)
 )
 
-// dearFees are the rules of a node that reports such fees while the chain is dear.
+// dearFees returns the rules of a node that reports such fees while the chain is dear.
 func dearFees(dear *atomic.Bool) (all []proxy.Rule) {
 	when := func(proxy.Call) bool { return dear.Load() }
 	tip := hexutil.EncodeBig(big.NewInt(dearTip))

@@ -22,10 +22,10 @@ import (
 	testproc "github.com/rollcall-dev/rollcall/internal/testutil/proc"
 )
 
-// patience bounds waits for what takes a loaded machine a few seconds at the most.
+// patience limits waits for operations that take a loaded machine a few seconds at most.
 const patience = 60 * time.Second
 
-// member is one place of a fleet of relayers, in which one process follows the other.
+// member is one place in a fleet of relayers, with one process at a time.
 type member struct {
 	t    testing.TB
 	name string
@@ -35,7 +35,7 @@ type member struct {
 	mu       sync.Mutex
 	run      *run
 	frozen   bool
-	peak     int64         // bytes resident, the most of any process
+	peak     int64         // resident bytes, the maximum of any process
 	cpu      time.Duration // of all processes that have ended
 	warnings map[string]int
 }
@@ -43,13 +43,13 @@ type member struct {
 // run is one process.
 type run struct {
 	cmd    *exec.Cmd
-	killed bool          // by us
+	killed bool          // by the test
 	done   chan struct{} // closed when it has ended
 	url    string        // of its API; "" before it listens
-	last   []string      // lines that it wrote
+	last   []string      // its last lines of output
 }
 
-// newMember does not start anything. Its processes are gone when the test ends.
+// newMember returns a member without a process. Its processes end with the test.
 func newMember(t testing.TB, name string, env []string) *member {
 	t.Helper()
 	dir := *logs
@@ -71,7 +71,7 @@ func newMember(t testing.TB, name string, env []string) *member {
 	return m
 }
 
-// start runs a process, which is ready once url says where it is.
+// start starts a process, which is ready once url returns its address.
 func (m *member) start() {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -93,7 +93,7 @@ func (m *member) start() {
 	go m.watch(p, r)
 }
 
-// watch reads what a process writes, to its end.
+// watch reads the output of a process until it ends.
 func (m *member) watch(p *run, r io.ReadCloser) {
 	defer close(p.done)
 	defer r.Close()
@@ -106,7 +106,7 @@ func (m *member) watch(p *run, r io.ReadCloser) {
 			break
 		}
 	}
-	_ = p.cmd.Wait() // the state says how it ended
+	_ = p.cmd.Wait() // ProcessState holds the result
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.cpu += p.cmd.ProcessState.SystemTime() + p.cmd.ProcessState.UserTime()
@@ -137,7 +137,7 @@ func (m *member) heard(p *run, line string) {
 	}
 }
 
-// url of its API; "" while there is none.
+// url returns the URL of its API; "" while there is none.
 func (m *member) url() string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -147,7 +147,7 @@ func (m *member) url() string {
 	return m.run.url
 }
 
-// pid of its process; 0 while there is none.
+// pid returns the pid of its process; 0 while there is none.
 func (m *member) pid() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -166,7 +166,7 @@ func (m *member) tail() []string {
 	return m.run.last
 }
 
-// kill ends its process as a crash or the kernel would, and waits until it is gone.
+// kill ends its process like a crash, and waits for the end.
 func (m *member) kill() {
 	m.mu.Lock()
 	p := m.run
@@ -182,12 +182,12 @@ func (m *member) kill() {
 	<-p.done
 }
 
-// weigh notes what a process needed at most. It is called with the lock held, before the process ends: what the kernel says
-// afterwards counts the moment before exec, too, when it was as large as the test.
+// weigh records the maximum memory of a process. It is called with the lock held, before the process ends. The kernel's
+// value after the end includes the time before exec, when the process was as large as the test.
 func (m *member) weigh(p *run) {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
 	if err != nil {
-		return // it has ended, or this is no Linux
+		return // it has ended, or this is not Linux
 	}
 	for line := range strings.Lines(string(status)) {
 		var kib int64
@@ -197,7 +197,7 @@ func (m *member) weigh(p *run) {
 	}
 }
 
-// stop ends its process as a supervisor would, and fails the test unless it leaves in peace.
+// stop ends its process like a supervisor, and fails the test unless it exits cleanly.
 func (m *member) stop() {
 	m.t.Helper()
 	m.mu.Lock()
@@ -241,7 +241,7 @@ func (m *member) isFrozen() bool {
 // fleet is several relayers of one pool.
 type fleet []*member
 
-// ready waits until all answer.
+// ready waits until all are healthy.
 func (f fleet) ready(t testing.TB) {
 	t.Helper()
 	for _, m := range f {
@@ -249,14 +249,14 @@ func (f fleet) ready(t testing.TB) {
 	}
 }
 
-// stop ends all in peace.
+// stop stops all members.
 func (f fleet) stop() {
 	for _, m := range f {
 		m.stop()
 	}
 }
 
-// any is the address of a process that listens, as far as is known; "" if none does.
+// any returns the URL of a random listening process; "" if there is none.
 func (f fleet) any(random *rand.Rand) string {
 	for _, i := range random.Perm(len(f)) {
 		if url := f[i].url(); url != "" {
@@ -266,7 +266,7 @@ func (f fleet) any(random *rand.Rand) string {
 	return ""
 }
 
-// usage says what the processes took; it is complete when they have ended.
+// usage returns the resource use of the processes; it is complete when they have ended.
 func (f fleet) usage() string {
 	var out []string
 	warnings := map[string]int{}
@@ -281,7 +281,7 @@ func (f fleet) usage() string {
 	return "peak memory and CPU: " + strings.Join(out, ", ") + "\nwarnings and errors: " + counts(warnings)
 }
 
-// counts in one line, sorted by name.
+// counts formats counts in one line, sorted by name.
 func counts[N int | uint64](m map[string]N) string {
 	var out []string
 	for _, k := range slices.Sorted(maps.Keys(m)) {
@@ -290,7 +290,7 @@ func counts[N int | uint64](m map[string]N) string {
 	return strings.Join(out, ", ")
 }
 
-// eventually waits for a condition on processes, which offer no signal to wait on.
+// eventually polls a condition on processes, which offer no signal.
 func eventually(t testing.TB, within time.Duration, condition func() bool, what string, args ...any) {
 	t.Helper()
 	deadline := time.Now().Add(within)

@@ -16,14 +16,14 @@ import (
 	testchain "github.com/rollcall-dev/rollcall/internal/testutil/chain"
 )
 
-// outsider has a key of the pool, and uses it without the relayers.
+// outsider is a foreign sender: it has a key of the pool, and uses it without the relayers.
 type outsider struct {
 	t     testing.TB
 	chain *ethclient.Client
 	key   signertest.Key
 }
 
-// send gives away one wei, for fees of so many gwei. It ignores refusals.
+// send transfers one wei, for fees in gwei. It ignores rejections.
 func (o *outsider) send(nonce uint64, gwei int64) (taken bool) {
 	o.t.Helper()
 	to, fee := common.Address{0xee}, new(big.Int).Mul(big.NewInt(gwei), big.NewInt(1e9))
@@ -42,7 +42,7 @@ func (o *outsider) offer(nonce uint64, to common.Address, fee *big.Int) (taken b
 	return o.chain.SendTransaction(o.t.Context(), tx) == nil
 }
 
-// counts are how many of the key's transactions are mined, and how many with those in the pool.
+// counts returns how many of the key's transactions are mined, and how many including the pool.
 func (o *outsider) counts() (mined, pending uint64) {
 	o.t.Helper()
 	mined, err := o.chain.NonceAt(o.t.Context(), o.key.Address, nil)
@@ -52,7 +52,7 @@ func (o *outsider) counts() (mined, pending uint64) {
 	return mined, pending
 }
 
-// Somebody else's transactions take nonces that ours had, and such that ours were to have.
+// Transactions of a foreign sender use nonces that the relayers had assigned, and nonces that they would assign next.
 func TestKeyThatSomebodyElseUsesToo(t *testing.T) {
 	t.Parallel()
 	sc := open(t, setting{keys: 2, relayers: 2, inFlight: 64, confirmations: 2, geth: pool(1000)})
@@ -92,7 +92,7 @@ func TestKeyThatSomebodyElseUsesToo(t *testing.T) {
 	}
 	v.settled(2 * patience)
 	stored := v.executed(l.hits)
-	// Also the outsider's are mined, but for those beyond a nonce that nobody has.
+	// The outsider's transactions are mined, too, except for those after a nonce that no sender has.
 	for _, k := range sc.keys {
 		o := &outsider{t: t, chain: v.chain, key: k}
 		eventually(t, patience, func() bool {
@@ -108,8 +108,8 @@ func TestKeyThatSomebodyElseUsesToo(t *testing.T) {
 	sc.fleet.stop()
 }
 
-// When the pool of relayers was made, somebody else's transactions were pending with its key, and then they were dropped:
-// nobody would ever use those nonces.
+// When the pool of relayers was made, a foreign sender's transactions were pending with its key. They were dropped
+// later. The relayers must fill those nonces.
 func TestNoncesThatSomebodyElseGaveUpAreFilled(t *testing.T) {
 	t.Parallel()
 	sc := prepare(t, setting{keys: 1, relayers: 2, inFlight: 64, confirmations: 2})
@@ -126,7 +126,7 @@ func TestNoncesThatSomebodyElseGaveUpAreFilled(t *testing.T) {
 		err := v.db.QueryRow(t.Context(), `SELECT next_nonce FROM relayer_keys`).Scan(&next)
 		return err == nil && next == 3
 	}, "the key was not registered behind what is pending")
-	sc.node.Stop() // its pool ends with it
+	sc.node.Stop() // its pool is lost
 	sc.node.Restart()
 	l := sc.load(10)
 	l.clients, l.pace = 4, 20*time.Millisecond

@@ -25,10 +25,10 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(testpostgres.Main(built{m}), testchain.Leftovers()...)
 }
 
-// built has the product built before the tests run.
+// built builds the product before the tests run.
 type built struct{ m *testing.M }
 
-// Run implements what goleak calls.
+// Run implements the interface that goleak calls.
 func (b built) Run() int {
 	flag.Parse()
 	if *product != "" {

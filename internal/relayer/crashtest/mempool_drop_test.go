@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A node whose pool holds less than relayers send drops what it has accepted, without a word.
+// A node whose pool is too small silently drops accepted transactions. All of them are mined.
 func TestMempoolDrop_TransactionsAreMined(t *testing.T) {
 	t.Parallel()
 	sc := open(t, setting{

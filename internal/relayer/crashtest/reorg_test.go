@@ -22,7 +22,7 @@ import (
 	testpostgres "github.com/rollcall-dev/rollcall/internal/testutil/postgres"
 )
 
-// A block with transactions of ours goes, and the pool with it: nobody has them any more but the store.
+// A block with the relayers' transactions and the pool are lost: only the store has them. They are mined again.
 func TestReorganization_VanishedTransactionsAreMinedAgain(t *testing.T) {
 	t.Parallel()
 	chain := testchain.Simulated(t, testchain.SimulatedOptions{})
@@ -50,7 +50,7 @@ func TestReorganization_VanishedTransactionsAreMinedAgain(t *testing.T) {
 		return n
 	}
 	require.Equal(t, 6, pending())
-	for range 3 { // each time it has to happen again
+	for range 3 { // each time it must be mined again
 		chain.Commit()
 		for _, tx := range txs {
 			r.Reaches(t, tx, relayer.Mined)
@@ -60,9 +60,9 @@ func TestReorganization_VanishedTransactionsAreMinedAgain(t *testing.T) {
 
 		chain.Fork(parent)
 		chain.Rollback()
-		parent = chain.Commit() // another block in its place: without that it is no reorganization yet
+		parent = chain.Commit() // another block in its place: without it there is no reorganization yet
 		chain.Rollback()
-		chain.Commit() // longer than the branch that is gone
+		chain.Commit() // longer than the removed branch
 		for _, tx := range txs {
 			r.Reaches(t, tx, relayer.Broadcasted)
 		}
@@ -83,7 +83,7 @@ func TestReorganization_VanishedTransactionsAreMinedAgain(t *testing.T) {
 	v.records()
 }
 
-// geth forgets its last blocks, and what stood in them.
+// geth forgets its last blocks and their transactions. Each is executed once.
 func TestRewoundNodeMinesEverythingOnce(t *testing.T) {
 	t.Parallel()
 	sc := open(t, setting{keys: 2, relayers: 2, inFlight: 64, confirmations: 8, geth: pool(1000)})
@@ -111,7 +111,7 @@ func TestRewoundNodeMinesEverythingOnce(t *testing.T) {
 	t.Logf("%d hits mined; %s", stored, v.extras())
 }
 
-// underWay has transactions broadcasted that would be sent again where they get lost.
+// underWay broadcasts transactions that would be sent again if they were lost.
 func (sc *scene) underWay() {
 	sc.t.Helper()
 	l := sc.load(10)
@@ -125,14 +125,14 @@ func (sc *scene) underWay() {
 	}, "not broadcasted")
 }
 
-// underWay counts what is not final.
+// underWay counts the transactions that are not final.
 func (v *truth) underWay() (open int) {
 	v.t.Helper()
 	require.NoError(v.t, v.db.QueryRow(v.t.Context(), `SELECT count(*) FROM relayer_txs WHERE open`).Scan(&open))
 	return open
 }
 
-// A chain that began again has the same id, and perhaps the same genesis block. Nothing may be sent on it.
+// A chain that started again has the same id, and perhaps the same genesis block. The relayers must send nothing on it.
 func TestChainThatBeganAnewIsRefused(t *testing.T) {
 	t.Parallel()
 	sc := open(t, setting{keys: 2, relayers: 2, inFlight: 64, confirmations: 3, geth: pool(1000)})
@@ -142,7 +142,8 @@ func TestChainThatBeganAnewIsRefused(t *testing.T) {
 	v := sc.truth()
 	v.settled(patience)
 
-	// It is made before the old one goes, and rich, so that nothing but the relayers' own judgement keeps them from sending.
+	// It is made before the old one ends, and its keys are funded, so that only the relayers' own checks keep them from
+	// sending.
 	anew := testchain.Geth(t, testchain.GethOptions{Accounts: 1})
 	var addresses []common.Address
 	for _, k := range sc.keys {
@@ -180,11 +181,11 @@ func TestChainThatBeganAnewIsRefused(t *testing.T) {
 	}
 	refuses()
 	require.Equal(t, http.StatusServiceUnavailable, post(sc.fleet[0].url()))
-	sc.fleet[0].kill() // a new process judges alike
+	sc.fleet[0].kill() // a new process decides alike
 	sc.fleet[0].start()
 	refuses()
 	require.Equal(t, http.StatusServiceUnavailable, post(sc.fleet[0].url()))
-	// Long enough for what a node does not have to be missed, and sent.
+	// Long enough for a relayer to miss the transactions on the node, and send them again.
 	head, err := anew.Client().BlockNumber(t.Context())
 	require.NoError(t, err)
 	eventually(t, patience, func() bool {
@@ -205,7 +206,7 @@ func TestChainThatBeganAnewIsRefused(t *testing.T) {
 	sc.fleet.stop()
 }
 
-// A chain may begin again with the same first block, as those do whose genesis is configured; and before it is long.
+// A chain may start again with the same first block, if its genesis is configured, and while it is short.
 func TestShortChainThatBeganAnewIsRefused(t *testing.T) {
 	t.Parallel()
 	sc := open(t, setting{keys: 2, relayers: 2, inFlight: 64, confirmations: 2, geth: pool(1000)})
@@ -215,7 +216,8 @@ func TestShortChainThatBeganAnewIsRefused(t *testing.T) {
 	l.run(t.Context(), sc.random)
 	v.settled(patience)
 	sc.underWay()
-	// What stood in the blocks that are gone geth may put back into its pool by itself: what counts is what it is sent.
+	// geth may return the transactions of removed blocks to its pool by itself. Only transactions that it is sent
+	// count.
 	for _, p := range sc.proxies {
 		p.SetRules(proxy.Rule{Name: "sent", Methods: []string{"eth_sendRawTransaction"}, Fault: proxy.Fault{Kind: proxy.Refuse}})
 		p.Switch(true)
@@ -226,14 +228,14 @@ func TestShortChainThatBeganAnewIsRefused(t *testing.T) {
 	for _, k := range sc.keys {
 		addresses = append(addresses, k.Address)
 	}
-	sc.node.Fund(testchain.Ether(1000), addresses...) // nothing but the relayers' own judgement keeps them from sending
+	sc.node.Fund(testchain.Ether(1000), addresses...) // only the relayers' own checks keep them from sending
 	for _, m := range sc.fleet {
 		eventually(t, patience, func() bool {
 			code, body := health(t, m.url())
 			return code == http.StatusServiceUnavailable && strings.Contains(body, "history")
 		}, "%s does not see that the chain began anew", m.name)
 	}
-	// Long enough for what a node does not have to be missed, and sent.
+	// Long enough for a relayer to miss the transactions on the node, and send them again.
 	again, err := v.chain.BlockNumber(t.Context())
 	require.NoError(t, err)
 	eventually(t, patience, func() bool {

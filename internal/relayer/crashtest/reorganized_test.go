@@ -14,15 +14,15 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// anchorDepth is the default of RELAYER_ANCHOR_DEPTH, and finalDepth how many confirmations the relayers of these scenes ask for.
+// anchorDepth is the default of RELAYER_ANCHOR_DEPTH, and finalDepth the number of confirmations in these scenes.
 const anchorDepth, finalDepth = 64, 8
 
-// reorganization is what happens to a scene while clients post.
+// reorganization is the reorganization of a scene while clients post.
 type reorganization struct {
 	depth uint64
 	times int
 	hits  int
-	// kills: relayers are killed while the chain is reorganized, and while they take back what vanished.
+	// kills: relayers are killed while the chain is reorganized, and while they take back transactions.
 	kills bool
 	// interrupted: the operator's command is killed half-way, and run again.
 	interrupted bool
@@ -32,7 +32,7 @@ type reorganization struct {
 
 func (r reorganization) deep() bool { return r.depth > anchorDepth }
 
-// archive are geth's arguments for a block for each transaction that waits, and for states as old as any reorganization.
+// archive returns geth's arguments for a block per transaction, and for keeping the states of all blocks.
 func archive() []string {
 	return append(pool(100_000), "--dev.period", "0", "--state.scheme", "hash", "--gcmode", "archive")
 }
@@ -44,10 +44,10 @@ func (sc *scene) head() uint64 {
 	return n
 }
 
-// mine makes a block. Blocks with other amounts differ, also where their times do not.
+// mine makes a block. Blocks with different amounts differ, even if their times do not.
 func (sc *scene) mine(wei int64) { sc.node.Fund(big.NewInt(wei), sc.node.Accounts[0].Address) }
 
-// until makes blocks until a condition holds.
+// until makes blocks until a condition is true.
 func (sc *scene) until(within time.Duration, condition func() bool, what string, args ...any) {
 	sc.t.Helper()
 	for deadline := time.Now().Add(within); !condition(); sc.mine(1) {
@@ -55,14 +55,14 @@ func (sc *scene) until(within time.Duration, condition func() bool, what string,
 	}
 }
 
-// anchor is the block that the chain is recognized by.
+// anchor returns the block by which the chain is recognized.
 func (v *truth) anchor() (number uint64, hash string) {
 	v.t.Helper()
 	require.NoError(v.t, v.db.QueryRow(v.t.Context(), `SELECT anchor_number, anchor_hash FROM relayer_chains`).Scan(&number, &hash))
 	return number, hash
 }
 
-// minedAbove counts transactions in blocks above the given one, and those of them that are final.
+// minedAbove counts transactions in blocks above the given one, and the final ones among them.
 func (v *truth) minedAbove(block uint64) (all, finals int) {
 	v.t.Helper()
 	require.NoError(v.t, v.db.QueryRow(v.t.Context(), `SELECT count(*), count(*) FILTER (WHERE NOT open) FROM relayer_txs
@@ -70,8 +70,8 @@ func (v *truth) minedAbove(block uint64) (all, finals int) {
 	return all, finals
 }
 
-// standStill freezes the relayers until the returned function is called, and waits for the blocks of what they have sent: nothing
-// makes a reorganization deeper than it is meant to be.
+// standStill freezes the relayers until the returned function is called, and waits for the blocks of sent transactions.
+// So no further block makes a reorganization deeper than intended.
 func (sc *scene) standStill() (thaw func()) {
 	sc.t.Helper()
 	for _, m := range sc.fleet {
@@ -89,7 +89,7 @@ func (sc *scene) standStill() (thaw func()) {
 	}
 }
 
-// reorganize has the chain forget its blocks above the fork, with transactions in them, and grow on another branch.
+// reorganize makes the chain forget its blocks above the fork, with their transactions, and grow on another branch.
 func (sc *scene) reorganize(r reorganization, turn int64) (vanished, finals int) {
 	sc.t.Helper()
 	v := sc.truth()
@@ -113,7 +113,7 @@ func (sc *scene) reorganize(r reorganization, turn int64) (vanished, finals int)
 	}
 	sc.node.SetHead(fork)
 	thaw()
-	if r.kills { // the one, likely, that follows the chain
+	if r.kills { // probably the process that follows the chain
 		sc.fleet[0].kill()
 		defer sc.fleet[0].start()
 	}
@@ -124,7 +124,7 @@ func (sc *scene) reorganize(r reorganization, turn int64) (vanished, finals int)
 	return vanished, finals
 }
 
-// poll has clients read statuses until ctx ends, or the returned function is called.
+// poll makes clients read statuses until ctx ends, or the returned function is called.
 func (sc *scene) poll(ctx context.Context, l *load) (end func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var polls sync.WaitGroup
@@ -135,8 +135,8 @@ func (sc *scene) poll(ctx context.Context, l *load) (end func()) {
 	return func() { cancel(); polls.Wait() }
 }
 
-// followed makes blocks until all records are of blocks of the chain, and webhooks have carried what was taken back. It returns the
-// time of that: reports that arrive later must not be taken back.
+// followed makes blocks until all records are of blocks of the chain, and webhooks have reported the changes. It
+// returns the time of that: reports that arrive later must not be taken back.
 func (sc *scene) followed() time.Time {
 	sc.t.Helper()
 	v := sc.truth()
@@ -164,11 +164,11 @@ func (sc *scene) followed() time.Time {
 	return time.Now()
 }
 
-// underReorganization posts hits while the chain is reorganized, and proves that each is executed once.
+// underReorganization posts hits while the chain is reorganized, and checks that each is executed once.
 //
-// A reorganization that leaves the anchor is survived without an operator, and takes no final status back. One that is deeper stops
-// all relayers until `rollcall keys resync --reorganized` has run to its end. Then each accepted transaction is executed once, under the nonce
-// and with the record that the store has of it.
+// A reorganization above the anchor needs no operator, and takes no final status back. A deeper one stops all relayers
+// until `rollcall keys resync --reorganized` has completed. Then each accepted transaction is executed once, under the
+// nonce and with the record in the store.
 func (sc *scene) underReorganization(r reorganization) {
 	t := sc.t
 	t.Helper()
@@ -181,7 +181,7 @@ func (sc *scene) underReorganization(r reorganization) {
 	ctx, cancel := context.WithTimeout(t.Context(), 3*patience)
 	defer cancel()
 	var hits []*hit
-	var over time.Time // the last reorganization, and everything that it takes back
+	var over time.Time // end of the last reorganization and of everything that it takes back
 	for turn := range r.times {
 		l := sc.load(r.hits)
 		l.clients, l.pace = 8, 40*time.Millisecond
@@ -212,7 +212,7 @@ func (sc *scene) underReorganization(r reorganization) {
 	t.Logf("%d hits executed once; %s; %s\n%s", stored, v.extras(), sc.reports.summary(), sc.fleet.usage())
 }
 
-// turn is one reorganization, to its end.
+// turn runs one reorganization to its end.
 func (sc *scene) turn(r reorganization, turn int64) (line string, over time.Time) {
 	sc.t.Helper()
 	vanished, finals := sc.reorganize(r, turn)
@@ -243,7 +243,7 @@ func (sc *scene) turn(r reorganization, turn int64) (line string, over time.Time
 	return line, sc.followed()
 }
 
-// A reorganization of three blocks is survived without an operator, and one of 70 on an operator's word.
+// A reorganization of three blocks needs no operator, and one of 70 blocks needs the operator's command.
 func TestReorganization_UnderLoad_EachIsExecutedOnce(t *testing.T) {
 	for _, r := range []reorganization{{depth: 3, times: 2, hits: 40}, {depth: 70, times: 1, hits: 100, interrupted: true}} {
 		t.Run(strconv.FormatUint(r.depth, 10), func(t *testing.T) {

@@ -11,10 +11,10 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 )
 
-// historyStart is when the histories of these tests begin.
+// historyStart is the start of the histories in these tests.
 var historyStart = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// answered is an answer to a GET that was sent in a second and received half a second later.
+// answered returns an answer to a GET that was sent in a second and received half a second later.
 func answered(second int, status relayer.APIStatus, hash string) report {
 	asked := historyStart.Add(time.Duration(second) * time.Second)
 	return report{source: "GET", status: status, hash: hash, asked: asked, received: asked.Add(time.Second / 2)}
@@ -40,7 +40,7 @@ func TestJudge_ReportsAndOutcome_AreCompared(t *testing.T) {
 		name    string
 		reports []report
 		end     outcome
-		reorg   int    // the second in which it ended; 0: none
+		reorg   int    // the second in which the reorganization ended; 0: none
 		wrong   string // "" for a history without contradictions
 	}{
 		{"usual path", path(answered(5, relayer.APIConfirmed, "0x1")), confirmed, 0, ""},

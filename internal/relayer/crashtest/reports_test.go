@@ -31,11 +31,11 @@ func (r report) String() string {
 	return fmt.Sprintf("%s %s revision %d hash %.10s at %s", r.source, r.status, r.revision, r.hash, r.received.Format("15:04:05.000"))
 }
 
-// reportLog records every status that clients received, from answers and from webhooks.
+// reportLog records every status that clients received, from answers and webhooks.
 type reportLog struct {
 	mu      sync.Mutex
 	all     map[string][]report // by transaction, in the order of their arrival
-	repeats int                 // webhooks that had arrived before
+	repeats int                 // repeated webhooks
 }
 
 func newReportLog() *reportLog { return &reportLog{all: map[string][]report{}} }
@@ -48,7 +48,7 @@ type shown struct {
 	Revision int
 }
 
-// answer records the answer to a request that was sent at a time, and returns the id of its transaction.
+// answer records the answer to a request that was sent at asked, and returns the id of its transaction.
 func (l *reportLog) answer(source string, asked time.Time, body []byte) (tx string, err error) {
 	var envelope struct{ Data shown }
 	if err := json.Unmarshal(body, &envelope); err != nil {
@@ -72,7 +72,7 @@ func (l *reportLog) record(tx shown, r report) {
 	l.all[tx.ID] = append(l.all[tx.ID], r)
 }
 
-// receive starts a webhook target, and returns the settings of the relayers that deliver to it.
+// receive starts a webhook target, and returns the settings of the relayers for it.
 func (l *reportLog) receive(t testing.TB) (env []string) {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -121,9 +121,9 @@ type outcome struct {
 	mined bool
 }
 
-// contradictions returns each report that the chain, the store or a later report contradicts. It compares with the outcomes,
-// which have to be complete. Reports that were received before the end of the last reorganization may have been taken back,
-// webhooks only by one of a higher revision; it is the zero time where there was none.
+// contradictions returns each report that the chain, the store or a later report contradicts. It compares with the
+// outcomes, which must be complete. Reports received before the end of the last reorganization may have been taken
+// back, webhooks only by one of a higher revision. reorganized is the zero time if there was no reorganization.
 func (l *reportLog) contradictions(ends map[string]outcome, reorganized time.Time) (wrong []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -145,7 +145,7 @@ func (l *reportLog) contradictions(ends map[string]outcome, reorganized time.Tim
 	return wrong
 }
 
-// problems are what store and chain disagree about.
+// problems returns the contradictions between store and chain.
 func (o outcome) problems() (wrong []string) {
 	if !final(o.status) {
 		wrong = append(wrong, fmt.Sprintf("it ended as %s, which is not final", o.status))
@@ -177,7 +177,7 @@ func goesBack(a, b relayer.APIStatus) bool {
 	return final(a) && a != b || a == relayer.APIMined && b != a && !final(b)
 }
 
-// judge returns what is wrong with the reports of one transaction, which are in the order of their arrival.
+// judge returns the contradictions in the reports of one transaction, in the order of their arrival.
 func judge(reports []report, end outcome, reorganized time.Time) (wrong []string) {
 	complain := func(format string, args ...any) { wrong = append(wrong, fmt.Sprintf(format, args...)) }
 	excused := func(r report) bool { return !r.received.After(reorganized) }

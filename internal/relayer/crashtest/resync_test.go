@@ -17,7 +17,7 @@ import (
 	testchain "github.com/rollcall-dev/rollcall/internal/testutil/chain"
 )
 
-// resync is `rollcall keys resync` with arguments, as an operator runs it.
+// resync returns `rollcall keys resync` with arguments, run like an operator does.
 func (sc *scene) resync(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, *product, append([]string{"keys", "resync", "--output", "json", "--timeout", "30s"}, args...)...)
 	cmd.Env = []string{
@@ -38,7 +38,7 @@ func (sc *scene) takeBack() int {
 	return answer.TakenBack
 }
 
-// output runs a command that has to succeed, and reads the JSON that it prints.
+// output runs a command that must succeed, and parses its JSON output.
 func (sc *scene) output(cmd *exec.Cmd, answer any) {
 	sc.t.Helper()
 	var stderr bytes.Buffer
@@ -48,8 +48,8 @@ func (sc *scene) output(cmd *exec.Cmd, answer any) {
 	require.NoError(sc.t, json.Unmarshal(out, answer), "%s", out)
 }
 
-// interrupt kills `rollcall keys resync --reorganized` half-way: when it has taken back transactions of a key, and waits for the
-// row of the last one, which is locked. The anchor has not moved then, so that relayers go on to send nothing.
+// interrupt kills `rollcall keys resync --reorganized` half-way: it has taken back transactions of a key, and waits for
+// the locked row of the last one. The anchor has not moved then, so relayers still send nothing.
 func (sc *scene) interrupt() (taken int) {
 	sc.t.Helper()
 	t, v := sc.t, sc.truth()
@@ -82,7 +82,7 @@ func (sc *scene) interrupt() (taken int) {
 	return taken
 }
 
-// refuse waits until all relayers send nothing, and their /health says why.
+// refuse waits until all relayers send nothing, and their /health reports the reason.
 func (sc *scene) refuse(why string) {
 	sc.t.Helper()
 	for _, m := range sc.fleet {

@@ -4,7 +4,7 @@ package crashtest
 
 import "testing"
 
-// Dumps that are restored under relayers that were killed, that run, and behind a node that lags; and one that is so old that keys stop
+// Dumps are restored under killed relayers, under running ones, and with a lagging node. One is so old that keys stop
 // until an operator resyncs them.
 func TestSoakRestoredDump(t *testing.T) {
 	for name, r := range map[string]restoration{

@@ -7,8 +7,9 @@ import (
 	"testing"
 )
 
-// Reorganizations of 3, 20, 70 and 200 blocks, with more of everything: relayers are killed while they take back by themselves and while they
-// send again, and the operator's command half-way. One of 20 blocks takes final transactions away and leaves the anchor.
+// Reorganizations of 3, 20, 70 and 200 blocks, with more hits. Relayers are killed while they take transactions back
+// and while they send them again, and the operator's command half-way. One of 20 blocks removes final transactions and
+// leaves the anchor.
 func TestSoakReorganization(t *testing.T) {
 	for i, r := range []reorganization{
 		{depth: 3, times: 6, hits: 150, kills: true},

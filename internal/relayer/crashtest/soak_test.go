@@ -21,13 +21,14 @@ func TestSoak(t *testing.T) {
 	c.complete(t)
 }
 
-// geth at its default limits: it accepts what it drops later. A key has far more pending than it guarantees an account.
+// geth at its default limits accepts transactions and drops them later. A key has far more pending than the pool
+// guarantees an account.
 func TestSoakDefaultPool(t *testing.T) {
 	sc := open(t, setting{keys: 16, relayers: 4, inFlight: 1000, confirmations: 12})
 	sc.storm(12_000, 64, plan{length: 30 * time.Second, killEvery: 10 * time.Second, restarts: 2}, 10*time.Minute)
 }
 
-// Many keys, each within what geth guarantees an account, and together beyond what it has room for.
+// Many keys, each within geth's guarantee for an account, and together beyond its capacity.
 func TestSoakDefaultPoolManyKeys(t *testing.T) {
 	sc := open(t, setting{keys: 400, relayers: 4, inFlight: 16, confirmations: 12})
 	sc.storm(8_000, 64, plan{length: 20 * time.Second, killEvery: 10 * time.Second, restarts: 2}, 10*time.Minute)

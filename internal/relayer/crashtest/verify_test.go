@@ -18,7 +18,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/testutil/chain/contracts"
 )
 
-// truth is what the chain and the store say, past the relayers.
+// truth reads the chain and the store directly, without the relayers.
 type truth struct {
 	t       testing.TB
 	db      *pgxpool.Pool
@@ -26,7 +26,7 @@ type truth struct {
 	counter common.Address
 }
 
-// settled waits until nothing is under way any more.
+// settled waits until no transaction is open or pending.
 func (v *truth) settled(within time.Duration) {
 	v.t.Helper()
 	var open, pending int
@@ -44,7 +44,7 @@ func (v *truth) settled(within time.Duration) {
 	}
 }
 
-// open describes what is not final, for a failure.
+// open describes the transactions that are not final, for a failure message.
 func (v *truth) open() (out string) {
 	rows, err := v.db.Query(v.t.Context(), `SELECT format('%s nonce %s of %s: %s %s, intent %s, %s attempts (%s), updated %s', t.kind, t.nonce, t.relayer_address,
 		t.status, t.status_reason, t.intent, t.attempts, (SELECT string_agg(format('%s:%s:%s %s, %s resends, paused until %s', a.attempt, a.nonce, a.purpose, a.last_error,
@@ -59,8 +59,8 @@ func (v *truth) open() (out string) {
 	return out
 }
 
-// executed fails the test unless each hit that was stored was executed exactly once, or is truthfully final and was not executed:
-// canceled by its client or expired. No other hit was executed. It returns how many were stored.
+// executed fails the test unless each stored hit was executed exactly once, or is final and was not executed: canceled
+// by its client or expired. No other hit was executed. It returns how many were stored.
 func (v *truth) executed(hits []*hit) (stored int) {
 	v.t.Helper()
 	rows, err := v.db.Query(v.t.Context(), `SELECT i.key, t.id::text, t.status, t.tx_hash FROM relayer_idempotency i JOIN relayer_txs t ON t.id = i.tx_id`)
@@ -120,14 +120,14 @@ func (v *truth) delivered(within time.Duration) {
 	}, "webhooks are not delivered")
 }
 
-// outcomes returns the end of each hit that was stored, by the id of its transaction.
+// outcomes returns the end of each stored hit, by the id of its transaction.
 func (v *truth) outcomes() map[string]outcome {
 	v.t.Helper()
 	rows, err := v.db.Query(v.t.Context(), `SELECT t.id::text, i.key, t.status, t.attempts, coalesce(t.tx_hash, ''), t.revision
 		FROM relayer_txs t JOIN relayer_idempotency i ON i.tx_id = t.id`)
 	require.NoError(v.t, err)
 	ends := map[string]outcome{}
-	var ids []string // of transactions, as the keys and the hashes below
+	var ids []string // of transactions, in the order of the keys and the hashes below
 	var keys, hashes []common.Hash
 	var id, key, status, hash string
 	var attempts, revision int
@@ -163,7 +163,7 @@ func (v *truth) areMined(hashes []common.Hash) (are []bool) {
 	return are
 }
 
-// counts are how often each id was hit.
+// counts returns how often each id was hit.
 func (v *truth) counts(ids []common.Hash) (times []uint64) {
 	v.t.Helper()
 	for len(ids) > 0 {
@@ -175,8 +175,8 @@ func (v *truth) counts(ids []common.Hash) (times []uint64) {
 	return times
 }
 
-// keys fails the test unless store and chain agree about each key, nonce by nonce; but for those that somebody else used
-// before the relayers could give them out, if somebody else has the keys too.
+// keys fails the test unless store and chain agree about each key, nonce by nonce. If a foreign sender shares the keys,
+// nonces that it used before the relayers could assign them are allowed.
 func (v *truth) keys(shared bool) (used uint64) {
 	v.t.Helper()
 	rows, err := v.db.Query(v.t.Context(), `SELECT address, next_nonce, pending_count, enabled AND NOT paused AND stuck_since IS NULL,
@@ -212,7 +212,7 @@ func (v *truth) keys(shared bool) (used uint64) {
 	return used
 }
 
-// records fails the test unless each row says where on the chain its transaction is.
+// records fails the test unless each row has the block in which its transaction is on the chain.
 func (v *truth) records() {
 	v.t.Helper()
 	rows, err := v.db.Query(v.t.Context(), `SELECT tx_hash, relayer_address, nonce, block_hash FROM relayer_txs WHERE nonce IS NOT NULL`)
@@ -240,7 +240,7 @@ func (v *truth) records() {
 	}
 }
 
-// mined is a transaction as a node has it.
+// mined is a transaction in a node's answer.
 type mined struct {
 	Hash, BlockHash common.Hash
 	From            common.Address
@@ -255,7 +255,7 @@ func (m *mined) nonce(t testing.TB) uint64 {
 
 func lower(a common.Address) string { return "0x" + common.Bytes2Hex(a[:]) }
 
-// noopsAbove counts the transactions that ended with a status because of a no-op that offered more than a price.
+// noopsAbove counts the transactions that ended with a status because of a no-op with a fee above a price.
 func (v *truth) noopsAbove(price int64, status relayer.Status) (n int) {
 	v.t.Helper()
 	require.NoError(v.t, v.db.QueryRow(v.t.Context(), `SELECT count(*) FROM relayer_txs t JOIN relayer_attempts a ON a.tx_id = t.id AND a.tx_hash = t.tx_hash
@@ -263,7 +263,7 @@ func (v *truth) noopsAbove(price int64, status relayer.Status) (n int) {
 	return n
 }
 
-// extras counts what the store has beside one attempt for each hit.
+// extras counts the store's rows besides one attempt for each hit.
 func (v *truth) extras() string {
 	v.t.Helper()
 	var noops, attempts, several, foreign int

@@ -20,7 +20,7 @@ var (
 	minTip  = big.NewInt(1)
 )
 
-// block is never changed once it is made.
+// block is immutable once it is made.
 type block struct {
 	evm.Header
 	up     *block
@@ -28,7 +28,7 @@ type block struct {
 	nonces map[common.Address]uint64 // after it
 }
 
-// at is the block of a number that leads to b; nil if there is none.
+// at returns the block of a number that leads to b; nil if there is none.
 func (b *block) at(number uint64) *block {
 	for b != nil && b.Number > number {
 		b = b.up
@@ -41,7 +41,7 @@ func (b *block) at(number uint64) *block {
 
 func (b *block) leadsTo(head *block) bool { return head.at(b.Number) == b }
 
-// find returns the block up to b that a transaction stands in, and where.
+// find returns the block up to b that contains a transaction, and its index.
 func (b *block) find(hash common.Hash) (*block, int) {
 	for ; b != nil; b = b.up {
 		for i, tx := range b.txs {
@@ -59,23 +59,23 @@ type node struct {
 	pool map[common.Address]map[uint64]*types.Transaction
 }
 
-// world is a chain in memory, with two nodes. The first one seals; the second follows it unless it is held back: then it
-// stays where it is, also on a branch that the first one gives up, and hears of nothing. Otherwise what one takes the other
-// hears of.
+// world is a chain in memory, with two nodes. The first one seals. The second follows it unless it is held back: then
+// it keeps its head, even on a branch that the first one gives up, and receives nothing. Otherwise each node receives
+// what the other accepts.
 type world struct {
 	chainID uint64
 
 	mu      sync.Mutex
 	nodes   [2]*node
 	held    bool // the second node
-	forgets int  // so many of the next transactions are accepted and dropped at once
+	forgets int  // number of next transactions that are accepted and dropped at once
 	genesis *block
 	signer  types.Signer
 	senders map[common.Hash]common.Address
-	taken   map[common.Hash]*types.Transaction // all that any node was ever given by a relayer
+	taken   map[common.Hash]*types.Transaction // all transactions that a relayer sent to any node
 	moved   chan struct{}                      // closed when a head moves
 	made    uint64
-	asked   int64 // for fees
+	asked   int64 // number of fee reads
 }
 
 func newWorld(chainID uint64) *world {
@@ -110,13 +110,13 @@ func (w *world) sender(tx *types.Transaction) common.Address {
 	hash := tx.Hash()
 	from, ok := w.senders[hash]
 	if !ok {
-		from, _ = types.Sender(w.signer, tx) // what cannot be recovered is nobody's
+		from, _ = types.Sender(w.signer, tx) // a transaction without a recoverable sender has the zero address
 		w.senders[hash] = from
 	}
 	return from
 }
 
-// send gives a node a transaction, and the others what it took.
+// send sends a transaction to a node, and forwards an accepted one to the other.
 func (w *world) send(n *node, raw []byte) evm.Outcome {
 	tx := new(types.Transaction)
 	if err := tx.UnmarshalBinary(raw); err != nil {
@@ -133,7 +133,7 @@ func (w *world) send(n *node, raw []byte) evm.Outcome {
 	return outcome
 }
 
-// offer is what geth's legacy pool does, without its limits.
+// offer implements geth's legacy pool, without its limits.
 func (w *world) offer(n *node, tx *types.Transaction) evm.Outcome {
 	from, nonce := w.sender(tx), tx.Nonce()
 	old := n.pool[from][nonce]
@@ -175,7 +175,7 @@ func (n *node) holds(hash common.Hash) bool {
 	return false
 }
 
-// pending is the nonce after what is mined or in the pool without a gap.
+// pending returns the nonce after the mined transactions and those in the pool without a gap.
 func (n *node) pending(a common.Address) uint64 {
 	nonce := n.head.nonces[a]
 	for n.pool[a][nonce] != nil {
@@ -184,7 +184,7 @@ func (n *node) pending(a common.Address) uint64 {
 	return nonce
 }
 
-// seal makes a block of what waits and fits, at most limit of each account.
+// seal makes a block of the pool's valid transactions, at most limit of each account.
 func (w *world) seal(limit int) *block {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -223,7 +223,7 @@ func (w *world) move(n *node, head *block) {
 	w.moved = make(chan struct{})
 }
 
-// rewind gives the newest blocks up. Their transactions go back to the pool, unless they are lost.
+// rewind removes the newest blocks. Their transactions return to the pool, unless they are lost.
 func (w *world) rewind(depth int, lost bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -247,7 +247,7 @@ func (w *world) rewind(depth int, lost bool) {
 	}
 }
 
-// reorganize replaces the newest blocks by as many others and one more, as a node sees it that learns of a longer branch.
+// reorganize replaces the newest blocks by as many others and one more, like a node that receives a longer branch.
 func (w *world) reorganize(depth, limit int, lost bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -271,7 +271,7 @@ func (w *world) reorganize(depth, limit int, lost bool) {
 	}
 }
 
-// forget drops from all pools what the choice picks, without a word.
+// forget silently drops the picked transactions from all pools.
 func (w *world) forget(pick func() bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -286,7 +286,7 @@ func (w *world) forget(pick func() bool) {
 	}
 }
 
-// hold keeps the second node where it is, or lets it catch up.
+// hold stops the second node at its head, or lets it catch up.
 func (w *world) hold(held bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -295,7 +295,7 @@ func (w *world) hold(held bool) {
 		return
 	}
 	w.move(w.nodes[1], w.nodes[0].head)
-	// Each hears of what only the other one kept, as after a time without a connection.
+	// Each receives the transactions that only the other one kept, like after a time without a connection.
 	for _, n := range w.nodes {
 		for _, other := range w.nodes {
 			for _, a := range sortedKeys(n.pool) {
@@ -307,7 +307,7 @@ func (w *world) hold(held bool) {
 	}
 }
 
-// foreign has somebody else send with the key: the next nonce that the node does not have.
+// foreign sends with the key like a foreign sender, under the next nonce that the node does not have.
 func (w *world) foreign(sign func(*types.Transaction) []byte, from common.Address) common.Hash {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -320,7 +320,7 @@ func (w *world) foreign(sign func(*types.Transaction) []byte, from common.Addres
 	return crypto.Keccak256Hash(raw)
 }
 
-// waiting is how many the pools hold.
+// waiting returns the number of transactions in the pools.
 func (w *world) waiting() (n int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -17,11 +17,11 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer/tracker"
 )
 
-// client is a process's way to the world. Each use passes a gate.
+// client is a process's access to the world. Each use passes a gate.
 type client struct {
 	world *world
 	gate  gate
-	// second says, at each use, whether it goes to the second node.
+	// second reports, at each use, whether it goes to the second node.
 	second func() bool
 }
 
@@ -31,12 +31,13 @@ var (
 	_ service.Chain = (*client)(nil)
 )
 
-// gate lets a step happen, or not: do is called at most once, and an error means that the process did not hear of the end.
+// gate lets a step happen or not: do is called at most once. An error means that the process did not receive the
+// result.
 type gate interface {
 	pass(s step, do func()) error
 }
 
-// open is a gate at which nothing ever strikes.
+// open is a gate without faults.
 type open struct{}
 
 func (open) pass(_ step, do func()) error { do(); return nil }
@@ -48,7 +49,7 @@ func (c *client) node() *node {
 	return c.world.nodes[0]
 }
 
-// look reads something from a node.
+// look reads from a node.
 func (c *client) look(do func(*node) error) (err error) {
 	struck := c.gate.pass(stepLook, func() {
 		c.world.mu.Lock()
@@ -79,7 +80,7 @@ func (c *client) Send(_ context.Context, txs []evm.Raw) []evm.Result {
 		return append(results[:0], late...)
 	}
 	outcome := evm.NotSent
-	// Who hears nothing can't always tell a request that was lost from an answer that was.
+	// A client without an answer cannot always distinguish a lost request from a lost answer.
 	if asked || errors.Is(err, errLate) || len(txs)%2 == 0 {
 		outcome = evm.Unknown
 	}
@@ -89,7 +90,7 @@ func (c *client) Send(_ context.Context, txs []evm.Raw) []evm.Result {
 	return results
 }
 
-// take is send for relayers, who are remembered.
+// take is send for relayers, and records their transactions.
 func (w *world) take(n *node, raw evm.Raw) evm.Outcome {
 	tx := new(types.Transaction)
 	if err := tx.UnmarshalBinary(raw.Bytes); err != nil || tx.Hash() != raw.Hash {
@@ -111,7 +112,7 @@ func (c *client) Fees(context.Context) (f evm.Fees, err error) {
 	err = c.look(func(n *node) error {
 		f = evm.Fees{EIP1559: true, BaseFee: baseFee, GasPrice: big.NewInt(2_000_000_000), Head: n.head.Header}
 		for i := range f.Tips {
-			// Never the same twice: who signs at another time signs other bytes.
+			// Never the same twice, so that signing at another time signs other bytes.
 			c.world.asked++
 			f.Tips[i] = big.NewInt(int64(i+1)*1_000_000 + c.world.asked)
 		}
@@ -192,7 +193,7 @@ func (c *client) Anchors(_ context.Context, number uint64, _ time.Duration) []ev
 	return anchors
 }
 
-// Call knows one method.
+// Call supports one method.
 func (c *client) Call(_ context.Context, method string, params json.RawMessage) (answer json.RawMessage, err error) {
 	var hashes []common.Hash
 	if err := json.Unmarshal(params, &hashes); err != nil || method != "eth_getTransactionByHash" || len(hashes) != 1 {
@@ -228,7 +229,7 @@ func (c *client) Latest(context.Context) (tracker.View, error) {
 	return v, nil
 }
 
-// view is one block as one node knows it.
+// view is one block of one node.
 type view struct {
 	c     *client
 	node  *node
@@ -282,7 +283,7 @@ func (v *view) Headers(_ context.Context, from, to uint64) (headers []evm.Header
 	return headers, err
 }
 
-// Tagged is for nodes that tag no blocks.
+// Tagged returns ErrMissing, like nodes that tag no blocks.
 func (v *view) Tagged(context.Context, string) (evm.Header, error) {
 	return evm.Header{}, evm.ErrMissing
 }

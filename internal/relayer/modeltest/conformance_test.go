@@ -20,7 +20,7 @@ import (
 	testchain "github.com/rollcall-dev/rollcall/internal/testutil/chain"
 )
 
-// nodes are what relayers ask for of a chain.
+// nodes are the relayers' interfaces of a chain.
 type nodes interface {
 	tracker.Chain
 	sender.Chain
@@ -32,11 +32,12 @@ type rig struct {
 	key signertest.Key
 	nodes
 	seal func()
-	// rewind makes an earlier block the head again. Its descendants' transactions return to the pool unless lost is set.
+	// rewind makes an earlier block the head again. Its descendants' transactions return to the pool unless lost is
+	// set.
 	rewind func(to common.Hash, lost bool)
 }
 
-// TestConformance: the chain in memory says what go-ethereum's says, through the same interfaces.
+// TestConformance checks that the chain in memory answers like go-ethereum's, through the same interfaces.
 func TestConformance(t *testing.T) {
 	t.Parallel()
 	for name, open := range map[string]func(t *testing.T) *rig{"memory": inMemory, "go-ethereum": simulated} {
@@ -92,7 +93,7 @@ func simulated(t *testing.T) *rig {
 	}
 }
 
-// both are the two interfaces of a client.
+// both combines the two interfaces of a client.
 type both struct {
 	tracker.Chain
 	client *evm.Client
@@ -106,7 +107,7 @@ func (b both) Send(ctx context.Context, txs []evm.Raw) []evm.Result {
 	return b.client.Send(ctx, txs)
 }
 
-// transfer is signed and not sent; fees are in gwei.
+// transfer returns a signed transfer without sending it; fees are in gwei.
 func (r *rig) transfer(nonce uint64, fee, tip float64) evm.Raw {
 	r.t.Helper()
 	wei := func(gwei float64) *big.Int { return big.NewInt(int64(gwei * 1e9)) }
@@ -131,7 +132,8 @@ func (r *rig) latest() tracker.View {
 	return v
 }
 
-// counts wants so many mined up to a view's block, and so many with what waits without a gap.
+// counts requires the numbers of transactions mined up to a view's block, and of those including the pool without a
+// gap.
 func (r *rig) counts(v tracker.View, mined, pending uint64) {
 	r.t.Helper()
 	got, err := v.Nonces(r.t.Context(), []common.Address{r.key.Address})
@@ -142,7 +144,7 @@ func (r *rig) counts(v tracker.View, mined, pending uint64) {
 	require.Equal(r.t, []uint64{pending}, got, "pending")
 }
 
-// receipt is that of a transaction in a view; nil if there is none.
+// receipt returns the receipt of a transaction in a view; nil if there is none.
 func (r *rig) receipt(v tracker.View, tx evm.Raw) *evm.Receipt {
 	r.t.Helper()
 	receipts, err := v.Receipts(r.t.Context(), []common.Hash{tx.Hash})

@@ -11,8 +11,8 @@ import (
 	testpostgres "github.com/rollcall-dev/rollcall/internal/testutil/postgres"
 )
 
-// shelf lends databases to the histories of a test. Each has one for itself, and the next one gets it with another chain
-// id: to make one takes as long as a quarter of a history.
+// shelf lends databases to the histories of a test. Each history has one exclusively, and the next one gets it with
+// another chain id, because making a database takes a quarter of a history's time.
 type shelf struct {
 	t *testing.T
 
@@ -25,7 +25,7 @@ type database struct {
 	pool *pgxpool.Pool
 }
 
-// chains counts the chain ids that were given out.
+// chains counts the used chain ids.
 var chains atomic.Uint64
 
 func newShelf(t *testing.T) *shelf { return &shelf{t: t} }

@@ -11,8 +11,8 @@ import (
 // central are the steps between a request and the record of its broadcast.
 var central = []step{"claim: commit", stepSign, "store attempts", stepSend, "record broadcasts"}
 
-// usual says which faults are tried without -modeltest.all: at the central steps each kind, and some a second time; at the
-// others those that leave most behind.
+// usual reports which faults are tried without -modeltest.all. At the central steps these are all kinds, and some a
+// second time. At the others they are those with the most consequences.
 func usual(s step, k kind, nth int) bool {
 	switch {
 	case !slices.Contains(central, s):
@@ -24,7 +24,7 @@ func usual(s step, k kind, nth int) bool {
 	}
 }
 
-// steps are all that have a name.
+// steps returns all named steps.
 func steps() []step {
 	all := []step{stepLook, stepSign, stepSend, "fill: commit", "replace: attempt"}
 	for _, s := range statements {
@@ -37,14 +37,14 @@ func steps() []step {
 	return slices.Compact(all)
 }
 
-// TestFaults: one fault at each step, and each transaction is mined exactly once all the same.
+// TestFaults injects one fault at each step, and requires that each transaction is mined exactly once.
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	databases := newShelf(t)
 	for _, s := range steps() {
 		for _, k := range kinds {
 			if k == late && (s == stepLook || s == stepSign) {
-				continue // nobody minds
+				continue // such a fault has no effect
 			}
 			for nth := 1; nth <= 3; nth++ {
 				if !*every && !usual(s, k, nth) {
@@ -71,18 +71,19 @@ func fixed(t *testing.T, databases *shelf, s step, k kind, nth int) {
 	tr.start()
 	tr.registered()
 
-	// Accepted, as many as the keys take and some more, which wait.
+	// As many as the keys accept and some more, which are queued.
 	for i := range 8 {
 		life := time.Duration(0)
 		if i == 5 {
 			life = 150 * time.Millisecond
 		}
-		// Without a key nobody asks again: who was told that nothing was stored relies on that.
+		// Without an idempotency key a caller does not repeat a request. It relies on the answer that nothing was
+		// stored.
 		tr.post(poolID, i%2 == 0 && s != "claim: commit", life)
 	}
 	tr.until("all were posted", func() bool { return tr.answered() >= 8 })
 	tr.until("the pools are full", func() bool { return tr.world.waiting() >= 12 })
-	// Canceled and replaced: what is on its way, and what waits.
+	// Cancel and replace both sent and queued transactions.
 	for _, i := range []int{0, 7} {
 		tr.any(func(ctx context.Context, p *process) { tr.cancel(ctx, p, tr.requests[i]) })
 	}
@@ -92,7 +93,7 @@ func fixed(t *testing.T, databases *shelf, s step, k kind, nth int) {
 	tr.until("some are canceled", func() bool { return tr.requests[0].isCanceled() })
 	tr.world.seal(1)
 	tr.until("they are known to be mined", func() bool { return tr.is(`SELECT count(*) > 0 FROM relayer_txs WHERE status = 'mined'`) })
-	// Given up by the chain, and lost: sent again.
+	// Removed by the chain, and lost: sent again.
 	tr.reorganize(1, true)
 	tr.until("they are put back", func() bool { return tr.is(`SELECT count(*) = 0 FROM relayer_txs WHERE status = 'mined'`) })
 	tr.until("they are mined again", func() bool {
@@ -100,7 +101,8 @@ func fixed(t *testing.T, databases *shelf, s step, k kind, nth int) {
 		return tr.is(`SELECT count(*) > 0 FROM relayer_txs WHERE status = 'mined'`)
 	})
 	tr.drain()
-	// A stranger takes a nonce that is ours, before we know. Sometimes we know before the post comes.
+	// A foreign sender uses an assigned nonce before the relayers detect it. Sometimes they detect it before the post
+	// arrives.
 	posts := 8
 	for range 20 {
 		tr.foreignSender(0)
@@ -112,8 +114,8 @@ func fixed(t *testing.T, databases *shelf, s step, k kind, nth int) {
 			break
 		}
 	}
-	// A stranger takes another, in blocks that are given up for others, where it stands again: it is never deep. In the end
-	// it is gone, and the nonce is ours after all.
+	// A foreign sender uses another nonce, in blocks that are repeatedly replaced and contain it again: it never gets
+	// deep. In the end it is removed, and the relayers use the nonce after all.
 	tr.foreignSender(0)
 	tr.post(tr.keys[0].Address.Hex(), true, 0)
 	tr.until("it was posted", func() bool { return tr.answered() > posts })
@@ -123,7 +125,7 @@ func fixed(t *testing.T, databases *shelf, s step, k kind, nth int) {
 		tr.until("the head was looked at", tr.looked)
 	}
 	tr.reorganize(1, true)
-	// A stranger's nonce that the store follows, and that a reorganization then leaves to nobody.
+	// A foreign sender's nonce that the store follows, and that a reorganization then frees again.
 	tr.foreignSender(1)
 	tr.world.seal(4)
 	tr.until("the store follows", func() bool {
@@ -143,13 +145,13 @@ func fixed(t *testing.T, databases *shelf, s step, k kind, nth int) {
 	}
 }
 
-// post has a request made, and made again by the other process when it is refused; in its own time.
+// post makes a request, and repeats it at the other process when it fails. It does not wait.
 func (tr *trial) post(target string, idempotent bool, life time.Duration) {
 	r := tr.newRequest(idempotent, target, life)
 	tr.any(func(ctx context.Context, p *process) { _ = tr.submit(ctx, p, r) })
 }
 
-// any calls the processes that live, in turn.
+// any calls do with the running processes, in turn.
 func (tr *trial) any(do func(ctx context.Context, p *process)) {
 	alive := tr.alive()
 	if len(alive) == 0 {
@@ -160,7 +162,7 @@ func (tr *trial) any(do func(ctx context.Context, p *process)) {
 	tr.call(func(ctx context.Context) { do(ctx, p) })
 }
 
-// until waits for something that a fault may keep from happening: after one it does not wait for long.
+// until waits for a condition that a fault may prevent: after a fault it does not wait long.
 func (tr *trial) until(what string, holds func() bool) {
 	began := time.Now()
 	tick := time.NewTicker(12 * time.Millisecond)
@@ -176,7 +178,7 @@ func (tr *trial) until(what string, holds func() bool) {
 	tr.log.add("world: %s", what)
 }
 
-// drain seals until all is mined and final, if no fault keeps it from that.
+// drain seals until all is mined and final, if no fault prevents it.
 func (tr *trial) drain() {
 	tr.until("all is final", func() bool {
 		tr.world.seal(4)
@@ -192,20 +194,20 @@ func (tr *trial) reorganize(depth int, lost bool) {
 	}
 }
 
-// is asks the store, of which $1 is the chain.
+// is returns the boolean result of a query in the store; $1 is the chain.
 func (tr *trial) is(query string, args ...any) (holds bool) {
 	err := tr.db.QueryRow(context.Background(), query+` AND chain_id = $1`, append([]any{tr.world.chainID}, args...)...).Scan(&holds)
 	return err == nil && holds
 }
 
-// count is how many of a key's transactions are mined.
+// count returns how many of a key's transactions are mined.
 func (tr *trial) count(key int) uint64 {
 	tr.world.mu.Lock()
 	defer tr.world.mu.Unlock()
 	return tr.world.nodes[0].head.nonces[tr.keys[key].Address]
 }
 
-// looked says whether a tracker has been through with the head.
+// looked reports whether a tracker has processed the head.
 func (tr *trial) looked() bool {
 	tr.world.mu.Lock()
 	head := tr.world.nodes[0].head.Hash

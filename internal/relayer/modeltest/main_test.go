@@ -19,7 +19,7 @@ var (
 	every = flag.Bool("modeltest.all", false, "have TestFaults try every kind of fault, at the first, second and third time of every step")
 )
 
-// together is how many histories run at once. They mostly wait.
+// together is how many histories run concurrently. They mostly wait.
 const together = 12
 
 func TestMain(m *testing.M) {

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// statements are steps by what tells them apart; the first that matches.
+// statements are steps with the text that identifies them; the first match applies.
 var statements = []struct {
 	step step
 	has  string
@@ -33,7 +33,7 @@ var statements = []struct {
 	{"follow", "UPDATE relayer_pools SET tracker = $3"},
 }
 
-// commitOf are the steps that a commit follows in a request of its own.
+// commitOf maps a step to the step of its commit, which is a separate request.
 var commitOf = map[step]step{
 	"displaced": "displaced: commit", "unmine": "unmine: commit",
 	"replace": "replace: commit", "replace: attempt": "replace: commit",
@@ -48,10 +48,10 @@ func stepOf(sql string) step {
 	return stepQuiet
 }
 
-// wire is a process's connection to Postgres. It reads along: each request, up to the message after which the server
-// answers, is a step, before which or after which a fault may strike.
+// wire is a process's connection to Postgres. It parses the traffic: each request, up to the message after which the
+// server answers, is a step. A fault may strike before or after it.
 //
-// Only one goroutine writes at a time, and one reads. The driver reads while it writes only where a write takes long.
+// Only one goroutine writes at a time, and one reads. The driver reads while it writes only if a write takes long.
 type wire struct {
 	net.Conn
 	owner *mortal
@@ -60,12 +60,12 @@ type wire struct {
 	rest     []byte
 	prepared map[string]step // named statements of this connection
 	asked    step            // of the request that is being written
-	last     step            // of the latest that has a name, in this transaction
+	last     step            // of the latest named one in this transaction
 
-	arm     chan strike // holds what strikes once the answer is complete
+	arm     chan strike // the fault that strikes once the answer is complete
 	answers bytes.Buffer
-	err     error       // that the reader has to end with
-	late    atomic.Bool // what was asked last is on its way yet, and nobody waits for it
+	err     error       // the error for the reader
+	late    atomic.Bool // the last request is still in flight, and the process no longer waits for it
 }
 
 type strike struct {
@@ -97,12 +97,12 @@ func (w *wire) Close() error {
 	delete(w.owner.conns, w.Conn)
 	w.owner.mu.Unlock()
 	if w.late.Load() {
-		return nil // deliver does it
+		return nil // deliver closes it
 	}
 	return w.Conn.Close()
 }
 
-// Write passes on what was written, request by request.
+// Write forwards written bytes, request by request.
 func (w *wire) Write(p []byte) (int, error) {
 	if w.late.Load() {
 		return 0, net.ErrClosed
@@ -123,7 +123,7 @@ func (w *wire) Write(p []byte) (int, error) {
 			continue
 		}
 		s := w.asked
-		switch { // the same statement for something else
+		switch { // the same statement for another purpose
 		case s == "claim: commit" && w.last == "fill: lock":
 			s = "fill: commit"
 		case s == "store attempts" && w.last == "replace":
@@ -138,7 +138,7 @@ func (w *wire) Write(p []byte) (int, error) {
 		}
 		if k == late {
 			w.deliver(request)
-			return len(p), fmt.Errorf("%w: %q", errLate, s) // none would mean that nothing will ever arrive
+			return len(p), fmt.Errorf("%w: %q", errLate, s) // nil would mean that it never arrives
 		}
 		if k != none {
 			w.arm <- strike{s, k}
@@ -149,13 +149,13 @@ func (w *wire) Write(p []byte) (int, error) {
 	}
 }
 
-// deliver has a request arrive when the process has long given up the connection.
+// deliver sends a request to the server long after the process has given up the connection.
 func (w *wire) deliver(request []byte) {
 	request = bytes.Clone(request)
 	w.late.Store(true)
 	time.AfterFunc(lateness, func() {
 		defer w.Conn.Close()
-		_ = w.SetDeadline(time.Now().Add(patience)) // it may have been over when the process gave up
+		_ = w.SetDeadline(time.Now().Add(patience)) // the process's deadline may be over
 		if _, err := w.Conn.Write(request); err == nil {
 			_ = w.complete(strike{}, nil)
 		}
@@ -167,7 +167,7 @@ func (w *wire) cut(err error) error {
 	return err
 }
 
-// request takes messages off what was written, up to the end of a request, or all there are.
+// request removes messages from the written bytes, up to the end of a request, or all messages.
 func (w *wire) request() (messages []byte, whole bool) {
 	n := 0
 	defer func() {
@@ -197,7 +197,7 @@ func (w *wire) request() (messages []byte, whole bool) {
 	}
 }
 
-// read takes note of a message, and reports whether it ends a request.
+// read records a message, and reports whether it ends a request.
 func (w *wire) read(kind byte, body []byte) bool {
 	note := func(s step) {
 		if s != stepQuiet && (w.asked == stepQuiet || s == "dispatch: lock") {
@@ -229,10 +229,10 @@ func (w *wire) read(kind byte, body []byte) bool {
 	return false
 }
 
-// ready is the end of each answer, but for the state of the transaction.
+// ready is the end of each answer, except for the state of the transaction.
 var ready = []byte{'Z', 0, 0, 0, 5}
 
-// Read passes answers on. Where something is to strike after the request, it waits for the whole answer first.
+// Read forwards answers. If a fault must strike after the request, it waits for the whole answer first.
 func (w *wire) Read(p []byte) (int, error) {
 	for {
 		if w.late.Load() {
@@ -259,7 +259,7 @@ func (w *wire) Read(p []byte) (int, error) {
 	}
 }
 
-// complete waits for the end of the answer, and has the fault strike.
+// complete waits for the end of the answer, and then the fault strikes.
 func (w *wire) complete(s strike, err error) error {
 	buffer := make([]byte, 8192)
 	for err == nil && !bytes.HasSuffix(w.answers.Bytes()[:max(w.answers.Len()-1, 0)], ready) {

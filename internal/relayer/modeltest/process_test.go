@@ -26,21 +26,21 @@ import (
 const (
 	poolID        = "pool"
 	confirmations = 5
-	// deepest is how far the world reorganizes: what is confirmed is never given up.
+	// deepest is how deep the world reorganizes: confirmed blocks are never removed.
 	deepest = confirmations - 1
-	// patience of callers, and of the intake with the database.
+	// patience is the timeout of callers, and of the intake at the database.
 	patience = time.Second
 )
 
-// process is a relayer of the pool, without its HTTP.
+// process is a relayer of the pool, without its HTTP API.
 type process struct {
 	*mortal
 	*service.Service
-	stop context.CancelFunc // as SIGTERM does
+	stop context.CancelFunc // like SIGTERM
 	done chan struct{}
 }
 
-// faultySigner is one behind a gate.
+// faultySigner is a signer behind a gate.
 type faultySigner struct {
 	*signertest.Fake
 	gate gate
@@ -69,9 +69,9 @@ func (tr *trial) start() *process {
 	config, err := pgxpool.ParseConfig(tr.url)
 	require.NoError(tr.t, err)
 	require.Nil(tr.t, config.ConnConfig.TLSConfig, "what is encrypted can't be read along")
-	config.MaxConns = 2 // each costs the server as much as all that it is asked
+	config.MaxConns = 2 // each costs the server as much as all its statements
 	config.ConnConfig.DialFunc, config.ConnConfig.Tracer = m.dial, m
-	// What a frozen process holds comes free while it is frozen.
+	// The locks of a frozen process are released while it is frozen.
 	config.ConnConfig.RuntimeParams["idle_in_transaction_session_timeout"] = fmt.Sprint((freezeDuration / 3).Milliseconds())
 	config.ConnConfig.RuntimeParams["lock_timeout"] = "2000"
 	db, err := pgxpool.NewWithConfig(ctx, config)
@@ -128,7 +128,7 @@ func (tr *trial) start() *process {
 	return p
 }
 
-// recorder is a log that goes to the history.
+// recorder is a log that writes to the history.
 type recorder struct {
 	log     *history
 	process string

@@ -11,7 +11,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// TestSeeds: whatever happens in whatever order, every accepted transaction is mined exactly once.
+// TestSeeds checks that with random events in random order every accepted transaction is mined exactly once.
 func TestSeeds(t *testing.T) {
 	t.Parallel()
 	databases := newShelf(t)
@@ -53,7 +53,7 @@ func random(t *testing.T, databases *shelf, seed uint64) {
 	tr.verify()
 }
 
-// mishaps are a seed's faults: many errors, some deaths and frosts.
+// mishaps returns the faults of a seed: many errors, some deaths and freezes.
 func mishaps(seed uint64) func(step, int) kind {
 	var mu sync.Mutex
 	dice := rand.New(rand.NewPCG(seed, 2)) //nolint:gosec // a test's
@@ -83,7 +83,7 @@ func mishaps(seed uint64) func(step, int) kind {
 	}
 }
 
-// act does one thing at random.
+// act does one random action.
 func (tr *trial) act(dice *rand.Rand) {
 	alive := tr.alive()
 	if len(alive) == 0 {
@@ -95,7 +95,7 @@ func (tr *trial) act(dice *rand.Rand) {
 		if len(tr.requests) == 0 {
 			return nil
 		}
-		// The latest ones are those that can still change.
+		// The latest ones can still change.
 		return tr.requests[max(0, len(tr.requests)-1-dice.IntN(6))]
 	}
 	switch n := dice.IntN(100); {
@@ -110,7 +110,7 @@ func (tr *trial) act(dice *rand.Rand) {
 		r := tr.newRequest(dice.IntN(3) > 0, target, life)
 		tr.call(func(ctx context.Context) { _ = tr.submit(ctx, p, r) })
 	case n < 49:
-		// The same again, of another process: also while the first one is at it.
+		// The same request again, at another process: also while the first one handles it.
 		if r := some(); r != nil && r.key != "" {
 			tr.call(func(ctx context.Context) { _ = tr.submit(ctx, p, r) })
 		}

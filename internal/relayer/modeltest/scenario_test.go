@@ -43,10 +43,10 @@ type trial struct {
 	foreign   map[common.Hash]bool
 	followed  common.Hash // the head of the latest round of a tracker
 	callers   sync.WaitGroup
-	calls     int // of any
+	calls     int // of any kind
 }
 
-// request is what a caller wants, and what it knows of it.
+// request is a caller's request, and its known outcome.
 type request struct {
 	number  int
 	key     string // idempotency key; "" for none
@@ -55,15 +55,15 @@ type request struct {
 	until   time.Time
 
 	mu sync.Mutex
-	id uuid.UUID // zero: nobody has said so far that it was accepted
-	// maybe says that it may have been accepted all the same.
+	id uuid.UUID // zero: no answer has reported its acceptance
+	// maybe: it may have been accepted nevertheless.
 	maybe    bool
 	contents []uint64 // its own and those of replacements that may have been accepted
-	canceled bool     // somebody has said so
-	answered bool     // in whatever way
+	canceled bool     // an answer has reported that
+	answered bool     // with any result
 }
 
-// newTrial begins on a chain of its own, and so with a store of its own: nothing is shared between chains.
+// newTrial starts a history on its own chain, and so with its own store, because stores are separate for each chain.
 func newTrial(t *testing.T, shelf *shelf, seed uint64, plan func(step, int) kind) *trial {
 	t.Helper()
 	db, chainID := shelf.take(t)
@@ -87,7 +87,7 @@ func newTrial(t *testing.T, shelf *shelf, seed uint64, plan func(step, int) kind
 	return tr
 }
 
-// alive are the processes that are neither dead nor stopped.
+// alive returns the processes that are neither dead nor stopped.
 func (tr *trial) alive() (all []*process) {
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
@@ -103,7 +103,7 @@ func (tr *trial) alive() (all []*process) {
 	return all
 }
 
-// registered waits until the keys are known, so that what follows finds them.
+// registered waits until the keys are registered, so that later steps find them.
 func (tr *trial) registered() {
 	tr.t.Helper()
 	require.Eventually(tr.t, func() bool {
@@ -112,7 +112,7 @@ func (tr *trial) registered() {
 	}, 10*time.Second, 2*time.Millisecond)
 }
 
-// data is what a content is counted by.
+// data returns the data by which a content is counted.
 func data(content uint64) []byte { return binary.BigEndian.AppendUint64([]byte("call"), content) }
 
 func (tr *trial) newContent() uint64 {
@@ -143,7 +143,7 @@ func (tr *trial) newRequest(idempotent bool, target string, life time.Duration) 
 	return r
 }
 
-// call runs what a caller does in its own time.
+// call runs a caller concurrently.
 func (tr *trial) call(do func(ctx context.Context)) {
 	tr.callers.Go(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 2*patience)
@@ -163,7 +163,7 @@ func (tr *trial) submit(ctx context.Context, p *process, r *request) error {
 	r.answered = true
 	switch {
 	case p.isDead():
-		r.maybe = true // whatever was answered, nobody heard it
+		r.maybe = true // the answer, if any, was lost
 		return errDead
 	case err != nil:
 		tr.log.add("%s: request %d: %v", p.name, r.number, err)
@@ -206,7 +206,7 @@ func (tr *trial) replace(ctx context.Context, p *process, r *request) {
 	tr.log.add("%s: replace request %d by content %d: %v", p.name, r.number, content, err)
 }
 
-// accepted is the transaction that a caller knows of.
+// accepted returns the id of the transaction that the caller received; zero if none.
 func (r *request) accepted() uuid.UUID {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -227,8 +227,8 @@ func (tr *trial) foreignSender(key int) {
 	tr.log.add("world: a stranger uses %s", k.Address.Hex()[:8])
 }
 
-// settle has everything come to its end, without further faults of processes. unrest is what the chain still does before
-// each of the first blocks.
+// settle waits for the end of all transactions, without further faults of processes. unrest is what the chain does
+// before each of the first blocks.
 func (tr *trial) settle(unrest func()) {
 	tr.t.Helper()
 	tr.faults.stop()
@@ -245,13 +245,13 @@ func (tr *trial) settle(unrest func()) {
 				err := tr.submit(ctx, fresh, r)
 				cancel()
 				if _, refused := errors.AsType[*relayer.InvalidError](err); refused || tr.t.Context().Err() != nil {
-					break // it has expired before anybody took it
+					break // it expired before a process accepted it
 				}
 			}
 		}
 		tr.log.add("world: every request is answered")
 	})
-	// Callers of a process that was frozen may have transactions accepted after everything else has come to its end.
+	// Callers of a frozen process may have transactions accepted after everything else has ended.
 	answered := make(chan struct{})
 	go func() {
 		defer close(answered)
@@ -277,7 +277,7 @@ func (tr *trial) settle(unrest func()) {
 			if slices.ContainsFunc(tr.alive(), (*process).isFrozen) {
 				continue
 			}
-			for _, p := range tr.alive() { // what one that was frozen has yet to store is stored then
+			for _, p := range tr.alive() { // a process that was frozen stores its pending changes then
 				if p != fresh {
 					p.stop()
 					<-p.done
@@ -294,7 +294,7 @@ func (tr *trial) settle(unrest func()) {
 	}
 }
 
-// open tells what is not at its end: what the store says is open, and where it and the chain disagree.
+// open describes the unfinished work: open rows in the store, and differences between it and the chain.
 func (tr *trial) open() string {
 	var mined []int64
 	var addresses []string

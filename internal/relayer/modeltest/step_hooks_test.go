@@ -13,18 +13,18 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// step is something that a process does to the world outside.
+// step is an external effect of a process.
 type step string
 
-// The steps that are no statements; for those see wire.
+// The steps that are not statements; for statements see wire.
 const (
-	stepQuiet step = "" // what has no name: only death and frost hold it up
+	stepQuiet step = "" // an unnamed step: only death and freezing affect it
 	stepLook  step = "look at the chain"
 	stepSign  step = "sign"
 	stepSend  step = "send"
 )
 
-// kind of fault.
+// kind is the kind of a fault.
 type kind int
 
 const (
@@ -44,7 +44,7 @@ func (k kind) String() string {
 	return [...]string{"none", "fail before", "fail after", "die before", "die after", "freeze before", "freeze after", "late"}[k]
 }
 
-// faults decides what strikes where; they are shared by all processes of a history.
+// faults decides which fault strikes where; all processes of a history share it.
 type faults struct {
 	log *history
 
@@ -52,7 +52,7 @@ type faults struct {
 	off   bool
 	count map[step]int
 	plan  func(s step, nth int) kind
-	// struck counts.
+	// struck counts the faults that struck.
 	struck int
 }
 
@@ -86,18 +86,19 @@ var (
 	errLate   = errors.New("a request is late")
 )
 
-// freezeDuration is how long a process stands still: longer than terms, idle transactions, and whatever others wait for.
+// freezeDuration is how long a process is frozen: longer than leases, idle transactions, and all waits of other
+// processes.
 const freezeDuration = 500 * time.Millisecond
 
-// lateness is how long a request that the process has given up is on its way: longer than it takes to ask on another
-// connection, and shorter than a transaction may sit idle.
+// lateness is how long a late request is in flight after the process has given it up. It is longer than a request on
+// another connection takes, and shorter than the timeout of idle transactions.
 const lateness = 110 * time.Millisecond
 
-// mortal is a process as its gates see it.
+// mortal is the state of a process for its gates.
 type mortal struct {
 	name   string
 	faults *faults
-	kill   context.CancelCauseFunc // ends its goroutines, which no longer have an effect
+	kill   context.CancelCauseFunc // ends its goroutines, which have no effect any more
 
 	mu    sync.Mutex
 	dead  bool
@@ -105,7 +106,7 @@ type mortal struct {
 	conns map[net.Conn]struct{}
 }
 
-// await returns when the process is not frozen, and whether it is alive.
+// await waits until the process is not frozen, and returns an error if it is dead.
 func (m *mortal) await() error {
 	for {
 		m.mu.Lock()
@@ -129,7 +130,7 @@ func (m *mortal) die() {
 	}
 	m.dead = true
 	for c := range m.conns {
-		_ = c.Close() // as the kernel does; there is nobody left to tell
+		_ = c.Close() // like the kernel; no process is left for the error
 	}
 	m.kill(errDead)
 }
@@ -162,7 +163,7 @@ func (m *mortal) isFrozen() bool {
 	return m.thaw != nil
 }
 
-// before is called when a step is about to happen. It must not if that fails; k strikes after it.
+// before is called before a step. If it returns an error, the step must not happen; k strikes after it.
 func (m *mortal) before(s step) (k kind, err error) {
 	if err := m.await(); err != nil {
 		return none, err
@@ -180,7 +181,7 @@ func (m *mortal) before(s step) (k kind, err error) {
 	return none, m.await()
 }
 
-// after is called when a step has happened. The process does not hear of it if that fails.
+// after is called after a step. If it returns an error, the process does not receive the result.
 func (m *mortal) after(s step, k kind) error {
 	switch k {
 	case failAfter:
@@ -207,8 +208,7 @@ func (m *mortal) pass(s step, do func()) error {
 	return m.after(s, k)
 }
 
-// TraceAcquireStart has the intake of a dead process end: nothing else would tell it to stop looking for what became of
-// its commit.
+// TraceAcquireStart ends the intake of a dead process, which would otherwise keep reading the outcome of its commit.
 func (m *mortal) TraceAcquireStart(ctx context.Context, _ *pgxpool.Pool, _ pgxpool.TraceAcquireStartData) context.Context {
 	if m.isDead() && ctx.Value(intakeOf) == m {
 		runtime.Goexit()
@@ -221,10 +221,10 @@ func (m *mortal) TraceAcquireEnd(context.Context, *pgxpool.Pool, pgxpool.TraceAc
 
 type contextKey struct{}
 
-// intakeOf marks what a pool's goroutines do. They may end at any point: nobody waits for them but who asked them.
+// intakeOf marks the work of a pool's goroutines. They may end at any point, because only their caller waits for them.
 var intakeOf contextKey
 
-// history is what happened, in order.
+// history is the list of events, in order.
 type history struct {
 	mu    sync.Mutex
 	began time.Time
@@ -237,7 +237,7 @@ func (h *history) add(format string, args ...any) {
 	h.lines = append(h.lines, fmt.Sprintf("%6.3f  ", time.Since(h.began).Seconds())+fmt.Sprintf(format, args...))
 }
 
-// TraceQueryStart does nothing; pgx finds the other two through these.
+// TraceQueryStart does nothing; pgx requires it to call the other two methods.
 func (m *mortal) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
 	return ctx
 }

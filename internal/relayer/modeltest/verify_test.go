@@ -16,7 +16,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 )
 
-// row is what the store says of a transaction at the end.
+// row is a transaction in the store at the end.
 type row struct {
 	ID       uuid.UUID
 	Kind     relayer.Kind
@@ -27,24 +27,24 @@ type row struct {
 	Status   relayer.Status
 	Open     bool
 	Revision int
-	// Told are the statuses that the webhook was told, by revision, from the second one on.
+	// Told are the statuses in webhooks, by revision, from the second one on.
 	Told      []string
 	Revisions []int
 }
 
-// place is where something stands on the chain.
+// place is the position of a transaction on the chain.
 type place struct {
 	hash, block common.Hash
 }
 
-// verify wants the invariants to hold, once everything has come to its end:
+// verify requires the invariants, once all work has ended:
 //
 //   - nothing is open, nothing pending, and each key's next nonce is the chain's count;
 //   - of each accepted request the contents were mined exactly once, those of replacements included, or never, if it was
-//     canceled or has expired; what was never accepted was never mined;
-//   - each nonce of each key, from the first to the last, holds what the store says, in the block that it says;
-//   - whatever was given to a node was stored, under the number and the nonce that it was signed for;
-//   - the webhook was told each revision once, the last one being what is stored, and nothing after a final one.
+//     canceled or has expired; a request that was never accepted was never mined;
+//   - each nonce of each key, from the first to the last, holds the transaction in the store, in the stored block;
+//   - everything sent to a node was stored, under the number and the nonce that it was signed for;
+//   - the webhook received each revision once, the last one equal to the store, and none after a final one.
 func (tr *trial) verify() {
 	tr.t.Helper()
 	assert.Empty(tr.t, tr.open(), "open at the end")
@@ -56,10 +56,11 @@ func (tr *trial) verify() {
 	tr.verifyTold(rows)
 }
 
-// chain reads the first node's: how often each content was mined, what stands at each nonce, and each key's count.
+// chain reads the first node's chain: how often each content was mined, the transaction at each nonce, and each key's
+// count.
 func (tr *trial) chain() (calls map[uint64]int, stands map[common.Address]map[uint64]place, counts map[common.Address]uint64) {
 	calls, stands, counts = map[uint64]int{}, map[common.Address]map[uint64]place{}, map[common.Address]uint64{}
-	tr.world.mu.Lock() // where something is open at the end, processes go on
+	tr.world.mu.Lock() // if something is open at the end, processes keep running
 	defer tr.world.mu.Unlock()
 	for b := tr.world.nodes[0].head; b != nil; b = b.up {
 		for _, tx := range b.txs {
@@ -194,5 +195,5 @@ func (tr *trial) verifyTold(rows map[uuid.UUID]row) {
 	}
 }
 
-// lower is how the store writes addresses.
+// lower returns an address in the store's format.
 func lower(a common.Address) string { return strings.ToLower(a.Hex()) }

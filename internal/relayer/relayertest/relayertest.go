@@ -1,5 +1,5 @@
-// Package relayertest assembles whole relayers for tests: processes of one pool in this process, on a real Postgres and a
-// real chain. Every part can be wrapped to fail.
+// Package relayertest assembles whole relayers for tests: processes of one pool in this process, on a real Postgres and
+// a real chain. Tests can wrap every part to inject faults.
 package relayertest
 
 import (
@@ -32,30 +32,30 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/webhook"
 )
 
-// Options say what a relayer is made of.
+// Options configure a relayer.
 type Options struct {
-	ID          string // of the pool; PoolID by default
+	ID          string // of the pool; default PoolID
 	DatabaseURL string
 	RPC         []string
-	ChainID     uint64 // 1337 by default
+	ChainID     uint64 // default 1337
 	Ring        *signer.Ring
 	Targets     []string // of webhooks
 	Budgets     store.Budgets
-	Registry    *prometheus.Registry // where the parts' metrics are; nowhere by default
-	// TopUp, if not nil, has Funder fund the others.
+	Registry    *prometheus.Registry // for the metrics of all parts; default none
+	// TopUp, if not nil, makes Funder fund the other keys.
 	TopUp  *safeguard.TopUp
 	Funder signer.Signer
 
-	// Edit each part's configuration, where not nil.
+	// Chain, Pool, Sender and Tracker edit the configuration of each part, if not nil.
 	Chain   func(*evm.Config)
 	Pool    func(*service.Config)
 	Sender  func(*sender.Config)
 	Tracker func(*tracker.Config)
-	// Keeper starts one, and may edit its configuration; without it nobody reads balances.
+	// Keeper starts a keeper, and may edit its configuration; without it balances are not read.
 	Keeper func(*safeguard.Config)
 }
 
-// Relayer is one process of a pool, without its HTTP.
+// Relayer is one process of a pool, without its HTTP API.
 type Relayer struct {
 	*service.Service
 	Store   *store.Store
@@ -67,10 +67,10 @@ type Relayer struct {
 	once sync.Once
 }
 
-// PoolID is that of all relayers made here, unless they are given another.
+// PoolID is the default pool of the relayers made here.
 const PoolID = "pool"
 
-// Start runs a relayer until the test ends, or Stop. It returns when the relayer is healthy.
+// Start runs a relayer until the test ends, or until Stop. It returns when the relayer is healthy.
 func Start(t testing.TB, o Options) *Relayer {
 	t.Helper()
 	r := Launch(t, o)
@@ -198,7 +198,7 @@ func withSigner(t testing.TB, ring *signer.Ring, more signer.Signer) *signer.Rin
 	return both
 }
 
-// Stop ends the relayer as SIGTERM does, and waits for it.
+// Stop ends the relayer like SIGTERM, and waits for it.
 func (r *Relayer) Stop() {
 	r.once.Do(func() { r.stop(context.Canceled) })
 	<-r.done

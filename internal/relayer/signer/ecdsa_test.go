@@ -23,7 +23,7 @@ func TestVectorOfRFC6979ForSecp256k1(t *testing.T) {
 	t.Parallel()
 	s, err := NewLocal(hexKey(t, "1"))
 	require.NoError(t, err)
-	// The vector that implementations of this curve share: key 1, SHA-256 of "Satoshi Nakamoto".
+	// A test vector that implementations of this curve share: key 1, SHA-256 of "Satoshi Nakamoto".
 	signature, err := s.Sign(t.Context(), sha256.Sum256([]byte("Satoshi Nakamoto")))
 	require.NoError(t, err)
 	require.Equal(t, "934b1ea10a4b3c1757e2b0c017d0b6143ce3c9a7e6a4a49860d7a6ab210ee3d8"+

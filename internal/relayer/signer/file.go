@@ -10,9 +10,9 @@ import (
 	"strings"
 )
 
-// read reads a file that holds a secret, without white space of lines' ends at its end, and checks who else may.
+// read returns the content of a file with a secret, without line ends at its end. It reports access by other users.
 func (l *loader) read(where, name string, limit int64) ([]byte, bool) {
-	// Stat comes first: to open a pipe would wait for a writer.
+	// Stat comes first, because opening a pipe would wait for a writer.
 	info, err := os.Stat(name)
 	if err != nil {
 		l.addf(where, "the file it names: %v", withoutPath(err))
@@ -44,7 +44,8 @@ func (l *loader) read(where, name string, limit int64) ([]byte, bool) {
 	return nil, false
 }
 
-// withoutPath is the reason alone: what is no file's name may well be the secret itself, put into the wrong variable.
+// withoutPath returns the error without the path, because a name of no file may be the secret itself, in the wrong
+// variable.
 func withoutPath(err error) error {
 	if pathError, ok := errors.AsType[*fs.PathError](err); ok {
 		return pathError.Err
@@ -61,10 +62,10 @@ func readLimited(name string, limit int64) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(file, limit))
 }
 
-// mounted reports whether Docker or Podman has put the file there: for all users of the container, and for no others.
+// mounted reports whether Docker or Podman mounted the file: readable for all users of the container, and only there.
 func mounted(name string) bool { return strings.HasPrefix(filepath.Clean(name), "/run/secrets/") }
 
-// Windows has other permissions than these.
+// Windows has no such permission bits.
 
 func writable(info fs.FileInfo) bool {
 	return runtime.GOOS != "windows" && info.Mode().Perm()&0o022 != 0

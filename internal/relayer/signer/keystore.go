@@ -22,18 +22,18 @@ import (
 const (
 	maxKeystoreBytes = 64 << 10
 	maxPasswordBytes = 4 << 10
-	// maxMemory of the password function: what geth's standard cost takes, N = 2^18 and r = 8. As much is in use
-	// altogether, whatever the number of files.
+	// maxMemory limits the memory of the password function: geth's standard cost, N = 2^18 and r = 8. It is also the
+	// limit for all concurrent files together.
 	maxMemory = 256 << 20
-	// manyBytes are worth a collection of garbage.
+	// manyBytes is the memory of a file from which a garbage collection pays off.
 	manyBytes = 32 << 20
-	// maxWork is N·r·p, four times what the standard cost takes; some seconds.
+	// maxWork limits N·r·p: four times the standard cost; some seconds.
 	maxWork = 4 << 21
-	// maxRounds of PBKDF2; geth writes 262,144.
+	// maxRounds limits the rounds of PBKDF2; geth writes 262,144.
 	maxRounds = 4 << 20
 )
 
-// keystore reads the folder. Its error is the context's.
+// keystore reads the keys of the folder. Its error is the context's.
 func (l *loader) keystore(ctx context.Context) ([]found, error) {
 	folder := l.environ[VarKeystoreDir]
 	files := l.files(folder)
@@ -72,7 +72,7 @@ func (l *loader) keystore(ctx context.Context) ([]found, error) {
 			defer workers.Release(1)
 			defer memory.Release(file.memory())
 			if file.memory() >= manyBytes {
-				defer debug.FreeOSMemory() // before the next file takes as much again
+				defer debug.FreeOSMemory() // before the next file allocates as much again
 			}
 			if r.key, err = file.open(string(password)); err != nil {
 				r.addf(name, "%v", err)
@@ -99,7 +99,7 @@ func (l *loader) password() ([]byte, bool) {
 	return password, ok
 }
 
-// files of the folder, in the order of their numbers.
+// files returns the keystore files of the folder, in the order of their numbers.
 func (l *loader) files(folder string) []string {
 	entries, err := os.ReadDir(folder)
 	if err != nil {
@@ -135,13 +135,13 @@ func (l *loader) files(folder string) []string {
 	return names
 }
 
-// keystoreFile is what Web3 secret storage, version 3, holds. go-ethereum takes its parameters without a look and panics
-// on those that are missing, so they are all checked here.
+// keystoreFile is the content of Web3 secret storage, version 3. go-ethereum does not check the parameters and panics
+// on missing ones, so all of them are checked here.
 type keystoreFile struct {
 	Version int                 `json:"version"`
 	Address string              `json:"address"`
 	Crypto  keystore.CryptoJSON `json:"crypto"`
-	// cost of the function that makes a key of the password
+	// params is the cost of the function that derives a key from the password.
 	params kdfParams
 }
 
@@ -168,7 +168,7 @@ func parseKeystore(content []byte) (*keystoreFile, error) {
 			Params kdfParams `json:"kdfparams"`
 		} `json:"crypto"`
 	}
-	// What encoding/json says of it may quote it.
+	// The errors of encoding/json may quote the content.
 	if json.Unmarshal(content, &f) != nil || json.Unmarshal(content, &raw) != nil || f.Version != 3 {
 		return nil, errNoKeystore
 	}
@@ -184,7 +184,7 @@ func parseKeystore(content []byte) (*keystoreFile, error) {
 		if p.N < 2 || p.N&(p.N-1) != 0 || p.R < 1 || p.P < 1 {
 			return nil, errNoKeystore
 		}
-		// In this order nothing overflows.
+		// In this order no product overflows.
 		if p.N > maxMemory/128 || p.R > maxMemory/128/p.N || p.P > maxWork/p.N/p.R {
 			return nil, errTooCostly
 		}
@@ -196,7 +196,7 @@ func parseKeystore(content []byte) (*keystoreFile, error) {
 		if p.C > maxRounds {
 			return nil, errTooCostly
 		}
-		p.N, p.R = 0, 0 // no memory, whatever it says
+		p.N, p.R = 0, 0 // PBKDF2 uses no memory, whatever the file contains
 		c.KDFParams["c"], c.KDFParams["prf"] = p.C, p.PRF
 	default:
 		return nil, errNoKeystore
@@ -209,13 +209,13 @@ func parseKeystore(content []byte) (*keystoreFile, error) {
 	return &f, nil
 }
 
-// isHex wants digits of so many bytes, or of any number with -1.
+// isHex reports whether text is hex digits of size bytes, or of any number with -1.
 func isHex(text string, size int) bool {
 	b, err := hex.DecodeString(text)
 	return err == nil && (size < 0 || len(b) == size)
 }
 
-// memory that open takes, at most maxMemory.
+// memory returns how many bytes open needs, at most maxMemory.
 func (f *keystoreFile) memory() int64 {
 	return 128 * int64(f.params.N) * int64(f.params.R)
 }
@@ -235,7 +235,7 @@ func (f *keystoreFile) open(password string) ([]byte, error) {
 	if !ok {
 		return nil, ErrMalformed
 	}
-	// A file that was swapped or edited would else bring another key in unnoticed.
+	// Otherwise a swapped or edited file would add another key unnoticed.
 	if claimed, _ := parseAddress(f.Address); own != claimed {
 		return nil, fmt.Errorf("holds the key of %s, but says %s", own, claimed)
 	}

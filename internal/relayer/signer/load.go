@@ -12,36 +12,37 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 )
 
-// The variables that hold keys, and where they are. See the package's documentation.
+// The environment variables that hold keys, or name files with keys. See the package's documentation.
 const (
 	VarKeysJSON         = "RELAYER_PRIVATE_KEYS_JSON"
 	VarKeyPrefix        = "RELAYER_PRIVATE_KEY_" // and a number
 	VarKeystoreDir      = "RELAYER_KEYSTORE_DIR"
 	VarKeystorePassword = "RELAYER_KEYSTORE_PASSWORD"
 	VarAllowed          = "RELAYER_ALLOWED_ADDRESSES"
-	// FileSuffix, after a variable's name, makes one that holds the name of a file with the value.
+	// FileSuffix, after a variable's name, forms the name of the variable that holds the name of a file with the value.
 	FileSuffix = "_FILE"
 )
 
-// Source is what the keys are loaded from.
+// Source configures where the keys are loaded from.
 type Source struct {
-	// Environ is the environment, NAME=value each, as os.Environ gives it. A later value overrides an earlier one.
+	// Environ is the environment, NAME=value each, in the format of os.Environ. A later value overrides an earlier one.
 	Environ []string
-	// Log hears of what is not wrong, but not good either. By default nobody does.
+	// Log receives warnings. Default: discard.
 	Log *slog.Logger
-	// Elsewhere are addresses whose keys are loaded from another source: that the allow-list has them is no surprise.
+	// Elsewhere are addresses whose keys are loaded from another source: they may be on the allow-list without a
+	// warning.
 	Elsewhere []common.Address
 }
 
-// found is a key and where it was.
+// found is a key and where it was found.
 type found struct {
 	where string
 	key   []byte
 }
 
-// Load reads the keys, validates them, and makes a local signer of each. Its error is an [*Error], which holds every
-// problem, or the context's. A keystore's files take a second and 256 MiB each at geth's standard cost, and no more than
-// that memory altogether.
+// Load reads the keys, validates them, and returns a ring with a local signer for each. Its error is an [*Error], which
+// holds every problem, or the context's. Each keystore file takes a second and 256 MiB at geth's standard cost. All
+// files together use no more than that memory.
 func Load(ctx context.Context, source Source) (*Ring, error) {
 	l := &loader{log: source.Log, elsewhere: source.Elsewhere, environ: make(map[string]string)}
 	if l.log == nil {
@@ -59,7 +60,7 @@ func Load(ctx context.Context, source Source) (*Ring, error) {
 type loader struct {
 	log       *slog.Logger
 	elsewhere []common.Address
-	environ   map[string]string // without empty ones
+	environ   map[string]string // without empty values
 	problems
 }
 
@@ -85,11 +86,11 @@ func (l *loader) load(ctx context.Context) (*Ring, error) {
 	return ring, nil
 }
 
-// keys finds the one source and reads it. It reports an unreadable source as a problem; its error is the context's, or that
-// there is nothing to read.
+// keys selects the one source and reads it. It reports an unreadable source as a problem. Its error is the context's,
+// or that there is no source.
 func (l *loader) keys(ctx context.Context) ([]found, error) {
 	numbered := l.numbered()
-	var kinds []string // a variable of each that is there
+	var kinds []string // one variable of each source that is set
 	json := l.either(VarKeysJSON)
 	if json != "" {
 		kinds = append(kinds, json)
@@ -121,7 +122,7 @@ func (l *loader) keys(ctx context.Context) ([]found, error) {
 	return nil, nil
 }
 
-// either the variable or its _FILE, whichever is set, if any.
+// either returns the name of the variable or of its _FILE form, whichever is set; "" if neither is.
 func (l *loader) either(name string) string {
 	if l.environ[name] != "" {
 		return name
@@ -132,7 +133,8 @@ func (l *loader) either(name string) string {
 	return ""
 }
 
-// value of a variable, or of the file that its _FILE names; where is what it came from.
+// value returns the value of a variable, or of the file that its _FILE form names; where is the name of the one that is
+// set.
 func (l *loader) value(name string, limit int64) (value []byte, where string, ok bool) {
 	direct, file := l.environ[name], l.environ[name+FileSuffix]
 	switch {
@@ -179,7 +181,7 @@ type number struct {
 	n        int
 }
 
-// numbered finds those there are, in order, each number once.
+// numbered returns the numbered variables that are set, in order, each number once.
 func (l *loader) numbered() []number {
 	var list []number
 	for _, name := range slices.Sorted(maps.Keys(l.environ)) {
@@ -190,7 +192,7 @@ func (l *loader) numbered() []number {
 		if n, ok := parseNumber(strings.TrimSuffix(rest, FileSuffix)); ok {
 			list = append(list, number{variable: name, n: n})
 		} else {
-			if len(rest) > 20 { // a key may be anywhere
+			if len(rest) > 20 { // the name may contain a key
 				name = VarKeyPrefix + "…"
 			}
 			l.addf(name, "%s", "is none of "+VarKeyPrefix+"0, "+VarKeyPrefix+"1 and so on")
@@ -200,13 +202,13 @@ func (l *loader) numbered() []number {
 	return slices.CompactFunc(list, func(a, b number) bool { return a.n == b.n })
 }
 
-// parseNumber wants one that is written the one way.
+// parseNumber parses a decimal number without leading zeros or a sign.
 func parseNumber(text string) (int, bool) {
 	n, err := strconv.ParseUint(text, 10, 31)
 	return int(n), err == nil && strconv.FormatUint(n, 10) == text
 }
 
-// gaps reports which of the numbers from 0 are missing, as ranges, where name gives the name of a number.
+// gaps reports the missing numbers from 0 on, as ranges; name returns the name of a number.
 func (l *loader) gaps(numbers []number, name func(int) string) {
 	next := 0
 	for _, there := range numbers {
@@ -221,7 +223,7 @@ func (l *loader) gaps(numbers []number, name func(int) string) {
 	}
 }
 
-// singles reads RELAYER_PRIVATE_KEY_0 and so on.
+// singles reads RELAYER_PRIVATE_KEY_0 and the following.
 func (l *loader) singles(numbers []number) []found {
 	variable := func(n int) string { return VarKeyPrefix + strconv.Itoa(n) }
 	l.gaps(numbers, variable)
@@ -244,7 +246,7 @@ func (l *loader) singles(numbers []number) []found {
 	return list
 }
 
-// few wants at most MaxKeys, before any is read.
+// few reports whether n is at most MaxKeys, before any key is read.
 func (l *loader) few(where string, n int) bool {
 	if n > MaxKeys {
 		l.addf(where, "and the others are %d keys: more than %d", n, MaxKeys)
@@ -252,7 +254,7 @@ func (l *loader) few(where string, n int) bool {
 	return n <= MaxKeys
 }
 
-// signers makes them, and says which keys are there twice; first is where each was found.
+// signers returns a signer for each key and reports duplicate keys; first is where each key was found.
 func (l *loader) signers(keys []found) (list []Signer, first map[common.Address]string) {
 	first = make(map[common.Address]string, len(keys))
 	for _, k := range keys {
@@ -271,7 +273,7 @@ func (l *loader) signers(keys []found) (list []Signer, first map[common.Address]
 	return list, first
 }
 
-// allow compares with the allow-list. One that is wrong itself says nothing about keys.
+// allow compares the signers with the allow-list. If the list itself is invalid, no key is reported.
 func (l *loader) allow(signers []Signer, first map[common.Address]string) {
 	text := l.environ[VarAllowed]
 	if text == "" {

@@ -25,7 +25,7 @@ import (
 
 const password = "correct horse battery staple"
 
-// load returns what was logged, too.
+// load also returns the log.
 func load(t *testing.T, environ ...string) (*signer.Ring, string, error) {
 	t.Helper()
 	var log bytes.Buffer
@@ -37,7 +37,7 @@ func file(t *testing.T, content string, mode os.FileMode) string {
 	t.Helper()
 	name := filepath.Join(t.TempDir(), "secret")
 	require.NoError(t, os.WriteFile(name, []byte(content), 0o600))
-	require.NoError(t, os.Chmod(name, mode)) // whatever the umask
+	require.NoError(t, os.Chmod(name, mode)) // independent of the umask
 	return name
 }
 
@@ -305,7 +305,7 @@ func TestKeystoreFaultsNameTheFile(t *testing.T) {
 	signertest.WriteKeystore(t, cheap, password, k[0])
 	good, err := os.ReadFile(filepath.Join(cheap, "relayer-0.json"))
 	require.NoError(t, err)
-	// edit changes one member of a good file.
+	// edit changes one member of a valid file.
 	edit := func(path string, value any) string {
 		var content map[string]any
 		require.NoError(t, json.Unmarshal(good, &content))
@@ -364,7 +364,7 @@ func TestKeystoreFaultsNameTheFile(t *testing.T) {
 	requireProblems(t, err, want...)
 	requireNothingOf(t, err.Error(), k...)
 
-	// Beside keys that are well, what names and gaps do.
+	// Problems of file names and gaps, with otherwise valid keys.
 	for _, c := range []struct{ from, to, want string }{
 		{"relayer-0.json", "relayer-01.json", "relayer-01.json: is none of relayer-0.json, relayer-1.json and so on"},
 		{"relayer-1.json", "relayer-3.json", "relayer-1.json: and all up to %s/relayer-2.json are missing, but there is %[1]s/relayer-3.json: numbers begin at 0 and have no gaps"},

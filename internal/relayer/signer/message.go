@@ -8,7 +8,7 @@ import (
 	"github.com/ethereum/go-ethereum/crypto"
 )
 
-// MessageSignature is a signature as OpenZeppelin Relayer's API gives it.
+// MessageSignature is a signature in the format of OpenZeppelin Relayer's API.
 type MessageSignature struct {
 	R   string `json:"r"`   // 64 hex digits without 0x
 	S   string `json:"s"`   // likewise
@@ -16,14 +16,14 @@ type MessageSignature struct {
 	Sig string `json:"sig"` // r, s and v, 130 hex digits without 0x
 }
 
-// SignMessage signs a message as personal_sign does (EIP-191): the bytes as they are; text that looks like hex is text.
-// Its errors are those of SignTx that the signer is to blame for.
+// SignMessage signs a message like personal_sign (EIP-191): the bytes as they are; text that looks like hex is text.
+// Its errors are those of SignTx that concern the signer.
 func SignMessage(ctx context.Context, s Signer, message []byte) (MessageSignature, error) {
 	prefix := "\x19Ethereum Signed Message:\n" + strconv.Itoa(len(message))
 	return signMessage(ctx, s, [32]byte(crypto.Keccak256([]byte(prefix), message)))
 }
 
-// SignTypedData signs a structure (EIP-712), of which it takes the domain's separator and the structure's hash.
+// SignTypedData signs a structure (EIP-712), given the domain separator and the hash of the structure.
 func SignTypedData(ctx context.Context, s Signer, domainSeparator, structHash [32]byte) (MessageSignature, error) {
 	return signMessage(ctx, s, [32]byte(crypto.Keccak256([]byte("\x19\x01"), domainSeparator[:], structHash[:])))
 }

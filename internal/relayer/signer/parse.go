@@ -12,13 +12,15 @@ import (
 	"github.com/ethereum/go-ethereum/crypto"
 )
 
-// What is read, at most: an array of MaxKeys keys with their addresses and generous white space; a key, likewise.
+// Limits of the input: an array of MaxKeys keys with their addresses and generous white space; one key with white
+// space.
 const (
 	maxArrayBytes = 1 << 20
 	maxKeyBytes   = 4 << 10
 )
 
-// parseKey wants 64 hex digits within the curve's range, with or without 0x, and white space around them at most.
+// parseKey parses 64 hex digits within the curve's range, with or without 0x, and with optional white space around
+// them.
 func parseKey(text []byte) ([]byte, bool) {
 	text = bytes.TrimSpace(text)
 	if len(text) >= 2 && text[0] == '0' && text[1]|0x20 == 'x' {
@@ -35,7 +37,7 @@ func parseKey(text []byte) ([]byte, bool) {
 	return key, ok
 }
 
-// addressOf reports whether bytes are a key, and its address.
+// addressOf returns the address of a key, and whether the bytes are a valid key.
 func addressOf(key []byte) (common.Address, bool) {
 	private, err := crypto.ToECDSA(key)
 	if err != nil {
@@ -44,14 +46,14 @@ func addressOf(key []byte) (common.Address, bool) {
 	return crypto.PubkeyToAddress(private.PublicKey), true
 }
 
-// parseAddress says what is wrong with one, if anything is.
+// parseAddress returns an address, or the problem with the text.
 func parseAddress(text string) (address common.Address, what string) {
 	digits := text
 	if strings.HasPrefix(text, "0x") || strings.HasPrefix(text, "0X") {
 		digits = text[2:]
 	}
 	if !common.IsHexAddress(digits) || len(digits) != 40 {
-		// Not shown: a key may have been put here by mistake.
+		// The text is not shown, because it may be a key by mistake.
 		return address, "is not an address: it takes 40 hex digits, with or without 0x"
 	}
 	address = common.HexToAddress(digits)
@@ -62,19 +64,19 @@ func parseAddress(text string) (address common.Address, what string) {
 	return address, ""
 }
 
-// element of the array that is a key.
+// element is a key in the array.
 type element struct {
 	index int
 	key   []byte
 }
 
-// fault is what is wrong with an element of the array, or with the whole (-1).
+// fault is a problem with an element of the array, or with the whole array (-1).
 type fault struct {
 	index int
 	what  string
 }
 
-// parseArray reads a JSON array of keys. encoding/json's own errors quote what they stumble on, so none is passed on.
+// parseArray parses a JSON array of keys. Errors of encoding/json quote their input, so none is returned.
 func parseArray(text []byte) (keys []element, faults []fault) {
 	whole := func(format string, args ...any) ([]element, []fault) {
 		return nil, []fault{{index: -1, what: fmt.Sprintf(format, args...)}}
@@ -126,8 +128,8 @@ func parseElement(raw json.RawMessage) (key []byte, what string) {
 	return key, ""
 }
 
-// keyOf reads "0x…" or {"privateKey": "0x…", "address": "0x…"}. Objects are read by hand: encoding/json would take the
-// last of two keys, and any case of a name.
+// keyOf parses "0x…" or {"privateKey": "0x…", "address": "0x…"}. It parses objects token by token, because
+// encoding/json would accept duplicate names, and names in any case.
 func keyOf(raw json.RawMessage) (key string, address *string, what string) {
 	const shape = `is neither a string nor an object of "privateKey" and perhaps "address", both strings`
 	decoder := json.NewDecoder(bytes.NewReader(raw))

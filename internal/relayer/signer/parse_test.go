@@ -8,7 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// FuzzParseArray: every element is a key or a fault, in order, and a fault's text is one of a few, whatever was given.
+// FuzzParseArray checks that every element is a key or a fault, in order, and that a fault's text is one of a fixed
+// few.
 func FuzzParseArray(f *testing.F) {
 	key := `"0x8f3b2a1c9d4e5f60718293a4b5c6d7e8f9011223344556677889900aabbccdde"`
 	for _, seed := range []string{"", "[]", "null", "[" + key + "]", "[" + key + ",7," + key + "]", `[{"privateKey":` + key + `}]`,
@@ -40,7 +41,7 @@ func FuzzParseArray(f *testing.F) {
 	})
 }
 
-// FuzzParseKeystore: no content makes it, or what it passes on to go-ethereum, panic.
+// FuzzParseKeystore checks that no content makes parseKeystore, or go-ethereum with its result, panic.
 func FuzzParseKeystore(f *testing.F) {
 	f.Add([]byte(`{"version":3,"crypto":{"cipher":"aes-128-ctr","cipherparams":{"iv":"00000000000000000000000000000000"},
 		"ciphertext":"0000000000000000000000000000000000000000000000000000000000000000","kdf":"scrypt",

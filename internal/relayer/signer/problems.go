@@ -5,16 +5,16 @@ import (
 	"strings"
 )
 
-// Problem is one thing wrong with the keys. It holds no key material.
+// Problem is one problem with the keys. It holds no key material.
 type Problem struct {
-	// Where: a variable of the environment, with the element for an array, or a file.
+	// Where is an environment variable, with the element for an array, or a file.
 	Where string
 	What  string
 }
 
 func (p Problem) String() string { return p.Where + ": " + p.What }
 
-// Error is everything wrong with the keys, in the order in which they are named.
+// Error holds all problems with the keys, in the order in which they were found.
 type Error struct {
 	Problems []Problem
 	none     bool
@@ -32,10 +32,10 @@ func (e *Error) Error() string {
 	return b.String()
 }
 
-// Is [ErrNoKeys] where none are configured at all.
+// Is reports that the error is [ErrNoKeys] if no keys are configured at all.
 func (e *Error) Is(target error) bool { return target == ErrNoKeys && e.none }
 
-// problems collects.
+// problems is a list to add problems to.
 type problems []Problem
 
 func (p *problems) addf(where, format string, args ...any) {

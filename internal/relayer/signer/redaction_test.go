@@ -16,7 +16,8 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer/signer/signertest"
 )
 
-// leak is what a text shows of a key: six hex digits in a row in either case, or four bytes, raw or as fmt prints slices.
+// leak returns the part of a key that a text contains: six consecutive hex digits in either case, or four bytes, raw or
+// as fmt prints slices.
 func leak(text string, k signertest.Key) string {
 	// An address is public, and may share six digits with a key by chance.
 	lower := strings.ReplaceAll(strings.ToLower(text), strings.ToLower(k.Address.Hex()), "")
@@ -56,7 +57,7 @@ func TestLeaksAreNoticed(t *testing.T) {
 	require.Empty(t, leak(k.Address.Hex(), k))
 }
 
-// reachable prints whatever reflection reaches of a value: through pointers, interfaces and unexported fields too.
+// reachable prints every value that reflection reaches, also through pointers, interfaces and unexported fields.
 func reachable(value any) string {
 	var out strings.Builder
 	seen := map[uintptr]bool{}

@@ -11,10 +11,10 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 )
 
-// MaxKeys is how many keys a ring may hold.
+// MaxKeys is the maximum number of keys in a ring.
 const MaxKeys = 1000
 
-// ErrNoKeys is a ring that would be empty.
+// ErrNoKeys means that a ring would be empty.
 var ErrNoKeys = errors.New("no keys")
 
 // Ring holds signers by address. It never changes, and is safe for concurrent use.
@@ -23,8 +23,8 @@ type Ring struct {
 	addresses []common.Address // sorted
 }
 
-// New makes a ring of signers that exist already: those of a KMS, or a test's. It fails with [ErrNoKeys], for more than
-// [MaxKeys], and for two of one address.
+// New returns a ring of existing signers: those of a KMS, or of a test. It fails with [ErrNoKeys], for more than
+// [MaxKeys], and for two signers of one address.
 func New(signers ...Signer) (*Ring, error) {
 	if len(signers) == 0 {
 		return nil, ErrNoKeys
@@ -50,30 +50,30 @@ func New(signers ...Signer) (*Ring, error) {
 
 func compareAddresses(a, b common.Address) int { return bytes.Compare(a[:], b[:]) }
 
-// Len is how many keys there are, at least one.
+// Len returns the number of keys, at least one.
 func (r *Ring) Len() int { return len(r.addresses) }
 
-// Addresses of all keys, in ascending order. The slice is the caller's.
+// Addresses returns the addresses of all keys, in ascending order. The caller owns the slice.
 func (r *Ring) Addresses() []common.Address { return slices.Clone(r.addresses) }
 
-// Signer of an address, if the ring has its key.
+// Signer returns the signer of an address, and whether the ring has one.
 func (r *Ring) Signer(address common.Address) (Signer, bool) {
 	s, ok := r.signers[address]
 	return s, ok
 }
 
-// String says how many keys there are. Whatever prints a ring prints that: what a signer of another package shows of
-// itself isn't known.
+// String returns the number of keys. All print and format methods of a ring return this text, because the output of
+// signers of other packages is unknown.
 func (r *Ring) String() string { return fmt.Sprintf("keyring of %d", len(r.addresses)) }
 
-// GoString is String.
+// GoString returns the text of String.
 func (r *Ring) GoString() string { return r.String() }
 
-// Format prints String for every verb.
+// Format writes the text of String for every verb.
 func (r *Ring) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, r.String()) }
 
-// LogValue is String.
+// LogValue returns the text of String.
 func (r *Ring) LogValue() slog.Value { return slog.StringValue(r.String()) }
 
-// MarshalText is String.
+// MarshalText returns the text of String.
 func (r *Ring) MarshalText() ([]byte, error) { return []byte(r.String()), nil }

@@ -45,7 +45,8 @@ func local(t testing.TB) (signer.Signer, signertest.Key) {
 	return k.Signer, k
 }
 
-// transactions of every type that is signed, with fields at the ends of their ranges and any between.
+// transactions returns transactions of every supported type, with fields at the limits of their ranges and random ones
+// between.
 func transactions(chainID *big.Int) []*types.Transaction {
 	most := new(big.Int).Sub(new(big.Int).Lsh(big.NewInt(1), 256), big.NewInt(1))
 	random := rand.New(rand.NewPCG(1, 2))
@@ -91,7 +92,7 @@ func TestTransactionsAreWhatGoEthereumMakesOfThem(t *testing.T) {
 			require.Equal(t, r.FillBytes(make([]byte, 32)), got.Signature[:32])
 
 			if i%10 == 0 {
-				signed, err := signer.SignTx(t.Context(), fake, want, chainID) // what is signed already is signed again
+				signed, err := signer.SignTx(t.Context(), fake, want, chainID) // a signed transaction is signed again
 				require.NoError(t, err)
 				require.Equal(t, want.Hash(), signed.Hash())
 			}

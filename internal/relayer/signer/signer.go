@@ -15,31 +15,32 @@ import (
 
 // Signer signs with one key, wherever that is kept. It is safe for concurrent use.
 type Signer interface {
-	// Address of the key; always the same, and never waits.
+	// Address returns the address of the key. It is always the same, and the call never waits.
 	Address() common.Address
 	// Sign returns r, s and v over the digest, 32, 32 and 1 bytes: s is in the lower half, and v is 0 or 1. An error
-	// means that there is no signature; it holds no key material. A remote signer may take long and ends with ctx.
+	// means that there is no signature; it contains no key material. A remote signer may take long and stops when ctx
+	// ends.
 	Sign(ctx context.Context, digest [32]byte) ([65]byte, error)
 }
 
-// ErrMalformed is a key that is not 32 bytes within the range of the curve. It says nothing of what it is instead.
+// ErrMalformed means that a key is not 32 bytes within the range of the curve. It contains nothing of the input.
 var ErrMalformed = errors.New("is not a private key: it takes 64 hex digits, with or without 0x, from 1 to the order of secp256k1")
 
-// ErrSignature is what a signer returned that is not its address's signature over the digest.
+// ErrSignature means that a signer's result is not a signature of its address over the digest.
 var ErrSignature = errors.New("the signer returned a wrong signature")
 
-// local keeps its key in memory, where only the closure reaches it.
+// local holds its key in memory, accessible only from the closure.
 type local struct {
 	address common.Address
 	sign    func(digest *[32]byte) ([]byte, error)
 }
 
-// NewLocal makes a signer of a key of 32 bytes, big-endian, and keeps no reference to them. Its error is [ErrMalformed],
-// or that the signer failed its self-test.
+// NewLocal returns a signer for a key of 32 bytes, big-endian, and keeps no reference to them. Its error is
+// [ErrMalformed], or that the signer failed its self-test.
 func NewLocal(key []byte) (Signer, error) {
 	private, err := crypto.ToECDSA(key)
 	if err != nil {
-		return nil, ErrMalformed // without the reason, which may tell of the key
+		return nil, ErrMalformed // without the cause, which may reveal parts of the key
 	}
 	s := &local{
 		address: crypto.PubkeyToAddress(private.PublicKey),
@@ -69,7 +70,7 @@ func (l *local) Sign(ctx context.Context, digest [32]byte) ([65]byte, error) {
 	return [65]byte(signature), nil
 }
 
-// Whatever prints a local signer prints its address. The closure would hide the key without these too.
+// The print and format methods of a local signer show its address. The closure would hide the key without them too.
 
 func (l *local) String() string               { return "signer " + l.address.Hex() }
 func (l *local) GoString() string             { return l.String() }
@@ -77,7 +78,7 @@ func (l *local) Format(f fmt.State, _ rune)   { _, _ = io.WriteString(f, l.Strin
 func (l *local) LogValue() slog.Value         { return slog.StringValue(l.address.Hex()) }
 func (l *local) MarshalText() ([]byte, error) { return []byte(l.address.Hex()), nil }
 
-// Sign has a signer sign, and verifies what comes from outside of this package.
+// Sign signs with a signer, and verifies the result of signers from outside of this package.
 func Sign(ctx context.Context, s Signer, digest [32]byte) ([65]byte, error) {
 	if l, ok := s.(*local); ok {
 		return l.Sign(ctx, digest)
@@ -92,7 +93,7 @@ func Sign(ctx context.Context, s Signer, digest [32]byte) ([65]byte, error) {
 	return signature, nil
 }
 
-// check wants the one form of the address's signature that a chain accepts.
+// check verifies that the signature is the address's, in the one form that a chain accepts.
 func check(address common.Address, digest [32]byte, signature [65]byte) error {
 	var s secp256k1.ModNScalar
 	if signature[64] > 1 {

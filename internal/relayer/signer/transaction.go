@@ -15,21 +15,22 @@ import (
 	"github.com/ethereum/go-ethereum/rlp"
 )
 
-// ErrTransaction is a transaction that cannot be signed, whoever signs: its type, chain id, or an amount is out of range.
+// ErrTransaction means that no signer can sign the transaction: its type, chain id, or an amount is out of range.
 var ErrTransaction = errors.New("the transaction cannot be signed")
 
 // Signed is a transaction ready to be broadcast and stored.
 type Signed struct {
-	Raw       []byte // as eth_sendRawTransaction takes it; the caller's
+	Raw       []byte // the parameter of eth_sendRawTransaction; owned by the caller
 	Hash      common.Hash
-	Signature [65]byte // r, s, and v as 0 or 1 whatever the type
+	Signature [65]byte // r, s, and v as 0 or 1 for every type
 }
 
-// SignRaw signs a transaction (EIP-1559, EIP-2930, or legacy with EIP-155) for a chain and encodes it, once for both. A
-// transaction of a type that has a chain id has this one, or none yet. The signature that tx may have is ignored.
+// SignRaw signs a transaction (EIP-1559, EIP-2930, or legacy with EIP-155) for a chain and encodes it. The fields are
+// encoded once, for the digest and for the result. A transaction of a type with a chain id must have this one, or none
+// yet. A signature in tx is ignored.
 //
-// Its errors are [ErrTransaction], [ErrSignature], and the signer's own; each means that nothing was signed that could
-// be broadcast.
+// Its errors are [ErrTransaction], [ErrSignature], and the signer's own. After each of them no signed transaction
+// exists.
 func SignRaw(ctx context.Context, s Signer, tx *types.Transaction, chainID *big.Int) (Signed, error) {
 	d, err := newDraft(tx, chainID)
 	if err != nil {
@@ -43,7 +44,7 @@ func SignRaw(ctx context.Context, s Signer, tx *types.Transaction, chainID *big.
 	return Signed{Raw: raw, Hash: crypto.Keccak256Hash(raw), Signature: signature}, nil
 }
 
-// SignTx is SignRaw for who wants go-ethereum's transaction and not its bytes.
+// SignTx is SignRaw for callers that need go-ethereum's transaction instead of the bytes.
 func SignTx(ctx context.Context, s Signer, tx *types.Transaction, chainID *big.Int) (*types.Transaction, error) {
 	d, err := newDraft(tx, chainID)
 	if err != nil {
@@ -60,11 +61,11 @@ func SignTx(ctx context.Context, s Signer, tx *types.Transaction, chainID *big.I
 	return signed, nil
 }
 
-// headroom is what a type and the header of a list take at most.
+// headroom is the maximum length of a type and a list header.
 const headroom = 1 + 9
 
-// draft is a transaction's fields as RLP. The signed list and the sent list both begin with them, so they
-// are encoded once, with room before them for either header.
+// draft is a transaction's fields as RLP. The list to sign and the list to send both begin with them, so they are
+// encoded once, with room before them for either header.
 type draft struct {
 	kind    byte
 	chainID *big.Int
@@ -76,11 +77,11 @@ func newDraft(tx *types.Transaction, chainID *big.Int) (*draft, error) {
 		return nil, fmt.Errorf("%w: there is no chain id", ErrTransaction)
 	}
 	d := &draft{kind: tx.Type(), chainID: chainID}
-	// A legacy transaction's chain id is in its signature, which is ignored.
+	// The chain id of a legacy transaction is part of its signature, which is ignored.
 	if own := tx.ChainId(); d.kind != types.LegacyTxType && own.Sign() != 0 && own.Cmp(chainID) != 0 {
 		return nil, fmt.Errorf("%w: it is for chain %s, not %s", ErrTransaction, own, chainID)
 	}
-	var amounts []*big.Int // in front of the gas limit
+	var amounts []*big.Int // the fields before the gas limit
 	switch d.kind {
 	case types.DynamicFeeTxType:
 		amounts = []*big.Int{tx.GasTipCap(), tx.GasFeeCap()}
@@ -121,7 +122,7 @@ func newDraft(tx *types.Transaction, chainID *big.Int) (*draft, error) {
 	return d, w.Flush()
 }
 
-// digest is what gets signed.
+// digest returns the hash to sign.
 func (d *draft) digest() [32]byte {
 	all := d.buffer
 	if d.kind == types.LegacyTxType {
@@ -131,7 +132,7 @@ func (d *draft) digest() [32]byte {
 	return [32]byte(crypto.Keccak256(d.list(all)))
 }
 
-// signed ends the draft.
+// signed returns the encoded transaction with its signature.
 func (d *draft) signed(signature *[65]byte) []byte {
 	all := d.buffer
 	v := []byte{signature[64]}
@@ -146,7 +147,7 @@ func (d *draft) signed(signature *[65]byte) []byte {
 	return d.list(all)
 }
 
-// list puts type and header before the fields, into the headroom.
+// list writes the type and the list header before the fields, into the headroom.
 func (d *draft) list(all []byte) []byte {
 	size := len(all) - headroom
 	start := headroom - 1
@@ -167,7 +168,7 @@ func (d *draft) list(all []byte) []byte {
 	return all[start:]
 }
 
-// appendInteger appends a number of at most 55 bytes, big-endian, as RLP.
+// appendInteger appends a big-endian number of at most 55 bytes as RLP.
 func appendInteger(to, number []byte) []byte {
 	number = bytes.TrimLeft(number, "\x00")
 	if len(number) == 1 && number[0] < 0x80 {

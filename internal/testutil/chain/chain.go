@@ -1,8 +1,8 @@
-// Package chain starts real EVM chains for tests: [Simulated] ones in this process, which seal blocks on demand and
-// fork, and [Geth], a process of its own, which can be killed, frozen and rewound. Both fund keys, hold a contract that
+// Package chain starts real EVM chains for tests. [Simulated] chains run in this process, seal blocks on demand and
+// fork. [Geth] is a separate process, which can be killed, frozen and rewound. Both fund keys, have a contract that
 // counts its calls, and end with the test.
 //
-// What fails fails the test; nothing is skipped.
+// Every failure fails the test; no test is skipped.
 package chain
 
 import (
@@ -28,32 +28,32 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/testutil/chain/contracts"
 )
 
-// patience bounds everything that takes a healthy chain less than a second.
+// patience limits operations that a healthy chain completes in less than a second.
 const patience = 30 * time.Second
 
-// ChainID is that of both kinds of chain.
+// ChainID is the chain id of both kinds of chain.
 const ChainID = devchain.ChainID
 
-// Leftovers are the goroutines that go-ethereum leaves behind in a process that closed a simulated chain: goleak is to
-// ignore them.
+// Leftovers are the goroutines that go-ethereum leaves behind in a process that closed a simulated chain, for goleak to
+// ignore.
 func Leftovers() []goleak.Option {
 	return []goleak.Option{
-		// As many as there are cores, started once, by the package itself.
+		// One for each core, started once, by the package itself.
 		goleak.IgnoreAnyFunction("github.com/ethereum/go-ethereum/core.(*txSenderCacher).cache"),
-		// One a chain: nothing ends it.
+		// One for each chain: nothing ends it.
 		goleak.IgnoreAnyFunction("github.com/ethereum/go-ethereum/eth/filters.(*FilterAPI).timeoutLoop"),
-		// One a chain, of the empty database of peers: it notices its end within 30 s.
+		// One for each chain, of the empty database of peers: it ends within 30 s.
 		goleak.IgnoreAnyFunction("github.com/syndtr/goleveldb/leveldb.(*DB).mpoolDrain"),
 	}
 }
 
-// Account is a key, and its address.
+// Account is a key and its address.
 type Account struct {
 	Key     *ecdsa.PrivateKey
 	Address common.Address
 }
 
-// NewAccount makes one.
+// NewAccount makes a new account.
 func NewAccount(t testing.TB) Account {
 	t.Helper()
 	key, err := crypto.GenerateKey()
@@ -63,7 +63,7 @@ func NewAccount(t testing.TB) Account {
 	return Account{Key: key, Address: crypto.PubkeyToAddress(key.PublicKey)}
 }
 
-// NewAccounts makes n of them.
+// NewAccounts makes n new accounts.
 func NewAccounts(t testing.TB, n int) []Account {
 	t.Helper()
 	accounts := make([]Account, n)
@@ -73,19 +73,19 @@ func NewAccounts(t testing.TB, n int) []Account {
 	return accounts
 }
 
-// Ether is n ether in wei.
+// Ether returns n ether in wei.
 func Ether(n int64) *big.Int { return new(big.Int).Mul(big.NewInt(n), big.NewInt(params.Ether)) }
 
-// SimulatedOptions say what a simulated chain is like. The zero value is useful.
+// SimulatedOptions configure a simulated chain. The zero value is useful.
 type SimulatedOptions struct {
-	// Accounts is how many funded accounts are made; 3 by default.
+	// Accounts is the number of funded accounts. Default 3.
 	Accounts int
-	// Balance of each in wei; a million ether by default.
+	// Balance of each in wei. Default: a million ether.
 	Balance *big.Int
-	// BlockTime seals a block so often; 0: only Commit does.
+	// BlockTime is how often a block is sealed; 0: only by Commit.
 	BlockTime time.Duration
-	// GasLimit, BaseFee, Pool, Modules and Alloc as in devchain.Config. The modules are eth, net, web3, txpool and debug
-	// by default.
+	// GasLimit, BaseFee, Pool, Modules and Alloc are those of devchain.Config. Default modules: eth, net, web3, txpool
+	// and debug.
 	GasLimit uint64
 	BaseFee  *big.Int
 	Pool     *legacypool.Config
@@ -93,20 +93,20 @@ type SimulatedOptions struct {
 	Alloc    types.GenesisAlloc
 }
 
-// Chain is a simulated chain with funded accounts and a JSON-RPC endpoint, HTTP and websocket, on a loopback port of its
-// own. Its methods fail the test instead of returning errors.
+// Chain is a simulated chain with funded accounts and a JSON-RPC endpoint, HTTP and websocket, on its own loopback
+// port. Its methods fail the test instead of returning errors.
 type Chain struct {
-	// Accounts have a balance, and are the test's own.
+	// Accounts have a balance, and only the test uses them.
 	Accounts []Account
 
 	t      testing.TB
 	chain  *devchain.Chain
 	faucet Account
 
-	mu sync.Mutex // one transfer of the faucet at a time
+	mu sync.Mutex // held during each transfer of the faucet
 }
 
-// Simulated starts a simulated chain, which ends with the test. A package that uses it gives [Leftovers] to goleak.
+// Simulated starts a simulated chain, which ends with the test. A package that uses it passes [Leftovers] to goleak.
 func Simulated(t testing.TB, o SimulatedOptions) *Chain {
 	t.Helper()
 	if o.Accounts == 0 {
@@ -141,16 +141,16 @@ func Simulated(t testing.TB, o SimulatedOptions) *Chain {
 	return c
 }
 
-// URL is http://host:port.
+// URL returns http://host:port.
 func (c *Chain) URL() string { return c.chain.URL() }
 
-// WSURL is ws://host:port.
+// WSURL returns ws://host:port.
 func (c *Chain) WSURL() string { return c.chain.WSURL() }
 
-// Client reaches the chain in this process, past its endpoint. It is closed with the test.
+// Client returns an in-process client, which does not use the endpoint. It is closed with the test.
 func (c *Chain) Client() *ethclient.Client { return c.chain.Client() }
 
-// Commit seals a block with what waits in the pool and returns its hash.
+// Commit seals a block with the pool's transactions and returns its hash.
 func (c *Chain) Commit() common.Hash {
 	c.t.Helper()
 	hash, err := c.chain.Commit()
@@ -170,20 +170,20 @@ func (c *Chain) Rollback() {
 	c.must(c.chain.Rollback(), "roll back")
 }
 
-// AdjustTime seals an empty block that is so much later than its parent.
+// AdjustTime seals an empty block that is by later than its parent.
 func (c *Chain) AdjustTime(by time.Duration) {
 	c.t.Helper()
 	c.must(c.chain.AdjustTime(by), "adjust time")
 }
 
-// Fund gives each address so much, in wei, and seals blocks for that.
+// Fund transfers an amount in wei to each address, and seals blocks for that.
 func (c *Chain) Fund(wei *big.Int, to ...common.Address) {
 	c.t.Helper()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	// No more at once than the pool surely keeps.
+	// The pool accepts at least this many at once.
 	for chunk := range slices.Chunk(to, 16) {
 		nonce, err := c.Client().PendingNonceAt(ctx, c.faucet.Address)
 		c.must(err, "fund")
@@ -235,7 +235,7 @@ func (c *Chain) must(err error, doing string) {
 	}
 }
 
-// pay signs a transaction at a price that the next few blocks accept.
+// pay signs a transaction with a fee that the next few blocks accept.
 func pay(ctx context.Context, client *ethclient.Client, from Account, data *types.DynamicFeeTx) (*types.Transaction, error) {
 	head, err := client.HeaderByNumber(ctx, nil)
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m, testchain.Leftovers()...) }
 
-// transfer is a signed transfer of one wei.
+// transfer returns a signed transfer of one wei.
 func transfer(t *testing.T, from testchain.Account, nonce uint64) *types.Transaction {
 	t.Helper()
 	tx, err := types.SignNewTx(from.Key, types.LatestSignerForChainID(big.NewInt(testchain.ChainID)), &types.DynamicFeeTx{

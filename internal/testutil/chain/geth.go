@@ -25,26 +25,26 @@ import (
 	testproc "github.com/rollcall-dev/rollcall/internal/testutil/proc"
 )
 
-// GethOptions say what a geth process is like. The zero value is useful.
+// GethOptions configure a geth process. The zero value is useful.
 type GethOptions struct {
-	// Accounts is how many funded accounts are made; 3 by default.
+	// Accounts is the number of funded accounts. Default 3.
 	Accounts int
-	// Balance of each in wei; a million ether by default.
+	// Balance of each in wei. Default: a million ether.
 	Balance *big.Int
-	// Durable has geth keep each block's state, so that it mines on after a Kill. Blocks that its database has not written by then,
-	// the last ones or all of a young chain, are lost all the same. It costs some speed.
+	// Durable makes geth keep each block's state, so that it continues after a Kill. Blocks that its database has not
+	// written by then are still lost: the last ones, or all of a young chain. It costs some speed.
 	Durable bool
-	// Args are put at the end of the command line, and win over what stands before: --dev --dev.period 1, a small cache,
-	// and the namespaces eth, net, web3, txpool, debug and miner over HTTP and websocket.
+	// Args are appended to the command line, and override what comes before: --dev --dev.period 1, a small cache, and
+	// the namespaces eth, net, web3, txpool, debug and miner over HTTP and websocket.
 	Args []string
 }
 
-// Node is a geth process with a chain of its own and funded accounts, which seals a block each second. Its methods fail
-// the test instead of returning errors; they are for one goroutine, except URL, WSURL and Client.
+// Node is a geth process with its own chain and funded accounts, which seals a block each second. Its methods fail the
+// test instead of returning errors; they are for one goroutine, except URL, WSURL and Client.
 //
-// Its genesis block is always the same, as geth's development mode has it.
+// Its genesis block is always the same, that of geth's development mode.
 type Node struct {
-	// Accounts have a balance, and are the test's own.
+	// Accounts have a balance, and only the test uses them.
 	Accounts []Account
 
 	t       testing.TB
@@ -53,7 +53,7 @@ type Node struct {
 	port    int
 	args    []string
 	durable bool
-	lost    bool // its chain, by a Kill
+	lost    bool // a Kill has lost its chain
 	client  *ethclient.Client
 	faucet  common.Address    // geth's own account, unlocked
 	proc    *testproc.Process // nil while stopped
@@ -77,7 +77,7 @@ func Geth(t testing.TB, o GethOptions) *Node {
 		n.args = append([]string{"--state.scheme", "hash", "--gcmode", "archive"}, n.args...)
 	}
 	t.Cleanup(n.end)
-	// Somebody else may take a port between its choice and geth's bind.
+	// Another process may take a port between its choice and geth's bind.
 	for attempt := 1; ; attempt++ {
 		if n.port, err = testproc.FreePort(); err != nil {
 			t.Fatal(err)
@@ -107,7 +107,7 @@ func Geth(t testing.TB, o GethOptions) *Node {
 	return n
 }
 
-// gethBinary is the one that scripts/setup.sh built, in build/tools of this module.
+// gethBinary returns the path of the binary that scripts/setup.sh built, in build/tools of this module.
 func gethBinary() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {
@@ -125,29 +125,29 @@ func gethBinary() (string, error) {
 	}
 }
 
-// URL is http://host:port. It stays the same for the life of the Node.
+// URL returns http://host:port. It stays the same for the life of the Node.
 func (n *Node) URL() string { return "http://" + n.addr() }
 
-// WSURL is ws://host:port. It stays the same for the life of the Node.
+// WSURL returns ws://host:port. It stays the same for the life of the Node.
 func (n *Node) WSURL() string { return "ws://" + n.addr() }
 
 func (n *Node) addr() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(n.port)) }
 
-// Client reaches the node over HTTP. It is closed with the test.
+// Client returns a client over HTTP. It is closed with the test.
 func (n *Node) Client() *ethclient.Client { return n.client }
 
-// Stop ends geth as an operator would: its chain stays, and what waits in its pool is gone.
+// Stop ends geth like an operator would: its chain is kept, and its pool is lost.
 func (n *Node) Stop() { n.stop(syscall.SIGTERM) }
 
-// Kill ends geth at once. A durable one comes back with its chain, perhaps without the last block. Any other is gone for
-// good: geth would wait for peers to give its state back.
+// Kill ends geth at once. A durable one can be restarted with its chain, perhaps without the last block. Any other
+// cannot be restarted, because geth would wait for peers to get its state.
 func (n *Node) Kill() {
 	n.t.Helper()
 	n.stop(syscall.SIGKILL)
 	n.lost = !n.durable
 }
 
-// Restart starts geth again after Stop or Kill, on its port and with what is left of its chain.
+// Restart starts geth again after Stop or Kill, on its port and with the rest of its chain.
 func (n *Node) Restart() {
 	n.t.Helper()
 	if n.lost {
@@ -166,7 +166,7 @@ func (n *Node) Restart() {
 	}
 }
 
-// Pause freezes the process: its port accepts connections and nothing answers.
+// Pause freezes the process: its port accepts connections, and no request is answered.
 func (n *Node) Pause() {
 	n.t.Helper()
 	n.must(n.running().Freeze(), "pause")
@@ -178,14 +178,14 @@ func (n *Node) Resume() {
 	n.must(n.running().Signal(syscall.SIGCONT), "resume")
 }
 
-// SetHead makes block number the head, as a reorg of which only the first half has happened: the transactions of the
-// blocks after it are neither mined nor in the pool.
+// SetHead makes block number the head, like the first half of a reorganization: the transactions of the later blocks
+// are neither mined nor in the pool.
 func (n *Node) SetHead(number uint64) {
 	n.t.Helper()
 	ctx := n.context()
 	n.must(n.client.Client().CallContext(ctx, nil, "debug_setHead", hexutil.Uint64(number)), "debug_setHead")
-	// The pool hears of it later, and until then gives nonces after those of the blocks that are gone. Of the faucet
-	// nothing else is ever pending here.
+	// The pool follows later, and until then returns nonces after those of the removed blocks. The faucet has no other
+	// pending transactions here.
 	for {
 		mined, err := n.client.NonceAt(ctx, n.faucet, nil)
 		n.must(err, "await the pool")
@@ -198,17 +198,17 @@ func (n *Node) SetHead(number uint64) {
 	}
 }
 
-// SetGasPrice has blocks take only transactions that tip so much for each unit of gas, in wei. The pool refuses others, and drops
-// those that it has.
+// SetGasPrice makes blocks include only transactions with at least this tip for each unit of gas, in wei. The pool
+// rejects others, and drops those that it has.
 func (n *Node) SetGasPrice(wei *big.Int) {
 	n.t.Helper()
 	n.must(n.client.Client().CallContext(n.context(), nil, "miner_setGasPrice", (*hexutil.Big)(wei)), "miner_setGasPrice")
 }
 
-// Fund gives each address so much, in wei, and waits until it is mined.
+// Fund transfers an amount in wei to each address, and waits until it is mined.
 func (n *Node) Fund(wei *big.Int, to ...common.Address) {
 	n.t.Helper()
-	// Given here, since the pool's own count goes back for a moment with each block.
+	// Nonces are set here, because the pool's own count drops for a moment with each block.
 	nonce, err := n.client.PendingNonceAt(n.context(), n.faucet)
 	n.must(err, "fund")
 	txs := make([]rpc.BatchElem, len(to))
@@ -252,8 +252,8 @@ func (n *Node) mined(tx common.Hash) *types.Receipt {
 	}
 }
 
-// awaitIndex waits until geth answers questions about transactions that it does not know, instead of refusing them for
-// want of an index, as it does for a moment after the first block.
+// awaitIndex waits until geth answers requests for unknown transactions. For a moment after the first block it returns
+// an error, because it has no index yet.
 func (n *Node) awaitIndex() {
 	n.t.Helper()
 	ctx := n.context()
@@ -269,7 +269,7 @@ func (n *Node) awaitIndex() {
 	}
 }
 
-// context bounds one operation of a healthy node.
+// context returns a context with the time limit of one operation of a healthy node.
 func (n *Node) context() context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	n.t.Cleanup(cancel)
@@ -295,13 +295,13 @@ func (n *Node) launch() error {
 		"--http", "--http.port", port, "--http.api", modules, "--ws", "--ws.port", port, "--ws.api", modules,
 	}, n.args...)
 	proc, err := testproc.Start(exec.Command(n.binary, args...), func(line string) bool {
-		return strings.Contains(line, "HTTP server started") // and the websocket with it, on the same port
+		return strings.Contains(line, "HTTP server started") // the websocket starts with it, on the same port
 	})
 	n.proc = proc
 	return err
 }
 
-// running is the process, which has to be there.
+// running returns the process and fails the test if there is none.
 func (n *Node) running() *testproc.Process {
 	n.t.Helper()
 	if n.proc == nil {
@@ -317,7 +317,7 @@ func (n *Node) stop(sig syscall.Signal) {
 	n.must(p.Stop(sig), sig.String())
 }
 
-// end is the cleanup: nothing of geth outlives the test.
+// end is the cleanup: it closes the client and kills the process.
 func (n *Node) end() {
 	if n.client != nil {
 		n.client.Close()

@@ -23,7 +23,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/testutil/chain/contracts"
 )
 
-// failing is a test that may fail.
+// failing is a testing.TB that records a failure.
 type failing struct {
 	testing.TB
 	said string
@@ -45,7 +45,7 @@ func TestMissingGethFailsTheTest(t *testing.T) {
 	require.Contains(t, f.said, "scripts/setup.sh test")
 }
 
-// awaitMined returns the receipt once there is one.
+// awaitMined waits for a receipt and returns it.
 func awaitMined(t *testing.T, client *ethclient.Client, tx common.Hash) *types.Receipt {
 	t.Helper()
 	var receipt *types.Receipt
@@ -139,7 +139,8 @@ func TestGethKeepsItsChainWhenStopped(t *testing.T) {
 	require.Equal(t, mined.BlockHash, awaitMined(t, n.Client(), tx.Hash()).BlockHash)
 }
 
-// It mines on. Blocks that its database had not written yet, the last ones or all of a young chain, are lost.
+// It continues its chain. Blocks that its database had not written yet are lost: the last ones, or all of a young
+// chain.
 func TestGethKilledComesBackWhenDurable(t *testing.T) {
 	t.Parallel()
 	n := testchain.Geth(t, testchain.GethOptions{Durable: true})
@@ -191,12 +192,11 @@ func TestGethEndsWithItsTest(t *testing.T) {
 	require.Error(t, err)
 }
 
-// What a relayer must survive: at its default limits geth accepts transactions, and drops some of them later without a
-// word.
+// A relayer must survive this: at its default limits geth accepts transactions, and silently drops some of them later.
 func TestGethDropsWhatItAccepted(t *testing.T) {
 	t.Parallel()
 	const accounts, each = 120, 64
-	// Small blocks, which take little out of the pool meanwhile.
+	// Small blocks, which take few transactions out of the pool meanwhile.
 	n := testchain.Geth(t, testchain.GethOptions{Accounts: accounts, Args: []string{"--dev.gaslimit", "1000000"}})
 	var accepted []common.Hash
 	for _, a := range n.Accounts {

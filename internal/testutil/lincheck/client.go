@@ -8,39 +8,38 @@ import (
 	"time"
 )
 
-// ErrUnknown, ErrConflict and ErrNotDone are what a Directory answers instead of a result.
+// ErrUnknown, ErrConflict and ErrNotDone are errors that a Directory returns instead of a result.
 var (
 	ErrUnknown  = errors.New("outcome unknown")
 	ErrConflict = errors.New("owned by another")
 	ErrNotDone  = errors.New("not done")
 )
 
-// Directory is the system under test, as one client sees it. A call that is refused by its owner's seq, or for
-// any other reason than these three errors, fails the test. A write that is repeated with the same seq gets the
-// answer of the first.
+// Directory is the system under test, for one client. Any error but these three, including a rejected seq, fails the
+// test. A write that is repeated with the same seq gets the answer of the first.
 type Directory interface {
 	Write(ctx context.Context, c Call) (Answer, error)
 	List(ctx context.Context, ids []string) (map[string]Entry, error)
 }
 
-// idsPerShard is few, so that clients meet.
+// idsPerShard is small, so that clients compete.
 const idsPerShard = 3
 
-// Client makes random calls and notes them.
+// Client makes random calls and records them.
 type Client struct {
 	Number, Shard int
 	Owner         string
 	Directory     Directory
 	History       *History
 	Rand          *rand.Rand
-	// Timeout of a call; 2 s by default.
+	// Timeout of a call. Default 2 s.
 	Timeout time.Duration
 
 	seq  uint64
-	last map[string]string // what was registered last, to register it again
+	last map[string]string // the last registered values, to register them again
 }
 
-// Run calls until ctx ends or the number of calls is reached.
+// Run makes calls until ctx ends or the number of calls is reached.
 func (c *Client) Run(ctx context.Context, calls int) error {
 	if c.Timeout == 0 {
 		c.Timeout = 2 * time.Second
@@ -57,7 +56,7 @@ func (c *Client) Run(ctx context.Context, calls int) error {
 	return nil
 }
 
-// call makes one call; done is false when it certainly had no effect and was not noted.
+// call makes one call; done is false if it certainly had no effect and was not recorded.
 func (c *Client) call(ctx context.Context) (done bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
@@ -88,7 +87,7 @@ func (c *Client) call(ctx context.Context) (done bool, err error) {
 		case errors.Is(err, ErrUnknown):
 			unknown = true
 			if c.Rand.IntN(2) == 0 || ctx.Err() != nil {
-				end(Answer{Unknown: true}) // left open
+				end(Answer{Unknown: true}) // outcome left open
 				return true, nil
 			}
 		case errors.Is(err, ErrNotDone):

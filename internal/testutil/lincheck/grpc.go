@@ -13,8 +13,8 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-// GRPC is the directory as one client of real coordinators sees it, who calls the one it is told leads. Calls
-// own relayers as gateways named after Call.Owner.
+// GRPC is the directory of real coordinators, for one client, which calls the reported leader. Calls own relayers as
+// gateways named after Call.Owner.
 type GRPC struct {
 	IDs    []string // of the coordinators
 	Client func(id string) rollcallv1.DiscoveryServiceClient
@@ -24,7 +24,7 @@ type GRPC struct {
 	at string
 }
 
-// client is the coordinator to try.
+// client returns a client for the coordinator to try.
 func (g *GRPC) client() rollcallv1.DiscoveryServiceClient {
 	if g.at == "" {
 		g.at = g.IDs[0]
@@ -32,7 +32,7 @@ func (g *GRPC) client() rollcallv1.DiscoveryServiceClient {
 	return g.Client(g.at)
 }
 
-// elsewhere waits a moment and follows a refusal's hint, or tries the next coordinator.
+// elsewhere waits a moment and follows the leader hint of an error, or tries the next coordinator.
 func (g *GRPC) elsewhere(ctx context.Context, err error) {
 	select {
 	case <-time.After(10 * time.Millisecond):
@@ -47,7 +47,7 @@ func (g *GRPC) elsewhere(ctx context.Context, err error) {
 	g.at = g.IDs[(slices.Index(g.IDs, g.at)+1)%len(g.IDs)]
 }
 
-// Write is Directory.Write.
+// Write implements Directory.
 func (g *GRPC) Write(ctx context.Context, c Call) (Answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, g.Timeout)
 	defer cancel()
@@ -59,10 +59,10 @@ func (g *GRPC) Write(ctx context.Context, c Call) (Answer, error) {
 	case code == codes.AlreadyExists || code == codes.PermissionDenied:
 		return Answer{}, ErrConflict
 	case code == codes.FailedPrecondition, code == codes.Unavailable && len(status.Convert(err).Details()) > 0:
-		g.elsewhere(ctx, err) // a coordinator says that nothing was done
+		g.elsewhere(ctx, err) // a coordinator reports that nothing was done
 		return Answer{}, ErrNotDone
 	case to.Addr == nil:
-		g.elsewhere(ctx, err) // it never left, for want of a connection
+		g.elsewhere(ctx, err) // it was never sent, without a connection
 		return Answer{}, ErrNotDone
 	case code == codes.Unavailable, code == codes.Unknown, code == codes.DeadlineExceeded, code == codes.Canceled:
 		g.elsewhere(ctx, err)
@@ -93,7 +93,7 @@ func (g *GRPC) write(ctx context.Context, c Call, opts ...grpc.CallOption) (Answ
 	return Answer{Registered: int(resp.GetRegistered()), Unchanged: int(resp.GetUnchanged()), Removed: int(resp.GetRemoved())}, err
 }
 
-// List is Directory.List.
+// List implements Directory.
 func (g *GRPC) List(ctx context.Context, ids []string) (map[string]Entry, error) {
 	ctx, cancel := context.WithTimeout(ctx, g.Timeout)
 	defer cancel()

@@ -1,8 +1,8 @@
-// Package lincheck checks that a history of calls to the directory is linearizable: that there is one order of
-// the calls, in keeping with real time, in which each answer is right. It holds the directory's specification
-// again, as small as possible, for tests that kill and cut nodes.
+// Package lincheck checks that a history of calls to the directory is linearizable: there is one order of the calls,
+// consistent with real time, in which each answer is correct. It contains a minimal second specification of the
+// directory, for tests that kill and cut nodes.
 //
-// Clients come in shards, so that the check stays fast: those of a shard compete for its ids and for no others.
+// Clients are divided into shards, so that the check stays fast: those of a shard compete only for its ids.
 package lincheck
 
 import (
@@ -30,43 +30,43 @@ const (
 	List       Kind = "list"
 )
 
-// Call is what a client asked.
+// Call is a client's call.
 type Call struct {
 	Shard int
 	Kind  Kind
-	// Owner and Seq fence a write: a lower seq than the owner's last does nothing.
+	// Owner and Seq fence a write: a lower seq than the owner's last has no effect.
 	Owner string
 	Seq   uint64
-	// Values are what is registered, by id; for other calls only the ids count.
+	// Values are the values to register, by id; other calls use only the ids.
 	Values map[string]string
 }
 
-// Answer is what came of it.
+// Answer is the result of a call.
 type Answer struct {
-	// Unknown is a write that may have been done, or be done at any later time, or never.
+	// Unknown marks a write that may have been done, or may be done at any later time, or never.
 	Unknown bool
-	// Conflict is a write refused because another owner holds an entry.
+	// Conflict marks a write that was rejected because another owner holds an entry.
 	Conflict                       bool
 	Registered, Unchanged, Removed int
-	// Entries are what a list found, by id: owner and value.
+	// Entries are the result of a list, by id: owner and value.
 	Entries map[string]Entry
 }
 
-// Entry is a service as the specification sees it.
+// Entry is a service in the specification.
 type Entry struct{ Owner, Value string }
 
-// History collects calls and answers. Safe for concurrent use.
+// History records calls and answers. It is safe for concurrent use.
 type History struct {
 	mu    sync.Mutex
 	start time.Time
 	ops   []porcupine.Operation
 }
 
-// NewHistory begins now.
+// NewHistory returns a history that starts now.
 func NewHistory() *History { return &History{start: time.Now()} }
 
-// Begin notes that a client is about to call; the function it returns notes the answer. A call without an
-// answer must be ended as Unknown, or not be ended at all if it had no effect for certain.
+// Begin records the start of a client's call; the function it returns records the answer. A call without an answer must
+// be ended as Unknown. It must not be ended at all if it certainly had no effect.
 func (h *History) Begin(client int, call Call) (end func(Answer)) {
 	begun := time.Since(h.start)
 	return func(a Answer) {
@@ -80,14 +80,14 @@ func (h *History) Begin(client int, call Call) (end func(Answer)) {
 	}
 }
 
-// Len is the number of calls with an answer, the unknown ones included.
+// Len returns the number of calls with an answer, including the unknown ones.
 func (h *History) Len() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return len(h.ops)
 }
 
-// Unknown is the number of calls whose outcome is open.
+// Unknown returns the number of calls with an unknown outcome.
 func (h *History) Unknown() (n int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -99,7 +99,8 @@ func (h *History) Unknown() (n int) {
 	return n
 }
 
-// Check reports whether the history is linearizable; an error says why not, or that it took too long to tell.
+// Check returns nil if the history is linearizable, and otherwise an error with the reason, or that the check took too
+// long.
 func (h *History) Check(limit time.Duration) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -117,7 +118,7 @@ func check(ops []porcupine.Operation, limit time.Duration) error {
 	}
 }
 
-// culprit describes the first answer after which no order fits any more, and the last calls of its shard before it.
+// culprit describes the first answer after which no order is valid, and the last calls of its shard before it.
 func culprit(ops []porcupine.Operation) string {
 	for _, shard := range model.Partition(ops) {
 		if porcupine.CheckOperationsTimeout(model, closed(shard), time.Minute) != porcupine.Illegal {
@@ -138,7 +139,7 @@ func culprit(ops []porcupine.Operation) string {
 	return "no shard alone shows why"
 }
 
-// until is what was known at a time: calls not answered by then are open.
+// until returns the history as of a time: calls without an answer by then are open.
 func until(ops []porcupine.Operation, at int64) (known []porcupine.Operation) {
 	for _, op := range ops {
 		if op.Call > at {
@@ -155,9 +156,9 @@ func until(ops []porcupine.Operation, at int64) (known []porcupine.Operation) {
 	return known
 }
 
-// closed ends each call of unknown outcome where the owner's next answered write ends. From then on its seq fences
-// it, so that it is either done by then or without effect for ever, which the specification lets it be at once.
-// Left open, each such call would be tried at every later step, and the check would never end.
+// closed ends each call of unknown outcome where the owner's next answered write ends. From then on its seq fences it:
+// it is either done by then or never has an effect, which the specification allows at once. If it stayed open, the
+// check would try it at every later step, and never end.
 func closed(ops []porcupine.Operation) []porcupine.Operation {
 	owners := make(map[string][]porcupine.Operation)
 	for _, op := range ops {
@@ -182,8 +183,8 @@ func closed(ops []porcupine.Operation) []porcupine.Operation {
 	return ops
 }
 
-// CheckWithout checks the history as if one acknowledged write, whose effect a later list has seen, had never
-// been made. It must fail; it shows that the checker can.
+// CheckWithout checks the history without one acknowledged write whose effect is in a later list. It must fail, which
+// proves that the checker can.
 func (h *History) CheckWithout(limit time.Duration) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -207,7 +208,7 @@ func (h *History) CheckWithout(limit time.Duration) error {
 	return fmt.Errorf("no list has seen an acknowledged write: the history proves nothing")
 }
 
-// firstWrite finds the only call that wrote a value; -1 when there are several.
+// firstWrite returns the index of the only call that wrote a value; -1 if there are several.
 func (h *History) firstWrite(value string) int {
 	found := -1
 	for i, op := range h.ops {
@@ -224,7 +225,7 @@ func (h *History) firstWrite(value string) int {
 	return found
 }
 
-// state of one shard. Never changed once made.
+// state is the state of one shard. It is immutable.
 type state struct {
 	entries map[string]Entry
 	seqs    map[string]uint64
@@ -257,7 +258,7 @@ var model = porcupine.Model{
 	},
 }
 
-// step is the specification: what a call does to a state, and whether the answer fits it.
+// step is the specification: it applies a call to a state, and reports whether the answer is correct.
 func step(s state, c Call, a Answer) (bool, state) {
 	if c.Kind == List {
 		found := make(map[string]Entry)
@@ -269,7 +270,7 @@ func step(s state, c Call, a Answer) (bool, state) {
 		return maps.Equal(found, a.Entries), s
 	}
 	if c.Seq <= s.seqs[c.Owner] {
-		return a.Unknown, s // overtaken: without effect, and nobody was told otherwise
+		return a.Unknown, s // fenced: no effect, and no caller got another answer
 	}
 	next := s.clone()
 	next.seqs[c.Owner] = c.Seq

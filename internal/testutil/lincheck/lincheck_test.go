@@ -12,11 +12,11 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// memory is a directory that can be told to misbehave.
+// memory is a directory with configurable faults.
 type memory struct {
 	mu    sync.Mutex
 	state state
-	// lose makes it acknowledge each n-th registration without doing it.
+	// lose makes it acknowledge every n-th registration without executing it.
 	lose, registered int
 	// stale makes lists answer from a state that is that many writes old.
 	stale int
@@ -129,7 +129,7 @@ func TestUnknownWritesMayHappenOrNot(t *testing.T) {
 			require.Error(t, err, name)
 		}
 	}
-	// Overtaken by a later write of the same owner, it can no longer happen.
+	// A later write of the same owner fences it, so it can no longer happen.
 	h := NewHistory()
 	write(h, 1, "v", Answer{Unknown: true})
 	write(h, 2, "w", Answer{Registered: 1})

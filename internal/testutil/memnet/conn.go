@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// capacity bounds the bytes on their way in one direction, as a socket's buffers do. Writers wait for room.
+// capacity limits the bytes in flight in one direction, like socket buffers. Writers wait for space.
 const capacity = 64 << 10
 
 // conn is one end of a connection.
@@ -29,8 +29,8 @@ func (c *conn) Read(b []byte) (int, error) {
 func (c *conn) Write(b []byte) (int, error) {
 	n, err := c.out.write(b)
 	if err == syscall.EPIPE && !c.in.ended() { //nolint:errorlint // as write returns it
-		// The other end has closed, but no word of that has come yet: what is sent goes nowhere. A writer that
-		// knew before its reader does would also be one that a reader in simulated time never catches up with.
+		// The other end has closed, but this end has not received that yet: sent bytes are lost. If a writer failed
+		// before its reader did, a reader in simulated time would never catch up with it.
 		return len(b), nil
 	}
 	if err != nil {
@@ -39,7 +39,7 @@ func (c *conn) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// Close sends what was written and then the end of the stream; what the other end sends is refused from now on.
+// Close sends the written bytes and then the end of the stream; bytes from the other end are refused from now on.
 func (c *conn) Close() error {
 	first := c.out.closeWrite()
 	c.in.closeRead()
@@ -75,7 +75,7 @@ func (c *conn) SetWriteDeadline(t time.Time) error {
 
 // stream carries one direction of a connection.
 //
-// Waiting is done on changed, which every change of the state below closes and replaces; sync.Cond has no
+// Waiters wait on changed, which every change of the state below closes and replaces, because sync.Cond has no
 // deadlines.
 type stream struct {
 	network *Network
@@ -91,7 +91,7 @@ type stream struct {
 	readDeadline, writeDeadline     time.Time
 }
 
-// packet is one write on its way, or the end of the stream.
+// packet is one write in flight, or the end of the stream.
 type packet struct {
 	data    []byte
 	end     bool
@@ -128,7 +128,7 @@ func (s *stream) read(b []byte) (int, error) {
 	}
 }
 
-// takeLocked moves what has arrived into b.
+// takeLocked moves arrived bytes into b.
 func (s *stream) takeLocked(b []byte) (n int) {
 	for len(s.packets) > 0 && n < len(b) {
 		p := &s.packets[0]
@@ -156,7 +156,7 @@ func (s *stream) write(b []byte) (n int, err error) {
 			return n, net.ErrClosed
 		case s.broken:
 			return n, syscall.ECONNRESET
-		case s.readClosed && !s.cut: // across a cut link nobody learns that the reader has gone
+		case s.readClosed && !s.cut: // across a cut link the writer does not learn that the reader has closed
 			return n, syscall.EPIPE
 		case passed(s.writeDeadline):
 			return n, os.ErrDeadlineExceeded
@@ -172,7 +172,7 @@ func (s *stream) write(b []byte) (n int, err error) {
 	}
 }
 
-// ended reports whether the end of the stream, or what broke it, has arrived.
+// ended reports whether the end of the stream, or a break, has arrived.
 func (s *stream) ended() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -231,7 +231,7 @@ func (s *stream) forgetIfDone() {
 	}
 }
 
-// setCut holds back what has not arrived yet, or lets it go.
+// setCut holds back bytes that have not arrived yet, or releases them.
 func (s *stream) setCut(cut bool, latency time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -258,7 +258,7 @@ func (s *stream) setDeadline(field *time.Time, t time.Time) {
 	s.wakeLocked()
 }
 
-// waitLocked gives up the mutex until the stream changes or until has come; zero is never.
+// waitLocked releases the mutex until the stream changes or until the time until; zero is never.
 func (s *stream) waitLocked(until time.Time) {
 	changed := s.changed
 	s.mu.Unlock()

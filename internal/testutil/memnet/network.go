@@ -10,10 +10,10 @@ import (
 	"time"
 )
 
-// backlog is how many connections wait for Accept before dialers have to.
+// backlog is how many connections wait for Accept before dialers wait.
 const backlog = 128
 
-// Network connects nodes. Safe for concurrent use. Use it in the synctest bubble it was made in, if any.
+// Network connects nodes. It is safe for concurrent use. Use it in the synctest bubble it was made in, if any.
 type Network struct {
 	mu        sync.Mutex
 	listeners map[string]*listener
@@ -40,7 +40,7 @@ func New() *Network {
 	}
 }
 
-// Listen accepts connections to addr, "node:port". Port 0 takes a free one, which the listener's Addr tells.
+// Listen accepts connections to addr, "node:port". Port 0 takes a free one, which the listener's Addr returns.
 func (n *Network) Listen(addr string) (net.Listener, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -57,13 +57,13 @@ func (n *Network) Listen(addr string) (net.Listener, error) {
 	return l, nil
 }
 
-// Dialer returns the Dial of one node.
+// Dialer returns the Dial function of one node.
 func (n *Network) Dialer(from string) func(ctx context.Context, addr string) (net.Conn, error) {
 	return func(ctx context.Context, addr string) (net.Conn, error) { return n.Dial(ctx, from, addr) }
 }
 
-// Dial connects the node from to a listener. It takes a round trip, and while the link is cut it waits: for the
-// link or for ctx, so give ctx a deadline. Without a listener it fails with ECONNREFUSED.
+// Dial connects the node from to a listener. It takes a round trip. While the link is cut it waits for the link or for
+// ctx, so ctx needs a deadline. Without a listener it fails with ECONNREFUSED.
 func (n *Network) Dial(ctx context.Context, from, addr string) (net.Conn, error) {
 	to, _, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -92,14 +92,14 @@ func (n *Network) Dial(ctx context.Context, from, addr string) (net.Conn, error)
 		return nil, opError("dial", addr, ctx.Err())
 	}
 	select {
-	case <-l.done: // closed meanwhile: nobody will accept
+	case <-l.done: // closed meanwhile, without an Accept
 		server.reset()
 	default:
 	}
 	return client, nil
 }
 
-// roundTrip waits until a packet went from one node to the other and back.
+// roundTrip waits for the time of a packet from one node to the other and back.
 func (n *Network) roundTrip(ctx context.Context, from, to string) error {
 	for {
 		n.mu.Lock()
@@ -139,7 +139,7 @@ func (n *Network) ephemeralLocked(node string) string {
 	return net.JoinHostPort(node, strconv.Itoa(n.nextPort))
 }
 
-// SetLatency sets how long bytes travel in each direction, from now on.
+// SetLatency sets how long bytes travel in each direction from now on.
 func (n *Network) SetLatency(d time.Duration) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -168,17 +168,17 @@ func (n *Network) Cut(a, b string) {
 	n.change(func() { n.cut[link{a, b}], n.cut[link{b, a}] = true, true })
 }
 
-// CutOneWay stops what goes from a node to another; the other direction is left as it is.
+// CutOneWay cuts the direction from one node to another; the other direction is unchanged.
 func (n *Network) CutOneWay(from, to string) {
 	n.change(func() { n.cut[link{from, to}] = true })
 }
 
-// Isolate cuts a node off all others. It still reaches itself.
+// Isolate cuts a node off all others. It can still connect to itself.
 func (n *Network) Isolate(node string) {
 	n.change(func() { n.isolated[node] = true })
 }
 
-// Heal restores every link; bytes held back go on their way.
+// Heal restores every link and releases held bytes.
 func (n *Network) Heal() {
 	n.change(func() {
 		clear(n.cut)
@@ -186,7 +186,7 @@ func (n *Network) Heal() {
 	})
 }
 
-// Reset breaks every connection from or to node, on both sides and at once, as when its process dies. Its
+// Reset breaks every connection from or to node, on both sides and at once, like the death of its process. Its
 // listeners stay.
 func (n *Network) Reset(node string) {
 	n.mu.Lock()
@@ -202,7 +202,7 @@ func (n *Network) Reset(node string) {
 	}
 }
 
-// change alters links and tells the connections and dials that depend on them.
+// change alters links and updates the connections and dials that depend on them.
 func (n *Network) change(alter func()) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -22,7 +22,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// pair connects a to b.
+// pair returns a connection from a to b.
 func pair(t *testing.T, n *memnet.Network) (a, b net.Conn) {
 	t.Helper()
 	l, err := n.Listen("b:0")
@@ -51,7 +51,7 @@ func receive(t *testing.T, c net.Conn, text string) {
 	require.Equal(t, text, string(b))
 }
 
-// TestConformance is the Go project's own suite for net.Conn.
+// TestConformance runs the Go project's own suite for net.Conn.
 func TestConformance(t *testing.T) {
 	nettest.TestConn(t, func() (a, b net.Conn, stop func(), err error) {
 		n := memnet.New()
@@ -225,7 +225,7 @@ func TestClose_AcrossAPartition_IsNotDelivered(t *testing.T) {
 	})
 }
 
-// A writer learns that the other end has closed no sooner than its reader does, however the word of it is held up.
+// A writer learns that the other end has closed no sooner than its reader does, whatever the delay.
 func TestWriterAndReaderHearOfAClosingTogether(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -269,13 +269,13 @@ func TestDialWaitsOnACutLink(t *testing.T) {
 	})
 }
 
-// TestLinks asks who reaches whom.
+// TestLinks checks which nodes can reach each other.
 func TestLinks(t *testing.T) {
 	t.Parallel()
 	nodes := []string{"a", "b", "c", "d"}
 	for name, tc := range map[string]struct {
 		change func(*memnet.Network)
-		down   []string // both letters' link
+		down   []string // links, as two letters
 	}{
 		"all up":      {func(*memnet.Network) {}, nil},
 		"one cut":     {func(n *memnet.Network) { n.Cut("a", "b") }, []string{"ab", "ba"}},

@@ -61,7 +61,7 @@ func TestGRPCRunsOverIt(t *testing.T) {
 		require.NoError(t, err)
 
 		n.Reset("server")
-		synctest.Wait() // until the client knows
+		synctest.Wait() // until the client has received it
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		_, err = client.Check(ctx, &grpc_health_v1.HealthCheckRequest{}, grpc.WaitForReady(true))
@@ -69,7 +69,7 @@ func TestGRPCRunsOverIt(t *testing.T) {
 	})
 }
 
-// TestRaftRunsOverIt elects, cuts the leader off, and brings it back.
+// TestRaftRunsOverIt elects a leader, cuts it off, and reconnects it.
 func TestRaftRunsOverIt(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -3,5 +3,5 @@ package postgres
 // Sweep is sweep.
 var Sweep = sweep
 
-// SetBin says where PostgreSQL's programs are.
+// SetBin sets the folder of PostgreSQL's programs.
 func SetBin(dir string) { bin = dir }

@@ -1,11 +1,11 @@
-// Package postgres gives tests real PostgreSQL databases.
+// Package postgres provides real PostgreSQL databases for tests.
 //
-// New gives a fresh database of a server that the tests of a process share: a database, not a schema, for advisory
-// locks and everything else that PostgreSQL keeps by database. With Migrated it is copied from a template that was
-// migrated once. The shared server starts with the first New, writes nothing through to the disk, and ends with Main, or
-// with the process; without Main its folder stays until a later run finds it.
+// New returns a new database of a server that all tests of a process share. It is a database, not a schema, because
+// PostgreSQL keeps advisory locks and more per database. With Migrated it is copied from a template that was migrated
+// once. The shared server starts with the first New, does not flush to the disk, and ends with Main, or with the
+// process. Without Main its folder stays until a later run removes it.
 //
-// Own gives a server of the test's own, durable, that can be stopped, killed, frozen and restarted.
+// Own returns a separate, durable server for one test, which can be stopped, killed, frozen and restarted.
 //
 // A test without PostgreSQL fails; it never skips.
 package postgres
@@ -36,11 +36,11 @@ import (
 )
 
 const (
-	patience = time.Minute      // bounds everything that takes a healthy server a second at most
-	closing  = 10 * time.Second // for a pool, which waits for whoever has a connection
+	patience = time.Minute      // limits operations that take a healthy server a second at most
+	closing  = 10 * time.Second // for a pool, which waits for the users of its connections
 )
 
-// Main wraps the tests of a package, so that nothing of the shared server is left behind:
+// Main wraps the tests of a package, so that the shared server and its files are removed:
 //
 //	func TestMain(m *testing.M) { goleak.VerifyTestMain(testpostgres.Main(m)) }
 //	func TestMain(m *testing.M) { os.Exit(testpostgres.Main(m).Run()) }
@@ -48,7 +48,7 @@ func Main(m interface{ Run() int }) interface{ Run() int } { return tests{m} }
 
 type tests struct{ m interface{ Run() int } }
 
-// Run implements what goleak calls.
+// Run implements the interface that goleak calls.
 func (t tests) Run() int {
 	code := t.m.Run()
 	if err := common.end(); err != nil {
@@ -58,20 +58,20 @@ func (t tests) Run() int {
 	return code
 }
 
-// DB is a database of the test's own.
+// DB is a database for one test.
 type DB struct{ url string }
 
-// Option of New.
+// Option is an option of New.
 type Option func(*options)
 
 type options struct{ migrations []postgres.Migrations }
 
-// Migrated has the database migrated.
+// Migrated migrates the database.
 func Migrated(m postgres.Migrations) Option {
 	return func(o *options) { o.migrations = append(o.migrations, m) }
 }
 
-// New gives a fresh database, which is dropped with the test.
+// New returns a new database, which is dropped with the test.
 func New(t testing.TB, opts ...Option) *DB {
 	t.Helper()
 	var o options
@@ -90,10 +90,10 @@ func New(t testing.TB, opts ...Option) *DB {
 	return &DB{url: url}
 }
 
-// URL of the database, with a password.
+// URL returns the URL of the database, with a password.
 func (d *DB) URL() string { return d.url }
 
-// Pool opens a pool of at most 8 connections, which is closed with the test.
+// Pool returns a pool of at most 8 connections, which is closed with the test.
 func (d *DB) Pool(t testing.TB) *pgxpool.Pool {
 	t.Helper()
 	return pool(t, d.url)
@@ -137,10 +137,10 @@ type shared struct {
 
 var common shared
 
-// prefix of the servers' folders.
+// prefix is the prefix of the servers' folders.
 const prefix = "rollcall-testpostgres-"
 
-// bin is where PostgreSQL's programs are, or "" for where they usually are.
+// bin is the folder of PostgreSQL's programs, or "" for the usual places.
 var bin string
 
 func (s *shared) start() (*pgserver.Server, error) {
@@ -165,9 +165,9 @@ func (s *shared) launch() (err error) {
 	return err
 }
 
-// hold marks a folder as in use for as long as this process lives.
+// hold marks a folder as in use for as long as this process runs.
 func hold(dir string) (*os.File, error) {
-	// The server's user has to pass; what is inside is closed.
+	// The server's user must be able to enter; the contents are not readable for others.
 	if err := os.Chmod(dir, 0o755); err != nil {
 		return nil, err
 	}
@@ -181,12 +181,12 @@ func hold(dir string) (*os.File, error) {
 	return f, nil
 }
 
-// sweep removes the folders of processes that were killed. It cannot remove another user's.
+// sweep removes the folders of killed processes. It cannot remove another user's.
 func sweep() {
 	folders, _ := filepath.Glob(filepath.Join(os.TempDir(), prefix+"*")) // only a malformed pattern is an error
 	for _, dir := range folders {
 		info, err := os.Lstat(dir)
-		if err != nil || !info.IsDir() || time.Since(info.ModTime()) < time.Minute { // it may be about to be held
+		if err != nil || !info.IsDir() || time.Since(info.ModTime()) < time.Minute { // its process may not hold it yet
 			continue
 		}
 		if lock, err := hold(dir); err == nil {
@@ -196,11 +196,11 @@ func sweep() {
 	}
 }
 
-// begin starts a server on a port of its own.
+// begin starts a server on its own port.
 func begin(dir string, settings map[string]string) (*pgserver.Server, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	// Somebody else may take a port between its choice and the server's bind.
+	// Another process may take a port between its choice and the server's bind.
 	for attempt := 1; ; attempt++ {
 		port, err := testproc.FreePort()
 		if err != nil {
@@ -218,7 +218,7 @@ func (s *shared) end() error {
 	defer s.mu.Unlock()
 	var errs []error
 	if s.server != nil {
-		errs = append(errs, s.server.Kill()) // nobody needs its data
+		errs = append(errs, s.server.Kill()) // its data is not needed any more
 	}
 	if s.lock != nil {
 		errs = append(errs, os.RemoveAll(s.dir), s.lock.Close())
@@ -226,7 +226,7 @@ func (s *shared) end() error {
 	return errors.Join(errs...)
 }
 
-// database creates one, and returns its URL.
+// database creates a database, and returns its URL.
 func (s *shared) database(o options) (string, error) {
 	server, err := s.start()
 	if err != nil {
@@ -251,7 +251,7 @@ func (s *shared) database(o options) (string, error) {
 	return server.DatabaseURL(name), nil
 }
 
-// migrated makes a template.
+// migrated creates a template.
 func (s *shared) migrated(server *pgserver.Server, all []postgres.Migrations) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -272,7 +272,8 @@ func (s *shared) drop(url string) error {
 	if err != nil {
 		return err
 	}
-	// FORCE: a test that failed may have left connections, and one of those to a paused proxy would stay.
+	// FORCE is needed because a failed test may have left connections. One of these, to a paused proxy, would stay
+	// open.
 	return administer(s.server, "DROP DATABASE "+c.Database+" WITH (FORCE)")
 }
 
@@ -287,7 +288,7 @@ func administer(server *pgserver.Server, statement string) error {
 	return errors.Join(err, conn.Close(ctx))
 }
 
-// hash of migrations, for file systems that can't be compared.
+// hash returns a hash of migrations, because file systems cannot be compared.
 func hash(all []postgres.Migrations) (string, error) {
 	h := sha256.New()
 	for _, m := range all {
@@ -307,15 +308,15 @@ func hash(all []postgres.Migrations) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// Server is a PostgreSQL of the test's own. Its methods fail the test instead of returning errors; they are for one
+// Server is a PostgreSQL server for one test. Its methods fail the test instead of returning errors; they are for one
 // goroutine, except URL.
 type Server struct {
 	t         testing.TB
 	server    *pgserver.Server
-	databases atomic.Uint64 // that were named
+	databases atomic.Uint64 // number of named databases
 }
 
-// Own starts a durable server, which ends with the test. settings go before the usual ones.
+// Own starts a durable server, which ends with the test. settings override the defaults.
 func Own(t testing.TB, settings ...map[string]string) *Server {
 	t.Helper()
 	all := map[string]string{"shared_buffers": "16MB"}
@@ -344,19 +345,20 @@ func Own(t testing.TB, settings ...map[string]string) *Server {
 	return s
 }
 
-// URL of an empty database of the server, with a password. It stays the same for the life of the Server.
+// URL returns the URL of an empty database of the server, with a password. It stays the same for the life of the
+// Server.
 func (s *Server) URL() string { return s.server.URL() }
 
-// Log is the file that the server logs to.
+// Log returns the path of the server's log.
 func (s *Server) Log() string { return s.server.Log() }
 
-// Pool opens a pool of at most 8 connections, which is closed with the test.
+// Pool returns a pool of at most 8 connections, which is closed with the test.
 func (s *Server) Pool(t testing.TB) *pgxpool.Pool {
 	t.Helper()
 	return pool(t, s.URL())
 }
 
-// Dump writes the contents of the server's database to a file, as of one moment, with pg_dump.
+// Dump writes a consistent snapshot of the server's database to a file, with pg_dump.
 func (s *Server) Dump(file string) {
 	s.t.Helper()
 	s.run("pg_dump", "--format=custom", "--file="+file, "--dbname="+s.URL())
@@ -372,8 +374,8 @@ func (s *Server) Restored(file string) *DB {
 	return &DB{url: url}
 }
 
-// Replace has a database of [Server.Restored] take the place of the server's own, at the same URL. It ends all connections to both,
-// and returns the database that was replaced.
+// Replace makes a database of [Server.Restored] replace the server's own, at the same URL. It ends all connections to
+// both, and returns the database that was replaced.
 func (s *Server) Replace(with *DB) *DB {
 	s.t.Helper()
 	var names [2]string
@@ -408,7 +410,7 @@ func (s *Server) run(program string, args ...string) {
 	}
 }
 
-// Stop ends the server as an operator would.
+// Stop ends the server like an operator would.
 func (s *Server) Stop() {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -430,7 +432,7 @@ func (s *Server) Restart() {
 	s.must(s.server.Restart(ctx), "restart")
 }
 
-// Pause freezes the server and its backends: connections are accepted by the kernel, and nobody answers.
+// Pause freezes the server and its backends: the kernel accepts connections, and no request is answered.
 func (s *Server) Pause() {
 	s.t.Helper()
 	s.must(s.server.Pause(), "pause")

@@ -24,7 +24,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(testpostgres.Main(m)) }
 
-// schema is made again each time: equal migrations share a template, not the same ones.
+// schema returns new migrations each time: equal migrations share a template, not identical ones.
 func schema() postgres.Migrations {
 	return postgres.Migrations{
 		Table: "test_version",
@@ -34,7 +34,7 @@ func schema() postgres.Migrations {
 	}
 }
 
-// failing is a test that may fail.
+// failing is a testing.TB that records a failure.
 type failing struct {
 	testing.TB
 	said string
@@ -75,7 +75,7 @@ func TestDatabasesAreTheTestsOwn(t *testing.T) {
 				_, err := pool.Exec(t.Context(), "INSERT INTO one VALUES (1, $1)", t.Name())
 				require.NoError(t, err)
 				require.NoError(t, postgres.Migrate(t.Context(), db.URL(), schema()), "nothing to do")
-				conn, err := pgx.Connect(t.Context(), db.URL()) // and not closed in time, as by a test that failed
+				conn, err := pgx.Connect(t.Context(), db.URL()) // not closed in time, as after a failed test
 				require.NoError(t, err)
 				left.Store(i, conn)
 			})
@@ -131,7 +131,7 @@ func TestOwnServer(t *testing.T) {
 func TestFoldersOfTheDeadAreSwept(t *testing.T) {
 	t.Parallel()
 	folder := func(age time.Duration) string {
-		dir, err := os.MkdirTemp("", "rollcall-testpostgres-") //nolint:usetesting // where they are looked for
+		dir, err := os.MkdirTemp("", "rollcall-testpostgres-") //nolint:usetesting // in the folder that sweep searches
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = os.RemoveAll(dir) })
 		require.NoError(t, os.WriteFile(filepath.Join(dir, "lock"), nil, 0o600))
@@ -157,7 +157,8 @@ func BenchmarkNew(b *testing.B) {
 	}
 }
 
-// A dump holds what the database held at its moment, and what takes its place is reached at the same URL, by new connections.
+// A dump holds the contents of the database at one time. After Replace, new connections to the same URL reach the
+// restored one.
 func TestServer_Replace_ShowsTheDump(t *testing.T) {
 	t.Parallel()
 	s := testpostgres.Own(t)

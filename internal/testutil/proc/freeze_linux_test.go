@@ -31,7 +31,7 @@ func TestFrozenStandsStill(t *testing.T) {
 	require.ErrorIs(t, p.Freeze(), os.ErrProcessDone)
 }
 
-// state of a process, as proc(5) calls it.
+// state returns the state of a process in the notation of proc(5).
 func state(t *testing.T, pid int) string {
 	t.Helper()
 	stat, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))

@@ -1,5 +1,5 @@
-// Package proc runs other people's servers as processes of tests: it waits until one is ready, by what that says, and for
-// its end. On Linux the kernel ends them with the test's process, however that ended.
+// Package proc runs external servers as processes of tests. It waits until a server is ready, by its output, and for
+// its end. On Linux the kernel kills them when the test's process ends for any reason.
 package proc
 
 import (
@@ -17,11 +17,11 @@ import (
 	"time"
 )
 
-// Patience bounds everything that takes a healthy server milliseconds.
+// Patience limits operations that take a healthy server milliseconds.
 const Patience = 30 * time.Second
 
-// FreePort finds a port outside the range from which the system takes ports of outgoing connections, so that none
-// takes it while its server is down. Another process may still take it before it is used.
+// FreePort returns a port outside the range of outgoing connections, so that none of these takes it while its server is
+// down. Another process may still take it before it is used.
 func FreePort() (port int, err error) {
 	for range 100 {
 		port = 10_000 + rand.IntN(20_000)
@@ -33,7 +33,7 @@ func FreePort() (port int, err error) {
 	return 0, fmt.Errorf("no free port: %w", err)
 }
 
-// Pause waits a moment between two looks at a process that offers no signal.
+// Pause waits a moment between two checks of a process that offers no signal.
 func Pause(ctx context.Context) {
 	select {
 	case <-ctx.Done():
@@ -44,15 +44,15 @@ func Pause(ctx context.Context) {
 // Process is one run of a server. Its methods are for one goroutine.
 type Process struct {
 	cmd   *exec.Cmd
-	ready chan struct{} // closed when it says so
-	ended chan struct{} // closed when it is gone
+	ready chan struct{} // closed when it reports that it is ready
+	ended chan struct{} // closed when it has ended
 
 	mu   sync.Mutex
-	said []string // its last lines
+	said []string // its last lines of output
 }
 
-// Start starts a server, whose two outputs become one, and returns when a line that it writes is the one that says that
-// it is ready. An error holds its last lines; the process has ended then.
+// Start starts a server, merges its two outputs, and returns when isReady returns true for a line. An error contains
+// the last lines; the process has ended then.
 func Start(cmd *exec.Cmd, isReady func(line string) bool) (*Process, error) {
 	p := &Process{cmd: cmd, ready: make(chan struct{}), ended: make(chan struct{})}
 	cmd.SysProcAttr = dieWithParent()
@@ -78,7 +78,7 @@ func Start(cmd *exec.Cmd, isReady func(line string) bool) (*Process, error) {
 	}
 }
 
-// watch reads what the process says until it ends.
+// watch reads the process's output until it ends.
 func (p *Process) watch(out io.Reader, isReady func(string) bool) {
 	defer close(p.ended)
 	lines := bufio.NewScanner(out)
@@ -94,7 +94,7 @@ func (p *Process) watch(out io.Reader, isReady func(string) bool) {
 		}
 	}
 	_, _ = io.Copy(io.Discard, out) // a line too long to be scanned must not block the process
-	_ = p.cmd.Wait()                // its end is what was waited for
+	_ = p.cmd.Wait()                // only the end matters
 }
 
 func (p *Process) tail() string {
@@ -103,13 +103,14 @@ func (p *Process) tail() string {
 	return strings.Join(p.said, "\n")
 }
 
-// Signal sends one.
+// Signal sends a signal to the process.
 func (p *Process) Signal(sig os.Signal) error { return p.cmd.Process.Signal(sig) }
 
-// Freeze stops it where it stands, until it gets a SIGCONT.
+// Freeze stops the process until it gets a SIGCONT.
 func (p *Process) Freeze() error { return Freeze(p.cmd.Process) }
 
-// Stop sends a signal that ends the process, and waits. One that does not end in time is killed, which is an error.
+// Stop sends a signal that ends the process, and waits. A process that does not end in time is killed, which is an
+// error.
 func (p *Process) Stop(sig os.Signal) error {
 	if err := p.Signal(sig); err != nil {
 		return err

@@ -10,18 +10,17 @@ import (
 	"sync/atomic"
 )
 
-// Command is one that the server executed.
+// Command is a command that the server executed.
 type Command struct {
-	// From is the IP address of the client; of a script's command, the one of the client that called the script.
+	// From is the IP address of the client; for a command of a script, that of the client that called the script.
 	From string
-	// Script: called by a Lua script.
+	// Script reports whether a Lua script called it.
 	Script bool
 	// Args are the command's name, in capitals, and its arguments.
 	Args []string
 }
 
-// Monitor captures the commands that a server executes, by MONITOR. It lasts until the server stops or the test
-// ends.
+// Monitor records the commands that a server executes, with MONITOR. It lasts until the server stops or the test ends.
 type Monitor struct {
 	s    *Server
 	conn net.Conn
@@ -29,12 +28,12 @@ type Monitor struct {
 	mu    sync.Mutex
 	grown *sync.Cond
 	lines []string
-	err   error // why there will be no more
+	err   error // why there will be no more lines
 }
 
 var marks atomic.Uint64
 
-// Monitor starts capturing: every command executed after it returns is seen.
+// Monitor starts recording: it records every command executed after it returns.
 func (s *Server) Monitor() *Monitor {
 	s.t.Helper()
 	conn, err := net.Dial("tcp", s.Addr())
@@ -80,16 +79,16 @@ func (s *Server) Monitor() *Monitor {
 	return m
 }
 
-// Commands are all those executed so far, in order.
+// Commands returns all commands executed so far, in order.
 func (m *Monitor) Commands() []Command {
 	m.s.t.Helper()
-	// A mark of our own in the stream shows that everything before it has arrived.
+	// Once a marker command arrives in the stream, everything before it has arrived.
 	mark := fmt.Sprintf("mark-%d", marks.Add(1))
 	m.s.must(m.s.client.Echo(m.s.context(), mark).Err(), "ECHO")
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var commands []Command
-	var caller string // of the script that runs
+	var caller string // of the running script
 	for i := 0; ; i++ {
 		for i == len(m.lines) && m.err == nil {
 			m.grown.Wait()
@@ -113,7 +112,7 @@ func (m *Monitor) Commands() []Command {
 	}
 }
 
-// parseCommand reads a line such as +1700000000.123456 [0 127.0.0.1:4321] "sadd" "k" "a\x00b".
+// parseCommand parses a line such as +1700000000.123456 [0 127.0.0.1:4321] "sadd" "k" "a\x00b".
 func parseCommand(line string) (Command, error) {
 	_, rest, ok := strings.Cut(line, "[")
 	client, rest, ok2 := strings.Cut(rest, "] ")

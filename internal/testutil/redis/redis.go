@@ -1,8 +1,8 @@
-// Package redis starts real redis-server processes for tests and lets them fail: stop, kill, freeze, restart
-// with their data or empty, become replicas and be promoted.
+// Package redis starts real redis-server processes for tests and makes them fail: they stop, are killed, freeze,
+// restart with their data or empty, become replicas and are promoted.
 //
-// A server listens on a loopback port of its own, keeps its data in a temporary folder (append-only file, so that a
-// kill loses nothing), and ends with the test. A test without redis-server fails; it never skips.
+// A server listens on its own loopback port, keeps its data in a temporary folder (append-only file, so that a kill
+// loses nothing), and ends with the test. A test without redis-server fails; it never skips.
 package redis
 
 import (
@@ -57,10 +57,10 @@ func start(t testing.TB, conf string, args []string) *Server {
 		t.Fatalf("redis-server is needed for this test: `apt-get install redis-server`, or `brew install redis` "+
 			"on macOS, or scripts/setup.sh: %v", err)
 	}
-	logging.Disable() // go-redis would print a line for each dial that fails, which tests provoke
+	logging.Disable() // go-redis would print a line for each failed dial, which tests provoke
 	s := &Server{t: t, binary: binary, dir: t.TempDir(), args: args, conf: conf}
 	t.Cleanup(s.end)
-	// Somebody else may take a port between its choice and the server's bind.
+	// Another process may take a port between its choice and the server's bind.
 	for attempt := 1; ; attempt++ {
 		if s.port, err = testproc.FreePort(); err != nil {
 			t.Fatal(err)
@@ -81,19 +81,19 @@ func start(t testing.TB, conf string, args []string) *Server {
 	return s
 }
 
-// Addr is host:port. It stays the same for the life of the Server.
+// Addr returns host:port. It stays the same for the life of the Server.
 func (s *Server) Addr() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(s.port)) }
 
-// URL is redis://host:port, without a password.
+// URL returns redis://host:port, without a password.
 func (s *Server) URL() string { return "redis://" + s.Addr() }
 
-// Client reaches the server for looking and meddling. It is closed with the test.
+// Client returns a client for checks and changes by the test. It is closed with the test.
 func (s *Server) Client() *redis.Client { return s.client }
 
-// Stop ends the server as an operator would, and keeps its data.
+// Stop ends the server like an operator would, and keeps its data.
 func (s *Server) Stop() { s.stop(syscall.SIGTERM) }
 
-// Kill ends the server at once. Its data is what it had answered for.
+// Kill ends the server at once. It keeps all data that it had acknowledged.
 func (s *Server) Kill() { s.stop(syscall.SIGKILL) }
 
 // Restart starts a server that was stopped or killed, on its port and with its data.
@@ -127,7 +127,7 @@ func (s *Server) RestartEmpty() {
 	s.Restart()
 }
 
-// Pause freezes the process: its port accepts connections and nothing answers.
+// Pause freezes the process: its port accepts connections, and no request is answered.
 func (s *Server) Pause() {
 	s.t.Helper()
 	s.must(s.running().Freeze(), "pause")
@@ -145,7 +145,7 @@ func (s *Server) FlushAll() {
 	s.must(s.client.FlushAll(s.context()).Err(), "FLUSHALL")
 }
 
-// ReplicaOf makes the server a replica of another and returns when it holds the other's data. Its own is lost.
+// ReplicaOf makes the server a replica of another and returns when it holds the other's data. Its own data is lost.
 func (s *Server) ReplicaOf(master *Server) {
 	s.t.Helper()
 	ctx := s.context()
@@ -163,7 +163,7 @@ func (s *Server) ReplicaOf(master *Server) {
 	}
 }
 
-// Promote makes a replica a master with the data that it has.
+// Promote makes a replica a master with its current data.
 func (s *Server) Promote() {
 	s.t.Helper()
 	s.must(s.client.ReplicaOf(s.context(), "NO", "ONE").Err(), "REPLICAOF NO ONE")
@@ -178,7 +178,7 @@ func (s *Server) password() string {
 	return ""
 }
 
-// context bounds one operation of a healthy server.
+// context returns a context with the time limit of one operation of a healthy server.
 func (s *Server) context() context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), testproc.Patience)
 	s.t.Cleanup(cancel)
@@ -212,7 +212,7 @@ func (s *Server) launch() error {
 	return err
 }
 
-// running is the process, which has to be there.
+// running returns the process and fails the test if there is none.
 func (s *Server) running() *testproc.Process {
 	s.t.Helper()
 	if s.proc == nil {
@@ -228,7 +228,7 @@ func (s *Server) stop(sig syscall.Signal) {
 	s.must(p.Stop(sig), sig.String())
 }
 
-// end is the cleanup: nothing of the server outlives the test.
+// end is the cleanup: it closes the client and kills the process.
 func (s *Server) end() {
 	if s.client != nil {
 		_ = s.client.Close()

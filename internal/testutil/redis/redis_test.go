@@ -34,7 +34,7 @@ func set(t *testing.T, s *testredis.Server, v string) {
 	require.NoError(t, s.Client().Set(t.Context(), "k", v, 0).Err())
 }
 
-// failing is a test that may fail.
+// failing is a testing.TB that records a failure.
 type failing struct {
 	testing.TB
 	said string
@@ -100,7 +100,7 @@ func TestPromotedReplicaIsAStaleCopy(t *testing.T) {
 	t.Parallel()
 	a, b := testredis.Start(t, "--requirepass", "secret"), testredis.Start(t)
 	set(t, a, "old")
-	b.Client() // its own data, to be lost
+	b.Client() // data that will be lost
 	set(t, b, "mine")
 	b.ReplicaOf(a)
 	require.Equal(t, "old", get(t, b))

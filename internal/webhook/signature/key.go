@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// MinKeyLength is how many characters a key has at least, and how many bytes one behind "whsec_" stands for at least
-// are 24, as Standard Webhooks demand.
+// MinKeyLength is the minimum number of characters of a key. The base64 after "whsec_" must decode to at least 24
+// bytes, as Standard Webhooks require.
 const MinKeyLength = 32
 
 const (
@@ -20,9 +20,9 @@ const (
 	hidden           = "(hidden)"
 )
 
-// Key is a signing key. Nothing that prints it shows it.
+// Key is a signing key. Its print and format methods hide it.
 type Key struct {
-	// A function, for fmt follows every pointer where it finds a Key in an unexported field and may not call its methods.
+	// A function, because fmt follows pointers: in an unexported field it may not call Key's methods.
 	reveal func() secret
 }
 
@@ -31,7 +31,7 @@ type secret struct {
 	standard []byte // for Standard Webhooks
 }
 
-// NewKey takes the key as it is configured. Its errors do not show it.
+// NewKey parses a configured key. Its errors do not contain the key.
 func NewKey(text string) (Key, error) {
 	if len(text) < MinKeyLength {
 		return Key{}, fmt.Errorf("signing key has %d characters and needs at least %d", len(text), MinKeyLength)
@@ -71,7 +71,7 @@ func (Key) LogValue() slog.Value { return slog.StringValue(hidden) }
 // MarshalText hides the key.
 func (Key) MarshalText() ([]byte, error) { return []byte(hidden), nil }
 
-// digest is the HMAC-SHA256 of the parts one after the other.
+// digest returns the HMAC-SHA256 of the concatenated parts.
 func digest(key []byte, parts ...[]byte) []byte {
 	mac := hmac.New(sha256.New, key)
 	for _, part := range parts {

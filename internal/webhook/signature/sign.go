@@ -20,7 +20,7 @@ const (
 const version = "v1,"
 
 // Sign sets the headers of both dialects for one attempt to deliver the body. id is the same in each attempt and holds
-// no dot; at is the attempt's own time. Without keys nothing but the id and the time is set.
+// no dot; at is the attempt's own time. Without keys only the id and the time are set.
 func Sign(h http.Header, keys []Key, id string, at time.Time, body []byte) {
 	timestamp := strconv.FormatInt(at.Unix(), 10)
 	h.Set(HeaderID, id)

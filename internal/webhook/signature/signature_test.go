@@ -26,10 +26,10 @@ func key(t testing.TB, secret string) Key {
 	return k
 }
 
-// attempt is when the requests of these tests were signed.
+// attempt is the signing time of these tests' requests.
 var attempt = time.Date(2026, 11, 22, 10, 0, 0, 0, time.UTC)
 
-// body has what JSON libraries like to rewrite: escapes, other scripts, numbers beyond a float.
+// body has content that JSON libraries often rewrite: escapes, other scripts, numbers beyond a float.
 var body = []byte(`{"id":"d1","payload":{"trader":"Łódź 東京 \u00e9 </script>","value":115792089237316195423570985008687907853269984665640564039457584007913129639935},"timestamp":"2026-11-22T10:00:00.000000Z"}`)
 
 // The digests were computed by OpenSSL: printf %s "$body" | openssl dgst -sha256 -hmac "$key" -binary | base64.

@@ -14,24 +14,24 @@ import (
 	"time"
 )
 
-// What is wrong with a request. A receiver answers 401 to each of them.
+// Errors of a verification. A receiver answers 401 to each of them.
 var (
-	// ErrMissing: no header of either dialect.
+	// ErrMissing means that the request has no header of either dialect.
 	ErrMissing = errors.New("webhook carries no signature")
-	// ErrMismatch: none of the signatures is of one of the keys over this body.
+	// ErrMismatch means that no signature is one of the keys' over this body.
 	ErrMismatch = errors.New("webhook signature does not match")
-	// ErrTime: the signature is right, and the time that it covers is too far from now. It may be a repetition by
-	// somebody who listened.
+	// ErrTime means that the signature is valid, and its signed time is too far from now. The request may be a replay
+	// by an attacker who recorded it.
 	ErrTime = errors.New("webhook is too old, or from the future")
 )
 
-// DefaultTolerance is how far a webhook's time may be from now where nothing else is configured.
+// DefaultTolerance is how far a webhook's time may be from now by default.
 const DefaultTolerance = 5 * time.Minute
 
-// maxSignatures bounds the work that one request can cause.
+// maxSignatures limits the work for one request.
 const maxSignatures = 16
 
-// Dialect is whose headers a webhook was verified by.
+// Dialect is the set of headers by which a webhook was verified.
 type Dialect string
 
 // The dialects.
@@ -40,22 +40,24 @@ const (
 	StandardWebhooks Dialect = "standard-webhooks"
 )
 
-// Verified is what a right signature covers besides the body.
+// Verified holds the values that a valid signature covers besides the body.
 type Verified struct {
 	Dialect Dialect
-	// ID is the delivery's, the same in each attempt. Empty in OpenZeppelin's dialect, where the body holds it.
+	// ID is the id of the delivery, the same in each attempt. Empty in OpenZeppelin's dialect, where the body holds it.
 	ID string
-	// At is when the attempt was made. Zero where the sender did not say.
+	// At is the time of the attempt. Zero if the sender gave none.
 	At time.Time
 }
 
-// Verify checks a request's headers and raw body against the keys, any of which may have signed. Where headers of
-// Standard Webhooks are there, they have to be right: they say more. Otherwise X-Signature or x-oz-signature has to be.
+// Verify checks a request's headers and raw body against the keys, any of which may have signed. If the request has
+// headers of Standard Webhooks, they must be valid, because they cover more. Otherwise X-Signature or x-oz-signature
+// must be valid.
 //
-// A time further from now than the tolerance is refused; 0 means [DefaultTolerance], less than 0 any time. In
-// OpenZeppelin's dialect it is the one in the body, and a body without one passes: older senders have none.
+// Verify rejects a time further from now than the tolerance; 0 means [DefaultTolerance], less than 0 any time. In
+// OpenZeppelin's dialect the time is the one in the body. A body without a time is accepted, because older senders have
+// none.
 //
-// How long it takes tells nothing about keys or signatures.
+// The duration of Verify reveals nothing about keys or signatures.
 func Verify(keys []Key, h http.Header, body []byte, now time.Time, tolerance time.Duration) (Verified, error) {
 	if tolerance == 0 {
 		tolerance = DefaultTolerance
@@ -108,7 +110,7 @@ func verifyStandard(keys []Key, h http.Header, given string, body []byte) (Verif
 		if n++; n > maxSignatures {
 			break
 		}
-		// Other versions, such as v1a with its asymmetric keys, are not for us.
+		// Other versions, such as v1a with its asymmetric keys, are not supported.
 		encoded, ok := strings.CutPrefix(text, version)
 		if sum, err := base64.StdEncoding.DecodeString(encoded); ok && err == nil {
 			claimed = append(claimed, sum)
@@ -126,7 +128,7 @@ func verifyStandard(keys []Key, h http.Header, given string, body []byte) (Verif
 	return Verified{Dialect: StandardWebhooks, ID: id, At: time.Unix(seconds, 0)}, nil
 }
 
-// anyEqual compares each with each, and goes on after it has found a pair.
+// anyEqual reports whether any sum equals any claimed one. It does not stop at the first match.
 func anyEqual(sums, claimed [][]byte) bool {
 	equal := false
 	for _, sum := range sums {
@@ -139,7 +141,7 @@ func anyEqual(sums, claimed [][]byte) bool {
 	return equal
 }
 
-// decode reads a digest in base64 or hex.
+// decode decodes a digest in base64 or hex.
 func decode(text string) ([]byte, bool) {
 	text = strings.TrimPrefix(strings.TrimSpace(text), "sha256=")
 	if len(text) == hex.EncodedLen(sha256.Size) {
@@ -150,8 +152,8 @@ func decode(text string) ([]byte, bool) {
 	return sum, err == nil && len(sum) == sha256.Size
 }
 
-// timeIn is the time that the body tells; zero if it tells none. The body is authentic by now, so that one without a
-// time is its sender's doing.
+// timeIn returns the timestamp in the body; zero if there is none. The body is authentic by now, so its sender omitted
+// the time.
 func timeIn(body []byte) time.Time {
 	var told struct {
 		Timestamp time.Time `json:"timestamp"`

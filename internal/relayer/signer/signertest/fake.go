@@ -11,8 +11,8 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer/signer"
 )
 
-// Fake signs like the signer within, as something remote would: with hooks before and after, and not trusted by package
-// keyring. It is safe for concurrent use; the hooks run on the caller's goroutine.
+// Fake signs with the signer inside like a remote signer: it has hooks before and after, and package signer verifies
+// its signatures. It is safe for concurrent use; the hooks run on the caller's goroutine.
 type Fake struct {
 	signer signer.Signer
 	signed atomic.Int64
@@ -22,10 +22,10 @@ type Fake struct {
 	after  func(signature [65]byte) ([65]byte, error)
 }
 
-// NewFake has no hooks yet.
+// NewFake returns a Fake without hooks.
 func NewFake(signer signer.Signer) *Fake { return &Fake{signer: signer} }
 
-// Faked is a ring of a ring's first key alone, which the Fake signs for.
+// Faked returns a Fake for the first key of a ring, and a ring with only that Fake.
 func Faked(t testing.TB, r *signer.Ring) (*Fake, *signer.Ring) {
 	t.Helper()
 	local, _ := r.Signer(r.Addresses()[0])
@@ -37,27 +37,27 @@ func Faked(t testing.TB, r *signer.Ring) (*Fake, *signer.Ring) {
 	return fake, faked
 }
 
-// Before has hook called before each signature; its error is Sign's. Nil calls nothing.
+// Before sets a hook that is called before each signature; Sign returns its error. Nil removes the hook.
 func (f *Fake) Before(hook func(ctx context.Context, digest [32]byte) error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.before = hook
 }
 
-// After has hook called with each signature; what it returns is what Sign does. Nil calls nothing.
+// After sets a hook that is called with each signature; Sign returns its result. Nil removes the hook.
 func (f *Fake) After(hook func(signature [65]byte) ([65]byte, error)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.after = hook
 }
 
-// Fail has every signature fail.
+// Fail makes every signature fail.
 func (f *Fake) Fail(err error) {
 	f.Before(func(context.Context, [32]byte) error { return err })
 }
 
-// Block holds signatures, each until its context ends or release is called, once. Each that arrives is told of on
-// arrived, as long as somebody listens. It replaces the hook before.
+// Block holds each signature until its context ends or release is called, once. Each arriving digest is sent on
+// arrived, as long as the test receives. It replaces the hook of Before.
 func (f *Fake) Block() (arrived <-chan [32]byte, release func()) {
 	arrivals, released := make(chan [32]byte), make(chan struct{})
 	f.Before(func(ctx context.Context, digest [32]byte) error {
@@ -78,13 +78,13 @@ func (f *Fake) Block() (arrived <-chan [32]byte, release func()) {
 	return arrivals, sync.OnceFunc(func() { close(released) })
 }
 
-// Signed is how many signatures it has made.
+// Signed returns the number of signatures made.
 func (f *Fake) Signed() int { return int(f.signed.Load()) }
 
-// Address is that of the signer within.
+// Address returns the address of the signer inside.
 func (f *Fake) Address() common.Address { return f.signer.Address() }
 
-// Sign runs the hooks around the signer within.
+// Sign calls the hooks and the signer inside.
 func (f *Fake) Sign(ctx context.Context, digest [32]byte) ([65]byte, error) {
 	f.mu.Lock()
 	before, after := f.before, f.after

@@ -1,7 +1,7 @@
-// Package signertest has keys and signers for tests: keys that follow from a seed, keystore folders with them, a signer
-// that is slow, fails or lies, and the suite that every [signer.Signer] passes.
+// Package signertest has keys and signers for tests: keys derived from a seed, keystore folders with them, a signer
+// that is slow, fails or returns wrong signatures, and the suite that every [signer.Signer] passes.
 //
-// The keys are as public as this source. Nothing may ever be paid to their addresses on a chain that matters.
+// The keys are as public as this source. Never pay to their addresses on a chain with value.
 package signertest
 
 import (
@@ -19,14 +19,14 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer/signer"
 )
 
-// Key of a test.
+// Key is a private key for tests.
 type Key struct {
 	Bytes   []byte // 32
 	Address common.Address
 	Signer  signer.Signer // local
 }
 
-// Hex is the key as 0x and 64 digits.
+// Hex returns the key as 0x and 64 digits.
 func (k Key) Hex() string { return "0x" + hex.EncodeToString(k.Bytes) }
 
 // Keys returns n keys, the same ones for the same seed, and the same first ones for any n.
@@ -44,7 +44,7 @@ func Keys(t testing.TB, seed string, n int) []Key {
 	return keys
 }
 
-// Signers of the keys.
+// Signers returns the signers of the keys.
 func Signers(keys []Key) []signer.Signer {
 	signers := make([]signer.Signer, 0, len(keys))
 	for _, k := range keys {
@@ -53,7 +53,7 @@ func Signers(keys []Key) []signer.Signer {
 	return signers
 }
 
-// Ring of n keys of the seed.
+// Ring returns a ring of n keys of the seed.
 func Ring(t testing.TB, seed string, n int) *signer.Ring {
 	t.Helper()
 	ring, err := signer.New(Signers(Keys(t, seed, n))...)

@@ -18,7 +18,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer/signer"
 )
 
-// RunSigner proves that what open returns is a [signer.Signer] as its documentation has it.
+// RunSigner tests that the result of open implements [signer.Signer] as documented.
 func RunSigner(t *testing.T, open func(t *testing.T) signer.Signer) {
 	digest := func(i int) [32]byte { return sha256.Sum256([]byte(strconv.Itoa(i))) }
 

@@ -1,8 +1,8 @@
-// Package contracts holds the contract that tests call: it counts calls by id, and fails in every way there is.
+// Package contracts holds the contract that tests call: it counts calls by id, and fails in every possible way.
 //
-// Counter.bin and Counter.abi.json were made from Counter.sol by solc 0.8.30+commit.73712a01, with --standard-json and
-// the settings {"optimizer": {"enabled": true, "runs": 200}, "evmVersion": "cancun", "metadata": {"bytecodeHash":
-// "none", "appendCBOR": false}}, of whose output they are evm.bytecode.object and abi.
+// Counter.bin and Counter.abi.json are evm.bytecode.object and abi of the output of solc 0.8.30+commit.73712a01 for
+// Counter.sol, with --standard-json and the settings {"optimizer": {"enabled": true, "runs": 200}, "evmVersion":
+// "cancun", "metadata": {"bytecodeHash": "none", "appendCBOR": false}}.
 package contracts
 
 import (
@@ -30,20 +30,20 @@ var (
 	counterABI  = mustABI()
 )
 
-// CounterCode creates a Counter: the data of a transaction to nobody. DeployGas is enough for it.
+// CounterCode returns the data of a transaction without receiver that creates a Counter. DeployGas is enough for it.
 func CounterCode() []byte { return bytes.Clone(counterCode) }
 
 const (
-	// DeployGas is enough for a transaction that creates a Counter, also where geth's dev chain asks for more gas than
-	// any network does.
+	// DeployGas is enough for a transaction that creates a Counter, also on geth's dev chain, which needs more gas than
+	// any network.
 	DeployGas = 5_000_000
-	// HitGas is enough for a hit, an id's first one included, likewise.
+	// HitGas is enough for a hit, including an id's first one, likewise.
 	HitGas = 300_000
-	// ReadMax is how many counts are read by one call.
+	// ReadMax is how many counts one call reads.
 	ReadMax = 1_000
 )
 
-// Calls of a Counter, as a transaction's data.
+// Calls of a Counter, as the data of a transaction.
 
 // Hit counts one call with the id.
 func Hit(id common.Hash) []byte { return call("hit", id) }
@@ -60,10 +60,10 @@ func FailSilently() []byte { return call("failSilently") }
 // Overflow panics with code 0x11.
 func Overflow() []byte { return call("overflow") }
 
-// Exhaust runs out of gas, however much it gets.
+// Exhaust runs out of gas at every gas limit.
 func Exhaust() []byte { return call("exhaust") }
 
-// Burn uses at least so much gas beside the 21,000 of any transaction; it succeeds with about 50,000 more.
+// Burn uses at least the given gas in addition to the 21,000 of any transaction; it succeeds with about 50,000 more.
 func Burn(gas uint64) []byte { return call("burn", new(big.Int).SetUint64(gas)) }
 
 // HitAfter is a hit that reverts with "not yet" until another id was hit n times.
@@ -71,8 +71,8 @@ func HitAfter(id, other common.Hash, n uint64) []byte {
 	return call("hitAfter", id, other, new(big.Int).SetUint64(n))
 }
 
-// Counts reads how often each id was hit as of a block, nil for the latest, [ReadMax] ids a call: more are consistent
-// with each other only when the block is given.
+// Counts reads how often each id was hit as of a block, nil for the latest, [ReadMax] ids per call. More ids are
+// consistent with each other only if the block is given.
 func Counts(
 	ctx context.Context, chain ethereum.ContractCaller, counter common.Address, block *big.Int, ids ...common.Hash,
 ) ([]uint64, error) {
@@ -106,14 +106,14 @@ func Total(ctx context.Context, chain ethereum.ContractCaller, counter common.Ad
 	return n.Uint64(), nil
 }
 
-// HitEvent is what a hit logs.
+// HitEvent is the event that a hit logs.
 type HitEvent struct {
 	ID     common.Hash
 	Caller common.Address
 	Count  uint64
 }
 
-// ParseHit reads a hit from a log; false if it is another's.
+// ParseHit parses a hit from a log; false if the log is another event.
 func ParseHit(l *types.Log) (HitEvent, bool) {
 	if len(l.Topics) != 3 || l.Topics[0] != counterABI.Events["Hit"].ID || len(l.Data) != 32 {
 		return HitEvent{}, false
@@ -123,10 +123,10 @@ func ParseHit(l *types.Log) (HitEvent, bool) {
 	}, true
 }
 
-// RefusedSelector are the first four bytes of what Refuse reverts with.
+// RefusedSelector returns the first four bytes of Refuse's revert data.
 func RefusedSelector() []byte { return counterABI.Errors["Refused"].ID.Bytes()[:4] }
 
-// call panics where arguments do not fit the method: all of them are given here.
+// call panics if arguments do not match the method, because all of them are from this file.
 func call(method string, args ...any) []byte {
 	data, err := counterABI.Pack(method, args...)
 	if err != nil {

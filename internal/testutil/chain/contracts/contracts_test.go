@@ -32,7 +32,7 @@ func start(t *testing.T) *setup {
 	return &setup{Chain: c, t: t, counter: c.Counter()}
 }
 
-// send puts a call of the counter into the pool.
+// send adds a call of the counter to the pool.
 func (s *setup) send(data []byte, gas uint64) common.Hash {
 	s.t.Helper()
 	tx, err := types.SignNewTx(s.Accounts[0].Key, types.LatestSignerForChainID(big.NewInt(testchain.ChainID)),
@@ -108,8 +108,8 @@ func TestEachFailureIsItsOwn(t *testing.T) {
 	s := start(t)
 	for name, test := range map[string]struct {
 		data []byte
-		says string // by the node
-		with []byte // what it reverts with
+		says string // the node's error
+		with []byte // the revert data
 	}{
 		"a reason":       {contracts.Fail("naïve \"reason\""), "naïve \"reason\"", nil},
 		"a custom error": {contracts.Refuse(42), "execution reverted", contracts.RefusedSelector()},

@@ -1,15 +1,15 @@
-// Package proxy stands between a JSON-RPC client and an EVM node, over HTTP and websocket alike, and injects faults.
+// Package proxy is a proxy between a JSON-RPC client and an EVM node, over HTTP and websocket, that injects faults.
 //
-// [Rule]s say which calls get which [Fault]; each item of a batch is a call of its own. Rules are asked in order, and the
-// first whose fault strikes has the call to itself, except that delays add up. [Proxy.SetLag] shows the chain as of some
-// blocks ago, as a provider does that is behind; [Proxy.SetDown] makes the endpoint unreachable. All of it may change at
-// any time; what is under way keeps the rules that it started with.
+// [Rule]s select the [Fault] of a call; each item of a batch is a separate call. Rules are checked in order, and the
+// first whose fault strikes applies alone, except that delays add up. [Proxy.SetLag] shows the chain as of some blocks
+// ago, like a provider that lags. [Proxy.SetDown] makes the endpoint unreachable. All of these may change at any time;
+// running calls keep the rules that they started with.
 //
-// Faults that concern the connection (Status, Cut, Lose, Hang, Garble, Truncate) strike all of a batch as soon as they
-// strike one of its items. Where they strike before the node (Status, Cut), it sees nothing of the batch.
+// Faults of the connection (Status, Cut, Lose, Hang, Garble, Truncate) strike the whole batch if they strike one of its
+// items. If they strike before the node (Status, Cut), it receives nothing of the batch.
 //
-// On a websocket a Status is an error answer, Cut and Lose end the connection, and notifications are calls of the method
-// eth_subscription, of which Omit loses one.
+// On a websocket a Status is an error answer, Cut and Lose end the connection, and notifications are calls of the
+// method eth_subscription, of which Omit drops one.
 //
-// Without rules and lag, bytes pass as they are.
+// Without rules and lag, bytes are forwarded unchanged.
 package proxy

@@ -13,10 +13,10 @@ import (
 	"github.com/gorilla/websocket"
 )
 
-// maxBody bounds what is read from either side.
+// maxBody limits the size of a body from either side.
 const maxBody = 256 << 20
 
-// ServeHTTP passes on one request.
+// ServeHTTP forwards one request.
 func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if !p.begin() {
 		reset(w)
@@ -35,7 +35,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// pass passes bytes as they are.
+// pass forwards bytes unchanged.
 func (p *Proxy) pass(w http.ResponseWriter, r *http.Request) {
 	response, err := p.post(r.Context(), r.Body, r.ContentLength)
 	if err != nil {
@@ -45,7 +45,7 @@ func (p *Proxy) pass(w http.ResponseWriter, r *http.Request) {
 	defer response.Body.Close()
 	w.Header().Set("Content-Type", response.Header.Get("Content-Type"))
 	w.WriteHeader(response.StatusCode)
-	_, _ = io.Copy(w, response.Body) // the caller went away, or the node did
+	_, _ = io.Copy(w, response.Body) // the caller or the node disconnected
 }
 
 func (p *Proxy) post(ctx context.Context, body io.Reader, length int64) (*http.Response, error) {
@@ -58,7 +58,7 @@ func (p *Proxy) post(ctx context.Context, body io.Reader, length int64) (*http.R
 	return p.client.Do(request)
 }
 
-// call asks the node. It does not end with the caller's request: what was sent arrives.
+// call sends calls to the node. It does not end with the caller's request, so a sent call arrives.
 func (p *Proxy) call(calls []*message, batch bool) ([]*message, int, error) {
 	body := encode(calls, batch)
 	response, err := p.post(p.ctx, bytes.NewReader(body), int64(len(body)))
@@ -70,7 +70,7 @@ func (p *Proxy) call(calls []*message, batch bool) ([]*message, int, error) {
 	if err != nil {
 		return nil, 0, err
 	}
-	if len(bytes.TrimSpace(answer)) == 0 { // there were notifications only
+	if len(bytes.TrimSpace(answer)) == 0 { // there were only notifications
 		return nil, response.StatusCode, nil
 	}
 	answers, answerBatch, err := parse(answer)
@@ -80,7 +80,7 @@ func (p *Proxy) call(calls []*message, batch bool) ([]*message, int, error) {
 	return answers, response.StatusCode, nil
 }
 
-// meddle passes on what the rules let through, and mistreats the answer.
+// meddle forwards the calls that the rules allow, and applies faults to the answer.
 func (p *Proxy) meddle(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	if err != nil {
@@ -88,7 +88,7 @@ func (p *Proxy) meddle(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	calls, batch, err := parse(body)
-	if err != nil { // the node knows what to say to that
+	if err != nil { // the node answers with an error
 		r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
 		p.pass(w, r)
 		return
@@ -100,7 +100,7 @@ func (p *Proxy) meddle(w http.ResponseWriter, r *http.Request) {
 		omit    = map[string]bool{}
 		changed = map[string]Fault{}
 		delay   time.Duration
-		after   Kind // what becomes of the whole answer
+		after   Kind // fault of the whole answer
 	)
 	for _, c := range calls {
 		v := p.judge(c)
@@ -158,7 +158,7 @@ func (p *Proxy) meddle(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	_, _ = w.Write(spoil(encode(append(kept, refused...), batch), after)) // a caller that went away needs none
+	_, _ = w.Write(spoil(encode(append(kept, refused...), batch), after)) // a disconnected caller needs no answer
 }
 
 func orDefault(code, otherwise int) int {
@@ -168,14 +168,14 @@ func orDefault(code, otherwise int) int {
 	return code
 }
 
-// reset ends the connection without an answer.
+// reset closes the connection without an answer.
 func reset(w http.ResponseWriter) {
 	conn, _, err := http.NewResponseController(w).Hijack()
 	if err != nil {
 		panic(http.ErrAbortHandler)
 	}
 	if tcp, ok := conn.(*net.TCPConn); ok {
-		_ = tcp.SetLinger(0) // a reset instead of a polite end
+		_ = tcp.SetLinger(0) // a reset instead of an orderly close
 	}
 	_ = conn.Close()
 }

@@ -7,13 +7,13 @@ import (
 	"github.com/ethereum/go-ethereum/common/hexutil"
 )
 
-// view is the chain as of some blocks ago. A nil one is the chain as it is.
+// view is the chain as of some blocks ago. A nil view is the current chain.
 type view struct {
 	head  uint64              // the block that counts as the latest
-	asked map[string]*message // by id, what the answer is to
+	asked map[string]*message // by id, the call that an answer belongs to
 }
 
-// newView asks the node where it is. Where it does not say, nothing is hidden.
+// newView reads the node's head. If the node does not answer, nothing is hidden.
 func (p *Proxy) newView(lag uint64) *view {
 	if lag == 0 {
 		return nil
@@ -25,7 +25,7 @@ func (p *Proxy) newView(lag uint64) *view {
 	return &view{head: uint64(head) - min(lag, uint64(head)), asked: map[string]*message{}}
 }
 
-// ask is a question of the proxy's own.
+// ask sends a request of the proxy itself.
 func (p *Proxy) ask(result any, method string, params ...any) bool {
 	encoded, err := json.Marshal(append([]any{}, params...))
 	if err != nil {
@@ -37,14 +37,14 @@ func (p *Proxy) ask(result any, method string, params ...any) bool {
 	return err == nil && len(answers) == 1 && answers[0].Error == nil && json.Unmarshal(answers[0].Result, result) == nil
 }
 
-// blockParam is where a method has its block.
+// blockParam is the index of each method's block parameter.
 var blockParam = map[string]int{
 	"eth_getBalance": 1, "eth_getCode": 1, "eth_getTransactionCount": 1, "eth_getStorageAt": 2, "eth_call": 1,
 	"eth_estimateGas": 1, "eth_getBlockByNumber": 0, "eth_getBlockReceipts": 0, "eth_feeHistory": 1,
 	"eth_getBlockTransactionCountByNumber": 0, "eth_getHeaderByNumber": 0,
 }
 
-// question has "latest" mean the head of the view.
+// question replaces "latest" by the head of the view.
 func (v *view) question(m *message) *message {
 	if v == nil {
 		return m
@@ -59,11 +59,11 @@ func (v *view) question(m *message) *message {
 		return m
 	}
 	var tag string
-	_ = json.Unmarshal(params[at], &tag) // what is no text is no tag
+	_ = json.Unmarshal(params[at], &tag) // a parameter that is not a string is not a tag
 	if n, err := hexutil.DecodeUint64(tag); tag != "latest" && (err != nil || n <= v.head) {
 		return m
 	} else if err == nil {
-		params[at] = json.RawMessage(`"0x7fffffffffffffff"`) // a block that is yet to come
+		params[at] = json.RawMessage(`"0x7fffffffffffffff"`) // a future block
 	} else {
 		params[at] = quoted(v.head)
 	}
@@ -99,7 +99,7 @@ func (v *view) answer(m *message) *message {
 			hidden.Result = json.RawMessage("null")
 		}
 	case "eth_getTransactionByHash":
-		if v.hides(m.Result, "blockNumber") { // it still waits in the pool
+		if v.hides(m.Result, "blockNumber") { // it is still in the pool
 			var tx map[string]json.RawMessage
 			if json.Unmarshal(m.Result, &tx) == nil {
 				null := json.RawMessage("null")
@@ -111,7 +111,7 @@ func (v *view) answer(m *message) *message {
 	return &hidden
 }
 
-// hides: the object's block is after the head of the view.
+// hides reports whether the object's block is after the head of the view.
 func (v *view) hides(object json.RawMessage, field string) bool {
 	var fields map[string]json.RawMessage
 	var n hexutil.Uint64
@@ -120,7 +120,7 @@ func (v *view) hides(object json.RawMessage, field string) bool {
 
 func quoted(n uint64) json.RawMessage { return json.RawMessage(`"` + hexutil.EncodeUint64(n) + `"`) }
 
-// lagHead replaces the head that a notification tells of by that of so many blocks before.
+// lagHead replaces the head in a notification by the head lag blocks earlier.
 func (p *Proxy) lagHead(m *message, lag uint64) {
 	var params struct {
 		Subscription json.RawMessage            `json:"subscription"`

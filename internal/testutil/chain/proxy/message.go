@@ -16,7 +16,7 @@ type message struct {
 	Error   json.RawMessage `json:"error,omitempty"`
 }
 
-// parse reads one message or a batch of them.
+// parse decodes one message or a batch of them.
 func parse(body []byte) (messages []*message, batch bool, err error) {
 	body = bytes.TrimSpace(body)
 	if len(body) > 0 && body[0] == '[' {
@@ -26,7 +26,7 @@ func parse(body []byte) (messages []*message, batch bool, err error) {
 	return []*message{m}, false, json.Unmarshal(body, m)
 }
 
-// encode is the twin of parse. Nothing at all is an empty text, or an empty batch.
+// encode reverses parse. No messages are an empty text, or an empty batch.
 func encode(messages []*message, batch bool) []byte {
 	var v any = messages
 	switch {
@@ -38,13 +38,13 @@ func encode(messages []*message, batch bool) []byte {
 		v = []*message{}
 	}
 	b, err := json.Marshal(v)
-	if err != nil { // what was parsed can be encoded
+	if err != nil { // parsed messages can be encoded
 		panic(err)
 	}
 	return b
 }
 
-// refusal answers a call with an error, or with the result of an Answer.
+// refusal returns an error answer to a call, or the result of an Answer.
 func (m *message) refusal(f Fault) *message {
 	if f.Kind == Answer {
 		return &message{Version: "2.0", ID: m.ID, Result: json.RawMessage(f.Result)}
@@ -61,7 +61,7 @@ func (m *message) refusal(f Fault) *message {
 	return &message{Version: "2.0", ID: m.ID, Error: body}
 }
 
-// change applies the fault to a call, if it is a Change.
+// change applies the fault to a call if it is a Change.
 func (m *message) change(f Fault) *message {
 	if f.Kind != Change || f.Params == nil {
 		return m
@@ -71,7 +71,7 @@ func (m *message) change(f Fault) *message {
 	return &changed
 }
 
-// alter applies the fault to the answer to a call, if it is a Change.
+// alter applies the fault to the answer to a call if it is a Change.
 func (m *message) alter(f Fault) *message {
 	if f.Kind != Change || f.Alter == nil || m.Result == nil {
 		return m
@@ -81,7 +81,7 @@ func (m *message) alter(f Fault) *message {
 	return &altered
 }
 
-// spoil makes an answer unreadable.
+// spoil makes an answer invalid.
 func spoil(body []byte, k Kind) []byte {
 	switch k {
 	case Garble:

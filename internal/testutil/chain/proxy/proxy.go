@@ -15,17 +15,17 @@ import (
 	"github.com/gorilla/websocket"
 )
 
-// Config says what a proxy stands before.
+// Config configures a proxy.
 type Config struct {
 	// HTTP and WS are the node's endpoints, http://… and ws://…; without WS there is no websocket.
 	HTTP, WS string
-	// Listen is host:port; a loopback port that the system picks by default.
+	// Listen is host:port. Default: a loopback port that the system picks.
 	Listen string
-	// Seed makes the dice fall alike from run to run, as far as calls come in the same order.
+	// Seed makes the random choices repeatable if calls come in the same order.
 	Seed uint64
 }
 
-// Proxy is an endpoint. Its methods may be called from any number of goroutines.
+// Proxy is an endpoint. Its methods are safe for concurrent use.
 type Proxy struct {
 	config   Config
 	listener net.Listener
@@ -41,14 +41,14 @@ type Proxy struct {
 	lag   atomic.Uint64
 	down  atomic.Bool
 
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the following fields
 	dice  *rand.Rand
 	conns map[*websocket.Conn]struct{}
-	names []*armed // every rule there ever was
-	over  bool     // no more work is begun
+	names []*armed // all rules since Open
+	over  bool     // accepts no more requests
 }
 
-// Open starts to listen. Rules are switched on, and there are none.
+// Open starts the listener. Rules are switched on, and the list is empty.
 func Open(config Config) (*Proxy, error) {
 	if config.HTTP == "" {
 		return nil, errors.New("proxy: no node to stand before")
@@ -73,10 +73,10 @@ func Open(config Config) (*Proxy, error) {
 	return p, nil
 }
 
-// URL is http://host:port.
+// URL returns http://host:port.
 func (p *Proxy) URL() string { return "http://" + p.listener.Addr().String() }
 
-// WSURL is ws://host:port.
+// WSURL returns ws://host:port.
 func (p *Proxy) WSURL() string { return "ws://" + p.listener.Addr().String() }
 
 // SetRules replaces the rules. Names should be unique: rules of one name are counted together.
@@ -92,13 +92,13 @@ func (p *Proxy) SetRules(rules ...Rule) {
 	p.rules.Store(&set)
 }
 
-// Switch turns the rules on or off, but for permanent ones, and the lag with them.
+// Switch turns the rules and the lag on or off, except for permanent rules.
 func (p *Proxy) Switch(on bool) { p.on.Store(on) }
 
-// SetLag shows the chain as of so many blocks ago; 0 as it is. The pool, and so what is "pending", is shown as it is.
+// SetLag shows the chain as of this many blocks ago; 0 shows it unchanged. The pool, and so "pending", does not lag.
 func (p *Proxy) SetLag(blocks uint64) { p.lag.Store(blocks) }
 
-// SetDown ends all websockets, and has every request reset until it is up again.
+// SetDown closes all websockets, and resets every request until it is up again.
 func (p *Proxy) SetDown(down bool) {
 	p.down.Store(down)
 	if down {
@@ -106,7 +106,7 @@ func (p *Proxy) SetDown(down bool) {
 	}
 }
 
-// CutWebsockets ends those that are open.
+// CutWebsockets closes the open websockets.
 func (p *Proxy) CutWebsockets() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -115,7 +115,7 @@ func (p *Proxy) CutWebsockets() {
 	}
 }
 
-// Injected is how often each rule struck since Open, by name.
+// Injected returns how often each rule struck since Open, by name.
 func (p *Proxy) Injected() map[string]uint64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -126,7 +126,7 @@ func (p *Proxy) Injected() map[string]uint64 {
 	return counts
 }
 
-// Close ends the endpoint and everything under way. Closing again does nothing.
+// Close stops the endpoint and all running requests. It may be called again.
 func (p *Proxy) Close() error {
 	p.mu.Lock()
 	p.over = true
@@ -142,7 +142,7 @@ func (p *Proxy) Close() error {
 	return nil
 }
 
-// begin counts a request, which Close waits for.
+// begin registers a request, which Close waits for; false after Close.
 func (p *Proxy) begin() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -153,7 +153,7 @@ func (p *Proxy) begin() bool {
 	return true
 }
 
-// idle: bytes may pass as they are.
+// idle reports whether bytes can be forwarded unchanged.
 func (p *Proxy) idle() bool {
 	if !p.on.Load() {
 		return !p.fixed.Load()
@@ -168,7 +168,7 @@ func (p *Proxy) lagging() uint64 {
 	return p.lag.Load()
 }
 
-// judge decides what happens to a call.
+// judge returns the fault and the delay of a call.
 func (p *Proxy) judge(m *message) (v verdict) {
 	on := p.on.Load()
 	for _, a := range *p.rules.Load() {
@@ -196,7 +196,7 @@ func (p *Proxy) chance() float64 {
 	return p.dice.Float64()
 }
 
-// wait lets time pass; false if the proxy was closed meanwhile.
+// wait waits; false if the proxy was closed meanwhile.
 func (p *Proxy) wait(d time.Duration) bool {
 	if d <= 0 {
 		return true

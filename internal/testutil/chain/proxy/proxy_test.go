@@ -67,7 +67,7 @@ func (s *setup) transfer(nonce uint64) *types.Transaction {
 	return tx
 }
 
-// taken: the node has the transaction.
+// taken reports whether the node has the transaction.
 func (s *setup) taken(tx *types.Transaction) bool {
 	s.t.Helper()
 	_, _, err := s.chain.Client().TransactionByHash(s.t.Context(), tx.Hash())
@@ -108,12 +108,12 @@ func TestIdleProxyPassesEverything(t *testing.T) {
 	require.Contains(t, string(body), "parse error")
 }
 
-// What each fault does to a send, and whether the node took it.
+// Each fault has the expected error for the sender, and the node has the transaction or not.
 func TestEachFault(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		fault    proxy.Fault
-		http, ws string // what the caller hears; "" for nothing wrong
+		http, ws string // the caller's error; "" for none
 		taken    bool
 	}{
 		"refuse":           {proxy.Fault{Kind: proxy.Refuse}, "refused", "refused", false},
@@ -146,7 +146,7 @@ func TestEachFault(t *testing.T) {
 				switch says {
 				case "ok":
 					require.NoError(t, err)
-				case "": // the connection ends, in words that depend on when that is noticed
+				case "": // the connection ends, with an error that depends on the time of detection
 					require.Error(t, err)
 				default:
 					require.ErrorContains(t, err, says)
@@ -257,7 +257,7 @@ func TestLaggingEndpointShowsThePast(t *testing.T) {
 	s.SetLag(2)
 	block2 := s.chain.Commit()
 	require.EqualValues(t, 0, (<-heads).Number.Uint64(), "two before the second")
-	s.chain.Commit() // the third, of which the first is shown
+	s.chain.Commit() // the third; the view shows the first
 	require.EqualValues(t, 1, (<-heads).Number.Uint64())
 	for _, c := range []*ethclient.Client{s.http, s.ws} {
 		n, err := c.BlockNumber(t.Context())
@@ -334,7 +334,7 @@ func TestManyCallersWhileRulesChange(t *testing.T) {
 		wg.Go(func() {
 			for range 50 {
 				call, end := context.WithTimeout(ctx, 2*time.Second)
-				_, _ = c.BlockNumber(call) // whatever the rules of the moment make of it
+				_, _ = c.BlockNumber(call) // any result is valid
 				end()
 			}
 		})

@@ -10,15 +10,15 @@ import (
 	"github.com/ethereum/go-ethereum/core/types"
 )
 
-// Call is one JSON-RPC call, as rules see it.
+// Call is one JSON-RPC call, in the form that rules match.
 type Call struct {
 	Method string
 	Params json.RawMessage
-	// N counts the calls that this rule's methods have matched so far, this one included: for scripts.
+	// N is how many calls this rule's methods have matched, including this one: for scripts.
 	N uint64
 }
 
-// Tx is what an eth_sendRawTransaction sends; nil for any other call, and for what cannot be decoded.
+// Tx returns the transaction of an eth_sendRawTransaction; nil for any other call, and if it cannot be decoded.
 func (c Call) Tx() *types.Transaction {
 	var params []hexutil.Bytes
 	if c.Method != "eth_sendRawTransaction" || json.Unmarshal(c.Params, &params) != nil || len(params) == 0 {
@@ -31,75 +31,75 @@ func (c Call) Tx() *types.Transaction {
 	return tx
 }
 
-// Kind is what a fault does.
+// Kind is the kind of a fault.
 type Kind int
 
 // The kinds of fault.
 const (
-	// Refuse answers with an error, and the node sees nothing.
+	// Refuse answers with an error, and the node receives nothing.
 	Refuse Kind = iota + 1
-	// Status answers with an HTTP status, 503 by default, and the node sees nothing.
+	// Status answers with an HTTP status, 503 by default, and the node receives nothing.
 	Status
-	// Cut resets the connection, and the node sees nothing.
+	// Cut resets the connection, and the node receives nothing.
 	Cut
 	// Lose resets the connection once the node has answered.
 	Lose
 	// Hang lets the node answer, and the caller wait until it gives up.
 	Hang
-	// Omit lets the node answer, and leaves the answer out: of a batch, or it is an empty one.
+	// Omit lets the node answer, and drops the answer from the batch; a single answer becomes empty.
 	Omit
-	// Garble answers with what is no JSON, once the node has answered.
+	// Garble answers with invalid JSON, once the node has answered.
 	Garble
 	// Truncate answers with the first half, once the node has answered.
 	Truncate
-	// Delay passes the call on later, also when the caller has given up meanwhile: the node takes it all the same.
+	// Delay forwards the call later, even if the caller has given up: the node still executes it.
 	Delay
-	// Answer answers with the fault's Result, and the node sees nothing.
+	// Answer answers with the fault's Result, and the node receives nothing.
 	Answer
-	// Change passes the call on with the parameters that the fault's Params returns, and the node's result as its Alter returns it.
+	// Change forwards the call with the result of the fault's Params, and answers with the result of its Alter.
 	Change
 )
 
-// Fault is what happens to a call.
+// Fault is the fault of a call.
 type Fault struct {
 	Kind Kind
-	// Code is the error's of a Refuse, -32000 by default, or the HTTP status.
+	// Code is the error code of a Refuse, -32000 by default, or the HTTP status.
 	Code int
-	// Message is the error's of a Refuse; "refused" by default.
+	// Message is the error message of a Refuse; "refused" by default.
 	Message string
 	// Result is the JSON of an Answer.
 	Result string
-	// Params returns other parameters of a Change, and Alter another result; nil leaves them as they are.
+	// Params and Alter return the changed parameters and result of a Change; nil leaves them unchanged.
 	Params, Alter func(json.RawMessage) json.RawMessage
-	// RetryAfter goes with a Status, in seconds; 0 for none.
+	// RetryAfter is the header of a Status, in seconds; 0 for none.
 	RetryAfter int
-	// Delay is how long a Delay takes.
+	// Delay is the duration of a Delay.
 	Delay time.Duration
 }
 
-// Rule has a fault strike some calls.
+// Rule makes a fault strike some calls.
 type Rule struct {
-	// Name is what it is counted under.
+	// Name is the name under which strikes are counted.
 	Name string
-	// Methods are those it concerns; any by default.
+	// Methods are the methods that it matches; any by default.
 	Methods []string
-	// When, if there is one, says which of their calls: by their content, or by their number. It must not block.
+	// When, if not nil, selects calls by their content or their number. It must not block.
 	When func(Call) bool
-	// Probability that it then strikes, in (0, 1]; 1 by default.
+	// Probability is the chance that it then strikes, in (0, 1]; 1 by default.
 	Probability float64
-	// Limit is how often it strikes at most; 0 for no limit.
+	// Limit is the maximum number of strikes; 0 for no limit.
 	Limit uint64
-	// Permanent has it strike also while the rules are switched off.
+	// Permanent makes it strike also while the rules are switched off.
 	Permanent bool
 	Fault     Fault
 }
 
-// At says when for a script: at these calls, counted from 1.
+// At returns a When for a script: it selects these calls, counted from 1.
 func At(n ...uint64) func(Call) bool {
 	return func(c Call) bool { return slices.Contains(n, c.N) }
 }
 
-// Sends says when for transactions: those that match.
+// Sends returns a When for transactions: it selects those that match.
 func Sends(match func(*types.Transaction) bool) func(Call) bool {
 	return func(c Call) bool {
 		tx := c.Tx()
@@ -107,13 +107,13 @@ func Sends(match func(*types.Transaction) bool) func(Call) bool {
 	}
 }
 
-// armed is a rule at work. Its counts survive when rules are switched off and on.
+// armed is an active rule. Its counts survive switching rules off and on.
 type armed struct {
 	Rule
 	matched, struck atomic.Uint64
 }
 
-// strikes decides about one call; chance is asked for a number in [0, 1).
+// strikes reports whether the rule strikes a call; chance returns a number in [0, 1).
 func (a *armed) strikes(c Call, chance func() float64) bool {
 	if len(a.Methods) > 0 && !slices.Contains(a.Methods, c.Method) {
 		return false
@@ -132,7 +132,7 @@ func (a *armed) strikes(c Call, chance func() float64) bool {
 	return true
 }
 
-// verdict is what a call gets.
+// verdict is the treatment of a call.
 type verdict struct {
 	fault Fault // Kind 0 for none
 	delay time.Duration

@@ -9,14 +9,14 @@ import (
 
 var upgrader = websocket.Upgrader{CheckOrigin: func(*http.Request) bool { return true }}
 
-// pipe is one websocket, from the caller to the node.
+// pipe connects a caller's websocket to the node's.
 type pipe struct {
 	p              *Proxy
 	caller, node   *websocket.Conn
-	toCaller, mine sync.Mutex // one writer at a time each
+	toCaller, mine sync.Mutex // one writer at a time for each
 
 	mu    sync.Mutex
-	after map[string]Fault // by the call's id, what becomes of its answer
+	after map[string]Fault // by the call's id, the fault of its answer
 	views map[string]*view
 }
 
@@ -36,13 +36,13 @@ func (p *Proxy) serveWebsocket(w http.ResponseWriter, r *http.Request) {
 	caller, err := upgrader.Upgrade(w, r, nil)
 	if err != nil {
 		_ = node.Close()
-		return // it has been answered
+		return // the upgrader has answered
 	}
 	c := &pipe{p: p, caller: caller, node: node, after: map[string]Fault{}, views: map[string]*view{}}
 	p.mu.Lock()
 	p.conns[caller], p.conns[node] = struct{}{}, struct{}{}
 	p.mu.Unlock()
-	if p.ctx.Err() != nil || p.down.Load() { // since this was accepted
+	if p.ctx.Err() != nil || p.down.Load() { // the proxy was closed or set down meanwhile
 		c.cut()
 	}
 	var wg sync.WaitGroup
@@ -55,7 +55,7 @@ func (p *Proxy) serveWebsocket(w http.ResponseWriter, r *http.Request) {
 	delete(p.conns, node)
 }
 
-// pump reads one side until it ends, and ends the other with it.
+// pump reads one side until it ends, and then closes the other.
 func (c *pipe) pump(from *websocket.Conn, handle func([]byte, *sync.WaitGroup), wg *sync.WaitGroup) {
 	defer c.cut()
 	for {
@@ -90,7 +90,7 @@ func (c *pipe) tellNode(body []byte) {
 	}
 }
 
-// question passes on what the rules let through.
+// question forwards the calls that the rules allow.
 func (c *pipe) question(body []byte, wg *sync.WaitGroup) {
 	calls, batch, err := parse(body)
 	if c.p.idle() || err != nil {
@@ -124,7 +124,7 @@ func (c *pipe) question(body []byte, wg *sync.WaitGroup) {
 		}
 	}
 	if len(refused) > 0 {
-		// Of a batch, on a websocket, the refused ones are answered apart: callers match answers by id.
+		// On a websocket the rejected calls of a batch are answered separately: callers match answers by id.
 		c.tellCaller(encode(refused, batch))
 	}
 	if len(onward) == 0 {
@@ -142,7 +142,7 @@ func (c *pipe) question(body []byte, wg *sync.WaitGroup) {
 	})
 }
 
-// answer passes on answers and notifications, mistreated as was decided.
+// answer forwards answers and notifications with their faults.
 func (c *pipe) answer(body []byte, wg *sync.WaitGroup) {
 	messages, batch, err := parse(body)
 	c.mu.Lock()
@@ -182,7 +182,7 @@ func (c *pipe) answer(body []byte, wg *sync.WaitGroup) {
 	})
 }
 
-// fate is what becomes of an answer or a notification, which it lags where that is due.
+// fate returns the fault of an answer or a notification. It lags a notification if that is due.
 func (c *pipe) fate(m *message, whole *verdict) Kind {
 	if m.Method != "" { // a notification
 		v := c.p.judge(m)
