@@ -13,10 +13,10 @@ import (
 	"google.golang.org/grpc/peer"
 )
 
-// Role is what a certificate allows its holder to do: one of its DNS names.
+// Role is a permission of a certificate's holder: one of the certificate's DNS names.
 type Role string
 
-// The roles a certificate can name.
+// The roles of certificates.
 const (
 	RoleCoordinator Role = "coordinator.rollcall.internal"
 	RoleGateway     Role = "gateway.rollcall.internal"
@@ -26,8 +26,8 @@ const (
 // AllRoles returns every role.
 func AllRoles() []Role { return []Role{RoleCoordinator, RoleGateway, RoleOperator} }
 
-// Roles returns the roles of the peer behind ctx, the context of a gRPC handler: those that its certificate
-// names, all on a port without TLS, none for anything else.
+// Roles returns the roles of the peer of a gRPC handler's ctx: those in its certificate, all of them on a port without
+// TLS, none otherwise.
 func Roles(ctx context.Context) []Role {
 	p, ok := peer.FromContext(ctx)
 	if !ok || p.AuthInfo == nil {
@@ -44,7 +44,7 @@ func Roles(ctx context.Context) []Role {
 	}
 }
 
-// HasRole reports whether the peer behind ctx has at least one of roles; see [Roles].
+// HasRole reports whether the peer of ctx has at least one of roles; see [Roles].
 func HasRole(ctx context.Context, roles ...Role) bool {
 	return slices.ContainsFunc(Roles(ctx), func(r Role) bool { return slices.Contains(roles, r) })
 }
@@ -60,8 +60,8 @@ func leafRoles(leaf *x509.Certificate) []Role {
 	return slices.DeleteFunc(AllRoles(), func(r Role) bool { return !slices.Contains(leaf.DNSNames, string(r)) })
 }
 
-// ServerCredentials returns what a grpc.Server on [Port.GRPC] needs so that handlers know their peers: the
-// handshake itself was done by the port.
+// ServerCredentials returns the credentials for a grpc.Server on [Port.GRPC]. They provide peers to handlers, because
+// the port has done the handshake itself.
 func (p *Port) ServerCredentials() credentials.TransportCredentials {
 	if p.cfg.TLS == nil {
 		return insecure.NewCredentials()
