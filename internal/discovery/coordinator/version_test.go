@@ -13,7 +13,7 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-// A new kind of command waits until every voter says that it knows it.
+// A new kind of command must wait until every voter reports that it supports it.
 func TestNewCommandsWaitForEveryVoter(t *testing.T) {
 	stores := raft.NewInmemStore()
 	n, err := Open(t.Context(), Config{
@@ -48,7 +48,7 @@ func TestNewCommandsWaitForEveryVoter(t *testing.T) {
 	say("c", own, observePeriod)
 	require.EqualValues(t, own, n.commandVersion(r, own), "it was just not asked again yet")
 
-	// The hash of a body is a field that older voters stop at.
+	// The body hash is a field that older voters stop at.
 	l := &leader{ownerSessions: newWriters(time.Now(), time.Minute)}
 	stamped := func(id string) []byte {
 		f := &rollcallv1.WriteFence{Owner: &rollcallv1.Owner{Kind: rollcallv1.OwnerKind_OWNER_KIND_GATEWAY, Id: id}, Incarnation: 1, Seq: 1}
@@ -64,7 +64,7 @@ func TestNewCommandsWaitForEveryVoter(t *testing.T) {
 	require.Empty(t, stamped("w3"), "c may be older by now")
 }
 
-// Every kind of operation names the version that brought it; one that does not is proposed by nobody.
+// Every kind of operation must have the version that added it; a kind without one must never be proposed.
 func TestEveryOperationHasItsVersion(t *testing.T) {
 	t.Parallel()
 	kinds := new(rollcallv1.Operation).ProtoReflect().Descriptor().Oneofs().ByName("kind").Fields()
