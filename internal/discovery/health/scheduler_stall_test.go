@@ -14,12 +14,12 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A process frozen for seconds finds every deadline passed; no service is to blame.
+// A process frozen for seconds finds every deadline passed; no service may be marked down.
 func TestFrozenCheckerRemovesNobody(t *testing.T) {
 	t.Parallel()
 	for name, freeze := range map[string]struct {
 		frozen time.Duration
-		// answer of a service whose check was under way.
+		// response of a service whose check was running
 		err error
 	}{
 		"past the deadline":     {5 * time.Second, errors.New("no answer")},
@@ -63,7 +63,7 @@ func TestFrozenCheckerRemovesNobody(t *testing.T) {
 	}
 }
 
-// The scheduler has noticed the freeze already when the check fails, within its time.
+// A failure after the scheduler has already detected the freeze, within its timeout, must be void.
 func TestFailureSomeTimeAfterAFreezeIsVoid(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -82,7 +82,7 @@ func TestFailureSomeTimeAfterAFreezeIsVoid(t *testing.T) {
 	})
 }
 
-// The scheduler was punctual, the check was not: its goroutine had to wait.
+// The scheduler was on time, but the check's goroutine had to wait: the failure must be void.
 func TestFailureNoticedLateIsVoid(t *testing.T) {
 	t.Parallel()
 	for late, verdict := range map[time.Duration]Verdict{40 * time.Millisecond: Down, 60 * time.Millisecond: Unknown} {
@@ -201,7 +201,7 @@ func TestCrowdSeesWaiting(t *testing.T) {
 	t.Parallel()
 	var c concurrencyLimiter
 	require.Zero(t, c.look())
-	// Whatever the machine does meanwhile: shares.
+	// On any machine, the shares must be consistent.
 	for range 10 {
 		w := c.look()
 		require.LessOrEqual(t, w.late, w.crowded)
