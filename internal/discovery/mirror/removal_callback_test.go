@@ -13,8 +13,8 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/discovery/mirror/mirrortest"
 )
 
-// Who left the sets is told once it is true: not while Redis is away, not when the write was refused, and also when
-// nobody heard that it was made.
+// Removals must be reported once they are true: not while Redis is away, not after a refused write, and also after a
+// write whose answer was lost.
 func TestRemovedIsToldOfWhatLeftTheSets(t *testing.T) {
 	t.Parallel()
 	for name, fail := range map[string]func(do func()) error{
