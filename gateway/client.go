@@ -238,7 +238,7 @@ func (c *Client) Leader(ctx context.Context) (Leader, error) {
 	return l.Leader, nil
 }
 
-// LeaderConn returns a connection to the leader, for the services this package doesn't wrap.
+// LeaderConn returns a connection to the leader, for services that this package does not wrap.
 func (c *Client) LeaderConn(ctx context.Context) (*grpc.ClientConn, Leader, error) {
 	l, err := c.waitLeader(ctx)
 	if err != nil {

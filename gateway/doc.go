@@ -11,8 +11,8 @@
 // states:
 //
 //   - following: a leader is confirmed. The client pings only the leader, every PingInterval, with PingTimeout for the
-//     response. The state ends when a ping fails, names another node or an older epoch, when the connection
-//     breaks, or when a call is refused in a way that makes the leadership doubtful.
+//     response. The state ends when a ping fails or names another node or an older epoch. It also ends when the
+//     connection breaks, or when a refused call makes the leadership doubtful.
 //   - discovering: the client pings all coordinators at once, in rounds DiscoveryInterval apart. A round ends when all
 //     have responded or when its time is over, so a hanging node does not delay it further. Responses without a leader are
 //     ignored. An address named in a response is pinged in the same round. Of the nodes that claim to lead, the one

@@ -19,7 +19,7 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-// A node with the log of an unknown cluster, which nobody leads, must not be added, with or without a vote.
+// A node with the log of an unknown cluster without a leader must not be added, with or without a vote.
 func TestNodeWithAnotherLogIsNotAdded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newDiskCluster(t, 3)

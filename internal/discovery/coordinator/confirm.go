@@ -134,7 +134,7 @@ func (c *confirmer) ask() error {
 
 // quorum asks the voters for need confirmations.
 func (c *confirmer) quorum(others []raft.Server, need int) error {
-	// Those that answered the last round come first.
+	// Voters that answered the last round come first.
 	slices.SortStableFunc(others, func(a, b raft.Server) int {
 		return cmp.Compare(slices.Index(c.fastest, b.ID), slices.Index(c.fastest, a.ID))
 	})

@@ -40,9 +40,9 @@
 //   - A leader whose pending writes do not commit for ten seconds ends its process too, because its heartbeats would keep a
 //     better leader away. Causes are a hung disk, or a leadership transfer that never ends.
 //   - A node whose disk was wiped never votes on state that it has lost. It records that it waits for a vote, loses its
-//     old vote, catches up, and gets the vote back. Neither leader failures nor its own restarts change that.
+//     old vote, catches up, and gets the vote back. This holds across leader failures and restarts of the node.
 //   - A leader that dies or is cut off while it restores a snapshot moves its Raft state aside and rejoins the same
-//     way, because the other nodes may not have the restored state. The restored state is not served until they have it.
+//     way. The other nodes may not have the restored state, which is not served until they have it.
 //   - A follower that had installed such a snapshot does the same, once a leader without the snapshot contradicts it.
 //
 // # What is not guaranteed

@@ -17,7 +17,7 @@
 // # The guard
 //
 // When many services fail at once, the leader may be at fault. With the guard on, the first failure of a live service
-// triggers a check of the rest of its kind at once, and its removal waits for the results. If at least two services
+// triggers an immediate check of the rest of its kind. The removal waits for the results. If at least two services
 // failed, and more than the configured share of the kind's live services, the guard holds their removals. They stay
 // listed, as unhealthy, for at most the configured time, or until few enough still fail when checked again. Then the
 // failed ones are removed. The status, the metrics and the log report a hold.

@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	// settleTime is how long a file must be unchanged before it is read, and missing before it counts as gone, because
+	// settleTime is how long a file must be unchanged before it is read, and missing before it counts as gone:
 	// editors and copies write in several steps.
 	settleTime = 100 * time.Millisecond
 	// maxFiles is the maximum number of definition files in a folder: as many as services.

@@ -138,7 +138,7 @@ func TestHTTPConnectionIsKept(t *testing.T) {
 		require.NoError(t, check())
 	}
 	require.EqualValues(t, 1, opened.Load())
-	// The service closes the connection between two checks, as with an idle timeout. That is no failure.
+	// The service closes the connection between two checks, as with an idle timeout, which is not a failure.
 	srv.CloseClientConnections()
 	require.NoError(t, check())
 	require.EqualValues(t, 2, opened.Load())

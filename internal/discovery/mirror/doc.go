@@ -55,7 +55,7 @@
 // # What is not guaranteed
 //
 // Redis replicates asynchronously. If it fails over to a copy from before a claim, the older leader's token is valid
-// there again, until the new leader's next write, at most a second. To do harm, that older leader must have a quorum's
+// again. This lasts until the new leader's next write, at most a second. To do harm, that older leader must have a quorum's
 // confirmation from less than Lease ago. So it must have been deposed within the lease, without having detected it.
 //
 // The deadline relies on clocks. The next write may be late if Redis's clock is set back, by as much. The same holds

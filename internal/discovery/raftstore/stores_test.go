@@ -299,7 +299,7 @@ func TestFailure_OtherCallersBlock(t *testing.T) {
 	}
 }
 
-// A folder that cannot be created has no data to move away, so the remedy must not say that.
+// A folder that cannot be created has no data to move away, so the remedy must not mention that.
 func TestOpen_FolderThatCannotBeMade(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "file")

@@ -1,5 +1,5 @@
-// Package status serves what a coordinator knows over HTTP: /status for whoever routes to relayers, /healthz
-// and /readyz for whoever runs the process, /metrics for Prometheus.
+// Package status serves a coordinator's state over HTTP: /status for routers of requests to relayers, /healthz and
+// /readyz for supervisors of the process, /metrics for Prometheus.
 package status
 
 import (

@@ -1,5 +1,5 @@
-// Package mirrortest has a mirror.Store in memory, whose operations a test can fail, delay and repeat by name, and
-// the conformance suite that it shares with Redis.
+// Package mirrortest has an in-memory mirror.Store and the conformance suite that it shares with Redis. Tests can fail,
+// delay and repeat the store's operations by name.
 package mirrortest
 
 import (
