@@ -336,7 +336,7 @@ func TestRegisterReplaces(t *testing.T) {
 	require.Equal(t, Answer{Epoch: 1, Index: 3, Registered: 1, Unchanged: 1}, got.Answer)
 
 	after, _ := r.State().Get("a")
-	require.Same(t, a, after, "what did not change keeps its version")
+	require.Same(t, a, after, "an unchanged entry keeps its version")
 	after, _ = r.State().Get("b")
 	require.Greater(t, after.Version, b.Version)
 	require.Equal(t, "tcp://b:1", after.URL())
@@ -460,7 +460,7 @@ func TestAdmit_ComparesBodies(t *testing.T) {
 			next := writer(edge1, 1, 6, 1)
 			require.NoError(t, r.do(opRegister(&rollcallv1.RegisterOperation{Fence: next, Services: services("b")}))[0].Err)
 			info, _ := r.State().Owner(edge1)
-			require.Equal(t, OwnerInfo{Owner: edge1, Incarnation: 1, Seq: 6, Entries: 2}, info, "an older hash does not stay beside a newer answer")
+			require.Equal(t, OwnerInfo{Owner: edge1, Incarnation: 1, Seq: 6, Entries: 2}, info, "a newer answer must not keep an older hash")
 		})
 	}
 }
@@ -472,7 +472,7 @@ func TestIdleOwnersAreForgottenInTheEnd(t *testing.T) {
 	r.register(edge2, 1, "b")
 	r.do(opDeregister(&rollcallv1.DeregisterOperation{Fence: writer(edge2, 1, 2, 1), Ids: []string{"b"}}))
 	_, ok := r.State().Owner(edge2)
-	require.True(t, ok, "its fence stands until the epoch ends")
+	require.True(t, ok, "its fence is valid until the epoch ends")
 	require.Equal(t, &SupersededError{edge2, 1, 2}, r.register(edge2, 1, "b").Err)
 
 	// The answer to the last write was lost with the leader, and another owner has registered the id since.
@@ -493,7 +493,7 @@ func TestIdleOwnersAreForgottenInTheEnd(t *testing.T) {
 	require.True(t, ok)
 	require.Equal(t, uint64(2), info.Seq, "an owner of something is remembered")
 	late := r.do(opRegister(&rollcallv1.RegisterOperation{Fence: writer(edge2, 1, 1, 1), Services: services("b")}))[0]
-	require.Equal(t, &StaleEpochError{Epoch: r.State().Epoch()}, late.Err, "what the epoch before wrote stays fenced")
+	require.Equal(t, &StaleEpochError{Epoch: r.State().Epoch()}, late.Err, "writes of the previous epoch stay fenced")
 }
 
 // A refused owner without entries must be remembered like any other, with at most maxConflicts conflicts.
@@ -561,9 +561,9 @@ func TestOwnersOfNothingAreBounded(t *testing.T) {
 	_, ok := r.State().Owner(passing(0))
 	require.False(t, ok)
 	_, ok = r.State().Owner(passing(2*maxIdle - 1))
-	require.True(t, ok, "who wrote last is remembered")
+	require.True(t, ok, "the last writer is remembered")
 	_, ok = r.State().Owner(edge1)
-	require.True(t, ok, "and who owns something")
+	require.True(t, ok, "an owner of entries is remembered")
 	checkInvariants(t, r.Machine)
 }
 

@@ -211,7 +211,7 @@ func TestSlowReader(t *testing.T) {
 	require.NotEqual(t, compacted, slow.at.next.Load(), "ten behind, ten are kept")
 	r.register(edge1, 11, "b-1", "b-2", "b-3") // 12
 	require.Equal(t, 3, next(reader))
-	require.Equal(t, compacted, slow.at.next.Load(), "a reader that stands still holds no list")
+	require.Equal(t, compacted, slow.at.next.Load(), "an idle reader retains no list")
 	for range 2 {
 		_, err := slow.Next(t.Context())
 		require.ErrorIs(t, err, ErrCompacted)
@@ -311,7 +311,7 @@ func TestWatchIsAtomic(t *testing.T) {
 					}
 					for _, ch := range c.Changes {
 						if !step(view, ch) {
-							t.Errorf("at %d: before is not what the reader has: %s", c.Index, dumpChanges(c))
+							t.Errorf("at %d: Before differs from the reader's entry: %s", c.Index, dumpChanges(c))
 							return
 						}
 					}

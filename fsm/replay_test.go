@@ -192,7 +192,7 @@ func TestReplicasAgree(t *testing.T) {
 			for _, c := range all {
 				oneSaid.feed.WriteString(dumpChanges(c))
 				for _, ch := range c.Changes {
-					require.True(t, step(view, ch), "before is not what the reader has: %s", dumpChanges(c))
+					require.True(t, step(view, ch), "Before differs from the reader's entry: %s", dumpChanges(c))
 				}
 			}
 			require.Equal(t, oneSaid.feed.String(), otherSaid.feed.String())

@@ -180,7 +180,7 @@ func TestUnknownOutcome(t *testing.T) {
 			defer cancel()
 			_, err := c.Register(ctx, fenced(1, services("a")...))
 			var unknown *UnknownOutcomeError
-			require.ErrorAs(t, err, &unknown, "nobody has said what became of it")
+			require.ErrorAs(t, err, &unknown, "no coordinator reported the outcome")
 			require.ErrorIs(t, err, context.DeadlineExceeded)
 		})
 	})

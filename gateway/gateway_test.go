@@ -137,7 +137,7 @@ func TestGatewayRegistersOneFullSet(t *testing.T) {
 		require.NoError(t, g.end())
 		require.Len(t, leaders, 1)
 		require.Equal(t, []Write{{Epoch: 1, Index: 1, FullSet: true, Registered: 2}}, writes)
-		require.Equal(t, []string{"a", "b"}, f.ids(edge("edge-1")), "what is registered stays when the gateway stops")
+		require.Equal(t, []string{"a", "b"}, f.ids(edge("edge-1")), "registered services are kept when the gateway stops")
 	})
 }
 
@@ -206,14 +206,14 @@ func TestGatewaySendsOnlyWhatIsNew(t *testing.T) {
 
 		s.define(service("a"), service("d"))
 		synctest.Wait()
-		require.Len(t, f.took(), 1, "what is new and what is gone are one command")
+		require.Len(t, f.took(), 1, "additions and removals are one command")
 		require.Equal(t, []string{"a", "d"}, f.ids(edge("edge-1")))
 
 		s.define()
 		synctest.Wait()
 		took = f.took()
 		require.Len(t, took, 1)
-		require.True(t, took[0].GetAllowEmpty(), "the source says that it is complete")
+		require.True(t, took[0].GetAllowEmpty(), "the source is complete")
 		require.Empty(t, f.ids(edge("edge-1")))
 	})
 }
@@ -416,7 +416,7 @@ func TestGatewayAllOfWhoseServicesConflict(t *testing.T) {
 		s := newSource(services("a")...)
 		g := f.gateway(s)
 		synctest.Wait()
-		require.Empty(t, f.ids(edge("edge-1")), "what an earlier run left is gone")
+		require.Empty(t, f.ids(edge("edge-1")), "an earlier run's services are removed")
 		require.True(t, g.Status().Synced)
 
 		f.directory["b"] = &rollcallv1.ServiceRecord{Service: service("b"), Owner: operator}
@@ -425,7 +425,7 @@ func TestGatewayAllOfWhoseServicesConflict(t *testing.T) {
 		require.Len(t, g.Status().Refused, 2)
 		s.define(services("b")...)
 		synctest.Wait()
-		require.Len(t, g.Status().Refused, 1, "what is not defined any more is no conflict")
+		require.Len(t, g.Status().Refused, 1, "a service that is no longer defined is no conflict")
 		require.NoError(t, g.Status().Err)
 	})
 }
@@ -521,7 +521,7 @@ func TestGatewayWithAnIncompleteSource(t *testing.T) {
 		require.Equal(t, []string{"a", "b", "old"}, f.ids(edge("edge-1")))
 		s.define(services("b", "c")...)
 		synctest.Wait()
-		require.Equal(t, []string{"b", "c", "old"}, f.ids(edge("edge-1")), "what this run registered it may remove")
+		require.Equal(t, []string{"b", "c", "old"}, f.ids(edge("edge-1")), "services that this run registered may be removed")
 		f.lead("n2", 2)
 		pass(time.Second)
 		require.Equal(t, []string{"b", "c", "old"}, f.ids(edge("edge-1")))
@@ -612,7 +612,7 @@ func TestGatewayOfAForeignCluster(t *testing.T) {
 			}
 		})
 		pass(20 * time.Second)
-		require.Empty(t, f.took(), "not a word to the other cluster")
+		require.Empty(t, f.took(), "the other cluster receives no writes")
 		require.IsType(t, &ForeignClusterError{}, g.Status().Err)
 		require.False(t, g.Status().Synced)
 		f.set(func() {

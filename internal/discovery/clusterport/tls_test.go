@@ -341,7 +341,7 @@ func TestReload(t *testing.T) {
 	require.NotEqual(t, first, second)
 	require.WithinDuration(t, time.Now().Add(60*24*time.Hour), own.Expiry(), time.Hour)
 	require.Len(t, log.lines(t, "certificate reloaded"), 1)
-	require.NoError(t, call(t.Context(), standing), "connections that stand are left alone")
+	require.NoError(t, call(t.Context(), standing), "open connections are kept")
 
 	for name, spoil := range map[string]func(){
 		"key of another": func() {

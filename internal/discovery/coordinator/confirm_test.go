@@ -113,7 +113,7 @@ func TestConfirmationNeedsAQuorum(t *testing.T) {
 		voters["c"].term.Store(6)
 		began := time.Now()
 		require.NoError(t, c.quorum(others(), 2), "d and e")
-		require.Zero(t, time.Since(began), "a voter that says no is not waited for")
+		require.Zero(t, time.Since(began), "the round does not wait for a refusing voter")
 
 		voters["d"].term.Store(6)
 		require.ErrorIs(t, c.quorum(others(), 2), errNoQuorum)
@@ -121,7 +121,7 @@ func TestConfirmationNeedsAQuorum(t *testing.T) {
 			v.term.Store(7)
 		}
 		voters["e"].term.Store(8)
-		require.ErrorIs(t, c.quorum(others(), 4), errLostLeadership, "whoever answers first")
+		require.ErrorIs(t, c.quorum(others(), 4), errLostLeadership, "in any order of answers")
 
 		for _, v := range voters {
 			v.thaw.Store(new(chan struct{}))

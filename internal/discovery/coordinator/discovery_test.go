@@ -156,7 +156,7 @@ func TestOversizeBatchSaysHowToSplit(t *testing.T) {
 		require.Greater(t, detail[*rollcallv1.TooLarge](t, err).Bytes, uint64(rollcallv1.MaxBytesPerCall))
 
 		_, err = c.client(leader).RegisterServices(t.Context(), &rollcallv1.RegisterServicesRequest{Writer: operator(), Services: many[400 : 400+5000]})
-		require.NoError(t, err, "what fits is taken")
+		require.NoError(t, err, "a batch within the limits is accepted")
 	})
 }
 
@@ -230,11 +230,11 @@ func TestSilentOwnersEntriesBecomeFree(t *testing.T) {
 		}
 		require.NoError(t, write("a", 1))
 		pass(2 * time.Minute)
-		require.NoError(t, write("a", 2), "unchanged, but heard of")
+		require.NoError(t, write("a", 2), "unchanged, but the owner counts as active")
 		pass(2 * time.Minute)
 		require.Equal(t, codes.AlreadyExists, status.Code(write("b", 1)))
 		pass(2 * time.Minute)
-		require.NoError(t, write("b", 2), "nobody has heard of a for more than three minutes")
+		require.NoError(t, write("b", 2), "a has been silent for more than three minutes")
 		require.Equal(t, codes.AlreadyExists, status.Code(write("a", 3)))
 	})
 }
@@ -394,7 +394,7 @@ func TestWatchGivesSnapshotThenChangesAndResumesElsewhere(t *testing.T) {
 		})
 		require.NoError(t, err)
 		require.Len(t, r.step().GetChanges().Changes, 1, "of another kind, not shown")
-		require.NotNil(t, r.step().GetBookmark(), "idle streams hear something")
+		require.NotNil(t, r.step().GetBookmark(), "idle streams get bookmarks")
 
 		// Resume on another node at the first stream's token.
 		token := r.token

@@ -48,7 +48,7 @@ func TestNodeOfAFormerClusterTakesNoPart(t *testing.T) {
 		require.Empty(t, c.nodes[keeper].Directory().State().Cluster(), "Raft did not run")
 		now, err := stores.Log.LastIndex()
 		require.NoError(t, err)
-		require.Equal(t, last, now, "what it alone remembers is as it was")
+		require.Equal(t, last, now, "its own state is unchanged")
 
 		// It must join once the operator empties its folder, as the message instructs.
 		delete(c.nodes, keeper)

@@ -101,7 +101,7 @@ func TestWipedNodeLosesItsVoteUntilItHasCaughtUp(t *testing.T) {
 		c.await("the vote was given back", func() bool { return c.suffrage(victim) == rollcallv1.Suffrage_SUFFRAGE_VOTER })
 		c.await("it is ready", func() bool { return c.nodes[victim].Ready() == nil })
 		s := c.nodes[victim].Directory().State()
-		require.Equal(t, cluster, s.Cluster(), "it joined, it did not bootstrap anew")
+		require.Equal(t, cluster, s.Cluster(), "it joined the cluster and did not bootstrap")
 		require.Equal(t, 4, s.Len())
 	})
 }
@@ -183,7 +183,7 @@ func TestGrowsToFiveAndBack(t *testing.T) {
 		for _, id := range []string{"c4", "c5"} {
 			leader, _ := c.leader()
 			_, err := c.admin(leader).AddMember(t.Context(), &rollcallv1.AddMemberRequest{Id: id, Address: id + ":7400"})
-			require.Equal(t, codes.FailedPrecondition, status.Code(err), "nobody answers there yet")
+			require.Equal(t, codes.FailedPrecondition, status.Code(err), "there is no node at that address yet")
 			c.configure = func(cfg *coordinator.Config) { cfg.Advertise = cfg.ID + ":7400" }
 			c.start(id, nil)
 			c.await("added", func() bool {

@@ -71,7 +71,7 @@ func TestGoneOwnersAreBounded(t *testing.T) {
 	}
 	require.Equal(t, want, w.expiredOwners(m.State(), edge(1), ids))
 	require.Len(t, w.expiredOwners(m.State(), edge(1), ids[:10]), 8)
-	require.Empty(t, newWriters(time.Now(), time.Minute).expiredOwners(m.State(), edge(1), ids), "a new leader does not judge yet")
+	require.Empty(t, newWriters(time.Now(), time.Minute).expiredOwners(m.State(), edge(1), ids), "a new leader reports none yet")
 }
 
 func edge(i int) fsm.Owner {

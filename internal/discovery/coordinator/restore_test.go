@@ -74,7 +74,7 @@ func TestInterruptedRestoreIsForgotten(t *testing.T) {
 		}
 		aside, err := filepath.Glob(filepath.Join(c.folder(former), "raft-undone-*", "snapshots", "*"))
 		require.NoError(t, err)
-		require.NotEmpty(t, aside, "what it had is kept")
+		require.NotEmpty(t, aside, "its former state is kept")
 		require.NoFileExists(t, filepath.Join(c.folder(former), "restoring"))
 	})
 }

@@ -63,6 +63,6 @@ func TestRegister_RefusesReusedSequenceNumber(t *testing.T) {
 		requireReused(err)
 
 		_, err = register(gatewayWriter("a", 1, 7), nil, "z")
-		require.NoError(t, err, "the writer goes on with its next number")
+		require.NoError(t, err, "the writer continues with its next number")
 	})
 }

@@ -31,8 +31,8 @@ func TestNewCommandsWaitForEveryVoter(t *testing.T) {
 		n.peers.facts[node] = peerInfo{d, time.Now().Add(-ago)}
 	}
 	const own, next = 7, fsm.CommandVersion + 1
-	require.NoError(t, n.checkCommandVersion(r, 1), "the first commands need nobody's word")
-	require.EqualValues(t, 1, n.commandVersion(r, own), "nobody has spoken")
+	require.NoError(t, n.checkCommandVersion(r, 1), "the first commands need no confirmation")
+	require.EqualValues(t, 1, n.commandVersion(r, own), "no voter has reported a version")
 	say("b", own, 0)
 	require.EqualValues(t, 1, n.commandVersion(r, own), "c has not")
 	say("c", own-1, 0)
@@ -41,10 +41,10 @@ func TestNewCommandsWaitForEveryVoter(t *testing.T) {
 	require.EqualValues(t, own, n.commandVersion(r, own), "this node is older itself")
 	require.Equal(t, codes.FailedPrecondition, status.Code(n.checkCommandVersion(r, next)))
 	say("c", 0, 0)
-	require.EqualValues(t, 1, n.commandVersion(r, own), "an old node that does not say")
+	require.EqualValues(t, 1, n.commandVersion(r, own), "an old node that reports no version")
 	say("c", own, peerInfoTTL+time.Second)
 	require.EqualValues(t, 1, n.commandVersion(r, own), "c may have been replaced by an older one since")
-	require.NotNil(t, n.peers.peerInfoOf("c"), "what else it said still counts")
+	require.NotNil(t, n.peers.peerInfoOf("c"), "its other reported values are kept")
 	say("c", own, observePeriod)
 	require.EqualValues(t, own, n.commandVersion(r, own), "it was just not asked again yet")
 

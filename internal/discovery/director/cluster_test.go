@@ -79,7 +79,7 @@ func systemScenario(t *testing.T, seed uint64) {
 		}
 	}
 	t.Logf("seed %d: %d writes, last epoch %d", seed, len(s.redis.Log()), epoch)
-	require.Greater(t, epoch, uint64(2), "somebody else led at least once")
+	require.Greater(t, epoch, uint64(2), "another node led at least once")
 }
 
 // Checks may take ten seconds, and every service takes that long. A leader that is deposed or stopped must end long

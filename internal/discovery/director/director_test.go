@@ -57,7 +57,7 @@ func TestRecoveryLeavesOutWhoDoesNotAnswer(t *testing.T) {
 		b.start()
 		pause(100 * time.Millisecond)
 		require.Equal(t, "recovering", b.directorState(), "one has not answered yet")
-		require.Equal(t, []string{"a-00", "a-03", "a-04"}, b.active(), "nobody waits for it")
+		require.Equal(t, []string{"a-00", "a-03", "a-04"}, b.active(), "the director does not wait for it")
 		pause(time.Second)
 		require.Equal(t, "running", b.directorState())
 		require.Equal(t, []string{"a-00", "a-03", "a-04"}, b.active())
@@ -98,7 +98,7 @@ func TestLateRegistrationEndsAStall(t *testing.T) {
 		pause(0)
 		require.Equal(t, "stalled", b.directorState())
 		require.EqualValues(t, 1, b.Status().Stalls[0].Available)
-		require.Equal(t, []string{"a"}, b.active(), "a stall hides nobody")
+		require.Equal(t, []string{"a"}, b.active(), "a stall removes no service from the list")
 
 		b.net.set(refuses, url("b"))
 		b.dir.register(relayer("b"))
@@ -137,7 +137,7 @@ func TestRemovalReachesTheDirector(t *testing.T) {
 		require.Equal(t, "a-01", lines[0]["relayer"])
 		n := b.net.checked(url("a-01"))
 		pause(time.Minute)
-		require.Equal(t, n, b.net.checked(url("a-01")), "nobody checks it any longer")
+		require.Equal(t, n, b.net.checked(url("a-01")), "it is no longer checked")
 		require.Empty(t, b.redis.Hash("relayer:status:svc:a-01"))
 		require.EqualValues(t, 1, value(t, b.metrics.deregistered))
 
@@ -294,7 +294,7 @@ func TestDeposedLeaderRemovesNobody(t *testing.T) {
 		b.net.set(refuses, "*")
 		pause(30 * time.Second)
 		require.Len(t, b.active(), 3)
-		require.Empty(t, b.logs.with("relayer removed"), "nor says so")
+		require.Empty(t, b.logs.with("relayer removed"), "no removal is logged")
 		require.Zero(t, value(t, b.metrics.failed))
 	})
 }
@@ -413,7 +413,7 @@ func TestOneCommandMayTouchAServiceTwice(t *testing.T) {
 			registerOp(f, relayer("c")), deregisterOp(f, "b", "c"))
 		pause(0)
 		require.Equal(t, n+1, b.net.checked(url("a")), "a new service is checked at once")
-		require.Equal(t, []string{"d"}, b.active(), "who is back at once stays listed")
+		require.Equal(t, []string{"d"}, b.active(), "a service that returns at once stays listed")
 		require.Len(t, b.Status().Services, 2)
 		pause(time.Minute)
 		require.Equal(t, []string{"d"}, b.active())
@@ -468,7 +468,7 @@ func TestForeignClusterIsRefusedUntilTakenOver(t *testing.T) {
 		pause(40 * time.Second)
 		require.Equal(t, []string{"theirs-1"}, b.active(), "nothing of theirs is touched")
 		require.Empty(t, b.redis.Log())
-		require.Equal(t, "running", b.directorState(), "checks go on")
+		require.Equal(t, "running", b.directorState(), "checks continue")
 		require.GreaterOrEqual(t, b.net.checked(url("a-00")), 4)
 		m := b.Status().Mirror
 		require.False(t, m.Connected)
@@ -494,7 +494,7 @@ func TestForeignClusterIsRefusedUntilTakenOver(t *testing.T) {
 		require.Equal(t, []string{"a-00", "a-01"}, b.active())
 		for _, w := range b.redis.Log() {
 			if w.Op == mirror.OpChange {
-				require.Len(t, w.Sets[0].Add, 2, "the new writer was told everything")
+				require.Len(t, w.Sets[0].Add, 2, "the new writer received all services")
 				break
 			}
 		}

@@ -44,7 +44,7 @@ func TestGuardHoldsAMassFailure(t *testing.T) {
 		require.Empty(t, b.logs.with("relayer removed"))
 		pause(time.Second)
 		hash := b.redis.Hash("relayer:status:svc:a-05")
-		require.Equal(t, "unhealthy", hash["status"], "readers can see what was found")
+		require.Equal(t, "unhealthy", hash["status"], "readers see the check result")
 		require.Equal(t, "connection refused", hash["reason"])
 		require.True(t, b.of("a-05").Active)
 
@@ -130,7 +130,7 @@ func TestGuardEndsWithTheFailure(t *testing.T) {
 		b.net.set(refuses, url("a-01"))
 		pause(10 * time.Second)
 		require.Zero(t, b.Status().Mirror.Held)
-		require.Equal(t, []string{"a-01"}, b.logs.relayers("relayer removed"), "what still fails then is removed")
+		require.Equal(t, []string{"a-01"}, b.logs.relayers("relayer removed"), "services that still fail are removed")
 		require.Len(t, b.active(), 9)
 		require.GreaterOrEqual(t, len(b.logs.with("relayer recovered before its removal")), 5)
 	})

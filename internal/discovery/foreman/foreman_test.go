@@ -440,7 +440,7 @@ func TestTooManyServicesInFiles(t *testing.T) {
 	write(t, folder, "a.json", many("a", 5000))
 	require.Eventually(t, refused("a.json"), time.Minute, time.Millisecond)
 	require.Len(t, f.set().Services, 5001)
-	require.False(t, f.set().Complete, "what the file would define is not known to be gone")
+	require.False(t, f.set().Complete, "the file's definitions are not certainly gone")
 	write(t, folder, "b.json", many("b", 10000))
 	require.Eventually(t, refused("b.json"), time.Minute, time.Millisecond)
 	require.Len(t, f.set().Services, 5001)
@@ -487,7 +487,7 @@ func TestTooManyBytes(t *testing.T) {
 	size := proto.Size(&rollcallv1.RegisterServicesRequest{Services: services})
 	require.Less(t, size, rollcallv1.MaxBytesPerCall)
 	require.Greater(t, size, rollcallv1.MaxBytesPerCall*9/10)
-	require.NoError(t, f.Advertise(services[:1]), "what is there stays as it is")
+	require.NoError(t, f.Advertise(services[:1]), "existing services are kept")
 }
 
 // State of a later version must be readable, although it has unknown fields.
@@ -569,7 +569,7 @@ func TestCheckDelaysTheFirstOfferOnly(t *testing.T) {
 		require.NoError(t, err)
 		asked := c.asked["up"]
 		pass(time.Minute)
-		require.Equal(t, asked, c.asked["up"], "what is not defined is not checked")
+		require.Equal(t, asked, c.asked["up"], "a service that is not defined is not checked")
 	})
 }
 

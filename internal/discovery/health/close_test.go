@@ -47,7 +47,7 @@ func TestChecker_DoesNotWaitForConnectionsToClose(t *testing.T) {
 		c.Set(targets[1:]...)
 		require.Len(t, c.targets, 3)
 		pause(0)
-		require.Contains(t, take(c), targets[1].ID, "checks go on")
+		require.Contains(t, take(c), targets[1].ID, "checks continue")
 		c.Remove(targets[2].ID)
 		require.Zero(t, time.Since(began))
 		pause(16 * time.Second)

@@ -170,7 +170,7 @@ func TestHTTPNotMoreConnectionsAreKeptThanMayBe(t *testing.T) {
 	}
 	mu.Lock()
 	require.Equal(t, 2, open)
-	require.Equal(t, 5, opened, "whoever has one keeps it")
+	require.Equal(t, 5, opened, "an origin with a connection keeps it")
 	mu.Unlock()
 
 	// The slot of a removed target must become free.
@@ -260,7 +260,7 @@ func TestHTTPCheck_QuotesReasonOfFailingBody(t *testing.T) {
 			err := check()
 			require.Error(t, err)
 			require.Equal(t, test.reason, reason(err))
-			require.True(t, definite(err), "it is the service's word")
+			require.True(t, definite(err), "the response is the service's own")
 			require.NoError(t, check())
 			require.Equal(t, 1, opened(), "the connection is kept: the body was read to its end")
 		})

@@ -57,7 +57,7 @@ func TestFrozenCheckerRemovesNobody(t *testing.T) {
 				require.NotZero(t, value(t, metrics.stalls))
 				require.Zero(t, value(t, metrics.failures))
 				pause(10 * time.Second)
-				require.Equal(t, 1000, len(take(c)), "everybody is checked as before")
+				require.Equal(t, 1000, len(take(c)), "all targets are checked as before")
 			})
 		})
 	}
@@ -183,14 +183,14 @@ func TestCrowdedProcessTakesFewerChecksOn(t *testing.T) {
 	for range 10 {
 		look(waits{crowded: 1, late: 1}, minInFlight)
 	}
-	require.Equal(t, 4096, c.limit, "so few crowd nobody")
+	require.Equal(t, 4096, c.limit, "so few checks are no overload")
 	for range 10 {
 		look(waits{crowded: 1}, 4096)
 	}
 	require.Equal(t, minInFlight, c.limit)
 	require.True(t, c.lastStall.IsZero())
 	look(waits{late: 1}, minInFlight)
-	require.Equal(t, now, c.lastStall, "what fails now is void")
+	require.Equal(t, now, c.lastStall, "a failure now is void")
 	for range 20 {
 		look(waits{}, minInFlight)
 	}

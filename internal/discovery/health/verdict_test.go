@@ -46,7 +46,7 @@ func TestRiseAndFall(t *testing.T) {
 		c := start(t, w, Config{Rise: 2, Fall: 3})
 		c.Set(relayers(1)...)
 		pause(0)
-		require.Equal(t, Up, take(c)["relayer-0"].Verdict, "what answers for the first time is up")
+		require.Equal(t, Up, take(c)["relayer-0"].Verdict, "a target is up after its first success")
 		pause(11 * time.Second) // past its first phase
 		take(c)
 

@@ -153,7 +153,7 @@ func TestRedisSlow(t *testing.T) {
 		require.Len(t, book.with("level=WARN"), 1)
 		settle(10 * time.Minute)
 		warnings := len(book.with("level=WARN"))
-		require.GreaterOrEqual(t, warnings, 10, "it is said again")
+		require.GreaterOrEqual(t, warnings, 10, "the warning is repeated")
 		require.LessOrEqual(t, warnings, 11, "and not each time")
 		require.Empty(t, book.with("pass their fence again"))
 		mu.Lock()

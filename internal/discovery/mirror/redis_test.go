@@ -329,7 +329,7 @@ func TestTenThousandServices(t *testing.T) {
 			scripts++
 		}
 	}
-	require.LessOrEqual(t, scripts, 2, "one script, sent again in full if the server did not know it")
+	require.LessOrEqual(t, scripts, 2, "one script, sent again in full if the server did not have it")
 }
 
 // The Writer must work on miniredis, which rollcall dev uses.

@@ -45,7 +45,7 @@ func TestRemovedIsToldOfWhatLeftTheSets(t *testing.T) {
 				moved[0].Kind = "signer"
 				w.Update(slices.Concat(ill, moved), []string{"b"})
 				settle(10 * time.Second)
-				require.Empty(t, told, "nobody knows yet")
+				require.Empty(t, told, "the removal is not confirmed yet")
 				store.SetHook(nil)
 				settle(10 * time.Second)
 				require.Empty(t, store.Members(active))

@@ -87,7 +87,7 @@ func TestNewLeaderInheritsHealth(t *testing.T) {
 		settle(time.Second)
 		require.Equal(t, []string{"oz-relayer-0", "oz-relayer-1"}, store.Members(active))
 		require.Empty(t, store.Members(worker), "kinds that only an earlier leader knew are cleaned")
-		require.Equal(t, "healthy", store.Hash("relayer:status:0")["status"], "what was found stays until there is news")
+		require.Equal(t, "healthy", store.Hash("relayer:status:0")["status"], "the last result is kept until there is a new one")
 		require.Equal(t, "1", store.Hash("relayer:status:0")["epoch"])
 		require.Equal(t, "unknown", store.Hash("relayer:status:svc:new")["status"])
 		for _, gone := range []string{"leaves", "left", "older-version", "w"} {

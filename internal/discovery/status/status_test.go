@@ -251,7 +251,7 @@ func TestConcurrentReadersShareAQuestion(t *testing.T) {
 		require.EqualValues(t, 1, asked.Load())
 		code, _, _ := s.page()
 		require.Equal(t, 200, code)
-		require.EqualValues(t, 2, asked.Load(), "what was said is asked again")
+		require.EqualValues(t, 2, asked.Load(), "the stored answer is requested again")
 	})
 }
 
@@ -271,7 +271,7 @@ func TestLeaderThatDoesNotAnswerInTime(t *testing.T) {
 		})
 		takes.Store(int64(600 * time.Millisecond))
 		code, body, took := s.page()
-		require.Equal(t, 503, code, "nobody knows anything yet")
+		require.Equal(t, 503, code, "there is no answer yet")
 		require.Contains(t, body, "no leader answers: nothing came within 80ms")
 		require.Equal(t, budget, took, "no more than ever")
 		takes.Store(int64(200 * time.Millisecond))
