@@ -5,27 +5,28 @@ import (
 	"slices"
 )
 
-// An entry's version is its command's index and, below it, the operation's position in the command.
+// versionBits is the width of the operation's position in an entry's version; the bits above it hold the command's
+// index.
 const versionBits = 10
 
-// Answer is the result of a write that was not refused for its fence.
+// Answer is the result of a write that passed its fence.
 type Answer struct {
 	Epoch uint64
-	// Index is the Raft index at which the directory held what was written.
+	// Index is the Raft index at which the directory held the written entries.
 	Index                                   uint64
 	Registered, Unchanged, Removed, Yielded int
 }
 
-// Result is what one operation came to. Err is nil, *StaleEpochError, *SupersededError, *SequenceReusedError or
+// Result is the outcome of one operation. Err is nil, *StaleEpochError, *SupersededError, *SequenceReusedError or
 // *ConflictError.
 type Result struct {
 	Answer
-	// Term is the entry's Raft term; of leader-established only.
+	// Term is the entry's Raft term; only for leader-established.
 	Term uint64
 	Err  error
 }
 
-// apply applies one command and reports what it changed, in order.
+// apply applies one command. It returns the results and the changes, in order.
 func (d *builder) apply(c *command) ([]Result, []Change) {
 	d.index = c.index
 	results := make([]Result, len(c.operations))
@@ -43,19 +44,20 @@ func (d *builder) apply(c *command) ([]Result, []Change) {
 	return results, changes
 }
 
-// establish opens an epoch. Owners that have long owned nothing are forgotten: the new epoch fences their old writes.
+// establish opens an epoch. It forgets owners that have owned nothing for a long time, because the new epoch fences
+// their old writes.
 func (d *builder) establish(op establish, term uint64) Result {
 	if d.cluster == "" {
 		d.cluster = op.cluster
 	}
-	// The present epoch is in it because the next one of the very last is 0.
+	// max includes d.epoch so that d.epoch+1 overflowing to 0 cannot lower the epoch.
 	d.epoch = max(d.epoch, d.epoch+1, term, op.atLeast)
 	d.leader = op.node
 	d.forgetIdleOwners()
 	return Result{Answer: Answer{Epoch: d.epoch, Index: d.index}, Term: term}
 }
 
-// checkFence checks a write's fence. done is true when the result stands already.
+// checkFence checks a write's fence. done reports whether r is already the final result.
 func (d *builder) checkFence(f fence) (r Result, done bool) {
 	if f.epoch != d.epoch {
 		return Result{Err: &StaleEpochError{Epoch: d.epoch}}, true
@@ -69,17 +71,17 @@ func (d *builder) checkFence(f fence) (r Result, done bool) {
 	case f.seq > os.seq:
 		return Result{}, false
 	case f.body != os.body && f.body != BodyHash{} && os.body != BodyHash{}:
-		// An entry without a hash, which an older leader proposed, is answered as it was before there were hashes.
+		// An entry without a hash, which an older leader proposed, gets the stored answer.
 		return Result{Err: &SequenceReusedError{f.owner, f.incarnation, f.seq, os.body, f.body}}, true
 	}
 	return os.answer, true
 }
 
-// record remembers an admitted write and its result until the owner's next one.
+// record stores an admitted write and its result until the owner's next write.
 func (d *builder) record(f fence, r Result) Result {
 	os := ownerState{owner: f.owner, incarnation: f.incarnation, seq: f.seq, body: f.body, answer: r.truncated()}
 	if f.seq == 0 {
-		// Not fenced: what an earlier fenced write left stays.
+		// The write has no fence, so the state of an earlier fenced write is kept.
 		os = ownerState{owner: f.owner}
 		if known, ok := d.owners.Get(f.owner.String()); ok {
 			os = *known
@@ -90,10 +92,10 @@ func (d *builder) record(f fence, r Result) Result {
 	return r
 }
 
-// maxConflicts is how many conflicts are kept of a refusal, for a writer that repeats it.
+// maxConflicts is how many conflicts of a refusal are stored for a writer that repeats the write.
 const maxConflicts = 100
 
-// truncated is what is remembered of a result.
+// truncated returns the part of a result that is stored.
 func (r Result) truncated() Result {
 	ce, ok := r.Err.(*ConflictError) //nolint:errorlint // a result's error is never wrapped
 	if ok && len(ce.Conflicts) > maxConflicts {
@@ -135,7 +137,7 @@ func (d *builder) register(op register, version uint64, changes []Change) (Resul
 	return d.record(op.fence, r), changes
 }
 
-// findConflicts finds what stands in the places that a registration takes, and in which of them it must not.
+// findConflicts returns the existing entry for each id of a registration, and the entries that it must not replace.
 func (d *builder) findConflicts(op register) (befores []*Entry, cs []Conflict) {
 	befores = make([]*Entry, len(op.entries))
 	for i, e := range op.entries {
@@ -153,7 +155,7 @@ func (d *builder) findConflicts(op register) (befores []*Entry, cs []Conflict) {
 	return befores, cs
 }
 
-// staleEntries lists, in order, what the owner of a full set owns beside it.
+// staleEntries lists, in order, the ids that the owner of a full set owns and the set does not contain.
 func (d *builder) staleEntries(op register) (ids []string) {
 	defined := make(map[string]struct{}, len(op.entries))
 	for _, e := range op.entries {

@@ -151,7 +151,7 @@ func TestOwnership(t *testing.T) {
 	}
 }
 
-// A batch is all or nothing: a conflict in its last service keeps out the first, and its full set removes none.
+// A conflict in a batch's last service must reject the first one too, and its full set must remove nothing.
 func TestConflictChangesNothing(t *testing.T) {
 	t.Parallel()
 	r := newReplica(t)
@@ -185,7 +185,7 @@ func TestFence(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
 		fence *rollcallv1.WriteFence
-		want  Result // an empty one: the write is done
+		want  Result // empty: the write is applied
 	}{
 		{"next seq", writer(edge1, 5, 8, 2), Result{}},
 		{"seq with a gap", writer(edge1, 5, 100, 2), Result{}},
@@ -237,8 +237,8 @@ func TestFence(t *testing.T) {
 	}
 }
 
-// A repeated write gets the answer it got, whatever has happened since, refusals included; a late one does not
-// undo what came after it.
+// A repeated write must get the stored answer, also a refusal, whatever was written since. A late write must not undo
+// later writes.
 func TestRepeatedWrite(t *testing.T) {
 	t.Parallel()
 	r := newReplica(t)
@@ -260,12 +260,12 @@ func TestRepeatedWrite(t *testing.T) {
 	require.Equal(t, removed, r.do(opDeregister(&rollcallv1.DeregisterOperation{Fence: writer(edge1, 1, 3, 1), Ids: []string{"b"}}))[0],
 		"the seq counts, not what stands in the repetition")
 
-	// In the next epoch too.
+	// The next epoch must give the same answer.
 	r.do(opEstablish("n-2", 0))
 	require.Equal(t, removed, r.do(opDeregister(&rollcallv1.DeregisterOperation{Fence: writer(edge1, 1, 3, 2), Ids: []string{"a"}}))[0])
 }
 
-// An unfenced write leaves the fence where it was.
+// An unfenced write must not change the fence.
 func TestUnfencedOperator(t *testing.T) {
 	t.Parallel()
 	r := newReplica(t)
@@ -297,18 +297,18 @@ func TestFullSet(t *testing.T) {
 		"x=gateway/edge-2", "y=gateway/edge-2",
 	}, r.owners(), "others keep what they have")
 
-	// A smaller static fleet: the rest of it goes, what it yielded stays.
+	// A smaller static fleet must remove its missing services and keep the yielded ones.
 	got = r.do(fullSet(Static, 2, "s-0", "s-1"))[0]
 	require.Equal(t, Answer{Epoch: 1, Index: 6, Unchanged: 1, Yielded: 1, Removed: 1}, got.Answer)
 
-	// An empty one removes all that is one's own.
+	// An empty full set must remove all services of its owner.
 	got = r.do(fullSet(edge1, 3))[0]
 	require.Equal(t, Answer{Epoch: 1, Index: 7, Removed: 3}, got.Answer)
 	require.Equal(t, []string{"s-1=static", "x=gateway/edge-2", "y=gateway/edge-2"}, r.owners())
 	require.Equal(t, Answer{Epoch: 1, Index: 8}, r.do(fullSet(edge1, 4))[0].Answer, "again, with nothing to remove")
 }
 
-// A full set that takes over from gone owners removes only what its own owner had.
+// A full set that takes services over from gone owners must remove only services of its own owner.
 func TestFullSetTakesOver(t *testing.T) {
 	t.Parallel()
 	r := newReplica(t)
@@ -336,20 +336,20 @@ func TestRegisterReplaces(t *testing.T) {
 	require.Equal(t, Answer{Epoch: 1, Index: 3, Registered: 1, Unchanged: 1}, got.Answer)
 
 	after, _ := r.State().Get("a")
-	require.Same(t, a, after, "what did not change keeps its version")
+	require.Same(t, a, after, "an unchanged entry keeps its version")
 	after, _ = r.State().Get("b")
 	require.Greater(t, after.Version, b.Version)
 	require.Equal(t, "tcp://b:1", after.URL())
 	require.Equal(t, 1, r.State().Count("relayer"))
 	require.Equal(t, 1, r.State().Count("cache"))
 
-	// Taken over unchanged, an entry has a new version too: its owner is part of it.
+	// An entry taken over unchanged must get a new version, because the owner is part of the entry.
 	r.do(opRegister(&rollcallv1.RegisterOperation{Fence: writer(Operator, 0, 0, 1), Services: services("a"), Force: true}))
 	after, _ = r.State().Get("a")
 	require.Greater(t, after.Version, a.Version)
 }
 
-// Operations of one command see those before them, and each is refused or done for itself.
+// An operation must see the earlier ones of its command, and is refused or applied independently.
 func TestOperationsOfOneCommand(t *testing.T) {
 	t.Parallel()
 	r := newReplica(t)
@@ -417,8 +417,8 @@ func TestClusterIsNamedOnce(t *testing.T) {
 	require.Equal(t, "c-1", m.State().Cluster())
 }
 
-// Another body under a used sequence number is refused and changes nothing. An entry without a hash, of an older leader,
-// applies as it did before there were hashes.
+// Another body under a used sequence number must be refused without a change. An entry without a hash, from an older
+// leader, must still apply.
 func TestAdmit_ComparesBodies(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -460,7 +460,7 @@ func TestAdmit_ComparesBodies(t *testing.T) {
 			next := writer(edge1, 1, 6, 1)
 			require.NoError(t, r.do(opRegister(&rollcallv1.RegisterOperation{Fence: next, Services: services("b")}))[0].Err)
 			info, _ := r.State().Owner(edge1)
-			require.Equal(t, OwnerInfo{Owner: edge1, Incarnation: 1, Seq: 6, Entries: 2}, info, "an older hash does not stay beside a newer answer")
+			require.Equal(t, OwnerInfo{Owner: edge1, Incarnation: 1, Seq: 6, Entries: 2}, info, "a newer answer must not keep an older hash")
 		})
 	}
 }
@@ -472,10 +472,10 @@ func TestIdleOwnersAreForgottenInTheEnd(t *testing.T) {
 	r.register(edge2, 1, "b")
 	r.do(opDeregister(&rollcallv1.DeregisterOperation{Fence: writer(edge2, 1, 2, 1), Ids: []string{"b"}}))
 	_, ok := r.State().Owner(edge2)
-	require.True(t, ok, "its fence stands until the epoch ends")
+	require.True(t, ok, "its fence is valid until the epoch ends")
 	require.Equal(t, &SupersededError{edge2, 1, 2}, r.register(edge2, 1, "b").Err)
 
-	// The answer to the last write was lost with the leader. Meanwhile the id is another's.
+	// The answer to the last write was lost with the leader, and another owner has registered the id since.
 	r.do(opEstablish("n-2", 0))
 	r.do(opRegister(&rollcallv1.RegisterOperation{Fence: writer(edge1, 1, 2, 2), Services: services("b")}))
 	again := r.do(opDeregister(&rollcallv1.DeregisterOperation{Fence: writer(edge2, 1, 2, 2), Ids: []string{"b"}}))[0]
@@ -493,10 +493,10 @@ func TestIdleOwnersAreForgottenInTheEnd(t *testing.T) {
 	require.True(t, ok)
 	require.Equal(t, uint64(2), info.Seq, "an owner of something is remembered")
 	late := r.do(opRegister(&rollcallv1.RegisterOperation{Fence: writer(edge2, 1, 1, 1), Services: services("b")}))[0]
-	require.Equal(t, &StaleEpochError{Epoch: r.State().Epoch()}, late.Err, "what the epoch before wrote stays fenced")
+	require.Equal(t, &StaleEpochError{Epoch: r.State().Epoch()}, late.Err, "writes of the previous epoch stay fenced")
 }
 
-// A refused owner of nothing is as well remembered as any other, with a part of what its refusal said.
+// A refused owner without entries must be remembered like any other, with at most maxConflicts conflicts.
 func TestApply_RefusedOwner_IsRemembered(t *testing.T) {
 	t.Parallel()
 	ids := make([]string, 10*maxConflicts)
@@ -546,7 +546,7 @@ func TestOwnersOfNothingAreBounded(t *testing.T) {
 	come(0, maxIdle)
 	require.Equal(t, 1+maxIdle, r.State().owners.Len())
 
-	// A replica that starts from a snapshot in between forgets the same.
+	// A replica restored from a snapshot in between must forget the same owners.
 	m := New()
 	require.NoError(t, restore(m, snapshotOf(t, r.State())))
 	other := &replica{Machine: m, t: t, index: r.index, term: r.term}
@@ -561,9 +561,9 @@ func TestOwnersOfNothingAreBounded(t *testing.T) {
 	_, ok := r.State().Owner(passing(0))
 	require.False(t, ok)
 	_, ok = r.State().Owner(passing(2*maxIdle - 1))
-	require.True(t, ok, "who wrote last is remembered")
+	require.True(t, ok, "the last writer is remembered")
 	_, ok = r.State().Owner(edge1)
-	require.True(t, ok, "and who owns something")
+	require.True(t, ok, "an owner of entries is remembered")
 	checkInvariants(t, r.Machine)
 }
 

@@ -17,12 +17,12 @@ import (
 
 const benchBatch = 10_000
 
-// benchID spreads neighbours in time over the whole key space, as ids with a random or hashed name would be.
+// benchID spreads consecutive numbers over the whole key space, as random or hashed names would.
 func benchID(i int) string {
 	return fmt.Sprintf("relayer-%08x-%07d", uint32(i)*2654435761, i)
 }
 
-// benchService encodes to 200 bytes, in a command.
+// benchService returns a service that takes 200 encoded bytes in a command.
 func benchService(i, value int) []byte {
 	id := benchID(i)
 	raw, err := EncodeService(&rollcallv1.Service{Id: id, Kind: "relayer", WorkerRef: &rollcallv1.WorkerRef{
@@ -50,7 +50,7 @@ func benchRegister(owner Owner, ids []int, value int, fullSet bool) []byte {
 	return data
 }
 
-// benchMachine holds the services 0 to size-1, of one gateway for each 10,000.
+// benchMachine returns a machine with the services 0 to size-1 and one gateway for each 10,000.
 func benchMachine(tb testing.TB, size int) (m *Machine, index uint64) {
 	m = New()
 	for from := 0; from < size; from += benchBatch {
@@ -70,13 +70,13 @@ func benchOwner(i int) Owner {
 	return Owner{Kind: rollcallv1.OwnerKind_OWNER_KIND_GATEWAY, ID: fmt.Sprintf("edge-%d", i/benchBatch)}
 }
 
-// BenchmarkApply registers changed services, in commands of one and of 10,000, beside a directory of some size.
+// BenchmarkApply registers changed services, in commands of one and of 10,000, in directories of three sizes.
 func BenchmarkApply(b *testing.B) {
 	for _, size := range []int{0, 100_000, 1_000_000} {
 		m, index := benchMachine(b, size)
 		for _, batch := range []int{1, benchBatch} {
 			b.Run(fmt.Sprintf("size=%d/batch=%d", size, batch), func(b *testing.B) {
-				// A gateway of its own, with 10,000 services that lie all over the key space.
+				// The owner is a separate gateway with 10,000 services spread over the key space.
 				owner := benchOwner(size + benchBatch)
 				const variants = 4
 				var cmds [][]byte
@@ -104,7 +104,7 @@ func BenchmarkApply(b *testing.B) {
 				b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(n*batch), "ns/service")
 			})
 		}
-		// The full set changes altogether each time: 10,000 services come, 10,000 go.
+		// Each full set replaces the previous one entirely: 10,000 services are added and 10,000 removed.
 		b.Run(fmt.Sprintf("size=%d/replace", size), func(b *testing.B) {
 			owner := benchOwner(size + 2*benchBatch)
 			var cmds [2][]byte
@@ -127,7 +127,7 @@ func BenchmarkApply(b *testing.B) {
 	}
 }
 
-// BenchmarkTakeOver registers 10,000 services that have as many owners, all gone.
+// BenchmarkTakeOver registers 10,000 services that have 10,000 gone owners.
 func BenchmarkTakeOver(b *testing.B) {
 	var (
 		m        *Machine
@@ -186,8 +186,8 @@ func BenchmarkSnapshot(b *testing.B) {
 	})
 }
 
-// BenchmarkMemory reports what a service of 200 bytes takes in a directory of a million: registered in random
-// order in batches, registered one a command, and restored from a snapshot.
+// BenchmarkMemory reports the memory per 200-byte service in a directory of a million: registered in random order in
+// batches, registered one per command, and restored from a snapshot.
 func BenchmarkMemory(b *testing.B) {
 	const size = 1_000_000
 	measure := func(b *testing.B, build func() *Machine) {

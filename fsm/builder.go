@@ -7,25 +7,26 @@ import (
 	"github.com/tidwall/btree"
 )
 
-// builder is the state under construction, and the indexes that only Apply needs.
+// builder is the state under construction, with the indexes that only Apply uses.
 type builder struct {
 	State
-	// The ids each owner owns. Rebuilt on restore.
+	// owned holds the ids of each owner. It is rebuilt on restore.
 	owned map[Owner]map[string]struct{}
-	// How many owners own nothing. Counted again on restore.
+	// idle is the number of owners without entries. It is counted again on restore.
 	idle int
-	// Kinds are few and repeat in every entry.
+	// kindNames interns kinds, because few kinds repeat in all entries.
 	kindNames map[string]string
 
-	// The published trees; replaced when dirty.
+	// last holds the published trees, which are replaced when dirty.
 	last                                  *State
 	entriesDirty, kindsDirty, ownersDirty bool
 }
 
-// degree of the trees: a node holds up to twice as many entries. A change copies a node a level, so small nodes
-// make writes cheap, large ones make the tree shallow and dense. BenchmarkApply and BenchmarkMemory at 8, 12, 16,
-// 24 and 32: with a million services a batch of 10,000 takes a third less time with 16 than with 32, a single one
-// a tenth less, and a service 1 % more memory; below 16 little more is gained, with a smaller directory nothing.
+// degree is the degree of the trees: a node holds up to twice as many entries. A change copies one node per level.
+// Small nodes make writes cheap; large nodes make the tree shallow and dense. Measured with BenchmarkApply and
+// BenchmarkMemory at 8, 12, 16, 24 and 32, with a million services: compared with 32, at 16 a batch of 10,000 takes a
+// third less time, a single write a tenth less, and a service 1 % more memory. Below 16 the gain is small; with a
+// smaller directory there is none.
 const degree = 16
 
 func newDraft() builder {
@@ -41,7 +42,8 @@ func newDraft() builder {
 	}
 }
 
-// publish freezes the draft as it stands. Trees that did not change are shared with the state before.
+// publish returns the builder's current state as an immutable State. It shares unchanged trees with the previous
+// state.
 func (d *builder) publish() *State {
 	s := d.State
 	if d.last != nil {
@@ -61,7 +63,7 @@ func (d *builder) publish() *State {
 	return &s
 }
 
-// set adds or replaces an entry and gives the one before. The owner's record is the caller's to set.
+// set adds or replaces an entry and returns the previous one. The caller updates the owner's record.
 func (d *builder) set(e *Entry) (before *Entry) {
 	if name, ok := d.kindNames[e.Kind]; ok {
 		e.Kind = name
@@ -90,7 +92,7 @@ func (d *builder) set(e *Entry) (before *Entry) {
 	return before
 }
 
-// remove takes an entry out and gives it; nil when there is none.
+// remove deletes an entry and returns it, or nil if there is none.
 func (d *builder) remove(id string) *Entry {
 	e, ok := d.entries.Get(id)
 	if !ok {
@@ -103,7 +105,7 @@ func (d *builder) remove(id string) *Entry {
 	return e
 }
 
-// removeFromOwner takes an entry out of its owner's index and count.
+// removeFromOwner deletes an entry from its owner's index and count.
 func (d *builder) removeFromOwner(e *Entry) {
 	ids := d.owned[e.Owner]
 	delete(ids, e.ID)
@@ -115,7 +117,7 @@ func (d *builder) removeFromOwner(e *Entry) {
 	}
 }
 
-// setOwner stores what is known of an owner, with the present number of its entries.
+// setOwner stores an owner's state, with the current number of its entries.
 func (d *builder) setOwner(os ownerState) {
 	os.entries = len(d.owned[os.owner])
 	before, known := d.owners.Set(os.owner.String(), &os)
@@ -129,22 +131,22 @@ func (d *builder) setOwner(os ownerState) {
 }
 
 const (
-	// rememberEpochs is for how many epochs after its last write an owner of nothing is remembered: a writer that does
-	// not know the outcome of its last write repeats it with the next leader, or the one after, and must get the answer
-	// it would have got, though what it removed may be another's by then. A refused write counts as well.
+	// rememberEpochs is for how many epochs after its last write an owner without entries is remembered. A writer with
+	// an unknown outcome repeats its write with the next leader, or the one after. It must get the original answer,
+	// although another owner may have registered the removed ids since. A refused write counts as a write.
 	rememberEpochs = 16
-	// maxIdle is how many owners of nothing are remembered. The latest writers stay: gateways whose ids
-	// never come again must not fill the memory while one epoch goes on for months.
+	// maxIdle is how many owners without entries are remembered. The latest writers are kept. Gateways whose ids are
+	// never reused must not fill the memory during an epoch of months.
 	maxIdle = 1 << 14
 )
 
-// forgetIdleOwners drops what is known of owners that own nothing and have not written for a while.
+// forgetIdleOwners deletes owners that own nothing and have not written for more than rememberEpochs.
 func (d *builder) forgetIdleOwners() {
 	d.forget(d.idleOwners(func(os *ownerState) bool { return d.epoch-os.answer.Epoch > rememberEpochs }))
 }
 
-// boundIdleOwners drops, where there are too many owners of nothing, an eighth of those allowed or more: those whose
-// last write is the longest ago.
+// boundIdleOwners deletes the owners without entries that wrote the longest ago, if there are more than maxIdle. It
+// keeps seven eighths of maxIdle.
 func (d *builder) boundIdleOwners() {
 	if d.idle <= maxIdle {
 		return
@@ -154,7 +156,7 @@ func (d *builder) boundIdleOwners() {
 	d.forget(idle[:len(idle)-maxIdle/8*7])
 }
 
-// idleOwners lists, in the order of their names, the owners of nothing for which drop is true.
+// idleOwners lists, in name order, the owners without entries for which drop returns true.
 func (d *builder) idleOwners(drop func(*ownerState) bool) (idle []*ownerState) {
 	d.owners.Scan(func(_ string, os *ownerState) bool {
 		if os.entries == 0 && drop(os) {

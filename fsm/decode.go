@@ -10,14 +10,14 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-// CommandVersion is the newest kind of command this version understands. Raise it with each new operation or
-// field in log.proto.
+// CommandVersion is the newest command version that this build supports. Raise it with each new operation or field in
+// log.proto.
 const CommandVersion = 2
 
-// MaxOperations bounds one command.
+// MaxOperations is the maximum number of operations in one command.
 const MaxOperations = 1 << versionBits
 
-// command is a log entry read whole, so that applying it cannot fail halfway.
+// command is a fully decoded log entry, so that applying it cannot fail halfway.
 type command struct {
 	index, term uint64
 	operations  []any // establish, register or deregister
@@ -32,7 +32,7 @@ type register struct {
 	fence
 	entries        []*Entry // without owner and version
 	fullSet, force bool
-	gone           map[Owner]struct{} // nil when nobody is, as in most
+	gone           map[Owner]struct{} // usually nil: no gone owners
 }
 
 type deregister struct {
@@ -116,7 +116,7 @@ func decodeFence(f *rollcallv1.WriteFence) (fence, error) {
 	return fence{owner: owner, incarnation: f.GetIncarnation(), seq: f.GetSeq(), epoch: f.GetEpoch(), body: body}, err
 }
 
-// decodeOwner refuses owners whose String would not tell them apart.
+// decodeOwner refuses owners that String would not distinguish.
 func decodeOwner(o *rollcallv1.Owner) (Owner, error) {
 	owner := OwnerOf(o)
 	named := owner.Kind == rollcallv1.OwnerKind_OWNER_KIND_GATEWAY
@@ -126,7 +126,8 @@ func decodeOwner(o *rollcallv1.Owner) (Owner, error) {
 	return owner, nil
 }
 
-// rejectUnknownFields refuses a message that holds, at any depth, a field or an enum value that this version does not know.
+// rejectUnknownFields refuses a message that holds, at any depth, a field or enum value that this version does not
+// support.
 func rejectUnknownFields(m protoreflect.Message) (err error) {
 	if len(m.GetUnknown()) > 0 {
 		return fmt.Errorf("%s has a field that this version does not know", m.Descriptor().FullName())

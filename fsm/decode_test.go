@@ -13,13 +13,13 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-// newer adds a field that no version knows yet.
+// newer adds a field that no version supports.
 func newer(m proto.Message) {
 	r := m.ProtoReflect()
 	r.SetUnknown(append(slices.Clone(r.GetUnknown()), protowire.AppendVarint(protowire.AppendTag(nil, 1000, protowire.VarintType), 1)...))
 }
 
-// messages walks all messages within m, itself included.
+// messages visits all messages within m, including m.
 func messages(m protoreflect.Message, visit func(protoreflect.Message)) {
 	visit(m)
 	m.Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
@@ -35,7 +35,7 @@ func messages(m protoreflect.Message, visit func(protoreflect.Message)) {
 	})
 }
 
-// everything is a command with every operation and every field there is.
+// everything returns a command with every operation and every field.
 func everything() *rollcallv1.Command {
 	return &rollcallv1.Command{Operations: []*rollcallv1.Operation{
 		opEstablish("n-2", 1),
@@ -47,7 +47,7 @@ func everything() *rollcallv1.Command {
 	}}
 }
 
-// applyOrDecodeError applies a batch and gives the *DecodeError that it panics with.
+// applyOrDecodeError applies a batch and returns the *DecodeError that Apply panics with.
 func applyOrDecodeError(t testing.TB, m *Machine, logs ...*raft.Log) (err *DecodeError) {
 	t.Helper()
 	defer func() {
@@ -61,7 +61,7 @@ func applyOrDecodeError(t testing.TB, m *Machine, logs ...*raft.Log) (err *Decod
 	return nil
 }
 
-// An entry that this version does not know in full stops the replica before any of its batch is applied.
+// An entry that this version does not fully support must stop the replica before any entry of its batch is applied.
 func TestUnreadableEntries(t *testing.T) {
 	t.Parallel()
 	type test struct {
@@ -103,7 +103,7 @@ func TestUnreadableEntries(t *testing.T) {
 			Fence: writer(edge1, 1, 1, 2), Services: [][]byte{{0x0a, 0x05, 'x'}},
 		})), "operation 1: service 0: unexpected EOF"},
 	}
-	// A field more in each message that a command can hold.
+	// Each message of a command gets one unknown field.
 	count := 0
 	messages(everything().ProtoReflect(), func(protoreflect.Message) { count++ })
 	for n := range count {
@@ -144,7 +144,7 @@ func TestUnreadableEntries(t *testing.T) {
 	require.Nil(t, applyOrDecodeError(t, New(), &raft.Log{Index: 1, Data: marshal(everything())}))
 }
 
-// Membership entries reach the machine in batches; they get no answer and change nothing.
+// Membership entries in a batch must get no answer and change nothing.
 func TestMembershipEntries(t *testing.T) {
 	t.Parallel()
 	m := New()

@@ -1,50 +1,56 @@
-// Package fsm is the replicated service directory: a pure state machine that every coordinator feeds with the
-// same Raft log and that therefore holds the same state everywhere. It knows no clock, network, randomness or
-// logger; the leader stamps what a command needs of them before it proposes it.
+// Package fsm is the replicated service directory: a pure state machine. Every coordinator applies the same Raft log
+// to it, so every replica holds the same state. The machine uses no clock, network, randomness or logger. The leader
+// stamps a command with the values it needs of them before it proposes it.
 //
 // # Authority
 //
-// The log decides. A write names its owner, the owner's incarnation and sequence number, and the epoch its
-// writer believes in. The machine refuses a write of another epoch ([StaleEpochError]), one that a later write
-// of the same owner has overtaken ([SupersededError]), and one that touches an entry somebody else holds
-// ([ConflictError]). A refusal is a value, the same on every replica, and changes nothing but the owner's
-// sequence number. A write that repeats the owner's last sequence number gets the answer it got before, of
-// many conflicts the first hundred, so a writer that does not know its outcome repeats it without harm. The machine
-// keeps the hash of the last body beside the answer, and refuses another body under the same number
-// ([SequenceReusedError]): the old answer would report it as done. The leader stamps the hash into the entry, because
-// only it knows whether every voter can read one; two writes are compared only where both have one.
+// The log is authoritative. A write names its owner, the owner's incarnation and sequence number, and the epoch that
+// the writer received. The machine refuses three kinds of write:
+//
+//   - a write of another epoch ([StaleEpochError]),
+//   - a write older than the owner's last one ([SupersededError]),
+//   - a write that touches an entry of another owner ([ConflictError]).
+//
+// A refusal is a value, identical on every replica. It changes only the owner's sequence number. A write that repeats
+// the owner's last sequence number gets the stored answer again, with at most the first hundred conflicts. A writer
+// with an unknown outcome can therefore retry safely.
+//
+// The machine stores the hash of the last body with the answer. It refuses another body under the same number
+// ([SequenceReusedError]), because the old answer would report that body as done. The leader stamps the hash into the
+// entry, because only the leader can check that every voter reads one. The machine compares two writes only if both
+// have a hash.
 //
 // # Epochs
 //
-// A leader's first entry opens an epoch: max(previous + 1, the entry's Raft term, the least it asks for). Epochs
-// only grow, also across restored snapshots, because a restore is followed by an epoch above the one before it.
+// A leader's first entry opens an epoch: max(previous + 1, the entry's Raft term, the minimum that the entry
+// requests). Epochs only grow, also across restored snapshots, because a restore is followed by an epoch above the
+// previous one.
 //
 // # State
 //
-// [State] is immutable. The machine publishes a new one after each batch of log entries; readers and snapshots
-// keep the one they took for as long as they like, and nothing they do slows Apply. Trees are shared between
-// states by copy on write.
+// [State] is immutable. The machine publishes a new state after each batch of log entries. Readers and snapshots may
+// keep a state for any time without slowing Apply. States share trees by copy on write.
 //
-// A [Feed] gives one reader every change after the state it began with, in the order of the log, never before the
-// state that holds it is published. A reader that falls more than the window behind, one that stands still
-// included, is cut with [ErrCompacted] and keeps nothing alive; so is every reader when a snapshot replaces the
-// directory. A reader that resumes by index gets all changes since, or ErrCompacted, also when that index belongs to a
-// past that a restored snapshot has undone.
+// A [Feed] delivers every change after its first state to one reader, in log order. It delivers a change only after
+// the state with that change is published. The machine ends the feed with [ErrCompacted] when the reader falls further
+// behind than the window, or when a snapshot replaces the directory. Such a reader retains no memory, even if idle. A reader that
+// resumes by index gets all later changes or ErrCompacted. It also gets ErrCompacted if a restored snapshot has undone
+// the history of that index.
 //
 // # Failure
 //
-// A log entry that cannot be decoded, or that holds an operation, field or enum value this version does not know,
-// stops the replica: Apply panics with a [*DecodeError], which the coordinator turns into the end of the process,
-// before anything of its batch is applied. Skipping it would let replicas differ, which is worse than being down.
-// New operations are therefore proposed only when every voter reports a [CommandVersion] that knows them.
+// Apply panics with a [*DecodeError] if a log entry cannot be decoded, or holds an operation, field or enum value that
+// this version does not support. It panics before it applies any entry of the batch, and the coordinator then ends the
+// process. Skipping the entry would let replicas diverge, which is worse than downtime. A leader therefore proposes a
+// new operation only when every voter reports a [CommandVersion] that supports it.
 //
-// A snapshot that is truncated, damaged, out of order or of another version is refused, and the directory stays
-// what it was. One whose state contradicts itself is not written.
+// The machine refuses a snapshot that is truncated, damaged, out of order or of another version, and keeps its
+// directory. It does not write a snapshot of an inconsistent state.
 //
 // # Not guaranteed
 //
-// The machine trusts the leader in what only the leader checks: that services are valid and their ids distinct in a
-// command, that only operators force, that only operators write without a sequence number. A fence lasts for an
-// epoch at least: when a new one opens, owners that own nothing are forgotten, and only the epoch their old writes
-// carry refuses them then. So are, earlier, those that wrote the longest ago where there are more than 16,384.
+// The machine does not repeat the leader's checks: that services are valid, that ids are distinct within a command,
+// that only operators force, and that only operators write without a sequence number. A fence lasts for at least one
+// epoch. A new epoch forgets long-idle owners without entries, and then only the epoch fences their old writes. Above
+// 16,384 owners without entries, the machine forgets those with the oldest last write earlier.
 package fsm

@@ -11,25 +11,25 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-// Owner is who may change or remove an entry. It is comparable.
+// Owner identifies the owner that may change or remove an entry. It is comparable.
 type Owner struct {
 	Kind rollcallv1.OwnerKind
 	ID   string
 }
 
-// The owners that exist once.
+// Static and Operator are the owners without an id.
 var (
 	Static   = Owner{Kind: rollcallv1.OwnerKind_OWNER_KIND_STATIC}
 	Operator = Owner{Kind: rollcallv1.OwnerKind_OWNER_KIND_OPERATOR}
 )
 
-// OwnerOf converts from the wire; nil gives the zero Owner.
+// OwnerOf converts from the wire. It returns the zero Owner for nil.
 func OwnerOf(o *rollcallv1.Owner) Owner { return Owner{Kind: o.GetKind(), ID: o.GetId()} }
 
 // Proto converts to the wire.
 func (o Owner) Proto() *rollcallv1.Owner { return &rollcallv1.Owner{Kind: o.Kind, Id: o.ID} }
 
-// String gives "gateway/edge-1", "static" or "operator".
+// String returns "gateway/edge-1", "static" or "operator".
 func (o Owner) String() string {
 	switch o.Kind {
 	case rollcallv1.OwnerKind_OWNER_KIND_GATEWAY:
@@ -48,10 +48,10 @@ type Entry struct {
 	ID    string
 	Kind  string
 	Owner Owner
-	// Version grows with each change of the entry. Only the order of versions means anything.
+	// Version grows with each change of the entry. Only the order of versions is defined.
 	Version uint64
 
-	raw []byte // the encoded Service, the same bytes on every replica; newEntry has seen that they decode
+	raw []byte // the encoded Service, identical on every replica; newEntry has checked that it decodes
 }
 
 // Service decodes a copy that the caller may change.
@@ -63,15 +63,15 @@ func (e *Entry) Service() *rollcallv1.Service {
 	return s
 }
 
-// Record is the entry as the wire shows it.
+// Record returns the entry in its wire form.
 func (e *Entry) Record() *rollcallv1.ServiceRecord {
 	return &rollcallv1.ServiceRecord{Service: e.Service(), Owner: e.Owner.Proto(), Version: e.Version}
 }
 
-// Size is the length of the encoded service in bytes.
+// Size returns the length of the encoded service in bytes.
 func (e *Entry) Size() int { return len(e.raw) }
 
-// URL is the service's worker_ref.url.
+// URL returns the service's worker_ref.url.
 func (e *Entry) URL() (url string) {
 	_ = scan(e.raw, func(field protowire.Number, ref []byte) error {
 		if field != serviceWorkerRef {
@@ -87,22 +87,22 @@ func (e *Entry) URL() (url string) {
 	return url
 }
 
-// EncodeService gives the bytes by which the directory stores and compares a service: equal services give
-// equal bytes. They are made once, by the leader, and replicated as they are.
+// EncodeService returns the bytes that the directory stores and compares: equal services have equal bytes. The leader
+// encodes a service once, and the bytes are replicated unchanged.
 func EncodeService(s *rollcallv1.Service) ([]byte, error) {
 	return proto.MarshalOptions{Deterministic: true}.Marshal(s)
 }
 
-// Fields of service.proto.
+// The constants are the field numbers of service.proto.
 const (
 	serviceID, serviceKind, serviceWorkerRef     = 1, 2, 3
 	workerRefURL, workerRefNode, workerRefLabels = 1, 2, 3
 	labelKey, labelValue                         = 1, 2
 )
 
-// newEntry reads from an encoded service what the directory is ordered and counted by, and makes sure that all
-// of it decodes, in a tenth of the time that decoding it takes. The bytes must not change any more. Fields that
-// this version does not know stay in them.
+// newEntry reads the fields that the directory orders and counts by from an encoded service. It also checks that all
+// of the service decodes, in a tenth of the time of decoding it. The caller must not change the bytes afterwards. They
+// keep fields that this version does not support.
 func newEntry(raw []byte) (*Entry, error) {
 	e := &Entry{raw: raw}
 	err := scan(raw, func(field protowire.Number, value []byte) error {
@@ -152,8 +152,8 @@ func checkText(value []byte) error {
 	return nil
 }
 
-// scan visits the length-delimited fields of an encoded message, in order; of a field that stands there twice
-// the later one counts. It fails when the message, or what visit says, does not decode.
+// scan visits the length-delimited fields of an encoded message, in order. If a field occurs twice, the later one
+// counts. scan returns an error if the message does not decode, or the error of visit.
 func scan(msg []byte, visit func(field protowire.Number, value []byte) error) error {
 	for len(msg) > 0 {
 		field, typ, n := protowire.ConsumeTag(msg)

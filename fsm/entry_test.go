@@ -51,7 +51,7 @@ func bytesField(b []byte, num protowire.Number, v string) []byte {
 	return protowire.AppendString(protowire.AppendTag(b, num, protowire.BytesType), v)
 }
 
-// oddServices are encodings that no EncodeService gives.
+// oddServices are encodings that EncodeService never produces.
 var oddServices = []struct {
 	name string
 	raw  []byte
@@ -89,7 +89,8 @@ func TestNewEntry(t *testing.T) {
 	}
 }
 
-// agreesWithProto checks that newEntry takes just what decodes and has an id, and reads the same from it.
+// agreesWithProto checks that newEntry accepts exactly the services that decode and have an id, and reads the same
+// fields.
 func agreesWithProto(t *testing.T, raw []byte) bool {
 	var want rollcallv1.Service
 	decodes := proto.Unmarshal(raw, &want) == nil

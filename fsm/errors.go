@@ -7,13 +7,13 @@ import (
 	"fmt"
 )
 
-// ErrCompacted ends a feed whose reader fell too far behind, whose start is gone, or whose directory was
-// replaced by a restored snapshot. Watch again to start from the present state.
+// ErrCompacted ends a feed whose reader fell too far behind, whose start is gone, or whose directory was replaced by a
+// restored snapshot. The reader calls Watch again to start from the current state.
 var ErrCompacted = errors.New("directory changes compacted")
 
-// DecodeError is a log entry or snapshot that this version cannot read.
+// DecodeError is the error for a log entry or snapshot that this version cannot read.
 type DecodeError struct {
-	// Index is the Raft index of the entry; 0 in a snapshot.
+	// Index is the Raft index of the entry; 0 for a snapshot.
 	Index uint64
 	Err   error
 }
@@ -27,13 +27,13 @@ func (e *DecodeError) Error() string {
 
 func (e *DecodeError) Unwrap() error { return e.Err }
 
-// BodyHash is the SHA-256 of a write's body; zero where its log entry has none.
+// BodyHash is the SHA-256 of a write's body; zero if its log entry has none.
 type BodyHash [sha256.Size]byte
 
 // String returns the whole hash in hex.
 func (h BodyHash) String() string { return hex.EncodeToString(h[:]) }
 
-// encoded returns the hash as the log and snapshots hold it; nil when it is zero.
+// encoded returns the hash in the form of the log and of snapshots, nil for the zero hash.
 func (h BodyHash) encoded() []byte {
 	if h == (BodyHash{}) {
 		return nil
@@ -41,7 +41,7 @@ func (h BodyHash) encoded() []byte {
 	return h[:]
 }
 
-// decodeBodyHash reads what encoded returned.
+// decodeBodyHash decodes the result of encoded.
 func decodeBodyHash(raw []byte) (BodyHash, error) {
 	if len(raw) == 0 {
 		return BodyHash{}, nil
@@ -54,7 +54,7 @@ func decodeBodyHash(raw []byte) (BodyHash, error) {
 
 // StaleEpochError refuses a write of another epoch.
 type StaleEpochError struct {
-	// Epoch is the present one.
+	// Epoch is the current epoch.
 	Epoch uint64
 }
 
@@ -62,7 +62,7 @@ func (e *StaleEpochError) Error() string {
 	return fmt.Sprintf("the write carries another epoch than the present one, %d", e.Epoch)
 }
 
-// SupersededError refuses a write that a later one of the same owner has overtaken.
+// SupersededError refuses a write that is older than the last write of the same owner.
 type SupersededError struct {
 	Owner            Owner
 	Incarnation, Seq uint64
@@ -72,11 +72,11 @@ func (e *SupersededError) Error() string {
 	return fmt.Sprintf("%s has since written as incarnation %d, seq %d", e.Owner, e.Incarnation, e.Seq)
 }
 
-// SequenceReusedError refuses a write whose sequence number its owner has used for another body.
+// SequenceReusedError refuses a write because its owner has used the sequence number for another body.
 type SequenceReusedError struct {
 	Owner            Owner
 	Incarnation, Seq uint64
-	// Recorded is the hash of the body that was written first, Received that of the refused one.
+	// Recorded is the hash of the body that was written first, Received that of the refused body.
 	Recorded, Received BodyHash
 }
 
@@ -85,17 +85,17 @@ func (e *SequenceReusedError) Error() string {
 		e.Owner, e.Seq, e.Incarnation, e.Recorded, e.Received)
 }
 
-// Conflict is an entry that another owner holds.
+// Conflict is an entry that another owner owns.
 type Conflict struct {
-	// Index is the position in the write.
+	// Index is the entry's position in the write.
 	Index int
 	ID    string
 	Owner Owner
 }
 
-// ConflictError refuses a write that touches others' entries.
+// ConflictError refuses a write that touches entries of other owners.
 type ConflictError struct {
-	// Deregister tells the two kinds of write apart.
+	// Deregister reports whether the write was a deregistration; otherwise it was a registration.
 	Deregister bool
 	Conflicts  []Conflict
 }

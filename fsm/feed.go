@@ -6,36 +6,36 @@ import (
 	"sync/atomic"
 )
 
-// Change is one entry before and after a command: added without Before, removed without After.
+// Change is one entry before and after a command. An added entry has no Before, a removed one no After.
 type Change struct{ Before, After *Entry }
 
-// Changes is what one command changed, in the order it did.
+// Changes holds the changes of one command, in order.
 type Changes struct {
 	// Index is the command's Raft index.
 	Index   uint64
 	Changes []Change
 }
 
-// maxFeed is how many changes are kept for readers that are behind, or that resume, and maxFeedBytes how many bytes
-// their services have: what was replaced or removed is in memory only for them, and may be large.
+// maxFeed is how many changes are kept for readers that lag or resume. maxFeedBytes is how many bytes their services
+// may have, because replaced and removed services are in memory only for these readers and may be large.
 const (
 	maxFeed      = 1 << 18
 	maxFeedBytes = 128 << 20
 )
 
-// feedNode is a link of the list on which all feeds of a machine walk. It points forwards only: what no feed
-// and not the window reaches is garbage.
+// feedNode is a link of the list that all feeds of a machine follow. It points forwards only, so a node that neither a
+// feed nor the window reaches is garbage.
 type feedNode struct {
 	changes Changes
-	total   uint64 // changes published up to and with this node
-	bytes   uint64 // of the services in them
+	total   uint64 // changes published up to and including this node
+	bytes   uint64 // size of the services in those changes
 	ready   chan struct{}
-	// next is set before ready is closed, and again, to compacted, when the node leaves the window: a reader
-	// that stands still must not keep all that comes after it.
+	// next is set before ready is closed. It is set again, to compacted, when the node leaves the window, because an
+	// idle reader must not retain all later nodes.
 	next atomic.Pointer[feedNode]
 }
 
-// compacted follows the nodes that have left the window.
+// compacted is the successor of the nodes that have left the window.
 var compacted = new(feedNode)
 
 func newFeedNode(c Changes, before *feedNode) *feedNode {
@@ -46,7 +46,7 @@ func newFeedNode(c Changes, before *feedNode) *feedNode {
 	return n
 }
 
-// size is how many bytes the services before and after have.
+// size returns the size in bytes of the services before and after the changes.
 func (c Changes) size() (bytes uint64) {
 	for _, ch := range c.Changes {
 		for _, e := range []*Entry{ch.Before, ch.After} {
@@ -58,13 +58,13 @@ func (c Changes) size() (bytes uint64) {
 	return bytes
 }
 
-// window is the recent part of the list. The machine's lock guards it.
+// window is the recent part of the list. Machine.mu guards it.
 type window struct {
-	// nodes[0] is the base: the changes kept are those that follow it.
+	// nodes[0] is the base: the changes kept are those after it.
 	nodes             []*feedNode
 	limit, limitBytes uint64
-	// start is the index of the state that the window began with, first that of the first command after it, 0
-	// before there was one. Indexes in between belong to a past that a restored snapshot has replaced.
+	// start is the index of the state that the window began with. first is the index of the first command after it, 0
+	// before there is one. Indexes in between belong to a history that a restored snapshot has replaced.
 	start, first uint64
 }
 
@@ -80,8 +80,8 @@ func (w *window) append(c Changes) {
 	w.nodes = append(w.nodes, n)
 	tail.next.Store(n)
 	close(tail.ready)
-	// What follows the base may exceed the limit by its first command, so that no command is too big for a
-	// reader who has read all before it.
+	// The first command after the base may exceed the limit, so that no command is too big for a reader that has read
+	// all earlier changes.
 	for len(w.nodes) > 2 && (n.total-w.nodes[1].total > w.limit || n.bytes-w.nodes[1].bytes > w.limitBytes) {
 		w.nodes[0].next.Store(compacted)
 		w.nodes[0] = nil
@@ -97,7 +97,7 @@ func (w *window) end() {
 	close(w.tail().ready)
 }
 
-// after finds the node whose successors are all changes after the index; nil when some of them are gone.
+// after returns the node whose successors are all changes after the index, or nil if some of them are gone.
 func (w *window) after(index uint64) *feedNode {
 	if w.start < index && index < w.first {
 		return nil
@@ -109,12 +109,12 @@ func (w *window) after(index uint64) *feedNode {
 	return w.nodes[i-1]
 }
 
-// Feed delivers every change of the directory in order, to one reader. A reader that stops costs nothing and
-// may be dropped; there is nothing to close.
+// Feed delivers every change of the directory in order, to one reader. An abandoned Feed costs nothing and needs no
+// Close.
 type Feed struct{ at *feedNode }
 
-// Next blocks for the next changes, until ctx ends. It fails with ErrCompacted when the directory was replaced
-// or the reader is more than 262,144 changes or 128 MiB of services behind, and keeps failing then. Not for concurrent use.
+// Next blocks until the next changes or the end of ctx. It returns ErrCompacted, from then on, if the directory was
+// replaced or the reader is more than 262,144 changes or 128 MiB of services behind. It is not for concurrent use.
 func (f *Feed) Next(ctx context.Context) (Changes, error) {
 	select {
 	case <-f.at.ready:
@@ -133,5 +133,5 @@ func (f *Feed) Next(ctx context.Context) (Changes, error) {
 	return f.at.changes, nil
 }
 
-// Ready is closed when Next would not block.
+// Ready returns a channel that is closed when Next would not block.
 func (f *Feed) Ready() <-chan struct{} { return f.at.ready }

@@ -16,7 +16,7 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-// requireIdle fails when the feed has anything to give.
+// requireIdle fails the test if the feed has a change or has ended.
 func requireIdle(t testing.TB, f *Feed) {
 	t.Helper()
 	select {
@@ -27,7 +27,7 @@ func requireIdle(t testing.TB, f *Feed) {
 	}
 }
 
-// drain reads all that a feed has, until it would block or ends.
+// drain reads a feed until it would block or ends.
 func drain(t testing.TB, f *Feed) (all []Changes, err error) {
 	t.Helper()
 	for {
@@ -53,7 +53,7 @@ func TestFeed(t *testing.T) {
 	require.Same(t, r.State(), state)
 	requireIdle(t, feed)
 
-	r.register(edge1, 2, "a") // nothing new: nobody wakes
+	r.register(edge1, 2, "a") // unchanged: no reader wakes
 	r.do(opEstablish("n-2", 0))
 	requireIdle(t, feed)
 
@@ -107,7 +107,7 @@ func TestFeedBlocks(t *testing.T) {
 		cancel(cause)
 		require.ErrorIs(t, <-errs, cause)
 
-		// What is there already is given even then.
+		// A change that is already there must be delivered even after ctx has ended.
 		r.register(edge1, 2, "b")
 		_, err := feed.Next(ctx)
 		require.NoError(t, err)
@@ -138,7 +138,7 @@ func TestWatchFrom(t *testing.T) {
 	require.ErrorIs(t, err, ErrCompacted, "ahead of this replica")
 }
 
-// A restore ends feeds, and a reader of the past that it replaced cannot resume as though nothing had happened.
+// A restore must end all feeds. A reader from the replaced history must not be able to resume.
 func TestRestoreCompacts(t *testing.T) {
 	t.Parallel()
 	r := newReplica(t)
@@ -190,7 +190,7 @@ func mustWatchFrom(t *testing.T, m *Machine, index uint64) *Feed {
 	return f
 }
 
-// A reader further behind than the window is cut, keeps nothing alive, and cannot resume.
+// A reader further behind than the window must be cut off, retain no memory, and be unable to resume.
 func TestSlowReader(t *testing.T) {
 	t.Parallel()
 	r := newReplica(t)
@@ -211,7 +211,7 @@ func TestSlowReader(t *testing.T) {
 	require.NotEqual(t, compacted, slow.at.next.Load(), "ten behind, ten are kept")
 	r.register(edge1, 11, "b-1", "b-2", "b-3") // 12
 	require.Equal(t, 3, next(reader))
-	require.Equal(t, compacted, slow.at.next.Load(), "a reader that stands still holds no list")
+	require.Equal(t, compacted, slow.at.next.Load(), "an idle reader retains no list")
 	for range 2 {
 		_, err := slow.Next(t.Context())
 		require.ErrorIs(t, err, ErrCompacted)
@@ -220,7 +220,7 @@ func TestSlowReader(t *testing.T) {
 	require.ErrorIs(t, err, ErrCompacted)
 	require.LessOrEqual(t, len(r.window.nodes), 12)
 
-	// One command above the limit is no reason to cut who has read all before it.
+	// One command above the limit must not cut off a reader that has read all earlier changes.
 	var big []string
 	for i := range 25 {
 		big = append(big, fmt.Sprintf("c-%d", i))
@@ -241,7 +241,7 @@ func TestSlowReader(t *testing.T) {
 	require.Equal(t, 1, next(mustWatchFrom(t, r.Machine, 13)))
 }
 
-// The window forgets old commands as new ones come, however many.
+// The window must drop old commands as new ones arrive.
 func TestWindowStaysSmall(t *testing.T) {
 	t.Parallel()
 	w := newWindow(0)
@@ -253,7 +253,7 @@ func TestWindowStaysSmall(t *testing.T) {
 	require.Less(t, cap(w.nodes), 1_000)
 }
 
-// A few large services are as much to keep as many small ones.
+// A few large services must count as much as many small ones.
 func TestWindowIsBoundedInBytes(t *testing.T) {
 	t.Parallel()
 	r := newReplica(t)
@@ -270,7 +270,7 @@ func TestWindowIsBoundedInBytes(t *testing.T) {
 	require.NotNil(t, mustWatchFrom(t, r.Machine, r.index-3))
 }
 
-// Whoever watches while commands come sees, from its state on, every change exactly once and in order.
+// A reader that starts during writes must see every change after its state exactly once and in order.
 func TestWatchIsAtomic(t *testing.T) {
 	t.Parallel()
 	const last = 2_000
@@ -280,7 +280,7 @@ func TestWatchIsAtomic(t *testing.T) {
 	var wg sync.WaitGroup
 	for w := range 4 {
 		wg.Go(func() {
-			// The first reads all there is, the others begin again and again, every second one by resuming.
+			// The first reader reads everything; the others start repeatedly, every second one by resuming.
 			stretch := uint64(last)
 			if w > 0 {
 				stretch = 30
@@ -311,7 +311,7 @@ func TestWatchIsAtomic(t *testing.T) {
 					}
 					for _, ch := range c.Changes {
 						if !step(view, ch) {
-							t.Errorf("at %d: before is not what the reader has: %s", c.Index, dumpChanges(c))
+							t.Errorf("at %d: Before differs from the reader's entry: %s", c.Index, dumpChanges(c))
 							return
 						}
 					}
@@ -343,7 +343,7 @@ func TestWatchIsAtomic(t *testing.T) {
 	checkInvariants(t, m)
 }
 
-// step makes a change in a reader's view of the directory; false when the view was another before.
+// step applies a change to a reader's view of the directory. It reports whether the view matched the change's Before.
 func step(view map[string]*Entry, c Change) bool {
 	id := ""
 	if c.Before != nil {

@@ -14,8 +14,8 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-// FuzzCommand applies whatever stands in a log entry: it is applied as a whole, the same on two replicas, or the
-// replica stops with a *DecodeError and nothing is.
+// FuzzCommand applies arbitrary bytes as a log entry. Two replicas must apply all of it identically, or stop with a
+// *DecodeError and apply none of it.
 func FuzzCommand(f *testing.F) {
 	data, err := proto.Marshal(everything())
 	require.NoError(f, err)
@@ -46,8 +46,8 @@ func FuzzCommand(f *testing.F) {
 	})
 }
 
-// FuzzSnapshot restores whatever is given as a snapshot: it becomes the directory as a whole, or is refused and
-// leaves the one there was. With mend the checksum and the counts are made right, to get past them.
+// FuzzSnapshot restores arbitrary bytes. The snapshot must replace the whole directory or be refused without a change.
+// With mend, the checksum and counts are corrected so that the records are reached.
 func FuzzSnapshot(f *testing.F) {
 	good := snapshotOf(f, varied(f).State())
 	f.Add(good, false)
@@ -79,7 +79,7 @@ func FuzzSnapshot(f *testing.F) {
 	})
 }
 
-// mended keeps the records that decode and gives them a trailer that fits.
+// mended keeps the records that decode and adds a matching trailer.
 func mended(file []byte) []byte {
 	var recs []*rollcallv1.SnapshotRecord
 	var trailer rollcallv1.SnapshotTrailer

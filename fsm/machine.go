@@ -8,12 +8,12 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// Machine is the directory as Raft drives it. Apply, ApplyBatch and Restore are Raft's to call, one at a time;
-// everything else is safe for concurrent use.
+// Machine is the directory that Raft drives. Only Raft calls Apply, ApplyBatch and Restore, one at a time. The other
+// methods are safe for concurrent use.
 type Machine struct {
 	state atomic.Pointer[State]
 
-	mu     sync.Mutex // makes a new state and its changes appear together
+	mu     sync.Mutex // publishes a new state and its changes together
 	window *window
 
 	builder builder // only Apply and Restore touch it
@@ -31,18 +31,18 @@ func New() *Machine {
 	return m
 }
 
-// State is the present state.
+// State returns the current state.
 func (m *Machine) State() *State { return m.state.Load() }
 
-// Watch returns a state and the feed of all that changes after it.
+// Watch returns the current state and a feed of all later changes.
 func (m *Machine) Watch() (*State, *Feed) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.state.Load(), &Feed{at: m.window.tail()}
 }
 
-// WatchFrom returns the feed of all changes after the command with the index, or ErrCompacted when some of
-// them are no longer kept, or when the index lies ahead of this replica.
+// WatchFrom returns a feed of all changes after the command with the index. It returns ErrCompacted if some of them
+// are no longer kept, or if this replica has not applied the index yet.
 func (m *Machine) WatchFrom(index uint64) (*Feed, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -56,17 +56,17 @@ func (m *Machine) WatchFrom(index uint64) (*Feed, error) {
 	return &Feed{at: n}, nil
 }
 
-// Apply applies one log entry. The result is a []Result with one for each operation.
+// Apply applies one log entry. It returns a []Result with one Result for each operation.
 func (m *Machine) Apply(l *raft.Log) any { return m.ApplyBatch([]*raft.Log{l})[0] }
 
-// ApplyBatch applies log entries in order and publishes the state after the last one, before Raft answers any
-// of them: whoever has an answer reads a state that holds it. It panics with a *DecodeError, and changes nothing,
-// when it cannot read one of them.
+// ApplyBatch applies log entries in order. It publishes the final state before Raft answers any of them, so a caller
+// that has its answer reads a state that contains its write. If an entry cannot be decoded, ApplyBatch panics with a
+// *DecodeError and changes nothing.
 func (m *Machine) ApplyBatch(logs []*raft.Log) []any {
 	commands := make([]*command, len(logs))
 	for i, l := range logs {
 		if l.Type != raft.LogCommand {
-			continue // membership; Raft keeps it itself
+			continue // membership, which Raft stores itself
 		}
 		c, err := decode(l.Index, l.Term, l.Data)
 		if err != nil {
@@ -97,8 +97,8 @@ func (m *Machine) ApplyBatch(logs []*raft.Log) []any {
 	return responses
 }
 
-// publish makes a new state and the changes that led to it appear together. first is the index of the first
-// command in it.
+// publish publishes a new state together with the changes that led to it. first is the index of the first command in
+// it.
 func (m *Machine) publish(first uint64, feed []Changes) {
 	s := m.builder.publish()
 	m.mu.Lock()
@@ -112,12 +112,12 @@ func (m *Machine) publish(first uint64, feed []Changes) {
 	}
 }
 
-// Snapshot captures the present state. It costs nothing: Persist writes an immutable state beside Apply.
+// Snapshot captures the current state at no cost: Persist writes an immutable state concurrently with Apply.
 func (m *Machine) Snapshot() (raft.FSMSnapshot, error) { return &snapshot{m.State()}, nil }
 
-// Restore replaces the directory by a snapshot and ends every feed with ErrCompacted. A snapshot that cannot be
-// read leaves the directory as it was. The entries that follow must have higher indexes than the snapshot, so
-// that versions grow.
+// Restore replaces the directory with a snapshot and ends every feed with ErrCompacted. If the snapshot cannot be
+// read, the directory does not change. The entries that follow must have higher indexes than the snapshot, so that
+// versions grow.
 func (m *Machine) Restore(r io.ReadCloser) error {
 	defer r.Close()
 	d, err := readSnapshot(r)

@@ -20,10 +20,10 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// gateway names a gateway's owner.
+// gateway returns the owner of a gateway.
 func gateway(id string) Owner { return Owner{Kind: rollcallv1.OwnerKind_OWNER_KIND_GATEWAY, ID: id} }
 
-// service is an encoded relayer whose URL tells its values apart.
+// service returns an encoded relayer whose URL contains value.
 func service(id string, value ...any) []byte {
 	raw, err := EncodeService(&rollcallv1.Service{Id: id, Kind: "relayer", WorkerRef: &rollcallv1.WorkerRef{
 		Url: "http://" + id + ":3000/" + fmt.Sprint(value...), Labels: map[string]string{"chain": "1", "zone": "a"},
@@ -41,12 +41,12 @@ func services(ids ...string) (raws [][]byte) {
 	return raws
 }
 
-// writer is a fence: incarnation, seq and epoch.
+// writer returns a fence with the incarnation, seq and epoch.
 func writer(o Owner, incarnation, seq, epoch uint64) *rollcallv1.WriteFence {
 	return &rollcallv1.WriteFence{Owner: o.Proto(), Incarnation: incarnation, Seq: seq, Epoch: epoch}
 }
 
-// hashed is writer with the hash of a body named so.
+// hashed returns the fence of writer with the hash of body.
 func hashed(o Owner, incarnation, seq, epoch uint64, body string) *rollcallv1.WriteFence {
 	f := writer(o, incarnation, seq, epoch)
 	f.Body = hashOf(body).encoded()
@@ -77,14 +77,14 @@ func encode(ops ...*rollcallv1.Operation) []byte {
 	return data
 }
 
-// replica feeds a machine with a log of its own and checks its invariants after each entry.
+// replica applies its own log to a machine and checks the machine's invariants after each entry.
 type replica struct {
 	*Machine
 	t           testing.TB
 	index, term uint64
 }
 
-// newReplica has an epoch, 1, and nothing in it.
+// newReplica returns an empty replica in epoch 1.
 func newReplica(t testing.TB) *replica {
 	r := &replica{Machine: New(), t: t, term: 1}
 	r.do(opEstablish("n-1", 0))
@@ -101,7 +101,7 @@ func (r *replica) do(ops ...*rollcallv1.Operation) []Result {
 	return rs
 }
 
-// register applies a registration in the present epoch.
+// register applies a registration in the current epoch.
 func (r *replica) register(o Owner, seq uint64, ids ...string) Result {
 	r.t.Helper()
 	return r.do(opRegister(&rollcallv1.RegisterOperation{
@@ -117,13 +117,13 @@ func (r *replica) owners() (list []string) {
 	return list
 }
 
-// dump is all that a state holds, as text: equal states have equal dumps.
+// dump returns a state as text; equal states have equal dumps.
 func dump(s *State) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "cluster %q epoch %d leader %q index %d services %d\n", s.Cluster(), s.Epoch(), s.Leader(), s.Index(), s.Len())
 	s.owners.Scan(func(_ string, os *ownerState) bool {
 		fmt.Fprintf(&b, "owner %s incarnation %d seq %d entries %d answer %s\n", os.owner, os.incarnation, os.seq, os.entries, dumpResult(os.answer))
-		if (os.body != BodyHash{}) { // the files of version 1 have none
+		if (os.body != BodyHash{}) { // version 1 files have no hashes
 			fmt.Fprintf(&b, "  body %s\n", os.body)
 		}
 		return true
@@ -164,7 +164,7 @@ func dumpChanges(c Changes) string {
 	return b.String()
 }
 
-// checkInvariants checks that the indexes agree with the entries and what is published with the draft.
+// checkInvariants checks that the indexes match the entries, and the published state the builder's.
 func checkInvariants(t testing.TB, m *Machine) {
 	t.Helper()
 	s := m.State()

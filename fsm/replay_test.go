@@ -13,7 +13,7 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-// generator writes random logs: few ids and owners, so that they meet, and fences that are mostly right.
+// generator generates random logs: few ids and owners, so that they collide, and mostly valid fences.
 type generator struct {
 	*rand.Rand
 	index, term uint64
@@ -32,9 +32,9 @@ var generatedOwners = []Owner{gateway("edge-1"), gateway("edge-2"), gateway("edg
 
 func (g *generator) chance(percent int) bool { return g.IntN(100) < percent }
 
-// log is the next entry, for a directory that is in the epoch.
+// log returns the next entry for a directory in the epoch.
 func (g *generator) log(epoch uint64) *raft.Log {
-	g.index += 1 + uint64(g.IntN(2)) // Raft's own entries lie between
+	g.index += 1 + uint64(g.IntN(2)) // Raft's own entries are in between
 	if g.chance(5) {
 		g.term += uint64(g.IntN(4))
 	}
@@ -106,13 +106,13 @@ func (g *generator) fence(epoch uint64) *rollcallv1.WriteFence {
 	case g.chance(5):
 		f.Epoch += uint64(g.IntN(3)) - 1
 	}
-	if f.Seq > 0 && g.chance(70) { // the others come from a leader that did not hash them
+	if f.Seq > 0 && g.chance(70) { // other entries come from a leader that did not hash bodies
 		f.Body = hashOf(fmt.Sprint("body ", g.IntN(3))).encoded()
 	}
 	return f
 }
 
-// history is what a replica told its callers and readers.
+// history records the answers and changes that a replica returned.
 type history struct {
 	answers, feed strings.Builder
 }
@@ -137,9 +137,8 @@ func (h *history) read(t *testing.T, f *Feed) {
 	}
 }
 
-// Random logs give the same state, the same answers and the same feed, whether entry by entry or in batches,
-// whether in one life or through any number of snapshots and restarts; and a feed makes of an old state the
-// present one.
+// Random logs must give the same state, answers and feed, applied singly or in batches, with or without snapshots and
+// restarts. A feed must turn an old state into the current one.
 func TestReplicasAgree(t *testing.T) {
 	t.Parallel()
 	const seeds, entries = 60, 120
@@ -171,7 +170,7 @@ func TestReplicasAgree(t *testing.T) {
 				if g.chance(25) {
 					file := snapshotOf(t, other.State())
 					if g.chance(50) {
-						other = New() // a restart; else a snapshot that another node sent
+						other = New() // a restart; otherwise a snapshot from another node
 					}
 					require.NoError(t, restore(other, file))
 					_, otherFeed = other.Watch()
@@ -182,7 +181,7 @@ func TestReplicasAgree(t *testing.T) {
 			checkInvariants(t, one)
 			require.Equal(t, oneSaid.answers.String(), otherSaid.answers.String())
 
-			// The feed, read from the start and from any state between.
+			// Read the feed from the start and from every later state.
 			from := seen[g.IntN(len(seen))]
 			resumed, err := one.WatchFrom(from)
 			require.NoError(t, err)
@@ -193,7 +192,7 @@ func TestReplicasAgree(t *testing.T) {
 			for _, c := range all {
 				oneSaid.feed.WriteString(dumpChanges(c))
 				for _, ch := range c.Changes {
-					require.True(t, step(view, ch), "before is not what the reader has: %s", dumpChanges(c))
+					require.True(t, step(view, ch), "Before differs from the reader's entry: %s", dumpChanges(c))
 				}
 			}
 			require.Equal(t, oneSaid.feed.String(), otherSaid.feed.String())
@@ -208,6 +207,6 @@ func TestReplicasAgree(t *testing.T) {
 			stale += strings.Count(oneSaid.answers.String(), "another epoch")
 		})
 	}
-	// The logs are worth replaying only if they meet all there is.
+	// The logs must have produced every kind of refusal.
 	require.Greater(t, min(refused, superseded, stale, reused), seeds)
 }

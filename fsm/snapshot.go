@@ -18,19 +18,19 @@ import (
 
 const (
 	snapshotFormat = 1
-	// maxRecord bounds a snapshot record: a service is part of a call, and an owner's answer names few conflicts.
+	// maxRecord bounds a snapshot record. A service fits in a call, and an owner's answer holds few conflicts.
 	maxRecord = 4 << 20
 	ioBuffer  = 256 << 10
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// snapshot is a state that Raft is to write to disk or to a follower.
+// snapshot is a state that Raft writes to disk or sends to a follower.
 type snapshot struct{ state *State }
 
 func (s *snapshot) Release() {}
 
-// Persist streams the state; it runs beside Apply.
+// Persist streams the state. It runs concurrently with Apply.
 func (s *snapshot) Persist(sink raft.SnapshotSink) error {
 	if err := s.state.WriteSnapshot(sink); err != nil {
 		return errors.Join(err, sink.Cancel())
@@ -38,7 +38,7 @@ func (s *snapshot) Persist(sink raft.SnapshotSink) error {
 	return sink.Close()
 }
 
-// snapshotWriter frames records and sums what it wrote.
+// snapshotWriter frames records and computes their checksum.
 type snapshotWriter struct {
 	w   *bufio.Writer
 	sum hash.Hash32
@@ -110,7 +110,7 @@ func (s *State) WriteSnapshot(dst io.Writer) error {
 	return nil
 }
 
-// ReadSnapshot reads and verifies a whole snapshot, so that a caller knows what is in it before restoring it.
+// ReadSnapshot reads and verifies a whole snapshot, so that a caller can inspect it before it restores it.
 func ReadSnapshot(r io.Reader) (*State, error) {
 	d, err := readSnapshot(r)
 	if err != nil {
@@ -119,7 +119,7 @@ func ReadSnapshot(r io.Reader) (*State, error) {
 	return d.publish(), nil
 }
 
-// SnapshotInfo is what a snapshot says of itself.
+// SnapshotInfo is the metadata of a snapshot.
 type SnapshotInfo struct {
 	Cluster string
 	Epoch   uint64
@@ -128,10 +128,10 @@ type SnapshotInfo struct {
 	Services int
 }
 
-// CopySnapshot copies a snapshot and verifies it as ReadSnapshot does, without holding it in memory. An epoch in it
-// below the given one is replaced by that, and by the node that opened it: whoever restores the copy goes on from
-// there. After a failure the bytes written so far are useless. It fails with a *DecodeError when src is not a sound
-// snapshot, also when reading it fails, and otherwise with what dst said.
+// CopySnapshot copies a snapshot and verifies it as ReadSnapshot does, without holding it in memory. If the snapshot's
+// epoch is below the given one, the copy gets the given epoch and leader, the node that opened it. A cluster that
+// restores the copy continues from that epoch. After a failure the bytes written so far are useless. CopySnapshot
+// returns a *DecodeError if src cannot be read or is not a valid snapshot, and otherwise the error of dst.
 func CopySnapshot(dst io.Writer, src io.Reader, epoch uint64, leader string) (SnapshotInfo, error) {
 	var (
 		info    SnapshotInfo
@@ -165,13 +165,13 @@ func CopySnapshot(dst io.Writer, src io.Reader, epoch uint64, leader string) (Sn
 	return info, nil
 }
 
-// snapshotReader undoes snapshotWriter.
+// snapshotReader decodes the output of snapshotWriter.
 type snapshotReader struct {
 	r   *bufio.Reader
 	sum hash.Hash32
 	buf []byte
 
-	d       *builder // built from what is read; nil when that is only to be verified
+	d       *builder // built from the records; nil if they are only verified
 	owners  []ownerState
 	entries int
 	lastID  string
@@ -189,7 +189,7 @@ func readSnapshot(src io.Reader) (builder, error) {
 	return d, nil
 }
 
-// read reads and verifies a snapshot, and shows every record that is sound so far.
+// read reads and verifies a snapshot. It passes every record that is valid so far to visit.
 func (r *snapshotReader) read(visit func(*rollcallv1.SnapshotRecord) error) error {
 	rec, err := r.readHeader()
 	if err != nil {
@@ -209,7 +209,7 @@ func (r *snapshotReader) read(visit func(*rollcallv1.SnapshotRecord) error) erro
 	return nil
 }
 
-// next reads one record, and sums it unless it is the trailer.
+// next reads one record, and adds it to the checksum unless it is the trailer.
 func (r *snapshotReader) next() (*rollcallv1.SnapshotRecord, error) {
 	size, err := binary.ReadUvarint(r.r)
 	if err != nil {
@@ -234,7 +234,7 @@ func (r *snapshotReader) next() (*rollcallv1.SnapshotRecord, error) {
 	return rec, rejectUnknownFields(rec.ProtoReflect())
 }
 
-// truncated tells an end too early from other errors: the trailer is the only good end.
+// truncated replaces io.EOF, because a valid snapshot ends with its trailer.
 func truncated(err error) error {
 	if errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF
@@ -317,7 +317,7 @@ func (r *snapshotReader) addEntry(se *rollcallv1.SnapshotEntry) error {
 	return nil
 }
 
-// finish checks what was read against the trailer.
+// finish compares the records read with the trailer.
 func (r *snapshotReader) finish(t *rollcallv1.SnapshotTrailer) error {
 	switch {
 	case t.Crc != r.sum.Sum32():
@@ -341,7 +341,7 @@ func (r Result) proto() *rollcallv1.Answer {
 		Epoch: r.Epoch, Index: r.Index,
 		Registered: uint32(r.Registered), Unchanged: uint32(r.Unchanged), Removed: uint32(r.Removed), Yielded: uint32(r.Yielded),
 	}
-	// Of the refusals only conflicts are kept: the others do not take the owner's seq.
+	// Of the refusals only conflicts are stored, because the others do not use the owner's seq.
 	if ce, ok := errors.AsType[*ConflictError](r.Err); ok {
 		a.Deregister = ce.Deregister
 		for _, c := range ce.Conflicts {

@@ -18,7 +18,7 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-// sink is where Raft wants a snapshot. write, if set, is called before each write.
+// sink receives a snapshot from Raft. write, if set, is called before each write.
 type sink struct {
 	bytes.Buffer
 	write            func(n int) error
@@ -39,7 +39,7 @@ func (s *sink) Close() error  { s.closed = true; return nil }
 func (s *sink) Cancel() error { s.canceled = true; return nil }
 func (s *sink) ID() string    { return "1" }
 
-// varied is a directory with something of everything.
+// varied returns a directory with every kind of content.
 func varied(t testing.TB) *replica {
 	r := newReplica(t)
 	r.do(opEstablish("n-2", 7))
@@ -75,7 +75,7 @@ func TestSnapshotRoundTrip(t *testing.T) {
 	}
 }
 
-// Answers and fences go on after a restore as though nothing had happened.
+// Answers and fences must be the same after a restore.
 func TestRestoredAnswers(t *testing.T) {
 	t.Parallel()
 	r := varied(t)
@@ -114,7 +114,7 @@ func TestPersist(t *testing.T) {
 	require.True(t, s.canceled && !s.closed)
 }
 
-// A snapshot holds the state it was taken at, however much Apply changes while it streams.
+// A snapshot must hold its state, however much Apply changes while it streams.
 func TestSnapshotBesideApply(t *testing.T) {
 	t.Parallel()
 	r := newReplica(t)
@@ -170,12 +170,12 @@ func TestSnapshotBesideApply(t *testing.T) {
 	checkInvariants(t, r.Machine)
 }
 
-// readerFunc gives what a restore reads, and looks on.
+// readerFunc is an io.Reader that runs a function on each read.
 type readerFunc func(p []byte) (int, error)
 
 func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 
-// While a snapshot is read, and when it breaks off, the directory stays what it was.
+// While a snapshot is read, and after a failed read, the directory must not change.
 func TestRestoreBuildsAside(t *testing.T) {
 	t.Parallel()
 	file := snapshotOf(t, varied(t).State())
@@ -210,7 +210,7 @@ func TestRestoreBuildsAside(t *testing.T) {
 	require.Equal(t, []string{"new=gateway/edge-1", "old=gateway/edge-1"}, r.owners())
 }
 
-// requireRefused restores what is not a snapshot into a directory, which must not notice.
+// requireRefused restores an invalid snapshot and checks that the directory does not change.
 func requireRefused(t *testing.T, r *replica, file []byte, says string) {
 	t.Helper()
 	before := r.State()
@@ -225,7 +225,7 @@ func requireRefused(t *testing.T, r *replica, file []byte, says string) {
 	require.Equal(t, err, copied)
 }
 
-// A copy holds what the original does, except for an epoch that must not go back.
+// A copy must hold the original's content, except for an epoch that must not decrease.
 func TestCopySnapshot(t *testing.T) {
 	t.Parallel()
 	s := varied(t).State()
@@ -279,7 +279,7 @@ func TestDamagedSnapshots(t *testing.T) {
 	require.Error(t, err)
 }
 
-// frame writes records as a snapshot and, where there is one, sums them up in the trailer.
+// frame writes records as a snapshot and fills in the trailer's checksum, if there is a trailer.
 func frame(recs []*rollcallv1.SnapshotRecord) (file []byte) {
 	for _, rec := range recs {
 		if t := rec.GetTrailer(); t != nil {
@@ -294,7 +294,7 @@ func frame(recs []*rollcallv1.SnapshotRecord) (file []byte) {
 	return file
 }
 
-// records takes a snapshot apart; the trailer's checksum is 0, for frame to fill in.
+// records splits a snapshot into records. The trailer's checksum is 0; frame fills it in.
 func records(t testing.TB, file []byte) (recs []*rollcallv1.SnapshotRecord) {
 	for len(file) > 0 {
 		size, n := binary.Uvarint(file)
@@ -308,8 +308,7 @@ func records(t testing.TB, file []byte) (recs []*rollcallv1.SnapshotRecord) {
 	return recs
 }
 
-// Snapshots whose checksum is right and that are wrong all the same: another version wrote them, or somebody
-// with an editor.
+// Invalid snapshots with a correct checksum, written by another version or edited by hand, must be refused.
 func TestWrongSnapshots(t *testing.T) {
 	t.Parallel()
 	const header, owner, entry = 0, 1, 5 // the first of each
@@ -359,7 +358,7 @@ func TestWrongSnapshots(t *testing.T) {
 		{"cut body hash", func(r recs) recs { r[owner].GetOwner().Body = []byte{1}; return r }, "owner gateway/edge-1: body hash of 1 bytes"},
 		{"checksum", func(r recs) recs { r[last].GetTrailer().Crc = 1; return r }, "checksum differs"},
 	}
-	// A field more in each message that a snapshot can hold.
+	// Each message of a snapshot gets one unknown field.
 	for i, rec := range records(t, good) {
 		count := 0
 		messages(rec.ProtoReflect(), func(protoreflect.Message) { count++ })
@@ -391,7 +390,7 @@ func TestWrongSnapshots(t *testing.T) {
 	}
 }
 
-// What could not be read back is not written.
+// A state that could not be read back must not be written.
 func TestUnwritableSnapshots(t *testing.T) {
 	t.Parallel()
 	r := varied(t)

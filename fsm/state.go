@@ -7,7 +7,7 @@ import (
 	"github.com/tidwall/btree"
 )
 
-// State is the directory at one point of the log: immutable, safe for concurrent use, cheap to keep.
+// State is the directory at one point of the log. It is immutable, safe for concurrent use and cheap to keep.
 type State struct {
 	cluster string
 	epoch   uint64
@@ -19,60 +19,60 @@ type State struct {
 	owners  *btree.Map[string, *ownerState] // by Owner.String
 }
 
-// ownerState is what the machine remembers of an owner. Immutable once published.
+// ownerState is the stored state of an owner. It is immutable once published.
 type ownerState struct {
 	owner            Owner
 	incarnation, seq uint64
-	body             BodyHash // of the write with seq; zero where its entry had none
-	answer           Result   // of seq
+	body             BodyHash // of the write with seq; zero if its entry had none
+	answer           Result   // to the write with seq
 	entries          int
 }
 
-// Cluster is the cluster's id, empty until a first leader has been established.
+// Cluster returns the cluster's id, empty until the first leader has been established.
 func (s *State) Cluster() string { return s.cluster }
 
-// Epoch is the last one opened; 0 before the first.
+// Epoch returns the last epoch opened, 0 before the first.
 func (s *State) Epoch() uint64 { return s.epoch }
 
-// Leader is the id of the node that opened the epoch.
+// Leader returns the id of the node that opened the epoch.
 func (s *State) Leader() string { return s.leader }
 
-// Index is the Raft index of the last command applied.
+// Index returns the Raft index of the last command applied.
 func (s *State) Index() uint64 { return s.index }
 
-// Len is the number of services.
+// Len returns the number of services.
 func (s *State) Len() int { return s.entries.Len() }
 
-// Count is the number of services of a kind.
+// Count returns the number of services of a kind.
 func (s *State) Count(kind string) int {
 	n, _ := s.kinds.Get(kind)
 	return n
 }
 
-// Get finds a service by id.
+// Get returns a service by id.
 func (s *State) Get(id string) (*Entry, bool) { return s.entries.Get(id) }
 
-// All walks the directory in id order.
+// All iterates over the directory in id order.
 func (s *State) All() iter.Seq[*Entry] { return s.From("") }
 
-// From walks the directory in id order, beginning with the first id not below the given one.
+// From iterates over the directory in id order, beginning with the first id not below the given one.
 func (s *State) From(id string) iter.Seq[*Entry] {
 	return func(yield func(*Entry) bool) {
 		s.entries.Ascend(id, func(_ string, e *Entry) bool { return yield(e) })
 	}
 }
 
-// OwnerInfo is what the directory knows of an owner.
+// OwnerInfo is the directory's state of an owner.
 type OwnerInfo struct {
 	Owner            Owner
 	Incarnation, Seq uint64
-	// Body is the hash of the body of the write with Seq; zero where its entry had none.
+	// Body is the hash of the body of the write with Seq; zero if its entry had none.
 	Body BodyHash
-	// Entries is the number of services it owns.
+	// Entries is the number of services that the owner owns.
 	Entries int
 }
 
-// Owner finds what the directory knows of an owner.
+// Owner returns the directory's state of an owner.
 func (s *State) Owner(o Owner) (OwnerInfo, bool) {
 	os, ok := s.owners.Get(o.String())
 	if !ok {
@@ -81,8 +81,8 @@ func (s *State) Owner(o Owner) (OwnerInfo, bool) {
 	return OwnerInfo{Owner: os.owner, Incarnation: os.incarnation, Seq: os.seq, Body: os.body, Entries: os.entries}, true
 }
 
-// Unchanged reports whether registering the services would change nothing, and the answer to give then. ids
-// and encoded are parallel; encoded as EncodeService gives it. A fence is not looked at.
+// Unchanged reports whether registering the services would change nothing, and returns the answer for that case. ids
+// and encoded are parallel; encoded holds results of EncodeService. Unchanged ignores fences.
 func (s *State) Unchanged(owner Owner, ids []string, encoded [][]byte, fullSet bool) (Answer, bool) {
 	a := Answer{Epoch: s.epoch, Index: s.index}
 	for i, id := range ids {

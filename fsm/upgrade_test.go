@@ -16,8 +16,8 @@ import (
 
 var update = flag.Bool("update", false, "write the files of the present command version into testdata, once")
 
-// goldenLog is a log that meets every operation and every field of the present command version, every refusal,
-// and what random commands make of it.
+// goldenLog returns a log with every operation and field of the current command version, every refusal, and random
+// commands.
 func goldenLog() (logs []*raft.Log) {
 	m := New()
 	add := func(l *raft.Log) {
@@ -66,8 +66,8 @@ func readLog(t testing.TB, file []byte) (logs []*raft.Log) {
 	return logs
 }
 
-// Logs and snapshots of every version that was ever released lead to the same directory as then. With a new
-// command version, run with -update and commit the new files beside the old.
+// Logs and snapshots of every released version must lead to the same directory as in that version. For a new command
+// version, run with -update and commit the new files next to the old ones.
 func TestUpgrade(t *testing.T) {
 	name := func(version int, ext string) string {
 		return filepath.Join("testdata", fmt.Sprintf("v%d.%s", version, ext))

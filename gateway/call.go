@@ -15,10 +15,10 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-// Register writes a batch, all or nothing, on whichever coordinator leads, until ctx ends. The writer's epoch is
-// filled in unless the caller named one, which is then the only one it is for. A write with a sequence number is
-// repeated until its outcome is known; one without ends with UnknownOutcomeError when it isn't. Other refusals
-// are the typed errors of this package.
+// Register writes a batch, all or nothing, on the current leader, retrying until ctx ends. The client fills in the
+// writer's epoch. If the caller sets the epoch, the write is valid in that epoch only. Register retries a write with a
+// sequence number until its outcome is known. A write without one returns UnknownOutcomeError if the outcome is
+// unknown. Other refusals are the typed errors of this package.
 func (c *Client) Register(ctx context.Context, req *rollcallv1.RegisterServicesRequest) (*rollcallv1.RegisterServicesResponse, error) {
 	var resp *rollcallv1.RegisterServicesResponse
 	err := c.write(ctx, req.GetWriter(), func(ctx context.Context, stub rollcallv1.DiscoveryServiceClient, w *rollcallv1.Writer, opt grpc.CallOption) (err error) {
@@ -49,7 +49,7 @@ func (c *Client) Deregister(ctx context.Context, req *rollcallv1.DeregisterServi
 	return resp, nil
 }
 
-// Status asks the leader what its checks found.
+// Status returns the results of the leader's checks.
 func (c *Client) Status(ctx context.Context) (*rollcallv1.GetStatusResponse, error) {
 	var resp *rollcallv1.GetStatusResponse
 	err := c.onLeader(ctx, retryPolicy{anyEpoch: true}, func(ctx context.Context, l *leadership, opt grpc.CallOption) (err error) {
@@ -76,28 +76,28 @@ func (c *Client) write(ctx context.Context, w *rollcallv1.Writer,
 	})
 }
 
-// retryPolicy say what may be done about a call that did not succeed.
+// retryPolicy defines how a failed call may be retried.
 type retryPolicy struct {
-	once     bool // a write that must not be repeated when its outcome is unknown
-	fenced   bool // a write that is applied at most once; neither means a read
-	anyEpoch bool // may be repeated in another epoch
+	once     bool // a write that must not be retried after an unknown outcome
+	fenced   bool // a write that is applied at most once; a read has neither once nor fenced
+	anyEpoch bool // may be retried in another epoch
 }
 
-// outcome of an attempt that failed.
+// outcome is the outcome of a failed attempt.
 type outcome int
 
 const (
 	final   outcome = iota // a definite answer
-	undone                 // nothing was done, and another leader, or the same a little later, may do it
-	unknown                // it may be done or not
+	undone                 // nothing was done; another leader, or the same one later, may do it
+	unknown                // the write may have been done
 )
 
-// onLeader calls the leader until there is a definite answer or ctx ends.
+// onLeader calls the leader until it gets a definite answer or ctx ends.
 func (c *Client) onLeader(ctx context.Context, r retryPolicy, call func(context.Context, *leadership, grpc.CallOption) error) error {
 	pause := backoff.ExponentialBackOff{
 		InitialInterval: 10 * time.Millisecond, RandomizationFactor: 0.5, Multiplier: 2, MaxInterval: 500 * time.Millisecond,
 	}
-	var lost error // of a write: why the outcome of an earlier attempt is unknown
+	var lost error // of a write: why an earlier attempt's outcome is unknown
 	var tried *leadership
 	for {
 		l, err := c.waitLeader(ctx)
@@ -125,7 +125,7 @@ func (c *Client) onLeader(ctx context.Context, r retryPolicy, call func(context.
 				err = fmt.Errorf("%w: %w", ctx.Err(), err)
 			}
 		}
-		// No more attempts. A write that may have been done must not look as if it had not.
+		// There are no more attempts. A write that may have been done must not be reported as not done.
 		if lost != nil {
 			if !errors.Is(err, lost) {
 				err = fmt.Errorf("%w; before that: %w", err, lost)
@@ -136,12 +136,12 @@ func (c *Client) onLeader(ctx context.Context, r retryPolicy, call func(context.
 	}
 }
 
-// attempt calls l once. The duration is what the refusal asks to wait.
+// attempt calls l once. The duration is the wait that the refusal requests.
 func (c *Client) attempt(ctx context.Context, l *leadership, r retryPolicy, call func(context.Context, *leadership, grpc.CallOption) error) (outcome, time.Duration, error) {
 	limited, cancel := context.WithTimeout(ctx, c.cfg.CallTimeout)
 	defer cancel()
 	defer context.AfterFunc(l.done, cancel)()
-	var to peer.Peer // filled in once the call was given to a connection
+	var to peer.Peer // set once the call has a connection
 	raw := call(limited, l, grpc.Peer(&to))
 	if raw == nil {
 		return final, 0, nil
@@ -177,8 +177,8 @@ func (c *Client) attempt(ctx context.Context, l *leadership, r retryPolicy, call
 	return unknown, 0, err
 }
 
-// isTransportError reports whether err is not a coordinator's answer but the want of one: the connection broke, or the
-// time was over on either side.
+// isTransportError reports whether err is a missing answer rather than a coordinator's answer: the connection broke,
+// or either side timed out.
 func isTransportError(err error) bool {
 	return status.Code(err) == codes.Unavailable || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }

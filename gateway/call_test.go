@@ -69,7 +69,7 @@ func TestWriteCarriesTheEpoch(t *testing.T) {
 	})
 }
 
-// Refusals after which the same call is made again, elsewhere or later.
+// A call that is refused this way must be retried, on another node or later.
 func TestRefusedCallIsRepeated(t *testing.T) {
 	t.Parallel()
 	for name, refused := range map[string]error{
@@ -105,7 +105,7 @@ func TestCallFollowsTheLeader(t *testing.T) {
 		c := f.client("n1", "n2")
 		within(t, c, time.Second)
 		synctest.Wait()
-		f.lead("n2", 2) // which the client learns from the refusal
+		f.lead("n2", 2) // the client receives this from the refusal
 		began := time.Now()
 		resp, err := c.Register(t.Context(), fenced(1, services("a")...))
 		require.NoError(t, err)
@@ -180,7 +180,7 @@ func TestUnknownOutcome(t *testing.T) {
 			defer cancel()
 			_, err := c.Register(ctx, fenced(1, services("a")...))
 			var unknown *UnknownOutcomeError
-			require.ErrorAs(t, err, &unknown, "nobody has said what became of it")
+			require.ErrorAs(t, err, &unknown, "no coordinator reported the outcome")
 			require.ErrorIs(t, err, context.DeadlineExceeded)
 		})
 	})
@@ -256,7 +256,7 @@ func TestCallTimeout(t *testing.T) {
 		f.set(func() {
 			f.nodes[address("n1")].before = func(string) error {
 				if calls.Add(1) == 1 {
-					pass(time.Minute) // a leader that answers pings but is stuck otherwise
+					pass(time.Minute) // the leader responds to pings but hangs otherwise
 				}
 				return nil
 			}
@@ -308,7 +308,7 @@ func TestListReadsAllPages(t *testing.T) {
 		}
 		require.Equal(t, []string{"a", "b", "c"}, list(c, false))
 
-		f.lead("", 1) // without a leader only the stale read goes on, and a hanging node does not stop it
+		f.lead("", 1) // without a leader only the stale read continues, and a hanging node does not stop it
 		f.set(func() { f.nodes[address("n1")].hangs = true })
 		require.Equal(t, []string{"a", "b", "c"}, list(c, true))
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -366,7 +366,7 @@ func TestWatchMovesWithTheLeader(t *testing.T) {
 	})
 }
 
-// A coordinator that stops tells its readers so: they go on with the next one.
+// A coordinator that stops ends its watches; a reader must continue on the next one.
 func TestWatchGoesOnWhenTheLeaderStops(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -462,7 +462,7 @@ func TestTLS(t *testing.T) {
 		return err
 	}
 	require.NoError(t, ask(&tls.Config{RootCAs: pool, Certificates: mine}))
-	require.Error(t, ask(&tls.Config{RootCAs: pool})) // its text depends on who closes first
+	require.Error(t, ask(&tls.Config{RootCAs: pool})) // the text depends on the side that closes first
 	require.ErrorContains(t, ask(&tls.Config{Certificates: mine}), "certificate signed by unknown authority")
 	require.Error(t, ask(nil))
 }

@@ -13,21 +13,22 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// ErrTLSMismatch says that this client and a coordinator likely disagree about whether connections use TLS. It comes with ErrNoLeader.
+// ErrTLSMismatch reports that this client and a coordinator likely disagree about whether connections use TLS. It
+// comes with ErrNoLeader.
 var ErrTLSMismatch = errors.New("TLS is likely used on one side only")
 
-// Causes that are likely a TLS mismatch.
+// expectsTLS and lacksTLS are the causes of a likely TLS mismatch.
 const (
 	expectsTLS = "it closed the connection at once and likely expects TLS, which this client does not use"
 	lacksTLS   = "the TLS handshake failed and it likely does not use TLS, which this client does"
 )
 
-// answersHTTP is the cause where an address belongs to a port such as that of /status.
+// answersHTTP is the cause if an address is an HTTP port, such as that of /status.
 const answersHTTP = "it answers in HTTP/1.1 and is not a cluster port"
 
-// noLeaderError is ErrNoLeader with the last words of each coordinator.
+// noLeaderError is ErrNoLeader with the last response of each coordinator.
 type noLeaderError struct {
-	cause error // why the search ended; nil while it goes on
+	cause error // why the search ended; nil while it continues
 	words string
 }
 
@@ -55,7 +56,7 @@ var (
 	between         = regexp.MustCompile(`(read|write) tcp \S+->\S+: ((read|write): )?`)
 )
 
-// causeOf returns why a ping failed, in plain words. tls is whether this client uses TLS.
+// causeOf returns why a ping failed, in plain words. tls reports whether this client uses TLS.
 func causeOf(err error, tls bool, timeout time.Duration) string {
 	if errors.Is(err, context.DeadlineExceeded) {
 		return fmt.Sprintf("no answer within %v", timeout)
@@ -65,7 +66,7 @@ func causeOf(err error, tls bool, timeout time.Duration) string {
 		return err.Error()
 	}
 	text := s.Message()
-	var wrapped interface{ GRPCStatus() *status.Status } // its message is without what FromError adds of errors around it
+	var wrapped interface{ GRPCStatus() *status.Status } // its message lacks the text that FromError adds for wrapping errors
 	if errors.As(err, &wrapped) {
 		text = wrapped.GRPCStatus().Message()
 	}

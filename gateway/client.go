@@ -25,27 +25,28 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-// ClientConfig says where the coordinators are and how to talk to them.
+// ClientConfig configures the coordinators' addresses and the connections to them.
 type ClientConfig struct {
-	// Coordinators are host:port addresses of cluster ports. One that answers is enough to find the others.
+	// Coordinators are host:port addresses of cluster ports. One coordinator that responds is enough to find the
+	// others.
 	Coordinators []string
-	// Cluster is the only cluster id to accept; by default that of the first leader found.
+	// Cluster is the only cluster id to accept; by default the id of the first leader found.
 	Cluster string
-	// TLS, if set, holds the CA and this client's certificate; without it connections are in plain text.
+	// TLS, if set, holds the CA and this client's certificate. Without it connections are in plain text.
 	TLS *tls.Config
-	// PingInterval is how often a known leader is pinged; 500 ms by default, ±10 %.
+	// PingInterval is how often the confirmed leader is pinged; 500 ms by default, ±10 %.
 	PingInterval time.Duration
-	// DiscoveryInterval is how often all coordinators are pinged while none is known; 50 ms by default, ±10 %.
+	// DiscoveryInterval is how often all coordinators are pinged while there is no leader; 50 ms by default, ±10 %.
 	DiscoveryInterval time.Duration
-	// PingTimeout is how long a ping waits for its answer; 200 ms by default.
+	// PingTimeout is how long a ping waits for its response; 200 ms by default.
 	PingTimeout time.Duration
 	// CallTimeout is how long one attempt of any other unary call may take; 10 s by default.
 	CallTimeout time.Duration
-	// Logger is silent by default.
+	// Logger receives the client's log; by default there is none.
 	Logger *slog.Logger
 	// DialContext replaces the TCP dialer, for tests.
 	DialContext func(ctx context.Context, address string) (net.Conn, error)
-	// DialOptions are added to the client's own.
+	// DialOptions are added to the client's own options.
 	DialOptions []grpc.DialOption
 }
 
@@ -80,26 +81,26 @@ func (c *ClientConfig) validate() error {
 	return errors.Join(errs...)
 }
 
-// Leader is a coordinator that has said itself that it leads.
+// Leader is a coordinator that claims to lead.
 type Leader struct {
 	Cluster string
 	Node    string
-	// Address is where it answered.
+	// Address is the address at which it responded.
 	Address string
 	Epoch   uint64
 }
 
-// leadership is a leader with what calls to it need.
+// leadership is a leader with the connection for calls to it.
 type leadership struct {
 	Leader
 	conn *grpc.ClientConn
-	// done ends when another node is found to lead, and with it the calls to this one.
+	// done ends when another node becomes the leader. It cancels the calls to this one.
 	done context.Context
 	end  context.CancelFunc
 }
 
-// Client finds the leading coordinator and calls it. From its first use to Close it follows the leader in the
-// background. It is safe for concurrent use.
+// Client finds the leading coordinator and calls it. It follows the leader in the background from its first use to
+// Close. It is safe for concurrent use.
 type Client struct {
 	cfg  ClientConfig
 	log  *slog.Logger
@@ -111,17 +112,17 @@ type Client struct {
 
 	mu           sync.Mutex
 	started      bool
-	conns        map[string]*grpc.ClientConn // by address; one that nobody calls goes idle by itself
-	cluster      string                      // "" until known
-	epoch        uint64                      // the highest told by any node of the cluster
+	conns        map[string]*grpc.ClientConn // by address; an unused one becomes idle by itself
+	cluster      string                      // empty until the first leader
+	epoch        uint64                      // the highest that any node of the cluster reported
 	leader       *leadership                 // the last one confirmed
-	confirmed    bool                        // and nothing speaks against it since
-	foreignError error                       // why nobody is believed, when only foreign coordinators answer
-	answers      map[string]string           // the last words of each address, for errors
+	confirmed    bool                        // no call or ping has made the leader doubtful since
+	foreignError error                       // set when only foreign coordinators respond
+	answers      map[string]string           // the last response of each address, for errors
 	changed      chan struct{}               // closed, and replaced, with every change of the fields above
 }
 
-// NewClient checks cfg; it connects to nothing yet.
+// NewClient checks cfg. It does not connect yet.
 func NewClient(cfg ClientConfig) (*Client, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, fmt.Errorf("gateway client: %w", err)
@@ -140,10 +141,10 @@ func NewClient(cfg ClientConfig) (*Client, error) {
 	return c, nil
 }
 
-// maxMessage leaves room for the largest batch and page with what wraps them.
+// maxMessage is enough for the largest batch and page with their wrapping.
 const maxMessage = 16 << 20
 
-// maxStatus leaves room for the status of a million services.
+// maxStatus is enough for the status of a million services.
 const maxStatus = 256 << 20
 
 func dialOptions(cfg ClientConfig) []grpc.DialOption {
@@ -153,21 +154,21 @@ func dialOptions(cfg ClientConfig) []grpc.DialOption {
 	}
 	opts := []grpc.DialOption{
 		grpc.WithTransportCredentials(transport),
-		// Coordinators are neighbours: a proxy named in the environment is not for them.
+		// Coordinators are in the same network, so a proxy from the environment must not be used.
 		grpc.WithNoProxy(),
 		grpc.WithDefaultCallOptions(
 			grpc.WaitForReady(false),
 			grpc.MaxCallRecvMsgSize(maxMessage),
 			grpc.MaxCallSendMsgSize(maxMessage),
 		),
-		// A failover takes raft 0.3 s, so a coordinator that is back has to be noticed in less; at these rates
-		// trying is free.
+		// A failover takes Raft 0.3 s, so a returning coordinator must be noticed sooner. At these rates the attempts
+		// cost nothing.
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff:           grpcbackoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 500 * time.Millisecond},
 			MinConnectTimeout: time.Second,
 		}),
-		// Pings find a dead leader; this is for the connections below them, so that one that a partition left
-		// behind is given up 3 s after something was sent on it.
+		// Pings detect a dead leader. Keepalive detects dead connections: a connection lost in a partition is closed 3
+		// s after the client sent something on it.
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 3 * time.Second, PermitWithoutStream: true}),
 	}
 	if cfg.DialContext != nil {
@@ -176,10 +177,10 @@ func dialOptions(cfg ClientConfig) []grpc.DialOption {
 	return append(opts, cfg.DialOptions...)
 }
 
-// Close ends all calls and connections. It may be called more than once.
+// Close ends all calls and closes all connections. It may be called more than once.
 func (c *Client) Close() error {
 	c.mu.Lock()
-	c.end() // under the lock, so that no task starts once they are waited for
+	c.end() // with c.mu held, so that no task starts after Wait
 	c.mu.Unlock()
 	c.tasks.Wait()
 	c.mu.Lock()
@@ -192,7 +193,7 @@ func (c *Client) Close() error {
 	return errors.Join(errs...)
 }
 
-// Conn is the connection to the coordinator at address; the Client keeps it and closes it.
+// Conn returns the connection to the coordinator at address. The Client keeps it and closes it.
 func (c *Client) Conn(address string) (*grpc.ClientConn, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -202,8 +203,8 @@ func (c *Client) Conn(address string) (*grpc.ClientConn, error) {
 	if conn, ok := c.conns[address]; ok {
 		return conn, nil
 	}
-	// passthrough leaves the name to the dialer, which resolves it again for every connection: containers and
-	// pods come back with other addresses.
+	// passthrough leaves name resolution to the dialer, which resolves again for every connection, because containers
+	// and pods return with other addresses.
 	conn, err := grpc.NewClient("passthrough:///"+address, c.dial...)
 	if err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", address, err)
@@ -212,7 +213,7 @@ func (c *Client) Conn(address string) (*grpc.ClientConn, error) {
 	return conn, nil
 }
 
-// Ping asks the coordinator at address who leads, and waits at most PingTimeout.
+// Ping asks the coordinator at address for the leader, and waits at most PingTimeout.
 func (c *Client) Ping(ctx context.Context, address string) (*rollcallv1.PingResponse, error) {
 	conn, err := c.Conn(address)
 	if err != nil {
@@ -227,8 +228,8 @@ func (c *Client) Ping(ctx context.Context, address string) (*rollcallv1.PingResp
 	return resp, nil
 }
 
-// Leader returns the leading coordinator, and looks for one until ctx ends: then the error is ErrNoLeader and
-// lists what each coordinator said. ForeignClusterError comes at once.
+// Leader returns the leading coordinator, and searches for it until ctx ends. Then it returns ErrNoLeader with each
+// coordinator's last response. It returns ForeignClusterError at once.
 func (c *Client) Leader(ctx context.Context) (Leader, error) {
 	l, err := c.waitLeader(ctx)
 	if err != nil {
@@ -237,7 +238,7 @@ func (c *Client) Leader(ctx context.Context) (Leader, error) {
 	return l.Leader, nil
 }
 
-// LeaderConn returns a connection to the leader, for the services this package doesn't wrap.
+// LeaderConn returns a connection to the leader, for services that this package does not wrap.
 func (c *Client) LeaderConn(ctx context.Context) (*grpc.ClientConn, Leader, error) {
 	l, err := c.waitLeader(ctx)
 	if err != nil {
@@ -246,7 +247,7 @@ func (c *Client) LeaderConn(ctx context.Context) (*grpc.ClientConn, Leader, erro
 	return l.conn, l.Leader, nil
 }
 
-// Leaders yields each leader, and each new epoch of one, as it is found, until ctx ends or the Client is closed.
+// Leaders yields each leader and each new epoch when it is found, until ctx ends or the Client is closed.
 func (c *Client) Leaders(ctx context.Context) iter.Seq[Leader] {
 	return func(yield func(Leader) bool) {
 		var last Leader
@@ -271,8 +272,8 @@ func (c *Client) Leaders(ctx context.Context) iter.Seq[Leader] {
 	}
 }
 
-// snapshot returns the confirmed leader, nil when there is none for now, with a channel that closes when that
-// changes. Its first call starts to follow the leader.
+// snapshot returns the confirmed leader, or nil, and a channel that is closed on the next change. The first call
+// starts following the leader.
 func (c *Client) snapshot() (*leadership, <-chan struct{}, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -306,7 +307,7 @@ func (c *Client) waitLeader(ctx context.Context) (*leadership, error) {
 	}
 }
 
-// missing says why there is no leader to call; nil when there is one, or none was needed yet.
+// missing returns why there is no leader to call. It returns nil if there is one, or if none was needed yet.
 func (c *Client) missing() error {
 	c.mu.Lock()
 	started, sure, refusal := c.started, c.confirmed, c.foreignError
@@ -330,7 +331,7 @@ func (c *Client) lastResponses() string {
 	return strings.Join(words, "; ")
 }
 
-// jitter spreads d by a tenth both ways, so that clients do not march in step.
+// jitter varies d by ±10 %, so that clients do not call in step.
 func jitter(d time.Duration) time.Duration {
 	return time.Duration(float64(d) * (0.9 + 0.2*rand.Float64()))
 }

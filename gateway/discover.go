@@ -12,7 +12,7 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-// follow runs from the first use of the Client to its end: find a leader, keep to it until it is in doubt.
+// follow finds a leader and monitors it until it is doubtful, from the first use of the Client to Close.
 func (c *Client) follow() {
 	for {
 		l := c.discover(c.life)
@@ -23,7 +23,7 @@ func (c *Client) follow() {
 	}
 }
 
-// answer is what a coordinator said to a ping, or why it did not.
+// answer is a coordinator's response to a ping, or the ping's error.
 type answer struct {
 	address string
 	ping    *rollcallv1.PingResponse
@@ -40,7 +40,7 @@ func (c *Client) ask(ctx context.Context, address string) answer {
 	return a
 }
 
-// claims reports whether the node that answered says that it leads.
+// claims reports whether the node claims to lead.
 func (a answer) claims() bool {
 	return a.err == nil && a.ping.GetLeader() != nil && a.ping.GetLeader().GetNode() == a.ping.GetNode() &&
 		a.ping.GetCluster() != ""
@@ -58,8 +58,7 @@ func (a answer) String() string {
 	return fmt.Sprintf("%s knows no leader", a.ping.GetNode())
 }
 
-// discover pings all coordinators, round after round, until one of them is confirmed as the leader. It returns nil
-// when ctx ends.
+// discover pings all coordinators, in rounds, until one is confirmed as the leader. It returns nil when ctx ends.
 func (c *Client) discover(ctx context.Context) *leadership {
 	ctx, cancel := context.WithCancel(ctx)
 	var asked sync.WaitGroup
@@ -77,7 +76,7 @@ func (c *Client) discover(ctx context.Context) *leadership {
 	waiting := map[string]bool{}
 	ask := func(address string) {
 		if waiting[address] {
-			return // a node that hangs is asked again once its ping has timed out
+			return // a hanging node is pinged again after its ping has timed out
 		}
 		waiting[address] = true
 		asked.Go(func() {
@@ -126,8 +125,8 @@ func (c *Client) discover(ctx context.Context) *leadership {
 	}
 }
 
-// addressesOf lists where a leader says that it can be reached, the address meant for clients first: the other
-// one may only resolve inside the cluster's own network.
+// addressesOf lists a leader's advertised addresses. The client address comes first, because the other one may resolve
+// only in the cluster's own network.
 func addressesOf(l *rollcallv1.Leader) []string {
 	var addresses []string
 	for _, a := range []string{l.GetClientAddress(), l.GetAddress()} {
@@ -138,7 +137,7 @@ func addressesOf(l *rollcallv1.Leader) []string {
 	return addresses
 }
 
-// evaluateRound takes in a round of answers and adopts the leader among them, if there is one.
+// evaluateRound records a round of answers and adopts the leader among them, if there is one.
 func (c *Client) evaluateRound(round []answer) *leadership {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -151,7 +150,7 @@ func (c *Client) evaluateRound(round []answer) *leadership {
 	}
 	var claims []answer
 	for _, a := range round {
-		// Followers tell the epoch too, so a claim below the highest heard is a former leader's, or was overtaken
+		// Followers report the epoch too. A claim below the highest epoch is from a former leader, or was overtaken
 		// within this round.
 		if a.claims() && a.ping.GetEpoch() == c.epoch {
 			claims = append(claims, a)
@@ -160,8 +159,8 @@ func (c *Client) evaluateRound(round []answer) *leadership {
 	if len(claims) == 0 {
 		return nil
 	}
-	// An epoch has one leader: these are its answers at several addresses. The ones it advertises come first, but
-	// where they cannot be reached, say from outside a container network, the one at which it did answer serves.
+	// An epoch has one leader, so these are its answers at several addresses. Its advertised addresses come first. If
+	// they are unreachable, for example from outside a container network, the address at which it responded is used.
 	advertised := addressesOf(claims[0].ping.GetLeader())
 	rank := func(a answer) int {
 		if i := slices.Index(advertised, a.address); i >= 0 {
@@ -173,7 +172,7 @@ func (c *Client) evaluateRound(round []answer) *leadership {
 	return c.adoptLocked(best.address, best.ping)
 }
 
-// rejectForeignLocked returns the answers of nodes of this client's cluster, with those that failed.
+// rejectForeignLocked returns the answers of this client's cluster, and the failed ones.
 func (c *Client) rejectForeignLocked(round []answer) []answer {
 	cluster := c.cluster
 	for _, a := range round {
@@ -200,19 +199,19 @@ func (c *Client) rejectForeignLocked(round []answer) []answer {
 	}
 	c.foreignError = nil
 	if foreign != nil && (c.cluster == "" || !native) {
-		// Either nobody but strangers answers, or the coordinators given are of two clusters and nothing says
-		// which one is meant.
+		// Either only foreign coordinators respond, or the configured coordinators belong to two clusters and the
+		// intended one is unknown.
 		c.foreignError = foreign
 		return nil
 	}
 	return own
 }
 
-// adoptLocked makes the node that answered the leader; calls still waiting for another one are ended.
+// adoptLocked makes the responding node the leader. It ends calls that still wait for another one.
 func (c *Client) adoptLocked(address string, ping *rollcallv1.PingResponse) *leadership {
 	conn := c.conns[address]
 	if conn == nil {
-		return nil // closed meanwhile
+		return nil // closed in the meantime
 	}
 	next := Leader{Cluster: ping.GetCluster(), Node: ping.GetNode(), Address: address, Epoch: ping.GetEpoch()}
 	c.cluster = next.Cluster
@@ -233,7 +232,7 @@ func (c *Client) adoptLocked(address string, ping *rollcallv1.PingResponse) *lea
 	return c.leader
 }
 
-// monitor pings the leader, l, until it may not lead any more; then it is in doubt.
+// monitor pings the leader until it is doubtful.
 func (c *Client) monitor(ctx context.Context, l *leadership) {
 	ctx, cancel := context.WithCancel(ctx)
 	var watching sync.WaitGroup
@@ -241,7 +240,7 @@ func (c *Client) monitor(ctx context.Context, l *leadership) {
 	defer cancel()
 	broken := make(chan struct{})
 	watching.Go(func() {
-		// The end of a process closes its connections: that is known long before the next poll.
+		// A process that ends closes its connections, which is detected long before the next ping.
 		if l.conn.GetState() != connectivity.Ready || l.conn.WaitForStateChange(ctx, connectivity.Ready) {
 			close(broken)
 		}
@@ -251,7 +250,7 @@ func (c *Client) monitor(ctx context.Context, l *leadership) {
 	for {
 		l, changed, _ := c.snapshot()
 		if l == nil {
-			return // a call has put it in doubt
+			return // a call has marked it doubtful
 		}
 		select {
 		case <-changed:
@@ -271,7 +270,7 @@ func (c *Client) monitor(ctx context.Context, l *leadership) {
 	}
 }
 
-// stillLeads reports whether the answer of the leader confirms it, in a later epoch perhaps.
+// stillLeads reports whether the leader's answer confirms it, possibly in a later epoch.
 func (c *Client) stillLeads(l *leadership, a answer) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -287,8 +286,8 @@ func (c *Client) stillLeads(l *leadership, a answer) bool {
 	return true
 }
 
-// markDoubtful puts l in doubt: new calls wait until a leader is confirmed. Calls in flight to l
-// continue, because it may still answer them.
+// markDoubtful marks l as doubtful: new calls wait until a leader is confirmed. Calls in flight to l continue, because
+// it may still answer them.
 func (c *Client) markDoubtful(l *leadership) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

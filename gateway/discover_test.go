@@ -93,7 +93,7 @@ func TestAdvertisedAddress(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			f := newFleet(t, "n1", "n2")
 			f.lead("n1", 1)
-			f.set(func() { // as seen through published ports
+			f.set(func() { // addresses of published ports
 				for inside, outside := range map[string]string{"n1": "localhost:1", "n2": "localhost:2"} {
 					f.nodes[outside] = f.nodes[address(inside)]
 					delete(f.nodes, address(inside))
@@ -125,9 +125,9 @@ func TestKilledLeaderIsReplacedAtOnce(t *testing.T) {
 		require.Equal(t, "n1", within(t, c, time.Second).Node)
 		synctest.Wait()
 		f.kill("n1")
-		pass(300 * time.Millisecond) // an election; the followers still name the dead one
+		pass(300 * time.Millisecond) // an election; the followers still name the dead leader
 		f.lead("n2", 2)
-		// No poll of 500 ms has passed, and no ping waited for: the broken connection was enough.
+		// The broken connection is enough: no ping interval of 500 ms and no ping timeout has passed.
 		require.Equal(t, Leader{Cluster: "cluster-a", Node: "n2", Address: "n2:7400", Epoch: 2}, within(t, c, 60*time.Millisecond))
 	})
 }
@@ -141,7 +141,7 @@ func TestHangingLeaderIsReplaced(t *testing.T) {
 		within(t, c, time.Second)
 		f.lead("n3", 2)
 		f.set(func() { f.nodes[address("n1")].hangs = true })
-		pass(550*time.Millisecond + 200*time.Millisecond + 55*time.Millisecond) // poll, its timeout, a round
+		pass(550*time.Millisecond + 200*time.Millisecond + 55*time.Millisecond) // ping interval, its timeout, a round
 		require.Equal(t, "n3", within(t, c, time.Millisecond).Node)
 	})
 }
@@ -153,7 +153,7 @@ func TestLeaderThatBecameFollowerIsNoticed(t *testing.T) {
 		f.lead("n1", 1)
 		c := f.client("n1", "n2", "n3")
 		within(t, c, time.Second)
-		f.lead("n2", 2) // nobody died
+		f.lead("n2", 2) // no node died
 		pass(550 * time.Millisecond)
 		require.Equal(t, "n2", within(t, c, time.Millisecond).Node)
 	})
@@ -205,7 +205,7 @@ func TestEpochNeverGoesBackwards(t *testing.T) {
 		within(t, c, time.Second)
 		f.kill("n2")
 		synctest.Wait()
-		f.lead("n1", 8) // a former leader that has slept through it all
+		f.lead("n1", 8) // a former leader that was paused meanwhile
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
 		_, err := c.Leader(ctx)
@@ -332,7 +332,7 @@ func TestForeignCluster(t *testing.T) {
 	})
 }
 
-// anyAddress makes errors comparable that depend on who answered first.
+// anyAddress makes errors comparable if they depend on the first node that responds.
 func anyAddress(err error, address string) error {
 	if e, ok := errors.AsType[*ForeignClusterError](err); ok {
 		e.Address = address
@@ -348,7 +348,7 @@ func TestRestartedNodeIsNoticedSoon(t *testing.T) {
 		f.lead("n1", 1)
 		within(t, c, time.Second)
 		f.kill("n1")
-		pass(time.Minute) // long enough for any backoff to reach its end
+		pass(time.Minute) // long enough for any backoff to reach its maximum
 		f.start("n1")
 		f.lead("n1", 2)
 		require.Equal(t, uint64(2), within(t, c, 700*time.Millisecond).Epoch)

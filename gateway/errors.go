@@ -17,21 +17,21 @@ import (
 )
 
 var (
-	// ErrNoLeader says that no coordinator leads, or none that leads could be reached.
+	// ErrNoLeader reports that no coordinator leads, or that the leader is unreachable.
 	ErrNoLeader = errors.New("no coordinator leads")
-	// ErrNotEstablished is a leader's answer before its epoch is committed. Nothing was done.
+	// ErrNotEstablished is a leader's response before its epoch is committed. Nothing was done.
 	ErrNotEstablished = errors.New("the leader is not established yet")
-	// ErrNoQuorum is a leader's answer when it could not confirm its term. Nothing was done.
+	// ErrNoQuorum is a leader's response when it could not confirm its term. Nothing was done.
 	ErrNoQuorum = errors.New("the leader could not reach a quorum")
-	// ErrBusy is a leader's answer when more writes wait than it can take. Nothing was done.
+	// ErrBusy is a leader's response when its write queue is full. Nothing was done.
 	ErrBusy = errors.New("the leader has more writes to do than it can take")
-	// ErrCompacted ends a watch that cannot be resumed: watch again without a token.
+	// ErrCompacted ends a watch that cannot be resumed. The caller watches again without a token.
 	ErrCompacted = errors.New("the changes to resume from are gone; watch again from the start")
 	// ErrClosed is returned by a closed Client.
 	ErrClosed = errors.New("the client is closed")
 )
 
-// Owner is who may change an entry of the directory. It is comparable.
+// Owner identifies the owner that may change an entry of the directory. It is comparable.
 type Owner struct {
 	Kind rollcallv1.OwnerKind
 	ID   string
@@ -48,9 +48,9 @@ func (o Owner) String() string {
 	return kind + "/" + o.ID
 }
 
-// NotLeaderError is the answer of a coordinator that does not lead. Nothing was done.
+// NotLeaderError is the response of a coordinator that does not lead. Nothing was done.
 type NotLeaderError struct {
-	// Leader is the one it knows, nil when none.
+	// Leader is the leader that the coordinator reported, nil if none.
 	Leader *rollcallv1.Leader
 	Epoch  uint64
 }
@@ -62,7 +62,7 @@ func (e *NotLeaderError) Error() string {
 	return fmt.Sprintf("the coordinator does not lead; %s at %s does", e.Leader.GetNode(), e.Leader.GetAddress())
 }
 
-// StaleEpochError refuses a write that names another epoch than the leader's. Nothing was done.
+// StaleEpochError refuses a write of another epoch than the leader's. Nothing was done.
 type StaleEpochError struct {
 	// Epoch is the leader's.
 	Epoch uint64
@@ -72,8 +72,8 @@ func (e *StaleEpochError) Error() string {
 	return fmt.Sprintf("the write names another epoch than the leader's, %d", e.Epoch)
 }
 
-// SupersededError refuses a write because its owner has written with a higher incarnation or sequence number
-// since. Nothing was done.
+// SupersededError refuses a write because its owner has since written with a higher incarnation or sequence number.
+// Nothing was done.
 type SupersededError struct {
 	Owner            Owner
 	Incarnation, Seq uint64
@@ -88,7 +88,7 @@ func (e *SupersededError) Error() string {
 type SequenceReusedError struct {
 	Owner            Owner
 	Incarnation, Seq uint64
-	// Recorded is the SHA-256 of the body that was written first, Received that of the refused one.
+	// Recorded is the SHA-256 of the body that was written first, Received that of the refused body.
 	Recorded, Received []byte
 }
 
@@ -97,7 +97,7 @@ func (e *SequenceReusedError) Error() string {
 		e.Owner, e.Seq, e.Incarnation, e.Recorded, e.Received)
 }
 
-// Conflict is a service that another owner holds.
+// Conflict is a service that another owner owns.
 type Conflict struct {
 	// Index is its position in the request.
 	Index int
@@ -105,7 +105,7 @@ type Conflict struct {
 	Owner Owner
 }
 
-// ConflictError refuses a write because others own some of its services. Nothing was done.
+// ConflictError refuses a write because other owners own some of its services. Nothing was done.
 type ConflictError struct{ Conflicts []Conflict }
 
 func (e *ConflictError) Error() string {
@@ -114,7 +114,7 @@ func (e *ConflictError) Error() string {
 	})
 }
 
-// TooLargeError refuses a request that has more services, or bytes, than one call may. Nothing was done.
+// TooLargeError refuses a request with more services or bytes than one call may have. Nothing was done.
 type TooLargeError struct {
 	Services, MaxServices uint64
 	Bytes, MaxBytes       uint64
@@ -125,9 +125,9 @@ func (e *TooLargeError) Error() string {
 		e.Services, e.Bytes, e.MaxServices, e.MaxBytes)
 }
 
-// Violation is one thing wrong with a request.
+// Violation is one fault of a request.
 type Violation struct {
-	// Index is the position of the service or id at fault, -1 when it is the request itself.
+	// Index is the position of the faulty service or id, -1 for the request itself.
 	Index int
 	// Field is the field's path in the request, such as "services[3].worker_ref.url".
 	Field       string
@@ -136,25 +136,26 @@ type Violation struct {
 
 func (v Violation) String() string { return v.Field + ": " + v.Description }
 
-// InvalidError refuses a request and lists everything wrong with it. Nothing was done.
+// InvalidError refuses a request and lists all its faults. Nothing was done.
 type InvalidError struct{ Violations []Violation }
 
 func (e *InvalidError) Error() string { return "invalid: " + list(e.Violations, Violation.String) }
 
-// UnknownOutcomeError says that a write may be done or not: repeat it with the same sequence number, or read.
+// UnknownOutcomeError reports that a write may have been done. The caller repeats it with the same sequence number, or
+// reads.
 type UnknownOutcomeError struct {
 	Cause string
-	// Err is what this side saw; nil when a coordinator said so.
+	// Err is the client's own error; nil if a coordinator reported the unknown outcome.
 	Err error
 }
 
 func (e *UnknownOutcomeError) Error() string { return "the write may be done or not: " + e.Cause }
 func (e *UnknownOutcomeError) Unwrap() error { return e.Err }
 
-// ForeignClusterError refuses to talk to another cluster than the one known.
+// ForeignClusterError refuses to call another cluster than the expected one.
 type ForeignClusterError struct {
 	Expected, Actual string
-	// Address is the coordinator's that answered; empty when a coordinator refused us.
+	// Address is the address of the coordinator that responded; empty if a coordinator refused this client.
 	Address string
 }
 
@@ -167,7 +168,7 @@ func (e *ForeignClusterError) Error() string {
 		where, e.Actual, e.Expected)
 }
 
-// list joins what f says of the first few of all.
+// list joins the results of f for the first few elements of all.
 func list[T any](all []T, f func(T) string) string {
 	const show = 5
 	var parts []string
@@ -180,8 +181,8 @@ func list[T any](all []T, f func(T) string) string {
 	return strings.Join(parts, ", ")
 }
 
-// FromStatus turns the status of a failed call back into the error it was made from: one of this package's, or
-// context.Canceled or DeadlineExceeded. An error it does not know, and nil, it returns as they are.
+// FromStatus converts the status of a failed call back into its original error: one of this package's, or
+// context.Canceled or DeadlineExceeded. It returns nil and unrecognized errors unchanged.
 func FromStatus(err error) error {
 	s, ok := status.FromError(err)
 	if !ok || err == nil {
@@ -201,7 +202,7 @@ func FromStatus(err error) error {
 	return err
 }
 
-// annotate adds why to err, unless it says the same.
+// annotate adds why to err, unless why already begins with err's text.
 func annotate(err error, why string) error {
 	if why == "" || strings.HasPrefix(why, err.Error()) {
 		return err
@@ -269,7 +270,7 @@ func fieldIndex(field string) int {
 	return -1
 }
 
-// retryAfter is how long a refusal asks the caller to wait; false when it does not.
+// retryAfter returns how long a refusal asks the caller to wait, and false if it does not ask.
 func retryAfter(err error) (time.Duration, bool) {
 	for _, detail := range status.Convert(err).Details() {
 		if d, ok := detail.(*errdetails.RetryInfo); ok {

@@ -18,7 +18,7 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-// details are all messages that may stand in a status, and what they are restored to.
+// details are all error messages of a status, with the error that each is restored to.
 var details = map[string]struct {
 	code   codes.Code
 	detail proto.Message
@@ -99,14 +99,14 @@ func TestErrorsAreRestored(t *testing.T) {
 	for name, d := range details {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			// RetryInfo beside it, in front even, is not mistaken for the error.
+			// A RetryInfo before the error must not be mistaken for the error.
 			s, err := status.New(d.code, "refused").WithDetails(
 				&errdetails.RetryInfo{RetryDelay: durationpb.New(time.Second)}, protoadapt.MessageV1Of(d.detail))
 			require.NoError(t, err)
 			got := FromStatus(s.Err())
 			require.EqualError(t, got, d.text)
 			if e, ok := errors.AsType[*NotLeaderError](got); ok {
-				e.Leader = proto.CloneOf(e.Leader) // messages that came over a wire have other insides
+				e.Leader = proto.CloneOf(e.Leader) // messages received over a wire differ internally
 				require.EqualExportedValues(t, d.want, got)
 			} else {
 				require.Equal(t, d.want, got)
@@ -118,7 +118,7 @@ func TestErrorsAreRestored(t *testing.T) {
 	}
 }
 
-// A message added to the contract needs an error of its own here.
+// A message added to the contract must get an error in this package.
 func TestEveryErrorOfTheContractIsRestored(t *testing.T) {
 	t.Parallel()
 	messages := rollcallv1.File_rollcall_v1_errors_proto.Messages()
@@ -138,7 +138,7 @@ func TestOtherErrorsStayAsTheyAre(t *testing.T) {
 		errors.New("of another kind"),
 		status.Error(codes.PermissionDenied, "no"),
 		failureWith(codes.Unavailable, &errdetails.RetryInfo{RetryDelay: durationpb.New(time.Second)}),
-		failureWith(codes.Internal, &rollcallv1.PingRequest{}), // of a newer coordinator
+		failureWith(codes.Internal, &rollcallv1.PingRequest{}), // from a newer coordinator
 	} {
 		require.Equal(t, err, FromStatus(err))
 	}

@@ -12,7 +12,7 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-// A process that registers itself, and stays registered while it runs.
+// ExampleGateway registers the process itself, and keeps it registered while it runs.
 func ExampleGateway() {
 	register := func(ctx context.Context) error {
 		g, err := gateway.New(gateway.Config{
@@ -31,7 +31,7 @@ func ExampleGateway() {
 	_ = register
 }
 
-// What the README shows is what is compiled here.
+// The README's example must match the code that is compiled here.
 func TestReadmeShowsTheExample(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../README.md")

@@ -27,8 +27,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// fleet is a scripted cluster on a network in memory: what each node says of the leader is set by the test, and
-// all share one directory, which keeps to the rules of owners, incarnations and sequence numbers.
+// fleet is a scripted cluster on an in-memory network. The test sets the leader that each node reports. All nodes
+// share one directory, which applies the rules of owners, incarnations and sequence numbers.
 type fleet struct {
 	t *testing.T
 
@@ -38,7 +38,7 @@ type fleet struct {
 	index     uint64
 	directory map[string]*rollcallv1.ServiceRecord
 	owners    map[Owner]*ownerState
-	writes    []*rollcallv1.RegisterServicesRequest // all that reached a node, refused ones too
+	writes    []*rollcallv1.RegisterServicesRequest // all that reached a node, including refused ones
 }
 
 type ownerState struct {
@@ -47,18 +47,18 @@ type ownerState struct {
 	failure          error
 }
 
-// node is one coordinator; its fields are guarded by the fleet's mutex.
+// node is one coordinator. The fleet's mutex guards its fields.
 type node struct {
 	rollcallv1.UnimplementedDiscoveryServiceServer
 	fleet         *fleet
 	id, address   string
-	clientAddress string // what it advertises when it leads
+	clientAddress string // advertised while it leads
 	cluster       string
 	epoch         uint64
-	leader        *node // whom it believes to lead
-	hangs         bool  // calls wait for their end
+	leader        *node // the leader that it reports
+	hangs         bool  // calls wait until they are canceled
 	pings         int
-	before, after func(method string) error // faults, before and after a write is done
+	before, after func(method string) error // faults, before and after a write is applied
 
 	server   *grpc.Server
 	listener *bufconn.Listener
@@ -82,7 +82,7 @@ func newFleet(t *testing.T, ids ...string) *fleet {
 	return f
 }
 
-// pass lets d go by on the bubble's clock, and everything happen that happens by then.
+// pass advances the bubble's clock by d and waits until all goroutines are blocked.
 func pass(d time.Duration) {
 	<-time.After(d)
 	synctest.Wait()
@@ -90,7 +90,7 @@ func pass(d time.Duration) {
 
 func address(id string) string { return id + ":7400" }
 
-// start starts a node, again if it was there before.
+// start starts a node, or restarts it.
 func (f *fleet) start(id string) *node {
 	n := &node{
 		fleet: f, id: id, address: address(id), clientAddress: address(id), cluster: "cluster-a",
@@ -108,7 +108,7 @@ func (f *fleet) start(id string) *node {
 	return n
 }
 
-// kill ends a node as kill -9 does: its connections break, and nobody listens.
+// kill stops a node like kill -9: its connections break and its listener closes.
 func (f *fleet) kill(id string) { f.node(id).server.Stop() }
 
 func (f *fleet) node(id string) *node {
@@ -117,7 +117,7 @@ func (f *fleet) node(id string) *node {
 	return f.nodes[address(id)]
 }
 
-// lead makes all nodes agree that id leads the epoch; "" for nobody.
+// lead makes all nodes report id as the leader of the epoch, or no leader for "".
 func (f *fleet) lead(id string, epoch uint64) {
 	f.set(func() {
 		for _, n := range f.nodes {
@@ -126,7 +126,7 @@ func (f *fleet) lead(id string, epoch uint64) {
 	})
 }
 
-// set changes nodes under the lock.
+// set changes nodes with the mutex held.
 func (f *fleet) set(change func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -162,7 +162,7 @@ func (f *fleet) clientWith(cfg ClientConfig) *Client {
 	return c
 }
 
-// ids of what an owner has in the directory.
+// ids returns the ids that an owner has in the directory.
 func (f *fleet) ids(owner Owner) []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -184,7 +184,7 @@ func (f *fleet) took() []*rollcallv1.RegisterServicesRequest {
 	return w
 }
 
-// failureWith is a status with details, as a coordinator makes it.
+// failureWith returns a status error with details, as a coordinator returns it.
 func failureWith(code codes.Code, details ...protoadapt.MessageV1) error {
 	s, err := status.New(code, "refused").WithDetails(details...)
 	if err != nil {
@@ -221,7 +221,7 @@ func (n *node) waitLocked(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// enter is what each call for the leader goes through.
+// enterLocked is the start of each call for the leader.
 func (n *node) enterLocked(ctx context.Context, w *rollcallv1.Writer) error {
 	if err := n.waitLocked(ctx); err != nil {
 		return err
@@ -244,7 +244,7 @@ func (n *node) fault(hook func(string) error, method string) error {
 	return hook(method)
 }
 
-// fenceLocked applies do once for each seq, and returns what was answered then for a repeated one.
+// fenceLocked calls do once for each seq, and returns the stored answer for a repeated seq.
 func (f *fleet) fenceLocked(w *rollcallv1.Writer, do func(Owner) (proto.Message, error)) (proto.Message, error) {
 	owner := ownerOf(w.GetOwner())
 	s := f.owners[owner]
@@ -361,7 +361,7 @@ func (n *node) DeregisterServices(ctx context.Context, req *rollcallv1.Deregiste
 	return answer.(*rollcallv1.DeregisterServicesResponse), nil
 }
 
-// ListServices pages by single records, so that every test of a list is one of paging.
+// ListServices returns pages of one record, so that every list test also tests paging.
 func (n *node) ListServices(ctx context.Context, req *rollcallv1.ListServicesRequest) (*rollcallv1.ListServicesResponse, error) {
 	f := n.fleet
 	f.mu.Lock()
@@ -397,7 +397,7 @@ func (n *node) GetStatus(ctx context.Context, _ *rollcallv1.GetStatusRequest) (*
 	return &rollcallv1.GetStatusResponse{Cluster: n.cluster, Epoch: n.epoch, Leader: n.id}, nil
 }
 
-// WatchServices sends a snapshot part, its end, and a bookmark for each resumption; then it waits.
+// WatchServices sends a snapshot part, its end, and a bookmark for each resumption. Then it waits.
 func (n *node) WatchServices(req *rollcallv1.WatchServicesRequest, stream grpc.ServerStreamingServer[rollcallv1.WatchServicesResponse]) error {
 	if req.GetResumeToken() == "" {
 		if err := stream.Send(&rollcallv1.WatchServicesResponse{

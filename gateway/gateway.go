@@ -15,65 +15,63 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-// Config says who a Gateway is and what it keeps registered. A hook is not called again before it returned, and
-// must not block.
+// Config identifies a Gateway and defines its services. Calls of one hook do not overlap, and hooks must not block.
 type Config struct {
 	ClientConfig
-	// ID names the owner of what is registered: a DNS label, the same at each start, and of one process only.
+	// ID is the owner id of the registered services: a DNS label, the same at each start, used by one process only.
 	ID string
 	// Source defines the services.
 	Source Source
 	// ResyncInterval is how often the full set is written again; 60 s by default, ±10 %.
 	ResyncInterval time.Duration
-	// DeregisterOnStop makes Run deregister everything when it is asked to stop. Without it the entries stay, which is
-	// what a gateway that will be back wants.
+	// DeregisterOnStop makes Run deregister everything when it is stopped. Without it the entries are kept, for a
+	// gateway that will return.
 	DeregisterOnStop bool
-	// DeregisterTimeout bounds that; 5 s by default.
+	// DeregisterTimeout limits the deregistration; 5 s by default.
 	DeregisterTimeout time.Duration
 
-	// OnLeader is told of each leader found, and of each new epoch.
+	// OnLeader receives each leader found, and each new epoch.
 	OnLeader func(Leader)
-	// OnWrite is told of each write that the directory took.
+	// OnWrite receives each write that the directory accepted.
 	OnWrite func(Write)
-	// OnError is told of each attempt to bring the directory up to date that did not succeed.
+	// OnError receives the error of each failed attempt to update the directory.
 	OnError func(error)
-	// OnRefused is told when the list of services that the directory refuses changes.
+	// OnRefused receives the list of refused services when it changes.
 	OnRefused func([]Refusal)
 }
 
-// Write is a write that the directory took.
+// Write is a write that the directory accepted.
 type Write struct {
 	Epoch, Index uint64
-	// FullSet says that it removed what was not in it.
+	// FullSet reports whether the write removed the services that were not in it.
 	FullSet                        bool
 	Registered, Unchanged, Removed uint32
-	// Took is how long it took, looking for the leader and repetitions included.
+	// Took is the duration, including the search for the leader and retries.
 	Took time.Duration
 }
 
-// Refusal is a service that is defined here but that the directory refuses.
+// Refusal is a service that is defined here but refused by the directory.
 type Refusal struct {
 	ID string
-	// Owner is who holds the id instead; zero if the service is refused for another reason.
+	// Owner is the owner that has the id instead; zero if the service is refused for another reason.
 	Owner  Owner
 	Reason string
 }
 
-// Status is what a Gateway knows of itself.
+// Status is the status of a Gateway.
 type Status struct {
 	ID          string
 	Incarnation uint64
-	// Leader is the last one found, zero before the first.
+	// Leader is the last leader found, zero before the first.
 	Leader Leader
-	// Synced says that the directory holds, in that leader's epoch, all that the source defined when it was last
-	// asked, except for what is Refused.
+	// Synced reports whether the directory holds, in that leader's epoch, the source's last set except for Refused.
 	Synced bool
 	// Registered is how many services of this gateway the directory holds.
 	Registered int
-	// LastWrite is when the directory last took a write or confirmed that nothing changed; zero before.
+	// LastWrite is when the directory last accepted a write or confirmed that nothing changed; zero before.
 	LastWrite time.Time
 	Refused   []Refusal
-	// Err is why the directory is not up to date; nil when it is.
+	// Err is why the directory is not up to date; nil if it is.
 	Err error
 }
 
@@ -110,27 +108,27 @@ func (c *Config) validate() error {
 	return errors.Join(errs...)
 }
 
-// Gateway keeps what its source defines registered while Run runs.
+// Gateway keeps the services of its source registered while Run runs.
 type Gateway struct {
 	cfg           Config
 	log           *slog.Logger
 	client        *Client
-	leaderChanged chan struct{} // holds one: there is another leader or epoch
+	leaderChanged chan struct{} // buffer of one: there is another leader or epoch
 
 	mu     sync.Mutex
 	status Status
 
-	// What follows belongs to Run's own goroutine.
+	// The fields below belong to Run's own goroutine.
 
 	incarnation, seq  uint64
 	accepted          bool   // a write of this incarnation passed the directory's fence
 	incarnationBumped bool   // the incarnation is no longer the clock's
-	epoch             uint64 // in which the directory took all that the source defined; 0: it may lack something
+	epoch             uint64 // in which the directory holds the full set; 0 if unknown
 	registered        map[string]*rollcallv1.Service
 	refused           map[string]refused
 }
 
-// New checks cfg; nothing happens before Run.
+// New checks cfg. The Gateway does nothing before Run.
 func New(cfg Config) (*Gateway, error) {
 	invalid := cfg.validate()
 	client, err := NewClient(cfg.ClientConfig)
@@ -148,10 +146,10 @@ func New(cfg Config) (*Gateway, error) {
 	}, nil
 }
 
-// Client is the one the Gateway uses, and closes when Run ends.
+// Client returns the Client that the Gateway uses, and closes when Run ends.
 func (g *Gateway) Client() *Client { return g.client }
 
-// Status may be called at any time.
+// Status returns the current status. It may be called at any time.
 func (g *Gateway) Status() Status {
 	missing := g.client.missing()
 	g.mu.Lock()
@@ -164,13 +162,12 @@ func (g *Gateway) Status() Status {
 	return s
 }
 
-// Run keeps the directory up to date until ctx ends, which is no error. It ends by itself only with
-// ClaimedError; whatever else goes wrong is reported in the log and by Status, and tried again. It may be called
-// once.
+// Run keeps the directory up to date until ctx ends, and then returns nil. It ends by itself only with ClaimedError.
+// It logs other errors, reports them in Status, and retries. It may be called once.
 func (g *Gateway) Run(ctx context.Context) error {
 	var tasks sync.WaitGroup
 	defer tasks.Wait()
-	defer func() { _ = g.client.Close() }() // closing connections has nothing to tell
+	defer func() { _ = g.client.Close() }() // an error of closing connections is irrelevant
 	following, stop := context.WithCancel(ctx)
 	defer stop()
 	tasks.Go(func() { g.followLeaders(following) })
@@ -181,7 +178,7 @@ func (g *Gateway) Run(ctx context.Context) error {
 	}
 	timer := time.NewTimer(g.cfg.ResyncInterval)
 	defer timer.Stop()
-	due := true // the next write is to be a full set
+	due := true // the next write is a full set
 	for {
 		select {
 		case <-ctx.Done():
@@ -190,7 +187,7 @@ func (g *Gateway) Run(ctx context.Context) error {
 			due = true
 		case <-g.leaderChanged:
 		case <-g.cfg.Source.Changed():
-			// What changes from here on announces itself again: that is the dirty flag.
+			// Later changes are announced again, so Changed is the dirty flag.
 		}
 		full, err := g.sync(ctx, due)
 		if ctx.Err() != nil {
@@ -225,7 +222,7 @@ func (g *Gateway) followLeaders(ctx context.Context) {
 	}
 }
 
-// leave deregisters everything, if that is wanted.
+// leave deregisters everything if DeregisterOnStop is set.
 func (g *Gateway) leave(ctx context.Context) error {
 	if !g.cfg.DeregisterOnStop {
 		return nil
@@ -244,7 +241,7 @@ func (g *Gateway) update(change func(*Status)) {
 	change(&g.status)
 }
 
-// report tells how an attempt to bring the directory up to date went.
+// report records and logs the result of an attempt to update the directory.
 func (g *Gateway) report(err error) {
 	g.mu.Lock()
 	before := g.status.Err

@@ -65,7 +65,7 @@ func (s *fakeSource) define(services ...*rollcallv1.Service) {
 	s.change(func() { s.set.Services = services })
 }
 
-// running is a Gateway inside Run.
+// running is a Gateway whose Run is active.
 type running struct {
 	*Gateway
 	t    *testing.T
@@ -92,7 +92,7 @@ func (f *fleet) gatewayWith(cfg Config) *running {
 
 func (f *fleet) gateway(s Source) *running { return f.gatewayWith(Config{Source: s}) }
 
-// end stops Run and returns what it returned; again when called again.
+// end stops Run and returns its result, also on later calls.
 func (r *running) end() error {
 	r.stop()
 	err := <-r.done
@@ -100,7 +100,7 @@ func (r *running) end() error {
 	return err
 }
 
-// setup is a fleet of three led by n1 in epoch 1, in a bubble.
+// setup runs test in a bubble, with three nodes led by n1 in epoch 1.
 func setup(t *testing.T, test func(t *testing.T, f *fleet)) {
 	t.Helper()
 	t.Parallel()
@@ -137,7 +137,7 @@ func TestGatewayRegistersOneFullSet(t *testing.T) {
 		require.NoError(t, g.end())
 		require.Len(t, leaders, 1)
 		require.Equal(t, []Write{{Epoch: 1, Index: 1, FullSet: true, Registered: 2}}, writes)
-		require.Equal(t, []string{"a", "b"}, f.ids(edge("edge-1")), "what is registered stays when the gateway stops")
+		require.Equal(t, []string{"a", "b"}, f.ids(edge("edge-1")), "registered services are kept when the gateway stops")
 	})
 }
 
@@ -169,7 +169,7 @@ func TestGatewayReregisters(t *testing.T) {
 		f.gateway(newSource(services("a", "b")...))
 		synctest.Wait()
 		f.took()
-		f.set(func() { delete(f.directory, "a") }) // an operator's mistake, say
+		f.set(func() { delete(f.directory, "a") }) // for example an operator's mistake
 		pass(67 * time.Second)
 		require.Equal(t, []string{"a", "b"}, f.ids(edge("edge-1")))
 		require.Len(t, f.took(), 1)
@@ -206,14 +206,14 @@ func TestGatewaySendsOnlyWhatIsNew(t *testing.T) {
 
 		s.define(service("a"), service("d"))
 		synctest.Wait()
-		require.Len(t, f.took(), 1, "what is new and what is gone are one command")
+		require.Len(t, f.took(), 1, "additions and removals are one command")
 		require.Equal(t, []string{"a", "d"}, f.ids(edge("edge-1")))
 
 		s.define()
 		synctest.Wait()
 		took = f.took()
 		require.Len(t, took, 1)
-		require.True(t, took[0].GetAllowEmpty(), "the source says that it is complete")
+		require.True(t, took[0].GetAllowEmpty(), "the source is complete")
 		require.Empty(t, f.ids(edge("edge-1")))
 	})
 }
@@ -255,7 +255,7 @@ func TestGatewayPullsAgainWhenDirty(t *testing.T) {
 		s.block = make(chan struct{})
 		f.gateway(s)
 		synctest.Wait()
-		s.define(services("a", "b")...) // the pull has begun, and will not see it
+		s.define(services("a", "b")...) // the pull has begun and does not contain b
 		close(s.block)
 		synctest.Wait()
 		require.Equal(t, []string{"a", "b"}, f.ids(edge("edge-1")))
@@ -348,7 +348,7 @@ func TestGatewayWithADouble(t *testing.T) {
 		setup(t, func(t *testing.T, f *fleet) {
 			g := f.gateway(newSource(services("a")...))
 			synctest.Wait()
-			f.set(func() { // the double has used the numbers that come next
+			f.set(func() { // the other process has used the next numbers
 				f.nodes[address("n1")].before = func(string) error {
 					return failureWith(codes.FailedPrecondition, &rollcallv1.SequenceReused{Incarnation: 7, Seq: 2})
 				}
@@ -362,7 +362,7 @@ func TestGatewayWithADouble(t *testing.T) {
 	t.Run("no endless race", func(t *testing.T) {
 		setup(t, func(t *testing.T, f *fleet) {
 			var seen uint64
-			f.set(func() { // somebody is always ahead
+			f.set(func() { // another process is always ahead
 				f.nodes[address("n1")].before = func(string) error {
 					seen += 1 << 62
 					return failureWith(codes.Aborted, &rollcallv1.Superseded{Incarnation: seen, Seq: 1})
@@ -416,7 +416,7 @@ func TestGatewayAllOfWhoseServicesConflict(t *testing.T) {
 		s := newSource(services("a")...)
 		g := f.gateway(s)
 		synctest.Wait()
-		require.Empty(t, f.ids(edge("edge-1")), "what an earlier run left is gone")
+		require.Empty(t, f.ids(edge("edge-1")), "an earlier run's services are removed")
 		require.True(t, g.Status().Synced)
 
 		f.directory["b"] = &rollcallv1.ServiceRecord{Service: service("b"), Owner: operator}
@@ -425,7 +425,7 @@ func TestGatewayAllOfWhoseServicesConflict(t *testing.T) {
 		require.Len(t, g.Status().Refused, 2)
 		s.define(services("b")...)
 		synctest.Wait()
-		require.Len(t, g.Status().Refused, 1, "what is not defined any more is no conflict")
+		require.Len(t, g.Status().Refused, 1, "a service that is no longer defined is no conflict")
 		require.NoError(t, g.Status().Err)
 	})
 }
@@ -504,7 +504,7 @@ func TestGatewayWithABadSource(t *testing.T) {
 	})
 }
 
-// A source that does not know all it defines must not cost anybody an entry.
+// An incomplete source must not remove entries.
 func TestGatewayWithAnIncompleteSource(t *testing.T) {
 	setup(t, func(t *testing.T, f *fleet) {
 		mine := &rollcallv1.Owner{Kind: rollcallv1.OwnerKind_OWNER_KIND_GATEWAY, Id: "edge-1"}
@@ -521,7 +521,7 @@ func TestGatewayWithAnIncompleteSource(t *testing.T) {
 		require.Equal(t, []string{"a", "b", "old"}, f.ids(edge("edge-1")))
 		s.define(services("b", "c")...)
 		synctest.Wait()
-		require.Equal(t, []string{"b", "c", "old"}, f.ids(edge("edge-1")), "what this run registered it may remove")
+		require.Equal(t, []string{"b", "c", "old"}, f.ids(edge("edge-1")), "services that this run registered may be removed")
 		f.lead("n2", 2)
 		pass(time.Second)
 		require.Equal(t, []string{"b", "c", "old"}, f.ids(edge("edge-1")))
@@ -544,7 +544,7 @@ func TestGatewayWithAnEmptyStaticSetRemovesNothing(t *testing.T) {
 	})
 }
 
-// Health delays a first offer only: what an earlier run registered stays while it is down.
+// Health delays only a first offer: a service that an earlier run registered must be kept while it is down.
 func TestGatewayKeepsWhatIsHeldBack(t *testing.T) {
 	setup(t, func(t *testing.T, f *fleet) {
 		mine := &rollcallv1.Owner{Kind: rollcallv1.OwnerKind_OWNER_KIND_GATEWAY, Id: "edge-1"}
@@ -572,7 +572,7 @@ func TestGatewayKeepsWhatIsHeldBack(t *testing.T) {
 		pass(time.Second)
 		require.Equal(t, []string{"down", "new", "up"}, f.ids(edge("edge-1")))
 
-		s.change(func() { s.set.NotReady = nil }) // now it is not defined any more
+		s.change(func() { s.set.NotReady = nil }) // now it is no longer defined
 		synctest.Wait()
 		require.Equal(t, []string{"new", "up"}, f.ids(edge("edge-1")))
 
@@ -612,7 +612,7 @@ func TestGatewayOfAForeignCluster(t *testing.T) {
 			}
 		})
 		pass(20 * time.Second)
-		require.Empty(t, f.took(), "not a word to the other cluster")
+		require.Empty(t, f.took(), "the other cluster receives no writes")
 		require.IsType(t, &ForeignClusterError{}, g.Status().Err)
 		require.False(t, g.Status().Synced)
 		f.set(func() {
@@ -626,7 +626,7 @@ func TestGatewayOfAForeignCluster(t *testing.T) {
 	})
 }
 
-// Whatever becomes of leaders and answers, the directory ends as the source has it.
+// Under random faults the directory must end in the source's state.
 func TestGatewayUnderRandomFaults(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(12) {

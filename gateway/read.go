@@ -15,7 +15,7 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-// List reads one page of the directory: from the leader, linearizable, or with req.Stale from any coordinator.
+// List reads one page of the directory: linearizable from the leader, or from any coordinator with req.Stale.
 func (c *Client) List(ctx context.Context, req *rollcallv1.ListServicesRequest) (*rollcallv1.ListServicesResponse, error) {
 	var resp *rollcallv1.ListServicesResponse
 	var err error
@@ -33,7 +33,7 @@ func (c *Client) List(ctx context.Context, req *rollcallv1.ListServicesRequest) 
 	return resp, nil
 }
 
-// ListAll reads all pages, each one state of the directory, a later one perhaps a later state. It ends after
+// ListAll reads all pages. Each page is one state of the directory; a later page may be a later state. It ends after
 // the first error.
 func (c *Client) ListAll(ctx context.Context, req *rollcallv1.ListServicesRequest) iter.Seq2[*rollcallv1.ServiceRecord, error] {
 	return func(yield func(*rollcallv1.ServiceRecord, error) bool) {
@@ -56,7 +56,7 @@ func (c *Client) ListAll(ctx context.Context, req *rollcallv1.ListServicesReques
 	}
 }
 
-// listStale asks the configured coordinators in turn, from a random one on, until one answers or ctx ends.
+// listStale calls the configured coordinators in turn, from a random one on, until one responds or ctx ends.
 func (c *Client) listStale(ctx context.Context, req *rollcallv1.ListServicesRequest) (*rollcallv1.ListServicesResponse, error) {
 	pause := backoff.NewExponentialBackOff()
 	pause.InitialInterval = c.cfg.DiscoveryInterval
@@ -82,7 +82,7 @@ func (c *Client) listStale(ctx context.Context, req *rollcallv1.ListServicesRequ
 }
 
 func (c *Client) listAt(ctx context.Context, address string, req *rollcallv1.ListServicesRequest) (*rollcallv1.ListServicesResponse, error) {
-	// A ping first: it finds a hanging or foreign node in PingTimeout, while a big page may take its time.
+	// Ping first, because it detects a hanging or foreign node within PingTimeout, while a big page may take long.
 	ping, err := c.Ping(ctx, address)
 	if err != nil {
 		return nil, err
@@ -103,9 +103,9 @@ func (c *Client) listAt(ctx context.Context, address string, req *rollcallv1.Lis
 	return resp, FromStatus(err)
 }
 
-// Watch yields a snapshot of the directory and then every change, in order, following the leader: a broken
-// stream is resumed at the last token. It ends with the first error it yields, ErrCompacted where it cannot be
-// resumed (the directory was restored, the reader too slow, the stream broke inside the snapshot), or ctx's.
+// Watch yields a snapshot of the directory and then every change, in order. It follows the leader and resumes a broken
+// stream at the last token. It ends with the first error that it yields. The error is ErrCompacted if the stream
+// cannot be resumed: the directory was restored, the reader too slow, or the stream broke inside the snapshot.
 func (c *Client) Watch(ctx context.Context, req *rollcallv1.WatchServicesRequest) iter.Seq2[*rollcallv1.WatchServicesResponse, error] {
 	return func(yield func(*rollcallv1.WatchServicesResponse, error) bool) {
 		req := proto.CloneOf(req)
@@ -118,7 +118,7 @@ func (c *Client) Watch(ctx context.Context, req *rollcallv1.WatchServicesRequest
 				yield(nil, fmt.Errorf("watch: %w", err))
 				return
 			}
-			partial := false // a part of a snapshot was yielded, which nothing can complete
+			partial := false // a part of a snapshot was yielded, and cannot be completed
 			stopped, err := c.watchAt(ctx, l, req, func(resp *rollcallv1.WatchServicesResponse) bool {
 				pause.Reset()
 				if partial = resp.GetToken() == ""; !partial {
@@ -136,7 +136,8 @@ func (c *Client) Watch(ctx context.Context, req *rollcallv1.WatchServicesRequest
 			case partial:
 				err = fmt.Errorf("%w: the snapshot broke off: %w", ErrCompacted, err)
 			case isTransportError(err), errors.Is(err, io.EOF), errors.Is(err, ErrNotEstablished):
-				// The last is also what a coordinator says that is stopping, or behind what this reader has seen.
+				// ErrNotEstablished also comes from a coordinator that is stopping, or behind the state that this
+				// reader has received.
 				c.markDoubtful(l)
 				c.log.Debug("watch to be resumed", "leader", l.Node, "err", err)
 				if sleep(ctx, pause.NextBackOff()) {
@@ -150,13 +151,13 @@ func (c *Client) Watch(ctx context.Context, req *rollcallv1.WatchServicesRequest
 	}
 }
 
-// watchAt reports whether take asked to stop; else the error says why the stream ended.
+// watchAt reports whether take asked to stop. Otherwise the error is why the stream ended.
 func (c *Client) watchAt(ctx context.Context, l *leadership, req *rollcallv1.WatchServicesRequest,
 	take func(*rollcallv1.WatchServicesResponse) bool,
 ) (stopped bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	// A former leader may go on as a follower, or hang: only a leader is known to be alive.
+	// A former leader may continue as a follower, or hang. Only the current leader is known to be alive.
 	defer context.AfterFunc(l.done, cancel)()
 	stream, err := rollcallv1.NewDiscoveryServiceClient(l.conn).WatchServices(ctx, req)
 	if err != nil {

@@ -14,17 +14,17 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-// refused is a service that the directory did not take, as it was offered.
+// refused is a service that the directory refused, in the form in which it was offered.
 type refused struct {
 	Refusal
 	service *rollcallv1.Service
 }
 
-// sync brings the directory up to what the source defines: with a full set when one is due or the epoch is
-// another than that of the last, else with what changed. It waits for a leader as long as ctx lasts, and reports
-// whether the set written was full.
+// sync updates the directory from the source. It writes a full set if one is due or the epoch has changed since the
+// last one, and otherwise only the changes. It waits for a leader until ctx ends, and reports whether the set written
+// was full.
 func (g *Gateway) sync(ctx context.Context, due bool) (full bool, err error) {
-	// The leader first: what is pulled after it was found is what this leader gets.
+	// The leader is found before the source is pulled, so that this leader receives the current set.
 	leader, err := g.client.Leader(ctx)
 	if err != nil {
 		return false, err
@@ -72,12 +72,12 @@ func (g *Gateway) sync(ctx context.Context, due bool) (full bool, err error) {
 		}
 	}
 	if full {
-		g.epoch = leader.Epoch // as full as an incomplete source can have it
+		g.epoch = leader.Epoch // an incomplete source cannot write a fuller set
 	}
 	return full, nil
 }
 
-// byID refuses a set that names a service twice: which one is meant is not ours to say.
+// byID returns an error if two services share an id.
 func byID(services []*rollcallv1.Service) (map[string]*rollcallv1.Service, error) {
 	m := make(map[string]*rollcallv1.Service, len(services))
 	for _, s := range services {
@@ -89,8 +89,8 @@ func byID(services []*rollcallv1.Service) (map[string]*rollcallv1.Service, error
 	return m, nil
 }
 
-// keepHeld adds to wanted those of held that this gateway has in the directory already: a service that an
-// earlier run offered is not to go because it is down while this one starts.
+// keepHeld adds to wanted the services of held that this gateway already has in the directory. A service that an
+// earlier run registered must not be removed because it is down while this run starts.
 func (g *Gateway) keepHeld(ctx context.Context, held, wanted map[string]*rollcallv1.Service) error {
 	if len(held) == 0 {
 		return nil
@@ -110,8 +110,8 @@ func (g *Gateway) keepHeld(ctx context.Context, held, wanted map[string]*rollcal
 	return nil
 }
 
-// registerAll writes services, without those that the directory refuses one by one; they are reported, and offered
-// again with the next full set.
+// registerAll writes services, without those that the directory refuses individually. It reports the refused ones; the
+// next full set offers them again.
 func (g *Gateway) registerAll(ctx context.Context, services map[string]*rollcallv1.Service, fullSet bool) error {
 	began := time.Now()
 	refusals := map[string]refused{}
@@ -119,7 +119,7 @@ func (g *Gateway) registerAll(ctx context.Context, services map[string]*rollcall
 	for {
 		req := &rollcallv1.RegisterServicesRequest{
 			Writer: g.writer(), Services: batch, FullSet: fullSet,
-			// The source said that it is complete, or nothing of it is left that the directory takes.
+			// The source is complete, or the directory refuses all of its services.
 			AllowEmpty: fullSet && len(batch) == 0,
 		}
 		err := checkSize(req)
@@ -142,7 +142,7 @@ func (g *Gateway) registerAll(ctx context.Context, services map[string]*rollcall
 			if len(rest) == len(batch) {
 				return err
 			}
-			// Without the refused ones an update may be empty, which is no write at all.
+			// An update without its refused services may be empty, and then needs no write.
 			if batch = rest; len(batch) == 0 && !fullSet {
 				g.commitLocal(nil, false, refusals)
 				return nil
@@ -151,7 +151,7 @@ func (g *Gateway) registerAll(ctx context.Context, services map[string]*rollcall
 	}
 }
 
-// checkSize says what to do about a batch too large for one write, before it goes over the wire.
+// checkSize returns an error for a batch too large for one write, before it is sent.
 func checkSize(req *rollcallv1.RegisterServicesRequest) error {
 	n, size := len(req.GetServices()), proto.Size(req)
 	if n <= rollcallv1.MaxServicesPerCall && size <= rollcallv1.MaxBytesPerCall {
@@ -163,7 +163,7 @@ func checkSize(req *rollcallv1.RegisterServicesRequest) error {
 	})
 }
 
-// remove deregisters ids; those that others own by now are none of ours either.
+// remove deregisters ids. It skips ids that another owner has registered since.
 func (g *Gateway) remove(ctx context.Context, ids []string) error {
 	began := time.Now()
 	rest := ids
@@ -192,7 +192,7 @@ func (g *Gateway) remove(ctx context.Context, ids []string) error {
 
 func (g *Gateway) owner() Owner { return Owner{rollcallv1.OwnerKind_OWNER_KIND_GATEWAY, g.cfg.ID} }
 
-// writer stamps the next write. The client fills the epoch in.
+// writer returns the writer of the next write. The client fills in the epoch.
 func (g *Gateway) writer() *rollcallv1.Writer {
 	g.seq++
 	return &rollcallv1.Writer{
@@ -206,17 +206,17 @@ func (g *Gateway) setIncarnation(n uint64) {
 	g.update(func(s *Status) { s.Incarnation = n })
 }
 
-// handleSuperseded returns nil when the write may be repeated as a later incarnation. A first write that is superseded
-// means that the clock went back since the gateway's last start; one after that means a double.
+// handleSuperseded returns nil if the caller may retry the write with a higher incarnation. If the first write is
+// superseded, the clock went back since the gateway's last start. If a later write is, another process uses the id.
 func (g *Gateway) handleSuperseded(err error) error {
 	superseded, ok := errors.AsType[*SupersededError](err)
 	if reused, same := errors.AsType[*SequenceReusedError](err); same {
-		// A gateway gives each of its writes a number of its own: another process runs as the same incarnation.
+		// A gateway never reuses a number, so another process runs as the same incarnation.
 		superseded, ok = &SupersededError{Owner: reused.Owner, Incarnation: reused.Incarnation, Seq: reused.Seq}, true
 	}
 	if !ok {
 		if _, conflict := errors.AsType[*ConflictError](err); conflict {
-			g.accepted = true // it got past the fence
+			g.accepted = true // it passed the fence
 		}
 		return err
 	}
@@ -230,7 +230,7 @@ func (g *Gateway) handleSuperseded(err error) error {
 	return nil
 }
 
-// dropRefused returns batch without the services that err refuses for themselves, and adds those to refusals.
+// dropRefused returns batch without the services that err refuses individually, and adds those to refusals.
 func dropRefused(batch []*rollcallv1.Service, err error, refusals map[string]refused) []*rollcallv1.Service {
 	refuse := func(i int, owner Owner, reason string) {
 		if i >= 0 && i < len(batch) {
@@ -254,7 +254,7 @@ func dropRefused(batch []*rollcallv1.Service, err error, refusals map[string]ref
 	})
 }
 
-// commitLocal remembers what the directory holds, and what it refuses, after a write.
+// commitLocal records the registered and refused services after a write.
 func (g *Gateway) commitLocal(batch []*rollcallv1.Service, fullSet bool, refusals map[string]refused) {
 	before := maps.Clone(g.refused)
 	if fullSet {
@@ -272,14 +272,14 @@ func (g *Gateway) commitLocal(batch []*rollcallv1.Service, fullSet bool, refusal
 	g.reportRefused(before)
 }
 
-// forgetRefused drops the refusals of what the source no longer defines.
+// forgetRefused deletes the refusals of services that the source no longer defines.
 func (g *Gateway) forgetRefused(wanted map[string]*rollcallv1.Service) {
 	before := maps.Clone(g.refused)
 	maps.DeleteFunc(g.refused, func(id string, _ refused) bool { return wanted[id] == nil })
 	g.reportRefused(before)
 }
 
-// reportRefused tells how the refusals differ from before.
+// reportRefused reports the changes of the refusals since before.
 func (g *Gateway) reportRefused(before map[string]refused) {
 	same := func(a, b refused) bool { return a.Refusal == b.Refusal }
 	if maps.EqualFunc(before, g.refused, same) {
@@ -304,7 +304,7 @@ func (g *Gateway) reportRefused(before map[string]refused) {
 	}
 }
 
-// reportWrite reports a write that the directory took.
+// reportWrite reports a write that the directory accepted.
 func (g *Gateway) reportWrite(w Write) {
 	if w.FullSet {
 		g.epoch = w.Epoch

@@ -6,31 +6,31 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-// Source knows which services a Gateway is to keep registered.
+// Source defines the services that a Gateway keeps registered.
 type Source interface {
-	// Services returns what the source defines now. It may take its time, for first health checks say; changes
-	// that happen meanwhile are announced by Changed and lead to another call.
+	// Services returns the set that the source defines now. It may block, for example for first health checks. The
+	// source announces changes during the call on Changed, which leads to another call.
 	Services(ctx context.Context) (Set, error)
-	// Changed gets a value after the set has changed. It should hold one, so that announcing never blocks and
-	// changes that come together are announced once. Nil if the set never changes.
+	// Changed receives a value after the set has changed. It should have a buffer of one, so that sending never blocks
+	// and simultaneous changes are announced once. It is nil if the set never changes.
 	Changed() <-chan struct{}
 }
 
-// Set is what a source defines at one moment. The Gateway does not change the services, nor must the source.
+// Set is the set of a source at one moment. Neither the Gateway nor the source may change the services.
 type Set struct {
-	// Services are offered: the directory is to hold them.
+	// Services are offered to the directory.
 	Services []*rollcallv1.Service
-	// NotReady are defined too, but not offered yet, because they never passed a health check here. One that this
-	// gateway has in the directory, from an earlier run, stays; the others wait.
+	// NotReady are defined but not offered yet, because they never passed a health check here. The Gateway keeps those
+	// that an earlier run registered; the others wait.
 	NotReady []*rollcallv1.Service
-	// Complete says that Services and Held are all that the source defines: what else this gateway has in the
-	// directory is removed, everything when there are none. Without it only ids that this run registered are
-	// ever removed.
+	// Complete reports whether Services and NotReady are all that the source defines. If it is set, the Gateway
+	// removes all its other services from the directory, or all services if the set is empty. Otherwise it removes
+	// only ids that this run registered.
 	Complete bool
 }
 
-// Static is the Source of a process that registers itself: a set that never changes. Without services it is
-// not Complete, so that a list that is empty by mistake removes nothing.
+// Static returns the Source of a process that registers itself: a set that never changes. Without services the set is
+// not Complete, so that an accidentally empty list removes nothing.
 func Static(services ...*rollcallv1.Service) Source { return static(services) }
 
 type static []*rollcallv1.Service

@@ -14,8 +14,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 )
 
-// Raft returns the stream layer for raft.NewNetworkTransport. advertise is what other coordinators dial, and what
-// Addr reports. Closing the layer refuses further Raft connections and leaves the port open.
+// Raft returns the stream layer for raft.NewNetworkTransport. Other coordinators dial advertise, which Addr reports.
+// Closing the layer refuses further Raft connections and leaves the port open.
 func (p *Port) Raft(advertise string) raft.StreamLayer {
 	return &raftLayer{queue: p.raft, port: p, advertise: advertise}
 }
@@ -43,7 +43,7 @@ func (l *raftLayer) Dial(address raft.ServerAddress, timeout time.Duration) (net
 	return conn, nil
 }
 
-// writePreface says on conn that Raft follows.
+// writePreface marks conn as a Raft connection, by TLS with ALPN or by the preface.
 func (p *Port) writePreface(ctx context.Context, conn net.Conn) (net.Conn, error) {
 	if p.cfg.TLS != nil {
 		secured := tls.Client(conn, p.cfg.TLS.ClientConfig(ALPNRaft))
@@ -59,19 +59,19 @@ func (p *Port) writePreface(ctx context.Context, conn net.Conn) (net.Conn, error
 	return conn, conn.SetDeadline(time.Time{})
 }
 
-// raftAddr keeps a host name as it is: it is resolved again with each dial.
+// raftAddr keeps a host name unresolved, because each dial resolves it again.
 type raftAddr string
 
 func (raftAddr) Network() string  { return "tcp" }
 func (a raftAddr) String() string { return string(a) }
 
-// NewClient returns a gRPC connection to the port at addr, as a coordinator. Nothing is dialed before the first call.
+// NewClient returns a gRPC connection to the port at addr, as a coordinator. It dials on the first call.
 func (p *Port) NewClient(addr string, opts ...grpc.DialOption) (*grpc.ClientConn, error) {
 	creds := insecure.NewCredentials()
 	if p.cfg.TLS != nil {
 		creds = credentials.NewTLS(p.cfg.TLS.ClientConfig(ALPNgRPC))
 	}
-	// passthrough leaves names to Dial, which resolves them with each attempt.
+	// passthrough leaves name resolution to Dial, which resolves again for each attempt.
 	conn, err := grpc.NewClient("passthrough:///"+addr, append([]grpc.DialOption{
 		grpc.WithTransportCredentials(creds),
 		grpc.WithContextDialer(p.cfg.Dial),

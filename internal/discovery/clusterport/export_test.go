@@ -2,7 +2,7 @@ package clusterport
 
 import "time"
 
-// LookAgain makes the next handshake look at the files, however recent the last look.
+// LookAgain makes the next handshake check the files, however recent the last check.
 func (t *TLS) LookAgain() {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -5,7 +5,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
-// Why a connection was refused; values of a metric's label.
+// The reasons are values of the refused metric's label.
 const (
 	reasonSilent    = "silent"
 	reasonUnknown   = "unknown_protocol"
@@ -14,7 +14,7 @@ const (
 	reasonNotServed = "not_served"
 )
 
-// Metrics are a port's.
+// Metrics are the metrics of a port.
 type Metrics struct {
 	refused      *prometheus.CounterVec
 	acceptErrors prometheus.Counter
@@ -22,7 +22,7 @@ type Metrics struct {
 	expiry       prometheus.Gauge
 }
 
-// NewMetrics registers the metrics with reg unless that is nil.
+// NewMetrics builds the metrics and registers them with reg unless it is nil.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	f := promauto.With(reg)
 	m := &Metrics{

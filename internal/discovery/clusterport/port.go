@@ -20,8 +20,8 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/platform/pki"
 )
 
-// What a plain connection starts with. Both have the same length, so that one read decides and nothing beyond
-// the preface is taken from Raft.
+// The prefaces are the first bytes of a plain connection. Both have the same length, so that one read decides and
+// takes nothing of Raft's stream beyond the preface.
 const (
 	grpcPreface = "PRI * HTTP/2.0\r\n"
 	raftPreface = "rollcall-raft/1\n"
@@ -30,19 +30,20 @@ const (
 	tlsHandshake = 0x16 // first byte of a TLS connection
 )
 
-// Config describes a port.
+// Config is the configuration of a port.
 type Config struct {
-	// Listener accepts the connections. It belongs to the port from New on.
+	// Listener accepts the connections. The port owns it from New on.
 	Listener net.Listener
-	// TLS makes every connection mutual TLS; nil is plain TCP.
+	// TLS makes every connection mutual TLS; nil for plain TCP.
 	TLS *TLS
 	// Dial connects to other ports; a net.Dialer by default.
 	Dial func(ctx context.Context, addr string) (net.Conn, error)
-	// SniffTimeout bounds the time until a connection has said what it speaks and was handed on; 1 s by default.
+	// SniffTimeout is the time limit for identifying a connection and passing it on; 1 s by default.
 	SniffTimeout time.Duration
-	// MaxPending bounds the connections being sorted; 1,024 by default. Past it the oldest is closed.
+	// MaxPending is the maximum number of connections being identified; 1,024 by default. Above it the oldest is
+	// closed.
 	MaxPending int
-	// Logger is silent by default.
+	// Logger receives the port's log; by default there is none.
 	Logger *slog.Logger
 	// Metrics are unregistered by default.
 	Metrics *Metrics
@@ -77,19 +78,19 @@ func (c *Config) withDefaults() error {
 	return errors.Join(problems...)
 }
 
-// Port sorts the connections of one listener into gRPC's and Raft's, and dials other ports. Safe for concurrent use.
+// Port routes the connections of one listener to gRPC and Raft, and dials other ports. It is safe for concurrent use.
 type Port struct {
 	cfg        Config
 	grpc, raft *queue
 
 	mu      sync.Mutex
-	pending *list.List // of net.Conn, the oldest first; nil once closed
+	pending *list.List // of net.Conn, oldest first; nil once closed
 
 	done     chan struct{} // closed by Close
 	lastWarn atomic.Int64  // UnixNano of the last refusal logged as a warning
 }
 
-// New returns a port that accepts nothing until Run.
+// New returns a port that accepts no connections until Run.
 func New(cfg Config) (*Port, error) {
 	if err := cfg.withDefaults(); err != nil {
 		return nil, fmt.Errorf("cluster port: %w", err)
@@ -104,14 +105,14 @@ func New(cfg Config) (*Port, error) {
 	}, nil
 }
 
-// Addr is the address listened on.
+// Addr returns the address of the listener.
 func (p *Port) Addr() net.Addr { return p.cfg.Listener.Addr() }
 
-// GRPC returns the listener for grpc.Server.Serve, to be served with [Port.ServerCredentials]. Closing it
-// refuses further gRPC connections and leaves the port open.
+// GRPC returns the listener for grpc.Server.Serve, to be served with [Port.ServerCredentials]. Closing it refuses
+// further gRPC connections and leaves the port open.
 func (p *Port) GRPC() net.Listener { return p.grpc }
 
-// Run accepts connections until ctx ends or Close is called, and then returns nil. It closes the port.
+// Run accepts connections until ctx ends or Close is called. It then closes the port and returns nil.
 func (p *Port) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer func() {
@@ -151,7 +152,7 @@ func (p *Port) Run(ctx context.Context) error {
 	}
 }
 
-// watchCertificate looks at the certificate files now and then also while nobody connects.
+// watchCertificate checks the certificate files periodically, also without connections.
 func (p *Port) watchCertificate() {
 	ticker := time.NewTicker(10 * time.Second)
 	defer ticker.Stop()
@@ -165,8 +166,8 @@ func (p *Port) watchCertificate() {
 	}
 }
 
-// Close stops the port: nothing is accepted any more, and connections not handed on yet are closed. Connections
-// handed on belong to gRPC and Raft. Close is idempotent and doesn't wait for Run.
+// Close stops the port: it accepts no more connections, and closes those not passed on yet. gRPC and Raft own the
+// others. Close is idempotent and does not wait for Run.
 func (p *Port) Close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -195,7 +196,7 @@ func (p *Port) closed() bool {
 	}
 }
 
-// route hands conn to gRPC or Raft, or closes it. release is from admit.
+// route passes conn to gRPC or Raft, or closes it. release is the function from admit.
 func (p *Port) route(conn net.Conn, release func() bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), p.cfg.SniffTimeout)
 	defer cancel()
@@ -212,9 +213,9 @@ func (p *Port) route(conn net.Conn, release func() bool) {
 	}
 }
 
-// admit counts conn among the pending and closes the oldest of too many: a peer that speaks our protocols does
-// so at once, so that one has most likely nothing to say. The returned function reports whether conn still
-// was pending. admit fails on a closed port.
+// admit adds conn to the pending connections, and closes the oldest if there are too many. A peer of our protocols
+// sends its preface at once, so the oldest connection is most likely silent. release reports whether conn was still
+// pending. ok is false on a closed port.
 func (p *Port) admit(conn net.Conn) (release func() bool, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -233,13 +234,13 @@ func (p *Port) admit(conn net.Conn) (release func() bool, ok bool) {
 			return false
 		}
 		before := p.pending.Len()
-		p.pending.Remove(at) // nothing if at was removed before
+		p.pending.Remove(at) // no effect if at was removed before
 		p.cfg.Metrics.pending.Set(float64(p.pending.Len()))
 		return p.pending.Len() < before
 	}, true
 }
 
-// identify reads what conn speaks. Its result carries no deadline.
+// identify determines the protocol of conn. The returned connection has no deadline.
 func (p *Port) identify(ctx context.Context, conn net.Conn) (*queue, net.Conn, error) {
 	deadline, _ := ctx.Deadline()
 	if err := conn.SetDeadline(deadline); err != nil {
@@ -294,8 +295,8 @@ func (p *Port) identifyTLS(raw net.Conn) (*queue, net.Conn, error) {
 	return nil, nil, &refusal{reason: reasonTLS, err: errors.New("no application protocol agreed on")}
 }
 
-// refused counts and logs a connection that was closed. A TLS error may be an operator's mistake, so
-// only that is a warning, once a second at most, because any client can cause one.
+// refused counts and logs a closed connection. A TLS error may be an operator's mistake, so only that is a warning, at
+// most one per second, because any client can cause it.
 func (p *Port) refused(conn net.Conn, err error) {
 	if p.closed() {
 		return
@@ -314,7 +315,7 @@ func (p *Port) refused(conn net.Conn, err error) {
 		"remote", conn.RemoteAddr().String(), "reason", reason, "err", err)
 }
 
-// refusal is why a connection was closed before it was handed on.
+// refusal is the reason why a connection was closed before it was passed on.
 type refusal struct {
 	reason string // label of the metric
 	err    error
@@ -325,12 +326,12 @@ func (r *refusal) Unwrap() error { return r.err }
 
 var errEvicted = &refusal{reason: reasonEvicted, err: errors.New("too many connections at once")}
 
-// silent reports whether err means that the peer just said nothing, or nothing more.
+// silent reports whether err means that the peer sent nothing, or nothing more.
 func silent(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, os.ErrDeadlineExceeded)
 }
 
-// replayConn gives the preface again before the rest of the connection.
+// replayConn reads the preface again before the rest of the connection.
 type replayConn struct {
 	net.Conn
 	unread []byte
@@ -348,7 +349,7 @@ func (c *replayConn) Read(b []byte) (int, error) {
 // queue is the listener of one protocol.
 type queue struct {
 	addr  net.Addr
-	conns chan net.Conn // unbuffered: a connection is always somebody's
+	conns chan net.Conn // unbuffered, so that every connection has an owner
 	done  chan struct{}
 	close func()
 }

@@ -32,7 +32,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// node is a port that serves gRPC's health protocol and echoes what comes over Raft's streams.
+// node is a port that serves gRPC's health protocol and echoes Raft's streams.
 type node struct {
 	*clusterport.Port
 	addr    string
@@ -163,7 +163,7 @@ func dialRaft(t *testing.T, from *clusterport.Port, to *node) net.Conn {
 	return conn
 }
 
-// requireRefused waits until so many were refused for each reason, and no others.
+// requireRefused waits until the refusals for each reason match want.
 func (n *node) requireRefused(t *testing.T, want map[string]int) {
 	t.Helper()
 	require.EventuallyWithT(t, func(c *assert.CollectT) { assert.Equal(c, want, n.refused(t)) }, time.Minute, time.Millisecond)
@@ -199,7 +199,7 @@ func (l *logs) Write(b []byte) (int, error) {
 	return l.buf.Write(b)
 }
 
-// lines returns the lines with this message.
+// lines returns the log lines with this message.
 func (l *logs) lines(t *testing.T, msg string) (found []map[string]any) {
 	t.Helper()
 	l.mu.Lock()
@@ -228,7 +228,7 @@ func TestOnePortForBoth(t *testing.T) {
 	require.Empty(t, n.refused(t))
 }
 
-// TestRealRaftTransport: Raft's own transport finds its peer through the port.
+// Raft's own transport must reach its peer through the port.
 func TestRealRaftTransport(t *testing.T) {
 	t.Parallel()
 	l := listen(t)
@@ -264,7 +264,7 @@ func TestSilentConnection(t *testing.T) {
 	require.Equal(t, "silent", lines[0]["reason"])
 }
 
-// TestInABubble: over the in-memory network the port keeps a synctest bubble's time, so the limit is exact.
+// Over the in-memory network the port must use the bubble's time, so the limit is exact.
 func TestInABubble(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -294,7 +294,7 @@ func TestForeignProtocols(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			n := start(t, clusterport.Config{SniffTimeout: time.Minute}) // it isn't the time that ends it
+			n := start(t, clusterport.Config{SniffTimeout: time.Minute}) // the time limit does not end it
 			conn := dial(t, n)
 			_, err := io.WriteString(conn, bytes)
 			require.NoError(t, err)
@@ -305,7 +305,7 @@ func TestForeignProtocols(t *testing.T) {
 	}
 }
 
-// TestSlowLoris: a byte now and then buys no time.
+// A byte now and then must not extend the time limit.
 func TestSlowLoris(t *testing.T) {
 	t.Parallel()
 	n := start(t, clusterport.Config{SniffTimeout: 100 * time.Millisecond})
@@ -324,7 +324,7 @@ func TestSlowLoris(t *testing.T) {
 			return
 		case <-ticker.C:
 			require.Less(t, sent, 10_000)
-			_, _ = conn.Write([]byte("rollcall-raft/1\n")[min(sent, 14):][:1]) // never the last one
+			_, _ = conn.Write([]byte("rollcall-raft/1\n")[min(sent, 14):][:1]) // never the last byte
 		}
 	}
 }
@@ -340,12 +340,12 @@ func TestPrefaceInPieces(t *testing.T) {
 	require.NoError(t, echo(conn, "hello"))
 }
 
-// TestThousandSilentConnections: calls and streams, old and new, go on beside them.
+// A thousand silent connections must not delay calls and streams, existing or new.
 func TestThousandSilentConnections(t *testing.T) {
 	t.Parallel()
 	for name, tls := range map[string]*clusterport.TLS{"plain": nil, "tls": newCA(t).load(t, coordinator)} {
 		t.Run(name, func(t *testing.T) {
-			// Long enough that all of them are pending together, and that a busy machine is no reason to close others.
+			// Long enough that all connections are pending together, and that a busy machine closes no others.
 			n := start(t, clusterport.Config{TLS: tls, SniffTimeout: 3 * time.Second})
 			stream, client := dialRaft(t, n.Port, n), newClient(t, n.Port, n)
 			require.NoError(t, call(t.Context(), client))
@@ -409,7 +409,7 @@ func TestOldestMakesRoom(t *testing.T) {
 	n.requireRefused(t, map[string]int{"too_many": 1})
 }
 
-// shortOfFiles fails to accept for a while.
+// shortOfFiles is a listener whose Accept fails for a while.
 type shortOfFiles struct {
 	net.Listener
 	failures atomic.Int32
@@ -448,7 +448,7 @@ func TestLostListenerIsAnError(t *testing.T) {
 	require.ErrorIs(t, port.Run(t.Context()), net.ErrClosed)
 }
 
-// TestOneProtocolStops: gRPC ends before Raft when a node shuts down.
+// gRPC must be able to stop before Raft, because a node shuts down in that order.
 func TestOneProtocolStops(t *testing.T) {
 	t.Parallel()
 	n := start(t, clusterport.Config{SniffTimeout: time.Minute})
@@ -484,7 +484,7 @@ func TestClose(t *testing.T) {
 	stream := dialRaft(t, n.Port, n)
 	require.NoError(t, echo(stream, "x"))
 	silent := dial(t, n)
-	require.NoError(t, call(t.Context(), newClient(t, n.Port, n))) // by now the silent one is pending
+	require.NoError(t, call(t.Context(), newClient(t, n.Port, n))) // by now the silent connection is pending
 	require.NoError(t, n.Close())
 	require.NoError(t, n.Close(), "close again")
 	requireClosed(t, silent)

@@ -49,8 +49,8 @@ func leafRoles(leaf *x509.Certificate) []pki.Role {
 	return slices.DeleteFunc(pki.AllRoles(), func(r pki.Role) bool { return !slices.Contains(leaf.DNSNames, string(r)) })
 }
 
-// ServerCredentials returns what a grpc.Server on [Port.GRPC] needs so that handlers know their peers: the
-// handshake itself was done by the port.
+// ServerCredentials returns the credentials for a grpc.Server on [Port.GRPC]. They provide peers to handlers, because
+// the port has done the handshake itself.
 func (p *Port) ServerCredentials() credentials.TransportCredentials {
 	if p.cfg.TLS == nil {
 		return insecure.NewCredentials()

@@ -15,42 +15,42 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/platform/pki"
 )
 
-// Application protocols of the port, as agreed on by ALPN.
+// The application protocols of the port, negotiated by ALPN.
 const (
 	ALPNgRPC = "h2"
 	ALPNRaft = "rollcall-raft/1"
 )
 
 const (
-	// recheck is how long a look at the certificate files is trusted: long enough that a burst of handshakes
-	// costs one look, short enough that nobody waits for a new certificate.
+	// recheck is how long a check of the certificate files is valid: long enough that a burst of handshakes costs one
+	// check, short enough that a new certificate is used without noticeable delay.
 	recheck = time.Second
-	// expiryWarning is how long before its end a certificate is warned about, once an hour.
+	// expiryWarning is how long before its expiry a certificate is warned about, once an hour.
 	expiryWarning     = 7 * 24 * time.Hour
 	expiryWarnedEvery = time.Hour
 )
 
-// TLSConfig names the PEM files of one party.
+// TLSConfig configures the PEM files of one party.
 type TLSConfig struct {
-	// CertFile holds the certificate, followed by intermediate ones if any.
+	// CertFile holds the certificate, followed by any intermediate ones.
 	CertFile string
 	KeyFile  string
-	// CAFile holds the certificates that peers' ones must lead to.
+	// CAFile holds the CA certificates that peers' certificates must chain to.
 	CAFile string
-	// Logger is silent by default.
+	// Logger receives the log; by default there is none.
 	Logger *slog.Logger
 }
 
-// TLS is a certificate, its key and the trusted CAs, read again when the files change. Safe for concurrent use.
+// TLS is a certificate, its key and the trusted CAs, reloaded when the files change. It is safe for concurrent use.
 type TLS struct {
 	TLSConfig
 
 	mu      sync.Mutex
 	current *material
-	seen    [3]fileState // the files as last looked at, whether they could be used or not
+	seen    [3]fileState // the files at the last check, valid or not
 	problem string       // why they could not be used, empty if they could
 	looked  time.Time
-	warned  time.Time // of the coming expiry
+	warned  time.Time // time of the last expiry warning
 }
 
 type material struct {
@@ -63,7 +63,7 @@ type fileState struct {
 	size     int64
 }
 
-// LoadTLS reads the files. Their certificate must be valid now.
+// LoadTLS loads the files. The certificate must be valid now.
 func LoadTLS(cfg TLSConfig) (*TLS, error) {
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler)).With("component", "tls")
 	t := &TLS{TLSConfig: cfg}
@@ -77,9 +77,8 @@ func LoadTLS(cfg TLSConfig) (*TLS, error) {
 	return t, nil
 }
 
-// ClientConfig returns a configuration for dialing a coordinator's port and speaking alpn there. It follows
-// changes of the files, and accepts a server only with a coordinator's certificate, whatever name or address
-// was dialed.
+// ClientConfig returns a configuration for dialing a coordinator's port with the protocol alpn. It follows changes of
+// the files. It accepts only a server with a coordinator's certificate, whatever name or address was dialed.
 func (t *TLS) ClientConfig(alpn string) *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13,
@@ -88,8 +87,8 @@ func (t *TLS) ClientConfig(alpn string) *tls.Config {
 		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 			return &t.fresh().certificate, nil
 		},
-		// The check below replaces the standard one, which knows one fixed set of CAs, and which gRPC points
-		// at the name that was dialed.
+		// verifyServer replaces the standard check, which uses one fixed set of CAs and which gRPC gives the dialed
+		// name.
 		InsecureSkipVerify: true,
 		VerifyConnection:   t.verifyServer,
 	}
@@ -108,7 +107,7 @@ func (t *TLS) verifyServer(state tls.ConnectionState) error {
 	return err
 }
 
-// serverConfig is for one connection.
+// serverConfig returns the configuration for one connection.
 func (t *TLS) serverConfig() *tls.Config {
 	m := t.fresh()
 	return &tls.Config{
@@ -117,7 +116,7 @@ func (t *TLS) serverConfig() *tls.Config {
 		ClientCAs:    m.roots,
 		ClientAuth:   tls.RequireAndVerifyClientCert,
 		NextProtos:   []string{ALPNgRPC, ALPNRaft},
-		// Connections are few and live long; without tickets each one is judged by today's CAs.
+		// Connections are few and long-lived. Without tickets each one is checked against the current CAs.
 		SessionTicketsDisabled: true,
 		VerifyConnection: func(state tls.ConnectionState) error {
 			roles := certificateRoles(state)
@@ -129,7 +128,7 @@ func (t *TLS) serverConfig() *tls.Config {
 	}
 }
 
-// Expiry is when the certificate in use ends.
+// Expiry returns when the current certificate expires.
 func (t *TLS) Expiry() time.Time { return t.fresh().certificate.Leaf.NotAfter }
 
 func (t *TLS) requireRole(role pki.Role) error {
@@ -139,7 +138,7 @@ func (t *TLS) requireRole(role pki.Role) error {
 	return nil
 }
 
-// fresh returns what the files hold, or held when they were last good.
+// fresh returns the content of the files, or their last valid content.
 func (t *TLS) fresh() *material {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -152,8 +151,8 @@ func (t *TLS) fresh() *material {
 	if seen == t.seen && t.problem == "" {
 		return t.current
 	}
-	// Files that can't be used are tried again until they can: replaced one after the other they don't fit together
-	// for a moment, and a certificate may be valid from a moment ahead of our clock.
+	// Invalid files are retried until they are valid. Files replaced one after the other do not match for a moment,
+	// and a certificate's validity may begin a moment later by our clock.
 	loaded, err := t.load()
 	if err != nil {
 		if seen != t.seen || err.Error() != t.problem {
@@ -187,7 +186,7 @@ func (t *TLS) look() (states [3]fileState) {
 	return states
 }
 
-// LoadCertificate reads a certificate, which must be valid now, and its key, both PEM.
+// LoadCertificate loads a certificate, which must be valid now, and its key, both PEM.
 func LoadCertificate(certFile, keyFile string) (tls.Certificate, error) {
 	certificate, err := tls.LoadX509KeyPair(certFile, keyFile)
 	if err != nil {

@@ -35,7 +35,7 @@ const (
 	operator    = pki.RoleOperator
 )
 
-// authority issues certificates that pki would not.
+// authority issues certificates that the pki package would not.
 type authority struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
@@ -56,13 +56,13 @@ func newCA(t *testing.T) *authority {
 	return &authority{cert: cert, key: key}
 }
 
-// write puts a certificate valid for so long, its key and the CA into dir.
+// write writes a certificate with the given validity, its key and the CA into dir.
 func (a *authority) write(t *testing.T, dir string, valid time.Duration, names ...string) clusterport.TLSConfig {
 	t.Helper()
 	return a.writeFrom(t, dir, time.Now().Add(-48*time.Hour), valid, names...)
 }
 
-// writeFrom is write, of a certificate that is valid from then on only.
+// writeFrom is like write, for a certificate that is valid only from the given time.
 func (a *authority) writeFrom(t *testing.T, dir string, from time.Time, valid time.Duration, names ...string) clusterport.TLSConfig {
 	t.Helper()
 	cfg := clusterport.TLSConfig{
@@ -105,7 +105,7 @@ func (a *authority) load(t *testing.T, roles ...pki.Role) *clusterport.TLS {
 	return load(t, a.write(t, t.TempDir(), 30*24*time.Hour, names...))
 }
 
-// clientOf returns a gRPC client as a gateway or the command line has it.
+// clientOf returns a gRPC client like that of a gateway or the command line.
 func clientOf(t *testing.T, cfg *tls.Config, to *node) grpc_health_v1.HealthClient {
 	t.Helper()
 	conn, err := grpc.NewClient("passthrough:///"+to.addr, grpc.WithTransportCredentials(credentials.NewTLS(cfg)))
@@ -136,7 +136,7 @@ func TestPeersOverTLS(t *testing.T) {
 	require.NoError(t, echo(dialRaft(t, b.Port, a), "append entries"))
 }
 
-// TestRefusedOverTLS: each client is turned away, learns it at once, and the operator reads why.
+// Each client must be refused with an error at once, and the log must contain the reason.
 func TestRefusedOverTLS(t *testing.T) {
 	t.Parallel()
 	ca := newCA(t)
@@ -151,7 +151,7 @@ func TestRefusedOverTLS(t *testing.T) {
 	}
 	for name, tc := range map[string]struct {
 		config func(t *testing.T) *tls.Config
-		tells  string // the client
+		tells  string // error of the client
 		logs   string
 	}{
 		"gateway speaks raft": {
@@ -172,7 +172,7 @@ func TestRefusedOverTLS(t *testing.T) {
 		"another CA": {
 			func(t *testing.T) *tls.Config {
 				config := other.load(t, coordinator).ClientConfig(clusterport.ALPNRaft)
-				config.VerifyConnection = nil // else the client turns away first
+				config.VerifyConnection = nil // otherwise the client refuses first
 				return config
 			}, "unknown certificate authority", "signed by unknown authority",
 		},
@@ -200,7 +200,7 @@ func TestRefusedOverTLS(t *testing.T) {
 			t.Parallel()
 			n := start(t, clusterport.Config{TLS: ca.load(t, coordinator), SniffTimeout: time.Minute})
 			conn, err := tls.Dial("tcp", n.addr, tc.config(t))
-			if err == nil { // a TLS 1.3 client is done before the server has seen its certificate
+			if err == nil { // a TLS 1.3 client finishes before the server has checked its certificate
 				_, err = conn.Read(make([]byte, 1))
 				require.NoError(t, conn.Close())
 			}
@@ -216,7 +216,7 @@ func TestRefusedOverTLS(t *testing.T) {
 	}
 }
 
-// TestRaftDialLearnsOfRefusal: the transport sees an error, not silence.
+// The Raft transport must get an error for a refusal, not a timeout.
 func TestRaftDialLearnsOfRefusal(t *testing.T) {
 	t.Parallel()
 	n := start(t, clusterport.Config{TLS: newCA(t).load(t, coordinator)})
@@ -249,7 +249,7 @@ func TestServerMustBeACoordinator(t *testing.T) {
 	_, err := clusterport.New(clusterport.Config{Listener: listen(t), TLS: ca.load(t, gateway)})
 	require.ErrorContains(t, err, "has the roles [gateway.rollcall.internal], not coordinator.rollcall.internal")
 
-	// A gateway's certificate in a server of its own, which a client takes for a coordinator.
+	// A server with a gateway's certificate must not pass as a coordinator.
 	impostor, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{
 		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 			return ca.load(t, gateway).ClientConfig("").GetClientCertificate(nil)
@@ -273,7 +273,7 @@ func TestSilentHandshakeIsNoWarning(t *testing.T) {
 	t.Parallel()
 	n := start(t, clusterport.Config{TLS: newCA(t).load(t, coordinator), SniffTimeout: 50 * time.Millisecond})
 	requireClosed(t, dial(t, n))
-	probe := dial(t, n) // as a load balancer that only connects
+	probe := dial(t, n) // like a load balancer that only connects
 	require.NoError(t, probe.Close())
 	require.Eventually(t, func() bool { return n.refused(t)["silent"] == 2 }, time.Minute, time.Millisecond)
 	require.NoError(t, n.stop())
@@ -316,7 +316,7 @@ func requireClosedAfterAlert(t *testing.T, conn net.Conn) {
 	}
 }
 
-// serial connects and returns what certificate the server shows.
+// serial connects and returns the serial number of the server's certificate.
 func serial(t *testing.T, n *node, client *clusterport.TLS) string {
 	t.Helper()
 	conn, err := tls.Dial("tcp", n.addr, client.ClientConfig(clusterport.ALPNgRPC))
@@ -342,7 +342,7 @@ func TestReload(t *testing.T) {
 	require.NotEqual(t, first, second)
 	require.WithinDuration(t, time.Now().Add(60*24*time.Hour), own.Expiry(), time.Hour)
 	require.Len(t, log.lines(t, "certificate reloaded"), 1)
-	require.NoError(t, call(t.Context(), standing), "connections that stand are left alone")
+	require.NoError(t, call(t.Context(), standing), "open connections are kept")
 
 	for name, spoil := range map[string]func(){
 		"key of another": func() {
@@ -367,8 +367,7 @@ func TestReload(t *testing.T) {
 	require.NotEqual(t, second, serial(t, n, client))
 }
 
-// TestReloadIsTriedAgain: a certificate made by a clock that is ahead of ours is good a little later, though its file
-// stays as it is.
+// A certificate from a clock ahead of ours must be loaded once it is valid, although its file does not change.
 func TestReloadIsTriedAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -390,7 +389,7 @@ func TestReloadIsTriedAgain(t *testing.T) {
 	})
 }
 
-// TestNewCA: both sides change to another CA without a restart, also a client that holds one tls.Config for life.
+// Both sides must change to another CA without a restart, including a client with one tls.Config.
 func TestNewCA(t *testing.T) {
 	t.Parallel()
 	before, after := newCA(t), newCA(t)
@@ -463,7 +462,7 @@ func TestUnusableFiles(t *testing.T) {
 	}
 }
 
-// TestForeignConnectionsHaveNoRole: credentials for our listener only.
+// The credentials must accept only connections of the port's own listener.
 func TestForeignConnectionsHaveNoRole(t *testing.T) {
 	t.Parallel()
 	port, err := clusterport.New(clusterport.Config{Listener: listen(t), TLS: newCA(t).load(t, coordinator)})

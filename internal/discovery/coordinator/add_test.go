@@ -19,7 +19,7 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-// A node that holds the log of some cluster that nobody leads may be another's, and is not let in, voting or not.
+// A node with the log of an unknown cluster without a leader must not be added, with or without a vote.
 func TestNodeWithAnotherLogIsNotAdded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newDiskCluster(t, 3)
@@ -45,7 +45,7 @@ func TestNodeWithAnotherLogIsNotAdded(t *testing.T) {
 		require.False(t, member)
 
 		c.stop("c4")
-		c.wipe("c4") // as told
+		c.wipe("c4") // as the error message instructs
 		c.await("added", func() bool {
 			leader, _ := c.leader()
 			_, err := c.admin(leader).AddMember(t.Context(), &rollcallv1.AddMemberRequest{Id: "c4", Address: "c4:7400"})
@@ -66,7 +66,7 @@ func TestAddressThatContradictsThePeerListIsRefused(t *testing.T) {
 	})
 }
 
-// An operator's word stands: who is to have no vote gets none, though it waited for one, and gets it when told so.
+// The operator's decision must take precedence over a node's recorded wait for a vote.
 func TestVoteIsGivenAndTakenByTheOperator(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newDiskCluster(t, 3)
@@ -89,7 +89,7 @@ func TestVoteIsGivenAndTakenByTheOperator(t *testing.T) {
 		require.NoError(t, change(victim, false))
 		c.whole(victim)
 
-		// The vote of one is not taken where the others would be no quorum.
+		// A vote must not be taken if the other voters would not be a quorum.
 		leader, _ = c.leader()
 		others := slices.DeleteFunc([]string{"c1", "c2", "c3", "c4"}, func(id string) bool { return id == leader })
 		c.stop(others[0])
@@ -99,7 +99,7 @@ func TestVoteIsGivenAndTakenByTheOperator(t *testing.T) {
 	})
 }
 
-// wire is a connection that a dead network may keep: nothing that is written arrives, and nothing is heard.
+// wire is a connection that a dead network may keep: written data is lost, and no data arrives.
 type wire struct {
 	net.Conn
 	dead   *atomic.Bool
@@ -128,8 +128,8 @@ func (w *wire) Close() error {
 	return w.Conn.Close()
 }
 
-// The connections that followers made while they had nothing to say are dead, and nobody has told them. The next
-// leader notices in time, and can confirm its term.
+// Idle connections between followers are dead without notice. The next leader must detect that in time, and confirm
+// its term.
 func TestNextLeaderGivesUpDeadConnections(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
@@ -150,7 +150,7 @@ func TestNextLeaderGivesUpDeadConnections(t *testing.T) {
 		})
 		c.register("a")
 		leader, _ := c.leader()
-		pass(time.Minute) // connections settle
+		pass(time.Minute) // connections become idle
 		mu.Lock()
 		for id, conns := range made {
 			for _, dead := range conns {

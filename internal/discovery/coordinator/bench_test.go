@@ -19,8 +19,8 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-// startOnDisk runs three coordinators of this process on loopback and real disks, for profiles: what they cost
-// together is what a machine with three of them pays. scripts/bench compares with peers.
+// startOnDisk runs three coordinators of this process on loopback and real disks, for profiles. Their total cost is
+// the cost on a machine that runs three. scripts/bench compares with peers.
 func startOnDisk(b *testing.B) *grpc.ClientConn {
 	var listeners []net.Listener
 	var peers []coordinator.Peer
@@ -61,14 +61,14 @@ func startOnDisk(b *testing.B) *grpc.ClientConn {
 	return leader
 }
 
-// benchLogger shows what goes wrong, such as an election.
+// benchLogger logs problems, such as an election.
 func benchLogger(b *testing.B) *slog.Logger {
 	return slog.New(slog.NewTextHandler(b.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))
 }
 
 var benchID atomic.Int64
 
-// benchService encodes to about 200 bytes and is always new.
+// benchService returns a new service of about 200 encoded bytes.
 func benchService() *rollcallv1.Service {
 	id := fmt.Sprintf("svc-%012d", benchID.Add(1))
 	return &rollcallv1.Service{Id: id, Kind: "relayer", WorkerRef: &rollcallv1.WorkerRef{
@@ -122,7 +122,7 @@ func BenchmarkListOne(b *testing.B) {
 	b.ReportMetric(float64((cpuTime(b)-before).Microseconds())/float64(b.N), "cpu-µs/op")
 }
 
-// cpuTime is what this process has used, client and three coordinators together.
+// cpuTime returns the processor time of this process: the client and three coordinators.
 func cpuTime(b *testing.B) time.Duration {
 	var u syscall.Rusage
 	require.NoError(b, syscall.Getrusage(syscall.RUSAGE_SELF, &u))

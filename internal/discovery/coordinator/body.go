@@ -9,15 +9,15 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-// bodyVersion is the command version that brought the body hash of a fence.
+// bodyVersion is the command version that added the body hash to a fence.
 const bodyVersion = 2
 
 // begin admits a write, and stamps the hash of its body into the fence. It refuses a sequence number that the owner
-// has used for another body: here at once, and in the state machine where both are on their way.
+// has used for another body. If both writes are in flight, the state machine refuses the second.
 func (n *Node) begin(l *leader, f *rollcallv1.WriteFence, hash func() fsm.BodyHash) (alone bool, end func(), err error) {
 	owner := fsm.OwnerOf(f.Owner)
 	if f.Seq == 0 {
-		return l.ownerSessions.begin(owner, f.Incarnation, f.Seq, fsm.BodyHash{}) // not fenced, so nothing is ever compared
+		return l.ownerSessions.begin(owner, f.Incarnation, f.Seq, fsm.BodyHash{}) // not fenced, so bodies are never compared
 	}
 	body := hash()
 	known, _ := n.machine.State().Owner(owner)
@@ -27,22 +27,23 @@ func (n *Node) begin(l *leader, f *rollcallv1.WriteFence, hash func() fsm.BodyHa
 			Owner: owner, Incarnation: f.Incarnation, Seq: f.Seq, Recorded: known.Body, Received: body,
 		}
 	}
-	// A voter that is away says no version, and a new leader has not asked yet. An owner whose hash is in the
-	// directory gets the next one all the same, because a voter that could not read it has stopped at the first.
+	// An unreachable voter reports no version, and a new leader has not asked yet. If the directory already has a hash
+	// of this owner, every running voter reads hashes, because an older voter stopped at the first one.
 	if r := n.raft.Load(); recorded || r != nil && n.commandVersion(r, fsm.CommandVersion) >= bodyVersion {
 		f.Body = body[:]
 	}
 	return l.ownerSessions.begin(owner, f.Incarnation, f.Seq, body)
 }
 
-// The kinds of body. The hashes are compared across leaders and versions: they must never change.
+// The constants are the kinds of body. They must never change, because hashes are compared across leaders and
+// versions.
 const (
 	bodyOfRegister   = 1
 	bodyOfDeregister = 2
 )
 
-// hashRegister returns the hash of the caller's part of a registration: all but the fence, and the gone owners, which
-// are the leader's to add.
+// hashRegister returns the hash of the caller's part of a registration. It excludes the fence and the gone owners,
+// which the leader adds.
 func hashRegister(op *rollcallv1.RegisterOperation) fsm.BodyHash {
 	h := newBody(bodyOfRegister, op.FullSet, op.Force)
 	for _, encoded := range op.Services {
@@ -73,7 +74,7 @@ func newBody(kind byte, fullSet, force bool) hash.Hash {
 	return h
 }
 
-// addBody adds one part with its length before it, so that parts cannot run into one another.
+// addBody adds one part prefixed with its length, so that adjacent parts cannot be confused.
 func addBody(h hash.Hash, part []byte) {
 	h.Write(binary.AppendUvarint(nil, uint64(len(part))))
 	h.Write(part)

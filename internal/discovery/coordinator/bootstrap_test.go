@@ -14,8 +14,8 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-// Founders hear of the last one well before any of them can have been elected: who hears of the others only when they
-// have a leader is late, and has no vote at first.
+// Founders must learn of the last founder before an election is possible. A founder that reaches the others after they
+// have a leader is late, and must have no vote at first.
 func TestFoundersHearOfTheLastInTime(t *testing.T) {
 	for _, after := range []time.Duration{10, 210, 800, 1290, 1700, 2330} {
 		after *= time.Millisecond
@@ -41,7 +41,7 @@ func TestFoundersHearOfTheLastInTime(t *testing.T) {
 	}
 }
 
-// The leader does not tell of a lost disk where a founder has only come late, and does where one is lost.
+// The leader must report a lost disk if a disk was lost, and not for a founder that starts late.
 func TestLateFounderIsNotSaidToHaveLostItsDisk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var output bytes.Buffer
@@ -76,7 +76,7 @@ func TestLateFounderIsNotSaidToHaveLostItsDisk(t *testing.T) {
 	})
 }
 
-// taken lists, once, what the leader said of votes that it took.
+// taken lists, and clears, the leader's log lines about taken votes.
 func taken(t *testing.T, output *bytes.Buffer) (lines []map[string]any) {
 	for raw := range bytes.SplitSeq(bytes.TrimSpace(output.Bytes()), []byte("\n")) {
 		line := make(map[string]any)

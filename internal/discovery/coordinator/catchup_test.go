@@ -14,7 +14,7 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-// narrowConn takes so many bytes a second.
+// narrowConn is a connection with a bandwidth of rate bytes a second.
 type narrowConn struct {
 	net.Conn
 	rate int
@@ -25,7 +25,7 @@ func (c narrowConn) Write(p []byte) (int, error) {
 	return c.Conn.Write(p)
 }
 
-// What a follower has missed comes in messages that a usual link carries in the time Raft gives one.
+// Missed entries must be sent in messages that a usual link carries within Raft's timeout.
 func TestFollowerCatchesUpWithLargeEntries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newSimCluster(t, 3, func(cfg *coordinator.Config) {

@@ -18,7 +18,7 @@ type cluster struct {
 	*Node
 }
 
-// leading returns the leadership and Raft, or the refusal.
+// leading returns the leadership and Raft, or a refusal.
 func (n *Node) leading() (*leader, *raft.Raft, error) {
 	l, err := n.established()
 	if err != nil {
@@ -82,8 +82,8 @@ func (n cluster) AddMember(ctx context.Context, req *rollcallv1.AddMemberRequest
 	if voter && !req.NonVoter && member.Address == server.Address {
 		return &rollcallv1.AddMemberResponse{Index: n.machine.State().Index()}, nil
 	}
-	// A voter that does not answer, or follows another cluster, could cost this one its quorum, so a node is asked who
-	// it is first.
+	// A voter that does not respond, or follows another cluster, could cost this cluster its quorum, so the node is
+	// identified first.
 	d := n.peers.describe(ctx, []raft.Server{server}, peerTimeout)[server.ID]
 	if err := n.mayJoin(l, server, d, present); err != nil {
 		return nil, toStatus(err)
@@ -96,8 +96,8 @@ func (n cluster) AddMember(ctx context.Context, req *rollcallv1.AddMemberRequest
 			return nil, err
 		}
 	}
-	// The node knows whether it is to vote before anything changes. A new one begins without a vote, and asks for it
-	// once it has caught up.
+	// The node records whether it will vote before the membership changes. A new node starts without a vote, and
+	// requests it once it has caught up.
 	if err := n.notifyMembership(ctx, l, server, !req.NonVoter); err != nil {
 		return nil, toStatus(err)
 	}
@@ -109,7 +109,7 @@ func (n cluster) AddMember(ctx context.Context, req *rollcallv1.AddMemberRequest
 	}
 	change := r.AddNonvoter
 	if voter {
-		change = r.AddVoter // it has moved
+		change = r.AddVoter // it has a new address
 	}
 	f := change(server.ID, server.Address, 0, changeTimeout)
 	if err := f.Error(); err != nil {
@@ -119,7 +119,7 @@ func (n cluster) AddMember(ctx context.Context, req *rollcallv1.AddMemberRequest
 	return &rollcallv1.AddMemberResponse{Index: f.Index()}, nil
 }
 
-// mayJoin refuses a node that is not there, or that follows another cluster. d is what it says of itself.
+// mayJoin refuses a node that is unreachable or follows another cluster. d is the node's description of itself.
 func (n *Node) mayJoin(l *leader, s raft.Server, d *rollcallv1.DescribeResponse, present bool) error {
 	switch {
 	case d == nil:
@@ -156,7 +156,7 @@ func (n cluster) RemoveMember(ctx context.Context, req *rollcallv1.RemoveMemberR
 	return &rollcallv1.RemoveMemberResponse{Index: f.Index()}, nil
 }
 
-// checkQuorumWithout refuses the removal of a voter when those that remain could not form a quorum now.
+// checkQuorumWithout refuses the removal of a voter if the remaining voters could not form a quorum now.
 func (n *Node) checkQuorumWithout(ctx context.Context, r *raft.Raft, id string) error {
 	voters, reachable := 0, 0
 	var others []raft.Server

@@ -17,20 +17,20 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-// Peer is a coordinator as the configuration names it.
+// Peer is a coordinator in the configuration.
 type Peer struct {
 	ID string
-	// Address of the cluster port, host:port.
+	// Address is the cluster port's address, host:port.
 	Address string
 }
 
-// Timing is how fast Raft notices a dead leader, and how much delay it forgives.
+// Timing is how fast Raft detects a dead leader, and how much delay it tolerates.
 type Timing struct {
 	Heartbeat time.Duration
 	Election  time.Duration
-	// Lease is how long a leader trusts its quorum's last word.
+	// Lease is how long a leader trusts the last confirmation of its quorum.
 	Lease time.Duration
-	// Transport bounds one Raft message on the network.
+	// Transport is the time limit of one Raft message on the network.
 	Transport time.Duration
 }
 
@@ -40,49 +40,50 @@ var (
 	WAN = Timing{Heartbeat: time.Second, Election: time.Second, Lease: 500 * time.Millisecond, Transport: 2 * time.Second}
 )
 
-// Leadership is what the work of a leader may use, for one epoch.
+// Leadership is the interface of a leader's work to the coordinator, for one epoch.
 type Leadership struct {
 	Cluster, Node string
 	Epoch, Term   uint64
 	Directory     *fsm.Machine
-	// Confirm returns nil once a quorum has said, asked after Confirm was called, that no later term has begun.
-	// Safe for concurrent use; concurrent calls share rounds.
+	// Confirm returns nil once a quorum, asked after the call, has confirmed that no later term has begun. It is safe
+	// for concurrent use; concurrent calls share rounds.
 	Confirm func(context.Context) error
-	// Lease is how long a confirmation may be trusted, counted from before it was asked.
+	// Lease is how long a confirmation is valid, counted from before the request was sent.
 	Lease time.Duration
-	// Ended is closed when the leadership is over. The context that the work is given may end before that: the node
-	// stops, and what is under way may be finished.
+	// Ended is closed when the leadership is over. The context of the work may end earlier, when the node stops;
+	// running checks may then still finish.
 	Ended <-chan struct{}
 }
 
-// ReestablishError makes the coordinator open a new epoch, not below AtLeast, and start the leader's work again.
-// Config.Lead returns it on finding a higher epoch of its own cluster outside Raft.
+// ReestablishError makes the coordinator open a new epoch, not below AtLeast, and restart the leader's work.
+// Config.Lead returns it when it finds a higher epoch of its own cluster outside Raft.
 type ReestablishError struct{ AtLeast uint64 }
 
 func (e *ReestablishError) Error() string {
 	return fmt.Sprintf("a new epoch of at least %d is needed", e.AtLeast)
 }
 
-// Config of a coordinator. Fields without a default are required.
+// Config is the configuration of a coordinator. Fields without a default are required.
 type Config struct {
-	// ID of the node, a DNS label.
+	// ID is the node's id, a DNS label.
 	ID string
 	// Listen is the cluster port's address (":7400").
 	Listen string
-	// Advertise is the address at which peers and clients reach the cluster port; the peer list's by default.
+	// Advertise is the address at which peers and clients reach the cluster port; by default the address in the peer
+	// list.
 	Advertise string
 	// AdvertiseClient is the address for clients outside the cluster's own DNS; Advertise by default.
 	AdvertiseClient string
-	// HTTPAddress is told to whoever lists the members.
+	// HTTPAddress is reported in member lists.
 	HTTPAddress string
-	// Peers is the cluster to bootstrap, this node included: 1, 3 or 5 of them. To a cluster that exists it only
-	// says whom to ask.
+	// Peers is the cluster to bootstrap, including this node: 1, 3 or 5 of them. If the cluster exists, they are only
+	// the nodes to ask.
 	Peers []Peer
-	// DataDir holds everything the node must remember.
+	// DataDir holds all durable state of the node.
 	DataDir string
-	// Timing of Raft (LAN).
+	// Timing is Raft's timing (LAN).
 	Timing Timing
-	// TLS of the cluster port; nil for none.
+	// TLS is the configuration of the cluster port; nil for none.
 	TLS *clusterport.TLS
 
 	// RelayerCount is the size of the static fleet oz-relayer-0 … N-1; 0 for none.
@@ -91,29 +92,29 @@ type Config struct {
 	RelayerURLTemplate string
 
 	// Lead is the leader's work for one epoch. Its context ends with the leadership. An error other than
-	// *ReestablishError restarts it with backoff; five in a row end the process. nil does nothing.
+	// *ReestablishError restarts it with backoff; five in a row end the process. A nil Lead does nothing.
 	Lead func(context.Context, Leadership) error
-	// Status appends to b what there is to report on the work of Lead in an epoch: an encoded GetStatusResponse, or
-	// nothing while it is not running. nil for a Lead with nothing to report.
+	// Status appends to b the report of Lead's work in an epoch: an encoded GetStatusResponse, or nothing while Lead
+	// is not running. It is nil if Lead has no report.
 	Status func(b []byte, epoch uint64) ([]byte, error)
 
-	// GoneAfter is how long an owner may be silent before its entries are free to take (3 minutes: three times
-	// what a gateway lets pass between two full sets).
+	// GoneAfter is how long an owner may be silent before other owners may take its entries (3 minutes: three times a
+	// gateway's interval between full sets).
 	GoneAfter time.Duration
-	// BootstrapWait is how long an empty node waits for peers that do not answer (3 s).
+	// BootstrapWait is how long an empty node waits for peers that do not respond (3 s).
 	BootstrapWait time.Duration
 
 	Version    string
 	Logger     *slog.Logger          // discards by default
 	Registerer prometheus.Registerer // none by default
 
-	// Hooks for tests: an in-memory network, stores of another kind.
+	// Listener, Dial and Stores are test hooks: an in-memory network, other stores.
 	Listener net.Listener
 	Dial     func(ctx context.Context, addr string) (net.Conn, error)
 	Stores   *Stores
 }
 
-// Stores is where Raft keeps its log, its vote and its snapshots.
+// Stores holds the stores of Raft's log, its vote and its snapshots.
 type Stores struct {
 	Log       raft.LogStore
 	Stable    raft.StableStore

@@ -14,18 +14,18 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-// confirmer asks a quorum whether a term still stands. raft.VerifyLeader will not do: a heartbeat sent before
-// the request can satisfy it.
+// confirmer asks a quorum whether a term is still the latest. raft.VerifyLeader is not sufficient, because a heartbeat
+// sent before the request can satisfy it.
 //
-// A node that reports the term T has not voted in a later one. While a majority of voters reports T, each asked
-// after a request came, no later leader can have been elected before the request: its majority shares a node
-// with ours, and that node would have moved to the later term before it voted.
+// A node that reports the term T has not voted in a later one. Suppose that a majority of voters reports T, each asked
+// after a request arrived. Then no later leader was elected before the request: its majority shares a node with ours,
+// and that node would have entered the later term before it voted.
 //
-// All callers that wait when a round begins share it. A caller that comes during a round waits for the next,
-// since that round may have been asked before the caller came.
+// All callers that wait when a round begins share it. A caller that arrives during a round waits for the next one,
+// because the nodes of the running round may have been asked before the caller arrived.
 //
-// A round asks no more nodes than it needs, those that answered last; the others only when one of them fails or takes
-// its time. Every question costs the node asked as much as a caller's own.
+// A round asks only as many nodes as it needs, those that answered the last round first. It asks the others only if
+// one fails or is slow. Every request costs the asked node as much as a caller's own.
 type confirmer struct {
 	ctx     context.Context // the leadership's
 	term    uint64
@@ -34,22 +34,22 @@ type confirmer struct {
 	raft    *raft.Raft
 	peers   *peers
 	timeout time.Duration
-	hedge   time.Duration // after which a round asks the nodes that it could have done without
+	hedge   time.Duration // delay after which a round asks the remaining nodes
 	metrics *Metrics
 
 	work sync.WaitGroup
 
 	mu      sync.Mutex
-	next    *confirmRound // collects callers; nil when nobody waits
+	next    *confirmRound // collects callers; nil if none waits
 	running bool
 	closed  bool
 
-	// run's alone:
-	fastest []raft.ServerID // who answered the last round
+	// The fields below belong to run.
+	fastest []raft.ServerID // nodes that answered the last round
 	rounds  uint
 }
 
-// fullPollEvery is how many rounds there are to one that asks all nodes, so that the quickest come first again.
+// fullPollEvery is how often a round asks all nodes, so that the fastest ones are found again.
 const fullPollEvery = 64
 
 type confirmRound struct {
@@ -57,7 +57,7 @@ type confirmRound struct {
 	err  error
 }
 
-// confirm is Leadership.Confirm. ctx bounds the wait, not the round.
+// confirm implements Leadership.Confirm. ctx limits the wait, not the round.
 func (c *confirmer) confirm(ctx context.Context) error {
 	c.mu.Lock()
 	if c.closed {
@@ -81,7 +81,7 @@ func (c *confirmer) confirm(ctx context.Context) error {
 	}
 }
 
-// close refuses callers from now on and waits for what it started. The leadership's context has ended by then.
+// close refuses new callers and waits for the goroutines. The leadership's context has ended by then.
 func (c *confirmer) close() {
 	c.mu.Lock()
 	c.closed = true
@@ -89,7 +89,7 @@ func (c *confirmer) close() {
 	c.work.Wait()
 }
 
-// run performs rounds until nobody waits for one.
+// run performs rounds until no caller waits.
 func (c *confirmer) run() {
 	for {
 		c.mu.Lock()
@@ -120,7 +120,7 @@ func (c *confirmer) ask() error {
 		}
 		voters++
 		if string(s.ID) == c.node {
-			self = 1 // a leader that was voted out counts on others alone
+			self = 1 // a leader without a vote needs a majority of other nodes
 		} else {
 			others = append(others, s)
 		}
@@ -132,9 +132,9 @@ func (c *confirmer) ask() error {
 	return c.quorum(others, need)
 }
 
-// quorum asks for the word of so many of the voters.
+// quorum asks the voters for need confirmations.
 func (c *confirmer) quorum(others []raft.Server, need int) error {
-	// Those that answered the last round come first.
+	// Voters that answered the last round come first.
 	slices.SortStableFunc(others, func(a, b raft.Server) int {
 		return cmp.Compare(slices.Index(c.fastest, b.ID), slices.Index(c.fastest, a.ID))
 	})
@@ -155,7 +155,7 @@ func (c *confirmer) quorum(others []raft.Server, need int) error {
 		others = others[n:]
 		pending += n
 	}
-	// The slower nodes are not waited for, but not broken off either: cancelling resets streams for nothing.
+	// The slower nodes are not awaited, but their calls are not canceled, because canceling resets streams needlessly.
 	defer func() {
 		c.work.Go(func() {
 			asked.Wait()
@@ -194,7 +194,7 @@ func (c *confirmer) quorum(others []raft.Server, need int) error {
 	return c.unconfirmed()
 }
 
-// unconfirmed is why a quorum did not give its word.
+// unconfirmed returns why a quorum did not confirm the term.
 func (c *confirmer) unconfirmed() error {
 	if c.ctx.Err() != nil {
 		return errLostLeadership
@@ -212,12 +212,13 @@ func (c *confirmer) askPeer(ctx context.Context, s raft.Server) error {
 	case err != nil:
 		return err
 	case resp.Node != string(s.ID), resp.Cluster != "" && resp.Cluster != c.cluster:
-		// A voter that has just restarted cannot name its cluster yet, but its log is ours.
+		// A voter that has just restarted cannot name its cluster yet, but its log is this cluster's.
 		return fmt.Errorf("%s of cluster %q answers in place of %s", resp.Node, resp.Cluster, s.ID)
 	case resp.Term > c.term:
 		return errLostLeadership
 	case resp.Term < c.term:
-		// It has not heard of our election yet and could not vote against it either, but says nothing of now.
+		// The node has not recorded this leader's election yet. It could not vote against this leader either, but it
+		// does not confirm the current term.
 		return fmt.Errorf("%s is still in term %d", s.ID, resp.Term)
 	}
 	return nil

@@ -17,7 +17,7 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-// voter answers for a node, once thaw is closed where that is set.
+// voter responds as a node; if thaw is set, it responds once thaw is closed.
 type voter struct {
 	rollcallv1.UnimplementedPeerServiceServer
 	id    string
@@ -38,7 +38,7 @@ func (v *voter) ConfirmTerm(ctx context.Context, _ *rollcallv1.ConfirmTermReques
 	return &rollcallv1.ConfirmTermResponse{Term: v.term.Load(), Node: v.id}, nil
 }
 
-// newElectorate makes the confirmer of node a in term 7, and the other voters as its quorum is asked for them.
+// newElectorate returns the confirmer of node a in term 7, and the other voters that its quorum asks.
 func newElectorate(t *testing.T, ids ...string) (c *confirmer, voters map[string]*voter, others func() []raft.Server) {
 	ctx, cancel := context.WithCancel(t.Context())
 	voters = make(map[string]*voter)
@@ -72,7 +72,7 @@ func newElectorate(t *testing.T, ids ...string) (c *confirmer, voters map[string
 	}
 }
 
-// A round asks as many as it needs, and all of them now and then.
+// A round must ask only as many voters as it needs, and all of them periodically.
 func TestConfirmationAsksNoMoreThanItNeeds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, voters, others := newElectorate(t, "b", "c")
@@ -84,7 +84,7 @@ func TestConfirmationAsksNoMoreThanItNeeds(t *testing.T) {
 	})
 }
 
-// A voter that hangs delays one round by the hedge, and those after it not at all.
+// A hanging voter must delay one round by the hedge, and later rounds not at all.
 func TestConfirmationLeavesAVoterThatHangsAside(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, voters, others := newElectorate(t, "b", "c")
@@ -105,7 +105,7 @@ func TestConfirmationLeavesAVoterThatHangsAside(t *testing.T) {
 	})
 }
 
-// What one voter does not say, the others may; what a majority does not say stands for nothing.
+// One silent voter must be tolerated; without a majority the confirmation must fail.
 func TestConfirmationNeedsAQuorum(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, voters, others := newElectorate(t, "b", "c", "d", "e")
@@ -113,7 +113,7 @@ func TestConfirmationNeedsAQuorum(t *testing.T) {
 		voters["c"].term.Store(6)
 		began := time.Now()
 		require.NoError(t, c.quorum(others(), 2), "d and e")
-		require.Zero(t, time.Since(began), "a voter that says no is not waited for")
+		require.Zero(t, time.Since(began), "the round does not wait for a refusing voter")
 
 		voters["d"].term.Store(6)
 		require.ErrorIs(t, c.quorum(others(), 2), errNoQuorum)
@@ -121,7 +121,7 @@ func TestConfirmationNeedsAQuorum(t *testing.T) {
 			v.term.Store(7)
 		}
 		voters["e"].term.Store(8)
-		require.ErrorIs(t, c.quorum(others(), 4), errLostLeadership, "whoever answers first")
+		require.ErrorIs(t, c.quorum(others(), 4), errLostLeadership, "in any order of answers")
 
 		for _, v := range voters {
 			v.thaw.Store(new(chan struct{}))

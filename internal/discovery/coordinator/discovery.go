@@ -18,13 +18,13 @@ import (
 )
 
 const (
-	// pageBytes is where a page of a list is cut, below what gRPC clients accept by default.
+	// pageBytes is the maximum size of a list page, below the default limit of gRPC clients.
 	pageBytes = 3 << 20
-	// partRecords bounds one message of a watched snapshot or change.
+	// partRecords is the maximum number of records in one message of a watched snapshot or change.
 	partRecords = 1000
-	// bookmarkPeriod is how often a stream hears that it is alive, and how far it has come, whatever else it hears.
+	// bookmarkPeriod is how often a stream sends a bookmark, as keepalive and progress, independent of other messages.
 	bookmarkPeriod = 10 * time.Second
-	// sendLimit is how long a reader may take for one message before it is cut off.
+	// sendLimit is how long a reader may take for one message before the stream is closed.
 	sendLimit = 10 * time.Second
 )
 
@@ -70,7 +70,7 @@ func (n discovery) ListServices(ctx context.Context, req *rollcallv1.ListService
 		vs = append(vs, rollcallv1.Violation{Field: "page_size", Description: fmt.Sprintf("is %d, at most %d is allowed", req.PageSize, rollcallv1.MaxServicesPerCall)})
 	}
 	vs = append(vs, checkLabel("kind", req.Kind)...)
-	// A token is the id that the next page begins with.
+	// A token is the first id of the next page.
 	vs = append(vs, checkLabel("page_token", req.PageToken)...)
 	if len(vs) > 0 {
 		return nil, toStatus(&invalidError{vs})
@@ -84,7 +84,7 @@ func (n discovery) ListServices(ctx context.Context, req *rollcallv1.ListService
 			return nil, toStatus(err)
 		}
 		s := n.machine.State()
-		if l.ctx.Err() != nil { // what was read may be a restored directory, not committed yet
+		if l.ctx.Err() != nil { // the read state may be a restored directory, not committed yet
 			return nil, toStatus(errNotEstablished)
 		}
 		return list(s, req), nil
@@ -92,7 +92,7 @@ func (n discovery) ListServices(ctx context.Context, req *rollcallv1.ListService
 	return list(n.machine.State(), req), nil
 }
 
-// checkLabel refuses a field that is neither empty nor a DNS label, as kinds and ids are.
+// checkLabel refuses a field that is neither empty nor a DNS label, the format of kinds and ids.
 func checkLabel(field, value string) []rollcallv1.Violation {
 	if value == "" {
 		return nil
@@ -103,7 +103,7 @@ func checkLabel(field, value string) []rollcallv1.Violation {
 	return nil
 }
 
-// list reads one page of a state.
+// list returns one page of a state.
 func list(s *fsm.State, req *rollcallv1.ListServicesRequest) *rollcallv1.ListServicesResponse {
 	resp := &rollcallv1.ListServicesResponse{Epoch: s.Epoch(), Index: s.Index(), Cluster: s.Cluster()}
 	entries := s.From(req.PageToken)
@@ -129,8 +129,8 @@ func list(s *fsm.State, req *rollcallv1.ListServicesRequest) *rollcallv1.ListSer
 	return resp
 }
 
-// selectByID walks those of the ids that are in the directory, each once and in order, beginning with the first not below
-// from.
+// selectByID iterates over the ids that are in the directory, each once and in order, beginning with the first not
+// below from.
 func selectByID(s *fsm.State, ids []string, from string) iter.Seq[*fsm.Entry] {
 	return func(yield func(*fsm.Entry) bool) {
 		for _, id := range slices.Compact(slices.Sorted(slices.Values(ids))) {
@@ -146,7 +146,7 @@ func (n discovery) GetStatus(context.Context, *rollcallv1.GetStatusRequest) (*ro
 	if err != nil {
 		return nil, toStatus(err)
 	}
-	// What a message holds of fields unknown to it is sent as it is: nothing is decoded here to be encoded again.
+	// Unknown fields of a message are sent unchanged, so the response is not decoded and encoded again.
 	s := new(rollcallv1.GetStatusResponse)
 	s.ProtoReflect().SetUnknown(raw)
 	return s, nil
@@ -160,7 +160,7 @@ func (n discovery) WatchServices(req *rollcallv1.WatchServicesRequest, stream gr
 	return toStatus(w.run(req.ResumeToken))
 }
 
-// watch is one reader's stream.
+// watch is the stream of one reader.
 type watch struct {
 	node    *Node
 	kind    string
@@ -179,7 +179,8 @@ func (w *watch) run(resume string) error {
 		}
 		return w.follow(ctx, feed, index)
 	}
-	// The id of the very state that is sent: a restore may bring another, and ends the feeds of the one before.
+	// The cluster id must belong to the sent state, because a restore may change it. A restore ends the feeds of the
+	// previous state.
 	state, feed := w.node.machine.Watch()
 	if w.cluster = state.Cluster(); w.cluster == "" || w.node.uncommittedRestore() {
 		return errNotEstablished
@@ -192,7 +193,7 @@ func (w *watch) run(resume string) error {
 
 func (w *watch) token(index uint64) string { return w.cluster + "/" + strconv.FormatUint(index, 10) }
 
-// resume finds the feed after a token.
+// resume returns the feed after a token.
 func (w *watch) resume(token string) (*fsm.Feed, uint64, error) {
 	cluster, rest, ok := strings.Cut(token, "/")
 	index, err := strconv.ParseUint(rest, 10, 64)
@@ -206,11 +207,11 @@ func (w *watch) resume(token string) (*fsm.Feed, uint64, error) {
 	case cluster != w.cluster:
 		return nil, 0, &foreignClusterError{expected: cluster, actual: w.cluster}
 	case index > state.Index():
-		return nil, 0, errNotEstablished // this replica is behind what the reader has seen
+		return nil, 0, errNotEstablished // this replica is behind the state that the reader has received
 	}
 	feed, err := w.node.machine.WatchFrom(index)
 	if err == nil && w.node.machine.State().Cluster() != w.cluster {
-		err = fsm.ErrCompacted // restored meanwhile: the feed may be another cluster's
+		err = fsm.ErrCompacted // restored in the meantime: the feed may be another cluster's
 	}
 	if err == nil && w.node.uncommittedRestore() {
 		err = errNotEstablished
@@ -251,7 +252,7 @@ func (w *watch) sendSnapshot(ctx context.Context, s *fsm.State) error {
 	})
 }
 
-// follow streams changes after the index last, and a bookmark every bookmarkPeriod.
+// follow streams the changes after the index last, and a bookmark every bookmarkPeriod.
 func (w *watch) follow(ctx context.Context, feed *fsm.Feed, last uint64) error {
 	idle := time.NewTimer(bookmarkPeriod)
 	defer idle.Stop()
@@ -280,8 +281,8 @@ func (w *watch) follow(ctx context.Context, feed *fsm.Feed, last uint64) error {
 	}
 }
 
-// sendChanges streams what one command changed. Only its last message carries the token, so that a reader that
-// resumes gets all of it again or nothing.
+// sendChanges streams the changes of one command. Only the last message has the token, so that a reader that resumes
+// gets all of them again or none.
 func (w *watch) sendChanges(ctx context.Context, c fsm.Changes) error {
 	var all []*rollcallv1.Change
 	for _, ch := range c.Changes {
@@ -314,15 +315,15 @@ func (w *watch) sendChanges(ctx context.Context, c fsm.Changes) error {
 	return nil
 }
 
-// errSlowReader cuts a reader off instead of keeping changes for it without end.
+// errSlowReader ends the stream of a slow reader, because changes for it must not accumulate without limit.
 var errSlowReader = fmt.Errorf("the reader took none of the stream for %v: %w", sendLimit, fsm.ErrCompacted)
 
 func (w *watch) send(ctx context.Context, resp *rollcallv1.WatchServicesResponse) error {
 	return send(ctx, w.stream, resp)
 }
 
-// send writes one message, within sendLimit: returning from the handler is what breaks off a blocked Send. The message
-// is the stream's from then on, and so is all that it refers to.
+// send writes one message, within sendLimit. Returning from the handler cancels a blocked Send. The stream owns the
+// message and everything that it references from then on.
 func send[M any](ctx context.Context, stream grpc.ServerStreamingServer[M], resp *M) error {
 	done := make(chan error, 1)
 	go func() { done <- stream.Send(resp) }()
@@ -338,7 +339,8 @@ func send[M any](ctx context.Context, stream grpc.ServerStreamingServer[M], resp
 	}
 }
 
-// leaderStatus appends to b the status of the director here, encoded, or returns the refusal that says where to ask.
+// leaderStatus appends this node's director status to b, encoded. On another node it returns a refusal with the
+// leader.
 func (n *Node) leaderStatus(b []byte) ([]byte, error) {
 	l, err := n.established()
 	if err != nil {
@@ -348,7 +350,7 @@ func (n *Node) leaderStatus(b []byte) ([]byte, error) {
 	if b, err = n.cfg.Status(b, l.Epoch); err != nil {
 		return b, err
 	}
-	more := new(rollcallv1.GetStatusResponse) // a message is the same in one piece or in two
+	more := new(rollcallv1.GetStatusResponse) // concatenated encodings merge into one message
 	if len(b) == before {
 		more = n.idleStatus(l)
 	}
@@ -359,7 +361,7 @@ func (n *Node) leaderStatus(b []byte) ([]byte, error) {
 	return proto.MarshalOptions{}.MarshalAppend(b, more)
 }
 
-// idleStatus is what can be said while the leader's work is not running.
+// idleStatus returns the status while the leader's work is not running.
 func (n *Node) idleStatus(l *leader) *rollcallv1.GetStatusResponse {
 	problem := "the leader's work has not begun"
 	if failure := l.failure.Load(); failure != nil {
@@ -375,9 +377,9 @@ func (n *Node) idleStatus(l *leader) *rollcallv1.GetStatusResponse {
 	return s
 }
 
-// Ready is nil when the node can answer for the cluster: it has joined, with the vote it is to have, and leads or
-// knows a leader. Without the vote it is not, so that a rolling restart does not go on to the next node and take the
-// quorum with it.
+// Ready returns nil if the node can serve the cluster: it has joined, has its intended vote, and leads or has a
+// leader. A node without its vote is not ready. Otherwise a rolling restart would continue with the next node and lose
+// the quorum.
 func (n *Node) Ready() error {
 	if n.raft.Load() == nil {
 		return errors.New("not part of a cluster yet")

@@ -20,7 +20,7 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-// detail finds a detail of the wanted type in a refusal.
+// detail returns the detail of type T in a refusal.
 func detail[T proto.Message](t *testing.T, err error) T {
 	t.Helper()
 	for _, d := range status.Convert(err).Details() {
@@ -126,7 +126,7 @@ func TestBadRequestsAreRefusedWholeWithEveryViolation(t *testing.T) {
 	})
 }
 
-// labels makes n labels of the given size, some 16 KiB in all with 64 of 255.
+// labels returns n labels of the given size, about 16 KiB in all for 64 of 255.
 func labels(n, size int) map[string]string {
 	m := make(map[string]string, n)
 	for i := range n {
@@ -156,7 +156,7 @@ func TestOversizeBatchSaysHowToSplit(t *testing.T) {
 		require.Greater(t, detail[*rollcallv1.TooLarge](t, err).Bytes, uint64(rollcallv1.MaxBytesPerCall))
 
 		_, err = c.client(leader).RegisterServices(t.Context(), &rollcallv1.RegisterServicesRequest{Writer: operator(), Services: many[400 : 400+5000]})
-		require.NoError(t, err, "what fits is taken")
+		require.NoError(t, err, "a batch within the limits is accepted")
 	})
 }
 
@@ -199,7 +199,7 @@ func TestOwnershipAndFencesOverTheWire(t *testing.T) {
 		require.Equal(t, codes.Aborted, status.Code(err))
 		require.Equal(t, epoch, detail[*rollcallv1.StaleEpoch](t, err).Epoch)
 
-		// A second incarnation takes over, even with nothing new to say, and the first is told.
+		// A second incarnation must take over even without changes, and the first one must be refused.
 		resp, err := write(gatewayWriter("a", 2, 1), "x", "y")
 		require.NoError(t, err)
 		require.EqualValues(t, 2, resp.Unchanged)
@@ -207,7 +207,7 @@ func TestOwnershipAndFencesOverTheWire(t *testing.T) {
 		require.Equal(t, codes.Aborted, status.Code(err))
 		require.EqualValues(t, 2, detail[*rollcallv1.Superseded](t, err).Incarnation)
 
-		// An operator may take what he says he means to take.
+		// An operator may take over entries with force.
 		_, err = write(operator(), "x")
 		require.Equal(t, codes.AlreadyExists, status.Code(err))
 		_, err = client.RegisterServices(t.Context(), &rollcallv1.RegisterServicesRequest{Writer: operator(), Services: []*rollcallv1.Service{service("x")}, Force: true})
@@ -230,11 +230,11 @@ func TestSilentOwnersEntriesBecomeFree(t *testing.T) {
 		}
 		require.NoError(t, write("a", 1))
 		pass(2 * time.Minute)
-		require.NoError(t, write("a", 2), "unchanged, but heard of")
+		require.NoError(t, write("a", 2), "unchanged, but the owner counts as active")
 		pass(2 * time.Minute)
 		require.Equal(t, codes.AlreadyExists, status.Code(write("b", 1)))
 		pass(2 * time.Minute)
-		require.NoError(t, write("b", 2), "nobody has heard of a for more than three minutes")
+		require.NoError(t, write("b", 2), "a has been silent for more than three minutes")
 		require.Equal(t, codes.AlreadyExists, status.Code(write("a", 3)))
 	})
 }
@@ -257,7 +257,7 @@ func TestUnchangedRegistrationsWriteNothing(t *testing.T) {
 	})
 }
 
-// A leader cut off its peers must not answer a read, nor claim that nothing changed, from what it remembers.
+// A leader that is cut off from its peers must not answer reads, or report an unchanged registration, from its state.
 func TestCutOffLeaderAnswersNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newSimCluster(t, 3, nil)
@@ -328,7 +328,7 @@ func TestListPagesFiltersAndFinds(t *testing.T) {
 		ids, _ = list(&rollcallv1.ListServicesRequest{Ids: []string{"s-07", "absent", "s-05"}, Kind: "relayer"})
 		require.Equal(t, []string{"s-07"}, ids)
 
-		// Ids have pages too, and what is named twice is answered once.
+		// Ids must be paged too, and a repeated id must be returned once.
 		var named []string
 		some := &rollcallv1.ListServicesRequest{Ids: []string{"s-09", "s-03", "absent", "s-01", "s-03", "s-09"}, PageSize: 2}
 		for pages := 1; ; pages++ {
@@ -343,7 +343,7 @@ func TestListPagesFiltersAndFinds(t *testing.T) {
 	})
 }
 
-// replica follows a watch and keeps what it says.
+// replica follows a watch and applies its messages.
 type replica struct {
 	t      *testing.T
 	stream grpc.ServerStreamingClient[rollcallv1.WatchServicesResponse]
@@ -394,9 +394,9 @@ func TestWatchGivesSnapshotThenChangesAndResumesElsewhere(t *testing.T) {
 		})
 		require.NoError(t, err)
 		require.Len(t, r.step().GetChanges().Changes, 1, "of another kind, not shown")
-		require.NotNil(t, r.step().GetBookmark(), "idle streams hear something")
+		require.NotNil(t, r.step().GetBookmark(), "idle streams get bookmarks")
 
-		// On another node, from where the first stream was.
+		// Resume on another node at the first stream's token.
 		token := r.token
 		_, err = c.client(leader).DeregisterServices(t.Context(), &rollcallv1.DeregisterServicesRequest{Writer: operator(), Ids: []string{"a"}})
 		require.NoError(t, err)
@@ -418,7 +418,7 @@ func TestWatchGivesSnapshotThenChangesAndResumesElsewhere(t *testing.T) {
 			require.Equal(t, code, status.Code(err), token)
 		}
 		c.stop(leader)
-		for err = nil; err == nil; { // what was sent before comes first
+		for err = nil; err == nil; { // messages sent earlier arrive first
 			_, err = r.stream.Recv()
 		}
 		require.Equal(t, codes.Unavailable, status.Code(err), "%v", err)
@@ -431,7 +431,7 @@ func TestReaderThatTakesNothingIsCutOff(t *testing.T) {
 		leader, _ := c.leader()
 		stream, err := c.client(leader).WatchServices(t.Context(), &rollcallv1.WatchServicesRequest{})
 		require.NoError(t, err)
-		// Some 20 MB of changes, while nothing is received beyond what the window takes.
+		// About 20 MB of changes, while the reader receives no more than the window.
 		for i := range 20 {
 			req := &rollcallv1.RegisterServicesRequest{Writer: operator()}
 			for j := range 100 {
@@ -453,7 +453,7 @@ func TestReaderThatTakesNothingIsCutOff(t *testing.T) {
 	})
 }
 
-// Writes of many clients share Raft entries, and each gets its own answer.
+// Concurrent writes must share Raft entries, and each must get its own answer.
 func TestConcurrentWritesShareEntries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newSimCluster(t, 3, nil)
@@ -481,7 +481,7 @@ func TestConcurrentWritesShareEntries(t *testing.T) {
 	})
 }
 
-// A reader that stalls must not keep a state of the directory alive for good.
+// A stalled reader must not retain a state of the directory forever.
 func TestStalledReaderOfASnapshotIsCutOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newSimCluster(t, 1, nil)

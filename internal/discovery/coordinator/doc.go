@@ -1,52 +1,53 @@
-// Package coordinator is one node of the discovery cluster: Raft and gRPC on one port, and the work of a leader
-// as a function that runs exactly as long as the leadership.
+// Package coordinator is one node of the discovery cluster. It serves Raft and gRPC on one port, and runs the leader's
+// work as a function exactly as long as the leadership lasts.
 //
 // # Who is authoritative
 //
-// The Raft log. A node answers for the directory only while it is an established leader: it leads a term, and
-// its leader-established entry of that term, which opens the epoch, has been applied here. Everything that
-// entry follows in the log is applied by then too, so it is also the barrier.
+// The Raft log is authoritative. A node serves the directory only while it is an established leader. It then leads a
+// term and has applied its leader-established entry of that term, which opens the epoch. It has also applied every
+// earlier entry of the log, so the leader-established entry is the barrier too.
 //
 // # The states of a node
 //
 //	empty      no Raft state on disk; asks its peers whether the cluster exists
-//	joining    the cluster exists: has given up its vote and catches up
+//	joining    the cluster exists; the node has given up its vote and catches up
 //	follower   answers Ping, stale lists and watches; names the leader in every refusal
 //	leader     leads a term, epoch not committed yet: refuses writes with NotEstablished
 //	established  serves; runs Config.Lead, the static fleet and the proposer, all under one context
 //
 // # Writes
 //
-// A write is validated in full, encoded once, and proposed together with the others that wait: one Raft entry
-// carries many operations, each accepted or refused for itself. Its outcome is done, not done, or unknown (the
-// leadership was lost, or time ran out, while it was on its way); unknown is said as such, and a writer that
-// repeats it under the same sequence number gets the answer of the first.
+// A write is validated in full, encoded once, and proposed together with other pending writes. One Raft entry carries
+// many operations, each accepted or refused independently. The outcome is done, not done, or unknown. It is unknown if
+// the leadership was lost or the time ran out while the write was in flight; the node reports that explicitly. A
+// writer that repeats the write with the same sequence number gets the first answer.
 //
-// A registration that changes nothing is answered without an entry. That answer is a linearizable read: the
-// state held the batch, and a quorum says, asked after the request came, that no later term has begun
-// ([confirmer]). It is given only while no other write of the same owner is on its way, since that one could
-// otherwise take effect after it.
+// A registration that changes nothing is answered without an entry. The answer is a linearizable read: the state held
+// the batch, and a quorum confirmed, after the request arrived, that no later term has begun ([confirmer]). The leader
+// gives this answer only while no other write of the same owner is in flight, because that write could take effect
+// after it.
 //
 // # Reads
 //
-// A linearizable list asks a quorum to confirm the term, then reads the present state. Whatever was acknowledged
-// before the request came is in it: this leader acknowledges a write only after its state holds it, and the
-// writes of earlier leaders stand before the entry that established this one.
+// A linearizable list asks a quorum to confirm the term, then reads the current state. The state contains every write
+// acknowledged before the request arrived. This leader acknowledges a write only after its state holds it, and the
+// writes of earlier leaders precede the entry that established this one.
 //
 // # When something fails
 //
-// A lost quorum ends the leadership within the lease (200 ms by default). A disk that fails ends the process
-// with one line; so does a leader whose pending writes do not commit for ten seconds (a hung disk, a leadership
-// transfer that never ends), because its heartbeats would otherwise keep a better leader away. A node whose
-// disk was wiped never votes on what it has forgotten: it notes that it waits for a vote, loses the one it had,
-// catches up, and gets it back, whichever leader dies meanwhile and however often it is restarted itself. A leader
-// that dies or is cut off while it restores a snapshot moves its Raft state aside and comes back in the same way, since
-// what it restored may be unknown to the others; until they have it, nobody is shown it. So does a follower that had
-// installed the snapshot, once a leader that had not contradicts it.
+//   - A lost quorum ends the leadership within the lease (200 ms by default).
+//   - A failed disk ends the process with one line in the log.
+//   - A leader whose pending writes do not commit for ten seconds ends its process too, because its heartbeats would keep a
+//     better leader away. Causes are a hung disk, or a leadership transfer that never ends.
+//   - A node whose disk was wiped never votes on state that it has lost. It records that it waits for a vote, loses its
+//     old vote, catches up, and gets the vote back. This holds across leader failures and restarts of the node.
+//   - A leader that dies or is cut off while it restores a snapshot moves its Raft state aside and rejoins the same
+//     way. The other nodes may not have the restored state, which is not served until they have it.
+//   - A follower that had installed such a snapshot does the same, once a leader without the snapshot contradicts it.
 //
 // # What is not guaranteed
 //
-// Two of three nodes wiped at once stop the cluster: the third cannot lead alone, and they found no other while
-// either has heard of it. Nodes that bootstrap while another one cannot be reached trust that it has nothing, after
-// three seconds.
+// Two of three nodes wiped at once stop the cluster. The third cannot lead alone, and the two do not found a new
+// cluster while either has received information about the old one. Nodes that bootstrap while another one is
+// unreachable assume, after three seconds, that it has no state.
 package coordinator

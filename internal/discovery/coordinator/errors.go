@@ -17,7 +17,7 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-// Refusals of a node that cannot serve. Nothing was done.
+// The errors below are refusals of a node that cannot serve. Nothing was done.
 var (
 	errNotEstablished = errors.New("this node leads, but its epoch is not committed yet; ask again shortly")
 	errNoQuorum       = errors.New("no quorum of coordinators answers; ask again shortly")
@@ -26,7 +26,7 @@ var (
 	errBusy           = errors.New("more writes wait than this leader can take; nothing was done; ask again shortly")
 )
 
-// notLeaderError refuses what only a leader may do, and names the leader if it is known.
+// notLeaderError refuses a request that only a leader may serve. It names the leader if it is known.
 type notLeaderError struct {
 	leader *rollcallv1.Leader
 	epoch  uint64
@@ -39,7 +39,7 @@ func (e *notLeaderError) Error() string {
 	return fmt.Sprintf("this node does not lead; %s at %s does", e.leader.Node, e.leader.ClientAddress)
 }
 
-// invalidError refuses a request for what is in it, all of it.
+// invalidError refuses a request and lists all its violations.
 type invalidError struct{ violations []rollcallv1.Violation }
 
 func (e *invalidError) Error() string {
@@ -67,7 +67,7 @@ func (e *tooLargeError) Error() string {
 		e.services, e.bytes, rollcallv1.MaxServicesPerCall, rollcallv1.MaxBytesPerCall)
 }
 
-// unknownError says that a write may be done or not.
+// unknownError reports that a write may have been done.
 type unknownError struct{ cause error }
 
 func (e *unknownError) Error() string {
@@ -76,25 +76,25 @@ func (e *unknownError) Error() string {
 
 func (e *unknownError) Unwrap() error { return e.cause }
 
-// foreignClusterError refuses a caller that knows another cluster.
+// foreignClusterError refuses a caller of another cluster.
 type foreignClusterError struct{ expected, actual string }
 
 func (e *foreignClusterError) Error() string {
 	return fmt.Sprintf("this is cluster %s, not %s", e.actual, e.expected)
 }
 
-// maxViolations bounds what one answer carries: gRPC puts it in a header, about 100 bytes each. The message
-// says how many there are.
+// maxViolations is the maximum number of violations in one answer, because gRPC puts them into a header, about 100
+// bytes each. The message contains the total.
 const maxViolations = 1000
 
 const (
-	// retrySoon is what a caller should wait after a transient refusal: about an election.
+	// retrySoon is the wait after a transient refusal: about the duration of an election.
 	retrySoon = 50 * time.Millisecond
-	// retryBusy is what it should wait while the leader has more than it can take: time to work something off.
+	// retryBusy is the wait while the leader's queue is full, so that the queue drains in the meantime.
 	retryBusy = 500 * time.Millisecond
 )
 
-// toStatus maps the domain's errors to gRPC. Its twin is gateway.FromStatus.
+// toStatus maps domain errors to gRPC. gateway.FromStatus is the inverse.
 func toStatus(err error) error {
 	if err == nil {
 		return nil

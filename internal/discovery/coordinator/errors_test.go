@@ -15,7 +15,7 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-// Every refusal crosses the wire and comes out as the gateway's error of the same meaning, with the same data.
+// Every refusal must arrive as the gateway's error of the same meaning, with the same data.
 func TestRefusalsRoundTrip(t *testing.T) {
 	edge := fsm.Owner{Kind: rollcallv1.OwnerKind_OWNER_KIND_GATEWAY, ID: "edge"}
 	theirs := gateway.Owner{Kind: edge.Kind, ID: edge.ID}
@@ -81,8 +81,8 @@ func TestRefusalsRoundTrip(t *testing.T) {
 	require.Equal(t, own, toStatus(own))
 }
 
-// The hashes of bodies are compared across leaders of different versions, so they never change. Each part of a body
-// changes them.
+// Hashes of bodies are compared across leaders of different versions, so they must never change. Each part of a body
+// must change its hash.
 func TestBodyHashes_AreStable(t *testing.T) {
 	encode := func(id string) []byte {
 		raw, err := fsm.EncodeService(&rollcallv1.Service{Id: id, Kind: "relayer", WorkerRef: &rollcallv1.WorkerRef{

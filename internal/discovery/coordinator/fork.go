@@ -11,18 +11,20 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// A follower may have installed a restored snapshot (see replace.go) that is never committed: it stands at an index that
-// the next leader, which knows nothing of it, fills with an entry of its own. Raft compares a new entry with the log
-// alone, where there is none at that index, stores it, and does not apply it, for the snapshot is said to hold it. But the
-// terms give it away. A snapshot of index i and term t holds entries up to i, of terms up to t, since terms only
-// grow along a log. So an entry of a later term at one of these indexes is from a log without the snapshot. A snapshot
-// that is committed meets none: every later leader has what it holds. And one that came undone meets one before anything
-// else: whoever restored it had opened its epoch in that term, so that later leaders have all that was before the
-// snapshot, and continue that with entries of their own terms.
+// A follower may have installed a restored snapshot (see restore.go) that is never committed. The next leader does not
+// have the snapshot, and puts an entry of its own at the snapshot's index. Raft compares a new entry only with the
+// log, which has no entry at that index. It stores the new entry and does not apply it, because the snapshot
+// supposedly contains it.
+//
+// The terms reveal the fork. A snapshot of index i and term t holds entries up to i, of terms up to t, because terms
+// only grow along a log. An entry of a later term at one of these indexes is therefore from a log without the
+// snapshot. A committed snapshot never meets such an entry, because every later leader has its content. An undone
+// snapshot meets such an entry before any other. The restoring leader had opened its epoch in that term, so later
+// leaders have everything before the snapshot, and continue with entries of their own terms.
 //
 // Rejected: restoring through the log, which would put a whole directory into every log again.
 
-// undoneError ends a node that holds a restored snapshot which the cluster does not.
+// undoneError stops a node that holds a restored snapshot which the cluster does not have.
 type undoneError struct{ snapshot, entry position }
 
 func (e *undoneError) Error() string {
@@ -30,18 +32,18 @@ func (e *undoneError) Error() string {
 		e.snapshot.index, e.snapshot.term, e.entry.index, e.entry.term)
 }
 
-// position is where in the history of a cluster a snapshot or an entry stands.
+// position is the position of a snapshot or an entry in the history of a cluster.
 type position struct{ index, term uint64 }
 
-// forkDetector stands between Raft and its stores and sees to it that the log goes on from what the snapshots hold. Safe for
-// concurrent use.
+// forkDetector wraps Raft's stores and checks that the log continues the snapshots. It is safe for concurrent use.
 type forkDetector struct {
 	stores *Stores
-	// undone gets the first contradiction.
+	// undone receives the first contradiction.
 	undone chan *undoneError
 
 	mu sync.Mutex
-	// held are the newest snapshot on disk, which a restart begins with, and any older that were stored after it.
+	// held holds the newest snapshot on disk, from which a restart begins, and any older ones that were stored after
+	// it.
 	held []position
 }
 
@@ -57,7 +59,7 @@ func newLineage(stores *Stores) (*forkDetector, error) {
 	return l, nil
 }
 
-// hold notes a snapshot that has been stored. It forgets older ones, which Raft would not start from.
+// hold records a stored snapshot. It forgets older ones, which Raft would not start from.
 func (l *forkDetector) hold(p position) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -66,7 +68,7 @@ func (l *forkDetector) hold(p position) {
 	}), p)
 }
 
-// findFork finds an entry that belongs to a history without a snapshot which this node has; nil when there is none.
+// findFork returns an error for the first entry that contradicts a held snapshot, or nil if there is none.
 func (l *forkDetector) findFork(entries []*raft.Log) *undoneError {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -80,8 +82,8 @@ func (l *forkDetector) findFork(entries []*raft.Log) *undoneError {
 	return nil
 }
 
-// check refuses what another node sends if it contradicts a snapshot. Raft is not shown it: where it has the entry above,
-// it asks for that before it stores anything, and would for ever.
+// check refuses a message of another node if it contradicts a snapshot. Raft does not receive it. If Raft has the
+// entry after the snapshot, it would otherwise request that one forever before it stores anything.
 func (l *forkDetector) check(command any) error {
 	req, ok := command.(*raft.AppendEntriesRequest)
 	if !ok {
@@ -91,10 +93,10 @@ func (l *forkDetector) check(command any) error {
 	if err == nil {
 		return nil
 	}
-	// A deposed leader may have sent it, and contradict what was committed since. Raft itself refuses that, by the term,
-	// which it writes down before it installs a snapshot.
+	// A deposed leader may have sent the message, and contradict entries committed since. Raft itself refuses it by
+	// its term, which Raft stores before it installs a snapshot.
 	if term, problem := l.stores.Stable.GetUint64(keyCurrentTerm); problem != nil || req.Term < term {
-		return nil //nolint:nilerr // a store that fails says so itself
+		return nil //nolint:nilerr // a failing store reports its own error
 	}
 	l.tell(err)
 	return err
@@ -103,14 +105,14 @@ func (l *forkDetector) check(command any) error {
 func (l *forkDetector) tell(err *undoneError) {
 	select {
 	case l.undone <- err:
-	default: // once is enough
+	default: // one report is enough
 	}
 }
 
 func (l *forkDetector) logs() raft.LogStore { return guardedLogStore{l.stores.Log, l} }
 
-// guardedLogStore keeps out of the log what contradicts a snapshot. Entries that came while the snapshot was being installed
-// passed the check before there was anything to contradict.
+// guardedLogStore keeps entries that contradict a snapshot out of the log. Entries that arrive while the snapshot is
+// being installed pass check, because the snapshot is not held yet.
 type guardedLogStore struct {
 	raft.LogStore
 	forks *forkDetector
@@ -128,7 +130,7 @@ func (s guardedLogStore) StoreLogs(entries []*raft.Log) error {
 
 func (l *forkDetector) snapshots() raft.SnapshotStore { return trackedSnapshots{l.stores.Snapshots, l} }
 
-// trackedSnapshots tells of the snapshots that are stored.
+// trackedSnapshots reports stored snapshots to the forkDetector.
 type trackedSnapshots struct {
 	raft.SnapshotStore
 	forks *forkDetector
@@ -156,7 +158,7 @@ func (s *notedSink) Close() error {
 	return err
 }
 
-// watchLineage ends the node when what it holds came undone, and has its next start begin again.
+// watchLineage ends the node when its snapshot was undone, and makes its next start begin without that state.
 func (n *Node) watchLineage(ctx context.Context) error {
 	select {
 	case <-ctx.Done():

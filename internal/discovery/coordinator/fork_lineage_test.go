@@ -9,7 +9,8 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/discovery/raftstore"
 )
 
-// What contradicts a snapshot is told from what a history with it holds, and from the late word of a deposed leader.
+// A contradiction of a snapshot must be distinguished from a continuation of it, and from a late message of a deposed
+// leader.
 func TestLineageTellsAnotherHistory(t *testing.T) {
 	store := raft.NewInmemStore()
 	require.NoError(t, store.SetUint64(keyCurrentTerm, 5))
@@ -39,7 +40,7 @@ func TestLineageTellsAnotherHistory(t *testing.T) {
 	require.Equal(t, position{10, 3}, undone.snapshot)
 	require.Equal(t, position{10, 5}, undone.entry)
 
-	// One with which a restart does not begin leaves the other in force, a newer one does not.
+	// A snapshot from which a restart does not begin must leave the other one in force; a newer one must replace it.
 	l.hold(position{7, 2})
 	require.Error(t, asked(5, position{7, 3}))
 	require.Error(t, asked(5, position{10, 5}))
@@ -47,7 +48,7 @@ func TestLineageTellsAnotherHistory(t *testing.T) {
 	require.NoError(t, asked(5, position{10, 5}))
 }
 
-// An older snapshot that is kept beside the one with which a restart begins says nothing any more.
+// After a restart, an older snapshot on disk must be ignored.
 func TestLineageAfterARestart(t *testing.T) {
 	store, err := raftstore.Open(raftstore.Config{Dir: t.TempDir(), Fatal: func(err error) { t.Error(err) }})
 	require.NoError(t, err)

@@ -16,8 +16,8 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-// restoreWith begins a restore on the leader, and cuts it off together with the follower once it holds less than three
-// services.
+// restoreWith begins a restore on the leader. It cuts the leader and the follower off once the follower holds fewer
+// than three services.
 func (c *simCluster) restoreWith(leader, follower string, snapshot []byte, foreign bool) (restored <-chan error) {
 	c.net.SetLatency(5 * time.Millisecond)
 	done := make(chan error, 1)
@@ -35,9 +35,9 @@ func (c *simCluster) restoreWith(leader, follower string, snapshot []byte, forei
 	return done
 }
 
-// interruptedRestore is a cluster of five whose leader restored a snapshot together with one follower alone, is gone,
-// and whose other members have elected a leader and gone on without. The follower is still cut off from them. It is a
-// sixth member, without a vote, if learner says so, and has the entry above the snapshot, too, if more does.
+// interruptedRestore returns a cluster of five whose leader restored a snapshot with one follower only and is gone.
+// The other members have elected a leader and continued. The follower is still cut off. With learner, it is a sixth
+// member without a vote. With more, it also has the entry above the snapshot.
 func interruptedRestore(t *testing.T, learner, foreign, more bool) (c *simCluster, former, follower string) {
 	c = newStoredCluster(t, 5)
 	c.register("a")
@@ -52,7 +52,7 @@ func interruptedRestore(t *testing.T, learner, foreign, more bool) (c *simCluste
 	}
 	snapshot := c.takeSnapshot(former)
 	if foreign {
-		snapshot = longer(t) // with an index that the cluster's own log is far from
+		snapshot = longer(t) // with an index far above that of the cluster's own log
 	}
 	c.register("b", "c")
 	for id := range c.nodes {
@@ -70,8 +70,8 @@ func interruptedRestore(t *testing.T, learner, foreign, more bool) (c *simCluste
 	return c, former, follower
 }
 
-// A follower that has installed a snapshot, of which those that lead next know nothing, ends instead of going on from
-// it with what they write, and begins again.
+// A follower with a snapshot that the next leaders do not have must end and rejoin, instead of applying their entries
+// to it.
 func TestFollowerForgetsARestoreThatCameUndone(t *testing.T) {
 	for name, tc := range map[string]struct{ restarts, learner, foreign, more bool }{
 		"voter":                {},
@@ -117,7 +117,7 @@ func TestFollowerForgetsARestoreThatCameUndone(t *testing.T) {
 	}
 }
 
-// heldSnapshots may be told to wait before they are stored.
+// heldSnapshots waits before it stores a snapshot, if slow is set.
 type heldSnapshots struct {
 	raft.SnapshotStore
 	slow, waits atomic.Bool
@@ -142,7 +142,7 @@ func (s *heldSink) Close() error {
 	return s.SnapshotSink.Close()
 }
 
-// The next leader's first entry comes while the follower still installs the snapshot that this contradicts.
+// The next leader's first entry arrives while the follower still installs the snapshot that it contradicts.
 func TestRestoreComesUndoneWhileItIsInstalled(t *testing.T) {
 	for _, takes := range []time.Duration{100 * time.Millisecond, 900 * time.Millisecond, 3 * time.Second} {
 		t.Run(takes.String(), func(t *testing.T) {
@@ -173,7 +173,7 @@ func TestRestoreComesUndoneWhileItIsInstalled(t *testing.T) {
 				require.ErrorContains(t, <-c.nodes[former].done, "not known to be committed")
 				delete(c.nodes, former)
 				c.await("another leads", func() bool { return c.write("d") == nil })
-				c.net.Reset(follower) // what was on its way is lost
+				c.net.Reset(follower) // messages in flight are lost
 				c.net.Heal()
 				pass(takes)
 				close(slow.may)

@@ -14,7 +14,8 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-// The gRPC health service knows each service by name, and reports those as not serving that the node cannot answer.
+// The gRPC health service must list each service by name, and report the ones that the node cannot serve as not
+// serving.
 func TestHealth_FollowsReadiness(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newSimCluster(t, 3, nil)
@@ -46,7 +47,7 @@ func TestHealth_FollowsReadiness(t *testing.T) {
 	})
 }
 
-// A kind or a page token that no service can have is a mistake of the caller's, not an empty list.
+// A kind or page token that no service can have must be refused, not answered with an empty list.
 func TestListServices_RefusesBadKindAndPageToken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newSimCluster(t, 1, func(*coordinator.Config) {})

@@ -15,15 +15,16 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-// Raft tells logs apart by index and term alone, in which two clusters of the same nodes soon agree: the entries of one
-// then pass for the other's, and replicas differ in silence. That takes two of three that lost their disks and founded
-// a new cluster while the third was away; then it comes back. So each node knows the name of its cluster before it
-// runs Raft, and looks whether its leader has the same.
+// Raft distinguishes logs by index and term alone, and two clusters of the same nodes soon agree in both. Raft then
+// accepts the entries of one cluster for the other, and replicas diverge silently. This happens if two of three nodes
+// lose their disks and found a new cluster while the third is away, and the third then returns. So each node stores
+// the name of its cluster before it runs Raft, and checks that its leader has the same one.
 
-// clusterFile names the cluster whose log a data folder holds. Raft's stores could tell only once somebody leads.
+// clusterFile names the cluster whose log a data folder holds. Raft's stores reveal the cluster only once there is a
+// leader.
 const clusterFile = "cluster"
 
-// otherClusterError ends a node that has come among the nodes of another cluster.
+// otherClusterError stops a node whose peers belong to another cluster.
 type otherClusterError struct{ own, peer, theirs, folder string }
 
 func (e *otherClusterError) Error() string {
@@ -31,14 +32,14 @@ func (e *otherClusterError) Error() string {
 		"To join that one, empty the folder and start this node again, one node at a time; what only this node holds is lost then", e.folder, e.own, e.peer, e.theirs)
 }
 
-// checkPeers refuses to take part among peers of another cluster.
+// checkPeers refuses to join peers of another cluster.
 func (n *Node) checkPeers(ctx context.Context) error {
 	if n.cfg.DataDir == "" {
 		return nil
 	}
 	name, err := os.ReadFile(filepath.Join(n.cfg.DataDir, clusterFile))
 	if err != nil || len(name) == 0 {
-		return nil //nolint:nilerr // without its name the node finds out once it follows a leader
+		return nil //nolint:nilerr // without the name, the node checks the cluster once it follows a leader
 	}
 	for id, d := range n.peers.describe(ctx, without(n.configured(), n.cfg.ID), joinPeriod) {
 		if d.Cluster != "" && d.Cluster != string(name) && d.Cluster != n.restoredCluster() {
@@ -48,8 +49,8 @@ func (n *Node) checkPeers(ctx context.Context) error {
 	return nil
 }
 
-// restoredCluster is the cluster of the newest snapshot on disk, if it can be read. One of another cluster may have been
-// restored right before the node died, which then had not noted the name.
+// restoredCluster returns the cluster of the newest snapshot on disk, if it is readable. The node may have died right
+// after it restored another cluster's snapshot, before it stored the new name.
 func (n *Node) restoredCluster() string {
 	snapshots, err := n.stores.Snapshots.List()
 	if err != nil || len(snapshots) == 0 {
@@ -67,7 +68,7 @@ func (n *Node) restoredCluster() string {
 	return info.Cluster
 }
 
-// noteCluster writes the name of the cluster down, once it is known and whenever a restored snapshot changes it.
+// noteCluster stores the name of the cluster, once it is known and whenever a restored snapshot changes it.
 func (n *Node) noteCluster(noted string) string {
 	name := n.machine.State().Cluster()
 	if n.cfg.DataDir == "" || name == "" || name == noted {
@@ -85,7 +86,7 @@ func (n *Node) noteCluster(noted string) string {
 	return name
 }
 
-// forgetCluster drops the name, which says nothing of a node that has no log.
+// forgetCluster removes the stored name, which is meaningless for a node without a log.
 func (n *Node) forgetCluster() {
 	if n.cfg.DataDir == "" {
 		return
@@ -95,8 +96,8 @@ func (n *Node) forgetCluster() {
 	}
 }
 
-// followsAnother returns an error if the leader, by what it has just said of itself, is of another cluster although
-// this node has applied all that the leader had.
+// followsAnother returns an error if the leader's last description names another cluster, although this node has
+// applied everything that the leader had.
 func (n *Node) followsAnother(leader raft.ServerID, d *rollcallv1.DescribeResponse) error {
 	s := n.machine.State()
 	if d == nil || !d.Leader || d.Cluster == "" || s.Cluster() == "" || d.Cluster == s.Cluster() || s.Index() < d.AppliedIndex {

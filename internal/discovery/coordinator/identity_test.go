@@ -16,15 +16,15 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-// Two of three lose their disks while the third is away, and found a new cluster. Its log agrees with theirs in index
-// and term, so that Raft would take one for the other.
+// Two of three nodes lose their disks while the third is away, and found a new cluster. The third's log agrees with
+// theirs in index and term, so Raft alone would accept it. The node must refuse to join.
 func TestNodeOfAFormerClusterTakesNoPart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newDiskCluster(t, 3)
 		c.register("old-1")
 		c.register("old-2")
 		keeper := c.follower()
-		pass(10 * time.Second) // it has noted the cluster's name
+		pass(10 * time.Second) // it has stored the cluster's name
 		stores := c.nodes[keeper].stores
 		before := c.nodes[keeper].Directory().State().Cluster()
 		for _, p := range c.peers {
@@ -48,9 +48,9 @@ func TestNodeOfAFormerClusterTakesNoPart(t *testing.T) {
 		require.Empty(t, c.nodes[keeper].Directory().State().Cluster(), "Raft did not run")
 		now, err := stores.Log.LastIndex()
 		require.NoError(t, err)
-		require.Equal(t, last, now, "what it alone remembers is as it was")
+		require.Equal(t, last, now, "its own state is unchanged")
 
-		// As told, it joins.
+		// It must join once the operator empties its folder, as the message instructs.
 		delete(c.nodes, keeper)
 		c.wipe(keeper)
 		c.await("it votes", func() bool { return c.suffrage(keeper) == rollcallv1.Suffrage_SUFFRAGE_VOTER })
@@ -58,7 +58,7 @@ func TestNodeOfAFormerClusterTakesNoPart(t *testing.T) {
 	})
 }
 
-// A cluster that was founded again in a folder that still names the former one.
+// A cluster founded again in a folder with the former cluster's name must use its own name.
 func TestFormerNameIsForgottenWithTheLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newDiskCluster(t, 3)
@@ -76,7 +76,7 @@ func TestFormerNameIsForgottenWithTheLog(t *testing.T) {
 	})
 }
 
-// foreign is a snapshot of a cluster named another, in an epoch.
+// foreign returns a snapshot of another cluster, in an epoch.
 func foreign(t *testing.T, epoch uint64) []byte { return foreignAt(t, epoch, 5) }
 
 func foreignAt(t *testing.T, epoch, index uint64) []byte {
@@ -91,15 +91,15 @@ func foreignAt(t *testing.T, epoch, index uint64) []byte {
 	return snapshot.Bytes()
 }
 
-// A restored snapshot changes the cluster's name. A node that stops right after has noted that, and one that dies finds
-// it in the snapshot.
+// A restored snapshot changes the cluster's name. A node that stops afterwards has stored the new name. A node that
+// dies must find the name in the snapshot.
 func TestNodeStartsAfterAnotherClustersSnapshot(t *testing.T) {
 	for name, dies := range map[string]bool{"stops": false, "dies": true} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c := newDiskCluster(t, 3)
 				c.register("a")
-				pass(10 * time.Second) // the former name is noted
+				pass(10 * time.Second) // the former name is stored
 				former := c.nodes["c1"].Directory().State().Cluster()
 				leader, _ := c.leader()
 				_, err := c.restore(leader, foreign(t, 1), true)
@@ -126,8 +126,8 @@ func TestNodeStartsAfterAnotherClustersSnapshot(t *testing.T) {
 	}
 }
 
-// Two of three lose their disks while the third is only cut off, so that it meets them while it runs: one side ends,
-// loudly.
+// Two of three nodes lose their disks while the third is only cut off, and found a new cluster. When the sides meet,
+// one must end with an error.
 func TestNodesOfTwoClustersDoNotStayTogether(t *testing.T) {
 	for _, leads := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {

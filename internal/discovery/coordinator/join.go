@@ -18,30 +18,30 @@ import (
 )
 
 const (
-	// joinPeriod is how often a node that is not taking part yet asks again.
+	// joinPeriod is how often a node that has not joined yet asks again.
 	joinPeriod = 200 * time.Millisecond
-	// bootstrapPoll is how soon a founder asks the others again. A founder that reaches the last of them only after the others
-	// have elected a leader is late, and votes a second or two later.
+	// bootstrapPoll is how often a founder asks the others again. A founder that reaches the last of them after they
+	// have elected a leader is late, and gets its vote a second or two later.
 	bootstrapPoll = 50 * time.Millisecond
 	regainPeriod  = time.Second
 	peerTimeout   = time.Second
-	// rejoinMark is the file that says that this node waits for a vote, and that its cluster exists whatever its
-	// store and its peers say. It is there before anybody is asked to take the vote away.
+	// rejoinMark is the file that records that this node waits for a vote. It also records that its cluster exists,
+	// whatever its store and its peers report. The node writes the file before it asks any node to take its vote away.
 	rejoinMark = "rejoining"
-	// bootstrapIndex is of the first entry, which every founder writes for itself. More than that is a history.
+	// bootstrapIndex is the index of the first entry, which every founder writes itself. A longer log is a history.
 	bootstrapIndex = 1
 )
 
-// What Raft calls its term and its vote in the stable store.
+// The keys below are Raft's own keys for its term and its vote in the stable store.
 var (
 	keyCurrentTerm  = []byte("CurrentTerm")
 	keyLastVoteTerm = []byte("LastVoteTerm")
 	keyLastVoteCand = []byte("LastVoteCand")
 )
 
-// join starts Raft once that is safe. With state on disk it is. Without, the node asks its peers first: where
-// nobody has anything either, they bootstrap together; where the cluster exists, this node has forgotten what it
-// once acknowledged, and takes part only after its vote was taken away.
+// join starts Raft once that is safe. It is safe with state on disk. Without state, the node asks its peers first. If
+// no peer has state, they bootstrap together. If the cluster exists, this node has lost entries that it once
+// acknowledged, and joins only after its vote was taken away.
 func (n *Node) join(ctx context.Context) (*raft.Raft, <-chan bool, error) {
 	has, err := raft.HasExistingState(n.stores.Log, n.stores.Stable, n.stores.Snapshots)
 	if err != nil {
@@ -71,7 +71,7 @@ func (n *Node) join(ctx context.Context) (*raft.Raft, <-chan bool, error) {
 	return n.startRaft()
 }
 
-// configured lists the peers of the configuration as Raft names them.
+// configured returns the configured peers as Raft servers.
 func (n *Node) configured() []raft.Server {
 	servers := make([]raft.Server, len(n.cfg.Peers))
 	for i, p := range n.cfg.Peers {
@@ -80,21 +80,21 @@ func (n *Node) configured() []raft.Server {
 	return servers
 }
 
-// clusterExists asks the peers until enough have answered to know. One that has a cluster decides. Otherwise all
-// must have answered, or, after BootstrapWait, a majority counting this node.
+// clusterExists asks the peers until enough have responded. One peer with a cluster is decisive. Otherwise all peers
+// must have responded or, after BootstrapWait, a majority including this node.
 func (n *Node) clusterExists(ctx context.Context) (bool, error) {
 	servers := n.configured()
 	others := without(servers, n.cfg.ID)
 	if len(others) == len(servers) {
-		return true, nil // not one of the founders: it can only be added
+		return true, nil // not a founder: an operator must add it
 	}
 	deadline := time.Now().Add(n.cfg.BootstrapWait)
 	for logged := false; ; {
 		n.peers.resetBackoff(others)
 		answers := n.peers.describe(ctx, others, joinPeriod)
 		for id, d := range answers {
-			// A peer that has just restarted knows its cluster only once somebody leads, but has the log. One that
-			// lost its own disk has nothing, but may have met somebody who had.
+			// A peer that has just restarted has the log, but reports its cluster only once there is a leader. A peer
+			// that lost its own disk has no state, but may have received the cluster from another peer.
 			if d.Cluster != "" || d.HasState || d.Rejoining {
 				n.log.Info("cluster exists, joining it with an empty disk", "cluster", d.Cluster, "peer", id)
 				return true, nil
@@ -116,7 +116,7 @@ func (n *Node) clusterExists(ctx context.Context) (bool, error) {
 
 func (n *Node) bootstrap() error {
 	servers := n.configured()
-	// The transport counts for protocol versions below 3 only.
+	// Raft uses the transport only for protocol versions below 3.
 	err := raft.BootstrapCluster(n.raftConfig(), n.stores.Log, n.stores.Stable, n.stores.Snapshots, nil,
 		raft.Configuration{Servers: servers})
 	if err != nil {
@@ -131,10 +131,10 @@ func (c *Config) founder() bool {
 	return slices.ContainsFunc(c.Peers, func(p Peer) bool { return p.ID == c.ID })
 }
 
-// askToRejoin repeats until a leader has taken this node in without a vote.
+// askToRejoin repeats its request until a leader has admitted this node without a vote.
 func (n *Node) askToRejoin(ctx context.Context) error {
-	// A founder is to vote. It notes that before anybody can take its vote, and so whatever becomes of the leader.
-	// Who was added later is told by the leader, which is the one to know.
+	// A founder gets a vote later. It records that before any leader can take its vote, so that a leader failure does
+	// not matter. For a node added later the leader decides, and reports the decision.
 	if n.cfg.founder() {
 		if err := n.setRejoining(); err != nil {
 			return err
@@ -161,16 +161,16 @@ func (n *Node) askToRejoin(ctx context.Context) error {
 	}
 }
 
-// rememberTerm puts a term, and a vote in it, where Raft looks for them. Before it lost its disk the node may have
-// voted in any term up to the one in which its vote was taken: asked again by a candidate whose request was long on
-// its way, it could help a second leader into the same term. The term alone would not do, since in that term it may
-// have voted too; so it holds a vote for itself, for which nobody asks. In terms above, no candidate without the
-// entry that took the vote finds a majority.
+// rememberTerm stores a term, and a vote in it, in Raft's stable store. Before it lost its disk, the node may have
+// voted in any term up to the one in which its vote was taken. If a delayed request of a candidate arrived now, a
+// second vote could elect a second leader in the same term. The term alone is not enough, because the node may have
+// voted in that term too. So it stores a vote for itself, which no candidate requests. In later terms, a candidate
+// without the entry that took the vote gets no majority.
 func (n *Node) rememberTerm(term uint64) error {
 	if term == 0 {
 		return nil
 	}
-	// The term last: with it the node has state, and would not ask again.
+	// The term is stored last, because with it the node has state and would not ask again.
 	err := n.stores.Stable.SetUint64(keyLastVoteTerm, term)
 	if err == nil {
 		err = n.stores.Stable.Set(keyLastVoteCand, []byte(n.cfg.Advertise))
@@ -184,7 +184,7 @@ func (n *Node) rememberTerm(term uint64) error {
 	return nil
 }
 
-// requestVote asks for the vote whenever the node waits for one; it gets it once it has caught up.
+// requestVote requests the vote while the node waits for one. It gets the vote once it has caught up.
 func (n *Node) requestVote(ctx context.Context, r *raft.Raft) error {
 	for {
 		if err := sleep(ctx, regainPeriod); err != nil {
@@ -193,7 +193,7 @@ func (n *Node) requestVote(ctx context.Context, r *raft.Raft) error {
 		if !n.isRejoining() {
 			continue
 		}
-		voter := n.currentLeader() != nil // it was given its vote, and elected before it heard of that
+		voter := n.currentLeader() != nil // it got its vote, and was elected before the response arrived
 		if !voter {
 			servers := r.GetConfiguration().Configuration().Servers
 			if len(servers) == 0 {
@@ -215,7 +215,7 @@ func (n *Node) requestVote(ctx context.Context, r *raft.Raft) error {
 	}
 }
 
-// rejoin finds the leader among the servers, or through one of them, and asks it.
+// rejoin finds the leader among the servers, or through one of them, and calls it.
 func (n *Node) rejoin(ctx context.Context, servers []raft.Server, req *rollcallv1.RejoinRequest) (*rollcallv1.RejoinResponse, error) {
 	others := without(servers, n.cfg.ID)
 	var leader string
@@ -226,7 +226,7 @@ func (n *Node) rejoin(ctx context.Context, servers []raft.Server, req *rollcallv
 			i := slices.IndexFunc(others, func(s raft.Server) bool { return s.ID == id })
 			leader = n.peers.address(others[i])
 		case leader == "":
-			leader = d.LeaderAddress // the leader may have been added after this node's list of peers was written
+			leader = d.LeaderAddress // the leader may have been added after this node's peer list was written
 		}
 		if d.Rejoining && !d.HasState {
 			empty++
@@ -253,7 +253,7 @@ func (n *Node) rejoin(ctx context.Context, servers []raft.Server, req *rollcallv
 	return resp, err
 }
 
-// setRejoining notes, to stay, that the node is to ask for a vote.
+// setRejoining records durably that the node must request a vote.
 func (n *Node) setRejoining() error {
 	if n.cfg.DataDir == "" {
 		n.rejoining.Store(true)
@@ -265,8 +265,8 @@ func (n *Node) setRejoining() error {
 	return nil
 }
 
-// isRejoining reports whether the node waits for a vote. A mark that cannot be looked for counts as one: asking for
-// nothing is harmless.
+// isRejoining reports whether the node waits for a vote. If the mark cannot be checked, it returns true, because a
+// needless request is harmless.
 func (n *Node) isRejoining() bool {
 	if n.cfg.DataDir == "" {
 		return n.rejoining.Load()
@@ -286,7 +286,7 @@ func (n *Node) unmark() error {
 	return nil
 }
 
-// syncDir makes the names in a folder outlast a power cut.
+// syncDir makes the names in a folder durable.
 func syncDir(path string) error {
 	dir, err := os.Open(path)
 	if err != nil {
@@ -295,7 +295,7 @@ func syncDir(path string) error {
 	return errors.Join(dir.Sync(), dir.Close())
 }
 
-// sleep waits, or fails with the cause of ctx's end.
+// sleep waits for d. It returns the cause if ctx ends earlier.
 func sleep(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()

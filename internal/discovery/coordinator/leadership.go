@@ -19,14 +19,14 @@ import (
 )
 
 const (
-	// establishTimeout bounds how long the leader-established entry may wait to enter Raft's queue.
+	// establishTimeout is how long the leader-established entry may wait to enter Raft's queue.
 	establishTimeout = 5 * time.Second
-	// leadAttempts is how often the leader's work may fail in a row before the process ends.
+	// leadAttempts is how many failures of the leader's work in a row end the process.
 	leadAttempts = 5
-	// leadSettled is how long it must have run for a failure to count as the first again.
+	// leadSettled is the run time after which a failure counts as the first again.
 	leadSettled = time.Minute
-	// maxEpochJump is how far above its own a leader believes an epoch that it is told of: a restored cluster is
-	// behind by as many as there were leaders. The last epoch there is would leave none to come after it.
+	// maxEpochJump is how far above its own epoch a leader accepts a reported epoch. A restored cluster lags by as
+	// many epochs as there were leaders. The highest epoch of all would leave no next one.
 	maxEpochJump = 1 << 32
 )
 
@@ -39,17 +39,17 @@ type leader struct {
 	proposer       *proposer
 	ownerSessions  *ownerSessions
 	promotionQueue promotionQueue
-	// failure of Config.Lead, the last one; nil before the first.
+	// failure is the last failure of Config.Lead; nil before the first.
 	failure atomic.Pointer[error]
-	// leadDone is closed when Config.Lead has returned for good.
+	// leadDone is closed when Config.Lead has finally returned.
 	leadDone chan struct{}
-	// reestablish asks for a new epoch.
+	// reestablish requests a new epoch.
 	reestablish  context.CancelCauseFunc
 	restoreState restoreState
 }
 
-// lead runs the leadership as a function body whenever this node has it. Exactly one runs at a time: the next
-// begins after the one before has returned, also when leadership was lost and regained between two looks.
+// lead runs the leadership as a function whenever this node leads. Exactly one runs at a time: the next begins after
+// the previous one has returned, even if leadership was lost and regained between two checks.
 func (n *Node) lead(ctx context.Context, r *raft.Raft, notify <-chan bool) error {
 	g, ctx := errgroup.WithContext(ctx)
 	var (
@@ -58,7 +58,7 @@ func (n *Node) lead(ctx context.Context, r *raft.Raft, notify <-chan bool) error
 		changes int
 	)
 	wake := make(chan struct{}, 1)
-	g.Go(func() error { // Raft blocks while nobody takes its word, so nothing else happens here
+	g.Go(func() error { // Raft blocks until the notification is received, so this loop does nothing else
 		for {
 			select {
 			case <-ctx.Done():
@@ -83,8 +83,8 @@ func (n *Node) lead(ctx context.Context, r *raft.Raft, notify <-chan bool) error
 		for {
 			select {
 			case <-ctx.Done():
-				// The leader's work ends first, its running checks included; writes are served until another
-				// node has taken over.
+				// The leader's work ends first, including its running checks. Writes are served until another node has
+				// taken over.
 				if l := n.leader.Load(); l != nil {
 					n.withStopTimeout("the leader's work", func() { <-l.leadDone })
 				}
@@ -120,8 +120,8 @@ func (n *Node) lead(ctx context.Context, r *raft.Raft, notify <-chan bool) error
 	return g.Wait()
 }
 
-// currentLeader is the established leadership, or nil. One that has ended counts no more, though its work may still be
-// finishing its last checks.
+// currentLeader returns the established leadership, or nil. It ignores an ended leadership, although its work may
+// still be finishing its last checks.
 func (n *Node) currentLeader() *leader {
 	if l := n.leader.Load(); l != nil && l.ctx.Err() == nil {
 		return l
@@ -129,7 +129,7 @@ func (n *Node) currentLeader() *leader {
 	return nil
 }
 
-// leadershipRun is one leadership under way; nil is none.
+// leadershipRun is a running leadership; nil if there is none.
 type leadershipRun struct {
 	cancel context.CancelCauseFunc
 	done   chan error
@@ -145,7 +145,7 @@ func startLeadershipRun(ctx context.Context, body func(context.Context) error) *
 	return t
 }
 
-// end breaks the leadership off and waits for its work to return.
+// end cancels the leadership and waits for its work to return.
 func (t *leadershipRun) end(cause error) error {
 	if t == nil {
 		return nil
@@ -154,7 +154,7 @@ func (t *leadershipRun) end(cause error) error {
 	return <-t.done
 }
 
-// ended delivers the result of a leadership that returned by itself.
+// ended returns the channel for the result of a leadership that returned by itself.
 func (t *leadershipRun) ended() <-chan error {
 	if t == nil {
 		return nil
@@ -162,15 +162,15 @@ func (t *leadershipRun) ended() <-chan error {
 	return t.done
 }
 
-// runTerms opens an epoch, works in it, and opens another where one is asked for. ctx ends with the
-// leadership, serving with the node's service, which goes first when the node stops.
+// runTerms opens an epoch, serves it, and opens another one on request. ctx ends with the leadership. serving ends
+// with the node's service, which ends first when the node stops.
 func (n *Node) runTerms(ctx, serving context.Context, r *raft.Raft) error {
 	var atLeast uint64
 	for ctx.Err() == nil {
 		l, err := n.establish(ctx, r, atLeast)
 		switch {
 		case errors.Is(err, raft.ErrLeadershipLost), errors.Is(err, raft.ErrNotLeader), errors.Is(err, raft.ErrRaftShutdown):
-			return nil // Raft's notification follows, or has already come
+			return nil // Raft's notification follows, or has already arrived
 		case err != nil:
 			return err
 		}
@@ -193,8 +193,8 @@ func (n *Node) runTerms(ctx, serving context.Context, r *raft.Raft) error {
 	return nil
 }
 
-// establish commits the entry that opens an epoch. Applied, it is also the barrier: the directory holds all
-// that earlier leaders acknowledged.
+// establish commits the entry that opens an epoch. Once applied, it is also the barrier: the directory holds all
+// writes that earlier leaders acknowledged.
 func (n *Node) establish(ctx context.Context, r *raft.Raft, atLeast uint64) (*leader, error) {
 	started := time.Now()
 	op := &rollcallv1.LeaderEstablished{Node: n.cfg.ID, AtLeast: atLeast}
@@ -207,7 +207,7 @@ func (n *Node) establish(ctx context.Context, r *raft.Raft, atLeast uint64) (*le
 		res, err = establish(r, n.watchdog, op, establishTimeout)
 		switch {
 		case errors.Is(err, raft.ErrEnqueueTimeout), errors.Is(err, raft.ErrLeadershipTransferInProgress):
-			return struct{}{}, err // this node leads on
+			return struct{}{}, err // this node still leads
 		}
 		return struct{}{}, permanent(err)
 	}, backoff.WithBackOff(retryPolicy()), backoff.WithMaxElapsedTime(0))
@@ -244,7 +244,7 @@ func (n *Node) serveEpoch(serving context.Context, l *leader) error {
 	defer l.reestablish(nil)
 	n.leader.Store(l)
 	defer func() {
-		if !l.restoreState.open.Load() { // otherwise the process ends, and shows nothing until it has
+		if !l.restoreState.open.Load() { // otherwise the process ends, and must serve nothing until then
 			n.leader.Store(nil)
 		}
 	}()
@@ -254,20 +254,20 @@ func (n *Node) serveEpoch(serving context.Context, l *leader) error {
 	err := n.runLead(serving, l)
 	close(l.leadDone)
 	if err == nil {
-		<-l.ctx.Done() // the node is stopping, and serves until somebody else leads
+		<-l.ctx.Done() // the node is stopping, and serves until another node leads
 	}
 	if err := l.restoreState.settled(); err != nil {
 		return err
 	}
 	if cause := context.Cause(l.ctx); cause != nil {
-		// A new epoch was asked for, or the leadership is gone; either way the work's own error is beside the point.
+		// A new epoch was requested, or the leadership is lost; in both cases the work's own error is irrelevant.
 		return cause
 	}
 	return err
 }
 
-// runLead runs Config.Lead, again with backoff when it fails: a leader that does not lead is worse than none. It
-// returns nil when the epoch or the node's service ends.
+// runLead runs Config.Lead and retries it with backoff, because a leader whose work does not run is worse than none.
+// It returns nil when the epoch or the node's service ends.
 func (n *Node) runLead(serving context.Context, l *leader) error {
 	ctx, cancel := context.WithCancelCause(l.ctx)
 	defer cancel(nil)
@@ -283,7 +283,7 @@ func (n *Node) runLead(serving context.Context, l *leader) error {
 		case errors.As(err, &again) && again.AtLeast-l.Epoch <= maxEpochJump:
 			return err
 		case again != nil:
-			failures = 0 // no other leader would fare better
+			failures = 0 // another leader would fail the same way
 			err = fmt.Errorf("an epoch of at least %d is asked for, which no leader after %d can have opened; look at what Redis holds, and then have this cluster claim it anew: rollcall mirror take-over --force",
 				again.AtLeast, l.Epoch)
 		case err == nil:
@@ -307,7 +307,7 @@ func (n *Node) runLead(serving context.Context, l *leader) error {
 	}
 }
 
-// retryPolicy is the backoff between attempts of a leader: 50 ms to 2 s, with jitter.
+// retryPolicy returns the backoff between attempts of a leader: 50 ms to 2 s, with jitter.
 func retryPolicy() *backoff.ExponentialBackOff {
 	p := backoff.NewExponentialBackOff()
 	p.InitialInterval, p.MaxInterval = 50*time.Millisecond, 2*time.Second

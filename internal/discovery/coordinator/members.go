@@ -17,19 +17,20 @@ import (
 const (
 	observePeriod = 5 * time.Second
 	changeTimeout = 5 * time.Second
-	// bootstrapGrace is how long after the first election an empty disk is more likely a founder's first one than one that was lost.
+	// bootstrapGrace is how long after the first election an empty disk more likely belongs to a late founder than to
+	// a node that lost its disk.
 	bootstrapGrace = 30 * time.Second
-	// peerInfoTTL is for how long a voter's word on its version counts: it may have come back as an older one since.
+	// peerInfoTTL is how long a voter's reported version is valid, because the voter may restart as an older version.
 	peerInfoTTL = 2 * observePeriod
 )
 
-// promotionQueue is what a leader knows of nodes that are to vote once they have caught up. It is lost with the
-// leadership; the nodes know that they are to vote, and ask again.
+// promotionQueue is a leader's state of the nodes that will vote once they have caught up. It is lost with the
+// leadership. The nodes have recorded that they will vote, and ask again.
 type promotionQueue struct {
-	// turn is held by the one request that is served; it goes over the network.
+	// turn is held by the one request that is being served, because serving it uses the network.
 	turn chan struct{}
-	// caught is the index that a node must have in its log before it may vote: the leader's commit index when the
-	// node first asked.
+	// caught is the index that a node must have in its log before it may vote: the leader's commit index when the node
+	// first asked.
 	caught map[string]uint64
 }
 
@@ -37,8 +38,8 @@ func newPromotions() promotionQueue {
 	return promotionQueue{turn: make(chan struct{}, 1), caught: make(map[string]uint64)}
 }
 
-// serveRejoin serves PeerService.Rejoin on an established leader. It believes nobody who asks: the member itself,
-// where it is known to be, says what it is.
+// serveRejoin serves PeerService.Rejoin on an established leader. It does not trust the caller. It asks the member
+// itself, at the member's known address.
 func (n *Node) serveRejoin(ctx context.Context, l *leader, r *raft.Raft, req *rollcallv1.RejoinRequest) (*rollcallv1.RejoinResponse, error) {
 	select {
 	case l.promotionQueue.turn <- struct{}{}:
@@ -73,7 +74,7 @@ func (n *Node) serveRejoin(ctx context.Context, l *leader, r *raft.Raft, req *ro
 	}
 	need, asked := l.promotionQueue.caught[req.Node]
 	if !asked {
-		// All that it may have acknowledged before its disk was lost stands at or below this index.
+		// All entries that it may have acknowledged before it lost its disk are at or below this index.
 		need = r.CommitIndex()
 		l.promotionQueue.caught[req.Node] = need
 	}
@@ -88,18 +89,19 @@ func (n *Node) serveRejoin(ctx context.Context, l *leader, r *raft.Raft, req *ro
 	return &rollcallv1.RejoinResponse{MayStart: true, Voter: true}, nil
 }
 
-// firstLeader reports whether the cluster has just been founded: no other has led it, and not for long yet.
+// firstLeader reports whether the cluster was founded within bootstrapGrace, and this is its first leader.
 func (n *Node) firstLeader(l *leader) bool {
 	var first raft.Log
 	err := n.stores.Log.GetLog(bootstrapIndex+1, &first)
 	return err == nil && first.Term == l.Term && time.Since(first.AppendedAt) < bootstrapGrace
 }
 
-// admitWithoutVote lets a member with an empty disk take part, without a vote. Also a founder that is only late: what it may have
-// voted and acknowledged before nobody can tell, since those that would know may have lost that themselves.
+// admitWithoutVote adds a member with an empty disk as a non-voter. It also demotes a founder that starts late,
+// because its earlier votes and acknowledgements may have been lost with its disk. The nodes that could confirm them
+// may have lost theirs too.
 func (n *Node) admitWithoutVote(ctx context.Context, l *leader, r *raft.Raft, member raft.Server) (*rollcallv1.RejoinResponse, error) {
 	id := string(member.ID)
-	delete(l.promotionQueue.caught, id) // what it had caught up with is gone
+	delete(l.promotionQueue.caught, id) // its log is gone
 	if member.Suffrage == raft.Voter {
 		if err := n.notifyMembership(ctx, l, member, true); err != nil {
 			return nil, err
@@ -110,7 +112,8 @@ func (n *Node) admitWithoutVote(ctx context.Context, l *leader, r *raft.Raft, me
 			n.log.Warn("member starts with an empty disk; it has lost its disk, or never started before. It votes once it has caught up", "member", id)
 		}
 	}
-	// Also when it has none by now: what stands in the configuration may not be committed yet, and come to nothing.
+	// Demote the member even if it has no vote here, because that configuration may not be committed yet, and may be
+	// undone.
 	if err := r.DemoteVoter(member.ID, 0, changeTimeout).Error(); err != nil {
 		return nil, membershipError("take the vote of "+id, err)
 	}
@@ -122,7 +125,8 @@ func (n *Node) admitWithoutVote(ctx context.Context, l *leader, r *raft.Raft, me
 	return &rollcallv1.RejoinResponse{MayStart: true, Term: r.CurrentTerm()}, nil
 }
 
-// notifyMembership tells a node, before its membership changes, whether it is to vote, and returns once it has noted that.
+// notifyMembership reports to a node, before its membership changes, whether it will vote. It returns once the node
+// has recorded that.
 func (n *Node) notifyMembership(ctx context.Context, l *leader, server raft.Server, vote bool) error {
 	client, err := n.peers.client(server)
 	if err != nil {
@@ -146,7 +150,7 @@ func find(r *raft.Raft, id raft.ServerID) (raft.Server, bool) {
 	return raft.Server{}, false
 }
 
-// membershipError sorts what Raft says of a change that it may or may not have made.
+// membershipError classifies Raft's errors of a membership change whose outcome may be unknown.
 func membershipError(what string, err error) error {
 	if applied := applyError(err); errors.Is(applied, errNotEstablished) {
 		return fmt.Errorf("%s: %w", what, applied)
@@ -154,8 +158,8 @@ func membershipError(what string, err error) error {
 	return fmt.Errorf("%s: %w", what, &unknownError{err})
 }
 
-// observeMembers keeps what the members say of themselves fresh: the leader's client address for Ping, the
-// command versions for the proposer, the static fleet's size for the operator.
+// observeMembers refreshes the members' descriptions: the leader's client address for Ping, the command versions for
+// the proposer, the static fleet's size for the operator.
 func (n *Node) observeMembers(ctx context.Context, r *raft.Raft) error {
 	changed := make(chan raft.Observation, 8)
 	o := raft.NewObserver(changed, false, func(o *raft.Observation) bool {
@@ -178,7 +182,7 @@ func (n *Node) observeMembers(ctx context.Context, r *raft.Raft) error {
 		_, id := r.LeaderWithID()
 		if err := n.followsAnother(id, facts[id]); err == nil {
 			unknownPeers = 0
-		} else if unknownPeers++; unknownPeers > 1 { // once may be a snapshot that was restored between the two looks
+		} else if unknownPeers++; unknownPeers > 1 { // a single difference may come from a snapshot restored between the two reads
 			return err
 		}
 		if _, leader := r.LeaderWithID(); leader != "" && string(leader) != n.cfg.ID {
@@ -197,7 +201,7 @@ func (n *Node) observeMembers(ctx context.Context, r *raft.Raft) error {
 	}
 }
 
-// commandVersion is the newest kind of command, up to this node's own, that every voter is known to understand.
+// commandVersion returns the newest command version, up to own, that every voter is known to support.
 func (n *Node) commandVersion(r *raft.Raft, own uint32) uint32 {
 	version := own
 	for _, s := range r.GetConfiguration().Configuration().Servers {
@@ -213,8 +217,8 @@ func (n *Node) commandVersion(r *raft.Raft, own uint32) uint32 {
 	return version
 }
 
-// sinceVersion is the command version that brought an operation. One without a case here is of none yet, and nobody
-// proposes it.
+// sinceVersion returns the command version that added an operation. An operation without a case here belongs to no
+// version yet, and is never proposed.
 func sinceVersion(op *rollcallv1.Operation) uint32 {
 	switch op.Kind.(type) {
 	case *rollcallv1.Operation_LeaderEstablished, *rollcallv1.Operation_Register, *rollcallv1.Operation_Deregister:
@@ -227,7 +231,7 @@ func sinceVersion(op *rollcallv1.Operation) uint32 {
 // checkCommandVersion refuses an operation that an older voter would stop at.
 func (n *Node) checkCommandVersion(r *raft.Raft, needed uint32) error {
 	if needed <= 1 {
-		return nil // every version understands the first commands
+		return nil // every version supports the first commands
 	}
 	if has := n.commandVersion(r, fsm.CommandVersion); has < needed {
 		return status.Errorf(codes.FailedPrecondition,
@@ -236,7 +240,7 @@ func (n *Node) checkCommandVersion(r *raft.Raft, needed uint32) error {
 	return nil
 }
 
-// notes are the differences between members that an operator should know of.
+// notes returns the differences between members that are relevant to an operator.
 func (n *Node) notes(r *raft.Raft) []string {
 	var notes []string
 	for _, s := range r.GetConfiguration().Configuration().Servers {

@@ -23,13 +23,13 @@ func (c *simCluster) admin(id string) rollcallv1.ClusterServiceClient {
 	return rollcallv1.NewClusterServiceClient(c.conns[id])
 }
 
-// register writes services as an operator, on whoever leads, and fails the test if that is refused.
+// register writes services as an operator on the current leader. It fails the test if the write is refused.
 func (c *simCluster) register(ids ...string) {
 	c.t.Helper()
 	require.NoError(c.t, c.write(ids...))
 }
 
-// write is register where a leader may be lost meanwhile.
+// write is like register, but returns the error, because the leader may be lost in the meantime.
 func (c *simCluster) write(ids ...string) error {
 	c.t.Helper()
 	services := make([]*rollcallv1.Service, len(ids))
@@ -101,7 +101,7 @@ func TestWipedNodeLosesItsVoteUntilItHasCaughtUp(t *testing.T) {
 		c.await("the vote was given back", func() bool { return c.suffrage(victim) == rollcallv1.Suffrage_SUFFRAGE_VOTER })
 		c.await("it is ready", func() bool { return c.nodes[victim].Ready() == nil })
 		s := c.nodes[victim].Directory().State()
-		require.Equal(t, cluster, s.Cluster(), "it joined, it did not bootstrap anew")
+		require.Equal(t, cluster, s.Cluster(), "it joined the cluster and did not bootstrap")
 		require.Equal(t, 4, s.Len())
 	})
 }
@@ -116,7 +116,7 @@ func TestWipedNodeWaitsWithoutAQuorum(t *testing.T) {
 		stores := c.nodes[leader].stores
 		c.stop(leader)
 
-		// One node that remembers, one that forgot: the second must not help the first to a majority.
+		// One node has its state and one lost it: the second must not give the first a majority.
 		c.start(victim, nil)
 		pass(time.Minute)
 		require.Error(t, c.nodes[victim].Ready())
@@ -127,7 +127,7 @@ func TestWipedNodeWaitsWithoutAQuorum(t *testing.T) {
 	})
 }
 
-// Peers that have just restarted know of no cluster until somebody leads. The one that lost its disk must not take
+// Peers that have just restarted report no cluster until there is a leader. A node that lost its disk must not mistake
 // that for a first start.
 func TestWipedNodeDoesNotBootstrapWithRestartedPeers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -183,7 +183,7 @@ func TestGrowsToFiveAndBack(t *testing.T) {
 		for _, id := range []string{"c4", "c5"} {
 			leader, _ := c.leader()
 			_, err := c.admin(leader).AddMember(t.Context(), &rollcallv1.AddMemberRequest{Id: id, Address: id + ":7400"})
-			require.Equal(t, codes.FailedPrecondition, status.Code(err), "nobody answers there yet")
+			require.Equal(t, codes.FailedPrecondition, status.Code(err), "there is no node at that address yet")
 			c.configure = func(cfg *coordinator.Config) { cfg.Advertise = cfg.ID + ":7400" }
 			c.start(id, nil)
 			c.await("added", func() bool {
@@ -254,7 +254,7 @@ func (c *simCluster) restore(id string, snapshot []byte, foreign bool) (*rollcal
 	for len(snapshot) > 0 {
 		n := min(len(snapshot), 1000)
 		if err := stream.Send(&rollcallv1.RestoreSnapshotRequest{Chunk: snapshot[:n], AllowForeign: foreign}); err != nil {
-			break // CloseAndRecv has the reason
+			break // CloseAndRecv returns the reason
 		}
 		snapshot = snapshot[n:]
 	}
@@ -318,10 +318,10 @@ func TestRestoreRefusesWhatItShouldNotTake(t *testing.T) {
 	})
 }
 
-// longer is the snapshot of another cluster, whose log is longer than any here.
+// longer returns a snapshot of another cluster, with a longer log than any here.
 func longer(t *testing.T) []byte { return foreignAt(t, 1, 1_000_000) }
 
-// The log goes on above the snapshot's index, so that versions grow though another, longer-lived cluster made it.
+// The log must continue above the snapshot's index, so that versions grow even with another cluster's snapshot.
 func TestRestoredFromALongerLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newSimCluster(t, 3, nil)
@@ -334,7 +334,7 @@ func TestRestoredFromALongerLog(t *testing.T) {
 	})
 }
 
-// A leader's work that finds a higher epoch outside Raft gets one above it.
+// A leader's work that finds a higher epoch outside Raft must get an epoch above it.
 func TestReestablishesAboveAnEpochSeenElsewhere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		epochs := make(chan uint64, 16)
@@ -389,7 +389,7 @@ func TestStaticFleetFollowsTheLeadersCount(t *testing.T) {
 		require.Equal(t, "http://oz-relayer-2:3000", e.URL())
 		require.Equal(t, fsm.Static, e.Owner)
 
-		// A gateway takes one over, and gives it back by deregistering it.
+		// A gateway takes one entry over, and returns it by deregistering it.
 		_, err := c.client(leader).RegisterServices(t.Context(), &rollcallv1.RegisterServicesRequest{
 			Writer: gatewayWriter("edge", 1, 1), Services: []*rollcallv1.Service{service("oz-relayer-0")},
 		})
@@ -405,7 +405,7 @@ func TestStaticFleetFollowsTheLeadersCount(t *testing.T) {
 			return ok && e.Owner == fsm.Static
 		})
 
-		// Restarted one by one with two, the fleet is two whoever leads in the end.
+		// After a restart one by one with a count of two, the fleet must be two, whichever node leads.
 		count = 2
 		for _, p := range c.peers {
 			stores := c.nodes[p.ID].stores

@@ -5,7 +5,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Metrics of a coordinator. Raft's own are published by go-metrics beside them.
+// Metrics are the metrics of a coordinator. go-metrics publishes Raft's own separately.
 type Metrics struct {
 	reg prometheus.Registerer
 
@@ -39,7 +39,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	return m
 }
 
-// follow publishes what the node and Raft know anyway.
+// follow publishes values of the node and Raft.
 func (m *Metrics) follow(n *Node, r *raft.Raft) {
 	if m.reg == nil {
 		return

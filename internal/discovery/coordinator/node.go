@@ -22,17 +22,17 @@ import (
 )
 
 const (
-	// maxMessage is above MaxBytesPerCall, so that an oversize batch is refused with a reason, not by gRPC.
+	// maxMessage exceeds MaxBytesPerCall, so that the node, not gRPC, refuses an oversize batch with a reason.
 	maxMessage = 2*rollcallv1.MaxBytesPerCall + 1<<20
-	// transferLimit is how long another node is waited for to take the lead.
+	// transferLimit is how long a leader waits for another node to take over the leadership.
 	transferLimit = 2 * time.Second
-	// drainLimit is how long a shutdown waits for calls under way.
+	// drainLimit is how long a shutdown waits for running calls.
 	drainLimit = 2 * time.Second
 	// stopLimit is how long any other step of a shutdown may take.
 	stopLimit = 10 * time.Second
 )
 
-// Node is one coordinator. Run does the work; what answers questions is safe for concurrent use.
+// Node is one coordinator. Run does the work; the methods that only read are safe for concurrent use.
 type Node struct {
 	cfg     Config
 	log     *slog.Logger
@@ -45,31 +45,31 @@ type Node struct {
 	health  *health.Server // of the gRPC health protocol
 	peers   *peers
 
-	// raft is nil until the node knows that it may take part.
+	// raft is nil until the node may join.
 	raft      atomic.Pointer[raft.Raft]
 	transport *raft.NetworkTransport // set with raft
 	watchdog  *watchdog              // set with raft
 	snapshot  *snapshotter
 	forks     *forkDetector // set with raft
-	// replication is how the followers keep up, while this node leads.
+	// replication tracks how the followers keep up, while this node leads.
 	replication replication
 	// leader is nil unless this node is the established leader.
 	leader atomic.Pointer[leader]
 	// stopping ends streams and refuses calls.
 	stopping context.Context
 	stop     context.CancelCauseFunc
-	// transferring is held by the one transfer of the leadership.
+	// transferring is held by the one running leadership transfer.
 	transferring chan struct{}
-	// restoring is held by the one restore under way.
+	// restoring is held by the one running restore.
 	restoring sync.Mutex
-	// rejoining stands in for the mark on disk where there is no data folder.
+	// rejoining replaces the mark on disk if there is no data folder.
 	rejoining atomic.Bool
-	// fatal is what ends the process: a disk that fails or hangs, a log that cannot be read.
+	// fatal receives the error that ends the process: a disk that fails or hangs, or an unreadable log.
 	fatal  chan error
 	failed atomic.Bool
 }
 
-// Open checks the configuration, opens the stores and binds the port. Run must be called next, or Close.
+// Open checks the configuration, opens the stores and binds the port. The caller must then call Run or Close.
 func Open(ctx context.Context, cfg Config) (_ *Node, err error) {
 	if err := cfg.withDefaults(); err != nil {
 		return nil, err
@@ -97,7 +97,7 @@ func Open(ctx context.Context, cfg Config) (_ *Node, err error) {
 			err = errors.Join(err, n.closeStores())
 		}
 	}()
-	if err := removeUploads(cfg.DataDir); err != nil { // only now is the folder ours alone
+	if err := removeUploads(cfg.DataDir); err != nil { // only now does this process own the folder
 		n.log.Warn("data folder not tidied up", "err", err)
 	}
 	listener := cfg.Listener
@@ -118,24 +118,24 @@ func Open(ctx context.Context, cfg Config) (_ *Node, err error) {
 	return n, nil
 }
 
-// Addr is where the cluster port listens.
+// Addr returns the address of the cluster port.
 func (n *Node) Addr() net.Addr { return n.port.Addr() }
 
-// Directory is the node's replica.
+// Directory returns the node's replica.
 func (n *Node) Directory() *fsm.Machine { return n.machine }
 
-// fail ends Run with an error at once, from wherever it is called. Only the first counts.
+// fail ends Run with an error at once. It may be called from any goroutine. Only the first call has an effect.
 func (n *Node) fail(err error) {
 	if n.failed.CompareAndSwap(false, true) {
 		n.fatal <- err
 	}
 }
 
-// Run takes part in the cluster until ctx ends, and then hands the leadership over and returns nil. An error
-// means that the process must end; a supervisor should start it again. After a failed disk or a log that cannot be
-// read it returns without waiting for Raft, whose goroutines hang then.
+// Run takes part in the cluster until ctx ends, then hands the leadership over and returns nil. After an error the
+// process must end, and a supervisor should restart it. After a failed disk or an unreadable log, Run returns without
+// waiting for Raft, whose goroutines then hang.
 func (n *Node) Run(ctx context.Context) error {
-	// After a fatal error the work is not told to stop: the caller's last line is to be the only one about it.
+	// After a fatal error the work is not stopped, so that the caller's last line is the only one about it.
 	working, stop := context.WithCancelCause(context.WithoutCancel(ctx))
 	forward := context.AfterFunc(ctx, func() { stop(context.Cause(ctx)) })
 	done := make(chan error, 1)
@@ -152,7 +152,7 @@ func (n *Node) Run(ctx context.Context) error {
 	}
 }
 
-// serve is Run, but for what cannot be waited for.
+// serve is the part of Run that returns only after its goroutines have ended.
 func (n *Node) serve(ctx context.Context) (err error) {
 	defer func() { err = errors.Join(err, n.Close()) }()
 
@@ -172,29 +172,30 @@ func (n *Node) serve(ctx context.Context) (err error) {
 		return nil
 	})
 	g.Go(func() error {
-		// Ends with ctx, or with gctx when something else failed.
+		// working ends with ctx, or with gctx when another goroutine failed.
 		working, cancel := context.WithCancelCause(gctx)
 		defer cancel(nil)
 		defer context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })()
 		err := n.work(working, func() { g.Go(func() error { return n.watch(watching) }) })
 		n.stop(errStopping)
 		if r := n.raft.Load(); r != nil && r.State() == raft.Leader && len(n.otherVoters(r)) > 0 {
-			// Nobody has taken over, and nobody can while this node leads: most calls under way learn from Raft that
-			// their outcome is unknown, and their callers ask the next leader. Some it forgets; drain lets go of them.
-			// A sole voter has nobody to make way for, and can still finish them.
+			// No node has taken over, and none can while this node leads. Raft ends most running calls with an unknown
+			// outcome, and their callers then call the next leader. Raft forgets some calls; drain cancels those. A
+			// sole voter has no successor, and can still finish its calls.
 			err = errors.Join(err, n.stopRaft())
 		}
 		n.drain()
-		// Raft before the port it listens on, which it would otherwise complain about.
+		// Raft stops before the port it listens on, because it would log an error otherwise.
 		err = errors.Join(err, n.stopRaft())
-		stopWatching() // not before: it is what ends a process whose disk hangs
+		stopWatching() // not earlier, because it ends a process whose disk hangs
 		stopServing()
 		return err
 	})
 	return g.Wait()
 }
 
-// withStopTimeout does one step of a shutdown, and ends the process when it takes too long: a disk that hangs must not hold it.
+// withStopTimeout runs one step of a shutdown. It ends the process if the step takes longer than stopLimit, for
+// example on a hung disk.
 func (n *Node) withStopTimeout(step string, f func()) {
 	limit := time.AfterFunc(stopLimit, func() {
 		n.fail(fmt.Errorf("stop: %s has not ended for %v; the disk may hang; ending all the same", step, stopLimit))
@@ -203,7 +204,7 @@ func (n *Node) withStopTimeout(step string, f func()) {
 	f()
 }
 
-// runUntilStop does what works until ctx ends, and from then on is a step of a shutdown.
+// runUntilStop runs f until ctx ends. From then on f is a step of a shutdown.
 func (n *Node) runUntilStop(ctx context.Context, step string, f func() error) error {
 	ended := make(chan struct{})
 	defer context.AfterFunc(ctx, func() { n.withStopTimeout(step, func() { <-ended }) })()
@@ -214,12 +215,12 @@ func (n *Node) runUntilStop(ctx context.Context, step string, f func() error) er
 // watch runs the watchdog until ctx ends.
 func (n *Node) watch(ctx context.Context) error {
 	if err := n.watchdog.run(ctx); err != nil {
-		n.fail(err) // Raft hangs: nothing that waits for it would ever end
+		n.fail(err) // Raft hangs, so waiting for it would never end
 	}
 	return nil
 }
 
-// work joins the cluster and follows it, until ctx ends. watch is called once there is something to watch.
+// work joins the cluster and follows it until ctx ends. It calls watch once Raft runs.
 func (n *Node) work(ctx context.Context, watch func()) error {
 	var (
 		r      *raft.Raft
@@ -239,7 +240,7 @@ func (n *Node) work(ctx context.Context, watch func()) error {
 	g.Go(func() error { return n.lead(gctx, r, notify) })
 	watch()
 	g.Go(func() error { return n.watchLineage(gctx) })
-	// None of these can be called back from the disk, which a snapshot keeps busy for long even when it is well.
+	// None of these can be canceled during disk access, and a snapshot keeps even a healthy disk busy for long.
 	g.Go(func() error {
 		return n.runUntilStop(gctx, "writing a snapshot", func() error { return n.snapshot.run(gctx) })
 	})
@@ -252,9 +253,9 @@ func (n *Node) work(ctx context.Context, watch func()) error {
 	return g.Wait()
 }
 
-// drain ends the calls under way: streams were told to, the others get a moment. Calls that have not returned then are
-// cut off and left behind: Raft forgets writes that wait in its channels when it is shut down, and GracefulStop would
-// wait for their handlers for ever.
+// drain ends the running calls. Streams are already stopping; other calls get drainLimit. Calls that have not returned
+// by then are canceled and abandoned. Raft forgets writes in its channels when it shuts down, and GracefulStop would
+// wait for their handlers forever.
 func (n *Node) drain() {
 	drained := make(chan struct{})
 	go func() {
@@ -270,9 +271,9 @@ func (n *Node) drain() {
 	}
 }
 
-// Close releases what Open took. It is idempotent, and Run calls it. After a fatal error it leaves everything to the
-// end of the process: closing the stores would wait for what hangs, and closing the port makes Raft complain about it
-// where the caller's last line is to be the only one.
+// Close releases the resources of Open. It is idempotent, and Run calls it. After a fatal error it does nothing, and
+// the end of the process releases everything. Closing the stores would wait for the hung disk. Closing the port would
+// make Raft log an error after the caller's last line.
 func (n *Node) Close() error {
 	n.stop(errStopping)
 	if n.failed.Load() {
@@ -286,7 +287,7 @@ func (n *Node) Close() error {
 	return errors.Join(errs...)
 }
 
-// stopRaft ends Raft, once. Not after a fatal error: it would wait for what hangs.
+// stopRaft stops Raft, once. It does nothing after a fatal error, because it would wait for the hung disk.
 func (n *Node) stopRaft() error {
 	if n.failed.Load() {
 		return nil
@@ -295,7 +296,7 @@ func (n *Node) stopRaft() error {
 	if r == nil {
 		return nil
 	}
-	defer n.transport.CloseStreams() // Raft closes the listener, but not what it dialled
+	defer n.transport.CloseStreams() // Raft closes the listener, but not the connections that it dialed
 	var err error
 	n.withStopTimeout("Raft", func() { err = r.Shutdown().Error() })
 	if err != nil {
@@ -320,7 +321,7 @@ func (n *Node) raftConfig() *raft.Config {
 	return cfg
 }
 
-// RaftConfig is the product's choice of Raft options, less the node's id; benchmarks compare with Raft alone.
+// RaftConfig returns the product's Raft options, without the node's id. Benchmarks use it to compare with Raft alone.
 func RaftConfig(t Timing) *raft.Config {
 	c := raft.DefaultConfig()
 	c.HeartbeatTimeout = t.Heartbeat
@@ -328,8 +329,8 @@ func RaftConfig(t Timing) *raft.Config {
 	c.LeaderLeaseTimeout = t.Lease
 	c.CommitTimeout = 20 * time.Millisecond
 	c.BatchApplyCh = true
-	// A follower that is behind gets so many at once, as far as they fit one message (appendBudget); Raft reads them
-	// all from the log beforehand, of up to 4 MiB each.
+	// A lagging follower gets up to this many entries at once, if they fit one message (appendBudget). Raft reads them
+	// all from the log first, up to 4 MiB each.
 	c.MaxAppendEntries = 16
 	c.SnapshotInterval = time.Minute
 	c.SnapshotThreshold = 8192
@@ -338,10 +339,10 @@ func RaftConfig(t Timing) *raft.Config {
 	return c
 }
 
-// startRaft begins to take part.
+// startRaft starts Raft.
 func (n *Node) startRaft() (*raft.Raft, chan bool, error) {
 	cfg := n.raftConfig()
-	// Raft blocks on this channel; lead drains it at once, and the buffer covers its start.
+	// Raft blocks on this channel. lead drains it at once, and the buffer covers lead's start.
 	notify := make(chan bool, 64)
 	cfg.NotifyCh = notify
 
@@ -350,7 +351,7 @@ func (n *Node) startRaft() (*raft.Raft, chan bool, error) {
 		Logger:                cfg.Logger,
 		Stream:                n.port.Raft(n.cfg.Advertise),
 		MaxPool:               4,
-		// One message in flight a follower: pipelining can wedge one until the leader restarts.
+		// One message in flight per follower, because pipelining can block one until the leader restarts.
 		MaxRPCsInFlight: 1,
 		Timeout:         n.cfg.Timing.Transport,
 	})

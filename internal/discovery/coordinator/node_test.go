@@ -19,7 +19,7 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-// simCluster is coordinators on an in-memory network, inside a synctest bubble.
+// simCluster is a cluster of coordinators on an in-memory network, in a synctest bubble.
 type simCluster struct {
 	t     *testing.T
 	net   *memnet.Network
@@ -52,7 +52,7 @@ func newSimCluster(t *testing.T, size int, configure func(*coordinator.Config)) 
 	return c
 }
 
-// pass lets simulated time go by; in a synctest bubble that is the signal that everybody else is waiting too.
+// pass advances the simulated clock. In a synctest bubble, it returns only once all other goroutines wait too.
 func pass(d time.Duration) { <-time.After(d) }
 
 func memStores() *coordinator.Stores {
@@ -60,7 +60,7 @@ func memStores() *coordinator.Stores {
 	return &coordinator.Stores{Log: s, Stable: s, Snapshots: raft.NewInmemSnapshotStore()}
 }
 
-// start runs a node; with the stores of an earlier run, or with an empty disk for nil.
+// start runs a node with the stores of an earlier run, or with an empty disk for nil.
 func (c *simCluster) start(id string, stores *coordinator.Stores) {
 	if stores == nil {
 		stores = memStores()
@@ -98,10 +98,10 @@ func (c *simCluster) stopAll() {
 	for id := range c.nodes {
 		c.stop(id)
 	}
-	pass(time.Second) // what is on its way on the simulated network arrives
+	pass(time.Second) // messages in flight on the simulated network arrive
 }
 
-// client is a connection from outside the cluster to one node.
+// client returns a connection to one node from outside the cluster.
 func (c *simCluster) client(id string) rollcallv1.DiscoveryServiceClient {
 	if c.conns[id] == nil {
 		conn, err := grpc.NewClient("passthrough:///"+id+":7400", grpc.WithTransportCredentials(insecure.NewCredentials()),
@@ -112,7 +112,7 @@ func (c *simCluster) client(id string) rollcallv1.DiscoveryServiceClient {
 	return rollcallv1.NewDiscoveryServiceClient(c.conns[id])
 }
 
-// leader waits for an established leader and names it.
+// leader waits for an established leader and returns its id.
 func (c *simCluster) leader() (id string, epoch uint64) {
 	c.t.Helper()
 	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); pass(20 * time.Millisecond) {

@@ -9,22 +9,23 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-// maxGone is how many owners one write may take over from. It bounds what they add to a Raft entry, to 70 kB; a host
-// that takes over from more than that, one service each, does so in several writes.
+// maxGone is how many owners one write may take over from. It limits their share of a Raft entry to 70 kB. A host that
+// takes over from more owners, with one service each, needs several writes.
 const maxGone = 1000
 
-// forgetAbove is how many owners are remembered before those that are gone are looked for.
+// forgetAbove is how many owners are stored before expired ones are removed.
 const forgetAbove = 1024
 
-// ownerSessions is what the leader of an epoch has seen of each owner. The state machine fences writes by what was
-// committed; this covers those on their way, and those answered without an entry because they changed nothing.
+// ownerSessions is the state of each owner during a leader's epoch. The state machine fences writes by committed
+// writes. ownerSessions covers writes in flight, and writes that were answered without an entry because they changed
+// nothing.
 type ownerSessions struct {
 	since    time.Time
 	ownerTTL time.Duration
 
 	mu       sync.Mutex
 	byOwner  map[fsm.Owner]*writer
-	forgetAt int // so many owners are the next occasion to forget
+	forgetAt int // number of owners at which forget runs next
 }
 
 type writer struct {
@@ -38,9 +39,9 @@ func newWriters(since time.Time, goneAfter time.Duration) *ownerSessions {
 	return &ownerSessions{since: since, ownerTTL: goneAfter, byOwner: make(map[fsm.Owner]*writer), forgetAt: forgetAbove}
 }
 
-// begin admits a write, or refuses it as superseded or because its sequence number was used for another body.
-// It also knows the bodies that the log does not hold: of writes that changed nothing. alone is true when no other write of the owner is on its
-// way. end must be called when the write's outcome is known.
+// begin admits a write, or refuses it as superseded or because its sequence number was used for another body. It also
+// compares bodies that the log does not hold, of writes that changed nothing. alone reports whether no other write of
+// the owner is in flight. The caller must call end when the outcome is known.
 func (w *ownerSessions) begin(o fsm.Owner, incarnation, seq uint64, body fsm.BodyHash) (alone bool, end func(), err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -69,9 +70,9 @@ func (w *ownerSessions) begin(o fsm.Owner, incarnation, seq uint64, body fsm.Bod
 	}, nil
 }
 
-// forget drops the owners that are gone and have nothing on the way: the state machine fences their writes, and for
-// gone they are the same as those never heard of. It looks again when there are twice as many as it left, so that it
-// costs a write little. w.mu is held.
+// forget removes expired owners without writes in flight. The state machine fences their writes, and expiredOwners
+// treats them like unknown owners. forget runs again when the number of owners has doubled, so that its cost per write
+// is small. w.mu is held.
 func (w *ownerSessions) forget() {
 	if len(w.byOwner) < w.forgetAt {
 		return
@@ -83,8 +84,8 @@ func (w *ownerSessions) forget() {
 	w.forgetAt = max(forgetAbove, 2*len(w.byOwner))
 }
 
-// expiredOwners lists the gateways among the owners of the ids that have been silent for so long that their entries are
-// free to take, the first maxGone of them. A leader that is new itself waits as long before it judges.
+// expiredOwners lists the gateways among the owners of the ids that have been silent longer than ownerTTL, at most
+// maxGone. Other owners may take their entries. A new leader waits for ownerTTL before it reports any.
 func (w *ownerSessions) expiredOwners(s *fsm.State, self fsm.Owner, ids []string) []*rollcallv1.Owner {
 	now := time.Now()
 	if now.Sub(w.since) <= w.ownerTTL {

@@ -15,7 +15,7 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-// Owners that come and go, such as gateways named after their pods, take no memory with them.
+// Owners with short lives, such as gateways named after their pods, must not accumulate in memory.
 func TestWritersThatAreGoneAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWriters(time.Now(), time.Minute)
@@ -39,7 +39,7 @@ func TestWritersThatAreGoneAreForgotten(t *testing.T) {
 	})
 }
 
-// One write takes over from a bounded number of owners, so that naming them does not swell its entry.
+// One write must take over from a limited number of owners, so that their list does not swell its entry.
 func TestGoneOwnersAreBounded(t *testing.T) {
 	t.Parallel()
 	cmd := new(rollcallv1.Command)
@@ -66,12 +66,12 @@ func TestGoneOwnersAreBounded(t *testing.T) {
 	require.NoError(t, err)
 	defer end()
 	var want []*rollcallv1.Owner
-	for i := 2; i < 2+maxGone; i++ { // the first is there, and the second takes over
+	for i := 2; i < 2+maxGone; i++ { // the first is active, and the second takes over
 		want = append(want, edge(i).Proto())
 	}
 	require.Equal(t, want, w.expiredOwners(m.State(), edge(1), ids))
 	require.Len(t, w.expiredOwners(m.State(), edge(1), ids[:10]), 8)
-	require.Empty(t, newWriters(time.Now(), time.Minute).expiredOwners(m.State(), edge(1), ids), "a new leader does not judge yet")
+	require.Empty(t, newWriters(time.Now(), time.Minute).expiredOwners(m.State(), edge(1), ids), "a new leader reports none yet")
 }
 
 func edge(i int) fsm.Owner {

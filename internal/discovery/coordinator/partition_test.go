@@ -14,7 +14,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/testutil/lincheck"
 )
 
-// Whatever is cut off and healed, every answer fits one order of the calls.
+// Under partitions and repairs, all answers must fit one order of the calls.
 func TestPartitionsKeepTheDirectoryLinearizable(t *testing.T) {
 	seeds := 8
 	if testing.Short() {
@@ -34,7 +34,7 @@ func partitionScenario(t *testing.T, seed uint64) {
 	c.leader()
 	ids := []string{"c1", "c2", "c3"}
 	for _, p := range c.peers {
-		c.client(p.ID) // connections are made before clients run side by side
+		c.client(p.ID) // connections are made before clients run concurrently
 	}
 
 	history := lincheck.NewHistory()
@@ -71,7 +71,7 @@ func partitionScenario(t *testing.T, seed uint64) {
 	t.Logf("%d calls, %d unknown", history.Len(), history.Unknown())
 	require.Greater(t, history.Len(), 200)
 	require.NoError(t, history.Check(time.Minute))
-	if seed == 0 { // as slow as refuting anything
+	if seed == 0 { // as slow as a refutation
 		require.ErrorContains(t, history.CheckWithout(time.Minute), "not linearizable")
 	}
 }

@@ -16,10 +16,10 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-// peers holds a connection to each coordinator, and what each last said of itself. Safe for concurrent use.
+// peers holds a connection to each coordinator, and each one's last description. It is safe for concurrent use.
 type peers struct {
 	dial      func(addr string) (*grpc.ClientConn, error)
-	addresses map[raft.ServerID]string // of the configured peers; they beat what the log says
+	addresses map[raft.ServerID]string // of the configured peers; they override the log's
 
 	mu     sync.Mutex
 	conns  map[string]*grpc.ClientConn // by address
@@ -27,7 +27,7 @@ type peers struct {
 	closed bool
 }
 
-// peerInfo is what a node said of itself, and when it was asked.
+// peerInfo is a node's description of itself, with the time of the request.
 type peerInfo struct {
 	*rollcallv1.DescribeResponse
 	asked time.Time
@@ -37,16 +37,16 @@ func newPeers(cfg *Config, port *clusterport.Port) *peers {
 	p := &peers{
 		dial: func(addr string) (*grpc.ClientConn, error) {
 			return port.NewClient(addr,
-				// A peer that comes back is needed within an election, not after gRPC's default of a second or more.
+				// A returning peer is needed within an election, not after gRPC's default of a second or more.
 				grpc.WithConnectParams(grpc.ConnectParams{
 					Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.5, Jitter: 0.2, MaxDelay: 500 * time.Millisecond},
 					MinConnectTimeout: time.Second,
 				}),
-				// A follower's connections idle until it leads. One that a partition or a new address left dead
-				// looks connected, and TCP would go on trying for a quarter of an hour, in which no term could be
-				// confirmed. Timeout also bounds how long Linux waits for what was sent to be acknowledged.
+				// A follower's connections are idle until it leads. A connection that died in a partition or with an
+				// address change looks connected, and TCP would retry for a quarter of an hour. No term could be
+				// confirmed in that time. Timeout also limits how long Linux waits for acknowledgement of sent data.
 				grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: time.Second, PermitWithoutStream: true}),
-				// So that the status of a large fleet does not wait for round trips.
+				// Large windows, so that the status of a large fleet does not wait for round trips.
 				grpc.WithInitialWindowSize(1<<20), grpc.WithInitialConnWindowSize(4<<20),
 				grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage), grpc.MaxCallSendMsgSize(maxMessage)),
 			)
@@ -61,7 +61,7 @@ func newPeers(cfg *Config, port *clusterport.Port) *peers {
 	return p
 }
 
-// ServerAddr lets Raft find a peer whose address changed since it was written to the log.
+// ServerAddr returns the configured address of a peer, which may have changed since it was written to the log.
 func (p *peers) ServerAddr(id raft.ServerID) (raft.ServerAddress, error) {
 	if addr, ok := p.addresses[id]; ok {
 		return raft.ServerAddress(addr), nil
@@ -69,7 +69,7 @@ func (p *peers) ServerAddr(id raft.ServerID) (raft.ServerAddress, error) {
 	return "", &net.AddrError{Err: "not among the configured peers", Addr: string(id)} // Raft then uses the log's
 }
 
-// address is where a member is reached.
+// address returns the address of a member.
 func (p *peers) address(s raft.Server) string {
 	if addr, ok := p.addresses[s.ID]; ok {
 		return addr
@@ -102,8 +102,8 @@ func (p *peers) conn(addr string) (*grpc.ClientConn, error) {
 	return c, nil
 }
 
-// describe asks the servers at once and remembers what they say. A server that does not answer in time is
-// missing from the result.
+// describe calls all servers concurrently and stores their descriptions. The result lacks servers that do not respond
+// in time.
 func (p *peers) describe(ctx context.Context, servers []raft.Server, timeout time.Duration) map[raft.ServerID]*rollcallv1.DescribeResponse {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -121,7 +121,7 @@ func (p *peers) describe(ctx context.Context, servers []raft.Server, timeout tim
 			}
 			d, err := client.Describe(ctx, &rollcallv1.DescribeRequest{}, grpc.WaitForReady(true))
 			if err != nil || d.Node != string(s.ID) {
-				return // somebody else at that address is as good as nobody
+				return // another node at that address counts as no response
 			}
 			mu.Lock()
 			out[s.ID] = d
@@ -137,23 +137,23 @@ func (p *peers) describe(ctx context.Context, servers []raft.Server, timeout tim
 	return out
 }
 
-// resetBackoff has peers that did not answer tried again at once, and often for a while.
+// resetBackoff makes gRPC retry unreachable peers at once, and frequently for a while.
 func (p *peers) resetBackoff(servers []raft.Server) {
 	for _, s := range servers {
-		if conn, err := p.conn(p.address(s)); err == nil { // otherwise there is nothing to hurry
+		if conn, err := p.conn(p.address(s)); err == nil { // otherwise there is no backoff to reset
 			conn.ResetConnectBackoff()
 		}
 	}
 }
 
-// peerInfoOf is what a node last said of itself; nil if it never did.
+// peerInfoOf returns a node's last description; nil if there is none.
 func (p *peers) peerInfoOf(node string) *rollcallv1.DescribeResponse {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.facts[node].DescribeResponse
 }
 
-// peerInfoRefresh is what a node said of itself within the last while; nil if it did not.
+// peerInfoRefresh returns a node's description if it is not older than within; otherwise nil.
 func (p *peers) peerInfoRefresh(node string, within time.Duration) *rollcallv1.DescribeResponse {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -173,7 +173,7 @@ func (p *peers) close() {
 	}
 }
 
-// without leaves one node out.
+// without returns the servers except one.
 func without(servers []raft.Server, id string) []raft.Server {
 	return slices.DeleteFunc(slices.Clone(servers), func(s raft.Server) bool { return string(s.ID) == id })
 }

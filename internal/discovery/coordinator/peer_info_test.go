@@ -14,7 +14,7 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-// fakePeer answers as it is told.
+// fakePeer returns the configured answer.
 type fakePeer struct {
 	rollcallv1.UnimplementedPeerServiceServer
 	answer *rollcallv1.ConfirmTermResponse
@@ -24,7 +24,7 @@ func (f *fakePeer) ConfirmTerm(context.Context, *rollcallv1.ConfirmTermRequest) 
 	return f.answer, nil
 }
 
-// A term is confirmed by the voter that was asked, not by whoever has its address now.
+// A term must be confirmed by the asked voter, not by another node at its address.
 func TestTermIsConfirmedByTheVoterItself(t *testing.T) {
 	t.Parallel()
 	fake := new(fakePeer)
@@ -64,7 +64,7 @@ func TestTermIsConfirmedByTheVoterItself(t *testing.T) {
 	}
 }
 
-// A node that has yet to read its log, which may take long, does not look like one that starts for the first time.
+// A node that is still reading its log, which may take long, must not look like a first start.
 func TestNodeSaysThatItHasALogBeforeRaftRuns(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {

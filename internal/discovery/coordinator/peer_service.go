@@ -29,7 +29,7 @@ func (n peer) Describe(context.Context, *rollcallv1.DescribeRequest) (*rollcallv
 	return n.describe(), nil
 }
 
-// describe is what the node says of itself.
+// describe returns the node's description of itself.
 func (n *Node) describe() *rollcallv1.DescribeResponse {
 	s := n.machine.State()
 	d := &rollcallv1.DescribeResponse{
@@ -39,7 +39,7 @@ func (n *Node) describe() *rollcallv1.DescribeResponse {
 		Leader: n.currentLeader() != nil, Rejoining: n.isRejoining(), HasState: n.hasHistory(),
 	}
 	if n.uncommittedRestore() {
-		d.Cluster = "" // nobody is to act on a name that may come undone
+		d.Cluster = "" // no node may act on a name that may be undone
 	}
 	if r := n.raft.Load(); r != nil {
 		d.Term, d.CommitIndex = r.CurrentTerm(), r.CommitIndex()
@@ -50,9 +50,9 @@ func (n *Node) describe() *rollcallv1.DescribeResponse {
 	return d
 }
 
-// hasHistory reports whether the node holds more than every founder begins with. Raft takes its time to read a long
-// log, and a peer that lost its disk must not take that for a first start; so the stores are asked as well. One that
-// cannot be read holds something.
+// hasHistory reports whether the node holds more than every founder begins with. Raft takes long to read a long log,
+// and a peer that lost its disk must not mistake that for a first start. So the stores are read as well. An unreadable
+// store counts as a history.
 func (n *Node) hasHistory() bool {
 	if r := n.raft.Load(); r != nil {
 		return r.LastIndex() > bootstrapIndex

@@ -16,24 +16,25 @@ import (
 )
 
 const (
-	// commandBudget is how many bytes of operations share one Raft entry. It bounds what a single write waits
-	// for; a larger operation goes alone.
+	// commandBudget is the maximum size in bytes of operations that share one Raft entry. It limits the wait of a
+	// single write. A larger operation has an entry of its own.
 	commandBudget = 256 << 10
-	// inFlight is how many entries of ours Raft holds at once: one on its way to disk while the next collects.
-	// With commandBudget and MaxBytesPerCall it bounds an AppendEntries message, which must not delay heartbeats.
+	// inFlight is how many of this proposer's entries Raft holds at once: one is written to disk while the next is
+	// collected. With commandBudget and MaxBytesPerCall it limits an AppendEntries message, which must not delay
+	// heartbeats.
 	inFlight = 2
-	// queueBudget is how many bytes of operations may wait for their turn: a dozen of the largest calls, and what a
-	// disk that keeps up commits in a second or two. More would only wait longer, in memory.
+	// queueBudget is how many bytes of operations may be queued: a dozen of the largest calls, or one to two seconds
+	// of commits on a healthy disk. A longer queue would only add waiting time and memory.
 	queueBudget = 64 << 20
 )
 
-// proposal is an operation on its way through Raft.
+// proposal is a queued or proposed operation.
 type proposal struct {
 	op    *rollcallv1.Operation
 	size  int
-	after func() // called once the outcome is known, also when the caller has left
+	after func() // called once the outcome is known, even if the caller has left
 
-	taken, left bool // from the queue, by its caller; proposer.mu guards them
+	taken, left bool // from the queue; by its caller. Guarded by proposer.mu
 
 	done   chan struct{}
 	result fsm.Result
@@ -46,25 +47,25 @@ func (p *proposal) finish(r fsm.Result, err error) {
 	close(p.done)
 }
 
-// proposer turns operations into Raft entries for one leadership. While entries are on their way to disk, the
-// operations that come meanwhile collect and share the next: under load many operations cost one write.
+// proposer turns operations into Raft entries for one leadership. While entries are being written to disk, new
+// operations are queued and share the next entry. Under load many operations cost one write.
 //
-// It has no goroutine of its own. A caller that finds Raft free takes what has collected, its own operation
-// included, through Raft itself; one that does not waits for somebody else to take it along. So a lone caller
-// pays for no hand-over between goroutines, each of which costs as much as a message on loopback.
+// It has no goroutine of its own. A caller that finds Raft free proposes the queue, including its own operation. Other
+// callers wait until another caller proposes their operations. A single caller therefore pays for no hand-over between
+// goroutines, each of which costs as much as a loopback message.
 type proposer struct {
 	raft     *raft.Raft
 	watchdog *watchdog
 	metrics  *Metrics
-	// check refuses what a voter would not understand.
+	// check refuses an operation that a voter does not support.
 	check func(version uint32) error
 
-	// order is held from taking a batch to giving it to Raft: the order of the queue is the order of the log.
+	// order is held while a batch is taken and passed to Raft, so that the log has the order of the queue.
 	order sync.Mutex
 
 	mu     sync.Mutex
 	queue  []*proposal
-	queued int // bytes in the queue, without those whose caller has left
+	queued int // bytes in the queue, without proposals whose caller has left
 	left   int // proposals in the queue whose caller has left
 	busy   int // entries that Raft holds, at most inFlight
 }
@@ -73,11 +74,11 @@ func newProposer(r *raft.Raft, w *watchdog, m *Metrics, check func(version uint3
 	return &proposer{raft: r, watchdog: w, metrics: m, check: check}
 }
 
-// propose hands an operation to Raft and waits for its result. It fails with errNotEstablished or errBusy when it was
-// certainly not done, the latter when too much waits already or ctx ended before its turn, and with *unknownError when
-// it may be. after is called exactly once, when Raft is done with the operation: not before an outcome that the caller
-// did not wait for. Raft ends every wait, at the latest with the leadership, unless it is shut down: of what lies in its
-// channels then it says nothing any more, and the caller that carried it waits until the process ends.
+// propose passes an operation to Raft and waits for its result. It returns errNotEstablished or errBusy if the
+// operation was certainly not done: errBusy if the queue is full or ctx ended before the operation's turn. It returns
+// *unknownError if the operation may be done. It calls after exactly once, when Raft has finished the operation, even
+// if the caller has stopped waiting. Raft ends every wait, at the latest with the leadership, except on its shutdown.
+// Raft then never answers operations in its channels, and the proposing caller waits until the process ends.
 func (p *proposer) propose(ctx context.Context, op *rollcallv1.Operation, after func()) (fsm.Result, error) {
 	if err := p.check(sinceVersion(op)); err != nil {
 		after()
@@ -112,7 +113,7 @@ func (p *proposer) propose(ctx context.Context, op *rollcallv1.Operation, after 
 	}
 }
 
-// leave withdraws a proposal whose caller does not wait any more; false when it is with Raft already.
+// leave withdraws a proposal whose caller no longer waits. It returns false if Raft already has the proposal.
 func (p *proposer) leave(pr *proposal) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -121,21 +122,21 @@ func (p *proposer) leave(pr *proposal) bool {
 	}
 	pr.left, pr.op = true, nil
 	p.queued -= pr.size
-	// Not one by one, which would take long where many leave at once.
+	// Proposals are not removed one by one, because that takes long if many callers leave at once.
 	if p.left++; p.left > len(p.queue)/2 {
 		p.dropLeft()
 	}
 	return true
 }
 
-// dropLeft takes out of the queue what nobody waits for. p.mu is held.
+// dropLeft removes proposals without a caller from the queue. p.mu is held.
 func (p *proposer) dropLeft() {
 	p.queue = slices.DeleteFunc(p.queue, func(pr *proposal) bool { return pr.left })
 	p.left = 0
 }
 
-// applyBatch takes the next entry through Raft, and leaves what has collected meanwhile to a goroutine: the caller has
-// its own answer by then.
+// applyBatch passes the next entry through Raft. It leaves operations queued in the meantime to a goroutine, because
+// its caller has its own answer by then.
 func (p *proposer) applyBatch() {
 	p.order.Lock()
 	wait := p.submit(p.nextBatch())
@@ -150,7 +151,7 @@ func (p *proposer) applyBatch() {
 	go p.applyBatch()
 }
 
-// nextBatch removes the next entry's worth of operations from the queue.
+// nextBatch removes the operations of the next entry from the queue.
 func (p *proposer) nextBatch() []*proposal {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -176,10 +177,10 @@ func (p *proposer) nextBatch() []*proposal {
 	return batch
 }
 
-// submit gives a batch to Raft and returns what waits for it and answers.
+// submit passes a batch to Raft. It returns a function that waits for the result and answers the callers.
 func (p *proposer) submit(batch []*proposal) (wait func()) {
 	if len(batch) == 0 {
-		return func() {} // somebody else has taken it along
+		return func() {} // another caller has proposed it
 	}
 	answer := func(results []fsm.Result, err error) {
 		for i, pr := range batch {
@@ -214,7 +215,7 @@ func (p *proposer) submit(batch []*proposal) (wait func()) {
 	}
 }
 
-// applyError sorts Raft's refusals into certainly not done and unknown.
+// applyError maps Raft's errors to errNotEstablished, certainly not done, and *unknownError.
 func applyError(err error) error {
 	switch {
 	case errors.Is(err, raft.ErrNotLeader), errors.Is(err, raft.ErrLeadershipTransferInProgress), errors.Is(err, raft.ErrEnqueueTimeout):

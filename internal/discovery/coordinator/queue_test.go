@@ -11,14 +11,14 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-// queuedWrite is a caller of a proposer, and what it has heard.
+// queuedWrite is a caller of a proposer, and its results.
 type queuedWrite struct {
 	leave context.CancelFunc
 	after int
 	err   error
 }
 
-// queueWrites gives a function that proposes a write of so many bytes, to a Raft that takes nothing.
+// queueWrites returns a proposer and a function that proposes a write of so many bytes. Raft accepts none.
 func queueWrites(t *testing.T) (*proposer, func(bytes int) *queuedWrite) {
 	p := newProposer(nil, nil, nil, func(uint32) error { return nil })
 	p.busy = inFlight
@@ -37,7 +37,7 @@ func queueWrites(t *testing.T) (*proposer, func(bytes int) *queuedWrite) {
 	}
 }
 
-// What waits for Raft is bounded in bytes; more is refused at once, and certainly not done.
+// The queue for Raft must be limited in bytes; a write above the limit must be refused at once as certainly not done.
 func TestQueueOfWritesIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, write := queueWrites(t)
@@ -62,7 +62,7 @@ func TestQueueOfWritesIsBounded(t *testing.T) {
 	})
 }
 
-// What nobody waits for any more is not proposed, and whoever left knows that it was not done.
+// Writes whose callers have left must not be proposed, and the callers must get an error that means not done.
 func TestWritesWhoseCallersLeftAreNotProposed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, write := queueWrites(t)
@@ -85,7 +85,7 @@ func TestWritesWhoseCallersLeftAreNotProposed(t *testing.T) {
 		require.Empty(t, p.nextBatch())
 		require.Zero(t, p.queued)
 
-		// One that Raft has may be done.
+		// A write that Raft has may be done.
 		waiting[1].leave()
 		synctest.Wait()
 		var unknown *unknownError
@@ -94,7 +94,7 @@ func TestWritesWhoseCallersLeftAreNotProposed(t *testing.T) {
 	})
 }
 
-// Those who leave take no memory with them, though Raft takes nothing.
+// Callers that leave must not retain memory while Raft accepts nothing.
 func TestQueueForgetsWhoLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, write := queueWrites(t)

@@ -14,7 +14,7 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-// An epoch that no leader can have opened is not believed: the leader stays, and says so again and again.
+// An epoch that no leader can have opened must be refused: the leader continues, and reports it repeatedly.
 func TestEpochOutOfReachIsRefused(t *testing.T) {
 	for name, seen := range map[string]uint64{"far": 1 << 60, "the last": 1<<64 - 1, "beyond the last": 0} {
 		t.Run(name, func(t *testing.T) {
@@ -39,7 +39,7 @@ func TestEpochOutOfReachIsRefused(t *testing.T) {
 	}
 }
 
-// The entry that opens an epoch may be on its way when a snapshot is to be restored, which would undo it.
+// The entry that opens an epoch may be in flight when a restore begins, which would undo the restore.
 func TestRestoreWhileAnEpochIsOpened(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		again := make(chan struct{})
@@ -61,7 +61,7 @@ func TestRestoreWhileAnEpochIsOpened(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, stream.Send(&rollcallv1.RestoreSnapshotRequest{Chunk: snapshot}))
 		pass(100 * time.Millisecond)
-		require.NoError(t, stream.CloseSend()) // there in 10 ms, while the entry takes 20
+		require.NoError(t, stream.CloseSend()) // arrives in 10 ms, while the entry takes 20
 		pass(5 * time.Millisecond)
 		again <- struct{}{}
 		resp := new(rollcallv1.RestoreSnapshotResponse)

@@ -23,7 +23,7 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-// newDiskCluster is a simulated cluster whose nodes have folders, so that what they note survives their restart.
+// newDiskCluster returns a simulated cluster whose nodes have folders, so that their marks survive a restart.
 func newDiskCluster(t *testing.T, size int) *simCluster {
 	dir := t.TempDir()
 	return newSimCluster(t, size, func(cfg *coordinator.Config) {
@@ -33,28 +33,28 @@ func newDiskCluster(t *testing.T, size int) *simCluster {
 	})
 }
 
-// folder is where a node of newDiskCluster keeps its notes.
+// folder returns the folder of a node of newDiskCluster.
 func (c *simCluster) folder(id string) string {
 	cfg := coordinator.Config{ID: id}
 	c.configure(&cfg)
 	return cfg.DataDir
 }
 
-// wipe starts a stopped node again, with nothing.
+// wipe starts a stopped node again with an empty disk.
 func (c *simCluster) wipe(id string) {
 	require.NoError(c.t, os.RemoveAll(c.folder(id)))
 	c.start(id, nil)
 }
 
-// kill takes a node away without another word from it.
+// kill stops a node without any further message from it.
 func (c *simCluster) kill(id string) {
 	c.net.Isolate(id)
 	c.stop(id)
-	c.net.Reset(id) // what it still had to say is lost
+	c.net.Reset(id) // its last messages are lost
 	c.net.Heal()
 }
 
-// add makes a node that was no founder a member, and waits until it votes.
+// add adds a node that was not a founder, and waits until it votes.
 func (c *simCluster) add(id string) {
 	c.start(id, nil)
 	c.await("added "+id, func() bool {
@@ -65,7 +65,7 @@ func (c *simCluster) add(id string) {
 	c.await(id+" votes", func() bool { return c.suffrage(id) == rollcallv1.Suffrage_SUFFRAGE_VOTER })
 }
 
-// waitUntil waits for what happens inside the nodes, to the millisecond.
+// waitUntil polls a condition of the nodes every millisecond.
 func (c *simCluster) waitUntil(what string, condition func() bool) {
 	c.t.Helper()
 	for range 60_000 {
@@ -77,7 +77,7 @@ func (c *simCluster) waitUntil(what string, condition func() bool) {
 	require.FailNow(c.t, "gave up waiting", what)
 }
 
-// written is a member's suffrage in the newest configuration of a log, committed or not.
+// written returns a member's suffrage in the newest configuration of a log, committed or not.
 func written(t *testing.T, stores *coordinator.Stores, id string) (s raft.ServerSuffrage, member bool) {
 	last, err := stores.Log.LastIndex()
 	require.NoError(t, err)
@@ -96,7 +96,7 @@ func written(t *testing.T, stores *coordinator.Stores, id string) (s raft.Server
 	return 0, false
 }
 
-// rejoinSteps are what a wiped node goes through, in their order. leader is the one that leads as it begins.
+// rejoinSteps are the steps of a wiped node, in order. leader is the leader at the beginning.
 var rejoinSteps = []struct {
 	name string
 	done func(c *simCluster, leader, victim string) bool
@@ -121,8 +121,8 @@ var rejoinSteps = []struct {
 	}},
 }
 
-// wipedMember is a cluster of five in which one has just been started with an empty disk: a founder, or one that was
-// added later and that no peer list names.
+// wipedMember returns a cluster of five in which one node was just started with an empty disk. The node is a founder,
+// or one that was added later and is in no peer list.
 func wipedMember(t *testing.T, seed uint64, founder bool) (c *simCluster, leader, victim string, random *rand.Rand) {
 	random = rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // repeatable
 	if founder {
@@ -149,7 +149,7 @@ func wipedMember(t *testing.T, seed uint64, founder bool) (c *simCluster, leader
 	return c, leader, victim, random
 }
 
-// whole asserts that a wiped node votes again in the end, on what the cluster held before.
+// whole waits until a wiped node votes again, and checks that it holds the cluster's earlier state.
 func (c *simCluster) whole(victim string) {
 	c.t.Helper()
 	c.await("it votes", func() bool { return c.suffrage(victim) == rollcallv1.Suffrage_SUFFRAGE_VOTER })
@@ -169,7 +169,7 @@ func forEachRejoinStep(t *testing.T, scenario func(t *testing.T, step int, seed 
 	for i, step := range rejoinSteps {
 		for _, founder := range []bool{true, false} {
 			if step.name == "it has noted that it waits" && !founder {
-				continue // it is told to, right before its vote is taken
+				continue // it is notified right before its vote is taken
 			}
 			seeds := 1
 			if founder {
@@ -185,7 +185,7 @@ func forEachRejoinStep(t *testing.T, scenario func(t *testing.T, step int, seed 
 	}
 }
 
-// Whenever the leader dies, its successor gives the wiped node its vote back.
+// If the leader dies at any step, its successor must give the wiped node its vote back.
 func TestRejoinSurvivesTheLeader(t *testing.T) {
 	forEachRejoinStep(t, func(t *testing.T, step int, seed uint64, founder bool) {
 		c, leader, victim, random := wipedMember(t, seed, founder)
@@ -198,7 +198,7 @@ func TestRejoinSurvivesTheLeader(t *testing.T) {
 	})
 }
 
-// Whenever the wiped node is restarted, or wiped again, it goes on from what it has.
+// If the wiped node is restarted or wiped again at any step, it must continue from its remaining state.
 func TestRejoinSurvivesTheNode(t *testing.T) {
 	forEachRejoinStep(t, func(t *testing.T, step int, seed uint64, founder bool) {
 		c, leader, victim, random := wipedMember(t, seed, founder)
@@ -217,7 +217,7 @@ func TestRejoinSurvivesTheNode(t *testing.T) {
 	})
 }
 
-// A node added as a voter gets its vote though the leader that added it dies.
+// A node added as a voter must get its vote although the leader that added it dies.
 func TestAddedNodeVotesUnderTheNextLeader(t *testing.T) {
 	for seed := range 2 {
 		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
@@ -234,7 +234,7 @@ func TestAddedNodeVotesUnderTheNextLeader(t *testing.T) {
 					defer close(added)
 					for {
 						_, err := admin.AddMember(t.Context(), &rollcallv1.AddMemberRequest{Id: "c4", Address: "c4:7400"})
-						if status.Code(err) != codes.FailedPrecondition { // it answers already
+						if status.Code(err) != codes.FailedPrecondition { // it responds already
 							return
 						}
 						pass(20 * time.Millisecond)
@@ -254,7 +254,7 @@ func TestAddedNodeVotesUnderTheNextLeader(t *testing.T) {
 	}
 }
 
-// A node that was added finds a leader that its own peer list does not name.
+// An added node must find a leader that is not in its own peer list.
 func TestAddedNodeFindsALeaderOutsideItsPeerList(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newDiskCluster(t, 3)
@@ -272,7 +272,7 @@ func TestAddedNodeFindsALeaderOutsideItsPeerList(t *testing.T) {
 	})
 }
 
-// Whoever asks for it, a member that has its disk keeps its vote, and one that is to have none gets none.
+// A forged rejoin must not take the vote of a member with its disk, or give a vote to a non-voter.
 func TestForgedRejoinChangesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newDiskCluster(t, 3)
@@ -312,7 +312,7 @@ func TestForgedRejoinChangesNothing(t *testing.T) {
 	})
 }
 
-// raftDialer speaks Raft to the nodes from outside.
+// raftDialer connects to the nodes' Raft from outside.
 type raftDialer struct {
 	c    *simCluster
 	done chan struct{}
@@ -332,8 +332,7 @@ func (d raftDialer) Dial(address raft.ServerAddress, timeout time.Duration) (net
 	return conn, err
 }
 
-// A candidate whose request was long on its way gets no vote, in a term in which the node may have voted before it
-// lost its disk.
+// A delayed vote request must be refused in a term in which the node may have voted before it lost its disk.
 func TestWipedNodeGivesNoSecondVote(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, leader, victim, _ := wipedMember(t, 0, true)
@@ -363,8 +362,8 @@ func TestWipedNodeGivesNoSecondVote(t *testing.T) {
 	})
 }
 
-// Two of three have lost their disks: they found no new cluster beside the one that has not, also when one of them
-// knows of it only through the other.
+// Two of three nodes lost their disks. They must found no new cluster while the third has its disk, even if one of
+// them knows the third only through the other.
 func TestTwoWipedNodesFoundNoCluster(t *testing.T) {
 	for _, seed := range []int{0, 1, 2} {
 		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
@@ -385,7 +384,7 @@ func TestTwoWipedNodesFoundNoCluster(t *testing.T) {
 				pass(time.Duration(1+seed*4) * time.Second)
 				stores := c.nodes[keeper].stores
 				c.stop(keeper)
-				if seed == 2 { // it has forgotten what it heard, but for its folder
+				if seed == 2 { // it has lost its memory, but not its folder
 					mem := c.nodes[wiped[0]].stores
 					c.stop(wiped[0])
 					c.start(wiped[0], mem)
@@ -400,7 +399,7 @@ func TestTwoWipedNodesFoundNoCluster(t *testing.T) {
 					require.Zero(t, last, "%s founded a cluster", id)
 				}
 
-				// The one that remembers comes back, alone in that, and then the disk of another is found again.
+				// The node with its state returns alone, and later the disk of another node is found.
 				c.start(keeper, stores)
 				pass(time.Minute)
 				for _, id := range wiped {
@@ -416,7 +415,7 @@ func TestTwoWipedNodesFoundNoCluster(t *testing.T) {
 	}
 }
 
-// copyOf is a backup of a node's disk: the log of another that held the same.
+// copyOf returns a backup of a node's disk: the log of another node with the same content.
 func copyOf(t *testing.T, of *coordinator.Stores) *coordinator.Stores {
 	s := memStores()
 	last, err := of.Log.LastIndex()
@@ -432,7 +431,7 @@ func copyOf(t *testing.T, of *coordinator.Stores) *coordinator.Stores {
 	return s
 }
 
-// A node that knows its cluster founds no other, though its peers have nothing and know of nothing.
+// A node with a record of its cluster must found no other, although its peers are empty and have no record.
 func TestNodeThatWaitsForItsVoteFoundsNoCluster(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newDiskCluster(t, 3)
@@ -444,15 +443,15 @@ func TestNodeThatWaitsForItsVoteFoundsNoCluster(t *testing.T) {
 		c.start("c2", nil)
 		c.start("c3", nil)
 		pass(2 * time.Second)
-		c.start("c1", nil) // it hears from both that they have nothing before they hear from it
+		c.start("c1", nil) // it finds both peers empty before they reach it
 		pass(time.Minute)
 		for id, n := range c.nodes {
 			last, err := n.stores.Log.LastIndex()
 			require.NoError(t, err)
 			require.Zero(t, last, "%s founded a cluster", id)
 		}
-		// Given up, as its log says how: all of them stopped before the first is emptied, which otherwise might hear
-		// from one that still waits that there is a cluster.
+		// The operator gives up as the log instructs: all nodes are stopped before the first is emptied. Otherwise an
+		// emptied node might learn from a waiting one that there is a cluster.
 		for _, p := range c.peers {
 			c.stop(p.ID)
 		}
@@ -463,7 +462,7 @@ func TestNodeThatWaitsForItsVoteFoundsNoCluster(t *testing.T) {
 	})
 }
 
-// A node that was elected right after it got its vote, and before it heard of that, waits for it no longer.
+// A node elected right after it got its vote, before it received the response, must stop waiting for the vote.
 func TestLeaderDoesNotWaitForItsVote(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newDiskCluster(t, 3)
@@ -476,7 +475,7 @@ func TestLeaderDoesNotWaitForItsVote(t *testing.T) {
 	})
 }
 
-// All have lost their disks and two of them founded a new cluster. The one that comes late joins it.
+// All nodes lost their disks and two of them founded a new cluster. The late one must join it.
 func TestAllWipedAndOneLate(t *testing.T) {
 	for _, late := range []time.Duration{0, 50 * time.Millisecond, 3 * time.Second, 3500 * time.Millisecond, time.Minute} {
 		t.Run(late.String(), func(t *testing.T) {
@@ -492,7 +491,8 @@ func TestAllWipedAndOneLate(t *testing.T) {
 				c.wipe("c2")
 				pass(late)
 				c.wipe("c3")
-				// Who comes into the middle of the founding may cost the first leader its lead, and a write its answer.
+				// A node that starts during the founding may cost the first leader its leadership, and a write its
+				// answer.
 				c.await("written", func() bool { return c.write("a", "b") == nil })
 				c.whole("c3")
 				require.NotEqual(t, before, c.nodes["c3"].Directory().State().Cluster())

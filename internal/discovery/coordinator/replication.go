@@ -9,9 +9,9 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// replication is how Raft gets on with sending its log to each follower, in the latest term that it sent in. Heartbeats,
-// which travel beside it, don't count: they reach a follower that is back at once, while the log is sent to it again
-// only when a wait is over that has grown, while it was away, to as much as ten seconds. Safe for concurrent use.
+// replication tracks Raft's replication to each follower, in the latest term. It ignores heartbeats, which are sent
+// concurrently. They reach a returning follower at once. The log is sent to it again only after a backoff, which may
+// have grown to ten seconds in its absence. It is safe for concurrent use.
 type replication struct {
 	mu   sync.Mutex
 	term uint64
@@ -19,18 +19,18 @@ type replication struct {
 }
 
 type follower struct {
-	began time.Time // of the request under way; zero: none
-	took  bool      // the last one
-	index uint64    // up to which it has the log
-	// rounds is how many requests it has answered; it is asked to lead from due on.
+	began time.Time // time of the request in flight; zero if none
+	took  bool      // the follower accepted the last request
+	index uint64    // last log index that it has
+	// rounds is how many requests it has answered. A transfer may choose it once rounds reaches due.
 	rounds, due uint64
 }
 
-// roundsAfterTransfer is in how many rounds what replicates to a follower has surely taken up what a transfer left for it: it
-// chooses at random between that and the next entries.
+// roundsAfterTransfer is after how many rounds the replication to a follower has almost surely taken the notice of a
+// failed transfer: Raft chooses at random between the notice and the next entries.
 const roundsAfterTransfer = 16
 
-// follower is called with mu held.
+// follower returns the state of a follower. s.mu is held.
 func (s *replication) follower(id raft.ServerID) *follower {
 	f := s.of[id]
 	if f == nil {
@@ -43,7 +43,7 @@ func (s *replication) follower(id raft.ServerID) *follower {
 	return f
 }
 
-// begin notes that a request is sent; end is to be called with whether the follower took it.
+// begin records that a request is sent. The caller calls end with whether the follower accepted it.
 func (s *replication) begin(id raft.ServerID, req *raft.AppendEntriesRequest) (end func(took bool)) {
 	if req.PrevLogEntry == 0 && len(req.Entries) == 0 {
 		return func(bool) {} // a heartbeat
@@ -71,7 +71,7 @@ func (s *replication) begin(id raft.ServerID, req *raft.AppendEntriesRequest) (e
 	}
 }
 
-// transferTimedOut notes that a follower was to take the lead, and Raft stopped waiting for it.
+// transferTimedOut records that Raft stopped waiting for a follower to take over the leadership.
 func (s *replication) transferTimedOut(id raft.ServerID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -79,8 +79,7 @@ func (s *replication) transferTimedOut(id raft.ServerID) {
 	f.due = f.rounds + roundsAfterTransfer
 }
 
-// caughtUpVoters are those of the voters that take what they are sent, none of it for longer than patience: the one with the
-// most of the log first.
+// caughtUpVoters returns the voters that accept every AppendEntries within patience, ordered by log length.
 func (s *replication) caughtUpVoters(term uint64, voters []raft.Server, patience time.Duration) []raft.Server {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -23,7 +23,7 @@ func TestCaughtUpVoters(t *testing.T) {
 	ids := func(ids ...raft.ServerID) []raft.ServerID { return ids }
 
 	var r replication
-	require.Empty(t, able(&r, 1), "nobody has said anything")
+	require.Empty(t, able(&r, 1), "no follower has answered")
 	r.begin("a", &raft.AppendEntriesRequest{Term: 1})(true)
 	require.Empty(t, able(&r, 1), "a heartbeat")
 	r.begin("a", entries(1, 4))(true)

@@ -19,33 +19,38 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/discovery/raftstore"
 )
 
-// Raft restores a directory in two steps: the leader alone takes it, on disk and in memory, under an index that no
-// entry of the log fills; then it commits an entry above that index, which a follower can hold only after it has
-// installed the snapshot. Between the two the others may elect a leader that knows of no restore and fills the index
-// with something else. Raft does not notice: who has the snapshot would go on from the restored directory with
-// everything that came after, and differ from the others for good. So nothing is read from such a directory before the
-// restore is committed, and a leader that cannot know whether it was begins again; so does a follower once it learns that
-// it was not (undone.go).
+// Raft restores a directory in two steps. First the leader alone takes it, on disk and in memory, under an index that
+// no log entry has. Then it commits an entry above that index, which a follower can hold only after it has installed
+// the snapshot.
+//
+// Between the two steps the other nodes may elect a leader that does not have the restore, and fill the index with
+// another entry. Raft does not detect this. A node with the snapshot would apply all later entries to the restored
+// directory, and diverge from the others permanently.
+//
+// So the restored directory is not read before the restore is committed. A leader that does not know whether it was
+// committed discards its state and rejoins. A follower does the same once it receives evidence that it was not
+// (fork.go).
 
 const (
-	// restoreMark is the file that says that the Raft state holds, or may hold, a restore that the cluster knows nothing of.
+	// restoreMark is the file that records that the Raft state holds, or may hold, a restore which the cluster does
+	// not have.
 	restoreMark = "restoring"
-	// undoneFolder is where such a state is moved, with the time appended.
+	// undoneFolder is the prefix of the folder that such a state is moved to; the time is appended.
 	undoneFolder = "raft-undone-"
 )
 
-// restoreState is the hold that a restore has on a leadership.
+// restoreState is the state of a restore during a leadership.
 type restoreState struct {
 	mu sync.Mutex
-	// done is closed when the outcome is known; nil before a restore. No other epoch opens meanwhile.
+	// done is closed when the outcome is known; nil before a restore. No other epoch opens before that.
 	done chan struct{}
-	// err is set, before that, when the restore may come undone.
+	// err is set before done is closed, if the restore may be undone.
 	err error
-	// open says that the directory here is one that may come undone.
+	// open reports whether this node's directory may be undone.
 	open atomic.Bool
 }
 
-// unsettledError ends a process whose directory may come undone.
+// unsettledError ends a process whose directory may be undone.
 type unsettledError struct{ cause error }
 
 func (e *unsettledError) Error() string {
@@ -54,7 +59,7 @@ func (e *unsettledError) Error() string {
 
 func (e *unsettledError) Unwrap() error { return e.cause }
 
-// settled waits for the restore under way and fails with an *unsettledError if it may come undone.
+// settled waits for the running restore. It returns an *unsettledError if the restore may be undone.
 func (p *restoreState) settled() error {
 	p.mu.Lock()
 	done := p.done
@@ -66,7 +71,7 @@ func (p *restoreState) settled() error {
 	return p.err
 }
 
-// begin makes settled wait until the function it returns is called.
+// begin makes settled wait until the returned function is called.
 func (p *restoreState) begin() (end func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -75,23 +80,23 @@ func (p *restoreState) begin() (end func()) {
 	return func() { close(done) }
 }
 
-// uncommittedRestore reports whether the directory may be one that comes undone. Asked after the directory was read, false
-// means that what was read may be shown.
+// uncommittedRestore reports whether the directory may be undone. If it returns false after a read of the directory,
+// the result may be served.
 func (n *Node) uncommittedRestore() bool {
 	l := n.leader.Load()
 	return l != nil && l.restoreState.open.Load()
 }
 
-// replace ends the epoch and restores a snapshot. Before it returns no other epoch opens. It fails with an
-// *unknownError when the restore may come undone, and otherwise when nothing was restored.
+// replace ends the epoch and restores a snapshot. No other epoch opens before it returns. It returns an *unknownError
+// if the restore may be undone. Any other error means that nothing was restored.
 func (n *Node) replace(ctx context.Context, l *leader, r *raft.Raft, meta *raft.SnapshotMeta, content io.Reader) error {
 	defer l.restoreState.begin()()
 	again := &ReestablishError{AtLeast: l.Epoch + 1}
 	l.reestablish(again)
-	if context.Cause(l.ctx) != error(again) { //nolint:errorlint // this very request, not one like it
+	if context.Cause(l.ctx) != error(again) { //nolint:errorlint // identity: this request, not an equal one
 		return errNotEstablished
 	}
-	// The leader's work reads the directory until it has returned, and its readers act on that.
+	// The leader's work reads the directory until it has returned, and its readers act on the result.
 	ctx, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()
 	select {
@@ -103,7 +108,7 @@ func (n *Node) replace(ctx context.Context, l *leader, r *raft.Raft, meta *raft.
 		return status.Errorf(codes.Internal, "nothing was restored: %v", err)
 	}
 	l.restoreState.open.Store(true)
-	// Nothing commits until all of it is here and on a quorum: a large write, that takes its time.
+	// Nothing commits until the whole snapshot is stored here and on a quorum. It is a large write, so it takes long.
 	pending := n.watchdog.begin(int(meta.Size))
 	snapshot := &eofReader{Reader: content}
 	err := r.Restore(meta, snapshot, restoreTimeout)
@@ -122,7 +127,7 @@ func (n *Node) replace(ctx context.Context, l *leader, r *raft.Raft, meta *raft.
 	return nil
 }
 
-// eofReader notes when all has been read: only then can Raft have stored the snapshot.
+// eofReader records whether all content has been read, because Raft can have stored the snapshot only then.
 type eofReader struct {
 	io.Reader
 	read bool // to the end
@@ -134,8 +139,9 @@ func (w *eofReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// markRestore notes, to stay, that the Raft state is not to be trusted from now on. Of two voters neither is elected
-// without the other, and the one without the restore not at all; so there, and alone, it cannot come undone.
+// markRestore records durably that the Raft state is untrusted from now on. With two voters, neither is elected
+// without the other, and the one without the restore is never elected. With one or two voters the restore therefore
+// cannot be undone.
 func (n *Node) markRestore(r *raft.Raft) error {
 	voters := 0
 	for _, s := range r.GetConfiguration().Configuration().Servers {
@@ -156,18 +162,18 @@ func (n *Node) unmarkRestore() error {
 	return removeMarker(n.cfg.DataDir, restoreMark)
 }
 
-// openStores opens the stores in a data folder. A state that may hold an undone restore is moved aside: the node goes
-// on as one that lost its disk. A founder notes that its cluster exists; any other knows that, and not whether it is to
-// vote, which the leader tells it.
+// openStores opens the stores in a data folder. It moves a state that may hold an undone restore aside, and the node
+// then continues like one that lost its disk. A founder records that its cluster exists. Any other node already has
+// that information, but the leader decides whether it votes.
 func openStores(cfg raftstore.Config, founder bool) (*raftstore.Stores, error) {
-	s, err := raftstore.Open(cfg) // also makes sure that the folder is ours alone
+	s, err := raftstore.Open(cfg) // also ensures that only this process uses the folder
 	if err != nil {
 		return nil, err
 	}
 	if _, err = os.Stat(filepath.Join(cfg.Dir, restoreMark)); errors.Is(err, fs.ErrNotExist) {
 		return s, nil
 	}
-	err = nil // a mark that cannot be looked at counts
+	err = nil // an unreadable mark counts as a mark
 	aside := filepath.Join(cfg.Dir, undoneFolder+time.Now().UTC().Format("20060102T150405.000000"))
 	if founder {
 		err = writeMarker(cfg.Dir, rejoinMark)
@@ -187,7 +193,7 @@ func openStores(cfg raftstore.Config, founder bool) (*raftstore.Stores, error) {
 	return raftstore.Open(cfg)
 }
 
-// writeMarker makes an empty file, to stay.
+// writeMarker creates an empty file, durably.
 func writeMarker(dir, name string) error {
 	f, err := os.OpenFile(filepath.Join(dir, name), os.O_CREATE|os.O_WRONLY, 0o600)
 	if err == nil {
@@ -196,7 +202,7 @@ func writeMarker(dir, name string) error {
 	return err
 }
 
-// removeMarker removes what note made, if it is there.
+// removeMarker removes the file of writeMarker, if it exists.
 func removeMarker(dir, name string) error {
 	err := os.Remove(filepath.Join(dir, name))
 	if errors.Is(err, fs.ErrNotExist) {

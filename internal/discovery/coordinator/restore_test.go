@@ -18,7 +18,7 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-// newStoredCluster is a simulated cluster with the stores of the product, in folders.
+// newStoredCluster returns a simulated cluster with the product's stores, in folders.
 func newStoredCluster(t *testing.T, size int) *simCluster {
 	dir := t.TempDir()
 	return newSimCluster(t, size, func(cfg *coordinator.Config) {
@@ -27,7 +27,7 @@ func newStoredCluster(t *testing.T, size int) *simCluster {
 	})
 }
 
-// ids lists what a node's replica holds.
+// ids lists the ids in a node's replica.
 func (c *simCluster) ids(id string) (ids []string) {
 	for e := range c.nodes[id].Directory().State().All() {
 		ids = append(ids, e.ID)
@@ -35,8 +35,8 @@ func (c *simCluster) ids(id string) (ids []string) {
 	return ids
 }
 
-// The leader has taken a snapshot and is cut off before anybody else has: the others know of no restore, and the
-// leader forgets it.
+// The leader has restored a snapshot and is cut off before any other node has it. The others must continue without it,
+// and the leader must discard it.
 func TestInterruptedRestoreIsForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newStoredCluster(t, 3)
@@ -74,12 +74,12 @@ func TestInterruptedRestoreIsForgotten(t *testing.T) {
 		}
 		aside, err := filepath.Glob(filepath.Join(c.folder(former), "raft-undone-*", "snapshots", "*"))
 		require.NoError(t, err)
-		require.NotEmpty(t, aside, "what it had is kept")
+		require.NotEmpty(t, aside, "its former state is kept")
 		require.NoFileExists(t, filepath.Join(c.folder(former), "restoring"))
 	})
 }
 
-// fill registers so much that a slow follower is not given up on while it installs it.
+// fill registers so many services that Raft waits for a slow follower while it installs them.
 func (c *simCluster) fill() {
 	leader, _ := c.leader()
 	for i := range 40 {
@@ -94,7 +94,7 @@ func (c *simCluster) fill() {
 	}
 }
 
-// newSlowCluster is a cluster of three whose followers take their time to install a snapshot, once told to.
+// newSlowCluster returns a cluster of three whose followers can be made slow to install a snapshot.
 func newSlowCluster(t *testing.T) (c *simCluster, slow func(takes time.Duration)) {
 	stores := make(map[string]*slowSnapshots)
 	dir := t.TempDir()
@@ -119,7 +119,7 @@ func newSlowCluster(t *testing.T) (c *simCluster, slow func(takes time.Duration)
 	}
 }
 
-// Until a restored snapshot is committed nobody is told what it holds.
+// A restored snapshot must not be served before it is committed.
 func TestUncommittedRestoreIsNotShown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, slow := newSlowCluster(t)
@@ -173,7 +173,8 @@ func TestUncommittedRestoreIsNotShown(t *testing.T) {
 	})
 }
 
-// A snapshot of another cluster changes the name on the leader first. The others stay, also one that starts meanwhile.
+// A snapshot of another cluster changes the leader's cluster name first. The followers must continue, even if one
+// starts during the restore.
 func TestFollowersStayDuringASlowForeignRestore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		far := newSimCluster(t, 1, nil)
@@ -183,10 +184,10 @@ func TestFollowersStayDuringASlowForeignRestore(t *testing.T) {
 		name := far.nodes[from].Directory().State().Cluster()
 
 		c, slow := newSlowCluster(t)
-		for i := range 100 { // its index is above the snapshot's
+		for i := range 100 { // so that the log's index is above the snapshot's
 			c.register(fmt.Sprintf("a-%d", i))
 		}
-		pass(10 * time.Second) // the former name is noted
+		pass(10 * time.Second) // the former name is stored
 		leader, _ := c.leader()
 		late := c.follower()
 		stores := c.nodes[late].stores

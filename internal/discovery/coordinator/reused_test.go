@@ -12,8 +12,8 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-// A sequence number names one body. The leader must refuse another body under it instead of repeating the first
-// answer, which would report a write as done that never was. A new leader must refuse it as well.
+// A sequence number belongs to one body. The leader must refuse another body under it. Repeating the first answer
+// would report a write as done that was never applied. A new leader must refuse it as well.
 func TestRegister_RefusesReusedSequenceNumber(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newSimCluster(t, 3, nil)
@@ -56,13 +56,13 @@ func TestRegister_RefusesReusedSequenceNumber(t *testing.T) {
 		leader, _ = c.leader()
 		check()
 
-		// A write that changes nothing goes by without an entry in the log, and its number is taken all the same.
+		// A write that changes nothing has no log entry, but must use its number all the same.
 		_, err = register(gatewayWriter("a", 1, 6), nil, "x")
 		require.NoError(t, err)
 		_, err = register(gatewayWriter("a", 1, 6), nil, "z")
 		requireReused(err)
 
 		_, err = register(gatewayWriter("a", 1, 7), nil, "z")
-		require.NoError(t, err, "the writer goes on with its next number")
+		require.NoError(t, err, "the writer continues with its next number")
 	})
 }

@@ -19,18 +19,19 @@ import (
 )
 
 const (
-	// callLimit bounds a call whose client set no deadline.
+	// callLimit is the time limit of a call whose client set no deadline.
 	callLimit = 10 * time.Second
-	// longestCall bounds any other: a client that would wait for a day must not hold what it sent for as long.
+	// longestCall is the time limit of any other call, because a client with a deadline of a day must not hold its
+	// request's memory that long.
 	longestCall = 2 * time.Minute
 )
 
-// newServer builds the gRPC server with all that is served on the cluster port.
+// newServer builds the gRPC server with all services of the cluster port.
 func (n *Node) newServer() *grpc.Server {
 	s := grpc.NewServer(
 		grpc.Creds(n.port.ServerCredentials()),
 		grpc.MaxRecvMsgSize(maxMessage),
-		grpc.MaxSendMsgSize(maxStatus), // all other answers are bounded where they are made
+		grpc.MaxSendMsgSize(maxStatus), // other responses are limited where they are built
 		grpc.MaxConcurrentStreams(1024),
 		grpc.ConnectionTimeout(5*time.Second),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
@@ -56,8 +57,8 @@ func (n *Node) newServer() *grpc.Server {
 	return s
 }
 
-// healthPeriod is how often the gRPC health service looks whether the node is ready: often enough for balancers, which
-// ask every few seconds.
+// healthPeriod is how often the gRPC health service checks whether the node is ready: often enough for load balancers,
+// which poll every few seconds.
 const healthPeriod = 250 * time.Millisecond
 
 // watchHealth keeps the gRPC health service up to date until ctx ends.
@@ -74,8 +75,8 @@ func (n *Node) watchHealth(ctx context.Context) error {
 	}
 }
 
-// reportHealth sets the status of each service by name. Callers and operators need a node that is ready, as /readyz
-// reports it. Peers need this one before that, to elect a leader. The empty name stays the process itself.
+// reportHealth sets the status of each service by name. Callers and operators need a ready node, as /readyz reports
+// it. Peers need this node earlier, to elect a leader. The empty name is the status of the process itself.
 func (n *Node) reportHealth() {
 	ready := healthpb.HealthCheckResponse_SERVING
 	if n.Ready() != nil {
@@ -99,8 +100,8 @@ func (n *Node) intercept(ctx context.Context, req any, info *grpc.UnaryServerInf
 	return handler(ctx, req)
 }
 
-// authorizeWriter lets an operator's certificate write as an operator, who may take what others own, and a gateway's
-// only as a gateway.
+// authorizeWriter lets an operator's certificate write as an operator, which may take entries of other owners. A
+// gateway's certificate may write only as a gateway.
 func authorizeWriter(ctx context.Context, w *rollcallv1.Writer) error {
 	allowed := []pki.Role{pki.RoleCoordinator, pki.RoleOperator}
 	if w.GetOwner().GetKind() != rollcallv1.OwnerKind_OWNER_KIND_OPERATOR {
@@ -112,8 +113,8 @@ func authorizeWriter(ctx context.Context, w *rollcallv1.Writer) error {
 	return nil
 }
 
-// authorize keeps the peers' service to coordinators and the cluster's administration to operators. Without TLS
-// every caller has every role.
+// authorize restricts the peer service to coordinators, and cluster administration to coordinators and operators.
+// Without TLS every caller has every role.
 func authorize(ctx context.Context, method string) error {
 	var allowed []pki.Role
 	switch service, _, _ := strings.Cut(strings.TrimPrefix(method, "/"), "/"); service {

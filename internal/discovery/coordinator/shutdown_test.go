@@ -19,7 +19,7 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-// hangingLog is a log on a disk that hangs once it is told to, until go on is closed.
+// hangingLog is a log on a disk that hangs while hangs is set, until goOn is closed.
 type hangingLog struct {
 	raft.LogStore
 	hangs atomic.Bool
@@ -33,7 +33,7 @@ func (l *hangingLog) StoreLogs(logs []*raft.Log) error {
 	return l.LogStore.StoreLogs(logs)
 }
 
-// runSole runs a node that is a cluster by itself, at a:7400, until it leads.
+// runSole runs a single-node cluster at a:7400 until it leads.
 func runSole(t *testing.T, network *memnet.Network, log raft.LogStore) (n *Node, stop func(), done <-chan error) {
 	listener, err := network.Listen("a:7400")
 	require.NoError(t, err)
@@ -51,7 +51,7 @@ func runSole(t *testing.T, network *memnet.Network, log raft.LogStore) (n *Node,
 	return n, stop, ended
 }
 
-// A node that is told to stop ends in bounded time, and says why it did not end well, though its disk hangs.
+// A node that is stopped with a hung disk must end in bounded time with the reason.
 func TestStopEndsWithAHungDisk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := &hangingLog{LogStore: raft.NewInmemStore(), goOn: make(chan struct{})}
@@ -75,9 +75,9 @@ func TestStopEndsWithAHungDisk(t *testing.T) {
 			require.Fail(t, "it does not end")
 		}
 
-		// For the test's sake the rest ends too.
+		// The rest must end too, for the bubble.
 		close(log.goOn)
-		<-written //nolint:errcheck // whatever became of it
+		<-written //nolint:errcheck // any result
 		require.NoError(t, r.Shutdown().Error())
 		<-time.After(time.Minute)
 		n.grpc.Stop()
@@ -86,7 +86,7 @@ func TestStopEndsWithAHungDisk(t *testing.T) {
 	})
 }
 
-// hangingSnapshots is a disk that hangs when a snapshot is to be written, until go on is closed.
+// hangingSnapshots is a disk that hangs on writing a snapshot, until goOn is closed.
 type hangingSnapshots struct {
 	raft.SnapshotStore
 	begun, goOn chan struct{}
@@ -128,7 +128,7 @@ func TestStopEndsThoughASnapshotDoesNot(t *testing.T) {
 			return
 		}
 
-		// For the test's sake the rest ends too.
+		// The rest must end too, for the bubble.
 		close(snapshots.goOn)
 		require.NoError(t, r.Shutdown().Error())
 		<-time.After(time.Minute)
@@ -138,8 +138,8 @@ func TestStopEndsThoughASnapshotDoesNot(t *testing.T) {
 	})
 }
 
-// Raft forgets what it has not looked at when it is shut down, and never answers the handler that waits for it. Not in
-// a bubble, which would wait for that handler too.
+// Raft forgets unread requests on shutdown, and never answers their handlers. The node must stop all the same. There
+// is no bubble, because it would wait for those handlers too.
 func TestStopEndsThoughRaftForgetsAWrite(t *testing.T) {
 	t.Parallel()
 	var lc net.ListenConfig
@@ -170,7 +170,7 @@ func TestStopEndsThoughRaftForgetsAWrite(t *testing.T) {
 	require.Eventually(t, func() bool { return pending() == 0 }, time.Minute, time.Millisecond)
 	log.hangs.Store(true)
 	written := make(chan error, inFlight)
-	for i := range inFlight { // one on its way to disk, one that Raft has not looked at
+	for i := range inFlight { // one being written to disk, one that Raft has not read
 		go func() {
 			_, err := rollcallv1.NewDiscoveryServiceClient(conn).RegisterServices(t.Context(), &rollcallv1.RegisterServicesRequest{
 				Writer:   &rollcallv1.Writer{Owner: fsm.Operator.Proto()},
@@ -196,7 +196,7 @@ func TestStopEndsThoughRaftForgetsAWrite(t *testing.T) {
 	require.Equal(t, 1, pending(), "the one that Raft forgot")
 }
 
-// Who has nobody to hand over to finishes what was begun before Raft stops.
+// A node without a successor must finish its running writes before Raft stops.
 func TestSoleVoterFinishesItsWrites(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		network := memnet.New()
@@ -208,7 +208,7 @@ func TestSoleVoterFinishesItsWrites(t *testing.T) {
 		defer conn.Close()
 
 		log.hangs.Store(true)
-		const writes = inFlight + 2 // so many with Raft, the others in the queue
+		const writes = inFlight + 2 // so many in Raft, the others queued
 		written := make(chan error, writes)
 		for i := range writes {
 			go func() {

@@ -22,12 +22,12 @@ import (
 
 const (
 	chunkSize = 256 << 10
-	// maxSnapshot bounds what a restore may upload: ten times a directory of a million services.
+	// maxSnapshot is the maximum upload of a restore: ten times a directory of a million services.
 	maxSnapshot = 2 << 30
 	// chunkLimit is how long an upload may pause.
 	chunkLimit     = 30 * time.Second
 	restoreTimeout = 2 * time.Minute
-	// uploads are the names of the files that restores receive snapshots in.
+	// uploads is the name pattern of the files that restores receive snapshots in.
 	uploads = "restore-*"
 )
 
@@ -40,12 +40,12 @@ func (n cluster) TakeSnapshot(_ *rollcallv1.TakeSnapshotRequest, stream grpc.Ser
 	defer cancel(nil)
 	defer context.AfterFunc(n.stopping, func() { cancel(errStopping) })()
 	return toStatus(s.WriteSnapshot(chunkWriter(func(chunk []byte) error {
-		// A copy: one that is cut off may still be encoded when the writer goes on to use its buffer.
+		// The chunk is copied, because a canceled send may still encode it when the writer reuses its buffer.
 		return send(ctx, stream, &rollcallv1.TakeSnapshotResponse{Chunk: bytes.Clone(chunk)})
 	})))
 }
 
-// chunkWriter sends what is written to it in messages.
+// chunkWriter sends written data in messages of at most chunkSize.
 type chunkWriter func([]byte) error
 
 func (w chunkWriter) Write(p []byte) (int, error) {
@@ -59,9 +59,9 @@ func (w chunkWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// RestoreSnapshot replaces the directory. The snapshot is received and verified in full before anything changes.
-// The epoch that follows is above every earlier one, so that nothing written before it is taken for newer: also when
-// this leader dies before it opens it, since what is restored carries at least the epoch of this leadership.
+// RestoreSnapshot replaces the directory. It receives and verifies the whole snapshot before it changes anything. The
+// next epoch is above every earlier one, so that an earlier write never counts as newer. This holds even if this
+// leader dies before it opens that epoch, because the restored snapshot has at least the epoch of this leadership.
 func (n cluster) RestoreSnapshot(stream grpc.ClientStreamingServer[rollcallv1.RestoreSnapshotRequest, rollcallv1.RestoreSnapshotResponse]) error {
 	l, r, err := n.leading()
 	if err != nil {
@@ -75,8 +75,8 @@ func (n cluster) RestoreSnapshot(stream grpc.ClientStreamingServer[rollcallv1.Re
 	if err != nil {
 		return status.Errorf(codes.Internal, "receive snapshot: %v", err)
 	}
-	defer os.Remove(f.Name()) // a leftover goes at the next start
-	defer f.Close()           // only read back
+	defer os.Remove(f.Name()) // the next start removes a leftover
+	defer f.Close()           // only read
 	upload := &upload{recv: stream.Recv}
 	info, err := fsm.CopySnapshot(f, upload, l.Epoch, n.cfg.ID)
 	var damaged *fsm.DecodeError
@@ -91,7 +91,7 @@ func (n cluster) RestoreSnapshot(stream grpc.ClientStreamingServer[rollcallv1.Re
 	if info.Cluster != l.Cluster && !upload.allowForeign {
 		return toStatus(&foreignClusterError{expected: info.Cluster, actual: l.Cluster})
 	}
-	if info.Epoch-l.Epoch > maxEpochJump { // the copy has at least the leader's own
+	if info.Epoch-l.Epoch > maxEpochJump { // the copy has at least the leader's own epoch
 		return status.Errorf(codes.InvalidArgument, "the snapshot is of epoch %d, which no leader after %d can have opened", info.Epoch, l.Epoch)
 	}
 	size, err := f.Seek(0, io.SeekCurrent)
@@ -101,8 +101,8 @@ func (n cluster) RestoreSnapshot(stream grpc.ClientStreamingServer[rollcallv1.Re
 	if err != nil {
 		return status.Errorf(codes.Internal, "read back snapshot: %v", err)
 	}
-	// The log goes on above the snapshot's index as well as above its own: another cluster's may be higher, and the
-	// versions of entries, which come from it, must grow.
+	// The log continues above both the snapshot's index and its own. Another cluster's index may be higher, and the
+	// versions of entries, which derive from it, must grow.
 	meta := &raft.SnapshotMeta{Version: raft.SnapshotVersionMax, Index: info.Index, Size: size}
 	if err := n.replace(stream.Context(), l, r, meta, f); err != nil {
 		return toStatus(err)
@@ -115,14 +115,14 @@ func (n cluster) RestoreSnapshot(stream grpc.ClientStreamingServer[rollcallv1.Re
 	return stream.SendAndClose(&rollcallv1.RestoreSnapshotResponse{Epoch: epoch, Services: uint64(info.Services)}) //nolint:gosec // a length
 }
 
-// upload reads what a caller sends, within limits.
+// upload reads a caller's snapshot, within limits.
 type upload struct {
 	recv func() (*rollcallv1.RestoreSnapshotRequest, error)
 
 	started, allowForeign bool
 	size                  int64
 	rest                  []byte
-	err                   error // why it ended, unless all was sent: for the caller as it is
+	err                   error // why it ended early, in the form for the caller
 }
 
 func (u *upload) Read(p []byte) (int, error) {
@@ -152,7 +152,7 @@ func (u *upload) Read(p []byte) (int, error) {
 	return done, nil
 }
 
-// next receives a message, within chunkLimit: returning from the handler is what breaks off a blocked Recv.
+// next receives a message, within chunkLimit. Returning from the handler cancels a blocked Recv.
 func (u *upload) next() (*rollcallv1.RestoreSnapshotRequest, error) {
 	type message struct {
 		req *rollcallv1.RestoreSnapshotRequest
@@ -173,7 +173,7 @@ func (u *upload) next() (*rollcallv1.RestoreSnapshotRequest, error) {
 	}
 }
 
-// removeUploads removes what restores left in the data folder that a crash cut short.
+// removeUploads removes the files in the data folder that interrupted restores left.
 func removeUploads(dir string) error {
 	if dir == "" {
 		return nil

@@ -20,7 +20,7 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-// A leader may die between the restore and the epoch that follows it: what is restored must not name an earlier one.
+// A leader may die between a restore and the next epoch, so the restored snapshot must not have an earlier epoch.
 func TestRestoreNeverLowersAnEpoch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		old := make(chan []byte, 1)
@@ -68,7 +68,7 @@ func TestRestoreNeverLowersAnEpoch(t *testing.T) {
 	})
 }
 
-// slowSnapshots takes its time to store one.
+// slowSnapshots stores snapshots slowly.
 type slowSnapshots struct {
 	raft.SnapshotStore
 	takes time.Duration
@@ -79,7 +79,7 @@ func (s *slowSnapshots) Create(version raft.SnapshotVersion, index, term uint64,
 	return s.SnapshotStore.Create(version, index, term, c, cIndex, trans)
 }
 
-// The commit watchdog gives a restore the time that its size earns it.
+// The commit watchdog must give a restore time in proportion to its size.
 func TestLongRestoreIsNotTakenForAHungDisk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		slow := new(slowSnapshots)
@@ -112,7 +112,7 @@ func TestLongRestoreIsNotTakenForAHungDisk(t *testing.T) {
 		}()
 		_, err := c.restore(leader, snapshot, false)
 		require.NoError(t, err)
-		<-written //nolint:errcheck // whatever became of it
+		<-written //nolint:errcheck // any result
 		select {
 		case err := <-c.nodes[leader].done:
 			delete(c.nodes, leader)
@@ -145,7 +145,7 @@ func TestRestoresAreReceivedOneAtATimeAndWithoutPauses(t *testing.T) {
 	})
 }
 
-// What an interrupted restore left goes when the node starts again, and nothing else does.
+// The next start must remove the files of an interrupted restore, and no others.
 func TestLeftoversOfRestoresAreRemoved(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"restore-1", "restore-2", "other"} {
@@ -165,7 +165,7 @@ func TestLeftoversOfRestoresAreRemoved(t *testing.T) {
 	require.Equal(t, []string{"other", "raft"}, names)
 }
 
-// A restored epoch is believed as far as one that Redis holds, and no further: some must be left to come after it.
+// A restored epoch must be accepted up to the same limit as one in Redis, because later epochs must remain.
 func TestSnapshotOfAnEpochOutOfReachIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newSimCluster(t, 3, nil)

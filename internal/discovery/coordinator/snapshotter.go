@@ -14,31 +14,31 @@ import (
 )
 
 const (
-	// logBudget is how many bytes of commands are applied before a snapshot shortens the log: Raft's own
-	// threshold counts entries, which may have 100 bytes or 4 MiB.
+	// logBudget is how many bytes of commands are applied before a snapshot shortens the log. Raft's own threshold
+	// counts entries, which may have 100 bytes or 4 MiB.
 	logBudget = 64 << 20
-	// A snapshot leaves about as many entries in the log as fit the budget, for followers that are a little behind.
+	// A snapshot leaves about as many entries in the log as fit logBudget, for followers that lag a little.
 	minTrailing, maxTrailing = 64, 10240
 	snapshotPeriod           = 5 * time.Second
 )
 
-// snapshotter is the state machine as Raft drives it, with an eye on how large the log has grown.
+// snapshotter is the state machine that Raft drives. It also tracks the size of the log.
 type snapshotter struct {
 	*fsm.Machine
 	raft *raft.Raft
 	log  *slog.Logger
-	// fatal is told of an entry that cannot be applied.
+	// fatal receives the error of an entry that cannot be applied.
 	fatal func(error)
 
-	bytes, entries atomic.Int64 // since the last snapshot, ours or Raft's own
+	bytes, entries atomic.Int64 // since the last snapshot, by run or by Raft
 }
 
 func newSnapshotter(m *fsm.Machine, log *slog.Logger, fatal func(error)) *snapshotter {
 	return &snapshotter{Machine: m, log: log, fatal: fatal}
 }
 
-// ApplyBatch shadows the machine's: it counts, and turns an entry that cannot be applied into the end of the
-// process. Raft's goroutine stays blocked, since it must neither skip the entry nor go on.
+// ApplyBatch wraps the machine's ApplyBatch. It counts entries, and ends the process if an entry cannot be applied.
+// Raft's goroutine then stays blocked, because it must neither skip the entry nor continue.
 func (s *snapshotter) ApplyBatch(logs []*raft.Log) []any {
 	size := 0
 	for _, l := range logs {
@@ -60,7 +60,7 @@ func (s *snapshotter) ApplyBatch(logs []*raft.Log) []any {
 	return s.Machine.ApplyBatch(logs)
 }
 
-// Snapshot shadows the machine's: what it holds counts no more once it is written, whoever asked for it.
+// Snapshot wraps the machine's Snapshot. The counters exclude its content once it is written, whoever requested it.
 func (s *snapshotter) Snapshot() (raft.FSMSnapshot, error) {
 	snapshot, err := s.Machine.Snapshot()
 	return &countedSnapshot{snapshot, s, s.bytes.Load(), s.entries.Load()}, err
@@ -81,7 +81,8 @@ func (c *countedSnapshot) Persist(sink raft.SnapshotSink) error {
 	return err
 }
 
-// keep has the next snapshot leave as many entries in the log as fit the budget, if they are like the recent ones.
+// keep sets how many entries the next snapshot leaves in the log: as many as fit logBudget, at the size of recent
+// entries.
 func (s *snapshotter) keep(bytes, entries int64) error {
 	reload := s.raft.ReloadableConfig()
 	trailing := uint64(min(max(logBudget*entries/max(bytes, 1), minTrailing), maxTrailing))
@@ -95,12 +96,12 @@ func (s *snapshotter) keep(bytes, entries int64) error {
 	return nil
 }
 
-// run takes a snapshot whenever the log has outgrown its budget, or the directory if that is larger. Raft takes its
-// own when entries are many; how many to keep is settled for those too.
+// run takes a snapshot whenever the log exceeds logBudget, or the directory's size if that is larger. Raft takes its
+// own snapshots by the number of entries. keep sets the entries to leave for those too.
 func (s *snapshotter) run(ctx context.Context) error {
 	tick := time.NewTicker(snapshotPeriod)
 	defer tick.Stop()
-	var last int64 // size of the directory at the last snapshot, about
+	var last int64 // approximate size of the directory at the last snapshot
 	for {
 		select {
 		case <-ctx.Done():
@@ -116,7 +117,7 @@ func (s *snapshotter) run(ctx context.Context) error {
 		}
 		started := time.Now()
 		switch err := s.raft.Snapshot().Error(); {
-		case errors.Is(err, raft.ErrNothingNewToSnapshot): // one that the leader sent, say
+		case errors.Is(err, raft.ErrNothingNewToSnapshot): // for example after a snapshot from the leader
 			s.bytes.Add(-size)
 			s.entries.Add(-entries)
 		case err != nil:

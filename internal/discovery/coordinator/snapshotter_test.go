@@ -13,8 +13,8 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-// How many entries a snapshot leaves in the log follows the size of the recent ones, down and up again, and a snapshot
-// of Raft's own counts as one of ours.
+// The number of entries left in the log must follow the size of recent entries, in both directions. A snapshot by Raft
+// must count like one by run.
 func TestKeptEntriesFollowTheirSize(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := raft.NewInmemStore()
@@ -32,7 +32,7 @@ func TestKeptEntriesFollowTheirSize(t *testing.T) {
 		}
 		require.Equal(t, maxTrailing, kept())
 
-		n.snapshot.bytes.Add(logBudget) // as if of a few large writes
+		n.snapshot.bytes.Add(logBudget) // simulates a few large writes
 		require.Equal(t, minTrailing, kept())
 		require.Zero(t, n.snapshot.bytes.Load())
 		require.Equal(t, minTrailing, kept(), "nothing came since")

@@ -10,10 +10,10 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-// staticKind is the kind of the services that RELAYER_COUNT describes.
+// staticKind is the kind of the services that RELAYER_COUNT defines.
 const staticKind = "relayer"
 
-// staticFleet is the set of services that RELAYER_COUNT and RELAYER_URL_TEMPLATE describe.
+// staticFleet returns the services that RELAYER_COUNT and RELAYER_URL_TEMPLATE define.
 func (c *Config) staticFleet() []*rollcallv1.Service {
 	fleet := make([]*rollcallv1.Service, c.RelayerCount)
 	for i := range fleet {
@@ -26,9 +26,9 @@ func (c *Config) staticFleet() []*rollcallv1.Service {
 	return fleet
 }
 
-// reconcileStaticServices writes the static fleet at the beginning of an epoch, which also removes what an earlier
-// leader's larger one left, and again whenever one of its members leaves the directory: a gateway that had taken
-// an entry over and then deregistered it gives it back that way.
+// reconcileStaticServices writes the static fleet at the beginning of an epoch, which also removes the rest of an
+// earlier leader's larger fleet. It writes again whenever a member leaves the directory. This restores an entry that a
+// gateway took over and then deregistered.
 func (n *Node) reconcileStaticServices(l *leader) {
 	fleet := n.cfg.staticFleet()
 	policy := retryPolicy()
@@ -55,7 +55,7 @@ func (n *Node) reconcileStaticServices(l *leader) {
 	}
 }
 
-// staticComplete reports whether the directory holds every member, whoever owns it, and no static ghost.
+// staticComplete reports whether the directory holds every member, with any owner, and no other static service.
 func (n *Node) staticComplete(s *fsm.State, fleet []*rollcallv1.Service) bool {
 	ids, encoded, err := encodeAll(fleet)
 	if err != nil {
@@ -65,8 +65,8 @@ func (n *Node) staticComplete(s *fsm.State, fleet []*rollcallv1.Service) bool {
 	return ok
 }
 
-// awaitRemoval returns once something has left the directory, or it must be looked at again; with an error when
-// ctx ends.
+// awaitRemoval returns nil once an entry has left the directory, or once the directory must be read again. It returns
+// an error when ctx ends.
 func awaitRemoval(ctx context.Context, feed *fsm.Feed) error {
 	for {
 		changes, err := feed.Next(ctx)
@@ -74,7 +74,7 @@ func awaitRemoval(ctx context.Context, feed *fsm.Feed) error {
 			return context.Cause(ctx)
 		}
 		if err != nil {
-			return nil // compacted: look again
+			return nil // compacted: read the directory again
 		}
 		for _, c := range changes.Changes {
 			if c.After == nil {

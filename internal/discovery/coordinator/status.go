@@ -12,11 +12,11 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-// maxStatus bounds an answer of GetStatus. It is about 130 bytes a service: a million fit.
+// maxStatus is the maximum size of a GetStatus response. At about 130 bytes per service, a million services fit.
 const maxStatus = 256 << 20
 
-// Status appends to b the leader's GetStatusResponse as it is encoded, asked from the leader where this node follows.
-// Nobody here takes it apart: decoded, ten thousand services are fifty thousand allocations.
+// Status appends the leader's encoded GetStatusResponse to b. A follower requests it from the leader. This node does
+// not decode it, because ten thousand decoded services are fifty thousand allocations.
 func (n *Node) Status(ctx context.Context, b []byte) ([]byte, error) {
 	b, err := n.leaderStatus(b)
 	elsewhere, ok := errors.AsType[*notLeaderError](err)
@@ -32,13 +32,13 @@ func (n *Node) Status(ctx context.Context, b []byte) ([]byte, error) {
 	return b, err
 }
 
-// HasLeader reports whether this node knows a leader, itself included. That one may not answer.
+// HasLeader reports whether this node has a leader, possibly itself. The leader may be unreachable.
 func (n *Node) HasLeader() bool { return n.leaderHint() != nil }
 
-// relay sends messages as ever, and leaves what comes back encoded.
+// relay encodes requests as usual, and leaves responses encoded.
 type relay struct{ encoding.CodecV2 }
 
-// encoded is a message. It is appended to what is there.
+// encoded is an encoded message. Unmarshal appends to it.
 type encoded []byte
 
 func (relay) Unmarshal(data mem.BufferSlice, v any) error {

@@ -16,7 +16,7 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-// The status of a very large fleet, more than any other message may have, is had from every node and by clients.
+// The status of a very large fleet, above the usual message limit, must be available from every node and to clients.
 func TestStatusOfAVeryLargeFleet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fleet := make([]*rollcallv1.ServiceStatus, 300)
@@ -58,7 +58,7 @@ func TestStatusOfAVeryLargeFleet(t *testing.T) {
 	})
 }
 
-// Before the leader's work has begun it says which services there are, and what it knows besides.
+// Before the leader's work begins, the status must list the services and everything else that is known.
 func TestStatusBeforeTheWorkHasBegun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newSimCluster(t, 3, func(cfg *coordinator.Config) {
@@ -81,7 +81,7 @@ func TestStatusBeforeTheWorkHasBegun(t *testing.T) {
 	})
 }
 
-// Nobody leads, nobody is asked.
+// Without a leader no node must be called.
 func TestStatusWithoutALeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newSimCluster(t, 3, nil)

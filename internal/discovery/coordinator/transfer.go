@@ -46,7 +46,7 @@ func (n cluster) TransferLeadership(ctx context.Context, req *rollcallv1.Transfe
 	return &rollcallv1.TransferLeadershipResponse{}, toStatus(err)
 }
 
-// handOver gives the leadership to another voter, if there is one, before this node stops.
+// handOver transfers the leadership to another voter, if there is one, before this node stops.
 func (n *Node) handOver(r *raft.Raft) {
 	others := n.otherVoters(r)
 	if len(others) == 0 || r.State() != raft.Leader {
@@ -56,21 +56,21 @@ func (n *Node) handOver(r *raft.Raft) {
 	case err == nil:
 		n.log.Info("leadership handed over")
 	case r.State() != raft.Leader:
-		// Whoever was told to stand for election may have won after Raft stopped waiting for it.
+		// The chosen voter may have won its election after Raft stopped waiting for it.
 		n.log.Info("leadership gone while it was handed over", "err", err)
 	default:
 		n.log.Warn("leadership not handed over", "err", err)
 	}
 }
 
-// errNotCaughtUp means that none of the voters takes what Raft sends it.
+// errNotCaughtUp reports that no voter accepts Raft's messages.
 var errNotCaughtUp = errors.New("does not answer, or has not caught up since it was away; rollcall cluster status shows when it has")
 
-// transfer hands the leadership to one of the voters, which are asked in turn while there is time: the connection to
-// one that has restarted shows only when it is used that it is dead.
+// transfer hands the leadership to one of the voters. It tries them in turn until transferLimit, because a dead
+// connection to a restarted voter shows only when it is used.
 //
-// An *unknownError means that one of them may still take over. Any other error means that none will: errBehind where
-// none could be asked, otherwise Raft's.
+// An *unknownError means that a voter may still take over. Any other error means that none will: errNotCaughtUp if
+// none could be asked, otherwise Raft's error.
 func (n *Node) transfer(ctx context.Context, r *raft.Raft, voters []raft.Server) error {
 	ctx, cancel := context.WithTimeout(ctx, transferLimit)
 	defer cancel()
@@ -84,7 +84,7 @@ func (n *Node) transfer(ctx context.Context, r *raft.Raft, voters []raft.Server)
 		case to != "":
 			asked[to]++
 		}
-		// Whoever was told to stand for election may win after Raft stopped waiting for it.
+		// The chosen voter may win its election after Raft stopped waiting for it.
 		if _, now := r.LeaderWithID(); asked[now] > 0 {
 			return nil
 		}
@@ -97,12 +97,13 @@ func (n *Node) transfer(ctx context.Context, r *raft.Raft, voters []raft.Server)
 	}
 }
 
-// ask has Raft hand the leadership to the first of the voters that were asked least often. to is empty when none was
-// told of it. A transfer that hangs is left behind; it ends with Raft.
+// ask makes Raft transfer the leadership to the first of the voters that were asked least often. to is empty if no
+// voter was asked. A hung transfer is abandoned; it ends with Raft.
 //
-// Raft waits until what replicates to the voter has taken notice of the transfer. Where that does not happen within an
-// election, the notice stays behind, and Raft would block on giving another one, for ever if the leadership ends first; it
-// would refuse writes then whenever this node leads (hashicorp/raft #696). So only who keeps up is asked, one at a time.
+// Raft waits until the replication to the voter has taken the transfer's notice. If that takes longer than an
+// election, the notice remains, and Raft would block on the next one, forever if the leadership ends first. It would
+// then refuse writes whenever this node leads (hashicorp/raft #696). So only voters that keep up are asked, one at a
+// time.
 func (n *Node) ask(ctx context.Context, r *raft.Raft, voters []raft.Server, asked map[raft.ServerID]int) (to raft.ServerID, err error) {
 	select {
 	case n.transferring <- struct{}{}:
@@ -144,7 +145,7 @@ func names(servers []raft.Server) string {
 	return strings.Join(ids, ", ")
 }
 
-// otherVoters are the members with a vote, without this node.
+// otherVoters returns the members with a vote, except this node.
 func (n *Node) otherVoters(r *raft.Raft) (others []raft.Server) {
 	for _, s := range without(r.GetConfiguration().Configuration().Servers, n.cfg.ID) {
 		if s.Suffrage == raft.Voter {

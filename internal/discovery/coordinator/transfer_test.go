@@ -17,7 +17,7 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-// messages is a log that keeps what was said.
+// messages is a log handler that stores its messages.
 type messages struct {
 	slog.Handler
 	mu   *sync.Mutex
@@ -50,14 +50,14 @@ func (m *messages) reset() {
 	clear(m.said)
 }
 
-// transfer asks a node to hand the leadership to another; "" leaves the choice to it.
+// transfer asks a node to hand the leadership to another; with "" the node chooses.
 func (c *simCluster) transfer(from, to string) error {
 	client := c.admin(from)
 	_, err := client.TransferLeadership(c.t.Context(), &rollcallv1.TransferLeadershipRequest{To: to})
 	return err
 }
 
-// lead has a node lead.
+// lead makes a node the leader.
 func (c *simCluster) lead(id string) {
 	c.t.Helper()
 	c.await(id+" leads", func() bool {
@@ -69,7 +69,8 @@ func (c *simCluster) lead(id string) {
 	})
 }
 
-// Raft knows only who has how much of the log: a voter that is down is as good as any until somebody writes.
+// Raft chooses a successor by log length alone, so a dead voter is as good as any without writes. The transfer must
+// succeed.
 func TestHandsOverThoughAVoterIsDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := newMessages()
@@ -98,7 +99,7 @@ func TestTransferFindsAVoterThatAnswers(t *testing.T) {
 		require.NoError(t, err)
 		c.await("c3 leads", func() bool { leader, _ := c.leader(); return leader == "c3" })
 
-		// What connects c3 to c1 dates from before c1 stopped.
+		// The connection from c3 to c1 dates from before c1 stopped.
 		c.start("c1", stores)
 		c.await("c1 answers", func() bool {
 			_, err := c.client("c1").Ping(t.Context(), &rollcallv1.PingRequest{})
@@ -110,9 +111,9 @@ func TestTransferFindsAVoterThatAnswers(t *testing.T) {
 	})
 }
 
-// lagging is a cluster led by c2, whose c1 has been away: its heartbeats arrive again, while the log is sent to it only
-// after a wait that has grown to ten seconds. A transfer to it would leave behind in Raft what blocks the next (#696 of
-// hashicorp/raft), for ever in a leader that stops: the bubble notices that at its end.
+// lagging returns a cluster led by c2, whose c1 has been away. Heartbeats reach c1 again, but the log is sent to it
+// only after a backoff of ten seconds. A transfer to it would leave a notice in Raft that blocks the next one
+// (hashicorp/raft #696), forever in a leader that stops. The bubble detects that at its end.
 func lagging(t *testing.T) (*simCluster, *messages) {
 	t.Helper()
 	log := newMessages()
@@ -129,7 +130,7 @@ func lagging(t *testing.T) (*simCluster, *messages) {
 			p, err := c.client("c1").Ping(t.Context(), &rollcallv1.PingRequest{})
 			return err == nil && p.Leader != nil
 		})
-		// Where c1 stood for election before it heard of c2, there is a new term, in which nothing waits.
+		// If c1 stood for election before it received c2's heartbeat, there is a new term without a pending notice.
 		leader, _ := c.leader()
 		if leader == "c2" && c.nodes["c1"].Directory().State().Index() < c.nodes["c2"].Directory().State().Index() {
 			log.reset()
@@ -175,7 +176,7 @@ func TestVoterThatLagsIsNotAskedToLead(t *testing.T) {
 	})
 }
 
-// Until a connection breaks, nobody knows that a voter is gone: it is told, and may have been.
+// Until a connection breaks, a dead voter looks alive: it is chosen, and the outcome is unknown.
 func TestTransferToAVoterThatGoesIsUnknown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newSimCluster(t, 3, nil)
@@ -195,11 +196,11 @@ func TestTransferToAVoterThatGoesIsUnknown(t *testing.T) {
 			}
 		}
 		require.Equal(t, 1, unknown)
-		c.register("a") // writes go on
+		c.register("a") // writes continue
 		require.Equal(t, codes.FailedPrecondition, status.Code(c.transfer("c2", "c1")))
 
 		c.net.Heal()
-		c.lead("c1") // by what was on its way, or by being asked again
+		c.lead("c1") // by a message in flight, or by another request
 	})
 }
 
@@ -209,7 +210,7 @@ func TestTransferToAVoterThatIsDownIsRefused(t *testing.T) {
 		leader, _ := c.leader()
 		down := c.follower()
 		c.stop(down)
-		pass(time.Second) // what is sent to it fails
+		pass(time.Second) // messages to it fail
 		err := c.transfer(leader, down)
 		require.Equal(t, codes.FailedPrecondition, status.Code(err))
 		require.ErrorContains(t, err, down+" does not answer")

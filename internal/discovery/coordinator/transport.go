@@ -6,12 +6,12 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// appendBudget is how many bytes of entries one AppendEntries message carries, unless a single one is larger. Raft
-// counts entries alone and gives each message the same time, which the largest at once could not keep: a follower
-// that was down would get the same message again and again, and never catch up.
+// appendBudget is how many bytes of entries one AppendEntries message carries, unless a single entry is larger. Raft
+// only counts entries and uses one timeout for every message, which a message of many large entries would exceed. A
+// follower that was down would receive the same message again and again, and never catch up.
 const appendBudget = 1 << 20
 
-// transport is Raft's, less what is too much for one message, and what must not reach this node.
+// transport is Raft's transport. It limits the size of messages and refuses messages that fail check.
 type transport struct {
 	*raft.NetworkTransport
 	check       func(command any) error
@@ -22,7 +22,7 @@ type transport struct {
 	ended    chan struct{}
 }
 
-// newTransport takes the network over. Raft closes it. check may refuse what another node sends.
+// newTransport takes ownership of the network. Raft closes it. check may refuse a message of another node.
 func newTransport(network *raft.NetworkTransport, check func(command any) error, r *replication) *transport {
 	stop := make(chan struct{})
 	t := &transport{
@@ -33,7 +33,7 @@ func newTransport(network *raft.NetworkTransport, check func(command any) error,
 	return t
 }
 
-// screen passes on to Raft what check lets through.
+// screen passes the messages that check accepts to Raft.
 func (t *transport) screen(stop <-chan struct{}) {
 	defer close(t.ended)
 	for {
@@ -55,18 +55,18 @@ func (t *transport) screen(stop <-chan struct{}) {
 	}
 }
 
-// Consumer is what Raft answers.
+// Consumer returns the messages for Raft.
 func (t *transport) Consumer() <-chan raft.RPC { return t.accepted }
 
-// Close ends what listens. It is idempotent.
+// Close closes the listeners. It is idempotent.
 func (t *transport) Close() error {
 	t.close()
 	<-t.ended
 	return t.NetworkTransport.Close()
 }
 
-// AppendEntries sends the first of the entries and leaves only those in args: what Raft finds there afterwards it
-// takes for sent, and it goes on with the next.
+// AppendEntries sends the first entries that fit appendBudget and truncates args to them. Raft treats the entries left
+// in args as sent, and continues with the next.
 func (t *transport) AppendEntries(id raft.ServerID, target raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
 	size := 0
 	for i, e := range args.Entries {

@@ -13,7 +13,7 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-// A new kind of command waits until every voter says that it knows it.
+// A new kind of command must wait until every voter reports that it supports it.
 func TestNewCommandsWaitForEveryVoter(t *testing.T) {
 	stores := raft.NewInmemStore()
 	n, err := Open(t.Context(), Config{
@@ -31,8 +31,8 @@ func TestNewCommandsWaitForEveryVoter(t *testing.T) {
 		n.peers.facts[node] = peerInfo{d, time.Now().Add(-ago)}
 	}
 	const own, next = 7, fsm.CommandVersion + 1
-	require.NoError(t, n.checkCommandVersion(r, 1), "the first commands need nobody's word")
-	require.EqualValues(t, 1, n.commandVersion(r, own), "nobody has spoken")
+	require.NoError(t, n.checkCommandVersion(r, 1), "the first commands need no confirmation")
+	require.EqualValues(t, 1, n.commandVersion(r, own), "no voter has reported a version")
 	say("b", own, 0)
 	require.EqualValues(t, 1, n.commandVersion(r, own), "c has not")
 	say("c", own-1, 0)
@@ -41,14 +41,14 @@ func TestNewCommandsWaitForEveryVoter(t *testing.T) {
 	require.EqualValues(t, own, n.commandVersion(r, own), "this node is older itself")
 	require.Equal(t, codes.FailedPrecondition, status.Code(n.checkCommandVersion(r, next)))
 	say("c", 0, 0)
-	require.EqualValues(t, 1, n.commandVersion(r, own), "an old node that does not say")
+	require.EqualValues(t, 1, n.commandVersion(r, own), "an old node that reports no version")
 	say("c", own, peerInfoTTL+time.Second)
 	require.EqualValues(t, 1, n.commandVersion(r, own), "c may have been replaced by an older one since")
-	require.NotNil(t, n.peers.peerInfoOf("c"), "what else it said still counts")
+	require.NotNil(t, n.peers.peerInfoOf("c"), "its other reported values are kept")
 	say("c", own, observePeriod)
 	require.EqualValues(t, own, n.commandVersion(r, own), "it was just not asked again yet")
 
-	// The hash of a body is a field that older voters stop at.
+	// The body hash is a field that older voters stop at.
 	l := &leader{ownerSessions: newWriters(time.Now(), time.Minute)}
 	stamped := func(id string) []byte {
 		f := &rollcallv1.WriteFence{Owner: &rollcallv1.Owner{Kind: rollcallv1.OwnerKind_OWNER_KIND_GATEWAY, Id: id}, Incarnation: 1, Seq: 1}
@@ -64,7 +64,7 @@ func TestNewCommandsWaitForEveryVoter(t *testing.T) {
 	require.Empty(t, stamped("w3"), "c may be older by now")
 }
 
-// Every kind of operation names the version that brought it; one that does not is proposed by nobody.
+// Every kind of operation must have the version that added it; a kind without one must never be proposed.
 func TestEveryOperationHasItsVersion(t *testing.T) {
 	t.Parallel()
 	kinds := new(rollcallv1.Operation).ProtoReflect().Descriptor().Oneofs().ByName("kind").Fields()

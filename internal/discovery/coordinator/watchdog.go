@@ -11,26 +11,28 @@ import (
 )
 
 const (
-	// commitLimit is how long a leader may have something pending and commit nothing.
+	// commitLimit is how long a leader may commit nothing while writes are pending.
 	commitLimit = 10 * time.Second
-	// slowestLink is the bandwidth below which a large command would look like a hang: it earns a second for
-	// each of these many bytes.
+	// slowestLink is the bandwidth below which a large command would look like a hang: the limit grows by one second
+	// for each of these many bytes.
 	slowestLink = 64 << 10
 	watchPeriod = time.Second
 )
 
-// watchdog notices a leader that can no longer commit but keeps its followers quiet: a hung disk (hashicorp/raft
-// #503, #614), or a leadership transfer that never ends (#696). Ending the process is the only way to a new
-// leader then. Time is counted in ticks of the running process, so that a paused one is not taken for a hung one.
+// watchdog detects a leader that can no longer commit but still suppresses elections. Causes are a hung disk
+// (hashicorp/raft
+// #503, #614), or a leadership transfer that never ends (#696). Only the end of the process allows a new leader
+// then. Time is counted in ticks of the running process, so that a paused process does not count as hung.
 type watchdog struct {
 	raft raftProgress
 
 	mu      sync.Mutex
 	pending map[*pendingWrite]struct{}
-	refused bool // Raft refuses writes for a transfer, by the last word it gave
+	refused bool // Raft's last result refused a write because of a transfer
 }
 
-// raftProgress is what the watchdog looks at: *raft.Raft, whose disk cannot be made to hang in a test.
+// raftProgress is the part of *raft.Raft that the watchdog reads. Tests replace it because they cannot hang Raft's
+// disk.
 type raftProgress interface {
 	CommitIndex() uint64
 	State() raft.RaftState
@@ -46,7 +48,7 @@ func newWatchdog(r raftProgress) *watchdog {
 	return &watchdog{raft: r, pending: make(map[*pendingWrite]struct{})}
 }
 
-// begin notes that Raft has something to commit.
+// begin records a pending commit.
 func (w *watchdog) begin(size int) *pendingWrite {
 	p := &pendingWrite{w, size}
 	w.mu.Lock()
@@ -55,7 +57,7 @@ func (w *watchdog) begin(size int) *pendingWrite {
 	return p
 }
 
-// end notes how that ended.
+// end records the result of a pending commit.
 func (p *pendingWrite) end(err error) {
 	p.w.mu.Lock()
 	defer p.w.mu.Unlock()
@@ -65,8 +67,8 @@ func (p *pendingWrite) end(err error) {
 	}
 }
 
-// probe finds out whether a transfer is still under way, which Raft tells nobody who does not write: without it a
-// leader that nobody writes to would look stuck long after the transfer ended. done is closed when it has.
+// probe checks whether a transfer is still running, which Raft reports only to writers. Without the probe, a leader
+// without writes would look stuck long after the transfer ended. done is closed when the result is known.
 func (w *watchdog) probe() (done chan struct{}) {
 	done = make(chan struct{})
 	p := w.begin(0)
@@ -77,20 +79,20 @@ func (w *watchdog) probe() (done chan struct{}) {
 	return done
 }
 
-// run returns an error when this leader is stuck.
+// run returns an error if this leader is stuck.
 func (w *watchdog) run(ctx context.Context) error {
 	tick := time.NewTicker(watchPeriod)
 	defer tick.Stop()
 	var stuck time.Duration
 	last := w.raft.CommitIndex()
-	var probe chan struct{} // nil while there is none under way
+	var probe chan struct{} // nil if no probe is running
 	for {
 		select {
 		case <-ctx.Done():
 			if probe != nil {
 				select {
 				case <-probe:
-				case <-time.After(watchPeriod): // Raft may forget who waits when it is shut down
+				case <-time.After(watchPeriod): // Raft may forget pending barriers on its shutdown
 				}
 			}
 			return nil

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// progress is what the watchdog sees of Raft.
+// progress is the watchdog's view of Raft.
 type progress struct {
 	commit   atomic.Uint64
 	follower atomic.Bool
@@ -34,12 +34,12 @@ func (p *progress) Barrier(time.Duration) raft.Future {
 	return answered{}
 }
 
-// answered is a future that has come.
+// answered is a completed future.
 type answered struct{ err error }
 
 func (a answered) Error() error { return a.err }
 
-// The watchdog ends a leader that is stuck, and no other.
+// The watchdog must end a stuck leader, and no other.
 func TestWatchdogKnowsStuckFromSlow(t *testing.T) {
 	transfer := raft.ErrLeadershipTransferInProgress
 	cases := map[string]struct {

@@ -12,7 +12,7 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-// established returns the leadership this node serves, or the refusal that says who may serve instead.
+// established returns the leadership that this node serves, or a refusal that names the leader.
 func (n *Node) established() (*leader, error) {
 	if l := n.currentLeader(); l != nil {
 		return l, nil
@@ -27,7 +27,7 @@ func (n *Node) established() (*leader, error) {
 	return nil, &notLeaderError{leader: n.leaderHint(), epoch: n.machine.State().Epoch()}
 }
 
-// leaderHint is the leader this node knows of, itself when it is established; nil when it knows none.
+// leaderHint returns the known leader, this node if it is established, or nil.
 func (n *Node) leaderHint() *rollcallv1.Leader {
 	if n.currentLeader() != nil {
 		return &rollcallv1.Leader{Node: n.cfg.ID, Address: n.cfg.Advertise, ClientAddress: n.cfg.AdvertiseClient}
@@ -38,7 +38,7 @@ func (n *Node) leaderHint() *rollcallv1.Leader {
 	}
 	addr, id := r.LeaderWithID()
 	if id == "" || string(id) == n.cfg.ID {
-		return nil // leading, but not established: nobody to send anyone to
+		return nil // leading, but not established: there is no leader to name
 	}
 	hint := &rollcallv1.Leader{Node: string(id), Address: n.peers.address(raft.Server{ID: id, Address: addr})}
 	hint.ClientAddress = hint.Address
@@ -48,7 +48,7 @@ func (n *Node) leaderHint() *rollcallv1.Leader {
 	return hint
 }
 
-// checkWriter validates a writer and resolves its epoch.
+// checkWriter validates a writer and fills in its epoch.
 func checkWriter(w *rollcallv1.Writer, l *leader) ([]rollcallv1.Violation, *rollcallv1.WriteFence) {
 	var vs []rollcallv1.Violation
 	add := func(field, description string) {
@@ -82,7 +82,7 @@ func checkWriter(w *rollcallv1.Writer, l *leader) ([]rollcallv1.Violation, *roll
 	return vs, f
 }
 
-// checkBatch validates the services of a batch: each for itself, and their ids against one another.
+// checkBatch validates the services of a batch: each one, and the uniqueness of their ids.
 func checkBatch(services []*rollcallv1.Service) []rollcallv1.Violation {
 	var vs []rollcallv1.Violation
 	at := make(map[string]int, len(services))
@@ -102,7 +102,7 @@ func checkBatch(services []*rollcallv1.Service) []rollcallv1.Violation {
 	return vs
 }
 
-// encodeAll encodes services as the directory keeps them.
+// encodeAll encodes services in the directory's form.
 func encodeAll(services []*rollcallv1.Service) (ids []string, encoded [][]byte, err error) {
 	ids, encoded = make([]string, len(services)), make([][]byte, len(services))
 	for i, s := range services {
@@ -114,7 +114,8 @@ func encodeAll(services []*rollcallv1.Service) (ids []string, encoded [][]byte, 
 	return ids, encoded, nil
 }
 
-// registerRequest serves a caller's registration: it validates, and refuses what only the leader itself may write.
+// registerRequest serves a caller's registration. It validates the request, and refuses writes reserved for the
+// leader.
 func (n *Node) registerRequest(ctx context.Context, req *rollcallv1.RegisterServicesRequest) (fsm.Answer, error) {
 	l, err := n.established()
 	if err != nil {
@@ -148,7 +149,7 @@ func (n *Node) registerRequest(ctx context.Context, req *rollcallv1.RegisterServ
 	return n.register(ctx, l, req, fence)
 }
 
-// register writes a valid batch, or finds that there is nothing to write.
+// register writes a valid batch, or answers without a write if nothing changes.
 func (n *Node) register(ctx context.Context, l *leader, req *rollcallv1.RegisterServicesRequest, fence *rollcallv1.WriteFence) (fsm.Answer, error) {
 	if fence.Epoch != l.Epoch {
 		return fsm.Answer{}, &fsm.StaleEpochError{Epoch: l.Epoch}
@@ -180,8 +181,8 @@ func (n *Node) register(ctx context.Context, l *leader, req *rollcallv1.Register
 	return result.Answer, err
 }
 
-// knows reports whether the directory knows this very incarnation of the owner. A new one must be written down
-// even if nothing else changes, since it supersedes the one before.
+// knows reports whether the directory has this incarnation of the owner. A new incarnation must be committed even if
+// nothing else changes, because it supersedes the previous one.
 func knows(s *fsm.State, o fsm.Owner, f *rollcallv1.WriteFence) bool {
 	if f.Seq == 0 {
 		return true
@@ -235,11 +236,11 @@ func (n *Node) deregisterRequest(ctx context.Context, req *rollcallv1.Deregister
 	return result.Answer, err
 }
 
-// confirm asks for the term on behalf of a caller, and turns a lost one into the refusal to give.
+// confirm confirms the term for a caller. It maps a lost term to the refusal for the caller.
 func (l *leader) confirm(ctx context.Context, n *Node) error {
 	err := l.confirmer.confirm(ctx)
 	if err == nil && l.ctx.Err() != nil {
-		err = errLostLeadership // a restore may have replaced the directory since the caller read it
+		err = errLostLeadership // a restore may have replaced the directory after the caller's read
 	}
 	if !errors.Is(err, errLostLeadership) {
 		return err

@@ -17,7 +17,7 @@ import (
 	page "github.com/rollcall-dev/rollcall/internal/discovery/status"
 )
 
-// BenchmarkStatus is the director's part of /status with a fleet of 10,000.
+// BenchmarkStatus measures the director's part of /status with a fleet of 10,000.
 func BenchmarkStatus(b *testing.B) {
 	d := large(b)
 	var raw []byte
@@ -28,7 +28,7 @@ func BenchmarkStatus(b *testing.B) {
 	})
 }
 
-// BenchmarkStatusPage is all of it, at the leader: from the director to what a client reads.
+// BenchmarkStatusPage measures all of /status at the leader, from the director to the response.
 func BenchmarkStatusPage(b *testing.B) {
 	d := large(b)
 	s, err := page.Open(b.Context(), page.Config{
@@ -49,7 +49,7 @@ func BenchmarkStatusPage(b *testing.B) {
 	})
 }
 
-// large is a director of 10,000 services, each checked once.
+// large returns a director of 10,000 services, each checked once.
 func large(b *testing.B) *Director {
 	dir := newDirectory(1)
 	for i := range 10_000 {
@@ -67,7 +67,7 @@ func large(b *testing.B) *Director {
 	return d
 }
 
-// run runs something to the end of the benchmark.
+// run runs a function until the end of the benchmark.
 func run(b *testing.B, run func(context.Context) error) {
 	ctx, stop := context.WithCancel(b.Context())
 	done := make(chan error, 1)
@@ -78,7 +78,7 @@ func run(b *testing.B, run func(context.Context) error) {
 	})
 }
 
-// measure also reports the processor time of a turn: wall time says little while others use the machine.
+// measure also reports the processor time per iteration, because wall time is unreliable on a busy machine.
 func measure(b *testing.B, do func()) {
 	b.ReportAllocs()
 	before := processorTime(b)

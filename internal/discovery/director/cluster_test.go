@@ -26,12 +26,12 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-// The whole of discovery on a simulated network: coordinators with directors, gateways, a Redis in memory and
-// services that answer their checks or not.
+// The test runs all of discovery on a simulated network: coordinators with directors, gateways, an in-memory Redis,
+// and services that pass or fail their checks.
 
-// Whatever is cut off, lost or restarted: no leader's command takes a healthy service out of the set, none writes
-// under an epoch lower than one that Redis has seen, and once all is well again the set is what is defined and
-// healthy.
+// Under partitions, losses and restarts, no leader's command may remove a healthy service from the set. No leader may
+// write under an epoch lower than one that Redis has recorded. After recovery the set must be the defined and healthy
+// services.
 func TestSystemSurvivesPartitions(t *testing.T) {
 	t.Parallel()
 	seeds := 32
@@ -79,11 +79,11 @@ func systemScenario(t *testing.T, seed uint64) {
 		}
 	}
 	t.Logf("seed %d: %d writes, last epoch %d", seed, len(s.redis.Log()), epoch)
-	require.Greater(t, epoch, uint64(2), "somebody else led at least once")
+	require.Greater(t, epoch, uint64(2), "another node led at least once")
 }
 
-// Checks may take ten seconds, and every service takes them. A leader that was deposed, or is told to stop, is done
-// long before, and the next one leads.
+// Checks may take ten seconds, and every service takes that long. A leader that is deposed or stopped must end long
+// before, and the next one must lead.
 func TestHangingServicesDelayNoHandOver(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -127,11 +127,11 @@ type system struct {
 	toRedis *cuts
 	fleet   *fleet
 	checks  health.Config
-	// steady services are defined and healthy all the time.
+	// steady services are always defined and healthy.
 	steady []string
 }
 
-// running is a coordinator's life.
+// running is a running coordinator.
 type running struct {
 	stop context.CancelFunc
 	done chan error
@@ -186,7 +186,7 @@ func (s *system) start(id string) {
 	go func() { r.done <- node.Run(ctx) }()
 }
 
-// lead is a coordinator's director, for one epoch.
+// lead returns a coordinator's work: a director, for one epoch.
 func (s *system) lead(id string) func(context.Context, coordinator.Leadership) error {
 	return func(ctx context.Context, l coordinator.Leadership) error {
 		d, err := director.New(director.Config{
@@ -224,16 +224,16 @@ func (s *system) stopAll() {
 	for _, id := range slices.Collect(maps.Keys(s.nodes)) {
 		s.stop(id)
 	}
-	<-time.After(2 * late) // what is on its way on the simulated network, or to Redis, arrives
+	<-time.After(2 * late) // messages in flight on the simulated network, or to Redis, arrive
 }
 
-// writer is the coordinator that wrote to Redis last.
+// writer returns the coordinator that wrote to Redis last.
 func (s *system) writer() string {
 	log := s.redis.Log()
 	return log[len(log)-1].Leader
 }
 
-// misfortune breaks something.
+// misfortune injects a random fault.
 func (s *system) misfortune() {
 	node := func() string { return s.peers[s.random.IntN(len(s.peers))].ID }
 	switch s.random.IntN(9) {
@@ -247,11 +247,11 @@ func (s *system) misfortune() {
 		s.net.Reset(node())
 	case 4:
 		s.net.Isolate(fmt.Sprintf("edge-%d", s.random.IntN(len(s.edges))))
-	case 5: // whoever writes: what it has on the way arrives late
+	case 5: // the current writer: its writes in flight arrive late
 		s.toRedis.set(map[string]bool{s.writer(): true})
 	case 6:
 		s.redis.Flush()
-	case 7: // the leader, if it is the one: without its peers, but with gateways and, perhaps, Redis
+	case 7: // the leader, if it is the one: loses its peers, but keeps gateways and possibly Redis
 		id := node()
 		for _, p := range s.peers {
 			if p.ID != id {
@@ -269,7 +269,7 @@ func (s *system) misfortune() {
 	s.net.SetLatency(time.Duration(1+s.random.IntN(15)) * time.Millisecond)
 }
 
-// change lets gateways define something else, and services fail and recover.
+// change makes gateways define other services, and services fail and recover.
 func (s *system) change() {
 	for name, e := range s.edges {
 		e.mu.Lock()
@@ -285,7 +285,7 @@ func (s *system) change() {
 		}
 		for _, id := range s.steady {
 			if e.services[id] != nil && s.random.IntN(3) == 0 {
-				e.services[id] = s.service(id) // it moves
+				e.services[id] = s.service(id) // its URL changes
 			}
 		}
 		e.mu.Unlock()
@@ -296,14 +296,14 @@ func (s *system) change() {
 	}
 }
 
-// service defines one at any of its URLs.
+// service defines a service at one of its URLs.
 func (s *system) service(id string) *rollcallv1.Service {
 	return &rollcallv1.Service{Id: id, Kind: "relayer", WorkerRef: &rollcallv1.WorkerRef{
 		Url: fmt.Sprintf("http://%s:%d", id, 3000+s.random.IntN(3)), Labels: map[string]string{"at": fmt.Sprint(s.random.Uint32())},
 	}}
 }
 
-// awaitExact waits until the set is what is defined and healthy, and stays so.
+// awaitExact waits until the set is exactly the defined and healthy services, and remains so.
 func (s *system) awaitExact() {
 	s.t.Helper()
 	var want []string
@@ -332,7 +332,7 @@ func (s *system) awaitExact() {
 	require.FailNow(s.t, "the set does not settle")
 }
 
-// edge is a gateway and the source of it.
+// edge is a gateway and its source.
 type edge struct {
 	stop    context.CancelFunc
 	done    chan error
@@ -369,7 +369,7 @@ func (e *edge) Services(context.Context) (gateway.Set, error) {
 
 func (e *edge) Changed() <-chan struct{} { return e.changed }
 
-// fleet is the services, as their checks find them.
+// fleet is the services' health.
 type fleet struct {
 	mu   sync.Mutex
 	down map[string]bool
@@ -395,7 +395,7 @@ func (f *fleet) probe(_ context.Context, t health.Target) error {
 	return nil
 }
 
-// cuts says which coordinators do not reach Redis.
+// cuts holds the coordinators that are cut off from Redis.
 type cuts struct {
 	mu  sync.Mutex
 	off map[string]bool
@@ -413,7 +413,7 @@ func (c *cuts) has(node string) bool {
 	return c.off[node]
 }
 
-// way is one coordinator's way to Redis. Where it is cut, reads fail and writes arrive late, with nobody to tell.
+// way is one coordinator's connection to Redis. While it is cut, reads fail, and writes arrive late without an answer.
 type way struct {
 	redis mirror.Store
 	cuts  *cuts

@@ -17,42 +17,42 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-// Config of a director. Fields without a default are required.
+// Config is the configuration of a director. Fields without a default are required.
 type Config struct {
 	// Cluster, Node and Epoch identify the leadership.
 	Cluster, Node string
 	Epoch         uint64
-	// Directory is what is to be directed.
+	// Directory is the directory to follow.
 	Directory interface {
 		Watch() (*fsm.State, *fsm.Feed)
 	}
-	// Confirm returns nil when a quorum has said, after the call began, that the leadership stands.
+	// Confirm returns nil when a quorum, asked after the call began, has confirmed the leadership.
 	Confirm func(context.Context) error
-	// Lease is how long a confirmation is trusted, counted from before it was asked (200 ms).
+	// Lease is how long a confirmation is valid, counted from before the request was sent (200 ms).
 	Lease time.Duration
-	// Ended is closed when the leadership is over. Then the checks that run are broken off; where only Run's context
-	// ends, since the node stops, they get a second to finish (never closed).
+	// Ended is closed when the leadership is over; running checks are then canceled. If only Run's context ends,
+	// because the node stops, they get a second to finish (never closed).
 	Ended <-chan struct{}
 
-	// Health says how services are checked.
+	// Health is the configuration of the checks.
 	Health health.Config
-	// Mirror has the Redis client and the prefix; what identifies the leadership is filled in.
+	// Mirror has the Redis client and the prefix. The director fills in the fields of the leadership.
 	Mirror mirror.Config
 
-	// MinLive is how many live services of a kind there must be (none).
+	// MinLive is the required number of live services per kind (none).
 	MinLive map[string]int
-	// MassFailureThreshold turns the mass-failure guard on: above this share of a kind's live services failing at once,
-	// removals are held. 0 to 1; 0, the default, is off.
+	// MassFailureThreshold turns the mass-failure guard on. If more than this share of a kind's live services fail at
+	// once, removals are held. 0 to 1; 0, the default, is off.
 	MassFailureThreshold float64
-	// MassFailureHold is for how long at most (1 minute).
+	// MassFailureHold is the maximum duration of a hold (1 minute).
 	MassFailureHold time.Duration
 
 	Logger  *slog.Logger // discards by default
 	Metrics *Metrics     // unregistered by default
 }
 
-// withDefaults returns a complete copy, or all that is wrong with it. The checker and the mirror
-// validate their own fields.
+// withDefaults returns a copy with defaults, or an error that lists all faults. The checker and the mirror validate
+// their own fields.
 func (c Config) withDefaults() (Config, error) {
 	c.MassFailureHold = cmp.Or(c.MassFailureHold, time.Minute)
 	if c.Logger == nil {

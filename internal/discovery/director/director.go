@@ -22,7 +22,7 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-// Director directs one epoch.
+// Director runs one epoch.
 type Director struct {
 	cfg     Config
 	log     *slog.Logger
@@ -32,35 +32,36 @@ type Director struct {
 	mu       sync.Mutex
 	services btree.Map[string, *service]
 	kinds    map[string]*kind
-	// recovering counts the services whose verdict the recovery waits for.
+	// recovering is the number of services whose verdict the recovery waits for.
 	recovering int
 	state      rollcallv1.DirectorState
 	stalls     []*rollcallv1.Stall // sorted by kind; replaced, never changed
-	since      time.Time           // of state
+	since      time.Time           // start of state
 	writer     *mirror.Writer
-	refused    error // why the last writer gave up, until the present one has claimed
-	// What the mirror is to be told next: of those in upserts that are news, in any order, and which ids have left.
-	// Slices, for a map that once held the whole directory would be as slow to empty ever after.
+	refused    error // why the last writer ended, until the current one has claimed
+	// upserts and removed are the pending updates of the mirror: the dirty services in upserts, in any order, and
+	// removed ids. They are slices, because a map that once held the whole directory would remain slow to clear.
 	upserts []*service
 	removed []string
-	// newlyHealthy are healthy and were not listed before, and the log does not say so yet.
+	// newlyHealthy are services that became healthy, were not listed before, and are not logged yet.
 	newlyHealthy []*service
-	// foundSince is when the span began in which foundSaid of them had lines, and foundMore have none yet.
+	// foundSince is the start of the current foundSpan. foundLogged of its services were logged; foundMore are only
+	// counted.
 	foundSince             time.Time
 	foundLogged, foundMore int
-	// statusSize is about how many bytes the services take in a status.
+	// statusSize is the approximate size in bytes of the services in a status.
 	statusSize int
 }
 
-// service is an entry of the directory with what this epoch knows of it.
+// service is an entry of the directory with its state in this epoch.
 type service struct {
 	entry  *fsm.Entry
-	result health.Result // of its last check; before that, just the target
+	result health.Result // of its last check; before the first check only the target
 	// recovering: the recovery waits for its verdict.
 	recovering bool
 	// held: it failed, and the guard keeps it listed.
 	held bool
-	// dirty: it stands in Director.upserts. One that stands there without being news has left.
+	// dirty: listed in Director.upserts. An entry in upserts that is not dirty has been removed.
 	dirty bool
 }
 
@@ -69,12 +70,13 @@ func (s *service) verdict() health.Verdict { return s.result.Verdict }
 // kind counts the services of a kind.
 type kind struct {
 	services, up int
-	// held by the guard; doubtful are up, and inherited unknown, but failed their last check.
+	// held counts the services that the guard holds. doubtful are up and inherited unknown, but failed their last
+	// check.
 	held, doubtful, inherited int
 	guard                     guard
 }
 
-// New returns a director that does nothing before Run, or an error that names all that is wrong with the Config.
+// New returns a director that does nothing before Run, or an error that lists all faults of the Config.
 func New(cfg Config) (*Director, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -107,8 +109,8 @@ func (d *Director) newWriter() (*mirror.Writer, error) {
 	return mirror.New(cfg)
 }
 
-// Run directs until ctx ends, lets the checks that run finish, for a second at most, and returns nil. It fails when the
-// mirror must not go on in this epoch, with *mirror.HigherEpochError or mirror.ErrSuperseded wrapped. Call it once.
+// Run directs until ctx ends, lets running checks finish within a second, and returns nil. It returns an error that
+// wraps *mirror.HigherEpochError or mirror.ErrSuperseded if the mirror must not continue in this epoch. Call it once.
 func (d *Director) Run(ctx context.Context) error {
 	d.metrics.enter(d)
 	defer d.metrics.leave(d)
@@ -117,7 +119,7 @@ func (d *Director) Run(ctx context.Context) error {
 	d.since = time.Now()
 	d.load(state)
 	first := d.writer
-	d.flushMirror() // also of an empty directory
+	d.flushMirror() // needed for an empty directory too
 	d.mu.Unlock()
 	d.log.Info("director recovering", "services", state.Len())
 
@@ -140,8 +142,7 @@ func (d *Director) Run(ctx context.Context) error {
 	})
 	g.Go(func() error {
 		defer close(checked)
-		// First of all whoever led before is to be kept from writing. And what is listed is to be known before the
-		// first verdict.
+		// The previous leader must be fenced first. The listed services must also be known before the first verdict.
 		select {
 		case <-ctx.Done():
 			return nil
@@ -153,7 +154,7 @@ func (d *Director) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// mirror runs a writer, and another after each that found Redis to be another cluster's.
+// mirror runs a writer. It replaces a writer that found Redis to be another cluster's.
 func (d *Director) mirror(ctx context.Context, w *mirror.Writer) error {
 	retry := backoff.NewExponentialBackOff()
 	retry.InitialInterval, retry.MaxInterval = time.Second, 10*time.Second
@@ -180,7 +181,7 @@ func (d *Director) mirror(ctx context.Context, w *mirror.Writer) error {
 	}
 }
 
-// replaceWriter makes a new writer, which has to be told everything.
+// replaceWriter creates a new writer and queues every service for it.
 func (d *Director) replaceWriter(refused error) (*mirror.Writer, error) {
 	w, err := d.newWriter()
 	if err != nil {
@@ -197,7 +198,7 @@ func (d *Director) replaceWriter(refused error) (*mirror.Writer, error) {
 	return w, nil
 }
 
-// follow takes in what changes in the directory and what the checks find, one at a time.
+// follow applies changes of the directory and results of checks, one at a time.
 func (d *Director) follow(ctx context.Context, feed *fsm.Feed) error {
 	var results []health.Result
 	timer := time.NewTimer(0) // an empty directory needs a decision too
@@ -241,7 +242,7 @@ func (d *Director) follow(ctx context.Context, feed *fsm.Feed) error {
 	}
 }
 
-// load makes the services those of the state. The recovery waits for whatever is unknown then. d.mu is held.
+// load replaces the services with those of the state. The recovery then waits for all unknown ones. d.mu is held.
 func (d *Director) load(state *fsm.State) {
 	var changes []fsm.Change
 	for e := range state.All() {
@@ -266,7 +267,7 @@ func (d *Director) load(state *fsm.State) {
 	}
 }
 
-// apply takes in changes of the directory. d.mu is held.
+// apply applies changes of the directory. d.mu is held.
 func (d *Director) apply(changes []fsm.Change) {
 	var targets []health.Target
 	var gone []string
@@ -278,7 +279,7 @@ func (d *Director) apply(changes []fsm.Change) {
 			gone = append(gone, c.Before.ID)
 		}
 	}
-	// One command may touch a service more than once; what it is in the end counts.
+	// One command may change a service more than once; only its final state counts.
 	targets = slices.DeleteFunc(targets, func(t health.Target) bool {
 		_, ok := d.services.Get(t.ID)
 		return !ok
@@ -291,7 +292,7 @@ func (d *Director) apply(changes []fsm.Change) {
 	}
 }
 
-// set adds a service or brings it up to date. d.mu is held.
+// set adds or updates a service. d.mu is held.
 func (d *Director) set(e *fsm.Entry) health.Target {
 	target := health.Target{ID: e.ID, Kind: e.Kind, URL: e.URL(), Version: e.Version}
 	s, ok := d.services.Get(e.ID)
@@ -319,7 +320,7 @@ func (d *Director) set(e *fsm.Entry) health.Target {
 	return target
 }
 
-// remove forgets a service, and reports whether it was known. d.mu is held.
+// remove deletes a service, and reports whether it existed. d.mu is held.
 func (d *Director) remove(id string) bool {
 	s, ok := d.services.Get(id)
 	if !ok {
@@ -334,11 +335,11 @@ func (d *Director) remove(id string) bool {
 	return true
 }
 
-// judge takes in the result of a check. d.mu is held.
+// judge applies the result of a check. d.mu is held.
 func (d *Director) judge(r *health.Result, now time.Time) {
 	s, ok := d.services.Get(r.ID)
 	if !ok {
-		return // the checker, told at once of what leaves, does not do this
+		return // cannot happen: the checker removes such services at once
 	}
 	before := s.verdict()
 	d.count(s, -1)
@@ -354,7 +355,7 @@ func (d *Director) judge(r *health.Result, now time.Time) {
 	d.kinds[s.entry.Kind].guard.recordCheck(r, now)
 }
 
-// onVerdictChange draws the conclusions from a verdict that is another than before. d.mu is held.
+// onVerdictChange handles a changed verdict. d.mu is held.
 func (d *Director) onVerdictChange(s *service, before health.Verdict) {
 	listed := before == health.Up || d.writer.Active(s.entry.ID)
 	switch {
@@ -367,7 +368,7 @@ func (d *Director) onVerdictChange(s *service, before health.Verdict) {
 	case s.verdict() == health.Up && !listed:
 		d.newlyHealthy = append(d.newlyHealthy, s)
 	case s.verdict() == health.Up:
-		// Inherited from the leader before, and still true.
+		// The service was inherited from the previous leader, and is still healthy.
 	case d.cfg.MassFailureThreshold > 0 && (listed || !d.writer.Status().Claimed): // it may be listed, while Redis is away
 		s.held = true
 	case !listed:
@@ -376,13 +377,13 @@ func (d *Director) onVerdictChange(s *service, before health.Verdict) {
 }
 
 const (
-	// foundLines is how many have a line each, of those that are found healthy within foundSpan.
+	// foundLines is how many newly healthy services within foundSpan get a log line each.
 	foundLines = 10
 	foundSpan  = time.Second
 )
 
-// reportFound logs who has been found healthy and was not listed: of a fleet that comes at once the first few, and how many
-// more there are when the span is over. It returns after how long it is to be called again. d.mu is held.
+// reportFound logs newly healthy services that were not listed: the first foundLines of a foundSpan, and the number of
+// the others at its end. It returns the time until its next call is due. d.mu is held.
 func (d *Director) reportFound(now time.Time) time.Duration {
 	over := now.Sub(d.foundSince) >= foundSpan
 	if over && d.foundMore > 0 {
@@ -408,8 +409,8 @@ func (d *Director) reportFound(now time.Time) time.Duration {
 	return time.Hour
 }
 
-// reportRemovals counts and logs who has left the mirror. That is not said before: whoever has been deposed takes
-// nobody out, and while Redis is away everybody stays.
+// reportRemovals counts and logs services that have left the mirror. It is called only after the removal, because a
+// deposed leader removes none, and none are removed while Redis is away.
 func (d *Director) reportRemovals(removals []mirror.Removal) {
 	for _, r := range removals {
 		level, count, at := slog.LevelWarn, d.metrics.failed, r.Checked
@@ -422,7 +423,7 @@ func (d *Director) reportRemovals(removals []mirror.Removal) {
 	}
 }
 
-// attrs are what is logged of a service that recovers, or is found to be well or ill.
+// attrs returns the log attributes of a service.
 func (d *Director) attrs(s *service) []any {
 	return []any{
 		"relayer", s.entry.ID, "kind", s.entry.Kind, "url", s.result.URL, "at", timefmt.Format(s.result.At),
@@ -430,7 +431,7 @@ func (d *Director) attrs(s *service) []any {
 	}
 }
 
-// queueUpdate has the mirror told of a service. d.mu is held.
+// queueUpdate queues a service for the mirror. d.mu is held.
 func (d *Director) queueUpdate(s *service) {
 	if !s.dirty {
 		s.dirty = true
@@ -438,7 +439,8 @@ func (d *Director) queueUpdate(s *service) {
 	}
 }
 
-// flushMirror hands over what tell and remove have gathered. d.mu is held, so that a new writer misses nothing.
+// flushMirror passes the updates of queueUpdate and remove to the mirror. d.mu is held, so that a new writer misses
+// none.
 func (d *Director) flushMirror() {
 	entries := make([]mirror.Entry, 0, len(d.upserts))
 	for _, s := range d.upserts {
@@ -452,7 +454,7 @@ func (d *Director) flushMirror() {
 			LastCheck: s.result.At, Latency: s.result.Latency, Failures: s.result.Failures, Reason: s.result.Reason,
 		})
 	}
-	// One that left and came back is there.
+	// A service that was removed and registered again is not gone.
 	gone := slices.DeleteFunc(d.removed, func(id string) bool {
 		_, ok := d.services.Get(id)
 		return ok
@@ -461,7 +463,7 @@ func (d *Director) flushMirror() {
 	d.upserts, d.removed = reuse(d.upserts), reuse(d.removed)
 }
 
-// reuse empties a slice, for as much again as is usual; what took the whole directory is not held on to.
+// reuse empties a slice for reuse. It drops a large one, which once held the whole directory.
 func reuse[T any](all []T) []T {
 	if cap(all) > 4096 {
 		return nil
@@ -481,7 +483,7 @@ func mirrorStatus(v health.Verdict) mirror.Status {
 	}
 }
 
-// count adds a service to the numbers of its kind, or takes it out. d.mu is held.
+// count adds by to the counts of a service's kind. d.mu is held.
 func (d *Director) count(s *service, by int) {
 	name := s.entry.Kind
 	k := d.kinds[name]
@@ -505,7 +507,7 @@ func (d *Director) count(s *service, by int) {
 	}
 }
 
-// trackRecovery makes the recovery wait for a service, or no longer. d.mu is held.
+// trackRecovery sets whether the recovery waits for a service. d.mu is held.
 func (d *Director) trackRecovery(s *service, yes bool) {
 	switch {
 	case yes && !s.recovering:
@@ -516,7 +518,7 @@ func (d *Director) trackRecovery(s *service, yes bool) {
 	s.recovering = yes
 }
 
-// decide finds the state that follows from what is known. d.mu is held.
+// decide computes the director's state. d.mu is held.
 func (d *Director) decide(now time.Time) {
 	var stalls []*rollcallv1.Stall
 	state := rollcallv1.DirectorState_DIRECTOR_STATE_RECOVERING
@@ -541,7 +543,7 @@ func (d *Director) decide(now time.Time) {
 	d.state, d.since = state, now
 }
 
-// missing are the kinds that have fewer live services than required. d.mu is held.
+// missing returns the kinds that have fewer live services than required. d.mu is held.
 func (d *Director) missing() (stalls []*rollcallv1.Stall) {
 	for _, name := range slices.Sorted(maps.Keys(d.cfg.MinLive)) {
 		up := 0
@@ -555,7 +557,7 @@ func (d *Director) missing() (stalls []*rollcallv1.Stall) {
 	return stalls
 }
 
-// reportStalls logs what has changed of the stalls. d.mu is held.
+// reportStalls logs changes of the stalls. d.mu is held.
 func (d *Director) reportStalls(stalls []*rollcallv1.Stall) {
 	for _, s := range stalls {
 		i := slices.IndexFunc(d.stalls, func(t *rollcallv1.Stall) bool { return t.Kind == s.Kind })

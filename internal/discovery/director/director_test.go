@@ -24,7 +24,7 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-// A large fleet that comes at once must not cost its leader a line each.
+// A large fleet that registers at once must not produce one log line per service.
 func TestALargeFleetIsFoundInAFewLines(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -57,7 +57,7 @@ func TestRecoveryLeavesOutWhoDoesNotAnswer(t *testing.T) {
 		b.start()
 		pause(100 * time.Millisecond)
 		require.Equal(t, "recovering", b.directorState(), "one has not answered yet")
-		require.Equal(t, []string{"a-00", "a-03", "a-04"}, b.active(), "nobody waits for it")
+		require.Equal(t, []string{"a-00", "a-03", "a-04"}, b.active(), "the director does not wait for it")
 		pause(time.Second)
 		require.Equal(t, "running", b.directorState())
 		require.Equal(t, []string{"a-00", "a-03", "a-04"}, b.active())
@@ -98,7 +98,7 @@ func TestLateRegistrationEndsAStall(t *testing.T) {
 		pause(0)
 		require.Equal(t, "stalled", b.directorState())
 		require.EqualValues(t, 1, b.Status().Stalls[0].Available)
-		require.Equal(t, []string{"a"}, b.active(), "a stall hides nobody")
+		require.Equal(t, []string{"a"}, b.active(), "a stall removes no service from the list")
 
 		b.net.set(refuses, url("b"))
 		b.dir.register(relayer("b"))
@@ -137,7 +137,7 @@ func TestRemovalReachesTheDirector(t *testing.T) {
 		require.Equal(t, "a-01", lines[0]["relayer"])
 		n := b.net.checked(url("a-01"))
 		pause(time.Minute)
-		require.Equal(t, n, b.net.checked(url("a-01")), "nobody checks it any longer")
+		require.Equal(t, n, b.net.checked(url("a-01")), "it is no longer checked")
 		require.Empty(t, b.redis.Hash("relayer:status:svc:a-01"))
 		require.EqualValues(t, 1, value(t, b.metrics.deregistered))
 
@@ -200,7 +200,7 @@ func TestNewLeaderInheritsWhatIsListed(t *testing.T) {
 		require.NoError(t, old.stop())
 		require.Equal(t, []string{"a-00", "a-01", "a-02", "a-03", "a-04"}, old.active())
 
-		// While nobody leads: one is deregistered, one dies, one comes back, one moves.
+		// Without a leader, one service is deregistered, one dies, one returns, and one moves.
 		b := setup(t, Config{Epoch: 2, Mirror: mirror.Config{Store: old.redis}})
 		b.redis = old.redis
 		b.dir.register(relayers(6)...)
@@ -294,13 +294,13 @@ func TestDeposedLeaderRemovesNobody(t *testing.T) {
 		b.net.set(refuses, "*")
 		pause(30 * time.Second)
 		require.Len(t, b.active(), 3)
-		require.Empty(t, b.logs.with("relayer removed"), "nor says so")
+		require.Empty(t, b.logs.with("relayer removed"), "no removal is logged")
 		require.Zero(t, value(t, b.metrics.failed))
 	})
 }
 
-// The leader changes while Redis is away. Nobody knows then what stands there: the status says what the new leader's
-// own checks find, and who had been listed and is dead is removed, and reported so, when Redis is back.
+// The leader changes while Redis is away, so its content is unknown. The status must show the new leader's check
+// results. When Redis returns, listed services that are dead must be removed and reported.
 func TestLeaderChangeWhileRedisIsAway(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -364,7 +364,8 @@ func TestChangedLabelsKeepTheVerdictAChangedURLDoesNot(t *testing.T) {
 		require.Equal(t, n, b.net.checked(url("a")))
 		require.Len(t, b.redis.Log(), writes, "readers of Redis see no labels")
 
-		// A new URL is unknown: who was listed stays so until it is checked, who was not does not join before.
+		// A service at a new URL is unknown: a listed one must stay listed until checked, another must not be added
+		// before.
 		b.net.set(slow(300*time.Millisecond, errors.New("status 503")), "http://new-a")
 		b.net.set(slow(300*time.Millisecond, nil), "http://new-b")
 		b.dir.register(entry("a", "relayer", "http://new-a", nil), entry("b", "relayer", "http://new-b", nil))
@@ -412,7 +413,7 @@ func TestOneCommandMayTouchAServiceTwice(t *testing.T) {
 			registerOp(f, relayer("c")), deregisterOp(f, "b", "c"))
 		pause(0)
 		require.Equal(t, n+1, b.net.checked(url("a")), "a new service is checked at once")
-		require.Equal(t, []string{"d"}, b.active(), "who is back at once stays listed")
+		require.Equal(t, []string{"d"}, b.active(), "a service that returns at once stays listed")
 		require.Len(t, b.Status().Services, 2)
 		pause(time.Minute)
 		require.Equal(t, []string{"d"}, b.active())
@@ -467,7 +468,7 @@ func TestForeignClusterIsRefusedUntilTakenOver(t *testing.T) {
 		pause(40 * time.Second)
 		require.Equal(t, []string{"theirs-1"}, b.active(), "nothing of theirs is touched")
 		require.Empty(t, b.redis.Log())
-		require.Equal(t, "running", b.directorState(), "checks go on")
+		require.Equal(t, "running", b.directorState(), "checks continue")
 		require.GreaterOrEqual(t, b.net.checked(url("a-00")), 4)
 		m := b.Status().Mirror
 		require.False(t, m.Connected)
@@ -476,7 +477,7 @@ func TestForeignClusterIsRefusedUntilTakenOver(t *testing.T) {
 		require.NotEmpty(t, lines)
 		require.Equal(t, "ERROR", lines[0]["level"])
 		require.Equal(t, "theirs", lines[0]["foreign"])
-		// At every moment between two attempts too.
+		// The same must hold between two attempts.
 		b.redis.SetHook(func(_ context.Context, _ mirror.Op, do func()) error {
 			<-time.After(100 * time.Millisecond)
 			do()
@@ -493,7 +494,7 @@ func TestForeignClusterIsRefusedUntilTakenOver(t *testing.T) {
 		require.Equal(t, []string{"a-00", "a-01"}, b.active())
 		for _, w := range b.redis.Log() {
 			if w.Op == mirror.OpChange {
-				require.Len(t, w.Sets[0].Add, 2, "the new writer was told everything")
+				require.Len(t, w.Sets[0].Add, 2, "the new writer received all services")
 				break
 			}
 		}
@@ -521,7 +522,7 @@ func TestStopFinishesRunningChecks(t *testing.T) {
 	})
 }
 
-// Who has been deposed, or finds a higher epoch, does not wait for checks that hang; who is told to stop waits a
+// A deposed leader, or one that finds a higher epoch, must not wait for hanging checks. A stopped leader must wait a
 // second.
 func TestHangingChecksKeepNobody(t *testing.T) {
 	t.Parallel()
@@ -589,7 +590,7 @@ func TestStatus(t *testing.T) {
 	})
 }
 
-// What is written by hand is what the contract's own code would write, in the same order.
+// The hand-written encoder must produce the same bytes as the generated code.
 func TestStatusIsEncodedAsEver(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]*rollcallv1.ServiceStatus{
@@ -625,7 +626,7 @@ func TestStatusIsEncodedAsEver(t *testing.T) {
 	}
 }
 
-// Redis may say anything, and what it says must not be what keeps the status from being told.
+// Any text of a Redis error must be encodable, or the status could not be reported.
 func TestStatusOfGarbledErrors(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -649,8 +650,8 @@ func TestConfigNamesEveryProblem(t *testing.T) {
 	require.ErrorContains(t, err, "no cluster id")
 }
 
-// Registrations, moves, deregistrations, deaths and returns between any two steps of a recovery: the end is what the
-// directory and the network say, and nobody who was healthy and registered all along is ever taken out.
+// Under registrations, moves, deregistrations, failures and recoveries during a recovery, the result must match the
+// directory and the network. A service that is always healthy and registered must never be removed.
 func TestChangesDuringRecovery(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(300) {
@@ -667,7 +668,7 @@ func changesDuringRecovery(t *testing.T, seed uint64) {
 	b := setup(t, Config{Epoch: 2, MinLive: map[string]int{"relayer": 3}, Health: health.Config{
 		Interval: time.Second, Rise: 1 + rnd.IntN(2), Fall: 1 + rnd.IntN(2),
 	}})
-	// What the leader before left: some live, some ghosts.
+	// State of the previous leader: some services live, some gone.
 	b.redis.HSet("relayer:meta", "cluster", "c-1", "epoch", "1", "seq", "9", "leader", "n-0")
 	stable := []string{"s-0", "s-1", "s-2", "s-3"}
 	b.redis.SAdd("relayer:active", stable...)
@@ -676,7 +677,7 @@ func changesDuringRecovery(t *testing.T, seed uint64) {
 		b.dir.register(relayer(id))
 		b.net.set(slow(ms(200), nil), url(id))
 	}
-	// Redis and the quorum take their time.
+	// Redis and the quorum respond slowly.
 	delays := make(chan time.Duration, 10_000)
 	for range cap(delays) {
 		delays <- ms(60)
@@ -714,7 +715,7 @@ func changesDuringRecovery(t *testing.T, seed uint64) {
 	b.start()
 	for range 5 + rnd.IntN(40) {
 		change()
-		if rnd.IntN(20) == 0 { // an operator restores what is there
+		if rnd.IntN(20) == 0 { // an operator restores the current directory
 			require.NoError(t, b.dir.Restore(b.dir.snapshot()))
 		}
 		pause(ms(100))

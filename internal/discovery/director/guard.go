@@ -9,15 +9,15 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/platform/timefmt"
 )
 
-// guard keeps removals of one kind back while it finds out whether many fail at once, and while they do.
+// guard delays removals of one kind while it checks whether many fail at once, and while they do.
 type guard struct {
 	phase phase
-	// A sample began at began, and is over when nobody is waited for any longer, or at until. That is patience after the
-	// last answer: a decision on some of the answers could let go what all of them would hold. It is never after latest.
+	// A sample starts at began. It ends when waiting is empty, or at until, which is patience after the last answer. A
+	// decision on part of the answers could release removals that all answers would hold. until is never after latest.
 	began, until, latest time.Time
 	patience             time.Duration
 	waiting              map[string]struct{}
-	// holdUntil bounds the hold; zero before there is one.
+	// holdUntil is the end of the hold; zero before there is one.
 	holdUntil time.Time
 }
 
@@ -25,16 +25,16 @@ type phase int8
 
 const (
 	idle phase = iota
-	// sampling: the rest is checked, to see whether a failure is one of many; or, during a hold, what is held, to see
-	// whether it has come back.
+	// sampling: the rest of the kind is checked, to find whether a failure is one of many. During a hold, the held
+	// services are checked, to find whether they have recovered.
 	sampling
 	holding
 )
 
-// minLost is how many services must fail for a failure to be one of many.
+// minLost is how many services must fail for a mass failure.
 const minLost = 2
 
-// recordCheck takes note of a check that a sample may wait for. One that was under way when it began is not.
+// recordCheck records a check that a sample waits for. It ignores a check that began before the sample.
 func (g *guard) recordCheck(r *health.Result, now time.Time) {
 	if _, ok := g.waiting[r.ID]; ok && g.phase == sampling && !r.At.Add(-r.Latency).Before(g.began) {
 		delete(g.waiting, r.ID)
@@ -42,17 +42,17 @@ func (g *guard) recordCheck(r *health.Result, now time.Time) {
 	}
 }
 
-// lost and alive count the services that fail, and those that were alive before. One that this epoch has not seen
-// alive, but that the mirror may list, counts as well.
+// lost and alive return the number of failing services, and of those alive before. Both include services that this
+// epoch has not seen alive, but that the mirror may list.
 func (k *kind) lost() int  { return k.held + k.doubtful + k.inherited }
 func (k *kind) alive() int { return k.up + k.held + k.inherited }
 
-// massFailure reports whether more services than the share of those that were alive fail at once.
+// massFailure reports whether more than the share of the previously live services fail at once.
 func (k *kind) massFailure(share float64) bool {
 	return k.lost() >= minLost && float64(k.lost()) > share*float64(k.alive())
 }
 
-// guardKinds moves each kind's guard on, and gives the time until it has to be looked at again. d.mu is held.
+// guardKinds updates each kind's guard. It returns the time until its next call is due. d.mu is held.
 func (d *Director) guardKinds(now time.Time) time.Duration {
 	next := now.Add(time.Hour)
 	for name, k := range d.kinds {
@@ -72,7 +72,7 @@ func (d *Director) guardKinds(now time.Time) time.Duration {
 		case expired:
 			d.release(name, k, "held for long enough")
 		case g.phase == holding && !k.massFailure(d.cfg.MassFailureThreshold):
-			// Those whose turn has not come yet may have recovered as well.
+			// Services that have not been checked yet may have recovered as well.
 			d.sample(name, k, now, func(s *service) bool { return s.held })
 		}
 		switch g.phase {
@@ -95,7 +95,7 @@ func earlier(a, b time.Time) time.Time {
 	return a
 }
 
-// sample has some of a kind checked at once. d.mu is held.
+// sample checks some services of a kind at once. d.mu is held.
 func (d *Director) sample(name string, k *kind, now time.Time, which func(*service) bool) {
 	g := &k.guard
 	g.phase, g.began, g.waiting = sampling, now, make(map[string]struct{})
@@ -104,8 +104,8 @@ func (d *Director) sample(name string, k *kind, now time.Time, which func(*servi
 			g.waiting[id] = struct{}{}
 		}
 	}
-	// Void checks are repeated; whoever still has no result then is as it was. The others are all that may have to be
-	// checked before the first of these, or between two.
+	// Void checks are repeated. A service without a result at the end keeps its state. patience covers all other
+	// services, which may be checked before the first sampled one, or between two.
 	wait := func(n int) time.Duration { return 2*d.checker.Round(n) + time.Second }
 	g.patience = wait(d.services.Len() - len(g.waiting))
 	g.latest = now.Add(wait(d.services.Len()))
@@ -128,7 +128,7 @@ func (d *Director) hold(name string, k *kind, now time.Time) {
 	}
 }
 
-// release lets all removals that were held take their course. d.mu is held.
+// release lets all held removals proceed. d.mu is held.
 func (d *Director) release(name string, k *kind, why string) {
 	if !k.guard.holdUntil.IsZero() {
 		d.log.Warn("guard releases removals", "kind", name, "removals", k.held, "why", why)
@@ -146,7 +146,7 @@ func (d *Director) release(name string, k *kind, why string) {
 	}
 }
 
-// holds describes what the guard holds, for people. d.mu is held.
+// holds returns the number of held services, and a note per hold for operators. d.mu is held.
 func (d *Director) holds() (held int, notes []string) {
 	for name, k := range d.kinds {
 		held += k.held

@@ -14,7 +14,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/discovery/mirror"
 )
 
-// guarded has ten relayers that are up, and a guard that holds when more than half of them fail.
+// guarded returns a director with ten relayers that are up, and a guard that holds when more than half of them fail.
 func guarded(t *testing.T, cfg Config) *bench {
 	cfg.MassFailureThreshold = 0.5
 	b := setup(t, cfg)
@@ -29,7 +29,7 @@ func TestGuardHoldsAMassFailure(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := guarded(t, Config{MassFailureHold: 30 * time.Second})
-		// The leader's own network fails, all but a little.
+		// The leader's own network fails, except for two services.
 		b.net.set(refuses, "*")
 		b.net.set(slow(time.Millisecond, nil), url("a-00"), url("a-01"))
 		pause(10 * time.Second)
@@ -44,16 +44,16 @@ func TestGuardHoldsAMassFailure(t *testing.T) {
 		require.Empty(t, b.logs.with("relayer removed"))
 		pause(time.Second)
 		hash := b.redis.Hash("relayer:status:svc:a-05")
-		require.Equal(t, "unhealthy", hash["status"], "readers can see what was found")
+		require.Equal(t, "unhealthy", hash["status"], "readers see the check result")
 		require.Equal(t, "connection refused", hash["reason"])
 		require.True(t, b.of("a-05").Active)
 
-		// One more fails meanwhile: held as well, without another sample.
+		// One more fails in the meantime: it is held too, without another sample.
 		b.net.set(refuses, url("a-01"))
 		pause(10 * time.Second)
 		require.EqualValues(t, 9, b.Status().Mirror.Held)
 
-		// The time is bounded.
+		// The hold must end in time.
 		pause(12 * time.Second)
 		require.Equal(t, []string{"a-00"}, b.active())
 		require.Zero(t, b.Status().Mirror.Held)
@@ -75,7 +75,7 @@ func TestGuardSamplesTheRestAtOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := guarded(t, Config{Health: health.Config{Interval: time.Minute}})
-		// Services fail just when one that failed has been noticed: without a sample most would not be for a minute.
+		// Services fail just after one failure was detected. Without a sample most would go undetected for a minute.
 		b.net.set(refuses, "*")
 		for len(b.logs.with("guard samples the rest")) == 0 {
 			pause(10 * time.Millisecond)
@@ -91,14 +91,14 @@ func TestGuardLetsFewFailuresThrough(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := guarded(t, Config{})
 		b.net.set(slow(200*time.Millisecond, nil), "*")
-		for _, id := range []string{"a-01", "a-02", "a-03", "a-04", "a-05"} { // half, not more
+		for _, id := range []string{"a-01", "a-02", "a-03", "a-04", "a-05"} { // exactly half, so no hold
 			b.net.set(refuses, url(id))
 		}
 		pause(11 * time.Second)
 		require.Equal(t, []string{"a-00", "a-06", "a-07", "a-08", "a-09"}, b.active())
 		require.Empty(t, b.logs.with("guard holds removals"))
 		require.Len(t, b.logs.with("relayer removed"), 5)
-		// They are no longer alive, so that two more are a small share of what is.
+		// They are no longer alive, so two more are a small share of the live services.
 		b.net.set(refuses, url("a-06"), url("a-07"))
 		pause(11 * time.Second)
 		require.Equal(t, []string{"a-00", "a-08", "a-09"}, b.active())
@@ -130,7 +130,7 @@ func TestGuardEndsWithTheFailure(t *testing.T) {
 		b.net.set(refuses, url("a-01"))
 		pause(10 * time.Second)
 		require.Zero(t, b.Status().Mirror.Held)
-		require.Equal(t, []string{"a-01"}, b.logs.relayers("relayer removed"), "what still fails then is removed")
+		require.Equal(t, []string{"a-01"}, b.logs.relayers("relayer removed"), "services that still fail are removed")
 		require.Len(t, b.active(), 9)
 		require.GreaterOrEqual(t, len(b.logs.with("relayer recovered before its removal")), 5)
 	})
@@ -185,7 +185,7 @@ func TestGuardIsPerKind(t *testing.T) {
 	})
 }
 
-// A check that began before the network failed proves nothing.
+// A check that began before the network failed must not count.
 func TestGuardWaitsForChecksThatBeginInTheSample(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -219,7 +219,7 @@ func TestGuardDoesNotWaitForWhoLeft(t *testing.T) {
 	})
 }
 
-// A new leader that reaches nobody holds what the one before had listed, also when Redis was away at first.
+// A new leader that reaches no service must hold the previous leader's list, even if Redis was away at first.
 func TestGuardOfANewLeader(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -256,7 +256,7 @@ func TestGuardOfANewLeader(t *testing.T) {
 	}
 }
 
-// Above fall 1 a failure is not yet a removal, but counts for the sample.
+// With Fall above 1 a single failure is not a removal yet, but must count for the sample.
 func TestGuardCountsDoubtfulServices(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -285,7 +285,7 @@ func TestGuardIsOffByDefault(t *testing.T) {
 	})
 }
 
-// A checker that is far slower than usual is waited for as long as it brings answers.
+// The guard must wait for a very slow checker as long as it delivers results.
 func TestGuardWaitsForALongSample(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -303,7 +303,7 @@ func TestGuardWaitsForALongSample(t *testing.T) {
 	})
 }
 
-// One that brings nothing is not.
+// The guard must not wait for a checker without results.
 func TestGuardDoesNotWaitForVoidChecks(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

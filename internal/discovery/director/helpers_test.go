@@ -29,7 +29,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// directory is a real one, written as a coordinator would.
+// directory is a real directory, written as a coordinator would.
 type directory struct {
 	*fsm.Machine
 	mu    sync.Mutex
@@ -94,7 +94,7 @@ func entry(id, kind, url string, labels map[string]string) *rollcallv1.Service {
 	return &rollcallv1.Service{Id: id, Kind: kind, WorkerRef: &rollcallv1.WorkerRef{Url: url, Labels: labels}}
 }
 
-// relayers are named a-00, a-01, …
+// relayers returns n relayers named a-00, a-01, …
 func relayers(n int) (services []*rollcallv1.Service) {
 	for i := range n {
 		services = append(services, relayer(fmt.Sprintf("a-%02d", i)))
@@ -102,7 +102,7 @@ func relayers(n int) (services []*rollcallv1.Service) {
 	return services
 }
 
-// network is where services answer, or not, by URL. The default is to be healthy at once.
+// network defines the services' responses by URL. The default is healthy at once.
 type network struct {
 	mu      sync.Mutex
 	answers map[string]func(context.Context) error
@@ -127,7 +127,7 @@ func (n *network) probe(ctx context.Context, t health.Target) error {
 	return answer(ctx)
 }
 
-// set says how URLs answer from now on; "*" stands for all without an answer of their own.
+// set sets the response of URLs; "*" is the default for all other URLs.
 func (n *network) set(answer func(context.Context) error, urls ...string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -160,7 +160,7 @@ func slow(d time.Duration, err error) func(context.Context) error {
 	}
 }
 
-// bench has a director and all around it.
+// bench has a director and its environment.
 type bench struct {
 	*Director
 	t       *testing.T
@@ -170,10 +170,10 @@ type bench struct {
 	deposed atomic.Bool
 	logs    *logs
 	stop    func() error
-	wait    func() error // for its end
+	wait    func() error // waits for its end
 }
 
-// setup builds it; start runs it. It fills in defaults.
+// setup builds a bench and fills in defaults. start runs it.
 func setup(t *testing.T, cfg Config) *bench {
 	t.Helper()
 	b := &bench{t: t, net: newNetwork(), redis: mirrortest.NewMemory(), logs: new(logs)}
@@ -202,7 +202,7 @@ func setup(t *testing.T, cfg Config) *bench {
 	return b
 }
 
-// start runs the director until stop is called, or the test ends.
+// start runs the director until stop is called or the test ends.
 func (b *bench) start() *bench {
 	ctx, cancel := context.WithCancel(b.t.Context())
 	done := make(chan error, 1)
@@ -216,7 +216,7 @@ func (b *bench) start() *bench {
 	return b
 }
 
-// Status is what the director reports.
+// Status returns the director's report.
 func (b *bench) Status() *rollcallv1.GetStatusResponse { return status(b.t, b.Director) }
 
 func status(t *testing.T, d *Director) *rollcallv1.GetStatusResponse {
@@ -229,14 +229,14 @@ func status(t *testing.T, d *Director) *rollcallv1.GetStatusResponse {
 	return s
 }
 
-// active are the relayers that readers of Redis find.
+// active returns the relayers that are listed in Redis.
 func (b *bench) active() []string { return b.redis.Members("relayer:active") }
 
 func (b *bench) directorState() string {
 	return strings.ToLower(strings.TrimPrefix(b.Status().Director.String(), "DIRECTOR_STATE_"))
 }
 
-// of gives what the status says of a service; nil if nothing.
+// of returns the status of a service, or nil.
 func (b *bench) of(id string) *rollcallv1.ServiceStatus {
 	for _, s := range b.Status().Services {
 		if s.Id == id {
@@ -246,7 +246,7 @@ func (b *bench) of(id string) *rollcallv1.ServiceStatus {
 	return nil
 }
 
-// everListed fails the test when a write took one of the ids out.
+// neverRemoved fails the test if a write removed one of the ids.
 func (b *bench) neverRemoved(ids ...string) {
 	b.t.Helper()
 	for _, w := range b.redis.Log() {
@@ -258,13 +258,13 @@ func (b *bench) neverRemoved(ids ...string) {
 	}
 }
 
-// pause lets fake time pass, and everything that is due then happen.
+// pause advances fake time, and waits until everything due then has happened.
 func pause(d time.Duration) {
 	<-time.After(d)
 	synctest.Wait()
 }
 
-// logs collects lines.
+// logs collects log lines.
 type logs struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
@@ -276,7 +276,7 @@ func (l *logs) Write(p []byte) (int, error) {
 	return l.buf.Write(p)
 }
 
-// with are the lines with the message, as attributes.
+// with returns the lines with the message, as attributes.
 func (l *logs) with(msg string) (lines []map[string]any) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -300,7 +300,7 @@ func (l *logs) relayers(msg string) (ids []string) {
 	return ids
 }
 
-// snapshot of a directory, as Raft would restore it.
+// snapshot returns a snapshot of a directory, as Raft would restore it.
 func (d *directory) snapshot() io.ReadCloser {
 	s, err := d.Snapshot()
 	if err != nil {

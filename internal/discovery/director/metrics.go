@@ -9,8 +9,8 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-// Metrics count what directors do, across the epochs of a process, and show what the present one sees. While none
-// runs, that part is missing: a node that does not lead has nothing to say about the fleet.
+// Metrics count the work of directors across the epochs of a process, and show the state of the current one. Without a
+// running director that state is absent, because a node that does not lead has no data about the fleet.
 type Metrics struct {
 	failed, deregistered prometheus.Counter
 	recoveries           prometheus.Counter
@@ -59,14 +59,14 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 func (m *Metrics) enter(d *Director) { m.present.Store(d) }
 func (m *Metrics) leave(d *Director) { m.present.CompareAndSwap(d, nil) }
 
-// Describe is prometheus.Collector's.
+// Describe implements prometheus.Collector.
 func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
 	for _, desc := range []*prometheus.Desc{configuredDesc, activeDesc, stateDesc, heldDesc} {
 		ch <- desc
 	}
 }
 
-// Collect is prometheus.Collector's.
+// Collect implements prometheus.Collector.
 func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 	d := m.present.Load()
 	if d == nil {
@@ -77,7 +77,7 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	// A kind that is waited for is shown with zeros: an alert on a series that is missing would not fire.
+	// A kind with a required minimum is shown with zeros, because an alert on a missing series would not fire.
 	shown := map[string]kind{"relayer": {}}
 	for name := range d.cfg.MinLive {
 		shown[name] = kind{}

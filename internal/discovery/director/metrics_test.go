@@ -56,7 +56,7 @@ func TestMetricsShowTheLeadersViewOnly(t *testing.T) {
 	})
 }
 
-// The last service of a kind that matters leaves zeros behind.
+// After the last service of a monitored kind is gone, the metrics must be zero.
 func TestMetricsOfKindsWithoutServices(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

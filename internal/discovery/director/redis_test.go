@@ -14,7 +14,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/discovery/mirror"
 )
 
-// Over TCP, with the scripts that a real Redis gets.
+// The director must work over TCP with the Lua scripts of a real Redis.
 func TestOverRedis(t *testing.T) {
 	t.Parallel()
 	server := miniredis.RunT(t)

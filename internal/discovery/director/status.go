@@ -19,7 +19,7 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-// Fields of GetStatusResponse, ServiceStatus, Timestamp and Duration.
+// The constants are field numbers of GetStatusResponse, ServiceStatus, Timestamp and Duration.
 const (
 	fieldServices = 8
 
@@ -37,12 +37,12 @@ const (
 	fieldNanos   = 2
 )
 
-// Epoch is the one that is directed.
+// Epoch returns the director's epoch.
 func (d *Director) Epoch() uint64 { return d.cfg.Epoch }
 
-// Status appends to b what is known of every service, in id order: an encoded GetStatusResponse. As messages ten
-// thousand services would take several times as long, and as much garbage as makes other requests wait. It may be
-// called at any time, by anyone.
+// Status appends the state of every service to b, in id order, as an encoded GetStatusResponse. Ten thousand services
+// as messages would take several times as long, and create enough garbage to delay other requests. It may be called
+// concurrently at any time.
 func (d *Director) Status(b []byte) ([]byte, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -63,7 +63,7 @@ func (d *Director) Status(b []byte) ([]byte, error) {
 
 	b = slices.Grow(b, d.statusSize)
 	begin := len(b)
-	var one []byte // a field's length comes before it
+	var one []byte // buffer, because a field's length precedes it
 	d.writer.ReadActive(func(active func(id, kind string) bool) {
 		for id, s := range d.services.Scan {
 			r := &s.result
@@ -79,7 +79,7 @@ func (d *Director) Status(b []byte) ([]byte, error) {
 	return b, nil
 }
 
-// appendService writes the fields of a ServiceStatus, those that are not zero.
+// appendService writes the non-zero fields of a ServiceStatus.
 func appendService(b []byte, s *service, active bool) []byte {
 	r := &s.result
 	b = appendBytes(b, fieldID, s.entry.ID)
@@ -116,15 +116,15 @@ func appendNumber(b []byte, field protowire.Number, v uint64) []byte {
 func appendTime(b []byte, field protowire.Number, seconds int64, nanos int) []byte {
 	b = protowire.AppendTag(b, field, protowire.BytesType)
 	size := len(b)
-	b = append(b, 0) // in one byte: it is 16 at most
+	b = append(b, 0) // the length fits one byte: it is at most 16
 	b = appendNumber(b, fieldSeconds, uint64(seconds))
 	b = appendNumber(b, fieldNanos, uint64(nanos))
 	b[size] = byte(len(b) - size - 1)
 	return b
 }
 
-// mirrorStatus reports on the writer and the guard. unread says that Redis has been away for all of this epoch: what
-// it lists is not known, and what it would list is what the checks find. d.mu is held.
+// mirrorStatus reports on the writer and the guard. unread reports that Redis has been away for the whole epoch. Then
+// the list in Redis is unknown, and the check results replace it. d.mu is held.
 func (d *Director) mirrorStatus() (_ *rollcallv1.MirrorStatus, notes []string, unread bool) {
 	report := d.writer.Status()
 	held, notes := d.holds()
@@ -138,7 +138,7 @@ func (d *Director) mirrorStatus() (_ *rollcallv1.MirrorStatus, notes []string, u
 	}
 	switch {
 	case report.Err != nil:
-		m.Error = strings.ToValidUTF8(report.Err.Error(), "?") // else it could not be encoded
+		m.Error = strings.ToValidUTF8(report.Err.Error(), "?") // otherwise it could not be encoded
 	case !report.Claimed && d.refused != nil:
 		m.Error = strings.ToValidUTF8(d.refused.Error(), "?")
 	}

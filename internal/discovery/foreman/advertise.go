@@ -10,8 +10,8 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-// Advertise adds or changes services that local processes define, all or nothing; once it returns nil, a restart
-// does not lose them. An error that is the caller's fault is a *Problem.
+// Advertise adds or changes services that local processes define, all or nothing. Once it returns nil, they survive a
+// restart. An error caused by the caller is a *Problem.
 func (f *Foreman) Advertise(services []*rollcallv1.Service) error {
 	if err := check(services); err != nil {
 		return err
@@ -39,7 +39,7 @@ func (f *Foreman) Advertise(services []*rollcallv1.Service) error {
 	return f.useAdvertised(next)
 }
 
-// orAdd returns a problem that names one more id that a file defines.
+// orAdd returns a problem with one more id that a file defines.
 func (p *Problem) orAdd(id, file string) *Problem {
 	if p == nil {
 		p = &Problem{What: "service defined by a file", Where: file, How: "change it there, or use another id"}
@@ -48,8 +48,8 @@ func (p *Problem) orAdd(id, file string) *Problem {
 	return p
 }
 
-// Withdraw removes advertised services, all or nothing, and reports how many there were. Ids that nobody
-// advertises count as withdrawn.
+// Withdraw removes advertised services, all or nothing, and returns their number. Ids that are not advertised count as
+// withdrawn.
 func (f *Foreman) Withdraw(ids []string) (int, error) {
 	f.writing.Lock()
 	defer f.writing.Unlock()
@@ -70,7 +70,7 @@ func (f *Foreman) Withdraw(ids []string) (int, error) {
 	return removed, f.useAdvertised(next)
 }
 
-// useAdvertised remembers next and then goes by it. The caller holds writing.
+// useAdvertised stores next and then uses it. The caller holds f.writing.
 func (f *Foreman) useAdvertised(next map[string]*rollcallv1.Service) error {
 	f.mu.Lock()
 	same := maps.EqualFunc(f.advertised, next, func(a, b *rollcallv1.Service) bool { return proto.Equal(a, b) })
@@ -90,7 +90,7 @@ func (f *Foreman) useAdvertised(next map[string]*rollcallv1.Service) error {
 	return nil
 }
 
-// saveState saves files and advertisements. The caller holds writing.
+// saveState stores files and advertisements. The caller holds f.writing.
 func (f *Foreman) saveState(files map[string]file, advertised map[string]*rollcallv1.Service) error {
 	if f.cfg.StateDir == "" {
 		return nil

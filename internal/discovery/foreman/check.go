@@ -10,7 +10,7 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-// Checker probes a service from this host. It bounds its own time, and its error says what is wrong.
+// Checker probes a service from this host. It limits its own time, and its error is the reason of the failure.
 type Checker interface {
 	Check(ctx context.Context, service *rollcallv1.Service) error
 }
@@ -18,7 +18,7 @@ type Checker interface {
 // maxChecks is how many local checks run at once.
 const maxChecks = 64
 
-// startCheckLocked has a service checked until it is offered, once Run runs.
+// startCheckLocked starts checking a service until it is offered, if Run runs.
 func (f *Foreman) startCheckLocked(id string, e *entry) {
 	if f.life == nil || f.life.Err() != nil || e.offered || e.stop != nil {
 		return
@@ -49,12 +49,12 @@ func (f *Foreman) checkUntilOffered(ctx context.Context, id string, e *entry) {
 	}
 }
 
-// takeVerdict reports whether the service is offered now.
+// takeVerdict records the result of a check. It reports whether the service is offered now.
 func (f *Foreman) takeVerdict(id string, e *entry, checked *rollcallv1.Service, err error) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if e.service != checked {
-		return false // what was checked is not what would be offered
+		return false // the definition has changed since the check began
 	}
 	e.checks++
 	e.checked, e.err = time.Now(), err
@@ -77,7 +77,7 @@ func (f *Foreman) takeVerdict(id string, e *entry, checked *rollcallv1.Service, 
 	return true
 }
 
-// awaitVerdicts waits until every service has been checked once, but not for ever.
+// awaitVerdicts waits until every service has been checked once, for at most FirstVerdicts.
 func (f *Foreman) awaitVerdicts(ctx context.Context) {
 	patience := time.NewTimer(f.cfg.FirstVerdicts)
 	defer patience.Stop()

@@ -17,24 +17,24 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-// maxDocument bounds a definition file and the body of an advertisement, in bytes.
+// maxDocument is the maximum size of a definition file or an advertisement's body, in bytes.
 const maxDocument = rollcallv1.MaxBytesPerCall
 
-// Format of a document.
+// Format is the format of a document.
 type Format int
 
-// The formats that definitions are written in.
+// JSON and YAML are the formats of definitions.
 const (
 	JSON Format = iota
 	YAML
 )
 
-// Problem says what is wrong, where, and how to mend it. Its text is for people, in one line.
+// Problem describes a fault, its location and its remedy. Its text is for people, in one line.
 type Problem struct {
 	What  string `json:"what"`
 	Where string `json:"where"`
 	How   string `json:"how"`
-	// Violations, if any, are all that is wrong with the services of a document, by field.
+	// Violations are all faults of the services of a document, by field.
 	Violations []string `json:"violations,omitempty"`
 }
 
@@ -49,7 +49,7 @@ func (p *Problem) Error() string {
 	return text + "; " + p.How
 }
 
-// definition is a service as people and processes write it.
+// definition is a service in the form of files and advertisements.
 type definition struct {
 	ID        string     `json:"id" yaml:"id"`
 	Kind      string     `json:"kind" yaml:"kind"`
@@ -78,7 +78,8 @@ func definitionOf(s *rollcallv1.Service) definition {
 	return d
 }
 
-// document is one service, or the services under that name; a list at the top is read apart.
+// document is one service, or a list of services under the key services. A list at the top level is decoded
+// separately.
 type document struct {
 	definition `yaml:",inline"`
 	Services   *[]definition `json:"services" yaml:"services"`
@@ -86,8 +87,8 @@ type document struct {
 
 const shapes = `write one service ({id, kind, worker_ref: {url}}), a list of them, or {services: [...]}`
 
-// ParseDefinitions reads a document that holds one service, a list, or {services: [...]}. Unknown fields are
-// refused, and so is a document with anything wrong in it, as a whole. The error is a *Problem.
+// ParseDefinitions decodes a document with one service, a list, or {services: [...]}. It refuses unknown fields, and a
+// document with any fault, as a whole. The error is a *Problem.
 func ParseDefinitions(data []byte, format Format) ([]*rollcallv1.Service, error) {
 	if len(data) > maxDocument {
 		return nil, &Problem{What: fmt.Sprintf("document of %d bytes", len(data)), How: fmt.Sprintf("split it: at most %d are read", maxDocument)}
@@ -116,7 +117,7 @@ func ParseDefinitions(data []byte, format Format) ([]*rollcallv1.Service, error)
 	return services, check(services)
 }
 
-// check returns everything wrong with services as one problem.
+// check returns all faults of services as one problem.
 func check(services []*rollcallv1.Service) error {
 	p := &Problem{What: "invalid services"}
 	seen := map[string]int{}
@@ -202,7 +203,7 @@ func decodeYAML(data []byte) ([]definition, error) {
 	if err := decoder.Decode(&yaml.Node{}); !errors.Is(err, io.EOF) {
 		return nil, &Problem{What: "more than one document", How: "keep one a file; a document can hold a list"}
 	}
-	// Only a decoder knows how to refuse unknown fields, so the text is read a second time.
+	// Only a decoder can refuse unknown fields, so the text is read a second time.
 	decoder = yaml.NewDecoder(bytes.NewReader(data))
 	decoder.KnownFields(true)
 	var d document
@@ -219,8 +220,8 @@ func decodeYAML(data []byte) ([]definition, error) {
 	return d.definitions()
 }
 
-// plain refuses what definitions have no use for and what makes a small document expensive: an anchor used
-// often, and mappings of many keys, which are compared each with each.
+// plain refuses features that definitions do not need and that make a small document expensive: anchors used often,
+// and mappings of many keys, which are compared pairwise.
 func plain(n *yaml.Node) error {
 	const maxKeys = 2 * rollcallv1.MaxLabels
 	where := fmt.Sprintf("line %d", n.Line)
@@ -253,7 +254,7 @@ func yamlProblem(err error) *Problem {
 	return p
 }
 
-// oneLine makes fit to print what a library says of a text of unknown origin, parts of which it repeats.
+// oneLine makes a library's error text printable, because it may quote parts of an untrusted document.
 func oneLine(s string) string {
 	if len(s) > 300 {
 		s = s[:300] + "…"

@@ -120,7 +120,7 @@ func TestDefinitionsSurviveTheirOwnForm(t *testing.T) {
 	require.True(t, proto.Equal(s, definitionOf(s).service()))
 }
 
-// FuzzDefinitions: whatever comes in, what comes out is a set that a coordinator would take, or a problem.
+// For any input, the result must be a set that a coordinator accepts, or a problem.
 func FuzzDefinitions(f *testing.F) {
 	seeds, err := filepath.Glob("testdata/definitions/*")
 	require.NoError(f, err)

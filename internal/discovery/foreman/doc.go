@@ -1,37 +1,39 @@
-// Package foreman knows which services this host defines, and offers those that have passed a health check
-// here to the gateway, whose source it is.
+// Package foreman collects the services that this host defines, and offers those that have passed a local health check
+// to the gateway. It is the gateway's source.
 //
 // # Where services come from
 //
-// Definition files (*.yaml, *.yml, *.json) in one folder, and advertisements that local processes make over HTTP
-// on loopback ([Server]). An id belongs to the file whose name sorts first, then to other files, then to an
-// advertisement; what loses is reported. A process that advertises an id that a file defines is refused.
+// Services come from definition files (*.yaml, *.yml, *.json) in one folder, and from advertisements that local
+// processes send over HTTP on loopback ([Server]). If an id is defined twice, the file whose name sorts first owns it,
+// then other files, then an advertisement; the others are reported. An advertisement of an id that a file defines is
+// refused.
 //
 // # What is never lost
 //
 // The gateway registers full sets, so a service that the foreman forgets is removed from the directory. Hence:
 //
-//   - A file that cannot be read, parsed or accepted keeps its last good version, and is reported. Being empty
-//     is such a fault. A file is read only when it has been left alone for a moment, and is gone only when it
-//     was missing twice, so that neither a half-written nor a just renamed one counts.
-//   - A folder that cannot be read, or that holds no file and is not the one that did (an unmounted volume; after a
-//     restart, any), leaves what it defined. If several files are gone at once from the same folder, what they
-//     defined stays until all are back, for EmptyGrace at most. A file that defines an empty list is how to say that nothing is meant.
-//   - A file or an advertisement that is one too many (10,000 files, or more services than one write holds) is
-//     refused like a broken one. The earlier services stay, also across a restart.
-//   - Advertisements and the last good version of each file are remembered in a state folder, on disk before
-//     the process that advertises has its answer. A restarted gateway starts from them: nothing has to be
-//     advertised again, and a file that broke meanwhile is what it was.
-//   - Where something is not known, the set says that it is not complete, and nothing is removed for its sake:
-//     with a file that never had a good version, a folder that was never readable, and without memory as long as
+//   - A file that cannot be read, parsed or accepted keeps its last good version, and is reported. An empty file is such a
+//     fault. A file is read only after it has not changed for a moment, and counts as gone only after it was missing
+//     twice. So a half-written or just renamed file does not count.
+//   - A folder that cannot be read keeps its definitions. So does a folder without files that is not the folder that had them
+//     (an unmounted volume; after a restart, any folder). If several files of one folder are gone at once, their services
+//     stay until all are back, for at most MissingFilesGrace. A file with an empty list defines nothing on purpose.
+//   - A file or an advertisement above the limits (10,000 files, or more services than one write holds) is refused like
+//     a broken file. The earlier services stay, also across a restart.
+//   - Advertisements and the last good version of each file are stored in a state folder, on disk before the advertising
+//     process gets its answer. A restarted gateway starts from them: processes need not advertise again, and a file that
+//     broke in the meantime keeps its good version.
+//   - If the definitions may be incomplete, the set is not marked complete, and nothing is removed. This is so with a
+//     file that never had a good version, or a folder that was never readable. It is also so without stored state, while
 //     nothing at all is defined.
 //
-// Without a state folder, or at the first start with it, the foreman waits Settle for processes to advertise.
-// One that does so later than that is removed from the directory in between, unless it is remembered.
+// Without a state folder, or at the first start with it, the foreman waits StartupWait for processes to advertise. A
+// service that is advertised later and is not in the stored state is removed from the directory in between.
 //
 // # What a health check decides
 //
-// Only when a service is first offered: [Checker] is asked until it once says yes. From then on the service is
-// offered until its definition goes, however it fares: that a leader's checks find out. A service not offered
-// yet is held, which for a gateway means: keep it where an earlier run had registered it, else wait.
+// A health check only decides when a service is first offered: the foreman calls [Checker] until it succeeds once.
+// From then on the service is offered until its definition is gone, whatever its health, which the leader's checks
+// detect. A service not offered yet is held: the gateway keeps it if an earlier run had registered it, and otherwise
+// waits.
 package foreman

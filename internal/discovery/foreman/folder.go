@@ -16,27 +16,27 @@ import (
 )
 
 const (
-	// settleTime is how long a file must have been left alone before it is read, and missing before it is gone:
+	// settleTime is how long a file must be unchanged before it is read, and missing before it counts as gone:
 	// editors and copies write in several steps.
 	settleTime = 100 * time.Millisecond
-	// maxFiles bounds the definition files of a folder: as many as services.
+	// maxFiles is the maximum number of definition files in a folder: as many as services.
 	maxFiles = rollcallv1.MaxServicesPerCall
 )
 
-// file is what is known of a definition file. It is immutable; a change makes a new one.
+// file is the state of a definition file. It is immutable; a change makes a new one.
 type file struct {
-	// services are its last good version; known says that there ever was one.
+	// services are the file's last good version. known reports whether there ever was one.
 	services []*rollcallv1.Service
 	known    bool
-	err      error     // why the version on disk is not the one in use
-	since    time.Time // of err
-	read     signature // of the version that services or err come from
-	missing  time.Time // when it was first not there; zero if it is
-	// waiting are the services of a good version for which there is no room; nil if there is none.
+	err      error     // why the version on disk is not in use
+	since    time.Time // time of err
+	read     signature // of the version of services or err
+	missing  time.Time // when it was first missing; zero if it exists
+	// waiting are the services of a good version that does not fit the limits; nil if there is none.
 	waiting []*rollcallv1.Service
 }
 
-// broken is a file of which the version read cannot be used.
+// broken returns the file with err, which makes the version read unusable.
 func (f file) broken(err error, read signature, now time.Time) file {
 	if f.err == nil || f.err.Error() != err.Error() {
 		f.err, f.since = err, now
@@ -45,7 +45,7 @@ func (f file) broken(err error, read signature, now time.Time) file {
 	return f
 }
 
-// signature tells versions of a file apart.
+// signature identifies a version of a file.
 type signature struct {
 	size    int64
 	changed time.Time
@@ -56,18 +56,18 @@ func signatureOf(info fs.FileInfo) signature {
 	return signature{info.Size(), info.ModTime(), info.Mode()}
 }
 
-// folder is what is known of the definition files. It is immutable; a change makes a new one.
+// folder is the state of the definition files. It is immutable; a change makes a new one.
 type folder struct {
 	files map[string]file
 	// lastDir is the folder itself when it last held a file; nil if that was in an earlier run.
 	lastDir fs.FileInfo
-	// emptied is when all files were found gone at once; zero if they were not, or are all back.
+	// emptied is when all files were found missing at once; zero if they were not, or are all back.
 	emptied time.Time
 }
 
-// scan looks at the definition files of the folder at path, which was known as before says. It returns what it is
-// now, and whether some of its files have to be looked at again after quiet. An error says that the folder could
-// not be read, or not as a whole; what was known of the rest stays.
+// scan reads the definition files of the folder at path. before is the previous state. scan returns the new state, and
+// whether it must run again after settleTime. It returns an error if the folder could not be read completely; the
+// previous state of the rest is kept.
 func scan(path string, before folder, now time.Time, grace time.Duration) (after folder, again bool, err error) {
 	home, entries, err := list(path)
 	if err != nil {
@@ -123,7 +123,7 @@ func scan(path string, before folder, now time.Time, grace time.Duration) (after
 			How: "put more services into each file",
 		}
 	}
-	// A deployment that took all files away brings them back one by one.
+	// A deployment that removed all files restores them one by one.
 	comingBack := !before.emptied.IsZero() && now.Sub(before.emptied) < grace
 	var held []string
 	for name, f := range before.files {
@@ -152,7 +152,7 @@ func scan(path string, before folder, now time.Time, grace time.Duration) (after
 	return after, again, err
 }
 
-// list returns a folder and those of its entries whose names say that they hold definitions, by name.
+// list returns a folder and its entries with names of definition files, sorted by name.
 func list(path string) (home fs.FileInfo, entries []fs.DirEntry, err error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -175,8 +175,8 @@ func list(path string) (home fs.FileInfo, entries []fs.DirEntry, err error) {
 	return home, entries, nil
 }
 
-// checkDirReplaced says why a folder in which no file is left does not mean that nothing is defined: it is not the one
-// that the files were in, as after an unmount. Whether it was before a restart is not known.
+// checkDirReplaced returns an error if an empty folder does not mean empty definitions, because it is not the folder
+// that had the files, for example after an unmount. After a restart the earlier folder is unknown.
 func (f folder) checkDirReplaced(home fs.FileInfo) error {
 	if f.services() == 0 || f.lastDir != nil && os.SameFile(f.lastDir, home) {
 		return nil
@@ -191,7 +191,7 @@ func (f folder) checkDirReplaced(home fs.FileInfo) error {
 	}
 }
 
-// services counts what the files define.
+// services returns the number of services that the files define.
 func (f folder) services() (n int) {
 	for _, file := range f.files {
 		n += len(file.services)
@@ -199,7 +199,7 @@ func (f folder) services() (n int) {
 	return n
 }
 
-// formatOf reports whether a file of that name holds definitions. Hidden ones are editors' and Kubernetes' own.
+// formatOf reports whether a file name is that of a definition file. Hidden files belong to editors and Kubernetes.
 func formatOf(name string) (Format, bool) {
 	if strings.HasPrefix(name, ".") {
 		return 0, false
@@ -213,7 +213,8 @@ func formatOf(name string) (Format, bool) {
 	return 0, false
 }
 
-// readFile returns what a file is now, nil for what is no file, and whether it may be different in a moment.
+// readFile returns the new state of a file, nil if it is not a regular file, and whether the file may change in a
+// moment.
 func readFile(path string, format Format, before file, now time.Time) (after *file, unsettled bool) {
 	broken := func(err error, read signature) *file {
 		f := before.broken(err, read, now)
@@ -223,7 +224,7 @@ func readFile(path string, format Format, before file, now time.Time) (after *fi
 	info, err := os.Stat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		// Gone since it was listed, or a link to nothing.
+		// The file is gone since it was listed, or it is a link to a missing file.
 		news := before.err == nil
 		return broken(&Problem{What: "link to a file that does not exist", How: "mend or remove it"}, signature{}), news
 	case err != nil:
@@ -246,7 +247,7 @@ func readFile(path string, format Format, before file, now time.Time) (after *fi
 		return broken(err, signature{}), false
 	}
 	if info, err := os.Stat(path); err != nil || signatureOf(info) != sig {
-		return &before, true // it changed meanwhile
+		return &before, true // it changed in the meantime
 	}
 	services, err := ParseDefinitions(data, format)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// scanned is a folder and what was seen of it, with a clock that the test sets.
+// scanned is a folder and its last scan, with a clock that the test sets.
 type scanned struct {
 	t      *testing.T
 	folder string
@@ -24,7 +24,7 @@ func newScanned(t *testing.T) *scanned {
 	return &scanned{t: t, folder: t.TempDir(), now: time.Now().Truncate(time.Second)}
 }
 
-// scan returns what is defined by each file, "-" for nothing known and "!" for an error.
+// scan returns the definitions of each file, "-" for no known version and "!" for an error.
 func (s *scanned) scan() (seen string, again bool) {
 	s.t.Helper()
 	after, again, err := scan(s.folder, s.known, s.now, time.Minute)
@@ -34,7 +34,7 @@ func (s *scanned) scan() (seen string, again bool) {
 	return s.defined(), again
 }
 
-// defined is what the last scan left, as scan says it.
+// defined returns the result of the last scan, in the format of scan.
 func (s *scanned) defined() string {
 	var all []string
 	for _, name := range []string{"a.yaml", "b.yaml", "c.yaml"} {
@@ -52,7 +52,7 @@ func (s *scanned) defined() string {
 	return strings.Join(all, " ")
 }
 
-// write makes a file that was last changed at the test's time.
+// write creates a file that was last changed at the test's time.
 func (s *scanned) write(name, text string) {
 	s.t.Helper()
 	write(s.t, s.folder, name, text)
@@ -71,7 +71,7 @@ func (s *scanned) sees(want string, wantAgain bool) {
 func TestFileIsReadWhenItIsQuiet(t *testing.T) {
 	t.Parallel()
 	s := newScanned(t)
-	s.write("a.yaml", define("x", "y")[:70]) // a good file as it stands, but half of it
+	s.write("a.yaml", define("x", "y")[:70]) // valid as it is, but only half of the file
 	s.sees("a:-", true)
 	s.pass(settleTime / 2)
 	s.write("a.yaml", define("x", "y"))
@@ -86,7 +86,7 @@ func TestFileIsReadWhenItIsQuiet(t *testing.T) {
 	s.sees("a:x", false)
 	s.sees("a:x", false)
 
-	s.pass(-time.Hour) // a clock ahead of this one does not keep it from being read
+	s.pass(-time.Hour) // a modification time in the future does not prevent reading
 	s.write("a.yaml", define("z"))
 	s.pass(-time.Hour)
 	s.sees("a:z", false)
@@ -99,7 +99,7 @@ func TestFileIsGoneWhenMissingTwice(t *testing.T) {
 	s.pass(time.Second)
 	s.sees("a:x", false)
 	path := filepath.Join(s.folder, "a.yaml")
-	require.NoError(t, os.Rename(path, path+"~")) // an editor that saves
+	require.NoError(t, os.Rename(path, path+"~")) // like an editor that saves
 	s.sees("a:x", true)
 	require.NoError(t, os.Rename(path+"~", path))
 	s.pass(time.Second)
@@ -126,7 +126,7 @@ func TestBrokenFiles(t *testing.T) {
 	require.ErrorContains(t, s.known.files["c.yaml"].err, "link to a file that does not exist")
 	since := s.known.files["b.yaml"].since
 
-	s.write("a.yaml", "") // as an editor's or a copy's first step
+	s.write("a.yaml", "") // like the first step of an editor or a copy
 	s.write("b.yaml", "#")
 	s.pass(time.Second)
 	s.sees("a:x! b:-! c:-!", false)
@@ -150,11 +150,11 @@ func TestLoad_NotAFile(t *testing.T) {
 	t.Parallel()
 	s := newScanned(t)
 	require.NoError(t, os.Mkdir(filepath.Join(s.folder, "a.yaml"), 0o700))
-	require.NoError(t, syscall.Mkfifo(filepath.Join(s.folder, "b.yaml"), 0o600)) // reading it would wait for ever
+	require.NoError(t, syscall.Mkfifo(filepath.Join(s.folder, "b.yaml"), 0o600)) // reading it would block forever
 	s.sees("", false)
 }
 
-// A mounted ConfigMap is links to a hidden link to a hidden folder, which is replaced as a whole.
+// A mounted ConfigMap, which is links to a hidden link to a hidden folder that is replaced as a whole, must be read.
 func TestConfigMap(t *testing.T) {
 	t.Parallel()
 	s := newScanned(t)
@@ -191,7 +191,7 @@ func TestEmptiedFolder(t *testing.T) {
 	s.sees("a:x b:y", false)
 	remove := func(name string) { require.NoError(t, os.Remove(filepath.Join(s.folder, name))) }
 
-	// All at once may be a deployment that puts them back.
+	// All files missing at once may be a deployment that will restore them.
 	remove("a.yaml")
 	remove("b.yaml")
 	const held = "all 2 definition files gone at once; the services they defined stay for 1m0s; " +
@@ -200,7 +200,7 @@ func TestEmptiedFolder(t *testing.T) {
 	s.pass(30 * time.Second)
 	s.sees(held, false)
 
-	// One by one: what is not back yet stays as long as if nothing were.
+	// Files restored one by one: missing ones keep their services for the same grace.
 	s.write("b.yaml", define("z"))
 	s.pass(time.Second)
 	const partly = "all definition files gone at once, 1 of them not back yet; the services they defined stay for 1m0s in a.yaml; " +
@@ -214,7 +214,7 @@ func TestEmptiedFolder(t *testing.T) {
 	s.pass(settleTime)
 	s.sees("b:z", false)
 
-	// All back, a file that goes by itself goes at once again.
+	// When all files are back, one that is removed alone is gone at once again.
 	s.write("a.yaml", define("x"))
 	s.pass(time.Second)
 	s.sees("a:x b:z", false)
@@ -230,7 +230,7 @@ func TestEmptiedFolder(t *testing.T) {
 	s.pass(settleTime)
 	s.sees("b:y", false)
 
-	// The last one by itself was removed by somebody.
+	// A last file that was removed alone was removed on purpose.
 	remove("b.yaml")
 	s.sees("b:y", true)
 	s.pass(settleTime)
@@ -250,7 +250,7 @@ func TestEmptiedFolder(t *testing.T) {
 	s.sees("", false)
 }
 
-// An unmounted volume leaves the empty folder that it was mounted on.
+// An unmounted volume leaves its empty mount point, which must keep the definitions.
 func TestVanishedFolder(t *testing.T) {
 	t.Parallel()
 	s := newScanned(t)
@@ -275,7 +275,7 @@ func TestVanishedFolder(t *testing.T) {
 	s.pass(settleTime)
 	s.sees("b:", false)
 
-	// Which folder it was is not known after a restart.
+	// After a restart the earlier folder is unknown.
 	s.known = folder{files: map[string]file{"a.yaml": {services: some("x"), known: true}}}
 	require.NoError(t, os.Remove(filepath.Join(s.folder, "b.yaml")))
 	seen, _ := s.scan()

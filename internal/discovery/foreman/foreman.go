@@ -20,30 +20,30 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-// Config says where definitions come from and how services get to be offered.
+// Config configures the sources of definitions and the first offer of services.
 type Config struct {
 	// Folder holds the definition files; none by default.
 	Folder string
-	// StateDir is the folder to remember advertisements in, made if need be; by default nothing is remembered.
+	// StateDir is the folder for stored definitions, created if missing; by default nothing is stored.
 	StateDir string
-	// Node stands in for worker_ref.node where a definition leaves it out.
+	// Node is the default for worker_ref.node in definitions.
 	Node string
-	// Checker decides when a service is first offered; without one that is at once.
+	// Checker decides when a service is first offered; without one it is offered at once.
 	Checker Checker
-	// CheckPause is the longest pause between checks of a service not offered yet; 5 s by default. The first
-	// pause is a tenth of it.
+	// CheckPause is the longest pause between checks of a service not offered yet; 5 s by default. The first pause is
+	// a tenth of it.
 	CheckPause time.Duration
-	// StartupWait is how long the first set waits for processes to advertise when nothing is remembered; 2 s by
-	// default, negative for not at all.
+	// StartupWait is how long the first set waits for advertisements if there is no stored state; 2 s by default,
+	// negative for no wait.
 	StartupWait time.Duration
-	// FirstVerdicts is how long the first set waits for each service to be checked once; 5 s by default.
+	// FirstVerdicts is how long the first set waits until each service has been checked once; 5 s by default.
 	FirstVerdicts time.Duration
-	// MissingFilesGrace is how long services stay defined when all files of the folder are gone at once; 1 min by default,
-	// negative for not at all.
+	// MissingFilesGrace is how long services stay defined when all files of the folder are gone at once; 1 min by
+	// default, negative for no grace.
 	MissingFilesGrace time.Duration
 	// Rescan is how often the folder is read even if the system reports no change; 10 s by default.
 	Rescan time.Duration
-	// Logger is silent by default.
+	// Logger receives the foreman's log; by default there is none.
 	Logger *slog.Logger
 	// Metrics are not published by default.
 	Metrics *Metrics
@@ -73,10 +73,10 @@ func (c *Config) validate() error {
 	return errors.Join(errs...)
 }
 
-// entry is a service that some file or process defines.
+// entry is a service that a file or process defines.
 type entry struct {
 	service *rollcallv1.Service
-	origin  string // name of the file, "" for an advertisement
+	origin  string // name of the file, empty for an advertisement
 	offered bool
 	checks  int // before it was offered
 	checked time.Time
@@ -84,32 +84,32 @@ type entry struct {
 	stop    context.CancelFunc
 }
 
-// Foreman is the source of a gateway: it knows what this host defines while Run runs. It is safe for
-// concurrent use.
+// Foreman is the source of a gateway: the services that this host defines, while Run runs. It is safe for concurrent
+// use.
 type Foreman struct {
 	cfg     Config
 	log     *slog.Logger
-	changed chan struct{} // holds one: the set has changed
-	judged  chan struct{} // holds one: a service was checked for the first time
-	ready   chan struct{} // closed when the first set can be asked for
-	slots   chan struct{} // a value for each check under way
+	changed chan struct{} // buffer of one: the set has changed
+	judged  chan struct{} // buffer of one: a service was checked for the first time
+	ready   chan struct{} // closed when the first set is available
+	slots   chan struct{} // one value per running check
 	checks  sync.WaitGroup
 
-	// writing is held while what is defined changes, so that what is remembered and what is in use agree.
+	// writing is held while definitions change, so that the stored state matches the state in use.
 	writing sync.Mutex
 
 	mu         sync.Mutex
 	life       context.Context // of Run, nil before
-	remembered bool            // what is defined includes what an earlier run knew
+	remembered bool            // the definitions include an earlier run's stored state
 	folder     folder
 	folderErr  error
-	stateErr   error // why the last change could not be remembered
+	stateErr   error // why the last change could not be stored
 	advertised map[string]*rollcallv1.Service
 	entries    map[string]*entry
-	shadowed   map[string][]string // by file name, "" for advertisements: ids that an earlier file defines
+	shadowed   map[string][]string // by file name, empty for advertisements: ids that an earlier file defines
 }
 
-// New recalls what the state folder remembers; nothing else happens before Run.
+// New loads the stored state. The Foreman does nothing else before Run.
 func New(cfg Config) (*Foreman, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, fmt.Errorf("foreman: %w", err)
@@ -141,8 +141,8 @@ func (f *Foreman) loadState() error {
 	m, err := loadState(f.cfg.StateDir)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		// Nothing is written yet: knowing nothing is not to be remembered as having nothing. But whether it can be
-		// written is better found out now than when the first process advertises.
+		// There is no stored state, which must not be stored as an empty one. But a state folder that cannot be
+		// written must be reported now, not when the first process advertises.
 		return writable(f.cfg.StateDir)
 	case err != nil:
 		return err
@@ -167,7 +167,7 @@ func (f *Foreman) Run(ctx context.Context) error {
 	var watching sync.WaitGroup
 	defer func() {
 		f.mu.Lock()
-		cancel() // under the lock, so that no check starts once they are waited for
+		cancel() // with f.mu held, so that no check starts after Wait
 		f.mu.Unlock()
 		watching.Wait()
 		f.checks.Wait()
@@ -195,8 +195,8 @@ func (f *Foreman) Run(ctx context.Context) error {
 	return nil
 }
 
-// Services implements gateway.Source. The first call waits until the folder was read, processes had their time
-// to advertise and each service was checked once.
+// Services implements gateway.Source. The first call waits until the folder was read, StartupWait is over, and each
+// service was checked once.
 func (f *Foreman) Services(ctx context.Context) (gateway.Set, error) {
 	select {
 	case <-f.ready:
@@ -219,7 +219,7 @@ func (f *Foreman) Services(ctx context.Context) (gateway.Set, error) {
 // Changed implements gateway.Source.
 func (f *Foreman) Changed() <-chan struct{} { return f.changed }
 
-// completeLocked reports whether entries are certainly all that is defined here.
+// completeLocked reports whether the entries are certainly all definitions of this host.
 func (f *Foreman) completeLocked() bool {
 	for _, file := range f.folder.files {
 		if !file.known {
@@ -238,7 +238,7 @@ func (f *Foreman) withNode(s *rollcallv1.Service) *rollcallv1.Service {
 	return s
 }
 
-// reconcile makes entries what files and advertisements define. The caller holds mu, or is the only one yet.
+// reconcile updates the entries from files and advertisements. The caller holds f.mu, or has the only reference.
 func (f *Foreman) reconcile() {
 	want := map[string]*entry{}
 	shadowed := map[string][]string{}

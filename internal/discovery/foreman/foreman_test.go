@@ -26,7 +26,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var _ gateway.Source = (*Foreman)(nil)
 
-// at work: a foreman inside Run.
+// working is a foreman whose Run is active.
 type working struct {
 	*Foreman
 	t    *testing.T
@@ -105,7 +105,7 @@ func some(ids ...string) []*rollcallv1.Service {
 	return all
 }
 
-// text of a definition file.
+// define returns the text of a definition file.
 func define(ids ...string) string {
 	var b strings.Builder
 	b.WriteString("services:\n")
@@ -120,7 +120,7 @@ func write(t *testing.T, folder, name, text string) {
 	require.NoError(t, os.WriteFile(filepath.Join(folder, name), []byte(text), 0o600))
 }
 
-// checker answers as the test says, by service id; what is not named passes.
+// checker returns the test's results, by service id; others pass.
 type checker struct {
 	mu      sync.Mutex
 	answers map[string]error
@@ -165,7 +165,7 @@ func TestFiles(t *testing.T) {
 	require.NoError(t, os.Remove(filepath.Join(folder, "c.json")))
 	f.becomes("a,b-2,b-3")
 
-	temp := filepath.Join(folder, "a.yml.new") // as a careful program replaces a file
+	temp := filepath.Join(folder, "a.yml.new") // like a careful program replaces a file
 	require.NoError(t, os.WriteFile(temp, []byte(define("a", "a-2")), 0o600))
 	require.NoError(t, os.Rename(temp, filepath.Join(folder, "a.yml")))
 	f.becomes("a,a-2,b-2,b-3")
@@ -176,7 +176,7 @@ func TestFiles(t *testing.T) {
 	require.NoError(t, os.Remove(filepath.Join(folder, "a.yml")))
 	require.Eventually(t, func() bool { return len(f.Status().Files) == 1 }, time.Minute, time.Millisecond)
 	require.NoError(t, os.Remove(filepath.Join(folder, "z.yaml")))
-	f.becomes(" ?") // without memory, nothing is not certainly all
+	f.becomes(" ?") // without stored state, an empty set is not certainly complete
 }
 
 func TestBrokenFileKeepsItsLastGoodVersion(t *testing.T) {
@@ -189,7 +189,7 @@ func TestBrokenFileKeepsItsLastGoodVersion(t *testing.T) {
 	f.becomes("a-1,a-2,b")
 
 	write(t, folder, "a.yaml", define("a-1", "a-2")[:40])
-	write(t, folder, "b.yaml", define("b", "b-2")) // proves that the folder was read
+	write(t, folder, "b.yaml", define("b", "b-2")) // confirms that the folder was read
 	f.becomes("a-1,a-2,b,b-2")
 	require.Eventually(t, func() bool { return f.Status().Files[0].Error != "" }, time.Minute, time.Millisecond)
 	status := f.Status()
@@ -202,7 +202,7 @@ func TestBrokenFileKeepsItsLastGoodVersion(t *testing.T) {
 	require.Equal(t, 1.0, gauge(t, registry, "rollcall_foreman_files", "good"))
 	require.Equal(t, 4.0, gauge(t, registry, "rollcall_foreman_services", "offered"))
 
-	// It stays what it was when the gateway is restarted, even killed.
+	// It must keep its last good version when the gateway is restarted, even after a kill.
 	f.stop()
 	write(t, folder, "b.yaml", define("b"))
 	f = start(t, Config{Folder: folder, StateDir: state})
@@ -213,7 +213,7 @@ func TestBrokenFileKeepsItsLastGoodVersion(t *testing.T) {
 	f.becomes("a-3,b")
 	require.Empty(t, f.Status().Files[0].Error)
 
-	// But one removed meanwhile is removed.
+	// But a file removed in the meantime must be removed.
 	f.stop()
 	require.NoError(t, os.Remove(filepath.Join(folder, "a.yaml")))
 	f = start(t, Config{Folder: folder, StateDir: state})
@@ -241,7 +241,7 @@ func TestFilesAreRememberedOnceTheyCanBe(t *testing.T) {
 	f := start(t, Config{Folder: folder, StateDir: state, StartupWait: -1, Rescan: 20 * time.Millisecond})
 	require.NoError(t, os.RemoveAll(state))
 	write(t, folder, "a.yaml", define("a"))
-	f.becomes("a") // used all the same: the file itself is the memory
+	f.becomes("a") // used all the same, because the file itself is durable
 	require.NotEmpty(t, f.Status().StateError)
 	require.NoError(t, os.Mkdir(state, 0o700))
 	require.Eventually(t, func() bool { return f.Status().StateError == "" }, time.Minute, time.Millisecond)
@@ -274,7 +274,7 @@ func TestFolderThatCannotBeRead(t *testing.T) {
 	f.becomes("a,b")
 	require.Empty(t, f.Status().FolderError)
 
-	require.NoError(t, os.RemoveAll(folder)) // an unmounted volume, say: not the same as files removed
+	require.NoError(t, os.RemoveAll(folder)) // for example an unmounted volume, unlike removed files
 	require.Eventually(t, func() bool { return f.Status().FolderError != "" }, time.Minute, time.Millisecond)
 	require.Contains(t, describe(f.set()), "a")
 }
@@ -296,7 +296,7 @@ func TestDefinedTwice(t *testing.T) {
 	_, err := f.Withdraw([]string{"z", "y"})
 	require.ErrorContains(t, err, "y: is defined by b.yaml")
 
-	write(t, folder, "c.yaml", define("z", "c")) // comes to define what is advertised
+	write(t, folder, "c.yaml", define("z", "c")) // now defines an advertised id
 	f.becomes("c,x,y,z")
 	require.Equal(t, []string{"z"}, f.Status().Shadowed)
 	require.Equal(t, "c.yaml", f.Status().Services[3].File)
@@ -326,7 +326,7 @@ func TestAdvertisementsAreRemembered(t *testing.T) {
 	changed.WorkerRef.Url = "https://c:1"
 	require.NoError(t, f.Advertise([]*rollcallv1.Service{changed}))
 
-	// Killed: nothing was done at the end that had not been done before. Its temporary file is left.
+	// Killed: all state was stored before. Its temporary file is left.
 	require.NoError(t, os.WriteFile(filepath.Join(state, memoryName+".123"), []byte("{"), 0o600))
 	f2 := start(t, Config{StateDir: state, StartupWait: time.Hour})
 	f2.becomes("a,c")
@@ -338,7 +338,7 @@ func TestAdvertisementsAreRemembered(t *testing.T) {
 	_, err = f2.Withdraw([]string{"a", "c"})
 	require.NoError(t, err)
 	f3 := start(t, Config{StateDir: state, StartupWait: time.Hour})
-	f3.becomes("") // remembered: it is certainly nothing
+	f3.becomes("") // stored: the set is certainly empty
 }
 
 func TestFirstStartRemembersNoEmptiness(t *testing.T) {
@@ -390,7 +390,7 @@ func TestAdvertise_NotSaved_IsNotUsed(t *testing.T) {
 	require.NotEmpty(t, f.Status().StateError)
 
 	require.NoError(t, os.Mkdir(state, 0o700))
-	require.NoError(t, f.Advertise(some("a"))) // unchanged, but not safe on disk
+	require.NoError(t, f.Advertise(some("a"))) // unchanged, but not durable on disk
 	require.Empty(t, f.Status().StateError)
 	f2 := start(t, Config{StateDir: state})
 	f2.becomes("a")
@@ -410,7 +410,7 @@ func TestTooManyServices(t *testing.T) {
 	require.ErrorContains(t, f.Advertise([]*rollcallv1.Service{{Id: "A"}}), "invalid services")
 }
 
-// What does not fit is refused where it comes from, and takes nothing with it.
+// Services above the limit must be refused with their file or advertisement, without affecting others.
 func TestTooManyServicesInFiles(t *testing.T) {
 	t.Parallel()
 	many := func(prefix string, n int) string {
@@ -440,12 +440,12 @@ func TestTooManyServicesInFiles(t *testing.T) {
 	write(t, folder, "a.json", many("a", 5000))
 	require.Eventually(t, refused("a.json"), time.Minute, time.Millisecond)
 	require.Len(t, f.set().Services, 5001)
-	require.False(t, f.set().Complete, "what the file would define is not known to be gone")
+	require.False(t, f.set().Complete, "the file's definitions are not certainly gone")
 	write(t, folder, "b.json", many("b", 10000))
 	require.Eventually(t, refused("b.json"), time.Minute, time.Millisecond)
 	require.Len(t, f.set().Services, 5001)
 
-	// Also after a restart, in whatever order they are read.
+	// The same must hold after a restart, in any reading order.
 	f.stop()
 	f = start(t, Config{Folder: folder, StateDir: state})
 	require.Len(t, f.set().Services, 5001)
@@ -487,10 +487,10 @@ func TestTooManyBytes(t *testing.T) {
 	size := proto.Size(&rollcallv1.RegisterServicesRequest{Services: services})
 	require.Less(t, size, rollcallv1.MaxBytesPerCall)
 	require.Greater(t, size, rollcallv1.MaxBytesPerCall*9/10)
-	require.NoError(t, f.Advertise(services[:1]), "what is there stays as it is")
+	require.NoError(t, f.Advertise(services[:1]), "existing services are kept")
 }
 
-// One that an older version reads again holds what that does not know.
+// State of a later version must be readable, although it has unknown fields.
 func TestStateOfALaterVersion(t *testing.T) {
 	t.Parallel()
 	state := t.TempDir()
@@ -508,7 +508,7 @@ func TestEmptiedFolderIsReported(t *testing.T) {
 	f.becomes("a,b")
 	f.stop()
 
-	// While it does not run the folder is emptied, or not mounted yet.
+	// While the foreman is stopped, the folder is emptied, or is not mounted yet.
 	for _, name := range []string{"a.yaml", "b.yaml"} {
 		require.NoError(t, os.Rename(filepath.Join(folder, name), filepath.Join(state, name)))
 	}
@@ -523,7 +523,7 @@ func TestEmptiedFolderIsReported(t *testing.T) {
 	for _, name := range []string{"a.yaml", "b.yaml"} {
 		require.NoError(t, os.Rename(filepath.Join(folder, name), filepath.Join(state, name)))
 	}
-	f.becomes("") // at the end of its grace, for it was there all the time
+	f.becomes("") // at the end of its grace, because the folder was there all the time
 }
 
 func TestCheckDelaysTheFirstOfferOnly(t *testing.T) {
@@ -550,7 +550,7 @@ func TestCheckDelaysTheFirstOfferOnly(t *testing.T) {
 		require.Len(t, f.Changed(), 1)
 		require.Equal(t, "down,up", describe(f.set()))
 
-		// From here on what is defined counts, not how it fares.
+		// From here on only the definition counts, not the health.
 		c.answer("up", errors.New("dead"))
 		moved := service("up")
 		moved.WorkerRef.Url = "http://elsewhere:1"
@@ -559,7 +559,7 @@ func TestCheckDelaysTheFirstOfferOnly(t *testing.T) {
 		require.Equal(t, "down,up", describe(f.set()))
 		require.Equal(t, "http://elsewhere:1", f.set().Services[1].GetWorkerRef().GetUrl())
 
-		// One that went and came is new.
+		// A service that was withdrawn and advertised again is new.
 		_, err := f.Withdraw([]string{"up"})
 		require.NoError(t, err)
 		require.NoError(t, f.Advertise(some("up")))
@@ -569,7 +569,7 @@ func TestCheckDelaysTheFirstOfferOnly(t *testing.T) {
 		require.NoError(t, err)
 		asked := c.asked["up"]
 		pass(time.Minute)
-		require.Equal(t, asked, c.asked["up"], "what is not defined is not checked")
+		require.Equal(t, asked, c.asked["up"], "a service that is not defined is not checked")
 	})
 }
 
@@ -578,7 +578,7 @@ func pass(d time.Duration) {
 	synctest.Wait()
 }
 
-// slow answers after its time, or never.
+// slow responds after its time, or never.
 type slow time.Duration
 
 func (s slow) Check(ctx context.Context, _ *rollcallv1.Service) error {
@@ -642,7 +642,7 @@ func TestFirstSetWaits(t *testing.T) {
 	})
 }
 
-// byURL passes only services at good URLs, and takes its time.
+// byURL passes only services at good URLs, slowly.
 type byURL struct{ good string }
 
 func (c byURL) Check(ctx context.Context, s *rollcallv1.Service) error {

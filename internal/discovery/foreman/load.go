@@ -11,17 +11,17 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-// load is how much of one write, the most that a gateway can have, services take. An id counts once, however many
-// define it.
+// load is the size of services in one write, which limits a gateway. An id counts once, however many definitions it
+// has.
 type load struct {
-	node  string // stands in where a service names none
+	node  string // default for services without a node
 	ids   map[string]claim
 	bytes int
 }
 
 type claim struct{ definitions, bytes int }
 
-// load of what files and advertisements define.
+// load returns the load of files and advertisements.
 func (f *Foreman) load(files map[string]file, advertised map[string]*rollcallv1.Service) *load {
 	l := &load{node: f.cfg.Node, ids: map[string]claim{}}
 	for _, file := range files {
@@ -53,18 +53,18 @@ func (l *load) remove(services []*rollcallv1.Service) {
 	}
 }
 
-// size of a service in a request, at the most.
+// size returns the maximum size of a service in a request.
 func (l *load) size(s *rollcallv1.Service) int {
-	n := proto.Size(s) + 4 // a tag and a length around it
+	n := proto.Size(s) + 4 // tag and length
 	if s.GetWorkerRef().GetNode() == "" {
 		n += len(l.node) + 4
 	}
 	return n
 }
 
-// check says why it is more than fits, nil when it is not, nor more than it was before.
+// check returns an error if the load exceeds the limits and has grown from services and bytes.
 func (l *load) check(services, bytes int) error {
-	const maxBytes = rollcallv1.MaxBytesPerCall - 1024 // the rest is for who writes, and when
+	const maxBytes = rollcallv1.MaxBytesPerCall - 1024 // the rest is for the writer's fields
 	const how = "split them across several gateway ids: at most %d fit in one"
 	switch n := len(l.ids); {
 	case n > rollcallv1.MaxServicesPerCall && n > services:
@@ -75,8 +75,8 @@ func (l *load) check(services, bytes int) error {
 	return nil
 }
 
-// admit returns files without new versions with which all that is defined would not fit into one write. As with
-// any other fault the last good version stays; the new one waits for room.
+// admit returns files without new versions that would make all definitions exceed one write. As with any other fault,
+// the last good version stays. The new one waits for room.
 func (f *Foreman) admit(before, files map[string]file, advertised map[string]*rollcallv1.Service) (after map[string]file) {
 	after = maps.Clone(files)
 	settled := maps.Clone(files)
@@ -109,7 +109,7 @@ func (f *Foreman) admit(before, files map[string]file, advertised map[string]*ro
 	return after
 }
 
-// sameVersion reports whether a and b have the same services: a version is read once, so they are the same slice.
+// sameVersion reports whether a and b have the same version. A version is read once, so its slice is identical.
 func sameVersion(a, b file) bool {
 	return a.known == b.known && len(a.services) == len(b.services) &&
 		(len(a.services) == 0 || &a.services[0] == &b.services[0])

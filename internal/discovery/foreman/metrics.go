@@ -2,7 +2,7 @@ package foreman
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// Metrics of a foreman and its server.
+// Metrics are the metrics of a foreman and its server.
 type Metrics struct {
 	services       *prometheus.GaugeVec
 	files          *prometheus.GaugeVec
@@ -10,7 +10,7 @@ type Metrics struct {
 	requests       *prometheus.CounterVec
 }
 
-// NewMetrics registers the metrics with reg, if there is one.
+// NewMetrics builds the metrics and registers them with reg unless it is nil.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		services: prometheus.NewGaugeVec(prometheus.GaugeOpts{

@@ -20,23 +20,23 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-// ServerConfig says where local processes advertise, and what else is served there.
+// ServerConfig configures the server for local processes.
 type ServerConfig struct {
 	Foreman *Foreman
-	// Listen is host:port; 127.0.0.1:7401 by default. Any client that reaches it may advertise, so other than loopback
-	// addresses need AllowRemote.
+	// Listen is host:port; 127.0.0.1:7401 by default. Any client that reaches it may advertise, so addresses other
+	// than loopback need AllowRemote.
 	Listen      string
 	AllowRemote bool
-	// Hosts are names, beside localhost and loopback addresses, by which requests may call this server. Any
-	// other is refused: a web page could have made its own name resolve to loopback.
+	// Hosts are the accepted host names of requests, in addition to localhost and loopback addresses. Others are
+	// refused, because a web page could have made its own name resolve to loopback.
 	Hosts []string
-	// Gateway, if set, adds what the directory made of the services.
+	// Gateway, if set, adds the directory's results for the services.
 	Gateway func() gateway.Status
-	// Ready says why the process is not ready; nil when it is. Always ready by default.
+	// Ready returns why the process is not ready; nil if it is. By default the process is always ready.
 	Ready func() error
 	// Metrics is served at /metrics, if set.
 	Metrics http.Handler
-	// Logger is silent by default.
+	// Logger receives the server's log; by default there is none.
 	Logger *slog.Logger
 }
 
@@ -44,11 +44,11 @@ type ServerConfig struct {
 //
 //	POST   /v1/services        one service, a list or {services: [...]}, JSON or YAML: 202
 //	DELETE /v1/services/{id}   and /v1/services?id=…&id=…: 200, also if they were not there
-//	GET    /v1/services        and /v1/services/{id}: what is known of them
+//	GET    /v1/services        and /v1/services/{id}: their status
 //	GET    /healthz /readyz /metrics
 //
-// A POST adds or changes, all or nothing, and is remembered before it is answered. Errors are
-// {"error": {"what", "where", "how"}}.
+// A POST adds or changes services, all or nothing, and stores them before it is answered. Errors are {"error":
+// {"what", "where", "how"}}.
 type Server struct {
 	cfg      ServerConfig
 	log      *slog.Logger
@@ -56,7 +56,7 @@ type Server struct {
 	http     *http.Server
 }
 
-// Open listens; requests are answered once Run runs.
+// Open listens. The server answers requests once Run runs.
 func Open(cfg ServerConfig) (*Server, error) {
 	cfg.Listen = cmp.Or(cfg.Listen, "127.0.0.1:7401")
 	if cfg.Logger == nil {
@@ -77,7 +77,7 @@ func Open(cfg ServerConfig) (*Server, error) {
 	s := &Server{cfg: cfg, log: cfg.Logger.With("component", "foreman"), listener: listener}
 	s.http = &http.Server{
 		Handler: s.routes(),
-		// A process that is slow to say what it wants, or to take the answer, holds a connection no longer.
+		// The timeouts limit how long a process that sends or reads slowly holds a connection.
 		ReadHeaderTimeout: 2 * time.Second,
 		ReadTimeout:       10 * time.Second,
 		WriteTimeout:      30 * time.Second,
@@ -88,10 +88,10 @@ func Open(cfg ServerConfig) (*Server, error) {
 	return s, nil
 }
 
-// Addr is where it listens.
+// Addr returns the address of the listener.
 func (s *Server) Addr() net.Addr { return s.listener.Addr() }
 
-// Close stops listening; for a Server that is not to Run.
+// Close stops listening. It is for a Server without Run.
 func (s *Server) Close() error {
 	if err := s.http.Close(); err != nil {
 		return err
@@ -102,7 +102,7 @@ func (s *Server) Close() error {
 	return nil
 }
 
-// Run answers requests until ctx ends; those under way get a moment to end.
+// Run answers requests until ctx ends. Running requests then get a moment to finish.
 func (s *Server) Run(ctx context.Context) error {
 	failed := make(chan error, 1)
 	go func() { failed <- s.http.Serve(s.listener) }()
@@ -114,7 +114,7 @@ func (s *Server) Run(ctx context.Context) error {
 	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 	defer cancel()
 	if err := s.http.Shutdown(grace); err != nil {
-		_ = s.http.Close() // what is still under way does not get more time
+		_ = s.http.Close() // requests still running get no more time
 	}
 	if err := <-failed; !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("advertisements: %w", err)
@@ -147,7 +147,7 @@ type ok struct {
 	Status string `json:"status"`
 }
 
-// guarded lets no request through that a web page of somebody else's may have made.
+// guarded refuses requests that a foreign web page may have sent.
 func (s *Server) guarded(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		host := r.Host
@@ -208,7 +208,7 @@ func (s *Server) advertise(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if len(data) > maxDocument {
-		// Who is cut off while writing does not get to read why, so some more is taken in.
+		// Part of the body is drained first, because the client would otherwise see a reset instead of the 413.
 		_, _ = io.CopyN(io.Discard, r.Body, 8*maxDocument)
 		writeProblem(w, http.StatusRequestEntityTooLarge, &Problem{What: "body too large", Where: "body", How: fmt.Sprintf("split it: at most %d bytes are read", maxDocument)})
 		return
@@ -232,7 +232,7 @@ func (s *Server) advertise(w http.ResponseWriter, r *http.Request) {
 	}{}
 	refused := s.refusals()
 	for _, service := range services {
-		if status, ok := s.cfg.Foreman.Service(service.GetId()); ok { // not withdrawn again meanwhile
+		if status, ok := s.cfg.Foreman.Service(service.GetId()); ok { // not withdrawn in the meantime
 			answer.Services = append(answer.Services, serviceView{status, refused[service.GetId()]})
 		}
 	}
@@ -276,14 +276,14 @@ func (s *Server) withdraw(w http.ResponseWriter, r *http.Request) {
 	}{removed})
 }
 
-// serviceView is a service as a GET shows it.
+// serviceView is a service in a GET response.
 type serviceView struct {
 	ServiceStatus
-	// Refused is why the directory does not take it.
+	// Refused is why the directory refuses the service.
 	Refused string `json:"refused,omitempty"`
 }
 
-// gatewayView is what the gateway says of itself.
+// gatewayView is the status of the gateway.
 type gatewayView struct {
 	ID         string     `json:"id"`
 	Leader     string     `json:"leader,omitempty"`
@@ -294,7 +294,7 @@ type gatewayView struct {
 	Error      string     `json:"error,omitempty"`
 }
 
-// refusals are the ids that the directory does not take, with its reasons.
+// refusals returns the ids that the directory refuses, with its reasons.
 func (s *Server) refusals() map[string]string {
 	refused := map[string]string{}
 	if s.cfg.Gateway != nil {
@@ -309,7 +309,7 @@ func (s *Server) list(w http.ResponseWriter, _ *http.Request) {
 	status := s.cfg.Foreman.Status()
 	answer := struct {
 		Status
-		Services []serviceView `json:"services"` // in place of Status's
+		Services []serviceView `json:"services"` // replaces Status.Services
 		Gateway  *gatewayView  `json:"gateway,omitempty"`
 	}{Status: status, Services: []serviceView{}}
 	refused := s.refusals()
@@ -356,7 +356,7 @@ func methodNotAllowed(allowed string) http.HandlerFunc {
 	}
 }
 
-// writeProblem answers with a problem; an error that is none is the foreman's own fault.
+// writeProblem writes a *Problem. Any other error is an internal error of the foreman.
 func writeProblem(w http.ResponseWriter, code int, err error) {
 	p, ok := errors.AsType[*Problem](err)
 	if !ok {
@@ -369,5 +369,5 @@ func reply(w http.ResponseWriter, code int, body any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(code)
-	_ = json.NewEncoder(w).Encode(body) // who asked may be gone
+	_ = json.NewEncoder(w).Encode(body) // the client may be gone
 }

@@ -22,7 +22,7 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-// serve runs a server over a foreman at work, and returns its base URL.
+// serve runs a server with a running foreman, and returns its base URL.
 func serve(t *testing.T, cfg ServerConfig) (*working, string) {
 	t.Helper()
 	f := start(t, Config{StartupWait: -1})
@@ -205,7 +205,7 @@ func TestProbes(t *testing.T) {
 		Ready:   func() error { return notReady },
 		Metrics: promhttp.HandlerFor(registry, promhttp.HandlerOpts{}),
 	})
-	named := func(r *http.Request) { r.Host = "gateway-1.monitoring" } // a probe may come by any name
+	named := func(r *http.Request) { r.Host = "gateway-1.monitoring" } // a probe may use any host name
 	require.Equal(t, http.StatusOK, request(t, "GET", url+"/healthz", "", "", named).code)
 	require.Equal(t, http.StatusOK, request(t, "GET", url+"/readyz", "", "", named).code)
 	require.Equal(t, http.StatusOK, request(t, "GET", url+"/metrics", "", "", named).code)
@@ -229,7 +229,7 @@ func TestSlowClientsBlockNobody(t *testing.T) {
 		slow = append(slow, conn)
 	}
 	require.Equal(t, http.StatusOK, request(t, "GET", url+"/v1/services", "", "").code)
-	for _, conn := range slow { // and they are cut off
+	for _, conn := range slow { // and they are closed
 		require.NoError(t, conn.SetReadDeadline(time.Now().Add(time.Minute)))
 		_, err := io.ReadAll(conn)
 		require.NoError(t, err)

@@ -11,7 +11,7 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-// persistedState is what survives a restart.
+// persistedState is the state that survives a restart.
 type persistedState struct {
 	// Format is 1.
 	Format int `json:"format"`
@@ -26,7 +26,7 @@ const (
 	memoryName   = "foreman.json"
 )
 
-// loadState reads what the folder remembers. The error is fs.ErrNotExist when that is nothing at all.
+// loadState reads the stored state of the folder. It returns fs.ErrNotExist if there is none.
 func loadState(folder string) (persistedState, error) {
 	path := filepath.Join(folder, memoryName)
 	data, err := os.ReadFile(path)
@@ -34,7 +34,7 @@ func loadState(folder string) (persistedState, error) {
 		return persistedState{}, err
 	}
 	var m persistedState
-	err = json.Unmarshal(data, &m) // fields that a later version added are none of ours
+	err = json.Unmarshal(data, &m) // fields of a later version are ignored
 	if err == nil && m.Format != memoryFormat {
 		err = fmt.Errorf("has format %d, this version reads %d", m.Format, memoryFormat)
 	}
@@ -60,7 +60,7 @@ func prefix(with string, err error) error {
 	return fmt.Errorf("%s: %w", with, err)
 }
 
-// saveState writes m so that after a crash at any time the folder holds either the old or the new.
+// saveState writes m atomically: after a crash at any time the folder holds either the old or the new state.
 func saveState(folder string, m persistedState) error {
 	m.Format = memoryFormat
 	data, err := json.MarshalIndent(m, "", " ")
@@ -71,7 +71,7 @@ func saveState(folder string, m persistedState) error {
 	if err != nil {
 		return err
 	}
-	defer os.Remove(temp.Name()) // fails, as it should, once it has been renamed
+	defer os.Remove(temp.Name()) // fails, as intended, after the rename
 	_, err = temp.Write(append(data, '\n'))
 	err = errors.Join(err, temp.Sync(), temp.Close())
 	if err != nil {
@@ -83,7 +83,7 @@ func saveState(folder string, m persistedState) error {
 	return syncFolder(folder)
 }
 
-// writable reports why nothing could be remembered in the folder.
+// writable returns an error if the folder is not writable.
 func writable(folder string) error {
 	temp, err := os.CreateTemp(folder, memoryName+".*")
 	if err != nil {
@@ -92,7 +92,7 @@ func writable(folder string) error {
 	return errors.Join(temp.Close(), os.Remove(temp.Name()))
 }
 
-// syncFolder makes a rename in it durable.
+// syncFolder makes a rename in the folder durable.
 func syncFolder(path string) error {
 	d, err := os.Open(path)
 	if err != nil {
@@ -101,7 +101,7 @@ func syncFolder(path string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// removeTemp removes what crashes while writing left behind.
+// removeTemp removes temporary files that crashes during writing left.
 func removeTemp(folder string) error {
 	left, err := filepath.Glob(filepath.Join(folder, memoryName+".*"))
 	for _, path := range left {

@@ -7,56 +7,56 @@ import (
 	"time"
 )
 
-// State of a service on this host.
+// State is the state of a service on this host.
 type State string
 
-// A service is held until a local check passes, and then offered to the directory.
+// Held is a service before its first passed check; Offered is one offered to the directory.
 const (
 	Held    State = "held"
 	Offered State = "offered"
 )
 
-// ServiceStatus is what the foreman knows of a service.
+// ServiceStatus is the foreman's status of a service.
 type ServiceStatus struct {
 	definition
-	// File defines it; empty if a process advertised it.
+	// File is the defining file; empty if a process advertised the service.
 	File  string `json:"file,omitempty"`
 	State State  `json:"state"`
-	// Checks counts those before it was offered.
+	// Checks is the number of checks before the service was offered.
 	Checks int `json:"checks"`
-	// Checked is when the last of them was; nil before the first.
+	// Checked is the time of the last of them; nil before the first.
 	Checked *time.Time `json:"checked,omitempty"`
 	// Reason is why the last check failed.
 	Reason string `json:"reason,omitempty"`
 }
 
-// FileStatus is what the foreman knows of a definition file.
+// FileStatus is the foreman's status of a definition file.
 type FileStatus struct {
 	Name     string `json:"name"`
 	Services int    `json:"services"`
-	// Error says why the version on disk is not in use, and Since when that was found.
+	// Error is why the version on disk is not in use, and Since when that was found.
 	Error string     `json:"error,omitempty"`
 	Since *time.Time `json:"since,omitempty"`
-	// Shadowed are ids in it that a file before it defines.
+	// Shadowed are ids in the file that an earlier file defines.
 	Shadowed []string `json:"shadowed,omitempty"`
 }
 
-// Status is what the foreman knows.
+// Status is the foreman's status.
 type Status struct {
-	// Ready says that the gateway was or can be told what is defined here.
+	// Ready reports whether the first set is available to the gateway.
 	Ready bool `json:"ready"`
-	// Complete says that what is defined is certainly known as a whole.
+	// Complete reports whether the definitions are certainly complete.
 	Complete bool            `json:"complete"`
 	Services []ServiceStatus `json:"services"`
 	Files    []FileStatus    `json:"files"`
 	// Shadowed are advertised ids that a file defines.
 	Shadowed []string `json:"shadowed,omitempty"`
-	// FolderError and StateError say why the folder cannot be taken as it is, and why nothing can be remembered.
+	// FolderError is why the folder cannot be used as it is. StateError is why the state cannot be stored.
 	FolderError string `json:"folder_error,omitempty"`
 	StateError  string `json:"state_error,omitempty"`
 }
 
-// Status may be called at any time.
+// Status returns the current status. It may be called at any time.
 func (f *Foreman) Status() Status {
 	f.mu.Lock()
 	defer f.mu.Unlock()

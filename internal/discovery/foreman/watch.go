@@ -9,7 +9,7 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// watchFolder keeps up with the folder until ctx ends, and closes scanned when it was first read to the end.
+// watchFolder follows the folder until ctx ends. It closes scanned after the first complete read.
 func (f *Foreman) watchFolder(ctx context.Context, scanned chan<- struct{}) {
 	if f.cfg.Folder == "" {
 		close(scanned)
@@ -17,9 +17,9 @@ func (f *Foreman) watchFolder(ctx context.Context, scanned chan<- struct{}) {
 	}
 	events, failures, watch, stop := f.notifications()
 	defer stop()
-	patience := time.Now().Add(20 * settleTime) // for a file that somebody writes on and on when this starts
+	patience := time.Now().Add(20 * settleTime) // limit for a file that is written continuously at the start
 	for first := true; ; {
-		watch() // again each time: a folder that was replaced is another one to the system
+		watch() // repeated, because the system treats a replaced folder as another one
 		again := f.rescan()
 		if first && (!again || time.Now().After(patience)) {
 			first = false
@@ -31,7 +31,7 @@ func (f *Foreman) watchFolder(ctx context.Context, scanned chan<- struct{}) {
 		}
 		select {
 		case <-events:
-			// Wait for the end of what has begun; a stream of events without end is not waited for.
+			// Wait until a series of events ends, but not for an endless series.
 			for end := time.Now().Add(10 * settleTime); time.Now().Before(end) && moreWithin(ctx, events, settleTime); {
 			}
 		case err := <-failures:
@@ -58,7 +58,7 @@ func moreWithin(ctx context.Context, events <-chan fsnotify.Event, d time.Durati
 	}
 }
 
-// notifications returns what the system tells of the folder. Where it tells nothing, the rescans remain.
+// notifications returns the system's notifications for the folder. Without them, only the rescans remain.
 func (f *Foreman) notifications() (events <-chan fsnotify.Event, failures <-chan error, watch, stop func()) {
 	w, err := fsnotify.NewWatcher()
 	if err != nil {
@@ -79,7 +79,7 @@ func (f *Foreman) notifications() (events <-chan fsnotify.Event, failures <-chan
 	return w.Events, w.Errors, watch, func() { _ = w.Close() }
 }
 
-// rescan takes in what the folder holds now, and reports whether to look again in a moment.
+// rescan applies the folder's current state. It reports whether it must run again after settleTime.
 func (f *Foreman) rescan() (again bool) {
 	f.writing.Lock()
 	defer f.writing.Unlock()

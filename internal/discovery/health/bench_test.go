@@ -17,11 +17,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// serveBench answers as cheaply as can be: what it costs is taken from the client.
+// serveBench responds as cheaply as possible, because its cost is subtracted from the client's.
 func serveBench(conn net.Conn) {
 	defer func() { _ = conn.Close() }()
 	for buf := make([]byte, 512); ; {
-		if _, err := conn.Read(buf); err != nil { // small enough to come in one piece
+		if _, err := conn.Read(buf); err != nil { // small enough to arrive in one read
 			return
 		}
 		if _, err := io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"); err != nil {
@@ -30,21 +30,21 @@ func serveBench(conn net.Conn) {
 	}
 }
 
-// cpu is the processor time this process has used.
+// cpu returns the processor time of this process.
 func cpu(tb testing.TB) time.Duration {
 	var used syscall.Rusage
 	require.NoError(tb, syscall.Getrusage(syscall.RUSAGE_SELF, &used))
 	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
 }
 
-// measured reports what each of b.N checks cost since the start: on a machine with other work, processor time is what
-// can be compared.
+// measured reports the cost of each of b.N checks since the start. On a busy machine, only processor time is
+// comparable.
 func measured(b *testing.B, start time.Time, used time.Duration) {
 	b.ReportMetric(float64(b.N)/time.Since(start).Seconds(), "checks/s")
 	b.ReportMetric(float64((cpu(b)-used).Nanoseconds())/1000/float64(b.N), "cpu-us/check")
 }
 
-// fleet serves /health on as many hosts as asked for, all of them names of the loopback interface.
+// fleet serves /health on n hosts, all of them names of the loopback interface.
 func fleet(tb testing.TB, n int) []string {
 	ln, err := net.Listen("tcp4", "0.0.0.0:0")
 	require.NoError(tb, err)
@@ -70,7 +70,7 @@ const (
 	benchCallers = maxBurst
 )
 
-// BenchmarkChecks is what the checker does when there is always another target to check.
+// BenchmarkChecks measures the checker when there is always another target to check.
 func BenchmarkChecks(b *testing.B) {
 	c, err := New(Config{})
 	require.NoError(b, err)
@@ -109,7 +109,7 @@ func BenchmarkChecks(b *testing.B) {
 	require.Zero(b, failed)
 }
 
-// BenchmarkBareClient is the same work done by net/http's client alone.
+// BenchmarkBareClient does the same work with net/http's client alone.
 func BenchmarkBareClient(b *testing.B) {
 	client := &http.Client{
 		Timeout:   500 * time.Millisecond,

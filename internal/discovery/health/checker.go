@@ -14,20 +14,22 @@ import (
 )
 
 const (
-	// maxBurst bounds the checks that nothing spreads over the interval: first ones, and those asked for.
+	// maxBurst is the maximum number of concurrent checks that are not spread over the interval: first and requested
+	// ones.
 	maxBurst = 256
-	// minInFlight is how many checks are taken on at a time however crowded this process is. Each costs some 20 us of a
-	// processor, so even with a quarter of one all of them keep a heartbeat waiting for a few milliseconds only.
+	// minInFlight is the minimum concurrency of an overloaded process. Each check costs about 20 us of a processor.
+	// Even with a quarter of a processor, all of them delay a heartbeat by only a few milliseconds.
 	minInFlight = 64
-	// reprobeGap is the pause before the next probe of a target that is between up and down.
+	// reprobeGap is the pause before the next probe of a target whose verdict is undecided.
 	reprobeGap = 250 * time.Millisecond
 	// voidGap is the pause before the first repeat of a void check; it doubles up to the interval.
 	voidGap = 50 * time.Millisecond
-	// voidSpacing keeps repeats apart from each other: a machine out of ports is not helped by haste.
+	// voidSpacing is the minimum time between repeats of void checks, because fast retries do not help a machine
+	// without ports.
 	voidSpacing = time.Millisecond
-	// tick is how often the scheduler wakes while checks run, to notice when this process was held up.
+	// tick is how often the scheduler wakes while checks run, to detect stalls of this process.
 	tick = 20 * time.Millisecond
-	// drainTimeout is how long a checker that is told to stop waits for the checks that run.
+	// drainTimeout is how long a stopped checker waits for running checks.
 	drainTimeout = time.Second
 )
 
@@ -37,49 +39,49 @@ type Checker struct {
 	log     *slog.Logger
 	metrics *Metrics
 	prober  *prober
-	// origin is where intervals are counted from: a multiple of the interval since the Unix epoch, so that a
-	// target keeps its phase when another process takes over.
+	// origin is the start of the intervals: a multiple of the interval since the Unix epoch, so that a target keeps
+	// its phase when another process takes over.
 	origin time.Time
 
-	wake    chan struct{} // the scheduler has to look again
-	ready   chan struct{} // results wait
+	wake    chan struct{} // the scheduler must run
+	ready   chan struct{} // results are available
 	workers sync.WaitGroup
-	// checks is what they run under; abandon ends it.
+	// checks is the context of running checks; abandon cancels it.
 	checks  context.Context
 	abandon context.CancelFunc
 
 	mu       sync.Mutex
 	targets  map[string]*target
-	queue    []*target // to be checked at once, at most burst at a time
+	queue    []*target // to be checked at once, at most maxBurst concurrently
 	schedule schedule  // to be checked when due
 	results  []*target // reported, not taken
 	inFlight int
-	limit    int // of inFlight: up to MaxInFlight, less when this process is crowded
-	bursting int // those of inFlight that came from the queue, or were due before overslept
+	limit    int // of inFlight: up to MaxInFlight, less under overload
+	bursting int // part of inFlight: from the queue, or due before lastWakeMissedAt
 	stopping bool
-	// unclosed are targets that are gone and still hold a connection; closing says that a goroutine sees to them.
+	// unclosed are removed targets that still hold a connection. closing reports whether a goroutine closes them.
 	unclosed []*target
 	closing  bool
-	// queueNext: of the queue and the schedule, the queue has the next turn.
+	// queueNext: the queue has the next turn, before the schedule.
 	queueNext bool
-	// lastNotifyAt is when somebody was last told that results wait.
+	// lastNotifyAt is when Ready was last signaled.
 	lastNotifyAt time.Time
-	// lastWakeMissedAt is when the scheduler last found that it had missed its time.
+	// lastWakeMissedAt is when the scheduler last woke late.
 	lastWakeMissedAt time.Time
-	// lastStallEndedAt is when a pause ended that alone made checks late enough for a line in the log.
+	// lastStallEndedAt is the end of the last stall that alone made checks late enough for a log line.
 	lastStallEndedAt time.Time
 	lag              lag
-	// planned is when the scheduler means to wake; lastStall when it last found itself late.
+	// planned is the scheduler's next planned wake time. lastStall is when it last found itself late.
 	planned, lastStall time.Time
-	// crowdCheckedAt is when the crowd was looked at.
+	// crowdCheckedAt is when the scheduling latency was last measured.
 	crowdCheckedAt time.Time
-	// lastRepeat is the latest time given to a repeat of a void check.
+	// lastRepeat is the latest time assigned to a repeat of a void check.
 	lastRepeat time.Time
-	// voidLogged is when a void check was last worth a warning.
+	// voidLogged is the time of the last warning about a void check.
 	voidLogged time.Time
 }
 
-// New returns a checker without targets, or an error that names all that is wrong with the Config.
+// New returns a checker without targets, or an error that lists all faults of the Config.
 func New(cfg Config) (*Checker, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -102,19 +104,19 @@ func New(cfg Config) (*Checker, error) {
 	}, nil
 }
 
-// Interval between two checks of a target.
+// Interval returns the time between two checks of a target.
 func (c *Checker) Interval() time.Duration { return c.cfg.Interval }
 
-// Round is how long it takes at most to check n targets at once, as CheckNow does, when no others wait for that:
-// crowded, with every second turn going to what is due, and no check answered in time. Mostly it is far less. Repeats
-// of void checks are not counted.
+// Round returns the maximum time for checking n targets at once, like CheckNow, if no other requests are queued. It
+// assumes minimum concurrency, every second turn for due checks, and only timeouts. The usual time is far less. It
+// excludes repeats of void checks.
 func (c *Checker) Round(n int) time.Duration {
 	atOnce := min(minInFlight, c.cfg.MaxInFlight)
 	return time.Duration(1+(2*n+atOnce-1)/atOnce) * c.cfg.Timeout
 }
 
-// Set adds targets, or replaces those with the same id. A new one, or one with another URL, is unknown and gets
-// checked at once; otherwise the verdict stays.
+// Set adds targets, or replaces those with the same id. A target with a new id or URL is unknown and is checked at
+// once. Otherwise the verdict is kept.
 func (c *Checker) Set(targets ...Target) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -140,8 +142,8 @@ func (c *Checker) Set(targets ...Target) {
 	}
 }
 
-// Remove forgets targets. Results of their running checks are dropped. Like Set, it does not wait for their connections
-// to be closed; Run does.
+// Remove removes targets. Results of their running checks are dropped. Like Set, it does not wait until their
+// connections are closed; Run does.
 func (c *Checker) Remove(ids ...string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -153,8 +155,8 @@ func (c *Checker) Remove(ids ...string) {
 	}
 }
 
-// CheckNow checks targets at once, at most 256 at a time, besides their schedule. Each of the checks begins after
-// the call; ids that are no targets are passed over.
+// CheckNow checks targets at once, at most 256 at a time, in addition to their schedule. Each check begins after the
+// call. Unknown ids are ignored.
 func (c *Checker) CheckNow(ids ...string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -176,11 +178,11 @@ func (c *Checker) CheckNow(ids ...string) {
 	}
 }
 
-// Ready receives after results have come in that Take returns: at once where a verdict has changed; what says the same
-// as before may wait for more of its kind, for 20 ms.
+// Ready receives a value after results for Take have arrived: at once if a verdict has changed. Results with unchanged
+// verdicts may be delayed by 20 ms, to collect more of them.
 func (c *Checker) Ready() <-chan struct{} { return c.ready }
 
-// Take appends to buf a result of every target that was checked since the last call. Only the latest counts.
+// Take appends to buf the latest result of every target that was checked since the last call.
 func (c *Checker) Take(buf []Result) []Result {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -195,8 +197,8 @@ func (c *Checker) Take(buf []Result) []Result {
 	return buf
 }
 
-// Run checks until ctx ends, then waits for the checks that run: a second at most, or until Abandon. An abandoned
-// check has no verdict. Call it once.
+// Run checks until ctx ends, then waits for running checks: a second at most, or until Abandon. An abandoned check has
+// no verdict. Call it once.
 func (c *Checker) Run(ctx context.Context) error {
 	defer c.abandon()
 	c.run(ctx)
@@ -216,21 +218,21 @@ func (c *Checker) Run(ctx context.Context) error {
 	return nil
 }
 
-// Abandon breaks off the checks that run, and begins no more: nobody may use what they find. Run still has to be
+// Abandon cancels running checks and starts no more, because their results are no longer valid. Run must still be
 // stopped.
 func (c *Checker) Abandon() {
 	c.stop()
 	c.abandon()
 }
 
-// stop lets no more checks begin.
+// stop prevents new checks.
 func (c *Checker) stop() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.stopping = true
 }
 
-// run is the timer goroutine: it starts what is due, and notices when it was woken late.
+// run is the timer goroutine. It starts due checks, and detects late wake-ups.
 func (c *Checker) run(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -279,12 +281,12 @@ func (c *Checker) run(ctx context.Context) {
 	}
 }
 
-// plan gives the time the scheduler has to wake next, once next gives nothing more. c.mu is held.
+// plan returns the scheduler's next wake time, once next returns nil. c.mu is held.
 func (c *Checker) plan(now time.Time) time.Time {
 	wait := time.Hour
 	if len(c.schedule) > 0 {
-		// Not more often than each millisecond: checks that are due together start together. A check that may not start now
-		// starts when another one ends.
+		// At most once per millisecond, so that checks due together start together. A check above the concurrency
+		// limit starts when another one ends.
 		if wait = c.schedule[0].due.Sub(now); wait <= 0 {
 			wait = tick
 		}
@@ -299,14 +301,14 @@ func (c *Checker) plan(now time.Time) time.Time {
 	return now.Add(wait)
 }
 
-// tell has the results taken. c.mu is held.
+// tell signals Ready. c.mu is held.
 func (c *Checker) tell(now time.Time) {
 	c.lastNotifyAt = now
 	signal(c.ready)
 }
 
-// noticeStall finds out whether this process was held up since the last plan, and by how much. Checks that became due in
-// the meantime then count as a burst. c.mu is held.
+// noticeStall detects whether this process stalled since the last plan, and returns for how long. Checks that became
+// due in the meantime count as a burst. c.mu is held.
 func (c *Checker) noticeStall(now time.Time) (late time.Duration) {
 	if c.planned.IsZero() || now.Sub(c.planned) <= lateLimit {
 		return 0
@@ -319,13 +321,13 @@ func (c *Checker) noticeStall(now time.Time) (late time.Duration) {
 	return late
 }
 
-// catchingUp reports whether checks are late because this process was frozen. Checks that are still due after an
-// interval, in which all targets can be checked once, are late for another reason. c.mu is held.
+// catchingUp reports whether checks are late because this process was frozen. After an interval, in which all targets
+// can be checked once, late checks have another cause. c.mu is held.
 func (c *Checker) catchingUp(now time.Time) bool {
 	return len(c.schedule) > 0 && !c.schedule[0].due.After(c.lastStallEndedAt) && now.Sub(c.lastStallEndedAt) < c.cfg.Interval
 }
 
-// behind is how late the check is that is due for longest; 0 when none is late. c.mu is held.
+// behind returns how late the longest-due check is; 0 if none is late. c.mu is held.
 func (c *Checker) behind(now time.Time) time.Duration {
 	if len(c.schedule) == 0 {
 		return 0
@@ -333,8 +335,8 @@ func (c *Checker) behind(now time.Time) time.Duration {
 	return max(0, now.Sub(c.schedule[0].due))
 }
 
-// adaptConcurrency takes fewer checks on while they, or something else, keep this process's processors from reading
-// answers in time, and more again when they do not. c.mu is held.
+// adaptConcurrency reduces the concurrency while this process's processors are too busy to read responses in time, and
+// raises it again afterwards. c.mu is held.
 func (c *Checker) adaptConcurrency(now time.Time) {
 	if now.Sub(c.crowdCheckedAt) < tick || c.limit == c.cfg.MaxInFlight && c.inFlight <= minInFlight {
 		return
@@ -351,9 +353,8 @@ func (c *Checker) adaptConcurrency(now time.Time) {
 	}
 }
 
-// next takes the target to be checked now; nil when there is none, or too much is in flight. Immediate requests
-// and due checks take turns, and each comes in its order: whatever is more than this machine can do, all get their
-// turn. c.mu is held.
+// next returns the next target to check, or nil if there is none or the concurrency limit is reached. Queued and due
+// checks alternate, each in its order, so that under any overload all get their turn. c.mu is held.
 func (c *Checker) next(now time.Time) *target {
 	if c.stopping || c.inFlight >= c.limit {
 		return nil
@@ -384,7 +385,7 @@ func (c *Checker) next(now time.Time) *target {
 	return t
 }
 
-// nextQueued takes a target out of the queue. c.mu is held.
+// nextQueued removes and returns the first queued target. c.mu is held.
 func (c *Checker) nextQueued() *target {
 	for c.bursting < maxBurst && len(c.queue) > 0 {
 		t := c.queue[0]
@@ -398,12 +399,12 @@ func (c *Checker) nextQueued() *target {
 	return nil
 }
 
-// nextDue takes the target that is due for longest. c.mu is held.
+// nextDue removes and returns the longest-due target. c.mu is held.
 func (c *Checker) nextDue(now time.Time) *target {
 	if len(c.schedule) == 0 || c.schedule[0].due.After(now) {
 		return nil
 	}
-	// After a pause all that was due in it is due at once, and nothing spreads it any more.
+	// After a stall all checks that became due in it are due at once, without being spread.
 	missed := !c.schedule[0].due.After(c.lastWakeMissedAt)
 	if missed && c.bursting >= maxBurst {
 		return nil
@@ -413,14 +414,14 @@ func (c *Checker) nextDue(now time.Time) *target {
 	return t
 }
 
-// worker checks a target, then whatever is due by then.
+// worker checks a target, and then every other target that is due.
 func (c *Checker) worker(t *target) {
 	for t != nil {
 		t = c.check(t)
 	}
 }
 
-// check runs one check and gives the target that the worker is to go on with.
+// check runs one check and returns the worker's next target.
 func (c *Checker) check(t *target) (next *target) {
 	start := c.cfg.clock()
 	if !t.due.IsZero() {
@@ -452,19 +453,19 @@ func (c *Checker) check(t *target) (next *target) {
 	return next
 }
 
-// outcome is one check, and what became of it.
+// outcome is the outcome of one check.
 type outcome struct {
 	err        error
 	start, end time.Time
 
-	// Filled by settle.
-	inconclusive string // why it says nothing: "late", "local" or "abandoned"; empty otherwise
-	result       Result // after it
-	changed      bool   // the verdict
-	warn         bool   // worth a warning
+	// The fields below are set by settle.
+	inconclusive string // why there is no result: "late", "local" or "abandoned"; otherwise empty
+	result       Result // after the check
+	changed      bool   // the verdict has changed
+	warn         bool   // log a warning
 }
 
-// settle takes in the outcome of a check and decides when the target's next one is due. c.mu is held.
+// settle applies the outcome of a check and sets when the target's next one is due. c.mu is held.
 func (c *Checker) settle(t *target, o *outcome) {
 	c.inFlight--
 	if t.inBurst {
@@ -514,7 +515,7 @@ func (c *Checker) settle(t *target, o *outcome) {
 	heap.Push(&c.schedule, t)
 }
 
-// inconclusiveReason tells why a check says nothing about its target; empty when it does. c.mu is held.
+// inconclusiveReason returns why a check has no result for its target; otherwise empty. c.mu is held.
 func (c *Checker) inconclusiveReason(o *outcome) string {
 	switch {
 	case o.err == nil || definite(o.err):
@@ -526,14 +527,14 @@ func (c *Checker) inconclusiveReason(o *outcome) string {
 	case errors.Is(o.err, errLate),
 		o.end.Sub(o.start) > c.cfg.Timeout+lateLimit,
 		c.lastStall.After(o.start),
-		o.end.Sub(c.planned) > lateLimit: // the scheduler has yet to wake and notice
+		o.end.Sub(c.planned) > lateLimit: // the scheduler has not detected the stall yet
 		return "late"
 	default:
 		return ""
 	}
 }
 
-// repeatAt gives the time at which a void check is repeated. c.mu is held.
+// repeatAt returns when a void check is repeated. c.mu is held.
 func (c *Checker) repeatAt(t *target, now time.Time) time.Time {
 	gap := min(voidGap<<min(t.voids, 12), c.cfg.Interval)
 	t.voids++
@@ -545,7 +546,7 @@ func (c *Checker) repeatAt(t *target, now time.Time) time.Time {
 	return at
 }
 
-// nextPhase gives the first time after the given one that belongs to the target.
+// nextPhase returns the target's first regular time after the given one.
 func (c *Checker) nextPhase(t *target, after time.Time) time.Time {
 	first := c.origin.Add(t.phase)
 	if after.Before(first) {
@@ -554,27 +555,27 @@ func (c *Checker) nextPhase(t *target, after time.Time) time.Time {
 	return first.Add((after.Sub(first)/c.cfg.Interval + 1) * c.cfg.Interval)
 }
 
-// enqueue puts a target, that is in no other place, into the queue. c.mu is held.
+// enqueue adds a target that is in no other place to the queue. c.mu is held.
 func (c *Checker) enqueue(t *target) {
 	t.place = queued
 	c.queue = append(c.queue, t)
 }
 
-// drop takes a target out of wherever it is. c.mu is held.
+// drop removes a target from its place. c.mu is held.
 func (c *Checker) drop(t *target) {
 	switch t.place {
 	case scheduled:
 		heap.Remove(&c.schedule, t.index)
 		c.closeLater(t)
 	case queued:
-		c.closeLater(t) // next passes it over
+		c.closeLater(t) // next skips it
 	case running, gone: // check closes it
 	}
 	t.place = gone
 }
 
-// closeLater has what a target holds closed by a goroutine of its own: thousands take long, and one under TLS can take
-// seconds. Once the checker is stopping Run does it. c.mu is held.
+// closeLater closes a target's connection in another goroutine, because closing thousands takes long, and one under
+// TLS may take seconds. Once the checker is stopping, Run closes them. c.mu is held.
 func (c *Checker) closeLater(t *target) {
 	if t.probe == nil {
 		return
@@ -586,7 +587,7 @@ func (c *Checker) closeLater(t *target) {
 	}
 }
 
-// closeUnclosed closes until nothing is left to be closed.
+// closeUnclosed closes unclosed targets until there are none.
 func (c *Checker) closeUnclosed() {
 	for {
 		c.mu.Lock()
@@ -651,7 +652,7 @@ func (c *Checker) report(o *outcome) {
 	c.log.LogAttrs(ctx, level, "health check failed", attrs...)
 }
 
-// signal wakes whoever waits on a channel of capacity one.
+// signal sends on a channel of capacity one, unless a value is pending.
 func signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:

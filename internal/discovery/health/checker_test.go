@@ -41,7 +41,7 @@ func TestRunFinishesRunningChecks(t *testing.T) {
 	})
 }
 
-// A target that hangs, with a long timeout, keeps nobody: neither who hands over nor who has been deposed.
+// A target that hangs, with a long timeout, must not delay a handover or the end of a deposed leader.
 func TestHangingChecksAreBrokenOff(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -111,7 +111,7 @@ func TestLogs(t *testing.T) {
 		require.Equal(t, "DEBUG", lines[0]["level"])
 		require.Equal(t, "health check", lines[0]["msg"])
 		require.Equal(t, "healthy", lines[0]["result"])
-		for i, level := range []string{"WARN", "INFO"} { // the change, and that it stays so
+		for i, level := range []string{"WARN", "INFO"} { // the change, and that it persists
 			line := lines[1+i]
 			require.Equal(t, level, line["level"])
 			require.Equal(t, "health check failed", line["msg"])
@@ -152,8 +152,8 @@ func TestMetricsAndLatenessHook(t *testing.T) {
 	})
 }
 
-// Whatever is set, removed and asked for meanwhile, the checker ends up with what was set last and checks all of
-// it each interval.
+// Under concurrent Set, Remove and CheckNow, the checker must end with the last targets and check all of them each
+// interval.
 func TestConcurrentChanges(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(20) {
@@ -204,7 +204,7 @@ func TestConcurrentChanges(t *testing.T) {
 	}
 }
 
-// Real sockets and real time, since a check under a real timeout is what a service meets.
+// The test uses real sockets and real time, because services meet real timeouts.
 func TestCheckerOverTheNetwork(t *testing.T) {
 	t.Parallel()
 	accepted := make(chan struct{}, 100)

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// slowToClose is a healthy service whose connection takes long to close.
+// slowToClose is a healthy service whose connection closes slowly.
 type slowToClose struct {
 	takes  time.Duration
 	closed func()
@@ -47,7 +47,7 @@ func TestChecker_DoesNotWaitForConnectionsToClose(t *testing.T) {
 		c.Set(targets[1:]...)
 		require.Len(t, c.targets, 3)
 		pause(0)
-		require.Contains(t, take(c), targets[1].ID, "checks go on")
+		require.Contains(t, take(c), targets[1].ID, "checks continue")
 		c.Remove(targets[2].ID)
 		require.Zero(t, time.Since(began))
 		pause(16 * time.Second)
@@ -58,7 +58,7 @@ func TestChecker_DoesNotWaitForConnectionsToClose(t *testing.T) {
 	})
 }
 
-// Run ends once all is closed, whatever leaves meanwhile.
+// Run must end only after all connections are closed, whichever targets are removed meanwhile.
 func TestRunWaitsForConnectionsToClose(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -5,25 +5,25 @@ import (
 	"time"
 )
 
-// concurrencyLimiter watches how long the goroutines of this process wait for a processor once they could run. Timers hardly
-// suffer from that, so a check whose answer lies unread behind a long run queue would time out punctually.
+// concurrencyLimiter measures how long runnable goroutines of this process wait for a processor. Timers are hardly
+// affected by that wait, so a check whose response is unread because of a long run queue would time out on time.
 type concurrencyLimiter struct {
 	sample [1]metrics.Sample
 	before []uint64
 }
 
-// waits are the shares of goroutines that had to wait longer than crowdedWait and longer than lateLimit.
+// waits are the shares of goroutines that waited longer than crowdedWait and longer than lateLimit.
 type waits struct{ crowded, late float64 }
 
-// crowdedWait is the wait for a processor from which on more checks make all of them slower, not more.
+// crowdedWait is the processor wait above which more concurrency slows all checks down without completing more.
 const crowdedWait = 10 * time.Millisecond
 
-// look gives what has happened since it was called last. It takes a few hundred nanoseconds.
+// look returns the waits since its last call. It takes a few hundred nanoseconds.
 func (c *concurrencyLimiter) look() waits {
 	c.sample[0].Name = "/sched/latencies:seconds"
 	metrics.Read(c.sample[:])
 	if c.sample[0].Value.Kind() != metrics.KindFloat64Histogram {
-		return waits{} // a runtime without it
+		return waits{} // a runtime without this metric
 	}
 	h := c.sample[0].Value.Float64Histogram()
 	var all, crowded, late uint64
@@ -46,22 +46,22 @@ func (c *concurrencyLimiter) look() waits {
 	return waits{float64(crowded) / float64(all), float64(late) / float64(all)}
 }
 
-// behindLimit is how late a check must be before that is worth a line in the log.
+// behindLimit is how late a check must be before the log reports it.
 const behindLimit = 500 * time.Millisecond
 
-// lag is a time in which checks were late because there were more of them than this machine can do.
+// lag is a period in which checks were late because there were more than this machine can do.
 type lag struct {
 	on    bool
 	since time.Time
-	// worst lateness in it.
+	// worst is the maximum lateness in the period.
 	worst time.Duration
 	// late is when a check was last late.
 	late time.Time
 }
 
-// notice takes in how late the latest check is, and reports whether a lag has begun or ended. It lasts until none has
-// been late for an interval, so that it says so once and not at each turn. None begins while what a frozen process
-// missed is caught up with.
+// notice records how late the longest-due check is, and reports whether a lag has begun or ended. A lag ends when no
+// check was late for an interval, so that it is reported once and not at each turn. No lag begins while a frozen
+// process catches up.
 func (l *lag) notice(now time.Time, behind, interval time.Duration, catchingUp bool) (began, ended bool) {
 	if behind > lateLimit {
 		l.late = now

@@ -20,56 +20,55 @@ import (
 	"golang.org/x/net/http/httpguts"
 )
 
-// Config says how targets are checked. The zero value checks GET /health every 10 s.
+// Config configures the checks. The zero value checks GET /health every 10 s.
 type Config struct {
-	// Interval between two checks of a target, 1 s to 60 s. Default 10 s.
+	// Interval is the time between two checks of a target, 1 s to 60 s. Default 10 s.
 	Interval time.Duration
-	// Timeout of a whole check, counted from the dial; below Interval. Default 500 ms.
+	// Timeout is the time limit of a whole check, counted from the dial; below Interval. Default 500 ms.
 	Timeout time.Duration
-	// ConnectTimeout bounds name resolution and connect within Timeout. Default 200 ms, or Timeout if that is less.
+	// ConnectTimeout limits name resolution and connect within Timeout. Default 200 ms, or Timeout if that is less.
 	ConnectTimeout time.Duration
-	// Path of HTTP checks, appended to the target's URL; may hold a query. Default "/health".
+	// Path is the path of HTTP checks, appended to the target's URL; it may contain a query. Default "/health".
 	Path string
 	// Codes are the HTTP status codes of a healthy service. Default 200.
 	Codes Codes
 	// Auth is sent with HTTP and gRPC checks of the hosts it names. Default none.
 	Auth Auth
-	// Rise successes in a row bring a target from down to up, 1 to 10. Default 1.
+	// Rise is how many successes in a row bring a target from down to up, 1 to 10. Default 1.
 	Rise int
-	// Fall failures in a row make a target down, 1 to 10. Default 1.
+	// Fall is how many failures in a row make a target down, 1 to 10. Default 1.
 	Fall int
-	// MaxInFlight bounds the checks that run at the same time. Default 2,048 a core, or less where the process
-	// may not open enough files.
+	// MaxInFlight is the maximum number of concurrent checks. Default 2,048 per core, or less if the process may not
+	// open enough files.
 	MaxInFlight int
-	// TLS is for https and grpcs. Default: the system's certificate authorities.
+	// TLS configures https and grpcs checks. Default: the system's certificate authorities.
 	TLS *tls.Config
 
 	// Dial opens connections instead of a net.Dialer.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
-	// Probe, for tests, takes the place of the network. It must return soon after ctx ends.
+	// Probe replaces the network in tests. It must return soon after ctx ends.
 	Probe func(ctx context.Context, t Target) error
-	// Lateness is told how long after its time each scheduled check began. It must be quick and safe for
-	// concurrent use.
+	// Lateness receives how late each scheduled check began. It must be quick and safe for concurrent use.
 	Lateness func(id string, late time.Duration)
 
 	Logger  *slog.Logger // default: discard
 	Metrics *Metrics     // default: unregistered
 
-	clock                 func() time.Time // in tests of a frozen checker
-	newConcurrencyLimiter func() waits     // in tests whose time is not the machine's
+	clock                 func() time.Time // for tests of a frozen checker
+	newConcurrencyLimiter func() waits     // for tests with a fake clock
 }
 
-// Auth is a header for the checks of certain hosts. Its value never shows in logs.
+// Auth is a header for the checks of certain hosts. Logs never contain its value.
 type Auth struct {
-	// Header is its name, such as "Authorization". Empty: no header.
+	// Header is the header's name, such as "Authorization". Empty: no header.
 	Header string
 	Value  string `json:"-"`
-	// Hosts are patterns in the manner of path.Match for the host, or host:port, of targets that get the header.
-	// At least one is needed: the directory is open to every gateway, a secret is not.
+	// Hosts are path.Match patterns for the host, or host:port, of targets that get the header. At least one is
+	// needed, because every gateway may register targets, and the secret must not go to all of them.
 	Hosts []string
 }
 
-// String shows all but the value.
+// String returns all but the value.
 func (a Auth) String() string {
 	if a.Header == "" {
 		return "none"
@@ -77,10 +76,10 @@ func (a Auth) String() string {
 	return fmt.Sprintf("%s: (hidden) for %s", a.Header, strings.Join(a.Hosts, ", "))
 }
 
-// GoString shows all but the value.
+// GoString returns all but the value.
 func (a Auth) GoString() string { return strconv.Quote(a.String()) }
 
-// LogValue shows all but the value.
+// LogValue returns all but the value.
 func (a Auth) LogValue() slog.Value { return slog.StringValue(a.String()) }
 
 func (a Auth) allows(u *url.URL) bool {
@@ -115,10 +114,10 @@ func (c *Codes) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// Informational codes never end a response.
+// validCode excludes informational codes, which never end a response.
 func validCode(code int) bool { return code >= 200 && code <= 599 }
 
-// CheckPath says why HTTP checks cannot be made at a path; nil when they can.
+// CheckPath returns an error if HTTP checks cannot use a path.
 func CheckPath(path string) error {
 	u, err := url.Parse(path)
 	if err != nil || !strings.HasPrefix(path, "/") || u.Host != "" || strings.ContainsAny(path, "# \t\r\n") {
@@ -127,7 +126,7 @@ func CheckPath(path string) error {
 	return nil
 }
 
-// withDefaults returns a complete copy, or all that is wrong with it.
+// withDefaults returns a copy with defaults, or an error that lists all faults.
 func (c Config) withDefaults() (Config, error) {
 	c.Interval = cmp.Or(c.Interval, 10*time.Second)
 	c.Timeout = cmp.Or(c.Timeout, 500*time.Millisecond)
@@ -142,7 +141,7 @@ func (c Config) withDefaults() (Config, error) {
 		c.MaxInFlight = max(1, min(2048*runtime.GOMAXPROCS(0), maxOpenFiles()/4))
 	}
 	if c.Dial == nil {
-		// Keep-alive probes would outlive the interest: the next check finds a dead connection soon enough.
+		// Keep-alive probes are not needed, because the next check detects a dead connection soon enough.
 		c.Dial = (&net.Dialer{KeepAlive: -1}).DialContext
 	}
 	if c.Logger == nil {

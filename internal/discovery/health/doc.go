@@ -1,41 +1,41 @@
-// Package health checks services over the network and says which are up.
+// Package health checks services over the network and reports which are up.
 //
-// A [Checker] holds a set of targets. A new one is checked at once, at most 256 such checks at a time; from then
-// on each is checked at its own phase of the interval, a hash of its id, so that ten thousand checks spread over
-// the interval instead of bursting, and a new leader keeps the old one's cadence.
+// A [Checker] holds a set of targets. A new target is checked at once, at most 256 such checks at a time. From then on
+// each target is checked at its own phase of the interval, a hash of its id. So ten thousand checks spread over the
+// interval instead of bursting, and a new leader keeps the old one's phases.
 //
 // # Verdicts
 //
-// A target is unknown until it has been checked at its present URL. One success makes it up; from down it takes
-// Rise of them in a row. Fall failures in a row make it down. Where more than one is needed, the next probe
-// follows after 250 ms instead of at the next phase. A check is one request: nothing is tried again within it,
-// except when a connection kept from an earlier check brings no head of an answer: then it was closed in between, and
-// the request is sent again on a new one.
+// A target is unknown until it has been checked at its current URL. One success makes an unknown target up. A down
+// target needs Rise successes in a row. Fall failures in a row make a target down. If more than one result is needed,
+// the next probe follows after 250 ms instead of at the next phase. A check is one request without retries, with one
+// exception: if a connection kept from an earlier check returns no response header, it was closed in between, and the
+// request is sent again on a new connection.
 //
 // # A checker that is late
 //
-// A process that was frozen or starved finds all its deadlines passed at once, which must not look like a dead
-// fleet. A failed check is therefore void, and says nothing about its target, when
+// A process that was frozen or starved finds all its deadlines passed at once, which must not look like a dead fleet.
+// A failed check is therefore void, without any result for its target, if
 //
 //   - it ended more than 50 ms after its deadline,
 //   - the checker's own timer fired more than 50 ms late while it ran,
 //   - with many checks in flight, this process's goroutines had to wait that long for a processor, or
-//   - the local machine refused it the means: file descriptors, ports, buffers.
+//   - the local machine lacked resources for it: file descriptors, ports, buffers.
 //
-// A void check is repeated soon, with growing gaps and at most 1,000 repeats a second overall. A refused
-// connection, an HTTP status and an answer of gRPC's health service are never void: they are the service's word,
-// however late it is read. As long as a checker stays that late it removes no hanging service, only refusing ones.
+// A void check is repeated soon, with growing gaps and at most 1,000 repeats a second overall. A refused connection,
+// an HTTP status and a response of gRPC's health service are never void, because they come from the service, however
+// late they are read. While a checker is that late, it removes only refusing services, not hanging ones.
 //
 // # More checks than can be made
 //
-// So that it does not come to that, fewer checks are taken on, down to 64 at a time, while goroutines wait long for
-// a processor: more would only make all of them slower, and everything else in the process too. Checks then begin
-// late. Each that is due is made once, in the order in which they fell due, and takes turns with first checks and those
-// asked for: everybody is checked more seldom, and nobody not at all. The log says when that begins and when it ends,
-// and metrics show how late checks are.
+// To prevent this, the checker reduces its concurrency, down to 64 checks at a time, while goroutines wait long for a
+// processor. More concurrency would only slow down all checks and the rest of the process. Checks then begin late.
+// Each due check runs once, in the order of due times, alternating with first and requested checks. Every target is
+// checked less often, but none is skipped. The log reports the beginning and the end of this state, and metrics show
+// how late checks are.
 //
 // # Not guaranteed
 //
-// A failure of the checker's own network looks like a failure of what is behind it, unless it shows as one of the
-// local faults above. The director's guard is for that.
+// A failure of the checker's own network looks like a failure of the services behind it, unless it is one of the local
+// faults above. The director's guard handles that.
 package health

@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// maxOpenFiles is how many files the process may have open. The runtime has raised the soft limit already.
+// maxOpenFiles returns how many files the process may have open. The runtime has raised the soft limit already.
 func maxOpenFiles() int {
 	var limit syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {

@@ -19,14 +19,14 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// grpcProbe asks gRPC's health service about the server, or about the service that the URL's path names. Its
-// connection is kept while checks succeed: after a failure grpc-go would wait ever longer before it connects
-// again, and the service's return would go unnoticed.
+// grpcProbe calls gRPC's health service for the server, or for the service in the URL's path. It keeps its connection
+// while checks succeed. After a failure it closes the connection, because grpc-go's reconnect backoff would delay
+// detection of the service's return.
 type grpcProbe struct {
 	*prober
 	url  *url.URL
 	conn *grpc.ClientConn
-	// dialError is why conn could not connect: a gRPC status loses what the dial really met.
+	// dialError is why conn could not connect, because a gRPC status loses the dial's original error.
 	dialError *atomic.Pointer[error]
 }
 
@@ -89,7 +89,7 @@ func (p *grpcProbe) connect(dialError *atomic.Pointer[error]) (*grpc.ClientConn,
 
 func (p *grpcProbe) close() {
 	if p.conn != nil {
-		_ = p.conn.Close() // fails only when closed already
+		_ = p.conn.Close() // fails only if already closed
 		p.conn = nil
 	}
 }

@@ -15,13 +15,13 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// world is a network in which tests say how each URL answers.
+// world is a network in which tests set the response of each URL.
 type world struct {
 	mu      sync.Mutex
 	answers map[string]func(ctx context.Context) error // by URL; the default is healthy at once
 	began   map[string][]time.Time                     // by id
 	running int
-	most    int // that ran at the same time
+	most    int // maximum concurrency
 	total   int
 }
 
@@ -50,7 +50,7 @@ func (w *world) probe(ctx context.Context, t Target) error {
 	return answer(ctx)
 }
 
-// set says how a URL answers from now on; "*" stands for all others.
+// set sets the response of a URL; "*" is the default for all others.
 func (w *world) set(url string, answer func(ctx context.Context) error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -117,7 +117,7 @@ func relayers(n int) []Target {
 	return ts
 }
 
-// take gives all results that wait, by id.
+// take returns all pending results, by id.
 func take(c *Checker) map[string]Result {
 	byID := make(map[string]Result)
 	for _, r := range c.Take(nil) {
@@ -132,7 +132,7 @@ func value(t *testing.T, m prometheus.Metric) float64 {
 	return out.GetCounter().GetValue() + out.GetGauge().GetValue()
 }
 
-// pause lets fake time pass, and everything that is due then happen.
+// pause advances fake time, and waits until everything due then has happened.
 func pause(d time.Duration) {
 	<-time.After(d)
 	synctest.Wait()

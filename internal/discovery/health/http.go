@@ -20,28 +20,28 @@ import (
 	"golang.org/x/net/idna"
 )
 
-// maxHeader is how long the head of an answer may be, interim answers included.
+// maxHeader is the maximum size of a response's header, including interim responses.
 const maxHeader = 16 << 10
 
 var errHeader = errors.New("header of the answer exceeded 16 KiB")
 
-// httpProbe sends one GET, without redirects, over a connection that is kept from check to check. It speaks HTTP/1.1
-// itself, in the goroutine of the check: http.Transport has two goroutines and two buffers for each connection, and
-// hands each request through four of them, which costs half as much again as the request.
+// httpProbe sends one GET, without redirects, over a connection that is kept between checks. It implements HTTP/1.1
+// itself, in the goroutine of the check. http.Transport uses two goroutines and two buffers per connection, and passes
+// each request through four goroutines, which costs half as much again as the request.
 type httpProbe struct {
 	*prober
 	origin origin
-	// request is all of it, as sent.
+	// request is the whole encoded request.
 	request []byte
 }
 
-// origin is where HTTP checks connect to. Targets there share the connection that is kept.
+// origin is the address of HTTP checks. Targets with the same origin share the kept connection.
 type origin struct {
 	secure  bool
 	address string
 }
 
-// http gives the probe of an http or https URL.
+// http returns the probe of an http or https URL.
 func (p *prober) http(base *url.URL) probe {
 	u := *base
 	u.Path = strings.TrimSuffix(base.Path, "/") + p.path.Path
@@ -71,8 +71,8 @@ func (p *prober) http(base *url.URL) probe {
 	}
 }
 
-// check makes the request, on the connection that is kept if nothing has come on it since; again, on a new one, when it
-// brings no head of an answer: the service has closed it in the meantime.
+// check sends the request, on the kept connection if it has no unread data. If that returns no response header, the
+// service has closed the connection in the meantime, and check sends the request again on a new one.
 func (p *httpProbe) check(ctx context.Context, deadline time.Time) error {
 	conn := p.connPool.take(p.origin)
 	if conn != nil && !conn.isIdle(deadline) {
@@ -93,7 +93,7 @@ func (p *httpProbe) check(ctx context.Context, deadline time.Time) error {
 	return p.judge(ctx, deadline, code, why, err)
 }
 
-// judge says what an answer means. A code without the whole body is none. why is the reason in the body, if any.
+// judge evaluates a response. A code without the whole body is not a response. why is the reason in the body, if any.
 func (p *httpProbe) judge(ctx context.Context, deadline time.Time, code int, why string, err error) error {
 	if err != nil {
 		return p.timedOut(ctx, deadline, err)
@@ -107,7 +107,7 @@ func (p *httpProbe) judge(ctx context.Context, deadline time.Time, code int, why
 	return answer(fmt.Sprintf("status %d", code))
 }
 
-// expects reports whether a code means that the service is well.
+// expects reports whether a code is that of a healthy service.
 func (p *prober) expects(code int) bool { return p.expected[min(code, len(p.expected)-1)] }
 
 func (p *httpProbe) connect(ctx context.Context, deadline time.Time) (*httpConn, error) {
@@ -127,14 +127,14 @@ func (p *httpProbe) connect(ctx context.Context, deadline time.Time) (*httpConn,
 	}
 	secured := tls.Client(conn, cfg)
 	if err := secured.HandshakeContext(ctx); err != nil {
-		_ = conn.Close() // nothing was said on it
+		_ = conn.Close() // no data was sent on it
 		return nil, err
 	}
 	return &httpConn{Conn: secured, raw: raw, secure: true}, nil
 }
 
-// ask sends the request, reads the answer, and keeps or closes the connection. The code is 0 when no head came. why is
-// the reason that the body of a failing answer gives. A non-nil error says that the answer did not come whole.
+// ask sends the request, reads the response, and keeps or closes the connection. The code is 0 without a response
+// header. why is the reason in the body of a failing response. A non-nil error means that the response was incomplete.
 func (p *httpProbe) ask(ctx context.Context, conn *httpConn, deadline time.Time) (code int, why string, err error) {
 	keep := false
 	defer func() {
@@ -144,7 +144,7 @@ func (p *httpProbe) ask(ctx context.Context, conn *httpConn, deadline time.Time)
 			p.connPool.close(conn)
 		}
 	}()
-	// A connection that does not take deadlines would not send or read either.
+	// A connection that does not accept deadlines would fail to send and read as well.
 	_ = conn.SetDeadline(deadline)
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	defer func() { keep = stop() && keep }()
@@ -159,7 +159,7 @@ func (p *httpProbe) ask(ctx context.Context, conn *httpConn, deadline time.Time)
 	resp, err := readHead(r) //nolint:bodyclose // closing it would read on, without end
 	if err != nil {
 		if conn.left == 0 {
-			err = errHeader // a line cut short by it reads as malformed
+			err = errHeader // a header line cut at the limit reads as malformed
 		}
 		return 0, "", err
 	}
@@ -169,7 +169,7 @@ func (p *httpProbe) ask(ctx context.Context, conn *httpConn, deadline time.Time)
 		head, err = io.ReadAll(io.LimitReader(resp.Body, maxQuoted))
 		why = p.quotedReason(head)
 	}
-	// Read to the end, the connection can be kept. A longer body closes it.
+	// A connection can be kept if the body was read to its end. A longer body closes it.
 	if err == nil {
 		_, err = io.Copy(io.Discard, resp.Body)
 	}
@@ -181,10 +181,10 @@ func (p *httpProbe) ask(ctx context.Context, conn *httpConn, deadline time.Time)
 	return resp.StatusCode, why, err
 }
 
-// get is what http.ReadResponse has to know of the request.
+// get is the request in the form that http.ReadResponse requires.
 var get = &http.Request{Method: http.MethodGet}
 
-// readHead reads up to the body of the answer that counts.
+// readHead reads the header of the final response, and skips interim ones.
 func readHead(r *bufio.Reader) (*http.Response, error) {
 	for {
 		resp, err := http.ReadResponse(r, get)
@@ -198,19 +198,19 @@ func readHead(r *bufio.Reader) (*http.Response, error) {
 	}
 }
 
-// close closes the connection that is kept. Another target at the same origin will open one of its own.
+// close closes the kept connection. Another target at the same origin will open a new one.
 func (p *httpProbe) close() {
 	if conn := p.connPool.take(p.origin); conn != nil {
 		p.connPool.close(conn)
 	}
 }
 
-// expired reports whether it was time that ended a check.
+// expired reports whether a check ended because of its deadline or context.
 func expired(ctx context.Context, deadline time.Time, err error) bool {
 	return ctx.Err() != nil || errors.Is(err, os.ErrDeadlineExceeded) || !time.Now().Before(deadline)
 }
 
-// timedOut names the deadline when it is what ended the check.
+// timedOut returns the timeout as the error if it ended the check.
 func (p *prober) timedOut(ctx context.Context, deadline time.Time, err error) error {
 	if expired(ctx, deadline, err) && !errors.Is(err, errLate) {
 		return fmt.Errorf("no answer within %v", p.cfg.Timeout)
@@ -221,13 +221,13 @@ func (p *prober) timedOut(ctx context.Context, deadline time.Time, err error) er
 // httpConn is a connection of HTTP checks.
 type httpConn struct {
 	net.Conn
-	// raw is the socket's; nil when nobody can look at what waits on it, and then the connection is not kept.
+	// raw is the socket; nil if its unread data cannot be checked, and then the connection is not kept.
 	raw    syscall.RawConn
 	secure bool
-	// left is how much may be read before beyond is what reading gives.
+	// left is how many more bytes may be read before Read returns beyond.
 	left   int
 	beyond error
-	// counted among those kept, also while it is used.
+	// counted: included in connPool.count, also while in use.
 	counted bool
 }
 
@@ -242,7 +242,7 @@ func (c *httpConn) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// rawConn gives a connection's socket; nil if it has none to look at.
+// rawConn returns a connection's socket, or nil if it has none that can be checked.
 func rawConn(conn net.Conn) syscall.RawConn {
 	if c, ok := conn.(syscall.Conn); ok && canLook {
 		if raw, err := c.SyscallConn(); err == nil {
@@ -252,11 +252,11 @@ func rawConn(conn net.Conn) syscall.RawConn {
 	return nil
 }
 
-// isIdle reports whether nothing waits on a connection that was kept: what does was sent before the request that is to
-// follow, and is no answer to it. A service that is shut down or has waited for too long says so like this.
+// isIdle reports whether a kept connection has no unread data. Unread data predates the next request and cannot be its
+// response. A service that shuts down or times out closes its side this way.
 func (c *httpConn) isIdle(deadline time.Time) bool {
 	if c.secure {
-		// What was decrypted is in no socket. With its time over already, Read gives just that.
+		// Decrypted data is not in the socket. With an expired deadline, Read returns only that data.
 		_ = c.SetReadDeadline(time.Unix(1, 0))
 		if _, err := c.Conn.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
 			return false
@@ -266,22 +266,22 @@ func (c *httpConn) isIdle(deadline time.Time) bool {
 	return noUnreadData(c.raw)
 }
 
-// readers lend a buffer to an answer that is being read; a connection at rest has none.
+// readers provides a buffer for the response being read; an idle connection has none.
 var readers = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, 2<<10) }}
 
-// connPool keeps connections between checks: one for each origin, and not more than limit. When there are more origins,
-// those that have one keep it: closing the one least lately used would make all of them lose theirs before its turn.
-// It is safe for concurrent use.
+// connPool keeps connections between checks: one per origin, and at most limit. If there are more origins, those with
+// a connection keep it. Closing the least recently used one would make every origin lose its connection before its
+// next check. It is safe for concurrent use.
 type connPool struct {
 	limit int
 
 	mu     sync.Mutex
 	idle   map[origin]*httpConn
-	count  int // of those kept, also while they are used
+	count  int // of kept connections, including those in use
 	closed bool
 }
 
-// take gives the connection kept for an origin, nil if there is none.
+// take removes and returns the connection kept for an origin, or nil.
 func (c *connPool) take(at origin) *httpConn {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -313,7 +313,7 @@ func (c *connPool) kept(at origin, conn *httpConn) bool {
 
 // close closes a connection that was taken, or never kept.
 func (c *connPool) close(conn *httpConn) {
-	_ = conn.Close() // all that was wanted from it has been read
+	_ = conn.Close() // everything needed has been read
 	if conn.counted {
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -321,7 +321,7 @@ func (c *connPool) close(conn *httpConn) {
 	}
 }
 
-// closeAll closes what is kept, and keeps nothing more.
+// closeAll closes the kept connections. From then on none are kept.
 func (c *connPool) closeAll() {
 	c.mu.Lock()
 	idle := c.idle

@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// script serves connections, the n-th by the n-th of the given functions, and counts them.
+// script serves connections, the n-th with the n-th function, and counts them.
 func script(t *testing.T, serve ...func(net.Conn)) (url string, opened func() int) {
 	var mu sync.Mutex
 	n := 0
@@ -33,7 +33,7 @@ func script(t *testing.T, serve ...func(net.Conn)) (url string, opened func() in
 	}
 }
 
-// answers reads a request, writes an answer, and so on.
+// answers reads a request and writes a response, repeatedly.
 func answers(all ...string) func(net.Conn) {
 	return func(conn net.Conn) {
 		for _, answer := range all {
@@ -80,7 +80,7 @@ func TestHTTPAnswers(t *testing.T) {
 	}
 }
 
-// What stands on a kept connection before the request is sent, or instead of an answer, is not the service's word.
+// Stale bytes on a kept-alive connection must not count as a response.
 func TestHTTPKeptConnectionThatIsStale(t *testing.T) {
 	t.Parallel()
 	for name, stale := range map[string]func(net.Conn){
@@ -102,7 +102,7 @@ func TestHTTPKeptConnectionThatIsStale(t *testing.T) {
 	}
 }
 
-// One that died says so also on a kept connection, and is asked again at most.
+// A dead service must be detected on a kept connection too, after at most one more request.
 func TestHTTPKeptConnectionAndADeadService(t *testing.T) {
 	t.Parallel()
 	url, opened := script(t, answers(ok, ""), answers(""))
@@ -156,7 +156,7 @@ func TestHTTPNotMoreConnectionsAreKeptThanMayBe(t *testing.T) {
 	c.prober.connPool.limit = 2
 	check := func(p probe) { require.NoError(t, p.check(t.Context(), time.Now().Add(9*time.Second))) }
 	var probes []probe
-	// Of those that share an origin, one connection is enough.
+	// Targets that share an origin need only one connection.
 	for _, url := range []string{"http://a", "http://b", "http://c", "http://a:80/other"} {
 		probes = append(probes, c.prober.probe(Target{URL: url}))
 	}
@@ -170,10 +170,10 @@ func TestHTTPNotMoreConnectionsAreKeptThanMayBe(t *testing.T) {
 	}
 	mu.Lock()
 	require.Equal(t, 2, open)
-	require.Equal(t, 5, opened, "whoever has one keeps it")
+	require.Equal(t, 5, opened, "an origin with a connection keeps it")
 	mu.Unlock()
 
-	// The place of one that is no target any more is free.
+	// The slot of a removed target must become free.
 	probes[1].close()
 	<-gone
 	check(probes[2])
@@ -187,7 +187,7 @@ func TestHTTPNotMoreConnectionsAreKeptThanMayBe(t *testing.T) {
 	<-gone
 }
 
-// Whoever is told to stop does not wait for a service that hangs.
+// A stopped checker must not wait for a hanging service.
 func TestHTTPCheckIsBrokenOff(t *testing.T) {
 	t.Parallel()
 	asked := make(chan struct{}, 1)
@@ -211,7 +211,7 @@ func TestHTTPCheckIsBrokenOff(t *testing.T) {
 }
 
 func TestHTTPCheckAllocatesLittle(t *testing.T) {
-	// Not parallel: others' allocations would count.
+	// Not parallel, because allocations of other tests would count.
 	url, _ := script(t, func(conn net.Conn) {
 		for buf := make([]byte, 1<<10); ; {
 			if _, err := conn.Read(buf); err != nil {
@@ -224,8 +224,7 @@ func TestHTTPCheckAllocatesLittle(t *testing.T) {
 	require.Less(t, testing.AllocsPerRun(100, func() { require.NoError(t, check()) }), 30.0)
 }
 
-// The reason of a failing service is quoted where its body is JSON and has one: bounded, printable, and without the
-// secret that the check sent.
+// The reason in a failing service's JSON body must be quoted: bounded, printable, and without the secret of the check.
 func TestHTTPCheck_QuotesReasonOfFailingBody(t *testing.T) {
 	t.Parallel()
 	failing := func(code int, body string) string {
@@ -261,14 +260,14 @@ func TestHTTPCheck_QuotesReasonOfFailingBody(t *testing.T) {
 			err := check()
 			require.Error(t, err)
 			require.Equal(t, test.reason, reason(err))
-			require.True(t, definite(err), "it is the service's word")
+			require.True(t, definite(err), "the response is the service's own")
 			require.NoError(t, check())
 			require.Equal(t, 1, opened(), "the connection is kept: the body was read to its end")
 		})
 	}
 }
 
-// A body that does not end holds a check no longer than its limit.
+// An endless body must not extend a check beyond its timeout.
 func TestHTTPCheck_StopsReadingReasonAtItsDeadline(t *testing.T) {
 	t.Parallel()
 	url, _ := script(t, func(conn net.Conn) {

@@ -19,7 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// come waits until something can be read on a connection, and leaves it there.
+// come waits until a connection has unread data, and does not read it.
 func come(t *testing.T, conn net.Conn) {
 	raw := rawConn(conn)
 	require.NotNil(t, raw)
@@ -29,13 +29,13 @@ func come(t *testing.T, conn net.Conn) {
 	}))
 }
 
-// What a service sends on a kept connection before it is asked again is not taken for its next answer.
+// Data that a service sends on a kept connection before the next request must not count as its response.
 func TestHTTPWhatComesOnAKeptConnection(t *testing.T) {
 	t.Parallel()
 	cert := httptest.NewTLSServer(nil)
 	cert.Close()
 	const unavailable = "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
-	// exactly is an answer of so many bytes, head included.
+	// exactly returns a response of so many bytes, including the header.
 	exactly := func(size int) string {
 		head := func(n int) string { return fmt.Sprintf("HTTP/1.1 200 OK\r\nContent-Length: %04d\r\n\r\n", n) }
 		n := size - len(head(0))
@@ -43,7 +43,7 @@ func TestHTTPWhatComesOnAKeptConnection(t *testing.T) {
 	}
 	body := "HTTP/1.1 200 OK\r\nContent-Length: 9000\r\n\r\n" + strings.Repeat("x", 9000)
 	for name, sent := range map[string]struct {
-		// With the answer, and after it was read.
+		// answer holds the first bytes that the service sends; it sends late after the answer was read.
 		answer, late string
 		closed       bool
 	}{

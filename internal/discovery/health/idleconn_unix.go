@@ -4,8 +4,8 @@ package health
 
 import "syscall"
 
-// noUnreadData reports whether neither data nor an end waits to be read on a connection. Its deadline must lie ahead. It does
-// not wait; what is there may be lost, so that a connection that is not silent is of no use any more.
+// noUnreadData reports whether a connection has neither unread data nor an unread end of stream. Its deadline must be
+// in the future. It does not block. It may consume the data, so the connection is unusable if it returns false.
 func noUnreadData(raw syscall.RawConn) bool {
 	nothing := false
 	err := raw.Read(func(fd uintptr) bool {
@@ -17,5 +17,5 @@ func noUnreadData(raw syscall.RawConn) bool {
 	return err == nil && nothing
 }
 
-// canLook: silent can tell.
+// canLook reports that noUnreadData works on this system.
 const canLook = true

@@ -14,7 +14,7 @@ type Metrics struct {
 	inFlight, behind    prometheus.Gauge
 }
 
-// NewMetrics registers the metrics with reg; nil leaves them unregistered.
+// NewMetrics builds the metrics and registers them with reg unless it is nil.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	f := promauto.With(reg)
 	voids := f.NewCounterVec(prometheus.CounterOpts{

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Check checks a URL once, by the rules of a Checker but for those against a late one, and returns why it is not
-// healthy, nil when it is. It is for who asks now and then; it keeps nothing between two calls.
+// Check checks a URL once, by the rules of a Checker except those for a late one. It returns why the service is not
+// healthy, or nil. It is for occasional calls and keeps no state between them.
 func Check(ctx context.Context, cfg Config, rawURL string) error {
 	cfg, err := cfg.withDefaults()
 	if err != nil {

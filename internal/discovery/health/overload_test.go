@@ -14,8 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// More checks than can be made cost punctuality: no more of them run at a time, none is made twice to catch up, each
-// service gets its turn, and the log says so twice.
+// More checks than possible must only delay them: concurrency must not grow, no check may run twice to catch up, each
+// service must get its turn, and the log must report the beginning and the end.
 func TestOverload(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -35,7 +35,7 @@ func TestOverload(t *testing.T) {
 		for i := range services {
 			at := w.checks(fmt.Sprintf("relayer-%d", i))
 			require.InDelta(t, total/services, len(at), 4, "relayer-%d", i)
-			for j := len(at) / 2; j < len(at); j++ { // before, first checks took turns with them
+			for j := len(at) / 2; j < len(at); j++ { // earlier, first checks alternated with them
 				require.InDelta(t, 3, at[j].Sub(at[j-1]).Seconds(), 2, "relayer-%d", i)
 			}
 		}
@@ -60,7 +60,7 @@ func TestOverload(t *testing.T) {
 	})
 }
 
-// A frozen process is told as that, and not as more checks than can be made.
+// A frozen process must be reported as a stall, not as an overload.
 func TestCatchingUpIsNoOverload(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -83,7 +83,7 @@ func TestCatchingUpIsNoOverload(t *testing.T) {
 	})
 }
 
-// Neither those that come nor those that are there wait for all of the others.
+// Neither new targets nor existing ones may wait for all of the others.
 func TestNewTargetsAndOldOnesTakeTurns(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -91,14 +91,14 @@ func TestNewTargetsAndOldOnesTakeTurns(t *testing.T) {
 		w.set("*", after(100*time.Millisecond, nil))
 		c := start(t, w, Config{Interval: time.Second, MaxInFlight: 64})
 		all := relayers(20_000)
-		c.Set(all[:600]...) // just what can be done
+		c.Set(all[:600]...) // exactly the capacity
 		pause(5 * time.Second)
 		c.Set(all[600:]...)
 		pause(10 * time.Second)
 		for i, target := range all {
 			at := w.checks(target.ID)
 			switch {
-			case i < 600: // they share their half with those that have had their first
+			case i < 600: // they share their half with those that had their first check
 				require.WithinDuration(t, time.Now(), at[len(at)-1], 7*time.Second, target.ID)
 			case i < 600+3000:
 				require.NotEmpty(t, at, target.ID)

@@ -16,11 +16,11 @@ import (
 )
 
 const (
-	// lateLimit is how late this process's timers may be before a failure is no longer held against a service.
+	// lateLimit is how late this process's timers may be before a failure no longer counts against a service.
 	lateLimit = 50 * time.Millisecond
-	// maxBody is how much of an answer is read, so that its connection can be kept.
+	// maxBody is how much of a response is read, so that its connection can be kept.
 	maxBody = 64 << 10
-	// maxReason bounds what a service can put into logs and into Redis.
+	// maxReason limits text from a service in logs and in Redis.
 	maxReason = 200
 
 	userAgent = "rollcall-health"
@@ -28,29 +28,29 @@ const (
 
 // probe checks one URL, one call at a time.
 type probe interface {
-	// check returns nil when the service is healthy. It ends at the deadline, or when ctx does; that has none itself,
-	// for a timer of its own in each check would be most of what some checks cost.
+	// check returns nil if the service is healthy. It ends at the deadline, or when ctx does. ctx has no deadline,
+	// because a timer per check would be most of the cost of some checks.
 	check(ctx context.Context, deadline time.Time) error
-	// close drops what the probe holds; no check runs.
+	// close releases the probe's resources; no check runs.
 	close()
 }
 
-// answer is an error in the service's own words: it was reached and said no.
+// answer is an error from the service itself: it was reached and reported a failure.
 type answer string
 
 func (a answer) Error() string { return string(a) }
 
-// errLate is a failure that came so late after its own deadline that this process must have been held up.
+// errLate is a failure detected so long after its own deadline that this process must have stalled.
 var errLate = errors.New("deadline noticed too late")
 
-// definite reports whether the failure is the service's word, however late it was read.
+// definite reports whether the failure comes from the service itself, however late it was read.
 func definite(err error) bool {
 	var a answer
 	return errors.As(err, &a) || errors.Is(err, syscall.ECONNREFUSED)
 }
 
-// local reports whether this machine was at fault: it lacked what a check needs. An unreachable network is not
-// among these; it may just as well be the service's.
+// local reports whether this machine lacked resources for the check. An unreachable network does not count, because
+// the service's network may be at fault.
 func local(err error) bool {
 	for _, errno := range []syscall.Errno{
 		syscall.EMFILE, syscall.ENFILE, syscall.EADDRNOTAVAIL, syscall.ENOBUFS, syscall.ENOMEM,
@@ -62,7 +62,7 @@ func local(err error) bool {
 	return false
 }
 
-// reason says in a short line why a check failed.
+// reason returns in a short line why a check failed.
 func reason(err error) string {
 	s := strings.ToValidUTF8(err.Error(), "?")
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
@@ -74,17 +74,17 @@ func reason(err error) string {
 	return s
 }
 
-// prober makes probes, and holds what they share.
+// prober creates probes, and holds their shared state.
 type prober struct {
 	cfg      Config
 	path     *url.URL
 	expected [600]bool
 	connPool connPool
-	// Headers of HTTP checks; never changed.
+	// header and authHeader are the headers of HTTP checks; never changed.
 	header, authHeader http.Header
 }
 
-// newProber takes a complete Config.
+// newProber returns a prober for a complete Config.
 func newProber(cfg Config) *prober {
 	p := &prober{
 		cfg:      cfg,
@@ -111,10 +111,10 @@ func (p *prober) tls() *tls.Config {
 
 func (p *prober) close() { p.connPool.closeAll() }
 
-// schemes are those of URLs that can be checked.
+// schemes are the URL schemes that can be checked.
 var schemes = [...]string{"http", "https", "grpc", "grpcs", "tcp"}
 
-// probe makes the probe for a target. One with a URL that nothing can check fails each check with the reason.
+// probe returns the probe for a target. With a URL that cannot be checked, each check fails with the reason.
 func (p *prober) probe(t Target) probe {
 	if p.cfg.Probe != nil {
 		return probeFunc(func(ctx context.Context) error { return p.cfg.Probe(ctx, t) })
@@ -124,7 +124,7 @@ func (p *prober) probe(t Target) probe {
 		return broken("URL does not parse")
 	}
 	if slices.Contains(schemes[:], u.Scheme) && u.Hostname() == "" {
-		return broken("URL names no host") // a dial would take it for this one
+		return broken("URL names no host") // a dial would use the local host
 	}
 	switch u.Scheme {
 	case "http", "https":
@@ -137,7 +137,7 @@ func (p *prober) probe(t Target) probe {
 			if err != nil {
 				return err
 			}
-			_ = conn.Close() // it was opened; how it closes does not matter
+			_ = conn.Close() // it was opened; an error of closing is irrelevant
 			return nil
 		})
 	default:
@@ -145,7 +145,7 @@ func (p *prober) probe(t Target) probe {
 	}
 }
 
-// probeFunc is a probe that holds nothing. Its context has the deadline.
+// probeFunc is a probe without resources. Its context has the deadline.
 type probeFunc func(ctx context.Context) error
 
 func (f probeFunc) check(ctx context.Context, deadline time.Time) error {
@@ -158,7 +158,7 @@ func (probeFunc) close() {}
 
 func broken(why answer) probe { return probeFunc(func(context.Context) error { return why }) }
 
-// dial connects within the connect timeout, name resolution included.
+// dial connects within the connect timeout, including name resolution.
 func (p *prober) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	start := p.cfg.clock()
 	ctx, cancel := context.WithTimeout(ctx, p.cfg.ConnectTimeout)

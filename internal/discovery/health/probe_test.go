@@ -26,7 +26,7 @@ import (
 	"google.golang.org/grpc/metadata"
 )
 
-// probeOf gives the probe of a URL, and runs its checks under the timeout of cfg.
+// probeOf returns a function that checks a URL with the timeout of cfg.
 func probeOf(t *testing.T, cfg Config, rawURL string) func() error {
 	t.Helper()
 	c, err := New(cfg)
@@ -45,7 +45,7 @@ func serveHTTP(t *testing.T, h http.HandlerFunc) *httptest.Server {
 	return srv
 }
 
-// patient leaves a loaded machine time to answer; what hangs in a test hangs longer.
+// patient gives a loaded machine time to respond; a hanging server in a test hangs longer.
 var patient = Config{Timeout: 9 * time.Second, ConnectTimeout: 9 * time.Second}
 
 func TestHTTPStatus(t *testing.T) {
@@ -138,13 +138,13 @@ func TestHTTPConnectionIsKept(t *testing.T) {
 		require.NoError(t, check())
 	}
 	require.EqualValues(t, 1, opened.Load())
-	// The service closes it between two checks, as its own idle timeout may: that is no failure.
+	// The service closes the connection between two checks, as with an idle timeout, which is not a failure.
 	srv.CloseClientConnections()
 	require.NoError(t, check())
 	require.EqualValues(t, 2, opened.Load())
 }
 
-// A server that does each of these must fail a check in time, and must not cost memory.
+// A misbehaving server must fail a check in time, without using much memory.
 func TestHTTPMisbehaviour(t *testing.T) {
 	t.Parallel()
 	hang := func(r *http.Request) { <-r.Context().Done() }
@@ -199,7 +199,7 @@ func TestHTTPBodyIsBounded(t *testing.T) {
 			}
 		}
 	})
-	// The status has said all there is to say.
+	// The status alone decides.
 	require.NoError(t, probeOf(t, patient, srv.URL)())
 	<-closed
 }
@@ -238,7 +238,7 @@ func serveRaw(t *testing.T, serve func(net.Conn)) (addr string) {
 	return ln.Addr().String()
 }
 
-// refused is an address at which nobody listens.
+// refused returns an address without a listener.
 func refused(t *testing.T) string {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -362,9 +362,9 @@ func TestGRPC(t *testing.T) {
 	health.SetServingStatus("", healthpb.HealthCheckResponse_SERVING)
 	require.NoError(t, whole())
 
-	// It dies, and is found back at the first check after its return.
+	// The service dies, and must be healthy at the first check after its return.
 	srv.Stop()
-	require.Error(t, whole()) // the end of the connection, if it is not yet known
+	require.Error(t, whole()) // the end of the connection, if it is not detected yet
 	for range 3 {
 		require.ErrorIs(t, whole(), syscall.ECONNREFUSED)
 	}

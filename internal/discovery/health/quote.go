@@ -7,12 +7,12 @@ import (
 	"unicode"
 )
 
-// maxQuoted is how much of a failing answer's body is looked through for a reason. The rest is read and dropped.
+// maxQuoted is how much of a failing response's body is searched for a reason. The rest is read and dropped.
 const maxQuoted = 4 << 10
 
-// quotedReason returns the reason that the body of a failing answer gives: the string "reason" of a JSON object, as a
-// relayer's /health has it. It is empty where there is none. The body may be cut, and is not to be trusted: what cannot
-// be printed is replaced, because the reason reaches terminals, logs and Redis.
+// quotedReason returns the reason in the body of a failing response: the string "reason" of a JSON object, as in a
+// relayer's /health. It returns an empty string if there is none. The body may be truncated and is untrusted.
+// Unprintable characters are replaced, because the reason reaches terminals, logs and Redis.
 func (p *prober) quotedReason(body []byte) string {
 	d := json.NewDecoder(bytes.NewReader(body))
 	if t, err := d.Token(); err != nil || t != json.Delim('{') {
@@ -39,13 +39,13 @@ func (p *prober) quotedReason(body []byte) string {
 	return ""
 }
 
-// repeatsSecret reports whether a service repeats the secret that its checks send.
+// repeatsSecret reports whether a text from a service contains the secret that its checks send.
 func (p *prober) repeatsSecret(s string) bool {
 	parts := strings.Fields(p.cfg.Auth.Value) // such as "Bearer" and a token
 	return len(parts) > 0 && strings.Contains(s, parts[len(parts)-1])
 }
 
-// printable replaces white space by a blank and what cannot be printed, escape sequences included, by "?".
+// printable replaces white space with a blank, and unprintable characters, including escape sequences, with "?".
 func printable(r rune) rune {
 	switch {
 	case unicode.IsSpace(r):

@@ -22,7 +22,7 @@ func TestFirstRoundIsAtOnceButBounded(t *testing.T) {
 		require.Equal(t, 256, total)
 		require.Equal(t, 256, most)
 		require.Empty(t, take(c))
-		// Four rounds of one timeout each, and nothing that waits for its turn loses its own half second.
+		// Four rounds of one timeout each; a check waiting for its turn keeps its full timeout.
 		pause(2*time.Second + time.Millisecond)
 		results := take(c)
 		require.Equal(t, 1000, len(results))
@@ -113,7 +113,7 @@ func TestCheckNow(t *testing.T) {
 		pause(10 * time.Millisecond)
 		_, most := w.counts()
 		require.Equal(t, 256, most)
-		c.CheckNow(ids...) // those under way are checked again, those that wait just once
+		c.CheckNow(ids...) // running ones are checked again, queued ones only once
 		pause(time.Second)
 		require.Equal(t, 300, len(take(c)))
 		n := 0

@@ -14,12 +14,12 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A process frozen for seconds finds every deadline passed; no service is to blame.
+// A process frozen for seconds finds every deadline passed; no service may be marked down.
 func TestFrozenCheckerRemovesNobody(t *testing.T) {
 	t.Parallel()
 	for name, freeze := range map[string]struct {
 		frozen time.Duration
-		// answer of a service whose check was under way.
+		// response of a service whose check was running
 		err error
 	}{
 		"past the deadline":     {5 * time.Second, errors.New("no answer")},
@@ -57,13 +57,13 @@ func TestFrozenCheckerRemovesNobody(t *testing.T) {
 				require.NotZero(t, value(t, metrics.stalls))
 				require.Zero(t, value(t, metrics.failures))
 				pause(10 * time.Second)
-				require.Equal(t, 1000, len(take(c)), "everybody is checked as before")
+				require.Equal(t, 1000, len(take(c)), "all targets are checked as before")
 			})
 		})
 	}
 }
 
-// The scheduler has noticed the freeze already when the check fails, within its time.
+// A failure after the scheduler has already detected the freeze, within its timeout, must be void.
 func TestFailureSomeTimeAfterAFreezeIsVoid(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -82,7 +82,7 @@ func TestFailureSomeTimeAfterAFreezeIsVoid(t *testing.T) {
 	})
 }
 
-// The scheduler was punctual, the check was not: its goroutine had to wait.
+// The scheduler was on time, but the check's goroutine had to wait: the failure must be void.
 func TestFailureNoticedLateIsVoid(t *testing.T) {
 	t.Parallel()
 	for late, verdict := range map[time.Duration]Verdict{40 * time.Millisecond: Down, 60 * time.Millisecond: Unknown} {
@@ -183,14 +183,14 @@ func TestCrowdedProcessTakesFewerChecksOn(t *testing.T) {
 	for range 10 {
 		look(waits{crowded: 1, late: 1}, minInFlight)
 	}
-	require.Equal(t, 4096, c.limit, "so few crowd nobody")
+	require.Equal(t, 4096, c.limit, "so few checks are no overload")
 	for range 10 {
 		look(waits{crowded: 1}, 4096)
 	}
 	require.Equal(t, minInFlight, c.limit)
 	require.True(t, c.lastStall.IsZero())
 	look(waits{late: 1}, minInFlight)
-	require.Equal(t, now, c.lastStall, "what fails now is void")
+	require.Equal(t, now, c.lastStall, "a failure now is void")
 	for range 20 {
 		look(waits{}, minInFlight)
 	}
@@ -201,7 +201,7 @@ func TestCrowdSeesWaiting(t *testing.T) {
 	t.Parallel()
 	var c concurrencyLimiter
 	require.Zero(t, c.look())
-	// Whatever the machine does meanwhile: shares.
+	// On any machine, the shares must be consistent.
 	for range 10 {
 		w := c.look()
 		require.LessOrEqual(t, w.late, w.crowded)

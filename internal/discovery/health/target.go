@@ -8,16 +8,16 @@ import (
 // Target is a service to check.
 type Target struct {
 	ID, Kind, URL string
-	// Version is handed back with results. A new version at the same URL keeps the verdict.
+	// Version is returned with results. A new version at the same URL keeps the verdict.
 	Version uint64
 }
 
-// Verdict is what the checks say of a target.
+// Verdict is the result of a target's checks.
 type Verdict int8
 
-// The verdicts.
+// Unknown, Up and Down are the verdicts.
 const (
-	// Unknown: not checked yet at its present URL.
+	// Unknown: not checked yet at its current URL.
 	Unknown Verdict = iota
 	Up
 	Down
@@ -25,21 +25,21 @@ const (
 
 func (v Verdict) String() string { return [...]string{"unknown", "up", "down"}[v] }
 
-// Result is what is known of a target after its last check that was not void.
+// Result is the state of a target after its last check that was not void.
 type Result struct {
 	Target
 	Verdict Verdict
 	// At is when the check ended.
 	At time.Time
-	// Latency is how long it took.
+	// Latency is the check's duration.
 	Latency time.Duration
-	// Failures in a row; 0 after a success.
+	// Failures is the number of failures in a row; 0 after a success.
 	Failures int
-	// Reason of the last failure; empty after a success.
+	// Reason is the reason of the last failure; empty after a success.
 	Reason string
 }
 
-// place says where a target is. It is in exactly one.
+// place is the place of a target. A target is in exactly one.
 type place int8
 
 const (
@@ -49,7 +49,7 @@ const (
 	gone // removed, or replaced by one with another URL
 )
 
-// target is a Target with its history. Checker.mu guards what changes.
+// target is a Target with its history. Checker.mu guards the mutable fields.
 type target struct {
 	id    string
 	probe probe // made for the first check
@@ -57,29 +57,29 @@ type target struct {
 
 	result Result
 	place  place
-	// recheck: somebody asked for a check that begins after the one running.
+	// recheck: a check that begins after the running one was requested.
 	recheck bool
-	// reported: its result waits in Checker.results.
+	// reported: its result is in Checker.results.
 	reported bool
-	// inBurst: the running check is one of those that nothing spreads over the interval.
+	// inBurst: the running check is not spread over the interval.
 	inBurst bool
-	// due is when the next or running check was to begin; zero when nothing but the queue decides.
+	// due is when the next or running check was due; zero for a check from the queue.
 	due time.Time
-	// index in the schedule.
+	// index is the index in the schedule.
 	index int
-	// streak counts the last results that oppose the verdict; voids the last void checks.
+	// streak counts consecutive results that oppose the verdict; voids counts consecutive void checks.
 	streak, voids int
 }
 
-// close drops what its probe holds; no check runs.
+// close releases the probe's resources; no check runs.
 func (t *target) close() {
 	if t.probe != nil {
 		t.probe.close()
 	}
 }
 
-// judge takes the outcome of a check that was not void, and reports whether the verdict is still undecided: the
-// check opposes it but not often enough.
+// judge applies the outcome of a check that was not void. It reports whether the verdict is still undecided: the check
+// opposes the verdict, but not often enough in a row.
 func (t *target) judge(err error, rise, fall int) (undecided bool) {
 	t.voids = 0
 	r := &t.result
@@ -87,7 +87,7 @@ func (t *target) judge(err error, rise, fall int) (undecided bool) {
 	if err == nil {
 		r.Failures, r.Reason = 0, ""
 		if r.Verdict == Unknown {
-			needed = 1 // what answers is up; only what was down has to prove itself
+			needed = 1 // an unknown target that responds is up; only a down target needs Rise successes
 		}
 	} else {
 		r.Failures++
@@ -106,7 +106,7 @@ func (t *target) judge(err error, rise, fall int) (undecided bool) {
 	return false
 }
 
-// schedule is a heap of targets by the time they are due.
+// schedule is a heap of targets by due time.
 type schedule []*target
 
 var _ heap.Interface = (*schedule)(nil)
@@ -118,14 +118,14 @@ func (s schedule) Swap(i, j int) {
 	s[i].index, s[j].index = i, j
 }
 
-// Push is heap.Interface's.
+// Push implements heap.Interface.
 func (s *schedule) Push(x any) {
 	t := x.(*target)
 	t.index = len(*s)
 	*s = append(*s, t)
 }
 
-// Pop is heap.Interface's.
+// Pop implements heap.Interface.
 func (s *schedule) Pop() any {
 	last := len(*s) - 1
 	t := (*s)[last]

@@ -46,7 +46,7 @@ func TestRiseAndFall(t *testing.T) {
 		c := start(t, w, Config{Rise: 2, Fall: 3})
 		c.Set(relayers(1)...)
 		pause(0)
-		require.Equal(t, Up, take(c)["relayer-0"].Verdict, "what answers for the first time is up")
+		require.Equal(t, Up, take(c)["relayer-0"].Verdict, "a target is up after its first success")
 		pause(11 * time.Second) // past its first phase
 		take(c)
 
@@ -117,7 +117,7 @@ func TestNewURLIsUnknownUntilChecked(t *testing.T) {
 		c := start(t, w, Config{})
 		c.Set(Target{ID: "a", URL: "http://old", Version: 1})
 		pause(300 * time.Millisecond)
-		// The check of the old URL is under way, and succeeds later.
+		// The check of the old URL is running, and succeeds later.
 		c.Set(Target{ID: "a", URL: "http://new", Version: 2})
 		pause(150 * time.Millisecond)
 		r := take(c)["a"]
@@ -147,15 +147,15 @@ func TestRemovedTargetReportsNothing(t *testing.T) {
 		c := start(t, w, Config{})
 		c.Set(relayers(3)...)
 		pause(200 * time.Millisecond)
-		c.Remove("relayer-0", "nobody") // while it is checked
+		c.Remove("relayer-0", "nobody") // while it is being checked
 		pause(300 * time.Millisecond)
-		c.Remove("relayer-1") // while its result waits
+		c.Remove("relayer-1") // while its result is pending
 		require.Len(t, take(c), 1)
 		n0, n1 := len(w.checks("relayer-0")), len(w.checks("relayer-1"))
 		pause(30 * time.Second)
 		require.Len(t, w.checks("relayer-0"), n0)
 		require.Len(t, w.checks("relayer-1"), n1)
-		// It comes back as a new one.
+		// It must be a new target when it returns.
 		c.Set(relayers(1)...)
 		pause(0)
 		require.Len(t, w.checks("relayer-0"), n0+1)

@@ -12,7 +12,7 @@ import (
 	testredis "github.com/rollcall-dev/rollcall/internal/testutil/redis"
 )
 
-// BenchmarkScripts measures for how long one write keeps Redis busy, by Redis's own count.
+// BenchmarkScripts measures how long one write keeps Redis busy, by Redis's own count.
 func BenchmarkScripts(b *testing.B) {
 	const fleet = 10_000
 	ids := make([]mirror.Member, fleet)

@@ -18,12 +18,12 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 )
 
-// Options say where Redis is. Printed or logged, they show no password.
+// Options configure the connection to Redis. Printed or logged, they contain no password.
 type Options struct {
 	// URL is redis://, rediss:// or unix://, or redis+cluster:// and rediss+cluster:// for a Redis Cluster:
-	// [user:password@]host[:port][/database]. With redis+sentinel:// or rediss+sentinel:// it names a sentinel, whose
-	// port defaults to 26379, and by ?master_name=…&addr=host:port the master and more sentinels; user and password are
-	// the sentinels' then. It wins over Host and Port.
+	// [user:password@]host[:port][/database]. With redis+sentinel:// or rediss+sentinel:// it is the address of a
+	// sentinel, whose port defaults to 26379. ?master_name=…&addr=host:port then names the master and more sentinels,
+	// and user and password are the sentinels'. URL overrides Host and Port.
 	URL string
 	// Host defaults to localhost.
 	Host string
@@ -31,21 +31,21 @@ type Options struct {
 	Port int
 	// Username and Password are used unless the URL has its own.
 	Username, Password string
-	// CAs are those that the certificate of a rediss server must lead to; nil for the system's.
+	// CAs are the CAs that the certificate of a rediss server must chain to; nil for the system's.
 	CAs *x509.CertPool
 }
 
 const (
 	dialTimeout = 500 * time.Millisecond
 	ioTimeout   = time.Second
-	// The mirror has one command under way at a time; the rest is for the command line and probes.
+	// The mirror uses one connection at a time; the others are for the command line and probes.
 	poolSize = 16
 )
 
-// NewClient returns a client that never retries on its own, since the Writer decides what may be sent again, and
-// keeps to the deadline of the context. It dials when it is first used. Close it after use.
+// NewClient returns a client without retries of its own, because the Writer decides on retries. It obeys the deadline
+// of the context. It dials on first use. The caller closes it.
 func NewClient(o Options) (redis.UniversalClient, error) {
-	// The package's own log says on standard error, once a dial, what its errors say too.
+	// The package's own log duplicates its errors on standard error, once per dial.
 	logging.Disable()
 	quiet := func() *maintnotifications.Config {
 		return &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
@@ -98,18 +98,18 @@ func NewClient(o Options) (redis.UniversalClient, error) {
 	return redis.NewClient(single), nil
 }
 
-// trust makes a connection under TLS, which has a configuration, accept the CAs.
+// trust adds the CAs to the configuration of a TLS connection.
 func (o Options) trust(c *tls.Config) {
 	if c != nil && o.CAs != nil {
 		c.RootCAs = o.CAs
 	}
 }
 
-// parseSentinel turns o into the options of a master that sentinels name; nil if it is not one.
+// parseSentinel returns the options of a master found through sentinels; nil if o has no sentinels.
 func (o Options) parseSentinel() (*redis.FailoverOptions, error) {
 	u, err := url.Parse(o.URL)
 	if err != nil {
-		return nil, nil // parse complains
+		return nil, nil // parse reports the error
 	}
 	scheme, ok := strings.CutSuffix(u.Scheme, "+sentinel")
 	if !ok || scheme != "redis" && scheme != "rediss" {
@@ -120,7 +120,7 @@ func (o Options) parseSentinel() (*redis.FailoverOptions, error) {
 	}
 	u.Scheme = scheme
 	if u.Port() == "" {
-		u.Host = net.JoinHostPort(cmp.Or(u.Hostname(), "localhost"), "26379") // a sentinel's, not Redis's
+		u.Host = net.JoinHostPort(cmp.Or(u.Hostname(), "localhost"), "26379") // the port of a sentinel, not of Redis
 	}
 	s, err := redis.ParseFailoverURL(u.String())
 	switch {
@@ -132,13 +132,13 @@ func (o Options) parseSentinel() (*redis.FailoverOptions, error) {
 		return nil, errors.New("redis URL: only a master can be written to")
 	}
 	if s.TLSConfig != nil {
-		s.TLSConfig.ServerName = "" // that of each server, not of the first sentinel
+		s.TLSConfig.ServerName = "" // each server's name, not the first sentinel's
 	}
 	return s, nil
 }
 
-// parse turns o into the options of a single server or of a cluster. No error shows a password, not even one whose
-// special characters make the URL fall apart in the wrong places.
+// parse returns the options of a single server or of a cluster. No error contains a password, not even one whose
+// special characters break the URL apart.
 func (o Options) parse() (*redis.Options, *redis.ClusterOptions, error) {
 	if o.URL == "" {
 		if o.Port < 0 || o.Port > 65535 {
@@ -173,8 +173,8 @@ func (o Options) parse() (*redis.Options, *redis.ClusterOptions, error) {
 	return single, cluster, err
 }
 
-// CheckPrefix says why no mirror can stand under a key prefix there; nil when one can. In a Redis Cluster a script
-// reaches the keys of one slot only, which a {hash tag} keeps together.
+// CheckPrefix returns an error if a mirror cannot use a key prefix. In a Redis Cluster a script can access the keys of
+// only one slot, which a {hash tag} ensures.
 func (o Options) CheckPrefix(prefix string) error {
 	if _, cluster, _ := o.parse(); cluster == nil {
 		return nil
@@ -194,7 +194,7 @@ func (o Options) hostPort() string {
 	return net.JoinHostPort(cmp.Or(o.Host, "localhost"), strconv.Itoa(cmp.Or(o.Port, 6379)))
 }
 
-// String is where Redis is, as a URL without credentials.
+// String returns the address of Redis, as a URL without credentials.
 func (o Options) String() string {
 	if o.URL == "" {
 		return "redis://" + o.hostPort()
@@ -206,8 +206,8 @@ func (o Options) String() string {
 	return (&url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path}).String()
 }
 
-// GoString keeps %#v from showing the password.
+// GoString prevents %#v from printing the password.
 func (o Options) GoString() string { return o.String() }
 
-// LogValue is String.
+// LogValue returns String.
 func (o Options) LogValue() slog.Value { return slog.StringValue(o.String()) }

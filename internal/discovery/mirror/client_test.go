@@ -46,7 +46,7 @@ func TestClientReachesRedis(t *testing.T) {
 	}
 }
 
-// No way of writing the password wrongly, and no way of printing the options, shows it.
+// No malformed URL and no way of printing the options may reveal the password.
 func TestPasswordIsNeverShown(t *testing.T) {
 	t.Parallel()
 	for _, o := range []mirror.Options{
@@ -73,7 +73,7 @@ func TestPasswordIsNeverShown(t *testing.T) {
 		}
 		slog.New(slog.NewJSONHandler(&out, nil)).Info("m", "redis", o, "err", err)
 		fmt.Fprintf(&out, "%v %+v %#v %s", o, o, &o, o)
-		if o.URL != "hunter2" { // nothing tells that this is one
+		if o.URL != "hunter2" { // it does not look like a password
 			require.NotContains(t, out.String(), "hunter2", o.URL)
 		}
 		if err != nil {
@@ -105,7 +105,7 @@ func TestClientRefusesWhatItCannotUse(t *testing.T) {
 	require.ErrorContains(t, err, "port")
 }
 
-// The Writer alone decides what is sent again, and its deadlines hold.
+// The client must not retry by itself, and must keep deadlines.
 func TestClientSendsOnceAndKeepsDeadlines(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -119,7 +119,7 @@ func TestClientSendsOnceAndKeepsDeadlines(t *testing.T) {
 			if err != nil {
 				return
 			}
-			accepted <- conn // and never a word
+			accepted <- conn // it never responds
 		}
 	}()
 	client := newClient(t, "redis://"+l.Addr().String()+patient)

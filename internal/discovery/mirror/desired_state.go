@@ -8,55 +8,56 @@ import (
 	"time"
 )
 
-// Bounds of one script, so that none keeps Redis busy for long: 500 hashes take it about 2 ms, 10,000 members and
-// their events about 20. Only a fleet of more than changeBatch comes and goes in several steps; Redis takes at most
-// a million arguments.
+// The limits of one script, so that none keeps Redis busy for long: 500 hashes take about 2 ms, 10,000 members and
+// their events about 20 ms. Only a fleet of more than changeBatch is added or removed in several steps. Redis accepts
+// at most a million arguments.
 const (
 	statusBatch = 500
 	changeBatch = 20_000
 )
 
-// desiredState holds what should stand in Redis beside what does, and what must be written to make them agree.
-// It is safe for concurrent use.
+// desiredState holds the desired and the current content of Redis, and the pending changes between them. It is safe
+// for concurrent use.
 type desiredState struct {
 	epoch uint64
-	// wake holds a token when there may be something to write that was not there before.
+	// wake holds a token when there may be new changes to write.
 	wake chan struct{}
 
 	mu sync.Mutex
-	// loaded: the directory is known. Until then nothing is missing and nothing is too much.
+	// loaded: the directory has been received. Until then, the writer neither adds nor removes members.
 	loaded  bool
 	entries map[string]Entry
-	// listed are the sets as last written or read; a kind that was ever mirrored has one.
+	// listed are the sets as last written or read. Every kind that was ever mirrored has one.
 	listed map[string]set
-	// lostMembers has the kind of ids that were listed when Redis lost them. One that is still unknown goes back.
+	// lostMembers has the kind of ids that were listed when Redis lost them. An id that is still unknown is listed
+	// again.
 	lostMembers map[string]string
-	// changed are ids whose membership may differ from listed, and since when.
+	// changed are ids whose membership may differ from listed, with the time of the change.
 	changed map[string]time.Time
-	// stale are ids whose hash is to be written or deleted.
+	// stale are ids whose hash must be written or deleted.
 	stale set
-	// writeQueue are those of stale, and maybe others, that are written before the rest of it is looked at: going through a
-	// large map for each batch would take longer than writing.
+	// writeQueue holds ids from stale, possibly also others, that are written next. Iterating over a large map for
+	// each batch would take longer than writing.
 	writeQueue []string
-	// orphanedHashes are ids with a hash, from before the directory was known.
+	// orphanedHashes are ids with a hash, from before the directory was received.
 	orphanedHashes []string
-	// removedURLs has the URL of ids that left the directory, until that is written.
+	// removedURLs has the URL of ids that left the directory, until the removal is written.
 	removedURLs map[string]string
 	// wrongTypeKinds are the kinds whose key is not a set.
 	wrongTypeKinds set
-	// unconfirmedRemovals are removals that may have been made, or not, until the sets are read again.
+	// unconfirmedRemovals are removals with an unknown outcome, until the sets are read again.
 	unconfirmedRemovals []Removal
 }
 
 type set = map[string]struct{}
 
-// batch is what one write takes out of the desired state. It ends in applied or in requeue.
+// batch is the content of one write. It ends in applied or in requeue.
 type batch struct {
 	sets    []SetChange
 	status  []StatusChange
 	kinds   []string
 	changed map[string]time.Time
-	// removes: something leaves a set. removals are those that leave all.
+	// removes: at least one id leaves a set. removals are the services that leave all sets.
 	removes  bool
 	removals []Removal
 }
@@ -75,7 +76,7 @@ func newLedger(epoch uint64) *desiredState {
 	}
 }
 
-// update takes in what is known about services, and which have left the directory. The first call makes it loaded.
+// update records changed and removed services. The first call sets loaded.
 func (l *desiredState) update(upserts []Entry, removed []string, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -113,7 +114,7 @@ func (l *desiredState) update(upserts []Entry, removed []string, now time.Time) 
 	}
 }
 
-// addKinds makes kinds that an earlier leader mirrored known.
+// addKinds adds kinds that an earlier leader mirrored.
 func (l *desiredState) addKinds(kinds []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -122,14 +123,14 @@ func (l *desiredState) addKinds(kinds []string) {
 	}
 }
 
-// addKind makes a kind one of those mirrored.
+// addKind adds a mirrored kind.
 func (l *desiredState) addKind(kind string) {
 	if l.listed[kind] == nil {
 		l.listed[kind] = set{}
 	}
 }
 
-// wantedKind is the kind whose set an id should be in, or empty.
+// wantedKind returns the kind whose set should contain an id, or an empty string.
 func (l *desiredState) wantedKind(id string) string {
 	e, ok := l.entries[id]
 	switch {
@@ -146,7 +147,7 @@ func (l *desiredState) wantedKind(id string) string {
 	return ""
 }
 
-// compare queues an id whose membership is not what it should be.
+// compare queues an id whose membership differs from the desired one.
 func (l *desiredState) compare(id string, now time.Time) {
 	if _, ok := l.changed[id]; ok {
 		return
@@ -160,7 +161,7 @@ func (l *desiredState) compare(id string, now time.Time) {
 	}
 }
 
-// compareAll queues whatever differs, leftovers of earlier leaders and of others included.
+// compareAll queues all differences, including leftovers of earlier leaders and of other clients.
 func (l *desiredState) compareAll(now time.Time) {
 	for id := range l.entries {
 		l.compare(id, now)
@@ -178,9 +179,9 @@ func (l *desiredState) compareAll(now time.Time) {
 	l.orphanedHashes = nil
 }
 
-// reconcile takes in what stands in Redis and queues what differs. all says that Redis is not as this leader left it, so
-// that the hashes cannot be trusted either. It returns in how many memberships the sets differ from those known, and
-// which removals whose outcome was unknown turn out to have been made.
+// reconcile records the content of Redis and queues all differences. With all, Redis does not hold this leader's last
+// state, so the hashes are written again too. It returns how many memberships differ from the known ones, and which
+// removals with an unknown outcome were applied.
 func (l *desiredState) reconcile(v View, all bool, now time.Time) (drift int, removed []Removal) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -230,7 +231,7 @@ func (l *desiredState) reconcile(v View, all bool, now time.Time) (drift int, re
 	return drift, removed
 }
 
-// pending reports whether sets are to be changed, and whether hashes are to be written.
+// pending reports whether sets must be changed, and whether hashes must be written.
 func (l *desiredState) pending() (changes, status bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -240,7 +241,7 @@ func (l *desiredState) pending() (changes, status bool) {
 	return len(l.changed) > 0 || len(l.wrongTypeKinds) > 0, len(l.stale) > 0
 }
 
-// take takes out what a write of the kind op carries. Each names all the sets, to learn their sizes.
+// take removes the next batch for a write of the kind op. Each batch names all sets, to get their sizes.
 func (l *desiredState) take(op Op) batch {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -265,7 +266,7 @@ func (l *desiredState) take(op Op) batch {
 				}
 			}
 		}
-		// The hash of what moves is written with it.
+		// The hashes of moved services are written with them.
 		for id := range b.changed {
 			l.takeStatus(&b, id)
 		}
@@ -331,12 +332,12 @@ func (l *desiredState) takeStatus(b *batch, id string) {
 	b.status = append(b.status, StatusChange{
 		ID:     id,
 		Fields: statusFields(e, l.epoch),
-		// What an earlier leader found is worth more than that this one has not checked yet.
+		// An earlier leader's result is kept until this leader has checked the service.
 		Inherit: e.Status == Unknown || e.Status == "",
 	})
 }
 
-// applied takes in that a batch was written. It reports whether the sets have the sizes that they should.
+// applied records that a batch was written. It reports whether the sets have the expected sizes.
 func (l *desiredState) applied(b batch, sizes []int, now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -350,7 +351,7 @@ func (l *desiredState) applied(b batch, sizes []int, now time.Time) bool {
 		}
 	}
 	for id := range b.changed {
-		// The entry may have changed again while the write was on its way.
+		// The entry may have changed again during the write.
 		l.compare(id, now)
 	}
 	for _, st := range b.status {
@@ -366,8 +367,8 @@ func (l *desiredState) applied(b batch, sizes []int, now time.Time) bool {
 	return true
 }
 
-// requeue takes in that a batch was not written; or, if unknown, that it may have been or still may be. Then what
-// was to be removed counts as removed, so that it is not taken for something that Redis lost.
+// requeue records that a batch was not written, or, with unknown, that its outcome is unknown. Its removals then count
+// as done, so that they do not look like members that Redis lost.
 func (l *desiredState) requeue(b batch, unknown bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -390,21 +391,21 @@ func (l *desiredState) requeue(b batch, unknown bool) {
 	}
 }
 
-// kinds are those mirrored, sorted.
+// kinds returns the mirrored kinds, sorted.
 func (l *desiredState) kinds() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.Sorted(maps.Keys(l.listed))
 }
 
-// readActive calls read under the lock, with active.
+// readActive calls read with active, with l.mu held.
 func (l *desiredState) readActive(read func(active func(id, kind string) bool)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	read(l.active)
 }
 
-// active reports whether an id is in a set, most likely in that of the kind. l.mu is held.
+// active reports whether an id is in a set, checking the set of kind first. l.mu is held.
 func (l *desiredState) active(id, kind string) bool {
 	if _, ok := l.listed[kind][id]; ok {
 		return true

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// BenchmarkStatusOf writes the hashes of a whole fleet, as after a flush of Redis: what one costs must not depend on
-// how many there are.
+// BenchmarkStatusOf writes the hashes of a whole fleet, as after a flush of Redis. The cost of one hash must not
+// depend on the size of the fleet.
 func BenchmarkStatusOf(b *testing.B) {
 	for _, fleet := range []int{10_000, 1_000_000} {
 		b.Run(fmt.Sprint(fleet), func(b *testing.B) {

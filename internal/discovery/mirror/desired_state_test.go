@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A fleet too large for one script is listed by several, and forgets nobody.
+// A fleet too large for one script must be listed completely in several.
 func TestLargeFleetComesInSteps(t *testing.T) {
 	t.Parallel()
 	l := newLedger(1)

@@ -25,7 +25,7 @@ func TestUnconfirmedLeaderWritesNothing(t *testing.T) {
 		w := start(t, mirror.Config{Store: store, Confirm: q.confirms(1), Logger: book.logger()})
 		w.Update(entries(mirror.Healthy, "a"), nil)
 		settle(2 * time.Second)
-		q.lead(2) // nobody has claimed yet
+		q.lead(2) // no writer of epoch 2 has claimed yet
 		settle(200 * time.Millisecond)
 		before := len(store.Log())
 		w.Update(slices.Concat(entries(mirror.Unhealthy, "a"), entries(mirror.Healthy, "b")), nil)
@@ -46,7 +46,7 @@ func TestRemovalsAskTheQuorumAgain(t *testing.T) {
 		q := &quorum{leader: 1}
 		w := start(t, mirror.Config{Store: store, Confirm: q.confirms(1)})
 		w.Update(entries(mirror.Healthy, "a"), nil)
-		synctest.Wait() // written, on a confirmation that is good for some time to come
+		synctest.Wait() // written, with a confirmation that is valid for some time
 		require.Equal(t, 1, q.count())
 		q.lead(2)
 		w.Update(entries(mirror.Healthy, "b"), nil)
@@ -58,8 +58,8 @@ func TestRemovalsAskTheQuorumAgain(t *testing.T) {
 	})
 }
 
-// A leader is stopped between its last look at the quorum and its write. Meanwhile it is deposed, the new leader
-// writes, and Redis fails over to a copy from before that: only the deadline is left to refuse the write.
+// A leader is paused between its last confirmation and its write. In the meantime it is deposed, the new leader
+// writes, and Redis fails over to a copy from before that. The deadline alone must refuse the write.
 func TestLeaderStoppedInMidWrite(t *testing.T) {
 	for name, skew := range map[string]time.Duration{"SameClock": 0, "RedisAhead": time.Hour, "RedisBehind": -time.Hour} {
 		t.Run(name, func(t *testing.T) {
@@ -97,7 +97,7 @@ func TestLeaderStoppedInMidWrite(t *testing.T) {
 				require.Equal(t, []string{"a", "b"}, store.Members(active))
 				require.ErrorIs(t, old.Status().Err, errNotLeading)
 
-				// Had it not been deposed, the write would have been made, in time.
+				// Without the deposition, the write must be made in time.
 				q.lead(1)
 				settle(time.Second)
 				require.Equal(t, []string{"b"}, store.Members(active))
@@ -121,7 +121,7 @@ func TestRedisClockJumps(t *testing.T) {
 	}
 }
 
-// A Redis that takes longer than the lease can't be written to safely; one that takes less can.
+// A Redis slower than the lease must get no writes; a faster one must get them.
 func TestRedisSlow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := mirrortest.NewMemory()
@@ -153,7 +153,7 @@ func TestRedisSlow(t *testing.T) {
 		require.Len(t, book.with("level=WARN"), 1)
 		settle(10 * time.Minute)
 		warnings := len(book.with("level=WARN"))
-		require.GreaterOrEqual(t, warnings, 10, "it is said again")
+		require.GreaterOrEqual(t, warnings, 10, "the warning is repeated")
 		require.LessOrEqual(t, warnings, 11, "and not each time")
 		require.Empty(t, book.with("pass their fence again"))
 		mu.Lock()
@@ -166,7 +166,7 @@ func TestRedisSlow(t *testing.T) {
 	})
 }
 
-// What the quorum said is worth nothing once the lease is over, counted from the question.
+// A confirmation must not be used after the lease, counted from the request.
 func TestQuorumSlow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := mirrortest.NewMemory()
@@ -176,7 +176,7 @@ func TestQuorumSlow(t *testing.T) {
 			mu.Lock()
 			d := delay
 			mu.Unlock()
-			pass(d) // and never mind the context
+			pass(d) // ignores the context
 			return nil
 		}})
 		w.Update(entries(mirror.Healthy, "a"), nil)
@@ -239,7 +239,7 @@ func TestOtherLeaderships(t *testing.T) {
 func TestDeposedLeaderIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := mirrortest.NewMemory()
-		old := start(t, mirror.Config{Store: store, Epoch: 1}) // its quorum confirms whatever it is asked
+		old := start(t, mirror.Config{Store: store, Epoch: 1}) // its quorum confirms everything
 		old.Update(entries(mirror.Healthy, "a"), nil)
 		settle(1500 * time.Millisecond)
 		next := start(t, mirror.Config{Store: store, Epoch: 2})
@@ -254,8 +254,8 @@ func TestDeposedLeaderIsRefused(t *testing.T) {
 	})
 }
 
-// A director restarted within its epoch takes over from where the last one was, and what that one still has under
-// way counts as older.
+// A director restarted within its epoch must continue the previous one's state, and that one's writes in flight must
+// count as older.
 func TestSecondWriterOfAnEpoch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := mirrortest.NewMemory()
@@ -286,12 +286,12 @@ func TestSecondWriterOfAnEpoch(t *testing.T) {
 	})
 }
 
-// link is one node's way to the store: anything can go wrong on it.
+// link is one node's unreliable connection to the store.
 type link struct {
 	*mirrortest.Memory
 	mu   sync.Mutex
 	rand *rand.Rand
-	bad  float64 // probability of trouble
+	bad  float64 // probability of a fault
 }
 
 func (l *link) chance() (trouble bool, kind int, delay time.Duration) {
@@ -329,22 +329,22 @@ func (l *link) Write(ctx context.Context, w mirror.Write) (mirror.Reply, error) 
 	case 1: // the answer is lost
 		_, _ = do()
 		return mirror.Reply{}, errAway
-	case 2: // on its way for a while, and nobody waits for it
+	case 2: // delayed, after the writer has stopped waiting
 		time.AfterFunc(delay, func() { _, _ = do() })
 		return mirror.Reply{}, errAway
-	case 3: // repeated by something in between
+	case 3: // repeated by a proxy
 		_, _ = do()
 		time.AfterFunc(delay, func() { _, _ = do() })
 		return do()
-	default: // slow, on the way there or back
+	default: // slow in one direction
 		pass(delay)
 		return do()
 	}
 }
 
-// Leaders come and go while links fail in every way, Redis is emptied and replaced by old copies. Isolated leaders
-// see a dead fleet, and are told so in the moment of their deposition. Through all of it no write takes out one of
-// the services that are up all the time, and in the end Redis shows what is true.
+// Leaders change while links fail in every way, and Redis is emptied and replaced by old copies. Isolated leaders find
+// all services down at the moment of their deposition. No write may remove a service that is always up, and in the end
+// Redis must hold the true state.
 func TestNoHealthyServiceEverLeaves(t *testing.T) {
 	for seed := range uint64(60) {
 		synctest.Test(t, func(t *testing.T) {
@@ -367,7 +367,7 @@ func TestNoHealthyServiceEverLeaves(t *testing.T) {
 			for epoch := uint64(1); epoch <= 6; epoch++ {
 				q.lead(epoch)
 				if leader != nil {
-					leader.Update(entries(mirror.Unhealthy, all...), nil) // cut off, and not yet aware of it
+					leader.Update(entries(mirror.Unhealthy, all...), nil) // cut off, and not aware of it yet
 				}
 				l := &link{Memory: store, rand: rand.New(rand.NewPCG(seed, epoch)), bad: rnd.Float64() * 0.4}
 				links = append(links, l)

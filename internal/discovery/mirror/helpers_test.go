@@ -17,7 +17,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/discovery/mirror/mirrortest"
 )
 
-// Bounds for what an external process takes its time with.
+// patience and tick are the timeout and the poll interval for external processes.
 const (
 	patience = 30 * time.Second
 	tick     = 5 * time.Millisecond
@@ -25,7 +25,7 @@ const (
 
 var errAway = errors.New("connection refused")
 
-// quorum stands for the other coordinators: it knows who leads.
+// quorum simulates the other coordinators with their current leader.
 type quorum struct {
 	mu     sync.Mutex
 	leader uint64 // epoch
@@ -58,10 +58,10 @@ func (q *quorum) count() int {
 	return q.asked
 }
 
-// always is a quorum that never changes its mind.
+// always is a quorum that confirms everything.
 func always(context.Context) error { return nil }
 
-// running is a Writer whose Run is under way.
+// running is a Writer whose Run is active.
 type running struct {
 	*mirror.Writer
 	t      *testing.T
@@ -70,7 +70,7 @@ type running struct {
 	err    error
 }
 
-// start runs a Writer until the test ends, with what cfg leaves out filled in.
+// start runs a Writer until the test ends, with defaults for the missing fields of cfg.
 func start(t *testing.T, cfg mirror.Config) *running {
 	t.Helper()
 	if cfg.Cluster == "" {
@@ -116,7 +116,7 @@ func (r *running) wait() error {
 	}
 }
 
-// entries are relayers of one status.
+// entries returns relayers with one status.
 func entries(status mirror.Status, ids ...string) []mirror.Entry {
 	out := make([]mirror.Entry, len(ids))
 	for i, id := range ids {
@@ -134,7 +134,7 @@ func numbered(n int) []string {
 	return ids
 }
 
-// said are the events as "type id".
+// said returns the events as "type id".
 func said(events []mirrortest.Event) []string {
 	var out []string
 	for _, e := range events {
@@ -160,7 +160,7 @@ func (l *logbook) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// with are the lines that contain s.
+// with returns the lines that contain s.
 func (l *logbook) with(s string) []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -14,7 +14,7 @@ import (
 	testredis "github.com/rollcall-dev/rollcall/internal/testutil/redis"
 )
 
-// Redis has no calendar for scripts, so ours is compared with Go's.
+// Lua in Redis has no calendar functions, so the script's formatting must match Go's.
 func TestScriptFormatsTime(t *testing.T) {
 	t.Parallel()
 	script := redis.NewScript(metaLua + `

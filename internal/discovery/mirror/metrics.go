@@ -13,7 +13,7 @@ type Metrics struct {
 	seq       prometheus.Gauge
 }
 
-// NewMetrics registers the mirror's metrics; with a nil registerer they exist unregistered.
+// NewMetrics builds the mirror's metrics and registers them with reg unless it is nil.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	counter := func(name, help, label string, values ...string) *prometheus.CounterVec {
 		c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{label})
@@ -53,7 +53,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	return m
 }
 
-// Label values beside operations and outcomes.
+// The constants are label values in addition to operations and outcomes.
 const (
 	reasonUnreachable = "unreachable"
 	reasonRefused     = "refused"

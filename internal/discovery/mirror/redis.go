@@ -28,13 +28,13 @@ var (
 	takeOverScript = redis.NewScript(metaLua + takeOverLua)
 )
 
-// redisStore implements Store. All keys a script touches are declared, so that it runs on a Redis Cluster too.
+// redisStore implements Store. Its scripts declare all their keys, so that they run on a Redis Cluster too.
 type redisStore struct {
 	client redis.UniversalClient
 	keys   Keys
 }
 
-// NewStore returns the Store that the Writer uses when it is given a client.
+// NewStore returns the Store that the Writer uses for a client.
 func NewStore(client redis.UniversalClient, prefix string) Store {
 	return &redisStore{client: client, keys: Keys{prefix}}
 }
@@ -136,7 +136,7 @@ func (s *redisStore) Write(ctx context.Context, w Write) (Reply, error) {
 	return r, nil
 }
 
-// run runs a script by its digest, and in full when the server does not know it.
+// run runs a script by its digest, or in full if the server does not have it.
 func (s *redisStore) run(ctx context.Context, script *redis.Script, keys []string, args ...any) (values, error) {
 	reply, err := script.Run(ctx, s.client, keys, args...).Slice()
 	if err != nil {
@@ -148,7 +148,8 @@ func (s *redisStore) run(ctx context.Context, script *redis.Script, keys []strin
 	return reply, nil
 }
 
-// values is an array in a script's reply. A missing or mistyped element reads as zero, for the scripts are ours.
+// values is an array in a script's reply. A missing or mistyped element reads as zero, because the scripts are our
+// own.
 type values []any
 
 func (v values) at(i int) any {
@@ -185,7 +186,7 @@ func (v values) strings() []string {
 
 func (v values) meta(i int) Meta {
 	m := v.list(i)
-	updated, _ := time.Parse(time.RFC3339Nano, m.string(5)) // zero if there is none, or not ours
+	updated, _ := time.Parse(time.RFC3339Nano, m.string(5)) // zero if missing or malformed
 	meta := Meta{
 		Cluster:   m.string(0),
 		Token:     Token{uint64(m.int(1)), uint64(m.int(2))},
@@ -199,7 +200,7 @@ func (v values) meta(i int) Meta {
 	return meta
 }
 
-// Inspect reads relayer:meta; the zero Meta when there is none.
+// Inspect reads relayer:meta. It returns the zero Meta if there is none.
 func Inspect(ctx context.Context, client redis.UniversalClient, prefix string) (Meta, error) {
 	view, err := NewStore(client, prefix).Read(ctx, nil)
 	if err != nil {
@@ -208,15 +209,15 @@ func Inspect(ctx context.Context, client redis.UniversalClient, prefix string) (
 	return view.Meta, nil
 }
 
-// TakeOver is the operator's word that the mirror belongs to the named cluster from now on. Its leader claims it on
-// its next try; another cluster's is refused from this moment. The sets stay as they are until then. A mirror that
-// is the cluster's own already is left alone.
+// TakeOver assigns the mirror to the named cluster, for an operator. That cluster's leader claims it on its next
+// attempt. From now on another cluster's writes are refused. The sets stay unchanged until then. TakeOver does nothing
+// if the mirror already belongs to the cluster.
 func TakeOver(ctx context.Context, client redis.UniversalClient, prefix, cluster string) error {
 	return takeOver(ctx, client, prefix, cluster, "0")
 }
 
-// ForceTakeOver is TakeOver, but also forgets the epoch of a mirror that is the cluster's own, for one that no leader
-// of it can reach. Until the present leader claims it again nothing fences an older one.
+// ForceTakeOver is like TakeOver, but also resets the epoch of the cluster's own mirror, for an epoch that none of its
+// leaders can reach. Until the current leader claims the mirror again, older leaders are not fenced.
 func ForceTakeOver(ctx context.Context, client redis.UniversalClient, prefix, cluster string) error {
 	return takeOver(ctx, client, prefix, cluster, "1")
 }

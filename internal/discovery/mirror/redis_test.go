@@ -17,7 +17,7 @@ import (
 	testredis "github.com/rollcall-dev/rollcall/internal/testutil/redis"
 )
 
-// eventually waits for what a Writer and a real Redis come to.
+// eventually waits until a condition of a Writer and a real Redis holds.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	require.Eventually(t, ok, patience, tick, what)
@@ -47,7 +47,7 @@ func assertEventually(ok func() bool) bool {
 	return false
 }
 
-// wide has timeouts and a lease that a loaded machine keeps.
+// wide sets timeouts and a lease that a loaded machine can meet.
 func wide(cfg mirror.Config) mirror.Config {
 	cfg.Lease, cfg.Timeout = 5*time.Second, 10*time.Second
 	return cfg
@@ -85,7 +85,7 @@ func TestRedisStopsAndReturns(t *testing.T) {
 	require.NoError(t, w.stop())
 }
 
-// A write lies in the socket of a Redis that hangs, past the lease, while its leader is deposed.
+// A write remains in the socket of a hanging Redis beyond the lease, while its leader is deposed. It must be refused.
 func TestRedisHangsWithAWriteInItsSocket(t *testing.T) {
 	t.Parallel()
 	s := testredis.Start(t)
@@ -99,7 +99,7 @@ func TestRedisHangsWithAWriteInItsSocket(t *testing.T) {
 		monitor := s.Monitor()
 		s.Pause()
 		w.Update(entries(mirror.Unhealthy, "a"), nil)
-		// The first operation to run into the pause is the write, or a heartbeat or an audit just before it.
+		// The first operation during the pause is the write, or a heartbeat or an audit just before it.
 		eventually(t, "the hang to be noticed", func() bool { return !w.Status().Connected })
 		q.lead(2)
 		s.Resume()
@@ -133,7 +133,7 @@ func members(t *testing.T, client redis.UniversalClient, key string) []string {
 	return ids
 }
 
-// Redis fails over to a replica that had stopped following.
+// Redis fails over to a replica that had stopped replicating.
 func TestRedisFailsOverToAStaleCopy(t *testing.T) {
 	t.Parallel()
 	s, replica := testredis.Start(t), testredis.Start(t)
@@ -146,7 +146,7 @@ func TestRedisFailsOverToAStaleCopy(t *testing.T) {
 	w.Update(slices.Concat(entries(mirror.Unhealthy, "a"), entries(mirror.Healthy, "c")), nil)
 	shows(t, s.Client(), active, "b", "c")
 
-	s.ReplicaOf(replica) // the same address, as behind a service name, now with the old data
+	s.ReplicaOf(replica) // the same address, like behind a service name, now with the old data
 	require.Equal(t, []string{"a", "b"}, members(t, s.Client(), active))
 	eventually(t, "the refusal to be reported", func() bool {
 		err := w.Status().Err
@@ -227,8 +227,8 @@ func TestRedisClusterNeedsAHashTag(t *testing.T) {
 	shows(t, s.Client(), "{rollcall}:relayer:active", "a")
 }
 
-// Redis's own record of a series of leader changes, in which deposed leaders go on writing what they believe, has no
-// command that could take a healthy service out; and a reader that polls never misses one.
+// During several leader changes, deposed leaders continue to write their view. Redis's own command log must not
+// contain a removal of a healthy service, and a polling reader must always find all of them.
 func TestNoCommandTakesAHealthyServiceOut(t *testing.T) {
 	t.Parallel()
 	s := testredis.Start(t)
@@ -329,10 +329,10 @@ func TestTenThousandServices(t *testing.T) {
 			scripts++
 		}
 	}
-	require.LessOrEqual(t, scripts, 2, "one script, sent again in full if the server did not know it")
+	require.LessOrEqual(t, scripts, 2, "one script, sent again in full if the server did not have it")
 }
 
-// rollcall dev runs on miniredis.
+// The Writer must work on miniredis, which rollcall dev uses.
 func TestWriterOnMiniredis(t *testing.T) {
 	t.Parallel()
 	s := miniredis.RunT(t)
@@ -357,7 +357,7 @@ func TestTakeOver(t *testing.T) {
 	require.NoError(t, err)
 	require.Zero(t, m)
 
-	// The old cluster still runs.
+	// The old cluster is still running.
 	old := start(t, wide(mirror.Config{Client: client, Prefix: "p:", Cluster: "old", Epoch: 40, Interval: 5 * time.Second}))
 	old.Update(slices.Concat(entries(mirror.Healthy, "a"), []mirror.Entry{{ID: "w", Kind: "worker", URL: "u", Status: mirror.Healthy}}), nil)
 	shows(t, client, "p:worker:active", "w")
@@ -380,7 +380,7 @@ func TestTakeOver(t *testing.T) {
 	require.Equal(t, []string{"a"}, members(t, client, "p:relayer:active"))
 	require.NoError(t, fresh.stop())
 
-	// A mirror of one's own is left alone: its epoch fences older leaders.
+	// A mirror of the same cluster must be left unchanged, because its epoch fences older leaders.
 	require.NoError(t, mirror.TakeOver(ctx, client, "p:", "new"))
 	m, err = mirror.Inspect(ctx, client, "p:")
 	require.NoError(t, err)
@@ -389,7 +389,7 @@ func TestTakeOver(t *testing.T) {
 	require.Equal(t, 10*time.Second, m.Interval)
 	require.WithinDuration(t, time.Now(), m.UpdatedAt, time.Minute)
 
-	// Unless that epoch is out of every leader's reach.
+	// The exception is an epoch that no leader can reach.
 	lower := start(t, wide(mirror.Config{Client: client, Prefix: "p:", Cluster: "new", Epoch: 1}))
 	higher := new(mirror.HigherEpochError)
 	require.ErrorAs(t, lower.wait(), &higher)

@@ -13,8 +13,8 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/discovery/mirror/mirrortest"
 )
 
-// Who left the sets is told once it is true: not while Redis is away, not when the write was refused, and also when
-// nobody heard that it was made.
+// Removals must be reported once they are true: not while Redis is away, not after a refused write, and also after a
+// write whose answer was lost.
 func TestRemovedIsToldOfWhatLeftTheSets(t *testing.T) {
 	t.Parallel()
 	for name, fail := range map[string]func(do func()) error{
@@ -45,7 +45,7 @@ func TestRemovedIsToldOfWhatLeftTheSets(t *testing.T) {
 				moved[0].Kind = "signer"
 				w.Update(slices.Concat(ill, moved), []string{"b"})
 				settle(10 * time.Second)
-				require.Empty(t, told, "nobody knows yet")
+				require.Empty(t, told, "the removal is not confirmed yet")
 				store.SetHook(nil)
 				settle(10 * time.Second)
 				require.Empty(t, store.Members(active))

@@ -6,25 +6,25 @@ import (
 	"time"
 )
 
-// failure is a kind of trouble, and how patient the Writer is with it. The pauses are random by a quarter.
+// failure is a kind of failure with its backoff. The pauses vary by ±25 %.
 type failure struct {
 	reason         string // label of the errors metric
 	first, longest time.Duration
-	// down says that Redis counts as away.
+	// down reports whether Redis counts as away.
 	down bool
 }
 
 var (
 	unreachable = failure{reason: reasonUnreachable, first: 50 * time.Millisecond, longest: 4 * time.Second, down: true}
-	// Redis is there but loading, a replica, full, or wants a password. Asking each second costs it nothing, and a
-	// promotion is noticed soon.
+	// Redis responds, but is loading, a replica, full, or requires a password. A retry each second costs it nothing,
+	// and detects a promotion soon.
 	refused = failure{reason: reasonRefused, first: 50 * time.Millisecond, longest: time.Second, down: true}
-	// Leadership could not be confirmed, the write came too late, or Redis was emptied meanwhile. The fence has
-	// counted that for itself.
+	// The leadership could not be confirmed, the write was too late, or Redis was emptied in the meantime. The
+	// refusals metric has counted it.
 	fenced = failure{first: 10 * time.Millisecond, longest: 250 * time.Millisecond}
 )
 
-// fenceError marks errors of the fence: trying again is all there is to do.
+// fenceError marks errors of the fence, which only need a retry.
 type fenceError struct{ error }
 
 func (e *fenceError) Unwrap() error { return e.error }
@@ -39,21 +39,21 @@ func classify(err error) failure {
 	return unreachable
 }
 
-// What the fence holds back for long counts as Redis being away: nothing reaches readers, whoever is at fault.
+// If the fence holds writes back for long, Redis counts as away, because readers receive nothing, whatever the cause.
 const (
-	// missedBeats is how many heartbeats may be held back before it does.
+	// missedBeats is how many heartbeats may be held back before that.
 	missedBeats = 3
-	// fencedAttempts, about a second's worth, are made before an operator hears of them.
+	// fencedAttempts is how many attempts, about a second's worth, fail before the log has a warning.
 	fencedAttempts = 8
-	// warnEvery is how often the operator hears of it again.
+	// warnEvery is how often the warning is repeated.
 	warnEvery = time.Minute
 )
 
-// probeEvery is how often an unreachable Redis is asked whether it is back, so that its return is noticed soon
-// however long the pauses between attempts have become.
+// probeEvery is how often an unreachable Redis is probed, so that its return is detected soon, however long the pauses
+// between attempts are.
 const probeEvery = 500 * time.Millisecond
 
-// retryState reports a failure and waits until it is time to try again.
+// retryState reports a failure and waits until the next attempt is due.
 func (w *Writer) retryState(ctx context.Context, err error) {
 	f := classify(err)
 	if f != w.failing {
@@ -98,7 +98,7 @@ func (w *Writer) retryState(ctx context.Context, err error) {
 	}
 }
 
-// reachable reports whether Redis says anything at all.
+// reachable reports whether Redis responds, even with an error.
 func (w *Writer) reachable(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, w.cfg.Timeout)
 	defer cancel()
@@ -107,7 +107,7 @@ func (w *Writer) reachable(ctx context.Context) bool {
 	return err == nil || refused
 }
 
-// failed notes an error for Status.
+// failed records an error for Status.
 func (w *Writer) failed(err error, down bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -118,7 +118,7 @@ func (w *Writer) failed(err error, down bool) {
 	}
 }
 
-// succeeded notes a write for Status, and ends an outage.
+// succeeded records a write for Status, and ends an outage.
 func (w *Writer) succeeded() {
 	facts := []any{"after", time.Since(w.since).Round(time.Millisecond), "attempts", w.attempt}
 	switch {

@@ -15,7 +15,7 @@ import (
 	testredis "github.com/rollcall-dev/rollcall/internal/testutil/redis"
 )
 
-// Real sentinels fail over to a replica; the Writer goes on there.
+// Real sentinels fail over to a replica, and the Writer must continue there.
 func TestWriterFollowsSentinels(t *testing.T) {
 	t.Parallel()
 	const password = "s3cret"
@@ -23,7 +23,7 @@ func TestWriterFollowsSentinels(t *testing.T) {
 	replica.ReplicaOf(master)
 	host, port, err := net.SplitHostPort(master.Addr())
 	require.NoError(t, err)
-	conf := filepath.Join(t.TempDir(), "sentinel.conf") // which it writes to
+	conf := filepath.Join(t.TempDir(), "sentinel.conf") // the sentinel writes to it
 	require.NoError(t, os.WriteFile(conf, fmt.Appendf(nil, "sentinel monitor m %s %s 1\nsentinel auth-pass m %s\nsentinel down-after-milliseconds m 1000\n", host, port, password), 0o600))
 	sentinel := testredis.StartSentinel(t, conf)
 	require.Eventually(t, func() bool {

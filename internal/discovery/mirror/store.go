@@ -11,64 +11,64 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/platform/timefmt"
 )
 
-// Store is Redis as the Writer uses it: each operation is atomic. An error means that the operation was done, or
-// not done, or will be done later; it is a *ReplyError when the server itself answered with an error.
+// Store is the Writer's interface to Redis. Each operation is atomic. After an error the operation may have been done,
+// may not have been done, or may be done later. The error is a *ReplyError if the server itself returned it.
 //
-// Besides Redis the mirrortest package implements it, with the same conformance suite for both.
+// The mirrortest package also implements it, with the same conformance suite.
 type Store interface {
-	// Read returns what stands there; the members of the sets only for the kinds named, if any.
+	// Read returns the content, with members of the sets only for the given kinds.
 	Read(ctx context.Context, kinds []string) (View, error)
-	// Write checks the fence and, if it holds, writes everything at once.
+	// Write checks the fence and, if it holds, writes everything atomically.
 	Write(ctx context.Context, w Write) (Reply, error)
 }
 
 // Token orders the writes of a cluster: by epoch, then by seq. Seq grows by one or more with each write.
 type Token struct{ Epoch, Seq uint64 }
 
-// Compare is negative when t is the older.
+// Compare returns a negative number if t is older than u.
 func (t Token) Compare(u Token) int {
 	return cmp.Or(cmp.Compare(t.Epoch, u.Epoch), cmp.Compare(t.Seq, u.Seq))
 }
 
-// Meta is relayer:meta. The zero Meta stands for a Redis that holds none.
+// Meta is the content of relayer:meta. The zero Meta means that Redis has none.
 type Meta struct {
 	Cluster string
 	Token   Token
 	Leader  string
-	// Interval is that of the health checks.
+	// Interval is the interval of the health checks.
 	Interval time.Duration
 	// UpdatedAt is the time of the last write by Redis's clock, to the millisecond.
 	UpdatedAt time.Time
-	// Kinds are all that were ever mirrored, sorted.
+	// Kinds are all kinds ever mirrored, sorted.
 	Kinds []string
 }
 
-// View is what a Read found.
+// View is the result of a Read.
 type View struct {
 	Meta Meta
 	// Now is the store's clock during the read.
 	Now time.Time
 	// Active has the members of each kind's set.
 	Active map[string][]string
-	// Wrong names the kinds whose key is not a set; they count as empty.
+	// Wrong lists the kinds whose key is not a set; they count as empty.
 	Wrong []string
 	// Services are the ids that have a status hash.
 	Services []string
 }
 
-// Op says what a Write is for, or that it is none.
+// Op is the operation of a Write, or OpRead.
 type Op string
 
 // The operations.
 const (
 	OpRead Op = "read"
-	// OpClaim opens an epoch: it writes meta, tells readers who leads, and needs no base.
+	// OpClaim opens an epoch: it writes meta, publishes the leader, and needs no base.
 	OpClaim Op = "claim"
-	// OpChange changes sets, and the hashes of the services that it moves.
+	// OpChange changes sets, and the hashes of the moved services.
 	OpChange Op = "change"
 	// OpStatus writes hashes only.
 	OpStatus Op = "status"
-	// OpHeartbeat writes nothing but meta.
+	// OpHeartbeat writes only meta.
 	OpHeartbeat Op = "heartbeat"
 )
 
@@ -78,88 +78,88 @@ type Write struct {
 	Cluster string
 	Leader  string
 	Token   Token
-	// Base is what meta must hold for the write to be applied, so that each write builds on a known state. A claim
-	// builds on anything older.
+	// Base is the token that meta must hold for the write to be applied, so that each write builds on a known state. A
+	// claim applies to any older token.
 	Base Token
-	// NotAfter, in the store's clock, is when the leadership that the write rests on is no longer trusted.
+	// NotAfter is when the leadership behind the write is no longer valid, in the store's clock.
 	NotAfter time.Time
 	Interval time.Duration
-	// Kinds replaces those in meta, unless it is empty.
+	// Kinds replaces the kinds in meta, unless it is empty.
 	Kinds  []string
 	Sets   []SetChange
 	Status []StatusChange
 }
 
-// SetChange changes the set of one kind, or just asks for its size.
+// SetChange changes the set of one kind, or only requests its size.
 type SetChange struct {
 	Kind        string
 	Add, Remove []Member
-	// Replace deletes a key that is not a set even if there is nothing to add.
+	// Replace deletes a key that is not a set even if no members are added.
 	Replace bool
 }
 
-// Member is an id that joins or leaves a set, and what the event says about it.
+// Member is an id that joins or leaves a set, with the data of its event.
 type Member struct{ ID, URL, Reason string }
 
 // StatusChange writes the hash of one service, or deletes it.
 type StatusChange struct {
 	ID string
-	// Fields are names and values, as statusFields orders them; none deletes the hash.
+	// Fields are names and values in the order of statusFields; without fields the hash is deleted.
 	Fields []string
-	// Inherit leaves a hash alone that is of the same kind and URL.
+	// Inherit keeps an existing hash of the same kind and URL.
 	Inherit bool
 }
 
-// Outcome is how the store answered a Write.
+// Outcome is the store's result of a Write.
 type Outcome string
 
 // The outcomes.
 const (
-	// Applied is the only one that changed anything.
+	// Applied is the only outcome that changes the store.
 	Applied Outcome = "applied"
 	// Duplicate means that the write had been applied before.
 	Duplicate Outcome = "duplicate"
-	// Mismatch means that meta is not at the write's base: the store was emptied, or holds an older copy.
+	// Mismatch means that meta does not hold the write's base: the store was emptied, or is an older copy.
 	Mismatch Outcome = "mismatch"
-	// Expired means that the write came after its deadline.
+	// Expired means that the write was later than its deadline.
 	Expired Outcome = "expired"
-	// Older means that meta holds a newer token, or one of another leader of the same epoch.
+	// Older means that meta holds a newer token, or a token of another leader of the same epoch.
 	Older Outcome = "older"
-	// Foreign means that meta is another cluster's.
+	// Foreign means that meta belongs to another cluster.
 	Foreign Outcome = "foreign"
 )
 
-// Reply answers a Write.
+// Reply is the result of a Write.
 type Reply struct {
 	Outcome Outcome
 	// Now is the store's clock during the write.
 	Now time.Time
-	// Held is meta as it was before.
+	// Held is the content of meta before the write.
 	Held Meta
 	// Sizes has the size of each of the Write's sets, -1 for a key that is not a set.
 	Sizes []int
 }
 
-// ReplyError is an error that the server answered with: it is there, but refuses.
+// ReplyError is an error that the server returned: it is reachable, but refuses.
 type ReplyError struct{ Err error }
 
 func (e *ReplyError) Error() string { return e.Err.Error() }
 func (e *ReplyError) Unwrap() error { return e.Err }
 
-// HigherEpochError says that Redis holds an epoch of the same cluster that this leader must not write below: a
-// newer leader's, or one from before the directory was restored. The next epoch has to be above Seen.
+// HigherEpochError reports that Redis holds a higher epoch of the same cluster: a newer leader's, or one from before
+// the directory was restored. The next epoch must be above Seen.
 type HigherEpochError struct{ Epoch, Seen uint64 }
 
 func (e *HigherEpochError) Error() string {
 	return fmt.Sprintf("redis holds epoch %d, this leader's is %d", e.Seen, e.Epoch)
 }
 
-// ForeignClusterError says that Redis mirrors another cluster.
+// ForeignClusterError reports that Redis mirrors another cluster.
 type ForeignClusterError struct {
-	// Cluster and Epoch are those in Redis.
+	// Cluster and Epoch are the values in Redis.
 	Cluster string
 	Epoch   uint64
-	// Own is the cluster that wanted to write.
+	// Own is the cluster of the Writer.
 	Own string
 }
 
@@ -168,39 +168,40 @@ func (e *ForeignClusterError) Error() string {
 		"`rollcall mirror take-over` hands its keys to this cluster", e.Cluster, e.Epoch, e.Own)
 }
 
-// ErrSuperseded is returned by a Writer after another one of the same node and epoch has claimed.
+// ErrSuperseded is returned by a Writer after another Writer of the same node and epoch has claimed.
 var ErrSuperseded = errors.New("another writer of this node and epoch has claimed the mirror")
 
-// Status is what a check found.
+// Status is the result of a check.
 type Status string
 
-// The verdicts, as they stand in Redis.
+// The statuses are the values in Redis.
 const (
 	Healthy   Status = "healthy"
 	Unhealthy Status = "unhealthy"
-	// Unknown is a service not yet checked by this leader at its present URL. It stays listed if it was.
+	// Unknown is a service that this leader has not checked yet at its current URL. It stays listed if it was.
 	Unknown Status = "unknown"
 )
 
-// Entry is a service of the directory and what its last check found.
+// Entry is a service of the directory with the result of its last check.
 type Entry struct {
 	ID, Kind, URL string
 	Status        Status
-	// Hold keeps a service listed that was, though it is unhealthy.
+	// Hold keeps an unhealthy service listed if it was listed.
 	Hold      bool
 	LastCheck time.Time
 	Latency   time.Duration
-	// Failures in a row.
+	// Failures is the number of failures in a row.
 	Failures int
 	Reason   string
 }
 
-// checkedHere reports whether this leader's own checks say whether the service is listed; else it stays what it was.
+// checkedHere reports whether this leader's own checks decide if the service is listed; otherwise its membership is
+// kept.
 func (e Entry) checkedHere() bool {
 	return e.Status == Healthy || e.Status == Unhealthy && !e.Hold
 }
 
-// statusFields are the names and values of a status hash. They begin with id, kind and url.
+// statusFields returns the names and values of a status hash. They begin with id, kind and url.
 func statusFields(e Entry, epoch uint64) []string {
 	var last string
 	if !e.LastCheck.IsZero() {

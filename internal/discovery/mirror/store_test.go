@@ -25,10 +25,10 @@ func newClient(t *testing.T, url string) redis.UniversalClient {
 	return client
 }
 
-// patient makes a client's timeouts longer than a loaded machine can need.
+// patient sets a client's timeouts longer than a loaded machine needs.
 const patient = "?dial_timeout=1m&read_timeout=1m&write_timeout=1m"
 
-// shared returns a function that opens Backends with a prefix each on one server.
+// shared returns a function that opens Backends with different prefixes on one server.
 func shared(t *testing.T, url, prefix string) func(t *testing.T) mirrortest.Backend {
 	t.Helper()
 	client := newClient(t, url+patient)
@@ -54,7 +54,7 @@ func TestRedisConforms(t *testing.T) {
 	mirrortest.Run(t, shared(t, testredis.Start(t).URL(), "prod%d:"))
 }
 
-// A Redis Cluster refuses a script that names keys of several slots, or touches keys of others than it named.
+// A Redis Cluster refuses a script that names keys of several slots, or uses undeclared keys.
 func TestRedisClusterConforms(t *testing.T) {
 	t.Parallel()
 	s := testredis.Start(t, "--cluster-enabled", "yes")

@@ -15,35 +15,35 @@ import (
 
 // Config configures a Writer.
 type Config struct {
-	// Client reaches Redis; see NewClient. The Writer does not close it.
+	// Client is the connection to Redis; see NewClient. The Writer does not close it.
 	Client redis.UniversalClient
-	// Store takes the place of Client and Prefix.
+	// Store replaces Client and Prefix.
 	Store Store
 	// Prefix is put before each key and the channel.
 	Prefix string
 
-	// Cluster, Node and Epoch identify the leadership: an epoch has one node only. Epochs are below 2^53.
+	// Cluster, Node and Epoch identify the leadership. An epoch has only one node. Epochs are below 2^53.
 	Cluster, Node string
 	Epoch         uint64
-	// Confirm returns nil when a quorum has said, after the call began, that the leadership stands.
+	// Confirm returns nil when a quorum, asked after the call began, has confirmed the leadership.
 	Confirm func(ctx context.Context) error
-	// Lease is how long a confirmation is trusted, counted from before it was asked; 0 means 200 ms. Redis must
-	// answer well within it, or writes come too late and are refused.
+	// Lease is how long a confirmation is valid, counted from before the request was sent; 0 means 200 ms. Redis must
+	// answer well within it, or writes are too late and are refused.
 	Lease time.Duration
 
-	// Interval of the health checks, for readers of meta; 0 means 10 s.
+	// Interval is the interval of the health checks, for readers of meta; 0 means 10 s.
 	Interval time.Duration
 	// Heartbeat is the longest time between two writes; 0 means 1 s.
 	Heartbeat time.Duration
-	// Flush is how often hashes are written whose service stays where it is; 0 means 500 ms.
+	// Flush is how often hashes are written for services whose membership does not change; 0 means 500 ms.
 	Flush time.Duration
 	// Audit is how often the sets are read and compared; 0 means 10 s.
 	Audit time.Duration
-	// Timeout bounds one operation; 0 means 1 s.
+	// Timeout is the time limit of one operation; 0 means 1 s.
 	Timeout time.Duration
 
-	// Removed is told what left the sets and has not joined another, once Redis has said so. Run's goroutine calls it;
-	// it must be quick. It may be nil.
+	// Removed receives the services that have left the sets without joining another, once Redis has confirmed it.
+	// Run's goroutine calls it, so it must be quick. It may be nil.
 	Removed func([]Removal)
 
 	// Logger may be nil.
@@ -52,7 +52,7 @@ type Config struct {
 	Metrics *Metrics
 }
 
-// complete fills in defaults and complains about everything that is wrong.
+// complete returns a copy with defaults, or an error that lists all faults.
 func (c Config) complete() (Config, error) {
 	var errs []error
 	if c.Store == nil && c.Client == nil {
@@ -105,7 +105,7 @@ func (c Config) complete() (Config, error) {
 	return c, nil
 }
 
-// Writer keeps Redis equal to what one leader knows, for one epoch. Its methods are safe for concurrent use; Run is
+// Writer keeps Redis equal to one leader's state, for one epoch. Its methods are safe for concurrent use. Run is
 // called once.
 type Writer struct {
 	cfg       Config
@@ -116,50 +116,50 @@ type Writer struct {
 	tried     chan struct{}
 	triedOnce func() // closes tried
 
-	// Only Run touches these.
+	// The fields below belong to Run.
 	claimed bool
-	token   Token // the last one used, whatever became of it
-	base    Token // what meta holds, as far as is known
-	// started has the monotonic clock; storeStarted was the store's time then, or less.
+	token   Token // the last one used, whatever its outcome
+	base    Token // the expected token in meta
+	// started has the monotonic clock. storeStarted is a lower bound of the store's time at started.
 	started, storeStarted time.Time
-	asked                 time.Time // when the last successful confirmation was begun
+	asked                 time.Time // when the last successful confirmation was requested
 	wrote, flushed        time.Time
 	audited               time.Time
-	suspect               bool // the sets are to be read again at once
+	suspect               bool // the sets must be read again at once
 	retry                 backoff.ExponentialBackOff
 	failing               failure
 	attempt               int
 	since                 time.Time
-	warned                time.Time // of the fence, in this row of failures
+	warned                time.Time // of the fence, in the current series of failures
 
 	mu     sync.Mutex
 	report Report
 }
 
-// Removal is a service that readers of Redis no longer find among the active.
+// Removal is a service that readers of Redis no longer find in an active set.
 type Removal struct {
 	ID, Kind, URL string
-	// Reason is that of the failed check, or that the service is not in the directory.
+	// Reason is the reason of the failed check, or that the service is not in the directory.
 	Reason string
-	// Checked is when that check ended; zero for what is not in the directory.
+	// Checked is when that check ended; zero for a service that is not in the directory.
 	Checked time.Time
 }
 
-// Report says how the Writer stands.
+// Report is the status of a Writer.
 type Report struct {
-	// Connected: Redis does what it is asked for. It is not when it fails to, and when the fence has held back every
-	// write for three heartbeats.
+	// Connected reports whether Redis executes operations. It is false if Redis fails, or if the fence has held back
+	// every write for three heartbeats.
 	Connected bool
-	// Claimed: the epoch stands in Redis.
+	// Claimed reports whether Redis holds the epoch.
 	Claimed bool
-	// Seq and LastWrite are those of the last write known to be applied.
+	// Seq and LastWrite belong to the last write known to be applied.
 	Seq       uint64
 	LastWrite time.Time
-	// Err is why the last write was not made, nil when it was.
+	// Err is why the last write failed, nil if it succeeded.
 	Err error
 }
 
-// New returns a Writer. Nothing happens before Run.
+// New returns a Writer. It does nothing before Run.
 func New(cfg Config) (*Writer, error) {
 	cfg, err := cfg.complete()
 	if err != nil {
@@ -177,18 +177,18 @@ func New(cfg Config) (*Writer, error) {
 	}, nil
 }
 
-// Update takes in services that are new or have news, and the ids of those that left the directory. It never
-// blocks; what comes in faster than it can be written is merged. The first call carries the whole directory, and
-// may be empty: from then on a listed id that no call named is a leftover and is removed.
+// Update records new or changed services, and the ids of services that left the directory. It never blocks. Updates
+// faster than the writes are merged. The first call must contain the whole directory, and may be empty. From then on a
+// listed id that no call contained is a leftover and is removed.
 func (w *Writer) Update(upserts []Entry, removed []string) {
 	w.desired.update(upserts, removed, time.Now())
 }
 
-// FirstClaim is closed once the first attempt to claim the epoch, and to learn which services are listed, is over,
-// whatever came of it.
+// FirstClaim returns a channel that is closed after the first attempt to claim the epoch and to read the listed
+// services, whatever its result.
 func (w *Writer) FirstClaim() <-chan struct{} { return w.tried }
 
-// Status reports how the Writer stands.
+// Status returns the Writer's status.
 func (w *Writer) Status() Report {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -201,17 +201,17 @@ func (w *Writer) Active(id string) (yes bool) {
 	return yes
 }
 
-// ReadActive calls read with what Active reports, for many ids of one moment: nothing changes while it runs. The kind
-// is where an id most likely is; any will do.
+// ReadActive calls read with a function like Active, for many ids at one moment: nothing changes while it runs. kind
+// is a hint: the set that most likely has the id.
 func (w *Writer) ReadActive(read func(active func(id, kind string) bool)) { w.desired.readActive(read) }
 
-// ActiveOf counts the members of a kind's set, as last written or read.
+// ActiveOf returns the number of members of a kind's set, as last written or read.
 func (w *Writer) ActiveOf(kind string) int { return w.desired.activeOf(kind) }
 
-// Run claims the epoch, then writes until ctx ends, and then returns nil. It ends early with
-// *HigherEpochError, *ForeignClusterError or ErrSuperseded. Trouble with Redis does not.
+// Run claims the epoch, then writes until ctx ends, and then returns nil. It ends early only with *HigherEpochError,
+// *ForeignClusterError or ErrSuperseded. It retries after other errors of Redis.
 //
-// When ctx ends during an operation, Run returns when that ends, at the latest after Config.Timeout.
+// If ctx ends during an operation, Run returns when the operation ends, at the latest after Config.Timeout.
 func (w *Writer) Run(ctx context.Context) error {
 	w.started = time.Now()
 	w.wrote = w.started // nothing is overdue yet
@@ -233,7 +233,7 @@ func (w *Writer) Run(ctx context.Context) error {
 	}
 }
 
-// session works until something fails. Each begins with reading Redis, for it may be another one than before.
+// session runs until an operation fails. Each session begins with reading Redis, because it may be another server.
 func (w *Writer) session(ctx context.Context) error {
 	if !w.claimed {
 		if err := w.claim(ctx); err != nil {
@@ -281,7 +281,7 @@ func (w *Writer) session(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// claim opens the epoch. From then on nothing older can be written, as long as Redis keeps what it has.
+// claim opens the epoch. From then on no older write can be applied, as long as Redis keeps its data.
 func (w *Writer) claim(ctx context.Context) error {
 	view, err := w.read(ctx, nil)
 	if err != nil {
@@ -289,8 +289,8 @@ func (w *Writer) claim(ctx context.Context) error {
 	}
 	w.token.Epoch = w.cfg.Epoch
 	if held := view.Meta.Token; held.Epoch == w.cfg.Epoch {
-		// An earlier Writer of this leadership, or an earlier try. Their writes in flight must be older
-		// than anything written from now on, not equal.
+		// The token belongs to an earlier Writer of this leadership, or to an earlier attempt. Their writes in flight
+		// must be older than any later write, not equal.
 		w.token.Seq = max(w.token.Seq, held.Seq) + 1<<20
 	}
 	reply, err := w.send(ctx, Write{Op: OpClaim}, batch{}, false)
@@ -303,7 +303,7 @@ func (w *Writer) claim(ctx context.Context) error {
 	return nil
 }
 
-// audit reads the sets and queues whatever is not as it should be.
+// audit reads the sets and queues all differences.
 func (w *Writer) audit(ctx context.Context) error {
 	kinds := w.desired.kinds()
 	view, err := w.read(ctx, kinds)
@@ -319,7 +319,7 @@ func (w *Writer) audit(ctx context.Context) error {
 		}
 	}
 	held := view.Meta.Token
-	// A write whose outcome was unknown may have landed.
+	// A write with an unknown outcome may have been applied.
 	ours := view.Meta.Cluster == w.cfg.Cluster && held.Epoch == w.cfg.Epoch && held.Compare(w.base) >= 0
 	drift, removed := w.desired.reconcile(view, !ours, time.Now())
 	w.tellRemoved(removed)
@@ -341,8 +341,8 @@ func (w *Writer) audit(ctx context.Context) error {
 // write writes one batch of the kind op.
 func (w *Writer) write(ctx context.Context, op Op) error {
 	b := w.desired.take(op)
-	// A removal rests on a confirmation begun after the check's result came, so that a leader who slept in between
-	// takes nobody out.
+	// A removal needs a confirmation requested after the check's result arrived, so that a leader that was paused in
+	// between removes nothing.
 	reply, err := w.send(ctx, Write{Op: op, Kinds: b.kinds, Sets: b.sets, Status: b.status}, b, b.removes)
 	if err != nil {
 		return fmt.Errorf("write %s: %w", op, err)
@@ -368,7 +368,7 @@ func (w *Writer) tellRemoved(removals []Removal) {
 	}
 }
 
-// send makes one fenced write and returns nil only if it stands in Redis; else the batch goes back.
+// send makes one fenced write. It returns nil only if Redis holds the write; otherwise it requeues the batch.
 func (w *Writer) send(ctx context.Context, wr Write, b batch, fresh bool) (Reply, error) {
 	unknown := false
 	reply, err := func() (Reply, error) {
@@ -404,7 +404,7 @@ func (w *Writer) send(ctx context.Context, wr Write, b batch, fresh bool) (Reply
 	return reply, nil
 }
 
-// judge turns a refusal into an error.
+// judge converts a refusal into an error.
 func (w *Writer) judge(r Reply) error {
 	switch r.Outcome {
 	case Applied, Duplicate:
@@ -422,7 +422,7 @@ func (w *Writer) judge(r Reply) error {
 	}
 }
 
-// admit refuses to write over what another leadership holds.
+// admit returns an error if Redis holds another leadership's mirror.
 func (w *Writer) admit(m Meta) error {
 	switch {
 	case m.Cluster != "" && m.Cluster != w.cfg.Cluster:
@@ -435,7 +435,7 @@ func (w *Writer) admit(m Meta) error {
 	return nil
 }
 
-// read reads Redis, and returns an error if another leadership's mirror stands there.
+// read reads Redis. It returns an error if Redis holds another leadership's mirror.
 func (w *Writer) read(ctx context.Context, kinds []string) (View, error) {
 	ctx, cancel := context.WithTimeout(ctx, w.cfg.Timeout)
 	defer cancel()
@@ -455,8 +455,8 @@ func (w *Writer) read(ctx context.Context, kinds []string) (View, error) {
 	return view, nil
 }
 
-// confirm returns until when the leadership may be trusted, by the local clock. A fresh confirmation is one begun
-// now; else half of the lease must be left, so that a write has time to arrive.
+// confirm returns until when the leadership is valid, by the local clock. With fresh it requests a new confirmation.
+// Otherwise half of the lease must be left, so that a write has time to arrive.
 func (w *Writer) confirm(ctx context.Context, fresh bool) (time.Time, error) {
 	if fresh || w.asked.IsZero() || time.Since(w.asked) > w.cfg.Lease/2 {
 		asked := time.Now()
@@ -475,9 +475,9 @@ func (w *Writer) confirm(ctx context.Context, fresh bool) (time.Time, error) {
 	return w.asked.Add(w.cfg.Lease), nil
 }
 
-// syncClock learns what time it is in Redis. By now it is later there, so that a deadline derived from it errs on the
-// early side. All local times are monotonic.
+// syncClock records Redis's time. The reading is slightly old, so a deadline derived from it is early, which is safe.
+// All local times are monotonic.
 func (w *Writer) syncClock(store time.Time) { w.storeStarted = store.Add(-time.Since(w.started)) }
 
-// storeTime translates a local time into the store's clock.
+// storeTime converts a local time to the store's clock.
 func (w *Writer) storeTime(t time.Time) time.Time { return w.storeStarted.Add(t.Sub(w.started)) }

@@ -20,13 +20,13 @@ import (
 
 const active, worker = "relayer:active", "worker:active"
 
-// settle lets everything due within d happen.
+// settle waits until everything due within d has happened.
 func settle(d time.Duration) {
 	pass(d)
 	synctest.Wait()
 }
 
-// pass lets time pass on the bubble's clock.
+// pass advances the bubble's clock.
 func pass(d time.Duration) { <-time.After(d) }
 
 func TestConfigComplaints(t *testing.T) {
@@ -55,7 +55,7 @@ func TestClaimComesFirstAndAtOnce(t *testing.T) {
 		require.Equal(t, mirror.Token{Epoch: 7, Seq: 0}, log[0].Token)
 		require.Equal(t, 5*time.Second, log[0].Interval)
 
-		// The directory is not known yet: whatever is listed counts, and stays.
+		// The directory has not been received yet: all listed members count, and stay.
 		settle(time.Minute)
 		require.Equal(t, []string{"ghost", "oz-relayer-0"}, store.Members(active))
 		require.True(t, w.Active("oz-relayer-0"))
@@ -81,13 +81,13 @@ func TestNewLeaderInheritsHealth(t *testing.T) {
 		require.Equal(t, "unhealthy", store.Hash("relayer:status:svc:left")["status"])
 		before := len(store.Log())
 
-		// Meanwhile "leaves" and "left" were deregistered, and so was the only worker; "new" came.
+		// In the meantime "leaves" and "left" were deregistered, like the only worker; "new" was added.
 		second := start(t, mirror.Config{Store: store, Epoch: 2})
 		second.Update(entries(mirror.Unknown, "oz-relayer-0", "oz-relayer-1", "oz-relayer-2", "new"), nil)
 		settle(time.Second)
 		require.Equal(t, []string{"oz-relayer-0", "oz-relayer-1"}, store.Members(active))
 		require.Empty(t, store.Members(worker), "kinds that only an earlier leader knew are cleaned")
-		require.Equal(t, "healthy", store.Hash("relayer:status:0")["status"], "what was found stays until there is news")
+		require.Equal(t, "healthy", store.Hash("relayer:status:0")["status"], "the last result is kept until there is a new one")
 		require.Equal(t, "1", store.Hash("relayer:status:0")["epoch"])
 		require.Equal(t, "unknown", store.Hash("relayer:status:svc:new")["status"])
 		for _, gone := range []string{"leaves", "left", "older-version", "w"} {
@@ -224,7 +224,7 @@ func TestManyUpdatesMakeFewWrites(t *testing.T) {
 		// 20 flushes of three scripts each, and one at the edge.
 		require.InDelta(t, 60, after[mirror.OpStatus]-before[mirror.OpStatus], 3)
 
-		// A change of the set waits for none of that.
+		// A change of the set must not wait for them.
 		w.Update(slices.Concat(entries(mirror.Healthy, ids...), entries(mirror.Unhealthy, ids[7])), nil)
 		synctest.Wait()
 		require.NotContains(t, store.Members(active), ids[7])
@@ -234,7 +234,7 @@ func TestManyUpdatesMakeFewWrites(t *testing.T) {
 func TestHeartbeatKeepsUpdatedAtTrue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := mirrortest.NewMemory()
-		store.SetSkew(-3 * time.Hour) // Redis's clock counts
+		store.SetSkew(-3 * time.Hour) // Redis's clock is used
 		q := &quorum{leader: 1}
 		w := start(t, mirror.Config{Store: store, Confirm: q.confirms(1)})
 		w.Update(entries(mirror.Healthy, "a"), nil)
@@ -249,7 +249,7 @@ func TestHeartbeatKeepsUpdatedAtTrue(t *testing.T) {
 	})
 }
 
-// away makes every operation fail as when nothing listens.
+// away makes every operation fail as if there were no listener.
 func away(context.Context, mirror.Op, func()) error { return errAway }
 
 func TestRedisAway(t *testing.T) {
@@ -301,7 +301,7 @@ func TestRedisAway(t *testing.T) {
 	})
 }
 
-// metric is the value of a gauge, or of the counter with one label of that value.
+// metric returns the value of a gauge, or of the counter with the label value.
 func metric(t *testing.T, reg *prometheus.Registry, name, label string) float64 {
 	t.Helper()
 	families, err := reg.Gather()
@@ -317,7 +317,7 @@ func metric(t *testing.T, reg *prometheus.Registry, name, label string) float64 
 	return 0
 }
 
-// A server that answers with an error is asked more often, since asking costs it nothing.
+// A server that returns an error must be retried more often, because a retry costs it nothing.
 func TestRedisRefuses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := mirrortest.NewMemory()
@@ -343,7 +343,8 @@ func TestRedisRefuses(t *testing.T) {
 	})
 }
 
-// A write without an answer may have landed, or not, or land later; readers see each change once either way.
+// A write without an answer may have been applied, may not, or may be applied later. Readers must see each change
+// once.
 func TestUnknownOutcomes(t *testing.T) {
 	for name, hook := range map[string]func(do func()) error{
 		"NotDone": func(func()) error { return errAway },
@@ -384,7 +385,7 @@ func TestUnknownOutcomes(t *testing.T) {
 					require.Equal(t, []string{"b"}, store.Members(active))
 					want := []string{"leader node-1", "added a", "added b", "removed a"}
 					if op == mirror.OpClaim && name != "NotDone" && name != "Twice" && name != "MuchLater" {
-						want = append([]string{"leader node-1"}, want...) // the claim is made again, and again says who leads
+						want = append([]string{"leader node-1"}, want...) // the claim is repeated, and publishes the leader again
 					}
 					require.Equal(t, want, said(store.Events()))
 				})
@@ -393,7 +394,7 @@ func TestUnknownOutcomes(t *testing.T) {
 	}
 }
 
-// What changes while a write is on its way is not lost behind it.
+// A change during a write must not be lost.
 func TestNewsDuringAWrite(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := mirrortest.NewMemory()
@@ -425,8 +426,8 @@ func TestNewsDuringAWrite(t *testing.T) {
 	})
 }
 
-// A removal without an answer counts as made: should the service become unknown meanwhile, that it is not listed is
-// no loss to be made good.
+// A removal without an answer counts as done. If the service becomes unknown in the meantime, its absence must not be
+// repaired.
 func TestRemovalOfUnknownOutcomeIsNotTakenBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := mirrortest.NewMemory()
@@ -469,7 +470,7 @@ func TestLostDataIsWrittenAgain(t *testing.T) {
 		require.Equal(t, "healthy", store.Hash("relayer:status:svc:a")["status"])
 		require.Equal(t, []string{"a", "b", "c"}, store.Members("relayer:services"))
 
-		// A replica that lagged: c had been up and a had not.
+		// A lagging replica: c was up and a was not.
 		stale := mirrortest.NewMemory()
 		stale.Restore(whole)
 		stale.SAdd(active, "c")
@@ -478,7 +479,7 @@ func TestLostDataIsWrittenAgain(t *testing.T) {
 		settle(1100 * time.Millisecond)
 		require.Equal(t, []string{"a", "b"}, store.Members(active))
 
-		// A copy from before this leader, with what it has not judged.
+		// A copy from before this leader, with services that it has not checked.
 		old := mirrortest.NewMemory()
 		old.HSet("relayer:meta", "cluster", "c", "epoch", "0", "seq", "12", "leader", "x", "kinds", "relayer,worker")
 		old.SAdd(active, "b", "x")
@@ -492,7 +493,7 @@ func TestLostDataIsWrittenAgain(t *testing.T) {
 	})
 }
 
-// A service that Redis listed stays listed until it has been checked, even if only the stale copy listed it.
+// A listed service must stay listed until it has been checked, even if only the stale copy listed it.
 func TestStaleCopyBeforeTheFirstCheckRemovesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := mirrortest.NewMemory()
@@ -517,14 +518,14 @@ func TestMeddlingIsRepaired(t *testing.T) {
 		settle(time.Second)
 		want := []string{"a", "b"}
 
-		store.SRem(active, "a") // the size tells
+		store.SRem(active, "a") // detected by the size
 		settle(1100 * time.Millisecond)
 		require.Equal(t, want, store.Members(active))
-		store.SAdd(worker, "x") // of a kind that nobody knows: not ours to touch
+		store.SAdd(worker, "x") // of an unknown kind, which the writer must not change
 		store.SAdd(active, "x")
 		settle(1100 * time.Millisecond)
 		require.Equal(t, want, store.Members(active))
-		store.SRem(active, "a") // only the audit tells
+		store.SRem(active, "a") // detected only by the audit
 		store.SAdd(active, "x")
 		settle(31 * time.Second)
 		require.Equal(t, want, store.Members(active))
@@ -545,7 +546,7 @@ func TestMeddlingIsRepaired(t *testing.T) {
 	})
 }
 
-// Kinds, like ids, come and go; what matters is that each id stands in its own kind's set only.
+// Each id must be only in its own kind's set, even if its kind changes.
 func TestAnIDListedTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := mirrortest.NewMemory()

@@ -6,22 +6,23 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// cacheBytes bounds what the cache holds, or a single entry that is larger. raft's own LogCache counts entries,
+// cacheBytes is the maximum size of the cache, unless a single entry is larger. Raft's own LogCache counts entries,
 // which may have 100 bytes or 4 MiB.
 const cacheBytes = 16 << 20
 
-// entryBytes is what an entry takes beside its data, with room in the slice to grow.
+// entryBytes is the size of an entry in addition to its data, including spare capacity of the slice.
 const entryBytes = 200
 
-// cache keeps the newest entries of a log in memory. A leader reads each entry once for every follower, and every
-// node again to apply it: without the cache each time from the file, decoded again. Safe for concurrent use.
+// cache keeps the newest entries of a log in memory. A leader reads each entry once for every follower, and every node
+// reads it again to apply it. Without the cache each read would decode the entry from the file. It is safe for
+// concurrent use.
 type cache struct {
 	raft.LogStore
 
 	mu    sync.RWMutex
 	first uint64 // index of entries[0]
-	// entries follow one another without a gap. Copies: a leader's are part of what waits for them to commit, results
-	// and all.
+	// entries are consecutive. They are copies, because a leader's entries are part of its pending futures, including
+	// their results.
 	entries []raft.Log
 	bytes   int
 }
@@ -41,7 +42,7 @@ func (c *cache) GetLog(index uint64, log *raft.Log) error {
 
 func (c *cache) StoreLog(log *raft.Log) error { return c.StoreLogs([]*raft.Log{log}) }
 
-// StoreLogs stores first and remembers after: what is in the cache is on disk.
+// StoreLogs stores the entries before it caches them, so that cached entries are on disk.
 func (c *cache) StoreLogs(logs []*raft.Log) error {
 	if err := c.LogStore.StoreLogs(logs); err != nil {
 		return err
@@ -69,7 +70,7 @@ func (c *cache) StoreLogs(logs []*raft.Log) error {
 	return nil
 }
 
-// DeleteRange forgets everything: it is rare, and either end of the log may be meant.
+// DeleteRange clears the cache, because it is rare and may affect either end of the log.
 func (c *cache) DeleteRange(first, last uint64) error {
 	c.mu.Lock()
 	c.clearLocked()

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// counted counts what is read from the store below.
+// counted counts reads from the underlying store.
 type counted struct {
 	*raft.InmemStore
 	reads int
@@ -44,7 +44,7 @@ func TestCacheAnswersForTheNewestEntries(t *testing.T) {
 	var l raft.Log
 	require.ErrorIs(t, c.GetLog(4, &l), raft.ErrLogNotFound)
 
-	// A follower's log is cut back and goes on differently.
+	// A follower's log is truncated and continues differently.
 	require.NoError(t, c.DeleteRange(2, 3))
 	read(1, false)
 	require.ErrorIs(t, c.GetLog(2, &l), raft.ErrLogNotFound)
@@ -88,7 +88,7 @@ type forgetful struct{ *raft.InmemStore }
 
 func (f *forgetful) StoreLogs([]*raft.Log) error { return nil }
 
-// A leader's entries lie within what waits for them, which must not live as long as the cache does.
+// A leader's entries are part of its pending futures, which the cache must not retain.
 func TestCacheKeepsNothingBesideTheEntry(t *testing.T) {
 	t.Parallel()
 	c := newCache(&forgetful{InmemStore: raft.NewInmemStore()})

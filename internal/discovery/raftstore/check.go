@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// openChecked opens a bbolt file, locks it as bbolt does, and walks through it. bbolt's own lock then is the
-// one held already. A new, empty file is sound.
+// openChecked opens a bbolt file, locks it like bbolt, and checks it. bbolt's own lock is then the one already held. A
+// new, empty file is valid.
 func openChecked(path string, flag int, mode fs.FileMode, patience time.Duration) (*os.File, error) {
 	file, err := os.OpenFile(path, flag, mode)
 	if err != nil {
@@ -30,7 +30,7 @@ func openChecked(path string, flag int, mode fs.FileMode, patience time.Duration
 	return file, nil
 }
 
-// lock waits for a process that is about to end, for patience.
+// lock waits up to patience for another process to release the lock.
 func lock(file *os.File, patience time.Duration) error {
 	for deadline := time.Now().Add(patience); ; <-time.After(20 * time.Millisecond) {
 		err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
@@ -43,10 +43,10 @@ func lock(file *os.File, patience time.Duration) error {
 	}
 }
 
-// The format of a bbolt file, version 2, in the machine's byte order: pages, each with a header of
-// {id uint64, flags uint16, count uint16, overflow uint32}, the overflow being how many more pages belong to it.
-// Pages 0 and 1 are meta pages, written in turn; the newer valid one names the root of a tree of branch and leaf
-// pages. Their elements follow the header, and each says where its key and value lie, counted from itself.
+// The format of a bbolt file, version 2, in the machine's byte order. It consists of pages, each with a header of {id
+// uint64, flags uint16, count uint16, overflow uint32}; overflow is the number of additional pages that belong to it.
+// Pages 0 and 1 are meta pages, written alternately. The newer valid one has the root of a tree of branch and leaf
+// pages. Their elements follow the header. Each element has the position of its key and value, relative to itself.
 const (
 	headerSize  = 16
 	elementSize = 16
@@ -66,8 +66,8 @@ const (
 
 var native = binary.NativeEndian
 
-// checkFile returns an error if bbolt couldn't live with the file: bbolt would end the process rather than say so.
-// It may panic or fault; see protect.
+// checkFile returns an error if bbolt cannot use the file, because bbolt would end the process without an error. It
+// may panic or fault; see protect.
 func checkFile(file *os.File) error {
 	info, err := file.Stat()
 	if err != nil {
@@ -120,7 +120,7 @@ func newestMeta(data []byte) (newest meta, found bool) {
 	return newest, found
 }
 
-// metaOffsets returns where meta pages can be: at 0, and after one page of whatever size.
+// metaOffsets returns the possible offsets of meta pages: 0, and one page of any size.
 func metaOffsets(data []byte) []int {
 	offsets := []int{0}
 	if m, ok := readMeta(data, 0); ok {
@@ -149,19 +149,19 @@ func readMeta(data []byte, at int) (meta, bool) {
 	return m, native.Uint64(b[56:]) == sum.Sum64() && m.pageSize > 0 && m.pages > 2
 }
 
-// checker walks the tree that one meta page names.
+// checker walks the tree of one meta page.
 type checker struct {
 	data     []byte
 	pageSize uint64
 	seen     []bool // pages reached, of all that are in use or free
 }
 
-// page is a header and what follows it.
+// page is a page's header and content.
 type page struct {
 	name  string
 	flags uint16
 	count int
-	data  []byte // from the header on
+	data  []byte // including the header
 }
 
 // page returns a page that has not been reached before.
@@ -190,7 +190,7 @@ func newPage(name string, data []byte) page {
 	return page{name: name, flags: native.Uint16(data[8:]), count: int(native.Uint16(data[10:])), data: data}
 }
 
-// tree checks the pages below one, whose keys are to be at least low and below high; nil is no bound.
+// tree checks the pages below a page. Their keys must be at least low and below high; nil is no bound.
 func (c *checker) tree(id uint64, low, high []byte) error {
 	p, err := c.page(id)
 	if err != nil {
@@ -277,7 +277,7 @@ func (p page) element(i int) (e element, err error) {
 	return e, nil
 }
 
-// freelist checks a free list that was written, as that of a new file is.
+// freelist checks a stored free list, such as that of a new file.
 func (c *checker) freelist(id uint64) error {
 	p, err := c.page(id)
 	if err != nil {
@@ -287,7 +287,7 @@ func (c *checker) freelist(id uint64) error {
 		return fmt.Errorf("%s is no free list (flags %#x)", p.name, p.flags)
 	}
 	at, count := headerSize, p.count
-	if count == 0xFFFF { // more than that: the number comes first
+	if count == 0xFFFF { // a larger count is in the first element
 		at, count = at+8, int(native.Uint64(p.data[at:]))
 	}
 	ids, ok := span(p.data, at, count*8)
@@ -302,7 +302,7 @@ func (c *checker) freelist(id uint64) error {
 	return nil
 }
 
-// span returns length bytes of data from at on, if there are as many.
+// span returns length bytes of data starting at the offset at, if there are that many.
 func span(data []byte, at, length int) ([]byte, bool) {
 	if at < 0 || length < 0 || at > len(data) || length > len(data)-at {
 		return nil, false

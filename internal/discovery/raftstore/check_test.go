@@ -54,7 +54,7 @@ func TestTornFile(t *testing.T) {
 			dir := t.TempDir()
 			path := write(t, dir, 1000)
 			damage(t, path)
-			for range 2 { // also again: nothing of the first attempt holds the lock
+			for range 2 { // repeated: the first attempt must not leave a lock
 				_, err := raftstore.Open(raftstore.Config{Dir: dir, Fatal: func(error) {}})
 				requireError(t, err, path, startOver)
 			}
@@ -62,7 +62,7 @@ func TestTornFile(t *testing.T) {
 	}
 }
 
-// TestTornCommit: when the newest meta page is bad, the commit before it counts, as bbolt intends.
+// If the newest meta page is damaged, the previous commit must be used, as bbolt intends.
 func TestTornCommit(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -88,8 +88,7 @@ func TestTornCommit(t *testing.T) {
 	require.Equal(t, map[uint64]bool{11: true, 12: true}, lasts)
 }
 
-// TestAnyDamage damages files at random: whatever happens, the process lives to tell, and a file found sound
-// gives every entry or a fatal error.
+// For random damage the process must survive. A file that passes the check must return every entry or a fatal error.
 func TestAnyDamage(t *testing.T) {
 	t.Parallel()
 	const entries = 300
@@ -104,7 +103,7 @@ func TestAnyDamage(t *testing.T) {
 		for range 1 + random.IntN(4) {
 			at := random.IntN(len(damaged))
 			switch random.IntN(4) {
-			case 0: // a flipped bit in what describes a page
+			case 0: // a flipped bit in a page's metadata
 				at = at/os.Getpagesize()*os.Getpagesize() + random.IntN(64)
 				damaged[at] ^= 1 << random.IntN(8)
 			case 1: // a flipped bit anywhere
@@ -132,7 +131,7 @@ func TestAnyDamage(t *testing.T) {
 
 type refusedError struct{ error }
 
-// readAll opens stores with this log, reads all entries and writes one, and returns what refused that.
+// readAll opens stores with this log, reads all entries and writes one. It returns the first error.
 func readAll(t *testing.T, content []byte, entries int) error {
 	t.Helper()
 	dir := t.TempDir()

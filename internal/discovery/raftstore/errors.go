@@ -17,10 +17,10 @@ var (
 	errUnsound = errors.New("file is not sound")
 )
 
-// Error is why a node's Raft state can't be kept or read. Its text is one line that tells an operator what to do.
+// Error is why a node's Raft state cannot be stored or read. Its text is one line with the remedy for an operator.
 type Error struct {
 	Path   string
-	Op     string // what was being done
+	Op     string // the attempted operation
 	Err    error
 	Remedy string
 }
@@ -34,7 +34,7 @@ func (e *Error) Unwrap() error { return e.Err }
 
 const startOver = "move the data folder away and start again: the node rejoins with an empty disk"
 
-// makeFolder is the operation that comes before all others.
+// makeFolder is the operation before all others.
 const makeFolder = "make the folder"
 
 func newError(path, op string, err error) *Error {
@@ -55,7 +55,7 @@ func newError(path, op string, err error) *Error {
 	return e
 }
 
-// is also looks at the text, because bbolt and raft pass some errors on as text only.
+// is also compares the text, because bbolt and Raft pass some errors on as text only.
 func is(err error, numbers ...syscall.Errno) bool {
 	for _, number := range numbers {
 		if errors.Is(err, number) || strings.Contains(err.Error(), number.Error()) {

@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestFullDisk fills a small disk: a file system of its own where mounting is allowed, and a process that may
-// not write longer files anywhere.
+// A full disk must end the process without data loss. The test uses a separate file system if mounting is allowed, and
+// a process with a file size limit.
 func TestFullDisk(t *testing.T) {
 	t.Parallel()
 	t.Run("file size limit", func(t *testing.T) {
@@ -38,7 +38,7 @@ func TestFullDisk(t *testing.T) {
 		require.NotEmpty(t, acknowledged)
 		requireFull(t, line, small)
 
-		// Started again on the full disk it ends the same way, having written a little more at best.
+		// A restart on the full disk must end the same way, with at most a few more entries.
 		more, line := fillUp(t, small, "")
 		requireFull(t, line, small)
 
@@ -69,7 +69,7 @@ func requireFull(t *testing.T, stderr, dir string) {
 	require.True(t, strings.HasSuffix(stderr, "; make room on its disk and start again\n"), stderr)
 }
 
-// requireKept: nothing that was acknowledged is lost.
+// requireKept checks that no acknowledged entry is lost.
 func requireKept(t *testing.T, dir string, acknowledged int) {
 	t.Helper()
 	stores := open(t, dir)

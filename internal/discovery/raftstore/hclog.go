@@ -11,7 +11,8 @@ import (
 	"github.com/hashicorp/go-hclog"
 )
 
-// NewHCLog returns a logger for hashicorp's libraries that writes to logger, level for level. Trace is dropped.
+// NewHCLog returns a logger for HashiCorp's libraries that writes to logger at the same level. It drops trace
+// messages.
 func NewHCLog(logger *slog.Logger) hclog.Logger { return &hcLogger{slog: logger} }
 
 type hcLogger struct {
@@ -55,7 +56,7 @@ func (l *hcLogger) GetLevel() hclog.Level {
 	}
 }
 
-// SetLevel does nothing: the level is the slog handler's.
+// SetLevel does nothing, because the slog handler has the level.
 func (l *hcLogger) SetLevel(hclog.Level) {}
 
 func (l *hcLogger) ImpliedArgs() []any { return l.implied }
@@ -76,7 +77,7 @@ func (l *hcLogger) Named(name string) hclog.Logger {
 	return l.ResetNamed(name)
 }
 
-// ResetNamed only remembers the name: slog's attributes say where a line comes from.
+// ResetNamed only stores the name, because slog's attributes identify the source of a line.
 func (l *hcLogger) ResetNamed(name string) hclog.Logger {
 	return &hcLogger{slog: l.slog, name: name, implied: l.implied}
 }
@@ -104,8 +105,8 @@ func slogLevel(level hclog.Level) (slog.Level, bool) {
 	}
 }
 
-// attributes spells keys and values our way: errors under "err", and as text what a handler would print as a
-// number or a Go structure.
+// attributes adapts keys and values: errors get the key "err", and values that a handler would print as a number or a
+// Go structure become text.
 func attributes(args []any) []any {
 	args = slices.Clone(args)
 	for i := range args {

@@ -13,10 +13,10 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/discovery/raftstore"
 )
 
-// fillEnv makes the test binary a node that writes to the folder named until it can't.
+// fillEnv makes the test binary a node that writes to the named folder until it fails.
 const fillEnv = "RAFTSTORE_TEST_FILL"
 
-// limitEnv limits the size of its files, in bytes.
+// limitEnv limits the size of the node's files, in bytes.
 const limitEnv = "RAFTSTORE_TEST_LIMIT"
 
 func TestMain(m *testing.M) {

@@ -19,17 +19,17 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// retainedSnapshots is one to start from and one more in case of a crash while it is replaced.
+// retainedSnapshots is one snapshot to start from, and one for a crash while it is replaced.
 const retainedSnapshots = 2
 
-// Config says where the state is and who is told of its end.
+// Config configures the folder of the state and the handler of fatal errors.
 type Config struct {
-	// Dir is the node's data folder, made if it doesn't exist. The state is in Dir/raft, for the owner only.
+	// Dir is the node's data folder, created if missing. The state is in Dir/raft, accessible to the owner only.
 	Dir string
-	// Fatal is called once, with an *Error, when the state can't be kept any more. It must end the process:
-	// the Raft goroutine that met the error blocks forever, which also holds when Fatal returns.
+	// Fatal is called once, with an *Error, when the state can no longer be stored. It must end the process. The Raft
+	// goroutine with the error blocks forever, even if Fatal returns.
 	Fatal func(error)
-	// Logger is silent by default.
+	// Logger receives the log; by default there is none.
 	Logger *slog.Logger
 }
 
@@ -45,8 +45,8 @@ func (c *Config) withDefaults() error {
 	return errors.Join(problems...)
 }
 
-// BoltOptions are the options of the bbolt file. The free list is not written with each commit but found again
-// by a walk through the file at start, and kept in a hash map: both make commits to large files much cheaper.
+// BoltOptions returns the options of the bbolt file. The free list is not written with each commit. It is rebuilt by a
+// scan at start, and kept in a hash map. Both make commits to large files much cheaper.
 func BoltOptions() *bbolt.Options {
 	return &bbolt.Options{
 		NoFreelistSync: true,
@@ -55,7 +55,7 @@ func BoltOptions() *bbolt.Options {
 	}
 }
 
-// Stores are the three stores of a Raft node. Safe for concurrent use.
+// Stores are the three stores of a Raft node. They are safe for concurrent use.
 type Stores struct {
 	cfg       Config
 	dir, path string
@@ -65,11 +65,11 @@ type Stores struct {
 	logs      *cache
 
 	once   sync.Once   // guards Fatal
-	failed atomic.Bool // bbolt may hold locks for good
+	failed atomic.Bool // bbolt may hold locks permanently
 	closed atomic.Bool
 }
 
-// Open opens the stores, which no other process may have open. It reports broken files as an *Error.
+// Open opens the stores, which no other process may have open. It reports damaged files as an *Error.
 func Open(cfg Config) (*Stores, error) {
 	if err := cfg.withDefaults(); err != nil {
 		return nil, fmt.Errorf("raft store: %w", err)
@@ -99,19 +99,19 @@ func Open(cfg Config) (*Stores, error) {
 	})
 	if err != nil {
 		if file != nil {
-			_ = file.Close() // and with it the lock, which a panic in bbolt leaves behind
+			_ = file.Close() // this also releases the lock, which a panic in bbolt would leave
 		}
 		return nil, newError(s.path, "open", err)
 	}
 	if err := errors.Join(syncDir(dir), protect(s.checkComplete)); err != nil {
-		_ = s.bolt.Close() // the first error is the one to tell
+		_ = s.bolt.Close() // the first error is the relevant one
 		return nil, newError(s.path, "open", err)
 	}
 	return s, nil
 }
 
-// checkComplete finds a lost or exchanged file: the log must go on where the newest snapshot ends, and who has
-// a snapshot has taken part in a term.
+// checkComplete detects a lost or exchanged file. The log must continue where the newest snapshot ends. A node with a
+// snapshot must have a stored term.
 func (s *Stores) checkComplete() error {
 	snapshots, err := s.snapshots.List()
 	if err != nil {
@@ -143,7 +143,7 @@ func (s *Stores) Stable() raft.StableStore { return (*boltStore)(s) }
 // Snapshots returns the snapshots.
 func (s *Stores) Snapshots() raft.SnapshotStore { return (*snapshotStore)(s) }
 
-// LogBytes is the size of the log's file; 0 if it can't be read.
+// LogBytes returns the size of the log's file; 0 if it cannot be read.
 func (s *Stores) LogBytes() int64 {
 	info, err := os.Stat(s.path)
 	if err != nil {
@@ -152,7 +152,7 @@ func (s *Stores) LogBytes() int64 {
 	return info.Size()
 }
 
-// SnapshotBytes is the size of all snapshots, without what can't be read.
+// SnapshotBytes returns the total size of all readable snapshots.
 func (s *Stores) SnapshotBytes() (total int64) {
 	snapshots, err := s.snapshots.List()
 	if err != nil {
@@ -175,8 +175,8 @@ func (s *Stores) Close() error {
 	return nil
 }
 
-// do runs an operation on a file. It returns success and expected errors, and nothing else: after any other
-// error it does not return at all.
+// do runs an operation on a file. It returns nil and expected errors. After any other error it calls Fatal and never
+// returns.
 func (s *Stores) do(path, op string, f func() error, expected ...error) error {
 	err := protect(f)
 	if err == nil || s.closed.Load() {
@@ -192,7 +192,7 @@ func (s *Stores) do(path, op string, f func() error, expected ...error) error {
 	select {}
 }
 
-// protect turns a panic in f into an error, and also a fault, such as reading a memory-mapped page beyond the
+// protect converts a panic in f into an error. This includes a fault, such as reading a memory-mapped page beyond the
 // end of its file.
 func protect(f func() error) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
@@ -255,7 +255,7 @@ func (b *boltStore) GetUint64(key []byte) (value uint64, err error) {
 	return value, err
 }
 
-// snapshotStore lets only a failed read be fatal.
+// snapshotStore treats only a failed read as fatal.
 type snapshotStore Stores
 
 func (s *snapshotStore) Create(version raft.SnapshotVersion, index, term uint64, configuration raft.Configuration,
@@ -267,7 +267,7 @@ func (s *snapshotStore) List() ([]*raft.SnapshotMeta, error) { return s.snapshot
 
 func (s *snapshotStore) Open(id string) (meta *raft.SnapshotMeta, content io.ReadCloser, err error) {
 	path := filepath.Join(s.dir, "snapshots", id)
-	// A newer one may have replaced it since it was listed.
+	// A newer snapshot may have replaced it since it was listed.
 	err = (*Stores)(s).do(path, "read the snapshot", func() (err error) {
 		meta, content, err = s.snapshots.Open(id)
 		return err

@@ -21,7 +21,7 @@ import (
 
 const startOver = "move the data folder away and start again: the node rejoins with an empty disk"
 
-// open opens stores that may not fail.
+// open opens stores that must not fail.
 func open(t *testing.T, dir string) *raftstore.Stores {
 	t.Helper()
 	return openWith(t, dir, func(err error) { t.Errorf("fatal: %v", err) })
@@ -35,7 +35,7 @@ func openWith(t *testing.T, dir string, fatal func(error)) *raftstore.Stores {
 	return stores
 }
 
-// write puts a term and n small entries into a new folder and returns the log's file.
+// write writes a term and n small entries into a new folder and returns the log's file.
 func write(t *testing.T, dir string, n int) string {
 	t.Helper()
 	stores := open(t, dir)
@@ -59,7 +59,7 @@ func snapshot(t *testing.T, stores *raftstore.Stores, index uint64, content stri
 	return sink.ID()
 }
 
-// requireError wants one line that names the file and the remedy.
+// requireError checks that the error is one line with the file and the remedy.
 func requireError(t *testing.T, err error, path, remedy string) {
 	t.Helper()
 	known, ok := errors.AsType[*raftstore.Error](err)
@@ -195,13 +195,13 @@ func TestLostSnapshotBeforeLog(t *testing.T) {
 	require.ErrorContains(t, err, "the log starts at 6 but the newest readable snapshot ends at 0")
 }
 
-// fatality runs f and returns the error that Fatal got. f must not return.
+// fatality runs f and returns the error passed to Fatal. f must not return.
 func fatality(t *testing.T, dir string, f func(*raftstore.Stores)) error {
 	t.Helper()
 	fatal := make(chan error, 2)
 	stores := openWith(t, dir, func(err error) {
 		fatal <- err
-		runtime.Goexit() // lets a test end what otherwise blocks forever
+		runtime.Goexit() // ends a goroutine that would otherwise block forever
 	})
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -248,7 +248,7 @@ func TestFaultAtRunTimeIsFatal(t *testing.T) {
 			dir := t.TempDir()
 			path := write(t, dir, 2000)
 			err := fatality(t, dir, func(stores *raftstore.Stores) {
-				// The pages are mapped; without a file behind them the kernel answers with SIGBUS.
+				// The pages are mapped; without a file behind them the kernel sends SIGBUS.
 				if err := os.Truncate(path, 0); err != nil {
 					t.Error(err)
 				}
@@ -273,7 +273,7 @@ func TestUndecodableEntryIsFatal(t *testing.T) {
 	requireError(t, err, path, startOver)
 }
 
-// TestFailure_OtherCallersBlock: all that Raft does after the first failure waits for the end of the process.
+// After the first failure all other callers must block until the process ends.
 func TestFailure_OtherCallersBlock(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -299,7 +299,7 @@ func TestFailure_OtherCallersBlock(t *testing.T) {
 	}
 }
 
-// A folder that cannot be made holds nothing that could be moved away.
+// A folder that cannot be created has no data to move away, so the remedy must not mention that.
 func TestOpen_FolderThatCannotBeMade(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "file")

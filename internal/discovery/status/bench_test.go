@@ -9,7 +9,7 @@ import (
 	"github.com/rollcall-dev/rollcall/fsm"
 )
 
-// BenchmarkStatus is /status's own part of a fleet of 10,000, once the leader's answer is there.
+// BenchmarkStatus measures /status with a fleet of 10,000, once the leader's answer is available.
 func BenchmarkStatus(b *testing.B) {
 	raw := encode(many(10_000))
 	s := &Server{cfg: Config{Directory: fsm.New()}, source: newSource(
@@ -22,7 +22,7 @@ func BenchmarkStatus(b *testing.B) {
 	}
 }
 
-// nobody reads an answer.
+// nobody discards the response.
 type nobody struct{ h http.Header }
 
 func (n nobody) Header() http.Header       { return n.h }

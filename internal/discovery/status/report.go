@@ -10,7 +10,7 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-// The words of the contract for the fleet, and for a relayer: healthy, unhealthy and, ours, unknown.
+// The words of the contract for the fleet, and for a relayer: healthy, unhealthy and, as an extension, unknown.
 const (
 	healthy   = "healthy"
 	degraded  = "degraded"
@@ -18,22 +18,22 @@ const (
 	unknown   = "unknown"
 )
 
-// staleAfter is how old the leader's word may be before the fleet counts as degraded.
+// staleAfter is the age of the leader's answer above which the fleet is degraded.
 const staleAfter = 3 * time.Second
 
-// report is what /status says. It is written by hand: the fleet may have ten thousand relayers.
+// report is the content of /status. It is encoded by hand, because the fleet may have ten thousand relayers.
 type report struct {
 	node, version string
 	at            time.Time
 	interval      time.Duration
-	leaderless    error // why the leader's word is missing
-	// age of the leader's word, where it is not the one just asked for.
+	leaderless    error // why the leader's answer is missing
+	// age is the age of the leader's answer, if it is not current.
 	age time.Duration
 	*statusSnapshot
 }
 
-// verdict on the fleet. One without relayers is not ill: there is nothing to be lost. Nor is one whose new leader has
-// neither checked it nor read in Redis what the one before had found.
+// verdict returns the verdict on the fleet. A fleet without relayers is not unhealthy, because nothing can be lost.
+// Neither is a fleet whose new leader has neither checked it nor read the previous leader's results in Redis.
 func (r *report) verdict() string {
 	unseen := r.unchecked > 0 && r.answer.GetMirror().GetLastWrite() == nil
 	switch {
@@ -62,8 +62,8 @@ func (r *report) notes() []string {
 	return append(notes, r.answer.GetNotes()...)
 }
 
-// parts are the report in pieces: first the contract's fields, by their names and in their order, then our own. The
-// fleet's pieces are not copied.
+// parts returns the report in pieces: first the contract's fields, by name and in order, then the extensions. It does
+// not copy the fleet's pieces.
 func (r *report) parts() [][]byte {
 	b := make([]byte, 0, 256)
 	b = append(b, `{"service":"relayer-discovery","status":`...)
@@ -74,7 +74,7 @@ func (r *report) parts() [][]byte {
 	return [][]byte{b, r.activeJSON, r.middle(), r.inactiveJSON, r.end()}
 }
 
-// middle is what stands between active and inactive relayers.
+// middle returns the part between active and inactive relayers.
 func (r *report) middle() []byte {
 	interval := r.interval
 	if d := r.answer.GetInterval().AsDuration(); d > 0 {
@@ -185,11 +185,11 @@ func comma(b []byte, i int) []byte {
 	return b
 }
 
-// appendString writes a JSON string. Nearly all here need no escape.
+// appendString appends a JSON string. Almost all strings here need no escape.
 func appendString[T string | []byte](b []byte, s T) []byte {
 	for i := range len(s) {
 		if c := s[i]; c < ' ' || c >= 0x7f || c == '"' || c == '\\' {
-			quoted, _ := json.Marshal(string(s)) // of a string it cannot fail
+			quoted, _ := json.Marshal(string(s)) // cannot fail for a string
 			return append(b, quoted...)
 		}
 	}

@@ -1,5 +1,5 @@
-// Package status serves what a coordinator knows over HTTP: /status for whoever routes to relayers, /healthz
-// and /readyz for whoever runs the process, /metrics for Prometheus.
+// Package status serves a coordinator's state over HTTP: /status for routers of requests to relayers, /healthz and
+// /readyz for supervisors of the process, /metrics for Prometheus.
 package status
 
 import (
@@ -18,8 +18,8 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-// Bounds of what a client may take. Headers trickling in, or a body nobody asked for, end the connection; so many
-// connections at once, so that they cannot use up the file descriptors Raft needs.
+// The limits of a client. Slow headers, or an unexpected body, end the connection. The number of connections is
+// limited, so that they cannot use up the file descriptors that Raft needs.
 const (
 	headerTimeout  = 2 * time.Second
 	requestTimeout = 5 * time.Second
@@ -30,30 +30,31 @@ const (
 	stopTimeout    = 2 * time.Second
 )
 
-// Config of the server. Fields without a default are required.
+// Config is the configuration of the server. Fields without a default are required.
 type Config struct {
-	// Listen is the address to serve at, host:port; port 0 takes a free one.
+	// Listen is the listen address, host:port; port 0 selects a free port.
 	Listen string
 	// Node is the coordinator's id.
 	Node    string
 	Version string
-	// Interval between two health checks of a service, as this node is configured; reported while no leader is known.
+	// Interval is this node's configured time between two health checks of a service; reported while there is no
+	// leader.
 	Interval time.Duration
-	// Status asks the leader and appends its GetStatusResponse, encoded, to b. An error means that there is none, or
-	// that it does not answer. It is called once at a time.
+	// Status appends the leader's encoded GetStatusResponse to b. It returns an error if there is no leader or the
+	// leader does not respond. Calls do not overlap.
 	Status func(_ context.Context, b []byte) ([]byte, error)
-	// Led reports whether a leader is known.
+	// Led reports whether there is a known leader.
 	Led func() bool
-	// Directory is the node's own copy, for what can be said without a leader.
+	// Directory is the node's own replica, for reports without a leader.
 	Directory interface{ State() *fsm.State }
-	// Ready says why the node should get no requests; nil when it should.
+	// Ready returns why the node should get no requests; nil if it should.
 	Ready func() error
-	// Gatherer of /metrics; prometheus.DefaultGatherer by default.
+	// Gatherer provides /metrics; prometheus.DefaultGatherer by default.
 	Gatherer prometheus.Gatherer
 	Logger   *slog.Logger // discards by default
 }
 
-// Server answers on one address. It has a socket from Open on, and serves during Run.
+// Server serves on one address. It has a socket from Open on, and serves during Run.
 type Server struct {
 	*httpserver.Server
 	cfg    Config
@@ -90,7 +91,7 @@ func Open(ctx context.Context, cfg Config) (*Server, error) {
 	return s, nil
 }
 
-// Close stops listening and drops what is open.
+// Close stops listening and closes open connections.
 func (s *Server) Close() error {
 	s.source.close()
 	s.source.running.Wait()
@@ -138,7 +139,7 @@ func (s *Server) status(w http.ResponseWriter, _ *http.Request) {
 	}
 }
 
-// report says what can be said now. The caller releases it when it is written.
+// report returns the current report. The caller releases it after writing it.
 func (s *Server) report() (r *report, release func()) {
 	r = &report{node: s.cfg.Node, version: s.cfg.Version, interval: s.cfg.Interval}
 	r.statusSnapshot, r.age, r.leaderless = s.source.latest()
@@ -156,7 +157,7 @@ func (s *Server) report() (r *report, release func()) {
 	return r, release
 }
 
-// noBody refuses requests with a body, unread: nothing here takes one.
+// noBody refuses requests with a body, without reading it, because no handler here uses one.
 func noBody(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-Content-Type-Options", "nosniff")

@@ -15,18 +15,19 @@ import (
 
 const relayerKind = "relayer"
 
-// statusSnapshot is the leader's answer as the reports about it need it. While it has readers it is not changed. A large fleet
-// is read straight from the encoded answer: decoding it first costs more than all the rest.
+// statusSnapshot is the leader's answer prepared for reports. It is immutable while it has readers. A large fleet is
+// read directly from the encoded answer, because decoding it first costs more than everything else.
 type statusSnapshot struct {
-	raw     []byte // the answer
-	readers int    // under source's lock
+	raw     []byte // the encoded answer
+	readers int    // guarded by source.mu
 
-	// answer lacks the services.
+	// answer excludes the services.
 	answer             *rollcallv1.GetStatusResponse
 	configured, active int
-	unchecked          int         // relayers, by this leader
-	others             []kindCount // services of other kinds, in the order they came
-	// JSON objects, with commas between them: the relayers in the set last written to Redis, and, with why, the others.
+	unchecked          int         // relayers not checked by this leader
+	others             []kindCount // services of other kinds, in order of arrival
+	// activeJSON and inactiveJSON are comma-separated JSON objects: the relayers in the set last written to Redis, and
+	// the others with the reason.
 	activeJSON, inactiveJSON []byte
 }
 
@@ -35,7 +36,7 @@ type kindCount struct {
 	configured, active int
 }
 
-// The fields of GetStatusResponse and ServiceStatus that are read here.
+// The constants are field numbers of GetStatusResponse and ServiceStatus.
 const (
 	fieldServices = 8
 
@@ -54,7 +55,7 @@ const (
 
 var errGarbled = errors.New("the leader's answer is garbled")
 
-// read makes the rest of the fleet from raw, an encoded GetStatusResponse. Of what it was before the memory is used.
+// read fills the snapshot from raw, an encoded GetStatusResponse. It reuses the previous memory.
 func (f *statusSnapshot) read() error {
 	*f = statusSnapshot{
 		raw: f.raw, answer: new(rollcallv1.GetStatusResponse),
@@ -88,7 +89,7 @@ func (f *statusSnapshot) read() error {
 	return nil
 }
 
-// service is a ServiceStatus. Its text is not copied.
+// service is a decoded ServiceStatus. Its text is not copied.
 type service struct {
 	id, kind, url, reason []byte
 	verdict               rollcallv1.Verdict
@@ -153,7 +154,7 @@ func (f *statusSnapshot) add(raw []byte) error {
 	return nil
 }
 
-// eachField calls fn for the fields of a message that are text or numbers, and reports whether it is well-formed.
+// eachField calls fn for the text and number fields of a message, and reports whether it is well-formed.
 func eachField(raw []byte, fn func(num protowire.Number, text []byte, n uint64)) bool {
 	for len(raw) > 0 {
 		num, typ, tag := protowire.ConsumeTag(raw)
@@ -192,7 +193,7 @@ func (f *statusSnapshot) kind(kind []byte) *kindCount {
 	return &f.others[len(f.others)-1]
 }
 
-// append writes a relayer behind those written before.
+// append appends a relayer as JSON.
 func (s *service) append(b []byte) []byte {
 	b = comma(b, len(b))
 	b = append(b, `{"id":`...)
@@ -216,7 +217,7 @@ func (s *service) append(b []byte) []byte {
 	return append(b, '}')
 }
 
-// appendTime writes a time in quotes.
+// appendTime appends a time in quotes.
 func appendTime(b []byte, t time.Time) []byte {
 	b = append(b, '"')
 	b = timefmt.Append(b, t)

@@ -8,36 +8,36 @@ import (
 )
 
 const (
-	// budget bounds how long a reader waits for the leader, so that the whole answer stays under 100 ms, also where
-	// there is nothing else to be said: refused now, the reader finds in a moment what came too late for it.
+	// budget is how long a reader waits for the leader, so that the whole response takes less than 100 ms. If the
+	// reader is refused for lack of an answer, its next request gets the late answer.
 	budget = 80 * time.Millisecond
-	// patience is how long it waits where the last answer is recent, no older than that when it was asked for.
+	// patience is the wait if the last answer was requested less than recent ago.
 	patience = 10 * time.Millisecond
 	recent   = 500 * time.Millisecond
-	// questionLimit ends a question that nobody waits for any longer.
+	// questionLimit is the time limit of a request to the leader that no reader waits for.
 	questionLimit = 2 * time.Second
 )
 
-// source asks the leader, once for all who want to know at the same time, and remembers what it said: an answer that
-// comes too late for its reader serves the next one.
+// source requests the status from the leader, once for all concurrent readers, and stores it. A late answer serves the
+// next reader.
 type source struct {
 	ask       func(_ context.Context, b []byte) ([]byte, error)
 	hasLeader func() bool
-	ctx       context.Context // of questions
-	// close ends the questions; their goroutines are waited for with running.
+	ctx       context.Context // of requests
+	// close cancels the requests. running waits for their goroutines.
 	close   context.CancelFunc
 	running sync.WaitGroup
-	// previous has fleets that nobody reads any longer, for their memory. Made again for each question it would keep the
-	// garbage collector busy, and readers waiting for it.
+	// previous has unused snapshots, to reuse their memory. New allocations for each request would keep the garbage
+	// collector busy, and readers waiting for it.
 	previous sync.Pool
 
 	mu     sync.Mutex
-	asking *fetch          // nil when nobody asks
+	asking *fetch          // nil if there is no request
 	last   *statusSnapshot // nil before the first answer
-	lastAt time.Time       // when it was asked for
+	lastAt time.Time       // when it was requested
 }
 
-// fetch is one call. The fields below done are set before done is closed.
+// fetch is one request. The fields below done are set before done is closed.
 type fetch struct {
 	done chan struct{}
 	err  error
@@ -49,8 +49,8 @@ func newSource(ask func(_ context.Context, b []byte) ([]byte, error), led func()
 	return s
 }
 
-// latest is the leader's answer. Where that does not come in time, or at all, it is the last one with its age, as
-// long as a leader is known. The fleet is to be released.
+// latest returns the leader's answer. If the answer is late or missing, it returns the last one with its age, as long
+// as there is a leader. The caller must release the snapshot.
 func (s *source) latest() (f *statusSnapshot, age time.Duration, err error) {
 	q, wait := s.newFetch()
 	timer := time.NewTimer(wait)
@@ -74,21 +74,21 @@ func (s *source) latest() (f *statusSnapshot, age time.Duration, err error) {
 	return s.last, age, nil
 }
 
-// release says that the fleet is not read any longer.
+// release records that a reader has finished with the snapshot.
 func (s *source) release(f *statusSnapshot) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.drop(f)
 }
 
-// drop takes a reader off. s.mu is held.
+// drop removes a reader. s.mu is held.
 func (s *source) drop(f *statusSnapshot) {
 	if f.readers--; f.readers == 0 {
 		s.previous.Put(f)
 	}
 }
 
-// newFetch joins the one that is being asked, or asks one, and says how long it is worth waiting for.
+// newFetch joins the running request, or starts one, and returns how long the reader should wait.
 func (s *source) newFetch() (q *fetch, wait time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -112,7 +112,7 @@ func (s *source) store(q *fetch) {
 	if q.err == nil {
 		q.err = f.read()
 	}
-	f.readers = 1 // this function, and then whoever asks for the last one: the source
+	f.readers = 1 // this function, then the source, which holds the last one
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.asking = nil

@@ -58,7 +58,7 @@ func answer(services ...*rollcallv1.ServiceStatus) *rollcallv1.GetStatusResponse
 	}
 }
 
-// The contract's fields, by name, order and form; what stands beside them is ours.
+// The report must have the contract's fields, by name, order and form; other fields are extensions.
 func TestReport(t *testing.T) {
 	t.Parallel()
 	a := answer(relayer(0, up, true), relayer(1, down, false), relayer(2, rollcallv1.Verdict_VERDICT_UNKNOWN, true),
@@ -84,7 +84,7 @@ func TestReport(t *testing.T) {
 		string(bytes.Join(r.parts(), nil)))
 }
 
-// read is the fleet of an answer.
+// read returns the snapshot of an answer.
 func read(t testing.TB, a *rollcallv1.GetStatusResponse) *statusSnapshot {
 	f := &statusSnapshot{raw: encode(a)}
 	require.NoError(t, f.read())
@@ -99,13 +99,13 @@ func encode(a *rollcallv1.GetStatusResponse) []byte {
 	return raw
 }
 
-// says is a leader that gives one answer.
+// says returns a leader with one answer.
 func says(a *rollcallv1.GetStatusResponse) func(context.Context, []byte) ([]byte, error) {
 	raw := encode(a)
 	return func(context.Context, []byte) ([]byte, error) { return raw, nil }
 }
 
-// The numbers that are read by hand are those of the contract.
+// The hand-written field numbers must match the contract's.
 func TestFieldNumbers(t *testing.T) {
 	t.Parallel()
 	fields := new(rollcallv1.ServiceStatus).ProtoReflect().Descriptor().Fields()
@@ -121,7 +121,7 @@ func TestFieldNumbers(t *testing.T) {
 	require.EqualValues(t, fieldNanos, fields.ByName("nanos").Number())
 }
 
-// Cut off anywhere, an answer is refused or read up to there, and nothing worse.
+// A truncated answer must be refused or read up to the cut.
 func TestGarbledAnswers(t *testing.T) {
 	t.Parallel()
 	raw := encode(answer(relayer(0, up, true), relayer(1, down, false)))
@@ -189,13 +189,13 @@ func TestVerdict(t *testing.T) {
 	}
 }
 
-// Without a leader the node's own copy says how many relayers there should be.
+// Without a leader the node's own replica must provide the number of relayers.
 func TestLeaderless(t *testing.T) {
 	t.Parallel()
 	s := serve(t, Config{
 		Interval: 4 * time.Second,
 		Status: func(ctx context.Context, _ []byte) ([]byte, error) {
-			<-ctx.Done() // a leader that does not answer
+			<-ctx.Done() // a leader that does not respond
 			return nil, ctx.Err()
 		},
 	})
@@ -209,7 +209,7 @@ func TestLeaderless(t *testing.T) {
 	require.Equal(t, "node-1", got["node"])
 }
 
-// bare is a server without a socket, in a bubble.
+// bare returns a server without a socket, in a bubble.
 func bare(t *testing.T, led bool, ask func(context.Context, []byte) ([]byte, error)) *Server {
 	s := &Server{cfg: Config{Directory: fsm.New()}, source: newSource(ask, func() bool { return led })}
 	t.Cleanup(func() {
@@ -219,7 +219,7 @@ func bare(t *testing.T, led bool, ask func(context.Context, []byte) ([]byte, err
 	return s
 }
 
-// page is what /status says, and how long it took.
+// page returns the response of /status, and its duration.
 func (s *Server) page() (code int, body string, took time.Duration) {
 	began := time.Now()
 	w := httptest.NewRecorder()
@@ -251,12 +251,12 @@ func TestConcurrentReadersShareAQuestion(t *testing.T) {
 		require.EqualValues(t, 1, asked.Load())
 		code, _, _ := s.page()
 		require.Equal(t, 200, code)
-		require.EqualValues(t, 2, asked.Load(), "what was said is asked again")
+		require.EqualValues(t, 2, asked.Load(), "the stored answer is requested again")
 	})
 }
 
-// A leader that is slow, or says nothing, is no reason to refuse as long as it is known: what it said last is worth
-// more, and shows its age.
+// A slow or silent leader must not cause a refusal while it is the known leader: its last answer must be returned with
+// its age.
 func TestLeaderThatDoesNotAnswerInTime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -271,7 +271,7 @@ func TestLeaderThatDoesNotAnswerInTime(t *testing.T) {
 		})
 		takes.Store(int64(600 * time.Millisecond))
 		code, body, took := s.page()
-		require.Equal(t, 503, code, "nobody knows anything yet")
+		require.Equal(t, 503, code, "there is no answer yet")
 		require.Contains(t, body, "no leader answers: nothing came within 80ms")
 		require.Equal(t, budget, took, "no more than ever")
 		takes.Store(int64(200 * time.Millisecond))
@@ -286,7 +286,7 @@ func TestLeaderThatDoesNotAnswerInTime(t *testing.T) {
 		require.Contains(t, body, `"status":"healthy"`)
 		require.Contains(t, body, `"ageMs":290,`)
 		require.Equal(t, patience, took, "that is recent enough")
-		for range 20 { // a reader that comes all the time
+		for range 20 { // a continuous reader
 			<-time.After(100 * time.Millisecond)
 			code, _, took = s.page()
 			require.Equal(t, 200, code)
@@ -315,7 +315,7 @@ func TestLeaderThatDoesNotAnswerInTime(t *testing.T) {
 	})
 }
 
-// Whoever takes long to read an answer reads that one, however many are given meanwhile.
+// A slow reader must get one consistent answer, even if new answers arrive meanwhile.
 func TestSlowReader(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -343,7 +343,7 @@ func TestSlowReader(t *testing.T) {
 	})
 }
 
-// Without a leader nothing that one has said counts.
+// Without a leader, no leader's earlier answer may be used.
 func TestLastAnswerDoesNotOutliveTheLeader(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -465,12 +465,12 @@ func TestAddressInUse(t *testing.T) {
 	require.ErrorContains(t, err, "listen for HTTP at 127.0.0.1:")
 }
 
-// A fleet of ten thousand is written as valid JSON, whole.
+// A fleet of ten thousand must be written completely, as valid JSON.
 func TestLargeFleet(t *testing.T) {
 	t.Parallel()
 	s := serve(t, Config{Status: says(many(10_000))})
 	code, body := get(t, s, "/status")
-	for code != http.StatusOK { // a slow machine takes more than the budget, and has the answer then
+	for code != http.StatusOK { // a slow machine exceeds the budget, and then has the answer
 		code, body = get(t, s, "/status")
 	}
 	var got struct {
@@ -482,7 +482,7 @@ func TestLargeFleet(t *testing.T) {
 	require.Equal(t, 10_000, got.TotalActive)
 }
 
-// many is a fleet of n relayers.
+// many returns a fleet of n relayers.
 func many(n int) *rollcallv1.GetStatusResponse {
 	services := make([]*rollcallv1.ServiceStatus, n)
 	for i := range services {

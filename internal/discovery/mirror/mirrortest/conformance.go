@@ -15,7 +15,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/discovery/mirror"
 )
 
-// Backend is a store as its readers, and those who meddle with it, see it.
+// Backend is a store with the access that readers and other clients have.
 type Backend interface {
 	Store() mirror.Store
 	Keys() mirror.Keys
@@ -24,14 +24,14 @@ type Backend interface {
 	SAdd(key string, ids ...string)
 	SRem(key string, ids ...string)
 	HSet(key string, pairs ...string)
-	Set(key, value string) // makes it a string
+	Set(key, value string) // makes the key a string
 	// Flush empties the store.
 	Flush()
-	// Events are those published so far.
+	// Events returns the events published so far.
 	Events() []Event
 }
 
-// OnRedis is a Backend on a server. It may share that with others if it has a prefix of its own.
+// OnRedis returns a Backend on a server. Backends with different prefixes may share a server.
 func OnRedis(t *testing.T, client redis.UniversalClient, prefix string) Backend {
 	t.Helper()
 	r := &onRedis{
@@ -130,7 +130,7 @@ func (r *onRedis) Flush() {
 	}
 }
 
-// Events waits for a mark of its own, so that what was published before has arrived.
+// Events publishes a marker and waits for it, so that all earlier events have arrived.
 func (r *onRedis) Events() []Event {
 	r.t.Helper()
 	require.NoError(r.t, r.client.Publish(r.ctx(), r.keys.Events(), `{"type":"mark"}`).Err())
@@ -145,7 +145,7 @@ func (r *onRedis) Events() []Event {
 	return slices.Clone(r.said)
 }
 
-// Run checks that a store behaves as the Writer relies on. open returns an empty one.
+// Run checks that a store behaves as the Writer requires. open returns an empty store.
 func Run(t *testing.T, open func(t *testing.T) Backend) {
 	for name, test := range map[string]func(*testing.T, fixture){
 		"AnEmptyStoreReadsAsZero":           testEmpty,
@@ -177,7 +177,7 @@ type fixture struct {
 	keys  mirror.Keys
 }
 
-// at is a write of epoch and seq, by the epoch's own leader, that nothing but the token can refuse.
+// at returns a write with epoch and seq, by the epoch's own leader, that only the token check can refuse.
 func (f fixture) at(t *testing.T, op mirror.Op, epoch, seq uint64) mirror.Write {
 	t.Helper()
 	view, err := f.store.Read(t.Context(), nil)
@@ -208,7 +208,7 @@ func (f fixture) meta(t *testing.T) mirror.Meta {
 	return view.Meta
 }
 
-// listed reads the sets through the store, and compares with what readers see.
+// listed reads the sets through the store, and checks that readers see the same.
 func (f fixture) listed(t *testing.T, kinds ...string) map[string][]string {
 	t.Helper()
 	view, err := f.store.Read(t.Context(), kinds)
@@ -254,7 +254,7 @@ func testClaim(t *testing.T, f fixture) {
 	require.Equal(t, "10000", raw["interval"])
 	require.Equal(t, []Event{{Type: "leader", ID: "node-7", Epoch: 7, At: raw["updated_at"]}}, f.Events())
 
-	// What a claim does not know of stays.
+	// A claim must keep the sets that it does not name.
 	w = f.at(t, mirror.OpChange, 7, 1)
 	w.Kinds = []string{"relayer", "worker"}
 	w.Sets = []mirror.SetChange{{Kind: "worker", Add: ids("w")}}
@@ -289,7 +289,7 @@ func testDuplicate(t *testing.T, f fixture) {
 	w.Sets = []mirror.SetChange{{Kind: "relayer", Add: ids("b"), Remove: ids("a")}}
 	f.write(t, w, mirror.Duplicate)
 	w.NotAfter = time.Unix(0, 0)
-	f.write(t, w, mirror.Duplicate) // what has landed has landed
+	f.write(t, w, mirror.Duplicate) // a repeated write is a duplicate
 	require.Equal(t, []string{"a"}, f.listed(t, "relayer")["relayer"])
 	require.Len(t, f.Events(), 2)
 }
@@ -305,7 +305,7 @@ func testBase(t *testing.T, f fixture) {
 	stale := f.at(t, mirror.OpChange, 5, 3)
 	f.Flush()
 	f.write(t, stale, mirror.Mismatch)
-	f.write(t, f.at(t, mirror.OpChange, 5, 4), mirror.Applied) // built on the empty store
+	f.write(t, f.at(t, mirror.OpChange, 5, 4), mirror.Applied) // based on the empty store
 	require.Equal(t, mirror.Token{Epoch: 5, Seq: 4}, f.meta(t).Token)
 }
 
@@ -351,7 +351,7 @@ func testSets(t *testing.T, f fixture) {
 	}
 	require.Equal(t, []string{"leader node-5 0", "added a 1", "added b 1", "added w 1", "added c 2", "removed a 2"}, short)
 
-	// The last one out takes the key along.
+	// Removing the last member must delete the key.
 	w = f.at(t, mirror.OpChange, 5, 3)
 	w.Sets = []mirror.SetChange{{Kind: "relayer", Remove: ids("b", "c")}}
 	require.Equal(t, []int{0}, f.write(t, w, mirror.Applied).Sizes)

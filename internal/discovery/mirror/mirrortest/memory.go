@@ -1,5 +1,5 @@
-// Package mirrortest has a mirror.Store in memory, whose operations a test can fail, delay and repeat by name, and
-// the conformance suite that it shares with Redis.
+// Package mirrortest has an in-memory mirror.Store and the conformance suite that it shares with Redis. Tests can fail,
+// delay and repeat the store's operations by name.
 package mirrortest
 
 import (
@@ -16,11 +16,11 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/platform/timefmt"
 )
 
-// Hook stands between the Writer and the store. It calls do to have the operation done: once, or never, or again,
-// or later and after it has returned; and returns the error that the Writer sees, or nil for do's own answer.
+// Hook intercepts operations between the Writer and the store. It calls do to execute the operation: once, never,
+// repeatedly, or after it has returned. It returns the error for the Writer, or nil for the operation's own result.
 type Hook func(ctx context.Context, op mirror.Op, do func()) error
 
-// Memory is a Redis with only the keys of one mirror. Its clock is time.Now, and so the fake one in a synctest
+// Memory is an in-memory Redis with the keys of one mirror. Its clock is time.Now, and so the fake one in a synctest
 // bubble. It is safe for concurrent use.
 type Memory struct {
 	mu   sync.Mutex
@@ -36,7 +36,7 @@ type (
 	fields  = map[string]string
 )
 
-// Applied is a write that changed the store, in the order of the log.
+// Applied is a write that changed the store, in log order.
 type Applied struct {
 	mirror.Write
 	At time.Time
@@ -44,7 +44,7 @@ type Applied struct {
 	Before, After map[string][]string
 }
 
-// Event is what readers receive on relayer:events.
+// Event is a message on relayer:events.
 type Event struct {
 	Type   string `json:"type"`
 	ID     string `json:"id"`
@@ -61,28 +61,28 @@ func NewMemory() *Memory { return &Memory{keys: map[string]any{}} }
 
 var names mirror.Keys
 
-// SetHook puts h in the way of all further operations; nil takes it away. Operations under way keep theirs.
+// SetHook sets the hook for all later operations; nil removes it. Running operations keep the previous hook.
 func (m *Memory) SetHook(h Hook) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.hook = h
 }
 
-// SetSkew sets by how much the store's clock is ahead of the local one.
+// SetSkew sets how far the store's clock is ahead of the local one.
 func (m *Memory) SetSkew(d time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.skew = d
 }
 
-// Log is every write that was applied.
+// Log returns every write that was applied.
 func (m *Memory) Log() []Applied {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return slices.Clone(m.log)
 }
 
-// Events is everything published.
+// Events returns everything that was published.
 func (m *Memory) Events() []Event {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -99,8 +99,8 @@ func (m *Memory) Write(ctx context.Context, w mirror.Write) (mirror.Reply, error
 	return through(ctx, m, w.Op, func() mirror.Reply { return m.write(w) })
 }
 
-// through does an operation behind the hook. An operation that ends after the hook has returned changes the store, but not
-// the answer.
+// through executes an operation through the hook. An operation that ends after the hook has returned changes the
+// store, but not the result.
 func through[T any](ctx context.Context, m *Memory, op mirror.Op, do func() T) (T, error) {
 	var answer T
 	if err := ctx.Err(); err != nil {
@@ -253,7 +253,7 @@ func (m *Memory) apply(w mirror.Write, now time.Time) []int {
 	return sizes
 }
 
-// fetch returns a key as a T, and makes it one.
+// fetch returns a key as a T, and creates it if it has another type.
 func fetch[T ~map[string]V, V any](m *Memory, key string) T {
 	v, ok := m.keys[key].(T)
 	if !ok {
@@ -275,14 +275,14 @@ func (m *Memory) active() map[string][]string {
 	return active
 }
 
-// Snapshot is a copy of the data, to be restored as what a lagging replica holds.
+// Snapshot returns a copy of the data, to be restored as the state of a lagging replica.
 func (m *Memory) Snapshot() map[string]any {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return clone(m.keys)
 }
 
-// Restore replaces the data by a snapshot; nil empties the store.
+// Restore replaces the data with a snapshot; nil empties the store.
 func (m *Memory) Restore(snapshot map[string]any) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -363,7 +363,7 @@ func (m *Memory) Keys() mirror.Keys { return names }
 // Store implements Backend.
 func (m *Memory) Store() mirror.Store { return m }
 
-// parseEvent reads an event as a subscriber does.
+// parseEvent decodes an event like a subscriber.
 func parseEvent(payload string) (Event, error) {
 	var e Event
 	err := json.Unmarshal([]byte(payload), &e)
