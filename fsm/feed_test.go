@@ -261,7 +261,7 @@ func TestWindowIsBoundedInBytes(t *testing.T) {
 	_, slow := r.Watch()
 	for i := range 50 {
 		r.do(opRegister(&rollcallv1.RegisterOperation{
-			Fence: writer(edge1, 1, uint64(i+1), 1), Services: [][]byte{service("a", strings.Repeat("x", 10_000), i)}, //nolint:gosec // small
+			Fence: writer(edge1, 1, uint64(i+1), 1), Services: [][]byte{service("a", strings.Repeat("x", 10_000), i)},
 		}))
 	}
 	require.LessOrEqual(t, len(r.window.nodes), 8, "20 kB each, before and after")

@@ -80,7 +80,7 @@ func TestUpgrade(t *testing.T) {
 		for ext, data := range map[string][]byte{
 			"log": writeLog(logs), "snapshot": snapshotOf(t, m.State()), "txt": []byte(dump(m.State())),
 		} {
-			require.NoError(t, os.WriteFile(name(CommandVersion, ext), data, 0o644)) //nolint:gosec // a test's data
+			require.NoError(t, os.WriteFile(name(CommandVersion, ext), data, 0o644))
 		}
 	}
 	for version := 1; version <= CommandVersion; version++ {

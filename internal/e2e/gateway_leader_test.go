@@ -107,7 +107,7 @@ func TestRollingRestartLosesNoRegistration(t *testing.T) {
 				now := map[string]*rollcallv1.Service{}
 				all := services(&relayer{id: constant[g], addr: r.addr})
 				for i := range size {
-					if rand.IntN(3) > 0 { //nolint:gosec // any will do
+					if rand.IntN(3) > 0 {
 						s := version(g, i, v)
 						now[s.Id] = s
 						all = append(all, s)

@@ -249,7 +249,7 @@ func partitionLeader(t *testing.T) {
 		}
 		_, epoch := c.newLeader(old, was)
 		eventually(t, patience, func() bool { return len(old.logged("leadership ended")) > 0 }, "it notices")
-		c.registerBulk(int(epoch)) //nolint:gosec // small
+		c.registerBulk(int(epoch))
 		c.awaitWrites(3)
 		require.Equal(t, 200, old.get(t, "/healthz"), "it lives")
 		c.requireSilent(monitor, old, epoch)

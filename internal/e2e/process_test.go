@@ -224,7 +224,7 @@ func rollcall(t testing.TB, env []string, args ...string) (stdout, stderr string
 
 var (
 	portMu   sync.Mutex
-	portNext = portFirst + rand.IntN(portLast-portFirst) //nolint:gosec // spreads test runs
+	portNext = portFirst + rand.IntN(portLast-portFirst)
 )
 
 // Ports below the kernel's range of ephemeral ports, and above those of package testredis.

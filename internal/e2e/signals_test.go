@@ -35,7 +35,7 @@ func (c *cluster) stream() (stop func()) {
 		failed error
 	)
 	done.Go(func() {
-		started := uint64(time.Now().UnixNano()) //nolint:gosec // after 1970
+		started := uint64(time.Now().UnixNano())
 		for n := uint64(1); ctx.Err() == nil && failed == nil; n++ {
 			s := service(fmt.Sprintf("stream-%d", n), "http://127.0.0.1:1")
 			s.Kind = "stream"

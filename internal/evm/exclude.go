@@ -44,7 +44,7 @@ func (ep *endpoint) exclusion() error {
 func (c *Client) exclusion(host string) error {
 	ep, err := c.named(host)
 	if err != nil {
-		return nil //nolint:nilerr // a subscription may have a host of its own
+		return nil // a subscription may have a host of its own
 	}
 	return ep.exclusion()
 }

@@ -300,7 +300,7 @@ func TestAnchorsAreEveryEndpointsOwn(t *testing.T) {
 	})
 	anchors = c.Anchors(t.Context(), 50, 0)
 	require.NoError(t, anchors[0].Err)
-	require.Equal(t, byte(3), anchors[0].Genesis[0], "the chain has begun anew")
+	require.Equal(t, byte(3), anchors[0].Genesis[0], "the chain has begun again")
 	require.True(t, anchors[0].Block.IsZero())
 	require.Equal(t, byte(3), c.Status().Endpoints[0].Genesis[0])
 }

@@ -143,7 +143,7 @@ func (s *Server) Stop(ctx context.Context) error {
 	defer s.mu.Unlock()
 	// SIGINT is PostgreSQL's fast shutdown; SIGTERM would wait for the clients to disconnect.
 	if err := s.proc.signal(syscall.SIGINT, false); err != nil {
-		return nil //nolint:nilerr // it has ended
+		return nil // it has ended
 	}
 	ctx, cancel := context.WithTimeout(ctx, stopLimit)
 	defer cancel()

@@ -142,7 +142,7 @@ func (s *supervisor) serveControl(ctx context.Context, listener net.Listener) er
 		}
 		s.printf("%s was started", m.id)
 		if m.kind == kindChain {
-			s.printf("it is another chain, on which the relayers send nothing; stop the cluster and start it to begin their data anew, too")
+			s.printf("it is another chain, on which the relayers send nothing; stop the cluster and start it to empty their data, too")
 		}
 		return r.pid(), nil
 	}))

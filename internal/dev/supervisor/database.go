@@ -56,12 +56,12 @@ func (d *database) start(ctx context.Context) (process, error) {
 func (d *database) empty(ctx context.Context) error {
 	conn, err := pgx.Connect(ctx, d.server.DatabaseURL("postgres"))
 	if err != nil {
-		return fmt.Errorf("begin the relay data anew: %w", err)
+		return fmt.Errorf("empty the relay data: %w", err)
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
 	for _, statement := range []string{"DROP DATABASE IF EXISTS ", "CREATE DATABASE "} {
 		if _, err := conn.Exec(ctx, statement+databaseName); err != nil {
-			return fmt.Errorf("begin the relay data anew: %w", err)
+			return fmt.Errorf("empty the relay data: %w", err)
 		}
 	}
 	return nil

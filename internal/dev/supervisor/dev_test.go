@@ -109,7 +109,7 @@ func TestPreferredPortsAreTaken(t *testing.T) {
 
 	require.NoError(t, os.WriteFile(filepath.Join(elsewhere, portsFile), []byte("{"), 0o600))
 	_, err = choosePorts(t.Context(), elsewhere, wish)
-	require.ErrorContains(t, err, "remove the file to choose ports anew")
+	require.ErrorContains(t, err, "remove the file to choose ports again")
 }
 
 // A running cluster may have a stopped member. A stopped cluster has its coordinators' ports in Raft's configuration.

@@ -48,7 +48,7 @@ func readPorts(data string) (p ports, err error) {
 		return p, err
 	}
 	if err := json.Unmarshal(content, &p); err != nil {
-		return p, fmt.Errorf("%s: %w; remove the file to choose ports anew", path, err)
+		return p, fmt.Errorf("%s: %w; remove the file to choose ports again", path, err)
 	}
 	return p, nil
 }

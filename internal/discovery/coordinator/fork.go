@@ -96,7 +96,7 @@ func (l *forkDetector) check(command any) error {
 	// A deposed leader may have sent the message, and contradict entries committed since. Raft itself refuses it by
 	// its term, which Raft stores before it installs a snapshot.
 	if term, problem := l.stores.Stable.GetUint64(keyCurrentTerm); problem != nil || req.Term < term {
-		return nil //nolint:nilerr // a failing store reports its own error
+		return nil // a failing store reports its own error
 	}
 	l.tell(err)
 	return err

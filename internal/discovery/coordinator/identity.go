@@ -28,7 +28,7 @@ const clusterFile = "cluster"
 type otherClusterError struct{ own, peer, theirs, folder string }
 
 func (e *otherClusterError) Error() string {
-	return fmt.Sprintf("the data folder %s holds cluster %s, but %s belongs to cluster %s, founded anew or restored from another's snapshot meanwhile. "+
+	return fmt.Sprintf("the data folder %s holds cluster %s, but %s belongs to cluster %s, founded again or restored from another's snapshot meanwhile. "+
 		"To join that one, empty the folder and start this node again, one node at a time; what only this node holds is lost then", e.folder, e.own, e.peer, e.theirs)
 }
 
@@ -39,7 +39,7 @@ func (n *Node) checkPeers(ctx context.Context) error {
 	}
 	name, err := os.ReadFile(filepath.Join(n.cfg.DataDir, clusterFile))
 	if err != nil || len(name) == 0 {
-		return nil //nolint:nilerr // without the name, the node checks the cluster once it follows a leader
+		return nil // without the name, the node checks the cluster once it follows a leader
 	}
 	for id, d := range n.peers.describe(ctx, without(n.configured(), n.cfg.ID), joinPeriod) {
 		if d.Cluster != "" && d.Cluster != string(name) && d.Cluster != n.restoredCluster() {

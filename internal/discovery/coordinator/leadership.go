@@ -284,7 +284,7 @@ func (n *Node) runLead(serving context.Context, l *leader) error {
 			return err
 		case again != nil:
 			failures = 0 // another leader would fail the same way
-			err = fmt.Errorf("an epoch of at least %d is asked for, which no leader after %d can have opened; look at what Redis holds, and then have this cluster claim it anew: rollcall mirror take-over --force",
+			err = fmt.Errorf("an epoch of at least %d is asked for, which no leader after %d can have opened; look at what Redis holds, and then have this cluster claim it again: rollcall mirror take-over --force",
 				again.AtLeast, l.Epoch)
 		case err == nil:
 			err = errors.New("it returned although the leadership stays")

@@ -22,13 +22,13 @@ func TestPartitionsKeepTheDirectoryLinearizable(t *testing.T) {
 	}
 	for seed := range seeds {
 		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { partitionScenario(t, uint64(seed)) }) //nolint:gosec // small
+			synctest.Test(t, func(t *testing.T) { partitionScenario(t, uint64(seed)) })
 		})
 	}
 }
 
 func partitionScenario(t *testing.T, seed uint64) {
-	random := rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // repeatable
+	random := rand.New(rand.NewPCG(seed, 0))
 	c := newSimCluster(t, 3, nil)
 	c.net.SetLatency(time.Duration(5+random.IntN(10)) * time.Millisecond)
 	c.leader()
@@ -44,7 +44,7 @@ func partitionScenario(t *testing.T, seed uint64) {
 	for i := range 6 {
 		client := &lincheck.Client{
 			Number: i, Shard: i / 2, Owner: fmt.Sprintf("g-%d", i), History: history, Timeout: 2 * time.Second,
-			Directory: &lincheck.GRPC{IDs: ids, Client: c.client, Timeout: 300 * time.Millisecond}, Rand: rand.New(rand.NewPCG(seed, uint64(i+1))), //nolint:gosec // repeatable
+			Directory: &lincheck.GRPC{IDs: ids, Client: c.client, Timeout: 300 * time.Millisecond}, Rand: rand.New(rand.NewPCG(seed, uint64(i+1))),
 		}
 		clients.Go(func() error { return client.Run(ctx, 1<<20) })
 	}

@@ -124,7 +124,7 @@ var rejoinSteps = []struct {
 // wipedMember returns a cluster of five in which one node was just started with an empty disk. The node is a founder,
 // or one that was added later and is in no peer list.
 func wipedMember(t *testing.T, seed uint64, founder bool) (c *simCluster, leader, victim string, random *rand.Rand) {
-	random = rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // repeatable
+	random = rand.New(rand.NewPCG(seed, 1))
 	if founder {
 		c = newDiskCluster(t, 5)
 		victim = c.follower()
@@ -178,7 +178,7 @@ func forEachRejoinStep(t *testing.T, scenario func(t *testing.T, step int, seed 
 			for seed := range seeds {
 				t.Run(fmt.Sprintf("%s/founder=%t/seed=%d", step.name, founder, seed), func(t *testing.T) {
 					t.Parallel()
-					synctest.Test(t, func(t *testing.T) { scenario(t, i, uint64(seed), founder) }) //nolint:gosec // small
+					synctest.Test(t, func(t *testing.T) { scenario(t, i, uint64(seed), founder) })
 				})
 			}
 		}

@@ -112,7 +112,7 @@ func (n cluster) RestoreSnapshot(stream grpc.ClientStreamingServer[rollcallv1.Re
 		return toStatus(&unknownError{err})
 	}
 	n.log.Warn("snapshot restored", "services", info.Services, "epoch", epoch)
-	return stream.SendAndClose(&rollcallv1.RestoreSnapshotResponse{Epoch: epoch, Services: uint64(info.Services)}) //nolint:gosec // a length
+	return stream.SendAndClose(&rollcallv1.RestoreSnapshotResponse{Epoch: epoch, Services: uint64(info.Services)})
 }
 
 // upload reads a caller's snapshot, within limits.

@@ -41,7 +41,7 @@ func TestSystemSurvivesPartitions(t *testing.T) {
 	for seed := range seeds {
 		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
 			t.Parallel()
-			synctest.Test(t, func(t *testing.T) { systemScenario(t, uint64(seed)) }) //nolint:gosec // small
+			synctest.Test(t, func(t *testing.T) { systemScenario(t, uint64(seed)) })
 		})
 	}
 }
@@ -139,7 +139,7 @@ type running struct {
 
 func newSystem(t *testing.T, seed uint64, checks health.Config) *system {
 	s := &system{
-		t: t, random: rand.New(rand.NewPCG(seed, 1)), net: memnet.New(), redis: mirrortest.NewMemory(), //nolint:gosec // repeatable
+		t: t, random: rand.New(rand.NewPCG(seed, 1)), net: memnet.New(), redis: mirrortest.NewMemory(),
 		stores: map[string]*coordinator.Stores{}, nodes: map[string]*running{}, stopped: map[string]bool{},
 		edges: map[string]*edge{}, toRedis: new(cuts), fleet: &fleet{down: map[string]bool{}}, checks: checks,
 	}

@@ -218,7 +218,7 @@ func (d *Director) follow(ctx context.Context, feed *fsm.Feed) error {
 			changes, err = feed.Next(ctx)
 			if errors.Is(err, fsm.ErrCompacted) {
 				restored, feed = d.cfg.Directory.Watch()
-				d.log.Info("following the directory anew", "services", restored.Len())
+				d.log.Info("following the directory again", "services", restored.Len())
 			} else if err != nil {
 				return nil // ctx has ended
 			}

@@ -110,7 +110,7 @@ func (f *statusSnapshot) add(raw []byte) error {
 		case fieldURL:
 			s.url = text
 		case fieldVerdict:
-			s.verdict = rollcallv1.Verdict(n) //nolint:gosec // an unknown one is unknown
+			s.verdict = rollcallv1.Verdict(n)
 		case fieldActive:
 			s.active = n != 0
 		case fieldLastCheck:
@@ -118,9 +118,9 @@ func (f *statusSnapshot) add(raw []byte) error {
 			s.checked = eachField(text, func(num protowire.Number, _ []byte, n uint64) {
 				switch num {
 				case fieldSeconds:
-					seconds = int64(n) //nolint:gosec // as it was encoded
+					seconds = int64(n)
 				case fieldNanos:
-					nanos = int64(n) //nolint:gosec // as it was encoded
+					nanos = int64(n)
 				}
 			})
 			s.lastCheck = time.Unix(seconds, nanos)

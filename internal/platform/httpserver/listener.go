@@ -62,7 +62,7 @@ func (l *listener) admit(socket net.Conn) *conn {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for e := l.idle.Front(); e != nil && l.open >= l.most; e = e.Next() {
-		c := e.Value.(*conn) //nolint:forcetypeassert // it holds nothing else
+		c := e.Value.(*conn) // it holds nothing else
 		if !c.extra || l.extra >= l.mostExtra {
 			_ = l.end(c)
 			break

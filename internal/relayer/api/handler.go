@@ -223,7 +223,7 @@ func (c *exchange) identify() error {
 // newRequestID returns an id for finding a request again: it need not be hard to guess.
 func newRequestID() string {
 	const digits = 16
-	s := strconv.FormatUint(rand.Uint64(), 16) //nolint:gosec // see above
+	s := strconv.FormatUint(rand.Uint64(), 16)
 	return "0000000000000000"[:digits-len(s)] + s
 }
 

@@ -270,7 +270,7 @@ func (c *exchange) page() (p paging, err error) {
 			if parseErr != nil || n < 1 || n > uint64(most) {
 				err = errors.Join(err, relayer.Invalidf(name, "must be a number from 1 to %d", most))
 			}
-			return uint32(n) //nolint:gosec // parsed as 32 bits
+			return uint32(n)
 		}
 		return value
 	}
@@ -283,6 +283,6 @@ func (c *exchange) page() (p paging, err error) {
 
 func listed[T any](data []T, p paging, total int) openzeppelin.Envelope[[]T] {
 	out := openzeppelin.OK(data)
-	out.Pagination = &openzeppelin.Pagination{CurrentPage: p.number, PerPage: p.size, TotalItems: uint64(max(total, 0))} //nolint:gosec // not negative
+	out.Pagination = &openzeppelin.Pagination{CurrentPage: p.number, PerPage: p.size, TotalItems: uint64(max(total, 0))}
 	return out
 }

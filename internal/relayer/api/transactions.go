@@ -200,7 +200,7 @@ func (h *Handler) cancelPending(ctx context.Context, c *exchange) error {
 	}
 	return c.ok(openzeppelin.OK(openzeppelin.CanceledPending{
 		Queued: texts(canceled.Queued), Failed: texts(canceled.Failed),
-		Total: uint32(len(canceled.Queued) + len(canceled.Failed)), //nolint:gosec // far fewer
+		Total: uint32(len(canceled.Queued) + len(canceled.Failed)),
 	}))
 }
 

@@ -153,7 +153,7 @@ func (l *load) run(ctx context.Context, random *rand.Rand) {
 	next := make(chan *hit)
 	var clients sync.WaitGroup
 	for range l.clients {
-		own := rand.New(rand.NewPCG(random.Uint64(), random.Uint64())) //nolint:gosec // repeatable
+		own := rand.New(rand.NewPCG(random.Uint64(), random.Uint64()))
 		clients.Go(func() {
 			for h := range next {
 				l.post(ctx, h, own)
@@ -219,7 +219,7 @@ func (l *load) try(ctx context.Context, url string, h *hit, limit time.Duration,
 		}
 		l.accepted(h, tx)
 		if h.cancelAfter > 0 {
-			own := rand.New(rand.NewPCG(random.Uint64(), random.Uint64())) //nolint:gosec // repeatable
+			own := rand.New(rand.NewPCG(random.Uint64(), random.Uint64()))
 			l.cancels.Go(func() { l.cancel(ctx, h, own) })
 		}
 		return "200", true

@@ -67,7 +67,7 @@ func prepare(t testing.TB, s setting) *scene {
 	runtime.LockOSThread()
 	t.Cleanup(runtime.UnlockOSThread)
 	t.Logf("seed %d", *seed)
-	sc := &scene{t: t, rules: s.rules, random: rand.New(rand.NewPCG(*seed, 1)), sent: new(atomic.Int64), reports: newReportLog()} //nolint:gosec // repeatable
+	sc := &scene{t: t, rules: s.rules, random: rand.New(rand.NewPCG(*seed, 1)), sent: new(atomic.Int64), reports: newReportLog()}
 	sc.node = testchain.Geth(t, testchain.GethOptions{Accounts: 1, Args: s.geth})
 	sc.counter = sc.node.Counter()
 	sc.keys = signertest.Keys(t, t.Name(), s.keys)
@@ -179,14 +179,14 @@ func (sc *scene) storm(n, clients int, p plan, settle time.Duration) *chaos {
 	}()
 	ctx, cancel := context.WithTimeout(t.Context(), p.length+settle)
 	defer cancel()
-	clientRandom := rand.New(rand.NewPCG(*seed, 2)) //nolint:gosec // repeatable
+	clientRandom := rand.New(rand.NewPCG(*seed, 2))
 	posted := make(chan struct{})
 	began := time.Now()
 	polling, endPolling := context.WithCancel(t.Context())
 	defer endPolling()
 	var polls sync.WaitGroup
 	for i := range pollers {
-		random := rand.New(rand.NewPCG(*seed, uint64(3+i))) //nolint:gosec // repeatable
+		random := rand.New(rand.NewPCG(*seed, uint64(3+i)))
 		polls.Go(func() { l.poll(polling, random) })
 	}
 	go func() { defer close(posted); l.run(ctx, clientRandom) }()

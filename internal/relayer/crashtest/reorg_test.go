@@ -144,16 +144,16 @@ func TestChainThatBeganAnewIsRefused(t *testing.T) {
 
 	// It is made before the old one ends, and its keys are funded, so that only the relayers' own checks keep them from
 	// sending.
-	anew := testchain.Geth(t, testchain.GethOptions{Accounts: 1})
+	fresh := testchain.Geth(t, testchain.GethOptions{Accounts: 1})
 	var addresses []common.Address
 	for _, k := range sc.keys {
 		addresses = append(addresses, k.Address)
 	}
-	anew.Fund(testchain.Ether(1000), addresses...)
+	fresh.Fund(testchain.Ether(1000), addresses...)
 	sc.underWay()
 	for i, old := range sc.proxies {
 		require.NoError(t, old.Close())
-		again, err := proxy.Open(proxy.Config{HTTP: anew.URL(), WS: anew.WSURL(), Listen: strings.TrimPrefix(old.URL(), "http://")})
+		again, err := proxy.Open(proxy.Config{HTTP: fresh.URL(), WS: fresh.WSURL(), Listen: strings.TrimPrefix(old.URL(), "http://")})
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, again.Close()) })
 		sc.proxies[i] = again
@@ -168,7 +168,7 @@ func TestChainThatBeganAnewIsRefused(t *testing.T) {
 				}
 				code, body := health(t, m.url())
 				return code == http.StatusServiceUnavailable && strings.Contains(body, "another history")
-			}, "%s does not see that the chain began anew", m.name)
+			}, "%s does not see that the chain began again", m.name)
 		}
 	}
 	post := func(url string) int {
@@ -186,21 +186,21 @@ func TestChainThatBeganAnewIsRefused(t *testing.T) {
 	refuses()
 	require.Equal(t, http.StatusServiceUnavailable, post(sc.fleet[0].url()))
 	// Long enough for a relayer to miss the transactions on the node, and send them again.
-	head, err := anew.Client().BlockNumber(t.Context())
+	head, err := fresh.Client().BlockNumber(t.Context())
 	require.NoError(t, err)
 	eventually(t, patience, func() bool {
-		now, err := anew.Client().BlockNumber(t.Context())
+		now, err := fresh.Client().BlockNumber(t.Context())
 		return err == nil && now >= head+8
 	}, "the new chain makes no blocks")
 	for _, a := range addresses {
-		count, err := anew.Client().PendingNonceAt(t.Context(), a)
+		count, err := fresh.Client().PendingNonceAt(t.Context(), a)
 		require.NoError(t, err)
 		require.Zero(t, count, "something was sent on the new chain")
 	}
 	var pool struct {
 		Pending, Queued map[string]map[string]*types.Transaction
 	}
-	require.NoError(t, anew.Client().Client().CallContext(t.Context(), &pool, "txpool_content"))
+	require.NoError(t, fresh.Client().Client().CallContext(t.Context(), &pool, "txpool_content"))
 	require.Empty(t, pool.Pending)
 	require.Empty(t, pool.Queued)
 	sc.fleet.stop()
@@ -233,7 +233,7 @@ func TestShortChainThatBeganAnewIsRefused(t *testing.T) {
 		eventually(t, patience, func() bool {
 			code, body := health(t, m.url())
 			return code == http.StatusServiceUnavailable && strings.Contains(body, "history")
-		}, "%s does not see that the chain began anew", m.name)
+		}, "%s does not see that the chain began again", m.name)
 	}
 	// Long enough for a relayer to miss the transactions on the node, and send them again.
 	again, err := v.chain.BlockNumber(t.Context())

@@ -129,7 +129,7 @@ func (sc *scene) poll(ctx context.Context, l *load) (end func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var polls sync.WaitGroup
 	for i := range pollers {
-		random := rand.New(rand.NewPCG(*seed, uint64(3+i))) //nolint:gosec // repeatable
+		random := rand.New(rand.NewPCG(*seed, uint64(3+i)))
 		polls.Go(func() { l.poll(ctx, random) })
 	}
 	return func() { cancel(); polls.Wait() }
@@ -188,7 +188,7 @@ func (sc *scene) underReorganization(r reorganization) {
 		hits = append(hits, l.hits...)
 		defer sc.poll(ctx, l)()
 		posted := make(chan struct{})
-		random := rand.New(rand.NewPCG(*seed, uint64(turn+10))) //nolint:gosec // repeatable
+		random := rand.New(rand.NewPCG(*seed, uint64(turn+10)))
 		go func() { defer close(posted); l.run(ctx, random) }()
 		line, at := sc.turn(r, int64(turn))
 		over = at

@@ -83,7 +83,7 @@ func (tr *trial) start() *process {
 	}
 	ring, err := signer.New(signers...)
 	require.NoError(tr.t, err)
-	choice := rand.New(rand.NewPCG(tr.seed, uint64(len(name)))) //nolint:gosec // a test's
+	choice := rand.New(rand.NewPCG(tr.seed, uint64(len(name))))
 	nodes := &client{world: tr.world, gate: m, second: func() bool { return tr.world.held && choice.IntN(3) == 0 }}
 	store := store.New(db, store.Config{ChainID: tr.world.chainID, Pool: poolID, Targets: []string{"hook"}})
 	send := sender.New(sender.Config{ChainID: tr.world.chainID, Ring: ring, Chain: nodes, Store: store, Log: log, Signers: 2, Lanes: 2, Pause: time.Millisecond, MaxPause: time.Millisecond})

@@ -38,7 +38,7 @@ func random(t *testing.T, databases *shelf, seed uint64) {
 	tr.faults.mu.Lock()
 	tr.faults.off = false
 	tr.faults.mu.Unlock()
-	dice := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // a test's
+	dice := rand.New(rand.NewPCG(seed, 1))
 	tick := time.NewTicker(8 * time.Millisecond)
 	defer tick.Stop()
 	for range 80 {
@@ -56,7 +56,7 @@ func random(t *testing.T, databases *shelf, seed uint64) {
 // mishaps returns the faults of a seed: many errors, some deaths and freezes.
 func mishaps(seed uint64) func(step, int) kind {
 	var mu sync.Mutex
-	dice := rand.New(rand.NewPCG(seed, 2)) //nolint:gosec // a test's
+	dice := rand.New(rand.NewPCG(seed, 2))
 	deaths, frosts := 2, 3
 	return func(s step, _ int) kind {
 		mu.Lock()

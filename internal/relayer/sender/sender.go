@@ -379,7 +379,7 @@ func raws(attempts []*relayer.Attempt) []evm.Raw {
 	return out
 }
 
-// toBroadcast converts a node's response. Whatever the response, the bytes count as possibly sent.
+// toBroadcast converts a node's response. The bytes count as possibly sent after any response.
 func (s *Sender) toBroadcast(a *relayer.Attempt, r evm.Result) store.Broadcast {
 	s.cfg.Metrics.broadcasts.WithLabelValues(outcomeLabel(r.Outcome)).Inc()
 	s.cfg.Events.Broadcasted(a.From, r.Outcome)

@@ -23,7 +23,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Help: "Changes of transactions that this process has written down, by the status that they got; no-ops and top-ups are among them.",
 		}, []string{"status"}),
 		mined: f.NewHistogram(prometheus.HistogramOpts{
-			Name: "rollcall_relayer_time_to_mined_seconds", Help: "Time from the acceptance of a caller's transaction to the note that it is mined; once more after a reorganization.",
+			Name: "rollcall_relayer_time_to_mined_seconds", Help: "Time from the acceptance of a caller's transaction to the record that it is mined; again after a reorganization.",
 			Buckets: []float64{.1, .25, .5, 1, 2, 4, 8, 15, 30, 60, 120, 300, 900, 3600},
 		}),
 	}

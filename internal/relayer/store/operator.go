@@ -161,7 +161,7 @@ func (l *Store) Recount(ctx context.Context, key common.Address) (was, is int, e
 			WHERE k.chain_id = $1 AND k.address = $2 RETURNING pending_count`, l.ChainID, hexAddress(key)).Scan(&is)
 	})
 	if err != nil {
-		return 0, 0, fmt.Errorf("count anew what %s has pending: %w", key, err)
+		return 0, 0, fmt.Errorf("count the pending transactions of %s again: %w", key, err)
 	}
 	return was, is, nil
 }

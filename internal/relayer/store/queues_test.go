@@ -143,7 +143,7 @@ func TestRecountQueues_BesideAChange(t *testing.T) {
 		_, err := l.RecountQueues(t.Context())
 		return err
 	})
-	counters(t, l, "a cancelation that committed meanwhile")
+	counters(t, l, "a cancellation that committed meanwhile")
 }
 
 // Expired transactions do not block new ones; the cheapest unexpired one does.

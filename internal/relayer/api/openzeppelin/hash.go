@@ -35,8 +35,8 @@ func CanonicalHash(target string, r *relayer.Request) [sha256.Size]byte {
 	if r.ValidUntil.IsZero() {
 		b = append(b, 0)
 	} else {
-		b = binary.BigEndian.AppendUint64(append(b, 1), uint64(r.ValidUntil.Unix())) //nolint:gosec // only compared
-		b = binary.BigEndian.AppendUint32(b, uint32(r.ValidUntil.Nanosecond()))      //nolint:gosec // below 1e9
+		b = binary.BigEndian.AppendUint64(append(b, 1), uint64(r.ValidUntil.Unix()))
+		b = binary.BigEndian.AppendUint32(b, uint32(r.ValidUntil.Nanosecond()))
 	}
 	b = appendPart(b, []byte(r.Metadata.Method))
 	b = appendPart(b, []byte(r.Metadata.Orderbook))
@@ -46,6 +46,6 @@ func CanonicalHash(target string, r *relayer.Request) [sha256.Size]byte {
 
 // appendPart adds a part of variable length with its length, so that no two sequences of parts are equal by concatenation.
 func appendPart(b, part []byte) []byte {
-	b = binary.BigEndian.AppendUint32(b, uint32(len(part))) //nolint:gosec // a body is far smaller
+	b = binary.BigEndian.AppendUint32(b, uint32(len(part)))
 	return append(b, part...)
 }

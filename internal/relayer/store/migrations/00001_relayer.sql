@@ -321,7 +321,7 @@ CREATE TABLE relayer_deliveries (
     -- Dead rows are few against a long history of delivered ones, and claims pass by all of them.
     autovacuum_vacuum_scale_factor = 0.02
 );
--- What may be claimed. The queries of a claim can use nothing else.
+-- Deliveries that may be claimed. The queries of a claim can use no other index.
 CREATE INDEX relayer_deliveries_due ON relayer_deliveries (chain_id, pool_id, target, next_at) WHERE state = 'due';
 CREATE INDEX relayer_deliveries_dead ON relayer_deliveries (created_at) WHERE state = 'dead_letter';
 
