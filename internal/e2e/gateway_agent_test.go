@@ -208,7 +208,7 @@ func TestDefinitionFilesAreFollowed(t *testing.T) {
 			return len(files) == 2 && files[1].Name == "b.json" && files[1].Error != "" && files[1].Services == 1
 		}, "%q is reported on the page", broken)
 	}
-	require.NotEmpty(t, slices.Concat(a.levelled("WARN"), a.levelled("ERROR")), "and in the log")
+	require.NotEmpty(t, slices.Concat(a.leveled("WARN"), a.leveled("ERROR")), "and in the log")
 	a.write("c.yml", "- id: "+ids[3]+"\n  kind: relayer\n  worker_ref: {url: '"+relayers[3].url()+"'}\n")
 	c.awaitActive(patience, ids[0], ids[1], ids[3])
 	require.Equal(t, relayers[2].url(), c.urlOf(ids[1]), "the last good version is kept")
@@ -227,8 +227,8 @@ func TestDefinitionFilesAreFollowed(t *testing.T) {
 	require.Zero(t, a.stop())
 }
 
-// levelled returns the log lines of a level.
-func (p *process) levelled(level string) (lines []string) {
+// leveled returns the log lines of a level.
+func (p *process) leveled(level string) (lines []string) {
 	for _, line := range p.output() {
 		if strings.Contains(line, `"level":"`+level+`"`) {
 			lines = append(lines, line)

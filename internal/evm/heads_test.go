@@ -42,7 +42,7 @@ func TestOnlyNewsMovesTheHead(t *testing.T) {
 	require.False(t, offer("b", head(5, 1)), "the same of another")
 	require.False(t, offer("b", head(4, 1)), "another that is behind")
 	require.False(t, offer("b", head(5, 2)), "another on another branch as high")
-	require.True(t, offer("a", head(5, 2)), "a reorganisation of the same")
+	require.True(t, offer("a", head(5, 2)), "a reorganization of the same")
 	require.True(t, offer("a", head(3, 2)), "which may lose blocks")
 	require.True(t, offer("b", head(6, 1)), "a higher one of another")
 	gone["b"] = true

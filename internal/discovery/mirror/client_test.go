@@ -91,12 +91,12 @@ func TestClientRefusesWhatItCannotUse(t *testing.T) {
 		"redis://host:x":          "not of the form",
 		"http://host":             "scheme",
 		"redis://host/one":        "database number",
-		"redis://host?colour=red": "colour",
+		"redis://host?tint=red": "tint",
 		"redis+cluster://host/3":  "no numbered databases",
 		"unix://":                 "empty unix socket path",
 		"redis+sentinel://host":   "master_name",
 		"redis+sentinel://host?master_name=m&replica_only=true": "only a master",
-		"redis+sentinel://host?master_name=m&colour=red":        "colour",
+		"redis+sentinel://host?master_name=m&tint=red":        "tint",
 	} {
 		_, err := mirror.NewClient(mirror.Options{URL: url})
 		require.ErrorContains(t, err, complaint, url)

@@ -64,7 +64,7 @@ func (g *ChainIdentity) Run(ctx context.Context) error {
 			patience = slowNodeGrace
 		}
 		if err != nil && ctx.Err() == nil && !errors.Is(err, errForeign) {
-			g.log.Debug("chain could not be recognised", "err", err)
+			g.log.Debug("chain could not be recognized", "err", err)
 		}
 		wait, cancel := context.WithTimeout(ctx, time.Second)
 		if h, err := g.chain.Next(wait, head); err == nil {
