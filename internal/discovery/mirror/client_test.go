@@ -88,15 +88,15 @@ func TestPasswordIsNeverShown(t *testing.T) {
 func TestClientRefusesWhatItCannotUse(t *testing.T) {
 	t.Parallel()
 	for url, complaint := range map[string]string{
-		"redis://host:x":          "not of the form",
-		"http://host":             "scheme",
-		"redis://host/one":        "database number",
-		"redis://host?tint=red": "tint",
-		"redis+cluster://host/3":  "no numbered databases",
-		"unix://":                 "empty unix socket path",
-		"redis+sentinel://host":   "master_name",
+		"redis://host:x":         "not of the form",
+		"http://host":            "scheme",
+		"redis://host/one":       "database number",
+		"redis://host?tint=red":  "tint",
+		"redis+cluster://host/3": "no numbered databases",
+		"unix://":                "empty unix socket path",
+		"redis+sentinel://host":  "master_name",
 		"redis+sentinel://host?master_name=m&replica_only=true": "only a master",
-		"redis+sentinel://host?master_name=m&tint=red":        "tint",
+		"redis+sentinel://host?master_name=m&tint=red":          "tint",
 	} {
 		_, err := mirror.NewClient(mirror.Options{URL: url})
 		require.ErrorContains(t, err, complaint, url)

@@ -1,5 +1,3 @@
-// Package status serves a coordinator's state over HTTP: /status for routers of requests to relayers, /healthz and
-// /readyz for supervisors of the process, /metrics for Prometheus.
 package status
 
 import (

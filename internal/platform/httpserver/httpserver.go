@@ -1,9 +1,3 @@
-// Package httpserver serves HTTP over a limited number of connections. So clients cannot use up the file descriptors
-// that the rest of the process needs, and health checks are still answered.
-//
-// At the limit, a new connection replaces the one that has been idle for longest, like net/http's own idle timeout,
-// only sooner. If every connection has a request, some more are accepted beyond the limit, for one request each, which
-// Config.Crowded answers. Beyond those, new connections wait.
 package httpserver
 
 import (

@@ -1,6 +1,3 @@
-// Package pki issues the certificates of a cluster from a certificate authority of its own, kept in one folder.
-// It is for development and for small installations; whoever has a CA issues the same certificates there: what
-// counts is the role among the DNS names.
 package pki
 
 import (

@@ -1,4 +1,3 @@
-// Package timefmt formats times for Redis, /status, logs and scripts: RFC 3339 in UTC with three decimals and a Z.
 package timefmt
 
 import "time"

@@ -1,4 +1,3 @@
-// Package warnings limits log lines with the same cause to one a minute, with the number of omitted lines.
 package warnings
 
 import (

@@ -1,5 +1,3 @@
-// Package relayertest assembles whole relayers for tests: processes of one pool in this process, on a real Postgres and
-// a real chain. Tests can wrap every part to inject faults.
 package relayertest
 
 import (

@@ -1,5 +1,3 @@
-// Package proc runs external servers as processes of tests. It waits until a server is ready, by its output, and for
-// its end. On Linux the kernel kills them when the test's process ends for any reason.
 package proc
 
 import (

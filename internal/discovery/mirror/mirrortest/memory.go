@@ -1,5 +1,3 @@
-// Package mirrortest has an in-memory mirror.Store and the conformance suite that it shares with Redis. Tests can fail,
-// delay and repeat the store's operations by name.
 package mirrortest
 
 import (
