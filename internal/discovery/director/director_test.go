@@ -641,7 +641,7 @@ func TestStatusOfGarbledErrors(t *testing.T) {
 func TestConfigNamesEveryProblem(t *testing.T) {
 	t.Parallel()
 	_, err := New(Config{MassFailureThreshold: 1.5, MassFailureHold: -1, MinLive: map[string]int{"Relayer": 1, "escrow": -1}})
-	for _, part := range []string{"no directory", "share 1.5", "hold -1ns", `"Relayer"`, "escrow, -1"} {
+	for _, part := range []string{"no directory", "threshold 1.5", "hold -1ns", `"Relayer"`, "escrow, -1"} {
 		require.ErrorContains(t, err, part)
 	}
 	_, err = New(Config{Directory: fsm.New(), Health: health.Config{Interval: time.Hour}})

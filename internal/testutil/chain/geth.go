@@ -17,6 +17,7 @@ import (
 	"github.com/ethereum/go-ethereum"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/common/hexutil"
+	"github.com/ethereum/go-ethereum/core/txpool"
 	"github.com/ethereum/go-ethereum/core/types"
 	"github.com/ethereum/go-ethereum/ethclient"
 	"github.com/ethereum/go-ethereum/rpc"
@@ -208,6 +209,18 @@ func (n *Node) SetGasPrice(wei *big.Int) {
 // Fund transfers an amount in wei to each address, and waits until it is mined.
 func (n *Node) Fund(wei *big.Int, to ...common.Address) {
 	n.t.Helper()
+	for ctx := n.context(); len(to) > 0; {
+		if to = n.fund(wei, to); len(to) > 0 {
+			n.must(ctx.Err(), "fund")
+			testproc.Pause(ctx)
+		}
+	}
+}
+
+// fund returns the addresses whose transaction has to be sent again under another nonce: after a rewind the node returns earlier
+// transactions of the faucet to its pool, and counts them a moment later.
+func (n *Node) fund(wei *big.Int, to []common.Address) (again []common.Address) {
+	n.t.Helper()
 	// Nonces are set here, because the pool's own count drops for a moment with each block.
 	nonce, err := n.client.PendingNonceAt(n.context(), n.faucet)
 	n.must(err, "fund")
@@ -219,10 +232,15 @@ func (n *Node) Fund(wei *big.Int, to ...common.Address) {
 		}}}
 	}
 	n.must(n.client.Client().BatchCallContext(n.context(), txs), "fund")
-	for _, tx := range txs {
+	for i, tx := range txs {
+		if tx.Error != nil && strings.Contains(tx.Error.Error(), txpool.ErrReplaceUnderpriced.Error()) {
+			again = append(again, to[i])
+			continue
+		}
 		n.must(tx.Error, "fund")
 		n.mined(*tx.Result.(*common.Hash))
 	}
+	return again
 }
 
 // Counter creates a contract that counts its calls (see package contracts), and returns its address.
