@@ -160,6 +160,9 @@ func TestBadFile(t *testing.T) {
 		"config: x":                   `tool.yaml:1: "config" is not a setting`,
 		"require: {a: b}":             "tool.yaml:1: require: ",
 		"url: &a http://x\npeers: *a": "tool.yaml:1: url: must be a plain value (it is: anchor)",
+		"url: &secret":                "tool.yaml:1: url: must be a plain value (it is: anchor); put a value that begins with & in quotes",
+		"url: !secret":                "tool.yaml:1: url: must be a plain value (it is: tag); put a value that begins with ! in quotes",
+		"require: {a: 1, a: 2}":       `tool.yaml:1: require: "a" is given twice`,
 	} {
 		_, err := parse(t, nil, "serve", "--config", settingsFile(t, content))
 		require.ErrorContains(t, err, want, content)

@@ -128,11 +128,16 @@ func text(n *yaml.Node, flag *kong.Flag) (string, error) {
 	if flag != nil && flag.IsMap() {
 		if n.Kind == yaml.MappingNode {
 			var items []string
+			seen := map[string]bool{}
 			for key, value := range entries(n) {
 				s, err := scalar(value)
 				if err != nil {
 					return "", err
 				}
+				if seen[key.Value] {
+					return "", fmt.Errorf("%q is given twice", key.Value)
+				}
+				seen[key.Value] = true
 				items = append(items, key.Value+"="+s)
 			}
 			return kong.JoinEscaped(items, flag.Tag.MapSep), nil
@@ -141,7 +146,11 @@ func text(n *yaml.Node, flag *kong.Flag) (string, error) {
 	return scalar(n)
 }
 
-func isNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" }
+// isNull reports whether a value is omitted. A value that begins with & or ! is none: YAML reads an anchor or a tag, where the file may
+// have a password.
+func isNull(n *yaml.Node) bool {
+	return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" && n.Anchor == "" && n.Style&yaml.TaggedStyle == 0
+}
 
 // list is a list's text, which may also be written as the flag would be given it.
 func list(n *yaml.Node, flag *kong.Flag) (string, error) {
@@ -168,7 +177,9 @@ var kinds = map[yaml.Kind]string{yaml.MappingNode: "mapping", yaml.SequenceNode:
 func scalar(n *yaml.Node) (string, error) {
 	switch {
 	case n.Anchor != "":
-		return "", errors.New("must be a plain value (it is: anchor)")
+		return "", errors.New("must be a plain value (it is: anchor); put a value that begins with & in quotes")
+	case n.Style&yaml.TaggedStyle != 0:
+		return "", errors.New("must be a plain value (it is: tag); put a value that begins with ! in quotes")
 	case n.Kind != yaml.ScalarNode:
 		return "", fmt.Errorf("must be a plain value (it is: %s)", kinds[n.Kind])
 	case isNull(n):

@@ -117,6 +117,10 @@ func (a *Admin) present(ctx context.Context, client *evm.Client) (*Reorganized, 
 	}
 	plan.Anchor = store.Block{Number: number, Hash: headers[0].Hash}
 	for _, anchor := range anchors {
+		if plan.Behind && anchor.Block.Hash == known.Anchor.Hash {
+			return nil, nil, refused{fmt.Errorf("%s is at block %d and has no block %d, but %s has the recorded one: nothing was reorganized; "+
+				"wait until the former has synced, or name only the latter with --rpc-urls", view.Endpoint(), plan.Head, known.Anchor.Number, anchor.Endpoint)}
+		}
 		if !plan.Behind && anchor.Block.Hash != plan.Anchor.Hash {
 			has := "no such block"
 			if !anchor.Block.IsZero() {

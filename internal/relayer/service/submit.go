@@ -139,12 +139,13 @@ func (p *Service) prepare(ctx context.Context, key common.Address, r *relayer.Re
 	if err := p.check(r); err != nil {
 		return key, err
 	}
-	if r.GasLimit == 0 {
-		if key, err = p.estimate(ctx, key, r); err != nil {
-			return key, err
-		}
+	if r.GasLimit != 0 {
+		return key, p.checkGas(r, evm.IntrinsicGasOf(r.Data, r.To == nil))
 	}
-	return key, p.checkGas(r)
+	if key, err = p.estimate(ctx, key, r); err != nil {
+		return key, err
+	}
+	return key, p.checkGas(r, 0) // the chain's own rules for data may be cheaper
 }
 
 // check checks the parts of a request that need no node.
@@ -173,9 +174,8 @@ func (p *Service) check(r *relayer.Request) error {
 	return nil
 }
 
-// checkGas checks a request's gas limit.
-func (p *Service) checkGas(r *relayer.Request) error {
-	least := evm.IntrinsicGasOf(r.Data, r.To == nil)
+// checkGas checks a request's gas limit, which must not be below least.
+func (p *Service) checkGas(r *relayer.Request, least uint64) error {
 	most := uint64(math.MaxInt64)
 	if head := p.cfg.Chain.Head(); !head.IsZero() {
 		most = head.GasLimit

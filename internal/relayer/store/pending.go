@@ -131,7 +131,8 @@ type Resends struct {
 }
 
 // Unsent returns the latest attempts that no node is recorded to have accepted, and that may be sent again. The records of
-// earlier attempts do not matter (see [Store.StoreAttempts]). The row must not have changed for age. It reads from the
+// earlier attempts do not matter (see [Store.StoreAttempts]). The bytes of a transaction that is to be replaced by a no-op are left out,
+// because no node may have them. The row must not have changed for age. It reads from the
 // given nonces on, each key in turn, its lowest first; at most limit.
 func (l *Store) Unsent(ctx context.Context, froms []KeyNonce, age time.Duration, resends Resends, limit int) ([]*relayer.Attempt, error) {
 	addresses, nonces := l.keyNonces(froms)
@@ -143,7 +144,7 @@ func (l *Store) Unsent(ctx context.Context, froms []KeyNonce, age time.Duration,
 		CROSS JOIN LATERAL (SELECT a.* FROM relayer_txs t
 			CROSS JOIN LATERAL (`+selectAttempts+` WHERE a.tx_id = t.id AND a.nonce = t.nonce AND a.address = t.relayer_address ORDER BY a.attempt DESC LIMIT 1) AS a
 			WHERE t.chain_id = $1 AND t.relayer_address = f.address AND t.nonce >= f.nonce AND t.open AND t.nonce IS NOT NULL
-				AND t.status IN ('allocated', 'unknown')
+				AND t.status IN ('allocated', 'unknown') AND (t.intent = 'send' OR a.purpose = 'noop')
 				AND (f.address = ANY($7) AND a.last_error <> ''
 					OR t.updated_at < now() - $4::interval AND NOT a.paused AND (t.status_reason <> ALL($6) OR t.nonce = lowest.nonce))
 			ORDER BY t.nonce LIMIT $5) AS s`+roundRobinOrderSQL("s", "address", "$5"),

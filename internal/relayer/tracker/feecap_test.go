@@ -2,9 +2,11 @@ package tracker_test
 
 import (
 	"math/big"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/core/types"
 	"github.com/stretchr/testify/require"
 
@@ -83,4 +85,42 @@ func TestFeeAboveOneNodesCap(t *testing.T) {
 	away.SetDown(false)
 	f.commitUntil(tx, relayer.Confirmed)
 	f.settled()
+}
+
+// The nodes are away until a transaction has expired. Its bytes, which no node has, are not sent when the nodes are back.
+func TestValidUntil_PassesWhileNodesAreAway_BytesAreNeverSent(t *testing.T) {
+	var node *proxy.Proxy
+	var mu sync.Mutex
+	sent := map[common.Hash]bool{}
+	f := setup(t, 1, func(o *relayertest.Options) {
+		node = before(t, o)
+		node.SetRules(proxy.Rule{
+			Name: "watch", Methods: []string{"eth_sendRawTransaction"}, Fault: proxy.Fault{Kind: proxy.Delay},
+			When: proxy.Sends(func(tx *types.Transaction) bool {
+				mu.Lock()
+				defer mu.Unlock()
+				sent[tx.Hash()] = true
+				return false
+			}),
+		})
+	})
+	node.SetDown(true)
+	until := time.Now().Add(time.Second)
+	tx, err := f.Submit(t.Context(), api.Submission{RelayerID: relayertest.PoolID, Caller: "test", Request: relayer.Request{
+		To: &f.chain.Accounts[0].Address, Value: big.NewInt(1), GasLimit: 21_000, MaxFee: big.NewInt(30_000_000_000),
+		MaxPriorityFee: big.NewInt(2_000_000_000), ValidUntil: until, Speed: relayer.Fast,
+	}})
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		attempts, err := f.Store.Attempts(t.Context(), tx.ID)
+		return err == nil && len(attempts) > 0 && time.Now().After(until)
+	}, 20*time.Second, 10*time.Millisecond)
+	attempts, err := f.Store.Attempts(t.Context(), tx.ID)
+	require.NoError(t, err)
+	node.SetDown(false)
+	f.commitUntil(tx, relayer.Expired)
+	mu.Lock()
+	defer mu.Unlock()
+	require.False(t, sent[attempts[0].Hash], "expired bytes were sent")
+	require.NotEmpty(t, sent, "no no-op was seen")
 }

@@ -23,11 +23,11 @@ const tendLimit = 500
 func (r *round) maintain(ctx context.Context) error {
 	todo := signerTasks{}
 	err := runAll(
+		func() error { return r.expire(ctx) }, // before all steps that send or sign bytes of expired transactions
 		func() error { return r.unsent(ctx, todo) },
 		func() error { return r.missing(ctx, todo) },
 		func() error { return r.topUps() },
 		func() error { return r.unsigned(ctx) },
-		func() error { return r.expire(ctx) },
 		func() error { return r.dispatchQueued(ctx) },
 		func() error { return r.purge(ctx) },
 		func() error { return r.intended(ctx, todo) },

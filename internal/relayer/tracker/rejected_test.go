@@ -84,16 +84,19 @@ func TestGivenUpOnce(t *testing.T) {
 		o.Registry = reg
 		o.Sender = func(c *sender.Config) { c.MaxPause = c.Pause }
 	})
-	givenUp := func() float64 {
+	counter := func(name string) (sum float64) {
 		families, err := reg.Gather()
 		require.NoError(t, err)
 		for _, family := range families {
-			if family.GetName() == "rollcall_relayer_permanently_rejected_total" {
-				return family.Metric[0].Counter.GetValue()
+			if family.GetName() == name {
+				for _, m := range family.Metric {
+					sum += m.Counter.GetValue()
+				}
 			}
 		}
-		return -1
+		return sum
 	}
+	givenUp := func() float64 { return counter("rollcall_relayer_permanently_rejected_total") }
 	arrived, released := make(chan struct{}), make(chan struct{})
 	var signed atomic.Int32
 	remote.Before(func(ctx context.Context, _ [32]byte) error {
@@ -112,8 +115,11 @@ func TestGivenUpOnce(t *testing.T) {
 	})
 	tx := f.much()
 	<-arrived
-	require.Eventually(t, func() bool { return node.Injected()["too much"] > 10 }, 20*time.Second, 10*time.Millisecond)
+	rounds := counter("rollcall_relayer_tracker_rounds_total")
+	sent := node.Injected()["too much"]
+	require.Eventually(t, func() bool { return counter("rollcall_relayer_tracker_rounds_total") > rounds+20 }, 20*time.Second, 10*time.Millisecond)
 	require.InDelta(t, 1, givenUp(), 0)
+	require.Equal(t, sent, node.Injected()["too much"], "the bytes were sent again although they were given up")
 	close(released)
 	f.commitUntil(tx, relayer.Failed)
 	require.InDelta(t, 1, givenUp(), 0)

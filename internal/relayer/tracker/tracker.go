@@ -142,7 +142,8 @@ type Tracker struct {
 	limited      time.Time     // when the fill limit was last logged; used by the maintenance goroutine only
 	observations *observations // used by the maintenance goroutine only, like purged
 	purged       time.Time
-	failed       bool // whether a round failed since maintenance last began
+	failed       bool      // whether a round failed since the last one that succeeded with maintenance
+	lastRecovery time.Time // when rejected transactions were last sent again because rounds succeed again
 
 	comparing chan struct{}             // holds one while nonces are compared with the nodes'
 	reported  map[common.Address]uint64 // by nodes at the last comparison; used by the comparing goroutine only
@@ -354,15 +355,25 @@ func (t *Tracker) roundFrom(ctx context.Context, view View, all []*relayer.Key) 
 	err := t.catchUp(ctx, r)
 	// Maintenance needs no receipts, so it runs even if they are unavailable.
 	if time.Since(t.tended) >= t.cfg.Tend {
-		r.recovered = t.failed
+		r.recovered = t.failed && err == nil && time.Since(t.lastRecovery) >= recoveryInterval
 		if t.startMaintenance(ctx, r.maintain) {
-			t.tended, t.failed = time.Now(), false
+			t.tended = time.Now()
+			if err == nil {
+				t.failed = false
+			}
+			if r.recovered {
+				t.lastRecovery = time.Now()
+			}
 		}
 	} else if r.freed { // queued transactions should be in the next block
 		t.startMaintenance(ctx, r.dispatchQueued)
 	}
 	return err
 }
+
+// recoveryInterval bounds how often rounds that fail and succeed in turn have all rejected transactions sent again at once. The pauses of
+// these transactions are not longer.
+const recoveryInterval = 30 * time.Second
 
 // catchUp updates the store to the round's head.
 func (t *Tracker) catchUp(ctx context.Context, r *round) error {
