@@ -392,7 +392,7 @@ func (c *relayerCmd) relay(stages *shutdownStages, log *slog.Logger, reg *promet
 		Budgets: c.Guard.budgets(), Metrics: store.NewMetrics(reg),
 	})
 	follow := tracker.Nodes(client)
-	lineage := tracker.NewLineage(follow, store, log.With("component", "chain"), client, passthrough)
+	lineage := tracker.NewChainIdentity(follow, store, log.With("component", "chain"), client, passthrough)
 	policies := c.Gas.policies()
 	topUp := c.Guard.TopUp.config(policies.MaxFee)
 	all, err := ringWith(c.ring, c.Guard.TopUp.signer)

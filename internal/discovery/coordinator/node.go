@@ -240,7 +240,7 @@ func (n *Node) work(ctx context.Context, watch func()) error {
 	g.Go(func() error { return n.lead(gctx, r, notify) })
 	watch()
 	g.Go(func() error { return n.watchLineage(gctx) })
-	// None of these can be canceled during disk access, and a snapshot keeps even a healthy disk busy for long.
+	// Raft cannot cancel any of these while it accesses the disk, and a snapshot keeps even a healthy disk busy for long.
 	g.Go(func() error {
 		return n.runUntilStop(gctx, "writing a snapshot", func() error { return n.snapshot.run(gctx) })
 	})

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/big"
 	"strings"
 	"testing"
 	"time"
@@ -20,6 +21,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 	"github.com/rollcall-dev/rollcall/internal/relayer/store"
 	testchain "github.com/rollcall-dev/rollcall/internal/testutil/chain"
+	"github.com/rollcall-dev/rollcall/internal/testutil/chain/proxy"
 	testpostgres "github.com/rollcall-dev/rollcall/internal/testutil/postgres"
 )
 
@@ -145,6 +147,29 @@ func TestNewChainNeedsNodesThatAgree(t *testing.T) {
 	_, err = a.NewChain(t.Context(), client)
 	require.ErrorContains(t, err, "127.0.0.1:1 does not tell its history, and may have the known one: ")
 	require.NotContains(t, err.Error(), "secret")
+}
+
+// The node that is asked first is syncing. Another one has the recorded block, so nothing was reorganized.
+func TestReorganized_FirstNodeIsSyncing_IsRefused(t *testing.T) {
+	t.Parallel()
+	chain := testchain.Simulated(t, testchain.SimulatedOptions{})
+	for range 9 {
+		chain.Commit()
+	}
+	header, err := chain.Client().HeaderByNumber(t.Context(), big.NewInt(8))
+	require.NoError(t, err)
+	a := open(t, genesisOf(t, chain), chain.Accounts[0].Address)
+	require.NoError(t, a.Store.MoveAnchor(t.Context(), 0, store.Block{Number: 8, Hash: header.Hash()}))
+	syncing, err := proxy.Open(proxy.Config{HTTP: chain.URL()})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, syncing.Close()) })
+	syncing.SetLag(5)
+	client, err := evm.Open(evm.Config{ChainID: testchain.ChainID, Endpoints: []string{syncing.URL(), chain.URL()}})
+	require.NoError(t, err)
+	defer client.Close()
+	_, err = a.Reorganized(t.Context(), client)
+	require.ErrorContains(t, err, "nothing was reorganized")
+	require.Equal(t, NotDone, OutcomeOf(err))
 }
 
 // StartOver checks the nodes again: between the plan and the operator's decision they may have changed.

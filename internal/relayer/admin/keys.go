@@ -154,7 +154,7 @@ const countsTimeout = 5 * time.Second
 
 // count queries all nodes for their counts at the same block. It leaves out nodes that do not respond.
 func (a *Admin) count(ctx context.Context, client *evm.Client, keys []*relayer.Key) ([]counted, error) {
-	if err := tracker.NewLineage(tracker.Nodes(client), a.Store, slog.New(slog.DiscardHandler), client).Check(ctx); err != nil {
+	if err := tracker.NewChainIdentity(tracker.Nodes(client), a.Store, slog.New(slog.DiscardHandler), client).Check(ctx); err != nil {
 		return nil, refused{err}
 	}
 	addresses := make([]common.Address, len(keys))

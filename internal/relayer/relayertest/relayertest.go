@@ -113,7 +113,7 @@ func Launch(t testing.TB, o Options) *Relayer {
 		ChainID: o.ChainID, Pool: o.ID, Targets: o.Targets, Budgets: o.Budgets, Metrics: store.NewMetrics(reg),
 	})
 	follow := tracker.Nodes(client)
-	r.Lineage = tracker.NewLineage(follow, r.Store, log, client)
+	r.Lineage = tracker.NewChainIdentity(follow, r.Store, log, client)
 	sending := sender.Config{ChainID: o.ChainID, Ring: o.Ring, Chain: client, Store: r.Store, Log: log, Ready: r.Lineage.Err, Metrics: sender.NewMetrics(reg),
 		Pause: 100 * time.Millisecond, MaxPause: 3 * time.Second,
 	}

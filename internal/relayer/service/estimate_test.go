@@ -1,6 +1,7 @@
 package service_test
 
 import (
+	"bytes"
 	"math/big"
 	"slices"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	"github.com/ethereum/go-ethereum/core/types"
 	"github.com/stretchr/testify/require"
 
+	"github.com/rollcall-dev/rollcall/internal/evm"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 	"github.com/rollcall-dev/rollcall/internal/relayer/api"
 	"github.com/rollcall-dev/rollcall/internal/relayer/relayertest"
@@ -122,4 +124,25 @@ func TestSubmit_ContractLetsAllIn_KeysShareTheLoad(t *testing.T) {
 	}
 	require.Len(t, from, 3)
 	require.EqualValues(t, 3+8, node.Injected()["estimates"])
+}
+
+// On a chain without the floor for data (EIP-7623) a node estimates less than the floor. The estimate is accepted.
+func TestSubmit_EstimateBelowTheDataFloor_IsAccepted(t *testing.T) {
+	f := setup(t, 1)
+	f.behind(t).SetRules(proxy.Rule{
+		Name: "no floor", Methods: []string{"eth_estimateGas"}, Fault: proxy.Fault{Kind: proxy.Answer, Result: `"0x30d40"`},
+	})
+	r := f.start(t)
+	data := bytes.Repeat([]byte{1}, 10_000)
+	submit := func(gas uint64) (*relayer.Transaction, error) {
+		return r.Submit(t.Context(), api.Submission{RelayerID: relayertest.PoolID, Caller: "test", Request: relayer.Request{
+			To: &f.chain.Accounts[0].Address, Data: data, GasLimit: gas, Speed: relayer.Fast,
+		}})
+	}
+	tx, err := submit(0)
+	require.NoError(t, err)
+	require.Less(t, tx.GasLimit, evm.IntrinsicGasOf(data, false))
+	_, err = submit(tx.GasLimit)
+	var invalid *relayer.InvalidError
+	require.ErrorAs(t, err, &invalid, "a caller's own limit below the floor")
 }

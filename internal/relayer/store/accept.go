@@ -158,7 +158,7 @@ func (a *acceptBatch) write(b *pgx.Batch) error {
 		if a.repeated[i] {
 			continue
 		}
-		seat, err := a.allocate(d)
+		locked, err := a.allocate(d)
 		if err != nil {
 			a.verdicts[i].Err = err
 			if d.IdempotencyKey != "" {
@@ -167,8 +167,8 @@ func (a *acceptBatch) write(b *pgx.Batch) error {
 			continue
 		}
 		tx := a.store.transactionOf(d, a.allocation.now)
-		if seat != nil {
-			tx.From, tx.Nonce = seat.address, new(a.allocation.assignNonce(seat, tx.Value, tx.Reserve))
+		if locked != nil {
+			tx.From, tx.Nonce = locked.address, new(a.allocation.assignNonce(locked, tx.Value, tx.Reserve))
 		}
 		a.verdicts[i].Tx = tx
 		a.rows = append(a.rows, tx)
@@ -185,20 +185,20 @@ func (a *acceptBatch) write(b *pgx.Batch) error {
 // allocate finds a key or a queue place for a draft that is within its budgets, and charges its caller's and trader's
 // budgets.
 func (a *acceptBatch) allocate(d *NewTransaction) (*lockedKey, error) {
-	till, accounts := &a.allocation.budgets, []account{{scopeCaller, d.Caller}, {scopeTrader, d.Metadata.Trader}}
+	budgets, accounts := &a.allocation.budgets, []account{{scopeCaller, d.Caller}, {scopeTrader, d.Metadata.Trader}}
 	for _, account := range accounts {
-		if !till.fits(account, d.Reserve) {
-			return nil, till.refusal(account.scope)
+		if !budgets.fits(account, d.Reserve) {
+			return nil, budgets.refusal(account.scope)
 		}
 	}
-	seat, err := a.allocation.findKey(d.Target, d.Key, d.Value, d.Reserve)
+	locked, err := a.allocation.findKey(d.Target, d.Key, d.Value, d.Reserve)
 	if err != nil {
 		return nil, err
 	}
 	for _, account := range accounts {
-		till.take(account, d.Reserve)
+		budgets.take(account, d.Reserve)
 	}
-	return seat, nil
+	return locked, nil
 }
 
 // transactionOf returns a new row. now is the database's time, because rows are compared with that clock later: this

@@ -41,9 +41,9 @@ type Excluder interface {
 // errNotChecked is the state before the first response of a node.
 var errNotChecked = errors.New("no node has confirmed yet that the chain is the one that transactions were sent on")
 
-// NewLineage returns a ChainIdentity; Run runs it. The clients do not use endpoints with another history while a majority
+// NewChainIdentity returns a ChainIdentity; Run runs it. The clients do not use endpoints with another history while a majority
 // of the responding nodes has the recorded one.
-func NewLineage(c Chain, l *store.Store, log *slog.Logger, clients ...Excluder) *ChainIdentity {
+func NewChainIdentity(c Chain, l *store.Store, log *slog.Logger, clients ...Excluder) *ChainIdentity {
 	g := &ChainIdentity{
 		chain: c, store: l, log: log, clients: clients, faults: map[string]error{}, compared: map[string]bool{}, excluded: map[string]bool{},
 	}

@@ -56,7 +56,7 @@ func TestNodeThatIsNotWaitedForStandsByItsWord(t *testing.T) {
 	require.NoError(t, err)
 	well := evm.Anchor{Endpoint: "well", Genesis: here.block(0).Hash, Block: here.block(0)}
 	o := &oracle{anchors: []evm.Anchor{well, {Endpoint: "slow", Genesis: elsewhere.block(0).Hash}}, onCall: func() {}}
-	g := tracker.NewLineage(o, store, slog.New(slog.DiscardHandler))
+	g := tracker.NewChainIdentity(o, store, slog.New(slog.DiscardHandler))
 	require.ErrorContains(t, g.Check(t.Context()), "slow has genesis")
 	o.anchors = []evm.Anchor{well, {Endpoint: "slow", Err: fmt.Errorf("read blocks: %w", context.Canceled)}}
 	require.ErrorContains(t, g.Check(t.Context()), "slow has genesis")
@@ -74,7 +74,7 @@ func TestViewThatContradictsIsBelievedAtOnce(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, another.MoveAnchor(t.Context(), 0, store.Block{Number: 9, Hash: here.block(9).Hash}))
 	o := &oracle{anchors: []evm.Anchor{{Genesis: here.block(0).Hash, Block: here.block(9)}}, onCall: func() {}}
-	g := tracker.NewLineage(o, another, slog.New(slog.DiscardHandler))
+	g := tracker.NewChainIdentity(o, another, slog.New(slog.DiscardHandler))
 	require.NoError(t, g.Verify(t.Context(), here))
 	require.Error(t, g.Err(), "only the nodes' responses enable sending")
 	require.NoError(t, g.Check(t.Context()))
@@ -99,7 +99,7 @@ func TestRoundsRecogniseTheChain(t *testing.T) {
 	var own *tracker.ChainIdentity
 	f := setup(t, 1, func(o *relayertest.Options) {
 		o.Tracker = func(c *tracker.Config) {
-			own = tracker.NewLineage(c.Chain, c.Store, c.Log) // without a Run
+			own = tracker.NewChainIdentity(c.Chain, c.Store, c.Log) // without a Run
 			c.ChainIdentity = own
 			require.NoError(t, own.Check(t.Context()))
 		}

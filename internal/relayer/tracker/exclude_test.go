@@ -138,7 +138,7 @@ func TestLineage_Quorum(t *testing.T) {
 		{"mmm mmd", "", ""},
 	} {
 		o, x := &oracle{onCall: func() {}}, exclusions{}
-		g := tracker.NewLineage(o, another, slog.New(slog.DiscardHandler), x)
+		g := tracker.NewChainIdentity(o, another, slog.New(slog.DiscardHandler), x)
 		for nodes := range strings.SplitSeq(c.nodes, " ") {
 			o.anchors = nil
 			for i, kind := range []byte(nodes) {
