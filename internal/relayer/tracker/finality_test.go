@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
 	"github.com/rollcall-dev/rollcall/internal/evm"
@@ -91,4 +92,41 @@ func TestMoveAnchor_Depth(t *testing.T) {
 			require.GreaterOrEqual(t, known.Anchor.Number, c.least)
 		})
 	}
+}
+
+// A reorganization removes a block of final transactions. It is reported also if the new branch is shorter at first.
+func TestFinalReorganization_BranchIsShorterAtFirst_IsReported(t *testing.T) {
+	var head *atomic.Uint64
+	f := setup(t, 1, func(o *relayertest.Options) {
+		o.Registry = prometheus.NewRegistry()
+		head = followed(o, func(*tracker.Config) {})
+	})
+	f.commitTo(30, head) // the fork stays above the anchor
+	parent := f.head()
+	f.commitTo(34, head)
+	tx := f.send()
+	f.commitTo(35, head)
+	f.Reaches(t, tx, relayer.Mined)
+	f.commitTo(38, head)
+	f.Reaches(t, tx, relayer.Confirmed)
+	f.chain.Fork(parent)
+	for number := uint64(31); number <= 36; number++ {
+		f.chain.Commit()
+		require.Eventually(t, func() bool { return head.Load() == number }, 20*time.Second, 10*time.Millisecond)
+	}
+	require.Eventually(t, func() bool { return f.valueOf("rollcall_relayer_final_reorgs_total") == 1 }, 20*time.Second, 10*time.Millisecond)
+}
+
+// valueOf returns a counter.
+func (f *fixture) valueOf(name string) float64 {
+	f.t.Helper()
+	families, err := f.options.Registry.Gather()
+	require.NoError(f.t, err)
+	for _, family := range families {
+		if family.GetName() == name {
+			return family.GetMetric()[0].GetCounter().GetValue()
+		}
+	}
+	require.Fail(f.t, "there is no "+name)
+	return 0
 }

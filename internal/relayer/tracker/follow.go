@@ -121,8 +121,11 @@ func (r *round) find(ctx context.Context) (blocks []store.Block, err error) {
 	seen := map[common.Hash]bool{}
 	for {
 		sought, err := r.cfg.Store.ListMinedCandidates(ctx, r.mined(), soughtLimit)
-		if err != nil || len(sought) == 0 {
-			return blocks, err
+		if err != nil {
+			return nil, err
+		}
+		if len(sought) == 0 {
+			return blocks, r.checkUnexplainedNonces(ctx, nil, nil)
 		}
 		found, err := r.receipts(ctx, sought)
 		if err != nil {
@@ -272,12 +275,19 @@ func (r *round) confirm(ctx context.Context, canonical []store.Block) error {
 // are sent again; an operator has to correct their statuses.
 func (r *round) checkConfirmed(ctx context.Context) error {
 	number := r.confirmed.Number
-	if number == 0 || number > r.head.Number || r.head.Parent == r.last.Hash {
+	if number == 0 {
+		return nil
+	}
+	if r.confirmedDue = r.confirmedDue || r.head.Parent != r.last.Hash; !r.confirmedDue || number > r.head.Number {
 		return nil
 	}
 	headers, err := r.view.Headers(ctx, number, number)
-	if err != nil || headers[0].Hash == r.confirmed.Hash {
+	if err != nil {
 		return err
+	}
+	r.confirmedDue = false
+	if headers[0].Hash == r.confirmed.Hash {
+		return nil
 	}
 	r.cfg.Metrics.finalReorgs.Inc()
 	r.cfg.Log.Error("final transactions lost their block in a reorganization: `rollcall keys resync --reorganized` puts their statuses right",

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"math/big"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -193,5 +194,28 @@ func TestSameTransactionCountsAsOurs(t *testing.T) {
 	ours := f.commitUntil(tx, relayer.Confirmed)
 	require.Equal(t, same.Hash(), *ours.Hash)
 	require.Equal(t, int64(1), new(big.Int).Sub(f.balance(f.chain.Accounts[0].Address), before).Int64())
+	f.settled()
+}
+
+// The lease moves more often than blocks are made. The user of a nonce is found all the same.
+func TestNonceConflict_LeaseMovesEachBlock_IsFound(t *testing.T) {
+	var head *atomic.Uint64
+	f := setup(t, 1, func(o *relayertest.Options) { head = followed(o, func(*tracker.Config) {}) })
+	tx := f.send()
+	f.foreign(*tx.Nonce)
+	for heads := 0; ; heads++ {
+		number, err := f.chain.Client().BlockNumber(t.Context())
+		require.NoError(t, err)
+		f.commitTo(number+1, head)
+		f.Stop()
+		f.Relayer = relayertest.Start(t, f.options)
+		now, err := f.Transaction(t.Context(), relayertest.PoolID, tx.ID)
+		require.NoError(t, err)
+		if now.Nonce == nil || *now.Nonce != *tx.Nonce {
+			break
+		}
+		require.Less(t, heads, 10)
+	}
+	f.commitUntil(tx, relayer.Confirmed)
 	f.settled()
 }

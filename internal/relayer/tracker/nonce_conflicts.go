@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 
+	"github.com/ethereum/go-ethereum/common"
 	"github.com/google/uuid"
 
 	"github.com/rollcall-dev/rollcall/internal/evm"
@@ -14,9 +16,12 @@ import (
 
 // unexplainedNonce is a used nonce for which none of our attempts has a receipt.
 type unexplainedNonce struct {
-	rounds int       // the number of rounds in which it was unexplained
-	used   *evm.Used // the transaction that used it, once found
+	heads int       // the number of heads at which it was unexplained
+	used  *evm.Used // the transaction that used it, once found
 }
+
+// searchAfter is the number of heads after which an unexplained nonce is searched: a receipt may come later than the count.
+const searchAfter = 4
 
 // checkUnexplainedNonces looks for other senders' transactions at used nonces for which none of our attempts has a receipt.
 func (r *round) checkUnexplainedNonces(ctx context.Context, sought []store.MinedCandidate, found []store.Mined) error {
@@ -24,28 +29,29 @@ func (r *round) checkUnexplainedNonces(ctx context.Context, sought []store.Mined
 	for _, m := range found {
 		done[m.TxID] = true
 	}
+	open := slices.DeleteFunc(sought, func(s store.MinedCandidate) bool { return done[s.ID] })
 	before := r.unexplained
 	r.unexplained = map[store.KeyNonce]*unexplainedNonce{}
+	seen, err := r.unexplainedSince(ctx, open, before)
+	if err != nil {
+		return err
+	}
 	looked := 0
-	for _, s := range sought {
-		if done[s.ID] {
-			continue
-		}
+	for _, s := range open {
 		nonce := store.KeyNonce{Key: s.Key, Nonce: s.Nonce}
 		l := before[nonce]
 		if l == nil {
-			l = new(unexplainedNonce)
+			l = &unexplainedNonce{heads: seen[nonce]}
 		}
 		r.unexplained[nonce] = l
-		l.rounds++
-		// A receipt may come later than the count. Searching is expensive, so the interval between searches doubles each
-		// time, in heads.
-		n := l.rounds
-		if (n < 4 || n&(n-1) != 0) && (l.used == nil || l.used.BlockNumber > r.final) {
+		l.heads++
+		// Searching is expensive, so the interval between searches doubles each time, in heads.
+		n := l.heads
+		if (n < searchAfter || n&(n-1) != 0) && (l.used == nil || l.used.BlockNumber > r.final) {
 			continue
 		}
 		if looked == 4 {
-			l.rounds-- // it is searched at the next head
+			l.heads-- // it is searched at the next head
 			continue
 		}
 		looked++
@@ -55,6 +61,34 @@ func (r *round) checkUnexplainedNonces(ctx context.Context, sought []store.Mined
 		}
 	}
 	return nil
+}
+
+// unexplainedSince returns for how many heads each key's lowest unexplained nonce has been unexplained, less than
+// searchAfter. The time is stored, because the tracking process may change more often than blocks are made.
+func (r *round) unexplainedSince(ctx context.Context, open []store.MinedCandidate, before map[store.KeyNonce]*unexplainedNonce) (map[store.KeyNonce]int, error) {
+	lowest := map[common.Address]uint64{}
+	for _, s := range open {
+		if n, ok := lowest[s.Key]; !ok || s.Nonce < n {
+			lowest[s.Key] = s.Nonce
+		}
+	}
+	marks := map[common.Address]string{}
+	for nonce := range before {
+		marks[nonce.Key] = ""
+	}
+	for key, nonce := range lowest {
+		marks[key] = strconv.FormatUint(nonce, 10)
+	}
+	timers, err := r.cfg.Store.Timers(ctx, "unexplained", r.head.Number, marks)
+	if err != nil {
+		return nil, err
+	}
+	since := map[store.KeyNonce]int{}
+	for key, t := range timers {
+		heads := r.head.Number - min(t.Head, r.head.Number)
+		since[store.KeyNonce{Key: key, Nonce: lowest[key]}] = int(min(heads, searchAfter-1))
+	}
+	return since, nil
 }
 
 // displace finds the transaction that used a nonce of ours, and once it is deep enough queues ours for another nonce.

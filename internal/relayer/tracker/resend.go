@@ -94,7 +94,7 @@ func (r *round) absent(ctx context.Context, attempts []*relayer.Attempt) ([]*rel
 		if _, ok := found[a.From]; !ok {
 			found[a.From] = true
 		}
-		old := time.Since(a.CreatedAt) > foundTrust*r.cfg.Abandoned
+		old := r.now().Sub(a.CreatedAt) > foundTrust*r.cfg.Abandoned
 		if presence[i] == evm.Absent || old && !a.Paused {
 			lacking, found[a.From] = append(lacking, a), false
 			continue

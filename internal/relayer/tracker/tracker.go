@@ -126,8 +126,12 @@ type Tracker struct {
 	anchor      store.Block
 	// confirmed is the newest block whose transactions this process has made final since it took the lease.
 	confirmed store.Block
-	noTag     time.Time                 // when it was last logged that the node has no block of the tag
-	ahead     map[common.Address]*ahead // keys with more transactions than were allocated
+	// confirmedDue reports that the chain may have been reorganized since it was last compared with confirmed. The new
+	// branch may be shorter at first.
+	confirmedDue bool
+
+	noTag time.Time                 // when it was last logged that the node has no block of the tag
+	ahead map[common.Address]*ahead // keys with more transactions than were allocated
 
 	lease lease
 
