@@ -32,7 +32,7 @@ type Config struct {
 	HealthInterval time.Duration
 	// Silence is how long a subscription may bring no head before the chain is polled as well. Default 10 s.
 	Silence time.Duration
-	// BroadcastAll sends transactions to every endpoint instead of the first that accepts them.
+	// BroadcastAll makes Send send transactions to every endpoint instead of the first that accepts them.
 	BroadcastAll bool
 	// MaxLag is how many blocks an endpoint may be behind the best one before others are preferred to it. Default 3.
 	MaxLag uint64

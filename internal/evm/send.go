@@ -28,16 +28,24 @@ type Result struct {
 
 // Send broadcasts transactions, to each endpoint in the given order. The result has one entry for each.
 //
-// Without Config.BroadcastAll the preferred endpoint receives all of them. The next one receives those for which it may
-// answer otherwise: the first was not reached, limits the rate, has a full pool, or its head lags. With BroadcastAll
-// all endpoints receive all. Send returns as soon as each transaction has been accepted by one endpoint; the other
-// sends continue in the background.
+// Without Config.BroadcastAll the preferred endpoint receives all of them, and the next one those that it did not accept.
+// With it, Send is [Client.SendToAll].
 //
 // The results of several endpoints are combined as follows. Accepted by any is Accepted. Otherwise, if one endpoint may
 // have the transaction, the result is Unknown. Otherwise no endpoint has it, and the least final answer is returned:
 // first one about the nonce, then a temporary one, then a permanent one, then not having reached an endpoint.
 func (c *Client) Send(ctx context.Context, txs []Raw) []Result {
-	t := newTally(len(txs))
+	return c.send(ctx, txs, c.cfg.BroadcastAll)
+}
+
+// SendToAll is Send to all endpoints. It helps a transaction that one of them has accepted and does not forward. It
+// returns as soon as each transaction has been accepted by one endpoint; the other sends continue in the background.
+func (c *Client) SendToAll(ctx context.Context, txs []Raw) []Result {
+	return c.send(ctx, txs, true)
+}
+
+func (c *Client) send(ctx context.Context, txs []Raw, all bool) []Result {
+	t := newResults(len(txs))
 	eps := c.candidates(sendMethod)
 	if len(eps) == 0 {
 		err := c.none(sendMethod)
@@ -50,7 +58,7 @@ func (c *Client) Send(ctx context.Context, txs []Raw) []Result {
 		}
 		return t.results
 	}
-	if c.cfg.BroadcastAll && len(eps) > 1 {
+	if all && len(eps) > 1 {
 		return c.sendAll(ctx, eps, txs, t)
 	}
 	for i, ep := range eps {
@@ -183,16 +191,9 @@ func combine(a, b Result) Result {
 	return a
 }
 
-// nodeSpecific reports whether another endpoint may answer otherwise: the outcome is about this node, its pool or its
-// head.
-func (o Outcome) nodeSpecific() bool {
-	switch o {
-	case Unknown, NonceTooHigh, Underpriced, FeeCapTooLow, InsufficientFunds, PoolFull, RateLimited, ExceedsBlockGas, Oversized,
-		FeeCapExceeded, Refused, NotSent:
-		return true
-	}
-	return false
-}
+// conclusive reports whether no other endpoint needs to receive the transaction. One endpoint's rejection is not, because it
+// may be about this node, its pool or its head, or false. Only a tip above the fee is wrong by the bytes alone everywhere.
+func (o Outcome) conclusive() bool { return o.Done() || o == TipAboveCap }
 
 // results collects the answers of endpoints for each transaction.
 type results struct {
@@ -203,7 +204,7 @@ type results struct {
 	allDone chan struct{} // closed when open is 0
 }
 
-func newTally(n int) *results {
+func newResults(n int) *results {
 	t := &results{results: make([]Result, n), heard: make([]bool, n), open: n, allDone: make(chan struct{})}
 	if n == 0 {
 		close(t.allDone)
@@ -233,7 +234,7 @@ func (t *results) needRetry() []int {
 	defer t.mu.Unlock()
 	var left []int
 	for i, r := range t.results {
-		if !t.heard[i] || r.Outcome.nodeSpecific() {
+		if !t.heard[i] || !r.Outcome.conclusive() {
 			left = append(left, i)
 		}
 	}

@@ -59,6 +59,9 @@ func (c *client) look(do func(*node) error) (err error) {
 	return errors.Join(struck, err)
 }
 
+// SendToAll is Send: there is one node.
+func (c *client) SendToAll(ctx context.Context, txs []evm.Raw) []evm.Result { return c.Send(ctx, txs) }
+
 func (c *client) Send(_ context.Context, txs []evm.Raw) []evm.Result {
 	results, late := make([]evm.Result, len(txs)), make([]evm.Result, len(txs))
 	asked := false

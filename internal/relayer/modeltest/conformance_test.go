@@ -107,6 +107,10 @@ func (b both) Send(ctx context.Context, txs []evm.Raw) []evm.Result {
 	return b.client.Send(ctx, txs)
 }
 
+func (b both) SendToAll(ctx context.Context, txs []evm.Raw) []evm.Result {
+	return b.client.SendToAll(ctx, txs)
+}
+
 // transfer returns a signed transfer without sending it; fees are in gwei.
 func (r *rig) transfer(nonce uint64, fee, tip float64) evm.Raw {
 	r.t.Helper()

@@ -179,6 +179,14 @@ type refusing struct {
 }
 
 func (c *refusing) Send(ctx context.Context, raws []evm.Raw) []evm.Result {
+	return c.send(ctx, raws, c.Chain.Send)
+}
+
+func (c *refusing) SendToAll(ctx context.Context, raws []evm.Raw) []evm.Result {
+	return c.send(ctx, raws, c.Chain.SendToAll)
+}
+
+func (c *refusing) send(ctx context.Context, raws []evm.Raw, send func(context.Context, []evm.Raw) []evm.Result) []evm.Result {
 	if o := evm.Outcome(c.outcome.Load()); o != evm.Accepted {
 		c.refused.Add(int64(len(raws)))
 		results := make([]evm.Result, len(raws))
@@ -187,7 +195,7 @@ func (c *refusing) Send(ctx context.Context, raws []evm.Raw) []evm.Result {
 		}
 		return results
 	}
-	return c.Chain.Send(ctx, raws)
+	return send(ctx, raws)
 }
 
 func TestAKeyIsTakenOutAfterRepeatedRefusalsAndProbed(t *testing.T) {

@@ -26,6 +26,7 @@ type Chain interface {
 	Fees(context.Context) (evm.Fees, error)
 	TransferGas(ctx context.Context, from, to common.Address, fresh bool) uint64
 	Send(context.Context, []evm.Raw) []evm.Result
+	SendToAll(context.Context, []evm.Raw) []evm.Result
 }
 
 // Store is the part of the store that a Sender uses.
@@ -185,12 +186,12 @@ func (s *Sender) Run(ctx context.Context) error {
 }
 
 // Resend broadcasts stored attempts in the given order, and records the results. It returns when that is done, so its
-// caller sets the pace.
+// caller sets the pace. All nodes receive them, because the first one may have accepted them without forwarding them.
 func (s *Sender) Resend(ctx context.Context, attempts []*relayer.Attempt) ([]evm.Result, error) {
 	if err := s.cfg.Ready(); err != nil {
 		return nil, err
 	}
-	results := s.cfg.Chain.Send(ctx, raws(attempts))
+	results := s.cfg.Chain.SendToAll(ctx, raws(attempts))
 	said := make([]store.Broadcast, len(attempts))
 	for i, a := range attempts {
 		said[i] = s.toBroadcast(a, results[i])

@@ -60,6 +60,8 @@ func (p *parts) Send(_ context.Context, raws []evm.Raw) []evm.Result {
 	return results
 }
 
+func (p *parts) SendToAll(ctx context.Context, raws []evm.Raw) []evm.Result { return p.Send(ctx, raws) }
+
 func (p *parts) StoreAttempts(_ context.Context, attempts []*relayer.Attempt) ([]bool, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -238,15 +238,15 @@ func (r *round) resendPreviousAttempt(ctx context.Context, a *relayer.Attempt) (
 	return evm.FeeCapExceeded, nil
 }
 
-// permanentlyRejected reports that no node will ever accept the bytes. Some outcomes are caused by the bytes alone, at any
-// time and node. A rejection for another reason (the size, the gas, the whole fee) may come from one node's policy, its
-// newest block or its operator's mistake. The node that would accept the bytes may be unavailable. Such a rejection gets
-// time to pass. The bytes still count as possibly sent.
+// permanentlyRejected reports that no node will ever accept the bytes. A tip above the fee is wrong at any time and node. A
+// rejection for another reason (the size, the gas, the whole fee) may come from one node's policy, its newest block or its
+// operator's mistake, and where gas depends on another chain's price it passes. The node that would accept the bytes may be
+// unavailable. Such a rejection gets time to pass. The bytes still count as possibly sent.
 func (r *round) permanentlyRejected(a *relayer.Attempt, o evm.Outcome) bool {
 	switch o {
-	case evm.IntrinsicGas, evm.TipAboveCap:
+	case evm.TipAboveCap:
 		return true
-	case evm.ExceedsBlockGas, evm.Oversized, evm.Refused, evm.FeeCapExceeded:
+	case evm.IntrinsicGas, evm.ExceedsBlockGas, evm.Oversized, evm.Refused, evm.FeeCapExceeded:
 		return r.now().Sub(a.CreatedAt) > r.cfg.StuckAfter
 	default:
 		return false
@@ -442,7 +442,7 @@ func (r *round) bumpLowestPending(ctx context.Context, todo signerTasks) error {
 // bump would only delay giving it up.
 func bumpHelps(reason string) bool {
 	switch reason {
-	case evm.ExceedsBlockGas.String(), evm.Oversized.String(), evm.Refused.String(), evm.InsufficientFunds.String():
+	case evm.IntrinsicGas.String(), evm.ExceedsBlockGas.String(), evm.Oversized.String(), evm.Refused.String(), evm.InsufficientFunds.String():
 		return false
 	}
 	return true

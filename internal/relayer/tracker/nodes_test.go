@@ -52,6 +52,25 @@ func TestTransactionsSettle_FirstEndpointFailsSomeMethods(t *testing.T) {
 	}
 }
 
+// The first endpoint answers sends confidently and falsely: it drops what it accepts, or rejects it for a reason that no
+// other node has. Transactions are mined with their contents all the same, because another endpoint receives them.
+func TestTransactionsSettle_FirstEndpointAnswersSendsFalsely(t *testing.T) {
+	for _, message := range []string{"already known", "nonce too low", "replacement transaction underpriced", "intrinsic gas too low", "invalid sender"} {
+		t.Run(message, func(t *testing.T) {
+			var first *proxy.Proxy
+			f := setup(t, 1, func(o *relayertest.Options) {
+				well := o.RPC[0]
+				first = before(t, o)
+				o.RPC = append(o.RPC, well)
+			})
+			first.SetRules(proxy.Rule{Name: "sends", Methods: []string{"eth_sendRawTransaction"}, Fault: proxy.Fault{Kind: proxy.Refuse, Message: message}})
+			f.commitUntil(f.send(), relayer.Confirmed)
+			f.settled()
+			require.Positive(t, first.Injected()["sends"])
+		})
+	}
+}
+
 // A round whose endpoint fails is repeated from another endpoint at once. Nothing else would start a round within an hour.
 func TestRound_EndpointFails_AnotherIsReadAtOnce(t *testing.T) {
 	f := setup(t, 1)

@@ -83,6 +83,7 @@ func TestGivenUpOnce(t *testing.T) {
 		remote, o.Ring = signertest.Faked(t, o.Ring)
 		o.Registry = reg
 		o.Sender = func(c *sender.Config) { c.MaxPause = c.Pause }
+		o.Tracker = func(c *tracker.Config) { c.StuckAfter = time.Second }
 	})
 	counter := func(name string) (sum float64) {
 		families, err := reg.Gather()
