@@ -19,6 +19,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 	"github.com/rollcall-dev/rollcall/internal/relayer/admin"
 	"github.com/rollcall-dev/rollcall/internal/relayer/store"
+	"github.com/rollcall-dev/rollcall/internal/relayer/tracker"
 )
 
 type keysCmd struct {
@@ -349,16 +350,17 @@ type keysResyncCmd struct {
 	SetNonce    *uint64 `placeholder:"N" help:"Move the next nonce of one key to N, up or down, where no transaction was ever signed for N or above."`
 	Reorganized bool    `help:"The chain was reorganized deeper than final transactions: make those pending again whose blocks are gone, keep nonces and signed bytes, and go on with the chain as it is."`
 	NewChain    bool    `help:"The chain has another genesis block now, on purpose: drop what was pending on the one before, and begin each key at the new one's count."`
-	Yes         bool    `help:"Do not ask before something is taken back or dropped."`
+	Yes         bool    `help:"Do not ask before something is taken back, skipped or dropped."`
 	outputFlags
 	poolFlags
 	nodeFlags
 }
 
 func (keysResyncCmd) Help() string {
-	return `It counts the pending transactions again; moves the next nonce up to the chain's count, if somebody
-else has used the key; and fills nonces below it that no transaction has with no-ops, which relayers sign. It never moves a
-nonce down and drops nothing. It enables a key again that was stopped for a nonce jump. It refuses nodes that count differently.
+	return fmt.Sprintf(`It counts the pending transactions again; moves the next nonce up to the highest count, mined or pending, that any
+node reports, if another sender has used the key; and fills nonces below it that no transaction has with no-ops, which relayers
+sign. It never moves a nonce down and drops nothing. It enables a key again that was stopped for a nonce jump. It refuses nodes
+that count differently, and asks before it moves a nonce by more than %d.
 
 With --set-nonce a key's next nonce moves to N. Down it moves only where nothing was signed for N or above, and no node knows of
 a transaction there. Accepted transactions that had such a nonce wait in the queue again. Up it leaves nonces without a
@@ -368,7 +370,7 @@ Relayers send nothing on a chain with another history than the recorded one, unt
 chain. With the same genesis block it is a deep reorganization, and all signed bytes are still valid: --reorganized makes
 transactions pending again whose blocks are gone, also final ones, tells their webhook targets, and has relayers send the same
 bytes again. It may be repeated, and does the rest where it was interrupted. With another genesis block it is another chain:
---new-chain drops what was pending.`
+--new-chain drops what was pending.`, tracker.DefaultMaxNonceJump)
 }
 
 func (c *keysResyncCmd) Check(p *config.Problems) {
@@ -402,19 +404,31 @@ func (c *keysResyncCmd) Run(ctx context.Context, con *console) error {
 	case c.Reorganized:
 		return c.takeBack(ctx, con, client)
 	}
-	a, ctx, end, err := c.admin(ctx)
+	a, limited, end, err := c.admin(ctx)
 	if err != nil {
 		return err
 	}
 	defer end()
-	keys, err := c.keys(ctx, a)
+	keys, err := c.keys(limited, a)
 	if err != nil {
 		return err
 	}
 	if c.SetNonce != nil {
-		return c.setNonce(ctx, con, a, client, keys[0])
+		return c.setNonce(limited, con, a, client, keys[0])
 	}
-	found, err := a.Resync(ctx, client, keys)
+	counts, err := a.Count(limited, client, keys)
+	if err != nil {
+		return uncertain(err, "rollcall keys list")
+	}
+	if slices.ContainsFunc(counts, func(n admin.KeyCount) bool { return n.Jump() > 0 }) {
+		if err := c.confirm(con, func(w io.Writer) { describeJumps(w, counts) }, "Skip those nonces?"); err != nil {
+			return err
+		}
+	}
+	// A person may have taken long.
+	limited, cancel := context.WithTimeout(ctx, c.Timeout)
+	defer cancel()
+	found, err := a.Resync(limited, counts)
 	list := []resynced{}
 	for _, r := range found {
 		list = append(list, resyncedOf(r))
@@ -429,6 +443,20 @@ func (c *keysResyncCmd) Run(ctx context.Context, con *console) error {
 		}
 	}
 	return uncertain(err, "rollcall keys list")
+}
+
+// describeJumps prints the keys whose next nonce would be raised far.
+func describeJumps(w io.Writer, counts []admin.KeyCount) {
+	var rows [][]string
+	for _, n := range counts {
+		if n.Jump() > 0 {
+			rows = append(rows, []string{
+				lower(n.Key.Address), strconv.FormatUint(n.Key.NextNonce, 10), strconv.FormatUint(n.Mined, 10), strconv.FormatUint(n.Pending, 10),
+			})
+		}
+	}
+	fmt.Fprintln(w, "The nodes count many more transactions of these keys than relayers have sent. If no other sender made them, a node is wrong:")
+	table(w, "KEY NEXT MINED PENDING", rows)
 }
 
 // setNonce moves a key's next nonce.

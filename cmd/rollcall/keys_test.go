@@ -18,6 +18,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer/relayertest"
 	"github.com/rollcall-dev/rollcall/internal/relayer/signer/signertest"
 	testchain "github.com/rollcall-dev/rollcall/internal/testutil/chain"
+	"github.com/rollcall-dev/rollcall/internal/testutil/chain/proxy"
 )
 
 type keyList struct {
@@ -344,6 +345,45 @@ func TestAge(t *testing.T) {
 	} {
 		require.Equal(t, want, age(time.Now().Add(-ago)))
 	}
+}
+
+// A node counts many more transactions of a key than relayers have sent: resync asks before it skips the nonces. Foreign
+// transactions that are pending are not outbid by no-ops.
+func TestKeysResync_NodesCountManyMore_Asks(t *testing.T) {
+	t.Parallel()
+	r := startRelay(t, 1, nil)
+	tx := r.send(t, 0, "one")
+	r.confirm(t, tx, relayer.Confirmed)
+	r.Stop()
+	node, err := proxy.Open(proxy.Config{HTTP: r.chain.URL()})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, node.Close()) })
+	args := r.operator("keys", "resync", "--all", "--rpc-urls", node.URL())
+	node.SetRules(proxy.Rule{
+		Name: "too many", Methods: []string{"eth_getTransactionCount"}, Fault: proxy.Fault{Kind: proxy.Answer, Result: `"0x1f4"`},
+		When: func(c proxy.Call) bool { return strings.Contains(string(c.Params), "pending") },
+	})
+	res := rollcall(t, args...)
+	require.Equal(t, exitNotDone, res.code)
+	require.Regexp(t, "KEY +NEXT +MINED +PENDING", res.stdout)
+	require.Regexp(t, lower(r.keys[0])+" +1 +1 +500", res.stdout)
+	require.Contains(t, res.stderr, "nobody answered")
+	node.SetRules()
+	require.Contains(t, succeed(t, args...), "nothing to mend, next nonce 1, 0 pending")
+
+	// Two foreign transactions are pending. The node reports them in one of three readings.
+	foreign(t, r, 1)
+	foreign(t, r, 2)
+	node.SetRules(proxy.Rule{
+		Name: "too few", Methods: []string{"eth_getTransactionCount"}, Fault: proxy.Fault{Kind: proxy.Answer, Result: `"0x1"`}, Limit: 2,
+		When: func(c proxy.Call) bool { return strings.Contains(string(c.Params), "pending") },
+	})
+	found := read[[]resynced](t, args...)
+	require.Equal(t, []resynced{{Key: lower(r.keys[0]), ChainNonce: 1, NextWas: 1, Next: 3, Filled: []uint64{}}}, found)
+
+	node.SetRules(proxy.Rule{Name: "many more", Methods: []string{"eth_getTransactionCount"}, Fault: proxy.Fault{Kind: proxy.Answer, Result: `"0x1f4"`}})
+	found = read[[]resynced](t, append(args, "--yes")...)
+	require.Equal(t, uint64(500), found[0].Next)
 }
 
 // A next nonce that one false answer has left far too high is taken back, where nothing was ever signed for it.

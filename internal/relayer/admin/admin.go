@@ -187,18 +187,18 @@ func (a *Admin) await(ctx context.Context, id uuid.UUID, enough func(*relayer.Tr
 				return tx, last
 			}
 		}
-		if pause(ctx) != nil {
+		if pause(ctx, poll) != nil {
 			return nil, nil
 		}
 	}
 }
 
-// pause waits between two polls.
-func pause(ctx context.Context) error {
+// pause waits for d.
+func pause(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():
 		return context.Cause(ctx)
-	case <-time.After(poll):
+	case <-time.After(d):
 		return nil
 	}
 }

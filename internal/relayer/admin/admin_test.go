@@ -136,7 +136,7 @@ func TestNewChainNeedsNodesThatAgree(t *testing.T) {
 	require.True(t, reorganized.Behind)
 	keys, err := a.Keys(t.Context())
 	require.NoError(t, err)
-	_, err = a.Resync(t.Context(), nodes(t, one), keys)
+	_, err = a.Count(t.Context(), nodes(t, one), keys)
 	require.ErrorContains(t, err, "no node has block 1000")
 	require.Equal(t, NotDone, OutcomeOf(err))
 

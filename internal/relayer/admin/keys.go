@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
-	"time"
 
 	"github.com/ethereum/go-ethereum/common"
 
@@ -72,7 +70,7 @@ func (a *Admin) Drain(ctx context.Context, key common.Address) (left store.Load,
 // stays paused, except with [ErrResumed].
 func (a *Admin) AwaitDrained(ctx context.Context, key common.Address, was store.Load, progress func(store.Load)) error {
 	for {
-		if err := pause(ctx); err != nil {
+		if err := pause(ctx, poll); err != nil {
 			return refused{err}
 		}
 		left, over, err := a.left(ctx, key)
@@ -104,159 +102,6 @@ func (a *Admin) left(ctx context.Context, key common.Address) (left store.Load, 
 		return left, false, nil
 	}
 	return left, true, a.Pause(ctx, key, true)
-}
-
-// Resync is the result of comparing and correcting one key.
-type Resync struct {
-	Key                   common.Address
-	PendingWas, PendingIs int
-	NextWas, NextIs       uint64
-	Mined                 uint64   // the chain's count
-	Filled                []uint64 // nonces without a transaction; relayers sign no-ops for them
-	// Sought is the number of transactions whose nonce the chain has used and that are not recorded as mined. Relayers look
-	// for them.
-	Sought int
-	// Enabled reports that the key was stopped for a nonce jump, and no longer is.
-	Enabled bool
-}
-
-// soughtLimit bounds how many transactions are counted.
-const soughtLimit = 10_000
-
-// fillable is how many nonces without a transaction a resync fills. Each costs a no-op's fee.
-const fillable = 1000
-
-// Resync compares keys with the chain and with their rows, and corrects differences. It also enables keys that were stopped
-// for a nonce jump. Every step is valid by itself: on an error the earlier steps are done, and a repetition does the rest.
-// It rejects a chain with another history than the recorded one, where counts are meaningless, and nodes that count
-// differently.
-func (a *Admin) Resync(ctx context.Context, client *evm.Client, keys []*relayer.Key) ([]Resync, error) {
-	counts, err := a.count(ctx, client, keys)
-	if err != nil {
-		return nil, err
-	}
-	var all []Resync
-	for i, k := range keys {
-		r, err := a.resync(ctx, k, counts[i].mined)
-		all = append(all, r)
-		if err != nil {
-			return all, err
-		}
-	}
-	return all, nil
-}
-
-// counted is how many transactions of a key the nodes report.
-type counted struct{ mined, pending uint64 }
-
-// countsTimeout is how long the nodes have to return their counts.
-const countsTimeout = 5 * time.Second
-
-// count queries all nodes for their counts at the same block. It leaves out nodes that do not respond.
-func (a *Admin) count(ctx context.Context, client *evm.Client, keys []*relayer.Key) ([]counted, error) {
-	if err := tracker.NewChainIdentity(tracker.Nodes(client), a.Store, slog.New(slog.DiscardHandler), client).Check(ctx); err != nil {
-		return nil, refused{err}
-	}
-	addresses := make([]common.Address, len(keys))
-	for i, k := range keys {
-		addresses[i] = k.Address
-	}
-	view, err := client.Latest(ctx)
-	if err != nil {
-		return nil, refused{err}
-	}
-	asking, cancel := context.WithTimeout(ctx, countsTimeout)
-	defer cancel()
-	counts := make([]counted, len(keys))
-	var first *evm.Counts
-	reports := client.Counts(asking, view.Header().Hash, addresses)
-	for i := range reports {
-		n := &reports[i]
-		if n.Err != nil {
-			err = n.Err
-			continue
-		}
-		if first == nil {
-			first = n
-		}
-		for j, address := range addresses {
-			if n.Mined[j] != first.Mined[j] {
-				return nil, refused{fmt.Errorf("%s counts %d transactions of %s and %s counts %d: leave the node that is wrong out of --rpc-urls",
-					first.Endpoint, first.Mined[j], address, n.Endpoint, n.Mined[j])}
-			}
-			counts[j].mined, counts[j].pending = n.Mined[j], max(counts[j].pending, n.Pending[j])
-		}
-	}
-	if first == nil {
-		return nil, refused{fmt.Errorf("no node reports its counts: %w", err)}
-	}
-	return counts, nil
-}
-
-func (a *Admin) resync(ctx context.Context, k *relayer.Key, mined uint64) (r Resync, err error) {
-	r = Resync{Key: k.Address, Mined: mined, NextWas: k.NextNonce, NextIs: k.NextNonce}
-	if r.PendingWas, r.PendingIs, err = a.Store.Recount(ctx, k.Address); err != nil {
-		return r, err
-	}
-	raised, err := a.Store.AdvanceNonce(ctx, k.Address, k.Era, mined)
-	if err != nil {
-		return r, err
-	}
-	if raised {
-		r.NextIs = mined
-	}
-	missing, err := a.Store.Gap(ctx, k.Address, k.Era, mined)
-	switch {
-	case err != nil:
-		return r, err
-	case missing > fillable:
-		return r, refused{fmt.Errorf("%d nonces of %s below its next nonce %d have no transaction, which is more than the %d that are filled: give the right one with --set-nonce",
-			missing, k.Address, r.NextIs, fillable)}
-	case missing > 0:
-		filled, err := a.Store.FillNonceGaps(ctx, k.Address, k.Era, mined, 0)
-		if err != nil {
-			return r, err
-		}
-		for _, tx := range filled {
-			r.Filled = append(r.Filled, *tx.Nonce)
-		}
-	}
-	if r.Enabled, err = a.Store.EndJump(ctx, k.Address); err != nil {
-		return r, err
-	}
-	sought, err := a.Store.ListMinedCandidates(ctx, []store.KeyNonce{{Key: k.Address, Nonce: mined}}, soughtLimit)
-	r.Sought = len(sought)
-	return r, asRefused(err)
-}
-
-// SetNonce moves a key's next nonce, up or down, and enables the key if it was stopped for a nonce jump. It returns the
-// previous nonce. It rejects a nonce at or below one that was signed for, or that a node counts as mined or pending. It
-// also rejects one that leaves more than fillable nonces without a transaction. It could not be lowered any more once the
-// key has used a higher nonce.
-func (a *Admin) SetNonce(ctx context.Context, client *evm.Client, k *relayer.Key, next uint64) (was uint64, enabled bool, err error) {
-	counts, err := a.count(ctx, client, []*relayer.Key{k})
-	if err != nil {
-		return 0, false, err
-	}
-	if used := max(counts[0].mined, counts[0].pending); next < used {
-		return 0, false, refused{fmt.Errorf("the next nonce of %s cannot be %d: the nodes count %d transactions mined or pending; give %d or more", k.Address, next, used, used)}
-	}
-	if next > store.MaxNonce {
-		return 0, false, refused{fmt.Errorf("the next nonce of %s cannot be %d: give %d or less", k.Address, next, uint64(store.MaxNonce))}
-	}
-	if from := max(k.NextNonce, counts[0].mined, counts[0].pending); next > from+fillable {
-		return 0, false, refused{fmt.Errorf("the next nonce of %s cannot be %d: it leaves %d nonces without a transaction, which is more than the %d that are filled; give %d or less",
-			k.Address, next, next-from, fillable, from+fillable)}
-	}
-	was, err = a.Store.SetNonce(ctx, k.Address, k.Era, next)
-	if _, used := errors.AsType[*store.NonceUsedError](err); used || errors.Is(err, store.ErrChainChanged) {
-		return was, false, refused{err}
-	}
-	if err != nil {
-		return was, false, err
-	}
-	enabled, err = a.Store.EndJump(ctx, k.Address)
-	return was, enabled, err
 }
 
 // NewChain is the plan to start over on a chain with another genesis block.

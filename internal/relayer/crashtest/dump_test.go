@@ -315,7 +315,7 @@ func (sc *scene) resyncJumped() {
 	sc.t.Helper()
 	sc.refuse(relayer.NonceJump)
 	var found []struct{ NextNonceWas, NextNonce uint64 }
-	sc.output(sc.resync(sc.t.Context(), "--all"), &found)
+	sc.output(sc.resync(sc.t.Context(), "--all", "--yes"), &found)
 	require.Len(sc.t, found, len(sc.keys))
 	for _, key := range found {
 		require.Greater(sc.t, key.NextNonce, key.NextNonceWas)

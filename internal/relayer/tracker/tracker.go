@@ -56,6 +56,9 @@ func (n nodes) Latest(ctx context.Context) (View, error) {
 	return v, nil
 }
 
+// DefaultMaxNonceJump is the default of Config.MaxNonceJump.
+const DefaultMaxNonceJump = 64
+
 // Config configures a Tracker. Fields without a default are required.
 type Config struct {
 	// Name identifies this process among those of the pool, and differs after a restart.
@@ -99,7 +102,7 @@ type Config struct {
 	// because clocks differ. Default 15 s.
 	AdoptMargin time.Duration
 	// MaxNonceJump is the most by which a key's next nonce is advanced to the nodes' count. A higher count stops the key.
-	// Default 64.
+	// Default [DefaultMaxNonceJump].
 	MaxNonceJump uint64
 	// NoopsPerHour is how many nonces without a row are filled per key and hour. Default 64.
 	NoopsPerHour int
@@ -201,7 +204,7 @@ func New(cfg Config) *Tracker {
 	cfg.Tend = cmp.Or(cfg.Tend, time.Second)
 	cfg.Abandoned = cmp.Or(cfg.Abandoned, 2*time.Second)
 	cfg.StuckAfter = cmp.Or(cfg.StuckAfter, 5*time.Minute)
-	cfg.MaxNonceJump = cmp.Or(cfg.MaxNonceJump, 64)
+	cfg.MaxNonceJump = cmp.Or(cfg.MaxNonceJump, DefaultMaxNonceJump)
 	cfg.NoopsPerHour = cmp.Or(cfg.NoopsPerHour, 64)
 	cfg.AdoptMargin = cmp.Or(cfg.AdoptMargin, 15*time.Second)
 	cfg.IdempotencyKeys = cmp.Or(cfg.IdempotencyKeys, 30*24*time.Hour)

@@ -1,0 +1,208 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+
+	"github.com/rollcall-dev/rollcall/internal/evm"
+	"github.com/rollcall-dev/rollcall/internal/relayer"
+	"github.com/rollcall-dev/rollcall/internal/relayer/store"
+	"github.com/rollcall-dev/rollcall/internal/relayer/tracker"
+)
+
+// Resync is the result of comparing and correcting one key.
+type Resync struct {
+	Key                   common.Address
+	PendingWas, PendingIs int
+	NextWas, NextIs       uint64
+	Mined                 uint64   // the chain's count
+	Filled                []uint64 // nonces without a transaction; relayers sign no-ops for them
+	// Sought is the number of transactions whose nonce the chain has used and that are not recorded as mined. Relayers look
+	// for them.
+	Sought int
+	// Enabled reports that the key was stopped for a nonce jump, and no longer is.
+	Enabled bool
+}
+
+// soughtLimit bounds how many transactions are counted.
+const soughtLimit = 10_000
+
+// fillable is how many nonces without a transaction a resync fills. Each costs a no-op's fee.
+const fillable = 1000
+
+// KeyCount is the nodes' counts of a key's transactions.
+type KeyCount struct {
+	Key     *relayer.Key
+	Mined   uint64
+	Pending uint64 // mined or, without a gap, in a node's pool: the highest that a node reports
+}
+
+// next returns the lowest nonce that no node knows a transaction of.
+func (n KeyCount) next() uint64 { return max(n.Mined, n.Pending) }
+
+// Jump returns by how many nonces a resync would raise the next nonce, if that is more than relayers raise it by themselves
+// by default; else 0. Nodes that count too many would cost a no-op for each of them.
+func (n KeyCount) Jump() uint64 {
+	if n.next() <= n.Key.NextNonce+tracker.DefaultMaxNonceJump {
+		return 0
+	}
+	return n.next() - n.Key.NextNonce
+}
+
+const (
+	// readings is how many times the nodes are asked for their counts, which one of them may report too low at one time.
+	readings = 3
+	// readingInterval is the time between two readings.
+	readingInterval = 300 * time.Millisecond
+	// countsTimeout is how long the nodes have to return their counts.
+	countsTimeout = 5 * time.Second
+)
+
+// Count asks all nodes several times for their counts of keys, and returns the highest. It leaves out nodes that do not
+// respond. It rejects a chain with another history than the recorded one, where counts are meaningless, and nodes that
+// count differently at one block.
+func (a *Admin) Count(ctx context.Context, client *evm.Client, keys []*relayer.Key) ([]KeyCount, error) {
+	if err := tracker.NewChainIdentity(tracker.Nodes(client), a.Store, slog.New(slog.DiscardHandler), client).Check(ctx); err != nil {
+		return nil, refused{err}
+	}
+	counts := make([]KeyCount, len(keys))
+	for i, k := range keys {
+		counts[i].Key = k
+	}
+	for n := range readings {
+		if n > 0 {
+			if err := pause(ctx, readingInterval); err != nil {
+				return nil, refused{err}
+			}
+		}
+		if err := raise(ctx, client, counts); err != nil {
+			return nil, refused{err}
+		}
+	}
+	return counts, nil
+}
+
+// raise asks all nodes for their counts at the same block, and raises the given ones to them.
+func raise(ctx context.Context, client *evm.Client, counts []KeyCount) error {
+	addresses := make([]common.Address, len(counts))
+	for i, n := range counts {
+		addresses[i] = n.Key.Address
+	}
+	view, err := client.Latest(ctx)
+	if err != nil {
+		return err
+	}
+	asking, cancel := context.WithTimeout(ctx, countsTimeout)
+	defer cancel()
+	var first *evm.Counts
+	reports := client.Counts(asking, view.Header().Hash, addresses)
+	for i := range reports {
+		n := &reports[i]
+		if n.Err != nil {
+			err = n.Err
+			continue
+		}
+		if first == nil {
+			first = n
+		}
+		for j, address := range addresses {
+			if n.Mined[j] != first.Mined[j] {
+				return fmt.Errorf("%s counts %d transactions of %s and %s counts %d: leave the node that is wrong out of --rpc-urls",
+					first.Endpoint, first.Mined[j], address, n.Endpoint, n.Mined[j])
+			}
+			counts[j].Mined, counts[j].Pending = max(counts[j].Mined, n.Mined[j]), max(counts[j].Pending, n.Pending[j])
+		}
+	}
+	if first == nil {
+		return fmt.Errorf("no node reports its counts: %w", err)
+	}
+	return nil
+}
+
+// Resync compares keys with the counts and with their rows, and corrects differences. It also enables keys that were stopped
+// for a nonce jump. Every step is valid by itself: on an error the earlier steps are done, and a repetition does the rest.
+func (a *Admin) Resync(ctx context.Context, counts []KeyCount) ([]Resync, error) {
+	var all []Resync
+	for _, n := range counts {
+		r, err := a.resync(ctx, n)
+		all = append(all, r)
+		if err != nil {
+			return all, err
+		}
+	}
+	return all, nil
+}
+
+func (a *Admin) resync(ctx context.Context, n KeyCount) (r Resync, err error) {
+	k, next := n.Key, n.next()
+	r = Resync{Key: k.Address, Mined: n.Mined, NextWas: k.NextNonce, NextIs: k.NextNonce}
+	if r.PendingWas, r.PendingIs, err = a.Store.Recount(ctx, k.Address); err != nil {
+		return r, err
+	}
+	raised, err := a.Store.AdvanceNonce(ctx, k.Address, k.Era, next)
+	if err != nil {
+		return r, err
+	}
+	if raised {
+		r.NextIs = next
+	}
+	// Nodes have transactions at the nonces below next, maybe another sender's. Relayers fill those that nodes drop later.
+	missing, err := a.Store.Gap(ctx, k.Address, k.Era, next)
+	switch {
+	case err != nil:
+		return r, err
+	case missing > fillable:
+		return r, refused{fmt.Errorf("%d nonces of %s below its next nonce %d have no transaction, which is more than the %d that are filled: give the right one with --set-nonce",
+			missing, k.Address, r.NextIs, fillable)}
+	case missing > 0:
+		filled, err := a.Store.FillNonceGaps(ctx, k.Address, k.Era, next, 0)
+		if err != nil {
+			return r, err
+		}
+		for _, tx := range filled {
+			r.Filled = append(r.Filled, *tx.Nonce)
+		}
+	}
+	if r.Enabled, err = a.Store.EndJump(ctx, k.Address); err != nil {
+		return r, err
+	}
+	sought, err := a.Store.ListMinedCandidates(ctx, []store.KeyNonce{{Key: k.Address, Nonce: n.Mined}}, soughtLimit)
+	r.Sought = len(sought)
+	return r, asRefused(err)
+}
+
+// SetNonce moves a key's next nonce, up or down, and enables the key if it was stopped for a nonce jump. It returns the
+// previous nonce. It rejects a nonce at or below one that was signed for, or that a node counts as mined or pending. It
+// also rejects one that leaves more than fillable nonces without a transaction. It could not be lowered any more once the
+// key has used a higher nonce.
+func (a *Admin) SetNonce(ctx context.Context, client *evm.Client, k *relayer.Key, next uint64) (was uint64, enabled bool, err error) {
+	counts, err := a.Count(ctx, client, []*relayer.Key{k})
+	if err != nil {
+		return 0, false, err
+	}
+	used := counts[0].next()
+	if next < used {
+		return 0, false, refused{fmt.Errorf("the next nonce of %s cannot be %d: the nodes count %d transactions mined or pending; give %d or more", k.Address, next, used, used)}
+	}
+	if next > store.MaxNonce {
+		return 0, false, refused{fmt.Errorf("the next nonce of %s cannot be %d: give %d or less", k.Address, next, uint64(store.MaxNonce))}
+	}
+	if from := max(k.NextNonce, used); next > from+fillable {
+		return 0, false, refused{fmt.Errorf("the next nonce of %s cannot be %d: it leaves %d nonces without a transaction, which is more than the %d that are filled; give %d or less",
+			k.Address, next, next-from, fillable, from+fillable)}
+	}
+	was, err = a.Store.SetNonce(ctx, k.Address, k.Era, next)
+	if _, used := errors.AsType[*store.NonceUsedError](err); used || errors.Is(err, store.ErrChainChanged) {
+		return was, false, refused{err}
+	}
+	if err != nil {
+		return was, false, err
+	}
+	enabled, err = a.Store.EndJump(ctx, k.Address)
+	return was, enabled, err
+}
