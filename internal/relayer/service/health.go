@@ -2,12 +2,14 @@ package service
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/rollcall-dev/rollcall/internal/evm"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 	"github.com/rollcall-dev/rollcall/internal/relayer/api"
 )
@@ -102,6 +104,8 @@ func (p *Service) checkHealth(ctx context.Context, rounds *roundsWatch) api.Heal
 	if p.cfg.Rounds != nil {
 		add("rounds", p.roundsProblem(ctx, rounds), false)
 	}
+	problem, degraded := p.sendsProblem()
+	add("sends", problem, degraded)
 	if err := p.cfg.Ready(); err != nil {
 		add("chain", err.Error(), false)
 	} else {
@@ -187,6 +191,19 @@ func (p *Service) roundsProblem(ctx context.Context, w *roundsWatch) string {
 	default:
 		return fmt.Sprintf("no process has followed the chain for %s", age.Round(time.Second))
 	}
+}
+
+// sendsProblem returns why no transaction of this process has reached a node for a while; empty if one has. If a node answers
+// in words that are not recognized, the cause may be the transaction, so the relayer stays usable.
+func (p *Service) sendsProblem() (problem string, degraded bool) {
+	since, err := p.cfg.Sender.Unreached()
+	age := time.Since(since)
+	if since.IsZero() || age < p.cfg.RoundsWithin {
+		return "", false
+	}
+	const methodNotFound = -32601 // JSON-RPC 2.0
+	e, answered := errors.AsType[*evm.RPCError](err)
+	return fmt.Sprintf("no transaction has reached a node for %s: %s", age.Round(time.Second), short(err)), answered && e.Code != methodNotFound
 }
 
 // uncompared lists the keys that were not compared with the chain since this process registered, and reports whether others

@@ -168,3 +168,34 @@ func TestHealth_EndpointFailsOneMethod_Degraded(t *testing.T) {
 		return strings.Contains(now, "eth_estimateGas") && strings.Contains(now, "internal error") && degraded && r.Health().Ready
 	}, 30*time.Second, 20*time.Millisecond)
 }
+
+// The node answers everything but sends. The relayer reports it once a send has failed for a while. It stays usable where
+// the node's answer may be about the transaction.
+func TestHealth_SendsFail_NotReady(t *testing.T) {
+	for name, c := range map[string]struct {
+		fault    proxy.Fault
+		degraded bool
+	}{
+		"no answer": {proxy.Fault{Kind: proxy.Cut}, false},
+		"missing":   {proxy.Fault{Kind: proxy.Refuse, Code: -32601, Message: "the method does not exist"}, false},
+		"internal":  {proxy.Fault{Kind: proxy.Refuse, Code: -32603, Message: "internal error"}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := setup(t, 1)
+			node := f.behind(t)
+			r := f.start(t, func(c *service.Config) { c.RoundsWithin = 2 * time.Second })
+			node.SetRules(proxy.Rule{Name: "sends", Methods: []string{"eth_sendRawTransaction"}, Fault: c.fault})
+			tx := r.Send(t, f.chain.Accounts[0].Address, 1, nil)
+			require.Eventually(t, func() bool {
+				now, degraded := problem(r, "sends")
+				return strings.Contains(now, "no transaction has reached a node for ") && degraded == c.degraded && r.Health().Ready == c.degraded
+			}, 30*time.Second, 20*time.Millisecond)
+			node.SetRules()
+			r.Reaches(t, tx, relayer.Broadcasted)
+			require.Eventually(t, func() bool {
+				now, _ := problem(r, "sends")
+				return now == "" && r.Health().Ready
+			}, 30*time.Second, 20*time.Millisecond)
+		})
+	}
+}

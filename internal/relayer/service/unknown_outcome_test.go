@@ -35,10 +35,19 @@ type hooked struct {
 }
 
 func (h *hooked) Send(ctx context.Context, txs []evm.Raw) []evm.Result {
+	h.call()
+	return h.Chain.Send(ctx, txs)
+}
+
+func (h *hooked) SendToAll(ctx context.Context, txs []evm.Raw) []evm.Result {
+	h.call()
+	return h.Chain.SendToAll(ctx, txs)
+}
+
+func (h *hooked) call() {
 	if before := h.before.Load(); before != nil {
 		(*before)()
 	}
-	return h.Chain.Send(ctx, txs)
 }
 
 // A cancellation of everything that fails after its first part is partly done, and must not be reported as "nothing was

@@ -2,6 +2,7 @@ package tracker
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/rollcall-dev/rollcall/internal/evm"
@@ -10,6 +11,7 @@ import (
 // lease is this process's state of the tracker lease. Two processes that consider themselves its holder do no harm.
 type lease struct {
 	held    bool
+	taken   time.Time
 	good    time.Time // when a round last succeeded under it; zero: none did
 	failing bool      // the last round failed: the lease is not renewed
 	yield   time.Time // until then another process goes first
@@ -38,7 +40,7 @@ func (t *Tracker) claim(ctx context.Context) error {
 			t.cfg.Log.Info("following the chain", "epoch", epoch)
 		}
 		t.last, t.hinted, t.heard, t.behind = evm.Header{}, evm.Header{}, time.Time{}, 0
-		t.lease.good = time.Time{}
+		t.lease.good, t.lease.taken = time.Time{}, time.Now()
 		t.forget()
 	}
 	if t.lease.held = ok; ok {
@@ -58,11 +60,46 @@ func (l *lease) succeeded(err error, term time.Duration) bool {
 	return time.Since(l.good) < term
 }
 
+// faultTerms is for how many terms a process that cannot send keeps the lease after it released it for that reason. Where no
+// process can send, the chain is still tracked.
+const faultTerms = 12
+
+// unable returns why this process has been unable to send for a term, although its rounds succeed: it sends and prices all
+// transactions that need it, so another process should hold the lease. It returns nil if it is able, or has released the
+// lease for this reason lately.
+func (t *Tracker) unable() error {
+	if time.Since(t.lease.taken) < t.cfg.Term || time.Since(t.declined) < faultTerms*t.cfg.Term {
+		return nil
+	}
+	if since, err := t.cfg.Sender.Unreached(); !since.IsZero() && time.Since(since) >= t.cfg.Term {
+		return fmt.Errorf("no node receives transactions: %w", err)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if f := t.fees; f.failure != nil && time.Since(f.since) >= t.cfg.Term {
+		return fmt.Errorf("the fees are unknown: %w", f.failure)
+	}
+	return nil
+}
+
+// feesFault is a failure to read the fees.
+type feesFault struct {
+	since   time.Time // of the first in a row
+	failure error     // nil if the last read succeeded
+}
+
+// noteFees records the result of reading the fees.
+func (t *Tracker) noteFees(err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if err != nil && t.fees.failure == nil {
+		t.fees.since = time.Now()
+	}
+	t.fees.failure = err
+}
+
 // standBack releases the lease: this process's nodes do not work, and another's may.
 func (t *Tracker) standBack(ctx context.Context) {
-	if !t.lease.good.IsZero() {
-		t.cfg.Log.Warn("lease released: no round has succeeded for a term", "term", t.cfg.Term)
-	}
 	t.leave(context.WithoutCancel(ctx))
 	t.lease = lease{yield: time.Now().Add(yieldTerms * t.cfg.Term)}
 }

@@ -80,3 +80,64 @@ func TestLease_SingleProcess_GoesOnWhenNodesAreBack(t *testing.T) {
 	f.Reaches(t, tx, relayer.Confirmed)
 	f.settled()
 }
+
+// The process with the lease reads its nodes, and cannot send through them, or knows no fees. Another process takes over and
+// sends what the first one has accepted.
+func TestLease_FollowerCannotSend_AnotherTakesOver(t *testing.T) {
+	for name, rule := range map[string]proxy.Rule{"sends": refusals["sends"], "no sends": refusals["no sends"], "fees": refusals["fees"]} {
+		t.Run(name, func(t *testing.T) {
+			var own *proxy.Proxy
+			var node string
+			f := setup(t, 1, func(o *relayertest.Options) { node = o.RPC[0] })
+			f.Stop()
+			own = before(t, &f.options)
+			rule.Name, rule.Fault.Kind = name, proxy.Refuse
+			if name == "fees" {
+				own.SetRules(rule) // a process that has known the fees uses them for a minute
+			}
+			f.options.Tracker = func(c *tracker.Config) { c.Name = "first" }
+			f.Relayer = relayertest.Launch(t, f.options)
+			holder := f.holder()
+			holds := func(name string) {
+				t.Helper()
+				require.Eventually(t, func() bool { return holder() == name }, 20*time.Second, 10*time.Millisecond)
+			}
+			holds("first")
+			var tx *relayer.Transaction
+			if name != "fees" {
+				require.Eventually(t, func() bool { return f.Health().Ready }, 20*time.Second, 10*time.Millisecond)
+				own.SetRules(rule)
+				tx = f.Send(t, f.chain.Accounts[0].Address, 1, nil)
+			}
+			o := f.options
+			o.RPC = []string{node}
+			o.Tracker = func(c *tracker.Config) { c.Name = "second" }
+			other := relayertest.Launch(t, o)
+			holds("second")
+			if tx == nil {
+				tx = other.Send(t, f.chain.Accounts[0].Address, 1, nil)
+			}
+			other.Reaches(t, tx, relayer.Broadcasted)
+			f.chain.Commit()
+			other.Reaches(t, tx, relayer.Mined)
+		})
+	}
+}
+
+// A single process that cannot send releases the lease, and goes on tracking the chain.
+func TestLease_SingleProcessCannotSend_GoesOn(t *testing.T) {
+	var own *proxy.Proxy
+	f := setup(t, 1, func(o *relayertest.Options) { own = before(t, o) })
+	holder := f.holder()
+	tx := f.send()
+	rule := refusals["sends"]
+	rule.Name, rule.Fault.Kind = "sends", proxy.Refuse
+	own.SetRules(rule)
+	late := f.Send(t, f.chain.Accounts[0].Address, 1, nil)
+	require.Eventually(t, func() bool { return holder() == "" }, 20*time.Second, 10*time.Millisecond, "the lease was not released")
+	f.chain.Commit()
+	f.Reaches(t, tx, relayer.Mined)
+	own.SetRules()
+	f.commitUntil(late, relayer.Confirmed)
+	f.settled()
+}

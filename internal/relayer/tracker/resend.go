@@ -52,6 +52,9 @@ func (r *round) eager(ctx context.Context) ([]common.Address, error) {
 // returns false.
 func (r *round) feesFell(ctx context.Context) bool {
 	fees, err := r.cfg.Chain.Fees(ctx)
+	if ctx.Err() == nil {
+		r.noteFees(err)
+	}
 	if err != nil {
 		return false
 	}

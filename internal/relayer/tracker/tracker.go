@@ -136,7 +136,8 @@ type Tracker struct {
 	noTag time.Time                 // when it was last logged that the node has no block of the tag
 	ahead map[common.Address]*ahead // keys with more transactions than were allocated
 
-	lease lease
+	lease    lease
+	declined time.Time // when this process last released the lease because it cannot send
 
 	strandedKeys common.Address               // a key that this process does not hold, for which it releases the lease
 	handed       map[common.Address]time.Time // when this process last released the lease for a key
@@ -157,6 +158,7 @@ type Tracker struct {
 
 	mu      sync.Mutex
 	rounds  rounds
+	fees    feesFault
 	signing map[common.Address]bool // keys whose signer tasks are running, however long their signers take
 }
 
@@ -257,8 +259,19 @@ func (t *Tracker) Run(ctx context.Context) error {
 			t.cfg.Metrics.rounds.WithLabelValues("failed").Inc()
 			t.cfg.Log.Log(ctx, level, "tracker round failed", "err", err)
 		}
-		if t.lease.held && !t.lease.succeeded(err, t.cfg.Term) {
+		switch {
+		case !t.lease.held:
+		case !t.lease.succeeded(err, t.cfg.Term):
+			if !t.lease.good.IsZero() {
+				t.cfg.Log.Warn("lease released: no round has succeeded for a term", "term", t.cfg.Term)
+			}
 			t.standBack(ctx)
+		default:
+			if fault := t.unable(); fault != nil {
+				t.cfg.Log.Warn("lease released: another process may be able to send", "err", fault)
+				t.declined = time.Now()
+				t.standBack(ctx)
+			}
 		}
 		if t.lease.held && t.strandedKeys != (common.Address{}) {
 			t.handOver(ctx)
