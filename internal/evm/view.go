@@ -197,6 +197,15 @@ func (v *View) ask(ctx context.Context, calls []call, check ...uint64) ([]answer
 	return answers[:n], nil
 }
 
+// Distrust records that the endpoint's answers to a method are false, which only the caller can tell. The next View is of
+// another endpoint, if there is one. It returns an error without an answer that wraps why.
+func (v *View) Distrust(method string, why error) error {
+	v.ep.mu.Lock()
+	v.ep.methodFailed(method, why.Error(), false)
+	v.ep.mu.Unlock()
+	return v.ep.transportError(true, why)
+}
+
 func (v *View) stale(why string) error { return staleError(v.ep.name, v.h.Number, v.h.Hash, why) }
 
 // fault returns the error of an answer about the View's block: ErrStale if the endpoint does not know that block.

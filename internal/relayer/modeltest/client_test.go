@@ -349,6 +349,10 @@ func (v *view) receipt(b *block, i int) evm.Receipt {
 	}
 }
 
+func (v *view) Distrust(_ string, why error) error {
+	return &evm.TransportError{Endpoint: v.Endpoint(), Sent: true, Err: why}
+}
+
 func (v *view) FindNonce(_ context.Context, addr common.Address, nonce, low uint64) (used evm.Used, err error) {
 	err = v.look(func() error {
 		if v.block.nonces[addr] <= nonce {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -35,12 +36,21 @@ type ahead struct {
 // several rounds and all responding endpoints agree on a count, it advances the key's next nonce. If the jump is above the
 // bound, it stops the key instead.
 //
+// It does so, too, for a key with used nonces that stay unexplained: the count may be too high and still below the key's next
+// nonce. Transactions below it would not be maintained.
+//
 // For a key that was not compared since a process registered it, the endpoints' pending counts are compared too.
 func (r *round) checkCounts(ctx context.Context) error {
+	doubtful := maps.Clone(r.disputed)
+	for nonce, l := range r.unexplained {
+		if l.used == nil && l.heads >= searchAfter {
+			doubtful[nonce.Key] = true
+		}
+	}
 	var suspects []int
 	var addresses []common.Address
 	for i, k := range r.keys {
-		if r.counts[i] = min(r.counts[i], store.MaxNonce); r.counts[i] <= k.NextNonce && k.Compared {
+		if r.counts[i] = min(r.counts[i], store.MaxNonce); r.counts[i] <= k.NextNonce && k.Compared && !doubtful[k.Address] {
 			delete(r.ahead, k.Address)
 			continue
 		}
@@ -101,6 +111,7 @@ func (r *round) checkCount(ctx context.Context, i int, n report) (done bool, err
 		return false, nil // retry in the next round
 	}
 	n.highest = max(n.highest, r.counts[i])
+	r.dispute(k.Address, r.counts[i], n.mined)
 	r.counts[i] = min(r.counts[i], n.mined)
 	if n.highest <= k.NextNonce {
 		delete(r.ahead, k.Address)
@@ -144,6 +155,19 @@ func (r *round) checkCount(ctx context.Context, i int, n report) (done bool, err
 		log.Warn("another sender uses the key; its next nonce was raised")
 	}
 	return true, nil
+}
+
+// dispute records whether the round's endpoint counts more mined transactions of a key than another one.
+func (r *round) dispute(key common.Address, count, lowest uint64) {
+	if count <= lowest {
+		delete(r.disputed, key)
+		return
+	}
+	if !r.disputed[key] {
+		r.disputed[key] = true
+		r.cfg.Log.Warn("endpoints disagree about a key's mined transactions; the lowest count is used",
+			"relayer", key, "lowest", lowest, "count", count, "endpoint", r.view.Endpoint())
+	}
 }
 
 // countOfMost returns the median of the endpoints' mined counts of a key at the round's block; of an even number the higher

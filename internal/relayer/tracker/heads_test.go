@@ -102,7 +102,10 @@ func TestNodeBehindTheNewestHeadIsNotAskedWithoutAPause(t *testing.T) {
 	}
 	behind.SetLag(2)
 	r := relayertest.Launch(t, f.options)
-	first := <-l.at
+	// The first round waits until the client has verified the endpoint that is behind, and thus prefers it.
+	require.Eventually(t, func() bool { return r.Client.Status().Endpoints[0].OK }, 20*time.Second, 10*time.Millisecond)
+	<-l.at
+	first := time.Now()
 	for range 5 { // the first one follows an announced head
 		<-l.at
 	}

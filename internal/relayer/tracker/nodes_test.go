@@ -71,6 +71,39 @@ func TestTransactionsSettle_FirstEndpointAnswersSendsFalsely(t *testing.T) {
 	}
 }
 
+// The first endpoint returns null for receipts that exist. Once it has shown the transaction in a block, another endpoint is
+// asked.
+func TestTransactionsSettle_FirstEndpointHidesReceipts(t *testing.T) {
+	var first *proxy.Proxy
+	f := setup(t, 1, func(o *relayertest.Options) {
+		well := o.RPC[0]
+		first = before(t, o)
+		o.RPC = append(o.RPC, well)
+	})
+	first.SetRules(proxy.Rule{Name: "hidden", Methods: []string{"eth_getTransactionReceipt"}, Fault: proxy.Fault{Kind: proxy.Answer, Result: "null"}})
+	tx := f.send()
+	f.commitUntil(tx, relayer.Confirmed)
+	f.settled()
+	require.Positive(t, first.Injected()["hidden"])
+}
+
+// The first endpoint counts a transaction as mined that its pool has dropped. The transaction is sent again, although the
+// count is not above the key's next nonce.
+func TestTransactionsSettle_FirstEndpointCountsADroppedTransaction(t *testing.T) {
+	var first *proxy.Proxy
+	f := setup(t, 1, func(o *relayertest.Options) {
+		well := o.RPC[0]
+		first = before(t, o)
+		o.RPC = append(o.RPC, well)
+	})
+	tx := f.send()
+	first.SetRules(mined("0x1", 0))
+	f.chain.Rollback()
+	f.commitUntil(tx, relayer.Confirmed)
+	require.Positive(t, first.Injected()["count 0x1"])
+	f.settled()
+}
+
 // A round whose endpoint fails is repeated from another endpoint at once. Nothing else would start a round within an hour.
 func TestRound_EndpointFails_AnotherIsReadAtOnce(t *testing.T) {
 	f := setup(t, 1)

@@ -55,8 +55,12 @@ func (r *round) checkUnexplainedNonces(ctx context.Context, sought []store.Mined
 			continue
 		}
 		looked++
+		err := r.displace(ctx, s, l)
+		if errors.Is(err, errNoReceipt) {
+			return err
+		}
 		// A node that does not keep old state cannot find the transaction. That must not block everything else.
-		if err := r.displace(ctx, s, l); err != nil {
+		if err != nil {
 			r.cfg.Log.Warn("nonce was used, and it is not known by whom", "tx", s.ID, "relayer", s.Key, "nonce", s.Nonce, "err", err)
 		}
 	}
@@ -91,6 +95,9 @@ func (r *round) unexplainedSince(ctx context.Context, open []store.MinedCandidat
 	return since, nil
 }
 
+// errNoReceipt means that a node contradicts itself.
+var errNoReceipt = errors.New("the node has our transaction in a block, and no receipt of it")
+
 // displace finds the transaction that used a nonce of ours, and once it is deep enough queues ours for another nonce.
 func (r *round) displace(ctx context.Context, s store.MinedCandidate, l *unexplainedNonce) error {
 	known := l.used != nil
@@ -101,8 +108,7 @@ func (r *round) displace(ctx context.Context, s store.MinedCandidate, l *unexpla
 	log := r.cfg.Log.With("tx", s.ID, "relayer", s.Key, "nonce", s.Nonce, "hash", used.TxHash, "block", used.BlockNumber)
 	if slices.Contains(s.Hashes, used.TxHash) {
 		l.used = nil
-		log.Info("transaction is mined, and its receipt is not there yet")
-		return nil
+		return r.view.Distrust("eth_getTransactionReceipt", errNoReceipt)
 	}
 	if used.BlockNumber > r.final {
 		if !known {

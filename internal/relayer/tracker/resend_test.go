@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ethereum/go-ethereum/common/hexutil"
 	"github.com/ethereum/go-ethereum/core/types"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
@@ -53,6 +54,45 @@ func wait(rounds <-chan struct{}, n int) {
 	}
 }
 
+// Rounds fail and succeed in turn. Only the first success sends transactions again that are rejected for lack of funds; then
+// their pauses count.
+func TestResend_RoundsFailInTurn_BacksOff(t *testing.T) {
+	var node *proxy.Proxy
+	var fail atomic.Bool
+	rounds := make(chan struct{})
+	f := setup(t, 2, func(o *relayertest.Options) {
+		node = before(t, o)
+		o.Tracker = func(c *tracker.Config) {
+			c.Confirmations = 1000 // each head compares the mined transaction's block
+			c.Round = tell(rounds)
+		}
+	})
+	tx := f.send()
+	f.chain.Commit()
+	wait(rounds, 1)
+	f.Reaches(t, tx, relayer.Mined)
+	number := f.Reaches(t, tx, relayer.Mined).BlockNumber
+	node.SetRules(refused(lacksFunds), proxy.Rule{
+		Name: "headers", Methods: []string{"eth_getBlockByNumber"}, Fault: proxy.Fault{Kind: proxy.Refuse, Code: -32603, Message: "internal error"},
+		When: func(c proxy.Call) bool {
+			return bytes.Contains(c.Params, []byte(hexutil.EncodeUint64(number)+`"`)) && fail.CompareAndSwap(true, false)
+		},
+	})
+	begun := time.Now()
+	f.Send(t, f.chain.Accounts[0].Address, 1, nil)
+	for range 20 {
+		fail.Store(true)
+		f.chain.Commit()
+		for fail.Load() {
+			wait(rounds, 1)
+		}
+		wait(rounds, 2)
+	}
+	require.Equal(t, uint64(20), node.Injected()["headers"])
+	require.LessOrEqual(t, node.Injected()["refused"], 1+mostResends(begun))
+}
+
+// A transaction that is rejected for lack of funds is sent again ever less often, and only the lowest of a key.
 func TestResend_RefusedForFunds_BacksOff(t *testing.T) {
 	var node *proxy.Proxy
 	rounds := make(chan struct{})

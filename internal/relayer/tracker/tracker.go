@@ -31,6 +31,7 @@ type View interface {
 	BlockReceipts(context.Context, common.Hash) ([]evm.Receipt, error)
 	Transactions(context.Context, []common.Hash) ([]evm.Presence, error)
 	FindNonce(ctx context.Context, addr common.Address, nonce, low uint64) (evm.Used, error)
+	Distrust(method string, why error) error // the round is repeated from another endpoint
 }
 
 // Chain is the part of the nodes' client that a Tracker uses.
@@ -133,8 +134,9 @@ type Tracker struct {
 	// branch may be shorter at first.
 	confirmedDue bool
 
-	noTag time.Time                 // when it was last logged that the node has no block of the tag
-	ahead map[common.Address]*ahead // keys with more transactions than were allocated
+	noTag    time.Time                 // when it was last logged that the node has no block of the tag
+	disputed map[common.Address]bool   // keys of which the round's endpoint counted more transactions than another
+	ahead    map[common.Address]*ahead // keys with more transactions than were allocated
 
 	lease    lease
 	declined time.Time // when this process last released the lease because it cannot send
@@ -223,6 +225,7 @@ func New(cfg Config) *Tracker {
 // forget resets the observations.
 func (t *Tracker) forget() {
 	t.unexplained, t.confirmed, t.ahead = map[store.KeyNonce]*unexplainedNonce{}, store.Block{}, map[common.Address]*ahead{}
+	t.disputed = map[common.Address]bool{}
 	t.strandedKeys = common.Address{}
 	// The maintenance goroutine may still use the old ones.
 	t.observations = &observations{found: map[common.Address]time.Time{}, resent: map[common.Address]uint64{}, conditions: map[common.Address]conditions{}}
