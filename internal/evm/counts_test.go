@@ -25,7 +25,7 @@ func TestCounts(t *testing.T) {
 		pending, err := view.PendingNonces(t.Context(), []common.Address{from})
 		return err == nil && pending[0] == 2
 	}, patient, time.Millisecond)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
 	all := c.Counts(ctx, view.Header().Hash, []common.Address{{1}, from})
 	require.Len(t, all, 4)

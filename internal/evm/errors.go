@@ -68,6 +68,19 @@ type TransportError struct {
 func (e *TransportError) Error() string { return fmt.Sprintf("endpoint %s: %s", e.Endpoint, e.Err) }
 func (e *TransportError) Unwrap() error { return e.Err }
 
+// IsMissingMethod reports whether an endpoint does not support a method, or not on the current plan.
+func IsMissingMethod(err error) bool {
+	e, ok := errors.AsType[*RPCError](err)
+	if !ok {
+		return false
+	}
+	switch e.Code {
+	case -32600, -32601, -32604: // as in notOffered
+		return true
+	}
+	return false
+}
+
 // RateLimitError means that an endpoint executed nothing because of a rate limit.
 type RateLimitError struct {
 	Endpoint   string

@@ -191,6 +191,7 @@ func TestSend_SeveralEndpoints_ResultsAreCombined(t *testing.T) {
 	for _, test := range []struct {
 		name, first, second string
 		want                Outcome
+		unreached           bool
 	}{
 		{name: "both accept", want: Accepted},
 		{name: "first refuses", first: full, want: Accepted},
@@ -206,6 +207,8 @@ func TestSend_SeveralEndpoints_ResultsAreCombined(t *testing.T) {
 		{name: "first counts too many", first: tooLow, want: Accepted},
 		{name: "first has another transaction", first: `{"code":-32000,"message":"replacement transaction underpriced"}`, want: Accepted},
 		{name: "first demands more gas", first: `{"code":-32000,"message":"intrinsic gas too low"}`, want: Accepted},
+		{name: "one demands more gas, the other hangs", first: `{"code":-32000,"message":"intrinsic gas too low"}`, second: hang, want: IntrinsicGas},
+		{name: "both hang", first: hang, second: hang, want: Unknown, unreached: true},
 		{name: "first verifies signatures wrongly", first: `{"code":-32000,"message":"invalid sender"}`, want: Accepted},
 	} {
 		for _, all := range []bool{false, true} {
@@ -225,6 +228,7 @@ func TestSend_SeveralEndpoints_ResultsAreCombined(t *testing.T) {
 				results := c.Send(t.Context(), []Raw{{Bytes: []byte{1}}})
 				requireOutcomes(t, results, test.want)
 				require.Equal(t, test.want == Accepted, results[0].Err == nil)
+				require.Equal(t, test.unreached, !results[0].Reached)
 			})
 		}
 	}

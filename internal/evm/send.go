@@ -24,6 +24,7 @@ type Result struct {
 	Outcome  Outcome
 	Endpoint string // endpoint that returned Outcome; empty if there is none
 	Err      error  // the endpoint's error; nil if Accepted
+	Reached  bool   // an endpoint accepted the transaction, or rejected it for a recognized reason
 }
 
 // Send broadcasts transactions, to each endpoint in the given order. The result has one entry for each.
@@ -161,9 +162,12 @@ func (ep *endpoint) result(a answer, want common.Hash) Result {
 		}
 	}
 	if err == nil {
-		return Result{Outcome: Accepted, Endpoint: ep.name}
+		return Result{Outcome: Accepted, Endpoint: ep.name, Reached: true}
 	}
-	return Result{Outcome: Classify(err), Endpoint: ep.name, Err: fmt.Errorf("send %s: %w", want, err)}
+	e, answered := errors.AsType[*RPCError](err)
+	return Result{
+		Outcome: Classify(err), Endpoint: ep.name, Err: fmt.Errorf("send %s: %w", want, err), Reached: answered && answersSend(e),
+	}
 }
 
 // precedence orders outcomes; when endpoints disagree, the first is returned.
@@ -183,12 +187,18 @@ var rank = func() map[Outcome]int {
 	return ranks
 }()
 
-// combine returns the result of two endpoints that takes precedence.
+// combine returns the result of two endpoints that takes precedence. Too little gas takes precedence over Unknown, too: the
+// endpoint that did not answer would most likely reject the bytes as well, and only more gas helps.
 func combine(a, b Result) Result {
+	first, other := a, b
 	if rank[b.Outcome] < rank[a.Outcome] {
-		return b
+		first, other = b, a
 	}
-	return a
+	if first.Outcome == Unknown && other.Outcome == IntrinsicGas {
+		first, other = other, first
+	}
+	first.Reached = first.Reached || other.Reached
+	return first
 }
 
 // conclusive reports whether no other endpoint needs to receive the transaction. One endpoint's rejection is not, because it

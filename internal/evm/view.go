@@ -197,8 +197,9 @@ func (v *View) ask(ctx context.Context, calls []call, check ...uint64) ([]answer
 	return answers[:n], nil
 }
 
-// Distrust records that the endpoint's answers to a method are false, which only the caller can tell. The next View is of
-// another endpoint, if there is one. It returns an error without an answer that wraps why.
+// Distrust records that the endpoint's answers to a method are false, which only the caller can tell. [Client.Latest] prefers
+// another endpoint for a quarter of a second and more, until this one answers the method again. It returns an error without
+// an answer that wraps why.
 func (v *View) Distrust(method string, why error) error {
 	v.ep.mu.Lock()
 	v.ep.methodFailed(method, why.Error(), false)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -55,73 +56,91 @@ func (n KeyCount) Jump() uint64 {
 }
 
 const (
-	// readings is how many times the nodes are asked for their counts, which one of them may report too low at one time.
+	// readings is how many times the nodes are asked for their counts, one of which may be false.
 	readings = 3
 	// readingInterval is the time between two readings.
 	readingInterval = 300 * time.Millisecond
-	// countsTimeout is how long the nodes have to return their counts.
-	countsTimeout = 5 * time.Second
+	// countsTimeout is how long the nodes have for one reading.
+	countsTimeout = 2 * time.Second
 )
 
-// Count asks all nodes several times for their counts of keys, and returns the highest. It leaves out nodes that do not
-// respond. It rejects a chain with another history than the recorded one, where counts are meaningless, and nodes that
-// count differently at one block.
+// Count asks all nodes three times for their counts of keys. Of each node it takes the median, so that neither one count
+// that is too low nor one that is too high decides, and of all nodes the highest. It leaves out nodes that do not respond
+// within two seconds. It rejects a chain with another history than the recorded one, where counts are meaningless, and
+// nodes that count differently at one block.
 func (a *Admin) Count(ctx context.Context, client *evm.Client, keys []*relayer.Key) ([]KeyCount, error) {
 	if err := tracker.NewChainIdentity(tracker.Nodes(client), a.Store, slog.New(slog.DiscardHandler), client).Check(ctx); err != nil {
 		return nil, refused{err}
 	}
-	counts := make([]KeyCount, len(keys))
+	addresses := make([]common.Address, len(keys))
 	for i, k := range keys {
-		counts[i].Key = k
+		addresses[i] = k.Address
 	}
+	all := map[string][]evm.Counts{}
 	for n := range readings {
 		if n > 0 {
 			if err := pause(ctx, readingInterval); err != nil {
 				return nil, refused{err}
 			}
 		}
-		if err := raise(ctx, client, counts); err != nil {
+		reports, err := readCounts(ctx, client, addresses)
+		if err != nil {
 			return nil, refused{err}
+		}
+		for _, r := range reports {
+			all[r.Endpoint] = append(all[r.Endpoint], r)
+		}
+	}
+	keys, err := a.Keys(ctx, addresses...) // relayers have allocated nonces meanwhile
+	if err != nil {
+		return nil, err
+	}
+	counts := make([]KeyCount, len(keys))
+	for i, k := range keys {
+		counts[i].Key = k
+		for _, reports := range all {
+			mined, pending := make([]uint64, len(reports)), make([]uint64, len(reports))
+			for j, r := range reports {
+				mined[j], pending[j] = r.Mined[i], r.Pending[i]
+			}
+			counts[i].Mined, counts[i].Pending = max(counts[i].Mined, median(mined)), max(counts[i].Pending, median(pending))
 		}
 	}
 	return counts, nil
 }
 
-// raise asks all nodes for their counts at the same block, and raises the given ones to them.
-func raise(ctx context.Context, client *evm.Client, counts []KeyCount) error {
-	addresses := make([]common.Address, len(counts))
-	for i, n := range counts {
-		addresses[i] = n.Key.Address
-	}
+// median returns the middle one of some counts, of two the lower.
+func median(counts []uint64) uint64 {
+	slices.Sort(counts)
+	return counts[(len(counts)-1)/2]
+}
+
+// readCounts asks all nodes for their counts at the same block, and returns those of the nodes that respond.
+func readCounts(ctx context.Context, client *evm.Client, addresses []common.Address) ([]evm.Counts, error) {
 	view, err := client.Latest(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	asking, cancel := context.WithTimeout(ctx, countsTimeout)
 	defer cancel()
-	var first *evm.Counts
-	reports := client.Counts(asking, view.Header().Hash, addresses)
-	for i := range reports {
-		n := &reports[i]
+	var responses []evm.Counts
+	for _, n := range client.Counts(asking, view.Header().Hash, addresses) {
 		if n.Err != nil {
 			err = n.Err
 			continue
 		}
-		if first == nil {
-			first = n
-		}
+		responses = append(responses, n)
 		for j, address := range addresses {
-			if n.Mined[j] != first.Mined[j] {
-				return fmt.Errorf("%s counts %d transactions of %s and %s counts %d: leave the node that is wrong out of --rpc-urls",
+			if first := responses[0]; n.Mined[j] != first.Mined[j] {
+				return nil, fmt.Errorf("%s counts %d transactions of %s and %s counts %d: leave the node that is wrong out of --rpc-urls",
 					first.Endpoint, first.Mined[j], address, n.Endpoint, n.Mined[j])
 			}
-			counts[j].Mined, counts[j].Pending = max(counts[j].Mined, n.Mined[j]), max(counts[j].Pending, n.Pending[j])
 		}
 	}
-	if first == nil {
-		return fmt.Errorf("no node reports its counts: %w", err)
+	if len(responses) == 0 {
+		return nil, fmt.Errorf("no node reports its counts: %w", err)
 	}
-	return nil
+	return responses, nil
 }
 
 // Resync compares keys with the counts and with their rows, and corrects differences. It also enables keys that were stopped
@@ -141,6 +160,10 @@ func (a *Admin) Resync(ctx context.Context, counts []KeyCount) ([]Resync, error)
 func (a *Admin) resync(ctx context.Context, n KeyCount) (r Resync, err error) {
 	k, next := n.Key, n.next()
 	r = Resync{Key: k.Address, Mined: n.Mined, NextWas: k.NextNonce, NextIs: k.NextNonce}
+	if from := max(k.NextNonce, n.Mined); next > from+fillable {
+		return r, refused{fmt.Errorf("a node has %d transactions of %s pending that relayers did not send, which is more than the %d nonces that are filled if it drops them: leave it out of --rpc-urls, or give the next nonce with --set-nonce",
+			next-from, k.Address, fillable)}
+	}
 	if r.PendingWas, r.PendingIs, err = a.Store.Recount(ctx, k.Address); err != nil {
 		return r, err
 	}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"math/big"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -80,7 +79,7 @@ func newTrial(t *testing.T, shelf *shelf, seed uint64, plan func(step, int) kind
 			<-p.done
 		}
 		if t.Failed() || *told {
-			t.Log("history:\n" + strings.Join(tr.log.lines, "\n"))
+			t.Log("history:\n" + tr.log.String())
 			t.Log(tr.world.String())
 		}
 	})

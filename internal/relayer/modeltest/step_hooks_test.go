@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"runtime"
+	"strings"
 	"sync"
 	"time"
 
@@ -235,6 +236,12 @@ func (h *history) add(format string, args ...any) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.lines = append(h.lines, fmt.Sprintf("%6.3f  ", time.Since(h.began).Seconds())+fmt.Sprintf(format, args...))
+}
+
+func (h *history) String() string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return strings.Join(h.lines, "\n")
 }
 
 // TraceQueryStart does nothing; pgx requires it to call the other two methods.

@@ -7,8 +7,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/evm"
 )
 
-// reachAge is how long a failure proves that no node receives broadcasts. A process that sends nothing any more cannot
-// disprove it.
+// reachAge is how long a failure counts. A process that sends nothing any more has no newer results.
 const reachAge = time.Minute
 
 // reach records whether broadcasts reach nodes.
@@ -19,30 +18,37 @@ type reach struct {
 	failure error
 }
 
-// note records a broadcast. Any recognized answer about the transaction proves that it reached a node.
+// note records the result of a broadcast.
 func (r *reach) note(result evm.Result) {
+	if result.Reached {
+		r.reached()
+		return
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	switch result.Outcome {
-	case evm.Unknown, evm.NotSent, evm.RateLimited:
-		if now := time.Now(); r.since.IsZero() || now.Sub(r.last) > reachAge {
-			r.since, r.last = now, now
-		} else {
-			r.last = now
-		}
-		r.failure = result.Err
-	default:
-		r.since, r.failure = time.Time{}, nil
+	now := time.Now()
+	if r.since.IsZero() || now.Sub(r.last) > reachAge {
+		r.since = now
 	}
+	r.last, r.failure = now, result.Err
 }
 
-// Unreached returns since when this process's broadcasts have reached no node, and the cause of the last failure. The time
-// is zero if the last broadcast reached one, and if none was made for a minute.
-func (s *Sender) Unreached() (since time.Time, failure error) {
+func (r *reach) reached() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.since, r.failure = time.Time{}, nil
+}
+
+// NodeHas records that a node has a transaction that this process sent, although the node did not confirm it then.
+func (s *Sender) NodeHas() { s.reach.reached() }
+
+// Unreached returns for how long broadcasts of this process have failed to reach a node, from the first failure to the
+// last one, and the cause of that. Both are zero if the last broadcast reached a node, and if none was made for a minute.
+func (s *Sender) Unreached() (during time.Duration, failure error) {
 	s.reach.mu.Lock()
 	defer s.reach.mu.Unlock()
-	if time.Since(s.reach.last) > reachAge {
-		return time.Time{}, nil
+	if s.reach.since.IsZero() || time.Since(s.reach.last) > reachAge {
+		return 0, nil
 	}
-	return s.reach.since, s.reach.failure
+	return s.reach.last.Sub(s.reach.since), s.reach.failure
 }

@@ -162,6 +162,43 @@ func TestSender_NotReady_SendsNothing(t *testing.T) {
 	require.Empty(t, p.sent)
 }
 
+// Failures count from the first to the last, while none of them is older than a minute and no broadcast reaches a node.
+func TestUnreached(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, _, _ := setup(t)
+		lost := evm.Result{Outcome: evm.Unknown, Err: errors.New("timeout")}
+		is := func(want time.Duration) {
+			t.Helper()
+			during, err := s.Unreached()
+			require.Equal(t, want, during)
+			require.Equal(t, want > 0, err != nil && during > 0)
+		}
+		is(0)
+		s.reach.note(lost)
+		<-time.After(30 * time.Second)
+		is(0) // one lost answer is no outage
+		s.reach.note(lost)
+		is(30 * time.Second)
+		s.reach.note(evm.Result{Outcome: evm.Unknown, Reached: true}) // another node has answered
+		is(0)
+		s.reach.note(lost)
+		<-time.After(10 * time.Second)
+		s.reach.note(lost)
+		is(10 * time.Second)
+		s.NodeHas()
+		is(0)
+		s.reach.note(lost)
+		<-time.After(59 * time.Second)
+		s.reach.note(lost)
+		is(59 * time.Second)
+		<-time.After(61 * time.Second)
+		is(0)
+		s.reach.note(lost)
+		is(0)
+	})
+}
+
 func TestSender_NodeOutcome_DecidesTheStatus(t *testing.T) {
 	t.Parallel()
 	for outcome, want := range map[evm.Outcome]relayer.Status{

@@ -196,14 +196,12 @@ func (p *Service) roundsProblem(ctx context.Context, w *roundsWatch) string {
 // sendsProblem returns why no transaction of this process has reached a node for a while; empty if one has. If a node answers
 // in words that are not recognized, the cause may be the transaction, so the relayer stays usable.
 func (p *Service) sendsProblem() (problem string, degraded bool) {
-	since, err := p.cfg.Sender.Unreached()
-	age := time.Since(since)
-	if since.IsZero() || age < p.cfg.RoundsWithin {
+	during, err := p.cfg.Sender.Unreached()
+	if err == nil || during < p.cfg.RoundsWithin {
 		return "", false
 	}
-	const methodNotFound = -32601 // JSON-RPC 2.0
-	e, answered := errors.AsType[*evm.RPCError](err)
-	return fmt.Sprintf("no transaction has reached a node for %s: %s", age.Round(time.Second), short(err)), answered && e.Code != methodNotFound
+	_, answered := errors.AsType[*evm.RPCError](err)
+	return fmt.Sprintf("no transaction has reached a node for %s: %s", during.Round(time.Second), short(err)), answered && !evm.IsMissingMethod(err)
 }
 
 // uncompared lists the keys that were not compared with the chain since this process registered, and reports whether others

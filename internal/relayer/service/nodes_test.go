@@ -183,7 +183,7 @@ func TestHealth_SendsFail_NotReady(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := setup(t, 1)
 			node := f.behind(t)
-			r := f.start(t, func(c *service.Config) { c.RoundsWithin = 2 * time.Second })
+			r := f.start(t, func(c *service.Config) { c.RoundsWithin = time.Second })
 			node.SetRules(proxy.Rule{Name: "sends", Methods: []string{"eth_sendRawTransaction"}, Fault: c.fault})
 			tx := r.Send(t, f.chain.Accounts[0].Address, 1, nil)
 			require.Eventually(t, func() bool {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
@@ -36,25 +35,16 @@ type ahead struct {
 // several rounds and all responding endpoints agree on a count, it advances the key's next nonce. If the jump is above the
 // bound, it stops the key instead.
 //
-// It does so, too, for a key with used nonces that stay unexplained: the count may be too high and still below the key's next
-// nonce. Transactions below it would not be maintained.
+// It also queries all endpoints about a key with used nonces that stay unexplained. The count may be too high there,
+// although it is not above the key's next nonce. Maintenance then uses the lowest count. The search for receipts uses the
+// endpoint's own, because another endpoint's may be too low.
 //
 // For a key that was not compared since a process registered it, the endpoints' pending counts are compared too.
 func (r *round) checkCounts(ctx context.Context) error {
-	doubtful := maps.Clone(r.disputed)
-	for nonce, l := range r.unexplained {
-		if l.used == nil && l.heads >= searchAfter {
-			doubtful[nonce.Key] = true
-		}
-	}
-	var suspects []int
+	suspects := r.suspects()
 	var addresses []common.Address
-	for i, k := range r.keys {
-		if r.counts[i] = min(r.counts[i], store.MaxNonce); r.counts[i] <= k.NextNonce && k.Compared && !doubtful[k.Address] {
-			delete(r.ahead, k.Address)
-			continue
-		}
-		suspects, addresses = append(suspects, i), append(addresses, k.Address)
+	for _, i := range suspects {
+		addresses = append(addresses, r.keys[i].Address)
 	}
 	if len(suspects) == 0 {
 		return nil
@@ -77,6 +67,36 @@ func (r *round) checkCounts(ctx context.Context) error {
 	}
 	r.freed = true // transactions queued for these keys may be dispatched
 	return r.cfg.Store.Compared(ctx, compared, r.keys[0].Era, r.keys[0].ReadAt)
+}
+
+// suspects returns the indexes of the keys about which all endpoints are queried.
+func (r *round) suspects() (suspects []int) {
+	doubtful := map[common.Address]bool{}
+	if r.head.Hash != r.last.Hash {
+		for nonce, l := range r.unexplained {
+			if l.used == nil && l.due() {
+				doubtful[nonce.Key] = true
+			}
+		}
+	}
+	r.sure = make([]uint64, len(r.counts))
+	for i, k := range r.keys {
+		r.counts[i] = min(r.counts[i], store.MaxNonce)
+		r.sure[i] = r.counts[i]
+		if r.counts[i] > k.NextNonce || !k.Compared {
+			suspects = append(suspects, i)
+			continue
+		}
+		delete(r.ahead, k.Address)
+		d, disputed := r.disputed[k.Address]
+		if disputed {
+			r.sure[i] = min(r.sure[i], d.lowest)
+		}
+		if disputed && d.head != r.head.Hash || doubtful[k.Address] {
+			suspects = append(suspects, i)
+		}
+	}
+	return suspects
 }
 
 // report summarizes the counts of one key by the endpoints that responded.
@@ -111,8 +131,11 @@ func (r *round) checkCount(ctx context.Context, i int, n report) (done bool, err
 		return false, nil // retry in the next round
 	}
 	n.highest = max(n.highest, r.counts[i])
-	r.dispute(k.Address, r.counts[i], n.mined)
-	r.counts[i] = min(r.counts[i], n.mined)
+	r.sure[i] = min(r.counts[i], n.mined)
+	r.recordDispute(k.Address, r.counts[i], r.sure[i])
+	if !k.Compared || r.counts[i] > k.NextNonce {
+		r.counts[i] = r.sure[i]
+	}
 	if n.highest <= k.NextNonce {
 		delete(r.ahead, k.Address)
 		return true, nil
@@ -157,17 +180,23 @@ func (r *round) checkCount(ctx context.Context, i int, n report) (done bool, err
 	return true, nil
 }
 
-// dispute records whether the round's endpoint counts more mined transactions of a key than another one.
-func (r *round) dispute(key common.Address, count, lowest uint64) {
+// dispute is the lowest count of a key's mined transactions that an endpoint reported at a head.
+type dispute struct {
+	head   common.Hash
+	lowest uint64
+}
+
+// recordDispute records whether the round's endpoint counts more mined transactions of a key than another one.
+func (r *round) recordDispute(key common.Address, count, lowest uint64) {
 	if count <= lowest {
 		delete(r.disputed, key)
 		return
 	}
-	if !r.disputed[key] {
-		r.disputed[key] = true
-		r.cfg.Log.Warn("endpoints disagree about a key's mined transactions; the lowest count is used",
+	if _, known := r.disputed[key]; !known {
+		r.cfg.Log.Warn("endpoints disagree about a key's mined transactions; maintenance uses the lowest count",
 			"relayer", key, "lowest", lowest, "count", count, "endpoint", r.view.Endpoint())
 	}
+	r.disputed[key] = dispute{head: r.head.Hash, lowest: lowest}
 }
 
 // countOfMost returns the median of the endpoints' mined counts of a key at the round's block; of an even number the higher

@@ -120,7 +120,7 @@ func (r *round) reorganize(ctx context.Context) (canonical []store.Block, err er
 func (r *round) find(ctx context.Context) (blocks []store.Block, err error) {
 	seen := map[common.Hash]bool{}
 	for {
-		sought, err := r.cfg.Store.ListMinedCandidates(ctx, r.mined(), soughtLimit)
+		sought, err := r.cfg.Store.ListMinedCandidates(ctx, r.froms(r.counts), soughtLimit)
 		if err != nil {
 			return nil, err
 		}
@@ -148,11 +148,8 @@ func (r *round) find(ctx context.Context) (blocks []store.Block, err error) {
 			}
 			r.cfg.Log.Debug("transactions mined", "count", len(found), "head", r.head.Number)
 		}
-		if len(found) < len(sought) {
+		if len(found) < len(sought) || len(sought) < soughtLimit {
 			return blocks, r.checkUnexplainedNonces(ctx, sought, found)
-		}
-		if len(sought) < soughtLimit {
-			return blocks, nil
 		}
 	}
 }

@@ -12,6 +12,8 @@ import (
 type lease struct {
 	held    bool
 	taken   time.Time
+	epoch   int64
+	logged  bool      // that this process follows the chain
 	good    time.Time // when a round last succeeded under it; zero: none did
 	failing bool      // the last round failed: the lease is not renewed
 	yield   time.Time // until then another process goes first
@@ -36,8 +38,9 @@ func (t *Tracker) claim(ctx context.Context) error {
 	}
 	ok, epoch, err := t.cfg.Store.AcquireTrackerLease(ctx, t.cfg.Name, t.cfg.Term, free)
 	if ok && !t.lease.held {
-		if !yielding { // a trial is not logged, because there may be one every few seconds
-			t.cfg.Log.Info("following the chain", "epoch", epoch)
+		t.lease.epoch, t.lease.logged = epoch, false
+		if !yielding { // a trial is logged when a round has succeeded, because there may be one every few seconds
+			t.logFollowing()
 		}
 		t.last, t.hinted, t.heard, t.behind = evm.Header{}, evm.Header{}, time.Time{}, 0
 		t.lease.good, t.lease.taken = time.Time{}, time.Now()
@@ -60,18 +63,26 @@ func (l *lease) succeeded(err error, term time.Duration) bool {
 	return time.Since(l.good) < term
 }
 
-// faultTerms is for how many terms a process that cannot send keeps the lease after it released it for that reason. Where no
-// process can send, the chain is still tracked.
+// logFollowing logs once that this process has the lease.
+func (t *Tracker) logFollowing() {
+	if !t.lease.logged {
+		t.lease.logged = true
+		t.cfg.Log.Info("following the chain", "epoch", t.lease.epoch)
+	}
+}
+
+// faultTerms is how many terms pass at least between two releases of the lease for a send fault. Where no process can send,
+// the chain is tracked most of the time.
 const faultTerms = 12
 
-// unable returns why this process has been unable to send for a term, although its rounds succeed: it sends and prices all
-// transactions that need it, so another process should hold the lease. It returns nil if it is able, or has released the
-// lease for this reason lately.
-func (t *Tracker) unable() error {
+// sendFault returns why this process could not send for a term, although its rounds succeed; nil if it could. Only the
+// process with the lease sends again, bumps and signs no-ops, so another one should have the lease. sendFault also returns
+// nil within faultTerms of the last release.
+func (t *Tracker) sendFault() error {
 	if time.Since(t.lease.taken) < t.cfg.Term || time.Since(t.declined) < faultTerms*t.cfg.Term {
 		return nil
 	}
-	if since, err := t.cfg.Sender.Unreached(); !since.IsZero() && time.Since(since) >= t.cfg.Term {
+	if during, err := t.cfg.Sender.Unreached(); err != nil && during >= t.cfg.Term {
 		return fmt.Errorf("no node receives transactions: %w", err)
 	}
 	t.mu.Lock()

@@ -264,7 +264,10 @@ func (r *round) missing(ctx context.Context, todo signerTasks) error {
 	first, marks := make([]uint64, len(r.keys)), map[common.Address]string{}
 	for i, k := range r.keys {
 		marks[k.Address] = ""
-		if first[i] = max(pending[i], r.counts[i]); first[i] < k.NextNonce {
+		if first[i] = max(pending[i], r.sure[i]); r.sure[i] < r.counts[i] {
+			first[i] = r.sure[i] // the endpoint's pending count contains its mined count
+		}
+		if first[i] < k.NextNonce {
 			marks[k.Address] = "lags"
 		}
 	}
@@ -282,11 +285,11 @@ func (r *round) missing(ctx context.Context, todo signerTasks) error {
 			continue
 		}
 		froms = append(froms, store.KeyNonce{Key: k.Address, Nonce: first[i]})
-		if before, ok := r.observations.resent[k.Address]; ok && r.counts[i] > before {
+		if before, ok := r.observations.resent[k.Address]; ok && r.sure[i] > before {
 			atOnce = append(atOnce, k.Address)
 		}
-		r.observations.resent[k.Address] = r.counts[i]
-		if err := r.fill(ctx, k, r.counts[i]); err != nil {
+		r.observations.resent[k.Address] = r.sure[i]
+		if err := r.fill(ctx, k, r.sure[i]); err != nil {
 			return err
 		}
 	}

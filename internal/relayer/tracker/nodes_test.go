@@ -2,6 +2,7 @@ package tracker_test
 
 import (
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -87,6 +88,24 @@ func TestTransactionsSettle_FirstEndpointHidesReceipts(t *testing.T) {
 	require.Positive(t, first.Injected()["hidden"])
 }
 
+// The only endpoint returns null for receipts that exist. The chain is followed all the same, and the transaction is found
+// when the endpoint returns its receipt.
+func TestRound_OnlyEndpointHidesReceipts_GoesOn(t *testing.T) {
+	var node *proxy.Proxy
+	var head *atomic.Uint64
+	f := setup(t, 1, func(o *relayertest.Options) { node, head = before(t, o), followed(o, func(*tracker.Config) {}) })
+	node.SetRules(proxy.Rule{Name: "hidden", Methods: []string{"eth_getTransactionReceipt"}, Fault: proxy.Fault{Kind: proxy.Answer, Result: "null"}})
+	tx := f.send()
+	for number := head.Load() + 1; number <= 12; number++ {
+		f.commitTo(number, head)
+	}
+	require.Positive(t, node.Injected()["hidden"])
+	require.True(t, f.Health().Ready, f.Health().Reason)
+	node.SetRules()
+	f.commitUntil(tx, relayer.Confirmed)
+	f.settled()
+}
+
 // The first endpoint counts a transaction as mined that its pool has dropped. The transaction is sent again, although the
 // count is not above the key's next nonce.
 func TestTransactionsSettle_FirstEndpointCountsADroppedTransaction(t *testing.T) {
@@ -97,7 +116,7 @@ func TestTransactionsSettle_FirstEndpointCountsADroppedTransaction(t *testing.T)
 		o.RPC = append(o.RPC, well)
 	})
 	tx := f.send()
-	first.SetRules(mined("0x1", 0))
+	first.SetRules(counting("0x1", 0)) // mined and pending
 	f.chain.Rollback()
 	f.commitUntil(tx, relayer.Confirmed)
 	require.Positive(t, first.Injected()["count 0x1"])

@@ -30,12 +30,12 @@ func (r *round) checkUnexplainedNonces(ctx context.Context, sought []store.Mined
 		done[m.TxID] = true
 	}
 	open := slices.DeleteFunc(sought, func(s store.MinedCandidate) bool { return done[s.ID] })
-	before := r.unexplained
-	r.unexplained = map[store.KeyNonce]*unexplainedNonce{}
-	seen, err := r.unexplainedSince(ctx, open, before)
+	seen, err := r.unexplainedSince(ctx, open)
 	if err != nil {
 		return err
 	}
+	before := r.unexplained
+	r.unexplained = map[store.KeyNonce]*unexplainedNonce{}
 	looked := 0
 	for _, s := range open {
 		nonce := store.KeyNonce{Key: s.Key, Nonce: s.Nonce}
@@ -45,9 +45,7 @@ func (r *round) checkUnexplainedNonces(ctx context.Context, sought []store.Mined
 		}
 		r.unexplained[nonce] = l
 		l.heads++
-		// Searching is expensive, so the interval between searches doubles each time, in heads.
-		n := l.heads
-		if (n < searchAfter || n&(n-1) != 0) && (l.used == nil || l.used.BlockNumber > r.final) {
+		if !l.due() && (l.used == nil || l.used.BlockNumber > r.final) {
 			continue
 		}
 		if looked == 4 {
@@ -55,38 +53,42 @@ func (r *round) checkUnexplainedNonces(ctx context.Context, sought []store.Mined
 			continue
 		}
 		looked++
-		err := r.displace(ctx, s, l)
-		if errors.Is(err, errNoReceipt) {
-			return err
-		}
-		// A node that does not keep old state cannot find the transaction. That must not block everything else.
-		if err != nil {
+		switch err := r.displace(ctx, s, l); {
+		case errors.Is(err, errNoReceipt):
+			r.hidden = err
+		case err != nil: // a node that does not keep old state; that must not block everything else
 			r.cfg.Log.Warn("nonce was used, and it is not known by whom", "tx", s.ID, "relayer", s.Key, "nonce", s.Nonce, "err", err)
 		}
 	}
 	return nil
 }
 
+// due reports whether the nonce is searched at this head. Searching is expensive, so the interval between searches doubles
+// each time, in heads.
+func (l *unexplainedNonce) due() bool { return l.heads >= searchAfter && l.heads&(l.heads-1) == 0 }
+
 // unexplainedSince returns for how many heads each key's lowest unexplained nonce has been unexplained, less than
 // searchAfter. The time is stored, because the tracking process may change more often than blocks are made.
-func (r *round) unexplainedSince(ctx context.Context, open []store.MinedCandidate, before map[store.KeyNonce]*unexplainedNonce) (map[store.KeyNonce]int, error) {
-	lowest := map[common.Address]uint64{}
-	for _, s := range open {
-		if n, ok := lowest[s.Key]; !ok || s.Nonce < n {
-			lowest[s.Key] = s.Nonce
+func (r *round) unexplainedSince(ctx context.Context, open []store.MinedCandidate) (map[store.KeyNonce]int, error) {
+	marks, lowest := map[common.Address]string{}, map[common.Address]uint64{}
+	if !r.marksCleared {
+		for _, k := range r.keys {
+			marks[k.Address] = ""
 		}
 	}
-	marks := map[common.Address]string{}
-	for nonce := range before {
+	for nonce := range r.unexplained {
 		marks[nonce.Key] = ""
 	}
-	for key, nonce := range lowest {
-		marks[key] = strconv.FormatUint(nonce, 10)
+	for _, s := range open {
+		if n, ok := lowest[s.Key]; !ok || s.Nonce < n {
+			lowest[s.Key], marks[s.Key] = s.Nonce, strconv.FormatUint(s.Nonce, 10)
+		}
 	}
 	timers, err := r.cfg.Store.Timers(ctx, "unexplained", r.head.Number, marks)
 	if err != nil {
 		return nil, err
 	}
+	r.marksCleared = true
 	since := map[store.KeyNonce]int{}
 	for key, t := range timers {
 		heads := r.head.Number - min(t.Head, r.head.Number)

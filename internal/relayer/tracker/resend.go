@@ -36,7 +36,7 @@ func (r *round) eager(ctx context.Context) ([]common.Address, error) {
 	var keys []common.Address
 	for i, k := range r.keys {
 		was, seen := r.observations.conditions[k.Address]
-		now := conditions{balance: k.Balance, mined: r.counts[i]}
+		now := conditions{balance: k.Balance, mined: r.sure[i]}
 		now.firstUnsent, now.unsent = first[k.Address]
 		r.observations.conditions[k.Address] = now
 		richer := was.balance != nil && now.balance != nil && now.balance.Cmp(was.balance) > 0
@@ -117,5 +117,6 @@ func (r *round) absent(ctx context.Context, attempts []*relayer.Attempt) ([]*rel
 	if len(known) == 0 {
 		return lacking, nil
 	}
+	r.cfg.Sender.NodeHas()
 	return lacking, r.cfg.Store.RecordBroadcasts(ctx, known)
 }

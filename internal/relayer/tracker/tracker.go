@@ -134,9 +134,11 @@ type Tracker struct {
 	// branch may be shorter at first.
 	confirmedDue bool
 
-	noTag    time.Time                 // when it was last logged that the node has no block of the tag
-	disputed map[common.Address]bool   // keys of which the round's endpoint counted more transactions than another
-	ahead    map[common.Address]*ahead // keys with more transactions than were allocated
+	marksCleared bool // stored marks of explained nonces were removed since this process took the lease
+
+	noTag    time.Time                  // when it was last logged that the node has no block of the tag
+	disputed map[common.Address]dispute // keys of which the round's endpoint counted more transactions than another
+	ahead    map[common.Address]*ahead  // keys with more transactions than were allocated
 
 	lease    lease
 	declined time.Time // when this process last released the lease because it cannot send
@@ -225,7 +227,7 @@ func New(cfg Config) *Tracker {
 // forget resets the observations.
 func (t *Tracker) forget() {
 	t.unexplained, t.confirmed, t.ahead = map[store.KeyNonce]*unexplainedNonce{}, store.Block{}, map[common.Address]*ahead{}
-	t.disputed = map[common.Address]bool{}
+	t.disputed, t.marksCleared = map[common.Address]dispute{}, false
 	t.strandedKeys = common.Address{}
 	// The maintenance goroutine may still use the old ones.
 	t.observations = &observations{found: map[common.Address]time.Time{}, resent: map[common.Address]uint64{}, conditions: map[common.Address]conditions{}}
@@ -270,7 +272,8 @@ func (t *Tracker) Run(ctx context.Context) error {
 			}
 			t.standBack(ctx)
 		default:
-			if fault := t.unable(); fault != nil {
+			t.logFollowing()
+			if fault := t.sendFault(); fault != nil {
 				t.cfg.Log.Warn("lease released: another process may be able to send", "err", fault)
 				t.declined = time.Now()
 				t.standBack(ctx)
@@ -328,8 +331,12 @@ func (t *Tracker) await(ctx context.Context, heads bool) {
 // round reads the chain, updates the store to it, and starts maintenance. If its endpoint does not respond, it repeats the
 // whole round with another one, because reads of two endpoints need not agree. It tries each endpoint once. If none returns
 // its newest block, the round fails.
+//
+// A round whose endpoint hides a receipt is complete. It is repeated as well, because another endpoint may return the
+// receipt.
 func (t *Tracker) round(ctx context.Context) error {
 	var failed error
+	var complete evm.Header // the head of the complete round
 	for tried := map[string]bool{}; ; {
 		// The keys are read first, because decisions based on the view are valid in the era that was recorded before it.
 		all, err := t.cfg.Store.Keys(ctx)
@@ -337,17 +344,23 @@ func (t *Tracker) round(ctx context.Context) error {
 			return err
 		}
 		view, err := t.cfg.Chain.Latest(ctx)
-		if err != nil {
-			return err
+		if err == nil && !tried[view.Endpoint()] {
+			tried[view.Endpoint()] = true
+			failed = t.roundFrom(ctx, view, all)
+			if errors.Is(failed, errNoReceipt) {
+				complete, t.last = t.last, evm.Header{} // the next endpoint processes the same head
+				continue
+			}
+			if failed == nil || ctx.Err() != nil || !evm.IsNoAnswer(failed) && !errors.Is(failed, evm.ErrStale) {
+				return failed
+			}
+			continue
 		}
-		if tried[view.Endpoint()] {
-			return failed
+		if !complete.IsZero() {
+			t.last = complete
+			return nil
 		}
-		tried[view.Endpoint()] = true
-		failed = t.roundFrom(ctx, view, all)
-		if failed == nil || ctx.Err() != nil || !evm.IsNoAnswer(failed) && !errors.Is(failed, evm.ErrStale) {
-			return failed
-		}
+		return cmp.Or(err, failed)
 	}
 }
 
@@ -390,6 +403,9 @@ func (t *Tracker) roundFrom(ctx context.Context, view View, all []*relayer.Key) 
 		}
 	} else if r.freed { // queued transactions should be in the next block
 		t.startMaintenance(ctx, r.dispatchQueued)
+	}
+	if err == nil {
+		return r.hidden
 	}
 	return err
 }
@@ -455,10 +471,12 @@ type round struct {
 	keys         []*relayer.Key
 	addresses    []common.Address
 	counts       []uint64                      // mined, of each key
+	sure         []uint64                      // mined, of each key: the lowest that endpoints report while they disagree
 	blocks       map[common.Hash][]evm.Receipt // receipts read so far, by block
 	freed        bool                          // mined transactions freed room on keys
 	final        uint64                        // number of the newest final block; 0 while there is none
 	recovered    bool                          // rounds failed before this one
+	hidden       error                         // errNoReceipt, if the endpoint hides a receipt
 	observations *observations
 }
 
@@ -469,17 +487,19 @@ func (r *round) now() time.Time { return r.keys[0].ReadAt }
 func (r *round) used(key common.Address, nonce uint64) bool {
 	for i, address := range r.addresses {
 		if address == key {
-			return nonce < r.counts[i]
+			return nonce < r.sure[i]
 		}
 	}
 	return false
 }
 
 // mined returns the first unused nonce of each key: the chain has used those below.
-func (r *round) mined() []store.KeyNonce {
+func (r *round) mined() []store.KeyNonce { return r.froms(r.sure) }
+
+func (r *round) froms(counts []uint64) []store.KeyNonce {
 	froms := make([]store.KeyNonce, len(r.keys))
 	for i, k := range r.keys {
-		froms[i] = store.KeyNonce{Key: k.Address, Nonce: r.counts[i]}
+		froms[i] = store.KeyNonce{Key: k.Address, Nonce: counts[i]}
 	}
 	return froms
 }
