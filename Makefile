@@ -6,6 +6,8 @@
 
 # hashicorp/raft reports its metrics through go-metrics under this tag, through a deprecated library without it.
 TAGS := hashicorpmetrics
+# Without symbols and debug data: the images hold the binaries.
+LDFLAGS ?= -s -w
 # The Go that scripts/setup.sh had to fetch, if so.
 export PATH := $(CURDIR)/build/go/bin:$(PATH)
 # How long each fuzz target runs.
@@ -14,16 +16,16 @@ FUZZTIME ?= 30s
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-build: ## Build the static binary, bin/rollcall
+build: ## Build the static binaries: bin/rollcall, and bin/rollcall-dev for development
 	@[ -e bin/rollcall ] || echo 'The first build compiles everything: about two minutes on two cores.'
 	@scripts/setup.sh build
-	CGO_ENABLED=0 scripts/progress.sh 10 'compiling bin/rollcall' go build -trimpath -tags $(TAGS) -o bin/rollcall ./cmd/rollcall
+	CGO_ENABLED=0 scripts/progress.sh 10 'compiling bin' go build -trimpath -tags $(TAGS) -ldflags '$(LDFLAGS)' -o bin/ ./cmd/rollcall ./cmd/rollcall-dev
 
 dev: ## Run a whole cluster on this machine, with its data in build/dev
-	@[ -e bin/rollcall ] || echo 'The first start takes two minutes and more: what is missing is installed, and everything compiled.'
+	@[ -e bin/rollcall-dev ] || echo 'The first start takes two minutes and more: what is missing is installed, and everything compiled.'
 	@scripts/setup.sh run
 	@$(MAKE) --no-print-directory build
-	bin/rollcall dev --data build/dev
+	bin/rollcall-dev --data build/dev
 
 # Uncached: what the tests find depends on real processes and clocks, which Go's test cache does not see.
 test: ## Run every test, with the race detector

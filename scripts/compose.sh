@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs deploy/compose.yaml with whichever Compose is there.
 #
-#   scripts/compose.sh up     build the image from bin/rollcall, start everything, wait until it is healthy
+#   scripts/compose.sh up     build the images from bin, start everything, wait until it is healthy
 #   scripts/compose.sh down   remove it, volumes included
 #   scripts/compose.sh drill  the same in a project of its own, broken in every way we promise to survive
 #   scripts/compose.sh exec, kill, logs, port, ps, start, stop …
@@ -41,8 +41,12 @@ in_project() { "${compose[@]}" -p "$project" -f deploy/compose.yaml "$@"; }
 
 build() {
   mkdir -p build
-  docker build --quiet -f deploy/Dockerfile -t rollcall:dev . >build/image.log 2>&1 ||
-    { cat build/image.log && fail 'the image could not be built'; }
+  local image
+  for image in rollcall rollcall-dev; do
+    docker build --quiet -f deploy/Dockerfile --target $image -t $image:dev . >build/image.log 2>&1 ||
+      { cat build/image.log && fail "the image $image could not be built"; }
+  done
+  printf 'compose: the image rollcall:dev has %s bytes\n' "$(docker image inspect --format '{{.Size}}' rollcall:dev)"
   REDIS_IMAGE=$(scripts/image.sh redis)
   POSTGRES_IMAGE=$(scripts/image.sh postgres)
   RELAYER_ADDRESSES=$(secrets)
@@ -53,7 +57,7 @@ build() {
 # containers' users may read the files, and nobody else of this machine gets to them.
 secrets() {
   local folder=build/compose
-  bin/rollcall dev-secrets "$folder"
+  bin/rollcall-dev secrets "$folder"
   chmod 700 "$folder"
   [ -e $folder/postgres-password ] || od -An -N24 -tx1 /dev/urandom | tr -d ' \n' >$folder/postgres-password
   echo "postgres://rollcall:$(cat $folder/postgres-password)@postgres:5432/rollcall?sslmode=disable" >$folder/database-url.new

@@ -53,7 +53,15 @@ fresh() {
   diff <(sums proto) <(sums build/generated/proto) || { echo 'generated code is stale: make generate' && return 1; }
 }
 
+# production names packages that the production binary must not link: a chain, a Redis, the development cluster.
+production() {
+  local linked
+  linked=$(go list -tags hashicorpmetrics -deps ./cmd/rollcall | grep -E '/miniredis/|/go-ethereum/(eth|node|p2p|core/vm)$|/rollcall/internal/(dev|testutil)/')
+  [ -z "$linked" ] || { printf '%s\n' "$linked" && return 1; }
+}
+
 check golangci-lint code .
+check 'the production binary links no development code' production
 check 'golangci-lint, the benchmark' code scripts/bench
 check 'go.mod is tidy' tidy .
 check 'go.mod is tidy, the benchmark' tidy scripts/bench

@@ -2,27 +2,29 @@ package main
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
 
+	"github.com/rollcall-dev/rollcall/internal/cli"
 	"github.com/rollcall-dev/rollcall/internal/dev/devchain"
 	"github.com/rollcall-dev/rollcall/internal/platform/config"
 )
 
-// devChainCmd runs an EVM chain for development until it is told to stop.
-type devChainCmd struct {
+// chainCmd runs an EVM chain for development until it is told to stop.
+type chainCmd struct {
 	Listen    string        `default:"127.0.0.1:8545" help:"Address of its JSON-RPC endpoint, HTTP and websocket; whoever reaches it may send transactions."`
 	Fund      []string      `placeholder:"ADDRESS" help:"Accounts that have a million ether from the start."`
 	BlockTime time.Duration `default:"1s" min:"10ms" max:"1h" help:"Time between two blocks; under a second the chain's clock runs ahead."`
 	GasLimit  uint64        `placeholder:"GAS" help:"Gas that fits into a block; 60 million by default."`
 	Modules   []string      `default:"eth,net,web3,txpool" placeholder:"NAME" help:"JSON-RPC namespaces; debug lets callers rewind the chain."`
-	Log       logFlags      `embed:"" prefix:"log-"`
+	Log       cli.LogFlags  `embed:"" prefix:"log-"`
 }
 
 // Check reports what is wrong with the settings together.
-func (c *devChainCmd) Check(p *config.Problems) {
-	checkListen(p, &c.Listen, "127.0.0.1:8545")
+func (c *chainCmd) Check(p *config.Problems) {
+	cli.CheckListen(p, &c.Listen, "127.0.0.1:8545")
 	for _, a := range c.Fund {
 		if !common.IsHexAddress(a) {
 			p.Addf(&c.Fund, "give 0x and 40 hexadecimal digits", "%q is not an address", a)
@@ -30,8 +32,8 @@ func (c *devChainCmd) Check(p *config.Problems) {
 	}
 }
 
-func (c *devChainCmd) Run(ctx context.Context, con *console) (err error) {
-	log, failure := c.Log.logger(con.stderr)
+func (c *chainCmd) Run(ctx context.Context, con *cli.Console) (err error) {
+	log, failure := c.Log.Logger(con.Stderr)
 	defer failure("dev chain failed", &err)
 	cfg := devchain.Config{Listen: c.Listen, Modules: c.Modules, BlockTime: c.BlockTime, GasLimit: c.GasLimit, Log: log}
 	for _, a := range c.Fund {
@@ -41,7 +43,7 @@ func (c *devChainCmd) Run(ctx context.Context, con *console) (err error) {
 	if err != nil {
 		return err
 	}
-	defer closing(&err, chain)
+	defer func() { err = errors.Join(err, chain.Close()) }()
 	log.Info("dev chain started", "url", chain.URL(), "websocket", chain.WSURL(), "listen", chain.Addr(),
 		"chain", devchain.ChainID, "genesis", chain.Genesis().Hex(), "funded", len(c.Fund))
 	if err := chain.Run(ctx); err != nil {

@@ -12,6 +12,8 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/ethclient"
 	"github.com/stretchr/testify/require"
+
+	"github.com/rollcall-dev/rollcall/internal/cli"
 )
 
 // A process of its own, since go-ethereum leaves goroutines behind.
@@ -21,7 +23,7 @@ func TestDevChain(t *testing.T) {
 	address := freeAddress(t)
 	program, err := os.Executable()
 	require.NoError(t, err)
-	cmd := exec.Command(program, "dev-chain", "--listen", address, "--fund", funded, "--block-time", "50ms")
+	cmd := exec.Command(program, "chain", "--listen", address, "--fund", funded, "--block-time", "50ms")
 	cmd.Env = append(os.Environ(), "ROLLCALL_TEST_MAIN=1")
 	var log lockedBuffer
 	cmd.Stderr = &log
@@ -51,8 +53,8 @@ func TestDevChain(t *testing.T) {
 
 func TestDevChainFails(t *testing.T) {
 	t.Parallel()
-	r := rollcall(t, "dev-chain", "--fund", "0x12,0x00000000000000000000000000000000000000aa", "--listen", "8545")
-	require.Equal(t, exitUsage, r.code)
+	r := dev(t, "chain", "--fund", "0x12,0x00000000000000000000000000000000000000aa", "--listen", "8545")
+	require.Equal(t, cli.ExitUsage, r.code)
 	require.Contains(t, r.stderr, `"0x12" is not an address`)
 	require.Contains(t, r.stderr, `"8545" is not an address to listen at`)
 
@@ -60,6 +62,6 @@ func TestDevChainFails(t *testing.T) {
 	require.NoError(t, err)
 	defer taken.Close()
 	var stderr bytes.Buffer
-	require.Equal(t, exitNotDone, run(t.Context(), []string{"dev-chain", "--listen", taken.Addr().String()}, &stderr, &stderr))
+	require.Equal(t, cli.ExitNotDone, run(t.Context(), []string{"chain", "--listen", taken.Addr().String()}, &stderr, &stderr))
 	require.Contains(t, stderr.String(), "address already in use")
 }

@@ -18,13 +18,14 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/rollcall-dev/rollcall/internal/cli"
 	"github.com/rollcall-dev/rollcall/internal/dev/pgserver"
-	"github.com/rollcall-dev/rollcall/internal/dev/supervisor"
 	"github.com/rollcall-dev/rollcall/internal/discovery/mirror"
+	"github.com/rollcall-dev/rollcall/internal/platform/devinfo"
 	testredis "github.com/rollcall-dev/rollcall/internal/testutil/redis"
 )
 
-// devRun is a "rollcall dev" as a process of its own.
+// devRun is a process of rollcall-dev.
 type devRun struct {
 	cmd  *exec.Cmd
 	out  *lockedBuffer
@@ -36,7 +37,7 @@ func startDev(t *testing.T, data string, env ...string) *devRun {
 	self, err := os.Executable()
 	require.NoError(t, err)
 	d := &devRun{
-		cmd: exec.Command(self, "dev", "--data", data, "--health-check-interval-ms", "1000"),
+		cmd: exec.Command(self, "--data", data, "--rollcall", binary, "--health-check-interval-ms", "1000"),
 		out: new(lockedBuffer), done: make(chan error, 1),
 	}
 	d.cmd.Env = append(append(os.Environ(), "ROLLCALL_TEST_MAIN=1"), env...)
@@ -48,7 +49,7 @@ func startDev(t *testing.T, data string, env ...string) *devRun {
 	go func() { d.done <- d.cmd.Wait() }()
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Logf("rollcall dev:\n%s", d.out)
+			t.Logf("rollcall-dev:\n%s", d.out)
 		}
 		_ = d.cmd.Process.Kill() // and with it its children
 	})
@@ -67,10 +68,15 @@ func (d *devRun) interrupt(t *testing.T) {
 	require.NoError(t, <-d.done, "Ctrl-C is no error")
 }
 
-// here runs a command as a user does who is in the folder.
-func (d *devRun) here(t *testing.T, folder string, args ...string) string {
+// here runs rollcall like a user in the folder.
+func here(t *testing.T, folder string, args ...string) string {
 	t.Helper()
-	cmd := exec.Command(d.cmd.Path, args...)
+	return output(t, folder, exec.Command(binary, args...))
+}
+
+// output runs a program that must succeed in a folder, and returns its output.
+func output(t *testing.T, folder string, cmd *exec.Cmd) string {
+	t.Helper()
 	cmd.Dir, cmd.Env = folder, append(os.Environ(), "ROLLCALL_TEST_MAIN=1")
 	out, err := cmd.CombinedOutput()
 	require.NoError(t, err, "%s", out)
@@ -79,7 +85,7 @@ func (d *devRun) here(t *testing.T, folder string, args ...string) string {
 
 func alive(pid int) bool { return syscall.Kill(pid, 0) == nil }
 
-func pids(info *supervisor.Info) map[string]int {
+func pids(info *devinfo.Info) map[string]int {
 	all := map[string]int{}
 	for _, c := range info.Coordinators {
 		all[c.ID] = c.PID
@@ -101,7 +107,7 @@ func TestDev(t *testing.T) {
 	data := filepath.Join(folder, "build", "dev")
 	d := startDev(t, data)
 	require.Eventually(t, func() bool { _, err := os.Stat(filepath.Join(data, "dev.json")); return err == nil }, time.Minute, time.Millisecond)
-	info, err := supervisor.ReadInfo(data)
+	info, err := devinfo.ReadInfo(data)
 	require.NoError(t, err)
 	for _, url := range []string{info.Coordinators[0].HTTP + "/readyz", info.Gateways[0].HTTP + "/healthz", info.Relayers[0].URL + "/health"} {
 		code, _ := get(url)
@@ -129,50 +135,50 @@ func TestDev(t *testing.T) {
 		require.Equal(t, http.StatusOK, code)
 	}
 	require.Contains(t, d.out.String(), "the chain begins again at each start, and the relayers' data with it\n")
-	require.Equal(t, info.Relayers[1].APIKey, strings.TrimSpace(d.here(t, folder, "dev", "api-key", "oz-relayer-1")))
+	require.Equal(t, info.Relayers[1].APIKey, strings.TrimSpace(output(t, folder, exec.Command(d.cmd.Path, "api-key", "oz-relayer-1"))))
 	tx := mine(t, info)
 	require.Eventually(t, func() bool {
 		code, body := get(info.Coordinators[0].HTTP + "/status")
 		return code == http.StatusOK && body["status"] == "healthy"
 	}, time.Minute, 50*time.Millisecond)
-	coordinators := "--coordinators=" + strings.Join(supervisor.Running(data).ClusterPorts(), ",")
+	coordinators := "--coordinators=" + strings.Join(devinfo.Running(data).ClusterPorts(), ",")
 
 	// Called from the folder where it runs, the operator's commands find it.
-	require.Contains(t, d.here(t, folder, "services", "list"), "3 services")
-	require.Contains(t, d.here(t, folder, "mirror", "show"), "active   relayer: oz-relayer-0, oz-relayer-1, oz-relayer-2")
-	require.Contains(t, d.here(t, folder, "mirror", "take-over"), " already")
+	require.Contains(t, here(t, folder, "services", "list"), "3 services")
+	require.Contains(t, here(t, folder, "mirror", "show"), "active   relayer: oz-relayer-0, oz-relayer-1, oz-relayer-2")
+	require.Contains(t, here(t, folder, "mirror", "take-over"), " already")
 
 	// A killed relayer leaves, and comes back when it is started again.
-	require.Contains(t, succeed(t, "dev", "kill", "oz-relayer-1", "--data", data), "oz-relayer-1 is killed (it was process ")
+	require.Contains(t, succeed(t, "kill", "oz-relayer-1", "--data", data), "oz-relayer-1 is killed (it was process ")
 	require.False(t, alive(first["oz-relayer-1"]))
-	info, err = supervisor.ReadInfo(data)
+	info, err = devinfo.ReadInfo(data)
 	require.NoError(t, err)
 	require.Zero(t, pids(info)["oz-relayer-1"])
 	d.says(t, "oz-relayer-1 was killed; start it again with: ")
 	d.says(t, "oz-relayer-1 left relayer:active: ")
 	require.ElementsMatch(t, []string{"oz-relayer-0", "oz-relayer-2"}, active())
-	r := rollcall(t, "dev", "kill", "oz-relayer-1", "--data", data)
-	require.Equal(t, exitNotDone, r.code)
+	r := dev(t, "kill", "oz-relayer-1", "--data", data)
+	require.Equal(t, cli.ExitNotDone, r.code)
 	require.Contains(t, r.stderr, "oz-relayer-1 is not running")
-	require.Contains(t, succeed(t, "dev", "start", "oz-relayer-1", "--data", data), "oz-relayer-1 runs as process ")
-	info, err = supervisor.ReadInfo(data)
+	require.Contains(t, succeed(t, "start", "oz-relayer-1", "--data", data), "oz-relayer-1 runs as process ")
+	info, err = devinfo.ReadInfo(data)
 	require.NoError(t, err)
 	require.True(t, alive(pids(info)["oz-relayer-1"]))
 	allActive()
-	r = rollcall(t, "dev", "start", "oz-relayer-1", "--data", data)
-	require.Equal(t, exitNotDone, r.code)
+	r = dev(t, "start", "oz-relayer-1", "--data", data)
+	require.Equal(t, cli.ExitNotDone, r.code)
 	require.Contains(t, r.stderr, "runs already")
 
 	// Another coordinator leads when the leader is killed, under a higher epoch, and no relayer leaves.
-	var before fleet
-	require.Eventually(t, func() bool { before = devStatus(t, coordinators); return before.Director == "running" }, time.Minute, 50*time.Millisecond)
+	var before cli.Fleet
+	require.Eventually(t, func() bool { before = statusOf(t, coordinators); return before.Director == "running" }, time.Minute, 50*time.Millisecond)
 	left := watchRemovals(t, client)
-	killed, _, ok := strings.Cut(succeed(t, "dev", "kill", "leader", "--data", data), " is killed")
+	killed, _, ok := strings.Cut(succeed(t, "kill", "leader", "--data", data), " is killed")
 	require.True(t, ok)
 	require.False(t, alive(pids(info)[killed]))
-	var after fleet
+	var after cli.Fleet
 	require.Eventually(t, func() bool {
-		after = devStatus(t, coordinators)
+		after = statusOf(t, coordinators)
 		return after.Epoch > before.Epoch && after.Director == "running"
 	}, time.Minute, 50*time.Millisecond)
 	require.NotEqual(t, killed, after.Leader)
@@ -180,53 +186,53 @@ func TestDev(t *testing.T) {
 	require.Equal(t, before.Cluster, after.Cluster)
 	require.ElementsMatch(t, all, active())
 	require.Empty(t, left(), "no healthy relayer was taken out")
-	succeed(t, "dev", "start", killed, "--data", data)
+	succeed(t, "start", killed, "--data", data)
 
 	// A lost quorum is reported, and its return. Services of other kinds join sets of their own.
 	for _, id := range []string{"coordinator-1", "coordinator-2"} {
-		succeed(t, "dev", "kill", id, "--data", data)
+		succeed(t, "kill", id, "--data", data)
 	}
 	d.says(t, "no coordinator leads: 1 of 3 coordinators run, 2 are needed")
-	r = rollcall(t, "dev", "kill", "leader", "--data", data)
-	require.Equal(t, exitNotDone, r.code)
+	r = dev(t, "kill", "leader", "--data", data)
+	require.Equal(t, cli.ExitNotDone, r.code)
 	require.Contains(t, r.stderr, "no coordinator leads: 1 of 3 coordinators run, 2 are needed")
 	require.NotContains(t, r.stderr, "--timeout")
 	reported := strings.Count(d.out.String(), " leads, epoch ")
 	for _, id := range []string{"coordinator-1", "coordinator-2"} {
-		succeed(t, "dev", "start", id, "--data", data)
+		succeed(t, "start", id, "--data", data)
 	}
 	require.Eventually(t, func() bool { return strings.Count(d.out.String(), " leads, epoch ") > reported }, time.Minute, 20*time.Millisecond)
-	succeed(t, "services", "register", "worker-1", "--kind", "worker", "--url", info.Relayers[0].URL, coordinators)
+	here(t, folder, "services", "register", "worker-1", "--kind", "worker", "--url", info.Relayers[0].URL, coordinators)
 	d.says(t, "worker-1 joined worker:active\n")
-	succeed(t, "services", "deregister", "worker-1", coordinators)
+	here(t, folder, "services", "deregister", "worker-1", coordinators)
 	d.says(t, "worker-1 left worker:active: ")
 
 	// Without PostgreSQL the relayers say that they can't relay, and leave; their data is there when it is back.
-	succeed(t, "dev", "kill", "postgres", "--data", data)
+	succeed(t, "kill", "postgres", "--data", data)
 	require.False(t, alive(first["postgres"]))
 	require.Eventually(t, func() bool { return len(active()) == 0 }, time.Minute, 20*time.Millisecond)
 	code, health := get(info.Relayers[0].URL + "/health")
 	require.Equal(t, http.StatusServiceUnavailable, code)
 	require.Contains(t, health["reason"], "database")
-	succeed(t, "dev", "start", "postgres", "--data", data)
+	succeed(t, "start", "postgres", "--data", data)
 	allActive()
 	code, kept := call(t, info.Relayers[0], "GET", "/transactions/"+tx, "")
 	require.Equal(t, http.StatusOK, code)
 	require.Equal(t, "confirmed", kept["status"])
 
 	// The gateway may go and come: what it registered stays.
-	succeed(t, "dev", "kill", "gateway", "--data", data)
-	succeed(t, "dev", "start", "gateway", "--data", data)
-	require.Contains(t, succeed(t, "services", "list", coordinators), "3 services")
+	succeed(t, "kill", "gateway", "--data", data)
+	succeed(t, "start", "gateway", "--data", data)
+	require.Contains(t, here(t, folder, "services", "list", coordinators), "3 services")
 
-	r = rollcall(t, "dev", "kill", "nobody", "--data", data)
-	require.Equal(t, exitNotDone, r.code)
+	r = dev(t, "kill", "nobody", "--data", data)
+	require.Equal(t, cli.ExitNotDone, r.code)
 	require.Contains(t, r.stderr, `there is no "nobody"; there are leader, `)
 
 	// A chain that is started again is another one, on which nothing is sent.
-	succeed(t, "dev", "kill", "chain", "--data", data)
+	succeed(t, "kill", "chain", "--data", data)
 	require.Eventually(t, func() bool { return len(active()) == 0 }, time.Minute, 20*time.Millisecond)
-	succeed(t, "dev", "start", "chain", "--data", data)
+	succeed(t, "start", "chain", "--data", data)
 	d.says(t, "it is another chain, on which the relayers send nothing")
 	require.Eventually(t, func() bool {
 		code, health := get(info.Relayers[0].URL + "/health")
@@ -235,7 +241,7 @@ func TestDev(t *testing.T) {
 	}, time.Minute, 50*time.Millisecond)
 
 	// A process that ends by itself is not started again behind one's back.
-	info, err = supervisor.ReadInfo(data)
+	info, err = devinfo.ReadInfo(data)
 	require.NoError(t, err)
 	require.NoError(t, syscall.Kill(pids(info)["oz-relayer-2"], syscall.SIGKILL))
 	d.says(t, "oz-relayer-2 ended: signal: killed; start it again with: ")
@@ -244,7 +250,7 @@ func TestDev(t *testing.T) {
 	require.Error(t, <-second.done)
 	require.Contains(t, second.out.String(), "a cluster runs from "+data+" already")
 
-	info, err = supervisor.ReadInfo(data)
+	info, err = devinfo.ReadInfo(data)
 	require.NoError(t, err)
 	last := pids(info)
 	requireSecret(t, d, data, info)
@@ -257,14 +263,14 @@ func TestDev(t *testing.T) {
 	require.NotContains(t, d.out.String(), "and was killed\n", "everything stopped by itself")
 	require.NotContains(t, d.out.String(), "stopped with an error")
 	require.NoFileExists(t, filepath.Join(data, "dev.json"))
-	r = rollcall(t, "dev", "kill", "leader", "--data", data)
-	require.Equal(t, exitNotDone, r.code)
-	require.Contains(t, r.stderr, "no cluster runs there\nStart one with \"rollcall dev\"")
+	r = dev(t, "kill", "leader", "--data", data)
+	require.Equal(t, cli.ExitNotDone, r.code)
+	require.Contains(t, r.stderr, "no cluster runs there\nStart one with \"rollcall-dev\"")
 
 	// The second run goes on from the same data, but for the relayers', since their chain is another.
 	d = startDev(t, data)
 	d.says(t, "Ctrl-C stops everything")
-	again, err := supervisor.ReadInfo(data)
+	again, err := devinfo.ReadInfo(data)
 	require.NoError(t, err)
 	for i, c := range again.Coordinators {
 		require.Equal(t, info.Coordinators[i].Cluster, c.Cluster)
@@ -273,8 +279,8 @@ func TestDev(t *testing.T) {
 	client, err = mirror.NewClient(mirror.Options{URL: again.RedisURL}) // it may be the preferred one now
 	require.NoError(t, err)
 	allActive()
-	var continued fleet
-	require.Eventually(t, func() bool { continued = devStatus(t, coordinators); return continued.Director == "running" }, time.Minute, 50*time.Millisecond)
+	var continued cli.Fleet
+	require.Eventually(t, func() bool { continued = statusOf(t, coordinators); return continued.Director == "running" }, time.Minute, 50*time.Millisecond)
 	require.Equal(t, before.Cluster, continued.Cluster)
 	require.Greater(t, continued.Epoch, after.Epoch)
 	require.Equal(t, info.Relayers[0].APIKey, again.Relayers[0].APIKey)
@@ -306,7 +312,7 @@ func TestDev_InterruptedWhileStarting(t *testing.T) {
 }
 
 // call is a request to a relayer's pool.
-func call(t *testing.T, r supervisor.Relayer, method, path, body string) (code int, data map[string]any) {
+func call(t *testing.T, r devinfo.Relayer, method, path, body string) (code int, data map[string]any) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, r.URL+"/api/v1/relayers/pool"+path, strings.NewReader(body))
 	require.NoError(t, err)
@@ -322,7 +328,7 @@ func call(t *testing.T, r supervisor.Relayer, method, path, body string) (code i
 }
 
 // mine posts a transaction to each relayer, sees another one call it confirmed, and returns the last one's id.
-func mine(t *testing.T, info *supervisor.Info) (id string) {
+func mine(t *testing.T, info *devinfo.Info) (id string) {
 	t.Helper()
 	for i, r := range info.Relayers {
 		body := fmt.Sprintf(`{"to":"0x00000000000000000000000000000000000000aa","value":%d}`, i)
@@ -341,7 +347,7 @@ func mine(t *testing.T, info *supervisor.Info) (id string) {
 }
 
 // requireSecret finds keys and passwords neither in what the cluster prints and logs, nor where others see processes.
-func requireSecret(t *testing.T, d *devRun, data string, info *supervisor.Info) {
+func requireSecret(t *testing.T, d *devRun, data string, info *devinfo.Info) {
 	t.Helper()
 	database, err := url.Parse(info.DatabaseURL)
 	require.NoError(t, err)
@@ -382,12 +388,12 @@ func requireSecret(t *testing.T, d *devRun, data string, info *supervisor.Info) 
 	}
 }
 
-func devStatus(t *testing.T, coordinators string) fleet {
+func statusOf(t *testing.T, coordinators string) cli.Fleet {
 	t.Helper()
-	var f fleet
-	r := rollcall(t, "status", "-o", "json", coordinators)
-	if r.code == 0 {
-		require.NoError(t, json.Unmarshal([]byte(r.stdout), &f))
+	var f cli.Fleet
+	out, err := exec.Command(binary, "status", "-o", "json", coordinators).Output()
+	if err == nil {
+		require.NoError(t, json.Unmarshal(out, &f))
 	}
 	return f
 }
@@ -427,7 +433,7 @@ func TestDevWithOwnRedis(t *testing.T) {
 	defer client.Close()
 	active := func() int64 { return client.SCard(t.Context(), "mine:relayer:active").Val() }
 	require.Eventually(t, func() bool { return active() == 3 }, time.Minute, 20*time.Millisecond)
-	require.Contains(t, d.here(t, folder, "mirror", "take-over"), " already")
+	require.Contains(t, here(t, folder, "mirror", "take-over"), " already")
 	require.Zero(t, client.Exists(t.Context(), "relayer:meta").Val(), "without the prefix it is not ours")
 	d.interrupt(t)
 	require.Equal(t, int64(3), active(), "readers keep what was last true")
@@ -439,10 +445,10 @@ func TestDevUsage(t *testing.T) {
 	self, err := os.Executable()
 	require.NoError(t, err)
 	for want, args := range map[string][]string{
-		"redis URL: the scheme must be": {"dev", "--redis-url", "http://x"},
-		"--redis-key-prefix: is empty":  {"dev", "--redis-url", "redis+cluster://x"},
-		`"10" is below 1000`:            {"dev", "--health-check-interval-ms", "10"},
-		`expected "<member>"`:           {"dev", "kill"},
+		"redis URL: the scheme must be": {"--redis-url", "http://x"},
+		"--redis-key-prefix: is empty":  {"--redis-url", "redis+cluster://x"},
+		`"10" is below 1000`:            {"--health-check-interval-ms", "10"},
+		`expected "<member>"`:           {"kill"},
 	} {
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 		defer cancel()
@@ -450,7 +456,7 @@ func TestDevUsage(t *testing.T) {
 		cmd.Dir, cmd.Env = t.TempDir(), append(os.Environ(), "ROLLCALL_TEST_MAIN=1")
 		out, _ := cmd.CombinedOutput()
 		require.NoError(t, ctx.Err(), "%v runs: %s", args, out)
-		require.Equal(t, exitUsage, cmd.ProcessState.ExitCode(), "%v: %s", args, out)
+		require.Equal(t, cli.ExitUsage, cmd.ProcessState.ExitCode(), "%v: %s", args, out)
 		require.Contains(t, string(out), want)
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/rollcall-dev/rollcall/gateway"
+	"github.com/rollcall-dev/rollcall/internal/cli"
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
@@ -70,12 +71,12 @@ func TestClusterMembership(t *testing.T) {
 	require.Equal(t, next, c.leader(t))
 	require.Contains(t, succeed(t, c.remote("cluster", "transfer")...), " leads, epoch ")
 	r := rollcall(t, c.remote("cluster", "transfer", "nobody")...)
-	require.Equal(t, exitNotDone, r.code)
+	require.Equal(t, cli.ExitNotDone, r.code)
 	require.Contains(t, r.stderr, `rollcall cluster transfer: not done: "nobody" is not a voter`)
 
 	fourth, fourthHTTP := freeAddress(t), freeAddress(t)
 	r = rollcall(t, c.remote("cluster", "add", "coordinator-4", fourth)...)
-	require.Equal(t, exitNotDone, r.code, "nobody answers there yet")
+	require.Equal(t, cli.ExitNotDone, r.code, "nobody answers there yet")
 	require.Contains(t, r.stderr, "no coordinator \"coordinator-4\" answers at "+fourth)
 	var peers []string
 	for i, address := range c.addresses {
@@ -98,7 +99,7 @@ func TestClusterMembership(t *testing.T) {
 	require.Contains(t, succeed(t, c.remote("cluster", "remove", "coordinator-4")...), "coordinator-4 is removed; stop its process now")
 	require.NotContains(t, succeed(t, c.remote("cluster", "status")...), "coordinator-4")
 	r = rollcall(t, c.remote("cluster", "remove", "coordinator-4")...)
-	require.Equal(t, exitNotDone, r.code)
+	require.Equal(t, cli.ExitNotDone, r.code)
 	require.Contains(t, r.stderr, `"coordinator-4" is not a member`)
 	b.stop()
 
@@ -107,7 +108,7 @@ func TestClusterMembership(t *testing.T) {
 	c.nodes[1].stop()
 	require.Eventually(t, func() bool {
 		r = rollcall(t, c.remote("cluster", "status")...)
-		return r.code == exitNotDone
+		return r.code == cli.ExitNotDone
 	}, 30*time.Second, 50*time.Millisecond)
 	require.Regexp(t, `coordinator-1 +\S+ +voter +does not answer`, r.stdout)
 	require.Regexp(t, `coordinator-3 +\S+ +voter +ok`, r.stdout)
@@ -141,14 +142,14 @@ func TestSnapshotAndRestore(t *testing.T) {
 
 	torn := writeFile(t, "torn.snap", string(content[:len(content)-1]))
 	r := rollcall(t, c.remote("cluster", "restore", torn)...)
-	require.Equal(t, exitNotDone, r.code)
+	require.Equal(t, cli.ExitNotDone, r.code)
 	require.Contains(t, r.stderr, "rollcall cluster restore: not done: directory snapshot cannot be read")
 	r = rollcall(t, c.remote("cluster", "restore", "testdata/none.snap")...)
-	require.Equal(t, exitUsage, r.code)
+	require.Equal(t, cli.ExitUsage, r.code)
 
 	other := startCluster(t, 1)
 	r = rollcall(t, other.remote("cluster", "restore", file)...)
-	require.Equal(t, exitNotDone, r.code)
+	require.Equal(t, cli.ExitNotDone, r.code)
 	require.Contains(t, r.stderr, "restore it with --allow-foreign")
 	said := succeed(t, other.remote("cluster", "restore", "--allow-foreign", file)...)
 	require.Contains(t, said, "restored 1 service")
@@ -156,7 +157,7 @@ func TestSnapshotAndRestore(t *testing.T) {
 	require.Contains(t, succeed(t, other.remote("cluster", "restore", "--allow-foreign", "-o", "json", file)...), `"services": 1`)
 
 	r = rollcall(t, c.remote("cluster", "snapshot", filepath.Join(t.TempDir(), "none", "x"))...)
-	require.Equal(t, exitNotDone, r.code)
+	require.Equal(t, cli.ExitNotDone, r.code)
 	require.Contains(t, r.stderr, "no such file or directory")
 }
 
@@ -173,12 +174,12 @@ func TestUnknownOutcome(t *testing.T) {
 	t.Cleanup(s.Stop)
 	t.Cleanup(func() { close(fake.over) })
 	r := rollcall(t, "cluster", "remove", "x", "--coordinators", fake.address, "--timeout", "2s")
-	require.Equal(t, exitUnknown, r.code, r.stderr)
+	require.Equal(t, cli.ExitUnknown, r.code, r.stderr)
 	require.Contains(t, r.stderr, "rollcall cluster remove: may be done or not: ")
 	require.Contains(t, r.stderr, "Look before you repeat it")
 
 	r = rollcall(t, "services", "deregister", "x", "--coordinators", fake.address, "--timeout", "500ms")
-	require.Equal(t, exitUnknown, r.code, r.stderr)
+	require.Equal(t, cli.ExitUnknown, r.code, r.stderr)
 	require.Contains(t, r.stderr, "rollcall services deregister: may be done or not: ")
 }
 

@@ -21,6 +21,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/rollcall-dev/rollcall/internal/cli"
 	"github.com/rollcall-dev/rollcall/internal/discovery/clusterport"
 	"github.com/rollcall-dev/rollcall/internal/discovery/coordinator"
 	"github.com/rollcall-dev/rollcall/internal/discovery/director"
@@ -35,15 +36,15 @@ import (
 type coordinatorCmd struct {
 	Config string `env:"ROLLCALL_CONFIG" placeholder:"FILE" help:"YAML file of settings, by the names of these flags."`
 
-	NodeID          string   `group:"Node" env:"ROLLCALL_NODE_ID" help:"This node's id, a DNS label; always the same, and of this node only."`
-	Peers           []string `group:"Node" env:"ROLLCALL_PEERS" placeholder:"ID=HOST:PORT" help:"The coordinators the cluster starts with, this one included: three or five."`
-	Listen          string   `group:"Node" env:"ROLLCALL_LISTEN" default:":7400" help:"Address of the cluster port."`
-	Advertise       string   `group:"Node" env:"ROLLCALL_ADVERTISE" placeholder:"HOST:PORT" help:"Where peers and clients reach the cluster port; this node's address in --peers by default."`
-	AdvertiseClient string   `group:"Node" env:"ROLLCALL_ADVERTISE_CLIENT" placeholder:"HOST:PORT" help:"Where clients outside the cluster's own DNS reach it; --advertise by default."`
-	HTTPListen      string   `group:"Node" name:"http-listen" env:"ROLLCALL_HTTP_LISTEN" default:":3001" help:"Address of /status, /healthz, /readyz and /metrics."`
-	DataDir         string   `group:"Node" env:"ROLLCALL_DATA_DIR" default:"data" help:"Folder for what this node must remember; its own, on a disk that stays."`
-	RaftTiming      string   `group:"Node" env:"ROLLCALL_RAFT_TIMING" enum:"lan,wan" default:"lan" help:"How soon a silent leader is replaced: within half a second between nodes close to each other, or in two to three between far ones."`
-	TLS             tlsFlags `embed:"" group:"TLS" prefix:"tls-"`
+	NodeID          string       `group:"Node" env:"ROLLCALL_NODE_ID" help:"This node's id, a DNS label; always the same, and of this node only."`
+	Peers           []string     `group:"Node" env:"ROLLCALL_PEERS" placeholder:"ID=HOST:PORT" help:"The coordinators the cluster starts with, this one included: three or five."`
+	Listen          string       `group:"Node" env:"ROLLCALL_LISTEN" default:":7400" help:"Address of the cluster port."`
+	Advertise       string       `group:"Node" env:"ROLLCALL_ADVERTISE" placeholder:"HOST:PORT" help:"Where peers and clients reach the cluster port; this node's address in --peers by default."`
+	AdvertiseClient string       `group:"Node" env:"ROLLCALL_ADVERTISE_CLIENT" placeholder:"HOST:PORT" help:"Where clients outside the cluster's own DNS reach it; --advertise by default."`
+	HTTPListen      string       `group:"Node" name:"http-listen" env:"ROLLCALL_HTTP_LISTEN" default:":3001" help:"Address of /status, /healthz, /readyz and /metrics."`
+	DataDir         string       `group:"Node" env:"ROLLCALL_DATA_DIR" default:"data" help:"Folder for what this node must remember; its own, on a disk that stays."`
+	RaftTiming      string       `group:"Node" env:"ROLLCALL_RAFT_TIMING" enum:"lan,wan" default:"lan" help:"How soon a silent leader is replaced: within half a second between nodes close to each other, or in two to three between far ones."`
+	TLS             cli.TLSFlags `embed:"" group:"TLS" prefix:"tls-"`
 
 	RelayerCount       int    `group:"Static fleet" env:"RELAYER_COUNT" default:"3" min:"0" max:"10" help:"Size of the static fleet, oz-relayer-0 and up; 0 for none."`
 	RelayerURLTemplate string `group:"Static fleet" name:"relayer-url-template" env:"RELAYER_URL_TEMPLATE" default:"http://oz-relayer-{N}:3000" help:"URL of a relayer of the static fleet, {N} being its number."`
@@ -52,8 +53,8 @@ type coordinatorCmd struct {
 	MinLive              map[string]int `group:"Health checks" env:"ROLLCALL_MIN_LIVE" mapsep:"," placeholder:"KIND=N" help:"Live services of a kind without which the fleet is reported as stalled."`
 	MassFailureThreshold float64        `group:"Health checks" env:"ROLLCALL_MASS_FAILURE_THRESHOLD" default:"0" min:"0" max:"1" help:"Mass-failure guard: when more than this share of a kind fails at once, removals are held back; 0 for off."`
 	MassFailureHold      time.Duration  `group:"Health checks" env:"ROLLCALL_MASS_FAILURE_HOLD" default:"1m" min:"1s" max:"1h" help:"Maximum time removals are held."`
-	Redis                redisFlags     `embed:"" group:"Redis"`
-	Log                  logFlags       `embed:"" group:"Log" prefix:"log-"`
+	Redis                cli.RedisFlags `embed:"" group:"Redis"`
+	Log                  cli.LogFlags   `embed:"" group:"Log" prefix:"log-"`
 }
 
 // Check reports what is wrong with the settings together.
@@ -62,14 +63,14 @@ func (c *coordinatorCmd) Check(p *config.Problems) {
 		p.Addf(&c.NodeID, "", "%v", err)
 	}
 	c.checkPeers(p)
-	checkListen(p, &c.Listen, ":7400")
-	checkListen(p, &c.HTTPListen, ":3001")
+	cli.CheckListen(p, &c.Listen, ":7400")
+	cli.CheckListen(p, &c.HTTPListen, ":3001")
 	for _, address := range []*string{&c.Advertise, &c.AdvertiseClient} {
-		if host, port, err := splitHostPort(*address); *address != "" && (err != nil || host == "" || port == 0) {
+		if host, port, err := cli.SplitHostPort(*address); *address != "" && (err != nil || host == "" || port == 0) {
 			p.Addf(address, "give one such as coordinator-1:7400", "%q is not host:port", *address)
 		}
 	}
-	c.TLS.check(p)
+	c.TLS.CheckFlags(p)
 	if c.RelayerCount > 0 {
 		c.checkTemplate(p)
 	}
@@ -79,7 +80,7 @@ func (c *coordinatorCmd) Check(p *config.Problems) {
 			p.Addf(&c.MinLive, "give kinds and numbers such as relayer=1", "%s=%d is not a kind and a number", kind, needed)
 		}
 	}
-	c.Redis.check(p)
+	c.Redis.CheckFlags(p)
 }
 
 func (c *coordinatorCmd) checkPeers(p *config.Problems) {
@@ -91,7 +92,7 @@ func (c *coordinatorCmd) checkPeers(p *config.Problems) {
 	ids, addresses := map[string]bool{}, map[string]bool{}
 	for _, peer := range c.Peers {
 		id, address, _ := strings.Cut(peer, "=")
-		host, port, err := splitHostPort(address)
+		host, port, err := cli.SplitHostPort(address)
 		switch {
 		case rollcallv1.CheckDNSLabel(id) != nil || err != nil || host == "" || port == 0:
 			p.Addf(&c.Peers, form, "%q is not id=host:port", peer)
@@ -139,7 +140,7 @@ func (c *coordinatorCmd) peers() []coordinator.Peer {
 // httpAddress is where others reach the HTTP port: at the host that the cluster port is advertised with, unless
 // it listens at one of its own.
 func (c *coordinatorCmd) httpAddress() string {
-	host, port, _ := splitHostPort(c.HTTPListen)
+	host, port, _ := cli.SplitHostPort(c.HTTPListen)
 	if ip := net.ParseIP(host); host == "" || ip.IsUnspecified() {
 		own := c.Advertise
 		for _, peer := range c.peers() {
@@ -147,7 +148,7 @@ func (c *coordinatorCmd) httpAddress() string {
 				own = cmp.Or(own, peer.Address)
 			}
 		}
-		host, _, _ = splitHostPort(own)
+		host, _, _ = cli.SplitHostPort(own)
 	}
 	return net.JoinHostPort(host, strconv.Itoa(port))
 }
@@ -162,19 +163,19 @@ func (c *coordinatorCmd) config() coordinator.Config {
 		ID: c.NodeID, Listen: c.Listen, Advertise: c.Advertise, AdvertiseClient: c.AdvertiseClient,
 		HTTPAddress: c.httpAddress(), Peers: c.peers(), DataDir: c.DataDir, Timing: timing,
 		RelayerCount: c.RelayerCount, RelayerURLTemplate: c.RelayerURLTemplate,
-		Version: version(),
+		Version: cli.Version(),
 	}
 }
 
 // Run is a coordinator's life: open what it needs, serve until ctx ends, close in reverse.
-func (c *coordinatorCmd) Run(ctx context.Context, con *console) (err error) {
-	log, failure := c.Log.logger(con.stderr)
+func (c *coordinatorCmd) Run(ctx context.Context, con *cli.Console) (err error) {
+	log, failure := c.Log.Logger(con.Stderr)
 	defer failure("coordinator failed", &err)
 	reg := newRegistry()
 	if err := raftMetrics(reg); err != nil {
 		return err
 	}
-	client, err := mirror.NewClient(c.Redis.options())
+	client, err := mirror.NewClient(c.Redis.Options())
 	if err != nil {
 		return err
 	}
@@ -188,7 +189,7 @@ func (c *coordinatorCmd) Run(ctx context.Context, con *console) (err error) {
 
 	cfg := c.config()
 	cfg.Lead, cfg.Status, cfg.Logger, cfg.Registerer = lead.run, lead.status, log, reg
-	if cfg.TLS, err = c.TLS.load(clusterport.TLSConfig{Logger: log}); err != nil {
+	if cfg.TLS, err = c.TLS.Load(clusterport.TLSConfig{Logger: log}); err != nil {
 		return err
 	}
 	node, err := coordinator.Open(ctx, cfg)
@@ -205,7 +206,7 @@ func (c *coordinatorCmd) Run(ctx context.Context, con *console) (err error) {
 	}
 	defer closing(&err, web)
 	log.Info("coordinator started", "node", c.NodeID, "version", cfg.Version, "cluster_port", node.Addr().String(),
-		"http", web.Addr().String(), "redis", c.Redis.options(), "relayer_count", c.RelayerCount, "tls", cfg.TLS != nil)
+		"http", web.Addr().String(), "redis", c.Redis.Options(), "relayer_count", c.RelayerCount, "tls", cfg.TLS != nil)
 
 	// HTTP stays up until the node has handed over and stopped, for whoever watches it do so.
 	serving, stopServing := context.WithCancel(context.WithoutCancel(ctx))

@@ -15,6 +15,7 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/stretchr/testify/require"
 
+	"github.com/rollcall-dev/rollcall/internal/cli"
 	"github.com/rollcall-dev/rollcall/internal/discovery/mirror"
 )
 
@@ -72,14 +73,14 @@ func TestCoordinatorFails(t *testing.T) {
 		{[]string{"--data-dir", t.TempDir(), "--listen", freeAddress(t)}, "listen for HTTP at " + s.http},
 	} {
 		r := rollcall(t, s.args(c.flags...)...)
-		require.Equal(t, exitNotDone, r.code)
+		require.Equal(t, cli.ExitNotDone, r.code)
 		lines := strings.Split(strings.TrimSpace(r.stderr), "\n")
 		last := lines[len(lines)-1]
 		require.Contains(t, last, `"msg":"coordinator failed"`)
 		require.Contains(t, last, c.want)
 	}
 	r := rollcall(t, "coordinator", "--relayer-count", "99")
-	require.Equal(t, exitUsage, r.code)
+	require.Equal(t, cli.ExitUsage, r.code)
 	require.Contains(t, r.stderr, "rollcall coordinator: 3 problems\n  - --relayer-count: \"99\" is above 10")
 }
 
@@ -88,13 +89,13 @@ func TestStaticFleet(t *testing.T) {
 	t.Parallel()
 	s := newSingle(t)
 	b := s.start(t, "--relayer-url-template", "http://127.0.0.1:1/{N}")
-	list := func() directory {
-		var d directory
+	list := func() cli.Directory {
+		var d cli.Directory
 		require.NoError(t, json.Unmarshal([]byte(succeed(t, s.remote("services", "list", "-o", "json")...)), &d))
 		return d
 	}
 	require.Eventually(t, func() bool { return len(list().Services) == 3 }, 20*time.Second, 20*time.Millisecond)
-	require.Equal(t, serviceEntry{ID: "oz-relayer-2", Kind: "relayer", URL: "http://127.0.0.1:1/2", Labels: map[string]string{}, Owner: "static", Version: list().Services[2].Version},
+	require.Equal(t, cli.ServiceEntry{ID: "oz-relayer-2", Kind: "relayer", URL: "http://127.0.0.1:1/2", Labels: map[string]string{}, Owner: "static", Version: list().Services[2].Version},
 		list().Services[2])
 	b.stop()
 	s.start(t, "--relayer-url-template", "http://127.0.0.1:1/{N}", "--relayer-count", "2")
@@ -108,7 +109,7 @@ func TestEpochAboveRedis(t *testing.T) {
 	t.Parallel()
 	s := newSingle(t)
 	b := s.start(t)
-	cluster := devStatus(t, "--coordinators="+s.address).Cluster
+	cluster := statusOf(t, "--coordinators="+s.address).Cluster
 	b.stop()
 	client, err := mirror.NewClient(mirror.Options{URL: "redis://" + s.redis.Addr()})
 	require.NoError(t, err)
@@ -120,7 +121,7 @@ func TestEpochAboveRedis(t *testing.T) {
 	require.NoError(t, err)
 	s.start(t)
 	require.Eventually(t, func() bool {
-		f := devStatus(t, "--coordinators="+s.address)
+		f := statusOf(t, "--coordinators="+s.address)
 		return f.Epoch == 1001 && f.Mirror.Connected
 	}, 20*time.Second, 20*time.Millisecond)
 }

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/rollcall-dev/rollcall/gateway"
+	"github.com/rollcall-dev/rollcall/internal/cli"
 	"github.com/rollcall-dev/rollcall/internal/discovery/clusterport"
 	"github.com/rollcall-dev/rollcall/internal/discovery/foreman"
 	"github.com/rollcall-dev/rollcall/internal/discovery/health"
@@ -42,9 +43,9 @@ type gatewayCmd struct {
 	StartupWait       time.Duration `env:"ROLLCALL_STARTUP_WAIT" default:"2s" min:"0s" max:"10m" group:"Timing" help:"How long the first start, with nothing remembered, waits for processes to advertise before it says what runs here."`
 	ResyncInterval    time.Duration `env:"ROLLCALL_RESYNC_INTERVAL" default:"1m" min:"1s" max:"2m" group:"Timing" help:"Time between two registrations of everything."`
 
-	Health probeFlags `embed:"" prefix:"health-check-" group:"Checks before a service is first offered, as the coordinators have them"`
-	TLS    tlsFlags   `embed:"" prefix:"tls-" group:"TLS"`
-	Log    logFlags   `embed:"" prefix:"log-" group:"Log"`
+	Health probeFlags   `embed:"" prefix:"health-check-" group:"Checks before a service is first offered, as the coordinators have them"`
+	TLS    cli.TLSFlags `embed:"" prefix:"tls-" group:"TLS"`
+	Log    cli.LogFlags `embed:"" prefix:"log-" group:"Log"`
 }
 
 // Check reports what is wrong with the settings together.
@@ -55,14 +56,14 @@ func (c *gatewayCmd) Check(p *config.Problems) {
 	if len(c.Coordinators) == 0 {
 		p.Addf(&c.Coordinators, "give addresses such as coordinator-1:7400", "is missing")
 	}
-	checkAddresses(p, &c.Coordinators)
-	checkListen(p, &c.Listen, "127.0.0.1:7401")
-	if host, _, err := splitHostPort(c.Listen); err == nil && !c.AllowRemote && host != "localhost" && !net.ParseIP(host).IsLoopback() {
+	cli.CheckAddresses(p, &c.Coordinators)
+	cli.CheckListen(p, &c.Listen, "127.0.0.1:7401")
+	if host, _, err := cli.SplitHostPort(c.Listen); err == nil && !c.AllowRemote && host != "localhost" && !net.ParseIP(host).IsLoopback() {
 		p.Addf(&c.Listen, "listen at 127.0.0.1, or give --allow-remote: whoever reaches it may register services", "%q is not a loopback address", c.Listen)
 	}
 	checkRef(p, &c.Host, &rollcallv1.WorkerRef{Url: "tcp://x:1", Node: c.Host})
 	c.Health.check(p)
-	c.TLS.check(p)
+	c.TLS.CheckFlags(p)
 }
 
 // config of the gateway, without what only runs.
@@ -82,7 +83,7 @@ func (c *gatewayCmd) foremanConfig() (foreman.Config, error) {
 	if node == "" {
 		var err error
 		if node, err = os.Hostname(); err != nil {
-			return foreman.Config{}, withFix(err, "Give the host's name with --host.")
+			return foreman.Config{}, cli.WithFix(err, "Give the host's name with --host.")
 		}
 	}
 	return foreman.Config{
@@ -100,8 +101,8 @@ func (l localChecker) Check(ctx context.Context, s *rollcallv1.Service) error {
 
 // Run is a gateway's life: the foreman knows what runs here, the gateway keeps it registered, and local
 // processes tell the foreman over HTTP.
-func (c *gatewayCmd) Run(ctx context.Context, con *console) (err error) {
-	log, failure := c.Log.logger(con.stderr)
+func (c *gatewayCmd) Run(ctx context.Context, con *cli.Console) (err error) {
+	log, failure := c.Log.Logger(con.Stderr)
 	defer failure("gateway failed", &err)
 	reg := newRegistry()
 
@@ -117,7 +118,7 @@ func (c *gatewayCmd) Run(ctx context.Context, con *console) (err error) {
 	cfg := c.config()
 	cfg.Source, cfg.Logger = f, log
 	watchGateway(&cfg, reg)
-	material, err := c.TLS.load(clusterport.TLSConfig{Logger: log})
+	material, err := c.TLS.Load(clusterport.TLSConfig{Logger: log})
 	if err != nil {
 		return err
 	}
@@ -138,7 +139,7 @@ func (c *gatewayCmd) Run(ctx context.Context, con *console) (err error) {
 		return err
 	}
 	defer closing(&err, web)
-	log.Info("gateway started", "gateway", c.ID, "version", version(), "http", web.Addr().String(),
+	log.Info("gateway started", "gateway", c.ID, "version", cli.Version(), "http", web.Addr().String(),
 		"coordinators", c.Coordinators, "definitions", c.Definitions, "tls", material != nil)
 
 	work, running := errgroup.WithContext(ctx)

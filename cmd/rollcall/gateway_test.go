@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/rollcall-dev/rollcall/internal/cli"
 )
 
 // A gateway over real TCP: a file, an advertisement, a removed file, and what stays when it is gone.
@@ -32,7 +34,7 @@ func TestGateway(t *testing.T) {
 	g.await(t, "http://"+web+"/healthz")
 
 	ids := func() string {
-		var d directory
+		var d cli.Directory
 		require.NoError(t, json.Unmarshal([]byte(succeed(t, c.remote("services", "list", "-o", "json")...)), &d))
 		var all []string
 		for _, s := range d.Services {
@@ -82,7 +84,7 @@ func TestGatewayFails(t *testing.T) {
 	taken := freeAddress(t)
 	serveWell(t, taken)
 	r := rollcall(t, "gateway", "--id", "edge", "--definitions", t.TempDir(), "--listen", taken, "--state-dir", t.TempDir())
-	require.Equal(t, exitNotDone, r.code)
+	require.Equal(t, cli.ExitNotDone, r.code)
 	require.Contains(t, r.stderr, `"msg":"gateway failed"`)
 	require.Contains(t, r.stderr, "address already in use")
 }

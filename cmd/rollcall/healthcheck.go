@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"strings"
 	"time"
+
+	"github.com/rollcall-dev/rollcall/internal/cli"
 )
 
 // healthcheckCmd is for container images, which hold nothing but this binary.
@@ -27,7 +29,7 @@ func (c *healthcheckCmd) Run(ctx context.Context) error {
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.URL, nil)
 	if err != nil {
-		return usageError{err}
+		return cli.UsageError{Err: err}
 	}
 	res, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(req)
 	if err != nil {

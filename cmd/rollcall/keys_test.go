@@ -14,6 +14,7 @@ import (
 	"github.com/ethereum/go-ethereum/crypto"
 	"github.com/stretchr/testify/require"
 
+	"github.com/rollcall-dev/rollcall/internal/cli"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 	"github.com/rollcall-dev/rollcall/internal/relayer/relayertest"
 	"github.com/rollcall-dev/rollcall/internal/relayer/signer/signertest"
@@ -22,11 +23,11 @@ import (
 )
 
 type keyList struct {
-	Pool       string     `json:"pool"`
-	ChainID    uint64     `json:"chainId"`
-	Keys       []keyState `json:"keys"`
-	Queued     int        `json:"queued"`
-	ChainError string     `json:"chainError"`
+	Pool       string         `json:"pool"`
+	ChainID    uint64         `json:"chainId"`
+	Keys       []cli.KeyState `json:"keys"`
+	Queued     int            `json:"queued"`
+	ChainError string         `json:"chainError"`
 }
 
 func (r *relay) list(t *testing.T, args ...string) keyList {
@@ -50,7 +51,7 @@ func TestKeysAreListed(t *testing.T) {
 	list := r.list(t, "--rpc-urls", r.chain.URL())
 	require.Equal(t, "pool", list.Pool)
 	require.Len(t, list.Keys, 4)
-	byAddress := map[string]keyState{}
+	byAddress := map[string]cli.KeyState{}
 	for _, k := range list.Keys {
 		byAddress[k.Address] = k
 	}
@@ -88,7 +89,7 @@ func TestKeysArePausedAndResumed(t *testing.T) {
 		tx := r.submit(t, relayertest.PoolID, "two")
 		require.Equal(t, r.keys[1], tx.From)
 	}
-	deeds := read[[]actionResult](t, r.operator("keys", "pause", "--all")...)
+	deeds := read[[]cli.ActionResult](t, r.operator("keys", "pause", "--all")...)
 	require.Len(t, deeds, 2)
 	for _, k := range r.list(t).Keys {
 		require.True(t, k.Paused)
@@ -105,7 +106,7 @@ func TestKeysArePausedAndResumed(t *testing.T) {
 
 	stranger := common.HexToAddress("0x99")
 	res := rollcall(t, r.operator("keys", "pause", r.keys[1].Hex(), lower(stranger))...)
-	require.Equal(t, exitNotDone, res.code)
+	require.Equal(t, cli.ExitNotDone, res.code)
 	require.Equal(t, fmt.Sprintf("rollcall keys pause: not done: pool \"pool\" has no key %s\n\"rollcall keys list\" shows those it has.\n", stranger), res.stderr)
 	for _, k := range r.list(t).Keys {
 		require.False(t, k.Paused, "all or nothing")
@@ -120,7 +121,7 @@ func TestKeysArePausedAndResumed(t *testing.T) {
 		"--rpc-urls: is missing":            {"keys", "resync", "--all"},
 	} {
 		res := rollcall(t, r.operator(args...)...)
-		require.Equal(t, exitUsage, res.code, args)
+		require.Equal(t, cli.ExitUsage, res.code, args)
 		require.Contains(t, res.stderr, want)
 	}
 }
@@ -130,7 +131,7 @@ func TestKeyIsDrained(t *testing.T) {
 	r := startRelay(t, 2, nil)
 	tx := r.send(t, 0, "one")
 	res := rollcall(t, r.operator("keys", "drain", lower(r.keys[0]), "--wait", "300ms")...)
-	require.Equal(t, exitNotDone, res.code)
+	require.Equal(t, cli.ExitNotDone, res.code)
 	require.Equal(t, lower(r.keys[0])+": 1 pending, 0 mined and not final\n", res.stdout)
 	require.Contains(t, res.stderr, "rollcall keys drain: not done: "+lower(r.keys[0])+" is paused, with 1 transaction not final yet\nDrain it again")
 	for _, k := range r.list(t).Keys {
@@ -138,18 +139,18 @@ func TestKeyIsDrained(t *testing.T) {
 	}
 
 	b := start(t, r.operator("keys", "drain", lower(r.keys[0]), "-o", "json")...)
-	await := func(want drainProgress) {
+	await := func(want cli.DrainProgress) {
 		t.Helper()
 		want.Key = lower(r.keys[0])
 		line, err := json.Marshal(want)
 		require.NoError(t, err)
 		require.Eventually(t, func() bool { return strings.Contains(b.out.String(), string(line)+"\n") }, 30*time.Second, 10*time.Millisecond, "%s", &b.out)
 	}
-	await(drainProgress{Pending: 1})
+	await(cli.DrainProgress{Pending: 1})
 	r.chain.Commit()
-	await(drainProgress{Mined: 1})
+	await(cli.DrainProgress{Mined: 1})
 	r.confirm(t, tx, relayer.Confirmed)
-	await(drainProgress{Drained: true})
+	await(cli.DrainProgress{Drained: true})
 	<-b.done
 	require.Zero(t, b.code)
 	for _, k := range r.list(t).Keys {
@@ -164,7 +165,7 @@ func TestKeyIsDrained(t *testing.T) {
 	require.Eventually(t, func() bool { return strings.Contains(b.out.String(), "1 pending") }, 30*time.Second, 10*time.Millisecond)
 	succeed(t, r.operator("keys", "resume", lower(r.keys[1]))...)
 	<-b.done
-	require.Equal(t, exitNotDone, b.code)
+	require.Equal(t, cli.ExitNotDone, b.code)
 	require.Contains(t, b.log.String(), "somebody has resumed the key")
 }
 
@@ -175,7 +176,7 @@ func TestADrainThatDoesNotWaitPausesAllTheSame(t *testing.T) {
 	r.send(t, 0, "one")
 	busy, idle, held := lower(r.keys[0]), lower(r.keys[1]), lower(r.keys[2])
 	res := rollcall(t, r.operator("keys", "drain", busy, "--wait", "0s")...)
-	require.Equal(t, exitNotDone, res.code)
+	require.Equal(t, cli.ExitNotDone, res.code)
 	require.Contains(t, res.stderr, busy+" is paused, with 1 transaction not final yet\n")
 	require.Equal(t, idle+": drained, and paused\n", succeed(t, r.operator("keys", "drain", idle, "--wait", "0s")...))
 
@@ -186,7 +187,7 @@ func TestADrainThatDoesNotWaitPausesAllTheSame(t *testing.T) {
 	require.NoError(t, err)
 	res = rollcall(t, r.operator("keys", "drain", held, "--wait", "100ms", "--timeout", "1s")...)
 	require.NoError(t, tx.Rollback(t.Context()))
-	require.Equal(t, exitUnknown, res.code, res.stderr)
+	require.Equal(t, cli.ExitUnknown, res.code, res.stderr)
 	require.Contains(t, res.stderr, `Look before you repeat it: "rollcall keys list".`)
 	for _, k := range r.list(t).Keys {
 		if k.Address != held {
@@ -211,8 +212,8 @@ func TestKeysAreResynced(t *testing.T) {
 	r.chain.Commit()
 	_, err := r.db.Exec(t.Context(), `UPDATE relayer_keys SET pending_count = 7`)
 	require.NoError(t, err)
-	found := read[[]resynced](t, resync...)
-	require.Equal(t, []resynced{{Key: lower(r.keys[0]), ChainNonce: 3, PendingWas: 7, NextWas: 1, Next: 3, Filled: []uint64{}}}, found)
+	found := read[[]cli.Resynced](t, resync...)
+	require.Equal(t, []cli.Resynced{{Key: lower(r.keys[0]), ChainNonce: 3, PendingWas: 7, NextWas: 1, Next: 3, Filled: []uint64{}}}, found)
 	require.Contains(t, succeed(t, resync...), "nothing to mend")
 
 	_, err = r.db.Exec(t.Context(), `UPDATE relayer_keys SET next_nonce = 6`)
@@ -248,27 +249,27 @@ func TestStartingOverIsAnOperatorsWord(t *testing.T) {
 	r.confirm(t, done, relayer.Confirmed)
 	pending := r.send(t, 0, "two")
 	res := rollcall(t, r.operator("keys", "resync", "--new-chain", "--yes", "--rpc-urls", r.chain.URL())...)
-	require.Equal(t, exitNotDone, res.code)
+	require.Equal(t, cli.ExitNotDone, res.code)
 	require.Contains(t, res.stderr, "the nodes have the very history that transactions were sent on: there is nothing to start over")
 	r.Stop()
 
 	other := testchain.Simulated(t, testchain.SimulatedOptions{})
 	other.Fund(testchain.Ether(1), r.keys...)
 	res = rollcall(t, r.operator("keys", "resync", "--all", "--rpc-urls", other.URL())...)
-	require.Equal(t, exitNotDone, res.code)
+	require.Equal(t, cli.ExitNotDone, res.code)
 	require.Contains(t, res.stderr, "rollcall keys resync: not done: the chain has another history")
 
 	args := r.operator("keys", "resync", "--new-chain", "--rpc-urls", other.URL())
 	res = rollcall(t, args...) // nobody is at standard input
-	require.Equal(t, exitNotDone, res.code)
+	require.Equal(t, cli.ExitNotDone, res.code)
 	require.Contains(t, res.stdout, "The nodes have genesis block 0x")
 	require.Regexp(t, lower(r.keys[0])+` +pool +1 +0\n`, res.stdout)
 	require.Contains(t, res.stderr, "not done: nobody answered\nSay so beforehand, with --yes.")
 	say := func(answer string) (string, error) {
-		c := keysResyncCmd{NewChain: true}
+		c := cli.KeysResyncCmd{NewChain: true}
 		c.DatabaseURL, c.Timeout, c.PoolID, c.ChainID, c.RPCURLs = r.url, time.Minute, "pool", testchain.ChainID, []string{other.URL()}
 		var out bytes.Buffer
-		err := c.Run(t.Context(), &console{stdin: strings.NewReader(answer), stdout: &out, stderr: &out})
+		err := c.Run(t.Context(), &cli.Console{Stdin: strings.NewReader(answer), Stdout: &out, Stderr: &out})
 		return out.String(), err
 	}
 	_, err := say("no\n")
@@ -313,7 +314,7 @@ func TestResyncReorganized(t *testing.T) {
 		require.NoError(t, err)
 	}
 	res = rollcall(t, args...) // nobody is at standard input
-	require.Equal(t, exitNotDone, res.code)
+	require.Equal(t, cli.ExitNotDone, res.code)
 	require.Regexp(t, lower(r.keys[0])+` +pool +1 +0\n`, res.stdout)
 	require.Contains(t, res.stderr, "not done: nobody answered\nSay so beforehand, with --yes.")
 	require.Equal(t, "confirmed", read[gotten](t, r.operator("tx", "get", tx.ID.String())...).Transactions[0].Status)
@@ -322,29 +323,6 @@ func TestResyncReorganized(t *testing.T) {
 	now := read[gotten](t, r.operator("tx", "get", tx.ID.String())...).Transactions[0]
 	require.Equal(t, "broadcasted", now.Status)
 	require.Equal(t, now.Revision, now.Webhooks[len(now.Webhooks)-1].Revision, "its target is told")
-}
-
-func TestEther(t *testing.T) {
-	t.Parallel()
-	for wei, want := range map[string]string{
-		"0": "0", "1": "0", "1000000000000": "0.000001", "1500000000000000000": "1.5", "12000000000000000000": "12", "1999999999999999999": "1.999999",
-	} {
-		n, _ := new(big.Int).SetString(wei, 10)
-		require.Equal(t, want, ether(n))
-	}
-	require.Empty(t, ether(nil))
-	require.Equal(t, []string{"", "0 ether", "1 wei", "0.000001 ether"}, []string{
-		withUnit(nil), withUnit(big.NewInt(0)), withUnit(big.NewInt(1)), withUnit(big.NewInt(1e12)),
-	})
-}
-
-func TestAge(t *testing.T) {
-	t.Parallel()
-	for ago, want := range map[time.Duration]string{
-		-time.Second: "0s", 59 * time.Second: "59s", 61 * time.Second: "1m", 47*time.Hour + time.Minute: "47h", 49 * time.Hour: "2d",
-	} {
-		require.Equal(t, want, age(time.Now().Add(-ago)))
-	}
 }
 
 // A node counts many more transactions of a key than relayers have sent: resync asks before it skips the nonces. Foreign
@@ -364,7 +342,7 @@ func TestKeysResync_NodesCountManyMore_Asks(t *testing.T) {
 		When: func(c proxy.Call) bool { return strings.Contains(string(c.Params), "pending") },
 	})
 	res := rollcall(t, args...)
-	require.Equal(t, exitNotDone, res.code)
+	require.Equal(t, cli.ExitNotDone, res.code)
 	require.Regexp(t, "KEY +NEXT +MINED +PENDING", res.stdout)
 	require.Regexp(t, lower(r.keys[0])+" +1 +1 +500", res.stdout)
 	require.Contains(t, res.stderr, "nobody answered")
@@ -375,14 +353,14 @@ func TestKeysResync_NodesCountManyMore_Asks(t *testing.T) {
 	foreign(t, r, 1)
 	foreign(t, r, 2)
 	node.SetRules(proxy.Rule{
-		Name: "too few", Methods: []string{"eth_getTransactionCount"}, Fault: proxy.Fault{Kind: proxy.Answer, Result: `"0x1"`}, Limit: 2,
+		Name: "too few", Methods: []string{"eth_getTransactionCount"}, Fault: proxy.Fault{Kind: proxy.Answer, Result: `"0x1"`}, Limit: 1,
 		When: func(c proxy.Call) bool { return strings.Contains(string(c.Params), "pending") },
 	})
-	found := read[[]resynced](t, args...)
-	require.Equal(t, []resynced{{Key: lower(r.keys[0]), ChainNonce: 1, NextWas: 1, Next: 3, Filled: []uint64{}}}, found)
+	found := read[[]cli.Resynced](t, args...)
+	require.Equal(t, []cli.Resynced{{Key: lower(r.keys[0]), ChainNonce: 1, NextWas: 1, Next: 3, Filled: []uint64{}}}, found)
 
 	node.SetRules(proxy.Rule{Name: "many more", Methods: []string{"eth_getTransactionCount"}, Fault: proxy.Fault{Kind: proxy.Answer, Result: `"0x1f4"`}})
-	found = read[[]resynced](t, append(args, "--yes")...)
+	found = read[[]cli.Resynced](t, append(args, "--yes")...)
 	require.Equal(t, uint64(500), found[0].Next)
 }
 
@@ -401,13 +379,13 @@ func TestKeysResync_SetNonce(t *testing.T) {
 		return rollcall(t, r.operator(append([]string{"keys", "resync", "--rpc-urls", r.chain.URL()}, more...)...)...)
 	}
 	for _, wrong := range [][]string{{"--all", "--set-nonce", "1"}, {key, key, "--set-nonce", "1"}, {"--set-nonce", "1"}, {"--new-chain", "--set-nonce", "1"}} {
-		require.Equal(t, exitUsage, set(wrong...).code, wrong)
+		require.Equal(t, cli.ExitUsage, set(wrong...).code, wrong)
 	}
 	res := set(key)
-	require.Equal(t, exitNotDone, res.code)
+	require.Equal(t, cli.ExitNotDone, res.code)
 	require.Contains(t, res.stderr, "give the right one with --set-nonce")
 	res = set(key, "--set-nonce", "0")
-	require.Equal(t, exitNotDone, res.code)
+	require.Equal(t, cli.ExitNotDone, res.code)
 	require.Contains(t, res.stderr, "the nodes count 1 transactions mined or pending; give 1 or more")
 	require.Contains(t, succeed(t, r.operator("keys", "list")...), "disabled: nonce jump: of a test")
 	require.Equal(t, key+": the next nonce was 1099511627776 and is 1; the key is enabled again\n",
@@ -415,7 +393,7 @@ func TestKeysResync_SetNonce(t *testing.T) {
 	require.Contains(t, succeed(t, r.operator("keys", "resync", "--rpc-urls", r.chain.URL(), key)...), "nothing to mend, next nonce 1, 0 pending")
 
 	res = set(key, "--set-nonce", "1002")
-	require.Equal(t, exitNotDone, res.code)
+	require.Equal(t, cli.ExitNotDone, res.code)
 	require.Contains(t, res.stderr, "leaves 1001 nonces without a transaction")
 	require.Contains(t, res.stderr, "give 1001 or less")
 
@@ -424,5 +402,5 @@ func TestKeysResync_SetNonce(t *testing.T) {
 	require.Equal(t, uint64(1), *last.Nonce)
 	r.confirm(t, last, relayer.Confirmed)
 	res = set(key, "--set-nonce", "1")
-	require.Equal(t, exitNotDone, res.code)
+	require.Equal(t, cli.ExitNotDone, res.code)
 }

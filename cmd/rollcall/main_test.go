@@ -20,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/rollcall-dev/rollcall/internal/cli"
 	testchain "github.com/rollcall-dev/rollcall/internal/testutil/chain"
 	testpostgres "github.com/rollcall-dev/rollcall/internal/testutil/postgres"
 )
@@ -37,7 +38,7 @@ func TestMain(m *testing.M) {
 			}
 		}
 	}
-	// The clusters of tests are not among those of the user, whose ports "rollcall dev" leaves alone.
+	// The clusters of tests are not among those of the user, whose ports rollcall-dev leaves alone.
 	cache, err := os.MkdirTemp("", "rollcall-test-")
 	if err == nil {
 		err = os.Setenv("XDG_CACHE_HOME", cache)
@@ -240,4 +241,14 @@ func golden(t *testing.T, name, got string) {
 	want, err := os.ReadFile(path)
 	require.NoError(t, err)
 	require.Equal(t, string(want), got)
+}
+
+// statusOf returns the fleet's status; its zero value while the command fails.
+func statusOf(t *testing.T, coordinators string) (f cli.Fleet) {
+	t.Helper()
+	r := rollcall(t, "status", "-o", "json", coordinators)
+	if r.code == 0 {
+		require.NoError(t, json.Unmarshal([]byte(r.stdout), &f))
+	}
+	return f
 }

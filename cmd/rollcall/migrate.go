@@ -2,10 +2,10 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 
+	"github.com/rollcall-dev/rollcall/internal/cli"
 	"github.com/rollcall-dev/rollcall/internal/platform/config"
 	"github.com/rollcall-dev/rollcall/internal/platform/postgres"
 	"github.com/rollcall-dev/rollcall/internal/relayer/store"
@@ -15,8 +15,8 @@ import (
 // to: where they may not change the schema, or where it is to happen before they start.
 type migrateCmd struct {
 	DryRun bool `help:"Report pending migrations; change nothing."`
-	outputFlags
-	databaseFlags
+	cli.OutputFlags
+	cli.DatabaseFlags
 }
 
 func (migrateCmd) Help() string {
@@ -25,7 +25,7 @@ That also bounds how long it takes to connect; the migration itself takes as lon
 With --dry-run it changes nothing, and fails where there is something to do.`
 }
 
-func (c *migrateCmd) Check(p *config.Problems) { c.check(p) }
+func (c *migrateCmd) Check(p *config.Problems) { c.CheckFlags(p) }
 
 // schema is a part of the database's schema, for scripts.
 type schema struct {
@@ -35,10 +35,10 @@ type schema struct {
 	Newest int64  `json:"newest"` // that this program knows
 }
 
-func (c *migrateCmd) Run(ctx context.Context, con *console) error {
+func (c *migrateCmd) Run(ctx context.Context, con *cli.Console) error {
 	limited, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
-	db, err := c.open(limited)
+	db, err := c.Open(limited)
 	if err != nil {
 		return err
 	}
@@ -58,22 +58,14 @@ func (c *migrateCmd) Run(ctx context.Context, con *console) error {
 	limited, cancel = context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
 	if err := postgres.Check(limited, db, migrations); err != nil {
-		return schemaError(err)
+		return cli.SchemaError(err)
 	}
 	s.Is = s.Newest
-	return c.print(con.stdout, []schema{s}, func(w io.Writer) {
+	return c.Print(con.Stdout, []schema{s}, func(w io.Writer) {
 		if s.Was == s.Is {
 			fmt.Fprintf(w, "%s is up to date, at version %d\n", s.Table, s.Is)
 			return
 		}
 		fmt.Fprintf(w, "%s was at version %d and is at %d, the newest\n", s.Table, s.Was, s.Is)
 	})
-}
-
-// schemaError says how to mend a schema that is too old.
-func schemaError(err error) error {
-	if _, ok := errors.AsType[*postgres.OlderError](err); ok {
-		return withFix(err, `Bring it up to date with "rollcall migrate".`)
-	}
-	return err
 }

@@ -5,6 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/rollcall-dev/rollcall/internal/cli"
 	"github.com/rollcall-dev/rollcall/internal/relayer/signer/signertest"
 	testpostgres "github.com/rollcall-dev/rollcall/internal/testutil/postgres"
 )
@@ -14,10 +15,10 @@ func TestMigrate(t *testing.T) {
 	db := testpostgres.New(t)
 	url := []string{"--database-url", db.URL()}
 	res := rollcall(t, append([]string{"migrate", "--dry-run"}, url...)...)
-	require.Equal(t, exitNotDone, res.code)
+	require.Equal(t, cli.ExitNotDone, res.code)
 	require.Regexp(t, `the database's schema \(relayer_migrations\) is at version 0 and this program needs \d+\nBring it up to date with "rollcall migrate".\n`, res.stderr)
 	res = rollcall(t, append([]string{"tx", "list", "--chain-id", "1337"}, url...)...)
-	require.Equal(t, exitNotDone, res.code)
+	require.Equal(t, cli.ExitNotDone, res.code)
 	require.Contains(t, res.stderr, `Bring it up to date with "rollcall migrate".`)
 
 	require.Regexp(t, `^relayer_migrations was at version 0 and is at \d+, the newest\n$`, succeed(t, append([]string{"migrate"}, url...)...))
@@ -32,15 +33,15 @@ func TestMigrate(t *testing.T) {
 	require.NoError(t, err)
 	for _, args := range [][]string{{"migrate"}, {"migrate", "--dry-run"}, {"keys", "list", "--chain-id", "1337"}} {
 		res = rollcall(t, append(args, url...)...)
-		require.Equal(t, exitNotDone, res.code)
+		require.Equal(t, cli.ExitNotDone, res.code)
 		require.Contains(t, res.stderr, "run a newer program")
 	}
 	res = rollcall(t, "migrate", "--database-url", "postgres://u:hidden@"+freeAddress(t)+"/x")
-	require.Equal(t, exitNotDone, res.code)
+	require.Equal(t, cli.ExitNotDone, res.code)
 	require.Contains(t, res.stderr, "connection refused")
 	require.NotContains(t, res.stderr, "hidden")
 	res = rollcall(t, "migrate")
-	require.Equal(t, exitUsage, res.code)
+	require.Equal(t, cli.ExitUsage, res.code)
 	require.Contains(t, res.stderr, "--database-url: is missing")
 }
 
@@ -67,7 +68,7 @@ func TestRelayerDoesNotMigrateWhereItMustNot(t *testing.T) {
 	b := start(t, "relayer", "--no-migrate", "--database-url", db.URL(), "--chain-id", "1337", "--rpc-urls", "http://"+freeAddress(t),
 		"--listen", "127.0.0.1:0", "--api-keys", "me:0123456789abcdef0123456789abcdef")
 	<-b.done
-	require.Equal(t, exitNotDone, b.code)
+	require.Equal(t, cli.ExitNotDone, b.code)
 	require.Regexp(t, `relayer failed.*is at version 0 and this program needs \d+`, b.log.String())
 	var tables int
 	require.NoError(t, db.Pool(t).QueryRow(t.Context(), `SELECT count(*) FROM pg_tables WHERE tablename LIKE 'relayer_%'`).Scan(&tables))

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"math/big"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -87,3 +88,5 @@ func read[T any](t *testing.T, args ...string) (v T) {
 	require.NoError(t, json.Unmarshal([]byte(succeed(t, append(args, "-o", "json")...)), &v))
 	return v
 }
+
+func lower(a common.Address) string { return strings.ToLower(a.Hex()) }

@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/rollcall-dev/rollcall/internal/cli"
 	"github.com/rollcall-dev/rollcall/internal/evm"
 	"github.com/rollcall-dev/rollcall/internal/platform/config"
 	"github.com/rollcall-dev/rollcall/internal/platform/postgres"
@@ -54,7 +55,7 @@ type relayerCmd struct {
 	Gas              gasFlags      `embed:"" group:"Gas"`
 	Guard            guardFlags    `embed:"" group:"Safeguards"`
 	Hook             hookFlags     `embed:"" group:"Webhooks" prefix:"webhook-"`
-	Log              logFlags      `embed:"" group:"Log" prefix:"log-"`
+	Log              cli.LogFlags  `embed:"" group:"Log" prefix:"log-"`
 
 	ring *signer.Ring // what the environment has, read by Check
 }
@@ -116,14 +117,14 @@ type hookFlags struct {
 
 // Check reports what is wrong with the settings together.
 func (c *relayerCmd) Check(p *config.Problems) {
-	checkListen(p, &c.Listen, ":3000")
-	readSecret(p, &c.APIKeys, &c.APIFile)
+	cli.CheckListen(p, &c.Listen, ":3000")
+	cli.ReadSecret(p, &c.APIKeys, &c.APIFile)
 	keys, err := api.ParseKeys(c.APIKeys)
 	if err == nil {
 		err = api.CheckKeys(keys)
 	}
 	if err != nil {
-		p.Addf(from(&c.APIKeys, &c.APIFile), "give them as name:key,name:key, with keys from `openssl rand -hex 32`", "%s", oneLine(err))
+		p.Addf(cli.From(&c.APIKeys, &c.APIFile), "give them as name:key,name:key, with keys from `openssl rand -hex 32`", "%s", cli.OneLine(err))
 	}
 	c.Store.check(p)
 	c.Chain.check(p)
@@ -136,7 +137,7 @@ func (c *relayerCmd) Check(p *config.Problems) {
 
 // checkRing reads the keys. Run uses them: to open a keystore twice would take twice as long.
 func (c *relayerCmd) checkRing(p *config.Problems) {
-	log, _ := c.Log.logger(os.Stderr) // hears of files that others may read
+	log, _ := c.Log.Logger(os.Stderr) // hears of files that others may read
 	source := signer.Source{Environ: os.Environ(), Log: log}
 	if funding := c.Guard.TopUp.signer; funding != nil {
 		source.Elsewhere = []common.Address{funding.Address()}
@@ -158,28 +159,18 @@ func (s *storeFlags) check(p *config.Problems) {
 	} else if common.IsHexAddress(s.PoolID) {
 		p.Addf(&s.PoolID, "give a name such as pool", "%q would be taken for a key's address", s.PoolID)
 	}
-	readSecret(p, &s.DatabaseURL, &s.URLFile)
+	cli.ReadSecret(p, &s.DatabaseURL, &s.URLFile)
 	if s.DatabaseURL == "" {
 		p.Addf(&s.DatabaseURL, "give postgres://user:password@host:port/database", "is missing")
 	}
-	checkDatabaseURL(p, &s.DatabaseURL, &s.URLFile)
-}
-
-// checkDatabaseURL wants one that can be read, if any.
-func checkDatabaseURL(p *config.Problems, url, file *string) {
-	if *url == "" {
-		return
-	}
-	if err := postgres.CheckURL(*url); err != nil {
-		p.Addf(from(url, file), "", "%v", err)
-	}
+	cli.CheckDatabaseURL(p, &s.DatabaseURL, &s.URLFile)
 }
 
 func (c *chainFlags) check(p *config.Problems) {
 	if c.ID == 0 {
 		p.Addf(&c.ID, "1 is Ethereum, 1337 the dev chain", "is missing")
 	}
-	readSecrets(p, &c.RPCURLs, &c.RPCFile)
+	cli.ReadSecrets(p, &c.RPCURLs, &c.RPCFile)
 	if len(c.RPCURLs) == 0 {
 		p.Addf(&c.RPCURLs, "give a node's URL, such as http://127.0.0.1:8545", "is missing")
 		return
@@ -230,10 +221,10 @@ func (g *gasFlags) policies() service.Policies {
 }
 
 func (h *hookFlags) check(p *config.Problems) {
-	readSecret(p, &h.Key, &h.KeyFile)
-	readSecret(p, &h.Targets, &h.TargetsFile)
-	targets := from(&h.Targets, &h.TargetsFile)
-	if key := from(&h.Key, &h.KeyFile); *key != "" && h.URL == "" {
+	cli.ReadSecret(p, &h.Key, &h.KeyFile)
+	cli.ReadSecret(p, &h.Targets, &h.TargetsFile)
+	targets := cli.From(&h.Targets, &h.TargetsFile)
+	if key := cli.From(&h.Key, &h.KeyFile); *key != "" && h.URL == "" {
 		p.Addf(key, "give RELAYER_WEBHOOK_URL; the targets of RELAYER_WEBHOOKS_JSON have keys of their own", "signs nothing")
 	}
 	switch {
@@ -244,7 +235,7 @@ func (h *hookFlags) check(p *config.Problems) {
 			p.Addf(&h.URL, "private networks need RELAYER_WEBHOOK_ALLOW_PRIVATE", "%v", err)
 		}
 		if _, err := signature.NewKey(h.Key); err != nil {
-			p.Addf(from(&h.Key, &h.KeyFile), "make one with `openssl rand -hex 32`", "%v", err)
+			p.Addf(cli.From(&h.Key, &h.KeyFile), "make one with `openssl rand -hex 32`", "%v", err)
 		}
 	case h.Targets != "":
 		list, err := webhook.ParseTargets(h.Targets)
@@ -252,7 +243,7 @@ func (h *hookFlags) check(p *config.Problems) {
 			err = h.with(list).Validate()
 		}
 		if err != nil {
-			p.Addf(targets, "", "%s", oneLine(err))
+			p.Addf(targets, "", "%s", cli.OneLine(err))
 		}
 	}
 }
@@ -279,8 +270,8 @@ func (h *hookFlags) config(chainID uint64, poolID string) webhook.Config {
 }
 
 // Run is a relayer's life: open what it needs, relay until ctx ends, close in reverse.
-func (c *relayerCmd) Run(ctx context.Context, con *console) (err error) {
-	unlimited, failure := c.Log.logger(con.stderr)
+func (c *relayerCmd) Run(ctx context.Context, con *cli.Console) (err error) {
+	unlimited, failure := c.Log.Logger(con.Stderr)
 	defer failure("relayer failed", &err)
 	log := slog.New(warnings.Limit(unlimited.Handler()))
 	reg := newRegistry()
@@ -291,7 +282,7 @@ func (c *relayerCmd) Run(ctx context.Context, con *console) (err error) {
 		return err
 	}
 	handler, err := api.NewHandler(api.Config{
-		Keys: keys, Limit: safeguard.NewGuard(c.Guard.rates()).AdmitCalls, Version: version(), Metrics: promhttp.HandlerFor(reg, promhttp.HandlerOpts{MaxRequestsInFlight: 4}), Registerer: reg, Logger: log,
+		Keys: keys, Limit: safeguard.NewGuard(c.Guard.rates()).AdmitCalls, Version: cli.Version(), Metrics: promhttp.HandlerFor(reg, promhttp.HandlerOpts{MaxRequestsInFlight: 4}), Registerer: reg, Logger: log,
 	})
 	if err != nil {
 		return err
@@ -310,7 +301,7 @@ func (c *relayerCmd) Run(ctx context.Context, con *console) (err error) {
 	err = c.relay(stages, log, reg, func(relay *service.Service) {
 		started = true
 		handler.Start(relay)
-		log.Info("relayer started", "version", version(), "http", web.Addr().String(), "pool", c.Store.PoolID, "chain", c.Chain.ID,
+		log.Info("relayer started", "version", cli.Version(), "http", web.Addr().String(), "pool", c.Store.PoolID, "chain", c.Chain.ID,
 			"keys", c.ring.Len(), "enabled", c.Enabled)
 	}, waitLog(unlimited, handler.Starting))
 	stop(err)

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/rollcall-dev/rollcall/internal/cli"
 	"github.com/rollcall-dev/rollcall/internal/platform/config"
 	"github.com/rollcall-dev/rollcall/internal/relayer/safeguard"
 	"github.com/rollcall-dev/rollcall/internal/relayer/signer"
@@ -82,7 +83,7 @@ func (t *topUpFlags) check(p *config.Problems, ring *signer.Ring, least, enough 
 	}
 	if ring != nil && t.signer != nil {
 		if _, err := ringWith(ring, t.signer); err != nil {
-			p.Addf(from(&t.Key, &t.KeyFile), "give a key of its own", "%v", err)
+			p.Addf(cli.From(&t.Key, &t.KeyFile), "give a key of its own", "%v", err)
 		}
 	}
 	threshold, target := amount(t.Threshold), amount(t.Target)
@@ -130,10 +131,10 @@ func (g *guardFlags) budgets() store.Budgets {
 
 // checkKey reads the funding key, which the allow-list is about as well.
 func (t *topUpFlags) checkKey(p *config.Problems) {
-	if readSecret(p, &t.Key, &t.KeyFile); t.Key == "" {
+	if cli.ReadSecret(p, &t.Key, &t.KeyFile); t.Key == "" {
 		return
 	}
-	key := from(&t.Key, &t.KeyFile)
+	key := cli.From(&t.Key, &t.KeyFile)
 	own, err := signer.Load(context.Background(), signer.Source{Environ: []string{
 		signer.VarKeyPrefix + "0=" + t.Key, signer.VarAllowed + "=" + os.Getenv(signer.VarAllowed),
 	}})

@@ -11,6 +11,7 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/stretchr/testify/require"
 
+	"github.com/rollcall-dev/rollcall/internal/cli"
 	"github.com/rollcall-dev/rollcall/internal/relayer/signer/signertest"
 	"github.com/rollcall-dev/rollcall/internal/webhook"
 )
@@ -243,7 +244,7 @@ func TestARelayersSettingsAreCheckedTogether(t *testing.T) {
 		t.Setenv(name, value)
 	}
 	var stdout, stderr bytes.Buffer
-	require.Equal(t, exitUsage, run(t.Context(), []string{"relayer"}, &stdout, &stderr))
+	require.Equal(t, cli.ExitUsage, run(t.Context(), []string{"relayer"}, &stdout, &stderr))
 	for _, want := range []string{
 		"  - RELAYER_API_KEYS in the environment: API key 1: has fewer than 32 characters; API keys 1 and 2 have the same name and different roles; give them",
 		"  - RELAYER_CHAIN_ID in the environment: is missing",

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/rollcall-dev/rollcall/internal/cli"
 	"github.com/rollcall-dev/rollcall/internal/discovery/clusterport"
 )
 
@@ -48,7 +49,7 @@ func TestCluster_TLSMismatch(t *testing.T) {
 			t.Parallel()
 			for _, command := range [][]string{{"cluster", "status"}, {"services", "list"}, {"status"}} {
 				r := rollcall(t, append(append(command, "--coordinators", tc.address, "--timeout", "2s"), tc.flags...)...)
-				require.Equal(t, exitNotDone, r.code)
+				require.Equal(t, cli.ExitNotDone, r.code)
 				require.Contains(t, r.stderr, tc.address+": ")
 				require.Contains(t, r.stderr, tc.want)
 				require.Contains(t, r.stderr, "Give --tls-cert, --tls-key and --tls-ca")
@@ -63,7 +64,7 @@ func TestCluster_NoLeader(t *testing.T) {
 	t.Parallel()
 	address := freeAddress(t)
 	r := rollcall(t, "services", "list", "--coordinators", address+",coordinator.invalid:7400", "--timeout", "2s")
-	require.Equal(t, exitNotDone, r.code)
+	require.Equal(t, cli.ExitNotDone, r.code)
 	require.Contains(t, r.stderr, "no coordinator leads: "+address+": connection refused; coordinator.invalid:7400: lookup coordinator.invalid")
 	require.Contains(t, r.stderr, "Check --coordinators (ROLLCALL_COORDINATORS)")
 	for _, raw := range []string{"rpc error", "desc =", "ping "} {

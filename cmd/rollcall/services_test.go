@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/rollcall-dev/rollcall/internal/cli"
 )
 
 func TestServices(t *testing.T) {
@@ -29,11 +31,11 @@ func TestServices(t *testing.T) {
 	require.Contains(t, do("services", "list", "--stale"), "2 services")
 
 	r := rollcall(t, c.remote("services", "get", "signer-1", "nobody")...)
-	require.Equal(t, exitNotDone, r.code)
+	require.Equal(t, cli.ExitNotDone, r.code)
 	require.Contains(t, r.stdout, "signer-1")
 	require.Equal(t, "rollcall services get: not in the directory: nobody\n", r.stderr)
 	r = rollcall(t, c.remote("services", "get", "nobody")...)
-	require.Equal(t, exitNotDone, r.code)
+	require.Equal(t, cli.ExitNotDone, r.code)
 	require.Empty(t, r.stdout)
 	require.Contains(t, rollcall(t, c.remote("services", "get", "nobody", "-o", "json")...).stdout, `"services": []`)
 
@@ -59,18 +61,9 @@ func TestServicesFromFile(t *testing.T) {
 		strings.Repeat("#", 4<<20) + "#": "x.yaml: document of 4194305 bytes; split it",
 	} {
 		r := rollcall(t, c.remote("services", "register", "-f", writeFile(t, "x.yaml", content))...)
-		require.Equal(t, exitUsage, r.code)
+		require.Equal(t, cli.ExitUsage, r.code)
 		require.Contains(t, r.stderr, want)
 	}
-}
-
-func TestDefinitionsFromStandardInput(t *testing.T) {
-	t.Parallel()
-	services, err := readDefinitions("-", strings.NewReader(`{"services": [{"id": "x", "kind": "relayer", "worker_ref": {"url": "http://h"}}]}`))
-	require.NoError(t, err)
-	require.Len(t, services, 1)
-	_, err = readDefinitions("-", strings.NewReader("id: x"))
-	require.ErrorContains(t, err, "standard input: invalid services in services[0].kind")
 }
 
 // The command reports wrong input before it sends anything.
@@ -89,7 +82,7 @@ func TestServicesUsage(t *testing.T) {
 		`expected one of "list", "get", "register", "deregister", "watch"`: {"services"},
 	} {
 		r := rollcall(t, args...)
-		require.Equal(t, exitUsage, r.code, args)
+		require.Equal(t, cli.ExitUsage, r.code, args)
 		require.Contains(t, r.stderr, want, args)
 		require.Contains(t, r.stderr, `--help" for what it takes.`)
 		require.Empty(t, r.stdout)
@@ -103,12 +96,12 @@ func TestServicesForce(t *testing.T) {
 	c.registerAsGateway(t, "edge", "oz-relayer-1", "http://127.0.0.1:1")
 
 	r := rollcall(t, c.remote("services", "deregister", "oz-relayer-1")...)
-	require.Equal(t, exitNotDone, r.code)
+	require.Equal(t, cli.ExitNotDone, r.code)
 	require.Contains(t, r.stderr, "rollcall services deregister: not done: ")
 	require.Contains(t, r.stderr, "gateway/edge")
 	require.Contains(t, r.stderr, "--force")
 	r = rollcall(t, c.remote("services", "register", "oz-relayer-1", "--url", "http://127.0.0.1:2")...)
-	require.Equal(t, exitNotDone, r.code)
+	require.Equal(t, cli.ExitNotDone, r.code)
 	require.Contains(t, r.stderr, "gateway/edge")
 
 	succeed(t, c.remote("services", "register", "oz-relayer-1", "--url", "http://127.0.0.1:2", "--force")...)
@@ -120,7 +113,7 @@ func TestServicesForce(t *testing.T) {
 func TestServicesList_NoCoordinatorAnswers(t *testing.T) {
 	t.Parallel()
 	r := rollcall(t, "services", "list", "--coordinators", freeAddress(t), "--timeout", "300ms")
-	require.Equal(t, exitNotDone, r.code)
+	require.Equal(t, cli.ExitNotDone, r.code)
 	require.Contains(t, r.stderr, "rollcall services list: ")
 	require.Contains(t, r.stderr, "no coordinator leads")
 	require.Contains(t, r.stderr, "connection refused")
@@ -161,10 +154,10 @@ func TestServicesWatch(t *testing.T) {
 		"- b relayer http://127.0.0.1:2 (operator)\n", people.out.String())
 	require.Equal(t, "watching for changes\n+ s signer tcp://127.0.0.1:4 (operator)\n", signers.out.String())
 
-	var events []watchEvent
+	var events []cli.WatchEvent
 	lines := bufio.NewScanner(strings.NewReader(scripts.out.String()))
 	for lines.Scan() {
-		var e watchEvent
+		var e cli.WatchEvent
 		require.NoError(t, json.Unmarshal(lines.Bytes(), &e))
 		events = append(events, e)
 	}
@@ -182,7 +175,7 @@ func TestServicesWatch(t *testing.T) {
 	require.True(t, strings.HasPrefix(resumed.out.String(), "~ a"), resumed.out.String())
 
 	r := rollcall(t, c.remote("services", "watch", "--resume", "elsewhere/1")...)
-	require.Equal(t, exitNotDone, r.code)
+	require.Equal(t, cli.ExitNotDone, r.code)
 	require.NotEmpty(t, r.stderr)
 }
 
@@ -211,12 +204,11 @@ func TestUsageErrors_NameFlagValueAndChoice(t *testing.T) {
 		{[]string{"tx", "list", "--status", "done"}, []string{
 			`--status: "done" is not a status; allowed: allocated, broadcasted, unknown, mined, confirmed, reverted, failed, replaced, dropped, canceled, expired, open`,
 		}, ""},
-		{[]string{"dev", "keys"}, []string{`"keys" is not a command of rollcall dev`, "; it has run, kill, start, api-key", `"rollcall keys"`}, ""},
 		{[]string{"services", "bogus"}, []string{`"bogus" is not a command of rollcall services`, "; it has list, get, register, deregister, watch"}, ""},
 		{[]string{"status", "x"}, []string{`"x" is more than rollcall status takes`}, ""},
 	} {
 		r := rollcall(t, tt.args...)
-		require.Equal(t, exitUsage, r.code, "%v: %s", tt.args, r.stderr)
+		require.Equal(t, cli.ExitUsage, r.code, "%v: %s", tt.args, r.stderr)
 		for _, want := range tt.want {
 			require.Contains(t, r.stderr, want, "%v", tt.args)
 		}

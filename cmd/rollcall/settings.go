@@ -3,82 +3,16 @@ package main
 import (
 	"cmp"
 	"crypto/tls"
-	"crypto/x509"
-	"fmt"
-	"io"
-	"log/slog"
-	"net"
-	"os"
 	"path"
-	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"golang.org/x/net/http/httpguts"
 
+	"github.com/rollcall-dev/rollcall/internal/cli"
 	"github.com/rollcall-dev/rollcall/internal/discovery/health"
-	"github.com/rollcall-dev/rollcall/internal/discovery/mirror"
 	"github.com/rollcall-dev/rollcall/internal/platform/config"
 )
-
-// Groups of flags that more than one command has, or that are better read apart.
-
-// logFlags say what a long-running command logs, to standard error.
-type logFlags struct {
-	Level  string `env:"ROLLCALL_LOG_LEVEL" enum:"debug,info,warn,error" default:"info" help:"Least severe level that is logged."`
-	Format string `env:"ROLLCALL_LOG_FORMAT" enum:"json,text" default:"json" help:"How log lines look."`
-}
-
-// logger writes to w, up to the failure, if there is one, that is to be the last line: what still runs then, to the end
-// of the process, is not heard any more.
-func (l *logFlags) logger(w io.Writer) (log *slog.Logger, failure func(msg string, err *error)) {
-	until := &closableWriter{w: w}
-	return slog.New(l.handler(until)), func(msg string, err *error) {
-		if *err != nil {
-			until.close()
-			slog.New(l.handler(w)).Error(msg, "err", *err) //nolint:sloglint // constant where it is called
-			*err = loggedError{*err}
-		}
-	}
-}
-
-func (l *logFlags) handler(w io.Writer) slog.Handler {
-	options := &slog.HandlerOptions{}
-	level := new(slog.LevelVar)
-	if err := level.UnmarshalText([]byte(l.Level)); err == nil { // the enum has seen to it
-		options.Level = level
-	}
-	if l.Format == "text" {
-		return slog.NewTextHandler(w, options)
-	}
-	return slog.NewJSONHandler(w, options)
-}
-
-// loggedError has been told where a role tells everything.
-type loggedError struct{ error }
-
-// closableWriter lets whole lines through until it is closed.
-type closableWriter struct {
-	mu     sync.Mutex
-	w      io.Writer
-	closed bool
-}
-
-func (g *closableWriter) Write(line []byte) (int, error) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.closed {
-		return len(line), nil
-	}
-	return g.w.Write(line)
-}
-
-func (g *closableWriter) close() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.closed = true
-}
 
 // probeFlags are how a service is asked whether it is well.
 type probeFlags struct {
@@ -103,11 +37,11 @@ func (h *probeFlags) check(p *config.Problems) {
 		p.Addf(&h.ExpectedCodes, "codes are 200 to 599", "%v", err)
 	}
 	h.checkAuth(p)
-	checkCAs(p, &h.CAFile)
+	cli.CheckCAs(p, &h.CAFile)
 }
 
 func (h *probeFlags) checkAuth(p *config.Problems) {
-	readSecret(p, &h.AuthHeader, &h.AuthHeaderFile)
+	cli.ReadSecret(p, &h.AuthHeader, &h.AuthHeaderFile)
 	field := &h.AuthHeader
 	if h.AuthHeaderFile != "" {
 		field = &h.AuthHeaderFile
@@ -148,7 +82,7 @@ func (h *probeFlags) config() health.Config {
 	if name, value, ok := h.auth(); ok {
 		c.Auth = health.Auth{Header: name, Value: value, Hosts: h.AuthHosts}
 	}
-	if cas := readCAs(h.CAFile); cas != nil {
+	if cas := cli.ReadCAs(h.CAFile); cas != nil {
 		c.TLS = &tls.Config{RootCAs: cas, MinVersion: tls.VersionTLS12}
 	}
 	return c
@@ -178,172 +112,3 @@ func (h *healthFlags) config() health.Config {
 }
 
 func milliseconds(n int) time.Duration { return time.Duration(n) * time.Millisecond }
-
-// redisFlags are where Redis is.
-type redisFlags struct {
-	URL          string    `name:"redis-url" env:"REDIS_URL" placeholder:"URL" secret:"" help:"Redis: redis://, rediss://, unix://, or redis+cluster:// with [user:password@]host[:port][/database]; or sentinels, redis+sentinel://host[:port][/database]?master_name=NAME&addr=HOST:PORT."`
-	URLFile      string    `name:"redis-url-file" env:"REDIS_URL_FILE" placeholder:"FILE" help:"File that holds the URL."`
-	Host         string    `name:"redis-host" env:"REDIS_HOST" help:"Redis's host, instead of a URL; localhost by default."`
-	Port         redisPort `name:"redis-port" env:"REDIS_PORT" help:"Redis's port; 6379 by default."`
-	Username     string    `name:"redis-username" env:"REDIS_USERNAME" help:"Redis's user."`
-	Password     string    `name:"redis-password" env:"REDIS_PASSWORD" secret:"" help:"Redis's password; better in a file."`
-	PasswordFile string    `name:"redis-password-file" env:"REDIS_PASSWORD_FILE" placeholder:"FILE" help:"File that holds the password."`
-	CAFile       string    `name:"redis-ca-file" env:"REDIS_CA_FILE" placeholder:"FILE" help:"Certificates of the CAs that a rediss:// server's must lead to, PEM; by default the system's."`
-	KeyPrefix    string    `name:"redis-key-prefix" env:"REDIS_KEY_PREFIX" help:"Put before every key and channel; a Redis Cluster needs one with a {hash tag}."`
-}
-
-// redisPort also reads what Kubernetes puts into REDIS_PORT where a service is called redis
-// ("tcp://10.0.0.11:6379"): that was not meant for us and counts as not set.
-type redisPort int
-
-func (r *redisPort) UnmarshalText(text []byte) error {
-	if strings.HasPrefix(string(text), "tcp://") {
-		*r = 0
-		return nil
-	}
-	port, err := strconv.Atoi(string(text))
-	if err != nil || port < 1 || port > 65535 {
-		return fmt.Errorf("a port is 1 to 65535")
-	}
-	*r = redisPort(port)
-	return nil
-}
-
-func (r *redisFlags) check(p *config.Problems) {
-	readSecret(p, &r.URL, &r.URLFile)
-	readSecret(p, &r.Password, &r.PasswordFile)
-	url := &r.URL
-	if r.URLFile != "" {
-		url = &r.URLFile
-	}
-	checkCAs(p, &r.CAFile)
-	if r.CAFile != "" && !strings.HasPrefix(r.URL, "rediss") {
-		p.Addf(&r.CAFile, "give REDIS_URL as rediss://…", "goes with a Redis that speaks TLS")
-	}
-	if r.URL == "" {
-		return
-	}
-	if r.Host != "" {
-		p.Addf(&r.Host, "give one of them", "contradicts %s", p.Where(url))
-	}
-	if r.Port != 0 {
-		p.Addf(&r.Port, "give one of them", "contradicts %s", p.Where(url))
-	}
-	client, err := mirror.NewClient(r.options())
-	if err != nil {
-		p.Addf(url, "", "%v", err)
-		return
-	}
-	_ = client.Close() // it has not been used
-	if err := r.options().CheckPrefix(r.KeyPrefix); err != nil {
-		p.Addf(&r.KeyPrefix, "", "%v", err)
-	}
-}
-
-func (r *redisFlags) options() mirror.Options {
-	return mirror.Options{
-		URL: r.URL, Host: r.Host, Port: int(r.Port), Username: r.Username, Password: r.Password, CAs: readCAs(r.CAFile),
-	}
-}
-
-// checkCAs wants a file of certificates, if any.
-func checkCAs(p *config.Problems, file *string) {
-	if *file == "" {
-		return
-	}
-	if _, err := os.ReadFile(*file); err != nil {
-		p.Addf(file, "name a file this process may read", "%v", err)
-	} else if readCAs(*file) == nil {
-		p.Addf(file, "give them in PEM", "%s holds no certificates", *file)
-	}
-}
-
-// readCAs reads a file that checkCAs has found to be right; nil where none is given. One that has become unreadable
-// since holds nobody: nothing is trusted then.
-func readCAs(file string) *x509.CertPool {
-	if file == "" {
-		return nil
-	}
-	pool := x509.NewCertPool()
-	content, err := os.ReadFile(file)
-	if err == nil && !pool.AppendCertsFromPEM(content) {
-		return nil
-	}
-	return pool
-}
-
-// maxSecretBytes bounds a file that holds one line.
-const maxSecretBytes = 64 << 10
-
-// readSecret fills value in from the file, if one is given, without the line's end.
-func readSecret(p *config.Problems, value, file *string) {
-	if *file == "" {
-		return
-	}
-	if *value != "" {
-		p.Addf(file, "give one of them", "contradicts %s", p.Where(value))
-		return
-	}
-	content, err := os.ReadFile(*file)
-	secret := strings.TrimRight(string(content), "\r\n")
-	switch {
-	case err != nil:
-		p.Addf(file, "name a file this process may read", "%v", err)
-	case secret == "":
-		p.Addf(file, "", "%s is empty", *file)
-	case len(content) > maxSecretBytes:
-		p.Addf(file, "", "%s is larger than %d bytes", *file, maxSecretBytes)
-	default:
-		*value = secret
-	}
-}
-
-// readSecrets is readSecret for a list, which the file separates by commas.
-func readSecrets(p *config.Problems, values *[]string, file *string) {
-	if *file != "" && len(*values) > 0 {
-		p.Addf(file, "give one of them", "contradicts %s", p.Where(values))
-		return
-	}
-	var all string
-	if readSecret(p, &all, file); all != "" {
-		*values = strings.Split(all, ",")
-	}
-}
-
-// from is the field that a secret came from: a problem with it is told there.
-func from(value, file *string) *string {
-	if *file != "" {
-		return file
-	}
-	return value
-}
-
-// oneLine is what joined errors say.
-func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
-
-// checkAddresses wants host:port each.
-func checkAddresses(p *config.Problems, field *[]string) {
-	for _, address := range *field {
-		if host, _, err := splitHostPort(address); err != nil || host == "" {
-			p.Addf(field, "give addresses such as coordinator-1:7400", "%q is not host:port", address)
-		}
-	}
-}
-
-// checkListen wants [host]:port.
-func checkListen(p *config.Problems, field *string, example string) {
-	if _, _, err := splitHostPort(*field); err != nil {
-		p.Addf(field, "give one such as "+example, "%q is not an address to listen at", *field)
-	}
-}
-
-func splitHostPort(address string) (host string, port int, err error) {
-	host, service, err := net.SplitHostPort(address)
-	if err != nil {
-		return "", 0, err
-	}
-	if port, err = strconv.Atoi(service); err != nil || port < 0 || port > 65535 {
-		return "", 0, fmt.Errorf("%q is not a port", service)
-	}
-	return host, port, nil
-}

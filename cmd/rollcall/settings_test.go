@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"errors"
 	"maps"
 	"os"
 	"path/filepath"
@@ -15,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rollcall-dev/rollcall/gateway"
+	"github.com/rollcall-dev/rollcall/internal/cli"
 	"github.com/rollcall-dev/rollcall/internal/discovery/coordinator"
 	"github.com/rollcall-dev/rollcall/internal/discovery/foreman"
 	"github.com/rollcall-dev/rollcall/internal/discovery/health"
@@ -122,8 +122,8 @@ func TestCoordinatorSettings(t *testing.T) {
 	check := func(f func(health.Config) any) func(*commands) any {
 		return func(c *commands) any { return f(c.Coordinator.directorConfig().Health) }
 	}
-	redisURL := func(c *commands) any { return c.Coordinator.Redis.options().URL }
-	checkSettings(t, []string{"coordinator"}, coordinatorBase, append(tlsSettings(t, func(c *commands) *tlsFlags { return &c.Coordinator.TLS }), []setting{
+	redisURL := func(c *commands) any { return c.Coordinator.Redis.Options().URL }
+	checkSettings(t, []string{"coordinator"}, coordinatorBase, append(tlsSettings(t, func(c *commands) *cli.TLSFlags { return &c.Coordinator.TLS }), []setting{
 		{"node-id", "ROLLCALL_NODE_ID", "b", nil, node(func(c coordinator.Config) any { return c.ID }), "b"},
 		{"peers", "ROLLCALL_PEERS", "a=x:1", nil, node(func(c coordinator.Config) any { return c.Peers }), []coordinator.Peer{{ID: "a", Address: "x:1"}}},
 		{"listen", "ROLLCALL_LISTEN", "127.0.0.1:7500", nil, node(func(c coordinator.Config) any { return c.Listen }), "127.0.0.1:7500"},
@@ -153,20 +153,20 @@ func TestCoordinatorSettings(t *testing.T) {
 		{"mass-failure-hold", "ROLLCALL_MASS_FAILURE_HOLD", "30s", nil, func(c *commands) any { return c.Coordinator.directorConfig().MassFailureHold }, 30 * time.Second},
 		{"redis-url", "REDIS_URL", "rediss://r:1/2", nil, redisURL, "rediss://r:1/2"},
 		{"redis-url-file", "REDIS_URL_FILE", url, nil, redisURL, "redis://:pw@r:1"},
-		{"redis-host", "REDIS_HOST", "r", nil, func(c *commands) any { return c.Coordinator.Redis.options().Host }, "r"},
-		{"redis-port", "REDIS_PORT", "6380", nil, func(c *commands) any { return c.Coordinator.Redis.options().Port }, 6380},
-		{"redis-username", "REDIS_USERNAME", "u", nil, func(c *commands) any { return c.Coordinator.Redis.options().Username }, "u"},
-		{"redis-password", "REDIS_PASSWORD", "pw", nil, func(c *commands) any { return c.Coordinator.Redis.options().Password }, "pw"},
-		{"redis-password-file", "REDIS_PASSWORD_FILE", secret, nil, func(c *commands) any { return c.Coordinator.Redis.options().Password }, "hunter2"},
-		{"redis-ca-file", "REDIS_CA_FILE", cas, map[string]string{"REDIS_URL": "rediss://r"}, func(c *commands) any { return c.Coordinator.Redis.options().CAs != nil }, true},
+		{"redis-host", "REDIS_HOST", "r", nil, func(c *commands) any { return c.Coordinator.Redis.Options().Host }, "r"},
+		{"redis-port", "REDIS_PORT", "6380", nil, func(c *commands) any { return c.Coordinator.Redis.Options().Port }, 6380},
+		{"redis-username", "REDIS_USERNAME", "u", nil, func(c *commands) any { return c.Coordinator.Redis.Options().Username }, "u"},
+		{"redis-password", "REDIS_PASSWORD", "pw", nil, func(c *commands) any { return c.Coordinator.Redis.Options().Password }, "pw"},
+		{"redis-password-file", "REDIS_PASSWORD_FILE", secret, nil, func(c *commands) any { return c.Coordinator.Redis.Options().Password }, "hunter2"},
+		{"redis-ca-file", "REDIS_CA_FILE", cas, map[string]string{"REDIS_URL": "rediss://r"}, func(c *commands) any { return c.Coordinator.Redis.Options().CAs != nil }, true},
 		{"redis-key-prefix", "REDIS_KEY_PREFIX", "{r}:", nil, func(c *commands) any { return c.Coordinator.directorConfig().Mirror.Prefix }, "{r}:"},
-		{"log-level", "ROLLCALL_LOG_LEVEL", "debug", nil, logged(func(c *commands) *logFlags { return &c.Coordinator.Log }), "json debug"},
-		{"log-format", "ROLLCALL_LOG_FORMAT", "text", nil, logged(func(c *commands) *logFlags { return &c.Coordinator.Log }), "text info"},
+		{"log-level", "ROLLCALL_LOG_LEVEL", "debug", nil, logged(func(c *commands) *cli.LogFlags { return &c.Coordinator.Log }), "json debug"},
+		{"log-format", "ROLLCALL_LOG_FORMAT", "text", nil, logged(func(c *commands) *cli.LogFlags { return &c.Coordinator.Log }), "text info"},
 	}...))
 }
 
 // tlsSettings are those of a party's certificate.
-func tlsSettings(t *testing.T, flags func(*commands) *tlsFlags) []setting {
+func tlsSettings(t *testing.T, flags func(*commands) *cli.TLSFlags) []setting {
 	t.Helper()
 	dir, other := t.TempDir(), filepath.Join(t.TempDir(), "other")
 	succeed(t, "tls", "init", "--dir", dir)
@@ -192,10 +192,10 @@ func caFile(t *testing.T) string {
 }
 
 // logged tells from what comes out how a command logs.
-func logged(flags func(*commands) *logFlags) func(*commands) any {
+func logged(flags func(*commands) *cli.LogFlags) func(*commands) any {
 	return func(c *commands) any {
 		var out bytes.Buffer
-		log, _ := flags(c).logger(&out)
+		log, _ := flags(c).Logger(&out)
 		log.Debug("x")
 		level := "info"
 		if out.Len() > 0 {
@@ -215,7 +215,7 @@ func TestCoordinatorDefaults(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, coordinator.Config{
 		ID: "a", Listen: ":7400", HTTPAddress: "a:3001", Peers: threePeers, DataDir: "data", Timing: coordinator.LAN,
-		RelayerCount: 3, RelayerURLTemplate: "http://oz-relayer-{N}:3000", Version: version(),
+		RelayerCount: 3, RelayerURLTemplate: "http://oz-relayer-{N}:3000", Version: cli.Version(),
 	}, c.Coordinator.config())
 	d := c.Coordinator.directorConfig()
 	require.Equal(t, health.Config{
@@ -225,7 +225,7 @@ func TestCoordinatorDefaults(t *testing.T) {
 	require.Empty(t, d.MinLive)
 	require.Zero(t, d.MassFailureThreshold)
 	require.Equal(t, 10*time.Second, d.Mirror.Interval)
-	require.Equal(t, "redis://localhost:6379", c.Coordinator.Redis.options().String())
+	require.Equal(t, "redis://localhost:6379", c.Coordinator.Redis.Options().String())
 }
 
 func TestBadCoordinatorSettings(t *testing.T) {
@@ -336,20 +336,20 @@ func TestServiceLinkIsNoPort(t *testing.T) {
 	maps.Copy(env, coordinatorBase)
 	c, err := parseCommand(t, env, "coordinator")
 	require.NoError(t, err)
-	require.Zero(t, c.Coordinator.Redis.options().Port)
+	require.Zero(t, c.Coordinator.Redis.Options().Port)
 }
 
 func TestRemoteSettings(t *testing.T) {
 	t.Parallel()
-	remote := func(f func(remoteFlags) any) func(*commands) any {
-		return func(c *commands) any { return f(c.Cluster.Status.remoteFlags) }
+	remote := func(f func(cli.RemoteFlags) any) func(*commands) any {
+		return func(c *commands) any { return f(c.Cluster.Status.RemoteFlags) }
 	}
-	checkSettings(t, []string{"cluster", "status"}, nil, append(tlsSettings(t, func(c *commands) *tlsFlags { return &c.Cluster.Status.TLS }), []setting{
-		{"coordinators", "ROLLCALL_COORDINATORS", "a:1,b:2", nil, remote(func(r remoteFlags) any { return r.addresses() }), []string{"a:1", "b:2"}},
-		{"timeout", "ROLLCALL_TIMEOUT", "3s", nil, remote(func(r remoteFlags) any { return r.Timeout }), 3 * time.Second},
+	checkSettings(t, []string{"cluster", "status"}, nil, append(tlsSettings(t, func(c *commands) *cli.TLSFlags { return &c.Cluster.Status.TLS }), []setting{
+		{"coordinators", "ROLLCALL_COORDINATORS", "a:1,b:2", nil, remote(func(r cli.RemoteFlags) any { return r.Addresses() }), []string{"a:1", "b:2"}},
+		{"timeout", "ROLLCALL_TIMEOUT", "3s", nil, remote(func(r cli.RemoteFlags) any { return r.Timeout }), 3 * time.Second},
 		{"output", "", "json", nil, func(c *commands) any { return c.Cluster.Status.Output }, "json"},
 	}...))
-	require.Equal(t, []string{"127.0.0.1:7400"}, (&remoteFlags{}).addresses(), "when no cluster runs in build/dev")
+	require.Equal(t, []string{"127.0.0.1:7400"}, (&cli.RemoteFlags{}).Addresses(), "when no cluster runs in build/dev")
 }
 
 func TestGatewaySettings(t *testing.T) {
@@ -367,7 +367,7 @@ func TestGatewaySettings(t *testing.T) {
 			return f(cfg)
 		}
 	}
-	checkSettings(t, []string{"gateway"}, map[string]string{"ROLLCALL_GATEWAY_ID": "edge"}, append(tlsSettings(t, func(c *commands) *tlsFlags { return &c.Gateway.TLS }), []setting{
+	checkSettings(t, []string{"gateway"}, map[string]string{"ROLLCALL_GATEWAY_ID": "edge"}, append(tlsSettings(t, func(c *commands) *cli.TLSFlags { return &c.Gateway.TLS }), []setting{
 		{"id", "ROLLCALL_GATEWAY_ID", "edge-2", nil, gw(func(c gateway.Config) any { return c.ID }), "edge-2"},
 		{"coordinators", "ROLLCALL_COORDINATORS", "a:1,b:2", nil, gw(func(c gateway.Config) any { return c.Coordinators }), []string{"a:1", "b:2"}},
 		{"ping-interval", "ROLLCALL_PING_INTERVAL", "1s", nil, gw(func(c gateway.Config) any { return c.PingInterval }), time.Second},
@@ -395,8 +395,8 @@ func TestGatewaySettings(t *testing.T) {
 		{"health-check-auth-hosts", "HEALTH_CHECK_AUTH_HOSTS", "a", map[string]string{"HEALTH_CHECK_AUTH_HEADER": "X: y", "HEALTH_CHECK_AUTH_HOSTS": "z"},
 			check(func(c health.Config) any { return c.Auth.Hosts }), []string{"a"}},
 		{"health-check-ca-file", "HEALTH_CHECK_CA_FILE", caFile(t), nil, check(func(c health.Config) any { return c.TLS != nil && c.TLS.RootCAs != nil }), true},
-		{"log-level", "ROLLCALL_LOG_LEVEL", "debug", nil, logged(func(c *commands) *logFlags { return &c.Gateway.Log }), "json debug"},
-		{"log-format", "ROLLCALL_LOG_FORMAT", "text", nil, logged(func(c *commands) *logFlags { return &c.Gateway.Log }), "text info"},
+		{"log-level", "ROLLCALL_LOG_LEVEL", "debug", nil, logged(func(c *commands) *cli.LogFlags { return &c.Gateway.Log }), "json debug"},
+		{"log-format", "ROLLCALL_LOG_FORMAT", "text", nil, logged(func(c *commands) *cli.LogFlags { return &c.Gateway.Log }), "text info"},
 	}...))
 	for want, env := range map[string]map[string]string{
 		"--id: is empty": {},
@@ -410,26 +410,5 @@ func TestGatewaySettings(t *testing.T) {
 	} {
 		_, err := parseCommand(t, env, "gateway")
 		require.ErrorContains(t, err, want)
-	}
-}
-
-// The error that ends a role is its last log line, even while parts of it still run.
-func TestFailureIsTheLastLine(t *testing.T) {
-	t.Parallel()
-	for format, want := range map[string]string{"json": `"msg":"role failed","err":"the disk is full"}`, "text": `msg="role failed" err="the disk is full"`} {
-		var out bytes.Buffer
-		log, failure := (&logFlags{Level: "info", Format: format}).logger(&out)
-		component := log.With("component", "health")
-		component.Info("health check failed")
-		var err error
-		failure("role failed", &err)
-		component.Info("health check failed")
-		err = errors.New("the disk is full")
-		failure("role failed", &err)
-		require.ErrorAs(t, err, new(loggedError))
-		component.Error("health check failed")
-		lines := strings.Split(strings.TrimSpace(out.String()), "\n")
-		require.Len(t, lines, 3)
-		require.Contains(t, lines[2], want)
 	}
 }

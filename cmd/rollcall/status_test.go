@@ -6,49 +6,10 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"google.golang.org/protobuf/types/known/durationpb"
-	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/rollcall-dev/rollcall/internal/cli"
 	"github.com/rollcall-dev/rollcall/internal/discovery/mirror"
-	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
-
-func TestStatusOutput(t *testing.T) {
-	t.Parallel()
-	at := timestamppb.New(time.Date(2026, 11, 20, 9, 0, 0, 123456789, time.UTC))
-	resp := &rollcallv1.GetStatusResponse{
-		Cluster: "c1", Epoch: 7, Leader: "coordinator-2", Director: rollcallv1.DirectorState_DIRECTOR_STATE_STALLED,
-		Stalls:   []*rollcallv1.Stall{{Kind: "signer", Needed: 2, Available: 1}},
-		Mirror:   &rollcallv1.MirrorStatus{Connected: true, Seq: 42, LastWrite: at, Held: 1, Error: "slow\x1b[31m"},
-		Interval: durationpb.New(10 * time.Second),
-		Notes:    []string{"coordinator-3 was started with RELAYER_COUNT=5, the leader with 3"},
-		Services: []*rollcallv1.ServiceStatus{
-			{
-				Id: "oz-relayer-0", Kind: "relayer", Url: "http://oz-relayer-0:3000", Verdict: rollcallv1.Verdict_VERDICT_UP,
-				Active: true, LastCheck: at, Latency: durationpb.New(1234 * time.Microsecond),
-			},
-			{
-				Id: "oz-relayer-1", Kind: "relayer", Url: "http://oz-relayer-1:3000", Verdict: rollcallv1.Verdict_VERDICT_DOWN,
-				LastCheck: at, Latency: durationpb.New(500 * time.Millisecond), Failures: 3, Reason: "no answer within 500ms",
-			},
-			{Id: "signer-1", Kind: "signer", Url: "tcp://signer:1", Verdict: rollcallv1.Verdict_VERDICT_UNKNOWN},
-		},
-	}
-	for _, c := range []struct{ kind, output, file string }{
-		{"", "table", "status.txt"},
-		{"", "json", "status.json"},
-		{"signer", "table", "status-kind.txt"},
-	} {
-		var out bytes.Buffer
-		f := fleetOf(resp, c.kind)
-		require.NoError(t, outputFlags{c.output}.print(&out, f, f.table))
-		golden(t, c.file, out.String())
-	}
-	var out bytes.Buffer
-	f := fleetOf(&rollcallv1.GetStatusResponse{}, "")
-	require.NoError(t, outputFlags{"json"}.print(&out, f, f.table))
-	golden(t, "status-empty.json", out.String())
-}
 
 // The status shows the results of a real coordinator's checks, and the mirror that it wrote to Redis.
 func TestStatusAndMirror(t *testing.T) {
@@ -103,7 +64,7 @@ func TestMirrorTakeOver(t *testing.T) {
 	require.Contains(t, succeed(t, append([]string{"mirror", "take-over", "--cluster", "third"}, redis...)...), "cluster third")
 
 	r := rollcall(t, "mirror", "show", "--redis-host", "127.0.0.1", "--redis-port", "1", "--timeout", "2s")
-	require.Equal(t, exitNotDone, r.code)
+	require.Equal(t, cli.ExitNotDone, r.code)
 	require.Contains(t, r.stderr, "redis at redis://127.0.0.1:1: ")
 	require.Contains(t, r.stderr, "Check REDIS_URL")
 }

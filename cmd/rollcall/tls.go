@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 
+	"github.com/rollcall-dev/rollcall/internal/cli"
 	"github.com/rollcall-dev/rollcall/internal/platform/pki"
 )
 
@@ -22,7 +23,7 @@ type tlsInitCmd struct {
 	Force        bool     `help:"Replace certificates that are there. A CA is never replaced."`
 }
 
-func (c *tlsInitCmd) Run(con *console) error {
+func (c *tlsInitCmd) Run(con *cli.Console) error {
 	cfg := pki.Config{Dir: c.Dir, Days: c.Days, Force: c.Force}
 	add := func(role pki.Role, hosts []string, names ...string) {
 		for _, name := range names {
@@ -34,10 +35,10 @@ func (c *tlsInitCmd) Run(con *console) error {
 	add(pki.RoleOperator, nil, c.Operators...)
 	written, err := pki.Issue(cfg)
 	for _, file := range written {
-		fmt.Fprintln(con.stdout, file)
+		fmt.Fprintln(con.Stdout, file)
 	}
 	if errors.Is(err, fs.ErrExist) {
-		return withFix(err, "Replace certificates that are there with --force; their CA stays.")
+		return cli.WithFix(err, "Replace certificates that are there with --force; their CA stays.")
 	}
 	return err
 }

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/rollcall-dev/rollcall/internal/cli"
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
@@ -51,8 +52,8 @@ func TestTransferOfUnknownOutcome(t *testing.T) {
 		output string
 	}{
 		"it happened":            {"coordinator-2", 0, "coordinator-2 leads, epoch 6\n"},
-		"somebody else leads":    {"coordinator-3", exitNotDone, "rollcall cluster transfer: not done: coordinator-3 leads, epoch 6"},
-		"nobody else leads soon": {"", exitUnknown, "rollcall cluster transfer: may be done or not: coordinator-1 leads as far as is known, epoch 5, and may hand over yet (leadership transfer timeout); if it stays the leader, repeat the transfer\nLook before you repeat it"},
+		"somebody else leads":    {"coordinator-3", cli.ExitNotDone, "rollcall cluster transfer: not done: coordinator-3 leads, epoch 6"},
+		"nobody else leads soon": {"", cli.ExitUnknown, "rollcall cluster transfer: may be done or not: coordinator-1 leads as far as is known, epoch 5, and may hand over yet (leadership transfer timeout); if it stays the leader, repeat the transfer\nLook before you repeat it"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

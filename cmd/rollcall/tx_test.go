@@ -3,15 +3,14 @@ package main
 import (
 	"bytes"
 	"fmt"
-	"io"
 	"math/big"
 	"strings"
 	"testing"
 	"unicode"
 
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
 
+	"github.com/rollcall-dev/rollcall/internal/cli"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 	"github.com/rollcall-dev/rollcall/internal/relayer/admin"
 	"github.com/rollcall-dev/rollcall/internal/relayer/relayertest"
@@ -22,13 +21,13 @@ import (
 )
 
 type listed struct {
-	Total        int           `json:"total"`
-	AtLeast      bool          `json:"at_least"`
-	Transactions []transaction `json:"transactions"`
+	Total        int               `json:"total"`
+	AtLeast      bool              `json:"at_least"`
+	Transactions []cli.Transaction `json:"transactions"`
 }
 
 type gotten struct {
-	Transactions []history `json:"transactions"`
+	Transactions []cli.History `json:"transactions"`
 }
 
 func TestTransactionsAreListedAndShown(t *testing.T) {
@@ -52,10 +51,10 @@ func TestTransactionsAreListedAndShown(t *testing.T) {
 	i := bytes.IndexFunc(mistyped[2:], unicode.IsLetter) + 2
 	mistyped[i] ^= 'a' ^ 'A'
 	res := rollcall(t, r.operator("tx", "list", "--key", string(mistyped))...)
-	require.Equal(t, exitUsage, res.code)
+	require.Equal(t, cli.ExitUsage, res.code)
 	require.Contains(t, res.stderr, "--key: the checksum of "+string(mistyped)+" is wrong")
 	res = rollcall(t, r.operator("tx", "list", "--key", "0x12")...)
-	require.Equal(t, exitUsage, res.code)
+	require.Equal(t, cli.ExitUsage, res.code)
 	require.Contains(t, res.stderr, `--key: must be an address, 0x and 40 hex digits, not "0x12"`)
 	require.Equal(t, []string{third.ID.String()}, ids("--status", "open"))
 	require.Equal(t, []string{third.ID.String()}, ids("--status", "broadcasted", "--status", "failed"))
@@ -79,7 +78,7 @@ func TestTransactionsAreListedAndShown(t *testing.T) {
 		require.NotNil(t, h.ConfirmedAt)
 		require.NotNil(t, h.BlockNumber)
 		require.Len(t, h.Signed, 1)
-		require.Equal(t, attempt{
+		require.Equal(t, cli.Attempt{
 			Number: 1, Purpose: "send", Key: lower(r.keys[0]), Hash: first.Hash.Hex(), MaxFee: h.Signed[0].MaxFee,
 			MaxPriorityFee: h.Signed[0].MaxPriorityFee, CreatedAt: h.Signed[0].CreatedAt,
 		}, h.Signed[0])
@@ -92,15 +91,15 @@ func TestTransactionsAreListedAndShown(t *testing.T) {
 	require.Regexp(t, `(?m)^1 +send +`+first.Hash.Hex()+` +0 +\d+ +\d+ +\S+Z +-$`, out)
 
 	res = rollcall(t, r.operator("tx", "get", second.ID.String(), r.keys[1].Hex()+":7")...)
-	require.Equal(t, exitNotDone, res.code)
+	require.Equal(t, cli.ExitNotDone, res.code)
 	require.Contains(t, res.stdout, second.ID.String())
 	require.Contains(t, res.stderr, `rollcall tx get: not in pool "pool" on chain 1337: `+r.keys[1].Hex()+":7\n")
 	res = rollcall(t, r.operator("tx", "get", "0x12", "x")...)
-	require.Equal(t, exitUsage, res.code)
+	require.Equal(t, cli.ExitUsage, res.code)
 	require.Contains(t, res.stderr, `"0x12" is no transaction's id, nor a hash, nor KEY:NONCE`)
 	require.Contains(t, res.stderr, `"x" is no transaction's id`)
 	res = rollcall(t, r.operator("tx", "list", "--pool-id", "pond")...)
-	require.Equal(t, exitNotDone, res.code)
+	require.Equal(t, cli.ExitNotDone, res.code)
 	require.Contains(t, res.stderr, `no relayer has registered keys for pool "pond" on chain 1337: the database has pool@1337`)
 	require.Contains(t, res.stderr, "Check --pool-id")
 }
@@ -133,7 +132,7 @@ func TestCanceledByAnOperator(t *testing.T) {
 	require.Nil(t, waiting.Nonce)
 
 	res := rollcall(t, r.operator("tx", "cancel", pending.ID.String(), waiting.ID.String(), done.ID.String())...)
-	require.Equal(t, exitNotDone, res.code)
+	require.Equal(t, cli.ExitNotDone, res.code)
 	require.Equal(t, fmt.Sprintf("rollcall tx cancel: not done: %s: cancel: the transaction is confirmed\n", done.ID), res.stderr)
 	require.Contains(t, res.stdout, waiting.ID.String()+": canceled: it had no nonce yet\n")
 	require.Contains(t, res.stdout, fmt.Sprintf("%s: a no-op is to take its nonce, 1 of %s; it was signed, as attempt 2\n", pending.ID, r.keys[0]))
@@ -152,7 +151,7 @@ func TestCanceledByAnOperator(t *testing.T) {
 	require.Contains(t, out, "; no relayer has signed it within 300ms: does one run?")
 	require.Regexp(t, last.ID.String()+` +broadcasted \(cancel\)`, succeed(t, r.operator("tx", "list")...))
 	require.Contains(t, succeed(t, r.operator("tx", "get", last.ID.String())...), "canceled by operator")
-	deeds := read[[]actionResult](t, r.operator("tx", "cancel", last.ID.String(), "--wait", "0s")...)
+	deeds := read[[]cli.ActionResult](t, r.operator("tx", "cancel", last.ID.String(), "--wait", "0s")...)
 	require.Equal(t, admin.Done, deeds[0].Outcome, "again")
 }
 
@@ -176,7 +175,7 @@ func TestBumpedByAnOperator(t *testing.T) {
 	r.confirm(t, second, relayer.Confirmed)
 
 	res := rollcall(t, r.operator("tx", "bump", second.ID.String(), "0x"+strings.Repeat("12", 32))...)
-	require.Equal(t, exitNotDone, res.code)
+	require.Equal(t, cli.ExitNotDone, res.code)
 	require.Empty(t, res.stdout)
 	require.Equal(t, fmt.Sprintf("rollcall tx bump: not done: %s: bump: the transaction is confirmed; 0x%s: not found\n", second.ID, strings.Repeat("12", 32)), res.stderr)
 }
@@ -208,9 +207,9 @@ func TestWebhooksAreReplayed(t *testing.T) {
 	}
 	park()
 	type deliveryList struct {
-		Deliveries []delivery `json:"deliveries"`
+		Deliveries []cli.Delivery `json:"deliveries"`
 	}
-	dead := func(args ...string) []delivery {
+	dead := func(args ...string) []cli.Delivery {
 		return read[deliveryList](t, r.operator(append([]string{"tx", "replay", "--dry-run"}, args...)...)...).Deliveries
 	}
 	all := dead()
@@ -236,36 +235,12 @@ func TestWebhooksAreReplayed(t *testing.T) {
 		`"y" is no transaction's id`:            {"--tx", "y"},
 	} {
 		res := rollcall(t, r.operator(append([]string{"tx", "replay"}, args...)...)...)
-		require.Equal(t, exitUsage, res.code)
+		require.Equal(t, cli.ExitUsage, res.code)
 		require.Contains(t, res.stderr, want)
 	}
 	res := rollcall(t, r.operator("tx", "replay", one.ID.String(), all[0].ID)...)
-	require.Equal(t, exitNotDone, res.code)
+	require.Equal(t, cli.ExitNotDone, res.code)
 	require.Contains(t, res.stderr, "not done: no such delivery: "+one.ID.String()+"\n")
 	res = rollcall(t, r.operator("tx", "replay", "--tx", "0x"+strings.Repeat("12", 32))...)
-	require.Equal(t, exitNotDone, res.code)
-}
-
-// An unknown outcome has an exit code of its own, and it wins over other failures.
-func TestThreeOutcomes(t *testing.T) {
-	t.Parallel()
-	done, not := deedOf("a", "is done", nil), deedOf("b", "", relayer.ErrNotFound)
-	lost := deedOf("c", "", fmt.Errorf("cancel: %w", io.ErrUnexpectedEOF))
-	refused := deedOf("d", "", fmt.Errorf("cancel: %w", &pgconn.PgError{Severity: "ERROR", Code: "55P03", Message: "lock timeout"}))
-	require.Equal(t, []admin.Outcome{admin.Done, admin.NotDone, admin.Unknown, admin.NotDone},
-		[]admin.Outcome{done.Outcome, not.Outcome, lost.Outcome, refused.Outcome})
-	for _, c := range []struct {
-		deeds []actionResult
-		code  int
-		text  string
-	}{
-		{[]actionResult{not, done}, exitNotDone, "rollcall tx cancel: not done: b: not found"},
-		{[]actionResult{not, lost, done}, exitUnknown, "rollcall tx cancel: may be done or not: c: cancel: unexpected EOF; not done: b: not found\nLook before you repeat it: \"rollcall tx get ID\"."},
-		{[]actionResult{deedOf("b", "", withFix(relayer.ErrNotFound, "Look elsewhere."))}, exitNotDone, "rollcall tx cancel: not done: b: not found\nLook elsewhere."},
-	} {
-		text, code := explain(commandNode(t, []string{"tx", "cancel"}), failure(c.deeds, "rollcall tx get ID"))
-		require.Equal(t, c.text, text)
-		require.Equal(t, c.code, code)
-	}
-	require.NoError(t, failure([]actionResult{done}, ""))
+	require.Equal(t, cli.ExitNotDone, res.code)
 }

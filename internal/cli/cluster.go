@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"bufio"
@@ -21,7 +21,7 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-type clusterCmd struct {
+type ClusterCmd struct {
 	Status   clusterStatusCmd   `cmd:"" help:"List coordinators and their state."`
 	Add      clusterAddCmd      `cmd:"" changes:"" help:"Add a coordinator that has been started, or give a non-voter its vote."`
 	Remove   clusterRemoveCmd   `cmd:"" changes:"" help:"Remove a coordinator from the cluster."`
@@ -93,8 +93,8 @@ func (l members) table(w io.Writer) {
 }
 
 type clusterStatusCmd struct {
-	outputFlags
-	remoteFlags
+	OutputFlags
+	RemoteFlags
 }
 
 func (c *clusterStatusCmd) Check(p *config.Problems) { c.check(p) }
@@ -102,7 +102,7 @@ func (c *clusterStatusCmd) Check(p *config.Problems) { c.check(p) }
 // leaderWait is how long "cluster status" looks for a leader before it asks whoever answers.
 const leaderWait = 2 * time.Second
 
-func (c *clusterStatusCmd) Run(ctx context.Context, con *console) error {
+func (c *clusterStatusCmd) Run(ctx context.Context, con *Console) error {
 	client, ctx, end, err := c.client(ctx)
 	if err != nil {
 		return err
@@ -120,7 +120,7 @@ func (c *clusterStatusCmd) Run(ctx context.Context, con *console) error {
 		return noLeader
 	}
 	list := membersOf(resp)
-	if err := c.print(con.stdout, list, list.table); err != nil {
+	if err := c.Print(con.Stdout, list, list.table); err != nil {
 		return err
 	}
 	return noLeader
@@ -128,7 +128,7 @@ func (c *clusterStatusCmd) Run(ctx context.Context, con *console) error {
 
 // askAnyone asks coordinators for their view until one answers, nil when none does.
 func (c *clusterStatusCmd) askAnyone(ctx context.Context, client *gateway.Client) *rollcallv1.ListMembersResponse {
-	for _, address := range c.addresses() {
+	for _, address := range c.Addresses() {
 		if _, err := client.Ping(ctx, address); err != nil {
 			continue
 		}
@@ -146,7 +146,7 @@ func (c *clusterStatusCmd) askAnyone(ctx context.Context, client *gateway.Client
 
 // change calls the leader with something that changes the cluster. A call that was certainly not done, because that
 // node does not lead, is retried on the next one; one that may have been done is an UnknownOutcomeError.
-func (r *remoteFlags) change(ctx context.Context, client *gateway.Client,
+func (r *RemoteFlags) change(ctx context.Context, client *gateway.Client,
 	call func(context.Context, rollcallv1.ClusterServiceClient, ...grpc.CallOption) error,
 ) error {
 	for {
@@ -187,12 +187,12 @@ type clusterAddCmd struct {
 	ID       string `arg:"" help:"Its node id."`
 	Address  string `arg:"" help:"Its cluster port, host:port."`
 	NonVoter bool   `help:"Replicate to it, but give it no vote."`
-	remoteFlags
+	RemoteFlags
 }
 
 func (c *clusterAddCmd) Check(p *config.Problems) { c.check(p) }
 
-func (c *clusterAddCmd) Run(ctx context.Context, con *console) error {
+func (c *clusterAddCmd) Run(ctx context.Context, con *Console) error {
 	client, ctx, end, err := c.client(ctx)
 	if err != nil {
 		return err
@@ -206,21 +206,21 @@ func (c *clusterAddCmd) Run(ctx context.Context, con *console) error {
 		return err
 	}
 	if c.NonVoter {
-		fmt.Fprintf(con.stdout, "%s is a non-voter\n", c.ID)
+		fmt.Fprintf(con.Stdout, "%s is a non-voter\n", c.ID)
 	} else {
-		fmt.Fprintf(con.stdout, "%s is added; it votes as soon as it has caught up, which \"rollcall cluster status\" shows\n", c.ID)
+		fmt.Fprintf(con.Stdout, "%s is added; it votes as soon as it has caught up, which \"rollcall cluster status\" shows\n", c.ID)
 	}
 	return nil
 }
 
 type clusterRemoveCmd struct {
 	ID string `arg:"" help:"Its node id."`
-	remoteFlags
+	RemoteFlags
 }
 
 func (c *clusterRemoveCmd) Check(p *config.Problems) { c.check(p) }
 
-func (c *clusterRemoveCmd) Run(ctx context.Context, con *console) error {
+func (c *clusterRemoveCmd) Run(ctx context.Context, con *Console) error {
 	client, ctx, end, err := c.client(ctx)
 	if err != nil {
 		return err
@@ -233,18 +233,18 @@ func (c *clusterRemoveCmd) Run(ctx context.Context, con *console) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(con.stdout, "%s is removed; stop its process now\n", c.ID)
+	fmt.Fprintf(con.Stdout, "%s is removed; stop its process now\n", c.ID)
 	return nil
 }
 
 type clusterTransferCmd struct {
 	To string `arg:"" optional:"" help:"Node id of the next leader; by default the one furthest ahead of those that keep up."`
-	remoteFlags
+	RemoteFlags
 }
 
 func (c *clusterTransferCmd) Check(p *config.Problems) { c.check(p) }
 
-func (c *clusterTransferCmd) Run(ctx context.Context, con *console) error {
+func (c *clusterTransferCmd) Run(ctx context.Context, con *Console) error {
 	client, ctx, end, err := c.client(ctx)
 	if err != nil {
 		return err
@@ -255,7 +255,7 @@ func (c *clusterTransferCmd) Run(ctx context.Context, con *console) error {
 		return err
 	}
 	if before.Node == c.To {
-		fmt.Fprintf(con.stdout, "%s leads already, epoch %d\n", before.Node, before.Epoch)
+		fmt.Fprintf(con.Stdout, "%s leads already, epoch %d\n", before.Node, before.Epoch)
 		return nil
 	}
 	err = c.change(ctx, client, func(ctx context.Context, cluster rollcallv1.ClusterServiceClient, opts ...grpc.CallOption) error {
@@ -275,7 +275,7 @@ func (c *clusterTransferCmd) Run(ctx context.Context, con *console) error {
 		case c.To != "" && l.Node != c.To:
 			return fmt.Errorf("%s leads, epoch %d", l.Node, l.Epoch)
 		default:
-			fmt.Fprintf(con.stdout, "%s leads, epoch %d\n", l.Node, l.Epoch)
+			fmt.Fprintf(con.Stdout, "%s leads, epoch %d\n", l.Node, l.Epoch)
 			return nil
 		}
 	}
@@ -294,12 +294,12 @@ const transferWatch = 3 * time.Second
 
 type clusterSnapshotCmd struct {
 	File string `arg:"" help:"File to write, replaced when whole; - writes standard output."`
-	remoteFlags
+	RemoteFlags
 }
 
 func (c *clusterSnapshotCmd) Check(p *config.Problems) { c.check(p) }
 
-func (c *clusterSnapshotCmd) Run(ctx context.Context, con *console) (err error) {
+func (c *clusterSnapshotCmd) Run(ctx context.Context, con *Console) (err error) {
 	client, limited, end, err := c.client(ctx)
 	if err != nil {
 		return err
@@ -331,14 +331,14 @@ func (c *clusterSnapshotCmd) Run(ctx context.Context, con *console) (err error) 
 		}
 	}
 	if c.File == "-" {
-		_, err := receive(con.stdout)
+		_, err := receive(con.Stdout)
 		return err
 	}
 	size, err := replaceFile(c.File, receive)
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(con.stdout, "%s: %d bytes, from %s, epoch %d\n", c.File, size, leader.Node, leader.Epoch)
+	fmt.Fprintf(con.Stdout, "%s: %d bytes, from %s, epoch %d\n", c.File, size, leader.Node, leader.Epoch)
 	return nil
 }
 
@@ -363,18 +363,18 @@ func replaceFile(path string, write func(io.Writer) (int64, error)) (size int64,
 type clusterRestoreCmd struct {
 	File         string `arg:"" help:"File that \"cluster snapshot\" wrote; - reads standard input."`
 	AllowForeign bool   `help:"Accept a snapshot of another cluster."`
-	remoteFlags
-	outputFlags
+	RemoteFlags
+	OutputFlags
 }
 
 func (c *clusterRestoreCmd) Check(p *config.Problems) { c.check(p) }
 
-func (c *clusterRestoreCmd) Run(ctx context.Context, con *console) error {
-	in := con.stdin
+func (c *clusterRestoreCmd) Run(ctx context.Context, con *Console) error {
+	in := con.Stdin
 	if c.File != "-" {
 		f, err := os.Open(c.File)
 		if err != nil {
-			return usageError{err}
+			return UsageError{Err: err}
 		}
 		defer f.Close()
 		in = bufio.NewReader(f)
@@ -390,13 +390,13 @@ func (c *clusterRestoreCmd) Run(ctx context.Context, con *console) error {
 	}
 	resp, err := c.upload(ctx, rollcallv1.NewClusterServiceClient(conn), in)
 	if _, foreign := errors.AsType[*gateway.ForeignClusterError](err); foreign {
-		return withFix(err, "Is it the right file? If so, restore it with --allow-foreign.")
+		return WithFix(err, "Is it the right file? If so, restore it with --allow-foreign.")
 	}
 	if err != nil {
 		return err
 	}
 	restored := map[string]uint64{"services": resp.GetServices(), "epoch": resp.GetEpoch()}
-	return c.print(con.stdout, restored, func(w io.Writer) {
+	return c.Print(con.Stdout, restored, func(w io.Writer) {
 		fmt.Fprintf(w, "restored %s, epoch %d\n", plural(int(resp.GetServices()), "service"), resp.GetEpoch())
 		if c.AllowForeign {
 			fmt.Fprintln(w, "A coordinator that was not running holds the former cluster and refuses to start: empty its data folder, one coordinator at a time.")

@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"context"
@@ -15,7 +15,10 @@ import (
 )
 
 // usageError is a mistake in how a command was called that only shows once it runs.
-type usageError struct{ error }
+type UsageError struct{ Err error }
+
+func (e UsageError) Error() string { return e.Err.Error() }
+func (e UsageError) Unwrap() error { return e.Err }
 
 // fixedError is an error with how to mend it, where explain could not know.
 type fixedError struct {
@@ -25,7 +28,7 @@ type fixedError struct {
 
 func (e *fixedError) Unwrap() error { return e.error }
 
-func withFix(err error, format string, args ...any) error {
+func WithFix(err error, format string, args ...any) error {
 	return &fixedError{error: err, fix: fmt.Sprintf(format, args...)}
 }
 
@@ -36,18 +39,18 @@ const changesTag = "changes"
 // empty for what a role has logged.
 func explain(node *kong.Node, err error) (text string, code int) {
 	if _, ok := errors.AsType[loggedError](err); ok {
-		return "", exitNotDone
+		return "", ExitNotDone
 	}
 	command := node.FullPath()
-	if usage, ok := errors.AsType[usageError](err); ok {
-		return fmt.Sprintf("%s: %v\nRun %q for what it takes.", command, usage, command+" --help"), exitUsage
+	if usage, ok := errors.AsType[UsageError](err); ok {
+		return fmt.Sprintf("%s: %v\nRun %q for what it takes.", command, usage, command+" --help"), ExitUsage
 	}
-	what, code, cause := "", exitNotDone, err
+	what, code, cause := "", ExitNotDone, err
 	if node.Tag.Has(changesTag) {
 		what = "not done: "
 	}
 	if unknown, ok := errors.AsType[*gateway.UnknownOutcomeError](err); ok {
-		what, code = "may be done or not: ", exitUnknown
+		what, code = "may be done or not: ", ExitUnknown
 		err = errors.New(unknown.Cause)
 	}
 	text = command + ": " + what + plain(err)
@@ -85,7 +88,7 @@ func fixFor(node *kong.Node, err error, code int) string {
 	if fixed, ok := errors.AsType[*fixedError](err); ok {
 		return fixed.fix
 	}
-	if code == exitUnknown {
+	if code == ExitUnknown {
 		return `Look before you repeat it: "rollcall services list" or "rollcall cluster status".`
 	}
 	if _, ok := errors.AsType[*gateway.ConflictError](err); ok {

@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"bufio"
@@ -22,16 +22,16 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer/tracker"
 )
 
-type keysCmd struct {
+type KeysCmd struct {
 	List   keysListCmd   `cmd:"" help:"List keys and their state."`
 	Pause  keysPauseCmd  `cmd:"" changes:"" help:"Keep new transactions from keys; what they have goes on."`
 	Resume keysResumeCmd `cmd:"" changes:"" help:"Let paused or drained keys have new transactions."`
-	Resync keysResyncCmd `cmd:"" changes:"" help:"Compare keys with the chain, and mend counts and gaps; or accept a chain with another history."`
+	Resync KeysResyncCmd `cmd:"" changes:"" help:"Compare keys with the chain, and mend counts and gaps; or accept a chain with another history."`
 	Drain  keysDrainCmd  `cmd:"" changes:"" help:"Pause a key, and wait until all that it has is final."`
 }
 
 // keyState is a key, for scripts. Amounts are wei, in decimal digits.
-type keyState struct {
+type KeyState struct {
 	Address        string  `json:"address"`
 	Usable         bool    `json:"usable"` // it may get something new
 	Enabled        bool    `json:"enabled"`
@@ -52,8 +52,8 @@ type keyState struct {
 	key *relayer.Key
 }
 
-func keyStateOf(k *relayer.Key) keyState {
-	return keyState{
+func keyStateOf(k *relayer.Key) KeyState {
+	return KeyState{
 		Address: lower(k.Address), Usable: k.Usable(), Enabled: k.Enabled, DisabledReason: k.DisabledReason,
 		DisabledUntil: instant(k.DisabledUntil), Funding: k.Funding, Paused: k.Paused,
 		Draining: k.Draining, StuckSince: instant(k.StuckSince), Pending: k.PendingCount, NextNonce: k.NextNonce,
@@ -62,7 +62,7 @@ func keyStateOf(k *relayer.Key) keyState {
 }
 
 // state says why a key gets nothing new, or "ok".
-func (k *keyState) state() string {
+func (k *KeyState) state() string {
 	var why []string
 	if k.Funding {
 		why = append(why, "funds the others")
@@ -84,7 +84,7 @@ func (k *keyState) state() string {
 	return strings.Join(why, ", ")
 }
 
-func (k *keyState) row() []string {
+func (k *KeyState) row() []string {
 	seen := "never"
 	if k.LastSeenAt != nil {
 		seen = age(k.key.LastSeenAt)
@@ -96,7 +96,7 @@ func (k *keyState) row() []string {
 }
 
 type keysListCmd struct {
-	outputFlags
+	OutputFlags
 	poolFlags
 	nodeFlags
 }
@@ -110,7 +110,7 @@ func (c *keysListCmd) Check(p *config.Problems) {
 	c.nodeFlags.check(p, c.poolFlags.check(p), c.ChainID)
 }
 
-func (c *keysListCmd) Run(ctx context.Context, con *console) error {
+func (c *keysListCmd) Run(ctx context.Context, con *Console) error {
 	a, ctx, end, err := c.admin(ctx)
 	if err != nil {
 		return err
@@ -127,10 +127,10 @@ func (c *keysListCmd) Run(ctx context.Context, con *console) error {
 	list := struct {
 		Pool       string     `json:"pool"`
 		ChainID    uint64     `json:"chainId"`
-		Keys       []keyState `json:"keys"`
+		Keys       []KeyState `json:"keys"`
 		Queued     int        `json:"queued"`     // transactions that wait for a key
 		ChainError string     `json:"chainError"` // why chainNonce is null though a node was asked
-	}{c.PoolID, c.ChainID, []keyState{}, queued, ""}
+	}{c.PoolID, c.ChainID, []KeyState{}, queued, ""}
 	for _, k := range keys {
 		list.Keys = append(list.Keys, keyStateOf(k))
 	}
@@ -143,7 +143,7 @@ func (c *keysListCmd) Run(ctx context.Context, con *console) error {
 			list.Keys[i].ChainNonce = &counts[i]
 		}
 	}
-	return c.print(con.stdout, list, func(w io.Writer) {
+	return c.Print(con.Stdout, list, func(w io.Writer) {
 		var rows [][]string
 		for _, k := range list.Keys {
 			rows = append(rows, k.row())
@@ -191,20 +191,20 @@ func (k *keyArgs) keys(ctx context.Context, a *admin.Admin) ([]*relayer.Key, err
 	var addresses []common.Address
 	for _, s := range k.Key {
 		if !common.IsHexAddress(s) {
-			return nil, usageError{fmt.Errorf("%q is not the address of a key: give 0x and 40 hexadecimal digits", s)}
+			return nil, UsageError{Err: fmt.Errorf("%q is not the address of a key: give 0x and 40 hexadecimal digits", s)}
 		}
 		addresses = append(addresses, common.HexToAddress(s))
 	}
 	keys, err := a.Keys(ctx, addresses...)
 	if _, ok := errors.AsType[*admin.UnknownKeyError](err); ok {
-		return nil, withFix(err, `"rollcall keys list" shows those it has.`)
+		return nil, WithFix(err, `"rollcall keys list" shows those it has.`)
 	}
 	return keys, err
 }
 
 type keysPauseCmd struct {
 	keyArgs
-	outputFlags
+	OutputFlags
 	poolFlags
 }
 
@@ -213,13 +213,13 @@ func (c *keysPauseCmd) Check(p *config.Problems) {
 	c.poolFlags.check(p)
 }
 
-func (c *keysPauseCmd) Run(ctx context.Context, con *console) error {
-	return pauseKeys(ctx, con, &c.keyArgs, &c.poolFlags, c.outputFlags, true)
+func (c *keysPauseCmd) Run(ctx context.Context, con *Console) error {
+	return pauseKeys(ctx, con, &c.keyArgs, &c.poolFlags, c.OutputFlags, true)
 }
 
 type keysResumeCmd struct {
 	keyArgs
-	outputFlags
+	OutputFlags
 	poolFlags
 }
 
@@ -228,11 +228,11 @@ func (c *keysResumeCmd) Check(p *config.Problems) {
 	c.poolFlags.check(p)
 }
 
-func (c *keysResumeCmd) Run(ctx context.Context, con *console) error {
-	return pauseKeys(ctx, con, &c.keyArgs, &c.poolFlags, c.outputFlags, false)
+func (c *keysResumeCmd) Run(ctx context.Context, con *Console) error {
+	return pauseKeys(ctx, con, &c.keyArgs, &c.poolFlags, c.OutputFlags, false)
 }
 
-func pauseKeys(ctx context.Context, con *console, args *keyArgs, pool *poolFlags, o outputFlags, paused bool) error {
+func pauseKeys(ctx context.Context, con *Console, args *keyArgs, pool *poolFlags, o OutputFlags, paused bool) error {
 	a, ctx, end, err := pool.admin(ctx)
 	if err != nil {
 		return err
@@ -242,7 +242,7 @@ func pauseKeys(ctx context.Context, con *console, args *keyArgs, pool *poolFlags
 	if err != nil {
 		return err
 	}
-	var deeds []actionResult
+	var deeds []ActionResult
 	for _, k := range keys {
 		before := *k
 		k.Paused, k.Draining = paused, false
@@ -267,7 +267,7 @@ func pauseKeys(ctx context.Context, con *console, args *keyArgs, pool *poolFlags
 type keysDrainCmd struct {
 	Key  string        `arg:"" help:"Address of the key."`
 	Wait time.Duration `default:"10m" min:"0s" max:"24h" help:"How long to wait until all is final; 0s only pauses it, and looks."`
-	outputFlags
+	OutputFlags
 	poolFlags
 }
 
@@ -280,7 +280,7 @@ key, and not to the pool, waits for that. Interrupted, or out of time, the key s
 func (c *keysDrainCmd) Check(p *config.Problems) { c.check(p) }
 
 // drainProgress is how a drain stands, for scripts: a line each time that it changes.
-type drainProgress struct {
+type DrainProgress struct {
 	Key     string `json:"key"`
 	Pending int    `json:"pending"` // not mined
 	Mined   int    `json:"mined"`   // not deep enough
@@ -288,7 +288,7 @@ type drainProgress struct {
 	Drained bool   `json:"drained"`
 }
 
-func (d drainProgress) print(w io.Writer, o outputFlags) error {
+func (d DrainProgress) print(w io.Writer, o OutputFlags) error {
 	if o.Output == "json" {
 		return printJSONLine(w, d)
 	}
@@ -303,7 +303,7 @@ func (d drainProgress) print(w io.Writer, o outputFlags) error {
 	return err
 }
 
-func (c *keysDrainCmd) Run(ctx context.Context, con *console) error {
+func (c *keysDrainCmd) Run(ctx context.Context, con *Console) error {
 	a, limited, end, err := c.admin(ctx)
 	if err != nil {
 		return err
@@ -314,11 +314,11 @@ func (c *keysDrainCmd) Run(ctx context.Context, con *console) error {
 		return err
 	}
 	key := keys[0].Address
-	state := drainProgress{Key: lower(key)}
+	state := DrainProgress{Key: lower(key)}
 	tell := func(n store.Load) {
 		state.Pending, state.Mined, state.Waiting = n.Pending, n.Mined, n.Waiting
 		if n.Pending+n.Mined > 0 {
-			_ = state.print(con.stdout, c.outputFlags) // the last line's error counts
+			_ = state.print(con.Stdout, c.OutputFlags) // the last line's error counts
 		}
 	}
 	// However short the wait: the key is paused, or it is said that it is not.
@@ -335,28 +335,28 @@ func (c *keysDrainCmd) Run(ctx context.Context, con *console) error {
 	switch {
 	case err == nil:
 		state.Drained = true
-		return state.print(con.stdout, c.outputFlags)
+		return state.print(con.Stdout, c.OutputFlags)
 	case errors.Is(err, admin.ErrResumed):
 		return err
 	case waiting.Err() != nil:
-		return withFix(fmt.Errorf("%s is paused, with %s not final yet", state.Key, plural(state.Pending+state.Mined, "transaction")),
+		return WithFix(fmt.Errorf("%s is paused, with %s not final yet", state.Key, plural(state.Pending+state.Mined, "transaction")),
 			`Drain it again to go on waiting, longer with --wait, or let it work again with "rollcall keys resume".`)
 	}
 	return uncertain(err, "rollcall keys list")
 }
 
-type keysResyncCmd struct {
+type KeysResyncCmd struct {
 	keyArgs
 	SetNonce    *uint64 `placeholder:"N" help:"Move the next nonce of one key to N, up or down, where no transaction was ever signed for N or above."`
 	Reorganized bool    `help:"The chain was reorganized deeper than final transactions: make those pending again whose blocks are gone, keep nonces and signed bytes, and go on with the chain as it is."`
 	NewChain    bool    `help:"The chain has another genesis block now, on purpose: drop what was pending on the one before, and begin each key at the new one's count."`
 	Yes         bool    `help:"Do not ask before something is taken back, skipped or dropped."`
-	outputFlags
+	OutputFlags
 	poolFlags
 	nodeFlags
 }
 
-func (keysResyncCmd) Help() string {
+func (KeysResyncCmd) Help() string {
 	return fmt.Sprintf(`It counts the pending transactions again; moves the next nonce up to the highest count, mined or pending, that any
 node reports, if another sender has used the key; and fills nonces below it that no transaction has with no-ops, which relayers
 sign. It never moves a nonce down and drops nothing. It enables a key again that was stopped for a nonce jump. It refuses nodes
@@ -373,7 +373,7 @@ bytes again. It may be repeated, and does the rest where it was interrupted. Wit
 --new-chain drops what was pending.`, tracker.DefaultMaxNonceJump)
 }
 
-func (c *keysResyncCmd) Check(p *config.Problems) {
+func (c *KeysResyncCmd) Check(p *config.Problems) {
 	switch {
 	case c.NewChain && c.Reorganized:
 		p.Addf(&c.NewChain, "give one of them", "contradicts %s", p.Where(&c.Reorganized))
@@ -392,7 +392,7 @@ func (c *keysResyncCmd) Check(p *config.Problems) {
 	}
 }
 
-func (c *keysResyncCmd) Run(ctx context.Context, con *console) error {
+func (c *KeysResyncCmd) Run(ctx context.Context, con *Console) error {
 	client, err := c.client(c.ChainID)
 	if err != nil {
 		return err
@@ -429,12 +429,12 @@ func (c *keysResyncCmd) Run(ctx context.Context, con *console) error {
 	limited, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
 	found, err := a.Resync(limited, counts)
-	list := []resynced{}
+	list := []Resynced{}
 	for _, r := range found {
 		list = append(list, resyncedOf(r))
 	}
 	if len(list) > 0 || err == nil {
-		if err := c.print(con.stdout, list, func(w io.Writer) {
+		if err := c.Print(con.Stdout, list, func(w io.Writer) {
 			for _, r := range list {
 				fmt.Fprintln(w, r)
 			}
@@ -460,7 +460,7 @@ func describeJumps(w io.Writer, counts []admin.KeyCount) {
 }
 
 // setNonce moves a key's next nonce.
-func (c *keysResyncCmd) setNonce(ctx context.Context, con *console, a *admin.Admin, client *evm.Client, key *relayer.Key) error {
+func (c *KeysResyncCmd) setNonce(ctx context.Context, con *Console, a *admin.Admin, client *evm.Client, key *relayer.Key) error {
 	was, enabled, err := a.SetNonce(ctx, client, key, *c.SetNonce)
 	if err != nil {
 		return uncertain(err, "rollcall keys list")
@@ -471,7 +471,7 @@ func (c *keysResyncCmd) setNonce(ctx context.Context, con *console, a *admin.Adm
 		Next    uint64 `json:"nextNonce"`
 		Enabled bool   `json:"enabled"` // it was stopped for a nonce jump
 	}{lower(key.Address), was, *c.SetNonce, enabled}
-	return c.print(con.stdout, result, func(w io.Writer) {
+	return c.Print(con.Stdout, result, func(w io.Writer) {
 		fmt.Fprintf(w, "%s: the next nonce was %d and is %d", result.Key, was, result.Next)
 		if enabled {
 			fmt.Fprint(w, "; the key is enabled again")
@@ -481,7 +481,7 @@ func (c *keysResyncCmd) setNonce(ctx context.Context, con *console, a *admin.Adm
 }
 
 // resynced is what was found of a key, and mended, for scripts.
-type resynced struct {
+type Resynced struct {
 	Key        string   `json:"key"`
 	ChainNonce uint64   `json:"chainNonce"`
 	PendingWas int      `json:"pendingWas"`
@@ -493,14 +493,14 @@ type resynced struct {
 	Enabled    bool     `json:"enabled"` // it was stopped for a nonce jump
 }
 
-func resyncedOf(r admin.Resync) resynced {
-	return resynced{
+func resyncedOf(r admin.Resync) Resynced {
+	return Resynced{
 		Key: lower(r.Key), ChainNonce: r.Mined, PendingWas: r.PendingWas, Pending: r.PendingIs, NextWas: r.NextWas, Next: r.NextIs,
 		Filled: append([]uint64{}, r.Filled...), Sought: r.Sought, Enabled: r.Enabled,
 	}
 }
 
-func (r resynced) String() string {
+func (r Resynced) String() string {
 	var found []string
 	if r.PendingWas != r.Pending {
 		found = append(found, fmt.Sprintf("%d were counted as pending and %d are", r.PendingWas, r.Pending))
@@ -524,10 +524,10 @@ func (r resynced) String() string {
 }
 
 // confirm prints a plan and asks the operator for a yes, unless --yes was given.
-func (c *keysResyncCmd) confirm(con *console, plan func(io.Writer), question string) error {
-	ask := con.stdout
+func (c *KeysResyncCmd) confirm(con *Console, plan func(io.Writer), question string) error {
+	ask := con.Stdout
 	if c.Output == "json" {
-		ask = con.stderr
+		ask = con.Stderr
 	}
 	if !c.Yes || c.Output != "json" {
 		plan(ask)
@@ -536,19 +536,19 @@ func (c *keysResyncCmd) confirm(con *console, plan func(io.Writer), question str
 		return nil
 	}
 	fmt.Fprint(ask, question+" Type yes: ")
-	answer, err := bufio.NewReader(con.stdin).ReadString('\n')
+	answer, err := bufio.NewReader(con.Stdin).ReadString('\n')
 	if strings.TrimSpace(answer) == "yes" {
 		return nil
 	}
 	fmt.Fprintln(ask)
 	if errors.Is(err, io.EOF) && answer == "" {
-		return withFix(errors.New("nobody answered"), "Say so beforehand, with --yes.")
+		return WithFix(errors.New("nobody answered"), "Say so beforehand, with --yes.")
 	}
 	return errors.New("it was not confirmed")
 }
 
 // takeBack follows a chain that was reorganized deeper than final transactions.
-func (c *keysResyncCmd) takeBack(ctx context.Context, con *console, client *evm.Client) error {
+func (c *KeysResyncCmd) takeBack(ctx context.Context, con *Console, client *evm.Client) error {
 	a, limited, end, err := c.admin(ctx)
 	if err != nil {
 		return err
@@ -569,7 +569,7 @@ func (c *keysResyncCmd) takeBack(ctx context.Context, con *console, client *evm.
 		if taken == 0 && admin.OutcomeOf(err) != admin.Unknown {
 			return err
 		}
-		return withFix(&gateway.UnknownOutcomeError{Cause: err.Error(), Err: err},
+		return WithFix(&gateway.UnknownOutcomeError{Cause: err.Error(), Err: err},
 			"%s taken back for certain. Repeat the command for the rest, with a longer --timeout if it ran out.", plural(taken, "transaction"))
 	}
 	result := struct {
@@ -577,7 +577,7 @@ func (c *keysResyncCmd) takeBack(ctx context.Context, con *console, client *evm.
 		AnchorNumber uint64 `json:"anchorNumber"`
 		AnchorHash   string `json:"anchorHash"`
 	}{taken, plan.Anchor.Number, plan.Anchor.Hash.Hex()}
-	return c.print(con.stdout, result, func(w io.Writer) {
+	return c.Print(con.Stdout, result, func(w io.Writer) {
 		fmt.Fprintf(w, "%s taken back; relayers go on within seconds\n", plural(taken, "transaction"))
 	})
 }
@@ -606,7 +606,7 @@ func describeReorganized(w io.Writer, plan *admin.Reorganized) {
 }
 
 // startOver accepts another history.
-func (c *keysResyncCmd) startOver(ctx context.Context, con *console, client *evm.Client) error {
+func (c *KeysResyncCmd) startOver(ctx context.Context, con *Console, client *evm.Client) error {
 	a, limited, end, err := c.admin(ctx)
 	if err != nil {
 		return err
@@ -630,7 +630,7 @@ func (c *keysResyncCmd) startOver(ctx context.Context, con *console, client *evm
 		Dropped int    `json:"dropped"`
 		Genesis string `json:"genesis"`
 	}{dropped, plan.Genesis.Hex()}
-	return c.print(con.stdout, result, func(w io.Writer) {
+	return c.Print(con.Stdout, result, func(w io.Writer) {
 		fmt.Fprintf(w, "%s dropped; relayers go on within seconds\n", plural(dropped, "transaction"))
 	})
 }

@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"cmp"
@@ -12,13 +12,13 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/rollcall-dev/rollcall/internal/dev/supervisor"
 	"github.com/rollcall-dev/rollcall/internal/discovery/mirror"
 	"github.com/rollcall-dev/rollcall/internal/platform/config"
+	"github.com/rollcall-dev/rollcall/internal/platform/devinfo"
 	"github.com/rollcall-dev/rollcall/internal/platform/timefmt"
 )
 
-type mirrorCmd struct {
+type MirrorCmd struct {
 	Show     mirrorShowCmd     `cmd:"" help:"Show the mirror's owner, age and active services."`
 	TakeOver mirrorTakeOverCmd `cmd:"" changes:"" help:"Give a Redis that another cluster has written to this one."`
 }
@@ -35,16 +35,16 @@ type mirrorMeta struct {
 }
 
 type mirrorShowCmd struct {
-	outputFlags
-	Redis   redisFlags    `embed:""`
+	OutputFlags
+	Redis   RedisFlags    `embed:""`
 	Timeout time.Duration `env:"ROLLCALL_TIMEOUT" default:"10s" min:"100ms" max:"10m" help:"How long to wait for an answer."`
 }
 
-func (c *mirrorShowCmd) Check(p *config.Problems) { c.Redis.check(p) }
+func (c *mirrorShowCmd) Check(p *config.Problems) { c.Redis.CheckFlags(p) }
 
-func (c *mirrorShowCmd) Run(ctx context.Context, con *console) error {
+func (c *mirrorShowCmd) Run(ctx context.Context, con *Console) error {
 	c.Redis.orDev()
-	client, err := mirror.NewClient(c.Redis.options())
+	client, err := mirror.NewClient(c.Redis.Options())
 	if err != nil {
 		return err
 	}
@@ -70,9 +70,9 @@ func (c *mirrorShowCmd) Run(ctx context.Context, con *console) error {
 		m.UpdatedAt = new(timefmt.Format(at))
 		m.AgeMS = max(0, view.Now.Sub(at).Milliseconds())
 	}
-	return c.print(con.stdout, m, func(w io.Writer) {
+	return c.Print(con.Stdout, m, func(w io.Writer) {
 		if m.UpdatedAt == nil {
-			fmt.Fprintf(w, "%s: no coordinator has written here\n", c.Redis.options())
+			fmt.Fprintf(w, "%s: no coordinator has written here\n", c.Redis.Options())
 			return
 		}
 		fmt.Fprintf(w, "cluster  %s\nleader   %s, epoch %d, seq %d\nupdated  %s, %v ago\n",
@@ -83,34 +83,34 @@ func (c *mirrorShowCmd) Run(ctx context.Context, con *console) error {
 	})
 }
 
-// orDev fills in the Redis of the cluster that "rollcall dev" runs here, where none is named. That cluster's
+// orDev fills in the Redis of the cluster that "rollcall-dev" runs here, where none is named. That cluster's
 // coordinators are found in the same way, and its id must not get into somebody else's Redis.
-func (r *redisFlags) orDev() {
+func (r *RedisFlags) orDev() {
 	if r.URL != "" || r.Host != "" || r.Port != 0 || r.Username != "" || r.Password != "" {
 		return
 	}
-	if running := supervisor.Running(supervisor.DefaultData); running != nil {
+	if running := devinfo.Running(devinfo.DefaultData); running != nil {
 		r.URL, r.KeyPrefix = running.RedisURL, cmp.Or(r.KeyPrefix, running.KeyPrefix)
 	}
 }
 
-func redisError(err error, r *redisFlags) error {
-	return withFix(fmt.Errorf("redis at %s: %w", r.options(), err), "Check REDIS_URL, or REDIS_HOST, REDIS_PORT and REDIS_PASSWORD.")
+func redisError(err error, r *RedisFlags) error {
+	return WithFix(fmt.Errorf("redis at %s: %w", r.Options(), err), "Check REDIS_URL, or REDIS_HOST, REDIS_PORT and REDIS_PASSWORD.")
 }
 
 type mirrorTakeOverCmd struct {
 	Cluster string     `placeholder:"ID" help:"The cluster's id; that of the cluster behind --coordinators by default."`
 	Force   bool       `help:"Also when it is that cluster's already: forget its epoch, for one that is out of reach."`
-	Redis   redisFlags `embed:""`
-	remoteFlags
+	Redis   RedisFlags `embed:""`
+	RemoteFlags
 }
 
 func (c *mirrorTakeOverCmd) Check(p *config.Problems) {
 	c.check(p)
-	c.Redis.check(p)
+	c.Redis.CheckFlags(p)
 }
 
-func (c *mirrorTakeOverCmd) Run(ctx context.Context, con *console) error {
+func (c *mirrorTakeOverCmd) Run(ctx context.Context, con *Console) error {
 	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
 	cluster := c.Cluster
@@ -129,7 +129,7 @@ func (c *mirrorTakeOverCmd) Run(ctx context.Context, con *console) error {
 	if len(c.Coordinators) == 0 {
 		c.Redis.orDev()
 	}
-	client, err := mirror.NewClient(c.Redis.options())
+	client, err := mirror.NewClient(c.Redis.Options())
 	if err != nil {
 		return err
 	}
@@ -137,7 +137,7 @@ func (c *mirrorTakeOverCmd) Run(ctx context.Context, con *console) error {
 	return c.takeOver(ctx, con, client, cluster)
 }
 
-func (c *mirrorTakeOverCmd) takeOver(ctx context.Context, con *console, client redis.UniversalClient, cluster string) error {
+func (c *mirrorTakeOverCmd) takeOver(ctx context.Context, con *Console, client redis.UniversalClient, cluster string) error {
 	before, err := mirror.Inspect(ctx, client, c.Redis.KeyPrefix)
 	if err != nil {
 		return redisError(err, &c.Redis)
@@ -146,11 +146,11 @@ func (c *mirrorTakeOverCmd) takeOver(ctx context.Context, con *console, client r
 		if err := mirror.ForceTakeOver(ctx, client, c.Redis.KeyPrefix, cluster); err != nil {
 			return redisError(err, &c.Redis)
 		}
-		fmt.Fprintf(con.stdout, "it belongs to cluster %s, and its epoch %d is forgotten: the leader claims it again\n", cluster, before.Token.Epoch)
+		fmt.Fprintf(con.Stdout, "it belongs to cluster %s, and its epoch %d is forgotten: the leader claims it again\n", cluster, before.Token.Epoch)
 		return nil
 	}
 	if before.Cluster == cluster {
-		fmt.Fprintf(con.stdout, "it belongs to cluster %s already\n", cluster)
+		fmt.Fprintf(con.Stdout, "it belongs to cluster %s already\n", cluster)
 		return nil
 	}
 	if err := mirror.TakeOver(ctx, client, c.Redis.KeyPrefix, cluster); err != nil {
@@ -160,6 +160,6 @@ func (c *mirrorTakeOverCmd) takeOver(ctx context.Context, con *console, client r
 	if before.Cluster != "" {
 		was = "cluster " + before.Cluster
 	}
-	fmt.Fprintf(con.stdout, "it belonged to %s and now does to cluster %s, whose leader writes what its checks find\n", was, cluster)
+	fmt.Fprintf(con.Stdout, "it belonged to %s and now does to cluster %s, whose leader writes what its checks find\n", was, cluster)
 	return nil
 }

@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"encoding/json"
@@ -11,12 +11,12 @@ import (
 
 // outputFlags choose between a table for people and JSON for scripts. The names of JSON fields stay as they are
 // from release to release; new ones may come.
-type outputFlags struct {
+type OutputFlags struct {
 	Output string `short:"o" enum:"table,json" default:"table" help:"How to print."`
 }
 
 // print writes v as JSON, or calls table.
-func (o outputFlags) print(w io.Writer, v any, table func(w io.Writer)) error {
+func (o OutputFlags) Print(w io.Writer, v any, table func(w io.Writer)) error {
 	if o.Output == "json" {
 		return printJSON(w, v)
 	}

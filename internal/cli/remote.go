@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"context"
@@ -6,19 +6,19 @@ import (
 	"time"
 
 	"github.com/rollcall-dev/rollcall/gateway"
-	"github.com/rollcall-dev/rollcall/internal/dev/supervisor"
 	"github.com/rollcall-dev/rollcall/internal/discovery/clusterport"
 	"github.com/rollcall-dev/rollcall/internal/platform/config"
+	"github.com/rollcall-dev/rollcall/internal/platform/devinfo"
 )
 
 // tlsFlags are a party's certificate. Without any of them connections are plain text.
-type tlsFlags struct {
+type TLSFlags struct {
 	Cert string `env:"ROLLCALL_TLS_CERT" placeholder:"FILE" help:"Certificate, PEM."`
 	Key  string `env:"ROLLCALL_TLS_KEY" placeholder:"FILE" help:"Its key, PEM."`
 	CA   string `env:"ROLLCALL_TLS_CA" placeholder:"FILE" help:"Certificates of the CA that the other side's must lead to, PEM."`
 }
 
-func (t *tlsFlags) check(p *config.Problems) {
+func (t *TLSFlags) CheckFlags(p *config.Problems) {
 	given := map[bool]int{}
 	for _, file := range []*string{&t.Cert, &t.Key, &t.CA} {
 		given[*file != ""]++
@@ -30,7 +30,7 @@ func (t *tlsFlags) check(p *config.Problems) {
 		if _, err := clusterport.LoadCertificate(t.Cert, t.Key); err != nil {
 			p.Addf(&t.Cert, "", "%v", err)
 		}
-		checkCAs(p, &t.CA)
+		CheckCAs(p, &t.CA)
 		return
 	}
 	for _, file := range []*string{&t.Cert, &t.Key, &t.CA} {
@@ -41,7 +41,7 @@ func (t *tlsFlags) check(p *config.Problems) {
 }
 
 // load reads the files; nil when there are none.
-func (t *tlsFlags) load(cfg clusterport.TLSConfig) (*clusterport.TLS, error) {
+func (t *TLSFlags) Load(cfg clusterport.TLSConfig) (*clusterport.TLS, error) {
 	if t.Cert == "" {
 		return nil, nil
 	}
@@ -50,39 +50,39 @@ func (t *tlsFlags) load(cfg clusterport.TLSConfig) (*clusterport.TLS, error) {
 }
 
 // remoteFlags are how an operator's command reaches the cluster.
-type remoteFlags struct {
-	Coordinators []string      `env:"ROLLCALL_COORDINATORS" placeholder:"HOST:PORT" help:"Cluster ports of coordinators; one that answers is enough. By default those of the cluster that \"rollcall dev\" runs in build/dev, or else 127.0.0.1:7400."`
+type RemoteFlags struct {
+	Coordinators []string      `env:"ROLLCALL_COORDINATORS" placeholder:"HOST:PORT" help:"Cluster ports of coordinators; one that answers is enough. By default those of the cluster that \"rollcall-dev\" runs in build/dev, or else 127.0.0.1:7400."`
 	Timeout      time.Duration `env:"ROLLCALL_TIMEOUT" default:"10s" min:"100ms" max:"10m" help:"How long to wait for an answer."`
-	TLS          tlsFlags      `embed:"" prefix:"tls-"`
+	TLS          TLSFlags      `embed:"" prefix:"tls-"`
 }
 
-func (r *remoteFlags) check(p *config.Problems) {
-	r.TLS.check(p)
-	checkAddresses(p, &r.Coordinators)
+func (r *RemoteFlags) check(p *config.Problems) {
+	r.TLS.CheckFlags(p)
+	CheckAddresses(p, &r.Coordinators)
 }
 
 // addresses are where to look for the cluster.
-func (r *remoteFlags) addresses() []string {
+func (r *RemoteFlags) Addresses() []string {
 	if len(r.Coordinators) > 0 {
 		return r.Coordinators
 	}
-	if running := supervisor.Running(supervisor.DefaultData); running != nil {
+	if running := devinfo.Running(devinfo.DefaultData); running != nil {
 		return running.ClusterPorts()
 	}
 	return []string{"127.0.0.1:7400"}
 }
 
 // client connects; the context ends with the timeout, and end releases both.
-func (r *remoteFlags) client(ctx context.Context) (_ *gateway.Client, _ context.Context, end func(), err error) {
+func (r *RemoteFlags) client(ctx context.Context) (_ *gateway.Client, _ context.Context, end func(), err error) {
 	var clientTLS *tls.Config
-	material, err := r.TLS.load(clusterport.TLSConfig{})
+	material, err := r.TLS.Load(clusterport.TLSConfig{})
 	if err != nil {
 		return nil, nil, nil, err
 	}
 	if material != nil {
 		clientTLS = material.ClientConfig(clusterport.ALPNgRPC)
 	}
-	c, err := gateway.NewClient(gateway.ClientConfig{Coordinators: r.addresses(), TLS: clientTLS, CallTimeout: r.Timeout})
+	c, err := gateway.NewClient(gateway.ClientConfig{Coordinators: r.Addresses(), TLS: clientTLS, CallTimeout: r.Timeout})
 	if err != nil {
 		return nil, nil, nil, err
 	}

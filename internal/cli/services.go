@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"context"
@@ -15,7 +15,7 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-type servicesCmd struct {
+type ServicesCmd struct {
 	List       servicesListCmd       `cmd:"" help:"List the directory."`
 	Get        servicesGetCmd        `cmd:"" help:"Show services by id."`
 	Register   servicesRegisterCmd   `cmd:"" changes:"" help:"Register services, as the operator."`
@@ -24,7 +24,7 @@ type servicesCmd struct {
 }
 
 // serviceEntry is an entry of the directory, for scripts.
-type serviceEntry struct {
+type ServiceEntry struct {
 	ID      string            `json:"id"`
 	Kind    string            `json:"kind"`
 	URL     string            `json:"url"`
@@ -34,8 +34,8 @@ type serviceEntry struct {
 	Version uint64            `json:"version"`
 }
 
-func serviceOf(r *rollcallv1.ServiceRecord) serviceEntry {
-	s := serviceEntry{
+func serviceOf(r *rollcallv1.ServiceRecord) ServiceEntry {
+	s := ServiceEntry{
 		ID: r.GetService().GetId(), Kind: r.GetService().GetKind(),
 		URL: r.GetService().GetWorkerRef().GetUrl(), Node: r.GetService().GetWorkerRef().GetNode(),
 		Labels: r.GetService().GetWorkerRef().GetLabels(), Version: r.GetVersion(),
@@ -47,7 +47,7 @@ func serviceOf(r *rollcallv1.ServiceRecord) serviceEntry {
 	return s
 }
 
-func (s serviceEntry) row() []string {
+func (s ServiceEntry) row() []string {
 	var labels []string
 	for _, k := range slices.Sorted(maps.Keys(s.Labels)) {
 		labels = append(labels, k+"="+s.Labels[k])
@@ -58,16 +58,16 @@ func (s serviceEntry) row() []string {
 const serviceHeader = "ID KIND URL NODE OWNER LABELS"
 
 // directory is a list of services, for scripts.
-type directory struct {
+type Directory struct {
 	Cluster  string         `json:"cluster"`
 	Epoch    uint64         `json:"epoch"`
 	Index    uint64         `json:"index"`
-	Services []serviceEntry `json:"services"`
+	Services []ServiceEntry `json:"services"`
 }
 
 // read fetches all pages. Epoch and index are those of the first.
-func (d *directory) read(ctx context.Context, c *gateway.Client, req *rollcallv1.ListServicesRequest) error {
-	d.Services = []serviceEntry{}
+func (d *Directory) read(ctx context.Context, c *gateway.Client, req *rollcallv1.ListServicesRequest) error {
+	d.Services = []ServiceEntry{}
 	for first := true; ; first = false {
 		page, err := c.List(ctx, req)
 		if err != nil {
@@ -85,7 +85,7 @@ func (d *directory) read(ctx context.Context, c *gateway.Client, req *rollcallv1
 	}
 }
 
-func (d *directory) table(w io.Writer) {
+func (d *Directory) table(w io.Writer) {
 	rows := make([][]string, 0, len(d.Services))
 	for _, s := range d.Services {
 		rows = append(rows, s.row())
@@ -97,8 +97,8 @@ func (d *directory) table(w io.Writer) {
 type servicesListCmd struct {
 	Kind  string `help:"Only services of this kind."`
 	Stale bool   `help:"Ask any coordinator for its copy, which may lag: also works without a leader."`
-	outputFlags
-	remoteFlags
+	OutputFlags
+	RemoteFlags
 }
 
 func (c *servicesListCmd) Check(p *config.Problems) {
@@ -125,24 +125,24 @@ func checkIDs(p *config.Problems, ids []string) {
 	}
 }
 
-func (c *servicesListCmd) Run(ctx context.Context, con *console) error {
+func (c *servicesListCmd) Run(ctx context.Context, con *Console) error {
 	client, ctx, end, err := c.client(ctx)
 	if err != nil {
 		return err
 	}
 	defer end()
-	var d directory
+	var d Directory
 	if err := d.read(ctx, client, &rollcallv1.ListServicesRequest{Kind: c.Kind, Stale: c.Stale}); err != nil {
 		return err
 	}
-	return c.print(con.stdout, d, d.table)
+	return c.Print(con.Stdout, d, d.table)
 }
 
 type servicesGetCmd struct {
 	ID    []string `arg:"" help:"Ids of services."`
 	Stale bool     `help:"Ask any coordinator for its copy, which may lag: also works without a leader."`
-	outputFlags
-	remoteFlags
+	OutputFlags
+	RemoteFlags
 }
 
 func (c *servicesGetCmd) Check(p *config.Problems) {
@@ -150,24 +150,24 @@ func (c *servicesGetCmd) Check(p *config.Problems) {
 	checkIDs(p, c.ID)
 }
 
-func (c *servicesGetCmd) Run(ctx context.Context, con *console) error {
+func (c *servicesGetCmd) Run(ctx context.Context, con *Console) error {
 	client, ctx, end, err := c.client(ctx)
 	if err != nil {
 		return err
 	}
 	defer end()
-	var d directory
+	var d Directory
 	if err := d.read(ctx, client, &rollcallv1.ListServicesRequest{Ids: c.ID, Stale: c.Stale}); err != nil {
 		return err
 	}
 	if len(d.Services) > 0 || c.Output != "table" { // to people an empty table says less than the error
-		if err := c.print(con.stdout, d, d.table); err != nil {
+		if err := c.Print(con.Stdout, d, d.table); err != nil {
 			return err
 		}
 	}
 	var missing []string
 	for _, id := range c.ID {
-		if !slices.ContainsFunc(d.Services, func(s serviceEntry) bool { return s.ID == id }) {
+		if !slices.ContainsFunc(d.Services, func(s ServiceEntry) bool { return s.ID == id }) {
 			missing = append(missing, id)
 		}
 	}
@@ -185,8 +185,8 @@ type servicesRegisterCmd struct {
 	Labels map[string]string `name:"label" placeholder:"KEY=VALUE" help:"A label; may be repeated."`
 	File   string            `short:"f" placeholder:"FILE" help:"YAML or JSON file of services, as a gateway's definitions folder holds them; - reads standard input."`
 	Force  bool              `help:"Take services over from whoever owns them now. A gateway that still defines one is refused it from then on."`
-	outputFlags
-	remoteFlags
+	OutputFlags
+	RemoteFlags
 }
 
 func (c *servicesRegisterCmd) Check(p *config.Problems) {
@@ -241,12 +241,12 @@ func (c *servicesRegisterCmd) service() *rollcallv1.Service {
 	}
 }
 
-func (c *servicesRegisterCmd) Run(ctx context.Context, con *console) error {
+func (c *servicesRegisterCmd) Run(ctx context.Context, con *Console) error {
 	var services []*rollcallv1.Service
 	if c.File != "" {
 		var err error
-		if services, err = readDefinitions(c.File, con.stdin); err != nil {
-			return usageError{err}
+		if services, err = readDefinitions(c.File, con.Stdin); err != nil {
+			return UsageError{Err: err}
 		}
 	} else {
 		services = append(services, c.service())
@@ -266,7 +266,7 @@ func (c *servicesRegisterCmd) Run(ctx context.Context, con *console) error {
 		Registered uint32 `json:"registered"`
 		Unchanged  uint32 `json:"unchanged"`
 	}{resp.GetEpoch(), resp.GetIndex(), resp.GetRegistered(), resp.GetUnchanged()}
-	return c.print(con.stdout, result, func(w io.Writer) {
+	return c.Print(con.Stdout, result, func(w io.Writer) {
 		fmt.Fprintf(w, "registered %d, unchanged %d, epoch %d, index %d\n", result.Registered, result.Unchanged, result.Epoch, result.Index)
 	})
 }
@@ -279,8 +279,8 @@ func operator() *rollcallv1.Writer {
 type servicesDeregisterCmd struct {
 	ID    []string `arg:"" help:"Ids of services."`
 	Force bool     `help:"Remove them whoever owns them. A gateway that still defines one registers it again."`
-	outputFlags
-	remoteFlags
+	OutputFlags
+	RemoteFlags
 }
 
 func (servicesDeregisterCmd) Help() string {
@@ -293,13 +293,13 @@ func (c *servicesDeregisterCmd) Check(p *config.Problems) {
 	checkIDs(p, c.ID)
 }
 
-func (c *servicesDeregisterCmd) Run(ctx context.Context, con *console) error {
+func (c *servicesDeregisterCmd) Run(ctx context.Context, con *Console) error {
 	client, ctx, end, err := c.client(ctx)
 	if err != nil {
 		return err
 	}
 	defer end()
-	var before directory // a removal does not say which of its ids were there
+	var before Directory // a removal does not say which of its ids were there
 	if err := before.read(ctx, client, &rollcallv1.ListServicesRequest{Ids: c.ID}); err != nil {
 		return err
 	}
@@ -314,11 +314,11 @@ func (c *servicesDeregisterCmd) Run(ctx context.Context, con *console) error {
 		Absent  []string `json:"absent"` // not in the directory just before
 	}{resp.GetEpoch(), resp.GetIndex(), resp.GetRemoved(), []string{}}
 	for _, id := range slices.Sorted(slices.Values(c.ID)) {
-		if !slices.ContainsFunc(before.Services, func(s serviceEntry) bool { return s.ID == id }) {
+		if !slices.ContainsFunc(before.Services, func(s ServiceEntry) bool { return s.ID == id }) {
 			result.Absent = append(result.Absent, id)
 		}
 	}
-	return c.print(con.stdout, result, func(w io.Writer) {
+	return c.Print(con.Stdout, result, func(w io.Writer) {
 		fmt.Fprintf(w, "removed %d", result.Removed)
 		if len(result.Absent) > 0 {
 			fmt.Fprintf(w, ", not in the directory: %s", strings.Join(result.Absent, ", "))
@@ -330,8 +330,8 @@ func (c *servicesDeregisterCmd) Run(ctx context.Context, con *console) error {
 type servicesWatchCmd struct {
 	Kind   string `help:"Only services of this kind."`
 	Resume string `placeholder:"TOKEN" help:"Go on after this token, which -o json prints, without the directory first."`
-	outputFlags
-	remoteFlags
+	OutputFlags
+	RemoteFlags
 }
 
 func (c *servicesWatchCmd) Check(p *config.Problems) {
@@ -341,14 +341,14 @@ func (c *servicesWatchCmd) Check(p *config.Problems) {
 
 // watchEvent is a line of "services watch -o json". Event is service (what is there already), ready (that was
 // all), added, changed, removed, or token (nothing happened, and this is how far the stream has come).
-type watchEvent struct {
+type WatchEvent struct {
 	Event   string        `json:"event"`
-	Service *serviceEntry `json:"service,omitempty"`
-	Before  *serviceEntry `json:"before,omitempty"`
+	Service *ServiceEntry `json:"service,omitempty"`
+	Before  *ServiceEntry `json:"before,omitempty"`
 	Token   string        `json:"token,omitempty"`
 }
 
-func (c *servicesWatchCmd) Run(ctx context.Context, con *console) error {
+func (c *servicesWatchCmd) Run(ctx context.Context, con *Console) error {
 	client, limited, end, err := c.client(ctx)
 	if err != nil {
 		return err
@@ -363,17 +363,17 @@ func (c *servicesWatchCmd) Run(ctx context.Context, con *console) error {
 		case ctx.Err() != nil:
 			return nil // interrupted: that is how a watch ends
 		case errors.Is(err, gateway.ErrCompacted):
-			return withFix(err, "Watch again without --resume.")
+			return WithFix(err, "Watch again without --resume.")
 		case err != nil:
 			return err
 		}
 		for _, event := range watchEvents(resp) {
 			if c.Output == "json" {
-				if err := printJSONLine(con.stdout, event); err != nil {
+				if err := printJSONLine(con.Stdout, event); err != nil {
 					return err
 				}
 			} else if line := event.line(); line != "" {
-				if _, err := fmt.Fprintln(con.stdout, line); err != nil {
+				if _, err := fmt.Fprintln(con.Stdout, line); err != nil {
 					return err
 				}
 			}
@@ -383,18 +383,18 @@ func (c *servicesWatchCmd) Run(ctx context.Context, con *console) error {
 }
 
 // watchEvents gives the last event of a message its token: it stands for all before it.
-func watchEvents(resp *rollcallv1.WatchServicesResponse) []watchEvent {
-	var events []watchEvent
+func watchEvents(resp *rollcallv1.WatchServicesResponse) []WatchEvent {
+	var events []WatchEvent
 	switch e := resp.GetEvent().(type) {
 	case *rollcallv1.WatchServicesResponse_Snapshot:
 		for _, r := range e.Snapshot.GetRecords() {
-			events = append(events, watchEvent{Event: "service", Service: new(serviceOf(r))})
+			events = append(events, WatchEvent{Event: "service", Service: new(serviceOf(r))})
 		}
 	case *rollcallv1.WatchServicesResponse_SnapshotEnd:
-		events = append(events, watchEvent{Event: "ready"})
+		events = append(events, WatchEvent{Event: "ready"})
 	case *rollcallv1.WatchServicesResponse_Changes:
 		for _, change := range e.Changes.GetChanges() {
-			event := watchEvent{Event: "changed"}
+			event := WatchEvent{Event: "changed"}
 			if change.GetBefore() != nil {
 				event.Before = new(serviceOf(change.GetBefore()))
 			} else {
@@ -408,7 +408,7 @@ func watchEvents(resp *rollcallv1.WatchServicesResponse) []watchEvent {
 			events = append(events, event)
 		}
 	default:
-		events = append(events, watchEvent{Event: "token"})
+		events = append(events, WatchEvent{Event: "token"})
 	}
 	if len(events) > 0 {
 		events[len(events)-1].Token = resp.GetToken()
@@ -417,7 +417,7 @@ func watchEvents(resp *rollcallv1.WatchServicesResponse) []watchEvent {
 }
 
 // line is the event for a person; "" for those that only scripts need.
-func (e watchEvent) line() string {
+func (e WatchEvent) line() string {
 	s := e.Service
 	switch {
 	case e.Event == "ready":

@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"cmp"
@@ -17,16 +17,16 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-type statusCmd struct {
+type StatusCmd struct {
 	Kind string `help:"Only services of this kind."`
-	outputFlags
-	remoteFlags
+	OutputFlags
+	RemoteFlags
 }
 
-func (c *statusCmd) Check(p *config.Problems) { c.check(p) }
+func (c *StatusCmd) Check(p *config.Problems) { c.check(p) }
 
 // fleet is what the leader reports, for scripts. Times are RFC 3339 with milliseconds, null when never.
-type fleet struct {
+type Fleet struct {
 	Cluster    string          `json:"cluster"`
 	Epoch      uint64          `json:"epoch"`
 	Leader     string          `json:"leader"`
@@ -64,7 +64,7 @@ type serviceStatus struct {
 	Reason    string  `json:"reason"`
 }
 
-func (c *statusCmd) Run(ctx context.Context, con *console) error {
+func (c *StatusCmd) Run(ctx context.Context, con *Console) error {
 	client, ctx, end, err := c.client(ctx)
 	if err != nil {
 		return err
@@ -75,11 +75,11 @@ func (c *statusCmd) Run(ctx context.Context, con *console) error {
 		return err
 	}
 	f := fleetOf(resp, c.Kind)
-	return c.print(con.stdout, f, f.table)
+	return c.Print(con.Stdout, f, f.table)
 }
 
-func fleetOf(resp *rollcallv1.GetStatusResponse, kind string) fleet {
-	f := fleet{
+func fleetOf(resp *rollcallv1.GetStatusResponse, kind string) Fleet {
+	f := Fleet{
 		Cluster: resp.GetCluster(), Epoch: resp.GetEpoch(), Leader: resp.GetLeader(),
 		Director: word(resp.GetDirector(), "DIRECTOR_STATE_"), IntervalMS: resp.GetInterval().AsDuration().Milliseconds(),
 		Stalls: []stall{}, Services: []serviceStatus{}, Notes: append([]string{}, resp.GetNotes()...),
@@ -127,7 +127,7 @@ func timestamp(t *timestamppb.Timestamp) *string {
 	return new(timefmt.Format(t.AsTime()))
 }
 
-func (f fleet) table(w io.Writer) {
+func (f Fleet) table(w io.Writer) {
 	fmt.Fprintf(w, "leader    %s, epoch %d, cluster %s\n", cmp.Or(f.Leader, "-"), f.Epoch, f.Cluster)
 	fmt.Fprintf(w, "director  %s, checks every %v\n", f.Director, time.Duration(f.IntervalMS)*time.Millisecond)
 	for _, s := range f.Stalls {

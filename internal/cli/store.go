@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"cmp"
@@ -11,40 +11,40 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/rollcall-dev/rollcall/gateway"
-	"github.com/rollcall-dev/rollcall/internal/dev/supervisor"
 	"github.com/rollcall-dev/rollcall/internal/evm"
 	"github.com/rollcall-dev/rollcall/internal/platform/config"
+	"github.com/rollcall-dev/rollcall/internal/platform/devinfo"
 	"github.com/rollcall-dev/rollcall/internal/platform/postgres"
 	"github.com/rollcall-dev/rollcall/internal/relayer/admin"
 	"github.com/rollcall-dev/rollcall/internal/relayer/store"
 )
 
 // databaseFlags are how an operator's command reaches the relayers' store. No relayer has to run for it.
-type databaseFlags struct {
-	DatabaseURL string        `env:"DATABASE_URL,RELAYER_DATABASE_URL" placeholder:"URL" secret:"" help:"Postgres: postgres://user:password@host:port/database. By default that of the cluster that \"rollcall dev\" runs in build/dev."`
+type DatabaseFlags struct {
+	DatabaseURL string        `env:"DATABASE_URL,RELAYER_DATABASE_URL" placeholder:"URL" secret:"" help:"Postgres: postgres://user:password@host:port/database. By default that of the cluster that \"rollcall-dev\" runs in build/dev."`
 	URLFile     string        `name:"database-url-file" env:"DATABASE_URL_FILE,RELAYER_DATABASE_URL_FILE" placeholder:"FILE" help:"File that holds the URL."`
 	Timeout     time.Duration `env:"ROLLCALL_TIMEOUT" default:"10s" min:"100ms" max:"10m" help:"How long to wait for an answer."`
 }
 
-// check fills in what "rollcall dev" runs, where no database is named, and returns what that is then.
-func (d *databaseFlags) check(p *config.Problems) (running *supervisor.Info) {
+// check fills in what "rollcall-dev" runs, where no database is named, and returns what that is then.
+func (d *DatabaseFlags) CheckFlags(p *config.Problems) (running *devinfo.Info) {
 	given := d.DatabaseURL != "" || d.URLFile != ""
-	readSecret(p, &d.DatabaseURL, &d.URLFile)
+	ReadSecret(p, &d.DatabaseURL, &d.URLFile)
 	if given {
-		checkDatabaseURL(p, &d.DatabaseURL, &d.URLFile)
+		CheckDatabaseURL(p, &d.DatabaseURL, &d.URLFile)
 		return nil
 	}
-	if running = supervisor.Running(supervisor.DefaultData); running != nil {
+	if running = devinfo.Running(devinfo.DefaultData); running != nil {
 		d.DatabaseURL = running.DatabaseURL
 	}
 	if d.DatabaseURL == "" {
-		p.Addf(&d.DatabaseURL, "give postgres://user:password@host:port/database, or start \"rollcall dev\"", "is missing")
+		p.Addf(&d.DatabaseURL, "give postgres://user:password@host:port/database, or start \"rollcall-dev\"", "is missing")
 	}
 	return running
 }
 
 // open connects. It tries once: a person waits.
-func (d *databaseFlags) open(ctx context.Context) (*pgxpool.Pool, error) {
+func (d *DatabaseFlags) Open(ctx context.Context) (*pgxpool.Pool, error) {
 	db, err := postgres.Open(ctx, postgres.Config{URL: d.DatabaseURL, ApplicationName: "rollcall operator", MaxConns: 4, Wait: -1})
 	if err != nil {
 		return nil, databaseError(err)
@@ -56,18 +56,36 @@ func databaseError(err error) error {
 	if errors.Is(err, postgres.ErrAsyncCommit) {
 		return err // it says itself what to do
 	}
-	return withFix(err, "Check DATABASE_URL or DATABASE_URL_FILE, and that PostgreSQL runs and lets this host in.")
+	return WithFix(err, "Check DATABASE_URL or DATABASE_URL_FILE, and that PostgreSQL runs and lets this host in.")
+}
+
+// checkDatabaseURL wants one that can be read, if any.
+func CheckDatabaseURL(p *config.Problems, url, file *string) {
+	if *url == "" {
+		return
+	}
+	if err := postgres.CheckURL(*url); err != nil {
+		p.Addf(From(url, file), "", "%v", err)
+	}
+}
+
+// schemaError says how to mend a schema that is too old.
+func SchemaError(err error) error {
+	if _, ok := errors.AsType[*postgres.OlderError](err); ok {
+		return WithFix(err, `Bring it up to date with "rollcall migrate".`)
+	}
+	return err
 }
 
 // poolFlags are which pool of keys it is about.
 type poolFlags struct {
-	databaseFlags
-	PoolID  string `env:"RELAYER_POOL_ID" placeholder:"NAME" help:"Name of the pool of keys: pool by default, or that of \"rollcall dev\"."`
+	DatabaseFlags
+	PoolID  string `env:"RELAYER_POOL_ID" placeholder:"NAME" help:"Name of the pool of keys: pool by default, or that of \"rollcall-dev\"."`
 	ChainID uint64 `name:"chain-id" env:"RELAYER_CHAIN_ID" placeholder:"ID" help:"Chain that the keys are used on."`
 }
 
-func (f *poolFlags) check(p *config.Problems) *supervisor.Info {
-	running := f.databaseFlags.check(p)
+func (f *poolFlags) check(p *config.Problems) *devinfo.Info {
+	running := f.DatabaseFlags.CheckFlags(p)
 	if running != nil {
 		f.PoolID, f.ChainID = cmp.Or(f.PoolID, running.PoolID), cmp.Or(f.ChainID, running.Chain.ChainID)
 	}
@@ -81,7 +99,7 @@ func (f *poolFlags) check(p *config.Problems) *supervisor.Info {
 // admin opens the pool; the context ends with the timeout, and end releases both.
 func (f *poolFlags) admin(ctx context.Context) (_ *admin.Admin, _ context.Context, end func(), err error) {
 	ctx, cancel := context.WithTimeout(ctx, f.Timeout)
-	db, err := f.open(ctx)
+	db, err := f.Open(ctx)
 	if err != nil {
 		cancel()
 		return nil, nil, nil, err
@@ -92,21 +110,21 @@ func (f *poolFlags) admin(ctx context.Context) (_ *admin.Admin, _ context.Contex
 		return a, ctx, end, nil
 	}
 	end()
-	err = schemaError(err)
+	err = SchemaError(err)
 	if _, ok := errors.AsType[*store.UnknownPoolError](err); ok {
-		err = withFix(err, "Check --pool-id (RELAYER_POOL_ID) and --chain-id (RELAYER_CHAIN_ID), or start its relayers.")
+		err = WithFix(err, "Check --pool-id (RELAYER_POOL_ID) and --chain-id (RELAYER_CHAIN_ID), or start its relayers.")
 	}
 	return nil, nil, nil, err
 }
 
 // nodeFlags are the chain's nodes.
 type nodeFlags struct {
-	RPCURLs []string `name:"rpc-urls" env:"RELAYER_RPC_URLS,RELAYER_RPC_URL" placeholder:"URL" secret:"" help:"Nodes of the chain, the preferred one first; by default that of \"rollcall dev\", where its database is used."`
+	RPCURLs []string `name:"rpc-urls" env:"RELAYER_RPC_URLS,RELAYER_RPC_URL" placeholder:"URL" secret:"" help:"Nodes of the chain, the preferred one first; by default that of \"rollcall-dev\", where its database is used."`
 	RPCFile string   `name:"rpc-urls-file" env:"RELAYER_RPC_URLS_FILE" placeholder:"FILE" help:"File that holds them, between commas."`
 }
 
-func (n *nodeFlags) check(p *config.Problems, running *supervisor.Info, chainID uint64) {
-	readSecrets(p, &n.RPCURLs, &n.RPCFile)
+func (n *nodeFlags) check(p *config.Problems, running *devinfo.Info, chainID uint64) {
+	ReadSecrets(p, &n.RPCURLs, &n.RPCFile)
 	if len(n.RPCURLs) == 0 && running != nil && running.Chain.RPCURL != "" {
 		n.RPCURLs = []string{running.Chain.RPCURL}
 	}
@@ -125,15 +143,15 @@ func (n *nodeFlags) client(chainID uint64) (*evm.Client, error) {
 }
 
 // actionResult is what became of one thing that a command was to change, for scripts.
-type actionResult struct {
+type ActionResult struct {
 	Subject string        `json:"subject"`
 	Outcome admin.Outcome `json:"outcome"` // done, not done, unknown
 	Detail  string        `json:"detail"`
 	err     error
 }
 
-func deedOf(subject string, detail string, err error) actionResult {
-	d := actionResult{Subject: subject, Outcome: admin.OutcomeOf(err), Detail: detail, err: err}
+func deedOf(subject string, detail string, err error) ActionResult {
+	d := ActionResult{Subject: subject, Outcome: admin.OutcomeOf(err), Detail: detail, err: err}
 	if err != nil {
 		d.Detail = err.Error()
 	}
@@ -142,7 +160,7 @@ func deedOf(subject string, detail string, err error) actionResult {
 
 // failure is what a command that has done several things ends with: nil when all of them are done. look is the
 // command that shows what became of those that nobody knows of.
-func failure(deeds []actionResult, look string) error {
+func failure(deeds []ActionResult, look string) error {
 	var not, unknown []string
 	var first error
 	for _, d := range deeds {
@@ -161,7 +179,7 @@ func failure(deeds []actionResult, look string) error {
 		if len(not) > 0 {
 			text += "; not done: " + strings.Join(not, "; ")
 		}
-		return withFix(&gateway.UnknownOutcomeError{Cause: text}, "Look before you repeat it: %q.", look)
+		return WithFix(&gateway.UnknownOutcomeError{Cause: text}, "Look before you repeat it: %q.", look)
 	case len(not) > 0:
 		return &deedError{text: strings.Join(not, "; "), err: first}
 	}
@@ -182,7 +200,7 @@ func uncertain(err error, look string) error {
 	if admin.OutcomeOf(err) != admin.Unknown {
 		return err
 	}
-	return withFix(&gateway.UnknownOutcomeError{Cause: err.Error(), Err: err}, "Look before you repeat it: %q.", look)
+	return WithFix(&gateway.UnknownOutcomeError{Cause: err.Error(), Err: err}, "Look before you repeat it: %q.", look)
 }
 
 // age is how long ago something was, in its largest unit.

@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"context"
@@ -21,7 +21,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/webhook"
 )
 
-type txCmd struct {
+type TxCmd struct {
 	List   txListCmd   `cmd:"" help:"List transactions, the newest first."`
 	Get    txGetCmd    `cmd:"" help:"Show transactions in full."`
 	Cancel txCancelCmd `cmd:"" changes:"" help:"Cancel transactions."`
@@ -43,7 +43,7 @@ func refs(texts []string) ([]admin.Ref, error) {
 		all, errs = append(all, r), append(errs, err)
 	}
 	if err := errors.Join(errs...); err != nil {
-		return nil, usageError{err}
+		return nil, UsageError{Err: err}
 	}
 	return all, nil
 }
@@ -58,7 +58,7 @@ type txListCmd struct {
 	TraceID   string   `help:"Only of this trace."`
 	All       bool     `help:"Also those that no caller asked for: no-ops, top-ups, and what others sent with our keys."`
 	Limit     int      `default:"50" min:"1" max:"1000" help:"Maximum number of rows."`
-	outputFlags
+	OutputFlags
 	poolFlags
 }
 
@@ -100,7 +100,7 @@ func (c *txListCmd) filter() store.Filter {
 	return f
 }
 
-func (c *txListCmd) Run(ctx context.Context, con *console) error {
+func (c *txListCmd) Run(ctx context.Context, con *Console) error {
 	a, ctx, end, err := c.admin(ctx)
 	if err != nil {
 		return err
@@ -113,12 +113,12 @@ func (c *txListCmd) Run(ctx context.Context, con *console) error {
 	list := struct {
 		Total        int           `json:"total"`              // that match, shown or not
 		AtLeast      bool          `json:"at_least,omitempty"` // there may be more: nobody counted on
-		Transactions []transaction `json:"transactions"`
-	}{total, total >= c.Limit+store.CountLimit, []transaction{}}
+		Transactions []Transaction `json:"transactions"`
+	}{total, total >= c.Limit+store.CountLimit, []Transaction{}}
 	for _, tx := range txs {
 		list.Transactions = append(list.Transactions, transactionOf(tx))
 	}
-	return c.print(con.stdout, list, func(w io.Writer) {
+	return c.Print(con.Stdout, list, func(w io.Writer) {
 		var rows [][]string
 		for _, tx := range list.Transactions {
 			rows = append(rows, tx.row())
@@ -136,13 +136,13 @@ func (c *txListCmd) Run(ctx context.Context, con *console) error {
 
 type txGetCmd struct {
 	refArgs
-	outputFlags
+	OutputFlags
 	poolFlags
 }
 
 func (c *txGetCmd) Check(p *config.Problems) { c.check(p) }
 
-func (c *txGetCmd) Run(ctx context.Context, con *console) error {
+func (c *txGetCmd) Run(ctx context.Context, con *Console) error {
 	wanted, err := refs(c.Tx)
 	if err != nil {
 		return err
@@ -153,8 +153,8 @@ func (c *txGetCmd) Run(ctx context.Context, con *console) error {
 	}
 	defer end()
 	list := struct {
-		Transactions []history `json:"transactions"`
-	}{[]history{}}
+		Transactions []History `json:"transactions"`
+	}{[]History{}}
 	var missing []string
 	for _, ref := range wanted {
 		tx, err := a.Find(ctx, ref)
@@ -172,7 +172,7 @@ func (c *txGetCmd) Run(ctx context.Context, con *console) error {
 		list.Transactions = append(list.Transactions, h)
 	}
 	if len(list.Transactions) > 0 || c.Output != "table" {
-		if err := c.print(con.stdout, list, func(w io.Writer) {
+		if err := c.Print(con.Stdout, list, func(w io.Writer) {
 			for i, h := range list.Transactions {
 				if i > 0 {
 					fmt.Fprintln(w)
@@ -184,7 +184,7 @@ func (c *txGetCmd) Run(ctx context.Context, con *console) error {
 		}
 	}
 	if len(missing) > 0 {
-		return withFix(fmt.Errorf("not in pool %q on chain %d: %s", c.PoolID, c.ChainID, strings.Join(missing, ", ")),
+		return WithFix(fmt.Errorf("not in pool %q on chain %d: %s", c.PoolID, c.ChainID, strings.Join(missing, ", ")),
 			"Check --pool-id and --chain-id; what is final is deleted in time.")
 	}
 	return nil
@@ -203,7 +203,7 @@ func (w waitFlag) within(ctx context.Context) (context.Context, context.CancelFu
 type txCancelCmd struct {
 	refArgs
 	waitFlag
-	outputFlags
+	OutputFlags
 	poolFlags
 }
 
@@ -215,8 +215,8 @@ wait below it have to be mined before.`
 
 func (c *txCancelCmd) Check(p *config.Problems) { c.check(p) }
 
-func (c *txCancelCmd) Run(ctx context.Context, con *console) error {
-	return c.act(ctx, con, c.waitFlag, c.outputFlags, &c.poolFlags, func(limited context.Context, a *admin.Admin, ref admin.Ref) (string, await, error) {
+func (c *txCancelCmd) Run(ctx context.Context, con *Console) error {
+	return c.act(ctx, con, c.waitFlag, c.OutputFlags, &c.poolFlags, func(limited context.Context, a *admin.Admin, ref admin.Ref) (string, await, error) {
 		tx, err := a.Cancel(limited, ref, operatorName())
 		if err != nil || tx.Status.Final() {
 			return "canceled: it had no nonce yet", nil, err
@@ -242,7 +242,7 @@ type await func(waiting context.Context) string
 
 // act gives an order for each transaction, and then waits for all of them. order returns what was done, and, unless there is
 // nothing to wait for, how to wait.
-func (r refArgs) act(ctx context.Context, con *console, w waitFlag, o outputFlags, pool *poolFlags,
+func (r refArgs) act(ctx context.Context, con *Console, w waitFlag, o OutputFlags, pool *poolFlags,
 	order func(limited context.Context, a *admin.Admin, ref admin.Ref) (string, await, error),
 ) error {
 	wanted, err := refs(r.Tx)
@@ -254,7 +254,7 @@ func (r refArgs) act(ctx context.Context, con *console, w waitFlag, o outputFlag
 		return err
 	}
 	defer end()
-	deeds := make([]actionResult, len(wanted))
+	deeds := make([]ActionResult, len(wanted))
 	open := map[int]await{}
 	for i, ref := range wanted {
 		detail, wait, err := order(limited, a, ref)
@@ -280,8 +280,8 @@ func operatorName() string {
 }
 
 // report prints what was done, and fails with what was not. look shows what became of what nobody knows of.
-func report(con *console, o outputFlags, deeds []actionResult, look string) error {
-	if err := o.print(con.stdout, deeds, func(w io.Writer) {
+func report(con *Console, o OutputFlags, deeds []ActionResult, look string) error {
+	if err := o.Print(con.Stdout, deeds, func(w io.Writer) {
 		for _, d := range deeds {
 			if d.Outcome == admin.Done {
 				fmt.Fprintln(w, strings.Map(printable, d.Subject+": "+d.Detail))
@@ -296,7 +296,7 @@ func report(con *console, o outputFlags, deeds []actionResult, look string) erro
 type txBumpCmd struct {
 	refArgs
 	waitFlag
-	outputFlags
+	OutputFlags
 	poolFlags
 }
 
@@ -307,12 +307,12 @@ that offers a tenth more; where that is above the relayer's cap, it stays asked 
 
 func (c *txBumpCmd) Check(p *config.Problems) { c.check(p) }
 
-func (c *txBumpCmd) Run(ctx context.Context, con *console) error {
-	return c.act(ctx, con, c.waitFlag, c.outputFlags, &c.poolFlags, func(limited context.Context, a *admin.Admin, ref admin.Ref) (string, await, error) {
+func (c *txBumpCmd) Run(ctx context.Context, con *Console) error {
+	return c.act(ctx, con, c.waitFlag, c.OutputFlags, &c.poolFlags, func(limited context.Context, a *admin.Admin, ref admin.Ref) (string, await, error) {
 		const asked = "a higher fee is asked for"
 		_, was, err := a.Bump(limited, ref)
 		if errors.Is(err, store.ErrUnsigned) {
-			err = withFix(err, "It waits for a key, or for a relayer: \"rollcall keys list\" shows them.")
+			err = WithFix(err, "It waits for a key, or for a relayer: \"rollcall keys list\" shows them.")
 		}
 		return asked, func(waiting context.Context) string {
 			switch tx, last := a.AwaitAttempt(waiting, was.TxID, was.Number); {
@@ -335,7 +335,7 @@ type txReplayCmd struct {
 	DeadLetters string   `placeholder:"TARGET" help:"All dead letters for this target; all is every target."`
 	DryRun      bool     `help:"Only list them. Without any choice: all dead letters."`
 	Limit       int      `default:"100" min:"1" max:"1000" help:"List at most so many."`
-	outputFlags
+	OutputFlags
 	poolFlags
 }
 
@@ -379,12 +379,12 @@ func (c *txReplayCmd) filters(ctx context.Context, a *admin.Admin, ids []uuid.UU
 	return filters, nil
 }
 
-func (c *txReplayCmd) Run(ctx context.Context, con *console) error {
+func (c *txReplayCmd) Run(ctx context.Context, con *Console) error {
 	var ids []uuid.UUID
 	for _, text := range c.ID {
 		id, err := uuid.Parse(text)
 		if err != nil {
-			return usageError{fmt.Errorf("%q is not the id of a delivery", text)}
+			return UsageError{Err: fmt.Errorf("%q is not the id of a delivery", text)}
 		}
 		ids = append(ids, id)
 	}
@@ -417,7 +417,7 @@ func (c *txReplayCmd) Run(ctx context.Context, con *console) error {
 			return uncertain(fmt.Errorf("after %d: %w", result.Replayed, err), "rollcall tx replay --dry-run")
 		}
 	}
-	return c.print(con.stdout, result, func(w io.Writer) {
+	return c.Print(con.Stdout, result, func(w io.Writer) {
 		fmt.Fprintf(w, "%s to be delivered again\n", plural(result.Replayed, "webhook"))
 	})
 }
@@ -437,16 +437,16 @@ func known(ctx context.Context, a *admin.Admin, ids []uuid.UUID) error {
 		}
 	}
 	if len(missing) > 0 {
-		return withFix(fmt.Errorf("no such delivery: %s", strings.Join(missing, ", ")),
+		return WithFix(fmt.Errorf("no such delivery: %s", strings.Join(missing, ", ")),
 			"\"rollcall tx replay --dry-run\" lists dead letters, \"rollcall tx get\" those of a transaction; delivered ones are kept for RELAYER_WEBHOOK_RETENTION; for a whole transaction use --tx.")
 	}
 	return nil
 }
 
-func (c *txReplayCmd) list(ctx context.Context, con *console, a *admin.Admin, filters []webhook.Filter) error {
+func (c *txReplayCmd) list(ctx context.Context, con *Console, a *admin.Admin, filters []webhook.Filter) error {
 	list := struct {
-		Deliveries []delivery `json:"deliveries"`
-	}{[]delivery{}}
+		Deliveries []Delivery `json:"deliveries"`
+	}{[]Delivery{}}
 	for _, f := range filters {
 		f.Limit = c.Limit
 		found, err := a.Outbox.List(ctx, f)
@@ -457,7 +457,7 @@ func (c *txReplayCmd) list(ctx context.Context, con *console, a *admin.Admin, fi
 			list.Deliveries = append(list.Deliveries, deliveryOf(d))
 		}
 	}
-	return c.print(con.stdout, list, func(w io.Writer) {
+	return c.Print(con.Stdout, list, func(w io.Writer) {
 		deliveries(w, list.Deliveries)
 		if len(list.Deliveries) >= c.Limit {
 			fmt.Fprint(w, "the oldest ")

@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"context"
@@ -19,7 +19,7 @@ import (
 )
 
 // transaction is one, for scripts. Amounts are wei, in decimal digits. Absent values are null.
-type transaction struct {
+type Transaction struct {
 	ID           string  `json:"id"`
 	Status       string  `json:"status"`
 	StatusReason string  `json:"statusReason"`
@@ -63,9 +63,9 @@ type transaction struct {
 	created time.Time
 }
 
-func transactionOf(t *relayer.Transaction) transaction {
+func transactionOf(t *relayer.Transaction) Transaction {
 	m := t.Metadata
-	out := transaction{
+	out := Transaction{
 		ID: t.ID.String(), Status: string(t.Status), StatusReason: t.StatusReason, Intent: string(t.Intent), Kind: string(t.Kind),
 		Caller: t.Caller, Target: t.Target, Nonce: t.Nonce, Attempts: t.Attempts, Revision: t.Revision,
 		Value: "0", Data: hexutil.Encode(t.Data), GasLimit: t.GasLimit, Speed: string(t.Speed),
@@ -122,14 +122,14 @@ func text[T any](p *T) string {
 }
 
 // state is the status, and where it is going.
-func (t *transaction) state() string {
+func (t *Transaction) state() string {
 	if t.Intent == string(relayer.IntentSend) || relayer.Status(t.Status).Final() {
 		return t.Status
 	}
 	return fmt.Sprintf("%s (%s)", t.Status, t.Intent)
 }
 
-func (t *transaction) row() []string {
+func (t *Transaction) row() []string {
 	hash := text(t.Hash)
 	if len(hash) > 12 {
 		hash = hash[:10] + "…"
@@ -138,16 +138,16 @@ func (t *transaction) row() []string {
 }
 
 // history is a transaction with everything that was done about it, for scripts.
-type history struct {
-	transaction
+type History struct {
+	Transaction
 	IntentReason string     `json:"intentReason"`
 	BumpAskedAt  *string    `json:"bumpAskedAt"`
-	Signed       []attempt  `json:"signed"`
-	Webhooks     []delivery `json:"webhooks"`
+	Signed       []Attempt  `json:"signed"`
+	Webhooks     []Delivery `json:"webhooks"`
 }
 
 // attempt is a signed transaction, for scripts. Its bytes are not shown: they can be sent by whoever has them.
-type attempt struct {
+type Attempt struct {
 	Number         int     `json:"number"`
 	Purpose        string  `json:"purpose"` // send, replace, noop
 	Key            string  `json:"key"`
@@ -160,7 +160,7 @@ type attempt struct {
 }
 
 // delivery is a webhook to one target, for scripts.
-type delivery struct {
+type Delivery struct {
 	ID          string  `json:"id"`
 	Transaction *string `json:"transaction"`
 	Target      string  `json:"target"`
@@ -174,8 +174,8 @@ type delivery struct {
 	LastError   string  `json:"lastError"`
 }
 
-func deliveryOf(d webhook.Delivery) delivery {
-	out := delivery{
+func deliveryOf(d webhook.Delivery) Delivery {
+	out := Delivery{
 		ID: d.ID.String(), Target: d.Target, Event: d.Event, Revision: d.Revision, State: string(d.State), Attempts: d.Attempts,
 		CreatedAt: timefmt.Format(d.CreatedAt), LastError: d.LastError,
 	}
@@ -191,8 +191,8 @@ func deliveryOf(d webhook.Delivery) delivery {
 	return out
 }
 
-func readHistory(ctx context.Context, a *admin.Admin, tx *relayer.Transaction) (history, error) {
-	h := history{transaction: transactionOf(tx), Signed: []attempt{}, Webhooks: []delivery{}}
+func readHistory(ctx context.Context, a *admin.Admin, tx *relayer.Transaction) (History, error) {
+	h := History{Transaction: transactionOf(tx), Signed: []Attempt{}, Webhooks: []Delivery{}}
 	wish, err := a.Store.BumpRequestOf(ctx, tx.ID)
 	if err != nil {
 		return h, err
@@ -203,7 +203,7 @@ func readHistory(ctx context.Context, a *admin.Admin, tx *relayer.Transaction) (
 		return h, err
 	}
 	for _, s := range attempts {
-		h.Signed = append(h.Signed, attempt{
+		h.Signed = append(h.Signed, Attempt{
 			Number: s.Number, Purpose: string(s.Purpose), Key: lower(s.From), Nonce: s.Nonce, Hash: s.Hash.Hex(), MaxFee: s.MaxFee.String(),
 			MaxPriorityFee: wei(s.MaxPriorityFee), CreatedAt: timefmt.Format(s.CreatedAt), LastError: s.LastError,
 		})
@@ -226,7 +226,7 @@ func readHistory(ctx context.Context, a *admin.Admin, tx *relayer.Transaction) (
 // shownData is how much of a transaction's data a person is shown.
 const shownData = 64
 
-func (h *history) table(w io.Writer) {
+func (h *History) table(w io.Writer) {
 	line := func(name, value string) {
 		if value != "" {
 			fmt.Fprintf(w, "%-11s %s\n", name, strings.Map(printable, value))
@@ -295,7 +295,7 @@ func (h *history) table(w io.Writer) {
 }
 
 // deliveries prints webhooks in a table.
-func deliveries(w io.Writer, all []delivery) {
+func deliveries(w io.Writer, all []Delivery) {
 	var rows [][]string
 	for _, d := range all {
 		rows = append(rows, []string{

@@ -12,7 +12,7 @@ import (
 	testredis "github.com/rollcall-dev/rollcall/internal/testutil/redis"
 )
 
-// The leader of "rollcall dev" is killed twice and started again: no relayer leaves the set meanwhile.
+// The leader of rollcall-dev's cluster is killed twice and started again: no relayer leaves the set meanwhile.
 func TestDevKeepsTheSetWithoutItsLeader(t *testing.T) {
 	t.Parallel()
 	c := &cluster{t: t, redis: testredis.Start(t)}
@@ -21,19 +21,19 @@ func TestDevKeepsTheSetWithoutItsLeader(t *testing.T) {
 	postgres, err := pgserver.Folder(t.Context(), filepath.Join(folder, "postgres"), "")
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(postgres)) }) // for root it is outside of the test's folder
-	run := launch(t, "dev", []string{"REDIS_URL=" + c.redis.URL()}, append([]string{"dev", "--health-check-interval-ms", "1000"}, data...)...)
+	run := launchProgram(t, "dev", []string{"REDIS_URL=" + c.redis.URL()}, devBinary, append([]string{"--health-check-interval-ms", "1000"}, data...)...)
 	ids := []string{"oz-relayer-0", "oz-relayer-1", "oz-relayer-2"}
 	c.awaitActive(2*patience, ids...)
 	stop := c.watchSet(ids...)
 	for range 2 {
 		before := c.meta()
-		stdout, stderr, code := rollcall(t, nil, append([]string{"dev", "kill", "leader"}, data...)...)
+		stdout, stderr, code := runProgram(t, nil, devBinary, append([]string{"kill", "leader"}, data...)...)
 		require.Zero(t, code, stderr)
 		killed, _, ok := strings.Cut(stdout, " is killed")
 		require.True(t, ok, stdout)
 		eventually(t, patience, func() bool { now := c.meta(); return now["epoch"] != before["epoch"] && now["leader"] != killed }, "another leader's claim")
 		c.awaitWrites(2)
-		_, stderr, code = rollcall(t, nil, append([]string{"dev", "start", killed}, data...)...)
+		_, stderr, code = runProgram(t, nil, devBinary, append([]string{"start", killed}, data...)...)
 		require.Zero(t, code, stderr)
 	}
 	stop()

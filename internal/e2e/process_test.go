@@ -23,8 +23,8 @@ import (
 	testproc "github.com/rollcall-dev/rollcall/internal/testutil/proc"
 )
 
-// binary is the path of the product, built once by TestMain.
-var binary string
+// binary and devBinary are the paths of rollcall and rollcall-dev, built once by TestMain.
+var binary, devBinary string
 
 // insideNamespaces, if set, marks this binary's run in its own network; its value is the product's path.
 const insideNamespaces = "E2E_INSIDE_NAMESPACES"
@@ -43,8 +43,8 @@ func TestMain(m *testing.M) {
 			return 1
 		}
 		defer os.RemoveAll(dir)
-		binary = filepath.Join(dir, "rollcall")
-		build := exec.Command("go", "build", "-tags", "hashicorpmetrics", "-o", binary, "../../cmd/rollcall")
+		binary, devBinary = filepath.Join(dir, "rollcall"), filepath.Join(dir, "rollcall-dev")
+		build := exec.Command("go", "build", "-tags", "hashicorpmetrics", "-o", dir, "../../cmd/rollcall", "../../cmd/rollcall-dev")
 		build.Env = append(os.Environ(), "CGO_ENABLED=0")
 		if out, err := build.CombinedOutput(); err != nil {
 			fmt.Fprintf(os.Stderr, "build the product: %v\n%s", err, out)
@@ -211,7 +211,13 @@ func (p *process) logged(msg string) []map[string]any {
 // rollcall runs a command of the product to its end.
 func rollcall(t testing.TB, env []string, args ...string) (stdout, stderr string, code int) {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), binary, args...)
+	return runProgram(t, env, binary, args...)
+}
+
+// runProgram runs a program to its end.
+func runProgram(t testing.TB, env []string, program string, args ...string) (stdout, stderr string, code int) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), program, args...)
 	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir()}, env...)
 	var out, err strings.Builder
 	cmd.Stdout, cmd.Stderr = &out, &err

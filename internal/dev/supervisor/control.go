@@ -15,9 +15,11 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/rollcall-dev/rollcall/internal/platform/devinfo"
 )
 
-// "rollcall dev kill" sends a request to the supervisor, over a socket in the data folder. Only the supervisor has the
+// "rollcall-dev kill" sends a request to the supervisor, over a socket in the data folder. Only the supervisor has the
 // current leader and can keep a killed member stopped. A pid from a file could belong to another process by now.
 
 var (
@@ -29,7 +31,7 @@ var (
 
 // Absent returns why no supervisor answers in the data folder: ErrStarting or ErrNotRunning.
 func Absent(data string) error {
-	if locked(data) {
+	if devinfo.Locked(data) {
 		return ErrStarting
 	}
 	return ErrNotRunning

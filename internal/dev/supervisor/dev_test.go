@@ -21,6 +21,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/rollcall-dev/rollcall/gateway"
+	"github.com/rollcall-dev/rollcall/internal/platform/devinfo"
 )
 
 // TestMain keeps the tests' clusters out of the user's register.
@@ -118,7 +119,7 @@ func TestPortsOfOthersAreLeftAlone(t *testing.T) {
 	wish, theirs := wish(t), t.TempDir()
 	_, err := choosePorts(t.Context(), theirs, wish)
 	require.NoError(t, err)
-	lock, err := tryLock(filepath.Join(theirs, lockFile), syscall.LOCK_EX)
+	lock, err := devinfo.TryLock(filepath.Join(theirs, devinfo.LockFile), syscall.LOCK_EX)
 	require.NoError(t, err)
 	held := map[int]bool{}
 	all, _ := wish.all()
@@ -148,20 +149,20 @@ func TestPortsOfOthersAreLeftAlone(t *testing.T) {
 func TestRunning(t *testing.T) {
 	t.Parallel()
 	data := t.TempDir()
-	require.Nil(t, Running(filepath.Join(data, "none")))
-	require.NoError(t, writeJSON(filepath.Join(data, infoFile), Info{Coordinators: []Coordinator{{Cluster: "127.0.0.1:1"}}}))
-	require.Nil(t, Running(data), "a file that a crash left behind does not count")
-	lock, err := tryLock(filepath.Join(data, lockFile), syscall.LOCK_EX)
+	require.Nil(t, devinfo.Running(filepath.Join(data, "none")))
+	require.NoError(t, writeJSON(filepath.Join(data, devinfo.File), devinfo.Info{Coordinators: []devinfo.Coordinator{{Cluster: "127.0.0.1:1"}}}))
+	require.Nil(t, devinfo.Running(data), "a file that a crash left behind does not count")
+	lock, err := devinfo.TryLock(filepath.Join(data, devinfo.LockFile), syscall.LOCK_EX)
 	require.NoError(t, err)
-	require.Equal(t, []string{"127.0.0.1:1"}, Running(data).ClusterPorts())
+	require.Equal(t, []string{"127.0.0.1:1"}, devinfo.Running(data).ClusterPorts())
 	require.NoError(t, lock.Close())
-	require.Nil(t, Running(data))
+	require.Nil(t, devinfo.Running(data))
 }
 
 func TestOneRunAtATime(t *testing.T) {
 	t.Parallel()
 	data := t.TempDir()
-	lock, err := tryLock(filepath.Join(data, lockFile), syscall.LOCK_EX)
+	lock, err := devinfo.TryLock(filepath.Join(data, devinfo.LockFile), syscall.LOCK_EX)
 	require.NoError(t, err)
 	defer lock.Close()
 	err = Run(t.Context(), Config{Data: data, Out: new(strings.Builder)})
@@ -170,17 +171,17 @@ func TestOneRunAtATime(t *testing.T) {
 
 func TestInfoIsAsScriptsExpect(t *testing.T) {
 	t.Parallel()
-	content, err := json.Marshal(Info{
-		RedisURL: "r", KeyPrefix: "p", Coordinators: []Coordinator{{ID: "c", PID: 1, Cluster: "a", HTTP: "h"}},
-		Relayers: []Relayer{{ID: "o", URL: "u", PID: 2, APIKey: "k"}}, Gateways: []Gateway{{ID: "g", PID: 3, HTTP: "h"}},
-		PoolID: "q", Chain: Chain{RPCURL: "n", WSURL: "w", ChainID: 5, PID: 4}, DatabaseURL: "d", DatabasePID: 6,
+	content, err := json.Marshal(devinfo.Info{
+		RedisURL: "r", KeyPrefix: "p", Coordinators: []devinfo.Coordinator{{ID: "c", PID: 1, Cluster: "a", HTTP: "h"}},
+		Relayers: []devinfo.Relayer{{ID: "o", URL: "u", PID: 2, APIKey: "k"}}, Gateways: []devinfo.Gateway{{ID: "g", PID: 3, HTTP: "h"}},
+		PoolID: "q", Chain: devinfo.Chain{RPCURL: "n", WSURL: "w", ChainID: 5, PID: 4}, DatabaseURL: "d", DatabasePID: 6,
 	})
 	require.NoError(t, err)
 	require.JSONEq(t, `{"redis_url":"r","redis_key_prefix":"p","coordinators":[{"id":"c","pid":1,"cluster":"a","http":"h"}],
 		"relayers":[{"id":"o","url":"u","pid":2,"api_key":"k"}],"gateways":[{"id":"g","pid":3,"http":"h"}],
 		"pool_id":"q","chain":{"rpc_url":"n","ws_url":"w","chain_id":5,"pid":4},"database_url":"d","database_pid":6}`, string(content))
 
-	content, err = json.Marshal(Info{Coordinators: []Coordinator{{}}, Relayers: []Relayer{{}}, Gateways: []Gateway{{}}})
+	content, err = json.Marshal(devinfo.Info{Coordinators: []devinfo.Coordinator{{}}, Relayers: []devinfo.Relayer{{}}, Gateways: []devinfo.Gateway{{}}})
 	require.NoError(t, err)
 	require.NotContains(t, string(content), "pid", "a script that kills process 0 kills itself")
 }
@@ -218,7 +219,7 @@ func TestKilledIsWrittenDown(t *testing.T) {
 	pid, err := s.kill(m)
 	require.NoError(t, err)
 	require.Equal(t, p.pid(), pid)
-	info, err := ReadInfo(s.cfg.Data)
+	info, err := devinfo.ReadInfo(s.cfg.Data)
 	require.NoError(t, err)
 	require.Zero(t, info.Relayers[1].PID)
 	_, err = s.kill(m)
@@ -312,10 +313,10 @@ func TestInfo_AppearsOncePublished(t *testing.T) {
 	m := s.sleeper("oz-relayer-1", kindRelayer, nil)
 	r, err := s.start(t.Context(), m)
 	require.NoError(t, err)
-	path := filepath.Join(s.cfg.Data, infoFile)
+	path := filepath.Join(s.cfg.Data, devinfo.File)
 	require.NoFileExists(t, path)
 	require.NoError(t, s.publish())
-	info, err := ReadInfo(s.cfg.Data)
+	info, err := devinfo.ReadInfo(s.cfg.Data)
 	require.NoError(t, err)
 	require.Equal(t, r.pid(), info.Relayers[1].PID)
 	for _, address := range []string{info.Coordinators[0].HTTP, info.Gateways[0].HTTP, info.Relayers[0].URL} {
@@ -361,7 +362,7 @@ func TestFind_NoLeader(t *testing.T) {
 	began := time.Now()
 	_, err := s.find(t.Context(), "leader")
 	require.ErrorContains(t, err, "no coordinator leads: 1 of 3 coordinators run, 2 are needed")
-	require.ErrorContains(t, err, "dev start coordinator-1 --data "+s.cfg.Data)
+	require.ErrorContains(t, err, "start coordinator-1 --data "+s.cfg.Data)
 	require.NotContains(t, err.Error(), "rpc error")
 	require.Less(t, time.Since(began), controlLimit/3)
 }
@@ -393,7 +394,7 @@ func TestWatch_InterruptedBeforeAllServes(t *testing.T) {
 	cancel()
 	require.NoError(t, s.watch(ctx))
 	require.NotContains(t, out.String(), "Ctrl-C stops everything")
-	require.NoFileExists(t, filepath.Join(s.cfg.Data, infoFile))
+	require.NoFileExists(t, filepath.Join(s.cfg.Data, devinfo.File))
 }
 
 // Services of every kind are reported, with the set that they joined or left.
@@ -426,7 +427,7 @@ func TestAbsent(t *testing.T) {
 	t.Parallel()
 	data := t.TempDir()
 	require.ErrorIs(t, Absent(data), ErrNotRunning)
-	lock, err := tryLock(filepath.Join(data, lockFile), syscall.LOCK_EX)
+	lock, err := devinfo.TryLock(filepath.Join(data, devinfo.LockFile), syscall.LOCK_EX)
 	require.NoError(t, err)
 	defer lock.Close()
 	require.ErrorIs(t, Absent(data), ErrStarting)
@@ -495,7 +496,7 @@ func TestStopWhileOthersStartAndKill(t *testing.T) {
 			_, err := s.start(t.Context(), m)
 			require.ErrorIs(t, err, errStopping)
 		}
-		require.NoFileExists(t, filepath.Join(s.cfg.Data, infoFile))
+		require.NoFileExists(t, filepath.Join(s.cfg.Data, devinfo.File))
 		require.Contains(t, out.String(), "stopped; the same command goes on")
 	}
 }

@@ -1,6 +1,6 @@
-// Package supervisor is the supervisor of "rollcall dev": a whole cluster on one machine, for trials.
+// Package supervisor is the supervisor of rollcall-dev: a whole cluster on one machine, for trials.
 //
-// Coordinators, relayers, their chain and the gateway are child processes of the same binary, so that a kill is a real
+// Coordinators, relayers, their chain and the gateway are child processes of rollcall, and of rollcall-dev for the chain, so that a kill is a real
 // kill. PostgreSQL is a private server. Redis is a miniredis in the supervisor, on a real port, unless one is
 // configured. All files are in one data folder, which a second run continues from:
 //
@@ -18,7 +18,7 @@
 // the new chain. Within a run the store is never emptied automatically. A chain that was killed and started is another
 // one, too. The relayers refuse it until an operator resyncs them, or until the next run.
 //
-// A killed process, by "rollcall dev kill" or otherwise, stays stopped until "rollcall dev start", so that the user can
+// A killed process, by "rollcall-dev kill" or otherwise, stays stopped until "rollcall-dev start", so that the user can
 // watch the cluster's reaction. The children end with the supervisor, even if it is killed (on Linux; on other systems
 // the user has to end them then).
 package supervisor

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/rollcall-dev/rollcall/internal/dev/devchain"
+	"github.com/rollcall-dev/rollcall/internal/platform/devinfo"
 )
 
 const (
@@ -65,11 +66,11 @@ func (s *supervisor) plan() []*member {
 	all := []*member{
 		// launch returns when it answers.
 		{id: postgresID, kind: kindPostgres, launch: s.database.start, ready: func(context.Context) error { return nil }},
-		s.child(chainID, kindChain, "http://"+local(s.ports.Chain), nil,
-			"dev-chain", "--listen", local(s.ports.Chain), "--fund", s.secrets.Funded()),
+		s.child(s.self, chainID, kindChain, "http://"+local(s.ports.Chain), nil,
+			"chain", "--listen", local(s.ports.Chain), "--fund", s.secrets.Funded()),
 	}
 	for i, port := range s.ports.Relayer {
-		all = append(all, s.child(relayerID(i), kindRelayer, "http://"+local(port)+"/health", []string{s.secrets.variable()},
+		all = append(all, s.child(s.cfg.Rollcall, relayerID(i), kindRelayer, "http://"+local(port)+"/health", []string{s.secrets.variable()},
 			"relayer", "--listen", local(port), "--pool-id", poolID, "--api-keys-file", s.secrets.apiKeyFile(i),
 			"--database-url-file", s.secrets.databaseURLFile(), "--chain-id", fmt.Sprint(devchain.ChainID),
 			"--rpc-urls", "ws://"+local(s.ports.Chain), "--confirmations", fmt.Sprint(confirmations)))
@@ -82,23 +83,23 @@ func (s *supervisor) plan() []*member {
 	for i := range nodes {
 		id := coordinatorID(i)
 		cluster, http := local(s.ports.Cluster[i]), local(s.ports.HTTP[i])
-		all = append(all, s.child(id, kindCoordinator, "http://"+http+"/readyz", redis,
+		all = append(all, s.child(s.cfg.Rollcall, id, kindCoordinator, "http://"+http+"/readyz", redis,
 			"coordinator", "--node-id", id, "--peers", strings.Join(peers, ","),
 			"--listen", cluster, "--advertise", cluster, "--advertise-client", cluster,
 			"--http-listen", http, "--data-dir", filepath.Join(s.cfg.Data, id), "--raft-timing", "lan",
 			"--relayer-count", "0", "--health-check-interval-ms", fmt.Sprint(s.cfg.Interval.Milliseconds())))
 	}
-	return append(all, s.child(gatewayID, kindGateway, "http://"+local(s.ports.Gateway)+"/healthz", nil,
+	return append(all, s.child(s.cfg.Rollcall, gatewayID, kindGateway, "http://"+local(s.ports.Gateway)+"/healthz", nil,
 		"gateway", "--id", gatewayID, "--coordinators", strings.Join(s.coordinators(), ","),
 		"--definitions", filepath.Join(s.cfg.Data, "services"), "--listen", local(s.ports.Gateway),
 		"--state-dir", filepath.Join(s.cfg.Data, gatewayID), "--startup-wait", "0s")) // no other process has advertised here before
 }
 
-// child returns a member that is a process of this binary, and serves when a URL answers 200.
-func (s *supervisor) child(id string, k kind, url string, variables []string, args ...string) *member {
+// child returns a member that is a process of a program, and serves when a URL answers 200.
+func (s *supervisor) child(program, id string, k kind, url string, variables []string, args ...string) *member {
 	m := &member{id: id, kind: k, ready: answers(url)}
 	m.launch = func(context.Context) (process, error) {
-		return s.launcher.start(s.cfg.Executable, args, variables, s.logPath(m))
+		return s.launcher.start(program, args, variables, s.logPath(m))
 	}
 	return m
 }
@@ -153,19 +154,19 @@ func (s *supervisor) writeInfo() error {
 		pids[m.id] = m.pid()
 	}
 	node := local(s.ports.Chain)
-	info := Info{
+	info := devinfo.Info{
 		RedisURL: s.redisURL, KeyPrefix: s.cfg.KeyPrefix, PoolID: poolID,
-		Chain:       Chain{RPCURL: "http://" + node, WSURL: "ws://" + node, ChainID: devchain.ChainID, PID: pids[chainID]},
+		Chain:       devinfo.Chain{RPCURL: "http://" + node, WSURL: "ws://" + node, ChainID: devchain.ChainID, PID: pids[chainID]},
 		DatabaseURL: s.database.url(), DatabasePID: pids[postgresID],
-		Gateways: []Gateway{{ID: gatewayID, PID: pids[gatewayID], HTTP: "http://" + local(s.ports.Gateway)}},
+		Gateways: []devinfo.Gateway{{ID: gatewayID, PID: pids[gatewayID], HTTP: "http://" + local(s.ports.Gateway)}},
 	}
 	for i := range nodes {
 		id := coordinatorID(i)
-		info.Coordinators = append(info.Coordinators, Coordinator{ID: id, PID: pids[id], Cluster: local(s.ports.Cluster[i]), HTTP: "http://" + local(s.ports.HTTP[i])})
+		info.Coordinators = append(info.Coordinators, devinfo.Coordinator{ID: id, PID: pids[id], Cluster: local(s.ports.Cluster[i]), HTTP: "http://" + local(s.ports.HTTP[i])})
 	}
 	for i, port := range s.ports.Relayer {
 		id := relayerID(i)
-		info.Relayers = append(info.Relayers, Relayer{ID: id, PID: pids[id], URL: "http://" + local(port), APIKey: s.secrets.apiKeys[i]})
+		info.Relayers = append(info.Relayers, devinfo.Relayer{ID: id, PID: pids[id], URL: "http://" + local(port), APIKey: s.secrets.apiKeys[i]})
 	}
-	return writeJSON(filepath.Join(s.cfg.Data, infoFile), info)
+	return writeJSON(filepath.Join(s.cfg.Data, devinfo.File), info)
 }

@@ -14,6 +14,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/rollcall-dev/rollcall/internal/platform/devinfo"
 )
 
 // ports are the ports of a cluster. The coordinators' ports are chosen once and then kept, because Raft's configuration
@@ -167,7 +169,7 @@ func (r *register) portsBut(self string) map[int]bool {
 			continue
 		}
 		all, remembered := p.all()
-		if !locked(folder) {
+		if !devinfo.Locked(folder) {
 			all = all[:remembered]
 		}
 		for _, port := range all {

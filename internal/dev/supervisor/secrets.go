@@ -76,7 +76,7 @@ func (s *Secrets) variable() string {
 	return signer.VarKeysJSON + signer.FileSuffix + "=" + s.keysFile()
 }
 
-// Funded returns the addresses in the format of dev-chain's flag.
+// Funded returns the addresses in the format of the flag of rollcall-dev chain.
 func (s *Secrets) Funded() string {
 	var addresses []string
 	for _, a := range s.Addresses {

@@ -18,6 +18,7 @@ import (
 	"github.com/alicebob/miniredis/v2"
 
 	"github.com/rollcall-dev/rollcall/gateway"
+	"github.com/rollcall-dev/rollcall/internal/platform/devinfo"
 )
 
 const (
@@ -33,7 +34,7 @@ const (
 
 // Config configures a cluster on this machine.
 type Config struct {
-	// Data is the folder for all files. Default: DefaultData.
+	// Data is the folder for all files. Default: devinfo.DefaultData.
 	Data string
 	// RedisURL is the URL of an existing Redis. Default: an embedded one.
 	RedisURL string
@@ -41,9 +42,9 @@ type Config struct {
 	KeyPrefix string
 	// Interval is the time between two health checks. Default 2 s.
 	Interval time.Duration
-	// Executable is the rollcall binary to start. Default: that of this process.
-	Executable string
-	// Command is the name that hints print for the binary. Default: Executable.
+	// Rollcall is the program of the roles. Default: rollcall in the folder of this process's program.
+	Rollcall string
+	// Command is the name that hints print for this process's program. Default: its path.
 	Command string
 	// Out receives a line for every event.
 	Out io.Writer
@@ -52,6 +53,7 @@ type Config struct {
 // supervisor runs the members.
 type supervisor struct {
 	cfg      Config
+	self     string // this process's program
 	ports    *ports
 	redisURL string
 	secrets  *Secrets
@@ -71,21 +73,21 @@ type supervisor struct {
 // Run runs the cluster until ctx ends, then stops it in order and returns nil. It fails if another Run uses the folder,
 // or the cluster does not start.
 func Run(ctx context.Context, cfg Config) (err error) {
-	cfg.Data = cmp.Or(cfg.Data, DefaultData)
+	cfg.Data = cmp.Or(cfg.Data, devinfo.DefaultData)
 	cfg.Interval = cmp.Or(cfg.Interval, 2*time.Second)
-	if cfg.Executable == "" {
-		if cfg.Executable, err = os.Executable(); err != nil {
-			return err
-		}
+	self, err := os.Executable()
+	if err != nil {
+		return err
 	}
-	cfg.Command = cmp.Or(cfg.Command, cfg.Executable)
+	cfg.Rollcall = cmp.Or(cfg.Rollcall, filepath.Join(filepath.Dir(self), "rollcall"))
+	cfg.Command = cmp.Or(cfg.Command, self)
 	for _, folder := range []string{"logs", "services"} {
 		if err := os.MkdirAll(filepath.Join(cfg.Data, folder), 0o700); err != nil {
 			return fmt.Errorf("the data folder cannot be made: %w; name one that you may write to with --data", err)
 		}
 	}
-	lock, err := lockAlone(ctx, filepath.Join(cfg.Data, lockFile), 500*time.Millisecond) // a mere check holds it briefly
-	if errors.Is(err, errLocked) {
+	lock, err := lockAlone(ctx, filepath.Join(cfg.Data, devinfo.LockFile), 500*time.Millisecond) // a mere check holds it briefly
+	if errors.Is(err, devinfo.ErrLocked) {
 		return fmt.Errorf("a cluster runs from %s already; stop it with Ctrl-C where it was started, or name another folder with --data", cfg.Data)
 	}
 	if err != nil {
@@ -95,8 +97,11 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	if err := removeInfo(cfg.Data); err != nil {
 		return err
 	}
+	if _, err := os.Stat(cfg.Rollcall); err != nil {
+		return fmt.Errorf("the program of the roles is missing: %w; build it with make build, or name it with --rollcall", err)
+	}
 
-	s := &supervisor{cfg: cfg}
+	s := &supervisor{cfg: cfg, self: self}
 	s.printf("starting three coordinators, a gateway, and three relayers with PostgreSQL and a chain; their data is in %s", cfg.Data)
 	s.printf("the chain begins again at each start, and the relayers' data with it")
 	starting, cancel := context.WithTimeoutCause(ctx, startLimit, fmt.Errorf("not up within %v", startLimit))
@@ -139,7 +144,7 @@ func Run(ctx context.Context, cfg Config) (err error) {
 }
 
 func removeInfo(data string) error {
-	err := os.Remove(filepath.Join(data, infoFile))
+	err := os.Remove(filepath.Join(data, devinfo.File))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -258,9 +263,8 @@ func (s *supervisor) ended(m *member, r *run) {
 
 // hint returns a dev command for the user's current folder.
 func (s *supervisor) hint(args ...string) string {
-	line := []string{s.cfg.Command, "dev"}
-	line = append(line, args...)
-	if s.cfg.Data != DefaultData {
+	line := append([]string{s.cfg.Command}, args...)
+	if s.cfg.Data != devinfo.DefaultData {
 		line = append(line, "--data", s.cfg.Data)
 	}
 	return strings.Join(line, " ")

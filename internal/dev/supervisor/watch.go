@@ -15,6 +15,7 @@ import (
 	"github.com/rollcall-dev/rollcall/gateway"
 	"github.com/rollcall-dev/rollcall/internal/dev/devchain"
 	"github.com/rollcall-dev/rollcall/internal/discovery/mirror"
+	"github.com/rollcall-dev/rollcall/internal/platform/devinfo"
 )
 
 // watch prints the banner and a line for every change, until ctx ends.
@@ -109,10 +110,11 @@ func (s *supervisor) banner(ctx context.Context) {
 	p("  %-44s # leaves the set within %v", s.hint("kill", "oz-relayer-1"), s.cfg.Interval)
 	p("  %s", s.hint("start", "oz-relayer-1"))
 	p("  %-44s # another leads, under a new epoch; no relayer leaves", s.hint("kill", "leader"))
-	if s.cfg.Data == DefaultData { // the default folder of the operator's commands
-		p("  %s status", s.cfg.Command)
+	rollcall := filepath.Join(filepath.Dir(s.cfg.Command), filepath.Base(s.cfg.Rollcall))
+	if s.cfg.Data == devinfo.DefaultData { // the default folder of the operator's commands
+		p("  %s status", rollcall)
 	} else {
-		p("  %s status --coordinators %s", s.cfg.Command, strings.Join(s.coordinators(), ","))
+		p("  %s status --coordinators %s", rollcall, strings.Join(s.coordinators(), ","))
 	}
 	p("  curl -s http://%s/status", local(s.ports.HTTP[0]))
 	p("  curl -s http://%s/api/v1/relayers/%s/transactions -H 'Content-Type: application/json' \\", local(s.ports.Relayer[0]), poolID)

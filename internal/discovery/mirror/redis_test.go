@@ -332,7 +332,7 @@ func TestTenThousandServices(t *testing.T) {
 	require.LessOrEqual(t, scripts, 2, "one script, sent again in full if the server did not have it")
 }
 
-// The Writer must work on miniredis, which rollcall dev uses.
+// The Writer must work on miniredis, which rollcall-dev uses.
 func TestWriterOnMiniredis(t *testing.T) {
 	t.Parallel()
 	s := miniredis.RunT(t)

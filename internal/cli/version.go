@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"fmt"
@@ -6,15 +6,17 @@ import (
 	"runtime/debug"
 )
 
-type versionCmd struct{ outputFlags }
+// VersionCmd prints the version.
+type VersionCmd struct{ OutputFlags }
 
-func (c versionCmd) Run(con *console) error {
-	v := map[string]string{"version": version()}
-	return c.print(con.stdout, v, func(w io.Writer) { fmt.Fprintln(w, "rollcall "+version()) })
+// Run prints the version.
+func (c VersionCmd) Run(con *Console, p *Program) error {
+	v := map[string]string{"version": Version()}
+	return c.Print(con.Stdout, v, func(w io.Writer) { fmt.Fprintln(w, p.Name+" "+Version()) })
 }
 
-// version is that of the module or of the commit it was built from.
-func version() string {
+// Version returns the version of the module, or the commit that the program was built from.
+func Version() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return "unknown"

@@ -1,7 +1,6 @@
-package supervisor
+package devinfo
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,11 +8,16 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
-	"time"
 )
 
-// DefaultData is the default data folder of "rollcall dev", below the current folder.
-const DefaultData = "build/dev"
+const (
+	// DefaultData is the default data folder of rollcall-dev, below the current folder.
+	DefaultData = "build/dev"
+	// File is the name of the file in the data folder.
+	File = "dev.json"
+	// LockFile is the name of the file that the supervisor locks while it runs.
+	LockFile = "lock"
+)
 
 // Info is the content of dev.json: all addresses, for scripts. It is written when the whole cluster serves, and again
 // after each change. A process that does not run has no pid.
@@ -65,20 +69,20 @@ type Gateway struct {
 
 // ReadInfo reads the data folder's dev.json.
 func ReadInfo(data string) (*Info, error) {
-	content, err := os.ReadFile(filepath.Join(data, infoFile))
+	content, err := os.ReadFile(filepath.Join(data, File))
 	if err != nil {
 		return nil, err
 	}
 	info := new(Info)
 	if err := json.Unmarshal(content, info); err != nil {
-		return nil, fmt.Errorf("%s: %w", filepath.Join(data, infoFile), err)
+		return nil, fmt.Errorf("%s: %w", filepath.Join(data, File), err)
 	}
 	return info, nil
 }
 
 // Running returns the cluster that runs from the data folder; nil if there is none.
 func Running(data string) *Info {
-	if !locked(data) {
+	if !Locked(data) {
 		return nil
 	}
 	info, err := ReadInfo(data)
@@ -97,20 +101,14 @@ func (i *Info) ClusterPorts() []string {
 	return addresses
 }
 
-// locked reports whether a cluster runs from the data folder, or is being started.
-func locked(data string) bool {
-	lock, err := tryLock(filepath.Join(data, lockFile), syscall.LOCK_SH)
+// Locked reports whether a cluster runs from the data folder, or is being started.
+func Locked(data string) bool {
+	lock, err := TryLock(filepath.Join(data, LockFile), syscall.LOCK_SH)
 	if err == nil {
 		lock.Close()
 	}
-	return errors.Is(err, errLocked)
+	return errors.Is(err, ErrLocked)
 }
-
-const (
-	infoFile  = "dev.json"
-	portsFile = "ports.json"
-	lockFile  = "lock"
-)
 
 // APIKey returns the API key of a relayer, by its id.
 func (i *Info) APIKey(relayer string) (string, error) {
@@ -124,31 +122,11 @@ func (i *Info) APIKey(relayer string) (string, error) {
 	return "", fmt.Errorf("there is no relayer %q; there are %s", relayer, strings.Join(known, ", "))
 }
 
-// writeJSON replaces a file atomically, readable by its owner only, because it holds secrets.
-func writeJSON(path string, v any) error {
-	content, err := json.MarshalIndent(v, "", "  ")
-	if err != nil {
-		return err
-	}
-	return replace(path, append(content, '\n'))
-}
+// ErrLocked means that another process holds the lock.
+var ErrLocked = errors.New("another process holds the lock")
 
-func replace(path string, content []byte) error {
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(content)
-	if err := errors.Join(err, f.Close()); err != nil {
-		return errors.Join(err, os.Remove(f.Name()))
-	}
-	return os.Rename(f.Name(), path)
-}
-
-var errLocked = errors.New("another process holds the lock")
-
-// tryLock takes an advisory lock that ends when the file is closed, or with the process.
-func tryLock(path string, how int) (*os.File, error) {
+// TryLock takes an advisory lock that ends when the file is closed, or with the process.
+func TryLock(path string, how int) (*os.File, error) {
 	flags := os.O_RDWR | os.O_CREATE
 	if how == syscall.LOCK_SH {
 		flags = os.O_RDONLY // a mere check must not create the file
@@ -160,26 +138,9 @@ func tryLock(path string, how int) (*os.File, error) {
 	if err := syscall.Flock(int(f.Fd()), how|syscall.LOCK_NB); err != nil {
 		f.Close()
 		if errors.Is(err, syscall.EWOULDBLOCK) {
-			return nil, errLocked
+			return nil, ErrLocked
 		}
 		return nil, fmt.Errorf("lock %s: %w", path, err)
 	}
 	return f, nil
-}
-
-// lockAlone takes the exclusive lock, waiting for it at most patience.
-func lockAlone(ctx context.Context, path string, patience time.Duration) (*os.File, error) {
-	for limit := time.After(patience); ; {
-		f, err := tryLock(path, syscall.LOCK_EX)
-		if !errors.Is(err, errLocked) {
-			return f, err
-		}
-		select {
-		case <-limit:
-			return nil, err
-		case <-ctx.Done():
-			return nil, context.Cause(ctx)
-		case <-time.After(10 * time.Millisecond):
-		}
-	}
 }
