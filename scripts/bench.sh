@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Measures Rollcall beside raw hashicorp/raft, etcd, plain Postgres and a bare geth: prints a table and writes
-# build/bench.json.
+# Measures Rollcall and its peers: etcd, a bare net/http client, plain Postgres and a bare geth. Prints a table and
+# writes build/bench.json.
 #
 #   scripts/bench.sh                    everything, about two hours; leave the machine alone meanwhile
 #   scripts/bench.sh --short            every section, small, in at most six minutes

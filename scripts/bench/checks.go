@@ -3,10 +3,8 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
-	"fmt"
-	"os"
-	"strconv"
+	"io"
+	"net/http"
 	"time"
 
 	"github.com/rollcall-dev/rollcall/internal/discovery/health"
@@ -14,219 +12,114 @@ import (
 
 const checkedServices = 10_000
 
-// checks measures how punctual health checks are, and their cost.
-func checks(ctx context.Context, s *suite) error {
-	f, err := s.startFleet(ctx)
-	if err != nil {
-		return err
-	}
-	defer f.close()
-	for _, interval := range s.intervals {
-		if err := s.punctuality(ctx, f, interval); err != nil {
-			return fmt.Errorf("every %s: %w", interval, err)
-		}
-	}
-	return nil
-}
-
-// punctuality measures the checks of a fleet by a whole cluster.
-func (s *suite) punctuality(ctx context.Context, f *fleet, interval time.Duration) error {
-	c, err := s.startRollcall(ctx, interval)
-	if err != nil {
-		return err
-	}
-	defer c.close()
-	if err := c.fill(ctx, f, checkedServices); err != nil {
-		return err
-	}
+// checks measures how punctual a whole cluster's checks are, and their cost.
+func checks(t *trial) {
+	const interval, what = time.Second, "10,000 services each 1s: "
+	f, c := t.startFleet(), t.startRollcall(interval)
+	c.fill(f, checkedServices)
 	// The first checks come at once, the next ones each at its own time.
-	pause(ctx, interval+3*time.Second)
-	leader, _, err := c.leader(ctx)
-	if err != nil {
-		return err
-	}
-	m, err := measureChecks(ctx, f, c.nodes[leader], c.server, interval, s.checking)
-	if err != nil {
-		return err
-	}
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
-	what := fmt.Sprintf("10,000 services each %s: ", interval)
-	s.add(what+"lateness of checks, p99", m.P99, "ms").within(50)
-	s.add(what+"lateness of checks, worst", m.Max, "ms")
-	s.add(what+"checks", float64(m.Checks)/m.Seconds, "/s")
-	s.add(what+"checks missed", float64(m.Missed+checkedServices-m.Services), "")
-	s.add(what+"connections opened", float64(m.Conns), "")
-	s.add(what+"cores used by the leader", m.cores, "cores")
-	s.add(what+"cores used by Redis", m.redisCores, "cores")
-	s.add(what+"cores used by the checked services", m.fleetCores, "cores")
-	return nil
-}
-
-// checksMeasured is the result at the services' end, and its cost.
-type checksMeasured struct {
-	arrivals
-	cores, fleetCores, redisCores float64
-}
-
-// measureChecks measures a checker for a time. redis may be nil.
-func measureChecks(ctx context.Context, f *fleet, checker, redis *process, interval, window time.Duration) (m checksMeasured, err error) {
-	processes := []*process{checker, f.process, redis}
-	var cores [3]float64
-	read := func(sign float64) error {
-		for i, p := range processes {
-			if p == nil {
-				continue
-			}
-			used, err := p.cpu()
-			if err != nil {
-				return err
-			}
-			cores[i] += sign * used.Seconds()
-		}
-		return nil
-	}
-	if err := errors.Join(f.record(ctx), read(-1)); err != nil {
-		return m, err
-	}
-	pause(ctx, window)
-	if err := read(1); err != nil {
-		return m, err
-	}
-	m.arrivals, err = f.arrivals(ctx, interval)
-	m.cores, m.fleetCores, m.redisCores = cores[0]/m.Seconds, cores[1]/m.Seconds, cores[2]/m.Seconds
-	return m, err
-}
-
-// fill registers the given number of services.
-func (c *rollcallCluster) fill(ctx context.Context, f *fleet, services int) error {
-	all, closeAll, err := c.registrars(ctx, f, 1, services, true)
-	if err != nil {
-		return err
-	}
-	defer closeAll()
-	return all[0].registerAll(ctx)
+	t.pause(interval + 3*time.Second)
+	var seen arrivals
+	used := t.processorTime(map[string]processor{"leader": processorOf(c.nodes[c.leader().index].PID())}, func() {
+		seen = f.arrivals(t, interval, func() { t.pause(t.checking) })
+	})
+	t.add(what+"lateness of checks, p99", ms(seen.Late), "ms").within(50)
+	t.add(what+"checks", seen.PerSecond, "/s")
+	t.add(what+"checks missed", float64(seen.Missed+checkedServices-seen.Services), "")
+	t.add(what+"cores used by the leader", used["leader"].Seconds()/t.checking.Seconds(), "cores")
 }
 
 // saturation measures more services than can be checked, by the checker alone and in a whole cluster. It compares them
 // with a bare net/http client on the same addresses, also alone.
-func saturation(ctx context.Context, s *suite) error {
+func saturation(t *trial) {
 	const (
 		services = 4 * maxHosts
 		bare     = "bare net/http client: requests"
-		fresh    = "bare net/http client: requests on new connections"
 		alone    = "checks at saturation, the checker alone"
 		whole    = "checks at saturation, in a whole cluster"
 	)
-	f, err := s.startFleet(ctx)
-	if err != nil {
-		return err
+	f := t.startFleet()
+	// checked returns the checks once the first ones are over.
+	checked := func(t *trial) result {
+		t.pause(5 * time.Second)
+		return result{PerSecond: f.arrivals(t, time.Second, func() { t.pause(3 * t.window) }).PerSecond}
 	}
-	defer f.close()
-	window := 3 * s.window
-	err = s.inRounds(ctx,
-		func(ctx context.Context) error {
-			best := 0.0
+	t.inRounds(
+		contender(bare, func(t *trial) (best result) {
 			for _, workers := range []int{32, 256, 1024} {
-				res, err := s.bareClient(ctx, f, maxHosts, workers, false)
-				if err != nil {
-					return err
+				if res := f.requests(t, maxHosts, workers); res.PerSecond > best.PerSecond {
+					best = res
 				}
-				progress("%d workers: %s/s", workers, number(res.PerSecond))
-				best = max(best, res.PerSecond)
 			}
-			s.sample(bare, best, "/s")
-			res, err := s.bareClient(ctx, f, maxHosts, 256, true)
-			if err != nil {
-				return err
-			}
-			s.sample(fresh, res.PerSecond, "/s")
-			return nil
-		},
-		func(ctx context.Context) error {
-			p, err := self("checker", f.dir, "checker", "-port", strconv.Itoa(f.port), "-services", strconv.Itoa(services))
-			if err != nil {
-				return err
-			}
-			defer p.kill()
-			pause(ctx, 5*time.Second)
-			m, err := measureChecks(ctx, f, p, nil, time.Second, window)
-			if err != nil {
-				return errors.Join(err, p.running())
-			}
-			s.sample(alone, float64(m.Checks)/m.Seconds, "/s")
-			s.sample(alone+": cores used", m.cores, "cores")
-			progress("%d connections opened", m.Conns)
-			return nil
-		},
-		func(ctx context.Context) error {
-			c, err := s.startRollcall(ctx, time.Second)
-			if err != nil {
-				return err
-			}
-			defer c.close()
-			if err := c.fill(ctx, f, services); err != nil {
-				return err
-			}
-			pause(ctx, 5*time.Second)
-			leader, epoch, err := c.leader(ctx)
-			if err != nil {
-				return err
-			}
-			m, err := measureChecks(ctx, f, c.nodes[leader], c.server, time.Second, window)
-			if err != nil {
-				return err
-			}
-			s.sample(whole, float64(m.Checks)/m.Seconds, "/s")
-			s.sample(whole+": cores used by the leader", m.cores, "cores")
-			s.sample(whole+": cores used by Redis", m.redisCores, "cores")
-			if _, now, err := c.leader(ctx); err != nil || now != epoch {
-				progress("the leader changed meanwhile: epoch %d, then %d, %v", epoch, now, err)
-			}
-			return nil
-		})
-	if err != nil {
-		return err
-	}
-	s.report(alone, "/s").beside(s, bare).atLeast(0.8)
-	s.report(alone+": cores used", "cores")
-	s.report(whole, "/s").beside(s, bare)
-	s.report(whole+": cores used by the leader", "cores")
-	s.report(whole+": cores used by Redis", "cores")
-	s.report(bare, "/s")
-	s.report(fresh, "/s")
-	return nil
+			return best
+		}),
+		contender(alone, func(t *trial) result {
+			f.check(t, services)
+			return checked(t)
+		}),
+		contender(whole, func(t *trial) result {
+			t.startRollcall(time.Second).fill(f, services)
+			return checked(t)
+		}))
+	t.versus(bare, alone, "/s").atLeast(0.8)
+	t.report(whole, "/s")
 }
 
-// checker runs the product's checker in its own process.
-func checker(ctx context.Context, args []string) error {
-	flags := flag.NewFlagSet("checker", flag.ExitOnError)
-	port := flags.Int("port", 0, "the services' port")
-	services := flags.Int("services", 0, "how many there are")
-	if err := flags.Parse(args); err != nil {
-		return err
-	}
-	f := &fleet{port: *port}
+// check runs the product's checker alone until the trial ends.
+func (f *fleet) check(t *trial, services int) {
 	c, err := health.New(health.Config{Interval: time.Second})
-	if err != nil {
-		return err
-	}
-	for i := range *services {
+	t.check(err)
+	for i := range services {
 		service := newService(i, f.url(i))
 		c.Set(health.Target{ID: service.Id, Kind: service.Kind, URL: service.WorkerRef.Url})
 	}
+	ctx, cancel := context.WithCancel(t.ctx)
+	done := make(chan struct{})
+	t.Cleanup(func() { cancel(); <-done })
 	go func() {
 		// Its results have to be read, or it blocks.
 		var results []health.Result
-		for range c.Ready() {
-			results = c.Take(results[:0])
-			for _, r := range results {
-				if r.Verdict == health.Down {
-					fmt.Fprintln(os.Stderr, r.ID, r.Reason)
-				}
+		for {
+			select {
+			case <-c.Ready():
+				results = c.Take(results[:0])
+			case <-ctx.Done():
+				return
 			}
 		}
 	}()
-	return c.Run(ctx)
+	go func() { defer close(done); _ = c.Run(ctx) }() // an error shows as missing checks
+}
+
+// requests measures a bare net/http client that requests the checker's addresses, in turn, as fast as it can.
+func (f *fleet) requests(t *trial, services, workers int) result {
+	transport := &http.Transport{MaxIdleConnsPerHost: 1, DisableCompression: true}
+	defer transport.CloseIdleConnections()
+	client := &http.Client{Timeout: 500 * time.Millisecond, Transport: transport}
+	urls := make([]string, services)
+	for i := range urls {
+		urls[i] = f.url(i) + "/health"
+	}
+	// Each worker has its own services, so that no two use one kept connection.
+	turn := make([]int, workers)
+	return t.run(load{Callers: workers, Warm: 2 * t.warm, Window: t.window}, func(ctx context.Context, worker, _ int) (int, error) {
+		url := urls[(worker+turn[worker]*workers)%len(urls)]
+		turn[worker]++
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+		if err != nil {
+			return 0, err
+		}
+		resp, err := client.Do(req)
+		if err != nil {
+			return 0, ctx.Err() // timed out, like a check may: not counted
+		}
+		defer resp.Body.Close()
+		if _, err := io.Copy(io.Discard, resp.Body); err != nil {
+			return 0, err
+		}
+		if resp.StatusCode != http.StatusOK {
+			return 0, errors.New(resp.Status)
+		}
+		return 1, nil
+	})
 }

@@ -6,89 +6,108 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
 )
 
-// load is a closed loop: a number of callers, each calling again as soon as it is answered.
+// load is a number of callers. Without a rate it is a closed loop: each calls again as soon as it is answered.
 type load struct {
 	Callers      int
 	Warm, Window time.Duration
-	// Mark, if not nil, is called when the window begins and when it ends. It is not part of the JSON that a raft node
-	// receives.
-	Mark func() error `json:"-"`
+	// Count, if not 0, is the number of calls. It replaces Warm and Window.
+	Count int
+	// Rate, if not 0, makes an open loop: each call is due at its own time, and its latency counts from that time,
+	// regardless of when a caller was free.
+	Rate float64
 }
 
 func (s *suite) load(callers int) load { return load{Callers: callers, Warm: s.warm, Window: s.window} }
 
-// result is the result of a load. Operations are counted if they end within the window.
+// result is the result of a load. Calls are counted if they end within the window.
 type result struct {
-	PerSecond  float64
-	Operations int64
-	P50, P99   time.Duration
+	Began, Ended time.Time // of the window; with a count, of the first call and of the last answer
+	Operations   int64
+	PerSecond    float64
+	P50, P99     time.Duration
 }
 
-// run calls do, which returns how many operations it did, from all callers. The first error ends it, because no call
-// fails in a healthy cluster, and the time of a rejected call is not a time of work.
-func (l load) run(ctx context.Context, do func(ctx context.Context, caller int) (int, error)) (result, error) {
+// call makes the n-th call of a load, and returns how many operations it did.
+type call func(ctx context.Context, caller, n int) (int, error)
+
+// run makes calls, numbered from 0 on. The first error ends the load, because no call fails in a healthy cluster, and
+// the time of a rejected call is not a time of work.
+func (l load) run(ctx context.Context, do call) (result, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var (
-		wg        sync.WaitGroup
-		ops       atomic.Int64
-		measuring atomic.Bool
-		stopping  atomic.Bool
-		latencies = make([][]float64, l.Callers)
+		wg       sync.WaitGroup
+		next     atomic.Int64
+		mu       sync.Mutex
+		lateness = newLatencies()
+		began    = time.Now()
+		res      = result{Began: began.Add(l.Warm), Ended: began.Add(l.Warm + l.Window)}
 	)
+	if l.Count > 0 {
+		res.Began, res.Ended = began, began
+	}
+	call := func(caller int) (more bool) {
+		n, due := int(next.Add(1))-1, time.Now()
+		if l.Rate > 0 {
+			due = began.Add(time.Duration(float64(n) / l.Rate * float64(time.Second)))
+			pause(ctx, time.Until(due))
+		}
+		if ctx.Err() != nil || (l.Count > 0 && n >= l.Count) || (l.Count == 0 && !due.Before(res.Ended)) {
+			return false
+		}
+		operations, err := do(ctx, caller, n)
+		if err != nil {
+			cancel(fmt.Errorf("call %d: %w", n, err))
+			return false
+		}
+		now := time.Now()
+		mu.Lock()
+		defer mu.Unlock()
+		if l.Count > 0 && now.After(res.Ended) {
+			res.Ended = now
+		}
+		if !now.Before(res.Began) && !now.After(res.Ended) {
+			res.Operations += int64(operations)
+			lateness.add(now.Sub(due))
+		}
+		return true
+	}
 	for caller := range l.Callers {
 		wg.Go(func() {
-			for !stopping.Load() {
-				counts, began := measuring.Load(), time.Now()
-				n, err := do(ctx, caller)
-				if err != nil {
-					cancel(err)
-					return
-				}
-				ops.Add(int64(n))
-				if counts {
-					latencies[caller] = append(latencies[caller], float64(time.Since(began)))
-				}
+			for call(caller) {
 			}
 		})
 	}
-	pause(ctx, l.Warm)
-	l.mark(cancel)
-	measuring.Store(true)
-	began, before := time.Now(), ops.Load()
-	pause(ctx, l.Window)
-	after, took := ops.Load(), time.Since(began)
-	l.mark(cancel)
-	stopping.Store(true)
 	wg.Wait()
 	if err := context.Cause(ctx); err != nil {
 		return result{}, err
 	}
-	if after == before {
-		return result{}, fmt.Errorf("nothing was done in %s", l.Window)
+	if res.Operations == 0 {
+		return result{}, fmt.Errorf("nothing was done in %s", time.Since(began))
 	}
-	var all []float64
-	for _, some := range latencies {
-		all = append(all, some...)
-	}
-	return result{
-		PerSecond:  float64(after-before) / took.Seconds(),
-		Operations: after - before,
-		P50:        time.Duration(quantile(all, 0.5)),
-		P99:        time.Duration(quantile(all, 0.99)),
-	}, nil
+	res.PerSecond = float64(res.Operations) / res.Ended.Sub(res.Began).Seconds()
+	res.P50, res.P99 = lateness.quantile(0.5), lateness.quantile(0.99)
+	return res, nil
 }
 
-func (l load) mark(fail context.CancelCauseFunc) {
-	if l.Mark == nil {
-		return
-	}
-	if err := l.Mark(); err != nil {
-		fail(err)
-	}
+// latencies is a histogram of durations, with a precision of three digits.
+type latencies struct{ *hdrhistogram.Histogram }
+
+func newLatencies() latencies { return latencies{hdrhistogram.New(1, time.Hour.Microseconds(), 3)} }
+
+func (l latencies) add(d time.Duration) {
+	_ = l.RecordValue(min(d, time.Hour).Microseconds()) // fails only above the highest value
 }
+
+func (l latencies) quantile(q float64) time.Duration {
+	return time.Duration(l.ValueAtQuantile(100*q)) * time.Microsecond
+}
+
+func ms(d time.Duration) float64 { return d.Seconds() * 1000 }
 
 // pause waits for d, or until ctx ends.
 func pause(ctx context.Context, d time.Duration) {
@@ -96,21 +115,4 @@ func pause(ctx context.Context, d time.Duration) {
 	case <-ctx.Done():
 	case <-time.After(d):
 	}
-}
-
-// until calls ready every few milliseconds until it returns nil.
-func until(ctx context.Context, limit time.Duration, ready func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	var last error
-	for ctx.Err() == nil {
-		attempt, done := context.WithTimeout(ctx, time.Second)
-		last = ready(attempt)
-		done()
-		if last == nil {
-			return nil
-		}
-		pause(ctx, 5*time.Millisecond)
-	}
-	return fmt.Errorf("not ready in %s: %w", limit, last)
 }

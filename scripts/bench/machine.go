@@ -2,13 +2,62 @@ package main
 
 import (
 	"errors"
-	"fmt"
-	"os"
-	"strconv"
-	"strings"
 	"syscall"
 	"time"
+
+	"github.com/prometheus/procfs"
 )
+
+// processor returns the processor time of some process so far, of user code and kernel together.
+type processor func() (time.Duration, error)
+
+// ownProcessor is the processor of this program.
+func ownProcessor() (time.Duration, error) { return rusage(syscall.RUSAGE_SELF) }
+
+// processorOf returns the processor of a process, of its children, and of those that have ended.
+func processorOf(pid int) processor {
+	return func() (used time.Duration, err error) {
+		all, err := procfs.AllProcs()
+		for _, p := range all {
+			stat, err := p.Stat()
+			if err != nil {
+				continue // it ended meanwhile
+			}
+			if p.PID == pid || stat.PPID == pid {
+				used += seconds(stat.CPUTime())
+			}
+			if p.PID == pid {
+				used += time.Duration(stat.CUTime+stat.CSTime) * 10 * time.Millisecond // the kernel reports hundredths of a second
+			}
+		}
+		return used, err
+	}
+}
+
+// processorTime returns the processor time that each of several processes uses while do runs.
+func (t *trial) processorTime(of map[string]processor, do func()) map[string]time.Duration {
+	used := make(map[string]time.Duration)
+	read := func(sign time.Duration) {
+		for name, p := range of {
+			now, err := p()
+			t.check(err)
+			used[name] += sign * now
+		}
+	}
+	read(-1)
+	do()
+	read(1)
+	return used
+}
+
+// resident returns the resident memory of a process in bytes.
+func (t *trial) resident(pid int) float64 {
+	p, err := procfs.NewProc(pid)
+	t.check(err)
+	stat, err := p.Stat()
+	t.check(err)
+	return float64(stat.ResidentMemory())
+}
 
 // machineUse is the processor time so far: of all processes on this machine, and of this program with its ended
 // children.
@@ -18,32 +67,16 @@ type machineUse struct {
 }
 
 func readMachineUse() (u machineUse, err error) {
-	stat, err := os.ReadFile("/proc/stat")
+	fs, err := procfs.NewFS(procfs.DefaultMountPoint)
 	if err != nil {
 		return u, err
 	}
-	first, _, _ := strings.Cut(string(stat), "\n")
-	fields := strings.Fields(first)
-	if len(fields) < 9 || fields[0] != "cpu" {
-		return u, errors.New("/proc/stat: no line of all processors")
-	}
-	u.at = time.Now()
-	// user, nice, system, (idle, iowait,) irq, softirq, steal; in hundredths of a second.
-	for _, i := range []int{1, 2, 3, 6, 7, 8} {
-		ticks, err := strconv.ParseInt(fields[i], 10, 64)
-		if err != nil {
-			return u, fmt.Errorf("/proc/stat: %w", err)
-		}
-		u.all += time.Duration(ticks) * 10 * time.Millisecond
-	}
-	for _, who := range []int{syscall.RUSAGE_SELF, syscall.RUSAGE_CHILDREN} {
-		var r syscall.Rusage
-		if err := syscall.Getrusage(who, &r); err != nil {
-			return u, err
-		}
-		u.ours += time.Duration(r.Utime.Nano() + r.Stime.Nano())
-	}
-	return u, nil
+	stat, err := fs.Stat()
+	own, err2 := rusage(syscall.RUSAGE_SELF)
+	ended, err3 := rusage(syscall.RUSAGE_CHILDREN)
+	all := stat.CPUTotal
+	u = machineUse{time.Now(), seconds(all.User + all.Nice + all.System + all.IRQ + all.SoftIRQ + all.Steal), own + ended}
+	return u, errors.Join(err, err2, err3)
 }
 
 // others returns how many cores were busy with other processes since an earlier reading. Such load distorts the
@@ -51,3 +84,11 @@ func readMachineUse() (u machineUse, err error) {
 func (u machineUse) others(since machineUse) float64 {
 	return max(0, ((u.all-since.all)-(u.ours-since.ours)).Seconds()) / u.at.Sub(since.at).Seconds()
 }
+
+func rusage(of int) (time.Duration, error) {
+	var r syscall.Rusage
+	err := syscall.Getrusage(of, &r)
+	return time.Duration(r.Utime.Nano() + r.Stime.Nano()), err
+}
+
+func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }

@@ -4,219 +4,147 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
-	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/rollcall-dev/rollcall/gateway"
+	testproc "github.com/rollcall-dev/rollcall/internal/testutil/proc"
+	testredis "github.com/rollcall-dev/rollcall/internal/testutil/redis"
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
 // rollcallCluster is three coordinators, started like a user does, and their Redis.
 type rollcallCluster struct {
-	dir      string
-	nodes    []*process
-	cluster  []string // addresses of the cluster ports
-	http     []string
-	interval time.Duration
-	env      []string
-	binary   string
-
-	server *process
-	redis  *redis.Client
+	t       *trial
+	dir     string
+	nodes   []*testproc.Process
+	cluster []string // addresses of the cluster ports
+	http    []string
+	env     []string
+	redis   *testredis.Server
 }
 
 // startRollcall starts a cluster. env has settings in addition to the common ones.
-func (s *suite) startRollcall(ctx context.Context, interval time.Duration, env ...string) (c *rollcallCluster, err error) {
-	dir, err := s.freshDir("rollcall")
-	if err != nil {
-		return nil, err
-	}
-	addrs, err := freeAddresses(7)
-	if err != nil {
-		return nil, err
-	}
-	c = &rollcallCluster{dir: dir, cluster: addrs[:3], http: addrs[3:6], interval: interval, env: env, binary: s.rollcall}
-	defer func() {
-		if err != nil {
-			c.close()
-		}
-	}()
-	_, port, _ := net.SplitHostPort(addrs[6])
-	c.server, err = start("redis", dir, nil, "redis-server", "--bind", "127.0.0.1", "--port", port, "--save", "", "--appendonly", "no")
-	if err != nil {
-		return nil, err
-	}
-	c.redis = redis.NewClient(&redis.Options{Addr: addrs[6]})
-	if err := until(ctx, 10*time.Second, func(ctx context.Context) error { return c.redis.Ping(ctx).Err() }); err != nil {
-		return nil, err
-	}
-	c.nodes = make([]*process, 3)
-	for i := range c.nodes {
-		if err := c.start(i); err != nil {
-			return nil, err
-		}
-	}
-	if err := until(ctx, 30*time.Second, func(ctx context.Context) error { _, _, err := c.leader(ctx); return err }); err != nil {
-		return nil, err
-	}
-	return c, nil
+func (t *trial) startRollcall(interval time.Duration, env ...string) *rollcallCluster {
+	addrs := t.addresses(6)
+	c := &rollcallCluster{t: t, dir: t.TempDir(), nodes: make([]*testproc.Process, 3), cluster: addrs[:3], http: addrs[3:],
+		redis: testredis.Start(t, "--appendonly", "no")}
+	c.env = append(env, "REDIS_URL="+c.redis.URL(), "RELAYER_COUNT=0", fmt.Sprint("HEALTH_CHECK_INTERVAL_MS=", interval.Milliseconds()))
+	c.start()
+	c.leader()
+	return c
 }
 
-// start starts the i-th coordinator, in the same folder each time.
-func (c *rollcallCluster) start(i int) (err error) {
+// newCluster starts a cluster that checks seldom.
+func (t *trial) newCluster() *rollcallCluster { return t.startRollcall(10 * time.Second) }
+
+// start starts the coordinators, in the same folders each time.
+func (c *rollcallCluster) start() {
 	var peers []string
 	for i, addr := range c.cluster {
 		peers = append(peers, fmt.Sprintf("coordinator-%d=%s", i, addr))
 	}
-	name := "coordinator-" + strconv.Itoa(i)
-	c.nodes[i], err = start(name, filepath.Join(c.dir, strconv.Itoa(i)), append([]string{
-		"REDIS_URL=redis://" + c.redis.Options().Addr,
-		"RELAYER_COUNT=0",
-		"HEALTH_CHECK_INTERVAL_MS=" + strconv.FormatInt(c.interval.Milliseconds(), 10),
-	}, c.env...), c.binary, "coordinator", "--node-id", name, "--peers", strings.Join(peers, ","),
-		"--listen", c.cluster[i], "--http-listen", c.http[i], "--data-dir", "data")
-	return err
-}
-
-func (c *rollcallCluster) close() {
-	for _, p := range c.nodes {
-		if p != nil {
-			p.kill()
-		}
-	}
-	if c.redis != nil {
-		c.redis.Close()
-	}
-	if c.server != nil {
-		c.server.kill()
-	}
-	os.RemoveAll(c.dir)
-}
-
-// leader returns the index of the node that reports that it leads, and its epoch.
-func (c *rollcallCluster) leader(ctx context.Context) (int, uint64, error) {
 	for i := range c.nodes {
-		conn, err := dialRollcall(c.cluster[i])
-		if err != nil {
-			return 0, 0, err
-		}
-		resp, err := rollcallv1.NewDiscoveryServiceClient(conn).Ping(ctx, &rollcallv1.PingRequest{})
-		conn.Close()
-		if err == nil && resp.GetLeader() != nil && resp.GetLeader().GetNode() == resp.GetNode() {
-			return i, resp.GetEpoch(), nil
-		}
+		name := "coordinator-" + strconv.Itoa(i)
+		c.nodes[i] = c.t.start(c.dir, c.env, "", c.t.rollcall, "coordinator", "--node-id", name, "--peers", strings.Join(peers, ","),
+			"--listen", c.cluster[i], "--http-listen", c.http[i], "--data-dir", filepath.Join(c.dir, name))
 	}
-	for _, p := range c.nodes {
-		if err := p.running(); err != nil {
-			return 0, 0, err
-		}
-	}
-	return 0, 0, errors.New("no node leads")
 }
 
-func dialRollcall(addr string) (*grpc.ClientConn, error) {
-	return grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(insecure.NewCredentials()),
+// leader is the leading coordinator and its position.
+type leader struct {
+	gateway.Leader
+	index int
+}
+
+func (c *rollcallCluster) findLeader(ctx context.Context) (l leader, err error) {
+	client, err := gateway.NewClient(gateway.ClientConfig{Coordinators: c.cluster})
+	if err != nil {
+		return l, err
+	}
+	defer client.Close()
+	l.Leader, err = client.Leader(ctx)
+	l.index = slices.Index(c.cluster, l.Address)
+	return l, err
+}
+
+// leader waits for a leader.
+func (c *rollcallCluster) leader() (l leader) {
+	c.t.until(30*time.Second, func(ctx context.Context) (err error) {
+		l, err = c.findLeader(ctx)
+		for _, p := range c.nodes {
+			err = errors.Join(err, p.Running())
+		}
+		return err
+	})
+	return l
+}
+
+// dial connects to a coordinator until the trial ends.
+func (c *rollcallCluster) dial(addr string) *grpc.ClientConn {
+	conn, err := grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallSendMsgSize(16<<20), grpc.MaxCallRecvMsgSize(16<<20)))
+	c.t.check(err)
+	c.t.Cleanup(func() { conn.Close() })
+	return conn
 }
 
 // registrar is one gateway for the coordinators: an owner whose writes are numbered. Its services change with every
 // call. It is not safe for concurrent use.
 type registrar struct {
-	send     func(context.Context, *rollcallv1.RegisterServicesRequest) (*rollcallv1.RegisterServicesResponse, error)
+	write    registerFunc
 	writer   *rollcallv1.Writer
 	services []*rollcallv1.Service
-	widths   []int // of the label that changes
 	next     int
 	turn     int
 }
 
-// newRegistrar returns the i-th of several registrars with as many services each. Their URLs are the fleet's, so that
-// the leader's checks succeed.
-func newRegistrar(send func(context.Context, *rollcallv1.RegisterServicesRequest) (*rollcallv1.RegisterServicesResponse, error),
-	f *fleet, i, services int) *registrar {
+type registerFunc = func(context.Context, *rollcallv1.RegisterServicesRequest) (*rollcallv1.RegisterServicesResponse, error)
+
+// newRegistrar returns a registrar of services with these numbers. Their URLs are the fleet's, so that the leader's
+// checks succeed.
+func newRegistrar(write registerFunc, f *fleet, owner string, first, services int) *registrar {
+	now := time.Now().UnixNano()
 	r := &registrar{
-		send: send,
+		write: write,
 		writer: &rollcallv1.Writer{
-			Owner:       &rollcallv1.Owner{Kind: rollcallv1.OwnerKind_OWNER_KIND_GATEWAY, Id: "bench-" + strconv.Itoa(i)},
-			Incarnation: uint64(time.Now().UnixNano()),
+			Owner:       &rollcallv1.Owner{Kind: rollcallv1.OwnerKind_OWNER_KIND_GATEWAY, Id: owner},
+			Incarnation: uint64(now),
 		},
 		services: make([]*rollcallv1.Service, services),
-		widths:   make([]int, services),
 		// Higher than that of any earlier registrar, so that the values differ.
-		turn: int(time.Now().UnixNano()),
+		turn: int(now),
 	}
 	for j := range r.services {
-		number := i*services + j
-		r.services[j] = newService(number, f.url(number))
-		r.widths[j] = widen(r.services[j])
+		r.services[j] = newService(first+j, f.url(first+j))
 	}
 	return r
 }
 
-// registrars connects n registrars to the leader, over bare gRPC like etcd's client: with a connection each or one for
-// all.
-func (c *rollcallCluster) registrars(ctx context.Context, f *fleet, n, services int, shared bool) ([]*registrar, func(), error) {
-	stubs, closeAll, err := c.stubs(ctx, n, shared)
-	if err != nil {
-		return nil, nil, err
-	}
-	all := make([]*registrar, n)
-	for i, stub := range stubs {
-		all[i] = newRegistrar(func(ctx context.Context, req *rollcallv1.RegisterServicesRequest) (*rollcallv1.RegisterServicesResponse, error) {
-			return stub.RegisterServices(ctx, req)
-		}, f, i, services)
-	}
-	return all, closeAll, nil
-}
+func serviceID(number int) string { return fmt.Sprintf("svc-%07d", number) }
 
-// stubs returns clients of the leader.
-func (c *rollcallCluster) stubs(ctx context.Context, n int, shared bool) ([]rollcallv1.DiscoveryServiceClient, func(), error) {
-	leader, _, err := c.leader(ctx)
-	if err != nil {
-		return nil, nil, err
+// newService returns a service of serviceBytes.
+func newService(number int, url string) *rollcallv1.Service {
+	s := &rollcallv1.Service{
+		Id: serviceID(number), Kind: "relayer",
+		WorkerRef: &rollcallv1.WorkerRef{Url: url, Node: "host-1", Labels: map[string]string{"build": ""}},
 	}
-	return dialStubs(c.cluster[leader], n, shared)
-}
-
-// dialStubs returns n clients of one server, over one connection or over one each.
-func dialStubs(addr string, n int, shared bool) ([]rollcallv1.DiscoveryServiceClient, func(), error) {
-	var conns []*grpc.ClientConn
-	closeAll := func() {
-		for _, conn := range conns {
-			conn.Close()
-		}
-	}
-	stubs := make([]rollcallv1.DiscoveryServiceClient, n)
-	for i := range stubs {
-		if i == 0 || !shared {
-			conn, err := dialRollcall(addr)
-			if err != nil {
-				closeAll()
-				return nil, nil, err
-			}
-			conns = append(conns, conn)
-		}
-		stubs[i] = rollcallv1.NewDiscoveryServiceClient(conns[len(conns)-1])
-	}
-	return stubs, closeAll, nil
-}
-
-// widen sets the length of a service's label so that the whole has serviceBytes, and returns it.
-func widen(s *rollcallv1.Service) int {
-	width := 0
 	for proto.Size(s) < serviceBytes {
-		width++
-		s.WorkerRef.Labels["build"] = strings.Repeat("0", width)
+		s.WorkerRef.Labels["build"] += "0"
 	}
-	return width
+	return s
+}
+
+// change changes the label of a service, and keeps its size.
+func change(s *rollcallv1.Service, turn int) {
+	s.WorkerRef.Labels["build"] = fmt.Sprintf("%0*d", len(s.WorkerRef.Labels["build"]), turn)
 }
 
 // register changes and writes the next n services in one call.
@@ -225,12 +153,11 @@ func (r *registrar) register(ctx context.Context, n int) (int, error) {
 	r.writer.Seq++
 	batch := make([]*rollcallv1.Service, n)
 	for i := range batch {
-		j := (r.next + i) % len(r.services)
-		batch[i] = r.services[j]
-		batch[i].WorkerRef.Labels["build"] = fmt.Sprintf("%0*d", r.widths[j], r.turn)
+		batch[i] = r.services[(r.next+i)%len(r.services)]
+		change(batch[i], r.turn)
 	}
 	r.next = (r.next + n) % len(r.services)
-	resp, err := r.send(ctx, &rollcallv1.RegisterServicesRequest{Writer: r.writer, Services: batch})
+	resp, err := r.write(ctx, &rollcallv1.RegisterServicesRequest{Writer: r.writer, Services: batch})
 	if err != nil {
 		return 0, err
 	}
@@ -241,46 +168,46 @@ func (r *registrar) register(ctx context.Context, n int) (int, error) {
 }
 
 // registerAll writes all services in the fewest possible calls.
-func (r *registrar) registerAll(ctx context.Context) error {
+func (r *registrar) registerAll(t *trial) {
 	for done := 0; done < len(r.services); {
-		n, err := r.register(ctx, min(rollcallv1.MaxServicesPerCall, len(r.services)-done))
-		if err != nil {
-			return err
-		}
+		n, err := r.register(t.ctx, min(rollcallv1.MaxServicesPerCall, len(r.services)-done))
+		t.check(err)
 		done += n
 	}
-	return nil
+}
+
+// fill registers the given number of services.
+func (c *rollcallCluster) fill(f *fleet, services int) {
+	newRegistrar(c.registration(), f, "bench", 0, services).registerAll(c.t)
+}
+
+// registration returns a function that writes over a new connection to the leader, over bare gRPC like etcd's client.
+func (c *rollcallCluster) registration() registerFunc {
+	stub := rollcallv1.NewDiscoveryServiceClient(c.dial(c.leader().Address))
+	return func(ctx context.Context, req *rollcallv1.RegisterServicesRequest) (*rollcallv1.RegisterServicesResponse, error) {
+		return stub.RegisterServices(ctx, req)
+	}
 }
 
 // registrations measures RegisterServices with perCall services a call.
-func (c *rollcallCluster) registrations(ctx context.Context, f *fleet, l load, perCall int, shared bool) (result, error) {
-	all, closeAll, err := c.registrars(ctx, f, l.Callers, max(perCall, keysPerCaller), shared)
-	if err != nil {
-		return result{}, err
+func (c *rollcallCluster) registrations(f *fleet, l load, perCall, connections int) result {
+	writes, all := make([]registerFunc, connections), make([]*registrar, l.Callers)
+	for i := range writes {
+		writes[i] = c.registration()
 	}
-	defer closeAll()
-	return l.run(ctx, func(ctx context.Context, caller int) (int, error) { return all[caller].register(ctx, perCall) })
+	for i := range all {
+		services := max(perCall, keysPerCaller)
+		all[i] = newRegistrar(writes[i%connections], f, "bench-"+strconv.Itoa(i), i*services, services)
+	}
+	return c.t.run(l, func(ctx context.Context, caller, _ int) (int, error) { return all[caller].register(ctx, perCall) })
 }
 
-// lists measures a linearizable ListServices of one id.
-func (c *rollcallCluster) lists(ctx context.Context, f *fleet, l load, shared bool) (result, error) {
-	all, closeAll, err := c.registrars(ctx, f, l.Callers, 1, true)
-	if err != nil {
-		return result{}, err
-	}
-	defer closeAll()
-	for _, r := range all {
-		if err := r.registerAll(ctx); err != nil {
-			return result{}, err
-		}
-	}
-	stubs, closeStubs, err := c.stubs(ctx, l.Callers, shared)
-	if err != nil {
-		return result{}, err
-	}
-	defer closeStubs()
-	return l.run(ctx, func(ctx context.Context, caller int) (int, error) {
-		resp, err := stubs[caller].ListServices(ctx, &rollcallv1.ListServicesRequest{Ids: []string{all[caller].services[0].Id}})
+// lists measures a linearizable ListServices of one id, over one connection.
+func (c *rollcallCluster) lists(f *fleet, l load) result {
+	c.fill(f, l.Callers)
+	stub := rollcallv1.NewDiscoveryServiceClient(c.dial(c.leader().Address))
+	return c.t.run(l, func(ctx context.Context, caller, _ int) (int, error) {
+		resp, err := stub.ListServices(ctx, &rollcallv1.ListServicesRequest{Ids: []string{serviceID(caller)}})
 		if err == nil && len(resp.GetRecords()) != 1 {
 			err = fmt.Errorf("%d records where one was expected", len(resp.GetRecords()))
 		}

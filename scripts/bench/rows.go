@@ -1,10 +1,10 @@
 package main
 
 import (
-	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"os"
 	"slices"
@@ -29,88 +29,68 @@ type row struct {
 	Met       *bool    `json:"met"`
 }
 
-// add appends a row without peer or target. It returns nil, and records the row as missing, if the value is not a number.
+// add appends a row without peer or target. It records the row as missing, and appends nothing, if the value is not a
+// number.
 func (s *suite) add(name string, value float64, unit string) *row {
 	if math.IsNaN(value) || math.IsInf(value, 0) {
 		s.missing = append(s.missing, name)
-		return nil
+		return &row{}
 	}
 	s.rows = append(s.rows, row{Name: name, Value: value, Unit: unit})
 	return &s.rows[len(s.rows)-1]
 }
 
-// report appends a row with the median, the minimum and the maximum of the samples of that name. It returns nil, and
-// records the row as missing, if there are none.
+// report appends a row with the median, the minimum and the maximum of the samples of that name.
 func (s *suite) report(name, unit string) *row {
 	samples := s.samples[name]
 	r := s.add(name, median(samples), unit)
-	if r != nil && len(samples) > 1 {
+	if len(samples) > 1 {
 		r.Min, r.Max, r.Rounds = new(slices.Min(samples)), new(slices.Max(samples)), len(samples)
 	}
 	return r
 }
 
-// beside sets the best of the peers, by the highest median of their samples.
-func (r *row) beside(s *suite, peers ...string) *row {
-	if r == nil {
-		return nil
-	}
-	best := slices.MaxFunc(peers, func(a, b string) int { return cmp.Compare(median(s.samples[a]), median(s.samples[b])) })
-	if len(s.samples[best]) == 0 {
-		s.missing = append(s.missing, best)
-		return r
-	}
-	return r.besideValue(best, median(s.samples[best]))
+// versus appends rows of a peer's samples and of ours, and returns ours.
+func (s *suite) versus(peer, ours, unit string) *row {
+	s.report(peer, unit)
+	return s.report(ours, unit).beside(peer, median(s.samples[peer]))
 }
 
-func (r *row) besideValue(peer string, value float64) *row {
-	if r == nil {
-		return nil
-	}
-	ratio := r.Value / value
-	r.Peer, r.PeerValue = &peer, &value
-	if !math.IsNaN(ratio) && !math.IsInf(ratio, 0) {
-		r.Ratio = &ratio
+// beside sets a peer. Nothing is compared with a peer without a value.
+func (r *row) beside(peer string, value float64) *row {
+	if ratio := r.Value / value; !math.IsNaN(ratio) && !math.IsInf(ratio, 0) {
+		r.Peer, r.PeerValue, r.Ratio = &peer, &value, &ratio
 	}
 	return r
 }
 
 // atLeast and atMost set a target for the ratio to the peer; within sets one for the value.
-func (r *row) atLeast(ratio float64) *row {
-	if r != nil && r.Ratio != nil {
+func (r *row) atLeast(ratio float64) {
+	if r.Ratio != nil {
 		r.judge(fmt.Sprintf(">= %g x peer", ratio), *r.Ratio >= ratio)
 	}
-	return r
 }
 
-func (r *row) atMost(ratio float64) *row {
-	if r != nil && r.Ratio != nil {
+func (r *row) atMost(ratio float64) {
+	if r.Ratio != nil {
 		r.judge(fmt.Sprintf("<= %g x peer", ratio), *r.Ratio <= ratio)
 	}
-	return r
 }
 
-func (r *row) within(limit float64) *row {
-	if r != nil {
-		r.judge(fmt.Sprintf("<= %g %s", limit, r.Unit), r.Value <= limit)
-	}
-	return r
+func (r *row) within(limit float64) {
+	r.judge(fmt.Sprintf("<= %g %s", limit, r.Unit), r.Value <= limit)
 }
 
 // notAfter sets a target for the value: the peer's plus more.
-func (r *row) notAfter(more float64) *row {
-	if r != nil && r.PeerValue != nil {
+func (r *row) notAfter(more float64) {
+	if r.PeerValue != nil {
 		r.judge(fmt.Sprintf("<= peer + %g %s", more, r.Unit), r.Value <= *r.PeerValue+more)
 	}
-	return r
 }
 
 func (r *row) judge(target string, met bool) { r.Target, r.Met = &target, &met }
 
 func writeJSON(path string, rows []row) error {
-	if rows == nil {
-		rows = []row{}
-	}
 	data, err := json.MarshalIndent(map[string][]row{"rows": rows}, "", "  ")
 	if err != nil {
 		return err
@@ -160,4 +140,25 @@ func quantile(values []float64, q float64) float64 {
 		return (sorted[len(sorted)/2-1] + sorted[len(sorted)/2]) / 2
 	}
 	return sorted[min(int(math.Ceil(q*float64(len(sorted))))-1, len(sorted)-1)]
+}
+
+// quantileSince returns a quantile of the values that a histogram of Prometheus received between two readings. It
+// interpolates linearly in the buckets; NaN without values.
+func quantileSince(before, after map[float64]float64, q float64) float64 {
+	want := q * (after[math.Inf(1)] - before[math.Inf(1)])
+	if want == 0 {
+		return math.NaN()
+	}
+	low, below := 0.0, 0.0
+	for _, limit := range slices.Sorted(maps.Keys(after)) {
+		count := after[limit] - before[limit]
+		if count >= want {
+			if math.IsInf(limit, 1) {
+				return low
+			}
+			return low + (limit-low)*(want-below)/(count-below)
+		}
+		low, below = limit, count
+	}
+	return low
 }

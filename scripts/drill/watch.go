@@ -11,34 +11,30 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	testredis "github.com/rollcall-dev/rollcall/internal/testutil/redis"
 )
 
 // watcher records everything that happens in Redis: each command, from MONITOR, and the active set, from a reader that
 // polls every 10 ms.
 type watcher struct {
-	cluster *cluster
+	d       *drill
 	cancel  context.CancelFunc
 	streams sync.WaitGroup
+	marks   int
 
 	mu       sync.Mutex
-	seen     sync.Cond // signaled with each command
-	ended    error     // set when a stream ended
+	ended    error // set when a stream ended
 	commands []command
 	guarded  []string
 	missing  []string // ids that left while guarded
 	polls    int      // since the guard was set
 	writes   int      // since the guard was set
-	marks    int
 }
 
-// command is one line of MONITOR.
-type command struct {
-	// from is the client's IP address. A script's calls have the address of the client that started the script.
-	from string
-	args []string
-}
+type command testredis.Command
 
-func (c command) String() string { return strings.Join(c.args, " ") }
+func (c command) String() string { return strings.Join(c.Args, " ") }
 
 // reading are the read-only commands. Every other command counts as a write.
 var reading = []string{
@@ -46,17 +42,17 @@ var reading = []string{
 	"MONITOR", "PING", "PUBSUB", "SCARD", "SCRIPT", "SELECT", "SISMEMBER", "SMEMBERS", "SMISMEMBER", "SUBSCRIBE", "TIME", "TTL", "TYPE",
 }
 
-func (c command) writes() bool { return !slices.Contains(reading, strings.ToUpper(c.args[0])) }
+func (c command) writes() bool { return !slices.Contains(reading, c.Args[0]) }
 
 // removes reports whether the command may remove id from the active set. An unknown command may.
 func (c command) removes(id string) bool {
-	switch name := strings.ToUpper(c.args[0]); {
+	switch name := c.Args[0]; {
 	case name == "SADD", name == "PUBLISH", !c.writes():
 		return false
-	case name == "SREM" && len(c.args) > 2 && c.args[1] == activeKey:
-		return slices.Contains(c.args[2:], id)
+	case name == "SREM" && len(c.Args) > 2 && c.Args[1] == activeKey:
+		return slices.Contains(c.Args[2:], id)
 	case slices.Contains([]string{"DEL", "HDEL", "HSET", "SREM"}, name): // only the named keys
-		return slices.Contains(c.args[1:], activeKey)
+		return slices.Contains(c.Args[1:], activeKey)
 	default:
 		return true
 	}
@@ -64,91 +60,64 @@ func (c command) removes(id string) bool {
 
 // claims returns the epoch that the command writes into relayer:meta; 0 if it writes none.
 func (c command) claims() uint64 {
-	i := slices.Index(c.args, "epoch")
-	if !strings.EqualFold(c.args[0], "HSET") || len(c.args) < 2 || c.args[1] != metaKey || i < 0 || i+1 == len(c.args) {
+	i := slices.Index(c.Args, "epoch")
+	if c.Args[0] != "HSET" || len(c.Args) < 2 || c.Args[1] != metaKey || i < 0 || i+1 == len(c.Args) {
 		return 0
 	}
-	epoch, err := strconv.ParseUint(c.args[i+1], 10, 64)
-	if err != nil {
-		return 0
-	}
+	epoch, _ := strconv.ParseUint(c.Args[i+1], 10, 64) // 0 with an error
 	return epoch
 }
 
 // watch starts a watcher and returns once it receives commands.
-func watch(ctx context.Context, c *cluster) (*watcher, error) {
-	id, err := c.container(ctx, "redis")
-	if err != nil {
-		return nil, err
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	w := &watcher{cluster: c, cancel: cancel}
-	w.seen.L = &w.mu
-	err = w.stream(ctx, w.command(), "exec", id, "redis-cli", "MONITOR")
-	if err == nil {
-		err = w.stream(ctx, w.poll, "exec", id, "redis-cli", "--csv", "-r", "-1", "-i", "0.01", "SMEMBERS", activeKey)
-	}
-	if err == nil {
-		// MONITOR may not be active yet: a marker that comes before it is not recorded, and another one is sent.
-		_, err = w.mark(ctx)
-	}
-	if err != nil {
-		w.close()
-		return nil, err
-	}
-	return w, nil
+func (d *drill) watch() {
+	id, err := d.container("redis")
+	d.check(err)
+	ctx, cancel := context.WithCancel(d.ctx)
+	d.watcher = &watcher{d: d, cancel: cancel}
+	d.watcher.stream(ctx, d.watcher.command(), "exec", id, "redis-cli", "MONITOR")
+	d.watcher.stream(ctx, d.watcher.poll, "exec", id, "redis-cli", "--csv", "-r", "-1", "-i", "0.01", "SMEMBERS", activeKey)
+	d.watcher.mark()
 }
 
 // stream calls line with each line that a docker command prints, until close.
-func (w *watcher) stream(ctx context.Context, line func(string), args ...string) error {
+func (w *watcher) stream(ctx context.Context, line func(string), args ...string) {
 	cmd := exec.CommandContext(ctx, "docker", args...)
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		return err
-	}
-	if err := cmd.Start(); err != nil {
-		return err
-	}
+	w.d.check(errors.Join(err, cmd.Start()))
 	w.streams.Go(func() {
-		lines := bufio.NewReader(out)
-		var err error
-		for err == nil {
-			var text string
-			if text, err = lines.ReadString('\n'); err == nil {
-				line(strings.TrimSuffix(text, "\n"))
-			}
+		lines := bufio.NewScanner(out)
+		lines.Buffer(nil, 64<<20)
+		for lines.Scan() {
+			line(lines.Text())
 		}
-		err = errors.Join(err, cmd.Wait())
+		err := errors.Join(lines.Err(), cmd.Wait())
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		w.ended = fmt.Errorf("docker %s: %w", strings.Join(args, " "), err)
-		w.seen.Broadcast()
+		w.ended = fmt.Errorf("docker %s ended: %w", strings.Join(args, " "), err)
 	})
-	return nil
 }
 
 // close stops watching. It may be called again, and on a nil watcher.
 func (w *watcher) close() {
-	if w == nil {
-		return
+	if w != nil {
+		w.cancel()
+		w.streams.Wait()
 	}
-	w.cancel()
-	w.streams.Wait()
 }
 
 // command returns the handler for the lines of MONITOR.
 func (w *watcher) command() func(string) {
 	var client string // of the running script
 	return func(line string) {
-		c, ok := parseMonitor(line)
-		if !ok {
-			return
+		parsed, err := testredis.ParseCommand(line)
+		if err != nil {
+			return // the OK that precedes the commands
 		}
-		if c.from == "lua" {
-			c.from = client
-		} else {
-			client = c.from
+		c := command(parsed)
+		if c.Script {
+			c.From = client
 		}
+		client = c.From
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		w.commands = append(w.commands, c)
@@ -157,41 +126,10 @@ func (w *watcher) command() func(string) {
 		}
 		for _, id := range w.guarded {
 			if c.removes(id) {
-				w.missing = append(w.missing, fmt.Sprintf("%s removed %s: %s", c.from, id, c))
+				w.missing = append(w.missing, fmt.Sprintf("%s removed %s: %s", c.From, id, c))
 			}
 		}
-		w.seen.Broadcast()
 	}
-}
-
-// parseMonitor parses a line like: 1700000000.123456 [0 172.18.0.3:41234] "evalsha" "…"
-func parseMonitor(line string) (command, bool) {
-	_, line, ok := strings.Cut(line, " [")
-	if !ok {
-		return command{}, false
-	}
-	where, line, ok := strings.Cut(line, "] ")
-	if !ok {
-		return command{}, false
-	}
-	_, from, _ := strings.Cut(where, " ")
-	if i := strings.LastIndex(from, ":"); i >= 0 {
-		from = from[:i]
-	}
-	c := command{from: from}
-	for line != "" {
-		quoted, err := strconv.QuotedPrefix(line)
-		if err != nil {
-			return command{}, false
-		}
-		arg, err := strconv.Unquote(quoted)
-		if err != nil {
-			return command{}, false
-		}
-		c.args = append(c.args, arg)
-		line = strings.TrimPrefix(line[len(quoted):], " ")
-	}
-	return c, len(c.args) > 0
 }
 
 // poll handles a line of the polling reader: "oz-relayer-0","oz-relayer-1"
@@ -206,91 +144,77 @@ func (w *watcher) poll(line string) {
 	}
 }
 
-// mark returns how many commands were recorded, including all that came before it.
-func (w *watcher) mark(ctx context.Context) (int, error) {
-	for ctx.Err() == nil {
-		w.mu.Lock()
-		w.marks++
-		from, marker := len(w.commands), fmt.Sprintf("drill-%d", w.marks)
-		w.mu.Unlock()
-		if _, err := w.cluster.redis(ctx, "ECHO", marker); err != nil {
-			return 0, err
-		}
-		if at, err := w.find(marker, from); err != nil || at >= 0 {
-			return at, err
-		}
-	}
-	return 0, context.Cause(ctx)
-}
-
-// find waits at most two seconds for a marker, and returns its position, or -1.
-func (w *watcher) find(marker string, from int) (int, error) {
-	late := false
-	timer := time.AfterFunc(2*time.Second, func() {
+// mark returns when all earlier commands are recorded. MONITOR may not be active at first: a marker that comes before it
+// is not recorded, and another one is sent.
+func (w *watcher) mark() {
+	recorded := func(marker string) bool {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		late = true
-		w.seen.Broadcast()
-	})
-	defer timer.Stop()
-	w.mu.Lock()
-	defer w.mu.Unlock()
+		w.d.check(w.ended)
+		return slices.ContainsFunc(w.commands, func(c command) bool { return slices.Contains(c.Args, marker) })
+	}
 	for {
-		for ; from < len(w.commands); from++ {
-			if slices.Contains(w.commands[from].args, marker) {
-				return from, nil
+		w.marks++
+		marker := fmt.Sprintf("drill-%d", w.marks)
+		_, err := w.d.redis("ECHO", marker)
+		w.d.check(err)
+		for sent := time.Now(); time.Since(sent) < 2*time.Second; w.d.pause(10 * time.Millisecond) {
+			if recorded(marker) {
+				return
 			}
 		}
-		if w.ended != nil || late {
-			return -1, w.ended
-		}
-		w.seen.Wait()
 	}
 }
 
-// guard starts recording each of ids that leaves the active set or that the reader misses.
-func (w *watcher) guard(ctx context.Context, ids []string) error {
-	if _, err := w.mark(ctx); err != nil {
-		return err
-	}
+// guarded runs act while every given id must stay in the active set, and prints a row with the ids that left.
+func (d *drill) guarded(step string, ids []string, act func()) {
+	start, w := time.Now(), d.watcher
+	w.mark()
 	w.mu.Lock()
-	defer w.mu.Unlock()
 	w.guarded, w.missing, w.polls, w.writes = ids, nil, 0, 0
-	return nil
-}
-
-// release ends the guard and returns the missing ids, the number of polls, and the number of commands that wrote.
-func (w *watcher) release(ctx context.Context) (missing []string, polls, writes int, err error) {
-	if _, err := w.mark(ctx); err != nil {
-		return nil, 0, 0, err
-	}
+	w.mu.Unlock()
+	act()
+	w.mark()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	missing, polls, writes = w.missing, w.polls, w.writes
-	w.guarded, w.missing = nil, nil
-	return missing, polls, writes, nil
+	seen := fmt.Sprintf("none in %d polls and %d writes", w.polls, w.writes)
+	if len(w.missing) > 0 {
+		seen = strings.Join(w.missing, "; ")
+	}
+	// A guard that saw no poll and no command proves nothing.
+	d.row(step, "no healthy relayer ever missing", seen, time.Since(start), len(w.missing) == 0 && w.polls > 0 && w.writes > 0)
+	w.guarded = nil
 }
 
-// writesFrom returns the commands from one address, including those of scripts, that changed anything after epoch was
-// claimed. It stops where the same address claims a higher epoch, again.
-func (w *watcher) writesFrom(ctx context.Context, address string, epoch uint64) (writes []command, again uint64, err error) {
-	if _, err := w.mark(ctx); err != nil {
-		return nil, 0, err
+// silent prints a row of the commands with which a deposed leader changed Redis after another's claim. If it may lead
+// again, it writes from its own next claim on.
+func (d *drill) silent(step, deposed string, claim meta, start time.Time, mayLead bool) {
+	address := d.address(deposed, mirrorOf(deposed))
+	d.watcher.mark()
+	d.watcher.mu.Lock()
+	defer d.watcher.mu.Unlock()
+	commands := d.watcher.commands
+	first := slices.IndexFunc(commands, func(c command) bool { return c.claims() == claim.Epoch })
+	if first < 0 {
+		d.check(fmt.Errorf("the claim of epoch %d was not seen", claim.Epoch))
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	claim := slices.IndexFunc(w.commands, func(c command) bool { return c.claims() == epoch })
-	if claim < 0 {
-		return nil, 0, fmt.Errorf("the claim of epoch %d was not seen", epoch)
-	}
-	for _, c := range w.commands[claim:] {
-		if c.from != address || !c.writes() {
+	var writes []command
+	var again uint64
+	for _, c := range commands[first:] {
+		if c.From != address || !c.writes() {
 			continue
 		}
-		if again = c.claims(); again > epoch {
-			return writes, again, nil
+		if again = c.claims(); again > claim.Epoch {
+			break
 		}
-		writes = append(writes, c)
+		again, writes = 0, append(writes, c)
 	}
-	return writes, 0, nil
+	seen := "wrote nothing"
+	if len(writes) > 0 {
+		seen = fmt.Sprintf("%d writes, first: %s", len(writes), writes[0])
+	}
+	if again > 0 {
+		seen += fmt.Sprintf(" before it led again, epoch %d", again)
+	}
+	d.row(step, "writes nothing", seen, time.Since(start), len(writes) == 0 && (again == 0 || mayLead))
 }

@@ -4,5 +4,5 @@
 //
 // Every failure fails the test; no test is skipped.
 //
-// Tests of evm and of the relayer call it. It calls devchain.
+// Tests of evm and of the relayer call it, and the benchmark. It calls devchain.
 package chain

@@ -134,6 +134,12 @@ func (n *Node) WSURL() string { return "ws://" + n.addr() }
 
 func (n *Node) addr() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(n.port)) }
 
+// PID returns the id of geth's process.
+func (n *Node) PID() int {
+	n.t.Helper()
+	return n.running().PID()
+}
+
 // Client returns a client over HTTP. It is closed with the test.
 func (n *Node) Client() *ethclient.Client { return n.client }
 

@@ -101,6 +101,19 @@ func (p *Process) tail() string {
 	return strings.Join(p.said, "\n")
 }
 
+// PID returns the id of the process.
+func (p *Process) PID() int { return p.cmd.Process.Pid }
+
+// Running returns nil while the process runs, and afterwards an error with its last lines of output.
+func (p *Process) Running() error {
+	select {
+	case <-p.ended:
+		return fmt.Errorf("%s ended (%s):\n%s", p.cmd, p.cmd.ProcessState, p.tail())
+	default:
+		return nil
+	}
+}
+
 // Signal sends a signal to the process.
 func (p *Process) Signal(sig os.Signal) error { return p.cmd.Process.Signal(sig) }
 

@@ -4,5 +4,5 @@
 // A server listens on its own loopback port, keeps its data in a temporary folder (append-only file, so that a kill
 // loses nothing), and ends with the test. A test without redis-server fails; it never skips.
 //
-// Tests of mirror, director and of the binary call it. It calls proc.
+// Tests of mirror, director and of the binary call it, the benchmark and the drill. It calls proc.
 package redis

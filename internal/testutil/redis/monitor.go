@@ -96,7 +96,7 @@ func (m *Monitor) Commands() []Command {
 		if i == len(m.lines) {
 			m.s.t.Fatalf("MONITOR on redis-server %s ended: %v", m.s.Addr(), m.err)
 		}
-		c, err := parseCommand(m.lines[i])
+		c, err := ParseCommand(m.lines[i])
 		m.s.must(err, "MONITOR")
 		if c.Script {
 			c.From = caller
@@ -112,8 +112,8 @@ func (m *Monitor) Commands() []Command {
 	}
 }
 
-// parseCommand parses a line such as +1700000000.123456 [0 127.0.0.1:4321] "sadd" "k" "a\x00b".
-func parseCommand(line string) (Command, error) {
+// ParseCommand parses a line of MONITOR such as +1700000000.123456 [0 127.0.0.1:4321] "sadd" "k" "a\x00b".
+func ParseCommand(line string) (Command, error) {
 	_, rest, ok := strings.Cut(line, "[")
 	client, rest, ok2 := strings.Cut(rest, "] ")
 	if !ok || !ok2 {
