@@ -85,7 +85,7 @@ type chainFlags struct {
 	RPCURLs       []string      `name:"rpc-urls" env:"RELAYER_RPC_URLS,RELAYER_RPC_URL" placeholder:"URL" secret:"" help:"Nodes, the preferred one first: http(s):// or ws(s)://."`
 	RPCFile       string        `name:"rpc-urls-file" env:"RELAYER_RPC_URLS_FILE" placeholder:"FILE" help:"File that holds them, between commas."`
 	SubscribeURL  string        `name:"subscribe-url" env:"RELAYER_SUBSCRIBE_URL" placeholder:"URL" secret:"" help:"ws(s):// URL to learn of new blocks from; the first websocket of the nodes by default, otherwise they are polled."`
-	BroadcastAll  bool          `env:"RELAYER_BROADCAST_ALL" help:"Send transactions to all nodes, not to the first that takes them."`
+	BroadcastAll  bool          `env:"RELAYER_BROADCAST_ALL" help:"Send new transactions to all nodes, not to the first that accepts them. All nodes get fee bumps and what is sent again."`
 	PollInterval  time.Duration `env:"RELAYER_POLL_INTERVAL" default:"1s" min:"50ms" max:"1m" help:"How often a node without subscription is asked for a new block."`
 	Timeout       time.Duration `name:"rpc-timeout" env:"RELAYER_RPC_TIMEOUT" default:"5s" min:"100ms" max:"1m" help:"Time a node has for an answer."`
 	MaxHeadAge    time.Duration `env:"RELAYER_MAX_HEAD_AGE" default:"10m" min:"0s" help:"Age of the newest block above which a node counts as stuck; 0 for any, as on a chain that makes blocks only when there is something in them."`

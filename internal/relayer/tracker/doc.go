@@ -25,8 +25,8 @@
 //
 // Steps that need signers run concurrently per key: a signer that hangs delays only its own key.
 //
-// The tracker renews its lease only after a round that succeeded. Otherwise it releases the lease, and lets others go
-// first.
+// The tracker renews its lease only after a round that succeeded. It releases the lease, and lets others go first, if no
+// round succeeds for a term, or if for a term no node receives its transactions or it knows no fees.
 //
 // Before these steps a round compares the recorded anchor block with its own view; see ChainIdentity.
 //
