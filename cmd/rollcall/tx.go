@@ -116,7 +116,7 @@ func (c *txListCmd) Run(ctx context.Context, con *console) error {
 		Transactions []transaction `json:"transactions"`
 	}{total, total >= c.Limit+store.CountLimit, []transaction{}}
 	for _, tx := range txs {
-		list.Transactions = append(list.Transactions, transactionOf(tx))
+		list.Transactions = append(list.Transactions, transaction{*tx.Row()})
 	}
 	return c.print(con.stdout, list, func(w io.Writer) {
 		var rows [][]string
@@ -445,17 +445,15 @@ func known(ctx context.Context, a *admin.Admin, ids []uuid.UUID) error {
 
 func (c *txReplayCmd) list(ctx context.Context, con *console, a *admin.Admin, filters []webhook.Filter) error {
 	list := struct {
-		Deliveries []delivery `json:"deliveries"`
-	}{[]delivery{}}
+		Deliveries []webhook.Delivery `json:"deliveries"`
+	}{[]webhook.Delivery{}}
 	for _, f := range filters {
 		f.Limit = c.Limit
 		found, err := a.Outbox.List(ctx, f)
 		if err != nil {
 			return err
 		}
-		for _, d := range found {
-			list.Deliveries = append(list.Deliveries, deliveryOf(d))
-		}
+		list.Deliveries = append(list.Deliveries, found...)
 	}
 	return c.print(con.stdout, list, func(w io.Writer) {
 		deliveries(w, list.Deliveries)
