@@ -60,7 +60,7 @@ func TestKeysAreListed(t *testing.T) {
 	require.Equal(t, []any{1, uint64(2), uint64(1), "1234567891234567890"}, []any{k.Pending, k.NextNonce, *k.ChainNonce, *k.Balance})
 	require.False(t, byAddress[lower(r.keys[1])].Usable)
 	require.Equal(t, "low balance", byAddress[lower(r.keys[1])].DisabledReason)
-	require.NotNil(t, byAddress[lower(r.keys[2])].StuckSince)
+	require.False(t, byAddress[lower(r.keys[2])].StuckSince.IsZero())
 	require.Nil(t, r.list(t).Keys[0].ChainNonce)
 
 	out := succeed(t, r.operator("keys", "list", "--rpc-urls", r.chain.URL())...)
@@ -227,7 +227,7 @@ func TestKeysAreResynced(t *testing.T) {
 	require.Equal(t, uint64(6), *last.Nonce)
 	r.confirm(t, last, relayer.Confirmed)
 	kinds := read[listed](t, r.operator("tx", "list", "--all")...)
-	require.Equal(t, "noop", kinds.Transactions[1].Kind)
+	require.Equal(t, relayer.KindNoop, kinds.Transactions[1].Kind)
 }
 
 // foreign sends a transaction with a key, past the relayer.
@@ -281,7 +281,7 @@ func TestStartingOverIsAnOperatorsWord(t *testing.T) {
 	require.Contains(t, out, "Type yes: ")
 	require.Contains(t, out, "1 transaction dropped; relayers go on within seconds\n")
 	h := read[gotten](t, r.operator("tx", "get", pending.ID.String())...).Transactions[0]
-	require.Equal(t, "dropped", h.Status)
+	require.Equal(t, relayer.Dropped, h.Status)
 	require.Len(t, h.Webhooks, 2, "its target hears of it")
 
 	r.chain = other
@@ -317,11 +317,11 @@ func TestResyncReorganized(t *testing.T) {
 	require.Equal(t, cli.ExitNotDone, res.code)
 	require.Regexp(t, lower(r.keys[0])+` +pool +1 +0\n`, res.stdout)
 	require.Contains(t, res.stderr, "not done: nobody answered\nSay so beforehand, with --yes.")
-	require.Equal(t, "confirmed", read[gotten](t, r.operator("tx", "get", tx.ID.String())...).Transactions[0].Status)
+	require.Equal(t, relayer.Confirmed, read[gotten](t, r.operator("tx", "get", tx.ID.String())...).Transactions[0].Status)
 	done := read[struct{ TakenBack int }](t, append(args, "--yes")...)
 	require.Equal(t, 1, done.TakenBack)
 	now := read[gotten](t, r.operator("tx", "get", tx.ID.String())...).Transactions[0]
-	require.Equal(t, "broadcasted", now.Status)
+	require.Equal(t, relayer.Broadcasted, now.Status)
 	require.Equal(t, now.Revision, now.Webhooks[len(now.Webhooks)-1].Revision, "its target is told")
 }
 

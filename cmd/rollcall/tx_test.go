@@ -18,6 +18,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer/service"
 	"github.com/rollcall-dev/rollcall/internal/relayer/store"
 	testchain "github.com/rollcall-dev/rollcall/internal/testutil/chain"
+	"github.com/rollcall-dev/rollcall/internal/webhook"
 )
 
 type listed struct {
@@ -41,7 +42,7 @@ func TestTransactionsAreListedAndShown(t *testing.T) {
 		l := read[listed](t, r.operator(append([]string{"tx", "list"}, args...)...)...)
 		out := []string{}
 		for _, tx := range l.Transactions {
-			out = append(out, tx.ID)
+			out = append(out, tx.ID.String())
 		}
 		return out
 	}
@@ -72,16 +73,16 @@ func TestTransactionsAreListedAndShown(t *testing.T) {
 		got := read[gotten](t, r.operator("tx", "get", ref)...).Transactions
 		require.Len(t, got, 1)
 		h := got[0]
-		require.Equal(t, first.ID.String(), h.ID)
-		require.Equal(t, "confirmed", h.Status)
+		require.Equal(t, first.ID, h.ID)
+		require.Equal(t, relayer.Confirmed, h.Status)
 		require.Equal(t, "5", h.Value)
-		require.NotNil(t, h.ConfirmedAt)
+		require.False(t, h.ConfirmedAt.IsZero())
 		require.NotNil(t, h.BlockNumber)
 		require.Len(t, h.Signed, 1)
-		require.Equal(t, cli.Attempt{
-			Number: 1, Purpose: "send", Key: lower(r.keys[0]), Hash: first.Hash.Hex(), MaxFee: h.Signed[0].MaxFee,
+		require.Equal(t, relayer.AttemptRow{
+			Number: 1, Purpose: relayer.PurposeSend, Key: lower(r.keys[0]), Hash: first.Hash.Hex(), MaxFee: h.Signed[0].MaxFee,
 			MaxPriorityFee: h.Signed[0].MaxPriorityFee, CreatedAt: h.Signed[0].CreatedAt,
-		}, h.Signed[0])
+		}, *h.Signed[0])
 		require.Len(t, h.Webhooks, 3, "broadcasted, mined, confirmed")
 		require.Equal(t, "api", h.Webhooks[0].Target)
 	}
@@ -140,7 +141,7 @@ func TestCanceledByAnOperator(t *testing.T) {
 	r.confirm(t, other, relayer.Confirmed)
 
 	got := read[gotten](t, r.operator("tx", "get", waiting.ID.String())...).Transactions[0]
-	require.Equal(t, "canceled", got.Status)
+	require.Equal(t, relayer.Canceled, got.Status)
 	require.Contains(t, got.StatusReason, "canceled by operator")
 	require.Len(t, got.Webhooks, 1, "the pool's target hears of it")
 
@@ -167,7 +168,7 @@ func TestBumpedByAnOperator(t *testing.T) {
 	require.Regexp(t, "attempt 3 offers", succeed(t, r.operator("tx", "bump", second.Hash.Hex())...), "again, by its first hash")
 	h := read[gotten](t, r.operator("tx", "get", second.ID.String())...).Transactions[0]
 	require.Len(t, h.Signed, 3)
-	require.NotNil(t, h.BumpAskedAt)
+	require.False(t, h.BumpAskedAt.IsZero())
 	was, _ := new(big.Int).SetString(h.Signed[0].MaxFee, 10)
 	is, _ := new(big.Int).SetString(h.Signed[1].MaxFee, 10)
 	require.GreaterOrEqual(t, new(big.Int).Mul(is, big.NewInt(100)).Cmp(new(big.Int).Mul(was, big.NewInt(110))), 0)
@@ -207,19 +208,19 @@ func TestWebhooksAreReplayed(t *testing.T) {
 	}
 	park()
 	type deliveryList struct {
-		Deliveries []cli.Delivery `json:"deliveries"`
+		Deliveries []webhook.Delivery `json:"deliveries"`
 	}
-	dead := func(args ...string) []cli.Delivery {
+	dead := func(args ...string) []webhook.Delivery {
 		return read[deliveryList](t, r.operator(append([]string{"tx", "replay", "--dry-run"}, args...)...)...).Deliveries
 	}
 	all := dead()
 	require.Len(t, all, 12)
 	require.Len(t, dead("--dead-letters", "audit"), 6)
 	require.Len(t, dead("--tx", one.ID.String()), 6)
-	require.Len(t, dead(all[0].ID), 1)
+	require.Len(t, dead(all[0].ID.String()), 1)
 	require.Contains(t, succeed(t, r.operator("tx", "replay", "--dry-run", "--limit", "3")...), "the oldest 3 webhooks\n")
 
-	require.Equal(t, "1 webhook to be delivered again\n", succeed(t, r.operator("tx", "replay", all[0].ID)...))
+	require.Equal(t, "1 webhook to be delivered again\n", succeed(t, r.operator("tx", "replay", all[0].ID.String())...))
 	require.Len(t, dead(), 11)
 	require.Contains(t, succeed(t, r.operator("tx", "replay", "--tx", one.Hash.Hex(), "--tx", two.ID.String(), "-o", "json")...), `"replayed": 11`)
 	require.Empty(t, dead())
@@ -238,7 +239,7 @@ func TestWebhooksAreReplayed(t *testing.T) {
 		require.Equal(t, cli.ExitUsage, res.code)
 		require.Contains(t, res.stderr, want)
 	}
-	res := rollcall(t, r.operator("tx", "replay", one.ID.String(), all[0].ID)...)
+	res := rollcall(t, r.operator("tx", "replay", one.ID.String(), all[0].ID.String())...)
 	require.Equal(t, cli.ExitNotDone, res.code)
 	require.Contains(t, res.stderr, "not done: no such delivery: "+one.ID.String()+"\n")
 	res = rollcall(t, r.operator("tx", "replay", "--tx", "0x"+strings.Repeat("12", 32))...)

@@ -32,22 +32,22 @@ type KeysCmd struct {
 
 // keyState is a key, for scripts. Amounts are wei, in decimal digits.
 type KeyState struct {
-	Address        string  `json:"address"`
-	Usable         bool    `json:"usable"` // it may get something new
-	Enabled        bool    `json:"enabled"`
-	DisabledReason string  `json:"disabledReason"`
-	DisabledUntil  *string `json:"disabledUntil"` // when it is looked into again
-	Funding        bool    `json:"funding"`       // it funds the others, and gets nobody's transactions
-	Paused         bool    `json:"paused"`
-	Draining       bool    `json:"draining"`
-	StuckSince     *string `json:"stuckSince"`
-	Pending        int     `json:"pending"`
-	NextNonce      uint64  `json:"nextNonce"`
-	ChainNonce     *uint64 `json:"chainNonce"` // mined, as a node counts; null where none was asked
-	Balance        *string `json:"balance"`
-	MinBalance     *string `json:"minBalance"`
-	LastError      string  `json:"lastError"`
-	LastSeenAt     *string `json:"lastSeenAt"`
+	Address        string            `json:"address"`
+	Usable         bool              `json:"usable"` // it may get something new
+	Enabled        bool              `json:"enabled"`
+	DisabledReason string            `json:"disabledReason"`
+	DisabledUntil  relayer.Timestamp `json:"disabledUntil"` // when it is looked into again
+	Funding        bool              `json:"funding"`       // it funds the others, and gets nobody's transactions
+	Paused         bool              `json:"paused"`
+	Draining       bool              `json:"draining"`
+	StuckSince     relayer.Timestamp `json:"stuckSince"`
+	Pending        int               `json:"pending"`
+	NextNonce      uint64            `json:"nextNonce"`
+	ChainNonce     *uint64           `json:"chainNonce"` // mined, as a node counts; null where none was asked
+	Balance        *string           `json:"balance"`
+	MinBalance     *string           `json:"minBalance"`
+	LastError      string            `json:"lastError"`
+	LastSeenAt     relayer.Timestamp `json:"lastSeenAt"`
 
 	key *relayer.Key
 }
@@ -55,9 +55,9 @@ type KeyState struct {
 func keyStateOf(k *relayer.Key) KeyState {
 	return KeyState{
 		Address: lower(k.Address), Usable: k.Usable(), Enabled: k.Enabled, DisabledReason: k.DisabledReason,
-		DisabledUntil: instant(k.DisabledUntil), Funding: k.Funding, Paused: k.Paused,
-		Draining: k.Draining, StuckSince: instant(k.StuckSince), Pending: k.PendingCount, NextNonce: k.NextNonce,
-		Balance: wei(k.Balance), MinBalance: wei(k.MinBalance), LastError: k.LastError, LastSeenAt: instant(k.LastSeenAt), key: k,
+		DisabledUntil: relayer.Timestamp{Time: k.DisabledUntil}, Funding: k.Funding, Paused: k.Paused,
+		Draining: k.Draining, StuckSince: relayer.Timestamp{Time: k.StuckSince}, Pending: k.PendingCount, NextNonce: k.NextNonce,
+		Balance: relayer.Decimal(k.Balance), MinBalance: relayer.Decimal(k.MinBalance), LastError: k.LastError, LastSeenAt: relayer.Timestamp{Time: k.LastSeenAt}, key: k,
 	}
 }
 
@@ -75,8 +75,8 @@ func (k *KeyState) state() string {
 	if !k.Enabled {
 		why = append(why, strings.TrimSuffix("disabled: "+k.DisabledReason, ": "))
 	}
-	if k.StuckSince != nil {
-		why = append(why, "stuck for "+age(k.key.StuckSince))
+	if !k.StuckSince.IsZero() {
+		why = append(why, "stuck for "+age(k.StuckSince.Time))
 	}
 	if len(why) == 0 {
 		return "ok"
@@ -86,8 +86,8 @@ func (k *KeyState) state() string {
 
 func (k *KeyState) row() []string {
 	seen := "never"
-	if k.LastSeenAt != nil {
-		seen = age(k.key.LastSeenAt)
+	if !k.LastSeenAt.IsZero() {
+		seen = age(k.LastSeenAt.Time)
 	}
 	return []string{
 		k.Address, k.state(), strconv.Itoa(k.Pending), strconv.FormatUint(k.NextNonce, 10), text(k.ChainNonce),

@@ -116,7 +116,7 @@ func (c *txListCmd) Run(ctx context.Context, con *Console) error {
 		Transactions []Transaction `json:"transactions"`
 	}{total, total >= c.Limit+store.CountLimit, []Transaction{}}
 	for _, tx := range txs {
-		list.Transactions = append(list.Transactions, transactionOf(tx))
+		list.Transactions = append(list.Transactions, Transaction{*tx.Row()})
 	}
 	return c.Print(con.Stdout, list, func(w io.Writer) {
 		var rows [][]string
@@ -445,17 +445,15 @@ func known(ctx context.Context, a *admin.Admin, ids []uuid.UUID) error {
 
 func (c *txReplayCmd) list(ctx context.Context, con *Console, a *admin.Admin, filters []webhook.Filter) error {
 	list := struct {
-		Deliveries []Delivery `json:"deliveries"`
-	}{[]Delivery{}}
+		Deliveries []webhook.Delivery `json:"deliveries"`
+	}{[]webhook.Delivery{}}
 	for _, f := range filters {
 		f.Limit = c.Limit
 		found, err := a.Outbox.List(ctx, f)
 		if err != nil {
 			return err
 		}
-		for _, d := range found {
-			list.Deliveries = append(list.Deliveries, deliveryOf(d))
-		}
+		list.Deliveries = append(list.Deliveries, found...)
 	}
 	return c.Print(con.Stdout, list, func(w io.Writer) {
 		deliveries(w, list.Deliveries)

@@ -7,111 +7,19 @@ import (
 	"math/big"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/ethereum/go-ethereum/common"
-	"github.com/ethereum/go-ethereum/common/hexutil"
 
-	"github.com/rollcall-dev/rollcall/internal/platform/timefmt"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 	"github.com/rollcall-dev/rollcall/internal/relayer/admin"
 	"github.com/rollcall-dev/rollcall/internal/webhook"
 )
 
-// transaction is one, for scripts. Amounts are wei, in decimal digits. Absent values are null.
-type Transaction struct {
-	ID           string  `json:"id"`
-	Status       string  `json:"status"`
-	StatusReason string  `json:"statusReason"`
-	Intent       string  `json:"intent"` // what its nonce is for: send, cancel, expire, fail
-	Kind         string  `json:"kind"`   // transaction, noop, topup, foreign
-	Caller       string  `json:"caller"`
-	Target       string  `json:"target"` // what it was posted to
-	Key          *string `json:"key"`
-	Nonce        *uint64 `json:"nonce"`
-	Hash         *string `json:"hash"`
-	Attempts     int     `json:"attempts"`
-	Revision     int     `json:"revision"`
-
-	To             *string `json:"to"` // null: it creates a contract
-	Value          string  `json:"value"`
-	Data           string  `json:"data"`
-	GasLimit       uint64  `json:"gasLimit"`
-	Speed          string  `json:"speed"`
-	GasPrice       *string `json:"gasPrice"`
-	MaxFee         *string `json:"maxFeePerGas"`
-	MaxPriorityFee *string `json:"maxPriorityFeePerGas"`
-	ValidUntil     *string `json:"validUntil"`
-
-	Method    string `json:"method"`
-	Orderbook string `json:"orderbook"`
-	Trader    string `json:"trader"`
-	RequestID string `json:"requestId"`
-	TraceID   string `json:"traceId"`
-
-	BlockNumber       *uint64 `json:"blockNumber"`
-	BlockHash         *string `json:"blockHash"`
-	GasUsed           *uint64 `json:"gasUsed"`
-	EffectiveGasPrice *string `json:"effectiveGasPrice"`
-
-	CreatedAt   string  `json:"createdAt"`
-	UpdatedAt   string  `json:"updatedAt"`
-	SentAt      *string `json:"sentAt"`
-	MinedAt     *string `json:"minedAt"`
-	ConfirmedAt *string `json:"confirmedAt"`
-
-	created time.Time
-}
-
-func transactionOf(t *relayer.Transaction) Transaction {
-	m := t.Metadata
-	out := Transaction{
-		ID: t.ID.String(), Status: string(t.Status), StatusReason: t.StatusReason, Intent: string(t.Intent), Kind: string(t.Kind),
-		Caller: t.Caller, Target: t.Target, Nonce: t.Nonce, Attempts: t.Attempts, Revision: t.Revision,
-		Value: "0", Data: hexutil.Encode(t.Data), GasLimit: t.GasLimit, Speed: string(t.Speed),
-		GasPrice: wei(t.GasPrice), MaxFee: wei(t.MaxFee), MaxPriorityFee: wei(t.MaxPriorityFee), ValidUntil: instant(t.ValidUntil),
-		Method: m.Method, Orderbook: m.Orderbook, Trader: m.Trader, RequestID: m.RequestID, TraceID: m.TraceID,
-		EffectiveGasPrice: wei(t.EffectiveGasPrice),
-		CreatedAt:         timefmt.Format(t.CreatedAt), UpdatedAt: timefmt.Format(t.UpdatedAt),
-		SentAt: instant(t.SentAt), MinedAt: instant(t.MinedAt), ConfirmedAt: instant(t.ConfirmedAt), created: t.CreatedAt,
-	}
-	if t.Value != nil {
-		out.Value = t.Value.String()
-	}
-	if t.From != (common.Address{}) {
-		out.Key = new(lower(t.From))
-	}
-	if t.To != nil {
-		out.To = new(lower(*t.To))
-	}
-	if t.Hash != nil {
-		out.Hash = new(t.Hash.Hex())
-	}
-	if t.BlockHash != (common.Hash{}) {
-		out.BlockNumber, out.BlockHash = new(t.BlockNumber), new(t.BlockHash.Hex())
-	}
-	if t.GasUsed > 0 {
-		out.GasUsed = new(t.GasUsed)
-	}
-	return out
-}
+// transaction is one, for scripts.
+type Transaction struct{ relayer.TransactionRow }
 
 // lower is an address as it is stored, and shown everywhere.
 func lower(a common.Address) string { return strings.ToLower(a.Hex()) }
-
-func wei(n *big.Int) *string {
-	if n == nil {
-		return nil
-	}
-	return new(n.String())
-}
-
-func instant(t time.Time) *string {
-	if t.IsZero() {
-		return nil
-	}
-	return new(timefmt.Format(t))
-}
 
 // text is what stands behind a pointer; "" where nothing does.
 func text[T any](p *T) string {
@@ -123,8 +31,8 @@ func text[T any](p *T) string {
 
 // state is the status, and where it is going.
 func (t *Transaction) state() string {
-	if t.Intent == string(relayer.IntentSend) || relayer.Status(t.Status).Final() {
-		return t.Status
+	if t.Intent == relayer.IntentSend || t.Status.Final() {
+		return string(t.Status)
 	}
 	return fmt.Sprintf("%s (%s)", t.Status, t.Intent)
 }
@@ -134,88 +42,34 @@ func (t *Transaction) row() []string {
 	if len(hash) > 12 {
 		hash = hash[:10] + "…"
 	}
-	return []string{t.ID, t.state(), text(t.Key), text(t.Nonce), hash, age(t.created), t.Method, t.Trader, strconv.Itoa(t.Attempts)}
+	return []string{t.ID.String(), t.state(), text(t.Key), text(t.Nonce), hash, age(t.CreatedAt.Time), t.Method, t.Trader, strconv.Itoa(t.Attempts)}
 }
 
-// history is a transaction with everything that was done about it, for scripts.
+// History is a transaction with everything that was done about it, for scripts.
 type History struct {
 	Transaction
-	IntentReason string     `json:"intentReason"`
-	BumpAskedAt  *string    `json:"bumpAskedAt"`
-	Signed       []Attempt  `json:"signed"`
-	Webhooks     []Delivery `json:"webhooks"`
-}
-
-// attempt is a signed transaction, for scripts. Its bytes are not shown: they can be sent by whoever has them.
-type Attempt struct {
-	Number         int     `json:"number"`
-	Purpose        string  `json:"purpose"` // send, replace, noop
-	Key            string  `json:"key"`
-	Nonce          uint64  `json:"nonce"`
-	Hash           string  `json:"hash"`
-	MaxFee         string  `json:"maxFeePerGas"` // or the gas price of one of the old kind
-	MaxPriorityFee *string `json:"maxPriorityFeePerGas"`
-	CreatedAt      string  `json:"createdAt"`
-	LastError      string  `json:"lastError"`
-}
-
-// delivery is a webhook to one target, for scripts.
-type Delivery struct {
-	ID          string  `json:"id"`
-	Transaction *string `json:"transaction"`
-	Target      string  `json:"target"`
-	Event       string  `json:"event"`
-	Revision    int     `json:"revision"`
-	State       string  `json:"state"` // due, delivered, dead_letter
-	Attempts    int     `json:"attempts"`
-	NextAt      *string `json:"nextAt"` // of one that is due
-	CreatedAt   string  `json:"createdAt"`
-	DeliveredAt *string `json:"deliveredAt"`
-	LastError   string  `json:"lastError"`
-}
-
-func deliveryOf(d webhook.Delivery) Delivery {
-	out := Delivery{
-		ID: d.ID.String(), Target: d.Target, Event: d.Event, Revision: d.Revision, State: string(d.State), Attempts: d.Attempts,
-		CreatedAt: timefmt.Format(d.CreatedAt), LastError: d.LastError,
-	}
-	if d.Transaction != nil {
-		out.Transaction = new(d.Transaction.String())
-	}
-	if d.State == webhook.Due {
-		out.NextAt = instant(d.NextAt)
-	}
-	if d.DeliveredAt != nil {
-		out.DeliveredAt = instant(*d.DeliveredAt)
-	}
-	return out
+	IntentReason string                `json:"intentReason"`
+	BumpAskedAt  relayer.Timestamp     `json:"bumpAskedAt"`
+	Signed       []*relayer.AttemptRow `json:"signed"`
+	Webhooks     []webhook.Delivery    `json:"webhooks"`
 }
 
 func readHistory(ctx context.Context, a *admin.Admin, tx *relayer.Transaction) (History, error) {
-	h := History{Transaction: transactionOf(tx), Signed: []Attempt{}, Webhooks: []Delivery{}}
-	wish, err := a.Store.BumpRequestOf(ctx, tx.ID)
-	if err != nil {
-		return h, err
-	}
-	h.IntentReason, h.BumpAskedAt = wish.IntentReason, instant(wish.BumpAskedAt)
+	row := *tx.Row()
+	h := History{Transaction{row}, row.IntentReason, row.BumpRequestedAt, []*relayer.AttemptRow{}, []webhook.Delivery{}}
 	attempts, err := a.Store.Attempts(ctx, tx.ID)
 	if err != nil {
 		return h, err
 	}
 	for _, s := range attempts {
-		h.Signed = append(h.Signed, Attempt{
-			Number: s.Number, Purpose: string(s.Purpose), Key: lower(s.From), Nonce: s.Nonce, Hash: s.Hash.Hex(), MaxFee: s.MaxFee.String(),
-			MaxPriorityFee: wei(s.MaxPriorityFee), CreatedAt: timefmt.Format(s.CreatedAt), LastError: s.LastError,
-		})
+		h.Signed = append(h.Signed, s.Row())
 	}
 	for filter := (webhook.Filter{Transaction: tx.ID, Limit: 1000}); ; {
 		page, err := a.Outbox.List(ctx, filter)
 		if err != nil {
 			return h, err
 		}
-		for _, d := range page {
-			h.Webhooks = append(h.Webhooks, deliveryOf(d))
-		}
+		h.Webhooks = append(h.Webhooks, page...)
 		if len(page) < filter.Limit {
 			return h, nil
 		}
@@ -232,12 +86,12 @@ func (h *History) table(w io.Writer) {
 			fmt.Fprintf(w, "%-11s %s\n", name, strings.Map(printable, value))
 		}
 	}
-	line("id", h.ID)
+	line("id", h.ID.String())
 	line("status", h.state())
 	line("reason", h.StatusReason)
 	line("intent", h.IntentReason)
-	if h.Kind != string(relayer.KindTransaction) {
-		line("kind", h.Kind)
+	if h.Kind != relayer.KindTransaction {
+		line("kind", string(h.Kind))
 	}
 	line("key", text(h.Key))
 	line("nonce", text(h.Nonce))
@@ -246,13 +100,13 @@ func (h *History) table(w io.Writer) {
 	line("posted to", h.Target)
 	line("to", text(h.To))
 	line("value", h.Value+" wei")
-	if data := h.Data; len(data) > shownData {
+	if data := h.Data.String(); len(data) > shownData {
 		line("data", fmt.Sprintf("%s… (%d bytes)", data[:shownData], (len(data)-2)/2))
 	} else {
 		line("data", data)
 	}
 	line("gas limit", strconv.FormatUint(h.GasLimit, 10))
-	line("speed", h.Speed)
+	line("speed", string(h.Speed))
 	for _, fee := range []struct {
 		name string
 		wei  *string
@@ -261,28 +115,28 @@ func (h *History) table(w io.Writer) {
 			line(fee.name, *fee.wei+" wei")
 		}
 	}
-	line("valid until", text(h.ValidUntil))
+	line("valid until", h.ValidUntil.String())
 	line("method", h.Method)
 	line("orderbook", h.Orderbook)
 	line("trader", h.Trader)
 	line("request", h.RequestID)
 	line("trace", h.TraceID)
-	line("created", h.CreatedAt)
-	line("sent", text(h.SentAt))
-	line("bump asked", text(h.BumpAskedAt))
+	line("created", h.CreatedAt.String())
+	line("sent", h.SentAt.String())
+	line("bump asked", h.BumpAskedAt.String())
 	if h.BlockNumber != nil {
 		line("block", fmt.Sprintf("%d %s", *h.BlockNumber, text(h.BlockHash)))
 	}
-	line("mined", text(h.MinedAt))
+	line("mined", h.MinedAt.String())
 	if h.GasUsed != nil {
 		line("gas used", fmt.Sprintf("%d at %s wei", *h.GasUsed, text(h.EffectiveGasPrice)))
 	}
-	line("confirmed", text(h.ConfirmedAt))
+	line("confirmed", h.ConfirmedAt.String())
 	if len(h.Signed) > 0 {
 		var rows [][]string
 		for _, s := range h.Signed {
 			rows = append(rows, []string{
-				strconv.Itoa(s.Number), s.Purpose, s.Hash, strconv.FormatUint(s.Nonce, 10), s.MaxFee, text(s.MaxPriorityFee), s.CreatedAt, s.LastError,
+				strconv.Itoa(s.Number), string(s.Purpose), s.Hash, strconv.FormatUint(s.Nonce, 10), s.MaxFee, text(s.MaxPriorityFee), s.CreatedAt.String(), s.LastError,
 			})
 		}
 		fmt.Fprintln(w)
@@ -295,11 +149,11 @@ func (h *History) table(w io.Writer) {
 }
 
 // deliveries prints webhooks in a table.
-func deliveries(w io.Writer, all []Delivery) {
+func deliveries(w io.Writer, all []webhook.Delivery) {
 	var rows [][]string
 	for _, d := range all {
 		rows = append(rows, []string{
-			d.ID, d.Target, text(d.Transaction), strconv.Itoa(d.Revision), d.State, strconv.Itoa(d.Attempts), d.CreatedAt, d.LastError,
+			d.ID.String(), d.Target, text(d.Transaction), strconv.Itoa(d.Revision), string(d.State), strconv.Itoa(d.Attempts), d.CreatedAt.String(), d.LastError,
 		})
 	}
 	table(w, "WEBHOOK TARGET TRANSACTION REVISION STATE TRIES CREATED ERROR", rows)

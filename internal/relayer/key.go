@@ -11,7 +11,7 @@ import (
 type Key struct {
 	ID      int64
 	ChainID uint64
-	Address common.Address
+	Address common.Address `db:"-"`
 	Pool    string
 
 	Enabled        bool      // false: the system has disabled it, see DisabledReason
@@ -28,11 +28,11 @@ type Key struct {
 	PendingCount int    // nonces allocated and not mined
 	LastError    string
 	LastSeenAt   time.Time // when a process last registered it or read its balance
-	Balance      *big.Int  // wei, as last read; nil before
-	MinBalance   *big.Int  // wei; below it the key is disabled
+	Balance      *big.Int  `db:"-"` // wei, as last read; nil before
+	MinBalance   *big.Int  `db:"-"` // wei; below it the key is disabled
 
 	Compared   bool      // whether it was compared with the chain since a process last registered it
-	ComparedAt time.Time // when the round of the last comparison began; zero before
+	ComparedAt time.Time `db:"-"` // when the round of the last comparison began; zero before
 	ReadAt     time.Time // when this was read, by the database's clock
 }
 

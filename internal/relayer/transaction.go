@@ -86,7 +86,8 @@ type Transaction struct {
 	Status       Status
 	StatusReason string
 	Intent       Intent
-	Revision     int // grows with every change of status
+	IntentReason string // why it was canceled, expired or failed; "" if it was not
+	Revision     int    // grows with every change of status
 	// Reserve is its maximum gas cost by the fees at acceptance, wei; nil if that was not computed.
 	Reserve *big.Int
 
@@ -105,6 +106,7 @@ type Transaction struct {
 
 	CreatedAt, UpdatedAt         time.Time
 	SentAt, MinedAt, ConfirmedAt time.Time // first broadcast; the block's time; past the finality depth
+	BumpRequestedAt              time.Time // when an operator last requested a higher fee; zero for never
 }
 
 // OnlyKey returns the only key that may send the transaction: its own, or the one that it was posted to. It is zero for any

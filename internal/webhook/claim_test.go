@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ethereum/go-ethereum/common/hexutil"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
@@ -51,15 +52,15 @@ func TestOnlyTheLowestDueRevisionIsClaimedAndByOneOnly(t *testing.T) {
 	}
 	claims := claimAll(t, a)
 	require.Len(t, claims, 1)
-	require.Equal(t, 1, claims[0].revision)
-	require.Equal(t, 1, claims[0].attempt)
-	require.Equal(t, []byte{1, 2}, claims[0].change.tx.Data)
+	require.Equal(t, 1, claims[0].Revision)
+	require.Equal(t, 1, claims[0].Number)
+	require.Equal(t, hexutil.Bytes{1, 2}, claims[0].Data)
 	require.Empty(t, claimAll(t, b))
 
 	// The result and the next claim share a turn.
 	claims = claimAll(t, a, deliveryResult{claim: claims[0], verdict: delivered})
 	require.Len(t, claims, 1)
-	require.Equal(t, 2, claims[0].revision)
+	require.Equal(t, 2, claims[0].Revision)
 
 	// A delivery in backoff still blocks the next revision.
 	require.Empty(t, claimAll(t, a, deliveryResult{claim: claims[0], verdict: failed, delay: time.Hour, reason: "no"}))
@@ -69,8 +70,8 @@ func TestOnlyTheLowestDueRevisionIsClaimedAndByOneOnly(t *testing.T) {
 	expire(t, db)
 	claims = claimAll(t, b)
 	require.Len(t, claims, 1)
-	require.Equal(t, 2, claims[0].revision)
-	require.Equal(t, 2, claims[0].attempt)
+	require.Equal(t, 2, claims[0].Revision)
+	require.Equal(t, 2, claims[0].Number)
 }
 
 func TestALateSettlementOfAnExpiredClaimChangesNothingButASuccess(t *testing.T) {
@@ -126,7 +127,7 @@ func TestRetryFor_Over_DeadLetterAndTheRestGoesOn(t *testing.T) {
 	first := claimAll(t, d)
 	// The last attempt is at the end of the hour, not after it.
 	claimAll(t, d, deliveryResult{claim: first[0], verdict: failed, delay: 3 * time.Hour, reason: "no"})
-	require.WithinDuration(t, time.Now().Add(time.Hour), only(t, db, id, 1).NextAt, time.Minute)
+	require.WithinDuration(t, time.Now().Add(time.Hour), only(t, db, id, 1).NextAt.Time, time.Minute)
 
 	expire(t, db)
 	second := claimAll(t, d)
@@ -135,9 +136,9 @@ func TestRetryFor_Over_DeadLetterAndTheRestGoesOn(t *testing.T) {
 	claims, gaveUp, _, err := d.syncBatch(t.Context(), []deliveryResult{{claim: second[0], verdict: failed, delay: time.Second, reason: "never"}},
 		[]demand{{target: "here", n: 10}})
 	require.NoError(t, err)
-	require.Equal(t, []deadLetter{{id: second[0].id, target: "here", subject: id, reason: "never"}}, gaveUp)
+	require.Equal(t, []deadLetter{{id: second[0].Delivery, target: "here", subject: id, reason: "never"}}, gaveUp)
 	require.Len(t, claims, 1)
-	require.Equal(t, 2, claims[0].revision)
+	require.Equal(t, 2, claims[0].Revision)
 	require.Equal(t, DeadLetter, only(t, db, id, 1).State)
 
 	n, err := d.Replay(t.Context(), Filter{State: DeadLetter})
@@ -145,8 +146,8 @@ func TestRetryFor_Over_DeadLetterAndTheRestGoesOn(t *testing.T) {
 	require.Equal(t, 1, n)
 	again := claimAll(t, d)
 	require.Len(t, again, 1)
-	require.Equal(t, first[0].id, again[0].id)
-	require.Equal(t, 1, again[0].attempt)
+	require.Equal(t, first[0].Delivery, again[0].Delivery)
+	require.Equal(t, 1, again[0].Number)
 	// A replayed delivery has the full retry window again.
 	claimAll(t, d, deliveryResult{claim: again[0], verdict: failed, delay: time.Second, reason: "no"})
 	require.Equal(t, Due, only(t, db, id, 1).State)
@@ -170,7 +171,7 @@ func TestAReturnedClaimIsDueAtOnceAndWasNoAttempt(t *testing.T) {
 	require.Nil(t, until())
 	claims = claimAll(t, d)
 	require.Len(t, claims, 1)
-	require.Equal(t, 1, claims[0].attempt)
+	require.Equal(t, 1, claims[0].Number)
 
 	// After an attempt the retry window runs.
 	_, _, _, err = d.syncBatch(t.Context(), []deliveryResult{{claim: claims[0], verdict: failed, reason: "no"}}, nil)
@@ -179,7 +180,7 @@ func TestAReturnedClaimIsDueAtOnceAndWasNoAttempt(t *testing.T) {
 	require.NotNil(t, first)
 	expire(t, db)
 	claims = claimAll(t, d)
-	require.Equal(t, 2, claims[0].attempt)
+	require.Equal(t, 2, claims[0].Number)
 	_, _, _, err = d.syncBatch(t.Context(), []deliveryResult{{claim: claims[0], verdict: returned}}, nil)
 	require.NoError(t, err)
 	require.Equal(t, first, until())
@@ -213,7 +214,7 @@ func TestSnapshot_Unreadable_DeadLetterAtOnce(t *testing.T) {
 	for range 5 {
 		change(t, db, newTx(t), 1, "here")
 	}
-	_, err := db.Exec(t.Context(), `UPDATE relayer_deliveries SET contents = '{"gas_limit": -1}'`)
+	_, err := db.Exec(t.Context(), `UPDATE relayer_deliveries SET contents = '{"gasLimit": -1}'`)
 	require.NoError(t, err)
 	change(t, db, bad, 1, "here")
 	_, err = db.Exec(t.Context(), `DELETE FROM relayer_txs WHERE id = $1`, bad)

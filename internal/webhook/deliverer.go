@@ -178,7 +178,7 @@ func (d *Deliverer) work(ctx, requests context.Context) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, l := range d.lanes {
-		l.add(slices.DeleteFunc(slices.Clone(claims), func(c *claim) bool { return c.target != l.name }))
+		l.add(slices.DeleteFunc(slices.Clone(claims), func(c *claim) bool { return c.Name != l.name }))
 		if more {
 			l.sweepAt = time.Time{}
 		}
@@ -248,13 +248,13 @@ func (d *Deliverer) deliver(requests context.Context, l *targetQueue, c *claim) 
 	m.duration.WithLabelValues(l.name).Observe(end.Sub(begin).Seconds())
 	if fail == nil {
 		m.attempts.WithLabelValues(l.name, "delivered").Inc()
-		m.delay.WithLabelValues(l.name).Observe(max(0, end.Sub(c.created).Seconds()))
+		m.delay.WithLabelValues(l.name).Observe(max(0, end.Sub(c.QueuedAt).Seconds()))
 		d.succeeded(requests, l, c)
 		return
 	}
 	m.attempts.WithLabelValues(l.name, "failed").Inc()
-	d.log.Debug("webhook not delivered", "target", l.name, "webhook", c.id, "subject", c.subject, "revision", c.revision,
-		"attempt", c.attempt, "err", fail.reason)
+	d.log.Debug("webhook not delivered", "target", l.name, "webhook", c.Delivery, "subject", c.Subject, "revision", c.Revision,
+		"attempt", c.Number, "err", fail.reason)
 	d.failed(requests, l, c, fail)
 }
 
@@ -280,13 +280,13 @@ func (d *Deliverer) failed(requests context.Context, l *targetQueue, c *claim, f
 		d.start(requests, l)
 		return
 	}
-	if l.failed(now, c.subject, wait, d.cfg.tuning) {
+	if l.failed(now, c.Subject, wait, d.cfg.tuning) {
 		d.cfg.Metrics.down.WithLabelValues(l.name).Set(1)
 		d.log.Warn("webhook target is down", "target", l.name, "err", fail.reason)
 	}
 	d.queueResult(deliveryResult{
 		claim: c, verdict: failed, reason: fail.reason,
-		delay: max(wait, backoff(c.attempt, d.cfg.MaxBackoff, d.cfg.tuning)),
+		delay: max(wait, backoff(c.Number, d.cfg.MaxBackoff, d.cfg.tuning)),
 	})
 	d.start(requests, l)
 }

@@ -70,7 +70,7 @@ func one(t testing.TB, raw string, change func(*Config)) *failure {
 	require.NoError(t, err)
 	s := newSender(targets[0], cfg)
 	t.Cleanup(s.close)
-	return s.send(t.Context(), &claim{payload: []byte("{}")})
+	return s.send(t.Context(), &claim{Payload: []byte("{}")})
 }
 
 func TestANameThatLeadsIntoThePrivateNetworkIsNotDialed(t *testing.T) {
@@ -118,7 +118,7 @@ func TestANameThatChangesIsCheckedAtEachDial(t *testing.T) {
 	require.NoError(t, err)
 	s := newSender(targets[0], cfg)
 	t.Cleanup(s.close)
-	c := &claim{payload: []byte("{}")}
+	c := &claim{Payload: []byte("{}")}
 	require.Nil(t, s.send(t.Context(), c))
 	address.Store(netip.MustParseAddr("169.254.169.254"))
 	require.Contains(t, s.send(t.Context(), c).reason, "metadata")

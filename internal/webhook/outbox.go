@@ -9,6 +9,8 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/rollcall-dev/rollcall/internal/relayer"
 )
 
 // State of a delivery.
@@ -34,20 +36,20 @@ func NewOutbox(db *pgxpool.Pool, chain uint64, pool string) *Outbox {
 	return &Outbox{db: db, chain: chain, pool: pool}
 }
 
-// Delivery is one webhook to one target, in the form that operators see.
+// Delivery is one webhook to one target, in the form that operators and their scripts see.
 type Delivery struct {
-	ID          uuid.UUID
-	Target      string
-	Event       string
-	Transaction *uuid.UUID // nil for events of a relayer
-	Subject     uuid.UUID  // orders the deliveries: the transaction's id, or a hash of the relayer's name
-	Revision    int
-	State       State
-	Attempts    int
-	NextAt      time.Time // of a due one: when it may be tried, or when its claim ends
-	CreatedAt   time.Time
-	DeliveredAt *time.Time
-	LastError   string
+	ID          uuid.UUID         `json:"id"`
+	Transaction *uuid.UUID        `json:"transaction"` // nil for events of a relayer
+	Subject     uuid.UUID         `json:"-"`           // orders the deliveries: the transaction's id, or a hash of the relayer's name
+	Target      string            `json:"target"`
+	Event       string            `json:"event"`
+	Revision    int               `json:"revision"`
+	State       State             `json:"state"`
+	Attempts    int               `json:"attempts"`
+	NextAt      relayer.Timestamp `json:"nextAt"` // of a due one: when it may be tried, or when its claim ends
+	CreatedAt   relayer.Timestamp `json:"createdAt"`
+	DeliveredAt relayer.Timestamp `json:"deliveredAt"`
+	LastError   string            `json:"lastError"`
 }
 
 // Filter selects deliveries. A zero field selects all.
@@ -90,16 +92,16 @@ func (o *Outbox) List(ctx context.Context, f Filter) ([]Delivery, error) {
 	var afterTime *time.Time
 	var afterID *uuid.UUID
 	if f.After != nil {
-		afterTime, afterID = &f.After.CreatedAt, &f.After.ID
+		afterTime, afterID = &f.After.CreatedAt.Time, &f.After.ID
 	}
 	limit := defaultPage
 	if f.Limit > 0 {
 		limit = min(f.Limit, maxPage)
 	}
 	rows, err := o.db.Query(ctx, `
-		SELECT id, target, CASE WHEN payload IS NULL THEN '`+EventTransaction+`' ELSE '`+EventRelayerState+`' END,
-			CASE WHEN payload IS NULL THEN subject END, subject, revision, state, attempts, GREATEST(next_at, claimed_until),
-			created_at, delivered_at, last_error
+		SELECT id, CASE WHEN payload IS NULL THEN subject END, subject, target,
+			CASE WHEN payload IS NULL THEN '`+EventTransaction+`' ELSE '`+EventRelayerState+`' END, revision, state, attempts,
+			CASE WHEN state = 'due' THEN GREATEST(next_at, claimed_until) END, created_at, delivered_at, last_error
 		FROM relayer_deliveries WHERE `+where+` AND ($7::timestamptz IS NULL OR (created_at, id) > ($7, $8::uuid))
 		ORDER BY created_at, id LIMIT $9`, append(o.args(f), afterTime, afterID, limit)...)
 	if err != nil {

@@ -125,7 +125,7 @@ func TestReplay_DeadLettersAndNamedDeliveries(t *testing.T) {
 			for _, d := range fresh {
 				if d.Attempts == 0 {
 					replayed++
-					require.Nil(t, d.DeliveredAt)
+					require.True(t, d.DeliveredAt.IsZero())
 					require.False(t, d.NextAt.After(time.Now()))
 				}
 			}

@@ -206,18 +206,18 @@ func TestADeferredRevisionIsClaimableOnceTheLowerOneHasEnded(t *testing.T) {
 				change(t, db, id, 3, "here")
 				require.Empty(t, claimAll(t, d)) // defers the second and the third
 				second := only(t, db, id, 2)
-				require.True(t, second.NextAt.After(second.CreatedAt))
+				require.True(t, second.NextAt.After(second.CreatedAt.Time))
 				write(t, db, "UPDATE relayer_deliveries SET next_at = now() + interval '1 h' WHERE target = 'here' AND revision > 1")
 				claims = claimAll(t, d, deliveryResult{claim: claims[0], verdict: verdict})
 				require.Len(t, claims, 1)
-				require.Equal(t, 2, claims[0].revision)
+				require.Equal(t, 2, claims[0].Revision)
 				claims = claimAll(t, d, deliveryResult{claim: claims[0], verdict: verdict})
 				require.Len(t, claims, 1)
-				require.Equal(t, 3, claims[0].revision)
+				require.Equal(t, 3, claims[0].Revision)
 				// A failed delivery that stays due keeps the later ones deferred.
 				change(t, db, id, 4, "here")
 				require.Empty(t, claimAll(t, d, deliveryResult{claim: claims[0], verdict: failed, delay: time.Hour, reason: "no"}))
-				require.WithinDuration(t, time.Now().Add(time.Hour), only(t, db, id, 4).NextAt, time.Minute)
+				require.WithinDuration(t, time.Now().Add(time.Hour), only(t, db, id, 4).NextAt.Time, time.Minute)
 			})
 		}
 	}

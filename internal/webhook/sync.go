@@ -10,19 +10,25 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+
+	"github.com/rollcall-dev/rollcall/internal/platform/postgres"
+	"github.com/rollcall-dev/rollcall/internal/relayer"
 )
 
-// claim is a delivery that this process may make until its lease ends.
+// claim is a delivery that this process may make until its lease ends, and a row of [sqlClaim].
 type claim struct {
-	id       uuid.UUID
-	target   string
-	subject  uuid.UUID
-	revision int
-	attempt  int             // 1 for the first; with the claimant it identifies the claim
-	payload  json.RawMessage // of a relayer's event; nil for a change of a transaction
-	change   txChange        // of a transaction
-	created  time.Time
-	nextAt   time.Time // when it became due
+	Delivery uuid.UUID       `db:"delivery"` // zero if none was claimed
+	Name     string          `db:"delivery_target"`
+	Subject  uuid.UUID       `db:"subject"`
+	Number   int             `db:"delivery_attempt"` // 1 for the first; with the claimant it identifies the claim
+	Payload  json.RawMessage `db:"payload"`          // of a relayer's event; nil for a change of a transaction
+	QueuedAt time.Time       `db:"delivery_queued_at"`
+	NextAt   time.Time       `db:"delivery_next_at"` // when it became due
+	Contents json.RawMessage `db:"contents"`         // the transaction's contents at the change; nil if the row still has them
+	Deferred int             `db:"deferred"`         // how many other deliveries the statement has deferred
+	// TransactionRow is the transaction as it was at the change, but for Contents. CreatedAt is zero if the transaction was
+	// deleted.
+	relayer.TransactionRow
 	// until is when the claim ends, by this process's clock and counted from before the request.
 	until time.Time
 }
@@ -108,13 +114,14 @@ const (
 		SELECT id FROM relayer_deliveries WHERE state = 'due' AND chain_id = $1 AND pool_id = $2 AND target = $3
 			AND next_at > now() AND claimed_until <= now()
 		ORDER BY next_at LIMIT ` + hurryLimit + ` FOR UPDATE SKIP LOCKED))`
+)
 
-	// sqlClaim claims up to $4 deliveries that may be tried since $8 or later (see targetQueue.since). A due lower
-	// revision prevents the claim of a row, and stays due while it is claimed. So concurrent claimers need not see each
-	// other's changes. The row is deferred to a second after the lower one, so that later claims do not read it again;
-	// sqlFollow reverts that. If sqlFollow and the deferral do not see each other, the row waits for its time. If no
-	// row is claimed, the result is one row that has only the number of deferred ones.
-	sqlClaim = `WITH found AS MATERIALIZED (
+// sqlClaim claims up to $4 deliveries that may be tried since $8 or later (see targetQueue.since). A due lower revision
+// prevents the claim of a row, and stays due while it is claimed. So concurrent claimers need not see each other's changes.
+// The row is deferred to a second after the lower one, so that later claims do not read it again; sqlFollow reverts that. If
+// sqlFollow and the deferral do not see each other, the row waits for its time. If no row is claimed, the result is one row
+// that has only the number of deferred ones. The result is read as [claim].
+var sqlClaim = `WITH found AS MATERIALIZED (
 			SELECT d.id, d.subject, d.revision FROM relayer_deliveries d
 			WHERE d.state = 'due' AND d.chain_id = $1 AND d.pool_id = $2 AND d.target = $3 AND d.next_at <= now() AND d.next_at >= $8
 				AND d.claimed_until <= now()
@@ -130,15 +137,17 @@ const (
 				retry_until = COALESCE(d.retry_until, now() + $7::interval)
 			WHERE d.id = ANY(ARRAY(SELECT o.id FROM ordered o WHERE o.lower IS NULL)) RETURNING d.*
 		)
-		SELECT (SELECT count(*) FROM ordered WHERE lower IS NOT NULL), c.id, c.target, c.subject, c.revision, c.attempts, c.created_at, c.next_at, c.payload,
-			t.target, c.status, c.status_reason, c.intent, c.tx_attempts, c.relayer_address, c.nonce, c.tx_hash, c.sent_at, c.confirmed_at, c.contents,
-			t.caller, t.created_at, t.to_address, t.value_wei::text, t.data, t.gas_limit, t.speed, t.gas_price::text, t.max_fee::text,
-			t.max_priority::text, t.valid_until, t.method, t.orderbook, t.trader, t.request_id, t.trace_id, a.max_fee::text, a.max_priority::text
+		SELECT (SELECT count(*) FROM ordered WHERE lower IS NOT NULL) AS deferred, c.id AS delivery, c.target AS delivery_target, c.subject,
+			c.attempts AS delivery_attempt, c.created_at AS delivery_queued_at, c.next_at AS delivery_next_at, c.payload, c.contents,
+			a.max_fee::text AS offered_fee, a.max_priority::text AS offered_tip, ` + relayer.SelectList[relayer.TransactionRow]("t", map[string]string{
+	"revision": "c.revision", "status": "c.status", "status_reason": "c.status_reason", "intent": "coalesce(c.intent, 'send')",
+	"attempts": "c.tx_attempts", "relayer_address": "'0x' || encode(c.relayer_address, 'hex')", "nonce": "c.nonce",
+	"tx_hash": "'0x' || encode(c.tx_hash, 'hex')", "sent_at": "c.sent_at", "confirmed_at": "c.confirmed_at",
+}) + `
 		FROM (SELECT) AS always LEFT JOIN claimed c ON true
 		LEFT JOIN LATERAL (SELECT * FROM relayer_txs WHERE id = c.subject LIMIT 1) AS t ON true
 		LEFT JOIN LATERAL (SELECT max_fee, max_priority FROM relayer_attempts WHERE tx_hash = '0x' || encode(c.tx_hash, 'hex') AND tx_id = c.subject
 			LIMIT 1) AS a ON true`
-)
 
 // syncBatch stores results and then claims, in one transaction and one round trip. An error means that all of it was
 // done or nothing. Storing results again is harmless, and rows claimed without an answer are claimable when the claims
@@ -161,15 +170,15 @@ func (d *Deliverer) syncBatch(ctx context.Context, settled []deliveryResult, wan
 		batch.Queue(sqlClaim, int64(d.cfg.ChainID), d.cfg.Pool, w.target, w.n, d.cfg.tuning.lease, d.name, d.cfg.RetryFor, w.since).
 			Query(func(rows pgx.Rows) error {
 				for rows.Next() {
-					c := &claim{until: until}
-					deferred, err := c.scan(rows)
+					c, err := pgx.RowToAddrOfStructByName[claim](postgres.Sparse{CollectableRow: rows})
 					if err != nil {
 						return err
 					}
-					if c.id != uuid.Nil {
+					c.until = until
+					if c.Delivery != uuid.Nil {
 						claims = append(claims, c)
 					}
-					more = more || deferred > 0
+					more = more || c.Deferred > 0
 				}
 				return rows.Err()
 			})
@@ -190,15 +199,15 @@ func (d *Deliverer) queueSettlements(batch *pgx.Batch, settled []deliveryResult,
 	var reasons []string
 	for _, s := range settled {
 		if s.verdict != returned {
-			ended, targets, revisions = append(ended, s.claim.subject), append(targets, s.claim.target), append(revisions, s.claim.revision)
+			ended, targets, revisions = append(ended, s.claim.Subject), append(targets, s.claim.Name), append(revisions, s.claim.Revision)
 		}
 		switch s.verdict {
 		case delivered:
-			done = append(done, s.claim.id)
+			done = append(done, s.claim.Delivery)
 		case returned:
-			back, backAttempts = append(back, s.claim.id), append(backAttempts, s.claim.attempt)
+			back, backAttempts = append(back, s.claim.Delivery), append(backAttempts, s.claim.Number)
 		case failed, permanent:
-			lost, lostAttempts = append(lost, s.claim.id), append(lostAttempts, s.claim.attempt)
+			lost, lostAttempts = append(lost, s.claim.Delivery), append(lostAttempts, s.claim.Number)
 			delays, vain, reasons = append(delays, s.delay), append(vain, s.verdict == permanent), append(reasons, s.reason)
 		}
 	}

@@ -211,55 +211,21 @@ func (l *Store) transactionOf(d *NewTransaction, now time.Time) *relayer.Transac
 	}
 }
 
+var insertTransactions = `INSERT INTO relayer_txs (` + newTransaction.names() + `, chain_id, pool_id, budget_day, key_budget_day, era)
+	SELECT r.*, $1, $2, CASE WHEN r.reserve_wei IS NOT NULL THEN $3::date END,
+		CASE WHEN r.reserve_wei IS NOT NULL AND r.nonce IS NOT NULL THEN $3::date END, ` + generationSQL("$1") + `
+	FROM ` + newTransaction.rows(4)
+
 // insert queues the statement that inserts rows. day is the day of the budgets that they are charged to, nil for none.
 func (l *Store) insert(b *pgx.Batch, txs []*relayer.Transaction, day *time.Time) {
 	if len(txs) == 0 {
 		return
 	}
-	n := len(txs)
-	ids, targets, callers, kinds := make([][16]byte, n), make([]string, n), make([]string, n), make([]string, n)
-	addresses, nonces := make([]*string, n), make([]*int64, n)
-	tos, values, datas, limits := make([]*string, n), make([]string, n), make([][]byte, n), make([]int64, n)
-	speeds, prices, fees, tips := make([]string, n), make([]*string, n), make([]*string, n), make([]*string, n)
-	untils, created := make([]*time.Time, n), make([]time.Time, n)
-	methods, books, traders := make([]string, n), make([]string, n), make([]string, n)
-	requests, traces := make([]string, n), make([]string, n)
-	intents, reserves := make([]string, n), make([]*string, n)
+	rows := make([]*relayer.TransactionRow, len(txs))
 	for i, t := range txs {
-		ids[i], targets[i], callers[i], kinds[i] = t.ID, t.Target, t.Caller, string(t.Kind)
-		if t.Nonce != nil {
-			addresses[i], nonces[i] = new(hexAddress(t.From)), new(int64(*t.Nonce))
-		}
-		if t.To != nil {
-			tos[i] = new(hexAddress(*t.To))
-		}
-		values[i], datas[i], limits[i] = "0", t.Data, int64(t.GasLimit)
-		if t.Value != nil {
-			values[i] = t.Value.String()
-		}
-		if datas[i] == nil {
-			datas[i] = []byte{}
-		}
-		speeds[i], prices[i], fees[i], tips[i] = string(t.Speed), decimal(t.GasPrice), decimal(t.MaxFee), decimal(t.MaxPriorityFee)
-		untils[i], created[i] = timeOrNil(t.ValidUntil), t.CreatedAt
-		m := &t.Metadata
-		methods[i], books[i], traders[i], requests[i], traces[i] = m.Method, m.Orderbook, m.Trader, m.RequestID, m.TraceID
-		intents[i], reserves[i] = string(t.Intent), decimal(t.Reserve)
+		rows[i] = t.Row()
 	}
-	b.Queue(`INSERT INTO relayer_txs (chain_id, pool_id, status, id, target, caller, kind, relayer_address, nonce,
-			to_address, value_wei, data, gas_limit, speed, gas_price, max_fee, max_priority, valid_until,
-			method, orderbook, trader, request_id, trace_id, created_at, updated_at, intent, reserve_wei,
-			budget_day, key_budget_day, era)
-		SELECT $1, $2, 'allocated', id, target, caller, kind, address, nonce, recipient, value::numeric, data, gas_limit, speed,
-			price::numeric, fee::numeric, tip::numeric, until, method, orderbook, trader, request, trace, created, created, intent, reserve::numeric,
-			CASE WHEN reserve IS NOT NULL THEN $26::date END, CASE WHEN reserve IS NOT NULL AND nonce IS NOT NULL THEN $26::date END, `+generationSQL("$1")+`
-		FROM unnest($3::uuid[], $4::text[], $5::text[], $6::text[], $7::text[], $8::bigint[], $9::text[], $10::text[],
-			$11::bytea[], $12::bigint[], $13::text[], $14::text[], $15::text[], $16::text[], $17::timestamptz[],
-			$18::text[], $19::text[], $20::text[], $21::text[], $22::text[], $23::timestamptz[], $24::text[], $25::text[])
-			AS t (id, target, caller, kind, address, nonce, recipient, value, data, gas_limit, speed, price, fee, tip, until,
-				method, orderbook, trader, request, trace, created, intent, reserve)`,
-		l.ChainID, l.Pool, ids, targets, callers, kinds, addresses, nonces, tos, values, datas, limits, speeds, prices,
-		fees, tips, untils, methods, books, traders, requests, traces, created, intents, reserves, day)
+	b.Queue(insertTransactions, append([]any{l.ChainID, l.Pool, day}, arrays(newTransaction, rows...)...)...)
 }
 
 // resolve finds the outcome of a commit whose response was lost. It takes the commit's locks again, which the server grants

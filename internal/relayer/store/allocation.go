@@ -100,7 +100,7 @@ func (h *keyAllocation) lock(b *pgx.Batch, l *Store, terms AllocationLimits) {
 				&balance, &committed, &s.compared); err != nil {
 				return err
 			}
-			s.address, s.balance, s.committed = common.HexToAddress(s.text), parseDecimal(balance), parseDecimal(committed)
+			s.address, s.balance, s.committed = common.HexToAddress(s.text), relayer.ParseDecimal(balance), relayer.ParseDecimal(committed)
 			h.keys = append(h.keys, s)
 		}
 		rand.Shuffle(len(h.keys), func(i, j int) { h.keys[i], h.keys[j] = h.keys[j], h.keys[i] })
@@ -132,7 +132,7 @@ func (h *keyAllocation) readQueue(b *pgx.Batch, l *Store) {
 		_, err := pgx.ForEachRow(rows, []any{&target, &n, &cost, &reserve}, func() error {
 			h.queued += n
 			if cost != nil && reserve != nil {
-				h.queuedByTarget[target] = &queueDemand{parseDecimal(cost), parseDecimal(reserve)}
+				h.queuedByTarget[target] = &queueDemand{relayer.ParseDecimal(cost), relayer.ParseDecimal(reserve)}
 			}
 			return nil
 		})

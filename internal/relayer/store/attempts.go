@@ -21,51 +21,38 @@ func (l *Store) StoreAttempts(ctx context.Context, attempts []*relayer.Attempt) 
 	return l.storeAttempts(ctx, l.db, attempts)
 }
 
-// querier is the database or a transaction.
-type querier interface {
-	Query(ctx context.Context, query string, args ...any) (pgx.Rows, error)
-}
-
 func (l *Store) storeAttempts(ctx context.Context, db querier, attempts []*relayer.Attempt) (stored []bool, err error) {
 	n := len(attempts)
-	ids, numbers, addresses, nonces := make([][16]byte, n), make([]int32, n), make([]string, n), make([]int64, n)
-	purposes, hashes, raws := make([]string, n), make([]string, n), make([][]byte, n)
-	fees, tips := make([]string, n), make([]*string, n)
+	rows := make([]*relayer.AttemptRow, n)
 	for i, a := range attempts {
-		ids[i], numbers[i], addresses[i], nonces[i] = a.TxID, int32(a.Number), hexAddress(a.From), int64(a.Nonce)
-		purposes[i], hashes[i], raws[i] = string(a.Purpose), a.Hash.Hex(), a.Raw
-		fees[i], tips[i] = a.MaxFee.String(), decimal(a.MaxPriorityFee)
+		rows[i] = a.Row()
 	}
 	// The rows are locked. Otherwise a row that loses its nonce or its chain at this moment would have bytes that no
 	// process may broadcast. The change to unknown is not delivered to webhooks now, but with the first response to the
 	// bytes. The attempt number keeps late responses to earlier bytes out.
-	rows, err := db.Query(ctx, `WITH held AS MATERIALIZED (
+	found, err := db.Query(ctx, `WITH held AS MATERIALIZED (
 			SELECT id, relayer_address, nonce FROM relayer_txs WHERE id = ANY($2) AND open ORDER BY relayer_address, nonce FOR UPDATE
 		), stored AS (
-		INSERT INTO relayer_attempts
-			(chain_id, tx_id, attempt, address, nonce, purpose, tx_hash, raw, max_fee, max_priority)
-		SELECT $1, a.id, number, address, a.nonce, purpose, hash, raw, fee::numeric, tip::numeric
-		FROM unnest($2::uuid[], $3::int[], $4::text[], $5::bigint[], $6::text[], $7::text[], $8::bytea[], $9::text[], $10::text[])
-			AS a (id, number, address, nonce, purpose, hash, raw, fee, tip)
-		JOIN held ON (held.id, held.relayer_address, held.nonce) = (a.id, a.address, a.nonce)
+		INSERT INTO relayer_attempts (`+newAttempt.names()+`, chain_id) SELECT r.*, $1
+		FROM `+newAttempt.rows(2)+` JOIN held ON (held.id, held.relayer_address, held.nonce) = (r.tx_id, r.address, r.nonce)
 		ON CONFLICT DO NOTHING RETURNING tx_id, attempt, tx_hash
 		), unsent AS (
 			UPDATE relayer_txs t SET status = CASE WHEN t.status = 'broadcasted' THEN 'unknown' ELSE t.status END, status_reason = '',
 				attempts = s.attempt, updated_at = now()
 			FROM stored s WHERE s.attempt > 1 AND t.id = s.tx_id AND t.status <> 'mined'
 		) SELECT tx_hash FROM stored`,
-		l.ChainID, ids, numbers, addresses, nonces, purposes, hashes, raws, fees, tips)
+		append([]any{l.ChainID}, arrays(newAttempt, rows...)...)...) // the first array has the transactions' ids
 	if err != nil {
 		return nil, fmt.Errorf("store %d attempts: %w", n, err)
 	}
 	won := make(map[string]bool, n)
 	var hash string
-	if _, err := pgx.ForEachRow(rows, []any{&hash}, func() error { won[hash] = true; return nil }); err != nil {
+	if _, err := pgx.ForEachRow(found, []any{&hash}, func() error { won[hash] = true; return nil }); err != nil {
 		return nil, fmt.Errorf("store %d attempts: %w", n, err)
 	}
 	stored = make([]bool, n)
-	for i, hash := range hashes {
-		stored[i] = won[hash]
+	for i, row := range rows {
+		stored[i] = won[row.Hash]
 	}
 	return stored, nil
 }
@@ -160,15 +147,7 @@ func (l *Store) Attempts(ctx context.Context, id uuid.UUID) ([]*relayer.Attempt,
 }
 
 func (l *Store) listAttempts(ctx context.Context, doing, query string, args ...any) ([]*relayer.Attempt, error) {
-	rows, err := l.db.Query(ctx, query, args...)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", doing, err)
-	}
-	attempts, err := pgx.CollectRows(rows, scanAttempt)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", doing, err)
-	}
-	return attempts, nil
+	return collect(ctx, l.db, doing, scanAttempt, query, args...)
 }
 
 // HasHash reports whether a hash was signed for a transaction other than the given one, in the chain's current era.
@@ -181,18 +160,4 @@ func (l *Store) HasHash(ctx context.Context, hash common.Hash, except uuid.UUID)
 	return has, nil
 }
 
-const selectAttempts = `SELECT a.tx_id, a.attempt, a.address, a.nonce, a.purpose, a.tx_hash, a.raw, a.max_fee::text,
-	a.max_priority::text, a.created_at, a.last_error, coalesce(a.next_send_at > now(), false) AS paused FROM relayer_attempts a`
-
-func scanAttempt(row pgx.CollectableRow) (*relayer.Attempt, error) {
-	a := new(relayer.Attempt)
-	var address, hash string
-	var fee, tip *string
-	err := row.Scan(&a.TxID, &a.Number, &address, &a.Nonce, &a.Purpose, &hash, &a.Raw, &fee, &tip, &a.CreatedAt, &a.LastError, &a.Paused)
-	if err != nil {
-		return nil, err
-	}
-	a.From, a.Hash = common.HexToAddress(address), common.HexToHash(hash)
-	a.MaxFee, a.MaxPriorityFee = parseDecimal(fee), parseDecimal(tip)
-	return a, nil
-}
+var selectAttempts = `SELECT ` + relayer.SelectList[relayer.AttemptRow]("a", nil) + `, coalesce(a.next_send_at > now(), false) AS paused FROM relayer_attempts a`

@@ -51,7 +51,7 @@ func (l *Store) Funds(ctx context.Context) ([]*Funds, error) {
 	var refused bool
 	if _, err := pgx.ForEachRow(rows, []any{&address, &committed, &read, &pending, &refused}, func() error {
 		if f := byAddress[address]; f != nil { // otherwise the key is newer than the list of keys
-			f.committed, f.read, f.Pending, f.Refused = committed, read, parseDecimal(&pending), refused
+			f.committed, f.read, f.Pending, f.Refused = committed, read, relayer.ParseDecimal(&pending), refused
 		}
 		return nil
 	}); err != nil {

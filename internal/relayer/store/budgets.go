@@ -87,7 +87,7 @@ func (t *budgetTracker) lock(b *pgx.Batch, l *Store, accounts []account) {
 		var a account
 		var spent string
 		_, err := pgx.ForEachRow(rows, []any{&t.day, &a.scope, &a.subject, &spent}, func() error {
-			t.spent[a] = parseDecimal(&spent)
+			t.spent[a] = relayer.ParseDecimal(&spent)
 			return nil
 		})
 		return err
@@ -201,7 +201,7 @@ func (l *Store) reserveAgain(ctx context.Context, tx pgx.Tx, was *relayer.Transa
 	var refused error
 	batch := new(pgx.Batch)
 	if _, err := pgx.ForEachRow(rows, []any{&h.day, &a.scope, &a.subject, &spent}, func() error {
-		h.spent[a] = parseDecimal(&spent)
+		h.spent[a] = relayer.ParseDecimal(&spent)
 		if more.Sign() > 0 && !h.fits(a, more) {
 			refused = h.refusal(a.scope)
 		}
@@ -233,19 +233,11 @@ type Usage struct {
 // BudgetUsage returns today's accounts of API keys, relayer keys and top-ups. It leaves traders out, because there may be
 // any number.
 func (l *Store) BudgetUsage(ctx context.Context) ([]Usage, error) {
-	rows, err := l.db.Query(ctx, `SELECT scope, subject, spent_wei::text FROM relayer_budgets
-		WHERE chain_id = $1 AND pool_id = $2 AND day = (now() AT TIME ZONE 'utc')::date AND scope <> 'trader' ORDER BY 1, 2`, l.ChainID, l.Pool)
-	if err != nil {
-		return nil, fmt.Errorf("read budgets: %w", err)
-	}
-	spent, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (s Usage, err error) {
+	return collect(ctx, l.db, "read budgets", func(row pgx.CollectableRow) (s Usage, err error) {
 		var wei string
 		err = row.Scan(&s.Scope, &s.Subject, &wei)
-		s.Wei = parseDecimal(&wei)
+		s.Wei = relayer.ParseDecimal(&wei)
 		return s, err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("read budgets: %w", err)
-	}
-	return spent, nil
+	}, `SELECT scope, subject, spent_wei::text FROM relayer_budgets
+		WHERE chain_id = $1 AND pool_id = $2 AND day = (now() AT TIME ZONE 'utc')::date AND scope <> 'trader' ORDER BY 1, 2`, l.ChainID, l.Pool)
 }

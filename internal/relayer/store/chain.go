@@ -62,19 +62,11 @@ func (l *Store) MoveAnchor(ctx context.Context, era int, b Block) error {
 
 // Addresses returns the addresses of all keys on the chain, of any pool.
 func (l *Store) Addresses(ctx context.Context) ([]common.Address, error) {
-	rows, err := l.db.Query(ctx, `SELECT address FROM relayer_keys WHERE chain_id = $1 ORDER BY address`, l.ChainID)
-	if err != nil {
-		return nil, fmt.Errorf("list addresses: %w", err)
-	}
-	addresses, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (common.Address, error) {
+	return collect(ctx, l.db, "list addresses", func(row pgx.CollectableRow) (common.Address, error) {
 		var address string
 		err := row.Scan(&address)
 		return common.HexToAddress(address), err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("list addresses: %w", err)
-	}
-	return addresses, nil
+	}, `SELECT address FROM relayer_keys WHERE chain_id = $1 ORDER BY address`, l.ChainID)
 }
 
 // generationSQL returns an SQL expression that reads the chain's era (how often it has lost its history) under the lock of

@@ -91,50 +91,29 @@ func (l *Store) Register(ctx context.Context, keys []Registration) error {
 
 // Keys returns all keys of the pool, by address, whichever process holds them.
 func (l *Store) Keys(ctx context.Context) ([]*relayer.Key, error) {
-	rows, err := l.db.Query(ctx, selectKeys+` WHERE chain_id = $1 AND pool_id = $2 ORDER BY address`, l.ChainID, l.Pool)
-	if err != nil {
-		return nil, fmt.Errorf("list keys: %w", err)
-	}
-	keys, err := pgx.CollectRows(rows, scanKey)
-	if err != nil {
-		return nil, fmt.Errorf("list keys: %w", err)
-	}
-	return keys, nil
+	return collect(ctx, l.db, "list keys", scanKey, selectKeys+` WHERE chain_id = $1 AND pool_id = $2 ORDER BY address`, l.ChainID, l.Pool)
 }
 
-const selectKeys = `SELECT id, chain_id, address, pool_id, enabled, disabled_reason, disabled_until, disabled_checks, funding,
-	paused, draining, stuck_since, next_nonce, pending_count, last_error, last_seen_at, balance_wei::text, min_balance_wei::text,
-	coalesce((SELECT c.era FROM relayer_chains c WHERE c.chain_id = relayer_keys.chain_id), 0), compared_at, compared_at >= registered_at, now()
-	FROM relayer_keys`
+const selectKeys = `SELECT id, chain_id, address, pool_id AS pool, enabled, disabled_reason, disabled_until, disabled_checks AS checks, funding,
+	paused, draining, stuck_since, next_nonce, pending_count, last_error, last_seen_at, balance_wei::text AS balance,
+	min_balance_wei::text AS min_balance, coalesce((SELECT c.era FROM relayer_chains c WHERE c.chain_id = relayer_keys.chain_id), 0) AS era,
+	compared_at, compared_at >= registered_at AS compared, now() AS read_at FROM relayer_keys`
 
-func scanKey(row pgx.CollectableRow) (*relayer.Key, error) {
-	k := new(relayer.Key)
-	var address string
-	var until, stuck, seen *time.Time
-	var compared pgtype.Timestamptz // infinite before the first comparison
-	var balance, minBalance *string
-	err := row.Scan(&k.ID, &k.ChainID, &address, &k.Pool, &k.Enabled, &k.DisabledReason, &until, &k.Checks,
-		&k.Funding, &k.Paused, &k.Draining, &stuck,
-		&k.NextNonce, &k.PendingCount, &k.LastError, &seen, &balance, &minBalance, &k.Era,
-		&compared, &k.Compared, &k.ReadAt)
-	if err != nil {
-		return nil, err
+// keyRow is a row of selectKeys.
+type keyRow struct {
+	relayer.Key
+	Address             string
+	Balance, MinBalance *string
+	ComparedAt          pgtype.Timestamptz // infinite before the first comparison
+}
+
+func (r *keyRow) key() *relayer.Key {
+	k := &r.Key
+	k.Address, k.Balance, k.MinBalance = common.HexToAddress(r.Address), relayer.ParseDecimal(r.Balance), relayer.ParseDecimal(r.MinBalance)
+	if r.ComparedAt.InfinityModifier == pgtype.Finite {
+		k.ComparedAt = r.ComparedAt.Time
 	}
-	k.Address = common.HexToAddress(address)
-	k.Balance, k.MinBalance = parseDecimal(balance), parseDecimal(minBalance)
-	if until != nil {
-		k.DisabledUntil = *until
-	}
-	if compared.InfinityModifier == pgtype.Finite {
-		k.ComparedAt = compared.Time
-	}
-	if stuck != nil {
-		k.StuckSince = *stuck
-	}
-	if seen != nil {
-		k.LastSeenAt = *seen
-	}
-	return k, nil
+	return k
 }
 
 // KeyChange is a change of a key; nil fields are kept.
@@ -165,7 +144,7 @@ func (l *Store) ChangeKey(ctx context.Context, address common.Address, c KeyChan
 		FROM old WHERE k.chain_id = $1 AND k.address = $3
 		RETURNING k.enabled <> old.enabled`,
 		l.ChainID, l.Pool, hexAddress(address), c.Enabled, c.DisabledReason, c.Paused, c.Draining, c.Stuck, c.LastError,
-		decimal(c.Balance), decimal(c.MinBalance), c.OwnMinBalance).Scan(&switched)
+		relayer.Decimal(c.Balance), relayer.Decimal(c.MinBalance), c.OwnMinBalance).Scan(&switched)
 	if err == pgx.ErrNoRows { //nolint:errorlint // pgx returns it bare
 		return false, relayer.ErrNotFound
 	}

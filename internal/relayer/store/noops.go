@@ -144,29 +144,19 @@ func (l *Store) Replace(ctx context.Context, r *Replacement) error {
 		if err := l.reserveAgain(ctx, tx, was, r.Reserve); err != nil {
 			return err
 		}
-		var to *string
-		if r.To != nil {
-			to = new(hexAddress(*r.To))
-		}
 		var only *string
 		if r.Only != (common.Address{}) {
 			only = new(hexAddress(r.Only))
-		}
-		data := r.Data
-		if data == nil {
-			data = []byte{}
 		}
 		if _, err := tx.Exec(ctx, keepContents, r.ID); err != nil {
 			return fmt.Errorf("replace: keep the contents for webhooks: %w", err)
 		}
 		if _, err := tx.Exec(ctx, `WITH changed AS (
-			UPDATE relayer_txs t SET to_address = $3, value_wei = $4::text::numeric, data = $5, gas_limit = $6, speed = $7,
-				gas_price = $8::text::numeric, max_fee = $9::text::numeric, max_priority = $10::text::numeric, valid_until = $11,
-				reserve_wei = coalesce($12::text::numeric, reserve_wei),
-				target = CASE WHEN t.nonce IS NULL THEN coalesce($13, t.target) ELSE t.target END, revision = revision + 1, updated_at = now()
+			UPDATE relayer_txs t SET (`+contents.names()+`) = (SELECT r.* FROM `+contents.rows(5)+`),
+				reserve_wei = coalesce($3::text::numeric, reserve_wei),
+				target = CASE WHEN t.nonce IS NULL THEN coalesce($4, t.target) ELSE t.target END, revision = revision + 1, updated_at = now()
 			WHERE t.id = $2 RETURNING t.*)`+enqueueDeliveriesSQL+`SELECT`,
-			l.targets(), r.ID, to, r.Value.String(), data, int64(r.GasLimit), string(r.Speed), decimal(r.GasPrice), decimal(r.MaxFee),
-			decimal(r.MaxPriorityFee), timeOrNil(r.ValidUntil), decimal(r.Reserve), only); err != nil {
+			append([]any{l.targets(), r.ID, relayer.Decimal(r.Reserve), only}, arrays(contents, (&relayer.Transaction{Request: r.Request}).Row())...)...); err != nil {
 			return fmt.Errorf("replace: %w", err)
 		}
 		if r.Attempt == nil {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/google/uuid"
@@ -45,13 +44,9 @@ func Attach(ctx context.Context, db *pgxpool.Pool, chainID uint64, pool string) 
 	case !errors.Is(err, pgx.ErrNoRows):
 		return nil, fmt.Errorf("read the pool: %w", err)
 	}
-	rows, err := db.Query(ctx, `SELECT pool_id || '@' || chain_id FROM relayer_pools ORDER BY 1 LIMIT 20`)
+	known, err := collect(ctx, db, "list pools", pgx.RowTo[string], `SELECT pool_id || '@' || chain_id FROM relayer_pools ORDER BY 1 LIMIT 20`)
 	if err != nil {
-		return nil, fmt.Errorf("list pools: %w", err)
-	}
-	known, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		return nil, fmt.Errorf("list pools: %w", err)
+		return nil, err
 	}
 	return nil, &UnknownPoolError{ChainID: chainID, Pool: pool, Known: known}
 }
@@ -66,26 +61,6 @@ func (l *Store) TransactionByHash(ctx context.Context, hash common.Hash) (*relay
 	}
 	// A foreign transaction has no attempts. There is no index for this query, because it is rare.
 	return l.one(ctx, ` WHERE chain_id = $1 AND pool_id = $2 AND kind = 'foreign' AND tx_hash = $3 ORDER BY id DESC LIMIT 1`, l.ChainID, l.Pool, hash.Hex())
-}
-
-// BumpRequest holds the requests made for a transaction after its acceptance.
-type BumpRequest struct {
-	IntentReason string    // why it was canceled, expired or failed; "" if it was not
-	BumpAskedAt  time.Time // when an operator last requested a higher fee; zero for never
-}
-
-// BumpRequestOf returns the requests made for a transaction.
-func (l *Store) BumpRequestOf(ctx context.Context, id uuid.UUID) (w BumpRequest, err error) {
-	var asked *time.Time
-	err = l.db.QueryRow(ctx, `SELECT intent_reason, bump_requested_at FROM relayer_txs WHERE id = $1 AND chain_id = $2 AND pool_id = $3`,
-		id, l.ChainID, l.Pool).Scan(&w.IntentReason, &asked)
-	if err != nil {
-		return w, fmt.Errorf("read what was asked for a transaction: %w", err)
-	}
-	if asked != nil {
-		w.BumpAskedAt = *asked
-	}
-	return w, nil
 }
 
 // ErrUnsigned means that the transaction has no attempt yet, so there is nothing to outbid.
@@ -176,19 +151,11 @@ type DropPreview struct {
 
 // PreviewDrop lists the transactions that ResetChain would drop, by pool and address.
 func (l *Store) PreviewDrop(ctx context.Context) ([]DropPreview, error) {
-	rows, err := l.db.Query(ctx, `SELECT pool_id, relayer_address, count(*) FILTER (WHERE status <> 'mined'), count(*) FILTER (WHERE status = 'mined')
-		FROM relayer_txs WHERE chain_id = $1 AND open AND nonce IS NOT NULL GROUP BY 1, 2 ORDER BY 1, 2`, l.ChainID)
-	if err != nil {
-		return nil, fmt.Errorf("list what would be dropped: %w", err)
-	}
-	doomed, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (d DropPreview, err error) {
+	return collect(ctx, l.db, "list what would be dropped", func(row pgx.CollectableRow) (d DropPreview, err error) {
 		var address string
 		err = row.Scan(&d.Pool, &address, &d.Pending, &d.Mined)
 		d.Address = common.HexToAddress(address)
 		return d, err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("list what would be dropped: %w", err)
-	}
-	return doomed, nil
+	}, `SELECT pool_id, relayer_address, count(*) FILTER (WHERE status <> 'mined'), count(*) FILTER (WHERE status = 'mined')
+		FROM relayer_txs WHERE chain_id = $1 AND open AND nonce IS NOT NULL GROUP BY 1, 2 ORDER BY 1, 2`, l.ChainID)
 }

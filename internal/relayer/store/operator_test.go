@@ -34,9 +34,8 @@ func TestAttachedTellsTheRelayersTargets(t *testing.T) {
 	require.NoError(t, l.db.QueryRow(t.Context(), `SELECT count(*) FROM relayer_deliveries WHERE subject = $1
 		AND status = 'canceled' AND target IN ('here', 'there')`, waiting.ID).Scan(&deliveries))
 	require.Equal(t, 2, deliveries)
-	wish, err := l.BumpRequestOf(t.Context(), waiting.ID)
-	require.NoError(t, err)
-	require.Equal(t, BumpRequest{IntentReason: "an operator"}, wish)
+	require.Equal(t, "an operator", read(t, l, waiting).IntentReason)
+	require.Zero(t, read(t, l, waiting).BumpRequestedAt)
 
 	l.Targets = nil // started again, without webhooks
 	require.NoError(t, l.Register(t.Context(), []Registration{{Address: terms.Held[0]}}))
@@ -97,9 +96,7 @@ func TestBumpIsAskedForUntilItIsThere(t *testing.T) {
 	_, err = l.RequestBump(t.Context(), txs[1].ID)
 	require.NoError(t, err)
 	asked(txs[1])
-	wish, err := l.BumpRequestOf(t.Context(), txs[1].ID)
-	require.NoError(t, err)
-	require.False(t, wish.BumpAskedAt.IsZero())
+	require.False(t, read(t, l, txs[1]).BumpRequestedAt.IsZero())
 	_, err = l.StoreAttempts(t.Context(), []*relayer.Attempt{attempt(txs[1], 2, relayer.PurposeSend)})
 	require.NoError(t, err)
 	asked()

@@ -120,21 +120,13 @@ type Block struct {
 
 // MinedBlocks returns the blocks of mined transactions that are not final yet, the lowest first.
 func (l *Store) MinedBlocks(ctx context.Context) ([]Block, error) {
-	rows, err := l.db.Query(ctx, `SELECT DISTINCT block_number, block_hash FROM relayer_txs
-		WHERE chain_id = $1 AND open AND nonce IS NOT NULL AND status = 'mined' AND pool_id = $2 ORDER BY block_number`, l.ChainID, l.Pool)
-	if err != nil {
-		return nil, fmt.Errorf("list mined blocks: %w", err)
-	}
-	blocks, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (b Block, err error) {
+	return collect(ctx, l.db, "list mined blocks", func(row pgx.CollectableRow) (b Block, err error) {
 		var hash string
 		err = row.Scan(&b.Number, &hash)
 		b.Hash = common.HexToHash(hash)
 		return b, err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("list mined blocks: %w", err)
-	}
-	return blocks, nil
+	}, `SELECT DISTINCT block_number, block_hash FROM relayer_txs
+		WHERE chain_id = $1 AND open AND nonce IS NOT NULL AND status = 'mined' AND pool_id = $2 ORDER BY block_number`, l.ChainID, l.Pool)
 }
 
 // MarkReorged sets transactions in blocks that left the chain back to broadcasted, and returns how many.
@@ -163,14 +155,10 @@ func (l *Store) Confirm(ctx context.Context, blocks []Block) (int, error) {
 		hashes[i] = b.Hash.Hex()
 	}
 	// The rows are found once: there is no index of blocks, and each query reads all open rows.
-	rows, err := l.db.Query(ctx, `SELECT id FROM relayer_txs WHERE chain_id = $1 AND pool_id = $2 AND open AND nonce IS NOT NULL
+	ids, err := collect(ctx, l.db, "find what is to be confirmed", pgx.RowTo[[16]byte], `SELECT id FROM relayer_txs WHERE chain_id = $1 AND pool_id = $2 AND open AND nonce IS NOT NULL
 		AND status = 'mined' AND block_hash = ANY($3) ORDER BY relayer_address, nonce`, l.ChainID, l.Pool, hashes)
 	if err != nil {
-		return 0, fmt.Errorf("find what is to be confirmed: %w", err)
-	}
-	ids, err := pgx.CollectRows(rows, pgx.RowTo[[16]byte])
-	if err != nil {
-		return 0, fmt.Errorf("find what is to be confirmed: %w", err)
+		return 0, err
 	}
 	confirmed, keys := 0, map[string]bool{}
 	for part := range slices.Chunk(ids, settleLimit) {

@@ -23,10 +23,17 @@ func (l *Store) ReplacedAttempts(ctx context.Context, ids []uuid.UUID, hashes []
 }
 
 // keepContents copies the contents of transaction $1 into its deliveries, which otherwise read them from the transaction's
-// row. It must precede each statement that replaces contents.
-const keepContents = `UPDATE relayer_deliveries d SET contents = jsonb_build_object('to_address', t.to_address, 'value_wei', t.value_wei,
-		'data', '\x' || encode(t.data, 'hex'), 'gas_limit', t.gas_limit, 'speed', t.speed, 'gas_price', t.gas_price, 'max_fee', t.max_fee,
-		'max_priority', t.max_priority, 'valid_until', t.valid_until)
+// row. The copy is that of [relayer.TransactionRow] in JSON. keepContents must precede each statement that replaces contents.
+var keepContents = `UPDATE relayer_deliveries d SET contents = jsonb_build_object(` + contents.each(func(_ int, c relayer.Column) string {
+	value := "t." + c.Name
+	switch {
+	case c.Numeric:
+		value += "::text"
+	case c.Name == "data":
+		value = "'0x' || encode(t.data, 'hex')"
+	}
+	return "'" + c.Field.Tag.Get("json") + "', " + value
+}) + `)
 	FROM relayer_txs t WHERE t.id = $1 AND d.subject = $1 AND d.contents IS NULL`
 
 // SetMinedPayload sets a transaction's contents and fees to those of the attempt that was mined, unless it has these
@@ -48,7 +55,7 @@ func (l *Store) SetMinedPayload(ctx context.Context, id uuid.UUID, r *relayer.Re
 			gas_price = $8::text::numeric, max_fee = $9::text::numeric, max_priority = $10::text::numeric
 		WHERE id = $1 AND chain_id = $2 AND pool_id = $3 AND open
 			AND (to_address, value_wei, data, gas_limit) IS DISTINCT FROM ($4, $5::text::numeric, $6::bytea, $7)`,
-		id, l.ChainID, l.Pool, to, r.Value.String(), data, int64(r.GasLimit), decimal(r.GasPrice), decimal(r.MaxFee), decimal(r.MaxPriorityFee))
+		id, l.ChainID, l.Pool, to, r.Value.String(), data, int64(r.GasLimit), relayer.Decimal(r.GasPrice), relayer.Decimal(r.MaxFee), relayer.Decimal(r.MaxPriorityFee))
 	if err := l.db.SendBatch(ctx, batch).Close(); err != nil {
 		return fmt.Errorf("restore contents: %w", err)
 	}

@@ -31,15 +31,7 @@ func (l *Store) Unsigned(ctx context.Context, froms []KeyNonce, age time.Duratio
 }
 
 func (l *Store) list(ctx context.Context, doing, query string, args ...any) ([]*relayer.Transaction, error) {
-	rows, err := l.db.Query(ctx, query, args...)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", doing, err)
-	}
-	txs, err := pgx.CollectRows(rows, scanTransaction)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", doing, err)
-	}
-	return txs, nil
+	return collect(ctx, l.db, doing, scanTransaction, query, args...)
 }
 
 // KeyNonce is a key and a nonce. As a range it includes this nonce and those above.
@@ -90,16 +82,7 @@ type MinedCandidate struct {
 // most limit.
 func (l *Store) ListMinedCandidates(ctx context.Context, mined []KeyNonce, limit int) ([]MinedCandidate, error) {
 	addresses, nonces := l.keyNonces(mined)
-	rows, err := l.db.Query(ctx, `SELECT t.id, t.relayer_address, t.nonce,
-			ARRAY(SELECT a.tx_hash FROM relayer_attempts a WHERE a.tx_id = t.id AND a.nonce = t.nonce AND a.address = t.relayer_address ORDER BY a.attempt DESC)
-		FROM unnest($2::text[], $3::bigint[]) AS m (address, count)
-		JOIN relayer_txs t ON t.chain_id = $1 AND t.relayer_address = m.address AND t.nonce < m.count
-			AND t.open AND t.nonce IS NOT NULL AND t.status <> 'mined'
-		ORDER BY t.nonce LIMIT $4`, l.ChainID, addresses, nonces, limit)
-	if err != nil {
-		return nil, fmt.Errorf("list what may be mined: %w", err)
-	}
-	sought, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (s MinedCandidate, err error) {
+	return collect(ctx, l.db, "list what may be mined", func(row pgx.CollectableRow) (s MinedCandidate, err error) {
 		var address string
 		var hashes []string
 		err = row.Scan(&s.ID, &address, &s.Nonce, &hashes)
@@ -108,11 +91,12 @@ func (l *Store) ListMinedCandidates(ctx context.Context, mined []KeyNonce, limit
 			s.Hashes = append(s.Hashes, common.HexToHash(hash))
 		}
 		return s, err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("list what may be mined: %w", err)
-	}
-	return sought, nil
+	}, `SELECT t.id, t.relayer_address, t.nonce,
+			ARRAY(SELECT a.tx_hash FROM relayer_attempts a WHERE a.tx_id = t.id AND a.nonce = t.nonce AND a.address = t.relayer_address ORDER BY a.attempt DESC)
+		FROM unnest($2::text[], $3::bigint[]) AS m (address, count)
+		JOIN relayer_txs t ON t.chain_id = $1 AND t.relayer_address = m.address AND t.nonce < m.count
+			AND t.open AND t.nonce IS NOT NULL AND t.status <> 'mined'
+		ORDER BY t.nonce LIMIT $4`, l.ChainID, addresses, nonces, limit)
 }
 
 // ListExpired returns transactions past their valid_until that have no intent yet; at most limit.

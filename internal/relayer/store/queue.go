@@ -77,7 +77,7 @@ func (l *Store) Dispatch(ctx context.Context, terms AllocationLimits, limit int)
 // target whose cheapest transaction no key can pay for. It takes no locks: skipping a long queue of unaffordable
 // transactions takes time, and callers that post wait for the keys' locks.
 func (l *Store) dispatchable(ctx context.Context, terms AllocationLimits, limit int) ([][16]byte, error) {
-	rows, err := l.db.Query(ctx, `WITH room AS MATERIALIZED (SELECT k.address, $6::text::numeric - coalesce(b.spent_wei, 0) AS budget,
+	return collect(ctx, l.db, "list what may be dispatched", pgx.RowTo[[16]byte], `WITH room AS MATERIALIZED (SELECT k.address, $6::text::numeric - coalesce(b.spent_wei, 0) AS budget,
 			CASE WHEN k.balance_at > now() - $5::interval THEN k.balance_wei - k.committed_wei END AS free
 		FROM relayer_keys k LEFT JOIN relayer_budgets b ON (b.chain_id, b.pool_id, b.day, b.scope, b.subject)
 			= (k.chain_id, k.pool_id, (now() AT TIME ZONE 'utc')::date, 'key', k.address)
@@ -97,15 +97,7 @@ func (l *Store) dispatchable(ctx context.Context, terms AllocationLimits, limit 
 				AND (room.budget IS NULL OR t.reserve_wei IS NULL OR room.budget >= t.reserve_wei))
 		ORDER BY t.id LIMIT $3) AS next ORDER BY next.id LIMIT $4`,
 		l.ChainID, l.Pool, max(1, min(limit, terms.Cap*len(terms.Held))), limit*(len(terms.Held)+1), balanceAge,
-		decimal(l.Budgets.Key), hexAddresses(terms.Held), terms.Cap)
-	if err != nil {
-		return nil, fmt.Errorf("list what may be dispatched: %w", err)
-	}
-	ids, err := pgx.CollectRows(rows, pgx.RowTo[[16]byte])
-	if err != nil {
-		return nil, fmt.Errorf("list what may be dispatched: %w", err)
-	}
-	return ids, nil
+		relayer.Decimal(l.Budgets.Key), hexAddresses(terms.Held), terms.Cap)
 }
 
 // Queued returns how many transactions are queued.

@@ -28,13 +28,7 @@ type Placed struct {
 // Placed returns transactions of a key, of any pool, in the current era, with nonces below the given one, the highest
 // first; at most limit. It excludes other senders' transactions.
 func (l *Store) Placed(ctx context.Context, key common.Address, below uint64, limit int) ([]Placed, error) {
-	rows, err := l.db.Query(ctx, `SELECT id, pool_id, nonce, NOT open, block_number, block_hash FROM relayer_txs
-		WHERE chain_id = $1 AND relayer_address = $2 AND nonce < $3 AND era = `+generationSQL("$1")+` AND kind <> 'foreign'
-		ORDER BY nonce DESC LIMIT $4`, l.ChainID, hexAddress(key), int64(min(below, math.MaxInt64)), limit)
-	if err != nil {
-		return nil, fmt.Errorf("list transactions of %s: %w", key, err)
-	}
-	placed, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (p Placed, err error) {
+	return collect(ctx, l.db, fmt.Sprintf("list transactions of %s", key), func(row pgx.CollectableRow) (p Placed, err error) {
 		var number *uint64
 		var hash *string
 		err = row.Scan(&p.ID, &p.Pool, &p.Nonce, &p.Final, &number, &hash)
@@ -42,11 +36,9 @@ func (l *Store) Placed(ctx context.Context, key common.Address, below uint64, li
 			p.Block = Block{Number: *number, Hash: common.HexToHash(*hash)}
 		}
 		return p, err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("list transactions of %s: %w", key, err)
-	}
-	return placed, nil
+	}, `SELECT id, pool_id, nonce, NOT open, block_number, block_hash FROM relayer_txs
+		WHERE chain_id = $1 AND relayer_address = $2 AND nonce < $3 AND era = `+generationSQL("$1")+` AND kind <> 'foreign'
+		ORDER BY nonce DESC LIMIT $4`, l.ChainID, hexAddress(key), int64(min(below, math.MaxInt64)), limit)
 }
 
 // reopenedBudgets adds charges for reopened transactions: one that was final reserves its maximum cost again, in place of

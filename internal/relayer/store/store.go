@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/big"
 	"sync/atomic"
 	"time"
 
@@ -149,23 +148,6 @@ func hexAddresses(addresses []common.Address) []string {
 		out[i] = hexAddress(a)
 	}
 	return out
-}
-
-// decimal formats an amount as text, which the server casts to numeric. The driver's own encoding of numeric takes several
-// times as long.
-func decimal(n *big.Int) *string {
-	if n == nil {
-		return nil
-	}
-	return new(n.String())
-}
-
-func parseDecimal(s *string) *big.Int {
-	if s == nil {
-		return nil
-	}
-	n, _ := new(big.Int).SetString(*s, 10)
-	return n
 }
 
 func timeOrNil(t time.Time) *time.Time {

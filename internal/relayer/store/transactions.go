@@ -14,74 +14,21 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 )
 
-const selectTransactions = selectBefore + `attempts` + selectAfter + `NULL::text[] AS offer FROM relayer_txs`
+var selectTransactions = `SELECT ` + relayer.SelectList[relayer.TransactionRow]("relayer_txs", nil) + ` FROM relayer_txs`
 
 // selectToSign is selectTransactions with the actual number of attempts. The row's own number is updated with node
 // responses, and misses an attempt that was being stored while the row lost its nonce. The next attempt would then reuse
 // that number and never be stored.
-const selectToSign = selectBefore + `coalesce((SELECT max(a.attempt) FROM relayer_attempts a WHERE a.tx_id = relayer_txs.id), 0)` +
-	selectAfter + `NULL::text[] AS offer FROM relayer_txs`
+var selectToSign = `SELECT ` + relayer.SelectList[relayer.TransactionRow]("relayer_txs", map[string]string{
+	"attempts": `coalesce((SELECT max(a.attempt) FROM relayer_attempts a WHERE a.tx_id = relayer_txs.id), 0)`,
+}) + ` FROM relayer_txs`
 
-// selectToShow is selectTransactions with the fees of the attempt whose hash the row has. The caller appends the FROM
-// table.
-const selectToShow = selectBefore + `attempts` + selectAfter + `(SELECT ARRAY[a.max_fee::text, a.max_priority::text] FROM relayer_attempts a
-	WHERE a.tx_hash = relayer_txs.tx_hash AND a.tx_id = relayer_txs.id) AS offer FROM `
-
-const selectBefore = `SELECT id, chain_id, pool_id, target, caller, kind, relayer_address, nonce, tx_hash, status,
-	status_reason, intent, revision, `
-
-const selectAfter = ` AS attempts, to_address, value_wei::text, data, gas_limit, speed, gas_price::text, max_fee::text,
-	max_priority::text, valid_until, method, orderbook, trader, request_id, trace_id, block_number, block_hash,
-	gas_used, gas_price_paid::text, created_at, updated_at, sent_at, mined_at, confirmed_at, reserve_wei::text, `
-
-func scanTransaction(row pgx.CollectableRow) (*relayer.Transaction, error) {
-	t := new(relayer.Transaction)
-	var from, hash, to, blockHash, value, price, fee, tip, paid, reserve *string
-	var offer []*string
-	var nonce, block, used *uint64
-	var until, sent, mined, confirmed *time.Time
-	m := &t.Metadata
-	err := row.Scan(&t.ID, &t.ChainID, &t.Pool, &t.Target, &t.Caller, &t.Kind, &from, &nonce, &hash, &t.Status,
-		&t.StatusReason, &t.Intent, &t.Revision, &t.Attempts, &to, &value, &t.Data, &t.GasLimit, &t.Speed, &price, &fee,
-		&tip, &until, &m.Method, &m.Orderbook, &m.Trader, &m.RequestID, &m.TraceID, &block, &blockHash,
-		&used, &paid, &t.CreatedAt, &t.UpdatedAt, &sent, &mined, &confirmed, &reserve, &offer)
-	if err != nil {
-		return nil, err
-	}
-	t.Nonce = nonce
-	if from != nil {
-		t.From = common.HexToAddress(*from)
-	}
-	if hash != nil {
-		t.Hash = new(common.HexToHash(*hash))
-	}
-	if to != nil {
-		t.To = new(common.HexToAddress(*to))
-	}
-	if block != nil {
-		t.BlockNumber = *block
-	}
-	if blockHash != nil {
-		t.BlockHash = common.HexToHash(*blockHash)
-	}
-	if used != nil {
-		t.GasUsed = *used
-	}
-	t.Value, t.GasPrice, t.MaxFee = parseDecimal(value), parseDecimal(price), parseDecimal(fee)
-	t.MaxPriorityFee, t.EffectiveGasPrice = parseDecimal(tip), parseDecimal(paid)
-	t.Reserve = parseDecimal(reserve)
-	if offer != nil {
-		t.OfferedFee, t.OfferedTip = parseDecimal(offer[0]), parseDecimal(offer[1])
-	}
-	for _, at := range []struct {
-		from *time.Time
-		to   *time.Time
-	}{{until, &t.ValidUntil}, {sent, &t.SentAt}, {mined, &t.MinedAt}, {confirmed, &t.ConfirmedAt}} {
-		if at.from != nil {
-			*at.to = *at.from
-		}
-	}
-	return t, nil
+// selectToShow returns selectTransactions of other rows, with the fees of the attempt whose hash the row has. LIMIT makes
+// the planner look each attempt up by its hash.
+func selectToShow(rows string) string {
+	return `SELECT ` + relayer.SelectList[relayer.TransactionRow]("relayer_txs", nil) + `, offered_fee, offered_tip FROM ` + rows + `
+		LEFT JOIN LATERAL (SELECT a.max_fee::text AS offered_fee, a.max_priority::text AS offered_tip FROM relayer_attempts a
+			WHERE a.tx_hash = relayer_txs.tx_hash AND a.tx_id = relayer_txs.id LIMIT 1) AS offer ON true`
 }
 
 // Transaction returns one transaction, or [relayer.ErrNotFound] if the pool has none with that id.
@@ -96,7 +43,7 @@ func (l *Store) TransactionByNonce(ctx context.Context, key common.Address, nonc
 }
 
 func (l *Store) one(ctx context.Context, where string, args ...any) (*relayer.Transaction, error) {
-	txs, err := l.show(ctx, new(pgx.Batch), selectToShow+`relayer_txs`+where, args...)
+	txs, err := l.show(ctx, new(pgx.Batch), selectToShow(`relayer_txs`)+where, args...)
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("read a transaction: %w", err)
@@ -175,7 +122,7 @@ func (l *Store) Transactions(ctx context.Context, f Filter, offset, limit int) (
 // page returns the query for one page of a list. It joins the other tables only for the rows of that page, not for the rows
 // before it.
 func page(where string, offset, limit int) string {
-	return selectToShow + `(SELECT * FROM relayer_txs` + where + fmt.Sprintf(` ORDER BY id DESC OFFSET %d LIMIT %d) AS relayer_txs ORDER BY id DESC`, offset, limit)
+	return selectToShow(`(SELECT * FROM relayer_txs`+where+fmt.Sprintf(` ORDER BY id DESC OFFSET %d LIMIT %d) AS relayer_txs`, offset, limit)) + ` ORDER BY id DESC`
 }
 
 func (f *Filter) where(l *Store) (where string, args []any) {

@@ -2,7 +2,6 @@ package openzeppelin
 
 import (
 	"encoding/hex"
-	"math/big"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -66,22 +65,22 @@ func FromTransaction(t *relayer.Transaction) Transaction {
 		CreatedAt:            Time(t.CreatedAt),
 		SentAt:               TimeOrNull(t.SentAt),
 		ConfirmedAt:          TimeOrNull(t.ConfirmedAt),
-		GasPrice:             decimal(t.GasPrice),
+		GasPrice:             relayer.Decimal(t.GasPrice),
 		GasLimit:             orNil(t.GasLimit),
 		Nonce:                t.Nonce,
 		Value:                "0x0",
 		RelayerID:            t.Target,
-		MaxFeePerGas:         decimal(t.MaxFee),
-		MaxPriorityFeePerGas: decimal(t.MaxPriorityFee),
+		MaxFeePerGas:         relayer.Decimal(t.MaxFee),
+		MaxPriorityFeePerGas: relayer.Decimal(t.MaxPriorityFee),
 		Speed:                orNil(t.Speed),
 		IsCanceled:           new(t.Intent == relayer.IntentCancel || t.Status == relayer.Canceled),
 		Metadata:             orNil(Metadata(t.Metadata)),
 	}
 	if t.GasPrice == nil && t.MaxFee == nil && t.MaxPriorityFee == nil { // the request set no fees
 		if t.OfferedTip == nil {
-			out.GasPrice = decimal(t.OfferedFee)
+			out.GasPrice = relayer.Decimal(t.OfferedFee)
 		} else {
-			out.MaxFeePerGas, out.MaxPriorityFeePerGas = decimal(t.OfferedFee), decimal(t.OfferedTip)
+			out.MaxFeePerGas, out.MaxPriorityFeePerGas = relayer.Decimal(t.OfferedFee), relayer.Decimal(t.OfferedTip)
 		}
 	}
 	if t.Hash != nil {
@@ -124,13 +123,6 @@ func TimeOrNull(t time.Time) *string {
 		return nil
 	}
 	return new(Time(t))
-}
-
-func decimal(n *big.Int) *string {
-	if n == nil {
-		return nil
-	}
-	return new(n.String())
 }
 
 func orNil[T comparable](v T) *T {
