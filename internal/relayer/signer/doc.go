@@ -38,9 +38,9 @@
 //
 // # Signing
 //
-// Signatures are deterministic (RFC 6979) with s in the lower half, and come from go-ethereum. In a static binary,
-// without libsecp256k1, the implementation is pure Go, which does not run in constant time. Every new local signer
-// signs once as a self-test, and its address must be recovered from the signature.
+// Signatures are deterministic (RFC 6979) with s in the lower half. They and the encoding of transactions come from
+// go-ethereum. In a static binary, without libsecp256k1, the implementation is pure Go, which does not run in constant
+// time. Every new local signer signs once as a self-test, and its address must be recovered from the signature.
 //
 // The signature of another kind of Signer (a KMS) is verified before it is used. Recovering the address takes a quarter
 // of a millisecond, which is small compared with its round trip. A local Signer's signature is not verified.
