@@ -26,6 +26,9 @@
 // too large, or not a regular file, a wrong password, and a keystore file whose password function costs more than 256
 // MiB or some seconds.
 //
+// DecryptDataV3 of go-ethereum decrypts, with the checked parameters alone. DecryptKey would parse the file again: of
+// {"n": 1073741824, "N": 2} it uses n, but the check has seen the value of N. It also rejects files without an id.
+//
 // A file that other users may write is an error, because they could choose the keys. A file that others may only read
 // is a warning: Docker and Kubernetes mount secrets that way by default, into containers without other users.
 //
