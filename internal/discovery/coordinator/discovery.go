@@ -142,7 +142,7 @@ func selectByID(s *fsm.State, ids []string, from string) iter.Seq[*fsm.Entry] {
 }
 
 func (n discovery) GetStatus(context.Context, *rollcallv1.GetStatusRequest) (*rollcallv1.GetStatusResponse, error) {
-	raw, err := n.leaderStatus(nil)
+	raw, err := n.leaderStatus()
 	if err != nil {
 		return nil, toStatus(err)
 	}
@@ -339,19 +339,18 @@ func send[M any](ctx context.Context, stream grpc.ServerStreamingServer[M], resp
 	}
 }
 
-// leaderStatus appends this node's director status to b, encoded. On another node it returns a refusal with the
-// leader.
-func (n *Node) leaderStatus(b []byte) ([]byte, error) {
+// leaderStatus returns this node's director status, encoded. On another node it returns a refusal with the leader.
+func (n *Node) leaderStatus() ([]byte, error) {
 	l, err := n.established()
 	if err != nil {
-		return b, err
+		return nil, err
 	}
-	before := len(b)
-	if b, err = n.cfg.Status(b, l.Epoch); err != nil {
-		return b, err
+	b, err := n.cfg.Status(nil, l.Epoch)
+	if err != nil {
+		return nil, err
 	}
 	more := new(rollcallv1.GetStatusResponse) // concatenated encodings merge into one message
-	if len(b) == before {
+	if len(b) == 0 {
 		more = n.idleStatus(l)
 	}
 	more.RelayerCount = uint32(n.cfg.RelayerCount)

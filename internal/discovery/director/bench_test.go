@@ -10,11 +10,13 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/rollcall-dev/rollcall/internal/discovery/health"
 	"github.com/rollcall-dev/rollcall/internal/discovery/mirror"
 	"github.com/rollcall-dev/rollcall/internal/discovery/mirror/mirrortest"
 	page "github.com/rollcall-dev/rollcall/internal/discovery/status"
+	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
 // BenchmarkStatus measures the director's part of /status with a fleet of 10,000.
@@ -33,7 +35,14 @@ func BenchmarkStatusPage(b *testing.B) {
 	d := large(b)
 	s, err := page.Open(b.Context(), page.Config{
 		Listen: "127.0.0.1:0", Node: "n-1", Directory: newDirectory(1), Led: func() bool { return true },
-		Status: func(_ context.Context, raw []byte) ([]byte, error) { return d.Status(raw) },
+		Status: func(context.Context) (*rollcallv1.GetStatusResponse, error) {
+			raw, err := d.Status(nil)
+			if err != nil {
+				return nil, err
+			}
+			a := new(rollcallv1.GetStatusResponse)
+			return a, proto.Unmarshal(raw, a)
+		},
 	})
 	require.NoError(b, err)
 	run(b, s.Run)

@@ -26,8 +26,7 @@ const maxHeader = 16 << 10
 var errHeader = errors.New("header of the answer exceeded 16 KiB")
 
 // httpProbe sends one GET, without redirects, over a connection that is kept between checks. It implements HTTP/1.1
-// itself, in the goroutine of the check. http.Transport uses two goroutines and two buffers per connection, and passes
-// each request through four goroutines, which costs half as much again as the request.
+// itself, in the goroutine of the check.
 type httpProbe struct {
 	*prober
 	origin origin

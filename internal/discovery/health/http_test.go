@@ -102,6 +102,27 @@ func TestHTTPKeptConnectionThatIsStale(t *testing.T) {
 	}
 }
 
+// A response that arrived before the request must not count, even if no goroutine had a chance to read it yet.
+func TestHTTPKeptConnection_IgnoresResponseBeforeTheRequest(t *testing.T) {
+	t.Parallel()
+	for range 20 {
+		send, sent := make(chan struct{}), make(chan struct{})
+		url, opened := script(t, func(conn net.Conn) {
+			answers(ok)(conn)
+			<-send
+			_, _ = io.WriteString(conn, "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+			close(sent)
+			_, _ = conn.Read(make([]byte, 1)) // until the check closes it
+		}, answers(ok))
+		check := probeOf(t, patient, url)
+		require.NoError(t, check())
+		close(send)
+		<-sent
+		require.NoError(t, check())
+		require.Equal(t, 2, opened())
+	}
+}
+
 // A dead service must be detected on a kept connection too, after at most one more request.
 func TestHTTPKeptConnectionAndADeadService(t *testing.T) {
 	t.Parallel()

@@ -1,14 +1,21 @@
 package status
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"fmt"
-	"strconv"
+	"net/http"
+	"slices"
 	"time"
 
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/rollcall-dev/rollcall/internal/platform/timefmt"
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
+
+const relayerKind = "relayer"
 
 // The words of the contract for the fleet, and for a relayer: healthy, unhealthy and, as an extension, unknown.
 const (
@@ -21,139 +28,147 @@ const (
 // staleAfter is the age of the leader's answer above which the fleet is degraded.
 const staleAfter = 3 * time.Second
 
-// report is the content of /status. It is encoded by hand, because the fleet may have ten thousand relayers.
+// report is the content of /status: first the contract's fields, by name and in order, then the extensions.
 type report struct {
-	node, version string
-	at            time.Time
-	interval      time.Duration
-	leaderless    error // why the leader's answer is missing
-	// age is the age of the leader's answer, if it is not current.
-	age time.Duration
-	*statusSnapshot
+	Service             string             `json:"service"`
+	Status              string             `json:"status"`
+	Timestamp           string             `json:"timestamp"`
+	ActiveRelayers      []relayerReport    `json:"activeRelayers"` // the set last written to Redis
+	TotalConfigured     int                `json:"totalConfigured"`
+	TotalActive         int                `json:"totalActive"`
+	HealthCheckInterval int64              `json:"healthCheckInterval"` // in milliseconds
+	Node                string             `json:"node"`
+	Version             string             `json:"version"`
+	Cluster             string             `json:"cluster"`
+	Epoch               uint64             `json:"epoch"`
+	Leader              string             `json:"leader"`
+	AgeMs               int64              `json:"ageMs"` // of the leader's answer, if it is not current
+	Director            string             `json:"director"`
+	Stalls              []stallReport      `json:"stalls"`
+	Mirror              mirrorReport       `json:"mirror"`
+	InactiveRelayers    []inactiveReport   `json:"inactiveRelayers"`
+	OtherKinds          []*otherKindReport `json:"otherKinds"` // in order of arrival
+	Notes               []string           `json:"notes"`
 }
 
-// verdict returns the verdict on the fleet. A fleet without relayers is not unhealthy, because nothing can be lost.
-// Neither is a fleet whose new leader has neither checked it nor read the previous leader's results in Redis.
-func (r *report) verdict() string {
-	unseen := r.unchecked > 0 && r.answer.GetMirror().GetLastWrite() == nil
-	switch {
-	case r.leaderless != nil, r.configured > 0 && r.active == 0 && !unseen:
-		return unhealthy
-	case r.active < r.configured, !r.answer.GetMirror().GetConnected(), r.age > staleAfter:
-		return degraded
-	}
-	return healthy
+type relayerReport struct {
+	ID                 string  `json:"id"`
+	Status             string  `json:"status"`
+	LastCheckTimestamp *string `json:"lastCheckTimestamp"`
+	URL                string  `json:"url"`
 }
 
-func (r *report) notes() []string {
-	var notes []string
-	if r.leaderless != nil {
-		notes = append(notes, "no leader answers: "+r.leaderless.Error())
-	}
-	if r.age > staleAfter {
-		notes = append(notes, fmt.Sprintf("the leader does not answer: this is what it said %v ago", r.age.Round(time.Second)))
-	}
-	if r.configured == 0 {
-		notes = append(notes, "no relayers are configured")
-	}
-	if r.leaderless == nil && !r.answer.GetMirror().GetConnected() {
-		notes = append(notes, "redis is not kept up to date: "+cmp.Or(r.answer.GetMirror().GetError(), "not reached yet"))
-	}
-	return append(notes, r.answer.GetNotes()...)
+type inactiveReport struct {
+	relayerReport
+	Failures uint32 `json:"failures"`
+	Reason   string `json:"reason"`
 }
 
-// parts returns the report in pieces: first the contract's fields, by name and in order, then the extensions. It does
-// not copy the fleet's pieces.
-func (r *report) parts() [][]byte {
-	b := make([]byte, 0, 256)
-	b = append(b, `{"service":"relayer-discovery","status":`...)
-	b = appendString(b, r.verdict())
-	b = append(b, `,"timestamp":`...)
-	b = appendTime(b, r.at)
-	b = append(b, `,"activeRelayers":[`...)
-	return [][]byte{b, r.activeJSON, r.middle(), r.inactiveJSON, r.end()}
+type stallReport struct {
+	Kind      string `json:"kind"`
+	Needed    uint32 `json:"needed"`
+	Available uint32 `json:"available"`
 }
 
-// middle returns the part between active and inactive relayers.
-func (r *report) middle() []byte {
-	interval := r.interval
-	if d := r.answer.GetInterval().AsDuration(); d > 0 {
+type mirrorReport struct {
+	Connected    bool    `json:"connected"`
+	Seq          uint64  `json:"seq"`
+	LastWrite    *string `json:"lastWrite"`
+	Error        string  `json:"error"`
+	HeldRemovals uint32  `json:"heldRemovals"`
+}
+
+type otherKindReport struct {
+	Kind            string `json:"kind"`
+	TotalConfigured int    `json:"totalConfigured"`
+	TotalActive     int    `json:"totalActive"`
+}
+
+// newReport returns the report on the leader's answer, which is age old. leaderless is the reason why there is none;
+// the answer and configured are then this node's own.
+func newReport(cfg Config, a *rollcallv1.GetStatusResponse, configured int, age time.Duration, leaderless error) *report {
+	interval := cfg.Interval
+	if d := a.GetInterval().AsDuration(); d > 0 {
 		interval = d
 	}
-	b := make([]byte, 0, 1024)
-	b = append(b, `],"totalConfigured":`...)
-	b = strconv.AppendInt(b, int64(r.configured), 10)
-	b = append(b, `,"totalActive":`...)
-	b = strconv.AppendInt(b, int64(r.active), 10)
-	b = append(b, `,"healthCheckInterval":`...)
-	b = strconv.AppendInt(b, interval.Milliseconds(), 10)
-
-	b = append(b, `,"node":`...)
-	b = appendString(b, r.node)
-	b = append(b, `,"version":`...)
-	b = appendString(b, r.version)
-	b = append(b, `,"cluster":`...)
-	b = appendString(b, r.answer.GetCluster())
-	b = append(b, `,"epoch":`...)
-	b = strconv.AppendUint(b, r.answer.GetEpoch(), 10)
-	b = append(b, `,"leader":`...)
-	b = appendString(b, r.answer.GetLeader())
-	b = append(b, `,"ageMs":`...)
-	b = strconv.AppendInt(b, r.age.Milliseconds(), 10)
-	b = append(b, `,"director":`...)
-	b = appendString(b, directorWord(r.answer.GetDirector()))
-	b = append(b, `,"stalls":[`...)
-	for i, s := range r.answer.GetStalls() {
-		b = comma(b, i)
-		b = append(b, `{"kind":`...)
-		b = appendString(b, s.Kind)
-		b = append(b, `,"needed":`...)
-		b = strconv.AppendUint(b, uint64(s.Needed), 10)
-		b = append(b, `,"available":`...)
-		b = strconv.AppendUint(b, uint64(s.Available), 10)
-		b = append(b, '}')
+	m := a.GetMirror()
+	r := &report{
+		Service: "relayer-discovery", Timestamp: timefmt.Format(time.Now()),
+		ActiveRelayers: make([]relayerReport, 0, len(a.GetServices())), TotalConfigured: configured, HealthCheckInterval: interval.Milliseconds(),
+		Node: cfg.Node, Version: cfg.Version, Cluster: a.GetCluster(), Epoch: a.GetEpoch(), Leader: a.GetLeader(),
+		AgeMs: age.Milliseconds(), Director: directorWord(a.GetDirector()), Stalls: []stallReport{},
+		Mirror: mirrorReport{
+			Connected: m.GetConnected(), Seq: m.GetSeq(), LastWrite: timeText(m.GetLastWrite()), Error: m.GetError(), HeldRemovals: m.GetHeld(),
+		},
+		InactiveRelayers: []inactiveReport{}, OtherKinds: []*otherKindReport{}, Notes: []string{},
 	}
-	b = append(b, `],"mirror":`...)
-	b = appendMirror(b, r.answer.GetMirror())
-	return append(b, `,"inactiveRelayers":[`...)
+	for _, s := range a.GetStalls() {
+		r.Stalls = append(r.Stalls, stallReport{Kind: s.GetKind(), Needed: s.GetNeeded(), Available: s.GetAvailable()})
+	}
+	unchecked := 0 // relayers not checked by this leader
+	for _, s := range a.GetServices() {
+		if s.GetKind() == relayerKind && s.GetVerdict() != rollcallv1.Verdict_VERDICT_UP && s.GetVerdict() != rollcallv1.Verdict_VERDICT_DOWN {
+			unchecked++
+		}
+		r.addService(s)
+	}
+	r.TotalActive = len(r.ActiveRelayers)
+	// A fleet without relayers is not unhealthy, because nothing can be lost. Neither is a fleet whose new leader has
+	// neither checked it nor read the previous leader's results in Redis.
+	unseen := unchecked > 0 && m.GetLastWrite() == nil
+	switch {
+	case leaderless != nil, r.TotalConfigured > 0 && r.TotalActive == 0 && !unseen:
+		r.Status = unhealthy
+	case r.TotalActive < r.TotalConfigured, !m.GetConnected(), age > staleAfter:
+		r.Status = degraded
+	default:
+		r.Status = healthy
+	}
+	if leaderless != nil {
+		r.Notes = append(r.Notes, "no leader answers: "+leaderless.Error())
+	}
+	if age > staleAfter {
+		r.Notes = append(r.Notes, fmt.Sprintf("the leader does not answer: this is what it said %v ago", age.Round(time.Second)))
+	}
+	if r.TotalConfigured == 0 {
+		r.Notes = append(r.Notes, "no relayers are configured")
+	}
+	if leaderless == nil && !m.GetConnected() {
+		r.Notes = append(r.Notes, "redis is not kept up to date: "+cmp.Or(m.GetError(), "not reached yet"))
+	}
+	r.Notes = append(r.Notes, a.GetNotes()...)
+	return r
 }
 
-func (r *report) end() []byte {
-	b := append([]byte(nil), `],"otherKinds":[`...)
-	for i, k := range r.others {
-		b = comma(b, i)
-		b = append(b, `{"kind":`...)
-		b = appendString(b, k.kind)
-		b = append(b, `,"totalConfigured":`...)
-		b = strconv.AppendInt(b, int64(k.configured), 10)
-		b = append(b, `,"totalActive":`...)
-		b = strconv.AppendInt(b, int64(k.active), 10)
-		b = append(b, '}')
+// addService adds a service: a relayer with its details, one of another kind to the counts of that kind.
+func (r *report) addService(s *rollcallv1.ServiceStatus) {
+	if s.GetKind() != relayerKind {
+		i := slices.IndexFunc(r.OtherKinds, func(k *otherKindReport) bool { return k.Kind == s.GetKind() })
+		if i < 0 {
+			i = len(r.OtherKinds)
+			r.OtherKinds = append(r.OtherKinds, &otherKindReport{Kind: s.GetKind()})
+		}
+		r.OtherKinds[i].TotalConfigured++
+		if s.GetActive() {
+			r.OtherKinds[i].TotalActive++
+		}
+		return
 	}
-	b = append(b, `],"notes":[`...)
-	for i, note := range r.notes() {
-		b = comma(b, i)
-		b = appendString(b, note)
-	}
-	return append(b, "]}\n"...)
-}
-
-func appendMirror(b []byte, m *rollcallv1.MirrorStatus) []byte {
-	b = append(b, `{"connected":`...)
-	b = strconv.AppendBool(b, m.GetConnected())
-	b = append(b, `,"seq":`...)
-	b = strconv.AppendUint(b, m.GetSeq(), 10)
-	b = append(b, `,"lastWrite":`...)
-	if t := m.GetLastWrite(); t != nil {
-		b = appendTime(b, t.AsTime())
+	r.TotalConfigured++
+	relayer := relayerReport{ID: s.GetId(), Status: verdictWord(s.GetVerdict()), LastCheckTimestamp: timeText(s.GetLastCheck()), URL: s.GetUrl()}
+	if s.GetActive() {
+		r.ActiveRelayers = append(r.ActiveRelayers, relayer)
 	} else {
-		b = append(b, "null"...)
+		r.InactiveRelayers = append(r.InactiveRelayers, inactiveReport{relayer, s.GetFailures(), s.GetReason()})
 	}
-	b = append(b, `,"error":`...)
-	b = appendString(b, m.GetError())
-	b = append(b, `,"heldRemovals":`...)
-	b = strconv.AppendUint(b, uint64(m.GetHeld()), 10)
-	return append(b, '}')
+}
+
+// timeText returns nil for a time that is not set.
+func timeText(t *timestamppb.Timestamp) *string {
+	if t == nil {
+		return nil
+	}
+	return new(timefmt.Format(t.AsTime()))
 }
 
 func verdictWord(v rollcallv1.Verdict) string {
@@ -178,22 +193,21 @@ func directorWord(s rollcallv1.DirectorState) string {
 	return unknown
 }
 
-func comma(b []byte, i int) []byte {
-	if i > 0 {
-		b = append(b, ',')
-	}
-	return b
+// page is an encoded response.
+type page struct {
+	code int
+	body []byte
 }
 
-// appendString appends a JSON string. Almost all strings here need no escape.
-func appendString[T string | []byte](b []byte, s T) []byte {
-	for i := range len(s) {
-		if c := s[i]; c < ' ' || c >= 0x7f || c == '"' || c == '\\' {
-			quoted, _ := json.Marshal(string(s)) // cannot fail for a string
-			return append(b, quoted...)
-		}
+func (r *report) page() page {
+	var body bytes.Buffer
+	encoder := json.NewEncoder(&body)
+	encoder.SetEscapeHTML(false)
+	if err := encoder.Encode(r); err != nil {
+		return page{http.StatusInternalServerError, []byte("{}\n")} // no field of a report can fail
 	}
-	b = append(b, '"')
-	b = append(b, s...)
-	return append(b, '"')
+	if r.Status == unhealthy {
+		return page{http.StatusServiceUnavailable, body.Bytes()}
+	}
+	return page{http.StatusOK, body.Bytes()}
 }

@@ -38,9 +38,9 @@ type Config struct {
 	// Interval is this node's configured time between two health checks of a service; reported while there is no
 	// leader.
 	Interval time.Duration
-	// Status appends the leader's encoded GetStatusResponse to b. It returns an error if there is no leader or the
-	// leader does not respond. Calls do not overlap.
-	Status func(_ context.Context, b []byte) ([]byte, error)
+	// Status returns the leader's status, or an error if there is no leader or the leader does not respond. Calls do not
+	// overlap.
+	Status func(context.Context) (*rollcallv1.GetStatusResponse, error)
 	// Led reports whether there is a known leader.
 	Led func() bool
 	// Directory is the node's own replica, for reports without a leader.
@@ -68,7 +68,7 @@ func Open(ctx context.Context, cfg Config) (*Server, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	s := &Server{cfg: cfg, log: cfg.Logger.With("component", "status"), source: newSource(cfg.Status, cfg.Led)}
+	s := newServer(cfg)
 	var err error
 	s.Server, err = httpserver.Open(ctx, httpserver.Config{
 		Listen: cfg.Listen, Connections: maxConnections, Stop: stopTimeout, Logger: s.log,
@@ -87,6 +87,15 @@ func Open(ctx context.Context, cfg Config) (*Server, error) {
 		return nil, err
 	}
 	return s, nil
+}
+
+func newServer(cfg Config) *Server {
+	return &Server{
+		cfg: cfg, log: cfg.Logger.With("component", "status"),
+		source: newSource(cfg.Status, cfg.Led, func(a *rollcallv1.GetStatusResponse, age time.Duration) page {
+			return newReport(cfg, a, 0, age, nil).page()
+		}),
+	}
 }
 
 // Close stops listening and closes open connections.
@@ -119,40 +128,17 @@ func (s *Server) routes() http.Handler {
 }
 
 func (s *Server) status(w http.ResponseWriter, _ *http.Request) {
-	r, release := s.report()
-	defer release()
-	parts := r.parts()
-	size := 0
-	for _, p := range parts {
-		size += len(p)
+	p, err := s.source.latest()
+	if err != nil {
+		local := s.cfg.Directory.State()
+		a := &rollcallv1.GetStatusResponse{Cluster: local.Cluster(), Epoch: local.Epoch()}
+		p = newReport(s.cfg, a, local.Count(relayerKind), 0, err).page()
 	}
 	w.Header().Set("Content-Type", "application/json")
-	w.Header().Set("Content-Length", strconv.Itoa(size))
+	w.Header().Set("Content-Length", strconv.Itoa(len(p.body)))
 	w.Header().Set("Cache-Control", "no-store")
-	if r.verdict() == unhealthy {
-		w.WriteHeader(http.StatusServiceUnavailable)
-	}
-	for _, p := range parts {
-		w.Write(p)
-	}
-}
-
-// report returns the current report. The caller releases it after writing it.
-func (s *Server) report() (r *report, release func()) {
-	r = &report{node: s.cfg.Node, version: s.cfg.Version, interval: s.cfg.Interval}
-	r.statusSnapshot, r.age, r.leaderless = s.source.latest()
-	release = func() {}
-	if r.leaderless == nil {
-		release = func() { s.source.release(r.statusSnapshot) }
-	} else {
-		local := s.cfg.Directory.State()
-		r.statusSnapshot = &statusSnapshot{
-			answer:     &rollcallv1.GetStatusResponse{Cluster: local.Cluster(), Epoch: local.Epoch()},
-			configured: local.Count(relayerKind),
-		}
-	}
-	r.at = time.Now()
-	return r, release
+	w.WriteHeader(p.code)
+	w.Write(p.body)
 }
 
 // noBody refuses requests with a body, without reading it, because no handler here uses one.

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
 const (
@@ -21,20 +23,25 @@ const (
 // source requests the status from the leader, once for all concurrent readers, and stores it. A late answer serves the
 // next reader.
 type source struct {
-	ask       func(_ context.Context, b []byte) ([]byte, error)
+	ask       func(context.Context) (*rollcallv1.GetStatusResponse, error)
 	hasLeader func() bool
-	ctx       context.Context // of requests
+	// encode returns the page of an answer that is age old. Readers of a current answer share its page.
+	encode func(_ *rollcallv1.GetStatusResponse, age time.Duration) page
+	ctx    context.Context // of requests
 	// close cancels the requests. running waits for their goroutines.
 	close   context.CancelFunc
 	running sync.WaitGroup
-	// previous has unused snapshots, to reuse their memory. New allocations for each request would keep the garbage
-	// collector busy, and readers waiting for it.
-	previous sync.Pool
 
 	mu     sync.Mutex
-	asking *fetch          // nil if there is no request
-	last   *statusSnapshot // nil before the first answer
-	lastAt time.Time       // when it was requested
+	asking *fetch        // nil if there is no request
+	last   *leaderAnswer // nil before the first answer
+}
+
+// leaderAnswer is the leader's last answer.
+type leaderAnswer struct {
+	*rollcallv1.GetStatusResponse
+	at      time.Time   // when it was requested
+	current func() page // as of the time when it arrived
 }
 
 // fetch is one request. The fields below done are set before done is closed.
@@ -43,18 +50,21 @@ type fetch struct {
 	err  error
 }
 
-func newSource(ask func(_ context.Context, b []byte) ([]byte, error), led func() bool) *source {
-	s := &source{ask: ask, hasLeader: led, previous: sync.Pool{New: func() any { return new(statusSnapshot) }}}
+func newSource(
+	ask func(context.Context) (*rollcallv1.GetStatusResponse, error), led func() bool, encode func(*rollcallv1.GetStatusResponse, time.Duration) page,
+) *source {
+	s := &source{ask: ask, hasLeader: led, encode: encode}
 	s.ctx, s.close = context.WithCancel(context.Background())
 	return s
 }
 
-// latest returns the leader's answer. If the answer is late or missing, it returns the last one with its age, as long
-// as there is a leader. The caller must release the snapshot.
-func (s *source) latest() (f *statusSnapshot, age time.Duration, err error) {
+// latest returns the page of the leader's answer. If the answer is late or missing, it returns the last one with its
+// age, as long as there is a leader.
+func (s *source) latest() (page, error) {
 	q, wait := s.newFetch()
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
+	var err error
 	select {
 	case <-q.done:
 		err = q.err
@@ -63,29 +73,15 @@ func (s *source) latest() (f *statusSnapshot, age time.Duration, err error) {
 	}
 	led := err == nil || s.hasLeader()
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.last == nil || !led {
-		return nil, 0, err
+	a := s.last
+	s.mu.Unlock()
+	switch {
+	case a == nil || !led:
+		return page{}, err
+	case err != nil:
+		return s.encode(a.GetStatusResponse, time.Since(a.at)), nil
 	}
-	if err != nil {
-		age = time.Since(s.lastAt)
-	}
-	s.last.readers++
-	return s.last, age, nil
-}
-
-// release records that a reader has finished with the snapshot.
-func (s *source) release(f *statusSnapshot) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.drop(f)
-}
-
-// drop removes a reader. s.mu is held.
-func (s *source) drop(f *statusSnapshot) {
-	if f.readers--; f.readers == 0 {
-		s.previous.Put(f)
-	}
+	return a.current(), nil
 }
 
 // newFetch joins the running request, or starts one, and returns how long the reader should wait.
@@ -97,7 +93,7 @@ func (s *source) newFetch() (q *fetch, wait time.Duration) {
 		q := s.asking
 		s.running.Go(func() { s.store(q) })
 	}
-	if s.last != nil && time.Since(s.lastAt) < recent {
+	if s.last != nil && time.Since(s.last.at) < recent {
 		return s.asking, patience
 	}
 	return s.asking, budget
@@ -107,20 +103,12 @@ func (s *source) store(q *fetch) {
 	ctx, cancel := context.WithTimeout(s.ctx, questionLimit)
 	defer cancel()
 	at := time.Now()
-	f := s.previous.Get().(*statusSnapshot)
-	f.raw, q.err = s.ask(ctx, f.raw[:0])
-	if q.err == nil {
-		q.err = f.read()
-	}
-	f.readers = 1 // this function, then the source, which holds the last one
+	status, err := s.ask(ctx)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.asking = nil
-	if q.err == nil {
-		f, s.last, s.lastAt = s.last, f, at
-	}
-	if f != nil {
-		s.drop(f)
+	if q.err = err; err == nil {
+		s.last = &leaderAnswer{status, at, sync.OnceValue(func() page { return s.encode(status, 0) })}
 	}
 	close(q.done)
 }

@@ -2,12 +2,12 @@ package status
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -22,9 +22,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
-	"google.golang.org/protobuf/encoding/protowire"
-	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -68,7 +65,8 @@ func TestReport(t *testing.T) {
 	a.Stalls = []*rollcallv1.Stall{{Kind: "signer", Needed: 2, Available: 1}}
 	a.Notes = []string{"coordinator-3 was started with RELAYER_COUNT=5, the leader with 3"}
 	a.Mirror.Held = 1
-	r := report{node: "coordinator-1", version: "v1.2.3", at: checked.Add(time.Second), interval: time.Second, statusSnapshot: read(t, a)}
+	r := newReport(Config{Node: "coordinator-1", Version: "v1.2.3", Interval: time.Second}, a, 0, 0, nil)
+	r.Timestamp = "2026-11-20T09:00:01.123Z"
 	require.Equal(t, `{"service":"relayer-discovery","status":"degraded","timestamp":"2026-11-20T09:00:01.123Z",`+
 		`"activeRelayers":[`+
 		`{"id":"oz-relayer-0","status":"healthy","lastCheckTimestamp":"2026-11-20T09:00:00.123Z","url":"http://oz-relayer-0:3000"},`+
@@ -81,63 +79,21 @@ func TestReport(t *testing.T) {
 		`{"id":"oz-relayer-1","status":"unhealthy","lastCheckTimestamp":"2026-11-20T09:00:00.123Z","url":"http://oz-relayer-1:3000","failures":4,"reason":"status 500: \"no\n"}],`+
 		`"otherKinds":[{"kind":"signer","totalConfigured":1,"totalActive":1}],`+
 		`"notes":["coordinator-3 was started with RELAYER_COUNT=5, the leader with 3"]}`+"\n",
-		string(bytes.Join(r.parts(), nil)))
-}
+		string(r.page().body))
 
-// read returns the snapshot of an answer.
-func read(t testing.TB, a *rollcallv1.GetStatusResponse) *statusSnapshot {
-	f := &statusSnapshot{raw: encode(a)}
-	require.NoError(t, f.read())
-	return f
-}
-
-func encode(a *rollcallv1.GetStatusResponse) []byte {
-	raw, err := proto.Marshal(a)
-	if err != nil {
-		panic(err)
-	}
-	return raw
+	// Lists without elements must be lists, and texts must stay as they are.
+	r = newReport(Config{Version: "<v1>&"}, &rollcallv1.GetStatusResponse{Mirror: &rollcallv1.MirrorStatus{Connected: true}}, 0, 1500*time.Millisecond, nil)
+	r.Timestamp = ""
+	require.Equal(t, `{"service":"relayer-discovery","status":"healthy","timestamp":"","activeRelayers":[],`+
+		`"totalConfigured":0,"totalActive":0,"healthCheckInterval":0,`+
+		`"node":"","version":"<v1>&","cluster":"","epoch":0,"leader":"","ageMs":1500,"director":"unknown","stalls":[],`+
+		`"mirror":{"connected":true,"seq":0,"lastWrite":null,"error":"","heldRemovals":0},`+
+		`"inactiveRelayers":[],"otherKinds":[],"notes":["no relayers are configured"]}`+"\n", string(r.page().body))
 }
 
 // says returns a leader with one answer.
-func says(a *rollcallv1.GetStatusResponse) func(context.Context, []byte) ([]byte, error) {
-	raw := encode(a)
-	return func(context.Context, []byte) ([]byte, error) { return raw, nil }
-}
-
-// The hand-written field numbers must match the contract's.
-func TestFieldNumbers(t *testing.T) {
-	t.Parallel()
-	fields := new(rollcallv1.ServiceStatus).ProtoReflect().Descriptor().Fields()
-	for name, number := range map[protoreflect.Name]protowire.Number{
-		"id": fieldID, "kind": fieldKind, "url": fieldURL, "verdict": fieldVerdict, "active": fieldActive,
-		"last_check": fieldLastCheck, "failures": fieldFailures, "reason": fieldReason,
-	} {
-		require.Equal(t, number, fields.ByName(name).Number(), name)
-	}
-	require.EqualValues(t, fieldServices, new(rollcallv1.GetStatusResponse).ProtoReflect().Descriptor().Fields().ByName("services").Number())
-	fields = new(timestamppb.Timestamp).ProtoReflect().Descriptor().Fields()
-	require.EqualValues(t, fieldSeconds, fields.ByName("seconds").Number())
-	require.EqualValues(t, fieldNanos, fields.ByName("nanos").Number())
-}
-
-// A truncated answer must be refused or read up to the cut.
-func TestGarbledAnswers(t *testing.T) {
-	t.Parallel()
-	raw := encode(answer(relayer(0, up, true), relayer(1, down, false)))
-	refused := 0
-	for n := range raw {
-		f := &statusSnapshot{raw: raw[:n]}
-		if err := f.read(); err != nil {
-			require.ErrorIs(t, err, errGarbled)
-			refused++
-		}
-	}
-	require.Greater(t, refused, len(raw)/2)
-	s := serve(t, Config{Status: func(context.Context, []byte) ([]byte, error) { return raw[:len(raw)-1], nil }})
-	code, body := get(t, s, "/status")
-	require.Equal(t, http.StatusServiceUnavailable, code)
-	require.Contains(t, string(body), "garbled")
+func says(a *rollcallv1.GetStatusResponse) func(context.Context) (*rollcallv1.GetStatusResponse, error) {
+	return func(context.Context) (*rollcallv1.GetStatusResponse, error) { return a, nil }
 }
 
 func TestVerdict(t *testing.T) {
@@ -170,8 +126,8 @@ func TestVerdict(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := serve(t, Config{Status: func(context.Context, []byte) ([]byte, error) {
-				return encode(c.answer), c.leaderless
+			s := serve(t, Config{Status: func(context.Context) (*rollcallv1.GetStatusResponse, error) {
+				return c.answer, c.leaderless
 			}})
 			code, body := get(t, s, "/status")
 			require.Equal(t, c.code, code)
@@ -194,7 +150,7 @@ func TestLeaderless(t *testing.T) {
 	t.Parallel()
 	s := serve(t, Config{
 		Interval: 4 * time.Second,
-		Status: func(ctx context.Context, _ []byte) ([]byte, error) {
+		Status: func(ctx context.Context) (*rollcallv1.GetStatusResponse, error) {
 			<-ctx.Done() // a leader that does not respond
 			return nil, ctx.Err()
 		},
@@ -210,8 +166,8 @@ func TestLeaderless(t *testing.T) {
 }
 
 // bare returns a server without a socket, in a bubble.
-func bare(t *testing.T, led bool, ask func(context.Context, []byte) ([]byte, error)) *Server {
-	s := &Server{cfg: Config{Directory: fsm.New()}, source: newSource(ask, func() bool { return led })}
+func bare(t *testing.T, led bool, ask func(context.Context) (*rollcallv1.GetStatusResponse, error)) *Server {
+	s := newServer(Config{Directory: fsm.New(), Status: ask, Led: func() bool { return led }, Logger: slog.New(slog.DiscardHandler)})
 	t.Cleanup(func() {
 		s.source.close()
 		s.source.running.Wait()
@@ -232,10 +188,10 @@ func TestConcurrentReadersShareAQuestion(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var asked atomic.Int32
 		release := make(chan struct{})
-		s := bare(t, true, func(context.Context, []byte) ([]byte, error) {
+		s := bare(t, true, func(context.Context) (*rollcallv1.GetStatusResponse, error) {
 			asked.Add(1)
 			<-release
-			return encode(answer(relayer(0, up, true))), nil
+			return answer(relayer(0, up, true)), nil
 		})
 		var wg sync.WaitGroup
 		for range 20 {
@@ -261,10 +217,10 @@ func TestLeaderThatDoesNotAnswerInTime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var takes atomic.Int64
-		s := bare(t, true, func(ctx context.Context, _ []byte) ([]byte, error) {
+		s := bare(t, true, func(ctx context.Context) (*rollcallv1.GetStatusResponse, error) {
 			select {
 			case <-time.After(time.Duration(takes.Load())):
-				return encode(answer(relayer(0, up, true))), nil
+				return answer(relayer(0, up, true)), nil
 			case <-ctx.Done():
 				return nil, ctx.Err()
 			}
@@ -320,22 +276,22 @@ func TestSlowReader(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var asked int
-		s := bare(t, true, func(_ context.Context, b []byte) ([]byte, error) {
+		s := bare(t, true, func(context.Context) (*rollcallv1.GetStatusResponse, error) {
 			asked++
 			if asked == 3 {
-				return append(b, "garbled"...), nil
+				return nil, errors.New("garbled")
 			}
-			return append(b, encode(answer(relayer(asked, up, true), relayer(10+asked, down, false)))...), nil
+			return answer(relayer(asked, up, true), relayer(10+asked, down, false)), nil
 		})
-		slow, release := s.report()
-		before := string(bytes.Join(slow.parts(), nil))
+		slow, err := s.source.latest()
+		require.NoError(t, err)
+		before := string(slow.body)
 		require.Contains(t, before, `"oz-relayer-1"`)
 		for range 5 {
 			_, body, _ := s.page()
 			require.NotContains(t, body, `"oz-relayer-1"`)
-			require.Equal(t, before, string(bytes.Join(slow.parts(), nil)))
+			require.Equal(t, before, string(slow.body))
 		}
-		release()
 		_, body, _ := s.page()
 		require.Contains(t, body, `"oz-relayer-7"`)
 		require.Contains(t, body, `"oz-relayer-17"`)
@@ -348,11 +304,11 @@ func TestLastAnswerDoesNotOutliveTheLeader(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var gone atomic.Bool
-		s := bare(t, false, func(context.Context, []byte) ([]byte, error) {
+		s := bare(t, false, func(context.Context) (*rollcallv1.GetStatusResponse, error) {
 			if gone.Load() {
 				return nil, errors.New("no leader")
 			}
-			return encode(answer(relayer(0, up, true))), nil
+			return answer(relayer(0, up, true)), nil
 		})
 		code, _, _ := s.page()
 		require.Equal(t, 200, code)
@@ -439,10 +395,10 @@ func TestShutdownFinishesWhatIsRunning(t *testing.T) {
 	t.Parallel()
 	entered, release := make(chan struct{}), make(chan struct{})
 	ctx, cancel := context.WithCancel(t.Context())
-	s, stopped := start(ctx, t, Config{Status: func(context.Context, []byte) ([]byte, error) {
+	s, stopped := start(ctx, t, Config{Status: func(context.Context) (*rollcallv1.GetStatusResponse, error) {
 		close(entered)
 		<-release
-		return encode(answer()), nil
+		return answer(), nil
 	}})
 	result := make(chan int, 1)
 	go func() {

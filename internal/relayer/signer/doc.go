@@ -26,6 +26,9 @@
 // too large, or not a regular file, a wrong password, and a keystore file whose password function costs more than 256
 // MiB or some seconds.
 //
+// DecryptDataV3 of go-ethereum decrypts, with the checked parameters alone. DecryptKey would parse the file again: of
+// {"n": 1073741824, "N": 2} it uses n, but the check has seen the value of N. It also rejects files without an id.
+//
 // A file that other users may write is an error, because they could choose the keys. A file that others may only read
 // is a warning: Docker and Kubernetes mount secrets that way by default, into containers without other users.
 //
@@ -38,9 +41,9 @@
 //
 // # Signing
 //
-// Signatures are deterministic (RFC 6979) with s in the lower half, and come from go-ethereum. In a static binary,
-// without libsecp256k1, the implementation is pure Go, which does not run in constant time. Every new local signer
-// signs once as a self-test, and its address must be recovered from the signature.
+// Signatures are deterministic (RFC 6979) with s in the lower half. They and the encoding of transactions come from
+// go-ethereum. In a static binary, without libsecp256k1, the implementation is pure Go, which does not run in constant
+// time. Every new local signer signs once as a self-test, and its address must be recovered from the signature.
 //
 // The signature of another kind of Signer (a KMS) is verified before it is used. Recovering the address takes a quarter
 // of a millisecond, which is small compared with its round trip. A local Signer's signature is not verified.

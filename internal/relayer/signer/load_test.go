@@ -341,6 +341,7 @@ func TestKeystoreFaultsNameTheFile(t *testing.T) {
 		{edit("address", "0x12"), none},
 		{edit("crypto.kdfparams.n", 1<<19), costly},
 		{edit("crypto.kdfparams.n", 1<<62), costly},
+		{strings.Replace(string(good), `"n":2`, `"n":1073741824,"N":4`, 1), "the password does not open it, or it is damaged"}, // only the checked N is used
 		{edit("crypto.kdfparams.r", 1<<40), costly},
 		{edit("crypto.kdfparams.p", 1<<40), costly},
 		{edit("crypto.kdf", "pbkdf2"), none},

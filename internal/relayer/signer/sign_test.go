@@ -88,8 +88,6 @@ func TestTransactionsAreWhatGoEthereumMakesOfThem(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, hex.EncodeToString(raw), hex.EncodeToString(got.Raw))
 			require.Equal(t, want.Hash(), got.Hash)
-			_, r, _ := want.RawSignatureValues()
-			require.Equal(t, r.FillBytes(make([]byte, 32)), got.Signature[:32])
 
 			if i%10 == 0 {
 				signed, err := signer.SignTx(t.Context(), fake, want, chainID) // a signed transaction is signed again

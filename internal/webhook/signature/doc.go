@@ -5,6 +5,7 @@
 //     these. Only the body is signed, so its top-level "timestamp" is the only signed time.
 //   - Standard Webhooks': webhook-signature is a list, separated by spaces, of "v1," and the standard base64 of
 //     HMAC-SHA256 over "id.timestamp.body", with the other two from webhook-id and webhook-timestamp (Unix seconds).
+//     The library of Standard Webhooks computes and compares it. The other dialect is not in the library.
 //
 // # Keys
 //

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+
+	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 )
 
 // MinKeyLength is the minimum number of characters of a key. The base64 after "whsec_" must decode to at least 24
@@ -28,7 +30,7 @@ type Key struct {
 
 type secret struct {
 	raw      []byte // for X-Signature
-	standard []byte // for Standard Webhooks
+	standard *standardwebhooks.Webhook
 }
 
 // NewKey parses a configured key. Its errors do not contain the key.
@@ -39,7 +41,7 @@ func NewKey(text string) (Key, error) {
 	if strings.TrimSpace(text) != text {
 		return Key{}, errors.New("signing key begins or ends with white space")
 	}
-	k := secret{raw: []byte(text), standard: []byte(text)}
+	raw, standard := []byte(text), []byte(text)
 	if encoded, ok := strings.CutPrefix(text, standardPrefix); ok {
 		decoded, err := base64.StdEncoding.DecodeString(encoded)
 		if err != nil {
@@ -48,9 +50,10 @@ func NewKey(text string) (Key, error) {
 		if len(decoded) < minStandardBytes {
 			return Key{}, fmt.Errorf("signing key stands for %d bytes and needs at least %d", len(decoded), minStandardBytes)
 		}
-		k.standard = decoded
+		standard = decoded
 	}
-	return Key{func() secret { return k }}, nil
+	webhook, _ := standardwebhooks.NewWebhookRaw(standard) // it accepts any bytes
+	return Key{func() secret { return secret{raw: raw, standard: webhook} }}, nil
 }
 
 // IsZero reports whether there is no key.
@@ -71,11 +74,9 @@ func (Key) LogValue() slog.Value { return slog.StringValue(hidden) }
 // MarshalText hides the key.
 func (Key) MarshalText() ([]byte, error) { return []byte(hidden), nil }
 
-// digest returns the HMAC-SHA256 of the concatenated parts.
-func digest(key []byte, parts ...[]byte) []byte {
+// digest returns the HMAC-SHA256 of the body.
+func digest(key, body []byte) []byte {
 	mac := hmac.New(sha256.New, key)
-	for _, part := range parts {
-		mac.Write(part)
-	}
+	mac.Write(body)
 	return mac.Sum(nil)
 }
