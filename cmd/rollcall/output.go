@@ -1,7 +1,9 @@
 package main
 
 import (
+	"bufio"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -36,6 +38,30 @@ func printJSON(w io.Writer, v any) error {
 	e.SetIndent("", "  ")
 	e.SetEscapeHTML(false)
 	return e.Encode(v)
+}
+
+// confirm prints a plan and asks the operator for a yes, unless yes is set.
+func confirm(con *console, o outputFlags, yes bool, plan func(io.Writer), question string) error {
+	ask := con.stdout
+	if o.Output == "json" {
+		ask = con.stderr
+	}
+	if !yes || o.Output != "json" {
+		plan(ask)
+	}
+	if yes {
+		return nil
+	}
+	fmt.Fprint(ask, question+" Type yes: ")
+	answer, err := bufio.NewReader(con.stdin).ReadString('\n')
+	if strings.TrimSpace(answer) == "yes" {
+		return nil
+	}
+	fmt.Fprintln(ask)
+	if errors.Is(err, io.EOF) && answer == "" {
+		return withFix(errors.New("nobody answered"), "Say so beforehand, with --yes.")
+	}
+	return errors.New("it was not confirmed")
 }
 
 // table prints rows in aligned columns under a header.
