@@ -17,8 +17,8 @@ type Answer struct {
 	Registered, Unchanged, Removed, Yielded int
 }
 
-// Result is the outcome of one operation. Err is nil, *StaleEpochError, *SupersededError, *SequenceReusedError or
-// *ConflictError.
+// Result is the outcome of one operation. Err is nil, *StaleEpochError, *SupersededError, *SequenceReusedError,
+// *ConflictError or ErrImportLost.
 type Result struct {
 	Answer
 	// Term is the entry's Raft term; only for leader-established.
@@ -39,13 +39,17 @@ func (d *builder) apply(c *command) ([]Result, []Change) {
 			results[i], changes = d.register(op, c.index<<versionBits|uint64(i), changes)
 		case deregister:
 			results[i], changes = d.deregister(op, changes)
+		case stageImport:
+			results[i] = d.stage(op)
+		case finishImport:
+			results[i], changes = d.finish(op, c.index<<versionBits|uint64(i), changes)
 		}
 	}
 	return results, changes
 }
 
 // establish opens an epoch. It forgets owners that have owned nothing for a long time, because the new epoch fences
-// their old writes.
+// their old writes. It drops the staged import, which only the earlier leader could finish.
 func (d *builder) establish(op establish, term uint64) Result {
 	if d.cluster == "" {
 		d.cluster = op.cluster
@@ -53,6 +57,7 @@ func (d *builder) establish(op establish, term uint64) Result {
 	// max includes d.epoch so that d.epoch+1 overflowing to 0 cannot lower the epoch.
 	d.epoch = max(d.epoch, d.epoch+1, term, op.atLeast)
 	d.leader = op.node
+	d.staged = nil
 	d.forgetIdleOwners()
 	return Result{Answer: Answer{Epoch: d.epoch, Index: d.index}, Term: term}
 }

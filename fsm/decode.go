@@ -12,7 +12,7 @@ import (
 
 // CommandVersion is the newest command version that this build supports. Raise it with each new operation or field in
 // log.proto.
-const CommandVersion = 2
+const CommandVersion = 3
 
 // MaxOperations is the maximum number of operations in one command.
 const MaxOperations = 1 << versionBits
@@ -20,7 +20,7 @@ const MaxOperations = 1 << versionBits
 // command is a fully decoded log entry, so that applying it cannot fail halfway.
 type command struct {
 	index, term uint64
-	operations  []any // establish, register or deregister
+	operations  []any // establish, register, deregister, stageImport or finishImport
 }
 
 type establish struct {
@@ -69,6 +69,11 @@ func decode(index, term uint64, data []byte) (*command, error) {
 			c.operations[i], err = decodeRegister(k.Register)
 		case *rollcallv1.Operation_Deregister:
 			c.operations[i], err = decodeDeregister(k.Deregister)
+		case *rollcallv1.Operation_StageImport:
+			c.operations[i], err = decodeStageImport(k.StageImport)
+		case *rollcallv1.Operation_FinishImport:
+			f := k.FinishImport
+			c.operations[i] = finishImport{epoch: f.Epoch, id: f.Import, parts: f.Parts, apply: f.Apply}
 		default:
 			err = errors.New("of an unknown kind")
 		}

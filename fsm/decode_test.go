@@ -44,6 +44,13 @@ func everything() *rollcallv1.Command {
 			Gone: []*rollcallv1.Owner{edge2.Proto(), Static.Proto()},
 		}),
 		opDeregister(&rollcallv1.DeregisterOperation{Fence: hashed(edge1, 1, 2, 2, "x"), Ids: []string{"x"}, Force: true}),
+		opStage(&rollcallv1.StageImportOperation{
+			Epoch: 2, Import: "i-1", Owners: []*rollcallv1.ImportedOwner{{Owner: edge1.Proto(), Incarnation: 4}},
+			Services: []*rollcallv1.ImportedService{{Service: service("x"), Owner: edge1.Proto()}},
+		}),
+		importPart(2, "i-1", 1, Static, "y"),
+		opFinish(&rollcallv1.FinishImportOperation{Epoch: 2, Import: "i-1", Parts: 2, Apply: true}),
+		importPart(2, "i-2", 0, edge2, "z"),
 	}}
 }
 
@@ -103,6 +110,18 @@ func TestUnreadableEntries(t *testing.T) {
 			Fence: writer(edge1, 1, 1, 2), Services: [][]byte{{0x0a, 0x05, 'x'}},
 		})), "operation 1: service 0: unexpected EOF"},
 	}
+	staged := func(is *rollcallv1.ImportedService, owners ...*rollcallv1.ImportedOwner) []byte {
+		return encode(opEstablish("n-2", 0), opStage(&rollcallv1.StageImportOperation{
+			Epoch: 2, Import: "i", Owners: owners, Services: []*rollcallv1.ImportedService{is},
+		}))
+	}
+	x := &rollcallv1.ImportedService{Service: service("x"), Owner: edge1.Proto()}
+	tests = append(tests,
+		test{"imported service without an owner", staged(&rollcallv1.ImportedService{Service: service("x")}), "operation 1: service 0: \"unspecified/\" is not an owner"},
+		test{"imported service without an id", staged(&rollcallv1.ImportedService{Owner: edge1.Proto()}), "operation 1: service 0: no id"},
+		test{"imported owner of an unknown kind", staged(x, &rollcallv1.ImportedOwner{Owner: &rollcallv1.Owner{Kind: 4}}), "does not know"},
+		test{"imported owner without a name", staged(x, &rollcallv1.ImportedOwner{}), "is not an owner"},
+	)
 	// Each message of a command gets one unknown field.
 	count := 0
 	messages(everything().ProtoReflect(), func(protoreflect.Message) { count++ })

@@ -26,6 +26,14 @@
 // requests). Epochs only grow, also across restored snapshots, because a restore is followed by an epoch above the
 // previous one.
 //
+// # Imports
+//
+// An import replaces all services of the directory by those of a file. Its parts are staged by one operation each, which
+// changes no service. One last operation applies all of them, so an import is done completely or not at all. At most one
+// import is staged: the first part of another one replaces it, and a new epoch drops it. A snapshot contains it, because
+// the entry that applies it may follow. An import never lowers an owner's fence, because a late write would become valid
+// again. It raises the fence to an imported incarnation.
+//
 // # State
 //
 // [State] is immutable. The machine publishes a new state after each batch of log entries. Readers and snapshots may

@@ -11,6 +11,10 @@ import (
 // restored snapshot. The reader calls Watch again to start from the current state.
 var ErrCompacted = errors.New("directory changes compacted")
 
+// ErrImportLost refuses a part of an import, or its end, because the staged import is another one or lacks a part. The
+// directory does not change.
+var ErrImportLost = errors.New("the import is no longer staged: another import or another leader has replaced it; nothing was imported; import again")
+
 // DecodeError is the error for a log entry or snapshot that this version cannot read.
 type DecodeError struct {
 	// Index is the Raft index of the entry; 0 for a snapshot.

@@ -69,6 +69,28 @@ func opDeregister(op *rollcallv1.DeregisterOperation) *rollcallv1.Operation {
 	return &rollcallv1.Operation{Kind: &rollcallv1.Operation_Deregister{Deregister: op}}
 }
 
+func opStage(op *rollcallv1.StageImportOperation) *rollcallv1.Operation {
+	return &rollcallv1.Operation{Kind: &rollcallv1.Operation_StageImport{StageImport: op}}
+}
+
+func opFinish(op *rollcallv1.FinishImportOperation) *rollcallv1.Operation {
+	return &rollcallv1.Operation{Kind: &rollcallv1.Operation_FinishImport{FinishImport: op}}
+}
+
+// importPart returns one part of an import with services of one owner.
+func importPart(epoch uint64, id string, part uint32, o Owner, ids ...string) *rollcallv1.Operation {
+	op := &rollcallv1.StageImportOperation{Epoch: epoch, Import: id, Part: part}
+	for _, raw := range services(ids...) {
+		op.Services = append(op.Services, &rollcallv1.ImportedService{Service: raw, Owner: o.Proto()})
+	}
+	return opStage(op)
+}
+
+// applyImport returns the operation that applies an import.
+func applyImport(epoch uint64, id string, parts uint32) *rollcallv1.Operation {
+	return opFinish(&rollcallv1.FinishImportOperation{Epoch: epoch, Import: id, Parts: parts, Apply: true})
+}
+
 func encode(ops ...*rollcallv1.Operation) []byte {
 	data, err := proto.Marshal(&rollcallv1.Command{Operations: ops})
 	if err != nil {
@@ -134,6 +156,14 @@ func dump(s *State) string {
 	})
 	for e := range s.All() {
 		fmt.Fprintf(&b, "service %s\n", dumpEntry(e))
+	}
+	if s.staged != nil { // version 1 and 2 files have none
+		for _, part := range s.staged.parts {
+			fmt.Fprintf(&b, "staged %s part %d epoch %d owners %v\n", part.id, part.part, part.epoch, part.owners)
+			for _, e := range part.entries {
+				fmt.Fprintf(&b, "  %s\n", dumpEntry(e))
+			}
+		}
 	}
 	return b.String()
 }

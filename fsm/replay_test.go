@@ -19,6 +19,9 @@ type generator struct {
 	index, term uint64
 	seq         map[Owner]uint64
 	incarnation map[Owner]uint64
+
+	imports int    // begun so far
+	parts   uint32 // of the last import
 }
 
 func newGenerator(seed uint64) *generator {
@@ -55,7 +58,9 @@ func (g *generator) operation(epoch uint64) *rollcallv1.Operation {
 	switch n := g.IntN(100); {
 	case n < 5:
 		return opEstablish(fmt.Sprintf("n-%d", g.IntN(3)), g.Uint64N(epoch+5))
-	case n < 75:
+	case n < 20:
+		return g.importOperation(epoch)
+	case n < 80:
 		op := &rollcallv1.RegisterOperation{Fence: g.fence(epoch), FullSet: g.chance(30), Force: g.chance(5)}
 		for _, i := range g.Perm(12)[:g.IntN(7)] {
 			op.Services = append(op.Services, g.service(i))
@@ -71,6 +76,33 @@ func (g *generator) operation(epoch uint64) *rollcallv1.Operation {
 		}
 		return opDeregister(op)
 	}
+}
+
+// importOperation returns the next operation of an import, sometimes of an earlier one or out of order.
+func (g *generator) importOperation(epoch uint64) *rollcallv1.Operation {
+	if g.chance(5) {
+		epoch++
+	}
+	if g.imports > 0 && g.chance(40) {
+		return opFinish(&rollcallv1.FinishImportOperation{
+			Epoch: epoch, Import: fmt.Sprintf("i-%d", g.imports-g.IntN(2)*g.IntN(2)), Parts: g.parts, Apply: g.chance(80),
+		})
+	}
+	if g.imports == 0 || g.chance(40) {
+		g.imports++
+		g.parts = 0
+	}
+	op := &rollcallv1.StageImportOperation{Epoch: epoch, Import: fmt.Sprintf("i-%d", g.imports), Part: g.parts}
+	for _, i := range g.Perm(12)[:1+g.IntN(6)] {
+		op.Services = append(op.Services, &rollcallv1.ImportedService{
+			Service: g.service(i), Owner: generatedOwners[g.IntN(len(generatedOwners))].Proto(),
+		})
+	}
+	if g.chance(30) {
+		op.Owners = append(op.Owners, &rollcallv1.ImportedOwner{Owner: generatedOwners[g.IntN(3)].Proto(), Incarnation: g.Uint64N(4)})
+	}
+	g.parts++
+	return opStage(op)
 }
 
 func (g *generator) service(i int) []byte {
@@ -142,7 +174,7 @@ func (h *history) read(t *testing.T, f *Feed) {
 func TestReplicasAgree(t *testing.T) {
 	t.Parallel()
 	const seeds, entries = 60, 120
-	var refused, superseded, stale, reused int
+	var refused, superseded, stale, reused, lost int
 	for seed := range uint64(seeds) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			g := newGenerator(seed)
@@ -204,9 +236,10 @@ func TestReplicasAgree(t *testing.T) {
 			refused += strings.Count(oneSaid.answers.String(), "Conflicts:")
 			superseded += strings.Count(oneSaid.answers.String(), "has since written")
 			reused += strings.Count(oneSaid.answers.String(), "for another body")
+			lost += strings.Count(oneSaid.answers.String(), "no longer staged")
 			stale += strings.Count(oneSaid.answers.String(), "another epoch")
 		})
 	}
 	// The logs must have produced every kind of refusal.
-	require.Greater(t, min(refused, superseded, stale, reused), seeds)
+	require.Greater(t, min(refused, superseded, stale, reused, lost), seeds)
 }

@@ -98,6 +98,14 @@ func (s *State) WriteSnapshot(dst io.Writer) error {
 		}
 	}
 
+	if s.staged != nil { // the entry that applies it may follow
+		for _, part := range s.staged.parts {
+			if err := w.write(&rollcallv1.SnapshotRecord{Record: &rollcallv1.SnapshotRecord_Staged{Staged: part.proto()}}); err != nil {
+				return fmt.Errorf("write snapshot of an import: %w", err)
+			}
+		}
+	}
+
 	err = w.write(&rollcallv1.SnapshotRecord{Record: &rollcallv1.SnapshotRecord_Trailer{Trailer: &rollcallv1.SnapshotTrailer{
 		Owners: uint64(len(numbers)), Entries: uint64(s.Len()), Crc: w.sum.Sum32(),
 	}}})
@@ -175,6 +183,7 @@ type snapshotReader struct {
 	owners  []ownerState
 	entries int
 	lastID  string
+	staged  *stagedImport
 }
 
 func newSnapshotReader(src io.Reader, d *builder) *snapshotReader {
@@ -269,6 +278,8 @@ func (r *snapshotReader) readRecord() (rec *rollcallv1.SnapshotRecord, done bool
 		return rec, false, r.addOwner(k.Owner)
 	case *rollcallv1.SnapshotRecord_Entry:
 		return rec, false, r.addEntry(k.Entry)
+	case *rollcallv1.SnapshotRecord_Staged:
+		return rec, false, r.addStaged(k.Staged)
 	case *rollcallv1.SnapshotRecord_Trailer:
 		return rec, true, r.finish(k.Trailer)
 	default:
@@ -282,7 +293,7 @@ func (r *snapshotReader) addOwner(o *rollcallv1.SnapshotOwner) error {
 		return err
 	}
 	n := len(r.owners)
-	if int64(o.Number) != int64(n) || r.entries > 0 || n > 0 && r.owners[n-1].owner.String() >= owner.String() {
+	if int64(o.Number) != int64(n) || r.entries > 0 || r.staged != nil || n > 0 && r.owners[n-1].owner.String() >= owner.String() {
 		return fmt.Errorf("owner %s is out of order", owner)
 	}
 	answer, err := resultOf(o.Answer)
@@ -305,7 +316,7 @@ func (r *snapshotReader) addEntry(se *rollcallv1.SnapshotEntry) error {
 	if int64(se.Owner) >= int64(len(r.owners)) {
 		return fmt.Errorf("%s has owner %d, who is not in the snapshot", e.ID, se.Owner)
 	}
-	if r.lastID >= e.ID {
+	if r.lastID >= e.ID || r.staged != nil {
 		return fmt.Errorf("%s after %s: out of order", e.ID, r.lastID)
 	}
 	r.lastID = e.ID
@@ -314,6 +325,19 @@ func (r *snapshotReader) addEntry(se *rollcallv1.SnapshotEntry) error {
 		e.Owner, e.Version = r.owners[se.Owner].owner, se.Version
 		r.d.set(e)
 	}
+	return nil
+}
+
+func (r *snapshotReader) addStaged(op *rollcallv1.StageImportOperation) error {
+	part, err := decodeStageImport(op)
+	if err != nil {
+		return err
+	}
+	next := r.staged.with(part)
+	if next == nil || r.staged != nil && part.part == 0 {
+		return fmt.Errorf("part %d of import %q is out of order", part.part, part.id)
+	}
+	r.staged = next
 	return nil
 }
 
@@ -332,6 +356,7 @@ func (r *snapshotReader) finish(t *rollcallv1.SnapshotTrailer) error {
 		for _, os := range r.owners {
 			r.d.setOwner(os)
 		}
+		r.d.staged = r.staged
 	}
 	return nil
 }

@@ -51,6 +51,9 @@ func varied(t testing.TB) *replica {
 	r.do(opRegister(&rollcallv1.RegisterOperation{Fence: writer(Operator, 0, 0, 7), Services: [][]byte{cache}}))
 	r.do(opDeregister(&rollcallv1.DeregisterOperation{Fence: writer(edge1, 3, 2, 7), Ids: []string{"d", "s-0"}})) // refused
 	r.do(opDeregister(&rollcallv1.DeregisterOperation{Fence: hashed(edge1, 3, 3, 7, "d"), Ids: []string{"d"}}))
+	r.do(importPart(7, "i-1", 0, edge1, "a", "b"), opStage(&rollcallv1.StageImportOperation{
+		Epoch: 7, Import: "i-1", Part: 1, Owners: []*rollcallv1.ImportedOwner{{Owner: edge2.Proto(), Incarnation: 8}},
+	}))
 	return r
 }
 

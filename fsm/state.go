@@ -17,6 +17,7 @@ type State struct {
 	entries *btree.Map[string, *Entry]
 	kinds   *btree.Map[string, int]
 	owners  *btree.Map[string, *ownerState] // by Owner.String
+	staged  *stagedImport                   // nil without one
 }
 
 // ownerState is the stored state of an owner. It is immutable once published.
@@ -78,7 +79,18 @@ func (s *State) Owner(o Owner) (OwnerInfo, bool) {
 	if !ok {
 		return OwnerInfo{}, false
 	}
-	return OwnerInfo{Owner: os.owner, Incarnation: os.incarnation, Seq: os.seq, Body: os.body, Entries: os.entries}, true
+	return os.info(), true
+}
+
+// Owners iterates over all owners that the directory knows, ordered by Owner.String.
+func (s *State) Owners() iter.Seq[OwnerInfo] {
+	return func(yield func(OwnerInfo) bool) {
+		s.owners.Scan(func(_ string, os *ownerState) bool { return yield(os.info()) })
+	}
+}
+
+func (os *ownerState) info() OwnerInfo {
+	return OwnerInfo{Owner: os.owner, Incarnation: os.incarnation, Seq: os.seq, Body: os.body, Entries: os.entries}
 }
 
 // Unchanged reports whether registering the services would change nothing, and returns the answer for that case. ids

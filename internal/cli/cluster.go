@@ -305,41 +305,53 @@ func (c *clusterSnapshotCmd) Run(ctx context.Context, con *Console) (err error) 
 		return err
 	}
 	defer end()
-	conn, leader, err := client.LeaderConn(limited)
+	snapshot, leader, err := takeSnapshot(ctx, limited, client)
 	if err != nil {
 		return err
-	}
-	// How long it takes depends on its size, so the timeout is for finding the leader only.
-	stream, err := rollcallv1.NewClusterServiceClient(conn).TakeSnapshot(ctx, &rollcallv1.TakeSnapshotRequest{})
-	if err != nil {
-		return gateway.FromStatus(err)
-	}
-	receive := func(w io.Writer) (size int64, err error) {
-		for {
-			resp, err := stream.Recv()
-			if errors.Is(err, io.EOF) {
-				return size, nil
-			}
-			if err != nil {
-				return size, gateway.FromStatus(err)
-			}
-			n, err := w.Write(resp.GetChunk())
-			size += int64(n)
-			if err != nil {
-				return size, err
-			}
-		}
 	}
 	if c.File == "-" {
-		_, err := receive(con.Stdout)
+		_, err := io.Copy(con.Stdout, snapshot)
 		return err
 	}
-	size, err := replaceFile(c.File, receive)
+	size, err := replaceFile(c.File, func(w io.Writer) (int64, error) { return io.Copy(w, snapshot) })
 	if err != nil {
 		return err
 	}
 	fmt.Fprintf(con.Stdout, "%s: %d bytes, from %s, epoch %d\n", c.File, size, leader.Node, leader.Epoch)
 	return nil
+}
+
+// takeSnapshot requests a snapshot from the leader. Its duration depends on its size, so limited is for finding the leader
+// only.
+func takeSnapshot(ctx, limited context.Context, client *gateway.Client) (*snapshotReader, gateway.Leader, error) {
+	conn, leader, err := client.LeaderConn(limited)
+	if err != nil {
+		return nil, leader, err
+	}
+	stream, err := rollcallv1.NewClusterServiceClient(conn).TakeSnapshot(ctx, &rollcallv1.TakeSnapshotRequest{})
+	if err != nil {
+		return nil, leader, gateway.FromStatus(err)
+	}
+	return &snapshotReader{stream: stream}, leader, nil
+}
+
+// snapshotReader reads the content of a snapshot stream.
+type snapshotReader struct {
+	stream grpc.ServerStreamingClient[rollcallv1.TakeSnapshotResponse]
+	rest   []byte
+}
+
+func (r *snapshotReader) Read(p []byte) (int, error) {
+	for len(r.rest) == 0 {
+		resp, err := r.stream.Recv()
+		if err != nil {
+			return 0, gateway.FromStatus(err) // also io.EOF
+		}
+		r.rest = resp.GetChunk()
+	}
+	n := copy(p, r.rest)
+	r.rest = r.rest[n:]
+	return n, nil
 }
 
 // replaceFile writes a file aside and renames it when it is whole and on disk.

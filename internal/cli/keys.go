@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -421,7 +420,7 @@ func (c *KeysResyncCmd) Run(ctx context.Context, con *Console) error {
 		return uncertain(err, "rollcall keys list")
 	}
 	if slices.ContainsFunc(counts, func(n admin.KeyCount) bool { return n.Jump() > 0 }) {
-		if err := c.confirm(con, func(w io.Writer) { describeJumps(w, counts) }, "Skip those nonces?"); err != nil {
+		if err := confirm(con, c.OutputFlags, c.Yes, func(w io.Writer) { describeJumps(w, counts) }, "Skip those nonces?"); err != nil {
 			return err
 		}
 	}
@@ -523,30 +522,6 @@ func (r Resynced) String() string {
 	return r.Key + ": " + strings.Join(found, "; ")
 }
 
-// confirm prints a plan and asks the operator for a yes, unless --yes was given.
-func (c *KeysResyncCmd) confirm(con *Console, plan func(io.Writer), question string) error {
-	ask := con.Stdout
-	if c.Output == "json" {
-		ask = con.Stderr
-	}
-	if !c.Yes || c.Output != "json" {
-		plan(ask)
-	}
-	if c.Yes {
-		return nil
-	}
-	fmt.Fprint(ask, question+" Type yes: ")
-	answer, err := bufio.NewReader(con.Stdin).ReadString('\n')
-	if strings.TrimSpace(answer) == "yes" {
-		return nil
-	}
-	fmt.Fprintln(ask)
-	if errors.Is(err, io.EOF) && answer == "" {
-		return WithFix(errors.New("nobody answered"), "Say so beforehand, with --yes.")
-	}
-	return errors.New("it was not confirmed")
-}
-
 // takeBack follows a chain that was reorganized deeper than final transactions.
 func (c *KeysResyncCmd) takeBack(ctx context.Context, con *Console, client *evm.Client) error {
 	a, limited, end, err := c.admin(ctx)
@@ -558,7 +533,7 @@ func (c *KeysResyncCmd) takeBack(ctx context.Context, con *Console, client *evm.
 	if err != nil {
 		return err
 	}
-	if err := c.confirm(con, func(w io.Writer) { describeReorganized(w, plan) }, "Make these pending again, and go on with the chain as it is now?"); err != nil {
+	if err := confirm(con, c.OutputFlags, c.Yes, func(w io.Writer) { describeReorganized(w, plan) }, "Make these pending again, and go on with the chain as it is now?"); err != nil {
 		return err
 	}
 	// A person may have taken long.
@@ -616,7 +591,7 @@ func (c *KeysResyncCmd) startOver(ctx context.Context, con *Console, client *evm
 	if err != nil {
 		return err
 	}
-	if err := c.confirm(con, func(w io.Writer) { describe(w, plan) }, "Drop that, and start again on the chain as it is now?"); err != nil {
+	if err := confirm(con, c.OutputFlags, c.Yes, func(w io.Writer) { describe(w, plan) }, "Drop that, and start again on the chain as it is now?"); err != nil {
 		return err
 	}
 	// A person may have taken long.

@@ -1,7 +1,9 @@
 package cli
 
 import (
+	"bufio"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -9,7 +11,7 @@ import (
 	"unicode"
 )
 
-// outputFlags choose between a table for people and JSON for scripts. The names of JSON fields stay as they are
+// OutputFlags choose between a table for people and JSON for scripts. The names of JSON fields stay as they are
 // from release to release; new ones may come.
 type OutputFlags struct {
 	Output string `short:"o" enum:"table,json" default:"table" help:"How to print."`
@@ -36,6 +38,30 @@ func printJSON(w io.Writer, v any) error {
 	e.SetIndent("", "  ")
 	e.SetEscapeHTML(false)
 	return e.Encode(v)
+}
+
+// confirm prints a plan and asks the operator for a yes, unless yes is set.
+func confirm(con *Console, o OutputFlags, yes bool, plan func(io.Writer), question string) error {
+	ask := con.Stdout
+	if o.Output == "json" {
+		ask = con.Stderr
+	}
+	if !yes || o.Output != "json" {
+		plan(ask)
+	}
+	if yes {
+		return nil
+	}
+	fmt.Fprint(ask, question+" Type yes: ")
+	answer, err := bufio.NewReader(con.Stdin).ReadString('\n')
+	if strings.TrimSpace(answer) == "yes" {
+		return nil
+	}
+	fmt.Fprintln(ask)
+	if errors.Is(err, io.EOF) && answer == "" {
+		return WithFix(errors.New("nobody answered"), "Say so beforehand, with --yes.")
+	}
+	return errors.New("it was not confirmed")
 }
 
 // table prints rows in aligned columns under a header.

@@ -21,6 +21,8 @@ type ServicesCmd struct {
 	Register   servicesRegisterCmd   `cmd:"" changes:"" help:"Register services, as the operator."`
 	Deregister servicesDeregisterCmd `cmd:"" changes:"" help:"Remove services."`
 	Watch      servicesWatchCmd      `cmd:"" help:"Print the directory, then every change, until interrupted."`
+	Export     servicesExportCmd     `cmd:"" help:"Write all services and their owners to a file."`
+	Import     ServicesImportCmd     `cmd:"" changes:"" help:"Replace all services by those of an exported file."`
 }
 
 // serviceEntry is an entry of the directory, for scripts.

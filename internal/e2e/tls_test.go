@@ -187,6 +187,10 @@ func TestSecurePortRefusesWhoHasNoBusinessThere(t *testing.T) {
 			require.NoError(t, err)
 			_, err = stream.Recv()
 			require.Equal(t, allowed.cluster, status.Code(err))
+			services, err := admin.ImportServices(t.Context())
+			require.NoError(t, err)
+			_, err = services.CloseAndRecv()
+			require.Equal(t, allowed.cluster, status.Code(err))
 		}
 	}
 	// The command line prints the error with its remedy.

@@ -281,10 +281,18 @@ func (w *watch) follow(ctx context.Context, feed *fsm.Feed, last uint64) error {
 	}
 }
 
-// sendChanges streams the changes of one command. Only the last message has the token, so that a reader that resumes
-// gets all of them again or none.
+// sendChanges streams the changes of one command, a message at a time, because an import has up to two million. Only the
+// last message has the token, so that a reader that resumes gets all of them again or none.
 func (w *watch) sendChanges(ctx context.Context, c fsm.Changes) error {
-	var all []*rollcallv1.Change
+	var part []*rollcallv1.Change
+	size := 0
+	flush := func(token string) error {
+		resp := &rollcallv1.WatchServicesResponse{
+			Token: token, Event: &rollcallv1.WatchServicesResponse_Changes{Changes: &rollcallv1.Changes{Changes: part}},
+		}
+		part, size = nil, 0
+		return w.send(ctx, resp)
+	}
 	for _, ch := range c.Changes {
 		if w.kind != "" && (ch.Before == nil || ch.Before.Kind != w.kind) && (ch.After == nil || ch.After.Kind != w.kind) {
 			continue
@@ -296,23 +304,18 @@ func (w *watch) sendChanges(ctx context.Context, c fsm.Changes) error {
 		if ch.After != nil {
 			change.After = ch.After.Record()
 		}
-		all = append(all, change)
+		if len(part) == partRecords || size >= pageBytes/2 {
+			if err := flush(""); err != nil {
+				return err
+			}
+		}
+		part = append(part, change)
+		size += proto.Size(change)
 	}
-	for len(all) > 0 {
-		n, size := 0, 0
-		for n < len(all) && n < partRecords && size < pageBytes/2 {
-			size += proto.Size(all[n])
-			n++
-		}
-		resp := &rollcallv1.WatchServicesResponse{Event: &rollcallv1.WatchServicesResponse_Changes{Changes: &rollcallv1.Changes{Changes: all[:n]}}}
-		if all = all[n:]; len(all) == 0 {
-			resp.Token = w.token(c.Index)
-		}
-		if err := w.send(ctx, resp); err != nil {
-			return err
-		}
+	if len(part) == 0 {
+		return nil
 	}
-	return nil
+	return flush(w.token(c.Index))
 }
 
 // errSlowReader ends the stream of a slow reader, because changes for it must not accumulate without limit.

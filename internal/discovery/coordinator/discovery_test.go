@@ -14,7 +14,9 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/rollcall-dev/rollcall/internal/discovery/coordinator"
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
@@ -505,5 +507,50 @@ func TestStalledReaderOfASnapshotIsCutOff(t *testing.T) {
 			_, err = stream.Recv()
 		}
 		require.Equal(t, codes.OutOfRange, status.Code(err), "%v", err)
+	})
+}
+
+// A caller of a later version sets fields that this version does not know, in each message of a write. No node may end: an
+// entry that a node cannot apply would end it at each start.
+func TestWrites_FieldsOfALaterVersion_EndNoNode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newSimCluster(t, 3, nil)
+		leader, epoch := c.leader()
+		client := c.client(leader)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		var later func(m protoreflect.Message)
+		later = func(m protoreflect.Message) {
+			m.SetUnknown(protowire.AppendVarint(protowire.AppendTag(nil, 1000, protowire.VarintType), 1))
+			m.Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+				switch {
+				case f.IsMap() || f.Message() == nil:
+				case f.IsList():
+					for i := range v.List().Len() {
+						later(v.List().Get(i).Message())
+					}
+				default:
+					later(v.Message())
+				}
+				return true
+			})
+		}
+		register := &rollcallv1.RegisterServicesRequest{Writer: operator(), Services: []*rollcallv1.Service{service("a"), service("b")}}
+		later(register.ProtoReflect())
+		_, err := client.RegisterServices(ctx, register)
+		require.NoError(t, err)
+		deregister := &rollcallv1.DeregisterServicesRequest{Writer: operator(), Ids: []string{"a"}}
+		later(deregister.ProtoReflect())
+		_, err = client.DeregisterServices(ctx, deregister)
+		require.NoError(t, err)
+		for id := range c.nodes {
+			c.await("every node applies the writes", func() bool {
+				r, err := c.client(id).ListServices(t.Context(), &rollcallv1.ListServicesRequest{Stale: true})
+				return err == nil && len(r.Records) == 1 && r.Records[0].GetService().GetId() == "b"
+			})
+		}
+		p, err := client.Ping(t.Context(), &rollcallv1.PingRequest{})
+		require.NoError(t, err)
+		require.Equal(t, epoch, p.Epoch, "the leader still leads")
 	})
 }

@@ -41,6 +41,8 @@
 //     better leader away. Causes are a hung disk, or a leadership transfer that never ends.
 //   - A node whose disk was wiped never votes on state that it has lost. It records that it waits for a vote, loses its
 //     old vote, catches up, and gets the vote back. This holds across leader failures and restarts of the node.
+//   - A leader that is lost within an import, or a caller that leaves, changes nothing before the import's last operation is
+//     proposed. Then the outcome is unknown, and the directory is the former one or the imported one.
 //   - A leader that dies or is cut off while it restores a snapshot moves its Raft state aside and rejoins the same
 //     way. The other nodes may not have the restored state, which is not served until they have it.
 //   - A follower that had installed such a snapshot does the same, once a leader without the snapshot contradicts it.

@@ -174,6 +174,8 @@ func toStatus(err error) error {
 	case errors.As(err, &foreign):
 		code = codes.FailedPrecondition
 		add(&rollcallv1.ForeignCluster{Expected: foreign.expected, Actual: foreign.actual})
+	case errors.Is(err, fsm.ErrImportLost):
+		code = codes.Aborted
 	case errors.Is(err, fsm.ErrCompacted):
 		code = codes.OutOfRange
 		add(&rollcallv1.Compacted{Cause: err.Error()})

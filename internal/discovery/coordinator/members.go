@@ -223,6 +223,8 @@ func sinceVersion(op *rollcallv1.Operation) uint32 {
 	switch op.Kind.(type) {
 	case *rollcallv1.Operation_LeaderEstablished, *rollcallv1.Operation_Register, *rollcallv1.Operation_Deregister:
 		return 1
+	case *rollcallv1.Operation_StageImport, *rollcallv1.Operation_FinishImport:
+		return importVersion
 	default:
 		return fsm.CommandVersion + 1
 	}

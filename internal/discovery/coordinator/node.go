@@ -62,6 +62,8 @@ type Node struct {
 	transferring chan struct{}
 	// restoring is held by the one running restore.
 	restoring sync.Mutex
+	// importing is held by the one running import.
+	importing sync.Mutex
 	// rejoining replaces the mark on disk if there is no data folder.
 	rejoining atomic.Bool
 	// fatal receives the error that ends the process: a disk that fails or hangs, or an unreadable log.

@@ -130,7 +130,7 @@ func (u *upload) Read(p []byte) (int, error) {
 		if u.err != nil {
 			return 0, u.err
 		}
-		req, err := u.next()
+		req, err := receive(u.recv, nil, errRestorePaused)
 		if errors.Is(err, io.EOF) {
 			return 0, io.EOF
 		}
@@ -152,15 +152,16 @@ func (u *upload) Read(p []byte) (int, error) {
 	return done, nil
 }
 
-// next receives a message, within chunkLimit. Returning from the handler cancels a blocked Recv.
-func (u *upload) next() (*rollcallv1.RestoreSnapshotRequest, error) {
+// receive receives a message of a stream, within chunkLimit. After that it returns paused. It returns errNotEstablished if
+// ended is closed first. Returning from the handler cancels a blocked recv.
+func receive[M any](recv func() (*M, error), ended <-chan struct{}, paused error) (*M, error) {
 	type message struct {
-		req *rollcallv1.RestoreSnapshotRequest
+		req *M
 		err error
 	}
 	received := make(chan message, 1)
 	go func() {
-		req, err := u.recv()
+		req, err := recv()
 		received <- message{req, err}
 	}()
 	limit := time.NewTimer(chunkLimit)
@@ -168,10 +169,15 @@ func (u *upload) next() (*rollcallv1.RestoreSnapshotRequest, error) {
 	select {
 	case m := <-received:
 		return m.req, m.err
+	case <-ended:
+		return nil, errNotEstablished
 	case <-limit.C:
-		return nil, status.Errorf(codes.DeadlineExceeded, "nothing more of the snapshot came for %v; nothing was restored", chunkLimit)
+		return nil, paused
 	}
 }
+
+// errRestorePaused ends a restore whose caller sends nothing.
+var errRestorePaused = status.Errorf(codes.DeadlineExceeded, "nothing more of the snapshot came for %v; nothing was restored", chunkLimit)
 
 // removeUploads removes the files in the data folder that interrupted restores left.
 func removeUploads(dir string) error {

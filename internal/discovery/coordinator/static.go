@@ -27,8 +27,8 @@ func (c *Config) staticFleet() []*rollcallv1.Service {
 }
 
 // reconcileStaticServices writes the static fleet at the beginning of an epoch, which also removes the rest of an
-// earlier leader's larger fleet. It writes again whenever a member leaves the directory. This restores an entry that a
-// gateway took over and then deregistered.
+// earlier leader's larger fleet. It writes again whenever an entry leaves the directory. This restores an entry that a
+// gateway took over and then deregistered. It also writes again after an import of static services.
 func (n *Node) reconcileStaticServices(l *leader) {
 	fleet := n.cfg.staticFleet()
 	policy := retryPolicy()
@@ -36,7 +36,7 @@ func (n *Node) reconcileStaticServices(l *leader) {
 		state, feed := n.machine.Watch()
 		if n.staticComplete(state, fleet) {
 			policy.Reset()
-			if err := awaitRemoval(l.ctx, feed); err != nil {
+			if err := awaitStaticChange(l.ctx, feed); err != nil {
 				return
 			}
 			continue
@@ -65,9 +65,9 @@ func (n *Node) staticComplete(s *fsm.State, fleet []*rollcallv1.Service) bool {
 	return ok
 }
 
-// awaitRemoval returns nil once an entry has left the directory, or once the directory must be read again. It returns
-// an error when ctx ends.
-func awaitRemoval(ctx context.Context, feed *fsm.Feed) error {
+// awaitStaticChange returns nil once an entry has left the directory or became static, or once the directory must be read
+// again. It returns an error when ctx ends.
+func awaitStaticChange(ctx context.Context, feed *fsm.Feed) error {
 	for {
 		changes, err := feed.Next(ctx)
 		if ctx.Err() != nil {
@@ -77,7 +77,7 @@ func awaitRemoval(ctx context.Context, feed *fsm.Feed) error {
 			return nil // compacted: read the directory again
 		}
 		for _, c := range changes.Changes {
-			if c.After == nil {
+			if c.After == nil || c.After.Owner == fsm.Static {
 				return nil
 			}
 		}

@@ -75,7 +75,8 @@ func checkWriter(w *rollcallv1.Writer, l *leader) ([]rollcallv1.Violation, *roll
 	default:
 		add("owner.kind", "must be OWNER_KIND_GATEWAY or OWNER_KIND_OPERATOR")
 	}
-	f := &rollcallv1.WriteFence{Owner: w.GetOwner(), Incarnation: w.GetIncarnation(), Seq: w.GetSeq(), Epoch: w.GetEpoch()}
+	// The owner is copied field by field: an unknown field of a newer caller must not reach the log, where it ends every node.
+	f := &rollcallv1.WriteFence{Owner: fsm.OwnerOf(w.GetOwner()).Proto(), Incarnation: w.GetIncarnation(), Seq: w.GetSeq(), Epoch: w.GetEpoch()}
 	if f.Epoch == 0 {
 		f.Epoch = l.Epoch
 	}

@@ -760,11 +760,198 @@ func (x *RestoreSnapshotResponse) GetServices() uint64 {
 	return 0
 }
 
+// ImportServicesRequest is a part of an import, of at most 1 MiB. An import has at most 1,000,000 services and 256 MiB.
+type ImportServicesRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// In id order over the whole stream. Versions are ignored.
+	Records []*ServiceRecord `protobuf:"bytes,1,rep,name=records,proto3" json:"records,omitempty"`
+	// Gateways of which older incarnations are refused from then on.
+	Owners []*ImportedOwner `protobuf:"bytes,2,rep,name=owners,proto3" json:"owners,omitempty"`
+	// Only in the last message, which has nothing else.
+	End           *ImportEnd `protobuf:"bytes,3,opt,name=end,proto3" json:"end,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ImportServicesRequest) Reset() {
+	*x = ImportServicesRequest{}
+	mi := &file_rollcall_v1_cluster_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ImportServicesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ImportServicesRequest) ProtoMessage() {}
+
+func (x *ImportServicesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_rollcall_v1_cluster_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ImportServicesRequest.ProtoReflect.Descriptor instead.
+func (*ImportServicesRequest) Descriptor() ([]byte, []int) {
+	return file_rollcall_v1_cluster_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *ImportServicesRequest) GetRecords() []*ServiceRecord {
+	if x != nil {
+		return x.Records
+	}
+	return nil
+}
+
+func (x *ImportServicesRequest) GetOwners() []*ImportedOwner {
+	if x != nil {
+		return x.Owners
+	}
+	return nil
+}
+
+func (x *ImportServicesRequest) GetEnd() *ImportEnd {
+	if x != nil {
+		return x.End
+	}
+	return nil
+}
+
+// ImportEnd applies the import.
+type ImportEnd struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Number of services in the whole stream.
+	Services      uint64 `protobuf:"varint,1,opt,name=services,proto3" json:"services,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ImportEnd) Reset() {
+	*x = ImportEnd{}
+	mi := &file_rollcall_v1_cluster_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ImportEnd) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ImportEnd) ProtoMessage() {}
+
+func (x *ImportEnd) ProtoReflect() protoreflect.Message {
+	mi := &file_rollcall_v1_cluster_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ImportEnd.ProtoReflect.Descriptor instead.
+func (*ImportEnd) Descriptor() ([]byte, []int) {
+	return file_rollcall_v1_cluster_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *ImportEnd) GetServices() uint64 {
+	if x != nil {
+		return x.Services
+	}
+	return 0
+}
+
+type ImportServicesResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Epoch uint64                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// Raft index at which the directory held exactly the imported services.
+	Index         uint64 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
+	Registered    uint32 `protobuf:"varint,3,opt,name=registered,proto3" json:"registered,omitempty"`
+	Unchanged     uint32 `protobuf:"varint,4,opt,name=unchanged,proto3" json:"unchanged,omitempty"`
+	Removed       uint32 `protobuf:"varint,5,opt,name=removed,proto3" json:"removed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ImportServicesResponse) Reset() {
+	*x = ImportServicesResponse{}
+	mi := &file_rollcall_v1_cluster_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ImportServicesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ImportServicesResponse) ProtoMessage() {}
+
+func (x *ImportServicesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_rollcall_v1_cluster_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ImportServicesResponse.ProtoReflect.Descriptor instead.
+func (*ImportServicesResponse) Descriptor() ([]byte, []int) {
+	return file_rollcall_v1_cluster_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *ImportServicesResponse) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *ImportServicesResponse) GetIndex() uint64 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+func (x *ImportServicesResponse) GetRegistered() uint32 {
+	if x != nil {
+		return x.Registered
+	}
+	return 0
+}
+
+func (x *ImportServicesResponse) GetUnchanged() uint32 {
+	if x != nil {
+		return x.Unchanged
+	}
+	return 0
+}
+
+func (x *ImportServicesResponse) GetRemoved() uint32 {
+	if x != nil {
+		return x.Removed
+	}
+	return 0
+}
+
 var File_rollcall_v1_cluster_proto protoreflect.FileDescriptor
 
 const file_rollcall_v1_cluster_proto_rawDesc = "" +
 	"\n" +
-	"\x19rollcall/v1/cluster.proto\x12\vrollcall.v1\"\x14\n" +
+	"\x19rollcall/v1/cluster.proto\x12\vrollcall.v1\x1a\x19rollcall/v1/service.proto\"\x14\n" +
 	"\x12ListMembersRequest\"\x86\x03\n" +
 	"\x06Member\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
@@ -805,18 +992,33 @@ const file_rollcall_v1_cluster_proto_rawDesc = "" +
 	"\rallow_foreign\x18\x02 \x01(\bR\fallowForeign\"K\n" +
 	"\x17RestoreSnapshotResponse\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x1a\n" +
-	"\bservices\x18\x02 \x01(\x04R\bservices*P\n" +
+	"\bservices\x18\x02 \x01(\x04R\bservices\"\xab\x01\n" +
+	"\x15ImportServicesRequest\x124\n" +
+	"\arecords\x18\x01 \x03(\v2\x1a.rollcall.v1.ServiceRecordR\arecords\x122\n" +
+	"\x06owners\x18\x02 \x03(\v2\x1a.rollcall.v1.ImportedOwnerR\x06owners\x12(\n" +
+	"\x03end\x18\x03 \x01(\v2\x16.rollcall.v1.ImportEndR\x03end\"'\n" +
+	"\tImportEnd\x12\x1a\n" +
+	"\bservices\x18\x01 \x01(\x04R\bservices\"\x9c\x01\n" +
+	"\x16ImportServicesResponse\x12\x14\n" +
+	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x14\n" +
+	"\x05index\x18\x02 \x01(\x04R\x05index\x12\x1e\n" +
+	"\n" +
+	"registered\x18\x03 \x01(\rR\n" +
+	"registered\x12\x1c\n" +
+	"\tunchanged\x18\x04 \x01(\rR\tunchanged\x12\x18\n" +
+	"\aremoved\x18\x05 \x01(\rR\aremoved*P\n" +
 	"\bSuffrage\x12\x18\n" +
 	"\x14SUFFRAGE_UNSPECIFIED\x10\x00\x12\x12\n" +
 	"\x0eSUFFRAGE_VOTER\x10\x01\x12\x16\n" +
-	"\x12SUFFRAGE_NON_VOTER\x10\x022\xa1\x04\n" +
+	"\x12SUFFRAGE_NON_VOTER\x10\x022\xfe\x04\n" +
 	"\x0eClusterService\x12P\n" +
 	"\vListMembers\x12\x1f.rollcall.v1.ListMembersRequest\x1a .rollcall.v1.ListMembersResponse\x12J\n" +
 	"\tAddMember\x12\x1d.rollcall.v1.AddMemberRequest\x1a\x1e.rollcall.v1.AddMemberResponse\x12S\n" +
 	"\fRemoveMember\x12 .rollcall.v1.RemoveMemberRequest\x1a!.rollcall.v1.RemoveMemberResponse\x12e\n" +
 	"\x12TransferLeadership\x12&.rollcall.v1.TransferLeadershipRequest\x1a'.rollcall.v1.TransferLeadershipResponse\x12U\n" +
 	"\fTakeSnapshot\x12 .rollcall.v1.TakeSnapshotRequest\x1a!.rollcall.v1.TakeSnapshotResponse0\x01\x12^\n" +
-	"\x0fRestoreSnapshot\x12#.rollcall.v1.RestoreSnapshotRequest\x1a$.rollcall.v1.RestoreSnapshotResponse(\x01B?Z=github.com/rollcall-dev/rollcall/proto/rollcall/v1;rollcallv1b\x06proto3"
+	"\x0fRestoreSnapshot\x12#.rollcall.v1.RestoreSnapshotRequest\x1a$.rollcall.v1.RestoreSnapshotResponse(\x01\x12[\n" +
+	"\x0eImportServices\x12\".rollcall.v1.ImportServicesRequest\x1a#.rollcall.v1.ImportServicesResponse(\x01B?Z=github.com/rollcall-dev/rollcall/proto/rollcall/v1;rollcallv1b\x06proto3"
 
 var (
 	file_rollcall_v1_cluster_proto_rawDescOnce sync.Once
@@ -831,7 +1033,7 @@ func file_rollcall_v1_cluster_proto_rawDescGZIP() []byte {
 }
 
 var file_rollcall_v1_cluster_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_rollcall_v1_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
+var file_rollcall_v1_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
 var file_rollcall_v1_cluster_proto_goTypes = []any{
 	(Suffrage)(0),                      // 0: rollcall.v1.Suffrage
 	(*ListMembersRequest)(nil),         // 1: rollcall.v1.ListMembersRequest
@@ -847,27 +1049,37 @@ var file_rollcall_v1_cluster_proto_goTypes = []any{
 	(*TakeSnapshotResponse)(nil),       // 11: rollcall.v1.TakeSnapshotResponse
 	(*RestoreSnapshotRequest)(nil),     // 12: rollcall.v1.RestoreSnapshotRequest
 	(*RestoreSnapshotResponse)(nil),    // 13: rollcall.v1.RestoreSnapshotResponse
+	(*ImportServicesRequest)(nil),      // 14: rollcall.v1.ImportServicesRequest
+	(*ImportEnd)(nil),                  // 15: rollcall.v1.ImportEnd
+	(*ImportServicesResponse)(nil),     // 16: rollcall.v1.ImportServicesResponse
+	(*ServiceRecord)(nil),              // 17: rollcall.v1.ServiceRecord
+	(*ImportedOwner)(nil),              // 18: rollcall.v1.ImportedOwner
 }
 var file_rollcall_v1_cluster_proto_depIdxs = []int32{
 	0,  // 0: rollcall.v1.Member.suffrage:type_name -> rollcall.v1.Suffrage
 	2,  // 1: rollcall.v1.ListMembersResponse.members:type_name -> rollcall.v1.Member
-	1,  // 2: rollcall.v1.ClusterService.ListMembers:input_type -> rollcall.v1.ListMembersRequest
-	4,  // 3: rollcall.v1.ClusterService.AddMember:input_type -> rollcall.v1.AddMemberRequest
-	6,  // 4: rollcall.v1.ClusterService.RemoveMember:input_type -> rollcall.v1.RemoveMemberRequest
-	8,  // 5: rollcall.v1.ClusterService.TransferLeadership:input_type -> rollcall.v1.TransferLeadershipRequest
-	10, // 6: rollcall.v1.ClusterService.TakeSnapshot:input_type -> rollcall.v1.TakeSnapshotRequest
-	12, // 7: rollcall.v1.ClusterService.RestoreSnapshot:input_type -> rollcall.v1.RestoreSnapshotRequest
-	3,  // 8: rollcall.v1.ClusterService.ListMembers:output_type -> rollcall.v1.ListMembersResponse
-	5,  // 9: rollcall.v1.ClusterService.AddMember:output_type -> rollcall.v1.AddMemberResponse
-	7,  // 10: rollcall.v1.ClusterService.RemoveMember:output_type -> rollcall.v1.RemoveMemberResponse
-	9,  // 11: rollcall.v1.ClusterService.TransferLeadership:output_type -> rollcall.v1.TransferLeadershipResponse
-	11, // 12: rollcall.v1.ClusterService.TakeSnapshot:output_type -> rollcall.v1.TakeSnapshotResponse
-	13, // 13: rollcall.v1.ClusterService.RestoreSnapshot:output_type -> rollcall.v1.RestoreSnapshotResponse
-	8,  // [8:14] is the sub-list for method output_type
-	2,  // [2:8] is the sub-list for method input_type
-	2,  // [2:2] is the sub-list for extension type_name
-	2,  // [2:2] is the sub-list for extension extendee
-	0,  // [0:2] is the sub-list for field type_name
+	17, // 2: rollcall.v1.ImportServicesRequest.records:type_name -> rollcall.v1.ServiceRecord
+	18, // 3: rollcall.v1.ImportServicesRequest.owners:type_name -> rollcall.v1.ImportedOwner
+	15, // 4: rollcall.v1.ImportServicesRequest.end:type_name -> rollcall.v1.ImportEnd
+	1,  // 5: rollcall.v1.ClusterService.ListMembers:input_type -> rollcall.v1.ListMembersRequest
+	4,  // 6: rollcall.v1.ClusterService.AddMember:input_type -> rollcall.v1.AddMemberRequest
+	6,  // 7: rollcall.v1.ClusterService.RemoveMember:input_type -> rollcall.v1.RemoveMemberRequest
+	8,  // 8: rollcall.v1.ClusterService.TransferLeadership:input_type -> rollcall.v1.TransferLeadershipRequest
+	10, // 9: rollcall.v1.ClusterService.TakeSnapshot:input_type -> rollcall.v1.TakeSnapshotRequest
+	12, // 10: rollcall.v1.ClusterService.RestoreSnapshot:input_type -> rollcall.v1.RestoreSnapshotRequest
+	14, // 11: rollcall.v1.ClusterService.ImportServices:input_type -> rollcall.v1.ImportServicesRequest
+	3,  // 12: rollcall.v1.ClusterService.ListMembers:output_type -> rollcall.v1.ListMembersResponse
+	5,  // 13: rollcall.v1.ClusterService.AddMember:output_type -> rollcall.v1.AddMemberResponse
+	7,  // 14: rollcall.v1.ClusterService.RemoveMember:output_type -> rollcall.v1.RemoveMemberResponse
+	9,  // 15: rollcall.v1.ClusterService.TransferLeadership:output_type -> rollcall.v1.TransferLeadershipResponse
+	11, // 16: rollcall.v1.ClusterService.TakeSnapshot:output_type -> rollcall.v1.TakeSnapshotResponse
+	13, // 17: rollcall.v1.ClusterService.RestoreSnapshot:output_type -> rollcall.v1.RestoreSnapshotResponse
+	16, // 18: rollcall.v1.ClusterService.ImportServices:output_type -> rollcall.v1.ImportServicesResponse
+	12, // [12:19] is the sub-list for method output_type
+	5,  // [5:12] is the sub-list for method input_type
+	5,  // [5:5] is the sub-list for extension type_name
+	5,  // [5:5] is the sub-list for extension extendee
+	0,  // [0:5] is the sub-list for field type_name
 }
 
 func init() { file_rollcall_v1_cluster_proto_init() }
@@ -875,13 +1087,14 @@ func file_rollcall_v1_cluster_proto_init() {
 	if File_rollcall_v1_cluster_proto != nil {
 		return
 	}
+	file_rollcall_v1_service_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_rollcall_v1_cluster_proto_rawDesc), len(file_rollcall_v1_cluster_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   13,
+			NumMessages:   16,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

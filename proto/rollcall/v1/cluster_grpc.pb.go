@@ -25,6 +25,7 @@ const (
 	ClusterService_TransferLeadership_FullMethodName = "/rollcall.v1.ClusterService/TransferLeadership"
 	ClusterService_TakeSnapshot_FullMethodName       = "/rollcall.v1.ClusterService/TakeSnapshot"
 	ClusterService_RestoreSnapshot_FullMethodName    = "/rollcall.v1.ClusterService/RestoreSnapshot"
+	ClusterService_ImportServices_FullMethodName     = "/rollcall.v1.ClusterService/ImportServices"
 )
 
 // ClusterServiceClient is the client API for ClusterService service.
@@ -44,6 +45,9 @@ type ClusterServiceClient interface {
 	TakeSnapshot(ctx context.Context, in *TakeSnapshotRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[TakeSnapshotResponse], error)
 	// RestoreSnapshot replaces the directory on every node. Leader only.
 	RestoreSnapshot(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[RestoreSnapshotRequest, RestoreSnapshotResponse], error)
+	// ImportServices replaces all services of the directory by those of the stream, completely or not at all. A stream
+	// that ends before its last message changes nothing. Leader only.
+	ImportServices(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[ImportServicesRequest, ImportServicesResponse], error)
 }
 
 type clusterServiceClient struct {
@@ -126,6 +130,19 @@ func (c *clusterServiceClient) RestoreSnapshot(ctx context.Context, opts ...grpc
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type ClusterService_RestoreSnapshotClient = grpc.ClientStreamingClient[RestoreSnapshotRequest, RestoreSnapshotResponse]
 
+func (c *clusterServiceClient) ImportServices(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[ImportServicesRequest, ImportServicesResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &ClusterService_ServiceDesc.Streams[2], ClusterService_ImportServices_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[ImportServicesRequest, ImportServicesResponse]{ClientStream: stream}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type ClusterService_ImportServicesClient = grpc.ClientStreamingClient[ImportServicesRequest, ImportServicesResponse]
+
 // ClusterServiceServer is the server API for ClusterService service.
 // All implementations must embed UnimplementedClusterServiceServer
 // for forward compatibility.
@@ -143,6 +160,9 @@ type ClusterServiceServer interface {
 	TakeSnapshot(*TakeSnapshotRequest, grpc.ServerStreamingServer[TakeSnapshotResponse]) error
 	// RestoreSnapshot replaces the directory on every node. Leader only.
 	RestoreSnapshot(grpc.ClientStreamingServer[RestoreSnapshotRequest, RestoreSnapshotResponse]) error
+	// ImportServices replaces all services of the directory by those of the stream, completely or not at all. A stream
+	// that ends before its last message changes nothing. Leader only.
+	ImportServices(grpc.ClientStreamingServer[ImportServicesRequest, ImportServicesResponse]) error
 	mustEmbedUnimplementedClusterServiceServer()
 }
 
@@ -170,6 +190,9 @@ func (UnimplementedClusterServiceServer) TakeSnapshot(*TakeSnapshotRequest, grpc
 }
 func (UnimplementedClusterServiceServer) RestoreSnapshot(grpc.ClientStreamingServer[RestoreSnapshotRequest, RestoreSnapshotResponse]) error {
 	return status.Error(codes.Unimplemented, "method RestoreSnapshot not implemented")
+}
+func (UnimplementedClusterServiceServer) ImportServices(grpc.ClientStreamingServer[ImportServicesRequest, ImportServicesResponse]) error {
+	return status.Error(codes.Unimplemented, "method ImportServices not implemented")
 }
 func (UnimplementedClusterServiceServer) mustEmbedUnimplementedClusterServiceServer() {}
 func (UnimplementedClusterServiceServer) testEmbeddedByValue()                        {}
@@ -282,6 +305,13 @@ func _ClusterService_RestoreSnapshot_Handler(srv interface{}, stream grpc.Server
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type ClusterService_RestoreSnapshotServer = grpc.ClientStreamingServer[RestoreSnapshotRequest, RestoreSnapshotResponse]
 
+func _ClusterService_ImportServices_Handler(srv interface{}, stream grpc.ServerStream) error {
+	return srv.(ClusterServiceServer).ImportServices(&grpc.GenericServerStream[ImportServicesRequest, ImportServicesResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type ClusterService_ImportServicesServer = grpc.ClientStreamingServer[ImportServicesRequest, ImportServicesResponse]
+
 // ClusterService_ServiceDesc is the grpc.ServiceDesc for ClusterService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -315,6 +345,11 @@ var ClusterService_ServiceDesc = grpc.ServiceDesc{
 		{
 			StreamName:    "RestoreSnapshot",
 			Handler:       _ClusterService_RestoreSnapshot_Handler,
+			ClientStreams: true,
+		},
+		{
+			StreamName:    "ImportServices",
+			Handler:       _ClusterService_ImportServices_Handler,
 			ClientStreams: true,
 		},
 	},

@@ -73,6 +73,8 @@ type Operation struct {
 	//	*Operation_LeaderEstablished
 	//	*Operation_Register
 	//	*Operation_Deregister
+	//	*Operation_StageImport
+	//	*Operation_FinishImport
 	Kind          isOperation_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -142,6 +144,24 @@ func (x *Operation) GetDeregister() *DeregisterOperation {
 	return nil
 }
 
+func (x *Operation) GetStageImport() *StageImportOperation {
+	if x != nil {
+		if x, ok := x.Kind.(*Operation_StageImport); ok {
+			return x.StageImport
+		}
+	}
+	return nil
+}
+
+func (x *Operation) GetFinishImport() *FinishImportOperation {
+	if x != nil {
+		if x, ok := x.Kind.(*Operation_FinishImport); ok {
+			return x.FinishImport
+		}
+	}
+	return nil
+}
+
 type isOperation_Kind interface {
 	isOperation_Kind()
 }
@@ -158,11 +178,25 @@ type Operation_Deregister struct {
 	Deregister *DeregisterOperation `protobuf:"bytes,3,opt,name=deregister,proto3,oneof"`
 }
 
+type Operation_StageImport struct {
+	// Since command version 3.
+	StageImport *StageImportOperation `protobuf:"bytes,4,opt,name=stage_import,json=stageImport,proto3,oneof"`
+}
+
+type Operation_FinishImport struct {
+	// Since command version 3.
+	FinishImport *FinishImportOperation `protobuf:"bytes,5,opt,name=finish_import,json=finishImport,proto3,oneof"`
+}
+
 func (*Operation_LeaderEstablished) isOperation_Kind() {}
 
 func (*Operation_Register) isOperation_Kind() {}
 
 func (*Operation_Deregister) isOperation_Kind() {}
+
+func (*Operation_StageImport) isOperation_Kind() {}
+
+func (*Operation_FinishImport) isOperation_Kind() {}
 
 // LeaderEstablished opens an epoch: max(previous + 1, the entry's term, at_least).
 type LeaderEstablished struct {
@@ -442,6 +476,211 @@ func (x *DeregisterOperation) GetForce() bool {
 	return false
 }
 
+// StageImportOperation adds a part to the staged import, which does not change the directory. Part 0 replaces the import
+// that was staged before. A new epoch drops the staged import. It is refused in another epoch, and out of order.
+type StageImportOperation struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Epoch uint64                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// Made by the leader for each import.
+	Import string `protobuf:"bytes,2,opt,name=import,proto3" json:"import,omitempty"`
+	// Position of the part, from 0.
+	Part   uint32           `protobuf:"varint,3,opt,name=part,proto3" json:"part,omitempty"`
+	Owners []*ImportedOwner `protobuf:"bytes,4,rep,name=owners,proto3" json:"owners,omitempty"`
+	// In id order over all parts. Ids are distinct.
+	Services      []*ImportedService `protobuf:"bytes,5,rep,name=services,proto3" json:"services,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StageImportOperation) Reset() {
+	*x = StageImportOperation{}
+	mi := &file_rollcall_v1_log_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StageImportOperation) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StageImportOperation) ProtoMessage() {}
+
+func (x *StageImportOperation) ProtoReflect() protoreflect.Message {
+	mi := &file_rollcall_v1_log_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StageImportOperation.ProtoReflect.Descriptor instead.
+func (*StageImportOperation) Descriptor() ([]byte, []int) {
+	return file_rollcall_v1_log_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *StageImportOperation) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *StageImportOperation) GetImport() string {
+	if x != nil {
+		return x.Import
+	}
+	return ""
+}
+
+func (x *StageImportOperation) GetPart() uint32 {
+	if x != nil {
+		return x.Part
+	}
+	return 0
+}
+
+func (x *StageImportOperation) GetOwners() []*ImportedOwner {
+	if x != nil {
+		return x.Owners
+	}
+	return nil
+}
+
+func (x *StageImportOperation) GetServices() []*ImportedService {
+	if x != nil {
+		return x.Services
+	}
+	return nil
+}
+
+type ImportedService struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// An encoded Service; replicas keep the bytes as they are.
+	Service       []byte `protobuf:"bytes,1,opt,name=service,proto3" json:"service,omitempty"`
+	Owner         *Owner `protobuf:"bytes,2,opt,name=owner,proto3" json:"owner,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ImportedService) Reset() {
+	*x = ImportedService{}
+	mi := &file_rollcall_v1_log_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ImportedService) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ImportedService) ProtoMessage() {}
+
+func (x *ImportedService) ProtoReflect() protoreflect.Message {
+	mi := &file_rollcall_v1_log_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ImportedService.ProtoReflect.Descriptor instead.
+func (*ImportedService) Descriptor() ([]byte, []int) {
+	return file_rollcall_v1_log_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *ImportedService) GetService() []byte {
+	if x != nil {
+		return x.Service
+	}
+	return nil
+}
+
+func (x *ImportedService) GetOwner() *Owner {
+	if x != nil {
+		return x.Owner
+	}
+	return nil
+}
+
+// FinishImportOperation replaces all services by those of the staged import, or only drops the import.
+type FinishImportOperation struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Epoch  uint64                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Import string                 `protobuf:"bytes,2,opt,name=import,proto3" json:"import,omitempty"`
+	// Number of parts. An import with another number of staged parts is refused.
+	Parts uint32 `protobuf:"varint,3,opt,name=parts,proto3" json:"parts,omitempty"`
+	// Otherwise the import is dropped, with any number of parts.
+	Apply         bool `protobuf:"varint,4,opt,name=apply,proto3" json:"apply,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FinishImportOperation) Reset() {
+	*x = FinishImportOperation{}
+	mi := &file_rollcall_v1_log_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FinishImportOperation) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FinishImportOperation) ProtoMessage() {}
+
+func (x *FinishImportOperation) ProtoReflect() protoreflect.Message {
+	mi := &file_rollcall_v1_log_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FinishImportOperation.ProtoReflect.Descriptor instead.
+func (*FinishImportOperation) Descriptor() ([]byte, []int) {
+	return file_rollcall_v1_log_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *FinishImportOperation) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *FinishImportOperation) GetImport() string {
+	if x != nil {
+		return x.Import
+	}
+	return ""
+}
+
+func (x *FinishImportOperation) GetParts() uint32 {
+	if x != nil {
+		return x.Parts
+	}
+	return 0
+}
+
+func (x *FinishImportOperation) GetApply() bool {
+	if x != nil {
+		return x.Apply
+	}
+	return false
+}
+
 // Answer is the result of a write, kept for the owner's last seq.
 type Answer struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
@@ -461,7 +700,7 @@ type Answer struct {
 
 func (x *Answer) Reset() {
 	*x = Answer{}
-	mi := &file_rollcall_v1_log_proto_msgTypes[6]
+	mi := &file_rollcall_v1_log_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -473,7 +712,7 @@ func (x *Answer) String() string {
 func (*Answer) ProtoMessage() {}
 
 func (x *Answer) ProtoReflect() protoreflect.Message {
-	mi := &file_rollcall_v1_log_proto_msgTypes[6]
+	mi := &file_rollcall_v1_log_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -486,7 +725,7 @@ func (x *Answer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Answer.ProtoReflect.Descriptor instead.
 func (*Answer) Descriptor() ([]byte, []int) {
-	return file_rollcall_v1_log_proto_rawDescGZIP(), []int{6}
+	return file_rollcall_v1_log_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Answer) GetEpoch() uint64 {
@@ -545,7 +784,8 @@ func (x *Answer) GetDeregister() bool {
 	return false
 }
 
-// A snapshot is a sequence of length-delimited SnapshotRecords: a header, owners, entries by id, a trailer.
+// A snapshot is a sequence of length-delimited SnapshotRecords: a header, owners, entries by id, the parts
+// of a staged import, a trailer.
 type SnapshotRecord struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Types that are valid to be assigned to Record:
@@ -554,6 +794,7 @@ type SnapshotRecord struct {
 	//	*SnapshotRecord_Owner
 	//	*SnapshotRecord_Entry
 	//	*SnapshotRecord_Trailer
+	//	*SnapshotRecord_Staged
 	Record        isSnapshotRecord_Record `protobuf_oneof:"record"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -561,7 +802,7 @@ type SnapshotRecord struct {
 
 func (x *SnapshotRecord) Reset() {
 	*x = SnapshotRecord{}
-	mi := &file_rollcall_v1_log_proto_msgTypes[7]
+	mi := &file_rollcall_v1_log_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -573,7 +814,7 @@ func (x *SnapshotRecord) String() string {
 func (*SnapshotRecord) ProtoMessage() {}
 
 func (x *SnapshotRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_rollcall_v1_log_proto_msgTypes[7]
+	mi := &file_rollcall_v1_log_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -586,7 +827,7 @@ func (x *SnapshotRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotRecord.ProtoReflect.Descriptor instead.
 func (*SnapshotRecord) Descriptor() ([]byte, []int) {
-	return file_rollcall_v1_log_proto_rawDescGZIP(), []int{7}
+	return file_rollcall_v1_log_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *SnapshotRecord) GetRecord() isSnapshotRecord_Record {
@@ -632,6 +873,15 @@ func (x *SnapshotRecord) GetTrailer() *SnapshotTrailer {
 	return nil
 }
 
+func (x *SnapshotRecord) GetStaged() *StageImportOperation {
+	if x != nil {
+		if x, ok := x.Record.(*SnapshotRecord_Staged); ok {
+			return x.Staged
+		}
+	}
+	return nil
+}
+
 type isSnapshotRecord_Record interface {
 	isSnapshotRecord_Record()
 }
@@ -652,6 +902,11 @@ type SnapshotRecord_Trailer struct {
 	Trailer *SnapshotTrailer `protobuf:"bytes,4,opt,name=trailer,proto3,oneof"`
 }
 
+type SnapshotRecord_Staged struct {
+	// Since command version 3.
+	Staged *StageImportOperation `protobuf:"bytes,5,opt,name=staged,proto3,oneof"`
+}
+
 func (*SnapshotRecord_Header) isSnapshotRecord_Record() {}
 
 func (*SnapshotRecord_Owner) isSnapshotRecord_Record() {}
@@ -659,6 +914,8 @@ func (*SnapshotRecord_Owner) isSnapshotRecord_Record() {}
 func (*SnapshotRecord_Entry) isSnapshotRecord_Record() {}
 
 func (*SnapshotRecord_Trailer) isSnapshotRecord_Record() {}
+
+func (*SnapshotRecord_Staged) isSnapshotRecord_Record() {}
 
 type SnapshotHeader struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -676,7 +933,7 @@ type SnapshotHeader struct {
 
 func (x *SnapshotHeader) Reset() {
 	*x = SnapshotHeader{}
-	mi := &file_rollcall_v1_log_proto_msgTypes[8]
+	mi := &file_rollcall_v1_log_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -688,7 +945,7 @@ func (x *SnapshotHeader) String() string {
 func (*SnapshotHeader) ProtoMessage() {}
 
 func (x *SnapshotHeader) ProtoReflect() protoreflect.Message {
-	mi := &file_rollcall_v1_log_proto_msgTypes[8]
+	mi := &file_rollcall_v1_log_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -701,7 +958,7 @@ func (x *SnapshotHeader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotHeader.ProtoReflect.Descriptor instead.
 func (*SnapshotHeader) Descriptor() ([]byte, []int) {
-	return file_rollcall_v1_log_proto_rawDescGZIP(), []int{8}
+	return file_rollcall_v1_log_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *SnapshotHeader) GetFormat() uint32 {
@@ -755,7 +1012,7 @@ type SnapshotOwner struct {
 
 func (x *SnapshotOwner) Reset() {
 	*x = SnapshotOwner{}
-	mi := &file_rollcall_v1_log_proto_msgTypes[9]
+	mi := &file_rollcall_v1_log_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -767,7 +1024,7 @@ func (x *SnapshotOwner) String() string {
 func (*SnapshotOwner) ProtoMessage() {}
 
 func (x *SnapshotOwner) ProtoReflect() protoreflect.Message {
-	mi := &file_rollcall_v1_log_proto_msgTypes[9]
+	mi := &file_rollcall_v1_log_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -780,7 +1037,7 @@ func (x *SnapshotOwner) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotOwner.ProtoReflect.Descriptor instead.
 func (*SnapshotOwner) Descriptor() ([]byte, []int) {
-	return file_rollcall_v1_log_proto_rawDescGZIP(), []int{9}
+	return file_rollcall_v1_log_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *SnapshotOwner) GetNumber() uint32 {
@@ -836,7 +1093,7 @@ type SnapshotEntry struct {
 
 func (x *SnapshotEntry) Reset() {
 	*x = SnapshotEntry{}
-	mi := &file_rollcall_v1_log_proto_msgTypes[10]
+	mi := &file_rollcall_v1_log_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -848,7 +1105,7 @@ func (x *SnapshotEntry) String() string {
 func (*SnapshotEntry) ProtoMessage() {}
 
 func (x *SnapshotEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_rollcall_v1_log_proto_msgTypes[10]
+	mi := &file_rollcall_v1_log_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -861,7 +1118,7 @@ func (x *SnapshotEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotEntry.ProtoReflect.Descriptor instead.
 func (*SnapshotEntry) Descriptor() ([]byte, []int) {
-	return file_rollcall_v1_log_proto_rawDescGZIP(), []int{10}
+	return file_rollcall_v1_log_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *SnapshotEntry) GetService() []byte {
@@ -897,7 +1154,7 @@ type SnapshotTrailer struct {
 
 func (x *SnapshotTrailer) Reset() {
 	*x = SnapshotTrailer{}
-	mi := &file_rollcall_v1_log_proto_msgTypes[11]
+	mi := &file_rollcall_v1_log_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -909,7 +1166,7 @@ func (x *SnapshotTrailer) String() string {
 func (*SnapshotTrailer) ProtoMessage() {}
 
 func (x *SnapshotTrailer) ProtoReflect() protoreflect.Message {
-	mi := &file_rollcall_v1_log_proto_msgTypes[11]
+	mi := &file_rollcall_v1_log_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -922,7 +1179,7 @@ func (x *SnapshotTrailer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotTrailer.ProtoReflect.Descriptor instead.
 func (*SnapshotTrailer) Descriptor() ([]byte, []int) {
-	return file_rollcall_v1_log_proto_rawDescGZIP(), []int{11}
+	return file_rollcall_v1_log_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *SnapshotTrailer) GetOwners() uint64 {
@@ -954,13 +1211,15 @@ const file_rollcall_v1_log_proto_rawDesc = "" +
 	"\aCommand\x126\n" +
 	"\n" +
 	"operations\x18\x01 \x03(\v2\x16.rollcall.v1.OperationR\n" +
-	"operations\"\xe6\x01\n" +
+	"operations\"\xf9\x02\n" +
 	"\tOperation\x12O\n" +
 	"\x12leader_established\x18\x01 \x01(\v2\x1e.rollcall.v1.LeaderEstablishedH\x00R\x11leaderEstablished\x12<\n" +
 	"\bregister\x18\x02 \x01(\v2\x1e.rollcall.v1.RegisterOperationH\x00R\bregister\x12B\n" +
 	"\n" +
 	"deregister\x18\x03 \x01(\v2 .rollcall.v1.DeregisterOperationH\x00R\n" +
-	"deregisterB\x06\n" +
+	"deregister\x12F\n" +
+	"\fstage_import\x18\x04 \x01(\v2!.rollcall.v1.StageImportOperationH\x00R\vstageImport\x12I\n" +
+	"\rfinish_import\x18\x05 \x01(\v2\".rollcall.v1.FinishImportOperationH\x00R\ffinishImportB\x06\n" +
 	"\x04kind\"\\\n" +
 	"\x11LeaderEstablished\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x19\n" +
@@ -982,7 +1241,21 @@ const file_rollcall_v1_log_proto_rawDesc = "" +
 	"\x13DeregisterOperation\x12-\n" +
 	"\x05fence\x18\x01 \x01(\v2\x17.rollcall.v1.WriteFenceR\x05fence\x12\x10\n" +
 	"\x03ids\x18\x02 \x03(\tR\x03ids\x12\x14\n" +
-	"\x05force\x18\x03 \x01(\bR\x05force\"\xfb\x01\n" +
+	"\x05force\x18\x03 \x01(\bR\x05force\"\xc6\x01\n" +
+	"\x14StageImportOperation\x12\x14\n" +
+	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x16\n" +
+	"\x06import\x18\x02 \x01(\tR\x06import\x12\x12\n" +
+	"\x04part\x18\x03 \x01(\rR\x04part\x122\n" +
+	"\x06owners\x18\x04 \x03(\v2\x1a.rollcall.v1.ImportedOwnerR\x06owners\x128\n" +
+	"\bservices\x18\x05 \x03(\v2\x1c.rollcall.v1.ImportedServiceR\bservices\"U\n" +
+	"\x0fImportedService\x12\x18\n" +
+	"\aservice\x18\x01 \x01(\fR\aservice\x12(\n" +
+	"\x05owner\x18\x02 \x01(\v2\x12.rollcall.v1.OwnerR\x05owner\"q\n" +
+	"\x15FinishImportOperation\x12\x14\n" +
+	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x16\n" +
+	"\x06import\x18\x02 \x01(\tR\x06import\x12\x14\n" +
+	"\x05parts\x18\x03 \x01(\rR\x05parts\x12\x14\n" +
+	"\x05apply\x18\x04 \x01(\bR\x05apply\"\xfb\x01\n" +
 	"\x06Answer\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\x04R\x05index\x12\x1e\n" +
@@ -995,12 +1268,13 @@ const file_rollcall_v1_log_proto_rawDesc = "" +
 	"\tconflicts\x18\a \x03(\v2\x15.rollcall.v1.ConflictR\tconflicts\x12\x1e\n" +
 	"\n" +
 	"deregister\x18\b \x01(\bR\n" +
-	"deregister\"\xf3\x01\n" +
+	"deregister\"\xb0\x02\n" +
 	"\x0eSnapshotRecord\x125\n" +
 	"\x06header\x18\x01 \x01(\v2\x1b.rollcall.v1.SnapshotHeaderH\x00R\x06header\x122\n" +
 	"\x05owner\x18\x02 \x01(\v2\x1a.rollcall.v1.SnapshotOwnerH\x00R\x05owner\x122\n" +
 	"\x05entry\x18\x03 \x01(\v2\x1a.rollcall.v1.SnapshotEntryH\x00R\x05entry\x128\n" +
-	"\atrailer\x18\x04 \x01(\v2\x1c.rollcall.v1.SnapshotTrailerH\x00R\atrailerB\b\n" +
+	"\atrailer\x18\x04 \x01(\v2\x1c.rollcall.v1.SnapshotTrailerH\x00R\atrailer\x12;\n" +
+	"\x06staged\x18\x05 \x01(\v2!.rollcall.v1.StageImportOperationH\x00R\x06stagedB\b\n" +
 	"\x06record\"\x86\x01\n" +
 	"\x0eSnapshotHeader\x12\x16\n" +
 	"\x06format\x18\x01 \x01(\rR\x06format\x12\x18\n" +
@@ -1036,44 +1310,54 @@ func file_rollcall_v1_log_proto_rawDescGZIP() []byte {
 	return file_rollcall_v1_log_proto_rawDescData
 }
 
-var file_rollcall_v1_log_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
+var file_rollcall_v1_log_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
 var file_rollcall_v1_log_proto_goTypes = []any{
-	(*Command)(nil),             // 0: rollcall.v1.Command
-	(*Operation)(nil),           // 1: rollcall.v1.Operation
-	(*LeaderEstablished)(nil),   // 2: rollcall.v1.LeaderEstablished
-	(*WriteFence)(nil),          // 3: rollcall.v1.WriteFence
-	(*RegisterOperation)(nil),   // 4: rollcall.v1.RegisterOperation
-	(*DeregisterOperation)(nil), // 5: rollcall.v1.DeregisterOperation
-	(*Answer)(nil),              // 6: rollcall.v1.Answer
-	(*SnapshotRecord)(nil),      // 7: rollcall.v1.SnapshotRecord
-	(*SnapshotHeader)(nil),      // 8: rollcall.v1.SnapshotHeader
-	(*SnapshotOwner)(nil),       // 9: rollcall.v1.SnapshotOwner
-	(*SnapshotEntry)(nil),       // 10: rollcall.v1.SnapshotEntry
-	(*SnapshotTrailer)(nil),     // 11: rollcall.v1.SnapshotTrailer
-	(*Owner)(nil),               // 12: rollcall.v1.Owner
-	(*Conflict)(nil),            // 13: rollcall.v1.Conflict
+	(*Command)(nil),               // 0: rollcall.v1.Command
+	(*Operation)(nil),             // 1: rollcall.v1.Operation
+	(*LeaderEstablished)(nil),     // 2: rollcall.v1.LeaderEstablished
+	(*WriteFence)(nil),            // 3: rollcall.v1.WriteFence
+	(*RegisterOperation)(nil),     // 4: rollcall.v1.RegisterOperation
+	(*DeregisterOperation)(nil),   // 5: rollcall.v1.DeregisterOperation
+	(*StageImportOperation)(nil),  // 6: rollcall.v1.StageImportOperation
+	(*ImportedService)(nil),       // 7: rollcall.v1.ImportedService
+	(*FinishImportOperation)(nil), // 8: rollcall.v1.FinishImportOperation
+	(*Answer)(nil),                // 9: rollcall.v1.Answer
+	(*SnapshotRecord)(nil),        // 10: rollcall.v1.SnapshotRecord
+	(*SnapshotHeader)(nil),        // 11: rollcall.v1.SnapshotHeader
+	(*SnapshotOwner)(nil),         // 12: rollcall.v1.SnapshotOwner
+	(*SnapshotEntry)(nil),         // 13: rollcall.v1.SnapshotEntry
+	(*SnapshotTrailer)(nil),       // 14: rollcall.v1.SnapshotTrailer
+	(*Owner)(nil),                 // 15: rollcall.v1.Owner
+	(*ImportedOwner)(nil),         // 16: rollcall.v1.ImportedOwner
+	(*Conflict)(nil),              // 17: rollcall.v1.Conflict
 }
 var file_rollcall_v1_log_proto_depIdxs = []int32{
 	1,  // 0: rollcall.v1.Command.operations:type_name -> rollcall.v1.Operation
 	2,  // 1: rollcall.v1.Operation.leader_established:type_name -> rollcall.v1.LeaderEstablished
 	4,  // 2: rollcall.v1.Operation.register:type_name -> rollcall.v1.RegisterOperation
 	5,  // 3: rollcall.v1.Operation.deregister:type_name -> rollcall.v1.DeregisterOperation
-	12, // 4: rollcall.v1.WriteFence.owner:type_name -> rollcall.v1.Owner
-	3,  // 5: rollcall.v1.RegisterOperation.fence:type_name -> rollcall.v1.WriteFence
-	12, // 6: rollcall.v1.RegisterOperation.gone:type_name -> rollcall.v1.Owner
-	3,  // 7: rollcall.v1.DeregisterOperation.fence:type_name -> rollcall.v1.WriteFence
-	13, // 8: rollcall.v1.Answer.conflicts:type_name -> rollcall.v1.Conflict
-	8,  // 9: rollcall.v1.SnapshotRecord.header:type_name -> rollcall.v1.SnapshotHeader
-	9,  // 10: rollcall.v1.SnapshotRecord.owner:type_name -> rollcall.v1.SnapshotOwner
-	10, // 11: rollcall.v1.SnapshotRecord.entry:type_name -> rollcall.v1.SnapshotEntry
-	11, // 12: rollcall.v1.SnapshotRecord.trailer:type_name -> rollcall.v1.SnapshotTrailer
-	12, // 13: rollcall.v1.SnapshotOwner.owner:type_name -> rollcall.v1.Owner
-	6,  // 14: rollcall.v1.SnapshotOwner.answer:type_name -> rollcall.v1.Answer
-	15, // [15:15] is the sub-list for method output_type
-	15, // [15:15] is the sub-list for method input_type
-	15, // [15:15] is the sub-list for extension type_name
-	15, // [15:15] is the sub-list for extension extendee
-	0,  // [0:15] is the sub-list for field type_name
+	6,  // 4: rollcall.v1.Operation.stage_import:type_name -> rollcall.v1.StageImportOperation
+	8,  // 5: rollcall.v1.Operation.finish_import:type_name -> rollcall.v1.FinishImportOperation
+	15, // 6: rollcall.v1.WriteFence.owner:type_name -> rollcall.v1.Owner
+	3,  // 7: rollcall.v1.RegisterOperation.fence:type_name -> rollcall.v1.WriteFence
+	15, // 8: rollcall.v1.RegisterOperation.gone:type_name -> rollcall.v1.Owner
+	3,  // 9: rollcall.v1.DeregisterOperation.fence:type_name -> rollcall.v1.WriteFence
+	16, // 10: rollcall.v1.StageImportOperation.owners:type_name -> rollcall.v1.ImportedOwner
+	7,  // 11: rollcall.v1.StageImportOperation.services:type_name -> rollcall.v1.ImportedService
+	15, // 12: rollcall.v1.ImportedService.owner:type_name -> rollcall.v1.Owner
+	17, // 13: rollcall.v1.Answer.conflicts:type_name -> rollcall.v1.Conflict
+	11, // 14: rollcall.v1.SnapshotRecord.header:type_name -> rollcall.v1.SnapshotHeader
+	12, // 15: rollcall.v1.SnapshotRecord.owner:type_name -> rollcall.v1.SnapshotOwner
+	13, // 16: rollcall.v1.SnapshotRecord.entry:type_name -> rollcall.v1.SnapshotEntry
+	14, // 17: rollcall.v1.SnapshotRecord.trailer:type_name -> rollcall.v1.SnapshotTrailer
+	6,  // 18: rollcall.v1.SnapshotRecord.staged:type_name -> rollcall.v1.StageImportOperation
+	15, // 19: rollcall.v1.SnapshotOwner.owner:type_name -> rollcall.v1.Owner
+	9,  // 20: rollcall.v1.SnapshotOwner.answer:type_name -> rollcall.v1.Answer
+	21, // [21:21] is the sub-list for method output_type
+	21, // [21:21] is the sub-list for method input_type
+	21, // [21:21] is the sub-list for extension type_name
+	21, // [21:21] is the sub-list for extension extendee
+	0,  // [0:21] is the sub-list for field type_name
 }
 
 func init() { file_rollcall_v1_log_proto_init() }
@@ -1087,12 +1371,15 @@ func file_rollcall_v1_log_proto_init() {
 		(*Operation_LeaderEstablished)(nil),
 		(*Operation_Register)(nil),
 		(*Operation_Deregister)(nil),
+		(*Operation_StageImport)(nil),
+		(*Operation_FinishImport)(nil),
 	}
-	file_rollcall_v1_log_proto_msgTypes[7].OneofWrappers = []any{
+	file_rollcall_v1_log_proto_msgTypes[10].OneofWrappers = []any{
 		(*SnapshotRecord_Header)(nil),
 		(*SnapshotRecord_Owner)(nil),
 		(*SnapshotRecord_Entry)(nil),
 		(*SnapshotRecord_Trailer)(nil),
+		(*SnapshotRecord_Staged)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -1100,7 +1387,7 @@ func file_rollcall_v1_log_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_rollcall_v1_log_proto_rawDesc), len(file_rollcall_v1_log_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   12,
+			NumMessages:   15,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -320,6 +320,59 @@ func (x *ServiceRecord) GetVersion() uint64 {
 	return 0
 }
 
+// ImportedOwner is a gateway of an import. The directory refuses its older incarnations.
+type ImportedOwner struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Owner         *Owner                 `protobuf:"bytes,1,opt,name=owner,proto3" json:"owner,omitempty"`
+	Incarnation   uint64                 `protobuf:"varint,2,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ImportedOwner) Reset() {
+	*x = ImportedOwner{}
+	mi := &file_rollcall_v1_service_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ImportedOwner) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ImportedOwner) ProtoMessage() {}
+
+func (x *ImportedOwner) ProtoReflect() protoreflect.Message {
+	mi := &file_rollcall_v1_service_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ImportedOwner.ProtoReflect.Descriptor instead.
+func (*ImportedOwner) Descriptor() ([]byte, []int) {
+	return file_rollcall_v1_service_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *ImportedOwner) GetOwner() *Owner {
+	if x != nil {
+		return x.Owner
+	}
+	return nil
+}
+
+func (x *ImportedOwner) GetIncarnation() uint64 {
+	if x != nil {
+		return x.Incarnation
+	}
+	return 0
+}
+
 var File_rollcall_v1_service_proto protoreflect.FileDescriptor
 
 const file_rollcall_v1_service_proto_rawDesc = "" +
@@ -343,7 +396,10 @@ const file_rollcall_v1_service_proto_rawDesc = "" +
 	"\rServiceRecord\x12.\n" +
 	"\aservice\x18\x01 \x01(\v2\x14.rollcall.v1.ServiceR\aservice\x12(\n" +
 	"\x05owner\x18\x02 \x01(\v2\x12.rollcall.v1.OwnerR\x05owner\x12\x18\n" +
-	"\aversion\x18\x03 \x01(\x04R\aversion*o\n" +
+	"\aversion\x18\x03 \x01(\x04R\aversion\"[\n" +
+	"\rImportedOwner\x12(\n" +
+	"\x05owner\x18\x01 \x01(\v2\x12.rollcall.v1.OwnerR\x05owner\x12 \n" +
+	"\vincarnation\x18\x02 \x01(\x04R\vincarnation*o\n" +
 	"\tOwnerKind\x12\x1a\n" +
 	"\x16OWNER_KIND_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12OWNER_KIND_GATEWAY\x10\x01\x12\x15\n" +
@@ -363,26 +419,28 @@ func file_rollcall_v1_service_proto_rawDescGZIP() []byte {
 }
 
 var file_rollcall_v1_service_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_rollcall_v1_service_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
+var file_rollcall_v1_service_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
 var file_rollcall_v1_service_proto_goTypes = []any{
 	(OwnerKind)(0),        // 0: rollcall.v1.OwnerKind
 	(*Service)(nil),       // 1: rollcall.v1.Service
 	(*WorkerRef)(nil),     // 2: rollcall.v1.WorkerRef
 	(*Owner)(nil),         // 3: rollcall.v1.Owner
 	(*ServiceRecord)(nil), // 4: rollcall.v1.ServiceRecord
-	nil,                   // 5: rollcall.v1.WorkerRef.LabelsEntry
+	(*ImportedOwner)(nil), // 5: rollcall.v1.ImportedOwner
+	nil,                   // 6: rollcall.v1.WorkerRef.LabelsEntry
 }
 var file_rollcall_v1_service_proto_depIdxs = []int32{
 	2, // 0: rollcall.v1.Service.worker_ref:type_name -> rollcall.v1.WorkerRef
-	5, // 1: rollcall.v1.WorkerRef.labels:type_name -> rollcall.v1.WorkerRef.LabelsEntry
+	6, // 1: rollcall.v1.WorkerRef.labels:type_name -> rollcall.v1.WorkerRef.LabelsEntry
 	0, // 2: rollcall.v1.Owner.kind:type_name -> rollcall.v1.OwnerKind
 	1, // 3: rollcall.v1.ServiceRecord.service:type_name -> rollcall.v1.Service
 	3, // 4: rollcall.v1.ServiceRecord.owner:type_name -> rollcall.v1.Owner
-	5, // [5:5] is the sub-list for method output_type
-	5, // [5:5] is the sub-list for method input_type
-	5, // [5:5] is the sub-list for extension type_name
-	5, // [5:5] is the sub-list for extension extendee
-	0, // [0:5] is the sub-list for field type_name
+	3, // 5: rollcall.v1.ImportedOwner.owner:type_name -> rollcall.v1.Owner
+	6, // [6:6] is the sub-list for method output_type
+	6, // [6:6] is the sub-list for method input_type
+	6, // [6:6] is the sub-list for extension type_name
+	6, // [6:6] is the sub-list for extension extendee
+	0, // [0:6] is the sub-list for field type_name
 }
 
 func init() { file_rollcall_v1_service_proto_init() }
@@ -396,7 +454,7 @@ func file_rollcall_v1_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_rollcall_v1_service_proto_rawDesc), len(file_rollcall_v1_service_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   5,
+			NumMessages:   6,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -27,6 +27,12 @@ const (
 	MaxLabelKeyBytes   = 63
 	MaxLabelValueBytes = 256
 	maxDNSLabelBytes   = 63
+
+	// MaxImportServices and MaxImportBytes bound an import. It has at most as many owners as services.
+	MaxImportServices = 1_000_000
+	MaxImportBytes    = 256 << 20
+	// MaxImportPartBytes bounds one message of an import.
+	MaxImportPartBytes = 1 << 20
 )
 
 // Schemes are the URL schemes a health check knows how to probe.
