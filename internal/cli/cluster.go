@@ -21,6 +21,7 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
+// ClusterCmd has the commands that administer the coordinators.
 type ClusterCmd struct {
 	Status   clusterStatusCmd   `cmd:"" help:"List coordinators and their state."`
 	Add      clusterAddCmd      `cmd:"" changes:"" help:"Add a coordinator that has been started, or give a non-voter its vote."`

@@ -9,11 +9,12 @@ import (
 	"github.com/posener/complete"
 )
 
-// completionCmd prints a shell's code for completion.
+// CompletionCmd prints a shell's code for completion.
 type CompletionCmd struct {
 	Shell string `arg:"" enum:"bash,zsh,fish" help:"bash, zsh or fish."`
 }
 
+// Help returns the details of the help.
 func (CompletionCmd) Help() string {
 	return `For this shell only:       source <(PROGRAM completion bash)
 For every new one:         the same line in ~/.bashrc or ~/.zshrc;

@@ -14,7 +14,7 @@ import (
 	"github.com/rollcall-dev/rollcall/gateway"
 )
 
-// usageError is a mistake in how a command was called that only shows once it runs.
+// UsageError is a mistake in how a command was called that only shows once it runs.
 type UsageError struct{ Err error }
 
 func (e UsageError) Error() string { return e.Err.Error() }
@@ -28,6 +28,7 @@ type fixedError struct {
 
 func (e *fixedError) Unwrap() error { return e.error }
 
+// WithFix adds the remedy to an error.
 func WithFix(err error, format string, args ...any) error {
 	return &fixedError{error: err, fix: fmt.Sprintf(format, args...)}
 }

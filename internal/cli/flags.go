@@ -17,13 +17,13 @@ import (
 
 // Groups of flags that more than one command has, or that are better read apart.
 
-// logFlags say what a long-running command logs, to standard error.
+// LogFlags say what a long-running command logs, to standard error.
 type LogFlags struct {
 	Level  string `env:"ROLLCALL_LOG_LEVEL" enum:"debug,info,warn,error" default:"info" help:"Least severe level that is logged."`
 	Format string `env:"ROLLCALL_LOG_FORMAT" enum:"json,text" default:"json" help:"How log lines look."`
 }
 
-// logger writes to w, up to the failure, if there is one, that is to be the last line: what still runs then, to the end
+// Logger writes to w, up to the failure, if there is one, that is to be the last line: what still runs then, to the end
 // of the process, is not heard any more.
 func (l *LogFlags) Logger(w io.Writer) (log *slog.Logger, failure func(msg string, err *error)) {
 	until := &closableWriter{w: w}
@@ -73,7 +73,7 @@ func (g *closableWriter) close() {
 	g.closed = true
 }
 
-// redisFlags are where Redis is.
+// RedisFlags are where Redis is.
 type RedisFlags struct {
 	URL          string    `name:"redis-url" env:"REDIS_URL" placeholder:"URL" secret:"" help:"Redis: redis://, rediss://, unix://, or redis+cluster:// with [user:password@]host[:port][/database]; or sentinels, redis+sentinel://host[:port][/database]?master_name=NAME&addr=HOST:PORT."`
 	URLFile      string    `name:"redis-url-file" env:"REDIS_URL_FILE" placeholder:"FILE" help:"File that holds the URL."`
@@ -103,6 +103,7 @@ func (r *redisPort) UnmarshalText(text []byte) error {
 	return nil
 }
 
+// CheckFlags reports problems of the flags.
 func (r *RedisFlags) CheckFlags(p *config.Problems) {
 	ReadSecret(p, &r.URL, &r.URLFile)
 	ReadSecret(p, &r.Password, &r.PasswordFile)
@@ -134,13 +135,14 @@ func (r *RedisFlags) CheckFlags(p *config.Problems) {
 	}
 }
 
+// Options returns the options of a Redis client.
 func (r *RedisFlags) Options() mirror.Options {
 	return mirror.Options{
 		URL: r.URL, Host: r.Host, Port: int(r.Port), Username: r.Username, Password: r.Password, CAs: ReadCAs(r.CAFile),
 	}
 }
 
-// checkCAs wants a file of certificates, if any.
+// CheckCAs wants a file of certificates, if any.
 func CheckCAs(p *config.Problems, file *string) {
 	if *file == "" {
 		return
@@ -152,7 +154,7 @@ func CheckCAs(p *config.Problems, file *string) {
 	}
 }
 
-// readCAs reads a file that checkCAs has found to be right; nil where none is given. One that has become unreadable
+// ReadCAs reads a file that checkCAs has found to be right; nil where none is given. One that has become unreadable
 // since holds nobody: nothing is trusted then.
 func ReadCAs(file string) *x509.CertPool {
 	if file == "" {
@@ -169,7 +171,7 @@ func ReadCAs(file string) *x509.CertPool {
 // maxSecretBytes bounds a file that holds one line.
 const maxSecretBytes = 64 << 10
 
-// readSecret fills value in from the file, if one is given, without the line's end.
+// ReadSecret fills value in from the file, if one is given, without the line's end.
 func ReadSecret(p *config.Problems, value, file *string) {
 	if *file == "" {
 		return
@@ -192,7 +194,7 @@ func ReadSecret(p *config.Problems, value, file *string) {
 	}
 }
 
-// readSecrets is readSecret for a list, which the file separates by commas.
+// ReadSecrets is readSecret for a list, which the file separates by commas.
 func ReadSecrets(p *config.Problems, values *[]string, file *string) {
 	if *file != "" && len(*values) > 0 {
 		p.Addf(file, "give one of them", "contradicts %s", p.Where(values))
@@ -204,7 +206,7 @@ func ReadSecrets(p *config.Problems, values *[]string, file *string) {
 	}
 }
 
-// from is the field that a secret came from: a problem with it is told there.
+// From is the field that a secret came from: a problem with it is told there.
 func From(value, file *string) *string {
 	if *file != "" {
 		return file
@@ -212,10 +214,10 @@ func From(value, file *string) *string {
 	return value
 }
 
-// oneLine is what joined errors say.
+// OneLine is what joined errors say.
 func OneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
 
-// checkAddresses wants host:port each.
+// CheckAddresses wants host:port each.
 func CheckAddresses(p *config.Problems, field *[]string) {
 	for _, address := range *field {
 		if host, _, err := SplitHostPort(address); err != nil || host == "" {
@@ -224,13 +226,14 @@ func CheckAddresses(p *config.Problems, field *[]string) {
 	}
 }
 
-// checkListen wants [host]:port.
+// CheckListen wants [host]:port.
 func CheckListen(p *config.Problems, field *string, example string) {
 	if _, _, err := SplitHostPort(*field); err != nil {
 		p.Addf(field, "give one such as "+example, "%q is not an address to listen at", *field)
 	}
 }
 
+// SplitHostPort splits an address into its host and its port.
 func SplitHostPort(address string) (host string, port int, err error) {
 	host, service, err := net.SplitHostPort(address)
 	if err != nil {

@@ -21,6 +21,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer/tracker"
 )
 
+// KeysCmd has the commands for a pool's keys.
 type KeysCmd struct {
 	List   keysListCmd   `cmd:"" help:"List keys and their state."`
 	Pause  keysPauseCmd  `cmd:"" changes:"" help:"Keep new transactions from keys; what they have goes on."`
@@ -29,7 +30,7 @@ type KeysCmd struct {
 	Drain  keysDrainCmd  `cmd:"" changes:"" help:"Pause a key, and wait until all that it has is final."`
 }
 
-// keyState is a key, for scripts. Amounts are wei, in decimal digits.
+// KeyState is a key, for scripts. Amounts are wei, in decimal digits.
 type KeyState struct {
 	Address        string            `json:"address"`
 	Usable         bool              `json:"usable"` // it may get something new
@@ -278,7 +279,7 @@ key, and not to the pool, waits for that. Interrupted, or out of time, the key s
 
 func (c *keysDrainCmd) Check(p *config.Problems) { c.check(p) }
 
-// drainProgress is how a drain stands, for scripts: a line each time that it changes.
+// DrainProgress is how a drain stands, for scripts: a line each time that it changes.
 type DrainProgress struct {
 	Key     string `json:"key"`
 	Pending int    `json:"pending"` // not mined
@@ -344,6 +345,7 @@ func (c *keysDrainCmd) Run(ctx context.Context, con *Console) error {
 	return uncertain(err, "rollcall keys list")
 }
 
+// KeysResyncCmd compares keys with the chain and corrects differences.
 type KeysResyncCmd struct {
 	keyArgs
 	SetNonce    *uint64 `placeholder:"N" help:"Move the next nonce of one key to N, up or down, where no transaction was ever signed for N or above."`
@@ -355,6 +357,7 @@ type KeysResyncCmd struct {
 	nodeFlags
 }
 
+// Help returns the details of the help.
 func (KeysResyncCmd) Help() string {
 	return fmt.Sprintf(`It counts the pending transactions again; moves the next nonce up to the highest count, mined or pending, that any
 node reports, if another sender has used the key; and fills nonces below it that no transaction has with no-ops, which relayers
@@ -372,6 +375,7 @@ bytes again. It may be repeated, and does the rest where it was interrupted. Wit
 --new-chain drops what was pending.`, tracker.DefaultMaxNonceJump)
 }
 
+// Check reports problems of the settings.
 func (c *KeysResyncCmd) Check(p *config.Problems) {
 	switch {
 	case c.NewChain && c.Reorganized:
@@ -391,6 +395,7 @@ func (c *KeysResyncCmd) Check(p *config.Problems) {
 	}
 }
 
+// Run runs the command.
 func (c *KeysResyncCmd) Run(ctx context.Context, con *Console) error {
 	client, err := c.client(c.ChainID)
 	if err != nil {
@@ -479,7 +484,7 @@ func (c *KeysResyncCmd) setNonce(ctx context.Context, con *Console, a *admin.Adm
 	})
 }
 
-// resynced is what was found of a key, and mended, for scripts.
+// Resynced is what was found of a key, and mended, for scripts.
 type Resynced struct {
 	Key        string   `json:"key"`
 	ChainNonce uint64   `json:"chainNonce"`

@@ -18,6 +18,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/platform/timefmt"
 )
 
+// MirrorCmd has the commands for what Redis shows.
 type MirrorCmd struct {
 	Show     mirrorShowCmd     `cmd:"" help:"Show the mirror's owner, age and active services."`
 	TakeOver mirrorTakeOverCmd `cmd:"" changes:"" help:"Give a Redis that another cluster has written to this one."`

@@ -17,7 +17,7 @@ type OutputFlags struct {
 	Output string `short:"o" enum:"table,json" default:"table" help:"How to print."`
 }
 
-// print writes v as JSON, or calls table.
+// Print writes v as JSON, or calls table.
 func (o OutputFlags) Print(w io.Writer, v any, table func(w io.Writer)) error {
 	if o.Output == "json" {
 		return printJSON(w, v)

@@ -10,7 +10,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/platform/config"
 )
 
-// console is where a command talks to people and scripts.
+// Console is where a command talks to people and scripts.
 type Console struct {
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer

@@ -11,13 +11,14 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/platform/devinfo"
 )
 
-// tlsFlags are a party's certificate. Without any of them connections are plain text.
+// TLSFlags are a party's certificate. Without any of them connections are plain text.
 type TLSFlags struct {
 	Cert string `env:"ROLLCALL_TLS_CERT" placeholder:"FILE" help:"Certificate, PEM."`
 	Key  string `env:"ROLLCALL_TLS_KEY" placeholder:"FILE" help:"Its key, PEM."`
 	CA   string `env:"ROLLCALL_TLS_CA" placeholder:"FILE" help:"Certificates of the CA that the other side's must lead to, PEM."`
 }
 
+// CheckFlags reports problems of the flags.
 func (t *TLSFlags) CheckFlags(p *config.Problems) {
 	given := map[bool]int{}
 	for _, file := range []*string{&t.Cert, &t.Key, &t.CA} {
@@ -40,7 +41,7 @@ func (t *TLSFlags) CheckFlags(p *config.Problems) {
 	}
 }
 
-// load reads the files; nil when there are none.
+// Load reads the files; nil when there are none.
 func (t *TLSFlags) Load(cfg clusterport.TLSConfig) (*clusterport.TLS, error) {
 	if t.Cert == "" {
 		return nil, nil
@@ -49,7 +50,7 @@ func (t *TLSFlags) Load(cfg clusterport.TLSConfig) (*clusterport.TLS, error) {
 	return clusterport.LoadTLS(cfg)
 }
 
-// remoteFlags are how an operator's command reaches the cluster.
+// RemoteFlags are how an operator's command reaches the cluster.
 type RemoteFlags struct {
 	Coordinators []string      `env:"ROLLCALL_COORDINATORS" placeholder:"HOST:PORT" help:"Cluster ports of coordinators; one that answers is enough. By default those of the cluster that \"rollcall-dev\" runs in build/dev, or else 127.0.0.1:7400."`
 	Timeout      time.Duration `env:"ROLLCALL_TIMEOUT" default:"10s" min:"100ms" max:"10m" help:"How long to wait for an answer."`
@@ -61,7 +62,7 @@ func (r *RemoteFlags) check(p *config.Problems) {
 	CheckAddresses(p, &r.Coordinators)
 }
 
-// addresses are where to look for the cluster.
+// Addresses are where to look for the cluster.
 func (r *RemoteFlags) Addresses() []string {
 	if len(r.Coordinators) > 0 {
 		return r.Coordinators

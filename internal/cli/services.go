@@ -15,6 +15,7 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
+// ServicesCmd has the commands for the service directory.
 type ServicesCmd struct {
 	List       servicesListCmd       `cmd:"" help:"List the directory."`
 	Get        servicesGetCmd        `cmd:"" help:"Show services by id."`
@@ -25,7 +26,7 @@ type ServicesCmd struct {
 	Import     ServicesImportCmd     `cmd:"" changes:"" help:"Replace all services by those of an exported file."`
 }
 
-// serviceEntry is an entry of the directory, for scripts.
+// ServiceEntry is an entry of the directory, for scripts.
 type ServiceEntry struct {
 	ID      string            `json:"id"`
 	Kind    string            `json:"kind"`
@@ -59,7 +60,7 @@ func (s ServiceEntry) row() []string {
 
 const serviceHeader = "ID KIND URL NODE OWNER LABELS"
 
-// directory is a list of services, for scripts.
+// Directory is a list of services, for scripts.
 type Directory struct {
 	Cluster  string         `json:"cluster"`
 	Epoch    uint64         `json:"epoch"`
@@ -341,7 +342,7 @@ func (c *servicesWatchCmd) Check(p *config.Problems) {
 	checkKind(p, &c.Kind)
 }
 
-// watchEvent is a line of "services watch -o json". Event is service (what is there already), ready (that was
+// WatchEvent is a line of "services watch -o json". Event is service (what is there already), ready (that was
 // all), added, changed, removed, or token (nothing happened, and this is how far the stream has come).
 type WatchEvent struct {
 	Event   string        `json:"event"`

@@ -77,6 +77,7 @@ func (c *servicesExportCmd) Run(ctx context.Context, con *Console) error {
 	return nil
 }
 
+// ServicesImportCmd replaces the directory by the content of a file.
 type ServicesImportCmd struct {
 	File   string `arg:"" help:"File that \"services export\" wrote; - reads standard input, with --yes or --dry-run."`
 	DryRun bool   `help:"Show the difference, and change nothing."`
@@ -85,12 +86,14 @@ type ServicesImportCmd struct {
 	RemoteFlags
 }
 
+// Help returns the details of the help.
 func (ServicesImportCmd) Help() string {
 	return `Afterwards the directory holds exactly the services of the file, with their owners; all others are deregistered. This is
 done completely or not at all, and a repeat is harmless. Gateways register again within a minute the services that they define,
 and the leader registers its static fleet. All voting coordinators must answer.`
 }
 
+// Check reports problems of the settings.
 func (c *ServicesImportCmd) Check(p *config.Problems) { c.check(p) }
 
 // importPlan is the difference that an import makes, and its result, for scripts.
@@ -157,6 +160,7 @@ func (p *importPlan) summary(added, changed, removed string) string {
 	return fmt.Sprintf("%d %s, %d %s, %d %s, %d unchanged", len(p.Added), added, len(p.Changed), changed, len(p.Removed), removed, p.Unchanged)
 }
 
+// Run runs the command.
 func (c *ServicesImportCmd) Run(ctx context.Context, con *Console) error {
 	file, err := c.readFile(con.Stdin)
 	if err != nil {

@@ -17,15 +17,17 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
+// StatusCmd shows the leader and the results of the health checks.
 type StatusCmd struct {
 	Kind string `help:"Only services of this kind."`
 	OutputFlags
 	RemoteFlags
 }
 
+// Check reports problems of the settings.
 func (c *StatusCmd) Check(p *config.Problems) { c.check(p) }
 
-// fleet is what the leader reports, for scripts. Times are RFC 3339 with milliseconds, null when never.
+// Fleet is what the leader reports, for scripts. Times are RFC 3339 with milliseconds, null when never.
 type Fleet struct {
 	Cluster    string          `json:"cluster"`
 	Epoch      uint64          `json:"epoch"`
@@ -64,6 +66,7 @@ type serviceStatus struct {
 	Reason    string  `json:"reason"`
 }
 
+// Run runs the command.
 func (c *StatusCmd) Run(ctx context.Context, con *Console) error {
 	client, ctx, end, err := c.client(ctx)
 	if err != nil {

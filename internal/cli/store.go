@@ -19,14 +19,14 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer/store"
 )
 
-// databaseFlags are how an operator's command reaches the relayers' store. No relayer has to run for it.
+// DatabaseFlags are how an operator's command reaches the relayers' store. No relayer has to run for it.
 type DatabaseFlags struct {
 	DatabaseURL string        `env:"DATABASE_URL,RELAYER_DATABASE_URL" placeholder:"URL" secret:"" help:"Postgres: postgres://user:password@host:port/database. By default that of the cluster that \"rollcall-dev\" runs in build/dev."`
 	URLFile     string        `name:"database-url-file" env:"DATABASE_URL_FILE,RELAYER_DATABASE_URL_FILE" placeholder:"FILE" help:"File that holds the URL."`
 	Timeout     time.Duration `env:"ROLLCALL_TIMEOUT" default:"10s" min:"100ms" max:"10m" help:"How long to wait for an answer."`
 }
 
-// check fills in what "rollcall-dev" runs, where no database is named, and returns what that is then.
+// CheckFlags fills in what "rollcall-dev" runs, where no database is named, and returns what that is then.
 func (d *DatabaseFlags) CheckFlags(p *config.Problems) (running *devinfo.Info) {
 	given := d.DatabaseURL != "" || d.URLFile != ""
 	ReadSecret(p, &d.DatabaseURL, &d.URLFile)
@@ -43,7 +43,7 @@ func (d *DatabaseFlags) CheckFlags(p *config.Problems) (running *devinfo.Info) {
 	return running
 }
 
-// open connects. It tries once: a person waits.
+// Open connects. It tries once: a person waits.
 func (d *DatabaseFlags) Open(ctx context.Context) (*pgxpool.Pool, error) {
 	db, err := postgres.Open(ctx, postgres.Config{URL: d.DatabaseURL, ApplicationName: "rollcall operator", MaxConns: 4, Wait: -1})
 	if err != nil {
@@ -59,7 +59,7 @@ func databaseError(err error) error {
 	return WithFix(err, "Check DATABASE_URL or DATABASE_URL_FILE, and that PostgreSQL runs and lets this host in.")
 }
 
-// checkDatabaseURL wants one that can be read, if any.
+// CheckDatabaseURL wants one that can be read, if any.
 func CheckDatabaseURL(p *config.Problems, url, file *string) {
 	if *url == "" {
 		return
@@ -69,7 +69,7 @@ func CheckDatabaseURL(p *config.Problems, url, file *string) {
 	}
 }
 
-// schemaError says how to mend a schema that is too old.
+// SchemaError says how to mend a schema that is too old.
 func SchemaError(err error) error {
 	if _, ok := errors.AsType[*postgres.OlderError](err); ok {
 		return WithFix(err, `Bring it up to date with "rollcall migrate".`)
@@ -85,7 +85,7 @@ type poolFlags struct {
 }
 
 func (f *poolFlags) check(p *config.Problems) *devinfo.Info {
-	running := f.DatabaseFlags.CheckFlags(p)
+	running := f.CheckFlags(p)
 	if running != nil {
 		f.PoolID, f.ChainID = cmp.Or(f.PoolID, running.PoolID), cmp.Or(f.ChainID, running.Chain.ChainID)
 	}
@@ -142,7 +142,7 @@ func (n *nodeFlags) client(chainID uint64) (*evm.Client, error) {
 	return evm.Open(evm.Config{ChainID: chainID, Endpoints: n.RPCURLs})
 }
 
-// actionResult is what became of one thing that a command was to change, for scripts.
+// ActionResult is what became of one thing that a command was to change, for scripts.
 type ActionResult struct {
 	Subject string        `json:"subject"`
 	Outcome admin.Outcome `json:"outcome"` // done, not done, unknown

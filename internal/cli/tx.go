@@ -21,6 +21,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/webhook"
 )
 
+// TxCmd has the commands for a pool's transactions and webhooks.
 type TxCmd struct {
 	List   txListCmd   `cmd:"" help:"List transactions, the newest first."`
 	Get    txGetCmd    `cmd:"" help:"Show transactions in full."`

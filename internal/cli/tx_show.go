@@ -15,7 +15,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/webhook"
 )
 
-// transaction is one, for scripts.
+// Transaction is one, for scripts.
 type Transaction struct{ relayer.TransactionRow }
 
 // lower is an address as it is stored, and shown everywhere.
