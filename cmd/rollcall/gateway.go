@@ -169,13 +169,13 @@ func watchGateway(cfg *gateway.Config, reg prometheus.Registerer) {
 	factory := promauto.With(reg)
 	leaders := factory.NewCounter(prometheus.CounterOpts{Name: "rollcall_gateway_leader_changes_total", Help: "Leaders, and epochs of one, found."})
 	epoch := factory.NewGauge(prometheus.GaugeOpts{Name: "rollcall_gateway_epoch", Help: "Epoch of the last leader found."})
-	writes := factory.NewCounterVec(prometheus.CounterOpts{Name: "rollcall_gateway_writes_total", Help: "Writes that the directory took, by kind: a full set, or what is new."}, []string{"kind"})
+	writes := factory.NewCounterVec(prometheus.CounterOpts{Name: "rollcall_gateway_writes_total", Help: "Writes that the directory accepted, by kind: a full set, or changes."}, []string{"kind"})
 	full, delta := writes.WithLabelValues("full"), writes.WithLabelValues("delta")
 	duration := factory.NewHistogram(prometheus.HistogramOpts{
-		Name: "rollcall_gateway_write_duration_seconds", Help: "Time a write took, looking for the leader and repetitions included.",
+		Name: "rollcall_gateway_write_duration_seconds", Help: "Duration of a write, with the search for the leader and repetitions.",
 		Buckets: prometheus.ExponentialBuckets(0.001, 3, 9),
 	})
-	last := factory.NewGauge(prometheus.GaugeOpts{Name: "rollcall_gateway_last_write_timestamp_seconds", Help: "When the directory last took a write."})
+	last := factory.NewGauge(prometheus.GaugeOpts{Name: "rollcall_gateway_last_write_timestamp_seconds", Help: "When the directory last accepted a write."})
 	failures := factory.NewCounter(prometheus.CounterOpts{Name: "rollcall_gateway_errors_total", Help: "Attempts to bring the directory up to date that did not succeed."})
 	refused := factory.NewGauge(prometheus.GaugeOpts{Name: "rollcall_gateway_refused_services", Help: "Services defined here that the directory refuses."})
 

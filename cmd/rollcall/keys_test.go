@@ -89,8 +89,8 @@ func TestKeysArePausedAndResumed(t *testing.T) {
 		tx := r.submit(t, relayertest.PoolID, "two")
 		require.Equal(t, r.keys[1], tx.From)
 	}
-	deeds := read[[]cli.ActionResult](t, r.operator("keys", "pause", "--all")...)
-	require.Len(t, deeds, 2)
+	results := read[[]cli.ActionResult](t, r.operator("keys", "pause", "--all")...)
+	require.Len(t, results, 2)
 	for _, k := range r.list(t).Keys {
 		require.True(t, k.Paused)
 	}

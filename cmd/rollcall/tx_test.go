@@ -152,8 +152,8 @@ func TestCanceledByAnOperator(t *testing.T) {
 	require.Contains(t, out, "; no relayer has signed it within 300ms: does one run?")
 	require.Regexp(t, last.ID.String()+` +broadcasted \(cancel\)`, succeed(t, r.operator("tx", "list")...))
 	require.Contains(t, succeed(t, r.operator("tx", "get", last.ID.String())...), "canceled by operator")
-	deeds := read[[]cli.ActionResult](t, r.operator("tx", "cancel", last.ID.String(), "--wait", "0s")...)
-	require.Equal(t, admin.Done, deeds[0].Outcome, "again")
+	results := read[[]cli.ActionResult](t, r.operator("tx", "cancel", last.ID.String(), "--wait", "0s")...)
+	require.Equal(t, admin.Done, results[0].Outcome, "again")
 }
 
 // A bump is signed by whoever follows the chain, also of what does not hold its key up, and however new it is.

@@ -118,21 +118,21 @@ func TestFailureIsTheLastLine(t *testing.T) {
 // An unknown outcome has an exit code of its own, and it wins over other failures.
 func TestThreeOutcomes(t *testing.T) {
 	t.Parallel()
-	done, not := deedOf("a", "is done", nil), deedOf("b", "", relayer.ErrNotFound)
-	lost := deedOf("c", "", fmt.Errorf("cancel: %w", io.ErrUnexpectedEOF))
-	refused := deedOf("d", "", fmt.Errorf("cancel: %w", &pgconn.PgError{Severity: "ERROR", Code: "55P03", Message: "lock timeout"}))
+	done, not := resultOf("a", "is done", nil), resultOf("b", "", relayer.ErrNotFound)
+	lost := resultOf("c", "", fmt.Errorf("cancel: %w", io.ErrUnexpectedEOF))
+	refused := resultOf("d", "", fmt.Errorf("cancel: %w", &pgconn.PgError{Severity: "ERROR", Code: "55P03", Message: "lock timeout"}))
 	require.Equal(t, []admin.Outcome{admin.Done, admin.NotDone, admin.Unknown, admin.NotDone},
 		[]admin.Outcome{done.Outcome, not.Outcome, lost.Outcome, refused.Outcome})
 	for _, c := range []struct {
-		deeds []ActionResult
-		code  int
-		text  string
+		results []ActionResult
+		code    int
+		text    string
 	}{
 		{[]ActionResult{not, done}, ExitNotDone, "rollcall tx cancel: not done: b: not found"},
 		{[]ActionResult{not, lost, done}, ExitUnknown, "rollcall tx cancel: may be done or not: c: cancel: unexpected EOF; not done: b: not found\nLook before you repeat it: \"rollcall tx get ID\"."},
-		{[]ActionResult{deedOf("b", "", WithFix(relayer.ErrNotFound, "Look elsewhere."))}, ExitNotDone, "rollcall tx cancel: not done: b: not found\nLook elsewhere."},
+		{[]ActionResult{resultOf("b", "", WithFix(relayer.ErrNotFound, "Look elsewhere."))}, ExitNotDone, "rollcall tx cancel: not done: b: not found\nLook elsewhere."},
 	} {
-		text, code := explain(nodeOf(t, "tx", "cancel"), failure(c.deeds, "rollcall tx get ID"))
+		text, code := explain(nodeOf(t, "tx", "cancel"), failure(c.results, "rollcall tx get ID"))
 		require.Equal(t, c.text, text)
 		require.Equal(t, c.code, code)
 	}

@@ -242,7 +242,7 @@ func pauseKeys(ctx context.Context, con *Console, args *keyArgs, pool *poolFlags
 	if err != nil {
 		return err
 	}
-	var deeds []ActionResult
+	var results []ActionResult
 	for _, k := range keys {
 		before := *k
 		k.Paused, k.Draining = paused, false
@@ -259,9 +259,9 @@ func pauseKeys(ctx context.Context, con *Console, args *keyArgs, pool *poolFlags
 		if paused && k.PendingCount > 0 {
 			detail += fmt.Sprintf(", with %d pending that go on", k.PendingCount)
 		}
-		deeds = append(deeds, deedOf(now.Address, detail, a.Pause(ctx, k.Address, paused)))
+		results = append(results, resultOf(now.Address, detail, a.Pause(ctx, k.Address, paused)))
 	}
-	return report(con, o, deeds, "rollcall keys list")
+	return report(con, o, results, "rollcall keys list")
 }
 
 type keysDrainCmd struct {

@@ -150,7 +150,7 @@ type ActionResult struct {
 	err     error
 }
 
-func deedOf(subject string, detail string, err error) ActionResult {
+func resultOf(subject string, detail string, err error) ActionResult {
 	d := ActionResult{Subject: subject, Outcome: admin.OutcomeOf(err), Detail: detail, err: err}
 	if err != nil {
 		d.Detail = err.Error()
@@ -160,10 +160,10 @@ func deedOf(subject string, detail string, err error) ActionResult {
 
 // failure is what a command that has done several things ends with: nil when all of them are done. look is the
 // command that shows what became of those that nobody knows of.
-func failure(deeds []ActionResult, look string) error {
+func failure(results []ActionResult, look string) error {
 	var not, unknown []string
 	var first error
-	for _, d := range deeds {
+	for _, d := range results {
 		switch d.Outcome {
 		case admin.Done:
 		case admin.NotDone:
@@ -181,19 +181,19 @@ func failure(deeds []ActionResult, look string) error {
 		}
 		return WithFix(&gateway.UnknownOutcomeError{Cause: text}, "Look before you repeat it: %q.", look)
 	case len(not) > 0:
-		return &deedError{text: strings.Join(not, "; "), err: first}
+		return &partialError{text: strings.Join(not, "; "), err: first}
 	}
 	return nil
 }
 
-// deedError keeps the first of several errors, for how to mend it.
-type deedError struct {
+// partialError keeps the first of several errors, for how to mend it.
+type partialError struct {
 	text string
 	err  error
 }
 
-func (e *deedError) Error() string { return e.text }
-func (e *deedError) Unwrap() error { return e.err }
+func (e *partialError) Error() string { return e.text }
+func (e *partialError) Unwrap() error { return e.err }
 
 // uncertain tells an operator's failed change apart: not done, or nobody knows.
 func uncertain(err error, look string) error {

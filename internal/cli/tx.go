@@ -255,21 +255,21 @@ func (r refArgs) act(ctx context.Context, con *Console, w waitFlag, o OutputFlag
 		return err
 	}
 	defer end()
-	deeds := make([]ActionResult, len(wanted))
+	results := make([]ActionResult, len(wanted))
 	open := map[int]await{}
 	for i, ref := range wanted {
 		detail, wait, err := order(limited, a, ref)
 		if err == nil && wait != nil {
 			open[i] = wait
 		}
-		deeds[i] = deedOf(ref.String(), detail, err)
+		results[i] = resultOf(ref.String(), detail, err)
 	}
 	waiting, cancel := w.within(ctx)
 	defer cancel()
 	for i, wait := range open {
-		deeds[i].Detail = wait(waiting)
+		results[i].Detail = wait(waiting)
 	}
-	return report(con, o, deeds, "rollcall tx get ID")
+	return report(con, o, results, "rollcall tx get ID")
 }
 
 // operatorName is who it was, for those who read a transaction's reason later.
@@ -281,9 +281,9 @@ func operatorName() string {
 }
 
 // report prints what was done, and fails with what was not. look shows what became of what nobody knows of.
-func report(con *Console, o OutputFlags, deeds []ActionResult, look string) error {
-	if err := o.Print(con.Stdout, deeds, func(w io.Writer) {
-		for _, d := range deeds {
+func report(con *Console, o OutputFlags, results []ActionResult, look string) error {
+	if err := o.Print(con.Stdout, results, func(w io.Writer) {
+		for _, d := range results {
 			if d.Outcome == admin.Done {
 				fmt.Fprintln(w, strings.Map(printable, d.Subject+": "+d.Detail))
 			}
@@ -291,7 +291,7 @@ func report(con *Console, o OutputFlags, deeds []ActionResult, look string) erro
 	}); err != nil {
 		return err
 	}
-	return failure(deeds, look)
+	return failure(results, look)
 }
 
 type txBumpCmd struct {

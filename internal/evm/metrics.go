@@ -31,7 +31,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10},
 		}, []string{"endpoint", "method"}),
 		up: f.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "rollcall_rpc_endpoint_up", Help: "1 while a node's endpoint answers whoever watches its head, on the right chain and not lagging.",
+			Name: "rollcall_rpc_endpoint_up", Help: "1 while a node's endpoint returns its head, on the right chain and without lag.",
 		}, []string{"endpoint"}),
 		head: f.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "rollcall_rpc_head_number", Help: "Number of the newest block that an endpoint has reported.",

@@ -72,7 +72,7 @@ func New(db *pgxpool.Pool, cfg Config) (*Deliverer, error) {
 		wake:   make(chan struct{}, 1),
 	}
 	for _, to := range targets {
-		d.lanes = append(d.lanes, newLane(newSender(to, cfg)))
+		d.lanes = append(d.lanes, newTargetQueue(newSender(to, cfg)))
 	}
 	return d, nil
 }
@@ -348,7 +348,7 @@ func (d *Deliverer) purge(ctx context.Context) {
 	if err != nil && ctx.Err() == nil {
 		d.log.Warn("old webhooks not removed", "err", err)
 	}
-	n, err = d.parkOrphans(ctx, d.names, d.cfg.RetryFor)
+	n, err = d.deadLetterOrphans(ctx, d.names, d.cfg.RetryFor)
 	if n > 0 {
 		d.log.Warn("webhooks given up: no target has their name any more", "count", n)
 	}

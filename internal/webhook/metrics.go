@@ -32,7 +32,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Buckets: []float64{.001, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30},
 		}, []string{"target"}),
 		delay: f.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "rollcall_webhook_delay_seconds", Help: "Time from the change to the answer of the target that took it.",
+			Name: "rollcall_webhook_delay_seconds", Help: "Time from a change to the answer of the target that accepted it.",
 			Buckets: []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 7200, 28800, 86400},
 		}, []string{"target"}),
 		inFlight:    gauge("rollcall_webhook_in_flight", "Attempts running now."),

@@ -200,9 +200,9 @@ func (o *Outbox) Purge(ctx context.Context, older time.Duration) (int, error) {
 	}
 }
 
-// parkOrphans makes deliveries dead letters that have been due for longer than given and whose target is no longer
+// deadLetterOrphans makes deliveries dead letters that have been due for longer than given and whose target is no longer
 // configured. It returns their number.
-func (o *Outbox) parkOrphans(ctx context.Context, known []string, older time.Duration) (int, error) {
+func (o *Outbox) deadLetterOrphans(ctx context.Context, known []string, older time.Duration) (int, error) {
 	for done := 0; ; {
 		tag, err := o.db.Exec(ctx, `UPDATE relayer_deliveries
 			SET state = 'dead_letter', claimant = NULL, last_error = 'no target has this name'

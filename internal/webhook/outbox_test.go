@@ -282,7 +282,7 @@ func TestOrphans_OnlyTheyBecomeDeadLetters(t *testing.T) {
 	change(t, db, id, 1, "here", "former")
 	write(t, db, "UPDATE relayer_deliveries SET next_at = now() - interval '25 h'")
 	o := NewOutbox(db, testChain, testPool)
-	n, err := o.parkOrphans(t.Context(), []string{"here"}, 24*time.Hour)
+	n, err := o.deadLetterOrphans(t.Context(), []string{"here"}, 24*time.Hour)
 	require.NoError(t, err)
 	require.Equal(t, 1, n)
 	list, err := o.List(t.Context(), Filter{State: DeadLetter})

@@ -40,7 +40,7 @@ type targetQueue struct {
 	sweepAt  time.Time              // when a claim begins at the oldest delivery again
 }
 
-func newLane(s *sender) *targetQueue {
+func newTargetQueue(s *sender) *targetQueue {
 	return &targetQueue{name: s.to.name, sender: s, limit: s.to.limit, window: s.to.limit, failing: map[uuid.UUID]struct{}{}}
 }
 

@@ -15,7 +15,7 @@ import (
 var steady = tuning{jitter: func() float64 { return 0 }}.withDefaults(10 * time.Second)
 
 func idle(limit int) *targetQueue {
-	return newLane(&sender{to: destination{name: "here", limit: limit}})
+	return newTargetQueue(&sender{to: destination{name: "here", limit: limit}})
 }
 
 // begin makes the queue start up to n deliveries.

@@ -98,9 +98,9 @@ type Chain struct {
 	mu     sync.Mutex // held during each change of the chain
 	beacon *catalyst.SimulatedBeacon
 	closed bool
-	// nobodys is a transaction that every pool rejects, because its sender cannot pay. Adding it waits until the pool has
+	// unpayable is a transaction that every pool rejects, because its sender cannot pay. Adding it waits until the pool has
 	// processed all earlier ones.
-	nobodys *types.Transaction
+	unpayable *types.Transaction
 }
 
 // Open starts a chain at a new genesis block, and seals an empty block 1: without one, go-ethereum answers requests for
@@ -158,7 +158,7 @@ func (c *Chain) start(config *ethconfig.Config) (err error) {
 	if c.beacon, err = catalyst.NewSimulatedBeacon(0, common.Address{}, c.eth); err != nil {
 		return fmt.Errorf("make a beacon: %w", err)
 	}
-	if c.nobodys, err = unpayable(c.eth.BlockChain().Config()); err != nil {
+	if c.unpayable, err = unpayable(c.eth.BlockChain().Config()); err != nil {
 		return err
 	}
 	if _, err := c.Commit(); err != nil {
@@ -304,7 +304,7 @@ func (c *Chain) Commit() (common.Hash, error) {
 	}
 	// Transactions that were sent before must be in the block. go-ethereum processes them in the background. Those that
 	// it has not processed when it resets its pool, which is the first step here, would miss the block.
-	c.eth.TxPool().Add([]*types.Transaction{c.nobodys}, true)
+	c.eth.TxPool().Add([]*types.Transaction{c.unpayable}, true)
 	before := c.eth.BlockChain().CurrentBlock()
 	after := c.beacon.Commit()
 	if after == before.Hash() {

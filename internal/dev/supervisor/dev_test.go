@@ -410,7 +410,7 @@ func TestSayEvents_NamesTheSetOfTheKind(t *testing.T) {
 		events <- &redis.Message{Payload: payload}
 	}
 	close(events)
-	s.sayEvents(t.Context(), events)
+	s.reportEvents(t.Context(), events)
 	require.Contains(t, out.String(), "worker-1 joined p:worker:active\n")
 	require.Contains(t, out.String(), "worker-1 left p:worker:active: gone\n")
 	require.Contains(t, out.String(), "oz-relayer-1 joined p:relayer:active\n")

@@ -42,7 +42,7 @@ func (s *supervisor) watch(ctx context.Context) error {
 	}
 	s.banner(ctx)
 	g.Go(func() error { s.reportLeaders(ctx); return nil })
-	g.Go(func() error { s.sayEvents(ctx, events); return nil })
+	g.Go(func() error { s.reportEvents(ctx, events); return nil })
 	return g.Wait()
 }
 
@@ -202,8 +202,8 @@ func (s *supervisor) subscribe(ctx context.Context, client redis.UniversalClient
 	return sub.Channel()
 }
 
-// sayEvents prints each service that joins or leaves the active set of its kind.
-func (s *supervisor) sayEvents(ctx context.Context, events <-chan *redis.Message) {
+// reportEvents prints each service that joins or leaves the active set of its kind.
+func (s *supervisor) reportEvents(ctx context.Context, events <-chan *redis.Message) {
 	for {
 		select {
 		case <-ctx.Done():

@@ -36,7 +36,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		}),
 		pending: f.NewGauge(prometheus.GaugeOpts{
 			Name: "rollcall_cluster_port_pending_connections",
-			Help: "Connections that have not said yet what they speak.",
+			Help: "Connections whose protocol is not known yet.",
 		}),
 		expiry: f.NewGauge(prometheus.GaugeOpts{
 			Name: "rollcall_tls_certificate_expiry_timestamp_seconds",

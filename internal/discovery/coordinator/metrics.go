@@ -23,7 +23,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		leaderChanges: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "rollcall_leadership_changes_total", Help: "Epochs that this node has established."}),
 		confirmations: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "rollcall_term_confirmations_total", Help: "Rounds in which a quorum was asked whether the term stands."}),
+			Name: "rollcall_term_confirmations_total", Help: "Rounds in which the leader asked a quorum to confirm its term."}),
 		unchanged: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "rollcall_registrations_unchanged_total", Help: "Registrations answered without a Raft entry."}),
 		batch: prometheus.NewHistogram(prometheus.HistogramOpts{

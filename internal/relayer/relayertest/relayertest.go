@@ -50,15 +50,15 @@ type Options struct {
 	Sender  func(*sender.Config)
 	Tracker func(*tracker.Config)
 	// Keeper starts a keeper, and may edit its configuration; without it balances are not read.
-	Keeper func(*safeguard.Config)
+	KeyMonitor func(*safeguard.Config)
 }
 
 // Relayer is one process of a pool, without its HTTP API.
 type Relayer struct {
 	*service.Service
-	Store   *store.Store
-	Client  *evm.Client
-	Lineage *tracker.ChainIdentity
+	Store         *store.Store
+	Client        *evm.Client
+	ChainIdentity *tracker.ChainIdentity
 
 	stop context.CancelCauseFunc
 	done chan struct{}
@@ -113,8 +113,8 @@ func Launch(t testing.TB, o Options) *Relayer {
 		ChainID: o.ChainID, Pool: o.ID, Targets: o.Targets, Budgets: o.Budgets, Metrics: store.NewMetrics(reg),
 	})
 	follow := tracker.Nodes(client)
-	r.Lineage = tracker.NewChainIdentity(follow, r.Store, log, client)
-	sending := sender.Config{ChainID: o.ChainID, Ring: o.Ring, Chain: client, Store: r.Store, Log: log, Ready: r.Lineage.Err, Metrics: sender.NewMetrics(reg),
+	r.ChainIdentity = tracker.NewChainIdentity(follow, r.Store, log, client)
+	sending := sender.Config{ChainID: o.ChainID, Ring: o.Ring, Chain: client, Store: r.Store, Log: log, Ready: r.ChainIdentity.Err, Metrics: sender.NewMetrics(reg),
 		Pause: 100 * time.Millisecond, MaxPause: 3 * time.Second,
 	}
 	var funding []common.Address
@@ -124,7 +124,7 @@ func Launch(t testing.TB, o Options) *Relayer {
 	}
 	relaying := service.Config{
 		Queue: 10_000,
-		ID:    o.ID, RPCProxy: client, Signing: true, Store: r.Store, Chain: client, Ring: o.Ring, Log: log, Enabled: true, Ready: r.Lineage.Err,
+		ID:    o.ID, RPCProxy: client, Signing: true, Store: r.Store, Chain: client, Ring: o.Ring, Log: log, Enabled: true, Ready: r.ChainIdentity.Err,
 		Funding: funding, Metrics: service.NewMetrics(reg),
 	}
 	if o.Pool != nil {
@@ -132,16 +132,16 @@ func Launch(t testing.TB, o Options) *Relayer {
 	}
 	tracking := tracker.Config{
 		Name: uuid.NewString(), Store: r.Store, Chain: follow, Terms: relaying.Terms(), Log: log, Confirmations: 2,
-		Tend: 100 * time.Millisecond, Abandoned: 300 * time.Millisecond, Term: time.Second, ChainIdentity: r.Lineage, Metrics: tracker.NewMetrics(reg),
+		Tend: 100 * time.Millisecond, Abandoned: 300 * time.Millisecond, Term: time.Second, ChainIdentity: r.ChainIdentity, Metrics: tracker.NewMetrics(reg),
 	}
 	tracking.Terms.Held = slices.Concat(tracking.Terms.Held, funding)
 	var keys *safeguard.KeyMonitor
-	if o.Keeper != nil {
+	if o.KeyMonitor != nil {
 		monitoring := safeguard.Config{
 			Store: r.Store, Chain: client, Log: log, Outbox: webhook.NewOutbox(db, o.ChainID, o.ID), Describe: relaying.Describe,
 			Interval: 50 * time.Millisecond, TopUp: o.TopUp, SwitchedOff: !relaying.Enabled, Metrics: safeguard.NewMetrics(reg),
 		}
-		o.Keeper(&monitoring)
+		o.KeyMonitor(&monitoring)
 		keys = safeguard.New(monitoring)
 		sending.Events, tracking.Round, tracking.TopUps = keys, keys.Round, keys.TakeTopUps
 	}
@@ -167,7 +167,7 @@ func Launch(t testing.TB, o Options) *Relayer {
 		return first.Wait()
 	})
 	parts.Go(func() error { return send.Run(senders) })
-	parts.Go(func() error { return r.Lineage.Run(ctx) })
+	parts.Go(func() error { return r.ChainIdentity.Run(ctx) })
 	if keys != nil {
 		parts.Go(func() error { return keys.Run(ctx) })
 	}

@@ -23,7 +23,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Name: "rollcall_relayer_key_state_changes_total", Help: "Keys that the system has taken out or in again, by what they became: enabled or disabled.",
 		}, []string{"to"}),
 		failures: f.NewCounter(prometheus.CounterOpts{
-			Name: "rollcall_relayer_balance_check_failures_total", Help: "Looks at balances that failed.",
+			Name: "rollcall_relayer_balance_check_failures_total", Help: "Reads of balances that failed.",
 		}),
 		topUps: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "rollcall_relayer_topups_total", Help: "Top-ups that a key needed, by outcome: sent, limited (a ceiling), unfunded (the funding key lacks ether), paused (the funding key is, or it is disabled), failed.",

@@ -279,7 +279,7 @@ func TestATopUpThatFailsIsNoFailedLook(t *testing.T) {
 	o.Registry = prometheus.NewRegistry()
 	nodes := &feeless{}
 	nodes.is.Store(true)
-	o.Keeper = func(c *safeguard.Config) { nodes.Chain, c.Chain = c.Chain, nodes }
+	o.KeyMonitor = func(c *safeguard.Config) { nodes.Chain, c.Chain = c.Chain, nodes }
 	relayertest.Start(t, o)
 	require.Eventually(t, func() bool {
 		n, _ := metric(t, o.Registry, "rollcall_relayer_topups_total", map[string]string{"outcome": "failed"})

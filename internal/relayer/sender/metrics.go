@@ -25,10 +25,10 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Name: "rollcall_relayer_attempts_total", Help: "Signed transactions that this process has stored, by purpose: send, replace or noop.",
 		}, []string{"purpose"}),
 		broadcasts: f.NewCounterVec(prometheus.CounterOpts{
-			Name: "rollcall_relayer_broadcasts_total", Help: "Transactions sent to nodes, by what they said: accepted, already_known, insufficient_funds, unknown and so on.",
+			Name: "rollcall_relayer_broadcasts_total", Help: "Transactions sent to nodes, by the outcome: accepted, already_known, insufficient_funds, unknown and so on.",
 		}, []string{"outcome"}),
 		lost: f.NewCounterVec(prometheus.CounterOpts{
-			Name: "rollcall_relayer_sender_failures_total", Help: "Transactions that a step could not take further, by step: sign, store or record; whoever follows the chain takes them up.",
+			Name: "rollcall_relayer_sender_failures_total", Help: "Transactions for which a step failed, by step: sign, store or record. The process that follows the chain continues them.",
 		}, []string{"step"}),
 	}
 	for _, p := range []relayer.Purpose{relayer.PurposeSend, relayer.PurposeReplace, relayer.PurposeNoop} {

@@ -86,7 +86,7 @@ type Sender struct {
 
 	signers sync.WaitGroup
 	mu      sync.Mutex
-	desks   map[common.Address]*signQueue
+	queues  map[common.Address]*signQueue
 	begin   func(*signQueue) // runs a worker of a queue; nil before Run
 	stopped bool             // no more jobs are accepted
 }
@@ -149,7 +149,7 @@ func New(cfg Config) *Sender {
 	}
 	s := &Sender{
 		cfg: cfg, chainID: new(big.Int).SetUint64(cfg.ChainID),
-		signed: make(chan *Job, group), results: make(chan store.Broadcast, group), desks: map[common.Address]*signQueue{},
+		signed: make(chan *Job, group), results: make(chan store.Broadcast, group), queues: map[common.Address]*signQueue{},
 	}
 	for range cfg.Lanes {
 		s.lanes = append(s.lanes, make(chan *relayer.Attempt, group))

@@ -33,10 +33,10 @@ func (s *Sender) Sign(jobs ...*Job) {
 		return
 	}
 	for _, j := range jobs {
-		d := s.desks[j.Tx.From]
+		d := s.queues[j.Tx.From]
 		if d == nil {
 			d = &signQueue{known: map[jobID]bool{}}
-			s.desks[j.Tx.From] = d
+			s.queues[j.Tx.From] = d
 		}
 		if d.known[j.id()] {
 			continue
@@ -64,7 +64,7 @@ func (s *Sender) startSigning(ctx context.Context) {
 			s.sign(ctx, j)
 		}
 	}
-	for _, d := range s.desks {
+	for _, d := range s.queues {
 		for range d.jobs {
 			s.startWorker(d)
 		}

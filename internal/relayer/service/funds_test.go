@@ -20,7 +20,7 @@ import (
 // watched starts a relayer that reads its keys' balances, and waits until it has read them.
 func (f *fixture) watched(t *testing.T, edit ...func(*service.Config)) *relayertest.Relayer {
 	t.Helper()
-	f.options.Keeper = func(*safeguard.Config) {}
+	f.options.KeyMonitor = func(*safeguard.Config) {}
 	r := f.start(t, edit...)
 	f.known(t, r)
 	return r

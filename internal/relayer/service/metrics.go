@@ -49,7 +49,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		enabled: gauge("rollcall_relayer_enabled", "0 while RELAYER_ENABLED is false, 1 otherwise."),
 		ready:   gauge("rollcall_relayer_ready", "1 while /health is 200, 0 otherwise."),
 		problem: f.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "rollcall_relayer_component_ok", Help: "1 while a part of the relayer, or what it needs, is well, 0 otherwise: switch, database, nonces, keys, rpc, fees, rounds, sends, chain.",
+			Name: "rollcall_relayer_component_ok", Help: "1 while a component of the relayer has no problem, 0 otherwise: switch, database, nonces, keys, rpc, fees, rounds, sends, chain.",
 		}, []string{"component"}),
 		queued:     gauge("rollcall_relayer_queued", "Transactions that wait for a key, of all processes."),
 		pending:    key("rollcall_relayer_key_pending", "Nonces of a key that were given out and are not mined."),

@@ -20,7 +20,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		statuses: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "rollcall_relayer_transactions_total",
-			Help: "Changes of transactions that this process has written down, by the status that they got; no-ops and top-ups are among them.",
+			Help: "Status changes of transactions that this process has stored, by the new status; no-ops and top-ups are included.",
 		}, []string{"status"}),
 		mined: f.NewHistogram(prometheus.HistogramOpts{
 			Name: "rollcall_relayer_time_to_mined_seconds", Help: "Time from the acceptance of a caller's transaction to the record that it is mined; again after a reorganization.",

@@ -152,7 +152,7 @@ func TestFeeAboveTheNodesCapFails(t *testing.T) {
 		})
 		o.Sender = func(c *sender.Config) { c.MaxFee = limit }
 		o.Pool = func(c *service.Config) { c.MaxFee = limit }
-		o.Keeper = func(c *safeguard.Config) { c.Refusals = 1 }
+		o.KeyMonitor = func(c *safeguard.Config) { c.Refusals = 1 }
 		o.Tracker = func(c *tracker.Config) {
 			c.StuckAfter, c.BumpAfter = time.Second, map[relayer.Speed]time.Duration{relayer.Fast: 100 * time.Millisecond}
 		}

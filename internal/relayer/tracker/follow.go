@@ -110,7 +110,7 @@ func (r *round) reorganize(ctx context.Context) (canonical []store.Block, err er
 		return nil, err
 	}
 	r.cfg.Metrics.reorgs.Inc()
-	r.cfg.Metrics.putBack.Add(float64(n))
+	r.cfg.Metrics.reorged.Add(float64(n))
 	r.cfg.Log.Warn("chain was reorganized", "blocks", len(gone), "lowest", gone[0].Number, "put_back", n)
 	r.tended = time.Time{} // transactions that are pending again may have to be sent again
 	return canonical, nil

@@ -43,11 +43,11 @@ type signerTasks map[common.Address][]func() error
 
 func (c signerTasks) add(key common.Address, chore func() error) { c[key] = append(c[key], chore) }
 
-// outbidLimit bounds for how many keys signer tasks run concurrently.
-const outbidLimit = 32
+// signerTaskLimit bounds for how many keys signer tasks run concurrently.
+const signerTaskLimit = 32
 
 // runSignerTasks runs the signer tasks of each key concurrently: a key that hangs does not delay the others. A task whose
-// key is still busy, or that exceeds outbidLimit, is repeated at the next maintenance.
+// key is still busy, or that exceeds signerTaskLimit, is repeated at the next maintenance.
 func (r *round) runSignerTasks(ctx context.Context, todo signerTasks) {
 	for key, of := range todo {
 		if !r.begin(key) {
@@ -77,7 +77,7 @@ func (r *round) runSignerTasks(ctx context.Context, todo signerTasks) {
 func (t *Tracker) begin(key common.Address) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.signing[key] || len(t.signing) >= outbidLimit {
+	if t.signing[key] || len(t.signing) >= signerTaskLimit {
 		return false
 	}
 	t.signing[key] = true
@@ -197,7 +197,7 @@ func (r *round) giveUp(ctx context.Context, a *relayer.Attempt, o evm.Outcome, s
 	if err != nil {
 		return err
 	}
-	r.cfg.Metrics.hopeless.Inc()
+	r.cfg.Metrics.rejected.Inc()
 	r.cfg.Log.Warn("no node will ever take the transaction; a no-op takes its nonce",
 		"tx", a.TxID, "relayer", a.From, "nonce", a.Nonce, "outcome", o.String(), "err", said)
 	return nil

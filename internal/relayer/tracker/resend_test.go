@@ -202,7 +202,7 @@ func TestResend_KeyIsFunded_AtOnce(t *testing.T) {
 	f := setup(t, 1, paused, func(o *relayertest.Options) {
 		node = before(t, o)
 		node.SetRules(refused(lacksFunds))
-		o.Keeper = func(c *safeguard.Config) { c.Refusals = 1000 }
+		o.KeyMonitor = func(c *safeguard.Config) { c.Refusals = 1000 }
 	})
 	tx := f.Send(t, f.chain.Accounts[0].Address, 1, nil)
 	require.Eventually(t, func() bool { return node.Injected()["refused"] == 1 }, 20*time.Second, 10*time.Millisecond)

@@ -272,10 +272,10 @@ func TestAnotherHistoryIsRefused(t *testing.T) {
 	r := relayertest.Launch(t, f.options)
 	require.Eventually(t, func() bool {
 		h := r.Health()
-		return !h.Ready && len(h.Components) > 0 && r.Lineage.Err() != nil && len(h.Reason) > 0 &&
-			r.Lineage.Err().Error() != "no node has confirmed yet that the chain is the one that transactions were sent on"
+		return !h.Ready && len(h.Components) > 0 && r.ChainIdentity.Err() != nil && len(h.Reason) > 0 &&
+			r.ChainIdentity.Err().Error() != "no node has confirmed yet that the chain is the one that transactions were sent on"
 	}, 20*time.Second, 20*time.Millisecond)
-	require.ErrorContains(t, r.Lineage.Err(), "another history")
+	require.ErrorContains(t, r.ChainIdentity.Err(), "another history")
 	_, err := r.Submit(t.Context(), api.Submission{RelayerID: relayertest.PoolID, Caller: "test", Request: relayer.Request{
 		To: &common.Address{}, Value: big.NewInt(1), Speed: relayer.Fast,
 	}})
@@ -289,7 +289,7 @@ func TestAnotherHistoryIsRefused(t *testing.T) {
 	dropped, err := tracker.StartOver(t.Context(), r.Client, r.Store, known)
 	require.NoError(t, err)
 	require.Equal(t, 1, dropped)
-	require.Eventually(t, func() bool { return r.Lineage.Err() == nil }, 20*time.Second, 20*time.Millisecond)
+	require.Eventually(t, func() bool { return r.ChainIdentity.Err() == nil }, 20*time.Second, 20*time.Millisecond)
 }
 
 // A server crash may lose records that nodes and the chain can report again. They are stored again, each change once.

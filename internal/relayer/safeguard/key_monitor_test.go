@@ -66,7 +66,7 @@ func setup(t *testing.T, funds ...int64) *fixture {
 
 func (f *fixture) options() relayertest.Options {
 	return relayertest.Options{
-		DatabaseURL: f.db.URL(), RPC: []string{f.chain.URL()}, Ring: f.ring, Targets: []string{"here"}, Keeper: func(*safeguard.Config) {},
+		DatabaseURL: f.db.URL(), RPC: []string{f.chain.URL()}, Ring: f.ring, Targets: []string{"here"}, KeyMonitor: func(*safeguard.Config) {},
 	}
 }
 
@@ -206,7 +206,7 @@ func TestAKeyIsTakenOutAfterRepeatedRefusalsAndProbed(t *testing.T) {
 	nodes.outcome.Store(int64(evm.Accepted))
 	o := f.options()
 	o.Sender = func(c *sender.Config) { nodes.Chain, c.Chain = c.Chain, nodes }
-	o.Keeper = func(c *safeguard.Config) { c.Refusals, c.Cooldown = 3, 100*time.Millisecond }
+	o.KeyMonitor = func(c *safeguard.Config) { c.Refusals, c.Cooldown = 3, 100*time.Millisecond }
 	r := relayertest.Start(t, o)
 	// A node's own failures do not count against the key.
 	nodes.outcome.Store(int64(evm.PoolFull))
@@ -304,7 +304,7 @@ func TestAKeyIsOutWhileItsSignerFails(t *testing.T) {
 	f.ring, err = signer.New(remote)
 	require.NoError(t, err)
 	o := f.options()
-	o.Keeper = func(c *safeguard.Config) { c.Refusals, c.Cooldown = 3, time.Second }
+	o.KeyMonitor = func(c *safeguard.Config) { c.Refusals, c.Cooldown = 3, time.Second }
 	r := relayertest.Start(t, o)
 	remote.Fail(errSigner)
 	tx, err := send(t, r, relayertest.PoolID, f.chain.Accounts[0].Address, big.NewInt(1))
