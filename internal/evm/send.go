@@ -25,6 +25,7 @@ type Result struct {
 	Endpoint string // endpoint that returned Outcome; empty if there is none
 	Err      error  // the endpoint's error; nil if Accepted
 	Reached  bool   // an endpoint accepted the transaction, or rejected it for a recognized reason
+	LacksGas bool   // an endpoint returned IntrinsicGas, and none returned another recognized answer
 }
 
 // Send broadcasts transactions, to each endpoint in the given order. The result has one entry for each.
@@ -165,9 +166,11 @@ func (ep *endpoint) result(a answer, want common.Hash) Result {
 		return Result{Outcome: Accepted, Endpoint: ep.name, Reached: true}
 	}
 	e, answered := errors.AsType[*RPCError](err)
-	return Result{
+	r := Result{
 		Outcome: Classify(err), Endpoint: ep.name, Err: fmt.Errorf("send %s: %w", want, err), Reached: answered && answersSend(e),
 	}
+	r.LacksGas = r.Outcome == IntrinsicGas
+	return r
 }
 
 // precedence orders outcomes; when endpoints disagree, the first is returned.
@@ -187,16 +190,14 @@ var rank = func() map[Outcome]int {
 	return ranks
 }()
 
-// combine returns the result of two endpoints that takes precedence. Too little gas takes precedence over Unknown, too: the
-// endpoint that did not answer would most likely reject the bytes as well, and only more gas helps.
+// combine returns the result of two endpoints that takes precedence. Of two equal ones it is a node's answer.
 func combine(a, b Result) Result {
 	first, other := a, b
-	if rank[b.Outcome] < rank[a.Outcome] {
+	_, answered := errors.AsType[*RPCError](b.Err)
+	if rank[b.Outcome] < rank[a.Outcome] || b.Outcome == a.Outcome && answered {
 		first, other = b, a
 	}
-	if first.Outcome == Unknown && other.Outcome == IntrinsicGas {
-		first, other = other, first
-	}
+	first.LacksGas = (a.LacksGas || !a.Reached) && (b.LacksGas || !b.Reached) && (a.LacksGas || b.LacksGas)
 	first.Reached = first.Reached || other.Reached
 	return first
 }

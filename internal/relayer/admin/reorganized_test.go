@@ -342,7 +342,7 @@ func TestReorganization_Geth_EachIsExecutedOnce(t *testing.T) {
 			db := testpostgres.New(t, testpostgres.Migrated(store.Migrations()))
 			r := relayertest.Start(t, relayertest.Options{DatabaseURL: db.URL(), RPC: []string{node.URL()}, Ring: ring, Tracker: func(c *tracker.Config) {
 				if !deep {
-					c.Confirmations = 8
+					c.Confirmations = 30 // a busy node may seal several blocks for a transaction
 				}
 			}})
 			if deep {

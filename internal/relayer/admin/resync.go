@@ -40,7 +40,8 @@ const fillable = 1000
 type KeyCount struct {
 	Key     *relayer.Key
 	Mined   uint64
-	Pending uint64 // mined or, without a gap, in a node's pool: the highest that a node reports
+	Pending uint64 // mined or, without a gap, in a node's pool: the highest median of a node's reports
+	Highest uint64 // of all reports of all nodes
 }
 
 // next returns the lowest nonce that no node knows a transaction of.
@@ -64,9 +65,8 @@ const (
 	countsTimeout = 2 * time.Second
 )
 
-// Count asks all nodes three times for their counts of keys. Of each node it takes the median, so that neither one count
-// that is too low nor one that is too high decides, and of all nodes the highest. It leaves out nodes that do not respond
-// within two seconds. It rejects a chain with another history than the recorded one, where counts are meaningless, and
+// Count asks all nodes three times for their counts of keys. Of each node it takes the median, of two counts the lower, and
+// of all nodes the highest. It leaves out nodes that do not respond within two seconds. It rejects a chain with another history than the recorded one, where counts are meaningless, and
 // nodes that count differently at one block.
 func (a *Admin) Count(ctx context.Context, client *evm.Client, keys []*relayer.Key) ([]KeyCount, error) {
 	if err := tracker.NewChainIdentity(tracker.Nodes(client), a.Store, slog.New(slog.DiscardHandler), client).Check(ctx); err != nil {
@@ -102,6 +102,7 @@ func (a *Admin) Count(ctx context.Context, client *evm.Client, keys []*relayer.K
 			mined, pending := make([]uint64, len(reports)), make([]uint64, len(reports))
 			for j, r := range reports {
 				mined[j], pending[j] = r.Mined[i], r.Pending[i]
+				counts[i].Highest = max(counts[i].Highest, r.Mined[i], r.Pending[i])
 			}
 			counts[i].Mined, counts[i].Pending = max(counts[i].Mined, median(mined)), max(counts[i].Pending, median(pending))
 		}
@@ -208,7 +209,7 @@ func (a *Admin) SetNonce(ctx context.Context, client *evm.Client, k *relayer.Key
 	if err != nil {
 		return 0, false, err
 	}
-	used := counts[0].next()
+	used := counts[0].Highest
 	if next < used {
 		return 0, false, refused{fmt.Errorf("the next nonce of %s cannot be %d: the nodes count %d transactions mined or pending; give %d or more", k.Address, next, used, used)}
 	}

@@ -17,18 +17,18 @@ var statements = []struct {
 	has  string
 }{
 	{"claim: lock", "CASE WHEN balance_at > now()"},
-	{"claim: commit", "INSERT INTO relayer_txs (chain_id, pool_id, status"},
+	{"claim: commit", "CASE WHEN r.reserve_wei IS NOT NULL AND r.nonce IS NOT NULL"},
 	{"dispatch: lock", "ORDER BY id FOR UPDATE"},
 	{"dispatch: commit", "UPDATE relayer_txs t SET relayer_address = v.address"},
 	{"fill: lock", "SELECT CASE WHEN filled_hour"},
-	{"store attempts", "FROM unnest($2::uuid[], $3::int[], $4::text[], $5::bigint[]"},
+	{"store attempts", "ON CONFLICT DO NOTHING RETURNING tx_id, attempt, tx_hash"},
 	{"record broadcasts", "UPDATE relayer_txs t SET status = v.status"},
 	{"record mined", "mined_purpose = v.purpose"},
 	{"displaced", "foreigner AS"},
 	{"unmine", "its block is no longer part of the chain"},
 	{"confirm", "SET open = false, confirmed_at = now()"},
 	{"intend", "SET intent = $5"},
-	{"replace", "SET to_address = $3"},
+	{"replace", "target = CASE WHEN t.nonce IS NULL THEN coalesce($4, t.target)"},
 	{"raise", "UPDATE relayer_keys SET next_nonce = $4"},
 	{"follow", "UPDATE relayer_pools SET tracker = $3"},
 }

@@ -385,7 +385,7 @@ func raws(attempts []*relayer.Attempt) []evm.Raw {
 func (s *Sender) toBroadcast(a *relayer.Attempt, r evm.Result) store.Broadcast {
 	s.cfg.Metrics.broadcasts.WithLabelValues(outcomeLabel(r.Outcome)).Inc()
 	s.cfg.Events.Broadcasted(a.From, r.Outcome)
-	s.reach.note(r)
+	s.reach.note(a.Hash, r)
 	b := store.Broadcast{TxID: a.TxID, Number: a.Number, From: a.From, Nonce: a.Nonce, Hash: a.Hash, Status: relayer.Allocated}
 	switch {
 	case r.Outcome.Done(), r.Outcome == evm.NonceTooLow: // NonceTooLow: this or another one is mined; the tracker checks

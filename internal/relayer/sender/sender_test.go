@@ -175,26 +175,28 @@ func TestUnreached(t *testing.T) {
 			require.Equal(t, want > 0, err != nil && during > 0)
 		}
 		is(0)
-		s.reach.note(lost)
+		s.reach.note(common.Hash{1}, lost)
 		<-time.After(30 * time.Second)
 		is(0) // one lost answer is no outage
-		s.reach.note(lost)
+		s.reach.note(common.Hash{1}, lost)
 		is(30 * time.Second)
-		s.reach.note(evm.Result{Outcome: evm.Unknown, Reached: true}) // another node has answered
+		s.reach.note(common.Hash{2}, evm.Result{Outcome: evm.Unknown, Reached: true}) // another node has answered
 		is(0)
-		s.reach.note(lost)
+		s.reach.note(common.Hash{1}, lost)
 		<-time.After(10 * time.Second)
-		s.reach.note(lost)
+		s.reach.note(common.Hash{1}, lost)
 		is(10 * time.Second)
-		s.NodeHas()
+		s.NodeHas(common.Hash{3}) // another process's
+		is(10 * time.Second)
+		s.NodeHas(common.Hash{1})
 		is(0)
-		s.reach.note(lost)
+		s.reach.note(common.Hash{1}, lost)
 		<-time.After(59 * time.Second)
-		s.reach.note(lost)
+		s.reach.note(common.Hash{1}, lost)
 		is(59 * time.Second)
 		<-time.After(61 * time.Second)
 		is(0)
-		s.reach.note(lost)
+		s.reach.note(common.Hash{1}, lost)
 		is(0)
 	})
 }

@@ -101,7 +101,9 @@ func (r *round) suspects() (suspects []int) {
 
 // report summarizes the counts of one key by the endpoints that responded.
 type report struct {
-	mined                uint64 // the lowest
+	mined, minedHighest  uint64 // the lowest and the highest
+	minedBy              string // the endpoint with the lowest
+	endpoints            map[string]bool
 	lowestCount, highest uint64 // mined or, if requested, pending
 	answers              int
 }
@@ -117,9 +119,13 @@ func reportsOf(all []evm.Counts, key int, pending bool) (n report) {
 			count = max(mined, min(c.Pending[key], store.MaxNonce))
 		}
 		if n.answers++; n.answers == 1 {
-			n.mined, n.lowestCount = mined, count
+			n.mined, n.lowestCount, n.endpoints = mined, count, map[string]bool{}
 		}
-		n.mined, n.lowestCount, n.highest = min(n.mined, mined), min(n.lowestCount, count), max(n.highest, count)
+		n.endpoints[c.Endpoint] = true
+		if n.minedBy == "" || mined < n.mined {
+			n.mined, n.minedBy = mined, c.Endpoint
+		}
+		n.minedHighest, n.lowestCount, n.highest = max(n.minedHighest, mined), min(n.lowestCount, count), max(n.highest, count)
 	}
 	return n
 }
@@ -131,8 +137,7 @@ func (r *round) checkCount(ctx context.Context, i int, n report) (done bool, err
 		return false, nil // retry in the next round
 	}
 	n.highest = max(n.highest, r.counts[i])
-	r.sure[i] = min(r.counts[i], n.mined)
-	r.recordDispute(k.Address, r.counts[i], r.sure[i])
+	r.sure[i] = r.lowestOf(k.Address, r.counts[i], n)
 	if !k.Compared || r.counts[i] > k.NextNonce {
 		r.counts[i] = r.sure[i]
 	}
@@ -180,23 +185,34 @@ func (r *round) checkCount(ctx context.Context, i int, n report) (done bool, err
 	return true, nil
 }
 
-// dispute is the lowest count of a key's mined transactions that an endpoint reported at a head.
+// dispute is the lowest count of a key's mined transactions that an endpoint reported.
 type dispute struct {
-	head   common.Hash
-	lowest uint64
+	head     common.Hash // of the last report
+	lowest   uint64
+	endpoint string
 }
 
-// recordDispute records whether the round's endpoint counts more mined transactions of a key than another one.
-func (r *round) recordDispute(key common.Address, count, lowest uint64) {
-	if count <= lowest {
+// lowestOf returns the lowest count of a key's mined transactions, and records whether the endpoints disagree. A dispute ends
+// when all endpoints that respond agree, and the one with the lowest count is among them.
+func (r *round) lowestOf(key common.Address, count uint64, n report) uint64 {
+	lowest, highest := min(count, n.mined), max(count, n.minedHighest)
+	d, known := r.disputed[key]
+	switch {
+	case lowest < highest:
+		d.lowest, d.endpoint = lowest, n.minedBy
+	case !known:
+		return lowest
+	case n.endpoints[d.endpoint]:
 		delete(r.disputed, key)
-		return
+		return lowest
 	}
-	if _, known := r.disputed[key]; !known {
+	if !known {
 		r.cfg.Log.Warn("endpoints disagree about a key's mined transactions; maintenance uses the lowest count",
-			"relayer", key, "lowest", lowest, "count", count, "endpoint", r.view.Endpoint())
+			"relayer", key, "lowest", lowest, "highest", highest, "endpoint", r.view.Endpoint())
 	}
-	r.disputed[key] = dispute{head: r.head.Hash, lowest: lowest}
+	d.head = r.head.Hash
+	r.disputed[key] = d
+	return min(lowest, d.lowest)
 }
 
 // countOfMost returns the median of the endpoints' mined counts of a key at the round's block; of an even number the higher

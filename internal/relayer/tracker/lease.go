@@ -44,6 +44,7 @@ func (t *Tracker) claim(ctx context.Context) error {
 		}
 		t.last, t.hinted, t.heard, t.behind = evm.Header{}, evm.Header{}, time.Time{}, 0
 		t.lease.good, t.lease.taken = time.Time{}, time.Now()
+		t.noteFees(nil)
 		t.forget()
 	}
 	if t.lease.held = ok; ok {
@@ -71,42 +72,52 @@ func (t *Tracker) logFollowing() {
 	}
 }
 
-// faultTerms is how many terms pass at least between two releases of the lease for a send fault. Where no process can send,
-// the chain is tracked most of the time.
+// faultTerms is how many terms pass at least between two releases of the lease for a send fault. It doubles with each release
+// after which the fault is still there, up to 16 times: the other processes may have the same fault, or all nodes reject one
+// transaction in words that are not recognized.
 const faultTerms = 12
 
 // sendFault returns why this process could not send for a term, although its rounds succeed; nil if it could. Only the
 // process with the lease sends again, bumps and signs no-ops, so another one should have the lease. sendFault also returns
 // nil within faultTerms of the last release.
 func (t *Tracker) sendFault() error {
-	if time.Since(t.lease.taken) < t.cfg.Term || time.Since(t.declined) < faultTerms*t.cfg.Term {
+	during, err := t.cfg.Sender.Unreached()
+	t.mu.Lock()
+	fees := t.fees
+	t.mu.Unlock()
+	if err == nil && fees.failure == nil {
+		t.declines = 0
 		return nil
 	}
-	if during, err := t.cfg.Sender.Unreached(); err != nil && during >= t.cfg.Term {
+	if time.Since(t.lease.taken) < t.cfg.Term || time.Since(t.declined) < faultTerms*t.cfg.Term<<min(max(t.declines-1, 0), 4) {
+		return nil
+	}
+	switch {
+	case err != nil && during >= t.cfg.Term:
 		return fmt.Errorf("no node receives transactions: %w", err)
+	case fees.failure != nil && fees.last.Sub(fees.since) >= t.cfg.Term:
+		return fmt.Errorf("the fees are unknown: %w", fees.failure)
+	default:
+		return nil
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if f := t.fees; f.failure != nil && time.Since(f.since) >= t.cfg.Term {
-		return fmt.Errorf("the fees are unknown: %w", f.failure)
-	}
-	return nil
 }
 
 // feesFault is a failure to read the fees.
 type feesFault struct {
 	since   time.Time // of the first in a row
-	failure error     // nil if the last read succeeded
+	last    time.Time
+	failure error // nil if the last read succeeded
 }
 
 // noteFees records the result of reading the fees.
 func (t *Tracker) noteFees(err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if err != nil && t.fees.failure == nil {
-		t.fees.since = time.Now()
+	now := time.Now()
+	if t.fees.failure == nil {
+		t.fees.since = now
 	}
-	t.fees.failure = err
+	t.fees.last, t.fees.failure = now, err
 }
 
 // standBack releases the lease: this process's nodes do not work, and another's may.

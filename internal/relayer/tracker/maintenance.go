@@ -150,7 +150,7 @@ func (r *round) resend(ctx context.Context, todo signerTasks, attempts []*relaye
 				return err
 			}
 		}
-		if outcome == evm.IntrinsicGas {
+		if outcome == evm.IntrinsicGas || result.LacksGas {
 			more, err := r.moreGas(ctx, todo, open[i])
 			if err != nil {
 				return err
@@ -179,7 +179,7 @@ func (r *round) moreGas(ctx context.Context, todo signerTasks, a *relayer.Attemp
 	if err != nil || a.Purpose != relayer.PurposeNoop && tx.Kind != relayer.KindTopUp {
 		return false, err
 	}
-	todo.add(a.From, func() error { return r.outbid(ctx, tx, a.Number) })
+	todo.add(a.From, func() error { return r.outbidWithMoreGas(ctx, tx, a.Number) })
 	return true, nil
 }
 
@@ -526,10 +526,23 @@ func (r *round) supersede(ctx context.Context, tx *relayer.Transaction) error {
 // the latest any more, or its no-op is to outbid it: then outbid does nothing. Bytes of a canceled transaction must not
 // outbid its no-op, nor replaced bytes the new ones.
 func (r *round) outbid(ctx context.Context, tx *relayer.Transaction, number int) error {
+	return r.outbidAs(ctx, tx, number, func(*relayer.Transaction) {})
+}
+
+// outbidWithMoreGas is outbid for an attempt that a node rejected for too little gas. The row may not tell that, because
+// another node may not have answered.
+func (r *round) outbidWithMoreGas(ctx context.Context, tx *relayer.Transaction, number int) error {
+	return r.outbidAs(ctx, tx, number, func(tx *relayer.Transaction) {
+		tx.Status, tx.StatusReason = relayer.Allocated, evm.IntrinsicGas.String()
+	})
+}
+
+func (r *round) outbidAs(ctx context.Context, tx *relayer.Transaction, number int, change func(*relayer.Transaction)) error {
 	tx, attempts, err := r.unmined(ctx, tx)
 	if err != nil || tx == nil {
 		return err
 	}
+	change(tx)
 	n := len(attempts)
 	if n == 0 || attempts[n-1].Number != number || tx.Intent != relayer.IntentSend && attempts[n-1].Purpose != relayer.PurposeNoop {
 		return nil

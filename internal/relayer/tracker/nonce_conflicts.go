@@ -16,8 +16,9 @@ import (
 
 // unexplainedNonce is a used nonce for which none of our attempts has a receipt.
 type unexplainedNonce struct {
-	heads int       // the number of heads at which it was unexplained
-	used  *evm.Used // the transaction that used it, once found
+	heads int         // the number of heads at which it was unexplained
+	head  common.Hash // the last of them
+	used  *evm.Used   // the transaction that used it, once found
 }
 
 // searchAfter is the number of heads after which an unexplained nonce is searched: a receipt may come later than the count.
@@ -44,12 +45,15 @@ func (r *round) checkUnexplainedNonces(ctx context.Context, sought []store.Mined
 			l = &unexplainedNonce{heads: seen[nonce]}
 		}
 		r.unexplained[nonce] = l
-		l.heads++
+		if l.head != r.head.Hash { // a round may be repeated at its head
+			l.head = r.head.Hash
+			l.heads++
+		}
 		if !l.due() && (l.used == nil || l.used.BlockNumber > r.final) {
 			continue
 		}
 		if looked == 4 {
-			l.heads-- // it is searched at the next head
+			l.heads, l.head = l.heads-1, common.Hash{} // it is searched at the next head
 			continue
 		}
 		looked++

@@ -20,7 +20,7 @@ func (r *round) observe(ctx context.Context) error {
 			continue
 		}
 		if marks[k.Address] = ""; k.PendingCount > 0 {
-			marks[k.Address] = strconv.FormatUint(r.counts[i], 10)
+			marks[k.Address] = strconv.FormatUint(r.sure[i], 10)
 		}
 	}
 	stalled, err := r.cfg.Store.Timers(ctx, "mined", r.head.Number, marks)

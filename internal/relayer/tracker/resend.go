@@ -117,6 +117,8 @@ func (r *round) absent(ctx context.Context, attempts []*relayer.Attempt) ([]*rel
 	if len(known) == 0 {
 		return lacking, nil
 	}
-	r.cfg.Sender.NodeHas()
+	for _, b := range known {
+		r.cfg.Sender.NodeHas(b.Hash)
+	}
 	return lacking, r.cfg.Store.RecordBroadcasts(ctx, known)
 }

@@ -142,6 +142,7 @@ type Tracker struct {
 
 	lease    lease
 	declined time.Time // when this process last released the lease because it cannot send
+	declines int       // how many times in a row
 
 	strandedKeys common.Address               // a key that this process does not hold, for which it releases the lease
 	handed       map[common.Address]time.Time // when this process last released the lease for a key
@@ -276,6 +277,7 @@ func (t *Tracker) Run(ctx context.Context) error {
 			if fault := t.sendFault(); fault != nil {
 				t.cfg.Log.Warn("lease released: another process may be able to send", "err", fault)
 				t.declined = time.Now()
+				t.declines++
 				t.standBack(ctx)
 			}
 		}
@@ -344,23 +346,28 @@ func (t *Tracker) round(ctx context.Context) error {
 			return err
 		}
 		view, err := t.cfg.Chain.Latest(ctx)
-		if err == nil && !tried[view.Endpoint()] {
-			tried[view.Endpoint()] = true
-			failed = t.roundFrom(ctx, view, all)
-			if errors.Is(failed, errNoReceipt) {
-				complete, t.last = t.last, evm.Header{} // the next endpoint processes the same head
-				continue
+		if err != nil || tried[view.Endpoint()] || view.Header().Number < complete.Number {
+			if complete.IsZero() {
+				return cmp.Or(err, failed)
 			}
-			if failed == nil || ctx.Err() != nil || !evm.IsNoAnswer(failed) && !errors.Is(failed, evm.ErrStale) {
-				return failed
-			}
-			continue
-		}
-		if !complete.IsZero() {
 			t.last = complete
 			return nil
 		}
-		return cmp.Or(err, failed)
+		tried[view.Endpoint()] = true
+		failed = t.roundFrom(ctx, view, all)
+		switch {
+		case errors.Is(failed, errNoReceipt):
+			complete, t.last = t.last, evm.Header{} // the next endpoint processes the same head
+		case failed == nil || ctx.Err() != nil:
+			return failed
+		case evm.IsNoAnswer(failed) || errors.Is(failed, evm.ErrStale):
+		case complete.IsZero():
+			return failed
+		default:
+			t.cfg.Log.Info("a complete round was not repeated", "endpoint", view.Endpoint(), "err", failed)
+			t.last = complete
+			return nil
+		}
 	}
 }
 
