@@ -119,7 +119,7 @@ await_healthy() {
 }
 
 # drill works in a project of its own, on ports that Docker picks, so that no other cluster is in its way. The
-# containers' logs stay in build/drill.log.
+# containers' logs stay in build/drill.log. scripts/drill expects this project and this interval of health checks.
 drill() {
   project=rollcall-drill
   export COORDINATOR_1_HTTP='' COORDINATOR_2_HTTP='' COORDINATOR_3_HTTP='' HEALTH_CHECK_INTERVAL_MS=2000
@@ -127,7 +127,7 @@ drill() {
   in_project down --volumes --remove-orphans --timeout 1 >/dev/null 2>&1 || true
   trap 'in_project logs --no-color --timestamps >build/drill.log 2>&1; in_project down --volumes --timeout 1 >/dev/null 2>&1' EXIT
   up
-  go run ./scripts/drill -project "$project" -interval 2s
+  go run ./scripts/drill
 }
 
 main "$@"

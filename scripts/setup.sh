@@ -41,9 +41,10 @@ requirements() {
     # curl and redis-cli are for trying out what runs. The relayers' store is a PostgreSQL of their own.
     run) need make:make curl:curl redis-cli:redis-tools postgres:postgresql ;;
     # gcc and libc's headers: the race detector. ip: tests that cut hosts off one another. zsh, fish: completion.
+    # node runs fauxqs, the SQS server of the tests.
     test)
       need make:make git:git gcc:gcc /usr/include/stdlib.h:libc6-dev redis-server:redis-server \
-        redis-cli:redis-tools postgres:postgresql ip:iproute2 zsh:zsh fish:fish
+        redis-cli:redis-tools postgres:postgresql rabbitmq-server:rabbitmq-server node:nodejs ip:iproute2 zsh:zsh fish:fish
       need_tool "$geth"
       ;;
     lint)
@@ -149,6 +150,8 @@ need_brew() {
   for package in "$@"; do
     case $package in
       redis-server | redis-tools) formulas+=(redis) ;;
+      rabbitmq-server) formulas+=(rabbitmq) ;;
+      nodejs) formulas+=(node) ;;
       postgresql) formulas+=(postgresql@17) ;;
       gcc) fail "please install Apple's command line tools: xcode-select --install" ;;
       iproute2) ;;
@@ -171,7 +174,7 @@ apt_install() {
   "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >&2 ||
     fail "apt-get could not install $*"
   # Nor at the next boot. Only what was installed just now is touched.
-  for service in redis-server prometheus; do
+  for service in redis-server rabbitmq-server prometheus; do
     if [[ " $* " == *" $service "* ]] && [ -d /run/systemd/system ]; then
       "${sudo[@]}" systemctl disable --quiet "$service" || true
     fi
@@ -184,7 +187,7 @@ apt_install() {
 }
 
 # hold_services keeps Debian's packages from starting what they install: a redis-server on port 6379, a PostgreSQL on
-# port 5432 and a Prometheus on port 9090 that nobody asked for. A policy that stands already is left alone.
+# port 5432, a RabbitMQ on port 5672 and a Prometheus on port 9090 that nobody asked for. A policy that stands already is left alone.
 hold_services() {
   local policy=/usr/sbin/policy-rc.d
   [ -e "$policy" ] && return

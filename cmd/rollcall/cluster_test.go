@@ -135,30 +135,39 @@ func TestSnapshotAndRestore(t *testing.T) {
 	content, err := os.ReadFile(file)
 	require.NoError(t, err)
 	require.Equal(t, string(content), succeed(t, c.remote("cluster", "snapshot", "-")...))
-
-	succeed(t, c.remote("services", "deregister", "a")...)
-	require.Contains(t, succeed(t, c.remote("cluster", "restore", file)...), "restored 1 service, epoch ")
-	require.Contains(t, succeed(t, c.remote("services", "list")...), "http://127.0.0.1:1")
-
-	torn := writeFile(t, "torn.snap", string(content[:len(content)-1]))
-	r := rollcall(t, c.remote("cluster", "restore", torn)...)
-	require.Equal(t, cli.ExitNotDone, r.code)
-	require.Contains(t, r.stderr, "rollcall cluster restore: not done: directory snapshot cannot be read")
-	r = rollcall(t, c.remote("cluster", "restore", "testdata/none.snap")...)
-	require.Equal(t, cli.ExitUsage, r.code)
-
-	other := startCluster(t, 1)
-	r = rollcall(t, other.remote("cluster", "restore", file)...)
-	require.Equal(t, cli.ExitNotDone, r.code)
-	require.Contains(t, r.stderr, "restore it with --allow-foreign")
-	said := succeed(t, other.remote("cluster", "restore", "--allow-foreign", file)...)
-	require.Contains(t, said, "restored 1 service")
-	require.Contains(t, said, "empty its data folder, one coordinator at a time")
-	require.Contains(t, succeed(t, other.remote("cluster", "restore", "--allow-foreign", "-o", "json", file)...), `"services": 1`)
-
-	r = rollcall(t, c.remote("cluster", "snapshot", filepath.Join(t.TempDir(), "none", "x"))...)
+	r := rollcall(t, c.remote("cluster", "snapshot", filepath.Join(t.TempDir(), "none", "x"))...)
 	require.Equal(t, cli.ExitNotDone, r.code)
 	require.Contains(t, r.stderr, "no such file or directory")
+
+	folder := filepath.Join(t.TempDir(), "data")
+	restore := func(file string, more ...string) []string {
+		return append([]string{"cluster", "restore", file, "--node-id", "coordinator-1", "--peers", "coordinator-1=" + c.addresses[0], "--data-dir", folder}, more...)
+	}
+	torn := writeFile(t, "torn.snap", string(content[:len(content)-1]))
+	r = rollcall(t, restore(torn)...)
+	require.Equal(t, cli.ExitNotDone, r.code)
+	require.Contains(t, r.stderr, "rollcall cluster restore: not done: directory snapshot cannot be read")
+	require.Contains(t, r.stderr, "Nothing was changed.")
+	require.NoDirExists(t, folder)
+	r = rollcall(t, restore("testdata/none.snap")...)
+	require.Equal(t, cli.ExitUsage, r.code)
+	r = rollcall(t, "cluster", "restore", file)
+	require.Equal(t, cli.ExitUsage, r.code)
+	require.Contains(t, r.stderr, "--peers")
+
+	require.Zero(t, c.nodes[0].stop())
+	said := succeed(t, restore(file)...)
+	require.Contains(t, said, "restored 1 service of cluster ")
+	require.Contains(t, said, "Start coordinator-1 now.\n")
+	require.Contains(t, succeed(t, restore(file, "-o", "json")...), `"services": 1`)
+	require.Contains(t, succeed(t, restore(file)...), "The former state is in "+folder)
+	b := start(t, "coordinator", "--node-id", "coordinator-1", "--peers", "coordinator-1="+c.addresses[0], "--listen", c.addresses[0],
+		"--http-listen", c.http[0], "--data-dir", folder, "--redis-url", "redis://"+c.redis.Addr(), "--relayer-count", "0")
+	b.await(t, "http://"+c.http[0]+"/readyz")
+	require.Contains(t, succeed(t, c.remote("services", "list")...), "http://127.0.0.1:1")
+	r = rollcall(t, restore(file)...)
+	require.Equal(t, cli.ExitNotDone, r.code)
+	require.Contains(t, r.stderr, "Stop all coordinators before a restore. Nothing was changed.")
 }
 
 // A change that broke off on its way may be done or not, and the exit code says so.

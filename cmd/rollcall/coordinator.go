@@ -36,15 +36,14 @@ import (
 type coordinatorCmd struct {
 	Config string `env:"ROLLCALL_CONFIG" placeholder:"FILE" help:"YAML file of settings, by the names of these flags."`
 
-	NodeID          string       `group:"Node" env:"ROLLCALL_NODE_ID" help:"This node's id, a DNS label; always the same, and of this node only."`
-	Peers           []string     `group:"Node" env:"ROLLCALL_PEERS" placeholder:"ID=HOST:PORT" help:"The coordinators the cluster starts with, this one included: three or five."`
-	Listen          string       `group:"Node" env:"ROLLCALL_LISTEN" default:":7400" help:"Address of the cluster port."`
-	Advertise       string       `group:"Node" env:"ROLLCALL_ADVERTISE" placeholder:"HOST:PORT" help:"Where peers and clients reach the cluster port; this node's address in --peers by default."`
-	AdvertiseClient string       `group:"Node" env:"ROLLCALL_ADVERTISE_CLIENT" placeholder:"HOST:PORT" help:"Where clients outside the cluster's own DNS reach it; --advertise by default."`
-	HTTPListen      string       `group:"Node" name:"http-listen" env:"ROLLCALL_HTTP_LISTEN" default:":3001" help:"Address of /status, /healthz, /readyz and /metrics."`
-	DataDir         string       `group:"Node" env:"ROLLCALL_DATA_DIR" default:"data" help:"Folder for what this node must remember; its own, on a disk that stays."`
-	RaftTiming      string       `group:"Node" env:"ROLLCALL_RAFT_TIMING" enum:"lan,wan" default:"lan" help:"How soon a silent leader is replaced: within half a second between nodes close to each other, or in two to three between far ones."`
-	TLS             cli.TLSFlags `embed:"" group:"TLS" prefix:"tls-"`
+	cli.NodeFlags    `embed:"" group:"Node"`
+	BootstrapWithout []string     `group:"Node" env:"ROLLCALL_BOOTSTRAP_WITHOUT" placeholder:"ID" help:"Coordinators that the very first start does not wait for, because they will not come and never ran before: a minority."`
+	Listen           string       `group:"Node" env:"ROLLCALL_LISTEN" default:":7400" help:"Address of the cluster port."`
+	Advertise        string       `group:"Node" env:"ROLLCALL_ADVERTISE" placeholder:"HOST:PORT" help:"Where peers and clients reach the cluster port; this node's address in --peers by default."`
+	AdvertiseClient  string       `group:"Node" env:"ROLLCALL_ADVERTISE_CLIENT" placeholder:"HOST:PORT" help:"Where clients outside the cluster's own DNS reach it; --advertise by default."`
+	HTTPListen       string       `group:"Node" name:"http-listen" env:"ROLLCALL_HTTP_LISTEN" default:":3001" help:"Address of /status, /healthz, /readyz and /metrics."`
+	RaftTiming       string       `group:"Node" env:"ROLLCALL_RAFT_TIMING" enum:"lan,wan" default:"lan" help:"How soon a silent leader is replaced: within half a second between nodes close to each other, or in two to three between far ones."`
+	TLS              cli.TLSFlags `embed:"" group:"TLS" prefix:"tls-"`
 
 	RelayerCount       int    `group:"Static fleet" env:"RELAYER_COUNT" default:"3" min:"0" max:"10" help:"Size of the static fleet, oz-relayer-0 and up; 0 for none."`
 	RelayerURLTemplate string `group:"Static fleet" name:"relayer-url-template" env:"RELAYER_URL_TEMPLATE" default:"http://oz-relayer-{N}:3000" help:"URL of a relayer of the static fleet, {N} being its number."`
@@ -59,10 +58,8 @@ type coordinatorCmd struct {
 
 // Check reports what is wrong with the settings together.
 func (c *coordinatorCmd) Check(p *config.Problems) {
-	if err := rollcallv1.CheckDNSLabel(c.NodeID); err != nil {
-		p.Addf(&c.NodeID, "", "%v", err)
-	}
-	c.checkPeers(p)
+	c.CheckFlags(p, c.Advertise != "")
+	c.checkBootstrap(p)
 	cli.CheckListen(p, &c.Listen, ":7400")
 	cli.CheckListen(p, &c.HTTPListen, ":3001")
 	for _, address := range []*string{&c.Advertise, &c.AdvertiseClient} {
@@ -83,29 +80,17 @@ func (c *coordinatorCmd) Check(p *config.Problems) {
 	c.Redis.CheckFlags(p)
 }
 
-func (c *coordinatorCmd) checkPeers(p *config.Problems) {
-	const form = "give all coordinators as id=host:port, such as coordinator-1=coordinator-1:7400"
-	if len(c.Peers) == 0 {
-		p.Addf(&c.Peers, form, "is missing")
-		return
-	}
-	ids, addresses := map[string]bool{}, map[string]bool{}
-	for _, peer := range c.Peers {
-		id, address, _ := strings.Cut(peer, "=")
-		host, port, err := cli.SplitHostPort(address)
-		switch {
-		case rollcallv1.CheckDNSLabel(id) != nil || err != nil || host == "" || port == 0:
-			p.Addf(&c.Peers, form, "%q is not id=host:port", peer)
-		case ids[id] || addresses[address]:
-			p.Addf(&c.Peers, "name each once", "%q is named twice", peer)
+// checkBootstrap reports ids that are not other peers, and a majority of them.
+func (c *coordinatorCmd) checkBootstrap(p *config.Problems) {
+	absent := make(map[string]bool)
+	for _, id := range c.BootstrapWithout {
+		absent[id] = true
+		if id == c.NodeID || !slices.ContainsFunc(c.PeerList(), func(peer coordinator.Peer) bool { return peer.ID == id }) {
+			p.Addf(&c.BootstrapWithout, "give ids of --peers", "%q is not another one of the peers", id)
 		}
-		ids[id], addresses[address] = true, true
 	}
-	if !slices.Contains([]int{1, 3, 5}, len(c.Peers)) {
-		p.Addf(&c.Peers, "name three or five, this one included; one is for trying things out", "there are %d", len(c.Peers))
-	}
-	if c.NodeID != "" && !ids[c.NodeID] && c.Advertise == "" {
-		p.Addf(&c.Peers, "add it, or give its address with --advertise", "this node, %q, is not among them", c.NodeID)
+	if len(c.Peers) > 0 && len(absent) > (len(c.Peers)-1)/2 {
+		p.Addf(&c.BootstrapWithout, "start more of them", "%d of %d peers are a majority, without which no leader can be elected", len(absent), len(c.Peers))
 	}
 }
 
@@ -120,21 +105,12 @@ func (c *coordinatorCmd) checkTemplate(p *config.Problems) {
 	}
 }
 
-// checkRef wants what a service may have.
+// checkRef reports a reference that a service may not have.
 func checkRef(p *config.Problems, field *string, ref *rollcallv1.WorkerRef) {
 	s := &rollcallv1.Service{Id: "x", Kind: "x", WorkerRef: ref}
 	for _, v := range s.Validate() {
 		p.Addf(field, "", "%s", v.Description)
 	}
-}
-
-func (c *coordinatorCmd) peers() []coordinator.Peer {
-	var peers []coordinator.Peer
-	for _, peer := range c.Peers {
-		id, address, _ := strings.Cut(peer, "=")
-		peers = append(peers, coordinator.Peer{ID: id, Address: address})
-	}
-	return peers
 }
 
 // httpAddress is where others reach the HTTP port: at the host that the cluster port is advertised with, unless
@@ -143,7 +119,7 @@ func (c *coordinatorCmd) httpAddress() string {
 	host, port, _ := cli.SplitHostPort(c.HTTPListen)
 	if ip := net.ParseIP(host); host == "" || ip.IsUnspecified() {
 		own := c.Advertise
-		for _, peer := range c.peers() {
+		for _, peer := range c.PeerList() {
 			if peer.ID == c.NodeID {
 				own = cmp.Or(own, peer.Address)
 			}
@@ -153,7 +129,7 @@ func (c *coordinatorCmd) httpAddress() string {
 	return net.JoinHostPort(host, strconv.Itoa(port))
 }
 
-// config of the node, without what only runs.
+// config returns the node's configuration, without the parts that Run opens.
 func (c *coordinatorCmd) config() coordinator.Config {
 	timing := coordinator.LAN
 	if c.RaftTiming == "wan" {
@@ -161,13 +137,13 @@ func (c *coordinatorCmd) config() coordinator.Config {
 	}
 	return coordinator.Config{
 		ID: c.NodeID, Listen: c.Listen, Advertise: c.Advertise, AdvertiseClient: c.AdvertiseClient,
-		HTTPAddress: c.httpAddress(), Peers: c.peers(), DataDir: c.DataDir, Timing: timing,
+		HTTPAddress: c.httpAddress(), Peers: c.PeerList(), BootstrapWithout: c.BootstrapWithout, DataDir: c.DataDir, Timing: timing,
 		RelayerCount: c.RelayerCount, RelayerURLTemplate: c.RelayerURLTemplate,
 		Version: cli.Version(),
 	}
 }
 
-// Run is a coordinator's life: open what it needs, serve until ctx ends, close in reverse.
+// Run opens a coordinator's parts, serves until ctx ends, and closes them in reverse order.
 func (c *coordinatorCmd) Run(ctx context.Context, con *cli.Console) (err error) {
 	log, failure := c.Log.Logger(con.Stderr)
 	defer failure("coordinator failed", &err)
@@ -208,7 +184,7 @@ func (c *coordinatorCmd) Run(ctx context.Context, con *cli.Console) (err error) 
 	log.Info("coordinator started", "node", c.NodeID, "version", cfg.Version, "cluster_port", node.Addr().String(),
 		"http", web.Addr().String(), "redis", c.Redis.Options(), "relayer_count", c.RelayerCount, "tls", cfg.TLS != nil)
 
-	// HTTP stays up until the node has handed over and stopped, for whoever watches it do so.
+	// HTTP stays up until the node has handed over and stopped, so that its end can be observed.
 	serving, stopServing := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopServing()
 	g, working := errgroup.WithContext(ctx)
@@ -272,27 +248,23 @@ func (c *coordinatorCmd) directorConfig() director.Config {
 }
 
 // run directs one epoch.
-func (l *leaderWork) run(ctx context.Context, leadership coordinator.Leadership) error {
+func (l *leaderWork) run(ctx context.Context, leadership coordinator.Leadership) (higher uint64, err error) {
 	cfg := l.cfg
 	cfg.Cluster, cfg.Node, cfg.Epoch = leadership.Cluster, leadership.Node, leadership.Epoch
 	cfg.Directory, cfg.Confirm, cfg.Lease, cfg.Ended = leadership.Directory, leadership.Confirm, leadership.Lease, leadership.Ended
 	d, err := director.New(cfg)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	l.current.Store(d)
 	defer l.current.CompareAndSwap(d, nil)
-	err = d.Run(ctx)
-	if higher, ok := errors.AsType[*mirror.HigherEpochError](err); ok {
-		return &coordinator.ReestablishError{AtLeast: higher.Seen + 1}
-	}
-	return err
+	return d.Run(ctx)
 }
 
-// status appends what the director of the epoch reports, if there is one.
-func (l *leaderWork) status(b []byte, epoch uint64) ([]byte, error) {
+// status returns the report of the epoch's director; nil if there is none.
+func (l *leaderWork) status(epoch uint64) *rollcallv1.GetStatusResponse {
 	if d := l.current.Load(); d != nil && d.Epoch() == epoch {
-		return d.Status(b)
+		return d.Status()
 	}
-	return b, nil
+	return nil
 }

@@ -99,8 +99,8 @@ func (l localChecker) Check(ctx context.Context, s *rollcallv1.Service) error {
 	return health.Check(ctx, l.cfg, s.GetWorkerRef().GetUrl())
 }
 
-// Run is a gateway's life: the foreman knows what runs here, the gateway keeps it registered, and local
-// processes tell the foreman over HTTP.
+// Run runs a gateway until ctx ends. The foreman holds the services of this host, which local processes report over HTTP. The
+// gateway keeps them registered.
 func (c *gatewayCmd) Run(ctx context.Context, con *cli.Console) (err error) {
 	log, failure := c.Log.Logger(con.Stderr)
 	defer failure("gateway failed", &err)

@@ -13,7 +13,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rollcall-dev/rollcall/internal/relayer"
-	"github.com/rollcall-dev/rollcall/internal/relayer/api"
 	"github.com/rollcall-dev/rollcall/internal/relayer/relayertest"
 	"github.com/rollcall-dev/rollcall/internal/relayer/signer/signertest"
 	"github.com/rollcall-dev/rollcall/internal/relayer/store"
@@ -60,7 +59,7 @@ func (r *relay) send(t *testing.T, key int, method string) *relayer.Transaction 
 
 func (r *relay) submit(t *testing.T, target, method string) *relayer.Transaction {
 	t.Helper()
-	tx, err := r.Submit(t.Context(), api.Submission{RelayerID: target, Caller: "me", Request: relayer.Request{
+	tx, err := r.Submit(t.Context(), relayer.Submission{RelayerID: target, Caller: "me", Request: relayer.Request{
 		To: &r.chain.Accounts[0].Address, Value: big.NewInt(5), Speed: relayer.Fast,
 		Metadata: relayer.Metadata{Method: method, Orderbook: "book", Trader: "0xtrader", RequestID: "req-" + method, TraceID: "trace"},
 	}})

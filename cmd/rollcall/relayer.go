@@ -3,32 +3,28 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"math/big"
 	"os"
-	"slices"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
-	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/rollcall-dev/rollcall/internal/cli"
 	"github.com/rollcall-dev/rollcall/internal/evm"
+	"github.com/rollcall-dev/rollcall/internal/platform/apikey"
 	"github.com/rollcall-dev/rollcall/internal/platform/config"
 	"github.com/rollcall-dev/rollcall/internal/platform/postgres"
 	"github.com/rollcall-dev/rollcall/internal/platform/warnings"
 	"github.com/rollcall-dev/rollcall/internal/relayer/api"
 	"github.com/rollcall-dev/rollcall/internal/relayer/api/openzeppelin"
-	"github.com/rollcall-dev/rollcall/internal/relayer/safeguard"
+	"github.com/rollcall-dev/rollcall/internal/relayer/limits"
 	"github.com/rollcall-dev/rollcall/internal/relayer/sender"
 	"github.com/rollcall-dev/rollcall/internal/relayer/service"
 	"github.com/rollcall-dev/rollcall/internal/relayer/signer"
-	"github.com/rollcall-dev/rollcall/internal/relayer/store"
-	"github.com/rollcall-dev/rollcall/internal/relayer/tracker"
 	"github.com/rollcall-dev/rollcall/internal/webhook"
 	"github.com/rollcall-dev/rollcall/internal/webhook/signature"
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
@@ -119,9 +115,9 @@ type hookFlags struct {
 func (c *relayerCmd) Check(p *config.Problems) {
 	cli.CheckListen(p, &c.Listen, ":3000")
 	cli.ReadSecret(p, &c.APIKeys, &c.APIFile)
-	keys, err := api.ParseKeys(c.APIKeys)
+	keys, err := apikey.Parse(c.APIKeys)
 	if err == nil {
-		err = api.CheckKeys(keys)
+		err = apikey.Check(keys)
 	}
 	if err != nil {
 		p.Addf(cli.From(&c.APIKeys, &c.APIFile), "give them as name:key,name:key, with keys from `openssl rand -hex 32`", "%s", cli.OneLine(err))
@@ -248,28 +244,26 @@ func (h *hookFlags) check(p *config.Problems) {
 	}
 }
 
-// with these targets, and a pool for the sake of the check.
+// with returns the configuration with these targets.
 func (h *hookFlags) with(targets []webhook.Target) webhook.Config {
-	cfg := webhook.Config{ChainID: 1, Pool: "pool", AllowPrivate: h.AllowPrivate, Targets: targets, Retention: h.Retention}
+	cfg := webhook.Config{AllowPrivate: h.AllowPrivate, Targets: targets, Retention: h.Retention}
 	if cfg.Retention == 0 {
 		cfg.Retention = webhook.KeepNone
 	}
 	return cfg
 }
 
-func (h *hookFlags) config(chainID uint64, poolID string) webhook.Config {
+func (h *hookFlags) config() webhook.Config {
 	var targets []webhook.Target
 	if h.Targets != "" {
 		targets, _ = webhook.ParseTargets(h.Targets) // which check has seen
 	} else if h.URL != "" {
 		targets = []webhook.Target{{Name: "default", URL: h.URL, SigningKeys: []string{h.Key}}}
 	}
-	cfg := h.with(targets)
-	cfg.ChainID, cfg.Pool = chainID, poolID
-	return cfg
+	return h.with(targets)
 }
 
-// Run is a relayer's life: open what it needs, relay until ctx ends, close in reverse.
+// Run opens a relayer's parts, relays until ctx ends, and closes them in reverse order.
 func (c *relayerCmd) Run(ctx context.Context, con *cli.Console) (err error) {
 	unlimited, failure := c.Log.Logger(con.Stderr)
 	defer failure("relayer failed", &err)
@@ -277,12 +271,12 @@ func (c *relayerCmd) Run(ctx context.Context, con *cli.Console) (err error) {
 	reg := newRegistry()
 
 	// The port is open from the first second: /health answers with what the start waits for.
-	keys, err := api.ParseKeys(c.APIKeys)
+	keys, err := apikey.Parse(c.APIKeys)
 	if err != nil {
 		return err
 	}
 	handler, err := api.NewHandler(api.Config{
-		Keys: keys, Limit: safeguard.NewGuard(c.Guard.rates()).AdmitCalls, Version: cli.Version(), Metrics: promhttp.HandlerFor(reg, promhttp.HandlerOpts{MaxRequestsInFlight: 4}), Registerer: reg, Logger: log,
+		Keys: keys, Limit: limits.NewGuard(c.Guard.rates()).AdmitCalls, Version: cli.Version(), Metrics: promhttp.HandlerFor(reg, promhttp.HandlerOpts{MaxRequestsInFlight: 4}), Registerer: reg, Logger: log,
 	})
 	if err != nil {
 		return err
@@ -303,7 +297,7 @@ func (c *relayerCmd) Run(ctx context.Context, con *cli.Console) (err error) {
 		handler.Start(relay)
 		log.Info("relayer started", "version", cli.Version(), "http", web.Addr().String(), "pool", c.Store.PoolID, "chain", c.Chain.ID,
 			"keys", c.ring.Len(), "enabled", c.Enabled)
-	}, waitLog(unlimited, handler.Starting))
+	}, postgres.LogWaiting(unlimited, handler.Starting))
 	stop(err)
 	if failed := stages.wait(); failed != nil {
 		err = failed
@@ -315,134 +309,42 @@ func (c *relayerCmd) Run(ctx context.Context, con *cli.Console) (err error) {
 	return nil
 }
 
-// waitLogged is how often a start that waits logs what for.
-const waitLogged = 10 * time.Second
-
-// waitLog returns a function for what a start waits for: the reason goes to health each time, and the error into the log at once and
-// then every 10 s. It is called by one goroutine.
-func waitLog(log *slog.Logger, health func(reason string)) func(error) {
-	var last time.Time
-	return func(err error) {
-		reason, level := "the database cannot be reached: "+postgres.Reason(err), slog.LevelWarn
-		if errors.Is(err, postgres.ErrLocked) { // as it is at the first start of several
-			reason, level = err.Error(), slog.LevelInfo
-		}
-		health(reason)
-		if time.Since(last) >= waitLogged {
-			last = time.Now()
-			log.Log(context.Background(), level, "waiting for the database", "err", err)
-		}
-	}
-}
-
-// relay opens what a relayer needs, calls serve, and runs until the stages have ended, its own behind those that are there.
+// relay opens a relayer's parts, calls serve, and runs until the stages have ended. Its own stages follow the existing ones.
 func (c *relayerCmd) relay(stages *shutdownStages, log *slog.Logger, reg *prometheus.Registry, serve func(*service.Service), waiting func(error)) error {
-	ctx := stages.ctx
-	migrations := store.Migrations()
-	migrations.Log, migrations.Waiting = log, waiting
-	if c.Migrate {
-		if err := postgres.Migrate(ctx, c.Store.DatabaseURL, migrations); err != nil {
-			return err
-		}
+	p := &relayerParts{relayerCmd: c, log: log, reg: reg}
+	defer p.close()
+	if err := p.openDatabase(stages.ctx, waiting); err != nil {
+		return err
 	}
-	// A process that freezes while it has the keys' locks must not hold up the others of its pool for long.
-	db, err := postgres.Open(ctx, postgres.Config{URL: c.Store.DatabaseURL, ApplicationName: "rollcall relayer", IdleInTxTimeout: 2 * time.Second, Waiting: waiting})
+	if err := p.openNodes(); err != nil {
+		return err
+	}
+	if err := p.openStore(); err != nil {
+		return err
+	}
+	ring, err := ringWith(c.ring, c.Guard.TopUp.signer)
 	if err != nil {
 		return err
 	}
-	defer db.Close()
-	if err := postgres.Check(ctx, db, migrations); err != nil {
-		return err // where it did not migrate itself
-	}
-
-	nodes := c.Chain.config()
-	nodes.Logger, nodes.Metrics = log, evm.NewMetrics(reg)
-	client, err := evm.Open(nodes)
-	if err != nil {
-		return err
-	}
-	defer client.Close()
-	// Callers' own calls to the chain go through connections of their own, because a slow or huge answer must not count against a
-	// node that transactions are sent through.
-	asked := c.Chain.config()
-	asked.Logger, asked.Metrics, asked.MaxResponse, asked.MaxHeadAge = log, nodes.Metrics, 4<<20, 0
-	passthrough, err := evm.Open(asked)
-	if err != nil {
-		return err
-	}
-	defer passthrough.Close()
-
-	hooks := c.Hook.config(c.Chain.ID, c.Store.PoolID)
-	hooks.Logger, hooks.Metrics = log, webhook.NewMetrics(reg)
-	deliverer, err := webhook.New(db, hooks)
-	if err != nil {
-		return err
-	}
-	store := store.New(db, store.Config{
-		ChainID: c.Chain.ID, Pool: c.Store.PoolID, Targets: deliverer.Names(), OnDeliveryQueued: deliverer.Notify,
-		Budgets: c.Guard.budgets(), Metrics: store.NewMetrics(reg),
-	})
-	follow := tracker.Nodes(client)
-	lineage := tracker.NewChainIdentity(follow, store, log.With("component", "chain"), client, passthrough)
-	policies := c.Gas.policies()
-	topUp := c.Guard.TopUp.config(policies.MaxFee)
-	all, err := ringWith(c.ring, c.Guard.TopUp.signer)
-	if err != nil {
-		return err
-	}
-	var funding []common.Address
-	if topUp != nil {
-		funding = append(funding, topUp.From)
-	}
-	relaying := service.Config{
-		ID: c.Store.PoolID, Store: store, Chain: client, Ring: c.ring, Log: log.With("component", "pool"),
-		Policies: policies, Ready: lineage.Err, Enabled: c.Enabled, Cap: c.MaxPendingPerKey, Queue: c.MaxQueued,
-		RevertData: c.RevertData, RPCProxy: passthrough, Signing: c.AllowMessageSigning == "on" || c.AllowMessageSigning == "auto" && policies.Receivers == nil,
-		Guard: safeguard.NewGuard(c.Guard.rates()), Funding: funding, Metrics: service.NewMetrics(reg),
-	}
-	keys := safeguard.New(safeguard.Config{
-		Store: store, Chain: client, Log: log.With("component", "safeguard"), Outbox: webhook.NewOutbox(db, c.Chain.ID, c.Store.PoolID),
-		Describe: relaying.Describe, Metrics: safeguard.NewMetrics(reg), Interval: c.Guard.Interval, Margin: c.Guard.Margin,
-		Refusals: c.Guard.MaxConsecutiveRejections, Cooldown: c.Guard.KeyDisabledFor, TopUp: topUp, SwitchedOff: !c.Enabled,
-	})
+	relaying := p.serviceConfig()
+	keys := p.keyMonitor(relaying)
 	send := sender.New(sender.Config{
-		ChainID: c.Chain.ID, Ring: all, Chain: client, Store: store, Log: log.With("component", "sender"), Ready: lineage.Err,
-		MaxFee: policies.MaxFee, NoopFactor: c.Gas.NoopFactor, Metrics: sender.NewMetrics(reg), Events: keys,
+		ChainID: c.Chain.ID, Ring: ring, Chain: p.client, Store: p.store, Log: log.With("component", "sender"), Ready: p.identity.Err,
+		MaxFee: relaying.MaxFee, NoopFactor: c.Gas.NoopFactor, Metrics: sender.NewMetrics(reg), Events: keys,
 	})
-	terms := relaying.Terms()
-	terms.Held = slices.Concat(terms.Held, funding)
-	var revertData func(ctx context.Context, tx, block common.Hash) ([]byte, error)
-	if c.RevertData { // not by the client that transactions are sent through: traces are slow
-		revertData = passthrough.RevertData
-	}
-	track := tracker.New(tracker.Config{
-		RevertData: revertData,
-		Name:       processName(), Store: store, Sender: send, Chain: follow, Terms: terms, Log: log.With("component", "tracker"),
-		Confirmations: c.Chain.Confirmations, Finality: c.Chain.tag(), AnchorDepth: c.Chain.AnchorDepth, ChainIdentity: lineage, Everywhere: client.PendingEverywhere,
-		MaxNonceJump: c.Guard.NonceJump, NoopsPerHour: c.Guard.Noops, TopUps: keys.TakeTopUps,
-		History: c.HistoryRetention, IdempotencyKeys: c.IdempotencyTTL, Round: keys.Round, Metrics: tracker.NewMetrics(reg),
-	})
+	track := p.tracker(relaying, keys, send)
 	relaying.Sender, relaying.Rounds = send, track.Rounds
 	relay := service.New(relaying)
 	serve(relay)
 
-	// In the order in which they stop: HTTP, which runs already, takes nothing new, what was taken is stored, what was stored is
-	// signed and broadcasted, and only then do the parts that all of them need end.
+	// In the order in which they stop. HTTP, which runs already, accepts nothing new. Then accepted transactions are stored, and
+	// stored ones are signed and broadcasted. The parts that all of these need end last.
 	stages.add(relay.Run)
 	stages.add(track.Run, keys.Run)
 	stages.add(send.Run)
-	stages.add(deliverer.Run, lineage.Run)
-	stages.add(client.Run)
+	stages.add(p.deliverer.Run, p.identity.Run)
+	stages.add(p.client.Run)
 	return stages.wait()
-}
-
-// processName tells this process from all others that were or will be.
-func processName() string {
-	host, err := os.Hostname()
-	if err != nil {
-		host = "unknown"
-	}
-	return fmt.Sprintf("%s-%d-%s", host, os.Getpid(), uuid.NewString()[:8])
 }
 
 // shutdownStages run together, and stop one after the other.

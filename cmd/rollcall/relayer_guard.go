@@ -11,12 +11,14 @@ import (
 
 	"github.com/rollcall-dev/rollcall/internal/cli"
 	"github.com/rollcall-dev/rollcall/internal/platform/config"
-	"github.com/rollcall-dev/rollcall/internal/relayer/safeguard"
+	"github.com/rollcall-dev/rollcall/internal/platform/ratelimit"
+	"github.com/rollcall-dev/rollcall/internal/relayer/keymonitor"
+	"github.com/rollcall-dev/rollcall/internal/relayer/limits"
 	"github.com/rollcall-dev/rollcall/internal/relayer/signer"
 	"github.com/rollcall-dev/rollcall/internal/relayer/store"
 )
 
-// guardFlags are a relayer's safeguards.
+// guardFlags are a relayer's limits and key monitor.
 type guardFlags struct {
 	Rate       string `name:"rate-limit" env:"RELAYER_RATE_LIMIT" default:"1000:3000" placeholder:"N[:BURST]" help:"Transactions a second that this process takes, and at once after a pause; 0 for any number. As many calls of nodes, and signatures, come on top."`
 	CallerRate string `name:"rate-limit-per-key" env:"RELAYER_RATE_LIMIT_PER_KEY" default:"0" placeholder:"N[:BURST]" help:"The same for each API key."`
@@ -52,7 +54,7 @@ type topUpFlags struct {
 // check also knows the lowest balance; nil for none.
 func (g *guardFlags) check(p *config.Problems, ring *signer.Ring, least *big.Int) {
 	for _, field := range []*string{&g.Rate, &g.CallerRate, &g.TraderRate} {
-		if _, err := safeguard.ParseRate(*field); err != nil {
+		if _, err := ratelimit.ParseRate(*field); err != nil {
 			p.Addf(field, "give a number, or two as in 100:300", "%v", err)
 		}
 	}
@@ -118,9 +120,9 @@ func amount(s string) *big.Int {
 	return n
 }
 
-func (g *guardFlags) rates() (r safeguard.Rates) {
-	for field, rate := range map[*string]*safeguard.Rate{&g.Rate: &r.Global, &g.CallerRate: &r.Caller, &g.TraderRate: &r.Trader} {
-		*rate, _ = safeguard.ParseRate(*field) // which check has seen
+func (g *guardFlags) rates() (r limits.Rates) {
+	for field, rate := range map[*string]*ratelimit.Rate{&g.Rate: &r.Global, &g.CallerRate: &r.Caller, &g.TraderRate: &r.Trader} {
+		*rate, _ = ratelimit.ParseRate(*field) // which check has seen
 	}
 	return r
 }
@@ -153,11 +155,11 @@ func (t *topUpFlags) checkKey(p *config.Problems) {
 }
 
 // config says how keys are topped up; nil for not at all.
-func (t *topUpFlags) config(maxFee *big.Int) *safeguard.TopUp {
+func (t *topUpFlags) config(maxFee *big.Int) *keymonitor.TopUp {
 	if t.signer == nil {
 		return nil
 	}
-	return &safeguard.TopUp{
+	return &keymonitor.TopUp{
 		From: t.signer.Address(), Threshold: amount(t.Threshold), Target: amount(t.Target), Most: amount(t.Most), PerDay: amount(t.PerDay), MaxFee: maxFee,
 	}
 }

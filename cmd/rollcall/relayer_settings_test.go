@@ -38,7 +38,7 @@ func relayerSettings(t *testing.T, more map[string]string) map[string]string {
 
 // targets are a relayer's, field by field: a target shows none of them.
 func targets(c *commands) (all [][]string) {
-	for _, target := range c.Relayer.Hook.config(1, "pool").Targets {
+	for _, target := range c.Relayer.Hook.config().Targets {
 		all = append(all, append([]string{target.Name, target.URL}, target.SigningKeys...))
 	}
 	return all
@@ -62,7 +62,7 @@ func TestWebhookTargetsAreOneOrMany(t *testing.T) {
 		got, err := parseCommand(t, relayerSettings(t, c.env), "relayer")
 		require.NoError(t, err, name)
 		require.Equal(t, c.want, targets(got), name)
-		require.NoError(t, got.Relayer.Hook.config(1, "pool").Validate(), name)
+		require.NoError(t, got.Relayer.Hook.config().Validate(), name)
 	}
 }
 
@@ -74,7 +74,7 @@ func TestWebhookRetention(t *testing.T) {
 		}
 		got, err := parseCommand(t, relayerSettings(t, env), "relayer")
 		require.NoError(t, err, value)
-		cfg := got.Relayer.Hook.config(1, "pool")
+		cfg := got.Relayer.Hook.config()
 		require.NoError(t, cfg.Validate(), value)
 		require.Equal(t, want, cfg.Retention, value)
 	}

@@ -2,9 +2,7 @@ package main
 
 import (
 	"encoding/json"
-	"errors"
 	"io"
-	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -16,12 +14,10 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/rollcall-dev/rollcall/internal/platform/postgres"
 	"github.com/rollcall-dev/rollcall/internal/relayer/signer/signertest"
 	"github.com/rollcall-dev/rollcall/internal/relayer/store"
 	testchain "github.com/rollcall-dev/rollcall/internal/testutil/chain"
@@ -165,27 +161,6 @@ func TestRelayer_DatabaseAway(t *testing.T) {
 			r.stop(t)
 		})
 	}
-}
-
-// The cause is logged at once, and then every 10 s.
-func TestWaitLog(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		var out strings.Builder
-		var reason string
-		waiting := waitLog(slog.New(slog.NewTextHandler(&out, nil)), func(r string) { reason = r })
-		for range 250 {
-			waiting(errors.New("user=secret"))
-			<-time.After(100 * time.Millisecond)
-		}
-		require.Equal(t, 3, strings.Count(out.String(), "waiting for the database"))
-		require.NotContains(t, reason, "secret")
-		<-time.After(waitLogged)
-		out.Reset()
-		waiting(postgres.ErrLocked)
-		require.Contains(t, out.String(), "level=INFO", "which is usual where several start at once")
-		require.Equal(t, postgres.ErrLocked.Error(), reason)
-	})
 }
 
 // A cause that keeps a relayer from working is logged once a minute, however many of its parts fail because of it.

@@ -126,6 +126,7 @@ func TestCoordinatorSettings(t *testing.T) {
 	checkSettings(t, []string{"coordinator"}, coordinatorBase, append(tlsSettings(t, func(c *commands) *cli.TLSFlags { return &c.Coordinator.TLS }), []setting{
 		{"node-id", "ROLLCALL_NODE_ID", "b", nil, node(func(c coordinator.Config) any { return c.ID }), "b"},
 		{"peers", "ROLLCALL_PEERS", "a=x:1", nil, node(func(c coordinator.Config) any { return c.Peers }), []coordinator.Peer{{ID: "a", Address: "x:1"}}},
+		{"bootstrap-without", "ROLLCALL_BOOTSTRAP_WITHOUT", "c", nil, node(func(c coordinator.Config) any { return c.BootstrapWithout }), []string{"c"}},
 		{"listen", "ROLLCALL_LISTEN", "127.0.0.1:7500", nil, node(func(c coordinator.Config) any { return c.Listen }), "127.0.0.1:7500"},
 		{"advertise", "ROLLCALL_ADVERTISE", "me:7400", nil, node(func(c coordinator.Config) any { return c.Advertise }), "me:7400"},
 		{"advertise-client", "ROLLCALL_ADVERTISE_CLIENT", "pub:7400", nil, node(func(c coordinator.Config) any { return c.AdvertiseClient }), "pub:7400"},

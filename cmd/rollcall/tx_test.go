@@ -66,7 +66,7 @@ func TestTransactionsAreListedAndShown(t *testing.T) {
 
 	out := succeed(t, r.operator("tx", "list", "--limit", "2")...)
 	require.Regexp(t, `^ID +STATUS +KEY +NONCE +HASH +AGE +METHOD +TRADER +ATTEMPTS\n`, out)
-	require.Regexp(t, third.ID.String()+` +broadcasted +`+lower(r.keys[0])+` +1 +`+third.Hash.Hex()[:10]+`… +\ds +fill +0xtrader +1\n`, out)
+	require.Regexp(t, third.ID.String()+` +broadcasted +`+lower(r.keys[0])+` +1 +`+third.Hash.Hex()[:10]+`… +\d+s +fill +0xtrader +1\n`, out)
 	require.Contains(t, out, "the newest 2 of 3 transactions\n")
 
 	for _, ref := range []string{first.ID.String(), first.Hash.Hex(), r.keys[0].Hex() + ":0"} {

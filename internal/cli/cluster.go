@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"bufio"
 	"cmp"
 	"context"
 	"errors"
@@ -28,7 +27,7 @@ type ClusterCmd struct {
 	Remove   clusterRemoveCmd   `cmd:"" changes:"" help:"Remove a coordinator from the cluster."`
 	Transfer clusterTransferCmd `cmd:"" changes:"" help:"Hand the leadership to another coordinator."`
 	Snapshot clusterSnapshotCmd `cmd:"" help:"Save the directory to a file."`
-	Restore  clusterRestoreCmd  `cmd:"" changes:"" help:"Replace the directory, on all coordinators, by a saved one."`
+	Restore  clusterRestoreCmd  `cmd:"" changes:"" help:"Make a saved directory the state of a stopped coordinator, from which the others then start."`
 }
 
 // member is a coordinator, for scripts.
@@ -100,7 +99,7 @@ type clusterStatusCmd struct {
 
 func (c *clusterStatusCmd) Check(p *config.Problems) { c.check(p) }
 
-// leaderWait is how long "cluster status" looks for a leader before it asks whoever answers.
+// leaderWait is how long "cluster status" looks for a leader before it asks any node that answers.
 const leaderWait = 2 * time.Second
 
 func (c *clusterStatusCmd) Run(ctx context.Context, con *Console) error {
@@ -145,8 +144,8 @@ func (c *clusterStatusCmd) askAnyone(ctx context.Context, client *gateway.Client
 	return nil
 }
 
-// change calls the leader with something that changes the cluster. A call that was certainly not done, because that
-// node does not lead, is retried on the next one; one that may have been done is an UnknownOutcomeError.
+// change calls the leader to change the cluster. A call that was certainly not done, because that node does not lead, is
+// retried on the next one. A call that may have been done is an UnknownOutcomeError.
 func (r *RemoteFlags) change(ctx context.Context, client *gateway.Client,
 	call func(context.Context, rollcallv1.ClusterServiceClient, ...grpc.CallOption) error,
 ) error {
@@ -371,81 +370,4 @@ func replaceFile(path string, write func(io.Writer) (int64, error)) (size int64,
 		return 0, err
 	}
 	return size, os.Rename(f.Name(), path)
-}
-
-type clusterRestoreCmd struct {
-	File         string `arg:"" help:"File that \"cluster snapshot\" wrote; - reads standard input."`
-	AllowForeign bool   `help:"Accept a snapshot of another cluster."`
-	RemoteFlags
-	OutputFlags
-}
-
-func (c *clusterRestoreCmd) Check(p *config.Problems) { c.check(p) }
-
-func (c *clusterRestoreCmd) Run(ctx context.Context, con *Console) error {
-	in := con.Stdin
-	if c.File != "-" {
-		f, err := os.Open(c.File)
-		if err != nil {
-			return UsageError{Err: err}
-		}
-		defer f.Close()
-		in = bufio.NewReader(f)
-	}
-	client, limited, end, err := c.client(ctx)
-	if err != nil {
-		return err
-	}
-	defer end()
-	conn, _, err := client.LeaderConn(limited)
-	if err != nil {
-		return err
-	}
-	resp, err := c.upload(ctx, rollcallv1.NewClusterServiceClient(conn), in)
-	if _, foreign := errors.AsType[*gateway.ForeignClusterError](err); foreign {
-		return WithFix(err, "Is it the right file? If so, restore it with --allow-foreign.")
-	}
-	if err != nil {
-		return err
-	}
-	restored := map[string]uint64{"services": resp.GetServices(), "epoch": resp.GetEpoch()}
-	return c.Print(con.Stdout, restored, func(w io.Writer) {
-		fmt.Fprintf(w, "restored %s, epoch %d\n", plural(int(resp.GetServices()), "service"), resp.GetEpoch())
-		if c.AllowForeign {
-			fmt.Fprintln(w, "A coordinator that was not running holds the former cluster and refuses to start: empty its data folder, one coordinator at a time.")
-		}
-	})
-}
-
-const uploadChunk = 256 << 10
-
-func (c *clusterRestoreCmd) upload(ctx context.Context, cluster rollcallv1.ClusterServiceClient, in io.Reader) (*rollcallv1.RestoreSnapshotResponse, error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel() // an upload that is not closed changes nothing
-	stream, err := cluster.RestoreSnapshot(ctx)
-	if err != nil {
-		return nil, gateway.FromStatus(err)
-	}
-	buf := make([]byte, uploadChunk)
-	for first := true; ; first = false {
-		n, err := io.ReadFull(in, buf)
-		if n > 0 || first {
-			// A refusal ends the stream early; CloseAndRecv then says why.
-			if stream.Send(&rollcallv1.RestoreSnapshotRequest{Chunk: buf[:n], AllowForeign: c.AllowForeign}) != nil {
-				break
-			}
-		}
-		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-			break
-		}
-		if err != nil {
-			return nil, fmt.Errorf("read snapshot: %w", err)
-		}
-	}
-	resp, raw := stream.CloseAndRecv()
-	err = gateway.FromStatus(raw)
-	if raw != nil && lostOnTheWay(raw, err) {
-		return nil, &gateway.UnknownOutcomeError{Cause: plain(err), Err: err}
-	}
-	return resp, err
 }

@@ -142,7 +142,7 @@ func (r *RedisFlags) Options() mirror.Options {
 	}
 }
 
-// CheckCAs wants a file of certificates, if any.
+// CheckCAs reports a file that holds no certificates.
 func CheckCAs(p *config.Problems, file *string) {
 	if *file == "" {
 		return
@@ -217,7 +217,7 @@ func From(value, file *string) *string {
 // OneLine is what joined errors say.
 func OneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
 
-// CheckAddresses wants host:port each.
+// CheckAddresses reports addresses that are not host:port.
 func CheckAddresses(p *config.Problems, field *[]string) {
 	for _, address := range *field {
 		if host, _, err := SplitHostPort(address); err != nil || host == "" {
@@ -226,7 +226,7 @@ func CheckAddresses(p *config.Problems, field *[]string) {
 	}
 }
 
-// CheckListen wants [host]:port.
+// CheckListen reports an address that is not [host]:port.
 func CheckListen(p *config.Problems, field *string, example string) {
 	if _, _, err := SplitHostPort(*field); err != nil {
 		p.Addf(field, "give one such as "+example, "%q is not an address to listen at", *field)

@@ -261,13 +261,16 @@ func upload(ctx context.Context, cluster rollcallv1.ClusterServiceClient, f *dir
 	return resp, err
 }
 
-// importParts returns the messages of an import, except the last one, of about uploadChunk bytes each.
+// importPart is the size of an import's messages, in bytes.
+const importPart = 256 << 10
+
+// importParts returns the messages of an import, except the last one, of about importPart bytes each.
 func importParts(f *directoryfile.File) []*rollcallv1.ImportServicesRequest {
 	part := new(rollcallv1.ImportServicesRequest)
 	parts, size := []*rollcallv1.ImportServicesRequest{part}, 0
 	next := func(m proto.Message) {
 		more := proto.Size(m)
-		if size > 0 && size+more > uploadChunk {
+		if size > 0 && size+more > importPart {
 			part, size = new(rollcallv1.ImportServicesRequest), 0
 			parts = append(parts, part)
 		}

@@ -59,7 +59,7 @@ func databaseError(err error) error {
 	return WithFix(err, "Check DATABASE_URL or DATABASE_URL_FILE, and that PostgreSQL runs and lets this host in.")
 }
 
-// CheckDatabaseURL wants one that can be read, if any.
+// CheckDatabaseURL reports a URL that cannot be parsed.
 func CheckDatabaseURL(p *config.Problems, url, file *string) {
 	if *url == "" {
 		return

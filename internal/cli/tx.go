@@ -423,7 +423,7 @@ func (c *txReplayCmd) Run(ctx context.Context, con *Console) error {
 	})
 }
 
-// known wants each delivery to be there.
+// known returns an error unless each delivery exists.
 func known(ctx context.Context, a *admin.Admin, ids []uuid.UUID) error {
 	var missing []string
 	for chunk := range slices.Chunk(ids, 1000) {

@@ -1,9 +1,10 @@
 package e2e
 
 import (
-	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -132,8 +133,24 @@ func asked(c <-chan struct{}) bool {
 	}
 }
 
-// A restored snapshot replaces the directory, on all nodes and in Redis, under a new epoch.
-func TestSnapshotIsRestored(t *testing.T) {
+// restore runs "cluster restore" for a stopped coordinator, with the settings that it starts with.
+func (c *cluster) restore(id, file string) (said string) {
+	c.t.Helper()
+	p := c.startRestore(id, file)
+	<-p.done
+	said = strings.Join(p.tail(25), "\n")
+	require.True(c.t, p.cmd.ProcessState.Success(), said)
+	return said
+}
+
+func (c *cluster) startRestore(id, file string) *process {
+	c.t.Helper()
+	env := []string{"ROLLCALL_NODE_ID=" + id, "ROLLCALL_PEERS=" + c.peers(), "ROLLCALL_DATA_DIR=" + c.nodes[id].data}
+	return launch(c.t, "restore of "+id, env, "cluster", "restore", file)
+}
+
+// A snapshot that is restored on one stopped node replaces the directory, on all nodes and in Redis, under a new epoch.
+func TestRestore_StoppedCluster(t *testing.T) {
 	t.Parallel()
 	relayers, ids := fleet(t, 3)
 	c := startCluster(t, options{})
@@ -147,33 +164,88 @@ func TestSnapshotIsRestored(t *testing.T) {
 	c.awaitActive(patience, ids[1:]...)
 	_, epoch := c.leader()
 	stop := c.watchSet(ids[1])
-	require.Contains(t, c.mustCLI("cluster", "restore", file), "restored 2 services")
+
+	first, others := c.nodes[c.ids[0]], c.ids[1:]
+	running := c.startRestore(first.id, file)
+	<-running.done
+	require.Equal(t, 1, running.cmd.ProcessState.ExitCode())
+	require.Contains(t, strings.Join(running.tail(25), "\n"), "Stop all coordinators before a restore. Nothing was changed.")
+
+	for _, n := range c.nodes {
+		require.Zero(t, n.stop())
+	}
+	for i := range 20 { // interrupted at any point, and repeated
+		p := c.startRestore(first.id, file)
+		select {
+		case <-p.done:
+		case <-time.After(time.Duration(i) * 2 * time.Millisecond):
+			p.kill()
+		}
+	}
+	said := c.restore(first.id, file)
+	require.Contains(t, said, "restored 2 services")
+	require.Contains(t, said, "Then empty the data folders of "+others[0]+" and "+others[1]+", and start them.")
+	c.start(first.id)
+	c.awaitReady(first)
+	_, after := c.leaderAfter(epoch)
+
+	// A node with the former log refuses to start beside it, and says how it can join.
+	former := c.start(others[0])
+	<-former.done
+	require.Equal(t, 1, former.cmd.ProcessState.ExitCode())
+	require.Contains(t, strings.Join(former.tail(5), "\n"), "empty their data folders, and start them again")
+	for _, id := range others {
+		require.NoError(t, os.RemoveAll(c.nodes[id].data))
+		c.awaitReady(c.start(id))
+	}
 	c.awaitActive(patience, ids[:2]...)
 	stop()
 	stop = c.watchSet(ids[:2]...)
-	require.Equal(t, ids[:2], c.directory())
-	leader, after := c.leaderAfter(epoch)
 	c.awaitEpochInRedis(after)
 
 	// Each node has it, also after a restart from disk and under another leader.
+	leader, now := c.leader()
 	require.Zero(t, leader.stop())
-	_, _ = c.leaderAfter(after)
+	_, _ = c.leaderAfter(now)
 	require.Equal(t, ids[:2], c.directory())
 	c.awaitReady(c.start(leader.id))
 	c.transfer(leader.id)
 	require.Equal(t, ids[:2], c.directory())
-	_, last := c.leaderAfter(after)
+	_, last := c.leader()
 	c.awaitEpochInRedis(last)
 	c.awaitActive(patience, ids[:2]...)
 	stop()
+}
 
-	// A snapshot of another cluster is rejected without --allow-foreign.
-	other := startCluster(t, options{size: 1})
-	other.leader()
-	_, said, code := other.cli("cluster", "restore", file)
-	require.Equal(t, 1, code)
-	require.Contains(t, said, "--allow-foreign")
-	require.Empty(t, other.directory())
-	require.Contains(t, other.mustCLI("cluster", "restore", "--allow-foreign", file), fmt.Sprintf("restored %d services", 2))
-	require.Equal(t, ids[:2], other.directory())
+// Two coordinators must not found a cluster without the third, unless the operator says so.
+func TestFounding_WithoutOne(t *testing.T) {
+	t.Parallel()
+	relayers, ids := fleet(t, 1)
+	c := planCluster(t, options{nodeEnv: map[string]map[string]string{}})
+	for _, id := range c.ids[:2] {
+		c.start(id)
+	}
+	const waits = "waiting for every coordinator before the first start; if one will not come, and none of them ever ran before, start the others with --bootstrap-without"
+	for _, id := range c.ids[:2] {
+		n := c.nodes[id]
+		// On a busy machine the first line is written before the other node answers.
+		eventually(t, patience, func() bool {
+			for _, line := range n.logged(waits) {
+				if line["missing"] == c.ids[2] {
+					return true
+				}
+			}
+			return false
+		}, "%s says that it waits for %s alone", id, c.ids[2])
+		require.Empty(t, n.logged("cluster bootstrapped"))
+		require.Zero(t, n.stop())
+	}
+	for _, id := range c.ids[:2] {
+		c.opts.nodeEnv[id] = map[string]string{"ROLLCALL_BOOTSTRAP_WITHOUT": c.ids[2]}
+		c.start(id)
+	}
+	c.register(relayers...)
+	c.start(c.ids[2])
+	c.awaitVoters()
+	c.awaitActive(patience, ids...)
 }

@@ -37,6 +37,12 @@
 // Run receives heads from a subscription if there is one. It polls the preferred endpoint if there is none, while it is
 // down, and when it has been silent for longer than Config.Silence. A head is a hint to read the chain.
 //
+// # Own HTTP requests and failover
+//
+// WebSockets use go-ethereum's rpc.Client. Over HTTP it loses the error of a node that refuses a batch with one object, and
+// reads error pages of any size. A retry or failover library sees one call, while a pause here belongs to an endpoint and a
+// method, and a View must not change its endpoint.
+//
 // # Secrets
 //
 // The URLs of endpoints hold keys. Errors, logs, metrics and Status contain only the host. Keys that nodes repeat are

@@ -191,7 +191,8 @@ func TestSend_SeveralEndpoints_ResultsAreCombined(t *testing.T) {
 	for _, test := range []struct {
 		name, first, second string
 		want                Outcome
-		unreached, lacksGas bool
+		unreached           bool
+		rejected            Outcome
 	}{
 		{name: "both accept", want: Accepted},
 		{name: "first refuses", first: full, want: Accepted},
@@ -207,7 +208,11 @@ func TestSend_SeveralEndpoints_ResultsAreCombined(t *testing.T) {
 		{name: "first counts too many", first: tooLow, want: Accepted},
 		{name: "first has another transaction", first: `{"code":-32000,"message":"replacement transaction underpriced"}`, want: Accepted},
 		{name: "first demands more gas", first: `{"code":-32000,"message":"intrinsic gas too low"}`, want: Accepted},
-		{name: "one demands more gas, the other hangs", first: `{"code":-32000,"message":"intrinsic gas too low"}`, second: hang, want: Unknown, lacksGas: true},
+		{name: "one demands more gas, the other hangs", first: `{"code":-32000,"message":"intrinsic gas too low"}`, second: hang, want: Unknown, rejected: IntrinsicGas},
+		{name: "one takes fewer bytes, the other fails", first: large, second: `{"code":-32603,"message":"internal error"}`, want: Unknown, rejected: Oversized},
+		{name: "one fails, the other makes smaller blocks", first: `{"code":-32603,"message":"internal error"}`, second: much, want: Unknown, rejected: ExceedsBlockGas},
+		{name: "both reject for good", first: large, second: much, want: ExceedsBlockGas, rejected: ExceedsBlockGas},
+		{name: "one rejects for good, the other for now", first: large, second: full, want: PoolFull},
 		{name: "both hang", first: hang, second: hang, want: Unknown, unreached: true},
 		{name: "first verifies signatures wrongly", first: `{"code":-32000,"message":"invalid sender"}`, want: Accepted},
 	} {
@@ -229,7 +234,7 @@ func TestSend_SeveralEndpoints_ResultsAreCombined(t *testing.T) {
 				requireOutcomes(t, results, test.want)
 				require.Equal(t, test.want == Accepted, results[0].Err == nil)
 				require.Equal(t, test.unreached, !results[0].Reached)
-				require.Equal(t, test.lacksGas, results[0].LacksGas)
+				require.Equal(t, test.rejected, results[0].Rejected)
 			})
 		}
 	}

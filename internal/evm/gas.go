@@ -49,7 +49,7 @@ func (m Message) MarshalJSON() ([]byte, error) {
 func (c *Client) EstimateGas(ctx context.Context, m Message) (uint64, error) {
 	var gas uint64
 	err := c.each(ctx, []string{"eth_estimateGas"}, func(ctx context.Context, ep *endpoint) error {
-		said, err := ep.estimate(ctx, m)
+		said, err := ep.simulatePending(ctx, "eth_estimateGas", m)
 		if err == nil {
 			err = said.err
 		}
@@ -67,13 +67,11 @@ func (c *Client) EstimateGas(ctx context.Context, m Message) (uint64, error) {
 	return gas, nil
 }
 
-func (ep *endpoint) estimate(ctx context.Context, m Message) (answer, error) {
+// simulatePending simulates a call with eth_estimateGas or eth_call on top of the pending state, or of the newest block if
+// the endpoint has no pending state.
+func (ep *endpoint) simulatePending(ctx context.Context, method string, m Message) (answer, error) {
 	at := func(block string, answers func(*RPCError) bool) (answer, error) {
-		answered, err := ep.ask(ctx, []call{{method: "eth_estimateGas", params: []any{m, block}, answers: answers}})
-		if err != nil {
-			return answer{}, err
-		}
-		return answered[0], nil
+		return ep.simulateAt(ctx, method, m, block, answers)
 	}
 	if until := ep.noPending.Load(); until != nil && time.Now().Before(*until) {
 		return at("latest", answersCall)
@@ -88,6 +86,14 @@ func (ep *endpoint) estimate(ctx context.Context, m Message) (answer, error) {
 		ep.noPending.Store(new(time.Now().Add(pendingPardon)))
 	}
 	return said, err
+}
+
+func (ep *endpoint) simulateAt(ctx context.Context, method string, m Message, block string, answers func(*RPCError) bool) (answer, error) {
+	answered, err := ep.ask(ctx, []call{{method: method, params: []any{m, block}, answers: answers}})
+	if err != nil {
+		return answer{}, err
+	}
+	return answered[0], nil
 }
 
 // explain returns the typed error for an error of a simulated call.

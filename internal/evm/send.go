@@ -25,7 +25,9 @@ type Result struct {
 	Endpoint string // endpoint that returned Outcome; empty if there is none
 	Err      error  // the endpoint's error; nil if Accepted
 	Reached  bool   // an endpoint accepted the transaction, or rejected it for a recognized reason
-	LacksGas bool   // an endpoint returned IntrinsicGas, and none returned another recognized answer
+	// Rejected is a rejection that may be permanent, if every recognized answer is one; otherwise it is Unknown. Outcome
+	// differs from it where another endpoint gave no recognized answer.
+	Rejected Outcome
 }
 
 // Send broadcasts transactions, to each endpoint in the given order. The result has one entry for each.
@@ -169,7 +171,9 @@ func (ep *endpoint) result(a answer, want common.Hash) Result {
 	r := Result{
 		Outcome: Classify(err), Endpoint: ep.name, Err: fmt.Errorf("send %s: %w", want, err), Reached: answered && answersSend(e),
 	}
-	r.LacksGas = r.Outcome == IntrinsicGas
+	if r.Outcome.MaybePermanent() {
+		r.Rejected = r.Outcome
+	}
 	return r
 }
 
@@ -197,9 +201,34 @@ func combine(a, b Result) Result {
 	if rank[b.Outcome] < rank[a.Outcome] || b.Outcome == a.Outcome && answered {
 		first, other = b, a
 	}
-	first.LacksGas = (a.LacksGas || !a.Reached) && (b.LacksGas || !b.Reached) && (a.LacksGas || b.LacksGas)
+	first.Rejected = combineRejected(a, b)
 	first.Reached = first.Reached || other.Reached
 	return first
+}
+
+// combineRejected returns the rejection of two results that takes precedence, unless one has another recognized answer.
+func combineRejected(a, b Result) Outcome {
+	switch {
+	case a.Rejected == Unknown && a.Reached, b.Rejected == Unknown && b.Reached:
+		return Unknown
+	case a.Rejected == Unknown:
+		return b.Rejected
+	case b.Rejected == Unknown, rank[a.Rejected] < rank[b.Rejected]:
+		return a.Rejected
+	default:
+		return b.Rejected
+	}
+}
+
+// MaybePermanent reports whether no node may ever accept the transaction, whatever its fee. A node may be wrong about
+// that, or its operator's limits may be lower than those of other nodes.
+func (o Outcome) MaybePermanent() bool {
+	switch o {
+	case IntrinsicGas, ExceedsBlockGas, Oversized, Refused, FeeCapExceeded:
+		return true
+	default:
+		return false
+	}
 }
 
 // conclusive reports whether no other endpoint needs to receive the transaction. One endpoint's rejection is not, because it

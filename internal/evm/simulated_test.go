@@ -30,6 +30,7 @@ func newSim(t *testing.T) *sim {
 	t.Helper()
 	s := &sim{t: t, Chain: testchain.Simulated(t, testchain.SimulatedOptions{Balance: ether(1000), Alloc: types.GenesisAlloc{
 		reverter: {Balance: new(big.Int), Code: common.FromHex(reverterCode)},
+		counter:  {Balance: new(big.Int), Code: common.FromHex(counterCode)},
 	}})}
 	for _, a := range s.Accounts {
 		s.keys = append(s.keys, a.Key)

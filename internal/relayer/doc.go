@@ -7,7 +7,9 @@
 //	api        OpenZeppelin Relayer's HTTP API
 //	sender     signs and broadcasts
 //	signer     keys and signatures
-//	safeguard  limits and budgets
+//	limits     rates of requests
+//	keymonitor balances, disabled keys, top-ups
+//	events     webhooks with OpenZeppelin Relayer's bodies, of transactions and keys
 //
 // # Statuses
 //

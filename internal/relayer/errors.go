@@ -24,6 +24,8 @@ var (
 	ErrUnknown = errors.New("outcome unknown")
 	// ErrKeyReused: the idempotency key has been used with another body.
 	ErrKeyReused = errors.New("idempotency key was used with another body")
+	// ErrOtherScope: the relayer's idempotency scope is not the one that the request requires. Nothing was stored.
+	ErrOtherScope = errors.New("another idempotency scope")
 	// ErrForgotten: the transaction of the idempotency key is final, and its history is not kept any more. Nothing was stored.
 	ErrForgotten = errors.New("the idempotency key's transaction is final, and its history is gone")
 )

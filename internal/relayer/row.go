@@ -2,16 +2,16 @@ package relayer
 
 import (
 	"cmp"
-	"fmt"
 	"math/big"
 	"reflect"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/common/hexutil"
 	"github.com/google/uuid"
+
+	"github.com/rollcall-dev/rollcall/internal/platform/timefmt"
 )
 
 // TransactionRow is a row of relayer_txs, and a transaction as operators' scripts read it. Amounts are wei, in decimal
@@ -89,11 +89,11 @@ func (t *Transaction) Row() *TransactionRow {
 		Nonce: t.Nonce, Hash: convert(t.Hash, common.Hash.Hex), Attempts: t.Attempts, Revision: t.Revision,
 		To: convert(t.To, hexAddress), Value: *cmp.Or(Decimal(t.Value), new("0")), Data: t.Data, GasLimit: t.GasLimit, Speed: t.Speed,
 		GasPrice: Decimal(t.GasPrice), MaxFee: Decimal(t.MaxFee), MaxPriorityFee: Decimal(t.MaxPriorityFee),
-		ValidUntil: Timestamp{t.ValidUntil}, Reserve: Decimal(t.Reserve),
+		ValidUntil: Timestamp{Time: t.ValidUntil}, Reserve: Decimal(t.Reserve),
 		Method: m.Method, Orderbook: m.Orderbook, Trader: m.Trader, RequestID: m.RequestID, TraceID: m.TraceID,
 		BlockHash: convert(orNil(t.BlockHash), common.Hash.Hex), GasUsed: orNil(t.GasUsed), EffectiveGasPrice: Decimal(t.EffectiveGasPrice),
-		CreatedAt: Timestamp{t.CreatedAt}, UpdatedAt: Timestamp{t.UpdatedAt}, SentAt: Timestamp{t.SentAt}, MinedAt: Timestamp{t.MinedAt},
-		ConfirmedAt: Timestamp{t.ConfirmedAt}, BumpRequestedAt: Timestamp{t.BumpRequestedAt},
+		CreatedAt: Timestamp{Time: t.CreatedAt}, UpdatedAt: Timestamp{Time: t.UpdatedAt}, SentAt: Timestamp{Time: t.SentAt}, MinedAt: Timestamp{Time: t.MinedAt},
+		ConfirmedAt: Timestamp{Time: t.ConfirmedAt}, BumpRequestedAt: Timestamp{Time: t.BumpRequestedAt},
 		OfferedFee: Decimal(t.OfferedFee), OfferedTip: Decimal(t.OfferedTip),
 	}
 	if r.Data == nil {
@@ -149,7 +149,7 @@ type AttemptRow struct {
 func (a *Attempt) Row() *AttemptRow {
 	return &AttemptRow{
 		TxID: a.TxID, Number: a.Number, Purpose: a.Purpose, Key: hexAddress(a.From), Nonce: a.Nonce, Hash: a.Hash.Hex(), Raw: a.Raw,
-		MaxFee: a.MaxFee.String(), MaxPriorityFee: Decimal(a.MaxPriorityFee), CreatedAt: Timestamp{a.CreatedAt}, LastError: a.LastError,
+		MaxFee: a.MaxFee.String(), MaxPriorityFee: Decimal(a.MaxPriorityFee), CreatedAt: Timestamp{Time: a.CreatedAt}, LastError: a.LastError,
 		Paused: a.Paused,
 	}
 }
@@ -163,40 +163,8 @@ func (r *AttemptRow) Attempt() *Attempt {
 	}
 }
 
-// Timestamp is a time of a row. The zero time is null in the database and in JSON.
-type Timestamp struct{ time.Time }
-
-// Scan reads a column.
-func (t *Timestamp) Scan(value any) error {
-	at, ok := value.(time.Time)
-	if !ok && value != nil {
-		return fmt.Errorf("%v is not a time", value)
-	}
-	t.Time = at
-	return nil
-}
-
-// String returns RFC 3339 in UTC with milliseconds; "" for the zero time.
-func (t Timestamp) String() string {
-	if t.IsZero() {
-		return ""
-	}
-	return t.UTC().Format("2006-01-02T15:04:05.000Z")
-}
-
-// MarshalJSON returns t as String does, or null.
-func (t Timestamp) MarshalJSON() ([]byte, error) {
-	if t.IsZero() {
-		return []byte("null"), nil
-	}
-	return []byte(`"` + t.String() + `"`), nil
-}
-
-// UnmarshalJSON reads the result of MarshalJSON, or any RFC 3339.
-func (t *Timestamp) UnmarshalJSON(text []byte) error {
-	t.Time = time.Time{}
-	return t.Time.UnmarshalJSON(text)
-}
+// Timestamp is a time of a row.
+type Timestamp = timefmt.Timestamp
 
 // Column is a column of a table.
 type Column struct {

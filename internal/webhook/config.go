@@ -17,9 +17,6 @@ import (
 
 // Config configures the targets and the delivery. It holds secrets, which are never printed.
 type Config struct {
-	// ChainID and Pool select the deliveries; those of other pools in the same database are ignored.
-	ChainID uint64
-	Pool    string
 	// Targets may be empty. Then nothing is delivered, and deliveries of earlier configurations become dead letters
 	// after RetryFor.
 	Targets []Target
@@ -37,8 +34,8 @@ type Config struct {
 	// 10 min.
 	MaxBackoff time.Duration
 	// Retention is how long delivered rows are kept, for [Outbox.Replay]: up to 10 years, or [KeepNone]. Default 3
-	// days. A delivered row is also deleted with its transaction, when the store purges that. Dead letters stay until
-	// an operator replays them.
+	// days. The owner of the deliveries may delete delivered rows earlier. Dead letters stay until an operator replays
+	// them.
 	Retention time.Duration
 	// CAs verify targets' certificates. Default: the system's.
 	CAs *x509.CertPool
@@ -95,7 +92,7 @@ func (t Target) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte(t.Name)) }
 // LogValue returns the name only.
 func (t Target) LogValue() slog.Value { return slog.StringValue(t.Name) }
 
-// Names returns the names of the targets, in the form that the store takes.
+// Names returns the names of the targets, in the form that the owner of the deliveries takes.
 func (c Config) Names() []string {
 	names := make([]string, len(c.Targets))
 	for i, t := range c.Targets {
@@ -143,8 +140,6 @@ func (c Config) complete() (Config, []destination, error) {
 			errs = append(errs, fmt.Errorf(format, args...))
 		}
 	}
-	check(c.ChainID > 0, "webhooks need the id of a chain")
-	check(c.Pool != "", "webhooks need the id of a pool")
 	check(c.Timeout >= 100*time.Millisecond && c.Timeout <= time.Minute, "webhook timeout %v must be 100ms to 1m", c.Timeout)
 	check(c.Concurrency >= 1, "webhook concurrency %d must be at least 1", c.Concurrency)
 	check(c.RetryFor >= time.Minute && c.RetryFor <= 30*24*time.Hour, "webhooks can be retried for 1m to 720h, not for %v", c.RetryFor)

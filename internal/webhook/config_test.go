@@ -11,7 +11,7 @@ import (
 func TestConfig(t *testing.T) {
 	t.Parallel()
 	base := func(change func(*Config)) Config {
-		c := Config{ChainID: 1, Pool: "p", Targets: []Target{{Name: "here", URL: "https://example.com/token-of-the-path", SigningKeys: []string{secret}}}}
+		c := Config{Targets: []Target{{Name: "here", URL: "https://example.com/token-of-the-path", SigningKeys: []string{secret}}}}
 		change(&c)
 		return c
 	}
@@ -26,8 +26,6 @@ func TestConfig(t *testing.T) {
 		"two keys":                   {func(c *Config) { c.Targets[0].SigningKeys = []string{secret, secret + "2"} }, ""},
 		"private":                    {private("http://127.0.0.1:8080/x"), ""},
 		"private v6":                 {private("https://[::1]/x"), ""},
-		"no chain":                   {func(c *Config) { c.ChainID = 0 }, "id of a chain"},
-		"no pool":                    {func(c *Config) { c.Pool = "" }, "id of a pool"},
 		"timeout too short":          {func(c *Config) { c.Timeout = time.Millisecond }, "webhook timeout 1ms"},
 		"timeout too long":           {func(c *Config) { c.Timeout = time.Hour }, "webhook timeout 1h"},
 		"concurrency":                {func(c *Config) { c.Concurrency = -1 }, "webhook concurrency -1"},
@@ -73,8 +71,8 @@ func TestConfig(t *testing.T) {
 
 func TestAllProblemsAreReportedTogether(t *testing.T) {
 	t.Parallel()
-	_, err := New(nil, Config{Timeout: time.Hour, Targets: []Target{{Name: "A"}, {Name: "b", URL: "http://x", SigningKeys: []string{"short"}}}})
-	require.Len(t, strings.Split(err.Error(), "\n"), 8)
+	_, err := New(nil, Source{Table: "deliveries"}, Config{Timeout: time.Hour, Targets: []Target{{Name: "A"}, {Name: "b", URL: "http://x", SigningKeys: []string{"short"}}}})
+	require.Len(t, strings.Split(err.Error(), "\n"), 10)
 }
 
 func TestTheConcurrencyIsShared(t *testing.T) {
@@ -93,7 +91,7 @@ func TestTheConcurrencyIsShared(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			_, destinations, err := Config{ChainID: 1, Pool: "p", Concurrency: test.all, Targets: test.targets}.complete()
+			_, destinations, err := Config{Concurrency: test.all, Targets: test.targets}.complete()
 			require.NoError(t, err)
 			var limits []int
 			for _, d := range destinations {

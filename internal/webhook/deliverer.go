@@ -40,7 +40,7 @@ const (
 	purgeEvery = 10 * time.Minute
 )
 
-// Deliverer delivers webhooks. Any number of them, in any number of processes, share the work of a pool.
+// Deliverer delivers webhooks. Any number of them, in any number of processes, share the work of a [Source].
 type Deliverer struct {
 	*Outbox
 	cfg   Config
@@ -57,14 +57,15 @@ type Deliverer struct {
 	stopping bool
 }
 
-// New returns a Deliverer, or an error with all problems of the Config. It does not close db.
-func New(db *pgxpool.Pool, cfg Config) (*Deliverer, error) {
+// New returns a Deliverer of a source's deliveries, or an error with all problems of the Source and the Config. It does not
+// close db.
+func New(db *pgxpool.Pool, source Source, cfg Config) (*Deliverer, error) {
 	cfg, targets, err := cfg.complete()
-	if err != nil {
+	if err := errors.Join(source.validate(), err); err != nil {
 		return nil, err
 	}
 	d := &Deliverer{
-		Outbox: NewOutbox(db, cfg.ChainID, cfg.Pool),
+		Outbox: NewOutbox(db, source),
 		cfg:    cfg,
 		log:    cfg.Logger.With("component", "webhook"),
 		name:   uuid.New(),
@@ -77,7 +78,7 @@ func New(db *pgxpool.Pool, cfg Config) (*Deliverer, error) {
 	return d, nil
 }
 
-// Names returns the names of the targets, in the form that the store takes.
+// Names returns the names of the targets, in the form that the owner of the deliveries takes.
 func (d *Deliverer) Names() []string { return d.cfg.Names() }
 
 // Notify wakes the delivery loop. It never blocks; without it a delivery waits for a second at most.
@@ -178,7 +179,7 @@ func (d *Deliverer) work(ctx, requests context.Context) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, l := range d.lanes {
-		l.add(slices.DeleteFunc(slices.Clone(claims), func(c *claim) bool { return c.Name != l.name }))
+		l.add(slices.DeleteFunc(slices.Clone(claims), func(c *claim) bool { return c.target != l.name }))
 		if more {
 			l.sweepAt = time.Time{}
 		}
@@ -248,13 +249,13 @@ func (d *Deliverer) deliver(requests context.Context, l *targetQueue, c *claim) 
 	m.duration.WithLabelValues(l.name).Observe(end.Sub(begin).Seconds())
 	if fail == nil {
 		m.attempts.WithLabelValues(l.name, "delivered").Inc()
-		m.delay.WithLabelValues(l.name).Observe(max(0, end.Sub(c.QueuedAt).Seconds()))
+		m.delay.WithLabelValues(l.name).Observe(max(0, end.Sub(c.queuedAt).Seconds()))
 		d.succeeded(requests, l, c)
 		return
 	}
 	m.attempts.WithLabelValues(l.name, "failed").Inc()
-	d.log.Debug("webhook not delivered", "target", l.name, "webhook", c.Delivery, "subject", c.Subject, "revision", c.Revision,
-		"attempt", c.Number, "err", fail.reason)
+	d.log.Debug("webhook not delivered", "target", l.name, "webhook", c.delivery, "subject", c.subject, "revision", c.revision,
+		"attempt", c.number, "err", fail.reason)
 	d.failed(requests, l, c, fail)
 }
 
@@ -280,13 +281,13 @@ func (d *Deliverer) failed(requests context.Context, l *targetQueue, c *claim, f
 		d.start(requests, l)
 		return
 	}
-	if l.failed(now, c.Subject, wait, d.cfg.tuning) {
+	if l.failed(now, c.subject, wait, d.cfg.tuning) {
 		d.cfg.Metrics.down.WithLabelValues(l.name).Set(1)
 		d.log.Warn("webhook target is down", "target", l.name, "err", fail.reason)
 	}
 	d.queueResult(deliveryResult{
 		claim: c, verdict: failed, reason: fail.reason,
-		delay: max(wait, backoff(c.Number, d.cfg.MaxBackoff, d.cfg.tuning)),
+		delay: max(wait, backoff(c.number, d.cfg.MaxBackoff, d.cfg.tuning)),
 	})
 	d.start(requests, l)
 }

@@ -1,13 +1,20 @@
-// Package webhook delivers the rows that the store writes into relayer_deliveries: one row for each change of a
-// transaction's status and each configured target. The row is written in the same database transaction as the change.
-// So every change is delivered, and only committed changes are.
+// Package webhook delivers the rows of a table: one row for each change of a subject, such as a transaction, and each
+// configured target. The owner of the table writes the row in the same database transaction as the change. So every
+// change is delivered, and only committed changes are.
+//
+// # Owners
+//
+// A [Source] describes the owner's table, and how a row becomes an event. This package knows no column of the owner's
+// other tables, and the owner writes the rows with its own SQL. Package internal/relayer/events has the Source of a
+// relayer: its payloads come from the rows of transactions. [PlainSource] is for an owner whose rows hold the complete
+// payload; [PlainTable] returns the table's DDL and documents the statement that adds rows.
+//
+// A process of the owner runs a [Deliverer]. Operators' commands use an [Outbox].
 //
 // # What a target receives
 //
-// A POST with OpenZeppelin Relayer's body: id, event, payload and timestamp. The payload of "transaction_update" is the
-// transaction in the API's format, as it was at that change, with payload_type and our revision. The payload of
-// "relayer_state_update" is a [RelayerDisabled] or a [RelayerEnabled]. Each attempt is signed separately, as package
-// signature describes.
+// A POST with OpenZeppelin Relayer's body: id, event, payload and timestamp. The owner defines the event and its payload.
+// Each attempt is signed separately, as package signature describes.
 //
 // The body's timestamp is that of the attempt, like webhook-timestamp. In OpenZeppelin's dialect it is the only time
 // that the signature covers, so receivers compare it with their clock to detect a replay. A delivery that succeeds
@@ -20,14 +27,14 @@
 // backoff, jitter and the target's own Retry-After within bounds. No answer ends the retries at once, not even 410
 // Gone: the operator chose the target, and a proxy may answer 404, 410 or 401 during a deployment.
 //
-// In order: of one transaction and target only the lowest due revision is sent, so a receiver sees revisions rise.
+// In order: of one subject and target only the lowest due revision is sent, so a receiver sees revisions rise.
 // There are two exceptions. A process that froze during a request for longer than its claim lasts may send that request
 // late. A delivery that an operator replays arrives late by design. A receiver that keeps the highest revision it has
 // seen is correct in each case.
 //
 // Dead letters: a delivery that failed for a day becomes a dead letter, for [Outbox.List] and [Outbox.Replay]. Later
-// revisions of the same transaction are then delivered. Each carries the whole transaction, so the receiver misses a
-// step, not the state. A delivery that was never tried, because its target was down, stays due until the target is
+// revisions of the same subject are then delivered. If each carries the subject's whole state, the receiver misses a step,
+// not the state. A delivery that was never tried, because its target was down, stays due until the target is
 // back.
 //
 // # Claims
@@ -38,13 +45,13 @@
 //
 // In each process one loop uses the database, in one round trip a turn. In one transaction it stores the results since
 // the last turn, and claims as many deliveries as there is capacity for. Under load a turn handles hundreds of rows. A
-// turn that claims waits for the disk. The store does not always wait for it, but a change must be on the disk before
-// its webhook is sent. A turn that only stores results does not wait (synchronous_commit is off in it): results that
+// turn that claims waits for the disk. The owner need not wait for it, but a change must be on the disk before its webhook
+// is sent. A turn that only stores results does not wait (synchronous_commit is off in it): results that
 // Postgres loses in a crash are repeated.
 //
 // The cost of a turn does not depend on the number of rows, nor on the statistics of the table:
 //
-//   - A row stores the parts of a transaction that can change; the claim reads the rest from the transaction's row.
+//   - A claim reads at most one row of each of the owner's other tables for a delivery, by an index.
 //   - A claim changes no column of an index, so it writes one short record (a HOT update).
 //   - The planner has one index for each query, whatever it estimates about the table's size.
 //   - A revision that waits for a lower one is deferred until after it, so that later claims skip it.
@@ -54,8 +61,9 @@
 //
 // # Targets do not wait for each other
 //
-// Each target has its own share of the concurrency, and its own claims. A target that failed for three different
-// transactions without a success in between is down. It gets one delivery at a time, with pauses up to 30 s, until one
+// Each target has its own share of the concurrency, and its own claims: a turn has one claim for each target with free
+// capacity. So targets are receivers in the tens, not in the thousands. A target that failed for three different
+// subjects without a success in between is down. It gets one delivery at a time, with pauses up to 30 s, until one
 // succeeds. Then deliveries in backoff are tried at once, and the concurrency grows again with every success.
 //
 // # Where requests may go

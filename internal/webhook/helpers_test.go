@@ -15,38 +15,29 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
-	"github.com/rollcall-dev/rollcall/internal/relayer/store"
 	testpostgres "github.com/rollcall-dev/rollcall/internal/testutil/postgres"
 	"github.com/rollcall-dev/rollcall/internal/webhook/signature"
 )
 
 func TestMain(m *testing.M) {
 	if url := os.Getenv(childDatabase); url != "" {
-		os.Exit(child(url, os.Getenv(childTarget)))
+		os.Exit(child(url, os.Getenv(childTarget), os.Getenv(childOwner)))
 	}
 	goleak.VerifyTestMain(testpostgres.Main(m))
 }
 
 const (
-	testChain = 1337
-	testPool  = "pool-1"
-	secret    = "a-signing-key-of-32-characters-or-more"
-	patience  = 30 * time.Second
+	secret   = "a-signing-key-of-32-characters-or-more"
+	patience = 30 * time.Second
 )
-
-func database(t testing.TB) *pgxpool.Pool {
-	t.Helper()
-	return testpostgres.New(t, testpostgres.Migrated(store.Migrations())).Pool(t)
-}
 
 // settings returns a Config with short pauses for receivers on the loopback interface.
 func settings(targets ...Target) Config {
 	return Config{
-		ChainID: testChain, Pool: testPool, Targets: targets, AllowPrivate: true, Timeout: 10 * time.Second,
+		Targets: targets, AllowPrivate: true, Timeout: 10 * time.Second,
 		tuning: tuning{
 			poll: 20 * time.Millisecond, minInterval: time.Millisecond,
 			backoff: 10 * time.Millisecond, pause: 10 * time.Millisecond, maxPause: 50 * time.Millisecond,
@@ -54,15 +45,15 @@ func settings(targets ...Target) Config {
 	}
 }
 
-func newDeliverer(t testing.TB, db *pgxpool.Pool, cfg Config) *Deliverer {
+func newDeliverer(t testing.TB, db *testDB, cfg Config) *Deliverer {
 	t.Helper()
-	d, err := New(db, cfg)
+	d, err := New(db.Pool, db.owner.Source, cfg)
 	require.NoError(t, err)
 	return d
 }
 
 // run runs a Deliverer until the test ends or stop is called.
-func run(t testing.TB, db *pgxpool.Pool, cfg Config) (d *Deliverer, stop func()) {
+func run(t testing.TB, db *testDB, cfg Config) (d *Deliverer, stop func()) {
 	t.Helper()
 	d = newDeliverer(t, db, cfg)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -188,24 +179,14 @@ func (r *receiver) waitTaken(n int) []request {
 	return taken
 }
 
-// change writes a transaction's change and its deliveries like the store does: in one statement.
-func change(t testing.TB, db *pgxpool.Pool, id uuid.UUID, revision int, targets ...string) {
+// change writes a change of a subject and its deliveries like an owner does: in one statement.
+func change(t testing.TB, db *testDB, id uuid.UUID, revision int, targets ...string) {
 	t.Helper()
 	require.NoError(t, tryChange(t.Context(), db, id, revision, targets...))
 }
 
-func tryChange(ctx context.Context, db *pgxpool.Pool, id uuid.UUID, revision int, targets ...string) error {
-	_, err := db.Exec(ctx, `
-		WITH changed AS (
-			INSERT INTO relayer_txs (id, chain_id, pool_id, target, caller, kind, status, revision, value_wei, data, to_address)
-			VALUES ($1, $2, $3, 'pool-1', 'alice', 'transaction', 'broadcasted', $4, 1, '\x0102',
-				'0x00000000000000000000000000000000000000aa')
-			ON CONFLICT (id) DO UPDATE SET revision = $4 RETURNING *)
-		INSERT INTO relayer_deliveries (chain_id, pool_id, target, subject, revision, status, status_reason, tx_attempts, relayer_address,
-			nonce, tx_hash, sent_at, confirmed_at)
-		SELECT c.chain_id, c.pool_id, t.name, c.id, c.revision, c.status, c.status_reason, c.attempts, decode(substr(c.relayer_address, 3), 'hex'),
-			c.nonce, decode(substr(c.tx_hash, 3), 'hex'), c.sent_at, c.confirmed_at
-		FROM changed c CROSS JOIN unnest($5::text[]) AS t (name)`, id, testChain, testPool, revision, targets)
+func tryChange(ctx context.Context, db *testDB, id uuid.UUID, revision int, targets ...string) error {
+	_, err := db.Exec(ctx, db.owner.Change, id, revision, targets)
 	return err
 }
 
@@ -217,9 +198,9 @@ func newTx(t testing.TB) uuid.UUID {
 }
 
 // only returns the delivery of a transaction's revision.
-func only(t testing.TB, db *pgxpool.Pool, tx uuid.UUID, revision int) Delivery {
+func only(t testing.TB, db *testDB, tx uuid.UUID, revision int) Delivery {
 	t.Helper()
-	list, err := NewOutbox(db, testChain, testPool).List(t.Context(), Filter{Transaction: tx})
+	list, err := db.outbox().List(t.Context(), Filter{Transaction: tx})
 	require.NoError(t, err)
 	for _, d := range list {
 		if d.Revision == revision {

@@ -61,6 +61,9 @@ func names(t testing.TB, answer func(name string) netip.Addr) *net.Resolver {
 	}}
 }
 
+// empty is the payload of an event.
+func empty() (any, error) { return struct{}{}, nil }
+
 // one makes one attempt with a sender to a URL.
 func one(t testing.TB, raw string, change func(*Config)) *failure {
 	t.Helper()
@@ -70,7 +73,7 @@ func one(t testing.TB, raw string, change func(*Config)) *failure {
 	require.NoError(t, err)
 	s := newSender(targets[0], cfg)
 	t.Cleanup(s.close)
-	return s.send(t.Context(), &claim{Payload: []byte("{}")})
+	return s.send(t.Context(), &claim{payload: empty})
 }
 
 func TestANameThatLeadsIntoThePrivateNetworkIsNotDialed(t *testing.T) {
@@ -118,7 +121,7 @@ func TestANameThatChangesIsCheckedAtEachDial(t *testing.T) {
 	require.NoError(t, err)
 	s := newSender(targets[0], cfg)
 	t.Cleanup(s.close)
-	c := &claim{Payload: []byte("{}")}
+	c := &claim{payload: empty}
 	require.Nil(t, s.send(t.Context(), c))
 	address.Store(netip.MustParseAddr("169.254.169.254"))
 	require.Contains(t, s.send(t.Context(), c).reason, "metadata")

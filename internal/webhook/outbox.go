@@ -2,7 +2,6 @@ package webhook
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"time"
 
@@ -10,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/rollcall-dev/rollcall/internal/relayer"
+	"github.com/rollcall-dev/rollcall/internal/platform/timefmt"
 )
 
 // State of a delivery.
@@ -23,32 +22,31 @@ const (
 	DeadLetter State = "dead_letter"
 )
 
-// Outbox gives access to the deliveries of one pool, for operators and for writers of events. It is safe for concurrent
-// use.
+// Outbox gives operators access to the deliveries of one [Source]. It is safe for concurrent use.
 type Outbox struct {
-	db    *pgxpool.Pool
-	chain uint64
-	pool  string
+	db     *pgxpool.Pool
+	source Source
+	turn   turnSQL
 }
 
-// NewOutbox returns the Outbox of a pool on a chain. It does not close db.
-func NewOutbox(db *pgxpool.Pool, chain uint64, pool string) *Outbox {
-	return &Outbox{db: db, chain: chain, pool: pool}
+// NewOutbox returns the Outbox of a source, which has all its fields (see [New]). It does not close db.
+func NewOutbox(db *pgxpool.Pool, source Source) *Outbox {
+	return &Outbox{db: db, source: source, turn: newTurnSQL(source)}
 }
 
 // Delivery is one webhook to one target, in the form that operators and their scripts see.
 type Delivery struct {
 	ID          uuid.UUID         `json:"id"`
-	Transaction *uuid.UUID        `json:"transaction"` // nil for events of a relayer
-	Subject     uuid.UUID         `json:"-"`           // orders the deliveries: the transaction's id, or a hash of the relayer's name
+	Transaction *uuid.UUID        `json:"transaction"` // nil for an event of no transaction
+	Subject     uuid.UUID         `json:"-"`           // orders the deliveries; of a transaction's events it is the transaction's id
 	Target      string            `json:"target"`
 	Event       string            `json:"event"`
 	Revision    int               `json:"revision"`
 	State       State             `json:"state"`
 	Attempts    int               `json:"attempts"`
-	NextAt      relayer.Timestamp `json:"nextAt"` // of a due one: when it may be tried, or when its claim ends
-	CreatedAt   relayer.Timestamp `json:"createdAt"`
-	DeliveredAt relayer.Timestamp `json:"deliveredAt"`
+	NextAt      timefmt.Timestamp `json:"nextAt"` // of a due one: when it may be tried, or when its claim ends
+	CreatedAt   timefmt.Timestamp `json:"createdAt"`
+	DeliveredAt timefmt.Timestamp `json:"deliveredAt"`
 	LastError   string            `json:"lastError"`
 }
 
@@ -75,16 +73,16 @@ const (
 )
 
 // where is the condition for a filter's rows; zero fields match all rows.
-const where = `chain_id = $1 AND pool_id = $2
-	AND ($3::uuid[] IS NULL OR id = ANY($3)) AND ($4 = '' OR state = $4) AND ($5 = '' OR target = $5)
-	AND ($6::uuid IS NULL OR subject = $6)`
+const where = `($1::uuid[] IS NULL OR id = ANY($1)) AND ($2 = '' OR state = $2) AND ($3 = '' OR target = $3)
+	AND ($4::uuid IS NULL OR subject = $4)`
 
-func (o *Outbox) args(f Filter) []any {
+// args returns the parameters of where, others, and those of the scope.
+func (o *Outbox) args(f Filter, others ...any) []any {
 	var tx *uuid.UUID
 	if f.Transaction != uuid.Nil {
 		tx = &f.Transaction
 	}
-	return []any{int64(o.chain), o.pool, f.IDs, string(f.State), f.Target, tx}
+	return o.source.scopeArgs(append([]any{f.IDs, string(f.State), f.Target, tx}, others...)...)
 }
 
 // List returns the matching deliveries, the oldest first.
@@ -99,11 +97,10 @@ func (o *Outbox) List(ctx context.Context, f Filter) ([]Delivery, error) {
 		limit = min(f.Limit, maxPage)
 	}
 	rows, err := o.db.Query(ctx, `
-		SELECT id, CASE WHEN payload IS NULL THEN subject END, subject, target,
-			CASE WHEN payload IS NULL THEN '`+EventTransaction+`' ELSE '`+EventRelayerState+`' END, revision, state, attempts,
+		SELECT id, `+o.source.Transaction+`, subject, target, `+o.source.Event+`, revision, state, attempts,
 			CASE WHEN state = 'due' THEN GREATEST(next_at, claimed_until) END, created_at, delivered_at, last_error
-		FROM relayer_deliveries WHERE `+where+` AND ($7::timestamptz IS NULL OR (created_at, id) > ($7, $8::uuid))
-		ORDER BY created_at, id LIMIT $9`, append(o.args(f), afterTime, afterID, limit)...)
+		FROM `+o.source.Table+` c WHERE `+o.source.scope("", 7)+where+` AND ($5::timestamptz IS NULL OR (created_at, id) > ($5, $6::uuid))
+		ORDER BY created_at, id LIMIT $7`, o.args(f, afterTime, afterID, limit)...)
 	if err != nil {
 		return nil, fmt.Errorf("list webhook deliveries: %w", err)
 	}
@@ -118,19 +115,19 @@ func (o *Outbox) List(ctx context.Context, f Filter) ([]Delivery, error) {
 // it takes the dead letters; if the filter has IDs, the delivered ones too. It returns how many it changed. After an
 // error some may have been changed, and another call changes the rest.
 func (o *Outbox) Replay(ctx context.Context, f Filter) (int, error) {
-	const again = `SET state = 'due', attempts = 0, next_at = now(), retry_until = NULL, claimed_until = '-infinity',
+	const again = ` SET state = 'due', attempts = 0, next_at = now(), retry_until = NULL, claimed_until = '-infinity',
 		claimant = NULL, delivered_at = NULL `
 	if len(f.IDs) > 0 {
-		tag, err := o.db.Exec(ctx, `UPDATE relayer_deliveries `+again+`WHERE `+where+` AND state <> 'due'`, o.args(f)...)
+		tag, err := o.db.Exec(ctx, `UPDATE `+o.source.Table+again+`WHERE `+o.source.scope("", 4)+where+` AND state <> 'due'`, o.args(f)...)
 		if err != nil {
 			return 0, fmt.Errorf("replay webhook deliveries: %w", err)
 		}
 		return int(tag.RowsAffected()), nil
 	}
 	for done := 0; ; {
-		tag, err := o.db.Exec(ctx, `UPDATE relayer_deliveries `+again+`WHERE id = ANY(ARRAY(
-			SELECT id FROM relayer_deliveries WHERE `+where+` AND state = 'dead_letter'
-			ORDER BY created_at LIMIT $7 FOR UPDATE SKIP LOCKED))`, append(o.args(f), chunk)...)
+		tag, err := o.db.Exec(ctx, `UPDATE `+o.source.Table+again+`WHERE id = ANY(ARRAY(
+			SELECT id FROM `+o.source.Table+` WHERE `+o.source.scope("", 5)+where+` AND state = 'dead_letter'
+			ORDER BY created_at LIMIT $5 FOR UPDATE SKIP LOCKED))`, o.args(f, chunk)...)
 		if err != nil {
 			return done, fmt.Errorf("replay webhook deliveries: %w", err)
 		}
@@ -154,12 +151,12 @@ func (o *Outbox) Counts(ctx context.Context) ([]Count, error) {
 	rows, err := o.db.Query(ctx, `
 		SELECT target, sum(due)::bigint, sum(dead)::bigint, coalesce(extract(epoch FROM now() - min(oldest)), 0)::float8
 		FROM (
-			SELECT target, count(*) AS due, 0 AS dead, min(created_at) AS oldest FROM relayer_deliveries
-			WHERE state = 'due' AND chain_id = $1 AND pool_id = $2 GROUP BY target
+			SELECT target, count(*) AS due, 0 AS dead, min(created_at) AS oldest FROM `+o.source.Table+`
+			WHERE `+o.source.scope("", 0)+`state = 'due' GROUP BY target
 			UNION ALL
-			SELECT target, 0, count(*), NULL FROM relayer_deliveries
-			WHERE state = 'dead_letter' AND chain_id = $1 AND pool_id = $2 GROUP BY target
-		) AS each GROUP BY target ORDER BY target`, int64(o.chain), o.pool)
+			SELECT target, 0, count(*), NULL FROM `+o.source.Table+`
+			WHERE `+o.source.scope("", 0)+`state = 'dead_letter' GROUP BY target
+		) AS each GROUP BY target ORDER BY target`, o.source.scopeArgs()...)
 	if err != nil {
 		return nil, fmt.Errorf("count webhook deliveries: %w", err)
 	}
@@ -182,14 +179,14 @@ func (o *Outbox) Purge(ctx context.Context, older time.Duration) (int, error) {
 	for {
 		var seen, deleted int
 		err := o.db.QueryRow(ctx, `WITH old AS MATERIALIZED (
-				SELECT id, state, chain_id, pool_id FROM relayer_deliveries
+				SELECT id, state FROM `+o.source.Table+`
 				WHERE id > $1 AND id < (lpad(to_hex((extract(epoch FROM now() - $2::interval) * 1000)::bigint), 12, '0') || repeat('0', 20))::uuid
 				ORDER BY id LIMIT $3
 			), gone AS (
-				DELETE FROM relayer_deliveries d USING old WHERE d.id = old.id AND d.state = 'delivered' AND d.chain_id = $4 AND d.pool_id = $5
+				DELETE FROM `+o.source.Table+` d USING old WHERE d.id = old.id AND `+o.source.scope("d.", 3)+`d.state = 'delivered'
 				RETURNING 1)
 			SELECT (SELECT count(*) FROM old), (SELECT count(*) FROM gone), coalesce((SELECT id FROM old ORDER BY id DESC LIMIT 1), $1)`,
-			after, older, chunk, int64(o.chain), o.pool).Scan(&seen, &deleted, &after)
+			o.source.scopeArgs(after, older, chunk)...).Scan(&seen, &deleted, &after)
 		if err != nil {
 			return done, fmt.Errorf("purge webhook deliveries: %w", err)
 		}
@@ -204,12 +201,12 @@ func (o *Outbox) Purge(ctx context.Context, older time.Duration) (int, error) {
 // configured. It returns their number.
 func (o *Outbox) deadLetterOrphans(ctx context.Context, known []string, older time.Duration) (int, error) {
 	for done := 0; ; {
-		tag, err := o.db.Exec(ctx, `UPDATE relayer_deliveries
+		tag, err := o.db.Exec(ctx, `UPDATE `+o.source.Table+`
 			SET state = 'dead_letter', claimant = NULL, last_error = 'no target has this name'
-			WHERE id = ANY(ARRAY(SELECT id FROM relayer_deliveries
-				WHERE state = 'due' AND chain_id = $1 AND pool_id = $2 AND target <> ALL($3::text[])
-					AND GREATEST(next_at, claimed_until) < now() - $4::interval LIMIT $5 FOR UPDATE SKIP LOCKED))`,
-			int64(o.chain), o.pool, known, older, chunk)
+			WHERE id = ANY(ARRAY(SELECT id FROM `+o.source.Table+`
+				WHERE state = 'due' AND `+o.source.scope("", 3)+`target <> ALL($1::text[])
+					AND GREATEST(next_at, claimed_until) < now() - $2::interval LIMIT $3 FOR UPDATE SKIP LOCKED))`,
+			o.source.scopeArgs(known, older, chunk)...)
 		if err != nil {
 			return done, fmt.Errorf("park webhook deliveries without a target: %w", err)
 		}
@@ -218,38 +215,4 @@ func (o *Outbox) deadLetterOrphans(ctx context.Context, known []string, older ti
 			return done, nil
 		}
 	}
-}
-
-// Announce writes an event of a relayer, a [RelayerDisabled] or a [RelayerEnabled], for each of the targets. The event
-// belongs to tx: it is delivered if and when tx commits. Events of one relayer are delivered in their order. For that,
-// each call holds a lock of the relayer until tx ends.
-func (o *Outbox) Announce(ctx context.Context, tx pgx.Tx, targets []string, relayerID string, payload any) error {
-	switch p := payload.(type) {
-	case RelayerDisabled:
-		p.PayloadType = "relayer_disabled"
-		payload = p
-	case RelayerEnabled:
-		p.PayloadType = "relayer_enabled"
-		payload = p
-	default:
-		return fmt.Errorf("announce %T: it is no event of a relayer", payload)
-	}
-	encoded, err := json.Marshal(payload)
-	if err != nil {
-		return fmt.Errorf("announce a relayer's event: %w", err)
-	}
-	// One address is a relayer on each of several chains.
-	subject := uuid.NewSHA1(uuid.NameSpaceURL, fmt.Appendf(nil, "%d/%s/%s", o.chain, o.pool, relayerID))
-	batch := new(pgx.Batch)
-	batch.Queue(`SELECT pg_advisory_xact_lock(hashtextextended('relayer_deliveries ' || $1::uuid, 0))`, subject)
-	// A separate statement, because it must see the rows of the transaction that held the lock.
-	batch.Queue(`
-		INSERT INTO relayer_deliveries (chain_id, pool_id, target, subject, revision, payload)
-		SELECT $1, $2, target, $3, 1 + coalesce(
-			(SELECT max(d.revision) FROM relayer_deliveries d WHERE d.subject = $3 AND d.target = t.target), 0), $4
-		FROM unnest($5::text[]) AS t(target)`, int64(o.chain), o.pool, subject, encoded, targets)
-	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
-		return fmt.Errorf("announce a relayer's event: %w", err)
-	}
-	return nil
 }

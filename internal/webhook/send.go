@@ -90,7 +90,7 @@ func (s *sender) send(ctx context.Context, c *claim) *failure {
 	}
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("User-Agent", "rollcall")
-	signature.Sign(req.Header, s.to.keys, c.Delivery.String(), at, body)
+	signature.Sign(req.Header, s.to.keys, c.delivery.String(), at, body)
 	resp, err := s.client.Do(req)
 	if err != nil {
 		return &failure{reason: s.reason(ctx, err)}

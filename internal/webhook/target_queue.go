@@ -78,7 +78,7 @@ func (l *targetQueue) add(claims []*claim) {
 		return
 	}
 	l.queue = append(l.queue, claims...)
-	l.newest = slices.MaxFunc(claims, func(a, b *claim) int { return a.NextAt.Compare(b.NextAt) }).NextAt
+	l.newest = slices.MaxFunc(claims, func(a, b *claim) int { return a.nextAt.Compare(b.nextAt) }).nextAt
 }
 
 // next returns the next claim to send; nil if there is none.

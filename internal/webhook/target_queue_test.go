@@ -172,11 +172,11 @@ func TestClaimsBeginAtTheOldestOnceASecond(t *testing.T) {
 	l := idle(4)
 	now := time.Now()
 	require.Zero(t, l.since(now)) // nothing was claimed yet
-	l.add([]*claim{{NextAt: now.Add(-time.Hour)}, {NextAt: now.Add(-2 * time.Hour)}})
+	l.add([]*claim{{nextAt: now.Add(-time.Hour)}, {nextAt: now.Add(-2 * time.Hour)}})
 	l.add(nil)
 	now = now.Add(sweepEvery / 2)
 	require.Equal(t, now.Add(-sweepEvery/2-time.Hour-sweepMargin), l.since(now))
-	l.add([]*claim{{NextAt: now.Add(-3 * time.Hour)}}) // one of many old ones
+	l.add([]*claim{{nextAt: now.Add(-3 * time.Hour)}}) // one of many old ones
 	require.Equal(t, now.Add(-3*time.Hour-sweepMargin), l.since(now))
 	l.retryNow = true
 	require.Zero(t, l.since(now))

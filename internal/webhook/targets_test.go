@@ -19,7 +19,7 @@ func TestTargetsAreReadFromJSON(t *testing.T) {
 		require.True(t, want.Name == got[i].Name && want.URL == got[i].URL, i)
 		require.Equal(t, want.SigningKeys, got[i].SigningKeys)
 	}
-	require.NoError(t, Config{ChainID: 1, Pool: "p", Targets: got}.Validate())
+	require.NoError(t, Config{Targets: got}.Validate())
 
 	for text, want := range map[string]string{
 		``: "it takes a JSON array", `{}`: "it takes a JSON array", `[]`: "it takes a JSON array", `null`: "it takes a JSON array",

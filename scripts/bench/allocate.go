@@ -18,7 +18,6 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/evm"
 	"github.com/rollcall-dev/rollcall/internal/platform/postgres"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
-	"github.com/rollcall-dev/rollcall/internal/relayer/api"
 	"github.com/rollcall-dev/rollcall/internal/relayer/sender"
 	"github.com/rollcall-dev/rollcall/internal/relayer/service"
 	"github.com/rollcall-dev/rollcall/internal/relayer/store"
@@ -97,7 +96,7 @@ func startPool(t *trial, url string, keys, _ int) call {
 	})
 	t.compare(counting.Store)
 	return func(ctx context.Context, _, _ int) (int, error) {
-		_, err := relay.Submit(ctx, api.Submission{RelayerID: poolID, Caller: "bench", Request: relayer.Request{
+		_, err := relay.Submit(ctx, relayer.Submission{RelayerID: poolID, Caller: "bench", Request: relayer.Request{
 			To: &receiver, Value: big.NewInt(1), GasLimit: transferGas, Speed: relayer.Fast,
 		}})
 		return int(counting.stored.Swap(0)), err

@@ -2,222 +2,288 @@ package main
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
+
+	testredis "github.com/rollcall-dev/rollcall/internal/testutil/redis"
 )
 
-// docker runs a command of the Docker client and returns its output, without surrounding space.
-func (d *drill) docker(args ...string) (string, error) {
-	ctx, cancel := context.WithTimeout(d.ctx, time.Minute)
+const (
+	project  = "rollcall-drill" // of scripts/compose.sh drill
+	interval = 2 * time.Second  // of its health checks
+
+	readyURL  = "http://127.0.0.1:3001/readyz" // inside a coordinator's container
+	activeKey = "relayer:active"
+	metaKey   = "relayer:meta"
+)
+
+var (
+	coordinators = []string{"coordinator-1", "coordinator-2", "coordinator-3"}
+	relayers     = []string{"oz-relayer-0", "oz-relayer-1", "oz-relayer-2"}
+)
+
+// find looks up the services' containers, running or not. Both generations of Compose set these labels, while they name
+// containers differently.
+func (d *drill) find() {
+	found := strings.Fields(d.docker("ps", "--all", "--filter", "label=com.docker.compose.project="+project,
+		"--format", `{{.Label "com.docker.compose.service"}} {{.ID}}`))
+	if len(found) == 0 {
+		d.check(fmt.Errorf("there is no project %s: run scripts/compose.sh drill", project))
+	}
+	d.containers = map[string]string{}
+	for pair := range slices.Chunk(found, 2) {
+		d.containers[pair[0]] = pair[1]
+	}
+}
+
+// docker runs a command of the Docker client and returns its output.
+func (d *drill) docker(args ...string) string {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	out, err := exec.CommandContext(ctx, "docker", args...).Output()
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
-		err = fmt.Errorf("%w: %s%s", err, out, exit.Stderr)
+		err = fmt.Errorf("docker %s: %w: %s%s", strings.Join(args, " "), err, out, exit.Stderr)
 	}
-	if err != nil {
-		return "", fmt.Errorf("docker %s: %w", strings.Join(args, " "), err)
-	}
-	return strings.TrimSpace(string(out)), nil
+	d.check(err)
+	return string(out)
 }
 
-// container returns the container of a service, running or not. Both generations of Compose set these labels, while
-// they name containers differently.
-func (d *drill) container(service string) (string, error) {
-	id, err := d.docker("ps", "--all", "--quiet", "--filter", "label=com.docker.compose.project="+d.project,
-		"--filter", "label=com.docker.compose.service="+service)
-	if err == nil && (id == "" || strings.Contains(id, "\n")) {
-		err = fmt.Errorf("the project %s has not one container of %s: %q", d.project, service, id)
-	}
-	return id, err
-}
-
-// each runs one docker command over the containers of the services, and returns its output.
-func (d *drill) each(services []string, command ...string) (string, error) {
+// each runs one Docker command over the containers of the services.
+func (d *drill) each(services []string, command ...string) string {
 	for _, s := range services {
-		id, err := d.container(s)
-		if err != nil {
-			return "", err
-		}
-		command = append(command, id)
+		command = append(command, d.containers[s])
 	}
 	return d.docker(command...)
 }
 
-// must runs one docker command over the containers of the services. Docker does not restart a container that was killed
-// by command.
-func (d *drill) must(command string, services ...string) {
-	_, err := d.each(services, strings.Fields(command)...)
-	d.check(err)
+// act runs a Docker command, given as words. The time of the next row begins with it. Docker does not restart a container
+// that was killed by command.
+func (d *drill) act(command string, services ...string) {
+	d.start = time.Now()
+	d.each(services, strings.Fields(command)...)
 }
 
-// stop ends a container with SIGTERM, and with SIGKILL after 15 s.
-const stop = "stop --time 15"
+// addresses is a template of a container's IP addresses, in the order of its networks' names.
+const addresses = "{{range .NetworkSettings.Networks}}{{.IPAddress}} {{end}}"
 
-// address returns a container's IP address on one network.
-func (d *drill) address(service, network string) string {
-	ip, err := d.each([]string{service}, "inspect", "--format", fmt.Sprintf("{{(index .NetworkSettings.Networks %q).IPAddress}}", d.project+"_"+network))
-	if err == nil && ip == "" {
-		err = fmt.Errorf("%s has no address on %s", service, network)
+// inspect returns the words that a template selects from the containers' descriptions.
+func (d *drill) inspect(template string, services ...string) []string {
+	return strings.Fields(d.each(services, "inspect", "--format", template))
+}
+
+func (d *drill) exec(service string, command ...string) string {
+	return d.docker(append([]string{"exec", d.containers[service]}, command...)...)
+}
+
+// answers returns whether an address answers inside a container.
+func (d *drill) answers(service, url string) string {
+	err := d.attempt(func() { d.exec(service, "/rollcall", "healthcheck", url) })
+	// Only the program's own exit code 1 counts as no answer.
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.ExitCode() == 1 {
+		return "does not answer"
 	}
 	d.check(err)
-	return ip
+	return "answers"
 }
 
-// exec runs a program inside a container.
-func (d *drill) exec(service string, command ...string) (string, error) {
-	id, err := d.container(service)
-	if err != nil {
-		return "", err
-	}
-	return d.docker(append([]string{"exec", id}, command...)...)
+// ready returns the coordinators that report that they are ready.
+func (d *drill) ready() string {
+	return fmt.Sprint(slices.DeleteFunc(slices.Clone(coordinators), func(c string) bool {
+		return d.answers(c, readyURL) != "answers"
+	}))
 }
 
-// healthcheck returns nil if an address answers inside a container.
-func (d *drill) healthcheck(service, timeout, url string) error {
-	_, err := d.exec(service, "/rollcall", "healthcheck", "--timeout", timeout, url)
-	return err
+// directory returns the services with their versions, by a linearizable read: a service that left and returned has
+// another version.
+func (d *drill) directory() string {
+	var listed struct{ Services []struct{ ID, Version any } }
+	d.check(json.Unmarshal([]byte(d.exec("coordinator-1", "/rollcall", "services", "list", "-o", "json")), &listed))
+	return fmt.Sprint(listed.Services)
 }
 
-func (d *drill) redis(args ...string) (string, error) {
+// request returns a request to the port that Docker publishes, which changes with each start.
+func (d *drill) request(service, method, path, body string) *http.Request {
+	url := d.inspect("{{range .NetworkSettings.Ports}}{{range .}}http://127.0.0.1:{{.HostPort}}{{end}}{{end}}", service)
+	req, err := http.NewRequest(method, strings.Join(url, "")+path, strings.NewReader(body))
+	d.check(err)
+	key, _ := os.ReadFile("build/compose/" + service + ".api-key") // no coordinator has one
+	_, bearer, _ := strings.Cut(strings.TrimSpace(string(key)), ":")
+	req.Header.Set("Authorization", "Bearer "+bearer)
+	req.Header.Set("Content-Type", "application/json")
+	req.Close = true // because another container may get the port later
+	return req
+}
+
+// answer holds the fields that the drill reads from the answers of coordinators and relayers.
+type answer struct {
+	code   int
+	Data   struct{ ID, Status string } // a transaction
+	Error  any
+	Result string // the node's answer to a relayer's /rpc
+	Reason string // of /health
+	Status string // of /status, as the totals
+
+	TotalConfigured, TotalActive int
+}
+
+func (d *drill) call(req *http.Request) (a answer) {
+	res, err := (&http.Client{Timeout: 10 * time.Second}).Do(req)
+	d.check(err)
+	defer res.Body.Close()
+	d.check(json.NewDecoder(res.Body).Decode(&a))
+	a.code = res.StatusCode
+	return a
+}
+
+func (d *drill) redis(args ...string) string {
 	return d.exec("redis", append([]string{"redis-cli", "-e"}, args...)...)
 }
 
-const (
-	activeKey = "relayer:active"
-	metaKey   = "relayer:meta"
-)
+func (d *drill) active() string {
+	return fmt.Sprint(slices.Sorted(slices.Values(strings.Fields(d.redis("SMEMBERS", activeKey)))))
+}
 
 // meta is the leader's record about itself in Redis.
 type meta struct {
 	Cluster, Leader string
 	Epoch           uint64    `json:",string"`
 	UpdatedAt       time.Time `json:"updated_at"`
-	Now             float64   // Redis's clock, as in UpdatedAt, in seconds
 }
 
-// age returns the time since the leader's last update.
-func (m meta) age() time.Duration {
-	return time.UnixMicro(int64(m.Now * 1e6)).Sub(m.UpdatedAt).Round(time.Millisecond)
+func (d *drill) meta() (m meta) {
+	d.check(json.Unmarshal([]byte(d.redis("--json", "HGETALL", metaKey)), &m))
+	return m
 }
 
-func (d *drill) meta() (m meta, err error) {
-	out, err := d.redis("EVAL", "local t, m = redis.call('TIME'), redis.call('HMGET', KEYS[1], 'cluster', 'leader', 'epoch', 'updated_at') "+
-		"return cjson.encode({now = t[1] + t[2] / 1e6, cluster = m[1], leader = m[2], epoch = m[3], updated_at = m[4]})", "1", metaKey)
-	if err == nil {
-		err = json.Unmarshal([]byte(out), &m)
+// command is a command that changes Redis.
+type command testredis.Command
+
+// reading are the read-only commands. Every other command counts as a write.
+var reading = []string{
+	"AUTH", "CLIENT", "COMMAND", "ECHO", "EVAL", "EVALSHA", "EXISTS", "GET", "HELLO", "HGET", "HGETALL", "HMGET", "INFO", "MONITOR",
+	"PING", "PUBSUB", "SCARD", "SCRIPT", "SELECT", "SISMEMBER", "SMEMBERS", "SMISMEMBER", "SUBSCRIBE", "TIME", "TTL", "TYPE",
+}
+
+// removes reports whether the command may remove id from the active set. An unknown command may.
+func (c command) removes(id string) bool {
+	switch c.Args[0] {
+	case "SADD", "PUBLISH":
+		return false
+	case "SREM":
+		return slices.Contains(c.Args, activeKey) && slices.Contains(c.Args, id)
+	case "DEL", "HDEL", "HSET": // only the named keys
+		return slices.Contains(c.Args, activeKey)
+	default:
+		return true
 	}
-	return m, err
 }
 
-// directory returns the services with their versions, by a linearizable read: a service that left and returned has
-// another version.
-func (d *drill) directory() (services []string, err error) {
-	out, err := d.exec("coordinator-1", "/rollcall", "services", "list", "-o", "json")
-	var listed struct {
-		Services []struct {
-			ID      string
-			Version uint64
+// epoch returns the epoch that the command writes into relayer:meta; 0 if it writes none.
+func (c command) epoch() uint64 {
+	i := slices.Index(c.Args, "epoch")
+	if i < 0 || i+1 == len(c.Args) || c.Args[0] != "HSET" || c.Args[1] != metaKey {
+		return 0
+	}
+	epoch, _ := strconv.ParseUint(c.Args[i+1], 10, 64) // 0 with an error
+	return epoch
+}
+
+// watch starts to record all that happens in Redis, in two files of its container: each command, from MONITOR, and the
+// active set, from a reader that polls every 10 ms. If the reader ends, so does MONITOR.
+func (d *drill) watch() {
+	d.exec("redis", "touch", "/tmp/commands", "/tmp/polls")
+	d.docker("exec", "--detach", d.containers["redis"], "sh", "-c", "redis-cli MONITOR >/tmp/commands & "+
+		"redis-cli --csv -r -1 -i 0.01 SMEMBERS "+activeKey+" >/tmp/polls; kill $!")
+	d.mark()
+}
+
+// mark returns the writes and the polls so far. It waits until MONITOR has recorded a marker. MONITOR may not be active at
+// first, so the marker is sent again.
+func (d *drill) mark() (writes []command, polls []string) {
+	marker, commands, found := rand.Text(), "", false
+	for tries := 0; !found; tries++ {
+		if tries == 100 {
+			d.check(errors.New("MONITOR records nothing"))
+		}
+		d.redis("ECHO", marker)
+		commands, _, found = strings.Cut(d.exec("redis", "cat", "/tmp/commands"), marker)
+	}
+	client := "" // that called the script
+	for line := range strings.Lines(commands) {
+		c, err := testredis.ParseCommand(line)
+		if err != nil {
+			continue // the OK that precedes the commands, or the beginning of the marker's line
+		}
+		if c.Script {
+			c.From = client
+		}
+		client = c.From
+		if !slices.Contains(reading, c.Args[0]) {
+			writes = append(writes, command(c))
 		}
 	}
-	if err == nil {
-		err = json.Unmarshal([]byte(out), &listed)
-	}
-	for _, s := range listed.Services {
-		services = append(services, fmt.Sprintf("%s@%d", s.ID, s.Version))
-	}
-	slices.Sort(services)
-	return services, err
+	polls = strings.Split(d.exec("redis", "cat", "/tmp/polls"), "\n")
+	return writes, polls[:len(polls)-1] // without an incomplete line
 }
 
-// url returns the URL of a container's port that Docker publishes on loopback; it changes with each start.
-func (d *drill) url(service, port string) (string, error) {
-	id, err := d.container(service)
-	if err != nil {
-		return "", err
+// guarded runs act while every given id must stay in the active set, and prints a row with the ids that left.
+func (d *drill) guarded(ids []string, act func()) {
+	start := time.Now()
+	oldWrites, oldPolls := d.mark()
+	act()
+	writes, polls := d.mark()
+	writes, polls = writes[len(oldWrites):], polls[len(oldPolls):]
+	var missing []string
+	for _, id := range ids {
+		for _, c := range writes {
+			if c.removes(id) {
+				missing = append(missing, fmt.Sprintf("%s removed %s: %s", c.From, id, c.Args))
+			}
+		}
+		for _, line := range polls {
+			if !strings.Contains(line, strconv.Quote(id)) {
+				missing = append(missing, fmt.Sprintf("a reader missed %s: %s", id, line))
+			}
+		}
 	}
-	addr, err := d.docker("port", id, port+"/tcp")
-	if err == nil && addr == "" {
-		err = fmt.Errorf("%s does not run", service)
+	seen := fmt.Sprintf("none in %d polls and %d writes", len(polls), len(writes))
+	if len(missing) > 0 {
+		seen = strings.Join(missing, "; ")
 	}
-	return "http://" + addr, err
+	// A guard that saw no poll and no command proves nothing.
+	ok := len(missing) == 0 && len(polls) > 0 && len(writes) > 0
+	d.start = start
+	d.row(fmt.Sprintf("  %s meanwhile", ids), "no healthy relayer ever missing", seen, 0, ok)
 }
 
-// client keeps no connections, because a port may belong to another container later.
-var client = &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
-
-// send sends a request and decodes the answer.
-func send(req *http.Request, answer any) (code int, err error) {
-	res, err := client.Do(req)
-	if err != nil {
-		return 0, err
+// silent prints a row of the commands with which a deposed leader changed Redis after another's claim. If it may lead
+// again, it writes from its own next claim on. The time is the one since the claim.
+func (d *drill) silent(step, deposed string, claim meta, mayLead bool) {
+	from := d.inspect(addresses, deposed)
+	writes, _ := d.mark()
+	first := slices.IndexFunc(writes, func(c command) bool { return c.epoch() == claim.Epoch })
+	if first < 0 || len(from) == 0 {
+		d.check(fmt.Errorf("the claim of epoch %d was not seen, or %s has no address", claim.Epoch, deposed))
 	}
-	defer res.Body.Close()
-	return res.StatusCode, json.NewDecoder(res.Body).Decode(answer)
-}
-
-// get reads a path at a port that Docker publishes.
-func (d *drill) get(service, port, path string, answer any) (code int, err error) {
-	url, err := d.url(service, port)
-	if err != nil {
-		return 0, err
+	own := slices.DeleteFunc(slices.Clone(writes[first:]), func(c command) bool { return !slices.Contains(from, c.From) })
+	again := slices.IndexFunc(own, func(c command) bool { return c.epoch() > claim.Epoch })
+	late, then := own, ""
+	if again >= 0 {
+		late, then = own[:again], fmt.Sprintf(" before it led again, epoch %d", own[again].epoch())
 	}
-	req, err := http.NewRequestWithContext(d.ctx, http.MethodGet, url+path, nil)
-	if err != nil {
-		return 0, err
+	seen := fmt.Sprintf("%d writes%s", len(late), then)
+	if len(late) > 0 {
+		seen += fmt.Sprint(", first: ", late[0].Args)
 	}
-	return send(req, answer)
-}
-
-type transaction struct{ ID, Status string }
-
-// answer is an answer of a relayer's API.
-type answer struct {
-	code  int
-	Data  transaction
-	Error any
-	// Result is the node's answer, at /rpc.
-	Result string
-}
-
-// call sends an authorized request for a path of the relayers' pool, at a relayer's current URL if url is empty.
-func (d *drill) call(url, relayer, method, path, idempotency, body string) (a answer, err error) {
-	key, err := os.ReadFile(filepath.Join(d.secrets, relayer+".api-key"))
-	if err == nil && url == "" {
-		url, err = d.url(relayer, "3000")
-	}
-	if err != nil {
-		return a, err
-	}
-	req, err := http.NewRequestWithContext(d.ctx, method, url+"/api/v1/relayers/pool"+path, strings.NewReader(body))
-	if err != nil {
-		return a, err
-	}
-	_, bearer, _ := strings.Cut(strings.TrimSpace(string(key)), ":")
-	req.Header = http.Header{"Authorization": {"Bearer " + bearer}, "Content-Type": {"application/json"}}
-	if idempotency != "" {
-		req.Header.Set("Idempotency-Key", idempotency)
-	}
-	a.code, err = send(req, &a)
-	return a, err
-}
-
-// post submits a payment of one wei.
-func (d *drill) post(url, relayer, idempotency, to string) (answer, error) {
-	return d.call(url, relayer, http.MethodPost, "/transactions", idempotency, fmt.Sprintf(`{"to": %q, "value": 1}`, to))
-}
-
-// accepted returns the transaction of an answer, and fails unless the relayer accepted the request.
-func accepted(a answer, err error) (transaction, error) {
-	if err == nil && a.code != http.StatusOK {
-		err = fmt.Errorf("%d %v", a.code, a.Error)
-	}
-	return a.Data, err
+	d.start = claim.UpdatedAt
+	d.row(step, "0 writes", seen, 0, len(late) == 0 && (again < 0 || mayLead))
 }

@@ -1,381 +1,263 @@
 // Command drill breaks a composed cluster in every way that Rollcall must survive, and prints the observations.
 //
-// It expects a running, healthy project of deploy/compose.yaml, uses only its containers, and exits with 1 if any
+// It expects the running, healthy project of scripts/compose.sh drill, uses only its containers, and exits with 1 if any
 // result differs from the guarantees. Two checks prove that no healthy relayer is ever missing: no command in Redis's
 // own MONITOR removes one, and a reader that polls always finds each of them.
 package main
 
 import (
-	"context"
-	"errors"
-	"flag"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
-	"os/exec"
-	"os/signal"
 	"runtime"
-	"slices"
 	"strings"
+	"sync"
 	"time"
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	defer stop()
-	if err := run(ctx, os.Args[1:], os.Stdout); err != nil {
+	d := &drill{out: os.Stdout, start: time.Now()}
+	fmt.Fprintf(d.out, rowFormat, "step", "expected", "seen", "seconds", "limit", "ok")
+	err := d.attempt(d.steps)
+	if err == nil && d.failed > 0 {
+		err = fmt.Errorf("%d of %d rows differ from what was promised", d.failed, d.rows)
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "drill:", err)
 		os.Exit(1)
 	}
+	fmt.Fprintf(d.out, "all %d rows as promised\n", d.rows)
 }
 
-func run(ctx context.Context, args []string, stdout io.Writer) error {
-	d := &drill{ctx: ctx, out: stdout}
-	flags := flag.NewFlagSet("drill", flag.ContinueOnError)
-	flags.StringVar(&d.project, "project", "rollcall-drill", "name of the Compose project")
-	flags.DurationVar(&d.interval, "interval", 2*time.Second, "health check interval the coordinators run with")
-	flags.StringVar(&d.secrets, "secrets", "build/compose", "folder of the relayers' API keys")
-	if err := flags.Parse(args); err != nil {
-		return err
-	}
-	fmt.Fprintf(stdout, rowFormat, "step", "expected", "seen", "seconds", "ok")
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		for _, step := range []func(){
-			d.allUp, d.relayerStops, d.leaderKilled, d.leaderCutOff, d.leaderPaused, d.redisRestarted, d.gatewayKilled,
-			d.coordinatorsStopped, d.transactionsMined, d.relayerKilled, d.storeStopped,
-		} {
-			step()
-		}
-	}()
-	<-done
-	d.watcher.close()
-	if d.err != nil {
-		return d.err
-	}
-	if d.failed > 0 {
-		return fmt.Errorf("%d of %d rows differ from what was promised", d.failed, d.rows)
-	}
-	fmt.Fprintf(stdout, "all %d rows as promised\n", d.rows)
-	return nil
-}
-
-// drill is a running drill. Its parts have the names of deploy/compose.yaml.
 type drill struct {
-	ctx      context.Context
-	project  string // of Compose
-	secrets  string // folder with the secrets that scripts/compose.sh made
-	interval time.Duration
-	watcher  *watcher
-	out      io.Writer
-
+	out          io.Writer
 	rows, failed int
-	err          error // that ended it
+	start        time.Time         // of the next row's time
+	err          error             // that ended the attempt
+	containers   map[string]string // ids by service
 }
 
-var (
-	coordinators = []string{"coordinator-1", "coordinator-2", "coordinator-3"}
-	relayers     = []string{"oz-relayer-0", "oz-relayer-1", "oz-relayer-2"}
-)
+func (d *drill) steps() {
+	d.find()
+	d.allUp()
+	d.guarded(relayers[:2], d.relayerStops)
+	d.guarded(relayers, d.leaderKilled)
+	d.guarded(relayers, d.leaderCutOff)
+	d.guarded(relayers, d.leaderPaused)
+	d.redisRestarted()
+	d.guarded(relayers, d.gatewayKilled)
+	d.guarded(relayers, d.coordinatorsStopped)
+	d.transactionsMined()
+	d.relayerKilled()
+	d.storeStopped()
+}
 
-// check ends the drill if there is an error. It ends the goroutine of the steps, as an assertion ends a test.
+// attempt runs f on a goroutine, which check may end, and returns the error that ended it.
+func (d *drill) attempt(f func()) error {
+	var attempt sync.WaitGroup
+	attempt.Go(f)
+	attempt.Wait()
+	err := d.err
+	d.err = nil
+	return err
+}
+
+// check ends the attempt if there is an error, as an assertion ends a test.
 func (d *drill) check(err error) {
-	if err == nil {
-		err = d.ctx.Err()
-	}
 	if err != nil {
 		d.err = err
 		runtime.Goexit()
 	}
 }
 
-// pause waits for a time.
-func (d *drill) pause(t time.Duration) {
-	select {
-	case <-d.ctx.Done():
-	case <-time.After(t):
+const rowFormat = "%-52s %-46s %-52s %8s %6s  %s\n"
+
+// row prints a row of the table. Its time began with the last act, or at the row before. A limit of 0 is none.
+func (d *drill) row(step, expected, seen string, limit time.Duration, ok bool) {
+	took, most, verdict := time.Since(d.start), "-", "ok"
+	if limit > 0 {
+		most, ok = fmt.Sprintf("%.1f", limit.Seconds()), ok && took <= limit
 	}
-	d.check(nil)
-}
-
-const rowFormat = "%-52s %-46s %-52s %8s  %s\n"
-
-// row prints one line of the table.
-func (d *drill) row(step, expected, seen string, took time.Duration, ok bool) {
-	verdict := "ok"
 	if !ok {
 		verdict = "FAIL"
 		d.failed++
 	}
 	d.rows++
-	fmt.Fprintf(d.out, rowFormat, step, expected, seen, fmt.Sprintf("%.1f", took.Seconds()), verdict)
+	fmt.Fprintf(d.out, rowFormat, step, expected, seen, fmt.Sprintf("%.1f", took.Seconds()), most, verdict)
+	d.start = time.Now()
 }
 
-// value returns the result of a reading, which must succeed.
-func value[T any](d *drill, read func() (T, error)) T {
-	v, err := read()
-	d.check(err)
-	return v
+// await calls read until it returns the expected text, and prints a row with the last text, or the error.
+func (d *drill) await(step, expected string, limit time.Duration, read func() string) {
+	d.awaitThat(step, expected, limit, func() (string, bool) {
+		seen := read()
+		return seen, seen == expected
+	})
 }
 
-// look observes something, and reports whether it is as expected.
-type look func() (seen string, ok bool, err error)
-
-// await calls act, if it is not nil, and then look until it reports success. It prints a row with the last observation,
-// or the error. The printed time is the one that the limit applies to: from before act, including Docker's time for it,
-// to the observation.
-func (d *drill) await(step, expected string, limit time.Duration, act func(), look look) {
-	start := time.Now()
-	if act != nil {
-		act()
-	}
-	d.awaitSince(start, step, expected, limit, look)
-}
-
-// awaitSince is await for an event that began at a known time.
-func (d *drill) awaitSince(start time.Time, step, expected string, limit time.Duration, look look) {
-	for ; ; d.pause(50 * time.Millisecond) {
-		seen, ok, err := look()
-		if err != nil {
-			seen, ok = err.Error(), false
+// awaitThat is await for a look that reports itself whether it is as expected.
+func (d *drill) awaitThat(step, expected string, limit time.Duration, look func() (seen string, ok bool)) {
+	for ; ; time.Sleep(50 * time.Millisecond) {
+		seen, ok := "", false
+		if err := d.attempt(func() { seen, ok = look() }); err != nil {
+			seen = err.Error()
 		}
-		took := time.Since(start)
-		if ok || took > limit {
-			d.row(step, expected, seen, took, ok && took <= limit)
+		if ok || time.Since(d.start) > limit {
+			d.row(step, expected, seen, limit, ok)
 			return
 		}
 	}
 }
 
-// awaitSet waits until the active set is exactly ids.
-func (d *drill) awaitSet(step string, ids []string, limit time.Duration, act func()) {
-	d.await(step, fmt.Sprintf("%d active within %s", len(ids), limit), limit, act, d.activeAre(ids))
+func (d *drill) awaitReady(step string) {
+	d.await(step, fmt.Sprint(coordinators), 30*time.Second, d.ready)
 }
 
-func (d *drill) activeAre(ids []string) look {
-	return func() (string, bool, error) {
-		out, err := d.redis("SMEMBERS", activeKey)
-		active := slices.Sorted(slices.Values(strings.Fields(out)))
-		return short(active), slices.Equal(active, ids), err
-	}
-}
-
-// awaitClaim waits until another leader than old has claimed Redis under a higher epoch, and returns that claim.
-func (d *drill) awaitClaim(step string, old meta, act func()) (now meta) {
-	const limit = 5 * time.Second
-	expected := fmt.Sprintf("another leader, epoch above %d, within %s", old.Epoch, limit)
-	d.await(step, expected, limit, act, func() (_ string, _ bool, err error) {
-		now, err = d.meta()
-		return fmt.Sprintf("%s, epoch %d", now.Leader, now.Epoch), now.Epoch > old.Epoch && now.Leader != old.Leader, err
+// awaitMeta waits until the leader's record is as expected, and returns it.
+func (d *drill) awaitMeta(step, expected string, limit time.Duration, ok func(now meta) bool) (now meta) {
+	d.awaitThat(step, expected, limit, func() (string, bool) {
+		now = d.meta()
+		return fmt.Sprintf("%s, epoch %d, updated %s", now.Leader, now.Epoch, now.UpdatedAt.Format(time.TimeOnly)), ok(now)
 	})
 	return now
 }
 
-// awaitReady waits until every coordinator reports that it is ready.
-func (d *drill) awaitReady(step string, act func()) {
-	d.await(step, "3 coordinators ready", 30*time.Second, act, func() (string, bool, error) {
-		ready := slices.DeleteFunc(slices.Clone(coordinators), func(c string) bool { return d.healthcheck(c, "2s", readyURL) != nil })
-		return short(ready), len(ready) == len(coordinators), nil
+// depose runs a Docker command on the leader, and waits until another one has claimed Redis under a higher epoch.
+func (d *drill) depose(step, command string) (leader string, claim meta) {
+	old := d.meta()
+	d.act(command, old.Leader)
+	expected := fmt.Sprintf("another leader, epoch above %d", old.Epoch)
+	return old.Leader, d.awaitMeta(step+" "+old.Leader+", the leader", expected, 5*time.Second, func(now meta) bool {
+		return now.Epoch > old.Epoch && now.Leader != old.Leader
 	})
 }
-
-// awaitDirectory waits until the directory holds exactly the previous services.
-func (d *drill) awaitDirectory(step string, before []string, act func()) {
-	limit := 10*time.Second + 2*d.interval // includes the wait for an act
-	d.await(step, fmt.Sprintf("the same %d services", len(before)), limit, act, func() (string, bool, error) {
-		now, err := d.directory()
-		return short(now), slices.Equal(now, before), err
-	})
-}
-
-const readyURL = "http://127.0.0.1:3001/readyz"
 
 func (d *drill) allUp() {
-	// The time is not measured, because Compose has waited for healthy containers before.
-	d.await("all up", "3 active", 15*time.Second, nil, d.activeAre(relayers))
-	d.awaitReady("  the coordinators", nil)
+	// The time is not the one of the start, because Compose has waited for healthy containers before.
+	d.await("all up", fmt.Sprint(relayers), 15*time.Second, d.active)
+	d.awaitReady("  the coordinators")
 	for _, c := range coordinators {
-		d.await("  GET /status of "+c, "200, healthy, 3 of 3 active", 10*time.Second, nil, func() (string, bool, error) {
-			var s struct {
-				Status                       string
-				TotalConfigured, TotalActive int
-			}
-			code, err := d.get(c, "3001", "/status", &s)
-			seen := fmt.Sprintf("%d, %s, %d of %d active", code, s.Status, s.TotalActive, s.TotalConfigured)
-			return seen, seen == "200, healthy, 3 of 3 active", err
+		d.await("  GET /status of "+c, "200, healthy, 3 of 3 active", 10*time.Second, func() string {
+			a := d.call(d.request(c, http.MethodGet, "/status", ""))
+			return fmt.Sprintf("%d, %s, %d of %d active", a.code, a.Status, a.TotalActive, a.TotalConfigured)
 		})
 	}
 	d.watch()
 }
 
-// allowance is how long a removal may take beyond the interval: the 500 ms of a check that meets a half-stopped
-// container, and docker's time to signal that container and to read Redis.
-const allowance = 750 * time.Millisecond
+const (
+	twoRounds = 2 * interval // of a new leader's checks
+	// allowance is how long a removal may take beyond the interval: the 500 ms of a check that meets a half-stopped
+	// container, and docker's time to signal that container and to read Redis.
+	allowance = 750 * time.Millisecond
+	// stop is Docker's command that ends a container with SIGTERM, and with SIGKILL after 15 s.
+	stop = "stop --time 15"
+)
 
 func (d *drill) relayerStops() {
-	const victim = "oz-relayer-1"
-	others := []string{"oz-relayer-0", "oz-relayer-2"}
-	d.guarded("  the others meanwhile", others, func() {
-		// The time counts from the start of the stop, because the checks may fail long before the stop has ended.
-		stopped := make(chan error, 1)
-		go func() {
-			_, err := d.each([]string{victim}, strings.Fields(stop)...)
-			stopped <- err
-		}()
-		d.awaitSet("stop "+victim, others, d.interval+allowance, nil)
-		d.check(<-stopped)
-		d.must("start", victim)
-		// The time counts from the start of the process, which is neither the time of the command nor that of Docker's
-		// answer.
-		at, err := d.each([]string{victim}, "inspect", "--format", "{{.State.StartedAt}}")
-		d.check(err)
-		started, err := time.Parse(time.RFC3339Nano, at)
-		d.check(err)
-		d.awaitHealth(started, "start "+victim, victim, 200, "", 5*time.Second)
-		d.awaitSet("  the set then", relayers, d.interval+time.Second, nil)
-	})
+	victim, others := relayers[2], relayers[:2]
+	d.act("kill --signal TERM", victim) // returns at once, because checks may fail long before the container has stopped
+	d.await("stop "+victim, fmt.Sprint(others), interval+allowance, d.active)
+	d.act("wait", victim)
+	d.act("start", victim)
+	d.awaitHealth("start "+victim, "200", 6*time.Second, victim)
+	d.await("  the set then", fmt.Sprint(relayers), interval+time.Second, d.active)
 }
 
 func (d *drill) leaderKilled() {
-	old := value(d, d.meta)
-	d.guarded("  the relayers meanwhile", relayers, func() {
-		d.awaitClaim("kill "+old.Leader+", the leader", old, func() { d.must("kill", old.Leader) })
-		// The first and the second round of checks of the new leader.
-		d.pause(2 * d.interval)
-		d.awaitReady("start "+old.Leader, func() { d.must("start", old.Leader) })
-	})
+	leader, _ := d.depose("kill", "kill")
+	time.Sleep(twoRounds)
+	d.act("start", leader)
+	d.awaitReady("start " + leader)
 }
 
 func (d *drill) leaderCutOff() {
-	old := value(d, d.meta)
-	d.guarded("  the relayers meanwhile", relayers, func() {
-		var shared, own []string // addresses at which its peers answer now; and at which they never do
-		for _, peer := range coordinators {
-			if peer == old.Leader {
-				continue
-			}
-			shared = append(shared, "tcp://"+peer+".cluster:7400", "tcp://"+d.address(peer, "cluster")+":7400")
-			own = append(own, "tcp://"+d.address(peer, mirrorOf(peer))+":7400")
+	leader := d.meta().Leader
+	var shared, own []string // its peers' addresses that it reaches now; and those that it never reaches
+	for _, peer := range coordinators {
+		if peer != leader {
+			ips := d.inspect(addresses, peer) // on the cluster's network, and on its own way to Redis
+			shared = append(shared, "tcp://"+peer+".cluster:7400", "tcp://"+ips[0]+":7400")
+			own = append(own, "tcp://"+ips[1]+":7400")
 		}
-		d.reach(old.Leader, true, shared...)
-		start, network := time.Now(), d.project+"_cluster"
-		claim := d.awaitClaim("cut "+old.Leader+", the leader, off its peers", old, func() {
-			d.must("network disconnect "+network, old.Leader)
-		})
-		d.reach(old.Leader, false, append(shared, own...)...)
-		d.reach(old.Leader, true, "tcp://redis:6379")
-		d.reach(old.Leader, false, readyURL)
-		d.pause(2 * d.interval)
-		d.silent("  the cut-off one", old.Leader, claim, start, false)
-		d.awaitReady("connect "+old.Leader+" again", func() {
-			// Under its names in deploy/compose.yaml.
-			d.must(fmt.Sprintf("network connect --alias %s --alias %[1]s.cluster %s", old.Leader, network), old.Leader)
-		})
-	})
-}
-
-func (d *drill) leaderPaused() {
-	old := value(d, d.meta)
-	d.guarded("  the relayers meanwhile", relayers, func() {
-		claim := d.awaitClaim("pause "+old.Leader+", the leader", old, func() { d.must("pause", old.Leader) })
-		d.pause(d.interval)
-		start := time.Now()
-		d.must("unpause", old.Leader)
-		d.pause(2 * d.interval)
-		// Once it runs again, it may be elected again.
-		d.silent("wake "+old.Leader, old.Leader, claim, start, true)
-		d.awaitReady("  the coordinators", nil)
-	})
+	}
+	d.reach(leader, "answers", shared...)
+	const network = project + "_cluster"
+	_, claim := d.depose("cut off", "network disconnect "+network)
+	d.reach(leader, "does not answer", append(shared, own...)...)
+	d.reach(leader, "answers", "tcp://redis:6379")
+	d.reach(leader, "does not answer", readyURL)
+	time.Sleep(twoRounds)
+	d.silent("  the cut-off one", leader, claim, false)
+	// Under its names in deploy/compose.yaml.
+	d.act(fmt.Sprintf("network connect --alias %s --alias %[1]s.cluster %s", leader, network), leader)
+	d.awaitReady("connect " + leader + " again")
 }
 
 // reach prints rows about whether addresses answer from inside a coordinator's container.
-func (d *drill) reach(from string, want bool, urls ...string) {
-	word := map[bool]string{true: "answers", false: "does not answer"}
-	limit := map[bool]string{true: "2s", false: "500ms"}
+func (d *drill) reach(from, expected string, urls ...string) {
 	for _, url := range urls {
-		start := time.Now()
-		err := d.healthcheck(from, limit[want], url)
-		got, seen := err == nil, word[err == nil]
-		// Only the program's own exit code 1 counts as no answer.
-		if exit, ok := errors.AsType[*exec.ExitError](err); err != nil && (!ok || exit.ExitCode() != 1) {
-			got, seen = !want, err.Error()
-		}
-		d.row("  "+url+" from inside", word[want], seen, time.Since(start), got == want)
+		seen := d.answers(from, url)
+		d.row("  "+url+" from inside", expected, seen, 0, seen == expected)
 	}
 }
 
-// mirrorOf returns the network on which only this coordinator reaches Redis.
-func mirrorOf(coordinator string) string {
-	return "mirror-" + strings.TrimPrefix(coordinator, "coordinator-")
+func (d *drill) leaderPaused() {
+	leader, claim := d.depose("pause", "pause")
+	time.Sleep(interval)
+	d.act("unpause", leader)
+	time.Sleep(twoRounds)
+	d.silent("wake "+leader, leader, claim, true) // once it runs again, it may be elected again
+	d.awaitReady("  the coordinators")
 }
 
 func (d *drill) redisRestarted() {
-	d.watcher.close()
-	before := value(d, d.meta)
-	d.awaitSet("restart Redis empty", relayers, 10*time.Second, func() {
-		d.must("kill", "redis")
-		d.must("start", "redis")
-	})
-	d.await("  what it had kept", "nothing", time.Second, nil, func() (string, bool, error) {
-		loaded, err := d.redis("INFO", "persistence")
-		empty := strings.Contains(loaded, "rdb_last_load_keys_loaded:0\r") && strings.Contains(loaded, "aof_enabled:0\r")
-		return map[bool]string{true: "nothing", false: "something"}[empty], empty, err
+	before := d.meta()
+	d.act("kill", "redis")
+	d.act("start", "redis")
+	d.await("restart Redis empty", fmt.Sprint(relayers), 10*time.Second, d.active)
+	d.await("  it had kept nothing", "true", time.Second, func() string {
+		info := d.redis("INFO", "persistence")
+		return fmt.Sprint(strings.Contains(info, "rdb_last_load_keys_loaded:0\r") && strings.Contains(info, "aof_enabled:0\r"))
 	})
 	expected := fmt.Sprintf("the same cluster, epoch at least %d", before.Epoch)
-	d.await("  the fence", expected, 10*time.Second, nil, func() (string, bool, error) {
-		now, err := d.meta()
-		return fmt.Sprintf("%s, epoch %d", now.Leader, now.Epoch), now.Epoch >= before.Epoch && now.Cluster == before.Cluster, err
+	d.awaitMeta("  the fence", expected, 10*time.Second, func(now meta) bool {
+		return now.Epoch >= before.Epoch && now.Cluster == before.Cluster
 	})
 	d.watch()
 }
 
 func (d *drill) gatewayKilled() {
-	before := value(d, d.directory)
-	d.guarded("  the relayers meanwhile", relayers, func() {
-		d.awaitDirectory("kill the gateway", before, func() {
-			d.must("kill", "gateway")
-			d.pause(2 * d.interval)
-		})
-		d.await("start the gateway", "ready", 30*time.Second, func() { d.must("start", "gateway") }, func() (string, bool, error) {
-			err := d.healthcheck("gateway", "2s", "http://127.0.0.1:7401/readyz")
-			return "ready", err == nil, err
-		})
-		d.pause(d.interval)
-		d.awaitDirectory("  the directory then", before, nil)
-	})
+	before := d.directory()
+	d.act("kill", "gateway")
+	time.Sleep(twoRounds)
+	d.await("kill the gateway", before, 10*time.Second+twoRounds, d.directory)
+	d.act("start", "gateway")
+	ready := func() string { return d.answers("gateway", "http://127.0.0.1:7401/readyz") }
+	d.await("start the gateway", "answers", 30*time.Second, ready)
+	time.Sleep(interval)
+	d.await("  the directory then", before, 10*time.Second+twoRounds, d.directory)
 }
 
 func (d *drill) coordinatorsStopped() {
-	services := value(d, d.directory)
-	d.guarded("  the relayers meanwhile", relayers, func() {
-		d.await("stop all coordinators", "exit codes 0 0 0", 20*time.Second, func() { d.must(stop, coordinators...) }, func() (string, bool, error) {
-			codes, err := d.each(coordinators, "inspect", "--format", "{{.State.ExitCode}}")
-			codes = strings.Join(strings.Fields(codes), " ")
-			return "exit codes " + codes, codes == "0 0 0", err
-		})
-		before := value(d, d.meta)
-		d.await("  updated_at", fmt.Sprintf("not touched for %s", 2*d.interval), 3*d.interval, nil, func() (string, bool, error) {
-			now, err := d.meta()
-			return fmt.Sprintf("%s old", now.age()), now.UpdatedAt.Equal(before.UpdatedAt) && now.age() >= 2*d.interval, err
-		})
-		d.awaitSet("  the set", relayers, time.Second, nil)
-		expected := fmt.Sprintf("epoch above %d, updated_at fresh", before.Epoch)
-		d.await("start all coordinators", expected, 20*time.Second, func() { d.must("start", coordinators...) }, func() (string, bool, error) {
-			now, err := d.meta()
-			return fmt.Sprintf("epoch %d, %s old", now.Epoch, now.age()), now.Epoch > before.Epoch && now.age() < 3*time.Second, err
-		})
-		d.awaitDirectory("  the directory", services, nil)
-		d.awaitReady("  the coordinators", nil)
-		// The first and the second round of checks of the new leader.
-		d.pause(2 * d.interval)
+	services := d.directory()
+	d.act(stop, coordinators...)
+	d.await("stop all coordinators", "exit codes [0 0 0]", 20*time.Second, func() string {
+		return fmt.Sprint("exit codes ", d.inspect("{{.State.ExitCode}}", coordinators...))
 	})
-}
-
-// short returns the names as one text.
-func short(names []string) string {
-	if len(names) == 0 {
-		return "none"
-	}
-	return strings.Join(names, " ")
+	before := d.meta()
+	time.Sleep(2 * interval)
+	d.awaitMeta("  the leader's record after two intervals", "not updated", 3*interval, func(now meta) bool {
+		return now.UpdatedAt.Equal(before.UpdatedAt)
+	})
+	d.await("  the set", fmt.Sprint(relayers), time.Second, d.active)
+	d.act("start", coordinators...)
+	expected := fmt.Sprintf("epoch above %d, updated again", before.Epoch)
+	d.awaitMeta("start all coordinators", expected, 20*time.Second, func(now meta) bool {
+		return now.Epoch > before.Epoch && now.UpdatedAt.After(before.UpdatedAt)
+	})
+	d.await("  the directory", services, 10*time.Second+twoRounds, d.directory)
+	d.awaitReady("  the coordinators")
+	time.Sleep(twoRounds)
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -9,29 +10,76 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The time of a row is the one that its limit applies to: it includes the act, or counts from a known time.
-func TestRowsShowWhatTheyBound(t *testing.T) {
+// The time of a row is the one that its limit applies to. It begins with the last act, or at the row before.
+func TestAwait_AfterOtherRows_TimesItsOwnPart(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var out strings.Builder
-		d := &drill{ctx: t.Context(), out: &out}
+		d := &drill{out: &out, start: time.Now()}
 		shows := func(fields ...string) {
 			t.Helper()
 			require.Equal(t, fields, strings.Fields(out.String()))
 			out.Reset()
 		}
-		act := func() { <-time.After(3 * time.Second) }
-		look := func() (string, bool, error) { return "seen", true, nil }
-		d.await("step", "expected", 4*time.Second, act, look)
-		shows("step", "expected", "seen", "3.0", "ok")
-		d.await("step", "expected", 2*time.Second, act, look)
-		shows("step", "expected", "seen", "3.0", "FAIL")
-		d.awaitSince(time.Now().Add(-time.Second), "step", "expected", 2*time.Second, look)
-		shows("step", "expected", "seen", "1.0", "ok")
-		never := func() (string, bool, error) { return "nothing", false, nil }
-		d.awaitSince(time.Now().Add(-time.Second), "step", "expected", 2*time.Second, never)
-		shows("step", "expected", "nothing", "2.0", "FAIL")
+		read := func() string { return "seen" }
+		time.Sleep(3 * time.Second)
+		d.await("step", "seen", 4*time.Second, read)
+		shows("step", "seen", "seen", "3.0", "4.0", "ok")
+		time.Sleep(3 * time.Second)
+		d.await("step", "seen", 2*time.Second, read)
+		shows("step", "seen", "seen", "3.0", "2.0", "FAIL")
+		d.await("step", "expected", 2*time.Second, read)
+		shows("step", "expected", "seen", "2.0", "2.0", "FAIL")
+		time.Sleep(time.Second)
+		d.row("step", "seen", "seen", 0, true)
+		shows("step", "seen", "seen", "1.0", "-", "ok")
 		require.Equal(t, 4, d.rows)
 		require.Equal(t, 2, d.failed)
 	})
+}
+
+// A failed command ends one look of a row, but the whole step outside of it.
+func TestCheck_InLookAndStep_EndsEach(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var out strings.Builder
+		d := &drill{out: &out, start: time.Now()}
+		failure, looks := errors.New("failed"), 0
+		err := d.attempt(func() {
+			d.await("step", "seen", 2*time.Second, func() string {
+				looks++
+				if looks < 10 {
+					d.check(failure)
+				}
+				return "seen"
+			})
+			d.await("step", "seen", time.Second, func() string { d.check(failure); return "seen" })
+			d.check(failure)
+			t.Error("check must end the attempt")
+		})
+		require.ErrorIs(t, err, failure)
+		want := "step seen seen 0.5 2.0 ok step seen failed 1.1 1.0 FAIL"
+		require.Equal(t, want, strings.Join(strings.Fields(out.String()), " "))
+	})
+}
+
+// A guard trusts a command only if it is known to leave the relayer in the active set.
+func TestCommandRemoves_UnknownCommand_May(t *testing.T) {
+	t.Parallel()
+	for line, want := range map[string]bool{
+		"SADD relayer:active a":       false,
+		"PUBLISH relayer:events a":    false,
+		"SREM relayer:active b":       false,
+		"SREM relayer:active b a":     true,
+		"SREM other:active a":         false,
+		"DEL relayer:status:b":        false,
+		"DEL relayer:active":          true,
+		"HSET relayer:meta epoch 7":   false,
+		"RENAME other relayer:active": true,
+		"FLUSHALL":                    true,
+	} {
+		require.Equal(t, want, command{Args: strings.Fields(line)}.removes("a"), line)
+	}
+	require.EqualValues(t, 7, command{Args: strings.Fields("HSET relayer:meta epoch 7 leader a")}.epoch())
+	require.Zero(t, command{Args: strings.Fields("HSET relayer:status:a epoch 7")}.epoch())
 }

@@ -16,13 +16,14 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/rollcall-dev/rollcall/internal/discovery/coordinator"
+	"github.com/rollcall-dev/rollcall/internal/discovery/raftstore"
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-// A node with the log of an unknown cluster without a leader must not be added, with or without a vote.
+// A node with the log of another cluster must not be added, with or without a vote.
 func TestNodeWithAnotherLogIsNotAdded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newDiskCluster(t, 3)
+		c := newSimCluster(t, 3, nil)
 		c.register("a")
 		stores := memStores()
 		theirs := raft.Configuration{Servers: []raft.Server{
@@ -32,20 +33,22 @@ func TestNodeWithAnotherLogIsNotAdded(t *testing.T) {
 			{Index: 1, Term: 1, Type: raft.LogConfiguration, Data: raft.EncodeConfiguration(theirs)}, {Index: 2, Term: 3, Type: raft.LogNoop},
 		}))
 		require.NoError(t, stores.Stable.SetUint64([]byte("CurrentTerm"), 3))
+		require.NoError(t, raftstore.Set(stores.Stable, raftstore.KeyCluster, "theirs"))
+		c.net.Isolate("c4") // otherwise it finds this cluster at its start, and ends
 		c.start("c4", stores)
 		leader, _ := c.leader()
 		pass(time.Second)
+		c.net.Heal()
 		for _, nonVoter := range []bool{false, true} {
 			_, err := c.admin(leader).AddMember(t.Context(), &rollcallv1.AddMemberRequest{Id: "c4", Address: "c4:7400", NonVoter: nonVoter})
 			require.Equal(t, codes.FailedPrecondition, status.Code(err))
-			require.ErrorContains(t, err, "c4 at c4:7400 has a log and cannot say of which cluster")
-			require.ErrorContains(t, err, "empty its data folder")
+			require.ErrorContains(t, err, "this is cluster theirs, not ")
 		}
 		_, member := written(t, c.nodes[leader].stores, "c4")
 		require.False(t, member)
 
 		c.stop("c4")
-		c.wipe("c4") // as the error message instructs
+		c.wipe("c4")
 		c.await("added", func() bool {
 			leader, _ := c.leader()
 			_, err := c.admin(leader).AddMember(t.Context(), &rollcallv1.AddMemberRequest{Id: "c4", Address: "c4:7400"})
@@ -57,7 +60,7 @@ func TestNodeWithAnotherLogIsNotAdded(t *testing.T) {
 
 func TestAddressThatContradictsThePeerListIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newDiskCluster(t, 3)
+		c := newSimCluster(t, 3, nil)
 		leader, _ := c.leader()
 		follower := c.follower()
 		_, err := c.admin(leader).AddMember(t.Context(), &rollcallv1.AddMemberRequest{Id: follower, Address: "elsewhere:7400"})
@@ -69,7 +72,7 @@ func TestAddressThatContradictsThePeerListIsRefused(t *testing.T) {
 // The operator's decision must take precedence over a node's recorded wait for a vote.
 func TestVoteIsGivenAndTakenByTheOperator(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newDiskCluster(t, 3)
+		c := newSimCluster(t, 3, nil)
 		c.register("a", "b")
 		c.add("c4")
 		change := func(id string, nonVoter bool) error {

@@ -46,7 +46,7 @@ func (n cluster) ListMembers(ctx context.Context, _ *rollcallv1.ListMembersReque
 		if srv.Suffrage == raft.Voter {
 			m.Suffrage = rollcallv1.Suffrage_SUFFRAGE_VOTER
 		}
-		if d := facts[srv.ID]; d != nil {
+		if d := facts[srv.ID]; d != nil && (d.Cluster == "" || d.Cluster == n.identity()) {
 			m.Reachable, m.Leader, m.Term, m.AppliedIndex = true, d.Leader, d.Term, d.AppliedIndex
 			m.CommandVersion, m.Version, m.RelayerCount = d.CommandVersion, d.Version, d.RelayerCount
 			m.ClientAddress, m.HttpAddress = d.ClientAddress, d.HttpAddress
@@ -67,7 +67,7 @@ func (n cluster) AddMember(ctx context.Context, req *rollcallv1.AddMemberRequest
 	if len(vs) > 0 {
 		return nil, toStatus(&invalidError{vs})
 	}
-	l, r, err := n.leading()
+	_, r, err := n.leading()
 	if err != nil {
 		return nil, toStatus(err)
 	}
@@ -85,7 +85,7 @@ func (n cluster) AddMember(ctx context.Context, req *rollcallv1.AddMemberRequest
 	// A voter that does not respond, or follows another cluster, could cost this cluster its quorum, so the node is
 	// identified first.
 	d := n.peers.describe(ctx, []raft.Server{server}, peerTimeout)[server.ID]
-	if err := n.mayJoin(l, server, d, present); err != nil {
+	if err := n.mayJoin(server, d); err != nil {
 		return nil, toStatus(err)
 	}
 	if voter && req.NonVoter {
@@ -98,7 +98,7 @@ func (n cluster) AddMember(ctx context.Context, req *rollcallv1.AddMemberRequest
 	}
 	// The node records whether it will vote before the membership changes. A new node starts without a vote, and
 	// requests it once it has caught up.
-	if err := n.notifyMembership(ctx, l, server, !req.NonVoter); err != nil {
+	if err := n.notifyMembership(ctx, server, !req.NonVoter); err != nil {
 		return nil, toStatus(err)
 	}
 	if voter && req.NonVoter {
@@ -120,16 +120,12 @@ func (n cluster) AddMember(ctx context.Context, req *rollcallv1.AddMemberRequest
 }
 
 // mayJoin refuses a node that is unreachable or follows another cluster. d is the node's description of itself.
-func (n *Node) mayJoin(l *leader, s raft.Server, d *rollcallv1.DescribeResponse, present bool) error {
+func (n *Node) mayJoin(s raft.Server, d *rollcallv1.DescribeResponse) error {
 	switch {
 	case d == nil:
 		return status.Errorf(codes.FailedPrecondition, "no coordinator %q answers at %s; start it there first, naming this cluster's coordinators as its peers", s.ID, s.Address)
-	case d.Cluster != "" && d.Cluster != l.Cluster:
-		return &foreignClusterError{expected: l.Cluster, actual: d.Cluster}
-	case d.Cluster == "" && d.HasState && !present:
-		return status.Errorf(codes.FailedPrecondition,
-			"%s at %s has a log and cannot say of which cluster, since nobody leads it; stop it, empty its data folder and start it again, naming this cluster's coordinators as its peers",
-			s.ID, s.Address)
+	case d.Cluster != "" && d.Cluster != n.identity():
+		return &foreignClusterError{expected: n.identity(), actual: d.Cluster}
 	}
 	return nil
 }
@@ -171,7 +167,11 @@ func (n *Node) checkQuorumWithout(ctx context.Context, r *raft.Raft, id string) 
 			others = append(others, s)
 		}
 	}
-	reachable += len(n.peers.describe(ctx, others, peerTimeout))
+	for _, d := range n.peers.describe(ctx, others, peerTimeout) {
+		if d.Cluster == n.identity() { // a node with another log refuses this one's entries
+			reachable++
+		}
+	}
 	if voters == 0 || reachable < voters/2+1 {
 		return status.Errorf(codes.FailedPrecondition,
 			"without %s %d of %d voters would answer, which is no quorum; bring the others back first", id, reachable, voters)

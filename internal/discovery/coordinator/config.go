@@ -28,7 +28,7 @@ type Peer struct {
 type Timing struct {
 	Heartbeat time.Duration
 	Election  time.Duration
-	// Lease is how long a leader trusts the last confirmation of its quorum.
+	// Lease is how long the last confirmation of a leader's quorum is valid.
 	Lease time.Duration
 	// Transport is the time limit of one Raft message on the network.
 	Transport time.Duration
@@ -53,14 +53,6 @@ type Leadership struct {
 	// Ended is closed when the leadership is over. The context of the work may end earlier, when the node stops;
 	// running checks may then still finish.
 	Ended <-chan struct{}
-}
-
-// ReestablishError makes the coordinator open a new epoch, not below AtLeast, and restart the leader's work.
-// Config.Lead returns it when it finds a higher epoch of its own cluster outside Raft.
-type ReestablishError struct{ AtLeast uint64 }
-
-func (e *ReestablishError) Error() string {
-	return fmt.Sprintf("a new epoch of at least %d is needed", e.AtLeast)
 }
 
 // Config is the configuration of a coordinator. Fields without a default are required.
@@ -91,18 +83,20 @@ type Config struct {
 	// RelayerURLTemplate is a static relayer's URL, with {N} for its number.
 	RelayerURLTemplate string
 
-	// Lead is the leader's work for one epoch. Its context ends with the leadership. An error other than
-	// *ReestablishError restarts it with backoff; five in a row end the process. A nil Lead does nothing.
-	Lead func(context.Context, Leadership) error
-	// Status appends to b the report of Lead's work in an epoch: an encoded GetStatusResponse, or nothing while Lead
-	// is not running. It is nil if Lead has no report.
-	Status func(b []byte, epoch uint64) ([]byte, error)
+	// Lead is the leader's work for one epoch. Its context ends with the leadership. It returns a higher epoch of its own
+	// cluster that it found outside Raft. The coordinator then opens an epoch above that one and calls Lead again. An
+	// error restarts Lead with backoff; five in a row end the process. A nil Lead does nothing.
+	Lead func(context.Context, Leadership) (higher uint64, err error)
+	// Status returns the report of Lead's work in an epoch, or nil while Lead is not running. The coordinator adds to it.
+	// Status is nil if Lead has no report.
+	Status func(epoch uint64) *rollcallv1.GetStatusResponse
 
-	// GoneAfter is how long an owner may be silent before other owners may take its entries (3 minutes: three times a
-	// gateway's interval between full sets).
+	// GoneAfter is how long an owner may be silent before other owners may take its entries. Default: 3 minutes, which are
+	// three of a gateway's intervals between full sets.
 	GoneAfter time.Duration
-	// BootstrapWait is how long an empty node waits for peers that do not respond (3 s).
-	BootstrapWait time.Duration
+	// BootstrapWithout are the ids of peers that an empty node does not wait for before it founds a cluster: a minority.
+	// The operator guarantees that they hold no older cluster.
+	BootstrapWithout []string
 
 	Version    string
 	Logger     *slog.Logger          // discards by default
@@ -151,6 +145,15 @@ func (c *Config) withDefaults() error {
 			self = p.Address
 		}
 	}
+	absent := make(map[string]bool)
+	for _, id := range c.BootstrapWithout {
+		if absent[id] = true; !seen[id] || id == c.ID {
+			complain("bootstrap without: %q is not another one of the peers", id)
+		}
+	}
+	if len(absent) > (len(c.Peers)-1)/2 {
+		complain("bootstrap without: %d of %d peers are a majority; the others could elect no leader", len(absent), len(c.Peers))
+	}
 	if c.Advertise == "" {
 		if c.Advertise = self; self == "" {
 			complain("peers: this node, %q, is not among them and no address to advertise is given", c.ID)
@@ -178,17 +181,14 @@ func (c *Config) withDefaults() error {
 	if c.GoneAfter == 0 {
 		c.GoneAfter = 3 * time.Minute
 	}
-	if c.BootstrapWait == 0 {
-		c.BootstrapWait = 3 * time.Second
-	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
 	if c.Lead == nil {
-		c.Lead = func(ctx context.Context, _ Leadership) error { <-ctx.Done(); return nil }
+		c.Lead = func(ctx context.Context, _ Leadership) (uint64, error) { <-ctx.Done(); return 0, nil }
 	}
 	if c.Status == nil {
-		c.Status = func(b []byte, _ uint64) ([]byte, error) { return b, nil }
+		c.Status = func(uint64) *rollcallv1.GetStatusResponse { return nil }
 	}
 	return errors.Join(errs...)
 }

@@ -21,15 +21,15 @@ import (
 // after a request arrived. Then no later leader was elected before the request: its majority shares a node with ours,
 // and that node would have entered the later term before it voted.
 //
-// All callers that wait when a round begins share it. A caller that arrives during a round waits for the next one,
-// because the nodes of the running round may have been asked before the caller arrived.
+// All callers that wait when a round begins share it. A caller that arrives during a round waits for the next one. The
+// nodes of the running round may have been asked before the caller arrived.
 //
 // A round asks only as many nodes as it needs, those that answered the last round first. It asks the others only if
 // one fails or is slow. Every request costs the asked node as much as a caller's own.
 type confirmer struct {
 	ctx     context.Context // the leadership's
 	term    uint64
-	cluster string
+	cluster string // its identity
 	node    string
 	raft    *raft.Raft
 	peers   *peers
@@ -51,6 +51,9 @@ type confirmer struct {
 
 // fullPollEvery is how often a round asks all nodes, so that the fastest ones are found again.
 const fullPollEvery = 64
+
+// behindPoll is how often a voter in an earlier term is asked again. The leader's heartbeats are about as frequent.
+const behindPoll = 10 * time.Millisecond
 
 type confirmRound struct {
 	done chan struct{}
@@ -202,24 +205,28 @@ func (c *confirmer) unconfirmed() error {
 	return errNoQuorum
 }
 
+// askPeer returns nil once the voter has reported this term. A voter may not have recorded the leader's election yet.
+// It could not vote against this leader either, but it does not confirm the term. It receives the term with the leader's
+// next heartbeat.
 func (c *confirmer) askPeer(ctx context.Context, s raft.Server) error {
 	client, err := c.peers.client(s)
 	if err != nil {
 		return err
 	}
-	resp, err := client.ConfirmTerm(ctx, &rollcallv1.ConfirmTermRequest{Term: c.term})
-	switch {
-	case err != nil:
-		return err
-	case resp.Node != string(s.ID), resp.Cluster != "" && resp.Cluster != c.cluster:
-		// A voter that has just restarted cannot name its cluster yet, but its log is this cluster's.
-		return fmt.Errorf("%s of cluster %q answers in place of %s", resp.Node, resp.Cluster, s.ID)
-	case resp.Term > c.term:
-		return errLostLeadership
-	case resp.Term < c.term:
-		// The node has not recorded this leader's election yet. It could not vote against this leader either, but it
-		// does not confirm the current term.
-		return fmt.Errorf("%s is still in term %d", s.ID, resp.Term)
+	for {
+		resp, err := client.ConfirmTerm(ctx, &rollcallv1.ConfirmTermRequest{Term: c.term})
+		switch {
+		case err != nil:
+			return err
+		case resp.Node != string(s.ID), resp.Cluster != c.cluster:
+			return fmt.Errorf("%s of cluster %q answers in place of %s", resp.Node, resp.Cluster, s.ID)
+		case resp.Term > c.term:
+			return errLostLeadership
+		case resp.Term == c.term:
+			return nil
+		}
+		if err := sleep(ctx, behindPoll); err != nil {
+			return err
+		}
 	}
-	return nil
 }

@@ -83,11 +83,6 @@ func (n discovery) ListServices(ctx context.Context, req *rollcallv1.ListService
 		if err := l.confirm(ctx, n.Node); err != nil {
 			return nil, toStatus(err)
 		}
-		s := n.machine.State()
-		if l.ctx.Err() != nil { // the read state may be a restored directory, not committed yet
-			return nil, toStatus(errNotEstablished)
-		}
-		return list(s, req), nil
 	}
 	return list(n.machine.State(), req), nil
 }
@@ -142,14 +137,8 @@ func selectByID(s *fsm.State, ids []string, from string) iter.Seq[*fsm.Entry] {
 }
 
 func (n discovery) GetStatus(context.Context, *rollcallv1.GetStatusRequest) (*rollcallv1.GetStatusResponse, error) {
-	raw, err := n.leaderStatus()
-	if err != nil {
-		return nil, toStatus(err)
-	}
-	// Unknown fields of a message are sent unchanged, so the response is not decoded and encoded again.
-	s := new(rollcallv1.GetStatusResponse)
-	s.ProtoReflect().SetUnknown(raw)
-	return s, nil
+	s, err := n.leaderStatus()
+	return s, toStatus(err)
 }
 
 func (n discovery) WatchServices(req *rollcallv1.WatchServicesRequest, stream grpc.ServerStreamingServer[rollcallv1.WatchServicesResponse]) error {
@@ -179,10 +168,8 @@ func (w *watch) run(resume string) error {
 		}
 		return w.follow(ctx, feed, index)
 	}
-	// The cluster id must belong to the sent state, because a restore may change it. A restore ends the feeds of the
-	// previous state.
 	state, feed := w.node.machine.Watch()
-	if w.cluster = state.Cluster(); w.cluster == "" || w.node.uncommittedRestore() {
+	if w.cluster = state.Cluster(); w.cluster == "" {
 		return errNotEstablished
 	}
 	if err := w.sendSnapshot(ctx, state); err != nil {
@@ -210,12 +197,6 @@ func (w *watch) resume(token string) (*fsm.Feed, uint64, error) {
 		return nil, 0, errNotEstablished // this replica is behind the state that the reader has received
 	}
 	feed, err := w.node.machine.WatchFrom(index)
-	if err == nil && w.node.machine.State().Cluster() != w.cluster {
-		err = fsm.ErrCompacted // restored in the meantime: the feed may be another cluster's
-	}
-	if err == nil && w.node.uncommittedRestore() {
-		err = errNotEstablished
-	}
 	return feed, index, err
 }
 
@@ -342,25 +323,21 @@ func send[M any](ctx context.Context, stream grpc.ServerStreamingServer[M], resp
 	}
 }
 
-// leaderStatus returns this node's director status, encoded. On another node it returns a refusal with the leader.
-func (n *Node) leaderStatus() ([]byte, error) {
+// leaderStatus returns this node's director status. On another node it returns a refusal with the leader.
+func (n *Node) leaderStatus() (*rollcallv1.GetStatusResponse, error) {
 	l, err := n.established()
 	if err != nil {
 		return nil, err
 	}
-	b, err := n.cfg.Status(nil, l.Epoch)
-	if err != nil {
-		return nil, err
+	s := n.cfg.Status(l.Epoch)
+	if s == nil {
+		s = n.idleStatus(l)
 	}
-	more := new(rollcallv1.GetStatusResponse) // concatenated encodings merge into one message
-	if len(b) == 0 {
-		more = n.idleStatus(l)
-	}
-	more.RelayerCount = uint32(n.cfg.RelayerCount)
+	s.RelayerCount = uint32(n.cfg.RelayerCount)
 	if r := n.raft.Load(); r != nil {
-		more.Notes = n.notes(r)
+		s.Notes = append(s.Notes, n.notes(r)...)
 	}
-	return proto.MarshalOptions{}.MarshalAppend(b, more)
+	return s, nil
 }
 
 // idleStatus returns the status while the leader's work is not running.

@@ -9,7 +9,7 @@
 //
 // # The states of a node
 //
-//	empty      no Raft state on disk; asks its peers whether the cluster exists
+//	empty      no Raft state on disk; asks its peers whether the cluster exists, and founds one with all of them if not
 //	joining    the cluster exists; the node has given up its vote and catches up
 //	follower   answers Ping, stale lists and watches; names the leader in every refusal
 //	leader     leads a term, epoch not committed yet: refuses writes with NotEstablished
@@ -43,13 +43,12 @@
 //     old vote, catches up, and gets the vote back. This holds across leader failures and restarts of the node.
 //   - A leader that is lost within an import, or a caller that leaves, changes nothing before the import's last operation is
 //     proposed. Then the outcome is unknown, and the directory is the former one or the imported one.
-//   - A leader that dies or is cut off while it restores a snapshot moves its Raft state aside and rejoins the same
-//     way. The other nodes may not have the restored state, which is not served until they have it.
-//   - A follower that had installed such a snapshot does the same, once a leader without the snapshot contradicts it.
+//   - A node that holds the log of another cluster, such as the one before a restore, cannot take part: Raft's connections
+//     begin with the identity of the log.
 //
 // # What is not guaranteed
 //
 // Two of three nodes wiped at once stop the cluster. The third cannot lead alone, and the two do not found a new
-// cluster while either has received information about the old one. Nodes that bootstrap while another one is
-// unreachable assume, after three seconds, that it has no state.
+// cluster, because founders wait for each other. An operator who excepts a founder ([Config].BootstrapWithout)
+// guarantees that it holds no older cluster.
 package coordinator

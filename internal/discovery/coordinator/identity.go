@@ -2,106 +2,214 @@ package coordinator
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
-	"os"
-	"path/filepath"
+	"log/slog"
+	"net"
+	"strings"
+	"sync/atomic"
+	"time"
 
 	"github.com/hashicorp/raft"
 
-	"github.com/rollcall-dev/rollcall/fsm"
+	"github.com/rollcall-dev/rollcall/internal/discovery/raftstore"
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
 // Raft distinguishes logs by index and term alone, and two clusters of the same nodes soon agree in both. Raft then
-// accepts the entries of one cluster for the other, and replicas diverge silently. This happens if two of three nodes
-// lose their disks and found a new cluster while the third is away, and the third then returns. So each node stores
-// the name of its cluster before it runs Raft, and checks that its leader has the same one.
+// accepts the entries of one cluster for the other, and replicas diverge silently. So each log has an identity. A node
+// stores it before it runs Raft, and accepts Raft's connections only from nodes with the same one.
+//
+// The founders agree on the identity before they bootstrap, and the directory takes it as the cluster's name. A cluster
+// that was restored from a snapshot keeps its name and has a new identity, because its log is another one.
 
-// clusterFile names the cluster whose log a data folder holds. Raft's stores reveal the cluster only once there is a
-// leader.
-const clusterFile = "cluster"
+// stableState caches the node's own values in the stable store. It writes each value to the disk first.
+type stableState struct {
+	stable    raft.StableStore
+	cluster   atomic.Value // string
+	proposal  atomic.Value // string
+	rejoining atomic.Bool
+}
+
+func (m *stableState) load(stable raft.StableStore) error {
+	m.stable = stable
+	cluster, err := raftstore.Get(stable, raftstore.KeyCluster)
+	if err != nil {
+		return fmt.Errorf("read the cluster's identity: %w", err)
+	}
+	proposal, err := raftstore.Get(stable, raftstore.KeyProposal)
+	if err != nil {
+		return fmt.Errorf("read the proposed identity: %w", err)
+	}
+	rejoining, err := raftstore.Get(stable, raftstore.KeyRejoining)
+	if err != nil {
+		return fmt.Errorf("read whether the vote is pending: %w", err)
+	}
+	m.cluster.Store(cluster)
+	m.proposal.Store(proposal)
+	m.rejoining.Store(rejoining != "")
+	return nil
+}
+
+// identity returns the identity of the cluster whose log this node holds; "" before the node has one.
+func (m *stableState) identity() string { return m.cluster.Load().(string) } //nolint:forcetypeassert // load stores one
+
+func (m *stableState) setIdentity(cluster string) error {
+	if err := raftstore.Set(m.stable, raftstore.KeyCluster, cluster); err != nil {
+		return fmt.Errorf("store the cluster's identity: %w", err)
+	}
+	m.cluster.Store(cluster)
+	return nil
+}
+
+// proposed returns the identity that this node proposes for a new cluster; "" before it proposes one.
+func (m *stableState) proposed() string { return m.proposal.Load().(string) } //nolint:forcetypeassert // load stores one
+
+// propose draws an identity for a new cluster, once. It is on disk before a peer can receive it, so that a restarted
+// node proposes the same one.
+func (m *stableState) propose() error {
+	if m.proposed() != "" {
+		return nil
+	}
+	cluster := strings.ToLower(rand.Text())
+	if err := raftstore.Set(m.stable, raftstore.KeyProposal, cluster); err != nil {
+		return fmt.Errorf("store the proposed identity: %w", err)
+	}
+	m.proposal.Store(cluster)
+	return nil
+}
+
+// isRejoining reports whether the node waits for a vote.
+func (m *stableState) isRejoining() bool { return m.rejoining.Load() }
+
+// setRejoining stores durably whether the node waits for a vote.
+func (m *stableState) setRejoining(waits bool) error {
+	value := ""
+	if waits {
+		value = "yes"
+	}
+	if err := raftstore.Set(m.stable, raftstore.KeyRejoining, value); err != nil {
+		return fmt.Errorf("store whether the vote is pending: %w", err)
+	}
+	m.rejoining.Store(waits)
+	return nil
+}
 
 // otherClusterError stops a node whose peers belong to another cluster.
 type otherClusterError struct{ own, peer, theirs, folder string }
 
 func (e *otherClusterError) Error() string {
-	return fmt.Sprintf("the data folder %s holds cluster %s, but %s belongs to cluster %s, founded again or restored from another's snapshot meanwhile. "+
-		"To join that one, empty the folder and start this node again, one node at a time; what only this node holds is lost then", e.folder, e.own, e.peer, e.theirs)
+	return fmt.Sprintf("the data folder %s holds cluster %s, but %s holds cluster %s: one of them was founded or restored later. "+
+		"Stop the coordinators of the one that you give up, empty their data folders, and start them again; they then join the other one", e.folder, e.own, e.peer, e.theirs)
 }
+
+// errEarlierBuild is the remedy for a log that has no identity.
+var errEarlierBuild = errors.New("an earlier build wrote this cluster's log, and this build cannot take part in it; " +
+	"run `rollcall cluster snapshot` with the earlier build, stop all coordinators, and run `rollcall cluster restore` with this one")
 
 // checkPeers refuses to join peers of another cluster.
 func (n *Node) checkPeers(ctx context.Context) error {
-	if n.cfg.DataDir == "" {
-		return nil
+	if n.identity() == "" {
+		return fmt.Errorf("the data folder %s: %w", n.cfg.DataDir, errEarlierBuild)
 	}
-	name, err := os.ReadFile(filepath.Join(n.cfg.DataDir, clusterFile))
-	if err != nil || len(name) == 0 {
-		return nil // without the name, the node checks the cluster once it follows a leader
-	}
-	for id, d := range n.peers.describe(ctx, without(n.configured(), n.cfg.ID), joinPeriod) {
-		if d.Cluster != "" && d.Cluster != string(name) && d.Cluster != n.restoredCluster() {
-			return &otherClusterError{own: string(name), peer: string(id), theirs: d.Cluster, folder: n.cfg.DataDir}
+	return n.checkCluster(n.peers.describe(ctx, without(n.configured(), n.cfg.ID), peerTimeout))
+}
+
+// checkCluster returns an error if one of the answers is from a node of another cluster that has a leader. A node of
+// another cluster without a leader must not end this one: it may be the only one left behind.
+func (n *Node) checkCluster(answers map[raft.ServerID]*rollcallv1.DescribeResponse) error {
+	own := n.identity()
+	for id, d := range answers {
+		if d.Cluster != "" && d.Cluster != own && (d.Leader || d.LeaderAddress != "") {
+			return &otherClusterError{own: own, peer: string(id), theirs: d.Cluster, folder: n.cfg.DataDir}
 		}
 	}
 	return nil
 }
 
-// restoredCluster returns the cluster of the newest snapshot on disk, if it is readable. The node may have died right
-// after it restored another cluster's snapshot, before it stored the new name.
-func (n *Node) restoredCluster() string {
-	snapshots, err := n.stores.Snapshots.List()
-	if err != nil || len(snapshots) == 0 {
-		return ""
-	}
-	_, content, err := n.stores.Snapshots.Open(snapshots[0].ID)
-	if err != nil {
-		return ""
-	}
-	defer content.Close() // only read
-	info, err := fsm.CopySnapshot(io.Discard, content, 0, "")
-	if err != nil {
-		return ""
-	}
-	return info.Cluster
+const (
+	// maxIdentity is the maximum length of an identity, in bytes.
+	maxIdentity = 255
+	// refusalPeriod is how often a refused connection is logged.
+	refusalPeriod = 10 * time.Second
+)
+
+// clusterStream is Raft's stream layer. Each connection begins with the identity of the dialing node's cluster, one byte
+// of length first. A node refuses a connection of another cluster before Raft reads from it.
+type clusterStream struct {
+	raft.StreamLayer
+	cluster string
+	log     *slog.Logger
+	warned  atomic.Int64 // UnixNano of the last refusal that was logged
 }
 
-// noteCluster stores the name of the cluster, once it is known and whenever a restored snapshot changes it.
-func (n *Node) noteCluster(noted string) string {
-	name := n.machine.State().Cluster()
-	if n.cfg.DataDir == "" || name == "" || name == noted {
-		return noted
+func newClusterStream(layer raft.StreamLayer, cluster string, log *slog.Logger) (*clusterStream, error) {
+	if len(cluster) > maxIdentity {
+		return nil, fmt.Errorf("the cluster's identity has %d bytes, at most %d are allowed", len(cluster), maxIdentity)
 	}
-	path := filepath.Join(n.cfg.DataDir, clusterFile)
-	err := os.WriteFile(path+".new", []byte(name), 0o600)
-	if err == nil {
-		err = errors.Join(os.Rename(path+".new", path), syncDir(n.cfg.DataDir))
-	}
+	return &clusterStream{StreamLayer: layer, cluster: cluster, log: log}, nil
+}
+
+// Dial implements raft.StreamLayer.
+func (s *clusterStream) Dial(address raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
+	conn, err := s.StreamLayer.Dial(address, timeout)
 	if err != nil {
-		n.log.Warn("could not write cluster id", "err", err)
-		return noted
+		return nil, err
 	}
-	return name
+	if err = conn.SetWriteDeadline(time.Now().Add(timeout)); err == nil {
+		_, err = conn.Write(append([]byte{byte(len(s.cluster))}, s.cluster...))
+	}
+	if err = errors.Join(err, conn.SetWriteDeadline(time.Time{})); err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	return conn, nil
 }
 
-// forgetCluster removes the stored name, which is meaningless for a node without a log.
-func (n *Node) forgetCluster() {
-	if n.cfg.DataDir == "" {
-		return
+// Accept implements raft.StreamLayer. The first Read of the connection compares the identities, so that a silent peer
+// delays no other.
+func (s *clusterStream) Accept() (net.Conn, error) {
+	conn, err := s.StreamLayer.Accept()
+	if err != nil {
+		return nil, err
 	}
-	if err := os.Remove(filepath.Join(n.cfg.DataDir, clusterFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		n.log.Warn("cluster's former name not removed", "err", err)
-	}
+	return &clusterConn{Conn: conn, stream: s}, nil
 }
 
-// followsAnother returns an error if the leader's last description names another cluster, although this node has
-// applied everything that the leader had.
-func (n *Node) followsAnother(leader raft.ServerID, d *rollcallv1.DescribeResponse) error {
-	s := n.machine.State()
-	if d == nil || !d.Leader || d.Cluster == "" || s.Cluster() == "" || d.Cluster == s.Cluster() || s.Index() < d.AppliedIndex {
-		return nil
+// clusterConn is an accepted connection. Only one goroutine reads from it.
+type clusterConn struct {
+	net.Conn
+	stream  *clusterStream
+	checked bool
+}
+
+func (c *clusterConn) Read(b []byte) (int, error) {
+	if !c.checked {
+		var length [1]byte
+		if _, err := io.ReadFull(c.Conn, length[:]); err != nil {
+			return 0, err
+		}
+		cluster := make([]byte, length[0])
+		if _, err := io.ReadFull(c.Conn, cluster); err != nil {
+			return 0, err
+		}
+		if string(cluster) != c.stream.cluster {
+			c.stream.refused(c.RemoteAddr(), string(cluster))
+			return 0, io.EOF
+		}
+		c.checked = true
 	}
-	return &otherClusterError{own: s.Cluster(), peer: string(leader), theirs: d.Cluster, folder: n.cfg.DataDir}
+	return c.Conn.Read(b)
+}
+
+// refused logs a refused connection, at most one in a refusalPeriod, because the dialing node repeats it.
+func (s *clusterStream) refused(from net.Addr, cluster string) {
+	now, last := time.Now().UnixNano(), s.warned.Load()
+	if last == 0 || now-last >= int64(refusalPeriod) {
+		if s.warned.CompareAndSwap(last, now) {
+			s.log.Error("a coordinator of another cluster is refused; stop it and empty its data folder, or this node's", "remote", from.String(),
+				"its_cluster", cluster, "cluster", s.cluster)
+		}
+	}
 }

@@ -1,50 +1,56 @@
 package coordinator_test
 
 import (
-	"bytes"
-	"os"
-	"path/filepath"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/hashicorp/raft"
 	"github.com/stretchr/testify/require"
-	"google.golang.org/protobuf/proto"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
-	"github.com/rollcall-dev/rollcall/fsm"
+	"github.com/rollcall-dev/rollcall/internal/discovery/coordinator"
+	"github.com/rollcall-dev/rollcall/internal/discovery/raftstore"
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
+
+// refound founds a new cluster of all nodes but the keeper, which the operator believes to be lost.
+func (c *simCluster) refound(without *[]string, keeper string) {
+	*without = []string{keeper}
+	for _, p := range c.peers {
+		if p.ID != keeper {
+			c.wipe(p.ID)
+		}
+	}
+	*without = nil
+	c.register("new")
+}
 
 // Two of three nodes lose their disks while the third is away, and found a new cluster. The third's log agrees with
 // theirs in index and term, so Raft alone would accept it. The node must refuse to join.
 func TestNodeOfAFormerClusterTakesNoPart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newDiskCluster(t, 3)
+		var without []string
+		c := newSimCluster(t, 3, func(cfg *coordinator.Config) { cfg.BootstrapWithout = without })
 		c.register("old-1")
 		c.register("old-2")
 		keeper := c.follower()
-		pass(10 * time.Second) // it has stored the cluster's name
 		stores := c.nodes[keeper].stores
-		before := c.nodes[keeper].Directory().State().Cluster()
+		before := c.storedIdentity(keeper)
 		for _, p := range c.peers {
 			c.stop(p.ID)
 		}
-		for _, p := range c.peers {
-			if p.ID != keeper {
-				c.wipe(p.ID)
-			}
-		}
-		c.register("new")
+		c.refound(&without, keeper)
 		leader, _ := c.leader()
-		after := c.nodes[leader].Directory().State().Cluster()
+		after := c.storedIdentity(leader)
+		require.NotEqual(t, before, after)
 		last, err := stores.Log.LastIndex()
 		require.NoError(t, err)
 
 		c.start(keeper, stores)
 		err = <-c.nodes[keeper].done
-		require.ErrorContains(t, err, "the data folder "+c.folder(keeper)+" holds cluster "+before)
-		require.ErrorContains(t, err, "belongs to cluster "+after)
+		require.ErrorContains(t, err, "holds cluster "+before)
+		require.ErrorContains(t, err, "holds cluster "+after)
 		require.Empty(t, c.nodes[keeper].Directory().State().Cluster(), "Raft did not run")
 		now, err := stores.Log.LastIndex()
 		require.NoError(t, err)
@@ -58,86 +64,41 @@ func TestNodeOfAFormerClusterTakesNoPart(t *testing.T) {
 	})
 }
 
-// A cluster founded again in a folder with the former cluster's name must use its own name.
-func TestFormerNameIsForgottenWithTheLog(t *testing.T) {
+// An identity without a log, which an interrupted start leaves, must not stay.
+func TestIdentityIsForgottenWithTheLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newDiskCluster(t, 3)
+		c := newSimCluster(t, 3, nil)
 		for _, p := range c.peers {
 			c.stop(p.ID)
-			require.NoError(t, os.WriteFile(filepath.Join(c.folder(p.ID), "cluster"), []byte("former"), 0o600))
-			c.start(p.ID, nil)
 		}
-		for id, n := range c.nodes {
-			c.waitUntil("founded", func() bool { last, _ := n.stores.Log.LastIndex(); return last > 0 })
-			name, _ := os.ReadFile(filepath.Join(c.folder(id), "cluster"))
-			require.NotEqual(t, "former", string(name))
+		for _, p := range c.peers {
+			stores := memStores()
+			require.NoError(t, raftstore.Set(stores.Stable, raftstore.KeyCluster, "former"))
+			c.start(p.ID, stores)
+		}
+		for id := range c.nodes {
+			c.waitUntil("founded", func() bool { return c.founded(id) })
+			require.NotEqual(t, "former", c.storedIdentity(id))
 		}
 		c.register("a")
 	})
 }
 
-// foreign returns a snapshot of another cluster, in an epoch.
-func foreign(t *testing.T, epoch uint64) []byte { return foreignAt(t, epoch, 5) }
-
-func foreignAt(t *testing.T, epoch, index uint64) []byte {
-	var snapshot bytes.Buffer
-	far := fsm.New()
-	establish, err := proto.Marshal(&rollcallv1.Command{Operations: []*rollcallv1.Operation{{
-		Kind: &rollcallv1.Operation_LeaderEstablished{LeaderEstablished: &rollcallv1.LeaderEstablished{Cluster: "another", AtLeast: epoch}},
-	}}})
-	require.NoError(t, err)
-	far.Apply(&raft.Log{Index: index, Data: establish})
-	require.NoError(t, far.State().WriteSnapshot(&snapshot))
-	return snapshot.Bytes()
-}
-
-// A restored snapshot changes the cluster's name. A node that stops afterwards has stored the new name. A node that
-// dies must find the name in the snapshot.
-func TestNodeStartsAfterAnotherClustersSnapshot(t *testing.T) {
-	for name, dies := range map[string]bool{"stops": false, "dies": true} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				c := newDiskCluster(t, 3)
-				c.register("a")
-				pass(10 * time.Second) // the former name is stored
-				former := c.nodes["c1"].Directory().State().Cluster()
-				leader, _ := c.leader()
-				_, err := c.restore(leader, foreign(t, 1), true)
-				require.NoError(t, err)
-				for _, p := range c.peers {
-					c.waitUntil("restored", func() bool { return c.nodes[p.ID].Directory().State().Cluster() == "another" })
-				}
-				for _, p := range c.peers {
-					stores := c.nodes[p.ID].stores
-					c.stop(p.ID)
-					if dies {
-						require.NoError(t, os.WriteFile(filepath.Join(c.folder(p.ID), "cluster"), []byte(former), 0o600))
-					}
-					c.start(p.ID, stores)
-					c.leader()
-				}
-				c.register("b")
-				require.Len(t, c.nodes, 3)
-				for id, n := range c.nodes {
-					c.await("the same on "+id, func() bool { return n.Directory().State().Len() == 1 })
-				}
-			})
-		})
-	}
-}
-
 // Two of three nodes lose their disks while the third is only cut off, and found a new cluster. When the sides meet,
-// one must end with an error.
-func TestNodesOfTwoClustersDoNotStayTogether(t *testing.T) {
+// Raft must not connect them. The one without a leader ends, and counts for no quorum meanwhile.
+func TestNodesOfTwoClustersDoNotMix(t *testing.T) {
 	for _, leads := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
-			c := newDiskCluster(t, 3)
+			var without []string
+			c := newSimCluster(t, 3, func(cfg *coordinator.Config) { cfg.BootstrapWithout = without })
 			c.register("old-1")
 			leader, _ := c.leader()
 			keeper := leader
 			if !leads {
 				keeper = c.follower()
 			}
+			before := c.nodes[keeper].Directory().State().Cluster()
+			c.await("it has all", func() bool { return c.nodes[keeper].Directory().State().Len() == 1 })
 			c.net.Isolate(keeper)
 			for _, p := range c.peers {
 				if p.ID != keeper {
@@ -145,31 +106,30 @@ func TestNodesOfTwoClustersDoNotStayTogether(t *testing.T) {
 					c.net.Reset(p.ID)
 				}
 			}
-			for _, p := range c.peers {
-				if p.ID != keeper {
-					c.wipe(p.ID)
-				}
-			}
-			c.register("new")
+			c.refound(&without, keeper)
 			c.net.Heal()
-			var ended []error
-			for range 60 {
-				pass(time.Second)
-				for id, n := range c.nodes {
-					select {
-					case err := <-n.done:
-						require.ErrorContains(t, err, "holds cluster")
-						ended = append(ended, err)
-						delete(c.nodes, id)
-					default:
-					}
+			now, _ := c.leader()
+			for id := range c.nodes {
+				if id != keeper && id != now {
+					_, err := c.admin(now).RemoveMember(t.Context(), &rollcallv1.RemoveMemberRequest{Id: id})
+					require.Equal(t, codes.FailedPrecondition, status.Code(err))
 				}
 			}
-			require.NotEmpty(t, ended)
-			for _, n := range c.nodes {
-				for _, other := range c.nodes {
-					require.Equal(t, n.Directory().State().Cluster(), other.Directory().State().Cluster())
-				}
+			pass(time.Minute)
+			c.register("newer")
+			kept := c.nodes[keeper]
+			require.ErrorContains(t, <-kept.done, "holds cluster "+before)
+			require.Equal(t, 1, kept.Directory().State().Len())
+			delete(c.nodes, keeper)
+			for id, n := range c.nodes {
+				require.NotEqual(t, before, n.Directory().State().Cluster())
+				c.await("it has all", func() bool { return n.Directory().State().Len() == 2 })
+
+				// A restart beside the node that stayed behind is no reason to end.
+				stores := n.stores
+				c.stop(id)
+				c.start(id, stores)
+				c.await("it has all again", func() bool { return c.nodes[id].Directory().State().Len() == 2 })
 			}
 		})
 	}

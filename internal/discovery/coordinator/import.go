@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"time"
 
 	"github.com/hashicorp/raft"
 	"google.golang.org/grpc"
@@ -18,13 +19,17 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-// importVersion is the command version that added imports.
-const importVersion = 3
+const (
+	// importVersion is the command version that added imports.
+	importVersion = 3
+	// messageLimit is how long an import may pause.
+	messageLimit = 30 * time.Second
+)
 
 // ImportServices replaces all services through the log. It stages each message of the stream by one operation, and
 // applies all of them by a last one. Until the last one is proposed, nothing is imported: an error, a lost leadership or
 // a caller that leaves changes no service. From then on a lost answer is an unknown outcome. The state machine refuses
-// the last operation after a restore or in another epoch. A repeated import changes nothing that it has changed already.
+// the last operation in another epoch. A repeated import changes nothing that it has changed already.
 func (n cluster) ImportServices(stream grpc.ClientStreamingServer[rollcallv1.ImportServicesRequest, rollcallv1.ImportServicesResponse]) error {
 	l, r, err := n.leading()
 	if err != nil {
@@ -80,7 +85,7 @@ type serviceImport struct {
 }
 
 // errImportPaused ends an import whose caller sends nothing.
-var errImportPaused = status.Errorf(codes.DeadlineExceeded, "nothing more of the import came for %v; nothing was imported", chunkLimit)
+var errImportPaused = status.Errorf(codes.DeadlineExceeded, "nothing more of the import came for %v; nothing was imported", messageLimit)
 
 // run stages all messages and applies the import. If it fails before, it drops the staged parts.
 func (im *serviceImport) run(ctx context.Context, recv func() (*rollcallv1.ImportServicesRequest, error)) (fsm.Answer, error) {
@@ -98,7 +103,7 @@ func (im *serviceImport) run(ctx context.Context, recv func() (*rollcallv1.Impor
 // receive stages messages until the last one.
 func (im *serviceImport) receive(ctx context.Context, recv func() (*rollcallv1.ImportServicesRequest, error)) error {
 	for {
-		req, err := receive(recv, im.leader.ctx.Done(), errImportPaused)
+		req, err := receiveMessage(recv, im.leader.ctx.Done())
 		switch {
 		case errors.Is(err, io.EOF):
 			return status.Errorf(codes.InvalidArgument, "the stream ended after %d services, without its last message; nothing was imported", im.services)
@@ -114,6 +119,30 @@ func (im *serviceImport) receive(ctx context.Context, recv func() (*rollcallv1.I
 		if err := im.stage(ctx, op); err != nil {
 			return err
 		}
+	}
+}
+
+// receiveMessage receives a message of the stream. It returns errImportPaused after messageLimit, and
+// errNotEstablished if ended is closed first. Returning from the handler cancels a blocked recv.
+func receiveMessage(recv func() (*rollcallv1.ImportServicesRequest, error), ended <-chan struct{}) (*rollcallv1.ImportServicesRequest, error) {
+	type message struct {
+		req *rollcallv1.ImportServicesRequest
+		err error
+	}
+	received := make(chan message, 1)
+	go func() {
+		req, err := recv()
+		received <- message{req, err}
+	}()
+	limit := time.NewTimer(messageLimit)
+	defer limit.Stop()
+	select {
+	case m := <-received:
+		return m.req, m.err
+	case <-ended:
+		return nil, errNotEstablished
+	case <-limit.C:
+		return nil, errImportPaused
 	}
 }
 

@@ -131,7 +131,7 @@ func TestImport_TenThousandServices(t *testing.T) {
 // The leader dies between two parts. The next leader must have nothing of the import, and a repeat must do all of it.
 func TestImport_LeaderKilledBetweenParts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newStoredCluster(t, 3)
+		c := newSimCluster(t, 3, nil)
 		c.register("a", "b")
 		former, _ := c.leader()
 		before := c.takeSnapshot(former)
@@ -140,6 +140,7 @@ func TestImport_LeaderKilledBetweenParts(t *testing.T) {
 		for id := range c.nodes { // also on the next leader
 			c.await("staged on "+id, func() bool { return len(c.takeSnapshot(id)) > len(before)+40 })
 		}
+		stores := c.nodes[former].stores
 		c.kill(former)
 		_, err := stream.CloseAndRecv()
 		require.Equal(t, codes.Unavailable, status.Code(err), "%v", err)
@@ -150,7 +151,7 @@ func TestImport_LeaderKilledBetweenParts(t *testing.T) {
 		_, err = c.importAll("x", "y")
 		require.Equal(t, codes.FailedPrecondition, status.Code(err), "%v", err)
 		require.ErrorContains(t, err, former+" does not answer")
-		c.start(former, nil)
+		c.start(former, stores)
 		c.await("its version is known", func() bool { _, err := c.importAll("x", "y"); return err == nil })
 		c.everywhere("x", "y")
 	})
@@ -313,38 +314,6 @@ func TestImport_OtherWritesBetweenParts(t *testing.T) {
 		resp, err := stream.CloseAndRecv()
 		require.NoError(t, err)
 		require.EqualValues(t, 2, resp.Removed)
-		c.everywhere("x")
-	})
-}
-
-// A restore ends the epoch, so the import must fail and the restored directory must stay.
-func TestImport_RestoreBetweenParts(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := newSimCluster(t, 3, nil)
-		c.register("a")
-		leader, _ := c.leader()
-		snapshot := c.takeSnapshot(leader)
-		c.register("b")
-		stream := c.beginImport(t.Context(), leader, importPart(edge, "x"))
-		synctest.Wait()
-		staged := c.takeSnapshot(leader)
-		require.Greater(t, len(staged), len(snapshot)+40)
-		_, err := c.restore(leader, snapshot, false)
-		require.NoError(t, err)
-		_ = stream.Send(importEnd(1))
-		_, err = stream.CloseAndRecv()
-		require.Equal(t, codes.Unavailable, status.Code(err), "%v", err)
-		detail[*rollcallv1.NotEstablished](t, err)
-		c.everywhere("a")
-
-		// A snapshot taken during an import restores the services without it.
-		leader, _ = c.leader()
-		_, err = c.restore(leader, staged, false)
-		require.NoError(t, err)
-		c.everywhere("a", "b")
-		c.nothingStaged(leader, snapshot)
-		_, err = c.importAll("x")
-		require.NoError(t, err)
 		c.everywhere("x")
 	})
 }

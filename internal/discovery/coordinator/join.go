@@ -4,9 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
 	"slices"
 	"time"
 
@@ -19,17 +16,9 @@ import (
 
 const (
 	// joinPeriod is how often a node that has not joined yet asks again.
-	joinPeriod = 200 * time.Millisecond
-	// bootstrapPoll is how often a founder asks the others again. A founder that reaches the last of them after they
-	// have elected a leader is late, and gets its vote a second or two later.
-	bootstrapPoll = 50 * time.Millisecond
-	regainPeriod  = time.Second
-	peerTimeout   = time.Second
-	// rejoinMark is the file that records that this node waits for a vote. It also records that its cluster exists,
-	// whatever its store and its peers report. The node writes the file before it asks any node to take its vote away.
-	rejoinMark = "rejoining"
-	// bootstrapIndex is the index of the first entry, which every founder writes itself. A longer log is a history.
-	bootstrapIndex = 1
+	joinPeriod   = 200 * time.Millisecond
+	regainPeriod = time.Second
+	peerTimeout  = time.Second
 )
 
 // The keys below are Raft's own keys for its term and its vote in the stable store.
@@ -40,7 +29,7 @@ var (
 )
 
 // join starts Raft once that is safe. It is safe with state on disk. Without state, the node asks its peers first. If
-// no peer has state, they bootstrap together. If the cluster exists, this node has lost entries that it once
+// all founders have no state, they bootstrap together. If the cluster exists, this node has lost entries that it once
 // acknowledged, and joins only after its vote was taken away.
 func (n *Node) join(ctx context.Context) (*raft.Raft, <-chan bool, error) {
 	has, err := raft.HasExistingState(n.stores.Log, n.stores.Stable, n.stores.Snapshots)
@@ -48,27 +37,36 @@ func (n *Node) join(ctx context.Context) (*raft.Raft, <-chan bool, error) {
 		return nil, nil, fmt.Errorf("read raft state: %w", err)
 	}
 	if has {
-		if err := n.checkPeers(ctx); err != nil {
-			return nil, nil, err
+		if len(n.cfg.BootstrapWithout) > 0 {
+			n.log.Error("bootstrap-without is for the very first start alone; remove it, or nodes that lose their disks may found another cluster",
+				"bootstrap_without", n.cfg.BootstrapWithout)
 		}
+		err = n.checkPeers(ctx)
 	} else {
-		n.forgetCluster()
-		exists := n.isRejoining()
-		if !exists {
-			if exists, err = n.clusterExists(ctx); err != nil {
-				return nil, nil, err
-			}
-		}
-		if exists {
-			err = n.askToRejoin(ctx)
-		} else {
-			err = n.bootstrap()
-		}
-		if err != nil {
-			return nil, nil, err
-		}
+		err = n.joinEmpty(ctx)
+	}
+	if err != nil {
+		return nil, nil, err
 	}
 	return n.startRaft()
+}
+
+// joinEmpty prepares a node without a log for Raft.
+func (n *Node) joinEmpty(ctx context.Context) error {
+	if err := n.setIdentity(""); err != nil { // an interrupted start may have left one
+		return err
+	}
+	if n.isRejoining() || !n.cfg.founder() { // an operator must add the latter
+		return n.askToRejoin(ctx)
+	}
+	cluster, err := n.meetFounders(ctx)
+	if err != nil {
+		return err
+	}
+	if cluster == "" {
+		return n.askToRejoin(ctx)
+	}
+	return n.bootstrap(cluster)
 }
 
 // configured returns the configured peers as Raft servers.
@@ -80,63 +78,12 @@ func (n *Node) configured() []raft.Server {
 	return servers
 }
 
-// clusterExists asks the peers until enough have responded. One peer with a cluster is decisive. Otherwise all peers
-// must have responded or, after BootstrapWait, a majority including this node.
-func (n *Node) clusterExists(ctx context.Context) (bool, error) {
-	servers := n.configured()
-	others := without(servers, n.cfg.ID)
-	if len(others) == len(servers) {
-		return true, nil // not a founder: an operator must add it
-	}
-	deadline := time.Now().Add(n.cfg.BootstrapWait)
-	for logged := false; ; {
-		n.peers.resetBackoff(others)
-		answers := n.peers.describe(ctx, others, joinPeriod)
-		for id, d := range answers {
-			// A peer that has just restarted has the log, but reports its cluster only once there is a leader. A peer
-			// that lost its own disk has no state, but may have received the cluster from another peer.
-			if d.Cluster != "" || d.HasState || d.Rejoining {
-				n.log.Info("cluster exists, joining it with an empty disk", "cluster", d.Cluster, "peer", id)
-				return true, nil
-			}
-		}
-		waited := time.Now().After(deadline)
-		if len(answers) == len(others) || waited && len(answers)+1 > len(servers)/2 {
-			return false, nil
-		}
-		if waited && !logged {
-			logged = true
-			n.log.Warn("waiting for peers before the first start", "answered", len(answers), "needed", len(servers)/2)
-		}
-		if err := sleep(ctx, bootstrapPoll); err != nil {
-			return false, err
-		}
-	}
-}
-
-func (n *Node) bootstrap() error {
-	servers := n.configured()
-	// Raft uses the transport only for protocol versions below 3.
-	err := raft.BootstrapCluster(n.raftConfig(), n.stores.Log, n.stores.Stable, n.stores.Snapshots, nil,
-		raft.Configuration{Servers: servers})
-	if err != nil {
-		return fmt.Errorf("bootstrap: %w", err)
-	}
-	n.log.Info("cluster bootstrapped", "peers", len(servers))
-	return nil
-}
-
-// founder reports whether the peer list names this node.
-func (c *Config) founder() bool {
-	return slices.ContainsFunc(c.Peers, func(p Peer) bool { return p.ID == c.ID })
-}
-
 // askToRejoin repeats its request until a leader has admitted this node without a vote.
 func (n *Node) askToRejoin(ctx context.Context) error {
 	// A founder gets a vote later. It records that before any leader can take its vote, so that a leader failure does
 	// not matter. For a node added later the leader decides, and reports the decision.
 	if n.cfg.founder() {
-		if err := n.setRejoining(); err != nil {
+		if err := n.setRejoining(true); err != nil {
 			return err
 		}
 	}
@@ -144,7 +91,13 @@ func (n *Node) askToRejoin(ctx context.Context) error {
 	var last string
 	for {
 		resp, err := n.rejoin(ctx, n.configured(), req)
+		if err == nil && resp.MayStart && resp.Cluster == "" {
+			return fmt.Errorf("the leader admits this node: %w", errEarlierBuild)
+		}
 		if err == nil && resp.MayStart {
+			if err := n.setIdentity(resp.Cluster); err != nil {
+				return err
+			}
 			if err := n.rememberTerm(resp.Term); err != nil {
 				return err
 			}
@@ -208,7 +161,7 @@ func (n *Node) requestVote(ctx context.Context, r *raft.Raft) error {
 		}
 		if voter {
 			n.log.Info("caught up, voting")
-			if err := n.unmark(); err != nil {
+			if err := n.setRejoining(false); err != nil {
 				return err
 			}
 		}
@@ -251,48 +204,6 @@ func (n *Node) rejoin(ctx context.Context, servers []raft.Server, req *rollcallv
 		return nil, fmt.Errorf("this node is not a member: %s", status.Convert(err).Message())
 	}
 	return resp, err
-}
-
-// setRejoining records durably that the node must request a vote.
-func (n *Node) setRejoining() error {
-	if n.cfg.DataDir == "" {
-		n.rejoining.Store(true)
-		return nil
-	}
-	if err := writeMarker(n.cfg.DataDir, rejoinMark); err != nil {
-		return fmt.Errorf("note that the vote is pending: %w", err)
-	}
-	return nil
-}
-
-// isRejoining reports whether the node waits for a vote. If the mark cannot be checked, it returns true, because a
-// needless request is harmless.
-func (n *Node) isRejoining() bool {
-	if n.cfg.DataDir == "" {
-		return n.rejoining.Load()
-	}
-	_, err := os.Stat(filepath.Join(n.cfg.DataDir, rejoinMark))
-	return !errors.Is(err, fs.ErrNotExist)
-}
-
-func (n *Node) unmark() error {
-	if n.cfg.DataDir == "" {
-		n.rejoining.Store(false)
-		return nil
-	}
-	if err := removeMarker(n.cfg.DataDir, rejoinMark); err != nil {
-		return fmt.Errorf("note that the vote is not pending: %w", err)
-	}
-	return nil
-}
-
-// syncDir makes the names in a folder durable.
-func syncDir(path string) error {
-	dir, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(dir.Sync(), dir.Close())
 }
 
 // sleep waits for d. It returns the cause if ctx ends earlier.

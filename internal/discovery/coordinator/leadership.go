@@ -2,10 +2,8 @@ package coordinator
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -25,9 +23,10 @@ const (
 	leadAttempts = 5
 	// leadSettled is the run time after which a failure counts as the first again.
 	leadSettled = time.Minute
-	// maxEpochJump is how far above its own epoch a leader accepts a reported epoch. A restored cluster lags by as
-	// many epochs as there were leaders. The highest epoch of all would leave no next one.
-	maxEpochJump = 1 << 32
+	// maxEpochJump is how far above its own epoch a leader accepts a reported epoch: more than any cluster has leaders
+	// while Redis cannot be reached. A restored cluster begins at the time in milliseconds, so a leader of the log before
+	// the restore does not follow its epochs.
+	maxEpochJump = 1 << 20
 )
 
 // leader is the node's established leadership: one epoch, one context.
@@ -43,9 +42,7 @@ type leader struct {
 	failure atomic.Pointer[error]
 	// leadDone is closed when Config.Lead has finally returned.
 	leadDone chan struct{}
-	// reestablish requests a new epoch.
-	reestablish  context.CancelCauseFunc
-	restoreState restoreState
+	end      context.CancelFunc
 }
 
 // lead runs the leadership as a function whenever this node leads. Exactly one runs at a time: the next begins after
@@ -112,7 +109,7 @@ func (n *Node) lead(ctx context.Context, r *raft.Raft, notify <-chan bool) error
 			}
 			if is {
 				now = startLeadershipRun(context.WithoutCancel(ctx), func(tenure context.Context) error {
-					return n.runTerms(tenure, ctx, r)
+					return n.runEpochs(tenure, ctx, r)
 				})
 			}
 		}
@@ -162,9 +159,9 @@ func (t *leadershipRun) ended() <-chan error {
 	return t.done
 }
 
-// runTerms opens an epoch, serves it, and opens another one on request. ctx ends with the leadership. serving ends
-// with the node's service, which ends first when the node stops.
-func (n *Node) runTerms(ctx, serving context.Context, r *raft.Raft) error {
+// runEpochs opens an epoch, runs it, and opens another one if a higher epoch is found outside Raft. ctx ends with the
+// leadership, which lasts one of Raft's terms. serving ends with the node's service, which ends first when the node stops.
+func (n *Node) runEpochs(ctx, serving context.Context, r *raft.Raft) error {
 	var atLeast uint64
 	for ctx.Err() == nil {
 		l, err := n.establish(ctx, r, atLeast)
@@ -174,21 +171,14 @@ func (n *Node) runTerms(ctx, serving context.Context, r *raft.Raft) error {
 		case err != nil:
 			return err
 		}
-		var (
-			again     *ReestablishError
-			unsettled *unsettledError
-		)
-		err = n.serveEpoch(serving, l)
+		higher, err := n.runEpoch(serving, l)
 		switch {
-		case errors.As(err, &unsettled):
-			return err
-		case errors.As(err, &again):
-			atLeast = again.AtLeast
 		case ctx.Err() != nil:
 			return nil
 		case err != nil:
 			return err
 		}
+		atLeast = higher + 1
 	}
 	return nil
 }
@@ -199,7 +189,7 @@ func (n *Node) establish(ctx context.Context, r *raft.Raft, atLeast uint64) (*le
 	started := time.Now()
 	op := &rollcallv1.LeaderEstablished{Node: n.cfg.ID, AtLeast: atLeast}
 	if n.machine.State().Cluster() == "" {
-		op.Cluster = strings.ToLower(rand.Text())
+		op.Cluster = n.identity()
 	}
 	var res fsm.Result
 	_, err := backoff.Retry(ctx, func() (struct{}, error) {
@@ -218,14 +208,14 @@ func (n *Node) establish(ctx context.Context, r *raft.Raft, atLeast uint64) (*le
 		return nil, err
 	}
 
-	l := &leader{since: time.Now(), leadDone: make(chan struct{}), promotionQueue: newPromotions()}
-	l.ctx, l.reestablish = context.WithCancelCause(ctx)
+	l := &leader{since: time.Now(), leadDone: make(chan struct{}), promotionQueue: newPromotionQueue()}
+	l.ctx, l.end = context.WithCancel(ctx)
 	l.confirmer = &confirmer{
-		ctx: l.ctx, term: res.Term, cluster: n.machine.State().Cluster(), node: n.cfg.ID, raft: r, peers: n.peers,
+		ctx: l.ctx, term: res.Term, cluster: n.identity(), node: n.cfg.ID, raft: r, peers: n.peers,
 		timeout: n.cfg.Timing.Transport, hedge: n.cfg.Timing.Lease / 10, metrics: n.metrics,
 	}
 	l.proposer = newProposer(r, n.watchdog, n.metrics, func(version uint32) error { return n.checkCommandVersion(r, version) })
-	l.ownerSessions = newWriters(l.since, n.cfg.GoneAfter)
+	l.ownerSessions = newOwnerSessions(l.since, n.cfg.GoneAfter)
 	l.Leadership = Leadership{
 		Cluster: n.machine.State().Cluster(), Node: n.cfg.ID, Epoch: res.Epoch, Term: res.Term,
 		Directory: n.machine, Confirm: l.confirmer.confirm, Lease: n.cfg.Timing.Lease, Ended: l.ctx.Done(),
@@ -236,56 +226,44 @@ func (n *Node) establish(ctx context.Context, r *raft.Raft, atLeast uint64) (*le
 	return l, nil
 }
 
-// serveEpoch serves an epoch until its context ends.
-func (n *Node) serveEpoch(serving context.Context, l *leader) error {
+// runEpoch serves an epoch until its context ends, or until the leader's work finds a higher epoch.
+func (n *Node) runEpoch(serving context.Context, l *leader) (higher uint64, err error) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer l.confirmer.close()
-	defer l.reestablish(nil)
+	defer l.end()
 	n.leader.Store(l)
-	defer func() {
-		if !l.restoreState.open.Load() { // otherwise the process ends, and must serve nothing until then
-			n.leader.Store(nil)
-		}
-	}()
+	defer n.leader.Store(nil)
 	defer func() { n.log.Info("leadership ended", "epoch", l.Epoch, "cause", context.Cause(l.ctx)) }()
 	wg.Go(func() { n.reconcileStaticServices(l) })
 
-	err := n.runLead(serving, l)
+	higher, err = n.runLead(serving, l)
 	close(l.leadDone)
-	if err == nil {
+	if higher == 0 && err == nil {
 		<-l.ctx.Done() // the node is stopping, and serves until another node leads
 	}
-	if err := l.restoreState.settled(); err != nil {
-		return err
-	}
-	if cause := context.Cause(l.ctx); cause != nil {
-		// A new epoch was requested, or the leadership is lost; in both cases the work's own error is irrelevant.
-		return cause
-	}
-	return err
+	return higher, err
 }
 
 // runLead runs Config.Lead and retries it with backoff, because a leader whose work does not run is worse than none.
-// It returns nil when the epoch or the node's service ends.
-func (n *Node) runLead(serving context.Context, l *leader) error {
+// It returns a higher epoch that Lead found, or 0 and nil when the epoch or the node's service ends.
+func (n *Node) runLead(serving context.Context, l *leader) (higher uint64, err error) {
 	ctx, cancel := context.WithCancelCause(l.ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(serving, func() { cancel(context.Cause(serving)) })()
 	policy := retryPolicy()
 	for failures := 0; ; {
 		started := time.Now()
-		err := n.cfg.Lead(ctx, l.Leadership)
-		var again *ReestablishError
+		higher, err := n.cfg.Lead(ctx, l.Leadership)
 		switch {
 		case ctx.Err() != nil:
-			return nil
-		case errors.As(err, &again) && again.AtLeast-l.Epoch <= maxEpochJump:
-			return err
-		case again != nil:
+			return 0, nil
+		case higher > 0 && higher-l.Epoch < maxEpochJump:
+			return higher, nil
+		case higher > 0:
 			failures = 0 // another leader would fail the same way
-			err = fmt.Errorf("an epoch of at least %d is asked for, which no leader after %d can have opened; look at what Redis holds, and then have this cluster claim it again: rollcall mirror take-over --force",
-				again.AtLeast, l.Epoch)
+			err = fmt.Errorf("epoch %d is stored in Redis, and no leader after %d can have opened it; look at what Redis holds, and then have this cluster claim it again: rollcall mirror take-over --force",
+				higher, l.Epoch)
 		case err == nil:
 			err = errors.New("it returned although the leadership stays")
 		}
@@ -295,13 +273,13 @@ func (n *Node) runLead(serving context.Context, l *leader) error {
 			policy.Reset()
 		}
 		if failures++; failures == leadAttempts {
-			return fmt.Errorf("the leader's work failed %d times in a row, last with: %w", failures, err)
+			return 0, fmt.Errorf("the leader's work failed %d times in a row, last with: %w", failures, err)
 		}
 		wait := policy.NextBackOff()
 		n.log.Error("leader's work failed", "epoch", l.Epoch, "err", err, "attempt", failures, "retry_in", wait)
 		select {
 		case <-ctx.Done():
-			return nil
+			return 0, nil
 		case <-time.After(wait):
 		}
 	}

@@ -17,9 +17,6 @@ import (
 const (
 	observePeriod = 5 * time.Second
 	changeTimeout = 5 * time.Second
-	// bootstrapGrace is how long after the first election an empty disk more likely belongs to a late founder than to
-	// a node that lost its disk.
-	bootstrapGrace = 30 * time.Second
 	// peerInfoTTL is how long a voter's reported version is valid, because the voter may restart as an older version.
 	peerInfoTTL = 2 * observePeriod
 )
@@ -34,12 +31,12 @@ type promotionQueue struct {
 	caught map[string]uint64
 }
 
-func newPromotions() promotionQueue {
+func newPromotionQueue() promotionQueue {
 	return promotionQueue{turn: make(chan struct{}, 1), caught: make(map[string]uint64)}
 }
 
-// serveRejoin serves PeerService.Rejoin on an established leader. It does not trust the caller. It asks the member
-// itself, at the member's known address.
+// serveRejoin serves PeerService.Rejoin on an established leader. It verifies the
+// request with the member itself, at the member's known address.
 func (n *Node) serveRejoin(ctx context.Context, l *leader, r *raft.Raft, req *rollcallv1.RejoinRequest) (*rollcallv1.RejoinResponse, error) {
 	select {
 	case l.promotionQueue.turn <- struct{}{}:
@@ -67,8 +64,8 @@ func (n *Node) serveRejoin(ctx context.Context, l *leader, r *raft.Raft, req *ro
 	case member.Suffrage == raft.Voter:
 		delete(l.promotionQueue.caught, req.Node)
 		return &rollcallv1.RejoinResponse{MayStart: true, Voter: true}, nil
-	case d.Cluster != "" && d.Cluster != l.Cluster:
-		return nil, &foreignClusterError{expected: l.Cluster, actual: d.Cluster}
+	case d.Cluster != n.identity():
+		return nil, &foreignClusterError{expected: n.identity(), actual: d.Cluster}
 	case !d.Rejoining:
 		return nil, status.Errorf(codes.FailedPrecondition, "%s at %s does not wait for a vote", req.Node, at)
 	}
@@ -78,7 +75,7 @@ func (n *Node) serveRejoin(ctx context.Context, l *leader, r *raft.Raft, req *ro
 		need = r.CommitIndex()
 		l.promotionQueue.caught[req.Node] = need
 	}
-	if d.Cluster == "" || d.CommitIndex < need {
+	if d.CommitIndex < need {
 		return &rollcallv1.RejoinResponse{MayStart: true}, nil
 	}
 	if err := r.AddVoter(member.ID, member.Address, 0, changeTimeout).Error(); err != nil {
@@ -89,28 +86,16 @@ func (n *Node) serveRejoin(ctx context.Context, l *leader, r *raft.Raft, req *ro
 	return &rollcallv1.RejoinResponse{MayStart: true, Voter: true}, nil
 }
 
-// firstLeader reports whether the cluster was founded within bootstrapGrace, and this is its first leader.
-func (n *Node) firstLeader(l *leader) bool {
-	var first raft.Log
-	err := n.stores.Log.GetLog(bootstrapIndex+1, &first)
-	return err == nil && first.Term == l.Term && time.Since(first.AppendedAt) < bootstrapGrace
-}
-
-// admitWithoutVote adds a member with an empty disk as a non-voter. It also demotes a founder that starts late,
-// because its earlier votes and acknowledgements may have been lost with its disk. The nodes that could confirm them
-// may have lost theirs too.
+// admitWithoutVote adds a member with an empty disk as a non-voter, because its earlier votes and acknowledgements may
+// have been lost with its disk.
 func (n *Node) admitWithoutVote(ctx context.Context, l *leader, r *raft.Raft, member raft.Server) (*rollcallv1.RejoinResponse, error) {
 	id := string(member.ID)
 	delete(l.promotionQueue.caught, id) // its log is gone
 	if member.Suffrage == raft.Voter {
-		if err := n.notifyMembership(ctx, l, member, true); err != nil {
+		if err := n.notifyMembership(ctx, member, true); err != nil {
 			return nil, err
 		}
-		if n.firstLeader(l) {
-			n.log.Info("member starts with an empty disk, later than the others; it votes once it has caught up", "member", id)
-		} else {
-			n.log.Warn("member starts with an empty disk; it has lost its disk, or never started before. It votes once it has caught up", "member", id)
-		}
+		n.log.Warn("member starts with an empty disk; it has lost its disk, or never started before. It votes once it has caught up", "member", id)
 	}
 	// Demote the member even if it has no vote here, because that configuration may not be committed yet, and may be
 	// undone.
@@ -122,19 +107,19 @@ func (n *Node) admitWithoutVote(ctx context.Context, l *leader, r *raft.Raft, me
 			return nil, membershipError("change the address of "+id, err)
 		}
 	}
-	return &rollcallv1.RejoinResponse{MayStart: true, Term: r.CurrentTerm()}, nil
+	return &rollcallv1.RejoinResponse{MayStart: true, Term: r.CurrentTerm(), Cluster: n.identity()}, nil
 }
 
 // notifyMembership reports to a node, before its membership changes, whether it will vote. It returns once the node
 // has recorded that.
-func (n *Node) notifyMembership(ctx context.Context, l *leader, server raft.Server, vote bool) error {
+func (n *Node) notifyMembership(ctx context.Context, server raft.Server, vote bool) error {
 	client, err := n.peers.client(server)
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, peerTimeout)
 	defer cancel()
-	_, err = client.Invite(ctx, &rollcallv1.InviteRequest{Node: string(server.ID), Cluster: l.Cluster, Vote: vote})
+	_, err = client.Invite(ctx, &rollcallv1.InviteRequest{Node: string(server.ID), Cluster: n.identity(), Vote: vote})
 	if err != nil {
 		return fmt.Errorf("tell %s at %s that its membership changes: %w", server.ID, n.peers.address(server), err)
 	}
@@ -158,6 +143,9 @@ func membershipError(what string, err error) error {
 	return fmt.Errorf("%s: %w", what, &unknownError{err})
 }
 
+// leaderlessRounds is after how many rounds without a leader a node checks whether its peers belong to another cluster.
+const leaderlessRounds = 3
+
 // observeMembers refreshes the members' descriptions: the leader's client address for Ping, the command versions for
 // the proposer, the static fleet's size for the operator.
 func (n *Node) observeMembers(ctx context.Context, r *raft.Raft) error {
@@ -171,21 +159,20 @@ func (n *Node) observeMembers(ctx context.Context, r *raft.Raft) error {
 	tick := time.NewTicker(observePeriod)
 	defer tick.Stop()
 	warned := make(map[string]uint32)
-	var (
-		noted        string
-		unknownPeers int
-	)
+	leaderless := 0 // rounds in a row
 	for {
 		servers := without(r.GetConfiguration().Configuration().Servers, n.cfg.ID)
-		facts := n.peers.describe(ctx, servers, peerTimeout)
-		noted = n.noteCluster(noted)
-		_, id := r.LeaderWithID()
-		if err := n.followsAnother(id, facts[id]); err == nil {
-			unknownPeers = 0
-		} else if unknownPeers++; unknownPeers > 1 { // a single difference may come from a snapshot restored between the two reads
-			return err
+		answers := n.peers.describe(ctx, servers, peerTimeout)
+		_, leader := r.LeaderWithID()
+		if leaderless++; leader != "" {
+			leaderless = 0
 		}
-		if _, leader := r.LeaderWithID(); leader != "" && string(leader) != n.cfg.ID {
+		if leaderless >= leaderlessRounds {
+			if err := n.checkCluster(answers); err != nil {
+				return err
+			}
+		}
+		if leader != "" && string(leader) != n.cfg.ID {
 			if d := n.peers.peerInfoOf(string(leader)); d != nil && d.RelayerCount != uint32(n.cfg.RelayerCount) && warned[string(leader)] != d.RelayerCount+1 {
 				warned[string(leader)] = d.RelayerCount + 1
 				n.log.Warn("the leader was started with another RELAYER_COUNT", "leader", leader, "its", d.RelayerCount, "own", n.cfg.RelayerCount)
@@ -193,7 +180,6 @@ func (n *Node) observeMembers(ctx context.Context, r *raft.Raft) error {
 		}
 		select {
 		case <-ctx.Done():
-			n.noteCluster(noted)
 			return nil
 		case <-tick.C:
 		case <-changed:

@@ -248,104 +248,18 @@ func (c *simCluster) takeSnapshot(id string) []byte {
 	}
 }
 
-func (c *simCluster) restore(id string, snapshot []byte, foreign bool) (*rollcallv1.RestoreSnapshotResponse, error) {
-	stream, err := c.admin(id).RestoreSnapshot(c.t.Context())
-	require.NoError(c.t, err)
-	for len(snapshot) > 0 {
-		n := min(len(snapshot), 1000)
-		if err := stream.Send(&rollcallv1.RestoreSnapshotRequest{Chunk: snapshot[:n], AllowForeign: foreign}); err != nil {
-			break // CloseAndRecv returns the reason
-		}
-		snapshot = snapshot[n:]
-	}
-	return stream.CloseAndRecv()
-}
-
-func TestRestoredSnapshotOpensAHigherEpochAndEndsWatches(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := newSimCluster(t, 3, nil)
-		c.register("a", "b")
-		leader, _ := c.leader()
-		snapshot := c.takeSnapshot(leader)
-
-		c.register("c")
-		c.stop(leader)
-		leader, epoch := c.leader()
-		watch, err := c.client(leader).WatchServices(t.Context(), &rollcallv1.WatchServicesRequest{})
-		require.NoError(t, err)
-		for range 2 { // snapshot and its end
-			_, err = watch.Recv()
-			require.NoError(t, err)
-		}
-
-		resp, err := c.restore(leader, snapshot, false)
-		require.NoError(t, err)
-		require.EqualValues(t, 2, resp.Services)
-		require.Greater(t, resp.Epoch, epoch)
-		for id := range c.nodes {
-			c.await("restored on "+id, func() bool { return c.nodes[id].Directory().State().Len() == 2 })
-		}
-		_, err = watch.Recv()
-		require.Equal(t, codes.OutOfRange, status.Code(err), "%v", err)
-		c.register("d")
-	})
-}
-
-func TestRestoreRefusesWhatItShouldNotTake(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := newSimCluster(t, 3, nil)
-		c.register("a")
-		leader, epoch := c.leader()
-		snapshot := c.takeSnapshot(leader)
-
-		damaged := bytes.Clone(snapshot)
-		damaged[len(damaged)/2] ^= 1
-		_, err := c.restore(leader, damaged, false)
-		require.Equal(t, codes.InvalidArgument, status.Code(err), "%v", err)
-
-		foreign := new(bytes.Buffer)
-		require.NoError(t, fsm.New().State().WriteSnapshot(foreign))
-		_, err = c.restore(leader, foreign.Bytes(), false)
-		require.Equal(t, codes.FailedPrecondition, status.Code(err), "%v", err)
-
-		_, err = c.restore(c.follower(), snapshot, false)
-		require.Equal(t, codes.FailedPrecondition, status.Code(err), "%v", err)
-
-		now, same := c.leader()
-		require.Equal(t, leader, now)
-		require.Equal(t, epoch, same)
-		require.Equal(t, 1, c.nodes[leader].Directory().State().Len())
-	})
-}
-
-// longer returns a snapshot of another cluster, with a longer log than any here.
-func longer(t *testing.T) []byte { return foreignAt(t, 1, 1_000_000) }
-
-// The log must continue above the snapshot's index, so that versions grow even with another cluster's snapshot.
-func TestRestoredFromALongerLog(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := newSimCluster(t, 3, nil)
-		leader, _ := c.leader()
-		_, err := c.restore(leader, longer(t), true)
-		require.NoError(t, err)
-		c.register("a")
-		leader, _ = c.leader()
-		require.Greater(t, c.nodes[leader].Directory().State().Index(), uint64(1_000_000))
-	})
-}
-
 // A leader's work that finds a higher epoch outside Raft must get an epoch above it.
 func TestReestablishesAboveAnEpochSeenElsewhere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		epochs := make(chan uint64, 16)
 		c := newSimCluster(t, 3, func(cfg *coordinator.Config) {
-			cfg.Lead = func(ctx context.Context, l coordinator.Leadership) error {
+			cfg.Lead = func(ctx context.Context, l coordinator.Leadership) (uint64, error) {
 				epochs <- l.Epoch
 				if l.Epoch < 100 {
-					return &coordinator.ReestablishError{AtLeast: 100}
+					return 99, nil
 				}
 				<-ctx.Done()
-				return nil
+				return 0, nil
 			}
 		})
 		require.Less(t, <-epochs, uint64(100))
@@ -360,9 +274,9 @@ func TestLeadersWorkThatKeepsFailingEndsTheProcess(t *testing.T) {
 		attempts := 0
 		broken := errors.New("no Redis client")
 		c := newSimCluster(t, 1, func(cfg *coordinator.Config) {
-			cfg.Lead = func(context.Context, coordinator.Leadership) error {
+			cfg.Lead = func(context.Context, coordinator.Leadership) (uint64, error) {
 				attempts++
-				return broken
+				return 0, broken
 			}
 		})
 		err := <-c.nodes["c1"].done

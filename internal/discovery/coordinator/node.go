@@ -40,17 +40,17 @@ type Node struct {
 
 	machine *fsm.Machine
 	stores  *Stores
-	port    *clusterport.Port
-	grpc    *grpc.Server
-	health  *health.Server // of the gRPC health protocol
-	peers   *peers
+	stableState
+	port   *clusterport.Port
+	grpc   *grpc.Server
+	health *health.Server // of the gRPC health protocol
+	peers  *peers
 
 	// raft is nil until the node may join.
 	raft      atomic.Pointer[raft.Raft]
 	transport *raft.NetworkTransport // set with raft
 	watchdog  *watchdog              // set with raft
 	snapshot  *snapshotter
-	forks     *forkDetector // set with raft
 	// replication tracks how the followers keep up, while this node leads.
 	replication replication
 	// leader is nil unless this node is the established leader.
@@ -60,12 +60,8 @@ type Node struct {
 	stop     context.CancelCauseFunc
 	// transferring is held by the one running leadership transfer.
 	transferring chan struct{}
-	// restoring is held by the one running restore.
-	restoring sync.Mutex
 	// importing is held by the one running import.
 	importing sync.Mutex
-	// rejoining replaces the mark on disk if there is no data folder.
-	rejoining atomic.Bool
 	// fatal receives the error that ends the process: a disk that fails or hangs, or an unreadable log.
 	fatal  chan error
 	failed atomic.Bool
@@ -88,7 +84,7 @@ func Open(ctx context.Context, cfg Config) (_ *Node, err error) {
 	}
 	n.stopping, n.stop = context.WithCancelCause(context.Background())
 	if n.stores == nil {
-		s, err := openStores(raftstore.Config{Dir: cfg.DataDir, Fatal: n.fail, Logger: cfg.Logger}, cfg.founder())
+		s, err := raftstore.Open(raftstore.Config{Dir: cfg.DataDir, Fatal: n.fail, Logger: cfg.Logger})
 		if err != nil {
 			return nil, err
 		}
@@ -99,8 +95,8 @@ func Open(ctx context.Context, cfg Config) (_ *Node, err error) {
 			err = errors.Join(err, n.closeStores())
 		}
 	}()
-	if err := removeUploads(cfg.DataDir); err != nil { // only now does this process own the folder
-		n.log.Warn("data folder not tidied up", "err", err)
+	if err := n.load(n.stores.Stable); err != nil {
+		return nil, err
 	}
 	listener := cfg.Listener
 	if listener == nil {
@@ -164,9 +160,7 @@ func (n *Node) serve(ctx context.Context) (err error) {
 	watching, stopWatching := context.WithCancel(gctx)
 	defer stopWatching()
 	g.Go(func() error { return n.port.Run(serving) })
-	g.Go(func() error { // readiness is read from the disk, which may hang
-		return n.runUntilStop(serving, "reading whether the node is ready", func() error { return n.watchHealth(serving) })
-	})
+	g.Go(func() error { return n.watchHealth(serving) })
 	g.Go(func() error {
 		if err := n.grpc.Serve(n.port.GRPC()); !errors.Is(err, grpc.ErrServerStopped) {
 			return err
@@ -241,14 +235,11 @@ func (n *Node) work(ctx context.Context, watch func()) error {
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return n.lead(gctx, r, notify) })
 	watch()
-	g.Go(func() error { return n.watchLineage(gctx) })
 	// Raft cannot cancel any of these while it accesses the disk, and a snapshot keeps even a healthy disk busy for long.
 	g.Go(func() error {
 		return n.runUntilStop(gctx, "writing a snapshot", func() error { return n.snapshot.run(gctx) })
 	})
-	g.Go(func() error {
-		return n.runUntilStop(gctx, "noting the cluster", func() error { return n.observeMembers(gctx, r) })
-	})
+	g.Go(func() error { return n.observeMembers(gctx, r) })
 	g.Go(func() error {
 		return n.runUntilStop(gctx, "noting the vote", func() error { return n.requestVote(gctx, r) })
 	})
@@ -348,23 +339,22 @@ func (n *Node) startRaft() (*raft.Raft, chan bool, error) {
 	notify := make(chan bool, 64)
 	cfg.NotifyCh = notify
 
+	stream, err := newClusterStream(n.port.Raft(n.cfg.Advertise), n.identity(), n.log)
+	if err != nil {
+		return nil, nil, err
+	}
 	network := raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
 		ServerAddressProvider: n.peers,
 		Logger:                cfg.Logger,
-		Stream:                n.port.Raft(n.cfg.Advertise),
+		Stream:                stream,
 		MaxPool:               4,
 		// One message in flight per follower, because pipelining can block one until the leader restarts.
 		MaxRPCsInFlight: 1,
 		Timeout:         n.cfg.Timing.Transport,
 	})
 	n.snapshot = newSnapshotter(n.machine, n.log, n.fail)
-	lineage, err := newLineage(n.stores)
-	if err != nil {
-		return nil, nil, errors.Join(err, network.Close())
-	}
-	n.forks = lineage
-	trans := newTransport(network, lineage.check, &n.replication)
-	r, err := raft.NewRaft(cfg, n.snapshot, lineage.logs(), n.stores.Stable, lineage.snapshots(), trans)
+	trans := &transport{NetworkTransport: network, replication: &n.replication}
+	r, err := raft.NewRaft(cfg, n.snapshot, n.stores.Log, n.stores.Stable, n.stores.Snapshots, trans)
 	if err != nil {
 		return nil, nil, errors.Join(fmt.Errorf("start raft: %w", err), trans.Close())
 	}

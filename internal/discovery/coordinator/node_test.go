@@ -68,7 +68,7 @@ func (c *simCluster) start(id string, stores *coordinator.Stores) {
 	l, err := c.net.Listen(id + ":7400")
 	require.NoError(c.t, err)
 	cfg := coordinator.Config{
-		ID: id, Peers: c.peers, Listener: l, Dial: c.net.Dialer(id), Stores: stores, DataDir: "",
+		ID: id, Peers: c.peers, Advertise: id + ":7400", Listener: l, Dial: c.net.Dialer(id), Stores: stores,
 	}
 	if testing.Verbose() {
 		cfg.Logger = slog.New(slog.NewTextHandler(c.t.Output(), nil))
@@ -105,6 +105,8 @@ func (c *simCluster) stopAll() {
 func (c *simCluster) client(id string) rollcallv1.DiscoveryServiceClient {
 	if c.conns[id] == nil {
 		conn, err := grpc.NewClient("passthrough:///"+id+":7400", grpc.WithTransportCredentials(insecure.NewCredentials()),
+			// A window that grows with the measured bandwidth may take in all that a stalled reader is sent.
+			grpc.WithStaticStreamWindowSize(64<<10), grpc.WithStaticConnWindowSize(64<<10),
 			grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) { return c.net.Dial(ctx, "client", addr) }))
 		require.NoError(c.t, err)
 		c.conns[id] = conn

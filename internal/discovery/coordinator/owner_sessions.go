@@ -35,7 +35,7 @@ type writer struct {
 	heard            time.Time
 }
 
-func newWriters(since time.Time, goneAfter time.Duration) *ownerSessions {
+func newOwnerSessions(since time.Time, goneAfter time.Duration) *ownerSessions {
 	return &ownerSessions{since: since, ownerTTL: goneAfter, byOwner: make(map[fsm.Owner]*writer), forgetAt: forgetAbove}
 }
 

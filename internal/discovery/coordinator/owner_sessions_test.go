@@ -18,7 +18,7 @@ import (
 // Owners with short lives, such as gateways named after their pods, must not accumulate in memory.
 func TestWritersThatAreGoneAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWriters(time.Now(), time.Minute)
+		w := newOwnerSessions(time.Now(), time.Minute)
 		write := func(id string) (end func()) {
 			_, end, err := w.begin(fsm.Owner{Kind: rollcallv1.OwnerKind_OWNER_KIND_GATEWAY, ID: id}, 2, 1, fsm.BodyHash{})
 			require.NoError(t, err)
@@ -61,7 +61,7 @@ func TestGoneOwnersAreBounded(t *testing.T) {
 	m.Apply(&raft.Log{Index: 1, Data: data})
 	require.Equal(t, len(ids), m.State().Len())
 
-	w := newWriters(time.Now().Add(-time.Hour), time.Minute)
+	w := newOwnerSessions(time.Now().Add(-time.Hour), time.Minute)
 	_, end, err := w.begin(edge(0), 1, 2, fsm.BodyHash{})
 	require.NoError(t, err)
 	defer end()
@@ -71,7 +71,7 @@ func TestGoneOwnersAreBounded(t *testing.T) {
 	}
 	require.Equal(t, want, w.expiredOwners(m.State(), edge(1), ids))
 	require.Len(t, w.expiredOwners(m.State(), edge(1), ids[:10]), 8)
-	require.Empty(t, newWriters(time.Now(), time.Minute).expiredOwners(m.State(), edge(1), ids), "a new leader reports none yet")
+	require.Empty(t, newOwnerSessions(time.Now(), time.Minute).expiredOwners(m.State(), edge(1), ids), "a new leader reports none yet")
 }
 
 func edge(i int) fsm.Owner {

@@ -3,6 +3,7 @@ package coordinator
 import (
 	"context"
 	"net"
+	"sync/atomic"
 	"testing"
 
 	"github.com/hashicorp/raft"
@@ -17,11 +18,11 @@ import (
 // fakePeer returns the configured answer.
 type fakePeer struct {
 	rollcallv1.UnimplementedPeerServiceServer
-	answer *rollcallv1.ConfirmTermResponse
+	answer atomic.Pointer[rollcallv1.ConfirmTermResponse] // a call that the test no longer waits for may still read it
 }
 
 func (f *fakePeer) ConfirmTerm(context.Context, *rollcallv1.ConfirmTermRequest) (*rollcallv1.ConfirmTermResponse, error) {
-	return f.answer, nil
+	return f.answer.Load(), nil
 }
 
 // A term must be confirmed by the asked voter, not by another node at its address.
@@ -46,16 +47,18 @@ func TestTermIsConfirmedByTheVoterItself(t *testing.T) {
 		err    string
 	}{
 		"the voter":                   {&rollcallv1.ConfirmTermResponse{Term: 7, Node: "b", Cluster: "ours"}, ""},
-		"just restarted":              {&rollcallv1.ConfirmTermResponse{Term: 7, Node: "b"}, ""},
+		"a node without a log":        {&rollcallv1.ConfirmTermResponse{Term: 7, Node: "b"}, `b of cluster "" answers in place of b`},
 		"another node":                {&rollcallv1.ConfirmTermResponse{Term: 7, Node: "c", Cluster: "ours"}, `c of cluster "ours" answers in place of b`},
 		"another cluster":             {&rollcallv1.ConfirmTermResponse{Term: 7, Node: "b", Cluster: "theirs"}, `b of cluster "theirs" answers in place of b`},
 		"another cluster, later term": {&rollcallv1.ConfirmTermResponse{Term: 9, Node: "b", Cluster: "theirs"}, "in place of b"},
 		"a nameless node":             {&rollcallv1.ConfirmTermResponse{Term: 7}, "in place of b"},
 		"a later term":                {&rollcallv1.ConfirmTermResponse{Term: 8, Node: "b", Cluster: "ours"}, errLostLeadership.Error()},
-		"an earlier term":             {&rollcallv1.ConfirmTermResponse{Term: 6, Node: "b", Cluster: "ours"}, "b is still in term 6"},
+		"an earlier term":             {&rollcallv1.ConfirmTermResponse{Term: 6, Node: "b", Cluster: "ours"}, "deadline exceeded"},
 	} {
-		fake.answer = tc.answer
-		err := c.askPeer(t.Context(), raft.Server{ID: "b", Address: "b:7400"})
+		fake.answer.Store(tc.answer)
+		ctx, cancel := context.WithTimeout(t.Context(), 3*behindPoll) // an earlier term is asked about until then
+		err := c.askPeer(ctx, raft.Server{ID: "b", Address: "b:7400"})
+		cancel()
 		if tc.err == "" {
 			require.NoError(t, err, name)
 		} else {

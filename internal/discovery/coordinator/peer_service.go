@@ -22,7 +22,7 @@ func (n peer) ConfirmTerm(context.Context, *rollcallv1.ConfirmTermRequest) (*rol
 	if r == nil {
 		return nil, toStatus(errNotEstablished)
 	}
-	return &rollcallv1.ConfirmTermResponse{Term: r.CurrentTerm(), Node: n.cfg.ID, Cluster: n.machine.State().Cluster()}, nil
+	return &rollcallv1.ConfirmTermResponse{Term: r.CurrentTerm(), Node: n.cfg.ID, Cluster: n.identity()}, nil
 }
 
 func (n peer) Describe(context.Context, *rollcallv1.DescribeRequest) (*rollcallv1.DescribeResponse, error) {
@@ -33,13 +33,11 @@ func (n peer) Describe(context.Context, *rollcallv1.DescribeRequest) (*rollcallv
 func (n *Node) describe() *rollcallv1.DescribeResponse {
 	s := n.machine.State()
 	d := &rollcallv1.DescribeResponse{
-		Node: n.cfg.ID, Cluster: s.Cluster(), Epoch: s.Epoch(), AppliedIndex: s.Index(),
+		Node: n.cfg.ID, Cluster: n.identity(), ProposedCluster: n.proposed(), Epoch: s.Epoch(), AppliedIndex: s.Index(),
 		CommandVersion: fsm.CommandVersion, Version: n.cfg.Version, RelayerCount: uint32(n.cfg.RelayerCount),
 		ClientAddress: n.cfg.AdvertiseClient, HttpAddress: n.cfg.HTTPAddress,
 		Leader: n.currentLeader() != nil, Rejoining: n.isRejoining(), HasState: n.hasHistory(),
-	}
-	if n.uncommittedRestore() {
-		d.Cluster = "" // no node may act on a name that may be undone
+		Peers: n.peerIDs(), BootstrapWithout: n.cfg.BootstrapWithout,
 	}
 	if r := n.raft.Load(); r != nil {
 		d.Term, d.CommitIndex = r.CurrentTerm(), r.CommitIndex()
@@ -82,14 +80,8 @@ func (n peer) Invite(_ context.Context, req *rollcallv1.InviteRequest) (*rollcal
 	if req.Node != n.cfg.ID {
 		return nil, status.Errorf(codes.NotFound, "this is %s, not %s", n.cfg.ID, req.Node)
 	}
-	if own := n.machine.State().Cluster(); own != "" && own != req.Cluster {
+	if own := n.identity(); own != "" && own != req.Cluster {
 		return nil, toStatus(&foreignClusterError{expected: req.Cluster, actual: own})
 	}
-	var err error
-	if req.Vote {
-		err = n.setRejoining()
-	} else {
-		err = n.unmark()
-	}
-	return &rollcallv1.InviteResponse{}, toStatus(err)
+	return &rollcallv1.InviteResponse{}, toStatus(n.setRejoining(req.Vote))
 }

@@ -23,8 +23,8 @@ const (
 	// collected. With commandBudget and MaxBytesPerCall it limits an AppendEntries message, which must not delay
 	// heartbeats.
 	inFlight = 2
-	// queueBudget is how many bytes of operations may be queued: a dozen of the largest calls, or one to two seconds
-	// of commits on a healthy disk. A longer queue would only add waiting time and memory.
+	// queueBudget is how many bytes of operations may be queued: a dozen of the largest calls. A healthy disk commits them
+	// in one to two seconds. A longer queue would only add waiting time and memory.
 	queueBudget = 64 << 20
 )
 

@@ -2,14 +2,10 @@ package coordinator_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"math/rand/v2"
 	"net"
-	"os"
-	"path/filepath"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -20,30 +16,18 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/rollcall-dev/rollcall/internal/discovery/coordinator"
+	"github.com/rollcall-dev/rollcall/internal/discovery/raftstore"
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-// newDiskCluster returns a simulated cluster whose nodes have folders, so that their marks survive a restart.
-func newDiskCluster(t *testing.T, size int) *simCluster {
-	dir := t.TempDir()
-	return newSimCluster(t, size, func(cfg *coordinator.Config) {
-		cfg.Advertise = cfg.ID + ":7400"
-		cfg.DataDir = filepath.Join(dir, cfg.ID)
-		require.NoError(t, os.MkdirAll(cfg.DataDir, 0o700))
-	})
-}
-
-// folder returns the folder of a node of newDiskCluster.
-func (c *simCluster) folder(id string) string {
-	cfg := coordinator.Config{ID: id}
-	c.configure(&cfg)
-	return cfg.DataDir
-}
-
 // wipe starts a stopped node again with an empty disk.
-func (c *simCluster) wipe(id string) {
-	require.NoError(c.t, os.RemoveAll(c.folder(id)))
-	c.start(id, nil)
+func (c *simCluster) wipe(id string) { c.start(id, nil) }
+
+// waits reports whether a node has stored that it waits for a vote.
+func (c *simCluster) waits(id string) bool {
+	mark, err := raftstore.Get(c.nodes[id].stores.Stable, raftstore.KeyRejoining)
+	require.NoError(c.t, err)
+	return mark != ""
 }
 
 // kill stops a node without any further message from it.
@@ -102,10 +86,7 @@ var rejoinSteps = []struct {
 	done func(c *simCluster, leader, victim string) bool
 }{
 	{"it listens", func(*simCluster, string, string) bool { return true }},
-	{"it has noted that it waits", func(c *simCluster, _, victim string) bool {
-		_, err := os.Stat(filepath.Join(c.folder(victim), "rejoining"))
-		return !errors.Is(err, fs.ErrNotExist)
-	}},
+	{"it has noted that it waits", func(c *simCluster, _, victim string) bool { return c.waits(victim) }},
 	{"its vote is taken", func(c *simCluster, leader, victim string) bool {
 		s, _ := written(c.t, c.nodes[leader].stores, victim)
 		return s == raft.Nonvoter
@@ -126,10 +107,10 @@ var rejoinSteps = []struct {
 func wipedMember(t *testing.T, seed uint64, founder bool) (c *simCluster, leader, victim string, random *rand.Rand) {
 	random = rand.New(rand.NewPCG(seed, 1))
 	if founder {
-		c = newDiskCluster(t, 5)
+		c = newSimCluster(t, 5, nil)
 		victim = c.follower()
 	} else {
-		c = newDiskCluster(t, 3)
+		c = newSimCluster(t, 3, nil)
 		c.add("c4")
 		c.add("c5")
 		victim = "c4"
@@ -154,10 +135,7 @@ func (c *simCluster) whole(victim string) {
 	c.t.Helper()
 	c.await("it votes", func() bool { return c.suffrage(victim) == rollcallv1.Suffrage_SUFFRAGE_VOTER })
 	c.await("it has all", func() bool { return c.nodes[victim].Directory().State().Len() == 2 })
-	c.await("it waits for nothing", func() bool {
-		_, err := os.Stat(filepath.Join(c.folder(victim), "rejoining"))
-		return errors.Is(err, fs.ErrNotExist)
-	})
+	c.await("it waits for nothing", func() bool { return !c.waits(victim) })
 	for id, n := range c.nodes {
 		c.await("the same cluster on "+id, func() bool {
 			return n.Directory().State().Cluster() == c.nodes[victim].Directory().State().Cluster()
@@ -223,7 +201,7 @@ func TestAddedNodeVotesUnderTheNextLeader(t *testing.T) {
 		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				c := newDiskCluster(t, 3)
+				c := newSimCluster(t, 3, nil)
 				c.register("a", "b")
 				c.net.SetLatency(time.Duration(1+2*seed) * time.Millisecond)
 				c.start("c4", nil)
@@ -257,7 +235,7 @@ func TestAddedNodeVotesUnderTheNextLeader(t *testing.T) {
 // An added node must find a leader that is not in its own peer list.
 func TestAddedNodeFindsALeaderOutsideItsPeerList(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newDiskCluster(t, 3)
+		c := newSimCluster(t, 3, nil)
 		c.register("a", "b")
 		c.add("c5")
 		c.await("it leads", func() bool {
@@ -275,7 +253,7 @@ func TestAddedNodeFindsALeaderOutsideItsPeerList(t *testing.T) {
 // A forged rejoin must not take the vote of a member with its disk, or give a vote to a non-voter.
 func TestForgedRejoinChangesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newDiskCluster(t, 3)
+		c := newSimCluster(t, 3, nil)
 		c.register("a")
 		c.start("c4", nil)
 		leader, _ := c.leader()
@@ -314,8 +292,9 @@ func TestForgedRejoinChangesNothing(t *testing.T) {
 
 // raftDialer connects to the nodes' Raft from outside.
 type raftDialer struct {
-	c    *simCluster
-	done chan struct{}
+	c       *simCluster
+	cluster string
+	done    chan struct{}
 }
 
 func (d raftDialer) Accept() (net.Conn, error) { <-d.done; return nil, net.ErrClosed }
@@ -327,7 +306,7 @@ func (d raftDialer) Dial(address raft.ServerAddress, timeout time.Duration) (net
 	defer cancel()
 	conn, err := d.c.net.Dial(ctx, "outside", string(address))
 	if err == nil {
-		_, err = conn.Write([]byte("rollcall-raft/1\n"))
+		_, err = fmt.Fprintf(conn, "rollcall-raft/1\n%c%s", len(d.cluster), d.cluster)
 	}
 	return conn, err
 }
@@ -340,7 +319,7 @@ func TestWipedNodeGivesNoSecondVote(t *testing.T) {
 		term, err := c.nodes[leader].stores.Stable.GetUint64([]byte("CurrentTerm"))
 		require.NoError(t, err)
 
-		transport := raft.NewNetworkTransport(raftDialer{c, make(chan struct{})}, 1, time.Second, io.Discard)
+		transport := raft.NewNetworkTransport(raftDialer{c, c.storedIdentity(leader), make(chan struct{})}, 1, time.Second, io.Discard)
 		defer transport.Close()
 		defer transport.CloseStreams()
 		for _, p := range c.peers {
@@ -369,7 +348,7 @@ func TestTwoWipedNodesFoundNoCluster(t *testing.T) {
 		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				c := newDiskCluster(t, 3)
+				c := newSimCluster(t, 3, nil)
 				c.register("a", "b")
 				keeper, _ := c.leader()
 				cluster := c.nodes[keeper].Directory().State().Cluster()
@@ -406,7 +385,6 @@ func TestTwoWipedNodesFoundNoCluster(t *testing.T) {
 					require.Empty(t, c.nodes[id].Directory().State().Cluster())
 				}
 				c.stop(wiped[1])
-				require.NoError(t, os.RemoveAll(c.folder(wiped[1])))
 				c.start(wiped[1], copyOf(t, stores))
 				c.whole(wiped[0])
 				require.Equal(t, cluster, c.nodes[keeper].Directory().State().Cluster())
@@ -428,22 +406,25 @@ func copyOf(t *testing.T, of *coordinator.Stores) *coordinator.Stores {
 	term, err := of.Stable.GetUint64([]byte("CurrentTerm"))
 	require.NoError(t, err)
 	require.NoError(t, s.Stable.SetUint64([]byte("CurrentTerm"), term))
+	cluster, err := raftstore.Get(of.Stable, raftstore.KeyCluster)
+	require.NoError(t, err)
+	require.NoError(t, raftstore.Set(s.Stable, raftstore.KeyCluster, cluster))
 	return s
 }
 
 // A node with a record of its cluster must found no other, although its peers are empty and have no record.
 func TestNodeThatWaitsForItsVoteFoundsNoCluster(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newDiskCluster(t, 3)
+		c := newSimCluster(t, 3, nil)
 		for _, p := range c.peers {
 			c.stop(p.ID)
-			require.NoError(t, os.RemoveAll(c.folder(p.ID)))
 		}
-		require.NoError(t, os.WriteFile(filepath.Join(c.folder("c1"), "rejoining"), nil, 0o600))
+		waiting := memStores()
+		require.NoError(t, raftstore.Set(waiting.Stable, raftstore.KeyRejoining, "yes"))
 		c.start("c2", nil)
 		c.start("c3", nil)
 		pass(2 * time.Second)
-		c.start("c1", nil) // it finds both peers empty before they reach it
+		c.start("c1", waiting) // it finds both peers empty before they reach it
 		pass(time.Minute)
 		for id, n := range c.nodes {
 			last, err := n.stores.Log.LastIndex()
@@ -465,31 +446,40 @@ func TestNodeThatWaitsForItsVoteFoundsNoCluster(t *testing.T) {
 // A node elected right after it got its vote, before it received the response, must stop waiting for the vote.
 func TestLeaderDoesNotWaitForItsVote(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newDiskCluster(t, 3)
+		c := newSimCluster(t, 3, nil)
 		c.register("a", "b")
 		leader, _ := c.leader()
-		require.NoError(t, os.WriteFile(filepath.Join(c.folder(leader), "rejoining"), nil, 0o600))
+		c.client(leader)
+		peer := rollcallv1.NewPeerServiceClient(c.conns[leader])
+		own, err := peer.Describe(t.Context(), &rollcallv1.DescribeRequest{})
+		require.NoError(t, err)
+		_, err = peer.Invite(t.Context(), &rollcallv1.InviteRequest{Node: leader, Cluster: own.Cluster, Vote: true})
+		require.NoError(t, err)
+		require.True(t, c.waits(leader))
 		c.whole(leader)
 		now, _ := c.leader()
 		require.Equal(t, leader, now)
 	})
 }
 
-// All nodes lost their disks and two of them founded a new cluster. The late one must join it.
+// All nodes lost their disks, and two of them found a new cluster without the third, which must join it.
 func TestAllWipedAndOneLate(t *testing.T) {
-	for _, late := range []time.Duration{0, 50 * time.Millisecond, 3 * time.Second, 3500 * time.Millisecond, time.Minute} {
+	for _, late := range []time.Duration{0, 50 * time.Millisecond, 3 * time.Second, time.Minute} {
 		t.Run(late.String(), func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				c := newDiskCluster(t, 3)
+				var without []string
+				c := newSimCluster(t, 3, func(cfg *coordinator.Config) { cfg.BootstrapWithout = without })
 				c.register("old")
 				before := c.nodes["c1"].Directory().State().Cluster()
 				for _, p := range c.peers {
 					c.stop(p.ID)
 				}
+				without = []string{"c3"}
 				c.wipe("c1")
 				c.wipe("c2")
 				pass(late)
+				without = nil
 				c.wipe("c3")
 				// A node that starts during the founding may cost the first leader its leadership, and a write its
 				// answer.

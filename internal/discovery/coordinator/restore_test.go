@@ -1,33 +1,23 @@
 package coordinator_test
 
 import (
-	"context"
+	"bytes"
 	"fmt"
-	"os"
 	"path/filepath"
-	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/hashicorp/raft"
 	"github.com/stretchr/testify/require"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
+	"github.com/rollcall-dev/rollcall/fsm"
 	"github.com/rollcall-dev/rollcall/internal/discovery/coordinator"
+	"github.com/rollcall-dev/rollcall/internal/discovery/raftstore"
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-// newStoredCluster returns a simulated cluster with the product's stores, in folders.
-func newStoredCluster(t *testing.T, size int) *simCluster {
-	dir := t.TempDir()
-	return newSimCluster(t, size, func(cfg *coordinator.Config) {
-		cfg.DataDir, cfg.Stores, cfg.Advertise = filepath.Join(dir, cfg.ID), nil, cfg.ID+":7400"
-		require.NoError(t, os.MkdirAll(cfg.DataDir, 0o700))
-	})
-}
-
-// ids lists the ids in a node's replica.
 func (c *simCluster) ids(id string) (ids []string) {
 	for e := range c.nodes[id].Directory().State().All() {
 		ids = append(ids, e.ID)
@@ -35,174 +25,212 @@ func (c *simCluster) ids(id string) (ids []string) {
 	return ids
 }
 
-// The leader has restored a snapshot and is cut off before any other node has it. The others must continue without it,
-// and the leader must discard it.
-func TestInterruptedRestoreIsForgotten(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := newStoredCluster(t, 3)
-		c.register("a")
-		former, _ := c.leader()
-		snapshot := c.takeSnapshot(former)
-		c.register("b", "c")
-		c.net.SetLatency(5 * time.Millisecond)
-
-		restored := make(chan error, 1)
-		go func() {
-			_, err := c.restore(former, snapshot, false)
-			restored <- err
-		}()
-		c.waitUntil("restored on the leader", func() bool { return len(c.ids(former)) == 1 })
-		for _, p := range c.peers {
-			if p.ID != former {
-				c.net.Cut(former, p.ID)
-			}
-		}
-		require.Error(t, <-restored)
-		require.ErrorContains(t, <-c.nodes[former].done, "not known to be committed")
-		delete(c.nodes, former)
-		c.register("d")
-		for id := range c.nodes {
-			c.await("nothing restored on "+id, func() bool { return slices.Equal(c.ids(id), []string{"a", "b", "c", "d"}) })
-		}
-
-		c.net.Heal()
-		c.start(former, nil)
-		c.await("it votes", func() bool { return c.suffrage(former) == rollcallv1.Suffrage_SUFFRAGE_VOTER })
-		c.register("e")
-		for id := range c.nodes {
-			c.await("the same on "+id, func() bool { return slices.Equal(c.ids(id), []string{"a", "b", "c", "d", "e"}) })
-		}
-		aside, err := filepath.Glob(filepath.Join(c.folder(former), "raft-undone-*", "snapshots", "*"))
-		require.NoError(t, err)
-		require.NotEmpty(t, aside, "its former state is kept")
-		require.NoFileExists(t, filepath.Join(c.folder(former), "restoring"))
-	})
+// foreign returns a snapshot of the cluster "another" in an epoch, whose last command has an index.
+func foreign(t *testing.T, epoch, index uint64) []byte {
+	var snapshot bytes.Buffer
+	far := fsm.New()
+	establish, err := proto.Marshal(&rollcallv1.Command{Operations: []*rollcallv1.Operation{{
+		Kind: &rollcallv1.Operation_LeaderEstablished{LeaderEstablished: &rollcallv1.LeaderEstablished{Cluster: "another", AtLeast: epoch}},
+	}}})
+	require.NoError(t, err)
+	far.Apply(&raft.Log{Index: index, Data: establish})
+	require.NoError(t, far.State().WriteSnapshot(&snapshot))
+	return snapshot.Bytes()
 }
 
-// fill registers so many services that Raft waits for a slow follower while it installs them.
-func (c *simCluster) fill() {
-	leader, _ := c.leader()
-	for i := range 40 {
-		var services []*rollcallv1.Service
-		for j := range 100 {
-			s := service(fmt.Sprintf("s-%d-%d", i, j))
-			s.WorkerRef.Labels = labels(5, 200)
-			services = append(services, s)
-		}
-		_, err := c.client(leader).RegisterServices(c.t.Context(), &rollcallv1.RegisterServicesRequest{Writer: operator(), Services: services})
-		require.NoError(c.t, err)
-	}
+// restore restores a snapshot in the data folder of a stopped node.
+func (c *simCluster) restore(id, folder string, snapshot []byte) coordinator.Restored {
+	r, err := coordinator.Restore(c.t.Context(), coordinator.RestoreConfig{ID: id, DataDir: folder, Peers: c.peers}, bytes.NewReader(snapshot))
+	require.NoError(c.t, err)
+	return r
 }
 
-// newSlowCluster returns a cluster of three whose followers can be made slow to install a snapshot.
-func newSlowCluster(t *testing.T) (c *simCluster, slow func(takes time.Duration)) {
-	stores := make(map[string]*slowSnapshots)
-	dir := t.TempDir()
-	c = newSimCluster(t, 3, func(cfg *coordinator.Config) {
-		cfg.DataDir = filepath.Join(dir, cfg.ID)
-		require.NoError(t, os.MkdirAll(cfg.DataDir, 0o700))
-		if cfg.Stores == nil {
-			return
-		}
-		if _, ok := cfg.Stores.Snapshots.(*slowSnapshots); !ok {
-			stores[cfg.ID] = &slowSnapshots{SnapshotStore: cfg.Stores.Snapshots}
-			cfg.Stores.Snapshots = stores[cfg.ID]
-		}
-	})
-	return c, func(takes time.Duration) {
-		leader, _ := c.leader()
-		for id, s := range stores {
-			if id != leader {
-				s.takes = takes
-			}
-		}
-	}
+// open opens the stores in a data folder for start.
+func (c *simCluster) open(folder string) *coordinator.Stores {
+	s, err := raftstore.Open(raftstore.Config{Dir: folder, Fatal: func(err error) { panic(err) }})
+	require.NoError(c.t, err)
+	return &coordinator.Stores{Log: s.Logs(), Stable: s.Stable(), Snapshots: s.Snapshots(), Closer: s}
 }
 
-// A restored snapshot must not be served before it is committed.
-func TestUncommittedRestoreIsNotShown(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c, slow := newSlowCluster(t)
-		c.fill()
-		leader, epoch := c.leader()
-		snapshot := c.takeSnapshot(leader)
-		c.register("later")
-		slow(8 * time.Second)
-		restored := make(chan error, 1)
-		go func() {
-			_, err := c.restore(leader, snapshot, false)
-			restored <- err
-		}()
-		c.waitUntil("restored on the leader", func() bool { return c.nodes[leader].Directory().State().Len() == 4000 })
-		try := func(call func(ctx context.Context) error) error {
-			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-			defer cancel()
-			return call(ctx)
-		}
-		for seconds := 0; ; seconds++ {
-			listed := try(func(ctx context.Context) error {
-				_, err := c.client(leader).ListServices(ctx, &rollcallv1.ListServicesRequest{PageSize: 1})
-				return err
-			})
-			registered := try(func(ctx context.Context) error {
-				_, err := c.client(leader).RegisterServices(ctx, &rollcallv1.RegisterServicesRequest{Writer: operator(), Services: []*rollcallv1.Service{service("s-0-0")}})
-				return err
-			})
-			watched := try(func(ctx context.Context) error {
-				watch, err := c.client(leader).WatchServices(ctx, &rollcallv1.WatchServicesRequest{})
-				if err == nil {
-					_, err = watch.Recv()
-				}
-				return err
-			})
-			pass(time.Second)
-			select {
-			case err := <-restored:
+// All nodes must hold the restored directory, in an epoch and at an index above all former ones, and a watch must
+// start again.
+func TestRestore_EmptyPeersJoin(t *testing.T) {
+	for _, size := range []int{1, 3, 5} {
+		t.Run(fmt.Sprint(size), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				folder := filepath.Join(t.TempDir(), "data")
+				c := newSimCluster(t, size, nil)
+				c.register("a", "b")
+				leader, _ := c.leader()
+				name := c.nodes[leader].Directory().State().Cluster()
+				identity := c.storedIdentity(leader)
+				snapshot := c.takeSnapshot(leader)
+				c.register("c")
+				watch, err := c.client(leader).WatchServices(t.Context(), &rollcallv1.WatchServicesRequest{})
 				require.NoError(t, err)
-				require.Greater(t, seconds, 2)
-				now, then := c.leader()
-				require.Equal(t, leader, now)
-				require.Greater(t, then, epoch)
-				return
-			default:
-			}
-			for what, err := range map[string]error{"list": listed, "register": registered, "watch": watched} {
-				require.Equal(t, codes.Unavailable, status.Code(err), "%s: %v", what, err)
-			}
-		}
+				var token string
+				for token == "" {
+					resp, err := watch.Recv()
+					require.NoError(t, err)
+					token = resp.Token
+				}
+				leader, epoch := c.leader()
+				index := c.nodes[leader].Directory().State().Index()
+				for _, p := range c.peers {
+					c.stop(p.ID)
+				}
+
+				r := c.restore("c1", folder, snapshot)
+				require.Equal(t, name, r.Cluster)
+				require.Equal(t, 2, r.Services)
+				require.Empty(t, r.Former)
+				require.Len(t, r.Others, size-1)
+				c.start("c1", c.open(folder))
+				c.await("it leads", func() bool { leader, _ := c.leader(); return leader == "c1" })
+				for _, p := range c.peers[1:] {
+					c.wipe(p.ID)
+				}
+				for id, n := range c.nodes {
+					c.await(id+" votes", func() bool { return c.suffrage(id) == rollcallv1.Suffrage_SUFFRAGE_VOTER })
+					c.await(id+" is restored", func() bool { return n.Directory().State().Len() == 2 })
+					require.Equal(t, []string{"a", "b"}, c.ids(id))
+					require.Equal(t, name, n.Directory().State().Cluster())
+					require.Greater(t, n.Directory().State().Epoch(), epoch)
+					require.Greater(t, n.Directory().State().Index(), index)
+					require.NotEqual(t, identity, c.storedIdentity(id))
+				}
+				again, err := c.client("c1").WatchServices(t.Context(), &rollcallv1.WatchServicesRequest{ResumeToken: token})
+				require.NoError(t, err)
+				_, err = again.Recv()
+				require.Error(t, err, "the changes since the token are unknown")
+				c.register("d")
+			})
+		})
+	}
+}
+
+// A node that holds the former log must not start beside a restored one, nor be mixed with it if both run.
+func TestRestore_PeerKeepsTheFormerLog(t *testing.T) {
+	for _, first := range []string{"c1", "c2"} {
+		t.Run(first, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				folder := filepath.Join(t.TempDir(), "data")
+				c := newSimCluster(t, 3, nil)
+				c.register("a")
+				leader, _ := c.leader()
+				snapshot := c.takeSnapshot(leader)
+				c.register("b")
+				former := make(map[string]*coordinator.Stores)
+				for _, p := range c.peers {
+					former[p.ID] = c.nodes[p.ID].stores
+					c.stop(p.ID)
+				}
+				c.restore("c1", folder, snapshot)
+				refused := func(id string) {
+					t.Helper()
+					require.ErrorContains(t, <-c.nodes[id].done, "Stop the coordinators of the one that you give up, empty their data folders")
+					delete(c.nodes, id)
+				}
+				if first == "c1" {
+					c.start("c1", c.open(folder))
+					c.await("it leads", func() bool { leader, _ := c.leader(); return leader == "c1" })
+					for _, id := range []string{"c2", "c3"} {
+						c.start(id, former[id])
+						refused(id)
+						c.wipe(id)
+					}
+					for id := range c.nodes {
+						c.await(id+" is restored", func() bool { return len(c.ids(id)) == 1 })
+					}
+					return
+				}
+				// The others elect a leader of the former cluster before the restored node starts.
+				c.start("c2", former["c2"])
+				c.start("c3", former["c3"])
+				c.leader()
+				c.start("c1", c.open(folder))
+				refused("c1")
+				c.await("the former directory", func() bool { return len(c.ids("c2")) == 2 && len(c.ids("c3")) == 2 })
+			})
+		})
+	}
+}
+
+// The restored epoch must exceed that of an earlier restore of the same file, and never be lower than the file's own.
+func TestRestore_EpochAndIndexGrow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newSimCluster(t, 1, nil)
+		c.register("a")
+		snapshot := c.takeSnapshot("c1")
+		folder := filepath.Join(t.TempDir(), "data")
+		first := c.restore("c1", folder, snapshot)
+		pass(time.Hour)
+		second := c.restore("c1", folder, snapshot)
+		require.Equal(t, first.Epoch+3_600_000, second.Epoch)
+		require.NotEmpty(t, second.Former)
+
+		pass(time.Hour)
+		far := uint64(1) << 50
+		third := c.restore("c1", folder, foreign(t, far, far))
+		require.Equal(t, far, third.Epoch)
+		require.Equal(t, "another", third.Cluster)
+		c.stop("c1")
+		c.start("c1", c.open(folder))
+		_, epoch := c.leader()
+		require.Equal(t, far+1, epoch)
+		c.register("b")
+		require.Greater(t, c.nodes["c1"].Directory().State().Index(), far)
 	})
 }
 
-// A snapshot of another cluster changes the leader's cluster name first. The followers must continue, even if one
-// starts during the restore.
-func TestFollowersStayDuringASlowForeignRestore(t *testing.T) {
+// A snapshot that was taken within an import must restore the services without it.
+func TestRestore_SnapshotWithStagedImport(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		far := newSimCluster(t, 1, nil)
-		far.fill()
-		from, _ := far.leader()
-		snapshot := far.takeSnapshot(from)
-		name := far.nodes[from].Directory().State().Cluster()
-
-		c, slow := newSlowCluster(t)
-		for i := range 100 { // so that the log's index is above the snapshot's
-			c.register(fmt.Sprintf("a-%d", i))
-		}
-		pass(10 * time.Second) // the former name is stored
-		leader, _ := c.leader()
-		late := c.follower()
-		stores := c.nodes[late].stores
-		c.stop(late)
-		slow(14 * time.Second)
-		restored := make(chan error, 1)
-		go func() {
-			_, err := c.restore(leader, snapshot, true)
-			restored <- err
-		}()
-		c.waitUntil("restored on the leader", func() bool { return c.nodes[leader].Directory().State().Cluster() == name })
-		c.start(late, stores)
-		require.NoError(t, <-restored)
-		for id := range c.nodes {
-			c.await("restored on "+id, func() bool { return c.nodes[id].Directory().State().Cluster() == name })
-		}
+		c := newSimCluster(t, 1, nil)
+		c.register("a")
+		without := c.takeSnapshot("c1")
+		stream := c.beginImport(t.Context(), "c1", importPart(edge, "x"))
+		synctest.Wait()
+		staged := c.takeSnapshot("c1")
+		require.Greater(t, len(staged), len(without)+40)
+		_ = stream.CloseSend()
+		c.stop("c1")
+		folder := filepath.Join(t.TempDir(), "data")
+		c.restore("c1", folder, staged)
+		c.start("c1", c.open(folder))
+		c.await("restored", func() bool { return len(c.ids("c1")) == 1 })
+		c.leader()
+		c.nothingStaged("c1", without)
 	})
+}
+
+// Nothing may change if the snapshot is not one, or the node runs.
+func TestRestore_RefusalsChangeNothing(t *testing.T) {
+	t.Parallel()
+	folder := filepath.Join(t.TempDir(), "data")
+	peers := []coordinator.Peer{{ID: "c1", Address: "127.0.0.1:1"}}
+	cfg := coordinator.RestoreConfig{ID: "c1", DataDir: folder, Peers: peers}
+	snapshot := foreign(t, 1, 5)
+
+	for name, content := range map[string][]byte{"empty": nil, "torn": snapshot[:len(snapshot)-1], "no snapshot": []byte("services: []\n")} {
+		_, err := coordinator.Restore(t.Context(), cfg, bytes.NewReader(content))
+		var damaged *fsm.DecodeError
+		require.ErrorAs(t, err, &damaged, name)
+		require.NoDirExists(t, folder, name)
+	}
+	nameless := new(bytes.Buffer)
+	require.NoError(t, fsm.New().State().WriteSnapshot(nameless))
+	_, err := coordinator.Restore(t.Context(), cfg, nameless)
+	require.ErrorContains(t, err, `names the cluster ""`)
+	_, err = coordinator.Restore(t.Context(), coordinator.RestoreConfig{ID: "c9", DataDir: folder, Peers: peers}, bytes.NewReader(snapshot))
+	require.ErrorContains(t, err, "not among the peers")
+	require.NoDirExists(t, folder)
+
+	running, err := coordinator.Open(t.Context(), coordinator.Config{ID: "c1", Listen: "127.0.0.1:0", Peers: peers, DataDir: folder})
+	require.NoError(t, err)
+	_, err = coordinator.Restore(t.Context(), cfg, bytes.NewReader(snapshot))
+	require.ErrorIs(t, err, raftstore.ErrLocked)
+	require.NoError(t, running.Close())
+	_, err = coordinator.Restore(t.Context(), cfg, bytes.NewReader(snapshot))
+	require.NoError(t, err)
 }

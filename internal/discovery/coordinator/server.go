@@ -21,8 +21,8 @@ import (
 const (
 	// callLimit is the time limit of a call whose client set no deadline.
 	callLimit = 10 * time.Second
-	// longestCall is the time limit of any other call, because a client with a deadline of a day must not hold its
-	// request's memory that long.
+	// longestCall is the time limit of any other call. A client with a deadline of a day must not hold its request's
+	// memory that long.
 	longestCall = 2 * time.Minute
 )
 
@@ -98,19 +98,6 @@ func (n *Node) intercept(ctx context.Context, req any, info *grpc.UnaryServerInf
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	return handler(ctx, req)
-}
-
-// authorizeWriter lets an operator's certificate write as an operator, which may take entries of other owners. A
-// gateway's certificate may write only as a gateway.
-func authorizeWriter(ctx context.Context, w *rollcallv1.Writer) error {
-	allowed := []pki.Role{pki.RoleCoordinator, pki.RoleOperator}
-	if w.GetOwner().GetKind() != rollcallv1.OwnerKind_OWNER_KIND_OPERATOR {
-		allowed = append(allowed, pki.RoleGateway)
-	}
-	if !clusterport.HasRole(ctx, allowed...) {
-		return status.Errorf(codes.PermissionDenied, "to write as %v takes a certificate of one of the roles %v", w.GetOwner().GetKind(), allowed)
-	}
-	return nil
 }
 
 // authorize restricts the peer service to coordinators, and cluster administration to coordinators and operators.

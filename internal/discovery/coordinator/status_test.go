@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/rollcall-dev/rollcall/gateway"
 	"github.com/rollcall-dev/rollcall/internal/discovery/coordinator"
@@ -25,16 +24,16 @@ func TestStatusOfAVeryLargeFleet(t *testing.T) {
 		}
 		c := newSimCluster(t, 3, func(cfg *coordinator.Config) {
 			var epoch atomic.Uint64
-			cfg.Lead = func(ctx context.Context, l coordinator.Leadership) error {
+			cfg.Lead = func(ctx context.Context, l coordinator.Leadership) (uint64, error) {
 				epoch.Store(l.Epoch)
 				<-ctx.Done()
-				return nil
+				return 0, nil
 			}
-			cfg.Status = func(b []byte, asked uint64) ([]byte, error) {
+			cfg.Status = func(asked uint64) *rollcallv1.GetStatusResponse {
 				if asked != epoch.Load() {
-					return b, nil
+					return nil
 				}
-				return proto.MarshalOptions{}.MarshalAppend(b, &rollcallv1.GetStatusResponse{Epoch: asked, Leader: cfg.ID, Services: fleet, Notes: []string{"a note"}})
+				return &rollcallv1.GetStatusResponse{Epoch: asked, Leader: cfg.ID, Services: fleet, Notes: []string{"a note"}}
 			}
 		})
 		leader, epoch := c.leader()
@@ -61,7 +60,7 @@ func TestStatusBeforeTheWorkHasBegun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newSimCluster(t, 3, func(cfg *coordinator.Config) {
 			cfg.RelayerCount, cfg.RelayerURLTemplate = 2, "http://oz-relayer-{N}:3000"
-			cfg.Status = func(b []byte, _ uint64) ([]byte, error) { return b, nil }
+			cfg.Status = func(uint64) *rollcallv1.GetStatusResponse { return nil }
 		})
 		leader, epoch := c.leader()
 		var got *rollcallv1.GetStatusResponse

@@ -22,7 +22,7 @@ func TestNewCommandsWaitForEveryVoter(t *testing.T) {
 	})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, n.Close()) }()
-	require.NoError(t, n.bootstrap())
+	require.NoError(t, n.bootstrap("test"))
 	r, _, err := n.startRaft()
 	require.NoError(t, err)
 
@@ -49,7 +49,7 @@ func TestNewCommandsWaitForEveryVoter(t *testing.T) {
 	require.EqualValues(t, own, n.commandVersion(r, own), "it was just not asked again yet")
 
 	// The body hash is a field that older voters stop at.
-	l := &leader{ownerSessions: newWriters(time.Now(), time.Minute)}
+	l := &leader{ownerSessions: newOwnerSessions(time.Now(), time.Minute)}
 	stamped := func(id string) []byte {
 		f := &rollcallv1.WriteFence{Owner: &rollcallv1.Owner{Kind: rollcallv1.OwnerKind_OWNER_KIND_GATEWAY, Id: id}, Incarnation: 1, Seq: 1}
 		_, end, err := n.begin(l, f, func() fsm.BodyHash { return fsm.BodyHash{1} })

@@ -13,15 +13,14 @@ import (
 const (
 	// commitLimit is how long a leader may commit nothing while writes are pending.
 	commitLimit = 10 * time.Second
-	// slowestLink is the bandwidth below which a large command would look like a hang: the limit grows by one second
-	// for each of these many bytes.
+	// slowestLink is a bandwidth, in bytes per second. The limit grows by a second for each of these many bytes, so that a
+	// large command on a slow link does not look like a hang.
 	slowestLink = 64 << 10
 	watchPeriod = time.Second
 )
 
 // watchdog detects a leader that can no longer commit but still suppresses elections. Causes are a hung disk
-// (hashicorp/raft
-// #503, #614), or a leadership transfer that never ends (#696). Only the end of the process allows a new leader
+// (hashicorp/raft #503, #614), or a leadership transfer that never ends (#696). Only the end of the process allows a new leader
 // then. Time is counted in ticks of the running process, so that a paused process does not count as hung.
 type watchdog struct {
 	raft raftProgress

@@ -6,7 +6,6 @@ import (
 	"fmt"
 
 	"github.com/hashicorp/raft"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/rollcall-dev/rollcall/fsm"
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
@@ -48,61 +47,6 @@ func (n *Node) leaderHint() *rollcallv1.Leader {
 	return hint
 }
 
-// checkWriter validates a writer and fills in its epoch.
-func checkWriter(w *rollcallv1.Writer, l *leader) ([]rollcallv1.Violation, *rollcallv1.WriteFence) {
-	var vs []rollcallv1.Violation
-	add := func(field, description string) {
-		vs = append(vs, rollcallv1.Violation{Field: "writer." + field, Description: description})
-	}
-	switch w.GetOwner().GetKind() {
-	case rollcallv1.OwnerKind_OWNER_KIND_GATEWAY:
-		if err := rollcallv1.CheckDNSLabel(w.Owner.Id); err != nil {
-			add("owner.id", err.Error())
-		}
-		if w.Incarnation == 0 {
-			add("incarnation", "is 0; a gateway's grows with each of its starts, such as its start time")
-		}
-		if w.Seq == 0 {
-			add("seq", "is 0; a gateway's grows with each write, from 1")
-		}
-	case rollcallv1.OwnerKind_OWNER_KIND_OPERATOR:
-		if w.Owner.Id != "" {
-			add("owner.id", "must be empty for an operator")
-		}
-		if (w.Incarnation == 0) != (w.Seq == 0) {
-			add("seq", "and incarnation must both be set, for a fenced write, or both be 0")
-		}
-	default:
-		add("owner.kind", "must be OWNER_KIND_GATEWAY or OWNER_KIND_OPERATOR")
-	}
-	// The owner is copied field by field: an unknown field of a newer caller must not reach the log, where it ends every node.
-	f := &rollcallv1.WriteFence{Owner: fsm.OwnerOf(w.GetOwner()).Proto(), Incarnation: w.GetIncarnation(), Seq: w.GetSeq(), Epoch: w.GetEpoch()}
-	if f.Epoch == 0 {
-		f.Epoch = l.Epoch
-	}
-	return vs, f
-}
-
-// checkBatch validates the services of a batch: each one, and the uniqueness of their ids.
-func checkBatch(services []*rollcallv1.Service) []rollcallv1.Violation {
-	var vs []rollcallv1.Violation
-	at := make(map[string]int, len(services))
-	for i, s := range services {
-		for _, v := range s.Validate() {
-			vs = append(vs, rollcallv1.Violation{Field: fmt.Sprintf("services[%d].%s", i, v.Field), Description: v.Description})
-		}
-		if first, ok := at[s.GetId()]; ok {
-			vs = append(vs, rollcallv1.Violation{
-				Field:       fmt.Sprintf("services[%d].id", i),
-				Description: fmt.Sprintf("%q stands in services[%d] already", s.GetId(), first),
-			})
-			continue
-		}
-		at[s.GetId()] = i
-	}
-	return vs
-}
-
 // encodeAll encodes services in the directory's form.
 func encodeAll(services []*rollcallv1.Service) (ids []string, encoded [][]byte, err error) {
 	ids, encoded = make([]string, len(services)), make([][]byte, len(services))
@@ -115,46 +59,21 @@ func encodeAll(services []*rollcallv1.Service) (ids []string, encoded [][]byte, 
 	return ids, encoded, nil
 }
 
-// registerRequest serves a caller's registration. It validates the request, and refuses writes reserved for the
-// leader.
+// registerRequest serves a caller's registration.
 func (n *Node) registerRequest(ctx context.Context, req *rollcallv1.RegisterServicesRequest) (fsm.Answer, error) {
 	l, err := n.established()
 	if err != nil {
 		return fsm.Answer{}, err
 	}
-	if count, size := len(req.Services), proto.Size(req); count > rollcallv1.MaxServicesPerCall || size > rollcallv1.MaxBytesPerCall {
-		return fsm.Answer{}, &tooLargeError{count, size}
-	}
-	if err := authorizeWriter(ctx, req.GetWriter()); err != nil {
+	fence, err := admit(ctx, l, req, len(req.Services), func() []rollcallv1.Violation { return checkRegistration(req) })
+	if err != nil {
 		return fsm.Answer{}, err
-	}
-	vs, fence := checkWriter(req.Writer, l)
-	vs = append(vs, checkBatch(req.Services)...)
-	operator := req.GetWriter().GetOwner().GetKind() == rollcallv1.OwnerKind_OWNER_KIND_OPERATOR
-	if req.Force && !operator {
-		vs = append(vs, rollcallv1.Violation{Field: "force", Description: "is for operators only"})
-	}
-	if len(req.Services) == 0 {
-		switch {
-		case !req.FullSet:
-			vs = append(vs, rollcallv1.Violation{Field: "services", Description: "is empty; name at least one service"})
-		case !req.AllowEmpty:
-			vs = append(vs, rollcallv1.Violation{
-				Field: "services", Description: "is an empty full set, which removes all that the owner defines; set allow_empty if that is meant",
-			})
-		}
-	}
-	if len(vs) > 0 {
-		return fsm.Answer{}, &invalidError{vs}
 	}
 	return n.register(ctx, l, req, fence)
 }
 
 // register writes a valid batch, or answers without a write if nothing changes.
 func (n *Node) register(ctx context.Context, l *leader, req *rollcallv1.RegisterServicesRequest, fence *rollcallv1.WriteFence) (fsm.Answer, error) {
-	if fence.Epoch != l.Epoch {
-		return fsm.Answer{}, &fsm.StaleEpochError{Epoch: l.Epoch}
-	}
 	owner := fsm.OwnerOf(fence.Owner)
 	ids, encoded, err := encodeAll(req.Services)
 	if err != nil {
@@ -197,36 +116,9 @@ func (n *Node) deregisterRequest(ctx context.Context, req *rollcallv1.Deregister
 	if err != nil {
 		return fsm.Answer{}, err
 	}
-	if count, size := len(req.Ids), proto.Size(req); count > rollcallv1.MaxServicesPerCall || size > rollcallv1.MaxBytesPerCall {
-		return fsm.Answer{}, &tooLargeError{count, size}
-	}
-	if err := authorizeWriter(ctx, req.GetWriter()); err != nil {
+	fence, err := admit(ctx, l, req, len(req.Ids), func() []rollcallv1.Violation { return checkIDs(req.Ids) })
+	if err != nil {
 		return fsm.Answer{}, err
-	}
-	vs, fence := checkWriter(req.Writer, l)
-	seen := make(map[string]int, len(req.Ids))
-	for i, id := range req.Ids {
-		field := fmt.Sprintf("ids[%d]", i)
-		if err := rollcallv1.CheckDNSLabel(id); err != nil {
-			vs = append(vs, rollcallv1.Violation{Field: field, Description: err.Error()})
-		}
-		if first, ok := seen[id]; ok {
-			vs = append(vs, rollcallv1.Violation{Field: field, Description: fmt.Sprintf("%q stands in ids[%d] already", id, first)})
-		} else {
-			seen[id] = i
-		}
-	}
-	if len(req.Ids) == 0 {
-		vs = append(vs, rollcallv1.Violation{Field: "ids", Description: "is empty; name at least one service"})
-	}
-	if req.Force && req.GetWriter().GetOwner().GetKind() != rollcallv1.OwnerKind_OWNER_KIND_OPERATOR {
-		vs = append(vs, rollcallv1.Violation{Field: "force", Description: "is for operators only"})
-	}
-	if len(vs) > 0 {
-		return fsm.Answer{}, &invalidError{vs}
-	}
-	if fence.Epoch != l.Epoch {
-		return fsm.Answer{}, &fsm.StaleEpochError{Epoch: l.Epoch}
 	}
 	op := &rollcallv1.DeregisterOperation{Fence: fence, Ids: req.Ids, Force: req.Force}
 	_, end, err := n.begin(l, fence, func() fsm.BodyHash { return hashDeregister(op) })
@@ -240,9 +132,6 @@ func (n *Node) deregisterRequest(ctx context.Context, req *rollcallv1.Deregister
 // confirm confirms the term for a caller. It maps a lost term to the refusal for the caller.
 func (l *leader) confirm(ctx context.Context, n *Node) error {
 	err := l.confirmer.confirm(ctx)
-	if err == nil && l.ctx.Err() != nil {
-		err = errLostLeadership // a restore may have replaced the directory after the caller's read
-	}
 	if !errors.Is(err, errLostLeadership) {
 		return err
 	}

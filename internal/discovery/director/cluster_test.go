@@ -187,21 +187,17 @@ func (s *system) start(id string) {
 }
 
 // lead returns a coordinator's work: a director, for one epoch.
-func (s *system) lead(id string) func(context.Context, coordinator.Leadership) error {
-	return func(ctx context.Context, l coordinator.Leadership) error {
+func (s *system) lead(id string) func(context.Context, coordinator.Leadership) (uint64, error) {
+	return func(ctx context.Context, l coordinator.Leadership) (uint64, error) {
 		d, err := director.New(director.Config{
 			Cluster: l.Cluster, Node: l.Node, Epoch: l.Epoch, Directory: l.Directory, Confirm: l.Confirm, Lease: l.Lease, Ended: l.Ended,
 			Health: s.checks,
 			Mirror: mirror.Config{Store: &way{s.redis, s.toRedis, id}, Interval: s.checks.Interval},
 		})
 		if err != nil {
-			return err
+			return 0, err
 		}
-		err = d.Run(ctx)
-		if higher, ok := errors.AsType[*mirror.HigherEpochError](err); ok {
-			return &coordinator.ReestablishError{AtLeast: higher.Seen + 1}
-		}
-		return err
+		return d.Run(ctx)
 	}
 }
 

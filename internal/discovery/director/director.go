@@ -49,8 +49,6 @@ type Director struct {
 	// counted.
 	foundSince             time.Time
 	foundLogged, foundMore int
-	// statusSize is the approximate size in bytes of the services in a status.
-	statusSize int
 }
 
 // service is an entry of the directory with its state in this epoch.
@@ -109,9 +107,10 @@ func (d *Director) newWriter() (*mirror.Writer, error) {
 	return mirror.New(cfg)
 }
 
-// Run directs until ctx ends, lets running checks finish within a second, and returns nil. It returns an error that
-// wraps *mirror.HigherEpochError or mirror.ErrSuperseded if the mirror must not continue in this epoch. Call it once.
-func (d *Director) Run(ctx context.Context) error {
+// Run directs until ctx ends, lets running checks finish within a second, and returns 0 and nil. It ends earlier if the
+// mirror must not continue in this epoch. It then returns a higher epoch of this cluster that Redis holds, or an error that
+// wraps mirror.ErrSuperseded. Call it once.
+func (d *Director) Run(ctx context.Context) (higher uint64, err error) {
 	d.metrics.enter(d)
 	defer d.metrics.leave(d)
 	state, feed := d.cfg.Directory.Watch()
@@ -151,7 +150,11 @@ func (d *Director) Run(ctx context.Context) error {
 		}
 	})
 	g.Go(func() error { return d.follow(ctx, feed) })
-	return g.Wait()
+	err = g.Wait()
+	if found, ok := errors.AsType[*mirror.HigherEpochError](err); ok {
+		return found.Seen, nil
+	}
+	return 0, err
 }
 
 // mirror runs a writer. It replaces a writer that found Redis to be another cluster's.

@@ -27,7 +27,7 @@
 //   - The feed is compacted, after a restored snapshot or because this reader was too slow: the director reads the
 //     directory again and applies the differences.
 //   - Redis is away: the mirror waits for it; checks continue.
-//   - Redis holds a higher epoch of this cluster: Run ends with the mirror's *HigherEpochError.
+//   - Redis holds a higher epoch of this cluster: Run ends and returns it. The coordinator opens one above it.
 //   - Redis mirrors another cluster: Run continues without a mirror, because the directory is unaffected. Status and log
 //     report it. The mirror is retried, so that a take-over resolves it.
 package director

@@ -206,7 +206,10 @@ func setup(t *testing.T, cfg Config) *bench {
 func (b *bench) start() *bench {
 	ctx, cancel := context.WithCancel(b.t.Context())
 	done := make(chan error, 1)
-	go func() { done <- b.Run(ctx) }()
+	go func() {
+		_, err := b.Run(ctx)
+		done <- err
+	}()
 	b.wait = sync.OnceValue(func() error { return <-done })
 	b.stop = func() error {
 		cancel()
@@ -214,19 +217,6 @@ func (b *bench) start() *bench {
 	}
 	b.t.Cleanup(func() { _ = b.stop() })
 	return b
-}
-
-// Status returns the director's report.
-func (b *bench) Status() *rollcallv1.GetStatusResponse { return status(b.t, b.Director) }
-
-func status(t *testing.T, d *Director) *rollcallv1.GetStatusResponse {
-	raw, err := d.Status([]byte("before"))
-	require.NoError(t, err)
-	raw, ok := bytes.CutPrefix(raw, []byte("before"))
-	require.True(t, ok)
-	s := new(rollcallv1.GetStatusResponse)
-	require.NoError(t, proto.Unmarshal(raw, s))
-	return s
 }
 
 // active returns the relayers that are listed in Redis.

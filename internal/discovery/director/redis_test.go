@@ -35,7 +35,10 @@ func TestOverRedis(t *testing.T) {
 	require.NoError(t, err)
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- d.Run(ctx) }()
+	go func() {
+		_, err := d.Run(ctx)
+		done <- err
+	}()
 
 	becomes := func(what func() bool) {
 		t.Helper()
@@ -49,8 +52,8 @@ func TestOverRedis(t *testing.T) {
 		require.NoError(t, err)
 		return ids
 	}
-	becomes(func() bool { return status(t, d).Mirror.Error != "" })
-	require.Contains(t, status(t, d).Mirror.Error, "theirs")
+	becomes(func() bool { return d.Status().Mirror.Error != "" })
+	require.Contains(t, d.Status().Mirror.Error, "theirs")
 	require.Empty(t, active())
 	require.NoError(t, mirror.TakeOver(t.Context(), client, "p:", "c-1"))
 	becomes(func() bool { return len(active()) == 2 })

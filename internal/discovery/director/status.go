@@ -4,12 +4,9 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
-	"google.golang.org/protobuf/encoding/protowire"
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -19,108 +16,56 @@ import (
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
-// The constants are field numbers of GetStatusResponse, ServiceStatus, Timestamp and Duration.
-const (
-	fieldServices = 8
-
-	fieldID        = 1
-	fieldKind      = 2
-	fieldURL       = 3
-	fieldVerdict   = 4
-	fieldActive    = 5
-	fieldLastCheck = 6
-	fieldLatency   = 7
-	fieldFailures  = 8
-	fieldReason    = 9
-
-	fieldSeconds = 1
-	fieldNanos   = 2
-)
-
 // Epoch returns the director's epoch.
 func (d *Director) Epoch() uint64 { return d.cfg.Epoch }
 
-// Status appends the state of every service to b, in id order, as an encoded GetStatusResponse. Ten thousand services
-// as messages would take several times as long, and create enough garbage to delay other requests. It may be called
-// concurrently at any time.
-func (d *Director) Status(b []byte) ([]byte, error) {
+// Status returns the state of every service, in id order. It may be called concurrently at any time.
+func (d *Director) Status() *rollcallv1.GetStatusResponse {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	head := &rollcallv1.GetStatusResponse{
+	s := &rollcallv1.GetStatusResponse{
 		Cluster:  d.cfg.Cluster,
 		Epoch:    d.cfg.Epoch,
 		Leader:   d.cfg.Node,
 		Director: d.state,
 		Stalls:   d.stalls,
 		Interval: durationpb.New(d.checker.Interval()),
+		Services: make([]*rollcallv1.ServiceStatus, 0, d.services.Len()),
 	}
 	var unread bool
-	head.Mirror, head.Notes, unread = d.mirrorStatus()
-	b, err := proto.MarshalOptions{}.MarshalAppend(b, head)
-	if err != nil {
-		return b, fmt.Errorf("encode the status: %w", err)
-	}
-
-	b = slices.Grow(b, d.statusSize)
-	begin := len(b)
-	var one []byte // buffer, because a field's length precedes it
+	s.Mirror, s.Notes, unread = d.mirrorStatus()
+	// The parts of all services are allocated at once: ten thousand single ones delay other requests.
+	parts := make([]serviceStatus, d.services.Len())
 	d.writer.ReadActive(func(active func(id, kind string) bool) {
-		for id, s := range d.services.Scan {
-			r := &s.result
-			listed := r.Verdict == health.Up
+		for id, service := range d.services.Scan {
+			listed := service.verdict() == health.Up
 			if !unread {
-				listed = active(id, s.entry.Kind)
+				listed = active(id, service.entry.Kind)
 			}
-			one = appendService(one[:0], s, listed)
-			b = appendBytes(b, fieldServices, one)
+			s.Services = append(s.Services, parts[len(s.Services)].fill(service, listed))
 		}
 	})
-	d.statusSize = len(b) - begin + d.services.Len() // a little more than this time
-	return b, nil
+	return s
 }
 
-// appendService writes the non-zero fields of a ServiceStatus.
-func appendService(b []byte, s *service, active bool) []byte {
+// serviceStatus is a service's status with the messages that it refers to.
+type serviceStatus struct {
+	status    rollcallv1.ServiceStatus
+	lastCheck timestamppb.Timestamp
+	latency   durationpb.Duration
+}
+
+func (p *serviceStatus) fill(s *service, active bool) *rollcallv1.ServiceStatus {
 	r := &s.result
-	b = appendBytes(b, fieldID, s.entry.ID)
-	b = appendBytes(b, fieldKind, s.entry.Kind)
-	b = appendBytes(b, fieldURL, r.URL)
-	b = appendNumber(b, fieldVerdict, uint64(verdictProto(r.Verdict)))
-	b = appendNumber(b, fieldActive, protowire.EncodeBool(active))
+	p.status.Id, p.status.Kind, p.status.Url = s.entry.ID, s.entry.Kind, r.URL
+	p.status.Verdict, p.status.Active = verdictProto(r.Verdict), active
+	p.status.Failures, p.status.Reason = uint32(r.Failures), r.Reason
 	if !r.At.IsZero() {
-		b = appendTime(b, fieldLastCheck, r.At.Unix(), r.At.Nanosecond())
-		b = appendTime(b, fieldLatency, int64(r.Latency/time.Second), int(r.Latency%time.Second))
+		p.lastCheck.Seconds, p.lastCheck.Nanos = r.At.Unix(), int32(r.At.Nanosecond())
+		p.latency.Seconds, p.latency.Nanos = int64(r.Latency/time.Second), int32(r.Latency%time.Second)
+		p.status.LastCheck, p.status.Latency = &p.lastCheck, &p.latency
 	}
-	b = appendNumber(b, fieldFailures, uint64(r.Failures))
-	return appendBytes(b, fieldReason, r.Reason)
-}
-
-func appendBytes[T string | []byte](b []byte, field protowire.Number, v T) []byte {
-	if len(v) == 0 {
-		return b
-	}
-	b = protowire.AppendTag(b, field, protowire.BytesType)
-	b = protowire.AppendVarint(b, uint64(len(v)))
-	return append(b, v...)
-}
-
-func appendNumber(b []byte, field protowire.Number, v uint64) []byte {
-	if v == 0 {
-		return b
-	}
-	b = protowire.AppendTag(b, field, protowire.VarintType)
-	return protowire.AppendVarint(b, v)
-}
-
-// appendTime writes a Timestamp or a Duration.
-func appendTime(b []byte, field protowire.Number, seconds int64, nanos int) []byte {
-	b = protowire.AppendTag(b, field, protowire.BytesType)
-	size := len(b)
-	b = append(b, 0) // the length fits one byte: it is at most 16
-	b = appendNumber(b, fieldSeconds, uint64(seconds))
-	b = appendNumber(b, fieldNanos, uint64(nanos))
-	b[size] = byte(len(b) - size - 1)
-	return b
+	return &p.status
 }
 
 // mirrorStatus reports on the writer and the guard. unread reports that Redis has been away for the whole epoch. Then

@@ -62,7 +62,7 @@ type batch struct {
 	removals []Removal
 }
 
-func newLedger(epoch uint64) *desiredState {
+func newDesiredState(epoch uint64) *desiredState {
 	return &desiredState{
 		epoch:          epoch,
 		wake:           make(chan struct{}, 1),

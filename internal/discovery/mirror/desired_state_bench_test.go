@@ -16,7 +16,7 @@ func BenchmarkStatusOf(b *testing.B) {
 				entries[i] = Entry{ID: fmt.Sprintf("relayer-%d", i), Kind: "relayer", Status: Unknown}
 			}
 			for b.Loop() {
-				l := newLedger(1)
+				l := newDesiredState(1)
 				l.update(entries, nil, time.Now())
 				for _, more := l.pending(); more; _, more = l.pending() {
 					l.applied(l.take(OpStatus), nil, time.Now())

@@ -11,7 +11,7 @@ import (
 // A fleet too large for one script must be listed completely in several.
 func TestLargeFleetComesInSteps(t *testing.T) {
 	t.Parallel()
-	l := newLedger(1)
+	l := newDesiredState(1)
 	fleet := make([]Entry, 2*changeBatch+20)
 	for i := range fleet {
 		fleet[i] = Entry{ID: strconv.Itoa(i), Kind: "relayer", Status: Healthy}

@@ -1,12 +1,12 @@
--- What the other scripts share. Redis's clock is frozen while a script runs.
+-- Functions that the other scripts share. Redis's clock stands still while a script runs.
 
 local function now()
   local t = redis.call('TIME')
   return tonumber(t[1]) * 1000000 + tonumber(t[2])
 end
 
--- rfc3339 formats microseconds since 1970 in UTC. Redis offers scripts no os.date.
--- Years begin in March here, so that the leap day is the last of its year.
+-- rfc3339 formats microseconds since 1970 in UTC. Redis has no os.date for scripts.
+-- Years begin in March here, so that the leap day is the last day of its year.
 local function rfc3339(us)
   local ms = math.floor(us / 1000)
   local day = math.floor(ms / 86400000) + 719468
@@ -22,7 +22,7 @@ local function rfc3339(us)
     math.floor(ms / 3600000), math.floor(ms / 60000) % 60, math.floor(ms / 1000) % 60, ms % 1000)
 end
 
--- count reads a number that we wrote; anything else counts as 0.
+-- count parses a number that a leader wrote; any other value is 0.
 local function count(s)
   local n = tonumber(s or '')
   if n and n >= 0 and n <= 2 ^ 53 then
@@ -31,7 +31,7 @@ local function count(s)
   return 0
 end
 
--- held is the meta hash as it stands. A key of another type was not ours: it counts as absent.
+-- held returns the present meta hash. No leader wrote a key of another type, so it counts as absent.
 local function held(key)
   local h = {}
   if redis.call('TYPE', key).ok == 'hash' then

@@ -1,5 +1,5 @@
 -- KEYS: meta, services, the active set of each kind.
--- ARGV[1]: '1' to list members, else only meta and the time are read.
+-- ARGV[1]: '1' to list members; otherwise only meta and the time are read.
 -- Returns {microseconds, meta, services, {'ok' or 'wrong', members} of each kind}.
 
 local function members(key)

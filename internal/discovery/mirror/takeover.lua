@@ -1,5 +1,5 @@
--- KEYS[1]: meta. ARGV[1]: the cluster that may claim from now on. ARGV[2]: '1' to have it claim anew.
--- Otherwise its own meta stays as it is, for its epoch fences. Returns 1 when something changed.
+-- KEYS[1]: meta. ARGV[1]: the cluster that may claim from now on. ARGV[2]: '1' to make it claim again.
+-- Otherwise its own meta is kept, because its epoch is a fence. Returns 1 if something changed.
 
 if held(KEYS[1]).cluster == ARGV[1] and ARGV[2] ~= '1' then
   return 0

@@ -1,9 +1,10 @@
 -- KEYS: meta, services, the active set of each of req.sets, the status hash of each of req.status.
--- ARGV[1]: req, JSON. ARGV[2]…, as raw strings since a foreign id may be any bytes: id, url and reason of each
--- member added, then of each removed, set by set; then of each status its id and its fields, name and value.
--- Returns {outcome, microseconds, meta as it was found, {size of each set, -1 for one of the wrong type}}.
+-- ARGV[1]: req, JSON. ARGV[2]… are raw strings, because a foreign id may have any bytes. For each set they are id, url
+-- and reason of each member to add, then of each member to remove. For each status they are its id, and name and value
+-- of its fields.
+-- Returns {outcome, microseconds, meta before the write, {size of each set, -1 for one of the wrong type}}.
 --
--- Whatever can refuse comes before the first write: Redis does not roll a failed script back.
+-- All checks precede the first write, because Redis does not roll a failed script back.
 
 local req = cjson.decode(ARGV[1])
 local meta, services = KEYS[1], KEYS[2]
@@ -33,7 +34,7 @@ local function take()
   return ARGV[arg]
 end
 
--- keep deletes a key of the wrong type. Nobody could read it, so no member is lost.
+-- keep deletes a key of the wrong type. No reader could use it, so no member is lost.
 local function keep(key, want)
   local t = redis.call('TYPE', key).ok
   if t ~= want and t ~= 'none' then
@@ -41,7 +42,7 @@ local function keep(key, want)
   end
 end
 
--- batched calls with 1,000 ids at a time: unpack has a limit of about 8,000.
+-- batched passes 1,000 ids at a time, because unpack is limited to about 8,000.
 local function batched(command, key, ids)
   for i = 1, #ids, 1000 do
     redis.call(command, key, unpack(ids, i, math.min(i + 999, #ids)))
@@ -114,7 +115,7 @@ for i, status in ipairs(req.status) do
     for j = 1, status.fields do
       fields[j] = take()
     end
-    -- The fields begin with id, kind and url. A hash of the same kind and url keeps what an earlier leader found.
+    -- The fields begin with id, kind and url. A hash of the same kind and url keeps an earlier leader's results.
     local has = status.inherit and redis.pcall('HMGET', key, 'kind', 'url')
     if not (has and has[1] == fields[4] and has[2] == fields[6]) then
       if type(redis.pcall('HSET', key, unpack(fields))) ~= 'number' then

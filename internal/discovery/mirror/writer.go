@@ -171,7 +171,7 @@ func New(cfg Config) (*Writer, error) {
 		store:     cfg.Store,
 		log:       cfg.Logger.With("component", "mirror", "epoch", cfg.Epoch),
 		m:         cfg.Metrics,
-		desired:   newLedger(cfg.Epoch),
+		desired:   newDesiredState(cfg.Epoch),
 		tried:     tried,
 		triedOnce: sync.OnceFunc(func() { close(tried) }),
 	}, nil

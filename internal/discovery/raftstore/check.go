@@ -44,7 +44,7 @@ func lock(file *os.File, patience time.Duration) error {
 }
 
 // The format of a bbolt file, version 2, in the machine's byte order. It consists of pages, each with a header of {id
-// uint64, flags uint16, count uint16, overflow uint32}; overflow is the number of additional pages that belong to it.
+// uint64, flags uint16, count uint16, overflow uint32}. overflow is the number of additional pages that belong to it.
 // Pages 0 and 1 are meta pages, written alternately. The newer valid one has the root of a tree of branch and leaf
 // pages. Their elements follow the header. Each element has the position of its key and value, relative to itself.
 const (

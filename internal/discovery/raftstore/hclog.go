@@ -105,8 +105,8 @@ func slogLevel(level hclog.Level) (slog.Level, bool) {
 	}
 }
 
-// attributes adapts keys and values: errors get the key "err", and values that a handler would print as a number or a
-// Go structure become text.
+// attributes adapts keys and values. Errors get the key "err". Values that a handler would print as a number or a Go
+// structure become text.
 func attributes(args []any) []any {
 	args = slices.Clone(args)
 	for i := range args {

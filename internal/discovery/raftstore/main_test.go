@@ -23,6 +23,9 @@ func TestMain(m *testing.M) {
 	if dir := os.Getenv(fillEnv); dir != "" {
 		os.Exit(fill(dir, os.Getenv(limitEnv)))
 	}
+	if dir := os.Getenv(replaceEnv); dir != "" {
+		os.Exit(replaceAndDie(dir, os.Getenv(killEnv)))
+	}
 	goleak.VerifyTestMain(m)
 }
 

@@ -40,7 +40,7 @@ func (c *Config) withDefaults() error {
 		problems = append(problems, errors.New("no data folder"))
 	}
 	if c.Fatal == nil {
-		problems = append(problems, errors.New("nobody to tell of a fatal error"))
+		problems = append(problems, errors.New("no handler of fatal errors"))
 	}
 	return errors.Join(problems...)
 }
@@ -74,8 +74,23 @@ func Open(cfg Config) (*Stores, error) {
 	if err := cfg.withDefaults(); err != nil {
 		return nil, fmt.Errorf("raft store: %w", err)
 	}
-	dir := filepath.Join(cfg.Dir, "raft")
-	s := &Stores{cfg: cfg, dir: dir, path: filepath.Join(dir, "raft.db")}
+	// Until the state's own file is locked, no other process may replace the state.
+	unlock, err := lockPaths(cfg.Dir)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	if err := checkReplaced(cfg); err != nil {
+		return nil, err
+	}
+	return openStores(cfg, filepath.Join(cfg.Dir, stateFolder))
+}
+
+// stateFile is the bbolt file of the log and the vote.
+const stateFile = "raft.db"
+
+func openStores(cfg Config, dir string) (*Stores, error) {
+	s := &Stores{cfg: cfg, dir: dir, path: filepath.Join(dir, stateFile)}
 	s.logs = newCache((*boltStore)(s))
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, newError(dir, makeFolder, err)

@@ -144,7 +144,7 @@ func TestConfigIsChecked(t *testing.T) {
 	t.Parallel()
 	_, err := raftstore.Open(raftstore.Config{})
 	require.ErrorContains(t, err, "no data folder")
-	require.ErrorContains(t, err, "nobody to tell")
+	require.ErrorContains(t, err, "no handler of fatal errors")
 }
 
 func TestSecondProcessIsTurnedAway(t *testing.T) {

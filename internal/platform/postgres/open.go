@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"net"
 	"runtime"
 	"strconv"
@@ -162,6 +163,26 @@ func urlError(err error) error {
 		return fmt.Errorf("database URL: %w", file)
 	}
 	return ErrURL
+}
+
+// waitLogged is how often a wait for the database is logged.
+const waitLogged = 10 * time.Second
+
+// LogWaiting returns a function for Config.Waiting and Migrations.Waiting. It passes the reason to report each time, and logs
+// the error at once and then every 10 s. One goroutine may call it.
+func LogWaiting(log *slog.Logger, report func(reason string)) func(error) {
+	var last time.Time
+	return func(err error) {
+		reason, level := "the database cannot be reached: "+Reason(err), slog.LevelWarn
+		if errors.Is(err, ErrLocked) { // several processes start for the first time
+			reason, level = err.Error(), slog.LevelInfo
+		}
+		report(reason)
+		if time.Since(last) >= waitLogged {
+			last = time.Now()
+			log.Log(context.Background(), level, "waiting for the database", "err", err)
+		}
+	}
 }
 
 // Reason returns why a connection failed, without user or database.

@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/url"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -217,4 +219,25 @@ func TestReason_NamesNeitherUserNorDatabase(t *testing.T) {
 	} {
 		require.Equal(t, want, postgres.Reason(fmt.Errorf("connect as alice: %w", err)))
 	}
+}
+
+// The cause is logged at once, and then every 10 s.
+func TestLogWaiting_ManyCauses_LogsEveryTenSeconds(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var out strings.Builder
+		var reason string
+		waiting := postgres.LogWaiting(slog.New(slog.NewTextHandler(&out, nil)), func(r string) { reason = r })
+		for range 250 {
+			waiting(errors.New("user=secret"))
+			<-time.After(100 * time.Millisecond)
+		}
+		require.Equal(t, 3, strings.Count(out.String(), "waiting for the database"))
+		require.NotContains(t, reason, "secret")
+		<-time.After(10 * time.Second)
+		out.Reset()
+		waiting(postgres.ErrLocked)
+		require.Contains(t, out.String(), "level=INFO", "which is usual where several start at once")
+		require.Equal(t, postgres.ErrLocked.Error(), reason)
+	})
 }

@@ -1,6 +1,7 @@
 package timefmt
 
 import (
+	"encoding/json"
 	"testing"
 	"time"
 
@@ -16,4 +17,20 @@ func TestFormat(t *testing.T) {
 	} {
 		require.Equal(t, want, Format(at))
 	}
+}
+
+func TestTimestamp_Zero_IsNull(t *testing.T) {
+	t.Parallel()
+	var missing, at Timestamp
+	require.NoError(t, missing.Scan(nil))
+	require.NoError(t, at.Scan(time.Date(2026, 11, 20, 10, 0, 0, 123_999_999, time.FixedZone("", 3600))))
+	require.EqualError(t, new(Timestamp).Scan("infinity"), "infinity is not a time")
+	text, err := json.Marshal([]Timestamp{missing, at})
+	require.NoError(t, err)
+	require.Equal(t, `[null,"2026-11-20T09:00:00.123Z"]`, string(text))
+	require.Empty(t, missing.String())
+	read := []Timestamp{at, missing}
+	require.NoError(t, json.Unmarshal(text, &read))
+	require.True(t, read[0].IsZero())
+	require.True(t, read[1].Equal(at.Truncate(time.Millisecond)))
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/rollcall-dev/rollcall/internal/platform/postgres"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
+	"github.com/rollcall-dev/rollcall/internal/relayer/events"
 	"github.com/rollcall-dev/rollcall/internal/relayer/store"
 	"github.com/rollcall-dev/rollcall/internal/webhook"
 )
@@ -37,7 +38,7 @@ func Open(ctx context.Context, db *pgxpool.Pool, chainID uint64, pool string) (*
 	if err != nil {
 		return nil, err
 	}
-	return &Admin{Store: l, Outbox: webhook.NewOutbox(db, chainID, pool)}, nil
+	return &Admin{Store: l, Outbox: webhook.NewOutbox(db, events.Pool{ChainID: chainID, ID: pool}.Source())}, nil
 }
 
 // Outcome is the outcome of a change.

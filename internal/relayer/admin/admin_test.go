@@ -149,6 +149,47 @@ func TestNewChainNeedsNodesThatAgree(t *testing.T) {
 	require.NotContains(t, err.Error(), "secret")
 }
 
+// A node reports a far too high pending count once. It must not raise the next nonce if the node does not respond again, and
+// must not let an operator set it that high.
+func TestCount_OneReportTooHigh_RaisesNothing(t *testing.T) {
+	t.Parallel()
+	chain := testchain.Simulated(t, testchain.SimulatedOptions{})
+	a := open(t, genesisOf(t, chain), chain.Accounts[0].Address)
+	for name, silent := range map[string]bool{"responds again": false, "is silent then": true} {
+		t.Run(name, func(t *testing.T) {
+			node, err := proxy.Open(proxy.Config{HTTP: chain.URL(), WS: chain.WSURL()})
+			require.NoError(t, err)
+			t.Cleanup(func() { require.NoError(t, node.Close()) })
+			pending := func(c proxy.Call) bool { return strings.Contains(string(c.Params), "pending") }
+			rules := []proxy.Rule{{
+				Name: "once", Methods: []string{"eth_getTransactionCount"}, Limit: 1, When: pending,
+				Fault: proxy.Fault{Kind: proxy.Answer, Result: `"0xf4240"`},
+			}}
+			if silent {
+				rules = append(rules, proxy.Rule{
+					Name: "then", Methods: []string{"eth_getTransactionCount"}, When: pending, Fault: proxy.Fault{Kind: proxy.Refuse, Code: -32603, Message: "internal error"},
+				})
+			}
+			client, err := evm.Open(evm.Config{ChainID: testchain.ChainID, Endpoints: []string{chain.URL(), node.URL()}})
+			require.NoError(t, err)
+			t.Cleanup(client.Close)
+			keys, err := a.Keys(t.Context())
+			require.NoError(t, err)
+			node.SetRules(rules...)
+			counts, err := a.Count(t.Context(), client, keys)
+			require.NoError(t, err)
+			require.EqualValues(t, 1, node.Injected()["once"])
+			require.Zero(t, counts[0].next())
+			require.EqualValues(t, 1_000_000, counts[0].Highest)
+
+			node.SetRules(rules...)
+			_, _, err = a.SetNonce(t.Context(), client, keys[0], 1_000_000)
+			require.ErrorContains(t, err, "it leaves 1000000 nonces without a transaction")
+			require.Equal(t, NotDone, OutcomeOf(err))
+		})
+	}
+}
+
 // The node that is asked first is syncing. Another one has the recorded block, so nothing was reorganized.
 func TestReorganized_FirstNodeIsSyncing_IsRefused(t *testing.T) {
 	t.Parallel()

@@ -40,7 +40,7 @@ const fillable = 1000
 type KeyCount struct {
 	Key     *relayer.Key
 	Mined   uint64
-	Pending uint64 // mined or, without a gap, in a node's pool: the highest median of a node's reports
+	Pending uint64 // mined or, without a gap, in a node's pool: the highest median of a node's reports, of at least two
 	Highest uint64 // of all reports of all nodes
 }
 
@@ -104,7 +104,10 @@ func (a *Admin) Count(ctx context.Context, client *evm.Client, keys []*relayer.K
 				mined[j], pending[j] = r.Mined[i], r.Pending[i]
 				counts[i].Highest = max(counts[i].Highest, r.Mined[i], r.Pending[i])
 			}
-			counts[i].Mined, counts[i].Pending = max(counts[i].Mined, median(mined)), max(counts[i].Pending, median(pending))
+			counts[i].Mined = max(counts[i].Mined, median(mined))
+			if len(pending) > 1 { // one report may be false
+				counts[i].Pending = max(counts[i].Pending, median(pending))
+			}
 		}
 	}
 	return counts, nil
@@ -211,12 +214,12 @@ func (a *Admin) SetNonce(ctx context.Context, client *evm.Client, k *relayer.Key
 	}
 	used := counts[0].Highest
 	if next < used {
-		return 0, false, refused{fmt.Errorf("the next nonce of %s cannot be %d: the nodes count %d transactions mined or pending; give %d or more", k.Address, next, used, used)}
+		return 0, false, refused{fmt.Errorf("the next nonce of %s cannot be %d: the nodes count %d transactions mined or pending; give %d or more, or leave the node that is wrong out of --rpc-urls", k.Address, next, used, used)}
 	}
 	if next > store.MaxNonce {
 		return 0, false, refused{fmt.Errorf("the next nonce of %s cannot be %d: give %d or less", k.Address, next, uint64(store.MaxNonce))}
 	}
-	if from := max(k.NextNonce, used); next > from+fillable {
+	if from := max(k.NextNonce, counts[0].next()); next > from+fillable {
 		return 0, false, refused{fmt.Errorf("the next nonce of %s cannot be %d: it leaves %d nonces without a transaction, which is more than the %d that are filled; give %d or less",
 			k.Address, next, next-from, fillable, from+fillable)}
 	}

@@ -11,16 +11,17 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
+	"github.com/rollcall-dev/rollcall/internal/platform/apikey"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 )
 
 // accepting is a relayer without costs.
 type accepting struct {
-	Service
+	relayer.Service
 	tx relayer.Transaction
 }
 
-func (s *accepting) Submit(_ context.Context, sub Submission) (*relayer.Transaction, error) {
+func (s *accepting) Submit(_ context.Context, sub relayer.Submission) (*relayer.Transaction, error) {
 	tx := s.tx
 	tx.Request = sub.Request
 	return &tx, nil
@@ -29,7 +30,7 @@ func (s *accepting) Submit(_ context.Context, sub Submission) (*relayer.Transact
 // BenchmarkSubmit measures the API's own part of a submission: a token transfer with an idempotency key.
 func BenchmarkSubmit(b *testing.B) {
 	service := &accepting{tx: relayer.Transaction{ID: uuid.Must(uuid.NewV7()), Status: relayer.Allocated, Target: poolID, CreatedAt: created}}
-	h, err := NewHandler(Config{Service: service, Keys: []APIKey{{Name: "first", Key: testKey}, {Name: "other", Key: otherKey}}})
+	h, err := NewHandler(Config{Service: service, Keys: []apikey.Key{{Name: "first", Key: testKey}, {Name: "other", Key: otherKey}}})
 	require.NoError(b, err)
 	body := []byte(`{"to":"` + target + `","value":"0x0","data":"0xa9059cbb000000000000000000000000742d35cc6634c0532925a3b844bc454e4438f44e` +
 		`0000000000000000000000000000000000000000000000000de0b6b3a7640000","gas_limit":65000,"speed":"fast",` +

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/rollcall-dev/rollcall/internal/platform/apikey"
 	"github.com/rollcall-dev/rollcall/internal/relayer/api/openzeppelin"
 )
 
@@ -22,10 +23,11 @@ const maxBody = 1 << 20
 type exchange struct {
 	w                 http.ResponseWriter
 	r                 *http.Request
-	route             *route // never nil; empty until one is found
-	caller            string // the name of the API key; "" for public routes
-	role              Role   // the role of that key
+	route             *route      // never nil; empty until one is found
+	caller            string      // the name of the API key; "" for public routes
+	role              apikey.Role // the role of that key
 	requestID         string
+	scopeErr          error // why a handler must not run: the request requires another idempotency scope
 	code              int
 	err               error // the relayer's failure, for the log
 	scratch           *bytes.Buffer

@@ -20,6 +20,12 @@
 // equivalent body (see openzeppelin.CanonicalHash) returns the same transaction, whatever its status. With another body it
 // is a 422. Without a key, the caller must look for the transaction after a 504.
 //
+// Every response to a caller's request under /api/v1/relayers carries the header Idempotency-Scope, except for a 503. It
+// identifies the store, the chain, the pool and the caller. Two relayers whose responses carry an equal scope share the
+// caller's keys: the same key at either is the same transaction. A failover or a restore of the database changes the
+// scope, because keys may be lost with it. A request that carries Idempotency-Scope itself is done only by a relayer with
+// that scope; another one responds with 412 before anything is stored.
+//
 // # Errors
 //
 //	400  the request is invalid, would revert, has a value that no key owns, or is not possible for a transaction of that status
@@ -27,6 +33,7 @@
 //	403  relayer disabled, relayer paused, it signs no messages, or beyond the API key's role
 //	404  no such relayer, transaction or route; 405 with Allow: no such method
 //	410  the idempotency key has been used, and the history of its transaction is no longer kept
+//	412  the request requires another idempotency scope; nothing was stored
 //	413  a body above 1 MiB; the rest that arrives after the response, up to 16 MiB and 3 s, is read and discarded
 //	415  a body that is not JSON by its header
 //	422  the idempotency key has been used with another body

@@ -82,6 +82,8 @@ func mapError(err error, c *exchange) refusal {
 		return said(http.StatusForbidden, "this relayer signs no messages: RELAYER_ALLOW_MESSAGE_SIGNING is off, or auto with RELAYER_ALLOWED_RECEIVERS listed")
 	case errors.Is(err, relayer.ErrKeyReused):
 		return said(http.StatusUnprocessableEntity, "this Idempotency-Key has been used with another body")
+	case errors.Is(err, relayer.ErrOtherScope):
+		return said(http.StatusPreconditionFailed, "the Idempotency-Scope of this relayer and API key is another one, and its Idempotency-Keys are not those of the relayer that you mean; nothing was stored")
 	case errors.Is(err, relayer.ErrForgotten):
 		return said(http.StatusGone, "this Idempotency-Key has been used, and what became of its transaction is no longer known")
 	case errors.Is(err, relayer.ErrUnavailable):

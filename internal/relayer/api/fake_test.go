@@ -19,6 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
+	"github.com/rollcall-dev/rollcall/internal/platform/apikey"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 	"github.com/rollcall-dev/rollcall/internal/relayer/api/openzeppelin"
 )
@@ -46,23 +47,24 @@ type fake struct {
 	txs        []*relayer.Transaction
 	byKey      map[string]int // index in txs, by caller and idempotency key
 	hashes     map[string][32]byte
-	patch      openzeppelin.Patch
-	filter     Filter
+	patch      relayer.Patch
+	filter     relayer.Filter
 	offset     int
 	limit      int
-	submission Submission
-	want       StatusParts
+	submission relayer.Submission
+	want       relayer.StatusParts
 	message    []byte
 	hashed     [2]common.Hash
 	signedFor  []string
 	rpcErr     error
 	calls      int // of RPC
 	rpcResult  json.RawMessage
-	health     Health
+	health     relayer.Health
+	scope      func(caller string) (string, error) // nil: by caller
 }
 
 func newFake() *fake {
-	return &fake{byKey: map[string]int{}, hashes: map[string][32]byte{}, health: Health{Ready: true}, rpcResult: json.RawMessage(`"0x1"`)}
+	return &fake{byKey: map[string]int{}, hashes: map[string][32]byte{}, health: relayer.Health{Ready: true}, rpcResult: json.RawMessage(`"0x1"`)}
 }
 
 func (f *fake) enter(ctx context.Context, id string) (func(), error) {
@@ -86,7 +88,7 @@ func (f *fake) enter(ctx context.Context, id string) (func(), error) {
 	return f.mu.Unlock, nil
 }
 
-var fakeRelayers = []Relayer{
+var fakeRelayers = []relayer.Relayer{
 	{ID: poolID, Network: "dev", SignerID: "pool-1"},
 	{
 		ID: keyID, Name: "first", Network: "dev", SignerID: "local-0", Address: common.HexToAddress(target), Paused: true, Disabled: true,
@@ -95,7 +97,7 @@ var fakeRelayers = []Relayer{
 	},
 }
 
-func (f *fake) Relayers(ctx context.Context, offset, limit int) ([]Relayer, int, error) {
+func (f *fake) Relayers(ctx context.Context, offset, limit int) ([]relayer.Relayer, int, error) {
 	leave, err := f.enter(ctx, "")
 	if err != nil {
 		return nil, 0, err
@@ -109,10 +111,10 @@ func part[T any](list []T, offset, limit int) []T {
 	return list[offset:min(offset+limit, len(list))]
 }
 
-func (f *fake) Relayer(ctx context.Context, id string) (Relayer, error) {
+func (f *fake) Relayer(ctx context.Context, id string) (relayer.Relayer, error) {
 	leave, err := f.enter(ctx, id)
 	if err != nil {
-		return Relayer{}, err
+		return relayer.Relayer{}, err
 	}
 	defer leave()
 	if id == keyID {
@@ -121,27 +123,27 @@ func (f *fake) Relayer(ctx context.Context, id string) (Relayer, error) {
 	return fakeRelayers[0], nil
 }
 
-func (f *fake) Update(ctx context.Context, id, _ string, p openzeppelin.Patch) (Relayer, error) {
+func (f *fake) Update(ctx context.Context, id, _ string, p relayer.Patch) (relayer.Relayer, error) {
 	leave, err := f.enter(ctx, id)
 	if err != nil {
-		return Relayer{}, err
+		return relayer.Relayer{}, err
 	}
 	defer leave()
 	f.patch = p
 	return fakeRelayers[1], nil
 }
 
-func (f *fake) Status(ctx context.Context, id string, want StatusParts) (RelayerStatus, error) {
+func (f *fake) Status(ctx context.Context, id string, want relayer.StatusParts) (relayer.RelayerStatus, error) {
 	leave, err := f.enter(ctx, id)
 	if err != nil {
-		return RelayerStatus{}, err
+		return relayer.RelayerStatus{}, err
 	}
 	defer leave()
 	f.want = want
 	if id == poolID {
-		return RelayerStatus{Balance: new(big.Int)}, nil
+		return relayer.RelayerStatus{Balance: new(big.Int)}, nil
 	}
-	return RelayerStatus{Balance: maxAmount, Pending: 3, LastConfirmed: created, Disabled: true, Paused: true, NextNonce: 7}, nil
+	return relayer.RelayerStatus{Balance: maxAmount, Pending: 3, LastConfirmed: created, Disabled: true, Paused: true, NextNonce: 7}, nil
 }
 
 func (f *fake) Balance(ctx context.Context, id string) (*big.Int, error) {
@@ -153,7 +155,16 @@ func (f *fake) Balance(ctx context.Context, id string) (*big.Int, error) {
 	return maxAmount, nil
 }
 
-func (f *fake) Submit(ctx context.Context, s Submission) (*relayer.Transaction, error) {
+func (f *fake) IdempotencyScope(_ context.Context, caller string) (string, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.scope != nil {
+		return f.scope(caller)
+	}
+	return "scope-of-" + caller, nil
+}
+
+func (f *fake) Submit(ctx context.Context, s relayer.Submission) (*relayer.Transaction, error) {
 	leave, err := f.enter(ctx, s.RelayerID)
 	if err != nil {
 		return nil, err
@@ -175,7 +186,7 @@ func (f *fake) Submit(ctx context.Context, s Submission) (*relayer.Transaction, 
 	return tx, nil
 }
 
-func (f *fake) Transactions(ctx context.Context, id string, filter Filter, offset, limit int) ([]*relayer.Transaction, int, error) {
+func (f *fake) Transactions(ctx context.Context, id string, filter relayer.Filter, offset, limit int) ([]*relayer.Transaction, int, error) {
 	leave, err := f.enter(ctx, id)
 	if err != nil {
 		return nil, 0, err
@@ -219,7 +230,7 @@ func (f *fake) Replace(ctx context.Context, id string, tx uuid.UUID, caller stri
 		return nil, err
 	}
 	f.mu.Lock()
-	f.submission = Submission{RelayerID: id, Caller: caller, Request: r}
+	f.submission = relayer.Submission{RelayerID: id, Caller: caller, Request: r}
 	f.mu.Unlock()
 	replaced := *old
 	replaced.Request = r
@@ -239,13 +250,13 @@ func (f *fake) Cancel(ctx context.Context, id string, tx uuid.UUID, _ string) (*
 	return &canceled, nil
 }
 
-func (f *fake) CancelPending(ctx context.Context, id, _ string) (Canceled, error) {
+func (f *fake) CancelPending(ctx context.Context, id, _ string) (relayer.CancelResult, error) {
 	leave, err := f.enter(ctx, id)
 	if err != nil {
-		return Canceled{}, err
+		return relayer.CancelResult{}, err
 	}
 	defer leave()
-	return Canceled{Queued: []uuid.UUID{{1}, {2}}, Failed: []uuid.UUID{{3}}}, nil
+	return relayer.CancelResult{Queued: []uuid.UUID{{1}, {2}}, Failed: []uuid.UUID{{3}}}, nil
 }
 
 func (f *fake) Sign(ctx context.Context, id, caller string, message []byte) (sig [65]byte, err error) {
@@ -278,7 +289,7 @@ func (f *fake) RPC(ctx context.Context, id, _ string, _ json.RawMessage) (json.R
 	return f.rpcResult, f.rpcErr
 }
 
-func (f *fake) Health() Health { return f.health }
+func (f *fake) Health() relayer.Health { return f.health }
 
 // api is a handler on a fake, with its log and metrics.
 type api struct {
@@ -294,7 +305,7 @@ func setup(t testing.TB, change ...func(*Config)) *api {
 	t.Helper()
 	a := &api{t: t, fake: newFake(), log: new(bytes.Buffer), metrics: prometheus.NewRegistry()}
 	cfg := Config{
-		Service: a.fake, Keys: []APIKey{{Name: "first", Key: testKey}, {Name: "other", Key: otherKey}}, Registerer: a.metrics,
+		Service: a.fake, Keys: []apikey.Key{{Name: "first", Key: testKey}, {Name: "other", Key: otherKey}}, Registerer: a.metrics,
 		Logger: slog.New(slog.NewTextHandler(a.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	}
 	for _, c := range change {

@@ -18,6 +18,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/rollcall-dev/rollcall/internal/platform/apikey"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 	"github.com/rollcall-dev/rollcall/internal/relayer/api/openzeppelin"
 )
@@ -25,8 +26,8 @@ import (
 // Config configures the API. Fields without a default are required.
 type Config struct {
 	// Service is the relayer. Without one the Handler responds that the relayer is starting, until Start.
-	Service Service
-	Keys    []APIKey
+	Service relayer.Service
+	Keys    []apikey.Key
 	// Version is the program's version, for the API's description.
 	Version string
 	// Limit bounds callers' requests to nodes and signers: it accepts this many calls of a caller, or fails with a
@@ -43,10 +44,10 @@ type Config struct {
 
 // Handler serves the API's requests.
 type Handler struct {
-	service Service // set once started is true
+	service relayer.Service // set once started is true
 	started atomic.Bool
 	waits   atomic.Pointer[string] // why it is not started yet
-	keys    apiKeys
+	keys    apikey.Set
 	limit   func(caller string, calls int) error
 	timeout time.Duration
 	log     *slog.Logger
@@ -58,9 +59,9 @@ type Handler struct {
 	slowReaderTimeout time.Duration // for a response that holds a slot
 }
 
-// NewHandler returns a Handler. It fails for keys that [CheckKeys] rejects.
+// NewHandler returns a Handler. It fails for keys that [apikey.Check] rejects.
 func NewHandler(cfg Config) (*Handler, error) {
-	keys, err := newAuthority(cfg.Keys)
+	keys, err := apikey.NewSet(cfg.Keys)
 	if err != nil {
 		return nil, err
 	}
@@ -173,9 +174,12 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}()
 	badID := c.identify()
 	if !isPublic(r.URL.Path) {
-		if c.caller, c.role = h.keys.caller(r); c.caller == "" {
+		if c.caller, c.role = h.keys.Find(apikey.Bearer(r)); c.caller == "" {
 			c.unauthorized()
 			return
+		}
+		if scoped(r.URL.Path) && h.started.Load() {
+			c.scopeErr = h.checkScope(c)
 		}
 	}
 	if badID != nil {
@@ -227,6 +231,30 @@ func newRequestID() string {
 	return "0000000000000000"[:digits-len(s)] + s
 }
 
+// checkScope sets the response's header Idempotency-Scope, and compares it with the request's.
+func (h *Handler) checkScope(c *exchange) error {
+	ctx, cancel := context.WithTimeout(c.r.Context(), h.timeout)
+	defer cancel()
+	scope, err := h.service.IdempotencyScope(ctx, c.caller)
+	if err != nil {
+		return err
+	}
+	if scope != "" {
+		c.Header()[idempotencyScope] = []string{scope}
+	}
+	switch required := c.r.Header[idempotencyScope]; {
+	case len(required) == 0:
+		return nil
+	case len(required) > 1:
+		return relayer.Invalidf(idempotencyScope, "is there twice")
+	case scope == "":
+		return fmt.Errorf("%w: the idempotency scope is not known yet", relayer.ErrUnavailable)
+	case required[0] != scope:
+		return relayer.ErrOtherScope
+	}
+	return nil
+}
+
 // serve runs a route's handler under the time limit.
 func (h *Handler) serve(r *route) http.HandlerFunc {
 	return func(w http.ResponseWriter, req *http.Request) {
@@ -245,6 +273,10 @@ func (h *Handler) serve(r *route) http.HandlerFunc {
 			c.fail(errStarting)
 			return
 		}
+		if c.scopeErr != nil {
+			c.fail(c.scopeErr)
+			return
+		}
 		ctx, cancel := context.WithTimeout(req.Context(), h.timeout)
 		defer cancel()
 		if err := r.handle(h, ctx, c); err != nil {
@@ -257,7 +289,7 @@ func (h *Handler) serve(r *route) http.HandlerFunc {
 var errStarting = &httpError{http.StatusServiceUnavailable, "the relayer is starting, see /health; nothing was stored: try again"}
 
 // Start sets the handler's relayer. It is called once, if Config had none.
-func (h *Handler) Start(s Service) {
+func (h *Handler) Start(s relayer.Service) {
 	h.service = s
 	h.started.Store(true)
 }
@@ -266,7 +298,7 @@ func (h *Handler) Start(s Service) {
 func (h *Handler) Starting(reason string) { h.waits.Store(&reason) }
 
 // health returns the relayer's health, or why there is none yet.
-func (h *Handler) health() Health {
+func (h *Handler) health() relayer.Health {
 	if h.started.Load() {
 		return h.service.Health()
 	}
@@ -274,7 +306,7 @@ func (h *Handler) health() Health {
 	if waits := h.waits.Load(); waits != nil {
 		reason += ": " + *waits
 	}
-	return Health{Reason: reason}
+	return relayer.Health{Reason: reason}
 }
 
 var errRole = &httpError{http.StatusForbidden, "this API key may not do that"}

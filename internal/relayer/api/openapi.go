@@ -21,6 +21,9 @@ type object = map[string]any
 // mayAnswer returns the status codes of a route.
 func (r *route) mayAnswer() []int {
 	codes := append([]int{http.StatusOK, http.StatusBadRequest}, r.codes...)
+	if scoped(r.path) {
+		codes = append(codes, http.StatusPreconditionFailed)
+	}
 	if !r.public {
 		codes = append(codes, http.StatusUnauthorized, http.StatusTooManyRequests, http.StatusInternalServerError,
 			http.StatusServiceUnavailable, http.StatusGatewayTimeout)
@@ -80,6 +83,12 @@ func operation(r *route, schemas object) object {
 			"schema": object{"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!-~]+$"},
 		})
 	}
+	if scoped(r.path) {
+		params = append(params, object{
+			"name": idempotencyScope, "in": "header", "required": false, "schema": scopeSchema,
+			"description": "The scope of an earlier response: with another one the answer is 412, and nothing is done.",
+		})
+	}
 	if params != nil {
 		op["parameters"] = params
 	}
@@ -122,6 +131,12 @@ func response(r *route, code int, schemas object) object {
 	case http.StatusTooManyRequests, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
 		if !r.public {
 			headers["Retry-After"] = object{"schema": object{"type": "integer"}}
+		}
+	}
+	// An unavailable relayer may not know the scope, and the response to an invalid key has none.
+	if scoped(r.path) && code != http.StatusUnauthorized && code != http.StatusServiceUnavailable {
+		headers[idempotencyScope] = object{
+			"description": "Relayers that answer the same share this caller's Idempotency-Keys.", "schema": scopeSchema,
 		}
 	}
 	out["headers"] = headers
@@ -228,6 +243,7 @@ var queries = map[string]object{
 
 var (
 	includeSchema  = object{"type": "boolean", "default": true}
+	scopeSchema    = object{"type": "string", "pattern": "^[!-~]+$"}
 	metadataSchema = object{"type": "string", "maxLength": relayer.MaxMetadataBytes}
 	amountSchema   = object{
 		"description": "0 to 2^256-1, as an integer, a decimal string or 0x hex",

@@ -68,7 +68,7 @@ func (h *Handler) update(ctx context.Context, c *exchange) error {
 }
 
 func (h *Handler) status(ctx context.Context, c *exchange) error {
-	var want StatusParts
+	var want relayer.StatusParts
 	query, err := c.query()
 	if err != nil {
 		return err
@@ -116,7 +116,7 @@ func (h *Handler) balance(ctx context.Context, c *exchange) error {
 }
 
 // Describe returns a relayer in OpenZeppelin's format.
-func Describe(r *Relayer) openzeppelin.Relayer {
+func Describe(r *relayer.Relayer) openzeppelin.Relayer {
 	out := openzeppelin.Relayer{
 		ID: r.ID, Name: r.Name, Network: r.Network, NetworkType: networkType, Paused: r.Paused, SignerID: r.SignerID,
 		SystemDisabled: &r.Disabled,

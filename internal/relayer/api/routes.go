@@ -4,7 +4,9 @@ import (
 	"context"
 	"net/http"
 	"slices"
+	"strings"
 
+	"github.com/rollcall-dev/rollcall/internal/platform/apikey"
 	"github.com/rollcall-dev/rollcall/internal/relayer/api/openzeppelin"
 )
 
@@ -12,9 +14,9 @@ import (
 type route struct {
 	method, path string
 	handle       func(*Handler, context.Context, *exchange) error
-	public       bool // needs no key
-	idempotent   bool // accepts an Idempotency-Key
-	role         Role // the role that a key needs for it, unless it only reads
+	public       bool        // needs no key
+	idempotent   bool        // accepts an Idempotency-Key
+	role         apikey.Role // the role that a key needs for it, unless it only reads
 
 	id, summary string
 	query       []string // names of [queries]
@@ -27,11 +29,17 @@ type route struct {
 }
 
 // requiredRole returns the minimum role of a key for the route.
-func (r *route) requiredRole() Role {
+func (r *route) requiredRole() apikey.Role {
 	if r.method == http.MethodGet {
-		return Reader
+		return apikey.Reader
 	}
 	return r.role
+}
+
+// scoped reports whether the responses to a path name the caller's idempotency scope.
+func scoped(path string) bool {
+	rest, ok := strings.CutPrefix(path, relayersPath)
+	return ok && (rest == "" || rest[0] == '/')
 }
 
 func (r *route) name() string {
@@ -42,7 +50,8 @@ func (r *route) name() string {
 }
 
 const (
-	idempotencyKey = "Idempotency-Key"
+	idempotencyKey   = "Idempotency-Key"
+	idempotencyScope = "Idempotency-Scope"
 
 	relayersPath     = "/api/v1/relayers"
 	relayerPath      = relayersPath + "/{relayer_id}"
@@ -89,7 +98,7 @@ var routes = []route{
 		summary: "The balance in wei; a pool's is the sum of its keys'.", data: openzeppelin.Balance{}, codes: reads,
 	},
 	{
-		method: http.MethodPost, path: transactionsPath, handle: (*Handler).submit, id: "sendTransaction", idempotent: true, role: Submitter,
+		method: http.MethodPost, path: transactionsPath, handle: (*Handler).submit, id: "sendTransaction", idempotent: true, role: apikey.Submitter,
 		summary: "Accepts a transaction, durably. Hash and nonce follow; a repeated Idempotency-Key gives the same transaction.",
 		request: "EvmTransactionRequest", data: openzeppelin.Transaction{}, codes: submits,
 	},
@@ -103,13 +112,13 @@ var routes = []route{
 		summary: "One transaction.", data: openzeppelin.Transaction{}, codes: reads,
 	},
 	{
-		method: http.MethodPut, path: transactionPath, handle: (*Handler).replace, id: "replaceTransaction", role: Submitter,
+		method: http.MethodPut, path: transactionPath, handle: (*Handler).replace, id: "replaceTransaction", role: apikey.Submitter,
 		summary: "Asks for something else at the same nonce. It is not possible once the transaction is mined. Metadata stays. " +
 			"No Idempotency-Key is heeded: each repetition is another replacement, at least a tenth dearer.",
 		request: "EvmTransactionRequest", data: openzeppelin.Transaction{}, codes: bodies,
 	},
 	{
-		method: http.MethodDelete, path: transactionPath, handle: (*Handler).cancel, id: "cancelTransaction", role: Submitter,
+		method: http.MethodDelete, path: transactionPath, handle: (*Handler).cancel, id: "cancelTransaction", role: apikey.Submitter,
 		summary: "Takes a transaction back, or lets a no-op take its nonce. The original may still win.",
 		data:    openzeppelin.Transaction{}, codes: writes,
 	},
@@ -130,7 +139,7 @@ var routes = []route{
 		summary: "Signs the two hashes of EIP-712.", request: "SignTypedDataRequest", data: openzeppelin.Signature{}, codes: bodies,
 	},
 	{
-		method: http.MethodPost, path: relayerPath + "/rpc", handle: (*Handler).rpc, id: "rpc", role: Reader,
+		method: http.MethodPost, path: relayerPath + "/rpc", handle: (*Handler).rpc, id: "rpc", role: apikey.Reader,
 		summary: "Calls a node by JSON-RPC, singly or in a batch. Only methods that read are let through.",
 		request: "JsonRpcRequest", bare: openzeppelin.RPCResponse{}, codes: bodies,
 	},

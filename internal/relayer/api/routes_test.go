@@ -69,7 +69,7 @@ func TestTheDescriptionIsWhatTheServerDoes(t *testing.T) {
 	a.rpcErr = nodeFailure
 	a.do("POST", "/api/v1/relayers/pool-1/rpc", `[{"jsonrpc":"2.0","id":"x","method":"eth_call"}]`)
 	a.do("POST", poolTransactions, `{"to":"`+target+`","value":1,"metadata":{"method":"m","orderbook":"o","trader":"t","request_id":"r","trace_id":"i"}}`)
-	a.health = Health{Reason: "no database", Components: []Component{{Name: "database", Problem: "away"}}}
+	a.health = relayer.Health{Reason: "no database", Components: []relayer.Component{{Name: "database", Problem: "away"}}}
 	a.do("GET", "/health", "")
 
 	var missing []string
@@ -103,10 +103,10 @@ func (a *api) provoke(code, id, method, path, body string) {
 	var headers []string
 	want, err := strconv.Atoi(code)
 	require.NoError(a.t, err)
-	defer func() { a.fail, a.hang, a.health = nil, false, Health{Ready: true} }()
+	defer func() { a.fail, a.hang, a.health = nil, false, relayer.Health{Ready: true} }()
 	switch want {
 	case 200:
-		a.health.Components = []Component{{Name: "database"}, {Name: "rpc", Problem: "one of two is away", Degraded: true}}
+		a.health.Components = []relayer.Component{{Name: "database"}, {Name: "rpc", Problem: "one of two is away", Degraded: true}}
 	case 400:
 		headers = []string{"X-Request-Id", strings.Repeat("x", 300)}
 	case 401:
@@ -117,6 +117,8 @@ func (a *api) provoke(code, id, method, path, body string) {
 		a.fail = relayer.ErrNotFound
 	case 410:
 		a.fail = relayer.ErrForgotten
+	case 412:
+		headers = []string{"Idempotency-Scope", "another"}
 	case 413:
 		body = strings.Repeat(" ", maxBody+1)
 	case 415:
@@ -128,7 +130,7 @@ func (a *api) provoke(code, id, method, path, body string) {
 	case 500:
 		a.fail = errors.New("a mistake")
 	case 503:
-		a.fail, a.health = relayer.ErrUnavailable, Health{Reason: "no database"}
+		a.fail, a.health = relayer.ErrUnavailable, relayer.Health{Reason: "no database"}
 	case 504:
 		a.hang = true
 	default:
@@ -138,7 +140,7 @@ func (a *api) provoke(code, id, method, path, body string) {
 	require.Equal(a.t, want, w.Code, "%s: %s", id, w.Body)
 }
 
-var nodeFailure = &openzeppelin.RPCError{
+var nodeFailure = &relayer.RPCError{
 	Code: 3, Message: "execution reverted", Description: "the node answered with an error", Data: json.RawMessage(`"0x08c379a0"`),
 }
 
@@ -158,6 +160,7 @@ func TestErrorsBecomeAnswers(t *testing.T) {
 		"ErrUnavailable": {relayer.ErrUnavailable, 503, "nothing was stored", "1"},
 		"ErrUnknown":     {relayer.ErrUnknown, 504, "ask again with the same Idempotency-Key", "1"},
 		"ErrKeyReused":   {relayer.ErrKeyReused, 422, "another body", ""},
+		"ErrOtherScope":  {relayer.ErrOtherScope, 412, "Idempotency-Scope", ""},
 		"ErrForgotten":   {errors.Join(relayer.ErrUnavailable, relayer.ErrForgotten), 410, "no longer known", ""},
 		"InvalidError":   {relayer.Invalidf("to", "is not on the list"), 400, "to: is not on the list", ""},
 		"StateError":     {&relayer.StateError{Status: relayer.Confirmed, Doing: "cancel"}, 400, "cancel: the transaction is confirmed", ""},
@@ -276,7 +279,7 @@ func TestARelayersStateIsExact(t *testing.T) {
 	require.Zero(t, a.want, "parts that were not requested are not read")
 	e = read(t, a.do("GET", "/api/v1/relayers/"+keyID+"/status?include_balance=true&include_pending_count=false", ""), 200)
 	require.Contains(t, string(e.Data), maxText)
-	require.Equal(t, StatusParts{Balance: true, LastConfirmed: true}, a.want)
+	require.Equal(t, relayer.StatusParts{Balance: true, LastConfirmed: true}, a.want)
 	for _, query := range []string{"include_balance=1", "include_pending_count=", "include_last_confirmed_tx=true&include_last_confirmed_tx=true"} {
 		read(t, a.do("GET", "/api/v1/relayers/"+keyID+"/status?"+query, ""), 400)
 	}
@@ -391,9 +394,9 @@ func TestHealthSaysWhyNot(t *testing.T) {
 	a := setup(t)
 	w := a.do("GET", "/api/v1/health", "", "Authorization", "")
 	require.Equal(t, "OK", w.Body.String())
-	a.health = Health{
+	a.health = relayer.Health{
 		Ready: true, Reason: "one node of two", At: created,
-		Components: []Component{{Name: "database"}, {Name: "rpc", Problem: "node 2 lags", Degraded: true}},
+		Components: []relayer.Component{{Name: "database"}, {Name: "rpc", Problem: "node 2 lags", Degraded: true}},
 	}
 	for _, path := range []string{"/health", "/api/v1/ready"} {
 		w = a.do("GET", path, "", "Authorization", "")
@@ -401,7 +404,7 @@ func TestHealthSaysWhyNot(t *testing.T) {
 		require.JSONEq(t, `{"ready":true,"status":"degraded","reason":"one node of two","timestamp":"2026-11-05T09:00:00.123456Z",
 			"components":{"database":{"status":"healthy"},"rpc":{"status":"degraded","error":"node 2 lags"}}}`, w.Body.String())
 	}
-	a.health = Health{Reason: "the database is away", At: created, Components: []Component{{Name: "database", Problem: "refused"}}}
+	a.health = relayer.Health{Reason: "the database is away", At: created, Components: []relayer.Component{{Name: "database", Problem: "refused"}}}
 	for _, path := range []string{"/health", "/api/v1/ready"} {
 		w = a.do("GET", path, "", "Authorization", "")
 		require.Equal(t, http.StatusServiceUnavailable, w.Code)

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 
+	"github.com/rollcall-dev/rollcall/internal/relayer"
 	"github.com/rollcall-dev/rollcall/internal/relayer/api/openzeppelin"
 )
 
@@ -53,7 +54,7 @@ func (h *Handler) rpc(ctx context.Context, c *exchange) error {
 			}
 		}
 		if size > maxAnswers {
-			answers[i] = openzeppelin.RPCResponse{Version: "2.0", ID: calls[i].ID, Error: &openzeppelin.RPCError{
+			answers[i] = openzeppelin.RPCResponse{Version: "2.0", ID: calls[i].ID, Error: &relayer.RPCError{
 				Code: openzeppelin.TooLarge, Message: "response too large", Description: "the answers are too large together: ask for less at once",
 			}}
 		}
@@ -72,14 +73,14 @@ func (h *Handler) callNode(ctx context.Context, id string, call *openzeppelin.RP
 		if _, err := h.service.Relayer(ctx, id); err != nil {
 			return out, err
 		}
-		out.Error = &openzeppelin.RPCError{
+		out.Error = &relayer.RPCError{
 			Code: openzeppelin.MethodNotFound, Message: "method not available",
 			Description: "only methods that read are let through, and " + clip(call.Method, 64) + " is none of them",
 		}
 		return out, nil
 	}
 	if len(call.Params) > 0 && call.Params[0] != '[' && string(call.Params) != "null" {
-		out.Error = &openzeppelin.RPCError{Code: openzeppelin.InvalidParams, Message: "invalid params", Description: "params must be an array"}
+		out.Error = &relayer.RPCError{Code: openzeppelin.InvalidParams, Message: "invalid params", Description: "params must be an array"}
 		return out, nil
 	}
 	result, err := h.service.RPC(ctx, id, call.Method, call.Params)
@@ -89,7 +90,7 @@ func (h *Handler) callNode(ctx context.Context, id string, call *openzeppelin.RP
 		}
 		return out, nil
 	}
-	node, ok := errors.AsType[*openzeppelin.RPCError](err)
+	node, ok := errors.AsType[*relayer.RPCError](err)
 	if !ok {
 		return out, err
 	}

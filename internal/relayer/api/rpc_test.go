@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/rollcall-dev/rollcall/internal/relayer"
 	"github.com/rollcall-dev/rollcall/internal/relayer/api/openzeppelin"
 )
 
@@ -21,7 +22,7 @@ func TestParametersAreAnArray(t *testing.T) {
 		require.Equal(t, 200, w.Code, w.Body)
 		var answers []openzeppelin.RPCResponse
 		require.NoError(t, json.Unmarshal(w.Body.Bytes(), &answers))
-		require.Equal(t, &openzeppelin.RPCError{Code: openzeppelin.InvalidParams, Message: "invalid params", Description: "params must be an array"}, answers[0].Error)
+		require.Equal(t, &relayer.RPCError{Code: openzeppelin.InvalidParams, Message: "invalid params", Description: "params must be an array"}, answers[0].Error)
 		require.Nil(t, answers[1].Error)
 	}
 	require.NotContains(t, string(a.handler.openAPI), `"type":["array","object","null"]`)

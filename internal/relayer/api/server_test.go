@@ -266,7 +266,7 @@ type slow struct {
 	begun, finish chan struct{}
 }
 
-func (s *slow) Submit(ctx context.Context, sub Submission) (*relayer.Transaction, error) {
+func (s *slow) Submit(ctx context.Context, sub relayer.Submission) (*relayer.Transaction, error) {
 	close(s.begun)
 	<-s.finish
 	return s.fake.Submit(ctx, sub)

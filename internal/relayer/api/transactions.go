@@ -7,16 +7,18 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/rollcall-dev/rollcall/internal/platform/apikey"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 	"github.com/rollcall-dev/rollcall/internal/relayer/api/openzeppelin"
 )
 
 func (h *Handler) submit(ctx context.Context, c *exchange) error {
-	s := Submission{RelayerID: c.relayerID(), Caller: c.caller}
+	s := relayer.Submission{RelayerID: c.relayerID(), Caller: c.caller}
 	var err error
 	if s.IdempotencyKey, err = c.idempotencyKey(); err != nil {
 		return err
 	}
+	s.Scope = c.r.Header.Get(idempotencyScope)
 	if s.Request, err = c.request(); err != nil {
 		return err
 	}
@@ -35,7 +37,7 @@ func (c *exchange) idempotencyKey() (string, error) {
 		return "", nil
 	case len(keys) > 1:
 		return "", relayer.Invalidf(idempotencyKey, "is there twice")
-	case keys[0] == "" || len(keys[0]) > longest || !isVisible(keys[0]):
+	case keys[0] == "" || len(keys[0]) > longest || !apikey.IsVisible(keys[0]):
 		return "", relayer.Invalidf(idempotencyKey, "must have 1 to %d visible ASCII characters, no blanks", longest)
 	default:
 		return keys[0], nil
@@ -105,8 +107,8 @@ func (h *Handler) transactions(ctx context.Context, c *exchange) error {
 	return c.ok(listed(data, p, total))
 }
 
-func (c *exchange) filter() (Filter, error) {
-	var f Filter
+func (c *exchange) filter() (relayer.Filter, error) {
+	var f relayer.Filter
 	query, err := c.query()
 	if err != nil {
 		return f, err

@@ -137,14 +137,14 @@ func TestTransactionsAreFiltered(t *testing.T) {
 	require.Len(t, list, 1)
 	require.Equal(t, 2, a.offset)
 	require.Equal(t, 2, a.limit)
-	require.Equal(t, Filter{}, a.filter)
+	require.Equal(t, relayer.Filter{}, a.filter)
 
 	read(t, a.do("GET", poolTransactions+"?status=Submitted&method=m&orderbook=o&trader=t%C3%A9&request_id=r&trace_id=i&unknown=1", ""), 200)
-	require.Equal(t, Filter{
+	require.Equal(t, relayer.Filter{
 		Statuses: []relayer.Status{relayer.Broadcasted, relayer.Unknown}, Method: "m", Orderbook: "o", Trader: "té", RequestID: "r", TraceID: "i",
 	}, a.filter)
 	read(t, a.do("GET", poolTransactions+"?status=SENT", ""), 200)
-	require.Equal(t, Filter{Statuses: []relayer.Status{relayer.Allocated}, Signed: new(true)}, a.filter)
+	require.Equal(t, relayer.Filter{Statuses: []relayer.Status{relayer.Allocated}, Signed: new(true)}, a.filter)
 	for _, status := range []string{"canceled", "pending", "sent", "submitted", "mined", "confirmed", "failed", "expired", ""} {
 		read(t, a.do("GET", poolTransactions+"?status="+status, ""), 200)
 	}
@@ -219,7 +219,7 @@ type listing struct {
 	begun, end chan struct{}
 }
 
-func (l *listing) Transactions(ctx context.Context, id string, f Filter, offset, limit int) ([]*relayer.Transaction, int, error) {
+func (l *listing) Transactions(ctx context.Context, id string, f relayer.Filter, offset, limit int) ([]*relayer.Transaction, int, error) {
 	l.begun <- struct{}{}
 	<-l.end
 	return l.fake.Transactions(ctx, id, f, offset, limit)

@@ -33,7 +33,9 @@ type plan struct {
 	isolations  int           // how often the process that follows the chain loses its nodes
 	isolateFor  time.Duration // at least; ends when another process follows
 	dearTimes   int           // how often the chain's price exceeds the relayers' cap
-	dearFor     time.Duration
+	dearFor     time.Duration // at least
+	dearUntil   func() bool   // the price stays until it holds; nil: no longer than dearFor
+	withdrawn   int           // number of hits, the first ones, that are all canceled or expire
 }
 
 // event is an event of a plan.
@@ -157,7 +159,7 @@ func (c *chaos) events(ctx context.Context) []event {
 	for i := range c.dearTimes {
 		at := c.length * time.Duration(10*i+4) / time.Duration(10*c.dearTimes)
 		add(at, c.beginDear)
-		add(at+c.dearFor, c.endDear)
+		add(at+c.dearFor, func() { c.awaitDear(ctx); c.endDear() })
 	}
 	for i := range c.isolations {
 		at := c.length * time.Duration(2*i+1) / time.Duration(2*c.isolations)
@@ -344,6 +346,16 @@ func (c *chaos) beginDear() {
 	c.count("chain dear")
 	c.dear.Store(true)
 	c.node.SetGasPrice(big.NewInt(dearTip))
+}
+
+// awaitDear waits for dearUntil, or for the end of ctx.
+func (c *chaos) awaitDear(ctx context.Context) {
+	for c.dearUntil != nil && ctx.Err() == nil && !c.dearUntil() {
+		select {
+		case <-ctx.Done():
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
 }
 
 func (c *chaos) endDear() {

@@ -135,11 +135,16 @@ func newLoad(t testing.TB, f fleet, counter common.Address, n int, random *rand.
 	return l
 }
 
-// withdraw makes clients cancel one in eight hits, and makes another one in eight expire soon.
-func (l *load) withdraw(random *rand.Rand) {
-	for _, h := range l.hits {
+// withdraw makes clients cancel one in eight hits, and makes another one in eight expire soon. Of the first all hits, one
+// half is canceled and the other one expires.
+func (l *load) withdraw(random *rand.Rand, all int) {
+	for i, h := range l.hits {
 		wait := time.Duration(random.IntN(2000)) * time.Millisecond
-		switch random.IntN(8) {
+		of := 8
+		if i < all {
+			of = 2
+		}
+		switch random.IntN(of) {
 		case 0:
 			h.cancelAfter = wait + time.Millisecond
 		case 1:

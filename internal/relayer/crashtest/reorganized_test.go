@@ -17,6 +17,9 @@ import (
 // anchorDepth is the default of RELAYER_ANCHOR_DEPTH, and finalDepth the number of confirmations in these scenes.
 const anchorDepth, finalDepth = 64, 8
 
+// shorterBy is how many blocks a shorter branch is below the anchor when it begins.
+const shorterBy = 64
+
 // reorganization is the reorganization of a scene while clients post.
 type reorganization struct {
 	depth uint64
@@ -94,11 +97,16 @@ func (sc *scene) reorganize(r reorganization, turn int64) (vanished, finals int)
 	sc.t.Helper()
 	v := sc.truth()
 	fork, was, thaw := sc.head(), uint64(0), func() {}
+	// Each transaction that relayers send before they notice makes a block: these must not reach the anchor.
+	room := uint64(0)
+	if r.shorter {
+		room = shorterBy
+	}
 	if r.deep() {
 		sc.until(patience, func() bool {
 			vanished, finals = v.minedAbove(fork)
 			was, _ = v.anchor()
-			return sc.head() >= fork+r.depth && finals > 0 && was > fork
+			return sc.head() >= fork+r.depth && finals > 0 && was > fork+room
 		}, "no %d blocks with final transactions above block %d", r.depth, fork)
 		was = max(was, sc.head())
 	} else {
@@ -222,14 +230,15 @@ func (sc *scene) turn(r reorganization, turn int64) (line string, over time.Time
 	}
 	require.NotZero(sc.t, finals, "no final transaction has lost its block")
 	if r.deep() {
-		why := "`rollcall keys resync --reorganized`"
+		const deep, shorter = "`rollcall keys resync --reorganized`", "they are syncing, or the chain was reset"
 		if r.shorter {
-			why = "they are syncing, or the chain was reset"
+			sc.refuse(shorter)
+		} else {
+			sc.refuse(deep)
 		}
-		sc.refuse(why)
 		if r.interrupted {
 			line += fmt.Sprintf(", %d taken back by a command that was killed", sc.interrupt())
-			sc.refuse(why)
+			sc.refuse(deep, shorter) // a shorter branch may have grown above the anchor meanwhile
 		}
 	}
 	taken := sc.takeBack()

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"time"
 
@@ -82,8 +83,8 @@ func (sc *scene) interrupt() (taken int) {
 	return taken
 }
 
-// refuse waits until all relayers send nothing, and their /health reports the reason.
-func (sc *scene) refuse(why string) {
+// refuse waits until all relayers send nothing, and their /health reports one of the reasons.
+func (sc *scene) refuse(reasons ...string) {
 	sc.t.Helper()
 	for _, m := range sc.fleet {
 		eventually(sc.t, patience, func() bool {
@@ -91,7 +92,7 @@ func (sc *scene) refuse(why string) {
 				return false
 			}
 			code, body := health(sc.t, m.url())
-			return code == http.StatusServiceUnavailable && strings.Contains(body, why)
-		}, "%s does not say that %s", m.name, why)
+			return code == http.StatusServiceUnavailable && slices.ContainsFunc(reasons, func(why string) bool { return strings.Contains(body, why) })
+		}, "%s does not say that %s", m.name, strings.Join(reasons, ", or "))
 	}
 }

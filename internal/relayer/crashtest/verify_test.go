@@ -255,11 +255,11 @@ func (m *mined) nonce(t testing.TB) uint64 {
 
 func lower(a common.Address) string { return "0x" + common.Bytes2Hex(a[:]) }
 
-// noopsAbove counts the transactions that ended with a status because of a no-op with a fee above a price.
-func (v *truth) noopsAbove(price int64, status relayer.Status) (n int) {
+// noopsAbove counts the transactions of an intent whose nonce was used by a no-op with a fee above a price.
+func (v *truth) noopsAbove(price int64, intent relayer.Intent) (n int) {
 	v.t.Helper()
 	require.NoError(v.t, v.db.QueryRow(v.t.Context(), `SELECT count(*) FROM relayer_txs t JOIN relayer_attempts a ON a.tx_id = t.id AND a.tx_hash = t.tx_hash
-		WHERE t.status = $1 AND a.purpose = 'noop' AND a.max_fee > $2`, status, price).Scan(&n))
+		WHERE t.intent = $1 AND t.block_number IS NOT NULL AND a.purpose = 'noop' AND a.max_fee > $2`, intent, price).Scan(&n))
 	return n
 }
 

@@ -71,7 +71,6 @@ type world struct {
 	forgets int  // number of next transactions that are accepted and dropped at once
 	genesis *block
 	signer  types.Signer
-	senders map[common.Hash]common.Address
 	taken   map[common.Hash]*types.Transaction // all transactions that a relayer sent to any node
 	moved   chan struct{}                      // closed when a head moves
 	made    uint64
@@ -80,7 +79,7 @@ type world struct {
 
 func newWorld(chainID uint64) *world {
 	w := &world{
-		chainID: chainID, signer: types.LatestSignerForChainID(new(big.Int).SetUint64(chainID)), senders: map[common.Hash]common.Address{},
+		chainID: chainID, signer: types.LatestSignerForChainID(new(big.Int).SetUint64(chainID)),
 		taken: map[common.Hash]*types.Transaction{}, moved: make(chan struct{}),
 	}
 	w.genesis = w.build(nil, nil)
@@ -106,13 +105,9 @@ func (w *world) build(up *block, txs []*types.Transaction) *block {
 	return b
 }
 
+// sender returns who signed tx, or the zero address. tx keeps its sender after the first call.
 func (w *world) sender(tx *types.Transaction) common.Address {
-	hash := tx.Hash()
-	from, ok := w.senders[hash]
-	if !ok {
-		from, _ = types.Sender(w.signer, tx) // a transaction without a recoverable sender has the zero address
-		w.senders[hash] = from
-	}
+	from, _ := types.Sender(w.signer, tx)
 	return from
 }
 

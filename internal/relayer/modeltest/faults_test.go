@@ -169,7 +169,7 @@ func (tr *trial) until(what string, holds func() bool) {
 	defer tick.Stop()
 	for !holds() {
 		waited := time.Since(began)
-		if waited > 5*time.Second || waited > 250*time.Millisecond && tr.faults.any() {
+		if waited > slowMachine || waited > 250*time.Millisecond && tr.faults.any() {
 			tr.log.add("world: not so far: %s", what)
 			return
 		}

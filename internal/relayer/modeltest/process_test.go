@@ -30,6 +30,8 @@ const (
 	deepest = confirmations - 1
 	// patience is the timeout of callers, and of the intake at the database.
 	patience = time.Second
+	// slowMachine is the longest wait for a state that no fault prevents. Many trials share two cores, under -race.
+	slowMachine = 30 * time.Second
 )
 
 // process is a relayer of the pool, without its HTTP API.

@@ -18,7 +18,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rollcall-dev/rollcall/internal/relayer"
-	"github.com/rollcall-dev/rollcall/internal/relayer/api"
 	"github.com/rollcall-dev/rollcall/internal/relayer/signer"
 	"github.com/rollcall-dev/rollcall/internal/relayer/signer/signertest"
 	"github.com/rollcall-dev/rollcall/internal/relayer/store"
@@ -108,7 +107,7 @@ func (tr *trial) registered() {
 	require.Eventually(tr.t, func() bool {
 		var n int
 		return tr.db.QueryRow(tr.t.Context(), `SELECT count(*) FROM relayer_keys WHERE chain_id = $1`, tr.world.chainID).Scan(&n) == nil && n == len(tr.keys)
-	}, 10*time.Second, 2*time.Millisecond)
+	}, slowMachine, 2*time.Millisecond)
 }
 
 // data returns the data by which a content is counted.
@@ -153,7 +152,7 @@ func (tr *trial) call(do func(ctx context.Context)) {
 
 // submit posts a request, once.
 func (tr *trial) submit(ctx context.Context, p *process, r *request) error {
-	tx, err := p.Submit(ctx, api.Submission{
+	tx, err := p.Submit(ctx, relayer.Submission{
 		RelayerID: r.target, Caller: "caller", IdempotencyKey: r.key, BodyHash: [32]byte(common.BigToHash(new(big.Int).SetUint64(r.content))),
 		Request: r.asked(r.content, r.until),
 	})
@@ -256,7 +255,7 @@ func (tr *trial) settle(unrest func()) {
 		defer close(answered)
 		tr.callers.Wait()
 	}()
-	limit := time.After(20 * time.Second)
+	limit := time.After(2 * slowMachine)
 	sealed := 0
 	for tick := time.NewTicker(20 * time.Millisecond); ; <-tick.C {
 		select {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"maps"
 	"strings"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -149,6 +150,9 @@ func (tr *trial) verifyNonces(rows map[uuid.UUID]row, stands map[common.Address]
 }
 
 func (tr *trial) verifyAttempts() {
+	tr.world.mu.Lock() // if something is open at the end, processes keep running
+	taken := maps.Clone(tr.world.taken)
+	tr.world.mu.Unlock()
 	found, err := tr.db.Query(context.Background(), `SELECT tx_id, attempt, address, nonce, tx_hash, raw FROM relayer_attempts WHERE chain_id = $1`, tr.world.chainID)
 	require.NoError(tr.t, err)
 	stored := map[string]bool{}
@@ -168,7 +172,7 @@ func (tr *trial) verifyAttempts() {
 		return nil
 	})
 	require.NoError(tr.t, err)
-	for hash, tx := range tr.world.taken {
+	for hash, tx := range taken {
 		assert.True(tr.t, stored[hash.Hex()], "%s, nonce %d of %s, was given to a node and never stored", hash, tx.Nonce(), tr.world.sender(tx))
 	}
 }

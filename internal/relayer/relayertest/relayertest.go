@@ -20,14 +20,12 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/evm"
 	"github.com/rollcall-dev/rollcall/internal/platform/postgres"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
-	"github.com/rollcall-dev/rollcall/internal/relayer/api"
-	"github.com/rollcall-dev/rollcall/internal/relayer/safeguard"
+	"github.com/rollcall-dev/rollcall/internal/relayer/keymonitor"
 	"github.com/rollcall-dev/rollcall/internal/relayer/sender"
 	"github.com/rollcall-dev/rollcall/internal/relayer/service"
 	"github.com/rollcall-dev/rollcall/internal/relayer/signer"
 	"github.com/rollcall-dev/rollcall/internal/relayer/store"
 	"github.com/rollcall-dev/rollcall/internal/relayer/tracker"
-	"github.com/rollcall-dev/rollcall/internal/webhook"
 )
 
 // Options configure a relayer.
@@ -41,7 +39,7 @@ type Options struct {
 	Budgets     store.Budgets
 	Registry    *prometheus.Registry // for the metrics of all parts; default none
 	// TopUp, if not nil, makes Funder fund the other keys.
-	TopUp  *safeguard.TopUp
+	TopUp  *keymonitor.TopUp
 	Funder signer.Signer
 
 	// Chain, Pool, Sender and Tracker edit the configuration of each part, if not nil.
@@ -50,7 +48,7 @@ type Options struct {
 	Sender  func(*sender.Config)
 	Tracker func(*tracker.Config)
 	// Keeper starts a keeper, and may edit its configuration; without it balances are not read.
-	KeyMonitor func(*safeguard.Config)
+	KeyMonitor func(*keymonitor.Config)
 }
 
 // Relayer is one process of a pool, without its HTTP API.
@@ -135,14 +133,14 @@ func Launch(t testing.TB, o Options) *Relayer {
 		Tend: 100 * time.Millisecond, Abandoned: 300 * time.Millisecond, Term: time.Second, ChainIdentity: r.ChainIdentity, Metrics: tracker.NewMetrics(reg),
 	}
 	tracking.Terms.Held = slices.Concat(tracking.Terms.Held, funding)
-	var keys *safeguard.KeyMonitor
+	var keys *keymonitor.Monitor
 	if o.KeyMonitor != nil {
-		monitoring := safeguard.Config{
-			Store: r.Store, Chain: client, Log: log, Outbox: webhook.NewOutbox(db, o.ChainID, o.ID), Describe: relaying.Describe,
-			Interval: 50 * time.Millisecond, TopUp: o.TopUp, SwitchedOff: !relaying.Enabled, Metrics: safeguard.NewMetrics(reg),
+		monitoring := keymonitor.Config{
+			Store: r.Store, Chain: client, Log: log, Describe: relaying.Describe,
+			Interval: 50 * time.Millisecond, TopUp: o.TopUp, SwitchedOff: !relaying.Enabled, Metrics: keymonitor.NewMetrics(reg),
 		}
 		o.KeyMonitor(&monitoring)
-		keys = safeguard.New(monitoring)
+		keys = keymonitor.New(monitoring)
 		sending.Events, tracking.Round, tracking.TopUps = keys, keys.Round, keys.TakeTopUps
 	}
 	if o.Sender != nil {
@@ -205,7 +203,7 @@ func (r *Relayer) Stop() {
 // Send submits a transaction to the pool.
 func (r *Relayer) Send(t testing.TB, to common.Address, wei int64, data []byte) *relayer.Transaction {
 	t.Helper()
-	tx, err := r.Submit(t.Context(), api.Submission{RelayerID: PoolID, Caller: "test", Request: relayer.Request{
+	tx, err := r.Submit(t.Context(), relayer.Submission{RelayerID: PoolID, Caller: "test", Request: relayer.Request{
 		To: &to, Value: big.NewInt(wei), Data: data, Speed: relayer.Fast,
 	}})
 	require.NoError(t, err)

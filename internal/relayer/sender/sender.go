@@ -394,7 +394,11 @@ func (s *Sender) toBroadcast(a *relayer.Attempt, r evm.Result) store.Broadcast {
 		b.Status = relayer.Unknown
 	}
 	if b.Status != relayer.Broadcasted {
-		b.Error, b.Pause, b.MaxPause = r.Outcome.String(), s.cfg.Pause, s.cfg.MaxPause
+		reason := r.Outcome
+		if reason == evm.Unknown && r.Rejected != evm.Unknown {
+			reason = r.Rejected // the tracker does not bump where a higher fee does not help
+		}
+		b.Error, b.Pause, b.MaxPause = reason.String(), s.cfg.Pause, s.cfg.MaxPause
 		s.cfg.Log.Info("node did not take a transaction", "tx", a.TxID, "relayer", a.From, "nonce", a.Nonce, "attempt", a.Number,
 			"outcome", r.Outcome.String(), "endpoint", r.Endpoint, "err", r.Err)
 	}

@@ -11,7 +11,6 @@ import (
 
 	"github.com/rollcall-dev/rollcall/internal/platform/postgres"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
-	"github.com/rollcall-dev/rollcall/internal/relayer/api"
 	"github.com/rollcall-dev/rollcall/internal/relayer/sender"
 	"github.com/rollcall-dev/rollcall/internal/relayer/store"
 )
@@ -117,8 +116,8 @@ const cancelGroup = 500
 
 // CancelPending implements [api.Service]. It does not cancel transactions posted after the call, because otherwise it might
 // never end. The tracker signs the no-ops, of which there may be many.
-func (p *Service) CancelPending(ctx context.Context, id, caller string) (api.Canceled, error) {
-	var done api.Canceled
+func (p *Service) CancelPending(ctx context.Context, id, caller string) (relayer.CancelResult, error) {
+	var done relayer.CancelResult
 	key, err := p.target(id)
 	if err != nil {
 		return done, err

@@ -13,7 +13,6 @@ import (
 
 	"github.com/rollcall-dev/rollcall/internal/evm"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
-	"github.com/rollcall-dev/rollcall/internal/relayer/api"
 	"github.com/rollcall-dev/rollcall/internal/relayer/relayertest"
 	"github.com/rollcall-dev/rollcall/internal/relayer/service"
 	"github.com/rollcall-dev/rollcall/internal/relayer/signer/signertest"
@@ -61,7 +60,7 @@ func TestSubmit_ContractChecksItsSender_ThatKeySends(t *testing.T) {
 	t.Parallel()
 	f, r, let, door := guarded(t)
 	submit := func(data []byte) (*relayer.Transaction, error) {
-		return r.Submit(t.Context(), api.Submission{RelayerID: relayertest.PoolID, Caller: "test", Request: relayer.Request{
+		return r.Submit(t.Context(), relayer.Submission{RelayerID: relayertest.PoolID, Caller: "test", Request: relayer.Request{
 			To: &door, Data: data, Speed: relayer.Fast,
 		}})
 	}
@@ -115,7 +114,7 @@ func TestSubmit_ContractLetsAllIn_KeysShareTheLoad(t *testing.T) {
 	r := f.start(t)
 	from := map[string]int{}
 	for range 9 {
-		tx, err := r.Submit(t.Context(), api.Submission{RelayerID: relayertest.PoolID, Caller: "test", Request: relayer.Request{
+		tx, err := r.Submit(t.Context(), relayer.Submission{RelayerID: relayertest.PoolID, Caller: "test", Request: relayer.Request{
 			To: &counter, Data: contracts.Hit(common.Hash{1}), Speed: relayer.Fast,
 		}})
 		require.NoError(t, err)
@@ -135,7 +134,7 @@ func TestSubmit_EstimateBelowTheDataFloor_IsAccepted(t *testing.T) {
 	r := f.start(t)
 	data := bytes.Repeat([]byte{1}, 10_000)
 	submit := func(gas uint64) (*relayer.Transaction, error) {
-		return r.Submit(t.Context(), api.Submission{RelayerID: relayertest.PoolID, Caller: "test", Request: relayer.Request{
+		return r.Submit(t.Context(), relayer.Submission{RelayerID: relayertest.PoolID, Caller: "test", Request: relayer.Request{
 			To: &f.chain.Accounts[0].Address, Data: data, GasLimit: gas, Speed: relayer.Fast,
 		}})
 	}

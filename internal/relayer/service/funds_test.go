@@ -10,8 +10,8 @@ import (
 
 	"github.com/rollcall-dev/rollcall/internal/evm"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
+	"github.com/rollcall-dev/rollcall/internal/relayer/keymonitor"
 	"github.com/rollcall-dev/rollcall/internal/relayer/relayertest"
-	"github.com/rollcall-dev/rollcall/internal/relayer/safeguard"
 	"github.com/rollcall-dev/rollcall/internal/relayer/service"
 	"github.com/rollcall-dev/rollcall/internal/relayer/store"
 	testchain "github.com/rollcall-dev/rollcall/internal/testutil/chain"
@@ -20,7 +20,7 @@ import (
 // watched starts a relayer that reads its keys' balances, and waits until it has read them.
 func (f *fixture) watched(t *testing.T, edit ...func(*service.Config)) *relayertest.Relayer {
 	t.Helper()
-	f.options.KeyMonitor = func(*safeguard.Config) {}
+	f.options.KeyMonitor = func(*keymonitor.Config) {}
 	r := f.start(t, edit...)
 	f.known(t, r)
 	return r

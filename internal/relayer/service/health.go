@@ -11,7 +11,6 @@ import (
 
 	"github.com/rollcall-dev/rollcall/internal/evm"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
-	"github.com/rollcall-dev/rollcall/internal/relayer/api"
 )
 
 const (
@@ -21,13 +20,13 @@ const (
 )
 
 // Health implements [api.Service]. It returns the result of the last check.
-func (p *Service) Health() api.Health {
+func (p *Service) Health() relayer.Health {
 	h := p.health.Load()
 	if h == nil {
-		return api.Health{Reason: "starting"}
+		return relayer.Health{Reason: "starting"}
 	}
 	if age := time.Since(h.At); age > healthInterval+healthLimit+time.Second {
-		return api.Health{Reason: fmt.Sprintf("nothing has been checked for %v", age.Round(time.Second)), At: h.At}
+		return relayer.Health{Reason: fmt.Sprintf("nothing has been checked for %v", age.Round(time.Second)), At: h.At}
 	}
 	return *h
 }
@@ -42,7 +41,7 @@ func (p *Service) healthLoop(ctx context.Context) {
 		case <-ctx.Done():
 			tick.Stop()
 			// A health check returns at once that no new request is accepted.
-			p.health.Store(&api.Health{Reason: "shutting down", At: time.Now()})
+			p.health.Store(&relayer.Health{Reason: "shutting down", At: time.Now()})
 			return
 		case <-tick.C:
 		}
@@ -50,7 +49,7 @@ func (p *Service) healthLoop(ctx context.Context) {
 }
 
 // checkHealth checks everything that the relayer needs to relay.
-func (p *Service) checkHealth(ctx context.Context, rounds *roundsWatch) api.Health {
+func (p *Service) checkHealth(ctx context.Context, rounds *roundsWatch) relayer.Health {
 	ctx, cancel := context.WithTimeout(ctx, healthLimit)
 	defer cancel()
 	// The fees are read concurrently, so that a node that hangs does not use up the database's time.
@@ -59,9 +58,9 @@ func (p *Service) checkHealth(ctx context.Context, rounds *roundsWatch) api.Heal
 		_, err := p.cfg.Chain.Fees(ctx)
 		fees <- err
 	}()
-	h := api.Health{At: time.Now()}
+	h := relayer.Health{At: time.Now()}
 	add := func(name, problem string, degraded bool) {
-		h.Components = append(h.Components, api.Component{Name: name, Problem: problem, Degraded: degraded})
+		h.Components = append(h.Components, relayer.Component{Name: name, Problem: problem, Degraded: degraded})
 	}
 	if p.cfg.Enabled {
 		add("switch", "", false)
@@ -72,6 +71,9 @@ func (p *Service) checkHealth(ctx context.Context, rounds *roundsWatch) api.Heal
 	var over bool
 	if err == nil {
 		over, err = p.cfg.Store.FailedOver(ctx)
+	}
+	if err == nil {
+		p.scopes.refresh(ctx, p.cfg.Store)
 	}
 	if err != nil {
 		add("database", "it does not answer", false)

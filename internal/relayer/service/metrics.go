@@ -11,7 +11,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/rollcall-dev/rollcall/internal/relayer"
-	"github.com/rollcall-dev/rollcall/internal/relayer/api"
 	"github.com/rollcall-dev/rollcall/internal/relayer/store"
 )
 
@@ -110,7 +109,7 @@ func (m *Metrics) submitted(ctx context.Context, replayed bool, err error) {
 }
 
 // show sets the gauges from a health check; keys are nil if the database did not respond.
-func (m *Metrics) show(h *api.Health, keys []*relayer.Key) {
+func (m *Metrics) show(h *relayer.Health, keys []*relayer.Key) {
 	m.ready.Set(float(h.Ready))
 	for _, c := range h.Components {
 		m.problem.WithLabelValues(c.Name).Set(float(c.Problem == ""))

@@ -23,7 +23,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/relayer/store"
 )
 
-var _ api.Service = (*Service)(nil)
+var _ relayer.Service = (*Service)(nil)
 
 // keys returns the pool's keys that this process holds, by address.
 func (p *Service) keys(ctx context.Context) ([]*relayer.Key, error) {
@@ -35,12 +35,12 @@ func (p *Service) keys(ctx context.Context) ([]*relayer.Key, error) {
 }
 
 // Relayers implements [api.Service].
-func (p *Service) Relayers(ctx context.Context, offset, limit int) ([]api.Relayer, int, error) {
+func (p *Service) Relayers(ctx context.Context, offset, limit int) ([]relayer.Relayer, int, error) {
 	keys, err := p.keys(ctx)
 	if err != nil {
 		return nil, 0, err
 	}
-	all := []api.Relayer{p.describePool(keys)}
+	all := []relayer.Relayer{p.describePool(keys)}
 	for _, k := range keys {
 		all = append(all, p.cfg.describe(k))
 	}
@@ -49,11 +49,11 @@ func (p *Service) Relayers(ctx context.Context, offset, limit int) ([]api.Relaye
 }
 
 // Relayer implements [api.Service].
-func (p *Service) Relayer(ctx context.Context, id string) (api.Relayer, error) {
+func (p *Service) Relayer(ctx context.Context, id string) (relayer.Relayer, error) {
 	keys, key, err := p.find(ctx, id)
 	switch {
 	case err != nil:
-		return api.Relayer{}, err
+		return relayer.Relayer{}, err
 	case key == nil:
 		return p.describePool(keys), nil
 	default:
@@ -81,8 +81,8 @@ func (p *Service) find(ctx context.Context, id string) (keys []*relayer.Key, key
 	return nil, nil, fmt.Errorf("relayer %q: %w", id, relayer.ErrNotFound)
 }
 
-func (p *Service) describePool(keys []*relayer.Key) api.Relayer {
-	r := api.Relayer{
+func (p *Service) describePool(keys []*relayer.Key) relayer.Relayer {
+	r := relayer.Relayer{
 		ID: p.cfg.ID, Network: p.cfg.network(), SignerID: "local", GasPriceCap: p.cfg.MaxFee, WhitelistReceivers: p.cfg.Receivers,
 		EIP1559: true, IncludeRevertData: p.cfg.RevertData, Disabled: !p.cfg.Enabled, Paused: len(keys) > 0,
 	}
@@ -106,7 +106,7 @@ func (p *Service) describePool(keys []*relayer.Key) api.Relayer {
 // switchedOff is the reason of a disabled relayer while the kill switch is off.
 const switchedOff = "switched off: RELAYER_ENABLED is false"
 
-func (c *Config) describe(k *relayer.Key) api.Relayer {
+func (c *Config) describe(k *relayer.Key) relayer.Relayer {
 	reason := k.DisabledReason
 	switch {
 	case c.Enabled:
@@ -115,7 +115,7 @@ func (c *Config) describe(k *relayer.Key) api.Relayer {
 	default:
 		reason += "; " + switchedOff
 	}
-	return api.Relayer{
+	return relayer.Relayer{
 		ID: strings.ToLower(k.Address.Hex()), Network: c.network(), Address: k.Address, SignerID: "local", Paused: k.Paused,
 		Disabled: !k.Enabled || !c.Enabled, DisabledReason: reason, MinBalance: k.MinBalance, GasPriceCap: c.MaxFee,
 		WhitelistReceivers: c.Receivers, EIP1559: true, IncludeRevertData: c.RevertData,
@@ -132,10 +132,10 @@ func (c *Config) network() string { return fmt.Sprintf("evm:%d", c.Store.ChainID
 
 // Update implements [api.Service]: it pauses, resumes, and sets the minimum balance. A pool's patch applies to all of its
 // keys.
-func (p *Service) Update(ctx context.Context, id, caller string, patch openzeppelin.Patch) (api.Relayer, error) {
+func (p *Service) Update(ctx context.Context, id, caller string, patch relayer.Patch) (relayer.Relayer, error) {
 	keys, key, err := p.find(ctx, id)
 	if err != nil {
-		return api.Relayer{}, err
+		return relayer.Relayer{}, err
 	}
 	if key != nil {
 		keys = []*relayer.Key{key}
@@ -145,7 +145,7 @@ func (p *Service) Update(ctx context.Context, id, caller string, patch openzeppe
 		name = strings.ToLower(key.Address.Hex())
 	}
 	if patch.Name != nil && *patch.Name != name { // clients return the name that they have read
-		return api.Relayer{}, relayer.Invalidf("name", "is the relayer's id, and cannot be changed")
+		return relayer.Relayer{}, relayer.Invalidf("name", "is the relayer's id, and cannot be changed")
 	}
 	change := store.KeyChange{Paused: patch.Paused}
 	if patch.Paused != nil {
@@ -157,7 +157,7 @@ func (p *Service) Update(ctx context.Context, id, caller string, patch openzeppe
 	}
 	for _, k := range keys {
 		if _, err := p.cfg.Store.ChangeKey(ctx, k.Address, change); err != nil {
-			return api.Relayer{}, wrapUnknownOutcome(err, true) // this change or an earlier one may be stored
+			return relayer.Relayer{}, wrapUnknownOutcome(err, true) // this change or an earlier one may be stored
 		}
 		if change.Paused != nil {
 			k.Paused = *change.Paused
@@ -172,16 +172,16 @@ func (p *Service) Update(ctx context.Context, id, caller string, patch openzeppe
 }
 
 // Status implements [api.Service].
-func (p *Service) Status(ctx context.Context, id string, want api.StatusParts) (api.RelayerStatus, error) {
+func (p *Service) Status(ctx context.Context, id string, want relayer.StatusParts) (relayer.RelayerStatus, error) {
 	keys, key, err := p.find(ctx, id)
 	if err != nil {
-		return api.RelayerStatus{}, err
+		return relayer.RelayerStatus{}, err
 	}
 	described := p.describePool(keys)
 	if key != nil {
 		keys, described = []*relayer.Key{key}, p.cfg.describe(key)
 	}
-	s := api.RelayerStatus{Disabled: described.Disabled, Paused: described.Paused, Balance: balanceOf(keys)}
+	s := relayer.RelayerStatus{Disabled: described.Disabled, Paused: described.Paused, Balance: balanceOf(keys)}
 	for _, k := range keys {
 		s.Pending += uint64(k.PendingCount)
 	}
@@ -255,7 +255,7 @@ func (p *Service) Balance(ctx context.Context, id string) (*big.Int, error) {
 }
 
 // Transactions implements [api.Service].
-func (p *Service) Transactions(ctx context.Context, id string, f api.Filter, offset, limit int) ([]*relayer.Transaction, int, error) {
+func (p *Service) Transactions(ctx context.Context, id string, f relayer.Filter, offset, limit int) ([]*relayer.Transaction, int, error) {
 	key, err := p.target(id)
 	if err != nil {
 		return nil, 0, err
@@ -343,10 +343,10 @@ func (p *Service) RPC(ctx context.Context, id, method string, params json.RawMes
 		return result, nil
 	}
 	if said, ok := errors.AsType[*evm.RPCError](err); ok { // callers do not receive the name of the node
-		return nil, &openzeppelin.RPCError{Code: said.Code, Message: said.Message, Description: "the node answered with an error", Data: said.Data}
+		return nil, &relayer.RPCError{Code: said.Code, Message: said.Message, Description: "the node answered with an error", Data: said.Data}
 	}
 	if errors.Is(err, evm.ErrTooLarge) {
-		return nil, &openzeppelin.RPCError{Code: openzeppelin.TooLarge, Message: "response too large", Description: "the answer is too large: ask for less at once"}
+		return nil, &relayer.RPCError{Code: openzeppelin.TooLarge, Message: "response too large", Description: "the answer is too large: ask for less at once"}
 	}
 	return nil, unavailable(err)
 }

@@ -11,7 +11,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rollcall-dev/rollcall/internal/relayer"
-	"github.com/rollcall-dev/rollcall/internal/relayer/api"
 	"github.com/rollcall-dev/rollcall/internal/relayer/relayertest"
 	"github.com/rollcall-dev/rollcall/internal/relayer/sender"
 	"github.com/rollcall-dev/rollcall/internal/relayer/service"
@@ -47,14 +46,10 @@ func TestCancelationWithoutAnAnswerIsUnknown(t *testing.T) {
 	f := setup(t, 1)
 	r := f.start(t)
 	tx := r.Reaches(t, r.Send(t, f.chain.Accounts[0].Address, 1, nil), relayer.Broadcasted)
-	db, err := pgx.Connect(t.Context(), f.options.DatabaseURL)
-	require.NoError(t, err)
-	defer func() { require.NoError(t, db.Close(context.WithoutCancel(t.Context()))) }()
-	_, err = db.Exec(t.Context(), "BEGIN; SELECT FROM relayer_txs FOR UPDATE")
-	require.NoError(t, err)
-	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
-	defer cancel()
-	_, err = r.Cancel(ctx, relayertest.PoolID, tx.ID, "test")
+	err := f.unanswered(t, func(ctx context.Context) error {
+		_, err := r.Cancel(ctx, relayertest.PoolID, tx.ID, "test")
+		return err
+	})
 	require.ErrorIs(t, err, relayer.ErrUnknown)
 }
 
@@ -98,7 +93,7 @@ func TestReplacementKeepsItsMetadata(t *testing.T) {
 	r := f.start(t)
 	to := f.chain.Accounts[0].Address
 	request := relayer.Request{To: &to, Value: big.NewInt(1), Speed: relayer.Fast, Metadata: relayer.Metadata{Method: "fill", Trader: "me"}}
-	tx, err := r.Submit(t.Context(), api.Submission{RelayerID: relayertest.PoolID, Caller: "test", Request: request})
+	tx, err := r.Submit(t.Context(), relayer.Submission{RelayerID: relayertest.PoolID, Caller: "test", Request: request})
 	require.NoError(t, err)
 	for name, m := range map[string]relayer.Metadata{
 		"method": {Method: "cancel"}, "orderbook": {Orderbook: "book"}, "trader": {Method: "fill", Trader: "you"},

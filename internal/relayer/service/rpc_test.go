@@ -63,13 +63,13 @@ func TestRPC_Callers_AnsweredOrUnavailable(t *testing.T) {
 
 	behave(`"error":{"code":3,"message":"execution reverted","data":"0x08c379a0"}`)
 	_, err = call()
-	require.Equal(t, &openzeppelin.RPCError{
+	require.Equal(t, &relayer.RPCError{
 		Code: 3, Message: "execution reverted", Description: "the node answered with an error", Data: json.RawMessage(`"0x08c379a0"`),
 	}, err)
 
 	behave(`"result":"0x` + strings.Repeat("0", 20_000) + `"`)
 	_, err = call()
-	var said *openzeppelin.RPCError
+	var said *relayer.RPCError
 	require.ErrorAs(t, err, &said)
 	require.Equal(t, openzeppelin.TooLarge, said.Code)
 
@@ -89,10 +89,10 @@ func TestAPatchMaySendTheNameBack(t *testing.T) {
 	r := f.start(t, func(c *service.Config) { c.MinBalance = big.NewInt(7) })
 	key := strings.ToLower(f.ring.Addresses()[1].Hex())
 	for _, id := range []string{relayertest.PoolID, key} {
-		_, err := r.Update(t.Context(), id, "test", openzeppelin.Patch{Name: new(id), Paused: new(false)})
+		_, err := r.Update(t.Context(), id, "test", relayer.Patch{Name: new(id), Paused: new(false)})
 		require.NoError(t, err)
 		for _, name := range []string{"", "other"} {
-			_, err = r.Update(t.Context(), id, "test", openzeppelin.Patch{Name: &name, Paused: new(true)})
+			_, err = r.Update(t.Context(), id, "test", relayer.Patch{Name: &name, Paused: new(true)})
 			var invalid *relayer.InvalidError
 			require.ErrorAs(t, err, &invalid)
 			require.Equal(t, "name", invalid.Field)
@@ -102,7 +102,7 @@ func TestAPatchMaySendTheNameBack(t *testing.T) {
 		require.False(t, found.Paused)
 		require.Equal(t, int64(7), found.MinBalance.Int64())
 	}
-	var patch openzeppelin.Patch
+	var patch relayer.Patch
 	patch.MinBalance.Set, patch.MinBalance.Value = true, big.NewInt(5)
 	_, err := r.Update(t.Context(), key, "test", patch)
 	require.NoError(t, err)

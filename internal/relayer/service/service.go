@@ -13,7 +13,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/rollcall-dev/rollcall/internal/relayer"
-	"github.com/rollcall-dev/rollcall/internal/relayer/api"
 	"github.com/rollcall-dev/rollcall/internal/relayer/store"
 )
 
@@ -24,8 +23,9 @@ type Service struct {
 	requests chan *submitRequest
 	turn     sync.Mutex // of the intake that may take the keys' locks
 	stopped  chan struct{}
-	health   atomic.Pointer[api.Health]
+	health   atomic.Pointer[relayer.Health]
 	senders  senderChecks
+	scopes   idempotencyScopes
 
 	registered bool // whether the keys that the store had are registered; used only by the registering goroutine
 }

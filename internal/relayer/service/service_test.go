@@ -18,7 +18,6 @@ import (
 
 	"github.com/rollcall-dev/rollcall/internal/evm"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
-	"github.com/rollcall-dev/rollcall/internal/relayer/api"
 	"github.com/rollcall-dev/rollcall/internal/relayer/relayertest"
 	"github.com/rollcall-dev/rollcall/internal/relayer/service"
 	"github.com/rollcall-dev/rollcall/internal/relayer/signer"
@@ -62,8 +61,8 @@ func (f *fixture) start(t *testing.T, edit ...func(*service.Config)) *relayertes
 	return relayertest.Start(t, o)
 }
 
-func (f *fixture) submission() api.Submission {
-	return api.Submission{RelayerID: relayertest.PoolID, Caller: "test", Request: relayer.Request{
+func (f *fixture) submission() relayer.Submission {
+	return relayer.Submission{RelayerID: relayertest.PoolID, Caller: "test", Request: relayer.Request{
 		To: &f.chain.Accounts[0].Address, Value: big.NewInt(1), Speed: relayer.Fast,
 	}}
 }
@@ -222,17 +221,17 @@ func TestSubmit_Refused_TakesNoNonce(t *testing.T) {
 	})
 	huge := new(big.Int).Lsh(big.NewInt(1), 200)
 	for name, c := range map[string]struct {
-		edit  func(*api.Submission)
+		edit  func(*relayer.Submission)
 		field string
 		text  string
 	}{
-		"expired":          {func(s *api.Submission) { s.Request.ValidUntil = time.Now().Add(-time.Second) }, "valid_until", "past"},
-		"receiver":         {func(s *api.Submission) { s.Request.To = &other }, "to", "receivers"},
-		"gas below":        {func(s *api.Submission) { s.Request.GasLimit = 20_999 }, "gas_limit", "21000"},
-		"gas above":        {func(s *api.Submission) { s.Request.GasLimit = 1_000_001 }, "gas_limit", "1000000"},
-		"price":            {func(s *api.Submission) { s.Request.GasPrice = big.NewInt(50_000_000_001) }, "gas_price", "cap"},
-		"tip above":        {func(s *api.Submission) { s.Request.MaxFee, s.Request.MaxPriorityFee = big.NewInt(1), big.NewInt(2) }, "max_priority_fee_per_gas", "above"},
-		"more than it has": {func(s *api.Submission) { s.Request.Value = huge }, "value", "more than"},
+		"expired":          {func(s *relayer.Submission) { s.Request.ValidUntil = time.Now().Add(-time.Second) }, "valid_until", "past"},
+		"receiver":         {func(s *relayer.Submission) { s.Request.To = &other }, "to", "receivers"},
+		"gas below":        {func(s *relayer.Submission) { s.Request.GasLimit = 20_999 }, "gas_limit", "21000"},
+		"gas above":        {func(s *relayer.Submission) { s.Request.GasLimit = 1_000_001 }, "gas_limit", "1000000"},
+		"price":            {func(s *relayer.Submission) { s.Request.GasPrice = big.NewInt(50_000_000_001) }, "gas_price", "cap"},
+		"tip above":        {func(s *relayer.Submission) { s.Request.MaxFee, s.Request.MaxPriorityFee = big.NewInt(1), big.NewInt(2) }, "max_priority_fee_per_gas", "above"},
+		"more than it has": {func(s *relayer.Submission) { s.Request.Value = huge }, "value", "more than"},
 	} {
 		s := f.submission()
 		c.edit(&s)
@@ -257,7 +256,7 @@ func TestSubmit_Refused_TakesNoNonce(t *testing.T) {
 	keys, err := r.Store.Keys(t.Context())
 	require.NoError(t, err)
 	require.Zero(t, keys[0].NextNonce)
-	_, total, err := r.Transactions(t.Context(), relayertest.PoolID, api.Filter{}, 0, 1)
+	_, total, err := r.Transactions(t.Context(), relayertest.PoolID, relayer.Filter{}, 0, 1)
 	require.NoError(t, err)
 	require.Zero(t, total)
 }
@@ -285,16 +284,16 @@ func TestSwitchedOffRefusesAndStillAnswers(t *testing.T) {
 		require.True(t, r.Disabled)
 		require.Equal(t, "switched off: RELAYER_ENABLED is false", r.DisabledReason)
 		// No balance is stored yet: the relayer queries the node, because clients expect one.
-		status, err := off.Status(t.Context(), id, api.StatusParts{Balance: true})
+		status, err := off.Status(t.Context(), id, relayer.StatusParts{Balance: true})
 		require.NoError(t, err)
 		require.Positive(t, status.Balance.Sign())
-		status, err = off.Status(t.Context(), id, api.StatusParts{})
+		status, err = off.Status(t.Context(), id, relayer.StatusParts{})
 		require.NoError(t, err)
 		require.Nil(t, status.Balance)
 	}
 	require.Eventually(t, func() bool {
 		h := off.Health()
-		return !h.Ready && slices.ContainsFunc(h.Components, func(c api.Component) bool { return c.Name == "switch" && c.Problem != "" })
+		return !h.Ready && slices.ContainsFunc(h.Components, func(c relayer.Component) bool { return c.Name == "switch" && c.Problem != "" })
 	}, 20*time.Second, 10*time.Millisecond)
 }
 
@@ -343,7 +342,7 @@ func TestCallerGoesAway(t *testing.T) {
 	tx, err := r.Submit(t.Context(), s)
 	require.NoError(t, err)
 	r.Reaches(t, tx, relayer.Broadcasted)
-	_, total, err := r.Transactions(t.Context(), relayertest.PoolID, api.Filter{}, 0, 1)
+	_, total, err := r.Transactions(t.Context(), relayertest.PoolID, relayer.Filter{}, 0, 1)
 	require.NoError(t, err)
 	require.Equal(t, 1, total)
 }

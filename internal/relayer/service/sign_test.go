@@ -11,7 +11,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rollcall-dev/rollcall/internal/relayer"
-	"github.com/rollcall-dev/rollcall/internal/relayer/api/openzeppelin"
 	"github.com/rollcall-dev/rollcall/internal/relayer/service"
 	"github.com/rollcall-dev/rollcall/internal/relayer/signer/signertest"
 )
@@ -65,7 +64,7 @@ func TestSign_SwitchedOff_SaysSo(t *testing.T) {
 	_, err := r.Sign(t.Context(), key, "test", []byte("hello"))
 	require.ErrorIs(t, err, relayer.ErrSigningOff)
 	require.NotErrorIs(t, err, relayer.ErrDisabled)
-	_, err = r.Update(t.Context(), key, "test", openzeppelin.Patch{Paused: new(true)})
+	_, err = r.Update(t.Context(), key, "test", relayer.Patch{Paused: new(true)})
 	require.NoError(t, err)
 	_, err = r.SignTypedData(t.Context(), key, "test", common.Hash{1}, common.Hash{2})
 	require.ErrorIs(t, err, relayer.ErrPaused)

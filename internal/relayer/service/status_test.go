@@ -6,7 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/rollcall-dev/rollcall/internal/relayer/api"
+	"github.com/rollcall-dev/rollcall/internal/relayer"
 	"github.com/rollcall-dev/rollcall/internal/relayer/relayertest"
 	"github.com/rollcall-dev/rollcall/internal/relayer/service"
 )
@@ -23,7 +23,7 @@ func TestStatusCountsWhatWaits(t *testing.T) {
 		require.NoError(t, err)
 	}
 	for id, want := range map[string]uint64{posted: 5, other: 0, relayertest.PoolID: 5} {
-		status, err := r.Status(t.Context(), id, api.StatusParts{Pending: true})
+		status, err := r.Status(t.Context(), id, relayer.StatusParts{Pending: true})
 		require.NoError(t, err)
 		require.Equal(t, want, status.Pending, id)
 	}

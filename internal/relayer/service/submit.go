@@ -16,13 +16,12 @@ import (
 
 	"github.com/rollcall-dev/rollcall/internal/evm"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
-	"github.com/rollcall-dev/rollcall/internal/relayer/api"
 	"github.com/rollcall-dev/rollcall/internal/relayer/sender"
 	"github.com/rollcall-dev/rollcall/internal/relayer/store"
 )
 
 // Submit implements [api.Service].
-func (p *Service) Submit(ctx context.Context, s api.Submission) (*relayer.Transaction, error) {
+func (p *Service) Submit(ctx context.Context, s relayer.Submission) (*relayer.Transaction, error) {
 	v, err := p.submit(ctx, s)
 	p.cfg.Metrics.submitted(ctx, v.Replayed, err)
 	if limit, ok := errors.AsType[*relayer.LimitError](err); ok {
@@ -31,8 +30,12 @@ func (p *Service) Submit(ctx context.Context, s api.Submission) (*relayer.Transa
 	return v.Tx, err
 }
 
-func (p *Service) submit(ctx context.Context, s api.Submission) (v store.AcceptResult, err error) {
+func (p *Service) submit(ctx context.Context, s relayer.Submission) (v store.AcceptResult, err error) {
 	key, err := p.target(s.RelayerID)
+	if err != nil {
+		return v, err
+	}
+	identity, err := p.requireScope(ctx, s)
 	if err != nil {
 		return v, err
 	}
@@ -46,7 +49,7 @@ func (p *Service) submit(ctx context.Context, s api.Submission) (v store.AcceptR
 			return v, err
 		}
 	}
-	if v, err = p.admit(ctx, key, s); err == nil || s.IdempotencyKey == "" || looked {
+	if v, err = p.admit(ctx, key, identity, s); err == nil || s.IdempotencyKey == "" || looked {
 		return v, err
 	}
 	first, missed := p.replay(ctx, s)
@@ -60,13 +63,13 @@ func (p *Service) submit(ctx context.Context, s api.Submission) (v store.AcceptR
 }
 
 // replay returns the transaction of a request's idempotency key; an empty result if the key is new.
-func (p *Service) replay(ctx context.Context, s api.Submission) (store.AcceptResult, error) {
+func (p *Service) replay(ctx context.Context, s relayer.Submission) (store.AcceptResult, error) {
 	tx, err := p.cfg.Store.Replay(ctx, s.Caller, s.IdempotencyKey, s.BodyHash)
 	return store.AcceptResult{Tx: tx, Replayed: tx != nil}, unavailable(err)
 }
 
 // admit checks a request and stores it.
-func (p *Service) admit(ctx context.Context, key common.Address, s api.Submission) (v store.AcceptResult, err error) {
+func (p *Service) admit(ctx context.Context, key common.Address, identity uuid.UUID, s relayer.Submission) (v store.AcceptResult, err error) {
 	if !p.cfg.Enabled {
 		return v, fmt.Errorf("%w: RELAYER_ENABLED is false", relayer.ErrDisabled)
 	}
@@ -91,7 +94,7 @@ func (p *Service) admit(ctx context.Context, key common.Address, s api.Submissio
 	}
 	v, err = p.accept(ctx, &store.NewTransaction{
 		ID: uuid.Must(uuid.NewV7()), Target: target, Key: key, Caller: s.Caller, Kind: relayer.KindTransaction, Request: s.Request,
-		Reserve: reserve, IdempotencyKey: s.IdempotencyKey, BodyHash: s.BodyHash,
+		Reserve: reserve, IdempotencyKey: s.IdempotencyKey, BodyHash: s.BodyHash, Identity: identity,
 	})
 	if _, poor := errors.AsType[*relayer.FundsError](err); poor && p.exceedsBalance(ctx, key, s.Request.Value) {
 		return v, errValueExceedsBalance

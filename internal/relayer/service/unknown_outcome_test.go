@@ -13,7 +13,6 @@ import (
 
 	"github.com/rollcall-dev/rollcall/internal/evm"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
-	"github.com/rollcall-dev/rollcall/internal/relayer/api/openzeppelin"
 	"github.com/rollcall-dev/rollcall/internal/relayer/relayertest"
 	"github.com/rollcall-dev/rollcall/internal/relayer/sender"
 	"github.com/rollcall-dev/rollcall/internal/relayer/service"
@@ -85,12 +84,31 @@ func TestCancelingEverythingWithoutAnAnswerIsUnknown(t *testing.T) {
 	f := setup(t, 1)
 	r := f.start(t)
 	r.Reaches(t, r.Send(t, f.chain.Accounts[0].Address, 1, nil), relayer.Broadcasted)
-	_, err := f.connect(t).Exec(t.Context(), "BEGIN; SELECT FROM relayer_txs FOR UPDATE")
-	require.NoError(t, err)
-	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
-	defer cancel()
-	_, err = r.CancelPending(ctx, relayertest.PoolID, "test")
+	err := f.unanswered(t, func(ctx context.Context) error {
+		_, err := r.CancelPending(ctx, relayertest.PoolID, "test")
+		return err
+	})
 	require.ErrorIs(t, err, relayer.ErrUnknown)
+}
+
+// unanswered calls cancel, whose statement waits for a lock, and ends its context then.
+func (f *fixture) unanswered(t *testing.T, cancel func(context.Context) error) error {
+	t.Helper()
+	holder, watcher := f.connect(t), f.connect(t)
+	_, err := holder.Exec(t.Context(), "BEGIN; SELECT FROM relayer_txs FOR UPDATE")
+	require.NoError(t, err)
+	ctx, end := context.WithCancel(t.Context())
+	defer end()
+	result := make(chan error, 1)
+	go func() { result <- cancel(ctx) }()
+	require.Eventually(t, func() bool {
+		var n int
+		err := watcher.QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
+			AND wait_event_type = 'Lock' AND query LIKE '%SET intent = %' AND pid <> pg_backend_pid()`).Scan(&n)
+		return err == nil && n > 0
+	}, 20*time.Second, 10*time.Millisecond)
+	end()
+	return <-result
 }
 
 // A stored replacement is reported as stored, even if reads fail afterwards.
@@ -133,7 +151,7 @@ func TestUpdatedIsNotDenied(t *testing.T) {
 	defer cancel()
 	var updated, locked sync.WaitGroup
 	updated.Go(func() {
-		patch := openzeppelin.Patch{Paused: new(true)}
+		patch := relayer.Patch{Paused: new(true)}
 		patch.MinBalance.Set, patch.MinBalance.Value = true, big.NewInt(5)
 		now, err := r.Update(ctx, relayertest.PoolID, "test", patch)
 		if err != nil || !now.Paused || now.MinBalance.Int64() != 5 {

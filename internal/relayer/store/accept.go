@@ -39,6 +39,8 @@ type NewTransaction struct {
 
 	IdempotencyKey string // "" for none; scoped by pool and caller
 	BodyHash       [32]byte
+	// Identity is the store's identity that the caller expects (see Store.Identity); zero: any.
+	Identity uuid.UUID
 }
 
 // AcceptResult is the outcome of one draft: one of Tx and Err is nil.
@@ -46,8 +48,8 @@ type AcceptResult struct {
 	Tx *relayer.Transaction
 	// Replayed: Tx is not new; an earlier request had the same idempotency key.
 	Replayed bool
-	// Err is one of package relayer: ErrDisabled, ErrPaused, ErrUnavailable, ErrKeyReused, ErrForgotten, ErrNotFound, a
-	// *LimitError or a *FundsError. Nothing was stored.
+	// Err is one of package relayer: ErrDisabled, ErrPaused, ErrUnavailable, ErrKeyReused, ErrForgotten, ErrOtherScope,
+	// ErrNotFound, a *LimitError or a *FundsError. Nothing was stored.
 	Err error
 }
 
@@ -185,6 +187,9 @@ func (a *acceptBatch) write(b *pgx.Batch) error {
 // allocate finds a key or a queue place for a draft that is within its budgets, and charges its caller's and trader's
 // budgets.
 func (a *acceptBatch) allocate(d *NewTransaction) (*lockedKey, error) {
+	if d.Identity != (uuid.UUID{}) && d.Identity != a.allocation.identity {
+		return nil, relayer.ErrOtherScope
+	}
 	budgets, accounts := &a.allocation.budgets, []account{{scopeCaller, d.Caller}, {scopeTrader, d.Metadata.Trader}}
 	for _, account := range accounts {
 		if !budgets.fits(account, d.Reserve) {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/rollcall-dev/rollcall/internal/relayer"
@@ -20,6 +21,7 @@ type keyAllocation struct {
 	queued          int
 	budgets         budgetTracker
 	failedOver      bool
+	identity        uuid.UUID // of the store of idempotency keys
 	now             time.Time // by the database's clock, once the rows are locked: stored rows get that time
 }
 
@@ -106,10 +108,15 @@ func (h *keyAllocation) lock(b *pgx.Batch, l *Store, terms AllocationLimits) {
 		rand.Shuffle(len(h.keys), func(i, j int) { h.keys[i], h.keys[j] = h.keys[j], h.keys[i] })
 		return rows.Err()
 	})
-	b.Queue(`SELECT count(*), clock_timestamp() FROM relayer_pools p WHERE chain_id = $1 AND pool_id = $2 AND `+otherHistory, l.ChainID, l.Pool).QueryRow(func(row pgx.Row) error {
+	b.Queue(`SELECT count(*) FILTER (WHERE `+otherHistory+`), clock_timestamp(), (array_agg(p.identity))[1] FROM relayer_pools p
+		WHERE chain_id = $1 AND pool_id = $2`, l.ChainID, l.Pool).QueryRow(func(row pgx.Row) error {
 		var n int
-		err := row.Scan(&n, &h.now)
+		var identity *uuid.UUID // null without a row
+		err := row.Scan(&n, &h.now, &identity)
 		h.failedOver = n > 0
+		if identity != nil {
+			h.identity = *identity
+		}
 		return err
 	})
 }

@@ -112,6 +112,7 @@ func (l *Store) ResetChain(ctx context.Context, known Chain, genesis common.Hash
 		batch.Queue(`UPDATE relayer_keys k SET pending_count = 0, committed_wei = 0, balance_at = NULL, stuck_since = NULL, updated_at = now(), next_nonce =
 			coalesce((SELECT v.next FROM unnest($2::text[], $3::bigint[]) AS v (address, next) WHERE v.address = k.address), 0)
 			WHERE chain_id = $1`, l.ChainID, addresses, next)
+		batch.Queue(forgetFinalBlocksSQL, l.ChainID)
 		return tx.SendBatch(ctx, batch).Close()
 	})
 	if err != nil {
@@ -148,6 +149,31 @@ func (l *Store) Followed(ctx context.Context) (epoch int64, held bool, err error
 	}
 	return epoch, held, nil
 }
+
+// FinalBlock returns the newest block with transactions that were made final, of any process; zero if there is none.
+func (l *Store) FinalBlock(ctx context.Context) (b Block, err error) {
+	var hash string
+	err = l.db.QueryRow(ctx, `SELECT final_number, final_hash FROM relayer_pools WHERE chain_id = $1 AND pool_id = $2`,
+		l.ChainID, l.Pool).Scan(&b.Number, &hash)
+	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		return Block{}, fmt.Errorf("read the final block: %w", err)
+	}
+	b.Hash = common.HexToHash(hash)
+	return b, nil
+}
+
+// ForgetFinalBlock removes the newest final block if it is still b, because the chain no longer has it.
+func (l *Store) ForgetFinalBlock(ctx context.Context, b Block) error {
+	_, err := l.db.Exec(ctx, `UPDATE relayer_pools SET final_number = 0, final_hash = ''
+		WHERE chain_id = $1 AND pool_id = $2 AND (final_number, final_hash) = ($3, $4)`, l.ChainID, l.Pool, int64(b.Number), b.Hash.Hex())
+	if err != nil {
+		return fmt.Errorf("forget the final block: %w", err)
+	}
+	return nil
+}
+
+// forgetFinalBlocksSQL removes the final blocks of a chain's pools, which belong to a former branch.
+const forgetFinalBlocksSQL = `UPDATE relayer_pools SET final_number = 0, final_hash = '' WHERE chain_id = $1 AND final_number > 0`
 
 // ReleaseTrackerLease releases the lease, so that another process can take it at once.
 func (l *Store) ReleaseTrackerLease(ctx context.Context, holder string) error {

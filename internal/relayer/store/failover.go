@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/ethereum/go-ethereum/common"
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/rollcall-dev/rollcall/internal/relayer"
@@ -26,6 +27,19 @@ const otherHistory = `(p.timeline <> ` + timeline + ` OR NOT EXISTS (SELECT FROM
 // errFailedOver is returned for requests until Reconcile.
 var errFailedOver = fmt.Errorf("%w: the database failed over or was restored, and its nonces are being compared with the nodes'", relayer.ErrUnavailable)
 
+// Identity returns the identity of the store of the pool's idempotency keys. Relayers with equal identities share their
+// keys. It fails with [relayer.ErrNotFound] before the first registration.
+func (l *Store) Identity(ctx context.Context) (identity uuid.UUID, err error) {
+	err = l.db.QueryRow(ctx, `SELECT identity FROM relayer_pools WHERE chain_id = $1 AND pool_id = $2`, l.ChainID, l.Pool).Scan(&identity)
+	switch {
+	case err == pgx.ErrNoRows: //nolint:errorlint // pgx returns it bare
+		return identity, relayer.ErrNotFound
+	case err != nil:
+		return identity, fmt.Errorf("read the identity of the pool: %w", err)
+	}
+	return identity, nil
+}
+
 // FailedOver reports whether Postgres's timeline changed since nonces were allocated, or whether it was restored from a
 // dump since. A dump, or a replica without the last commits, may allocate nonces a second time. So no nonce is allocated
 // until Reconcile.
@@ -40,7 +54,8 @@ func (l *Store) FailedOver(ctx context.Context) (over bool, err error) {
 
 // Reconcile ends the state that FailedOver reports. Each key of the pool continues above the nonces that nodes report, if
 // those are higher. pending is the highest pending count that any node reports of each key, mined or in its pool, on the
-// chain of the given era. In another era nothing is changed.
+// chain of the given era. In another era nothing is changed. The pool's identity changes, because idempotency keys may be
+// lost too: a key that was used before may be new now.
 func (l *Store) Reconcile(ctx context.Context, known int, pending map[common.Address]uint64) error {
 	var addresses []string
 	var next []int64
@@ -53,7 +68,8 @@ func (l *Store) Reconcile(ctx context.Context, known int, pending map[common.Add
 		batch.Queue(`UPDATE relayer_keys k SET next_nonce = v.next, updated_at = now()
 			FROM unnest($3::text[], $4::bigint[]) AS v (address, next)
 			WHERE k.chain_id = $1 AND k.pool_id = $2 AND k.address = v.address AND k.next_nonce < v.next AND `+generationSQL("$1")+` = $5`, l.ChainID, l.Pool, addresses, next, known)
-		batch.Queue(`UPDATE relayer_pools SET timeline = `+timeline+` WHERE chain_id = $1 AND pool_id = $2 AND `+generationSQL("$1")+` = $3`, l.ChainID, l.Pool, known)
+		batch.Queue(`UPDATE relayer_pools p SET timeline = `+timeline+`, identity = CASE WHEN `+otherHistory+` THEN gen_random_uuid() ELSE identity END
+			WHERE chain_id = $1 AND pool_id = $2 AND `+generationSQL("$1")+` = $3`, l.ChainID, l.Pool, known)
 		batch.Queue(`INSERT INTO relayer_origins (chain_id, pool_id, origin) SELECT $1, $2, `+transactionID+` WHERE `+generationSQL("$1")+` = $3
 			ON CONFLICT (chain_id, pool_id) DO UPDATE SET origin = excluded.origin`, l.ChainID, l.Pool, known)
 		return tx.SendBatch(ctx, batch).Close()

@@ -66,6 +66,8 @@ func TestAccept_RestoredDump_WaitsForReconcile(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "dump")
 	server.Dump(file)
 	accept(t, l, terms, draft(l))
+	earlier, err := l.Identity(t.Context())
+	require.NoError(t, err)
 	over, err := l.FailedOver(t.Context())
 	require.NoError(t, err)
 	require.False(t, over)
@@ -77,9 +79,49 @@ func TestAccept_RestoredDump_WaitsForReconcile(t *testing.T) {
 		require.True(t, over)
 		require.ErrorIs(t, verdict(t, l, terms, draft(l)).Err, relayer.ErrUnavailable)
 		require.NoError(t, l.Reconcile(t.Context(), 0, map[common.Address]uint64{terms.Held[0]: 2 + next}))
+		// Keys that were accepted after the dump are lost.
+		identity, err := l.Identity(t.Context())
+		require.NoError(t, err)
+		require.NotEqual(t, earlier, identity)
+		lost := draft(l)
+		lost.IdempotencyKey, lost.Identity = "lost", earlier
+		require.ErrorIs(t, verdict(t, l, terms, lost).Err, relayer.ErrOtherScope)
+		earlier = identity
 		over, err = l.FailedOver(t.Context())
 		require.NoError(t, err)
 		require.False(t, over)
 		require.Equal(t, 2+next, *accept(t, l, terms, draft(l))[0].Nonce)
 	}
+}
+
+func TestIdentity_IsThePoolsAndStays(t *testing.T) {
+	t.Parallel()
+	server := testpostgres.New(t, testpostgres.Migrated(Migrations()))
+	db := server.Pool(t)
+	_, err := New(db, Config{ChainID: 1337, Pool: "pool"}).Identity(t.Context())
+	require.ErrorIs(t, err, relayer.ErrNotFound)
+	l, terms := open(t, db, 1)
+	other, _ := pond(t, db)
+	identity, err := l.Identity(t.Context())
+	require.NoError(t, err)
+	another, err := other.Identity(t.Context())
+	require.NoError(t, err)
+	require.NotEqual(t, identity, another)
+
+	again, _ := open(t, db, 1) // registers again
+	require.NoError(t, again.Reconcile(t.Context(), 0, nil))
+	now, err := again.Identity(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, identity, now, "nothing was lost")
+
+	right, wrong := draft(l), draft(l)
+	right.IdempotencyKey, right.Identity = "right", identity
+	wrong.IdempotencyKey, wrong.Identity = "wrong", another
+	verdicts, err := l.Accept(t.Context(), terms, []*NewTransaction{wrong, right})
+	require.NoError(t, err)
+	require.ErrorIs(t, verdicts[0].Err, relayer.ErrOtherScope)
+	require.NoError(t, verdicts[1].Err)
+	tx, err := l.Replay(t.Context(), "caller", "wrong", wrong.BodyHash)
+	require.NoError(t, err)
+	require.Nil(t, tx)
 }

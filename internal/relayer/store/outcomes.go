@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -154,6 +155,10 @@ func (l *Store) Confirm(ctx context.Context, blocks []Block) (int, error) {
 	for i, b := range blocks {
 		hashes[i] = b.Hash.Hex()
 	}
+	var newest Block
+	if len(blocks) > 0 {
+		newest = slices.MaxFunc(blocks, func(a, b Block) int { return cmp.Compare(a.Number, b.Number) })
+	}
 	// The rows are found once: there is no index of blocks, and each query reads all open rows.
 	ids, err := collect(ctx, l.db, "find what is to be confirmed", pgx.RowTo[[16]byte], `SELECT id FROM relayer_txs WHERE chain_id = $1 AND pool_id = $2 AND open AND nonce IS NOT NULL
 		AND status = 'mined' AND block_hash = ANY($3) ORDER BY relayer_address, nonce`, l.ChainID, l.Pool, hashes)
@@ -162,7 +167,7 @@ func (l *Store) Confirm(ctx context.Context, blocks []Block) (int, error) {
 	}
 	confirmed, keys := 0, map[string]bool{}
 	for part := range slices.Chunk(ids, settleLimit) {
-		n, of, err := l.confirm(ctx, part, hashes)
+		n, of, err := l.confirm(ctx, part, hashes, newest)
 		confirmed += n
 		for _, key := range of {
 			keys[key] = true
@@ -190,8 +195,9 @@ func (l *Store) noteConfirmed(ctx context.Context, keys []string) error {
 	return nil
 }
 
-// confirm makes those of ids final that are in one of the blocks. It returns how many, and the keys of the confirmed ones.
-func (l *Store) confirm(ctx context.Context, ids [][16]byte, hashes []string) (int, []string, error) {
+// confirm makes those of ids final that are in one of the blocks, and records the newest block. It returns how many, and the
+// keys of the confirmed ones.
+func (l *Store) confirm(ctx context.Context, ids [][16]byte, hashes []string, newest Block) (int, []string, error) {
 	batch, counts := relaxed(), statusCounts{}
 	// A mined no-op gets the status of its intent. If a caller's own bytes were mined after all, that overrides any intent.
 	batch.Queue(`WITH deep AS MATERIALIZED (
@@ -209,6 +215,8 @@ func (l *Store) confirm(ctx context.Context, ids [][16]byte, hashes []string) (i
 		FROM deep WHERE t.id = deep.id AND t.open AND t.status = 'mined' AND t.block_hash = ANY($3)
 		RETURNING t.*
 	)`+settleBudgetSQL+enqueueDeliveriesSQL+statusCountsSQL, l.targets(), ids, hashes).Query(counts.read)
+	batch.Queue(`UPDATE relayer_pools SET final_number = $3, final_hash = $4 WHERE chain_id = $1 AND pool_id = $2 AND final_number <= $3`,
+		l.ChainID, l.Pool, int64(newest.Number), newest.Hash.Hex())
 	if err := l.db.SendBatch(ctx, batch).Close(); err != nil {
 		return 0, nil, fmt.Errorf("confirm: %w", err)
 	}

@@ -63,11 +63,15 @@ func (l *Store) ListUnconfirmed(ctx context.Context, froms []KeyNonce, age time.
 		ORDER BY t.nonce, t.relayer_address`, l.ChainID, addresses, nonces, age, limit, hexAddresses(atOnce))
 }
 
-// ListLowestPending returns the transactions exactly at the given nonces that are not mined. Each blocks its key.
+// ListLowestPending returns the transactions that block their keys: at the given nonces, or, where those are recorded as
+// mined, at the lowest later one that is not. Nodes may report too few mined transactions.
 func (l *Store) ListLowestPending(ctx context.Context, froms []KeyNonce) ([]*relayer.Transaction, error) {
 	addresses, nonces := l.keyNonces(froms)
-	return l.list(ctx, "list what holds keys up", selectTransactions+` WHERE chain_id = $1 AND open AND status <> 'mined'
-		AND (relayer_address, nonce) IN (SELECT * FROM unnest($2::text[], $3::bigint[]))`, l.ChainID, addresses, nonces)
+	return l.list(ctx, "list what holds keys up", `SELECT t.* FROM unnest($2::text[], $3::bigint[]) AS f (address, nonce) CROSS JOIN LATERAL (
+		`+selectTransactions+` WHERE chain_id = $1 AND relayer_address = f.address AND nonce >= f.nonce AND open AND status <> 'mined'
+		ORDER BY nonce LIMIT 1) AS t
+		WHERE t.nonce = f.nonce OR EXISTS (SELECT FROM relayer_txs b WHERE b.chain_id = $1 AND b.relayer_address = f.address AND b.nonce = t.nonce - 1 AND b.era = `+generationSQL("$1")+`)`,
+		l.ChainID, addresses, nonces)
 }
 
 // MinedCandidate is a transaction whose nonce the chain has used, and all hashes under which it may be mined.

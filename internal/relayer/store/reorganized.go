@@ -80,6 +80,7 @@ func (l *Store) TakeBack(ctx context.Context, known Chain, key common.Address, g
 			FROM gone WHERE t.id = gone.id RETURNING t.*
 		), counted AS (SELECT relayer_address AS address, count(*)::int AS n FROM changed GROUP BY relayer_address)`+
 			l.updatePendingSQL()+reopenedBudgets+enqueueDeliveriesByPoolSQL+statusCountsSQL, l.ChainID, hexAddress(key), ids, hashes, known.Era).Query(counts.read)
+		batch.Queue(forgetFinalBlocksSQL, l.ChainID)
 		return tx.SendBatch(ctx, batch).Close()
 	})
 	if err != nil {

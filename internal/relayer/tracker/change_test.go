@@ -9,9 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rollcall-dev/rollcall/internal/relayer"
-	"github.com/rollcall-dev/rollcall/internal/relayer/api"
+	"github.com/rollcall-dev/rollcall/internal/relayer/keymonitor"
 	"github.com/rollcall-dev/rollcall/internal/relayer/relayertest"
-	"github.com/rollcall-dev/rollcall/internal/relayer/safeguard"
 	"github.com/rollcall-dev/rollcall/internal/relayer/sender"
 	"github.com/rollcall-dev/rollcall/internal/relayer/service"
 	"github.com/rollcall-dev/rollcall/internal/relayer/signer"
@@ -152,12 +151,12 @@ func TestFeeAboveTheNodesCapFails(t *testing.T) {
 		})
 		o.Sender = func(c *sender.Config) { c.MaxFee = limit }
 		o.Pool = func(c *service.Config) { c.MaxFee = limit }
-		o.KeyMonitor = func(c *safeguard.Config) { c.Refusals = 1 }
+		o.KeyMonitor = func(c *keymonitor.Config) { c.Refusals = 1 }
 		o.Tracker = func(c *tracker.Config) {
 			c.StuckAfter, c.BumpAfter = time.Second, map[relayer.Speed]time.Duration{relayer.Fast: 100 * time.Millisecond}
 		}
 	})
-	tx, err := f.Submit(t.Context(), api.Submission{RelayerID: relayertest.PoolID, Caller: "test", Request: relayer.Request{
+	tx, err := f.Submit(t.Context(), relayer.Submission{RelayerID: relayertest.PoolID, Caller: "test", Request: relayer.Request{
 		To: &f.chain.Accounts[0].Address, Value: big.NewInt(1), GasLimit: 2_000_000, MaxFee: limit, MaxPriorityFee: limit, Speed: relayer.Fast,
 	}})
 	require.NoError(t, err)

@@ -90,7 +90,7 @@ func (r *round) suspects() (suspects []int) {
 		delete(r.ahead, k.Address)
 		d, disputed := r.disputed[k.Address]
 		if disputed {
-			r.sure[i] = min(r.sure[i], d.lowest)
+			r.sure[i] = min(r.sure[i], d.mined)
 		}
 		if disputed && d.head != r.head.Hash || doubtful[k.Address] {
 			suspects = append(suspects, i)
@@ -188,21 +188,26 @@ func (r *round) checkCount(ctx context.Context, i int, n report) (done bool, err
 // dispute is the lowest count of a key's mined transactions that an endpoint reported.
 type dispute struct {
 	head     common.Hash // of the last report
-	lowest   uint64
+	mined    uint64
 	endpoint string
+	reported time.Time
 }
 
 // lowestOf returns the lowest count of a key's mined transactions, and records whether the endpoints disagree. A dispute ends
-// when all endpoints that respond agree, and the one with the lowest count is among them.
+// when all endpoints that respond agree, and the one with the lowest count is among them or has not responded for
+// StuckAfter. Otherwise one false count of an endpoint that then goes away would stop bumps and resends for good.
 func (r *round) lowestOf(key common.Address, count uint64, n report) uint64 {
 	lowest, highest := min(count, n.mined), max(count, n.minedHighest)
 	d, known := r.disputed[key]
 	switch {
 	case lowest < highest:
-		d.lowest, d.endpoint = lowest, n.minedBy
+		d = dispute{mined: lowest, endpoint: n.minedBy, reported: time.Now()}
+		if count < n.mined {
+			d.endpoint = r.view.Endpoint()
+		}
 	case !known:
 		return lowest
-	case n.endpoints[d.endpoint]:
+	case n.endpoints[d.endpoint], time.Since(d.reported) >= r.cfg.StuckAfter:
 		delete(r.disputed, key)
 		return lowest
 	}
@@ -212,7 +217,7 @@ func (r *round) lowestOf(key common.Address, count uint64, n report) uint64 {
 	}
 	d.head = r.head.Hash
 	r.disputed[key] = d
-	return min(lowest, d.lowest)
+	return min(lowest, d.mined)
 }
 
 // countOfMost returns the median of the endpoints' mined counts of a key at the round's block; of an even number the higher

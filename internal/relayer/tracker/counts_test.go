@@ -182,7 +182,7 @@ func TestCheckCounts_AtStart_NothingIsGivenOutBefore(t *testing.T) {
 	r := relayertest.Launch(t, f.options)
 	f.Relayer = r
 	require.Eventually(t, func() bool {
-		return strings.Contains(r.Health().Reason, "nonces: not compared with the chain yet")
+		return r.ChainIdentity.Err() == nil && strings.Contains(r.Health().Reason, "nonces: not compared with the chain yet")
 	}, 20*time.Second, 10*time.Millisecond)
 	require.False(t, r.Health().Ready)
 	tx := f.Send(t, f.chain.Accounts[0].Address, 1, nil)
@@ -246,6 +246,34 @@ func TestFill_OneEndpointCountsTooLow_FillsNothing(t *testing.T) {
 	node.SetRules()
 	f.executed()
 	f.settled()
+}
+
+// An endpoint reports too low a count at the round's block once, and does not respond any more. The key's lowest transaction is
+// bumped nevertheless.
+func TestCheckCounts_TooLowOnceThenSilent_Bumps(t *testing.T) {
+	var first, silent *proxy.Proxy
+	f := setup(t, 1, func(o *relayertest.Options) {
+		node := o.RPC[0]
+		first = before(t, o)
+		o.RPC = []string{node}
+		silent = before(t, o)
+		o.RPC = []string{first.URL(), silent.URL()}
+		o.Tracker = func(c *tracker.Config) {
+			c.BumpAfter = map[relayer.Speed]time.Duration{relayer.Fast: 200 * time.Millisecond}
+		}
+	})
+	f.executed()
+	f.executed()
+	silent.SetRules(mined("0x0", 1))
+	f.exec(`UPDATE relayer_keys SET registered_at = now()`) // all endpoints are asked
+	require.Eventually(t, func() bool { return silent.Injected()["count 0x0"] == 1 }, 20*time.Second, 10*time.Millisecond)
+	silent.SetDown(true)
+	first.SetRules(known)
+	tx := f.send()
+	require.Eventually(t, func() bool {
+		f.chain.Commit()
+		return f.latest(tx).Number > 1
+	}, 20*time.Second, 200*time.Millisecond)
 }
 
 // An existing gap is filled within the hourly limit.

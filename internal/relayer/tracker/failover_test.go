@@ -12,7 +12,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rollcall-dev/rollcall/internal/relayer"
-	"github.com/rollcall-dev/rollcall/internal/relayer/api"
 	"github.com/rollcall-dev/rollcall/internal/relayer/relayertest"
 	"github.com/rollcall-dev/rollcall/internal/relayer/tracker"
 )
@@ -44,7 +43,7 @@ func TestOneNodeIsDownWhenTheDatabaseFailsOver(t *testing.T) {
 	tx := f.send()
 	refused := func() {
 		t.Helper()
-		_, err := f.Submit(t.Context(), api.Submission{RelayerID: relayertest.PoolID, Caller: "test", Request: relayer.Request{
+		_, err := f.Submit(t.Context(), relayer.Submission{RelayerID: relayertest.PoolID, Caller: "test", Request: relayer.Request{
 			To: &f.chain.Accounts[0].Address, Speed: relayer.Fast,
 		}})
 		require.ErrorIs(t, err, relayer.ErrUnavailable)

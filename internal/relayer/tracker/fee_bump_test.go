@@ -12,7 +12,6 @@ import (
 
 	"github.com/rollcall-dev/rollcall/internal/evm"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
-	"github.com/rollcall-dev/rollcall/internal/relayer/api"
 	"github.com/rollcall-dev/rollcall/internal/relayer/relayertest"
 	"github.com/rollcall-dev/rollcall/internal/relayer/signer/signertest"
 	"github.com/rollcall-dev/rollcall/internal/relayer/tracker"
@@ -95,7 +94,7 @@ func TestBump_WithoutABlock_DoesNothing(t *testing.T) {
 func TestPriceThatIsTooLowNeedsNoBlock(t *testing.T) {
 	rounds := make(chan struct{})
 	f := setup(t, 1, func(o *relayertest.Options) { o.Tracker = outbidSoon(rounds) })
-	tx, err := f.Submit(t.Context(), api.Submission{RelayerID: relayertest.PoolID, Caller: "test", Request: relayer.Request{
+	tx, err := f.Submit(t.Context(), relayer.Submission{RelayerID: relayertest.PoolID, Caller: "test", Request: relayer.Request{
 		To: &f.chain.Accounts[0].Address, Value: big.NewInt(1), MaxFee: big.NewInt(1000), MaxPriorityFee: big.NewInt(1000), Speed: relayer.Fast,
 	}})
 	require.NoError(t, err)

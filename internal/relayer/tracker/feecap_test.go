@@ -11,7 +11,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rollcall-dev/rollcall/internal/relayer"
-	"github.com/rollcall-dev/rollcall/internal/relayer/api"
 	"github.com/rollcall-dev/rollcall/internal/relayer/relayertest"
 	"github.com/rollcall-dev/rollcall/internal/relayer/tracker"
 	"github.com/rollcall-dev/rollcall/internal/testutil/chain/proxy"
@@ -29,7 +28,7 @@ func feeCap(limit *big.Int) proxy.Rule {
 // offered submits a transaction with this price per unit of gas.
 func (f *fixture) offered(fee *big.Int) *relayer.Transaction {
 	f.t.Helper()
-	tx, err := f.Submit(f.t.Context(), api.Submission{RelayerID: relayertest.PoolID, Caller: "test", Request: relayer.Request{
+	tx, err := f.Submit(f.t.Context(), relayer.Submission{RelayerID: relayertest.PoolID, Caller: "test", Request: relayer.Request{
 		To: &f.chain.Accounts[0].Address, Value: big.NewInt(1), MaxFee: fee, MaxPriorityFee: big.NewInt(2_000_000_000), Speed: relayer.Fast,
 	}})
 	require.NoError(f.t, err)
@@ -106,7 +105,7 @@ func TestValidUntil_PassesWhileNodesAreAway_BytesAreNeverSent(t *testing.T) {
 	})
 	node.SetDown(true)
 	until := time.Now().Add(time.Second)
-	tx, err := f.Submit(t.Context(), api.Submission{RelayerID: relayertest.PoolID, Caller: "test", Request: relayer.Request{
+	tx, err := f.Submit(t.Context(), relayer.Submission{RelayerID: relayertest.PoolID, Caller: "test", Request: relayer.Request{
 		To: &f.chain.Accounts[0].Address, Value: big.NewInt(1), GasLimit: 21_000, MaxFee: big.NewInt(30_000_000_000),
 		MaxPriorityFee: big.NewInt(2_000_000_000), ValidUntil: until, Speed: relayer.Fast,
 	}})

@@ -117,6 +117,34 @@ func TestFinalReorganization_BranchIsShorterAtFirst_IsReported(t *testing.T) {
 	require.Eventually(t, func() bool { return f.valueOf("rollcall_relayer_final_reorgs_total") == 1 }, 20*time.Second, 10*time.Millisecond)
 }
 
+// A reorganization removes a block of final transactions while no process has the lease. The next holder reports it, once.
+func TestFinalReorganization_LeaseMoves_IsReported(t *testing.T) {
+	var head *atomic.Uint64
+	f := setup(t, 1, func(o *relayertest.Options) { head = followed(o, func(*tracker.Config) {}) })
+	f.commitTo(30, head)
+	parent := f.head()
+	tx := f.send()
+	f.commitTo(31, head)
+	f.Reaches(t, tx, relayer.Mined)
+	f.commitTo(34, head)
+	f.Reaches(t, tx, relayer.Confirmed)
+	f.Stop()
+	f.chain.Fork(parent)
+	f.chain.Rollback()
+	for range 6 {
+		f.chain.Commit()
+	}
+
+	for _, reports := range []float64{1, 0} {
+		f.options.Registry = prometheus.NewRegistry()
+		head = followed(&f.options, func(*tracker.Config) {})
+		next := relayertest.Start(t, f.options)
+		f.commitTo(37, head)
+		require.Equal(t, reports, f.valueOf("rollcall_relayer_final_reorgs_total"))
+		next.Stop()
+	}
+}
+
 // valueOf returns a counter.
 func (f *fixture) valueOf(name string) float64 {
 	f.t.Helper()

@@ -268,7 +268,7 @@ func (r *round) confirm(ctx context.Context, canonical []store.Block) error {
 	return nil
 }
 
-// checkConfirmed reports a reorganization that removed a block whose transactions this process has made final. Their bytes
+// checkConfirmed reports a reorganization that removed a block whose transactions were made final. Their bytes
 // are sent again; an operator has to correct their statuses.
 func (r *round) checkConfirmed(ctx context.Context) error {
 	number := r.confirmed.Number
@@ -285,6 +285,10 @@ func (r *round) checkConfirmed(ctx context.Context) error {
 	r.confirmedDue = false
 	if headers[0].Hash == r.confirmed.Hash {
 		return nil
+	}
+	// A process that fails after this line has reported nothing. The next one would report a block that no longer matters.
+	if err := r.cfg.Store.ForgetFinalBlock(ctx, r.confirmed); err != nil {
+		return err
 	}
 	r.cfg.Metrics.finalReorgs.Inc()
 	r.cfg.Log.Error("final transactions lost their block in a reorganization: `rollcall keys resync --reorganized` puts their statuses right",

@@ -8,7 +8,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rollcall-dev/rollcall/internal/relayer"
-	"github.com/rollcall-dev/rollcall/internal/relayer/api"
 	"github.com/rollcall-dev/rollcall/internal/relayer/relayertest"
 	"github.com/rollcall-dev/rollcall/internal/relayer/sender"
 	"github.com/rollcall-dev/rollcall/internal/relayer/service"
@@ -25,7 +24,7 @@ func withCap(limit *big.Int) func(*relayertest.Options) {
 // atCap submits a transaction whose price is the cap. A zero validUntil is none.
 func (f *fixture) atCap(limit *big.Int, validUntil time.Time) *relayer.Transaction {
 	f.t.Helper()
-	tx, err := f.Submit(f.t.Context(), api.Submission{RelayerID: relayertest.PoolID, Caller: "test", Request: relayer.Request{
+	tx, err := f.Submit(f.t.Context(), relayer.Submission{RelayerID: relayertest.PoolID, Caller: "test", Request: relayer.Request{
 		To: &f.chain.Accounts[0].Address, Value: big.NewInt(1), MaxFee: limit, MaxPriorityFee: limit, Speed: relayer.Fast, ValidUntil: validUntil,
 	}})
 	require.NoError(f.t, err)
@@ -86,7 +85,7 @@ func TestReplace_MarketAboveTheCap_TwiceUnderTheCap(t *testing.T) {
 func TestValidUntil_BaseFeeAboveTheCap_IsHonored(t *testing.T) {
 	f := setup(t, 1, withCap(big.NewInt(600_000_000)))
 	before := f.balance(f.chain.Accounts[0].Address)
-	tx, err := f.Submit(t.Context(), api.Submission{RelayerID: relayertest.PoolID, Caller: "test", Request: relayer.Request{
+	tx, err := f.Submit(t.Context(), relayer.Submission{RelayerID: relayertest.PoolID, Caller: "test", Request: relayer.Request{
 		To: &f.chain.Accounts[0].Address, Value: big.NewInt(1), Speed: relayer.Fast, ValidUntil: time.Now().Add(2 * time.Second),
 	}})
 	require.NoError(t, err)

@@ -46,6 +46,9 @@ func (t *Tracker) claim(ctx context.Context) error {
 		t.lease.good, t.lease.taken = time.Time{}, time.Now()
 		t.noteFees(nil)
 		t.forget()
+		if t.confirmed, err = t.cfg.Store.FinalBlock(ctx); err != nil {
+			return err
+		}
 	}
 	if t.lease.held = ok; ok {
 		t.cfg.Metrics.following.Set(1)
@@ -86,7 +89,9 @@ func (t *Tracker) sendFault() error {
 	fees := t.fees
 	t.mu.Unlock()
 	if err == nil && fees.failure == nil {
-		t.declines = 0
+		if time.Since(t.lease.taken) >= faultTerms*t.cfg.Term { // a new holder has not tried to send yet
+			t.declines = 0
+		}
 		return nil
 	}
 	if time.Since(t.lease.taken) < t.cfg.Term || time.Since(t.declined) < faultTerms*t.cfg.Term<<min(max(t.declines-1, 0), 4) {

@@ -150,7 +150,7 @@ func (r *round) resend(ctx context.Context, todo signerTasks, attempts []*relaye
 				return err
 			}
 		}
-		if outcome == evm.IntrinsicGas || result.LacksGas {
+		if outcome == evm.IntrinsicGas || result.Rejected == evm.IntrinsicGas {
 			more, err := r.moreGas(ctx, todo, open[i])
 			if err != nil {
 				return err
@@ -159,7 +159,10 @@ func (r *round) resend(ctx context.Context, todo signerTasks, attempts []*relaye
 				continue
 			}
 		}
-		if !r.permanentlyRejected(open[i], outcome) || open[i].Purpose == relayer.PurposeNoop {
+		if result.Outcome == evm.Unknown {
+			outcome = result.Rejected
+		}
+		if !r.permanentlyRejected(open[i], outcome, result.Outcome) || open[i].Purpose == relayer.PurposeNoop {
 			continue
 		}
 		if err := r.giveUp(ctx, open[i], outcome, result.Err); err != nil {
@@ -238,18 +241,25 @@ func (r *round) resendPreviousAttempt(ctx context.Context, a *relayer.Attempt) (
 	return evm.FeeCapExceeded, nil
 }
 
-// permanentlyRejected reports that no node will ever accept the bytes. A tip above the fee is wrong at any time and node. A
-// rejection for another reason (the size, the gas, the whole fee) may come from one node's policy, its newest block or its
-// operator's mistake, and where gas depends on another chain's price it passes. The node that would accept the bytes may be
-// unavailable. Such a rejection gets time to pass. The bytes still count as possibly sent.
-func (r *round) permanentlyRejected(a *relayer.Attempt, o evm.Outcome) bool {
-	switch o {
-	case evm.TipAboveCap:
+// silentNodeFactor is how much longer a transaction is kept when a node does not answer whether it accepts the bytes.
+const silentNodeFactor = 12
+
+// permanentlyRejected reports that no node will ever accept the bytes, after a rejection. A tip above the fee is wrong at
+// any time and node. A rejection for another reason (the size, the gas, the whole fee) may come from one node's policy, its
+// newest block or its operator's mistake, and where gas depends on another chain's price it passes. The node that would
+// accept the bytes may be unavailable; combined is then Unknown. Such a rejection gets time to pass. The bytes still count
+// as possibly sent.
+func (r *round) permanentlyRejected(a *relayer.Attempt, rejection, combined evm.Outcome) bool {
+	age := r.now().Sub(a.CreatedAt)
+	switch {
+	case rejection == evm.TipAboveCap:
 		return true
-	case evm.IntrinsicGas, evm.ExceedsBlockGas, evm.Oversized, evm.Refused, evm.FeeCapExceeded:
-		return r.now().Sub(a.CreatedAt) > r.cfg.StuckAfter
-	default:
+	case !rejection.MaybePermanent():
 		return false
+	case combined == evm.Unknown:
+		return age > silentNodeFactor*r.cfg.StuckAfter
+	default:
+		return age > r.cfg.StuckAfter
 	}
 }
 
@@ -433,7 +443,7 @@ func (r *round) bumpLowestPending(ctx context.Context, todo signerTasks) error {
 				r.cfg.Log.Info("key no longer stuck", "relayer", k.Address)
 			}
 		}
-		if tx == nil || tx.Status == relayer.Allocated && (tx.Attempts == 0 || !bumpHelps(tx.StatusReason)) {
+		if tx == nil || tx.Status == relayer.Allocated && tx.Attempts == 0 || tx.Status != relayer.Broadcasted && !bumpHelps(tx.StatusReason) {
 			continue
 		}
 		todo.add(k.Address, func() error { return r.bump(ctx, tx, b) })

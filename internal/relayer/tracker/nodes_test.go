@@ -88,6 +88,29 @@ func TestTransactionsSettle_FirstEndpointHidesReceipts(t *testing.T) {
 	require.Positive(t, first.Injected()["hidden"])
 }
 
+// The first endpoint returns null for receipts that exist, and the other one is always a block behind it.
+func TestTransactionsSettle_FirstEndpointHidesReceipts_OtherLags(t *testing.T) {
+	var first, behind *proxy.Proxy
+	f := setup(t, 1, func(o *relayertest.Options) {
+		node := o.RPC[0]
+		first = before(t, o)
+		o.RPC = []string{node}
+		behind = before(t, o)
+		o.RPC = []string{first.URL(), behind.URL()}
+		o.Tracker = func(c *tracker.Config) { c.Tend = time.Second } // no round while the client distrusts the first one
+	})
+	behind.SetLag(1)
+	first.SetRules(proxy.Rule{Name: "hidden", Methods: []string{"eth_getTransactionReceipt"}, Fault: proxy.Fault{Kind: proxy.Answer, Result: "null"}})
+	tx := f.send()
+	// Between two blocks the client trusts the first endpoint again.
+	require.Eventually(t, func() bool {
+		f.chain.Commit()
+		now, err := f.Transaction(t.Context(), relayertest.PoolID, tx.ID)
+		return err == nil && now.Status == relayer.Confirmed
+	}, 20*time.Second, 400*time.Millisecond)
+	require.Positive(t, first.Injected()["hidden"])
+}
+
 // The only endpoint returns null for receipts that exist. The chain is followed all the same, and the transaction is found
 // when the endpoint returns its receipt.
 func TestRound_OnlyEndpointHidesReceipts_GoesOn(t *testing.T) {

@@ -1,6 +1,7 @@
 package tracker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -57,9 +58,11 @@ func (r *round) checkUnexplainedNonces(ctx context.Context, sought []store.Mined
 			continue
 		}
 		looked++
-		switch err := r.displace(ctx, s, l); {
-		case errors.Is(err, errNoReceipt):
-			r.hidden = err
+		err := r.displace(ctx, s, l)
+		_, hides := errors.AsType[*hiddenReceiptError](err)
+		switch {
+		case hides:
+			r.hidden = cmp.Or(r.hidden, err)
 		case err != nil: // a node that does not keep old state; that must not block everything else
 			r.cfg.Log.Warn("nonce was used, and it is not known by whom", "tx", s.ID, "relayer", s.Key, "nonce", s.Nonce, "err", err)
 		}
@@ -101,8 +104,12 @@ func (r *round) unexplainedSince(ctx context.Context, open []store.MinedCandidat
 	return since, nil
 }
 
-// errNoReceipt means that a node contradicts itself.
-var errNoReceipt = errors.New("the node has our transaction in a block, and no receipt of it")
+// hiddenReceiptError means that a node contradicts itself.
+type hiddenReceiptError struct{ block uint64 }
+
+func (e *hiddenReceiptError) Error() string {
+	return fmt.Sprintf("the node has our transaction in block %d, and no receipt of it", e.block)
+}
 
 // displace finds the transaction that used a nonce of ours, and once it is deep enough queues ours for another nonce.
 func (r *round) displace(ctx context.Context, s store.MinedCandidate, l *unexplainedNonce) error {
@@ -114,7 +121,7 @@ func (r *round) displace(ctx context.Context, s store.MinedCandidate, l *unexpla
 	log := r.cfg.Log.With("tx", s.ID, "relayer", s.Key, "nonce", s.Nonce, "hash", used.TxHash, "block", used.BlockNumber)
 	if slices.Contains(s.Hashes, used.TxHash) {
 		l.used = nil
-		return r.view.Distrust("eth_getTransactionReceipt", errNoReceipt)
+		return r.view.Distrust("eth_getTransactionReceipt", &hiddenReceiptError{used.BlockNumber})
 	}
 	if used.BlockNumber > r.final {
 		if !known {

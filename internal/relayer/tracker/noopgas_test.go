@@ -9,7 +9,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rollcall-dev/rollcall/internal/relayer"
-	"github.com/rollcall-dev/rollcall/internal/relayer/api"
 	"github.com/rollcall-dev/rollcall/internal/relayer/relayertest"
 	"github.com/rollcall-dev/rollcall/internal/testutil/chain/proxy"
 )
@@ -28,7 +27,7 @@ var estimates = proxy.Rule{
 // submitRoomy submits a transaction that a node with the rule dearGas accepts.
 func (f *fixture) submitRoomy() *relayer.Transaction {
 	f.t.Helper()
-	tx, err := f.Submit(f.t.Context(), api.Submission{RelayerID: relayertest.PoolID, Caller: "test", Request: relayer.Request{
+	tx, err := f.Submit(f.t.Context(), relayer.Submission{RelayerID: relayertest.PoolID, Caller: "test", Request: relayer.Request{
 		To: &f.chain.Accounts[0].Address, Value: big.NewInt(1), GasLimit: 100_000, Speed: relayer.Fast,
 	}})
 	require.NoError(f.t, err)

@@ -8,7 +8,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rollcall-dev/rollcall/internal/relayer"
-	"github.com/rollcall-dev/rollcall/internal/relayer/api"
 	"github.com/rollcall-dev/rollcall/internal/relayer/relayertest"
 	"github.com/rollcall-dev/rollcall/internal/relayer/signer/signertest"
 	testchain "github.com/rollcall-dev/rollcall/internal/testutil/chain"
@@ -22,7 +21,7 @@ func TestEachPoolIsFollowed(t *testing.T) {
 	f.chain.Fund(testchain.Ether(1), other.Ring.Addresses()...)
 	pond := relayertest.Start(t, other)
 	ours := f.send()
-	theirs, err := pond.Submit(t.Context(), api.Submission{RelayerID: "pond", Caller: "test", Request: relayer.Request{
+	theirs, err := pond.Submit(t.Context(), relayer.Submission{RelayerID: "pond", Caller: "test", Request: relayer.Request{
 		To: &f.chain.Accounts[0].Address, Value: big.NewInt(1), Speed: relayer.Fast,
 	}})
 	require.NoError(t, err)

@@ -12,7 +12,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rollcall-dev/rollcall/internal/relayer"
-	"github.com/rollcall-dev/rollcall/internal/relayer/api"
 	"github.com/rollcall-dev/rollcall/internal/relayer/relayertest"
 	"github.com/rollcall-dev/rollcall/internal/relayer/sender"
 	"github.com/rollcall-dev/rollcall/internal/relayer/signer/signertest"
@@ -23,7 +22,7 @@ import (
 // much returns a transaction that may use more gas than a node with the rule tooMuch puts into a block.
 func (f *fixture) much() *relayer.Transaction {
 	f.t.Helper()
-	tx, err := f.Submit(f.t.Context(), api.Submission{RelayerID: relayertest.PoolID, Caller: "test", Request: relayer.Request{
+	tx, err := f.Submit(f.t.Context(), relayer.Submission{RelayerID: relayertest.PoolID, Caller: "test", Request: relayer.Request{
 		To: &f.chain.Accounts[0].Address, Value: big.NewInt(1), GasLimit: 2_000_000, Speed: relayer.Fast,
 	}})
 	require.NoError(f.t, err)
@@ -64,6 +63,36 @@ func TestMoreGasThanAnyNodeAllows(t *testing.T) {
 	require.Equal(t, "exceeds block gas", failed.StatusReason)
 	attempts, err := f.Store.Attempts(t.Context(), tx.ID)
 	require.NoError(t, err)
+	for _, a := range attempts[1:] {
+		require.Equal(t, relayer.PurposeNoop, a.Purpose)
+	}
+	f.settled()
+}
+
+// One node rejects a transaction for good, and another answers no send. The transaction is not bumped, and after a longer
+// while it is given up, because it blocks its key.
+func TestMoreGasThanANodeAllows_OtherEndpointFailsSends_IsGivenUp(t *testing.T) {
+	var first, other *proxy.Proxy
+	f := setup(t, 1, func(o *relayertest.Options) {
+		node := o.RPC[0]
+		first = before(t, o)
+		o.RPC = []string{node}
+		other = before(t, o)
+		o.RPC = []string{first.URL(), other.URL()}
+		o.Tracker = func(c *tracker.Config) {
+			c.StuckAfter, c.BumpAfter = 100*time.Millisecond, map[relayer.Speed]time.Duration{relayer.Fast: 100 * time.Millisecond}
+		}
+	})
+	first.SetRules(tooMuch)
+	broken := refusals["sends"]
+	broken.Name, broken.Fault.Kind = "sends", proxy.Refuse
+	other.SetRules(broken)
+	tx := f.much()
+	failed := f.commitUntil(tx, relayer.Failed)
+	require.Equal(t, "exceeds block gas", failed.StatusReason)
+	attempts, err := f.Store.Attempts(t.Context(), tx.ID)
+	require.NoError(t, err)
+	require.GreaterOrEqual(t, attempts[1].CreatedAt.Sub(attempts[0].CreatedAt), 12*100*time.Millisecond)
 	for _, a := range attempts[1:] {
 		require.Equal(t, relayer.PurposeNoop, a.Purpose)
 	}

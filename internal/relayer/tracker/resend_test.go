@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rollcall-dev/rollcall/internal/relayer"
+	"github.com/rollcall-dev/rollcall/internal/relayer/keymonitor"
 	"github.com/rollcall-dev/rollcall/internal/relayer/relayertest"
-	"github.com/rollcall-dev/rollcall/internal/relayer/safeguard"
 	"github.com/rollcall-dev/rollcall/internal/relayer/sender"
 	"github.com/rollcall-dev/rollcall/internal/relayer/tracker"
 	testchain "github.com/rollcall-dev/rollcall/internal/testutil/chain"
@@ -202,7 +202,7 @@ func TestResend_KeyIsFunded_AtOnce(t *testing.T) {
 	f := setup(t, 1, paused, func(o *relayertest.Options) {
 		node = before(t, o)
 		node.SetRules(refused(lacksFunds))
-		o.KeyMonitor = func(c *safeguard.Config) { c.Refusals = 1000 }
+		o.KeyMonitor = func(c *keymonitor.Config) { c.Refusals = 1000 }
 	})
 	tx := f.Send(t, f.chain.Accounts[0].Address, 1, nil)
 	require.Eventually(t, func() bool { return node.Injected()["refused"] == 1 }, 20*time.Second, 10*time.Millisecond)

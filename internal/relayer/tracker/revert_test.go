@@ -10,7 +10,6 @@ import (
 
 	"github.com/rollcall-dev/rollcall/internal/evm"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
-	"github.com/rollcall-dev/rollcall/internal/relayer/api"
 	"github.com/rollcall-dev/rollcall/internal/relayer/relayertest"
 	"github.com/rollcall-dev/rollcall/internal/relayer/tracker"
 	"github.com/rollcall-dev/rollcall/internal/testutil/chain/contracts"
@@ -49,7 +48,7 @@ func TestReverted_TellsTheData(t *testing.T) {
 			}
 			counter := f.chain.Counter()
 			submit := func(data []byte) *relayer.Transaction {
-				tx, err := f.Submit(t.Context(), api.Submission{RelayerID: relayertest.PoolID, Caller: "test", Request: relayer.Request{
+				tx, err := f.Submit(t.Context(), relayer.Submission{RelayerID: relayertest.PoolID, Caller: "test", Request: relayer.Request{
 					To: &counter, Data: data, GasLimit: 200_000, Speed: relayer.Fast,
 				}})
 				require.NoError(t, err)

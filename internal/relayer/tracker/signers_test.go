@@ -11,7 +11,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rollcall-dev/rollcall/internal/relayer"
-	"github.com/rollcall-dev/rollcall/internal/relayer/api"
 	"github.com/rollcall-dev/rollcall/internal/relayer/relayertest"
 	"github.com/rollcall-dev/rollcall/internal/relayer/service"
 	"github.com/rollcall-dev/rollcall/internal/relayer/signer"
@@ -31,7 +30,7 @@ func TestHangingSignerHoldsUpItsOwnKeyOnly(t *testing.T) {
 		o.Pool = func(c *service.Config) { c.Cap = 2 }
 	})
 	by := func(key common.Address) *relayer.Transaction {
-		tx, err := f.Submit(t.Context(), api.Submission{RelayerID: strings.ToLower(key.Hex()), Caller: "test", Request: relayer.Request{
+		tx, err := f.Submit(t.Context(), relayer.Submission{RelayerID: strings.ToLower(key.Hex()), Caller: "test", Request: relayer.Request{
 			To: &f.chain.Accounts[0].Address, Value: big.NewInt(1), Speed: relayer.Fast,
 		}})
 		require.NoError(t, err)

@@ -5,12 +5,15 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"math/big"
+	"os"
 	"sync"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
+	"github.com/google/uuid"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/rollcall-dev/rollcall/internal/evm"
@@ -62,7 +65,8 @@ const DefaultMaxNonceJump = 64
 
 // Config configures a Tracker. Fields without a default are required.
 type Config struct {
-	// Name identifies this process among those of the pool, and differs after a restart.
+	// Name identifies this process among those of the pool, and differs after a restart. Default: the host, the process id and
+	// a random part.
 	Name   string
 	Store  *store.Store
 	Sender *sender.Sender
@@ -128,7 +132,7 @@ type Tracker struct {
 	behind      int                                  // successive rounds that did not reach it
 	unexplained map[store.KeyNonce]*unexplainedNonce // used nonces for which no transaction was found
 	anchor      store.Block
-	// confirmed is the newest block whose transactions this process has made final since it took the lease.
+	// confirmed is the newest block whose transactions were made final, by any process.
 	confirmed store.Block
 	// confirmedDue reports that the chain may have been reorganized since it was last compared with confirmed. The new
 	// branch may be shorter at first.
@@ -202,6 +206,7 @@ type observations struct {
 
 // New returns a Tracker; Run runs it.
 func New(cfg Config) *Tracker {
+	cfg.Name = cmp.Or(cfg.Name, processName())
 	cfg.Confirmations = cmp.Or(cfg.Confirmations, 12)
 	cfg.AnchorDepth = cmp.Or(cfg.AnchorDepth, 64)
 	if cfg.Metrics == nil {
@@ -223,6 +228,14 @@ func New(cfg Config) *Tracker {
 	t := &Tracker{cfg: cfg, busy: make(chan struct{}, 1), comparing: make(chan struct{}, 1), signing: map[common.Address]bool{}, handed: map[common.Address]time.Time{}}
 	t.forget()
 	return t
+}
+
+func processName() string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	return fmt.Sprintf("%s-%d-%s", host, os.Getpid(), uuid.NewString()[:8])
 }
 
 // forget resets the observations.
@@ -339,6 +352,7 @@ func (t *Tracker) await(ctx context.Context, heads bool) {
 func (t *Tracker) round(ctx context.Context) error {
 	var failed error
 	var complete evm.Header // the head of the complete round
+	var receiptAt uint64    // the block whose receipt its endpoint hides
 	for tried := map[string]bool{}; ; {
 		// The keys are read first, because decisions based on the view are valid in the era that was recorded before it.
 		all, err := t.cfg.Store.Keys(ctx)
@@ -346,7 +360,7 @@ func (t *Tracker) round(ctx context.Context) error {
 			return err
 		}
 		view, err := t.cfg.Chain.Latest(ctx)
-		if err != nil || tried[view.Endpoint()] || view.Header().Number < complete.Number {
+		if err != nil || tried[view.Endpoint()] || view.Header().Number < receiptAt {
 			if complete.IsZero() {
 				return cmp.Or(err, failed)
 			}
@@ -355,9 +369,11 @@ func (t *Tracker) round(ctx context.Context) error {
 		}
 		tried[view.Endpoint()] = true
 		failed = t.roundFrom(ctx, view, all)
+		hidden, hides := errors.AsType[*hiddenReceiptError](failed)
 		switch {
-		case errors.Is(failed, errNoReceipt):
-			complete, t.last = t.last, evm.Header{} // the next endpoint processes the same head
+		case hides:
+			complete, t.last = t.last, evm.Header{} // the next endpoint processes the same head, or one shortly before it
+			receiptAt = hidden.block
 		case failed == nil || ctx.Err() != nil:
 			return failed
 		case evm.IsNoAnswer(failed) || errors.Is(failed, evm.ErrStale):
@@ -483,7 +499,7 @@ type round struct {
 	freed        bool                          // mined transactions freed room on keys
 	final        uint64                        // number of the newest final block; 0 while there is none
 	recovered    bool                          // rounds failed before this one
-	hidden       error                         // errNoReceipt, if the endpoint hides a receipt
+	hidden       error                         // a hiddenReceiptError, if the endpoint hides a receipt
 	observations *observations
 }
 

@@ -13,7 +13,6 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/rollcall-dev/rollcall/internal/relayer"
-	"github.com/rollcall-dev/rollcall/internal/relayer/api"
 	"github.com/rollcall-dev/rollcall/internal/relayer/relayertest"
 	"github.com/rollcall-dev/rollcall/internal/relayer/sender"
 	"github.com/rollcall-dev/rollcall/internal/relayer/service"
@@ -174,7 +173,7 @@ func TestExpiredGivesItsNonceAway(t *testing.T) {
 	f := setup(t, 1)
 	to := f.chain.Accounts[0].Address
 	before := f.balance(to)
-	tx, err := f.Submit(t.Context(), api.Submission{RelayerID: relayertest.PoolID, Caller: "test", Request: relayer.Request{
+	tx, err := f.Submit(t.Context(), relayer.Submission{RelayerID: relayertest.PoolID, Caller: "test", Request: relayer.Request{
 		To: &to, Value: big.NewInt(1), Speed: relayer.Fast, ValidUntil: time.Now().Add(time.Second),
 	}})
 	require.NoError(t, err)
@@ -276,7 +275,7 @@ func TestAnotherHistoryIsRefused(t *testing.T) {
 			r.ChainIdentity.Err().Error() != "no node has confirmed yet that the chain is the one that transactions were sent on"
 	}, 20*time.Second, 20*time.Millisecond)
 	require.ErrorContains(t, r.ChainIdentity.Err(), "another history")
-	_, err := r.Submit(t.Context(), api.Submission{RelayerID: relayertest.PoolID, Caller: "test", Request: relayer.Request{
+	_, err := r.Submit(t.Context(), relayer.Submission{RelayerID: relayertest.PoolID, Caller: "test", Request: relayer.Request{
 		To: &common.Address{}, Value: big.NewInt(1), Speed: relayer.Fast,
 	}})
 	require.ErrorIs(t, err, relayer.ErrUnavailable)

@@ -347,6 +347,9 @@ func (n *Node) end() {
 		n.client.Close()
 	}
 	if n.proc != nil {
+		if err := n.proc.Running(); err != nil {
+			n.t.Logf("geth %s was not stopped by the test: %v", n.URL(), err)
+		}
 		n.proc.Kill()
 	}
 }

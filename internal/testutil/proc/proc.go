@@ -46,8 +46,11 @@ type Process struct {
 	ended chan struct{} // closed when it has ended
 
 	mu   sync.Mutex
-	said []string // its last lines of output
+	said []string // its last lines of output, or the first ones of a panic
 }
+
+// keptLines is how many lines of output a Process keeps.
+const keptLines = 40
 
 // Start starts a server, merges its two outputs, and returns when isReady returns true for a line. An error contains
 // the last lines; the process has ended then.
@@ -80,11 +83,19 @@ func Start(cmd *exec.Cmd, isReady func(line string) bool) (*Process, error) {
 func (p *Process) watch(out io.Reader, isReady func(string) bool) {
 	defer close(p.ended)
 	lines := bufio.NewScanner(out)
-	var ready bool
+	var ready, panicked bool
 	for lines.Scan() {
 		p.mu.Lock()
-		p.said = append(p.said, lines.Text())
-		p.said = p.said[max(0, len(p.said)-20):]
+		if !panicked {
+			panicked = strings.HasPrefix(lines.Text(), "panic: ") || strings.HasPrefix(lines.Text(), "fatal error: ")
+			if panicked { // the stacks of all goroutines follow, and the first one is the cause
+				p.said = nil
+			}
+		}
+		if p.said = append(p.said, lines.Text()); len(p.said) > keptLines && panicked {
+			p.said = p.said[:keptLines]
+		}
+		p.said = p.said[max(0, len(p.said)-keptLines):]
 		p.mu.Unlock()
 		if !ready && isReady(lines.Text()) {
 			ready = true

@@ -654,112 +654,6 @@ func (x *TakeSnapshotResponse) GetChunk() []byte {
 	return nil
 }
 
-type RestoreSnapshotRequest struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	Chunk []byte                 `protobuf:"bytes,1,opt,name=chunk,proto3" json:"chunk,omitempty"`
-	// In the first message: accept a snapshot of another cluster.
-	AllowForeign  bool `protobuf:"varint,2,opt,name=allow_foreign,json=allowForeign,proto3" json:"allow_foreign,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *RestoreSnapshotRequest) Reset() {
-	*x = RestoreSnapshotRequest{}
-	mi := &file_rollcall_v1_cluster_proto_msgTypes[11]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *RestoreSnapshotRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*RestoreSnapshotRequest) ProtoMessage() {}
-
-func (x *RestoreSnapshotRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_rollcall_v1_cluster_proto_msgTypes[11]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use RestoreSnapshotRequest.ProtoReflect.Descriptor instead.
-func (*RestoreSnapshotRequest) Descriptor() ([]byte, []int) {
-	return file_rollcall_v1_cluster_proto_rawDescGZIP(), []int{11}
-}
-
-func (x *RestoreSnapshotRequest) GetChunk() []byte {
-	if x != nil {
-		return x.Chunk
-	}
-	return nil
-}
-
-func (x *RestoreSnapshotRequest) GetAllowForeign() bool {
-	if x != nil {
-		return x.AllowForeign
-	}
-	return false
-}
-
-type RestoreSnapshotResponse struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// The epoch established after the restore; higher than any before it.
-	Epoch         uint64 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	Services      uint64 `protobuf:"varint,2,opt,name=services,proto3" json:"services,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *RestoreSnapshotResponse) Reset() {
-	*x = RestoreSnapshotResponse{}
-	mi := &file_rollcall_v1_cluster_proto_msgTypes[12]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *RestoreSnapshotResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*RestoreSnapshotResponse) ProtoMessage() {}
-
-func (x *RestoreSnapshotResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_rollcall_v1_cluster_proto_msgTypes[12]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use RestoreSnapshotResponse.ProtoReflect.Descriptor instead.
-func (*RestoreSnapshotResponse) Descriptor() ([]byte, []int) {
-	return file_rollcall_v1_cluster_proto_rawDescGZIP(), []int{12}
-}
-
-func (x *RestoreSnapshotResponse) GetEpoch() uint64 {
-	if x != nil {
-		return x.Epoch
-	}
-	return 0
-}
-
-func (x *RestoreSnapshotResponse) GetServices() uint64 {
-	if x != nil {
-		return x.Services
-	}
-	return 0
-}
-
 // ImportServicesRequest is a part of an import, of at most 1 MiB. An import has at most 1,000,000 services and 256 MiB.
 type ImportServicesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -775,7 +669,7 @@ type ImportServicesRequest struct {
 
 func (x *ImportServicesRequest) Reset() {
 	*x = ImportServicesRequest{}
-	mi := &file_rollcall_v1_cluster_proto_msgTypes[13]
+	mi := &file_rollcall_v1_cluster_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -787,7 +681,7 @@ func (x *ImportServicesRequest) String() string {
 func (*ImportServicesRequest) ProtoMessage() {}
 
 func (x *ImportServicesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_rollcall_v1_cluster_proto_msgTypes[13]
+	mi := &file_rollcall_v1_cluster_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -800,7 +694,7 @@ func (x *ImportServicesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportServicesRequest.ProtoReflect.Descriptor instead.
 func (*ImportServicesRequest) Descriptor() ([]byte, []int) {
-	return file_rollcall_v1_cluster_proto_rawDescGZIP(), []int{13}
+	return file_rollcall_v1_cluster_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ImportServicesRequest) GetRecords() []*ServiceRecord {
@@ -835,7 +729,7 @@ type ImportEnd struct {
 
 func (x *ImportEnd) Reset() {
 	*x = ImportEnd{}
-	mi := &file_rollcall_v1_cluster_proto_msgTypes[14]
+	mi := &file_rollcall_v1_cluster_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -847,7 +741,7 @@ func (x *ImportEnd) String() string {
 func (*ImportEnd) ProtoMessage() {}
 
 func (x *ImportEnd) ProtoReflect() protoreflect.Message {
-	mi := &file_rollcall_v1_cluster_proto_msgTypes[14]
+	mi := &file_rollcall_v1_cluster_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -860,7 +754,7 @@ func (x *ImportEnd) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportEnd.ProtoReflect.Descriptor instead.
 func (*ImportEnd) Descriptor() ([]byte, []int) {
-	return file_rollcall_v1_cluster_proto_rawDescGZIP(), []int{14}
+	return file_rollcall_v1_cluster_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ImportEnd) GetServices() uint64 {
@@ -884,7 +778,7 @@ type ImportServicesResponse struct {
 
 func (x *ImportServicesResponse) Reset() {
 	*x = ImportServicesResponse{}
-	mi := &file_rollcall_v1_cluster_proto_msgTypes[15]
+	mi := &file_rollcall_v1_cluster_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -896,7 +790,7 @@ func (x *ImportServicesResponse) String() string {
 func (*ImportServicesResponse) ProtoMessage() {}
 
 func (x *ImportServicesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_rollcall_v1_cluster_proto_msgTypes[15]
+	mi := &file_rollcall_v1_cluster_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -909,7 +803,7 @@ func (x *ImportServicesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportServicesResponse.ProtoReflect.Descriptor instead.
 func (*ImportServicesResponse) Descriptor() ([]byte, []int) {
-	return file_rollcall_v1_cluster_proto_rawDescGZIP(), []int{15}
+	return file_rollcall_v1_cluster_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ImportServicesResponse) GetEpoch() uint64 {
@@ -986,13 +880,7 @@ const file_rollcall_v1_cluster_proto_rawDesc = "" +
 	"\x1aTransferLeadershipResponse\"\x15\n" +
 	"\x13TakeSnapshotRequest\",\n" +
 	"\x14TakeSnapshotResponse\x12\x14\n" +
-	"\x05chunk\x18\x01 \x01(\fR\x05chunk\"S\n" +
-	"\x16RestoreSnapshotRequest\x12\x14\n" +
-	"\x05chunk\x18\x01 \x01(\fR\x05chunk\x12#\n" +
-	"\rallow_foreign\x18\x02 \x01(\bR\fallowForeign\"K\n" +
-	"\x17RestoreSnapshotResponse\x12\x14\n" +
-	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x1a\n" +
-	"\bservices\x18\x02 \x01(\x04R\bservices\"\xab\x01\n" +
+	"\x05chunk\x18\x01 \x01(\fR\x05chunk\"\xab\x01\n" +
 	"\x15ImportServicesRequest\x124\n" +
 	"\arecords\x18\x01 \x03(\v2\x1a.rollcall.v1.ServiceRecordR\arecords\x122\n" +
 	"\x06owners\x18\x02 \x03(\v2\x1a.rollcall.v1.ImportedOwnerR\x06owners\x12(\n" +
@@ -1010,14 +898,13 @@ const file_rollcall_v1_cluster_proto_rawDesc = "" +
 	"\bSuffrage\x12\x18\n" +
 	"\x14SUFFRAGE_UNSPECIFIED\x10\x00\x12\x12\n" +
 	"\x0eSUFFRAGE_VOTER\x10\x01\x12\x16\n" +
-	"\x12SUFFRAGE_NON_VOTER\x10\x022\xfe\x04\n" +
+	"\x12SUFFRAGE_NON_VOTER\x10\x022\x9e\x04\n" +
 	"\x0eClusterService\x12P\n" +
 	"\vListMembers\x12\x1f.rollcall.v1.ListMembersRequest\x1a .rollcall.v1.ListMembersResponse\x12J\n" +
 	"\tAddMember\x12\x1d.rollcall.v1.AddMemberRequest\x1a\x1e.rollcall.v1.AddMemberResponse\x12S\n" +
 	"\fRemoveMember\x12 .rollcall.v1.RemoveMemberRequest\x1a!.rollcall.v1.RemoveMemberResponse\x12e\n" +
 	"\x12TransferLeadership\x12&.rollcall.v1.TransferLeadershipRequest\x1a'.rollcall.v1.TransferLeadershipResponse\x12U\n" +
-	"\fTakeSnapshot\x12 .rollcall.v1.TakeSnapshotRequest\x1a!.rollcall.v1.TakeSnapshotResponse0\x01\x12^\n" +
-	"\x0fRestoreSnapshot\x12#.rollcall.v1.RestoreSnapshotRequest\x1a$.rollcall.v1.RestoreSnapshotResponse(\x01\x12[\n" +
+	"\fTakeSnapshot\x12 .rollcall.v1.TakeSnapshotRequest\x1a!.rollcall.v1.TakeSnapshotResponse0\x01\x12[\n" +
 	"\x0eImportServices\x12\".rollcall.v1.ImportServicesRequest\x1a#.rollcall.v1.ImportServicesResponse(\x01B?Z=github.com/rollcall-dev/rollcall/proto/rollcall/v1;rollcallv1b\x06proto3"
 
 var (
@@ -1033,7 +920,7 @@ func file_rollcall_v1_cluster_proto_rawDescGZIP() []byte {
 }
 
 var file_rollcall_v1_cluster_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_rollcall_v1_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
+var file_rollcall_v1_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
 var file_rollcall_v1_cluster_proto_goTypes = []any{
 	(Suffrage)(0),                      // 0: rollcall.v1.Suffrage
 	(*ListMembersRequest)(nil),         // 1: rollcall.v1.ListMembersRequest
@@ -1047,36 +934,32 @@ var file_rollcall_v1_cluster_proto_goTypes = []any{
 	(*TransferLeadershipResponse)(nil), // 9: rollcall.v1.TransferLeadershipResponse
 	(*TakeSnapshotRequest)(nil),        // 10: rollcall.v1.TakeSnapshotRequest
 	(*TakeSnapshotResponse)(nil),       // 11: rollcall.v1.TakeSnapshotResponse
-	(*RestoreSnapshotRequest)(nil),     // 12: rollcall.v1.RestoreSnapshotRequest
-	(*RestoreSnapshotResponse)(nil),    // 13: rollcall.v1.RestoreSnapshotResponse
-	(*ImportServicesRequest)(nil),      // 14: rollcall.v1.ImportServicesRequest
-	(*ImportEnd)(nil),                  // 15: rollcall.v1.ImportEnd
-	(*ImportServicesResponse)(nil),     // 16: rollcall.v1.ImportServicesResponse
-	(*ServiceRecord)(nil),              // 17: rollcall.v1.ServiceRecord
-	(*ImportedOwner)(nil),              // 18: rollcall.v1.ImportedOwner
+	(*ImportServicesRequest)(nil),      // 12: rollcall.v1.ImportServicesRequest
+	(*ImportEnd)(nil),                  // 13: rollcall.v1.ImportEnd
+	(*ImportServicesResponse)(nil),     // 14: rollcall.v1.ImportServicesResponse
+	(*ServiceRecord)(nil),              // 15: rollcall.v1.ServiceRecord
+	(*ImportedOwner)(nil),              // 16: rollcall.v1.ImportedOwner
 }
 var file_rollcall_v1_cluster_proto_depIdxs = []int32{
 	0,  // 0: rollcall.v1.Member.suffrage:type_name -> rollcall.v1.Suffrage
 	2,  // 1: rollcall.v1.ListMembersResponse.members:type_name -> rollcall.v1.Member
-	17, // 2: rollcall.v1.ImportServicesRequest.records:type_name -> rollcall.v1.ServiceRecord
-	18, // 3: rollcall.v1.ImportServicesRequest.owners:type_name -> rollcall.v1.ImportedOwner
-	15, // 4: rollcall.v1.ImportServicesRequest.end:type_name -> rollcall.v1.ImportEnd
+	15, // 2: rollcall.v1.ImportServicesRequest.records:type_name -> rollcall.v1.ServiceRecord
+	16, // 3: rollcall.v1.ImportServicesRequest.owners:type_name -> rollcall.v1.ImportedOwner
+	13, // 4: rollcall.v1.ImportServicesRequest.end:type_name -> rollcall.v1.ImportEnd
 	1,  // 5: rollcall.v1.ClusterService.ListMembers:input_type -> rollcall.v1.ListMembersRequest
 	4,  // 6: rollcall.v1.ClusterService.AddMember:input_type -> rollcall.v1.AddMemberRequest
 	6,  // 7: rollcall.v1.ClusterService.RemoveMember:input_type -> rollcall.v1.RemoveMemberRequest
 	8,  // 8: rollcall.v1.ClusterService.TransferLeadership:input_type -> rollcall.v1.TransferLeadershipRequest
 	10, // 9: rollcall.v1.ClusterService.TakeSnapshot:input_type -> rollcall.v1.TakeSnapshotRequest
-	12, // 10: rollcall.v1.ClusterService.RestoreSnapshot:input_type -> rollcall.v1.RestoreSnapshotRequest
-	14, // 11: rollcall.v1.ClusterService.ImportServices:input_type -> rollcall.v1.ImportServicesRequest
-	3,  // 12: rollcall.v1.ClusterService.ListMembers:output_type -> rollcall.v1.ListMembersResponse
-	5,  // 13: rollcall.v1.ClusterService.AddMember:output_type -> rollcall.v1.AddMemberResponse
-	7,  // 14: rollcall.v1.ClusterService.RemoveMember:output_type -> rollcall.v1.RemoveMemberResponse
-	9,  // 15: rollcall.v1.ClusterService.TransferLeadership:output_type -> rollcall.v1.TransferLeadershipResponse
-	11, // 16: rollcall.v1.ClusterService.TakeSnapshot:output_type -> rollcall.v1.TakeSnapshotResponse
-	13, // 17: rollcall.v1.ClusterService.RestoreSnapshot:output_type -> rollcall.v1.RestoreSnapshotResponse
-	16, // 18: rollcall.v1.ClusterService.ImportServices:output_type -> rollcall.v1.ImportServicesResponse
-	12, // [12:19] is the sub-list for method output_type
-	5,  // [5:12] is the sub-list for method input_type
+	12, // 10: rollcall.v1.ClusterService.ImportServices:input_type -> rollcall.v1.ImportServicesRequest
+	3,  // 11: rollcall.v1.ClusterService.ListMembers:output_type -> rollcall.v1.ListMembersResponse
+	5,  // 12: rollcall.v1.ClusterService.AddMember:output_type -> rollcall.v1.AddMemberResponse
+	7,  // 13: rollcall.v1.ClusterService.RemoveMember:output_type -> rollcall.v1.RemoveMemberResponse
+	9,  // 14: rollcall.v1.ClusterService.TransferLeadership:output_type -> rollcall.v1.TransferLeadershipResponse
+	11, // 15: rollcall.v1.ClusterService.TakeSnapshot:output_type -> rollcall.v1.TakeSnapshotResponse
+	14, // 16: rollcall.v1.ClusterService.ImportServices:output_type -> rollcall.v1.ImportServicesResponse
+	11, // [11:17] is the sub-list for method output_type
+	5,  // [5:11] is the sub-list for method input_type
 	5,  // [5:5] is the sub-list for extension type_name
 	5,  // [5:5] is the sub-list for extension extendee
 	0,  // [0:5] is the sub-list for field type_name
@@ -1094,7 +977,7 @@ func file_rollcall_v1_cluster_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_rollcall_v1_cluster_proto_rawDesc), len(file_rollcall_v1_cluster_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   16,
+			NumMessages:   14,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

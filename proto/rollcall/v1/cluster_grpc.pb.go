@@ -24,7 +24,6 @@ const (
 	ClusterService_RemoveMember_FullMethodName       = "/rollcall.v1.ClusterService/RemoveMember"
 	ClusterService_TransferLeadership_FullMethodName = "/rollcall.v1.ClusterService/TransferLeadership"
 	ClusterService_TakeSnapshot_FullMethodName       = "/rollcall.v1.ClusterService/TakeSnapshot"
-	ClusterService_RestoreSnapshot_FullMethodName    = "/rollcall.v1.ClusterService/RestoreSnapshot"
 	ClusterService_ImportServices_FullMethodName     = "/rollcall.v1.ClusterService/ImportServices"
 )
 
@@ -43,8 +42,6 @@ type ClusterServiceClient interface {
 	TransferLeadership(ctx context.Context, in *TransferLeadershipRequest, opts ...grpc.CallOption) (*TransferLeadershipResponse, error)
 	// TakeSnapshot streams the directory as it stands, in the snapshot format of log.proto.
 	TakeSnapshot(ctx context.Context, in *TakeSnapshotRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[TakeSnapshotResponse], error)
-	// RestoreSnapshot replaces the directory on every node. Leader only.
-	RestoreSnapshot(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[RestoreSnapshotRequest, RestoreSnapshotResponse], error)
 	// ImportServices replaces all services of the directory by those of the stream, completely or not at all. A stream
 	// that ends before its last message changes nothing. Leader only.
 	ImportServices(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[ImportServicesRequest, ImportServicesResponse], error)
@@ -117,22 +114,9 @@ func (c *clusterServiceClient) TakeSnapshot(ctx context.Context, in *TakeSnapsho
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type ClusterService_TakeSnapshotClient = grpc.ServerStreamingClient[TakeSnapshotResponse]
 
-func (c *clusterServiceClient) RestoreSnapshot(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[RestoreSnapshotRequest, RestoreSnapshotResponse], error) {
-	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &ClusterService_ServiceDesc.Streams[1], ClusterService_RestoreSnapshot_FullMethodName, cOpts...)
-	if err != nil {
-		return nil, err
-	}
-	x := &grpc.GenericClientStream[RestoreSnapshotRequest, RestoreSnapshotResponse]{ClientStream: stream}
-	return x, nil
-}
-
-// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
-type ClusterService_RestoreSnapshotClient = grpc.ClientStreamingClient[RestoreSnapshotRequest, RestoreSnapshotResponse]
-
 func (c *clusterServiceClient) ImportServices(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[ImportServicesRequest, ImportServicesResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &ClusterService_ServiceDesc.Streams[2], ClusterService_ImportServices_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &ClusterService_ServiceDesc.Streams[1], ClusterService_ImportServices_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -158,8 +142,6 @@ type ClusterServiceServer interface {
 	TransferLeadership(context.Context, *TransferLeadershipRequest) (*TransferLeadershipResponse, error)
 	// TakeSnapshot streams the directory as it stands, in the snapshot format of log.proto.
 	TakeSnapshot(*TakeSnapshotRequest, grpc.ServerStreamingServer[TakeSnapshotResponse]) error
-	// RestoreSnapshot replaces the directory on every node. Leader only.
-	RestoreSnapshot(grpc.ClientStreamingServer[RestoreSnapshotRequest, RestoreSnapshotResponse]) error
 	// ImportServices replaces all services of the directory by those of the stream, completely or not at all. A stream
 	// that ends before its last message changes nothing. Leader only.
 	ImportServices(grpc.ClientStreamingServer[ImportServicesRequest, ImportServicesResponse]) error
@@ -187,9 +169,6 @@ func (UnimplementedClusterServiceServer) TransferLeadership(context.Context, *Tr
 }
 func (UnimplementedClusterServiceServer) TakeSnapshot(*TakeSnapshotRequest, grpc.ServerStreamingServer[TakeSnapshotResponse]) error {
 	return status.Error(codes.Unimplemented, "method TakeSnapshot not implemented")
-}
-func (UnimplementedClusterServiceServer) RestoreSnapshot(grpc.ClientStreamingServer[RestoreSnapshotRequest, RestoreSnapshotResponse]) error {
-	return status.Error(codes.Unimplemented, "method RestoreSnapshot not implemented")
 }
 func (UnimplementedClusterServiceServer) ImportServices(grpc.ClientStreamingServer[ImportServicesRequest, ImportServicesResponse]) error {
 	return status.Error(codes.Unimplemented, "method ImportServices not implemented")
@@ -298,13 +277,6 @@ func _ClusterService_TakeSnapshot_Handler(srv interface{}, stream grpc.ServerStr
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type ClusterService_TakeSnapshotServer = grpc.ServerStreamingServer[TakeSnapshotResponse]
 
-func _ClusterService_RestoreSnapshot_Handler(srv interface{}, stream grpc.ServerStream) error {
-	return srv.(ClusterServiceServer).RestoreSnapshot(&grpc.GenericServerStream[RestoreSnapshotRequest, RestoreSnapshotResponse]{ServerStream: stream})
-}
-
-// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
-type ClusterService_RestoreSnapshotServer = grpc.ClientStreamingServer[RestoreSnapshotRequest, RestoreSnapshotResponse]
-
 func _ClusterService_ImportServices_Handler(srv interface{}, stream grpc.ServerStream) error {
 	return srv.(ClusterServiceServer).ImportServices(&grpc.GenericServerStream[ImportServicesRequest, ImportServicesResponse]{ServerStream: stream})
 }
@@ -341,11 +313,6 @@ var ClusterService_ServiceDesc = grpc.ServiceDesc{
 			StreamName:    "TakeSnapshot",
 			Handler:       _ClusterService_TakeSnapshot_Handler,
 			ServerStreams: true,
-		},
-		{
-			StreamName:    "RestoreSnapshot",
-			Handler:       _ClusterService_RestoreSnapshot_Handler,
-			ClientStreams: true,
 		},
 		{
 			StreamName:    "ImportServices",

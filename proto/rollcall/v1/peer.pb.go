@@ -70,7 +70,7 @@ type ConfirmTermResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The node's current term: equal to the asked one while no later election has reached the node.
 	Term uint64 `protobuf:"varint,1,opt,name=term,proto3" json:"term,omitempty"`
-	// Who answers; the cluster is empty until the node has applied its name.
+	// The answering node, and the identity of the cluster whose log it holds.
 	Node          string `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`
 	Cluster       string `protobuf:"bytes,3,opt,name=cluster,proto3" json:"cluster,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -167,7 +167,7 @@ func (*DescribeRequest) Descriptor() ([]byte, []int) {
 type DescribeResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Node  string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
-	// Empty until a leader has been established.
+	// Identity of the cluster whose log the node holds; empty before it holds one.
 	Cluster string `protobuf:"bytes,2,opt,name=cluster,proto3" json:"cluster,omitempty"`
 	Epoch   uint64 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	// The node holds more of the log than the entry that every founder begins with, also while it is still reading it.
@@ -185,9 +185,15 @@ type DescribeResponse struct {
 	// The node waits for a vote: it lost its disk and knows that its cluster exists, or it was invited.
 	Rejoining bool `protobuf:"varint,14,opt,name=rejoining,proto3" json:"rejoining,omitempty"`
 	// The node has the log up to this index and knows it to be committed.
-	CommitIndex   uint64 `protobuf:"varint,15,opt,name=commit_index,json=commitIndex,proto3" json:"commit_index,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	CommitIndex uint64 `protobuf:"varint,15,opt,name=commit_index,json=commitIndex,proto3" json:"commit_index,omitempty"`
+	// Identity that an empty founder proposes for a new cluster.
+	ProposedCluster string `protobuf:"bytes,16,opt,name=proposed_cluster,json=proposedCluster,proto3" json:"proposed_cluster,omitempty"`
+	// Sorted ids of the peers that the node is configured with.
+	Peers []string `protobuf:"bytes,17,rep,name=peers,proto3" json:"peers,omitempty"`
+	// Peers for which the node does not wait at the very first start.
+	BootstrapWithout []string `protobuf:"bytes,18,rep,name=bootstrap_without,json=bootstrapWithout,proto3" json:"bootstrap_without,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *DescribeResponse) Reset() {
@@ -325,6 +331,27 @@ func (x *DescribeResponse) GetCommitIndex() uint64 {
 	return 0
 }
 
+func (x *DescribeResponse) GetProposedCluster() string {
+	if x != nil {
+		return x.ProposedCluster
+	}
+	return ""
+}
+
+func (x *DescribeResponse) GetPeers() []string {
+	if x != nil {
+		return x.Peers
+	}
+	return nil
+}
+
+func (x *DescribeResponse) GetBootstrapWithout() []string {
+	if x != nil {
+		return x.BootstrapWithout
+	}
+	return nil
+}
+
 type RejoinRequest struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Node    string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
@@ -392,7 +419,9 @@ type RejoinResponse struct {
 	MayStart bool `protobuf:"varint,1,opt,name=may_start,json=mayStart,proto3" json:"may_start,omitempty"`
 	Voter    bool `protobuf:"varint,2,opt,name=voter,proto3" json:"voter,omitempty"`
 	// Present term of the leader. A node without a disk may have voted in it, and in none above.
-	Term          uint64 `protobuf:"varint,3,opt,name=term,proto3" json:"term,omitempty"`
+	Term uint64 `protobuf:"varint,3,opt,name=term,proto3" json:"term,omitempty"`
+	// Identity of the leader's cluster.
+	Cluster       string `protobuf:"bytes,4,opt,name=cluster,proto3" json:"cluster,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -448,10 +477,18 @@ func (x *RejoinResponse) GetTerm() uint64 {
 	return 0
 }
 
+func (x *RejoinResponse) GetCluster() string {
+	if x != nil {
+		return x.Cluster
+	}
+	return ""
+}
+
 type InviteRequest struct {
-	state   protoimpl.MessageState `protogen:"open.v1"`
-	Node    string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
-	Cluster string                 `protobuf:"bytes,2,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Node  string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	// Identity of the leader's cluster.
+	Cluster string `protobuf:"bytes,2,opt,name=cluster,proto3" json:"cluster,omitempty"`
 	// The node is to ask for a vote, rather than stay without one.
 	Vote          bool `protobuf:"varint,3,opt,name=vote,proto3" json:"vote,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -556,7 +593,7 @@ const file_rollcall_v1_peer_proto_rawDesc = "" +
 	"\x04term\x18\x01 \x01(\x04R\x04term\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\tR\x04node\x12\x18\n" +
 	"\acluster\x18\x03 \x01(\tR\acluster\"\x11\n" +
-	"\x0fDescribeRequest\"\xde\x03\n" +
+	"\x0fDescribeRequest\"\xcc\x04\n" +
 	"\x10DescribeResponse\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x18\n" +
 	"\acluster\x18\x02 \x01(\tR\acluster\x12\x14\n" +
@@ -573,15 +610,19 @@ const file_rollcall_v1_peer_proto_rawDesc = "" +
 	"\fhttp_address\x18\f \x01(\tR\vhttpAddress\x12%\n" +
 	"\x0eleader_address\x18\r \x01(\tR\rleaderAddress\x12\x1c\n" +
 	"\trejoining\x18\x0e \x01(\bR\trejoining\x12!\n" +
-	"\fcommit_index\x18\x0f \x01(\x04R\vcommitIndex\"S\n" +
+	"\fcommit_index\x18\x0f \x01(\x04R\vcommitIndex\x12)\n" +
+	"\x10proposed_cluster\x18\x10 \x01(\tR\x0fproposedCluster\x12\x14\n" +
+	"\x05peers\x18\x11 \x03(\tR\x05peers\x12+\n" +
+	"\x11bootstrap_without\x18\x12 \x03(\tR\x10bootstrapWithout\"S\n" +
 	"\rRejoinRequest\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x14\n" +
-	"\x05empty\x18\x03 \x01(\bR\x05empty\"W\n" +
+	"\x05empty\x18\x03 \x01(\bR\x05empty\"q\n" +
 	"\x0eRejoinResponse\x12\x1b\n" +
 	"\tmay_start\x18\x01 \x01(\bR\bmayStart\x12\x14\n" +
 	"\x05voter\x18\x02 \x01(\bR\x05voter\x12\x12\n" +
-	"\x04term\x18\x03 \x01(\x04R\x04term\"Q\n" +
+	"\x04term\x18\x03 \x01(\x04R\x04term\x12\x18\n" +
+	"\acluster\x18\x04 \x01(\tR\acluster\"Q\n" +
 	"\rInviteRequest\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x18\n" +
 	"\acluster\x18\x02 \x01(\tR\acluster\x12\x12\n" +

@@ -33,13 +33,13 @@ const (
 type PeerServiceClient interface {
 	// ConfirmTerm reports the node's term, asked by a leader that wants to know that it still leads.
 	ConfirmTerm(ctx context.Context, in *ConfirmTermRequest, opts ...grpc.CallOption) (*ConfirmTermResponse, error)
-	// Describe says what the node is and has; asked before bootstrap and for the list of members.
+	// Describe returns the node's state and settings. Nodes call it before bootstrap and for the list of members.
 	Describe(ctx context.Context, in *DescribeRequest, opts ...grpc.CallOption) (*DescribeResponse, error)
 	// Rejoin asks the leader to take a member whose disk is empty in again, first without a vote.
 	// The node repeats it until it votes again. Leader only.
 	Rejoin(ctx context.Context, in *RejoinRequest, opts ...grpc.CallOption) (*RejoinResponse, error)
-	// Invite tells a node, before its membership changes, whether it is to vote once it has caught up. It has that on
-	// disk when it answers, so that no change of leader can forget it.
+	// Invite announces to a node, before its membership changes, whether it is to vote once it has caught up. The node
+	// stores that before it answers, so that it outlives a change of leader.
 	Invite(ctx context.Context, in *InviteRequest, opts ...grpc.CallOption) (*InviteResponse, error)
 }
 
@@ -99,13 +99,13 @@ func (c *peerServiceClient) Invite(ctx context.Context, in *InviteRequest, opts 
 type PeerServiceServer interface {
 	// ConfirmTerm reports the node's term, asked by a leader that wants to know that it still leads.
 	ConfirmTerm(context.Context, *ConfirmTermRequest) (*ConfirmTermResponse, error)
-	// Describe says what the node is and has; asked before bootstrap and for the list of members.
+	// Describe returns the node's state and settings. Nodes call it before bootstrap and for the list of members.
 	Describe(context.Context, *DescribeRequest) (*DescribeResponse, error)
 	// Rejoin asks the leader to take a member whose disk is empty in again, first without a vote.
 	// The node repeats it until it votes again. Leader only.
 	Rejoin(context.Context, *RejoinRequest) (*RejoinResponse, error)
-	// Invite tells a node, before its membership changes, whether it is to vote once it has caught up. It has that on
-	// disk when it answers, so that no change of leader can forget it.
+	// Invite announces to a node, before its membership changes, whether it is to vote once it has caught up. The node
+	// stores that before it answers, so that it outlives a change of leader.
 	Invite(context.Context, *InviteRequest) (*InviteResponse, error)
 	mustEmbedUnimplementedPeerServiceServer()
 }

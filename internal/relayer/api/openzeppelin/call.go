@@ -22,10 +22,10 @@ type RPCRequest struct {
 
 // RPCResponse is the response to a call; exactly one of Result and Error is set.
 type RPCResponse struct {
-	Version string          `json:"jsonrpc"`
-	Result  json.RawMessage `json:"result,omitempty"`
-	Error   *RPCError       `json:"error,omitempty"`
-	ID      json.RawMessage `json:"id,omitempty"`
+	Version string            `json:"jsonrpc"`
+	Result  json.RawMessage   `json:"result,omitempty"`
+	Error   *relayer.RPCError `json:"error,omitempty"`
+	ID      json.RawMessage   `json:"id,omitempty"`
 }
 
 // These are the codes of errors that no node returned.
@@ -34,16 +34,6 @@ const (
 	InvalidParams  = -32602
 	TooLarge       = -32003 // geth's code
 )
-
-// RPCError is the error of a call.
-type RPCError struct {
-	Code        int             `json:"code"`
-	Message     string          `json:"message"`
-	Description string          `json:"description"`
-	Data        json.RawMessage `json:"data,omitempty"` // as the node returned it, such as a revert's data
-}
-
-func (e *RPCError) Error() string { return e.Message }
 
 // DecodeRPC reads a JSON-RPC call, or a batch of them.
 func DecodeRPC(body []byte) (calls []RPCRequest, batch bool, err error) {

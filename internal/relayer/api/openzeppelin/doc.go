@@ -1,6 +1,6 @@
 // Package openzeppelin defines the JSON data of OpenZeppelin Relayer's HTTP API (v1.8, EVM): its clients' requests and the
 // responses. It decodes requests strictly and exactly. It writes responses with the names, enums and nulls that clients of
-// that relayer expect. It contains no HTTP: package api serves it, package webhook sends it.
+// that relayer expect. It contains no HTTP: package api serves it, package events sends it in webhooks.
 //
 // # Differences from OpenZeppelin's API
 //

@@ -1,15 +1,13 @@
 package openzeppelin
 
 import (
-	"math/big"
-
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 )
 
 // DecodePatch reads a JSON merge patch (RFC 7396) of a relayer: null resets a setting to its default, and a missing setting
 // is kept. A setting that this relayer does not have is rejected.
-func DecodePatch(body []byte) (Patch, error) {
-	var p Patch
+func DecodePatch(body []byte) (relayer.Patch, error) {
+	var p relayer.Patch
 	body, err := object(body)
 	if err != nil {
 		return p, err
@@ -57,17 +55,7 @@ func DecodePatch(body []byte) (Patch, error) {
 		}
 	})
 	if err != nil {
-		return Patch{}, err
+		return relayer.Patch{}, err
 	}
 	return p, nil
-}
-
-// Patch is a change of a relayer; nil fields are kept.
-type Patch struct {
-	Name       *string // clients return it; it must be the current name
-	Paused     *bool
-	MinBalance struct {
-		Set   bool
-		Value *big.Int // wei; nil is the default
-	}
 }

@@ -234,7 +234,7 @@ func TestAPatchSaysWhatToChange(t *testing.T) {
 
 	p, err = DecodePatch([]byte(`{}`))
 	require.NoError(t, err)
-	require.Equal(t, Patch{}, p)
+	require.Equal(t, relayer.Patch{}, p)
 
 	for body, field := range map[string]string{
 		`{"paused":null}`: "paused", `{"paused":"true"}`: "paused", `{"name":1}`: "name", `{"name":"a\u0007"}`: "name",

@@ -16,6 +16,8 @@ CREATE TABLE relayer_chains (
 CREATE TABLE relayer_pools (
     chain_id      bigint NOT NULL,
     pool_id       text   NOT NULL,
+    -- Names the store of idempotency keys. A failover or a restore may have lost keys: the row then gets another one.
+    identity      uuid   NOT NULL DEFAULT gen_random_uuid(),
     targets       text[] NOT NULL, -- names of the webhook targets that are notified of each change
     -- The timeline of Postgres under which nonces were given out last. Another one means that the server failed over, and may have
     -- lost commits that it had acknowledged.
@@ -25,6 +27,9 @@ CREATE TABLE relayer_pools (
     tracker       text        NOT NULL DEFAULT '',
     tracker_epoch bigint      NOT NULL DEFAULT 0,
     tracker_until timestamptz NOT NULL DEFAULT '-infinity',
+    -- The newest block with transactions that were made final; 0: none. The tracker reports when the chain no longer has it.
+    final_number  bigint      NOT NULL DEFAULT 0,
+    final_hash    text        NOT NULL DEFAULT '',
     PRIMARY KEY (chain_id, pool_id)
 );
 

@@ -1,0 +1,94 @@
+package tracker
+
+import (
+	"errors"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rollcall-dev/rollcall/internal/evm"
+	"github.com/rollcall-dev/rollcall/internal/relayer/sender"
+)
+
+// viewOf is a view whose endpoint alone is asked for.
+type viewOf struct {
+	View
+
+	endpoint string
+}
+
+func (v viewOf) Endpoint() string { return v.endpoint }
+
+// counted returns the report on a key by endpoints and their counts.
+func counted(counts map[string]uint64) report {
+	var all []evm.Counts
+	for endpoint, n := range counts {
+		all = append(all, evm.Counts{Endpoint: endpoint, Mined: []uint64{n}})
+	}
+	return reportsOf(all, 0, false)
+}
+
+// The round's endpoint reports the lowest count, and then does not respond. The dispute must not end when the endpoint that
+// reported the highest one agrees with itself.
+func TestLowestOf_RoundsEndpointIsLowest_HasToAgree(t *testing.T) {
+	t.Parallel()
+	tr := &Tracker{disputed: map[common.Address]dispute{}, cfg: Config{Log: slog.New(slog.DiscardHandler), StuckAfter: time.Minute}}
+	key := common.Address{1}
+	on := func(endpoint string) *round { return &round{Tracker: tr, view: viewOf{endpoint: endpoint}} }
+	require.EqualValues(t, 5, on("a").lowestOf(key, 5, counted(map[string]uint64{"b": 7})))
+	require.EqualValues(t, 5, on("b").lowestOf(key, 7, counted(map[string]uint64{"b": 7})))
+	require.EqualValues(t, 7, on("b").lowestOf(key, 7, counted(map[string]uint64{"a": 7, "b": 7})))
+	require.Empty(t, tr.disputed)
+}
+
+// An endpoint reports too low a count once, and does not respond any more. The others decide after StuckAfter.
+func TestLowestOf_LowestDoesNotRespondAgain_OthersDecide(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		tr := &Tracker{disputed: map[common.Address]dispute{}, cfg: Config{Log: slog.New(slog.DiscardHandler), StuckAfter: time.Minute}}
+		key := common.Address{1}
+		r := &round{Tracker: tr, view: viewOf{endpoint: "a"}}
+		require.EqualValues(t, 0, r.lowestOf(key, 500, counted(map[string]uint64{"a": 500, "b": 500, "c": 0})))
+		<-time.After(time.Minute - 1)
+		require.EqualValues(t, 0, r.lowestOf(key, 500, counted(map[string]uint64{"a": 500, "b": 500})))
+		<-time.After(1)
+		require.EqualValues(t, 500, r.lowestOf(key, 500, counted(map[string]uint64{"a": 500, "b": 500})))
+		require.Empty(t, tr.disputed)
+	})
+}
+
+// The fees are unknown everywhere. The process releases the lease less often each time, although it has no fault right after
+// it has taken the lease again.
+func TestSendFault_NodesNeverReportFees_ReleasesLessOften(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const term = time.Second
+		tr := &Tracker{cfg: Config{Term: term, Sender: sender.New(sender.Config{Log: slog.New(slog.DiscardHandler)})}}
+		var releases []time.Time
+		for len(releases) < 5 {
+			tr.lease = lease{held: true, taken: time.Now()}
+			tr.noteFees(nil)
+			require.NoError(t, tr.sendFault(), "it has not read the fees yet")
+			for tr.sendFault() == nil {
+				<-time.After(term / 4)
+				tr.noteFees(errors.New("daily request count exceeded"))
+			}
+			tr.declined, tr.declines = time.Now(), tr.declines+1
+			releases = append(releases, time.Now())
+		}
+		for i, terms := range []time.Duration{12, 24, 48, 96} {
+			require.InDelta(t, terms*term, releases[i+1].Sub(releases[i]), float64(term))
+		}
+
+		// The nodes report fees again.
+		tr.lease = lease{held: true, taken: time.Now()}
+		tr.noteFees(nil)
+		<-time.After(faultTerms * term)
+		require.NoError(t, tr.sendFault())
+		require.Zero(t, tr.declines)
+	})
+}
