@@ -1,0 +1,144 @@
+package api
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common/hexutil"
+
+	"github.com/rollcall-dev/rollcall/internal/relay"
+)
+
+// accepted is the answer to a request for a transaction.
+type accepted struct {
+	TransactionID string       `json:"transactionId"`
+	Hash          *string      `json:"hash"`
+	Status        relay.Status `json:"status"`
+	CreatedAt     string       `json:"createdAt"`
+}
+
+func acceptedOf(tx *relay.Transaction) accepted {
+	a := accepted{TransactionID: tx.PublicID(), Status: tx.Status, CreatedAt: timestamp(tx.CreatedAt)}
+	if tx.Hash != nil {
+		a.Hash = new(tx.Hash.Hex())
+	}
+	return a
+}
+
+// view is a transaction as its client reads it.
+type view struct {
+	accepted
+	Kind        relay.Kind  `json:"kind"`
+	Reason      string      `json:"reason"`
+	Revision    int         `json:"revision"`
+	To          string      `json:"to"`
+	Value       string      `json:"value"` // wei, in decimal digits
+	Data        string      `json:"data"`
+	GasLimit    uint64      `json:"gasLimit"`
+	Speed       relay.Speed `json:"speed"`
+	Signer      *string     `json:"signer"` // of a gasless one
+	SubmittedAt *string     `json:"submittedAt"`
+	UpdatedAt   string      `json:"updatedAt"`
+}
+
+func viewOf(tx *relay.Transaction) view {
+	v := view{
+		accepted: acceptedOf(tx), Kind: tx.Kind, Reason: tx.Reason, Revision: tx.Revision, To: tx.To.Hex(), Value: tx.Value.String(),
+		Data: hexutil.Encode(tx.Data), GasLimit: tx.GasLimit, Speed: tx.Speed, UpdatedAt: timestamp(tx.UpdatedAt),
+	}
+	if tx.Forward != nil {
+		v.Signer = new(tx.Forward.Signer.Hex())
+	}
+	if !tx.SubmittedAt.IsZero() {
+		v.SubmittedAt = new(timestamp(tx.SubmittedAt))
+	}
+	return v
+}
+
+func timestamp(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z") }
+
+// failure is the body of an answer to a request that failed.
+type failure struct {
+	Error struct {
+		Code    string `json:"code"`
+		Message string `json:"message"`
+		Field   string `json:"field,omitempty"`
+	} `json:"error"`
+}
+
+// statusError is a rejection by the API itself.
+type statusError struct {
+	status        int
+	code, message string
+}
+
+func (e *statusError) Error() string { return e.message }
+
+var (
+	errUnauthorized = &statusError{http.StatusUnauthorized, "unauthorized", "send a valid key in the header x-api-key"}
+	errRole         = &statusError{http.StatusForbidden, "forbidden", "this API key may only read"}
+	errNoRoute      = &statusError{http.StatusNotFound, "not_found", "no such route: /api-docs/openapi.json lists them"}
+	errStarting     = &statusError{http.StatusServiceUnavailable, "unavailable", "the API is starting, see /health; nothing was stored: try again"}
+)
+
+// answer writes v as JSON.
+func answer(w http.ResponseWriter, status int, v any) {
+	body, err := json.Marshal(v)
+	if err != nil { // a programmer's mistake: all types above encode
+		status, body = http.StatusInternalServerError, []byte(`{"error":{"code":"internal","message":"the answer cannot be encoded"}}`)
+	}
+	h := w.Header()
+	h.Set("Content-Type", "application/json")
+	h.Set("Content-Length", strconv.Itoa(len(body)))
+	w.WriteHeader(status)
+	_, _ = w.Write(body) // the client may have gone
+}
+
+// fail answers an error. It reports whether an operator has to look into it.
+func fail(w http.ResponseWriter, err error) (status int, internal bool) {
+	var f failure
+	status, f.Error.Code, f.Error.Message = classify(err)
+	if invalid, ok := errors.AsType[*relay.InvalidError](err); ok {
+		f.Error.Field = invalid.Field
+	}
+	if limit, ok := errors.AsType[*relay.LimitError](err); ok {
+		w.Header().Set("Retry-After", strconv.FormatInt(max(1, int64((limit.After+time.Second-1)/time.Second)), 10))
+	} else if status == http.StatusServiceUnavailable || status == http.StatusGatewayTimeout {
+		w.Header().Set("Retry-After", "1")
+	}
+	if status == http.StatusUnauthorized {
+		w.Header().Set("Connection", "close") // an idle one would keep a slot that clients need
+	}
+	answer(w, status, f)
+	return status, status >= http.StatusInternalServerError
+}
+
+// classify returns the answer to an error. The text of an unexpected one is for the log alone.
+func classify(err error) (status int, code, message string) {
+	if own, ok := errors.AsType[*statusError](err); ok {
+		return own.status, own.code, own.message
+	}
+	if invalid, ok := errors.AsType[*relay.InvalidError](err); ok {
+		return http.StatusBadRequest, "invalid_request", invalid.Error()
+	}
+	if limit, ok := errors.AsType[*relay.LimitError](err); ok {
+		return http.StatusTooManyRequests, "rate_limited", limit.Error() + ": try again after the seconds of Retry-After"
+	}
+	switch {
+	case errors.Is(err, relay.ErrNotFound):
+		return http.StatusNotFound, "not_found", relay.ErrNotFound.Error()
+	case errors.Is(err, relay.ErrReused):
+		return http.StatusUnprocessableEntity, "reused", relay.ErrReused.Error()
+	case errors.Is(err, relay.ErrNonceTaken):
+		return http.StatusConflict, "nonce_taken", relay.ErrNonceTaken.Error()
+	case errors.Is(err, relay.ErrUnavailable):
+		return http.StatusServiceUnavailable, "unavailable", "a dependency is not available, see /health; nothing was stored: try again"
+	case errors.Is(err, relay.ErrUnknown):
+		return http.StatusGatewayTimeout, "unknown", "it may have been stored or not: repeat the request with the same transactionId or Idempotency-Key"
+	default:
+		return http.StatusInternalServerError, "internal", "internal error: the API's log has it"
+	}
+}

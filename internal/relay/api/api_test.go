@@ -1,0 +1,213 @@
+package api
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rollcall-dev/rollcall/internal/platform/ratelimit"
+	"github.com/rollcall-dev/rollcall/internal/relay"
+)
+
+const to = `"0x00000000000000000000000000000000000000aa"`
+
+// An accepted transaction is stored and queued, and its client reads it, on both paths.
+func TestDirect_Accepted_IsStored(t *testing.T) {
+	s := start(t, nil, nil)
+	id := s.post(`{"to": `+to+`, "value": 9007199254740993, "data": "0xa9059cbb", "gasLimit": "0x5208", "speed": "fast"}`,
+		"Traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
+	for _, path := range []string{"/api/v1/relay/status/", "/relay/status/"} {
+		status, body, _ := s.do(http.MethodGet, path+id, shopKey, "")
+		require.Equal(t, http.StatusOK, status)
+		var v view
+		require.NoError(t, json.Unmarshal(body, &v))
+		require.Equal(t, "9007199254740993", v.Value)
+		require.Equal(t, "0xa9059cbb", v.Data)
+		require.Equal(t, uint64(21000), v.GasLimit)
+		require.Equal(t, relay.Fast, v.Speed)
+		require.Equal(t, relay.Queued, v.Status)
+		require.Nil(t, v.Hash)
+	}
+	require.Equal(t, 1, s.count(`SELECT count(*) FROM relay_queue`))
+	require.Equal(t, 1, s.count(`SELECT count(*) FROM relay_transactions WHERE traceparent LIKE '00-0af%'`))
+}
+
+// The largest amount, and defaults, survive.
+func TestDirect_Amounts(t *testing.T) {
+	s := start(t, nil, nil)
+	const most = "115792089237316195423570985008687907853269984665640564039457584007913129639935"
+	for _, value := range []string{most, `"` + most + `"`, `"0x` + strings.Repeat("f", 64) + `"`} {
+		tx, err := s.store.Get(t.Context(), "shop", s.post(`{"to": `+to+`, "value": `+value+`}`))
+		require.NoError(t, err)
+		require.Equal(t, most, tx.Value.String())
+		require.Equal(t, uint64(relay.DefaultGasLimit), tx.GasLimit)
+		require.Equal(t, relay.Average, tx.Speed)
+		require.Equal(t, common.HexToAddress("0xaa"), tx.To)
+	}
+}
+
+// A bad request names the member and stores nothing.
+func TestDirect_BadRequest_NamesTheMember(t *testing.T) {
+	s := start(t, nil, nil)
+	for body, field := range map[string]string{
+		`{"value": 1}`: "to", `{"to": ` + to + `, "gasLimit": 0}`: "gasLimit", `{"to": ` + to + `, "gasLimit": 4294967297}`: "gasLimit",
+		`{"to": ` + to + `, "speed": "warp"}`: "speed", `{"to": ` + to + `, "transactionId": "a b"}`: "transactionId",
+		`{"to": ` + to + `, "transactionId": "a/b"}`: "transactionId", `{"to": ` + to + `, "transactionId": "` + strings.Repeat("x", 129) + `"}`: "transactionId",
+	} {
+		s.refuses(http.StatusBadRequest, "invalid_request", field, http.MethodPost, "/api/v1/relay/direct", shopKey, body)
+	}
+	for _, body := range []string{
+		``, `x`, `[]`, `{"to": ` + to + `} {}`, `{"to": ` + to + `, "nonce": 5}`, `{"to": "0xaa"}`, `{"to": "0x5aAeb6053F3E94C9b9A09f33669435E7Ef1Beaee"}`,
+		`{"to": ` + to + `, "value": -1}`, `{"to": ` + to + `, "value": 1.5}`, `{"to": ` + to + `, "value": 1e3}`, `{"to": ` + to + `, "value": "1_0"}`,
+		`{"to": ` + to + `, "value": "0x1` + strings.Repeat("0", 64) + `"}`, `{"to": ` + to + `, "value": ""}`, `{"to": ` + to + `, "data": "a9"}`, `{"to": ` + to + `, "data": "0xa"}`,
+		`{"to": ` + to + `, "data": "0x` + strings.Repeat("00", maxData+1) + `"}`,
+	} {
+		status, answer, _ := s.do(http.MethodPost, "/api/v1/relay/direct", shopKey, body)
+		require.Equal(t, http.StatusBadRequest, status, "%.80s: %s", body, answer)
+	}
+	s.refuses(http.StatusRequestEntityTooLarge, "too_large", "", http.MethodPost, "/relay/direct", shopKey, strings.Repeat(" ", maxBody+1))
+	s.refuses(http.StatusBadRequest, "invalid_request", "Idempotency-Key", http.MethodPost, "/relay/direct", shopKey, `{"to": `+to+`}`, "Idempotency-Key", "a b")
+	require.Zero(t, s.count(`SELECT count(*) FROM relay_transactions`))
+}
+
+// Keys and roles are required, and an error shows neither.
+func TestAuth_WithoutKey_IsRefused(t *testing.T) {
+	s := start(t, nil, nil)
+	id := s.post(`{"to": ` + to + `}`)
+	for _, path := range []string{"/relay/status/" + id, "/relay/transactions", "/api/v1/relay/gasless/nonce/0x00000000000000000000000000000000000000aa"} {
+		s.refuses(http.StatusUnauthorized, "unauthorized", "", http.MethodGet, path, "", "")
+		s.refuses(http.StatusUnauthorized, "unauthorized", "", http.MethodGet, path, shopKey[1:], "")
+	}
+	s.refuses(http.StatusForbidden, "forbidden", "", http.MethodPost, "/relay/direct", readerKey, `{"to": `+to+`}`)
+	s.refuses(http.StatusNotFound, "not_found", "", http.MethodGet, "/relay/status/"+id, otherKey, "")
+	status, _, _ := s.do(http.MethodGet, "/relay/status/"+id, "", "", "Authorization", "Bearer "+shopKey)
+	require.Equal(t, http.StatusOK, status)
+	require.NotContains(t, s.log.String(), shopKey)
+}
+
+// The same id or key again is the same transaction; with another request it is a 422. Concurrent ones are one transaction.
+func TestDirect_Repeated_IsTheSameTransaction(t *testing.T) {
+	s := start(t, nil, nil)
+	body := `{"to": ` + to + `, "transactionId": "order-1"}`
+	require.Equal(t, "order-1", s.post(body))
+	require.Equal(t, "order-1", s.post(body))
+	s.refuses(http.StatusUnprocessableEntity, "reused", "", http.MethodPost, "/relay/direct", shopKey, `{"to": `+to+`, "transactionId": "order-1", "value": 1}`)
+	first := s.post(`{"to": `+to+`}`, "Idempotency-Key", "k")
+	require.Equal(t, first, s.post(`{"to": `+to+`, "value": "0x0", "speed": "average"}`, "Idempotency-Key", "k"), "an equal request in other words")
+	s.refuses(http.StatusUnprocessableEntity, "reused", "", http.MethodPost, "/relay/direct", shopKey, `{"to": `+to+`, "value": 1}`, "Idempotency-Key", "k")
+	status, _, _ := s.do(http.MethodPost, "/relay/direct", otherKey, body)
+	require.Equal(t, http.StatusAccepted, status, "another client's id")
+
+	var wg sync.WaitGroup
+	for range 30 {
+		wg.Go(func() {
+			r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.http.URL+"/relay/direct", strings.NewReader(`{"to": `+to+`}`))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			r.Header.Set("X-Api-Key", shopKey)
+			r.Header.Set("Idempotency-Key", "many")
+			resp, err := s.http.Client().Do(r)
+			if err != nil || resp.StatusCode != http.StatusAccepted {
+				t.Error(err, resp)
+				return
+			}
+			_ = resp.Body.Close()
+		})
+	}
+	wg.Wait()
+	require.Equal(t, 1, s.count(`SELECT count(*) FROM relay_transactions WHERE idempotency_key = 'many'`))
+}
+
+// Pages list a client's own transactions by filter.
+func TestTransactions_Pages(t *testing.T) {
+	s := start(t, nil, nil)
+	for i := range 5 {
+		s.post(fmt.Sprintf(`{"to": %s, "transactionId": "t%d"}`, to, i))
+	}
+	var seen []string
+	for query := "?limit=2"; ; {
+		status, body, _ := s.do(http.MethodGet, "/relay/transactions"+query, shopKey, "")
+		require.Equal(t, http.StatusOK, status)
+		var p page
+		require.NoError(t, json.Unmarshal(body, &p))
+		for _, v := range p.Transactions {
+			seen = append(seen, v.TransactionID)
+		}
+		if p.Next == nil {
+			break
+		}
+		query = "?limit=2&before=" + *p.Next
+	}
+	require.Equal(t, []string{"t4", "t3", "t2", "t1", "t0"}, seen)
+	_, body, _ := s.do(http.MethodGet, "/relay/transactions?status=mined,confirmed", shopKey, "")
+	require.JSONEq(t, `{"transactions": [], "next": null}`, string(body))
+	_, body, _ = s.do(http.MethodGet, "/relay/transactions", otherKey, "")
+	require.JSONEq(t, `{"transactions": [], "next": null}`, string(body))
+	for query, field := range map[string]string{"status=done": "status", "limit=0": "limit", "limit=101": "limit", "before=x": "before", "kind=x": "kind", "page=2": "page", "limit=1&limit=2": "limit"} {
+		s.refuses(http.StatusBadRequest, "invalid_request", field, http.MethodGet, "/relay/transactions?"+query, shopKey, "")
+	}
+}
+
+// A client above its rate gets a 429 with the time to wait; another client is served.
+func TestDirect_AboveTheRate_IsRefused(t *testing.T) {
+	s := start(t, func(c *Config) { c.Client = ratelimit.Rate{PerSecond: 0.001, Burst: 2} }, nil)
+	s.post(`{"to": ` + to + `}`)
+	s.post(`{"to": ` + to + `}`)
+	status, _, h := s.do(http.MethodPost, "/relay/direct", shopKey, `{"to": `+to+`}`)
+	require.Equal(t, http.StatusTooManyRequests, status)
+	require.NotEmpty(t, h.Get("Retry-After"))
+	status, _, _ = s.do(http.MethodPost, "/relay/direct", otherKey, `{"to": `+to+`}`)
+	require.Equal(t, http.StatusAccepted, status)
+}
+
+// Without the database nothing is accepted, and the answer says that nothing was stored or that it is unknown.
+func TestDirect_WithoutDatabase_IsUnavailable(t *testing.T) {
+	s := start(t, nil, nil)
+	s.db.Close()
+	s.refuses(http.StatusServiceUnavailable, "unavailable", "", http.MethodGet, "/relay/status/x", shopKey, "")
+	status, _, h := s.do(http.MethodPost, "/relay/direct", shopKey, `{"to": `+to+`}`)
+	require.Contains(t, []int{http.StatusServiceUnavailable, http.StatusGatewayTimeout}, status)
+	require.Equal(t, "1", h.Get("Retry-After"))
+}
+
+// Before the start and without a forwarder the answers name the cause.
+func TestHandler_NotServed_NamesTheCause(t *testing.T) {
+	s := start(t, nil, nil)
+	s.refuses(http.StatusNotImplemented, "not_implemented", "", http.MethodPost, "/relay/gasless", shopKey, `{}`)
+	s.refuses(http.StatusNotFound, "not_found", "", http.MethodGet, "/relay", shopKey, "")
+	status, body, _ := s.do(http.MethodGet, "/health", "", "")
+	require.Equal(t, http.StatusOK, status)
+	require.Contains(t, string(body), `"status":"healthy"`)
+}
+
+// The description names each route and each code of an answer.
+func TestOpenAPI_DescribesEachRoute(t *testing.T) {
+	s := start(t, nil, nil)
+	_, body, _ := s.do(http.MethodGet, "/api/v1/api-docs/openapi.json", "", "")
+	var doc struct {
+		Info  struct{ Version string }
+		Paths map[string]map[string]struct{ Responses map[string]any }
+	}
+	require.NoError(t, json.Unmarshal(body, &doc))
+	require.Equal(t, "test", doc.Info.Version)
+	described := 0
+	for _, methods := range doc.Paths {
+		described += len(methods)
+	}
+	require.Equal(t, len(routes), described)
+	for _, r := range routes {
+		path := base + r.path
+		if r.path == "/health" || r.path == "/ready" {
+			path = r.path
+		}
+		require.NotEmpty(t, doc.Paths[path][strings.ToLower(r.method)].Responses, path)
+	}
+}

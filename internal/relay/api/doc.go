@@ -1,0 +1,13 @@
+// Package api serves the relay path over HTTP: clients post transactions and read their statuses, and relayers post webhooks.
+// The command calls it; it calls the store and, for gasless requests, the forwarder. Every path under /api/v1 is served without
+// that prefix, too.
+//
+// A 202 means that the transaction is stored and queued: it is not lost from then on. A repeated id or idempotency key of
+// one client with an equal request gets the stored transaction; with another request it gets a 422. A 503 means that nothing was
+// stored, and a 504 that this is unknown: the client repeats the request with the same key.
+//
+// A client sees its own transactions only. A webhook needs a valid signature over its raw body; otherwise it gets a 401 and
+// changes nothing.
+//
+// Rates are limited for each process and client; they are not shared between processes.
+package api

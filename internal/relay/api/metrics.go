@@ -1,0 +1,38 @@
+package api
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// metrics are the API's metrics.
+type metrics struct {
+	duration *prometheus.HistogramVec
+	webhooks *prometheus.CounterVec
+}
+
+func newMetrics(r prometheus.Registerer) *metrics {
+	m := &metrics{
+		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "rollcall_relay_api_request_duration_seconds", Help: "Duration of the relay API's requests.",
+			Buckets: []float64{.001, .0025, .005, .01, .02, .05, .1, .25, .5, 1, 2.5, 5, 10, 20},
+		}, []string{"route", "code"}),
+		webhooks: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "rollcall_relay_webhooks_total",
+			Help: "Webhooks of relayers, by result: applied, repeated (or late), kept (of a transaction that is not known yet), other, refused, invalid, failed.",
+		}, []string{"result"}),
+	}
+	for _, result := range []string{"applied", "repeated", "kept", "other", "refused", "invalid", "failed"} {
+		m.webhooks.WithLabelValues(result)
+	}
+	if r != nil {
+		r.MustRegister(m.duration, m.webhooks)
+	}
+	return m
+}
+
+func (m *metrics) observe(route string, status int, took time.Duration) {
+	m.duration.WithLabelValues(route, strconv.Itoa(status)).Observe(took.Seconds())
+}

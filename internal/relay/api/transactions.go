@@ -1,0 +1,133 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/google/uuid"
+
+	"github.com/rollcall-dev/rollcall/internal/platform/batch"
+	"github.com/rollcall-dev/rollcall/internal/platform/postgres"
+	"github.com/rollcall-dev/rollcall/internal/relay"
+	"github.com/rollcall-dev/rollcall/internal/relay/store"
+)
+
+// direct accepts the client's own call.
+func (h *Handler) direct(ctx context.Context, c *call) error {
+	var body directRequest
+	if err := decode(c.w, c.r, &body); err != nil {
+		return err
+	}
+	tx, err := body.transaction()
+	if err != nil {
+		return err
+	}
+	return h.accept(ctx, c, tx)
+}
+
+// accept stores and queues a transaction, and answers 202.
+func (h *Handler) accept(ctx context.Context, c *call, tx *relay.Transaction) error {
+	if tx.ID == uuid.Nil {
+		if err := identify(tx, c.client, c.r.Header); err != nil {
+			return err
+		}
+	}
+	if err := h.admit(c.client); err != nil {
+		return err
+	}
+	tx.Traceparent = traceparent(c.r.Header)
+	result, err := c.accepts.Do(ctx, tx)
+	switch {
+	case errors.Is(err, batch.ErrUnknown), postgres.Uncertain(err):
+		return fmt.Errorf("%w: %w", relay.ErrUnknown, err)
+	case err != nil:
+		return fmt.Errorf("%w: %w", relay.ErrUnavailable, err)
+	case result.Err != nil:
+		return result.Err
+	}
+	h.cfg.Stored()
+	answer(c.w, http.StatusAccepted, acceptedOf(result.Transaction))
+	return nil
+}
+
+// status answers one transaction.
+func (h *Handler) status(ctx context.Context, c *call) error {
+	tx, err := c.store.Get(ctx, c.client, c.r.PathValue("id"))
+	if err != nil {
+		return err
+	}
+	answer(c.w, http.StatusOK, viewOf(tx))
+	return nil
+}
+
+// page is a list of transactions, the newest first.
+type page struct {
+	Transactions []view `json:"transactions"`
+	// Next is the parameter before of the next page; null if this is the last one.
+	Next *string `json:"next"`
+}
+
+// transactions answers a page of the client's transactions.
+func (h *Handler) transactions(ctx context.Context, c *call) error {
+	f, err := filter(c)
+	if err != nil {
+		return err
+	}
+	want := f.Limit
+	f.Limit++ // the one more tells whether there is another page
+	found, err := c.store.List(ctx, f)
+	if err != nil {
+		return err
+	}
+	p := page{Transactions: []view{}}
+	if len(found) > want {
+		found = found[:want]
+		p.Next = new(found[want-1].ID.String())
+	}
+	for _, tx := range found {
+		p.Transactions = append(p.Transactions, viewOf(tx))
+	}
+	answer(c.w, http.StatusOK, p)
+	return nil
+}
+
+// maxPage is the most transactions of a page.
+const maxPage = 100
+
+func filter(c *call) (f store.Filter, err error) {
+	f = store.Filter{Client: c.client, Limit: 20}
+	for name, values := range c.r.URL.Query() {
+		value := values[0]
+		if len(values) > 1 {
+			return f, relay.Invalidf(name, "is there twice")
+		}
+		switch name {
+		case "status":
+			for one := range strings.SplitSeq(value, ",") {
+				if !relay.Status(one).Valid() {
+					return f, relay.Invalidf(name, "%q is none of %v", one, relay.Statuses)
+				}
+				f.Statuses = append(f.Statuses, relay.Status(one))
+			}
+		case "kind":
+			if f.Kind = relay.Kind(value); f.Kind != relay.Direct && f.Kind != relay.Gasless {
+				return f, relay.Invalidf(name, "must be direct or gasless")
+			}
+		case "limit":
+			if f.Limit, err = strconv.Atoi(value); err != nil || f.Limit < 1 || f.Limit > maxPage {
+				return f, relay.Invalidf(name, "must be 1 to %d", maxPage)
+			}
+		case "before":
+			if f.Before, err = uuid.Parse(value); err != nil {
+				return f, relay.Invalidf(name, "must be the next of a page")
+			}
+		default:
+			return f, relay.Invalidf(name, "there is no such parameter: there are status, kind, limit and before")
+		}
+	}
+	return f, nil
+}

@@ -1,0 +1,177 @@
+package consumer
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/rollcall-dev/rollcall/internal/platform/batch"
+	"github.com/rollcall-dev/rollcall/internal/relay"
+	"github.com/rollcall-dev/rollcall/internal/relay/queue"
+	"github.com/rollcall-dev/rollcall/internal/relay/store"
+	"github.com/rollcall-dev/rollcall/internal/relay/upstream"
+)
+
+// Store is the part of the store that a consumer calls.
+type Store interface {
+	Begin(ctx context.Context, starts []store.Start) ([]store.Begun, error)
+	Accepted(ctx context.Context, accepted []store.Acceptance) error
+	Requeue(ctx context.Context, id, holder uuid.UUID, reason string) (bool, error)
+	Fail(ctx context.Context, id, holder uuid.UUID, reason string) (bool, error)
+	Park(ctx context.Context, id, holder uuid.UUID, reason string) (bool, error)
+	Release(ctx context.Context, id, holder uuid.UUID) error
+	Owners(ctx context.Context, relayerTxs []string) (map[string]uuid.UUID, error)
+}
+
+// Relayers are the live relayers.
+type Relayers interface {
+	// Choose chooses a relayer for one submission; false if none is available.
+	Choose(Want) (Choice, bool)
+	// At returns the relayer of a route, also one that is not live any more; false if nothing is known of it.
+	At(relay.Route) (Relayer, bool)
+}
+
+// Want restricts a choice.
+type Want struct {
+	// Scope is the scope that the relayer must have. If Resume is false it is ignored.
+	Scope  string
+	Resume bool
+	// Exclude lists relayers that are not to be chosen, by their ids.
+	Exclude []string
+	// Keyed excludes relayers without idempotency keys.
+	Keyed bool
+}
+
+// Choice is a chosen relayer. Done must be called with the result of the submission, once.
+type Choice struct {
+	Route   relay.Route
+	Relayer Relayer
+	Done    func(upstream.Result)
+}
+
+// Relayer is a relayer's API. An *upstream.Client implements it.
+type Relayer interface {
+	Submit(ctx context.Context, s upstream.Submission) upstream.Result
+	Lookup(ctx context.Context, ref upstream.Ref, m upstream.Match) ([]upstream.Transaction, error)
+}
+
+// Config configures a Consumer. Fields without a default are required.
+type Config struct {
+	Queue    queue.Consumer
+	Store    Store
+	Relayers Relayers
+	// Concurrency is how many transactions are submitted concurrently. Default 64.
+	Concurrency int
+	// Lease is how long a consumer may submit one transaction. It is above the limit of a request. Default 45 s.
+	Lease time.Duration
+	// Settled is after how long a request without idempotency key has certainly ended at the relayer. Default 90 s.
+	Settled time.Duration
+	// ClockMargin is how far a relayer's clock may be behind. Default 15 s.
+	ClockMargin time.Duration
+	Registerer  prometheus.Registerer
+	Logger      *slog.Logger
+}
+
+// Consumer submits transactions. Run may be called once.
+type Consumer struct {
+	cfg     Config
+	log     *slog.Logger
+	metrics *metrics
+	begins  *batch.Group[store.Start, store.Begun]
+	accepts *batch.Group[store.Acceptance, struct{}]
+}
+
+// New returns a Consumer.
+func New(cfg Config) *Consumer {
+	cfg.Concurrency = cmp.Or(cfg.Concurrency, 64)
+	cfg.Lease = cmp.Or(cfg.Lease, 45*time.Second)
+	cfg.Settled = cmp.Or(cfg.Settled, 90*time.Second)
+	cfg.ClockMargin = cmp.Or(cfg.ClockMargin, 15*time.Second)
+	return &Consumer{
+		cfg: cfg, log: cfg.Logger.With("component", "consumer"), metrics: newMetrics(cfg.Registerer),
+		begins: batch.New(batch.Config{}, cfg.Store.Begin),
+		accepts: batch.New(batch.Config{}, func(ctx context.Context, all []store.Acceptance) ([]struct{}, error) {
+			return make([]struct{}, len(all)), cfg.Store.Accepted(ctx, all)
+		}),
+	}
+}
+
+// Run submits until ctx ends. It then finishes what it has begun, and returns nil.
+func (c *Consumer) Run(ctx context.Context) error {
+	defer c.accepts.Wait()
+	defer c.begins.Wait()
+	return c.cfg.Queue.Receive(ctx, c.cfg.Concurrency, c.handle)
+}
+
+const (
+	// triesPerMessage is how many relayers one delivery of a message tries.
+	triesPerMessage = 3
+	// noRelayer is the pause while no relayer is available, and busy the one after relayers that accept nothing now.
+	noRelayer = time.Second
+	busy      = time.Second
+	// blocked is the pause of a call whose equal is unresolved.
+	blocked = 2 * time.Second
+	// again is the pause after an unknown outcome.
+	again = time.Second
+	// databaseAway is the pause after a failure of the database.
+	databaseAway = time.Second
+)
+
+// handle submits the transaction of one message.
+func (c *Consumer) handle(ctx context.Context, m queue.Message) queue.Verdict {
+	var tried []string
+	for range triesPerMessage {
+		choice, ok := c.cfg.Relayers.Choose(Want{Exclude: tried})
+		if !ok {
+			// A row that an earlier attempt has begun needs a relayer of its scope, so there is nothing to do for it either.
+			c.metrics.waits.WithLabelValues("no relayer").Inc()
+			return queue.Later(noRelayer)
+		}
+		verdict, next := c.attempt(ctx, m.ID, choice)
+		if !next {
+			return verdict
+		}
+		tried = append(tried, choice.Route.Relayer)
+	}
+	return queue.Later(busy)
+}
+
+// attempt begins the transaction at a chosen relayer. next reports that the transaction is queued again, and that another
+// relayer may be tried at once.
+func (c *Consumer) attempt(ctx context.Context, id uuid.UUID, choice Choice) (v queue.Verdict, next bool) {
+	s := &submission{Consumer: c, id: id, holder: uuid.New(), deadline: time.Now().Add(c.cfg.Lease)}
+	begun, err := c.begins.Do(ctx, store.Start{ID: id, Holder: s.holder, Route: choice.Route, Lease: c.cfg.Lease})
+	if err != nil {
+		choice.Done(unused)
+		c.log.Warn("submission not begun", "tx", id, "err", err)
+		return queue.Later(databaseAway), false
+	}
+	s.tx = begun.Transaction
+	if begun.State == store.Fresh {
+		return s.post(ctx, choice, false)
+	}
+	choice.Done(unused)
+	switch begun.State {
+	case store.Resumed:
+		return s.resume(ctx), false
+	case store.Held:
+		return queue.Later(max(time.Until(begun.Until), 100*time.Millisecond)), false
+	case store.Blocked:
+		c.metrics.waits.WithLabelValues("unresolved call").Inc()
+		if keyed, ok := c.cfg.Relayers.Choose(Want{Keyed: true}); ok {
+			return c.attempt(ctx, id, keyed)
+		}
+		return queue.Later(blocked), false
+	case store.Missing:
+		return queue.Dead("there is no such transaction"), false
+	default: // settled
+		return queue.Done(), false
+	}
+}
+
+// unused is the result of a choice that was not used: it says nothing of the relayer.
+var unused = upstream.Result{Outcome: upstream.NotDone, Reason: "not used"}

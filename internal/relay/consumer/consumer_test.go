@@ -1,0 +1,224 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rollcall-dev/rollcall/internal/relay"
+	"github.com/rollcall-dev/rollcall/internal/relay/store"
+	"github.com/rollcall-dev/rollcall/internal/relay/upstream/upstreamtest"
+)
+
+// A queued transaction reaches a relayer once, with its contents, and its id is stored before the message ends.
+func TestConsumer_Queued_IsSubmitted(t *testing.T) {
+	t.Parallel()
+	r := ours(t, nil)
+	w := setup(t, r)
+	ids := []uuid.UUID{w.post(1), w.post(1), w.post(2)}
+	w.consume()
+	w.consume()
+	for _, id := range ids {
+		tx := w.reaches(id, relay.Submitted)
+		require.NotEmpty(t, tx.RelayerTx)
+		require.Equal(t, r.URL(), tx.Relayer)
+	}
+	w.drained()
+	got := r.Transactions()
+	require.Len(t, got, 3)
+	for _, tx := range got {
+		require.Equal(t, "5", tx.Value.String())
+		require.Equal(t, uint64(100_000), tx.GasLimit)
+		require.NotEmpty(t, tx.IdempotencyKey)
+	}
+}
+
+// A relayer dies between accepting and answering: the same key goes to another relayer of its pool, and there is one
+// transaction.
+func TestConsumer_RelayerDiesBeforeItsAnswer_IsOneTransaction(t *testing.T) {
+	for name, fault := range map[string]upstreamtest.Fault{
+		"hangs": upstreamtest.AcceptAndHang, "drops": upstreamtest.AcceptAndDrop, "500": upstreamtest.AcceptAndFail(http.StatusInternalServerError),
+		"page": upstreamtest.Respond(http.StatusOK, "<html>"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			pool := upstreamtest.NewPool()
+			dies, other := ours(t, pool), ours(t, pool)
+			w := setup(t, dies, other)
+			dies.Fail(upstreamtest.Submit, func(c *upstreamtest.Call) {
+				w.fleet.remove(dies)
+				fault(c)
+			})
+			id := w.post(1)
+			w.consume()
+			tx := w.reaches(id, relay.Submitted)
+			require.Equal(t, other.URL(), tx.Relayer)
+			require.Len(t, other.Transactions(), 1)
+			w.drained()
+		})
+	}
+}
+
+// A relayer of another scope gets nothing while the first may have the transaction.
+func TestConsumer_UnknownOutcome_NoOtherScope(t *testing.T) {
+	t.Parallel()
+	first, stranger := ours(t, nil), upstreamtest.Start(t, upstreamtest.Options{Key: key, Scope: "fedcba9876543210"})
+	w := setup(t, first, stranger)
+	calls := make(chan struct{}, 100)
+	first.Fail(upstreamtest.Submit, func(c *upstreamtest.Call) {
+		calls <- struct{}{}
+		upstreamtest.AcceptAndDrop(c)
+	})
+	id := w.post(1)
+	w.consume()
+	for range 3 {
+		<-calls
+	}
+	require.Empty(t, stranger.Transactions())
+	first.Fail(upstreamtest.Submit, nil)
+	require.Equal(t, first.URL(), w.reaches(id, relay.Submitted).Relayer)
+	require.Len(t, first.Transactions(), 1)
+	require.Empty(t, stranger.Transactions())
+}
+
+// A relayer that certainly did not take the transaction is left at once for another, of any scope.
+func TestConsumer_NotDone_NextRelayer(t *testing.T) {
+	for name, fail := range map[string]func(*upstreamtest.Relayer){
+		"refuses": func(r *upstreamtest.Relayer) { r.Refuse() },
+		"401": func(r *upstreamtest.Relayer) {
+			r.Fail(upstreamtest.Submit, upstreamtest.Error(http.StatusUnauthorized))
+		},
+		"429": func(r *upstreamtest.Relayer) {
+			r.Fail(upstreamtest.Submit, upstreamtest.Error(http.StatusTooManyRequests))
+		},
+		"paused": func(r *upstreamtest.Relayer) { r.Pause(true) },
+		"redirect": func(r *upstreamtest.Relayer) {
+			r.Fail(upstreamtest.Submit, upstreamtest.Respond(http.StatusFound, "", "Location", "/elsewhere"))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bad, good := foreign(t), foreign(t)
+			w := setup(t, bad, good)
+			fail(bad)
+			tx := w.reaches(func() uuid.UUID { id := w.post(1); w.consume(); return id }(), relay.Submitted)
+			require.Equal(t, good.URL(), tx.Relayer)
+			require.Empty(t, bad.Transactions())
+			history, err := w.History(t.Context(), tx.ID)
+			require.NoError(t, err)
+			require.Len(t, history, 5, "queued, submitting, queued, submitting, submitted")
+		})
+	}
+}
+
+// A request that every relayer would refuse fails.
+func TestConsumer_Rejected_Fails(t *testing.T) {
+	t.Parallel()
+	r := ours(t, nil)
+	w := setup(t, r)
+	r.Fail(upstreamtest.Submit, upstreamtest.Error(http.StatusBadRequest))
+	id := w.post(1)
+	w.consume()
+	require.NotEmpty(t, w.reaches(id, relay.Failed).Reason)
+	w.drained()
+	require.Equal(t, 1, r.Calls(upstreamtest.Submit))
+}
+
+// A relayer without idempotency that accepted and did not answer: the transaction is found, or parked, never posted again.
+func TestConsumer_NoIdempotency_NeverDoubled(t *testing.T) {
+	t.Run("found", func(t *testing.T) {
+		t.Parallel()
+		r, other := foreign(t), foreign(t)
+		w := setup(t, r, other)
+		r.Fail(upstreamtest.Submit, upstreamtest.AcceptAndDrop)
+		id := w.post(1)
+		w.consume()
+		tx := w.reaches(id, relay.Submitted)
+		require.Len(t, r.Transactions(), 1)
+		require.Equal(t, r.Transactions()[0].ID, tx.RelayerTx)
+		require.Empty(t, other.Transactions())
+	})
+	t.Run("lost", func(t *testing.T) {
+		t.Parallel()
+		r, other := foreign(t), foreign(t)
+		w := setup(t, r, other)
+		r.Fail(upstreamtest.Submit, upstreamtest.Drop)
+		id := w.post(1)
+		w.consume()
+		tx := w.reaches(id, relay.Unknown)
+		require.NotEmpty(t, tx.Reason)
+		w.drained()
+		require.Equal(t, 1, r.Calls(upstreamtest.Submit))
+		require.Empty(t, other.Transactions())
+	})
+	t.Run("two alike", func(t *testing.T) {
+		t.Parallel()
+		r := foreign(t)
+		w := setup(t, r)
+		r.Fail(upstreamtest.Submit, upstreamtest.AcceptAndDrop)
+		first, second := w.post(1), w.post(1)
+		w.consume()
+		one, two := w.reaches(first, relay.Submitted), w.reaches(second, relay.Submitted)
+		require.NotEqual(t, one.RelayerTx, two.RelayerTx)
+		require.Len(t, r.Transactions(), 2)
+	})
+}
+
+// A consumer dies between the request and the stored answer; another one goes on, and there is one transaction.
+func TestConsumer_DiesBeforeTheAnswerIsStored_IsOneTransaction(t *testing.T) {
+	for name, start := range map[string]func(*testing.T) *upstreamtest.Relayer{
+		"ours": func(t *testing.T) *upstreamtest.Relayer { return ours(t, nil) }, "foreign": foreign,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := start(t)
+			w := setup(t, r)
+			id := w.post(1)
+			asked := make(chan struct{}, 100)
+			broken := &failing{Store: w.Store, accepted: func() error {
+				asked <- struct{}{}
+				return errors.New("the database is away")
+			}}
+			stop := w.consume(func(c *Config) { c.Store, c.Lease = broken, 2*time.Second })
+			<-asked
+			require.Len(t, r.Transactions(), 1)
+			w.consume()
+			w.reaches(id, relay.Submitted)
+			stop()
+			require.Len(t, r.Transactions(), 1)
+			w.drained()
+		})
+	}
+}
+
+// Without relayers messages wait, and nothing is lost.
+func TestConsumer_NoRelayer_Waits(t *testing.T) {
+	t.Parallel()
+	r := ours(t, nil)
+	w := setup(t, r)
+	w.fleet.remove(r)
+	id := w.post(1)
+	w.consume()
+	require.Eventually(t, func() bool {
+		var n int
+		return w.db.QueryRow(t.Context(), `SELECT attempts FROM relay_queue WHERE id = $1`, id).Scan(&n) == nil && n > 1
+	}, 40*time.Second, 10*time.Millisecond)
+	require.Equal(t, relay.Queued, w.reaches(id, relay.Queued).Status)
+	w.fleet.mu.Lock()
+	clear(w.fleet.away)
+	w.fleet.mu.Unlock()
+	w.reaches(id, relay.Submitted)
+}
+
+// failing is a store whose acceptances fail.
+type failing struct {
+	*store.Store
+	accepted func() error
+}
+
+func (f *failing) Accepted(context.Context, []store.Acceptance) error { return f.accepted() }

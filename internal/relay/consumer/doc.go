@@ -1,0 +1,25 @@
+// Package consumer submits queued transactions to relayers. The command calls it; it calls the queue, the store, and the live
+// relayers of package fleet.
+//
+// For each message it chooses a relayer, stores the choice and takes the row's lease, posts the transaction with the row's
+// id as the idempotency key, and stores the relayer's answer before it acknowledges the message.
+//
+// # Outcomes
+//
+//	accepted  the relayer's id is stored; the message ends
+//	rejected  the request itself is bad: the transaction fails, and the message ends
+//	not done  the relayer does not have it: the choice is cleared, and the next relayer is tried
+//	unknown   the relayer may have it: the choice stays, and the message comes again
+//
+// After an unknown outcome, or a consumer that died, the next attempt finds the choice in the row. If the relayer has a
+// scope, the same key is posted to it or, if it is away, to another relayer of that scope: there it is the same transaction.
+// Without a scope the consumer looks for the transaction by receiver, value, data and time. One match is adopted. If there
+// is none for longer than a request can take, or more than one, the transaction is parked as unknown for an operator.
+//
+// A transaction is never posted to a relayer of another scope while the first may have it.
+//
+// # What is not guaranteed
+//
+// With a relayer without idempotency keys, another program that posts the same call with the same API key within the same time
+// can be taken for ours.
+package consumer

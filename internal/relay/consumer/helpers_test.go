@@ -1,0 +1,165 @@
+package consumer
+
+import (
+	"context"
+	"log/slog"
+	"math/big"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/rollcall-dev/rollcall/internal/relay"
+	"github.com/rollcall-dev/rollcall/internal/relay/queue"
+	"github.com/rollcall-dev/rollcall/internal/relay/queue/table"
+	"github.com/rollcall-dev/rollcall/internal/relay/store"
+	"github.com/rollcall-dev/rollcall/internal/relay/upstream"
+	"github.com/rollcall-dev/rollcall/internal/relay/upstream/upstreamtest"
+	testpostgres "github.com/rollcall-dev/rollcall/internal/testutil/postgres"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(testpostgres.Main(m)) }
+
+// world has a store, its queue, and stand-ins for relayers. Consumers share them.
+type world struct {
+	*store.Store
+	t        *testing.T
+	db       *pgxpool.Pool
+	relayers []*upstreamtest.Relayer
+	fleet    *fixedFleet
+}
+
+func setup(t *testing.T, relayers ...*upstreamtest.Relayer) *world {
+	t.Helper()
+	db := testpostgres.New(t, testpostgres.Migrated(store.Migrations()), testpostgres.Migrated(queue.Migrations())).Pool(t)
+	w := &world{t: t, db: db, relayers: relayers, Store: store.New(db, store.Config{Enqueue: queue.EnqueueSQL("changed")}), fleet: &fixedFleet{}}
+	for _, r := range relayers {
+		client, err := upstream.New(upstream.Config{URL: r.URL(), Key: key, SubmitTimeout: 300 * time.Millisecond})
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, client.Close()) })
+		info, err := client.Discover(t.Context())
+		require.NoError(t, err)
+		w.fleet.members = append(w.fleet.members, member{client, relay.Route{Relayer: r.URL(), URL: r.URL(), RelayerID: info.RelayerID, Scope: info.Scope}})
+	}
+	return w
+}
+
+const key = "the-key-of-the-consumer-0123456789"
+
+// ours starts a stand-in with idempotency keys; those of one pool share them.
+func ours(t *testing.T, pool *upstreamtest.Pool) *upstreamtest.Relayer {
+	return upstreamtest.Start(t, upstreamtest.Options{Key: key, Scope: "0123456789abcdef", Pool: pool})
+}
+
+// foreign starts a stand-in without idempotency keys, as OpenZeppelin's relayer is.
+func foreign(t *testing.T) *upstreamtest.Relayer {
+	return upstreamtest.Start(t, upstreamtest.Options{Key: key})
+}
+
+// member is a live relayer.
+type member struct {
+	client *upstream.Client
+	route  relay.Route
+}
+
+// fixedFleet chooses its members in order, without load or breakers. Package fleet has the real choice.
+type fixedFleet struct {
+	mu      sync.Mutex
+	members []member
+	away    map[string]bool // by URL
+}
+
+func (f *fixedFleet) Choose(w Want) (Choice, bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, m := range f.members {
+		if f.away[m.route.URL] || slices.Contains(w.Exclude, m.route.Relayer) || w.Resume && m.route.Scope != w.Scope || w.Keyed && m.route.Scope == "" {
+			continue
+		}
+		return Choice{Route: m.route, Relayer: m.client, Done: func(upstream.Result) {}}, true
+	}
+	return Choice{}, false
+}
+
+func (f *fixedFleet) At(r relay.Route) (Relayer, bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, m := range f.members {
+		if m.route.URL == r.URL {
+			return m.client, true
+		}
+	}
+	return nil, false
+}
+
+// remove makes a relayer unavailable.
+func (f *fixedFleet) remove(r *upstreamtest.Relayer) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.away == nil {
+		f.away = map[string]bool{}
+	}
+	f.away[r.URL()] = true
+}
+
+// consume runs a consumer until the test ends, or the returned function is called.
+func (w *world) consume(edit ...func(*Config)) (stop func()) {
+	w.t.Helper()
+	q, err := table.New(w.db, queue.Config{Visibility: 2 * time.Second})
+	require.NoError(w.t, err)
+	cfg := Config{Queue: q, Store: w.Store, Relayers: w.fleet, Logger: slog.New(slog.DiscardHandler), Settled: 2 * time.Second, Lease: 4 * time.Second}
+	for _, e := range edit {
+		e(&cfg)
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(w.t.Context()))
+	done := make(chan error, 1)
+	go func() { done <- New(cfg).Run(ctx) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		require.NoError(w.t, <-done)
+		require.NoError(w.t, q.Close())
+	})
+	w.t.Cleanup(stop)
+	return stop
+}
+
+// post accepts a transaction of a client.
+func (w *world) post(data ...byte) uuid.UUID {
+	w.t.Helper()
+	tx := &relay.Transaction{
+		ID: uuid.Must(uuid.NewV7()), Client: "shop", Kind: relay.Direct,
+		Call: relay.Call{To: common.Address{1}, Value: big.NewInt(5), Data: data, GasLimit: 100_000, Speed: relay.Average},
+	}
+	results, err := w.Accept(w.t.Context(), []*relay.Transaction{tx})
+	require.NoError(w.t, err)
+	require.NoError(w.t, results[0].Err)
+	return tx.ID
+}
+
+// reaches waits until a transaction has a status, and returns it.
+func (w *world) reaches(id uuid.UUID, status relay.Status) *relay.Transaction {
+	w.t.Helper()
+	var tx *relay.Transaction
+	require.Eventually(w.t, func() bool {
+		var err error
+		tx, err = w.ByID(w.t.Context(), id)
+		return err == nil && tx.Status == status
+	}, 40*time.Second, 10*time.Millisecond, "%s", status)
+	return tx
+}
+
+// drained waits until the queue is empty.
+func (w *world) drained() {
+	w.t.Helper()
+	require.Eventually(w.t, func() bool {
+		var n int
+		err := w.db.QueryRow(w.t.Context(), `SELECT count(*) FROM relay_queue`).Scan(&n)
+		return err == nil && n == 0
+	}, 40*time.Second, 10*time.Millisecond)
+}

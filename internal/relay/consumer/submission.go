@@ -1,0 +1,190 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/google/uuid"
+
+	"github.com/rollcall-dev/rollcall/internal/relay"
+	"github.com/rollcall-dev/rollcall/internal/relay/queue"
+	"github.com/rollcall-dev/rollcall/internal/relay/store"
+	"github.com/rollcall-dev/rollcall/internal/relay/upstream"
+)
+
+// submission is one attempt to submit a transaction, under a lease.
+type submission struct {
+	*Consumer
+	id, holder uuid.UUID
+	deadline   time.Time // of the lease, counted from before it was taken
+	tx         *relay.Transaction
+}
+
+// errLate means that the lease has too little time left for a request: this process was frozen.
+var errLate = errors.New("the lease has ended")
+
+// post posts the transaction to a relayer and stores the outcome. resumed reports that a relayer of the scope may have it
+// from an earlier attempt. next reports that another relayer may be tried at once.
+func (s *submission) post(ctx context.Context, choice Choice, resumed bool) (v queue.Verdict, next bool) {
+	if time.Now().After(s.deadline.Add(-s.cfg.Lease / 2)) {
+		choice.Done(unused)
+		s.log.Warn("submission given up before its request", "tx", s.id, "err", errLate)
+		return s.release(ctx, again), false
+	}
+	result := choice.Relayer.Submit(ctx, upstream.Submission{
+		RelayerID: choice.Route.RelayerID, IdempotencyKey: s.id.String(), Scope: choice.Route.Scope, To: &s.tx.To, Data: s.tx.Data, Value: s.tx.Value,
+		GasLimit: s.tx.GasLimit, Speed: string(s.tx.Speed), Traceparent: s.tx.Traceparent,
+	})
+	choice.Done(result)
+	s.metrics.submissions.WithLabelValues(result.Outcome.String()).Inc()
+	s.metrics.duration.Observe(result.Took.Seconds())
+	log := s.log.With("tx", s.id, "relayer", choice.Route.Relayer)
+	switch result.Outcome {
+	case upstream.Accepted:
+		return s.accepted(ctx, choice.Route, &result.Transaction), false
+	case upstream.Rejected:
+		if resumed && time.Since(s.tx.UpdatedAt) < s.cfg.Settled {
+			// The earlier request may still be on its way, and be accepted.
+			return s.release(ctx, again), false
+		}
+		log.Info("transaction rejected", "err", result.Reason)
+		return s.end(ctx, s.cfg.Store.Fail, result.Reason, queue.Done()), false
+	case upstream.NotDone:
+		log.Info("relayer did not take a transaction", "err", result.Reason)
+		if resumed { // it proves nothing about the earlier request
+			return s.release(ctx, max(again, result.RetryAfter)), false
+		}
+		ok, err := s.cfg.Store.Requeue(ctx, s.id, s.holder, fmt.Sprintf("%s: %s", choice.Route.Relayer, result.Reason))
+		if err != nil || !ok {
+			return queue.Later(databaseAway), false // the row is resumed, or another consumer's
+		}
+		return queue.Verdict{}, true
+	case upstream.Unknown:
+		if result.KeyReused || result.Code == http.StatusGone { // no repetition tells more
+			return s.park(ctx, result.Reason), false
+		}
+	}
+	log.Warn("outcome of a submission unknown", "err", result.Reason)
+	return s.release(ctx, again), false
+}
+
+// accepted stores a relayer's acceptance. If the database is away, the next attempt finds it out again.
+func (s *submission) accepted(ctx context.Context, by relay.Route, tx *upstream.Transaction) queue.Verdict {
+	by.RelayerTx = tx.ID
+	a := store.Acceptance{ID: s.id, Route: by}
+	if tx.Hash != (common.Hash{}) {
+		a.Hash = &tx.Hash
+	}
+	for {
+		_, err := s.accepts.Do(ctx, a)
+		if err == nil {
+			break
+		}
+		if ctx.Err() != nil || time.Now().Add(databaseAway).After(s.deadline) {
+			s.log.Warn("acceptance not stored: the next attempt asks for it", "tx", s.id, "relayer", by.Relayer, "err", err)
+			return queue.Later(databaseAway)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(databaseAway):
+		}
+	}
+	s.metrics.delay.Observe(time.Since(s.tx.CreatedAt).Seconds())
+	return queue.Done()
+}
+
+// resume goes on with a transaction that a relayer may have from an earlier attempt.
+func (s *submission) resume(ctx context.Context) queue.Verdict {
+	s.metrics.resumed.Inc()
+	if s.tx.Scope == "" {
+		return s.lookUp(ctx)
+	}
+	choice, ok := s.cfg.Relayers.Choose(Want{Resume: true, Scope: s.tx.Scope})
+	if !ok {
+		s.metrics.waits.WithLabelValues("no relayer of the scope").Inc()
+		return s.release(ctx, noRelayer)
+	}
+	v, _ := s.post(ctx, choice, true)
+	return v
+}
+
+// lookUp looks for a transaction at a relayer without idempotency keys.
+func (s *submission) lookUp(ctx context.Context) queue.Verdict {
+	settled := time.Since(s.tx.UpdatedAt) > s.cfg.Settled
+	relayer, ok := s.cfg.Relayers.At(s.tx.Route)
+	if !ok {
+		if settled {
+			return s.park(ctx, "its relayer is not known any more")
+		}
+		return s.release(ctx, noRelayer)
+	}
+	found, err := relayer.Lookup(ctx, upstream.Ref{ID: s.tx.RelayerID}, upstream.Match{
+		To: &s.tx.To, Data: s.tx.Data, Value: s.tx.Value, Since: s.tx.UpdatedAt.Add(-s.cfg.ClockMargin),
+	})
+	if err == nil {
+		found, err = s.unowned(ctx, found)
+	}
+	switch {
+	case err != nil && settled:
+		return s.park(ctx, "the relayer cannot be asked: "+err.Error())
+	case err != nil:
+		s.log.Info("transaction not looked up", "tx", s.id, "relayer", s.tx.Relayer, "err", err)
+		return s.release(ctx, again)
+	case len(found) == 1:
+		return s.accepted(ctx, s.tx.Route, &found[0])
+	case len(found) > 1:
+		return s.park(ctx, fmt.Sprintf("the relayer has %d transactions like it", len(found)))
+	case settled:
+		return s.park(ctx, "the relayer does not show it")
+	default:
+		return s.release(ctx, again)
+	}
+}
+
+// unowned returns the relayer's transactions that no other row has.
+func (s *submission) unowned(ctx context.Context, found []upstream.Transaction) (rest []upstream.Transaction, err error) {
+	if len(found) == 0 {
+		return nil, nil
+	}
+	ids := make([]string, len(found))
+	for i := range found {
+		ids[i] = found[i].ID
+	}
+	owners, err := s.cfg.Store.Owners(ctx, ids)
+	if err != nil {
+		return nil, err
+	}
+	for _, f := range found {
+		if owner, owned := owners[f.ID]; !owned || owner == s.id {
+			rest = append(rest, f)
+		}
+	}
+	return rest, nil
+}
+
+// park makes the transaction unknown, for an operator.
+func (s *submission) park(ctx context.Context, reason string) queue.Verdict {
+	s.metrics.parked.Inc()
+	s.log.Error("transaction parked: `rollcall tx resolve` ends that", "tx", s.id, "relayer", s.tx.Relayer, "err", reason)
+	return s.end(ctx, s.cfg.Store.Park, reason, queue.Done())
+}
+
+// end ends the submission by a change of the store, and returns the verdict.
+func (s *submission) end(ctx context.Context, change func(context.Context, uuid.UUID, uuid.UUID, string) (bool, error), reason string, v queue.Verdict) queue.Verdict {
+	if ok, err := change(ctx, s.id, s.holder, reason); err != nil || !ok {
+		return queue.Later(databaseAway) // the row is as before, or another consumer's
+	}
+	return v
+}
+
+// release gives the lease back, so that the next delivery of the message goes on.
+func (s *submission) release(ctx context.Context, after time.Duration) queue.Verdict {
+	if err := s.cfg.Store.Release(ctx, s.id, s.holder); err != nil {
+		s.log.Debug("lease not released: it ends by itself", "tx", s.id, "err", err)
+	}
+	return queue.Later(after)
+}

@@ -1,0 +1,40 @@
+package rabbitmq_test
+
+import (
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"go.uber.org/goleak"
+
+	"github.com/rollcall-dev/rollcall/internal/relay/queue"
+	"github.com/rollcall-dev/rollcall/internal/relay/queue/queuetest"
+	"github.com/rollcall-dev/rollcall/internal/relay/queue/rabbitmq"
+	testpostgres "github.com/rollcall-dev/rollcall/internal/testutil/postgres"
+	testrabbitmq "github.com/rollcall-dev/rollcall/internal/testutil/rabbitmq"
+)
+
+func TestMain(m *testing.M) {
+	queuetest.Main(open)
+	goleak.VerifyTestMain(testpostgres.Main(testrabbitmq.Main(m)))
+}
+
+func open(db *pgxpool.Pool, url string, cfg queue.Config) (queue.Queue, error) {
+	return rabbitmq.New(db, url, cfg)
+}
+
+func TestQueue_Conforms(t *testing.T) {
+	t.Parallel()
+	queuetest.Run(t, queuetest.Suite{Open: open, New: func(t testing.TB, own bool) queuetest.Backend {
+		b := queuetest.Backend{DatabaseURL: testpostgres.New(t, testpostgres.Migrated(queue.Migrations())).URL()}
+		var url string
+		if own {
+			server := testrabbitmq.Own(t)
+			url, b.Stop, b.Start = server.URL(), server.Kill, server.Start
+		} else {
+			url = testrabbitmq.URL(t)
+		}
+		b.URL = url + "?queue=relay-" + uuid.NewString()
+		return b
+	}})
+}

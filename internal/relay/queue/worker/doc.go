@@ -1,0 +1,3 @@
+// Package worker runs the handlers of messages with bounded concurrency, for all backends of the queue. It fetches
+// nothing itself: a backend asks for the room, fetches as many messages, and adds them.
+package worker

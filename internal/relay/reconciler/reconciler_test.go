@@ -1,0 +1,164 @@
+package reconciler
+
+import (
+	"context"
+	"log/slog"
+	"math/big"
+	"testing"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/rollcall-dev/rollcall/internal/relay"
+	"github.com/rollcall-dev/rollcall/internal/relay/queue"
+	"github.com/rollcall-dev/rollcall/internal/relay/store"
+	"github.com/rollcall-dev/rollcall/internal/relay/upstream"
+	"github.com/rollcall-dev/rollcall/internal/relay/upstream/upstreamtest"
+	testpostgres "github.com/rollcall-dev/rollcall/internal/testutil/postgres"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(testpostgres.Main(m)) }
+
+const key = "the-key-of-the-consumer-0123456789"
+
+// world has a store, a stand-in for a relayer, and a running reconciler.
+type world struct {
+	*store.Store
+	t       *testing.T
+	db      *pgxpool.Pool
+	relayer *upstreamtest.Relayer
+	client  *upstream.Client
+	route   relay.Route
+}
+
+func setup(t *testing.T) *world {
+	t.Helper()
+	t.Parallel()
+	db := testpostgres.New(t, testpostgres.Migrated(store.Migrations()), testpostgres.Migrated(queue.Migrations())).Pool(t)
+	w := &world{t: t, db: db, Store: store.New(db, store.Config{Enqueue: queue.EnqueueSQL("changed"), Silent: 50 * time.Millisecond, Stranded: 50 * time.Millisecond})}
+	w.relayer = upstreamtest.Start(t, upstreamtest.Options{Key: key, Scope: "0123456789abcdef"})
+	var err error
+	w.client, err = upstream.New(upstream.Config{URL: w.relayer.URL(), Key: key})
+	require.NoError(t, err)
+	info, err := w.client.Discover(t.Context())
+	require.NoError(t, err)
+	w.route = relay.Route{Relayer: "oz-relayer-0", URL: w.relayer.URL(), RelayerID: info.RelayerID, Scope: info.Scope}
+	r := New(Config{
+		Store: w.Store, Interval: 20 * time.Millisecond, Logger: slog.New(slog.DiscardHandler),
+		At: func(to relay.Route) (Relayer, bool) { return w.client, to.URL == w.route.URL },
+	})
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	done := make(chan error, 1)
+	go func() { done <- r.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		require.NoError(t, <-done)
+		require.NoError(t, w.client.Close())
+	})
+	return w
+}
+
+// accept stores a transaction.
+func (w *world) accept() *relay.Transaction {
+	w.t.Helper()
+	tx := &relay.Transaction{
+		ID: uuid.Must(uuid.NewV7()), Client: "shop", Kind: relay.Direct,
+		Call: relay.Call{To: common.Address{1}, Value: new(big.Int), GasLimit: 100_000, Speed: relay.Average},
+	}
+	results, err := w.Accept(w.t.Context(), []*relay.Transaction{tx})
+	require.NoError(w.t, err)
+	require.NoError(w.t, results[0].Err)
+	return tx
+}
+
+// submitted stores a transaction that the relayer has accepted.
+func (w *world) submitted() (id uuid.UUID, relayerTx string) {
+	w.t.Helper()
+	tx := w.accept()
+	begun, err := w.Begin(w.t.Context(), []store.Start{{ID: tx.ID, Holder: uuid.New(), Route: w.route, Lease: time.Minute}})
+	require.NoError(w.t, err)
+	require.Equal(w.t, store.Fresh, begun[0].State)
+	result := w.client.Submit(w.t.Context(), upstream.Submission{
+		RelayerID: w.route.RelayerID, IdempotencyKey: tx.ID.String(), Scope: w.route.Scope, To: &tx.To, Value: tx.Value, GasLimit: tx.GasLimit, Speed: string(tx.Speed),
+	})
+	require.Equal(w.t, upstream.Accepted, result.Outcome)
+	route := w.route
+	route.RelayerTx = result.Transaction.ID
+	require.NoError(w.t, w.Accepted(w.t.Context(), []store.Acceptance{{ID: tx.ID, Route: route}}))
+	return tx.ID, route.RelayerTx
+}
+
+// reaches waits until a transaction has a status.
+func (w *world) reaches(id uuid.UUID, status relay.Status) *relay.Transaction {
+	w.t.Helper()
+	var tx *relay.Transaction
+	require.Eventually(w.t, func() bool {
+		var err error
+		tx, err = w.ByID(w.t.Context(), id)
+		return err == nil && tx.Status == status
+	}, 40*time.Second, 10*time.Millisecond, "%s", status)
+	return tx
+}
+
+// Without any webhook a transaction reaches its end, with its hash.
+func TestReconciler_NoWebhooks_ReachesTheEnd(t *testing.T) {
+	w := setup(t)
+	id, relayerTx := w.submitted()
+	for _, status := range []relay.Status{relay.Mined, relay.Confirmed} {
+		w.relayer.Advance(t, relayerTx, string(status))
+		require.NotNil(t, w.reaches(id, status).Hash)
+	}
+}
+
+// A relayer that is away, or does not have the transaction, changes nothing. When it answers again, the outcome is found.
+func TestReconciler_RelayerFails_ChangesNothing(t *testing.T) {
+	w := setup(t)
+	id, relayerTx := w.submitted()
+	for _, fault := range []upstreamtest.Fault{upstreamtest.Error(404), upstreamtest.Error(500), upstreamtest.Drop, upstreamtest.Respond(200, "<html>")} {
+		asked := w.relayer.Calls(upstreamtest.Get)
+		w.relayer.Fail(upstreamtest.Get, fault)
+		// The pause between checks doubles, so the next check is made due.
+		require.Eventually(t, func() bool {
+			_, err := w.db.Exec(t.Context(), `UPDATE relay_transactions SET check_at = now() WHERE check_at > now()`)
+			return err == nil && w.relayer.Calls(upstreamtest.Get) >= asked+2
+		}, 40*time.Second, 20*time.Millisecond)
+		require.Equal(t, relay.Submitted, w.reaches(id, relay.Submitted).Status)
+	}
+	w.relayer.Fail(upstreamtest.Get, nil)
+	w.relayer.Advance(t, relayerTx, "confirmed")
+	require.Eventually(t, func() bool {
+		_, err := w.db.Exec(t.Context(), `UPDATE relay_transactions SET check_at = now() WHERE check_at > now()`)
+		if err != nil {
+			return false
+		}
+		tx, err := w.ByID(t.Context(), id)
+		return err == nil && tx.Status == relay.Confirmed
+	}, 40*time.Second, 20*time.Millisecond)
+}
+
+// A transaction whose message was lost is queued again.
+func TestReconciler_MessageLost_IsQueuedAgain(t *testing.T) {
+	w := setup(t)
+	tx := w.accept()
+	_, err := w.db.Exec(t.Context(), `DELETE FROM relay_queue`)
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		var n int
+		err := w.db.QueryRow(t.Context(), `SELECT count(*) FROM relay_queue WHERE id = $1`, tx.ID).Scan(&n)
+		return err == nil && n == 1
+	}, 40*time.Second, 10*time.Millisecond)
+}
+
+// A report that came before its transaction is matched, without a call of the relayer.
+func TestReconciler_KeptReport_IsMatched(t *testing.T) {
+	w := setup(t)
+	id, relayerTx := w.submitted()
+	w.relayer.Fail(upstreamtest.Get, upstreamtest.Error(500))
+	_, err := w.db.Exec(t.Context(), `INSERT INTO relay_reports (relayer_tx, status, reason, revision, at) VALUES ($1, 'mined', '', 9, now())`, relayerTx)
+	require.NoError(t, err)
+	w.reaches(id, relay.Mined)
+}

@@ -1,0 +1,24 @@
+// Package store holds the relay path's transactions in Postgres. The API, the consumers and the reconciler call it; it calls the
+// database alone.
+//
+// A row is the authority on its transaction; a message of the queue only names it. Each change of a row, its history, and the
+// webhook that reports it to the client are one statement, and so one database transaction.
+//
+// # Submission
+//
+// A consumer calls Begin before it sends a request to a relayer. Begin stores the chosen relayer and takes the row's lease.
+// After a crash the next consumer therefore knows which relayer may have the transaction. Only Requeue clears the relayer,
+// and only its leaseholder may call it, after an answer that proves that the relayer does not have the transaction. Accepted
+// needs no lease, because the relayer's answer stays true.
+//
+// A relayer without idempotency keys may have one unresolved call of the same receiver, value and data at a time. Otherwise
+// a lookup could not tell them apart. Begin leaves a second one queued.
+//
+// # Reports
+//
+// Apply stores relayers' reports. A report of a transaction that no row has is kept, and applied once the row has the
+// relayer's id. Reports are ordered by the relayer's revision or, if it has none, by their time; an older one changes nothing.
+// A final status never changes.
+//
+// The store does not guarantee that a report is kept for more than a week.
+package store

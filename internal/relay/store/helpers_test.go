@@ -1,0 +1,107 @@
+package store
+
+import (
+	"math/big"
+	"testing"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/rollcall-dev/rollcall/internal/relay"
+	"github.com/rollcall-dev/rollcall/internal/relay/queue"
+	testpostgres "github.com/rollcall-dev/rollcall/internal/testutil/postgres"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(testpostgres.Main(m)) }
+
+// fixture is a store in a database of its own.
+type fixture struct {
+	*Store
+	t  *testing.T
+	db *pgxpool.Pool
+}
+
+func setup(t *testing.T) *fixture {
+	t.Helper()
+	t.Parallel()
+	db := testpostgres.New(t, testpostgres.Migrated(Migrations()), testpostgres.Migrated(queue.Migrations())).Pool(t)
+	return &fixture{
+		t: t, db: db,
+		Store: New(db, Config{Enqueue: queue.EnqueueSQL("changed"), Targets: []string{"shop"}}),
+	}
+}
+
+// transaction returns a new request of a client.
+func transaction(client string) *relay.Transaction {
+	return &relay.Transaction{
+		ID: uuid.Must(uuid.NewV7()), Client: client, Kind: relay.Direct,
+		Call: relay.Call{To: common.Address{1}, Value: big.NewInt(5), Data: []byte{1, 2}, GasLimit: 100_000, Speed: relay.Average},
+	}
+}
+
+// accept stores one transaction, which must be accepted.
+func (f *fixture) accept(tx *relay.Transaction) *relay.Transaction {
+	f.t.Helper()
+	results, err := f.Accept(f.t.Context(), []*relay.Transaction{tx})
+	require.NoError(f.t, err)
+	require.NoError(f.t, results[0].Err)
+	return results[0].Transaction
+}
+
+// read returns the row of a transaction.
+func (f *fixture) read(id uuid.UUID) *relay.Transaction {
+	f.t.Helper()
+	tx, err := f.ByID(f.t.Context(), id)
+	require.NoError(f.t, err)
+	return tx
+}
+
+// count returns the result of a query.
+func (f *fixture) count(query string, args ...any) (n int) {
+	f.t.Helper()
+	require.NoError(f.t, f.db.QueryRow(f.t.Context(), query, args...).Scan(&n))
+	return n
+}
+
+// route is a relayer with idempotency keys; foreign is one without.
+var (
+	route   = relay.Route{Relayer: "oz-relayer-0", URL: "http://127.0.0.1:3000", RelayerID: "pool", Scope: "scope"}
+	foreign = relay.Route{Relayer: "foreign", URL: "http://127.0.0.1:3001", RelayerID: "main"}
+)
+
+// begin takes the lease of a transaction.
+func (f *fixture) begin(id uuid.UUID, to relay.Route, lease time.Duration) (Begun, uuid.UUID) {
+	f.t.Helper()
+	holder := uuid.New()
+	begun, err := f.Begin(f.t.Context(), []Start{{ID: id, Holder: holder, Route: to, Lease: lease}})
+	require.NoError(f.t, err)
+	return begun[0], holder
+}
+
+// submitted stores a transaction that a relayer has accepted.
+func (f *fixture) submitted(client, relayerTx string) *relay.Transaction {
+	f.t.Helper()
+	tx := f.accept(transaction(client))
+	begun, _ := f.begin(tx.ID, route, time.Minute)
+	require.Equal(f.t, Fresh, begun.State)
+	f.accepted(tx.ID, route, relayerTx)
+	return f.read(tx.ID)
+}
+
+func (f *fixture) accepted(id uuid.UUID, by relay.Route, relayerTx string) {
+	f.t.Helper()
+	by.RelayerTx = relayerTx
+	require.NoError(f.t, f.Accepted(f.t.Context(), []Acceptance{{ID: id, Route: by}}))
+}
+
+// apply stores one report.
+func (f *fixture) apply(u relay.Update) Applied {
+	f.t.Helper()
+	applied, err := f.Apply(f.t.Context(), []relay.Update{u})
+	require.NoError(f.t, err)
+	return applied[0]
+}

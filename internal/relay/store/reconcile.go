@@ -1,0 +1,89 @@
+package store
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/rollcall-dev/rollcall/internal/relay"
+)
+
+// maxCheckDoublings is how often the pause between two checks of one transaction doubles: from a minute to about an hour.
+const maxCheckDoublings = 6
+
+// Due is a transaction that the reconciler has to look at.
+type Due struct {
+	*relay.Transaction
+	// Checks is how often it was due since its last change, this time included.
+	Checks int
+}
+
+// TakeDue returns up to limit transactions that nothing was heard of for too long, and postpones their next check. Several
+// reconcilers get different ones.
+func (s *Store) TakeDue(ctx context.Context, limit int) ([]Due, error) {
+	rows, err := s.db.Query(ctx, `UPDATE relay_transactions t SET checks = checks + 1,
+			check_at = now() + (CASE WHEN status IN ('queued', 'submitting') THEN $2::interval ELSE $3::interval END) * 2 ^ LEAST(checks, $4)
+		WHERE id = ANY(ARRAY(SELECT id FROM relay_transactions WHERE open AND check_at <= now() ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED))
+		RETURNING `+columns, limit, s.cfg.Stranded, s.cfg.Silent, maxCheckDoublings)
+	if err != nil {
+		return nil, fmt.Errorf("take due transactions: %w", err)
+	}
+	due, err := pgx.CollectRows(rows, func(r pgx.CollectableRow) (d Due, err error) {
+		one, err := pgx.RowToStructByName[row](r)
+		if err != nil {
+			return d, err
+		}
+		d.Checks = one.Checks
+		d.Transaction, err = one.transaction()
+		return d, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("take due transactions: %w", err)
+	}
+	return due, nil
+}
+
+// Enqueue adds a message for each of the transactions that no relayer has accepted. A second message is harmless.
+func (s *Store) Enqueue(ctx context.Context, ids []uuid.UUID) error {
+	_, err := s.db.Exec(ctx, `WITH changed AS (
+			SELECT id FROM relay_transactions WHERE id = ANY($1) AND status IN ('queued', 'submitting')
+		), queue AS (`+s.cfg.Enqueue+`) SELECT`, ids)
+	if err != nil {
+		return fmt.Errorf("enqueue transactions: %w", err)
+	}
+	return nil
+}
+
+// Resolution is an operator's decision about an unknown transaction.
+type Resolution string
+
+// The decisions.
+const (
+	ResolveRetry  Resolution = "retry"  // no relayer has it: queue it again
+	ResolveFailed Resolution = "failed" // it is not to be sent any more
+)
+
+// Resolve ends the unknown status of a transaction, and reports whether it had that status. To store that a relayer has it,
+// use Accepted.
+func (s *Store) Resolve(ctx context.Context, id uuid.UUID, r Resolution, reason string) (bool, error) {
+	set := `status = 'failed', open = false`
+	if r == ResolveRetry {
+		set = `status = 'queued', relayer = '', relayer_url = '', relayer_id = '', scope = ''`
+	}
+	var n int
+	err := s.db.QueryRow(ctx, `WITH changed AS (
+			UPDATE relay_transactions t SET `+set+`, status_reason = $3, revision = revision + 1, updated_at = now(), checks = 0,
+				check_at = now() + $4::interval
+			WHERE id = $2 AND status = 'unknown' RETURNING t.*
+		), resolved AS (DELETE FROM relay_unresolved_calls WHERE tx IN (SELECT id FROM changed))`+record+` SELECT count(*) FROM changed`,
+		s.cfg.Targets, id, bounded(reason), s.cfg.Stranded).Scan(&n)
+	if err != nil {
+		return false, fmt.Errorf("resolve a transaction: %w", err)
+	}
+	if n > 0 && r == ResolveRetry {
+		return true, s.Enqueue(ctx, []uuid.UUID{id})
+	}
+	return n > 0, nil
+}

@@ -1,0 +1,113 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/rollcall-dev/rollcall/internal/relay"
+)
+
+// Applied is the result of one report.
+type Applied struct {
+	// ID is the transaction's id; zero if no row has the relayer's id, and the report was kept.
+	ID uuid.UUID
+	// Changed reports that the report changed the transaction. It is false for a repeated or late one.
+	Changed bool
+}
+
+// rank orders statuses for reports without a revision and of the same time.
+const rank = `CASE %s WHEN 'submitted' THEN 1 WHEN 'mined' THEN 2 ELSE 3 END`
+
+// applySQL applies the rows of "asked" (n, relayer_tx, status, reason, tx_hash, revision, at), of which the newest of each
+// transaction counts. A report that shows nothing new only moves the row's marks, because the relayer is not silent.
+var applySQL = `newest AS (
+			SELECT DISTINCT ON (relayer_tx) * FROM asked ORDER BY relayer_tx, revision DESC, at DESC, ` + fmt.Sprintf(rank, "status") + ` DESC
+		), locked AS MATERIALIZED (
+			SELECT t.id, a.status, a.reason, a.tx_hash, a.revision, a.at,
+				(t.status, t.status_reason) <> (a.status, a.reason) OR a.tx_hash IS DISTINCT FROM t.tx_hash AND a.tx_hash IS NOT NULL AS visible
+			FROM newest a JOIN relay_transactions t ON t.relayer_tx = a.relayer_tx
+			WHERE t.open AND CASE WHEN a.revision > 0 AND t.reported_revision > 0 THEN a.revision > t.reported_revision
+				ELSE (a.at, ` + fmt.Sprintf(rank, "a.status") + `) > (t.reported_at, ` + fmt.Sprintf(rank, "t.status") + `) END
+			ORDER BY t.id FOR UPDATE OF t
+		), seen AS (
+			UPDATE relay_transactions t SET reported_revision = GREATEST(l.revision, t.reported_revision), reported_at = GREATEST(l.at, t.reported_at),
+				check_at = now() + $2::interval, checks = 0
+			FROM locked l WHERE t.id = l.id AND NOT l.visible
+		), changed AS (
+			UPDATE relay_transactions t SET status = l.status, status_reason = l.reason, tx_hash = coalesce(l.tx_hash, t.tx_hash),
+				reported_revision = GREATEST(l.revision, t.reported_revision), reported_at = GREATEST(l.at, t.reported_at),
+				open = l.status IN ('submitted', 'mined'), outstanding = l.status IN ('submitted', 'mined'),
+				revision = t.revision + 1, updated_at = now(), check_at = now() + $2::interval, checks = 0
+			FROM locked l WHERE t.id = l.id AND l.visible RETURNING t.*
+		)` + record
+
+// Apply stores reports of relayers, and returns a result for each. A report of an unknown transaction is kept until its row
+// has the relayer's id.
+func (s *Store) Apply(ctx context.Context, reports []relay.Update) ([]Applied, error) {
+	n := len(reports)
+	txs, statuses, reasons := make([]string, n), make([]string, n), make([]string, n)
+	hashes, revisions, times, numbers := make([][]byte, n), make([]int32, n), make([]time.Time, n), make([]int32, n)
+	for i, r := range reports {
+		numbers[i], txs[i], statuses[i], reasons[i] = int32(i), r.RelayerTx, string(r.Status), bounded(r.Reason)
+		revisions[i], times[i] = int32(r.Revision), r.At
+		if r.Hash != nil {
+			hashes[i] = r.Hash[:]
+		}
+	}
+	rows, err := s.db.Query(ctx, `WITH asked AS MATERIALIZED (
+			SELECT * FROM unnest($3::int[], $4::text[], $5::text[], $6::text[], $7::bytea[], $8::int[], $9::timestamptz[])
+				AS a (n, relayer_tx, status, reason, tx_hash, revision, at)
+		), kept AS (
+			INSERT INTO relay_reports (relayer_tx, status, reason, tx_hash, revision, at)
+			SELECT a.relayer_tx, a.status, a.reason, a.tx_hash, a.revision, a.at FROM asked a
+			WHERE NOT EXISTS (SELECT FROM relay_transactions t WHERE t.relayer_tx = a.relayer_tx)
+		), `+applySQL+`
+		SELECT a.n, t.id, EXISTS (SELECT FROM changed c WHERE c.relayer_tx = a.relayer_tx)
+		FROM asked a LEFT JOIN relay_transactions t ON t.relayer_tx = a.relayer_tx`,
+		s.cfg.Targets, s.cfg.Silent, numbers, txs, statuses, reasons, hashes, revisions, times)
+	if err != nil {
+		return nil, fmt.Errorf("apply reports: %w", err)
+	}
+	applied := make([]Applied, n)
+	var at int32
+	var id *uuid.UUID
+	var changed bool
+	if _, err := pgx.ForEachRow(rows, []any{&at, &id, &changed}, func() error {
+		if id != nil {
+			applied[at] = Applied{ID: *id, Changed: changed}
+		}
+		return nil
+	}); err != nil {
+		return nil, fmt.Errorf("apply reports: %w", err)
+	}
+	return applied, nil
+}
+
+// storedSQL takes kept reports and applies them. %s selects them.
+const storedSQL = `WITH asked AS MATERIALIZED (
+		DELETE FROM relay_reports r WHERE %s RETURNING id AS n, relayer_tx, status, reason, tx_hash, revision, at
+	), `
+
+// queueStoredReports applies the kept reports of transactions whose relayer's ids the batch has stored.
+func queueStoredReports(batch *pgx.Batch, s *Store, relayerTxs []string) {
+	batch.Queue(fmt.Sprintf(storedSQL, `relayer_tx = ANY($3)`)+applySQL+`SELECT`, s.cfg.Targets, s.cfg.Silent, relayerTxs)
+}
+
+// MatchReports applies kept reports whose transactions are known by now. A report may be kept while another process stores
+// the relayer's id: neither sees the other. It also removes reports that nothing has claimed for a week, and returns their
+// number.
+func (s *Store) MatchReports(ctx context.Context) (removed int, err error) {
+	batch := new(pgx.Batch)
+	batch.Queue(fmt.Sprintf(storedSQL, `EXISTS (SELECT FROM relay_transactions t WHERE t.relayer_tx = r.relayer_tx)`)+applySQL+`SELECT`,
+		s.cfg.Targets, s.cfg.Silent)
+	batch.Queue(`WITH gone AS (DELETE FROM relay_reports WHERE received_at < now() - interval '7 days' RETURNING 1) SELECT count(*) FROM gone`).
+		QueryRow(func(r pgx.Row) error { return r.Scan(&removed) })
+	if err := s.db.SendBatch(ctx, batch).Close(); err != nil {
+		return 0, fmt.Errorf("match reports: %w", err)
+	}
+	return removed, nil
+}

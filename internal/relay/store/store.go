@@ -1,0 +1,146 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"math/big"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/rollcall-dev/rollcall/internal/relay"
+)
+
+// Config configures a Store. Fields without a default are required.
+type Config struct {
+	// Enqueue is SQL that adds a message to the queue for each row of "changed", which has the column id. It is the body of
+	// a common table expression.
+	Enqueue string
+	// Targets are the names of the clients with a webhook. Default: none.
+	Targets []string
+	// Silent is after how long without a report the reconciler asks the relayer. Default 60 s.
+	Silent time.Duration
+	// Stranded is after how long a transaction that no relayer has is enqueued again. Default 5 min.
+	Stranded time.Duration
+}
+
+// Store gives access to the transactions. It is safe for concurrent use.
+type Store struct {
+	db  *pgxpool.Pool
+	cfg Config
+}
+
+// New returns a Store. It does not close db.
+func New(db *pgxpool.Pool, cfg Config) *Store {
+	if cfg.Silent <= 0 {
+		cfg.Silent = time.Minute
+	}
+	if cfg.Stranded <= 0 {
+		cfg.Stranded = 5 * time.Minute
+	}
+	if cfg.Targets == nil {
+		cfg.Targets = []string{}
+	}
+	return &Store{db: db, cfg: cfg}
+}
+
+// record is the end of each statement that changes transactions. "changed" has the changed rows; $1 are the clients with a
+// webhook. Clients get no webhook for queued and submitting: these are the relay path's own steps.
+var record = `, history AS (
+		INSERT INTO relay_history (tx, revision, status, reason, relayer, tx_hash)
+		SELECT id, revision, status, status_reason, relayer, tx_hash FROM changed
+	), deliveries AS (
+		INSERT INTO relay_deliveries (subject, target, revision, payload)
+		SELECT id, client, revision, jsonb_build_object('transactionId', coalesce(client_id, id::text), 'hash', '0x' || encode(tx_hash, 'hex'),
+			'status', status, 'reason', status_reason, 'revision', revision,
+			'createdAt', ` + jsonTime("created_at") + `, 'updatedAt', ` + jsonTime("updated_at") + `)
+		FROM changed WHERE client = ANY($1) AND status NOT IN ('queued', 'submitting')
+	)`
+
+// jsonTime returns an expression that writes a column's time as the API does.
+func jsonTime(column string) string {
+	return `to_char(` + column + ` AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')`
+}
+
+// columns are those of a row.
+const columns = `id, client, coalesce(client_id, '') AS client_id, coalesce(idempotency_key, '') AS idempotency_key, request_hash, kind,
+	to_address, value_wei::text AS value_wei, data, gas_limit, speed, signer, forward_nonce::text AS forward_nonce, forward_deadline,
+	traceparent, status, status_reason, revision, relayer, relayer_url, relayer_id, scope, coalesce(relayer_tx, '') AS relayer_tx, tx_hash,
+	attempts, checks, created_at, submitted_at, updated_at`
+
+// row is a row of relay_transactions as [columns] selects it.
+type row struct {
+	ID             uuid.UUID       `db:"id"`
+	Client         string          `db:"client"`
+	ClientID       string          `db:"client_id"`
+	IdempotencyKey string          `db:"idempotency_key"`
+	RequestHash    []byte          `db:"request_hash"`
+	Kind           relay.Kind      `db:"kind"`
+	To             common.Address  `db:"to_address"`
+	Value          string          `db:"value_wei"`
+	Data           []byte          `db:"data"`
+	GasLimit       uint64          `db:"gas_limit"`
+	Speed          relay.Speed     `db:"speed"`
+	Signer         *common.Address `db:"signer"`
+	ForwardNonce   *string         `db:"forward_nonce"`
+	Deadline       *time.Time      `db:"forward_deadline"`
+	Traceparent    string          `db:"traceparent"`
+	Status         relay.Status    `db:"status"`
+	Reason         string          `db:"status_reason"`
+	Revision       int             `db:"revision"`
+	Relayer        string          `db:"relayer"`
+	URL            string          `db:"relayer_url"`
+	RelayerID      string          `db:"relayer_id"`
+	Scope          string          `db:"scope"`
+	RelayerTx      string          `db:"relayer_tx"`
+	Hash           *common.Hash    `db:"tx_hash"`
+	Attempts       int             `db:"attempts"`
+	Checks         int             `db:"checks"`
+	CreatedAt      time.Time       `db:"created_at"`
+	SubmittedAt    *time.Time      `db:"submitted_at"`
+	UpdatedAt      time.Time       `db:"updated_at"`
+}
+
+// transaction returns the row's transaction.
+func (r *row) transaction() (*relay.Transaction, error) {
+	value, ok := new(big.Int).SetString(r.Value, 10)
+	if !ok {
+		return nil, fmt.Errorf("transaction %s: the value %q is no number", r.ID, r.Value)
+	}
+	t := &relay.Transaction{
+		ID: r.ID, Client: r.Client, ClientID: r.ClientID, IdempotencyKey: r.IdempotencyKey, Kind: r.Kind,
+		Call:   relay.Call{To: r.To, Value: value, Data: r.Data, GasLimit: r.GasLimit, Speed: r.Speed},
+		Status: r.Status, Reason: r.Reason, Revision: r.Revision,
+		Route: relay.Route{Relayer: r.Relayer, URL: r.URL, RelayerID: r.RelayerID, Scope: r.Scope, RelayerTx: r.RelayerTx},
+		Hash:  r.Hash, Traceparent: r.Traceparent, CreatedAt: r.CreatedAt, UpdatedAt: r.UpdatedAt,
+	}
+	if r.SubmittedAt != nil {
+		t.SubmittedAt = *r.SubmittedAt
+	}
+	if r.Signer != nil && r.ForwardNonce != nil && r.Deadline != nil {
+		nonce, ok := new(big.Int).SetString(*r.ForwardNonce, 10)
+		if !ok {
+			return nil, fmt.Errorf("transaction %s: the forwarder nonce %q is no number", r.ID, *r.ForwardNonce)
+		}
+		t.Forward = &relay.Forward{Signer: *r.Signer, Nonce: nonce, Deadline: *r.Deadline}
+	}
+	return t, nil
+}
+
+// transactions reads the rows of a query that selects [columns].
+func (s *Store) transactions(ctx context.Context, query string, args ...any) ([]*relay.Transaction, error) {
+	rows, err := s.db.Query(ctx, query, args...)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(r pgx.CollectableRow) (*relay.Transaction, error) {
+		one, err := pgx.RowToStructByName[row](r)
+		if err != nil {
+			return nil, err
+		}
+		return one.transaction()
+	})
+}

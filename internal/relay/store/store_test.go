@@ -1,0 +1,407 @@
+package store
+
+import (
+	"math/big"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rollcall-dev/rollcall/internal/relay"
+)
+
+// A stored transaction is queued, with its first history row, and reads back unchanged, whatever its size.
+func TestAccept_StoresAndQueues(t *testing.T) {
+	f := setup(t)
+	tx := transaction("shop")
+	tx.ClientID, tx.Traceparent = "order-1", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+	tx.Value = new(big.Int).Sub(new(big.Int).Lsh(big.NewInt(1), 256), big.NewInt(1))
+	f.accept(tx)
+	got, err := f.Get(t.Context(), "shop", "order-1")
+	require.NoError(t, err)
+	require.Equal(t, relay.Queued, got.Status)
+	require.Equal(t, tx.Call, got.Call)
+	require.Equal(t, tx.Traceparent, got.Traceparent)
+	require.Equal(t, 1, f.count(`SELECT count(*) FROM relay_queue WHERE id = $1`, tx.ID))
+	history, err := f.History(t.Context(), tx.ID)
+	require.NoError(t, err)
+	require.Len(t, history, 1)
+	require.Equal(t, relay.Queued, history[0].Status)
+	require.Zero(t, f.count(`SELECT count(*) FROM relay_deliveries`), "queued is not reported to the client")
+}
+
+// The same id or key of a client gives the stored transaction, another request with it fails, and another client is not
+// affected.
+func TestAccept_Repeated_IsTheSameTransaction(t *testing.T) {
+	f := setup(t)
+	for name, set := range map[string]func(*relay.Transaction){
+		"id":  func(tx *relay.Transaction) { tx.ClientID = "order-1" },
+		"key": func(tx *relay.Transaction) { tx.IdempotencyKey = "key-1" },
+	} {
+		first := transaction("shop-" + name)
+		set(first)
+		f.accept(first)
+		again := transaction("shop-" + name)
+		set(again)
+		require.Equal(t, first.ID, f.accept(again).ID, name)
+
+		other := transaction("shop-" + name)
+		set(other)
+		other.Value = big.NewInt(6)
+		results, err := f.Accept(t.Context(), []*relay.Transaction{other})
+		require.NoError(t, err)
+		require.ErrorIs(t, results[0].Err, relay.ErrReused, name)
+
+		stranger := transaction("stranger-" + name)
+		set(stranger)
+		require.Equal(t, stranger.ID, f.accept(stranger).ID, name)
+		_, err = f.Get(t.Context(), "stranger-"+name, first.ID.String())
+		require.ErrorIs(t, err, relay.ErrNotFound)
+	}
+	require.Equal(t, 4, f.count(`SELECT count(*) FROM relay_queue`))
+}
+
+// Requests with one key, at once and in one batch, are one transaction.
+func TestAccept_Concurrent_IsOneTransaction(t *testing.T) {
+	f := setup(t)
+	var wg sync.WaitGroup
+	ids := make([]uuid.UUID, 40)
+	for i := range 20 {
+		wg.Go(func() {
+			one, two := transaction("shop"), transaction("shop")
+			one.ClientID, two.ClientID = "order-1", "order-1"
+			results, err := f.Accept(t.Context(), []*relay.Transaction{one, two})
+			if err != nil || results[0].Err != nil || results[1].Err != nil {
+				t.Error(err, results)
+				return
+			}
+			ids[2*i], ids[2*i+1] = results[0].Transaction.ID, results[1].Transaction.ID
+		})
+	}
+	wg.Wait()
+	for _, id := range ids {
+		require.Equal(t, ids[0], id)
+	}
+	require.Equal(t, 1, f.count(`SELECT count(*) FROM relay_transactions`))
+}
+
+// A signer's nonce belongs to one request until that is final.
+func TestAccept_Gasless_NonceBelongsToOneRequest(t *testing.T) {
+	f := setup(t)
+	gasless := func(value int64) *relay.Transaction {
+		tx := transaction("shop")
+		tx.Kind, tx.Value = relay.Gasless, big.NewInt(value)
+		tx.Forward = &relay.Forward{Signer: common.Address{7}, Nonce: big.NewInt(3), Deadline: time.Now().Add(time.Hour).Truncate(time.Second)}
+		return tx
+	}
+	first := f.accept(gasless(1))
+	results, err := f.Accept(t.Context(), []*relay.Transaction{gasless(2)})
+	require.NoError(t, err)
+	require.ErrorIs(t, results[0].Err, relay.ErrNonceTaken)
+	_, holder := f.begin(first.ID, route, time.Minute)
+	ok, err := f.Fail(t.Context(), first.ID, holder, "rejected")
+	require.NoError(t, err)
+	require.True(t, ok)
+	second := f.accept(gasless(2))
+	require.Equal(t, gasless(2).Forward.Nonce, f.read(second.ID).Forward.Nonce)
+}
+
+// A lease has one holder. After it ends, the next one finds the relayer that may have the transaction.
+func TestBegin_LeaseEnds_NextHolderKnowsTheRelayer(t *testing.T) {
+	f := setup(t)
+	tx := f.accept(transaction("shop"))
+	begun, holder := f.begin(tx.ID, route, 200*time.Millisecond)
+	require.Equal(t, Fresh, begun.State)
+	require.Equal(t, route, begun.Transaction.Route)
+	other := route
+	other.Relayer = "oz-relayer-1"
+	held, _ := f.begin(tx.ID, other, time.Minute)
+	require.Equal(t, Held, held.State)
+	require.WithinDuration(t, time.Now(), held.Until, 200*time.Millisecond)
+	require.Eventually(t, func() bool {
+		begun, _ = f.begin(tx.ID, other, time.Minute)
+		return begun.State == Resumed
+	}, 20*time.Second, 10*time.Millisecond)
+	require.Equal(t, route, begun.Transaction.Route)
+	for name, late := range map[string]func() (bool, error){
+		"requeue": func() (bool, error) { return f.Requeue(t.Context(), tx.ID, holder, "late") },
+		"fail":    func() (bool, error) { return f.Fail(t.Context(), tx.ID, holder, "late") },
+		"park":    func() (bool, error) { return f.Park(t.Context(), tx.ID, holder, "late") },
+		"extend":  func() (bool, error) { return f.Extend(t.Context(), tx.ID, holder, time.Minute) },
+	} {
+		ok, err := late()
+		require.NoError(t, err)
+		require.False(t, ok, name)
+	}
+	require.Equal(t, relay.Submitting, f.read(tx.ID).Status)
+}
+
+// Of many consumers with one message, one begins.
+func TestBegin_Concurrent_OneBegins(t *testing.T) {
+	f := setup(t)
+	tx := f.accept(transaction("shop"))
+	var wg sync.WaitGroup
+	states := make([]StartState, 16)
+	for i := range states {
+		wg.Go(func() {
+			begun, err := f.Begin(t.Context(), []Start{{ID: tx.ID, Holder: uuid.New(), Route: route, Lease: time.Minute}})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			states[i] = begun[0].State
+		})
+	}
+	wg.Wait()
+	fresh := 0
+	for _, s := range states {
+		if s == Fresh {
+			fresh++
+		} else {
+			require.Contains(t, []StartState{Held, Blocked}, s) // Blocked: it looked while the other's statement ran
+		}
+	}
+	require.Equal(t, 1, fresh)
+	require.Equal(t, 2, f.read(tx.ID).Revision)
+}
+
+// A relayer without idempotency keys gets a second call with the same effect only when the first one is resolved.
+func TestBegin_NoIdempotency_OneUnresolvedCall(t *testing.T) {
+	f := setup(t)
+	first, second := f.accept(transaction("shop")), f.accept(transaction("other"))
+	begun, holder := f.begin(first.ID, foreign, time.Minute)
+	require.Equal(t, Fresh, begun.State)
+	blocked, _ := f.begin(second.ID, foreign, time.Minute)
+	require.Equal(t, Blocked, blocked.State)
+	require.Equal(t, relay.Queued, f.read(second.ID).Status)
+	ok, err := f.Park(t.Context(), first.ID, holder, "nobody knows")
+	require.NoError(t, err)
+	require.True(t, ok)
+	blocked, _ = f.begin(second.ID, foreign, time.Minute)
+	require.Equal(t, Blocked, blocked.State, "a parked call is unresolved")
+	keyed, holder := f.begin(second.ID, route, time.Minute)
+	require.Equal(t, Fresh, keyed.State, "a relayer with keys can tell them apart")
+	ok, err = f.Requeue(t.Context(), second.ID, holder, "refused")
+	require.NoError(t, err)
+	require.True(t, ok)
+	ok, err = f.Resolve(t.Context(), first.ID, ResolveFailed, "an operator looked")
+	require.NoError(t, err)
+	require.True(t, ok)
+	begun, _ = f.begin(second.ID, foreign, time.Minute)
+	require.Equal(t, Fresh, begun.State)
+	require.Zero(t, f.count(`SELECT count(*) FROM relay_unresolved_calls WHERE tx = $1`, first.ID))
+}
+
+// Nothing is submitted of a transaction that is settled, or missing.
+func TestBegin_NothingToSubmit(t *testing.T) {
+	f := setup(t)
+	begun, _ := f.begin(uuid.New(), route, time.Minute)
+	require.Equal(t, Missing, begun.State)
+	begun, _ = f.begin(f.submitted("shop", "r1").ID, route, time.Minute)
+	require.Equal(t, Settled, begun.State)
+}
+
+// Reports move a transaction to its end, and each change is in the history and in the client's webhooks.
+func TestApply_ToConfirmed(t *testing.T) {
+	f := setup(t)
+	tx := f.submitted("shop", "r1")
+	hash := common.Hash{9}
+	for i, status := range []relay.Status{relay.Submitted, relay.Mined, relay.Confirmed} {
+		require.Equal(t, Applied{ID: tx.ID, Changed: true}, f.apply(relay.Update{RelayerTx: "r1", Status: status, Hash: &hash, Revision: i + 2, At: time.Now()}))
+	}
+	got := f.read(tx.ID)
+	require.Equal(t, relay.Confirmed, got.Status)
+	require.Equal(t, hash, *got.Hash)
+	history, err := f.History(t.Context(), tx.ID)
+	require.NoError(t, err)
+	var statuses []relay.Status
+	for i, change := range history {
+		require.Equal(t, i+1, change.Revision)
+		statuses = append(statuses, change.Status)
+	}
+	require.Equal(t, []relay.Status{relay.Queued, relay.Submitting, relay.Submitted, relay.Submitted, relay.Mined, relay.Confirmed}, statuses)
+	require.Equal(t, 4, f.count(`SELECT count(*) FROM relay_deliveries WHERE subject = $1 AND target = 'shop'`, tx.ID))
+	require.Equal(t, 1, f.count(`SELECT count(*) FROM relay_deliveries WHERE payload->>'status' = 'confirmed' AND payload->>'hash' = $1`, hash.Hex()))
+	loads, err := f.Outstanding(t.Context(), time.Minute)
+	require.NoError(t, err)
+	require.Empty(t, loads)
+}
+
+// Repeated and late reports change nothing, and a final status stays.
+func TestApply_RepeatedOrLate_ChangesNothing(t *testing.T) {
+	f := setup(t)
+	now := time.Now()
+	hash := common.Hash{9}
+	for name, c := range map[string]struct{ first, late relay.Update }{
+		"repeated":         {relay.Update{Status: relay.Mined, Revision: 4}, relay.Update{Status: relay.Mined, Revision: 4}},
+		"lower revision":   {relay.Update{Status: relay.Mined, Revision: 4}, relay.Update{Status: relay.Submitted, Revision: 3, At: now.Add(time.Hour)}},
+		"earlier":          {relay.Update{Status: relay.Mined, At: now}, relay.Update{Status: relay.Submitted, At: now.Add(-time.Second)}},
+		"lower rank":       {relay.Update{Status: relay.Mined, At: now}, relay.Update{Status: relay.Submitted, At: now}},
+		"final":            {relay.Update{Status: relay.Confirmed, Revision: 4}, relay.Update{Status: relay.Submitted, Revision: 5, At: now.Add(time.Hour)}},
+		"final, other one": {relay.Update{Status: relay.Failed, At: now}, relay.Update{Status: relay.Confirmed, At: now.Add(time.Hour)}},
+	} {
+		c.first.RelayerTx, c.late.RelayerTx, c.first.Hash = name, name, &hash
+		tx := f.submitted("shop", name)
+		require.True(t, f.apply(c.first).Changed, name)
+		before := f.read(tx.ID)
+		require.Equal(t, Applied{ID: tx.ID}, f.apply(c.late), name)
+		require.Equal(t, before, f.read(tx.ID), name)
+	}
+}
+
+// A reorganization takes mined back, by the relayer's revision or by its time.
+func TestApply_Reorganization_TakesMinedBack(t *testing.T) {
+	f := setup(t)
+	now := time.Now()
+	for name, c := range map[string][2]relay.Update{
+		"revision": {{Status: relay.Mined, Revision: 4}, {Status: relay.Submitted, Revision: 5}},
+		"time":     {{Status: relay.Mined, At: now}, {Status: relay.Submitted, At: now.Add(time.Second)}},
+	} {
+		tx := f.submitted("shop", name)
+		for _, u := range c {
+			u.RelayerTx = name
+			require.True(t, f.apply(u).Changed, name)
+		}
+		require.Equal(t, relay.Submitted, f.read(tx.ID).Status, name)
+	}
+}
+
+// Of several reports in one batch the newest counts, in any order.
+func TestApply_Batch_NewestCounts(t *testing.T) {
+	f := setup(t)
+	tx := f.submitted("shop", "r1")
+	applied, err := f.Apply(t.Context(), []relay.Update{
+		{RelayerTx: "r1", Status: relay.Confirmed, Revision: 4}, {RelayerTx: "r1", Status: relay.Mined, Revision: 3}, {RelayerTx: "r2", Status: relay.Mined},
+	})
+	require.NoError(t, err)
+	require.Equal(t, []Applied{{tx.ID, true}, {tx.ID, true}, {}}, applied)
+	require.Equal(t, relay.Confirmed, f.read(tx.ID).Status)
+}
+
+// A report that comes before the relayer's id is stored is applied with it.
+func TestApply_BeforeTheRelayersID_IsKept(t *testing.T) {
+	f := setup(t)
+	hash := common.Hash{9}
+	require.Equal(t, Applied{}, f.apply(relay.Update{RelayerTx: "r1", Status: relay.Confirmed, Hash: &hash, Revision: 5}))
+	tx := f.submitted("shop", "r1")
+	require.Equal(t, relay.Confirmed, tx.Status)
+	require.Zero(t, f.count(`SELECT count(*) FROM relay_reports`))
+
+	// The report and the id are stored at once, so that neither statement saw the other's row.
+	second := f.submitted("shop", "r2")
+	_, err := f.db.Exec(t.Context(), `INSERT INTO relay_reports (relayer_tx, status, reason, revision, at) VALUES ('r2', 'mined', '', 3, now()), ('r3', 'mined', '', 3, now())`)
+	require.NoError(t, err)
+	_, err = f.MatchReports(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, relay.Mined, f.read(second.ID).Status)
+	require.Equal(t, 1, f.count(`SELECT count(*) FROM relay_reports`))
+	_, err = f.db.Exec(t.Context(), `UPDATE relay_reports SET received_at = now() - interval '8 days'`)
+	require.NoError(t, err)
+	removed, err := f.MatchReports(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, 1, removed)
+}
+
+// An acceptance is stored whatever became of the lease, once.
+func TestAccepted_LeaseLost_IsStored(t *testing.T) {
+	f := setup(t)
+	tx := f.accept(transaction("shop"))
+	f.begin(tx.ID, route, -time.Second)
+	f.accepted(tx.ID, route, "r1")
+	f.accepted(tx.ID, route, "r2")
+	got := f.read(tx.ID)
+	require.Equal(t, relay.Submitted, got.Status)
+	require.Equal(t, "r1", got.RelayerTx)
+	require.Equal(t, 3, got.Revision)
+}
+
+// An operator's retry queues an unknown transaction again, once.
+func TestResolve_Retry_QueuesAgain(t *testing.T) {
+	f := setup(t)
+	tx := f.accept(transaction("shop"))
+	_, holder := f.begin(tx.ID, foreign, time.Minute)
+	_, err := f.db.Exec(t.Context(), `DELETE FROM relay_queue`)
+	require.NoError(t, err)
+	ok, err := f.Resolve(t.Context(), tx.ID, ResolveRetry, "")
+	require.NoError(t, err)
+	require.False(t, ok, "only an unknown one")
+	_, err = f.Park(t.Context(), tx.ID, holder, "x")
+	require.NoError(t, err)
+	ok, err = f.Resolve(t.Context(), tx.ID, ResolveRetry, "nothing was sent")
+	require.NoError(t, err)
+	require.True(t, ok)
+	require.Equal(t, relay.Queued, f.read(tx.ID).Status)
+	require.Equal(t, relay.Route{}, f.read(tx.ID).Route)
+	require.Equal(t, 1, f.count(`SELECT count(*) FROM relay_queue`))
+}
+
+// Silent transactions are due, each for one reconciler and less often each time. Final ones never are.
+func TestTakeDue_SilentOnes(t *testing.T) {
+	f := setup(t)
+	silent, final := f.submitted("shop", "r1"), f.submitted("shop", "r2")
+	f.apply(relay.Update{RelayerTx: "r2", Status: relay.Confirmed, Revision: 9})
+	due, err := f.TakeDue(t.Context(), 10)
+	require.NoError(t, err)
+	require.Empty(t, due)
+	_, err = f.db.Exec(t.Context(), `UPDATE relay_transactions SET check_at = now() - interval '1 s'`)
+	require.NoError(t, err)
+	due, err = f.TakeDue(t.Context(), 10)
+	require.NoError(t, err)
+	require.Len(t, due, 1)
+	require.Equal(t, silent.ID, due[0].ID)
+	require.Equal(t, 1, due[0].Checks)
+	again, err := f.TakeDue(t.Context(), 10)
+	require.NoError(t, err)
+	require.Empty(t, again)
+	require.Equal(t, relay.Confirmed, f.read(final.ID).Status)
+}
+
+// A relayer's load is what it has accepted and not finished. A transaction that stays without a hash is stuck.
+func TestOutstanding_CountsUnfinished(t *testing.T) {
+	f := setup(t)
+	f.submitted("shop", "r1")
+	f.submitted("shop", "r2")
+	hash := common.Hash{9}
+	f.apply(relay.Update{RelayerTx: "r2", Status: relay.Submitted, Hash: &hash, Revision: 2})
+	loads, err := f.Outstanding(t.Context(), 0)
+	require.NoError(t, err)
+	require.Equal(t, []Outstanding{{Relayer: route.Relayer, Count: 2, Stuck: 1}}, loads)
+	counts, _, err := f.Depth(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, map[relay.Status]int{relay.Submitted: 2}, counts)
+}
+
+// Pages list a client's transactions, the newest first, without gaps.
+func TestList_Pages(t *testing.T) {
+	f := setup(t)
+	for range 5 {
+		f.accept(transaction("shop"))
+		f.accept(transaction("other"))
+	}
+	seen := map[uuid.UUID]bool{}
+	filter := Filter{Client: "shop", Limit: 2}
+	for range 3 {
+		page, err := f.List(t.Context(), filter)
+		require.NoError(t, err)
+		for _, tx := range page {
+			require.Equal(t, "shop", tx.Client)
+			seen[tx.ID] = true
+			filter.Before = tx.ID
+		}
+	}
+	require.Len(t, seen, 5)
+	page, err := f.List(t.Context(), Filter{Client: "shop", Statuses: []relay.Status{relay.Mined}})
+	require.NoError(t, err)
+	require.Empty(t, page)
+}
+
+// A reason from outside is stored, bounded, as valid text.
+func TestBounded_ReasonFromOutside(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, "ab\uFFFD", bounded("a\x00b\xff"))
+	require.LessOrEqual(t, len(bounded(strings.Repeat("é", 5000))), maxReason)
+}

@@ -1,0 +1,274 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/rollcall-dev/rollcall/internal/relay"
+)
+
+// Start is a consumer's request to submit a transaction to a relayer.
+type Start struct {
+	ID uuid.UUID
+	// Holder is the lease's holder: another one for each message, because a message may be there twice.
+	Holder uuid.UUID
+	// Route is the chosen relayer. It is used if the transaction is queued.
+	Route relay.Route
+	// Lease is how long the consumer may submit.
+	Lease time.Duration
+}
+
+// Begun is the result of a Start.
+type Begun struct {
+	// Transaction is the row as it is now; nil if there is none with the id.
+	Transaction *relay.Transaction
+	State       StartState
+	// Until is when another consumer's lease ends. It is set if State is Held.
+	Until time.Time
+}
+
+// StartState is what a Start found.
+type StartState int
+
+// The results of a Start.
+const (
+	// Fresh: the consumer has the lease, and no relayer has the transaction. The row has the chosen route.
+	Fresh StartState = iota
+	// Resumed: the consumer has the lease. The relayer of the row may have the transaction.
+	Resumed
+	// Held: another consumer has the lease.
+	Held
+	// Blocked: the chosen relayer has no idempotency keys, and may have another call with the same effect.
+	Blocked
+	// Settled: there is nothing to submit, because a relayer has accepted the transaction, an operator decides, or it is final.
+	Settled
+	// Missing: there is no such transaction.
+	Missing
+)
+
+// Begin takes the leases of transactions and stores the chosen relayers of those that are queued. It returns a result for
+// each Start.
+func (s *Store) Begin(ctx context.Context, starts []Start) ([]Begun, error) {
+	n := len(starts)
+	ids, holders, leases := make([]uuid.UUID, n), make([]uuid.UUID, n), make([]time.Duration, n)
+	relayers, urls, relayerIDs, scopes := make([]string, n), make([]string, n), make([]string, n), make([]string, n)
+	for i, a := range starts {
+		ids[i], holders[i], leases[i] = a.ID, a.Holder, a.Lease
+		relayers[i], urls[i], relayerIDs[i], scopes[i] = a.Route.Relayer, a.Route.URL, a.Route.RelayerID, a.Route.Scope
+	}
+	taken, err := s.leases(ctx, `WITH asked AS (
+			SELECT DISTINCT ON (id) * FROM unnest($2::uuid[], $3::uuid[], $4::interval[], $5::text[], $6::text[], $7::text[], $8::text[])
+				AS a (id, holder, lease, relayer, url, relayer_id, scope) ORDER BY id
+		), free AS MATERIALIZED (
+			SELECT t.id, t.status, t.digest, a.holder, a.lease, a.relayer, a.url, a.relayer_id, a.scope
+			FROM asked a JOIN relay_transactions t ON t.id = a.id
+			WHERE t.status IN ('queued', 'submitting') AND t.held_until <= now() ORDER BY t.id FOR UPDATE OF t SKIP LOCKED
+		), unresolved AS (
+			INSERT INTO relay_unresolved_calls (digest, tx) SELECT digest, id FROM free WHERE status = 'queued' AND scope = ''
+			ON CONFLICT DO NOTHING RETURNING tx
+		), changed AS (
+			UPDATE relay_transactions t SET status = 'submitting', status_reason = '', relayer = f.relayer, relayer_url = f.url,
+				relayer_id = f.relayer_id, scope = f.scope, holder = f.holder, held_until = now() + f.lease, attempts = t.attempts + 1,
+				revision = t.revision + 1, updated_at = now(), check_at = now() + $9::interval, checks = 0
+			FROM free f WHERE t.id = f.id AND f.status = 'queued' AND (f.scope <> '' OR f.id IN (SELECT tx FROM unresolved))
+			RETURNING t.*
+		), resumed AS (
+			UPDATE relay_transactions t SET holder = f.holder, held_until = now() + f.lease
+			FROM free f WHERE t.id = f.id AND f.status = 'submitting' RETURNING t.*
+		)`+record+`
+		SELECT holder, true AS fresh, `+columns+` FROM changed UNION ALL SELECT holder, false, `+columns+` FROM resumed`,
+		s.cfg.Targets, ids, holders, leases, relayers, urls, relayerIDs, scopes, s.cfg.Stranded)
+	if err != nil {
+		return nil, fmt.Errorf("begin submissions: %w", err)
+	}
+	results := make([]Begun, n)
+	for i, a := range starts {
+		if got, ok := taken[a.Holder]; ok {
+			results[i] = got
+			continue
+		}
+		if results[i], err = s.state(ctx, a.ID); err != nil {
+			return nil, fmt.Errorf("begin submissions: %w", err)
+		}
+	}
+	return results, nil
+}
+
+// leased is a row that a Start has taken.
+type leased struct {
+	Holder uuid.UUID `db:"holder"`
+	Fresh  bool      `db:"fresh"`
+	row
+}
+
+// leases reads the taken rows by their holders.
+func (s *Store) leases(ctx context.Context, query string, args ...any) (map[uuid.UUID]Begun, error) {
+	rows, err := s.db.Query(ctx, query, args...)
+	if err != nil {
+		return nil, err
+	}
+	taken := map[uuid.UUID]Begun{}
+	for rows.Next() {
+		one, err := pgx.RowToStructByName[leased](rows)
+		if err != nil {
+			return nil, err
+		}
+		tx, err := one.transaction()
+		if err != nil {
+			return nil, err
+		}
+		state := Resumed
+		if one.Fresh {
+			state = Fresh
+		}
+		taken[one.Holder] = Begun{Transaction: tx, State: state}
+	}
+	return taken, rows.Err()
+}
+
+// state returns why a Start did not take a row.
+func (s *Store) state(ctx context.Context, id uuid.UUID) (b Begun, err error) {
+	var remaining time.Duration
+	found, err := s.transactions(ctx, `SELECT `+columns+` FROM relay_transactions WHERE id = $1`, id)
+	if err != nil {
+		return b, err
+	}
+	if len(found) == 0 {
+		return Begun{State: Missing}, nil
+	}
+	b.Transaction = found[0]
+	if b.Transaction.Status != relay.Queued && b.Transaction.Status != relay.Submitting {
+		b.State = Settled
+		return b, nil
+	}
+	// A row that the statement passed over because of a lock is held, too, for a moment.
+	if err = s.db.QueryRow(ctx, `SELECT GREATEST(held_until - now(), interval '0') FROM relay_transactions WHERE id = $1 AND held_until > '-infinity'`,
+		id).Scan(&remaining); err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		return b, err
+	}
+	b.State, b.Until = Held, time.Now().Add(remaining)
+	if remaining == 0 && b.Transaction.Status == relay.Queued {
+		b.State = Blocked
+	}
+	return b, nil
+}
+
+// Extend prolongs a lease, and reports whether the holder still has it.
+func (s *Store) Extend(ctx context.Context, id, holder uuid.UUID, lease time.Duration) (bool, error) {
+	tag, err := s.db.Exec(ctx, `UPDATE relay_transactions SET held_until = now() + $3::interval
+		WHERE id = $1 AND holder = $2 AND held_until > now() AND status = 'submitting'`, id, holder, lease)
+	if err != nil {
+		return false, fmt.Errorf("extend a lease: %w", err)
+	}
+	return tag.RowsAffected() > 0, nil
+}
+
+// Acceptance is a relayer's answer that it has a transaction.
+type Acceptance struct {
+	ID    uuid.UUID
+	Route relay.Route // with RelayerTx
+	Hash  *common.Hash
+}
+
+// Accepted stores that relayers have accepted transactions, and applies the reports that came before. It needs no lease,
+// because an answer stays true. A transaction that a relayer has accepted before is unchanged.
+func (s *Store) Accepted(ctx context.Context, accepted []Acceptance) error {
+	n := len(accepted)
+	ids, hashes := make([]uuid.UUID, n), make([][]byte, n)
+	relayers, urls, relayerIDs, scopes, txs := make([]string, n), make([]string, n), make([]string, n), make([]string, n), make([]string, n)
+	for i, a := range accepted {
+		ids[i], txs[i] = a.ID, a.Route.RelayerTx
+		relayers[i], urls[i], relayerIDs[i], scopes[i] = a.Route.Relayer, a.Route.URL, a.Route.RelayerID, a.Route.Scope
+		if a.Hash != nil {
+			hashes[i] = a.Hash[:]
+		}
+	}
+	batch := new(pgx.Batch)
+	batch.Queue(`WITH asked AS (
+			SELECT DISTINCT ON (id) * FROM unnest($2::uuid[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::bytea[])
+				AS a (id, relayer, url, relayer_id, scope, relayer_tx, tx_hash) ORDER BY id
+		), locked AS MATERIALIZED (
+			SELECT t.id FROM relay_transactions t JOIN asked USING (id)
+			WHERE t.relayer_tx IS NULL AND t.status IN ('queued', 'submitting', 'unknown') ORDER BY t.id FOR UPDATE OF t
+		), changed AS (
+			UPDATE relay_transactions t SET status = 'submitted', status_reason = '', relayer = a.relayer, relayer_url = a.url,
+				relayer_id = a.relayer_id, scope = a.scope, relayer_tx = a.relayer_tx, tx_hash = a.tx_hash, outstanding = true, holder = NULL,
+				held_until = '-infinity', submitted_at = now(), revision = t.revision + 1, updated_at = now(),
+				check_at = now() + $9::interval, checks = 0
+			FROM asked a JOIN locked USING (id) WHERE t.id = a.id RETURNING t.*
+		), resolved AS (DELETE FROM relay_unresolved_calls WHERE tx IN (SELECT id FROM changed WHERE scope = ''))`+record+`SELECT`,
+		s.cfg.Targets, ids, relayers, urls, relayerIDs, scopes, txs, hashes, s.cfg.Silent)
+	queueStoredReports(batch, s, txs)
+	if err := s.db.SendBatch(ctx, batch).Close(); err != nil {
+		return fmt.Errorf("store acceptances: %w", err)
+	}
+	return nil
+}
+
+// Requeue returns a transaction to the queue, because its relayer certainly does not have it. Only the leaseholder may; it
+// reports whether it did.
+func (s *Store) Requeue(ctx context.Context, id, holder uuid.UUID, reason string) (bool, error) {
+	return s.end(ctx, id, holder, `status = 'queued', relayer = '', relayer_url = '', relayer_id = '', scope = '',
+		check_at = now() + $5::interval`, reason, s.cfg.Stranded)
+}
+
+// Fail makes a transaction failed, because no relayer will ever accept it. Only the leaseholder may; it reports whether it did.
+func (s *Store) Fail(ctx context.Context, id, holder uuid.UUID, reason string) (bool, error) {
+	return s.end(ctx, id, holder, `status = 'failed', open = false, check_at = now() + $5::interval`, reason, s.cfg.Stranded)
+}
+
+// Park makes a transaction unknown: its relayer may have it, and no lookup can tell. Only the leaseholder may; it reports
+// whether it did. The call stays unresolved.
+func (s *Store) Park(ctx context.Context, id, holder uuid.UUID, reason string) (bool, error) {
+	return s.end(ctx, id, holder, `status = 'unknown', check_at = now() + $5::interval`, reason, s.cfg.Silent)
+}
+
+// end ends a submission by the leaseholder.
+func (s *Store) end(ctx context.Context, id, holder uuid.UUID, set, reason string, check time.Duration) (bool, error) {
+	var n int
+	err := s.db.QueryRow(ctx, `WITH changed AS (
+			UPDATE relay_transactions t SET `+set+`, status_reason = $4, holder = NULL, held_until = '-infinity', checks = 0,
+				revision = revision + 1, updated_at = now()
+			WHERE id = $2 AND holder = $3 AND held_until > now() AND status = 'submitting' RETURNING t.*
+		), resolved AS (DELETE FROM relay_unresolved_calls WHERE tx IN (SELECT id FROM changed WHERE status <> 'unknown'))`+record+`
+		SELECT count(*) FROM changed`, s.cfg.Targets, id, holder, bounded(reason), check).Scan(&n)
+	if err != nil {
+		return false, fmt.Errorf("end a submission: %w", err)
+	}
+	return n > 0, nil
+}
+
+// Release gives a lease back without a change, so that another consumer need not wait for its end.
+func (s *Store) Release(ctx context.Context, id, holder uuid.UUID) error {
+	_, err := s.db.Exec(ctx, `UPDATE relay_transactions SET holder = NULL, held_until = '-infinity' WHERE id = $1 AND holder = $2`, id, holder)
+	if err != nil {
+		return fmt.Errorf("release a lease: %w", err)
+	}
+	return nil
+}
+
+// maxReason is the most bytes of a status's reason.
+const maxReason = 1000
+
+// bounded shortens a reason that came from outside. The result is valid UTF-8 without zero bytes, which Postgres rejects.
+func bounded(reason string) string {
+	b := []byte(reason)
+	out := make([]rune, 0, len(b))
+	size := 0
+	for _, r := range string(b[:min(len(b), 4*maxReason)]) {
+		if r == 0 {
+			continue
+		}
+		if size += len(string(r)); size > maxReason {
+			break
+		}
+		out = append(out, r)
+	}
+	return string(out)
+}

@@ -1,0 +1,136 @@
+package relay
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"math/big"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/google/uuid"
+)
+
+// Kind is the kind of a transaction.
+type Kind string
+
+// The kinds.
+const (
+	Direct  Kind = "direct"  // the client's own call
+	Gasless Kind = "gasless" // the call of a signer, by a forwarder (ERC-2771)
+)
+
+// Speed is how much a relayer offers for a transaction: OpenZeppelin Relayer's names.
+type Speed string
+
+// The speeds. A request without one is [Average].
+const (
+	Fastest Speed = "fastest"
+	Fast    Speed = "fast"
+	Average Speed = "average"
+	SafeLow Speed = "safeLow"
+)
+
+// DefaultGasLimit is the gas limit of a direct request without one.
+const DefaultGasLimit = 100_000
+
+// Transaction is a transaction of the relay path.
+type Transaction struct {
+	ID     uuid.UUID // of version 7: ids are in the order of acceptance, to the millisecond
+	Client string    // the name of the API key
+	// ClientID is the id that the client has chosen, or "". A client's ids are unique.
+	ClientID string
+	// IdempotencyKey is the key of the request, or "". A client's keys are unique.
+	IdempotencyKey string
+	Kind           Kind
+	Call
+	Forward *Forward // of a gasless transaction
+
+	Status   Status
+	Reason   string // of the status, for people; may be empty
+	Revision int    // 1 when accepted; grows with each change
+
+	Route
+	Hash        *common.Hash // nil until the relayer has signed it
+	Traceparent string       // W3C trace context of the request; may be empty
+
+	CreatedAt   time.Time
+	SubmittedAt time.Time // zero: not accepted by a relayer yet
+	UpdatedAt   time.Time // of the last change
+}
+
+// PublicID is the id that the client uses: its own, or the transaction's.
+func (t *Transaction) PublicID() string {
+	if t.ClientID != "" {
+		return t.ClientID
+	}
+	return t.ID.String()
+}
+
+// Call is what a relayer is to send.
+type Call struct {
+	To       common.Address
+	Value    *big.Int // wei; never nil
+	Data     []byte
+	GasLimit uint64
+	Speed    Speed
+}
+
+// Digest identifies the effect of a call: its receiver, value and data.
+func (c *Call) Digest() [sha256.Size]byte {
+	b := append(make([]byte, 0, 64+len(c.Data)), c.To[:]...)
+	b = append(b, common.LeftPadBytes(c.Value.Bytes(), 32)...)
+	return sha256.Sum256(append(b, c.Data...))
+}
+
+// Forward identifies a gasless transaction at its forwarder.
+type Forward struct {
+	Signer   common.Address
+	Nonce    *big.Int
+	Deadline time.Time
+}
+
+// Route is the relayer that a transaction was given to. It is empty until a consumer has chosen one.
+type Route struct {
+	Relayer   string // id of the service
+	URL       string // its base URL
+	RelayerID string // id of the relayer or pool behind that URL
+	// Scope names the relayers that share idempotency keys with this one; "" if it has none. Within a scope the same key is
+	// the same transaction.
+	Scope string
+	// RelayerTx is the relayer's id of the transaction; "" until it has accepted it.
+	RelayerTx string
+}
+
+// RequestHash returns equal hashes for requests with the same meaning. It ignores ids, keys and the trace.
+func (t *Transaction) RequestHash() [sha256.Size]byte {
+	// The form has a version, because hashes are stored: if it changes, former hashes must not match by accident.
+	b := append(make([]byte, 0, 256+len(t.Data)), 1)
+	part := func(p []byte) {
+		b = binary.BigEndian.AppendUint32(b, uint32(len(p)))
+		b = append(b, p...)
+	}
+	part([]byte(t.Kind))
+	part(t.To[:])
+	part(t.Value.Bytes())
+	part(t.Data)
+	b = binary.BigEndian.AppendUint64(b, t.GasLimit)
+	part([]byte(t.Speed))
+	if t.Forward != nil {
+		part(t.Forward.Signer[:])
+		part(t.Forward.Nonce.Bytes())
+		b = binary.BigEndian.AppendUint64(b, uint64(t.Forward.Deadline.Unix()))
+	}
+	return sha256.Sum256(b)
+}
+
+// Update is a relayer's report of a transaction, by a webhook or by a lookup.
+type Update struct {
+	RelayerTx string
+	Status    Status // submitted, mined or a final one
+	Hash      *common.Hash
+	Reason    string
+	// Revision orders the updates of relayers that number them; 0 if the relayer does not.
+	Revision int
+	// At is when the relayer made the report; zero if it did not say.
+	At time.Time
+}

@@ -1,0 +1,40 @@
+package upstream
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// These are the errors that callers branch on. Those of reads prove that the relayer itself answered.
+var (
+	// ErrNotFound: the relayer exists, and has no such transaction.
+	ErrNotFound = errors.New("transaction not found")
+	// ErrNoRelayer: there is no relayer with the id, or none at all. A cached [Info] is out of date.
+	ErrNoRelayer = errors.New("no such relayer")
+	// ErrOtherScope: the relayer has another idempotency scope than the [Ref]. A cached [Info] is out of date.
+	ErrOtherScope = errors.New("the relayer has another idempotency scope")
+	// ErrTooLarge: the response exceeds the bound.
+	ErrTooLarge = errors.New("the response is too large")
+	// ErrTooMany: a lookup ended before it had read all transactions. It proves nothing.
+	ErrTooMany = errors.New("too many transactions to look through")
+)
+
+// Error reports a call that failed.
+type Error struct {
+	Code   int    // the HTTP status; 0 without a response
+	Reason string // bounded, without the URL and without secrets
+	// RetryAfter is the pause that the relayer asked for, bounded; 0: none.
+	RetryAfter time.Duration
+	// Unreachable reports that no connection was made.
+	Unreachable bool
+	// Unknown reports that a call that changes something may have been done.
+	Unknown bool
+}
+
+func (e *Error) Error() string {
+	if e.Code == 0 {
+		return e.Reason
+	}
+	return fmt.Sprintf("answered %d: %s", e.Code, e.Reason)
+}

@@ -1,0 +1,211 @@
+package upstream
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+)
+
+// Info is what a relayer tells of itself.
+type Info struct {
+	// RelayerID is the id to submit to: the pool of this project's relayer.
+	RelayerID string
+	// Scope is the idempotency scope of the caller's keys; "" if the relayer has no idempotency.
+	Scope            string
+	Paused, Disabled bool
+}
+
+// Usable reports whether the relayer accepts submissions.
+func (i Info) Usable() bool { return !i.Paused && !i.Disabled }
+
+// Ref returns the reference for reads.
+func (i Info) Ref() Ref { return Ref{ID: i.RelayerID, Scope: i.Scope} }
+
+// Ref refers to a relayer in reads.
+type Ref struct {
+	ID string
+	// Scope is the idempotency scope that the relayer must have; "" for any.
+	Scope string
+}
+
+// Load is a relayer's load and state.
+type Load struct {
+	Pending          int // accepted and not mined, as the relayer counts
+	Paused, Disabled bool
+}
+
+// perRelayers is how many relayers Discover reads.
+const perRelayers = 100
+
+// Discover returns the configured relayer, or the first usable one that the relayer lists. If none is usable, it returns
+// the first one. It fails with [ErrNoRelayer] if there is none.
+//
+// The first relayer that this project's relayer lists is the pool, and Discover returns no other: the id is part of an
+// idempotent request, so all relayers of the pool must get the same.
+func (c *Client) Discover(ctx context.Context) (Info, error) {
+	if c.cfg.RelayerID != "" {
+		return c.relayer(ctx, Ref{ID: c.cfg.RelayerID})
+	}
+	var list []relayerBody
+	resp, _, err := c.get(ctx, "/relayers", url.Values{"page": {"1"}, "per_page": {strconv.Itoa(perRelayers)}}, "", &list)
+	if err != nil {
+		return Info{}, fmt.Errorf("list relayers: %w", err)
+	}
+	scope := resp.scope()
+	if scope != "" && len(list) > 1 {
+		list = list[:1]
+	}
+	var first *relayerBody
+	for i := range list {
+		r := &list[i]
+		if r.NetworkType != "" && r.NetworkType != "evm" || !validID(r.ID) {
+			continue
+		}
+		if first == nil {
+			first = r
+		}
+		if !r.Paused && !r.disabled() {
+			first = r
+			break
+		}
+	}
+	if first == nil {
+		return Info{}, fmt.Errorf("list relayers: %w", ErrNoRelayer)
+	}
+	return Info{RelayerID: first.ID, Scope: scope, Paused: first.Paused, Disabled: first.disabled()}, nil
+}
+
+// relayer reads one relayer.
+func (c *Client) relayer(ctx context.Context, ref Ref) (Info, error) {
+	var r relayerBody
+	resp, _, err := c.get(ctx, "/relayers/"+url.PathEscape(ref.ID), nil, ref.Scope, &r)
+	if err != nil {
+		return Info{}, fmt.Errorf("read relayer %s: %w", ref.ID, noRelayer(err))
+	}
+	return Info{RelayerID: ref.ID, Scope: resp.scope(), Paused: r.Paused, Disabled: r.disabled()}, nil
+}
+
+// noRelayer returns ErrNoRelayer for the relayer's own 404.
+func noRelayer(err error) error {
+	if errors.Is(err, errOwn404) {
+		return ErrNoRelayer
+	}
+	return err
+}
+
+// Load returns a relayer's load.
+func (c *Client) Load(ctx context.Context, ref Ref) (Load, error) {
+	query := url.Values{"include_balance": {"false"}, "include_last_confirmed_tx": {"false"}, "include_pending_count": {"true"}}
+	var b loadBody
+	if _, _, err := c.get(ctx, "/relayers/"+url.PathEscape(ref.ID)+"/status", query, ref.Scope, &b); err != nil {
+		return Load{}, fmt.Errorf("read the load of relayer %s: %w", ref.ID, noRelayer(err))
+	}
+	if b.Pending == nil {
+		return Load{}, fmt.Errorf("read the load of relayer %s: %w", ref.ID, &Error{Code: http.StatusOK, Reason: "no count of pending transactions"})
+	}
+	const most = 1 << 30
+	return Load{Pending: int(min(*b.Pending, most)), Paused: b.Paused, Disabled: b.SystemDisabled}, nil
+}
+
+// Get returns a transaction. [ErrNotFound] reports that the relayer exists and does not have it.
+func (c *Client) Get(ctx context.Context, ref Ref, id string) (Transaction, error) {
+	if !validID(id) {
+		return Transaction{}, fmt.Errorf("read transaction %q: %w", clip(id), ErrNotFound)
+	}
+	var raw json.RawMessage
+	_, _, err := c.get(ctx, transactionsPath(ref.ID)+"/"+url.PathEscape(id), nil, ref.Scope, &raw)
+	if errors.Is(err, errOwn404) {
+		// The response does not tell which one is missing.
+		if _, err := c.relayer(ctx, ref); err != nil {
+			return Transaction{}, fmt.Errorf("read transaction %s: %w", id, err)
+		}
+		return Transaction{}, fmt.Errorf("read transaction %s: %w", id, ErrNotFound)
+	}
+	if err != nil {
+		return Transaction{}, fmt.Errorf("read transaction %s: %w", id, err)
+	}
+	tx, err := c.decodeTransaction(raw)
+	if err == nil && tx.ID != id {
+		err = errNoTransaction
+	}
+	if err != nil {
+		return Transaction{}, fmt.Errorf("read transaction %s: %w", id, &Error{Code: http.StatusOK, Reason: err.Error()})
+	}
+	return tx, nil
+}
+
+// Cancel asks the relayer to cancel a transaction, and returns it. The transaction may still be mined. An [*Error] with
+// Unknown set reports that the request may have been done; repeating it does no harm.
+func (c *Client) Cancel(ctx context.Context, ref Ref, id string) (Transaction, error) {
+	if !validID(id) {
+		return Transaction{}, fmt.Errorf("cancel transaction %q: %w", clip(id), ErrNotFound)
+	}
+	var raw json.RawMessage
+	_, _, err := c.call(ctx, http.MethodDelete, transactionsPath(ref.ID)+"/"+url.PathEscape(id), nil, ref.Scope, &raw)
+	if errors.Is(err, errOwn404) {
+		return Transaction{}, fmt.Errorf("cancel transaction %s: %w", id, ErrNotFound)
+	}
+	if err != nil {
+		return Transaction{}, fmt.Errorf("cancel transaction %s: %w", id, err)
+	}
+	tx, err := c.decodeTransaction(raw)
+	if err != nil {
+		return Transaction{}, fmt.Errorf("cancel transaction %s: %w", id, &Error{Code: http.StatusOK, Reason: err.Error(), Unknown: true})
+	}
+	return tx, nil
+}
+
+// errOwn404 is a 404 of the relayer's application, not of a proxy.
+var errOwn404 = errors.New("not found")
+
+// get reads a path into data, and returns the envelope.
+func (c *Client) get(ctx context.Context, path string, query url.Values, scope string, data any) (*response, *envelope, error) {
+	return c.call(ctx, http.MethodGet, path, query, scope, data)
+}
+
+// call makes a call other than a submission. Only a response of the relayer's application in the required scope is a
+// success, or a 404.
+func (c *Client) call(ctx context.Context, method, path string, query url.Values, scope string, data any) (*response, *envelope, error) {
+	limited, cancel := context.WithTimeout(ctx, c.cfg.ReadTimeout)
+	defer cancel()
+	r := &request{method: method, path: path, query: query, header: http.Header{}}
+	if scope != "" {
+		r.header[headerScope] = []string{scope}
+	}
+	changes := method != http.MethodGet
+	resp, err := c.do(limited, r)
+	if err != nil {
+		failed, _ := errors.AsType[*callError](err)
+		return nil, nil, &Error{Reason: reason(limited, failed.err), Unreachable: !failed.connected, Unknown: changes && failed.sent > 0}
+	}
+	e, application := decodeEnvelope(resp.body)
+	fail := func(why string) error {
+		return &Error{Code: resp.code, Reason: why, RetryAfter: resp.retryAfter(time.Now()), Unknown: changes && (resp.code < 300 || resp.code >= 500)}
+	}
+	switch {
+	case errors.Is(resp.bodyErr, ErrTooLarge):
+		return nil, nil, fmt.Errorf("%w: more than %d bytes", ErrTooLarge, maxBody)
+	case resp.bodyErr != nil:
+		return nil, nil, fail("the body is incomplete")
+	case resp.code == http.StatusPreconditionFailed && scope != "":
+		return nil, nil, ErrOtherScope
+	case !application && resp.code == http.StatusOK:
+		return nil, nil, fail("another body than the relayer's")
+	case !application:
+		return nil, nil, fail(http.StatusText(resp.code))
+	case scope != "" && resp.scope() != scope && (resp.code == http.StatusOK || resp.code == http.StatusNotFound):
+		return nil, nil, ErrOtherScope
+	case resp.code == http.StatusNotFound:
+		return nil, nil, errOwn404
+	case resp.code != http.StatusOK || !*e.Success:
+		return nil, nil, fail(c.printable(e.text()))
+	case isNull(e.Data) || json.Unmarshal(e.Data, data) != nil:
+		return nil, nil, fail("other data than the relayer's")
+	}
+	return resp, &e, nil
+}

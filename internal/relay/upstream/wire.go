@@ -1,0 +1,246 @@
+package upstream
+
+import (
+	"bytes"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/big"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/ethereum/go-ethereum/common"
+)
+
+// The headers of this project's relayer.
+const (
+	headerKey   = "Idempotency-Key"
+	headerScope = "Idempotency-Scope"
+)
+
+// submissionBody is the body of a submission. The value is hex, because numbers above 2^53 do not survive every JSON
+// decoder, and OpenZeppelin's reads decimal strings as hex.
+type submissionBody struct {
+	To       *common.Address `json:"to,omitempty"`
+	Value    string          `json:"value"`
+	Data     string          `json:"data,omitempty"`
+	GasLimit uint64          `json:"gas_limit,omitempty"`
+	Speed    string          `json:"speed,omitempty"`
+}
+
+// envelope wraps every response of the relayer's application. The responses to an invalid key and to too many requests have
+// more fields.
+type envelope struct {
+	Success    *bool           `json:"success"`
+	Data       json.RawMessage `json:"data"`
+	Error      json.RawMessage `json:"error"` // a string or null
+	Message    json.RawMessage `json:"message"`
+	After      json.RawMessage `json:"after"` // seconds
+	Pagination *struct {
+		PerPage    int `json:"per_page"`
+		TotalItems int `json:"total_items"`
+	} `json:"pagination"`
+}
+
+// decodeEnvelope returns a body's envelope; false for any other body.
+func decodeEnvelope(body []byte) (envelope, bool) {
+	var e envelope
+	if err := json.Unmarshal(body, &e); err != nil || e.Success == nil {
+		return envelope{}, false
+	}
+	return e, true
+}
+
+// text returns the envelope's error, and the message if it says more.
+func (e *envelope) text() string {
+	var problem, message string
+	_ = json.Unmarshal(e.Error, &problem) // a value that is no string is no text
+	_ = json.Unmarshal(e.Message, &message)
+	switch {
+	case problem == "":
+		return message
+	case message == "" || message == problem:
+		return problem
+	default:
+		return problem + ": " + message
+	}
+}
+
+type relayerBody struct {
+	ID             string `json:"id"`
+	NetworkType    string `json:"network_type"`
+	Paused         bool   `json:"paused"`
+	SystemDisabled *bool  `json:"system_disabled"`
+}
+
+func (r *relayerBody) disabled() bool { return r.SystemDisabled != nil && *r.SystemDisabled }
+
+type loadBody struct {
+	Pending        *uint64 `json:"pending_transactions_count"`
+	SystemDisabled bool    `json:"system_disabled"`
+	Paused         bool    `json:"paused"`
+}
+
+// transactionBody has the fields of a transaction that are used. Other fields may have any type.
+type transactionBody struct {
+	ID           string  `json:"id"`
+	Hash         *string `json:"hash"`
+	Status       string  `json:"status"`
+	StatusReason *string `json:"status_reason"`
+	CreatedAt    string  `json:"created_at"`
+	SentAt       *string `json:"sent_at"`
+	ConfirmedAt  *string `json:"confirmed_at"`
+	Value        string  `json:"value"`
+	To           *string `json:"to"`
+	Data         *string `json:"data"`
+	IsCanceled   *bool   `json:"is_canceled"`
+	Revision     int     `json:"revision"`
+}
+
+// Status is a transaction's status, in OpenZeppelin's words.
+type Status string
+
+// The statuses.
+const (
+	Pending   Status = "pending"
+	Sent      Status = "sent"
+	Submitted Status = "submitted"
+	Mined     Status = "mined"
+	Confirmed Status = "confirmed"
+	Failed    Status = "failed"
+	Canceled  Status = "canceled"
+	Expired   Status = "expired"
+)
+
+// Known reports whether the status is one of OpenZeppelin's.
+func (s Status) Known() bool {
+	switch s {
+	case Pending, Sent, Submitted, Mined, Confirmed, Failed, Canceled, Expired:
+		return true
+	default:
+		return false
+	}
+}
+
+// Final reports whether the relayer does not change the status any more.
+func (s Status) Final() bool {
+	switch s {
+	case Confirmed, Failed, Canceled, Expired:
+		return true
+	default:
+		return false
+	}
+}
+
+// Transaction is a transaction as the relayer returned it. Missing values are zero.
+type Transaction struct {
+	ID         string
+	Hash       common.Hash // zero until it was sent
+	Status     Status
+	Reason     string // of the status
+	Revision   int    // grows with each change; 0: the relayer has none
+	IsCanceled bool   // a no-op takes its nonce, or it was canceled before it was signed
+
+	To    *common.Address // nil creates a contract
+	Data  []byte
+	Value *big.Int // wei; nil if the relayer's text is no amount
+
+	CreatedAt, SentAt, ConfirmedAt time.Time
+}
+
+var errNoTransaction = errors.New("the response holds no transaction")
+
+// decodeTransaction reads a transaction. Only the id and the status are required, because a transaction with another
+// unreadable field still exists.
+func (c *Client) decodeTransaction(raw json.RawMessage) (Transaction, error) {
+	var b transactionBody
+	if err := json.Unmarshal(raw, &b); err != nil {
+		return Transaction{}, errNoTransaction
+	}
+	if !validID(b.ID) {
+		return Transaction{}, errNoTransaction
+	}
+	t := Transaction{ID: b.ID, Status: Status(strings.ToLower(clip(b.Status))), Revision: max(0, b.Revision)}
+	if b.Hash != nil {
+		if h, err := hexBytes(*b.Hash); err == nil && len(h) == common.HashLength {
+			t.Hash = common.BytesToHash(h)
+		}
+	}
+	if b.StatusReason != nil {
+		t.Reason = c.printable(*b.StatusReason)
+	}
+	t.IsCanceled = b.IsCanceled != nil && *b.IsCanceled
+	if b.To != nil && common.IsHexAddress(*b.To) {
+		t.To = new(common.HexToAddress(*b.To))
+	}
+	if b.Data != nil {
+		t.Data, _ = hexBytes(*b.Data)
+	}
+	t.Value = amount(b.Value)
+	t.CreatedAt = instant(&b.CreatedAt)
+	t.SentAt, t.ConfirmedAt = instant(b.SentAt), instant(b.ConfirmedAt)
+	return t, nil
+}
+
+func instant(s *string) time.Time {
+	if s == nil {
+		return time.Time{}
+	}
+	t, err := time.Parse(time.RFC3339Nano, *s)
+	if err != nil {
+		return time.Time{}
+	}
+	return t
+}
+
+// amount reads 0x hex or a decimal number below 2^256; nil for anything else.
+func amount(s string) *big.Int {
+	digits, base := s, 10
+	if rest, ok := strings.CutPrefix(strings.ToLower(s), "0x"); ok {
+		digits, base = rest, 16
+	}
+	const longest = 78 // decimal digits of 2^256-1
+	if len(digits) > longest || strings.Trim(strings.ToLower(digits), "0123456789abcdef") != "" {
+		return nil
+	}
+	n, ok := new(big.Int).SetString(digits, base)
+	if !ok || n.BitLen() > 256 {
+		return nil
+	}
+	return n
+}
+
+func hexBytes(s string) ([]byte, error) {
+	if len(s) > 1 && s[0] == '0' && s[1]|0x20 == 'x' {
+		s = s[2:]
+	}
+	b, err := hex.DecodeString(s)
+	if err != nil {
+		return nil, fmt.Errorf("hex: %w", err)
+	}
+	return b, nil
+}
+
+// printable returns a text from outside in a form that Postgres stores and a terminal prints, bounded, and without the API
+// key, which a proxy's error may repeat.
+func (c *Client) printable(s string) string {
+	return clip(strings.ReplaceAll(s, c.cfg.Key, "[API key]"))
+}
+
+func clip(s string) string {
+	s = strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return ' '
+		}
+		return r
+	}, strings.ToValidUTF8(s, "?"))
+	if len(s) > maxText {
+		s = strings.ToValidUTF8(s[:maxText], "") + "…"
+	}
+	return s
+}
+
+// isNull reports whether a value is missing or null.
+func isNull(raw json.RawMessage) bool { return len(raw) == 0 || bytes.Equal(raw, []byte("null")) }
