@@ -116,11 +116,11 @@ func (tr *trial) act(dice *rand.Rand) {
 		}
 	case n < 56:
 		if r := some(); r != nil && r.accepted() != uuid.Nil {
-			tr.call(func(ctx context.Context) { tr.cancel(ctx, p, r) })
+			tr.call(func(ctx context.Context) { _ = tr.cancel(ctx, p, r) })
 		}
 	case n < 63:
 		if r := some(); r != nil && r.accepted() != uuid.Nil {
-			tr.call(func(ctx context.Context) { tr.replace(ctx, p, r) })
+			tr.call(func(ctx context.Context) { _ = tr.replace(ctx, p, r) })
 		}
 	case n < 79:
 		b := tr.world.seal(1 + dice.IntN(3))

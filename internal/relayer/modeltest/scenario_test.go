@@ -177,10 +177,10 @@ func (tr *trial) submit(ctx context.Context, p *process, r *request) error {
 	return nil
 }
 
-func (tr *trial) cancel(ctx context.Context, p *process, r *request) {
+func (tr *trial) cancel(ctx context.Context, p *process, r *request) error {
 	id := r.accepted()
 	if id == uuid.Nil {
-		return
+		return nil
 	}
 	_, err := p.Cancel(ctx, r.target, id, "caller")
 	tr.log.add("%s: cancel request %d: %v", p.name, r.number, err)
@@ -189,12 +189,13 @@ func (tr *trial) cancel(ctx context.Context, p *process, r *request) {
 		defer r.mu.Unlock()
 		r.canceled = true
 	}
+	return err
 }
 
-func (tr *trial) replace(ctx context.Context, p *process, r *request) {
+func (tr *trial) replace(ctx context.Context, p *process, r *request) error {
 	id := r.accepted()
 	if id == uuid.Nil {
-		return
+		return nil
 	}
 	content := tr.newContent()
 	r.mu.Lock()
@@ -202,6 +203,7 @@ func (tr *trial) replace(ctx context.Context, p *process, r *request) {
 	r.mu.Unlock()
 	_, err := p.Replace(ctx, r.target, id, "caller", r.asked(content, r.until))
 	tr.log.add("%s: replace request %d by content %d: %v", p.name, r.number, content, err)
+	return err
 }
 
 // accepted returns the id of the transaction that the caller received; zero if none.
