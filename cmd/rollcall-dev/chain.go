@@ -6,9 +6,12 @@ import (
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/crypto"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/rollcall-dev/rollcall/internal/cli"
 	"github.com/rollcall-dev/rollcall/internal/dev/devchain"
+	"github.com/rollcall-dev/rollcall/internal/dev/erc2771"
 	"github.com/rollcall-dev/rollcall/internal/platform/config"
 )
 
@@ -36,6 +39,7 @@ func (c *chainCmd) Run(ctx context.Context, con *cli.Console) (err error) {
 	log, failure := c.Log.Logger(con.Stderr)
 	defer failure("dev chain failed", &err)
 	cfg := devchain.Config{Listen: c.Listen, Modules: c.Modules, BlockTime: c.BlockTime, GasLimit: c.GasLimit, Log: log}
+	cfg.Fund = append(cfg.Fund, crypto.PubkeyToAddress(erc2771.Deployer().PublicKey))
 	for _, a := range c.Fund {
 		cfg.Fund = append(cfg.Fund, common.HexToAddress(a))
 	}
@@ -44,9 +48,22 @@ func (c *chainCmd) Run(ctx context.Context, con *cli.Console) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, chain.Close()) }()
+	forwarder, recipient := erc2771.Addresses()
 	log.Info("dev chain started", "url", chain.URL(), "websocket", chain.WSURL(), "listen", chain.Addr(),
 		"chain", devchain.ChainID, "genesis", chain.Genesis().Hex(), "funded", len(c.Fund))
-	if err := chain.Run(ctx); err != nil {
+	work, running := errgroup.WithContext(ctx)
+	work.Go(func() error { return chain.Run(running) })
+	work.Go(func() error {
+		if err := erc2771.Deploy(running, chain.Client()); err != nil {
+			if running.Err() != nil {
+				return nil
+			}
+			return err
+		}
+		log.Info("contracts created", "forwarder", forwarder.Hex(), "recipient", recipient.Hex())
+		return nil
+	})
+	if err := work.Wait(); err != nil {
 		return err
 	}
 	log.Info("dev chain stopped", "cause", context.Cause(ctx))

@@ -10,9 +10,9 @@ import (
 
 	"github.com/rollcall-dev/rollcall/internal/cli"
 	"github.com/rollcall-dev/rollcall/internal/dev/supervisor"
-	"github.com/rollcall-dev/rollcall/internal/discovery/mirror"
 	"github.com/rollcall-dev/rollcall/internal/platform/config"
 	"github.com/rollcall-dev/rollcall/internal/platform/devinfo"
+	"github.com/rollcall-dev/rollcall/internal/platform/redisclient"
 )
 
 // dataFlags name the cluster.
@@ -33,8 +33,8 @@ func (c *runCmd) Check(p *config.Problems) {
 	if c.RedisURL == "" {
 		return
 	}
-	o := mirror.Options{URL: c.RedisURL}
-	client, err := mirror.NewClient(o)
+	o := redisclient.Options{URL: c.RedisURL}
+	client, err := redisclient.New(o)
 	if err != nil {
 		p.Addf(&c.RedisURL, "", "%v", err)
 		return
@@ -54,7 +54,7 @@ func (c *runCmd) Run(ctx context.Context, con *cli.Console) error {
 }
 
 type killCmd struct {
-	Member string `arg:"" predictor:"devmember" help:"leader, coordinator-1 to 3, oz-relayer-0 to 2, gateway, chain, or postgres."`
+	Member string `arg:"" predictor:"devmember" help:"leader, coordinator-1 to 3, oz-relayer-0 to 2, api-1 or 2, consumer-1 or 2, gateway, chain, or postgres."`
 	dataFlags
 }
 
@@ -68,7 +68,7 @@ func (c *killCmd) Run(ctx context.Context, con *cli.Console) error {
 }
 
 type startCmd struct {
-	Member string `arg:"" predictor:"devmember" help:"coordinator-1 to 3, oz-relayer-0 to 2, gateway, chain (a new one, on which the relayers send nothing), or postgres."`
+	Member string `arg:"" predictor:"devmember" help:"coordinator-1 to 3, oz-relayer-0 to 2, api-1 or 2, consumer-1 or 2, gateway, chain (a new one, on which the relayers send nothing), or postgres."`
 	dataFlags
 }
 
@@ -82,7 +82,7 @@ func (c *startCmd) Run(ctx context.Context, con *cli.Console) error {
 }
 
 type apiKeyCmd struct {
-	Relayer string `arg:"" predictor:"devrelayer" help:"oz-relayer-0 to 2."`
+	Relayer string `arg:"" predictor:"devrelayer" help:"oz-relayer-0 to 2, or api-1 or 2."`
 	dataFlags
 }
 
@@ -100,12 +100,13 @@ func (c *apiKeyCmd) Run(con *cli.Console) error {
 
 // secretsCmd makes the files of keys that containers get.
 type secretsCmd struct {
-	Folder   string `arg:"" help:"Where they are."`
-	Relayers int    `default:"3" min:"1" max:"100" help:"How many relayers have an API key."`
+	Folder   string   `arg:"" help:"Where they are."`
+	Relayers int      `default:"3" min:"1" max:"100" help:"How many relayers have an API key."`
+	APIs     []string `name:"api-urls" placeholder:"URL" help:"APIs that the relayers send webhooks to."`
 }
 
 func (c *secretsCmd) Run(ctx context.Context, con *cli.Console) error {
-	secrets, err := supervisor.OpenSecrets(ctx, c.Folder, c.Relayers)
+	secrets, err := supervisor.OpenSecrets(ctx, c.Folder, c.Relayers, c.APIs...)
 	if err == nil {
 		fmt.Fprintln(con.Stdout, secrets.Funded())
 	}

@@ -22,6 +22,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/dev/pgserver"
 	"github.com/rollcall-dev/rollcall/internal/discovery/mirror"
 	"github.com/rollcall-dev/rollcall/internal/platform/devinfo"
+	"github.com/rollcall-dev/rollcall/internal/platform/redisclient"
 	testredis "github.com/rollcall-dev/rollcall/internal/testutil/redis"
 )
 
@@ -119,7 +120,7 @@ func TestDev(t *testing.T) {
 	for id, pid := range first {
 		require.True(t, alive(pid), "%s, process %d", id, pid)
 	}
-	client, err := mirror.NewClient(mirror.Options{URL: info.RedisURL})
+	client, err := redisclient.New(redisclient.Options{URL: info.RedisURL})
 	require.NoError(t, err)
 	defer func() { client.Close() }()
 	active := func() []string { return client.SMembers(t.Context(), "relayer:active").Val() }
@@ -276,7 +277,7 @@ func TestDev(t *testing.T) {
 		require.Equal(t, info.Coordinators[i].Cluster, c.Cluster)
 	}
 	require.NoError(t, client.Close())
-	client, err = mirror.NewClient(mirror.Options{URL: again.RedisURL}) // it may be the preferred one now
+	client, err = redisclient.New(redisclient.Options{URL: again.RedisURL}) // it may be the preferred one now
 	require.NoError(t, err)
 	allActive()
 	var continued cli.Fleet

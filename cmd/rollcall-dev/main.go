@@ -18,14 +18,14 @@ func main() {
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
 }
 
-const description = "Rollcall's development cluster: coordinators, a gateway, relayers, a chain, PostgreSQL and Redis on this machine."
+const description = "Rollcall's development cluster: coordinators, a gateway, relayers, APIs and consumers, a chain, PostgreSQL and Redis on this machine."
 
 // commands is the command line, in the order of the help.
 type commands struct {
 	Run    runCmd    `cmd:"" default:"withargs" help:"Run the cluster until Ctrl-C (the default)."`
 	Kill   killCmd   `cmd:"" changes:"" help:"Kill one of its processes, as a crash would."`
 	Start  startCmd  `cmd:"" changes:"" help:"Start a killed one again."`
-	APIKey apiKeyCmd `cmd:"" name:"api-key" help:"Print the API key of one of its relayers."`
+	APIKey apiKeyCmd `cmd:"" name:"api-key" help:"Print the API key of one of its relayers or APIs."`
 
 	Secrets secretsCmd `cmd:"" help:"Make keys for development in a folder, unless they are there, and print their addresses."`
 	Chain   chainCmd   `cmd:"" help:"Run an EVM chain for development, which begins again at each start."`
@@ -38,8 +38,9 @@ type commands struct {
 var words = map[string][]string{
 	"devmember": {
 		"leader", "coordinator-1", "coordinator-2", "coordinator-3", "oz-relayer-0", "oz-relayer-1", "oz-relayer-2", "gateway", "chain", "postgres",
+		"api-1", "api-2", "consumer-1", "consumer-2",
 	},
-	"devrelayer": {"oz-relayer-0", "oz-relayer-1", "oz-relayer-2"},
+	"devrelayer": {"oz-relayer-0", "oz-relayer-1", "oz-relayer-2", "api-1", "api-2"},
 }
 
 // run is the program: main calls it, and so do tests.

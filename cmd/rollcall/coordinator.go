@@ -29,6 +29,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/discovery/mirror"
 	"github.com/rollcall-dev/rollcall/internal/discovery/status"
 	"github.com/rollcall-dev/rollcall/internal/platform/config"
+	"github.com/rollcall-dev/rollcall/internal/platform/redisclient"
 	rollcallv1 "github.com/rollcall-dev/rollcall/proto/rollcall/v1"
 )
 
@@ -151,7 +152,7 @@ func (c *coordinatorCmd) Run(ctx context.Context, con *cli.Console) (err error) 
 	if err := raftMetrics(reg); err != nil {
 		return err
 	}
-	client, err := mirror.NewClient(c.Redis.Options())
+	client, err := redisclient.New(c.Redis.Options())
 	if err != nil {
 		return err
 	}

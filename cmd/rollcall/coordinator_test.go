@@ -17,6 +17,7 @@ import (
 
 	"github.com/rollcall-dev/rollcall/internal/cli"
 	"github.com/rollcall-dev/rollcall/internal/discovery/mirror"
+	"github.com/rollcall-dev/rollcall/internal/platform/redisclient"
 )
 
 // single starts the only coordinator of a cluster on the given data, with addresses that stay.
@@ -111,7 +112,7 @@ func TestEpochAboveRedis(t *testing.T) {
 	b := s.start(t)
 	cluster := statusOf(t, "--coordinators="+s.address).Cluster
 	b.stop()
-	client, err := mirror.NewClient(mirror.Options{URL: "redis://" + s.redis.Addr()})
+	client, err := redisclient.New(redisclient.Options{URL: "redis://" + s.redis.Addr()})
 	require.NoError(t, err)
 	defer client.Close()
 	_, err = mirror.NewStore(client, "").Write(t.Context(), mirror.Write{

@@ -30,7 +30,7 @@ type keyList struct {
 	ChainError string         `json:"chainError"`
 }
 
-func (r *relay) list(t *testing.T, args ...string) keyList {
+func (r *localRelayer) list(t *testing.T, args ...string) keyList {
 	t.Helper()
 	return read[keyList](t, r.operator(append([]string{"keys", "list"}, args...)...)...)
 }
@@ -231,7 +231,7 @@ func TestKeysAreResynced(t *testing.T) {
 }
 
 // foreign sends a transaction with a key, past the relayer.
-func foreign(t *testing.T, r *relay, nonce uint64) {
+func foreign(t *testing.T, r *localRelayer, nonce uint64) {
 	t.Helper()
 	key, err := crypto.ToECDSA(signertest.Keys(t, t.Name(), 1)[0].Bytes)
 	require.NoError(t, err)

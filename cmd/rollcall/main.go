@@ -27,6 +27,8 @@ type commands struct {
 	Coordinator coordinatorCmd `cmd:"" help:"Run a coordinator: one of three or five nodes that hold the directory and check the fleet."`
 	Gateway     gatewayCmd     `cmd:"" help:"Run a gateway: keep what runs on this host registered."`
 	Relayer     relayerCmd     `cmd:"" help:"Run a relayer: send transactions with a pool of keys, behind OpenZeppelin Relayer's HTTP API."`
+	API         apiCmd         `cmd:"" name:"api" help:"Run an API: accept clients' transactions, and store and queue them."`
+	Consumer    consumerCmd    `cmd:"" help:"Run a consumer: give queued transactions to the live relayers."`
 
 	Status   cli.StatusCmd   `cmd:"" help:"Show who leads, and what the health checks found."`
 	Services cli.ServicesCmd `cmd:"" help:"Read and change the service directory."`

@@ -90,8 +90,8 @@ func (s *starting) stop(t *testing.T) {
 	require.Empty(t, s.lines("relayer failed"))
 }
 
-// forward serves an address with connections to another one, until the test ends.
-func forward(t *testing.T, from, to string) {
+// forwardConnections serves an address with connections to another one, until the test ends.
+func forwardConnections(t *testing.T, from, to string) {
 	t.Helper()
 	l, err := net.Listen("tcp", from)
 	require.NoError(t, err)
@@ -155,7 +155,7 @@ func TestRelayer_DatabaseAway(t *testing.T) {
 			password, _ := database.User.Password()
 			require.NotContains(t, r.out.String(), password)
 			if name == "refused" {
-				forward(t, away.Host, database.Host)
+				forwardConnections(t, away.Host, database.Host)
 				require.Eventually(t, func() bool { return len(r.lines("relayer started")) == 1 }, time.Minute, time.Millisecond)
 			}
 			r.stop(t)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/rollcall-dev/rollcall/internal/cli"
 	"github.com/rollcall-dev/rollcall/internal/discovery/mirror"
+	"github.com/rollcall-dev/rollcall/internal/platform/redisclient"
 )
 
 // The status shows the results of a real coordinator's checks, and the mirror that it wrote to Redis.
@@ -49,7 +50,7 @@ func TestMirrorTakeOver(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1)
 	redis := []string{"--redis-url", "redis://" + c.redis.Addr()}
-	client, err := mirror.NewClient(mirror.Options{URL: redis[1]})
+	client, err := redisclient.New(redisclient.Options{URL: redis[1]})
 	require.NoError(t, err)
 	defer client.Close()
 	require.NoError(t, mirror.TakeOver(t.Context(), client, "", "another"))

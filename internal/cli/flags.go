@@ -11,8 +11,8 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/rollcall-dev/rollcall/internal/discovery/mirror"
 	"github.com/rollcall-dev/rollcall/internal/platform/config"
+	"github.com/rollcall-dev/rollcall/internal/platform/redisclient"
 )
 
 // Groups of flags that more than one command has, or that are better read apart.
@@ -124,7 +124,7 @@ func (r *RedisFlags) CheckFlags(p *config.Problems) {
 	if r.Port != 0 {
 		p.Addf(&r.Port, "give one of them", "contradicts %s", p.Where(url))
 	}
-	client, err := mirror.NewClient(r.Options())
+	client, err := redisclient.New(r.Options())
 	if err != nil {
 		p.Addf(url, "", "%v", err)
 		return
@@ -136,8 +136,8 @@ func (r *RedisFlags) CheckFlags(p *config.Problems) {
 }
 
 // Options returns the options of a Redis client.
-func (r *RedisFlags) Options() mirror.Options {
-	return mirror.Options{
+func (r *RedisFlags) Options() redisclient.Options {
+	return redisclient.Options{
 		URL: r.URL, Host: r.Host, Port: int(r.Port), Username: r.Username, Password: r.Password, CAs: ReadCAs(r.CAFile),
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/discovery/mirror"
 	"github.com/rollcall-dev/rollcall/internal/platform/config"
 	"github.com/rollcall-dev/rollcall/internal/platform/devinfo"
+	"github.com/rollcall-dev/rollcall/internal/platform/redisclient"
 	"github.com/rollcall-dev/rollcall/internal/platform/timefmt"
 )
 
@@ -45,7 +46,7 @@ func (c *mirrorShowCmd) Check(p *config.Problems) { c.Redis.CheckFlags(p) }
 
 func (c *mirrorShowCmd) Run(ctx context.Context, con *Console) error {
 	c.Redis.orDev()
-	client, err := mirror.NewClient(c.Redis.Options())
+	client, err := redisclient.New(c.Redis.Options())
 	if err != nil {
 		return err
 	}
@@ -130,7 +131,7 @@ func (c *mirrorTakeOverCmd) Run(ctx context.Context, con *Console) error {
 	if len(c.Coordinators) == 0 {
 		c.Redis.orDev()
 	}
-	client, err := mirror.NewClient(c.Redis.Options())
+	client, err := redisclient.New(c.Redis.Options())
 	if err != nil {
 		return err
 	}

@@ -58,6 +58,31 @@ func RecipientCode(forwarder common.Address) []byte {
 	return code(recipientHex, recipientABI, forwarder)
 }
 
+// Deployer returns the key that creates the contracts of a development chain, where their addresses are then always the same.
+// Everybody knows it.
+func Deployer() *ecdsa.PrivateKey {
+	key, err := crypto.ToECDSA(crypto.Keccak256([]byte("rollcall development chain, deployer")))
+	if err != nil {
+		panic(err) // the seed is constant
+	}
+	return key
+}
+
+// Addresses returns the addresses of the contracts that Deploy creates on a new chain.
+func Addresses() (forwarder, recipient common.Address) {
+	from := crypto.PubkeyToAddress(Deployer().PublicKey)
+	return crypto.CreateAddress(from, 0), crypto.CreateAddress(from, 1)
+}
+
+// Deploy creates a Forwarder and a Recipient at Addresses, on a chain where the Deployer has ether and has sent nothing.
+func Deploy(ctx context.Context, chain Backend) error {
+	forwarder, err := DeployForwarder(ctx, chain, Deployer(), Name)
+	if err == nil {
+		_, err = DeployRecipient(ctx, chain, Deployer(), forwarder)
+	}
+	return err
+}
+
 // Backend is the part of ethclient.Client that creates contracts.
 type Backend interface {
 	ChainID(ctx context.Context) (*big.Int, error)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/rollcall-dev/rollcall/internal/dev/devchain"
+	"github.com/rollcall-dev/rollcall/internal/dev/erc2771"
 	"github.com/rollcall-dev/rollcall/internal/platform/devinfo"
 )
 
@@ -32,6 +33,8 @@ const (
 	kindCoordinator kind = "coordinator"
 	kindRelayer     kind = "relayer"
 	kindGateway     kind = "gateway"
+	kindAPI         kind = "api"
+	kindConsumer    kind = "consumer"
 )
 
 // stages are the steps of a start: the members to start, in this order, and the members that must serve before the next
@@ -39,8 +42,8 @@ const (
 // relayers are healthy, because one that it finds unhealthy has to wait for its next check.
 var stages = []struct{ started, awaited []kind }{
 	{started: []kind{kindCoordinator, kindChain, kindPostgres}, awaited: []kind{kindPostgres, kindChain}},
-	{started: []kind{kindRelayer}, awaited: []kind{kindRelayer, kindCoordinator}},
-	{started: []kind{kindGateway}, awaited: []kind{kindGateway}},
+	{started: []kind{kindRelayer, kindAPI, kindConsumer}, awaited: []kind{kindRelayer, kindCoordinator}},
+	{started: []kind{kindGateway}, awaited: []kind{kindGateway, kindAPI, kindConsumer}},
 }
 
 // member is a process of the cluster, running or not.
@@ -71,15 +74,17 @@ func (s *supervisor) plan() []*member {
 	}
 	for i, port := range s.ports.Relayer {
 		all = append(all, s.child(s.cfg.Rollcall, relayerID(i), kindRelayer, "http://"+local(port)+"/health", []string{s.secrets.variable()},
-			"relayer", "--listen", local(port), "--pool-id", poolID, "--api-keys-file", s.secrets.apiKeyFile(i),
+			"relayer", "--listen", local(port), "--pool-id", poolID, "--api-keys-file", s.secrets.relayerKeysFile(i),
+			"--webhook-targets-file", s.secrets.webhooksFile(), "--webhook-allow-private",
 			"--database-url-file", s.secrets.databaseURLFile(), "--chain-id", fmt.Sprint(devchain.ChainID),
 			"--rpc-urls", "ws://"+local(s.ports.Chain), "--confirmations", fmt.Sprint(confirmations)))
 	}
+	redis := []string{"REDIS_URL=" + s.redisURL, "REDIS_KEY_PREFIX=" + s.cfg.KeyPrefix}
+	all = append(all, s.relayPath(redis)...)
 	var peers []string
 	for i, port := range s.ports.Cluster {
 		peers = append(peers, fmt.Sprintf("%s=%s", coordinatorID(i), local(port)))
 	}
-	redis := []string{"REDIS_URL=" + s.redisURL, "REDIS_KEY_PREFIX=" + s.cfg.KeyPrefix}
 	for i := range nodes {
 		id := coordinatorID(i)
 		cluster, http := local(s.ports.Cluster[i]), local(s.ports.HTTP[i])
@@ -95,6 +100,23 @@ func (s *supervisor) plan() []*member {
 		"--state-dir", filepath.Join(s.cfg.Data, gatewayID), "--startup-wait", "0s")) // no other process has advertised here before
 }
 
+// relayPath returns the APIs and consumers. The webhooks of relayers go to each API, so that the other one gets them while one
+// is down.
+func (s *supervisor) relayPath(redis []string) (all []*member) {
+	forwarder, _ := erc2771.Addresses()
+	for i, port := range s.ports.API {
+		all = append(all, s.child(s.cfg.Rollcall, apiID(i), kindAPI, "http://"+local(port)+"/ready", nil,
+			"api", "--listen", local(port), "--api-keys-file", s.secrets.clientKeysFile(), "--webhook-secret-file", s.secrets.webhookSecretFile(),
+			"--database-url-file", s.secrets.databaseURLFile(), "--forwarder", forwarder.Hex(), "--chain-id", fmt.Sprint(devchain.ChainID),
+			"--rpc-urls", "ws://"+local(s.ports.Chain)))
+	}
+	for i, port := range s.ports.Consumer {
+		all = append(all, s.child(s.cfg.Rollcall, consumerID(i), kindConsumer, "http://"+local(port)+"/ready", redis,
+			"consumer", "--listen", local(port), "--relayer-key-file", s.secrets.consumerKeyFile(), "--database-url-file", s.secrets.databaseURLFile()))
+	}
+	return all
+}
+
 // child returns a member that is a process of a program, and serves when a URL answers 200.
 func (s *supervisor) child(program, id string, k kind, url string, variables []string, args ...string) *member {
 	m := &member{id: id, kind: k, ready: answers(url)}
@@ -106,6 +128,8 @@ func (s *supervisor) child(program, id string, k kind, url string, variables []s
 
 func coordinatorID(i int) string { return fmt.Sprintf("coordinator-%d", i+1) }
 func relayerID(i int) string     { return fmt.Sprintf("oz-relayer-%d", i) }
+func apiID(i int) string         { return fmt.Sprintf("api-%d", i+1) }
+func consumerID(i int) string    { return fmt.Sprintf("consumer-%d", i+1) }
 
 func (s *supervisor) coordinators() []string {
 	var addresses []string
@@ -113,6 +137,13 @@ func (s *supervisor) coordinators() []string {
 		addresses = append(addresses, local(port))
 	}
 	return addresses
+}
+
+func (s *supervisor) apiURLs() (urls []string) {
+	for _, port := range s.ports.API {
+		urls = append(urls, "http://"+local(port))
+	}
+	return urls
 }
 
 // answers returns a check that a URL answers 200.
@@ -154,9 +185,13 @@ func (s *supervisor) writeInfo() error {
 		pids[m.id] = m.pid()
 	}
 	node := local(s.ports.Chain)
+	forwarder, recipient := erc2771.Addresses()
 	info := devinfo.Info{
 		RedisURL: s.redisURL, KeyPrefix: s.cfg.KeyPrefix, PoolID: poolID,
-		Chain:       devinfo.Chain{RPCURL: "http://" + node, WSURL: "ws://" + node, ChainID: devchain.ChainID, PID: pids[chainID]},
+		Chain: devinfo.Chain{
+			RPCURL: "http://" + node, WSURL: "ws://" + node, ChainID: devchain.ChainID, PID: pids[chainID],
+			Forwarder: forwarder.Hex(), Recipient: recipient.Hex(),
+		},
 		DatabaseURL: s.database.url(), DatabasePID: pids[postgresID],
 		Gateways: []devinfo.Gateway{{ID: gatewayID, PID: pids[gatewayID], HTTP: "http://" + local(s.ports.Gateway)}},
 	}
@@ -167,6 +202,12 @@ func (s *supervisor) writeInfo() error {
 	for i, port := range s.ports.Relayer {
 		id := relayerID(i)
 		info.Relayers = append(info.Relayers, devinfo.Relayer{ID: id, PID: pids[id], URL: "http://" + local(port), APIKey: s.secrets.apiKeys[i]})
+	}
+	for i, port := range s.ports.API {
+		info.APIs = append(info.APIs, devinfo.API{ID: apiID(i), PID: pids[apiID(i)], URL: "http://" + local(port), APIKey: s.secrets.clientKey})
+	}
+	for i, port := range s.ports.Consumer {
+		info.Consumers = append(info.Consumers, devinfo.Consumer{ID: consumerID(i), PID: pids[consumerID(i)], HTTP: "http://" + local(port)})
 	}
 	return writeJSON(filepath.Join(s.cfg.Data, devinfo.File), info)
 }

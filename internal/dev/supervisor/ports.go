@@ -26,6 +26,8 @@ type ports struct {
 	Cluster  [nodes]int  `json:"cluster"`
 	HTTP     [nodes]int  `json:"http"`
 	Relayer  [relays]int `json:"relayer"`
+	API      [apis]int   `json:"api"`
+	Consumer [apis]int   `json:"consumer"`
 	Chain    int         `json:"chain"`
 	Postgres int         `json:"postgres"`
 }
@@ -36,7 +38,8 @@ var preferred = ports{
 	Cluster: [nodes]int{7411, 7412, 7413},
 	HTTP:    [nodes]int{3011, 3012, 3013},
 	Relayer: [relays]int{3100, 3101, 3102},
-	Chain:   8545, Postgres: 5439,
+	API:     [apis]int{8080, 8081}, Consumer: [apis]int{9090, 9091},
+	Chain: 8545, Postgres: 5439,
 }
 
 // A replacement for a taken port is picked from this range. It is below the range that kernels use for outgoing
@@ -65,6 +68,9 @@ func (p *ports) all() (ports []*int, remembered int) {
 	}
 	for i := range relays {
 		ports = append(ports, &p.Relayer[i])
+	}
+	for i := range apis {
+		ports = append(ports, &p.API[i], &p.Consumer[i])
 	}
 	return append(ports, &p.Redis, &p.Gateway, &p.Chain, &p.Postgres), nodes
 }

@@ -25,20 +25,27 @@ const keyCount = 4
 // refers to the same transaction at each.
 const caller = "dev"
 
-// Secrets are the secrets of a pool of relayers for development. They are files in a folder with access for its owner
-// only, made at the first use.
+// Secrets are the secrets of a pool of relayers and of the relay path, for development. They are files in a folder with
+// access for its owner only. The first ones are made at the first use, the others at each.
 //
-//	keys.json             private keys, in the format of RELAYER_PRIVATE_KEYS_JSON_FILE
-//	oz-relayer-N.api-key  name and API key of relayer N, in the format of RELAYER_API_KEYS_FILE
+//	keys.json              private keys, in the format of RELAYER_PRIVATE_KEYS_JSON_FILE
+//	oz-relayer-N.api-key   a name and an API key for relayer N
+//	consumer.relayer-key   the consumers' key for all relayers, in the format of CONSUMER_RELAYER_KEY_FILE
+//	client.api-key         a client's name and key, in the format of API_KEYS_FILE
+//	webhook-secret         with which relayers sign, in the format of WEBHOOK_SECRET_FILE
+//
+//	oz-relayer-N.api-keys  both keys of relayer N, in the format of RELAYER_API_KEYS_FILE
+//	webhooks.json          the relayers' webhooks, in the format of RELAYER_WEBHOOKS_JSON_FILE
 type Secrets struct {
 	folder string
 	// Addresses are the addresses of the private keys.
 	Addresses []common.Address
 	apiKeys   []string // by relayer
+	clientKey string
 }
 
-// OpenSecrets reads the secrets of a number of relayers, and makes missing ones.
-func OpenSecrets(ctx context.Context, folder string, relayers int) (*Secrets, error) {
+// OpenSecrets reads the secrets of a number of relayers that send webhooks to APIs at some URLs, and makes missing ones.
+func OpenSecrets(ctx context.Context, folder string, relayers int, apiURLs ...string) (*Secrets, error) {
 	if err := os.MkdirAll(folder, 0o700); err != nil {
 		return nil, err
 	}
@@ -51,27 +58,79 @@ func OpenSecrets(ctx context.Context, folder string, relayers int) (*Secrets, er
 		return nil, fmt.Errorf("%w; remove the file to have keys made again", err)
 	}
 	s.Addresses = ring.Addresses()
-	for i := range relayers {
-		file := s.apiKeyFile(i)
-		if err := once(file, newAPIKey); err != nil {
+	for _, file := range []string{s.consumerKeyFile(), s.webhookSecretFile()} {
+		if err := once(file, newSecret); err != nil {
 			return nil, err
 		}
-		content, err := os.ReadFile(file)
+	}
+	forConsumers, err := os.ReadFile(s.consumerKeyFile())
+	if err != nil {
+		return nil, err
+	}
+	if s.clientKey, err = namedKey(s.clientKeysFile()); err != nil {
+		return nil, err
+	}
+	for i := range relayers {
+		key, err := namedKey(s.apiKeyFile(i))
 		if err != nil {
 			return nil, err
 		}
-		_, key, ok := strings.Cut(strings.TrimSpace(string(content)), ":")
-		if !ok {
-			return nil, fmt.Errorf("%s does not hold name:key; remove it to have one made again", file)
-		}
 		s.apiKeys = append(s.apiKeys, key)
+		// The consumers have one name at all relayers, which then have one scope of idempotency keys.
+		both := fmt.Sprintf("%s:%s\nconsumer/submit:%s", caller, key, forConsumers)
+		if err := replace(s.relayerKeysFile(i), []byte(both)); err != nil {
+			return nil, err
+		}
 	}
-	return s, nil
+	return s, s.writeWebhooks(apiURLs)
 }
 
-func (s *Secrets) keysFile() string        { return filepath.Join(s.folder, "keys.json") }
-func (s *Secrets) apiKeyFile(i int) string { return filepath.Join(s.folder, relayerID(i)+".api-key") }
-func (s *Secrets) databaseURLFile() string { return filepath.Join(s.folder, "database-url") }
+// writeWebhooks has the relayers send webhooks to each API.
+func (s *Secrets) writeWebhooks(apiURLs []string) error {
+	secret, err := os.ReadFile(s.webhookSecretFile())
+	if err != nil {
+		return err
+	}
+	type target struct {
+		Name        string   `json:"name"`
+		URL         string   `json:"url"`
+		SigningKeys []string `json:"signingKeys"`
+	}
+	targets := []target{}
+	for i, url := range apiURLs {
+		targets = append(targets, target{apiID(i), url + "/api/v1/webhooks/oz-relayer", []string{strings.TrimSpace(string(secret))}})
+	}
+	content, err := json.Marshal(targets)
+	if err != nil {
+		return err
+	}
+	return replace(s.webhooksFile(), append(content, '\n'))
+}
+
+// namedKey returns the key in a file, and makes the file unless it exists.
+func namedKey(file string) (string, error) {
+	if err := once(file, newAPIKey); err != nil {
+		return "", err
+	}
+	content, err := os.ReadFile(file)
+	if err != nil {
+		return "", err
+	}
+	_, key, ok := strings.Cut(strings.TrimSpace(string(content)), ":")
+	if !ok {
+		return "", fmt.Errorf("%s does not hold name:key; remove it to have one made again", file)
+	}
+	return key, nil
+}
+
+func (s *Secrets) keysFile() string             { return filepath.Join(s.folder, "keys.json") }
+func (s *Secrets) apiKeyFile(i int) string      { return filepath.Join(s.folder, relayerID(i)+".api-key") }
+func (s *Secrets) relayerKeysFile(i int) string { return s.apiKeyFile(i) + "s" }
+func (s *Secrets) consumerKeyFile() string      { return filepath.Join(s.folder, "consumer.relayer-key") }
+func (s *Secrets) clientKeysFile() string       { return filepath.Join(s.folder, "client.api-key") }
+func (s *Secrets) webhookSecretFile() string    { return filepath.Join(s.folder, "webhook-secret") }
+func (s *Secrets) webhooksFile() string         { return filepath.Join(s.folder, "webhooks.json") }
+func (s *Secrets) databaseURLFile() string      { return filepath.Join(s.folder, "database-url") }
 func (s *Secrets) variable() string {
 	return signer.VarKeysJSON + signer.FileSuffix + "=" + s.keysFile()
 }
@@ -110,3 +169,4 @@ func newKeys() ([]byte, error) {
 }
 
 func newAPIKey() ([]byte, error) { return []byte(caller + ":" + rand.Text() + rand.Text()), nil }
+func newSecret() ([]byte, error) { return []byte(rand.Text() + rand.Text()), nil }

@@ -24,6 +24,7 @@ import (
 const (
 	nodes  = 3 // coordinators
 	relays = 3 // relayers, of one pool
+	apis   = 2 // APIs of the relay path, and consumers
 
 	startLimit = 30 * time.Second
 	// stopLimit is longer than a coordinator needs to transfer leadership and close.
@@ -102,7 +103,7 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	}
 
 	s := &supervisor{cfg: cfg, self: self}
-	s.printf("starting three coordinators, a gateway, and three relayers with PostgreSQL and a chain; their data is in %s", cfg.Data)
+	s.printf("starting three coordinators, a gateway, three relayers with PostgreSQL and a chain, and two APIs and two consumers of the relay path; their data is in %s", cfg.Data)
 	s.printf("the chain begins again at each start, and the relayers' data with it")
 	starting, cancel := context.WithTimeoutCause(ctx, startLimit, fmt.Errorf("not up within %v", startLimit))
 	defer cancel()
@@ -122,7 +123,7 @@ func Run(ctx context.Context, cfg Config) (err error) {
 		return err
 	}
 	defer s.client.Close()
-	if s.secrets, err = OpenSecrets(starting, filepath.Join(cfg.Data, "secrets"), relays); err != nil {
+	if s.secrets, err = OpenSecrets(starting, filepath.Join(cfg.Data, "secrets"), relays, s.apiURLs()...); err != nil {
 		return fmt.Errorf("the relayers' secrets: %w", err)
 	}
 	s.database = &database{data: cfg.Data, port: s.ports.Postgres, urlFile: s.secrets.databaseURLFile()}

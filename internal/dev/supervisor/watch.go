@@ -16,11 +16,12 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/dev/devchain"
 	"github.com/rollcall-dev/rollcall/internal/discovery/mirror"
 	"github.com/rollcall-dev/rollcall/internal/platform/devinfo"
+	"github.com/rollcall-dev/rollcall/internal/platform/redisclient"
 )
 
 // watch prints the banner and a line for every change, until ctx ends.
 func (s *supervisor) watch(ctx context.Context) error {
-	client, err := mirror.NewClient(mirror.Options{URL: s.redisURL})
+	client, err := redisclient.New(redisclient.Options{URL: s.redisURL})
 	if err != nil {
 		return err
 	}
@@ -100,6 +101,12 @@ func (s *supervisor) banner(ctx context.Context) {
 	for i, port := range s.ports.Relayer {
 		p("  %s   http://%s/health", relayerID(i), local(port))
 	}
+	for i, port := range s.ports.API {
+		p("  %s          http://%s", apiID(i), local(port))
+	}
+	for i, port := range s.ports.Consumer {
+		p("  %s     http://%s/health", consumerID(i), local(port))
+	}
 	p("  chain          http://%s, id %d, a block a second, from the beginning", local(s.ports.Chain), devchain.ChainID)
 	p("  PostgreSQL     %s, in %s", local(s.ports.Postgres), s.database.folder)
 	p("  data           %s", s.cfg.Data)
@@ -117,9 +124,8 @@ func (s *supervisor) banner(ctx context.Context) {
 		p("  %s status --coordinators %s", rollcall, strings.Join(s.coordinators(), ","))
 	}
 	p("  curl -s http://%s/status", local(s.ports.HTTP[0]))
-	p("  curl -s http://%s/api/v1/relayers/%s/transactions -H 'Content-Type: application/json' \\", local(s.ports.Relayer[0]), poolID)
-	p("    -H \"Authorization: Bearer $(%s)\" \\", s.hint("api-key", relayerID(0)))
-	p("    -d '{\"to\": \"0x00000000000000000000000000000000000000aa\", \"value\": 1}'")
+	p("  curl -s http://%s/api/v1/relay/direct -H \"x-api-key: $(%s)\" \\", local(s.ports.API[0]), s.hint("api-key", apiID(0)))
+	p("    -H 'Content-Type: application/json' -d '{\"to\": \"0x00000000000000000000000000000000000000aa\", \"value\": \"1\"}'")
 	p("")
 	p("Ctrl-C stops everything; the same command goes on from the same data, on a new chain.")
 	p("")

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rollcall-dev/rollcall/internal/discovery/mirror"
+	"github.com/rollcall-dev/rollcall/internal/platform/redisclient"
 	testredis "github.com/rollcall-dev/rollcall/internal/testutil/redis"
 )
 
@@ -38,7 +39,7 @@ func BenchmarkScripts(b *testing.B) {
 	} {
 		b.Run(name, func(b *testing.B) {
 			s := testredis.Start(b)
-			client, err := mirror.NewClient(mirror.Options{URL: s.URL() + patient})
+			client, err := redisclient.New(redisclient.Options{URL: s.URL() + patient})
 			require.NoError(b, err)
 			defer client.Close()
 			store := mirror.NewStore(client, "")

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rollcall-dev/rollcall/internal/discovery/mirror"
+	"github.com/rollcall-dev/rollcall/internal/platform/redisclient"
 	testredis "github.com/rollcall-dev/rollcall/internal/testutil/redis"
 )
 
@@ -31,7 +32,7 @@ func TestWriterFollowsSentinels(t *testing.T) {
 		return err == nil && len(replicas) == 1
 	}, patience, tick, "the sentinel knows the replica")
 
-	client, err := mirror.NewClient(mirror.Options{URL: "redis+sentinel://" + sentinel.Addr() + "?master_name=m", Password: password})
+	client, err := redisclient.New(redisclient.Options{URL: "redis+sentinel://" + sentinel.Addr() + "?master_name=m", Password: password})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = client.Close() })
 	w := start(t, mirror.Config{Client: client, Heartbeat: 50 * time.Millisecond})

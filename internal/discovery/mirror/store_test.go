@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
-	"github.com/rollcall-dev/rollcall/internal/discovery/mirror"
 	"github.com/rollcall-dev/rollcall/internal/discovery/mirror/mirrortest"
+	"github.com/rollcall-dev/rollcall/internal/platform/redisclient"
 	testredis "github.com/rollcall-dev/rollcall/internal/testutil/redis"
 )
 
@@ -19,7 +19,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func newClient(t *testing.T, url string) redis.UniversalClient {
 	t.Helper()
-	client, err := mirror.NewClient(mirror.Options{URL: url})
+	client, err := redisclient.New(redisclient.Options{URL: url})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = client.Close() })
 	return client

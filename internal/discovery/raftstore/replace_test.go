@@ -44,11 +44,27 @@ func mark(name string) func(*raftstore.Stores) error {
 	return func(s *raftstore.Stores) error { return raftstore.Set(s.Stable(), raftstore.KeyCluster, name) }
 }
 
+// replace replaces the state in a folder.
+func replace(dir string, fill func(*raftstore.Stores) error) (string, error) {
+	defer awaitForks()
+	return raftstore.Replace(replaceConfig(dir), fill)
+}
+
+// awaitForks waits until processes that parallel tests are starting have closed the files that they inherited: a closed lock
+// is held until then.
+func awaitForks() {
+	syscall.ForkLock.Lock()
+	defer syscall.ForkLock.Unlock()
+}
+
 // marked returns the name in a folder's state.
 func marked(t *testing.T, dir string) string {
 	s, err := raftstore.Open(replaceConfig(dir))
 	require.NoError(t, err)
-	defer func() { require.NoError(t, s.Close()) }()
+	defer func() {
+		require.NoError(t, s.Close())
+		awaitForks()
+	}()
 	name, err := raftstore.Get(s.Stable(), raftstore.KeyCluster)
 	require.NoError(t, err)
 	return name
@@ -76,7 +92,7 @@ func TestReplace_KilledAfterEachStep(t *testing.T) {
 				want := step.begins
 				if former {
 					want = step.continues
-					_, err := raftstore.Replace(replaceConfig(dir), mark("old"))
+					_, err := replace(dir, mark("old"))
 					require.NoError(t, err)
 				}
 				self, err := os.Executable()
@@ -91,6 +107,7 @@ func TestReplace_KilledAfterEachStep(t *testing.T) {
 				switch want {
 				case "":
 					_, err := raftstore.Open(replaceConfig(dir))
+					awaitForks()
 					require.ErrorContains(t, err, "a restore was interrupted here; repeat it: rollcall cluster restore")
 				case "none":
 					require.NoDirExists(t, filepath.Join(dir, "raft"))
@@ -98,7 +115,7 @@ func TestReplace_KilledAfterEachStep(t *testing.T) {
 					require.Equal(t, want, marked(t, dir))
 					require.NoDirExists(t, filepath.Join(dir, "raft-staged"), "Open removes it")
 				}
-				_, err = raftstore.Replace(replaceConfig(dir), mark("newer"))
+				_, err = replace(dir, mark("newer"))
 				require.NoError(t, err)
 				require.Equal(t, "newer", marked(t, dir))
 			})
@@ -110,7 +127,7 @@ func TestReplace_KilledAfterEachStep(t *testing.T) {
 func TestReplace_KilledTwice_IsRefused(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	_, err := raftstore.Replace(replaceConfig(dir), mark("old"))
+	_, err := replace(dir, mark("old"))
 	require.NoError(t, err)
 	for _, step := range []string{"former state moved aside", "locked"} {
 		self, err := os.Executable()
@@ -120,9 +137,10 @@ func TestReplace_KilledTwice_IsRefused(t *testing.T) {
 		var exit *exec.ExitError
 		require.ErrorAs(t, cmd.Run(), &exit)
 		_, err = raftstore.Open(replaceConfig(dir))
+		awaitForks()
 		require.ErrorContains(t, err, "a restore was interrupted here; repeat it: rollcall cluster restore")
 	}
-	_, err = raftstore.Replace(replaceConfig(dir), mark("new"))
+	_, err = replace(dir, mark("new"))
 	require.NoError(t, err)
 	require.Equal(t, "new", marked(t, dir))
 }
@@ -131,15 +149,15 @@ func TestReplace_KilledTwice_IsRefused(t *testing.T) {
 func TestReplace_FillFails_KeepsTheFormerState(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	former, err := raftstore.Replace(replaceConfig(dir), mark("old"))
+	former, err := replace(dir, mark("old"))
 	require.NoError(t, err)
 	require.Empty(t, former)
 	broken := errors.New("broken")
-	_, err = raftstore.Replace(replaceConfig(dir), func(*raftstore.Stores) error { return broken })
+	_, err = replace(dir, func(*raftstore.Stores) error { return broken })
 	require.ErrorIs(t, err, broken)
 	require.Equal(t, "old", marked(t, dir))
 
-	former, err = raftstore.Replace(replaceConfig(dir), mark("new"))
+	former, err = replace(dir, mark("new"))
 	require.NoError(t, err)
 	require.Equal(t, "new", marked(t, dir))
 	require.NoError(t, os.Rename(former, filepath.Join(t.TempDir(), "raft")), "it is a whole state")
@@ -149,10 +167,10 @@ func TestReplace_FillFails_KeepsTheFormerState(t *testing.T) {
 func TestReplace_ExcludesOthers(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	_, err := raftstore.Replace(replaceConfig(dir), mark("old"))
+	_, err := replace(dir, mark("old"))
 	require.NoError(t, err)
-	_, err = raftstore.Replace(replaceConfig(dir), func(s *raftstore.Stores) error {
-		_, err := raftstore.Replace(replaceConfig(dir), mark("other"))
+	_, err = replace(dir, func(s *raftstore.Stores) error {
+		_, err := replace(dir, mark("other"))
 		require.ErrorIs(t, err, raftstore.ErrLocked)
 		_, err = raftstore.Open(replaceConfig(dir))
 		require.ErrorIs(t, err, raftstore.ErrLocked)
@@ -161,7 +179,7 @@ func TestReplace_ExcludesOthers(t *testing.T) {
 	require.NoError(t, err)
 	s, err := raftstore.Open(replaceConfig(dir))
 	require.NoError(t, err)
-	_, err = raftstore.Replace(replaceConfig(dir), mark("other"))
+	_, err = replace(dir, mark("other"))
 	require.ErrorIs(t, err, raftstore.ErrLocked)
 	require.NoError(t, s.Close())
 	require.Equal(t, "new", marked(t, dir))

@@ -27,6 +27,8 @@ type Info struct {
 	Coordinators []Coordinator `json:"coordinators"`
 	Relayers     []Relayer     `json:"relayers"`
 	Gateways     []Gateway     `json:"gateways"`
+	APIs         []API         `json:"apis"`
+	Consumers    []Consumer    `json:"consumers"`
 	// PoolID is the id of the relayers' pool in their API.
 	PoolID string `json:"pool_id"`
 	Chain  Chain  `json:"chain"`
@@ -52,12 +54,31 @@ type Relayer struct {
 	APIKey string `json:"api_key"`
 }
 
+// API is an API of the relay path in dev.json.
+type API struct {
+	ID  string `json:"id"`
+	PID int    `json:"pid,omitempty"`
+	URL string `json:"url"`
+	// APIKey is the x-api-key of the client "dev": a secret.
+	APIKey string `json:"api_key"`
+}
+
+// Consumer is a consumer of the relay path in dev.json. HTTP is a URL.
+type Consumer struct {
+	ID   string `json:"id"`
+	PID  int    `json:"pid,omitempty"`
+	HTTP string `json:"http"`
+}
+
 // Chain is the chain in dev.json.
 type Chain struct {
 	RPCURL  string `json:"rpc_url"`
 	WSURL   string `json:"ws_url"`
 	ChainID uint64 `json:"chain_id"`
-	PID     int    `json:"pid,omitempty"`
+	// Forwarder is the ERC-2771 forwarder of gasless transactions, and Recipient a contract that counts calls by id.
+	Forwarder string `json:"forwarder"`
+	Recipient string `json:"recipient"`
+	PID       int    `json:"pid,omitempty"`
 }
 
 // Gateway is a gateway in dev.json. HTTP is a URL.
@@ -110,16 +131,22 @@ func Locked(data string) bool {
 	return errors.Is(err, ErrLocked)
 }
 
-// APIKey returns the API key of a relayer, by its id.
-func (i *Info) APIKey(relayer string) (string, error) {
+// APIKey returns the API key of a relayer or an API, by its id.
+func (i *Info) APIKey(id string) (string, error) {
 	var known []string
 	for _, r := range i.Relayers {
-		if r.ID == relayer {
+		if r.ID == id {
 			return r.APIKey, nil
 		}
 		known = append(known, r.ID)
 	}
-	return "", fmt.Errorf("there is no relayer %q; there are %s", relayer, strings.Join(known, ", "))
+	for _, a := range i.APIs {
+		if a.ID == id {
+			return a.APIKey, nil
+		}
+		known = append(known, a.ID)
+	}
+	return "", fmt.Errorf("there is no relayer or API %q; there are %s", id, strings.Join(known, ", "))
 }
 
 // ErrLocked means that another process holds the lock.

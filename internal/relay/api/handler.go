@@ -19,6 +19,7 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/platform/batch"
 	"github.com/rollcall-dev/rollcall/internal/platform/ratelimit"
 	"github.com/rollcall-dev/rollcall/internal/relay"
+	"github.com/rollcall-dev/rollcall/internal/relay/health"
 	"github.com/rollcall-dev/rollcall/internal/relay/store"
 	"github.com/rollcall-dev/rollcall/internal/webhook/signature"
 )
@@ -44,19 +45,11 @@ type Config struct {
 	// Stored is called after a transaction was stored, so that the queue need not wait for its poll. Default: nothing.
 	Stored func()
 	// Health returns the health that /health and /ready report, at once.
-	Health func() Health
+	Health func() health.Report
 	// Metrics is served at /metrics without a key.
 	Metrics    http.Handler
 	Registerer prometheus.Registerer
 	Logger     *slog.Logger
-}
-
-// Health reports whether the API can accept transactions.
-type Health struct {
-	Ready      bool              `json:"ready"`
-	Status     string            `json:"status"` // healthy, degraded or unhealthy
-	Reason     string            `json:"reason,omitempty"`
-	Components map[string]string `json:"components"` // the problem of each; "" if it has none
 }
 
 // requestTimeout limits a request.

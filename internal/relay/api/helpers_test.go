@@ -18,6 +18,7 @@ import (
 
 	"github.com/rollcall-dev/rollcall/internal/platform/apikey"
 	"github.com/rollcall-dev/rollcall/internal/relay"
+	"github.com/rollcall-dev/rollcall/internal/relay/health"
 	"github.com/rollcall-dev/rollcall/internal/relay/queue"
 	"github.com/rollcall-dev/rollcall/internal/relay/store"
 	testchain "github.com/rollcall-dev/rollcall/internal/testutil/chain"
@@ -53,7 +54,7 @@ func start(t *testing.T, edit func(*Config), forwards Forwards) *server {
 	cfg := Config{
 		Keys:    []apikey.Key{{Name: "shop", Key: shopKey}, {Name: "other", Key: otherKey}, {Name: "watcher", Key: readerKey, Role: apikey.Reader}},
 		Secrets: []signature.Key{secret(t, newSecret), secret(t, oldSecret)}, Version: "test",
-		Health: func() Health { return Health{Ready: true, Status: "healthy"} }, Logger: slog.New(slog.NewTextHandler(s.log, nil)),
+		Health: func() health.Report { return health.Report{Ready: true, Status: "healthy"} }, Logger: slog.New(slog.NewTextHandler(s.log, nil)),
 	}
 	if edit != nil {
 		edit(&cfg)

@@ -46,11 +46,11 @@ type Want struct {
 	Keyed bool
 }
 
-// Choice is a chosen relayer. Done must be called with the result of the submission, once.
+// Choice is a chosen relayer. Done must be called once: with the result of the submission, or with nil if there was none.
 type Choice struct {
 	Route   relay.Route
 	Relayer Relayer
-	Done    func(upstream.Result)
+	Done    func(*upstream.Result)
 }
 
 // Relayer is a relayer's API. An *upstream.Client implements it.
@@ -83,6 +83,8 @@ type Consumer struct {
 	metrics *metrics
 	begins  *batch.Group[store.Start, store.Begun]
 	accepts *batch.Group[store.Acceptance, struct{}]
+
+	draining <-chan struct{} // closed when Run is told to end
 }
 
 // New returns a Consumer.
@@ -102,6 +104,7 @@ func New(cfg Config) *Consumer {
 
 // Run submits until ctx ends. It then finishes what it has begun, and returns nil.
 func (c *Consumer) Run(ctx context.Context) error {
+	c.draining = ctx.Done()
 	defer c.accepts.Wait()
 	defer c.begins.Wait()
 	return c.cfg.Queue.Receive(ctx, c.cfg.Concurrency, c.handle)
@@ -110,7 +113,11 @@ func (c *Consumer) Run(ctx context.Context) error {
 const (
 	// triesPerMessage is how many relayers one delivery of a message tries.
 	triesPerMessage = 3
-	// noRelayer is the pause while no relayer is available, and busy the one after relayers that accept nothing now.
+	// patience is how long a message waits for a relayer before it is put back, and lookAgain how often it looks. The waiting
+	// messages fill the consumer, so that it does not take the others from the queue in vain.
+	patience  = 5 * time.Second
+	lookAgain = 100 * time.Millisecond
+	// noRelayer is the pause of a message that found no relayer, and busy the one after relayers that accept nothing now.
 	noRelayer = time.Second
 	busy      = time.Second
 	// blocked is the pause of a call whose equal is unresolved.
@@ -125,7 +132,7 @@ const (
 func (c *Consumer) handle(ctx context.Context, m queue.Message) queue.Verdict {
 	var tried []string
 	for range triesPerMessage {
-		choice, ok := c.cfg.Relayers.Choose(Want{Exclude: tried})
+		choice, ok := c.choose(ctx, tried)
 		if !ok {
 			// A row that an earlier attempt has begun needs a relayer of its scope, so there is nothing to do for it either.
 			c.metrics.waits.WithLabelValues("no relayer").Inc()
@@ -140,13 +147,39 @@ func (c *Consumer) handle(ctx context.Context, m queue.Message) queue.Verdict {
 	return queue.Later(busy)
 }
 
+// choose chooses a relayer. If there is none at all, it waits for one.
+func (c *Consumer) choose(ctx context.Context, tried []string) (Choice, bool) {
+	choice, ok := c.cfg.Relayers.Choose(Want{Exclude: tried})
+	if ok || len(tried) > 0 {
+		return choice, ok
+	}
+	limit := time.NewTimer(patience)
+	defer limit.Stop()
+	tick := time.NewTicker(lookAgain)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return Choice{}, false
+		case <-c.draining:
+			return Choice{}, false
+		case <-limit.C:
+			return Choice{}, false
+		case <-tick.C:
+			if choice, ok := c.cfg.Relayers.Choose(Want{}); ok {
+				return choice, true
+			}
+		}
+	}
+}
+
 // attempt begins the transaction at a chosen relayer. next reports that the transaction is queued again, and that another
 // relayer may be tried at once.
 func (c *Consumer) attempt(ctx context.Context, id uuid.UUID, choice Choice) (v queue.Verdict, next bool) {
 	s := &submission{Consumer: c, id: id, holder: uuid.New(), deadline: time.Now().Add(c.cfg.Lease)}
 	begun, err := c.begins.Do(ctx, store.Start{ID: id, Holder: s.holder, Route: choice.Route, Lease: c.cfg.Lease})
 	if err != nil {
-		choice.Done(unused)
+		choice.Done(nil)
 		c.log.Warn("submission not begun", "tx", id, "err", err)
 		return queue.Later(databaseAway), false
 	}
@@ -154,7 +187,7 @@ func (c *Consumer) attempt(ctx context.Context, id uuid.UUID, choice Choice) (v 
 	if begun.State == store.Fresh {
 		return s.post(ctx, choice, false)
 	}
-	choice.Done(unused)
+	choice.Done(nil)
 	switch begun.State {
 	case store.Resumed:
 		return s.resume(ctx), false
@@ -172,6 +205,3 @@ func (c *Consumer) attempt(ctx context.Context, id uuid.UUID, choice Choice) (v 
 		return queue.Done(), false
 	}
 }
-
-// unused is the result of a choice that was not used: it says nothing of the relayer.
-var unused = upstream.Result{Outcome: upstream.NotDone, Reason: "not used"}

@@ -82,7 +82,7 @@ func (f *fixedFleet) Choose(w Want) (Choice, bool) {
 		if f.away[m.route.URL] || slices.Contains(w.Exclude, m.route.Relayer) || w.Resume && m.route.Scope != w.Scope || w.Keyed && m.route.Scope == "" {
 			continue
 		}
-		return Choice{Route: m.route, Relayer: m.client, Done: func(upstream.Result) {}}, true
+		return Choice{Route: m.route, Relayer: m.client, Done: func(*upstream.Result) {}}, true
 	}
 	return Choice{}, false
 }

@@ -31,7 +31,7 @@ var errLate = errors.New("the lease has ended")
 // from an earlier attempt. next reports that another relayer may be tried at once.
 func (s *submission) post(ctx context.Context, choice Choice, resumed bool) (v queue.Verdict, next bool) {
 	if time.Now().After(s.deadline.Add(-s.cfg.Lease / 2)) {
-		choice.Done(unused)
+		choice.Done(nil)
 		s.log.Warn("submission given up before its request", "tx", s.id, "err", errLate)
 		return s.release(ctx, again), false
 	}
@@ -39,7 +39,7 @@ func (s *submission) post(ctx context.Context, choice Choice, resumed bool) (v q
 		RelayerID: choice.Route.RelayerID, IdempotencyKey: s.id.String(), Scope: choice.Route.Scope, To: &s.tx.To, Data: s.tx.Data, Value: s.tx.Value,
 		GasLimit: s.tx.GasLimit, Speed: string(s.tx.Speed), Traceparent: s.tx.Traceparent,
 	})
-	choice.Done(result)
+	choice.Done(&result)
 	s.metrics.submissions.WithLabelValues(result.Outcome.String()).Inc()
 	s.metrics.duration.Observe(result.Took.Seconds())
 	log := s.log.With("tx", s.id, "relayer", choice.Route.Relayer)

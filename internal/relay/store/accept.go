@@ -67,14 +67,16 @@ func (s *Store) insert(ctx context.Context, txs []*relay.Transaction) (map[uuid.
 	}
 	rows, err := s.db.Query(ctx, `WITH changed AS (
 			INSERT INTO relay_transactions (id, client, client_id, idempotency_key, request_hash, kind, to_address, value_wei, data, gas_limit,
-				speed, digest, signer, forward_nonce, forward_deadline, traceparent, check_at)
-			SELECT a.*, now() + $18::interval FROM unnest($2::uuid[], $3::text[], $4::text[], $5::text[], $6::bytea[], $7::text[], $8::bytea[],
-				$9::numeric[], $10::bytea[], $11::bigint[], $12::text[], $13::bytea[], $14::bytea[], $15::numeric[], $16::timestamptz[],
-				$17::text[]) AS a
+				speed, digest, signer, forward_nonce, forward_deadline, traceparent, check_at, webhook)
+			SELECT a.*, now() + $17::interval, a.client = ANY($18)
+			FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::bytea[], $6::text[], $7::bytea[], $8::numeric[], $9::bytea[],
+				$10::bigint[], $11::text[], $12::bytea[], $13::bytea[], $14::numeric[], $15::timestamptz[], $16::text[])
+				AS a (id, client, client_id, idempotency_key, request_hash, kind, to_address, value_wei, data, gas_limit, speed, digest, signer,
+				forward_nonce, forward_deadline, traceparent)
 			ON CONFLICT DO NOTHING RETURNING *
 		), queue AS (`+s.cfg.Enqueue+`)`+record+` SELECT id, created_at FROM changed`,
-		s.cfg.Targets, ids, clients, clientIDs, keys, hashes, kinds, tos, values, datas, limits, speeds, digests, signers, forwardNonces,
-		deadlines, traces, s.cfg.Stranded)
+		ids, clients, clientIDs, keys, hashes, kinds, tos, values, datas, limits, speeds, digests, signers, forwardNonces,
+		deadlines, traces, s.cfg.Stranded, s.cfg.Targets)
 	if err != nil {
 		return nil, err
 	}

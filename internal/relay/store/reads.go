@@ -125,16 +125,17 @@ func (s *Store) Owners(ctx context.Context, relayerTxs []string) (map[string]uui
 // Outstanding is the load of a relayer as the relay path sees it.
 type Outstanding struct {
 	Relayer string
-	// Count is the number of transactions that the relayer has accepted and not finished.
+	// Count is the number of transactions that the relayer has accepted and that are not known to be mined.
 	Count int
 	// Stuck is the number of those that have no hash after the given time: the relayer does not send them.
 	Stuck int
 }
 
-// Outstanding returns the load of each relayer with unfinished transactions. A transaction without a hash for longer than
-// stuckAfter counts as stuck.
+// Outstanding returns the load of each relayer with transactions that are not final. A transaction without a hash for longer
+// than stuckAfter counts as stuck.
 func (s *Store) Outstanding(ctx context.Context, stuckAfter time.Duration) ([]Outstanding, error) {
-	rows, err := s.db.Query(ctx, `SELECT relayer, count(*), count(*) FILTER (WHERE tx_hash IS NULL AND submitted_at < now() - $1::interval)
+	rows, err := s.db.Query(ctx, `SELECT relayer, count(*) FILTER (WHERE status = 'submitted'),
+			count(*) FILTER (WHERE status = 'submitted' AND tx_hash IS NULL AND submitted_at < now() - $1::interval)
 		FROM relay_transactions WHERE outstanding GROUP BY relayer`, stuckAfter)
 	if err != nil {
 		return nil, fmt.Errorf("count outstanding transactions: %w", err)

@@ -74,11 +74,11 @@ func (s *Store) Resolve(ctx context.Context, id uuid.UUID, r Resolution, reason 
 	}
 	var n int
 	err := s.db.QueryRow(ctx, `WITH changed AS (
-			UPDATE relay_transactions t SET `+set+`, status_reason = $3, revision = revision + 1, updated_at = now(), checks = 0,
-				check_at = now() + $4::interval
-			WHERE id = $2 AND status = 'unknown' RETURNING t.*
+			UPDATE relay_transactions t SET `+set+`, status_reason = $2, revision = revision + 1, updated_at = now(), checks = 0,
+				check_at = now() + $3::interval
+			WHERE id = $1 AND status = 'unknown' RETURNING t.*
 		), resolved AS (DELETE FROM relay_unresolved_calls WHERE tx IN (SELECT id FROM changed))`+record+` SELECT count(*) FROM changed`,
-		s.cfg.Targets, id, bounded(reason), s.cfg.Stranded).Scan(&n)
+		id, bounded(reason), s.cfg.Stranded).Scan(&n)
 	if err != nil {
 		return false, fmt.Errorf("resolve a transaction: %w", err)
 	}

@@ -35,13 +35,13 @@ var applySQL = `newest AS (
 			ORDER BY t.id FOR UPDATE OF t
 		), seen AS (
 			UPDATE relay_transactions t SET reported_revision = GREATEST(l.revision, t.reported_revision), reported_at = GREATEST(l.at, t.reported_at),
-				check_at = now() + $2::interval, checks = 0
+				check_at = now() + $1::interval, checks = 0
 			FROM locked l WHERE t.id = l.id AND NOT l.visible
 		), changed AS (
 			UPDATE relay_transactions t SET status = l.status, status_reason = l.reason, tx_hash = coalesce(l.tx_hash, t.tx_hash),
 				reported_revision = GREATEST(l.revision, t.reported_revision), reported_at = GREATEST(l.at, t.reported_at),
 				open = l.status IN ('submitted', 'mined'), outstanding = l.status IN ('submitted', 'mined'),
-				revision = t.revision + 1, updated_at = now(), check_at = now() + $2::interval, checks = 0
+				revision = t.revision + 1, updated_at = now(), check_at = now() + $1::interval, checks = 0
 			FROM locked l WHERE t.id = l.id AND l.visible RETURNING t.*
 		)` + record
 
@@ -59,7 +59,7 @@ func (s *Store) Apply(ctx context.Context, reports []relay.Update) ([]Applied, e
 		}
 	}
 	rows, err := s.db.Query(ctx, `WITH asked AS MATERIALIZED (
-			SELECT * FROM unnest($3::int[], $4::text[], $5::text[], $6::text[], $7::bytea[], $8::int[], $9::timestamptz[])
+			SELECT * FROM unnest($2::int[], $3::text[], $4::text[], $5::text[], $6::bytea[], $7::int[], $8::timestamptz[])
 				AS a (n, relayer_tx, status, reason, tx_hash, revision, at)
 		), kept AS (
 			INSERT INTO relay_reports (relayer_tx, status, reason, tx_hash, revision, at)
@@ -68,7 +68,7 @@ func (s *Store) Apply(ctx context.Context, reports []relay.Update) ([]Applied, e
 		), `+applySQL+`
 		SELECT a.n, t.id, EXISTS (SELECT FROM changed c WHERE c.relayer_tx = a.relayer_tx)
 		FROM asked a LEFT JOIN relay_transactions t ON t.relayer_tx = a.relayer_tx`,
-		s.cfg.Targets, s.cfg.Silent, numbers, txs, statuses, reasons, hashes, revisions, times)
+		s.cfg.Silent, numbers, txs, statuses, reasons, hashes, revisions, times)
 	if err != nil {
 		return nil, fmt.Errorf("apply reports: %w", err)
 	}
@@ -94,7 +94,7 @@ const storedSQL = `WITH asked AS MATERIALIZED (
 
 // queueStoredReports applies the kept reports of transactions whose relayer's ids the batch has stored.
 func queueStoredReports(batch *pgx.Batch, s *Store, relayerTxs []string) {
-	batch.Queue(fmt.Sprintf(storedSQL, `relayer_tx = ANY($3)`)+applySQL+`SELECT`, s.cfg.Targets, s.cfg.Silent, relayerTxs)
+	batch.Queue(fmt.Sprintf(storedSQL, `relayer_tx = ANY($2)`)+applySQL+`SELECT`, s.cfg.Silent, relayerTxs)
 }
 
 // MatchReports applies kept reports whose transactions are known by now. A report may be kept while another process stores
@@ -103,7 +103,7 @@ func queueStoredReports(batch *pgx.Batch, s *Store, relayerTxs []string) {
 func (s *Store) MatchReports(ctx context.Context) (removed int, err error) {
 	batch := new(pgx.Batch)
 	batch.Queue(fmt.Sprintf(storedSQL, `EXISTS (SELECT FROM relay_transactions t WHERE t.relayer_tx = r.relayer_tx)`)+applySQL+`SELECT`,
-		s.cfg.Targets, s.cfg.Silent)
+		s.cfg.Silent)
 	batch.Queue(`WITH gone AS (DELETE FROM relay_reports WHERE received_at < now() - interval '7 days' RETURNING 1) SELECT count(*) FROM gone`).
 		QueryRow(func(r pgx.Row) error { return r.Scan(&removed) })
 	if err := s.db.SendBatch(ctx, batch).Close(); err != nil {

@@ -19,7 +19,7 @@ type Config struct {
 	// Enqueue is SQL that adds a message to the queue for each row of "changed", which has the column id. It is the body of
 	// a common table expression.
 	Enqueue string
-	// Targets are the names of the clients with a webhook. Default: none.
+	// Targets are the names of the clients with a webhook, for the transactions that this Store accepts. Default: none.
 	Targets []string
 	// Silent is after how long without a report the reconciler asks the relayer. Default 60 s.
 	Silent time.Duration
@@ -47,8 +47,8 @@ func New(db *pgxpool.Pool, cfg Config) *Store {
 	return &Store{db: db, cfg: cfg}
 }
 
-// record is the end of each statement that changes transactions. "changed" has the changed rows; $1 are the clients with a
-// webhook. Clients get no webhook for queued and submitting: these are the relay path's own steps.
+// record is the end of each statement that changes transactions. "changed" has the changed rows. Clients get no webhook for
+// queued and submitting: these are the relay path's own steps.
 var record = `, history AS (
 		INSERT INTO relay_history (tx, revision, status, reason, relayer, tx_hash)
 		SELECT id, revision, status, status_reason, relayer, tx_hash FROM changed
@@ -57,7 +57,7 @@ var record = `, history AS (
 		SELECT id, client, revision, jsonb_build_object('transactionId', coalesce(client_id, id::text), 'hash', '0x' || encode(tx_hash, 'hex'),
 			'status', status, 'reason', status_reason, 'revision', revision,
 			'createdAt', ` + jsonTime("created_at") + `, 'updatedAt', ` + jsonTime("updated_at") + `)
-		FROM changed WHERE client = ANY($1) AND status NOT IN ('queued', 'submitting')
+		FROM changed WHERE webhook AND status NOT IN ('queued', 'submitting')
 	)`
 
 // jsonTime returns an expression that writes a column's time as the API does.

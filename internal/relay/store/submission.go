@@ -63,7 +63,7 @@ func (s *Store) Begin(ctx context.Context, starts []Start) ([]Begun, error) {
 		relayers[i], urls[i], relayerIDs[i], scopes[i] = a.Route.Relayer, a.Route.URL, a.Route.RelayerID, a.Route.Scope
 	}
 	taken, err := s.leases(ctx, `WITH asked AS (
-			SELECT DISTINCT ON (id) * FROM unnest($2::uuid[], $3::uuid[], $4::interval[], $5::text[], $6::text[], $7::text[], $8::text[])
+			SELECT DISTINCT ON (id) * FROM unnest($1::uuid[], $2::uuid[], $3::interval[], $4::text[], $5::text[], $6::text[], $7::text[])
 				AS a (id, holder, lease, relayer, url, relayer_id, scope) ORDER BY id
 		), free AS MATERIALIZED (
 			SELECT t.id, t.status, t.digest, a.holder, a.lease, a.relayer, a.url, a.relayer_id, a.scope
@@ -75,7 +75,7 @@ func (s *Store) Begin(ctx context.Context, starts []Start) ([]Begun, error) {
 		), changed AS (
 			UPDATE relay_transactions t SET status = 'submitting', status_reason = '', relayer = f.relayer, relayer_url = f.url,
 				relayer_id = f.relayer_id, scope = f.scope, holder = f.holder, held_until = now() + f.lease, attempts = t.attempts + 1,
-				revision = t.revision + 1, updated_at = now(), check_at = now() + $9::interval, checks = 0
+				revision = t.revision + 1, updated_at = now(), check_at = now() + $8::interval, checks = 0
 			FROM free f WHERE t.id = f.id AND f.status = 'queued' AND (f.scope <> '' OR f.id IN (SELECT tx FROM unresolved))
 			RETURNING t.*
 		), resumed AS (
@@ -83,7 +83,7 @@ func (s *Store) Begin(ctx context.Context, starts []Start) ([]Begun, error) {
 			FROM free f WHERE t.id = f.id AND f.status = 'submitting' RETURNING t.*
 		)`+record+`
 		SELECT holder, true AS fresh, `+columns+` FROM changed UNION ALL SELECT holder, false, `+columns+` FROM resumed`,
-		s.cfg.Targets, ids, holders, leases, relayers, urls, relayerIDs, scopes, s.cfg.Stranded)
+		ids, holders, leases, relayers, urls, relayerIDs, scopes, s.cfg.Stranded)
 	if err != nil {
 		return nil, fmt.Errorf("begin submissions: %w", err)
 	}
@@ -191,7 +191,7 @@ func (s *Store) Accepted(ctx context.Context, accepted []Acceptance) error {
 	}
 	batch := new(pgx.Batch)
 	batch.Queue(`WITH asked AS (
-			SELECT DISTINCT ON (id) * FROM unnest($2::uuid[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::bytea[])
+			SELECT DISTINCT ON (id) * FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::bytea[])
 				AS a (id, relayer, url, relayer_id, scope, relayer_tx, tx_hash) ORDER BY id
 		), locked AS MATERIALIZED (
 			SELECT t.id FROM relay_transactions t JOIN asked USING (id)
@@ -200,10 +200,10 @@ func (s *Store) Accepted(ctx context.Context, accepted []Acceptance) error {
 			UPDATE relay_transactions t SET status = 'submitted', status_reason = '', relayer = a.relayer, relayer_url = a.url,
 				relayer_id = a.relayer_id, scope = a.scope, relayer_tx = a.relayer_tx, tx_hash = a.tx_hash, outstanding = true, holder = NULL,
 				held_until = '-infinity', submitted_at = now(), revision = t.revision + 1, updated_at = now(),
-				check_at = now() + $9::interval, checks = 0
+				check_at = now() + $8::interval, checks = 0
 			FROM asked a JOIN locked USING (id) WHERE t.id = a.id RETURNING t.*
 		), resolved AS (DELETE FROM relay_unresolved_calls WHERE tx IN (SELECT id FROM changed WHERE scope = ''))`+record+`SELECT`,
-		s.cfg.Targets, ids, relayers, urls, relayerIDs, scopes, txs, hashes, s.cfg.Silent)
+		ids, relayers, urls, relayerIDs, scopes, txs, hashes, s.cfg.Silent)
 	queueStoredReports(batch, s, txs)
 	if err := s.db.SendBatch(ctx, batch).Close(); err != nil {
 		return fmt.Errorf("store acceptances: %w", err)
@@ -215,29 +215,29 @@ func (s *Store) Accepted(ctx context.Context, accepted []Acceptance) error {
 // reports whether it did.
 func (s *Store) Requeue(ctx context.Context, id, holder uuid.UUID, reason string) (bool, error) {
 	return s.end(ctx, id, holder, `status = 'queued', relayer = '', relayer_url = '', relayer_id = '', scope = '',
-		check_at = now() + $5::interval`, reason, s.cfg.Stranded)
+		check_at = now() + $4::interval`, reason, s.cfg.Stranded)
 }
 
 // Fail makes a transaction failed, because no relayer will ever accept it. Only the leaseholder may; it reports whether it did.
 func (s *Store) Fail(ctx context.Context, id, holder uuid.UUID, reason string) (bool, error) {
-	return s.end(ctx, id, holder, `status = 'failed', open = false, check_at = now() + $5::interval`, reason, s.cfg.Stranded)
+	return s.end(ctx, id, holder, `status = 'failed', open = false, check_at = now() + $4::interval`, reason, s.cfg.Stranded)
 }
 
 // Park makes a transaction unknown: its relayer may have it, and no lookup can tell. Only the leaseholder may; it reports
 // whether it did. The call stays unresolved.
 func (s *Store) Park(ctx context.Context, id, holder uuid.UUID, reason string) (bool, error) {
-	return s.end(ctx, id, holder, `status = 'unknown', check_at = now() + $5::interval`, reason, s.cfg.Silent)
+	return s.end(ctx, id, holder, `status = 'unknown', check_at = now() + $4::interval`, reason, s.cfg.Silent)
 }
 
 // end ends a submission by the leaseholder.
 func (s *Store) end(ctx context.Context, id, holder uuid.UUID, set, reason string, check time.Duration) (bool, error) {
 	var n int
 	err := s.db.QueryRow(ctx, `WITH changed AS (
-			UPDATE relay_transactions t SET `+set+`, status_reason = $4, holder = NULL, held_until = '-infinity', checks = 0,
+			UPDATE relay_transactions t SET `+set+`, status_reason = $3, holder = NULL, held_until = '-infinity', checks = 0,
 				revision = revision + 1, updated_at = now()
-			WHERE id = $2 AND holder = $3 AND held_until > now() AND status = 'submitting' RETURNING t.*
+			WHERE id = $1 AND holder = $2 AND held_until > now() AND status = 'submitting' RETURNING t.*
 		), resolved AS (DELETE FROM relay_unresolved_calls WHERE tx IN (SELECT id FROM changed WHERE status <> 'unknown'))`+record+`
-		SELECT count(*) FROM changed`, s.cfg.Targets, id, holder, bounded(reason), check).Scan(&n)
+		SELECT count(*) FROM changed`, id, holder, bounded(reason), check).Scan(&n)
 	if err != nil {
 		return false, fmt.Errorf("end a submission: %w", err)
 	}

@@ -20,6 +20,7 @@ CREATE TABLE relay_transactions (
     forward_nonce     numeric(78, 0),
     forward_deadline  timestamptz,
     traceparent       text        NOT NULL DEFAULT '',
+    webhook           boolean     NOT NULL, -- changes are delivered to the client
 
     status            text        NOT NULL DEFAULT 'queued' CHECK (status IN ('queued', 'submitting', 'unknown', 'submitted', 'mined',
                           'confirmed', 'failed', 'canceled', 'expired')),

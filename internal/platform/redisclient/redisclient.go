@@ -1,4 +1,4 @@
-package mirror
+package redisclient
 
 import (
 	"cmp"
@@ -38,13 +38,13 @@ type Options struct {
 const (
 	dialTimeout = 500 * time.Millisecond
 	ioTimeout   = time.Second
-	// The mirror uses one connection at a time; the others are for the command line and probes.
+	// The mirror uses one connection at a time, and a consumer two; the others are for the command line and probes.
 	poolSize = 16
 )
 
-// NewClient returns a client without retries of its own, because the Writer decides on retries. It obeys the deadline
+// New returns a client without retries of its own, because its callers decide on retries. It obeys the deadline
 // of the context. It dials on first use. The caller closes it.
-func NewClient(o Options) (redis.UniversalClient, error) {
+func New(o Options) (redis.UniversalClient, error) {
 	// The package's own log duplicates its errors on standard error, once per dial.
 	logging.Disable()
 	quiet := func() *maintnotifications.Config {
@@ -173,7 +173,7 @@ func (o Options) parse() (*redis.Options, *redis.ClusterOptions, error) {
 	return single, cluster, err
 }
 
-// CheckPrefix returns an error if a mirror cannot use a key prefix. In a Redis Cluster a script can access the keys of
+// CheckPrefix returns an error if the mirror cannot use a key prefix. In a Redis Cluster a script can access the keys of
 // only one slot, which a {hash tag} ensures.
 func (o Options) CheckPrefix(prefix string) error {
 	if _, cluster, _ := o.parse(); cluster == nil {

@@ -20,8 +20,8 @@ import (
 	testpostgres "github.com/rollcall-dev/rollcall/internal/testutil/postgres"
 )
 
-// relay is a relayer that runs in this process, on a chain and a database of its own.
-type relay struct {
+// localRelayer is a relayer that runs in this process, on a chain and a database of its own.
+type localRelayer struct {
 	*relayertest.Relayer
 	chain *testchain.Chain
 	url   string
@@ -30,10 +30,10 @@ type relay struct {
 }
 
 // startRelay starts one with as many keys, on a chain that makes blocks when it is told to.
-func startRelay(t *testing.T, keys int, edit func(*relayertest.Options)) *relay {
+func startRelay(t *testing.T, keys int, edit func(*relayertest.Options)) *localRelayer {
 	t.Helper()
 	db := testpostgres.New(t, testpostgres.Migrated(store.Migrations()))
-	r := &relay{chain: testchain.Simulated(t, testchain.SimulatedOptions{}), url: db.URL(), db: db.Pool(t)}
+	r := &localRelayer{chain: testchain.Simulated(t, testchain.SimulatedOptions{}), url: db.URL(), db: db.Pool(t)}
 	ring := signertest.Ring(t, t.Name(), keys)
 	r.keys = ring.Addresses()
 	r.chain.Fund(testchain.Ether(10), r.keys...)
@@ -46,18 +46,18 @@ func startRelay(t *testing.T, keys int, edit func(*relayertest.Options)) *relay 
 }
 
 // operator are the flags by which a command reaches the pool.
-func (r *relay) operator(args ...string) []string {
+func (r *localRelayer) operator(args ...string) []string {
 	return append(args, "--database-url", r.url, "--chain-id", strconv.Itoa(testchain.ChainID))
 }
 
 // send submits a transaction with this method to one key, and waits until a node has it.
-func (r *relay) send(t *testing.T, key int, method string) *relayer.Transaction {
+func (r *localRelayer) send(t *testing.T, key int, method string) *relayer.Transaction {
 	t.Helper()
 	tx := r.submit(t, lower(r.keys[key]), method)
 	return r.Reaches(t, tx, relayer.Broadcasted)
 }
 
-func (r *relay) submit(t *testing.T, target, method string) *relayer.Transaction {
+func (r *localRelayer) submit(t *testing.T, target, method string) *relayer.Transaction {
 	t.Helper()
 	tx, err := r.Submit(t.Context(), relayer.Submission{RelayerID: target, Caller: "me", Request: relayer.Request{
 		To: &r.chain.Accounts[0].Address, Value: big.NewInt(5), Speed: relayer.Fast,
@@ -68,7 +68,7 @@ func (r *relay) submit(t *testing.T, target, method string) *relayer.Transaction
 }
 
 // confirm makes blocks until a transaction has a status.
-func (r *relay) confirm(t *testing.T, tx *relayer.Transaction, status relayer.Status) {
+func (r *localRelayer) confirm(t *testing.T, tx *relayer.Transaction, status relayer.Status) {
 	t.Helper()
 	var last relayer.Status
 	require.Eventually(t, func() bool {

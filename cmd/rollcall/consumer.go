@@ -1,0 +1,205 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/rollcall-dev/rollcall/internal/cli"
+	"github.com/rollcall-dev/rollcall/internal/platform/config"
+	"github.com/rollcall-dev/rollcall/internal/platform/httpserver"
+	"github.com/rollcall-dev/rollcall/internal/platform/postgres"
+	"github.com/rollcall-dev/rollcall/internal/platform/redisclient"
+	"github.com/rollcall-dev/rollcall/internal/platform/warnings"
+	"github.com/rollcall-dev/rollcall/internal/relay"
+	"github.com/rollcall-dev/rollcall/internal/relay/consumer"
+	"github.com/rollcall-dev/rollcall/internal/relay/fleet"
+	"github.com/rollcall-dev/rollcall/internal/relay/health"
+	"github.com/rollcall-dev/rollcall/internal/relay/reconciler"
+	"github.com/rollcall-dev/rollcall/internal/relay/upstream"
+)
+
+// consumerCmd runs a consumer of the relay path until it is told to stop.
+type consumerCmd struct {
+	Config string `env:"ROLLCALL_CONFIG" placeholder:"FILE" help:"YAML file of settings, by the names of these flags."`
+
+	Listen      string        `group:"Consumer" env:"CONSUMER_LISTEN" default:":9090" help:"Address of /health and /metrics."`
+	Concurrency int           `group:"Consumer" env:"CONSUMER_CONCURRENCY" default:"64" min:"1" max:"1000" help:"Transactions that are submitted at the same time."`
+	Silent      time.Duration `group:"Consumer" name:"webhook-silence" env:"CONSUMER_WEBHOOK_SILENCE" default:"60s" min:"1s" max:"1h" help:"How long a relayer may be silent about a transaction before it is asked."`
+
+	Relayers relayersFlags   `embed:"" group:"Relayers"`
+	Store    relayStoreFlags `embed:"" group:"Store and queue"`
+	Redis    cli.RedisFlags  `embed:"" group:"Redis"`
+	Log      cli.LogFlags    `embed:"" group:"Log" prefix:"log-"`
+}
+
+// relayersFlags are how relayers are called. Their URLs come from Redis.
+type relayersFlags struct {
+	Key         string        `name:"relayer-key" env:"CONSUMER_RELAYER_KEY" placeholder:"KEY" secret:"" help:"API key for all relayers, sent as a bearer token; better in a file. Relayers of one pool must know it by the same name."`
+	KeyFile     string        `name:"relayer-key-file" env:"CONSUMER_RELAYER_KEY_FILE" placeholder:"FILE" help:"File that holds it."`
+	Keys        string        `name:"relayer-keys" env:"CONSUMER_RELAYER_KEYS" placeholder:"ID:KEY,…" secret:"" help:"API keys for single relayers, by the ids of their services; better in a file."`
+	KeysFile    string        `name:"relayer-keys-file" env:"CONSUMER_RELAYER_KEYS_FILE" placeholder:"FILE" help:"File that holds them."`
+	URLTemplate string        `name:"relayer-url-template" env:"RELAYER_URL_TEMPLATE" default:"http://oz-relayer-{N}:3000" placeholder:"URL" help:"URL of relayers that Redis lists without one: {N} is the number of oz-relayer-N, {id} is the id."`
+	Timeout     time.Duration `name:"relayer-timeout" env:"CONSUMER_RELAYER_TIMEOUT" default:"30s" min:"100ms" max:"5m" help:"Time that a relayer has to answer a transaction. An answer that does not come in time leaves the outcome unknown."`
+	CAFile      string        `name:"relayer-ca-file" env:"CONSUMER_RELAYER_CA_FILE" placeholder:"FILE" help:"Certificates of the CAs that those of https:// relayers must lead to, PEM; by default the system's."`
+
+	keys relayerKeys // read by check
+}
+
+func (r *relayersFlags) check(p *config.Problems) {
+	cli.ReadSecret(p, &r.Key, &r.KeyFile)
+	cli.ReadSecret(p, &r.Keys, &r.KeysFile)
+	cli.CheckCAs(p, &r.CAFile)
+	keys, err := parseRelayerKeys(r.Keys)
+	if err != nil {
+		p.Addf(cli.From(&r.Keys, &r.KeysFile), "give them as oz-relayer-0:KEY,oz-relayer-1:KEY", "%v", err)
+		return
+	}
+	if r.Key != "" {
+		keys[""] = r.Key
+	}
+	if len(keys) == 0 && r.KeyFile == "" && r.KeysFile == "" {
+		p.Addf(&r.Key, "give the key that the relayers know this consumer by", "is missing")
+	}
+	r.keys = keys
+	for id := range keys {
+		client, err := r.client(id, "http://relayer")
+		if err != nil {
+			field := cli.From(&r.Keys, &r.KeysFile)
+			if id == "" {
+				field = cli.From(&r.Key, &r.KeyFile)
+			}
+			p.Addf(field, "", "%s", cli.OneLine(err))
+			continue
+		}
+		_ = client.Close()
+	}
+	if _, err := upstream.CheckURL(strings.NewReplacer("{N}", "0", "{id}", "id").Replace(r.URLTemplate)); r.URLTemplate != "" && err != nil {
+		p.Addf(&r.URLTemplate, "give one such as http://oz-relayer-{N}:3000", "%v", err)
+	}
+}
+
+// client returns the client of a relayer.
+func (r *relayersFlags) client(id, url string) (*upstream.Client, error) {
+	key := r.keys.key(id)
+	if key == "" {
+		return nil, fmt.Errorf("no API key for relayer %s: give CONSUMER_RELAYER_KEY, or one for it in CONSUMER_RELAYER_KEYS", id)
+	}
+	return upstream.New(upstream.Config{URL: url, Key: key, SubmitTimeout: r.Timeout, CAs: cli.ReadCAs(r.CAFile)})
+}
+
+// Check reports what is wrong with the settings together.
+func (c *consumerCmd) Check(p *config.Problems) {
+	cli.CheckListen(p, &c.Listen, ":9090")
+	c.Relayers.check(p)
+	c.Store.check(p)
+	c.Redis.CheckFlags(p)
+}
+
+// startingHealth reports why a process is not up yet, and then what its monitor reports.
+type startingHealth struct {
+	monitor atomic.Pointer[health.Monitor]
+	cause   atomic.Pointer[string]
+}
+
+// waiting records what the start waits for.
+func (s *startingHealth) waiting(cause string) { s.cause.Store(&cause) }
+
+func (s *startingHealth) report() health.Report {
+	if m := s.monitor.Load(); m != nil {
+		return m.Health()
+	}
+	r := health.Report{Status: "unhealthy", Reason: "starting", Components: map[string]string{}}
+	if cause := s.cause.Load(); cause != nil {
+		r.Reason = "starting: " + *cause
+		r.Components["database"] = *cause
+	}
+	return r
+}
+
+// Run consumes until ctx ends.
+func (c *consumerCmd) Run(ctx context.Context, con *cli.Console) (err error) {
+	unlimited, failure := c.Log.Logger(con.Stderr)
+	defer failure("consumer failed", &err)
+	log := slog.New(warnings.Limit(unlimited.Handler()))
+	reg := newRegistry()
+	starting := &startingHealth{}
+	web, err := httpserver.Open(ctx, httpserver.Config{
+		Listen: c.Listen, Connections: 64, Stop: stopTimeout, Logger: log,
+		HTTP: &http.Server{
+			Handler:           health.Handler(starting.report, promhttp.HandlerFor(reg, promhttp.HandlerOpts{MaxRequestsInFlight: 4})),
+			ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 5 * time.Second, WriteTimeout: 15 * time.Second, IdleTimeout: 90 * time.Second,
+			MaxHeaderBytes: 16 << 10, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+		},
+	})
+	if err != nil {
+		return err
+	}
+	defer closing(&err, web)
+
+	// HTTP stays up until the accepted messages are done, so that the end can be observed.
+	serving, stopServing := context.WithCancel(context.WithoutCancel(ctx))
+	served := make(chan error, 1)
+	go func() { served <- web.Run(serving) }()
+	started := false
+	err = c.consume(ctx, log, reg, starting, postgres.LogWaiting(unlimited, starting.waiting), func() {
+		started = true
+		log.Info("consumer started", "version", cli.Version(), "http", web.Addr().String(), "redis", c.Redis.Options())
+	})
+	stopServing()
+	err = errors.Join(err, <-served)
+	if err != nil && (started || ctx.Err() == nil) {
+		return err
+	}
+	log.Info("consumer stopped", "cause", context.Cause(ctx))
+	return nil
+}
+
+// consume opens a consumer's parts, and runs until ctx ends.
+func (c *consumerCmd) consume(ctx context.Context, log *slog.Logger, reg *prometheus.Registry, starting *startingHealth, waiting func(error), started func()) (err error) {
+	s, err := c.Store.open(ctx, "consumer", nil, log, reg, waiting)
+	if err != nil {
+		return err
+	}
+	defer closing(&err, s)
+	redis, err := redisclient.New(c.Redis.Options())
+	if err != nil {
+		return err
+	}
+	defer closing(&err, redis)
+	relayers := fleet.New(fleet.Config{
+		Redis: redis, Prefix: c.Redis.KeyPrefix, URLTemplate: c.Relayers.URLTemplate, Client: c.Relayers.client, Store: s.store,
+		Registerer: reg, Logger: log,
+	})
+	submit := consumer.New(consumer.Config{
+		Queue: s.queue, Store: s.store, Relayers: relayers, Concurrency: c.Concurrency, Lease: c.Relayers.Timeout * 3 / 2,
+		Settled: 3 * c.Relayers.Timeout, Registerer: reg, Logger: log,
+	})
+	reconcile := reconciler.New(reconciler.Config{
+		Store: s.store, Queued: s.queue.Notify, Registerer: reg, Logger: log,
+		At: func(at relay.Route) (reconciler.Relayer, bool) {
+			client := relayers.Client(at)
+			return client, client != nil
+		},
+	})
+	watch := health.New(health.Config{
+		Store: s.store, Registerer: reg, Logger: log,
+		Components: map[string]func() error{"queue": s.queue.Health, "relayers": relayers.Health},
+	})
+	starting.monitor.Store(watch)
+	stages := newStages(ctx)
+	started()
+	// The submissions end first. The parts that they need end last.
+	stages.add(submit.Run)
+	stages.add(reconcile.Run, s.queue.Run)
+	stages.add(relayers.Run, watch.Run)
+	return stages.wait()
+}

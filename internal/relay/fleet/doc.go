@@ -1,0 +1,37 @@
+// Package fleet knows the live relayers and chooses one for each submission. The consumer calls it; it calls Redis, which the
+// discovery cluster keeps current, the relayers' APIs, and the store.
+//
+// # Which relayers there are
+//
+// A [Fleet] reads the set relayer:active and each member's status hash once a second, and at once after a message on
+// relayer:events. A member without a hash gets its URL from a template. While Redis cannot be read, the last known set
+// counts for Config.KeepFor; after that there are no relayers, and messages wait.
+//
+// A relayer can be chosen once its id behind the URL was looked up. The id is kept until the relayer refuses it.
+//
+// # The choice
+//
+// A relayer has a cost, and the cheapest one is chosen; of many, the cheaper one of two at random, so that consumers that
+// read the same loads do not all choose the same relayer.
+//
+//	cost = (load + 1) * slowness * failures * silence
+//
+// Each factor is there because the others can be deceived:
+//
+//	load      The greater of the relayer's own pending count and the transactions there that the store does not know to
+//	          be mined, plus this process's since then. A relayer that always reports 0 pending has the store's count.
+//	slowness  Recent latency, the highest counts most, or the age of the oldest request in flight if that is longer. A relayer
+//	          that does not respond is left before its first timeout.
+//	failures  Recent success. A relayer that fails every second request, which closes its breaker each time, is expensive.
+//	silence   The share of its unmined transactions that have no hash after some seconds, or that it does not count as pending.
+//	          A relayer that accepts and never sends is expensive, however fast it accepts.
+//
+// Paused and disabled relayers are passed over, and so are those whose breaker is open. One fault opens it, at first for a
+// second, then for twice as long each time up to half a minute. Then one request is tried. A relayer that asks for a pause
+// by Retry-After gets it.
+//
+// # What is not guaranteed
+//
+// Loads are read once a second, so that between two readings consumers know of each other's requests only by the relayers'
+// latency. A relayer that fails gets one request in each pause of its breaker from each consumer.
+package fleet

@@ -1,0 +1,281 @@
+package fleet
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/redis/go-redis/v9"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/rollcall-dev/rollcall/internal/relay"
+	"github.com/rollcall-dev/rollcall/internal/relay/consumer"
+	"github.com/rollcall-dev/rollcall/internal/relay/store"
+	"github.com/rollcall-dev/rollcall/internal/relay/upstream"
+)
+
+// Store is the part of the store that a Fleet calls.
+type Store interface {
+	Outstanding(ctx context.Context, stuckAfter time.Duration) ([]store.Outstanding, error)
+}
+
+// Config configures a Fleet. Fields without a default are required.
+type Config struct {
+	Redis redis.UniversalClient
+	// Prefix is the prefix of the mirror's keys.
+	Prefix string
+	// URLTemplate is the URL of relayers without a status hash: {N} is the number of oz-relayer-N, {id} is the id. Default:
+	// none, so that such a relayer is not used.
+	URLTemplate string
+	// Client returns a client for a relayer with the id of its service and its base URL. The Fleet closes it.
+	Client func(id, url string) (*upstream.Client, error)
+	Store  Store
+	// Poll is how often Redis, the loads and the store are read. Default 1 s.
+	Poll time.Duration
+	// KeepFor is how long the last known set counts while Redis cannot be read. Default 60 s.
+	KeepFor time.Duration
+	// SilentAfter is after how long an accepted transaction without a hash speaks against its relayer. Default 3 s.
+	SilentAfter time.Duration
+	Registerer  prometheus.Registerer
+	Logger      *slog.Logger
+}
+
+// Fleet is the live relayers. Run keeps it current. Its methods are safe for concurrent use. It implements
+// [consumer.Relayers].
+type Fleet struct {
+	cfg     Config
+	log     *slog.Logger
+	metrics *metrics
+	wake    chan struct{}
+
+	mu      sync.Mutex
+	members map[string]*member // by the id of the service
+	readAt  time.Time          // of the last successful read of Redis
+	left    map[route]*upstream.Client
+}
+
+// route identifies a relayer that is not live any more.
+type route struct{ id, url string }
+
+// New returns a Fleet, which knows no relayers until Run has read Redis.
+func New(cfg Config) *Fleet {
+	cfg.Poll = cmp.Or(cfg.Poll, time.Second)
+	cfg.KeepFor = cmp.Or(cfg.KeepFor, time.Minute)
+	cfg.SilentAfter = cmp.Or(cfg.SilentAfter, 3*time.Second)
+	f := &Fleet{
+		cfg: cfg, log: cfg.Logger.With("component", "fleet"), wake: make(chan struct{}, 1), members: map[string]*member{}, left: map[route]*upstream.Client{},
+	}
+	f.metrics = newMetrics(cfg.Registerer, f)
+	return f
+}
+
+// Run keeps the fleet current until ctx ends, and returns nil then. It may be called once.
+func (f *Fleet) Run(ctx context.Context) error {
+	defer f.close()
+	var group errgroup.Group
+	group.Go(func() error { f.follow(ctx); return nil })
+	group.Go(func() error { f.readAll(ctx); return nil })
+	group.Go(func() error { f.readStore(ctx); return nil })
+	return group.Wait()
+}
+
+// close waits for the readings of all relayers, and closes their clients.
+func (f *Fleet) close() {
+	f.mu.Lock()
+	members, left := f.members, f.left
+	f.members, f.left = map[string]*member{}, map[route]*upstream.Client{}
+	f.mu.Unlock()
+	for _, m := range members {
+		m.end()
+	}
+	for _, client := range left {
+		_ = client.Close()
+	}
+}
+
+// readStore reads each relayer's unfinished transactions from the store.
+func (f *Fleet) readStore(ctx context.Context) {
+	ticker := time.NewTicker(f.cfg.Poll)
+	defer ticker.Stop()
+	for {
+		began := time.Now()
+		reading, cancel := context.WithTimeout(ctx, 5*time.Second)
+		loads, err := f.cfg.Store.Outstanding(reading, f.cfg.SilentAfter)
+		cancel()
+		if err == nil {
+			f.apply(loads, began)
+		} else if ctx.Err() == nil {
+			f.log.Debug("unfinished transactions not counted", "err", err)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+	}
+}
+
+func (f *Fleet) apply(loads []store.Outstanding, readAt time.Time) {
+	byID := make(map[string]store.Outstanding, len(loads))
+	for _, l := range loads {
+		byID[l.Relayer] = l
+	}
+	for _, m := range f.list() {
+		m.setOutstanding(byID[m.id], readAt)
+	}
+}
+
+func (f *Fleet) list() []*member {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	all := make([]*member, 0, len(f.members))
+	if time.Since(f.readAt) > f.cfg.KeepFor {
+		return all
+	}
+	for _, m := range f.members {
+		all = append(all, m)
+	}
+	return all
+}
+
+// many is from how many relayers on only two of them are compared.
+const many = 6
+
+// Choose implements [consumer.Relayers].
+func (f *Fleet) Choose(w consumer.Want) (consumer.Choice, bool) {
+	now := time.Now()
+	candidates := f.list()
+	rand.Shuffle(len(candidates), func(i, j int) { candidates[i], candidates[j] = candidates[j], candidates[i] })
+	candidates = slices.DeleteFunc(candidates, func(m *member) bool { return !m.suits(w, now) })
+	// Those whose load cannot be read are the last resort.
+	slices.SortStableFunc(candidates, func(a, b *member) int { return cmp.Compare(b2i(a.silent(now)), b2i(b.silent(now))) })
+	answering := candidates
+	if i := slices.IndexFunc(candidates, func(m *member) bool { return m.silent(now) }); i > 0 {
+		answering = candidates[:i]
+	}
+	for len(answering) > 0 {
+		compared := answering
+		if len(compared) >= many {
+			compared = compared[:2]
+		}
+		best := 0
+		for i := range compared {
+			if compared[i].cost(now) < compared[best].cost(now) {
+				best = i
+			}
+		}
+		if choice, ok := answering[best].take(now); ok {
+			return choice, true
+		}
+		answering = slices.Delete(answering, best, best+1) // another goroutine has its breaker's one request
+	}
+	return consumer.Choice{}, false
+}
+
+func b2i(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// maxLeft bounds the relayers that are remembered after they have left.
+const maxLeft = 256
+
+// At implements [consumer.Relayers].
+func (f *Fleet) At(at relay.Route) (consumer.Relayer, bool) {
+	if client := f.Client(at); client != nil {
+		return client, true
+	}
+	return nil, false
+}
+
+// Health returns why no relayer can be chosen, at once; nil if one can.
+func (f *Fleet) Health() error {
+	all := f.list()
+	if len(all) == 0 {
+		return errors.New("Redis lists no relayer, or cannot be read")
+	}
+	if !slices.ContainsFunc(all, func(m *member) bool { return m.suits(consumer.Want{}, time.Now()) }) {
+		return errors.New("every relayer fails, is paused or disabled")
+	}
+	return nil
+}
+
+// Client returns the client of a route's relayer, also if that is not live any more; nil if nothing is known of it.
+func (f *Fleet) Client(at relay.Route) *upstream.Client {
+	if at.Relayer == "" || at.URL == "" {
+		return nil
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if m := f.members[at.Relayer]; m != nil && m.url == at.URL {
+		return m.client
+	}
+	key := route{at.Relayer, at.URL}
+	client := f.left[key]
+	if client == nil {
+		made, err := f.cfg.Client(at.Relayer, at.URL)
+		if err != nil {
+			return nil
+		}
+		for old, c := range f.left { // any of them
+			if len(f.left) < maxLeft {
+				break
+			}
+			delete(f.left, old)
+			_ = c.Close()
+		}
+		client, f.left[key] = made, made
+	}
+	return client
+}
+
+// set replaces the members. A member whose URL has changed is another relayer.
+func (f *Fleet) set(ctx context.Context, urls map[string]string) {
+	var gone []*member
+	f.mu.Lock()
+	f.readAt = time.Now()
+	for id, m := range f.members {
+		if urls[id] != m.url {
+			gone = append(gone, m)
+			delete(f.members, id)
+		}
+	}
+	for id, url := range urls {
+		if f.members[id] != nil {
+			continue
+		}
+		client, err := f.cfg.Client(id, url)
+		if err != nil {
+			f.log.Warn("relayer not usable", "relayer", id, "url", url, "err", err)
+			continue
+		}
+		f.members[id] = newMember(ctx, f, id, url, client)
+		f.log.Info("relayer joined", "relayer", id, "url", url)
+	}
+	f.mu.Unlock()
+	for _, m := range gone {
+		f.log.Info("relayer left", "relayer", m.id, "url", m.url)
+		go m.end()
+	}
+}
+
+// templateURL returns the URL of a member without a status hash.
+func (f *Fleet) templateURL(id string) (string, error) {
+	if f.cfg.URLTemplate == "" {
+		return "", errors.New("it has no status hash, and no URL template is configured")
+	}
+	n, ok := number(id)
+	if !ok && strings.Contains(f.cfg.URLTemplate, "{N}") {
+		return "", errors.New("it has no status hash, and no number for the URL template")
+	}
+	return strings.NewReplacer("{N}", n, "{id}", id).Replace(f.cfg.URLTemplate), nil
+}

@@ -1,0 +1,295 @@
+package fleet
+
+import (
+	"container/list"
+	"context"
+	"errors"
+	"math"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/sony/gobreaker/v2"
+
+	"github.com/rollcall-dev/rollcall/internal/relay"
+	"github.com/rollcall-dev/rollcall/internal/relay/consumer"
+	"github.com/rollcall-dev/rollcall/internal/relay/store"
+	"github.com/rollcall-dev/rollcall/internal/relay/upstream"
+)
+
+const (
+	// loadTimeout bounds a reading of a relayer's load.
+	loadTimeout = 2 * time.Second
+	// memory is the time constant of averages: after it, an older sample counts a third.
+	memory = 2 * time.Second
+	// quick is the latency below which differences say nothing.
+	quick = 20 * time.Millisecond
+	// silentReadings is after how many failed readings of its load a relayer is the last resort.
+	silentReadings = 2
+	// firstPause and longestPause are how long a breaker is open after the first fault and after many.
+	firstPause, longestPause = time.Second, 30 * time.Second
+	// silencePenalty is the factor of a relayer that sends none of its transactions, or counts none of them.
+	silencePenalty = 50
+	// fewUnmined is how many transactions without news prove nothing.
+	fewUnmined = 8
+	// leastSuccess bounds the factor of failures.
+	leastSuccess = 0.1
+)
+
+// member is a live relayer.
+type member struct {
+	fleet   *Fleet
+	id, url string
+	client  *upstream.Client
+	breaker *gobreaker.TwoStepCircuitBreaker[struct{}]
+	stop    context.CancelFunc
+	done    chan struct{}
+	wake    chan struct{}
+
+	mu             sync.Mutex
+	info           *upstream.Info // nil: to be looked up
+	pending        int            // as the relayer reported
+	outstanding    store.Outstanding
+	uncounted      float64     // average share of the unmined transactions that the relayer does not count
+	accepted       []time.Time // by this process, since the readings above
+	failedReadings int
+	inFlight       *list.List // of time.Time, the oldest first
+	latency        float64    // seconds
+	success        float64    // 0 to 1
+	sampledAt      time.Time
+	faults         int // in a row
+	pausedUntil    time.Time
+}
+
+func newMember(ctx context.Context, f *Fleet, id, url string, client *upstream.Client) *member {
+	ctx, stop := context.WithCancel(ctx)
+	m := &member{
+		fleet: f, id: id, url: url, client: client, stop: stop, done: make(chan struct{}), wake: make(chan struct{}, 1),
+		inFlight: list.New(), success: 1, sampledAt: time.Now(),
+	}
+	m.breaker = gobreaker.NewTwoStepCircuitBreaker[struct{}](gobreaker.Settings{
+		Name: id, MaxRequests: 1, Timeout: firstPause,
+		ReadyToTrip: func(c gobreaker.Counts) bool { return c.ConsecutiveFailures > 0 },
+		IsExcluded:  func(err error) bool { return errors.Is(err, errUnused) },
+		OnStateChange: func(_ string, _, to gobreaker.State) {
+			if to == gobreaker.StateOpen {
+				f.metrics.opened.WithLabelValues(id).Inc()
+			}
+		},
+	})
+	go m.run(ctx)
+	return m
+}
+
+// end ends the readings, and closes the client when they have ended. Requests in flight go on.
+func (m *member) end() {
+	m.stop()
+	<-m.done
+	_ = m.client.Close()
+}
+
+// run reads the relayer's id and load until ctx ends.
+func (m *member) run(ctx context.Context) {
+	defer close(m.done)
+	ticker := time.NewTicker(m.fleet.cfg.Poll)
+	defer ticker.Stop()
+	for {
+		m.readLoad(ctx)
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		case <-m.wake:
+		}
+	}
+}
+
+func (m *member) readLoad(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, loadTimeout)
+	defer cancel()
+	began := time.Now()
+	m.mu.Lock()
+	info := m.info
+	m.mu.Unlock()
+	var err error
+	if info == nil {
+		var found upstream.Info
+		found, err = m.client.Discover(ctx)
+		info = &found
+	}
+	var load upstream.Load
+	if err == nil {
+		load, err = m.client.Load(ctx, info.Ref())
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err != nil {
+		if m.failedReadings++; m.failedReadings == silentReadings {
+			m.fleet.log.Warn("load of a relayer cannot be read", "relayer", m.id, "err", err)
+		}
+		if errors.Is(err, upstream.ErrNoRelayer) || errors.Is(err, upstream.ErrOtherScope) {
+			m.info = nil
+		}
+		return
+	}
+	known := *info
+	known.Paused, known.Disabled = load.Paused, load.Disabled
+	m.info, m.pending, m.failedReadings = &known, load.Pending, 0
+	m.forget(began)
+}
+
+// setOutstanding stores the load as the store knows it.
+func (m *member) setOutstanding(o store.Outstanding, readAt time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	uncounted := 0.0
+	if reported := m.pending + len(m.accepted); o.Count > fewUnmined && m.failedReadings == 0 {
+		uncounted = max(0, float64(o.Count-reported)) / float64(o.Count)
+	}
+	m.outstanding, m.uncounted = o, (m.uncounted+uncounted)/2
+	m.forget(readAt)
+}
+
+// forget drops the acceptances that a reading includes. The relayer and the store may need a moment to count one.
+func (m *member) forget(readAt time.Time) {
+	n := 0
+	for n < len(m.accepted) && m.accepted[n].Before(readAt.Add(-100*time.Millisecond)) {
+		n++
+	}
+	m.accepted = append(m.accepted[:0], m.accepted[n:]...)
+}
+
+// suits reports whether the member may be chosen for a submission.
+func (m *member) suits(w consumer.Want, now time.Time) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch {
+	case m.info == nil, !m.info.Usable(), now.Before(m.pausedUntil):
+		return false
+	case w.Resume && m.info.Scope != w.Scope, w.Keyed && m.info.Scope == "":
+		return false
+	}
+	for _, id := range w.Exclude {
+		if id == m.id {
+			return false
+		}
+	}
+	return m.breaker.State() != gobreaker.StateOpen
+}
+
+// silent reports whether the relayer does not answer readings.
+func (m *member) silent(time.Time) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.failedReadings >= silentReadings
+}
+
+// cost returns what one more submission costs here. The package's documentation explains it.
+func (m *member) cost(now time.Time) float64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	load := max(m.pending, m.outstanding.Count) + len(m.accepted) + m.inFlight.Len()
+	latency, success := m.averages(now)
+	if oldest := m.inFlight.Front(); oldest != nil {
+		latency = max(latency, now.Sub(oldest.Value.(time.Time)).Seconds()) //nolint:forcetypeassert // take stores nothing else
+	}
+	silence := m.uncounted
+	if m.outstanding.Stuck > 0 {
+		silence = max(silence, float64(m.outstanding.Stuck)/float64(m.outstanding.Count))
+	}
+	success = max(success, leastSuccess)
+	return float64(load+1) * max(1, latency/quick.Seconds()) / (success * success) * (1 + silencePenalty*silence)
+}
+
+// averages returns latency and success as of now: without new samples a relayer is forgiven.
+func (m *member) averages(now time.Time) (latency, success float64) {
+	keep := math.Exp(-now.Sub(m.sampledAt).Seconds() / memory.Seconds())
+	return m.latency * keep, 1 - (1-m.success)*keep
+}
+
+// errFault and errUnused are the breaker's errors.
+var (
+	errFault  = errors.New("fault")
+	errUnused = errors.New("not used")
+)
+
+// take chooses the member, unless its breaker refuses.
+func (m *member) take(now time.Time) (consumer.Choice, bool) {
+	report, err := m.breaker.Allow()
+	if err != nil {
+		return consumer.Choice{}, false
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.info == nil {
+		report(errUnused)
+		return consumer.Choice{}, false
+	}
+	flight := m.inFlight.PushBack(now)
+	return consumer.Choice{
+		Route:   relay.Route{Relayer: m.id, URL: m.url, RelayerID: m.info.RelayerID, Scope: m.info.Scope},
+		Relayer: m.client,
+		Done: func(r *upstream.Result) {
+			m.returned(r, flight)
+			switch {
+			case r == nil || r.Busy:
+				report(errUnused)
+			case r.Fault:
+				report(errFault)
+			default:
+				report(nil)
+			}
+		},
+	}, true
+}
+
+// returned takes the result of a submission into account; nil if it was not made.
+func (m *member) returned(r *upstream.Result, flight *list.Element) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.inFlight.Remove(flight)
+	if r == nil {
+		return
+	}
+	now := time.Now()
+	m.fleet.metrics.submitted.WithLabelValues(m.id, r.Outcome.String()).Inc()
+	latency, success := m.averages(now)
+	if r.Fault {
+		if now.After(m.pausedUntil) { // otherwise it is one more of the requests that were in flight at the first fault
+			m.faults++
+		}
+		pause := min(firstPause<<min(max(m.faults-1, 0), 8), longestPause)
+		m.pausedUntil = now.Add(max(pause, r.RetryAfter))
+		success /= 2
+	} else {
+		m.faults = 0
+		success += (1 - success) / 4
+		// The peak counts, so that a relayer that becomes slow is left at once.
+		latency = max(latency, r.Took.Seconds())
+	}
+	if r.Busy {
+		m.pausedUntil = now.Add(max(firstPause, r.RetryAfter))
+	}
+	if r.Outcome == upstream.Accepted {
+		m.accepted = append(m.accepted, now)
+	}
+	m.latency, m.success, m.sampledAt = latency, success, now
+	if r.Stale {
+		m.info = nil
+	}
+	if r.Stale || r.Fault {
+		select {
+		case m.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// number returns the N of oz-relayer-N.
+func number(id string) (string, bool) {
+	n, ok := strings.CutPrefix(id, "oz-relayer-")
+	if !ok || n == "" || n[0] == '0' && n != "0" || strings.Trim(n, "0123456789") != "" {
+		return "", false
+	}
+	return n, true
+}

@@ -1,0 +1,64 @@
+package fleet
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// metrics are a fleet's metrics.
+type metrics struct {
+	submitted *prometheus.CounterVec
+	opened    *prometheus.CounterVec
+	failures  prometheus.Counter
+	readable  prometheus.Gauge
+	mirrorAge atomic.Int64 // of the mirror at the last read, ns
+}
+
+func newMetrics(reg prometheus.Registerer, f *Fleet) *metrics {
+	m := &metrics{
+		submitted: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "rollcall_relay_relayer_submissions_total", Help: "Requests to each relayer, by outcome.",
+		}, []string{"relayer", "outcome"}),
+		opened: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "rollcall_relay_breaker_opened_total", Help: "How often the circuit breaker of each relayer was opened by a fault.",
+		}, []string{"relayer"}),
+		failures: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "rollcall_relay_redis_failures_total", Help: "Failed reads of the live relayers from Redis.",
+		}),
+		readable: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "rollcall_relay_redis_up", Help: "1 if the last read of the live relayers from Redis succeeded, else 0.",
+		}),
+	}
+	if reg != nil {
+		gauge := func(name, help string, value func() float64) prometheus.GaugeFunc {
+			return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value)
+		}
+		reg.MustRegister(m.submitted, m.opened, m.failures, m.readable,
+			gauge("rollcall_relay_relayers", "Relayers that may be chosen, apart from pauses and open breakers.", func() float64 { return float64(len(f.list())) }),
+			gauge("rollcall_relay_relayers_age_seconds", "Time since the live relayers were last read from Redis.", func() float64 {
+				f.mu.Lock()
+				defer f.mu.Unlock()
+				if f.readAt.IsZero() {
+					return -1
+				}
+				return time.Since(f.readAt).Seconds()
+			}),
+			gauge("rollcall_relay_mirror_age_seconds", "Age of the discovery cluster's last update in Redis, at the last read.", func() float64 {
+				return time.Duration(m.mirrorAge.Load()).Seconds()
+			}))
+	}
+	return m
+}
+
+// read records a read of Redis.
+func (m *metrics) read(err error, age time.Duration) {
+	if err != nil {
+		m.failures.Inc()
+		m.readable.Set(0)
+		return
+	}
+	m.readable.Set(1)
+	m.mirrorAge.Store(int64(age))
+}

@@ -1,0 +1,171 @@
+package fleet
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/rollcall-dev/rollcall/internal/relay/upstream"
+)
+
+const (
+	// readTimeout bounds one read of Redis.
+	readTimeout = 2 * time.Second
+	// maxMembers bounds the set of relayers.
+	maxMembers = 10_000
+	// maxIDBytes bounds the id of a service, a DNS label.
+	maxIDBytes = 63
+	// logEvery is how often a lasting failure is logged.
+	logEvery = time.Minute
+)
+
+// keys are the names of the discovery cluster's keys. Its README documents them.
+func (f *Fleet) activeKey() string { return f.cfg.Prefix + "relayer:active" }
+func (f *Fleet) metaKey() string   { return f.cfg.Prefix + "relayer:meta" }
+func (f *Fleet) eventsKey() string { return f.cfg.Prefix + "relayer:events" }
+func (f *Fleet) statusKey(id string) string {
+	if n, ok := number(id); ok {
+		return f.cfg.Prefix + "relayer:status:" + n
+	}
+	return f.cfg.Prefix + "relayer:status:svc:" + id
+}
+
+// readAll reads Redis again and again. After failures it pauses longer each time.
+func (f *Fleet) readAll(ctx context.Context) {
+	pause := backoff.NewExponentialBackOff()
+	pause.InitialInterval, pause.MaxInterval = f.cfg.Poll/2, 5*time.Second
+	var failedSince, logged time.Time
+	for {
+		next := f.cfg.Poll
+		urls, age, err := f.read(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err == nil:
+			if !failedSince.IsZero() {
+				f.log.Info("Redis is readable again", "after", time.Since(failedSince).Round(time.Millisecond))
+			}
+			failedSince, logged = time.Time{}, time.Time{}
+			pause.Reset()
+			f.metrics.read(nil, age)
+			f.set(ctx, urls)
+		default:
+			f.metrics.read(err, 0)
+			if failedSince.IsZero() {
+				failedSince = time.Now()
+			}
+			if time.Since(logged) > logEvery {
+				logged = time.Now()
+				f.log.Warn("Redis cannot be read: the last known relayers count", "for", f.cfg.KeepFor, "err", err)
+			}
+			next = pause.NextBackOff()
+		}
+		timer := time.NewTimer(next)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		case <-timer.C:
+		case <-f.wake:
+			timer.Stop()
+		}
+	}
+}
+
+// read returns the URLs of the live relayers by their ids, and the age of the mirror by its own and Redis's clock.
+func (f *Fleet) read(ctx context.Context) (urls map[string]string, age time.Duration, err error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	ids, err := f.cfg.Redis.SMembers(ctx, f.activeKey()).Result()
+	if err != nil {
+		return nil, 0, err
+	}
+	if len(ids) > maxMembers {
+		return nil, 0, fmt.Errorf("%s has %d members; at most %d are used", f.activeKey(), len(ids), maxMembers)
+	}
+	found := make(map[string]*redis.StringCmd, len(ids))
+	var updated *redis.StringCmd
+	var now *redis.TimeCmd
+	if _, err = f.cfg.Redis.Pipelined(ctx, func(p redis.Pipeliner) error {
+		for _, id := range ids {
+			if id != "" && len(id) <= maxIDBytes {
+				found[id] = p.HGet(ctx, f.statusKey(id), "url")
+			}
+		}
+		updated, now = p.HGet(ctx, f.metaKey(), "updated_at"), p.Time(ctx)
+		return nil
+	}); err != nil && err != redis.Nil { //nolint:errorlint // go-redis returns it as it is
+		return nil, 0, err
+	}
+	if at, err := time.Parse(time.RFC3339Nano, updated.Val()); err == nil {
+		age = max(0, now.Val().Sub(at))
+	}
+	urls = make(map[string]string, len(found))
+	for id, hash := range found {
+		url, err := hash.Val(), hash.Err()
+		if err == redis.Nil { //nolint:errorlint // see above
+			url, err = f.templateURL(id)
+		}
+		if err == nil {
+			url, err = upstream.CheckURL(url)
+		}
+		if err != nil {
+			f.log.Warn("relayer not usable", "relayer", id, "err", err)
+			continue
+		}
+		urls[id] = url
+	}
+	return urls, age, nil
+}
+
+// follow makes each message of the discovery cluster cause a read. Without the right to subscribe, the polling suffices.
+func (f *Fleet) follow(ctx context.Context) {
+	pause := backoff.NewExponentialBackOff()
+	pause.InitialInterval, pause.MaxInterval = time.Second, 30*time.Second
+	var failed string
+	for ctx.Err() == nil {
+		err := f.receive(ctx, func() {
+			failed = ""
+			pause.Reset()
+			select {
+			case f.wake <- struct{}{}:
+			default:
+			}
+		})
+		if ctx.Err() != nil {
+			return
+		}
+		if err.Error() != failed {
+			failed = err.Error()
+			f.log.Warn("no messages of changes: relayers are polled", "channel", f.eventsKey(), "err", err)
+		}
+		timer := time.NewTimer(pause.NextBackOff())
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		case <-timer.C:
+		}
+	}
+}
+
+// receive calls changed once it is subscribed and for each message, until the connection fails.
+func (f *Fleet) receive(ctx context.Context, changed func()) error {
+	messages := f.cfg.Redis.Subscribe(ctx, f.eventsKey())
+	stop := context.AfterFunc(ctx, func() { _ = messages.Close() })
+	defer func() {
+		if stop() {
+			_ = messages.Close()
+		}
+	}()
+	for {
+		// A connection that is cut without a sign ends here, since go-redis pings nothing by itself.
+		if _, err := messages.ReceiveTimeout(ctx, logEvery); err != nil {
+			return err
+		}
+		changed()
+	}
+}

@@ -1,0 +1,6 @@
+// Package health watches the dependencies of an API or a consumer of the relay path, and reports whether it can work. The
+// commands call it; it calls the store.
+//
+// A process is ready while it reaches the database. Other components that fail make it degraded: the API accepts transactions
+// without the queue's broker, and a consumer without relayers waits for them.
+package health
