@@ -78,7 +78,7 @@ func (f *relayStoreFlags) open(ctx context.Context, role string, targets []strin
 	if err != nil {
 		return nil, err
 	}
-	s.store = store.New(s.db, store.Config{Enqueue: queue.EnqueueSQL("changed"), Targets: targets})
+	s.store = store.New(s.db, store.Config{Enqueue: queue.EnqueueSQL, Targets: targets})
 	return s, nil
 }
 

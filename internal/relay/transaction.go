@@ -3,6 +3,7 @@ package relay
 import (
 	"crypto/sha256"
 	"encoding/binary"
+	"fmt"
 	"math/big"
 	"time"
 
@@ -52,10 +53,20 @@ type Transaction struct {
 	Route
 	Hash        *common.Hash // nil until the relayer has signed it
 	Traceparent string       // W3C trace context of the request; may be empty
+	// Withdrawn is how many relayers have canceled it without having sent it, at our request.
+	Withdrawn int
 
 	CreatedAt   time.Time
 	SubmittedAt time.Time // zero: not accepted by a relayer yet
 	UpdatedAt   time.Time // of the last change
+}
+
+// RelayerKey is the idempotency key at relayers. After a withdrawal it is another one: the former one names what was canceled.
+func (t *Transaction) RelayerKey() string {
+	if t.Withdrawn == 0 {
+		return t.ID.String()
+	}
+	return fmt.Sprintf("%s.%d", t.ID, t.Withdrawn)
 }
 
 // PublicID is the id that the client uses: its own, or the transaction's.

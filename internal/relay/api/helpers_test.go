@@ -50,7 +50,7 @@ func start(t *testing.T, edit func(*Config), forwards Forwards) *server {
 	t.Parallel()
 	s := &server{t: t, log: new(bytes.Buffer)}
 	s.db = testpostgres.New(t, testpostgres.Migrated(store.Migrations()), testpostgres.Migrated(queue.Migrations())).Pool(t)
-	s.store = store.New(s.db, store.Config{Enqueue: queue.EnqueueSQL("changed"), Targets: []string{"shop"}})
+	s.store = store.New(s.db, store.Config{Enqueue: queue.EnqueueSQL, Targets: []string{"shop"}})
 	cfg := Config{
 		Keys:    []apikey.Key{{Name: "shop", Key: shopKey}, {Name: "other", Key: otherKey}, {Name: "watcher", Key: readerKey, Role: apikey.Reader}},
 		Secrets: []signature.Key{secret(t, newSecret), secret(t, oldSecret)}, Version: "test",

@@ -38,7 +38,7 @@ type world struct {
 func setup(t *testing.T, relayers ...*upstreamtest.Relayer) *world {
 	t.Helper()
 	db := testpostgres.New(t, testpostgres.Migrated(store.Migrations()), testpostgres.Migrated(queue.Migrations())).Pool(t)
-	w := &world{t: t, db: db, relayers: relayers, Store: store.New(db, store.Config{Enqueue: queue.EnqueueSQL("changed")}), fleet: &fixedFleet{}}
+	w := &world{t: t, db: db, relayers: relayers, Store: store.New(db, store.Config{Enqueue: queue.EnqueueSQL}), fleet: &fixedFleet{}}
 	for _, r := range relayers {
 		client, err := upstream.New(upstream.Config{URL: r.URL(), Key: key, SubmitTimeout: 300 * time.Millisecond})
 		require.NoError(t, err)

@@ -36,7 +36,7 @@ func (s *submission) post(ctx context.Context, choice Choice, resumed bool) (v q
 		return s.release(ctx, again), false
 	}
 	result := choice.Relayer.Submit(ctx, upstream.Submission{
-		RelayerID: choice.Route.RelayerID, IdempotencyKey: s.id.String(), Scope: choice.Route.Scope, To: &s.tx.To, Data: s.tx.Data, Value: s.tx.Value,
+		RelayerID: choice.Route.RelayerID, IdempotencyKey: s.tx.RelayerKey(), Scope: choice.Route.Scope, To: &s.tx.To, Data: s.tx.Data, Value: s.tx.Value,
 		GasLimit: s.tx.GasLimit, Speed: string(s.tx.Speed), Traceparent: s.tx.Traceparent,
 	})
 	choice.Done(&result)

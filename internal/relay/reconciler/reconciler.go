@@ -23,11 +23,14 @@ type Store interface {
 	Enqueue(ctx context.Context, ids []uuid.UUID) error
 	Apply(ctx context.Context, reports []relay.Update) ([]store.Applied, error)
 	MatchReports(ctx context.Context) (removed int, err error)
+	Withdraw(ctx context.Context, id uuid.UUID, relayerTx string) (bool, error)
+	Lose(ctx context.Context, id uuid.UUID, relayerTx, reason string) (bool, error)
 }
 
 // Relayer is the part of a relayer's API that a reconciler calls.
 type Relayer interface {
 	Get(ctx context.Context, ref upstream.Ref, id string) (upstream.Transaction, error)
+	Cancel(ctx context.Context, ref upstream.Ref, id string) (upstream.Transaction, error)
 }
 
 // Config configures a Reconciler. Fields without a default are required.
@@ -39,6 +42,8 @@ type Config struct {
 	Queued func()
 	// Interval is how often silent transactions are looked for. Default 5 s.
 	Interval time.Duration
+	// Withdraw is after how long a transaction that its relayer has accepted and not sent is taken back. Default 5 min.
+	Withdraw time.Duration
 	// Overdue is after how long without a webhook a transaction counts as overdue. Default 5 min.
 	Overdue    time.Duration
 	Registerer prometheus.Registerer
@@ -56,6 +61,7 @@ type Reconciler struct {
 func New(cfg Config) *Reconciler {
 	cfg.Interval = cmp.Or(cfg.Interval, 5*time.Second)
 	cfg.Overdue = cmp.Or(cfg.Overdue, 5*time.Minute)
+	cfg.Withdraw = cmp.Or(cfg.Withdraw, 5*time.Minute)
 	if cfg.Queued == nil {
 		cfg.Queued = func() {}
 	}
@@ -67,6 +73,8 @@ const (
 	atOnce = 16
 	// page is how many silent transactions one round takes from the store at a time.
 	page = 200
+	// checksUntilLost is how many checks in a row must not find a transaction until it counts as lost.
+	checksUntilLost = 2
 )
 
 // Run reconciles until ctx ends, and returns nil then.
@@ -123,7 +131,7 @@ func (r *Reconciler) reconcile(ctx context.Context, due []store.Due) error {
 		switch {
 		case d.Status == relay.Queued, d.Status == relay.Submitting:
 			lost = append(lost, d.ID)
-		case d.Status.AtRelayer():
+		case d.Status.AtRelayer(), d.RelayerTx != "": // one that was lost may be found again
 			group.Go(func() error { return r.ask(asking, d) })
 		default: // unknown: an operator decides
 		}
@@ -152,16 +160,67 @@ func (r *Reconciler) ask(ctx context.Context, d store.Due) error {
 		r.metrics.asked.WithLabelValues("unknown relayer").Inc()
 		return nil
 	}
+	ref := upstream.Ref{ID: d.RelayerID, Scope: d.Scope}
 	at := time.Now()
-	got, err := relayer.Get(ctx, upstream.Ref{ID: d.RelayerID, Scope: d.Scope}, d.RelayerTx)
+	got, err := relayer.Get(ctx, ref, d.RelayerTx)
 	switch {
 	case errors.Is(err, upstream.ErrNotFound):
 		r.metrics.asked.WithLabelValues("not found").Inc()
-		log.Error("relayer does not have a transaction that it accepted", "relayer_tx", d.RelayerTx)
-		return nil
+		return r.lost(ctx, &d, log)
 	case err != nil:
 		r.metrics.asked.WithLabelValues("failed").Inc()
 		log.Info("relayer not asked", "err", err)
+		return nil
+	}
+	if swallowed(&got) && time.Since(d.SubmittedAt) > r.cfg.Withdraw {
+		if got, at, err = r.withdraw(ctx, &d, relayer, ref, log); err != nil {
+			return err
+		}
+	}
+	return r.report(ctx, &d, &got, at, log)
+}
+
+// swallowed reports whether a relayer has not sent a transaction.
+func swallowed(t *upstream.Transaction) bool {
+	return t.Status == upstream.Pending && t.Hash == (common.Hash{})
+}
+
+// withdraw asks a relayer to cancel a transaction that it does not send. The store knows of that before, so that the relayer's
+// report returns the transaction to the queue, whoever receives it.
+func (r *Reconciler) withdraw(ctx context.Context, d *store.Due, relayer Relayer, ref upstream.Ref, log *slog.Logger) (got upstream.Transaction, at time.Time, err error) {
+	ok, err := r.cfg.Store.Withdraw(ctx, d.ID, d.RelayerTx)
+	if err != nil || !ok {
+		return got, at, err
+	}
+	at = time.Now()
+	got, err = relayer.Cancel(ctx, ref, d.RelayerTx)
+	if err != nil {
+		log.Warn("transaction not withdrawn from a relayer that does not send it", "err", err)
+		return got, at, nil // the next check finds out
+	}
+	log.Warn("transaction withdrawn from a relayer that does not send it", "relayer_status", string(got.Status))
+	r.metrics.withdrawn.Inc()
+	return got, at, nil
+}
+
+// lost makes a transaction unknown that its relayer does not have in two checks.
+func (r *Reconciler) lost(ctx context.Context, d *store.Due, log *slog.Logger) error {
+	if d.Checks < checksUntilLost {
+		log.Warn("relayer does not have a transaction that it accepted; it is asked again", "relayer_tx", d.RelayerTx)
+		return nil
+	}
+	ok, err := r.cfg.Store.Lose(ctx, d.ID, d.RelayerTx, "its relayer had accepted it as "+d.RelayerTx+", and does not have it any more")
+	if err != nil || !ok {
+		return err
+	}
+	r.metrics.lost.Inc()
+	log.Error("transaction parked: its relayer had accepted it, and does not have it; `rollcall tx resolve` ends that", "relayer_tx", d.RelayerTx)
+	return nil
+}
+
+// report applies a relayer's answer; one without a status is none.
+func (r *Reconciler) report(ctx context.Context, d *store.Due, got *upstream.Transaction, at time.Time, log *slog.Logger) error {
+	if got.Status == "" {
 		return nil
 	}
 	status, ok := statuses[got.Status]
@@ -182,6 +241,7 @@ func (r *Reconciler) ask(ctx context.Context, d store.Due) error {
 	if applied[0].Changed {
 		result = "changed"
 		log.Info("webhook missing: its change was found at the relayer", "status", string(status))
+		r.cfg.Queued() // it may be queued again
 	}
 	r.metrics.asked.WithLabelValues(result).Inc()
 	return nil
@@ -195,8 +255,8 @@ var statuses = map[upstream.Status]relay.Status{
 
 // metrics are a reconciler's metrics.
 type metrics struct {
-	asked             *prometheus.CounterVec
-	requeued, overdue prometheus.Counter
+	asked                              *prometheus.CounterVec
+	requeued, overdue, withdrawn, lost prometheus.Counter
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -205,11 +265,13 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "rollcall_relay_reconciled_total",
 			Help: "Silent transactions, by the relayer's answer: changed, unchanged, not found, failed, unknown relayer.",
 		}, []string{"result"}),
-		requeued: prometheus.NewCounter(prometheus.CounterOpts{Name: "rollcall_relay_requeued_total", Help: "Transactions that were queued again, because no relayer had them for too long."}),
-		overdue:  prometheus.NewCounter(prometheus.CounterOpts{Name: "rollcall_relay_webhook_timeouts_total", Help: "Checks of transactions without a webhook for longer than five minutes."}),
+		requeued:  prometheus.NewCounter(prometheus.CounterOpts{Name: "rollcall_relay_requeued_total", Help: "Transactions that were queued again, because no relayer had them for too long."}),
+		withdrawn: prometheus.NewCounter(prometheus.CounterOpts{Name: "rollcall_relay_withdrawn_total", Help: "Transactions that were taken back from a relayer that had accepted and not sent them."}),
+		lost:      prometheus.NewCounter(prometheus.CounterOpts{Name: "rollcall_relay_lost_total", Help: "Transactions that a relayer had accepted and does not have any more: an operator has to resolve them."}),
+		overdue:   prometheus.NewCounter(prometheus.CounterOpts{Name: "rollcall_relay_webhook_timeouts_total", Help: "Checks of transactions without a webhook for longer than five minutes."}),
 	}
 	if reg != nil {
-		reg.MustRegister(m.asked, m.requeued, m.overdue)
+		reg.MustRegister(m.asked, m.requeued, m.overdue, m.withdrawn, m.lost)
 	}
 	return m
 }

@@ -35,11 +35,11 @@ type world struct {
 	route   relay.Route
 }
 
-func setup(t *testing.T) *world {
+func setup(t *testing.T, edit ...func(*Config)) *world {
 	t.Helper()
 	t.Parallel()
 	db := testpostgres.New(t, testpostgres.Migrated(store.Migrations()), testpostgres.Migrated(queue.Migrations())).Pool(t)
-	w := &world{t: t, db: db, Store: store.New(db, store.Config{Enqueue: queue.EnqueueSQL("changed"), Silent: 50 * time.Millisecond, Stranded: 50 * time.Millisecond})}
+	w := &world{t: t, db: db, Store: store.New(db, store.Config{Enqueue: queue.EnqueueSQL, Silent: 50 * time.Millisecond, Stranded: 50 * time.Millisecond})}
 	w.relayer = upstreamtest.Start(t, upstreamtest.Options{Key: key, Scope: "0123456789abcdef"})
 	var err error
 	w.client, err = upstream.New(upstream.Config{URL: w.relayer.URL(), Key: key})
@@ -47,10 +47,14 @@ func setup(t *testing.T) *world {
 	info, err := w.client.Discover(t.Context())
 	require.NoError(t, err)
 	w.route = relay.Route{Relayer: "oz-relayer-0", URL: w.relayer.URL(), RelayerID: info.RelayerID, Scope: info.Scope}
-	r := New(Config{
+	cfg := Config{
 		Store: w.Store, Interval: 20 * time.Millisecond, Logger: slog.New(slog.DiscardHandler),
 		At: func(to relay.Route) (Relayer, bool) { return w.client, to.URL == w.route.URL },
-	})
+	}
+	for _, e := range edit {
+		e(&cfg)
+	}
+	r := New(cfg)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	done := make(chan error, 1)
 	go func() { done <- r.Run(ctx) }()
@@ -114,11 +118,11 @@ func TestReconciler_NoWebhooks_ReachesTheEnd(t *testing.T) {
 	}
 }
 
-// A relayer that is away, or does not have the transaction, changes nothing. When it answers again, the outcome is found.
+// A relayer that is away changes nothing. When it answers again, the outcome is found.
 func TestReconciler_RelayerFails_ChangesNothing(t *testing.T) {
 	w := setup(t)
 	id, relayerTx := w.submitted()
-	for _, fault := range []upstreamtest.Fault{upstreamtest.Error(404), upstreamtest.Error(500), upstreamtest.Drop, upstreamtest.Respond(200, "<html>")} {
+	for _, fault := range []upstreamtest.Fault{upstreamtest.Error(500), upstreamtest.Drop, upstreamtest.Respond(200, "<html>")} {
 		asked := w.relayer.Calls(upstreamtest.Get)
 		w.relayer.Fail(upstreamtest.Get, fault)
 		// The pause between checks doubles, so the next check is made due.
@@ -161,4 +165,66 @@ func TestReconciler_KeptReport_IsMatched(t *testing.T) {
 	_, err := w.db.Exec(t.Context(), `INSERT INTO relay_reports (relayer_tx, status, reason, revision, at) VALUES ($1, 'mined', '', 9, now())`, relayerTx)
 	require.NoError(t, err)
 	w.reaches(id, relay.Mined)
+}
+
+// A relayer that denies a transaction may be wrong: an operator decides, unless the relayer has it after all.
+func TestReconciler_RelayerDeniesTheTransaction_IsUnknownUntilItIsFound(t *testing.T) {
+	w := setup(t)
+	id, relayerTx := w.submitted()
+	w.relayer.Fail(upstreamtest.Get, upstreamtest.Error(404))
+	tx := w.reaches(id, relay.Unknown)
+	require.Contains(t, tx.Reason, relayerTx)
+	w.relayer.Fail(upstreamtest.Get, nil)
+	w.relayer.Advance(t, relayerTx, "confirmed")
+	require.Eventually(t, func() bool {
+		_, err := w.db.Exec(t.Context(), `UPDATE relay_transactions SET check_at = now() WHERE check_at > now()`)
+		if err != nil {
+			return false
+		}
+		tx, err := w.ByID(t.Context(), id)
+		return err == nil && tx.Status == relay.Confirmed
+	}, 40*time.Second, 20*time.Millisecond)
+}
+
+// A transaction that a relayer accepts and never sends is taken back, and can be given to another relayer.
+func TestReconciler_RelayerSwallowsTheTransaction_IsQueuedAgain(t *testing.T) {
+	w := setup(t, func(c *Config) { c.Withdraw = 100 * time.Millisecond })
+	w.relayer.Fail(upstreamtest.Submit, upstreamtest.AcceptAndForget)
+	id, relayerTx := w.submitted()
+	tx := w.reaches(id, relay.Queued)
+	require.Equal(t, id.String()+".1", tx.RelayerKey(), "the former key names the canceled one")
+	require.Empty(t, tx.RelayerTx)
+	require.Equal(t, "withdrawn from oz-relayer-0", tx.Reason)
+	var messages int
+	require.NoError(t, w.db.QueryRow(t.Context(), `SELECT count(*) FROM relay_queue WHERE id = $1`, id).Scan(&messages))
+	require.Equal(t, 1, messages)
+
+	// The relayer's webhook of it comes late.
+	applied, err := w.Apply(t.Context(), []relay.Update{{RelayerTx: relayerTx, Status: relay.Canceled, At: time.Now()}})
+	require.NoError(t, err)
+	require.False(t, applied[0].Changed)
+	require.Equal(t, relay.Queued, w.reaches(id, relay.Queued).Status)
+}
+
+// A relayer that sends a transaction after all while it is withdrawn keeps it.
+func TestReconciler_SentWhileWithdrawn_StaysAtItsRelayer(t *testing.T) {
+	w := setup(t, func(c *Config) { c.Withdraw = 100 * time.Millisecond })
+	id, relayerTx := w.submitted()
+	w.relayer.Fail(upstreamtest.Cancel, func(c *upstreamtest.Call) {
+		w.relayer.Advance(t, relayerTx, "submitted")
+		c.Do(c.ResponseWriter)
+	})
+	require.Eventually(t, func() bool {
+		_, err := w.db.Exec(t.Context(), `UPDATE relay_transactions SET check_at = now() WHERE check_at > now()`)
+		return err == nil && w.relayer.Calls(upstreamtest.Cancel) > 0
+	}, 40*time.Second, 20*time.Millisecond)
+	w.relayer.Advance(t, relayerTx, "confirmed")
+	require.Eventually(t, func() bool {
+		_, err := w.db.Exec(t.Context(), `UPDATE relay_transactions SET check_at = now() WHERE check_at > now()`)
+		if err != nil {
+			return false
+		}
+		tx, err := w.ByID(t.Context(), id)
+		return err == nil && tx.Status == relay.Confirmed
+	}, 40*time.Second, 20*time.Millisecond)
 }

@@ -74,7 +74,7 @@ func (s *Store) insert(ctx context.Context, txs []*relay.Transaction) (map[uuid.
 				AS a (id, client, client_id, idempotency_key, request_hash, kind, to_address, value_wei, data, gas_limit, speed, digest, signer,
 				forward_nonce, forward_deadline, traceparent)
 			ON CONFLICT DO NOTHING RETURNING *
-		), queue AS (`+s.cfg.Enqueue+`)`+record+` SELECT id, created_at FROM changed`,
+		), queue AS (`+s.cfg.Enqueue("changed")+`)`+record+` SELECT id, created_at FROM changed`,
 		ids, clients, clientIDs, keys, hashes, kinds, tos, values, datas, limits, speeds, digests, signers, forwardNonces,
 		deadlines, traces, s.cfg.Stranded, s.cfg.Targets)
 	if err != nil {

@@ -31,7 +31,7 @@ func setup(t *testing.T) *fixture {
 	db := testpostgres.New(t, testpostgres.Migrated(Migrations()), testpostgres.Migrated(queue.Migrations())).Pool(t)
 	return &fixture{
 		t: t, db: db,
-		Store: New(db, Config{Enqueue: queue.EnqueueSQL("changed"), Targets: []string{"shop"}}),
+		Store: New(db, Config{Enqueue: queue.EnqueueSQL, Targets: []string{"shop"}}),
 	}
 }
 

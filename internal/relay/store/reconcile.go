@@ -49,11 +49,37 @@ func (s *Store) TakeDue(ctx context.Context, limit int) ([]Due, error) {
 func (s *Store) Enqueue(ctx context.Context, ids []uuid.UUID) error {
 	_, err := s.db.Exec(ctx, `WITH changed AS (
 			SELECT id FROM relay_transactions WHERE id = ANY($1) AND status IN ('queued', 'submitting')
-		), queue AS (`+s.cfg.Enqueue+`) SELECT`, ids)
+		), queue AS (`+s.cfg.Enqueue("changed")+`) SELECT`, ids)
 	if err != nil {
 		return fmt.Errorf("enqueue transactions: %w", err)
 	}
 	return nil
+}
+
+// Withdraw marks a transaction whose relayer is to be asked to cancel it: if it does so, and has not sent it, the transaction
+// returns to the queue. It reports whether the transaction is still at that relayer without a hash.
+func (s *Store) Withdraw(ctx context.Context, id uuid.UUID, relayerTx string) (bool, error) {
+	tag, err := s.db.Exec(ctx, `UPDATE relay_transactions SET withdrawing = true
+		WHERE id = $1 AND relayer_tx = $2 AND status = 'submitted' AND tx_hash IS NULL`, id, relayerTx)
+	if err != nil {
+		return false, fmt.Errorf("withdraw a transaction: %w", err)
+	}
+	return tag.RowsAffected() > 0, nil
+}
+
+// Lose makes a transaction unknown whose relayer had accepted it and does not have it any more, and reports whether it did. It
+// may have been sent.
+func (s *Store) Lose(ctx context.Context, id uuid.UUID, relayerTx, reason string) (bool, error) {
+	var n int
+	err := s.db.QueryRow(ctx, `WITH changed AS (
+			UPDATE relay_transactions t SET status = 'unknown', status_reason = $3, outstanding = false, revision = revision + 1,
+				updated_at = now(), checks = 0, check_at = now() + $4::interval
+			WHERE id = $1 AND relayer_tx = $2 AND status IN ('submitted', 'mined') RETURNING t.*
+		)`+record+` SELECT count(*) FROM changed`, id, relayerTx, bounded(reason), s.cfg.Silent).Scan(&n)
+	if err != nil {
+		return false, fmt.Errorf("lose a transaction: %w", err)
+	}
+	return n > 0, nil
 }
 
 // Resolution is an operator's decision about an unknown transaction.
@@ -61,7 +87,8 @@ type Resolution string
 
 // The decisions.
 const (
-	ResolveRetry  Resolution = "retry"  // no relayer has it: queue it again
+	// ResolveRetry: no relayer has it, so it is queued again. Its idempotency key stays the same unless a relayer had accepted it.
+	ResolveRetry  Resolution = "retry"
 	ResolveFailed Resolution = "failed" // it is not to be sent any more
 )
 
@@ -70,7 +97,9 @@ const (
 func (s *Store) Resolve(ctx context.Context, id uuid.UUID, r Resolution, reason string) (bool, error) {
 	set := `status = 'failed', open = false`
 	if r == ResolveRetry {
-		set = `status = 'queued', relayer = '', relayer_url = '', relayer_id = '', scope = ''`
+		set = `status = 'queued', relayer = '', relayer_url = '', relayer_id = '', scope = '', relayer_tx = NULL,
+			reported_revision = 0, reported_at = '-infinity', withdrawing = false,
+			withdrawn = withdrawn + CASE WHEN relayer_tx IS NULL THEN 0 ELSE 1 END`
 	}
 	var n int
 	err := s.db.QueryRow(ctx, `WITH changed AS (

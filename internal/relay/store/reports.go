@@ -22,12 +22,16 @@ type Applied struct {
 // rank orders statuses for reports without a revision and of the same time.
 const rank = `CASE %s WHEN 'submitted' THEN 1 WHEN 'mined' THEN 2 ELSE 3 END`
 
-// applySQL applies the rows of "asked" (n, relayer_tx, status, reason, tx_hash, revision, at), of which the newest of each
-// transaction counts. A report that shows nothing new only moves the row's marks, because the relayer is not silent.
-var applySQL = `newest AS (
+// applySQL returns the end of a statement that applies the rows of "asked" (n, relayer_tx, status, reason, tx_hash, revision,
+// at), of which the newest of each transaction counts. A report that shows nothing new only moves the row's marks, because the
+// relayer is not silent. A transaction that its relayer was asked to cancel, and has canceled without having sent it, returns to
+// the queue.
+func applySQL(enqueueRequeued string) string {
+	return `newest AS (
 			SELECT DISTINCT ON (relayer_tx) * FROM asked ORDER BY relayer_tx, revision DESC, at DESC, ` + fmt.Sprintf(rank, "status") + ` DESC
 		), locked AS MATERIALIZED (
 			SELECT t.id, a.status, a.reason, a.tx_hash, a.revision, a.at,
+				t.withdrawing AND a.status = 'canceled' AND a.tx_hash IS NULL AND t.tx_hash IS NULL AS withdrawn,
 				(t.status, t.status_reason) <> (a.status, a.reason) OR a.tx_hash IS DISTINCT FROM t.tx_hash AND a.tx_hash IS NOT NULL AS visible
 			FROM newest a JOIN relay_transactions t ON t.relayer_tx = a.relayer_tx
 			WHERE t.open AND CASE WHEN a.revision > 0 AND t.reported_revision > 0 THEN a.revision > t.reported_revision
@@ -37,13 +41,20 @@ var applySQL = `newest AS (
 			UPDATE relay_transactions t SET reported_revision = GREATEST(l.revision, t.reported_revision), reported_at = GREATEST(l.at, t.reported_at),
 				check_at = now() + $1::interval, checks = 0
 			FROM locked l WHERE t.id = l.id AND NOT l.visible
-		), changed AS (
+		), requeued AS (
+			UPDATE relay_transactions t SET status = 'queued', status_reason = 'withdrawn from ' || t.relayer, relayer = '', relayer_url = '',
+				relayer_id = '', scope = '', relayer_tx = NULL, reported_revision = 0, reported_at = '-infinity', outstanding = false,
+				submitted_at = NULL, withdrawing = false, withdrawn = t.withdrawn + 1, revision = t.revision + 1, updated_at = now(),
+				check_at = now() + $1::interval, checks = 0
+			FROM locked l WHERE t.id = l.id AND l.visible AND l.withdrawn RETURNING t.*
+		), queue AS (` + enqueueRequeued + `), applied AS (
 			UPDATE relay_transactions t SET status = l.status, status_reason = l.reason, tx_hash = coalesce(l.tx_hash, t.tx_hash),
 				reported_revision = GREATEST(l.revision, t.reported_revision), reported_at = GREATEST(l.at, t.reported_at),
 				open = l.status IN ('submitted', 'mined'), outstanding = l.status IN ('submitted', 'mined'),
 				revision = t.revision + 1, updated_at = now(), check_at = now() + $1::interval, checks = 0
-			FROM locked l WHERE t.id = l.id AND l.visible RETURNING t.*
-		)` + record
+			FROM locked l WHERE t.id = l.id AND l.visible AND NOT l.withdrawn RETURNING t.*
+		), changed AS (SELECT * FROM applied UNION ALL SELECT * FROM requeued)` + record
+}
 
 // Apply stores reports of relayers, and returns a result for each. A report of an unknown transaction is kept until its row
 // has the relayer's id.
@@ -65,8 +76,8 @@ func (s *Store) Apply(ctx context.Context, reports []relay.Update) ([]Applied, e
 			INSERT INTO relay_reports (relayer_tx, status, reason, tx_hash, revision, at)
 			SELECT a.relayer_tx, a.status, a.reason, a.tx_hash, a.revision, a.at FROM asked a
 			WHERE NOT EXISTS (SELECT FROM relay_transactions t WHERE t.relayer_tx = a.relayer_tx)
-		), `+applySQL+`
-		SELECT a.n, t.id, EXISTS (SELECT FROM changed c WHERE c.relayer_tx = a.relayer_tx)
+		), `+s.apply+`
+		SELECT a.n, t.id, EXISTS (SELECT FROM locked l WHERE l.id = t.id AND l.visible)
 		FROM asked a LEFT JOIN relay_transactions t ON t.relayer_tx = a.relayer_tx`,
 		s.cfg.Silent, numbers, txs, statuses, reasons, hashes, revisions, times)
 	if err != nil {
@@ -94,7 +105,7 @@ const storedSQL = `WITH asked AS MATERIALIZED (
 
 // queueStoredReports applies the kept reports of transactions whose relayer's ids the batch has stored.
 func queueStoredReports(batch *pgx.Batch, s *Store, relayerTxs []string) {
-	batch.Queue(fmt.Sprintf(storedSQL, `relayer_tx = ANY($2)`)+applySQL+`SELECT`, s.cfg.Silent, relayerTxs)
+	batch.Queue(fmt.Sprintf(storedSQL, `relayer_tx = ANY($2)`)+s.apply+`SELECT`, s.cfg.Silent, relayerTxs)
 }
 
 // MatchReports applies kept reports whose transactions are known by now. A report may be kept while another process stores
@@ -102,7 +113,7 @@ func queueStoredReports(batch *pgx.Batch, s *Store, relayerTxs []string) {
 // number.
 func (s *Store) MatchReports(ctx context.Context) (removed int, err error) {
 	batch := new(pgx.Batch)
-	batch.Queue(fmt.Sprintf(storedSQL, `EXISTS (SELECT FROM relay_transactions t WHERE t.relayer_tx = r.relayer_tx)`)+applySQL+`SELECT`,
+	batch.Queue(fmt.Sprintf(storedSQL, `EXISTS (SELECT FROM relay_transactions t WHERE t.relayer_tx = r.relayer_tx)`)+s.apply+`SELECT`,
 		s.cfg.Silent)
 	batch.Queue(`WITH gone AS (DELETE FROM relay_reports WHERE received_at < now() - interval '7 days' RETURNING 1) SELECT count(*) FROM gone`).
 		QueryRow(func(r pgx.Row) error { return r.Scan(&removed) })

@@ -16,9 +16,9 @@ import (
 
 // Config configures a Store. Fields without a default are required.
 type Config struct {
-	// Enqueue is SQL that adds a message to the queue for each row of "changed", which has the column id. It is the body of
-	// a common table expression.
-	Enqueue string
+	// Enqueue returns SQL that adds a message to the queue for each row of a relation, which has the column id. It is the body
+	// of a common table expression.
+	Enqueue func(relation string) string
 	// Targets are the names of the clients with a webhook, for the transactions that this Store accepts. Default: none.
 	Targets []string
 	// Silent is after how long without a report the reconciler asks the relayer. Default 60 s.
@@ -29,8 +29,9 @@ type Config struct {
 
 // Store gives access to the transactions. It is safe for concurrent use.
 type Store struct {
-	db  *pgxpool.Pool
-	cfg Config
+	db    *pgxpool.Pool
+	cfg   Config
+	apply string // SQL that applies reports
 }
 
 // New returns a Store. It does not close db.
@@ -44,7 +45,7 @@ func New(db *pgxpool.Pool, cfg Config) *Store {
 	if cfg.Targets == nil {
 		cfg.Targets = []string{}
 	}
-	return &Store{db: db, cfg: cfg}
+	return &Store{db: db, cfg: cfg, apply: applySQL(cfg.Enqueue("requeued"))}
 }
 
 // record is the end of each statement that changes transactions. "changed" has the changed rows. Clients get no webhook for
@@ -69,7 +70,7 @@ func jsonTime(column string) string {
 const columns = `id, client, coalesce(client_id, '') AS client_id, coalesce(idempotency_key, '') AS idempotency_key, request_hash, kind,
 	to_address, value_wei::text AS value_wei, data, gas_limit, speed, signer, forward_nonce::text AS forward_nonce, forward_deadline,
 	traceparent, status, status_reason, revision, relayer, relayer_url, relayer_id, scope, coalesce(relayer_tx, '') AS relayer_tx, tx_hash,
-	attempts, checks, created_at, submitted_at, updated_at`
+	attempts, checks, withdrawn, created_at, submitted_at, updated_at`
 
 // row is a row of relay_transactions as [columns] selects it.
 type row struct {
@@ -99,6 +100,7 @@ type row struct {
 	Hash           *common.Hash    `db:"tx_hash"`
 	Attempts       int             `db:"attempts"`
 	Checks         int             `db:"checks"`
+	Withdrawn      int             `db:"withdrawn"`
 	CreatedAt      time.Time       `db:"created_at"`
 	SubmittedAt    *time.Time      `db:"submitted_at"`
 	UpdatedAt      time.Time       `db:"updated_at"`
@@ -115,7 +117,7 @@ func (r *row) transaction() (*relay.Transaction, error) {
 		Call:   relay.Call{To: r.To, Value: value, Data: r.Data, GasLimit: r.GasLimit, Speed: r.Speed},
 		Status: r.Status, Reason: r.Reason, Revision: r.Revision,
 		Route: relay.Route{Relayer: r.Relayer, URL: r.URL, RelayerID: r.RelayerID, Scope: r.Scope, RelayerTx: r.RelayerTx},
-		Hash:  r.Hash, Traceparent: r.Traceparent, CreatedAt: r.CreatedAt, UpdatedAt: r.UpdatedAt,
+		Hash:  r.Hash, Traceparent: r.Traceparent, Withdrawn: r.Withdrawn, CreatedAt: r.CreatedAt, UpdatedAt: r.UpdatedAt,
 	}
 	if r.SubmittedAt != nil {
 		t.SubmittedAt = *r.SubmittedAt

@@ -40,6 +40,9 @@ CREATE TABLE relay_transactions (
     reported_revision integer     NOT NULL DEFAULT 0,
     reported_at       timestamptz NOT NULL DEFAULT '-infinity',
 
+    -- Its relayer is asked to cancel it, so that another one can have it, and how often that was done.
+    withdrawing       boolean     NOT NULL DEFAULT false,
+    withdrawn         integer     NOT NULL DEFAULT 0,
     -- The consumer that may submit it, until when, and how often one has begun.
     holder            uuid,
     held_until        timestamptz NOT NULL DEFAULT '-infinity',
