@@ -92,6 +92,7 @@ var theirRequests = map[string][]string{
 
 // ourAdditions are fields that this relayer's responses have and OpenZeppelin's lack.
 var ourAdditions = map[string]string{
+	"Transaction.revision": "it orders this answer and webhooks",
 	"Transaction.metadata": "what the request said about itself, by which transactions can be listed",
 }
 

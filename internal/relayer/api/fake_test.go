@@ -179,7 +179,8 @@ func (f *fake) Submit(ctx context.Context, s relayer.Submission) (*relayer.Trans
 		return f.txs[i], nil
 	}
 	tx := &relayer.Transaction{
-		ID: uuid.Must(uuid.NewV7()), Status: relayer.Allocated, Target: s.RelayerID, Caller: s.Caller, Request: s.Request, CreatedAt: created,
+		Revision: 1,
+		ID:       uuid.Must(uuid.NewV7()), Status: relayer.Allocated, Target: s.RelayerID, Caller: s.Caller, Request: s.Request, CreatedAt: created,
 	}
 	f.byKey[key], f.hashes[key] = len(f.txs), s.BodyHash
 	f.txs = append(f.txs, tx)

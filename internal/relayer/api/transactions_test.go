@@ -26,7 +26,7 @@ func TestASubmissionIsAnsweredWithItsTransaction(t *testing.T) {
 	require.JSONEq(t, `{"id":"`+a.txs[0].ID.String()+`","hash":null,"status":"pending","status_reason":null,
 		"created_at":"2026-11-05T09:00:00.123456Z","sent_at":null,"confirmed_at":null,"gas_price":null,"gas_limit":null,"nonce":null,
 		"value":"0x`+strings.Repeat("f", 64)+`","from":"","to":"`+target+`","relayer_id":"pool-1","data":null,"max_fee_per_gas":null,
-		"max_priority_fee_per_gas":null,"signature":null,"speed":"fast","is_canceled":false,
+		"max_priority_fee_per_gas":null,"signature":null,"speed":"fast","is_canceled":false,"revision":1,
 		"metadata":{"request_id":"req-1","trace_id":"4bf92f3577b34da6a3ce929d0e0e4736"}}`, string(e.Data))
 	require.Equal(t, maxAmount, a.submission.Request.Value)
 	require.Equal(t, "first", a.submission.Caller)

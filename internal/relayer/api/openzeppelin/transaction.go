@@ -35,6 +35,8 @@ type Transaction struct {
 	Speed                *relayer.Speed `json:"speed"`
 	IsCanceled           *bool          `json:"is_canceled"` // a no-op takes its nonce, or it was canceled before it was signed
 
+	// Revision is an addition to OpenZeppelin's API: it grows with each change, and orders this answer and webhooks.
+	Revision int `json:"revision,omitempty"`
 	// Metadata is an addition to OpenZeppelin's API: the request's metadata. It is omitted if there is none.
 	Metadata *Metadata `json:"metadata,omitempty"`
 }
@@ -74,6 +76,7 @@ func FromTransaction(t *relayer.Transaction) Transaction {
 		MaxPriorityFeePerGas: relayer.Decimal(t.MaxPriorityFee),
 		Speed:                orNil(t.Speed),
 		IsCanceled:           new(t.Intent == relayer.IntentCancel || t.Status == relayer.Canceled),
+		Revision:             t.Revision,
 		Metadata:             orNil(Metadata(t.Metadata)),
 	}
 	if t.GasPrice == nil && t.MaxFee == nil && t.MaxPriorityFee == nil { // the request set no fees
