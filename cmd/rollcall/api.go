@@ -17,10 +17,12 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/platform/config"
 	"github.com/rollcall-dev/rollcall/internal/platform/postgres"
 	"github.com/rollcall-dev/rollcall/internal/platform/ratelimit"
+	"github.com/rollcall-dev/rollcall/internal/platform/redisclient"
 	"github.com/rollcall-dev/rollcall/internal/platform/warnings"
 	"github.com/rollcall-dev/rollcall/internal/relay/api"
 	"github.com/rollcall-dev/rollcall/internal/relay/forward"
 	"github.com/rollcall-dev/rollcall/internal/relay/health"
+	"github.com/rollcall-dev/rollcall/internal/relay/statuscache"
 	"github.com/rollcall-dev/rollcall/internal/webhook"
 	"github.com/rollcall-dev/rollcall/internal/webhook/signature"
 )
@@ -37,10 +39,12 @@ type apiCmd struct {
 	Rate       string `group:"API" name:"rate-limit" env:"API_RATE_LIMIT" default:"0" placeholder:"N[:BURST]" help:"Transactions a second that this process takes, and at once after a pause; 0 for any number."`
 	ClientRate string `group:"API" name:"rate-limit-per-client" env:"API_RATE_LIMIT_PER_CLIENT" default:"0" placeholder:"N[:BURST]" help:"The same for each client."`
 
-	Store   relayStoreFlags `embed:"" group:"Store and queue"`
-	Forward forwardFlags    `embed:"" group:"Gasless transactions"`
-	Hooks   clientHookFlags `embed:"" group:"Webhooks" prefix:"client-webhook"`
-	Log     cli.LogFlags    `embed:"" group:"Log" prefix:"log-"`
+	Store   relayStoreFlags  `embed:"" group:"Store and queue"`
+	Forward forwardFlags     `embed:"" group:"Gasless transactions"`
+	Redis   cli.RedisFlags   `embed:"" group:"Redis, which holds the answers about statuses if it is given"`
+	Tracing cli.TracingFlags `embed:"" group:"Tracing"`
+	Hooks   clientHookFlags  `embed:"" group:"Webhooks" prefix:"client-webhook"`
+	Log     cli.LogFlags     `embed:"" group:"Log" prefix:"log-"`
 
 	secrets []signature.Key // of Secrets, read by Check
 }
@@ -94,7 +98,9 @@ func (c *apiCmd) Check(p *config.Problems) {
 		}
 	}
 	c.Store.check(p)
+	c.Tracing.CheckFlags(p)
 	c.Forward.check(p)
+	c.Redis.CheckFlags(p)
 	cli.ReadSecret(p, &c.Hooks.Targets, &c.Hooks.TargetsFile)
 	hooks, err := c.Hooks.config()
 	if err != nil {
@@ -151,6 +157,18 @@ func (f *forwardFlags) open(log *slog.Logger, reg prometheus.Registerer) (*evm.C
 	return evm.Open(evm.Config{ChainID: f.ChainID, Endpoints: f.RPCURLs, Logger: log, Metrics: evm.NewMetrics(reg)})
 }
 
+// handlerConfig returns the configuration of the handler, without what has to be opened.
+func (c *apiCmd) handlerConfig(starting *startingHealth, log *slog.Logger, reg *prometheus.Registry) api.Config {
+	cfg := api.Config{
+		Secrets: c.secrets, Version: cli.Version(), Health: starting.report, Registerer: reg, Logger: log,
+		Metrics: promhttp.HandlerFor(reg, promhttp.HandlerOpts{MaxRequestsInFlight: 4}),
+	}
+	cfg.Keys, _ = apikey.Parse(c.APIKeys) // which Check has seen
+	cfg.Global, _ = ratelimit.ParseRate(c.Rate)
+	cfg.Client, _ = ratelimit.ParseRate(c.ClientRate)
+	return cfg
+}
+
 // Run serves until ctx ends.
 func (c *apiCmd) Run(ctx context.Context, con *cli.Console) (err error) {
 	unlimited, failure := c.Log.Logger(con.Stderr)
@@ -159,13 +177,21 @@ func (c *apiCmd) Run(ctx context.Context, con *cli.Console) (err error) {
 	reg := newRegistry()
 
 	starting := &startingHealth{}
-	cfg := api.Config{
-		Secrets: c.secrets, Version: cli.Version(), Health: starting.report, Registerer: reg, Logger: log,
-		Metrics: promhttp.HandlerFor(reg, promhttp.HandlerOpts{MaxRequestsInFlight: 4}),
+	cfg := c.handlerConfig(starting, log, reg)
+	if c.Redis.URL != "" || c.Redis.Host != "" {
+		client, err := redisclient.New(c.Redis.Options())
+		if err != nil {
+			return err
+		}
+		defer closing(&err, client)
+		cfg.Cache = statuscache.New(statuscache.Config{Redis: client, Prefix: c.Redis.KeyPrefix, Registerer: reg, Logger: log})
 	}
-	cfg.Keys, _ = apikey.Parse(c.APIKeys) // which Check has seen
-	cfg.Global, _ = ratelimit.ParseRate(c.Rate)
-	cfg.Client, _ = ratelimit.ParseRate(c.ClientRate)
+	tracer, endTracing, err := c.Tracing.Open(ctx, "api", log)
+	if err != nil {
+		return err
+	}
+	defer endTracing()
+	cfg.Tracer = tracer
 	stored := make(chan struct{}, 1)
 	cfg.Stored = func() {
 		select {

@@ -35,10 +35,11 @@ type consumerCmd struct {
 	Concurrency int           `group:"Consumer" env:"CONSUMER_CONCURRENCY" default:"64" min:"1" max:"1000" help:"Transactions that are submitted at the same time."`
 	Silent      time.Duration `group:"Consumer" name:"webhook-silence" env:"CONSUMER_WEBHOOK_SILENCE" default:"60s" min:"1s" max:"1h" help:"How long a relayer may be silent about a transaction before it is asked."`
 
-	Relayers relayersFlags   `embed:"" group:"Relayers"`
-	Store    relayStoreFlags `embed:"" group:"Store and queue"`
-	Redis    cli.RedisFlags  `embed:"" group:"Redis"`
-	Log      cli.LogFlags    `embed:"" group:"Log" prefix:"log-"`
+	Relayers relayersFlags    `embed:"" group:"Relayers"`
+	Store    relayStoreFlags  `embed:"" group:"Store and queue"`
+	Tracing  cli.TracingFlags `embed:"" group:"Tracing"`
+	Redis    cli.RedisFlags   `embed:"" group:"Redis"`
+	Log      cli.LogFlags     `embed:"" group:"Log" prefix:"log-"`
 }
 
 // relayersFlags are how relayers are called. Their URLs come from Redis.
@@ -101,6 +102,7 @@ func (c *consumerCmd) Check(p *config.Problems) {
 	cli.CheckListen(p, &c.Listen, ":9090")
 	c.Relayers.check(p)
 	c.Store.check(p)
+	c.Tracing.CheckFlags(p)
 	c.Redis.CheckFlags(p)
 }
 
@@ -179,9 +181,14 @@ func (c *consumerCmd) consume(ctx context.Context, log *slog.Logger, reg *promet
 		Redis: redis, Prefix: c.Redis.KeyPrefix, URLTemplate: c.Relayers.URLTemplate, Client: c.Relayers.client, Store: s.store,
 		Registerer: reg, Logger: log,
 	})
+	tracer, endTracing, err := c.Tracing.Open(ctx, "consumer", log)
+	if err != nil {
+		return err
+	}
+	defer endTracing()
 	submit := consumer.New(consumer.Config{
 		Queue: s.queue, Store: s.store, Relayers: relayers, Concurrency: c.Concurrency, Lease: c.Relayers.Timeout * 3 / 2,
-		Settled: 3 * c.Relayers.Timeout, Registerer: reg, Logger: log,
+		Settled: 3 * c.Relayers.Timeout, Tracer: tracer, Registerer: reg, Logger: log,
 	})
 	reconcile := reconciler.New(reconciler.Config{
 		Store: s.store, Queued: s.queue.Notify, Registerer: reg, Logger: log,

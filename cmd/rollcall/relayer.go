@@ -43,15 +43,16 @@ type relayerCmd struct {
 	MaxPendingPerKey    int    `group:"Relayer" env:"RELAYER_MAX_PENDING_PER_KEY" default:"16" min:"1" max:"1000000" help:"Transactions that a key may have pending; nodes guarantee an account 16 places in their pools."`
 	MaxQueued           int    `group:"Relayer" env:"RELAYER_MAX_QUEUED" default:"10000" min:"0" max:"1000000" help:"Transactions that may wait where every key is full; past that callers get 429."`
 
-	Store            storeFlags    `embed:"" group:"Store and chain"`
-	Chain            chainFlags    `embed:"" group:"Store and chain"`
-	Migrate          bool          `group:"Store and chain" env:"RELAYER_MIGRATE" default:"true" negatable:"" help:"Bring the database's schema up to date at start. Otherwise \"rollcall migrate\" has to before, or the relayer ends."`
-	HistoryRetention time.Duration `group:"Store and chain" env:"RELAYER_HISTORY_RETENTION" default:"0s" min:"0s" help:"How long final transactions are kept, such as 2160h for 90 days; 0 for ever."`
-	IdempotencyTTL   time.Duration `group:"Store and chain" name:"idempotency-ttl" env:"RELAYER_IDEMPOTENCY_TTL" default:"720h" min:"1h" help:"How long an idempotency key is remembered: longer than any queue keeps a message."`
-	Gas              gasFlags      `embed:"" group:"Gas"`
-	Guard            guardFlags    `embed:"" group:"Safeguards"`
-	Hook             hookFlags     `embed:"" group:"Webhooks" prefix:"webhook-"`
-	Log              cli.LogFlags  `embed:"" group:"Log" prefix:"log-"`
+	Store            storeFlags       `embed:"" group:"Store and chain"`
+	Chain            chainFlags       `embed:"" group:"Store and chain"`
+	Migrate          bool             `group:"Store and chain" env:"RELAYER_MIGRATE" default:"true" negatable:"" help:"Bring the database's schema up to date at start. Otherwise \"rollcall migrate\" has to before, or the relayer ends."`
+	HistoryRetention time.Duration    `group:"Store and chain" env:"RELAYER_HISTORY_RETENTION" default:"0s" min:"0s" help:"How long final transactions are kept, such as 2160h for 90 days; 0 for ever."`
+	IdempotencyTTL   time.Duration    `group:"Store and chain" name:"idempotency-ttl" env:"RELAYER_IDEMPOTENCY_TTL" default:"720h" min:"1h" help:"How long an idempotency key is remembered: longer than any queue keeps a message."`
+	Gas              gasFlags         `embed:"" group:"Gas"`
+	Guard            guardFlags       `embed:"" group:"Safeguards"`
+	Tracing          cli.TracingFlags `embed:"" group:"Tracing"`
+	Hook             hookFlags        `embed:"" group:"Webhooks" prefix:"webhook-"`
+	Log              cli.LogFlags     `embed:"" group:"Log" prefix:"log-"`
 
 	ring *signer.Ring // what the environment has, read by Check
 }
@@ -123,6 +124,7 @@ func (c *relayerCmd) Check(p *config.Problems) {
 		p.Addf(cli.From(&c.APIKeys, &c.APIFile), "give them as name:key,name:key, with keys from `openssl rand -hex 32`", "%s", cli.OneLine(err))
 	}
 	c.Store.check(p)
+	c.Tracing.CheckFlags(p)
 	c.Chain.check(p)
 	c.Guard.TopUp.checkKey(p)
 	c.checkRing(p)
@@ -328,7 +330,13 @@ func (c *relayerCmd) relay(stages *shutdownStages, log *slog.Logger, reg *promet
 	}
 	relaying := p.serviceConfig()
 	keys := p.keyMonitor(relaying)
+	tracer, endTracing, err := c.Tracing.Open(stages.ctx, "relayer", log)
+	if err != nil {
+		return err
+	}
+	defer endTracing()
 	send := sender.New(sender.Config{
+		Tracer:  tracer,
 		ChainID: c.Chain.ID, Ring: ring, Chain: p.client, Store: p.store, Log: log.With("component", "sender"), Ready: p.identity.Err,
 		MaxFee: relaying.MaxFee, NoopFactor: c.Gas.NoopFactor, Metrics: sender.NewMetrics(reg), Events: keys,
 	})

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"crypto/x509"
 	"fmt"
 	"io"
@@ -11,8 +12,11 @@ import (
 	"strings"
 	"sync"
 
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/rollcall-dev/rollcall/internal/platform/config"
 	"github.com/rollcall-dev/rollcall/internal/platform/redisclient"
+	"github.com/rollcall-dev/rollcall/internal/platform/tracing"
 )
 
 // Groups of flags that more than one command has, or that are better read apart.
@@ -71,6 +75,26 @@ func (g *closableWriter) close() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.closed = true
+}
+
+// TracingFlags are where spans are exported to. Headers that a receiver wants are read from OTEL_EXPORTER_OTLP_HEADERS.
+type TracingFlags struct {
+	Endpoint string  `name:"otlp-endpoint" env:"OTEL_EXPORTER_OTLP_ENDPOINT" placeholder:"URL" help:"OpenTelemetry receiver (OTLP over HTTP), such as http://collector:4318; without one nothing is exported."`
+	Ratio    float64 `name:"trace-ratio" env:"OTEL_TRACES_SAMPLER_ARG" default:"1" min:"0" max:"1" help:"Share of the traces that begin here which is exported, 0 to 1. For others the client has decided."`
+}
+
+// CheckFlags reports problems of the flags.
+func (f *TracingFlags) CheckFlags(p *config.Problems) {
+	if f.Endpoint != "" {
+		if err := tracing.CheckEndpoint(f.Endpoint); err != nil {
+			p.Addf(&f.Endpoint, "", "%v", err)
+		}
+	}
+}
+
+// Open opens the tracer of a role.
+func (f *TracingFlags) Open(ctx context.Context, role string, log *slog.Logger) (trace.Tracer, func(), error) {
+	return tracing.Open(ctx, tracing.Config{Service: "rollcall-" + role, Version: Version(), Endpoint: f.Endpoint, Ratio: f.Ratio, Logger: log})
 }
 
 // RedisFlags are where Redis is.

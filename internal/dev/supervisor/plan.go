@@ -105,7 +105,7 @@ func (s *supervisor) plan() []*member {
 func (s *supervisor) relayPath(redis []string) (all []*member) {
 	forwarder, _ := erc2771.Addresses()
 	for i, port := range s.ports.API {
-		all = append(all, s.child(s.cfg.Rollcall, apiID(i), kindAPI, "http://"+local(port)+"/ready", nil,
+		all = append(all, s.child(s.cfg.Rollcall, apiID(i), kindAPI, "http://"+local(port)+"/ready", redis,
 			"api", "--listen", local(port), "--api-keys-file", s.secrets.clientKeysFile(), "--webhook-secret-file", s.secrets.webhookSecretFile(),
 			"--database-url-file", s.secrets.databaseURLFile(), "--forwarder", forwarder.Hex(), "--chain-id", fmt.Sprint(devchain.ChainID),
 			"--rpc-urls", "ws://"+local(s.ports.Chain)))

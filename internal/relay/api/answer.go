@@ -85,11 +85,19 @@ var (
 )
 
 // answer writes v as JSON.
-func answer(w http.ResponseWriter, status int, v any) {
+func answer(w http.ResponseWriter, status int, v any) { write(w, status, encode(v)) }
+
+// encode returns v as JSON. All types of this package can be encoded.
+func encode(v any) []byte {
 	body, err := json.Marshal(v)
-	if err != nil { // a programmer's mistake: all types above encode
-		status, body = http.StatusInternalServerError, []byte(`{"error":{"code":"internal","message":"the answer cannot be encoded"}}`)
+	if err != nil {
+		panic(err)
 	}
+	return body
+}
+
+// write writes a body of JSON.
+func write(w http.ResponseWriter, status int, body []byte) {
 	h := w.Header()
 	h.Set("Content-Type", "application/json")
 	h.Set("Content-Length", strconv.Itoa(len(body)))

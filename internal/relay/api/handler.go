@@ -13,13 +13,17 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/time/rate"
 
 	"github.com/rollcall-dev/rollcall/internal/platform/apikey"
 	"github.com/rollcall-dev/rollcall/internal/platform/batch"
 	"github.com/rollcall-dev/rollcall/internal/platform/ratelimit"
+	"github.com/rollcall-dev/rollcall/internal/platform/tracing"
 	"github.com/rollcall-dev/rollcall/internal/relay"
 	"github.com/rollcall-dev/rollcall/internal/relay/health"
+	"github.com/rollcall-dev/rollcall/internal/relay/statuscache"
 	"github.com/rollcall-dev/rollcall/internal/relay/store"
 	"github.com/rollcall-dev/rollcall/internal/webhook/signature"
 )
@@ -40,6 +44,10 @@ type Config struct {
 	Secrets []signature.Key
 	// Global and Client limit requests for a transaction, of all clients and of each. Default: no limit.
 	Global, Client ratelimit.Rate
+	// Cache holds answers about transactions. Default: none.
+	Cache *statuscache.Cache
+	// Tracer makes a span of each request. Default: none.
+	Tracer trace.Tracer
 	// Version is the program's version, for the API's description.
 	Version string
 	// Stored is called after a transaction was stored, so that the queue need not wait for its poll. Default: nothing.
@@ -86,6 +94,9 @@ func NewHandler(cfg Config) (*Handler, error) {
 	}
 	if len(cfg.Secrets) == 0 {
 		return nil, errors.New("no webhook secret: no relayer could report")
+	}
+	if cfg.Tracer == nil {
+		cfg.Tracer = tracing.Off()
 	}
 	if cfg.Stored == nil {
 		cfg.Stored = func() {}
@@ -170,7 +181,8 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (h *Handler) serve(w http.ResponseWriter, r *http.Request, to route) {
 	start := time.Now()
 	recorder := &recorder{ResponseWriter: w}
-	c := &call{parts: h.started.Load(), w: recorder, r: r}
+	ctx, span := h.cfg.Tracer.Start(tracing.Extract(r.Context(), traceparent(r.Header)), to.method+" "+to.path, trace.WithSpanKind(trace.SpanKindServer))
+	c := &call{parts: h.started.Load(), w: recorder, r: r.WithContext(ctx)}
 	defer func() {
 		if panicked := recover(); panicked != nil {
 			h.log.Error("request panicked", "route", to.path, "panic", fmt.Sprint(panicked), "stack", string(debug.Stack()))
@@ -179,6 +191,8 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, to route) {
 			}
 		}
 		h.metrics.observe(to.path, recorder.status, time.Since(start))
+		span.SetAttributes(attribute.Int("http.response.status_code", recorder.status), attribute.String("rollcall.client", c.client))
+		span.End()
 	}()
 	if err := h.run(c, to); err != nil {
 		if status, internal := fail(recorder, err); internal && r.Context().Err() == nil {

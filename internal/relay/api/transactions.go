@@ -9,9 +9,12 @@ import (
 	"strings"
 
 	"github.com/google/uuid"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/rollcall-dev/rollcall/internal/platform/batch"
 	"github.com/rollcall-dev/rollcall/internal/platform/postgres"
+	"github.com/rollcall-dev/rollcall/internal/platform/tracing"
 	"github.com/rollcall-dev/rollcall/internal/relay"
 	"github.com/rollcall-dev/rollcall/internal/relay/store"
 )
@@ -39,7 +42,8 @@ func (h *Handler) accept(ctx context.Context, c *call, tx *relay.Transaction) er
 	if err := h.admit(c.client); err != nil {
 		return err
 	}
-	tx.Traceparent = traceparent(c.r.Header)
+	tx.Traceparent = tracing.Inject(ctx)
+	trace.SpanFromContext(ctx).SetAttributes(attribute.String("rollcall.transaction", tx.ID.String()))
 	result, err := c.accepts.Do(ctx, tx)
 	switch {
 	case errors.Is(err, batch.ErrUnknown), postgres.Uncertain(err):
@@ -56,11 +60,18 @@ func (h *Handler) accept(ctx context.Context, c *call, tx *relay.Transaction) er
 
 // status answers one transaction.
 func (h *Handler) status(ctx context.Context, c *call) error {
-	tx, err := c.store.Get(ctx, c.client, c.r.PathValue("id"))
+	id := c.r.PathValue("id")
+	if cached := h.cfg.Cache.Get(ctx, c.client, id); cached != nil {
+		write(c.w, http.StatusOK, cached)
+		return nil
+	}
+	tx, err := c.store.Get(ctx, c.client, id)
 	if err != nil {
 		return err
 	}
-	answer(c.w, http.StatusOK, viewOf(tx))
+	body := encode(viewOf(tx))
+	h.cfg.Cache.Put(ctx, c.client, id, tx.Revision, tx.Status.Final(), body)
+	write(c.w, http.StatusOK, body)
 	return nil
 }
 

@@ -60,6 +60,9 @@ func (h *Handler) webhook(ctx context.Context, c *call) error {
 		h.metrics.webhooks.WithLabelValues("failed").Inc()
 		return fmt.Errorf("%w: %w", relay.ErrUnavailable, err) // a repeated report is harmless
 	}
+	if applied.Changed {
+		h.cfg.Cache.Outdate(ctx, applied.Client, applied.PublicID, applied.Revision)
+	}
 	r := received{Known: applied.ID != uuid.Nil, Changed: applied.Changed}
 	h.metrics.webhooks.WithLabelValues(result(r)).Inc()
 	answer(c.w, http.StatusOK, r)

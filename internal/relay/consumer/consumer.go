@@ -8,8 +8,10 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/rollcall-dev/rollcall/internal/platform/batch"
+	"github.com/rollcall-dev/rollcall/internal/platform/tracing"
 	"github.com/rollcall-dev/rollcall/internal/relay"
 	"github.com/rollcall-dev/rollcall/internal/relay/queue"
 	"github.com/rollcall-dev/rollcall/internal/relay/store"
@@ -72,7 +74,9 @@ type Config struct {
 	Settled time.Duration
 	// ClockMargin is how far a relayer's clock may be behind. Default 15 s.
 	ClockMargin time.Duration
-	Registerer  prometheus.Registerer
+	// Tracer makes a span of each submission. Default: none.
+	Tracer     trace.Tracer
+	Registerer prometheus.Registerer
 	Logger      *slog.Logger
 }
 
@@ -91,6 +95,9 @@ type Consumer struct {
 func New(cfg Config) *Consumer {
 	cfg.Concurrency = cmp.Or(cfg.Concurrency, 64)
 	cfg.Lease = cmp.Or(cfg.Lease, 45*time.Second)
+	if cfg.Tracer == nil {
+		cfg.Tracer = tracing.Off()
+	}
 	cfg.Settled = cmp.Or(cfg.Settled, 90*time.Second)
 	cfg.ClockMargin = cmp.Or(cfg.ClockMargin, 15*time.Second)
 	return &Consumer{

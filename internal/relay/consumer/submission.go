@@ -9,7 +9,10 @@ import (
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/google/uuid"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
 
+	"github.com/rollcall-dev/rollcall/internal/platform/tracing"
 	"github.com/rollcall-dev/rollcall/internal/relay"
 	"github.com/rollcall-dev/rollcall/internal/relay/queue"
 	"github.com/rollcall-dev/rollcall/internal/relay/store"
@@ -35,10 +38,13 @@ func (s *submission) post(ctx context.Context, choice Choice, resumed bool) (v q
 		s.log.Warn("submission given up before its request", "tx", s.id, "err", errLate)
 		return s.release(ctx, again), false
 	}
+	traceparent, span := s.trace(ctx, choice.Route.Relayer)
 	result := choice.Relayer.Submit(ctx, upstream.Submission{
 		RelayerID: choice.Route.RelayerID, IdempotencyKey: s.tx.RelayerKey(), Scope: choice.Route.Scope, To: &s.tx.To, Data: s.tx.Data, Value: s.tx.Value,
-		GasLimit: s.tx.GasLimit, Speed: string(s.tx.Speed), Traceparent: s.tx.Traceparent,
+		GasLimit: s.tx.GasLimit, Speed: string(s.tx.Speed), Traceparent: traceparent,
 	})
+	span.SetAttributes(attribute.String("rollcall.outcome", result.Outcome.String()), attribute.String("rollcall.relayer_transaction", result.Transaction.ID))
+	span.End()
 	choice.Done(&result)
 	s.metrics.submissions.WithLabelValues(result.Outcome.String()).Inc()
 	s.metrics.duration.Observe(result.Took.Seconds())
@@ -70,6 +76,13 @@ func (s *submission) post(ctx context.Context, choice Choice, resumed bool) (v q
 	}
 	log.Warn("outcome of a submission unknown", "err", result.Reason)
 	return s.release(ctx, again), false
+}
+
+// trace starts a span in the trace of the client's request, and returns the header that names it.
+func (s *submission) trace(ctx context.Context, relayer string) (traceparent string, _ trace.Span) {
+	ctx, span := s.cfg.Tracer.Start(tracing.Extract(ctx, s.tx.Traceparent), "submit", trace.WithSpanKind(trace.SpanKindClient),
+		trace.WithAttributes(attribute.String("rollcall.transaction", s.id.String()), attribute.String("rollcall.relayer", relayer)))
+	return tracing.Inject(ctx), span
 }
 
 // accepted stores a relayer's acceptance. If the database is away, the next attempt finds it out again.

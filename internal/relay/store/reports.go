@@ -17,6 +17,9 @@ type Applied struct {
 	ID uuid.UUID
 	// Changed reports that the report changed the transaction. It is false for a repeated or late one.
 	Changed bool
+	// Client, PublicID and Revision are those of a changed transaction.
+	Client, PublicID string
+	Revision         int
 }
 
 // rank orders statuses for reports without a revision and of the same time.
@@ -77,8 +80,8 @@ func (s *Store) Apply(ctx context.Context, reports []relay.Update) ([]Applied, e
 			SELECT a.relayer_tx, a.status, a.reason, a.tx_hash, a.revision, a.at FROM asked a
 			WHERE NOT EXISTS (SELECT FROM relay_transactions t WHERE t.relayer_tx = a.relayer_tx)
 		), `+s.apply+`
-		SELECT a.n, t.id, EXISTS (SELECT FROM locked l WHERE l.id = t.id AND l.visible)
-		FROM asked a LEFT JOIN relay_transactions t ON t.relayer_tx = a.relayer_tx`,
+		SELECT a.n, t.id, c.id IS NOT NULL, coalesce(c.client, ''), coalesce(c.client_id, c.id::text, ''), coalesce(c.revision, 0)
+		FROM asked a LEFT JOIN relay_transactions t ON t.relayer_tx = a.relayer_tx LEFT JOIN changed c ON c.id = t.id`,
 		s.cfg.Silent, numbers, txs, statuses, reasons, hashes, revisions, times)
 	if err != nil {
 		return nil, fmt.Errorf("apply reports: %w", err)
@@ -86,10 +89,11 @@ func (s *Store) Apply(ctx context.Context, reports []relay.Update) ([]Applied, e
 	applied := make([]Applied, n)
 	var at int32
 	var id *uuid.UUID
-	var changed bool
-	if _, err := pgx.ForEachRow(rows, []any{&at, &id, &changed}, func() error {
+	var one Applied
+	if _, err := pgx.ForEachRow(rows, []any{&at, &id, &one.Changed, &one.Client, &one.PublicID, &one.Revision}, func() error {
 		if id != nil {
-			applied[at] = Applied{ID: *id, Changed: changed}
+			one.ID = *id
+			applied[at] = one
 		}
 		return nil
 	}); err != nil {

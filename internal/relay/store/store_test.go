@@ -211,7 +211,8 @@ func TestApply_ToConfirmed(t *testing.T) {
 	tx := f.submitted("shop", "r1")
 	hash := common.Hash{9}
 	for i, status := range []relay.Status{relay.Submitted, relay.Mined, relay.Confirmed} {
-		require.Equal(t, Applied{ID: tx.ID, Changed: true}, f.apply(relay.Update{RelayerTx: "r1", Status: status, Hash: &hash, Revision: i + 2, At: time.Now()}))
+		applied := f.apply(relay.Update{RelayerTx: "r1", Status: status, Hash: &hash, Revision: i + 2, At: time.Now()})
+		require.Equal(t, Applied{ID: tx.ID, Changed: true, Client: "shop", PublicID: tx.ID.String(), Revision: f.read(tx.ID).Revision}, applied)
 	}
 	got := f.read(tx.ID)
 	require.Equal(t, relay.Confirmed, got.Status)
@@ -278,8 +279,10 @@ func TestApply_Batch_NewestCounts(t *testing.T) {
 		{RelayerTx: "r1", Status: relay.Confirmed, Revision: 4}, {RelayerTx: "r1", Status: relay.Mined, Revision: 3}, {RelayerTx: "r2", Status: relay.Mined},
 	})
 	require.NoError(t, err)
-	require.Equal(t, []Applied{{tx.ID, true}, {tx.ID, true}, {}}, applied)
-	require.Equal(t, relay.Confirmed, f.read(tx.ID).Status)
+	now := f.read(tx.ID)
+	require.Equal(t, relay.Confirmed, now.Status)
+	changed := Applied{ID: tx.ID, Changed: true, Client: "shop", PublicID: now.PublicID(), Revision: now.Revision}
+	require.Equal(t, []Applied{changed, changed, {}}, applied)
 }
 
 // A report that comes before the relayer's id is stored is applied with it.

@@ -13,9 +13,11 @@ import (
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
+	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/rollcall-dev/rollcall/internal/evm"
+	"github.com/rollcall-dev/rollcall/internal/platform/tracing"
 	"github.com/rollcall-dev/rollcall/internal/relayer"
 	"github.com/rollcall-dev/rollcall/internal/relayer/signer"
 	"github.com/rollcall-dev/rollcall/internal/relayer/store"
@@ -59,6 +61,8 @@ type Config struct {
 	Events Events
 	// Metrics are unregistered by default.
 	Metrics *Metrics
+	// Tracer makes a span of each signature, in the trace of the caller's request. Default: none.
+	Tracer trace.Tracer
 	// Ready returns why nothing may be signed or broadcasted, or nil if it may. Default: always nil.
 	Ready func() error
 	// MaxFee bounds the offered price per unit of gas, wei; nil: no bound.
@@ -146,6 +150,9 @@ func New(cfg Config) *Sender {
 	}
 	if cfg.Metrics == nil {
 		cfg.Metrics = NewMetrics(nil)
+	}
+	if cfg.Tracer == nil {
+		cfg.Tracer = tracing.Off()
 	}
 	s := &Sender{
 		cfg: cfg, chainID: new(big.Int).SetUint64(cfg.ChainID),

@@ -5,6 +5,10 @@ import (
 	"fmt"
 
 	"github.com/google/uuid"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/rollcall-dev/rollcall/internal/relayer"
 )
 
 // signQueue is one key's queue of jobs to sign. It has its own goroutines, which end when it is empty, so a signer that
@@ -108,6 +112,8 @@ func (s *Sender) sign(ctx context.Context, j *Job) {
 
 // signOne signs the attempt.
 func (s *Sender) signOne(ctx context.Context, j *Job) error {
+	span := s.span(ctx, j.Tx)
+	defer span.End()
 	if j.Bid.MaxFee == nil {
 		fees, err := s.cfg.Chain.Fees(ctx)
 		if err != nil {
@@ -120,5 +126,23 @@ func (s *Sender) signOne(ctx context.Context, j *Job) error {
 	}
 	attempt, err := s.Attempt(ctx, j)
 	j.attempt = attempt
+	if err == nil {
+		span.SetAttributes(attribute.String("rollcall.hash", attempt.Hash.Hex()))
+	}
 	return err
+}
+
+// span starts a span in the trace that the request named. The span of the request is not stored, so the transaction's id
+// stands for its parent.
+func (s *Sender) span(ctx context.Context, tx *relayer.Transaction) trace.Span {
+	id, err := trace.TraceIDFromHex(tx.Metadata.TraceID)
+	if err == nil {
+		ctx = trace.ContextWithRemoteSpanContext(ctx, trace.NewSpanContext(trace.SpanContextConfig{
+			TraceID: id, SpanID: trace.SpanID(tx.ID[8:]), TraceFlags: trace.FlagsSampled, Remote: true,
+		}))
+	}
+	_, span := s.cfg.Tracer.Start(ctx, "sign", trace.WithAttributes(
+		attribute.String("rollcall.relayer_transaction", tx.ID.String()), attribute.String("rollcall.key", tx.From.Hex()),
+		attribute.Int64("rollcall.nonce", int64(*tx.Nonce))))
+	return span
 }

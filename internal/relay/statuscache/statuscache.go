@@ -1,0 +1,142 @@
+package statuscache
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/redis/go-redis/v9"
+)
+
+const (
+	// limit bounds a call of Redis, and pause is how long it is not called after a failure.
+	limit = 50 * time.Millisecond
+	pause = time.Second
+	// openTTL and finalTTL are the lives of entries.
+	openTTL  = 2 * time.Second
+	finalTTL = time.Hour
+	// maxKey bounds the id of a transaction in a key, in bytes.
+	maxKey = 300
+)
+
+// Config configures a Cache. Fields without a default are required.
+type Config struct {
+	Redis redis.UniversalClient
+	// Prefix is the prefix of the keys.
+	Prefix     string
+	Registerer prometheus.Registerer
+	Logger     *slog.Logger
+}
+
+// Cache holds answers by client and id. Its methods are safe for concurrent use; those of a nil Cache do nothing.
+type Cache struct {
+	cfg      Config
+	lookups  *prometheus.CounterVec
+	failures prometheus.Counter
+	away     atomic.Int64 // until when Redis is not called, in Unix ns
+}
+
+// New returns a Cache.
+func New(cfg Config) *Cache {
+	c := &Cache{
+		cfg: cfg,
+		lookups: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "rollcall_relay_status_cache_lookups_total", Help: "Reads of a transaction's status, by result: hit, miss or away.",
+		}, []string{"result"}),
+		failures: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "rollcall_relay_status_cache_failures_total", Help: "Calls of the cache's Redis that failed.",
+		}),
+	}
+	if cfg.Registerer != nil {
+		cfg.Registerer.MustRegister(c.lookups, c.failures)
+	}
+	return c
+}
+
+func (c *Cache) key(client, id string) string {
+	return c.cfg.Prefix + "relay:status:" + client + ":" + id
+}
+
+// Get returns the answer about a client's transaction; nil if there is none.
+func (c *Cache) Get(ctx context.Context, client, id string) []byte {
+	if c == nil || len(id) > maxKey {
+		return nil
+	}
+	if !c.reachable() {
+		c.lookups.WithLabelValues("away").Inc()
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	entry, err := c.cfg.Redis.Get(ctx, c.key(client, id)).Bytes()
+	if err != nil && err != redis.Nil { //nolint:errorlint // go-redis returns it as it is
+		c.failed(ctx, err)
+		c.lookups.WithLabelValues("away").Inc()
+		return nil
+	}
+	_, answer, _ := bytes.Cut(entry, []byte(":"))
+	if len(answer) == 0 { // nothing, or a revision alone
+		c.lookups.WithLabelValues("miss").Inc()
+		return nil
+	}
+	c.lookups.WithLabelValues("hit").Inc()
+	return answer
+}
+
+// store sets KEYS[1] to revision ARGV[1] and answer ARGV[2] for ARGV[3] ms, unless it has a higher revision, or an answer of the
+// same one.
+var store = redis.NewScript(`
+local now = redis.call('GET', KEYS[1])
+if now then
+  local colon = string.find(now, ':', 1, true)
+  local has = tonumber(string.sub(now, 1, colon - 1))
+  local given = tonumber(ARGV[1])
+  if has > given or has == given and #now > colon then return 0 end
+end
+redis.call('SET', KEYS[1], ARGV[1] .. ':' .. ARGV[2], 'PX', ARGV[3])
+return 1`)
+
+// Put stores an answer about a client's transaction. Nothing is stored if a higher revision is known.
+func (c *Cache) Put(ctx context.Context, client, id string, revision int, final bool, answer []byte) {
+	ttl := openTTL
+	if final {
+		ttl = finalTTL
+	}
+	c.run(ctx, client, id, revision, answer, ttl)
+}
+
+// Outdate hides answers of a client's transaction below a revision.
+func (c *Cache) Outdate(ctx context.Context, client, id string, revision int) {
+	c.run(ctx, client, id, revision, nil, openTTL)
+}
+
+func (c *Cache) run(ctx context.Context, client, id string, revision int, answer []byte, ttl time.Duration) {
+	if c == nil || len(id) > maxKey || !c.reachable() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	if err := store.Run(ctx, c.cfg.Redis, []string{c.key(client, id)}, strconv.Itoa(revision), answer, ttl.Milliseconds()).Err(); err != nil {
+		c.failed(ctx, err)
+	}
+}
+
+func (c *Cache) reachable() bool { return time.Now().UnixNano() >= c.away.Load() }
+
+// failed pauses the calls of Redis, unless the caller has gone.
+func (c *Cache) failed(ctx context.Context, err error) {
+	if context.Cause(ctx) == context.Canceled { //nolint:errorlint // as it is
+		return
+	}
+	c.failures.Inc()
+	before := c.away.Load()
+	now := time.Now()
+	c.away.Store(now.Add(pause).UnixNano())
+	if now.Sub(time.Unix(0, before)) > time.Minute {
+		c.cfg.Logger.Warn("statuses are not cached: Redis fails", "component", "statuscache", "err", err)
+	}
+}

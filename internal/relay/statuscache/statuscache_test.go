@@ -1,0 +1,82 @@
+package statuscache_test
+
+import (
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/rollcall-dev/rollcall/internal/platform/redisclient"
+	"github.com/rollcall-dev/rollcall/internal/relay/statuscache"
+	testredis "github.com/rollcall-dev/rollcall/internal/testutil/redis"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func setup(t *testing.T) (*statuscache.Cache, *testredis.Server) {
+	t.Helper()
+	t.Parallel()
+	server := testredis.Start(t)
+	client, err := redisclient.New(redisclient.Options{URL: server.URL()})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, client.Close()) })
+	return statuscache.New(statuscache.Config{Redis: client, Prefix: "p:", Logger: slog.New(slog.DiscardHandler)}), server
+}
+
+func TestCache_LowerRevision_ChangesNothing(t *testing.T) {
+	c, _ := setup(t)
+	ctx := t.Context()
+	require.Nil(t, c.Get(ctx, "shop", "1"))
+	c.Put(ctx, "shop", "1", 9, false, []byte("nine"))
+	require.Equal(t, "nine", string(c.Get(ctx, "shop", "1")))
+	c.Put(ctx, "shop", "1", 8, true, []byte("eight"))
+	c.Outdate(ctx, "shop", "1", 9)
+	require.Equal(t, "nine", string(c.Get(ctx, "shop", "1")))
+	require.Nil(t, c.Get(ctx, "other", "1"), "another client's")
+
+	// A report is applied while a reader has read the row before it.
+	c.Outdate(ctx, "shop", "1", 10)
+	require.Nil(t, c.Get(ctx, "shop", "1"))
+	c.Put(ctx, "shop", "1", 9, false, []byte("nine"))
+	require.Nil(t, c.Get(ctx, "shop", "1"))
+	c.Put(ctx, "shop", "1", 10, true, []byte("ten"))
+	require.Equal(t, "ten", string(c.Get(ctx, "shop", "1")))
+}
+
+func TestCache_EntriesExpire(t *testing.T) {
+	c, server := setup(t)
+	c.Put(t.Context(), "shop", "open", 1, false, []byte("x"))
+	c.Put(t.Context(), "shop", "final", 1, true, []byte("x"))
+	c.Put(t.Context(), "shop", strings.Repeat("long", 100), 1, true, []byte("x"))
+	ttl := func(id string) time.Duration {
+		return server.Client().PTTL(t.Context(), "p:relay:status:shop:"+id).Val()
+	}
+	require.LessOrEqual(t, ttl("open"), 2*time.Second)
+	require.Positive(t, ttl("open"))
+	require.Greater(t, ttl("final"), 50*time.Minute)
+	require.EqualValues(t, 2, server.Client().DBSize(t.Context()).Val())
+}
+
+func TestCache_RedisAway_IsPassedOver(t *testing.T) {
+	c, server := setup(t)
+	c.Put(t.Context(), "shop", "1", 1, true, []byte("x"))
+	server.Pause() // it accepts connections, and does not answer
+	began := time.Now()
+	for range 100 {
+		require.Nil(t, c.Get(t.Context(), "shop", "1"))
+	}
+	require.Less(t, time.Since(began), 5*time.Second, "one call waits, not each")
+	server.Resume()
+	require.Eventually(t, func() bool { return string(c.Get(t.Context(), "shop", "1")) == "x" }, 20*time.Second, 10*time.Millisecond)
+}
+
+func TestCache_Nil_DoesNothing(t *testing.T) {
+	t.Parallel()
+	var c *statuscache.Cache
+	c.Put(t.Context(), "shop", "1", 1, true, []byte("x"))
+	c.Outdate(t.Context(), "shop", "1", 1)
+	require.Nil(t, c.Get(t.Context(), "shop", "1"))
+}
