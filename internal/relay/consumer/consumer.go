@@ -77,7 +77,7 @@ type Config struct {
 	// Tracer makes a span of each submission. Default: none.
 	Tracer     trace.Tracer
 	Registerer prometheus.Registerer
-	Logger      *slog.Logger
+	Logger     *slog.Logger
 }
 
 // Consumer submits transactions. Run may be called once.

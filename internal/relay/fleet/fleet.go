@@ -201,7 +201,7 @@ func (f *Fleet) At(at relay.Route) (consumer.Relayer, bool) {
 func (f *Fleet) Health() error {
 	all := f.list()
 	if len(all) == 0 {
-		return errors.New("Redis lists no relayer, or cannot be read")
+		return errors.New("no relayer is listed in Redis, or it cannot be read")
 	}
 	if !slices.ContainsFunc(all, func(m *member) bool { return m.suits(consumer.Want{}, time.Now()) }) {
 		return errors.New("every relayer fails, is paused or disabled")

@@ -34,7 +34,6 @@ type world struct {
 	redis    *testredis.Server
 	relayers map[string]*upstreamtest.Relayer
 	registry *prometheus.Registry
-	pool     *upstreamtest.Pool // of those that share transactions
 }
 
 // Outstanding counts what the store would: the transactions that the stand-ins have accepted and not mined.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -169,12 +170,7 @@ func (m *member) suits(w consumer.Want, now time.Time) bool {
 	case w.Resume && m.info.Scope != w.Scope, w.Keyed && m.info.Scope == "":
 		return false
 	}
-	for _, id := range w.Exclude {
-		if id == m.id {
-			return false
-		}
-	}
-	return m.breaker.State() != gobreaker.StateOpen
+	return !slices.Contains(w.Exclude, m.id) && m.breaker.State() != gobreaker.StateOpen
 }
 
 // silent reports whether the relayer does not answer readings.

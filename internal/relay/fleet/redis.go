@@ -46,7 +46,7 @@ func (f *Fleet) readAll(ctx context.Context) {
 			return
 		case err == nil:
 			if !failedSince.IsZero() {
-				f.log.Info("Redis is readable again", "after", time.Since(failedSince).Round(time.Millisecond))
+				f.log.Info("live relayers readable again", "after", time.Since(failedSince).Round(time.Millisecond))
 			}
 			failedSince, logged = time.Time{}, time.Time{}
 			pause.Reset()
@@ -59,7 +59,7 @@ func (f *Fleet) readAll(ctx context.Context) {
 			}
 			if time.Since(logged) > logEvery {
 				logged = time.Now()
-				f.log.Warn("Redis cannot be read: the last known relayers count", "for", f.cfg.KeepFor, "err", err)
+				f.log.Warn("live relayers cannot be read from Redis: the last known ones count", "for", f.cfg.KeepFor, "err", err)
 			}
 			next = pause.NextBackOff()
 		}
