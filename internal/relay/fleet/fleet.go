@@ -59,6 +59,7 @@ type Fleet struct {
 	members map[string]*member // by the id of the service
 	readAt  time.Time          // of the last successful read of Redis
 	left    map[route]*upstream.Client
+	causes  map[string]string // why listed relayers are not used, by id, as logged
 }
 
 // route identifies a relayer that is not live any more.
@@ -71,6 +72,7 @@ func New(cfg Config) *Fleet {
 	cfg.SilentAfter = cmp.Or(cfg.SilentAfter, 3*time.Second)
 	f := &Fleet{
 		cfg: cfg, log: cfg.Logger.With("component", "fleet"), wake: make(chan struct{}, 1), members: map[string]*member{}, left: map[route]*upstream.Client{},
+		causes: map[string]string{},
 	}
 	f.metrics = newMetrics(cfg.Registerer, f)
 	return f
@@ -238,11 +240,24 @@ func (f *Fleet) Client(at relay.Route) *upstream.Client {
 	return client
 }
 
-// set replaces the members. A member whose URL has changed is another relayer.
-func (f *Fleet) set(ctx context.Context, urls map[string]string) {
+// set replaces the members by those listed. A member whose URL has changed is another relayer.
+func (f *Fleet) set(ctx context.Context, all map[string]listed) {
 	var gone []*member
+	urls := map[string]string{}
 	f.mu.Lock()
 	f.readAt = time.Now()
+	for id, l := range all {
+		if l.err != nil {
+			f.explain(id, l.err)
+			continue
+		}
+		urls[id] = l.url
+	}
+	for id := range f.causes {
+		if _, ok := all[id]; !ok {
+			delete(f.causes, id)
+		}
+	}
 	for id, m := range f.members {
 		if urls[id] != m.url {
 			gone = append(gone, m)
@@ -255,9 +270,10 @@ func (f *Fleet) set(ctx context.Context, urls map[string]string) {
 		}
 		client, err := f.cfg.Client(id, url)
 		if err != nil {
-			f.log.Warn("relayer not usable", "relayer", id, "url", url, "err", err)
+			f.explain(id, err)
 			continue
 		}
+		delete(f.causes, id)
 		f.members[id] = newMember(ctx, f, id, url, client)
 		f.log.Info("relayer joined", "relayer", id, "url", url)
 	}
@@ -265,6 +281,14 @@ func (f *Fleet) set(ctx context.Context, urls map[string]string) {
 	for _, m := range gone {
 		f.log.Info("relayer left", "relayer", m.id, "url", m.url)
 		go m.end()
+	}
+}
+
+// explain logs why a listed relayer is not used, once for each cause. The caller holds mu.
+func (f *Fleet) explain(id string, err error) {
+	if f.causes[id] != err.Error() {
+		f.causes[id] = err.Error()
+		f.log.Warn("relayer not usable", "relayer", id, "err", err)
 	}
 }
 

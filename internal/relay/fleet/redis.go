@@ -40,7 +40,7 @@ func (f *Fleet) readAll(ctx context.Context) {
 	var failedSince, logged time.Time
 	for {
 		next := f.cfg.Poll
-		urls, age, err := f.read(ctx)
+		all, age, err := f.read(ctx)
 		switch {
 		case ctx.Err() != nil:
 			return
@@ -51,7 +51,7 @@ func (f *Fleet) readAll(ctx context.Context) {
 			failedSince, logged = time.Time{}, time.Time{}
 			pause.Reset()
 			f.metrics.read(nil, age)
-			f.set(ctx, urls)
+			f.set(ctx, all)
 		default:
 			f.metrics.read(err, 0)
 			if failedSince.IsZero() {
@@ -75,8 +75,14 @@ func (f *Fleet) readAll(ctx context.Context) {
 	}
 }
 
-// read returns the URLs of the live relayers by their ids, and the age of the mirror by its own and Redis's clock.
-func (f *Fleet) read(ctx context.Context) (urls map[string]string, age time.Duration, err error) {
+// listed is a relayer that Redis lists.
+type listed struct {
+	url string
+	err error // why it cannot be used
+}
+
+// read returns the live relayers by their ids, and the age of the mirror by its own and Redis's clock.
+func (f *Fleet) read(ctx context.Context) (all map[string]listed, age time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	ids, err := f.cfg.Redis.SMembers(ctx, f.activeKey()).Result()
@@ -103,7 +109,7 @@ func (f *Fleet) read(ctx context.Context) (urls map[string]string, age time.Dura
 	if at, err := time.Parse(time.RFC3339Nano, updated.Val()); err == nil {
 		age = max(0, now.Val().Sub(at))
 	}
-	urls = make(map[string]string, len(found))
+	all = make(map[string]listed, len(found))
 	for id, hash := range found {
 		url, err := hash.Val(), hash.Err()
 		if err == redis.Nil { //nolint:errorlint // see above
@@ -112,13 +118,9 @@ func (f *Fleet) read(ctx context.Context) (urls map[string]string, age time.Dura
 		if err == nil {
 			url, err = upstream.CheckURL(url)
 		}
-		if err != nil {
-			f.log.Warn("relayer not usable", "relayer", id, "err", err)
-			continue
-		}
-		urls[id] = url
+		all[id] = listed{url, err}
 	}
-	return urls, age, nil
+	return all, age, nil
 }
 
 // follow makes each message of the discovery cluster cause a read. Without the right to subscribe, the polling suffices.
