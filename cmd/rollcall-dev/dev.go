@@ -26,6 +26,8 @@ type runCmd struct {
 	RedisURL   string `name:"redis-url" env:"REDIS_URL" placeholder:"URL" secret:"" help:"Redis to use; one is embedded by default."`
 	KeyPrefix  string `name:"redis-key-prefix" env:"REDIS_KEY_PREFIX" help:"Put before every key and channel."`
 	Rollcall   string `placeholder:"FILE" help:"The program of the roles; by default rollcall beside this one."`
+
+	WebhookURLs []string `name:"webhook-urls" placeholder:"URL" help:"Base URLs that the relayers send webhooks to, such as those of proxies; by default the APIs'."`
 }
 
 // Check reports what is wrong with the settings together.
@@ -48,7 +50,7 @@ func (c *runCmd) Check(p *config.Problems) {
 func (c *runCmd) Run(ctx context.Context, con *cli.Console) error {
 	return supervisor.Run(ctx, supervisor.Config{
 		Data: c.Data, RedisURL: c.RedisURL, KeyPrefix: c.KeyPrefix,
-		Interval: time.Duration(c.IntervalMS) * time.Millisecond,
+		Interval: time.Duration(c.IntervalMS) * time.Millisecond, WebhookURLs: c.WebhookURLs,
 		Rollcall: c.Rollcall, Command: cmp.Or(os.Args[0], "rollcall-dev"), Out: con.Stdout,
 	})
 }

@@ -12,6 +12,9 @@ import (
 	testredis "github.com/rollcall-dev/rollcall/internal/testutil/redis"
 )
 
+// devPorts returns the variable by which the tests' development clusters find the ports of each other.
+func devPorts() string { return "XDG_CACHE_HOME=" + filepath.Join(filepath.Dir(devBinary), "cache") }
+
 // The leader of rollcall-dev's cluster is killed twice and started again: no relayer leaves the set meanwhile.
 func TestDevKeepsTheSetWithoutItsLeader(t *testing.T) {
 	t.Parallel()
@@ -21,7 +24,7 @@ func TestDevKeepsTheSetWithoutItsLeader(t *testing.T) {
 	postgres, err := pgserver.Folder(t.Context(), filepath.Join(folder, "postgres"), "")
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(postgres)) }) // for root it is outside of the test's folder
-	run := launchProgram(t, "dev", []string{"REDIS_URL=" + c.redis.URL()}, devBinary, append([]string{"--health-check-interval-ms", "1000"}, data...)...)
+	run := launchProgram(t, "dev", []string{"REDIS_URL=" + c.redis.URL(), devPorts()}, devBinary, append([]string{"--health-check-interval-ms", "1000"}, data...)...)
 	ids := []string{"oz-relayer-0", "oz-relayer-1", "oz-relayer-2"}
 	c.awaitActive(2*patience, ids...)
 	stop := c.watchSet(ids...)

@@ -139,7 +139,11 @@ func (s *supervisor) coordinators() []string {
 	return addresses
 }
 
-func (s *supervisor) apiURLs() (urls []string) {
+// webhookURLs returns the base URLs that the relayers send webhooks to.
+func (s *supervisor) webhookURLs() (urls []string) {
+	if len(s.cfg.WebhookURLs) > 0 {
+		return s.cfg.WebhookURLs
+	}
 	for _, port := range s.ports.API {
 		urls = append(urls, "http://"+local(port))
 	}

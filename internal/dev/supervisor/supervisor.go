@@ -43,6 +43,8 @@ type Config struct {
 	KeyPrefix string
 	// Interval is the time between two health checks. Default 2 s.
 	Interval time.Duration
+	// WebhookURLs are the base URLs that the relayers send webhooks to, such as those of proxies. Default: the APIs'.
+	WebhookURLs []string
 	// Rollcall is the program of the roles. Default: rollcall in the folder of this process's program.
 	Rollcall string
 	// Command is the name that hints print for this process's program. Default: its path.
@@ -123,7 +125,7 @@ func Run(ctx context.Context, cfg Config) (err error) {
 		return err
 	}
 	defer s.client.Close()
-	if s.secrets, err = OpenSecrets(starting, filepath.Join(cfg.Data, "secrets"), relays, s.apiURLs()...); err != nil {
+	if s.secrets, err = OpenSecrets(starting, filepath.Join(cfg.Data, "secrets"), relays, s.webhookURLs()...); err != nil {
 		return fmt.Errorf("the relayers' secrets: %w", err)
 	}
 	s.database = &database{data: cfg.Data, port: s.ports.Postgres, urlFile: s.secrets.databaseURLFile()}
@@ -301,7 +303,7 @@ func (s *supervisor) stopAll() {
 	s.stopping = true // from here on no member is started
 	s.mu.Unlock()
 	s.printf("stopping")
-	for _, kinds := range [][]kind{{kindGateway}, {kindCoordinator}, {kindRelayer}, {kindChain, kindPostgres}} {
+	for _, kinds := range [][]kind{{kindGateway, kindAPI, kindConsumer}, {kindCoordinator}, {kindRelayer}, {kindChain, kindPostgres}} {
 		var wg sync.WaitGroup
 		for m := range s.of(kinds) {
 			if m.pid() != 0 {

@@ -2,7 +2,9 @@ package fleet
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -18,6 +20,8 @@ const (
 	maxMembers = 10_000
 	// maxIDBytes bounds the id of a service, a DNS label.
 	maxIDBytes = 63
+	// quiet is after how long without a message the connection is checked.
+	quiet = 30 * time.Second
 	// logEvery is how often a lasting failure is logged.
 	logEvery = time.Minute
 )
@@ -163,11 +167,22 @@ func (f *Fleet) receive(ctx context.Context, changed func()) error {
 			_ = messages.Close()
 		}
 	}()
-	for {
-		// A connection that is cut without a sign ends here, since go-redis pings nothing by itself.
-		if _, err := messages.ReceiveTimeout(ctx, logEvery); err != nil {
+	for patience := quiet; ; {
+		message, err := messages.ReceiveTimeout(ctx, patience)
+		if timeout, ok := errors.AsType[net.Error](err); ok && timeout.Timeout() && patience == quiet {
+			// Nothing has changed, or the connection was cut without a sign.
+			if err := messages.Ping(ctx); err != nil {
+				return err
+			}
+			patience = readTimeout
+			continue
+		}
+		if err != nil {
 			return err
 		}
-		changed()
+		patience = quiet
+		if _, pong := message.(*redis.Pong); !pong {
+			changed()
+		}
 	}
 }

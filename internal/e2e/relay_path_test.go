@@ -1,0 +1,297 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/common/hexutil"
+	"github.com/ethereum/go-ethereum/crypto"
+	"github.com/ethereum/go-ethereum/ethclient"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rollcall-dev/rollcall/internal/dev/erc2771"
+	"github.com/rollcall-dev/rollcall/internal/dev/pgserver"
+	"github.com/rollcall-dev/rollcall/internal/platform/devinfo"
+	testproc "github.com/rollcall-dev/rollcall/internal/testutil/proc"
+	testredis "github.com/rollcall-dev/rollcall/internal/testutil/redis"
+)
+
+// relayPath is a development cluster with the relay path, with a Redis of its own.
+type relayPath struct {
+	*cluster
+	data    []string // the flag that names its folder
+	folder  string
+	webhook []string // where the relayers send webhooks to, in place of the APIs; may be empty
+	info    *devinfo.Info
+	chain   *ethclient.Client
+}
+
+// startRelayPath starts the cluster. Relayers that are silent for some seconds are asked, so that lost webhooks cost no minute.
+func startRelayPath(t *testing.T, webhooks ...string) *relayPath {
+	t.Helper()
+	p := &relayPath{cluster: &cluster{t: t, redis: testredis.Start(t)}, folder: filepath.Join(t.TempDir(), "dev"), webhook: webhooks}
+	p.data = []string{"--data", p.folder}
+	postgres, err := pgserver.Folder(t.Context(), filepath.Join(p.folder, "postgres"), "")
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, os.RemoveAll(postgres)) }) // for root it is outside of the test's folder
+	args := append([]string{"--health-check-interval-ms", "1000"}, p.data...)
+	if len(webhooks) > 0 {
+		args = append(args, "--webhook-urls", strings.Join(webhooks, ","))
+	}
+	run := launchProgram(t, "dev", []string{"REDIS_URL=" + p.redis.URL(), "CONSUMER_WEBHOOK_SILENCE=3s", devPorts()}, devBinary, args...)
+	eventually(t, 4*patience, func() bool {
+		require.True(t, run.running(), "%s", strings.Join(run.tail(5), "\n"))
+		p.info = devinfo.Running(p.folder)
+		return p.info != nil
+	}, "the cluster is up")
+	p.chain, err = ethclient.Dial(p.info.Chain.RPCURL)
+	require.NoError(t, err)
+	t.Cleanup(p.chain.Close)
+	t.Cleanup(func() { require.Zero(t, run.stop()) })
+	return p
+}
+
+// dev runs a command of rollcall-dev on the cluster.
+func (p *relayPath) dev(args ...string) string {
+	p.t.Helper()
+	stdout, stderr, code := runProgram(p.t, nil, devBinary, append(args, p.data...)...)
+	require.Zero(p.t, code, stderr)
+	return stdout
+}
+
+// restart kills a member, does something, and starts it again.
+func (p *relayPath) restart(member string, between func()) {
+	killed, _, _ := strings.Cut(p.dev("kill", member), " is killed")
+	between()
+	p.dev("start", killed)
+}
+
+// call sends a request to an API, and returns the status and the body; 0 without an answer.
+func (p *relayPath) call(api int, method, path string, body any, header ...string) (int, []byte) {
+	content, err := json.Marshal(body)
+	require.NoError(p.t, err)
+	req, err := http.NewRequestWithContext(p.t.Context(), method, p.info.APIs[api].URL+path, bytes.NewReader(content))
+	require.NoError(p.t, err)
+	req.Header.Set("X-Api-Key", p.info.APIs[api].APIKey)
+	for i := 0; i < len(header); i += 2 {
+		req.Header.Set(header[i], header[i+1])
+	}
+	client := http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	resp, err := client.Do(req)
+	if err != nil {
+		return 0, nil
+	}
+	defer resp.Body.Close()
+	answer, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return 0, nil
+	}
+	return resp.StatusCode, answer
+}
+
+// post posts a call of the Recipient until an API answers 202, each time with the same key.
+func (p *relayPath) post(id common.Hash, api int) {
+	body := map[string]any{"to": p.info.Chain.Recipient, "data": hexutil.Encode(erc2771.Record(id)), "gasLimit": 150_000}
+	for deadline := time.Now().Add(2 * patience); ; api = 1 - api {
+		status, answer := p.call(api, http.MethodPost, "/api/v1/relay/direct", body, "Idempotency-Key", id.Hex())
+		switch {
+		case status == http.StatusAccepted:
+			return
+		case status != 0 && status < 500 || time.Now().After(deadline):
+			p.t.Errorf("POST answered %d: %s", status, answer)
+			return
+		}
+		testproc.Pause(p.t.Context())
+	}
+}
+
+// transaction is a transaction in the API's answers.
+type transaction struct {
+	ID     string `json:"transactionId"`
+	Status string `json:"status"`
+	Reason string `json:"reason"`
+	Hash   string `json:"hash"`
+}
+
+// list returns all transactions of the client, from one API.
+func (p *relayPath) list(api int) (all []transaction) {
+	p.t.Helper()
+	next := ""
+	for {
+		var page struct {
+			Transactions []transaction `json:"transactions"`
+			Next         *string       `json:"next"`
+		}
+		status, answer := p.call(api, http.MethodGet, "/api/v1/relay/transactions?limit=100"+next, nil)
+		require.Equal(p.t, http.StatusOK, status, "%s", answer)
+		require.NoError(p.t, json.Unmarshal(answer, &page))
+		if all = append(all, page.Transactions...); page.Next == nil {
+			return all
+		}
+		next = "&before=" + *page.Next
+	}
+}
+
+// counts returns how often the Recipient was called with each id, and in all.
+func (p *relayPath) counts(ids []common.Hash) (each []uint64, total uint64) {
+	p.t.Helper()
+	recipient := common.HexToAddress(p.info.Chain.Recipient)
+	each, err := erc2771.Counts(p.t.Context(), p.chain, recipient, nil, ids...)
+	require.NoError(p.t, err)
+	total, err = erc2771.Total(p.t.Context(), p.chain, recipient, nil)
+	require.NoError(p.t, err)
+	return each, total
+}
+
+// lossyProxy is a proxy to a URL that drops, repeats or delays one of ten requests.
+type lossyProxy struct {
+	*httptest.Server
+	target atomic.Pointer[url.URL]
+	faults atomic.Int64
+}
+
+func startLossyProxy(t *testing.T) *lossyProxy {
+	t.Helper()
+	p := &lossyProxy{}
+	forward := &httputil.ReverseProxy{
+		Rewrite:      func(r *httputil.ProxyRequest) { r.SetURL(p.target.Load()) },
+		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, _ error) { w.WriteHeader(http.StatusBadGateway) },
+	}
+	p.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if p.target.Load() == nil {
+			w.WriteHeader(http.StatusBadGateway)
+			return
+		}
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			return
+		}
+		again := func() *http.Request {
+			c := r.Clone(context.WithoutCancel(r.Context()))
+			c.Body = io.NopCloser(bytes.NewReader(body))
+			return c
+		}
+		switch rand.IntN(30) {
+		case 0: // lost, although the relayer believes that it was received
+			p.faults.Add(1)
+			return
+		case 1:
+			p.faults.Add(1)
+			forward.ServeHTTP(httptest.NewRecorder(), again())
+		case 2: // late: after others of the transaction
+			p.faults.Add(1)
+			time.AfterFunc(2*time.Second, func() { forward.ServeHTTP(httptest.NewRecorder(), again()) })
+			return
+		}
+		forward.ServeHTTP(w, again())
+	}))
+	t.Cleanup(p.Close)
+	return p
+}
+
+// TestRelayPath_EverythingIsKilledInTurn_ExecutesEachTransactionOnce posts transactions while a relayer, a consumer, an API, the
+// leading coordinator, Redis and Postgres go away in turn, and webhooks are lost, repeated and late.
+func TestRelayPath_EverythingIsKilledInTurn_ExecutesEachTransactionOnce(t *testing.T) {
+	t.Parallel()
+	proxies := []*lossyProxy{startLossyProxy(t), startLossyProxy(t)}
+	p := startRelayPath(t, proxies[0].URL, proxies[1].URL)
+	for i, proxy := range proxies {
+		to, err := url.Parse(p.info.APIs[i].URL)
+		require.NoError(t, err)
+		proxy.target.Store(to)
+	}
+	faults := []func(){
+		func() { p.restart("oz-relayer-1", func() {}) },
+		func() { p.restart("consumer-1", func() {}) },
+		func() { p.restart("leader", func() {}) },
+		func() { p.redis.Kill(); p.redis.RestartEmpty() },
+		func() { p.restart("api-1", func() {}) },
+		func() { p.restart("postgres", func() {}) },
+		func() { p.restart("oz-relayer-0", func() { p.restart("consumer-2", func() {}) }) },
+	}
+	ids := make([]common.Hash, relayPathTransactions)
+	var accepted atomic.Int64
+	work := make(chan int)
+	var clients sync.WaitGroup
+	for c := range 8 {
+		clients.Go(func() {
+			for i := range work {
+				p.post(ids[i], (c+i)%2)
+				accepted.Add(1)
+			}
+		})
+	}
+	var chaos sync.WaitGroup
+	chaos.Go(func() {
+		for n, fault := range faults { // each after its share of the transactions
+			for accepted.Load() < int64((n+1)*len(ids)/(len(faults)+2)) && t.Context().Err() == nil {
+				testproc.Pause(t.Context())
+			}
+			fault()
+		}
+	})
+	pace := time.NewTicker(time.Second / relayPathPerSecond)
+	for i := range ids {
+		ids[i] = crypto.Keccak256Hash(fmt.Append(nil, i))
+		<-pace.C
+		work <- i
+	}
+	pace.Stop()
+	close(work)
+	clients.Wait()
+	chaos.Wait()
+
+	eventually(t, 5*patience, func() bool {
+		open := 0
+		for _, tx := range p.list(0) {
+			if tx.Status != "confirmed" {
+				open++
+			}
+		}
+		return open == 0
+	}, "all are confirmed")
+	require.Len(t, p.list(1), len(ids))
+	each, total := p.counts(ids)
+	for i, n := range each {
+		require.EqualValues(t, 1, n, "transaction %d", i)
+	}
+	require.EqualValues(t, len(ids), total)
+	require.Positive(t, proxies[0].faults.Load()+proxies[1].faults.Load())
+}
+
+// A value above 2^53 arrives on the chain as it was posted.
+func TestRelayPath_LargeValue_Survives(t *testing.T) {
+	t.Parallel()
+	p := startRelayPath(t)
+	to := common.HexToAddress("0x00000000000000000000000000000000000000aa")
+	status, answer := p.call(0, http.MethodPost, "/api/v1/relay/direct", map[string]any{"transactionId": "large", "to": to.Hex(), "value": "9007199254740993"})
+	require.Equal(t, http.StatusAccepted, status, "%s", answer)
+	// No key can pay this one: it waits, and nothing rounds it.
+	most := "115792089237316195423570985008687907853269984665640564039457584007913129639935"
+	status, answer = p.call(0, http.MethodPost, "/api/v1/relay/direct", map[string]any{"transactionId": "most", "to": to.Hex(), "value": most})
+	require.Equal(t, http.StatusAccepted, status, "%s", answer)
+	eventually(t, 2*patience, func() bool {
+		balance, err := p.chain.BalanceAt(t.Context(), to, nil)
+		return err == nil && balance.String() == "9007199254740993"
+	}, "the value is on the chain")
+	status, answer = p.call(1, http.MethodGet, "/api/v1/relay/status/most", nil)
+	require.Equal(t, http.StatusOK, status)
+	require.Contains(t, string(answer), `"value":"`+most+`"`)
+	require.NotContains(t, string(answer), "confirmed")
+}
