@@ -57,7 +57,7 @@ build() {
 # containers' users may read the files, and nobody else of this machine gets to them.
 secrets() {
   local folder=build/compose
-  bin/rollcall-dev secrets "$folder"
+  bin/rollcall-dev secrets "$folder" --api-urls http://api-1:8080,http://api-2:8080
   chmod 700 "$folder"
   [ -e $folder/postgres-password ] || od -An -N24 -tx1 /dev/urandom | tr -d ' \n' >$folder/postgres-password
   echo "postgres://rollcall:$(cat $folder/postgres-password)@postgres:5432/rollcall?sslmode=disable" >$folder/database-url.new
@@ -88,7 +88,7 @@ up() {
   build
   # A chain that is started again is another one: the data of the one before means nothing on it.
   printf 'compose: the chain begins again at each start, and the relayers'"'"' data with it\n'
-  in_project rm --force --stop -v oz-relayer-0 oz-relayer-1 oz-relayer-2 postgres chain >/dev/null 2>&1 || true
+  in_project rm --force --stop -v oz-relayer-0 oz-relayer-1 oz-relayer-2 api-1 api-2 consumer-1 consumer-2 postgres chain >/dev/null 2>&1 || true
   # docker-compose 1.29 cannot replace containers on newer engines (KeyError: 'ContainerConfig'). It can start
   # new ones, and the volumes stay.
   in_project up --detach --remove-orphans || {
@@ -123,7 +123,7 @@ await_healthy() {
 drill() {
   project=rollcall-drill
   export COORDINATOR_1_HTTP='' COORDINATOR_2_HTTP='' COORDINATOR_3_HTTP='' HEALTH_CHECK_INTERVAL_MS=2000
-  export RELAYER_0_HTTP='' RELAYER_1_HTTP='' RELAYER_2_HTTP=''
+  export RELAYER_0_HTTP='' RELAYER_1_HTTP='' RELAYER_2_HTTP='' API_1_HTTP='' API_2_HTTP=''
   in_project down --volumes --remove-orphans --timeout 1 >/dev/null 2>&1 || true
   trap 'in_project logs --no-color --timestamps >build/drill.log 2>&1; in_project down --volumes --timeout 1 >/dev/null 2>&1' EXIT
   up

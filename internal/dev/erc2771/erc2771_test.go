@@ -4,12 +4,14 @@ import (
 	"context"
 	"log/slog"
 	"math/big"
+	"os"
 	"testing"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/common/hexutil"
 	"github.com/ethereum/go-ethereum/core/types"
+	"github.com/ethereum/go-ethereum/crypto"
 	"github.com/ethereum/go-ethereum/ethclient"
 	"github.com/ethereum/go-ethereum/log"
 	"github.com/stretchr/testify/require"
@@ -124,5 +126,27 @@ func TestParse_OtherLogs_False(t *testing.T) {
 		require.False(t, ok)
 		_, ok = erc2771.ParseExecuted(l)
 		require.False(t, ok)
+	}
+}
+
+// The composed APIs are configured with the address that the chain's contract gets.
+func TestAddresses_ComposeFile_HasTheForwarder(t *testing.T) {
+	t.Parallel()
+	compose, err := os.ReadFile("../../../deploy/compose.yaml")
+	require.NoError(t, err)
+	forwarder, _ := erc2771.Addresses()
+	require.Contains(t, string(compose), `FORWARDER_ADDRESS: "`+forwarder.Hex()+`"`)
+}
+
+func TestDeploy_NewChain_CreatesTheContractsAtTheirAddresses(t *testing.T) {
+	t.Parallel()
+	chain := testchain.Simulated(t, testchain.SimulatedOptions{})
+	chain.Fund(testchain.Ether(1), crypto.PubkeyToAddress(erc2771.Deployer().PublicKey))
+	require.NoError(t, erc2771.Deploy(t.Context(), sealing{chain.Client(), chain}))
+	forwarder, recipient := erc2771.Addresses()
+	for _, address := range []common.Address{forwarder, recipient} {
+		code, err := chain.Client().CodeAt(t.Context(), address, nil)
+		require.NoError(t, err)
+		require.NotEmpty(t, code)
 	}
 }
