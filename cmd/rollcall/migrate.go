@@ -5,14 +5,18 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/rollcall-dev/rollcall/internal/cli"
 	"github.com/rollcall-dev/rollcall/internal/platform/config"
 	"github.com/rollcall-dev/rollcall/internal/platform/postgres"
+	"github.com/rollcall-dev/rollcall/internal/relay/queue"
+	relaystore "github.com/rollcall-dev/rollcall/internal/relay/store"
 	"github.com/rollcall-dev/rollcall/internal/relayer/store"
 )
 
-// migrateCmd brings the database's schema up to date. Relayers do that themselves at their start, unless they are told not
-// to: where they may not change the schema, or where it is to happen before they start.
+// migrateCmd brings the database's schema up to date. Relayers, APIs and consumers do that themselves at their start, unless
+// they are told not to: where they may not change the schema, or where it is to happen before they start.
 type migrateCmd struct {
 	DryRun bool `help:"Report pending migrations; change nothing."`
 	cli.OutputFlags
@@ -43,29 +47,46 @@ func (c *migrateCmd) Run(ctx context.Context, con *cli.Console) error {
 		return err
 	}
 	defer db.Close()
-	migrations := store.Migrations()
-	migrations.Wait = c.Timeout
-	s := schema{Table: migrations.Table}
-	if s.Was, s.Newest, err = postgres.Versions(limited, db, migrations); err != nil {
-		return err
+	var all []schema
+	// Relayers and the relay path may share a database. Tables that nothing uses cost nothing.
+	for _, m := range []postgres.Migrations{store.Migrations(), relaystore.Migrations(), queue.Migrations()} {
+		s, err := c.migrate(ctx, db, m)
+		if err != nil {
+			return err
+		}
+		all = append(all, s)
+	}
+	return c.Print(con.Stdout, all, func(w io.Writer) {
+		for _, s := range all {
+			if s.Was == s.Is {
+				fmt.Fprintf(w, "%s is up to date, at version %d\n", s.Table, s.Is)
+				continue
+			}
+			fmt.Fprintf(w, "%s was at version %d and is at %d, the newest\n", s.Table, s.Was, s.Is)
+		}
+	})
+}
+
+// migrate brings one part of the schema up to date, unless it only looks.
+func (c *migrateCmd) migrate(ctx context.Context, db *pgxpool.Pool, m postgres.Migrations) (s schema, err error) {
+	m.Wait = c.Timeout
+	s.Table = m.Table
+	limited, cancel := context.WithTimeout(ctx, c.Timeout)
+	defer cancel()
+	if s.Was, s.Newest, err = postgres.Versions(limited, db, m); err != nil {
+		return s, err
 	}
 	if !c.DryRun {
 		// Not limited as a whole: a table that is written again takes longer than anybody would wait for an answer.
-		if err := postgres.Migrate(ctx, c.DatabaseURL, migrations); err != nil {
-			return err
+		if err := postgres.Migrate(ctx, c.DatabaseURL, m); err != nil {
+			return s, err
 		}
 	}
 	limited, cancel = context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
-	if err := postgres.Check(limited, db, migrations); err != nil {
-		return cli.SchemaError(err)
+	if err := postgres.Check(limited, db, m); err != nil {
+		return s, cli.SchemaError(err)
 	}
 	s.Is = s.Newest
-	return c.Print(con.Stdout, []schema{s}, func(w io.Writer) {
-		if s.Was == s.Is {
-			fmt.Fprintf(w, "%s is up to date, at version %d\n", s.Table, s.Is)
-			return
-		}
-		fmt.Fprintf(w, "%s was at version %d and is at %d, the newest\n", s.Table, s.Was, s.Is)
-	})
+	return s, nil
 }

@@ -21,8 +21,8 @@ func TestMigrate(t *testing.T) {
 	require.Equal(t, cli.ExitNotDone, res.code)
 	require.Contains(t, res.stderr, `Bring it up to date with "rollcall migrate".`)
 
-	require.Regexp(t, `^relayer_migrations was at version 0 and is at \d+, the newest\n$`, succeed(t, append([]string{"migrate"}, url...)...))
-	require.Regexp(t, `^relayer_migrations is up to date, at version \d+\n$`, succeed(t, append([]string{"migrate"}, url...)...))
+	require.Regexp(t, `^(\w+_migrations was at version 0 and is at \d+, the newest\n){3}$`, succeed(t, append([]string{"migrate"}, url...)...))
+	require.Regexp(t, `^relayer_migrations is up to date, at version \d+\nrelay_migrations is .*\nrelay_queue_migrations is .*\n$`, succeed(t, append([]string{"migrate"}, url...)...))
 	s := read[[]schema](t, append([]string{"migrate", "--dry-run"}, url...)...)[0]
 	require.Equal(t, s.Newest, s.Was)
 	require.Equal(t, s.Newest, s.Is)
@@ -57,7 +57,7 @@ func TestMigrationMayTakeLongerThanTheTimeout(t *testing.T) {
 		CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(4); RETURN NEW; END';
 		CREATE TRIGGER slow BEFORE INSERT ON relayer_migrations FOR EACH ROW WHEN (NEW.version_id = 1) EXECUTE FUNCTION slow()`)
 	require.NoError(t, err)
-	require.Regexp(t, `^relayer_migrations was at version 0 and is at \d+, the newest\n$`,
+	require.Regexp(t, `^relayer_migrations was at version 0 and is at \d+, the newest\n`,
 		succeed(t, "migrate", "--timeout", "3s", "--database-url", db.URL()))
 }
 

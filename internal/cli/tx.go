@@ -21,13 +21,17 @@ import (
 	"github.com/rollcall-dev/rollcall/internal/webhook"
 )
 
-// TxCmd has the commands for a pool's transactions and webhooks.
+// TxCmd has the commands for a pool's transactions and webhooks, and for the relay path's.
 type TxCmd struct {
 	List   txListCmd   `cmd:"" help:"List transactions, the newest first."`
 	Get    txGetCmd    `cmd:"" help:"Show transactions in full."`
 	Cancel txCancelCmd `cmd:"" changes:"" help:"Cancel transactions."`
 	Bump   txBumpCmd   `cmd:"" changes:"" help:"Have transactions sent again with a higher fee, now."`
 	Replay txReplayCmd `cmd:"" changes:"" help:"Have webhooks delivered again, or list those that were given up."`
+
+	Relay   txRelayCmd   `cmd:"" help:"Show the relay path's transactions."`
+	Resolve txResolveCmd `cmd:"" changes:"" help:"Decide about a transaction of the relay path that a relayer may have."`
+	DLQ     txDLQCmd     `cmd:"" name:"dlq" help:"Messages of the relay path's queue that were given up."`
 }
 
 // refArgs are transactions as people know them.

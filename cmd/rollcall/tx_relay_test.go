@@ -1,0 +1,167 @@
+package main
+
+import (
+	"math/big"
+	"testing"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rollcall-dev/rollcall/internal/cli"
+	"github.com/rollcall-dev/rollcall/internal/relay"
+	"github.com/rollcall-dev/rollcall/internal/relay/queue"
+	"github.com/rollcall-dev/rollcall/internal/relay/store"
+	testpostgres "github.com/rollcall-dev/rollcall/internal/testutil/postgres"
+)
+
+// relayed is the store of a relay path, as an operator finds it.
+type relayed struct {
+	*store.Store
+	t   *testing.T
+	db  *pgxpool.Pool
+	url []string
+}
+
+func newRelayed(t *testing.T) *relayed {
+	t.Helper()
+	t.Parallel()
+	db := testpostgres.New(t, testpostgres.Migrated(store.Migrations()), testpostgres.Migrated(queue.Migrations()))
+	r := &relayed{t: t, db: db.Pool(t), url: []string{"--database-url", db.URL()}}
+	r.Store = store.New(r.db, store.Config{Enqueue: queue.EnqueueSQL})
+	return r
+}
+
+// accept stores a transaction.
+func (r *relayed) accept() uuid.UUID {
+	r.t.Helper()
+	tx := &relay.Transaction{
+		ID: uuid.Must(uuid.NewV7()), Client: "shop", Kind: relay.Direct,
+		Call: relay.Call{To: common.Address{1}, Value: big.NewInt(7), GasLimit: 100_000, Speed: relay.Average},
+	}
+	accepted, err := r.Accept(r.t.Context(), []*relay.Transaction{tx})
+	require.NoError(r.t, err)
+	require.NoError(r.t, accepted[0].Err)
+	return tx.ID
+}
+
+// parked stores a transaction that is unknown.
+func (r *relayed) parked() uuid.UUID {
+	r.t.Helper()
+	id, holder := r.accept(), uuid.New()
+	_, err := r.Begin(r.t.Context(), []store.Start{{ID: id, Holder: holder, Lease: time.Minute, Route: relay.Route{Relayer: "oz-relayer-0", URL: "http://oz", RelayerID: "r"}}})
+	require.NoError(r.t, err)
+	done, err := r.Park(r.t.Context(), id, holder, "the relayer does not show it")
+	require.NoError(r.t, err)
+	require.True(r.t, done)
+	// Another call with the same effect may only begin when this one is resolved.
+	_, err = r.db.Exec(r.t.Context(), `DELETE FROM relay_unresolved_calls`)
+	require.NoError(r.t, err)
+	return id
+}
+
+func (r *relayed) status(id uuid.UUID) relay.Status {
+	r.t.Helper()
+	tx, err := r.ByID(r.t.Context(), id)
+	require.NoError(r.t, err)
+	return tx.Status
+}
+
+func (r *relayed) args(args ...string) []string { return append(args, r.url...) }
+
+func TestTxResolve_Unknown_FollowsTheDecision(t *testing.T) {
+	r := newRelayed(t)
+	retried, failed, found := r.parked(), r.parked(), r.parked()
+
+	shown := rollcall(t, r.args("tx", "resolve", retried.String())...)
+	require.Zero(t, shown.code)
+	for _, part := range []string{retried.String(), "oz-relayer-0", "http://oz", "the relayer does not show it", "7 wei to 0x01"} {
+		require.Contains(t, shown.stdout, part)
+	}
+	require.Contains(t, shown.stderr, "--relayer-tx ID, --retry or --failed")
+	require.Equal(t, relay.Unknown, r.status(retried))
+
+	res := rollcall(t, r.args("tx", "resolve", retried.String(), "--retry")...)
+	require.Equal(t, cli.ExitNotDone, res.code, "nobody has confirmed it")
+	require.Equal(t, relay.Unknown, r.status(retried))
+
+	require.Contains(t, succeed(t, r.args("tx", "resolve", retried.String(), "--retry", "--yes")...), "queued again")
+	require.Equal(t, relay.Queued, r.status(retried))
+	succeed(t, r.args("tx", "resolve", failed.String(), "--failed", "--yes")...)
+	require.Equal(t, relay.Failed, r.status(failed))
+	succeed(t, r.args("tx", "resolve", found.String(), "--relayer-tx", "r-1", "--yes")...)
+	tx, err := r.ByID(t.Context(), found)
+	require.NoError(t, err)
+	require.Equal(t, []string{"submitted", "r-1", "oz-relayer-0"}, []string{string(tx.Status), tx.RelayerTx, tx.Relayer})
+
+	res = rollcall(t, r.args("tx", "resolve", found.String(), "--failed", "--yes")...)
+	require.Equal(t, cli.ExitNotDone, res.code)
+	require.Contains(t, res.stderr, "is submitted, not unknown")
+	res = rollcall(t, r.args("tx", "resolve", uuid.NewString())...)
+	require.Equal(t, cli.ExitNotDone, res.code)
+	require.Contains(t, res.stderr, "transaction not found")
+	res = rollcall(t, r.args("tx", "resolve", found.String(), "--failed", "--retry")...)
+	require.Equal(t, cli.ExitUsage, res.code)
+}
+
+func TestTxRelay_ListsAndShows(t *testing.T) {
+	r := newRelayed(t)
+	queued, unknown := r.accept(), r.parked()
+	type list struct {
+		Transactions []struct {
+			ID      uuid.UUID `json:"id"`
+			Status  string    `json:"status"`
+			Value   string    `json:"value"`
+			Changes []struct {
+				Status string `json:"status"`
+			} `json:"changes"`
+		} `json:"transactions"`
+	}
+	all := read[list](t, r.args("tx", "relay")...)
+	require.Len(t, all.Transactions, 2)
+	require.Equal(t, unknown, all.Transactions[0].ID, "the newest first")
+	only := read[list](t, r.args("tx", "relay", "--status", "queued")...)
+	require.Len(t, only.Transactions, 1)
+	require.Equal(t, queued, only.Transactions[0].ID)
+	one := read[list](t, r.args("tx", "relay", unknown.String())...).Transactions[0]
+	require.Equal(t, "7", one.Value)
+	require.Len(t, one.Changes, 3)
+	require.Equal(t, "unknown", one.Changes[2].Status)
+	res := rollcall(t, r.args("tx", "relay", "--status", "done")...)
+	require.Equal(t, cli.ExitUsage, res.code)
+	require.Contains(t, res.stderr, "allowed: queued, submitting, unknown")
+}
+
+func TestTxDLQ_DeadLetters_AreListedReplayedAndDropped(t *testing.T) {
+	r := newRelayed(t)
+	replayed, dropped := r.accept(), r.accept()
+	kill := func() {
+		_, err := r.db.Exec(t.Context(), `UPDATE relay_queue SET dead_at = now(), reason = 'poison', attempts = 20`)
+		require.NoError(t, err)
+	}
+	kill()
+	type list struct {
+		DeadLetters []queue.DeadLetter `json:"deadLetters"`
+	}
+	letters := read[list](t, r.args("tx", "dlq", "list")...).DeadLetters
+	require.Len(t, letters, 2)
+	require.Equal(t, "poison", letters[0].Reason)
+	require.Contains(t, succeed(t, r.args("tx", "dlq", "list")...), "poison")
+
+	require.Contains(t, succeed(t, r.args("tx", "dlq", "replay", replayed.String())...), "queued again")
+	succeed(t, r.args("tx", "dlq", "drop", dropped.String())...)
+	require.Empty(t, read[list](t, r.args("tx", "dlq", "list")...).DeadLetters)
+	res := rollcall(t, r.args("tx", "dlq", "drop", dropped.String())...)
+	require.Equal(t, cli.ExitNotDone, res.code)
+	require.Contains(t, res.stderr, "no message of it was given up")
+	kill()
+	require.Contains(t, succeed(t, r.args("tx", "dlq", "replay", "--all")...), "1 message queued again")
+	res = rollcall(t, r.args("tx", "dlq", "replay")...)
+	require.Equal(t, cli.ExitUsage, res.code)
+	require.Contains(t, res.stderr, "give ids, or --all")
+	res = rollcall(t, r.args("tx", "dlq", "list", "--queue-url", "amqp://u:hidden@")...)
+	require.Equal(t, cli.ExitUsage, res.code)
+	require.NotContains(t, res.stderr, "hidden")
+}
