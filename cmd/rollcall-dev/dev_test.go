@@ -97,6 +97,12 @@ func pids(info *devinfo.Info) map[string]int {
 	for _, g := range info.Gateways {
 		all[g.ID] = g.PID
 	}
+	for _, a := range info.APIs {
+		all[a.ID] = a.PID
+	}
+	for _, c := range info.Consumers {
+		all[c.ID] = c.PID
+	}
 	all["chain"], all["postgres"] = info.Chain.PID, info.DatabasePID
 	return all
 }
@@ -116,7 +122,7 @@ func TestDev(t *testing.T) {
 	}
 	d.says(t, "Ctrl-C stops everything")
 	first := pids(info)
-	require.Len(t, first, 9)
+	require.Len(t, first, 13)
 	for id, pid := range first {
 		require.True(t, alive(pid), "%s, process %d", id, pid)
 	}
@@ -357,6 +363,12 @@ func requireSecret(t *testing.T, d *devRun, data string, info *devinfo.Info) {
 	for _, r := range info.Relayers {
 		secrets = append(secrets, r.APIKey)
 	}
+	secrets = append(secrets, info.APIs[0].APIKey)
+	for _, file := range []string{"webhook-secret", "consumer.relayer-key"} {
+		content, err := os.ReadFile(filepath.Join(data, "secrets", file))
+		require.NoError(t, err)
+		secrets = append(secrets, strings.TrimSpace(string(content)))
+	}
 	content, err := os.ReadFile(filepath.Join(data, "secrets", "keys.json"))
 	require.NoError(t, err)
 	var keys []string
@@ -368,7 +380,7 @@ func requireSecret(t *testing.T, d *devRun, data string, info *devinfo.Info) {
 	public := map[string]string{"what it prints": d.out.String()}
 	logs, err := filepath.Glob(filepath.Join(data, "logs", "*.log"))
 	require.NoError(t, err)
-	require.Len(t, logs, 8)
+	require.Len(t, logs, 12)
 	if runtime.GOOS == "linux" {
 		for _, pid := range pids(info) {
 			if pid != 0 {

@@ -17,6 +17,11 @@ const connections = 128
 // connections. request returns prepared bytes, and the answers are hardly parsed, because the clients share the machine's
 // cores with the measured process. done is a part of the body of each successful answer.
 func (t *trial) post(addr string, n int, rate float64, request func(n int) []byte, done string) result {
+	return t.postWith(connections, addr, n, rate, request, done)
+}
+
+// postWith is post with another number of connections.
+func (t *trial) postWith(connections int, addr string, n int, rate float64, request func(n int) []byte, done string) result {
 	conns := make([]*postConn, connections)
 	for i := range conns {
 		raw, err := new(net.Dialer).DialContext(t.ctx, "tcp", addr)
@@ -56,7 +61,7 @@ func (c *postConn) post(request []byte, done string) error {
 	if _, err := io.Copy(&c.body, resp.Body); err != nil {
 		return err
 	}
-	if resp.StatusCode != http.StatusOK || !bytes.Contains(c.body.Bytes(), []byte(done)) {
+	if resp.StatusCode != http.StatusOK && resp.StatusCode != http.StatusAccepted || !bytes.Contains(c.body.Bytes(), []byte(done)) {
 		return fmt.Errorf("%s: %s", resp.Status, bytes.TrimSpace(c.body.Bytes()))
 	}
 	return nil

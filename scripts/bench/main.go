@@ -52,6 +52,7 @@ var sections = []struct {
 	{"million", million},
 	{"allocate", allocation},
 	{"relay", relay},
+	{"relaypath", relayPath},
 	{"memory", memory},
 }
 

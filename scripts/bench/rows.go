@@ -77,6 +77,10 @@ func (r *row) atMost(ratio float64) {
 	}
 }
 
+func (r *row) judgeAtLeast(limit float64) {
+	r.judge(fmt.Sprintf(">= %g %s", limit, r.Unit), r.Value >= limit)
+}
+
 func (r *row) within(limit float64) {
 	r.judge(fmt.Sprintf("<= %g %s", limit, r.Unit), r.Value <= limit)
 }

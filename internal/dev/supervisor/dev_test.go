@@ -134,7 +134,7 @@ func TestPortsOfOthersAreLeftAlone(t *testing.T) {
 		require.False(t, held[*port], "%d is another's", *port)
 		seen[*port] = true
 	}
-	require.Len(t, seen, 4+2*nodes+relays)
+	require.Len(t, seen, 4+2*nodes+relays+2*apis)
 
 	require.NoError(t, lock.Close())
 	ours, err = choosePorts(t.Context(), t.TempDir(), wish)
@@ -174,14 +174,16 @@ func TestInfoIsAsScriptsExpect(t *testing.T) {
 	content, err := json.Marshal(devinfo.Info{
 		RedisURL: "r", KeyPrefix: "p", Coordinators: []devinfo.Coordinator{{ID: "c", PID: 1, Cluster: "a", HTTP: "h"}},
 		Relayers: []devinfo.Relayer{{ID: "o", URL: "u", PID: 2, APIKey: "k"}}, Gateways: []devinfo.Gateway{{ID: "g", PID: 3, HTTP: "h"}},
-		PoolID: "q", Chain: devinfo.Chain{RPCURL: "n", WSURL: "w", ChainID: 5, PID: 4}, DatabaseURL: "d", DatabasePID: 6,
+		PoolID: "q", Chain: devinfo.Chain{RPCURL: "n", WSURL: "w", ChainID: 5, PID: 4, Forwarder: "f", Recipient: "t"}, DatabaseURL: "d", DatabasePID: 6,
+		APIs: []devinfo.API{{ID: "a", PID: 7, URL: "u", APIKey: "k"}}, Consumers: []devinfo.Consumer{{ID: "c", PID: 8, HTTP: "h"}},
 	})
 	require.NoError(t, err)
 	require.JSONEq(t, `{"redis_url":"r","redis_key_prefix":"p","coordinators":[{"id":"c","pid":1,"cluster":"a","http":"h"}],
 		"relayers":[{"id":"o","url":"u","pid":2,"api_key":"k"}],"gateways":[{"id":"g","pid":3,"http":"h"}],
-		"pool_id":"q","chain":{"rpc_url":"n","ws_url":"w","chain_id":5,"pid":4},"database_url":"d","database_pid":6}`, string(content))
+		"pool_id":"q","chain":{"rpc_url":"n","ws_url":"w","chain_id":5,"pid":4,"forwarder":"f","recipient":"t"},
+		"apis":[{"id":"a","pid":7,"url":"u","api_key":"k"}],"consumers":[{"id":"c","pid":8,"http":"h"}],"database_url":"d","database_pid":6}`, string(content))
 
-	content, err = json.Marshal(devinfo.Info{Coordinators: []devinfo.Coordinator{{}}, Relayers: []devinfo.Relayer{{}}, Gateways: []devinfo.Gateway{{}}})
+	content, err = json.Marshal(devinfo.Info{Coordinators: []devinfo.Coordinator{{}}, Relayers: []devinfo.Relayer{{}}, Gateways: []devinfo.Gateway{{}}, APIs: []devinfo.API{{}}, Consumers: []devinfo.Consumer{{}}})
 	require.NoError(t, err)
 	require.NotContains(t, string(content), "pid", "a script that kills process 0 kills itself")
 }

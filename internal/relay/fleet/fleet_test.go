@@ -32,12 +32,15 @@ type world struct {
 	*fleet.Fleet
 	t        *testing.T
 	redis    *testredis.Server
+	mu       sync.Mutex // guards relayers, which the fleet's store reads
 	relayers map[string]*upstreamtest.Relayer
 	registry *prometheus.Registry
 }
 
 // Outstanding counts what the store would: the transactions that the stand-ins have accepted and not mined.
 func (w *world) Outstanding(_ context.Context, stuckAfter time.Duration) (all []store.Outstanding, _ error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	for id, r := range w.relayers {
 		o := store.Outstanding{Relayer: id}
 		for _, tx := range r.Transactions() {
@@ -86,6 +89,13 @@ func setup(t *testing.T, ids []string, edit ...func(*fleet.Config)) *world {
 		w.becomes(true, id)
 	}
 	return w
+}
+
+// add makes a relayer known to the fleet's store.
+func (w *world) add(id string, r *upstreamtest.Relayer) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.relayers[id] = r
 }
 
 // list adds a relayer to Redis as the mirror does.
@@ -358,7 +368,7 @@ func TestFleet_FollowsRedis(t *testing.T) {
 	// Without a hash the template gives the URL.
 	port := moved.URL()[len("http://127.0.0.1:"):]
 	id := "oz-relayer-" + port
-	w.relayers[id] = moved
+	w.add(id, moved)
 	w.list(id, "")
 	w.becomes(true, id)
 }
@@ -367,7 +377,7 @@ func TestFleet_Message_IsReadAtOnce(t *testing.T) {
 	t.Parallel()
 	w := setup(t, nil, func(c *fleet.Config) { c.Poll = time.Hour })
 	r := upstreamtest.Start(t, upstreamtest.Options{})
-	w.relayers["a"] = r
+	w.add("a", r)
 	require.Eventually(t, func() bool {
 		return w.redis.Client().PubSubNumSub(t.Context(), "relayer:events").Val()["relayer:events"] == 1
 	}, 20*time.Second, 5*time.Millisecond)
@@ -401,7 +411,7 @@ func TestFleet_NoRightToSubscribe_Polls(t *testing.T) {
 	client := redis.NewClient(&redis.Options{Addr: w.redis.Addr(), Username: "reader", Password: "secret"})
 	t.Cleanup(func() { require.NoError(t, client.Close()) })
 	r := upstreamtest.Start(t, upstreamtest.Options{})
-	w.relayers["a"] = r
+	w.add("a", r)
 	f := fleet.New(fleet.Config{
 		Redis: client, Store: w, Poll: 100 * time.Millisecond, Logger: slog.New(slog.DiscardHandler),
 		Client: func(_, url string) (*upstream.Client, error) {

@@ -504,6 +504,14 @@ func (r *Relayer) accept(req *http.Request) (tx *Transaction, code int, why stri
 
 // body returns a transaction in OpenZeppelin's format.
 func (r *Relayer) body(tx *Transaction) map[string]any {
+	p := r.o.Pool
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return r.render(tx)
+}
+
+// render is body under the lock of the pool.
+func (r *Relayer) render(tx *Transaction) map[string]any {
 	null := func(s string) any {
 		if s == "" {
 			return nil
@@ -545,7 +553,7 @@ func (r *Relayer) list(w http.ResponseWriter, req *http.Request) {
 	from := min((page-1)*perPage, len(all))
 	data := []any{}
 	for _, tx := range all[from:min(from+perPage, len(all))] {
-		data = append(data, r.body(&tx))
+		data = append(data, r.render(&tx))
 	}
 	write(w, http.StatusOK, map[string]any{
 		"success": true, "data": data, "error": nil,
@@ -570,7 +578,7 @@ func (r *Relayer) find(w http.ResponseWriter, req *http.Request, use func(*Trans
 }
 
 func (r *Relayer) transaction(w http.ResponseWriter, req *http.Request) {
-	r.find(w, req, func(tx *Transaction) { ok(w, r.body(tx)) })
+	r.find(w, req, func(tx *Transaction) { ok(w, r.render(tx)) })
 }
 
 func (r *Relayer) cancel(w http.ResponseWriter, req *http.Request) {
@@ -584,6 +592,6 @@ func (r *Relayer) cancel(w http.ResponseWriter, req *http.Request) {
 			fail(w, http.StatusBadRequest, "a transaction that is "+tx.Status+" cannot be canceled")
 			return
 		}
-		ok(w, r.body(tx))
+		ok(w, r.render(tx))
 	})
 }
