@@ -123,16 +123,17 @@ func (d *drill) request(service, method, path, body string) *http.Request {
 	return req
 }
 
-// answer holds the fields that the drill reads from the answers of coordinators and relayers.
+// answer holds the fields that the drill reads from the answers of coordinators, relayers and APIs.
 type answer struct {
 	code   int
 	Data   struct{ ID, Status string } // a transaction
 	Error  any
 	Result string // the node's answer to a relayer's /rpc
 	Reason string // of /health
-	Status string // of /status, as the totals
+	Status string // of /status, as the totals; or of a transaction of the relay path
 
 	TotalConfigured, TotalActive int
+	TransactionID                string // of the relay path
 }
 
 func (d *drill) call(req *http.Request) (a answer) {
