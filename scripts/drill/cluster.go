@@ -123,26 +123,30 @@ func (d *drill) request(service, method, path, body string) *http.Request {
 	return req
 }
 
-// answer holds the fields that the drill reads from the answers of coordinators, relayers and APIs.
+// answer holds the fields that the drill reads from the answers of coordinators and relayers.
 type answer struct {
 	code   int
 	Data   struct{ ID, Status string } // a transaction
 	Error  any
 	Result string // the node's answer to a relayer's /rpc
 	Reason string // of /health
-	Status string // of /status, as the totals; or of a transaction of the relay path
+	Status string // of /status, as the totals
 
 	TotalConfigured, TotalActive int
-	TransactionID                string // of the relay path
 }
 
 func (d *drill) call(req *http.Request) (a answer) {
+	a.code = d.send(req, &a)
+	return a
+}
+
+// send reads the answer to a request into a value, and returns its code.
+func (d *drill) send(req *http.Request, into any) int {
 	res, err := (&http.Client{Timeout: 10 * time.Second}).Do(req)
 	d.check(err)
 	defer res.Body.Close()
-	d.check(json.NewDecoder(res.Body).Decode(&a))
-	a.code = res.StatusCode
-	return a
+	d.check(json.NewDecoder(res.Body).Decode(into))
+	return res.StatusCode
 }
 
 func (d *drill) redis(args ...string) string {

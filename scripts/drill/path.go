@@ -46,19 +46,28 @@ func (d *drill) api(service, method, path, body string) *http.Request {
 	return req
 }
 
+// transaction holds the fields that the drill reads from the answers of APIs.
+type transaction struct {
+	TransactionID, Status string
+	Error                 any
+}
+
 // relay posts a transaction that the API must accept. On the chain it records its id, which is also its transactionId.
-func (d *drill) relay(api string, id common.Hash) answer {
+func (d *drill) relay(api string, id common.Hash) {
+	var tx transaction
 	_, recipient := erc2771.Addresses()
 	body := fmt.Sprintf(`{"to": %q, "data": %q, "gasLimit": 150000, "transactionId": %q}`, recipient, hexutil.Encode(erc2771.Record(id)), id)
-	a := d.call(d.api(api, http.MethodPost, "direct", body))
-	if a.code != http.StatusAccepted {
-		d.check(fmt.Errorf("%s: %d %v", api, a.code, a.Error))
+	if code := d.send(d.api(api, http.MethodPost, "direct", body), &tx); code != http.StatusAccepted || tx.TransactionID != id.Hex() {
+		d.check(fmt.Errorf("%s: %d %s %v", api, code, tx.TransactionID, tx.Error))
 	}
-	return a
 }
 
 func (d *drill) relayStatus(api string, id common.Hash) string {
-	return d.call(d.api(api, http.MethodGet, "status/"+id.Hex(), "")).Status
+	var tx transaction
+	if code := d.send(d.api(api, http.MethodGet, "status/"+id.Hex(), ""), &tx); code != http.StatusOK {
+		d.check(fmt.Errorf("%s: %d %v", api, code, tx.Error))
+	}
+	return tx.Status
 }
 
 // newIDs returns ids that nothing has recorded.
@@ -232,8 +241,9 @@ func (d *drill) relayPathSurvives() {
 func (d *drill) acceptedOnce() {
 	ids := newIDs(1)
 	d.relayedIDs = append(d.relayedIDs, ids...)
-	for _, api := range apis {
-		d.await("POST to "+api, ids[0].Hex(), time.Second, func() string { return d.relay(api, ids[0]).TransactionID })
+	for i, api := range apis {
+		step := []string{"POST to " + api, "  the same transactionId to " + api}[i]
+		d.await(step, "accepted", time.Second, func() string { d.relay(api, ids[0]); return "accepted" })
 	}
 	for _, api := range apis {
 		d.await("  its status at "+api, "confirmed", confirmation, func() string { return d.relayStatus(api, ids[0]) })
