@@ -22,10 +22,10 @@ const (
 	batchSize = 20
 	pace      = 100 * time.Millisecond // of a batch's posts
 	early     = 5                      // transactions that precede a fault
-	// soon is the limit where no request is lost.
-	soon = 20 * time.Second
-	// lease is the limit where a relayer or a consumer stops responding: a relayer has 30 s to answer, and a consumer's
-	// transactions are its own for 45 s, or its messages for a minute.
+	// soon is the limit where nothing has to wait for a timeout.
+	soon = 30 * time.Second
+	// lease is the limit where a relayer or a consumer stops responding: a relayer has 30 s to answer, a consumer's
+	// submissions are its own for 45 s, and its messages for a minute.
 	lease = 80 * time.Second
 	// blindAfter is how long a consumer without Redis goes on with the relayers that it knows, and a little more.
 	blindAfter = 62 * time.Second
@@ -87,18 +87,17 @@ type batch struct {
 	err      error         // why not all were accepted
 }
 
-// post posts the transactions to the APIs in turn. An API that does not answer 202 gets no second chance at once: the other
-// one gets the same transactionId.
+// post posts the transactions to the APIs in turn. One that an API does not accept is posted to the other one, under the same
+// transactionId, until one of them accepts it or the limit has passed.
 func (b *batch) post(d drill, limit time.Duration) {
 	defer close(b.accepted)
-	end := time.Now().Add(limit)
 	for i, id := range b.ids {
 		start := time.Now()
 		for try := i; ; try++ {
 			if b.err = d.attempt(func() { d.relay(apis[try%len(apis)], id) }); b.err == nil {
 				break
 			}
-			if time.Now().After(end) {
+			if time.Since(start) > limit {
 				return
 			}
 			time.Sleep(pace)
@@ -215,7 +214,7 @@ func (d *drill) relayPathSurvives() {
 	blind := d.start.Add(blindAfter)
 	d.relayed("consumer-1 is alone and cut off Redis", soon, nothing, do("start", consumers[1]))
 	time.Sleep(time.Until(blind))
-	d.relayed("  a minute later, with consumer-2", soon, nothing, do(connect("readers"), consumers[0]))
+	d.relayed("  a minute later, with consumer-2", lease, nothing, do(connect("readers"), consumers[0]))
 
 	d.relayed("kill api-1", soon, do("kill", apis[0]), do("start", apis[0]))
 	var leader string
