@@ -229,7 +229,7 @@ func (d *drill) relayPathSurvives() {
 	// Again, because a repeated submission may arrive late.
 	d.awaitRecorded(d.relayedIDs)
 	_, recipient := erc2771.Addresses()
-	d.await("  the contract's total", fmt.Sprint(len(d.relayedIDs)), time.Second, func() string {
+	d.await("  the contract's total", fmt.Sprint(len(d.relayedIDs)), confirmation, func() string {
 		total, err := erc2771.Total(context.Background(), node{d}, recipient, nil)
 		d.check(err)
 		return fmt.Sprint(total)
