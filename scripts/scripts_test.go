@@ -170,7 +170,7 @@ func TestCompose_PortTaken(t *testing.T) {
 			t.Parallel()
 			docker := `case "$1" in ps) echo $OURS ;; build) echo no >&2; exit 1 ;; esac`
 			env := []string{"OURS=" + tc.ours, "COORDINATOR_1_HTTP=", "COORDINATOR_2_HTTP=" + port}
-			for _, other := range []string{"COORDINATOR_3_HTTP", "RELAYER_0_HTTP", "RELAYER_1_HTTP", "RELAYER_2_HTTP"} {
+			for _, other := range []string{"COORDINATOR_3_HTTP", "RELAYER_0_HTTP", "RELAYER_1_HTTP", "RELAYER_2_HTTP", "API_1_HTTP", "API_2_HTTP"} {
 				env = append(env, other+"=")
 			}
 			got := script(t, programs{"docker": docker}, env, "compose.sh", "up")

@@ -136,12 +136,17 @@ type answer struct {
 }
 
 func (d *drill) call(req *http.Request) (a answer) {
+	a.code = d.send(req, &a)
+	return a
+}
+
+// send reads the answer to a request into a value, and returns its code.
+func (d *drill) send(req *http.Request, into any) int {
 	res, err := (&http.Client{Timeout: 10 * time.Second}).Do(req)
 	d.check(err)
 	defer res.Body.Close()
-	d.check(json.NewDecoder(res.Body).Decode(&a))
-	a.code = res.StatusCode
-	return a
+	d.check(json.NewDecoder(res.Body).Decode(into))
+	return res.StatusCode
 }
 
 func (d *drill) redis(args ...string) string {

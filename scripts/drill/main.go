@@ -14,6 +14,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/ethereum/go-ethereum/common"
 )
 
 func main() {
@@ -36,6 +38,7 @@ type drill struct {
 	start        time.Time         // of the next row's time
 	err          error             // that ended the attempt
 	containers   map[string]string // ids by service
+	relayedIDs   []common.Hash     // of the transactions of the relay path
 }
 
 func (d *drill) steps() {
@@ -51,6 +54,7 @@ func (d *drill) steps() {
 	d.transactionsMined()
 	d.relayerKilled()
 	d.storeStopped()
+	d.relayPathSurvives()
 }
 
 // attempt runs f on a goroutine, which check may end, and returns the error that ended it.
