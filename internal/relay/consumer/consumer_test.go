@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"runtime"
 	"testing"
 	"time"
 
@@ -11,7 +12,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rollcall-dev/rollcall/internal/relay"
+	"github.com/rollcall-dev/rollcall/internal/relay/queue"
 	"github.com/rollcall-dev/rollcall/internal/relay/store"
+	"github.com/rollcall-dev/rollcall/internal/relay/upstream"
 	"github.com/rollcall-dev/rollcall/internal/relay/upstream/upstreamtest"
 )
 
@@ -196,23 +199,78 @@ func TestConsumer_DiesBeforeTheAnswerIsStored_IsOneTransaction(t *testing.T) {
 	}
 }
 
-// Without relayers messages wait, and nothing is lost.
-func TestConsumer_NoRelayer_Waits(t *testing.T) {
+// A consumer takes messages only while it has a relayer: another one may have one meanwhile. A message that it holds when its last
+// relayer goes is put back.
+func TestConsumer_NoRelayer_TakesNoMessages(t *testing.T) {
 	t.Parallel()
 	r := ours(t, nil)
 	w := setup(t, r)
 	w.fleet.remove(r)
+	q := &signaled{Consumer: w.queue(), begun: make(chan struct{}, 1), ended: make(chan struct{}, 1)}
 	id := w.post(1)
-	w.consume()
-	require.Eventually(t, func() bool {
-		var n int
-		return w.db.QueryRow(t.Context(), `SELECT attempts FROM relay_queue WHERE id = $1`, id).Scan(&n) == nil && n > 1
-	}, 40*time.Second, 10*time.Millisecond)
-	require.Equal(t, relay.Queued, w.reaches(id, relay.Queued).Status)
-	w.fleet.mu.Lock()
-	clear(w.fleet.away)
-	w.fleet.mu.Unlock()
+	w.consume(func(c *Config) { c.Queue = q })
+	for asked := w.fleet.asked.Load(); w.fleet.asked.Load() < asked+3; {
+		runtime.Gosched()
+	}
+	require.Empty(t, q.begun)
+	w.fleet.restore()
+	<-q.begun
 	w.reaches(id, relay.Submitted)
+
+	w.fleet.remove(r)
+	id = w.post(2)
+	select {
+	case <-q.ended:
+	case <-time.After(40 * time.Second):
+		require.FailNow(t, "it takes messages that it cannot submit")
+	}
+	require.Equal(t, relay.Queued, w.reaches(id, relay.Queued).Status)
+	w.fleet.restore()
+	<-q.begun
+	w.reaches(id, relay.Submitted)
+	require.Len(t, r.Transactions(), 2)
+}
+
+// A request that hangs keeps the consumer: its relayer may be available again before the request ends.
+func TestConsumer_RequestHangs_TakesMessagesAgainAtOnce(t *testing.T) {
+	t.Parallel()
+	pool := upstreamtest.NewPool()
+	hangs, other := ours(t, pool), ours(t, pool)
+	w := setup(t, hangs, other)
+	release := make(chan struct{})
+	w.fleet.slow = func(upstream.Submission) { <-release }
+	q := &signaled{Consumer: w.queue(), begun: make(chan struct{}, 1), ended: make(chan struct{}, 1)}
+	first := w.post(1)
+	w.consume(func(c *Config) { c.Queue, c.Lease = q, time.Minute })
+	<-q.begun
+	require.Eventually(t, func() bool { return w.reaches(first, relay.Submitting) != nil }, 40*time.Second, 10*time.Millisecond)
+	w.fleet.remove(hangs)
+	w.fleet.remove(other)
+	select {
+	case <-q.ended:
+		require.FailNow(t, "it waits for the end of the request")
+	case <-time.After(patience + time.Second):
+	}
+	close(release)
+	w.fleet.restore()
+	w.reaches(first, relay.Submitted)
+}
+
+// signaled is a queue that reports when its messages are taken.
+type signaled struct {
+	queue.Consumer
+	begun, ended chan struct{}
+}
+
+func (s *signaled) Receive(ctx context.Context, n int, handle queue.Handler) error {
+	s.begun <- struct{}{}
+	defer func() {
+		select {
+		case s.ended <- struct{}{}:
+		default:
+		}
+	}()
+	return s.Consumer.Receive(ctx, n, handle)
 }
 
 // failing is a store whose acceptances fail.
