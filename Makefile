@@ -55,9 +55,10 @@ bench: ## Measure against peers: a table, and build/bench.json
 	@$(MAKE) --no-print-directory build
 	@scripts/bench.sh
 
-soak: ## Torture the relayer: 40,000 transactions, while everything around it fails
+soak: ## Torture the relayer and the relay path: 45,000 transactions, while everything around them fails
 	@scripts/setup.sh test
 	go test -tags $(TAGS),soak -count=1 -timeout 60m -v -run Soak ./internal/relayer/crashtest
+	go test -tags $(TAGS),soak -count=1 -timeout 30m -v -run TestRelayPath_EverythingIsKilledInTurn ./internal/e2e
 
 compose-up: ## Build the image and start everything with Docker Compose
 	@$(MAKE) --no-print-directory build

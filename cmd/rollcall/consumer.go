@@ -88,6 +88,9 @@ func (r *relayersFlags) check(p *config.Problems) {
 	}
 }
 
+// lease returns how long a consumer may submit one transaction. If it dies, another one goes on after that.
+func (r *relayersFlags) lease() time.Duration { return r.Timeout * 3 / 2 }
+
 // client returns the client of a relayer.
 func (r *relayersFlags) client(id, url string) (*upstream.Client, error) {
 	key := r.keys.key(id)
@@ -167,6 +170,7 @@ func (c *consumerCmd) Run(ctx context.Context, con *cli.Console) (err error) {
 
 // consume opens a consumer's parts, and runs until ctx ends.
 func (c *consumerCmd) consume(ctx context.Context, log *slog.Logger, reg *prometheus.Registry, starting *startingHealth, waiting func(error), started func()) (err error) {
+	c.Store.silent, c.Store.visibility = c.Silent, max(c.Relayers.lease(), time.Second)
 	s, err := c.Store.open(ctx, "consumer", nil, log, reg, waiting)
 	if err != nil {
 		return err
@@ -187,7 +191,7 @@ func (c *consumerCmd) consume(ctx context.Context, log *slog.Logger, reg *promet
 	}
 	defer endTracing()
 	submit := consumer.New(consumer.Config{
-		Queue: s.queue, Store: s.store, Relayers: relayers, Concurrency: c.Concurrency, Lease: c.Relayers.Timeout * 3 / 2,
+		Queue: s.queue, Store: s.store, Relayers: relayers, Concurrency: c.Concurrency, Lease: c.Relayers.lease(),
 		Settled: 3 * c.Relayers.Timeout, Tracer: tracer, Registerer: reg, Logger: log,
 	})
 	reconcile := reconciler.New(reconciler.Config{

@@ -25,6 +25,9 @@ type relayStoreFlags struct {
 	QueueURL    string `env:"QUEUE_URL" default:"postgres" placeholder:"URL" secret:"" help:"Queue between APIs and consumers: postgres (a table of the database), sqs://HOST/ACCOUNT/QUEUE?region=…, or amqps://user:password@host/vhost for RabbitMQ."`
 	QueueFile   string `name:"queue-url-file" env:"QUEUE_URL_FILE" placeholder:"FILE" help:"File that holds the queue's URL."`
 	Migrate     bool   `env:"RELAY_MIGRATE" default:"true" negatable:"" help:"Bring the database's schema up to date at start. Otherwise \"rollcall migrate\" has to before, or the process ends."`
+
+	// Settings of single roles; 0 for the defaults of the store and the queue.
+	silent, visibility time.Duration
 }
 
 func (f *relayStoreFlags) check(p *config.Problems) {
@@ -74,11 +77,11 @@ func (f *relayStoreFlags) open(ctx context.Context, role string, targets []strin
 			return nil, err
 		}
 	}
-	s.queue, err = queueurl.Open(s.db, f.QueueURL, queue.Config{Logger: log, Metrics: queue.NewMetrics(reg)})
+	s.queue, err = queueurl.Open(s.db, f.QueueURL, queue.Config{Visibility: f.visibility, Logger: log, Metrics: queue.NewMetrics(reg)})
 	if err != nil {
 		return nil, err
 	}
-	s.store = store.New(s.db, store.Config{Enqueue: queue.EnqueueSQL, Targets: targets})
+	s.store = store.New(s.db, store.Config{Enqueue: queue.EnqueueSQL, Silent: f.silent, Targets: targets})
 	return s, nil
 }
 

@@ -16,18 +16,22 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/common/hexutil"
+	"github.com/ethereum/go-ethereum/common/math"
 	"github.com/ethereum/go-ethereum/crypto"
 	"github.com/ethereum/go-ethereum/ethclient"
+	"github.com/ethereum/go-ethereum/signer/core/apitypes"
 	"github.com/stretchr/testify/require"
 
 	"github.com/rollcall-dev/rollcall/internal/dev/erc2771"
 	"github.com/rollcall-dev/rollcall/internal/dev/pgserver"
 	"github.com/rollcall-dev/rollcall/internal/platform/devinfo"
+	testchain "github.com/rollcall-dev/rollcall/internal/testutil/chain"
 	testproc "github.com/rollcall-dev/rollcall/internal/testutil/proc"
 	testredis "github.com/rollcall-dev/rollcall/internal/testutil/redis"
 )
@@ -42,6 +46,9 @@ type relayPath struct {
 	chain   *ethclient.Client
 }
 
+// relayPathLease is the lease that follows from the consumers' limit of a request, 4 s.
+const relayPathLease = 6 * time.Second
+
 // startRelayPath starts the cluster. Relayers that are silent for some seconds are asked, so that lost webhooks cost no minute.
 func startRelayPath(t *testing.T, webhooks ...string) *relayPath {
 	t.Helper()
@@ -54,7 +61,7 @@ func startRelayPath(t *testing.T, webhooks ...string) *relayPath {
 	if len(webhooks) > 0 {
 		args = append(args, "--webhook-urls", strings.Join(webhooks, ","))
 	}
-	run := launchProgram(t, "dev", []string{"REDIS_URL=" + p.redis.URL(), "CONSUMER_WEBHOOK_SILENCE=3s", devPorts()}, devBinary, args...)
+	run := launchProgram(t, "dev", []string{"REDIS_URL=" + p.redis.URL(), "CONSUMER_WEBHOOK_SILENCE=3s", "CONSUMER_RELAYER_TIMEOUT=4s", devPorts()}, devBinary, args...)
 	eventually(t, 4*patience, func() bool {
 		require.True(t, run.running(), "%s", strings.Join(run.tail(5), "\n"))
 		p.info = devinfo.Running(p.folder)
@@ -82,6 +89,17 @@ func (p *relayPath) restart(member string, between func()) {
 	p.dev("start", killed)
 }
 
+// freeze stops a consumer for longer than its lease.
+func (p *relayPath) freeze(consumer int) {
+	pid := devinfo.Running(p.folder).Consumers[consumer].PID
+	require.NoError(p.t, syscall.Kill(pid, syscall.SIGSTOP))
+	defer func() { require.NoError(p.t, syscall.Kill(pid, syscall.SIGCONT)) }()
+	select {
+	case <-time.After(relayPathLease * 3 / 2):
+	case <-p.t.Context().Done():
+	}
+}
+
 // call sends a request to an API, and returns the status and the body; 0 without an answer.
 func (p *relayPath) call(api int, method, path string, body any, header ...string) (int, []byte) {
 	content, err := json.Marshal(body)
@@ -92,7 +110,7 @@ func (p *relayPath) call(api int, method, path string, body any, header ...strin
 	for i := 0; i < len(header); i += 2 {
 		req.Header.Set(header[i], header[i+1])
 	}
-	client := http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	client := http.Client{Timeout: postTimeout, Transport: &http.Transport{DisableKeepAlives: true}}
 	resp, err := client.Do(req)
 	if err != nil {
 		return 0, nil
@@ -104,6 +122,9 @@ func (p *relayPath) call(api int, method, path string, body any, header ...strin
 	}
 	return resp.StatusCode, answer
 }
+
+// postTimeout is how long a client waits for an answer.
+const postTimeout = 10 * time.Second
 
 // post posts a call of the Recipient until an API answers 202, each time with the same key.
 func (p *relayPath) post(id common.Hash, api int) {
@@ -216,24 +237,34 @@ func TestRelayPath_EverythingIsKilledInTurn_ExecutesEachTransactionOnce(t *testi
 		require.NoError(t, err)
 		proxy.target.Store(to)
 	}
+	var away time.Duration // of Postgres
 	faults := []func(){
 		func() { p.restart("oz-relayer-1", func() {}) },
 		func() { p.restart("consumer-1", func() {}) },
+		func() { p.freeze(1) },
 		func() { p.restart("leader", func() {}) },
 		func() { p.redis.Kill(); p.redis.RestartEmpty() },
 		func() { p.restart("api-1", func() {}) },
-		func() { p.restart("postgres", func() {}) },
+		func() {
+			began := time.Now()
+			p.restart("postgres", func() {})
+			away = time.Since(began)
+		},
 		func() { p.restart("oz-relayer-0", func() { p.restart("consumer-2", func() {}) }) },
 	}
 	ids := make([]common.Hash, relayPathTransactions)
-	var accepted atomic.Int64
+	var accepted, longest atomic.Int64
 	work := make(chan int)
 	var clients sync.WaitGroup
 	for c := range 8 {
 		clients.Go(func() {
 			for i := range work {
+				began := time.Now()
 				p.post(ids[i], (c+i)%2)
 				accepted.Add(1)
+				for took, most := int64(time.Since(began)), longest.Load(); took > most && !longest.CompareAndSwap(most, took); {
+					most = longest.Load()
+				}
 			}
 		})
 	}
@@ -256,6 +287,9 @@ func TestRelayPath_EverythingIsKilledInTurn_ExecutesEachTransactionOnce(t *testi
 	close(work)
 	clients.Wait()
 	chaos.Wait()
+	// The last attempt may have waited for an answer when Postgres was back.
+	t.Logf("the longest refusal took %v, Postgres was away for %v", time.Duration(longest.Load()), away)
+	require.Less(t, time.Duration(longest.Load()), away+postTimeout)
 
 	eventually(t, 5*patience, func() bool {
 		open := 0
@@ -275,10 +309,15 @@ func TestRelayPath_EverythingIsKilledInTurn_ExecutesEachTransactionOnce(t *testi
 	require.Positive(t, proxies[0].faults.Load()+proxies[1].faults.Load())
 }
 
-// A value above 2^53 arrives on the chain as it was posted.
-func TestRelayPath_LargeValue_Survives(t *testing.T) {
+// A value above 2^53 arrives on the chain as it was posted, and a signed request arrives with its signer as the sender.
+func TestRelayPath_ClientsRequests_ArriveUnchanged(t *testing.T) {
 	t.Parallel()
 	p := startRelayPath(t)
+	t.Run("large value", p.largeValue)
+	t.Run("gasless", p.gasless)
+}
+
+func (p *relayPath) largeValue(t *testing.T) {
 	to := common.HexToAddress("0x00000000000000000000000000000000000000aa")
 	status, answer := p.call(0, http.MethodPost, "/api/v1/relay/direct", map[string]any{"transactionId": "large", "to": to.Hex(), "value": "9007199254740993"})
 	require.Equal(t, http.StatusAccepted, status, "%s", answer)
@@ -294,4 +333,63 @@ func TestRelayPath_LargeValue_Survives(t *testing.T) {
 	require.Equal(t, http.StatusOK, status)
 	require.Contains(t, string(answer), `"value":"`+most+`"`)
 	require.NotContains(t, string(answer), "confirmed")
+}
+
+// gasless posts a request that a wallet library has signed, of a signer without ether.
+func (p *relayPath) gasless(t *testing.T) {
+	wallet := testchain.NewAccount(t)
+	status, answer := p.call(0, http.MethodGet, "/api/v1/relay/gasless/nonce/"+wallet.Address.Hex(), nil)
+	require.Equal(t, http.StatusOK, status, "%s", answer)
+	var next struct {
+		Nonce  string
+		Domain struct {
+			Name, Version, VerifyingContract string
+			ChainID                          int64
+		}
+	}
+	require.NoError(t, json.Unmarshal(answer, &next))
+	require.Equal(t, p.info.Chain.Forwarder, next.Domain.VerifyingContract)
+
+	id, deadline := common.Hash{9}, time.Now().Add(time.Hour).Unix()
+	data := apitypes.TypedData{
+		Types: apitypes.Types{
+			"EIP712Domain": {{Name: "name", Type: "string"}, {Name: "version", Type: "string"}, {Name: "chainId", Type: "uint256"}, {Name: "verifyingContract", Type: "address"}},
+			"ForwardRequest": {
+				{Name: "from", Type: "address"}, {Name: "to", Type: "address"}, {Name: "value", Type: "uint256"}, {Name: "gas", Type: "uint256"},
+				{Name: "nonce", Type: "uint256"}, {Name: "deadline", Type: "uint48"}, {Name: "data", Type: "bytes"},
+			},
+		},
+		PrimaryType: "ForwardRequest",
+		Domain: apitypes.TypedDataDomain{
+			Name: next.Domain.Name, Version: next.Domain.Version, ChainId: math.NewHexOrDecimal256(next.Domain.ChainID), VerifyingContract: next.Domain.VerifyingContract,
+		},
+		Message: apitypes.TypedDataMessage{
+			"from": wallet.Address.Hex(), "to": p.info.Chain.Recipient, "value": "0", "gas": "500000", "nonce": next.Nonce,
+			"deadline": fmt.Sprint(deadline), "data": hexutil.Encode(erc2771.Record(id)),
+		},
+	}
+	hash, _, err := apitypes.TypedDataAndHash(data)
+	require.NoError(t, err)
+	signature, err := crypto.Sign(hash, wallet.Key)
+	require.NoError(t, err)
+	signature[64] += 27
+	post := func(signature []byte) (int, []byte) {
+		return p.call(0, http.MethodPost, "/api/v1/relay/gasless", map[string]any{"transactionId": "gasless", "signature": hexutil.Encode(signature), "request": map[string]any{
+			"from": wallet.Address, "to": p.info.Chain.Recipient, "gas": 500_000, "nonce": json.Number(next.Nonce), "deadline": deadline, "data": data.Message["data"],
+		}})
+	}
+	forged := bytes.Clone(signature)
+	forged[5] ^= 1
+	status, answer = post(forged)
+	require.Equal(t, http.StatusBadRequest, status, "%s", answer)
+	status, answer = post(signature)
+	require.Equal(t, http.StatusAccepted, status, "%s", answer)
+	eventually(t, 2*patience, func() bool {
+		var tx transaction
+		status, answer = p.call(1, http.MethodGet, "/api/v1/relay/status/gasless", nil)
+		return status == http.StatusOK && json.Unmarshal(answer, &tx) == nil && tx.Status == "confirmed"
+	}, "the request is confirmed")
+	sender, err := erc2771.SenderOf(t.Context(), p.chain, common.HexToAddress(p.info.Chain.Recipient), nil, id)
+	require.NoError(t, err)
+	require.Equal(t, wallet.Address, sender)
 }

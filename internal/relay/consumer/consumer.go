@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"context"
 	"log/slog"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -88,7 +90,7 @@ type Consumer struct {
 	begins  *batch.Group[store.Start, store.Begun]
 	accepts *batch.Group[store.Acceptance, struct{}]
 
-	draining <-chan struct{} // closed when Run is told to end
+	begun atomic.Int64 // attempts that have chosen a relayer
 }
 
 // New returns a Consumer.
@@ -109,19 +111,74 @@ func New(cfg Config) *Consumer {
 	}
 }
 
-// Run submits until ctx ends. It then finishes what it has begun, and returns nil.
+// Run submits until ctx ends. It then finishes what it has begun, and returns nil. While it has no relayer it takes no messages,
+// because another consumer may have one.
 func (c *Consumer) Run(ctx context.Context) error {
-	c.draining = ctx.Done()
 	defer c.accepts.Wait()
 	defer c.begins.Wait()
-	return c.cfg.Queue.Receive(ctx, c.cfg.Concurrency, c.handle)
+	for c.awaitRelayer(ctx) {
+		receiving, stop := context.WithCancel(ctx)
+		var watch sync.WaitGroup
+		watch.Go(func() {
+			defer stop()
+			c.awaitNoRelayer(receiving)
+		})
+		err := c.cfg.Queue.Receive(receiving, c.cfg.Concurrency, func(handling context.Context, m queue.Message) queue.Verdict {
+			return c.handle(handling, receiving.Done(), m)
+		})
+		stop()
+		watch.Wait()
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// awaitRelayer waits until a relayer can be chosen, and reports whether ctx has not ended.
+func (c *Consumer) awaitRelayer(ctx context.Context) bool {
+	tick := time.NewTicker(lookAgain)
+	defer tick.Stop()
+	for ctx.Err() == nil && !c.relayerAvailable() {
+		select {
+		case <-ctx.Done():
+		case <-tick.C:
+		}
+	}
+	return ctx.Err() == nil
+}
+
+// awaitNoRelayer waits until no relayer could be chosen for as long as patience, and no attempt goes on: the end of one can make
+// its relayer available again. It returns early if ctx ends.
+func (c *Consumer) awaitNoRelayer(ctx context.Context) {
+	tick := time.NewTicker(lookAgain)
+	defer tick.Stop()
+	for last := time.Now(); time.Since(last) < patience; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		if c.begun.Load() > 0 || c.relayerAvailable() {
+			last = time.Now()
+		}
+	}
+	c.log.Warn("no relayer available: no messages are taken until there is one")
+}
+
+func (c *Consumer) relayerAvailable() bool {
+	choice, ok := c.cfg.Relayers.Choose(Want{})
+	if ok {
+		choice.Done(nil)
+	}
+	return ok
 }
 
 const (
 	// triesPerMessage is how many relayers one delivery of a message tries.
 	triesPerMessage = 3
-	// patience is how long a message waits for a relayer before it is put back, and lookAgain how often it looks. The waiting
-	// messages fill the consumer, so that it does not take the others from the queue in vain.
+	// patience is how long a message waits for a relayer before it is put back, and lookAgain how often it looks. After it the
+	// consumer takes no more messages, so that those put back go to others.
 	patience  = 5 * time.Second
 	lookAgain = 100 * time.Millisecond
 	// noRelayer is the pause of a message that found no relayer, and busy the one after relayers that accept nothing now.
@@ -135,11 +192,11 @@ const (
 	databaseAway = time.Second
 )
 
-// handle submits the transaction of one message.
-func (c *Consumer) handle(ctx context.Context, m queue.Message) queue.Verdict {
+// handle submits the transaction of one message. It does not wait for a relayer after draining is closed.
+func (c *Consumer) handle(ctx context.Context, draining <-chan struct{}, m queue.Message) queue.Verdict {
 	var tried []string
 	for range triesPerMessage {
-		choice, ok := c.choose(ctx, tried)
+		choice, ok := c.choose(ctx, draining, tried)
 		if !ok {
 			// A row that an earlier attempt has begun needs a relayer of its scope, so there is nothing to do for it either.
 			c.metrics.waits.WithLabelValues("no relayer").Inc()
@@ -155,7 +212,7 @@ func (c *Consumer) handle(ctx context.Context, m queue.Message) queue.Verdict {
 }
 
 // choose chooses a relayer. If there is none at all, it waits for one.
-func (c *Consumer) choose(ctx context.Context, tried []string) (Choice, bool) {
+func (c *Consumer) choose(ctx context.Context, draining <-chan struct{}, tried []string) (Choice, bool) {
 	choice, ok := c.cfg.Relayers.Choose(Want{Exclude: tried})
 	if ok || len(tried) > 0 {
 		return choice, ok
@@ -168,7 +225,7 @@ func (c *Consumer) choose(ctx context.Context, tried []string) (Choice, bool) {
 		select {
 		case <-ctx.Done():
 			return Choice{}, false
-		case <-c.draining:
+		case <-draining:
 			return Choice{}, false
 		case <-limit.C:
 			return Choice{}, false
@@ -183,6 +240,8 @@ func (c *Consumer) choose(ctx context.Context, tried []string) (Choice, bool) {
 // attempt begins the transaction at a chosen relayer. next reports that the transaction is queued again, and that another
 // relayer may be tried at once.
 func (c *Consumer) attempt(ctx context.Context, id uuid.UUID, choice Choice) (v queue.Verdict, next bool) {
+	c.begun.Add(1)
+	defer c.begun.Add(-1)
 	s := &submission{Consumer: c, id: id, holder: uuid.New(), deadline: time.Now().Add(c.cfg.Lease)}
 	begun, err := c.begins.Do(ctx, store.Start{ID: id, Holder: s.holder, Route: choice.Route, Lease: c.cfg.Lease})
 	if err != nil {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"runtime"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -11,7 +13,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rollcall-dev/rollcall/internal/relay"
+	"github.com/rollcall-dev/rollcall/internal/relay/queue"
 	"github.com/rollcall-dev/rollcall/internal/relay/store"
+	"github.com/rollcall-dev/rollcall/internal/relay/upstream"
 	"github.com/rollcall-dev/rollcall/internal/relay/upstream/upstreamtest"
 )
 
@@ -196,23 +200,77 @@ func TestConsumer_DiesBeforeTheAnswerIsStored_IsOneTransaction(t *testing.T) {
 	}
 }
 
-// Without relayers messages wait, and nothing is lost.
-func TestConsumer_NoRelayer_Waits(t *testing.T) {
+// A consumer takes messages only while it has a relayer: another one may have one meanwhile. A message that it holds when its last
+// relayer goes is put back.
+func TestConsumer_NoRelayer_TakesNoMessages(t *testing.T) {
 	t.Parallel()
 	r := ours(t, nil)
 	w := setup(t, r)
 	w.fleet.remove(r)
+	q := &signaled{Consumer: w.queue(), begun: make(chan struct{}, 1), ended: make(chan struct{}, 1)}
 	id := w.post(1)
-	w.consume()
-	require.Eventually(t, func() bool {
-		var n int
-		return w.db.QueryRow(t.Context(), `SELECT attempts FROM relay_queue WHERE id = $1`, id).Scan(&n) == nil && n > 1
-	}, 40*time.Second, 10*time.Millisecond)
-	require.Equal(t, relay.Queued, w.reaches(id, relay.Queued).Status)
-	w.fleet.mu.Lock()
-	clear(w.fleet.away)
-	w.fleet.mu.Unlock()
+	w.consume(func(c *Config) { c.Queue = q })
+	for asked := w.fleet.asked.Load(); w.fleet.asked.Load() < asked+3; {
+		runtime.Gosched()
+	}
+	require.Empty(t, q.begun)
+	w.fleet.restore()
+	<-q.begun
 	w.reaches(id, relay.Submitted)
+
+	w.fleet.remove(r)
+	id = w.post(2)
+	select {
+	case <-q.ended:
+	case <-time.After(40 * time.Second):
+		require.FailNow(t, "it takes messages that it cannot submit")
+	}
+	require.Equal(t, relay.Queued, w.reaches(id, relay.Queued).Status)
+	w.fleet.restore()
+	<-q.begun
+	w.reaches(id, relay.Submitted)
+	require.Len(t, r.Transactions(), 2)
+}
+
+// While a request hangs, its consumer stays ready for the next message: its relayer may be available again before the end.
+func TestConsumer_RequestHangs_TakesTheNextMessage(t *testing.T) {
+	t.Parallel()
+	r := ours(t, nil)
+	w := setup(t, r)
+	release := make(chan struct{})
+	var first atomic.Bool
+	first.Store(true)
+	w.fleet.slow = func(upstream.Submission) {
+		if first.CompareAndSwap(true, false) {
+			<-release
+		}
+	}
+	hangs := w.post(1)
+	w.consume(func(c *Config) { c.Lease = 2 * time.Minute })
+	w.reaches(hangs, relay.Submitting)
+	w.fleet.remove(r)
+	<-time.After(patience + time.Second) // longer than it waits for a relayer
+	w.fleet.restore()
+	w.reaches(w.post(2), relay.Submitted)
+	close(release)
+	w.reaches(hangs, relay.Submitted)
+}
+
+// signaled is a queue that reports when its messages are taken.
+type signaled struct {
+	queue.Consumer
+	begun, ended chan struct{}
+}
+
+func (s *signaled) Receive(ctx context.Context, n int, handle queue.Handler) error {
+	s.begun <- struct{}{}
+	defer func() {
+		select {
+		case s.ended <- struct{}{}:
+		default:
+		}
+	}()
+	return s.Consumer.Receive(ctx, n, handle)
 }
 
 // failing is a store whose acceptances fail.

@@ -6,6 +6,7 @@ import (
 	"math/big"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -73,16 +74,34 @@ type fixedFleet struct {
 	mu      sync.Mutex
 	members []member
 	away    map[string]bool // by URL
+	asked   atomic.Int64
+	slow    func(upstream.Submission) // called before each submission, if set
+}
+
+// slowed is a relayer with a hook before each submission.
+type slowed struct {
+	Relayer
+	before func(upstream.Submission)
+}
+
+func (s slowed) Submit(ctx context.Context, sub upstream.Submission) upstream.Result {
+	s.before(sub)
+	return s.Relayer.Submit(ctx, sub)
 }
 
 func (f *fixedFleet) Choose(w Want) (Choice, bool) {
+	f.asked.Add(1)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, m := range f.members {
 		if f.away[m.route.URL] || slices.Contains(w.Exclude, m.route.Relayer) || w.Resume && m.route.Scope != w.Scope || w.Keyed && m.route.Scope == "" {
 			continue
 		}
-		return Choice{Route: m.route, Relayer: m.client, Done: func(*upstream.Result) {}}, true
+		choice := Choice{Route: m.route, Relayer: m.client, Done: func(*upstream.Result) {}}
+		if f.slow != nil {
+			choice.Relayer = slowed{m.client, f.slow}
+		}
+		return choice, true
 	}
 	return Choice{}, false
 }
@@ -108,11 +127,25 @@ func (f *fixedFleet) remove(r *upstreamtest.Relayer) {
 	f.away[r.URL()] = true
 }
 
-// consume runs a consumer until the test ends, or the returned function is called.
-func (w *world) consume(edit ...func(*Config)) (stop func()) {
+// restore makes all relayers available again.
+func (f *fixedFleet) restore() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	clear(f.away)
+}
+
+// queue returns the queue.
+func (w *world) queue() *table.Queue {
 	w.t.Helper()
 	q, err := table.New(w.db, queue.Config{Visibility: 2 * time.Second})
 	require.NoError(w.t, err)
+	return q
+}
+
+// consume runs a consumer until the test ends, or the returned function is called.
+func (w *world) consume(edit ...func(*Config)) (stop func()) {
+	w.t.Helper()
+	q := w.queue()
 	cfg := Config{Queue: q, Store: w.Store, Relayers: w.fleet, Logger: slog.New(slog.DiscardHandler), Settled: 2 * time.Second, Lease: 4 * time.Second}
 	for _, e := range edit {
 		e(&cfg)

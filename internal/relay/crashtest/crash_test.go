@@ -1,0 +1,121 @@
+package crashtest
+
+import (
+	"net/http"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/rollcall-dev/rollcall/internal/relay/upstream/upstreamtest"
+)
+
+// A relayer has accepted a transaction, and its consumer dies, freezes, or loses the database before it has stored that. The
+// transaction reaches the relayer once, and the next consumer waits no longer than the lease.
+func TestConsumer_LostBetweenPostAndStore_IsOneTransaction(t *testing.T) {
+	t.Run("consumer killed", func(t *testing.T) {
+		w := setup(t)
+		accepted, _ := w.acceptAndWait()
+		consumer := w.consumer()
+		w.post("tx", "1")
+		w.await(accepted, "no submission")
+		killed := time.Now()
+		consumer.Kill()
+		w.consumer()
+		w.submitted("tx", patience)
+		require.Less(t, time.Since(killed), lease+10*time.Second, "the start of the next consumer included")
+		w.isOne("the same key was posted again")
+		require.Equal(t, 2, w.relayer.Calls(upstreamtest.Submit))
+	})
+	t.Run("consumer frozen", func(t *testing.T) {
+		w := setup(t)
+		accepted, release := w.acceptAndWait()
+		consumer := w.consumer()
+		w.post("tx", "1")
+		w.await(accepted, "no submission")
+		require.NoError(t, consumer.Freeze())
+		w.consumer()
+		w.submitted("tx", patience)
+		close(release)
+		require.NoError(t, consumer.Signal(syscall.SIGCONT))
+		w.post("next", "2") // which both consumers can take
+		w.submitted("next", patience)
+		require.NoError(t, consumer.Running())
+		require.NoError(t, consumer.Stop(syscall.SIGTERM))
+		require.Len(t, w.relayer.Transactions(), 2)
+	})
+	t.Run("database killed", func(t *testing.T) {
+		w := setup(t)
+		accepted, release := w.acceptAndWait()
+		consumer := w.consumer()
+		w.post("tx", "1")
+		w.await(accepted, "no submission")
+		w.postgres.Kill()
+		close(release)
+		require.NotEqual(t, http.StatusOK, w.call(http.MethodGet, "/api/v1/relay/status/tx", nil, new(transaction)))
+		w.postgres.Restart()
+		w.submitted("tx", patience)
+		require.NoError(t, consumer.Running())
+		w.isOne("it was accepted before")
+	})
+	t.Run("database away for one consumer", func(t *testing.T) {
+		w := setup(t)
+		accepted, release := w.acceptAndWait()
+		way, address := w.through(w.postgres.URL())
+		blind := w.consumer("DATABASE_URL=" + address)
+		w.post("tx", "1")
+		w.await(accepted, "no submission")
+		way.cut()
+		close(release)
+		w.consumer()
+		w.submitted("tx", patience)
+		require.NoError(t, blind.Running())
+		w.isOne("the same key was posted again")
+	})
+}
+
+// One consumer cannot reach Redis, Postgres or the relayers. The other one does the work, and no transaction waits for the first one
+// longer than a lease.
+func TestConsumer_Blind_OtherDoesTheWork(t *testing.T) {
+	for name, blind := range map[string]func(w *world){
+		"Redis":    func(w *world) { w.consumer("REDIS_URL=redis://127.0.0.1:1") },
+		"relayers": func(w *world) { w.consumer("CONSUMER_RELAYER_KEY=another-another-another-another-another") },
+		"Postgres": func(w *world) {
+			way, address := w.through(w.postgres.URL())
+			w.consumer("DATABASE_URL=" + address)
+			way.cut()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := setup(t)
+			blind(w)
+			w.consumer()
+			w.post("first", "1")
+			w.submitted("first", patience) // the other one has read Redis
+			for i := range 12 {
+				began := time.Now()
+				w.post(number(i), "1")
+				w.submitted(number(i), patience)
+				require.Less(t, time.Since(began), lease)
+			}
+			require.Len(t, w.relayer.Transactions(), 13)
+		})
+	}
+}
+
+// Amounts that no float can hold reach the relayer as the client posted them.
+func TestRelay_LargeValue_ReachesTheRelayer(t *testing.T) {
+	w := setup(t)
+	w.consumer()
+	for i, value := range []string{
+		"9007199254740993", "115792089237316195423570985008687907853269984665640564039457584007913129639935",
+	} {
+		w.post(number(i), value)
+		w.submitted(number(i), patience)
+		require.Equal(t, value, w.relayer.Transactions()[i].Value.String())
+		var tx transaction
+		require.Equal(t, http.StatusOK, w.call(http.MethodGet, "/api/v1/relay/status/"+number(i), nil, &tx))
+		require.Equal(t, value, tx.Value)
+	}
+}
