@@ -152,8 +152,13 @@ func (c *consumerCmd) Run(ctx context.Context, con *cli.Console) (err error) {
 
 	// HTTP stays up until the accepted messages are done, so that the end can be observed.
 	serving, stopServing := context.WithCancel(context.WithoutCancel(ctx))
+	ctx, stop := context.WithCancelCause(ctx)
 	served := make(chan error, 1)
-	go func() { served <- web.Run(serving) }()
+	go func() {
+		err := web.Run(serving)
+		stop(err) // without /health nobody would know of it
+		served <- err
+	}()
 	started := false
 	err = c.consume(ctx, log, reg, starting, postgres.LogWaiting(unlimited, starting.waiting), func() {
 		started = true

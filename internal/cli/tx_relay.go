@@ -199,7 +199,7 @@ func (c *txRelayCmd) Run(ctx context.Context, con *Console) error {
 type txResolveCmd struct {
 	ID        uuid.UUID `arg:"" name:"id" help:"The transaction, by the relay path's id."`
 	Retry     bool      `xor:"decision" help:"No relayer has it: queue it again."`
-	Failed    bool      `xor:"decision" help:"It is not to be sent: tell the client that it failed."`
+	Failed    bool      `xor:"decision" help:"It is not to be sent: tell the client that it failed. Also for a queued one, which no relayer has."`
 	RelayerTx string    `xor:"decision" name:"relayer-tx" placeholder:"ID" help:"Its relayer has it, under this id."`
 	Yes       bool      `help:"Do not ask for a confirmation."`
 	OutputFlags
@@ -236,7 +236,7 @@ func (c *txResolveCmd) Run(ctx context.Context, con *Console) error {
 		}
 		return nil
 	}
-	if tx.Status != relay.Unknown {
+	if tx.Status != relay.Unknown && (tx.Status != relay.Queued || !c.Failed) {
 		return fmt.Errorf("%s is %s, not unknown: there is nothing to resolve", c.ID, tx.Status)
 	}
 	if err := confirm(con, c.OutputFlags, c.Yes, shown.table, c.question()); err != nil {
@@ -390,8 +390,8 @@ type dlqDropCmd struct {
 }
 
 func (dlqDropCmd) Help() string {
-	return `A transaction that no relayer has is queued again after five minutes, whether its message was dropped or not. Drop those of
-transactions that are final, and malformed ones.`
+	return `Drop messages of transactions that are final, and malformed ones. A transaction that no relayer has gets another message within
+five minutes; "rollcall tx resolve ID --failed" ends it.`
 }
 
 func (c *dlqDropCmd) Check(p *config.Problems) {

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -68,12 +69,15 @@ func (s *Store) List(ctx context.Context, f Filter) ([]*relay.Transaction, error
 	if f.Before != uuid.Nil {
 		before = &f.Before
 	}
-	statuses := make([]string, len(f.Statuses))
+	statuses, open := make([]string, len(f.Statuses)), ""
 	for i, status := range f.Statuses {
 		statuses[i] = string(status)
 	}
+	if len(f.Statuses) > 0 && !slices.ContainsFunc(f.Statuses, relay.Status.Final) {
+		open = "open AND" // few rows, by an index
+	}
 	found, err := s.transactions(ctx, `SELECT `+columns+` FROM relay_transactions
-		WHERE ($1 = '' OR client = $1) AND (cardinality($2::text[]) = 0 OR status = ANY($2)) AND ($3 = '' OR kind = $3)
+		WHERE `+open+` ($1 = '' OR client = $1) AND (cardinality($2::text[]) = 0 OR status = ANY($2)) AND ($3 = '' OR kind = $3)
 			AND ($4::uuid IS NULL OR id < $4) ORDER BY id DESC LIMIT $5`, f.Client, statuses, string(f.Kind), before, limit)
 	if err != nil {
 		return nil, fmt.Errorf("%w: list transactions: %w", relay.ErrUnavailable, err)

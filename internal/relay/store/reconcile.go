@@ -88,15 +88,17 @@ type Resolution string
 // The decisions.
 const (
 	// ResolveRetry: no relayer has it, so it is queued again. Its idempotency key stays the same unless a relayer had accepted it.
-	ResolveRetry  Resolution = "retry"
-	ResolveFailed Resolution = "failed" // it is not to be sent any more
+	ResolveRetry Resolution = "retry"
+	// ResolveFailed: it is not to be sent any more. A queued transaction can be ended so, too: no relayer has it.
+	ResolveFailed Resolution = "failed"
 )
 
-// Resolve ends the unknown status of a transaction, and reports whether it had that status. To store that a relayer has it,
+// Resolve ends the unknown status of a transaction, and reports whether it had a status that the decision can end. To store that a relayer has it,
 // use Accepted.
 func (s *Store) Resolve(ctx context.Context, id uuid.UUID, r Resolution, reason string) (bool, error) {
-	set := `status = 'failed', open = false`
+	set, from := `status = 'failed', open = false`, []relay.Status{relay.Unknown, relay.Queued}
 	if r == ResolveRetry {
+		from = []relay.Status{relay.Unknown}
 		set = `status = 'queued', relayer = '', relayer_url = '', relayer_id = '', scope = '', relayer_tx = NULL,
 			reported_revision = 0, reported_at = '-infinity', withdrawing = false,
 			withdrawn = withdrawn + CASE WHEN relayer_tx IS NULL THEN 0 ELSE 1 END`
@@ -105,9 +107,9 @@ func (s *Store) Resolve(ctx context.Context, id uuid.UUID, r Resolution, reason 
 	err := s.db.QueryRow(ctx, `WITH changed AS (
 			UPDATE relay_transactions t SET `+set+`, status_reason = $2, revision = revision + 1, updated_at = now(), checks = 0,
 				check_at = now() + $3::interval
-			WHERE id = $1 AND status = 'unknown' RETURNING t.*
+			WHERE id = $1 AND status = ANY($4) RETURNING t.*
 		), resolved AS (DELETE FROM relay_unresolved_calls WHERE tx IN (SELECT id FROM changed))`+record+` SELECT count(*) FROM changed`,
-		id, bounded(reason), s.cfg.Stranded).Scan(&n)
+		id, bounded(reason), s.cfg.Stranded, from).Scan(&n)
 	if err != nil {
 		return false, fmt.Errorf("resolve a transaction: %w", err)
 	}
