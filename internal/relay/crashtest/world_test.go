@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/url"
@@ -148,9 +149,7 @@ func (w *world) acceptAndWait() (accepted <-chan struct{}, release chan struct{}
 		signal <- struct{}{}
 		select {
 		case <-release:
-			for name, values := range answer.header {
-				c.Header()[name] = values
-			}
+			maps.Copy(c.Header(), answer.header)
 			c.WriteHeader(answer.code)
 			_, _ = c.Write(answer.body.Bytes())
 		case <-c.Request.Context().Done():
