@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"runtime"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -237,22 +238,24 @@ func TestConsumer_RequestHangs_TakesTheNextMessage(t *testing.T) {
 	t.Parallel()
 	r := ours(t, nil)
 	w := setup(t, r)
-	release := make(chan struct{})
+	released := make(chan struct{})
+	release := sync.OnceFunc(func() { close(released) })
 	var first atomic.Bool
 	first.Store(true)
 	w.fleet.slow = func(upstream.Submission) {
 		if first.CompareAndSwap(true, false) {
-			<-release
+			<-released
 		}
 	}
 	hangs := w.post(1)
 	w.consume(func(c *Config) { c.Lease = 2 * time.Minute })
+	t.Cleanup(release) // before the consumer's end, which waits for the request
 	w.reaches(hangs, relay.Submitting)
 	w.fleet.remove(r)
 	<-time.After(patience + time.Second) // longer than it waits for a relayer
 	w.fleet.restore()
 	w.reaches(w.post(2), relay.Submitted)
-	close(release)
+	release()
 	w.reaches(hangs, relay.Submitted)
 }
 

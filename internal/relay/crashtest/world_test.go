@@ -37,7 +37,7 @@ const (
 	patience = 60 * time.Second
 )
 
-// world is a relay path with one API, and stand-ins for the relayers of one pool.
+// world is a relay path with one API, and a stand-in for a relayer.
 type world struct {
 	t        *testing.T
 	redis    *testredis.Server
@@ -245,7 +245,7 @@ func (p *way) accept() {
 	}
 }
 
-// isOne checks that the relayers have one transaction.
+// isOne checks that the relayer has one transaction.
 func (w *world) isOne(why string) {
 	w.t.Helper()
 	require.Len(w.t, w.relayer.Transactions(), 1, why)
