@@ -124,9 +124,13 @@ func (s *Server) Start() {
 	if s.node.server != nil {
 		s.t.Fatal("RabbitMQ runs already")
 	}
-	if err := s.node.start(); err != nil {
-		s.t.Fatalf("start RabbitMQ: %v", err)
+	var err error
+	for range launches { // another process may have the port for a moment
+		if err = s.node.start(); err == nil {
+			return
+		}
 	}
+	s.t.Fatalf("start RabbitMQ: %v", err)
 }
 
 // prefix is the prefix of the servers' folders.
@@ -149,7 +153,20 @@ func (n *node) url() string {
 	return "amqp://guest:guest@" + net.JoinHostPort("127.0.0.1", strconv.Itoa(n.port)) + "/"
 }
 
+// launches is how often a server is started with other ports. It needs some seconds until it listens, and another process may
+// have taken a port by then.
+const launches = 5
+
 func launch() (n *node, err error) {
+	for range launches {
+		if n, err = tryLaunch(); err == nil || errors.Is(err, errNotInstalled) {
+			return n, err
+		}
+	}
+	return nil, err
+}
+
+func tryLaunch() (n *node, err error) {
 	n = &node{}
 	if n.program, err = program(); err != nil {
 		return nil, err
