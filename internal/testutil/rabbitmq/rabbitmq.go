@@ -103,7 +103,7 @@ func (s *Server) URL() string { return s.node.url() }
 // Stop ends the server like an operator would.
 func (s *Server) Stop() { s.stop(syscall.SIGTERM) }
 
-// Kill ends the server at once. It keeps all messages that it had confirmed.
+// Kill ends the server at once. It keeps all messages that it had confirmed, in queues that were declared some seconds before.
 func (s *Server) Kill() { s.stop(syscall.SIGKILL) }
 
 func (s *Server) stop(sig syscall.Signal) {

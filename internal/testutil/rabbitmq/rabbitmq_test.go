@@ -24,28 +24,22 @@ func TestURL_SecondCall_ReturnsTheSameServer(t *testing.T) {
 	require.NoError(t, conn.Close())
 }
 
-func TestOwn_KilledAndStarted_KeepsConfirmedMessages(t *testing.T) {
+func TestOwn_StoppedAndStarted_KeepsConfirmedMessages(t *testing.T) {
 	t.Parallel()
 	s := testrabbitmq.Own(t)
-	use := func(do func(*amqp.Channel)) {
-		t.Helper()
-		conn, err := amqp.Dial(s.URL())
-		require.NoError(t, err)
-		channel, err := conn.Channel()
-		require.NoError(t, err)
-		do(channel)
-		require.NoError(t, conn.Close())
-	}
-	use(func(c *amqp.Channel) {
-		require.NoError(t, c.Confirm(false))
-		_, err := c.QueueDeclare("kept", true, false, false, false, amqp.Table{"x-queue-type": "quorum"})
-		require.NoError(t, err)
-		confirmed, err := c.PublishWithDeferredConfirm("", "kept", true, false, amqp.Publishing{DeliveryMode: amqp.Persistent, Body: []byte("x")})
-		require.NoError(t, err)
-		require.True(t, confirmed.Wait())
-	})
-	s.Kill()
-	_, err := amqp.Dial(s.URL())
+	conn, err := amqp.Dial(s.URL())
+	require.NoError(t, err)
+	channel, err := conn.Channel()
+	require.NoError(t, err)
+	require.NoError(t, channel.Confirm(false))
+	_, err = channel.QueueDeclare("kept", true, false, false, false, amqp.Table{"x-queue-type": "quorum"})
+	require.NoError(t, err)
+	confirmed, err := channel.PublishWithDeferredConfirm("", "kept", true, false, amqp.Publishing{DeliveryMode: amqp.Persistent, Body: []byte("x")})
+	require.NoError(t, err)
+	require.True(t, confirmed.Wait())
+	require.NoError(t, conn.Close())
+	s.Stop()
+	_, err = amqp.Dial(s.URL())
 	require.Error(t, err)
 	s.Start()
 	deadline := time.Now().Add(2 * time.Minute)
