@@ -1,7 +1,7 @@
 // Package rabbitmq provides real RabbitMQ servers for tests.
 //
 // URL returns the server that all tests of a process share; each test uses queues of its own. Own starts a server for one
-// test, which can be stopped, killed and started again with its data. A server listens on loopback ports of its own, has
+// test, which can be stopped and started again with its data. A server listens on loopback ports of its own, has
 // its own name, cookie and folder, and a port mapper (epmd) of its own. All of them end with the test or with Main, by
 // their process ids.
 //

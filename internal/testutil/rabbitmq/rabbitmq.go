@@ -103,9 +103,6 @@ func (s *Server) URL() string { return s.node.url() }
 // Stop ends the server like an operator would.
 func (s *Server) Stop() { s.stop(syscall.SIGTERM) }
 
-// Kill ends the server at once. It keeps all messages that it had confirmed, in queues that were declared some seconds before.
-func (s *Server) Kill() { s.stop(syscall.SIGKILL) }
-
 func (s *Server) stop(sig syscall.Signal) {
 	s.t.Helper()
 	if s.node.server == nil {
@@ -118,7 +115,7 @@ func (s *Server) stop(sig syscall.Signal) {
 	}
 }
 
-// Start starts a server that was stopped or killed, on its port and with its messages.
+// Start starts a server that was stopped, on its port and with its messages.
 func (s *Server) Start() {
 	s.t.Helper()
 	if s.node.server != nil {

@@ -30,7 +30,8 @@ func TestQueue_Conforms(t *testing.T) {
 		var url string
 		if own {
 			server := testrabbitmq.Own(t)
-			url, b.Stop, b.Start = server.URL(), server.Kill, server.Start
+			// Not killed: RabbitMQ forgets a quorum queue that was declared within the half second before.
+			url, b.Stop, b.Start = server.URL(), server.Stop, server.Start
 		} else {
 			url = testrabbitmq.URL(t)
 		}
