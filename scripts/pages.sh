@@ -45,12 +45,12 @@ run() {
     set -- "${1//-p 6390/-p $redis}"
     set -- "${1//127.0.0.1:6390/127.0.0.1:$redis}"
     set -- "${1//127.0.0.1:8545/$(sed -n 's/.*"rpc_url": *"http:\/\/\([^"]*\)".*/\1/p' $data/dev.json)}"
-    set -- "${1//127.0.0.1:7401/$(sed -n '/"gateways"/,$s/.*"http": *"http:\/\/\([^"]*\)".*/\1/p' $data/dev.json)}"
+    set -- "${1//127.0.0.1:7401/$(sed -n '/"gateways"/,/]/s/.*"http": *"http:\/\/\([^"]*\)".*/\1/p' $data/dev.json)}"
     local api=8080
     while IFS= read -r relayer; do
       set -- "${1//127.0.0.1:$api/$relayer}"
       api=$((api + 1))
-    done < <(sed -n '/"apis"/,$s/.*"url": *"http:\/\/\([^"]*\)".*/\1/p' $data/dev.json)
+    done < <(sed -n '/"apis"/,/]/s/.*"url": *"http:\/\/\([^"]*\)".*/\1/p' $data/dev.json)
     while IFS= read -r relayer; do
       set -- "${1//127.0.0.1:$port/$relayer}"
       port=$((port + 1))
