@@ -41,6 +41,9 @@ const (
 	pollEvery = 50 * time.Millisecond
 	pollers   = 8
 	pathRate  = 1000
+	// pathClients is how many clients call as fast as they can, and pathRelayers is the number of stand-ins.
+	pathClients  = 64
+	pathRelayers = 3
 )
 
 // relayPath measures an API and a consumer with their Postgres and Redis, and relayers that answer in 20 ms.
@@ -62,6 +65,12 @@ func relayPath(t *trial) {
 	t.report(pathHooksRow, "/s").judgeAtLeast(3000)
 	t.report(pathStatusRow, "/s").judgeAtLeast(10_000)
 	t.report(pathStatusRow+", p99", "ms").within(10)
+	// Other programs disturb these less than the rates above.
+	for _, row := range []string{pathPostRow, pathSubmitRow, pathConfirmedRow, pathHooksRow, pathStatusRow} {
+		for _, role := range append(pathRoles, "clients") {
+			t.report(pathCost(row, role), "µs")
+		}
+	}
 }
 
 // standIn is a relayer that answers in a fixed time, and confirms each transaction a fixed time later. It sends its webhooks to
@@ -184,14 +193,16 @@ type path struct {
 	redis    *testredis.Server
 	database string
 	conn     *pgx.Conn
+	pids     map[string]int // by role
 }
 
 func (t *trial) startRelayPath() *path {
 	server := t.startPostgres()
 	p := &path{t: t, api: t.addresses(1)[0], redis: testredis.Start(t), database: t.freshDatabase(server, "path")}
-	t.start(t.TempDir(), []string{
+	p.pids = map[string]int{"Postgres": server.PID()}
+	p.pids["API"] = t.start(t.TempDir(), []string{
 		"API_LISTEN=" + p.api, "DATABASE_URL=" + p.database, "API_KEYS=bench:" + apiKey, "WEBHOOK_SECRET=" + webhookKey, "REDIS_URL=" + p.redis.URL(),
-	}, "", t.rollcall, "api")
+	}, "", t.rollcall, "api").PID()
 	t.ready(p.api)
 	p.conn = t.connect(p.database)
 	return p
@@ -204,117 +215,152 @@ func (t *trial) ready(address string) {
 	})
 }
 
-// consume lists stand-ins in Redis, and starts a consumer.
-func (p *path) consume(relayers int) {
+// consume lists stand-ins in Redis that report to an API, or to none, and starts a consumer. It asks relayers for nothing,
+// because that would be another measurement.
+func (p *path) consume(reportTo string, relayers int) {
 	t := p.t
 	for i := range relayers {
 		id := fmt.Sprintf("oz-relayer-%d", i)
-		t.check(p.redis.Client().HSet(t.ctx, fmt.Sprintf("relayer:status:%d", i), "url", t.startStandIn(p.api).URL).Err())
+		t.check(p.redis.Client().HSet(t.ctx, fmt.Sprintf("relayer:status:%d", i), "url", t.startStandIn(reportTo).URL).Err())
 		t.check(p.redis.Client().SAdd(t.ctx, "relayer:active", id).Err())
 	}
 	listen := t.addresses(1)[0]
-	t.start(t.TempDir(), []string{
+	p.pids["consumer"] = t.start(t.TempDir(), []string{
 		"CONSUMER_LISTEN=" + listen, "DATABASE_URL=" + p.database, "CONSUMER_RELAYER_KEY=" + apiKey, "REDIS_URL=" + p.redis.URL(),
-	}, "", t.rollcall, "consumer")
+		"CONSUMER_WEBHOOK_SILENCE=1h",
+	}, "", t.rollcall, "consumer").PID()
 	t.ready(listen)
 }
 
-var pathPost = postRequest("/api/v1/relay/direct", "x-api-key: "+apiKey+"\r\n", fmt.Sprintf(`{"to":"%s","value":"1","data":"0x","gasLimit":100000}`, receiver.Hex()))
+// cost samples the processor time that each process uses for one of n operations.
+func (p *path) cost(row string, n int, do func()) {
+	of := map[string]processor{"clients": ownProcessor}
+	for _, role := range pathRoles {
+		of[role] = func() (time.Duration, error) {
+			if pid, running := p.pids[role]; running {
+				return processorOf(pid)()
+			}
+			return 0, nil
+		}
+	}
+	for role, used := range p.t.processorTime(of, do) {
+		p.t.sample(pathCost(row, role), float64(used.Microseconds())/float64(n), "µs")
+	}
+}
+
+// pathRoles are the processes whose processor time is measured, beside this one. One may start during a measurement.
+var pathRoles = []string{"API", "consumer", "Postgres"}
+
+func pathCost(row, role string) string { return row + ": processor time each, " + role }
+
+// pathPost returns a request for a transaction, with further fields.
+func pathPost(more string) []byte {
+	return postRequest("/api/v1/relay/direct", "x-api-key: "+apiKey+"\r\n",
+		fmt.Sprintf(`{"to":"%s","value":"1","data":"0x","gasLimit":100000%s}`, receiver.Hex(), more))
+}
 
 // accept posts as fast as possible, and then at a rate.
 func (p *path) accept() {
-	t := p.t
-	t.sample(pathPostRow, t.postWith(64, p.api, t.burst/2, 0, func(int) []byte { return pathPost }, `"queued"`).PerSecond, "/s")
-	paced := t.post(p.api, int(pathRate*t.paced.Seconds()), pathRate, func(int) []byte { return pathPost }, `"queued"`)
+	t, request := p.t, pathPost("")
+	p.cost(pathPostRow, t.burst/2, func() {
+		t.sample(pathPostRow, t.postWith(pathClients, p.api, t.burst/2, 0, func(int) []byte { return request }, `"queued"`).PerSecond, "/s")
+	})
+	paced := t.post(p.api, int(pathRate*t.paced.Seconds()), pathRate, func(int) []byte { return request }, `"queued"`)
 	t.sample(pathPacedRow+", p50", ms(paced.P50), "ms")
 	t.sample(pathPacedRow+", p99", ms(paced.P99), "ms")
 }
 
-// submit starts a consumer with what was posted, and waits until relayers have all of it.
+// submit starts a consumer with what was posted, and relayers that report nothing, and waits until they have all of it.
 func (p *path) submit() {
 	t := p.t
-	waiting := p.count("open AND relayer_tx IS NULL")
-	p.consume(3)
-	var began time.Time
-	t.until(2*time.Minute, func(context.Context) error {
-		left := p.count("open AND relayer_tx IS NULL")
-		if began.IsZero() && left < waiting {
-			began, waiting = time.Now(), left // the first ones waited for the consumer's start
-		}
-		if left > 0 {
-			return fmt.Errorf("%.0f transactions are not at a relayer", left)
-		}
-		return nil
+	waiting := int(p.number("SELECT count(*) FROM relay_transactions"))
+	p.cost(pathSubmitRow, waiting, func() {
+		p.consume("", pathRelayers)
+		p.none("relayer_tx IS NULL")
 	})
-	t.sample(pathSubmitRow, waiting/time.Since(began).Seconds(), "/s")
-	p.settle()
+	t.sample(pathSubmitRow, p.number("SELECT count(*) / extract(epoch FROM max(submitted_at) - min(submitted_at))::float8 FROM relay_transactions"), "/s")
 }
 
-// settle waits until all are confirmed.
-func (p *path) settle() {
-	p.t.until(2*time.Minute, func(context.Context) error {
-		if open := p.count("open"); open > 0 {
-			return fmt.Errorf("%.0f transactions are not confirmed", open)
+// none waits until no transaction is like this. It looks seldom, because counting takes Postgres' time.
+func (p *path) none(where string) {
+	for ended := time.Now().Add(2 * time.Minute); ; p.t.pause(200 * time.Millisecond) {
+		left := p.number("SELECT count(*) FROM relay_transactions WHERE " + where)
+		if left == 0 {
+			return
 		}
-		return nil
-	})
+		if time.Now().After(ended) {
+			p.t.Fatalf("%.0f transactions are still %s", left, where)
+		}
+	}
 }
 
-func (p *path) count(where string) (n float64) {
-	p.t.check(p.conn.QueryRow(p.t.ctx, "SELECT count(*) FROM relay_transactions WHERE "+where).Scan(&n))
+func (p *path) number(query string, args ...any) (n float64) {
+	p.t.check(p.conn.QueryRow(p.t.ctx, query, args...).Scan(&n))
 	return n
 }
 
-// webhooks sends reports of transactions that are at a relayer.
+// webhooks reports what the relayers have, as mined and then as confirmed.
 func (p *path) webhooks() {
 	t := p.t
-	n := t.burst / 2
-	_, err := p.conn.Exec(t.ctx, `UPDATE relay_transactions SET status = 'submitted', open = true, outstanding = true, reported_revision = 1, reported_at = '-infinity'
-		WHERE id IN (SELECT id FROM relay_transactions ORDER BY id LIMIT $1)`, n)
-	t.check(err)
-	rows, err := p.conn.Query(t.ctx, "SELECT relayer_tx FROM relay_transactions WHERE open ORDER BY id")
-	t.check(err)
-	ids, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	t.check(err)
-	requests := make([][]byte, len(ids))
-	for i, id := range ids {
-		body := webhookBody(id, "mined", 9)
+	ids := p.texts("SELECT relayer_tx FROM relay_transactions ORDER BY submitted_at LIMIT $1", t.burst/2)
+	requests := make([][]byte, 2*len(ids))
+	for i := range requests {
+		body := webhookBody(ids[i%len(ids)], []string{"mined", "confirmed"}[i/len(ids)], 2+i/len(ids))
 		requests[i] = postRequest("/api/v1/webhooks/oz-relayer", "X-Signature: "+sign(body)+"\r\n", body)
 	}
-	t.sample(pathHooksRow, t.postWith(64, p.api, len(requests), 0, func(n int) []byte { return requests[n] }, `"changed":true`).PerSecond, "/s")
+	p.cost(pathHooksRow, len(requests), func() {
+		t.sample(pathHooksRow, t.postWith(pathClients, p.api, len(requests), 0, func(n int) []byte { return requests[n] }, `"changed":true`).PerSecond, "/s")
+	})
+}
+
+func (p *path) texts(query string, args ...any) []string {
+	rows, err := p.conn.Query(p.t.ctx, query, args...)
+	p.t.check(err)
+	texts, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	p.t.check(err)
+	return texts
 }
 
 // statuses reads transactions.
 func (p *path) statuses() {
 	t := p.t
-	rows, err := p.conn.Query(t.ctx, "SELECT id::text FROM relay_transactions ORDER BY id DESC LIMIT 1000")
-	t.check(err)
-	ids, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	t.check(err)
+	ids := p.texts("SELECT id::text FROM relay_transactions ORDER BY id DESC LIMIT 1000")
 	requests := make([][]byte, len(ids))
 	for i, id := range ids {
 		requests[i] = fmt.Appendf(nil, "GET /api/v1/relay/status/%s HTTP/1.1\r\nHost: localhost\r\nx-api-key: %s\r\n\r\n", id, apiKey)
 	}
-	read := t.postWith(64, p.api, 5*t.burst, 0, func(n int) []byte { return requests[n%len(requests)] }, `"transactionId"`)
-	t.sample(pathStatusRow, read.PerSecond, "/s")
-	t.sample(pathStatusRow+", p99", ms(read.P99), "ms")
+	p.cost(pathStatusRow, 5*t.burst, func() {
+		read := t.postWith(pathClients, p.api, 5*t.burst, 0, func(n int) []byte { return requests[n%len(requests)] }, `"transactionId"`)
+		t.sample(pathStatusRow, read.PerSecond, "/s")
+		t.sample(pathStatusRow+", p99", ms(read.P99), "ms")
+	})
 }
 
 // confirm measures the whole path: as fast as it can, and the latency at half of that.
 func (p *path) confirm() {
 	t := p.t
-	p.consume(3)
-	began := time.Now()
-	t.postWith(64, p.api, t.burst/2, 0, func(int) []byte { return pathPost }, `"queued"`)
-	p.settle()
-	rate := float64(t.burst/2) / time.Since(began).Seconds()
+	p.consume(p.api, pathRelayers)
+	n := t.burst / 2
+	p.cost(pathConfirmedRow, n, func() {
+		t.postWith(pathClients, p.api, n, 0, func(int) []byte { return pathPost("") }, `"queued"`)
+		p.none("open")
+	})
+	rate := p.number("SELECT count(*) / extract(epoch FROM max(updated_at) - min(created_at))::float8 FROM relay_transactions")
 	t.sample(pathConfirmedRow, rate, "/s")
-	since := time.Now()
-	t.post(p.api, int(rate/2*t.paced.Seconds()), rate/2, func(int) []byte { return pathPost }, `"queued"`)
-	p.settle()
-	var p50, p99 float64
-	t.check(p.conn.QueryRow(t.ctx, `SELECT percentile_cont(0.5) WITHIN GROUP (ORDER BY s), percentile_cont(0.99) WITHIN GROUP (ORDER BY s)
-		FROM (SELECT 1000 * extract(epoch FROM updated_at - created_at)::float8 AS s FROM relay_transactions WHERE created_at >= $1) AS t`, since).Scan(&p50, &p99))
-	t.sample(pathConfirmRow+", p50", p50, "ms")
-	t.sample(pathConfirmRow+", p99", p99, "ms")
+
+	posted := make([]time.Time, int(rate/2*t.paced.Seconds()))
+	t.post(p.api, len(posted), rate/2, func(n int) []byte {
+		posted[n] = time.Now()
+		return pathPost(fmt.Sprintf(`,"transactionId":"%d"`, n))
+	}, `"queued"`)
+	p.none("open")
+	rows, err := p.conn.Query(t.ctx, "SELECT client_id::int, updated_at FROM relay_transactions WHERE client_id <> ''")
+	t.check(err)
+	took := newLatencies()
+	var i int
+	var at time.Time
+	_, err = pgx.ForEachRow(rows, []any{&i, &at}, func() error { took.add(at.Sub(posted[i])); return nil })
+	t.check(err)
+	t.sample(pathConfirmRow+", p50", ms(took.quantile(0.5)), "ms")
+	t.sample(pathConfirmRow+", p99", ms(took.quantile(0.99)), "ms")
 }
