@@ -156,11 +156,10 @@ func (f *Fleet) Choose(w consumer.Want) (consumer.Choice, bool) {
 	candidates := f.list()
 	rand.Shuffle(len(candidates), func(i, j int) { candidates[i], candidates[j] = candidates[j], candidates[i] })
 	candidates = slices.DeleteFunc(candidates, func(m *member) bool { return !m.suits(w, now) })
-	// Those whose load cannot be read are the last resort.
-	slices.SortStableFunc(candidates, func(a, b *member) int { return cmp.Compare(b2i(a.silent(now)), b2i(b.silent(now))) })
-	answering := candidates
-	if i := slices.IndexFunc(candidates, func(m *member) bool { return m.silent(now) }); i > 0 {
-		answering = candidates[:i]
+	// A relayer whose load cannot be read is used only if there is no other.
+	answering := slices.DeleteFunc(slices.Clone(candidates), (*member).silent)
+	if len(answering) == 0 {
+		answering = candidates
 	}
 	for len(answering) > 0 {
 		compared := answering
@@ -179,13 +178,6 @@ func (f *Fleet) Choose(w consumer.Want) (consumer.Choice, bool) {
 		answering = slices.Delete(answering, best, best+1) // another goroutine has its breaker's one request
 	}
 	return consumer.Choice{}, false
-}
-
-func b2i(b bool) int {
-	if b {
-		return 1
-	}
-	return 0
 }
 
 // maxLeft bounds the relayers that are remembered after they have left.

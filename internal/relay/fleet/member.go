@@ -174,7 +174,7 @@ func (m *member) suits(w consumer.Want, now time.Time) bool {
 }
 
 // silent reports whether the relayer does not answer readings.
-func (m *member) silent(time.Time) bool {
+func (m *member) silent() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.failedReadings >= silentReadings

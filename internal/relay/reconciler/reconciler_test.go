@@ -108,6 +108,19 @@ func (w *world) reaches(id uuid.UUID, status relay.Status) *relay.Transaction {
 	return tx
 }
 
+// confirmedByChecks waits until checks have found a transaction's end. The pause between them doubles, so each is made due.
+func (w *world) confirmedByChecks(id uuid.UUID) {
+	w.t.Helper()
+	require.Eventually(w.t, func() bool {
+		_, err := w.db.Exec(w.t.Context(), `UPDATE relay_transactions SET check_at = now() WHERE check_at > now()`)
+		if err != nil {
+			return false
+		}
+		tx, err := w.ByID(w.t.Context(), id)
+		return err == nil && tx.Status == relay.Confirmed
+	}, 40*time.Second, 20*time.Millisecond)
+}
+
 // Without any webhook a transaction reaches its end, with its hash.
 func TestReconciler_NoWebhooks_ReachesTheEnd(t *testing.T) {
 	w := setup(t)
@@ -134,14 +147,7 @@ func TestReconciler_RelayerFails_ChangesNothing(t *testing.T) {
 	}
 	w.relayer.Fail(upstreamtest.Get, nil)
 	w.relayer.Advance(t, relayerTx, "confirmed")
-	require.Eventually(t, func() bool {
-		_, err := w.db.Exec(t.Context(), `UPDATE relay_transactions SET check_at = now() WHERE check_at > now()`)
-		if err != nil {
-			return false
-		}
-		tx, err := w.ByID(t.Context(), id)
-		return err == nil && tx.Status == relay.Confirmed
-	}, 40*time.Second, 20*time.Millisecond)
+	w.confirmedByChecks(id)
 }
 
 // A transaction whose message was lost is queued again.
@@ -176,14 +182,7 @@ func TestReconciler_RelayerDeniesTheTransaction_IsUnknownUntilItIsFound(t *testi
 	require.Contains(t, tx.Reason, relayerTx)
 	w.relayer.Fail(upstreamtest.Get, nil)
 	w.relayer.Advance(t, relayerTx, "confirmed")
-	require.Eventually(t, func() bool {
-		_, err := w.db.Exec(t.Context(), `UPDATE relay_transactions SET check_at = now() WHERE check_at > now()`)
-		if err != nil {
-			return false
-		}
-		tx, err := w.ByID(t.Context(), id)
-		return err == nil && tx.Status == relay.Confirmed
-	}, 40*time.Second, 20*time.Millisecond)
+	w.confirmedByChecks(id)
 }
 
 // A transaction that a relayer accepts and never sends is taken back, and can be given to another relayer.
@@ -219,12 +218,5 @@ func TestReconciler_SentWhileWithdrawn_StaysAtItsRelayer(t *testing.T) {
 		return err == nil && w.relayer.Calls(upstreamtest.Cancel) > 0
 	}, 40*time.Second, 20*time.Millisecond)
 	w.relayer.Advance(t, relayerTx, "confirmed")
-	require.Eventually(t, func() bool {
-		_, err := w.db.Exec(t.Context(), `UPDATE relay_transactions SET check_at = now() WHERE check_at > now()`)
-		if err != nil {
-			return false
-		}
-		tx, err := w.ByID(t.Context(), id)
-		return err == nil && tx.Status == relay.Confirmed
-	}, 40*time.Second, 20*time.Millisecond)
+	w.confirmedByChecks(id)
 }

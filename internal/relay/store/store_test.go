@@ -131,7 +131,6 @@ func TestBegin_LeaseEnds_NextHolderKnowsTheRelayer(t *testing.T) {
 		"requeue": func() (bool, error) { return f.Requeue(t.Context(), tx.ID, holder, "late") },
 		"fail":    func() (bool, error) { return f.Fail(t.Context(), tx.ID, holder, "late") },
 		"park":    func() (bool, error) { return f.Park(t.Context(), tx.ID, holder, "late") },
-		"extend":  func() (bool, error) { return f.Extend(t.Context(), tx.ID, holder, time.Minute) },
 	} {
 		ok, err := late()
 		require.NoError(t, err)

@@ -159,16 +159,6 @@ func (s *Store) state(ctx context.Context, id uuid.UUID) (b Begun, err error) {
 	return b, nil
 }
 
-// Extend prolongs a lease, and reports whether the holder still has it.
-func (s *Store) Extend(ctx context.Context, id, holder uuid.UUID, lease time.Duration) (bool, error) {
-	tag, err := s.db.Exec(ctx, `UPDATE relay_transactions SET held_until = now() + $3::interval
-		WHERE id = $1 AND holder = $2 AND held_until > now() AND status = 'submitting'`, id, holder, lease)
-	if err != nil {
-		return false, fmt.Errorf("extend a lease: %w", err)
-	}
-	return tag.RowsAffected() > 0, nil
-}
-
 // Acceptance is a relayer's answer that it has a transaction.
 type Acceptance struct {
 	ID    uuid.UUID
