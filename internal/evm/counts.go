@@ -38,6 +38,7 @@ func (c *Client) Counts(ctx context.Context, block common.Hash, addrs []common.A
 }
 
 func (c *Client) countsOf(ctx context.Context, endpoint string, block common.Hash, addrs []common.Address) Counts {
+	var stale error
 	for {
 		n := Counts{Endpoint: endpoint}
 		var view *View
@@ -56,9 +57,14 @@ func (c *Client) countsOf(ctx context.Context, endpoint string, block common.Has
 			return n
 		}
 		n.Mined, n.Pending = nil, nil
+		if stale != nil && ctx.Err() != nil { // cut off while asking again: the endpoint's last answer counts
+			n.Err = stale
+			return n
+		}
 		if !errors.Is(n.Err, ErrStale) {
 			return n
 		}
+		stale = n.Err
 		select {
 		case <-ctx.Done():
 			return n

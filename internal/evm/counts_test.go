@@ -7,6 +7,8 @@ import (
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/stretchr/testify/require"
+
+	"github.com/rollcall-dev/rollcall/internal/testutil/chain/proxy"
 )
 
 // Endpoints of one chain report equal counts at one block. An endpoint of another chain does not have the block, and a
@@ -44,4 +46,30 @@ func TestCounts(t *testing.T) {
 	all = c.Counts(t.Context(), common.Hash{}, []common.Address{from}) // at the newest block of each endpoint
 	require.Equal(t, []uint64{1}, all[0].Mined)
 	require.Equal(t, []uint64{0}, all[2].Mined)
+}
+
+// The caller's time ends while an endpoint that lacks the block is asked a second time, as it does on a slow machine.
+func TestCounts_CutOffWhileAskingAgain_TheLastAnswerCounts(t *testing.T) {
+	t.Parallel()
+	node := newSim(t)
+	front, err := proxy.Open(proxy.Config{HTTP: node.URL()})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, front.Close()) })
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	front.SetRules(proxy.Rule{
+		Name: "second time", Methods: []string{"eth_getBlockByHash"}, Fault: proxy.Fault{Kind: proxy.Hang},
+		When: func(c proxy.Call) bool {
+			if c.N == 2 {
+				cancel()
+			}
+			return c.N == 2
+		},
+	})
+	front.Switch(true)
+	c := open(t, Config{ChainID: simulatedID, Endpoints: []string{front.URL()}})
+	all := c.Counts(ctx, common.Hash{1}, []common.Address{node.addr(0)})
+	require.Len(t, all, 1)
+	require.ErrorIs(t, all[0].Err, ErrStale)
+	require.Equal(t, uint64(1), front.Injected()["second time"])
 }
