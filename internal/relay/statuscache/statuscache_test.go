@@ -2,10 +2,13 @@ package statuscache_test
 
 import (
 	"log/slog"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
@@ -23,7 +26,9 @@ func setup(t *testing.T) (*statuscache.Cache, *testredis.Server) {
 	client, err := redisclient.New(redisclient.Options{URL: server.URL()})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, client.Close()) })
-	return statuscache.New(statuscache.Config{Redis: client, Prefix: "p:", Logger: slog.New(slog.DiscardHandler)}), server
+	c := statuscache.New(statuscache.Config{Redis: client, Prefix: "p:", Logger: slog.New(slog.DiscardHandler)})
+	t.Cleanup(c.Wait)
+	return c, server
 }
 
 func TestCache_LowerRevision_ChangesNothing(t *testing.T) {
@@ -58,6 +63,39 @@ func TestCache_EntriesExpire(t *testing.T) {
 	require.Positive(t, ttl("open"))
 	require.Greater(t, ttl("final"), 50*time.Minute)
 	require.EqualValues(t, 2, server.Client().DBSize(t.Context()).Val())
+}
+
+func TestCache_EntriesStoredTogether_DoNotExpireTogether(t *testing.T) {
+	c, server := setup(t)
+	const n = 100
+	for i := range n {
+		c.Put(t.Context(), "shop", strconv.Itoa(i), 1, false, []byte("x"))
+	}
+	first, last := 2*time.Second, time.Duration(0)
+	for i := range n {
+		ttl := server.Client().PTTL(t.Context(), "p:relay:status:shop:"+strconv.Itoa(i)).Val()
+		first, last = min(first, ttl), max(last, ttl)
+	}
+	require.Greater(t, last-first, 500*time.Millisecond)
+}
+
+func TestCache_ConcurrentReads_EachGetsItsOwn(t *testing.T) {
+	c, _ := setup(t)
+	const n = 200
+	for i := range n {
+		c.Put(t.Context(), "shop", strconv.Itoa(i), 1, true, []byte(strconv.Itoa(i)))
+	}
+	var readers sync.WaitGroup
+	for i := range 2 * n {
+		readers.Go(func() {
+			var want []byte
+			if i < n {
+				want = []byte(strconv.Itoa(i))
+			}
+			assert.Equal(t, want, c.Get(t.Context(), "shop", strconv.Itoa(i)))
+		})
+	}
+	readers.Wait()
 }
 
 func TestCache_RedisAway_IsPassedOver(t *testing.T) {
