@@ -21,7 +21,8 @@ func (s *Store) Get(ctx context.Context, client, publicID string) (*relay.Transa
 	}
 	// The client's own id comes first: it may look like another transaction's.
 	found, err := s.transactions(ctx, `SELECT `+columns+` FROM relay_transactions
-		WHERE client = $1 AND (client_id = $2 OR id = $3 AND client_id IS NULL) LIMIT 1`, client, publicID, id)
+		WHERE client = $1 AND (client_id = $2 OR id = $3 AND client_id IS NULL)
+		ORDER BY client_id IS NULL LIMIT 1`, client, publicID, id)
 	if err != nil {
 		return nil, fmt.Errorf("%w: read a transaction: %w", relay.ErrUnavailable, err)
 	}

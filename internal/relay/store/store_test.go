@@ -65,6 +65,19 @@ func TestAccept_Repeated_IsTheSameTransaction(t *testing.T) {
 	require.Equal(t, 4, f.count(`SELECT count(*) FROM relay_queue`))
 }
 
+// A client may choose an id that looks like the one that another of its transactions was given.
+func TestGet_ClientsIDLikeAnotherTransactions_FindsTheClients(t *testing.T) {
+	f := setup(t)
+	unnamed := transaction("shop")
+	f.accept(unnamed)
+	named := transaction("shop")
+	named.ClientID = unnamed.ID.String()
+	f.accept(named)
+	got, err := f.Get(t.Context(), "shop", unnamed.ID.String())
+	require.NoError(t, err)
+	require.Equal(t, named.ID, got.ID)
+}
+
 // Requests with one key, at once and in one batch, are one transaction.
 func TestAccept_Concurrent_IsOneTransaction(t *testing.T) {
 	f := setup(t)
