@@ -378,7 +378,13 @@ func (n *node) get(t testing.TB, path string) (code int) {
 
 func (n *node) page(t testing.TB, path string) (code int, body string) {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+n.http+path, nil)
+	return readPage(t, "http://"+n.http+path)
+}
+
+// readPage returns the status code and the body of a page; 0 without an answer.
+func readPage(t testing.TB, url string) (code int, body string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
 	require.NoError(t, err)
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {

@@ -307,6 +307,7 @@ func TestRelayPath_EverythingIsKilledInTurn_ExecutesEachTransactionOnce(t *testi
 	}
 	require.EqualValues(t, len(ids), total)
 	require.Positive(t, proxies[0].faults.Load()+proxies[1].faults.Load())
+	p.requireNoSecrets()
 }
 
 // A value above 2^53 arrives on the chain as it was posted, and a signed request arrives with its signer as the sender.
