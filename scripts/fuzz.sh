@@ -9,14 +9,14 @@ log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 
 # Go before 1.27 may report that the time is over as a failure of the target (go.dev/issue/75804). A target that failed so,
-# without a failing input, runs once more.
+# without a failing input, runs a second time.
 fuzz() {
   local attempt
   for attempt in 1 2; do
     # Left to itself Go spends a minute on making the first input of interest smaller, and the time is over.
     go test -tags hashicorpmetrics -run '^$' -fuzz "^$2\$" -fuzztime "$time" -fuzzminimizetime 20x "$1" 2>&1 | tee "$log" && return
     grep -qE '^ +context deadline exceeded$' "$log" && ! grep -q 'Failing input' "$log" && [ "$attempt" -eq 1 ] || return 1
-    echo "$2 found nothing, and Go's fuzzer failed at the end of the time: once more" >&2
+    echo "$2 found nothing, and Go's fuzzer failed at the end of the time: a second time" >&2
   done
 }
 
