@@ -97,7 +97,7 @@ func (c *Call) Digest() [sha256.Size]byte {
 type Forward struct {
 	Signer   common.Address
 	Nonce    *big.Int
-	Deadline time.Time
+	Deadline uint64 // Unix seconds, below 2^48: far beyond the times of Postgres
 }
 
 // Route is the relayer that a transaction was given to. It is empty until a consumer has chosen one.
@@ -129,7 +129,7 @@ func (t *Transaction) RequestHash() [sha256.Size]byte {
 	if t.Forward != nil {
 		part(t.Forward.Signer[:])
 		part(t.Forward.Nonce.Bytes())
-		b = binary.BigEndian.AppendUint64(b, uint64(t.Forward.Deadline.Unix()))
+		b = binary.BigEndian.AppendUint64(b, t.Forward.Deadline)
 	}
 	return sha256.Sum256(b)
 }

@@ -7,7 +7,6 @@ import (
 	"math"
 	"math/big"
 	"net/http"
-	"time"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/common/hexutil"
@@ -117,7 +116,7 @@ func (h *Handler) gasless(ctx context.Context, c *call) error {
 	tx := &relay.Transaction{
 		Kind: relay.Gasless, ClientID: body.TransactionID,
 		Call:    relay.Call{To: outer.To, Value: outer.Value, Data: outer.Data, GasLimit: outer.Gas, Speed: speed},
-		Forward: &relay.Forward{Signer: request.From, Nonce: request.Nonce, Deadline: time.Unix(int64(request.Deadline), 0)},
+		Forward: &relay.Forward{Signer: request.From, Nonce: request.Nonce, Deadline: request.Deadline},
 	}
 	// A repeated request is answered even if its nonce is used by now, or its deadline is past.
 	if found, err := c.repeated(ctx, tx); err != nil || found != nil {
@@ -126,13 +125,16 @@ func (h *Handler) gasless(ctx context.Context, c *call) error {
 		}
 		return err
 	}
+	if err := h.admit(c.client); err != nil { // before the calls of nodes: a refused request has its cost, too
+		return err
+	}
 	if err := c.forwards.Verify(ctx, request, declared); err != nil {
 		return refused(err)
 	}
 	if err := c.forwards.CheckTarget(ctx, request.To); err != nil {
 		return refused(err)
 	}
-	return h.accept(ctx, c, tx)
+	return h.store(ctx, c, tx)
 }
 
 // repeated returns the stored transaction of a request that came before with the same id; nil if there is none.
@@ -193,6 +195,9 @@ func (h *Handler) nonce(ctx context.Context, c *call) error {
 	var signer address
 	if err := signer.UnmarshalJSON([]byte(`"` + c.r.PathValue("address") + `"`)); err != nil {
 		return relay.Invalidf("address", "%v", err)
+	}
+	if err := h.admit(c.client); err != nil {
+		return err
 	}
 	n, err := c.forwards.Nonce(ctx, common.Address(signer), evm.LatestState)
 	if err != nil {

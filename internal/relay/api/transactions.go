@@ -29,19 +29,17 @@ func (h *Handler) direct(ctx context.Context, c *call) error {
 	if err != nil {
 		return err
 	}
-	return h.accept(ctx, c, tx)
-}
-
-// accept stores and queues a transaction, and answers 202.
-func (h *Handler) accept(ctx context.Context, c *call, tx *relay.Transaction) error {
-	if tx.ID == uuid.Nil {
-		if err := identify(tx, c.client, c.r.Header); err != nil {
-			return err
-		}
+	if err := identify(tx, c.client, c.r.Header); err != nil {
+		return err
 	}
 	if err := h.admit(c.client); err != nil {
 		return err
 	}
+	return h.store(ctx, c, tx)
+}
+
+// store stores and queues a transaction that was admitted, and answers 202.
+func (h *Handler) store(ctx context.Context, c *call, tx *relay.Transaction) error {
 	tx.Traceparent = tracing.Inject(ctx)
 	trace.SpanFromContext(ctx).SetAttributes(attribute.String("rollcall.transaction", tx.ID.String()))
 	result, err := c.accepts.Do(ctx, tx)

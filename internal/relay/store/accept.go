@@ -49,7 +49,7 @@ func (s *Store) insert(ctx context.Context, txs []*relay.Transaction) (map[uuid.
 		clientIDs, keys, forwardNonces         = make([]*string, n), make([]*string, n), make([]*string, n)
 		hashes, tos, datas, digests, signers   = make([][]byte, n), make([][]byte, n), make([][]byte, n), make([][]byte, n), make([][]byte, n)
 		limits                                 = make([]int64, n)
-		deadlines                              = make([]*time.Time, n)
+		deadlines                              = make([]*int64, n)
 	)
 	for i, tx := range txs {
 		hash, digest := tx.RequestHash(), tx.Digest()
@@ -61,8 +61,8 @@ func (s *Store) insert(ctx context.Context, txs []*relay.Transaction) (map[uuid.
 			datas[i] = []byte{}
 		}
 		if f := tx.Forward; f != nil {
-			nonce := f.Nonce.String()
-			signers[i], forwardNonces[i], deadlines[i] = f.Signer[:], &nonce, &f.Deadline
+			nonce, deadline := f.Nonce.String(), int64(f.Deadline)
+			signers[i], forwardNonces[i], deadlines[i] = f.Signer[:], &nonce, &deadline
 		}
 	}
 	rows, err := s.db.Query(ctx, `WITH changed AS (
@@ -70,7 +70,7 @@ func (s *Store) insert(ctx context.Context, txs []*relay.Transaction) (map[uuid.
 				speed, digest, signer, forward_nonce, forward_deadline, traceparent, check_at, webhook)
 			SELECT a.*, now() + $17::interval, a.client = ANY($18)
 			FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::bytea[], $6::text[], $7::bytea[], $8::numeric[], $9::bytea[],
-				$10::bigint[], $11::text[], $12::bytea[], $13::bytea[], $14::numeric[], $15::timestamptz[], $16::text[])
+				$10::bigint[], $11::text[], $12::bytea[], $13::bytea[], $14::numeric[], $15::bigint[], $16::text[])
 				AS a (id, client, client_id, idempotency_key, request_hash, kind, to_address, value_wei, data, gas_limit, speed, digest, signer,
 				forward_nonce, forward_deadline, traceparent)
 			ON CONFLICT DO NOTHING RETURNING *

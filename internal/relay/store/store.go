@@ -87,7 +87,7 @@ type row struct {
 	Speed          relay.Speed     `db:"speed"`
 	Signer         *common.Address `db:"signer"`
 	ForwardNonce   *string         `db:"forward_nonce"`
-	Deadline       *time.Time      `db:"forward_deadline"`
+	Deadline       *int64          `db:"forward_deadline"`
 	Traceparent    string          `db:"traceparent"`
 	Status         relay.Status    `db:"status"`
 	Reason         string          `db:"status_reason"`
@@ -127,7 +127,7 @@ func (r *row) transaction() (*relay.Transaction, error) {
 		if !ok {
 			return nil, fmt.Errorf("transaction %s: the forwarder nonce %q is no number", r.ID, *r.ForwardNonce)
 		}
-		t.Forward = &relay.Forward{Signer: *r.Signer, Nonce: nonce, Deadline: *r.Deadline}
+		t.Forward = &relay.Forward{Signer: *r.Signer, Nonce: nonce, Deadline: uint64(*r.Deadline)}
 	}
 	return t, nil
 }

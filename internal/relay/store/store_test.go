@@ -108,10 +108,15 @@ func TestAccept_Gasless_NonceBelongsToOneRequest(t *testing.T) {
 	gasless := func(value int64) *relay.Transaction {
 		tx := transaction("shop")
 		tx.Kind, tx.Value = relay.Gasless, big.NewInt(value)
-		tx.Forward = &relay.Forward{Signer: common.Address{7}, Nonce: big.NewInt(3), Deadline: time.Now().Add(time.Hour).Truncate(time.Second)}
+		tx.Forward = &relay.Forward{Signer: common.Address{7}, Nonce: big.NewInt(3), Deadline: 1<<48 - 1}
 		return tx
 	}
-	first := f.accept(gasless(1))
+	first := gasless(1)
+	first.ClientID = "order-1"
+	f.accept(first)
+	again := gasless(1) // the contract's highest deadline, "never", is stored as it is
+	again.ClientID = "order-1"
+	require.Equal(t, first.ID, f.accept(again).ID)
 	results, err := f.Accept(t.Context(), []*relay.Transaction{gasless(2)})
 	require.NoError(t, err)
 	require.ErrorIs(t, results[0].Err, relay.ErrNonceTaken)

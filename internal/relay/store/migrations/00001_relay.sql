@@ -18,7 +18,7 @@ CREATE TABLE relay_transactions (
     digest            bytea       NOT NULL, -- of receiver, value and data
     signer            bytea,      -- of a gasless one, as are the nonce and the deadline
     forward_nonce     numeric(78, 0),
-    forward_deadline  timestamptz,
+    forward_deadline  bigint,     -- Unix seconds: the contract's are beyond the times of Postgres
     traceparent       text        NOT NULL DEFAULT '',
     webhook           boolean     NOT NULL, -- changes are delivered to the client
 
