@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/rollcall-dev/rollcall/internal/relay"
+	"github.com/rollcall-dev/rollcall/internal/relay/upstream"
 	"github.com/rollcall-dev/rollcall/internal/webhook/signature"
 )
 
@@ -130,7 +131,7 @@ func parseReport(body []byte) (u relay.Update, ok bool, err error) {
 	default:
 		return u, false, nil
 	}
-	if u.RelayerTx == "" || len(u.RelayerTx) > maxIDBytes {
+	if !upstream.ValidID(u.RelayerTx) {
 		return u, false, relay.Invalidf("id", "must be the relayer's id of the transaction")
 	}
 	if u.Revision < 0 || u.Revision > 1<<30 {

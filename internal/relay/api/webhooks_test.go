@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rollcall-dev/rollcall/internal/relay"
+	"github.com/rollcall-dev/rollcall/internal/relay/upstream"
 	"github.com/rollcall-dev/rollcall/internal/webhook/signature"
 )
 
@@ -118,7 +119,8 @@ func TestWebhook_OtherBodies(t *testing.T) {
 		`{"payload": {"id": "", "status": "mined"}}`:                                                http.StatusBadRequest,
 		`{"payload": {"id": "r1", "status": "mined", "hash": "0x1"}}`:                               http.StatusBadRequest,
 		`{"payload": {"id": "r1", "status": "mined", "revision": -1}}`:                              http.StatusBadRequest,
-		`{"payload": {"id": "` + strings.Repeat("x", maxIDBytes+1) + `", "status": "mined"}}`:       http.StatusBadRequest,
+		`{"payload": {"id": "a\u0000b", "status": "mined"}}`:                                        http.StatusBadRequest, // no text of Postgres
+		`{"payload": {"id": "` + strings.Repeat("x", 1000) + `", "status": "mined"}}`:               http.StatusBadRequest,
 		`{"payload": {"payload_type": "transaction", "id": "r9", "status": "mined", "hash": null}}`: http.StatusOK,
 	} {
 		status, answer, _ := s.do(http.MethodPost, webhookPath, "", body, signature.HeaderOpenZeppelin, sign(newSecret, body))
@@ -135,7 +137,7 @@ func FuzzParseReport(f *testing.F) {
 		if err != nil || !ok {
 			return
 		}
-		if u.RelayerTx == "" || len(u.RelayerTx) > maxIDBytes || !u.Status.Valid() || u.Revision < 0 || int64(u.Revision) > 1<<31-1 {
+		if !upstream.ValidID(u.RelayerTx) || !u.Status.Valid() || u.Revision < 0 || int64(u.Revision) > 1<<31-1 {
 			t.Errorf("%+v of %q", u, body)
 		}
 	})

@@ -83,7 +83,7 @@ func New(cfg Config) (*Client, error) {
 	if cfg.Key == "" || !visible(cfg.Key) {
 		problems = append(problems, errors.New("an API key has one or more visible ASCII characters"))
 	}
-	if cfg.RelayerID != "" && !validID(cfg.RelayerID) {
+	if cfg.RelayerID != "" && !ValidID(cfg.RelayerID) {
 		problems = append(problems, fmt.Errorf("relayer id %q has more than %d characters, or others than visible ASCII", clip(cfg.RelayerID), maxID))
 	}
 	for name, d := range map[string]time.Duration{"submit": cfg.SubmitTimeout, "read": cfg.ReadTimeout, "connect": cfg.ConnectTimeout} {
@@ -159,7 +159,7 @@ func visible(s string) bool {
 	return true
 }
 
-// validID reports whether an id of a relayer or a transaction can be part of a path.
-func validID(id string) bool {
+// ValidID reports whether an id of a relayer or a transaction can be part of a path.
+func ValidID(id string) bool {
 	return id != "" && len(id) <= maxID && visible(id) && id != "." && id != ".."
 }

@@ -63,7 +63,7 @@ func (c *Client) Discover(ctx context.Context) (Info, error) {
 	var first *relayerBody
 	for i := range list {
 		r := &list[i]
-		if r.NetworkType != "" && r.NetworkType != "evm" || !validID(r.ID) {
+		if r.NetworkType != "" && r.NetworkType != "evm" || !ValidID(r.ID) {
 			continue
 		}
 		if first == nil {
@@ -114,7 +114,7 @@ func (c *Client) Load(ctx context.Context, ref Ref) (Load, error) {
 
 // Get returns a transaction. [ErrNotFound] reports that the relayer exists and does not have it.
 func (c *Client) Get(ctx context.Context, ref Ref, id string) (Transaction, error) {
-	if !validID(id) {
+	if !ValidID(id) {
 		return Transaction{}, fmt.Errorf("read transaction %q: %w", clip(id), ErrNotFound)
 	}
 	var raw json.RawMessage
@@ -142,7 +142,7 @@ func (c *Client) Get(ctx context.Context, ref Ref, id string) (Transaction, erro
 // Cancel asks the relayer to cancel a transaction, and returns it. The transaction may still be mined. An [*Error] with
 // Unknown set reports that the request may have been done; repeating it does no harm.
 func (c *Client) Cancel(ctx context.Context, ref Ref, id string) (Transaction, error) {
-	if !validID(id) {
+	if !ValidID(id) {
 		return Transaction{}, fmt.Errorf("cancel transaction %q: %w", clip(id), ErrNotFound)
 	}
 	var raw json.RawMessage
@@ -154,6 +154,9 @@ func (c *Client) Cancel(ctx context.Context, ref Ref, id string) (Transaction, e
 		return Transaction{}, fmt.Errorf("cancel transaction %s: %w", id, err)
 	}
 	tx, err := c.decodeTransaction(raw)
+	if err == nil && tx.ID != id {
+		err = errNoTransaction
+	}
 	if err != nil {
 		return Transaction{}, fmt.Errorf("cancel transaction %s: %w", id, &Error{Code: http.StatusOK, Reason: err.Error(), Unknown: true})
 	}

@@ -105,7 +105,7 @@ func (c *Client) Submit(ctx context.Context, s Submission) (result Result) {
 
 func submitRequest(s *Submission) (*request, error) {
 	switch {
-	case !validID(s.RelayerID):
+	case !ValidID(s.RelayerID):
 		return nil, errors.New("relayer id: is missing or invalid")
 	case s.Value != nil && (s.Value.Sign() < 0 || s.Value.BitLen() > 256):
 		return nil, errors.New("value: must be 0 to 2^256-1")

@@ -159,7 +159,7 @@ func (c *Client) decodeTransaction(raw json.RawMessage) (Transaction, error) {
 	if err := json.Unmarshal(raw, &b); err != nil {
 		return Transaction{}, errNoTransaction
 	}
-	if !validID(b.ID) {
+	if !ValidID(b.ID) {
 		return Transaction{}, errNoTransaction
 	}
 	t := Transaction{ID: b.ID, Status: Status(strings.ToLower(clip(b.Status))), Revision: max(0, b.Revision)}
