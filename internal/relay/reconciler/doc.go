@@ -6,9 +6,10 @@
 // message was lost; a second message does no harm. Reports that came before their transaction are matched.
 //
 // A transaction that its relayer has accepted and not sent after five minutes is withdrawn: the relayer is asked to cancel it,
-// and once it reports that it has, without a hash, the transaction returns to the queue with another idempotency key.
+// and once it reports that it has, without a hash, the transaction returns to the queue with another idempotency key. That takes
+// a relayer with idempotency keys: at another one the transaction becomes unknown.
 //
-// A relayer that is away changes nothing: the next check comes later, and an alert counts what stays silent. A transaction that
+// A relayer that does not answer is asked once a round, and changes nothing: the next check comes later, and an alert counts what stays silent. A transaction that
 // its relayer does not have in two checks becomes unknown, for an operator. It goes on if the relayer has it after all.
 //
 // # What is not guaranteed

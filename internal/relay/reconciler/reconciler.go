@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -103,53 +104,53 @@ func (r *Reconciler) Run(ctx context.Context) error {
 
 // round looks at all transactions that are due now.
 func (r *Reconciler) round(ctx context.Context) error {
-	if removed, err := r.cfg.Store.MatchReports(ctx); err != nil {
-		return err
-	} else if removed > 0 {
+	removed, unmatched := r.cfg.Store.MatchReports(ctx) // its failure must not keep relayers from being asked
+	if removed > 0 {
 		r.log.Warn("reports dropped: no transaction had their ids for a week", "count", removed)
 	}
+	silent := &sync.Map{}
 	for {
 		due, err := r.cfg.Store.TakeDue(ctx, page)
-		if err != nil {
-			return err
+		if err == nil {
+			err = r.reconcile(ctx, due, silent)
 		}
-		if err := r.reconcile(ctx, due); err != nil {
-			return err
-		}
-		if len(due) < page {
-			return nil
+		if err != nil || len(due) < page {
+			return errors.Join(unmatched, err)
 		}
 	}
 }
 
-// reconcile queues transactions again that no relayer has, and asks the relayers about the others.
-func (r *Reconciler) reconcile(ctx context.Context, due []store.Due) error {
+// reconcile queues transactions again that no relayer has, and asks the relayers about the others. A relayer that does not
+// answer is asked nothing more in this round, and is added to silent: the transactions of others would wait for its timeouts.
+func (r *Reconciler) reconcile(ctx context.Context, due []store.Due, silent *sync.Map) error {
 	var lost []uuid.UUID
-	group, asking := errgroup.WithContext(ctx)
-	group.SetLimit(atOnce)
+	var ask []store.Due
 	for _, d := range due {
 		switch {
 		case d.Status == relay.Queued, d.Status == relay.Submitting:
 			lost = append(lost, d.ID)
 		case d.Status.AtRelayer(), d.RelayerTx != "": // one that was lost may be found again
-			group.Go(func() error { return r.ask(asking, d) })
+			ask = append(ask, d)
 		default: // unknown: an operator decides
 		}
 	}
-	err := group.Wait()
-	if len(lost) == 0 {
-		return err
+	if len(lost) > 0 {
+		r.metrics.requeued.Add(float64(len(lost)))
+		if err := r.cfg.Store.Enqueue(ctx, lost); err != nil {
+			return err
+		}
+		r.cfg.Queued()
 	}
-	r.metrics.requeued.Add(float64(len(lost)))
-	if failed := r.cfg.Store.Enqueue(ctx, lost); failed != nil {
-		return errors.Join(err, failed)
+	group, asking := errgroup.WithContext(ctx)
+	group.SetLimit(atOnce)
+	for _, d := range ask {
+		group.Go(func() error { return r.ask(asking, d, silent) })
 	}
-	r.cfg.Queued()
-	return err
+	return group.Wait()
 }
 
 // ask asks the relayer of a transaction about it, and applies the answer. It fails only if the answer cannot be stored.
-func (r *Reconciler) ask(ctx context.Context, d store.Due) error {
+func (r *Reconciler) ask(ctx context.Context, d store.Due, silent *sync.Map) error {
 	overdue := time.Since(d.UpdatedAt) > r.cfg.Overdue
 	if overdue {
 		r.metrics.overdue.Inc()
@@ -160,6 +161,10 @@ func (r *Reconciler) ask(ctx context.Context, d store.Due) error {
 		r.metrics.asked.WithLabelValues("unknown relayer").Inc()
 		return nil
 	}
+	if _, is := silent.Load(d.URL); is {
+		r.metrics.asked.WithLabelValues("failed").Inc()
+		return nil
+	}
 	ref := upstream.Ref{ID: d.RelayerID, Scope: d.Scope}
 	at := time.Now()
 	got, err := relayer.Get(ctx, ref, d.RelayerTx)
@@ -168,11 +173,17 @@ func (r *Reconciler) ask(ctx context.Context, d store.Due) error {
 		r.metrics.asked.WithLabelValues("not found").Inc()
 		return r.lost(ctx, &d, log)
 	case err != nil:
+		if failed, ok := errors.AsType[*upstream.Error](err); ok && failed.Code == 0 {
+			silent.Store(d.URL, true)
+		}
 		r.metrics.asked.WithLabelValues("failed").Inc()
 		log.Info("relayer not asked", "err", err)
 		return nil
 	}
 	if swallowed(&got) && time.Since(d.SubmittedAt) > r.cfg.Withdraw {
+		if d.Scope == "" {
+			return r.unsent(ctx, &d, log)
+		}
 		if got, at, err = r.withdraw(ctx, &d, relayer, ref, log); err != nil {
 			return err
 		}
@@ -201,6 +212,18 @@ func (r *Reconciler) withdraw(ctx context.Context, d *store.Due, relayer Relayer
 	log.Warn("transaction withdrawn from a relayer that does not send it", "relayer_status", string(got.Status))
 	r.metrics.withdrawn.Inc()
 	return got, at, nil
+}
+
+// unsent makes a transaction unknown that a relayer without idempotency keys does not send. Such a relayer may report it as
+// canceled while it signs it, so it is not given to another one.
+func (r *Reconciler) unsent(ctx context.Context, d *store.Due, log *slog.Logger) error {
+	ok, err := r.cfg.Store.Lose(ctx, d.ID, d.RelayerTx, "its relayer has accepted it as "+d.RelayerTx+", and does not send it")
+	if err != nil || !ok {
+		return err
+	}
+	r.metrics.lost.Inc()
+	log.Error("transaction parked: its relayer has accepted it, and does not send it; `rollcall tx resolve` ends that", "relayer_tx", d.RelayerTx)
+	return nil
 }
 
 // lost makes a transaction unknown that its relayer does not have in two checks.
@@ -267,7 +290,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		}, []string{"result"}),
 		requeued:  prometheus.NewCounter(prometheus.CounterOpts{Name: "rollcall_relay_requeued_total", Help: "Transactions that were queued again, because no relayer had them for too long."}),
 		withdrawn: prometheus.NewCounter(prometheus.CounterOpts{Name: "rollcall_relay_withdrawn_total", Help: "Transactions that were taken back from a relayer that had accepted and not sent them."}),
-		lost:      prometheus.NewCounter(prometheus.CounterOpts{Name: "rollcall_relay_lost_total", Help: "Transactions that a relayer had accepted and does not have any more: an operator has to resolve them."}),
+		lost:      prometheus.NewCounter(prometheus.CounterOpts{Name: "rollcall_relay_lost_total", Help: "Transactions that a relayer had accepted and does not have any more or, without idempotency keys, does not send: an operator has to resolve them."}),
 		overdue:   prometheus.NewCounter(prometheus.CounterOpts{Name: "rollcall_relay_webhook_timeouts_total", Help: "Checks of transactions without a webhook for longer than five minutes."}),
 	}
 	if reg != nil {

@@ -2,8 +2,11 @@ package reconciler
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"math/big"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -203,6 +206,51 @@ func TestReconciler_RelayerSwallowsTheTransaction_IsQueuedAgain(t *testing.T) {
 	require.NoError(t, err)
 	require.False(t, applied[0].Changed)
 	require.Equal(t, relay.Queued, w.reaches(id, relay.Queued).Status)
+}
+
+// A relayer without idempotency keys may send a transaction that it reports as canceled: no other one gets it.
+func TestReconciler_ForeignRelayerSwallowsTheTransaction_IsParked(t *testing.T) {
+	w := setup(t, func(c *Config) { c.Withdraw = 100 * time.Millisecond })
+	w.relayer.Fail(upstreamtest.Submit, upstreamtest.AcceptAndForget)
+	w.route.Scope = ""
+	id, relayerTx := w.submitted()
+	tx := w.reaches(id, relay.Unknown)
+	require.Equal(t, relayerTx, tx.RelayerTx)
+	require.Contains(t, tx.Reason, "does not send it")
+	require.Zero(t, w.relayer.Calls(upstreamtest.Cancel))
+	w.relayer.Advance(t, relayerTx, "confirmed")
+	w.confirmedByChecks(id)
+}
+
+// A relayer that accepts connections and never answers costs one timeout a round, not one for each of its transactions.
+func TestReconcile_RelayerNeverAnswers_IsAskedNothingMore(t *testing.T) {
+	t.Parallel()
+	relayer := &deaf{}
+	r := New(Config{Logger: slog.New(slog.DiscardHandler), At: func(relay.Route) (Relayer, bool) { return relayer, true }})
+	due := make([]store.Due, 10*atOnce)
+	for i := range due {
+		due[i] = store.Due{Transaction: &relay.Transaction{ID: uuid.New(), Status: relay.Submitted, Route: relay.Route{URL: "http://deaf", RelayerTx: "1"}}}
+	}
+	silent := &sync.Map{}
+	require.NoError(t, r.reconcile(t.Context(), due, silent))
+	require.NoError(t, r.reconcile(t.Context(), due, silent))
+	require.Positive(t, relayer.calls.Load())
+	require.LessOrEqual(t, relayer.calls.Load(), int64(atOnce))
+}
+
+// deaf is a relayer whose calls end by their timeout.
+type deaf struct {
+	Relayer
+	calls atomic.Int64
+}
+
+func (d *deaf) Get(ctx context.Context, _ upstream.Ref, _ string) (upstream.Transaction, error) {
+	d.calls.Add(1)
+	select {
+	case <-ctx.Done():
+	case <-time.After(200 * time.Millisecond):
+	}
+	return upstream.Transaction{}, fmt.Errorf("read: %w", &upstream.Error{Reason: "timeout"})
 }
 
 // A relayer that sends a transaction after all while it is withdrawn keeps it.

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -79,7 +80,8 @@ func (s *Store) Apply(ctx context.Context, reports []relay.Update) ([]Applied, e
 		}
 	}
 	rows, err := s.db.Query(ctx, `WITH asked AS MATERIALIZED (
-			SELECT * FROM unnest($2::int[], $3::text[], $4::text[], $5::text[], $6::bytea[], $7::int[], $8::timestamptz[])
+			SELECT n, relayer_tx, status, reason, tx_hash, revision, LEAST(at, now()) AS at -- a clock that is ahead would hide later reports
+			FROM unnest($2::int[], $3::text[], $4::text[], $5::text[], $6::bytea[], $7::int[], $8::timestamptz[])
 				AS a (n, relayer_tx, status, reason, tx_hash, revision, at)
 		), `+s.apply+`, kept AS (
 			INSERT INTO relay_reports (relayer_tx, status, reason, tx_hash, revision, at)
@@ -122,14 +124,21 @@ func queueStoredReports(batch *pgx.Batch, s *Store, relayerTxs []string) {
 // the relayer's id: neither sees the other. It also removes reports that nothing has claimed for a week, and returns their
 // number.
 func (s *Store) MatchReports(ctx context.Context) (removed int, err error) {
-	batch := new(pgx.Batch)
 	// The planner makes a join of EXISTS, and may read the index of all transactions for it.
-	batch.Queue(fmt.Sprintf(storedSQL, `(SELECT true FROM relay_transactions t WHERE t.relayer_tx = r.relayer_tx LIMIT 1)`)+s.apply+`SELECT`,
-		s.cfg.Silent)
-	batch.Queue(`WITH gone AS (DELETE FROM relay_reports WHERE received_at < now() - interval '7 days' RETURNING 1) SELECT count(*) FROM gone`).
-		QueryRow(func(r pgx.Row) error { return r.Scan(&removed) })
-	if err := s.db.SendBatch(ctx, batch).Close(); err != nil {
-		return 0, fmt.Errorf("match reports: %w", err)
+	if _, err := s.db.Exec(ctx, fmt.Sprintf(storedSQL, `(SELECT true FROM relay_transactions t WHERE t.relayer_tx = r.relayer_tx LIMIT 1)`)+s.apply+`SELECT`,
+		s.cfg.Silent); err != nil {
+		removed, purged := s.purgeReports(ctx)
+		return removed, errors.Join(fmt.Errorf("match reports: %w", err), purged)
 	}
-	return removed, nil
+	return s.purgeReports(ctx)
+}
+
+// purgeReports removes reports that nothing has claimed for a week. They are purged even if matching fails, because it may fail
+// for their number.
+func (s *Store) purgeReports(ctx context.Context) (removed int, err error) {
+	tag, err := s.db.Exec(ctx, `DELETE FROM relay_reports WHERE received_at < now() - interval '7 days'`)
+	if err != nil {
+		return 0, fmt.Errorf("purge reports: %w", err)
+	}
+	return int(tag.RowsAffected()), nil
 }
