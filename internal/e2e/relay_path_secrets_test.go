@@ -63,7 +63,7 @@ func (p *relayPath) requireNoSecrets() {
 
 	conn, err := pgx.Connect(t.Context(), p.info.DatabaseURL)
 	require.NoError(t, err)
-	defer conn.Close(t.Context()) //nolint:errcheck // it was only read
+	defer conn.Close(t.Context())
 	rows, err := conn.Query(t.Context(), `SELECT quote_ident(schemaname) || '.' || quote_ident(tablename) FROM pg_tables
 		WHERE schemaname NOT IN ('pg_catalog', 'information_schema')`)
 	require.NoError(t, err)
