@@ -22,6 +22,7 @@ import (
 
 	"github.com/rollcall-dev/rollcall/internal/dev/erc2771"
 	"github.com/rollcall-dev/rollcall/internal/evm"
+	"github.com/rollcall-dev/rollcall/internal/platform/ratelimit"
 	"github.com/rollcall-dev/rollcall/internal/relay/forward"
 	testchain "github.com/rollcall-dev/rollcall/internal/testutil/chain"
 )
@@ -47,7 +48,7 @@ type gasless struct {
 	wallet    *testchain.Account
 }
 
-func startGasless(t *testing.T) *gasless {
+func startGasless(t *testing.T, edit ...func(*Config)) *gasless {
 	t.Helper()
 	log.SetDefault(log.NewLogger(slog.DiscardHandler)) // of the simulated node
 	chain := testchain.Simulated(t, testchain.SimulatedOptions{})
@@ -64,7 +65,11 @@ func startGasless(t *testing.T) *gasless {
 	key, err := crypto.GenerateKey()
 	require.NoError(t, err)
 	g.wallet = &testchain.Account{Key: key, Address: crypto.PubkeyToAddress(key.PublicKey)}
-	g.server = start(t, nil, g.forwarder)
+	g.server = start(t, func(c *Config) {
+		for _, e := range edit {
+			e(c)
+		}
+	}, g.forwarder)
 	return g
 }
 
@@ -98,6 +103,21 @@ func (g *gasless) signed(nonce int64, deadline time.Time, id common.Hash, edit f
 	return fmt.Sprintf(`{"request": {"from": %q, "to": %q, "gas": 500000, "nonce": %d, "deadline": %d, "data": %q}, "signature": %q,
 		"domain": {"chainId": %s, "verifyingContract": %q}}`, g.wallet.Address, data.Message["to"], nonce, deadline.Unix(), data.Message["data"], hexutil.Encode(sig),
 		(*big.Int)(data.Domain.ChainId), data.Domain.VerifyingContract)
+}
+
+// A request that is refused, and the question for a nonce, cost calls of nodes: both count against the client's rate.
+func TestGasless_CallsOfNodes_CountAgainstTheRate(t *testing.T) {
+	g := startGasless(t, func(c *Config) { c.Client = ratelimit.Rate{PerSecond: 0.001, Burst: 2} })
+	nonce := "/api/v1/relay/gasless/nonce/" + g.wallet.Address.Hex()
+	status, _, _ := g.do(http.MethodGet, nonce, shopKey, "")
+	require.Equal(t, http.StatusOK, status)
+	replayed := g.signed(7, time.Now().Add(time.Hour), common.Hash{1}, nil) // the signer's next nonce is 0
+	for _, want := range []int{http.StatusBadRequest, http.StatusTooManyRequests} {
+		status, body, _ := g.do(http.MethodPost, "/api/v1/relay/gasless", shopKey, replayed)
+		require.Equal(t, want, status, "%s", body)
+	}
+	status, _, _ = g.do(http.MethodGet, nonce, shopKey, "")
+	require.Equal(t, http.StatusTooManyRequests, status)
 }
 
 // A request that a wallet has signed reaches the target with the signer as sender. The API's transaction is the one to send.

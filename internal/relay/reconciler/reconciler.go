@@ -217,13 +217,7 @@ func (r *Reconciler) withdraw(ctx context.Context, d *store.Due, relayer Relayer
 // unsent makes a transaction unknown that a relayer without idempotency keys does not send. Such a relayer may report it as
 // canceled while it signs it, so it is not given to another one.
 func (r *Reconciler) unsent(ctx context.Context, d *store.Due, log *slog.Logger) error {
-	ok, err := r.cfg.Store.Lose(ctx, d.ID, d.RelayerTx, "its relayer has accepted it as "+d.RelayerTx+", and does not send it")
-	if err != nil || !ok {
-		return err
-	}
-	r.metrics.lost.Inc()
-	log.Error("transaction parked: its relayer has accepted it, and does not send it; `rollcall tx resolve` ends that", "relayer_tx", d.RelayerTx)
-	return nil
+	return r.park(ctx, d, "its relayer has accepted it as "+d.RelayerTx+", and does not send it", log)
 }
 
 // lost makes a transaction unknown that its relayer does not have in two checks.
@@ -232,12 +226,17 @@ func (r *Reconciler) lost(ctx context.Context, d *store.Due, log *slog.Logger) e
 		log.Warn("relayer does not have a transaction that it accepted; it is asked again", "relayer_tx", d.RelayerTx)
 		return nil
 	}
-	ok, err := r.cfg.Store.Lose(ctx, d.ID, d.RelayerTx, "its relayer had accepted it as "+d.RelayerTx+", and does not have it any more")
+	return r.park(ctx, d, "its relayer had accepted it as "+d.RelayerTx+", and does not have it any more", log)
+}
+
+// park makes a transaction unknown, for an operator.
+func (r *Reconciler) park(ctx context.Context, d *store.Due, reason string, log *slog.Logger) error {
+	ok, err := r.cfg.Store.Lose(ctx, d.ID, d.RelayerTx, reason)
 	if err != nil || !ok {
 		return err
 	}
 	r.metrics.lost.Inc()
-	log.Error("transaction parked: its relayer had accepted it, and does not have it; `rollcall tx resolve` ends that", "relayer_tx", d.RelayerTx)
+	log.Error("transaction parked: `rollcall tx resolve` ends that", "err", reason)
 	return nil
 }
 

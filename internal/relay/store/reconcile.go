@@ -67,8 +67,8 @@ func (s *Store) Withdraw(ctx context.Context, id uuid.UUID, relayerTx string) (b
 	return tag.RowsAffected() > 0, nil
 }
 
-// Lose makes a transaction unknown whose relayer had accepted it and does not have it any more, and reports whether it did. It
-// may have been sent.
+// Lose makes a transaction unknown whose relayer had accepted it, and does not have it any more or does not send it. It may have
+// been sent. Lose reports whether it did.
 func (s *Store) Lose(ctx context.Context, id uuid.UUID, relayerTx, reason string) (bool, error) {
 	var n int
 	err := s.db.QueryRow(ctx, `WITH changed AS (

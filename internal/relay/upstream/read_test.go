@@ -162,6 +162,7 @@ func TestCancel_WithoutResponse_IsUnknown(t *testing.T) {
 		"500":              {respond("500 Internal Server Error", refusedBody), true},
 		"a page":           {respond("200 OK", page), true},
 		"no transaction":   {respond("200 OK", `{"success":true,"data":{},"error":null}`), true},
+		"another one":      {respond("200 OK", `{"success":true,"data":{"id":"tx-2","status":"canceled"},"error":null}`), true},
 		"not in its state": {respond("400 Bad Request", refusedBody), false},
 		"paused":           {respond("403 Forbidden", refusedBody), false},
 		"a redirect":       {respond("307 Temporary Redirect", "", "Location: /"), false},
